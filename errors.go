@@ -1,0 +1,69 @@
+package weir
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/weir-pg/weir/internal/store"
+	"github.com/weir-pg/weir/internal/worker"
+)
+
+// Causes of the end of a job's context: context.Cause(ctx) is one of them when a handler is stopped.
+var (
+	ErrCancelled = worker.ErrCancelled // the job was cancelled
+	ErrStopping  = worker.ErrStopping  // the worker's StopTimeout is over; the job is handed back
+	ErrFenced    = worker.ErrFenced    // the job was given to another worker
+)
+
+// ErrNotInstalled: the database has no schema weir, or an older one. Run `weir migrate up`.
+var ErrNotInstalled = errors.New("weir is not installed in this database, or an older version of it: run `weir migrate up`")
+
+// IsFenced tells whether a call was refused because its worker had been fenced.
+func IsFenced(err error) bool { return store.IsFenced(err) || errors.Is(err, ErrFenced) }
+
+// Fail returns an error that ends a job for good, whatever attempts it has left.
+func Fail(err error) error { return &ending{store.Failed, err, 0} }
+
+// Cancel returns an error that ends a job as cancelled: it has become needless.
+func Cancel(err error) error { return &ending{store.Cancelled, err, 0} }
+
+// Snooze returns an error that puts a job off without using up an attempt.
+func Snooze(d time.Duration) error { return &ending{store.Snoozed, nil, d} }
+
+// RetryAfter returns an error that fails the attempt and retries it after d, whatever the policy.
+func RetryAfter(d time.Duration, err error) error { return &ending{store.Retried, err, d} }
+
+// ending is a handler's wish for how its attempt ends.
+type ending struct {
+	outcome store.Outcome
+	err     error
+	after   time.Duration
+}
+
+func (e *ending) Error() string {
+	switch e.outcome {
+	case store.Snoozed:
+		return fmt.Sprintf("snoozed for %s", e.after)
+	default:
+		if e.err == nil {
+			return string(e.outcome)
+		}
+		return e.err.Error()
+	}
+}
+
+func (e *ending) Unwrap() error { return e.err }
+
+// explain says what to do about errors whose text does not.
+func explain(err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case store.IsNotInstalled(err):
+		return fmt.Errorf("%w (%w)", ErrNotInstalled, err)
+	case store.IsDenied(err):
+		return fmt.Errorf("%w: grant the role weir_enqueue, weir_work or weir_operate to this user", err)
+	}
+	return err
+}

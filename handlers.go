@@ -1,0 +1,120 @@
+package weir
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"sort"
+	"time"
+
+	"github.com/weir-pg/weir/internal/store"
+)
+
+// Job is one attempt at a job, as its handler sees it.
+type Job[A any] struct {
+	JobMeta
+	Args A
+}
+
+// JobMeta is what is known of an attempt besides its args.
+type JobMeta struct {
+	ID          int64
+	Kind        string
+	Queue       string
+	Priority    int
+	Attempt     int // from 1
+	MaxAttempts int
+	EnqueuedAt  time.Time
+	Meta        json.RawMessage // nil: none was given
+
+	attempt *attempt
+}
+
+// attempt is what a handler may set in the course of its work.
+type attempt struct {
+	worker int32
+	batch  store.Batch
+	output *string
+	inTx   bool
+}
+
+// SetOutput keeps a text with the job's result, at most 1 MiB of it; it is read by Client.Job.
+func (j *JobMeta) SetOutput(text string) { j.attempt.output = &text }
+
+// CompleteTx records the job as completed in a transaction of yours: its effects and its completion
+// commit together, or not at all. The transaction must be READ COMMITTED, in the database that the
+// worker works in. Commit it, then return nil from the handler; if it turns out not to be committed,
+// the attempt counts as failed. It fails, by design, when the worker has been fenced: then another
+// has the job, and this transaction must be rolled back.
+func (j *JobMeta) CompleteTx(ctx context.Context, tx Tx) error {
+	if err := store.CompleteTx(ctx, tx, j.attempt.worker, j.attempt.batch, j.ID); err != nil {
+		return fmt.Errorf("weir: complete job %d: %w", j.ID, explain(err))
+	}
+	j.attempt.inTx = true
+	return nil
+}
+
+// KindOptions say how jobs of one kind are run. The zero value means the worker's defaults.
+type KindOptions struct {
+	Timeout time.Duration                              // of one attempt; 0: WorkerConfig.Timeout
+	Retry   func(attempt int, err error) time.Duration // how long until the next attempt; nil: WorkerConfig.Retry
+}
+
+// Handlers maps kinds of jobs to the functions that run them. Fill it before a worker starts.
+type Handlers struct {
+	kinds map[string]handler
+	rest  *handler
+}
+
+type handler struct {
+	run     func(ctx context.Context, meta JobMeta, args []byte) error
+	options KindOptions
+}
+
+// NewHandlers returns an empty map.
+func NewHandlers() *Handlers { return &Handlers{kinds: map[string]handler{}} }
+
+// Handle registers the function for the kind of A. It panics if the kind has one already.
+func Handle[A Args](h *Handlers, run func(ctx context.Context, job *Job[A]) error) {
+	HandleWith(h, KindOptions{}, run)
+}
+
+// HandleWith is Handle with options for the kind.
+func HandleWith[A Args](h *Handlers, o KindOptions, run func(ctx context.Context, job *Job[A]) error) {
+	var zero A
+	kind := zero.Kind()
+	if _, ok := h.kinds[kind]; ok {
+		panic(fmt.Sprintf("weir: kind %q has a handler already", kind))
+	}
+	h.kinds[kind] = handler{options: o, run: func(ctx context.Context, meta JobMeta, args []byte) error {
+		job := &Job[A]{JobMeta: meta}
+		if err := json.Unmarshal(args, &job.Args); err != nil {
+			return fmt.Errorf("decode the args of kind %s: %w", kind, err)
+		}
+		return run(ctx, job)
+	}}
+}
+
+// HandleRest registers a function for all kinds that have none of their own; it gets the args as JSON.
+func HandleRest(h *Handlers, o KindOptions, run func(ctx context.Context, job *Job[json.RawMessage]) error) {
+	h.rest = &handler{options: o, run: func(ctx context.Context, meta JobMeta, args []byte) error {
+		return run(ctx, &Job[json.RawMessage]{JobMeta: meta, Args: args})
+	}}
+}
+
+// Kinds lists the kinds with a handler of their own.
+func (h *Handlers) Kinds() []string {
+	var kinds []string
+	for kind := range h.kinds {
+		kinds = append(kinds, kind)
+	}
+	sort.Strings(kinds)
+	return kinds
+}
+
+func (h *Handlers) find(kind string) *handler {
+	if found, ok := h.kinds[kind]; ok {
+		return &found
+	}
+	return h.rest
+}

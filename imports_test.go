@@ -1,0 +1,126 @@
+package weir_test
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/weir-pg/weir"
+
+// listed is what go list says of a package. Imports of tests are not in it, so tests are free.
+type listed struct {
+	ImportPath string
+	Standard   bool
+	Imports    []string // by the package itself
+	Deps       []string // and by whatever it imports
+}
+
+// list returns the module's packages by their path below the module ("" is the root), and the standard library's and others' by their import path.
+func list(t *testing.T) (own, all map[string]listed) {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "go", "list", "-deps", "-json=ImportPath,Standard,Imports,Deps", "./...")
+	var stderr strings.Builder
+	cmd.Stderr = &stderr
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	own, all = map[string]listed{}, map[string]listed{}
+	for decoder := json.NewDecoder(out); ; {
+		var p listed
+		if err := decoder.Decode(&p); errors.Is(err, io.EOF) {
+			break
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		all[p.ImportPath] = p
+		if path, ok := inModule(p.ImportPath); ok {
+			own[path] = p
+		}
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Fatalf("go list: %v: %s", err, stderr.String())
+	}
+	return own, all
+}
+
+// inModule returns the path of one of the module's own packages, below the module.
+func inModule(importPath string) (string, bool) {
+	if importPath == module {
+		return "", true
+	}
+	return strings.CutPrefix(importPath, module+"/")
+}
+
+func within(importPath string, trees ...string) bool {
+	return slices.ContainsFunc(trees, func(tree string) bool {
+		return importPath == tree || strings.HasPrefix(importPath, tree+"/")
+	})
+}
+
+// The rules of ARCHITECTURE.md, "Packages, and who may import whom".
+func TestPackagesImportOnlyWhatTheyMay(t *testing.T) {
+	const pgx = "github.com/jackc/pgx/v5"
+	own, all := list(t)
+	if len(own) == 0 {
+		t.Fatal("go list found no package of the module")
+	}
+	standard := func(path string) bool { return all[path].Standard }
+
+	// Packages that import only the standard library, and the trees named here.
+	for path, trees := range map[string][]string{
+		"":               {pgx, module + "/internal"},
+		"schema":         {pgx},
+		"internal/store": {pgx},
+	} {
+		for _, imported := range own[path].Imports {
+			if !standard(imported) && !within(imported, trees...) {
+				t.Errorf("%s/%s imports %s: it may import only the standard library and %s", module, path, imported, strings.Join(trees, ", "))
+			}
+		}
+	}
+
+	// Users of the library get pgx and what pgx needs, and nothing else.
+	if pool, ok := all[pgx+"/pgxpool"]; ok {
+		for _, dep := range own[""].Deps {
+			if !standard(dep) && !within(dep, module, pgx) && !slices.Contains(pool.Deps, dep) {
+				t.Errorf("the library drags in %s: find out by go list -deps which internal package imports it", dep)
+			}
+		}
+	}
+
+	// Only the command parses flags, catches signals and exits.
+	process := []string{"flag", "os/signal", "github.com/alecthomas/kong"}
+	for path, p := range own {
+		for _, imported := range p.Imports {
+			if !within(path, "cmd/weir") && within(imported, process...) {
+				t.Errorf("%s imports %s: only cmd/weir may", path, imported)
+			}
+		}
+		if strings.HasPrefix(path, "internal/") && slices.Contains(p.Deps, module) {
+			t.Errorf("%s imports the root package: nothing internal may", path)
+		}
+	}
+
+	for _, imported := range own["internal/hub"].Imports {
+		if within(imported, "net") {
+			t.Errorf("internal/hub imports %s: the hub knows no socket", imported)
+		}
+	}
+
+	for _, pair := range [][2]string{{"internal/pgwire", "internal/web"}, {"internal/web", "internal/pgwire"}} {
+		for path, p := range own {
+			if within(path, pair[0]) && slices.ContainsFunc(p.Deps, func(dep string) bool { return within(dep, module+"/"+pair[1]) }) {
+				t.Errorf("%s imports %s: a transport never imports the other", path, pair[1])
+			}
+		}
+	}
+}

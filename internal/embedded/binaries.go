@@ -1,0 +1,158 @@
+package embedded
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"strconv"
+	"time"
+
+	embeddedpostgres "github.com/fergusstrange/embedded-postgres"
+)
+
+// versions are the releases that can be fetched, by major version: the newest and the oldest that Weir supports.
+var versions = map[int]embeddedpostgres.PostgresVersion{
+	18: embeddedpostgres.V18,
+	14: embeddedpostgres.V14,
+}
+
+// findBinaries returns a directory that holds bin/postgres and bin/initdb of the major version: the one that
+// WEIR_POSTGRES names, or the cached one, or, fetched now, the newly cached one.
+func findBinaries(ctx context.Context, major int, progress func(done, total int64)) (string, error) {
+	installed := os.Getenv("WEIR_POSTGRES")
+	passed := "" // why WEIR_POSTGRES did not do
+	if installed != "" {
+		found, err := majorOf(ctx, installed)
+		if err != nil {
+			return "", fmt.Errorf("find postgres in WEIR_POSTGRES=%s: %w: it must name a directory with bin/postgres and bin/initdb", installed, err)
+		}
+		if found == major {
+			return installed, nil
+		}
+		passed = fmt.Sprintf(" (WEIR_POSTGRES=%s is PostgreSQL %d)", installed, found)
+	}
+	version, ok := versions[major]
+	if !ok {
+		return "", fmt.Errorf("find postgres: version %d can't be fetched%s: ask for 18 or 14, or set WEIR_POSTGRES to an installed one, such as /usr/lib/postgresql/%d",
+			major, passed, major)
+	}
+	root, err := cacheDir()
+	if err != nil {
+		return "", fmt.Errorf("find postgres: %w", err)
+	}
+	home := filepath.Join(root, fmt.Sprintf("%s-%s-%s", version, runtime.GOOS, runtime.GOARCH))
+	if complete(home) == nil {
+		return home, nil
+	}
+	// Other processes may want the same binaries now, as the packages of one go test do: one fetches, all wait.
+	lock, err := lockFile(ctx, home+".lock")
+	if err != nil {
+		return "", fmt.Errorf("find postgres: %w", err)
+	}
+	defer lock.Close()
+	if complete(home) == nil {
+		return home, nil
+	}
+	if err := fetch(ctx, version, home, progress); err != nil {
+		return "", fmt.Errorf("fetch PostgreSQL %s%s: %w: where no download is possible, set WEIR_POSTGRES to an installed one, such as /usr/lib/postgresql/%d",
+			version, passed, err, major)
+	}
+	return home, nil
+}
+
+// complete returns nil when home holds binaries. Since they arrive there by one rename, they are all there or none.
+func complete(home string) error {
+	for _, name := range []string{"postgres", "initdb"} {
+		if _, err := os.Stat(filepath.Join(home, "bin", name)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+var versionOutput = regexp.MustCompile(`^postgres \(PostgreSQL\) (\d+)`)
+
+// majorOf asks the binaries in home for their major version.
+func majorOf(ctx context.Context, home string) (int, error) {
+	if err := complete(home); err != nil {
+		return 0, err
+	}
+	out, err := exec.CommandContext(ctx, filepath.Join(home, "bin", "postgres"), "--version").Output()
+	if err != nil {
+		return 0, err
+	}
+	m := versionOutput.FindSubmatch(out)
+	if m == nil {
+		return 0, fmt.Errorf("postgres --version said %q", out)
+	}
+	return strconv.Atoi(string(m[1]))
+}
+
+// cacheDir returns this user's directory for binaries. What lies in it is executed, so nobody else may be able to write there.
+func cacheDir() (string, error) {
+	var candidates []string
+	switch {
+	case runsAsRoot() && runtime.GOOS == "darwin":
+		candidates = append(candidates, "/Library/Caches/weir/postgres")
+	case runsAsRoot():
+		// Root's own cache is closed to the user that the server runs as.
+		candidates = append(candidates, "/var/cache/weir/postgres", "/var/tmp/weir-postgres-0")
+	default:
+		if dir, err := os.UserCacheDir(); err == nil {
+			candidates = append(candidates, filepath.Join(dir, "weir", "postgres"))
+		}
+		candidates = append(candidates, filepath.Join(os.TempDir(), fmt.Sprintf("weir-postgres-%d", os.Getuid())))
+	}
+	var errs []error
+	for _, dir := range candidates {
+		err := os.MkdirAll(dir, 0o755)
+		if err == nil {
+			err = checkPrivate(dir)
+		}
+		if err == nil {
+			return dir, nil
+		}
+		errs = append(errs, err)
+	}
+	return "", fmt.Errorf("no directory for the binaries: %w", errors.Join(errs...))
+}
+
+// openModes gives every directory and file below home the modes that a distribution gives binaries: all may read, the owner alone may
+// write, whatever the umask was.
+func openModes(home string) error {
+	return filepath.WalkDir(home, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.Type()&fs.ModeSymlink != 0 {
+			return err
+		}
+		info, err := entry.Info()
+		if err != nil {
+			return err
+		}
+		mode := fs.FileMode(0o644)
+		if info.IsDir() || info.Mode()&0o100 != 0 {
+			mode = 0o755
+		}
+		return os.Chmod(path, mode)
+	})
+}
+
+// lockFile waits for the lock of a file that is created for it.
+func lockFile(ctx context.Context, path string) (interface{ Close() error }, error) {
+	for {
+		lock, err := tryLock(path)
+		if !errors.Is(err, errLocked) {
+			return lock, err
+		}
+		select {
+		case <-ctx.Done():
+			return nil, fmt.Errorf("wait for another process to fetch the binaries (%s): %w", path, ctx.Err())
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+}

@@ -1,0 +1,353 @@
+//go:build unix
+
+package embedded_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/weir-pg/weir/internal/embedded"
+)
+
+// directory returns one that the server's user can reach, also where the tests run as root, which t.TempDir's can't be.
+func directory(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "weir-embedded-*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := embedded.Remove(context.Background(), dir); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := os.Chmod(dir, 0o711); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+func start(t *testing.T, c embedded.Config) *embedded.Server {
+	t.Helper()
+	c.Fast = true
+	s, err := embedded.Start(t.Context(), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Stop(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+// query runs one statement that returns one text.
+func query(t *testing.T, s *embedded.Server, sql string) string {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), s.URL("postgres"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(t.Context())
+	var text string
+	if err := conn.QueryRow(t.Context(), sql).Scan(&text); err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
+	return text
+}
+
+func execute(t *testing.T, s *embedded.Server, sql string) {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), s.URL("postgres"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(t.Context())
+	if _, err := conn.Exec(t.Context(), sql); err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
+}
+
+func TestEachMajorVersionStarts(t *testing.T) {
+	for _, major := range []int{14, 18} {
+		t.Run(strconv.Itoa(major), func(t *testing.T) {
+			s := start(t, embedded.Config{Dir: directory(t), Major: major, Parameters: map[string]string{"work_mem": "7MB"}})
+			if v := query(t, s, "SHOW server_version"); !strings.HasPrefix(v, strconv.Itoa(major)+".") {
+				t.Errorf("version %s, want %d", v, major)
+			}
+			if v := query(t, s, "SHOW work_mem"); v != "7MB" {
+				t.Errorf("parameter work_mem is %s, want 7MB", v)
+			}
+			if v := query(t, s, "SELECT pg_catalog.current_setting('server_encoding') || ' ' || datcollate FROM pg_catalog.pg_database WHERE datname = 'postgres'"); v != "UTF8 C" {
+				t.Errorf("encoding and locale are %s, want UTF8 C", v)
+			}
+		})
+	}
+}
+
+func TestServerListensOnLoopbackAloneAndAsksForItsPassword(t *testing.T) {
+	dir := directory(t)
+	s := start(t, embedded.Config{Dir: dir})
+	if v := query(t, s, "SHOW listen_addresses"); v != "127.0.0.1" {
+		t.Errorf("listens on %s", v)
+	}
+	if v := query(t, s, "SHOW unix_socket_directories"); v != "" {
+		t.Errorf("has Unix sockets in %s", v)
+	}
+	config, err := pgx.ParseConfig(s.URL("postgres"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	config.Password = "guess"
+	if conn, err := pgx.ConnectConfig(t.Context(), config); err == nil {
+		conn.Close(t.Context())
+		t.Error("a wrong password was accepted")
+	}
+	info, err := os.Stat(filepath.Join(dir, "password"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if mode := info.Mode().Perm(); mode != 0o600 {
+		t.Errorf("the password file has mode %o, want 600", mode)
+	}
+}
+
+func TestDataOutlivesStop(t *testing.T) {
+	dir := directory(t)
+	s := start(t, embedded.Config{Dir: dir})
+	execute(t, s, "CREATE TABLE kept AS SELECT 1")
+	if err := s.Stop(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if pid := s.PID(); pid != 0 {
+		t.Errorf("pid %d of a stopped server, want 0", pid)
+	}
+	if err := s.Stop(t.Context()); err != nil {
+		t.Errorf("a second Stop: %v", err)
+	}
+	again := start(t, embedded.Config{Dir: dir})
+	query(t, again, "SELECT count(*)::text FROM kept")
+}
+
+func TestKilledServerRestartsOnItsPortAndData(t *testing.T) {
+	s := start(t, embedded.Config{Dir: directory(t)})
+	execute(t, s, "CREATE TABLE kept AS SELECT 1")
+	port, pid := s.Port(), s.PID()
+
+	conn, err := pgx.Connect(t.Context(), s.URL("postgres"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(context.Background())
+	cut := make(chan error, 1)
+	go func() { // ends when the kill cuts the statement off
+		_, err := conn.Exec(context.Background(), "SELECT pg_sleep(600)")
+		cut <- err
+	}()
+	if err := s.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-cut; err == nil {
+		t.Error("a statement outlived the postmaster")
+	}
+	if err := syscall.Kill(pid, 0); !errors.Is(err, syscall.ESRCH) {
+		t.Errorf("the postmaster's pid is still there: %v", err)
+	}
+	if err := s.Restart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if s.Port() != port {
+		t.Errorf("port %d after the restart, want %d", s.Port(), port)
+	}
+	query(t, s, "SELECT count(*)::text FROM kept")
+	if err := s.Restart(t.Context()); err == nil || !strings.Contains(err.Error(), "stop it first") {
+		t.Errorf("Restart of a running server: %v", err)
+	}
+}
+
+func TestPortInUseIsNamed(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	port := l.Addr().(*net.TCPAddr).Port
+	_, err = embedded.Start(t.Context(), embedded.Config{Dir: directory(t), Port: port, Fast: true})
+	if err == nil || !strings.Contains(err.Error(), fmt.Sprintf("port %d on 127.0.0.1 is in use", port)) {
+		t.Fatalf("error is %v", err)
+	}
+}
+
+func TestStalePidFileOfAnyKindIsNoObstacle(t *testing.T) {
+	other := exec.Command("sleep", "600")
+	if err := other.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { other.Process.Kill(); other.Wait() })
+	dead := exec.Command("true")
+	if err := dead.Run(); err != nil {
+		t.Fatal(err)
+	}
+
+	dir := directory(t)
+	s := start(t, embedded.Config{Dir: dir})
+	path := filepath.Join(dir, "data", "postmaster.pid")
+	for name, text := range map[string]string{
+		"another program":     fmt.Sprintf("%d\n%s/data\n1\n5432\n", other.Process.Pid, dir),
+		"no process":          fmt.Sprintf("%d\n%s/data\n1\n5432\n", dead.Process.Pid, dir),
+		"this process":        fmt.Sprintf("%d\n%s/data\n1\n5432\n", os.Getpid(), dir),
+		"an empty file":       "",
+		"as the kill left it": "-",
+	} {
+		if err := s.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		if text != "-" {
+			if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := s.Restart(t.Context()); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestConcurrentStartsShareTheBinaries(t *testing.T) {
+	var wg sync.WaitGroup
+	for range 2 {
+		dir := directory(t)
+		wg.Go(func() {
+			s, err := embedded.Start(t.Context(), embedded.Config{Dir: dir, Fast: true})
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			if err := s.Stop(t.Context()); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+}
+
+func TestSecondStartOnOneDirectoryIsRefused(t *testing.T) {
+	dir := directory(t)
+	start(t, embedded.Config{Dir: dir})
+	_, err := embedded.Start(t.Context(), embedded.Config{Dir: dir, Fast: true})
+	if err == nil || !strings.Contains(err.Error(), fmt.Sprintf("(pid %d) runs the server in %s", os.Getpid(), dir)) {
+		t.Fatalf("error is %v", err)
+	}
+	if err := embedded.Remove(context.Background(), dir); err == nil || !strings.Contains(err.Error(), "stop it") {
+		t.Errorf("Remove of a running server's directory: %v", err)
+	}
+}
+
+// Everything below /root is closed to the server's user, and weir dev must run there all the same.
+func TestClosedDirectoryIsNoObstacleToRoot(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only a server that root starts runs as another user")
+	}
+	closed := directory(t)
+	if err := os.Chmod(closed, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	dir := filepath.Join(closed, "weir")
+	s := start(t, embedded.Config{Dir: dir})
+	data := query(t, s, "SHOW data_directory")
+	if err := s.Stop(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Restart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Stop(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := embedded.Remove(context.Background(), dir); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(filepath.Dir(data)); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("%s was not removed with the directory: %v", data, err)
+	}
+}
+
+func TestDataOfAnotherMajorVersionIsNamed(t *testing.T) {
+	dir := directory(t)
+	s := start(t, embedded.Config{Dir: dir, Major: 14})
+	if err := s.Stop(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	_, err := embedded.Start(t.Context(), embedded.Config{Dir: dir, Major: 18, Fast: true})
+	if err == nil || !strings.Contains(err.Error(), "is PostgreSQL 14's, and this is 18") {
+		t.Fatalf("error is %v", err)
+	}
+}
+
+func TestBadParameterIsNamed(t *testing.T) {
+	_, err := embedded.Start(t.Context(), embedded.Config{Dir: directory(t), Fast: true, Parameters: map[string]string{"max_connections": "many"}})
+	if err == nil || !strings.Contains(err.Error(), `"max_connections"`) {
+		t.Fatalf("error is %v", err)
+	}
+}
+
+func TestInstalledBinariesAreUsedWhenTheirVersionFits(t *testing.T) {
+	t.Setenv("WEIR_POSTGRES", directory(t))
+	_, err := embedded.Start(t.Context(), embedded.Config{Dir: directory(t)})
+	if err == nil || !strings.Contains(err.Error(), "must name a directory with bin/postgres and bin/initdb") {
+		t.Fatalf("error is %v", err)
+	}
+}
+
+// The server must not outlive a process that is killed. So a process of this test binary starts one, and is killed.
+func TestServerDiesWithItsProcess(t *testing.T) {
+	const role = "WEIR_EMBEDDED_TEST_DIR"
+	if dir := os.Getenv(role); dir != "" {
+		s, err := embedded.Start(context.Background(), embedded.Config{Dir: dir, Fast: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		fmt.Printf("started %d\n", s.PID())
+		select {} // until killed
+	}
+	if _, err := os.Stat("/proc/self"); err != nil {
+		t.Skip("only Linux ends a child with its parent")
+	}
+	dir := directory(t)
+	cmd := exec.Command(os.Args[0], "-test.run", "^"+t.Name()+"$")
+	cmd.Env = append(os.Environ(), role+"="+dir)
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer cmd.Process.Kill()
+	var pid int
+	if _, err := fmt.Fscanf(out, "started %d\n", &pid); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	cmd.Wait() // until the kernel has given up its lock
+	// The next Start waits for the old server's end; a server that lived on would be an error.
+	begin := time.Now()
+	start(t, embedded.Config{Dir: dir})
+	t.Logf("took over from pid %d in %v", pid, time.Since(begin))
+}

@@ -1,0 +1,113 @@
+package embedded
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+
+	embeddedpostgres "github.com/fergusstrange/embedded-postgres"
+)
+
+// fetch downloads and unpacks a version into home, all of it or nothing.
+//
+// The library knows where the binaries are, for every platform, and checks their checksum, but it has one call, which goes on to start
+// the server by pg_ctl, as this user. So it gets a data directory that is empty but for PG_VERSION: initdb is skipped, pg_ctl fails.
+// What pg_ctl says is the sign that everything before it went well.
+func fetch(ctx context.Context, version embeddedpostgres.PostgresVersion, home string, progress func(done, total int64)) error {
+	stage, err := os.MkdirTemp(filepath.Dir(home), "fetch-*")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(stage)
+	major, _, _ := strings.Cut(string(version), ".")
+	if err := os.Mkdir(filepath.Join(stage, "data"), 0o700); err != nil {
+		return err
+	}
+	if err := os.WriteFile(filepath.Join(stage, "data", "PG_VERSION"), []byte(major+"\n"), 0o600); err != nil {
+		return err
+	}
+	var said bytes.Buffer
+	meter := &meter{ctx: ctx, progress: progress}
+	err = meter.during(embeddedpostgres.NewDatabase(embeddedpostgres.DefaultConfig().
+		Version(version).
+		Port(0).
+		CachePath(filepath.Join(stage, "archive")).
+		RuntimePath(filepath.Join(stage, "postgres")).
+		DataPath(filepath.Join(stage, "data")).
+		Logger(&said)).Start)
+	if meter.err != nil {
+		return meter.err // the library hides it
+	}
+	if err == nil {
+		return fmt.Errorf("a server started on an empty data directory in %s: stop it", stage)
+	}
+	if said.Len() == 0 {
+		return err
+	}
+	unpacked := filepath.Join(stage, "postgres")
+	if err := complete(unpacked); err != nil {
+		return err
+	}
+	if err := openModes(unpacked); err != nil {
+		return err
+	}
+	return os.Rename(unpacked, home)
+}
+
+// meter counts the bytes of the library's downloads, and ends them with the context.
+//
+// The library has no hook for either, and downloads by http.DefaultTransport. So that is replaced while it works, and all other
+// requests are passed on as they are.
+type meter struct {
+	ctx      context.Context // of one call of fetch, not kept beyond it
+	progress func(done, total int64)
+	next     http.RoundTripper
+	err      error
+}
+
+var transport sync.Mutex // held while http.DefaultTransport is replaced
+
+func (m *meter) during(f func() error) error {
+	transport.Lock()
+	defer transport.Unlock()
+	m.next = http.DefaultTransport
+	http.DefaultTransport = m
+	defer func() { http.DefaultTransport = m.next }()
+	return f()
+}
+
+func (m *meter) RoundTrip(r *http.Request) (*http.Response, error) {
+	if !strings.Contains(r.URL.Path, "/embedded-postgres-binaries-") {
+		return m.next.RoundTrip(r)
+	}
+	res, err := m.next.RoundTrip(r.WithContext(m.ctx))
+	if err != nil {
+		m.err = err
+		return nil, err
+	}
+	if m.progress != nil && strings.HasSuffix(r.URL.Path, ".jar") && res.StatusCode == http.StatusOK {
+		res.Body = &countedBody{ReadCloser: res.Body, total: res.ContentLength, progress: m.progress}
+	}
+	return res, nil
+}
+
+type countedBody struct {
+	io.ReadCloser
+	done, total int64
+	progress    func(done, total int64)
+}
+
+func (b *countedBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if n > 0 {
+		b.done += int64(n)
+		b.progress(b.done, b.total)
+	}
+	return n, err
+}

@@ -1,0 +1,151 @@
+// Package maintain does the chores of a Weir database: it promotes due jobs, rescues those of dead
+// workers, rotates and reclaims segments, and tidies small tables.
+//
+// Any number of maintainers may run, without election: each step is one SQL function that tries its own
+// transaction-level lock and does nothing if another has it. The more of them there are, the more
+// rarely each looks, so that a fleet costs what one costs. While none runs, these chores wait, and
+// nothing else does.
+package maintain
+
+import (
+	"context"
+	"log/slog"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/weir-pg/weir/internal/store"
+)
+
+const (
+	promoteMost  = 2000                   // jobs promoted in one transaction
+	promoteEvery = 20 * time.Millisecond  // at most so often when poked
+	promoteIdle  = 500 * time.Millisecond // and so often without
+	choresEvery  = time.Second
+	tidyEvery    = 10 // of the chores' rounds
+	shareMost    = 30 // a fleet larger than this looks no more rarely
+)
+
+// Maintainer does the chores while Run runs.
+type Maintainer struct {
+	store   *store.Store
+	log     *slog.Logger
+	poked   chan struct{}
+	workers atomic.Int32
+}
+
+// New returns a maintainer that Run starts.
+func New(s *store.Store, log *slog.Logger) *Maintainer {
+	m := &Maintainer{store: s, log: log, poked: make(chan struct{}, 1)}
+	m.workers.Store(1)
+	return m
+}
+
+// Poke says that jobs may have been logged, some of them for later.
+func (m *Maintainer) Poke() {
+	select {
+	case m.poked <- struct{}{}:
+	default:
+	}
+}
+
+// Share says how many maintainers there are.
+func (m *Maintainer) Share(workers int) { m.workers.Store(int32(min(max(workers, 1), shareMost))) }
+
+// Run works until ctx ends.
+func (m *Maintainer) Run(ctx context.Context) {
+	var both sync.WaitGroup
+	both.Go(func() { m.promote(ctx) })
+	both.Go(func() { m.chores(ctx) })
+	both.Wait()
+}
+
+// shared stretches an interval to this maintainer's share, with jitter.
+func (m *Maintainer) shared(d time.Duration) time.Duration {
+	d *= time.Duration(m.workers.Load())
+	return d*3/4 + time.Duration(rand.Int64N(int64(d)/2+1))
+}
+
+// promote logs due jobs: when the next one known is due, and looks again when it was poked.
+func (m *Maintainer) promote(ctx context.Context) {
+	for ctx.Err() == nil {
+		wait := m.shared(promoteIdle)
+		promoted, next, err := m.store.Promote(ctx, promoteMost)
+		switch {
+		case err != nil:
+			m.failed(ctx, "promote", err)
+			wait = m.shared(choresEvery)
+		case promoted >= promoteMost:
+			continue
+		case next != nil:
+			wait = min(wait, max(*next, 0)+time.Millisecond)
+			if m.workers.Load() > 1 {
+				wait += time.Duration(rand.Int64N(int64(5 * time.Millisecond)))
+			}
+		}
+		// A poke may bring the look forward, but not before a moment has passed.
+		if !m.sleep(ctx, min(wait, m.shared(promoteEvery)), nil) {
+			return
+		}
+		if rest := wait - m.shared(promoteEvery); rest > 0 && !m.sleep(ctx, rest, m.poked) {
+			return
+		}
+	}
+}
+
+// chores does everything else, round after round.
+func (m *Maintainer) chores(ctx context.Context) {
+	steps := []struct {
+		name string
+		run  func(context.Context) (string, error)
+	}{
+		{"rescue", func(ctx context.Context) (string, error) {
+			n, err := m.store.Rescue(ctx)
+			if n > 0 {
+				m.log.Warn("weir: jobs of lost workers were logged again", "jobs", n)
+			}
+			return "", err
+		}},
+		{"rotate", m.store.Rotate},
+		{"rotate later", m.store.RotateLater},
+	}
+	for round := 0; m.sleep(ctx, m.shared(choresEvery), nil); round++ {
+		for _, step := range steps {
+			did, err := step.run(ctx)
+			m.done(ctx, step.name, did, err)
+		}
+		if round%tidyEvery == 0 {
+			did, err := m.store.Tidy(ctx)
+			m.done(ctx, "tidy", did, err)
+		}
+	}
+}
+
+func (m *Maintainer) done(ctx context.Context, step, did string, err error) {
+	if err != nil {
+		m.failed(ctx, step, err)
+	} else if did != "" {
+		m.log.Debug("weir: maintenance", "step", step, "did", did)
+	}
+}
+
+func (m *Maintainer) failed(ctx context.Context, step string, err error) {
+	if ctx.Err() == nil {
+		m.log.Warn("weir: maintenance failed, trying again", "step", step, "error", err)
+	}
+}
+
+// sleep waits for d, or less if early tells so; false when ctx ends first.
+func (m *Maintainer) sleep(ctx context.Context, d time.Duration, early <-chan struct{}) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-early:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}

@@ -1,0 +1,332 @@
+// Package pgtest gives each test a PostgreSQL database of its own.
+//
+// All tests of a package share one server, which is started when the first of them asks, and stopped by Main:
+//
+//	func TestMain(m *testing.M) { pgtest.Main(m) }
+//
+//	func TestSomething(t *testing.T) {
+//		pool := pgtest.Pool(t, pgtest.Database(t))
+//		...
+//	}
+//
+// The environment chooses another server: WEIR_TEST_PG_MAJOR a version of PostgreSQL (18 is the default), and WEIR_TEST_DATABASE_URL a
+// server that runs already, in which databases are created and dropped.
+package pgtest
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/weir-pg/weir/internal/embedded"
+	"github.com/weir-pg/weir/schema"
+)
+
+// bound is more than any one step of this package takes on a busy machine.
+const bound = 2 * time.Minute
+
+// shared is the server of this test binary. It is a global because it belongs to the process: tests know of each other in no other way.
+var shared host
+
+// Main runs a package's tests, stops the server, and exits. Call it from TestMain.
+//
+// Where a package doesn't, or the tests panic, the server ends with the process on Linux, and the next run of any tests
+// removes its directory.
+func Main(m *testing.M) {
+	code := m.Run()
+	if err := shared.close(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = max(code, 1)
+	}
+	os.Exit(code)
+}
+
+// Database returns the URL of a new database with Weir's schema. It is dropped at the end of the test.
+func Database(t testing.TB) string {
+	t.Helper()
+	return create(t, true)
+}
+
+// Empty returns the URL of a new database with nothing in it. It is dropped at the end of the test.
+func Empty(t testing.TB) string {
+	t.Helper()
+	return create(t, false)
+}
+
+// Pool returns a pool of connections to a database. It is closed at the end of the test, so its connections must have been given back by
+// then.
+func Pool(t testing.TB, url string) *pgxpool.Pool {
+	t.Helper()
+	pool, err := pgxpool.New(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	return pool
+}
+
+// Server returns a server of the test's own, for it to kill, restart or set up as it likes. The parameters are added to those of the
+// shared one. It is stopped and removed at the end of the test; when that failed, the end of its log is shown.
+func Server(t testing.TB, parameters map[string]string) *embedded.Server {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), bound)
+	defer cancel()
+	s, dir, err := launch(ctx, parameters)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("the end of the server's log:\n%s", tail(filepath.Join(dir, "postgres.log"), 4096))
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), bound)
+		defer cancel()
+		if err := errors.Join(s.Stop(ctx), embedded.Remove(ctx, dir)); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+// launch starts a server in a new temporary directory.
+func launch(ctx context.Context, parameters map[string]string) (*embedded.Server, string, error) {
+	major := 0
+	if v := os.Getenv("WEIR_TEST_PG_MAJOR"); v != "" {
+		var err error
+		if major, err = strconv.Atoi(v); err != nil {
+			return nil, "", fmt.Errorf("WEIR_TEST_PG_MAJOR=%s must be a major version of PostgreSQL, such as 14", v)
+		}
+	}
+	dir, err := os.MkdirTemp("", "weir-pgtest-*")
+	if err != nil {
+		return nil, "", err
+	}
+	// Root's server runs as another user, who must pass. So t.TempDir, which is closed to others, won't do.
+	if err := os.Chmod(dir, 0o711); err != nil {
+		return nil, "", err
+	}
+	settings := map[string]string{
+		"max_connections":           "200",
+		"max_prepared_transactions": "20",
+	}
+	for name, value := range parameters {
+		settings[name] = value
+	}
+	s, err := embedded.Start(ctx, embedded.Config{Dir: dir, Major: major, Fast: true, Parameters: settings})
+	if err != nil {
+		return nil, "", errors.Join(err, os.RemoveAll(dir))
+	}
+	return s, dir, nil
+}
+
+// sweep removes the directories of servers whose test processes were killed. It is a courtesy to the disk: errors don't matter.
+func sweep(ctx context.Context) {
+	dirs, _ := filepath.Glob(filepath.Join(os.TempDir(), "weir-pgtest-*"))
+	for _, dir := range dirs {
+		// A young one may be about to be locked.
+		if info, err := os.Lstat(dir); err == nil && info.IsDir() && time.Since(info.ModTime()) > 10*time.Minute {
+			_ = embedded.Remove(ctx, dir)
+		}
+	}
+}
+
+func tail(path string, bytes int) string {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return err.Error()
+	}
+	return string(text[max(0, len(text)-bytes):])
+}
+
+// host creates databases on one server. Its zero value starts the server, or finds the one it is told to use, when first asked.
+type host struct {
+	start   sync.Once
+	err     error
+	server  *embedded.Server // nil when WEIR_TEST_DATABASE_URL names one
+	dir     string
+	admin   *pgxpool.Pool
+	migrate sync.Once
+	// template is a migrated database that others are copied from. It is copied in a tenth of the time that a migration takes.
+	template    string
+	templateErr error
+}
+
+func (h *host) open(ctx context.Context) error {
+	h.start.Do(func() {
+		at := os.Getenv("WEIR_TEST_DATABASE_URL")
+		if at == "" {
+			sweep(ctx)
+			if h.server, h.dir, h.err = launch(ctx, nil); h.err != nil {
+				return
+			}
+			at = h.server.URL("postgres")
+		}
+		h.admin, h.err = pgxpool.New(ctx, at)
+	})
+	return h.err
+}
+
+// openTemplate is called after open.
+func (h *host) openTemplate(ctx context.Context) (string, error) {
+	h.migrate.Do(func() {
+		h.templateErr = func() error {
+			name := databaseName("template")
+			if err := h.create(ctx, name, ""); err != nil {
+				return err
+			}
+			h.template = name
+			at, err := h.url(name)
+			if err != nil {
+				return err
+			}
+			conn, err := pgx.Connect(ctx, at)
+			if err != nil {
+				return err
+			}
+			return errors.Join(schema.Up(ctx, conn), conn.Close(ctx))
+		}()
+	})
+	return h.template, h.templateErr
+}
+
+func (h *host) close() error {
+	if h.admin == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), bound)
+	defer cancel()
+	var err error
+	if h.server == nil && h.template != "" {
+		err = h.drop(ctx, h.template)
+	}
+	h.admin.Close()
+	if h.server == nil {
+		return err
+	}
+	return errors.Join(h.server.Stop(ctx), embedded.Remove(ctx, h.dir))
+}
+
+// url returns the URL of a database on the server.
+func (h *host) url(name string) (string, error) {
+	if h.server != nil {
+		return h.server.URL(name), nil
+	}
+	u, err := url.Parse(os.Getenv("WEIR_TEST_DATABASE_URL"))
+	if err != nil || u.Host == "" {
+		return "", errors.New("WEIR_TEST_DATABASE_URL must be a URL: postgres://user:password@host:port/database")
+	}
+	u.Path = "/" + name
+	return u.String(), nil
+}
+
+func (h *host) create(ctx context.Context, name, template string) error {
+	sql := "CREATE DATABASE " + pgx.Identifier{name}.Sanitize()
+	if template != "" {
+		sql += " TEMPLATE " + pgx.Identifier{template}.Sanitize()
+	}
+	if _, err := h.admin.Exec(ctx, sql); err != nil {
+		return fmt.Errorf("create database %s: %w", name, err)
+	}
+	return nil
+}
+
+// drop drops a database, whoever is still connected to it.
+func (h *host) drop(ctx context.Context, name string) error {
+	sql := "DROP DATABASE IF EXISTS " + pgx.Identifier{name}.Sanitize() + " WITH (FORCE)"
+	_, err := h.admin.Exec(ctx, sql)
+	var refused *pgconn.PgError
+	if errors.As(err, &refused) && refused.Code == "55006" { // object_in_use: prepared transactions, which FORCE spares
+		if err = h.rollBackPrepared(ctx, name); err == nil {
+			_, err = h.admin.Exec(ctx, sql)
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("drop database %s: %w", name, err)
+	}
+	return nil
+}
+
+func (h *host) rollBackPrepared(ctx context.Context, name string) error {
+	at, err := h.url(name)
+	if err != nil {
+		return err
+	}
+	conn, err := pgx.Connect(ctx, at)
+	if err != nil {
+		return err
+	}
+	defer conn.Close(ctx)
+	rows, err := conn.Query(ctx, "SELECT gid FROM pg_catalog.pg_prepared_xacts WHERE database = pg_catalog.current_database()")
+	if err != nil {
+		return err
+	}
+	gids, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		return err
+	}
+	for _, gid := range gids {
+		if _, err := conn.Exec(ctx, "ROLLBACK PREPARED '"+strings.ReplaceAll(gid, "'", "''")+"'"); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func create(t testing.TB, migrated bool) string {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), bound)
+	defer cancel()
+	if err := shared.open(ctx); err != nil {
+		t.Fatalf("start the tests' server: %v", err)
+	}
+	template := ""
+	if migrated {
+		var err error
+		if template, err = shared.openTemplate(ctx); err != nil {
+			t.Fatalf("migrate the template database: %v", err)
+		}
+	}
+	name := databaseName(t.Name())
+	at, err := shared.url(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := shared.create(ctx, name, template); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), bound)
+		defer cancel()
+		if err := shared.drop(ctx, name); err != nil {
+			t.Error(err)
+		}
+	})
+	return at
+}
+
+// databaseName returns a name that nobody else has, and that tells the test in pg_stat_activity.
+func databaseName(test string) string {
+	const longest = 63 // of a PostgreSQL identifier
+	name := strings.Map(func(r rune) rune {
+		if 'a' <= r && r <= 'z' || '0' <= r && r <= '9' {
+			return r
+		}
+		return '_'
+	}, strings.ToLower(test))
+	unique := strings.ToLower(rand.Text()[:10])
+	const prefix = "weir_"
+	return prefix + name[:min(len(name), longest-len(prefix)-1-len(unique))] + "_" + unique
+}

@@ -1,0 +1,145 @@
+package proof
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/weir-pg/weir/internal/pgtest"
+)
+
+var errStillHeld = errors.New("fence returns NULL although no transaction of the worker's is open")
+
+// TestEveryAttemptIsInExactlyOneBatch: whatever transactions do, each committed job is claimed, each attempt by one batch, and what was
+// rolled back never; each attempt that does not end a job is followed by the next.
+func TestEveryAttemptIsInExactlyOneBatch(t *testing.T) {
+	l := newLoad(t, pgtest.Database(t), newSeed(t))
+	l.run(loadTime(8*time.Second), nil)
+	l.verify(time.Time{})
+}
+
+// loadTime is how long to load the server.
+func loadTime(normal time.Duration) time.Duration {
+	if *longFlag > 0 {
+		return *longFlag
+	}
+	if testing.Short() {
+		return normal / 2
+	}
+	return normal
+}
+
+// run loads the server for so long, then drains it. disturb is called halfway.
+func (l *load) run(d time.Duration, disturb func()) {
+	conn := connect(l.t, l.url)
+	for _, sql := range []string{`SELECT weir.set('retention', '0 s')`, `SELECT weir.set('retention_bytes', '1048576')`} {
+		exec(l.t, conn, sql)
+	}
+	_ = conn.Close(l.t.Context())
+	var producers, others sync.WaitGroup
+	for n := range 8 {
+		producers.Go(func() { l.produce(n) })
+	}
+	for n := range 5 {
+		others.Go(func() { l.work(n) })
+	}
+	for n := range 2 {
+		others.Go(func() { l.maintain(n) })
+	}
+	others.Go(l.terminate)
+	if disturb != nil {
+		l.pause(d / 2)
+		disturb()
+		l.pause(d / 2)
+	} else {
+		l.pause(d)
+	}
+	close(l.stop)
+	producers.Wait()
+	l.draining.Store(true)
+	if l.ctx.Err() == nil {
+		l.drain()
+	}
+	close(l.drained)
+	others.Wait()
+	if err := context.Cause(l.ctx); err != nil {
+		l.t.Error(err)
+	}
+}
+
+// drain decides prepared transactions whose answer was lost, and waits until every row of the log has been claimed and finished.
+func (l *load) drain() {
+	conn := connect(l.t, l.url)
+	for _, gid := range column[string](l.t, conn, `SELECT gid FROM pg_prepared_xacts WHERE database = current_database()`) {
+		exec(l.t, conn, `COMMIT PREPARED '`+gid+`'`)
+	}
+	begin, missing := time.Now(), ""
+	for end := begin.Add(patience); ; l.pause(50 * time.Millisecond) {
+		if missing = l.unfinished(conn); missing == "" || l.ctx.Err() != nil {
+			break
+		}
+		if time.Now().After(end) {
+			l.t.Errorf("not drained after %v: %s", patience, missing)
+			break
+		}
+	}
+	l.t.Logf("drained in %v", time.Since(begin).Round(time.Millisecond))
+}
+
+// unfinished returns an example of what is still to be done, or "".
+func (l *load) unfinished(conn *pgx.Conn) string {
+	rows, err := conn.Query(l.ctx, `SELECT id, attempt FROM weir.job UNION ALL SELECT id, attempt FROM weir.later`)
+	if err != nil {
+		return err.Error()
+	}
+	var id int64
+	var attempt int32
+	missing := ""
+	_, err = pgx.ForEachRow(rows, []any{&id, &attempt}, func() error {
+		if missing == "" && !l.model.has(id, attempt) {
+			missing = fmt.Sprintf("job %d attempt %d is in the log and was not claimed", id, attempt)
+		}
+		return nil
+	})
+	if err != nil {
+		return err.Error()
+	}
+	if missing == "" {
+		var open int
+		err = conn.QueryRow(l.ctx, `SELECT count(*) FROM (
+			SELECT b.lane, b.seq, i.id FROM weir.batch b, unnest(b.ids) i(id) EXCEPT SELECT r.lane, r.seq, i.id FROM weir.result r, unnest(r.ids) i(id)) u`).Scan(&open)
+		if err != nil || open > 0 {
+			missing = fmt.Sprintf("%d attempts were claimed and have no result %v", open, err)
+		}
+	}
+	return missing
+}
+
+// verify compares what clients saw with the model.
+func (l *load) verify(killed time.Time) {
+	l.t.Helper()
+	fates := map[fate]int{}
+	for _, f := range l.model.jobs {
+		fates[f]++
+	}
+	did := map[string]int64{}
+	l.did.Range(func(k, v any) bool { did[k.(string)] = v.(*atomic.Int64).Load(); return true })
+	l.t.Logf("%d jobs committed, %d rolled back, %d uncertain; %d claims of %d jobs; maintenance: %v",
+		fates[committed], fates[rolledBack], fates[uncertain], l.model.count, len(l.model.claims), did)
+	problems := l.model.problems(killed)
+	for _, p := range problems[:min(len(problems), 20)] {
+		l.t.Error(p)
+	}
+	if len(problems) > 0 {
+		l.t.Errorf("%d problems in all", len(problems))
+	}
+	if fates[committed] == 0 || did["opened"] == 0 || did["reclaimed"] == 0 || did["promoted"] == 0 {
+		l.t.Errorf("the load was too light to prove anything: %v, %v", fates, did)
+	}
+}

@@ -1,0 +1,231 @@
+package proof
+
+import (
+	"context"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// claimer works as a worker does: it claims, ends attempts in every way, dies, and comes back under a new id.
+type claimer struct {
+	*load
+	rng    *rand.Rand
+	conn   *pgx.Conn
+	worker int32 // 0: none yet
+	mortal bool  // dies silently, and is left to the rescuer
+	held   []*evidence
+}
+
+func (l *load) work(n int) {
+	c := &claimer{load: l, rng: rand.New(rand.NewPCG(l.seed, uint64(2000+n)))}
+	for c.ctx.Err() == nil && !closed(l.drained) {
+		if c.conn == nil || c.conn.IsClosed() {
+			if c.conn = c.dial("victim claimer"); c.conn == nil {
+				return
+			}
+			c.recover()
+			continue
+		}
+		if c.worker == 0 {
+			c.start()
+			continue
+		}
+		if got := c.claim(); got == 0 && l.draining.Load() && len(c.held) == 0 {
+			c.pause(5 * time.Millisecond)
+		}
+		if c.mortal && len(c.held) > 0 && !c.conn.IsClosed() {
+			c.model.abandon(c.held)
+			c.worker, c.held = 0, nil
+			continue
+		}
+		c.finishSome()
+	}
+	if c.conn != nil {
+		_ = c.conn.Close(context.Background())
+	}
+}
+
+func (c *claimer) start() {
+	c.mortal = !c.draining.Load() && c.rng.IntN(4) == 0
+	lease := "30 seconds"
+	if c.mortal {
+		lease = "1 second"
+	}
+	var id int32
+	err := c.conn.QueryRow(c.ctx, `SELECT weir.worker_start('claimer', $1, $2::text::interval)`, c.queues, lease).Scan(&id)
+	if !c.check(c.conn, "worker_start", err) {
+		c.worker = id
+	}
+}
+
+func (c *claimer) claim() int {
+	queues := slices.Clone(c.queues)
+	c.rng.Shuffle(len(queues), func(i, j int) { queues[i], queues[j] = queues[j], queues[i] })
+	queues = queues[:1+c.rng.IntN(len(queues))]
+	limits := make([]int32, len(queues))
+	for i := range limits {
+		limits[i] = int32(1 + c.rng.IntN(40))
+	}
+	got, err := claim(c.ctx, c.conn, c.worker, queues, limits)
+	if sqlstate(err) == "WR001" && c.mortal { // the rescuer was quick
+		c.worker = 0
+		return 0
+	}
+	if c.check(c.conn, "claim", err) {
+		return 0
+	}
+	c.held = append(c.held, c.model.claimed(c.worker, got)...)
+	return len(got)
+}
+
+// recover goes on after a lost connection. It either keeps its worker, and tells again how its attempts ended,
+// or gives the worker up.
+func (c *claimer) recover() {
+	if c.worker == 0 {
+		return
+	}
+	// A claim whose answer was lost is in the log, and only a fence gives its jobs to others. After a crash
+	// of the server the claims of this worker may be gone too, so it holds on to what it has, and sees.
+	if c.crashing && c.rng.IntN(2) == 0 {
+		held := c.held
+		c.held = nil
+		for _, e := range held {
+			err := complete(c.ctx, c.conn, c.worker, []attempt{e.attempt})
+			switch {
+			case err == nil:
+				c.model.ended(final, e)
+			case sqlstate(err) == "WR002": // the claim was lost
+				c.model.abandon([]*evidence{e})
+			case c.check(c.conn, "complete after a crash", err):
+				c.model.ended(unsure, e)
+			}
+			if c.conn.IsClosed() {
+				return
+			}
+		}
+	}
+	c.bury()
+}
+
+// bury fences its own worker, and learns which claims it never got the answer of.
+func (c *claimer) bury() {
+	for end := time.Now().Add(patience); ; c.pause(5 * time.Millisecond) {
+		done, err := c.tryBury()
+		if c.check(c.conn, "fence", err) {
+			return // and come back
+		}
+		if done {
+			c.model.abandon(c.held)
+			c.worker, c.held = 0, nil
+			return
+		}
+		if time.Now().After(end) {
+			c.fail(errStillHeld)
+			return
+		}
+	}
+}
+
+func (c *claimer) tryBury() (bool, error) {
+	tx, err := c.conn.Begin(c.ctx)
+	if err != nil {
+		return false, err
+	}
+	defer func() { _ = tx.Rollback(context.Background()) }()
+	var lost *int
+	if err := tx.QueryRow(c.ctx, `SELECT weir.fence($1)`, c.worker).Scan(&lost); err != nil || lost == nil {
+		return false, err
+	}
+	rows, err := tx.Query(c.ctx, `SELECT q.name, b.lane, b.seq, j.id, j.attempt, j.max_attempts, j.kind, j.args->>'k', false
+		FROM weir.batch b CROSS JOIN unnest(b.ids) i(id) JOIN weir.queue q ON q.id = b.lane / 4
+		CROSS JOIN LATERAL (
+			SELECT j.* FROM weir.job j
+			WHERE j.segment = b.segment AND j.lane = b.lane AND j.xid >= b.from_xid AND j.xid <= b.pos_xid AND j.id = i.id
+			ORDER BY j.attempt DESC LIMIT 1) j
+		WHERE b.worker = $1`, c.worker)
+	if err != nil {
+		return false, err
+	}
+	found, err := pgx.CollectRows(rows, pgx.RowToStructByPos[attempt])
+	if err != nil {
+		return false, err
+	}
+	var unseen []attempt
+	for _, a := range found {
+		if !c.model.has(a.ID, a.Attempt) {
+			unseen = append(unseen, a)
+		}
+	}
+	c.held = append(c.held, c.model.claimed(c.worker, unseen)...)
+	return true, tx.Commit(c.ctx)
+}
+
+// finishSome ends a random part of what it holds: all, when the load is draining.
+func (c *claimer) finishSome() {
+	if c.conn.IsClosed() || len(c.held) == 0 {
+		return
+	}
+	draining := c.draining.Load()
+	c.rng.Shuffle(len(c.held), func(i, j int) { c.held[i], c.held[j] = c.held[j], c.held[i] })
+	n := len(c.held)
+	if !draining && n < 300 {
+		n = c.rng.IntN(n + 1)
+	}
+	now := c.held[:n]
+	c.held = slices.Clone(c.held[n:])
+	var done []*evidence
+	for i, e := range now {
+		if draining || c.rng.IntN(6) > 0 {
+			done = append(done, e)
+			continue
+		}
+		if c.finishOne(e); c.conn.IsClosed() {
+			c.held = append(append(c.held, done...), now[i+1:]...)
+			return
+		}
+	}
+	var flat []attempt
+	for _, e := range done {
+		flat = append(flat, e.attempt)
+	}
+	if len(done) == 0 {
+		return
+	}
+	if c.check(c.conn, "complete", complete(c.ctx, c.conn, c.worker, flat)) {
+		c.model.ended(unsure, done...)
+		if c.crashing {
+			c.held = append(c.held, done...) // and tell it again
+		}
+		return
+	}
+	c.model.ended(final, done...)
+}
+
+func (c *claimer) finishOne(e *evidence) {
+	outcome := [...]string{"completed", "failed", "cancelled", "retried", "retried", "retried", "snoozed", "released"}[c.rng.IntN(8)]
+	end := final
+	if outcome == "retried" && e.Attempt < e.Max || outcome == "snoozed" || outcome == "released" {
+		end = followed
+	}
+	var runAt time.Time
+	if outcome == "snoozed" || outcome == "retried" && c.rng.IntN(2) == 0 {
+		runAt = time.Now().Add(time.Duration(c.rng.IntN(300)) * time.Millisecond)
+	}
+	times := 1 + c.rng.IntN(8)/7 // some calls are repeated
+	for i := range times {
+		first, err := finish(c.ctx, c.conn, c.worker, e.attempt, outcome, runAt)
+		if c.check(c.conn, "finish", err) {
+			if i == 0 {
+				c.model.ended(unsure, e)
+			}
+			return
+		}
+		if first != (i == 0) {
+			c.t.Errorf("finish call %d of %s returned %v", i+1, describe(e), first)
+		}
+		c.model.ended(end, e)
+	}
+}

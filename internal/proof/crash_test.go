@@ -1,0 +1,37 @@
+package proof
+
+import (
+	"testing"
+	"time"
+
+	"github.com/weir-pg/weir/internal/pgtest"
+	"github.com/weir-pg/weir/schema"
+)
+
+// TestKilledServerLosesNothingCommitted: the postmaster is killed under load. What was enqueued or recorded before is there; only a
+// claim may be lost, for it commits asynchronously, and its attempts are handed out again.
+func TestKilledServerLosesNothingCommitted(t *testing.T) {
+	server := pgtest.Server(t, nil)
+	conn := connect(t, server.URL("postgres"))
+	if err := schema.Up(t.Context(), conn); err != nil {
+		t.Fatal(err)
+	}
+	l := newLoad(t, server.URL("postgres"), newSeed(t))
+	l.crashing = true
+	var killed time.Time
+	l.run(loadTime(6*time.Second), func() {
+		killed = time.Now()
+		if err := server.Kill(); err != nil {
+			l.fail(err)
+			return
+		}
+		down := time.Now()
+		if err := server.Restart(t.Context()); err != nil {
+			l.fail(err)
+			return
+		}
+		t.Logf("killed in %v, restarted in %v", down.Sub(killed).Round(time.Millisecond), time.Since(down).Round(time.Millisecond))
+		killed = down
+	})
+	l.verify(killed)
+}

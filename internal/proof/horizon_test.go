@@ -1,0 +1,153 @@
+package proof
+
+import (
+	"context"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/weir-pg/weir/internal/pgtest"
+)
+
+// TestNothingIsDeadUnderAPinnedHorizon: while a long transaction keeps VACUUM from removing anything, a million jobs leave no dead
+// tuple, their space comes back, and a claim takes as long at the end as at the beginning.
+func TestNothingIsDeadUnderAPinnedHorizon(t *testing.T) {
+	for name, pin := range map[string][]string{
+		"snapshot": {`BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY`, `SELECT count(*) FROM pg_class`},
+		"xid":      {`BEGIN`, `SELECT pg_current_xact_id()`},
+	} {
+		t.Run(name, func(t *testing.T) { pinned(t, pin) })
+	}
+}
+
+func pinned(t *testing.T, pin []string) {
+	const atOnce, batch = 10_000, 960
+	total := 1_000_000
+	if testing.Short() {
+		total /= 10
+	}
+	url := pgtest.Database(t)
+	conn, producer, holder := connect(t, url), connect(t, url), connect(t, url)
+	exec(t, conn, `SELECT weir.set('retention', '0 s')`)
+	exec(t, conn, `SELECT weir.set('retention_bytes', '33554432')`)
+	worker := startWorker(t, conn, "q")
+	exec(t, conn, `VACUUM weir.setting`) // an operator's updates are the one exception
+	for _, sql := range pin {
+		exec(t, holder, sql)
+	}
+
+	produced := make(chan error, 1)
+	go func() { // ends with its jobs or the connection
+		for range total / atOnce {
+			if _, err := producer.Exec(context.Background(), `SELECT weir.enqueue_many(array_fill('q'::text, ARRAY[$1::int]),
+				array_fill('noop'::text, ARRAY[$1::int]), array_fill('{"n": 1}'::jsonb, ARRAY[$1::int]))`, atOnce); err != nil {
+				produced <- err
+				return
+			}
+		}
+		produced <- nil
+	}()
+
+	var claims []time.Duration
+	done, size, largest, reclaimed := 0, int64(0), int64(0), 0
+	begin := time.Now()
+	for done < total {
+		before := time.Now()
+		ids := pinnedStep(t, conn, worker, batch)
+		if ids == batch {
+			claims = append(claims, time.Since(before))
+		}
+		if done += ids; ids == 0 || len(claims)%20 == 0 {
+			if did := value[string](t, conn, `SELECT coalesce(weir.rotate(), '')`); len(did) > 0 && did[0] == 'r' {
+				reclaimed++
+			}
+			size = jobBytes(t, conn)
+			largest = max(largest, size)
+		}
+		if time.Since(begin) > 5*patience {
+			t.Fatalf("%d of %d jobs done after %v", done, total, time.Since(begin))
+		}
+	}
+	if err := <-produced; err != nil {
+		t.Fatal(err)
+	}
+	took := time.Since(begin)
+	// Drained: the segments go back one by one, and the rest is as good as nothing.
+	until(t, "the space of finished jobs is given back", func() bool {
+		value[string](t, conn, `SELECT coalesce(weir.rotate(), '')`)
+		size = jobBytes(t, conn)
+		return size < 1<<20
+	})
+
+	if n := len(claims) / 10; n > 0 {
+		first, last := median(claims[:n]), median(claims[len(claims)-n:])
+		t.Logf("%d jobs in %v; claim and complete of %d: %v at the beginning, %v at the end; log at most %d MB, %d kB at the end, %d times reclaimed",
+			total, took.Round(time.Millisecond), batch, first, last, largest>>20, size>>10, reclaimed)
+		if last > 5*first {
+			t.Errorf("claims became slower: %v at the beginning, %v at the end", first, last)
+		}
+	}
+	if bound := int64(64 << 20); largest > bound {
+		t.Errorf("the log grew to %d MB, want at most %d", largest>>20, bound>>20)
+	}
+	if reclaimed == 0 {
+		t.Error("no segment was reclaimed meanwhile")
+	}
+	var state string
+	if err := conn.QueryRow(t.Context(), `SELECT state FROM pg_stat_activity WHERE pid = $1`, holder.PgConn().PID()).Scan(&state); err != nil || state != "idle in transaction" {
+		t.Errorf("the horizon is not pinned any more: %s %v", state, err)
+	}
+	noneDead(t, url, total)
+	exec(t, holder, `COMMIT`)
+}
+
+// pinnedStep claims a batch and completes it, and returns how many jobs it had.
+func pinnedStep(t *testing.T, conn *pgx.Conn, worker int32, batch int32) int {
+	t.Helper()
+	rows, err := conn.Query(t.Context(), `SELECT lane, seq, id FROM weir.claim($1, ARRAY['q'], ARRAY[$2::int])`, worker, batch)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var lane int32
+	var seq, id int64
+	var ids []int64
+	if _, err := pgx.ForEachRow(rows, []any{&lane, &seq, &id}, func() error { ids = append(ids, id); return nil }); err != nil {
+		t.Fatal(err)
+	}
+	if len(ids) > 0 {
+		exec(t, conn, `SELECT weir.complete($1, ARRAY[$2::int], ARRAY[$3::bigint], ARRAY[$4::int], $5)`, worker, lane, seq, len(ids), ids)
+	}
+	return len(ids)
+}
+
+func jobBytes(t *testing.T, q querier) int64 {
+	t.Helper()
+	return value[int64](t, q, `SELECT sum(pg_total_relation_size(oid))::bigint FROM pg_class
+		WHERE relnamespace = 'weir'::regnamespace AND relkind = 'r' AND relname ~ '^(job|batch|result)_'`)
+}
+
+func median(all []time.Duration) time.Duration {
+	all = slices.Sorted(slices.Values(all))
+	return all[len(all)/2]
+}
+
+// noneDead fails the test when a table of Weir's has a dead tuple. It first waits until the statistics have counted all inserts.
+func noneDead(t *testing.T, url string, inserted int) {
+	t.Helper()
+	conn := connect(t, url) // a new session sees new statistics
+	until(t, "the statistics are current", func() bool {
+		// A session reports what it counted when it goes idle, at most once a second, and at its end at the latest.
+		return value[int64](t, conn, `SELECT sum(n_tup_ins)::bigint FROM pg_stat_all_tables WHERE schemaname = 'weir' AND relname LIKE 'job\_%'`) >= int64(inserted)
+	})
+	rows, err := conn.Query(t.Context(), `SELECT relname::text || ' has ' || n_dead_tup || ' dead tuples, ' || n_tup_upd || ' updates, ' || n_tup_del || ' deletes'
+		FROM pg_stat_all_tables WHERE schemaname = 'weir' AND n_dead_tup > 0`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var dead string
+	if _, err := pgx.ForEachRow(rows, []any{&dead}, func() error { t.Error(dead); return nil }); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,174 @@
+package proof
+
+import (
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+)
+
+// fate is what a client knows about the transaction that enqueued a job.
+type fate int
+
+const (
+	uncertain fate = iota // the connection was lost before an answer: either is right
+	committed
+	rolledBack
+)
+
+// ending is what a client knows about how an attempt ended.
+type ending int
+
+const (
+	running   ending = iota
+	unsure           // the connection was lost before an answer
+	final            // completed, failed, cancelled
+	followed         // retried, snoozed, released: another attempt must come
+	abandoned        // the worker was given up: another attempt must come
+)
+
+// evidence is one claim of one attempt, as the client that got it remembers.
+type evidence struct {
+	attempt
+	worker int32
+	at     time.Time // when the answer had arrived
+	end    ending
+}
+
+// answered tells whether a result of it was recorded for certain.
+func (e *evidence) answered() bool { return e.end == final || e.end == followed }
+
+// model is what must be true, from the memory of clients.
+type model struct {
+	mu     sync.Mutex
+	jobs   map[string]fate
+	ids    map[string]map[int64]bool // of a key
+	keys   map[int64]map[string]bool // of an id
+	claims map[int64]map[int32][]*evidence
+	count  int
+}
+
+func newModel() *model {
+	return &model{jobs: map[string]fate{}, ids: map[string]map[int64]bool{}, keys: map[int64]map[string]bool{}, claims: map[int64]map[int32][]*evidence{}}
+}
+
+// enqueued says what became of jobs. It is called with uncertain before anything is sent.
+func (m *model) enqueued(f fate, keys ...string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, k := range keys {
+		m.jobs[k] = f
+	}
+}
+
+// claimed remembers a claim.
+func (m *model) claimed(worker int32, got []attempt) []*evidence {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var all []*evidence
+	now := time.Now()
+	for _, a := range got {
+		e := &evidence{attempt: a, worker: worker, at: now}
+		all = append(all, e)
+		if m.claims[a.ID] == nil {
+			m.claims[a.ID], m.keys[a.ID] = map[int32][]*evidence{}, map[string]bool{}
+		}
+		if m.ids[a.Key] == nil {
+			m.ids[a.Key] = map[int64]bool{}
+		}
+		m.ids[a.Key][a.ID], m.keys[a.ID][a.Key] = true, true
+		m.claims[a.ID][a.Attempt] = append(m.claims[a.ID][a.Attempt], e)
+		m.count++
+	}
+	return all
+}
+
+// ended remembers how attempts ended. One that fails for its last time is final.
+func (m *model) ended(end ending, all ...*evidence) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, e := range all {
+		e.end = end
+	}
+}
+
+// abandon marks as abandoned what has no result yet.
+func (m *model) abandon(all []*evidence) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, e := range all {
+		if e.end != running {
+			continue
+		}
+		if e.end = abandoned; e.Attempt >= e.Max {
+			e.end = unsure // lost for the last time: failed, but nobody told this client
+		}
+	}
+}
+
+// has tells whether an attempt was claimed.
+func (m *model) has(id int64, attempt int32) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return len(m.claims[id][attempt]) > 0
+}
+
+// problems compares the evidence with what must be. A claim may be lost, and its attempts handed out once more,
+// when it was made in the seconds before the server was killed: claims commit asynchronously.
+func (m *model) problems(killed time.Time) []string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var all []string
+	say := func(format string, args ...any) { all = append(all, fmt.Sprintf(format, args...)) }
+	for key, f := range m.jobs {
+		n := len(m.ids[key])
+		switch {
+		case n > 1:
+			say("job %s has %d ids", key, n)
+		case f == committed && n == 0:
+			say("job %s was committed and never claimed", key)
+		case f == rolledBack && n > 0:
+			say("job %s was rolled back and claimed", key)
+		}
+	}
+	batches := map[[2]int64]*evidence{}
+	for id, attempts := range m.claims {
+		if len(m.keys[id]) > 1 {
+			say("job %d has keys %v", id, m.keys[id])
+		}
+		last := int32(len(attempts))
+		for k := int32(1); k <= last; k++ {
+			claims := attempts[k]
+			if len(claims) == 0 {
+				say("job %d: %d attempts were claimed, but not attempt %d", id, last, k)
+				break
+			}
+			slices.SortFunc(claims, func(a, b *evidence) int { return a.at.Compare(b.at) })
+			for _, e := range claims[:len(claims)-1] {
+				if e.answered() || e.at.After(killed) || e.at.Before(killed.Add(-2*time.Second)) {
+					say("job %d attempt %d was claimed twice: %s, then %s", id, k, describe(e), describe(claims[len(claims)-1]))
+				}
+			}
+			e := claims[len(claims)-1]
+			switch {
+			case k < last && e.end == final:
+				say("job %d was worked again after %s", id, describe(e))
+			case k == last && (e.end == running || e.end == followed || e.end == abandoned):
+				say("job %d has no attempt after %s", id, describe(e))
+			}
+			b := [2]int64{int64(e.Lane), e.Seq}
+			if other := batches[b]; other == nil {
+				batches[b] = e
+			} else if other.worker != e.worker && other.at.After(killed) && e.at.After(killed) {
+				say("lane %d batch %d was handed to workers %d and %d", e.Lane, e.Seq, other.worker, e.worker)
+			}
+		}
+	}
+	slices.Sort(all)
+	return all
+}
+
+func describe(e *evidence) string {
+	return fmt.Sprintf("attempt %d of %d (key %s, lane %d, batch %d, worker %d, at %s, %s)", e.Attempt, e.Max, e.Key, e.Lane, e.Seq, e.worker,
+		e.at.Format("05.000"), [...]string{"running", "unsure", "final", "followed", "abandoned"}[e.end])
+}

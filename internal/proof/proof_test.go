@@ -1,0 +1,247 @@
+package proof
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/weir-pg/weir/internal/pgtest"
+)
+
+var (
+	seedFlag = flag.Uint64("seed", 0, "seed of the random tests; 0: a new one, or that of WEIR_TEST_SEED")
+	longFlag = flag.Duration("long", 0, "how long the random tests load the server; 0: their default of seconds")
+	update   = flag.Bool("update", false, "rewrite the golden file")
+)
+
+// patience bounds every wait of these tests.
+const patience = 30 * time.Second
+
+func TestMain(m *testing.M) {
+	flag.Parse()
+	pgtest.Main(m)
+}
+
+// querier is a connection or a transaction.
+type querier interface {
+	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
+	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
+}
+
+// attempt is a row of weir.claim.
+type attempt struct {
+	Queue     string
+	Lane      int32
+	Seq       int64
+	ID        int64
+	Attempt   int32
+	Max       int32
+	Kind      string
+	Key       string // args->>'k'
+	Cancelled bool
+}
+
+func connect(t *testing.T, url string) *pgx.Conn {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close(context.Background()) })
+	return conn
+}
+
+func exec(t *testing.T, q querier, sql string, args ...any) {
+	t.Helper()
+	if _, err := q.Exec(t.Context(), sql, args...); err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
+}
+
+// value returns the single value that a query gives.
+func value[T any](t *testing.T, q querier, sql string, args ...any) T {
+	t.Helper()
+	var v T
+	if err := q.QueryRow(t.Context(), sql, args...).Scan(&v); err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
+	return v
+}
+
+// column returns the values of a query's only column.
+func column[T any](t *testing.T, q querier, sql string, args ...any) []T {
+	t.Helper()
+	rows, err := q.Query(t.Context(), sql, args...)
+	if err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
+	all, err := pgx.CollectRows(rows, pgx.RowTo[T])
+	if err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
+	return all
+}
+
+// until polls until the condition holds, and fails the test when it does not in time.
+func until(t *testing.T, what string, condition func() bool) {
+	t.Helper()
+	for end := time.Now().Add(patience); !condition(); <-time.After(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("waited %v in vain: %s", patience, what)
+		}
+	}
+}
+
+// sqlstate returns the error's SQLSTATE, or "" when the server did not say one.
+func sqlstate(err error) string {
+	var pg *pgconn.PgError
+	if errors.As(err, &pg) {
+		return pg.Code
+	}
+	return ""
+}
+
+// wantCode fails the test unless the error has the SQLSTATE.
+func wantCode(t *testing.T, what string, err error, code string) {
+	t.Helper()
+	if sqlstate(err) != code {
+		t.Errorf("%s: got %v, want SQLSTATE %s", what, err, code)
+	}
+}
+
+// newSeed returns the seed of a random test and prints it.
+func newSeed(t *testing.T) uint64 {
+	t.Helper()
+	seed := *seedFlag
+	if text := os.Getenv("WEIR_TEST_SEED"); seed == 0 && text != "" {
+		var err error
+		if seed, err = strconv.ParseUint(text, 10, 64); err != nil {
+			t.Fatalf("WEIR_TEST_SEED=%s must be a number", text)
+		}
+	}
+	if seed == 0 {
+		seed = rand.Uint64()
+	}
+	t.Logf("reproduce the plan with: go test ./internal/proof -run '^%s$' -seed %d", t.Name(), seed)
+	return seed
+}
+
+// startWorker registers a worker.
+func startWorker(t *testing.T, q querier, queues ...string) int32 {
+	t.Helper()
+	return value[int32](t, q, `SELECT weir.worker_start($1, $2)`, t.Name(), queues)
+}
+
+func claim(ctx context.Context, q querier, worker int32, queues []string, limits []int32) ([]attempt, error) {
+	rows, err := q.Query(ctx, `SELECT queue, lane, seq, id, attempt, max_attempts, kind, coalesce(args->>'k', ''), cancelled
+		FROM weir.claim($1, $2, $3)`, worker, queues, limits)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, pgx.RowToStructByPos[attempt])
+}
+
+// mustClaim claims from one queue.
+func mustClaim(t *testing.T, q querier, worker int32, queue string, limit int32) []attempt {
+	t.Helper()
+	got, err := claim(t.Context(), q, worker, []string{queue}, []int32{limit})
+	if err != nil {
+		t.Fatalf("claim: %v", err)
+	}
+	return got
+}
+
+// claimAll claims from one queue until it is empty.
+func claimAll(t *testing.T, q querier, worker int32, queue string) []attempt {
+	t.Helper()
+	var all []attempt
+	for range 10_000 {
+		got := mustClaim(t, q, worker, queue, 960)
+		if len(got) == 0 {
+			return all
+		}
+		all = append(all, got...)
+	}
+	t.Fatalf("queue %s does not become empty", queue)
+	return nil
+}
+
+// complete records attempts as completed in one call.
+func complete(ctx context.Context, q querier, worker int32, done []attempt) error {
+	type batch struct {
+		lane int32
+		seq  int64
+	}
+	ids := map[batch][]int64{}
+	var order []batch
+	for _, a := range done {
+		b := batch{a.Lane, a.Seq}
+		if ids[b] == nil {
+			order = append(order, b)
+		}
+		ids[b] = append(ids[b], a.ID)
+	}
+	lanes, seqs, sizes, flat := []int32{}, []int64{}, []int32{}, []int64{}
+	for _, b := range order {
+		lanes, seqs, sizes = append(lanes, b.lane), append(seqs, b.seq), append(sizes, int32(len(ids[b])))
+		flat = append(flat, ids[b]...)
+	}
+	_, err := q.Exec(ctx, `SELECT weir.complete($1, $2, $3, $4, $5)`, worker, lanes, seqs, sizes, flat)
+	return err
+}
+
+func mustComplete(t *testing.T, q querier, worker int32, done []attempt) {
+	t.Helper()
+	if err := complete(t.Context(), q, worker, done); err != nil {
+		t.Fatalf("complete: %v", err)
+	}
+}
+
+// finish records one attempt with an outcome, and the time of the next where runAt is not zero.
+func finish(ctx context.Context, q querier, worker int32, a attempt, outcome string, runAt time.Time) (bool, error) {
+	var at *time.Time
+	if !runAt.IsZero() {
+		at = &runAt
+	}
+	var first bool
+	err := q.QueryRow(ctx, `SELECT weir.finish($1, $2, $3, $4, $5::text::weir.outcome, $6, NULL, $7)`,
+		worker, a.Lane, a.Seq, a.ID, outcome, "said by "+a.Kind, at).Scan(&first)
+	return first, err
+}
+
+// enqueueN enqueues n jobs of one kind, keyed by their number from 1.
+func enqueueN(t *testing.T, q querier, queue string, n int) []int64 {
+	t.Helper()
+	return value[[]int64](t, q, `SELECT weir.enqueue_many(array_agg($1::text), array_agg('k'::text),
+		array_agg(jsonb_build_object('k', n::text) ORDER BY n)) FROM generate_series(1, $2::integer) n`, queue, n)
+}
+
+// idsOf returns the ids in the order of the attempts.
+func idsOf(all []attempt) []int64 {
+	ids := []int64{}
+	for _, a := range all {
+		ids = append(ids, a.ID)
+	}
+	return ids
+}
+
+// rotateUntil takes steps in the life of segments until one is reported that has the prefix.
+func rotateUntil(t *testing.T, q querier, prefix string) string {
+	t.Helper()
+	var did string
+	until(t, "rotate says "+prefix, func() bool {
+		did = value[string](t, q, `SELECT coalesce(weir.rotate(), '')`)
+		return strings.HasPrefix(did, prefix)
+	})
+	return did
+}

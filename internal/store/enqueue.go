@@ -1,0 +1,111 @@
+package store
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+)
+
+// Job is one job to enqueue. Zero fields mean the defaults of weir.enqueue.
+type Job struct {
+	Queue       string
+	Kind        string
+	Args        json.RawMessage
+	Priority    int
+	RunAt       time.Time
+	MaxAttempts int
+	Meta        json.RawMessage
+}
+
+// DefaultMaxAttempts is max_attempts' default in weir.enqueue.
+const DefaultMaxAttempts = 25
+
+const (
+	sqlEnqueue     = `SELECT weir.enqueue($1, $2, $3::jsonb, $4, $5, $6, $7::jsonb)`
+	sqlEnqueueMany = `SELECT weir.enqueue_many($1::text[], $2::text[], $3::text[]::jsonb[], $4::int[], $5::timestamptz[], $6::int[], $7::text[]::jsonb[])`
+	sqlEnqueueJSON = `SELECT array_to_json(weir.enqueue_many($1::jsonb))::text`
+)
+
+// Enqueue calls weir.enqueue in q's transaction, or in one of its own if q is a pool. It passes only
+// plain scalars, so that any driver behind q will do.
+func Enqueue(ctx context.Context, q Querier, j Job) (id int64, err error) {
+	j = j.withDefaults()
+	var runAt, meta any
+	if !j.RunAt.IsZero() {
+		runAt = j.RunAt
+	}
+	if j.Meta != nil {
+		meta = string(j.Meta)
+	}
+	err = q.QueryRow(ctx, sqlEnqueue, j.Queue, j.Kind, string(j.Args), j.Priority, runAt, j.MaxAttempts, meta).Scan(&id)
+	return id, err
+}
+
+// EnqueueMany calls weir.enqueue_many with arrays, which need pgx behind q.
+func EnqueueMany(ctx context.Context, q Querier, jobs []Job) (ids []int64, err error) {
+	n := len(jobs)
+	queues, kinds, args := make([]string, n), make([]string, n), make([]string, n)
+	priorities, attempts := make([]int32, n), make([]int32, n)
+	runAts, metas := make([]*time.Time, n), make([]*string, n)
+	for i, j := range jobs {
+		j = j.withDefaults()
+		queues[i], kinds[i], args[i] = j.Queue, j.Kind, string(j.Args)
+		priorities[i], attempts[i] = int32(j.Priority), int32(j.MaxAttempts)
+		if !j.RunAt.IsZero() {
+			runAts[i] = &j.RunAt
+		}
+		if j.Meta != nil {
+			meta := string(j.Meta)
+			metas[i] = &meta
+		}
+	}
+	err = q.QueryRow(ctx, sqlEnqueueMany, queues, kinds, args, priorities, runAts, attempts, metas).Scan(&ids)
+	return ids, err
+}
+
+// EnqueueManyJSON is EnqueueMany for drivers without arrays.
+func EnqueueManyJSON(ctx context.Context, q Querier, jobs []Job) (ids []int64, err error) {
+	type entry struct {
+		Queue       string          `json:"queue"`
+		Kind        string          `json:"kind"`
+		Args        json.RawMessage `json:"args"`
+		Priority    int             `json:"priority"`
+		RunAt       *time.Time      `json:"run_at,omitempty"`
+		MaxAttempts int             `json:"max_attempts"`
+		Meta        json.RawMessage `json:"meta,omitempty"`
+	}
+	entries := make([]entry, len(jobs))
+	for i, j := range jobs {
+		j = j.withDefaults()
+		entries[i] = entry{Queue: j.Queue, Kind: j.Kind, Args: j.Args, Priority: j.Priority, MaxAttempts: j.MaxAttempts, Meta: j.Meta}
+		if !j.RunAt.IsZero() {
+			entries[i].RunAt = &j.RunAt
+		}
+	}
+	text, err := json.Marshal(entries)
+	if err != nil {
+		return nil, fmt.Errorf("encode jobs: %w", err)
+	}
+	var answer string
+	if err := q.QueryRow(ctx, sqlEnqueueJSON, string(text)).Scan(&answer); err != nil {
+		return nil, err
+	}
+	return ids, json.Unmarshal([]byte(answer), &ids)
+}
+
+func (j Job) withDefaults() Job {
+	if j.Queue == "" {
+		j.Queue = "default"
+	}
+	if j.Priority == 0 {
+		j.Priority = 2
+	}
+	if j.MaxAttempts == 0 {
+		j.MaxAttempts = DefaultMaxAttempts
+	}
+	if len(j.Args) == 0 {
+		j.Args = json.RawMessage("{}")
+	}
+	return j
+}

@@ -1,0 +1,65 @@
+package store
+
+import (
+	"errors"
+
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// SQLSTATEs that Weir's functions raise (class WR), listed in 0003_claim.sql and 0004_record.sql.
+const (
+	codeFenced = "WR001"
+	codeLost   = "WR002"
+	codeMoved  = "WR003"
+)
+
+func code(err error) string {
+	var pg *pgconn.PgError
+	if errors.As(err, &pg) {
+		return pg.Code
+	}
+	return ""
+}
+
+// IsFenced: the worker was fenced or is unknown; its jobs were given to others.
+func IsFenced(err error) bool { return code(err) == codeFenced }
+
+// IsClaimLost: a batch is not this worker's, for its claim was lost in a crash of the server.
+func IsClaimLost(err error) bool { return code(err) == codeLost }
+
+// IsMoved: the log comes from another cluster and needs Rebase.
+func IsMoved(err error) bool { return code(err) == codeMoved }
+
+// IsNotInstalled: the schema is missing or older than this code.
+func IsNotInstalled(err error) bool {
+	switch code(err) {
+	case "3F000", "42883", "42P01": // no such schema, function, table
+		return true
+	}
+	return false
+}
+
+// IsDenied: the role lacks the privilege.
+func IsDenied(err error) bool { return code(err) == "42501" }
+
+// IsRefused: the server answered with an error of the statement itself, so repeating it is no use.
+// Errors of the connection, of a server that is starting or stopping, and of a lock or serialisation
+// are not refusals.
+func IsRefused(err error) bool {
+	c := code(err)
+	if len(c) != 5 {
+		return false
+	}
+	switch c[:2] {
+	case "08", "40", "53", "55", "57", "58":
+		return false
+	}
+	return true
+}
+
+// isStatementLost: a prepared statement was not there, or there already: a pooler has changed the
+// connection behind this one.
+func isStatementLost(err error) bool {
+	c := code(err)
+	return c == "26000" || c == "42P05" || c == "08P01"
+}

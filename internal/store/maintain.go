@@ -1,0 +1,55 @@
+package store
+
+import (
+	"context"
+	"time"
+)
+
+const (
+	sqlPromote     = `SELECT promoted, extract(epoch FROM next_due - clock_timestamp())::float8 FROM weir.promote($1)`
+	sqlRotate      = `SELECT coalesce(weir.rotate(), '')`
+	sqlRotateLater = `SELECT coalesce(weir.rotate_later(), '')`
+	sqlRescue      = `SELECT weir.rescue()`
+	sqlTidy        = `SELECT coalesce(weir.tidy(), '')`
+	sqlRebase      = `SELECT weir.rebase()`
+)
+
+// Promote logs up to most due jobs; next is how long until the next one known is due, nil for none.
+func (s *Store) Promote(ctx context.Context, most int) (promoted int, next *time.Duration, err error) {
+	var seconds *float64
+	if err = s.row(ctx, sqlPromote, []any{most}, &promoted, &seconds); err == nil && seconds != nil {
+		d := time.Duration(min(*seconds, 1e6) * float64(time.Second))
+		next = &d
+	}
+	return promoted, next, err
+}
+
+// Rotate takes the next step in the life of the log's segments and says which, or "".
+func (s *Store) Rotate(ctx context.Context) (did string, err error) {
+	err = s.row(ctx, sqlRotate, nil, &did)
+	return did, err
+}
+
+// RotateLater is Rotate for jobs with a later run_at.
+func (s *Store) RotateLater(ctx context.Context) (did string, err error) {
+	err = s.row(ctx, sqlRotateLater, nil, &did)
+	return did, err
+}
+
+// Rescue fences silent workers and returns how many of their attempts were logged again.
+func (s *Store) Rescue(ctx context.Context) (rescued int, err error) {
+	err = s.row(ctx, sqlRescue, nil, &rescued)
+	return rescued, err
+}
+
+// Tidy does one small chore and says which, or "".
+func (s *Store) Tidy(ctx context.Context) (did string, err error) {
+	err = s.row(ctx, sqlTidy, nil, &did)
+	return did, err
+}
+
+// Rebase starts the log anew in another cluster; nil: there was no need.
+func (s *Store) Rebase(ctx context.Context) (relogged *int64, err error) {
+	err = s.row(ctx, sqlRebase, nil, &relogged)
+	return relogged, err
+}

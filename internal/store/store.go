@@ -1,0 +1,95 @@
+// Package store makes typed calls of Weir's SQL functions. It is the only Go code that holds SQL,
+// outside the migrations in package schema.
+package store
+
+import (
+	"context"
+	"sync/atomic"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// Querier runs one statement: a pool, a connection or a transaction.
+type Querier interface {
+	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
+}
+
+// Store makes calls through a pool. Behind a pooler in transaction mode prepared statements are lost
+// between calls; the first such error makes the store go on without them.
+type Store struct {
+	pool       *pgxpool.Pool
+	slots      chan struct{} // nil: no limit but the pool's
+	unprepared atomic.Bool
+}
+
+// New returns a store on the pool, which stays the caller's to close. It uses at most connections of
+// them at a time; 0 leaves that to the pool.
+func New(pool *pgxpool.Pool, connections int) *Store {
+	s := &Store{pool: pool}
+	if connections > 0 {
+		s.slots = make(chan struct{}, connections)
+	}
+	return s
+}
+
+// Pool is what the store calls through.
+func (s *Store) Pool() *pgxpool.Pool { return s.pool }
+
+// call runs f, which makes one round trip with the arguments that mode puts in front, and runs it once
+// more without prepared statements if they turn out to be lost: nothing was executed then.
+func (s *Store) call(ctx context.Context, f func(mode pgx.QueryExecMode) error) error {
+	if s.slots != nil {
+		select {
+		case s.slots <- struct{}{}:
+			defer func() { <-s.slots }()
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	if s.unprepared.Load() {
+		return f(pgx.QueryExecModeExec)
+	}
+	mode := s.pool.Config().ConnConfig.DefaultQueryExecMode
+	err := f(mode)
+	if mode == pgx.QueryExecModeCacheStatement && isStatementLost(err) {
+		s.unprepared.Store(true)
+		return f(pgx.QueryExecModeExec)
+	}
+	return err
+}
+
+// row runs a statement that returns one row.
+func (s *Store) row(ctx context.Context, sql string, args []any, into ...any) error {
+	return s.call(ctx, func(mode pgx.QueryExecMode) error {
+		return s.pool.QueryRow(ctx, sql, append([]any{mode}, args...)...).Scan(into...)
+	})
+}
+
+// rows runs a statement and reads its rows into a slice.
+func rows[T any](ctx context.Context, s *Store, sql string, args []any, scan pgx.RowToFunc[T]) ([]T, error) {
+	var all []T
+	err := s.call(ctx, func(mode pgx.QueryExecMode) error {
+		r, err := s.pool.Query(ctx, sql, append([]any{mode}, args...)...)
+		if err != nil {
+			return err
+		}
+		all, err = pgx.CollectRows(r, scan)
+		return err
+	})
+	return all, err
+}
+
+// exec runs a statement whose result does not matter.
+func (s *Store) exec(ctx context.Context, sql string, args ...any) error {
+	return s.call(ctx, func(mode pgx.QueryExecMode) error {
+		_, err := s.pool.Exec(ctx, sql, append([]any{mode}, args...)...)
+		return err
+	})
+}
+
+// Exec is what both pools and transactions have; results of a transaction go through it.
+type Exec interface {
+	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
+}

@@ -1,0 +1,195 @@
+package store
+
+import (
+	"context"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// Outcome is how an attempt ended: weir.outcome.
+type Outcome string
+
+const (
+	Completed Outcome = "completed"
+	Failed    Outcome = "failed"    // for good
+	Cancelled Outcome = "cancelled" // for good
+	Retried   Outcome = "retried"   // failed if it was the last attempt
+	Snoozed   Outcome = "snoozed"   // put off; does not use up an attempt
+	Released  Outcome = "released"  // handed back unstarted; does not use up an attempt
+)
+
+// Batch names a batch of a lane.
+type Batch struct {
+	Lane int32
+	Seq  int64
+}
+
+// Claim is one attempt handed to a worker.
+type Claim struct {
+	Batch
+	Queue       string
+	ID          int64
+	Attempt     int32
+	MaxAttempts int32
+	Kind        string
+	Args        []byte
+	Meta        []byte
+	EnqueuedAt  time.Time
+	Cancelled   bool // must not be run, but finished as cancelled
+}
+
+// Priority of the lane the job came from, 1 to 4.
+func (c *Claim) Priority() int { return int(c.Lane%4) + 1 }
+
+// End is how one attempt ended, for Finish.
+type End struct {
+	Batch
+	ID      int64
+	Outcome Outcome
+	Error   *string
+	Output  *string
+	After   *time.Duration // when to run again, by the server's clock; nil: at once
+}
+
+const (
+	sqlStart     = `SELECT weir.worker_start($1, $2, make_interval(secs => $3))`
+	sqlHeartbeat = `SELECT fenced, workers FROM weir.heartbeat($1, $2, make_interval(secs => $3))`
+	sqlProbe     = `SELECT j.last_value, c.last_value, ARRAY(SELECT pg_snapshot_xip(s)) FROM weir.job_id j, weir.control c, pg_current_snapshot() s`
+	sqlXID       = `SELECT pg_current_xact_id()`
+	sqlGiveBack  = `SELECT weir.give_back($1, $2, $3)`
+	sqlClaim     = `SELECT queue, lane, seq, id, attempt, max_attempts, kind, args, meta, enqueued_at, cancelled FROM weir.claim($1, $2, $3)`
+	sqlComplete  = `SELECT weir.complete($1, $2, $3, $4, $5)`
+	sqlFinish    = `SELECT weir.finish($1, $2, $3, $4, $5::text::weir.outcome, $6, $7, clock_timestamp() + make_interval(secs => $8))`
+	sqlFence     = `SELECT weir.fence($1, $2)`
+	sqlCancelled = `SELECT weir.cancelled_among($1)`
+	sqlHasResult = `SELECT coalesce((SELECT state NOT IN ('running', 'available') OR attempt > $2 FROM weir.job_info($1)), true)`
+)
+
+// StartWorker registers a worker for its queues and returns its id.
+func (s *Store) StartWorker(ctx context.Context, name string, queues []string, lease time.Duration) (id int32, err error) {
+	err = s.row(ctx, sqlStart, []any{name, queues, lease.Seconds()}, &id)
+	return id, err
+}
+
+// Heartbeat renews the lease. oldest is how long ago the oldest unfinished batch was claimed, 0 for none.
+func (s *Store) Heartbeat(ctx context.Context, worker int32, running int, oldest time.Duration) (fenced bool, workers int, err error) {
+	err = s.row(ctx, sqlHeartbeat, []any{worker, running, oldest.Seconds()}, &fenced, &workers)
+	return fenced, workers, err
+}
+
+// Claim hands out up to limits[i] jobs of queues[i]. add is called for each.
+func (s *Store) Claim(ctx context.Context, worker int32, queues []string, limits []int32, add func(Claim)) error {
+	return s.call(ctx, func(mode pgx.QueryExecMode) error {
+		r, err := s.pool.Query(ctx, sqlClaim, mode, worker, queues, limits)
+		if err != nil {
+			return err
+		}
+		var c Claim
+		var args, meta []byte
+		_, err = pgx.ForEachRow(r, []any{&c.Queue, &c.Lane, &c.Seq, &c.ID, &c.Attempt, &c.MaxAttempts, &c.Kind, &args, &meta, &c.EnqueuedAt, &c.Cancelled}, func() error {
+			c.Args, c.Meta = args, meta
+			add(c)
+			return nil
+		})
+		return err
+	})
+}
+
+// Complete records successes: ids[i] are of batches[i].
+func (s *Store) Complete(ctx context.Context, worker int32, batches []Batch, ids [][]int64) error {
+	return s.call(ctx, func(mode pgx.QueryExecMode) error {
+		return complete(ctx, s.pool, mode, worker, batches, ids)
+	})
+}
+
+// CompleteTx records one success in a transaction of the caller's.
+func CompleteTx(ctx context.Context, tx Querier, worker int32, batch Batch, id int64) error {
+	// Scalars only: any driver may be behind tx. The cast makes it a value every driver can read.
+	var text string
+	return tx.QueryRow(ctx, `SELECT weir.complete($1::int, ARRAY[$2::int], ARRAY[$3::bigint], ARRAY[1], ARRAY[$4::bigint])::text`,
+		worker, batch.Lane, batch.Seq, id).Scan(&text)
+}
+
+func complete(ctx context.Context, e Exec, mode pgx.QueryExecMode, worker int32, batches []Batch, ids [][]int64) error {
+	lanes, seqs, sizes := make([]int32, len(batches)), make([]int64, len(batches)), make([]int32, len(batches))
+	total := 0
+	for i, b := range batches {
+		lanes[i], seqs[i], sizes[i] = b.Lane, b.Seq, int32(len(ids[i]))
+		total += len(ids[i])
+	}
+	flat := make([]int64, 0, total)
+	for _, some := range ids {
+		flat = append(flat, some...)
+	}
+	_, err := e.Exec(ctx, sqlComplete, mode, worker, lanes, seqs, sizes, flat)
+	return err
+}
+
+// Finish records how attempts ended, all in one transaction.
+func (s *Store) Finish(ctx context.Context, worker int32, ends []End) error {
+	return s.call(ctx, func(mode pgx.QueryExecMode) error {
+		return pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
+			for _, e := range ends {
+				var after *float64
+				if e.After != nil {
+					seconds := e.After.Seconds()
+					after = &seconds
+				}
+				if _, err := tx.Exec(ctx, sqlFinish, mode, worker, e.Lane, e.Seq, e.ID, string(e.Outcome), e.Error, e.Output, after); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	})
+}
+
+// Fence ends a worker and logs its unfinished attempts again; false: it is recording, ask again.
+func (s *Store) Fence(ctx context.Context, worker int32, reason string) (bool, error) {
+	var n *int32
+	err := s.row(ctx, sqlFence, []any{worker, reason}, &n)
+	return n != nil, err
+}
+
+// CancelledAmong returns those of the ids that were cancelled.
+func (s *Store) CancelledAmong(ctx context.Context, ids []int64) (cancelled []int64, err error) {
+	err = s.row(ctx, sqlCancelled, []any{ids}, &cancelled)
+	return cancelled, err
+}
+
+// HasEnded tells whether the attempt has a result.
+func (s *Store) HasEnded(ctx context.Context, id int64, attempt int32) (ended bool, err error) {
+	err = s.row(ctx, sqlHasResult, []any{id, attempt}, &ended)
+	return ended, err
+}
+
+// Probe is what an idle worker looks at: two counters and the transactions in progress.
+type Probe struct {
+	Jobs    int64    // moves with every job logged, even before its commit
+	Control int64    // moves with every cancellation and new queue, even before its commit
+	Running []uint64 // top-level transactions in progress, of those older than the newest to have ended
+}
+
+// Probe touches no table.
+func (s *Store) Probe(ctx context.Context) (p Probe, err error) {
+	err = s.row(ctx, sqlProbe, nil, &p.Jobs, &p.Control, &p.Running)
+	return p, err
+}
+
+// NewXID uses up a transaction id. Every transaction that had one before has a smaller one; and every
+// Probe from now on lists those of them that are in progress.
+func (s *Store) NewXID(ctx context.Context) (xid uint64, err error) {
+	err = s.row(ctx, sqlXID, nil, &xid)
+	return xid, err
+}
+
+// GiveBack logs again what was handed to the worker in batches other than those known.
+func (s *Store) GiveBack(ctx context.Context, worker int32, known []Batch) (n int, err error) {
+	lanes, seqs := make([]int32, len(known)), make([]int64, len(known))
+	for i, b := range known {
+		lanes[i], seqs[i] = b.Lane, b.Seq
+	}
+	err = s.row(ctx, sqlGiveBack, []any{worker, lanes, seqs}, &n)
+	return n, err
+}

@@ -1,0 +1,22 @@
+// Package worker claims jobs, runs them and records how they ended.
+//
+// A Worker runs one session at a time; a session is the life of one worker id in the database. Its
+// goroutines, all started and waited for by session.run:
+//
+//	fetcher     claims while there is room, and waits for work otherwise     -> queue.ready
+//	runners     one for each unit of a queue's concurrency: run handlers     -> completer.add
+//	completer   records ends, a flush at a time
+//	keeper      heartbeats; hears of cancellations
+//	maintainer  see package maintain
+//
+// A batch is in session.batches from its claim until all its ends are recorded. Only the fetcher adds
+// batches and writes to queue.ready, and only it closes queue.ready, when it stops. Jobs in a batch go
+// waiting -> running -> ended, or waiting -> ended when they are handed back.
+//
+// Stopping: the fetcher stops; what waits is handed back; runners finish until the deadline; then the
+// contexts of jobs are cancelled, and what they leave unfinished is handed back; the completer flushes
+// last; the worker's id is fenced.
+//
+// Fenced (or the log was moved to another cluster): everything is dropped, contexts are cancelled, and
+// the Worker begins another session.
+package worker

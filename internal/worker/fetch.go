@@ -1,0 +1,204 @@
+package worker
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/weir-pg/weir/internal/store"
+)
+
+// lookAnyway is how often an idle worker claims though nothing points to work: a net under wake.go.
+const lookAnyway = time.Second
+
+// claimTimeout is when a claim without an answer counts as failed.
+const claimTimeout = 30 * time.Second
+
+// fetch claims until ctx ends.
+func (s *session) fetch(ctx context.Context) error {
+	limits := make([]int32, len(s.queues))
+	watch := &watch{}
+	wait := backoff{}
+	// When a claim's answer is lost, what it handed out is given back: at once, and again after a lease,
+	// for the claim may have sat in a socket and been made only later.
+	doubt, doubtAgain := false, time.Time{}
+	for ctx.Err() == nil {
+		if !s.waitForRoom(ctx) {
+			break
+		}
+		if again := !doubtAgain.IsZero() && time.Now().After(doubtAgain); doubt || again {
+			if err := s.settleDoubt(ctx); err != nil {
+				if s.endedBy(err) {
+					return nil
+				}
+				wait.sleep(ctx)
+				continue
+			}
+			doubt = false
+			if again {
+				doubtAgain = time.Time{}
+			}
+		}
+		wanted := 0
+		for i, q := range s.queues {
+			limits[i] = int32(q.free())
+			wanted += q.free()
+		}
+		got, err := s.claim(ctx, limits)
+		if err != nil {
+			if ctx.Err() != nil {
+				// The claim may have been made all the same; leave fences this id and logs it again.
+				break
+			}
+			if s.endedBy(err) {
+				return nil
+			}
+			if store.IsRefused(err) {
+				return fmt.Errorf("weir: claim: %w", err)
+			}
+			s.Log.Warn("weir: claim failed, trying again", "worker", s.id, "error", err)
+			doubt, doubtAgain = true, time.Now().Add(s.Lease)
+			wait.sleep(ctx)
+			continue
+		}
+		wait.reset()
+		if s.Maintainer != nil {
+			s.Maintainer.Poke()
+		}
+		if got > 0 && got >= wanted/2 {
+			continue
+		}
+		if got > 0 {
+			// The lanes are empty for now. Under a steady flow, claim what gathers in a moment at once.
+			if !sleep(ctx, s.pause()) {
+				break
+			}
+			continue
+		}
+		if err := s.rest(ctx, watch); err != nil && ctx.Err() == nil {
+			s.Log.Warn("weir: looking for work failed, trying again", "worker", s.id, "error", err)
+			wait.sleep(ctx)
+		}
+	}
+	return nil
+}
+
+// claim makes one claim and hands its tasks to the runners.
+func (s *session) claim(ctx context.Context, limits []int32) (got int, err error) {
+	// A claim on its way when the worker stops is waited for: what it hands out is handed back.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), claimTimeout)
+	defer cancel()
+	started := time.Now()
+	var batches []*batch
+	err = s.Store.Claim(ctx, s.id, s.Worker.queues, limits, func(c store.Claim) {
+		if len(batches) == 0 || batches[len(batches)-1].key != c.Batch {
+			batches = append(batches, &batch{key: c.Batch, claimedAt: started})
+		}
+		b := batches[len(batches)-1]
+		b.tasks = append(b.tasks, &Task{Claim: c, Worker: s.id, batch: b})
+		b.left++
+		got++
+	})
+	if err != nil {
+		return 0, err
+	}
+	if s.Hooks.Claimed != nil && got > 0 {
+		s.Hooks.Claimed(got, time.Since(started))
+	}
+	byName := map[string]*queue{}
+	for _, q := range s.queues {
+		byName[q.name] = q
+	}
+	for _, b := range batches {
+		s.add(b)
+		q := byName[b.tasks[0].Queue]
+		q.inFlight.Add(int64(len(b.tasks)))
+		for _, t := range b.tasks {
+			q.ready <- t // has room: it holds twice the concurrency, and no more is ever in flight
+		}
+	}
+	return got, nil
+}
+
+// waitForRoom waits until a claim is worth its while; false when ctx ends first.
+func (s *session) waitForRoom(ctx context.Context) bool {
+	for {
+		for _, q := range s.queues {
+			if q.worthwhile() {
+				return true
+			}
+		}
+		select {
+		case <-s.room:
+		case <-ctx.Done():
+			return false
+		}
+	}
+}
+
+// pause is the time between two looks: shared among the workers, so that a fleet together looks as
+// often as one worker alone, and a job is found as soon.
+func (s *session) pause() time.Duration {
+	d := min(s.Poll*time.Duration(max(s.workers.Load(), 1)), lookAnyway)
+	return d*3/4 + time.Duration(rand.Int64N(int64(d)/2+1))
+}
+
+// rest waits until something points to work.
+func (s *session) rest(ctx context.Context, w *watch) error {
+	until := time.Now().Add(lookAnyway)
+	for time.Now().Before(until) {
+		p, err := s.Store.Probe(ctx)
+		if err != nil {
+			return err
+		}
+		changed, control := w.look(p)
+		if control {
+			select {
+			case s.heard <- struct{}{}:
+			default:
+			}
+		}
+		if changed {
+			xid, err := s.Store.NewXID(ctx)
+			if err != nil {
+				return err
+			}
+			now, err := s.Store.Probe(ctx)
+			if err != nil {
+				return err
+			}
+			w.settle(p, xid, now.Running)
+			return nil // and claim
+		}
+		timer := time.NewTimer(s.pause())
+		select {
+		case <-timer.C:
+		case <-s.room: // a queue that was full may have work waiting
+			timer.Stop()
+			return nil
+		case <-ctx.Done():
+			timer.Stop()
+			return nil
+		}
+	}
+	return nil
+}
+
+// settleDoubt gives back what a claim may have handed out whose answer was lost.
+func (s *session) settleDoubt(ctx context.Context) error {
+	n, err := s.Store.GiveBack(ctx, s.id, s.known())
+	if err == nil && n > 0 {
+		s.Log.Warn("weir: gave back jobs of a claim whose answer was lost", "worker", s.id, "jobs", n)
+	}
+	return err
+}
+
+// endedBy ends the session if the error says that its id is of no use any more.
+func (s *session) endedBy(err error) bool {
+	if store.IsFenced(err) || store.IsMoved(err) {
+		s.over(err)
+		return true
+	}
+	return false
+}

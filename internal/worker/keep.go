@@ -1,0 +1,156 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"time"
+	"unicode/utf8"
+)
+
+var errNotCommitted = errors.New("the handler succeeded, but the transaction it completed the job in was not committed")
+
+// hearEvery is how often a worker that has no time to look for work looks whether its jobs were cancelled.
+const hearEvery = 500 * time.Millisecond
+
+// keep renews the lease and hears of cancellations until ctx ends.
+func (s *session) keep(ctx context.Context) {
+	every := s.Lease / 6
+	beat := time.NewTimer(0)
+	defer beat.Stop()
+	hear := time.NewTicker(hearEvery)
+	defer hear.Stop()
+	watch := &watch{}
+	wait := backoff{}
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-s.fenced:
+			return
+		case <-beat.C:
+			if err := s.heartbeat(ctx); err != nil && ctx.Err() == nil {
+				s.Log.Warn("weir: heartbeat failed, trying again", "worker", s.id, "error", err)
+				beat.Reset(min(wait.next(), every))
+				continue
+			}
+			wait.reset()
+			beat.Reset(every)
+		case <-s.heard:
+			s.hearCancellations(ctx)
+		case <-hear.C:
+			if ids := s.running(); len(ids) == 0 {
+				continue
+			}
+			seen, err := s.Store.Probe(ctx)
+			if err != nil {
+				continue // the next one will do
+			}
+			if _, control := watch.look(seen); control {
+				xid, err := s.Store.NewXID(ctx)
+				if err != nil {
+					continue
+				}
+				now, err := s.Store.Probe(ctx)
+				if err != nil {
+					continue
+				}
+				watch.settle(seen, xid, now.Running)
+				s.hearCancellations(ctx)
+			}
+		}
+	}
+}
+
+func (s *session) heartbeat(ctx context.Context) error {
+	running, oldest := s.inventory()
+	fenced, workers, err := s.Store.Heartbeat(ctx, s.id, running, oldest)
+	if err != nil {
+		s.endedBy(err)
+		return err
+	}
+	if fenced {
+		s.over(ErrFenced)
+		return nil
+	}
+	s.workers.Store(int32(workers))
+	if s.Maintainer != nil {
+		s.Maintainer.Share(workers)
+	}
+	return nil
+}
+
+// inventory counts what is in flight and tells how long ago the oldest of it was claimed: an age, for
+// the server's clock is another.
+func (s *session) inventory() (running int, oldest time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, b := range s.batches {
+		running += b.left
+		oldest = max(oldest, time.Since(b.claimedAt))
+	}
+	return running, oldest
+}
+
+// running lists the ids of jobs that have not ended.
+func (s *session) running() (ids []int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, b := range s.batches {
+		for _, t := range b.tasks {
+			if t.state != ended {
+				ids = append(ids, t.ID)
+			}
+		}
+	}
+	return ids
+}
+
+// hearCancellations cancels the contexts of jobs that were cancelled.
+func (s *session) hearCancellations(ctx context.Context) {
+	ids := s.running()
+	if len(ids) == 0 {
+		return
+	}
+	cancelled, err := s.Store.CancelledAmong(ctx, ids)
+	if err != nil || len(cancelled) == 0 {
+		return // after an error the next one will do
+	}
+	is := map[int64]bool{}
+	for _, id := range cancelled {
+		is[id] = true
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, b := range s.batches {
+		for _, t := range b.tasks {
+			switch {
+			case !is[t.ID] || t.state == ended:
+			case t.state == running && t.stop != nil:
+				t.stop(ErrCancelled)
+			default:
+				t.Cancelled = true
+			}
+		}
+	}
+}
+
+// What is kept of an error and of an output, in bytes.
+const (
+	errorMost  = 64 << 10
+	outputMost = 1 << 20
+)
+
+// clean makes a text storable: cut to size, for PostgreSQL without NUL and broken UTF-8.
+func clean(text string, most int) string {
+	if len(text) > most {
+		text = text[:most]
+	}
+	if strings.IndexByte(text, 0) >= 0 {
+		text = strings.ReplaceAll(text, "\x00", "\uFFFD")
+	}
+	if !utf8.ValidString(text) {
+		text = strings.ToValidUTF8(text, "\uFFFD")
+	}
+	return text
+}

@@ -1,0 +1,237 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/weir-pg/weir/internal/store"
+)
+
+type taskState int32
+
+const (
+	waiting taskState = iota
+	running
+	ended
+)
+
+// batch is one claimed batch and what is left of it.
+type batch struct {
+	key       store.Batch
+	claimedAt time.Time // when the claim was sent
+	tasks     []*Task
+	left      int  // tasks whose end is not recorded yet
+	lost      bool // claimed again under the same name after a crash: results are dropped
+}
+
+// session is the life of one worker id.
+type session struct {
+	*Worker
+	id     int32
+	queues []*queue // in the order of Worker.queues
+
+	mu      sync.Mutex
+	batches map[store.Batch]*batch // and every task's state
+
+	completer *completer
+	room      chan struct{} // tells the fetcher that a queue has room again; never closed
+	heard     chan struct{} // tells the keeper that weir.control has moved; never closed
+	workers   atomic.Int32  // how many live, by the last heartbeat
+	stopping  atomic.Bool   // nothing more is started
+
+	jobs     context.Context // parent of every job's context
+	stopJobs context.CancelCauseFunc
+	fenced   chan struct{} // closed once when the session is over
+	fence    sync.Once
+}
+
+func newSession(w *Worker, id int32) *session {
+	s := &session{
+		Worker:  w,
+		id:      id,
+		batches: map[store.Batch]*batch{},
+		room:    make(chan struct{}, 1),
+		heard:   make(chan struct{}, 1),
+		fenced:  make(chan struct{}),
+	}
+	s.workers.Store(1)
+	s.completer = newCompleter(s)
+	for _, name := range w.queues {
+		s.queues = append(s.queues, newQueue(name, w.Queues[name]))
+	}
+	return s
+}
+
+// over ends the session: its id is of no use any more.
+func (s *session) over(err error) {
+	s.fence.Do(func() {
+		s.Log.Warn("weir: the session is over", "worker", s.id, "error", err)
+		s.stopJobs(ErrFenced)
+		close(s.fenced)
+	})
+}
+
+// run works until ctx ends or the session is over; again is true in the second case.
+func (s *session) run(ctx context.Context) (again bool, err error) {
+	// Everything but the fetcher outlives ctx, to finish what runs.
+	var endJobs context.CancelCauseFunc
+	s.jobs, endJobs = context.WithCancelCause(context.WithoutCancel(ctx))
+	s.stopJobs = endJobs
+	defer endJobs(ErrStopping)
+	live, die := context.WithCancel(context.WithoutCancel(ctx))
+	defer die()
+
+	var runners, helpers sync.WaitGroup
+	for _, q := range s.queues {
+		for range q.concurrency {
+			runners.Go(func() { s.runJobs(q) })
+		}
+	}
+	helpers.Go(func() { s.completer.run(live) })
+	helpers.Go(func() { s.keep(live) })
+	if s.Maintainer != nil {
+		helpers.Go(func() { s.Maintainer.Run(live) })
+	}
+
+	fetching, stopFetching := context.WithCancel(ctx)
+	defer stopFetching()
+	go func() { // ends with fetching
+		select {
+		case <-s.fenced:
+			stopFetching()
+		case <-fetching.Done():
+		}
+	}()
+	err = s.fetch(fetching) // returns when fetching ends, or with an error that waiting cannot cure
+	s.stopping.Store(true)
+	for _, q := range s.queues {
+		close(q.ready)
+	}
+	s.handBack()
+
+	finished := make(chan struct{})
+	go func() { // ends with the runners
+		runners.Wait()
+		close(finished)
+	}()
+	left := s.waitForJobs(finished)
+	// A flush on its way when the connection fails is tried for as long again.
+	s.completer.drain(s.StopTimeout)
+	die()
+	helpers.Wait()
+
+	select {
+	case <-s.fenced:
+		return true, err
+	default:
+	}
+	s.leave()
+	if left {
+		err = errors.Join(err, fmt.Errorf("weir: jobs did not stop within %s of their context's end: they were given to other workers while they still ran here", stopGrace))
+	}
+	return false, err
+}
+
+// stopGrace is how long handlers may take to return once their context is cancelled.
+const stopGrace = 5 * time.Second
+
+// waitForJobs waits for the runners to the deadline, cancels the jobs, and tells whether any is left.
+func (s *session) waitForJobs(finished chan struct{}) (left bool) {
+	deadline := time.NewTimer(s.StopTimeout)
+	defer deadline.Stop()
+	select {
+	case <-finished:
+		return false
+	case <-deadline.C:
+	case <-s.fenced:
+	}
+	s.stopJobs(ErrStopping)
+	grace := time.NewTimer(stopGrace)
+	defer grace.Stop()
+	select {
+	case <-finished:
+		return false
+	case <-grace.C:
+		return true
+	}
+}
+
+// handBack ends every task that has not started.
+func (s *session) handBack() {
+	for _, q := range s.queues {
+		for t := range q.ready {
+			if mine, _ := s.startTask(t, nil); mine {
+				s.end(t, Result{Outcome: store.Released})
+			}
+		}
+	}
+}
+
+// leave fences the session's own id, so that nobody waits for its lease to run out.
+func (s *session) leave() {
+	ctx, cancel := context.WithTimeout(context.Background(), s.StopTimeout+stopGrace)
+	defer cancel()
+	wait := backoff{}
+	for {
+		done, err := s.Store.Fence(ctx, s.id, "stopped")
+		if done || ctx.Err() != nil || store.IsRefused(err) {
+			return // if this failed, the rescuer does it when the lease is over
+		}
+		wait.sleep(ctx)
+	}
+}
+
+// add takes a claimed batch in. A batch of the same name is a claim that the server lost in a crash:
+// its attempts were handed out again, in this one.
+func (s *session) add(b *batch) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if old := s.batches[b.key]; old != nil {
+		old.lost = true
+		for _, t := range old.tasks {
+			if t.stop != nil {
+				t.stop(ErrFenced)
+			}
+		}
+	}
+	s.batches[b.key] = b
+}
+
+// startTask takes a waiting task for the caller alone; mine is false if it is nobody's any more. From
+// then on stop reaches its context. cancelled: it must not run.
+func (s *session) startTask(t *Task, stop context.CancelCauseFunc) (mine, cancelled bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if t.state != waiting || t.batch.lost {
+		return false, false
+	}
+	t.state, t.stop = running, stop
+	return true, t.Cancelled
+}
+
+// recorded takes ends off the books; batches without any left are forgotten.
+func (s *session) recorded(tasks []*Task) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, t := range tasks {
+		t.batch.left--
+		if t.batch.left == 0 && s.batches[t.batch.key] == t.batch {
+			delete(s.batches, t.batch.key)
+		}
+	}
+}
+
+// known lists the batches that are not fully recorded.
+func (s *session) known() []store.Batch {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	keys := make([]store.Batch, 0, len(s.batches))
+	for key := range s.batches {
+		keys = append(keys, key)
+	}
+	return keys
+}

@@ -1,0 +1,152 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"sort"
+	"time"
+
+	"github.com/weir-pg/weir/internal/store"
+)
+
+// Causes of a job's cancelled context, for context.Cause.
+var (
+	ErrCancelled = errors.New("weir: the job was cancelled")
+	ErrStopping  = errors.New("weir: the worker is stopping")
+	ErrFenced    = errors.New("weir: the worker was fenced: its jobs were given to others")
+)
+
+// Task is one attempt to run.
+type Task struct {
+	store.Claim
+	Worker int32 // the session's id, which results are recorded under
+
+	batch *batch
+	state taskState
+	stop  context.CancelCauseFunc // set while running
+}
+
+// Result is how a task's handler ended it.
+type Result struct {
+	Outcome store.Outcome
+	Err     error
+	Output  *string
+	After   *time.Duration // until the next attempt
+	InTx    bool           // completed in a transaction of the handler's own: it is checked that it committed
+}
+
+// Handler runs one task. It must not panic.
+type Handler func(ctx context.Context, t *Task) Result
+
+// Hooks are called in the course of work; nil ones are skipped. They must be quick, and safe for
+// concurrent use.
+type Hooks struct {
+	Claimed  func(jobs int, took time.Duration)
+	Recorded func(jobs int, took time.Duration)
+}
+
+// Maintainer runs beside the session; see package maintain.
+type Maintainer interface {
+	// Run works until ctx ends.
+	Run(ctx context.Context)
+	// Poke says that jobs may have been logged.
+	Poke()
+	// Share says how many workers do the same chores.
+	Share(workers int)
+}
+
+// Config of a Worker. All fields are required, but for Hooks.
+type Config struct {
+	Store       *store.Store
+	Name        string
+	Queues      map[string]int // concurrency by queue
+	Handler     Handler
+	Lease       time.Duration // silent for so long, the worker is fenced
+	StopTimeout time.Duration // how long running jobs may go on after the stop
+	Poll        time.Duration // how long an idle worker waits between looks, times the number of workers
+	Log         *slog.Logger
+	Hooks       Hooks
+	Maintainer  Maintainer
+}
+
+// Worker works jobs until its context ends.
+type Worker struct {
+	Config
+	queues []string // in the order of claims' arguments
+}
+
+// New returns a worker that Run starts.
+func New(c Config) *Worker {
+	w := &Worker{Config: c}
+	for name := range c.Queues {
+		w.queues = append(w.queues, name)
+	}
+	sort.Strings(w.queues)
+	return w
+}
+
+// Run works until ctx ends, then stops gracefully; nil means that every job was finished or handed
+// back. Lost connections and restarts of the server are waited out, without an end. An error that
+// waiting cannot cure (the schema is missing, a privilege lacks) is returned.
+func (w *Worker) Run(ctx context.Context) error {
+	wait := backoff{}
+	for {
+		id, err := w.Store.StartWorker(ctx, w.Name, w.queues, w.Lease)
+		if store.IsMoved(err) {
+			n, rebaseErr := w.Store.Rebase(ctx)
+			if rebaseErr == nil {
+				w.Log.Warn("weir: the log came from another cluster and was re-based", "attempts", n)
+				continue
+			}
+			err = fmt.Errorf("re-base: %w", rebaseErr)
+		}
+		if ctx.Err() != nil {
+			return nil
+		}
+		if err != nil {
+			if store.IsRefused(err) {
+				return fmt.Errorf("weir: start worker: %w", err)
+			}
+			w.Log.Warn("weir: the worker cannot start, trying again", "error", err)
+			wait.sleep(ctx)
+			continue
+		}
+		wait.reset()
+		s := newSession(w, id)
+		w.Log.Info("weir: worker started", "worker", id, "queues", w.queues)
+		again, err := s.run(ctx)
+		if !again || ctx.Err() != nil {
+			return err
+		}
+		w.Log.Warn("weir: worker was fenced, starting again under a new id", "worker", id)
+	}
+}
+
+// backoff waits 50 ms to 5 s, doubling, with full jitter: a fleet that lost its server does not come
+// back in one instant.
+type backoff struct{ tries int }
+
+func (b *backoff) next() time.Duration {
+	most := min(50*time.Millisecond<<min(b.tries, 10), 5*time.Second)
+	b.tries++
+	return time.Duration(rand.Int64N(int64(most))) + time.Millisecond
+}
+
+func (b *backoff) sleep(ctx context.Context) bool { return sleep(ctx, b.next()) }
+
+func (b *backoff) reset() { b.tries = 0 }
+
+// sleep waits, or returns false when ctx ends first.
+func sleep(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}

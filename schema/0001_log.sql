@@ -1,0 +1,193 @@
+-- The log and everything beside it. Nothing here is updated or deleted on a hot path:
+-- rows are inserted, read through positions, and given back by TRUNCATE, a segment at a time.
+--
+-- Advisory locks are transaction-level and two-keyed. The first key says what is locked:
+--   1464158546  a lane            (second key: lane)      exclusive: claim
+--   1464158547  a step            (second key: step)      see below
+--   1464158548  a worker          (second key: worker)    shared: claim, record; exclusive: fence
+--   1464158549  a segment         (second key: segment)   shared: record; exclusive: reclaim
+--   1464158550  a worker's ends   (second key: worker)    exclusive: finish, so that a repeated call finds the first
+-- Steps: 0 guards claims against reclaiming (shared: claim; exclusive: reclaim, rebase);
+--        1 rotation, reclaiming, rescue and re-basing; 2 promotion; 3 tidying.
+
+CREATE SCHEMA IF NOT EXISTS weir;
+COMMENT ON SCHEMA weir IS 'Weir: background jobs on an insert-only log. Call the functions; the tables are private.';
+
+-- Registers are sequences: read without a snapshot, written without a dead row.
+CREATE SEQUENCE weir.job_id AS bigint;
+COMMENT ON SEQUENCE weir.job_id IS 'Job ids. Its last_value also tells an idle worker whether anything was enqueued since it last looked.';
+CREATE SEQUENCE weir.control AS bigint;
+COMMENT ON SEQUENCE weir.control IS 'Counts what running workers must hear of: cancellations, pauses, new queues.';
+CREATE SEQUENCE weir.active_job AS smallint MINVALUE 1 MAXVALUE 4;
+COMMENT ON SEQUENCE weir.active_job IS 'The segment that new jobs are logged in.';
+CREATE SEQUENCE weir.active_later AS smallint MINVALUE 1 MAXVALUE 4;
+COMMENT ON SEQUENCE weir.active_later IS 'The segment that jobs for later are logged in.';
+
+CREATE TYPE weir.outcome AS ENUM ('completed', 'failed', 'cancelled', 'retried', 'snoozed', 'released', 'lost');
+COMMENT ON TYPE weir.outcome IS
+  'How an attempt ended. completed, failed and cancelled are final; retried, snoozed, released (handed back unstarted) and lost (its worker died) are followed by another attempt.';
+
+CREATE TABLE weir.job (
+  id           bigint      NOT NULL,
+  xid          xid8        NOT NULL,
+  enqueued_at  timestamptz NOT NULL,
+  lane         integer     NOT NULL,
+  attempt      integer     NOT NULL,
+  max_attempts integer     NOT NULL,
+  segment      smallint    NOT NULL,
+  kind         text        NOT NULL,
+  args         jsonb       NOT NULL,
+  meta         jsonb
+) PARTITION BY LIST (segment);
+COMMENT ON TABLE weir.job IS 'The log: one row for each attempt, with the transaction that logged it.';
+
+CREATE TABLE weir.batch (
+  lane          integer     NOT NULL,
+  segment       smallint    NOT NULL,
+  origin        smallint    NOT NULL,
+  worker        integer     NOT NULL,
+  seq           bigint      NOT NULL,
+  from_xid      xid8        NOT NULL,
+  pos_xid       xid8        NOT NULL,
+  pos_id        bigint      NOT NULL,
+  total         bigint      NOT NULL,
+  claimed_at    timestamptz NOT NULL,
+  pending       xid8[],
+  pending_after bigint[],
+  ids           bigint[]    NOT NULL,
+  PRIMARY KEY (lane, seq, segment, origin)
+) PARTITION BY LIST (segment);
+COMMENT ON TABLE weir.batch IS
+  'A slice of a lane and who works it, one row for each segment its jobs are in. The newest batch of a lane holds its position, its pending transactions and the total handed out.';
+COMMENT ON COLUMN weir.batch.origin IS 'The segment it was made in; it tells the rows of one batch apart where reclaiming has carried them together.';
+COMMENT ON COLUMN weir.batch.from_xid IS 'The smallest xid among its jobs: with pos_xid it bounds the look-up of a job from its batch.';
+COMMENT ON COLUMN weir.batch.pending IS 'Transactions that were in progress below the position; pending_after is the last id already taken of each.';
+
+CREATE TABLE weir.result (
+  lane        integer      NOT NULL,
+  segment     smallint     NOT NULL,
+  worker      integer      NOT NULL,
+  seq         bigint       NOT NULL,
+  finished_at timestamptz  NOT NULL,
+  outcome     weir.outcome NOT NULL,
+  ids         bigint[]     NOT NULL,
+  errors      text[],
+  outputs     text[]
+) PARTITION BY LIST (segment);
+COMMENT ON TABLE weir.result IS 'How attempts ended: a row for each flush, batch and outcome. It lies in its batch''s segment.';
+
+CREATE TABLE weir.later (
+  id           bigint      NOT NULL,
+  xid          xid8        NOT NULL,
+  run_at       timestamptz NOT NULL,
+  enqueued_at  timestamptz NOT NULL,
+  lane         integer     NOT NULL,
+  attempt      integer     NOT NULL,
+  max_attempts integer     NOT NULL,
+  segment      smallint    NOT NULL,
+  kind         text        NOT NULL,
+  args         jsonb       NOT NULL,
+  meta         jsonb
+) PARTITION BY LIST (segment);
+COMMENT ON TABLE weir.later IS 'Attempts with a run_at in the future: scheduled, retried, snoozed. The promoter copies them into the log when they are due.';
+
+-- Leaves. Autovacuum has nothing to do on them (freezing against wraparound still happens by
+-- itself). toast_tuple_target keeps a full batch of ids inline and out of TOAST.
+DO $$
+DECLARE
+  s integer;
+BEGIN
+  FOR s IN 1..4 LOOP
+    EXECUTE format('CREATE TABLE weir.job_%s PARTITION OF weir.job FOR VALUES IN (%s) WITH (autovacuum_enabled = off)', s, s);
+    EXECUTE format('CREATE TABLE weir.batch_%s PARTITION OF weir.batch FOR VALUES IN (%s) WITH (autovacuum_enabled = off, toast_tuple_target = 8160)', s, s);
+    EXECUTE format('CREATE TABLE weir.result_%s PARTITION OF weir.result FOR VALUES IN (%s) WITH (autovacuum_enabled = off, toast_tuple_target = 8160)', s, s);
+    EXECUTE format('CREATE TABLE weir.later_%s PARTITION OF weir.later FOR VALUES IN (%s) WITH (autovacuum_enabled = off)', s, s);
+    EXECUTE format('ALTER TABLE weir.batch_%s ALTER COLUMN ids SET STORAGE EXTERNAL', s);
+    EXECUTE format('ALTER TABLE weir.result_%s ALTER COLUMN ids SET STORAGE EXTERNAL', s);
+  END LOOP;
+END
+$$;
+
+CREATE INDEX job_lane ON weir.job (lane, xid, id);
+-- minmax-multi keeps the outliers apart that a retried job's old id makes among new ones.
+CREATE INDEX job_id_brin ON weir.job USING brin (id int8_minmax_multi_ops) WITH (pages_per_range = 32);
+CREATE INDEX result_batch ON weir.result (lane, seq);
+CREATE INDEX result_ended ON weir.result (outcome, lane, seq) WHERE outcome IN ('failed', 'cancelled');
+CREATE INDEX later_due ON weir.later (run_at, id);
+CREATE INDEX later_xid ON weir.later (xid);
+CREATE INDEX later_id_brin ON weir.later USING brin (id int8_minmax_multi_ops) WITH (pages_per_range = 32);
+
+CREATE TABLE weir.promotion (
+  seq      bigint      PRIMARY KEY,
+  due      timestamptz NOT NULL,
+  due_id   bigint      NOT NULL,
+  snapshot pg_snapshot NOT NULL
+) WITH (autovacuum_enabled = off);
+COMMENT ON TABLE weir.promotion IS
+  'The promoter''s cursor, newest row: everything in later up to (due, due_id) that snapshot could see has been promoted.';
+INSERT INTO weir.promotion (seq, due, due_id, snapshot) VALUES (1, '-infinity', 0, pg_current_snapshot());
+
+CREATE SEQUENCE weir.queue_id AS integer MINVALUE 1 MAXVALUE 500000000;
+CREATE TABLE weir.queue (
+  id         integer     PRIMARY KEY DEFAULT nextval('weir.queue_id'),
+  name       text        NOT NULL,
+  paused_at  timestamptz,
+  created_at timestamptz NOT NULL DEFAULT now()
+);
+CREATE INDEX queue_name ON weir.queue (name, id);
+COMMENT ON TABLE weir.queue IS
+  'Queues by name. lane = id * 4 + priority - 1. A name may have several ids: two transactions that first use a name at the same time make one each rather than wait for one another.';
+
+CREATE SEQUENCE weir.worker_id AS integer;
+CREATE TABLE weir.worker (
+  id     integer     NOT NULL,
+  fenced boolean     NOT NULL,
+  at     timestamptz NOT NULL,
+  lease  interval,
+  name   text        NOT NULL,
+  queues text[],
+  PRIMARY KEY (id, fenced)
+) WITH (autovacuum_enabled = off);
+COMMENT ON TABLE weir.worker IS 'A row (fenced false) when a worker starts, another (fenced true) when it stops or is fenced. Never updated.';
+
+CREATE TABLE weir.heartbeat (
+  ring    smallint    NOT NULL,
+  worker  integer     NOT NULL,
+  at      timestamptz NOT NULL,
+  running integer     NOT NULL,
+  oldest  timestamptz NOT NULL
+) PARTITION BY LIST (ring);
+CREATE TABLE weir.heartbeat_0 PARTITION OF weir.heartbeat FOR VALUES IN (0) WITH (autovacuum_enabled = off);
+CREATE TABLE weir.heartbeat_1 PARTITION OF weir.heartbeat FOR VALUES IN (1) WITH (autovacuum_enabled = off);
+CREATE TABLE weir.heartbeat_2 PARTITION OF weir.heartbeat FOR VALUES IN (2) WITH (autovacuum_enabled = off);
+COMMENT ON TABLE weir.heartbeat IS
+  'A ring of three, five minutes each, truncated before its turn. oldest is when the worker''s oldest unfinished batch was claimed.';
+
+CREATE TABLE weir.cancel (
+  id bigint      PRIMARY KEY,
+  at timestamptz NOT NULL DEFAULT now()
+) WITH (autovacuum_enabled = off);
+COMMENT ON TABLE weir.cancel IS 'Tombstones: jobs that must not start, or must stop.';
+
+CREATE TABLE weir.segment (
+  log     text        NOT NULL CHECK (log IN ('job', 'later')),
+  segment smallint    NOT NULL,
+  event   text        NOT NULL CHECK (event IN ('opened', 'closed', 'reclaimed')),
+  at      timestamptz NOT NULL DEFAULT clock_timestamp()
+) WITH (autovacuum_enabled = off);
+COMMENT ON TABLE weir.segment IS 'What happened to segments, insert-only. The newest event of a segment is its state.';
+INSERT INTO weir.segment (log, segment, event) VALUES ('job', 1, 'opened'), ('later', 1, 'opened');
+SELECT setval('weir.active_job', 1), setval('weir.active_later', 1);
+
+CREATE TABLE weir.setting (
+  name  text PRIMARY KEY,
+  value text NOT NULL
+);
+COMMENT ON TABLE weir.setting IS 'Settings, changed by an operator: retention, retention_bytes; and the cluster this log belongs to.';
+INSERT INTO weir.setting (name, value) VALUES
+  ('retention', '1 day'),
+  ('retention_bytes', '4294967296'),
+  ('cluster', (SELECT system_identifier::text FROM pg_control_system()));
+
+-- down --
+DROP SCHEMA weir CASCADE;

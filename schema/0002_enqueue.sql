@@ -1,0 +1,241 @@
+-- Enqueuing. Every path assigns the transaction's xid before it draws an id, so that whoever
+-- has read the id counter finds each drawn id's transaction in its next snapshot, as visible
+-- or as in progress. An idle worker's wake-up rests on this (see Wake-ups in ARCHITECTURE.md).
+
+CREATE FUNCTION weir.check_job(
+  queue text, kind text, args jsonb, priority integer, max_attempts integer, meta jsonb
+) RETURNS void
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+  IF check_job.queue IS NULL OR check_job.queue = '' THEN
+    RAISE EXCEPTION 'weir: a job needs a queue, and this one is %', CASE WHEN check_job.queue IS NULL THEN 'null' ELSE 'empty' END
+      USING ERRCODE = '22023', HINT = 'Name the queue, for example queue => ''default''.';
+  ELSIF length(check_job.queue) > 128 THEN
+    RAISE EXCEPTION 'weir: queue name too long: % characters, at most 128 are allowed', length(check_job.queue)
+      USING ERRCODE = '22023';
+  ELSIF check_job.kind IS NULL OR check_job.kind = '' THEN
+    RAISE EXCEPTION 'weir: a job needs a kind, and this one is %', CASE WHEN check_job.kind IS NULL THEN 'null' ELSE 'empty' END
+      USING ERRCODE = '22023', HINT = 'The kind tells workers which handler runs the job.';
+  ELSIF length(check_job.kind) > 128 THEN
+    RAISE EXCEPTION 'weir: kind too long: % characters, at most 128 are allowed', length(check_job.kind)
+      USING ERRCODE = '22023';
+  ELSIF check_job.args IS NULL OR jsonb_typeof(check_job.args) <> 'object' THEN
+    RAISE EXCEPTION 'weir: args must be a JSON object, got %', coalesce('a JSON ' || jsonb_typeof(check_job.args), 'null')
+      USING ERRCODE = '22023', HINT = 'Wrap the value, for example {"value": 1}.';
+  ELSIF pg_column_size(check_job.args) > 1048576 THEN
+    RAISE EXCEPTION 'weir: args too large: % bytes, at most 1048576 are allowed', pg_column_size(check_job.args)
+      USING ERRCODE = '22023', HINT = 'Store large data elsewhere and put a reference to it into args.';
+  ELSIF check_job.priority IS NULL OR check_job.priority NOT BETWEEN 1 AND 4 THEN
+    RAISE EXCEPTION 'weir: unknown priority %: priorities are 1 (first) to 4', coalesce(check_job.priority::text, 'null')
+      USING ERRCODE = '22023';
+  ELSIF check_job.max_attempts IS NULL OR check_job.max_attempts NOT BETWEEN 1 AND 1000 THEN
+    RAISE EXCEPTION 'weir: max_attempts must be 1 to 1000, got %', coalesce(check_job.max_attempts::text, 'null')
+      USING ERRCODE = '22023';
+  ELSIF check_job.meta IS NOT NULL AND jsonb_typeof(check_job.meta) <> 'object' THEN
+    RAISE EXCEPTION 'weir: meta must be a JSON object, got a JSON %', jsonb_typeof(check_job.meta)
+      USING ERRCODE = '22023';
+  ELSIF pg_column_size(check_job.meta) > 65536 THEN
+    RAISE EXCEPTION 'weir: meta too large: % bytes, at most 65536 are allowed', pg_column_size(check_job.meta)
+      USING ERRCODE = '22023';
+  END IF;
+END
+$$;
+COMMENT ON FUNCTION weir.check_job IS
+  'Raises 22023 with the offending value when a job is not well-formed. Locks: none. Isolation: any.';
+
+CREATE FUNCTION weir.queue_id(name text) RETURNS integer
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+  found_id integer;
+BEGIN
+  SELECT min(q.id) INTO found_id FROM weir.queue q WHERE q.name = queue_id.name;
+  IF found_id IS NULL THEN
+    -- Not unique by name, on purpose: a unique index would make the second transaction to use a
+    -- new name wait for the first to commit. The try-lock only keeps the twins few.
+    PERFORM pg_try_advisory_xact_lock(1464158550, hashtext(queue_id.name));
+    INSERT INTO weir.queue (name) VALUES (queue_id.name) RETURNING id INTO found_id;
+    PERFORM nextval('weir.control');
+  END IF;
+  RETURN found_id;
+END
+$$;
+COMMENT ON FUNCTION weir.queue_id IS
+  'The id of a queue, made if the name is new. Locks: none that another caller waits for. Isolation: any.';
+
+CREATE FUNCTION weir.enqueue(
+  queue        text,
+  kind         text,
+  args         jsonb       DEFAULT '{}',
+  priority     integer     DEFAULT 2,
+  run_at       timestamptz DEFAULT NULL,
+  max_attempts integer     DEFAULT 25,
+  meta         jsonb       DEFAULT NULL
+) RETURNS bigint
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_variable
+DECLARE
+  this_xid xid8;
+  queue_no integer;
+  new_id   bigint;
+BEGIN
+  IF queue IS NULL OR queue = '' OR length(queue) > 128 OR kind IS NULL OR kind = '' OR length(kind) > 128
+     OR args IS NULL OR jsonb_typeof(args) <> 'object' OR pg_column_size(args) > 1048576
+     OR priority IS NULL OR priority NOT BETWEEN 1 AND 4
+     OR max_attempts IS NULL OR max_attempts NOT BETWEEN 1 AND 1000 OR meta IS NOT NULL THEN
+    PERFORM weir.check_job(queue, kind, args, priority, max_attempts, meta);
+  END IF;
+  SELECT q.id INTO queue_no FROM weir.queue q WHERE q.name = queue ORDER BY q.id LIMIT 1;
+  IF queue_no IS NULL THEN
+    queue_no := weir.queue_id(queue);
+  END IF;
+  this_xid := pg_current_xact_id();
+  IF run_at IS NULL OR run_at <= now() THEN
+    INSERT INTO weir.job (id, xid, enqueued_at, lane, attempt, max_attempts, segment, kind, args, meta)
+    VALUES (nextval('weir.job_id'), this_xid, now(), queue_no * 4 + priority - 1, 1, max_attempts,
+            pg_sequence_last_value('weir.active_job'), kind, args, meta)
+    RETURNING id INTO new_id;
+  ELSE
+    IF run_at = 'infinity' THEN
+      RAISE EXCEPTION 'weir: run_at is infinity: the job would never run' USING ERRCODE = '22023';
+    END IF;
+    INSERT INTO weir.later (id, xid, run_at, enqueued_at, lane, attempt, max_attempts, segment, kind, args, meta)
+    VALUES (nextval('weir.job_id'), this_xid, run_at, now(), queue_no * 4 + priority - 1, 1, max_attempts,
+            pg_sequence_last_value('weir.active_later'), kind, args, meta)
+    RETURNING id INTO new_id;
+  END IF;
+  RETURN new_id;
+END
+$$;
+COMMENT ON FUNCTION weir.enqueue IS
+  'Enqueues one job in the caller''s transaction and returns its id. It runs after the commit, never after a rollback; not before run_at if one is given. Errors: 22023 with the value. Locks: ROW EXCLUSIVE on the log; nothing another enqueue waits for. Isolation: any.';
+
+CREATE FUNCTION weir.enqueue_many(
+  queue        text[],
+  kind         text[],
+  args         jsonb[],
+  priority     integer[]     DEFAULT NULL,
+  run_at       timestamptz[] DEFAULT NULL,
+  max_attempts integer[]     DEFAULT NULL,
+  meta         jsonb[]       DEFAULT NULL
+) RETURNS bigint[]
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+DECLARE
+  n          integer := cardinality(enqueue_many.kind);
+  this_xid   xid8;
+  names      text[];
+  queue_ids  integer[];
+  new_ids    bigint[];
+  bad        record;
+BEGIN
+  IF n IS NULL OR n = 0 THEN
+    RETURN '{}';
+  ELSIF n > 10000 THEN
+    RAISE EXCEPTION 'weir: % jobs in one call, at most 10000 are allowed', n
+      USING ERRCODE = '22023', HINT = 'Call enqueue_many several times in one transaction.';
+  ELSIF cardinality(enqueue_many.queue) IS DISTINCT FROM n OR cardinality(enqueue_many.args) IS DISTINCT FROM n
+     OR cardinality(enqueue_many.priority) <> n OR cardinality(enqueue_many.run_at) <> n
+     OR cardinality(enqueue_many.max_attempts) <> n OR cardinality(enqueue_many.meta) <> n THEN
+    RAISE EXCEPTION 'weir: the arrays of enqueue_many differ in length: % kinds, % queues, % args, % priorities, % run_ats, % max_attempts, % metas',
+      n, cardinality(enqueue_many.queue), cardinality(enqueue_many.args), cardinality(enqueue_many.priority),
+      cardinality(enqueue_many.run_at), cardinality(enqueue_many.max_attempts), cardinality(enqueue_many.meta)
+      USING ERRCODE = '22023', HINT = 'Give every array one element for each job, or leave an optional one out.';
+  END IF;
+
+  FOR bad IN
+    SELECT u.* FROM unnest(enqueue_many.queue, enqueue_many.kind, enqueue_many.args, enqueue_many.priority,
+                           enqueue_many.run_at, enqueue_many.max_attempts, enqueue_many.meta)
+      WITH ORDINALITY u(queue, kind, args, priority, run_at, max_attempts, meta, ord)
+    WHERE u.queue IS NULL OR u.queue = '' OR length(u.queue) > 128 OR u.kind IS NULL OR u.kind = '' OR length(u.kind) > 128
+       OR u.args IS NULL OR jsonb_typeof(u.args) <> 'object' OR pg_column_size(u.args) > 1048576
+       OR u.priority NOT BETWEEN 1 AND 4 OR u.max_attempts NOT BETWEEN 1 AND 1000 OR u.meta IS NOT NULL OR u.run_at = 'infinity'
+  LOOP
+    BEGIN
+      PERFORM weir.check_job(bad.queue, bad.kind, bad.args, coalesce(bad.priority, 2), coalesce(bad.max_attempts, 25), bad.meta);
+    EXCEPTION WHEN invalid_parameter_value THEN
+      RAISE EXCEPTION '% (job % of %)', SQLERRM, bad.ord, n USING ERRCODE = '22023';
+    END;
+    IF bad.run_at = 'infinity' THEN
+      RAISE EXCEPTION 'weir: run_at is infinity: the job would never run (job % of %)', bad.ord, n USING ERRCODE = '22023';
+    END IF;
+  END LOOP;
+
+  SELECT array_agg(d.name), array_agg(weir.queue_id(d.name)) INTO names, queue_ids
+  FROM (SELECT DISTINCT u.name FROM unnest(enqueue_many.queue) u(name)) d;
+
+  this_xid := pg_current_xact_id();
+  SELECT array_agg(nextval('weir.job_id')) INTO new_ids FROM generate_series(1, n);
+
+  INSERT INTO weir.job (id, xid, enqueued_at, lane, attempt, max_attempts, segment, kind, args, meta)
+  SELECT u.id, this_xid, now(), queue_ids[array_position(names, u.queue)] * 4 + coalesce(u.priority, 2) - 1, 1,
+         coalesce(u.max_attempts, 25), pg_sequence_last_value('weir.active_job'), u.kind, u.args, u.meta
+  FROM unnest(new_ids, enqueue_many.queue, enqueue_many.kind, enqueue_many.args, enqueue_many.priority,
+              enqueue_many.run_at, enqueue_many.max_attempts, enqueue_many.meta)
+    u(id, queue, kind, args, priority, run_at, max_attempts, meta)
+  WHERE u.run_at IS NULL OR u.run_at <= now();
+
+  IF enqueue_many.run_at IS NOT NULL THEN
+    INSERT INTO weir.later (id, xid, run_at, enqueued_at, lane, attempt, max_attempts, segment, kind, args, meta)
+    SELECT u.id, this_xid, u.run_at, now(), queue_ids[array_position(names, u.queue)] * 4 + coalesce(u.priority, 2) - 1, 1,
+           coalesce(u.max_attempts, 25), pg_sequence_last_value('weir.active_later'), u.kind, u.args, u.meta
+    FROM unnest(new_ids, enqueue_many.queue, enqueue_many.kind, enqueue_many.args, enqueue_many.priority,
+                enqueue_many.run_at, enqueue_many.max_attempts, enqueue_many.meta)
+      u(id, queue, kind, args, priority, run_at, max_attempts, meta)
+    WHERE u.run_at > now();
+  END IF;
+  RETURN new_ids;
+END
+$$;
+COMMENT ON FUNCTION weir.enqueue_many(text[], text[], jsonb[], integer[], timestamptz[], integer[], jsonb[]) IS
+  'Enqueues up to 10000 jobs from parallel arrays, all or none, and returns their ids in order. A NULL in an optional array means its default. Errors, locks, isolation: as enqueue.';
+
+CREATE FUNCTION weir.enqueue_many(jobs jsonb) RETURNS bigint[]
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+  bad text;
+  r   record;
+BEGIN
+  IF jobs IS NULL OR jsonb_typeof(jobs) <> 'array' THEN
+    RAISE EXCEPTION 'weir: enqueue_many takes a JSON array of jobs, got %', coalesce('a JSON ' || jsonb_typeof(jobs), 'null')
+      USING ERRCODE = '22023';
+  END IF;
+  SELECT format('job %s is a JSON %s, not an object', e.ord, jsonb_typeof(e.job)) INTO bad
+  FROM jsonb_array_elements(jobs) WITH ORDINALITY e(job, ord) WHERE jsonb_typeof(e.job) <> 'object' LIMIT 1;
+  IF bad IS NULL THEN
+    SELECT format('job %s has an unknown key %s', e.ord, to_json(k.key)) INTO bad
+    FROM jsonb_array_elements(jobs) WITH ORDINALITY e(job, ord), jsonb_object_keys(e.job) k(key)
+    WHERE k.key NOT IN ('queue', 'kind', 'args', 'priority', 'run_at', 'max_attempts', 'meta') LIMIT 1;
+  END IF;
+  IF bad IS NOT NULL THEN
+    RAISE EXCEPTION 'weir: %', bad
+      USING ERRCODE = '22023', HINT = 'A job is {"queue": …, "kind": …} with optional args, priority, run_at, max_attempts, meta.';
+  END IF;
+  SELECT array_agg(x.queue ORDER BY e.ord) AS queue, array_agg(x.kind ORDER BY e.ord) AS kind,
+         array_agg(coalesce(x.args, '{}') ORDER BY e.ord) AS args, array_agg(x.priority ORDER BY e.ord) AS priority,
+         array_agg(x.run_at ORDER BY e.ord) AS run_at, array_agg(x.max_attempts ORDER BY e.ord) AS max_attempts,
+         array_agg(x.meta ORDER BY e.ord) AS meta
+    INTO r
+  FROM jsonb_array_elements(jobs) WITH ORDINALITY e(job, ord),
+       jsonb_to_record(e.job) x(queue text, kind text, args jsonb, priority integer, run_at timestamptz, max_attempts integer, meta jsonb);
+  RETURN weir.enqueue_many(r.queue, r.kind, r.args, r.priority, r.run_at, r.max_attempts, r.meta);
+END
+$$;
+COMMENT ON FUNCTION weir.enqueue_many(jsonb) IS
+  'Enqueues up to 10000 jobs from a JSON array of objects with the argument names of enqueue as keys. Errors, locks, isolation: as enqueue.';
+
+-- down --
+DROP FUNCTION weir.enqueue_many(jsonb);
+DROP FUNCTION weir.enqueue_many(text[], text[], jsonb[], integer[], timestamptz[], integer[], jsonb[]);
+DROP FUNCTION weir.enqueue(text, text, jsonb, integer, timestamptz, integer, jsonb);
+DROP FUNCTION weir.queue_id(text);
+DROP FUNCTION weir.check_job(text, text, jsonb, integer, integer, jsonb);

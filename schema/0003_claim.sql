@@ -1,0 +1,132 @@
+-- Claiming: the snapshot cursor.
+--
+-- Rows become visible in commit order, ids and xids are handed out in another. A position (xid, id)
+-- alone would step over a transaction that commits late, so the newest batch of a lane also lists
+-- the transactions that were in progress below the position (pending). The next batch takes the rows
+-- of those that have committed since (late), then the rows past the position (fresh), and derives the
+-- new position and pending from the very snapshot that it read the rows with.
+
+CREATE FUNCTION weir.claim(worker integer, queues text[], limits integer[])
+RETURNS TABLE (queue text, lane integer, seq bigint, id bigint, attempt integer, max_attempts integer,
+               kind text, args jsonb, meta jsonb, enqueued_at timestamptz, cancelled boolean)
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+-- A truncated segment has no statistics and a full one is planned as if empty: the plan is pinned.
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_sort = off
+AS $$
+#variable_conflict use_column
+DECLARE
+  ready    record;
+  last     record;
+  quota    integer;
+  taken    integer;
+BEGIN
+  IF current_setting('transaction_isolation') <> 'read committed' THEN
+    RAISE EXCEPTION 'weir: claim needs READ COMMITTED, this transaction is %', upper(current_setting('transaction_isolation'))
+      USING ERRCODE = 'WR004', HINT = 'Call it in autocommit, with default_transaction_isolation = ''read committed''.';
+  ELSIF pg_current_xact_id_if_assigned() IS NOT NULL OR clock_timestamp() - now() > interval '2 seconds' THEN
+    RAISE EXCEPTION 'weir: claim was called inside an open transaction'
+      USING ERRCODE = 'WR004', HINT = 'Call it in autocommit: its lock on the lane would be held until your commit.';
+  ELSIF cardinality(queues) IS DISTINCT FROM cardinality(limits) THEN
+    RAISE EXCEPTION 'weir: claim got % queues and % limits', cardinality(queues), cardinality(limits) USING ERRCODE = '22023';
+  END IF;
+  -- A lost claim is only handed out again. A result's flush also flushes the claim before it.
+  PERFORM set_config('synchronous_commit', 'off', true);
+  PERFORM pg_advisory_xact_lock_shared(1464158547, 0), pg_advisory_xact_lock_shared(1464158548, claim.worker);
+  IF NOT claim.queues <@ weir.check_worker(claim.worker) THEN
+    RAISE EXCEPTION 'weir: worker % claims from %, but was started for %', claim.worker, claim.queues, weir.check_worker(claim.worker)
+      USING ERRCODE = '22023', HINT = 'The rescuer looks for a dead worker''s jobs in the queues it was started for.';
+  END IF;
+
+  -- Which lanes have anything, without their locks. In the order of lanes, so that two claims that
+  -- lock several lanes can't deadlock; within a queue that is the order of priority.
+  FOR ready IN
+    SELECT l.lane, u.ord, u.name
+    FROM unnest(claim.queues, claim.limits) WITH ORDINALITY u(name, quota, ord)
+    JOIN weir.queue q ON q.name = u.name AND q.paused_at IS NULL
+    CROSS JOIN LATERAL generate_series(q.id * 4, q.id * 4 + 3) l(lane)
+    LEFT JOIN LATERAL (
+      SELECT b.pos_xid, b.pos_id, b.pending, b.pending_after
+      FROM weir.batch b WHERE b.lane = l.lane ORDER BY b.seq DESC LIMIT 1) s ON true
+    WHERE u.quota > 0
+      AND (EXISTS (SELECT FROM weir.job j
+                   WHERE j.lane = l.lane AND (j.xid, j.id) > (coalesce(s.pos_xid, '0'), coalesce(s.pos_id, 0)))
+           OR (s.pending IS NOT NULL AND EXISTS (
+                   SELECT FROM unnest(s.pending, s.pending_after) p(xid, after)
+                   JOIN weir.job j ON j.lane = l.lane AND j.xid = p.xid AND j.id > p.after)))
+    ORDER BY l.lane
+  LOOP
+    quota := least(claim.limits[ready.ord], 960);  -- a batch's ids stay inline in its row
+    CONTINUE WHEN quota <= 0;
+    PERFORM pg_advisory_xact_lock(1464158546, ready.lane);
+
+    SELECT b.seq, b.pos_xid, b.pos_id, b.total, b.pending, b.pending_after INTO last
+    FROM weir.batch b WHERE b.lane = ready.lane ORDER BY b.seq DESC LIMIT 1;
+    IF NOT FOUND THEN
+      SELECT 0::bigint AS seq, '0'::xid8 AS pos_xid, 0::bigint AS pos_id, 0::bigint AS total,
+             NULL::xid8[] AS pending, NULL::bigint[] AS pending_after INTO last;
+    ELSIF last.pos_xid >= pg_snapshot_xmax(pg_current_snapshot()) THEN
+      RAISE EXCEPTION 'weir: the position of lane % (xid %) lies ahead of this cluster''s xid counter (%)',
+        ready.lane, last.pos_xid, pg_snapshot_xmax(pg_current_snapshot())
+        USING ERRCODE = 'WR003', HINT = 'The database was restored or moved into another cluster: call weir.rebase().';
+    END IF;
+
+    RETURN QUERY
+    WITH late AS MATERIALIZED (
+      SELECT p.ord AS pending_ord, j.*
+      FROM unnest(last.pending, last.pending_after) WITH ORDINALITY p(xid, after, ord)
+      CROSS JOIN LATERAL (
+        SELECT j.* FROM weir.job j
+        WHERE j.lane = ready.lane AND j.xid = p.xid AND j.id > p.after
+        ORDER BY j.xid, j.id LIMIT quota) j
+      LIMIT quota
+    ), picked AS MATERIALIZED (
+      SELECT late.* FROM late
+      UNION ALL
+      (SELECT NULL::bigint, j.* FROM weir.job j
+       WHERE j.lane = ready.lane AND (j.xid, j.id) > (last.pos_xid, last.pos_id)
+       ORDER BY j.xid, j.id LIMIT quota)
+      LIMIT quota
+    ), state AS MATERIALIZED (
+      -- picked is in order: late before fresh, each by (xid, id), and every late xid below every fresh one.
+      SELECT r.xids[1] AS from_xid, r.n, r.n_late, r.late_ord,
+             CASE WHEN r.n > r.n_late THEN r.xids[r.n] ELSE last.pos_xid END AS pos_xid,
+             CASE WHEN r.n > r.n_late THEN r.ids[r.n] ELSE last.pos_id END AS pos_id
+      FROM (SELECT array_agg(p.xid) AS xids, array_agg(p.id) AS ids, count(*)::integer AS n,
+                   count(p.pending_ord)::integer AS n_late, max(p.pending_ord) AS late_ord FROM picked p) r
+    ), pending AS MATERIALIZED (
+      SELECT array_agg(w.xid ORDER BY w.xid) AS xids, array_agg(w.after ORDER BY w.xid) AS afters
+      FROM (
+        -- Still in progress; or, where the late rows filled the batch, not yet read to their end.
+        SELECT o.xid, CASE WHEN o.ord = state.late_ord THEN (SELECT max(l.id) FROM late l WHERE l.pending_ord = o.ord) ELSE o.after END AS after
+        FROM unnest(last.pending, last.pending_after) WITH ORDINALITY o(xid, after, ord), state
+        WHERE NOT pg_visible_in_snapshot(o.xid, pg_current_snapshot())
+           OR (state.n_late >= quota AND o.ord >= state.late_ord)
+        UNION ALL
+        SELECT x.xid, 0 FROM pg_snapshot_xip(pg_current_snapshot()) x(xid), state
+        WHERE x.xid > last.pos_xid AND x.xid < state.pos_xid
+      ) w
+    ), made AS (
+      INSERT INTO weir.batch (lane, segment, origin, worker, seq, from_xid, pos_xid, pos_id, total, claimed_at, pending, pending_after, ids)
+      SELECT ready.lane, p.segment, p.segment, claim.worker, last.seq + 1, state.from_xid, state.pos_xid, state.pos_id,
+             last.total + state.n, now(), pending.xids, pending.afters, array_agg(p.id)
+      FROM picked p, state, pending
+      GROUP BY p.segment, state.from_xid, state.pos_xid, state.pos_id, state.n, pending.xids, pending.afters
+    )
+    SELECT ready.name, ready.lane, last.seq + 1, p.id, p.attempt, p.max_attempts, p.kind, p.args, p.meta, p.enqueued_at,
+           EXISTS (SELECT FROM weir.cancel c WHERE c.id = p.id)
+    FROM picked p;
+
+    GET DIAGNOSTICS taken = ROW_COUNT;
+    limits[ready.ord] := limits[ready.ord] - taken;
+  END LOOP;
+END
+$$;
+COMMENT ON FUNCTION weir.claim IS
+  'Hands the next jobs of the named queues to a worker: up to limits[i] of queues[i] (at most 960 of a lane in one call), priority by priority, each attempt in exactly one batch. A job returned as cancelled must not be run but recorded as cancelled. A paused or unknown queue gives nothing. Errors: WR001 (worker fenced or unknown), WR003 (positions ahead of the cluster), WR004 (not in READ COMMITTED autocommit). Locks: advisory: claims (shared), the worker (shared), each lane with work (exclusive, to the end of the call). Commits asynchronously.';
+
+-- down --
+DROP FUNCTION weir.claim(integer, text[], integer[]);

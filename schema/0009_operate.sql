@@ -1,0 +1,115 @@
+-- What operators do: cancel, retry, pause, resume, settings. These are rare, and the only
+-- statements here that update or delete rows.
+
+CREATE FUNCTION weir.cancel(job_id bigint) RETURNS text
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+  now_is text := (SELECT i.state FROM weir.job_info(job_id) i);
+BEGIN
+  IF now_is IN ('available', 'later', 'running') THEN
+    INSERT INTO weir.cancel (id) VALUES (job_id) ON CONFLICT (id) DO NOTHING;
+    PERFORM pg_current_xact_id();
+    PERFORM nextval('weir.control');
+    RETURN CASE now_is WHEN 'running' THEN 'requested' ELSE 'cancelled' END;
+  END IF;
+  RETURN now_is;
+END
+$$;
+COMMENT ON FUNCTION weir.cancel IS
+  'Cancels a job: one that has not started will not (cancelled); of a running one its worker is told, which cancels its context (requested). Otherwise nothing is done and the job''s final state returned, or NULL for an unknown id. A job that starts while this commits is told like a running one. Locks: none that others wait for, but a second cancel of the same job. Isolation: any.';
+
+CREATE FUNCTION weir.cancelled_among(ids bigint[]) RETURNS bigint[]
+LANGUAGE sql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$ SELECT ARRAY(SELECT c.id FROM weir.cancel c WHERE c.id = ANY (cancelled_among.ids)) $$;
+COMMENT ON FUNCTION weir.cancelled_among IS 'Those of the ids that have been cancelled: a worker asks for what it runs when weir.control has moved.';
+
+CREATE FUNCTION weir.retry(job_id bigint) RETURNS text
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+DECLARE
+  j   weir.job_look;
+  src record;
+BEGIN
+  SELECT i.* INTO j FROM weir.job_info(job_id) i;
+  IF j.id IS NULL OR j.state NOT IN ('completed', 'failed', 'cancelled') THEN
+    RETURN j.state;
+  END IF;
+  PERFORM pg_advisory_xact_lock(1464158546, -1 - (job_id % 1000000)::integer);  -- two retries of one job: one after the other
+  SELECT i.* INTO j FROM weir.job_info(job_id) i;
+  IF j.state NOT IN ('completed', 'failed', 'cancelled') THEN
+    RETURN j.state;
+  END IF;
+  DELETE FROM weir.cancel c WHERE c.id = job_id;
+  IF j.finished_at IS NULL THEN
+    RETURN CASE WHEN j.run_at IS NULL THEN 'available' ELSE 'later' END;  -- cancelled before it started: it still stands in the log
+  END IF;
+  PERFORM pg_current_xact_id();
+  PERFORM nextval('weir.job_id');
+  INSERT INTO weir.job (id, xid, enqueued_at, lane, attempt, max_attempts, segment, kind, args, meta)
+  VALUES (j.id, pg_current_xact_id(), j.enqueued_at, weir.queue_id(j.queue) * 4 + j.priority - 1, j.attempt + 1,
+          greatest(j.max_attempts, j.attempt + 1), pg_sequence_last_value('weir.active_job'), j.kind, j.args, j.meta);
+  RETURN 'available';
+END
+$$;
+COMMENT ON FUNCTION weir.retry IS
+  'Logs another attempt of a job that completed, failed or was cancelled, and returns its new state; of any other, its state unchanged; NULL for an unknown id. Locks: a second retry of the same job waits. Isolation: READ COMMITTED.';
+
+CREATE FUNCTION weir.pause(queue text) RETURNS boolean
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+  UPDATE weir.queue q SET paused_at = coalesce(q.paused_at, now()) WHERE q.name = pause.queue;
+  RETURN FOUND;
+END
+$$;
+COMMENT ON FUNCTION weir.pause IS 'Pauses a queue from the commit on: nothing more of it is claimed; what runs, runs on. False if there is no such queue.';
+
+CREATE FUNCTION weir.resume(queue text) RETURNS boolean
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+  UPDATE weir.queue q SET paused_at = NULL WHERE q.name = resume.queue;
+  PERFORM pg_current_xact_id();
+  PERFORM nextval('weir.job_id');  -- wakes idle workers
+  RETURN FOUND;
+END
+$$;
+COMMENT ON FUNCTION weir.resume IS 'Resumes a queue. False if there is no such queue.';
+
+CREATE FUNCTION weir.set(name text, value text) RETURNS void
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+BEGIN
+  IF set.name = 'retention' THEN
+    IF set.value::interval < interval '0' OR set.value::interval > interval '1 year' THEN
+      RAISE EXCEPTION 'weir: retention must be 0 to 1 year, got %', set.value USING ERRCODE = '22023';
+    END IF;
+  ELSIF set.name = 'retention_bytes' THEN
+    IF set.value::bigint < 1048576 THEN
+      RAISE EXCEPTION 'weir: retention_bytes must be at least 1048576, got %', set.value USING ERRCODE = '22023';
+    END IF;
+  ELSE
+    RAISE EXCEPTION 'weir: unknown setting %', set.name USING ERRCODE = '22023', HINT = 'Settings are retention (an interval) and retention_bytes.';
+  END IF;
+  UPDATE weir.setting s SET value = set.value WHERE s.name = set.name;
+END
+$$;
+COMMENT ON FUNCTION weir.set IS
+  'Changes a setting: retention (how long finished jobs can be looked at, default 1 day) or retention_bytes (what log and history may take together, default 4294967296; unfinished jobs are kept whatever they take). Errors: 22023.';
+
+-- down --
+DROP FUNCTION weir.set(text, text);
+DROP FUNCTION weir.resume(text);
+DROP FUNCTION weir.pause(text);
+DROP FUNCTION weir.retry(bigint);
+DROP FUNCTION weir.cancelled_among(bigint[]);
+DROP FUNCTION weir.cancel(bigint);

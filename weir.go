@@ -1,0 +1,189 @@
+// Package weir runs background jobs on PostgreSQL, and keeps its speed when PostgreSQL is under stress.
+//
+// Jobs are rows of an insert-only log: enqueued in your transaction, claimed through a snapshot cursor,
+// recorded as finished in bulk, and given back by TRUNCATE. Nothing on a hot path is updated or deleted,
+// so a long transaction elsewhere in the database slows nothing down.
+//
+// # Enqueue
+//
+// A kind of job is a type with its arguments:
+//
+//	type HashFile struct{ Path string }
+//
+//	func (HashFile) Kind() string { return "hash_file" }
+//
+// A [Client] enqueues it, in a transaction of yours or by itself:
+//
+//	client := weir.NewClient(pool)
+//	id, err := client.Enqueue(ctx, HashFile{Path: "a.txt"}, nil)
+//	id, err := client.EnqueueTx(ctx, tx, HashFile{Path: "b.txt"}, &weir.Options{Queue: "files"})
+//
+// A job enqueued in a transaction runs after its commit, and never after its rollback. A database/sql
+// transaction is passed as [SQLTx].
+//
+// # Work
+//
+// [Handlers] maps kinds to functions, and a [Worker] runs them:
+//
+//	handlers := weir.NewHandlers()
+//	weir.Handle(handlers, func(ctx context.Context, job *weir.Job[HashFile]) error {
+//		return hash(ctx, job.Args.Path)
+//	})
+//	worker, err := client.NewWorker(weir.WorkerConfig{Handlers: handlers, Queues: map[string]int{"files": 8}})
+//	err = worker.Run(ctx) // until ctx ends; then it stops gracefully
+//
+// Delivery is at least once: a job may be run again when its worker or the server dies before the result
+// is on disk, so handlers should be safe to repeat. [Job.CompleteTx] makes a job's effects and its
+// completion commit together, which is exactly-once for effects in the same database.
+//
+// An error of a handler is retried with exponential backoff until the attempts are used up; [Fail],
+// [Snooze] and [Cancel] return errors that mean something else.
+//
+// # Connections
+//
+// A worker uses at most 3 connections of its pool, whatever its concurrency. It works through PgBouncer
+// in transaction mode, and survives restarts of the server.
+//
+// The schema is installed by `weir migrate up`, or from Go by package schema.
+package weir
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/weir-pg/weir/internal/store"
+)
+
+// Args are the arguments of one kind of job. They are stored as JSON, and must encode to an object.
+type Args interface {
+	// Kind names the kind; it must not depend on the value. At most 128 characters.
+	Kind() string
+}
+
+// Options say how a job is to be run. The zero value, or nil, means the defaults.
+type Options struct {
+	Queue       string    // default "default"; at most 128 characters
+	Priority    int       // 1 (first) to 4; default 2
+	RunAt       time.Time // not before; default at once
+	MaxAttempts int       // 1 to 1000; default 25
+	Meta        any       // anything that encodes to a JSON object; handlers see it as Job.Meta
+}
+
+// NewJob is one job for EnqueueMany.
+type NewJob struct {
+	Args    Args
+	Options *Options
+}
+
+// Tx is a transaction to enqueue or to complete a job in. A pgx.Tx is one; SQLTx makes one of a *sql.Tx.
+type Tx interface {
+	QueryRow(ctx context.Context, query string, args ...any) pgx.Row
+}
+
+// SQLTx adapts a transaction of database/sql, whatever its driver for PostgreSQL.
+func SQLTx(tx *sql.Tx) Tx { return sqlTx{tx} }
+
+type sqlTx struct{ tx *sql.Tx }
+
+func (t sqlTx) QueryRow(ctx context.Context, query string, args ...any) pgx.Row {
+	return t.tx.QueryRowContext(ctx, query, args...)
+}
+
+// Client enqueues jobs, looks at them and operates on them. It is safe for concurrent use.
+type Client struct {
+	store *store.Store
+}
+
+// NewClient returns a client on a pool, which stays yours to close.
+func NewClient(pool *pgxpool.Pool) *Client {
+	return &Client{store: store.New(pool, 0)}
+}
+
+// Enqueue enqueues one job in a transaction of its own and returns its id.
+func (c *Client) Enqueue(ctx context.Context, args Args, o *Options) (int64, error) {
+	return c.EnqueueTx(ctx, c.store.Pool(), args, o)
+}
+
+// EnqueueTx enqueues one job in a transaction of yours.
+func (c *Client) EnqueueTx(ctx context.Context, tx Tx, args Args, o *Options) (int64, error) {
+	job, err := NewJob{args, o}.encode()
+	if err != nil {
+		return 0, fmt.Errorf("weir: enqueue: %w", err)
+	}
+	id, err := store.Enqueue(ctx, tx, job)
+	if err != nil {
+		return 0, fmt.Errorf("weir: enqueue: %w", explain(err))
+	}
+	return id, nil
+}
+
+// EnqueueMany enqueues jobs in one transaction of its own, all or none, and returns their ids in order.
+// Up to 10,000 are sent at once.
+func (c *Client) EnqueueMany(ctx context.Context, jobs []NewJob) (ids []int64, err error) {
+	err = pgx.BeginFunc(ctx, c.store.Pool(), func(tx pgx.Tx) error {
+		ids, err = c.EnqueueManyTx(ctx, tx, jobs)
+		return err
+	})
+	return ids, err
+}
+
+// EnqueueManyTx is EnqueueMany in a transaction of yours.
+func (c *Client) EnqueueManyTx(ctx context.Context, tx Tx, jobs []NewJob) ([]int64, error) {
+	send := store.EnqueueMany
+	if _, ok := tx.(sqlTx); ok {
+		send = store.EnqueueManyJSON
+	}
+	const most = 10_000
+	ids := make([]int64, 0, len(jobs))
+	for start := 0; start < len(jobs); start += most {
+		some := jobs[start:min(start+most, len(jobs))]
+		encoded := make([]store.Job, len(some))
+		for i, j := range some {
+			var err error
+			if encoded[i], err = j.encode(); err != nil {
+				return nil, fmt.Errorf("weir: enqueue job %d of %d: %w", start+i+1, len(jobs), err)
+			}
+		}
+		more, err := send(ctx, tx, encoded)
+		if err != nil {
+			return nil, fmt.Errorf("weir: enqueue jobs %d to %d of %d: %w", start+1, start+len(some), len(jobs), explain(err))
+		}
+		ids = append(ids, more...)
+	}
+	return ids, nil
+}
+
+// encode checks what the server cannot say as well.
+func (j NewJob) encode() (store.Job, error) {
+	var o Options
+	if j.Options != nil {
+		o = *j.Options
+	}
+	if j.Args == nil {
+		return store.Job{}, errors.New("the job has no args")
+	}
+	job := store.Job{Queue: o.Queue, Kind: j.Args.Kind(), Priority: o.Priority, RunAt: o.RunAt, MaxAttempts: o.MaxAttempts}
+	for name, value := range map[string]string{"kind": job.Kind, "queue": job.Queue} {
+		if strings.ContainsRune(value, 0) {
+			return job, fmt.Errorf("the %s %q contains a NUL character, which PostgreSQL cannot store", name, value)
+		}
+	}
+	var err error
+	if job.Args, err = json.Marshal(j.Args); err != nil {
+		return job, fmt.Errorf("encode the args of kind %s: %w", job.Kind, err)
+	}
+	if o.Meta != nil {
+		if job.Meta, err = json.Marshal(o.Meta); err != nil {
+			return job, fmt.Errorf("encode the meta of kind %s: %w", job.Kind, err)
+		}
+	}
+	return job, nil
+}

@@ -1,0 +1,227 @@
+package weir
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"os"
+	"runtime/debug"
+	"time"
+
+	"github.com/weir-pg/weir/internal/maintain"
+	"github.com/weir-pg/weir/internal/store"
+	"github.com/weir-pg/weir/internal/worker"
+)
+
+// WorkerConfig configures a Worker. Handlers and Queues are required.
+type WorkerConfig struct {
+	// Handlers run the jobs. A job of a kind without one fails its attempt.
+	Handlers *Handlers
+	// Queues to work, and how many jobs of each at once, 1 to 10,000.
+	Queues map[string]int
+	// Name tells this worker from others, for people. Default: host name and process id.
+	Name string
+	// Timeout of one attempt: its context ends. Default: none.
+	Timeout time.Duration
+	// Retry is how long to wait before the attempt that follows a failed one. Default: Backoff.
+	Retry func(attempt int, err error) time.Duration
+	// Lease: when the database has not heard of the worker for so long, its jobs are given to others.
+	// 1 second to 1 day; default 30 seconds.
+	Lease time.Duration
+	// StopTimeout is how long running jobs may go on after Run's context has ended; then their contexts
+	// end, and what does not complete is handed back. Default 30 seconds.
+	StopTimeout time.Duration
+	// NoMaintenance leaves promotion, rescue, rotation and retention to other workers.
+	NoMaintenance bool
+	// Logger; default slog.Default().
+	Logger *slog.Logger
+	// Hooks for metrics and tracing.
+	Hooks Hooks
+}
+
+// Hooks are called in the course of work, from many goroutines at once; nil ones are skipped.
+type Hooks struct {
+	// Start is called before a handler; the context it returns is the handler's.
+	Start func(ctx context.Context, job JobMeta) context.Context
+	// End is called after a handler, with its context, its outcome (completed, retried, failed,
+	// cancelled, snoozed, released), its duration and its error.
+	End func(ctx context.Context, job JobMeta, outcome string, took time.Duration, err error)
+	// Claimed is called after a claim that found jobs, Recorded after a flush of results.
+	Claimed  func(jobs int, took time.Duration)
+	Recorded func(jobs int, took time.Duration)
+}
+
+// Worker works jobs. Any number of them may run, in one process or many.
+type Worker struct {
+	inner *worker.Worker
+}
+
+// pollEvery is how long one idle worker waits between two looks for work; each look costs the server
+// some 20 microseconds. N workers wait N times as long, so that a job is found as soon.
+const pollEvery = 3500 * time.Microsecond
+
+// connections is how many a worker uses at most.
+const connections = 3
+
+// NewWorker returns a worker on the client's pool. It starts with Run.
+func (c *Client) NewWorker(cfg WorkerConfig) (*Worker, error) {
+	if cfg.Handlers == nil || len(cfg.Handlers.kinds) == 0 && cfg.Handlers.rest == nil {
+		return nil, errors.New("weir: WorkerConfig.Handlers is empty: register a handler with weir.Handle")
+	}
+	if len(cfg.Queues) == 0 {
+		return nil, errors.New("weir: WorkerConfig.Queues is empty: name at least one queue and its concurrency")
+	}
+	for name, n := range cfg.Queues {
+		if n < 1 || n > 10_000 {
+			return nil, fmt.Errorf("weir: queue %q: concurrency must be 1 to 10000, got %d", name, n)
+		}
+	}
+	if cfg.Lease == 0 {
+		cfg.Lease = 30 * time.Second
+	}
+	if cfg.Lease < time.Second || cfg.Lease > 24*time.Hour {
+		return nil, fmt.Errorf("weir: WorkerConfig.Lease must be 1s to 24h, got %s", cfg.Lease)
+	}
+	if cfg.StopTimeout == 0 {
+		cfg.StopTimeout = 30 * time.Second
+	}
+	if cfg.Timeout < 0 || cfg.StopTimeout < 0 {
+		return nil, fmt.Errorf("weir: WorkerConfig.Timeout and StopTimeout must not be negative, got %s and %s", cfg.Timeout, cfg.StopTimeout)
+	}
+	if cfg.Retry == nil {
+		cfg.Retry = Backoff
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.Default()
+	}
+	if cfg.Name == "" {
+		host, _ := os.Hostname()
+		cfg.Name = fmt.Sprintf("%.100s:%d", host, os.Getpid())
+	}
+	st := store.New(c.store.Pool(), connections)
+	inner := worker.Config{
+		Store:       st,
+		Name:        cfg.Name,
+		Queues:      cfg.Queues,
+		Handler:     runner{cfg}.run,
+		Lease:       cfg.Lease,
+		StopTimeout: cfg.StopTimeout,
+		Poll:        pollEvery,
+		Log:         cfg.Logger,
+		Hooks:       worker.Hooks{Claimed: cfg.Hooks.Claimed, Recorded: cfg.Hooks.Recorded},
+	}
+	if !cfg.NoMaintenance {
+		inner.Maintainer = maintain.New(st, cfg.Logger)
+	}
+	return &Worker{inner: worker.New(inner)}, nil
+}
+
+// Run works until ctx ends; then it stops claiming, hands back what has not started, waits for running
+// jobs up to StopTimeout, cancels their contexts, and returns nil when every job was finished or handed
+// back. Lost connections and restarts of the server are waited out. An error that waiting cannot cure,
+// such as a missing schema, is returned. Run may be called again after it has returned.
+func (w *Worker) Run(ctx context.Context) error {
+	return explain(w.inner.Run(ctx))
+}
+
+// Backoff is the default retry policy: 1, 2, 4, 8 … seconds up to an hour, give or take a quarter.
+func Backoff(attempt int, _ error) time.Duration {
+	d := min(time.Second<<min(max(attempt-1, 0), 20), time.Hour)
+	return d*3/4 + time.Duration(rand.Int64N(int64(d)/2))
+}
+
+// PanicError is the error of a handler that panicked.
+type PanicError struct {
+	Value any
+	Stack []byte
+}
+
+func (e *PanicError) Error() string { return fmt.Sprintf("panic: %v\n\n%s", e.Value, e.Stack) }
+
+// runner turns a task into a handler's call, and what becomes of it into a result.
+type runner struct{ WorkerConfig }
+
+func (r runner) run(ctx context.Context, t *worker.Task) worker.Result {
+	meta := JobMeta{
+		ID: t.ID, Kind: t.Kind, Queue: t.Queue, Priority: t.Priority(),
+		Attempt: int(t.Attempt), MaxAttempts: int(t.MaxAttempts), EnqueuedAt: t.EnqueuedAt, Meta: t.Meta,
+		attempt: &attempt{worker: t.Worker, batch: t.Batch},
+	}
+	h := r.Handlers.find(t.Kind)
+	options := KindOptions{}
+	if h != nil {
+		options = h.options
+	}
+	if options.Timeout == 0 {
+		options.Timeout = r.Timeout
+	}
+	if options.Retry == nil {
+		options.Retry = r.Retry
+	}
+	if r.Hooks.Start != nil {
+		ctx = r.Hooks.Start(ctx, meta)
+	}
+	started := time.Now()
+	err := call(ctx, h, meta, t.Args, options.Timeout)
+	result := conclude(meta, err, options.Retry)
+	if r.Hooks.End != nil {
+		r.Hooks.End(ctx, meta, string(result.Outcome), time.Since(started), err)
+	}
+	var panicked *PanicError
+	if errors.As(err, &panicked) {
+		r.Logger.Error("weir: handler panicked", "job", t.ID, "kind", t.Kind, "attempt", t.Attempt, "panic", panicked.Value, "stack", string(panicked.Stack))
+	}
+	return result
+}
+
+// call runs the handler with its timeout, and turns a panic into an error.
+func call(ctx context.Context, h *handler, meta JobMeta, args []byte, timeout time.Duration) (err error) {
+	if h == nil {
+		return fmt.Errorf("no handler for kind %q in this worker", meta.Kind)
+	}
+	if timeout > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeoutCause(ctx, timeout, fmt.Errorf("weir: the attempt took longer than its timeout of %s", timeout))
+		defer cancel()
+	}
+	defer func() {
+		if v := recover(); v != nil {
+			err = &PanicError{Value: v, Stack: debug.Stack()}
+		}
+	}()
+	err = h.run(ctx, meta, args)
+	if err != nil && timeout > 0 && errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		err = fmt.Errorf("%w: %w", context.Cause(ctx), err)
+	}
+	return err
+}
+
+// conclude reads the result out of a handler's error.
+func conclude(meta JobMeta, err error, retry func(int, error) time.Duration) worker.Result {
+	if err == nil {
+		return worker.Result{Outcome: store.Completed, Output: meta.attempt.output, InTx: meta.attempt.inTx}
+	}
+	result := worker.Result{Outcome: store.Retried, Err: err, Output: meta.attempt.output}
+	var end *ending
+	var after time.Duration
+	if errors.As(err, &end) {
+		result.Outcome, after = end.outcome, end.after
+		if end.outcome == store.Snoozed {
+			result.Err = nil
+		}
+	} else if meta.Attempt < meta.MaxAttempts {
+		after = retry(meta.Attempt, err)
+	}
+	switch result.Outcome {
+	case store.Retried, store.Snoozed:
+		if result.Outcome == store.Retried && meta.Attempt >= meta.MaxAttempts {
+			result.Outcome = store.Failed
+			break
+		}
+		after = max(after, 0)
+		result.After = &after
+	}
+	return result
+}
