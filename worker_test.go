@@ -1,0 +1,415 @@
+package weir_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	_ "github.com/jackc/pgx/v5/stdlib"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/weir-pg/weir"
+	"github.com/weir-pg/weir/internal/pgtest"
+)
+
+func TestMain(m *testing.M) { pgtest.Main(m) }
+
+// deadline bounds every wait in these tests: generous, for the machine may be busy.
+const deadline = 30 * time.Second
+
+// number is a job whose handler is given by the test.
+type number struct {
+	N int `json:"n"`
+}
+
+func (number) Kind() string { return "number" }
+
+// rig is a database with a client, and a worker that stops with the test.
+type rig struct {
+	t      *testing.T
+	url    string
+	pool   *pgxpool.Pool
+	client *weir.Client
+}
+
+func newRig(t *testing.T) *rig {
+	t.Helper()
+	url := pgtest.Database(t)
+	pool := pgtest.Pool(t, url)
+	return &rig{t: t, url: url, pool: pool, client: weir.NewClient(pool)}
+}
+
+// work runs a worker on queue "default" and returns how to stop it and wait for its end.
+func (r *rig) work(run func(ctx context.Context, job *weir.Job[number]) error, change func(*weir.WorkerConfig)) (stop func() error) {
+	r.t.Helper()
+	handlers := weir.NewHandlers()
+	weir.Handle(handlers, run)
+	cfg := weir.WorkerConfig{
+		Handlers:    handlers,
+		Queues:      map[string]int{"default": 10},
+		Retry:       func(int, error) time.Duration { return 20 * time.Millisecond },
+		Logger:      quiet(),
+		StopTimeout: 10 * time.Second,
+	}
+	if change != nil {
+		change(&cfg)
+	}
+	worker, err := r.client.NewWorker(cfg)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- worker.Run(ctx) }()
+	stop = sync.OnceValue(func() error {
+		cancel()
+		return <-ended
+	})
+	r.t.Cleanup(func() { _ = stop() })
+	return stop
+}
+
+func quiet() *slog.Logger { return slog.New(slog.NewTextHandler(io.Discard, nil)) }
+
+func (r *rig) enqueue(n int, o *weir.Options) int64 {
+	r.t.Helper()
+	id, err := r.client.Enqueue(r.t.Context(), number{n}, o)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return id
+}
+
+// await looks at a job until it is in the state.
+func (r *rig) await(id int64, state weir.State) *weir.JobInfo {
+	r.t.Helper()
+	var last *weir.JobInfo
+	eventually(r.t, func() error {
+		info, err := r.client.Job(r.t.Context(), id)
+		if err != nil {
+			return err
+		}
+		last = info
+		if info == nil || info.State != string(state) {
+			return fmt.Errorf("job %d is %+v, want %s", id, info, state)
+		}
+		return nil
+	})
+	return last
+}
+
+// eventually tries until the condition holds.
+func eventually(t *testing.T, holds func() error) {
+	t.Helper()
+	until := time.Now().Add(deadline)
+	for {
+		err := holds()
+		if err == nil {
+			return
+		}
+		if time.Now().After(until) {
+			t.Fatalf("not within %s: %v", deadline, err)
+		}
+		time.Sleep(5 * time.Millisecond) // between two looks at the database
+	}
+}
+
+// receive takes one value from a channel.
+func receive[T any](t *testing.T, c <-chan T, what string) T {
+	t.Helper()
+	select {
+	case v := <-c:
+		return v
+	case <-time.After(deadline):
+		t.Fatalf("not within %s: %s", deadline, what)
+		panic("unreachable")
+	}
+}
+
+func TestEveryJobIsRunOnceAndItsResultKept(t *testing.T) {
+	r := newRig(t)
+	const n = 3000
+	jobs := make([]weir.NewJob, n)
+	for i := range jobs {
+		jobs[i] = weir.NewJob{Args: number{i}, Options: &weir.Options{Priority: i%4 + 1}}
+	}
+	ids, err := r.client.EnqueueMany(t.Context(), jobs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var seen [n]atomic.Int32
+	r.work(func(_ context.Context, job *weir.Job[number]) error {
+		seen[job.Args.N].Add(1)
+		if ids[job.Args.N] != job.ID {
+			t.Errorf("job %d came with the args of job %d", job.ID, ids[job.Args.N])
+		}
+		job.SetOutput(fmt.Sprint("did ", job.Args.N))
+		return nil
+	}, nil)
+	for _, i := range []int{0, 1, n / 2, n - 1} {
+		info := r.await(ids[i], weir.Completed)
+		if info.Output == nil || *info.Output != fmt.Sprint("did ", i) || info.Attempt != 1 || info.Priority != i%4+1 {
+			t.Errorf("job %d: %+v", ids[i], info)
+		}
+	}
+	eventually(t, func() error {
+		for i := range seen {
+			if got := seen[i].Load(); got != 1 {
+				return fmt.Errorf("job %d ran %d times", i, got)
+			}
+		}
+		return nil
+	})
+}
+
+func TestEnqueueTxFollowsItsTransaction(t *testing.T) {
+	r := newRig(t)
+	ran := make(chan int, 10)
+	r.work(func(_ context.Context, job *weir.Job[number]) error {
+		ran <- job.Args.N
+		return nil
+	}, nil)
+	tx, err := r.pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.client.EnqueueTx(t.Context(), tx, number{1}, nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := tx.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+
+	db, err := sql.Open("pgx", r.url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	stdTx, err := db.BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.client.EnqueueTx(t.Context(), weir.SQLTx(stdTx), number{2}, &weir.Options{Meta: map[string]int{"a": 1}}); err != nil {
+		t.Fatal(err)
+	}
+	ids, err := r.client.EnqueueManyTx(t.Context(), weir.SQLTx(stdTx), []weir.NewJob{{Args: number{3}}, {Args: number{4}}})
+	if err != nil || len(ids) != 2 {
+		t.Fatal(ids, err)
+	}
+	if err := stdTx.Commit(); err != nil {
+		t.Fatal(err)
+	}
+	got := map[int]bool{}
+	for range 3 {
+		got[receive(t, ran, "the committed jobs run")] = true
+	}
+	if !got[2] || !got[3] || !got[4] {
+		t.Errorf("ran %v, want 2, 3, 4", got)
+	}
+}
+
+func TestFailuresAreRetriedAndTheirErrorsKept(t *testing.T) {
+	r := newRig(t)
+	r.work(func(_ context.Context, job *weir.Job[number]) error {
+		switch {
+		case job.Args.N == 1 && job.Attempt < 3:
+			return fmt.Errorf("attempt %d went wrong", job.Attempt)
+		case job.Args.N == 2:
+			return errors.New("never works")
+		case job.Args.N == 3:
+			return weir.Fail(errors.New("no use"))
+		case job.Args.N == 4:
+			panic("ouch")
+		case job.Args.N == 5:
+			return weir.Cancel(errors.New("needless"))
+		case job.Args.N == 6 && job.Attempt == 1:
+			return weir.Snooze(10 * time.Millisecond)
+		}
+		return nil
+	}, nil)
+	retried := r.await(r.enqueue(1, nil), weir.Completed)
+	if retried.Attempt != 3 || len(retried.Errors) != 2 || retried.Errors[1].Error != "attempt 2 went wrong" {
+		t.Errorf("retried: %+v", retried)
+	}
+	failed := r.await(r.enqueue(2, &weir.Options{MaxAttempts: 2}), weir.Failed)
+	if failed.Attempt != 2 || len(failed.Errors) != 2 || failed.Error == nil || *failed.Error != "never works" {
+		t.Errorf("failed: %+v", failed)
+	}
+	final := r.await(r.enqueue(3, nil), weir.Failed)
+	if final.Attempt != 1 {
+		t.Errorf("failed for good at attempt %d", final.Attempt)
+	}
+	panicked := r.await(r.enqueue(4, &weir.Options{MaxAttempts: 1}), weir.Failed)
+	if panicked.Error == nil || !strings.Contains(*panicked.Error, "ouch") || !strings.Contains(*panicked.Error, "worker_test.go") {
+		t.Errorf("panicked: %v", panicked.Error)
+	}
+	r.await(r.enqueue(5, nil), weir.Cancelled)
+	snoozed := r.await(r.enqueue(6, &weir.Options{MaxAttempts: 1}), weir.Completed)
+	if snoozed.Attempt != 2 || snoozed.MaxAttempts != 2 {
+		t.Errorf("snoozed: %+v", snoozed)
+	}
+}
+
+func TestUnknownKindFailsItsAttempt(t *testing.T) {
+	r := newRig(t)
+	r.work(func(context.Context, *weir.Job[number]) error { return nil }, nil)
+	id, err := r.client.Enqueue(t.Context(), other{}, &weir.Options{MaxAttempts: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if info := r.await(id, weir.Failed); info.Error == nil || !strings.Contains(*info.Error, `"other"`) {
+		t.Errorf("error %v", info.Error)
+	}
+}
+
+type other struct{}
+
+func (other) Kind() string { return "other" }
+
+func TestCancelledJobsDoNotStartAndRunningOnesAreTold(t *testing.T) {
+	r := newRig(t)
+	scheduled := r.enqueue(1, &weir.Options{RunAt: time.Now().Add(300 * time.Millisecond)})
+	waiting := r.enqueue(2, nil)
+	for _, id := range []int64{scheduled, waiting} {
+		if answer, err := r.client.CancelJob(t.Context(), id); err != nil || answer != "cancelled" {
+			t.Fatal(answer, err)
+		}
+	}
+	started, cause := make(chan int, 10), make(chan error, 1)
+	r.work(func(ctx context.Context, job *weir.Job[number]) error {
+		started <- job.Args.N
+		if job.Args.N != 3 {
+			return nil
+		}
+		<-ctx.Done()
+		cause <- context.Cause(ctx)
+		return ctx.Err()
+	}, nil)
+	running := r.enqueue(3, nil)
+	if n := receive(t, started, "job 3 starts"); n != 3 {
+		t.Fatalf("cancelled job %d started", n)
+	}
+	if answer, err := r.client.CancelJob(t.Context(), running); err != nil || answer != "requested" {
+		t.Fatal(answer, err)
+	}
+	if err := receive(t, cause, "the running job is told"); !errors.Is(err, weir.ErrCancelled) {
+		t.Errorf("cause %v", err)
+	}
+	for _, id := range []int64{scheduled, waiting, running} {
+		r.await(id, weir.Cancelled)
+	}
+	// The scheduled one's time comes: it is claimed, and not run.
+	eventually(t, func() error {
+		info, err := r.client.Job(t.Context(), scheduled)
+		if err == nil && info.FinishedAt == nil {
+			err = errors.New("its tombstone was not met yet")
+		}
+		return err
+	})
+	if state, err := r.client.RetryJob(t.Context(), waiting); err != nil || state != weir.Available {
+		t.Fatal(state, err)
+	}
+	if n := receive(t, started, "the retried job runs"); n != 2 {
+		t.Fatalf("job %d started", n)
+	}
+	r.await(waiting, weir.Completed)
+}
+
+func TestPausedQueueIsNotWorked(t *testing.T) {
+	r := newRig(t)
+	ran := make(chan int, 10)
+	r.work(func(_ context.Context, job *weir.Job[number]) error {
+		ran <- job.Args.N
+		return nil
+	}, nil)
+	r.await(r.enqueue(1, nil), weir.Completed)
+	<-ran
+	if found, err := r.client.PauseQueue(t.Context(), "default"); err != nil || !found {
+		t.Fatal(found, err)
+	}
+	id := r.enqueue(2, nil)
+	// Two more jobs of another queue through a second worker: time enough for the first to have looked.
+	r.work(func(_ context.Context, job *weir.Job[number]) error { return nil }, func(c *weir.WorkerConfig) { c.Queues = map[string]int{"open": 1} })
+	for range 2 {
+		r.await(r.enqueue(3, &weir.Options{Queue: "open"}), weir.Completed)
+	}
+	if info, _ := r.client.Job(t.Context(), id); info.State != string(weir.Available) {
+		t.Errorf("paused job is %s", info.State)
+	}
+	if _, err := r.client.ResumeQueue(t.Context(), "default"); err != nil {
+		t.Fatal(err)
+	}
+	if n := receive(t, ran, "the resumed queue is worked"); n != 2 {
+		t.Errorf("ran %d", n)
+	}
+}
+
+func TestCompleteTxCommitsEffectsAndCompletionTogether(t *testing.T) {
+	r := newRig(t)
+	if _, err := r.pool.Exec(t.Context(), `CREATE TABLE effect (n int)`); err != nil {
+		t.Fatal(err)
+	}
+	r.work(func(ctx context.Context, job *weir.Job[number]) error {
+		return pgx.BeginFunc(ctx, r.pool, func(tx pgx.Tx) error {
+			if _, err := tx.Exec(ctx, `INSERT INTO effect VALUES ($1)`, job.Args.N); err != nil {
+				return err
+			}
+			if err := job.CompleteTx(ctx, tx); err != nil {
+				return err
+			}
+			if job.Args.N == 2 && job.Attempt == 1 {
+				return tx.Rollback(ctx) // forgets to say so
+			}
+			return nil
+		})
+	}, nil)
+	r.await(r.enqueue(1, nil), weir.Completed)
+	second := r.await(r.enqueue(2, nil), weir.Completed)
+	if second.Attempt != 2 || len(second.Errors) != 1 {
+		t.Errorf("the rolled back completion counted: %+v", second)
+	}
+	var effects int
+	if err := r.pool.QueryRow(t.Context(), `SELECT count(*) FROM effect`).Scan(&effects); err != nil || effects != 2 {
+		t.Errorf("%d effects, want 2 (%v)", effects, err)
+	}
+}
+
+func TestScheduledJobsWaitForTheirTime(t *testing.T) {
+	r := newRig(t)
+	ran := make(chan time.Time, 1)
+	r.work(func(context.Context, *weir.Job[number]) error {
+		ran <- time.Now()
+		return nil
+	}, nil)
+	at := time.Now().Add(700 * time.Millisecond)
+	id := r.enqueue(1, &weir.Options{RunAt: at})
+	if info, _ := r.client.Job(t.Context(), id); info.State != string(weir.Later) {
+		t.Errorf("it is %s", info.State)
+	}
+	if got := receive(t, ran, "the scheduled job runs"); got.Before(at) {
+		t.Errorf("ran %s early", at.Sub(got))
+	}
+	r.await(id, weir.Completed)
+}
+
+func TestAttemptsHaveATimeout(t *testing.T) {
+	r := newRig(t)
+	r.work(func(ctx context.Context, job *weir.Job[number]) error {
+		<-ctx.Done()
+		return ctx.Err()
+	}, func(c *weir.WorkerConfig) { c.Timeout = 20 * time.Millisecond })
+	info := r.await(r.enqueue(1, &weir.Options{MaxAttempts: 1}), weir.Failed)
+	if !strings.Contains(*info.Error, "longer than its timeout of 20ms") {
+		t.Errorf("error %q", *info.Error)
+	}
+}
