@@ -55,8 +55,7 @@ BEGIN
   SELECT min(q.id) INTO found_id FROM weir.queue q WHERE q.name = queue_id.name;
   IF found_id IS NULL THEN
     -- Not unique by name, on purpose: a unique index would make the second transaction to use a
-    -- new name wait for the first to commit. The try-lock only keeps the twins few.
-    PERFORM pg_try_advisory_xact_lock(1464158550, hashtext(queue_id.name));
+    -- new name wait for the first to commit.
     INSERT INTO weir.queue (name) VALUES (queue_id.name) RETURNING id INTO found_id;
     PERFORM nextval('weir.control');
   END IF;

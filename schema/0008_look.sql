@@ -29,7 +29,7 @@ BEGIN
   -- A late transaction's job is in a later batch than that.
   RETURN QUERY SELECT k.* FROM weir.batch k
     WHERE k.segment = batch_of.segment AND k.lane = batch_of.lane AND k.seq >= low AND batch_of.id = ANY (k.ids)
-      AND k.from_xid <= batch_of.xid ORDER BY k.seq LIMIT 1;
+      AND k.from_xid <= batch_of.xid AND (k.pos_xid, k.pos_id) >= (batch_of.xid, batch_of.id) ORDER BY k.seq LIMIT 1;
 END
 $$;
 COMMENT ON FUNCTION weir.batch_of IS 'The batch that handed out a job of one segment, found by bisection.';

@@ -19,7 +19,7 @@ import (
 )
 
 const (
-	promoteMost  = 2000                   // jobs promoted in one transaction
+	promoteMost  = 5000                   // jobs promoted in one transaction
 	promoteEvery = 20 * time.Millisecond  // at most so often when poked
 	promoteIdle  = 500 * time.Millisecond // and so often without
 	choresEvery  = time.Second
@@ -85,10 +85,8 @@ func (m *Maintainer) promote(ctx context.Context) {
 			}
 		}
 		// A poke may bring the look forward, but not before a moment has passed.
-		if !m.sleep(ctx, min(wait, m.shared(promoteEvery)), nil) {
-			return
-		}
-		if rest := wait - m.shared(promoteEvery); rest > 0 && !m.sleep(ctx, rest, m.poked) {
+		moment := min(wait, m.shared(promoteEvery))
+		if !m.sleep(ctx, moment, nil) || wait > moment && !m.sleep(ctx, wait-moment, m.poked) {
 			return
 		}
 	}

@@ -33,14 +33,15 @@ func pinned(t *testing.T, pin []string) {
 	exec(t, conn, `SELECT weir.set('retention', '0 s')`)
 	exec(t, conn, `SELECT weir.set('retention_bytes', '33554432')`)
 	worker := startWorker(t, conn, "q")
-	exec(t, conn, `VACUUM weir.setting`) // an operator's updates are the one exception
 	for _, sql := range pin {
 		exec(t, holder, sql)
 	}
 
 	produced := make(chan error, 1)
-	go func() { // ends with its jobs or the connection
+	room := make(chan struct{}, 4) // the backlog is bounded, or it would be what fills the log
+	go func() {                    // ends with its jobs or the connection
 		for range total / atOnce {
+			room <- struct{}{}
 			if _, err := producer.Exec(context.Background(), `SELECT weir.enqueue_many(array_fill('q'::text, ARRAY[$1::int]),
 				array_fill('noop'::text, ARRAY[$1::int]), array_fill('{"n": 1}'::jsonb, ARRAY[$1::int]))`, atOnce); err != nil {
 				produced <- err
@@ -58,6 +59,9 @@ func pinned(t *testing.T, pin []string) {
 		ids := pinnedStep(t, conn, worker, batch)
 		if ids == batch {
 			claims = append(claims, time.Since(before))
+		}
+		if done/atOnce < (done+ids)/atOnce {
+			<-room
 		}
 		if done += ids; ids == 0 || len(claims)%20 == 0 {
 			if did := value[string](t, conn, `SELECT coalesce(weir.rotate(), '')`); len(did) > 0 && did[0] == 'r' {
@@ -99,6 +103,9 @@ func pinned(t *testing.T, pin []string) {
 	if err := conn.QueryRow(t.Context(), `SELECT state FROM pg_stat_activity WHERE pid = $1`, holder.PgConn().PID()).Scan(&state); err != nil || state != "idle in transaction" {
 		t.Errorf("the horizon is not pinned any more: %s %v", state, err)
 	}
+	for _, c := range []*pgx.Conn{conn, producer} { // a session reports all that it counted when it ends
+		_ = c.Close(t.Context())
+	}
 	noneDead(t, url, total)
 	exec(t, holder, `COMMIT`)
 }
@@ -136,13 +143,13 @@ func median(all []time.Duration) time.Duration {
 // noneDead fails the test when a table of Weir's has a dead tuple. It first waits until the statistics have counted all inserts.
 func noneDead(t *testing.T, url string, inserted int) {
 	t.Helper()
-	conn := connect(t, url) // a new session sees new statistics
+	conn := connect(t, url)
 	until(t, "the statistics are current", func() bool {
-		// A session reports what it counted when it goes idle, at most once a second, and at its end at the latest.
 		return value[int64](t, conn, `SELECT sum(n_tup_ins)::bigint FROM pg_stat_all_tables WHERE schemaname = 'weir' AND relname LIKE 'job\_%'`) >= int64(inserted)
 	})
 	rows, err := conn.Query(t.Context(), `SELECT relname::text || ' has ' || n_dead_tup || ' dead tuples, ' || n_tup_upd || ' updates, ' || n_tup_del || ' deletes'
-		FROM pg_stat_all_tables WHERE schemaname = 'weir' AND n_dead_tup > 0`)
+		FROM pg_stat_all_tables WHERE schemaname = 'weir'
+		AND n_dead_tup > CASE relname WHEN 'setting' THEN 2 ELSE 0 END -- the two updates that an operator asked for`)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,0 +1,237 @@
+package proof
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/weir-pg/weir/internal/pgtest"
+)
+
+// fence ends a worker and returns how many of its attempts were lost; nil while it is recording.
+func fence(t *testing.T, q querier, worker int32) *int {
+	t.Helper()
+	return value[*int](t, q, `SELECT weir.fence($1, 'the test says so')`, worker)
+}
+
+func wantFenced(t *testing.T, q querier, worker int32, lost int) {
+	t.Helper()
+	if got := fence(t, q, worker); got == nil || *got != lost {
+		t.Errorf("fence: %v attempts were lost, want %d", got, lost)
+	}
+}
+
+// TestFencedWorkerIsRefused: a zombie can claim nothing and overwrite nothing; what it had not recorded is worked again by others.
+func TestFencedWorkerIsRefused(t *testing.T) {
+	conn := connect(t, pgtest.Database(t))
+	ctx := t.Context()
+	ids := enqueueN(t, conn, "q", 4)
+	zombie, other := startWorker(t, conn, "q"), startWorker(t, conn, "q")
+	got := mustClaim(t, conn, zombie, "q", 3)
+	mustComplete(t, conn, zombie, got[:1])
+	wantFenced(t, conn, zombie, 2)
+	wantFenced(t, conn, zombie, 0) // once more
+
+	_, err := claim(ctx, conn, zombie, []string{"q"}, []int32{1})
+	wantCode(t, "claim", err, "WR001")
+	wantCode(t, "complete", complete(ctx, conn, zombie, got[1:]), "WR001")
+	_, err = finish(ctx, conn, zombie, got[1], "failed", time.Time{})
+	wantCode(t, "finish", err, "WR001")
+	if !value[bool](t, conn, `SELECT fenced FROM weir.heartbeat($1)`, zombie) {
+		t.Error("heartbeat does not tell that the worker is fenced")
+	}
+	_, err = claim(ctx, conn, 999_999, []string{"q"}, []int32{1})
+	wantCode(t, "claim of an unknown worker", err, "WR001")
+
+	attempts := map[int64]int32{}
+	again := claimAll(t, conn, other, "q")
+	for _, a := range again {
+		attempts[a.ID] = a.Attempt
+	}
+	if len(again) != 3 || attempts[ids[1]] != 2 || attempts[ids[2]] != 2 || attempts[ids[3]] != 1 {
+		t.Errorf("claimed %v, want attempts 2, 2 and 1 of jobs %v", attempts, ids[1:])
+	}
+	mustComplete(t, conn, other, again)
+	for _, id := range ids {
+		if state := value[string](t, conn, `SELECT state FROM weir.job_info($1)`, id); state != "completed" {
+			t.Errorf("job %d is %s, want completed", id, state)
+		}
+	}
+	if worker := value[int32](t, conn, `SELECT worker FROM weir.job_info($1)`, ids[0]); worker != zombie {
+		t.Errorf("the result that worker %d recorded before its fence is now worker %d's", zombie, worker)
+	}
+}
+
+// TestFenceWaitsForAResultInFlight: results and fence exclude one another, without either waiting.
+func TestFenceWaitsForAResultInFlight(t *testing.T) {
+	url := pgtest.Database(t)
+	conn, inside := connect(t, url), connect(t, url)
+	enqueueN(t, conn, "q", 2)
+	worker, other := startWorker(t, conn, "q"), startWorker(t, conn, "q")
+	got := mustClaim(t, conn, worker, "q", 2)
+	exec(t, inside, `BEGIN`)
+	mustComplete(t, inside, worker, got[:1])
+	exec(t, conn, `SET statement_timeout = '10s'`)
+	if n := fence(t, conn, worker); n != nil {
+		t.Errorf("fence returned %d, want NULL while a result is in flight", *n)
+	}
+	if n := len(mustClaim(t, conn, other, "q", 10)); n > 0 {
+		t.Errorf("%d attempts were handed out again", n)
+	}
+	exec(t, inside, `COMMIT`)
+	wantFenced(t, conn, worker, 1)
+	again := claimAll(t, conn, other, "q")
+	if len(again) != 1 || again[0].ID != got[1].ID || again[0].Attempt != 2 {
+		t.Errorf("claimed %v, want the second attempt of job %d alone", again, got[1].ID)
+	}
+}
+
+// TestRescueTakesOverFromTheSilent: a worker that is silent past its lease loses its attempts, one that beats keeps them.
+func TestRescueTakesOverFromTheSilent(t *testing.T) {
+	conn := connect(t, pgtest.Database(t))
+	enqueueN(t, conn, "q", 10)
+	silent := value[int32](t, conn, `SELECT weir.worker_start('silent', ARRAY['q'], '1 second')`)
+	beating := value[int32](t, conn, `SELECT weir.worker_start('beating', ARRAY['q'], '1 second')`)
+	lost, kept := mustClaim(t, conn, silent, "q", 5), mustClaim(t, conn, beating, "q", 5)
+	rescued := 0
+	until(t, "the silent worker's attempts are rescued", func() bool {
+		if value[bool](t, conn, `SELECT fenced FROM weir.heartbeat($1, 5)`, beating) {
+			t.Fatal("a worker that beats was fenced")
+		}
+		rescued += value[int](t, conn, `SELECT weir.rescue()`)
+		return rescued > 0
+	})
+	if rescued != len(lost) {
+		t.Errorf("%d attempts were rescued, want %d", rescued, len(lost))
+	}
+	mustComplete(t, conn, beating, kept)
+	for _, a := range claimAll(t, conn, startWorker(t, conn, "q"), "q") {
+		if a.Attempt != 2 {
+			t.Errorf("%v was handed out again, want second attempts only", a)
+		}
+	}
+}
+
+// TestResultNamesItsBatch: a result is refused when its batch is another worker's, or does not exist.
+func TestResultNamesItsBatch(t *testing.T) {
+	conn := connect(t, pgtest.Database(t))
+	ctx := t.Context()
+	enqueueN(t, conn, "q", 2)
+	one, two := startWorker(t, conn, "q"), startWorker(t, conn, "q")
+	a, b := mustClaim(t, conn, one, "q", 1), mustClaim(t, conn, two, "q", 1)
+	wantCode(t, "complete of another's batch", complete(ctx, conn, one, b), "WR002")
+	wantCode(t, "complete of one's own and another's batch", complete(ctx, conn, one, append(a, b...)), "WR002")
+	_, err := finish(ctx, conn, one, b[0], "failed", time.Time{})
+	wantCode(t, "finish of another's batch", err, "WR002")
+	nowhere := a[0]
+	nowhere.Seq = 1000
+	wantCode(t, "complete of no batch", complete(ctx, conn, one, []attempt{nowhere}), "WR002")
+	_, err = finish(ctx, conn, one, nowhere, "retried", time.Time{})
+	wantCode(t, "finish of no batch", err, "WR002")
+	stranger := a[0]
+	stranger.ID = b[0].ID
+	if first, err := finish(ctx, conn, one, stranger, "retried", time.Time{}); err != nil || first {
+		t.Errorf("finish of a job that is not in its batch: %v %v, want false", first, err)
+	}
+	if n := value[int](t, conn, `SELECT count(*) FROM weir.result`); n != 0 {
+		t.Errorf("%d results were recorded, want none", n)
+	}
+	mustComplete(t, conn, one, a)
+	mustComplete(t, conn, two, b)
+}
+
+// TestFinishMayBeRepeated: a client that lost its connection says again what it said; there is one result and one next attempt.
+func TestFinishMayBeRepeated(t *testing.T) {
+	url := pgtest.Database(t)
+	conn, second := connect(t, url), connect(t, url)
+	enqueueN(t, conn, "q", 3)
+	worker := startWorker(t, conn, "q")
+	got := mustClaim(t, conn, worker, "q", 3)
+	for i, want := range []bool{true, false, false} {
+		if first, err := finish(t.Context(), conn, worker, got[0], "retried", time.Time{}); err != nil || first != want {
+			t.Errorf("call %d: %v %v, want %v", i+1, first, err, want)
+		}
+	}
+	// The first call is still uncommitted when the second comes: it waits for it, then finds it.
+	exec(t, conn, `BEGIN`)
+	if first, err := finish(t.Context(), conn, worker, got[1], "released", time.Time{}); err != nil || !first {
+		t.Errorf("finish: %v %v", first, err)
+	}
+	answer := make(chan bool, 1)
+	go func() { // ends when conn commits or the connection is closed
+		first, err := finish(context.Background(), second, worker, got[1], "released", time.Time{})
+		answer <- first || err != nil
+	}()
+	watch := connect(t, url)
+	until(t, "the second call waits", func() bool {
+		return value[bool](t, watch, `SELECT cardinality(pg_blocking_pids($1)) > 0`, second.PgConn().PID())
+	})
+	exec(t, conn, `COMMIT`)
+	if <-answer {
+		t.Error("the second call did not find the first")
+	}
+	mustComplete(t, conn, worker, got[2:])
+	mustComplete(t, conn, worker, got[2:])
+	again := claimAll(t, conn, worker, "q")
+	if len(again) != 2 || again[0].Attempt != 2 || again[1].Attempt != 2 {
+		t.Errorf("claimed %v, want one second attempt of the first two jobs", again)
+	}
+	if n := value[int](t, conn, `SELECT count(*) FROM weir.result, unnest(ids)`); n != 3 {
+		t.Errorf("%d results, want 3", n)
+	}
+}
+
+// TestLastAttemptLostIsFailed: when a worker dies in the last attempt, the job has failed, with the reason.
+func TestLastAttemptLostIsFailed(t *testing.T) {
+	conn := connect(t, pgtest.Database(t))
+	id := value[int64](t, conn, `SELECT weir.enqueue('q', 'k', max_attempts => 2)`)
+	for n := range 2 {
+		worker := startWorker(t, conn, "q")
+		if got := mustClaim(t, conn, worker, "q", 10); len(got) != 1 || int(got[0].Attempt) != n+1 {
+			t.Fatalf("claimed %v, want attempt %d", got, n+1)
+		}
+		wantFenced(t, conn, worker, 1)
+	}
+	if got := claimAll(t, conn, startWorker(t, conn, "q"), "q"); len(got) > 0 {
+		t.Errorf("claimed %v after the last attempt", got)
+	}
+	if state, reason := value[string](t, conn, `SELECT state FROM weir.job_info($1)`, id), value[string](t, conn, `SELECT error FROM weir.job_info($1)`, id); state != "failed" || reason != "the test says so" {
+		t.Errorf("the job is %s (%s), want failed", state, reason)
+	}
+}
+
+// TestRetryFindsItsOwnAttempt: a batch that begins with a late transaction's job spans the earlier attempts of its other jobs; ending one
+// of them must be followed by the attempt after it, not by a copy of an earlier one, and reclaiming must carry that one alone.
+func TestRetryFindsItsOwnAttempt(t *testing.T) {
+	url := pgtest.Database(t)
+	conn, late := connect(t, url), connect(t, url)
+	exec(t, conn, `SELECT weir.set('retention', '0 s')`)
+	worker := startWorker(t, conn, "q")
+	exec(t, late, `BEGIN`)
+	exec(t, late, `SELECT weir.enqueue('q', 'late')`)
+	id := value[int64](t, conn, `SELECT weir.enqueue('q', 'k')`)
+	first := mustClaim(t, conn, worker, "q", 10) // past the late transaction
+	if len(first) != 1 || first[0].ID != id {
+		t.Fatalf("claimed %v, want job %d", first, id)
+	}
+	if _, err := finish(t.Context(), conn, worker, first[0], "retried", time.Time{}); err != nil {
+		t.Fatal(err)
+	}
+	exec(t, late, `COMMIT`)
+	second := mustClaim(t, conn, worker, "q", 10)
+	if len(second) != 2 || second[1].ID != id || second[1].Attempt != 2 {
+		t.Fatalf("claimed %v, want the late job and attempt 2 of job %d", second, id)
+	}
+	rotateUntil(t, conn, "opened job 2")
+	rotateUntil(t, conn, "reclaimed job 1")
+	if n := value[int](t, conn, `SELECT count(*) FROM weir.job WHERE id = $1`, id); n != 1 {
+		t.Errorf("%d rows of the job were carried, want that of its running attempt", n)
+	}
+	if _, err := finish(t.Context(), conn, worker, second[1], "retried", time.Time{}); err != nil {
+		t.Fatal(err)
+	}
+	third := mustClaim(t, conn, worker, "q", 10)
+	if len(third) != 1 || third[0].ID != id || third[0].Attempt != 3 {
+		t.Errorf("claimed %v, want attempt 3 of job %d", third, id)
+	}
+}

@@ -1,0 +1,134 @@
+package proof
+
+import (
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/weir-pg/weir/internal/pgtest"
+)
+
+// promote promotes and returns how many; the next due time is zero when none is known.
+func promote(t *testing.T, conn *pgx.Conn, most int) (int, time.Time) {
+	t.Helper()
+	var n int
+	var next *time.Time
+	if err := conn.QueryRow(t.Context(), `SELECT promoted, next_due FROM weir.promote($1)`, most).Scan(&n, &next); err != nil {
+		t.Fatalf("promote: %v", err)
+	}
+	if next == nil {
+		return n, time.Time{}
+	}
+	return n, *next
+}
+
+// TestPromotionMissesNothing: every job for later is promoted once: ties, those whose transaction commits after their time, and those of a
+// transaction that is prepared meanwhile.
+func TestPromotionMissesNothing(t *testing.T) {
+	url := pgtest.Database(t)
+	conn, open, prepared, aborted := connect(t, url), connect(t, url), connect(t, url), connect(t, url)
+	worker := startWorker(t, conn, "q")
+	const soon = `now() + interval '100 ms'`
+	for _, c := range []*pgx.Conn{open, prepared, aborted} {
+		exec(t, c, `BEGIN`)
+		exec(t, c, `SELECT weir.enqueue('q', 'late', run_at => `+soon+`)`)
+	}
+	exec(t, prepared, `PREPARE TRANSACTION 'TestPromotionMissesNothing'`)
+	hour := value[time.Time](t, conn, `SELECT date_trunc('second', now()) + interval '1 hour'`)
+	exec(t, conn, `SELECT weir.enqueue('q', 'hour', run_at => $1)`, hour)
+	const ties, most = 5000, 1000
+	tie := value[time.Time](t, conn, `SELECT now() + interval '300 ms'`)
+	exec(t, conn, `SELECT weir.enqueue_many(array_fill('q'::text, ARRAY[$1::int]), array_fill('tie'::text, ARRAY[$1::int]),
+		array_fill('{}'::jsonb, ARRAY[$1::int]), run_at => array_fill($2::timestamptz, ARRAY[$1::int]))`, ties, tie)
+
+	total, calls := 0, 0
+	until(t, "all ties are promoted", func() bool {
+		n, next := promote(t, conn, most)
+		if n > most {
+			t.Errorf("promoted %d in one call, want at most %d", n, most)
+		}
+		if n > 0 {
+			calls++
+		}
+		total += n
+		want := tie
+		if total >= ties {
+			want = hour
+		}
+		if !next.Equal(want) {
+			t.Errorf("after %d promotions the next is due at %v, want %v", total, next, want)
+		}
+		return total >= ties
+	})
+	if calls != ties/most {
+		t.Errorf("%d calls promoted something, want %d", calls, ties/most)
+	}
+	if n, _ := promote(t, conn, most); n != 0 {
+		t.Errorf("promoted %d once more", n)
+	}
+	// Their time has passed long ago, and the cursor with it.
+	exec(t, open, `COMMIT`)
+	if n, next := promote(t, conn, most); n != 1 || !next.Equal(hour) {
+		t.Errorf("promoted %d of the transaction that committed late, next due %v; want 1 and %v", n, next, hour)
+	}
+	exec(t, aborted, `ROLLBACK`)
+	exec(t, conn, `COMMIT PREPARED 'TestPromotionMissesNothing'`)
+	if n, _ := promote(t, conn, most); n != 1 {
+		t.Errorf("promoted %d of the prepared transaction, want 1", n)
+	}
+	before := value[int64](t, conn, `SELECT max(seq) FROM weir.promotion`)
+	for range 3 {
+		if n, _ := promote(t, conn, most); n != 0 {
+			t.Errorf("promoted %d once more", n)
+		}
+	}
+	if after := value[int64](t, conn, `SELECT max(seq) FROM weir.promotion`); after != before {
+		t.Errorf("promote wrote %d rows with nothing to do", after-before)
+	}
+
+	kinds, seen := map[string]int{}, map[int64]bool{}
+	for _, a := range claimAll(t, conn, worker, "q") {
+		if kinds[a.Kind]++; seen[a.ID] {
+			t.Errorf("job %d was promoted twice", a.ID)
+		}
+		seen[a.ID] = true
+	}
+	if kinds["tie"] != ties || kinds["late"] != 2 || kinds["hour"] != 0 {
+		t.Errorf("claimed %v, want %d ties and 2 late ones", kinds, ties)
+	}
+}
+
+// TestPromotionOutlivesItsSegments: rotating later gives promoted rows back and carries the others along, the late ones too.
+func TestPromotionOutlivesItsSegments(t *testing.T) {
+	url := pgtest.Database(t)
+	conn, late := connect(t, url), connect(t, url)
+	worker := startWorker(t, conn, "q")
+	exec(t, late, `BEGIN`)
+	exec(t, late, `SELECT weir.enqueue('q', 'late', run_at => now() + interval '50 ms')`)
+	exec(t, conn, `SELECT weir.enqueue('q', 'hour', run_at => now() + interval '1 hour')`)
+	exec(t, conn, `SELECT weir.enqueue_many(array_fill('q'::text, ARRAY[1000]), array_fill('soon'::text, ARRAY[1000]),
+		array_fill('{}'::jsonb, ARRAY[1000]), run_at => array_fill(now() + interval '50 ms', ARRAY[1000]))`)
+	total := 0
+	until(t, "all that is due is promoted", func() bool {
+		n, _ := promote(t, conn, 2000)
+		total += n
+		return total == 1000
+	})
+	if did := value[string](t, conn, `SELECT coalesce(weir.rotate_later(0), '')`); did != "opened later 2" {
+		t.Errorf("rotate_later says %q under a transaction in flight, want it to open segment 2", did)
+	}
+	exec(t, late, `COMMIT`)
+	until(t, "the first segment is reclaimed", func() bool {
+		return value[string](t, conn, `SELECT coalesce(weir.rotate_later(0), '')`) == "reclaimed later 1"
+	})
+	if n := value[int](t, conn, `SELECT count(*) FROM weir.later`); n != 2 {
+		t.Errorf("%d rows were carried along, want the late one and the one for later", n)
+	}
+	if n, _ := promote(t, conn, 2000); n != 1 {
+		t.Errorf("promoted %d, want the late one", n)
+	}
+	if got := claimAll(t, conn, worker, "q"); len(got) != 1001 {
+		t.Errorf("claimed %d jobs, want 1001", len(got))
+	}
+}

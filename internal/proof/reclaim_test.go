@@ -1,0 +1,193 @@
+package proof
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/weir-pg/weir/internal/pgtest"
+)
+
+// turn fills the active segment with finished jobs until the next is opened, then reclaims all closed ones.
+func turn(t *testing.T, conn *pgx.Conn, worker int32) {
+	t.Helper()
+	openNext(t, conn, worker)
+	rotateUntil(t, conn, "reclaimed")
+}
+
+// openNext fills the active segment until the next is opened.
+func openNext(t *testing.T, conn *pgx.Conn, worker int32) {
+	t.Helper()
+	until(t, "another segment is opened", func() bool {
+		exec(t, conn, `SELECT weir.enqueue_many(array_fill('filler'::text, ARRAY[500]), array_fill('k'::text, ARRAY[500]),
+			array_fill(jsonb_build_object('pad', repeat('x', 500)), ARRAY[500]))`)
+		mustComplete(t, conn, worker, claimAll(t, conn, worker, "filler"))
+		did := value[string](t, conn, `SELECT coalesce(weir.rotate(), '')`)
+		return len(did) > 6 && did[:6] == "opened"
+	})
+}
+
+func smallSegments(t *testing.T, conn *pgx.Conn) {
+	t.Helper()
+	exec(t, conn, `SELECT weir.set('retention', '0 s')`)
+	exec(t, conn, `SELECT weir.set('retention_bytes', '1048576')`)
+}
+
+// TestReclaimKeepsWhatIsUnfinished: jobs that run, wait, wait in a paused queue, were committed late or are for later outlive the segments
+// that they were logged in, keep their order, and end under the batch that they were claimed in.
+func TestReclaimKeepsWhatIsUnfinished(t *testing.T) {
+	url := pgtest.Database(t)
+	conn, late := connect(t, url), connect(t, url)
+	smallSegments(t, conn)
+	worker := startWorker(t, conn, "q", "paused", "filler", "later")
+	ids := enqueueN(t, conn, "q", 10)
+	pausedIDs := enqueueN(t, conn, "paused", 5)
+	urgent := value[int64](t, conn, `SELECT weir.enqueue('q', 'k', priority => 1)`)
+	laterID := value[int64](t, conn, `SELECT weir.enqueue('later', 'k', '{"k": "later"}', run_at => now() + interval '1 hour')`)
+	exec(t, conn, `SELECT weir.pause('paused')`)
+	exec(t, late, `BEGIN`)
+	lateIDs := enqueueN(t, late, "q", 3)
+	behind := enqueueN(t, conn, "q", 2)
+	// Priority first; then past the late transaction: its jobs are pending now.
+	running := mustClaim(t, conn, worker, "q", 12)
+	if want := append([]int64{urgent}, append(slices.Clone(ids), behind[0])...); !slices.Equal(idsOf(running), want) {
+		t.Fatalf("claimed %v, want %v", idsOf(running), want)
+	}
+	mustComplete(t, conn, worker, running[1:3])
+	exec(t, late, `COMMIT`)
+
+	for n := range 6 {
+		turn(t, conn, worker)
+		exec(t, conn, `SELECT weir.rotate_later(0)`)
+		if segment := value[int](t, conn, `SELECT segment FROM weir.job WHERE id = $1`, ids[9]); n == 0 && segment == 1 {
+			t.Error("a running job was not carried along")
+		}
+	}
+	for _, a := range running[3:5] {
+		if first, err := finish(t.Context(), conn, worker, a, "failed", time.Time{}); err != nil || !first {
+			t.Errorf("finish after the segment was reclaimed: %v %v", first, err)
+		}
+	}
+	mustComplete(t, conn, worker, append(running[:1:1], running[5:]...))
+	if state := value[string](t, conn, `SELECT state FROM weir.job_info($1)`, ids[2]); state != "failed" {
+		t.Errorf("job %d is %s, want failed", ids[2], state)
+	}
+	// The late ones stand before what had not been claimed when they came, each still in its order.
+	rest := claimAll(t, conn, worker, "q")
+	if want := append(slices.Clone(lateIDs), behind[1]); !slices.Equal(idsOf(rest), want) {
+		t.Errorf("claimed %v, want %v", idsOf(rest), want)
+	}
+	if got := claimAll(t, conn, worker, "paused"); len(got) > 0 {
+		t.Errorf("claimed %v from a paused queue", idsOf(got))
+	}
+	exec(t, conn, `SELECT weir.resume('paused')`)
+	unpaused := claimAll(t, conn, worker, "paused")
+	if !slices.Equal(idsOf(unpaused), pausedIDs) {
+		t.Errorf("claimed %v, want %v", idsOf(unpaused), pausedIDs)
+	}
+	if state := value[string](t, conn, `SELECT state FROM weir.job_info($1)`, laterID); state != "later" {
+		t.Errorf("the job for later is %s", state)
+	}
+	mustComplete(t, conn, worker, append(rest, unpaused...))
+	turn(t, conn, worker)
+	turn(t, conn, worker)
+	if n := value[int](t, conn, `SELECT count(*) FROM weir.job WHERE kind = 'k' AND lane / 4 <> (SELECT id FROM weir.queue WHERE name = 'filler')`); n != 0 {
+		t.Errorf("%d finished jobs were carried along", n)
+	}
+}
+
+// TestReclaimWaitsForNobody: a transaction in flight, a prepared one and a result in flight postpone the reclaiming of their segment;
+// meanwhile everybody works, and the other segments rotate.
+func TestReclaimWaitsForNobody(t *testing.T) {
+	url := pgtest.Database(t)
+	for name, c := range map[string]struct{ hold, release string }{
+		"in flight": {"", "COMMIT"},
+		"prepared":  {"PREPARE TRANSACTION 'TestReclaimWaitsForNobody'", "COMMIT PREPARED 'TestReclaimWaitsForNobody'"},
+		"result":    {"", "COMMIT"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			url := url
+			if name != "in flight" {
+				url = pgtest.Database(t)
+			}
+			conn, holder := connect(t, url), connect(t, url)
+			smallSegments(t, conn)
+			exec(t, conn, `SET statement_timeout = '10s'`)
+			worker := startWorker(t, conn, "q", "filler")
+			enqueueN(t, conn, "q", 1)
+			claimed := mustClaim(t, conn, worker, "q", 1)
+			exec(t, holder, `BEGIN`)
+			if name == "result" {
+				mustComplete(t, holder, worker, claimed)
+			} else {
+				enqueueN(t, holder, "q", 1)
+			}
+			if c.hold != "" {
+				exec(t, holder, c.hold)
+			}
+			openNext(t, conn, worker)
+			for range 5 {
+				if value[bool](t, conn, `SELECT weir.reclaim(1)`) {
+					t.Fatal("the segment was reclaimed under a transaction in flight")
+				}
+				exec(t, conn, `SELECT weir.enqueue('filler', 'k')`)
+				mustComplete(t, conn, worker, claimAll(t, conn, worker, "filler"))
+			}
+			if name != "result" { // which holds all partitions of batch and result in the weakest mode
+				openNext(t, conn, worker)
+				until(t, "the other segment is reclaimed", func() bool { return value[bool](t, conn, `SELECT weir.reclaim(2)`) })
+			}
+			exec(t, holder, c.release)
+			until(t, "the segment is reclaimed", func() bool {
+				return value[string](t, conn, `SELECT coalesce(weir.rotate(), '')`) == "reclaimed job 1"
+			})
+			if name == "result" {
+				wantFenced(t, conn, worker, 0)
+				return
+			}
+			if got := claimAll(t, conn, worker, "q"); len(got) != 1 {
+				t.Errorf("claimed %v, want the one job that was in flight", got)
+			}
+			mustComplete(t, conn, worker, claimed)
+		})
+	}
+}
+
+// TestRotationSurvivesARollback: the active segment is a register that does not roll back, the list of events does. Segments must not be
+// lost between the two.
+func TestRotationSurvivesARollback(t *testing.T) {
+	url := pgtest.Database(t)
+	conn := connect(t, url)
+	smallSegments(t, conn)
+	worker := startWorker(t, conn, "q", "filler")
+	enqueueN(t, conn, "q", 3)
+	exec(t, conn, `BEGIN`)
+	rotateUntil2(t, conn)
+	exec(t, conn, `ROLLBACK`)
+	if active := value[int](t, conn, `SELECT last_value FROM weir.active_job`); active != 2 {
+		t.Fatalf("segment %d is active, want 2", active)
+	}
+	for range 3 {
+		turn(t, conn, worker)
+	}
+	if n := value[int](t, conn, `SELECT count(*) FROM weir.job WHERE segment = 1 AND kind = 'k'`); n > 3 && value[int](t, conn, `SELECT last_value FROM weir.active_job`) != 1 {
+		t.Errorf("segment 1 is never reclaimed")
+	}
+	got := claimAll(t, conn, worker, "q")
+	if len(got) != 3 {
+		t.Errorf("claimed %d jobs, want 3", len(got))
+	}
+	if segment := value[int](t, conn, `SELECT max(segment) FROM weir.job WHERE id = $1`, got[0].ID); segment == 1 && value[int](t, conn, `SELECT last_value FROM weir.active_job`) != 1 {
+		t.Error("three turns later the jobs are still in segment 1: it is not reclaimed any more")
+	}
+}
+
+// rotateUntil2 opens a segment inside an open transaction.
+func rotateUntil2(t *testing.T, conn *pgx.Conn) {
+	t.Helper()
+	exec(t, conn, `SELECT weir.enqueue_many(array_fill('filler'::text, ARRAY[1000]), array_fill('k'::text, ARRAY[1000]),
+		array_fill(jsonb_build_object('pad', repeat('x', 500)), ARRAY[1000]))`)
+	rotateUntil(t, conn, "opened job 2")
+}

@@ -1,0 +1,247 @@
+package weir_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/weir-pg/weir"
+	"github.com/weir-pg/weir/internal/pgtest"
+	"github.com/weir-pg/weir/schema"
+)
+
+func TestStopFinishesWhatRunsAndHandsBackTheRest(t *testing.T) {
+	r := newRig(t)
+	started, release := make(chan int64, 10), make(chan struct{})
+	stop := r.work(func(_ context.Context, job *weir.Job[number]) error {
+		started <- job.ID
+		<-release
+		return nil
+	}, func(c *weir.WorkerConfig) { c.Queues = map[string]int{"default": 1} })
+	first := r.enqueue(1, nil)
+	receive(t, started, "the first job starts")
+	second := r.enqueue(2, nil)
+	stopped := make(chan error, 1)
+	go func() { stopped <- stop() }()
+	close(release)
+	if err := receive(t, stopped, "the worker stops"); err != nil {
+		t.Fatal(err)
+	}
+	r.await(first, weir.Completed)
+	if info, _ := r.client.Job(t.Context(), second); info.State != string(weir.Available) {
+		t.Errorf("the job that had not started is %s", info.State)
+	}
+	workers, err := r.client.Workers(t.Context())
+	if err != nil || len(workers) != 1 || workers[0].State != "ended" {
+		t.Errorf("workers %+v (%v)", workers, err)
+	}
+}
+
+func TestStopInterruptsWhatOutlastsTheDeadline(t *testing.T) {
+	r := newRig(t)
+	started, cause := make(chan struct{}, 1), make(chan error, 1)
+	stop := r.work(func(ctx context.Context, job *weir.Job[number]) error {
+		if job.Attempt > 1 {
+			return nil
+		}
+		started <- struct{}{}
+		<-ctx.Done()
+		cause <- context.Cause(ctx)
+		return ctx.Err()
+	}, func(c *weir.WorkerConfig) { c.StopTimeout = 50 * time.Millisecond })
+	id := r.enqueue(1, &weir.Options{MaxAttempts: 1})
+	receive(t, started, "the job starts")
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	if err := receive(t, cause, "the job is interrupted"); !errors.Is(err, weir.ErrStopping) {
+		t.Errorf("cause %v", err)
+	}
+	info := r.await(id, weir.Available)
+	if info.Attempt != 2 || info.MaxAttempts != 2 {
+		t.Errorf("handed back as %+v: an interruption must not use up an attempt", info)
+	}
+	r.work(func(context.Context, *weir.Job[number]) error { return nil }, nil)
+	r.await(id, weir.Completed)
+}
+
+func TestJobsOfASilentWorkerAreRescued(t *testing.T) {
+	r := newRig(t)
+	// A worker that claims and is never heard of again.
+	var dead int32
+	if err := r.pool.QueryRow(t.Context(), `SELECT weir.worker_start('dead', '{default}', '1 second')`).Scan(&dead); err != nil {
+		t.Fatal(err)
+	}
+	id := r.enqueue(1, nil)
+	if tag, err := r.pool.Exec(t.Context(), `SELECT * FROM weir.claim($1, '{default}', '{10}')`, dead); err != nil || tag.RowsAffected() != 1 {
+		t.Fatal(tag, err)
+	}
+	r.work(func(context.Context, *weir.Job[number]) error { return nil }, nil)
+	info := r.await(id, weir.Completed)
+	if info.Attempt != 2 || len(info.Errors) != 1 || info.Errors[0].Outcome != "lost" {
+		t.Errorf("rescued as %+v", info)
+	}
+}
+
+func TestFencedWorkerDropsItsJobsAndStartsAgain(t *testing.T) {
+	r := newRig(t)
+	started, cause := make(chan *weir.Job[number], 10), make(chan error, 1)
+	r.work(func(ctx context.Context, job *weir.Job[number]) error {
+		started <- job
+		if job.Attempt > 1 {
+			return nil
+		}
+		<-ctx.Done()
+		cause <- context.Cause(ctx)
+		return nil // too late: this success must not count
+	}, func(c *weir.WorkerConfig) { c.Lease = time.Second })
+	id := r.enqueue(1, nil)
+	receive(t, started, "the job starts")
+	workers, err := r.client.Workers(t.Context())
+	if err != nil || len(workers) != 1 {
+		t.Fatal(workers, err)
+	}
+	if _, err := r.pool.Exec(t.Context(), `SELECT weir.fence($1)`, workers[0].ID); err != nil {
+		t.Fatal(err)
+	}
+	if err := receive(t, cause, "the fenced worker's job is interrupted"); !errors.Is(err, weir.ErrFenced) {
+		t.Errorf("cause %v", err)
+	}
+	if again := receive(t, started, "the job runs again"); again.Attempt != 2 {
+		t.Errorf("attempt %d", again.Attempt)
+	}
+	if info := r.await(id, weir.Completed); info.Attempt != 2 {
+		t.Errorf("completed as attempt %d", info.Attempt)
+	}
+}
+
+func TestWorkerSurvivesRestartsOfTheServer(t *testing.T) {
+	server := pgtest.Server(t, nil)
+	url := server.URL("postgres")
+	migrate(t, url)
+	pool := pgtest.Pool(t, url)
+	r := &rig{t: t, url: url, pool: pool, client: weir.NewClient(pool)}
+	var runs atomic.Int32
+	r.work(func(ctx context.Context, job *weir.Job[number]) error {
+		runs.Add(1)
+		return nil
+	}, nil)
+	r.await(r.enqueue(0, nil), weir.Completed)
+	for round, restart := range []func() error{
+		func() error { return server.Stop(t.Context()) },
+		server.Kill,
+	} {
+		if err := restart(); err != nil {
+			t.Fatal(err)
+		}
+		if err := server.Restart(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		var id int64
+		eventually(t, func() (err error) { // the pool's connections are broken at first
+			id, err = r.client.Enqueue(t.Context(), number{round}, nil)
+			return err
+		})
+		eventually(t, func() error {
+			info, err := r.client.Job(t.Context(), id)
+			if err == nil && info.State != string(weir.Completed) {
+				err = fmt.Errorf("after restart %d the job is %s", round, info.State)
+			}
+			return err
+		})
+	}
+}
+
+func TestWorkerUsesAtMostThreeConnections(t *testing.T) {
+	r := newRig(t)
+	cfg, err := pgxpool.ParseConfig(r.url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg.MaxConns = 50
+	cfg.ConnConfig.RuntimeParams["application_name"] = "weir_count"
+	pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	worker := &rig{t: t, url: r.url, pool: pool, client: weir.NewClient(pool)}
+	var ran atomic.Int32
+	worker.work(func(context.Context, *weir.Job[number]) error {
+		if ran.Add(1)%7 == 0 {
+			return errors.New("now and then")
+		}
+		return nil
+	}, func(c *weir.WorkerConfig) { c.Queues = map[string]int{"default": 500, "more": 500} })
+	jobs := make([]weir.NewJob, 20_000)
+	for i := range jobs {
+		jobs[i] = weir.NewJob{Args: number{i}, Options: &weir.Options{Queue: []string{"default", "more"}[i%2]}}
+	}
+	if _, err := r.client.EnqueueMany(t.Context(), jobs); err != nil {
+		t.Fatal(err)
+	}
+	most := 0
+	eventually(t, func() error {
+		var n int
+		if err := r.pool.QueryRow(t.Context(), `SELECT count(*) FROM pg_stat_activity WHERE application_name = 'weir_count'`).Scan(&n); err != nil {
+			return err
+		}
+		if most = max(most, n); most > 3 {
+			t.Fatalf("%d connections", most)
+		}
+		if got := ran.Load(); got < 20_000 {
+			return fmt.Errorf("%d jobs ran", got)
+		}
+		return nil
+	})
+	t.Logf("at most %d connections", most)
+}
+
+func TestPromotionIsPrompt(t *testing.T) {
+	r := newRig(t)
+	const n = 10_000
+	// The promise is 50 ms on an idle machine, and benchmarks measure it; here it only must not be slow.
+	at := time.Now().Add(2 * time.Second)
+	jobs := make([]weir.NewJob, n)
+	for i := range jobs {
+		jobs[i] = weir.NewJob{Args: number{i}, Options: &weir.Options{RunAt: at}}
+	}
+	if _, err := r.client.EnqueueMany(t.Context(), jobs); err != nil {
+		t.Fatal(err)
+	}
+	var ran, early atomic.Int32
+	done := make(chan struct{})
+	r.work(func(context.Context, *weir.Job[number]) error {
+		if time.Now().Before(at) {
+			early.Add(1)
+		}
+		if ran.Add(1) == n {
+			close(done)
+		}
+		return nil
+	}, func(c *weir.WorkerConfig) { c.Queues = map[string]int{"default": 1000} })
+	receive(t, done, "all scheduled jobs run")
+	if early.Load() > 0 {
+		t.Errorf("%d jobs ran early", early.Load())
+	}
+	t.Logf("the last of %d jobs due at once ran %s after its time", n, time.Since(at))
+}
+
+// migrate installs the schema in a database of a server of its own.
+func migrate(t *testing.T, url string) {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(context.Background())
+	if err := schema.Up(t.Context(), conn); err != nil {
+		t.Fatal(err)
+	}
+}
