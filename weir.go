@@ -108,8 +108,12 @@ func NewClient(pool *pgxpool.Pool) *Client {
 }
 
 // Enqueue enqueues one job in a transaction of its own and returns its id.
-func (c *Client) Enqueue(ctx context.Context, args Args, o *Options) (int64, error) {
-	return c.EnqueueTx(ctx, c.store.Pool(), args, o)
+func (c *Client) Enqueue(ctx context.Context, args Args, o *Options) (id int64, err error) {
+	err = c.store.Direct(ctx, func(q store.Querier) error {
+		id, err = c.EnqueueTx(ctx, q, args, o)
+		return err
+	})
+	return id, err
 }
 
 // EnqueueTx enqueues one job in a transaction of yours.
@@ -128,8 +132,8 @@ func (c *Client) EnqueueTx(ctx context.Context, tx Tx, args Args, o *Options) (i
 // EnqueueMany enqueues jobs in one transaction of its own, all or none, and returns their ids in order.
 // Up to 10,000 are sent at once.
 func (c *Client) EnqueueMany(ctx context.Context, jobs []NewJob) (ids []int64, err error) {
-	err = pgx.BeginFunc(ctx, c.store.Pool(), func(tx pgx.Tx) error {
-		ids, err = c.EnqueueManyTx(ctx, tx, jobs)
+	err = c.store.InTx(ctx, func(q store.Querier) error {
+		ids, err = c.EnqueueManyTx(ctx, q, jobs)
 		return err
 	})
 	return ids, err

@@ -28,7 +28,7 @@ type WorkerConfig struct {
 	// Retry is how long to wait before the attempt that follows a failed one. Default: Backoff.
 	Retry func(attempt int, err error) time.Duration
 	// Lease: when the database has not heard of the worker for so long, its jobs are given to others.
-	// 1 second to 1 day; default 30 seconds.
+	// 1 second to 5 minutes; default 30 seconds.
 	Lease time.Duration
 	// StopTimeout is how long running jobs may go on after Run's context has ended; then their contexts
 	// end, and what does not complete is handed back. Default 30 seconds.
@@ -81,8 +81,8 @@ func (c *Client) NewWorker(cfg WorkerConfig) (*Worker, error) {
 	if cfg.Lease == 0 {
 		cfg.Lease = 30 * time.Second
 	}
-	if cfg.Lease < time.Second || cfg.Lease > 24*time.Hour {
-		return nil, fmt.Errorf("weir: WorkerConfig.Lease must be 1s to 24h, got %s", cfg.Lease)
+	if cfg.Lease < time.Second || cfg.Lease > 5*time.Minute {
+		return nil, fmt.Errorf("weir: WorkerConfig.Lease must be 1s to 5m, got %s", cfg.Lease)
 	}
 	if cfg.StopTimeout == 0 {
 		cfg.StopTimeout = 30 * time.Second

@@ -147,7 +147,7 @@ CREATE TABLE weir.worker (
   name   text        NOT NULL,
   queues text[],
   PRIMARY KEY (id, fenced)
-) WITH (autovacuum_enabled = off);
+);
 COMMENT ON TABLE weir.worker IS 'A row (fenced false) when a worker starts, another (fenced true) when it stops or is fenced. Never updated.';
 
 CREATE TABLE weir.heartbeat (
@@ -166,7 +166,7 @@ COMMENT ON TABLE weir.heartbeat IS
 CREATE TABLE weir.cancel (
   id bigint      PRIMARY KEY,
   at timestamptz NOT NULL DEFAULT now()
-) WITH (autovacuum_enabled = off);
+);
 COMMENT ON TABLE weir.cancel IS 'Tombstones: jobs that must not start, or must stop.';
 
 CREATE TABLE weir.segment (

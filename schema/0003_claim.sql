@@ -52,7 +52,8 @@ BEGIN
       SELECT b.pos_xid, b.pos_id, b.pending, b.pending_after
       FROM weir.batch b WHERE b.lane = l.lane ORDER BY b.seq DESC LIMIT 1) s ON true
     WHERE u.quota > 0
-      AND (EXISTS (SELECT FROM weir.job j
+      AND (s.pos_xid >= pg_snapshot_xmax(pg_current_snapshot())  -- raises below: new jobs would lie before the position
+           OR EXISTS (SELECT FROM weir.job j
                    WHERE j.lane = l.lane AND (j.xid, j.id) > (coalesce(s.pos_xid, '0'), coalesce(s.pos_id, 0)))
            OR (s.pending IS NOT NULL AND EXISTS (
                    SELECT FROM unnest(s.pending, s.pending_after) p(xid, after)

@@ -8,8 +8,8 @@ DECLARE
   new_id integer;
   q      text;
 BEGIN
-  IF worker_start.lease IS NULL OR worker_start.lease < interval '1 second' OR worker_start.lease > interval '1 day' THEN
-    RAISE EXCEPTION 'weir: a worker''s lease must be 1 second to 1 day, got %', worker_start.lease USING ERRCODE = '22023';
+  IF worker_start.lease IS NULL OR worker_start.lease < interval '1 second' OR worker_start.lease > interval '5 minutes' THEN  -- what the heartbeat ring holds
+    RAISE EXCEPTION 'weir: a worker''s lease must be 1 second to 5 minutes, got %', worker_start.lease USING ERRCODE = '22023';
   ELSIF length(worker_start.name) > 200 THEN
     RAISE EXCEPTION 'weir: worker name too long: % characters, at most 200 are allowed', length(worker_start.name) USING ERRCODE = '22023';
   END IF;

@@ -102,7 +102,7 @@ BEGIN
   -- A closed segment is given back once at least half of it has been promoted: so each copy halves.
   SELECT p.* INTO c FROM weir.promotion p ORDER BY p.seq DESC LIMIT 1;
   FOR k IN SELECT s.segment FROM weir.segment s WHERE s.log = 'later' AND s.segment <> active
-           GROUP BY s.segment HAVING weir.segment_state('later', s.segment) = 'closed' ORDER BY max(s.at) LOOP
+           GROUP BY s.segment HAVING weir.segment_state('later', s.segment) <> 'reclaimed' ORDER BY max(s.at) LOOP
     BEGIN
       EXECUTE format('LOCK TABLE weir.later_%s IN ACCESS EXCLUSIVE MODE NOWAIT', k.segment);
       SELECT count(*), count(*) FILTER (WHERE (l.run_at, l.id) > (c.due, c.due_id) OR NOT pg_visible_in_snapshot(l.xid, c.snapshot))

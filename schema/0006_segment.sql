@@ -27,14 +27,15 @@ BEGIN
   size := pg_relation_size('weir.job_' || active) + pg_relation_size('weir.batch_' || active) + pg_relation_size('weir.result_' || active);
   SELECT max(s.at) INTO opened_at FROM weir.segment s WHERE s.log = 'job' AND s.segment = active AND s.event = 'opened';
 
-  IF target IS NOT NULL AND size > 0 AND (size >= bytes OR clock_timestamp() - opened_at >= greatest(retention / 2, interval '1 second')) THEN
+  IF target IS NOT NULL AND size > 0 AND (size >= bytes OR coalesce(clock_timestamp() - opened_at >= greatest(retention / 2, interval '1 second'), true)) THEN
     INSERT INTO weir.segment (log, segment, event) VALUES ('job', active, 'closed'), ('job', target, 'opened');
     PERFORM setval('weir.active_job', target);  -- last: it does not roll back
     RETURN 'opened job ' || target;
   END IF;
 
+  -- One that is not active is closed, whatever its last event says: setval stays where a caller rolls back.
   FOR k IN SELECT s.segment, max(s.at) AS closed_at FROM weir.segment s WHERE s.log = 'job' AND s.segment <> active
-           GROUP BY s.segment HAVING weir.segment_state('job', s.segment) = 'closed' ORDER BY 2 LOOP
+           GROUP BY s.segment HAVING weir.segment_state('job', s.segment) <> 'reclaimed' ORDER BY 2 LOOP
     IF clock_timestamp() - k.closed_at >= retention OR (target IS NULL AND size >= bytes / 2) THEN
       IF weir.reclaim(k.segment) THEN
         RETURN 'reclaimed job ' || k.segment;

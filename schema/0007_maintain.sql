@@ -38,8 +38,6 @@ AS $$
 DECLARE
   next_ring integer := (extract(epoch FROM clock_timestamp())::bigint / 300 + 1) % 3;
   active    integer;
-  s         integer;
-  final     bigint[];
 BEGIN
   IF NOT pg_try_advisory_xact_lock(1464158547, 3) THEN
     RETURN NULL;
@@ -50,7 +48,7 @@ BEGIN
   WHERE i.indrelid IN (('weir.job_' || active)::regclass, ('weir.later_' || pg_sequence_last_value('weir.active_later'))::regclass)
     AND c.relam = (SELECT a.oid FROM pg_am a WHERE a.amname = 'brin');
 
-  -- The small tables are insert-only too: they are emptied whole, and what still counts is put back.
+  -- Small tables that grow all the time are insert-only too: emptied whole, and what still counts put back.
   IF pg_relation_size('weir.heartbeat_' || next_ring) > 0 THEN
     EXECUTE format('LOCK TABLE weir.heartbeat_%s IN ACCESS EXCLUSIVE MODE NOWAIT', next_ring);
     EXECUTE format('TRUNCATE weir.heartbeat_%s', next_ring);
@@ -63,18 +61,6 @@ BEGIN
       INSERT INTO weir.promotion SELECT k.* FROM pg_temp.weir_keep k;
       RETURN 'compacted promotion';
     END IF;
-  ELSIF pg_relation_size('weir.worker') > 1048576 THEN
-    -- Fenced for a day: its results are refused all the same, as an unknown worker's.
-    PERFORM pg_advisory_xact_lock(1464158547, 0);
-    LOCK TABLE weir.worker IN ACCESS EXCLUSIVE MODE NOWAIT;
-    CREATE TEMP TABLE weir_keep ON COMMIT DROP AS
-      SELECT w.* FROM weir.worker w WHERE NOT EXISTS (
-        SELECT FROM weir.worker f WHERE f.id = w.id AND f.fenced AND f.at < now() - interval '1 day');
-    IF (SELECT count(*) FROM pg_temp.weir_keep) * 2 < (SELECT count(*) FROM weir.worker) THEN
-      TRUNCATE weir.worker;
-      INSERT INTO weir.worker SELECT k.* FROM pg_temp.weir_keep k;
-      RETURN 'compacted worker';
-    END IF;
   ELSIF pg_relation_size('weir.segment') > 65536 THEN
     IF pg_try_advisory_xact_lock(1464158547, 1) AND pg_try_advisory_xact_lock(1464158547, 2) THEN
       LOCK TABLE weir.segment IN ACCESS EXCLUSIVE MODE NOWAIT;
@@ -84,18 +70,17 @@ BEGIN
       INSERT INTO weir.segment SELECT k.* FROM pg_temp.weir_keep k;
       RETURN 'compacted segment';
     END IF;
+  ELSIF pg_relation_size('weir.worker') > 1048576 AND EXISTS (SELECT FROM weir.worker w WHERE w.fenced AND w.at < now() - interval '1 day') THEN
+    -- A thousand deploys at a time; results of such a worker are refused all the same, for it is unknown.
+    DELETE FROM weir.worker w WHERE EXISTS (
+      SELECT FROM weir.worker f WHERE f.id = w.id AND f.fenced AND f.at < now() - interval '1 day');
+    RETURN 'forgot workers';
   ELSIF pg_relation_size('weir.cancel') > 1048576 THEN
-    SELECT array_agg(c.id) INTO final
-    FROM (SELECT c.id FROM weir.cancel c ORDER BY c.at LIMIT 5000) c
-    LEFT JOIN LATERAL weir.job_info(c.id) i ON true
-    WHERE i.state IS NULL OR i.state IN ('completed', 'failed', 'cancelled');
-    PERFORM pg_advisory_xact_lock(1464158547, 0);
-    LOCK TABLE weir.cancel IN ACCESS EXCLUSIVE MODE NOWAIT;
-    CREATE TEMP TABLE weir_keep ON COMMIT DROP AS SELECT c.* FROM weir.cancel c WHERE c.id <> ALL (coalesce(final, '{}'));
-    IF cardinality(final) > 0 THEN
-      TRUNCATE weir.cancel;
-      INSERT INTO weir.cancel SELECT k.* FROM pg_temp.weir_keep k;
-      RETURN 'compacted cancel';
+    DELETE FROM weir.cancel c WHERE c.id IN (
+      SELECT o.id FROM (SELECT k.id FROM weir.cancel k ORDER BY k.at LIMIT 1000) o
+      LEFT JOIN LATERAL weir.job_info(o.id) i ON true WHERE i.state IS NULL OR i.finished_at IS NOT NULL);
+    IF FOUND THEN
+      RETURN 'forgot cancellations';
     END IF;
   END IF;
   RETURN NULL;
@@ -104,7 +89,7 @@ EXCEPTION WHEN lock_not_available THEN
 END
 $$;
 COMMENT ON FUNCTION weir.tidy IS
-  'One small chore at a time: summarises the BRIN indexes of the active segments, empties the heartbeat ring ahead of its turn, compacts the small insert-only tables by TRUNCATE. Returns what it did, or NULL. Locks: advisory step 3 (tried), the table ACCESS EXCLUSIVE NOWAIT; for tables that claims read, claims (exclusive, at most 50 ms of waiting).';
+  'One small chore at a time: summarises the BRIN indexes of the active segments, empties the heartbeat ring ahead of its turn, compacts the promoter''s cursor and the history of segments by TRUNCATE, and deletes what thousands of ended workers and cancellations have left. Returns what it did, or NULL. Locks: advisory step 3 (tried), ACCESS EXCLUSIVE NOWAIT on a table that it truncates.';
 
 CREATE FUNCTION weir.rebase() RETURNS bigint
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER

@@ -71,10 +71,7 @@ func Status(ctx context.Context, conn *pgx.Conn) ([]Migration, error) {
 	if err != nil {
 		return nil, err
 	}
-	rows, err := conn.Query(ctx, `SELECT version, applied_at FROM weir.migration ORDER BY version`)
-	if err != nil {
-		return nil, err
-	}
+	rows, _ := conn.Query(ctx, `SELECT version, applied_at FROM weir.migration ORDER BY version`) // rows report the error
 	applied := map[int]time.Time{}
 	var version int
 	var at time.Time

@@ -89,6 +89,28 @@ func (s *Store) exec(ctx context.Context, sql string, args ...any) error {
 	})
 }
 
+// Direct runs f with a querier of its own, outside any transaction.
+func (s *Store) Direct(ctx context.Context, f func(q Querier) error) error {
+	return s.call(ctx, func(mode pgx.QueryExecMode) error { return f(moded{s.pool, mode}) })
+}
+
+// InTx runs f in a transaction of its own.
+func (s *Store) InTx(ctx context.Context, f func(q Querier) error) error {
+	return s.call(ctx, func(mode pgx.QueryExecMode) error {
+		return pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error { return f(moded{tx, mode}) })
+	})
+}
+
+// moded is a querier in a given mode.
+type moded struct {
+	Querier
+	mode pgx.QueryExecMode
+}
+
+func (m moded) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
+	return m.Querier.QueryRow(ctx, sql, append([]any{m.mode}, args...)...)
+}
+
 // Exec is what both pools and transactions have; results of a transaction go through it.
 type Exec interface {
 	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)

@@ -19,6 +19,9 @@ const (
 	Released  Outcome = "released"  // handed back unstarted; does not use up an attempt
 )
 
+// BatchMost is how many jobs weir.claim hands out of one lane at once.
+const BatchMost = 960
+
 // Batch names a batch of a lane.
 type Batch struct {
 	Lane int32

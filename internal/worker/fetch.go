@@ -66,7 +66,7 @@ func (s *session) fetch(ctx context.Context) error {
 		if s.Maintainer != nil {
 			s.Maintainer.Poke()
 		}
-		if got > 0 && got >= wanted/2 {
+		if got > 0 && got >= min(wanted/2, store.BatchMost) {
 			continue
 		}
 		if got > 0 {

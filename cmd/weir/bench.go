@@ -1,0 +1,225 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"runtime/pprof"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/weir-pg/weir"
+	"github.com/weir-pg/weir/internal/bench"
+	"github.com/weir-pg/weir/schema"
+)
+
+// benchCmd measures Weir on a database given by --database or DATABASE_URL, or else on a private PostgreSQL.
+type benchCmd struct {
+	Drain   benchDrainCmd   `cmd:"" help:"How fast a backlog of no-op jobs is worked."`
+	Steady  benchSteadyCmd  `cmd:"" help:"What enqueuing costs beside a plain INSERT, while a worker works."`
+	Latency benchLatencyCmd `cmd:"" help:"How soon a job starts, and what an idle worker costs."`
+	Pinned  benchPinnedCmd  `cmd:"" help:"What a long transaction elsewhere in the database does to a flow of jobs."`
+	Workers benchWorkersCmd `cmd:"" help:"How fast and how evenly many workers share one queue."`
+	Memory  benchMemoryCmd  `cmd:"" help:"How much memory a worker takes with many jobs running."`
+}
+
+// Help is shown by weir bench --help.
+func (benchCmd) Help() string {
+	return "Without --database or DATABASE_URL, a private PostgreSQL is started with fsync and synchronous_commit on, and removed at the end. " +
+		"On a database of yours Weir's schema is installed if it is missing, and finished jobs are left behind. " +
+		"Client and server share the machine then, so compare ratios rather than rates between machines."
+}
+
+// benchFlags are every bench's.
+type benchFlags struct {
+	jsonFlag
+	Yes        bool   `help:"Measure although the database holds unfinished jobs."`
+	CPUProfile string `name:"cpu-profile" type:"path" placeholder:"FILE" help:"Write a CPU profile of this process, for go tool pprof."`
+}
+
+type benchDrainCmd struct {
+	benchFlags
+	Jobs   int `default:"500000" help:"How many in each round (${default})."`
+	Rounds int `default:"3" help:"How often (${default}); the median is shown."`
+}
+
+func (c *benchDrainCmd) Run(ctx context.Context, s *streams, d *database) error {
+	return c.run(ctx, s, d, 0, func(db *bench.Database) (*bench.Report, error) {
+		return bench.Drain(ctx, db, engine{s.err}, bench.DrainConfig{Jobs: c.Jobs, Rounds: c.Rounds})
+	})
+}
+
+type benchSteadyCmd struct {
+	benchFlags
+	Seconds float64 `default:"60" help:"For how long (${default})."`
+}
+
+func (c *benchSteadyCmd) Run(ctx context.Context, s *streams, d *database) error {
+	return c.run(ctx, s, d, 0, func(db *bench.Database) (*bench.Report, error) {
+		return bench.Steady(ctx, db, engine{s.err}, bench.SteadyConfig{Duration: seconds(c.Seconds)})
+	})
+}
+
+type benchLatencyCmd struct {
+	benchFlags
+	Seconds float64 `default:"30" help:"For how long jobs are enqueued, and for how long all is idle then (${default})."`
+}
+
+func (c *benchLatencyCmd) Run(ctx context.Context, s *streams, d *database) error {
+	return c.run(ctx, s, d, 0, func(db *bench.Database) (*bench.Report, error) {
+		return bench.Latency(ctx, db, engine{s.err}, bench.LatencyConfig{Duration: seconds(c.Seconds)})
+	})
+}
+
+type benchPinnedCmd struct {
+	benchFlags
+	Rate    int     `default:"3000" help:"Jobs enqueued per second (${default})."`
+	Seconds float64 `default:"300" help:"For how long before, and for how long during the pin (${default})."`
+	Pin     string  `default:"read" enum:"read,write" help:"read: a snapshot that stays open; write: an idle transaction that holds an xid (${default})."`
+}
+
+func (c *benchPinnedCmd) Run(ctx context.Context, s *streams, d *database) error {
+	return c.run(ctx, s, d, 0, func(db *bench.Database) (*bench.Report, error) {
+		return bench.Pinned(ctx, db, engine{s.err}, bench.PinnedConfig{Duration: seconds(c.Seconds), Rate: c.Rate, Pin: c.Pin})
+	})
+}
+
+type benchWorkersCmd struct {
+	benchFlags
+	Workers int     `default:"100" help:"How many, each of concurrency 1 (${default})."`
+	Seconds float64 `default:"60" help:"For how long (${default})."`
+}
+
+func (c *benchWorkersCmd) Run(ctx context.Context, s *streams, d *database) error {
+	return c.run(ctx, s, d, bench.WorkersConnections(c.Workers), func(db *bench.Database) (*bench.Report, error) {
+		return bench.Workers(ctx, db, engine{s.err}, bench.WorkersConfig{Duration: seconds(c.Seconds), Workers: c.Workers})
+	})
+}
+
+type benchMemoryCmd struct {
+	benchFlags
+	Jobs int `default:"2000" help:"How many run at once (${default})."`
+}
+
+func (c *benchMemoryCmd) Run(ctx context.Context, s *streams, d *database) error {
+	return c.run(ctx, s, d, 0, func(db *bench.Database) (*bench.Report, error) {
+		return bench.Running(ctx, db, engine{s.err}, c.Jobs)
+	})
+}
+
+func seconds(n float64) time.Duration { return time.Duration(n * float64(time.Second)) }
+
+// run runs one bench on the database that the command line names, and prints its report.
+func (f *benchFlags) run(ctx context.Context, s *streams, d *database, connections int, measure func(*bench.Database) (*bench.Report, error)) (err error) {
+	db, err := bench.Open(ctx, bench.Config{URL: d.url, Yes: f.Yes, MaxConnections: connections, Progress: s.err}, engine{s.err})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, db.Close()) }()
+	if f.CPUProfile != "" {
+		file, err := os.Create(f.CPUProfile)
+		if err != nil {
+			return err
+		}
+		defer file.Close()
+		if err := pprof.StartCPUProfile(file); err != nil {
+			return err
+		}
+		defer pprof.StopCPUProfile()
+	}
+	report, err := measure(db)
+	if err != nil {
+		return err
+	}
+	if f.JSON {
+		return printJSON(s.out, report)
+	}
+	return report.Text(s.out)
+}
+
+// engine is Weir as the benches see it: through its public API.
+type engine struct{ log io.Writer }
+
+func (engine) Name() string { return "weir" }
+
+func (engine) Install(ctx context.Context, conn *pgx.Conn) error { return schema.Up(ctx, conn) }
+
+func (engine) Unfinished(ctx context.Context, pool *pgxpool.Pool) (bool, error) {
+	client := weir.NewClient(pool)
+	for _, state := range []weir.State{weir.Available, weir.Running, weir.Later} {
+		jobs, err := client.Jobs(ctx, state, "", 1)
+		if errors.Is(err, weir.ErrNotInstalled) {
+			return false, nil
+		}
+		if err != nil || len(jobs) > 0 {
+			return len(jobs) > 0, err
+		}
+	}
+	return false, nil
+}
+
+func (e engine) Client(pool *pgxpool.Pool) (bench.Client, error) {
+	return benchClient{weir.NewClient(pool), e.log}, nil
+}
+
+type benchClient struct {
+	client *weir.Client
+	log    io.Writer
+}
+
+// benchJob does what the bench wants of it. Number 0 is left out, for an args of {}.
+type benchJob struct {
+	Number int64 `json:"n,omitempty"`
+}
+
+func (benchJob) Kind() string { return "bench" }
+
+func (c benchClient) Fill(ctx context.Context, queue string, n int) error {
+	jobs := make([]weir.NewJob, min(n, 10_000))
+	for i := range jobs {
+		jobs[i] = weir.NewJob{Args: benchJob{}, Options: &weir.Options{Queue: queue}}
+	}
+	for ; n > 0; n -= len(jobs) {
+		if _, err := c.client.EnqueueMany(ctx, jobs[:min(n, len(jobs))]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (c benchClient) Enqueue(ctx context.Context, tx pgx.Tx, queue string, number int64) (err error) {
+	options := &weir.Options{Queue: queue}
+	if tx == nil {
+		_, err = c.client.Enqueue(ctx, benchJob{number}, options)
+	} else {
+		_, err = c.client.EnqueueTx(ctx, tx, benchJob{number}, options)
+	}
+	return err
+}
+
+func (c benchClient) Work(ctx context.Context, w bench.Work) error {
+	handlers := weir.NewHandlers()
+	weir.Handle(handlers, func(ctx context.Context, job *weir.Job[benchJob]) error {
+		if w.Run != nil {
+			w.Run(ctx, job.Args.Number)
+		}
+		return nil
+	})
+	hooks := weir.Hooks{Claimed: w.Claimed}
+	if w.Recorded != nil {
+		hooks.Recorded = func(jobs int, _ time.Duration) { w.Recorded(jobs) }
+	}
+	worker, err := c.client.NewWorker(weir.WorkerConfig{
+		Handlers: handlers, Queues: w.Queues, Hooks: hooks,
+		Logger: slog.New(slog.NewTextHandler(c.log, &slog.HandlerOptions{Level: slog.LevelWarn})),
+	})
+	if err != nil {
+		return fmt.Errorf("bench: %w", err)
+	}
+	return worker.Run(ctx)
+}

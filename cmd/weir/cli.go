@@ -1,0 +1,99 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/alecthomas/kong"
+)
+
+// cli is the command line. Each field's type has a file of its own.
+type cli struct {
+	Database string `placeholder:"URL" env:"DATABASE_URL" help:"PostgreSQL to work with."`
+
+	Dev     devCmd     `cmd:"" help:"Run a private PostgreSQL with Weir in it, to try things out."`
+	Migrate migrateCmd `cmd:"" help:"Install, upgrade or remove Weir's schema."`
+	Enqueue enqueueCmd `cmd:"" help:"Enqueue one job, or one for each line of standard input."`
+	Work    workCmd    `cmd:"" help:"Work jobs by running a command for each."`
+	Jobs    jobsCmd    `cmd:"" help:"List, show, cancel and retry jobs."`
+	Queues  queuesCmd  `cmd:"" help:"List, pause and resume queues."`
+	Workers workersCmd `cmd:"" help:"List workers."`
+
+	Completion completionCmd `cmd:"" help:"Print a completion script for your shell."`
+	Version    versionCmd    `cmd:"" help:"Print which build this is."`
+	Complete   completeCmd   `cmd:"" name:"__complete" hidden:"" passthrough:""`
+}
+
+const description = "Weir runs background jobs on PostgreSQL. Start with: weir dev"
+
+// streams are what a command reads and writes. What may be written where is said in print.go.
+type streams struct {
+	in       io.Reader
+	out, err io.Writer
+}
+
+// run is the whole command, but for the exit.
+func run(args []string, in io.Reader, out, errs io.Writer) int {
+	ctx, signals := catchSignals(errs)
+	defer signals.release()
+
+	var line cli
+	s := &streams{in: in, out: out, err: errs}
+	ended := false // kong wants to exit after help
+	parser, err := kong.New(&line,
+		kong.Name("weir"), kong.Description(description),
+		kong.Writers(out, errs), kong.Exit(func(int) { ended = true }),
+		kong.Help(printHelp),
+		kong.Bind(s, signals), kong.BindTo(ctx, (*context.Context)(nil)),
+	)
+	if err != nil {
+		fmt.Fprintln(errs, oneLine(err))
+		return exitFailure
+	}
+	if len(args) == 0 {
+		s.out = errs
+		parser.Stdout = errs
+		args = []string{"--help"}
+		defer func() { ended = true }()
+		_, _ = parser.Parse(args) // prints the help
+		return exitUsage
+	}
+	parsed, err := parser.Parse(args)
+	if ended {
+		return exitOK
+	}
+	if err != nil {
+		fmt.Fprintln(errs, oneLine(fmt.Errorf("%w: see %s --help", err, commandOf(err))))
+		return exitUsage
+	}
+	err = parsed.Run(&database{url: line.Database, err: errs}, parser.Model)
+	code := exitCode(ctx, err)
+	switch {
+	case err == nil:
+	case code == exitInterrupted:
+		fmt.Fprintln(errs, "weir: interrupted")
+	default:
+		fmt.Fprintln(errs, oneLine(err))
+	}
+	return code
+}
+
+// commandOf names the command whose line could not be parsed.
+func commandOf(err error) string {
+	var parse *kong.ParseError
+	if errors.As(err, &parse) && parse.Context != nil {
+		if at := parse.Context.Selected(); at != nil {
+			return at.FullPath()
+		}
+	}
+	return "weir"
+}
+
+// isTerminal tells whether a stream is a terminal.
+func isTerminal(stream any) (*os.File, bool) {
+	f, ok := stream.(*os.File)
+	return f, ok && terminal(f)
+}

@@ -1,0 +1,141 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/weir-pg/weir"
+)
+
+// devURLPath is where a running `weir dev` leaves its connection string.
+const devURLPath = ".weir/url"
+
+// connectTimeout bounds the first connection only.
+const connectTimeout = 10 * time.Second
+
+// database is the one that the command works with. It is connected to when a command first needs it.
+type database struct {
+	url string // of --database or DATABASE_URL; empty: that of weir dev
+	err io.Writer
+}
+
+// find returns the connection string, and whether it is weir dev's.
+func (d *database) find() (url string, dev bool, err error) {
+	if d.url != "" {
+		return d.url, false, nil
+	}
+	text, err := os.ReadFile(devURLPath)
+	if errors.Is(err, os.ErrNotExist) {
+		return "", false, usagef("no database given: pass --database or set DATABASE_URL, or start one here with `weir dev`")
+	}
+	if err != nil {
+		return "", false, fmt.Errorf("read the connection string of weir dev: %w: pass --database or set DATABASE_URL instead", err)
+	}
+	return strings.TrimSpace(string(text)), true, nil
+}
+
+// pool returns a pool that has reached the server.
+func (d *database) pool(ctx context.Context) (*pgxpool.Pool, error) {
+	url, dev, err := d.find()
+	if err != nil {
+		return nil, err
+	}
+	config, err := pgxpool.ParseConfig(url)
+	if err != nil {
+		return nil, usagef("the connection string cannot be read (%s): write it as postgres://user:password@host:port/database", reason(err))
+	}
+	if config.ConnConfig.RuntimeParams["application_name"] == "" {
+		config.ConnConfig.RuntimeParams["application_name"] = "weir"
+	}
+	pool, err := pgxpool.NewWithConfig(ctx, config)
+	if err != nil {
+		return nil, fmt.Errorf("open a pool of connections: %w", err)
+	}
+	bounded, cancel := context.WithTimeout(ctx, connectTimeout)
+	defer cancel()
+	if err := pool.Ping(bounded); err != nil {
+		pool.Close()
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		return nil, unreachable(config.ConnConfig, dev, err)
+	}
+	if dev {
+		fmt.Fprintln(d.err, "weir: using the database of weir dev in "+devURLPath)
+	}
+	return pool, nil
+}
+
+// client returns a client of the database; close ends its connections.
+func (d *database) client(ctx context.Context) (client *weir.Client, close func(), err error) {
+	pool, err := d.pool(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	return weir.NewClient(pool), pool.Close, nil
+}
+
+// conn runs f on one connection.
+func (d *database) conn(ctx context.Context, f func(*pgx.Conn) error) error {
+	pool, err := d.pool(ctx)
+	if err != nil {
+		return err
+	}
+	defer pool.Close()
+	return pool.AcquireFunc(ctx, func(c *pgxpool.Conn) error { return f(c.Conn()) })
+}
+
+// unreachable says where no connection could be made, why, and what to do. The password is in no message.
+func unreachable(c *pgx.ConnConfig, dev bool, err error) error {
+	at := net.JoinHostPort(c.Host, strconv.Itoa(int(c.Port)))
+	todo := "check --database or DATABASE_URL, and that PostgreSQL runs there"
+	var refused *pgconn.PgError
+	switch {
+	case errors.As(err, &refused) && refused.Code == "3D000": // invalid_catalog_name
+		todo = "create it with createdb, or name another in --database or DATABASE_URL"
+	case errors.As(err, &refused) && strings.HasPrefix(refused.Code, "28"): // invalid authorization
+		todo = "check user and password in --database or DATABASE_URL"
+	case errors.As(err, &refused):
+		todo = "try again when the server is ready"
+	case dev:
+		todo = devURLPath + " was left by a weir dev that no longer runs: start weir dev again, or pass --database"
+	}
+	return &failure{exitUnreachable, fmt.Errorf("cannot connect to database %s at %s: %s: %s", c.Database, at, reason(err), todo)}
+}
+
+// reason is the innermost of wrapped errors, which does not repeat the address.
+func reason(err error) string {
+	var refused *pgconn.PgError
+	if errors.As(err, &refused) {
+		return refused.Message
+	}
+	if errors.Is(err, context.DeadlineExceeded) {
+		return fmt.Sprintf("no answer in %s", connectTimeout)
+	}
+	var lookup *net.DNSError
+	if errors.As(err, &lookup) {
+		return lookup.Err
+	}
+	for {
+		if many, ok := err.(interface{ Unwrap() []error }); ok && len(many.Unwrap()) > 0 {
+			err = many.Unwrap()[0]
+			continue
+		}
+		inner := errors.Unwrap(err)
+		if inner == nil {
+			return err.Error()
+		}
+		err = inner
+	}
+}

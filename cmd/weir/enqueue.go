@@ -1,0 +1,236 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/weir-pg/weir"
+)
+
+type enqueueCmd struct {
+	Queue       string  `short:"q" default:"default" help:"Queue to put the jobs on (${default})."`
+	Kind        string  `short:"k" required:"" help:"Kind of the jobs: which handler runs them."`
+	Args        string  `xor:"input" placeholder:"JSON" help:"Args of one job, a JSON object ({})."`
+	Lines       bool    `xor:"input" help:"A job for each line of standard input, with args {\"line\": …}."`
+	JSONL       bool    `name:"jsonl" xor:"input" help:"A job for each line of standard input, which is its args."`
+	Field       string  `default:"line" help:"Name of the field in args, with --lines (${default})."`
+	Null        bool    `short:"0" help:"With --lines: NUL ends a line, as find -print0 prints."`
+	Priority    int     `default:"2" help:"1 (first) to 4 (${default})."`
+	RunAt       moment  `placeholder:"TIME" help:"Not before: RFC 3339, or from now on as in +10m."`
+	MaxAttempts int     `default:"25" help:"How often to try at most (${default})."`
+	Meta        string  `placeholder:"JSON" help:"A JSON object to keep with the jobs."`
+	JSON        bool    `name:"json" help:"Print {\"count\", \"first\", \"last\"} as JSON."`
+}
+
+func (enqueueCmd) Help() string {
+	return `All jobs of one call are enqueued in one transaction: all of them or, when a line is bad, none.
+
+Examples:
+
+    weir enqueue --kind mail --args '{"to": "ada@example.org"}' --run-at +10m
+
+    find photos -type f | weir enqueue --queue files --kind sha256 --lines`
+}
+
+// enqueued is the answer of the command.
+type enqueued struct {
+	Count int64 `json:"count"`
+	First int64 `json:"first,omitzero"` // ids; in between there may be other callers'
+	Last  int64 `json:"last,omitzero"`
+}
+
+func (c *enqueueCmd) Run(ctx context.Context, s *streams, db *database) error {
+	options := &weir.Options{Queue: c.Queue, Priority: c.Priority, RunAt: c.RunAt.Time, MaxAttempts: c.MaxAttempts}
+	if err := c.check(options); err != nil {
+		return err
+	}
+	pool, err := db.pool(ctx)
+	if err != nil {
+		return err
+	}
+	defer pool.Close()
+	var done enqueued
+	if c.Lines || c.JSONL {
+		done, err = c.stream(ctx, s, pool, options)
+	} else {
+		var id int64
+		id, err = weir.NewClient(pool).Enqueue(ctx, rawArgs{c.Kind, json.RawMessage(c.Args)}, options)
+		done = enqueued{1, id, id}
+	}
+	if err != nil {
+		return err
+	}
+	switch {
+	case c.JSON:
+		return printJSON(s.out, done)
+	case done.Count == 0:
+		fmt.Fprintln(s.out, "enqueued 0 jobs: standard input was empty")
+	case done.Count == 1:
+		fmt.Fprintf(s.out, "enqueued job %d on queue %s\n", done.First, printable(c.Queue))
+	default:
+		fmt.Fprintf(s.out, "enqueued %s on queue %s: ids %d to %d\n", plural(done.Count, "job"), printable(c.Queue), done.First, done.Last)
+	}
+	return nil
+}
+
+// check finds what is wrong with the flags before anything is read.
+func (c *enqueueCmd) check(o *weir.Options) error {
+	if c.Args == "" {
+		c.Args = "{}"
+	}
+	if err := checkObject([]byte(c.Args)); err != nil {
+		return usagef(`--args %w: write it as '{"name": "value"}'`, err)
+	}
+	if c.Meta != "" {
+		if err := checkObject([]byte(c.Meta)); err != nil {
+			return usagef(`--meta %w: write it as '{"name": "value"}'`, err)
+		}
+		o.Meta = json.RawMessage(c.Meta)
+	}
+	switch {
+	case c.Null && !c.Lines:
+		return usagef("--null goes with --lines only: add --lines")
+	case c.Priority < 1 || c.Priority > 4:
+		return usagef("--priority must be 1 (first) to 4, got %d", c.Priority)
+	case c.MaxAttempts < 1 || c.MaxAttempts > 1000:
+		return usagef("--max-attempts must be 1 to 1000, got %d", c.MaxAttempts)
+	}
+	return nil
+}
+
+// rawArgs are args that are JSON already.
+type rawArgs struct {
+	kind string
+	json json.RawMessage
+}
+
+func (a rawArgs) Kind() string                 { return a.kind }
+func (a rawArgs) MarshalJSON() ([]byte, error) { return a.json, nil }
+
+// A batch goes to the server when it has so many jobs or bytes.
+const (
+	batchJobs  = 10_000
+	batchBytes = 8 << 20
+)
+
+// stream enqueues a job for each line, in one transaction. The transaction begins when the first batch is
+// complete, so short input that comes slowly keeps none open.
+func (c *enqueueCmd) stream(ctx context.Context, s *streams, pool *pgxpool.Pool, o *weir.Options) (enqueued, error) {
+	if _, ok := isTerminal(s.in); ok {
+		fmt.Fprintln(s.err, "weir: reading lines from the terminal: end with Ctrl-D")
+	}
+	p := newProgress(s.err)
+	defer p.done()
+	var done enqueued
+	var tx pgx.Tx
+	defer func() {
+		if tx != nil {
+			_ = tx.Rollback(context.WithoutCancel(ctx)) // after a commit it does nothing
+		}
+	}()
+	client := weir.NewClient(pool)
+	send := func(jobs []weir.NewJob) (err error) {
+		if len(jobs) == 0 {
+			return nil
+		}
+		if tx == nil {
+			if tx, err = pool.Begin(ctx); err != nil {
+				return fmt.Errorf("begin the transaction: %w", err)
+			}
+		}
+		ids, err := client.EnqueueManyTx(ctx, tx, jobs)
+		if err != nil {
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+			_ = tx.Rollback(ctx) // it has failed in any case
+			return c.blame(ctx, client, pool, jobs, done.Count, err)
+		}
+		if done.Count == 0 {
+			done.First = ids[0]
+		}
+		done.Count += int64(len(ids))
+		done.Last = ids[len(ids)-1]
+		p.show("%s sent", plural(done.Count, "job"))
+		return nil
+	}
+	var jobs []weir.NewJob
+	size := 0
+	for args, err := range c.read(ctx, s.in) {
+		if err != nil {
+			return done, err
+		}
+		jobs = append(jobs, weir.NewJob{Args: rawArgs{c.Kind, args}, Options: o})
+		if size += len(args); len(jobs) == batchJobs || size >= batchBytes {
+			if err := send(jobs); err != nil {
+				return done, err
+			}
+			jobs, size = jobs[:0], 0
+		}
+	}
+	if ctx.Err() != nil {
+		return done, ctx.Err()
+	}
+	if err := send(jobs); err != nil || tx == nil {
+		return done, err
+	}
+	if err := tx.Commit(ctx); err != nil {
+		return done, fmt.Errorf("commit: %w: look at weir queues list before you try again: the jobs may be there", err)
+	}
+	return done, nil
+}
+
+// blame finds the first job of a refused batch that the server refuses by itself, so that the error can name its
+// line. It asks by bisection, in a transaction that is rolled back.
+func (c *enqueueCmd) blame(ctx context.Context, client *weir.Client, pool *pgxpool.Pool, jobs []weir.NewJob, before int64, cause error) error {
+	probe := errors.New("rolled back")
+	refused := func(some []weir.NewJob) (why error) {
+		_ = pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
+			_, why = client.EnqueueManyTx(ctx, tx, some)
+			return probe
+		})
+		return why
+	}
+	low, high := 0, len(jobs) // the first bad job is in jobs[low:high]
+	for high-low > 1 {
+		middle := (low + high) / 2
+		if refused(jobs[low:middle]) != nil {
+			high = middle
+		} else {
+			low = middle
+		}
+	}
+	why := refused(jobs[low:high])
+	if why == nil || ctx.Err() != nil {
+		return fmt.Errorf("nothing was enqueued: %w", cause)
+	}
+	return badLine(before+int64(low)+1, errors.New(reason(why)))
+}
+
+func badLine(number int64, err error) error {
+	return fmt.Errorf("line %d of standard input: %w: nothing was enqueued", number, err)
+}
+
+// moment is a time of a flag.
+type moment struct{ time.Time }
+
+func (m *moment) UnmarshalText(text []byte) (err error) {
+	if len(text) > 0 && text[0] == '+' {
+		after, err := time.ParseDuration(string(text[1:]))
+		if err != nil {
+			return fmt.Errorf("%q is no duration: write it as +90s, +10m or +24h", text)
+		}
+		m.Time = time.Now().Add(after)
+		return nil
+	}
+	if m.Time, err = time.Parse(time.RFC3339, string(text)); err != nil {
+		return fmt.Errorf("%q is no time: write it as %s or +10m", text, time.Now().Format(time.RFC3339))
+	}
+	return nil
+}

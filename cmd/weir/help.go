@@ -1,0 +1,30 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/alecthomas/kong"
+)
+
+// printHelp prints the help of the whole command, on one screen, or leaves that of one subcommand to kong.
+func printHelp(options kong.HelpOptions, ctx *kong.Context) error {
+	if ctx.Selected() != nil || ctx.Command() != "" {
+		options.Compact = true
+		return kong.DefaultHelpPrinter(options, ctx)
+	}
+	w := ctx.Stdout
+	fmt.Fprintf(w, "Usage: weir <command> [flags]\n\n%s\n\n", description)
+	for _, command := range ctx.Model.Children {
+		if !command.Hidden {
+			fmt.Fprintf(w, "  %-11s %s\n", command.Name, command.Help)
+		}
+	}
+	fmt.Fprintf(w, `
+  --database=URL   PostgreSQL to work with, or set DATABASE_URL. Without either it
+                   is that of a weir dev that runs in the current directory.
+
+Exit codes: %d done, %d failed, %d wrong usage, %d no such job or queue,
+%d database unreachable, %d interrupted. More: weir <command> --help
+`, exitOK, exitFailure, exitUsage, exitNotFound, exitUnreachable, exitInterrupted)
+	return nil
+}

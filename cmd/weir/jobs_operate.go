@@ -1,0 +1,96 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+
+	"github.com/weir-pg/weir"
+)
+
+type jobsCancelCmd struct {
+	IDs []int64 `arg:"" name:"id" help:"Ids of jobs."`
+	jsonFlag
+}
+
+func (jobsCancelCmd) Help() string {
+	return `A job that has not started will not; of a running one the worker is told, which ends its command.
+
+Example:
+
+    weir jobs cancel 42 43`
+}
+
+func (c *jobsCancelCmd) Run(ctx context.Context, s *streams, db *database) error {
+	return each(ctx, s, db, c.IDs, c.JSON, func(client *weir.Client, id int64) (string, error) {
+		return client.CancelJob(ctx, id)
+	})
+}
+
+type jobsRetryCmd struct {
+	IDs []int64 `arg:"" name:"id" help:"Ids of jobs."`
+	jsonFlag
+}
+
+func (jobsRetryCmd) Help() string {
+	return `A job that completed, failed or was cancelled becomes available again; any other stays as it is.
+
+Example:
+
+    weir jobs retry 42`
+}
+
+func (c *jobsRetryCmd) Run(ctx context.Context, s *streams, db *database) error {
+	return each(ctx, s, db, c.IDs, c.JSON, func(client *weir.Client, id int64) (string, error) {
+		state, err := client.RetryJob(ctx, id)
+		return string(state), err
+	})
+}
+
+// answer is what became of one job; an empty state: it is unknown.
+type answer struct {
+	ID    int64  `json:"id"`
+	State string `json:"state"`
+}
+
+// each does something to each job, prints what became of it, and fails at the end if some were unknown.
+func each(ctx context.Context, s *streams, db *database, ids []int64, asJSON bool, do func(*weir.Client, int64) (string, error)) error {
+	client, closePool, err := db.client(ctx)
+	if err != nil {
+		return err
+	}
+	defer closePool()
+	var answers []answer
+	var rows [][]string
+	var unknown []int64
+	for _, id := range ids {
+		state, err := do(client, id)
+		if err != nil {
+			return err
+		}
+		if state == "" {
+			unknown = append(unknown, id)
+		}
+		answers = append(answers, answer{id, state})
+		rows = append(rows, []string{strconv.FormatInt(id, 10), state})
+	}
+	if asJSON {
+		err = printJSON(s.out, answers)
+	} else {
+		err = table(s.out, []string{"ID", "STATE"}, rows)
+	}
+	if err == nil && len(unknown) > 0 {
+		err = notFoundf("there is no job %s: the id is wrong, or the job finished so long ago that it is no longer kept", list(unknown))
+	}
+	return err
+}
+
+func list(ids []int64) (text string) {
+	for i, id := range ids {
+		if i > 0 {
+			text += ", "
+		}
+		text += fmt.Sprint(id)
+	}
+	return text
+}

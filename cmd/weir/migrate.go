@@ -1,0 +1,133 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/weir-pg/weir/schema"
+)
+
+type migrateCmd struct {
+	Up     migrateUpCmd     `cmd:"" help:"Install Weir, or bring it up to this build's version."`
+	Down   migrateDownCmd   `cmd:"" help:"Go back to an older version, or remove everything."`
+	Status migrateStatusCmd `cmd:"" help:"Say which version is installed."`
+}
+
+func (migrateCmd) Help() string {
+	return `Example:
+
+    weir migrate up --database postgres://localhost/app`
+}
+
+type migrateUpCmd struct{}
+
+func (migrateUpCmd) Help() string {
+	return `Doing it twice, or from several places at once, does no harm.
+
+Example:
+
+    DATABASE_URL=postgres://localhost/app weir migrate up`
+}
+
+func (migrateUpCmd) Run(ctx context.Context, s *streams, db *database) error {
+	return db.conn(ctx, func(conn *pgx.Conn) error {
+		before, err := schema.Status(ctx, conn)
+		if err != nil {
+			return err
+		}
+		if err := schema.Up(ctx, conn); err != nil {
+			return err
+		}
+		for _, m := range before {
+			if m.AppliedAt.IsZero() {
+				fmt.Fprintf(s.out, "applied %04d %s\n", m.Version, m.Name)
+			}
+		}
+		fmt.Fprintf(s.out, "weir is installed, version %d\n", len(before))
+		return nil
+	})
+}
+
+type migrateDownCmd struct {
+	To  int  `required:"" placeholder:"N" help:"Version to go down to; 0 removes everything."`
+	Yes bool `help:"Yes, delete: going down deletes jobs."`
+}
+
+func (migrateDownCmd) Help() string {
+	return `Example:
+
+    weir migrate down --to 0 --yes`
+}
+
+func (c *migrateDownCmd) Run(ctx context.Context, s *streams, db *database) error {
+	if c.To < 0 {
+		return usagef("--to must be 0 or more, got %d", c.To)
+	}
+	if !c.Yes {
+		return usagef("going down to version %d deletes tables with all jobs in them: add --yes if that is what you want", c.To)
+	}
+	return db.conn(ctx, func(conn *pgx.Conn) error {
+		before, err := schema.Status(ctx, conn)
+		if err != nil {
+			return err
+		}
+		if err := schema.Down(ctx, conn, c.To); err != nil {
+			return err
+		}
+		for i := len(before) - 1; i >= c.To; i-- {
+			if m := before[i]; !m.AppliedAt.IsZero() {
+				fmt.Fprintf(s.out, "took back %04d %s\n", m.Version, m.Name)
+			}
+		}
+		if c.To == 0 {
+			fmt.Fprintln(s.out, "weir is not installed any more")
+		} else {
+			fmt.Fprintf(s.out, "weir is at version %d\n", min(c.To, applied(before)))
+		}
+		return nil
+	})
+}
+
+type migrateStatusCmd struct{ jsonFlag }
+
+func (migrateStatusCmd) Help() string {
+	return `Example:
+
+    weir migrate status --json`
+}
+
+func (c *migrateStatusCmd) Run(ctx context.Context, s *streams, db *database) error {
+	return db.conn(ctx, func(conn *pgx.Conn) error {
+		all, err := schema.Status(ctx, conn)
+		if err != nil {
+			return err
+		}
+		if c.JSON {
+			return printJSON(s.out, all)
+		}
+		rows := make([][]string, len(all))
+		for i, m := range all {
+			rows[i] = []string{strconv.Itoa(m.Version), m.Name, when(&m.AppliedAt)}
+		}
+		if err := table(s.out, []string{"VERSION", "NAME", "APPLIED"}, rows); err != nil {
+			return err
+		}
+		if n := applied(all); n < len(all) {
+			fmt.Fprintf(s.err, "weir: %d of %d are applied: run weir migrate up\n", n, len(all))
+		}
+		return nil
+	})
+}
+
+// applied counts.
+func applied(all []schema.Migration) (n int) {
+	for _, m := range all {
+		if !m.AppliedAt.IsZero() {
+			n++
+		}
+	}
+	return n
+}

@@ -1,0 +1,104 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+
+	"github.com/weir-pg/weir"
+)
+
+type queuesCmd struct {
+	List   queuesListCmd   `cmd:"" help:"List queues and how many jobs wait in each."`
+	Pause  queuesPauseCmd  `cmd:"" help:"Stop handing out jobs of a queue; what runs, runs on."`
+	Resume queuesResumeCmd `cmd:"" help:"Hand out jobs of a paused queue again."`
+}
+
+func (queuesCmd) Help() string {
+	return `Example:
+
+    weir queues list`
+}
+
+type queuesListCmd struct{ jsonFlag }
+
+func (queuesListCmd) Help() string {
+	return `Example:
+
+    weir queues list --json`
+}
+
+func (c *queuesListCmd) Run(ctx context.Context, s *streams, db *database) error {
+	client, closePool, err := db.client(ctx)
+	if err != nil {
+		return err
+	}
+	defer closePool()
+	queues, err := client.Queues(ctx)
+	if err != nil {
+		return err
+	}
+	if c.JSON {
+		return printJSON(s.out, orEmpty(queues))
+	}
+	if len(queues) == 0 {
+		fmt.Fprintln(s.err, "weir: no queues yet: the first job on a queue makes it")
+		return nil
+	}
+	rows := make([][]string, len(queues))
+	for i, q := range queues {
+		waiting := count(q.Available)
+		if q.Available >= 10_000 { // no more are counted
+			waiting += "+"
+		}
+		rows[i] = []string{q.Name, waiting, count(q.Claimed), ago(q.LastClaim), strconv.FormatInt(q.Workers, 10), ago(q.PausedAt)}
+	}
+	return table(s.out, []string{"QUEUE", "AVAILABLE", "CLAIMED", "LAST CLAIM", "WORKERS", "PAUSED"}, rows)
+}
+
+type queuesPauseCmd struct {
+	Queue []string `arg:"" help:"Names of queues."`
+}
+
+func (queuesPauseCmd) Help() string {
+	return `Example:
+
+    weir queues pause files`
+}
+
+func (c *queuesPauseCmd) Run(ctx context.Context, s *streams, db *database) error {
+	return eachQueue(ctx, s, db, c.Queue, "paused", (*weir.Client).PauseQueue)
+}
+
+type queuesResumeCmd struct {
+	Queue []string `arg:"" help:"Names of queues."`
+}
+
+func (queuesResumeCmd) Help() string {
+	return `Example:
+
+    weir queues resume files`
+}
+
+func (c *queuesResumeCmd) Run(ctx context.Context, s *streams, db *database) error {
+	return eachQueue(ctx, s, db, c.Queue, "resumed", (*weir.Client).ResumeQueue)
+}
+
+func eachQueue(ctx context.Context, s *streams, db *database, names []string, done string, do func(*weir.Client, context.Context, string) (bool, error)) error {
+	client, closePool, err := db.client(ctx)
+	if err != nil {
+		return err
+	}
+	defer closePool()
+	for _, name := range names {
+		found, err := do(client, ctx, name)
+		if err != nil {
+			return err
+		}
+		if !found {
+			return notFoundf("there is no queue %q: see weir queues list", name)
+		}
+		fmt.Fprintf(s.out, "%s %s\n", done, printable(name))
+	}
+	return nil
+}

@@ -1,0 +1,48 @@
+// Package bench measures a job queue: how fast it drains, what enqueuing costs, how soon a job starts,
+// what a pinned vacuum horizon does to it, how evenly many workers share, and what a worker weighs.
+//
+// It knows the queue only as an Engine, so that the same measurement runs on Weir and on its peers. A
+// Database is a given one or a private server with the settings of a careful production system: fsync and
+// synchronous_commit on. Every bench returns a Report, whose rates come with their spread, for a single
+// number from a busy machine says little.
+package bench
+
+import (
+	"context"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// Queue is the queue that benches enqueue into, unless they need several.
+const Queue = "bench"
+
+// Engine is a job queue in PostgreSQL.
+type Engine interface {
+	Name() string
+	// Install creates what is missing of the queue's tables.
+	Install(ctx context.Context, conn *pgx.Conn) error
+	// Unfinished tells whether there are jobs to be worked. It is called before Install.
+	Unfinished(ctx context.Context, pool *pgxpool.Pool) (bool, error)
+	// Client returns a client on the pool.
+	Client(pool *pgxpool.Pool) (Client, error)
+}
+
+// Client is how a program uses an engine.
+type Client interface {
+	// Fill enqueues n jobs numbered 0, as fast as the engine can, and not in one transaction.
+	Fill(ctx context.Context, queue string, n int) error
+	// Enqueue enqueues one job with a number, in a transaction of its own if tx is nil.
+	Enqueue(ctx context.Context, tx pgx.Tx, queue string, number int64) error
+	// Work runs one worker until ctx ends, and returns when what it had begun is recorded.
+	Work(ctx context.Context, w Work) error
+}
+
+// Work says what a worker does. The functions may be nil, and are called from many goroutines.
+type Work struct {
+	Queues   map[string]int                          // and the concurrency of each
+	Run      func(ctx context.Context, number int64) // the handler; nil: it does nothing
+	Claimed  func(jobs int, took time.Duration)      // after a claim that found jobs
+	Recorded func(jobs int)                          // after results are on disk
+}

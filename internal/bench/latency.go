@@ -1,0 +1,131 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+)
+
+// LatencyConfig configures Latency.
+type LatencyConfig struct {
+	Duration time.Duration // of each of the two parts
+	Queues   int           // default 10
+}
+
+// Latency enqueues one job at a time into an idle queue and measures how soon its handler starts after the
+// commit. Then it leaves worker and server alone and measures the CPU time that they take.
+func Latency(ctx context.Context, d *Database, e Engine, c LatencyConfig) (r *Report, err error) {
+	c.Queues = orDefault(c.Queues, 10)
+	const least, most = 50 * time.Millisecond, 150 * time.Millisecond
+	if r, err = d.report(ctx, "latency", e); err != nil {
+		return nil, err
+	}
+	r.Note = fmt.Sprintf("one enqueue at a time, %s to %s apart, into one of %d idle queues, to a worker of them all; then all of it idle for %s; latencies are from commit to handler",
+		least, most, c.Queues, c.Duration)
+	pool, client, err := d.client(ctx, e, 1)
+	if err != nil {
+		return nil, err
+	}
+	defer pool.Close()
+	workers, workerClient, err := d.client(ctx, e, 4)
+	if err != nil {
+		return nil, err
+	}
+	defer workers.Close()
+
+	queues := map[string]int{}
+	var names []string
+	for i := range c.Queues {
+		names = append(names, fmt.Sprintf("%s_%d", Queue, i))
+		queues[names[i]] = 10
+	}
+	// The first job of each queue makes the queue; it is not counted.
+	for _, name := range names {
+		if err := client.Enqueue(ctx, nil, name, 0); err != nil {
+			return nil, fmt.Errorf("bench: enqueue: %w", err)
+		}
+	}
+	m := &meter{}
+	s := newStamps(int(c.Duration/least) + 1)
+	stop, failed := work(ctx, workerClient, Work{Queues: queues, Run: s.start, Recorded: m.add})
+	defer func() { err = errors.Join(err, stop()) }()
+	if err := m.reach(ctx, int64(len(names)), failed); err != nil {
+		return nil, err
+	}
+
+	d.say("enqueuing one job at a time for %s", c.Duration)
+	began, sent := time.Now(), int64(0)
+	for time.Since(began) < c.Duration {
+		if !pause(ctx, least+rand.N(most-least)) {
+			return nil, ctx.Err()
+		}
+		sent++
+		if err := client.Enqueue(ctx, nil, names[rand.IntN(len(names))], sent); err != nil {
+			return nil, fmt.Errorf("bench: enqueue: %w", err)
+		}
+		s.commit(sent)
+	}
+	took := time.Since(began)
+	if err := m.reach(ctx, sent+int64(len(names)), failed); err != nil {
+		return nil, err
+	}
+	h := s.latencies(1, sent+1)
+	r.Figures = &Figures{Jobs: sent, Seconds: took.Seconds(), JobsPerSecond: float64(sent) / took.Seconds(), P50: h.at(50), P99: h.at(99)}
+
+	if r.Idle, err = d.idle(ctx, c); err != nil {
+		return nil, err
+	}
+	if err := stop(); err != nil {
+		return nil, err
+	}
+	workers.Close()
+	if r.DeadTuples, err = d.deadTuples(ctx); err != nil {
+		return nil, err
+	}
+	r.atMost("ms from commit to handler, p50", *r.P50, 3)
+	r.atMost("ms from commit to handler, p99", *r.P99, 15)
+	if r.Idle != nil && r.Idle.Server != nil {
+		r.atMost("percent of a core that an idle worker and its server take", r.Idle.Worker+*r.Idle.Server, 2)
+	}
+	return r, nil
+}
+
+// idle measures the CPU time of this process, which does nothing but be an idle worker, and of the server; nil where the
+// system doesn't tell.
+func (d *Database) idle(ctx context.Context, c LatencyConfig) (*Idle, error) {
+	if !pause(ctx, min(c.Duration, 2*time.Second)) { // what the jobs left to do
+		return nil, ctx.Err()
+	}
+	d.say("idle for %s", c.Duration)
+	began := time.Now()
+	own, ok := ownCPU()
+	server, serverOK := d.serverCPU()
+	if !pause(ctx, c.Duration) {
+		return nil, ctx.Err()
+	}
+	if !ok {
+		return nil, nil
+	}
+	ownAfter, _ := ownCPU()
+	took := time.Since(began).Seconds()
+	i := &Idle{Seconds: took, Queues: c.Queues, Worker: 100 * (ownAfter - own).Seconds() / took}
+	if serverAfter, ok := d.serverCPU(); ok && serverOK {
+		percent := 100 * (serverAfter - server).Seconds() / took
+		i.Server = &percent
+	}
+	return i, nil
+}
+
+// pause waits; false when ctx ends first.
+func pause(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}

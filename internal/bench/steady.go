@@ -1,0 +1,184 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// SteadyConfig configures Steady.
+type SteadyConfig struct {
+	Duration time.Duration // of all rounds together
+	Rounds   int           // of each kind; default: of about 5 seconds
+	Clients  int           // default 16
+}
+
+// Plain INSERTs go into a table without anything that a queue needs but the row.
+const (
+	sqlPlainTable = `CREATE SCHEMA IF NOT EXISTS weir_bench;
+		CREATE TABLE IF NOT EXISTS weir_bench.plain (
+			id bigserial PRIMARY KEY, queue text NOT NULL, kind text NOT NULL, args jsonb NOT NULL, priority integer NOT NULL,
+			attempt integer NOT NULL, max_attempts integer NOT NULL, enqueued_at timestamptz NOT NULL)`
+	sqlPlainInsert = `INSERT INTO weir_bench.plain (queue, kind, args, priority, attempt, max_attempts, enqueued_at)
+		VALUES ($1, $2, $3::jsonb, $4, $5, $6, now()) RETURNING id`
+	sqlPlainDrop = `DROP SCHEMA IF EXISTS weir_bench CASCADE`
+)
+
+// Steady has clients enqueue one job in each of their transactions, while a worker works them. In turn with
+// that the same clients insert the same row into a plain table, which is the least that keeping a job
+// can cost. Both kinds of round go through one pool, so both are BEGIN, one statement, COMMIT.
+func Steady(ctx context.Context, d *Database, e Engine, c SteadyConfig) (r *Report, err error) {
+	c.Clients = orDefault(c.Clients, 16)
+	c.Rounds = orDefault(c.Rounds, max(int(c.Duration/(10*time.Second)), 2))
+	slice := c.Duration / time.Duration(2*c.Rounds)
+	if slice < 50*time.Millisecond {
+		return nil, fmt.Errorf("bench: steady needs a longer time than %s for %d rounds of each kind", c.Duration, c.Rounds)
+	}
+	if r, err = d.report(ctx, "steady", e); err != nil {
+		return nil, err
+	}
+	r.Note = fmt.Sprintf("%d clients, a transaction for each job, while one worker works; %d rounds of %s, in turn with plain INSERTs; latencies are the clients' transactions'",
+		c.Clients, c.Rounds, slice)
+
+	pool, client, err := d.client(ctx, e, c.Clients)
+	if err != nil {
+		return nil, err
+	}
+	defer pool.Close()
+	workers, workerClient, err := d.client(ctx, e, 4)
+	if err != nil {
+		return nil, err
+	}
+	defer workers.Close()
+	if _, err := pool.Exec(ctx, sqlPlainTable, pgx.QueryExecModeSimpleProtocol); err != nil {
+		return nil, fmt.Errorf("bench: make the plain table: %w", err)
+	}
+	defer func() {
+		_, dropErr := pool.Exec(context.WithoutCancel(ctx), sqlPlainDrop)
+		err = errors.Join(err, dropErr)
+	}()
+
+	m := &meter{}
+	stop, failed := work(ctx, workerClient, Work{Queues: map[string]int{Queue: 200}, Recorded: m.add})
+	defer func() { err = errors.Join(err, stop()) }()
+
+	enqueue := func(tx pgx.Tx) error { return client.Enqueue(ctx, tx, Queue, 0) }
+	insert := func(tx pgx.Tx) error {
+		var id int64
+		return tx.QueryRow(ctx, sqlPlainInsert, Queue, "bench", "{}", 2, 1, 25).Scan(&id)
+	}
+	// The first transactions prepare statements and plans.
+	for _, f := range []func(pgx.Tx) error{enqueue, insert} {
+		warm := &loop{pool: pool, clients: c.Clients, f: f}
+		if err := warm.run(ctx, min(slice, 500*time.Millisecond)); err != nil {
+			return nil, err
+		}
+		if f := warm.jobs; m.done.Load() == 0 {
+			if err := m.reach(ctx, f, failed); err != nil {
+				return nil, err
+			}
+		}
+	}
+
+	queue, plain := &loop{pool: pool, clients: c.Clients, f: enqueue}, &loop{pool: pool, clients: c.Clients, f: insert}
+	var ratios []float64
+	var written int64
+	worked := m.done.Load()
+	for round := range c.Rounds {
+		before, err := d.wal(ctx)
+		if err != nil {
+			return nil, err
+		}
+		if err := queue.run(ctx, slice); err != nil {
+			return nil, fmt.Errorf("bench: enqueue: %w", err)
+		}
+		if err := m.reach(ctx, worked+queue.jobs, failed); err != nil {
+			return nil, err
+		}
+		after, err := d.wal(ctx)
+		if err != nil {
+			return nil, err
+		}
+		written += after - before
+		if err := plain.run(ctx, slice); err != nil {
+			return nil, fmt.Errorf("bench: insert: %w", err)
+		}
+		ratios = append(ratios, queue.rates[round]/plain.rates[round])
+		d.say("steady, round %d of %d: %.0f enqueues/s, %.0f plain INSERTs/s", round+1, c.Rounds, queue.rates[round], plain.rates[round])
+	}
+	r.Figures, r.Plain, r.Ratio = queue.figures(), plain.figures(), spreadOf(ratios)
+	perJob := float64(written) / float64(queue.jobs)
+	r.WALBytesPerJob = &perJob
+	if err := stop(); err != nil {
+		return nil, err
+	}
+	workers.Close()
+	if r.DeadTuples, err = d.deadTuples(ctx); err != nil {
+		return nil, err
+	}
+	r.atLeast("ratio of enqueues to plain INSERTs", r.Ratio.Median, 0.75)
+	r.atMost("WAL bytes per job", perJob, 400)
+	r.atMost("dead tuples", float64(*r.DeadTuples), 0)
+	return r, nil
+}
+
+// loop runs transactions from a number of clients and adds up what came of them.
+type loop struct {
+	pool    *pgxpool.Pool
+	clients int
+	f       func(tx pgx.Tx) error
+
+	jobs  int64
+	took  time.Duration
+	rates []float64 // of each run
+	h     histogram
+}
+
+// run runs for a time; the last transactions are waited for and counted.
+func (l *loop) run(ctx context.Context, d time.Duration) error {
+	if l.h.h == nil {
+		l.h = newHistogram()
+	}
+	var clients sync.WaitGroup
+	var mu sync.Mutex
+	var failed error
+	total := int64(0)
+	began := time.Now()
+	for range l.clients {
+		clients.Go(func() {
+			h, n := newHistogram(), int64(0)
+			var err error
+			for now := time.Now(); err == nil && now.Sub(began) < d; {
+				if err = pgx.BeginFunc(ctx, l.pool, l.f); err == nil {
+					n++
+					next := time.Now()
+					h.add(next.Sub(now))
+					now = next
+				}
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			l.h.merge(h)
+			total += n
+			failed = errors.Join(failed, err)
+		})
+	}
+	clients.Wait()
+	took := time.Since(began)
+	l.jobs += total
+	l.took += took
+	l.rates = append(l.rates, float64(total)/took.Seconds())
+	return failed
+}
+
+func (l *loop) figures() *Figures {
+	return &Figures{
+		Jobs: l.jobs, Seconds: l.took.Seconds(), JobsPerSecond: float64(l.jobs) / l.took.Seconds(), Rate: spreadOf(l.rates),
+		P50: l.h.at(50), P99: l.h.at(99),
+	}
+}

@@ -1,0 +1,95 @@
+package proof
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/weir-pg/weir/internal/pgtest"
+)
+
+// TestEveryFunctionIsDocumentedAndPinned: every function says its contract, and cannot be led astray by the caller's search_path.
+func TestEveryFunctionIsDocumentedAndPinned(t *testing.T) {
+	conn := connect(t, pgtest.Database(t))
+	for _, c := range []struct{ what, sql string }{
+		{"function without a comment", `SELECT p.oid::regprocedure::text FROM pg_proc p WHERE p.pronamespace = 'weir'::regnamespace
+			AND coalesce(obj_description(p.oid, 'pg_proc'), '') = ''`},
+		{"function without a pinned search_path", `SELECT p.oid::regprocedure::text FROM pg_proc p WHERE p.pronamespace = 'weir'::regnamespace
+			AND NOT coalesce(p.proconfig @> ARRAY['search_path=pg_catalog, pg_temp'], false)`},
+		{"function that PUBLIC may execute", `SELECT p.oid::regprocedure::text FROM pg_proc p WHERE p.pronamespace = 'weir'::regnamespace
+			AND (p.proacl IS NULL OR EXISTS (SELECT FROM aclexplode(p.proacl) a WHERE a.grantee = 0))`},
+		{"table without a comment", `SELECT c.oid::regclass::text FROM pg_class c WHERE c.relnamespace = 'weir'::regnamespace AND c.relkind IN ('r', 'p')
+			AND NOT c.relispartition AND c.relname <> 'migration' AND coalesce(obj_description(c.oid, 'pg_class'), '') = ''`},
+		{"foreign key", `SELECT conname::text FROM pg_constraint WHERE connamespace = 'weir'::regnamespace AND contype = 'f'`},
+		{"trigger", `SELECT tgname::text FROM pg_trigger WHERE NOT tgisinternal`},
+	} {
+		for _, name := range column[string](t, conn, c.sql) {
+			t.Errorf("%s: %s", c.what, name)
+		}
+	}
+}
+
+// TestRolesDoTheirPartAndNoMore: the roles' privileges are these and no others.
+func TestRolesDoTheirPartAndNoMore(t *testing.T) {
+	url := pgtest.Database(t)
+	conn := connect(t, url)
+	enqueue := []string{"enqueue", "enqueue_many"}
+	work := append(slices.Clone(enqueue), "worker_start", "heartbeat", "claim", "complete", "finish", "fence", "give_back", "cancelled_among",
+		"promote", "rotate", "rotate_later", "rescue", "tidy", "rebase", "job_info")
+	operate := append(slices.Clone(work), "jobs", "queues", "workers", "cancel", "retry", "pause", "resume", "set")
+	for role, want := range map[string][]string{"weir_enqueue": enqueue, "weir_work": work, "weir_operate": operate} {
+		got := column[string](t, conn, `SELECT DISTINCT proname::text FROM pg_proc WHERE pronamespace = 'weir'::regnamespace AND has_function_privilege($1, oid, 'EXECUTE')`, role)
+		slices.Sort(got)
+		slices.Sort(want)
+		if !slices.Equal(got, want) {
+			t.Errorf("%s may execute %v, want %v", role, got, want)
+		}
+		relations := column[string](t, conn, `SELECT c.relname || ' ' || p FROM pg_class c, unnest(ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE', 'TRUNCATE', 'REFERENCES', 'TRIGGER']) p
+			WHERE c.relnamespace = 'weir'::regnamespace AND c.relkind IN ('r', 'p', 'v') AND has_table_privilege($1, c.oid, p)
+			UNION ALL SELECT c.relname || ' ' || p FROM pg_class c, unnest(ARRAY['SELECT', 'UPDATE', 'USAGE']) p
+			WHERE c.relnamespace = 'weir'::regnamespace AND c.relkind = 'S' AND CASE WHEN c.relkind = 'S' THEN has_sequence_privilege($1, c.oid, p) END`, role)
+		slices.Sort(relations)
+		wantRelations := map[string]string{
+			"weir_enqueue": "",
+			"weir_work":    "control SELECT, job_id SELECT",
+			"weir_operate": "available_jobs SELECT, cancelled_jobs SELECT, completed_jobs SELECT, control SELECT, failed_jobs SELECT, job_id SELECT, later_jobs SELECT, running_jobs SELECT",
+		}[role]
+		if got := strings.Join(relations, ", "); got != wantRelations {
+			t.Errorf("%s may use %s; want %s", role, got, wantRelations)
+		}
+	}
+
+	exec(t, conn, `CREATE ROLE `+stranger)
+	defer exec(t, conn, `DROP ROLE `+stranger)
+	as := func(role, code string, statements ...string) {
+		t.Helper()
+		exec(t, conn, `SET ROLE `+role)
+		for _, sql := range statements {
+			if _, err := conn.Exec(t.Context(), sql); sqlstate(err) != code || code == "" && err != nil {
+				t.Errorf("%s: %s: %v, want SQLSTATE %q", role, sql, err, code)
+			}
+		}
+		exec(t, conn, `RESET ROLE`)
+	}
+	const denied = "42501"
+	worker := startWorker(t, conn, "q")
+	claimOne := fmt.Sprintf(`SELECT * FROM weir.claim(%d, ARRAY['q'], ARRAY[1])`, worker)
+	as("weir_enqueue", "", `SELECT weir.enqueue('q', 'k')`, `SELECT weir.enqueue('new', 'k', run_at => now() + interval '1 hour')`,
+		`SELECT weir.enqueue_many('[{"queue": "q", "kind": "k"}]')`, `SELECT weir.enqueue_many(ARRAY['q'], ARRAY['k'], ARRAY['{}']::jsonb[])`)
+	as("weir_enqueue", denied, claimOne, `SELECT * FROM weir.job`, `SELECT * FROM weir.queue`, `INSERT INTO weir.cancel VALUES (1)`, `SELECT weir.pause('q')`,
+		`SELECT * FROM weir.job_info(1)`, `SELECT weir.queue_id('x')`, `SELECT nextval('weir.job_id')`, `CREATE TABLE weir.mine ()`)
+	as("weir_work", "", claimOne, `SELECT weir.enqueue('q', 'k')`, `SELECT weir.worker_start('w', ARRAY['newer'])`, `SELECT weir.heartbeat(1)`,
+		`SELECT weir.promote()`, `SELECT weir.rotate()`, `SELECT weir.rotate_later()`, `SELECT weir.rescue()`, `SELECT weir.tidy()`, `SELECT weir.rebase()`,
+		`SELECT * FROM weir.job_info(1)`, `SELECT last_value FROM weir.job_id`, `SELECT last_value FROM weir.control`, `SELECT weir.fence(1)`)
+	as("weir_work", denied, `SELECT * FROM weir.job`, `DELETE FROM weir.result`, `SELECT weir.pause('q')`, `SELECT weir.cancel(1)`, `SELECT * FROM weir.failed_jobs`,
+		`SELECT weir.reclaim(1)`, `SELECT nextval('weir.job_id')`, `SELECT weir.end_attempt(1, 1::smallint, 1, 1, '1', '1', 1, 'failed', NULL, NULL, NULL)`)
+	as("weir_operate", "", `SELECT weir.pause('q')`, `SELECT weir.resume('q')`, `SELECT weir.cancel(1)`, `SELECT weir.retry(1)`, `SELECT weir.set('retention', '1 day')`,
+		`SELECT * FROM weir.queues()`, `SELECT * FROM weir.workers()`, `SELECT * FROM weir.jobs('available')`, `SELECT * FROM weir.available_jobs`,
+		`SELECT * FROM weir.running_jobs`, `SELECT * FROM weir.later_jobs`, `SELECT * FROM weir.completed_jobs`, `SELECT * FROM weir.failed_jobs`, `SELECT * FROM weir.cancelled_jobs`)
+	as("weir_operate", denied, `SELECT * FROM weir.job`, `UPDATE weir.queue SET paused_at = now()`, `UPDATE weir.setting SET value = ''`, `SELECT weir.reclaim(1)`)
+	as(stranger, denied, `SELECT weir.enqueue('q', 'k')`, `SELECT * FROM weir.queues()`, `SELECT * FROM weir.job`)
+}
+
+// stranger is a role without any grant.
+const stranger = "weir_proof_stranger"

@@ -1,0 +1,137 @@
+package proof
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/weir-pg/weir/internal/pgtest"
+)
+
+// TestBadInputLeavesNothing: what can't be right is refused with a SQLSTATE and a message that shows the value, and leaves no row behind.
+func TestBadInputLeavesNothing(t *testing.T) {
+	conn := connect(t, pgtest.Database(t))
+	worker := startWorker(t, conn, "known")
+	exec(t, conn, `SELECT weir.enqueue('known', 'k')`)
+	count := func() int {
+		t.Helper()
+		return value[int](t, conn, `SELECT (SELECT count(*) FROM weir.job) + (SELECT count(*) FROM weir.later) + (SELECT count(*) FROM weir.batch)
+			+ (SELECT count(*) FROM weir.result) + (SELECT count(*) FROM weir.queue) + (SELECT count(*) FROM weir.worker)`)
+	}
+	before := count()
+	const invalid = "22023"
+	long := strings.Repeat("n", 129)
+	many := func(args string) string { return `SELECT weir.enqueue_many(` + args + `)` }
+	for _, c := range []struct {
+		sql, code, says string
+		args            []any
+	}{
+		{sql: `SELECT weir.enqueue('new', 'k', priority => 0)`, says: "unknown priority 0"},
+		{sql: `SELECT weir.enqueue('new', 'k', priority => 5)`, says: "unknown priority 5"},
+		{sql: `SELECT weir.enqueue('new', 'k', priority => NULL)`, says: "unknown priority null"},
+		{sql: `SELECT weir.enqueue('new', 'k', '[1]')`, says: "got a JSON array"},
+		{sql: `SELECT weir.enqueue('new', 'k', '7')`, says: "got a JSON number"},
+		{sql: `SELECT weir.enqueue('new', 'k', 'null')`, says: "got a JSON null"},
+		{sql: `SELECT weir.enqueue('new', 'k', NULL)`, says: "got null"},
+		{sql: `SELECT weir.enqueue('new', 'k', jsonb_build_object('k', repeat('x', 1048577)))`, says: "args too large: 10485"},
+		{sql: `SELECT weir.enqueue('new', 'k', meta => '[]')`, says: "meta must be a JSON object, got a JSON array"},
+		{sql: `SELECT weir.enqueue('new', 'k', meta => jsonb_build_object('k', repeat('x', 65537)))`, says: "meta too large: 655"},
+		{sql: `SELECT weir.enqueue($1, 'k')`, args: []any{long}, says: "queue name too long: 129"},
+		{sql: `SELECT weir.enqueue('new', $1)`, args: []any{long}, says: "kind too long: 129"},
+		{sql: `SELECT weir.enqueue('', 'k')`, says: "needs a queue, and this one is empty"},
+		{sql: `SELECT weir.enqueue(NULL, 'k')`, says: "needs a queue, and this one is null"},
+		{sql: `SELECT weir.enqueue('new', '')`, says: "needs a kind, and this one is empty"},
+		{sql: `SELECT weir.enqueue('new', NULL)`, says: "needs a kind, and this one is null"},
+		{sql: `SELECT weir.enqueue('new', $1)`, args: []any{"a\x00b"}, code: "22021", says: "0x00"},
+		{sql: `SELECT weir.enqueue('new', 'k', '{"a": "\u0000"}')`, code: "22P05", says: "unsupported Unicode escape"},
+		{sql: `SELECT weir.enqueue('new', 'k', max_attempts => 0)`, says: "max_attempts must be 1 to 1000, got 0"},
+		{sql: `SELECT weir.enqueue('new', 'k', max_attempts => 1001)`, says: "got 1001"},
+		{sql: `SELECT weir.enqueue('new', 'k', max_attempts => NULL)`, says: "got null"},
+		{sql: `SELECT weir.enqueue('new', 'k', run_at => 'infinity')`, says: "run_at is infinity"},
+		{sql: many(`ARRAY['new', 'new'], ARRAY['k', 'k'], ARRAY['{}']::jsonb[]`), says: "differ in length: 2 kinds, 2 queues, 1 args"},
+		{sql: many(`ARRAY['new'], ARRAY['k', 'k'], ARRAY['{}', '{}']::jsonb[]`), says: "2 kinds, 1 queues"},
+		{sql: many(`ARRAY['new', 'new'], ARRAY['k', 'k'], ARRAY['{}', '{}']::jsonb[], ARRAY[1]`), says: "1 priorities"},
+		{sql: many(`ARRAY['new', 'new'], ARRAY['k', 'k'], ARRAY['{}', '{}']::jsonb[], meta => ARRAY['{}']::jsonb[]`), says: "1 metas"},
+		{sql: many(`NULL, ARRAY['k'], ARRAY['{}']::jsonb[]`), says: "differ in length"},
+		{sql: many(`ARRAY['new', 'new'], ARRAY['k', 'k'], ARRAY['{}', '{}']::jsonb[], ARRAY[1, 9]`), says: "unknown priority 9: priorities are 1 (first) to 4 (job 2 of 2)"},
+		{sql: many(`ARRAY['new', 'new'], ARRAY['k', ''], ARRAY['{}', '{}']::jsonb[]`), says: "(job 2 of 2)"},
+		{sql: many(`ARRAY['new', NULL], ARRAY['k', 'k'], ARRAY['{}', '{}']::jsonb[]`), says: "(job 2 of 2)"},
+		{sql: many(`ARRAY['new', 'new'], ARRAY['k', 'k'], ARRAY['{}', NULL]::jsonb[]`), says: "got null (job 2 of 2)"},
+		{sql: many(`ARRAY['new'], ARRAY['k'], ARRAY['{}']::jsonb[], run_at => ARRAY['infinity']::timestamptz[]`), says: "run_at is infinity"},
+		{sql: many(`ARRAY['new'], ARRAY['k'], ARRAY['{}']::jsonb[], max_attempts => ARRAY[0]`), says: "got 0 (job 1 of 1)"},
+		{sql: many(`array_fill('new'::text, ARRAY[10001]), array_fill('k'::text, ARRAY[10001]), array_fill('{}'::jsonb, ARRAY[10001])`), says: "10001 jobs in one call"},
+		{sql: many(`'[{"queue": "new", "kind": "k", "que": 1}]'::jsonb`), says: `unknown key "que"`},
+		{sql: many(`'[{"queue": "new", "kind": "k"}, 7]'::jsonb`), says: "job 2 is a JSON number"},
+		{sql: many(`'[{"queue": "new"}]'::jsonb`), says: "needs a kind"},
+		{sql: many(`'{}'::jsonb`), says: "got a JSON object"},
+		{sql: many(`NULL::jsonb`), says: "got null"},
+		{sql: `SELECT weir.worker_start('w', ARRAY['new', ''])`, says: "queue"},
+		{sql: `SELECT weir.worker_start('w', ARRAY['new'], '0 s')`, says: "got 00:00:00"},
+		{sql: `SELECT weir.worker_start('w', ARRAY['new'], NULL)`, says: "lease"},
+		{sql: `SELECT weir.claim($1, ARRAY['known'], ARRAY[1, 2])`, args: []any{worker}, says: "1 queues and 2 limits"},
+		{sql: `SELECT weir.claim($1, ARRAY['other'], ARRAY[1])`, args: []any{worker}, says: "other"},
+		{sql: `SELECT weir.complete($1, ARRAY[1], ARRAY[1, 2]::bigint[], ARRAY[1], ARRAY[1]::bigint[])`, args: []any{worker}, says: "1 lanes, 2 seqs"},
+		{sql: `SELECT weir.complete($1, ARRAY[1], ARRAY[1]::bigint[], ARRAY[2], ARRAY[1]::bigint[])`, args: []any{worker}, says: "got 1 ids, its sizes add up to 2"},
+		{sql: `SELECT weir.finish($1, 1, 1, 1, 'lost')`, args: []any{worker}, says: "not as lost"},
+		{sql: `SELECT weir.finish($1, 1, 1, 1, 'snoozed', run_at => 'infinity')`, args: []any{worker}, says: "run_at is infinity"},
+		{sql: `SELECT weir.promote(0)`, says: "got 0"},
+		{sql: `SELECT weir.jobs('done')`, says: "unknown state done"},
+		{sql: `SELECT weir.set('retention', '-1 s')`, says: "-1 s"},
+		{sql: `SELECT weir.set('retention_bytes', '5')`, says: "got 5"},
+		{sql: `SELECT weir.set('colour', 'red')`, says: "unknown setting colour"},
+	} {
+		_, err := conn.Exec(t.Context(), c.sql, c.args...)
+		if c.code == "" {
+			c.code = invalid
+		}
+		shown := c.sql[:min(len(c.sql), 150)]
+		if wantCode(t, shown, err, c.code); err != nil && !strings.Contains(err.Error(), c.says) {
+			t.Errorf("%s: says %q, which does not show %q", shown, err, c.says)
+		}
+		if after := count(); after != before {
+			t.Fatalf("%s: %d rows before, %d after", shown, before, after)
+		}
+	}
+	if n := value[int](t, conn, `SELECT cardinality(weir.enqueue_many('[]'::jsonb))`); n != 0 || count() != before {
+		t.Errorf("an empty enqueue_many returned %d ids", n)
+	}
+}
+
+// TestClaimNeedsAutocommit: a claim sees the newest batch only in READ COMMITTED, and gives its lane back at once only in autocommit.
+func TestClaimNeedsAutocommit(t *testing.T) {
+	conn := connect(t, pgtest.Database(t))
+	worker := startWorker(t, conn, "q")
+	enqueueN(t, conn, "q", 1)
+	for _, level := range []pgx.TxIsoLevel{pgx.RepeatableRead, pgx.Serializable} {
+		for _, sql := range []string{`SELECT weir.claim($1, ARRAY['q'], ARRAY[1])`, `SELECT weir.complete($1, '{}', '{}', '{}', '{}')`,
+			`SELECT weir.finish($1, 1, 1, 1, 'failed')`, `SELECT weir.fence($1)`, `SELECT weir.promote($1)`, `SELECT weir.rotate() WHERE $1 > 0`,
+			`SELECT weir.rebase() WHERE $1 > 0`} {
+			tx, err := conn.BeginTx(t.Context(), pgx.TxOptions{IsoLevel: level})
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, err = tx.Exec(t.Context(), sql, worker)
+			wantCode(t, string(level)+": "+sql, err, "WR004")
+			if err != nil && !strings.Contains(err.Error(), strings.ToUpper(string(level))) {
+				t.Errorf("%s: the message does not name the isolation level: %v", sql, err)
+			}
+			_ = tx.Rollback(t.Context())
+		}
+	}
+	exec(t, conn, `BEGIN`)
+	enqueueN(t, conn, "q", 1)
+	_, err := claim(t.Context(), conn, worker, []string{"q"}, []int32{1})
+	wantCode(t, "claim after a write", err, "WR004")
+	exec(t, conn, `ROLLBACK`)
+	exec(t, conn, `BEGIN`)
+	until(t, "the transaction is old", func() bool {
+		return value[bool](t, conn, `SELECT clock_timestamp() - now() > interval '2 seconds'`)
+	})
+	_, err = claim(t.Context(), conn, worker, []string{"q"}, []int32{1})
+	wantCode(t, "claim in an old transaction", err, "WR004")
+	exec(t, conn, `ROLLBACK`)
+	if got := mustClaim(t, conn, worker, "q", 10); len(got) != 1 {
+		t.Errorf("claimed %v, want the one job", got)
+	}
+}

@@ -1,0 +1,423 @@
+-- Written by go test ./internal/proof -run Golden -update. Bodies of functions and views are left out.
+
+CREATE TYPE weir.outcome AS ENUM ('completed', 'failed', 'cancelled', 'retried', 'snoozed', 'released', 'lost');
+
+CREATE SEQUENCE weir.active_job AS smallint MINVALUE 1 MAXVALUE 4;
+CREATE SEQUENCE weir.active_later AS smallint MINVALUE 1 MAXVALUE 4;
+CREATE SEQUENCE weir.control AS bigint MINVALUE 1 MAXVALUE 9223372036854775807;
+CREATE SEQUENCE weir.job_id AS bigint MINVALUE 1 MAXVALUE 9223372036854775807;
+CREATE SEQUENCE weir.queue_id AS integer MINVALUE 1 MAXVALUE 500000000;
+CREATE SEQUENCE weir.worker_id AS integer MINVALUE 1 MAXVALUE 2147483647;
+
+CREATE VIEW weir.available_jobs (
+  id bigint,
+  state text,
+  queue text,
+  priority integer,
+  kind text,
+  args jsonb,
+  meta jsonb,
+  attempt integer,
+  max_attempts integer,
+  enqueued_at timestamp with time zone,
+  run_at timestamp with time zone,
+  claimed_at timestamp with time zone,
+  finished_at timestamp with time zone,
+  worker integer,
+  cancel_requested boolean,
+  output text,
+  error text,
+  errors jsonb
+);
+CREATE TABLE weir.batch (
+  lane integer NOT NULL,
+  segment smallint NOT NULL,
+  origin smallint NOT NULL,
+  worker integer NOT NULL,
+  seq bigint NOT NULL,
+  from_xid xid8 NOT NULL,
+  pos_xid xid8 NOT NULL,
+  pos_id bigint NOT NULL,
+  total bigint NOT NULL,
+  claimed_at timestamp with time zone NOT NULL,
+  pending xid8[],
+  pending_after bigint[],
+  ids bigint[] NOT NULL
+) PARTITION BY LIST (segment);
+CREATE TABLE weir.batch_1 PARTITION OF weir.batch FOR VALUES IN ('1') WITH (autovacuum_enabled=off, toast_tuple_target=8160);
+ALTER TABLE weir.batch_1 ALTER COLUMN ids SET STORAGE EXTERNAL;
+CREATE TABLE weir.batch_2 PARTITION OF weir.batch FOR VALUES IN ('2') WITH (autovacuum_enabled=off, toast_tuple_target=8160);
+ALTER TABLE weir.batch_2 ALTER COLUMN ids SET STORAGE EXTERNAL;
+CREATE TABLE weir.batch_3 PARTITION OF weir.batch FOR VALUES IN ('3') WITH (autovacuum_enabled=off, toast_tuple_target=8160);
+ALTER TABLE weir.batch_3 ALTER COLUMN ids SET STORAGE EXTERNAL;
+CREATE TABLE weir.batch_4 PARTITION OF weir.batch FOR VALUES IN ('4') WITH (autovacuum_enabled=off, toast_tuple_target=8160);
+ALTER TABLE weir.batch_4 ALTER COLUMN ids SET STORAGE EXTERNAL;
+CREATE TABLE weir.cancel (
+  id bigint NOT NULL,
+  at timestamp with time zone NOT NULL DEFAULT now()
+);
+CREATE VIEW weir.cancelled_jobs (
+  id bigint,
+  state text,
+  queue text,
+  priority integer,
+  kind text,
+  args jsonb,
+  meta jsonb,
+  attempt integer,
+  max_attempts integer,
+  enqueued_at timestamp with time zone,
+  run_at timestamp with time zone,
+  claimed_at timestamp with time zone,
+  finished_at timestamp with time zone,
+  worker integer,
+  cancel_requested boolean,
+  output text,
+  error text,
+  errors jsonb
+);
+CREATE VIEW weir.completed_jobs (
+  id bigint,
+  state text,
+  queue text,
+  priority integer,
+  kind text,
+  args jsonb,
+  meta jsonb,
+  attempt integer,
+  max_attempts integer,
+  enqueued_at timestamp with time zone,
+  run_at timestamp with time zone,
+  claimed_at timestamp with time zone,
+  finished_at timestamp with time zone,
+  worker integer,
+  cancel_requested boolean,
+  output text,
+  error text,
+  errors jsonb
+);
+CREATE VIEW weir.failed_jobs (
+  id bigint,
+  state text,
+  queue text,
+  priority integer,
+  kind text,
+  args jsonb,
+  meta jsonb,
+  attempt integer,
+  max_attempts integer,
+  enqueued_at timestamp with time zone,
+  run_at timestamp with time zone,
+  claimed_at timestamp with time zone,
+  finished_at timestamp with time zone,
+  worker integer,
+  cancel_requested boolean,
+  output text,
+  error text,
+  errors jsonb
+);
+CREATE TABLE weir.heartbeat (
+  ring smallint NOT NULL,
+  worker integer NOT NULL,
+  at timestamp with time zone NOT NULL,
+  running integer NOT NULL,
+  oldest timestamp with time zone NOT NULL
+) PARTITION BY LIST (ring);
+CREATE TABLE weir.heartbeat_0 PARTITION OF weir.heartbeat FOR VALUES IN ('0') WITH (autovacuum_enabled=off);
+CREATE TABLE weir.heartbeat_1 PARTITION OF weir.heartbeat FOR VALUES IN ('1') WITH (autovacuum_enabled=off);
+CREATE TABLE weir.heartbeat_2 PARTITION OF weir.heartbeat FOR VALUES IN ('2') WITH (autovacuum_enabled=off);
+CREATE TABLE weir.job (
+  id bigint NOT NULL,
+  xid xid8 NOT NULL,
+  enqueued_at timestamp with time zone NOT NULL,
+  lane integer NOT NULL,
+  attempt integer NOT NULL,
+  max_attempts integer NOT NULL,
+  segment smallint NOT NULL,
+  kind text NOT NULL,
+  args jsonb NOT NULL,
+  meta jsonb
+) PARTITION BY LIST (segment);
+CREATE TABLE weir.job_1 PARTITION OF weir.job FOR VALUES IN ('1') WITH (autovacuum_enabled=off);
+CREATE TABLE weir.job_2 PARTITION OF weir.job FOR VALUES IN ('2') WITH (autovacuum_enabled=off);
+CREATE TABLE weir.job_3 PARTITION OF weir.job FOR VALUES IN ('3') WITH (autovacuum_enabled=off);
+CREATE TABLE weir.job_4 PARTITION OF weir.job FOR VALUES IN ('4') WITH (autovacuum_enabled=off);
+CREATE TYPE weir.job_look (
+  id bigint,
+  state text,
+  queue text,
+  priority integer,
+  kind text,
+  args jsonb,
+  meta jsonb,
+  attempt integer,
+  max_attempts integer,
+  enqueued_at timestamp with time zone,
+  run_at timestamp with time zone,
+  claimed_at timestamp with time zone,
+  finished_at timestamp with time zone,
+  worker integer,
+  cancel_requested boolean,
+  output text,
+  error text,
+  errors jsonb
+);
+CREATE TABLE weir.later (
+  id bigint NOT NULL,
+  xid xid8 NOT NULL,
+  run_at timestamp with time zone NOT NULL,
+  enqueued_at timestamp with time zone NOT NULL,
+  lane integer NOT NULL,
+  attempt integer NOT NULL,
+  max_attempts integer NOT NULL,
+  segment smallint NOT NULL,
+  kind text NOT NULL,
+  args jsonb NOT NULL,
+  meta jsonb
+) PARTITION BY LIST (segment);
+CREATE TABLE weir.later_1 PARTITION OF weir.later FOR VALUES IN ('1') WITH (autovacuum_enabled=off);
+CREATE TABLE weir.later_2 PARTITION OF weir.later FOR VALUES IN ('2') WITH (autovacuum_enabled=off);
+CREATE TABLE weir.later_3 PARTITION OF weir.later FOR VALUES IN ('3') WITH (autovacuum_enabled=off);
+CREATE TABLE weir.later_4 PARTITION OF weir.later FOR VALUES IN ('4') WITH (autovacuum_enabled=off);
+CREATE VIEW weir.later_jobs (
+  id bigint,
+  state text,
+  queue text,
+  priority integer,
+  kind text,
+  args jsonb,
+  meta jsonb,
+  attempt integer,
+  max_attempts integer,
+  enqueued_at timestamp with time zone,
+  run_at timestamp with time zone,
+  claimed_at timestamp with time zone,
+  finished_at timestamp with time zone,
+  worker integer,
+  cancel_requested boolean,
+  output text,
+  error text,
+  errors jsonb
+);
+CREATE TABLE weir.migration (
+  version integer NOT NULL,
+  name text NOT NULL,
+  applied_at timestamp with time zone NOT NULL DEFAULT now()
+);
+CREATE TABLE weir.promotion (
+  seq bigint NOT NULL,
+  due timestamp with time zone NOT NULL,
+  due_id bigint NOT NULL,
+  snapshot pg_snapshot NOT NULL
+) WITH (autovacuum_enabled=off);
+CREATE TABLE weir.queue (
+  id integer NOT NULL DEFAULT nextval('weir.queue_id'::regclass),
+  name text NOT NULL,
+  paused_at timestamp with time zone,
+  created_at timestamp with time zone NOT NULL DEFAULT now()
+);
+CREATE TABLE weir.result (
+  lane integer NOT NULL,
+  segment smallint NOT NULL,
+  worker integer NOT NULL,
+  seq bigint NOT NULL,
+  finished_at timestamp with time zone NOT NULL,
+  outcome weir.outcome NOT NULL,
+  ids bigint[] NOT NULL,
+  errors text[],
+  outputs text[]
+) PARTITION BY LIST (segment);
+CREATE TABLE weir.result_1 PARTITION OF weir.result FOR VALUES IN ('1') WITH (autovacuum_enabled=off, toast_tuple_target=8160);
+ALTER TABLE weir.result_1 ALTER COLUMN ids SET STORAGE EXTERNAL;
+CREATE TABLE weir.result_2 PARTITION OF weir.result FOR VALUES IN ('2') WITH (autovacuum_enabled=off, toast_tuple_target=8160);
+ALTER TABLE weir.result_2 ALTER COLUMN ids SET STORAGE EXTERNAL;
+CREATE TABLE weir.result_3 PARTITION OF weir.result FOR VALUES IN ('3') WITH (autovacuum_enabled=off, toast_tuple_target=8160);
+ALTER TABLE weir.result_3 ALTER COLUMN ids SET STORAGE EXTERNAL;
+CREATE TABLE weir.result_4 PARTITION OF weir.result FOR VALUES IN ('4') WITH (autovacuum_enabled=off, toast_tuple_target=8160);
+ALTER TABLE weir.result_4 ALTER COLUMN ids SET STORAGE EXTERNAL;
+CREATE VIEW weir.running_jobs (
+  id bigint,
+  state text,
+  queue text,
+  priority integer,
+  kind text,
+  args jsonb,
+  meta jsonb,
+  attempt integer,
+  max_attempts integer,
+  enqueued_at timestamp with time zone,
+  run_at timestamp with time zone,
+  claimed_at timestamp with time zone,
+  finished_at timestamp with time zone,
+  worker integer,
+  cancel_requested boolean,
+  output text,
+  error text,
+  errors jsonb
+);
+CREATE TABLE weir.segment (
+  log text NOT NULL,
+  segment smallint NOT NULL,
+  event text NOT NULL,
+  at timestamp with time zone NOT NULL DEFAULT clock_timestamp()
+) WITH (autovacuum_enabled=off);
+CREATE TABLE weir.setting (
+  name text NOT NULL,
+  value text NOT NULL
+);
+CREATE TABLE weir.worker (
+  id integer NOT NULL,
+  fenced boolean NOT NULL,
+  at timestamp with time zone NOT NULL,
+  lease interval,
+  name text NOT NULL,
+  queues text[]
+);
+
+ALTER TABLE weir.batch ADD PRIMARY KEY (lane, seq, segment, origin);
+ALTER TABLE weir.cancel ADD PRIMARY KEY (id);
+ALTER TABLE weir.migration ADD PRIMARY KEY (version);
+ALTER TABLE weir.promotion ADD PRIMARY KEY (seq);
+ALTER TABLE weir.queue ADD PRIMARY KEY (id);
+ALTER TABLE weir.segment ADD CHECK ((event = ANY (ARRAY['opened'::text, 'closed'::text, 'reclaimed'::text])));
+ALTER TABLE weir.segment ADD CHECK ((log = ANY (ARRAY['job'::text, 'later'::text])));
+ALTER TABLE weir.setting ADD PRIMARY KEY (name);
+ALTER TABLE weir.worker ADD PRIMARY KEY (id, fenced);
+
+CREATE INDEX job_id_brin ON ONLY weir.job USING brin (id int8_minmax_multi_ops) WITH (pages_per_range='32');
+CREATE INDEX job_lane ON ONLY weir.job USING btree (lane, xid, id);
+CREATE INDEX later_due ON ONLY weir.later USING btree (run_at, id);
+CREATE INDEX later_id_brin ON ONLY weir.later USING brin (id int8_minmax_multi_ops) WITH (pages_per_range='32');
+CREATE INDEX later_xid ON ONLY weir.later USING btree (xid);
+CREATE INDEX queue_name ON weir.queue USING btree (name, id);
+CREATE INDEX result_batch ON ONLY weir.result USING btree (lane, seq);
+CREATE INDEX result_ended ON ONLY weir.result USING btree (outcome, lane, seq) WHERE (outcome = ANY (ARRAY['failed'::weir.outcome, 'cancelled'::weir.outcome]));
+
+CREATE FUNCTION weir.batch_of(lane integer, segment integer, xid xid8, id bigint) RETURNS SETOF weir.batch LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off;
+CREATE FUNCTION weir.cancel(job_id bigint) RETURNS text LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp;
+CREATE FUNCTION weir.cancelled_among(ids bigint[]) RETURNS bigint[] LANGUAGE sql STABLE SECURITY DEFINER SET search_path=pg_catalog, pg_temp;
+CREATE FUNCTION weir.check_job(queue text, kind text, args jsonb, priority integer, max_attempts integer, meta jsonb) RETURNS void LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp;
+CREATE FUNCTION weir.check_worker(worker integer) RETURNS text[] LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET enable_seqscan=off;
+CREATE FUNCTION weir.claim(worker integer, queues text[], limits integer[]) RETURNS TABLE(queue text, lane integer, seq bigint, id bigint, attempt integer, max_attempts integer, kind text, args jsonb, meta jsonb, enqueued_at timestamp with time zone, cancelled boolean) LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_sort=off;
+CREATE FUNCTION weir.complete(worker integer, lanes integer[], seqs bigint[], sizes integer[], ids bigint[]) RETURNS void LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_hashjoin=off SET enable_mergejoin=off;
+CREATE FUNCTION weir.end_attempt(worker integer, in_segment smallint, lane integer, seq bigint, from_xid xid8, to_xid xid8, id bigint, outcome weir.outcome, error text, output text, run_at timestamp with time zone) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off;
+CREATE FUNCTION weir.enqueue_many(jobs jsonb) RETURNS bigint[] LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp;
+CREATE FUNCTION weir.enqueue_many(queue text[], kind text[], args jsonb[], priority integer[] DEFAULT NULL::integer[], run_at timestamp with time zone[] DEFAULT NULL::timestamp with time zone[], max_attempts integer[] DEFAULT NULL::integer[], meta jsonb[] DEFAULT NULL::jsonb[]) RETURNS bigint[] LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp;
+CREATE FUNCTION weir.enqueue(queue text, kind text, args jsonb DEFAULT '{}'::jsonb, priority integer DEFAULT 2, run_at timestamp with time zone DEFAULT NULL::timestamp with time zone, max_attempts integer DEFAULT 25, meta jsonb DEFAULT NULL::jsonb) RETURNS bigint LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp;
+CREATE FUNCTION weir.fence(worker integer, reason text DEFAULT 'its worker was fenced'::text) RETURNS integer LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp;
+CREATE FUNCTION weir.finish(worker integer, lane integer, seq bigint, id bigint, outcome weir.outcome, error text DEFAULT NULL::text, output text DEFAULT NULL::text, run_at timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS boolean LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off;
+CREATE FUNCTION weir.give_back(worker integer, known_lanes integer[], known_seqs bigint[]) RETURNS integer LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET lock_timeout=5s;
+CREATE FUNCTION weir.heartbeat(worker integer, running integer DEFAULT 0, oldest interval DEFAULT '00:00:00'::interval, OUT fenced boolean, OUT workers integer) RETURNS record LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp;
+CREATE FUNCTION weir.hold_batches(worker integer, lanes integer[], seqs bigint[]) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp;
+CREATE FUNCTION weir.job_info(job_id bigint) RETURNS SETOF weir.job_look LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET enable_seqscan=off;
+CREATE FUNCTION weir.jobs(state text, queue text DEFAULT NULL::text, most integer DEFAULT 100) RETURNS SETOF weir.job_look LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET enable_seqscan=off SET enable_bitmapscan=off;
+CREATE FUNCTION weir.pause(queue text) RETURNS boolean LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp;
+CREATE FUNCTION weir.promote(most integer DEFAULT 2000, OUT promoted integer, OUT next_due timestamp with time zone) RETURNS record LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_sort=off;
+CREATE FUNCTION weir.queue_id(name text) RETURNS integer LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp;
+CREATE FUNCTION weir.queues() RETURNS TABLE(name text, paused_at timestamp with time zone, available bigint, claimed bigint, last_claim timestamp with time zone, workers bigint) LANGUAGE sql STABLE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET enable_seqscan=off SET enable_bitmapscan=off;
+CREATE FUNCTION weir.rebase() RETURNS bigint LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET lock_timeout=10s;
+CREATE FUNCTION weir.reclaim(segment integer) RETURNS boolean LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET plan_cache_mode=force_custom_plan SET work_mem=64MB SET lock_timeout=50ms;
+CREATE FUNCTION weir.relog(worker integer, outcome weir.outcome, reason text, known_lanes integer[], known_seqs bigint[]) RETURNS integer LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off;
+CREATE FUNCTION weir.rescue() RETURNS integer LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp;
+CREATE FUNCTION weir.resume(queue text) RETURNS boolean LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp;
+CREATE FUNCTION weir.retry(job_id bigint) RETURNS text LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp;
+CREATE FUNCTION weir.rotate() RETURNS text LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp;
+CREATE FUNCTION weir.rotate_later(segment_bytes bigint DEFAULT 67108864) RETURNS text LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET lock_timeout=50ms;
+CREATE FUNCTION weir.segment_state(log text, segment integer) RETURNS text LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp;
+CREATE FUNCTION weir.set(name text, value text) RETURNS void LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp;
+CREATE FUNCTION weir.tidy() RETURNS text LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET lock_timeout=50ms;
+CREATE FUNCTION weir.unclaimed(segment integer, lanes integer[]) RETURNS SETOF weir.job LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET enable_seqscan=off SET enable_bitmapscan=off;
+CREATE FUNCTION weir.worker_start(name text, queues text[], lease interval DEFAULT '00:00:30'::interval) RETURNS integer LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp;
+CREATE FUNCTION weir.workers() RETURNS TABLE(id integer, name text, queues text[], state text, started_at timestamp with time zone, seen_at timestamp with time zone, running integer, reason text) LANGUAGE sql STABLE SECURITY DEFINER SET search_path=pg_catalog, pg_temp;
+
+COMMENT ON COLUMN weir.batch.from_xid IS 'The smallest xid among its jobs: with pos_xid it bounds the look-up of a job from its batch.';
+COMMENT ON COLUMN weir.batch.origin IS 'The segment it was made in; it tells the rows of one batch apart where reclaiming has carried them together.';
+COMMENT ON COLUMN weir.batch.pending IS 'Transactions that were in progress below the position; pending_after is the last id already taken of each.';
+COMMENT ON FUNCTION weir.batch_of(integer,integer,xid8,bigint) IS 'The batch that handed out a job of one segment, found by bisection.';
+COMMENT ON FUNCTION weir.cancel(bigint) IS 'Cancels a job: one that has not started will not (cancelled); of a running one its worker is told, which cancels its context (requested). Otherwise nothing is done and the job''s final state returned, or NULL for an unknown id. A job that starts while this commits is told like a running one. Locks: none that others wait for, but a second cancel of the same job. Isolation: any.';
+COMMENT ON FUNCTION weir.cancelled_among(bigint[]) IS 'Those of the ids that have been cancelled: a worker asks for what it runs when weir.control has moved.';
+COMMENT ON FUNCTION weir.check_job(text,text,jsonb,integer,integer,jsonb) IS 'Raises 22023 with the offending value when a job is not well-formed. Locks: none. Isolation: any.';
+COMMENT ON FUNCTION weir.check_worker(integer) IS 'The queues of a worker; raises WR001 unless it was started and is not fenced. The caller holds the worker''s lock.';
+COMMENT ON FUNCTION weir.claim(integer,text[],integer[]) IS 'Hands the next jobs of the named queues to a worker: up to limits[i] of queues[i] (at most 960 of a lane in one call), priority by priority, each attempt in exactly one batch. A job returned as cancelled must not be run but recorded as cancelled. A paused or unknown queue gives nothing. Errors: WR001 (worker fenced or unknown), WR003 (positions ahead of the cluster), WR004 (not in READ COMMITTED autocommit). Locks: advisory: claims (shared), the worker (shared), each lane with work (exclusive, to the end of the call). Commits asynchronously.';
+COMMENT ON FUNCTION weir.complete(integer,integer[],bigint[],integer[],bigint[]) IS 'Records attempts as completed, a flush at a time: lanes[i], seqs[i] name a batch, the next sizes[i] of ids are its jobs. One row a batch. May be repeated. In a transaction of the caller''s own, effects and completion commit together. Errors: 22023, WR001 (fenced), WR002 (not this worker''s batch), WR004. Locks: advisory, shared: the worker, the segments; held to the commit. Isolation: READ COMMITTED.';
+COMMENT ON FUNCTION weir.end_attempt(integer,smallint,integer,bigint,xid8,xid8,bigint,weir.outcome,text,text,timestamp with time zone) IS 'Writes how one attempt ended and logs the attempt that follows, if one does. retried and lost become failed when the attempts are used up. The caller holds the batch and has seen that the attempt has no result.';
+COMMENT ON FUNCTION weir.enqueue(text,text,jsonb,integer,timestamp with time zone,integer,jsonb) IS 'Enqueues one job in the caller''s transaction and returns its id. It runs after the commit, never after a rollback; not before run_at if one is given. Errors: 22023 with the value. Locks: ROW EXCLUSIVE on the log; nothing another enqueue waits for. Isolation: any.';
+COMMENT ON FUNCTION weir.enqueue_many(jsonb) IS 'Enqueues up to 10000 jobs from a JSON array of objects with the argument names of enqueue as keys. Errors, locks, isolation: as enqueue.';
+COMMENT ON FUNCTION weir.enqueue_many(text[],text[],jsonb[],integer[],timestamp with time zone[],integer[],jsonb[]) IS 'Enqueues up to 10000 jobs from parallel arrays, all or none, and returns their ids in order. A NULL in an optional array means its default. Errors, locks, isolation: as enqueue.';
+COMMENT ON FUNCTION weir.fence(integer,text) IS 'Ends a worker: from the commit on it can neither claim nor record, and its unfinished attempts are logged again (or failed, if that was their last). Returns how many; NULL, and nothing done, while a transaction of the worker''s is recording; 0 if it was fenced before. Locks: advisory: the worker (exclusive, tried), claims (shared). Isolation: READ COMMITTED.';
+COMMENT ON FUNCTION weir.finish(integer,integer,bigint,bigint,weir.outcome,text,text,timestamp with time zone) IS 'Records how one attempt ended, with its error or output, and logs the next attempt, at run_at or at once, when it was retried, snoozed or released. False if the attempt has a result already: the call may be repeated. Errors, locks, isolation: as complete; and its calls for one worker wait for each other, unless the outcome is completed.';
+COMMENT ON FUNCTION weir.give_back(integer,integer[],bigint[]) IS 'For a worker whose connection broke during a claim: logs again, as not started, what was handed to it in batches other than those it knows. Returns how many. Errors: WR001, WR004. Locks: advisory: the worker (exclusive, waiting at most 5 s), claims (shared). Isolation: READ COMMITTED.';
+COMMENT ON FUNCTION weir.heartbeat(integer,integer,interval) IS 'Renews a worker''s lease; tells whether it is fenced and how many workers live. oldest is how long ago its oldest unfinished batch was claimed; it bounds how far back the rescuer looks. Locks: none that others wait for. Isolation: any. Commits asynchronously.';
+COMMENT ON FUNCTION weir.hold_batches(integer,integer[],bigint[]) IS 'Checks that the worker is not fenced and that the batches are its own, and keeps both so to the end of the transaction. A result lies in its batch''s segment: that segment''s lock, shared, keeps it from being reclaimed meanwhile; the look is repeated under the lock, for the batch may have been carried elsewhere before it was held. Errors: WR001, WR002, WR004.';
+COMMENT ON FUNCTION weir.job_info(bigint) IS 'One job by id, in state available, running, later, completed, failed or cancelled. No row if the id is unknown or the job has gone with its segment. Locks: none that others wait for. Isolation: any.';
+COMMENT ON FUNCTION weir.jobs(text,text,integer) IS 'Jobs in one state: available in the order they will be claimed, later by run_at, the others newest first; at most so many. Locks: none that others wait for. Isolation: any.';
+COMMENT ON FUNCTION weir.pause(text) IS 'Pauses a queue from the commit on: nothing more of it is claimed; what runs, runs on. False if there is no such queue.';
+COMMENT ON FUNCTION weir.promote(integer) IS 'Copies due attempts from later into the log, at most so many past the cursor in one call; returns how many and when the next is due (NULL: none is known, or another session is promoting). Locks: advisory step 2 (tried). Isolation: READ COMMITTED. Commits asynchronously.';
+COMMENT ON FUNCTION weir.queue_id(text) IS 'The id of a queue, made if the name is new. Locks: none that another caller waits for. Isolation: any.';
+COMMENT ON FUNCTION weir.queues() IS 'Queues: available counts at most 10000 of each priority, claimed is all that was ever handed out. Locks: none that others wait for. Isolation: any.';
+COMMENT ON FUNCTION weir.rebase() IS 'After a restore or a move into another cluster: logs every unfinished attempt again under this cluster''s transaction ids and starts from new positions; fences all workers of before. Returns how many attempts, or NULL when there was nothing to do. Workers call it by themselves. Locks: everything of Weir''s, ACCESS EXCLUSIVE, waiting at most 10 s for each. Isolation: READ COMMITTED.';
+COMMENT ON FUNCTION weir.reclaim(integer) IS 'Empties a closed segment, carrying its unclaimed and running jobs, xid and id unchanged, with their batches, into the active one. False, and nothing done, when it is in use or too much of it is unfinished. Locks: advisory step 1 (tried), SHARE on the segment''s jobs (NOWAIT) during the look; then claims (exclusive, at most 50 ms of waiting), the segment (exclusive, tried), ACCESS EXCLUSIVE on its tables (NOWAIT).';
+COMMENT ON FUNCTION weir.relog(integer,weir.outcome,text,integer[],bigint[]) IS 'Ends a worker''s unfinished attempts, but for those of the batches known, and logs those that follow. It looks back along each lane to where the worker''s last heartbeat says that nothing is unfinished. The caller holds the worker''s lock alone and keeps reclaiming out.';
+COMMENT ON FUNCTION weir.rescue() IS 'Fences workers that were silent past their lease and logs their unfinished attempts again; returns how many attempts. Locks: advisory step 1 (tried); see fence. Isolation: READ COMMITTED.';
+COMMENT ON FUNCTION weir.resume(text) IS 'Resumes a queue. False if there is no such queue.';
+COMMENT ON FUNCTION weir.retry(bigint) IS 'Logs another attempt of a job that completed, failed or was cancelled, and returns its new state; of any other, its state unchanged; NULL for an unknown id. Locks: a second retry of the same job waits. Isolation: READ COMMITTED.';
+COMMENT ON FUNCTION weir.rotate() IS 'Takes the next step in the life of segments, if one is due: opens a free segment when the active one is a quarter of retention_bytes or half of retention old; reclaims the oldest closed one when retention has passed, or when no free one is left. Returns what it did, or NULL. Locks: advisory step 1 (tried); see reclaim.';
+COMMENT ON FUNCTION weir.rotate_later(bigint) IS 'Opens the next segment of later when the active one has reached segment_bytes, and gives back a closed one of which half has been promoted, carrying the rest along unchanged. Returns what it did, or NULL. Locks: advisory step 2 (tried); ACCESS EXCLUSIVE on the segment, NOWAIT.';
+COMMENT ON FUNCTION weir.segment_state(text,integer) IS 'opened, closed or reclaimed. A segment never used counts as reclaimed.';
+COMMENT ON FUNCTION weir.set(text,text) IS 'Changes a setting: retention (how long finished jobs can be looked at, default 1 day) or retention_bytes (what log and history may take together, default 4294967296; unfinished jobs are kept whatever they take). Errors: 22023.';
+COMMENT ON FUNCTION weir.tidy() IS 'One small chore at a time: summarises the BRIN indexes of the active segments, empties the heartbeat ring ahead of its turn, compacts the promoter''s cursor and the history of segments by TRUNCATE, and deletes what thousands of ended workers and cancellations have left. Returns what it did, or NULL. Locks: advisory step 3 (tried), ACCESS EXCLUSIVE NOWAIT on a table that it truncates.';
+COMMENT ON FUNCTION weir.unclaimed(integer,integer[]) IS 'The jobs in one segment that no batch has handed out yet: past the position, or of a pending transaction.';
+COMMENT ON FUNCTION weir.worker_start(text,text[],interval) IS 'Registers a worker, makes its queues and returns its id. From then on it must call heartbeat well within its lease, or its jobs are given to others. Errors: 22023; WR003 (the log comes from another cluster). Locks: none that others wait for. Isolation: any.';
+COMMENT ON FUNCTION weir.workers() IS 'Workers, newest first: alive, silent (past their lease, about to be fenced) or ended, with the reason. Locks: none that others wait for.';
+COMMENT ON SEQUENCE weir.active_job IS 'The segment that new jobs are logged in.';
+COMMENT ON SEQUENCE weir.active_later IS 'The segment that jobs for later are logged in.';
+COMMENT ON SEQUENCE weir.control IS 'Counts what running workers must hear of: cancellations, pauses, new queues.';
+COMMENT ON SEQUENCE weir.job_id IS 'Job ids. Its last_value also tells an idle worker whether anything was enqueued since it last looked.';
+COMMENT ON TABLE weir.batch IS 'A slice of a lane and who works it, one row for each segment its jobs are in. The newest batch of a lane holds its position, its pending transactions and the total handed out.';
+COMMENT ON TABLE weir.cancel IS 'Tombstones: jobs that must not start, or must stop.';
+COMMENT ON TABLE weir.heartbeat IS 'A ring of three, five minutes each, truncated before its turn. oldest is when the worker''s oldest unfinished batch was claimed.';
+COMMENT ON TABLE weir.job IS 'The log: one row for each attempt, with the transaction that logged it.';
+COMMENT ON TABLE weir.later IS 'Attempts with a run_at in the future: scheduled, retried, snoozed. The promoter copies them into the log when they are due.';
+COMMENT ON TABLE weir.promotion IS 'The promoter''s cursor, newest row: everything in later up to (due, due_id) that snapshot could see has been promoted.';
+COMMENT ON TABLE weir.queue IS 'Queues by name. lane = id * 4 + priority - 1. A name may have several ids: two transactions that first use a name at the same time make one each rather than wait for one another.';
+COMMENT ON TABLE weir.result IS 'How attempts ended: a row for each flush, batch and outcome. It lies in its batch''s segment.';
+COMMENT ON TABLE weir.segment IS 'What happened to segments, insert-only. The newest event of a segment is its state.';
+COMMENT ON TABLE weir.setting IS 'Settings, changed by an operator: retention, retention_bytes; and the cluster this log belongs to.';
+COMMENT ON TABLE weir.worker IS 'A row (fenced false) when a worker starts, another (fenced true) when it stops or is fenced. Never updated.';
+COMMENT ON TYPE weir.job_look IS 'A job as its newest attempt stands. error is why the last attempt ended as it did; errors are those of all attempts still kept, oldest first.';
+COMMENT ON TYPE weir.outcome IS 'How an attempt ended. completed, failed and cancelled are final; retried, snoozed, released (handed back unstarted) and lost (its worker died) are followed by another attempt.';
+
+GRANT EXECUTE ON FUNCTION weir.cancel(bigint) TO weir_operate;
+GRANT EXECUTE ON FUNCTION weir.cancelled_among(bigint[]) TO weir_operate, weir_work;
+GRANT EXECUTE ON FUNCTION weir.claim(integer,text[],integer[]) TO weir_operate, weir_work;
+GRANT EXECUTE ON FUNCTION weir.complete(integer,integer[],bigint[],integer[],bigint[]) TO weir_operate, weir_work;
+GRANT EXECUTE ON FUNCTION weir.enqueue(text,text,jsonb,integer,timestamp with time zone,integer,jsonb) TO weir_enqueue, weir_operate, weir_work;
+GRANT EXECUTE ON FUNCTION weir.enqueue_many(jsonb) TO weir_enqueue, weir_operate, weir_work;
+GRANT EXECUTE ON FUNCTION weir.enqueue_many(text[],text[],jsonb[],integer[],timestamp with time zone[],integer[],jsonb[]) TO weir_enqueue, weir_operate, weir_work;
+GRANT EXECUTE ON FUNCTION weir.fence(integer,text) TO weir_operate, weir_work;
+GRANT EXECUTE ON FUNCTION weir.finish(integer,integer,bigint,bigint,weir.outcome,text,text,timestamp with time zone) TO weir_operate, weir_work;
+GRANT EXECUTE ON FUNCTION weir.give_back(integer,integer[],bigint[]) TO weir_operate, weir_work;
+GRANT EXECUTE ON FUNCTION weir.heartbeat(integer,integer,interval) TO weir_operate, weir_work;
+GRANT EXECUTE ON FUNCTION weir.job_info(bigint) TO weir_operate, weir_work;
+GRANT EXECUTE ON FUNCTION weir.jobs(text,text,integer) TO weir_operate;
+GRANT EXECUTE ON FUNCTION weir.pause(text) TO weir_operate;
+GRANT EXECUTE ON FUNCTION weir.promote(integer) TO weir_operate, weir_work;
+GRANT EXECUTE ON FUNCTION weir.queues() TO weir_operate;
+GRANT EXECUTE ON FUNCTION weir.rebase() TO weir_operate, weir_work;
+GRANT EXECUTE ON FUNCTION weir.rescue() TO weir_operate, weir_work;
+GRANT EXECUTE ON FUNCTION weir.resume(text) TO weir_operate;
+GRANT EXECUTE ON FUNCTION weir.retry(bigint) TO weir_operate;
+GRANT EXECUTE ON FUNCTION weir.rotate() TO weir_operate, weir_work;
+GRANT EXECUTE ON FUNCTION weir.rotate_later(bigint) TO weir_operate, weir_work;
+GRANT EXECUTE ON FUNCTION weir.set(text,text) TO weir_operate;
+GRANT EXECUTE ON FUNCTION weir.tidy() TO weir_operate, weir_work;
+GRANT EXECUTE ON FUNCTION weir.worker_start(text,text[],interval) TO weir_operate, weir_work;
+GRANT EXECUTE ON FUNCTION weir.workers() TO weir_operate;
+GRANT SELECT ON weir.available_jobs TO weir_operate;
+GRANT SELECT ON weir.cancelled_jobs TO weir_operate;
+GRANT SELECT ON weir.completed_jobs TO weir_operate;
+GRANT SELECT ON weir.control TO weir_operate, weir_work;
+GRANT SELECT ON weir.failed_jobs TO weir_operate;
+GRANT SELECT ON weir.job_id TO weir_operate, weir_work;
+GRANT SELECT ON weir.later_jobs TO weir_operate;
+GRANT SELECT ON weir.running_jobs TO weir_operate;
