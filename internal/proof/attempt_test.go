@@ -69,7 +69,7 @@ func (l *load) run(d time.Duration, disturb func()) {
 	close(l.drained)
 	others.Wait()
 	if err := context.Cause(l.ctx); err != nil {
-		l.t.Error(err)
+		l.t.Fatal(err)
 	}
 }
 

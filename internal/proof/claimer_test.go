@@ -17,6 +17,9 @@ type claimer struct {
 	worker int32 // 0: none yet
 	mortal bool  // dies silently, and is left to the rescuer
 	held   []*evidence
+	lanes  []int32 // of the batches that it knows to be its own
+	seqs   []int64
+	unsure bool // a result may or may not have been recorded: only a fence settles it
 }
 
 func (l *load) work(n int) {
@@ -38,7 +41,7 @@ func (l *load) work(n int) {
 		}
 		if c.mortal && len(c.held) > 0 && !c.conn.IsClosed() {
 			c.model.abandon(c.held)
-			c.worker, c.held = 0, nil
+			c.worker, c.held, c.lanes, c.seqs = 0, nil, nil, nil
 			continue
 		}
 		c.finishSome()
@@ -50,7 +53,7 @@ func (l *load) work(n int) {
 
 func (c *claimer) start() {
 	c.mortal = !c.draining.Load() && c.rng.IntN(4) == 0
-	lease := "30 seconds"
+	lease := "5 minutes"
 	if c.mortal {
 		lease = "1 second"
 	}
@@ -62,6 +65,12 @@ func (c *claimer) start() {
 }
 
 func (c *claimer) claim() int {
+	if !c.mortal && c.rng.IntN(100) == 0 {
+		_, err := c.conn.Exec(c.ctx, `SELECT weir.heartbeat($1, $2, '2 hours')`, c.worker, len(c.held)) // a long run may hold on for so long
+		if c.check(c.conn, "heartbeat", err) {
+			return 0
+		}
+	}
 	queues := slices.Clone(c.queues)
 	c.rng.Shuffle(len(queues), func(i, j int) { queues[i], queues[j] = queues[j], queues[i] })
 	queues = queues[:1+c.rng.IntN(len(queues))]
@@ -71,13 +80,18 @@ func (c *claimer) claim() int {
 	}
 	got, err := claim(c.ctx, c.conn, c.worker, queues, limits)
 	if sqlstate(err) == "WR001" && c.mortal { // the rescuer was quick
-		c.worker = 0
+		c.worker, c.lanes, c.seqs = 0, nil, nil
 		return 0
 	}
 	if c.check(c.conn, "claim", err) {
 		return 0
 	}
 	c.held = append(c.held, c.model.claimed(c.worker, got)...)
+	for i, a := range got {
+		if i == 0 || a.Lane != got[i-1].Lane {
+			c.lanes, c.seqs = append(c.lanes, a.Lane), append(c.seqs, a.Seq)
+		}
+	}
 	return len(got)
 }
 
@@ -107,19 +121,24 @@ func (c *claimer) recover() {
 			}
 		}
 	}
+	if !c.crashing && !c.mortal && !c.unsure && c.rng.IntN(2) == 0 {
+		_, err := c.takeStock(`SELECT weir.give_back($1, $2, $3)`, c.worker, c.lanes, c.seqs)
+		c.check(c.conn, "give_back", err)
+		return // with the same worker, and what it holds
+	}
 	c.bury()
 }
 
-// bury fences its own worker, and learns which claims it never got the answer of.
+// bury fences its own worker.
 func (c *claimer) bury() {
 	for end := time.Now().Add(patience); ; c.pause(5 * time.Millisecond) {
-		done, err := c.tryBury()
+		done, err := c.takeStock(`SELECT weir.fence($1)`, c.worker)
 		if c.check(c.conn, "fence", err) {
 			return // and come back
 		}
 		if done {
 			c.model.abandon(c.held)
-			c.worker, c.held = 0, nil
+			c.worker, c.held, c.lanes, c.seqs, c.unsure = 0, nil, nil, nil, false
 			return
 		}
 		if time.Now().After(end) {
@@ -129,14 +148,16 @@ func (c *claimer) bury() {
 	}
 }
 
-func (c *claimer) tryBury() (bool, error) {
+// takeStock fences or gives back, and learns in the same transaction which claims it never got the answer of. False when fence
+// finds a result in flight.
+func (c *claimer) takeStock(sql string, args ...any) (bool, error) {
 	tx, err := c.conn.Begin(c.ctx)
 	if err != nil {
 		return false, err
 	}
 	defer func() { _ = tx.Rollback(context.Background()) }()
-	var lost *int
-	if err := tx.QueryRow(c.ctx, `SELECT weir.fence($1)`, c.worker).Scan(&lost); err != nil || lost == nil {
+	var n *int
+	if err := tx.QueryRow(c.ctx, sql, args...).Scan(&n); err != nil || n == nil {
 		return false, err
 	}
 	rows, err := tx.Query(c.ctx, `SELECT q.name, b.lane, b.seq, j.id, j.attempt, j.max_attempts, j.kind, j.args->>'k', false
@@ -145,7 +166,8 @@ func (c *claimer) tryBury() (bool, error) {
 			SELECT j.* FROM weir.job j
 			WHERE j.segment = b.segment AND j.lane = b.lane AND j.xid >= b.from_xid AND j.xid <= b.pos_xid AND j.id = i.id
 			ORDER BY j.attempt DESC LIMIT 1) j
-		WHERE b.worker = $1`, c.worker)
+		WHERE b.worker = $1 AND NOT EXISTS (SELECT FROM unnest($2::integer[], $3::bigint[]) k(lane, seq) WHERE k.lane = b.lane AND k.seq = b.seq)`,
+		c.worker, c.lanes, c.seqs)
 	if err != nil {
 		return false, err
 	}
@@ -159,7 +181,7 @@ func (c *claimer) tryBury() (bool, error) {
 			unseen = append(unseen, a)
 		}
 	}
-	c.held = append(c.held, c.model.claimed(c.worker, unseen)...)
+	c.model.abandon(c.model.claimed(c.worker, unseen))
 	return true, tx.Commit(c.ctx)
 }
 
@@ -196,6 +218,7 @@ func (c *claimer) finishSome() {
 	}
 	if c.check(c.conn, "complete", complete(c.ctx, c.conn, c.worker, flat)) {
 		c.model.ended(unsure, done...)
+		c.unsure = true
 		if c.crashing {
 			c.held = append(c.held, done...) // and tell it again
 		}
@@ -220,6 +243,7 @@ func (c *claimer) finishOne(e *evidence) {
 		if c.check(c.conn, "finish", err) {
 			if i == 0 {
 				c.model.ended(unsure, e)
+				c.unsure = true
 			}
 			return
 		}

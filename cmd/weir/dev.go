@@ -1,0 +1,185 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/weir-pg/weir"
+	"github.com/weir-pg/weir/internal/embedded"
+	"github.com/weir-pg/weir/schema"
+)
+
+const (
+	devDir      = ".weir"
+	devDatabase = "weir"
+	devQueue    = "demo"
+)
+
+type devCmd struct {
+	Port int `default:"5433" help:"Port of PostgreSQL (${default}); 0 takes a free one."`
+}
+
+func (devCmd) Help() string {
+	return `It runs until Ctrl-C and keeps its data in .weir of the current directory. While it runs, the other subcommands use its database there without being told. Its worker works the queue demo only, so your own jobs wait for your own workers.
+
+Example:
+
+    weir dev --port 0`
+}
+
+// hello is the kind of job that weir dev works.
+type hello struct {
+	Name string `json:"name"`
+}
+
+func (hello) Kind() string { return "hello" }
+
+func (c *devCmd) Run(ctx context.Context, s *streams) (err error) {
+	p := newProgress(s.err)
+	defer p.done()
+	server, err := c.start(ctx, p)
+	if err != nil {
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		return err
+	}
+	defer func() {
+		bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
+		defer cancel()
+		if stopErr := server.Stop(bounded); err == nil {
+			err = stopErr
+		}
+		if err == nil {
+			fmt.Fprintln(s.err, "weir: stopped; the data stays in "+devDir)
+		}
+	}()
+	url := server.URL(devDatabase)
+	if err := prepareDatabase(ctx, server.URL("postgres"), url); err != nil {
+		return err
+	}
+	pool, err := pgxpool.New(ctx, url)
+	if err != nil {
+		return fmt.Errorf("open a pool of connections: %w", err)
+	}
+	defer pool.Close()
+	worker, err := devWorker(weir.NewClient(pool), newLogger(p, slog.LevelInfo))
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(filepath.Join(devDir, ".gitignore"), []byte("*\n"), 0o644); err != nil {
+		return fmt.Errorf("keep the data out of git: %w", err)
+	}
+	if err := writeURL(url); err != nil {
+		return err
+	}
+	defer os.Remove(devURLPath)
+	welcome(s.out, url, server.Port())
+	return worker.Run(ctx)
+}
+
+// start starts the server, and says what takes so long the first time.
+func (c *devCmd) start(ctx context.Context, p *progress) (*embedded.Server, error) {
+	defer p.done()
+	if _, err := os.Stat(filepath.Join(devDir, "data")); errors.Is(err, os.ErrNotExist) {
+		fmt.Fprintln(p, "weir: setting up a private PostgreSQL in "+devDir)
+	}
+	return embedded.Start(ctx, embedded.Config{
+		Dir: devDir, Port: c.Port,
+		Progress: func(done, total int64) {
+			if total > 0 {
+				p.show("weir: downloading PostgreSQL: %s of %s, %d%%", bytesText(done), bytesText(total), 100*done/total)
+			} else {
+				p.show("weir: downloading PostgreSQL: %s", bytesText(done))
+			}
+		},
+	})
+}
+
+// prepareDatabase makes the database where it is missing, and brings its schema up to date.
+func prepareDatabase(ctx context.Context, admin, url string) error {
+	err := within(ctx, admin, func(conn *pgx.Conn) error {
+		var there bool
+		if err := conn.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_database WHERE datname = $1)`, devDatabase).Scan(&there); err != nil || there {
+			return err
+		}
+		_, err := conn.Exec(ctx, `CREATE DATABASE `+devDatabase)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("create the database %s: %w", devDatabase, err)
+	}
+	return within(ctx, url, func(conn *pgx.Conn) error { return schema.Up(ctx, conn) })
+}
+
+func within(ctx context.Context, url string, f func(*pgx.Conn) error) error {
+	conn, err := pgx.Connect(ctx, url)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f(conn), conn.Close(context.WithoutCancel(ctx)))
+}
+
+func devWorker(client *weir.Client, log *slog.Logger) (*weir.Worker, error) {
+	handlers := weir.NewHandlers()
+	weir.Handle(handlers, func(_ context.Context, job *weir.Job[hello]) error {
+		if job.Args.Name == "" {
+			return weir.Fail(errors.New(`whom shall I greet? Give a name: --args '{"name": "Ada"}'`))
+		}
+		job.SetOutput("Hello, " + job.Args.Name + "!")
+		return nil
+	})
+	return client.NewWorker(weir.WorkerConfig{
+		Handlers: handlers, Queues: map[string]int{devQueue: 4}, Name: "weir dev", Logger: log,
+		Hooks: weir.Hooks{End: func(_ context.Context, job weir.JobMeta, outcome string, took time.Duration, err error) {
+			log.Info(outcome, "job", job.ID, "queue", job.Queue, "kind", job.Kind, "took", took.Round(time.Microsecond))
+		}},
+	})
+}
+
+// writeURL leaves the connection string for the other subcommands. It appears complete, and readable by its owner alone.
+func writeURL(url string) error {
+	made := devURLPath + ".new"
+	_ = os.Remove(made) // of a run that was cut off
+	err := os.WriteFile(made, []byte(url+"\n"), 0o600)
+	if err == nil {
+		err = os.Rename(made, devURLPath)
+	}
+	if err != nil {
+		return fmt.Errorf("write the connection string: %w", err)
+	}
+	return nil
+}
+
+func welcome(w io.Writer, url string, port int) {
+	args, _ := json.Marshal(hello{Name: "Ada"})
+	fmt.Fprintf(w, `Weir runs here, on a private PostgreSQL on port %d:
+
+  %s
+
+A worker works the queue %s. Try in another terminal, in this directory:
+
+  weir enqueue --queue %s --kind hello --args '%s'
+  weir jobs list
+  psql "$(cat %s)"
+
+And a queue of your own, with a command for each job:
+
+  find . -type f | weir enqueue --queue files --kind sha256 --lines
+  weir work --queue files --exit-when-idle -- sh -c 'sha256sum "$WEIR_ARG_line"'
+  weir jobs list --queue files
+
+Ctrl-C stops it; the data stays in %s.
+
+`, port, url, devQueue, devQueue, args, devURLPath, devDir)
+}

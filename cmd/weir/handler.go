@@ -1,0 +1,201 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/weir-pg/weir"
+)
+
+const (
+	outputMost = 1 << 20   // of standard output that is kept
+	errorMost  = 63 << 10  // of standard error, its end; with what is said before it the server's 64 KiB
+	argMost    = 64 << 10  // of one field in the environment
+	argsMost   = 256 << 10 // of all fields in the environment
+	killAfter  = 5 * time.Second
+
+	// exitGiveUp is EX_DATAERR of sysexits.h.
+	exitGiveUp = 65
+)
+
+// runner runs the command of weir work.
+type runner struct {
+	path   string
+	argv   []string
+	groups groups
+}
+
+// run is one attempt at a job.
+func (r *runner) run(ctx context.Context, job *weir.Job[json.RawMessage]) error {
+	if err := ctx.Err(); err != nil {
+		return context.Cause(ctx)
+	}
+	stdout, stderr := &head{most: outputMost}, &tail{most: errorMost}
+	cmd := &exec.Cmd{
+		Path: r.path, Args: r.argv, Env: append(os.Environ(), environment(job)...),
+		Stdin: bytes.NewReader(append(job.Args, '\n')), Stdout: stdout, Stderr: stderr,
+		// A process that the command left behind may hold its output open: it is not waited for.
+		WaitDelay: killAfter,
+	}
+	ownGroup(cmd)
+	if err := cmd.Start(); err != nil {
+		return fmt.Errorf("start the command: %w", err)
+	}
+	r.groups.add(cmd.Process)
+	// This goroutine ends when the command has ended.
+	ended, stopped := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(stopped)
+		select {
+		case <-ended:
+			return
+		case <-ctx.Done():
+		}
+		terminateGroup(cmd.Process)
+		select {
+		case <-ended:
+		case <-time.After(killAfter):
+		}
+		killGroup(cmd.Process) // and what the command has left behind
+	}()
+	err := cmd.Wait()
+	close(ended)
+	<-stopped
+	r.groups.remove(cmd.Process)
+	return conclude(ctx, job, err, stdout, stderr)
+}
+
+// conclude makes the attempt's result of the way the command ended.
+func conclude(ctx context.Context, job *weir.Job[json.RawMessage], err error, stdout *head, stderr *tail) error {
+	var exit *exec.ExitError
+	switch {
+	case err == nil, errors.Is(err, exec.ErrWaitDelay):
+		if text := strings.TrimRight(string(stdout.kept), "\n"); text != "" {
+			job.SetOutput(text)
+		}
+		return nil
+	case !errors.As(err, &exit):
+		if cause := context.Cause(ctx); cause != nil {
+			return cause
+		}
+		return fmt.Errorf("run the command: %w", err)
+	}
+	text := exit.ProcessState.String() // "exit status 3", "signal: killed"
+	if said := strings.TrimSpace(string(stderr.end())); said != "" {
+		text += ": " + said
+	}
+	if exit.ExitCode() == exitGiveUp {
+		return weir.Fail(errors.New(text))
+	}
+	return errors.New(text)
+}
+
+// environment describes the job to its command.
+func environment(job *weir.Job[json.RawMessage]) []string {
+	env := []string{
+		"WEIR_JOB_ID=" + strconv.FormatInt(job.ID, 10),
+		"WEIR_JOB_KIND=" + job.Kind,
+		"WEIR_JOB_QUEUE=" + job.Queue,
+		"WEIR_JOB_ATTEMPT=" + strconv.Itoa(job.Attempt),
+		"WEIR_JOB_MAX_ATTEMPTS=" + strconv.Itoa(job.MaxAttempts),
+	}
+	var fields map[string]json.RawMessage
+	if json.Unmarshal(job.Args, &fields) != nil {
+		return env
+	}
+	size := 0
+	for name, value := range fields {
+		text, ok := scalar(value)
+		// The prefix keeps args from setting PATH and the like. What is too long for the system is left out.
+		if size += len(text); ok && isName(name) && len(text) <= argMost && size <= argsMost {
+			env = append(env, "WEIR_ARG_"+name+"="+text)
+		}
+	}
+	return env
+}
+
+// scalar is the text of a string, a number or a boolean.
+func scalar(value json.RawMessage) (string, bool) {
+	switch value[0] {
+	case '"':
+		var text string
+		err := json.Unmarshal(value, &text)
+		return text, err == nil
+	case '{', '[', 'n':
+		return "", false
+	}
+	return string(value), true
+}
+
+// isName tells whether a shell can name the rest of a variable so.
+func isName(text string) bool {
+	return text != "" && len(text) <= 128 && strings.IndexFunc(text, func(r rune) bool {
+		return r != '_' && (r < '0' || r > '9') && (r < 'a' || r > 'z') && (r < 'A' || r > 'Z')
+	}) < 0
+}
+
+// head keeps the beginning of what is written to it, tail the end.
+type head struct {
+	most int
+	kept []byte
+}
+
+func (h *head) Write(p []byte) (int, error) {
+	h.kept = append(h.kept, p[:min(len(p), h.most-len(h.kept))]...)
+	return len(p), nil
+}
+
+type tail struct {
+	most int
+	kept []byte
+}
+
+func (t *tail) Write(p []byte) (int, error) {
+	t.kept = append(t.kept, p...)
+	if len(t.kept) > 2*t.most {
+		t.kept = append(t.kept[:0], t.kept[len(t.kept)-t.most:]...)
+	}
+	return len(p), nil
+}
+
+// end is what is kept of the writing, once it has ended.
+func (t *tail) end() []byte { return t.kept[max(0, len(t.kept)-t.most):] }
+
+// groups are the process groups of the commands that run.
+type groups struct {
+	mu   sync.Mutex
+	runs map[*os.Process]bool
+}
+
+func (g *groups) add(p *os.Process) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.runs == nil {
+		g.runs = map[*os.Process]bool{}
+	}
+	g.runs[p] = true
+}
+
+func (g *groups) remove(p *os.Process) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	delete(g.runs, p)
+}
+
+// kill ends all of them at once.
+func (g *groups) kill() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for p := range g.runs {
+		killGroup(p)
+	}
+}

@@ -1,0 +1,219 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"os/exec"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/weir-pg/weir"
+)
+
+type workCmd struct {
+	Queue        []string      `short:"q" required:"" sep:"none" placeholder:"QUEUE[=N]" help:"Queue to work, N jobs at once. May be repeated."`
+	Concurrency  int           `short:"c" default:"8" help:"Jobs of a queue at once (${default})."`
+	Kind         []string      `short:"k" sep:"none" help:"Run only this kind; jobs of others fail. May be repeated."`
+	Timeout      time.Duration `help:"End an attempt that takes longer."`
+	Lease        time.Duration `default:"30s" help:"Silence after which others get the jobs (${default})."`
+	StopTimeout  time.Duration `default:"30s" help:"How long jobs may go on after Ctrl-C (${default})."`
+	ExitWhenIdle bool          `help:"Exit when nothing is left to do in the queues."`
+	Verbose      bool          `short:"v" help:"Log each job, not only failures."`
+	Command      []string      `arg:"" passthrough:"all" help:"Command to run, after --."`
+}
+
+func (workCmd) Help() string {
+	return `The command gets a job's args as JSON on standard input, and in its environment WEIR_JOB_ID, _KIND, _QUEUE, _ATTEMPT and _MAX_ATTEMPTS, and each field of args that is a string, number or boolean as WEIR_ARG_ and its name (if that is of letters, digits and _, and short).
+
+Exit code 0 completes the job and keeps standard output; 65 fails it for good; any other fails the attempt with standard error as the reason, to be retried. A job that is to stop gets SIGTERM, and SIGKILL 5 s later.
+
+Example:
+
+    weir work --queue files -- sh -c 'sha256sum "$WEIR_ARG_line"'`
+}
+
+func (c *workCmd) Run(ctx context.Context, s *streams, db *database, signals *trap) error {
+	queues, err := c.queues()
+	if err != nil {
+		return err
+	}
+	argv := c.Command
+	if argv[0] == "--" {
+		argv = argv[1:]
+	}
+	if len(argv) == 0 {
+		return usagef("no command given: put it after --, as in weir work --queue files -- ./handler.sh")
+	}
+	path, err := exec.LookPath(argv[0])
+	if err != nil {
+		return usagef("cannot run %s: %s: name an executable file, with its directory or in PATH", argv[0], reason(err))
+	}
+	client, closePool, err := db.client(ctx)
+	if err != nil {
+		return err
+	}
+	defer closePool()
+
+	p := newProgress(s.err)
+	defer p.done()
+	level := slog.LevelWarn
+	if c.Verbose {
+		level = slog.LevelInfo
+	}
+	run := &runner{path: path, argv: argv, groups: groups{}}
+	signals.beforeForcedExit(run.groups.kill)
+	tally := &tally{log: newLogger(p, level), every: c.Verbose}
+	handlers := weir.NewHandlers()
+	weir.HandleRest(handlers, weir.KindOptions{}, func(ctx context.Context, job *weir.Job[json.RawMessage]) error {
+		if len(c.Kind) > 0 && !slices.Contains(c.Kind, job.Kind) {
+			return fmt.Errorf("this worker runs only the kinds %s, not %q", strings.Join(c.Kind, ", "), job.Kind)
+		}
+		return run.run(ctx, job)
+	})
+	worker, err := client.NewWorker(weir.WorkerConfig{
+		Handlers: handlers, Queues: queues, Timeout: c.Timeout, Lease: c.Lease, StopTimeout: c.StopTimeout,
+		Logger: tally.log, Hooks: weir.Hooks{Start: tally.start, End: tally.end},
+	})
+	if err != nil {
+		return &failure{exitUsage, err}
+	}
+	ctx, idle := context.WithCancel(ctx)
+	defer idle()
+	watched := make(chan error, 1)
+	go func() { watched <- c.watch(ctx, client, tally, p, idle, queues) }() // it ends with ctx, and is waited for below
+	err = worker.Run(ctx)
+	idle()
+	if watchErr := <-watched; err == nil {
+		err = watchErr
+	}
+	p.done()
+	fmt.Fprintln(s.err, "weir: "+tally.String())
+	return err
+}
+
+// queues reads the flags QUEUE and QUEUE=N.
+func (c *workCmd) queues() (map[string]int, error) {
+	queues := map[string]int{}
+	for _, text := range c.Queue {
+		name, n := text, c.Concurrency
+		if at := strings.LastIndexByte(text, '='); at >= 0 {
+			var err error
+			if n, err = strconv.Atoi(text[at+1:]); err != nil {
+				return nil, usagef("--queue %s: after = must stand how many jobs to run at once, as in files=4", text)
+			}
+			name = text[:at]
+		}
+		if name == "" || n < 1 || n > 10_000 {
+			return nil, usagef("--queue %s: write a queue's name, and 1 to 10000 jobs to run at once, as in files=4", text)
+		}
+		queues[name] = n
+	}
+	return queues, nil
+}
+
+const (
+	watchEvery = 100 * time.Millisecond
+	askEvery   = 250 * time.Millisecond
+)
+
+// watch shows how the work goes, and with --exit-when-idle calls idle when nothing is left of it.
+func (c *workCmd) watch(ctx context.Context, client *weir.Client, tally *tally, p *progress, idle func(), queues map[string]int) error {
+	tick := time.NewTicker(watchEvery)
+	defer tick.Stop()
+	quiet := int64(-1) // what tally.moves was when the queues were last seen empty
+	asked := time.Time{}
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+		p.show("%s", tally)
+		if !c.ExitWhenIdle || tally.running.Load() > 0 || time.Since(asked) < askEvery {
+			continue
+		}
+		asked = time.Now()
+		moves := tally.moves.Load()
+		left, err := anyLeft(ctx, client, queues)
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case err != nil:
+			tally.log.Warn("cannot see whether work is left, trying again", "error", err)
+			quiet = -1
+		case left || moves != tally.moves.Load():
+			quiet = -1
+		case quiet == moves: // empty twice, and nothing moved in between
+			idle()
+			return nil
+		default:
+			quiet = moves
+		}
+	}
+}
+
+// anyLeft tells whether a queue has a job to do, in any worker, now or later. A job may step from one state to
+// another between two of these questions, so one answer is not enough.
+func anyLeft(ctx context.Context, client *weir.Client, queues map[string]int) (bool, error) {
+	for queue := range queues {
+		for _, state := range []weir.State{weir.Available, weir.Running, weir.Later} {
+			jobs, err := client.Jobs(ctx, state, queue, 1)
+			if err != nil || len(jobs) > 0 {
+				return true, err
+			}
+		}
+	}
+	return false, nil
+}
+
+// tally counts how attempts ended, and logs them.
+type tally struct {
+	log                        *slog.Logger
+	every                      bool // log each, not only failures
+	running, moves             atomic.Int64
+	completed, retried, failed atomic.Int64
+	others                     atomic.Int64 // cancelled, or handed back at the stop
+}
+
+func (t *tally) start(ctx context.Context, _ weir.JobMeta) context.Context {
+	t.running.Add(1)
+	t.moves.Add(1)
+	return ctx
+}
+
+func (t *tally) end(ctx context.Context, job weir.JobMeta, outcome string, took time.Duration, err error) {
+	defer t.running.Add(-1)
+	attrs := []any{"job", job.ID, "kind", job.Kind, "attempt", job.Attempt, "took", took.Round(time.Millisecond)}
+	switch cause := context.Cause(ctx); {
+	case outcome == "completed":
+		t.completed.Add(1)
+		if t.every {
+			t.log.Info("completed", attrs...)
+		}
+	case cause == weir.ErrCancelled || cause == weir.ErrStopping || cause == weir.ErrFenced:
+		t.others.Add(1)
+		t.log.Warn("stopped", append(attrs, "why", cause)...)
+	case outcome == "retried":
+		t.retried.Add(1)
+		t.log.Warn("failed, will be retried", append(attrs, "error", cell(err.Error()))...)
+	default:
+		t.failed.Add(1)
+		t.log.Error("failed for good", append(attrs, "error", cell(err.Error()))...)
+	}
+}
+
+func (t *tally) String() string {
+	text := fmt.Sprintf("%s completed, %s to be retried, %s failed", count(t.completed.Load()), count(t.retried.Load()), count(t.failed.Load()))
+	if n := t.others.Load(); n > 0 {
+		text += fmt.Sprintf(", %s stopped", count(n))
+	}
+	if n := t.running.Load(); n > 0 {
+		text = fmt.Sprintf("%s running, ", count(n)) + text
+	}
+	return text
+}
