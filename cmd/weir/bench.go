@@ -44,8 +44,8 @@ type benchFlags struct {
 
 type benchDrainCmd struct {
 	benchFlags
-	Jobs   int `default:"500000" help:"How many in each round (${default})."`
-	Rounds int `default:"3" help:"How often (${default}); the median is shown."`
+	Jobs   int `default:"500000" help:"How many in each round."`
+	Rounds int `default:"3" help:"How often; the median is shown."`
 }
 
 func (c *benchDrainCmd) Run(ctx context.Context, s *streams, d *database) error {
@@ -56,7 +56,7 @@ func (c *benchDrainCmd) Run(ctx context.Context, s *streams, d *database) error 
 
 type benchSteadyCmd struct {
 	benchFlags
-	Seconds float64 `default:"60" help:"For how long (${default})."`
+	Seconds float64 `default:"60" help:"For how long."`
 }
 
 func (c *benchSteadyCmd) Run(ctx context.Context, s *streams, d *database) error {
@@ -67,7 +67,7 @@ func (c *benchSteadyCmd) Run(ctx context.Context, s *streams, d *database) error
 
 type benchLatencyCmd struct {
 	benchFlags
-	Seconds float64 `default:"30" help:"For how long jobs are enqueued, and for how long all is idle then (${default})."`
+	Seconds float64 `default:"30" help:"For how long jobs are enqueued, and for how long all is idle then."`
 }
 
 func (c *benchLatencyCmd) Run(ctx context.Context, s *streams, d *database) error {
@@ -78,9 +78,9 @@ func (c *benchLatencyCmd) Run(ctx context.Context, s *streams, d *database) erro
 
 type benchPinnedCmd struct {
 	benchFlags
-	Rate    int     `default:"3000" help:"Jobs enqueued per second (${default})."`
-	Seconds float64 `default:"300" help:"For how long before, and for how long during the pin (${default})."`
-	Pin     string  `default:"read" enum:"read,write" help:"read: a snapshot that stays open; write: an idle transaction that holds an xid (${default})."`
+	Rate    int     `default:"3000" help:"Jobs enqueued per second."`
+	Seconds float64 `default:"300" help:"For how long before, and for how long during the pin."`
+	Pin     string  `default:"read" enum:"read,write" help:"read: a snapshot that stays open; write: an idle transaction that holds an xid."`
 }
 
 func (c *benchPinnedCmd) Run(ctx context.Context, s *streams, d *database) error {
@@ -91,8 +91,8 @@ func (c *benchPinnedCmd) Run(ctx context.Context, s *streams, d *database) error
 
 type benchWorkersCmd struct {
 	benchFlags
-	Workers int     `default:"100" help:"How many, each of concurrency 1 (${default})."`
-	Seconds float64 `default:"60" help:"For how long (${default})."`
+	Workers int     `default:"100" help:"How many, each of concurrency 1."`
+	Seconds float64 `default:"60" help:"For how long."`
 }
 
 func (c *benchWorkersCmd) Run(ctx context.Context, s *streams, d *database) error {
@@ -103,7 +103,7 @@ func (c *benchWorkersCmd) Run(ctx context.Context, s *streams, d *database) erro
 
 type benchMemoryCmd struct {
 	benchFlags
-	Jobs int `default:"2000" help:"How many run at once (${default})."`
+	Jobs int `default:"2000" help:"How many run at once."`
 }
 
 func (c *benchMemoryCmd) Run(ctx context.Context, s *streams, d *database) error {

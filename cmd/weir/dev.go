@@ -26,7 +26,7 @@ const (
 )
 
 type devCmd struct {
-	Port int `default:"5433" help:"Port of PostgreSQL (${default}); 0 takes a free one."`
+	Port int `default:"5433" help:"Port of PostgreSQL; 0 takes a free one."`
 }
 
 func (devCmd) Help() string {

@@ -14,16 +14,16 @@ import (
 )
 
 type enqueueCmd struct {
-	Queue       string  `short:"q" default:"default" help:"Queue to put the jobs on (${default})."`
+	Queue       string  `short:"q" default:"default" help:"Queue to put the jobs on."`
 	Kind        string  `short:"k" required:"" help:"Kind of the jobs: which handler runs them."`
 	Args        string  `xor:"input" placeholder:"JSON" help:"Args of one job, a JSON object ({})."`
 	Lines       bool    `xor:"input" help:"A job for each line of standard input, with args {\"line\": …}."`
 	JSONL       bool    `name:"jsonl" xor:"input" help:"A job for each line of standard input, which is its args."`
-	Field       string  `default:"line" help:"Name of the field in args, with --lines (${default})."`
+	Field       string  `default:"line" help:"Name of the field in args, with --lines."`
 	Null        bool    `short:"0" help:"With --lines: NUL ends a line, as find -print0 prints."`
-	Priority    int     `default:"2" help:"1 (first) to 4 (${default})."`
+	Priority    int     `default:"2" help:"1 (first) to 4."`
 	RunAt       moment  `placeholder:"TIME" help:"Not before: RFC 3339, or from now on as in +10m."`
-	MaxAttempts int     `default:"25" help:"How often to try at most (${default})."`
+	MaxAttempts int     `default:"25" help:"How often to try at most."`
 	Meta        string  `placeholder:"JSON" help:"A JSON object to keep with the jobs."`
 	JSON        bool    `name:"json" help:"Print {\"count\", \"first\", \"last\"} as JSON."`
 }
@@ -189,13 +189,18 @@ func (c *enqueueCmd) stream(ctx context.Context, s *streams, pool *pgxpool.Pool,
 // blame finds the first job of a refused batch that the server refuses by itself, so that the error can name its
 // line. It asks by bisection, in a transaction that is rolled back.
 func (c *enqueueCmd) blame(ctx context.Context, client *weir.Client, pool *pgxpool.Pool, jobs []weir.NewJob, before int64, cause error) error {
-	probe := errors.New("rolled back")
-	refused := func(some []weir.NewJob) (why error) {
-		_ = pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
-			_, why = client.EnqueueManyTx(ctx, tx, some)
-			return probe
+	rolledBack := func(f func(pgx.Tx) error) error {
+		tx, err := pool.Begin(ctx)
+		if err != nil {
+			return err
+		}
+		return errors.Join(f(tx), tx.Rollback(ctx))
+	}
+	refused := func(some []weir.NewJob) error {
+		return rolledBack(func(tx pgx.Tx) error {
+			_, err := client.EnqueueManyTx(ctx, tx, some)
+			return err
 		})
-		return why
 	}
 	low, high := 0, len(jobs) // the first bad job is in jobs[low:high]
 	for high-low > 1 {
@@ -206,11 +211,14 @@ func (c *enqueueCmd) blame(ctx context.Context, client *weir.Client, pool *pgxpo
 			low = middle
 		}
 	}
-	why := refused(jobs[low:high])
+	why := rolledBack(func(tx pgx.Tx) error { // enqueued alone, its error is of one job
+		_, err := client.EnqueueTx(ctx, tx, jobs[low].Args, jobs[low].Options)
+		return err
+	})
 	if why == nil || ctx.Err() != nil {
 		return fmt.Errorf("nothing was enqueued: %w", cause)
 	}
-	return badLine(before+int64(low)+1, errors.New(reason(why)))
+	return badLine(lines[low], errors.New(strings.TrimPrefix(reason(why), "weir: ")))
 }
 
 func badLine(number int64, err error) error {

@@ -17,11 +17,11 @@ import (
 
 type workCmd struct {
 	Queue        []string      `short:"q" required:"" sep:"none" placeholder:"QUEUE[=N]" help:"Queue to work, N jobs at once. May be repeated."`
-	Concurrency  int           `short:"c" default:"8" help:"Jobs of a queue at once (${default})."`
+	Concurrency  int           `short:"c" default:"8" help:"Jobs of a queue at once."`
 	Kind         []string      `short:"k" sep:"none" help:"Run only this kind; jobs of others fail. May be repeated."`
 	Timeout      time.Duration `help:"End an attempt that takes longer."`
-	Lease        time.Duration `default:"30s" help:"Silence after which others get the jobs (${default})."`
-	StopTimeout  time.Duration `default:"30s" help:"How long jobs may go on after Ctrl-C (${default})."`
+	Lease        time.Duration `default:"30s" help:"Silence after which others get the jobs."`
+	StopTimeout  time.Duration `default:"30s" help:"How long jobs may go on after Ctrl-C."`
 	ExitWhenIdle bool          `help:"Exit when nothing is left to do in the queues."`
 	Verbose      bool          `short:"v" help:"Log each job, not only failures."`
 	Command      []string      `arg:"" passthrough:"all" help:"Command to run, after --."`

@@ -39,9 +39,9 @@ func Drain(ctx context.Context, d *Database, e Engine, c DrainConfig) (*Report, 
 		d.say("%s drain, round %d of %d: %.0f jobs/s", e.Name(), round+1, c.Rounds, rate)
 		rates, seconds, bytes = append(rates, rate), append(seconds, took.Seconds()), append(bytes, float64(written)/float64(c.Jobs))
 	}
-	f.Jobs, f.Rate = int64(c.Jobs), spreadOf(rates)
-	f.Seconds, f.JobsPerSecond = spreadOf(seconds).Median, f.Rate.Median
-	f.WALBytesPerJob = &spreadOf(bytes).Median
+	f.Jobs, f.Rate = int64(c.Jobs), SpreadOf(rates)
+	f.Seconds, f.JobsPerSecond = SpreadOf(seconds).Median, f.Rate.Median
+	f.WALBytesPerJob = &SpreadOf(bytes).Median
 	if f.DeadTuples, err = d.deadTuples(ctx); err != nil {
 		return nil, err
 	}

@@ -69,7 +69,7 @@ func Pinned(ctx context.Context, d *Database, e Engine, c PinnedConfig) (r *Repo
 		// What the worker did in the time that the producer took: a backlog that is left is not counted.
 		took := time.Since(began).Seconds()
 		f.Jobs, f.Seconds, f.Offered = m.done.Load()-worked, took, float64(p.next-from)/took
-		f.JobsPerSecond, f.Rate = float64(f.Jobs)/took, spreadOf(rates)
+		f.JobsPerSecond, f.Rate = float64(f.Jobs)/took, SpreadOf(rates)
 		h := claimed.cut()
 		f.ClaimP50, f.ClaimP99 = h.at(50), h.at(99)
 		if err := m.reach(ctx, p.next-1, failed); err != nil {
@@ -108,7 +108,7 @@ func Pinned(ctx context.Context, d *Database, e Engine, c PinnedConfig) (r *Repo
 	if _, err := holder.Exec(ctx, `COMMIT`); err != nil {
 		return nil, fmt.Errorf("bench: the pin was lost, so the figures mean nothing: %w", err)
 	}
-	r.Ratio = spreadOf([]float64{r.During.JobsPerSecond / r.Before.JobsPerSecond})
+	r.Ratio = SpreadOf([]float64{r.During.JobsPerSecond / r.Before.JobsPerSecond})
 	r.atLeast("ratio of jobs per second during to before", r.Ratio.Median, 0.9)
 	r.atMost("dead tuples", float64(*r.During.DeadTuples), 0)
 	return r, nil

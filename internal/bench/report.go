@@ -103,8 +103,8 @@ func (r *Report) atMost(what string, got, want float64) {
 	r.Targets = append(r.Targets, Target{What: what, Got: got, Want: want, Most: true, Met: got <= want})
 }
 
-// spreadOf returns nil for no samples.
-func spreadOf(samples []float64) *Spread {
+// SpreadOf sums up samples; nil for none.
+func SpreadOf(samples []float64) *Spread {
 	if len(samples) == 0 {
 		return nil
 	}

@@ -111,7 +111,7 @@ func Steady(ctx context.Context, d *Database, e Engine, c SteadyConfig) (r *Repo
 		ratios = append(ratios, queue.rates[round]/plain.rates[round])
 		d.say("steady, round %d of %d: %.0f enqueues/s, %.0f plain INSERTs/s", round+1, c.Rounds, queue.rates[round], plain.rates[round])
 	}
-	r.Figures, r.Plain, r.Ratio = queue.figures(), plain.figures(), spreadOf(ratios)
+	r.Figures, r.Plain, r.Ratio = queue.figures(), plain.figures(), SpreadOf(ratios)
 	perJob := float64(written) / float64(queue.jobs)
 	r.WALBytesPerJob = &perJob
 	if err := stop(); err != nil {
@@ -178,7 +178,7 @@ func (l *loop) run(ctx context.Context, d time.Duration) error {
 
 func (l *loop) figures() *Figures {
 	return &Figures{
-		Jobs: l.jobs, Seconds: l.took.Seconds(), JobsPerSecond: float64(l.jobs) / l.took.Seconds(), Rate: spreadOf(l.rates),
+		Jobs: l.jobs, Seconds: l.took.Seconds(), JobsPerSecond: float64(l.jobs) / l.took.Seconds(), Rate: SpreadOf(l.rates),
 		P50: l.h.at(50), P99: l.h.at(99),
 	}
 }

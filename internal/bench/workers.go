@@ -106,7 +106,7 @@ func Workers(ctx context.Context, d *Database, e Engine, c WorkersConfig) (r *Re
 	if err != nil {
 		return nil, err
 	}
-	f := &Figures{Jobs: total.done.Load() - from, Seconds: time.Since(began).Seconds(), Rate: spreadOf(rates)}
+	f := &Figures{Jobs: total.done.Load() - from, Seconds: time.Since(began).Seconds(), Rate: SpreadOf(rates)}
 	f.JobsPerSecond = float64(f.Jobs) / f.Seconds
 	r.Figures = f
 	r.Shares = &Shares{Workers: c.Workers, Least: 1}

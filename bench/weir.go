@@ -1,0 +1,98 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/weir-pg/weir"
+	"github.com/weir-pg/weir/internal/bench"
+	"github.com/weir-pg/weir/schema"
+)
+
+// weirEngine is Weir through its public API.
+type weirEngine struct{ log io.Writer }
+
+func (weirEngine) Name() string                                      { return "weir" }
+func (weirEngine) Install(ctx context.Context, conn *pgx.Conn) error { return schema.Up(ctx, conn) }
+func (e weirEngine) Client(pool *pgxpool.Pool) (bench.Client, error) {
+	return weirClient{weir.NewClient(pool), e.log}, nil
+}
+
+func (weirEngine) Unfinished(ctx context.Context, pool *pgxpool.Pool) (bool, error) {
+	for _, state := range []weir.State{weir.Available, weir.Running, weir.Later} {
+		jobs, err := weir.NewClient(pool).Jobs(ctx, state, "", 1)
+		if errors.Is(err, weir.ErrNotInstalled) {
+			return false, nil
+		}
+		if err != nil || len(jobs) > 0 {
+			return len(jobs) > 0, err
+		}
+	}
+	return false, nil
+}
+
+type weirClient struct {
+	client *weir.Client
+	log    io.Writer
+}
+
+// job is the job of both engines.
+type job struct {
+	Number int64 `json:"n,omitempty"`
+}
+
+func (job) Kind() string { return "bench" }
+
+func (c weirClient) Fill(ctx context.Context, queue string, n int) error {
+	jobs := make([]weir.NewJob, min(n, fillMost))
+	for i := range jobs {
+		jobs[i] = weir.NewJob{Args: job{}, Options: &weir.Options{Queue: queue}}
+	}
+	for ; n > 0; n -= len(jobs) {
+		if _, err := c.client.EnqueueMany(ctx, jobs[:min(n, len(jobs))]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// fillMost is how many jobs are enqueued at once, for both engines.
+const fillMost = 10_000
+
+func (c weirClient) Enqueue(ctx context.Context, tx pgx.Tx, queue string, number int64) (err error) {
+	options := &weir.Options{Queue: queue}
+	if tx == nil {
+		_, err = c.client.Enqueue(ctx, job{number}, options)
+	} else {
+		_, err = c.client.EnqueueTx(ctx, tx, job{number}, options)
+	}
+	return err
+}
+
+func (c weirClient) Work(ctx context.Context, w bench.Work) error {
+	handlers := weir.NewHandlers()
+	weir.Handle(handlers, func(ctx context.Context, j *weir.Job[job]) error {
+		w.Run(ctx, j.Args.Number)
+		return nil
+	})
+	worker, err := c.client.NewWorker(weir.WorkerConfig{
+		Handlers: handlers, Queues: w.Queues,
+		Hooks:  weir.Hooks{Claimed: w.Claimed, Recorded: func(jobs int, _ time.Duration) { w.Recorded(jobs) }},
+		Logger: quiet(c.log),
+	})
+	if err != nil {
+		return err
+	}
+	return worker.Run(ctx)
+}
+
+// quiet logs what goes wrong.
+func quiet(w io.Writer) *slog.Logger {
+	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: slog.LevelWarn}))
+}
