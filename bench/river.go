@@ -22,7 +22,8 @@ const (
 	riverPoll          = 20 * time.Millisecond
 )
 
-func (riverEngine) Name() string { return "river" }
+func (riverEngine) Name() string   { return "river" }
+func (riverEngine) Tables() string { return `\.river_` }
 
 // Install migrates through a pool of its own, which River's migrator wants.
 func (riverEngine) Install(ctx context.Context, conn *pgx.Conn) error {

@@ -18,8 +18,11 @@ import (
 // weirEngine is Weir through its public API.
 type weirEngine struct{ log io.Writer }
 
-func (weirEngine) Name() string                                      { return "weir" }
+func (weirEngine) Name() string   { return "weir" }
+func (weirEngine) Tables() string { return `^weir\.` }
+
 func (weirEngine) Install(ctx context.Context, conn *pgx.Conn) error { return schema.Up(ctx, conn) }
+
 func (e weirEngine) Client(pool *pgxpool.Pool) (bench.Client, error) {
 	return weirClient{weir.NewClient(pool), e.log}, nil
 }

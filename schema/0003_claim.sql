@@ -46,12 +46,14 @@ BEGIN
   FOR ready IN
     SELECT l.lane, u.ord, u.name
     FROM unnest(claim.queues, claim.limits) WITH ORDINALITY u(name, quota, ord)
-    JOIN weir.queue q ON q.name = u.name AND q.paused_at IS NULL
+    JOIN weir.queue q ON q.name = u.name
     CROSS JOIN LATERAL generate_series(q.id * 4, q.id * 4 + 3) l(lane)
     LEFT JOIN LATERAL (
       SELECT b.pos_xid, b.pos_id, b.pending, b.pending_after
       FROM weir.batch b WHERE b.lane = l.lane ORDER BY b.seq DESC LIMIT 1) s ON true
     WHERE u.quota > 0
+      -- Of twins under one name all are paused, also one that was committed after the pause.
+      AND (SELECT max(p.paused_at) FROM weir.queue p WHERE p.name = u.name) IS NULL
       AND (s.pos_xid >= pg_snapshot_xmax(pg_current_snapshot())  -- raises below: new jobs would lie before the position
            OR EXISTS (SELECT FROM weir.job j
                    WHERE j.lane = l.lane AND (j.xid, j.id) > (coalesce(s.pos_xid, '0'), coalesce(s.pos_id, 0)))

@@ -6,8 +6,11 @@ LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-  now_is text := (SELECT i.state FROM weir.job_info(job_id) i);
+  now_is text;
 BEGIN
+  -- While a segment is being emptied, a look would wait with a snapshot of before, and find nothing.
+  LOCK TABLE weir.job, weir.batch, weir.result, weir.later IN ACCESS SHARE MODE;
+  now_is := (SELECT i.state FROM weir.job_info(job_id) i);
   IF now_is IN ('available', 'later', 'running') THEN
     INSERT INTO weir.cancel (id) VALUES (job_id) ON CONFLICT (id) DO NOTHING;
     PERFORM pg_current_xact_id();
@@ -35,6 +38,7 @@ DECLARE
   j   weir.job_look;
   src record;
 BEGIN
+  LOCK TABLE weir.job, weir.batch, weir.result, weir.later IN ACCESS SHARE MODE;  -- as in cancel
   SELECT i.* INTO j FROM weir.job_info(job_id) i;
   IF j.id IS NULL OR j.state NOT IN ('completed', 'failed', 'cancelled') THEN
     RETURN j.state;

@@ -145,7 +145,8 @@ func (f *benchFlags) run(ctx context.Context, s *streams, d *database, connectio
 // engine is Weir as the benches see it: through its public API.
 type engine struct{ log io.Writer }
 
-func (engine) Name() string { return "weir" }
+func (engine) Name() string   { return "weir" }
+func (engine) Tables() string { return `^weir\.` }
 
 func (engine) Install(ctx context.Context, conn *pgx.Conn) error { return schema.Up(ctx, conn) }
 

@@ -22,6 +22,7 @@ type cli struct {
 	Queues  queuesCmd  `cmd:"" help:"List, pause and resume queues."`
 	Workers workersCmd `cmd:"" help:"List workers."`
 
+	Bench      benchCmd      `cmd:"" help:"Measure Weir on your database, or on a private one."`
 	Completion completionCmd `cmd:"" help:"Print a completion script for your shell."`
 	Version    versionCmd    `cmd:"" help:"Print which build this is."`
 	Complete   completeCmd   `cmd:"" name:"__complete" hidden:"" passthrough:""`

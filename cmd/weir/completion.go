@@ -89,7 +89,7 @@ func candidates(node *kong.Node, words []string) (found []string) {
 	}
 	switch {
 	case value != nil:
-		for _, word := range value.EnumSlice() {
+		for word := range strings.SplitSeq(value.Tag.Get("values")+","+value.Enum, ",") {
 			offer(word)
 		}
 	case strings.HasPrefix(last, "-"):

@@ -142,7 +142,11 @@ func devWorker(client *weir.Client, log *slog.Logger) (*weir.Worker, error) {
 	return client.NewWorker(weir.WorkerConfig{
 		Handlers: handlers, Queues: map[string]int{devQueue: 4}, Name: "weir dev", Logger: log,
 		Hooks: weir.Hooks{End: func(_ context.Context, job weir.JobMeta, outcome string, took time.Duration, err error) {
-			log.Info(outcome, "job", job.ID, "queue", job.Queue, "kind", job.Kind, "took", took.Round(time.Microsecond))
+			attrs := []any{"job", job.ID, "kind", job.Kind, "took", took.Round(time.Microsecond)}
+			if err != nil {
+				attrs = append(attrs, "error", cell(err.Error()))
+			}
+			log.Info(outcome, attrs...)
 		}},
 	})
 }
@@ -175,9 +179,9 @@ A worker works the queue %s. Try in another terminal, in this directory:
 
 And a queue of your own, with a command for each job:
 
-  find . -type f | weir enqueue --queue files --kind sha256 --lines
-  weir work --queue files --exit-when-idle -- sh -c 'sha256sum "$WEIR_ARG_line"'
-  weir jobs list --queue files
+  seq 100 | weir enqueue --queue mine --kind count --lines
+  weir work --queue mine --exit-when-idle -- sh -c 'echo "this is $WEIR_ARG_line"'
+  weir jobs list --queue mine
 
 Ctrl-C stops it; the data stays in %s.
 

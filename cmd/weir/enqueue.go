@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -14,18 +15,18 @@ import (
 )
 
 type enqueueCmd struct {
-	Queue       string  `short:"q" default:"default" help:"Queue to put the jobs on."`
-	Kind        string  `short:"k" required:"" help:"Kind of the jobs: which handler runs them."`
-	Args        string  `xor:"input" placeholder:"JSON" help:"Args of one job, a JSON object ({})."`
-	Lines       bool    `xor:"input" help:"A job for each line of standard input, with args {\"line\": …}."`
-	JSONL       bool    `name:"jsonl" xor:"input" help:"A job for each line of standard input, which is its args."`
-	Field       string  `default:"line" help:"Name of the field in args, with --lines."`
-	Null        bool    `short:"0" help:"With --lines: NUL ends a line, as find -print0 prints."`
-	Priority    int     `default:"2" help:"1 (first) to 4."`
-	RunAt       moment  `placeholder:"TIME" help:"Not before: RFC 3339, or from now on as in +10m."`
-	MaxAttempts int     `default:"25" help:"How often to try at most."`
-	Meta        string  `placeholder:"JSON" help:"A JSON object to keep with the jobs."`
-	JSON        bool    `name:"json" help:"Print {\"count\", \"first\", \"last\"} as JSON."`
+	Queue       string `short:"q" default:"default" help:"Queue to put the jobs on."`
+	Kind        string `short:"k" required:"" help:"Kind of the jobs: which handler runs them."`
+	Args        string `xor:"input" placeholder:"JSON" help:"Args of one job, a JSON object ({})."`
+	Lines       bool   `xor:"input" help:"A job for each line of standard input, with args {\"line\": …}."`
+	JSONL       bool   `name:"jsonl" xor:"input" help:"A job for each line of standard input, which is its args."`
+	Field       string `default:"line" help:"Name of the field in args, with --lines."`
+	Null        bool   `short:"0" help:"With --lines: NUL ends a line, as find -print0 prints."`
+	Priority    int    `default:"2" help:"1 (first) to 4."`
+	RunAt       moment `placeholder:"TIME" help:"Not before: RFC 3339, or from now on as in +10m."`
+	MaxAttempts int    `default:"25" help:"How often to try at most."`
+	Meta        string `placeholder:"JSON" help:"A JSON object to keep with the jobs."`
+	JSON        bool   `name:"json" help:"Print {\"count\", \"first\", \"last\"} as JSON."`
 }
 
 func (enqueueCmd) Help() string {
@@ -135,7 +136,9 @@ func (c *enqueueCmd) stream(ctx context.Context, s *streams, pool *pgxpool.Pool,
 		}
 	}()
 	client := weir.NewClient(pool)
-	send := func(jobs []weir.NewJob) (err error) {
+	var jobs []weir.NewJob
+	var lines []int64 // where each job stands
+	send := func() (err error) {
 		if len(jobs) == 0 {
 			return nil
 		}
@@ -150,7 +153,7 @@ func (c *enqueueCmd) stream(ctx context.Context, s *streams, pool *pgxpool.Pool,
 				return ctx.Err()
 			}
 			_ = tx.Rollback(ctx) // it has failed in any case
-			return c.blame(ctx, client, pool, jobs, done.Count, err)
+			return blame(ctx, client, pool, jobs, lines, err)
 		}
 		if done.Count == 0 {
 			done.First = ids[0]
@@ -160,24 +163,24 @@ func (c *enqueueCmd) stream(ctx context.Context, s *streams, pool *pgxpool.Pool,
 		p.show("%s sent", plural(done.Count, "job"))
 		return nil
 	}
-	var jobs []weir.NewJob
 	size := 0
-	for args, err := range c.read(ctx, s.in) {
+	for line, err := range c.read(ctx, s.in) {
 		if err != nil {
 			return done, err
 		}
-		jobs = append(jobs, weir.NewJob{Args: rawArgs{c.Kind, args}, Options: o})
-		if size += len(args); len(jobs) == batchJobs || size >= batchBytes {
-			if err := send(jobs); err != nil {
+		jobs = append(jobs, weir.NewJob{Args: rawArgs{c.Kind, line.args}, Options: o})
+		lines = append(lines, line.number)
+		if size += len(line.args); len(jobs) == batchJobs || size >= batchBytes {
+			if err := send(); err != nil {
 				return done, err
 			}
-			jobs, size = jobs[:0], 0
+			jobs, lines, size = jobs[:0], lines[:0], 0
 		}
 	}
 	if ctx.Err() != nil {
 		return done, ctx.Err()
 	}
-	if err := send(jobs); err != nil || tx == nil {
+	if err := send(); err != nil || tx == nil {
 		return done, err
 	}
 	if err := tx.Commit(ctx); err != nil {
@@ -188,7 +191,7 @@ func (c *enqueueCmd) stream(ctx context.Context, s *streams, pool *pgxpool.Pool,
 
 // blame finds the first job of a refused batch that the server refuses by itself, so that the error can name its
 // line. It asks by bisection, in a transaction that is rolled back.
-func (c *enqueueCmd) blame(ctx context.Context, client *weir.Client, pool *pgxpool.Pool, jobs []weir.NewJob, before int64, cause error) error {
+func blame(ctx context.Context, client *weir.Client, pool *pgxpool.Pool, jobs []weir.NewJob, lines []int64, cause error) error {
 	rolledBack := func(f func(pgx.Tx) error) error {
 		tx, err := pool.Begin(ctx)
 		if err != nil {

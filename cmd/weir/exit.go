@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+
+	"github.com/jackc/pgx/v5/pgconn"
 )
 
 // Exit codes. They are part of the command's interface: top-level help lists them.
@@ -50,6 +52,16 @@ func exitCode(ctx context.Context, err error) int {
 
 // oneLine words an error for people: one line, with one prefix, whatever packages it went through.
 func oneLine(err error) string {
-	text := strings.TrimPrefix(err.Error(), "weir: ")
+	text := err.Error()
+	// What the server says is shown in its words, with its hint, but without its code.
+	var refused *pgconn.PgError
+	if errors.As(err, &refused) {
+		words := strings.TrimPrefix(refused.Message, "weir: ")
+		if refused.Hint != "" {
+			words += ": " + refused.Hint
+		}
+		text = strings.ReplaceAll(text, refused.Error(), words)
+	}
+	text = strings.TrimPrefix(text, "weir: ")
 	return "weir: " + printable(strings.Join(strings.Fields(text), " "))
 }

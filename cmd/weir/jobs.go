@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -26,7 +27,7 @@ func (jobsCmd) Help() string {
 }
 
 type jobsListCmd struct {
-	State string `enum:",available,running,later,completed,failed,cancelled" default:"" help:"available, running, later, completed, failed or cancelled."`
+	State string `placeholder:"STATE" values:"available,running,later,completed,failed,cancelled" help:"available, running, later, completed, failed or cancelled."`
 	Queue string `short:"q" help:"Only of this queue."`
 	Limit int    `placeholder:"N" help:"At most so many of a state (100 with --state, otherwise 5)."`
 	jsonFlag
@@ -45,6 +46,9 @@ Examples:
 func (c *jobsListCmd) Run(ctx context.Context, s *streams, db *database) error {
 	const most = 10_000
 	states, limit := []weir.State{weir.State(c.State)}, 100
+	if c.State != "" && !slices.Contains(weir.States, states[0]) {
+		return usagef("there is no state %q: states are available, running, later, completed, failed and cancelled", c.State)
+	}
 	if c.State == "" {
 		states = []weir.State{weir.Running, weir.Available, weir.Later, weir.Failed, weir.Cancelled, weir.Completed}
 		limit = 5
@@ -144,7 +148,7 @@ func (c *jobsShowCmd) Run(ctx context.Context, s *streams, db *database) error {
 		return err
 	}
 	if j == nil {
-		return notFoundf("there is no job %d: its id is wrong, or it finished so long ago that it is no longer kept", c.ID)
+		return noJobs(c.ID)
 	}
 	if c.JSON {
 		return printJSON(s.out, j)

@@ -2,8 +2,8 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"strconv"
+	"strings"
 
 	"github.com/weir-pg/weir"
 )
@@ -80,17 +80,16 @@ func each(ctx context.Context, s *streams, db *database, ids []int64, asJSON boo
 		err = table(s.out, []string{"ID", "STATE"}, rows)
 	}
 	if err == nil && len(unknown) > 0 {
-		err = notFoundf("there is no job %s: the id is wrong, or the job finished so long ago that it is no longer kept", list(unknown))
+		err = noJobs(unknown...)
 	}
 	return err
 }
 
-func list(ids []int64) (text string) {
+// noJobs is the error for ids that are unknown.
+func noJobs(ids ...int64) error {
+	names := make([]string, len(ids))
 	for i, id := range ids {
-		if i > 0 {
-			text += ", "
-		}
-		text += fmt.Sprint(id)
+		names[i] = strconv.FormatInt(id, 10)
 	}
-	return text
+	return notFoundf("there is no job %s: it never was, or it finished so long ago that it is no longer kept", strings.Join(names, ", "))
 }

@@ -15,9 +15,15 @@ import (
 // lineMost is the longest line, more than the server takes as args.
 const lineMost = 2 << 20
 
+// line is the args of a job and where they stand, from 1.
+type line struct {
+	number int64
+	args   json.RawMessage
+}
+
 // read yields the args of each line of in. An empty line of --jsonl is passed over; an empty one of --lines is a job.
-func (c *enqueueCmd) read(ctx context.Context, in io.Reader) iter.Seq2[json.RawMessage, error] {
-	return func(yield func(json.RawMessage, error) bool) {
+func (c *enqueueCmd) read(ctx context.Context, in io.Reader) iter.Seq2[line, error] {
+	return func(yield func(line, error) bool) {
 		scanner := bufio.NewScanner(&contextReader{ctx: ctx, in: in})
 		scanner.Buffer(make([]byte, 0, 64<<10), lineMost)
 		if c.Null {
@@ -28,41 +34,41 @@ func (c *enqueueCmd) read(ctx context.Context, in io.Reader) iter.Seq2[json.RawM
 			number++
 			args, err := c.args(scanner.Bytes())
 			if err != nil {
-				yield(nil, badLine(number, err))
+				yield(line{}, badLine(number, err))
 				return
 			}
-			if args != nil && !yield(args, nil) {
+			if args != nil && !yield(line{number, args}, nil) {
 				return
 			}
 		}
 		switch err := scanner.Err(); {
 		case errors.Is(err, bufio.ErrTooLong):
-			yield(nil, badLine(number+1, fmt.Errorf("it is longer than %d bytes", lineMost)))
+			yield(line{}, badLine(number+1, fmt.Errorf("it is longer than %d bytes", lineMost)))
 		case err != nil && ctx.Err() == nil:
-			yield(nil, fmt.Errorf("read standard input: %w", err))
+			yield(line{}, fmt.Errorf("read standard input: %w", err))
 		}
 	}
 }
 
 // args makes the args of a job out of its line; nil: there is no job in it.
-func (c *enqueueCmd) args(line []byte) (json.RawMessage, error) {
-	if !utf8.Valid(line) {
-		return nil, fmt.Errorf("%q is not UTF-8, which is all that JSON can hold", cell(string(line)))
+func (c *enqueueCmd) args(text []byte) (json.RawMessage, error) {
+	if !utf8.Valid(text) {
+		return nil, fmt.Errorf("%q is not UTF-8, which is all that JSON can hold", cell(string(text)))
 	}
 	if c.JSONL {
-		line = bytes.TrimSpace(line)
-		if len(line) == 0 {
+		text = bytes.TrimSpace(text)
+		if len(text) == 0 {
 			return nil, nil
 		}
-		return bytes.Clone(line), checkObject(line)
+		return bytes.Clone(text), checkObject(text)
 	}
-	if bytes.IndexByte(line, 0) >= 0 {
+	if bytes.IndexByte(text, 0) >= 0 {
 		return nil, errors.New("it contains NUL: add --null if NUL ends each line")
 	}
 	var b bytes.Buffer
 	encoder := json.NewEncoder(&b)
 	encoder.SetEscapeHTML(false)
-	if err := encoder.Encode(map[string]string{c.Field: string(line)}); err != nil {
+	if err := encoder.Encode(map[string]string{c.Field: string(text)}); err != nil {
 		return nil, err
 	}
 	return bytes.TrimSpace(b.Bytes()), nil

@@ -64,7 +64,7 @@ func table(w io.Writer, head []string, rows [][]string) error {
 }
 
 // cellWidth is how much of a job's text a table shows.
-const cellWidth = 60
+const cellWidth = 80
 
 // cell shortens a text to the width of a column.
 func cell(text string) string {

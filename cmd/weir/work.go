@@ -24,7 +24,7 @@ type workCmd struct {
 	StopTimeout  time.Duration `default:"30s" help:"How long jobs may go on after Ctrl-C."`
 	ExitWhenIdle bool          `help:"Exit when nothing is left to do in the queues."`
 	Verbose      bool          `short:"v" help:"Log each job, not only failures."`
-	Command      []string      `arg:"" passthrough:"all" help:"Command to run, after --."`
+	Command      []string      `arg:"" optional:"" passthrough:"all" help:"Command to run, after --."`
 }
 
 func (workCmd) Help() string {
@@ -42,8 +42,14 @@ func (c *workCmd) Run(ctx context.Context, s *streams, db *database, signals *tr
 	if err != nil {
 		return err
 	}
+	if c.Lease < time.Second || c.Lease > 5*time.Minute {
+		return usagef("--lease must be 1s to 5m, got %s", c.Lease)
+	}
+	if c.Timeout < 0 || c.StopTimeout < 0 {
+		return usagef("--timeout and --stop-timeout must not be negative")
+	}
 	argv := c.Command
-	if argv[0] == "--" {
+	if len(argv) > 0 && argv[0] == "--" {
 		argv = argv[1:]
 	}
 	if len(argv) == 0 {

@@ -194,10 +194,10 @@ func (d *Database) wal(ctx context.Context) (bytes int64, err error) {
 	return bytes, err
 }
 
-// deadTuples counts the dead rows of all tables of schema weir. Sessions report what they did once a second while
+// deadTuples counts the dead rows of all tables of the engine. Sessions report what they did once a second while
 // they are at work, and when they end.
-func (d *Database) deadTuples(ctx context.Context) (*int64, error) {
+func (d *Database) deadTuples(ctx context.Context, e Engine) (*int64, error) {
 	var dead int64
-	err := d.pool.QueryRow(ctx, `SELECT coalesce(sum(n_dead_tup), 0)::bigint FROM pg_stat_all_tables WHERE schemaname = 'weir'`).Scan(&dead)
+	err := d.pool.QueryRow(ctx, `SELECT coalesce(sum(n_dead_tup), 0)::bigint FROM pg_stat_all_tables WHERE schemaname || '.' || relname ~ $1`, e.Tables()).Scan(&dead)
 	return &dead, err
 }

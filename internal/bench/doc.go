@@ -21,6 +21,8 @@ const Queue = "bench"
 // Engine is a job queue in PostgreSQL.
 type Engine interface {
 	Name() string
+	// Tables is a regular expression of the names of its tables, with their schema.
+	Tables() string
 	// Install creates what is missing of the queue's tables.
 	Install(ctx context.Context, conn *pgx.Conn) error
 	// Unfinished tells whether there are jobs to be worked. It is called before Install.

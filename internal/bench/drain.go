@@ -42,7 +42,7 @@ func Drain(ctx context.Context, d *Database, e Engine, c DrainConfig) (*Report, 
 	f.Jobs, f.Rate = int64(c.Jobs), SpreadOf(rates)
 	f.Seconds, f.JobsPerSecond = SpreadOf(seconds).Median, f.Rate.Median
 	f.WALBytesPerJob = &SpreadOf(bytes).Median
-	if f.DeadTuples, err = d.deadTuples(ctx); err != nil {
+	if f.DeadTuples, err = d.deadTuples(ctx, e); err != nil {
 		return nil, err
 	}
 	r.atMost("dead tuples", float64(*f.DeadTuples), 0)

@@ -81,7 +81,7 @@ func Latency(ctx context.Context, d *Database, e Engine, c LatencyConfig) (r *Re
 		return nil, err
 	}
 	workers.Close()
-	if r.DeadTuples, err = d.deadTuples(ctx); err != nil {
+	if r.DeadTuples, err = d.deadTuples(ctx, e); err != nil {
 		return nil, err
 	}
 	r.atMost("ms from commit to handler, p50", *r.P50, 3)

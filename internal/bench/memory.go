@@ -68,7 +68,7 @@ func Running(ctx context.Context, d *Database, e Engine, jobs int) (r *Report, e
 		return nil, err
 	}
 	pool.Close()
-	if r.DeadTuples, err = d.deadTuples(ctx); err != nil {
+	if r.DeadTuples, err = d.deadTuples(ctx, e); err != nil {
 		return nil, err
 	}
 	if !ok {

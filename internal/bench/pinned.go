@@ -77,7 +77,7 @@ func Pinned(ctx context.Context, d *Database, e Engine, c PinnedConfig) (r *Repo
 		}
 		l := p.stamps.latencies(from, p.next)
 		f.P50, f.P99 = l.at(50), l.at(99)
-		f.DeadTuples, err = d.deadTuples(ctx)
+		f.DeadTuples, err = d.deadTuples(ctx, e)
 		return f, err
 	}
 	if r.Before, err = phase("before"); err != nil {
@@ -102,7 +102,7 @@ func Pinned(ctx context.Context, d *Database, e Engine, c PinnedConfig) (r *Repo
 	}
 	pool.Close() // a session reports all that it did when it ends
 	workers.Close()
-	if r.During.DeadTuples, err = d.deadTuples(ctx); err != nil {
+	if r.During.DeadTuples, err = d.deadTuples(ctx, e); err != nil {
 		return nil, err
 	}
 	if _, err := holder.Exec(ctx, `COMMIT`); err != nil {

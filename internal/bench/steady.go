@@ -118,7 +118,7 @@ func Steady(ctx context.Context, d *Database, e Engine, c SteadyConfig) (r *Repo
 		return nil, err
 	}
 	workers.Close()
-	if r.DeadTuples, err = d.deadTuples(ctx); err != nil {
+	if r.DeadTuples, err = d.deadTuples(ctx, e); err != nil {
 		return nil, err
 	}
 	r.atLeast("ratio of enqueues to plain INSERTs", r.Ratio.Median, 0.75)

@@ -127,7 +127,7 @@ func Workers(ctx context.Context, d *Database, e Engine, c WorkersConfig) (r *Re
 		return nil, err
 	}
 	pool.Close()
-	if f.DeadTuples, err = d.deadTuples(ctx); err != nil {
+	if f.DeadTuples, err = d.deadTuples(ctx, e); err != nil {
 		return nil, err
 	}
 	r.atLeast("jobs per second of all workers", f.JobsPerSecond, 1500)

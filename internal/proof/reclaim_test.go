@@ -1,6 +1,7 @@
 package proof
 
 import (
+	"context"
 	"slices"
 	"testing"
 	"time"
@@ -186,5 +187,57 @@ func TestRotationSurvivesARollback(t *testing.T) {
 	}
 	if got := claimAll(t, conn, worker, "q"); len(got) != 3 {
 		t.Errorf("claimed %d jobs, want 3", len(got))
+	}
+}
+
+// TestLookWaitsForReclaim: who cancels or retries a job while its segment is being emptied finds it where it was carried.
+func TestLookWaitsForReclaim(t *testing.T) {
+	url := pgtest.Database(t)
+	conn, reclaimer, second := connect(t, url), connect(t, url), connect(t, url)
+	smallSegments(t, conn)
+	worker := startWorker(t, conn, "q", "filler")
+	id := enqueueN(t, conn, "q", 1)[0]
+	openNext(t, conn, worker)
+	exec(t, reclaimer, `BEGIN`)
+	if !value[bool](t, reclaimer, `SELECT weir.reclaim(1)`) {
+		t.Fatal("not reclaimed")
+	}
+	answer := make(chan string, 1)
+	go func() { // ends when the reclaimer commits or the connection is closed
+		var state *string
+		if err := second.QueryRow(context.Background(), `SELECT weir.cancel($1)`, id).Scan(&state); err != nil {
+			answer <- err.Error()
+		} else if state == nil {
+			answer <- "unknown"
+		} else {
+			answer <- *state
+		}
+	}()
+	until(t, "cancel waits for the reclaimer", func() bool {
+		return value[bool](t, conn, `SELECT cardinality(pg_blocking_pids($1)) > 0`, second.PgConn().PID())
+	})
+	exec(t, reclaimer, `COMMIT`)
+	if got := <-answer; got != "cancelled" {
+		t.Errorf("cancel of a job that is being carried says %q, want cancelled", got)
+	}
+}
+
+// TestPausedQueueStaysPaused: two transactions may make a queue each under one name. A pause holds for both, also for the one that was
+// not committed yet.
+func TestPausedQueueStaysPaused(t *testing.T) {
+	url := pgtest.Database(t)
+	conn, open := connect(t, url), connect(t, url)
+	exec(t, open, `BEGIN`)
+	enqueueN(t, open, "q", 1)
+	enqueueN(t, conn, "q", 1)
+	exec(t, conn, `SELECT weir.pause('q')`)
+	exec(t, open, `COMMIT`)
+	worker := startWorker(t, conn, "q")
+	if got := claimAll(t, conn, worker, "q"); len(got) != 0 {
+		t.Errorf("claimed %d jobs of a paused queue", len(got))
+	}
+	exec(t, conn, `SELECT weir.resume('q')`)
+	if got := claimAll(t, conn, worker, "q"); len(got) != 2 {
+		t.Errorf("claimed %d jobs after resume, want 2", len(got))
 	}
 }

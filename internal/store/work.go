@@ -89,9 +89,9 @@ func (s *Store) Claim(ctx context.Context, worker int32, queues []string, limits
 			return err
 		}
 		var c Claim
-		var args, meta []byte
-		_, err = pgx.ForEachRow(r, []any{&c.Queue, &c.Lane, &c.Seq, &c.ID, &c.Attempt, &c.MaxAttempts, &c.Kind, &args, &meta, &c.EnqueuedAt, &c.Cancelled}, func() error {
-			c.Args, c.Meta = args, meta
+		var queue, kind repeated
+		_, err = pgx.ForEachRow(r, []any{&queue, &c.Lane, &c.Seq, &c.ID, &c.Attempt, &c.MaxAttempts, &kind, &c.Args, &c.Meta, &c.EnqueuedAt, &c.Cancelled}, func() error {
+			c.Queue, c.Kind = string(queue), string(kind)
 			add(c)
 			return nil
 		})
@@ -195,4 +195,15 @@ func (s *Store) GiveBack(ctx context.Context, worker int32, known []Batch) (n in
 	}
 	err = s.row(ctx, sqlGiveBack, []any{worker, lanes, seqs}, &n)
 	return n, err
+}
+
+// repeated is a text that is mostly the same row after row: it is copied only when it changes.
+type repeated string
+
+// ScanBytes implements pgtype.BytesScanner.
+func (r *repeated) ScanBytes(v []byte) error {
+	if string(v) != string(*r) {
+		*r = repeated(v)
+	}
+	return nil
 }

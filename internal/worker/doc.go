@@ -4,7 +4,8 @@
 // goroutines, all started and waited for by session.run:
 //
 //	fetcher     claims while there is room, and waits for work otherwise     -> queue.ready
-//	runners     one for each unit of a queue's concurrency: run handlers     -> completer.add
+//	growers     one a queue: start runners as they are needed
+//	runners     at most a queue's concurrency: run handlers                  -> completer.add
 //	completer   records ends, a flush at a time
 //	keeper      heartbeats; hears of cancellations
 //	maintainer  see package maintain

@@ -91,12 +91,17 @@ func (s *session) claim(ctx context.Context, limits []int32) (got int, err error
 	defer cancel()
 	started := time.Now()
 	var batches []*batch
+	var tasks []Task // allocated many at a time
 	err = s.Store.Claim(ctx, s.id, s.Worker.queues, limits, func(c store.Claim) {
 		if len(batches) == 0 || batches[len(batches)-1].key != c.Batch {
 			batches = append(batches, &batch{key: c.Batch, claimedAt: started})
 		}
 		b := batches[len(batches)-1]
-		b.tasks = append(b.tasks, &Task{Claim: c, Worker: s.id, batch: b})
+		if len(tasks) == cap(tasks) {
+			tasks = make([]Task, 0, min(max(2*cap(tasks), 1), 128))
+		}
+		tasks = append(tasks, Task{Claim: c, Worker: s.id, batch: b})
+		b.tasks = append(b.tasks, &tasks[len(tasks)-1])
 		b.left++
 		got++
 	})
@@ -116,6 +121,10 @@ func (s *session) claim(ctx context.Context, limits []int32) (got int, err error
 		q.inFlight.Add(int64(len(b.tasks)))
 		for _, t := range b.tasks {
 			q.ready <- t // has room: it holds twice the concurrency, and no more is ever in flight
+		}
+		select {
+		case q.pushed <- struct{}{}:
+		default:
 		}
 	}
 	return got, nil

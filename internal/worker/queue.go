@@ -1,7 +1,9 @@
 package worker
 
 import (
+	"context"
 	"math"
+	"runtime"
 	"sync/atomic"
 	"time"
 )
@@ -15,13 +17,16 @@ const prefetchBelow = 5 * time.Millisecond
 type queue struct {
 	name        string
 	concurrency int
-	ready       chan *Task // claimed, not started
+	ready       chan *Task    // claimed, not started
+	pushed      chan struct{} // tells grow that something was; never closed
+	runners     int           // started so far; grow's
+	taken       atomic.Int64  // tasks that runners have taken
 	inFlight    atomic.Int64
 	average     atomic.Uint64 // of a job's duration, in ns, as float bits
 }
 
 func newQueue(name string, concurrency int) *queue {
-	q := &queue{name: name, concurrency: concurrency, ready: make(chan *Task, 2*concurrency)}
+	q := &queue{name: name, concurrency: concurrency, ready: make(chan *Task, 2*concurrency), pushed: make(chan struct{}, 1)}
 	q.average.Store(math.Float64bits(float64(time.Second)))
 	return q
 }
@@ -54,4 +59,35 @@ func (q *queue) finished(took time.Duration) {
 	old := math.Float64frombits(q.average.Load())
 	q.average.Store(math.Float64bits(old + (float64(took)-old)/8))
 	q.inFlight.Add(-1)
+}
+
+// grow starts runners as the jobs need them, up to the queue's concurrency: a few can keep up with jobs
+// that only compute, and a thousand stacks that take turns cost more than such jobs do. So it starts
+// few, and doubles them for each millisecond in which tasks wait and the runners hardly took any. It
+// returns when ctx ends; start must not block.
+func (q *queue) grow(ctx context.Context, start func()) {
+	more := func(n int) {
+		for range min(n, q.concurrency-q.runners) {
+			q.runners++
+			start()
+		}
+	}
+	more(2 * runtime.GOMAXPROCS(0))
+	for {
+		select {
+		case <-q.pushed:
+		case <-ctx.Done():
+			return
+		}
+		for before := q.taken.Load(); len(q.ready) > 0 && q.runners < q.concurrency; {
+			if !sleep(ctx, time.Millisecond) {
+				return
+			}
+			now := q.taken.Load()
+			if now-before < int64(q.runners) {
+				more(q.runners)
+			}
+			before = now
+		}
+	}
 }

@@ -10,6 +10,7 @@ import (
 // runJobs is one runner: it ends when the fetcher has closed the queue.
 func (s *session) runJobs(q *queue) {
 	for t := range q.ready {
+		q.taken.Add(1)
 		started := time.Now()
 		s.runJob(t)
 		s.freed(q, time.Since(started))

@@ -43,10 +43,10 @@ type session struct {
 	workers   atomic.Int32  // how many live, by the last heartbeat
 	stopping  atomic.Bool   // nothing more is started
 
-	jobs     context.Context // parent of every job's context
-	stopJobs context.CancelCauseFunc
-	fenced   chan struct{} // closed once when the session is over
-	fence    sync.Once
+	jobs   context.Context // every job's context derives from it; it never ends
+	cause  error           // why all jobs' contexts have ended, nil if they have not; guarded by mu
+	fenced chan struct{}   // closed once when the session is over
+	fence  sync.Once
 }
 
 func newSession(w *Worker, id int32) *session {
@@ -78,18 +78,15 @@ func (s *session) over(err error) {
 // run works until ctx ends or the session is over; again is true in the second case.
 func (s *session) run(ctx context.Context) (again bool, err error) {
 	// Everything but the fetcher outlives ctx, to finish what runs.
-	var endJobs context.CancelCauseFunc
-	s.jobs, endJobs = context.WithCancelCause(context.WithoutCancel(ctx))
-	s.stopJobs = endJobs
-	defer endJobs(ErrStopping)
-	live, die := context.WithCancel(context.WithoutCancel(ctx))
+	s.jobs = context.WithoutCancel(ctx)
+	live, die := context.WithCancel(s.jobs)
 	defer die()
 
-	var runners, helpers sync.WaitGroup
+	var growers, runners, helpers sync.WaitGroup
+	growing, stopGrowing := context.WithCancel(live)
+	defer stopGrowing()
 	for _, q := range s.queues {
-		for range q.concurrency {
-			runners.Go(func() { s.runJobs(q) })
-		}
+		growers.Go(func() { q.grow(growing, func() { runners.Go(func() { s.runJobs(q) }) }) })
 	}
 	helpers.Go(func() { s.completer.run(live) })
 	helpers.Go(func() { s.keep(live) })
@@ -108,6 +105,8 @@ func (s *session) run(ctx context.Context) (again bool, err error) {
 	}()
 	err = s.fetch(fetching) // returns when fetching ends, or with an error that waiting cannot cure
 	s.stopping.Store(true)
+	stopGrowing()
+	growers.Wait()
 	for _, q := range s.queues {
 		close(q.ready)
 	}
@@ -138,6 +137,23 @@ func (s *session) run(ctx context.Context) (again bool, err error) {
 
 // stopGrace is how long handlers may take to return once their context is cancelled.
 const stopGrace = 5 * time.Second
+
+// stopJobs ends the contexts of all jobs, those that start from now on too.
+func (s *session) stopJobs(cause error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.cause != nil {
+		return
+	}
+	s.cause = cause
+	for _, b := range s.batches {
+		for _, t := range b.tasks {
+			if t.stop != nil {
+				t.stop(cause)
+			}
+		}
+	}
+}
 
 // waitForJobs waits for the runners to the deadline, cancels the jobs, and tells whether any is left.
 func (s *session) waitForJobs(finished chan struct{}) (left bool) {
@@ -210,6 +226,9 @@ func (s *session) startTask(t *Task, stop context.CancelCauseFunc) (mine, cancel
 		return false, false
 	}
 	t.state, t.stop = running, stop
+	if s.cause != nil && stop != nil {
+		stop(s.cause)
+	}
 	return true, t.Cancelled
 }
 
