@@ -142,6 +142,17 @@ BEGIN
     RAISE EXCEPTION 'weir: complete got % ids, its sizes add up to %', cardinality(complete.ids), next - 1 USING ERRCODE = '22023';
   END IF;
   PERFORM weir.hold_batches(complete.worker, complete.lanes, complete.seqs);
+  -- After a crash of the server the worker may have the same batch again with other jobs in it.
+  IF EXISTS (
+    SELECT FROM unnest(complete.lanes, complete.seqs, firsts, complete.sizes) i(lane, seq, first, size)
+    WHERE NOT EXISTS (SELECT FROM weir.batch b WHERE b.lane = i.lane AND b.seq = i.seq AND b.worker = complete.worker
+                        AND b.ids = complete.ids[i.first : i.first + i.size - 1])
+      AND EXISTS (SELECT x.id FROM unnest(complete.ids[i.first : i.first + i.size - 1]) x(id)
+                  EXCEPT SELECT y.id FROM weir.batch b, unnest(b.ids) y(id)
+                  WHERE b.lane = i.lane AND b.seq = i.seq AND b.worker = complete.worker)) THEN
+    RAISE EXCEPTION 'weir: a job named is not in the batch named'
+      USING ERRCODE = 'WR002', HINT = 'Its claim was lost in a crash of the server, or its result is recorded already: drop the results of that batch.';
+  END IF;
   INSERT INTO weir.result (lane, segment, worker, seq, finished_at, outcome, ids)
   SELECT r.lane, r.segment, complete.worker, r.seq, clock_timestamp(), 'completed', r.ids
   FROM (
@@ -158,7 +169,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION weir.complete IS
-  'Records attempts as completed, a flush at a time: lanes[i], seqs[i] name a batch, the next sizes[i] of ids are its jobs. One row a batch. May be repeated. In a transaction of the caller''s own, effects and completion commit together. Errors: 22023, WR001 (fenced), WR002 (not this worker''s batch), WR004. Locks: advisory, shared: the worker, the segments; held to the commit. Isolation: READ COMMITTED.';
+  'Records attempts as completed, a flush at a time: lanes[i], seqs[i] name a batch, the next sizes[i] of ids are its jobs. One row a batch. May be repeated. In a transaction of the caller''s own, effects and completion commit together. Errors: 22023, WR001 (fenced), WR002 (not this worker''s batch, or not a job of it), WR004. Locks: advisory, shared: the worker, the segments; held to the commit. Isolation: READ COMMITTED.';
 
 CREATE FUNCTION weir.end_attempt(worker integer, in_segment smallint, lane integer, seq bigint, from_xid xid8, to_xid xid8, id bigint,
                                  outcome weir.outcome, error text, output text, run_at timestamptz) RETURNS void

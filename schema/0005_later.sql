@@ -80,6 +80,7 @@ AS $$
 DECLARE
   active  integer;
   target  integer;
+  is_full boolean;
   k       record;
   c       record;
   n       bigint;
@@ -91,18 +92,20 @@ BEGIN
   SELECT a.last_value INTO active FROM weir.active_later a;
   SELECT min(s) INTO target FROM generate_series(1, 4) s
   WHERE s <> active AND weir.segment_state('later', s) = 'reclaimed';
-  IF pg_relation_size('weir.later_' || active) < rotate_later.segment_bytes THEN
-    RETURN NULL;
-  ELSIF target IS NOT NULL THEN
+  is_full := pg_relation_size('weir.later_' || active) >= rotate_later.segment_bytes;
+  IF is_full AND target IS NOT NULL THEN
     INSERT INTO weir.segment (log, segment, event) VALUES ('later', active, 'closed'), ('later', target, 'opened');
     PERFORM setval('weir.active_later', target);
     active := target;
   END IF;
 
-  -- A closed segment is given back once at least half of it has been promoted: so each copy halves.
+  -- A closed segment is given back when nothing in it waits any more; and when space is needed, once at
+  -- least half of it has been promoted: so each copy halves.
   SELECT p.* INTO c FROM weir.promotion p ORDER BY p.seq DESC LIMIT 1;
   FOR k IN SELECT s.segment FROM weir.segment s WHERE s.log = 'later' AND s.segment <> active
            GROUP BY s.segment HAVING weir.segment_state('later', s.segment) <> 'reclaimed' ORDER BY max(s.at) LOOP
+    CONTINUE WHEN NOT is_full AND EXISTS (
+      SELECT FROM weir.later l WHERE l.segment = k.segment AND (l.run_at, l.id) > (c.due, c.due_id));
     BEGIN
       EXECUTE format('LOCK TABLE weir.later_%s IN ACCESS EXCLUSIVE MODE NOWAIT', k.segment);
       SELECT count(*), count(*) FILTER (WHERE (l.run_at, l.id) > (c.due, c.due_id) OR NOT pg_visible_in_snapshot(l.xid, c.snapshot))
@@ -119,11 +122,11 @@ BEGIN
       NULL;  -- a transaction in flight has rows in it: the next one, or later
     END;
   END LOOP;
-  RETURN CASE WHEN target IS NOT NULL THEN 'opened later ' || target END;
+  RETURN CASE WHEN is_full AND target IS NOT NULL THEN 'opened later ' || target END;
 END
 $$;
 COMMENT ON FUNCTION weir.rotate_later IS
-  'Opens the next segment of later when the active one has reached segment_bytes, and gives back a closed one of which half has been promoted, carrying the rest along unchanged. Returns what it did, or NULL. Locks: advisory step 2 (tried); ACCESS EXCLUSIVE on the segment, NOWAIT.';
+  'Opens the next segment of later when the active one has reached segment_bytes, and gives back a closed one when all of it has been promoted, or, when space is needed, half of it, carrying the rest along unchanged. Returns what it did, or NULL. Locks: advisory step 2 (tried); ACCESS EXCLUSIVE on the segment, NOWAIT.';
 
 CREATE FUNCTION weir.segment_state(log text, segment integer) RETURNS text
 LANGUAGE sql STABLE

@@ -42,16 +42,19 @@ const bound = 2 * time.Minute
 var shared host
 
 // Main runs a package's tests, stops the server, and exits. Call it from TestMain.
+func Main(m *testing.M) { os.Exit(Run(m)) }
+
+// Run runs a package's tests, stops the server, and returns the exit code, for a TestMain that has more to do.
 //
 // Where a package doesn't, or the tests panic, the server ends with the process on Linux, and the next run of any tests
 // removes its directory.
-func Main(m *testing.M) {
+func Run(m *testing.M) int {
 	code := m.Run()
 	if err := shared.close(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		code = max(code, 1)
 	}
-	os.Exit(code)
+	return code
 }
 
 // Database returns the URL of a new database with Weir's schema. It is dropped at the end of the test.

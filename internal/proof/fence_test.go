@@ -133,6 +133,8 @@ func TestResultNamesItsBatch(t *testing.T) {
 	if first, err := finish(ctx, conn, one, stranger, "retried", time.Time{}); err != nil || first {
 		t.Errorf("finish of a job that is not in its batch: %v %v, want false", first, err)
 	}
+	wantCode(t, "complete of a job that is not in its batch", complete(ctx, conn, one, []attempt{stranger}), "WR002")
+	wantCode(t, "complete of one that is and one that is not", complete(ctx, conn, one, []attempt{a[0], stranger}), "WR002")
 	if n := value[int](t, conn, `SELECT count(*) FROM weir.result`); n != 0 {
 		t.Errorf("%d results were recorded, want none", n)
 	}
