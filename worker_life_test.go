@@ -107,9 +107,14 @@ func TestFencedWorkerDropsItsJobsAndStartsAgain(t *testing.T) {
 	if err != nil || len(workers) != 1 {
 		t.Fatal(workers, err)
 	}
-	if _, err := r.pool.Exec(t.Context(), `SELECT weir.fence($1)`, workers[0].ID); err != nil {
-		t.Fatal(err)
-	}
+	eventually(t, func() error { // it is put off while a claim of the worker's is running
+		var lost *int
+		err := r.pool.QueryRow(t.Context(), `SELECT weir.fence($1)`, workers[0].ID).Scan(&lost)
+		if err == nil && lost == nil {
+			err = errors.New("the worker is not fenced yet")
+		}
+		return err
+	})
 	if err := receive(t, cause, "the fenced worker's job is interrupted"); !errors.Is(err, weir.ErrFenced) {
 		t.Errorf("cause %v", err)
 	}

@@ -95,6 +95,7 @@ func run(ctx context.Context, args []string, out, errs io.Writer) (err error) {
 		if err != nil {
 			return fmt.Errorf("river: %w", err)
 		}
+		river.Targets = nil // they are Weir's promises
 		c.Weir, c.River = append(c.Weir, weir), append(c.River, river)
 		ratios = append(ratios, speed(weir)/speed(river))
 	}

@@ -327,6 +327,7 @@ CREATE FUNCTION weir.segment_state(log text, segment integer) RETURNS text LANGU
 CREATE FUNCTION weir.set(name text, value text) RETURNS void LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp;
 CREATE FUNCTION weir.tidy() RETURNS text LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET lock_timeout=50ms;
 CREATE FUNCTION weir.unclaimed(segment integer, lanes integer[]) RETURNS SETOF weir.job LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET enable_seqscan=off SET enable_bitmapscan=off;
+CREATE FUNCTION weir.watch(jobs bigint, control bigint, pending xid8[], looks integer DEFAULT 1, pause double precision DEFAULT 0.003, OUT jobs_now bigint, OUT control_now bigint, OUT running xid8[]) RETURNS record LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp;
 CREATE FUNCTION weir.worker_start(name text, queues text[], lease interval DEFAULT '00:00:30'::interval) RETURNS integer LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp;
 CREATE FUNCTION weir.workers() RETURNS TABLE(id integer, name text, queues text[], state text, started_at timestamp with time zone, seen_at timestamp with time zone, running integer, reason text) LANGUAGE sql STABLE SECURITY DEFINER SET search_path=pg_catalog, pg_temp;
 
@@ -367,6 +368,7 @@ COMMENT ON FUNCTION weir.segment_state(text,integer) IS 'opened, closed or recla
 COMMENT ON FUNCTION weir.set(text,text) IS 'Changes a setting: retention (how long finished jobs can be looked at, default 1 day) or retention_bytes (what log and history may take together, default 4294967296; unfinished jobs are kept whatever they take). Errors: 22023.';
 COMMENT ON FUNCTION weir.tidy() IS 'One small chore at a time: summarises the BRIN indexes as far as their ranges are full, empties the heartbeat ring ahead of its turn, compacts the promoter''s cursor and the history of segments by TRUNCATE, and deletes what thousands of ended workers and cancellations have left. Returns what it did, or NULL. Locks: advisory step 3 (tried), ACCESS EXCLUSIVE NOWAIT on a table that it truncates.';
 COMMENT ON FUNCTION weir.unclaimed(integer,integer[]) IS 'The jobs in one segment that no batch has handed out yet: past the position, or of a pending transaction.';
+COMMENT ON FUNCTION weir.watch(bigint,bigint,xid8[],integer,double precision) IS 'For an idle worker: looks up to so many times, pause seconds apart, until the counters differ from those given or one of the pending transactions has ended; returns the counters, and after them the transactions in progress. jobs_now moves with every job logged, control_now with every cancellation and new queue, both even before the commit. Errors: 22023. Locks: none that others wait for. Isolation: READ COMMITTED. It holds a snapshot while it waits: at most 1 second.';
 COMMENT ON FUNCTION weir.worker_start(text,text[],interval) IS 'Registers a worker, makes its queues and returns its id. From then on it must call heartbeat well within its lease, or its jobs are given to others. Errors: 22023; WR003 (the log comes from another cluster). Locks: none that others wait for. Isolation: any.';
 COMMENT ON FUNCTION weir.workers() IS 'Workers, newest first: alive, silent (past their lease, about to be fenced) or ended, with the reason. Locks: none that others wait for.';
 COMMENT ON SEQUENCE weir.active_job IS 'The segment that new jobs are logged in.';
@@ -411,13 +413,12 @@ GRANT EXECUTE ON FUNCTION weir.rotate() TO weir_operate, weir_work;
 GRANT EXECUTE ON FUNCTION weir.rotate_later(bigint) TO weir_operate, weir_work;
 GRANT EXECUTE ON FUNCTION weir.set(text,text) TO weir_operate;
 GRANT EXECUTE ON FUNCTION weir.tidy() TO weir_operate, weir_work;
+GRANT EXECUTE ON FUNCTION weir.watch(bigint,bigint,xid8[],integer,double precision) TO weir_operate, weir_work;
 GRANT EXECUTE ON FUNCTION weir.worker_start(text,text[],interval) TO weir_operate, weir_work;
 GRANT EXECUTE ON FUNCTION weir.workers() TO weir_operate;
 GRANT SELECT ON weir.available_jobs TO weir_operate;
 GRANT SELECT ON weir.cancelled_jobs TO weir_operate;
 GRANT SELECT ON weir.completed_jobs TO weir_operate;
-GRANT SELECT ON weir.control TO weir_operate, weir_work;
 GRANT SELECT ON weir.failed_jobs TO weir_operate;
-GRANT SELECT ON weir.job_id TO weir_operate, weir_work;
 GRANT SELECT ON weir.later_jobs TO weir_operate;
 GRANT SELECT ON weir.running_jobs TO weir_operate;

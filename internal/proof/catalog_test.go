@@ -35,7 +35,7 @@ func TestRolesDoTheirPartAndNoMore(t *testing.T) {
 	url := pgtest.Database(t)
 	conn := connect(t, url)
 	enqueue := []string{"enqueue", "enqueue_many"}
-	work := append(slices.Clone(enqueue), "worker_start", "heartbeat", "claim", "complete", "finish", "fence", "give_back", "cancelled_among",
+	work := append(slices.Clone(enqueue), "worker_start", "heartbeat", "watch", "claim", "complete", "finish", "fence", "give_back", "cancelled_among",
 		"promote", "rotate", "rotate_later", "rescue", "tidy", "rebase", "job_info")
 	operate := append(slices.Clone(work), "jobs", "queues", "workers", "cancel", "retry", "pause", "resume", "set")
 	for role, want := range map[string][]string{"weir_enqueue": enqueue, "weir_work": work, "weir_operate": operate} {
@@ -52,8 +52,8 @@ func TestRolesDoTheirPartAndNoMore(t *testing.T) {
 		slices.Sort(relations)
 		wantRelations := map[string]string{
 			"weir_enqueue": "",
-			"weir_work":    "control SELECT, job_id SELECT",
-			"weir_operate": "available_jobs SELECT, cancelled_jobs SELECT, completed_jobs SELECT, control SELECT, failed_jobs SELECT, job_id SELECT, later_jobs SELECT, running_jobs SELECT",
+			"weir_work":    "",
+			"weir_operate": "available_jobs SELECT, cancelled_jobs SELECT, completed_jobs SELECT, failed_jobs SELECT, later_jobs SELECT, running_jobs SELECT",
 		}[role]
 		if got := strings.Join(relations, ", "); got != wantRelations {
 			t.Errorf("%s may use %s; want %s", role, got, wantRelations)
@@ -81,7 +81,7 @@ func TestRolesDoTheirPartAndNoMore(t *testing.T) {
 		`SELECT * FROM weir.job_info(1)`, `SELECT weir.queue_id('x')`, `SELECT nextval('weir.job_id')`, `CREATE TABLE weir.mine ()`)
 	as("weir_work", "", claimOne, `SELECT weir.enqueue('q', 'k')`, `SELECT weir.worker_start('w', ARRAY['newer'])`, `SELECT weir.heartbeat(1)`,
 		`SELECT weir.promote()`, `SELECT weir.rotate()`, `SELECT weir.rotate_later()`, `SELECT weir.rescue()`, `SELECT weir.tidy()`, `SELECT weir.rebase()`,
-		`SELECT * FROM weir.job_info(1)`, `SELECT last_value FROM weir.job_id`, `SELECT last_value FROM weir.control`, `SELECT weir.fence(1)`)
+		`SELECT * FROM weir.job_info(1)`, `SELECT * FROM weir.watch(0, 0, '{}')`, `SELECT weir.fence(1)`)
 	as("weir_work", denied, `SELECT * FROM weir.job`, `DELETE FROM weir.result`, `SELECT weir.pause('q')`, `SELECT weir.cancel(1)`, `SELECT * FROM weir.failed_jobs`,
 		`SELECT weir.reclaim(1)`, `SELECT nextval('weir.job_id')`, `SELECT weir.end_attempt(1, 1::smallint, 1, 1, '1', '1', 1, 'failed', NULL, NULL, NULL)`)
 	as("weir_operate", "", `SELECT weir.pause('q')`, `SELECT weir.resume('q')`, `SELECT weir.cancel(1)`, `SELECT weir.retry(1)`, `SELECT weir.set('retention', '1 day')`,

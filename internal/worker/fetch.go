@@ -18,7 +18,7 @@ const claimTimeout = 30 * time.Second
 // fetch claims until ctx ends.
 func (s *session) fetch(ctx context.Context) error {
 	limits := make([]int32, len(s.queues))
-	watch := &watch{}
+	watch := &watch{store: s.Store}
 	wait := backoff{}
 	// When a claim's answer is lost, what it handed out is given back: at once, and again after a lease,
 	// for the claim may have sat in a socket and been made only later.
@@ -40,10 +40,12 @@ func (s *session) fetch(ctx context.Context) error {
 				doubtAgain = time.Time{}
 			}
 		}
-		wanted := 0
+		wanted, full := 0, false
 		for i, q := range s.queues {
-			limits[i] = int32(q.free())
-			wanted += q.free()
+			free := q.free()
+			limits[i] = int32(free)
+			wanted += free
+			full = full || free == 0
 		}
 		got, err := s.claim(ctx, limits)
 		if err != nil {
@@ -76,7 +78,7 @@ func (s *session) fetch(ctx context.Context) error {
 			}
 			continue
 		}
-		if err := s.rest(ctx, watch); err != nil && ctx.Err() == nil {
+		if err := s.rest(ctx, watch, full); err != nil && ctx.Err() == nil {
 			s.Log.Warn("weir: looking for work failed, trying again", "worker", s.id, "error", err)
 			wait.sleep(ctx)
 		}
@@ -149,19 +151,27 @@ func (s *session) waitForRoom(ctx context.Context) bool {
 // pause is the time between two looks: shared among the workers, so that a fleet together looks as
 // often as one worker alone, and a job is found as soon.
 func (s *session) pause() time.Duration {
-	d := min(s.Poll*time.Duration(max(s.workers.Load(), 1)), lookAnyway)
+	d := min(s.Poll*time.Duration(max(s.workers.Load(), 1)), lookAnyway/2)
 	return d*3/4 + time.Duration(rand.Int64N(int64(d)/2+1))
 }
 
-// rest waits until something points to work.
-func (s *session) rest(ctx context.Context, w *watch) error {
-	until := time.Now().Add(lookAnyway)
-	for time.Now().Before(until) {
-		p, err := s.Store.Probe(ctx)
-		if err != nil {
+// watchFor is how long a lone worker lets the server do the looking in one call: it holds a connection
+// and a snapshot for so long, and a worker that stops waits for it.
+const watchFor = 100 * time.Millisecond
+
+// rest waits until something points to work, or a queue that was full has room.
+func (s *session) rest(ctx context.Context, w *watch, full bool) error {
+	for until := time.Now().Add(lookAnyway); time.Now().Before(until); {
+		looks, pause := 1, s.pause()
+		if !full && pause < watchFor/4 {
+			looks = int(watchFor / pause)
+		} else if !s.sleepOrRoom(ctx, pause) {
+			return nil
+		}
+		changed, control, err := w.look(context.WithoutCancel(ctx), looks, pause)
+		if err != nil || ctx.Err() != nil {
 			return err
 		}
-		changed, control := w.look(p)
 		if control {
 			select {
 			case s.heard <- struct{}{}:
@@ -169,29 +179,24 @@ func (s *session) rest(ctx context.Context, w *watch) error {
 			}
 		}
 		if changed {
-			xid, err := s.Store.NewXID(ctx)
-			if err != nil {
-				return err
-			}
-			now, err := s.Store.Probe(ctx)
-			if err != nil {
-				return err
-			}
-			w.settle(p, xid, now.Running)
-			return nil // and claim
-		}
-		timer := time.NewTimer(s.pause())
-		select {
-		case <-timer.C:
-		case <-s.room: // a queue that was full may have work waiting
-			timer.Stop()
-			return nil
-		case <-ctx.Done():
-			timer.Stop()
 			return nil
 		}
 	}
 	return nil
+}
+
+// sleepOrRoom waits; false: ctx has ended, or a queue that was full, and may have work waiting, has room.
+func (s *session) sleepOrRoom(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-s.room:
+		return false
+	case <-ctx.Done():
+		return false
+	}
 }
 
 // settleDoubt gives back what a claim may have handed out whose answer was lost.

@@ -20,7 +20,7 @@ func (s *session) keep(ctx context.Context) {
 	defer beat.Stop()
 	hear := time.NewTicker(hearEvery)
 	defer hear.Stop()
-	watch := &watch{}
+	watch := &watch{store: s.Store}
 	wait := backoff{}
 	for {
 		select {
@@ -42,20 +42,8 @@ func (s *session) keep(ctx context.Context) {
 			if ids := s.running(); len(ids) == 0 {
 				continue
 			}
-			seen, err := s.Store.Probe(ctx)
-			if err != nil {
-				continue // the next one will do
-			}
-			if _, control := watch.look(seen); control {
-				xid, err := s.Store.NewXID(ctx)
-				if err != nil {
-					continue
-				}
-				now, err := s.Store.Probe(ctx)
-				if err != nil {
-					continue
-				}
-				watch.settle(seen, xid, now.Running)
+			// After an error the next look will do.
+			if _, control, err := watch.look(ctx, 1, hearEvery); err == nil && control {
 				s.hearCancellations(ctx)
 			}
 		}

@@ -1,0 +1,191 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/weir-pg/weir"
+	"github.com/weir-pg/weir/internal/embedded"
+	"github.com/weir-pg/weir/internal/pgtest"
+)
+
+// suite runs the package's tests, in a process that scripts also start as weir.
+type suite struct{ m *testing.M }
+
+func (s suite) Run() int { return pgtest.Run(s.m) }
+
+func TestMain(m *testing.M) {
+	testscript.Main(suite{m}, map[string]func(){"weir": main})
+}
+
+// Each script of testdata/script has a database of its own in DATABASE_URL; that of migrate*.txtar is empty. Besides
+// testscript's own commands there are
+//
+//	code N command …         the command exits with code N
+//	until regexp command …   the command is repeated until it prints what is wanted
+//	json                     the last command printed one JSON value and nothing else
+//	hashes folder            all jobs of the queue files have output the true hash of a file, and every file has one
+func TestScripts(t *testing.T) {
+	files, err := filepath.Glob("testdata/script/*.txtar")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no scripts: %v", err)
+	}
+	example, err := filepath.Abs("../../examples/sha256.sh")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range files {
+		name := strings.TrimSuffix(filepath.Base(file), ".txtar")
+		t.Run(name, func(t *testing.T) {
+			url := ""
+			if strings.HasPrefix(name, "migrate") {
+				url = pgtest.Empty(t)
+			} else {
+				url = pgtest.Database(t)
+			}
+			testscript.Run(t, testscript.Params{
+				Files: []string{file},
+				Setup: func(env *testscript.Env) error {
+					env.Setenv("DATABASE_URL", url)
+					env.Setenv("SHA256", example)
+					// Where binaries of PostgreSQL are found.
+					env.Setenv("HOME", os.Getenv("HOME"))
+					env.Setenv("XDG_CACHE_HOME", os.Getenv("XDG_CACHE_HOME"))
+					env.Setenv("WEIR_POSTGRES", os.Getenv("WEIR_POSTGRES"))
+					env.Defer(func() {
+						if dir := filepath.Join(env.WorkDir, devDir); exists(dir) {
+							ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+							defer cancel()
+							if err := embedded.Remove(ctx, dir); err != nil {
+								t.Error(err)
+							}
+						}
+					})
+					return nil
+				},
+				Cmds: map[string]func(*testscript.TestScript, bool, []string){
+					"code": code, "until": until, "json": onlyJSON, "hashes": hashes,
+				},
+			})
+		})
+	}
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}
+
+func code(ts *testscript.TestScript, _ bool, args []string) {
+	want, err := strconv.Atoi(args[0])
+	ts.Check(err)
+	err = ts.Exec(args[1], args[2:]...)
+	var exit *exec.ExitError
+	got := 0
+	if errors.As(err, &exit) {
+		got = exit.ExitCode()
+	} else {
+		ts.Check(err)
+	}
+	if got != want {
+		ts.Fatalf("exit code %d, want %d", got, want)
+	}
+}
+
+// until asks again and again, because nobody tells: that is what it tests too.
+func until(ts *testscript.TestScript, _ bool, args []string) {
+	const bound = 20 * time.Second
+	wanted, err := regexp.Compile("(?m)" + args[0])
+	ts.Check(err)
+	for begin := time.Now(); ; {
+		err := ts.Exec(args[1], args[2:]...)
+		if err == nil && wanted.MatchString(ts.ReadFile("stdout")) {
+			return
+		}
+		if time.Since(begin) > bound {
+			ts.Fatalf("not seen in %s: %s", bound, args[0])
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+}
+
+func onlyJSON(ts *testscript.TestScript, _ bool, _ []string) {
+	decoder := json.NewDecoder(strings.NewReader(ts.ReadFile("stdout")))
+	var value any
+	ts.Check(decoder.Decode(&value))
+	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
+		ts.Fatalf("something follows the JSON value")
+	}
+}
+
+func hashes(ts *testscript.TestScript, _ bool, args []string) {
+	want := map[string]bool{}
+	root := ts.MkAbs(".")
+	ts.Check(filepath.WalkDir(ts.MkAbs(args[0]), func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || !entry.Type().IsRegular() {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		name, err := filepath.Rel(root, path)
+		want[fmt.Sprintf("%x  %s", sha256.Sum256(text), name)] = true
+		return err
+	}))
+	ts.Check(ts.Exec("weir", "jobs", "list", "--queue", "files", "--state", "completed", "--limit", "10000", "--json"))
+	var jobs []weir.JobInfo
+	ts.Check(json.Unmarshal([]byte(ts.ReadFile("stdout")), &jobs))
+	for _, j := range jobs {
+		if j.Output == nil || !want[*j.Output] {
+			ts.Fatalf("job %d with args %s has output %v, which is no file's", j.ID, j.Args, j.Output)
+		}
+		delete(want, *j.Output)
+	}
+	if len(want) > 0 {
+		ts.Fatalf("no job for %v", want)
+	}
+}
+
+func TestHelpFitsAScreenAndEachCommandHasAnExample(t *testing.T) {
+	const lines = 24
+	help := func(args ...string) string {
+		var out, errs bytes.Buffer
+		if code := run(append(args, "--help"), strings.NewReader(""), &out, &errs); code != exitOK || errs.Len() > 0 {
+			t.Fatalf("weir %v --help exits with %d: %s", args, code, errs.String())
+		}
+		return out.String()
+	}
+	top := help()
+	if n := strings.Count(top, "\n"); n > lines {
+		t.Errorf("weir --help has %d lines, more than %d:\n%s", n, lines, top)
+	}
+	for _, command := range []string{
+		"dev", "migrate", "migrate up", "migrate down", "migrate status", "enqueue", "work", "jobs", "jobs list", "jobs show", "jobs cancel",
+		"jobs retry", "queues", "queues list", "queues pause", "queues resume", "workers", "bench", "completion", "version",
+	} {
+		words := strings.Fields(command)
+		if !strings.Contains(top, "\n  "+words[0]+" ") {
+			t.Errorf("weir --help does not name %s", words[0])
+		}
+		if text := help(words...); !strings.Contains(text, "Example") && words[0] != "bench" || !strings.Contains(text, "weir "+words[0]) {
+			t.Errorf("weir %s --help has no example:\n%s", command, text)
+		}
+	}
+}
