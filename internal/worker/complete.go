@@ -10,7 +10,7 @@ import (
 
 const (
 	// flushEvery is the shortest time between two flushes: what ends meanwhile shares one commit.
-	flushEvery = 5 * time.Millisecond
+	flushEvery = 10 * time.Millisecond
 	// flushMost bounds one flush, so that a backlog after a lost connection goes out in pieces.
 	flushMost = 10_000
 )
