@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"strconv"
@@ -42,7 +43,7 @@ func (r *runner) run(ctx context.Context, job *weir.Job[json.RawMessage]) error 
 	stdout, stderr := &head{most: outputMost}, &tail{most: errorMost}
 	cmd := &exec.Cmd{
 		Path: r.path, Args: r.argv, Env: append(os.Environ(), environment(job)...),
-		Stdin: bytes.NewReader(append(job.Args, '\n')), Stdout: stdout, Stderr: stderr,
+		Stdin: io.MultiReader(bytes.NewReader(job.Args), strings.NewReader("\n")), Stdout: stdout, Stderr: stderr,
 		// A process that the command left behind may hold its output open: it is not waited for.
 		WaitDelay: killAfter,
 	}

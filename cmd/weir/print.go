@@ -32,12 +32,13 @@ type jsonFlag struct {
 
 // printJSON prints one value; an empty list is [], not null.
 func printJSON(w io.Writer, value any) error {
-	text, err := json.MarshalIndent(value, "", "  ")
-	if err != nil {
-		return fmt.Errorf("encode the answer: %w", err)
+	e := json.NewEncoder(w)
+	e.SetIndent("", "  ")
+	e.SetEscapeHTML(false)
+	if err := e.Encode(value); err != nil {
+		return fmt.Errorf("print the answer: %w", err)
 	}
-	_, err = fmt.Fprintf(w, "%s\n", text)
-	return err
+	return nil
 }
 
 // orEmpty makes a nil slice an empty one, for JSON.

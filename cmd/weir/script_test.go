@@ -69,7 +69,12 @@ func TestScripts(t *testing.T) {
 					env.Setenv("XDG_CACHE_HOME", os.Getenv("XDG_CACHE_HOME"))
 					env.Setenv("WEIR_POSTGRES", os.Getenv("WEIR_POSTGRES"))
 					env.Defer(func() {
-						if dir := filepath.Join(env.WorkDir, devDir); exists(dir) {
+						// Where the work directory is closed to the server's user, its data lies elsewhere.
+						for _, home := range []string{".", "other"} {
+							dir := filepath.Join(env.WorkDir, home, devDir)
+							if !exists(dir) {
+								continue
+							}
 							ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 							defer cancel()
 							if err := embedded.Remove(ctx, dir); err != nil {
