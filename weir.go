@@ -175,10 +175,8 @@ func (j NewJob) encode() (store.Job, error) {
 		return store.Job{}, errors.New("the job has no args")
 	}
 	job := store.Job{Queue: o.Queue, Kind: j.Args.Kind(), Priority: o.Priority, RunAt: o.RunAt, MaxAttempts: o.MaxAttempts}
-	for name, value := range map[string]string{"kind": job.Kind, "queue": job.Queue} {
-		if strings.ContainsRune(value, 0) {
-			return job, fmt.Errorf("the %s %q contains a NUL character, which PostgreSQL cannot store", name, value)
-		}
+	if strings.IndexByte(job.Kind, 0) >= 0 || strings.IndexByte(job.Queue, 0) >= 0 {
+		return job, fmt.Errorf("the kind %q or the queue %q contains a NUL character, which PostgreSQL cannot store", job.Kind, job.Queue)
 	}
 	var err error
 	if job.Args, err = json.Marshal(j.Args); err != nil {

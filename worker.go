@@ -166,7 +166,7 @@ func (r runner) run(ctx context.Context, t *worker.Task) worker.Result {
 	}
 	started := time.Now()
 	err := call(ctx, h, meta, t.Args, options.Timeout)
-	result := conclude(meta, err, options.Retry)
+	result := worker.Settle(conclude(meta, err, options.Retry), context.Cause(ctx))
 	if r.Hooks.End != nil {
 		r.Hooks.End(ctx, meta, string(result.Outcome), time.Since(started), err)
 	}

@@ -81,7 +81,7 @@ AS $$
 BEGIN
   UPDATE weir.queue q SET paused_at = NULL WHERE q.name = resume.queue;
   PERFORM pg_current_xact_id();
-  PERFORM nextval('weir.job_id');  -- wakes idle workers
+  PERFORM nextval('weir.control');  -- wakes idle workers
   RETURN FOUND;
 END
 $$;

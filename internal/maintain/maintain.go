@@ -20,7 +20,7 @@ import (
 
 const (
 	promoteMost  = 5000                   // jobs promoted in one transaction
-	promoteEvery = 20 * time.Millisecond  // at most so often when poked
+	promoteEvery = 30 * time.Millisecond  // at most so often when poked
 	promoteIdle  = 500 * time.Millisecond // and so often without
 	choresEvery  = time.Second
 	tidyEvery    = 10 // of the chores' rounds

@@ -83,6 +83,9 @@ func (s *session) fetch(ctx context.Context) error {
 			continue
 		}
 		if err := s.rest(ctx, watch, full); err != nil && ctx.Err() == nil {
+			if store.IsRefused(err) {
+				return fmt.Errorf("weir: look for work: %w", err)
+			}
 			s.Log.Warn("weir: looking for work failed, trying again", "worker", s.id, "error", err)
 			wait.sleep(ctx)
 		}

@@ -28,14 +28,13 @@ func (s *session) runJob(t *Task) {
 	case s.stopping.Load():
 		s.end(t, Result{Outcome: store.Released})
 	default:
-		result := s.Handler(ctx, t)
-		s.end(t, settleResult(result, context.Cause(ctx)))
+		s.end(t, s.Handler(ctx, t))
 	}
 }
 
-// settleResult corrects the result of a handler whose context was cancelled under it. A handler that
-// succeeded all the same has succeeded.
-func settleResult(r Result, cause error) Result {
+// Settle corrects the result of a handler whose context ended under it, for a cause of this package's.
+// A handler that succeeded all the same has succeeded.
+func Settle(r Result, cause error) Result {
 	if r.Outcome == store.Completed || cause == nil {
 		return r
 	}
