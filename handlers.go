@@ -56,7 +56,7 @@ func (j *JobMeta) CompleteTx(ctx context.Context, tx Tx) error {
 
 // KindOptions say how jobs of one kind are run. The zero value means the worker's defaults.
 type KindOptions struct {
-	Timeout time.Duration                              // of one attempt; 0: WorkerConfig.Timeout
+	Timeout time.Duration                              // of one attempt; 0: WorkerConfig.Timeout; negative: none
 	Retry   func(attempt int, err error) time.Duration // how long until the next attempt; nil: WorkerConfig.Retry
 }
 

@@ -8,7 +8,7 @@ import (
 )
 
 // State of a job.
-type State string
+type State = store.State
 
 const (
 	Available State = "available" // may be claimed
@@ -21,6 +21,19 @@ const (
 
 // States are all of them.
 var States = []State{Available, Running, Later, Completed, Failed, Cancelled}
+
+// Outcome is how an attempt ended.
+type Outcome = store.Outcome
+
+const (
+	OutcomeCompleted = store.Completed
+	OutcomeFailed    = store.Failed    // for good
+	OutcomeCancelled = store.Cancelled // for good
+	OutcomeRetried   = store.Retried   // failed, and another attempt follows
+	OutcomeSnoozed   = store.Snoozed   // put off by the handler
+	OutcomeReleased  = store.Released  // handed back by a worker that stopped
+	OutcomeLost      = store.Lost      // its worker was lost
+)
 
 // What Client looks at.
 type (
@@ -42,7 +55,7 @@ func (c *Client) Jobs(ctx context.Context, state State, queue string, most int) 
 	if most == 0 {
 		most = 100
 	}
-	jobs, err := c.store.Jobs(ctx, string(state), queue, most)
+	jobs, err := c.store.Jobs(ctx, state, queue, most)
 	return jobs, wrap("list jobs", err)
 }
 
@@ -69,7 +82,7 @@ func (c *Client) CancelJob(ctx context.Context, id int64) (answer string, err er
 // unknown.
 func (c *Client) RetryJob(ctx context.Context, id int64) (State, error) {
 	state, err := c.store.Retry(ctx, id)
-	return State(state), wrap("retry job", err)
+	return state, wrap("retry job", err)
 }
 
 // PauseQueue stops claims from a queue; what runs, runs on. False if there is no queue of that name.

@@ -45,9 +45,8 @@ type WorkerConfig struct {
 type Hooks struct {
 	// Start is called before a handler; the context it returns is the handler's.
 	Start func(ctx context.Context, job JobMeta) context.Context
-	// End is called after a handler, with its context, its outcome (completed, retried, failed,
-	// cancelled, snoozed, released), its duration and its error.
-	End func(ctx context.Context, job JobMeta, outcome string, took time.Duration, err error)
+	// End is called after a handler, with its context, how the attempt ended, its duration and its error.
+	End func(ctx context.Context, job JobMeta, outcome Outcome, took time.Duration, err error)
 	// Claimed is called after a claim that found jobs, Recorded after a flush of results.
 	Claimed  func(jobs int, took time.Duration)
 	Recorded func(jobs int, took time.Duration)
@@ -144,7 +143,15 @@ func (e *PanicError) Error() string { return fmt.Sprintf("panic: %v\n\n%s", e.Va
 // runner turns a task into a handler's call, and what becomes of it into a result.
 type runner struct{ WorkerConfig }
 
-func (r runner) run(ctx context.Context, t *worker.Task) worker.Result {
+func (r runner) run(ctx context.Context, t *worker.Task) (result worker.Result) {
+	defer func() { // of a hook or a retry policy
+		if v := recover(); v != nil {
+			err := &PanicError{Value: v, Stack: debug.Stack()}
+			r.Logger.Error("weir: a hook or a retry policy panicked", "job", t.ID, "kind", t.Kind, "panic", v, "stack", string(err.Stack))
+			after := Backoff(int(t.Attempt), err)
+			result = worker.Result{Outcome: store.Retried, Err: err, After: &after}
+		}
+	}()
 	meta := JobMeta{
 		ID: t.ID, Kind: t.Kind, Queue: t.Queue, Priority: t.Priority(),
 		Attempt: int(t.Attempt), MaxAttempts: int(t.MaxAttempts), EnqueuedAt: t.EnqueuedAt, Meta: t.Meta,
@@ -166,9 +173,9 @@ func (r runner) run(ctx context.Context, t *worker.Task) worker.Result {
 	}
 	started := time.Now()
 	err := call(ctx, h, meta, t.Args, options.Timeout)
-	result := worker.Settle(conclude(meta, err, options.Retry), context.Cause(ctx))
+	result = worker.Settle(conclude(meta, err, options.Retry), context.Cause(ctx))
 	if r.Hooks.End != nil {
-		r.Hooks.End(ctx, meta, string(result.Outcome), time.Since(started), err)
+		r.Hooks.End(ctx, meta, result.Outcome, time.Since(started), err)
 	}
 	var panicked *PanicError
 	if errors.As(err, &panicked) {

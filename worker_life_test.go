@@ -34,7 +34,7 @@ func TestStopFinishesWhatRunsAndHandsBackTheRest(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.await(first, weir.Completed)
-	if info, _ := r.client.Job(t.Context(), second); info.State != string(weir.Available) {
+	if info, _ := r.client.Job(t.Context(), second); info.State != weir.Available {
 		t.Errorf("the job that had not started is %s", info.State)
 	}
 	workers, err := r.client.Workers(t.Context())
@@ -155,7 +155,7 @@ func TestWorkerSurvivesRestartsOfTheServer(t *testing.T) {
 		})
 		eventually(t, func() error {
 			info, err := r.client.Job(t.Context(), id)
-			if err == nil && info.State != string(weir.Completed) {
+			if err == nil && info.State != weir.Completed {
 				err = fmt.Errorf("after restart %d the job is %s", round, info.State)
 			}
 			return err

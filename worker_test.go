@@ -100,7 +100,7 @@ func (r *rig) await(id int64, state weir.State) *weir.JobInfo {
 			return err
 		}
 		last = info
-		if info == nil || info.State != string(state) {
+		if info == nil || info.State != state {
 			return fmt.Errorf("job %d is %+v, want %s", id, info, state)
 		}
 		return nil
@@ -343,7 +343,7 @@ func TestPausedQueueIsNotWorked(t *testing.T) {
 	for range 2 {
 		r.await(r.enqueue(3, &weir.Options{Queue: "open"}), weir.Completed)
 	}
-	if info, _ := r.client.Job(t.Context(), id); info.State != string(weir.Available) {
+	if info, _ := r.client.Job(t.Context(), id); info.State != weir.Available {
 		t.Errorf("paused job is %s", info.State)
 	}
 	if _, err := r.client.ResumeQueue(t.Context(), "default"); err != nil {
@@ -393,7 +393,7 @@ func TestScheduledJobsWaitForTheirTime(t *testing.T) {
 	}, nil)
 	at := time.Now().Add(700 * time.Millisecond)
 	id := r.enqueue(1, &weir.Options{RunAt: at})
-	if info, _ := r.client.Job(t.Context(), id); info.State != string(weir.Later) {
+	if info, _ := r.client.Job(t.Context(), id); info.State != weir.Later {
 		t.Errorf("it is %s", info.State)
 	}
 	if got := receive(t, ran, "the scheduled job runs"); got.Before(at) {

@@ -7,6 +7,7 @@
 --   1464158548  a worker          (second key: worker)    shared: claim, record; exclusive: fence
 --   1464158549  a segment         (second key: segment)   shared: record; exclusive: reclaim
 --   1464158550  a worker's ends   (second key: worker)    exclusive: finish, so that a repeated call finds the first
+--   1464158551  an attempt's end  (second key: hash of the job's id)  shared: complete of one job; exclusive: finish
 -- Steps: 0 guards claims against reclaiming (shared: claim; exclusive: reclaim, rebase);
 --        1 rotation, reclaiming, rescue and re-basing; 2 promotion; 3 tidying.
 
@@ -26,6 +27,19 @@ COMMENT ON SEQUENCE weir.active_later IS 'The segment that jobs for later are lo
 CREATE TYPE weir.outcome AS ENUM ('completed', 'failed', 'cancelled', 'retried', 'snoozed', 'released', 'lost');
 COMMENT ON TYPE weir.outcome IS
   'How an attempt ended. completed, failed and cancelled are final; retried, snoozed, released (handed back unstarted) and lost (its worker died) are followed by another attempt.';
+
+CREATE FUNCTION weir.check_isolation(caller text) RETURNS void
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+  IF current_setting('transaction_isolation') <> 'read committed' THEN
+    RAISE EXCEPTION 'weir: % needs READ COMMITTED, this transaction is %', caller, upper(current_setting('transaction_isolation'))
+      USING ERRCODE = 'WR004', HINT = 'Call it in autocommit, or begin with ISOLATION LEVEL READ COMMITTED.';
+  END IF;
+END
+$$;
+COMMENT ON FUNCTION weir.check_isolation IS 'Raises WR004 unless the transaction is READ COMMITTED: what the caller does relies on a new snapshot for each statement.';
 
 CREATE TABLE weir.job (
   id           bigint      NOT NULL,
@@ -48,6 +62,7 @@ CREATE TABLE weir.batch (
   worker        integer     NOT NULL,
   seq           bigint      NOT NULL,
   from_xid      xid8        NOT NULL,
+  to_xid        xid8        NOT NULL,
   pos_xid       xid8        NOT NULL,
   pos_id        bigint      NOT NULL,
   total         bigint      NOT NULL,
@@ -60,7 +75,7 @@ CREATE TABLE weir.batch (
 COMMENT ON TABLE weir.batch IS
   'A slice of a lane and who works it, one row for each segment its jobs are in. The newest batch of a lane holds its position, its pending transactions and the total handed out.';
 COMMENT ON COLUMN weir.batch.origin IS 'The segment it was made in; it tells the rows of one batch apart where reclaiming has carried them together.';
-COMMENT ON COLUMN weir.batch.from_xid IS 'The smallest xid among its jobs: with pos_xid it bounds the look-up of a job from its batch.';
+COMMENT ON COLUMN weir.batch.from_xid IS 'The smallest xid among its jobs: with to_xid, the greatest, it bounds the look-up of a job from its batch.';
 COMMENT ON COLUMN weir.batch.pending IS 'Transactions that were in progress below the position; pending_after is the last id already taken of each.';
 
 CREATE TABLE weir.result (

@@ -27,9 +27,12 @@ BEGIN
   IF current_setting('transaction_isolation') <> 'read committed' THEN
     RAISE EXCEPTION 'weir: claim needs READ COMMITTED, this transaction is %', upper(current_setting('transaction_isolation'))
       USING ERRCODE = 'WR004', HINT = 'Call it in autocommit, with default_transaction_isolation = ''read committed''.';
-  ELSIF pg_current_xact_id_if_assigned() IS NOT NULL OR clock_timestamp() - now() > interval '2 seconds' THEN
+  ELSIF pg_current_xact_id_if_assigned() IS NOT NULL THEN
     RAISE EXCEPTION 'weir: claim was called inside an open transaction'
       USING ERRCODE = 'WR004', HINT = 'Call it in autocommit: its lock on the lane would be held until your commit.';
+  ELSIF clock_timestamp() - now() > interval '2 seconds' THEN  -- or the server stood still between two messages
+    RAISE EXCEPTION 'weir: claim was called inside a transaction that has been open for %', clock_timestamp() - now()
+      USING ERRCODE = '55000', HINT = 'Call it in autocommit: its lock on the lane would be held until your commit. If it was, try again.';
   ELSIF cardinality(queues) IS DISTINCT FROM cardinality(limits) THEN
     RAISE EXCEPTION 'weir: claim got % queues and % limits', cardinality(queues), cardinality(limits) USING ERRCODE = '22023';
   END IF;
@@ -59,7 +62,7 @@ BEGIN
                    WHERE j.lane = l.lane AND (j.xid, j.id) > (coalesce(s.pos_xid, '0'), coalesce(s.pos_id, 0)))
            OR (s.pending IS NOT NULL AND EXISTS (
                    SELECT FROM unnest(s.pending, s.pending_after) p(xid, after)
-                   JOIN weir.job j ON j.lane = l.lane AND j.xid = p.xid AND j.id > p.after)))
+                   CROSS JOIN LATERAL (SELECT FROM weir.job j WHERE j.lane = l.lane AND j.xid = p.xid AND j.id > p.after LIMIT 1) j)))
     ORDER BY l.lane
   LOOP
     quota := least(claim.limits[ready.ord], 960);  -- a batch's ids stay inline in its row
@@ -91,11 +94,12 @@ BEGIN
       UNION ALL
       (SELECT NULL::bigint, j.* FROM weir.job j
        WHERE j.lane = ready.lane AND (j.xid, j.id) > (last.pos_xid, last.pos_id)
-       ORDER BY j.xid, j.id LIMIT quota)
+       -- Late and fresh are not mixed: a batch's jobs are looked up between its least xid and its greatest.
+       ORDER BY j.xid, j.id LIMIT CASE WHEN EXISTS (SELECT FROM late) THEN 0 ELSE quota END)
       LIMIT quota
     ), state AS MATERIALIZED (
       -- picked is in order: late before fresh, each by (xid, id), and every late xid below every fresh one.
-      SELECT r.xids[1] AS from_xid, r.n, r.n_late, r.late_ord,
+      SELECT r.xids[1] AS from_xid, r.xids[r.n] AS to_xid, r.n, r.n_late, r.late_ord,
              CASE WHEN r.n > r.n_late THEN r.xids[r.n] ELSE last.pos_xid END AS pos_xid,
              CASE WHEN r.n > r.n_late THEN r.ids[r.n] ELSE last.pos_id END AS pos_id
       FROM (SELECT array_agg(p.xid) AS xids, array_agg(p.id) AS ids, count(*)::integer AS n,
@@ -113,14 +117,15 @@ BEGIN
         WHERE x.xid > last.pos_xid AND x.xid < state.pos_xid
       ) w
     ), made AS (
-      INSERT INTO weir.batch (lane, segment, origin, worker, seq, from_xid, pos_xid, pos_id, total, claimed_at, pending, pending_after, ids)
-      SELECT ready.lane, p.segment, p.segment, claim.worker, last.seq + 1, state.from_xid, state.pos_xid, state.pos_id,
+      INSERT INTO weir.batch (lane, segment, origin, worker, seq, from_xid, to_xid, pos_xid, pos_id, total, claimed_at, pending, pending_after, ids)
+      SELECT ready.lane, p.segment, p.segment, claim.worker, last.seq + 1, state.from_xid, state.to_xid, state.pos_xid, state.pos_id,
              last.total + state.n, now(), pending.xids, pending.afters, array_agg(p.id)
       FROM picked p, state, pending
-      GROUP BY p.segment, state.from_xid, state.pos_xid, state.pos_id, state.n, pending.xids, pending.afters
+      GROUP BY p.segment, state.from_xid, state.to_xid, state.pos_xid, state.pos_id, state.n, pending.xids, pending.afters
     )
     SELECT ready.name, ready.lane, last.seq + 1, p.id, p.attempt, p.max_attempts, p.kind, p.args, p.meta, p.enqueued_at,
-           EXISTS (SELECT FROM weir.cancel c WHERE c.id = p.id)
+           -- Mostly nothing is cancelled: that is found out once, not row by row.
+           EXISTS (SELECT FROM weir.cancel) AND EXISTS (SELECT FROM weir.cancel c WHERE c.id = p.id)
     FROM picked p;
 
     GET DIAGNOSTICS taken = ROW_COUNT;
@@ -129,7 +134,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION weir.claim IS
-  'Hands the next jobs of the named queues to a worker: up to limits[i] of queues[i] (at most 960 of a lane in one call), priority by priority, each attempt in exactly one batch. A job returned as cancelled must not be run but recorded as cancelled. A paused or unknown queue gives nothing. Errors: WR001 (worker fenced or unknown), WR003 (positions ahead of the cluster), WR004 (not in READ COMMITTED autocommit). Locks: advisory: claims (shared), the worker (shared), each lane with work (exclusive, to the end of the call). Commits asynchronously.';
+  'Hands the next jobs of the named queues to a worker: up to limits[i] of queues[i] (at most 960 of a lane in one call), priority by priority, each attempt in exactly one batch. A job returned as cancelled must not be run but recorded as cancelled. A paused or unknown queue gives nothing. Errors: WR001 (worker fenced or unknown), WR003 (positions ahead of the cluster), WR004 (not in READ COMMITTED autocommit), 55000 (the transaction is old: try again). Locks: advisory: claims (shared), the worker (shared), each lane with work (exclusive, to the end of the call). Commits asynchronously.';
 
 CREATE FUNCTION weir.watch(jobs bigint, control bigint, pending xid8[], looks integer DEFAULT 1, pause double precision DEFAULT 0.003,
                            OUT jobs_now bigint, OUT control_now bigint, OUT running xid8[])

@@ -31,16 +31,16 @@ COMMENT ON FUNCTION weir.worker_start IS
   'Registers a worker, makes its queues and returns its id. From then on it must call heartbeat well within its lease, or its jobs are given to others. Errors: 22023; WR003 (the log comes from another cluster). Locks: none that others wait for. Isolation: any.';
 
 CREATE FUNCTION weir.heartbeat(worker integer, running integer DEFAULT 0, oldest interval DEFAULT '0',
-                               OUT fenced boolean, OUT workers integer)
+                               OUT fenced boolean, OUT workers integer, OUT sharing integer)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_column
 BEGIN
-  SELECT coalesce(bool_or(w.fenced) FILTER (WHERE w.id = heartbeat.worker), true),
-         count(*) FILTER (WHERE NOT w.fenced) - count(*) FILTER (WHERE w.fenced)
-    INTO heartbeat.fenced, heartbeat.workers
-  FROM weir.worker w;
+  SELECT NOT coalesce(bool_or(w.id = heartbeat.worker), false), count(*), count(*) FILTER (WHERE w.queues && me.queues)
+    INTO heartbeat.fenced, heartbeat.workers, heartbeat.sharing
+  FROM weir.worker w LEFT JOIN weir.worker me ON me.id = heartbeat.worker AND NOT me.fenced
+  WHERE NOT w.fenced AND NOT EXISTS (SELECT FROM weir.worker f WHERE f.id = w.id AND f.fenced);
   IF NOT heartbeat.fenced THEN
     PERFORM set_config('synchronous_commit', 'off', true);
     INSERT INTO weir.heartbeat (ring, worker, at, running, oldest)
@@ -50,7 +50,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION weir.heartbeat IS
-  'Renews a worker''s lease; tells whether it is fenced and how many workers live. oldest is how long ago its oldest unfinished batch was claimed; it bounds how far back the rescuer looks. Locks: none that others wait for. Isolation: any. Commits asynchronously.';
+  'Renews a worker''s lease; tells whether it is fenced, how many workers live, and how many of them share a queue with it. oldest is how long ago its oldest unfinished batch was claimed; it bounds how far back the rescuer looks. Locks: none that others wait for. Isolation: any. Commits asynchronously.';
 
 CREATE FUNCTION weir.check_worker(worker integer) RETURNS text[]
 LANGUAGE plpgsql STABLE
@@ -89,10 +89,7 @@ DECLARE
   held     integer[] := '{}';
   s        integer;
 BEGIN
-  IF current_setting('transaction_isolation') <> 'read committed' THEN
-    RAISE EXCEPTION 'weir: results need READ COMMITTED, this transaction is %', upper(current_setting('transaction_isolation'))
-      USING ERRCODE = 'WR004', HINT = 'Begin the transaction with ISOLATION LEVEL READ COMMITTED.';
-  END IF;
+  PERFORM weir.check_isolation('results');
   PERFORM pg_advisory_xact_lock_shared(1464158548, hold_batches.worker);
   PERFORM weir.check_worker(hold_batches.worker);
   LOOP
@@ -142,6 +139,13 @@ BEGIN
     RAISE EXCEPTION 'weir: complete got % ids, its sizes add up to %', cardinality(complete.ids), next - 1 USING ERRCODE = '22023';
   END IF;
   PERFORM weir.hold_batches(complete.worker, complete.lanes, complete.seqs);
+  IF cardinality(complete.ids) = 1 THEN
+    PERFORM pg_advisory_xact_lock_shared(1464158551, hashint8(complete.ids[1]));
+    IF EXISTS (SELECT FROM weir.result e WHERE e.lane = complete.lanes[1] AND e.seq = complete.seqs[1]
+                 AND complete.ids[1] = ANY (e.ids) AND e.outcome <> 'completed') THEN
+      RAISE EXCEPTION 'weir: the attempt at job % has ended otherwise', complete.ids[1] USING ERRCODE = 'WR002';
+    END IF;
+  END IF;
   -- After a crash of the server the worker may have the same batch again with other jobs in it.
   IF EXISTS (
     SELECT FROM unnest(complete.lanes, complete.seqs, firsts, complete.sizes) i(lane, seq, first, size)
@@ -228,6 +232,7 @@ SET search_path = pg_catalog, pg_temp
 SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
 SET enable_bitmapscan = off
+SET lock_timeout = '5s'
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -245,19 +250,38 @@ BEGIN
   IF finish.outcome <> 'completed' THEN
     PERFORM pg_advisory_xact_lock(1464158550, finish.worker);
   END IF;
-  SELECT b.segment, b.from_xid, b.pos_xid INTO b FROM weir.batch b
+  -- After a completion of this very attempt that is still uncommitted in a transaction of its handler's.
+  PERFORM pg_advisory_xact_lock(1464158551, hashint8(finish.id));
+  SELECT b.segment, b.from_xid, b.to_xid INTO b FROM weir.batch b
   WHERE b.lane = finish.lane AND b.seq = finish.seq AND b.worker = finish.worker AND finish.id = ANY (b.ids);
   IF NOT FOUND OR EXISTS (
        SELECT FROM weir.result e WHERE e.lane = finish.lane AND e.seq = finish.seq AND finish.id = ANY (e.ids)) THEN
     RETURN false;
   END IF;
-  PERFORM weir.end_attempt(finish.worker, b.segment, finish.lane, finish.seq, b.from_xid, b.pos_xid, finish.id,
+  PERFORM weir.end_attempt(finish.worker, b.segment, finish.lane, finish.seq, b.from_xid, b.to_xid, finish.id,
                            finish.outcome, finish.error, finish.output, finish.run_at);
   RETURN true;
 END
 $$;
 COMMENT ON FUNCTION weir.finish IS
-  'Records how one attempt ended, with its error or output, and logs the next attempt, at run_at or at once, when it was retried, snoozed or released. False if the attempt has a result already: the call may be repeated. Errors, locks, isolation: as complete; and its calls for one worker wait for each other, unless the outcome is completed.';
+  'Records how one attempt ended, with its error or output, and logs the next attempt, at run_at or at once, when it was retried, snoozed or released. False if the attempt has a result already: the call may be repeated (and gives WR002 once the segment has been reclaimed). Errors, locks, isolation: as complete; and its calls for one worker wait for each other, unless the outcome is completed.';
+
+CREATE FUNCTION weir.has_ended(worker integer, lane integer, seq bigint, id bigint) RETURNS boolean
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+AS $$
+#variable_conflict use_column
+BEGIN
+  PERFORM weir.check_isolation('has_ended');
+  LOCK TABLE weir.batch, weir.result IN ACCESS SHARE MODE;  -- the look comes after a TRUNCATE, not across it
+  RETURN EXISTS (SELECT FROM weir.result r WHERE r.lane = has_ended.lane AND r.seq = has_ended.seq AND has_ended.id = ANY (r.ids))
+      OR NOT EXISTS (SELECT FROM weir.batch b WHERE b.lane = has_ended.lane AND b.seq = has_ended.seq
+                       AND b.worker = has_ended.worker AND has_ended.id = ANY (b.ids));
+END
+$$;
+COMMENT ON FUNCTION weir.has_ended IS
+  'Whether an attempt has a result, or is no longer this worker''s: after a completion in a transaction of its handler''s the worker asks whether it was committed. Locks: ACCESS SHARE. Isolation: READ COMMITTED.';
 
 CREATE FUNCTION weir.relog(worker integer, outcome weir.outcome, reason text, known_lanes integer[], known_seqs bigint[]) RETURNS integer
 LANGUAGE plpgsql VOLATILE
@@ -286,7 +310,7 @@ BEGIN
         OR EXISTS (SELECT FROM unnest(relog.known_lanes, relog.known_seqs) k(lane, seq) WHERE k.lane = b.lane AND k.seq = b.seq);
       FOR u IN SELECT i.id FROM unnest(b.ids) i(id)
                EXCEPT SELECT x.id FROM weir.result r, unnest(r.ids) x(id) WHERE r.lane = b.lane AND r.seq = b.seq LOOP
-        PERFORM weir.end_attempt(relog.worker, b.segment, b.lane, b.seq, b.from_xid, b.pos_xid, u, relog.outcome, relog.reason, NULL, NULL);
+        PERFORM weir.end_attempt(relog.worker, b.segment, b.lane, b.seq, b.from_xid, b.to_xid, u, relog.outcome, relog.reason, NULL, NULL);
         n := n + 1;
       END LOOP;
     END LOOP;
@@ -302,10 +326,8 @@ LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-  IF current_setting('transaction_isolation') <> 'read committed' THEN
-    RAISE EXCEPTION 'weir: fence needs READ COMMITTED, this transaction is %', upper(current_setting('transaction_isolation'))
-      USING ERRCODE = 'WR004';
-  ELSIF NOT EXISTS (SELECT FROM weir.worker w WHERE w.id = fence.worker) THEN
+  PERFORM weir.check_isolation('fence');
+  IF NOT EXISTS (SELECT FROM weir.worker w WHERE w.id = fence.worker) THEN
     RAISE EXCEPTION 'weir: worker % is not known', fence.worker USING ERRCODE = 'WR001';
   END IF;
   -- Results in flight hold it shared: their worker is alive enough to be asked again later.
@@ -329,10 +351,7 @@ SET search_path = pg_catalog, pg_temp
 SET lock_timeout = '5s'
 AS $$
 BEGIN
-  IF current_setting('transaction_isolation') <> 'read committed' THEN
-    RAISE EXCEPTION 'weir: give_back needs READ COMMITTED, this transaction is %', upper(current_setting('transaction_isolation'))
-      USING ERRCODE = 'WR004';
-  END IF;
+  PERFORM weir.check_isolation('give_back');
   PERFORM pg_advisory_xact_lock(1464158548, give_back.worker);  -- after a claim that may still be running
   PERFORM weir.check_worker(give_back.worker);
   PERFORM pg_advisory_xact_lock_shared(1464158547, 0);
@@ -343,6 +362,7 @@ COMMENT ON FUNCTION weir.give_back IS
   'For a worker whose connection broke during a claim: logs again, as not started, what was handed to it in batches other than those it knows. Returns how many. Errors: WR001, WR004. Locks: advisory: the worker (exclusive, waiting at most 5 s), claims (shared). Isolation: READ COMMITTED.';
 
 -- down --
+DROP FUNCTION weir.has_ended(integer, integer, bigint, bigint);
 DROP FUNCTION weir.give_back(integer, integer[], bigint[]);
 DROP FUNCTION weir.fence(integer, text);
 DROP FUNCTION weir.relog(integer, weir.outcome, text, integer[], bigint[]);

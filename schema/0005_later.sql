@@ -18,10 +18,8 @@ DECLARE
   at_time timestamptz;
 BEGIN
   promote.promoted := 0;
-  IF current_setting('transaction_isolation') <> 'read committed' THEN
-    RAISE EXCEPTION 'weir: promote needs READ COMMITTED, this transaction is %', upper(current_setting('transaction_isolation'))
-      USING ERRCODE = 'WR004';
-  ELSIF promote.most IS NULL OR promote.most NOT BETWEEN 1 AND 100000 THEN
+  PERFORM weir.check_isolation('promote');
+  IF promote.most IS NULL OR promote.most NOT BETWEEN 1 AND 100000 THEN
     RAISE EXCEPTION 'weir: promote takes 1 to 100000 jobs at once, got %', promote.most USING ERRCODE = '22023';
   ELSIF NOT pg_try_advisory_xact_lock(1464158547, 2) THEN
     RETURN;
@@ -34,7 +32,7 @@ BEGIN
 
   -- Nothing new and nothing due: nothing is written.
   IF EXISTS (SELECT FROM weir.later l WHERE l.xid >= c.xmax)
-     OR EXISTS (SELECT FROM unnest(c.xip) x(xid) JOIN weir.later l ON l.xid = x.xid)
+     OR EXISTS (SELECT FROM unnest(c.xip) x(xid) CROSS JOIN LATERAL (SELECT FROM weir.later l WHERE l.xid = x.xid LIMIT 1) l)
      OR EXISTS (SELECT FROM weir.later l WHERE (l.run_at, l.id) > (c.due, c.due_id) AND l.run_at <= at_time) THEN
     PERFORM pg_current_xact_id();
     PERFORM nextval('weir.job_id');  -- wakes whoever waits for work
@@ -44,9 +42,9 @@ BEGIN
     ), due AS (
       SELECT f.* FROM fresh f
       UNION ALL
-      SELECT l.* FROM weir.later l WHERE l.xid >= c.xmax AND (l.run_at, l.id) <= (c.due, c.due_id)
+      SELECT l.* FROM weir.later l WHERE l.xid >= c.xmax AND NOT ((l.run_at, l.id) > (c.due, c.due_id))  -- so worded to be read by xid
       UNION ALL
-      SELECT l.* FROM unnest(c.xip) x(xid) JOIN weir.later l ON l.xid = x.xid WHERE (l.run_at, l.id) <= (c.due, c.due_id)
+      SELECT l.* FROM unnest(c.xip) x(xid) CROSS JOIN LATERAL (SELECT l.* FROM weir.later l WHERE l.xid = x.xid OFFSET 0) l WHERE NOT ((l.run_at, l.id) > (c.due, c.due_id))
     ), logged AS (
       INSERT INTO weir.job (id, xid, enqueued_at, lane, attempt, max_attempts, segment, kind, args, meta)
       SELECT d.id, pg_current_xact_id(), d.enqueued_at, d.lane, d.attempt, d.max_attempts,
@@ -86,6 +84,7 @@ DECLARE
   n       bigint;
   live    bigint;
 BEGIN
+  PERFORM weir.check_isolation('rotate_later');
   IF NOT pg_try_advisory_xact_lock(1464158547, 2) THEN
     RETURN NULL;
   END IF;
@@ -104,8 +103,12 @@ BEGIN
   SELECT p.* INTO c FROM weir.promotion p ORDER BY p.seq DESC LIMIT 1;
   FOR k IN SELECT s.segment FROM weir.segment s WHERE s.log = 'later' AND s.segment <> active
            GROUP BY s.segment HAVING weir.segment_state('later', s.segment) <> 'reclaimed' ORDER BY max(s.at) LOOP
-    CONTINUE WHEN NOT is_full AND EXISTS (
-      SELECT FROM weir.later l WHERE l.segment = k.segment AND (l.run_at, l.id) > (c.due, c.due_id));
+    IF NOT is_full THEN
+      CONTINUE WHEN EXISTS (SELECT FROM weir.later l WHERE l.segment = k.segment AND (l.run_at, l.id) > (c.due, c.due_id));
+    ELSE
+      SELECT count(*), count(*) FILTER (WHERE (l.run_at, l.id) > (c.due, c.due_id)) INTO n, live FROM weir.later l WHERE l.segment = k.segment;
+      CONTINUE WHEN live * 2 > n;
+    END IF;
     BEGIN
       EXECUTE format('LOCK TABLE weir.later_%s IN ACCESS EXCLUSIVE MODE NOWAIT', k.segment);
       SELECT count(*), count(*) FILTER (WHERE (l.run_at, l.id) > (c.due, c.due_id) OR NOT pg_visible_in_snapshot(l.xid, c.snapshot))

@@ -16,10 +16,8 @@ DECLARE
   opened_at timestamptz;
   k         record;
 BEGIN
-  IF current_setting('transaction_isolation') <> 'read committed' THEN
-    RAISE EXCEPTION 'weir: rotate needs READ COMMITTED, this transaction is %', upper(current_setting('transaction_isolation'))
-      USING ERRCODE = 'WR004';
-  ELSIF NOT pg_try_advisory_xact_lock(1464158547, 1) THEN
+  PERFORM weir.check_isolation('rotate');
+  IF NOT pg_try_advisory_xact_lock(1464158547, 1) THEN
     RETURN NULL;
   END IF;
   SELECT a.last_value INTO active FROM weir.active_job a;
@@ -57,7 +55,8 @@ SET lock_timeout = '50ms'
 AS $$
 #variable_conflict use_column
 DECLARE
-  most    CONSTANT integer := 20000;  -- carried in one go: about 0.1 s during which claims wait
+  -- Carried in one go, while claims wait: about 0.1 s for 20,000. More only when no segment is free.
+  most    integer := 500000;
   active  integer;
   lanes   integer[];
   newest  bigint[];
@@ -65,7 +64,11 @@ DECLARE
   u_seqs  bigint[];
   n       bigint;
 BEGIN
+  PERFORM weir.check_isolation('reclaim');
   SELECT a.last_value INTO active FROM weir.active_job a;
+  IF EXISTS (SELECT FROM generate_series(1, 4) s WHERE s <> active AND weir.segment_state('job', s) = 'reclaimed') THEN
+    most := 20000;
+  END IF;
   IF reclaim.segment NOT BETWEEN 1 AND 4 OR reclaim.segment = active OR NOT pg_try_advisory_xact_lock(1464158547, 1) THEN
     RETURN false;
   END IF;
@@ -77,6 +80,10 @@ BEGIN
   SELECT array_agg(q.id * 4 + p), array_agg(coalesce(b.seq, 0)) INTO lanes, newest
   FROM weir.queue q CROSS JOIN generate_series(0, 3) p
   LEFT JOIN LATERAL (SELECT b.seq FROM weir.batch b WHERE b.lane = q.id * 4 + p ORDER BY b.seq DESC LIMIT 1) b ON true;
+  SELECT count(*) INTO n FROM (SELECT FROM weir.unclaimed(reclaim.segment, lanes) LIMIT most + 1) c;
+  IF n > most THEN
+    RAISE lock_not_available;
+  END IF;
   SELECT array_agg(u.lane), array_agg(u.seq), sum(u.n) INTO u_lanes, u_seqs, n
   FROM (
     SELECT e.lane, e.seq, count(*) AS n FROM (
@@ -85,17 +92,13 @@ BEGIN
       SELECT r.lane, r.seq, i.id FROM weir.result r, unnest(r.ids) i(id) WHERE r.segment = reclaim.segment) e
     GROUP BY e.lane, e.seq) u;
   IF n > most THEN
-    RETURN false;
-  END IF;
-  SELECT count(*) INTO n FROM (SELECT FROM weir.unclaimed(reclaim.segment, lanes) LIMIT most + 1) c;
-  IF n > most THEN
-    RETURN false;
+    RAISE lock_not_available;
   END IF;
 
   -- The short step. Claims are autocommit calls, so the wait for them is short, and bounded.
   PERFORM pg_advisory_xact_lock(1464158547, 0);
   IF NOT pg_try_advisory_xact_lock(1464158549, reclaim.segment) THEN
-    RETURN false;
+    RAISE lock_not_available;  -- out through the handler, which lets go of all of it
   END IF;
   EXECUTE format('LOCK TABLE weir.job_%1$s, weir.batch_%1$s, weir.result_%1$s IN ACCESS EXCLUSIVE MODE NOWAIT', reclaim.segment);
 
@@ -113,8 +116,8 @@ BEGIN
            b.seq = (SELECT max(m.seq) FROM weir.batch m WHERE m.lane = b.lane) AS is_newest
     FROM suspect s JOIN weir.batch b ON b.lane = s.lane AND b.seq = s.seq AND b.segment = reclaim.segment
   ), batches AS (
-    INSERT INTO weir.batch (lane, segment, origin, worker, seq, from_xid, pos_xid, pos_id, total, claimed_at, pending, pending_after, ids)
-    SELECT k.lane, active, k.origin, k.worker, k.seq, k.from_xid, k.pos_xid, k.pos_id, k.total, k.claimed_at, k.pending, k.pending_after, k.unfinished
+    INSERT INTO weir.batch (lane, segment, origin, worker, seq, from_xid, to_xid, pos_xid, pos_id, total, claimed_at, pending, pending_after, ids)
+    SELECT k.lane, active, k.origin, k.worker, k.seq, k.from_xid, k.to_xid, k.pos_xid, k.pos_id, k.total, k.claimed_at, k.pending, k.pending_after, k.unfinished
     FROM kept k WHERE k.is_newest OR k.unfinished <> '{}'
   )
   INSERT INTO weir.job (id, xid, enqueued_at, lane, attempt, max_attempts, segment, kind, args, meta)
@@ -122,14 +125,14 @@ BEGIN
   FROM kept k CROSS JOIN unnest(k.unfinished) i(id)
   CROSS JOIN LATERAL (
     SELECT j.* FROM weir.job j
-    WHERE j.segment = reclaim.segment AND j.lane = k.lane AND j.xid >= k.from_xid AND j.xid <= k.pos_xid AND j.id = i.id
+    WHERE j.segment = reclaim.segment AND j.lane = k.lane AND j.xid >= k.from_xid AND j.xid <= k.to_xid AND j.id = i.id
     ORDER BY j.attempt DESC LIMIT 1) j;  -- not an earlier attempt in the same span
 
   EXECUTE format('TRUNCATE weir.job_%1$s, weir.batch_%1$s, weir.result_%1$s', reclaim.segment);
   INSERT INTO weir.segment (log, segment, event) VALUES ('job', reclaim.segment, 'reclaimed');
   RETURN true;
 EXCEPTION WHEN lock_not_available THEN
-  RETURN false;  -- somebody is at work in it: later
+  RETURN false;  -- somebody is at work in it, or too much of it is unfinished: later
 END
 $$;
 COMMENT ON FUNCTION weir.reclaim IS
@@ -149,7 +152,8 @@ AS $$
     WHERE j.segment = unclaimed.segment AND j.lane = l.lane AND (j.xid, j.id) > (coalesce(s.pos_xid, '0'), coalesce(s.pos_id, 0))
     UNION ALL
     SELECT j.* FROM unnest(s.pending, s.pending_after) p(xid, after)
-    JOIN weir.job j ON j.segment = unclaimed.segment AND j.lane = l.lane AND j.xid = p.xid AND j.id > p.after) j
+    CROSS JOIN LATERAL (
+      SELECT j.* FROM weir.job j WHERE j.segment = unclaimed.segment AND j.lane = l.lane AND j.xid = p.xid AND j.id > p.after OFFSET 0) j) j
 $$;
 COMMENT ON FUNCTION weir.unclaimed IS 'The jobs in one segment that no batch has handed out yet: past the position, or of a pending transaction.';
 

@@ -9,6 +9,7 @@ DECLARE
   dead    record;
   rescued integer := 0;
 BEGIN
+  PERFORM weir.check_isolation('rescue');
   IF NOT pg_try_advisory_xact_lock(1464158547, 1) THEN
     RETURN 0;
   END IF;
@@ -17,7 +18,8 @@ BEGIN
     FROM weir.worker w LEFT JOIN weir.heartbeat h ON h.worker = w.id
     WHERE NOT w.fenced AND NOT EXISTS (SELECT FROM weir.worker f WHERE f.id = w.id AND f.fenced)
     GROUP BY w.id, w.name, w.at, w.lease
-    HAVING clock_timestamp() - coalesce(max(h.at), w.at) > w.lease
+    -- A server that was down has heard of nobody: that is not their silence.
+    HAVING clock_timestamp() - greatest(coalesce(max(h.at), w.at), pg_postmaster_start_time()) > w.lease
     ORDER BY w.id LIMIT 20
   LOOP
     rescued := rescued + coalesce(weir.fence(dead.id,
@@ -39,6 +41,7 @@ DECLARE
   next_ring integer := (extract(epoch FROM clock_timestamp())::bigint / 300 + 1) % 3;
   i         record;
 BEGIN
+  PERFORM weir.check_isolation('tidy');
   IF NOT pg_try_advisory_xact_lock(1464158547, 3) THEN
     RETURN NULL;
   END IF;
@@ -80,7 +83,8 @@ BEGIN
     DELETE FROM weir.worker w WHERE EXISTS (
       SELECT FROM weir.worker f WHERE f.id = w.id AND f.fenced AND f.at < now() - interval '1 day');
     RETURN 'forgot workers';
-  ELSIF pg_relation_size('weir.cancel') > 1048576 THEN
+  ELSIF pg_relation_size('weir.cancel') > 1048576
+        AND pg_try_advisory_xact_lock(1464158547, 1) AND pg_try_advisory_xact_lock(1464158547, 2) THEN  -- no TRUNCATE while it looks
     DELETE FROM weir.cancel c WHERE c.id IN (
       SELECT o.id FROM (SELECT k.id FROM weir.cancel k ORDER BY k.at LIMIT 1000) o
       LEFT JOIN LATERAL weir.job_info(o.id) i ON true WHERE i.state IS NULL OR i.finished_at IS NOT NULL);
@@ -107,10 +111,7 @@ DECLARE
   active integer := pg_sequence_last_value('weir.active_job');
   relogged bigint;
 BEGIN
-  IF current_setting('transaction_isolation') <> 'read committed' THEN
-    RAISE EXCEPTION 'weir: rebase needs READ COMMITTED, this transaction is %', upper(current_setting('transaction_isolation'))
-      USING ERRCODE = 'WR004';
-  END IF;
+  PERFORM weir.check_isolation('rebase');
   -- Everybody else stops for this once: nobody works in a log that has just come from elsewhere.
   PERFORM pg_advisory_xact_lock(1464158547, step) FROM generate_series(0, 3) step;
   LOCK TABLE weir.job, weir.batch, weir.result, weir.later, weir.promotion, weir.worker, weir.setting IN ACCESS EXCLUSIVE MODE;
@@ -146,8 +147,8 @@ BEGIN
   SELECT j.id, CASE WHEN j.unfinished THEN pg_current_xact_id() ELSE '1' END, j.enqueued_at, j.lane, j.attempt, j.max_attempts,
          CASE WHEN j.unfinished THEN active ELSE j.segment END, j.kind, j.args, j.meta
   FROM pg_temp.weir_job j ORDER BY j.segment, j.id;
-  INSERT INTO weir.batch (lane, segment, origin, worker, seq, from_xid, pos_xid, pos_id, total, claimed_at, ids)
-  SELECT DISTINCT ON (l.lane) l.lane, active, active, 0, l.seq + 1, pg_current_xact_id(), pg_current_xact_id(), 0, l.total, now(), '{}'::bigint[]
+  INSERT INTO weir.batch (lane, segment, origin, worker, seq, from_xid, to_xid, pos_xid, pos_id, total, claimed_at, ids)
+  SELECT DISTINCT ON (l.lane) l.lane, active, active, 0, l.seq + 1, pg_current_xact_id(), pg_current_xact_id(), pg_current_xact_id(), 0, l.total, now(), '{}'::bigint[]
   FROM (SELECT k.lane, k.seq, k.total FROM pg_temp.weir_lane k UNION ALL SELECT j.lane, 0, 0 FROM pg_temp.weir_job j) l
   ORDER BY l.lane, l.seq DESC;
   INSERT INTO weir.later (id, xid, run_at, enqueued_at, lane, attempt, max_attempts, segment, kind, args, meta)

@@ -123,7 +123,8 @@ BEGIN
         SELECT u.id, u.xid FROM (SELECT b.* FROM weir.batch b WHERE b.lane = l.lane ORDER BY b.seq DESC LIMIT 1) s
         RIGHT JOIN (SELECT 1) one ON true
         CROSS JOIN LATERAL (
-          SELECT j.id, j.xid FROM unnest(s.pending, s.pending_after) p(xid, after) JOIN weir.job j ON j.lane = l.lane AND j.xid = p.xid AND j.id > p.after
+          SELECT j.id, j.xid FROM unnest(s.pending, s.pending_after) p(xid, after)
+          CROSS JOIN LATERAL (SELECT j.* FROM weir.job j WHERE j.lane = l.lane AND j.xid = p.xid AND j.id > p.after OFFSET 0) j
           UNION ALL
           (SELECT j.id, j.xid FROM weir.job j WHERE j.lane = l.lane AND (j.xid, j.id) > (coalesce(s.pos_xid, '0'), coalesce(s.pos_id, 0))
            ORDER BY j.xid, j.id LIMIT jobs.most)) u
@@ -139,25 +140,30 @@ BEGIN
         SELECT u.id, b.claimed_at FROM weir.batch b CROSS JOIN LATERAL (
           SELECT i.id FROM unnest(b.ids) i(id)
           EXCEPT SELECT x.id FROM weir.result r, unnest(r.ids) x(id) WHERE r.lane = b.lane AND r.seq = b.seq) u
-        WHERE b.lane = l.lane AND b.claimed_at >= since ORDER BY b.seq DESC LIMIT jobs.most) j
+        WHERE b.lane = l.lane AND b.seq > coalesce((
+          SELECT o.seq FROM weir.batch o WHERE o.lane = l.lane AND o.claimed_at < since ORDER BY o.seq DESC LIMIT 1), 0)
+        ORDER BY b.seq DESC LIMIT jobs.most) j
       ORDER BY j.claimed_at DESC LIMIT jobs.most);
   ELSIF jobs.state = 'later' THEN
     found := ARRAY(
       SELECT l.id FROM (SELECT p.* FROM weir.promotion p ORDER BY p.seq DESC LIMIT 1) c CROSS JOIN LATERAL (
         SELECT l.id FROM weir.later l WHERE (l.run_at, l.id) > (c.due, c.due_id) AND l.lane = ANY (lanes) ORDER BY l.run_at, l.id LIMIT jobs.most) l);
-  ELSIF jobs.state IN ('completed', 'failed', 'cancelled') THEN
+  ELSIF jobs.state = 'completed' THEN
     found := ARRAY(
       SELECT j.id FROM unnest(lanes) l(lane) CROSS JOIN LATERAL (
         SELECT i.id, r.finished_at FROM weir.result r, unnest(r.ids) i(id)
-        WHERE r.lane = l.lane AND CASE WHEN jobs.state = 'completed' THEN r.outcome = 'completed' ELSE false END
-        ORDER BY r.seq DESC LIMIT jobs.most) j WHERE jobs.state = 'completed'
-      UNION ALL
+        WHERE r.lane = l.lane AND r.outcome = 'completed' ORDER BY r.seq DESC LIMIT jobs.most) j
+      ORDER BY j.finished_at DESC LIMIT jobs.most);
+  ELSIF jobs.state IN ('failed', 'cancelled') THEN
+    found := ARRAY(
       SELECT j.id FROM unnest(lanes) l(lane) CROSS JOIN LATERAL (
         SELECT i.id, r.finished_at FROM weir.result r, unnest(r.ids) i(id)
         WHERE r.outcome = jobs.state::weir.outcome AND r.outcome IN ('failed', 'cancelled') AND r.lane = l.lane
-        ORDER BY r.seq DESC LIMIT jobs.most) j WHERE jobs.state <> 'completed'
-      UNION ALL
-      SELECT k.id FROM (SELECT c.id FROM weir.cancel c ORDER BY c.id DESC LIMIT jobs.most) k WHERE jobs.state = 'cancelled');
+        ORDER BY r.seq DESC LIMIT jobs.most) j
+      ORDER BY j.finished_at DESC LIMIT jobs.most);
+    IF jobs.state = 'cancelled' THEN  -- and those whose tombstone has not been met yet
+      found := found || ARRAY(SELECT c.id FROM weir.cancel c ORDER BY c.id DESC LIMIT jobs.most);
+    END IF;
   ELSE
     RAISE EXCEPTION 'weir: unknown state %', coalesce(jobs.state, 'null')
       USING ERRCODE = '22023', HINT = 'States are available, running, later, completed, failed and cancelled.';
@@ -195,7 +201,8 @@ AS $$
     SELECT count(*) AS available FROM (
       SELECT FROM weir.job j WHERE j.lane = l.lane AND (j.xid, j.id) > (coalesce(s.pos_xid, '0'), coalesce(s.pos_id, 0))
       UNION ALL
-      SELECT FROM unnest(s.pending, s.pending_after) p(xid, after) JOIN weir.job j ON j.lane = l.lane AND j.xid = p.xid AND j.id > p.after
+      SELECT FROM unnest(s.pending, s.pending_after) p(xid, after)
+      CROSS JOIN LATERAL (SELECT FROM weir.job j WHERE j.lane = l.lane AND j.xid = p.xid AND j.id > p.after OFFSET 0) j
       LIMIT 10000) u) k
   GROUP BY q.name ORDER BY q.name
 $$;

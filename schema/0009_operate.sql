@@ -9,7 +9,7 @@ DECLARE
   now_is text;
 BEGIN
   -- While a segment is being emptied, a look would wait with a snapshot of before, and find nothing.
-  LOCK TABLE weir.job, weir.batch, weir.result, weir.later IN ACCESS SHARE MODE;
+  LOCK TABLE weir.job, weir.batch, weir.result, weir.later, weir.promotion IN ACCESS SHARE MODE;
   now_is := (SELECT i.state FROM weir.job_info(job_id) i);
   IF now_is IN ('available', 'later', 'running') THEN
     INSERT INTO weir.cancel (id) VALUES (job_id) ON CONFLICT (id) DO NOTHING;
@@ -38,7 +38,7 @@ DECLARE
   j   weir.job_look;
   src record;
 BEGIN
-  LOCK TABLE weir.job, weir.batch, weir.result, weir.later IN ACCESS SHARE MODE;  -- as in cancel
+  LOCK TABLE weir.job, weir.batch, weir.result, weir.later, weir.promotion IN ACCESS SHARE MODE;  -- as in cancel
   SELECT i.* INTO j FROM weir.job_info(job_id) i;
   IF j.id IS NULL OR j.state NOT IN ('completed', 'failed', 'cancelled') THEN
     RETURN j.state;
@@ -78,11 +78,14 @@ CREATE FUNCTION weir.resume(queue text) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
+DECLARE
+  was boolean;
 BEGIN
   UPDATE weir.queue q SET paused_at = NULL WHERE q.name = resume.queue;
+  was := FOUND;
   PERFORM pg_current_xact_id();
   PERFORM nextval('weir.control');  -- wakes idle workers
-  RETURN FOUND;
+  RETURN was;
 END
 $$;
 COMMENT ON FUNCTION weir.resume IS 'Resumes a queue. False if there is no such queue.';

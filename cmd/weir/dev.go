@@ -141,12 +141,12 @@ func devWorker(client *weir.Client, log *slog.Logger) (*weir.Worker, error) {
 	})
 	return client.NewWorker(weir.WorkerConfig{
 		Handlers: handlers, Queues: map[string]int{devQueue: 4}, Name: "weir dev", Logger: log,
-		Hooks: weir.Hooks{End: func(_ context.Context, job weir.JobMeta, outcome string, took time.Duration, err error) {
+		Hooks: weir.Hooks{End: func(_ context.Context, job weir.JobMeta, outcome weir.Outcome, took time.Duration, err error) {
 			attrs := []any{"job", job.ID, "kind", job.Kind, "took", took.Round(time.Microsecond)}
 			if err != nil {
 				attrs = append(attrs, "error", cell(err.Error()))
 			}
-			log.Info(outcome, attrs...)
+			log.Info(string(outcome), attrs...)
 		}},
 	})
 }

@@ -87,7 +87,7 @@ func (c *jobsListCmd) Run(ctx context.Context, s *streams, db *database) error {
 	rows := make([][]string, len(jobs))
 	for i, j := range jobs {
 		rows[i] = []string{
-			strconv.FormatInt(j.ID, 10), j.State, j.Queue, j.Kind, fmt.Sprintf("%d/%d", j.Attempt, j.MaxAttempts), moved(j), cell(gist(j)),
+			strconv.FormatInt(j.ID, 10), string(j.State), j.Queue, j.Kind, fmt.Sprintf("%d/%d", j.Attempt, j.MaxAttempts), moved(j), cell(gist(j)),
 		}
 	}
 	if err := table(s.out, []string{"ID", "STATE", "QUEUE", "KIND", "ATTEMPT", "WHEN", "WHAT"}, rows); err != nil {
@@ -118,7 +118,7 @@ func moved(j weir.JobInfo) string {
 // gist is what one wants to know of a job in its state: the error, the output, or else the args.
 func gist(j weir.JobInfo) string {
 	switch {
-	case j.Error != nil && *j.Error != "" && weir.State(j.State) != weir.Completed:
+	case j.Error != nil && *j.Error != "" && j.State != weir.Completed:
 		return strings.TrimSpace(*j.Error)
 	case j.Output != nil && *j.Output != "":
 		return strings.TrimSpace(*j.Output)
@@ -163,8 +163,8 @@ func showJob(w io.Writer, j *weir.JobInfo) {
 			fmt.Fprintf(w, "%-12s %s\n", name, printable(value))
 		}
 	}
-	state := j.State
-	if j.CancelRequested && weir.State(j.State) == weir.Running {
+	state := string(j.State)
+	if j.CancelRequested && j.State == weir.Running {
 		state += ", told to stop"
 	}
 	field("job", strconv.FormatInt(j.ID, 10))

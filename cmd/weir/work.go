@@ -192,7 +192,7 @@ func (t *tally) start(ctx context.Context, _ weir.JobMeta) context.Context {
 	return ctx
 }
 
-func (t *tally) end(ctx context.Context, job weir.JobMeta, outcome string, took time.Duration, err error) {
+func (t *tally) end(ctx context.Context, job weir.JobMeta, outcome weir.Outcome, took time.Duration, err error) {
 	defer t.running.Add(-1)
 	attrs := []any{"job", job.ID, "kind", job.Kind, "attempt", job.Attempt, "took", took.Round(time.Millisecond)}
 	switch cause := context.Cause(ctx); {

@@ -35,7 +35,7 @@ func TestRolesDoTheirPartAndNoMore(t *testing.T) {
 	url := pgtest.Database(t)
 	conn := connect(t, url)
 	enqueue := []string{"enqueue", "enqueue_many"}
-	work := append(slices.Clone(enqueue), "worker_start", "heartbeat", "watch", "claim", "complete", "finish", "fence", "give_back", "cancelled_among",
+	work := append(slices.Clone(enqueue), "worker_start", "heartbeat", "watch", "claim", "complete", "finish", "fence", "give_back", "has_ended", "cancelled_among",
 		"promote", "rotate", "rotate_later", "rescue", "tidy", "rebase", "job_info")
 	operate := append(slices.Clone(work), "jobs", "queues", "workers", "cancel", "retry", "pause", "resume", "set")
 	for role, want := range map[string][]string{"weir_enqueue": enqueue, "weir_work": work, "weir_operate": operate} {

@@ -240,6 +240,9 @@ func (c *claimer) finishOne(e *evidence) {
 	times := 1 + c.rng.IntN(8)/7 // some calls are repeated
 	for i := range times {
 		first, err := finish(c.ctx, c.conn, c.worker, e.attempt, outcome, runAt)
+		if i > 0 && sqlstate(err) == "WR002" {
+			return // the segment was reclaimed between the calls, and the batch with it
+		}
 		if c.check(c.conn, "finish", err) {
 			if i == 0 {
 				c.model.ended(unsure, e)

@@ -202,8 +202,8 @@ func TestLastAttemptLostIsFailed(t *testing.T) {
 	}
 }
 
-// TestRetryFindsItsOwnAttempt: a batch that begins with a late transaction's job spans the earlier attempts of its other jobs; ending one
-// of them must be followed by the attempt after it, not by a copy of an earlier one, and reclaiming must carry that one alone.
+// TestRetryFindsItsOwnAttempt: the job of a late transaction is handed out in a batch of its own, before what is fresh; ending an attempt is
+// followed by the one after it, not by a copy of an earlier one, and reclaiming carries that one alone.
 func TestRetryFindsItsOwnAttempt(t *testing.T) {
 	url := pgtest.Database(t)
 	conn, late := connect(t, url), connect(t, url)
@@ -220,20 +220,72 @@ func TestRetryFindsItsOwnAttempt(t *testing.T) {
 		t.Fatal(err)
 	}
 	exec(t, late, `COMMIT`)
+	if late := mustClaim(t, conn, worker, "q", 10); len(late) != 1 || late[0].ID == id {
+		t.Fatalf("claimed %v, want the late job", late)
+	}
 	second := mustClaim(t, conn, worker, "q", 10)
-	if len(second) != 2 || second[1].ID != id || second[1].Attempt != 2 {
-		t.Fatalf("claimed %v, want the late job and attempt 2 of job %d", second, id)
+	if len(second) != 1 || second[0].ID != id || second[0].Attempt != 2 {
+		t.Fatalf("claimed %v, want attempt 2 of job %d", second, id)
 	}
 	rotateUntil(t, conn, "opened job 2")
 	rotateUntil(t, conn, "reclaimed job 1")
 	if n := value[int](t, conn, `SELECT count(*) FROM weir.job WHERE id = $1`, id); n != 1 {
 		t.Errorf("%d rows of the job were carried, want that of its running attempt", n)
 	}
-	if _, err := finish(t.Context(), conn, worker, second[1], "retried", time.Time{}); err != nil {
+	if _, err := finish(t.Context(), conn, worker, second[0], "retried", time.Time{}); err != nil {
 		t.Fatal(err)
 	}
 	third := mustClaim(t, conn, worker, "q", 10)
 	if len(third) != 1 || third[0].ID != id || third[0].Attempt != 3 {
 		t.Errorf("claimed %v, want attempt 3 of job %d", third, id)
+	}
+}
+
+// TestCompletionAndFailureOfOneAttemptExclude: while a handler's transaction that completes an attempt is open, the same attempt cannot
+// end otherwise; when it has ended otherwise, it cannot be completed.
+func TestCompletionAndFailureOfOneAttemptExclude(t *testing.T) {
+	url := pgtest.Database(t)
+	conn, handler := connect(t, url), connect(t, url)
+	enqueueN(t, conn, "q", 2)
+	worker := startWorker(t, conn, "q")
+	got := mustClaim(t, conn, worker, "q", 2)
+
+	exec(t, handler, `BEGIN`)
+	mustComplete(t, handler, worker, got[:1])
+	type answer struct {
+		first bool
+		err   error
+	}
+	finished := make(chan answer, 1)
+	go func() { // ends when the handler commits, or with finish's own lock_timeout
+		first, err := finish(t.Context(), conn, worker, got[0], "retried", time.Time{})
+		finished <- answer{first, err}
+	}()
+	watcher := connect(t, url)
+	until(t, "finish waits for the handler", func() bool {
+		return value[bool](t, watcher, `SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND classid = 1464158551 AND NOT granted)`)
+	})
+	exec(t, handler, `COMMIT`)
+	if a := <-finished; a.err != nil || a.first {
+		t.Errorf("finish after the completion: %v %v, want false", a.first, a.err)
+	}
+
+	if first, err := finish(t.Context(), conn, worker, got[1], "retried", time.Time{}); err != nil || !first {
+		t.Fatal(first, err)
+	}
+	wantCode(t, "complete after another end", complete(t.Context(), handler, worker, got[1:2]), "WR002")
+	if n := value[int](t, conn, `SELECT count(*) FROM weir.result`); n != 2 {
+		t.Errorf("%d results, want one for each attempt", n)
+	}
+}
+
+// TestChoresNeedReadCommitted: with the snapshot of an older look, TRUNCATE would take what that look cannot see.
+func TestChoresNeedReadCommitted(t *testing.T) {
+	conn := connect(t, pgtest.Database(t))
+	for _, call := range []string{"promote()", "rotate()", "rotate_later()", "reclaim(2)", "rescue()", "tidy()", "rebase()", "fence(1)"} {
+		exec(t, conn, `BEGIN ISOLATION LEVEL REPEATABLE READ`)
+		_, err := conn.Exec(t.Context(), `SELECT weir.`+call)
+		wantCode(t, call, err, "WR004")
+		exec(t, conn, `ROLLBACK`)
 	}
 }

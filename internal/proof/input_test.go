@@ -129,7 +129,7 @@ func TestClaimNeedsAutocommit(t *testing.T) {
 		return value[bool](t, conn, `SELECT clock_timestamp() - now() > interval '2 seconds'`)
 	})
 	_, err = claim(t.Context(), conn, worker, []string{"q"}, []int32{1})
-	wantCode(t, "claim in an old transaction", err, "WR004")
+	wantCode(t, "claim in an old transaction", err, "55000")
 	exec(t, conn, `ROLLBACK`)
 	if got := mustClaim(t, conn, worker, "q", 10); len(got) != 1 {
 		t.Errorf("claimed %v, want the one job", got)

@@ -117,7 +117,7 @@ func TestClaimLocks(t *testing.T) {
 	}{
 		{"claim", claimSQL, 26, 3},
 		{"claim of nothing", empty, 22, 2},
-		{"complete", completeSQL, 22, 2},
+		{"complete", completeSQL, 22, 3},
 	} {
 		results, err := conn.PgConn().Exec(t.Context(), `BEGIN; `+c.sql+`; `+locksSQL+`; SELECT count(*) FROM pg_locks WHERE pid = pg_backend_pid() AND locktype = 'relation' AND NOT fastpath; COMMIT`).ReadAll()
 		if err != nil {

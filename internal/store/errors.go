@@ -43,23 +43,23 @@ func IsNotInstalled(err error) bool {
 func IsDenied(err error) bool { return code(err) == "42501" }
 
 // IsRefused: the server answered with an error of the statement itself, so repeating it is no use.
-// Errors of the connection, of a server that is starting or stopping, and of a lock or serialisation
-// are not refusals.
+// Errors of the connection, of a server that is starting, stopping, read-only or short of something, of
+// a lock, of a plan that a migration made stale, and the server's own faults are not refusals.
 func IsRefused(err error) bool {
 	c := code(err)
 	if len(c) != 5 {
 		return false
 	}
 	switch c[:2] {
-	case "08", "40", "53", "55", "57", "58":
+	case "08", "0A", "25", "40", "53", "55", "57", "58", "XX":
 		return false
 	}
 	return true
 }
 
 // isStatementLost: a prepared statement was not there, or there already: a pooler has changed the
-// connection behind this one.
+// connection behind this one, and nothing was executed.
 func isStatementLost(err error) bool {
 	c := code(err)
-	return c == "26000" || c == "42P05" || c == "08P01"
+	return c == "26000" || c == "42P05"
 }

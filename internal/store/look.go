@@ -8,10 +8,13 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
+// State of a job.
+type State string
+
 // JobInfo is one job as its newest attempt stands: weir.job_look.
 type JobInfo struct {
 	ID              int64           `json:"id"`
-	State           string          `json:"state"`
+	State           State           `json:"state"`
 	Queue           string          `json:"queue"`
 	Priority        int             `json:"priority"`
 	Kind            string          `json:"kind"`
@@ -34,7 +37,7 @@ type JobInfo struct {
 type AttemptError struct {
 	Attempt int       `json:"attempt"`
 	At      time.Time `json:"at"`
-	Outcome string    `json:"outcome"`
+	Outcome Outcome   `json:"outcome"`
 	Error   string    `json:"error"`
 }
 
@@ -84,12 +87,12 @@ func (s *Store) Job(ctx context.Context, id int64) (*JobInfo, error) {
 }
 
 // Jobs lists at most so many jobs in a state, of one queue or, with "", of all.
-func (s *Store) Jobs(ctx context.Context, state, queue string, most int) ([]JobInfo, error) {
+func (s *Store) Jobs(ctx context.Context, state State, queue string, most int) ([]JobInfo, error) {
 	var name *string
 	if queue != "" {
 		name = &queue
 	}
-	return rows(ctx, s, sqlJobs, []any{state, name, most}, pgx.RowToStructByPos[JobInfo])
+	return rows(ctx, s, sqlJobs, []any{string(state), name, most}, pgx.RowToStructByPos[JobInfo])
 }
 
 // Queues lists all queues.
@@ -109,7 +112,7 @@ func (s *Store) Cancel(ctx context.Context, id int64) (answer string, err error)
 }
 
 // Retry returns the job's state after it, or "" if it is unknown.
-func (s *Store) Retry(ctx context.Context, id int64) (state string, err error) {
+func (s *Store) Retry(ctx context.Context, id int64) (state State, err error) {
 	err = s.row(ctx, sqlRetry, []any{id}, &state)
 	return state, err
 }

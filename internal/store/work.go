@@ -17,6 +17,7 @@ const (
 	Retried   Outcome = "retried"   // failed if it was the last attempt
 	Snoozed   Outcome = "snoozed"   // put off; does not use up an attempt
 	Released  Outcome = "released"  // handed back unstarted; does not use up an attempt
+	Lost      Outcome = "lost"      // written by the rescuer only; failed if it was the last attempt
 )
 
 // BatchMost is how many jobs weir.claim hands out of one lane at once.
@@ -57,7 +58,7 @@ type End struct {
 
 const (
 	sqlStart     = `SELECT weir.worker_start($1, $2, make_interval(secs => $3))`
-	sqlHeartbeat = `SELECT fenced, workers FROM weir.heartbeat($1, $2, make_interval(secs => $3))`
+	sqlHeartbeat = `SELECT fenced, workers, sharing FROM weir.heartbeat($1, $2, make_interval(secs => $3))`
 	sqlWatch     = `SELECT jobs_now, control_now, running FROM weir.watch($1, $2, $3, $4, $5)`
 	sqlXID       = `SELECT pg_current_xact_id()`
 	sqlGiveBack  = `SELECT weir.give_back($1, $2, $3)`
@@ -66,7 +67,7 @@ const (
 	sqlFinish    = `SELECT weir.finish($1, $2, $3, $4, $5::text::weir.outcome, $6, $7, clock_timestamp() + make_interval(secs => $8))`
 	sqlFence     = `SELECT weir.fence($1, $2)`
 	sqlCancelled = `SELECT weir.cancelled_among($1)`
-	sqlHasResult = `SELECT coalesce((SELECT state NOT IN ('running', 'available') OR attempt > $2 FROM weir.job_info($1)), true)`
+	sqlHasEnded  = `SELECT weir.has_ended($1, $2, $3, $4)`
 )
 
 // StartWorker registers a worker for its queues and returns its id.
@@ -76,9 +77,10 @@ func (s *Store) StartWorker(ctx context.Context, name string, queues []string, l
 }
 
 // Heartbeat renews the lease. oldest is how long ago the oldest unfinished batch was claimed, 0 for none.
-func (s *Store) Heartbeat(ctx context.Context, worker int32, running int, oldest time.Duration) (fenced bool, workers int, err error) {
-	err = s.row(ctx, sqlHeartbeat, []any{worker, running, oldest.Seconds()}, &fenced, &workers)
-	return fenced, workers, err
+// Of the workers that live, sharing work one of its queues.
+func (s *Store) Heartbeat(ctx context.Context, worker int32, running int, oldest time.Duration) (fenced bool, workers, sharing int, err error) {
+	err = s.row(ctx, sqlHeartbeat, []any{worker, running, oldest.Seconds()}, &fenced, &workers, &sharing)
+	return fenced, workers, sharing, err
 }
 
 // Claim hands out up to limits[i] jobs of queues[i]. add is called for each.
@@ -162,8 +164,8 @@ func (s *Store) CancelledAmong(ctx context.Context, ids []int64) (cancelled []in
 }
 
 // HasEnded tells whether the attempt has a result.
-func (s *Store) HasEnded(ctx context.Context, id int64, attempt int32) (ended bool, err error) {
-	err = s.row(ctx, sqlHasResult, []any{id, attempt}, &ended)
+func (s *Store) HasEnded(ctx context.Context, worker int32, batch Batch, id int64) (ended bool, err error) {
+	err = s.row(ctx, sqlHasEnded, []any{worker, batch.Lane, batch.Seq, id}, &ended)
 	return ended, err
 }
 

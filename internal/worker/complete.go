@@ -143,7 +143,7 @@ func (c *completer) record(ctx context.Context, some []entry) {
 func (c *completer) checkTx(ctx context.Context, e entry) entry {
 	wait := backoff{}
 	for {
-		ended, err := c.s.Store.HasEnded(ctx, e.task.ID, e.task.Attempt)
+		ended, err := c.s.Store.HasEnded(ctx, c.s.id, e.task.Batch, e.task.ID)
 		if err == nil && !ended {
 			e.result = Result{Outcome: store.Retried, Err: errNotCommitted}
 		}
@@ -157,7 +157,8 @@ func (c *completer) checkTx(ctx context.Context, e entry) entry {
 }
 
 // write calls send until the entries are recorded, or can't be: then they are dropped, and the attempts
-// are run again by others. If one batch among them is lost, each batch is sent by itself.
+// are run again by others. If one batch among them is lost, each batch is sent by itself; if one entry
+// is refused, each entry is, so that it does not take others with it.
 func (c *completer) write(ctx context.Context, some []entry, send func(context.Context, []entry) error) {
 	if len(some) == 0 {
 		return
@@ -177,8 +178,15 @@ func (c *completer) write(ctx context.Context, some []entry, send func(context.C
 				return
 			}
 			c.s.Log.Warn("weir: results dropped: the server lost the claim in a crash, and the jobs are handed out again", "worker", c.s.id, "jobs", len(some))
+		case store.IsRefused(err) && len(some) > 1:
+			for i := range some {
+				c.write(ctx, some[i:i+1], send)
+			}
+			return
 		case store.IsRefused(err):
-			c.s.Log.Error("weir: results refused: the attempts will be run again when this worker is gone", "worker", c.s.id, "jobs", len(some), "error", err)
+			// It stays on the books, so that the rescuer looks back as far as to its batch.
+			c.s.Log.Error("weir: result refused: the attempt will be run again when this worker is gone", "worker", c.s.id, "job", some[0].task.ID, "error", err)
+			return
 		default:
 			c.s.Log.Warn("weir: recording results failed, trying again", "worker", c.s.id, "jobs", len(some), "error", err)
 			if wait.sleep(ctx) {

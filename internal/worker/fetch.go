@@ -42,6 +42,7 @@ func (s *session) fetch(ctx context.Context) error {
 			doubt = false
 			if again {
 				doubtAgain = time.Time{}
+				s.setDoubt(time.Time{})
 			}
 		}
 		wanted, full := 0, false
@@ -51,8 +52,10 @@ func (s *session) fetch(ctx context.Context) error {
 			wanted += free
 			full = full || free == 0
 		}
+		asked := time.Now()
 		got, err := s.claim(ctx, limits)
 		if err != nil {
+			s.setDoubt(asked)
 			if ctx.Err() != nil {
 				// The claim may have been made all the same; leave fences this id and logs it again.
 				break
@@ -155,10 +158,10 @@ func (s *session) waitForRoom(ctx context.Context) bool {
 	}
 }
 
-// pause is the time between two looks: shared among the workers, so that a fleet together looks as
-// often as one worker alone, and a job is found as soon.
+// pause is the time between two looks: shared among the workers of a queue, so that a fleet together
+// looks as often as one worker alone, and a job is found as soon.
 func (s *session) pause() time.Duration {
-	d := min(s.Poll*time.Duration(max(s.workers.Load(), 1)), lookAnyway/2)
+	d := min(s.Poll*time.Duration(max(s.sharing.Load(), 1)), lookAnyway/2)
 	return d*3/4 + time.Duration(rand.Int64N(int64(d)/2+1))
 }
 
@@ -203,6 +206,16 @@ func (s *session) sleepOrRoom(ctx context.Context, d time.Duration) bool {
 		return false
 	case <-ctx.Done():
 		return false
+	}
+}
+
+// setDoubt notes since when there may be batches that this session does not know of, or that there are
+// none any more. Heartbeats tell of it, so that the look for such batches goes back far enough.
+func (s *session) setDoubt(since time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if since.IsZero() || s.doubt.IsZero() {
+		s.doubt = since
 	}
 }
 

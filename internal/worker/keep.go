@@ -52,7 +52,7 @@ func (s *session) keep(ctx context.Context) {
 
 func (s *session) heartbeat(ctx context.Context) error {
 	running, oldest := s.inventory()
-	fenced, workers, err := s.Store.Heartbeat(ctx, s.id, running, oldest)
+	fenced, workers, sharing, err := s.Store.Heartbeat(ctx, s.id, running, oldest)
 	if err != nil {
 		s.endedBy(err)
 		return err
@@ -61,7 +61,7 @@ func (s *session) heartbeat(ctx context.Context) error {
 		s.over(ErrFenced)
 		return nil
 	}
-	s.workers.Store(int32(workers))
+	s.sharing.Store(int32(sharing))
 	if s.Maintainer != nil {
 		s.Maintainer.Share(workers)
 	}
@@ -73,6 +73,9 @@ func (s *session) heartbeat(ctx context.Context) error {
 func (s *session) inventory() (running int, oldest time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if !s.doubt.IsZero() {
+		oldest = time.Since(s.doubt)
+	}
 	for _, b := range s.batches {
 		running += b.left
 		oldest = max(oldest, time.Since(b.claimedAt))

@@ -2,22 +2,34 @@ package worker
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/weir-pg/weir/internal/store"
 )
 
-// runJobs is one runner: it ends when the fetcher has closed the queue.
-func (s *session) runJobs(q *queue) {
-	for t := range q.ready {
-		q.taken.Add(1)
-		started := time.Now()
-		s.runJob(t)
-		s.freed(q, time.Since(started))
-	}
+var errHandlerExited = errors.New("the handler ended its goroutine (runtime.Goexit, or FailNow of a test)")
+
+// startRunner starts one runner, which ends when the fetcher has closed the queue.
+func (s *session) startRunner(q *queue) {
+	s.runners.Go(func() {
+		returned := false
+		defer func() {
+			if !returned {
+				s.startRunner(q) // in the place of one that a handler has ended
+			}
+		}()
+		for t := range q.ready {
+			q.taken.Add(1)
+			s.runJob(q, t)
+		}
+		returned = true
+	})
 }
 
-func (s *session) runJob(t *Task) {
+func (s *session) runJob(q *queue, t *Task) {
+	started := time.Now()
+	defer func() { s.freed(q, time.Since(started)) }()
 	ctx, stop := context.WithCancelCause(s.jobs)
 	defer stop(nil)
 	mine, cancelled := s.startTask(t, stop)
@@ -28,7 +40,9 @@ func (s *session) runJob(t *Task) {
 	case s.stopping.Load():
 		s.end(t, Result{Outcome: store.Released})
 	default:
-		s.end(t, s.Handler(ctx, t))
+		result := Result{Outcome: store.Retried, Err: errHandlerExited}
+		defer func() { s.end(t, result) }()
+		result = s.Handler(ctx, t)
 	}
 }
 

@@ -37,10 +37,12 @@ type session struct {
 	mu      sync.Mutex
 	batches map[store.Batch]*batch // and every task's state
 
+	doubt     time.Time // since when there may be batches of this id that it does not know of; zero: no; guarded by mu
 	completer *completer
+	runners   sync.WaitGroup
 	room      chan struct{} // tells the fetcher that a queue has room again; never closed
 	heard     chan struct{} // tells the keeper that weir.control has moved; never closed
-	workers   atomic.Int32  // how many live, by the last heartbeat
+	sharing   atomic.Int32  // how many workers share a queue with this one, by the last heartbeat
 	stopping  atomic.Bool   // nothing more is started
 
 	jobs   context.Context // every job's context derives from it; it never ends
@@ -58,7 +60,7 @@ func newSession(w *Worker, id int32) *session {
 		heard:   make(chan struct{}, 1),
 		fenced:  make(chan struct{}),
 	}
-	s.workers.Store(1)
+	s.sharing.Store(1)
 	s.completer = newCompleter(s)
 	for _, name := range w.queues {
 		s.queues = append(s.queues, newQueue(name, w.Queues[name]))
@@ -82,11 +84,11 @@ func (s *session) run(ctx context.Context) (again bool, err error) {
 	live, die := context.WithCancel(s.jobs)
 	defer die()
 
-	var growers, runners, helpers sync.WaitGroup
+	var growers, helpers sync.WaitGroup
 	growing, stopGrowing := context.WithCancel(live)
 	defer stopGrowing()
 	for _, q := range s.queues {
-		growers.Go(func() { q.grow(growing, func() { runners.Go(func() { s.runJobs(q) }) }) })
+		growers.Go(func() { q.grow(growing, func() { s.startRunner(q) }) })
 	}
 	helpers.Go(func() { s.completer.run(live) })
 	helpers.Go(func() { s.keep(live) })
@@ -114,7 +116,7 @@ func (s *session) run(ctx context.Context) (again bool, err error) {
 
 	finished := make(chan struct{})
 	go func() { // ends with the runners
-		runners.Wait()
+		s.runners.Wait()
 		close(finished)
 	}()
 	left := s.waitForJobs(finished)
