@@ -167,7 +167,7 @@ func (s *session) pause() time.Duration {
 
 // watchFor is how long a lone worker lets the server do the looking in one call: it holds a connection
 // and a snapshot for so long, and a worker that stops waits for it.
-const watchFor = 100 * time.Millisecond
+const watchFor = 200 * time.Millisecond
 
 // rest waits until something points to work, or a queue that was full has room.
 func (s *session) rest(ctx context.Context, w *watch, full bool) error {
