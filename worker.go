@@ -60,7 +60,7 @@ type Worker struct {
 // pollEvery is how long one idle worker waits between two looks for work, give or take a quarter, and up to a
 // millisecond more when the server does the looking. N workers wait N times as
 // long, so that a job is found as soon, and a fleet costs the server what one worker does.
-const pollEvery = 3 * time.Millisecond
+const pollEvery = 3500 * time.Microsecond
 
 // connections is how many a worker uses at most.
 const connections = 3
