@@ -7,7 +7,6 @@ import (
 	"sync/atomic"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
@@ -109,9 +108,4 @@ type moded struct {
 
 func (m moded) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
 	return m.Querier.QueryRow(ctx, sql, append([]any{m.mode}, args...)...)
-}
-
-// Exec is what both pools and transactions have; results of a transaction go through it.
-type Exec interface {
-	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
 }

@@ -103,20 +103,6 @@ func (s *Store) Claim(ctx context.Context, worker int32, queues []string, limits
 
 // Complete records successes: ids[i] are of batches[i].
 func (s *Store) Complete(ctx context.Context, worker int32, batches []Batch, ids [][]int64) error {
-	return s.call(ctx, func(mode pgx.QueryExecMode) error {
-		return complete(ctx, s.pool, mode, worker, batches, ids)
-	})
-}
-
-// CompleteTx records one success in a transaction of the caller's.
-func CompleteTx(ctx context.Context, tx Querier, worker int32, batch Batch, id int64) error {
-	// Scalars only: any driver may be behind tx. The cast makes it a value every driver can read.
-	var text string
-	return tx.QueryRow(ctx, `SELECT weir.complete($1::int, ARRAY[$2::int], ARRAY[$3::bigint], ARRAY[1], ARRAY[$4::bigint])::text`,
-		worker, batch.Lane, batch.Seq, id).Scan(&text)
-}
-
-func complete(ctx context.Context, e Exec, mode pgx.QueryExecMode, worker int32, batches []Batch, ids [][]int64) error {
 	lanes, seqs, sizes := make([]int32, len(batches)), make([]int64, len(batches)), make([]int32, len(batches))
 	total := 0
 	for i, b := range batches {
@@ -127,8 +113,15 @@ func complete(ctx context.Context, e Exec, mode pgx.QueryExecMode, worker int32,
 	for _, some := range ids {
 		flat = append(flat, some...)
 	}
-	_, err := e.Exec(ctx, sqlComplete, mode, worker, lanes, seqs, sizes, flat)
-	return err
+	return s.exec(ctx, sqlComplete, worker, lanes, seqs, sizes, flat)
+}
+
+// CompleteTx records one success in a transaction of the caller's.
+func CompleteTx(ctx context.Context, tx Querier, worker int32, batch Batch, id int64) error {
+	// Scalars only: any driver may be behind tx. The cast makes it a value every driver can read.
+	var text string
+	return tx.QueryRow(ctx, `SELECT weir.complete($1::int, ARRAY[$2::int], ARRAY[$3::bigint], ARRAY[1], ARRAY[$4::bigint])::text`,
+		worker, batch.Lane, batch.Seq, id).Scan(&text)
 }
 
 // Finish records how attempts ended, all in one transaction.

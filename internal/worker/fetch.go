@@ -123,13 +123,9 @@ func (s *session) claim(ctx context.Context, limits []int32) (got int, err error
 	if s.Hooks.Claimed != nil && got > 0 {
 		s.Hooks.Claimed(got, time.Since(started))
 	}
-	byName := map[string]*queue{}
-	for _, q := range s.queues {
-		byName[q.name] = q
-	}
 	for _, b := range batches {
 		s.add(b)
-		q := byName[b.tasks[0].Queue]
+		q := s.byName[b.tasks[0].Queue]
 		q.inFlight.Add(int64(len(b.tasks)))
 		for _, t := range b.tasks {
 			q.ready <- t // has room: it holds twice the concurrency, and no more is ever in flight

@@ -33,6 +33,7 @@ type session struct {
 	*Worker
 	id     int32
 	queues []*queue // in the order of Worker.queues
+	byName map[string]*queue
 
 	mu      sync.Mutex
 	batches map[store.Batch]*batch // and every task's state
@@ -55,6 +56,7 @@ func newSession(w *Worker, id int32) *session {
 	s := &session{
 		Worker:  w,
 		id:      id,
+		byName:  map[string]*queue{},
 		batches: map[store.Batch]*batch{},
 		room:    make(chan struct{}, 1),
 		heard:   make(chan struct{}, 1),
@@ -63,7 +65,9 @@ func newSession(w *Worker, id int32) *session {
 	s.sharing.Store(1)
 	s.completer = newCompleter(s)
 	for _, name := range w.queues {
-		s.queues = append(s.queues, newQueue(name, w.Queues[name]))
+		q := newQueue(name, w.Queues[name])
+		s.queues = append(s.queues, q)
+		s.byName[name] = q
 	}
 	return s
 }
