@@ -27,6 +27,7 @@ func TestStopFinishesWhatRunsAndHandsBackTheRest(t *testing.T) {
 	first := r.enqueue(1, nil)
 	receive(t, started, "the first job starts")
 	second := r.enqueue(2, nil)
+	r.cancel() // before the first job ends, so that its place is not filled again
 	stopped := make(chan error, 1)
 	go func() { stopped <- stop() }()
 	close(release)

@@ -40,6 +40,7 @@ type rig struct {
 	url    string
 	pool   *pgxpool.Pool
 	client *weir.Client
+	cancel context.CancelFunc // tells the worker started last to stop
 }
 
 func newRig(t *testing.T) *rig {
@@ -69,6 +70,7 @@ func (r *rig) work(run func(ctx context.Context, job *weir.Job[number]) error, c
 		r.t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
+	r.cancel = cancel
 	ended := make(chan error, 1)
 	go func() { ended <- worker.Run(ctx) }()
 	stop = sync.OnceValue(func() error {

@@ -140,7 +140,7 @@ func (s *session) claim(ctx context.Context, limits []int32) (got int, err error
 
 // waitForRoom waits until a claim is worth its while; false when ctx ends first.
 func (s *session) waitForRoom(ctx context.Context) bool {
-	for {
+	for ctx.Err() == nil {
 		for _, q := range s.queues {
 			if q.worthwhile() {
 				return true
@@ -152,6 +152,7 @@ func (s *session) waitForRoom(ctx context.Context) bool {
 			return false
 		}
 	}
+	return false
 }
 
 // pause is the time between two looks: shared among the workers of a queue, so that a fleet together
