@@ -4,9 +4,13 @@ CREATE TYPE weir.outcome AS ENUM ('completed', 'failed', 'cancelled', 'retried',
 
 CREATE SEQUENCE weir.active_job AS smallint MINVALUE 1 MAXVALUE 4;
 CREATE SEQUENCE weir.active_later AS smallint MINVALUE 1 MAXVALUE 4;
+CREATE SEQUENCE weir.active_message AS smallint MINVALUE 1 MAXVALUE 4;
 CREATE SEQUENCE weir.control AS bigint MINVALUE 1 MAXVALUE 9223372036854775807;
 CREATE SEQUENCE weir.job_id AS bigint MINVALUE 1 MAXVALUE 9223372036854775807;
+CREATE SEQUENCE weir.message_id AS bigint MINVALUE 1 MAXVALUE 9223372036854775807;
 CREATE SEQUENCE weir.queue_id AS integer MINVALUE 1 MAXVALUE 500000000;
+CREATE SEQUENCE weir.tick_floor AS bigint MINVALUE 0 MAXVALUE 9223372036854775807;
+CREATE SEQUENCE weir.tick_seq AS bigint MINVALUE 1 MAXVALUE 9223372036854775807;
 CREATE SEQUENCE weir.worker_id AS integer MINVALUE 1 MAXVALUE 2147483647;
 
 CREATE VIEW weir.available_jobs (
@@ -127,6 +131,17 @@ CREATE TABLE weir.heartbeat (
 CREATE TABLE weir.heartbeat_0 PARTITION OF weir.heartbeat FOR VALUES IN ('0') WITH (autovacuum_enabled=off);
 CREATE TABLE weir.heartbeat_1 PARTITION OF weir.heartbeat FOR VALUES IN ('1') WITH (autovacuum_enabled=off);
 CREATE TABLE weir.heartbeat_2 PARTITION OF weir.heartbeat FOR VALUES IN ('2') WITH (autovacuum_enabled=off);
+CREATE TABLE weir.hub_beat (
+  ring smallint NOT NULL,
+  at timestamp with time zone NOT NULL,
+  tick bigint NOT NULL,
+  subscribers integer NOT NULL,
+  hub text NOT NULL,
+  address text NOT NULL
+) PARTITION BY LIST (ring);
+CREATE TABLE weir.hub_beat_0 PARTITION OF weir.hub_beat FOR VALUES IN ('0') WITH (autovacuum_enabled=off);
+CREATE TABLE weir.hub_beat_1 PARTITION OF weir.hub_beat FOR VALUES IN ('1') WITH (autovacuum_enabled=off);
+CREATE TABLE weir.hub_beat_2 PARTITION OF weir.hub_beat FOR VALUES IN ('2') WITH (autovacuum_enabled=off);
 CREATE TABLE weir.job (
   id bigint NOT NULL,
   xid xid8 NOT NULL,
@@ -200,6 +215,23 @@ CREATE VIEW weir.later_jobs (
   error text,
   errors jsonb
 );
+CREATE TABLE weir.message (
+  id bigint NOT NULL,
+  xid xid8 NOT NULL,
+  segment smallint NOT NULL,
+  is_binary boolean NOT NULL,
+  keep boolean NOT NULL,
+  channel text NOT NULL,
+  payload bytea NOT NULL
+) PARTITION BY LIST (segment);
+CREATE TABLE weir.message_1 PARTITION OF weir.message FOR VALUES IN ('1') WITH (autovacuum_enabled=off);
+ALTER TABLE weir.message_1 ALTER COLUMN payload SET STORAGE EXTERNAL;
+CREATE TABLE weir.message_2 PARTITION OF weir.message FOR VALUES IN ('2') WITH (autovacuum_enabled=off);
+ALTER TABLE weir.message_2 ALTER COLUMN payload SET STORAGE EXTERNAL;
+CREATE TABLE weir.message_3 PARTITION OF weir.message FOR VALUES IN ('3') WITH (autovacuum_enabled=off);
+ALTER TABLE weir.message_3 ALTER COLUMN payload SET STORAGE EXTERNAL;
+CREATE TABLE weir.message_4 PARTITION OF weir.message FOR VALUES IN ('4') WITH (autovacuum_enabled=off);
+ALTER TABLE weir.message_4 ALTER COLUMN payload SET STORAGE EXTERNAL;
 CREATE TABLE weir.migration (
   version integer NOT NULL,
   name text NOT NULL,
@@ -266,6 +298,21 @@ CREATE TABLE weir.setting (
   name text NOT NULL,
   value text NOT NULL
 );
+CREATE TABLE weir.tick (
+  seq bigint NOT NULL,
+  from_xid xid8 NOT NULL,
+  last_id bigint NOT NULL,
+  at timestamp with time zone NOT NULL,
+  count integer NOT NULL,
+  segments smallint NOT NULL,
+  segment smallint NOT NULL,
+  late xid8[] NOT NULL,
+  snapshot pg_snapshot NOT NULL
+) PARTITION BY LIST (segment);
+CREATE TABLE weir.tick_1 PARTITION OF weir.tick FOR VALUES IN ('1') WITH (autovacuum_enabled=off);
+CREATE TABLE weir.tick_2 PARTITION OF weir.tick FOR VALUES IN ('2') WITH (autovacuum_enabled=off);
+CREATE TABLE weir.tick_3 PARTITION OF weir.tick FOR VALUES IN ('3') WITH (autovacuum_enabled=off);
+CREATE TABLE weir.tick_4 PARTITION OF weir.tick FOR VALUES IN ('4') WITH (autovacuum_enabled=off);
 CREATE TABLE weir.worker (
   id integer NOT NULL,
   fenced boolean NOT NULL,
@@ -281,8 +328,9 @@ ALTER TABLE weir.migration ADD PRIMARY KEY (version);
 ALTER TABLE weir.promotion ADD PRIMARY KEY (seq);
 ALTER TABLE weir.queue ADD PRIMARY KEY (id);
 ALTER TABLE weir.segment ADD CHECK ((event = ANY (ARRAY['opened'::text, 'closed'::text, 'reclaimed'::text])));
-ALTER TABLE weir.segment ADD CHECK ((log = ANY (ARRAY['job'::text, 'later'::text])));
+ALTER TABLE weir.segment ADD CHECK ((log = ANY (ARRAY['job'::text, 'later'::text, 'message'::text])));
 ALTER TABLE weir.setting ADD PRIMARY KEY (name);
+ALTER TABLE weir.tick ADD PRIMARY KEY (seq, segment);
 ALTER TABLE weir.worker ADD PRIMARY KEY (id, fenced);
 
 CREATE INDEX job_id_brin ON ONLY weir.job USING brin (id int8_minmax_multi_ops) WITH (pages_per_range='32');
@@ -290,44 +338,64 @@ CREATE INDEX job_lane ON ONLY weir.job USING btree (lane, xid, id);
 CREATE INDEX later_due ON ONLY weir.later USING btree (run_at, id);
 CREATE INDEX later_id_brin ON ONLY weir.later USING brin (id int8_minmax_multi_ops) WITH (pages_per_range='32');
 CREATE INDEX later_xid ON ONLY weir.later USING btree (xid);
+CREATE INDEX message_xid ON ONLY weir.message USING btree (xid, id);
 CREATE INDEX queue_name ON weir.queue USING btree (name, id);
 CREATE INDEX result_batch ON ONLY weir.result USING btree (lane, seq);
 CREATE INDEX result_ended ON ONLY weir.result USING btree (outcome, lane, seq) WHERE (outcome = ANY (ARRAY['failed'::weir.outcome, 'cancelled'::weir.outcome]));
 
 CREATE FUNCTION weir.batch_of(lane integer, segment integer, xid xid8, id bigint) RETURNS SETOF weir.batch LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off;
+CREATE FUNCTION weir.beat(hub text, address text, tick bigint, subscribers integer) RETURNS void LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp;
 CREATE FUNCTION weir.cancel(job_id bigint) RETURNS text LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp;
 CREATE FUNCTION weir.cancelled_among(ids bigint[]) RETURNS bigint[] LANGUAGE sql STABLE SECURITY DEFINER SET search_path=pg_catalog, pg_temp;
 CREATE FUNCTION weir.check_isolation(caller text) RETURNS void LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp;
 CREATE FUNCTION weir.check_job(queue text, kind text, args jsonb, priority integer, max_attempts integer, meta jsonb) RETURNS void LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp;
+CREATE FUNCTION weir.check_message(channel text, bytes integer) RETURNS void LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path=pg_catalog, pg_temp;
 CREATE FUNCTION weir.check_worker(worker integer) RETURNS text[] LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET enable_seqscan=off;
 CREATE FUNCTION weir.claim(worker integer, queues text[], limits integer[]) RETURNS TABLE(queue text, lane integer, seq bigint, id bigint, attempt integer, max_attempts integer, kind text, args jsonb, meta jsonb, enqueued_at timestamp with time zone, cancelled boolean) LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_sort=off;
 CREATE FUNCTION weir.complete(worker integer, lanes integer[], seqs bigint[], sizes integer[], ids bigint[]) RETURNS void LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_hashjoin=off SET enable_mergejoin=off;
+CREATE FUNCTION weir.cut() RETURNS boolean LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET jit=off;
 CREATE FUNCTION weir.end_attempt(worker integer, in_segment smallint, lane integer, seq bigint, from_xid xid8, to_xid xid8, id bigint, outcome weir.outcome, error text, output text, run_at timestamp with time zone) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off;
 CREATE FUNCTION weir.enqueue_many(jobs jsonb) RETURNS bigint[] LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp;
 CREATE FUNCTION weir.enqueue_many(queue text[], kind text[], args jsonb[], priority integer[] DEFAULT NULL::integer[], run_at timestamp with time zone[] DEFAULT NULL::timestamp with time zone[], max_attempts integer[] DEFAULT NULL::integer[], meta jsonb[] DEFAULT NULL::jsonb[]) RETURNS bigint[] LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp;
 CREATE FUNCTION weir.enqueue(queue text, kind text, args jsonb DEFAULT '{}'::jsonb, priority integer DEFAULT 2, run_at timestamp with time zone DEFAULT NULL::timestamp with time zone, max_attempts integer DEFAULT 25, meta jsonb DEFAULT NULL::jsonb) RETURNS bigint LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp;
 CREATE FUNCTION weir.fence(worker integer, reason text DEFAULT 'its worker was fenced'::text) RETURNS integer LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp;
 CREATE FUNCTION weir.finish(worker integer, lane integer, seq bigint, id bigint, outcome weir.outcome, error text DEFAULT NULL::text, output text DEFAULT NULL::text, run_at timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS boolean LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET lock_timeout=5s;
+CREATE FUNCTION weir.fresh_queues(seen pg_snapshot, OUT names text[], OUT seen_now pg_snapshot) RETURNS record LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET jit=off;
 CREATE FUNCTION weir.give_back(worker integer, known_lanes integer[], known_seqs bigint[]) RETURNS integer LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET lock_timeout=5s;
 CREATE FUNCTION weir.has_ended(worker integer, lane integer, seq bigint, id bigint) RETURNS boolean LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET enable_seqscan=off;
 CREATE FUNCTION weir.heartbeat(worker integer, running integer DEFAULT 0, oldest interval DEFAULT '00:00:00'::interval, OUT fenced boolean, OUT workers integer, OUT sharing integer) RETURNS record LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp;
 CREATE FUNCTION weir.hold_batches(worker integer, lanes integer[], seqs bigint[]) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp;
+CREATE FUNCTION weir.hubs() RETURNS TABLE(hub text, address text, seen_at timestamp with time zone, tick bigint, behind bigint, subscribers integer) LANGUAGE sql STABLE SECURITY DEFINER SET search_path=pg_catalog, pg_temp;
 CREATE FUNCTION weir.job_info(job_id bigint) RETURNS SETOF weir.job_look LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET enable_seqscan=off;
 CREATE FUNCTION weir.jobs(state text, queue text DEFAULT NULL::text, most integer DEFAULT 100) RETURNS SETOF weir.job_look LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET enable_seqscan=off SET enable_bitmapscan=off;
+CREATE FUNCTION weir.newest_tick() RETURNS bigint LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp;
+CREATE FUNCTION weir.notify_callers() RETURNS TABLE(kind text, name text, calls text) LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp;
+CREATE FUNCTION weir.notify(channel text, payload text) RETURNS void LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp;
 CREATE FUNCTION weir.pause(queue text) RETURNS boolean LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp;
 CREATE FUNCTION weir.promote(most integer DEFAULT 2000, OUT promoted integer, OUT next_due timestamp with time zone) RETURNS record LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_sort=off;
+CREATE FUNCTION weir.publish_bytes(channel text, payload bytea, keep boolean DEFAULT false) RETURNS void LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp;
+CREATE FUNCTION weir.publish_drafts(channels text[], payloads bytea[], binaries boolean[]) RETURNS void LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp;
+CREATE FUNCTION weir.publish_many(channels text[], payloads text[], keep boolean DEFAULT false) RETURNS bigint LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp;
+CREATE FUNCTION weir.publish(channel text, payload text DEFAULT ''::text, keep boolean DEFAULT false) RETURNS void LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp;
 CREATE FUNCTION weir.queue_id(name text) RETURNS integer LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp;
 CREATE FUNCTION weir.queues() RETURNS TABLE(name text, paused_at timestamp with time zone, available bigint, claimed bigint, last_claim timestamp with time zone, workers bigint) LANGUAGE sql STABLE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET enable_seqscan=off SET enable_bitmapscan=off;
+CREATE FUNCTION weir.read(tick bigint, after_id bigint DEFAULT 0, max_rows integer DEFAULT 10000) RETURNS TABLE(id bigint, xid xid8, channel text, payload bytea, is_binary boolean, keep boolean) LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET jit=off;
 CREATE FUNCTION weir.rebase() RETURNS bigint LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET lock_timeout=10s;
+CREATE FUNCTION weir.rebase_messages() RETURNS bigint LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET lock_timeout=10s;
+CREATE FUNCTION weir.reclaim_messages(segment integer, retention interval) RETURNS boolean LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET plan_cache_mode=force_custom_plan;
 CREATE FUNCTION weir.reclaim(segment integer) RETURNS boolean LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET plan_cache_mode=force_custom_plan SET work_mem=64MB SET lock_timeout=50ms;
 CREATE FUNCTION weir.relog(worker integer, outcome weir.outcome, reason text, known_lanes integer[], known_seqs bigint[]) RETURNS integer LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off;
 CREATE FUNCTION weir.rescue() RETURNS integer LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp;
 CREATE FUNCTION weir.resume(queue text) RETURNS boolean LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp;
 CREATE FUNCTION weir.retry(job_id bigint) RETURNS text LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp;
+CREATE FUNCTION weir.role_verifier(name text) RETURNS text LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path=pg_catalog, pg_temp;
 CREATE FUNCTION weir.rotate() RETURNS text LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp;
 CREATE FUNCTION weir.rotate_later(segment_bytes bigint DEFAULT 67108864) RETURNS text LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET lock_timeout=50ms;
+CREATE FUNCTION weir.rotate_messages() RETURNS text LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp;
 CREATE FUNCTION weir.segment_state(log text, segment integer) RETURNS text LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp;
 CREATE FUNCTION weir.set(name text, value text) RETURNS void LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp;
+CREATE FUNCTION weir.spans(from_xid xid8, snapshot pg_snapshot) RETURNS TABLE(low xid8, high xid8) LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp;
+CREATE FUNCTION weir.tick(after bigint, ids bigint DEFAULT NULL::bigint, seen pg_snapshot DEFAULT NULL::pg_snapshot, looks integer DEFAULT 1, pause double precision DEFAULT 0.003, patience integer DEFAULT 0, cuts boolean DEFAULT true, OUT seqs bigint[], OUT ats timestamp with time zone[], OUT counts integer[], OUT ids_now bigint, OUT seen_now pg_snapshot) RETURNS record LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET plan_cache_mode=force_generic_plan SET enable_seqscan=off;
 CREATE FUNCTION weir.tidy() RETURNS text LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET lock_timeout=50ms;
 CREATE FUNCTION weir.unclaimed(segment integer, lanes integer[]) RETURNS SETOF weir.job LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET enable_seqscan=off SET enable_bitmapscan=off;
 CREATE FUNCTION weir.watch(jobs bigint, control bigint, pending xid8[], looks integer DEFAULT 1, pause double precision DEFAULT 0.003, OUT jobs_now bigint, OUT control_now bigint, OUT running xid8[]) RETURNS record LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp;
@@ -337,40 +405,62 @@ CREATE FUNCTION weir.workers() RETURNS TABLE(id integer, name text, queues text[
 COMMENT ON COLUMN weir.batch.from_xid IS 'The smallest xid among its jobs: with to_xid, the greatest, it bounds the look-up of a job from its batch.';
 COMMENT ON COLUMN weir.batch.origin IS 'The segment it was made in; it tells the rows of one batch apart where reclaiming has carried them together.';
 COMMENT ON COLUMN weir.batch.pending IS 'Transactions that were in progress below the position; pending_after is the last id already taken of each.';
+COMMENT ON COLUMN weir.message.keep IS 'Deliver it even where its transaction has published the same before.';
+COMMENT ON COLUMN weir.tick.last_id IS 'The last id that had been drawn before the snapshot was taken.';
+COMMENT ON COLUMN weir.tick.segments IS 'A bit (1 << segment) for each segment that holds messages of it.';
 COMMENT ON FUNCTION weir.batch_of(integer,integer,xid8,bigint) IS 'The batch that handed out a job of one segment, found by bisection.';
+COMMENT ON FUNCTION weir.beat(text,text,bigint,integer) IS 'A hub''s sign of life, with the newest tick it has dispatched. Errors: 22023. Locks: none that others wait for. Isolation: any. Commits asynchronously.';
 COMMENT ON FUNCTION weir.cancel(bigint) IS 'Cancels a job: one that has not started will not (cancelled); of a running one its worker is told, which cancels its context (requested). Otherwise nothing is done and the job''s final state returned, or NULL for an unknown id. A job that starts while this commits is told like a running one. Locks: none that others wait for, but a second cancel of the same job. Isolation: any.';
 COMMENT ON FUNCTION weir.cancelled_among(bigint[]) IS 'Those of the ids that have been cancelled: a worker asks for what it runs when weir.control has moved.';
 COMMENT ON FUNCTION weir.check_isolation(text) IS 'Raises WR004 unless the transaction is READ COMMITTED: what the caller does relies on a new snapshot for each statement.';
 COMMENT ON FUNCTION weir.check_job(text,text,jsonb,integer,integer,jsonb) IS 'Raises 22023 with the offending value when a job is not well-formed. Locks: none. Isolation: any.';
+COMMENT ON FUNCTION weir.check_message(text,integer) IS 'Raises 22023 with the offending value when a message is not well-formed. Up to 8000 bytes are always allowed, so that small ones cost no look at the setting message_bytes. Locks: none. Isolation: any.';
 COMMENT ON FUNCTION weir.check_worker(integer) IS 'The queues of a worker; raises WR001 unless it was started and is not fenced. The caller holds the worker''s lock.';
 COMMENT ON FUNCTION weir.claim(integer,text[],integer[]) IS 'Hands the next jobs of the named queues to a worker: up to limits[i] of queues[i] (at most 960 of a lane in one call), priority by priority, each attempt in exactly one batch. A job returned as cancelled must not be run but recorded as cancelled. A paused or unknown queue gives nothing. Errors: WR001 (worker fenced or unknown), WR003 (positions ahead of the cluster), WR004 (not in READ COMMITTED autocommit), 55000 (the transaction is old: try again). Locks: advisory: claims (shared), the worker (shared), each lane with work (exclusive, to the end of the call). Commits asynchronously.';
 COMMENT ON FUNCTION weir.complete(integer,integer[],bigint[],integer[],bigint[]) IS 'Records attempts as completed, a flush at a time: lanes[i], seqs[i] name a batch, the next sizes[i] of ids are its jobs. One row a batch. May be repeated. In a transaction of the caller''s own, effects and completion commit together. Errors: 22023, WR001 (fenced), WR002 (not this worker''s batch, or not a job of it), WR004. Locks: advisory, shared: the worker, the segments; held to the commit. Isolation: READ COMMITTED.';
+COMMENT ON FUNCTION weir.cut() IS 'Cuts the next tick from what was committed since the last; false when there was nothing. The caller holds advisory step 4 and has published nothing itself. Errors: WR003. Isolation: READ COMMITTED.';
 COMMENT ON FUNCTION weir.end_attempt(integer,smallint,integer,bigint,xid8,xid8,bigint,weir.outcome,text,text,timestamp with time zone) IS 'Writes how one attempt ended and logs the attempt that follows, if one does. retried and lost become failed when the attempts are used up. The caller holds the batch and has seen that the attempt has no result.';
 COMMENT ON FUNCTION weir.enqueue(text,text,jsonb,integer,timestamp with time zone,integer,jsonb) IS 'Enqueues one job in the caller''s transaction and returns its id. It runs after the commit, never after a rollback; not before run_at if one is given. Errors: 22023 with the value. Locks: ROW EXCLUSIVE on the log; nothing another enqueue waits for. Isolation: any.';
 COMMENT ON FUNCTION weir.enqueue_many(jsonb) IS 'Enqueues up to 10000 jobs from a JSON array of objects with the argument names of enqueue as keys. Errors, locks, isolation: as enqueue.';
 COMMENT ON FUNCTION weir.enqueue_many(text[],text[],jsonb[],integer[],timestamp with time zone[],integer[],jsonb[]) IS 'Enqueues up to 10000 jobs from parallel arrays, all or none, and returns their ids in order. A NULL in an optional array means its default. Errors, locks, isolation: as enqueue.';
 COMMENT ON FUNCTION weir.fence(integer,text) IS 'Ends a worker: from the commit on it can neither claim nor record, and its unfinished attempts are logged again (or failed, if that was their last). Returns how many; NULL, and nothing done, while a transaction of the worker''s is recording; 0 if it was fenced before. Locks: advisory: the worker (exclusive, tried), claims (shared). Isolation: READ COMMITTED.';
 COMMENT ON FUNCTION weir.finish(integer,integer,bigint,bigint,weir.outcome,text,text,timestamp with time zone) IS 'Records how one attempt ended, with its error or output, and logs the next attempt, at run_at or at once, when it was retried, snoozed or released. False if the attempt has a result already: the call may be repeated (and gives WR002 once the segment has been reclaimed). Errors, locks, isolation: as complete; and its calls for one worker wait for each other, unless the outcome is completed.';
+COMMENT ON FUNCTION weir.fresh_queues(pg_snapshot) IS 'The queues for which jobs were committed since a snapshot, and the snapshot to ask with next. Locks: none. Isolation: READ COMMITTED.';
 COMMENT ON FUNCTION weir.give_back(integer,integer[],bigint[]) IS 'For a worker whose connection broke during a claim: logs again, as not started, what was handed to it in batches other than those it knows. Returns how many. Errors: WR001, WR004. Locks: advisory: the worker (exclusive, waiting at most 5 s), claims (shared). Isolation: READ COMMITTED.';
 COMMENT ON FUNCTION weir.has_ended(integer,integer,bigint,bigint) IS 'Whether an attempt has a result, or is no longer this worker''s: after a completion in a transaction of its handler''s the worker asks whether it was committed. Locks: ACCESS SHARE. Isolation: READ COMMITTED.';
 COMMENT ON FUNCTION weir.heartbeat(integer,integer,interval) IS 'Renews a worker''s lease; tells whether it is fenced, how many workers live, and how many of them share a queue with it. oldest is how long ago its oldest unfinished batch was claimed; it bounds how far back the rescuer looks. Locks: none that others wait for. Isolation: any. Commits asynchronously.';
 COMMENT ON FUNCTION weir.hold_batches(integer,integer[],bigint[]) IS 'Checks that the worker is not fenced and that the batches are its own, and keeps both so to the end of the transaction. A result lies in its batch''s segment: that segment''s lock, shared, keeps it from being reclaimed meanwhile; the look is repeated under the lock, for the batch may have been carried elsewhere before it was held. Errors: WR001, WR002, WR004.';
+COMMENT ON FUNCTION weir.hubs() IS 'The hubs that have shown a sign of life in the last five minutes; behind is how many ticks had been cut by then that it had not dispatched.';
 COMMENT ON FUNCTION weir.job_info(bigint) IS 'One job by id, in state available, running, later, completed, failed or cancelled. No row if the id is unknown or the job has gone with its segment. Locks: none that others wait for. Isolation: any.';
 COMMENT ON FUNCTION weir.jobs(text,text,integer) IS 'Jobs in one state: available in the order they will be claimed, later by run_at, the others newest first; at most so many. Locks: none that others wait for. Isolation: any.';
+COMMENT ON FUNCTION weir.newest_tick() IS 'The newest tick. Errors: WR003 (the log comes from another cluster and needs weir.rebase_messages). Locks: none. Isolation: any.';
+COMMENT ON FUNCTION weir.notify(text,text) IS 'weir.publish in the shape of PostgreSQL''s function of that name, to put in its place.';
+COMMENT ON FUNCTION weir.notify_callers() IS 'What in this database still sends PostgreSQL''s own notifications: functions, with the line that does, the triggers that call them, and rules. What applications send themselves is not seen here. Sees what the caller may see. Locks: none. Isolation: any.';
 COMMENT ON FUNCTION weir.pause(text) IS 'Pauses a queue from the commit on: nothing more of it is claimed; what runs, runs on. False if there is no such queue.';
 COMMENT ON FUNCTION weir.promote(integer) IS 'Copies due attempts from later into the log, at most so many past the cursor in one call; returns how many and when the next is due (NULL: none is known, or another session is promoting). Locks: advisory step 2 (tried). Isolation: READ COMMITTED. Commits asynchronously.';
+COMMENT ON FUNCTION weir.publish(text,text,boolean) IS 'Publishes a message with this transaction: it is delivered after the commit, to whoever subscribes to the channel, and not at all after a rollback, also of a savepoint. channel: 1 to 255 bytes. payload: up to message_bytes (default 1048576); null counts as empty. The same channel and payload in one transaction are delivered once, unless keep is true. Errors: 22023. Locks: none that another caller waits for. Isolation: any.';
+COMMENT ON FUNCTION weir.publish_bytes(text,bytea,boolean) IS 'weir.publish with a payload that is not text.';
+COMMENT ON FUNCTION weir.publish_drafts(text[],bytea[],boolean[]) IS 'For hubs: logs what several of its clients publish, each message for itself. Text must be in UTF-8. Errors: 22023. Locks: none that another caller waits for. Isolation: any.';
+COMMENT ON FUNCTION weir.publish_many(text[],text[],boolean) IS 'weir.publish for each pair of the arrays, in their order; returns how many. One bad message, and none is published. Errors: 22023. Locks: none that another caller waits for. Isolation: any.';
 COMMENT ON FUNCTION weir.queue_id(text) IS 'The id of a queue, made if the name is new. Locks: none that another caller waits for. Isolation: any.';
 COMMENT ON FUNCTION weir.queues() IS 'Queues: available counts at most 10000 of each priority, claimed is all that was ever handed out. Locks: none that others wait for. Isolation: any.';
+COMMENT ON FUNCTION weir.read(bigint,bigint,integer) IS 'The messages of a tick after a given id, in order of publishing: at most max_rows, and of a tick of more than 10000 about 8 MB at most. Errors: WR005 (truncated; the detail is the last tick that was), 22023. Locks: none that another caller waits for. Isolation: READ COMMITTED.';
 COMMENT ON FUNCTION weir.rebase() IS 'After a restore or a move into another cluster: logs every unfinished attempt again under this cluster''s transaction ids and starts from new positions; fences all workers of before. Returns how many attempts, or NULL when there was nothing to do. Workers call it by themselves. Locks: everything of Weir''s, ACCESS EXCLUSIVE, waiting at most 10 s for each. Isolation: READ COMMITTED.';
+COMMENT ON FUNCTION weir.rebase_messages() IS 'After a restore or a move into another cluster: logs messages that were in no tick yet again under this cluster''s transaction ids; what was in ticks is history that nobody can resume from, and goes. Returns how many, or NULL when there was nothing to do. Hubs call it by themselves. Locks: the messages'' tables, ACCESS EXCLUSIVE, waiting at most 10 s for each. Isolation: READ COMMITTED.';
 COMMENT ON FUNCTION weir.reclaim(integer) IS 'Empties a closed segment, carrying its unclaimed and running jobs, xid and id unchanged, with their batches, into the active one. False, and nothing done, when it is in use or too much of it is unfinished. Locks: advisory step 1 (tried), SHARE on the segment''s jobs (NOWAIT) during the look; then claims (exclusive, at most 50 ms of waiting), the segment (exclusive, tried), ACCESS EXCLUSIVE on its tables (NOWAIT).';
+COMMENT ON FUNCTION weir.reclaim_messages(integer,interval) IS 'Empties a closed segment of messages and ticks, when all of it has been in ticks, the last of them retention ago. False, and nothing done, when it is in use or too young. Locks: SHARE on the segment''s messages, advisory step 4 (tried), ACCESS EXCLUSIVE on its tables; never waits.';
 COMMENT ON FUNCTION weir.relog(integer,weir.outcome,text,integer[],bigint[]) IS 'Ends a worker''s unfinished attempts, but for those of the batches known, and logs those that follow. It looks back along each lane to where the worker''s last heartbeat says that nothing is unfinished. The caller holds the worker''s lock alone and keeps reclaiming out.';
 COMMENT ON FUNCTION weir.rescue() IS 'Fences workers that were silent past their lease and logs their unfinished attempts again; returns how many attempts. Locks: advisory step 1 (tried); see fence. Isolation: READ COMMITTED.';
 COMMENT ON FUNCTION weir.resume(text) IS 'Resumes a queue. False if there is no such queue.';
 COMMENT ON FUNCTION weir.retry(bigint) IS 'Logs another attempt of a job that completed, failed or was cancelled, and returns its new state; of any other, its state unchanged; NULL for an unknown id. Locks: a second retry of the same job waits. Isolation: READ COMMITTED.';
+COMMENT ON FUNCTION weir.role_verifier(text) IS 'The stored SCRAM verifier of a role that may log in, or NULL: hubs check passwords with it, as poolers do, without ever seeing one. For the role weir_hub alone. Errors: 42501. Locks: none. Isolation: any.';
 COMMENT ON FUNCTION weir.rotate() IS 'Takes the next step in the life of segments, if one is due: opens a free segment when the active one is a quarter of retention_bytes or half of retention old; reclaims the oldest closed one when retention has passed, or when no free one is left. Returns what it did, or NULL. Locks: advisory step 1 (tried); see reclaim.';
 COMMENT ON FUNCTION weir.rotate_later(bigint) IS 'Opens the next segment of later when the active one has reached segment_bytes, and gives back a closed one when all of it has been promoted, or, when space is needed, half of it, carrying the rest along unchanged. Returns what it did, or NULL. Locks: advisory step 2 (tried); ACCESS EXCLUSIVE on the segment, NOWAIT.';
+COMMENT ON FUNCTION weir.rotate_messages() IS 'Takes the next step in the life of message segments, if one is due: opens a free one when the active one is half of message_retention old or a quarter of message_retention_bytes; gives the oldest closed one back when its newest message was delivered message_retention ago, or when no free one is left. Returns what it did, or NULL. Errors: WR004 (not in autocommit). Locks: advisory step 5 (tried); see reclaim_messages.';
 COMMENT ON FUNCTION weir.segment_state(text,integer) IS 'opened, closed or reclaimed. A segment never used counts as reclaimed.';
-COMMENT ON FUNCTION weir.set(text,text) IS 'Changes a setting: retention (how long finished jobs can be looked at, default 1 day) or retention_bytes (what log and history may take together, default 4294967296; unfinished jobs are kept whatever they take). Errors: 22023.';
+COMMENT ON FUNCTION weir.set(text,text) IS 'Changes a setting: retention (how long finished jobs can be looked at, default 1 day), retention_bytes (what log and history may take together, default 4294967296; unfinished jobs are kept whatever they take), message_retention (how long a subscriber can resume from a position, default 1 hour), message_retention_bytes (what messages may take, default 1073741824) or message_bytes (the largest payload, default 1048576, at most 16777216). Errors: 22023.';
+COMMENT ON FUNCTION weir.spans(xid8,pg_snapshot) IS 'The stretches (low included, high not) of transactions from from_xid on that have ended in the snapshot. Looking only there, a scan never walks through the rows of one in progress.';
+COMMENT ON FUNCTION weir.tick(bigint,bigint,pg_snapshot,integer,double precision,integer,boolean) IS 'Returns the ticks after a given one, at most 100, and cuts the next if there is none and cuts is true. Looks up to so many times, pause seconds apart; ids and seen are what an earlier call returned: while nothing has been published or committed since then, only counters are looked at. A commit alone counts from look patience + 1 on. Errors: WR003 (see rebase_messages), WR004 (not in autocommit), WR005 (truncated; the detail is the last tick that was), 22023. Locks: advisory step 4 (tried). Isolation: READ COMMITTED. It holds a snapshot while it waits: at most 1 second.';
 COMMENT ON FUNCTION weir.tidy() IS 'One small chore at a time: summarises the BRIN indexes as far as their ranges are full, empties the heartbeat ring ahead of its turn, compacts the promoter''s cursor and the history of segments by TRUNCATE, and deletes what thousands of ended workers and cancellations have left. Returns what it did, or NULL. Locks: advisory step 3 (tried), ACCESS EXCLUSIVE NOWAIT on a table that it truncates.';
 COMMENT ON FUNCTION weir.unclaimed(integer,integer[]) IS 'The jobs in one segment that no batch has handed out yet: past the position, or of a pending transaction.';
 COMMENT ON FUNCTION weir.watch(bigint,bigint,xid8[],integer,double precision) IS 'For an idle worker: looks up to so many times, pause seconds apart, until the counters differ from those given or one of the pending transactions has ended; returns the counters, and after them the transactions in progress. jobs_now moves with every job logged, control_now with every cancellation and new queue, both even before the commit. Errors: 22023. Locks: none that others wait for. Isolation: READ COMMITTED. It holds a snapshot while it waits: at most 1 second.';
@@ -378,22 +468,30 @@ COMMENT ON FUNCTION weir.worker_start(text,text[],interval) IS 'Registers a work
 COMMENT ON FUNCTION weir.workers() IS 'Workers, newest first: alive, silent (past their lease, about to be fenced) or ended, with the reason. Locks: none that others wait for.';
 COMMENT ON SEQUENCE weir.active_job IS 'The segment that new jobs are logged in.';
 COMMENT ON SEQUENCE weir.active_later IS 'The segment that jobs for later are logged in.';
+COMMENT ON SEQUENCE weir.active_message IS 'The segment that new messages are logged in.';
 COMMENT ON SEQUENCE weir.control IS 'Counts what running workers must hear of: cancellations, pauses, new queues.';
 COMMENT ON SEQUENCE weir.job_id IS 'Job ids. Its last_value also tells an idle worker whether anything was enqueued since it last looked.';
+COMMENT ON SEQUENCE weir.message_id IS 'Message ids. Its last_value also tells a hub whether anything was published since it last looked.';
+COMMENT ON SEQUENCE weir.tick_floor IS 'Ticks up to this one can no longer be read: messages of theirs have been truncated.';
+COMMENT ON SEQUENCE weir.tick_seq IS 'The newest tick, or one ahead of it while that is being committed.';
 COMMENT ON TABLE weir.batch IS 'A slice of a lane and who works it, one row for each segment its jobs are in. The newest batch of a lane holds its position, its pending transactions and the total handed out.';
 COMMENT ON TABLE weir.cancel IS 'Tombstones: jobs that must not start, or must stop.';
 COMMENT ON TABLE weir.heartbeat IS 'A ring of three, five minutes each, truncated before its turn. oldest is when the worker''s oldest unfinished batch was claimed.';
+COMMENT ON TABLE weir.hub_beat IS 'Hubs'' signs of life, and the newest tick each has dispatched: a ring of three, five minutes each, truncated before its turn.';
 COMMENT ON TABLE weir.job IS 'The log: one row for each attempt, with the transaction that logged it.';
 COMMENT ON TABLE weir.later IS 'Attempts with a run_at in the future: scheduled, retried, snoozed. The promoter copies them into the log when they are due.';
+COMMENT ON TABLE weir.message IS 'The log of messages, with the transaction that published each. A payload that is not binary is text in UTF-8.';
 COMMENT ON TABLE weir.promotion IS 'The promoter''s cursor, newest row: everything in later up to (due, due_id) that snapshot could see has been promoted.';
 COMMENT ON TABLE weir.queue IS 'Queues by name. lane = id * 4 + priority - 1. A name may have several ids: two transactions that first use a name at the same time make one each rather than wait for one another.';
 COMMENT ON TABLE weir.result IS 'How attempts ended: a row for each flush, batch and outcome. It lies in its batch''s segment.';
 COMMENT ON TABLE weir.segment IS 'What happened to segments, insert-only. The newest event of a segment is its state.';
 COMMENT ON TABLE weir.setting IS 'Settings, changed by an operator: retention, retention_bytes; and the cluster this log belongs to.';
+COMMENT ON TABLE weir.tick IS 'A batch of messages: those of the transactions that its snapshot sees and that of the tick before did not. They are the transactions from from_xid up to the snapshot''s xmax that are not in progress in it, and the late ones, which were in progress before.';
 COMMENT ON TABLE weir.worker IS 'A row (fenced false) when a worker starts, another (fenced true) when it stops or is fenced. Never updated.';
 COMMENT ON TYPE weir.job_look IS 'A job as its newest attempt stands. error is why the last attempt ended as it did; errors are those of all attempts still kept, oldest first.';
 COMMENT ON TYPE weir.outcome IS 'How an attempt ended. completed, failed and cancelled are final; retried, snoozed, released (handed back unstarted) and lost (its worker died) are followed by another attempt.';
 
+GRANT EXECUTE ON FUNCTION weir.beat(text,text,bigint,integer) TO weir_hub;
 GRANT EXECUTE ON FUNCTION weir.cancel(bigint) TO weir_operate;
 GRANT EXECUTE ON FUNCTION weir.cancelled_among(bigint[]) TO weir_operate, weir_work;
 GRANT EXECUTE ON FUNCTION weir.claim(integer,text[],integer[]) TO weir_operate, weir_work;
@@ -403,23 +501,37 @@ GRANT EXECUTE ON FUNCTION weir.enqueue_many(jsonb) TO weir_enqueue, weir_operate
 GRANT EXECUTE ON FUNCTION weir.enqueue_many(text[],text[],jsonb[],integer[],timestamp with time zone[],integer[],jsonb[]) TO weir_enqueue, weir_operate, weir_work;
 GRANT EXECUTE ON FUNCTION weir.fence(integer,text) TO weir_operate, weir_work;
 GRANT EXECUTE ON FUNCTION weir.finish(integer,integer,bigint,bigint,weir.outcome,text,text,timestamp with time zone) TO weir_operate, weir_work;
+GRANT EXECUTE ON FUNCTION weir.fresh_queues(pg_snapshot) TO weir_hub;
 GRANT EXECUTE ON FUNCTION weir.give_back(integer,integer[],bigint[]) TO weir_operate, weir_work;
 GRANT EXECUTE ON FUNCTION weir.has_ended(integer,integer,bigint,bigint) TO weir_operate, weir_work;
 GRANT EXECUTE ON FUNCTION weir.heartbeat(integer,integer,interval) TO weir_operate, weir_work;
+GRANT EXECUTE ON FUNCTION weir.hubs() TO weir_operate;
 GRANT EXECUTE ON FUNCTION weir.job_info(bigint) TO weir_operate, weir_work;
 GRANT EXECUTE ON FUNCTION weir.jobs(text,text,integer) TO weir_operate;
+GRANT EXECUTE ON FUNCTION weir.newest_tick() TO weir_hub, weir_operate, weir_subscribe;
+GRANT EXECUTE ON FUNCTION weir.notify(text,text) TO weir_hub, weir_operate, weir_publish;
+GRANT EXECUTE ON FUNCTION weir.notify_callers() TO weir_operate;
 GRANT EXECUTE ON FUNCTION weir.pause(text) TO weir_operate;
 GRANT EXECUTE ON FUNCTION weir.promote(integer) TO weir_operate, weir_work;
+GRANT EXECUTE ON FUNCTION weir.publish(text,text,boolean) TO weir_hub, weir_operate, weir_publish;
+GRANT EXECUTE ON FUNCTION weir.publish_bytes(text,bytea,boolean) TO weir_hub, weir_operate, weir_publish;
+GRANT EXECUTE ON FUNCTION weir.publish_drafts(text[],bytea[],boolean[]) TO weir_hub;
+GRANT EXECUTE ON FUNCTION weir.publish_many(text[],text[],boolean) TO weir_hub, weir_operate, weir_publish;
 GRANT EXECUTE ON FUNCTION weir.queues() TO weir_operate;
+GRANT EXECUTE ON FUNCTION weir.read(bigint,bigint,integer) TO weir_hub, weir_operate, weir_subscribe;
 GRANT EXECUTE ON FUNCTION weir.rebase() TO weir_operate, weir_work;
+GRANT EXECUTE ON FUNCTION weir.rebase_messages() TO weir_hub, weir_operate, weir_subscribe;
 GRANT EXECUTE ON FUNCTION weir.rescue() TO weir_operate, weir_work;
 GRANT EXECUTE ON FUNCTION weir.resume(text) TO weir_operate;
 GRANT EXECUTE ON FUNCTION weir.retry(bigint) TO weir_operate;
+GRANT EXECUTE ON FUNCTION weir.role_verifier(text) TO weir_hub;
 GRANT EXECUTE ON FUNCTION weir.rotate() TO weir_operate, weir_work;
 GRANT EXECUTE ON FUNCTION weir.rotate_later(bigint) TO weir_operate, weir_work;
+GRANT EXECUTE ON FUNCTION weir.rotate_messages() TO weir_hub, weir_operate, weir_subscribe, weir_work;
 GRANT EXECUTE ON FUNCTION weir.set(text,text) TO weir_operate;
+GRANT EXECUTE ON FUNCTION weir.tick(bigint,bigint,pg_snapshot,integer,double precision,integer,boolean) TO weir_hub, weir_operate, weir_subscribe;
 GRANT EXECUTE ON FUNCTION weir.tidy() TO weir_operate, weir_work;
-GRANT EXECUTE ON FUNCTION weir.watch(bigint,bigint,xid8[],integer,double precision) TO weir_operate, weir_work;
+GRANT EXECUTE ON FUNCTION weir.watch(bigint,bigint,xid8[],integer,double precision) TO weir_hub, weir_operate, weir_work;
 GRANT EXECUTE ON FUNCTION weir.worker_start(text,text[],interval) TO weir_operate, weir_work;
 GRANT EXECUTE ON FUNCTION weir.workers() TO weir_operate;
 GRANT SELECT ON weir.available_jobs TO weir_operate;

@@ -6,11 +6,13 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// SQLSTATEs that Weir's functions raise (class WR), listed in 0003_claim.sql and 0004_record.sql.
+// SQLSTATEs that Weir's functions raise (class WR), listed in 0003_claim.sql, 0004_record.sql and 0012_tick.sql.
 const (
 	codeFenced = "WR001"
 	codeLost   = "WR002"
 	codeMoved  = "WR003"
+
+	codeTruncated = "WR005"
 )
 
 func code(err error) string {
@@ -63,3 +65,6 @@ func isStatementLost(err error) bool {
 	c := code(err)
 	return c == "26000" || c == "42P05"
 }
+
+// IsBadArgument: the function refused what it was given.
+func IsBadArgument(err error) bool { return code(err) == "22023" }

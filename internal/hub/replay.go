@@ -1,0 +1,207 @@
+package hub
+
+import (
+	"context"
+	"errors"
+	"time"
+)
+
+// Resume delivers, of the filters, what is behind the position, and from there on what comes, with nothing missing and nothing twice.
+// What is no longer in the log becomes a gap event. It is for a subscriber that has no filters yet. It returns at once; what it starts
+// ends with the subscriber. While it reads history it waits for the sink, so a client may take as long as it takes.
+func (s *Subscriber) Resume(ctx context.Context, after Position, filters ...Filter) error {
+	if err := s.hub.want(ctx, filters); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	s.mu.Lock()
+	err := s.ended
+	if err == nil {
+		s.busy, s.stopReplay, s.settled, s.at, s.delivered = true, cancel, make(chan struct{}), after, after
+	}
+	s.mu.Unlock()
+	if err != nil {
+		cancel()
+		s.hub.unwant(filters...)
+		return err
+	}
+	go func() {
+		defer cancel()
+		s.replay(ctx, filters)
+	}()
+	return nil
+}
+
+// replay brings the subscriber up to the present, then goes on as its flush.
+func (s *Subscriber) replay(ctx context.Context, filters []Filter) {
+	r := replay{Subscriber: s, filters: filters}
+	err := s.hub.untilReady(ctx)
+	for joined := false; err == nil && !joined; {
+		joined, err = r.step(ctx)
+	}
+	s.mu.Lock()
+	s.stopReplay = nil
+	close(s.settled)
+	s.mu.Unlock()
+	if err != nil {
+		s.hub.unwant(filters...)
+		s.end(err)
+	}
+	s.flush()
+}
+
+// replay is a subscriber on its way to the present. Its position is s.at, which nobody else moves meanwhile.
+type replay struct {
+	*Subscriber
+	filters []Filter
+	known   bool // the position is ahead of this hub, but not of the log: another hub is ahead
+}
+
+// step delivers a stretch of history, or joins the present.
+func (r *replay) step(ctx context.Context) (joined bool, err error) {
+	parts, joined, err := r.inMemory()
+	if joined || err != nil {
+		return joined, err
+	}
+	if parts == nil {
+		parts, err = r.read(ctx)
+	}
+	var truncated *TruncatedError
+	switch {
+	case errors.As(err, &truncated):
+		return false, r.deliver([]Event{{Gap: Gap{From: r.at, To: truncated.From, Reason: Truncated}}}, truncated.From)
+	case ctx.Err() != nil:
+		return false, ctx.Err()
+	case err != nil || len(parts) == 0 && !r.known:
+		// The database can't be reached, or this hub reads a standby that lags.
+		return false, sleep(ctx, retryAfter)
+	}
+	for _, p := range parts {
+		var events []Event
+		for _, m := range p.Messages {
+			if r.at.Before(m.Position) && match(r.filters, m.Channel) {
+				events = append(events, Event{Message: m})
+			}
+		}
+		if err := r.deliver(events, p.after()); err != nil {
+			return false, err
+		}
+	}
+	return false, nil
+}
+
+// inMemory returns the next part that is in the ring. When all that is left fits into the queue, it queues it, enters the subscriber
+// into the index in the same moment, and says that it has joined.
+func (r *replay) inMemory() (parts []*Part, joined bool, err error) {
+	h := r.hub
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if !r.at.Before(h.newest) {
+		if r.at != h.newest && !r.known {
+			return nil, false, nil
+		}
+		// What comes up to the position is dropped by push.
+		return nil, true, r.join()
+	}
+	found, ok := h.ring.behind(r.at, r.filters)
+	if !ok {
+		return nil, false, nil
+	}
+	if !r.fits(found) {
+		return found[:1], false, nil // parts are not changed: they may be read without the lock
+	}
+	if err := r.join(); err != nil {
+		return nil, false, err
+	}
+	r.enqueue(found, h.newest)
+	return nil, true, nil
+}
+
+// join enters the subscriber into the index: from now on it is like others. The caller holds Hub.mu.
+func (r *replay) join() error {
+	if err := r.attach(r.filters); err != nil {
+		return err
+	}
+	r.mu.Lock()
+	r.stopReplay = nil
+	r.mu.Unlock()
+	return nil
+}
+
+// fits tells whether the parts' messages fit into the queue.
+func (r *replay) fits(parts []*Part) bool {
+	bytes := 0
+	for _, p := range parts {
+		bytes += p.bytes()
+		if bytes > r.limit {
+			return false
+		}
+	}
+	return true
+}
+
+// enqueue queues history. Nobody else queues meanwhile: the caller holds Hub.mu.
+func (r *replay) enqueue(parts []*Part, newest Position) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, p := range parts {
+		for _, m := range p.Messages {
+			if r.at.Before(m.Position) && match(r.filters, m.Channel) {
+				r.queue = append(r.queue, Event{Message: m})
+				r.bytes += m.size()
+			}
+		}
+	}
+	r.at = newest
+}
+
+// read returns a stretch of history from the database. A position that is ahead of the log itself is not of this log: the
+// subscriber gets a gap up to the present.
+func (r *replay) read(ctx context.Context) ([]*Part, error) {
+	h := r.hub
+	select {
+	case h.reads <- struct{}{}:
+		defer func() { <-h.reads }()
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	if newest := h.Position(); !r.at.Before(newest) {
+		logged, err := h.source.Newest(ctx)
+		if err != nil {
+			return nil, err
+		}
+		if r.known = !logged.Before(r.at); r.known {
+			return nil, nil
+		}
+		return nil, r.deliver([]Event{{Gap: Gap{From: r.at, To: newest, Reason: Unknown}}}, newest)
+	}
+	return h.source.Read(ctx, r.at)
+}
+
+// deliver hands events to the sink and moves the subscriber on.
+func (r *replay) deliver(events []Event, to Position) error {
+	for len(events) > 0 {
+		n := min(len(events), most)
+		if err := r.sink.Deliver(events[:n]); err != nil {
+			return err
+		}
+		r.hub.stats.delivered.Add(int64(n))
+		events = events[n:]
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.at, r.delivered = to, to
+	return r.ended
+}
+
+// sleep waits, and returns ctx's error if it ends first.
+func sleep(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}

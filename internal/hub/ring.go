@@ -1,0 +1,47 @@
+package hub
+
+import "sort"
+
+// ring holds the newest parts, in order and without a hole, up to a limit in bytes. Hub.mu guards it; parts are never changed.
+type ring struct {
+	parts []*Part
+	bytes int
+	limit int
+}
+
+func (r *ring) add(p *Part) {
+	r.parts = append(r.parts, p)
+	r.bytes += p.bytes()
+	drop := 0
+	for r.bytes > r.limit && drop < len(r.parts)-1 {
+		r.bytes -= r.parts[drop].bytes()
+		r.parts[drop] = nil
+		drop++
+	}
+	// Appending moves the slice on in its array, which is made anew when it is full: amortised, nothing is copied twice.
+	r.parts = r.parts[drop:]
+}
+
+func (r *ring) clear() {
+	clear(r.parts)
+	r.parts, r.bytes = nil, 0
+}
+
+// behind returns the parts that hold what is behind the position, and false when the ring does not reach back to it, or holds not
+// all of the filters' messages.
+func (r *ring) behind(at Position, filters []Filter) ([]*Part, bool) {
+	i := sort.Search(len(r.parts), func(i int) bool { return at.Before(r.parts[i].after()) })
+	found := r.parts[i:]
+	if len(found) == 0 {
+		return nil, false
+	}
+	if at.Before(Position{Tick: found[0].Tick, Index: found[0].First - 1}) {
+		return nil, false
+	}
+	for _, p := range found {
+		if p.Covers != nil && !p.Covers.Covers(filters) {
+			return nil, false
+		}
+	}
+	return found, true
+}

@@ -1,0 +1,291 @@
+package hub
+
+import (
+	"context"
+	"errors"
+	"sync"
+)
+
+// Sink is where one subscriber's events go. The hub never calls a sink twice at once.
+type Sink interface {
+	// Deliver writes events out, in order, with one write if it can. It may block for as long as the client takes: only this
+	// subscriber waits. An error ends the subscriber. The slice is the hub's again when Deliver returns.
+	Deliver(events []Event) error
+	// Close is called once, when the hub ends the subscriber: with ErrSlow, ErrClosed, or what Deliver returned. It must make a
+	// Deliver that blocks return, and may come while one does.
+	Close(err error)
+}
+
+// Why the hub ends a subscriber.
+var (
+	ErrSlow   = errors.New("the subscriber did not keep up: more is queued for it than its limit")
+	ErrClosed = errors.New("the hub is closing")
+	errLeft   = errors.New("the subscriber has left")
+)
+
+// Policy is what happens to a subscriber that does not keep up.
+type Policy uint8
+
+const (
+	CutOff    Policy = iota // it is ended, and may resume where it was
+	SkipAhead               // what is queued is dropped, and a gap tells of it
+)
+
+// Options are a subscriber's.
+type Options struct {
+	MaxBytes int    // what may be queued for it; 0: 1 MiB
+	Slow     Policy // what happens past that; the default is CutOff
+}
+
+const defaultMaxBytes = 1 << 20
+
+// Subscriber is one connection's place at the hub. Its methods may be called at any time, also by its own sink.
+type Subscriber struct {
+	hub    *Hub
+	sink   Sink
+	limit  int
+	policy Policy
+
+	places map[*members]int32 // where it stands in each list of the index; guarded by Hub.mu
+	marked uint64             // the last message given to it, so that two filters give it once; guarded by Hub.dispatching
+
+	mu         sync.Mutex
+	queue      []Event
+	bytes      int
+	at         Position // up to here everything has been queued or is not for it: what comes again is dropped
+	delivered  Position // up to here Deliver has returned
+	busy       bool     // a goroutine delivers, or replays
+	paused     bool
+	ended      error
+	stopReplay context.CancelFunc // nil: no replay is under way
+	settled    chan struct{}      // closed when the replay has ended; nil: there was none
+}
+
+// Subscribe adds filters. Every message on them that is published after it returns will be delivered. It waits for a Resume to settle.
+func (s *Subscriber) Subscribe(ctx context.Context, filters ...Filter) error {
+	if err := s.hub.untilReady(ctx); err != nil {
+		return err
+	}
+	if err := s.Settle(ctx); err != nil {
+		return err
+	}
+	if err := s.hub.want(ctx, filters); err != nil {
+		return err
+	}
+	s.hub.mu.Lock()
+	err := s.attach(filters)
+	s.hub.mu.Unlock()
+	if err != nil {
+		s.hub.unwant(filters...)
+	}
+	return err
+}
+
+// attach enters the subscriber into the lists of filters that the source has been asked for. The caller holds Hub.mu.
+func (s *Subscriber) attach(filters []Filter) error {
+	if err := s.Err(); err != nil {
+		return err
+	}
+	for _, f := range filters {
+		if !s.hub.index.add(s, f) {
+			s.hub.unwant(f) // it is counted already
+		}
+	}
+	return nil
+}
+
+// Settle waits until a Resume that is under way has reached the present: until then its filters stand.
+func (s *Subscriber) Settle(ctx context.Context) error {
+	s.mu.Lock()
+	settled := s.settled
+	s.mu.Unlock()
+	if settled == nil {
+		return nil
+	}
+	select {
+	case <-settled:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// Unsubscribe takes filters away; those it does not have are no error. What is queued already is still delivered. Settle first.
+func (s *Subscriber) Unsubscribe(filters ...Filter) {
+	s.hub.mu.Lock()
+	defer s.hub.mu.Unlock()
+	for _, f := range filters {
+		if s.hub.index.remove(s, f) {
+			s.hub.unwant(f)
+		}
+	}
+}
+
+// Pause holds deliveries back until Resume: what comes meanwhile is queued, within the limit. A Deliver that has begun goes on.
+func (s *Subscriber) Pause() {
+	s.mu.Lock()
+	s.paused = true
+	s.mu.Unlock()
+}
+
+// Continue ends a Pause.
+func (s *Subscriber) Continue() {
+	s.mu.Lock()
+	s.paused = false
+	start := s.wake()
+	s.mu.Unlock()
+	if start {
+		go s.flush()
+	}
+}
+
+// Position is where the subscriber stands: of its channels, everything up to it has been delivered, and Deliver has returned.
+// Who resumes there misses nothing.
+func (s *Subscriber) Position() Position {
+	s.hub.mu.RLock()
+	newest := s.hub.newest
+	s.hub.mu.RUnlock()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.stopReplay == nil && !s.busy && len(s.queue) == 0 {
+		s.delivered = later(s.delivered, later(s.at, newest))
+	}
+	return s.delivered
+}
+
+// Err is why the subscriber has ended; nil while it lives.
+func (s *Subscriber) Err() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.ended
+}
+
+// Leave ends the subscriber. Its sink is not closed; a Deliver may be under way when Leave returns.
+func (s *Subscriber) Leave() { s.end(errLeft) }
+
+func (s *Subscriber) end(reason error) {
+	s.mu.Lock()
+	if s.ended != nil {
+		s.mu.Unlock()
+		return
+	}
+	s.ended = reason
+	s.queue, s.bytes = nil, 0
+	stop := s.stopReplay
+	s.mu.Unlock()
+	if stop != nil {
+		stop()
+	}
+	s.hub.drop(s)
+	if reason != errLeft {
+		s.sink.Close(reason)
+	}
+}
+
+// push queues a message, and tells whether flush must be started and whether the subscriber has to be ended as slow. A logged message at or before
+// the subscriber's position is dropped: it has had it.
+func (s *Subscriber) push(m *Message) (start, slow bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ended != nil {
+		return false, false
+	}
+	if !m.Position.IsZero() {
+		if !s.at.Before(m.Position) {
+			return false, false
+		}
+		defer func() { s.at = m.Position }()
+	}
+	if len(s.queue) > 0 && s.bytes+m.size() > s.limit {
+		if s.policy == CutOff {
+			return false, true
+		}
+		s.skip(m)
+		return s.wake(), false
+	}
+	s.queue = append(s.queue, Event{Message: m})
+	s.bytes += m.size()
+	return s.wake(), false
+}
+
+// skip replaces what is queued, and m, by a gap.
+func (s *Subscriber) skip(m *Message) {
+	gap := Gap{From: s.at, To: m.Position, Reason: Slow}
+	if gap.To.IsZero() {
+		gap.To = s.at
+	}
+	if first := s.queue[0]; first.Message == nil {
+		gap.From = first.Gap.From // a gap follows a gap: one that spans both
+	} else if at := first.Message.Position; !at.IsZero() {
+		gap.From = Position{Tick: at.Tick, Index: at.Index - 1}
+	}
+	clear(s.queue)
+	s.queue = append(s.queue[:0], Event{Gap: gap})
+	s.bytes = 0
+	s.hub.stats.skipped.Add(1)
+}
+
+// pushGap queues a gap.
+func (s *Subscriber) pushGap(gap Gap) (start bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	// A replay meets the gap itself, and has still to deliver what lies before it.
+	if s.ended != nil || s.stopReplay != nil || !s.at.Before(gap.To) {
+		return false
+	}
+	s.queue = append(s.queue, Event{Gap: gap})
+	s.at = gap.To
+	return s.wake()
+}
+
+// wake tells whether the caller must start flush. The caller holds mu.
+func (s *Subscriber) wake() bool {
+	if s.busy || s.paused || s.ended != nil || len(s.queue) == 0 {
+		return false
+	}
+	s.busy = true
+	return true
+}
+
+// most events are handed to a sink at a time, so that what it makes of them stays of a bounded size.
+const most = 512
+
+// flush hands over what is queued until nothing is. Who set busy runs it, in a goroutine that ends by itself.
+func (s *Subscriber) flush() {
+	var events []Event
+	var delivered Position
+	for {
+		s.mu.Lock()
+		s.delivered = later(s.delivered, delivered)
+		if s.ended != nil || s.paused || len(s.queue) == 0 {
+			s.busy = false
+			if len(s.queue) == 0 {
+				s.queue = nil
+			}
+			s.mu.Unlock()
+			return
+		}
+		if len(s.queue) <= most {
+			events, s.queue = s.queue, events[:0]
+			s.bytes = 0
+		} else {
+			events = append(events[:0], s.queue[:most]...)
+			for _, e := range events {
+				if e.Message != nil {
+					s.bytes -= e.Message.size()
+				}
+			}
+			s.queue = append(s.queue[:0], s.queue[most:]...)
+		}
+		s.mu.Unlock()
+		if err := s.sink.Deliver(events); err != nil {
+			s.end(err)
+			continue
+		}
+		s.hub.stats.delivered.Add(int64(len(events)))
+		for _, e := range events {
+			delivered = later(delivered, e.Position())
+		}
+		clear(events)
+	}
+}

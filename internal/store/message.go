@@ -1,0 +1,185 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+const (
+	sqlTick     = `SELECT seqs, ats, counts, ids_now, seen_now::text FROM weir.tick($1, $2, $3::text::pg_snapshot, $4, $5, $6, $7)`
+	sqlRead     = `SELECT id, xid::text::bigint, channel, payload, is_binary, keep FROM weir.read($1, $2, $3)`
+	sqlReadMany = `SELECT t.seq, r.id, r.xid::text::bigint, r.channel, r.payload, r.is_binary, r.keep
+		FROM unnest($1::bigint[]) t(seq) CROSS JOIN LATERAL weir.read(t.seq, 0, $2) r ORDER BY t.seq, r.id`
+	sqlNewestTick     = `SELECT weir.newest_tick()`
+	sqlRebaseMessages = `SELECT weir.rebase_messages()`
+	sqlRotateMessages = `SELECT coalesce(weir.rotate_messages(), '')`
+	sqlPublish        = `SELECT weir.publish($1, $2, $3)`
+	sqlPublishBytes   = `SELECT weir.publish_bytes($1, $2, $3)`
+	sqlPublishDrafts  = `SELECT weir.publish_drafts($1, $2, $3)`
+	sqlBeat           = `SELECT weir.beat($1, $2, $3, $4)`
+	sqlFreshQueues    = `SELECT names, seen_now::text FROM weir.fresh_queues($1::text::pg_snapshot)`
+	sqlSnapshot       = `SELECT pg_current_snapshot()::text`
+	sqlVerifier       = `SELECT coalesce(weir.role_verifier($1), '')`
+	sqlServerVersion  = `SHOW server_version`
+)
+
+// Tick is a tick's header.
+type Tick struct {
+	Seq   int64
+	At    time.Time
+	Count int32
+}
+
+// Seen is what a look for ticks saw: while nothing has changed since, the next look touches no table. The zero value makes it look.
+type Seen struct {
+	ids      *int64
+	snapshot *string
+}
+
+// TickLook says how to look for ticks.
+type TickLook struct {
+	Looks    int           // at most
+	Pause    time.Duration // between them
+	Patience int           // looks before a commit alone, with nothing published since, makes it look into the tables
+	Cut      bool          // cut the next tick if there is none
+}
+
+// Ticks returns the ticks after a given one, and what to look with next.
+func (s *Store) Ticks(ctx context.Context, after int64, seen Seen, look TickLook) ([]Tick, Seen, error) {
+	var seqs []int64
+	var ats []time.Time
+	var counts []int32
+	var now Seen
+	err := s.row(ctx, sqlTick, []any{after, seen.ids, seen.snapshot, look.Looks, look.Pause.Seconds(), look.Patience, look.Cut},
+		&seqs, &ats, &counts, &now.ids, &now.snapshot)
+	if err != nil {
+		return nil, Seen{}, err
+	}
+	ticks := make([]Tick, len(seqs))
+	for i := range seqs {
+		ticks[i] = Tick{Seq: seqs[i], At: ats[i], Count: counts[i]}
+	}
+	return ticks, now, nil
+}
+
+// Published tells whether more ids had been drawn at this look than at an earlier one, as far as both know.
+func (s Seen) Published(earlier Seen) bool {
+	return s.ids == nil || earlier.ids == nil || *s.ids != *earlier.ids
+}
+
+// Message is a row of the log.
+type Message struct {
+	ID      int64
+	XID     int64
+	Channel string
+	Payload []byte
+	Binary  bool
+	Keep    bool
+}
+
+// ReadTick returns messages of a tick behind an id, in order: at most most of them, and not all of a tick that is larger than that.
+func (s *Store) ReadTick(ctx context.Context, tick, afterID int64, most int) ([]Message, error) {
+	return rows(ctx, s, sqlRead, []any{tick, afterID, most}, scanMessage)
+}
+
+func scanMessage(row pgx.CollectableRow) (m Message, err error) {
+	err = row.Scan(&m.ID, &m.XID, &m.Channel, &m.Payload, &m.Binary, &m.Keep)
+	return m, err
+}
+
+// ReadTicks reads several ticks, each whole, in one round trip. They must be small enough for it.
+func (s *Store) ReadTicks(ctx context.Context, ticks []Tick, most int) ([][]Message, error) {
+	seqs := make([]int64, len(ticks))
+	place := make(map[int64]int, len(ticks))
+	for i, t := range ticks {
+		seqs[i], place[t.Seq] = t.Seq, i
+	}
+	type row struct {
+		tick int64
+		Message
+	}
+	found, err := rows(ctx, s, sqlReadMany, []any{seqs, most}, func(r pgx.CollectableRow) (m row, err error) {
+		err = r.Scan(&m.tick, &m.ID, &m.XID, &m.Channel, &m.Payload, &m.Binary, &m.Keep)
+		return m, err
+	})
+	all := make([][]Message, len(ticks))
+	for _, m := range found {
+		all[place[m.tick]] = append(all[place[m.tick]], m.Message)
+	}
+	return all, err
+}
+
+// NewestTick returns the newest tick's number.
+func (s *Store) NewestTick(ctx context.Context) (seq int64, err error) {
+	err = s.row(ctx, sqlNewestTick, nil, &seq)
+	return seq, err
+}
+
+// RebaseMessages starts the log of messages anew in another cluster; nil: there was no need.
+func (s *Store) RebaseMessages(ctx context.Context) (relogged *int64, err error) {
+	err = s.row(ctx, sqlRebaseMessages, nil, &relogged)
+	return relogged, err
+}
+
+// RotateMessages takes the next step in the life of message segments and says which, or "".
+func (s *Store) RotateMessages(ctx context.Context) (did string, err error) {
+	err = s.row(ctx, sqlRotateMessages, nil, &did)
+	return did, err
+}
+
+// Publish publishes a text.
+func Publish(ctx context.Context, q Querier, channel, payload string, keep bool) error {
+	return q.QueryRow(ctx, sqlPublish, channel, payload, keep).Scan(nil)
+}
+
+// PublishBytes publishes what is not text.
+func PublishBytes(ctx context.Context, q Querier, channel string, payload []byte, keep bool) error {
+	return q.QueryRow(ctx, sqlPublishBytes, channel, payload, keep).Scan(nil)
+}
+
+// PublishDrafts logs messages of several publishers in one transaction.
+func (s *Store) PublishDrafts(ctx context.Context, channels []string, payloads [][]byte, binaries []bool) error {
+	return s.exec(ctx, sqlPublishDrafts, channels, payloads, binaries)
+}
+
+// Beat is a hub's sign of life.
+func (s *Store) Beat(ctx context.Context, hub, address string, tick int64, subscribers int) error {
+	return s.exec(ctx, sqlBeat, hub, address, tick, subscribers)
+}
+
+// FreshQueues returns the queues for which jobs were committed since a snapshot ("": from now on), and the snapshot to ask with next.
+func (s *Store) FreshQueues(ctx context.Context, since string) (queues []string, now string, err error) {
+	if since == "" {
+		err = s.row(ctx, sqlSnapshot, nil, &now)
+		return nil, now, err
+	}
+	err = s.row(ctx, sqlFreshQueues, []any{since}, &queues, &now)
+	return queues, now, err
+}
+
+// Verifier returns a role's stored password verifier, "" when it may not log in with one.
+func (s *Store) Verifier(ctx context.Context, role string) (verifier string, err error) {
+	err = s.row(ctx, sqlVerifier, []any{role}, &verifier)
+	return verifier, err
+}
+
+// ServerVersion is what the server says it is.
+func (s *Store) ServerVersion(ctx context.Context) (version string, err error) {
+	err = s.row(ctx, sqlServerVersion, nil, &version)
+	return version, err
+}
+
+// TruncatedUpTo returns the last tick that can no longer be read, when that is what the error says.
+func TruncatedUpTo(err error) (tick int64, ok bool) {
+	var pg *pgconn.PgError
+	if !errors.As(err, &pg) || pg.Code != codeTruncated {
+		return 0, false
+	}
+	tick, convErr := strconv.ParseInt(pg.Detail, 10, 64)
+	return tick, convErr == nil
+}

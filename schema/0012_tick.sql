@@ -1,0 +1,250 @@
+-- Ticks: batches of messages, cut through snapshots. A tick holds whole transactions: those that its snapshot sees and the snapshot of
+-- the tick before did not. So no transaction that commits late is lost, nobody waits for the oldest one, and a tick is described by two
+-- snapshots, whatever it holds. (PgQ cut its batches so in 2007; its readers need no more than the snapshots either.)
+
+CREATE FUNCTION weir.spans(from_xid xid8, snapshot pg_snapshot) RETURNS TABLE (low xid8, high xid8)
+LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+  SELECT s.low, s.high
+  FROM (
+    SELECT b.x AS low, lead(b.edge) OVER (ORDER BY b.x, b.edge) AS high
+    FROM (
+      SELECT spans.from_xid AS x, spans.from_xid AS edge
+      UNION ALL
+      SELECT (x::text::bigint + 1)::text::xid8, x FROM pg_snapshot_xip(spans.snapshot) x WHERE x >= spans.from_xid
+      UNION ALL
+      SELECT pg_snapshot_xmax(spans.snapshot), pg_snapshot_xmax(spans.snapshot)) b) s
+  WHERE s.low < s.high
+$$;
+COMMENT ON FUNCTION weir.spans IS
+  'The stretches (low included, high not) of transactions from from_xid on that have ended in the snapshot. Looking only there, a scan never walks through the rows of one in progress.';
+
+CREATE FUNCTION weir.cut() RETURNS boolean
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET jit = off
+AS $$
+#variable_conflict use_column
+DECLARE
+  most       CONSTANT integer := 10000;
+  most_bytes CONSTANT bigint  := 8388608;
+  last  weir.tick;
+  ids   bigint;
+  now_  pg_snapshot;
+  late  xid8[];
+  xids  xid8[];
+  ns    bigint[];
+  sizes bigint[];
+  masks integer[];
+  rows_ bigint  := 0;
+  bytes bigint  := 0;
+  mask  integer := 0;
+  taken integer := 0;
+  stop  xid8;
+BEGIN
+  SELECT t.* INTO last FROM weir.tick t ORDER BY t.seq DESC LIMIT 1;
+  IF pg_snapshot_xmax(last.snapshot) > pg_snapshot_xmax(pg_current_snapshot()) THEN
+    RAISE EXCEPTION 'weir: the log of messages comes from another cluster' USING ERRCODE = 'WR003', HINT = 'Call weir.rebase_messages().';
+  END IF;
+  ids := coalesce(pg_sequence_last_value('weir.message_id'), 0);  -- before the snapshot
+
+  -- One statement, one snapshot: what was committed since.
+  WITH s AS MATERIALIZED (SELECT pg_current_snapshot() AS snapshot),
+  late AS MATERIALIZED (
+    SELECT x FROM s, pg_snapshot_xip(last.snapshot) x WHERE pg_visible_in_snapshot(x, s.snapshot)),
+  found AS (
+    SELECT m.* FROM late CROSS JOIN LATERAL (
+      SELECT m.xid, m.segment, octet_length(m.payload) AS size FROM weir.message m WHERE m.xid = late.x ORDER BY m.xid, m.id LIMIT most + 1) m
+    UNION ALL
+    SELECT m.* FROM s CROSS JOIN LATERAL weir.spans(pg_snapshot_xmax(last.snapshot), s.snapshot) p CROSS JOIN LATERAL (
+      SELECT m.xid, m.segment, octet_length(m.payload) AS size FROM weir.message m WHERE m.xid >= p.low AND m.xid < p.high
+      ORDER BY m.xid, m.id LIMIT most + 1) m),
+  grouped AS (
+    SELECT f.xid, count(*) AS n, sum(f.size) AS size, bit_or(1 << f.segment) AS mask FROM found f GROUP BY f.xid)
+  SELECT s.snapshot, ARRAY(SELECT l.x FROM late l), g.xids, g.ns, g.sizes, g.masks INTO now_, late, xids, ns, sizes, masks
+  FROM s, (SELECT array_agg(g.xid ORDER BY g.xid) AS xids, array_agg(g.n ORDER BY g.xid) AS ns,
+                  array_agg(g.size ORDER BY g.xid) AS sizes, array_agg(g.mask ORDER BY g.xid) AS masks FROM grouped g) g;
+  IF xids IS NULL THEN
+    RETURN false;
+  END IF;
+
+  -- Whole transactions, as many as make a tick of bounded size; one that is larger is a tick of its own.
+  WHILE taken < cardinality(xids) LOOP
+    EXIT WHEN taken > 0 AND (rows_ + ns[taken + 1] > most OR bytes + sizes[taken + 1] > most_bytes);
+    taken := taken + 1;
+    rows_ := rows_ + ns[taken];
+    bytes := bytes + sizes[taken];
+    mask := mask | masks[taken];
+  END LOOP;
+  IF rows_ > most THEN
+    SELECT count(*), bit_or(1 << m.segment) INTO rows_, mask FROM weir.message m WHERE m.xid = xids[1];
+  END IF;
+  IF taken < cardinality(xids) THEN
+    -- The rest is left for the next tick: this one's snapshot is as if those transactions had not committed yet.
+    stop := xids[taken + 1];
+    SELECT (coalesce(min(p.x::text::bigint), max(p.top::text::bigint)) || ':' || max(p.top::text::bigint) || ':'
+            || coalesce(string_agg(p.x::text, ',' ORDER BY p.x), ''))::pg_snapshot INTO now_
+    FROM (
+      SELECT x, NULL::xid8 AS top FROM pg_snapshot_xip(CASE WHEN stop < pg_snapshot_xmax(last.snapshot) THEN last.snapshot ELSE now_ END) x
+      WHERE CASE WHEN stop < pg_snapshot_xmax(last.snapshot) THEN x >= stop OR NOT pg_visible_in_snapshot(x, now_) ELSE x < stop END
+      UNION ALL
+      SELECT NULL, CASE WHEN stop < pg_snapshot_xmax(last.snapshot) THEN pg_snapshot_xmax(last.snapshot) ELSE stop END) p;
+  END IF;
+
+  IF current_setting('synchronous_commit') = 'off' THEN
+    PERFORM set_config('synchronous_commit', 'on', true);  -- a position that was given out must be there after a crash
+  END IF;
+  INSERT INTO weir.tick (seq, from_xid, last_id, at, count, segments, segment, late, snapshot)
+  VALUES (last.seq + 1, pg_snapshot_xmax(last.snapshot), ids, clock_timestamp(), rows_, mask, pg_sequence_last_value('weir.active_message'),
+          ARRAY(SELECT x FROM unnest(xids[:taken]) x WHERE x = ANY (late)), now_);
+  PERFORM setval('weir.tick_seq', last.seq + 1);
+  RETURN true;
+END
+$$;
+COMMENT ON FUNCTION weir.cut IS
+  'Cuts the next tick from what was committed since the last; false when there was nothing. The caller holds advisory step 4 and has published nothing itself. Errors: WR003. Isolation: READ COMMITTED.';
+
+CREATE FUNCTION weir.tick(after bigint, ids bigint DEFAULT NULL, seen pg_snapshot DEFAULT NULL, looks integer DEFAULT 1, pause double precision DEFAULT 0.003,
+                          patience integer DEFAULT 0, cuts boolean DEFAULT true,
+                          OUT seqs bigint[], OUT ats timestamptz[], OUT counts integer[], OUT ids_now bigint, OUT seen_now pg_snapshot)
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+AS $$
+#variable_conflict use_column
+DECLARE
+  look  integer := 1;
+  there bigint;
+  floor bigint;
+  slept text;
+BEGIN
+  IF tick.looks IS NULL OR tick.pause IS NULL OR tick.looks < 1 OR tick.looks * tick.pause > 1 THEN
+    RAISE EXCEPTION 'weir: tick waits at most 1 second: % looks, % s apart', tick.looks, tick.pause USING ERRCODE = '22023';
+  ELSIF tick.after IS NULL OR tick.after < 0 THEN
+    RAISE EXCEPTION 'weir: there is no tick %', coalesce(tick.after::text, 'null') USING ERRCODE = '22023';
+  END IF;
+  PERFORM weir.check_isolation('tick');
+  IF tick.cuts AND pg_current_xact_id_if_assigned() IS NOT NULL THEN
+    RAISE EXCEPTION 'weir: tick needs a transaction of its own, and this one has written' USING ERRCODE = 'WR004', HINT = 'Call it in autocommit.';
+  END IF;
+  -- While nothing happens, no table is touched: a lock would last as long as this call, and keep segments from being given back.
+  LOOP
+    there := pg_sequence_last_value('weir.tick_seq');
+    ids_now := coalesce(pg_sequence_last_value('weir.message_id'), 0);
+    EXIT WHEN there > tick.after OR tick.cuts AND ids_now IS DISTINCT FROM tick.ids;
+    IF tick.cuts AND look > tick.patience THEN
+      seen_now := pg_current_snapshot();
+      EXIT WHEN seen_now::text IS DISTINCT FROM tick.seen::text;
+    END IF;
+    IF look >= tick.looks THEN
+      ids_now := tick.ids;
+      seen_now := tick.seen;
+      RETURN;
+    END IF;
+    look := look + 1;
+    slept := pg_sleep(tick.pause);
+  END LOOP;
+
+  seen_now := pg_current_snapshot();
+  IF tick.cuts AND there <= tick.after THEN
+    -- Whoever gets the lock cuts; all others read what was cut. Who did not get it must look again.
+    IF NOT pg_try_advisory_xact_lock(1464158547, 4) THEN
+      ids_now := NULL;
+      slept := pg_sleep(tick.pause / 3);
+    ELSIF weir.cut() THEN
+      ids_now := NULL;  -- there may be more
+    END IF;
+  ELSE
+    ids_now := NULL;
+  END IF;
+  SELECT array_agg(t.seq ORDER BY t.seq), array_agg(t.at ORDER BY t.seq), array_agg(t.count ORDER BY t.seq) INTO seqs, ats, counts
+  FROM (SELECT t.* FROM weir.tick t WHERE t.seq > tick.after ORDER BY t.seq LIMIT 100) t;
+  floor := pg_sequence_last_value('weir.tick_floor');  -- after the look
+  IF tick.after < floor THEN
+    RAISE EXCEPTION 'weir: ticks up to % have been truncated, and those after % were asked for', floor, tick.after
+      USING ERRCODE = 'WR005', DETAIL = floor::text;
+  END IF;
+  IF seqs IS NULL AND there > tick.after THEN
+    slept := pg_sleep(tick.pause / 3);  -- it is being committed
+  END IF;
+END
+$$;
+COMMENT ON FUNCTION weir.tick IS
+  'Returns the ticks after a given one, at most 100, and cuts the next if there is none and cuts is true. Looks up to so many times, pause seconds apart; ids and seen are what an earlier call returned: while nothing has been published or committed since then, only counters are looked at. A commit alone counts from look patience + 1 on. Errors: WR003 (see rebase_messages), WR004 (not in autocommit), WR005 (truncated; the detail is the last tick that was), 22023. Locks: advisory step 4 (tried). Isolation: READ COMMITTED. It holds a snapshot while it waits: at most 1 second.';
+
+CREATE FUNCTION weir.read(tick bigint, after_id bigint DEFAULT 0, max_rows integer DEFAULT 10000)
+RETURNS TABLE (id bigint, xid xid8, channel text, payload bytea, is_binary boolean, keep boolean)
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET jit = off
+AS $$
+#variable_conflict use_column
+DECLARE
+  most_bytes CONSTANT bigint := 8388608;
+  t   weir.tick;
+  top xid8;
+  one xid8;
+BEGIN
+  SELECT k.* INTO t FROM weir.tick k WHERE k.seq = read.tick;
+  top := pg_snapshot_xmax(t.snapshot);
+  IF t.count > 10000 THEN
+    -- One transaction: in the order of the index.
+    one := t.late[1];
+    IF one IS NULL THEN
+      SELECT m.xid INTO one FROM weir.spans(t.from_xid, t.snapshot) p
+      CROSS JOIN LATERAL (SELECT m.xid FROM weir.message m WHERE m.xid >= p.low AND m.xid < p.high ORDER BY m.xid, m.id LIMIT 1) m LIMIT 1;
+    END IF;
+    RETURN QUERY SELECT m.id, m.xid, m.channel, m.payload, m.is_binary, m.keep
+      FROM (SELECT m.*, sum(octet_length(m.payload)) OVER (ORDER BY m.id) - octet_length(m.payload) AS before
+            FROM (SELECT m.* FROM weir.message m WHERE m.xid = one AND m.id > read.after_id ORDER BY m.xid, m.id LIMIT read.max_rows) m) m
+      WHERE m.before < most_bytes ORDER BY m.id;
+  ELSE
+    RETURN QUERY SELECT m.id, m.xid, m.channel, m.payload, m.is_binary, m.keep
+      FROM (SELECT m.* FROM weir.message m WHERE m.xid >= t.from_xid AND m.xid < top AND pg_visible_in_snapshot(m.xid, t.snapshot)
+            UNION ALL
+            SELECT m.* FROM unnest(t.late) l(x) CROSS JOIN LATERAL (SELECT m.* FROM weir.message m WHERE m.xid = l.x OFFSET 0) m) m
+      WHERE m.id > read.after_id ORDER BY m.id LIMIT read.max_rows;
+  END IF;
+  -- TRUNCATE empties a table for old snapshots too, so this comes last: it is raised before anything is truncated.
+  IF read.tick <= pg_sequence_last_value('weir.tick_floor') THEN
+    RAISE EXCEPTION 'weir: tick % has been truncated', read.tick
+      USING ERRCODE = 'WR005', DETAIL = pg_sequence_last_value('weir.tick_floor')::text;
+  ELSIF t.seq IS NULL THEN
+    RAISE EXCEPTION 'weir: there is no tick %', read.tick USING ERRCODE = '22023';
+  END IF;
+END
+$$;
+COMMENT ON FUNCTION weir.read IS
+  'The messages of a tick after a given id, in order of publishing: at most max_rows, and of a tick of more than 10000 about 8 MB at most. Errors: WR005 (truncated; the detail is the last tick that was), 22023. Locks: none that another caller waits for. Isolation: READ COMMITTED.';
+
+CREATE FUNCTION weir.newest_tick() RETURNS bigint
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+  newest weir.tick;
+BEGIN
+  SELECT t.* INTO newest FROM weir.tick t ORDER BY t.seq DESC LIMIT 1;
+  IF NOT pg_is_in_recovery() AND (pg_snapshot_xmax(newest.snapshot) > pg_snapshot_xmax(pg_current_snapshot())
+     OR (SELECT s.value FROM weir.setting s WHERE s.name = 'message_cluster') <> (SELECT c.system_identifier::text FROM pg_control_system() c)) THEN
+    RAISE EXCEPTION 'weir: the log of messages comes from another cluster' USING ERRCODE = 'WR003', HINT = 'Call weir.rebase_messages().';
+  END IF;
+  RETURN newest.seq;
+END
+$$;
+COMMENT ON FUNCTION weir.newest_tick IS 'The newest tick. Errors: WR003 (the log comes from another cluster and needs weir.rebase_messages). Locks: none. Isolation: any.';
+
+-- down --
+DROP FUNCTION weir.newest_tick();
+DROP FUNCTION weir.read(bigint, bigint, integer);
+DROP FUNCTION weir.tick(bigint, bigint, pg_snapshot, integer, double precision, integer, boolean);
+DROP FUNCTION weir.cut();
+DROP FUNCTION weir.spans(xid8, pg_snapshot);
