@@ -63,7 +63,7 @@ func explain(err error) error {
 	case store.IsNotInstalled(err):
 		return fmt.Errorf("%w (%w)", ErrNotInstalled, err)
 	case store.IsDenied(err):
-		return fmt.Errorf("%w: grant the role weir_enqueue, weir_work or weir_operate to this user", err)
+		return fmt.Errorf("%w: grant this user the role for it: weir_enqueue, weir_work, weir_operate, weir_publish, weir_subscribe or weir_hub", err)
 	}
 	return err
 }

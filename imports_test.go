@@ -66,6 +66,15 @@ func within(importPath string, trees ...string) bool {
 	})
 }
 
+// qualified puts the module in front of paths.
+func qualified(paths []string) []string {
+	all := make([]string, len(paths))
+	for i, path := range paths {
+		all[i] = module + "/" + path
+	}
+	return all
+}
+
 // The rules of ARCHITECTURE.md, "Packages, and who may import whom".
 func TestPackagesImportOnlyWhatTheyMay(t *testing.T) {
 	const pgx = "github.com/jackc/pgx/v5"
@@ -113,6 +122,21 @@ func TestPackagesImportOnlyWhatTheyMay(t *testing.T) {
 	for _, imported := range own["internal/hub"].Imports {
 		if within(imported, "net") {
 			t.Errorf("internal/hub imports %s: the hub knows no socket", imported)
+		}
+	}
+
+	// Commands flow back through the hub alone: a transport holds no SQL, and what looks into other people's databases knows nothing of Weir's.
+	for path, never := range map[string][]string{
+		"internal/pgwire": {"internal/store", "internal/server"},
+		"internal/web":    {"internal/store", "internal/server"},
+		"internal/hub":    {"internal/worker", "internal/pgwire", "internal/web", "internal/server", "internal/cluster"},
+		"internal/guard":  {"internal/store", "internal/hub"},
+		"internal/doctor": {"internal/store", "internal/hub"},
+	} {
+		for _, imported := range own[path].Imports {
+			if within(imported, qualified(never)...) {
+				t.Errorf("%s imports %s", path, imported)
+			}
 		}
 	}
 

@@ -41,6 +41,7 @@ type (
 	AttemptError = store.AttemptError
 	QueueInfo    = store.QueueInfo
 	WorkerInfo   = store.WorkerInfo
+	HubInfo      = store.HubInfo
 )
 
 // Job looks one job up; nil if the id is unknown or the job's retention is over.
@@ -71,6 +72,12 @@ func (c *Client) Workers(ctx context.Context) ([]WorkerInfo, error) {
 	return workers, wrap("list workers", err)
 }
 
+// Hubs lists the hubs that have shown a sign of life in the last five minutes.
+func (c *Client) Hubs(ctx context.Context) ([]HubInfo, error) {
+	hubs, err := c.store.Hubs(ctx)
+	return hubs, wrap("list hubs", err)
+}
+
 // CancelJob cancels a job. The answer is cancelled if it will not start, requested if it runs and its
 // worker is told, or else the final state it had already; "" if the id is unknown.
 func (c *Client) CancelJob(ctx context.Context, id int64) (answer string, err error) {
@@ -97,7 +104,8 @@ func (c *Client) ResumeQueue(ctx context.Context, queue string) (found bool, err
 	return found, wrap("resume queue", err)
 }
 
-// Set changes a setting of the database: retention (an interval) or retention_bytes.
+// Set changes a setting of the database: retention and message_retention (intervals), retention_bytes, message_retention_bytes or
+// message_bytes; see docs/operators.md.
 func (c *Client) Set(ctx context.Context, name, value string) error {
 	return wrap("set "+name, c.store.Set(ctx, name, value))
 }

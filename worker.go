@@ -33,6 +33,11 @@ type WorkerConfig struct {
 	// StopTimeout is how long running jobs may go on after Run's context has ended; then their contexts
 	// end, and what does not complete is handed back. Default 30 seconds.
 	StopTimeout time.Duration
+	// Hubs are HTTP addresses of hubs, such as http://127.0.0.1:8080. A worker without work waits at one of them for more, and looks into
+	// the database by itself every few seconds only; while none can be reached it looks as ever. Default: none.
+	Hubs []string
+	// HubToken, where set, is asked for the token that a hub is shown.
+	HubToken func(ctx context.Context) (string, error)
 	// NoMaintenance leaves promotion, rescue, rotation and retention to other workers.
 	NoMaintenance bool
 	// Logger; default slog.Default().
@@ -111,6 +116,13 @@ func (c *Client) NewWorker(cfg WorkerConfig) (*Worker, error) {
 		Poll:        pollEvery,
 		Log:         cfg.Logger,
 		Hooks:       worker.Hooks{Claimed: cfg.Hooks.Claimed, Recorded: cfg.Hooks.Recorded},
+	}
+	if len(cfg.Hubs) > 0 {
+		h, err := newHubs(cfg.Hubs, cfg.HubToken)
+		if err != nil {
+			return nil, fmt.Errorf("weir: WorkerConfig.Hubs: %w", err)
+		}
+		inner.Hub = h
 	}
 	if !cfg.NoMaintenance {
 		inner.Maintainer = maintain.New(st, cfg.Logger)

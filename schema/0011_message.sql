@@ -9,7 +9,7 @@ COMMENT ON SEQUENCE weir.message_id IS 'Message ids. Its last_value also tells a
 CREATE SEQUENCE weir.active_message AS smallint MINVALUE 1 MAXVALUE 4;
 COMMENT ON SEQUENCE weir.active_message IS 'The segment that new messages are logged in.';
 CREATE SEQUENCE weir.tick_seq AS bigint;
-COMMENT ON SEQUENCE weir.tick_seq IS 'The newest tick, or one ahead of it while that is being committed.';
+COMMENT ON SEQUENCE weir.tick_seq IS 'The newest tick, or ahead of it: while that is being committed, and after a cut that was rolled back until the next.';
 CREATE SEQUENCE weir.tick_floor AS bigint MINVALUE 0;
 COMMENT ON SEQUENCE weir.tick_floor IS 'Ticks up to this one can no longer be read: messages of theirs have been truncated.';
 
@@ -29,6 +29,7 @@ CREATE TABLE weir.tick (
   seq      bigint      NOT NULL,
   from_xid xid8        NOT NULL,
   last_id  bigint      NOT NULL,
+  bytes    bigint      NOT NULL,
   at       timestamptz NOT NULL,
   count    integer     NOT NULL,
   segments smallint    NOT NULL,
@@ -40,6 +41,7 @@ CREATE TABLE weir.tick (
 COMMENT ON TABLE weir.tick IS
   'A batch of messages: those of the transactions that its snapshot sees and that of the tick before did not. They are the transactions from from_xid up to the snapshot''s xmax that are not in progress in it, and the late ones, which were in progress before.';
 COMMENT ON COLUMN weir.tick.segments IS 'A bit (1 << segment) for each segment that holds messages of it.';
+COMMENT ON COLUMN weir.tick.bytes IS 'Of its payloads. A tick of more than 10000 messages, or of more than 8 MB, holds a single transaction.';
 COMMENT ON COLUMN weir.tick.last_id IS 'The last id that had been drawn before the snapshot was taken.';
 
 DO $$
@@ -63,8 +65,8 @@ INSERT INTO weir.setting (name, value) VALUES
   ('message_bytes', '1048576'),
   ('message_cluster', (SELECT system_identifier::text FROM pg_control_system()));
 SELECT setval('weir.active_message', 1), setval('weir.tick_seq', 1), setval('weir.tick_floor', 0);
-INSERT INTO weir.tick (seq, from_xid, last_id, at, count, segments, segment, late, snapshot)
-SELECT 1, pg_snapshot_xmax(s), 0, clock_timestamp(), 0, 0, 1, '{}', s FROM pg_current_snapshot() s;
+INSERT INTO weir.tick (seq, from_xid, last_id, bytes, at, count, segments, segment, late, snapshot)
+SELECT 1, pg_snapshot_xmax(s), 0, 0, clock_timestamp(), 0, 0, 1, '{}', s FROM pg_current_snapshot() s;
 
 CREATE FUNCTION weir.check_message(channel text, bytes integer) RETURNS void
 LANGUAGE plpgsql STABLE SECURITY DEFINER

@@ -15,7 +15,7 @@ AS $$
       SELECT (x::text::bigint + 1)::text::xid8, x FROM pg_snapshot_xip(spans.snapshot) x WHERE x >= spans.from_xid
       UNION ALL
       SELECT pg_snapshot_xmax(spans.snapshot), pg_snapshot_xmax(spans.snapshot)) b) s
-  WHERE s.low < s.high
+  WHERE s.low < s.high AND s.low >= spans.from_xid
 $$;
 COMMENT ON FUNCTION weir.spans IS
   'The stretches (low included, high not) of transactions from from_xid on that have ended in the snapshot. Looking only there, a scan never walks through the rows of one in progress.';
@@ -69,6 +69,9 @@ BEGIN
   FROM s, (SELECT array_agg(g.xid ORDER BY g.xid) AS xids, array_agg(g.n ORDER BY g.xid) AS ns,
                   array_agg(g.size ORDER BY g.xid) AS sizes, array_agg(g.mask ORDER BY g.xid) AS masks FROM grouped g) g;
   IF xids IS NULL THEN
+    IF pg_sequence_last_value('weir.tick_seq') <> last.seq THEN
+      PERFORM setval('weir.tick_seq', last.seq);  -- an earlier cut was rolled back, and the register was not
+    END IF;
     RETURN false;
   END IF;
 
@@ -80,12 +83,14 @@ BEGIN
     bytes := bytes + sizes[taken];
     mask := mask | masks[taken];
   END LOOP;
+  stop := xids[taken + 1];
   IF rows_ > most THEN
-    SELECT count(*), bit_or(1 << m.segment) INTO rows_, mask FROM weir.message m WHERE m.xid = xids[1];
+    -- One transaction, whose rows were not counted to their end; so what follows it in its stretch has not been seen at all.
+    SELECT count(*), sum(octet_length(m.payload)), bit_or(1 << m.segment) INTO rows_, bytes, mask FROM weir.message m WHERE m.xid = xids[1];
+    stop := (xids[1]::text::bigint + 1)::text::xid8;
   END IF;
-  IF taken < cardinality(xids) THEN
+  IF stop IS NOT NULL THEN
     -- The rest is left for the next tick: this one's snapshot is as if those transactions had not committed yet.
-    stop := xids[taken + 1];
     SELECT (coalesce(min(p.x::text::bigint), max(p.top::text::bigint)) || ':' || max(p.top::text::bigint) || ':'
             || coalesce(string_agg(p.x::text, ',' ORDER BY p.x), ''))::pg_snapshot INTO now_
     FROM (
@@ -98,8 +103,8 @@ BEGIN
   IF current_setting('synchronous_commit') = 'off' THEN
     PERFORM set_config('synchronous_commit', 'on', true);  -- a position that was given out must be there after a crash
   END IF;
-  INSERT INTO weir.tick (seq, from_xid, last_id, at, count, segments, segment, late, snapshot)
-  VALUES (last.seq + 1, pg_snapshot_xmax(last.snapshot), ids, clock_timestamp(), rows_, mask, pg_sequence_last_value('weir.active_message'),
+  INSERT INTO weir.tick (seq, from_xid, last_id, bytes, at, count, segments, segment, late, snapshot)
+  VALUES (last.seq + 1, pg_snapshot_xmax(last.snapshot), ids, bytes, clock_timestamp(), rows_, mask, pg_sequence_last_value('weir.active_message'),
           ARRAY(SELECT x FROM unnest(xids[:taken]) x WHERE x = ANY (late)), now_);
   PERFORM setval('weir.tick_seq', last.seq + 1);
   RETURN true;
@@ -110,7 +115,7 @@ COMMENT ON FUNCTION weir.cut IS
 
 CREATE FUNCTION weir.tick(after bigint, ids bigint DEFAULT NULL, seen pg_snapshot DEFAULT NULL, looks integer DEFAULT 1, pause double precision DEFAULT 0.003,
                           patience integer DEFAULT 0, cuts boolean DEFAULT true,
-                          OUT seqs bigint[], OUT ats timestamptz[], OUT counts integer[], OUT ids_now bigint, OUT seen_now pg_snapshot)
+                          OUT seqs bigint[], OUT ats timestamptz[], OUT counts integer[], OUT sizes bigint[], OUT ids_now bigint, OUT seen_now pg_snapshot)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET plan_cache_mode = force_generic_plan
@@ -131,6 +136,11 @@ BEGIN
   PERFORM weir.check_isolation('tick');
   IF tick.cuts AND pg_current_xact_id_if_assigned() IS NOT NULL THEN
     RAISE EXCEPTION 'weir: tick needs a transaction of its own, and this one has written' USING ERRCODE = 'WR004', HINT = 'Call it in autocommit.';
+  ELSIF tick.cuts AND clock_timestamp() - now() > interval '2 seconds' THEN  -- or the server stood still between two messages
+    RAISE EXCEPTION 'weir: tick was called inside a transaction that has been open for %', clock_timestamp() - now()
+      USING ERRCODE = '55000', HINT = 'Call it in autocommit: until your commit nobody else could cut a tick. If it was, try again.';
+  ELSIF tick.cuts AND pg_is_in_recovery() THEN
+    RAISE EXCEPTION 'weir: ticks are cut on the primary, and this is a standby' USING ERRCODE = '25006', HINT = 'Call it on the primary, or with cuts => false.';
   END IF;
   -- While nothing happens, no table is touched: a lock would last as long as this call, and keep segments from being given back.
   LOOP
@@ -150,32 +160,39 @@ BEGIN
     slept := pg_sleep(tick.pause);
   END LOOP;
 
+  IF tick.cuts AND there < tick.after THEN
+    RAISE EXCEPTION 'weir: tick % lies ahead of the log, which ends at %', tick.after, there
+      USING ERRCODE = 'WR006', DETAIL = there::text, HINT = 'It is of another database, or this one has been set back to an earlier state.';
+  END IF;
   seen_now := pg_current_snapshot();
-  IF tick.cuts AND there <= tick.after THEN
-    -- Whoever gets the lock cuts; all others read what was cut. Who did not get it must look again.
-    IF NOT pg_try_advisory_xact_lock(1464158547, 4) THEN
+  FOR attempt IN 1..2 LOOP
+    -- The register may be ahead, so it is the table that says whether a tick is missing.
+    IF attempt = 2 OR there > tick.after THEN
+      SELECT array_agg(t.seq ORDER BY t.seq), array_agg(t.at ORDER BY t.seq), array_agg(t.count ORDER BY t.seq), array_agg(t.bytes ORDER BY t.seq)
+        INTO seqs, ats, counts, sizes
+      FROM (SELECT t.* FROM weir.tick t WHERE t.seq > tick.after ORDER BY t.seq LIMIT 100) t;
+    END IF;
+    EXIT WHEN attempt = 2;
+    IF seqs IS NOT NULL OR NOT tick.cuts THEN
+      ids_now := NULL;  -- there may be more
+      EXIT;
+    ELSIF NOT pg_try_advisory_xact_lock(1464158547, 4) THEN
+      -- Whoever gets the lock cuts; all others read what was cut. Who did not get it must look again.
       ids_now := NULL;
       slept := pg_sleep(tick.pause / 3);
     ELSIF weir.cut() THEN
-      ids_now := NULL;  -- there may be more
+      ids_now := NULL;
     END IF;
-  ELSE
-    ids_now := NULL;
-  END IF;
-  SELECT array_agg(t.seq ORDER BY t.seq), array_agg(t.at ORDER BY t.seq), array_agg(t.count ORDER BY t.seq) INTO seqs, ats, counts
-  FROM (SELECT t.* FROM weir.tick t WHERE t.seq > tick.after ORDER BY t.seq LIMIT 100) t;
+  END LOOP;
   floor := pg_sequence_last_value('weir.tick_floor');  -- after the look
   IF tick.after < floor THEN
     RAISE EXCEPTION 'weir: ticks up to % have been truncated, and those after % were asked for', floor, tick.after
       USING ERRCODE = 'WR005', DETAIL = floor::text;
   END IF;
-  IF seqs IS NULL AND there > tick.after THEN
-    slept := pg_sleep(tick.pause / 3);  -- it is being committed
-  END IF;
 END
 $$;
 COMMENT ON FUNCTION weir.tick IS
-  'Returns the ticks after a given one, at most 100, and cuts the next if there is none and cuts is true. Looks up to so many times, pause seconds apart; ids and seen are what an earlier call returned: while nothing has been published or committed since then, only counters are looked at. A commit alone counts from look patience + 1 on. Errors: WR003 (see rebase_messages), WR004 (not in autocommit), WR005 (truncated; the detail is the last tick that was), 22023. Locks: advisory step 4 (tried). Isolation: READ COMMITTED. It holds a snapshot while it waits: at most 1 second.';
+  'Returns the ticks after a given one, at most 100, and cuts the next if there is none and cuts is true. Looks up to so many times, pause seconds apart; ids and seen are what an earlier call returned: while nothing has been published or committed since then, only counters are looked at. A commit alone counts from look patience + 1 on. Errors: WR003 (see rebase_messages), WR004 (not in autocommit), WR005 (truncated; the detail is the last tick that was), WR006 (with cuts: there is no such tick yet; the detail is the newest), 22023, 25006. Locks: advisory step 4 (tried). Isolation: READ COMMITTED. It holds a snapshot while it waits: at most 1 second.';
 
 CREATE FUNCTION weir.read(tick bigint, after_id bigint DEFAULT 0, max_rows integer DEFAULT 10000)
 RETURNS TABLE (id bigint, xid xid8, channel text, payload bytea, is_binary boolean, keep boolean)
@@ -190,12 +207,10 @@ AS $$
 DECLARE
   most_bytes CONSTANT bigint := 8388608;
   t   weir.tick;
-  top xid8;
   one xid8;
 BEGIN
   SELECT k.* INTO t FROM weir.tick k WHERE k.seq = read.tick;
-  top := pg_snapshot_xmax(t.snapshot);
-  IF t.count > 10000 THEN
+  IF t.count > 10000 OR t.bytes > most_bytes THEN
     -- One transaction: in the order of the index.
     one := t.late[1];
     IF one IS NULL THEN
@@ -208,7 +223,8 @@ BEGIN
       WHERE m.before < most_bytes ORDER BY m.id;
   ELSE
     RETURN QUERY SELECT m.id, m.xid, m.channel, m.payload, m.is_binary, m.keep
-      FROM (SELECT m.* FROM weir.message m WHERE m.xid >= t.from_xid AND m.xid < top AND pg_visible_in_snapshot(m.xid, t.snapshot)
+      FROM (SELECT m.* FROM weir.spans(t.from_xid, t.snapshot) p
+            CROSS JOIN LATERAL (SELECT m.* FROM weir.message m WHERE m.xid >= p.low AND m.xid < p.high OFFSET 0) m
             UNION ALL
             SELECT m.* FROM unnest(t.late) l(x) CROSS JOIN LATERAL (SELECT m.* FROM weir.message m WHERE m.xid = l.x OFFSET 0) m) m
       WHERE m.id > read.after_id ORDER BY m.id LIMIT read.max_rows;
@@ -223,7 +239,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION weir.read IS
-  'The messages of a tick after a given id, in order of publishing: at most max_rows, and of a tick of more than 10000 about 8 MB at most. Errors: WR005 (truncated; the detail is the last tick that was), 22023. Locks: none that another caller waits for. Isolation: READ COMMITTED.';
+  'The messages of a tick after a given id, in order of publishing: at most max_rows, and of a tick that is longer than 10000 or larger than 8 MB about 8 MB at most. Errors: WR005 (truncated; the detail is the last tick that was), 22023. Locks: none that another caller waits for. Isolation: READ COMMITTED.';
 
 CREATE FUNCTION weir.newest_tick() RETURNS bigint
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER

@@ -88,11 +88,22 @@ BEGIN
   IF floor.at > clock_timestamp() - reclaim_messages.retention THEN
     RAISE lock_not_available;  -- a late transaction's: others of its time are still to be kept
   END IF;
-  EXECUTE format('LOCK TABLE weir.message_%1$s, weir.tick_%1$s IN ACCESS EXCLUSIVE MODE NOWAIT', reclaim_messages.segment);
+  -- Waiting would stall whoever comes after. But no tick is cut meanwhile, so whoever reads the newest is soon done.
+  FOR try IN 1..20 LOOP
+    BEGIN
+      EXECUTE format('LOCK TABLE weir.message_%1$s, weir.tick_%1$s IN ACCESS EXCLUSIVE MODE NOWAIT', reclaim_messages.segment);
+      EXIT;
+    EXCEPTION WHEN lock_not_available THEN
+      IF try = 20 THEN
+        RAISE;
+      END IF;
+      PERFORM pg_sleep(0.001);
+    END;
+  END LOOP;
   IF newest.segment = reclaim_messages.segment THEN
     -- The newest tick is the log's state: an empty one takes its place.
-    INSERT INTO weir.tick (seq, from_xid, last_id, at, count, segments, segment, late, snapshot)
-    VALUES (newest.seq + 1, pg_snapshot_xmax(newest.snapshot), newest.last_id, clock_timestamp(), 0, 0, pg_sequence_last_value('weir.active_message'), '{}', newest.snapshot);
+    INSERT INTO weir.tick (seq, from_xid, last_id, bytes, at, count, segments, segment, late, snapshot)
+    VALUES (newest.seq + 1, pg_snapshot_xmax(newest.snapshot), newest.last_id, 0, clock_timestamp(), 0, 0, pg_sequence_last_value('weir.active_message'), '{}', newest.snapshot);
     PERFORM setval('weir.tick_seq', newest.seq + 1);
   END IF;
   -- First the register, so that nobody takes what is gone for all there was.
@@ -105,7 +116,7 @@ EXCEPTION WHEN lock_not_available THEN
 END
 $$;
 COMMENT ON FUNCTION weir.reclaim_messages IS
-  'Empties a closed segment of messages and ticks, when all of it has been in ticks, the last of them retention ago. False, and nothing done, when it is in use or too young. Locks: SHARE on the segment''s messages, advisory step 4 (tried), ACCESS EXCLUSIVE on its tables; never waits.';
+  'Empties a closed segment of messages and ticks, when all of it has been in ticks, the last of them retention ago. False, and nothing done, when it is in use or too young. Locks: SHARE on the segment''s messages, advisory step 4 (tried), ACCESS EXCLUSIVE on its tables (tried for about 20 ms, without queueing up).';
 
 CREATE FUNCTION weir.rebase_messages() RETURNS bigint
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
@@ -116,6 +127,7 @@ AS $$
 DECLARE
   here   text := (SELECT c.system_identifier::text FROM pg_control_system() c);
   newest weir.tick;
+  next   bigint;
   n      bigint;
 BEGIN
   PERFORM weir.check_isolation('rebase_messages');
@@ -129,11 +141,14 @@ BEGIN
   -- In no tick yet: what was published after the last snapshot by the count of ids, which both clusters share, or late.
   CREATE TEMP TABLE weir_message ON COMMIT DROP AS
   SELECT m.* FROM weir.message m WHERE m.id > newest.last_id OR NOT pg_visible_in_snapshot(m.xid, newest.snapshot);
-  TRUNCATE weir.message, weir.tick;
-  PERFORM setval('weir.tick_floor', newest.seq), setval('weir.tick_seq', newest.seq + 1);
+  TRUNCATE weir.message, weir.tick, weir.hub_beat;
+  -- The log that this is a copy of has gone on after the copy was made. Its positions must not be mistaken for ours: so ours begin where its
+  -- ticks, at 250 a second, would be after half a year, and whoever comes from there learns of a gap.
+  next := newest.seq + (1::bigint << 32);
+  PERFORM setval('weir.tick_floor', next - 1), setval('weir.tick_seq', next);
   -- This transaction's xid is not in the new tick's snapshot, so the next tick brings what it logs again.
-  INSERT INTO weir.tick (seq, from_xid, last_id, at, count, segments, segment, late, snapshot)
-  SELECT newest.seq + 1, pg_snapshot_xmax(s), newest.last_id, clock_timestamp(), 0, 0, pg_sequence_last_value('weir.active_message'), '{}',
+  INSERT INTO weir.tick (seq, from_xid, last_id, bytes, at, count, segments, segment, late, snapshot)
+  SELECT next, pg_snapshot_xmin(s), newest.last_id, 0, clock_timestamp(), 0, 0, pg_sequence_last_value('weir.active_message'), '{}',
          (pg_snapshot_xmin(s)::text || ':' || pg_snapshot_xmin(s)::text || ':')::pg_snapshot
   FROM pg_current_snapshot() s;
   PERFORM pg_current_xact_id();
@@ -186,7 +201,8 @@ AS $$
 $$;
 COMMENT ON FUNCTION weir.hubs IS 'The hubs that have shown a sign of life in the last five minutes; behind is how many ticks had been cut by then that it had not dispatched.';
 
-CREATE FUNCTION weir.fresh_queues(seen pg_snapshot, OUT names text[], OUT seen_now pg_snapshot)
+CREATE FUNCTION weir.fresh_queues(seen pg_snapshot DEFAULT NULL, jobs bigint DEFAULT NULL, looks integer DEFAULT 1, pause double precision DEFAULT 0.003,
+                                  patience integer DEFAULT 0, OUT names text[], OUT counts integer[], OUT seen_now pg_snapshot, OUT jobs_now bigint)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET plan_cache_mode = force_generic_plan
@@ -195,22 +211,51 @@ SET enable_bitmapscan = off
 SET jit = off
 AS $$
 #variable_conflict use_column
+DECLARE
+  most CONSTANT integer := 100;
+  look  integer := 1;
+  slept text;
 BEGIN
+  IF fresh_queues.looks IS NULL OR fresh_queues.pause IS NULL OR fresh_queues.looks < 1 OR fresh_queues.looks * fresh_queues.pause > 1 THEN
+    RAISE EXCEPTION 'weir: fresh_queues waits at most 1 second: % looks, % s apart', fresh_queues.looks, fresh_queues.pause USING ERRCODE = '22023';
+  END IF;
   PERFORM weir.check_isolation('fresh_queues');
+  -- As in weir.tick: while nothing happens, no table is touched.
+  LOOP
+    jobs_now := coalesce(pg_sequence_last_value('weir.job_id'), 0);  -- before the snapshot
+    EXIT WHEN fresh_queues.seen IS NULL OR jobs_now IS DISTINCT FROM fresh_queues.jobs;
+    IF look > fresh_queues.patience THEN
+      seen_now := pg_current_snapshot();
+      EXIT WHEN seen_now::text <> fresh_queues.seen::text;
+    END IF;
+    IF look >= fresh_queues.looks THEN
+      seen_now := fresh_queues.seen;
+      RETURN;
+    END IF;
+    look := look + 1;
+    slept := pg_sleep(fresh_queues.pause);
+  END LOOP;
+  IF fresh_queues.seen IS NULL THEN
+    seen_now := pg_current_snapshot();
+    RETURN;
+  END IF;
   WITH s AS MATERIALIZED (SELECT pg_current_snapshot() AS snapshot),
   ended AS MATERIALIZED (
     SELECT x AS low, (x::text::bigint + 1)::text::xid8 AS high FROM s, pg_snapshot_xip(fresh_queues.seen) x WHERE pg_visible_in_snapshot(x, s.snapshot)
     UNION ALL
-    SELECT p.low, p.high FROM s CROSS JOIN LATERAL weir.spans(pg_snapshot_xmax(fresh_queues.seen), s.snapshot) p)
-  SELECT s.snapshot, ARRAY(
-      SELECT DISTINCT q.name FROM weir.queue q CROSS JOIN generate_series(0, 3) p
-      WHERE EXISTS (SELECT FROM ended e CROSS JOIN LATERAL (
-        SELECT FROM weir.job j WHERE j.lane = q.id * 4 + p AND j.xid >= e.low AND j.xid < e.high ORDER BY j.lane, j.xid, j.id LIMIT 1) j))
-    INTO seen_now, names FROM s;
+    SELECT p.low, p.high FROM s CROSS JOIN LATERAL weir.spans(pg_snapshot_xmax(fresh_queues.seen), s.snapshot) p),
+  fresh AS MATERIALIZED (
+    SELECT q.name, sum(j.n)::integer AS n
+    FROM weir.queue q CROSS JOIN generate_series(0, 3) p CROSS JOIN ended e CROSS JOIN LATERAL (
+      SELECT count(*) AS n FROM (
+        SELECT FROM weir.job j WHERE j.lane = q.id * 4 + p AND j.xid >= e.low AND j.xid < e.high ORDER BY j.lane, j.xid, j.id LIMIT most) j) j
+    GROUP BY q.name HAVING sum(j.n) > 0)
+  SELECT s.snapshot, (SELECT array_agg(f.name ORDER BY f.name) FROM fresh f), (SELECT array_agg(f.n ORDER BY f.name) FROM fresh f)
+    INTO seen_now, names, counts FROM s;
 END
 $$;
 COMMENT ON FUNCTION weir.fresh_queues IS
-  'The queues for which jobs were committed since a snapshot, and the snapshot to ask with next. Locks: none. Isolation: READ COMMITTED.';
+  'The queues for which jobs were committed since seen, with how many (from a hundred on perhaps less than all), and seen and jobs to ask with next. Without seen it tells where to begin. Looks up to so many times, pause seconds apart; while no job is logged and nothing is committed, only counters are looked at. A commit alone counts from look patience + 1 on. Errors: 22023. Locks: none. Isolation: READ COMMITTED. It holds a snapshot while it waits: at most 1 second.';
 
 CREATE FUNCTION weir.role_verifier(name text) RETURNS text
 LANGUAGE plpgsql STABLE SECURITY DEFINER
@@ -231,12 +276,16 @@ CREATE FUNCTION weir.notify_callers() RETURNS TABLE (kind text, name text, calls
 LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
 AS $$
-  WITH callers AS (
-    SELECT p.oid, p.oid::regprocedure::text AS name, substring(b.body FROM '(?in)^.*\m(?:pg_notify\s*\(|notify\s+[a-z_"]).*$') AS calls
-    FROM pg_proc p JOIN pg_language l ON l.oid = p.prolang AND l.lanname NOT IN ('c', 'internal')
-    CROSS JOIN LATERAL (SELECT regexp_replace(CASE WHEN p.prosrc = '' AND p.prokind <> 'a' THEN pg_get_functiondef(p.oid) ELSE p.prosrc END, '--[^\n]*', '', 'g') AS body) b
-    WHERE p.pronamespace NOT IN ('pg_catalog'::regnamespace, 'information_schema'::regnamespace, 'weir'::regnamespace)
-      AND b.body ~* '\m(pg_notify\s*\(|notify\s+[a-z_"])')
+  WITH look AS (
+    -- A call of the function; or the statement, where a statement can begin, also in a string that is executed.
+    SELECT '(?in)^.*(?:\mpg_notify\M"?\s*\(|(?:^|[;$(]|\m(?:begin|then|else|loop|also|instead|do)\M|\mexecute\M\s*\(?\s*(?:format\s*\(\s*)?e?''\s*)[ \t]*notify\s+["a-z_%'']).*$' AS for_calls,
+           -- Strings stay, comments go.
+           '(''(?:[^'']|'''')*'')|--[^\n]*|/\*(?:[^*]|\*+[^*/])*\*+/' AS comments
+  ), callers AS (
+    SELECT p.oid, p.oid::regprocedure::text AS name, substring(b.body FROM look.for_calls) AS calls
+    FROM look CROSS JOIN pg_proc p JOIN pg_language l ON l.oid = p.prolang AND l.lanname NOT IN ('c', 'internal')
+    CROSS JOIN LATERAL (SELECT regexp_replace(CASE WHEN p.prosrc = '' AND p.prokind <> 'a' THEN pg_get_functiondef(p.oid) ELSE p.prosrc END, look.comments, '\1', 'g') AS body) b
+    WHERE p.pronamespace NOT IN ('pg_catalog'::regnamespace, 'information_schema'::regnamespace, 'weir'::regnamespace) AND b.body ~ look.for_calls)
   SELECT CASE WHEN p.prorettype = 'trigger'::regtype THEN 'trigger function' ELSE 'function' END, c.name, btrim(c.calls)
   FROM callers c JOIN pg_proc p ON p.oid = c.oid
   UNION ALL
@@ -245,13 +294,14 @@ AS $$
   SELECT 'trigger', format('%I on %s', t.tgname, t.tgrelid::regclass), p.oid::regprocedure::text
   FROM pg_trigger t JOIN pg_proc p ON p.oid = t.tgfoid WHERE p.proname = 'triggered_change_notification'
   UNION ALL
-  SELECT 'rule', format('%I on %s', r.rulename, r.ev_class::regclass), btrim(substring(pg_get_ruledef(r.oid) FROM '(?in)\mnotify\s.*$'))
-  FROM pg_rewrite r WHERE pg_get_ruledef(r.oid) ~* '\mnotify\s+[a-z_"]' AND r.ev_class NOT IN (SELECT c.oid FROM pg_class c WHERE c.relkind = 'v' AND c.relnamespace = 'pg_catalog'::regnamespace)
-    AND r.rulename <> '_RETURN'
+  SELECT CASE WHEN r.ev_type = '1' THEN 'view' ELSE 'rule' END, CASE WHEN r.ev_type = '1' THEN c.oid::regclass::text ELSE format('%I on %s', r.rulename, c.oid::regclass) END,
+         btrim(substring(d.def FROM look.for_calls))
+  FROM look CROSS JOIN pg_rewrite r JOIN pg_class c ON c.oid = r.ev_class CROSS JOIN LATERAL (SELECT pg_get_ruledef(r.oid) AS def) d
+  WHERE c.relnamespace NOT IN ('pg_catalog'::regnamespace, 'information_schema'::regnamespace, 'weir'::regnamespace) AND d.def ~ look.for_calls
   ORDER BY 1, 2
 $$;
 COMMENT ON FUNCTION weir.notify_callers IS
-  'What in this database still sends PostgreSQL''s own notifications: functions, with the line that does, the triggers that call them, and rules. What applications send themselves is not seen here. Sees what the caller may see. Locks: none. Isolation: any.';
+  'What in this database still sends PostgreSQL''s own notifications: functions, with the line that does, the triggers that call them, rules and views. It reads their text, and may take a string for a call. What applications send themselves is not seen here. Sees what the caller may see. Locks: none. Isolation: any.';
 
 DO $$
 DECLARE
@@ -279,19 +329,18 @@ GRANT USAGE ON SCHEMA weir TO weir_publish, weir_subscribe, weir_hub;
 GRANT EXECUTE ON FUNCTION weir.publish, weir.publish_bytes, weir.publish_many, weir.notify TO weir_publish, weir_hub, weir_operate;
 GRANT EXECUTE ON FUNCTION weir.tick, weir.read, weir.newest_tick, weir.rebase_messages TO weir_subscribe, weir_hub, weir_operate;
 GRANT EXECUTE ON FUNCTION weir.rotate_messages TO weir_subscribe, weir_hub, weir_work, weir_operate;
-GRANT EXECUTE ON FUNCTION weir.publish_drafts, weir.beat, weir.fresh_queues, weir.watch, weir.role_verifier TO weir_hub;
+GRANT EXECUTE ON FUNCTION weir.publish_drafts, weir.beat, weir.fresh_queues, weir.role_verifier TO weir_hub;
 GRANT EXECUTE ON FUNCTION weir.hubs, weir.notify_callers TO weir_operate;
 
 -- down --
 DROP FUNCTION weir.notify_callers();
 DROP FUNCTION weir.role_verifier(text);
-DROP FUNCTION weir.fresh_queues(pg_snapshot);
+DROP FUNCTION weir.fresh_queues(pg_snapshot, bigint, integer, double precision, integer);
 DROP FUNCTION weir.hubs();
 DROP FUNCTION weir.beat(text, text, bigint, integer);
 DROP TABLE weir.hub_beat;
 DROP FUNCTION weir.rebase_messages();
 DROP FUNCTION weir.reclaim_messages(integer, interval);
 DROP FUNCTION weir.rotate_messages();
-REVOKE ALL ON FUNCTION weir.watch FROM weir_hub;
 REVOKE ALL ON SCHEMA weir FROM weir_publish, weir_subscribe, weir_hub;
 -- The roles belong to the whole server and stay.

@@ -18,17 +18,24 @@ type cli struct {
 	Migrate migrateCmd `cmd:"" help:"Install, upgrade or remove Weir's schema."`
 	Enqueue enqueueCmd `cmd:"" help:"Enqueue one job, or one for each line of standard input."`
 	Work    workCmd    `cmd:"" help:"Work jobs by running a command for each."`
+	Serve   serveCmd   `cmd:"" help:"Run a hub: subscribers get messages over PostgreSQL's protocol, WebSocket and SSE."`
+	Publish publishCmd `cmd:"" help:"Publish a message on a channel."`
+	Listen  listenCmd  `cmd:"" help:"Print the messages of channels as they come."`
 	Jobs    jobsCmd    `cmd:"" help:"List, show, cancel and retry jobs."`
 	Queues  queuesCmd  `cmd:"" help:"List, pause and resume queues."`
 	Workers workersCmd `cmd:"" help:"List workers."`
+	Hubs    hubsCmd    `cmd:"" help:"List hubs."`
+	Guard   guardCmd   `cmd:"" help:"End transactions that hold the vacuum horizon, by policy."`
 
 	Bench      benchCmd      `cmd:"" help:"Measure Weir on your database, or on a private one."`
+	Doctor     doctorCmd     `cmd:"" help:"Name what slows a PostgreSQL down, Weir's or any."`
+	Lab        labCmd        `cmd:"" help:"Reproduce known collapses of PostgreSQL beside their cures."`
 	Completion completionCmd `cmd:"" help:"Print a completion script for your shell."`
 	Version    versionCmd    `cmd:"" help:"Print which build this is."`
 	Complete   completeCmd   `cmd:"" name:"__complete" hidden:"" passthrough:""`
 }
 
-const description = "Weir runs background jobs on PostgreSQL. Start with: weir dev"
+const description = "Background jobs and messages on PostgreSQL. Start with: weir dev"
 
 // streams are what a command reads and writes. What may be written where is said in print.go.
 type streams struct {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"os"
 	"path/filepath"
 	"time"
@@ -16,6 +17,8 @@ import (
 
 	"github.com/weir-pg/weir"
 	"github.com/weir-pg/weir/internal/embedded"
+	"github.com/weir-pg/weir/internal/server"
+	"github.com/weir-pg/weir/internal/web"
 	"github.com/weir-pg/weir/schema"
 )
 
@@ -26,7 +29,9 @@ const (
 )
 
 type devCmd struct {
-	Port int `default:"5433" help:"Port of PostgreSQL; 0 takes a free one."`
+	Port     int `default:"5433" help:"Port of PostgreSQL; 0 takes a free one."`
+	PGPort   int `name:"hub-pg-port" default:"6543" help:"Port where the hub serves LISTEN; 0 takes a free one."`
+	HTTPPort int `name:"hub-http-port" default:"8080" help:"Port where the hub serves WebSocket and SSE; 0 takes a free one."`
 }
 
 func (devCmd) Help() string {
@@ -34,7 +39,7 @@ func (devCmd) Help() string {
 
 Example:
 
-    weir dev --port 0`
+    weir dev --port 0 --hub-pg-port 0 --hub-http-port 0`
 }
 
 // hello is the kind of job that weir dev works.
@@ -73,7 +78,13 @@ func (c *devCmd) Run(ctx context.Context, s *streams) (err error) {
 		return fmt.Errorf("open a pool of connections: %w", err)
 	}
 	defer pool.Close()
-	worker, err := devWorker(weir.NewClient(pool), newLogger(p, slog.LevelInfo))
+	log := newLogger(p, slog.LevelInfo)
+	hub, err := c.startHub(ctx, url, log)
+	if err != nil {
+		return err
+	}
+	defer stopHub(ctx, hub, log)
+	worker, err := devWorker(weir.NewClient(pool), "http://"+hub.HTTPAddr().String(), log)
 	if err != nil {
 		return err
 	}
@@ -84,8 +95,29 @@ func (c *devCmd) Run(ctx context.Context, s *streams) (err error) {
 		return err
 	}
 	defer os.Remove(devURLPath)
-	welcome(s.out, url, server.Port())
+	welcome(s.out, url, server.Port(), hub)
 	return worker.Run(ctx)
+}
+
+// startHub runs a hub that lets in whoever reaches it, from this machine alone.
+func (c *devCmd) startHub(ctx context.Context, url string, log *slog.Logger) (*server.Server, error) {
+	quiet := slog.New(atLeast{log.Handler(), slog.LevelWarn})
+	hub, err := server.Start(ctx, server.Config{
+		Database: url, Name: "weir dev", Logger: quiet, PGAuth: server.Trust, DurableNotify: true, Web: web.Config{Anonymous: true}, Drain: time.Second,
+		ListenPG: fmt.Sprintf("127.0.0.1:%d", c.PGPort), ListenHTTP: fmt.Sprintf("127.0.0.1:%d", c.HTTPPort),
+	})
+	if err != nil {
+		return nil, fmt.Errorf("start the hub: %w: if the port is in use, choose others by --hub-pg-port and --hub-http-port", err)
+	}
+	return hub, nil
+}
+
+func stopHub(ctx context.Context, hub *server.Server, log *slog.Logger) {
+	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+	defer cancel()
+	if err := hub.Stop(bounded); err != nil {
+		log.Warn("the hub did not stop cleanly", "error", err)
+	}
 }
 
 // start starts the server, and says what takes so long the first time.
@@ -130,7 +162,7 @@ func within(ctx context.Context, url string, f func(*pgx.Conn) error) error {
 	return errors.Join(f(conn), conn.Close(context.WithoutCancel(ctx)))
 }
 
-func devWorker(client *weir.Client, log *slog.Logger) (*weir.Worker, error) {
+func devWorker(client *weir.Client, hub string, log *slog.Logger) (*weir.Worker, error) {
 	handlers := weir.NewHandlers()
 	weir.Handle(handlers, func(_ context.Context, job *weir.Job[hello]) error {
 		if job.Args.Name == "" {
@@ -140,7 +172,7 @@ func devWorker(client *weir.Client, log *slog.Logger) (*weir.Worker, error) {
 		return nil
 	})
 	return client.NewWorker(weir.WorkerConfig{
-		Handlers: handlers, Queues: map[string]int{devQueue: 4}, Name: "weir dev", Logger: log,
+		Handlers: handlers, Queues: map[string]int{devQueue: 4}, Name: "weir dev", Logger: log, Hubs: []string{hub},
 		Hooks: weir.Hooks{End: func(_ context.Context, job weir.JobMeta, outcome weir.Outcome, took time.Duration, err error) {
 			attrs := []any{"job", job.ID, "kind", job.Kind, "took", took.Round(time.Microsecond)}
 			if err != nil {
@@ -165,7 +197,7 @@ func writeURL(url string) error {
 	return nil
 }
 
-func welcome(w io.Writer, url string, port int) {
+func welcome(w io.Writer, url string, port int, hub *server.Server) {
 	args, _ := json.Marshal(hello{Name: "Ada"})
 	fmt.Fprintf(w, `Weir runs here, on a private PostgreSQL on port %d:
 
@@ -183,7 +215,15 @@ And a queue of your own, with a command for each job:
   weir work --queue mine --exit-when-idle -- sh -c 'echo "this is $WEIR_ARG_line"'
   weir jobs list --queue mine
 
+A hub serves messages to whoever subscribes, LISTEN at %s and HTTP at %s:
+
+  weir listen 'orders.>'
+  weir publish orders.created '{"order": 7}'
+  psql "host=127.0.0.1 port=%d" -c 'LISTEN "orders.created"'
+  curl -N 'http://%s/v1/events?channel=orders.created'
+
 Ctrl-C stops it; the data stays in %s.
 
-`, port, url, devQueue, devQueue, args, devURLPath, devDir)
+`, port, url, devQueue, devQueue, args, devURLPath,
+		hub.PGAddr(), hub.HTTPAddr(), hub.PGAddr().(*net.TCPAddr).Port, hub.HTTPAddr(), devDir)
 }

@@ -13,18 +13,17 @@ func printHelp(options kong.HelpOptions, ctx *kong.Context) error {
 		return kong.DefaultHelpPrinter(options, ctx)
 	}
 	w := ctx.Stdout
-	fmt.Fprintf(w, "Usage: weir <command> [flags]\n\n%s\n\n", description)
+	fmt.Fprintf(w, "Usage: weir <command> [flags]. %s\n\n", description)
 	for _, command := range ctx.Model.Children {
 		if !command.Hidden {
 			fmt.Fprintf(w, "  %-11s %s\n", command.Name, command.Help)
 		}
 	}
 	fmt.Fprintf(w, `
-  --database=URL   PostgreSQL to work with, or set DATABASE_URL. Without either it
-                   is that of a weir dev that runs in the current directory.
+  --database=URL   PostgreSQL to work with. Default: DATABASE_URL, or a weir dev that runs here.
 
-Exit codes: %d done, %d failed, %d wrong usage, %d no such job or queue,
-%d database unreachable, %d interrupted. More: weir <command> --help
+Exit codes: %d done, %d failed, %d wrong usage, %d not found, %d database unreachable, %d interrupted.
+More: weir <command> --help
 `, exitOK, exitFailure, exitUsage, exitNotFound, exitUnreachable, exitInterrupted)
 	return nil
 }

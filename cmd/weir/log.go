@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"io"
 	"log/slog"
 	"strings"
@@ -33,4 +34,20 @@ func plainMessage(groups []string, a slog.Attr) slog.Attr {
 		a.Value = slog.StringValue(strings.TrimPrefix(a.Value.String(), "weir: "))
 	}
 	return a
+}
+
+// atLeast is a handler that passes on what is at least so grave.
+type atLeast struct {
+	slog.Handler
+	level slog.Level
+}
+
+func (h atLeast) Enabled(_ context.Context, level slog.Level) bool { return level >= h.level }
+
+func (h atLeast) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return atLeast{h.Handler.WithAttrs(attrs), h.level}
+}
+
+func (h atLeast) WithGroup(name string) slog.Handler {
+	return atLeast{h.Handler.WithGroup(name), h.level}
 }

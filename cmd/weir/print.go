@@ -150,3 +150,13 @@ func plural[N int | int64](n N, word string) string {
 }
 
 func bytesText(n int64) string { return fmt.Sprintf("%.1f MB", float64(n)/1e6) }
+
+// printLine prints one value on a line of its own, for streams of them.
+func printLine(w io.Writer, value any) error {
+	e := json.NewEncoder(w)
+	e.SetEscapeHTML(false)
+	if err := e.Encode(value); err != nil {
+		return fmt.Errorf("print a line: %w", err)
+	}
+	return nil
+}

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -40,6 +41,7 @@ func TestMain(m *testing.M) {
 //	code N command …         the command exits with code N
 //	until regexp command …   the command is repeated until it prints what is wanted
 //	json                     the last command printed one JSON value and nothing else
+//	get file path            the HTTP server at the address in the file answers 200; stdout is what it says
 //	hashes folder            all jobs of the queue files have output the true hash of a file, and every file has one
 func TestScripts(t *testing.T) {
 	files, err := filepath.Glob("testdata/script/*.txtar")
@@ -85,7 +87,7 @@ func TestScripts(t *testing.T) {
 					return nil
 				},
 				Cmds: map[string]func(*testscript.TestScript, bool, []string){
-					"code": code, "until": until, "json": onlyJSON, "hashes": hashes,
+					"code": code, "until": until, "json": onlyJSON, "hashes": hashes, "get": get,
 				},
 			})
 		})
@@ -128,6 +130,18 @@ func until(ts *testscript.TestScript, _ bool, args []string) {
 		}
 		time.Sleep(20 * time.Millisecond)
 	}
+}
+
+func get(ts *testscript.TestScript, _ bool, args []string) {
+	client := http.Client{Timeout: 20 * time.Second}
+	response, err := client.Get("http://" + strings.TrimSpace(ts.ReadFile(args[0])) + args[1])
+	ts.Check(err)
+	defer response.Body.Close()
+	if response.StatusCode != http.StatusOK {
+		ts.Fatalf("%s answers %s", args[1], response.Status)
+	}
+	_, err = io.Copy(ts.Stdout(), response.Body)
+	ts.Check(err)
 }
 
 func onlyJSON(ts *testscript.TestScript, _ bool, _ []string) {
@@ -184,6 +198,7 @@ func TestHelpFitsAScreenAndEachCommandHasAnExample(t *testing.T) {
 	for _, command := range []string{
 		"dev", "migrate", "migrate up", "migrate down", "migrate status", "enqueue", "work", "jobs", "jobs list", "jobs show", "jobs cancel",
 		"jobs retry", "queues", "queues list", "queues pause", "queues resume", "workers", "bench", "completion", "version",
+		"serve", "publish", "listen", "hubs", "doctor", "guard", "lab",
 	} {
 		words := strings.Fields(command)
 		if !strings.Contains(top, "\n  "+words[0]+" ") {

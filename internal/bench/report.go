@@ -22,6 +22,7 @@ type Report struct {
 	Idle    *Idle        `json:"idle,omitempty"`
 	Shares  *Shares      `json:"shares,omitempty"`
 	Memory  *Memory      `json:"memory,omitempty"`
+	Hub     *HubFigures  `json:"hub,omitempty"`
 	Targets []Target     `json:"targets,omitempty"`
 	Server  ServerFacts  `json:"server"`
 	Machine MachineFacts `json:"machine"`
@@ -142,6 +143,7 @@ func (r *Report) Text(w io.Writer) error {
 	if m := r.Memory; m != nil {
 		fmt.Fprintf(t, "memory with %d jobs running\t%.1f MB\n", m.Running, float64(m.RSS)/1e6)
 	}
+	r.Hub.text(t)
 	for _, g := range r.Targets {
 		bound, verdict := "at least", "met"
 		if g.Most {

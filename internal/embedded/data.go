@@ -48,7 +48,8 @@ func (s *Server) prepareData(ctx context.Context) error {
 	return nil
 }
 
-// initialise makes a data directory, which appears complete or not at all, and its password.
+// initialise makes a data directory, which appears complete or not at all, and its password. A standby is filled from another server,
+// whose password it then shares.
 func (s *Server) initialise(ctx context.Context, data string) (err error) {
 	owner, err := pickOwner()
 	if err != nil {
@@ -70,7 +71,9 @@ func (s *Server) initialise(ctx context.Context, data string) (err error) {
 			}
 		}()
 	}
-	s.password = rand.Text()
+	if s.fill == nil {
+		s.password = rand.Text()
+	}
 	if err := os.WriteFile(s.passwordPath(), []byte(s.password+"\n"), 0o600); err != nil {
 		return err
 	}
@@ -81,22 +84,14 @@ func (s *Server) initialise(ctx context.Context, data string) (err error) {
 	if err := os.Mkdir(made, 0o700); err != nil {
 		return err
 	}
-	passwordFile, err := os.CreateTemp(home, "initdb-password-*")
-	if err != nil {
+	if err := owner.own(made); err != nil {
 		return err
 	}
-	defer os.Remove(passwordFile.Name())
-	_, err = passwordFile.WriteString(s.password + "\n")
-	if err := errors.Join(err, passwordFile.Close(), owner.own(passwordFile.Name()), owner.own(made)); err != nil {
-		return err
+	fill := s.fill
+	if fill == nil {
+		fill = s.initdb
 	}
-	args := []string{
-		"-D", made, "-U", superuser, "-A", "scram-sha-256", "--pwfile", passwordFile.Name(), "-E", "UTF8", "--locale", "C", "--no-instructions",
-	}
-	if s.config.Fast {
-		args = append(args, "--no-sync")
-	}
-	if err := run(ctx, filepath.Join(s.binaries, "bin", "initdb"), args, owner); err != nil {
+	if err := fill(ctx, made, owner); err != nil {
 		return err
 	}
 	ready := filepath.Join(home, "data")
@@ -107,6 +102,26 @@ func (s *Server) initialise(ctx context.Context, data string) (err error) {
 		return nil
 	}
 	return os.Symlink(ready, data)
+}
+
+// initdb fills an empty data directory with a new cluster.
+func (s *Server) initdb(ctx context.Context, data string, owner *owner) error {
+	passwordFile, err := os.CreateTemp(filepath.Dir(data), "initdb-password-*")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(passwordFile.Name())
+	_, err = passwordFile.WriteString(s.password + "\n")
+	if err := errors.Join(err, passwordFile.Close(), owner.own(passwordFile.Name())); err != nil {
+		return err
+	}
+	args := []string{
+		"-D", data, "-U", superuser, "-A", "scram-sha-256", "--pwfile", passwordFile.Name(), "-E", "UTF8", "--locale", "C", "--no-instructions",
+	}
+	if s.config.Fast {
+		args = append(args, "--no-sync")
+	}
+	return run(ctx, filepath.Join(s.binaries, "bin", "initdb"), args, owner)
 }
 
 // lockDir makes this process the only one that runs a server in dir.

@@ -8,6 +8,8 @@
 //	postgres.log   what the server said, of all its runs
 //	lock           held while a process runs the server
 //
+// A server can have standbys, and they can have theirs: see [Server.Standby].
+//
 // The binaries are fetched once per user and version, and shared by all processes. Set WEIR_POSTGRES to
 // a directory with bin/postgres and bin/initdb (such as /usr/lib/postgresql/18) to use installed ones;
 // it counts where its major version is the one asked for.
@@ -81,6 +83,9 @@ type Server struct {
 	data     string // data directory, free of symbolic links
 	password string
 	owner    *owner // nil: the server runs as this process's user
+
+	upstream *Server                                                    // of a standby: the server that it streams from
+	fill     func(ctx context.Context, data string, owner *owner) error // of a standby: fills its data directory; nil runs initdb
 
 	mu      sync.Mutex
 	lock    io.Closer // nil while stopped

@@ -3,6 +3,7 @@ package hub
 import (
 	"fmt"
 	"strings"
+	"unicode/utf8"
 )
 
 // MaxChannel is how many bytes a channel's name may have.
@@ -43,6 +44,9 @@ func CheckChannel(name string) error {
 	}
 	if len(name) > MaxChannel {
 		return fmt.Errorf("channel name too long: %d bytes, at most %d are allowed", len(name), MaxChannel)
+	}
+	if !utf8.ValidString(name) || strings.IndexByte(name, 0) >= 0 {
+		return fmt.Errorf("channel name %q is not text: it must be UTF-8 without a zero byte", name)
 	}
 	return nil
 }

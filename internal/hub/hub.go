@@ -24,8 +24,9 @@ type Hub struct {
 	source Source
 	log    *slog.Logger
 	stats  stats
-	reads  chan struct{} // slots for replays that read the database
-	drafts chan draft    // to the goroutine that logs what is published here
+	reads  chan struct{}  // slots for replays that read the database
+	drafts chan draft     // to the goroutine that logs what is published here
+	flows  sync.WaitGroup // goroutines at work for subscribers; each is counted with the Subscriber.mu held, while that has not ended
 
 	dispatching sync.Mutex // held while a part or a message is dispatched
 	serial      uint64     // of the message being dispatched
@@ -88,7 +89,7 @@ func New(c Config) *Hub {
 	return h
 }
 
-// Run reads ticks and dispatches them until ctx ends. Then it ends all subscribers with ErrClosed and returns.
+// Run reads ticks and dispatches them until ctx ends. Then it ends all subscribers with ErrClosed, and returns when no sink is at work.
 func (h *Hub) Run(ctx context.Context) {
 	var others sync.WaitGroup
 	others.Go(func() { h.publishDrafts(ctx) })
@@ -108,6 +109,7 @@ func (h *Hub) Run(ctx context.Context) {
 	}
 	others.Wait()
 	h.close()
+	h.flows.Wait()
 }
 
 // follow dispatches tick after tick until reading fails. It goes on where an earlier follow ended.
@@ -128,11 +130,16 @@ func (h *Hub) follow(ctx context.Context, works func()) error {
 	for {
 		parts, err := h.source.Next(ctx, at)
 		var truncated *TruncatedError
+		var ahead *AheadError
 		switch {
 		case errors.As(err, &truncated):
 			h.log.Warn("weir: ticks were truncated before this hub read them: subscribers are told of a gap", "from", at, "to", truncated.From)
 			h.gap(Gap{From: at, To: truncated.From, Reason: Truncated})
 			at = truncated.From
+		case errors.As(err, &ahead):
+			h.log.Warn("weir: the log of messages has been set back: subscribers are told of a gap", "from", at, "to", ahead.End)
+			h.gap(Gap{From: at, To: ahead.End, Reason: Unknown})
+			at = ahead.End
 		case err != nil:
 			return err
 		}
@@ -205,12 +212,10 @@ func (h *Hub) setLive(live bool) {
 func (h *Hub) dispatch(p *Part) {
 	h.dispatching.Lock()
 	var started, slow []*Subscriber
-	h.mu.RLock()
+	h.mu.Lock() // for all of it: a replay that joins between the giving and the new position would miss the part
 	for _, m := range p.Messages {
 		started, slow = h.give(m, started, slow)
 	}
-	h.mu.RUnlock()
-	h.mu.Lock()
 	h.ring.add(p)
 	h.newest = p.after()
 	h.mu.Unlock()
@@ -231,7 +236,7 @@ func (h *Hub) pass(d Draft) {
 	h.start(started, slow)
 }
 
-// give queues a message with its subscribers. The caller holds dispatching, and mu for reading.
+// give queues a message with its subscribers. The caller holds dispatching, and mu at least for reading.
 func (h *Hub) give(m *Message, started, slow []*Subscriber) ([]*Subscriber, []*Subscriber) {
 	h.serial++
 	h.index.each(m.Channel, func(members *members) {
@@ -257,7 +262,7 @@ func (h *Hub) start(started, slow []*Subscriber) {
 	}
 	for _, s := range slow {
 		h.stats.slow.Add(1)
-		go s.end(ErrSlow) // Close may take its time
+		go func() { defer h.flows.Done(); s.end(ErrSlow) }() // Close may take its time
 	}
 }
 

@@ -15,6 +15,7 @@ type Log struct {
 	primary *store.Store
 	read    *store.Store // of a standby, or the primary
 
+	doubt     bool // a call has failed: perhaps the database is not what it was
 	seen      store.Seen
 	published time.Time // when ids were last seen to move
 	last      time.Time // when the newest tick came
@@ -29,7 +30,8 @@ const (
 	tickPace  = 4 * time.Millisecond // between ticks under traffic: what comes meanwhile shares one
 	tickCalm  = 16                   // looks before a commit alone counts, when nothing has been published for
 	tickFresh = time.Second          // so long
-	rowsRead  = 10000                // of a tick at a time; the database's ticks are no larger, but for single transactions
+	rowsRead  = 10000                // at a time; the database's ticks are no longer,
+	bytesRead = 8 << 20              // and no larger, but for single transactions
 	ticksRead = 32                   // in one round trip
 	longKept  = 8                    // ticks being read in parts, at once
 	lagPause  = 5 * time.Millisecond // until a standby that lags is asked again
@@ -58,7 +60,13 @@ func (l *Log) Newest(ctx context.Context) (Position, error) {
 }
 
 // Next implements Source.
-func (l *Log) Next(ctx context.Context, after Position) ([]*Part, error) {
+func (l *Log) Next(ctx context.Context, after Position) (parts []*Part, err error) {
+	if l.doubt {
+		if _, err := l.Newest(ctx); err != nil { // which starts the log anew where it came from another cluster
+			return nil, err
+		}
+	}
+	defer func() { l.doubt = err != nil }()
 	if after.Index > 0 {
 		return l.readLong(ctx, after)
 	}
@@ -67,7 +75,7 @@ func (l *Log) Next(ctx context.Context, after Position) ([]*Part, error) {
 			return nil, err
 		}
 	}
-	look := store.TickLook{Looks: tickLooks, Pause: tickPause, Cut: true}
+	look := store.Look{Looks: tickLooks, Pause: tickPause, Cut: true}
 	if time.Since(l.published) > tickFresh {
 		look.Patience = tickCalm
 	}
@@ -92,7 +100,7 @@ func (l *Log) Read(ctx context.Context, after Position) ([]*Part, error) {
 	if after.Index > 0 {
 		return l.readLong(ctx, after)
 	}
-	ticks, _, err := l.read.Ticks(ctx, max(after.Tick-1, 0), store.Seen{}, store.TickLook{Looks: 1})
+	ticks, _, err := l.read.Ticks(ctx, max(after.Tick-1, 0), store.Seen{}, store.Look{Looks: 1})
 	if err != nil {
 		return nil, l.explain("look for ticks", err)
 	}
@@ -104,9 +112,10 @@ func (l *Log) Read(ctx context.Context, after Position) ([]*Part, error) {
 
 // readTicks reads ticks in order, as many as make a stretch of bounded size; at least a part of the first.
 func (l *Log) readTicks(ctx context.Context, ticks []store.Tick) ([]*Part, error) {
-	n, count := 0, 0
-	for n < len(ticks) && n < ticksRead && count+int(ticks[n].Count) <= rowsRead {
+	n, count, bytes := 0, 0, int64(0)
+	for n < len(ticks) && n < ticksRead && count+int(ticks[n].Count) <= rowsRead && bytes+ticks[n].Bytes <= bytesRead {
 		count += int(ticks[n].Count)
+		bytes += ticks[n].Bytes
 		n++
 	}
 	if n == 0 {
@@ -133,7 +142,7 @@ func (l *Log) readTicks(ctx context.Context, ticks []store.Tick) ([]*Part, error
 // readLong reads a stretch of a tick from the position on. Where it does not go on from a stretch before, it begins with the first
 // message, for what was published before decides what repeats.
 func (l *Log) readLong(ctx context.Context, after Position) ([]*Part, error) {
-	ticks, _, err := l.read.Ticks(ctx, after.Tick-1, store.Seen{}, store.TickLook{Looks: 1})
+	ticks, _, err := l.read.Ticks(ctx, after.Tick-1, store.Seen{}, store.Look{Looks: 1})
 	if err != nil {
 		return nil, l.explain("look for ticks", err)
 	}
@@ -242,6 +251,9 @@ func (l *Log) explain(what string, err error) error {
 	if upTo, ok := store.TruncatedUpTo(err); ok {
 		return &TruncatedError{From: Position{Tick: upTo + 1}}
 	}
+	if newest, ok := store.LogEndsAt(err); ok {
+		return &AheadError{End: Position{Tick: newest + 1}}
+	}
 	return fmt.Errorf("%s: %w", what, err)
 }
 
@@ -255,7 +267,7 @@ func (l *Log) Publish(ctx context.Context, drafts []Draft) error {
 		}
 	}
 	err := l.primary.PublishDrafts(ctx, channels, payloads, binaries)
-	if store.IsBadArgument(err) {
+	if store.IsRefused(err) {
 		return &RefusedError{Err: err}
 	}
 	if err != nil {

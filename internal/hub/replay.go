@@ -18,6 +18,7 @@ func (s *Subscriber) Resume(ctx context.Context, after Position, filters ...Filt
 	err := s.ended
 	if err == nil {
 		s.busy, s.stopReplay, s.settled, s.at, s.delivered = true, cancel, make(chan struct{}), after, after
+		s.hub.flows.Add(1) // replay goes on as flush
 	}
 	s.mu.Unlock()
 	if err != nil {
@@ -69,7 +70,7 @@ func (r *replay) step(ctx context.Context) (joined bool, err error) {
 	var truncated *TruncatedError
 	switch {
 	case errors.As(err, &truncated):
-		return false, r.deliver([]Event{{Gap: Gap{From: r.at, To: truncated.From, Reason: Truncated}}}, truncated.From)
+		return false, r.deliver(ctx, []Event{{Gap: Gap{From: r.at, To: truncated.From, Reason: Truncated}}}, truncated.From)
 	case ctx.Err() != nil:
 		return false, ctx.Err()
 	case err != nil || len(parts) == 0 && !r.known:
@@ -83,7 +84,7 @@ func (r *replay) step(ctx context.Context) (joined bool, err error) {
 				events = append(events, Event{Message: m})
 			}
 		}
-		if err := r.deliver(events, p.after()); err != nil {
+		if err := r.deliver(ctx, events, p.after()); err != nil {
 			return false, err
 		}
 	}
@@ -173,14 +174,17 @@ func (r *replay) read(ctx context.Context) ([]*Part, error) {
 		if r.known = !logged.Before(r.at); r.known {
 			return nil, nil
 		}
-		return nil, r.deliver([]Event{{Gap: Gap{From: r.at, To: newest, Reason: Unknown}}}, newest)
+		return nil, r.deliver(ctx, []Event{{Gap: Gap{From: r.at, To: newest, Reason: Unknown}}}, newest)
 	}
 	return h.source.Read(ctx, r.at)
 }
 
-// deliver hands events to the sink and moves the subscriber on.
-func (r *replay) deliver(events []Event, to Position) error {
+// deliver hands events to the sink, waiting while the subscriber is paused, and moves it on.
+func (r *replay) deliver(ctx context.Context, events []Event, to Position) error {
 	for len(events) > 0 {
+		if err := r.untilContinued(ctx); err != nil {
+			return err
+		}
 		n := min(len(events), most)
 		if err := r.sink.Deliver(events[:n]); err != nil {
 			return err
@@ -192,6 +196,23 @@ func (r *replay) deliver(events []Event, to Position) error {
 	defer r.mu.Unlock()
 	r.at, r.delivered = to, to
 	return r.ended
+}
+
+// untilContinued waits until the subscriber is not paused.
+func (r *replay) untilContinued(ctx context.Context) error {
+	for {
+		r.mu.Lock()
+		paused, err := r.paused, r.ended
+		r.mu.Unlock()
+		if paused == nil || err != nil {
+			return err
+		}
+		select {
+		case <-paused:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
 }
 
 // sleep waits, and returns ctx's error if it ends first.

@@ -2,7 +2,9 @@ package hub
 
 import "sort"
 
-// ring holds the newest parts, in order and without a hole, up to a limit in bytes. Hub.mu guards it; parts are never changed.
+// ring holds the newest parts, in order and without a hole, up to a limit in bytes. Hub.mu guards it; parts are never changed. One that
+// does not follow the last, because something between was truncated or has not been read, starts it anew: who looks behind a position
+// must find all there is.
 type ring struct {
 	parts []*Part
 	bytes int
@@ -10,6 +12,9 @@ type ring struct {
 }
 
 func (r *ring) add(p *Part) {
+	if n := len(r.parts); n > 0 && r.parts[n-1].after() != p.before() {
+		r.clear()
+	}
 	r.parts = append(r.parts, p)
 	r.bytes += p.bytes()
 	drop := 0
@@ -35,7 +40,7 @@ func (r *ring) behind(at Position, filters []Filter) ([]*Part, bool) {
 	if len(found) == 0 {
 		return nil, false
 	}
-	if at.Before(Position{Tick: found[0].Tick, Index: found[0].First - 1}) {
+	if at.Before(found[0].before()) {
 		return nil, false
 	}
 	for _, p := range found {

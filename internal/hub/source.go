@@ -22,6 +22,9 @@ type Coverage interface {
 	Covers(filters []Filter) bool
 }
 
+// before is the position where the part begins.
+func (p *Part) before() Position { return Position{Tick: p.Tick, Index: p.First - 1} }
+
 // after is the position behind the part.
 func (p *Part) after() Position {
 	if p.End {
@@ -42,7 +45,8 @@ func (p *Part) bytes() int {
 type Source interface {
 	// Newest returns the position behind the newest tick.
 	Newest(ctx context.Context) (Position, error)
-	// Next waits a while for ticks behind the position and returns them in order, without a hole; none if none came.
+	// Next waits a while for ticks behind the position and returns them in order, without a hole; none if none came. One hub calls it,
+	// never twice at once.
 	Next(ctx context.Context, after Position) ([]*Part, error)
 	// Read returns a stretch of history behind the position, in order and without a hole; none if there is nothing behind it.
 	Read(ctx context.Context, after Position) ([]*Part, error)
@@ -63,6 +67,13 @@ type Relay interface {
 	Relay(ctx context.Context, draft Draft) error
 	// Relayed calls f for every message that another hub relays, until ctx ends.
 	Relayed(ctx context.Context, f func(Draft))
+}
+
+// AheadError is Next's answer when the position lies behind the end of the log: the log was set back, to a state before a failover or a restore.
+type AheadError struct{ End Position }
+
+func (e *AheadError) Error() string {
+	return fmt.Sprintf("the log of messages ends at %s, before the position asked for", e.End)
 }
 
 // TruncatedError is Next's and Read's answer when history does not reach back to the position: it begins at From.

@@ -52,10 +52,11 @@ type Subscriber struct {
 	mu         sync.Mutex
 	queue      []Event
 	bytes      int
-	at         Position // up to here everything has been queued or is not for it: what comes again is dropped
-	delivered  Position // up to here Deliver has returned
-	busy       bool     // a goroutine delivers, or replays
-	paused     bool
+	at         Position      // up to here everything has been queued or is not for it: what comes again is dropped
+	delivered  Position      // up to here Deliver has returned
+	busy       bool          // a goroutine delivers, or replays
+	cutOff     bool          // it is being ended as slow
+	paused     chan struct{} // nil: it is not; Continue closes it
 	ended      error
 	stopReplay context.CancelFunc // nil: no replay is under way
 	settled    chan struct{}      // closed when the replay has ended; nil: there was none
@@ -121,17 +122,22 @@ func (s *Subscriber) Unsubscribe(filters ...Filter) {
 	}
 }
 
-// Pause holds deliveries back until Resume: what comes meanwhile is queued, within the limit. A Deliver that has begun goes on.
+// Pause holds deliveries back until Continue: what comes meanwhile is queued, within the limit. A Deliver that has begun goes on.
 func (s *Subscriber) Pause() {
 	s.mu.Lock()
-	s.paused = true
+	if s.paused == nil {
+		s.paused = make(chan struct{})
+	}
 	s.mu.Unlock()
 }
 
 // Continue ends a Pause.
 func (s *Subscriber) Continue() {
 	s.mu.Lock()
-	s.paused = false
+	if s.paused != nil {
+		close(s.paused) // for a replay, which waits where it is
+		s.paused = nil
+	}
 	start := s.wake()
 	s.mu.Unlock()
 	if start {
@@ -147,7 +153,7 @@ func (s *Subscriber) Position() Position {
 	s.hub.mu.RUnlock()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.stopReplay == nil && !s.busy && len(s.queue) == 0 {
+	if s.stopReplay == nil && !s.busy && len(s.queue) == 0 && s.ended == nil && !s.cutOff {
 		s.delivered = later(s.delivered, later(s.at, newest))
 	}
 	return s.delivered
@@ -187,7 +193,7 @@ func (s *Subscriber) end(reason error) {
 func (s *Subscriber) push(m *Message) (start, slow bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.ended != nil {
+	if s.ended != nil || s.cutOff {
 		return false, false
 	}
 	if !m.Position.IsZero() {
@@ -198,6 +204,8 @@ func (s *Subscriber) push(m *Message) (start, slow bool) {
 	}
 	if len(s.queue) > 0 && s.bytes+m.size() > s.limit {
 		if s.policy == CutOff {
+			s.cutOff = true
+			s.hub.flows.Add(1) // for who ends it
 			return false, true
 		}
 		s.skip(m)
@@ -230,7 +238,11 @@ func (s *Subscriber) pushGap(gap Gap) (start bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	// A replay meets the gap itself, and has still to deliver what lies before it.
-	if s.ended != nil || s.stopReplay != nil || !s.at.Before(gap.To) {
+	if s.ended != nil || s.stopReplay != nil {
+		return false
+	}
+	// A log that was set back concerns everybody.
+	if !gap.To.Before(gap.From) && !s.at.Before(gap.To) {
 		return false
 	}
 	s.queue = append(s.queue, Event{Gap: gap})
@@ -240,24 +252,28 @@ func (s *Subscriber) pushGap(gap Gap) (start bool) {
 
 // wake tells whether the caller must start flush. The caller holds mu.
 func (s *Subscriber) wake() bool {
-	if s.busy || s.paused || s.ended != nil || len(s.queue) == 0 {
+	if s.busy || s.paused != nil || s.ended != nil || len(s.queue) == 0 {
 		return false
 	}
 	s.busy = true
+	s.hub.flows.Add(1)
 	return true
 }
 
 // most events are handed to a sink at a time, so that what it makes of them stays of a bounded size.
 const most = 512
 
-// flush hands over what is queued until nothing is. Who set busy runs it, in a goroutine that ends by itself.
+// flush hands over what is queued until nothing is. Who set busy, and counted it in Hub.flows, runs it, in a goroutine that ends by itself.
 func (s *Subscriber) flush() {
+	defer s.hub.flows.Done()
 	var events []Event
-	var delivered Position
+	var delivered Position // zero: unchanged
 	for {
 		s.mu.Lock()
-		s.delivered = later(s.delivered, delivered)
-		if s.ended != nil || s.paused || len(s.queue) == 0 {
+		if !delivered.IsZero() {
+			s.delivered = delivered // not before what it was, unless a gap said so
+		}
+		if s.ended != nil || s.paused != nil || len(s.queue) == 0 {
 			s.busy = false
 			if len(s.queue) == 0 {
 				s.queue = nil
@@ -284,7 +300,9 @@ func (s *Subscriber) flush() {
 		}
 		s.hub.stats.delivered.Add(int64(len(events)))
 		for _, e := range events {
-			delivered = later(delivered, e.Position())
+			if at := e.Position(); !at.IsZero() {
+				delivered = at
+			}
 		}
 		clear(events)
 	}

@@ -63,6 +63,16 @@ type WorkerInfo struct {
 	Reason    *string   `json:"reason,omitempty"` // why it ended
 }
 
+// HubInfo is one hub: weir.hubs.
+type HubInfo struct {
+	Name        string    `json:"name"`
+	Address     string    `json:"address"`
+	SeenAt      time.Time `json:"seen_at"`
+	Tick        int64     `json:"tick"`   // the newest it has dispatched
+	Behind      int64     `json:"behind"` // ticks that it had not
+	Subscribers int       `json:"subscribers"`
+}
+
 const (
 	jobColumns = `id, state, queue, priority, kind, args, meta, attempt, max_attempts, enqueued_at, run_at, claimed_at, finished_at,
 		worker, cancel_requested, output, error, errors`
@@ -70,6 +80,7 @@ const (
 	sqlJobs    = `SELECT ` + jobColumns + ` FROM weir.jobs($1, $2, $3)`
 	sqlQueues  = `SELECT name, paused_at, available, claimed, last_claim, workers FROM weir.queues()`
 	sqlWorkers = `SELECT id, name, queues, state, started_at, seen_at, running, reason FROM weir.workers()`
+	sqlHubs    = `SELECT hub, address, seen_at, tick, behind, subscribers FROM weir.hubs()`
 	sqlCancel  = `SELECT coalesce(weir.cancel($1), '')`
 	sqlRetry   = `SELECT coalesce(weir.retry($1), '')`
 	sqlPause   = `SELECT weir.pause($1)`
@@ -103,6 +114,11 @@ func (s *Store) Queues(ctx context.Context) ([]QueueInfo, error) {
 // Workers lists workers, newest first.
 func (s *Store) Workers(ctx context.Context) ([]WorkerInfo, error) {
 	return rows(ctx, s, sqlWorkers, nil, pgx.RowToStructByPos[WorkerInfo])
+}
+
+// Hubs lists hubs by name.
+func (s *Store) Hubs(ctx context.Context) ([]HubInfo, error) {
+	return rows(ctx, s, sqlHubs, nil, pgx.RowToStructByPos[HubInfo])
 }
 
 // Cancel returns cancelled, requested, the job's final state, or "" if it is unknown.

@@ -11,7 +11,7 @@ import (
 )
 
 const (
-	sqlTick     = `SELECT seqs, ats, counts, ids_now, seen_now::text FROM weir.tick($1, $2, $3::text::pg_snapshot, $4, $5, $6, $7)`
+	sqlTick     = `SELECT seqs, ats, counts, sizes, ids_now, seen_now::text FROM weir.tick($1, $2, $3::text::pg_snapshot, $4, $5, $6, $7)`
 	sqlRead     = `SELECT id, xid::text::bigint, channel, payload, is_binary, keep FROM weir.read($1, $2, $3)`
 	sqlReadMany = `SELECT t.seq, r.id, r.xid::text::bigint, r.channel, r.payload, r.is_binary, r.keep
 		FROM unnest($1::bigint[]) t(seq) CROSS JOIN LATERAL weir.read(t.seq, 0, $2) r ORDER BY t.seq, r.id`
@@ -22,9 +22,9 @@ const (
 	sqlPublishBytes   = `SELECT weir.publish_bytes($1, $2, $3)`
 	sqlPublishDrafts  = `SELECT weir.publish_drafts($1, $2, $3)`
 	sqlBeat           = `SELECT weir.beat($1, $2, $3, $4)`
-	sqlFreshQueues    = `SELECT names, seen_now::text FROM weir.fresh_queues($1::text::pg_snapshot)`
-	sqlSnapshot       = `SELECT pg_current_snapshot()::text`
+	sqlFreshQueues    = `SELECT names, counts, seen_now::text, jobs_now FROM weir.fresh_queues($1::text::pg_snapshot, $2, $3, $4, $5)`
 	sqlVerifier       = `SELECT coalesce(weir.role_verifier($1), '')`
+	sqlDatabaseID     = `SELECT (SELECT c.system_identifier FROM pg_control_system() c) || '-' || d.oid FROM pg_database d WHERE d.datname = current_database()`
 	sqlServerVersion  = `SHOW server_version`
 )
 
@@ -33,6 +33,7 @@ type Tick struct {
 	Seq   int64
 	At    time.Time
 	Count int32
+	Bytes int64 // of the payloads
 }
 
 // Seen is what a look for ticks saw: while nothing has changed since, the next look touches no table. The zero value makes it look.
@@ -41,28 +42,29 @@ type Seen struct {
 	snapshot *string
 }
 
-// TickLook says how to look for ticks.
-type TickLook struct {
+// Look says how a hub looks for news.
+type Look struct {
 	Looks    int           // at most
 	Pause    time.Duration // between them
-	Patience int           // looks before a commit alone, with nothing published since, makes it look into the tables
-	Cut      bool          // cut the next tick if there is none
+	Patience int           // looks before a commit alone, with nothing logged since, makes it look into the tables
+	Cut      bool          // of ticks: cut the next if there is none
 }
 
 // Ticks returns the ticks after a given one, and what to look with next.
-func (s *Store) Ticks(ctx context.Context, after int64, seen Seen, look TickLook) ([]Tick, Seen, error) {
+func (s *Store) Ticks(ctx context.Context, after int64, seen Seen, look Look) ([]Tick, Seen, error) {
 	var seqs []int64
 	var ats []time.Time
 	var counts []int32
+	var sizes []int64
 	var now Seen
 	err := s.row(ctx, sqlTick, []any{after, seen.ids, seen.snapshot, look.Looks, look.Pause.Seconds(), look.Patience, look.Cut},
-		&seqs, &ats, &counts, &now.ids, &now.snapshot)
+		&seqs, &ats, &counts, &sizes, &now.ids, &now.snapshot)
 	if err != nil {
 		return nil, Seen{}, err
 	}
 	ticks := make([]Tick, len(seqs))
 	for i := range seqs {
-		ticks[i] = Tick{Seq: seqs[i], At: ats[i], Count: counts[i]}
+		ticks[i] = Tick{Seq: seqs[i], At: ats[i], Count: counts[i], Bytes: sizes[i]}
 	}
 	return ticks, now, nil
 }
@@ -152,20 +154,36 @@ func (s *Store) Beat(ctx context.Context, hub, address string, tick int64, subsc
 	return s.exec(ctx, sqlBeat, hub, address, tick, subscribers)
 }
 
-// FreshQueues returns the queues for which jobs were committed since a snapshot ("": from now on), and the snapshot to ask with next.
-func (s *Store) FreshQueues(ctx context.Context, since string) (queues []string, now string, err error) {
-	if since == "" {
-		err = s.row(ctx, sqlSnapshot, nil, &now)
-		return nil, now, err
-	}
-	err = s.row(ctx, sqlFreshQueues, []any{since}, &queues, &now)
-	return queues, now, err
+// Fresh is what a look for queues with fresh jobs saw. The zero value says where to begin.
+type Fresh struct {
+	Queues   []string
+	Counts   []int32 // of jobs; from a hundred on perhaps less than all
+	snapshot *string
+	jobs     *int64
+}
+
+// Logged tells whether more jobs had been logged at this look than at an earlier one.
+func (f Fresh) Logged(earlier Fresh) bool {
+	return f.jobs == nil || earlier.jobs == nil || *f.jobs != *earlier.jobs
+}
+
+// FreshQueues returns the queues for which jobs were committed since an earlier look.
+func (s *Store) FreshQueues(ctx context.Context, since Fresh, look Look) (now Fresh, err error) {
+	err = s.row(ctx, sqlFreshQueues, []any{since.snapshot, since.jobs, look.Looks, look.Pause.Seconds(), look.Patience},
+		&now.Queues, &now.Counts, &now.snapshot, &now.jobs)
+	return now, err
 }
 
 // Verifier returns a role's stored password verifier, "" when it may not log in with one.
 func (s *Store) Verifier(ctx context.Context, role string) (verifier string, err error) {
 	err = s.row(ctx, sqlVerifier, []any{role}, &verifier)
 	return verifier, err
+}
+
+// DatabaseID names the database among all there are.
+func (s *Store) DatabaseID(ctx context.Context) (id string, err error) {
+	err = s.row(ctx, sqlDatabaseID, nil, &id)
+	return id, err
 }
 
 // ServerVersion is what the server says it is.
@@ -175,11 +193,20 @@ func (s *Store) ServerVersion(ctx context.Context) (version string, err error) {
 }
 
 // TruncatedUpTo returns the last tick that can no longer be read, when that is what the error says.
-func TruncatedUpTo(err error) (tick int64, ok bool) {
+func TruncatedUpTo(err error) (tick int64, ok bool) { return detail(err, codeTruncated) }
+
+// LogEndsAt returns the newest tick, when the error says that one ahead of it was asked for.
+func LogEndsAt(err error) (tick int64, ok bool) { return detail(err, codeAhead) }
+
+// codeAhead is beside codeTruncated: weir.tick was asked for what follows a tick that is not there yet.
+const codeAhead = "WR006"
+
+// detail returns the number in the detail of an error with the SQLSTATE.
+func detail(err error, code string) (n int64, ok bool) {
 	var pg *pgconn.PgError
-	if !errors.As(err, &pg) || pg.Code != codeTruncated {
+	if !errors.As(err, &pg) || pg.Code != code {
 		return 0, false
 	}
-	tick, convErr := strconv.ParseInt(pg.Detail, 10, 64)
-	return tick, convErr == nil
+	n, convErr := strconv.ParseInt(pg.Detail, 10, 64)
+	return n, convErr == nil
 }

@@ -23,6 +23,8 @@ const claimTimeout = 30 * time.Second
 func (s *session) fetch(ctx context.Context) error {
 	limits := make([]int32, len(s.queues))
 	watch := &watch{store: s.Store}
+	hub := &hubWait{session: s}
+	defer hub.stop()
 	wait := backoff{}
 	// When a claim's answer is lost, what it handed out is given back: at once, and again after a lease,
 	// for the claim may have sat in a socket and been made only later.
@@ -75,6 +77,9 @@ func (s *session) fetch(ctx context.Context) error {
 		if s.Maintainer != nil {
 			s.Maintainer.Poke()
 		}
+		if got > 0 {
+			hub.stop() // others wait for what comes now
+		}
 		if got > 0 && got >= min(wanted/2, store.BatchMost) {
 			continue
 		}
@@ -83,6 +88,9 @@ func (s *session) fetch(ctx context.Context) error {
 			if !sleep(ctx, gather) {
 				break
 			}
+			continue
+		}
+		if hub.rest(ctx, watch) {
 			continue
 		}
 		if err := s.rest(ctx, watch, full); err != nil && ctx.Err() == nil {

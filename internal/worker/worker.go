@@ -58,7 +58,14 @@ type Maintainer interface {
 	Share(workers int)
 }
 
-// Config of a Worker. All fields are required, but for Hooks.
+// Hub tells when there is work; see package wake.
+type Hub interface {
+	// Wait returns when there may be work in one of the queues that was committed since the token was given out, with the token to wait
+	// with next. "" is the first token.
+	Wait(ctx context.Context, queues []string, since string) (token string, err error)
+}
+
+// Config of a Worker. All fields are required, but for Hooks, Maintainer and Hub.
 type Config struct {
 	Store       *store.Store
 	Name        string
@@ -70,6 +77,7 @@ type Config struct {
 	Log         *slog.Logger
 	Hooks       Hooks
 	Maintainer  Maintainer
+	Hub         Hub
 }
 
 // Worker works jobs until its context ends.

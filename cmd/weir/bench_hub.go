@@ -1,0 +1,91 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os"
+	"os/exec"
+
+	"github.com/weir-pg/weir/internal/bench"
+)
+
+// hubBenchFlags are those of every bench of the hub, which runs in a process of its own.
+type hubBenchFlags struct {
+	benchFlags
+	HubCPUProfile string `name:"hub-cpu-profile" type:"path" placeholder:"FILE" help:"Write a CPU profile of the hub, for go tool pprof; of the last hub where there are several."`
+}
+
+func (f *hubBenchFlags) config() bench.HubConfig {
+	return bench.HubConfig{Spawn: benchProcess, Profile: f.HubCPUProfile}
+}
+
+// benchProcess is this program once more, as a benchChildCmd.
+func benchProcess(ctx context.Context) *exec.Cmd {
+	self, err := os.Executable()
+	cmd := exec.CommandContext(ctx, self)
+	cmd.Err = errors.Join(cmd.Err, err)
+	cmd.Args = []string{"weir", "bench", "__child"}
+	return cmd
+}
+
+// benchChildCmd is a process that a bench starts: a hub, or subscribers.
+type benchChildCmd struct{}
+
+func (benchChildCmd) Run(ctx context.Context, s *streams) error {
+	in, readable := s.in.(io.ReadCloser)
+	out, writable := s.out.(io.WriteCloser)
+	if !readable || !writable {
+		return errors.New("this command is for benches alone: run weir bench")
+	}
+	return bench.Child(ctx, in, out, s.err)
+}
+
+type benchPublishCmd struct {
+	hubBenchFlags
+	Clients int     `default:"64" help:"How many (${default})."`
+	Rounds  int     `default:"5" help:"In which the ways take turns, once with the disk as it is and once with slow flushes (${default})."`
+	Seconds float64 `default:"3" help:"Of each way in each round (${default})."`
+}
+
+func (c *benchPublishCmd) Run(ctx context.Context, s *streams, d *database) error {
+	return c.run(ctx, s, d, c.Clients+40, func(db *bench.Database) (*bench.Report, error) {
+		return bench.Publish(ctx, db, engine{s.err}, bench.PublishConfig{
+			HubConfig: c.config(), Clients: c.Clients, Rounds: c.Rounds, Slice: seconds(c.Seconds),
+		})
+	})
+}
+
+type benchPingPongCmd struct {
+	hubBenchFlags
+	Idle         int     `default:"10000" help:"Idle listeners on the hub, at most (${default})."`
+	IdlePostgres int     `default:"1000" help:"Idle listeners on PostgreSQL, at most (${default})."`
+	Rounds       int     `default:"3" help:"In which hub and PostgreSQL take turns (${default})."`
+	Seconds      float64 `default:"3" help:"With each number of idle listeners in each round (${default})."`
+}
+
+func (c *benchPingPongCmd) Run(ctx context.Context, s *streams, d *database) error {
+	config := bench.PingPongConfig{HubConfig: c.config(), Idle: c.Idle, IdlePostgres: c.IdlePostgres, Rounds: c.Rounds, Slice: seconds(c.Seconds)}
+	return c.run(ctx, s, d, bench.PingPongConnections(config), func(db *bench.Database) (*bench.Report, error) {
+		return bench.PingPong(ctx, db, engine{s.err}, config)
+	})
+}
+
+type benchFanoutCmd struct {
+	hubBenchFlags
+	Subscribers int     `default:"10000" help:"How many (${default})."`
+	Transport   string  `default:"pg" enum:"pg,ws,sse" help:"How they subscribe: pg, ws or sse (${default})."`
+	Seconds     float64 `default:"20" help:"Of each of the two parts (${default})."`
+	Payload     int     `default:"32" help:"Bytes of a message's payload (${default})."`
+	InFlight    int     `help:"Deliveries under way at most. Default: two for each subscriber."`
+	Rate        int     `help:"Deliveries offered per second at most. Default: as many as --in-flight lets through."`
+}
+
+func (c *benchFanoutCmd) Run(ctx context.Context, s *streams, d *database) error {
+	return c.run(ctx, s, d, 0, func(db *bench.Database) (*bench.Report, error) {
+		return bench.Fanout(ctx, db, engine{s.err}, bench.FanoutConfig{
+			HubConfig: c.config(), Subscribers: c.Subscribers, Transport: bench.Transport(c.Transport), Duration: seconds(c.Seconds),
+			Payload: c.Payload, InFlight: c.InFlight, Rate: c.Rate,
+		})
+	})
+}

@@ -1,0 +1,193 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/weir-pg/weir/internal/doctor"
+)
+
+// Exit codes of weir doctor, for CI.
+const (
+	exitWarning  = 10 // the worst finding is a warning
+	exitCritical = 20 // the worst finding is critical
+)
+
+type doctorCmd struct {
+	For   time.Duration `default:"15s" help:"How long to look."`
+	Once  bool          `xor:"mode" help:"Look for 3 seconds only: what is wrong at this moment."`
+	Watch bool          `xor:"mode,form" help:"Look until Ctrl-C, and show waits and findings as they come and go."`
+	JSON  bool          `name:"json" xor:"form" help:"Print JSON."`
+}
+
+const onceFor = 3 * time.Second
+
+func (doctorCmd) Help() string {
+	return fmt.Sprintf(`Looks at any PostgreSQL 14 or later from outside, with or without Weir in it, and names what slows it down: causes first, then what is only downstream of them, each with evidence, a cure for now and one for good. It reads only, and pg_monitor is enough; with less it says what it could not see. Connect to the server itself rather than to a pooler. docs/findings has a page for each finding.
+
+It exits with %d when nothing is above info, %d when the worst is a warning, %d when something is critical.
+
+Examples:
+
+    weir doctor
+    weir doctor --for 1m --json
+    weir doctor --watch`, exitOK, exitWarning, exitCritical)
+}
+
+func (c *doctorCmd) Run(ctx context.Context, s *streams, db *database) error {
+	url, dev, err := db.find()
+	if err != nil {
+		return err
+	}
+	if c.For < time.Second {
+		return usagef("--for %s is too short to see anything: look for 1s or longer", c.For)
+	}
+	if c.Once {
+		c.For = onceFor
+	}
+	progress := newProgress(s.err)
+	defer progress.done()
+	d, err := openDoctor(ctx, url, dev, doctor.Config{
+		Logger: newLogger(progress, slog.LevelWarn),
+		Progress: func(looked time.Duration, samples int) {
+			progress.show("looking: %d of %d s, %s", int(looked.Seconds()), int(c.For.Seconds()), plural(samples, "sample"))
+		},
+	})
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	if dev {
+		fmt.Fprintln(progress, "weir: using the database of weir dev in "+devURLPath)
+	}
+	if c.Watch {
+		return watchDoctor(ctx, s, d)
+	}
+	report, err := d.Run(ctx, c.For)
+	if err != nil {
+		return err
+	}
+	progress.done()
+	if c.JSON {
+		err = printJSON(s.out, report)
+	} else {
+		err = printReport(s.out, report)
+	}
+	if err != nil {
+		return err
+	}
+	return verdict(report)
+}
+
+// openDoctor words errors of connecting as every command does.
+func openDoctor(ctx context.Context, url string, dev bool, c doctor.Config) (*doctor.Doctor, error) {
+	c.URL = url
+	d, err := doctor.Open(ctx, c)
+	var refused *pgconn.ConnectError
+	if errors.As(err, &refused) && ctx.Err() == nil {
+		if config, parseErr := pgx.ParseConfig(url); parseErr == nil {
+			return nil, unreachable(config, dev, refused)
+		}
+	}
+	var unread *pgconn.ParseConfigError
+	if errors.As(err, &unread) {
+		return nil, usagef("the connection string cannot be read (%s): write it as postgres://user:password@host:port/database", reason(unread))
+	}
+	return d, err
+}
+
+// verdict is the error that gives a finding its exit code.
+func verdict(r doctor.Report) error {
+	codes := map[doctor.Severity]int{doctor.Warning: exitWarning, doctor.Critical: exitCritical}
+	worst := r.Worst()
+	if codes[worst] == exitOK {
+		return nil
+	}
+	var named []string
+	for _, f := range r.Findings {
+		if f.Severity == worst {
+			named = append(named, string(f.Code))
+		}
+	}
+	return &failure{codes[worst], fmt.Errorf("%s: %s", worst, strings.Join(named, ", "))}
+}
+
+// printReport prints what was found, what is well, and what could not be seen.
+func printReport(w io.Writer, r doctor.Report) error {
+	p := &page{w: w}
+	p.line("PostgreSQL %s, database %s, as %s (%s): %s in %.0f s; %s",
+		r.Server.Version, r.Server.Database, r.Server.User, r.Server.Rights, plural(r.Samples, "sample"), r.Seconds, lossText(r.Waits))
+	if len(r.Findings) == 0 {
+		p.line("\nNothing is wrong that can be seen from here.")
+	}
+	for _, f := range r.Findings {
+		p.finding(f)
+	}
+	if len(r.Well) > 0 {
+		p.line("\nWell:")
+	}
+	for _, well := range r.Well {
+		p.line("  %s", well.Fact)
+	}
+	if len(r.Unseen) > 0 {
+		p.line("\nNot seen:")
+	}
+	for _, text := range r.Unseen {
+		p.line("  %s", text)
+	}
+	return p.err
+}
+
+// lossText says how much time is lost, and to what.
+func lossText(w doctor.Waits) string {
+	class, rate := w.Dominant()
+	if w.Lost() < 0.05 {
+		return "no session stands still"
+	}
+	return fmt.Sprintf("%.1f sessions stand still at any moment, most of them (%.1f) for %s", w.Lost(), rate, class)
+}
+
+// page writes lines until one fails.
+type page struct {
+	w   io.Writer
+	err error
+}
+
+func (p *page) line(format string, args ...any) {
+	if p.err == nil {
+		_, p.err = fmt.Fprintln(p.w, printableLines(fmt.Sprintf(format, args...)))
+	}
+}
+
+func (p *page) finding(f doctor.Finding) {
+	downstream := ""
+	if f.DownstreamOf != "" {
+		downstream = "  (downstream of " + string(f.DownstreamOf) + ")"
+	}
+	p.line("\n%-8s  %s%s", strings.ToUpper(string(f.Severity)), f.Code, downstream)
+	p.line("  %s", f.Summary)
+	query := ""
+	for _, e := range f.Evidence {
+		p.line("  - %s", e.Fact)
+		if e.Query != "" && e.Query != query {
+			p.line("      %s", strings.Join(strings.Fields(e.Query), " "))
+		}
+		query = e.Query
+	}
+	p.line("  Now:      %s", f.Now)
+	p.line("  For good: %s", f.ForGood)
+	more := "docs/findings/" + string(f.Code) + ".md"
+	if f.Lab != "" {
+		more += ", " + f.Lab
+	}
+	p.line("  More:     %s", more)
+	p.line("  Seen in %d of %s.", f.Seen, plural(f.Samples, "look"))
+}

@@ -1,0 +1,174 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/weir-pg/weir/internal/guard"
+)
+
+type guardCmd struct {
+	Standby       []string `sep:"none" placeholder:"URL" help:"Standby to look into, too. May be repeated."`
+	Policy        string   `type:"existingfile" placeholder:"FILE" help:"What to protect, and whom to end when."`
+	PrintPolicy   bool     `help:"Print a policy file with all settings, and exit."`
+	Act           bool     `help:"Cancel and terminate; without it, say what would be."`
+	Once          bool     `help:"Look, print what was found, and exit."`
+	ListenMetrics string   `placeholder:"ADDRESS" help:"Serve metrics for Prometheus, as on :9187 (loopback)."`
+	jsonFlag
+}
+
+func (guardCmd) Help() string {
+	return `Watches who holds back the vacuum horizon, on the primary and its standbys. When that harms protected tables, or lasts too long, sessions are reported, cancelled, terminated, in this order and as the policy allows. It begins as a dry run. Its role needs pg_monitor, and with --act pg_signal_backend.
+
+With --once it prints tables, or with --json one JSON value; else it logs to standard error until Ctrl-C, with --json as lines of JSON.
+
+Example:
+
+    weir guard --once --standby postgres://replica/shop
+    weir guard --print-policy >guard.toml
+    weir guard --act --policy guard.toml --listen-metrics :9187`
+}
+
+func (c *guardCmd) Run(ctx context.Context, s *streams, db *database) error {
+	if c.PrintPolicy {
+		_, err := fmt.Fprint(s.out, guard.Example)
+		return err
+	}
+	config := guard.Config{Policy: guard.DefaultPolicy(), Act: c.Act, Logger: c.logger(s)}
+	if c.Policy != "" {
+		text, err := os.ReadFile(c.Policy)
+		if err != nil {
+			return err
+		}
+		if config.Policy, err = guard.ParsePolicy(string(text)); err != nil {
+			return usagef("policy %s: %w", c.Policy, err)
+		}
+	}
+	url, dev, err := db.find()
+	if err != nil {
+		return err
+	}
+	var closePool func()
+	if config.Primary, closePool, err = guarded(ctx, url, dev); err != nil {
+		return err
+	}
+	defer closePool()
+	if dev {
+		fmt.Fprintln(s.err, "weir: using the database of weir dev in "+devURLPath)
+	}
+	for _, url := range c.Standby {
+		standby, closePool, err := guarded(ctx, url, false)
+		if err != nil {
+			return err
+		}
+		defer closePool()
+		config.Standbys = append(config.Standbys, standby)
+	}
+	registry := prometheus.NewRegistry()
+	config.Registerer = registry
+	g, err := guard.New(config)
+	if err != nil {
+		return err
+	}
+	if err := g.Check(ctx); err != nil {
+		return err
+	}
+	if c.ListenMetrics != "" {
+		stop, err := serveMetrics(c.ListenMetrics, registry, config.Logger)
+		if err != nil {
+			return err
+		}
+		defer stop()
+	}
+	if c.Once {
+		found, err := g.Once(ctx)
+		if err != nil {
+			return err
+		}
+		if c.JSON {
+			return printJSON(s.out, found)
+		}
+		return printFindings(s, found)
+	}
+	mode := "a dry run: pass --act to have sessions ended"
+	if c.Act {
+		mode = "sessions will be ended"
+	}
+	config.Logger.Info("guarding", "primary", config.Primary.Name, "standbys", len(config.Standbys), "mode", mode, "interval", config.Policy.Interval)
+	return g.Run(ctx)
+}
+
+// logger is quiet where the findings are printed.
+func (c *guardCmd) logger(s *streams) *slog.Logger {
+	switch {
+	case c.Once:
+		return slog.New(slog.DiscardHandler)
+	case c.JSON:
+		return slog.New(slog.NewJSONHandler(s.err, nil))
+	}
+	return newLogger(s.err, slog.LevelInfo)
+}
+
+// guarded reaches a server under the guard's own name, for it must not judge itself.
+func guarded(ctx context.Context, url string, dev bool) (guard.Server, func(), error) {
+	config, err := pgxpool.ParseConfig(url)
+	if err != nil {
+		return guard.Server{}, nil, usagef("the connection string cannot be read (%s): write it as postgres://user:password@host:port/database",
+			reason(err))
+	}
+	config.ConnConfig.RuntimeParams["application_name"] = guard.ApplicationName
+	config.MaxConns = 2
+	pool, err := pgxpool.NewWithConfig(ctx, config)
+	if err != nil {
+		return guard.Server{}, nil, fmt.Errorf("open a pool of connections: %w", err)
+	}
+	bounded, cancel := context.WithTimeout(ctx, connectTimeout)
+	defer cancel()
+	if err := pool.Ping(bounded); err != nil {
+		pool.Close()
+		if ctx.Err() != nil {
+			return guard.Server{}, nil, ctx.Err()
+		}
+		return guard.Server{}, nil, unreachable(config.ConnConfig, dev, err)
+	}
+	name := net.JoinHostPort(config.ConnConfig.Host, strconv.Itoa(int(config.ConnConfig.Port)))
+	return guard.Server{Name: name, DB: pool}, pool.Close, nil
+}
+
+// serveMetrics serves until stop is called. An address without a host is loopback's.
+func serveMetrics(address string, from prometheus.Gatherer, log *slog.Logger) (stop func(), err error) {
+	if strings.HasPrefix(address, ":") {
+		address = "127.0.0.1" + address
+	}
+	listener, err := net.Listen("tcp", address)
+	if err != nil {
+		return nil, usagef("--listen-metrics %s: %s: name a free port, as in :9187", address, reason(err))
+	}
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", promhttp.HandlerFor(from, promhttp.HandlerOpts{}))
+	server := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second}
+	done := make(chan struct{})
+	go func() { // ends when the server is closed, and is waited for by stop
+		defer close(done)
+		if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+			log.Error("cannot serve metrics any more", "error", err)
+		}
+	}()
+	log.Info("serving metrics", "url", "http://"+listener.Addr().String()+"/metrics")
+	return func() {
+		_ = server.Close()
+		<-done
+	}, nil
+}

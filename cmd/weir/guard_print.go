@@ -1,0 +1,115 @@
+package main
+
+import (
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/weir-pg/weir/internal/guard"
+)
+
+// printFindings prints them for people: who holds the horizon, which tables have dead rows, what was done, what is left to do by hand.
+func printFindings(s *streams, f *guard.Findings) error {
+	fmt.Fprintf(s.out, "%s of %s: PostgreSQL %s\n", printable(f.Database), f.Primary, f.Postgres)
+	for _, name := range f.Absent {
+		fmt.Fprintf(s.err, "weir: standby %s could not be looked at\n", name)
+	}
+	if len(f.Holders) == 0 {
+		fmt.Fprintln(s.out, "nobody holds the horizon")
+	} else {
+		fmt.Fprintf(s.out, "horizon: %s back, held for %s at least\n\n", plural(f.AgeXids, "transaction"), lasted(f.Held))
+		rows := make([][]string, len(f.Holders))
+		for i, h := range f.Holders {
+			rows[i] = []string{h.Server, string(h.Kind), h.Name, who(h), h.State, lasted(h.Held), count(h.AgeXids), string(h.Step)}
+		}
+		if err := table(s.out, []string{"SERVER", "KIND", "NAME", "WHO", "STATE", "HELD", "XIDS", "DUE"}, rows); err != nil {
+			return err
+		}
+		fmt.Fprintln(s.out)
+		for _, h := range f.Holders {
+			fmt.Fprintf(s.out, "%s: %s\n", printable(h.Name), printable(h.Why))
+		}
+	}
+	if err := printHarm(s, f); err != nil {
+		return err
+	}
+	if len(f.Actions) > 0 {
+		fmt.Fprintln(s.out)
+	}
+	for _, a := range f.Actions {
+		if a.Action != guard.Report {
+			fmt.Fprintf(s.out, "%s %s on %s: %s: %s\n", a.Action, printable(a.Name), a.Server, a.Outcome, printable(a.Why))
+		}
+	}
+	byHand := false
+	for _, h := range f.Holders {
+		if h.Command == "" || h.Step == "" {
+			continue
+		}
+		if !byHand {
+			fmt.Fprintln(s.out, "\nby hand, once you know that nobody needs it:")
+		}
+		byHand = true
+		at := h.Server
+		if h.Database != "" {
+			at += ", database " + printable(h.Database)
+		}
+		fmt.Fprintf(s.out, "  %s;  -- on %s\n", printable(h.Command), at)
+	}
+	if !f.Acting {
+		fmt.Fprintln(s.err, "weir: a dry run: pass --act to have sessions ended")
+	}
+	return nil
+}
+
+// printHarm prints the tables that have most dead rows, and the probes.
+func printHarm(s *streams, f *guard.Findings) error {
+	const most = 10
+	if len(f.Tables) > 0 {
+		rows := make([][]string, min(most, len(f.Tables)))
+		for i := range rows {
+			t := f.Tables[i]
+			rows[i] = []string{t.Name, count(t.Dead), strconv.FormatFloat(t.PerSecond, 'f', 0, 64), usual(t), yes(t.Suffers)}
+		}
+		fmt.Fprintln(s.out)
+		if err := table(s.out, []string{"TABLE", "DEAD ROWS", "GROWTH/S", "AUTOVACUUM AT", "SUFFERS"}, rows); err != nil {
+			return err
+		}
+	}
+	if len(f.Probes) == 0 {
+		return nil
+	}
+	rows := make([][]string, len(f.Probes))
+	for i, p := range f.Probes {
+		rows[i] = []string{p.Name, strconv.FormatFloat(1000*p.Seconds, 'f', 1, 64) + "ms", cell(p.Error), yes(p.Suffers)}
+	}
+	fmt.Fprintln(s.out)
+	return table(s.out, []string{"PROBE", "TOOK", "ERROR", "SUFFERS"}, rows)
+}
+
+func who(h guard.Holder) string {
+	text := h.Role
+	if h.Application != "" {
+		text += " " + h.Application
+	}
+	if h.Client != "" {
+		text += " " + h.Client
+	}
+	return cell(text)
+}
+
+func usual(t guard.Table) string {
+	if t.Usual == 0 {
+		return "off"
+	}
+	return count(t.Usual)
+}
+
+func yes(b bool) string {
+	if b {
+		return "yes"
+	}
+	return "no"
+}
+
+func lasted(s float64) string { return short(time.Duration(s * float64(time.Second))) }

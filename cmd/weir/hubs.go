@@ -1,0 +1,41 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+)
+
+type hubsCmd struct{ jsonFlag }
+
+func (hubsCmd) Help() string {
+	return `Lists the hubs that have shown a sign of life in the last five minutes. BEHIND is how many ticks a hub had still to read then.
+
+Example:
+
+    weir hubs`
+}
+
+func (c *hubsCmd) Run(ctx context.Context, s *streams, db *database) error {
+	client, closePool, err := db.client(ctx)
+	if err != nil {
+		return err
+	}
+	defer closePool()
+	hubs, err := client.Hubs(ctx)
+	if err != nil {
+		return err
+	}
+	if c.JSON {
+		return printJSON(s.out, orEmpty(hubs))
+	}
+	if len(hubs) == 0 {
+		fmt.Fprintln(s.err, "weir: no hubs: start one with weir serve")
+		return nil
+	}
+	rows := make([][]string, len(hubs))
+	for i, h := range hubs {
+		rows[i] = []string{h.Name, h.Address, ago(&h.SeenAt), strconv.FormatInt(h.Tick, 10), strconv.FormatInt(h.Behind, 10), strconv.Itoa(h.Subscribers)}
+	}
+	return table(s.out, []string{"NAME", "ADDRESS", "SEEN", "TICK", "BEHIND", "SUBSCRIBERS"}, rows)
+}

@@ -1,0 +1,267 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/alecthomas/kong"
+
+	"github.com/weir-pg/weir/internal/lab"
+)
+
+// labCmd reproduces known collapses of PostgreSQL beside their cures.
+type labCmd struct {
+	Notify    labNotifyCmd    `cmd:"" help:"NOTIFY lets one commit at a time through."`
+	Listeners labListenersCmd `cmd:"" help:"Every notification wakes every listener."`
+	Storm     labStormCmd     `cmd:"" help:"Thousands of connections at once saturate the postmaster."`
+	Tree      labTreeCmd      `cmd:"" help:"Foreign keys, one row per statement, and hot counters."`
+	Pinned    labPinnedCmd    `cmd:"" help:"A long transaction makes a queue walk through its dead rows."`
+	All       labAllCmd       `cmd:"" help:"All five, one after the other, with their default sizes."`
+}
+
+// Help is shown by weir lab --help.
+func (labCmd) Help() string {
+	return "Each scenario runs a load as it collapses, and with each known cure, in the same run, and says in a verdict computed from the figures whether the collapse shows on this machine. " +
+		"By default it starts a private PostgreSQL, and removes it at the end. With --database it uses yours, in a schema weir_lab of its own, " +
+		"and refuses one that holds anything else; " +
+		"DATABASE_URL is ignored, for this is nothing to run by accident.\n\n" +
+		"Example: weir lab notify --report notify.html"
+}
+
+// labFlags are every scenario's.
+type labFlags struct {
+	Duration      time.Duration `placeholder:"10s" help:"How long each way is measured (pinned: 45s)."`
+	JSON          string        `name:"json" placeholder:"FILE" help:"Write the result as JSON to a file, or with - to standard output."`
+	Report        string        `placeholder:"FILE" help:"Write a self-contained HTML report with charts."`
+	PostgresMajor int           `name:"postgres-major" default:"18" help:"Version of the private PostgreSQL: 18 or 14."`
+	AllowNonempty bool          `name:"allow-nonempty" help:"Measure although the database given by --database holds something else, which the load disturbs."`
+}
+
+// labExample is what a scenario's help ends with.
+func labExample(command string) string { return "Example: " + command }
+
+type labNotifyCmd struct {
+	labFlags
+	Clients int `default:"64" help:"How many sessions insert."`
+	Rounds  int `default:"3" help:"In how many rounds the ways take turns."`
+}
+
+func (labNotifyCmd) Help() string {
+	return labExample("weir lab notify --clients 64 --duration 30s --report notify.html")
+}
+
+func (c *labNotifyCmd) config() (lab.Config, string) {
+	return lab.Config{Scenario: "notify", Notify: lab.NotifySize{Clients: c.Clients, Rounds: c.Rounds}},
+		fmt.Sprintf("--clients %d --rounds %d", c.Clients, c.Rounds)
+}
+
+func (c *labNotifyCmd) Run(ctx context.Context, s *streams, d *database, k *kong.Context) error {
+	return c.run(ctx, s, d, k, c)
+}
+
+type labListenersCmd struct {
+	labFlags
+	Idle    []int `default:"0,10,100,1000" help:"Numbers of idle listeners beside the ping-pong."`
+	Clients []int `default:"1,2,4,8,16,32" help:"Numbers of clients that LISTEN and UNLISTEN."`
+}
+
+func (labListenersCmd) Help() string {
+	return labExample("weir lab listeners --idle 0,100,1000 --report listeners.html")
+}
+
+func (c *labListenersCmd) config() (lab.Config, string) {
+	return lab.Config{Scenario: "listeners", Listeners: lab.ListenersSize{Idle: c.Idle, Clients: c.Clients}},
+		fmt.Sprintf("--idle %s --clients %s", commas(c.Idle), commas(c.Clients))
+}
+
+func (c *labListenersCmd) Run(ctx context.Context, s *streams, d *database, k *kong.Context) error {
+	return c.run(ctx, s, d, k, c)
+}
+
+type labStormCmd struct {
+	labFlags
+	Clients int           `default:"2000" help:"How many connect in the same instant."`
+	Rounds  int           `default:"3" help:"In how many rounds the ways take turns."`
+	Jitter  time.Duration `default:"10s" help:"Over how long the clients with jitter spread."`
+	Queries int           `default:"4" help:"How many sessions run small parallel queries meanwhile."`
+}
+
+func (labStormCmd) Help() string {
+	return labExample("weir lab storm --clients 5000 --report storm.html")
+}
+
+func (c *labStormCmd) config() (lab.Config, string) {
+	return lab.Config{Scenario: "storm", Storm: lab.StormSize{Clients: c.Clients, Rounds: c.Rounds, Jitter: c.Jitter, Queries: c.Queries}},
+		fmt.Sprintf("--clients %d --rounds %d --jitter %s --queries %d", c.Clients, c.Rounds, c.Jitter, c.Queries)
+}
+
+func (c *labStormCmd) Run(ctx context.Context, s *streams, d *database, k *kong.Context) error {
+	return c.run(ctx, s, d, k, c)
+}
+
+type labTreeCmd struct {
+	labFlags
+	Workers  int `default:"32" help:"How many work items."`
+	Parents  int `default:"4" help:"How many parents they share."`
+	Children int `default:"20" help:"How many children an item brings; one in ten is new."`
+}
+
+func (labTreeCmd) Help() string { return labExample("weir lab tree --workers 64 --report tree.html") }
+
+func (c *labTreeCmd) config() (lab.Config, string) {
+	return lab.Config{Scenario: "tree", Tree: lab.TreeSize{Workers: c.Workers, Parents: c.Parents, Children: c.Children}},
+		fmt.Sprintf("--workers %d --parents %d --children %d", c.Workers, c.Parents, c.Children)
+}
+
+func (c *labTreeCmd) Run(ctx context.Context, s *streams, d *database, k *kong.Context) error {
+	return c.run(ctx, s, d, k, c)
+}
+
+type labPinnedCmd struct {
+	labFlags
+	Rate    int    `default:"1000" help:"Jobs enqueued per second."`
+	Workers int    `default:"4" help:"How many sessions claim jobs."`
+	Pin     string `default:"both" enum:"both,read,write" help:"read: a snapshot that stays open; write: an idle transaction that holds an xid; both, one after the other."`
+}
+
+func (labPinnedCmd) Help() string {
+	return labExample("weir lab pinned --rate 800 --duration 5m --pin read --report pinned.html")
+}
+
+func (c *labPinnedCmd) config() (lab.Config, string) {
+	size := lab.PinnedSize{Rate: c.Rate, Workers: c.Workers}
+	if c.Pin != "both" {
+		size.Pins = []string{c.Pin}
+	}
+	return lab.Config{Scenario: "pinned", Pinned: size}, fmt.Sprintf("--rate %d --workers %d --pin %s", c.Rate, c.Workers, c.Pin)
+}
+
+func (c *labPinnedCmd) Run(ctx context.Context, s *streams, d *database, k *kong.Context) error {
+	return c.run(ctx, s, d, k, c)
+}
+
+type labAllCmd struct {
+	labFlags
+	PinnedDuration time.Duration `placeholder:"45s" help:"How long each way of pinned is measured; default: as --duration says, or 45s."`
+}
+
+func (labAllCmd) Help() string { return labExample("weir lab all --report lab.html --json lab.json") }
+
+func (c *labAllCmd) Run(ctx context.Context, s *streams, d *database, k *kong.Context) error {
+	// The defaults of each scenario are those of its own command line.
+	var each labCmd
+	parser, err := kong.New(&each, kong.Exit(func(int) {}))
+	if err != nil {
+		return err
+	}
+	var configs []configured
+	for _, name := range lab.Scenarios {
+		if _, err := parser.Parse([]string{name}); err != nil {
+			return err
+		}
+		scenario := each.named(name)
+		config, size := scenario.config()
+		config.Duration = c.Duration
+		if name == "pinned" && c.PinnedDuration > 0 {
+			config.Duration = c.PinnedDuration
+		}
+		configs = append(configs, configured{config, size})
+	}
+	return c.runAll(ctx, s, d, k, "weir lab all"+c.common(c.Duration)+flagUnless(" --pinned-duration ", c.PinnedDuration), configs)
+}
+
+// labScenario is the command of one scenario.
+type labScenario interface {
+	// config returns what to measure, and the size flags that say the same.
+	config() (lab.Config, string)
+}
+
+func (c *labCmd) named(name string) labScenario {
+	return map[string]labScenario{
+		"notify": &c.Notify, "listeners": &c.Listeners, "storm": &c.Storm, "tree": &c.Tree, "pinned": &c.Pinned,
+	}[name]
+}
+
+// configured is a scenario with the flags that make it.
+type configured struct {
+	lab.Config
+	size string
+}
+
+// run runs one scenario.
+func (f *labFlags) run(ctx context.Context, s *streams, d *database, k *kong.Context, c labScenario) error {
+	config, size := c.config()
+	config.Duration = f.Duration
+	return f.runAll(ctx, s, d, k, "weir lab "+config.Scenario+f.common(f.Duration)+" "+size, []configured{{config, size}})
+}
+
+// common are the flags that bear on the figures, where they are not the default.
+func (f *labFlags) common(duration time.Duration) string {
+	text := flagUnless(" --duration ", duration)
+	if f.PostgresMajor != 18 {
+		text += fmt.Sprintf(" --postgres-major %d", f.PostgresMajor)
+	}
+	return text
+}
+
+func flagUnless(flag string, d time.Duration) string {
+	if d == 0 {
+		return ""
+	}
+	return flag + d.String()
+}
+
+func commas(numbers []int) string {
+	return strings.ReplaceAll(strings.Trim(fmt.Sprint(numbers), "[]"), " ", ",")
+}
+
+// runAll runs scenarios one after the other. One that fails does not keep the others from running, and what was measured
+// is written in any case.
+func (f *labFlags) runAll(ctx context.Context, s *streams, d *database, k *kong.Context, command string, configs []configured) error {
+	if f.Duration < 0 {
+		return usagef("--duration must not be negative, got %s", f.Duration)
+	}
+	url := ""
+	if given(k, "database") {
+		url = d.url
+	} else if d.url != "" {
+		fmt.Fprintln(s.err, "weir: DATABASE_URL is ignored: a private PostgreSQL is used; pass --database to measure on another")
+	}
+	begun := time.Now()
+	report := &lab.Report{Version: lab.Version, StartedAt: begun.UTC().Truncate(time.Second), Command: command, Machine: lab.ThisMachine(), Results: []*lab.Result{}}
+	view := newLabView(s.err)
+	var errs []error
+	for _, c := range configs {
+		c.Database, c.AllowNonempty, c.Major, c.Progress = url, f.AllowNonempty, f.PostgresMajor, view.show
+		c.Command = "weir lab " + c.Scenario + f.common(c.Duration) + " " + c.size
+		result, err := lab.Run(ctx, c.Config)
+		if err != nil {
+			errs = append(errs, err)
+			if ctx.Err() != nil {
+				break
+			}
+			continue
+		}
+		report.Results = append(report.Results, result)
+		view.verdict(result)
+	}
+	view.done()
+	report.Seconds = time.Since(begun).Round(time.Second).Seconds()
+	if len(report.Results) > 0 {
+		errs = append(errs, f.write(s, report))
+	}
+	return errors.Join(errs...)
+}
+
+// given tells whether a flag stands on the command line, and not only in the environment.
+func given(k *kong.Context, name string) bool {
+	for _, element := range k.Path {
+		if element.Flag != nil && element.Flag.Name == name && !element.Resolved {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,139 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/weir-pg/weir"
+)
+
+type publishCmd struct {
+	Channel string `arg:"" help:"Channel, such as orders.created."`
+	Payload string `arg:"" optional:"" help:"Text to publish. Default: standard input, whole."`
+	Binary  bool   `help:"The payload is not text."`
+}
+
+func (publishCmd) Help() string {
+	return `Examples:
+
+    weir publish orders.created '{"order": 7}'
+
+    weir publish --binary thumbnails < picture.jpg`
+}
+
+func (c *publishCmd) Run(ctx context.Context, s *streams, db *database) error {
+	payload := []byte(c.Payload)
+	if c.Payload == "" {
+		if _, ok := isTerminal(s.in); ok {
+			return usagef("there is nothing to publish: give a payload, or send one to standard input")
+		}
+		var err error
+		if payload, err = io.ReadAll(io.LimitReader(&contextReader{ctx: ctx, in: s.in}, lineMost*8)); err != nil {
+			return fmt.Errorf("read standard input: %w", err)
+		}
+	}
+	client, closePool, err := db.client(ctx)
+	if err != nil {
+		return err
+	}
+	defer closePool()
+	return client.Publish(ctx, c.Channel, payload, &weir.PublishOptions{Binary: c.Binary})
+}
+
+type listenCmd struct {
+	Channels []string `arg:"" help:"Channels, or patterns: orders.* (one word), orders.> (all below)."`
+	Hub      []string `placeholder:"URL" help:"Hub to subscribe at, such as http://127.0.0.1:8080; repeatable. Default: the database itself."`
+	Token    string   `env:"WEIR_TOKEN" placeholder:"TOKEN" help:"What the hub is shown."`
+	After    string   `placeholder:"POSITION" help:"Go on from here, a position that --json printed. Default: what is published from now on."`
+	Count    int      `short:"n" placeholder:"N" help:"Stop after so many messages. Default: at Ctrl-C."`
+	JSON     bool     `name:"json" help:"Print a JSON object on a line for each message."`
+}
+
+func (listenCmd) Help() string {
+	return `Prints messages as they come: channel and payload, or JSON with their positions. A gap, where messages may be missing, is said on standard error, and is a line of its own in JSON.
+
+Examples:
+
+    weir listen 'orders.>'
+
+    weir listen --hub http://127.0.0.1:8080 --json --after 1042.3 orders.created`
+}
+
+// heard is a line of --json.
+type heard struct {
+	Channel  string        `json:"channel,omitempty"`
+	Payload  *string       `json:"payload,omitempty"`
+	Base64   []byte        `json:"payload_base64,omitempty"`
+	Position weir.Position `json:"position,omitempty"`
+	Gap      string        `json:"gap,omitempty"` // why messages may be missing before this position
+}
+
+func (c *listenCmd) Run(ctx context.Context, s *streams, db *database) error {
+	config := weir.SubscribeConfig{Channels: c.Channels, Hubs: c.Hub, After: weir.Position(c.After)}
+	if c.Token != "" {
+		config.Token = func(context.Context) (string, error) { return c.Token, nil }
+	}
+	if len(c.Hub) == 0 {
+		client, closePool, err := db.client(ctx)
+		if err != nil {
+			return err
+		}
+		defer closePool()
+		config.Client = client
+	}
+	sub, err := weir.Subscribe(ctx, config)
+	if err != nil {
+		return err
+	}
+	defer sub.Close()
+	if _, ok := isTerminal(s.err); ok {
+		fmt.Fprintln(s.err, "weir: listening; Ctrl-C stops")
+	}
+	for n := 0; c.Count == 0 || n < c.Count; {
+		e, err := sub.Next(ctx)
+		if err != nil {
+			if ctx.Err() != nil && c.Count == 0 {
+				return nil // that is how it ends
+			}
+			return err
+		}
+		if err := c.print(s, e); err != nil {
+			return err
+		}
+		if e.Message != nil {
+			n++
+		}
+	}
+	return nil
+}
+
+func (c *listenCmd) print(s *streams, e weir.Event) error {
+	if e.Gap != nil {
+		fmt.Fprintf(s.err, "weir: messages may be missing before position %s: %s\n", e.Gap.To, e.Gap.Reason)
+		if c.JSON {
+			return printLine(s.out, heard{Gap: e.Gap.Reason, Position: e.Gap.To})
+		}
+		return nil
+	}
+	m := e.Message
+	if c.JSON {
+		line := heard{Channel: m.Channel, Position: m.Position}
+		if text := string(m.Payload); m.Binary {
+			line.Base64 = m.Payload
+		} else {
+			line.Payload = &text
+		}
+		return printLine(s.out, line)
+	}
+	text := fmt.Sprintf("%d bytes", len(m.Payload))
+	if !m.Binary {
+		text = printable(string(m.Payload))
+	}
+	_, err := fmt.Fprintf(s.out, "%s %s\n", printable(m.Channel), text)
+	if err != nil {
+		return errors.Join(errors.New("print a message"), err)
+	}
+	return nil
+}

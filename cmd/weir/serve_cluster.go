@@ -1,0 +1,45 @@
+package main
+
+import (
+	"os"
+	"strings"
+
+	"github.com/weir-pg/weir/internal/cluster"
+)
+
+// clusterFlags let hubs share the reading of ticks.
+type clusterFlags struct {
+	Cluster            string   `placeholder:"WHERE" help:"Share the reading of messages with other hubs over NATS: URLs of a NATS server, or embedded, to run one in each hub."`
+	ClusterCredentials string   `type:"existingfile" placeholder:"FILE" help:"NATS credentials for the server at --cluster."`
+	ClusterListen      string   `placeholder:"ADDR" help:"With --cluster embedded: where other hubs reach this one (127.0.0.1:6222)."`
+	ClusterAdvertise   string   `placeholder:"ADDR" help:"With --cluster embedded: the address that other hubs are told, if it is another."`
+	ClusterRoute       []string `placeholder:"ADDR" help:"With --cluster embedded: --cluster-listen of another hub; repeatable; one that is up is enough."`
+	ClusterSecretFile  string   `type:"existingfile" placeholder:"FILE" help:"With --cluster embedded: a secret that all hubs share, 16 characters or more."`
+	ClusterTLSCA       string   `name:"cluster-tls-ca" type:"existingfile" placeholder:"FILE" help:"Who signs certificates within the cluster, in PEM."`
+	ClusterTLSCert     string   `name:"cluster-tls-cert" type:"existingfile" placeholder:"FILE" help:"This hub's certificate within the cluster."`
+	ClusterTLSKey      string   `name:"cluster-tls-key" type:"existingfile" placeholder:"FILE" help:"Its key."`
+}
+
+func (f clusterFlags) config() (*cluster.Config, error) {
+	files := cluster.TLS{CA: f.ClusterTLSCA, Cert: f.ClusterTLSCert, Key: f.ClusterTLSKey}
+	embedded := f.ClusterListen != "" || f.ClusterAdvertise != "" || len(f.ClusterRoute) > 0 || f.ClusterSecretFile != ""
+	switch {
+	case f.Cluster == "" && (embedded || f.ClusterCredentials != "" || files != cluster.TLS{}):
+		return nil, usagef("the flags --cluster-… go with --cluster: give it the URL of a NATS server, or embedded")
+	case f.Cluster == "":
+		return nil, nil
+	case f.Cluster != "embedded" && embedded:
+		return nil, usagef("--cluster-listen, --cluster-advertise, --cluster-route and --cluster-secret-file go with --cluster embedded, not with the URL of a NATS server")
+	case f.Cluster != "embedded":
+		return &cluster.Config{URL: f.Cluster, Credentials: f.ClusterCredentials, TLS: files}, nil
+	}
+	e := &cluster.Embedded{Listen: f.ClusterListen, Advertise: f.ClusterAdvertise, Routes: f.ClusterRoute, TLS: files}
+	if f.ClusterSecretFile != "" {
+		secret, err := os.ReadFile(f.ClusterSecretFile)
+		if err != nil {
+			return nil, usagef("--cluster-secret-file: %s", err)
+		}
+		e.Secret = strings.TrimSpace(string(secret))
+	}
+	return &cluster.Config{Embedded: e}, nil
+}

@@ -1,0 +1,52 @@
+package main
+
+import (
+	"bytes"
+	"os"
+
+	"github.com/weir-pg/weir/internal/web"
+)
+
+// webFlags say who may do what over HTTP.
+type webFlags struct {
+	Anonymous     bool   `xor:"auth" help:"Let everybody who reaches the HTTP address subscribe and publish."`
+	JWTSecretFile string `name:"jwt-secret-file" xor:"auth" type:"existingfile" placeholder:"FILE" help:"Secret of 32 bytes or more that HTTP clients' tokens are signed with (HS256)."`
+	JWKSFile      string `name:"jwks-file" xor:"auth" type:"existingfile" placeholder:"FILE" help:"Public keys of HTTP clients' tokens (a JWK set; RS256, ES256). Read anew when it changes."`
+	JWTAudience   string `name:"jwt-audience" placeholder:"NAME" help:"Whom tokens must be for. Default: anybody."`
+	JWTIssuer     string `name:"jwt-issuer" placeholder:"NAME" help:"Whom tokens must be from. Default: anybody."`
+	AuthURL       string `name:"auth-url" xor:"auth" placeholder:"URL" help:"HTTP service that is asked what a client may do."`
+
+	Origin []string `placeholder:"ORIGIN" help:"Web origin whose pages may connect, such as https://app.example.com; repeatable. Default: the server's own."`
+
+	MaxConnections int     `default:"200000" placeholder:"N" help:"WebSocket and SSE connections at once (${default})."`
+	MaxPerAddress  int     `placeholder:"N" help:"Of them from one client address. Default: no limit."`
+	PublishRate    float64 `placeholder:"N" help:"Messages a second that one WebSocket may publish. Default: no limit."`
+}
+
+func (f webFlags) config() (web.Config, error) {
+	c := web.Config{
+		Anonymous: f.Anonymous, Origins: f.Origin,
+		Limits: web.Limits{Connections: f.MaxConnections, PerAddress: f.MaxPerAddress, PublishRate: f.PublishRate},
+	}
+	var err error
+	switch {
+	case f.JWTSecretFile != "" || f.JWKSFile != "":
+		tokens := web.JWTConfig{KeysFile: f.JWKSFile, Audience: f.JWTAudience, Issuer: f.JWTIssuer}
+		if f.JWTSecretFile != "" {
+			secret, err := os.ReadFile(f.JWTSecretFile)
+			if err != nil {
+				return c, usagef("--jwt-secret-file: %s", err)
+			}
+			tokens.Secret = bytes.TrimRight(secret, "\r\n")
+		}
+		c.Authorizer, err = web.NewJWT(tokens)
+	case f.JWTAudience != "" || f.JWTIssuer != "":
+		return c, usagef("--jwt-audience and --jwt-issuer go with --jwt-secret-file or --jwks-file")
+	case f.AuthURL != "":
+		c.Authorizer, err = web.NewCallback(web.CallbackConfig{URL: f.AuthURL})
+	}
+	if err != nil {
+		return c, usagef("%s", err)
+	}
+	return c, nil
+}

@@ -1,0 +1,163 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net/http/httptest"
+	"net/url"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/chromedp/chromedp"
+
+	"github.com/weir-pg/weir/internal/pgtest"
+	"github.com/weir-pg/weir/internal/server"
+	"github.com/weir-pg/weir/internal/web"
+)
+
+func TestMain(m *testing.M) { pgtest.Main(m) }
+
+const patience = 60 * time.Second
+
+// chromium starts a browser that is installed here, and opens a page in it.
+func chromium(t *testing.T, url string) context.Context {
+	t.Helper()
+	var program string
+	for _, name := range []string{"chromium", "chromium-browser", "google-chrome"} {
+		if path, err := exec.LookPath(name); err == nil {
+			program = path
+			break
+		}
+	}
+	if program == "" {
+		if strings.Contains(os.Getenv("WEIR_TEST_REQUIRE"), "chromium") {
+			t.Fatal("chromium is required here and not installed")
+		}
+		t.Skip("chromium is not installed")
+	}
+	options := append(chromedp.DefaultExecAllocatorOptions[:],
+		chromedp.ExecPath(program), chromedp.WindowSize(1200, 900), chromedp.WSURLReadTimeout(patience))
+	if os.Getuid() == 0 {
+		options = append(options, chromedp.NoSandbox) // it refuses to run as root with one
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	t.Cleanup(cancel)
+	ctx, cancel = chromedp.NewExecAllocator(ctx, options...)
+	t.Cleanup(cancel)
+	ctx, cancel = chromedp.NewContext(ctx)
+	t.Cleanup(cancel)
+	run(t, ctx, chromedp.Navigate(url))
+	return ctx
+}
+
+func run(t *testing.T, ctx context.Context, actions ...chromedp.Action) {
+	t.Helper()
+	if err := chromedp.Run(ctx, actions...); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// shows waits until both lists show exactly these rows, newest first, without their positions.
+func shows(t *testing.T, ctx context.Context, want ...string) {
+	t.Helper()
+	for _, id := range []string{"websocket", "events"} {
+		await(t, ctx, fmt.Sprintf(`[...document.querySelectorAll("#%s li")].map(r => r.children[0].textContent + "=" + r.children[1].textContent).join("\n")`, id),
+			strings.Join(want, "\n"))
+	}
+}
+
+// states waits until both streams are in the state.
+func states(t *testing.T, ctx context.Context, want string) {
+	t.Helper()
+	await(t, ctx, `[...document.querySelectorAll(".state")].map(s => s.textContent).join(" ")`, want+" "+want)
+}
+
+func await(t *testing.T, ctx context.Context, expression, want string) {
+	t.Helper()
+	deadline := time.Now().Add(30 * time.Second)
+	for {
+		var got string
+		run(t, ctx, chromedp.Evaluate(expression, &got))
+		if got == want {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("the page shows %q, want %q", got, want)
+		}
+		select {
+		case <-time.After(20 * time.Millisecond):
+		case <-ctx.Done():
+			t.Fatalf("the page shows %q, want %q: %v", got, want, ctx.Err())
+		}
+	}
+}
+
+func TestPageShowsEveryMessageOnceAcrossDropsAndHubs(t *testing.T) {
+	database := pgtest.New(t)
+	pool := pgtest.Pool(t, database)
+	origin := httptest.NewServer(page()) // another origin than the hub's
+	t.Cleanup(origin.Close)
+	hub := func(address string) *server.Server {
+		t.Helper()
+		s, err := server.Start(t.Context(), server.Config{
+			Database: database, ListenHTTP: address, Name: t.Name(), Web: web.Config{Anonymous: true, Origins: []string{origin.URL}},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	stop := func(s *server.Server) {
+		t.Helper()
+		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+		defer cancel()
+		if err := s.Stop(ctx); err != nil {
+			t.Error(err)
+		}
+	}
+	publish := func(channel, payload string) {
+		t.Helper()
+		if _, err := pool.Exec(t.Context(), `SELECT weir.publish($1, $2::text)`, channel, payload); err != nil {
+			t.Fatal(err)
+		}
+	}
+	first := hub("127.0.0.1:0")
+	address := first.HTTPAddr().String()
+	ctx := chromium(t, origin.URL+"/?"+url.Values{"hub": {"http://" + address}}.Encode())
+
+	run(t, ctx, chromedp.Click("#connect button.primary"))
+	states(t, ctx, "open")
+	publish("orders.new", "1 <b>ü</b>")
+	publish("other", "not shown")
+	shows(t, ctx, "orders.new=1 <b>ü</b>")
+
+	run(t, ctx, chromedp.SetValue(`#publish [name=payload]`, `{"order": 2}`), chromedp.Click("#publish button"))
+	shows(t, ctx, `orders.new={"order": 2}`, "orders.new=1 <b>ü</b>")
+
+	// What comes while the page is not connected is there when it is again.
+	run(t, ctx, chromedp.Click("#drop"))
+	states(t, ctx, "closed")
+	publish("news", "3, while away")
+	run(t, ctx, chromedp.Click("#connect button.primary"))
+	shows(t, ctx, "news=3, while away", `orders.new={"order": 2}`, "orders.new=1 <b>ü</b>")
+
+	// A hub that stops, and another in its place: the page comes back by itself.
+	stop(first)
+	states(t, ctx, "waiting")
+	publish("orders.paid", "4, between hubs")
+	second := hub(address)
+	t.Cleanup(func() { stop(second) })
+	shows(t, ctx, "orders.paid=4, between hubs", "news=3, while away", `orders.new={"order": 2}`, "orders.new=1 <b>ü</b>")
+	states(t, ctx, "open")
+
+	if path := os.Getenv("WEIR_TEST_SCREENSHOT"); path != "" {
+		var image []byte
+		run(t, ctx, chromedp.FullScreenshot(&image, 100))
+		if err := os.WriteFile(path, image, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+}

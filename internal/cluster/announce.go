@@ -1,0 +1,148 @@
+package cluster
+
+import (
+	"time"
+
+	"github.com/weir-pg/weir/internal/hub"
+)
+
+// announcement is a part for the others.
+type announcement struct {
+	part   *hub.Part
+	before int64 // when the tick before was cut
+}
+
+const (
+	pieceBytes = 256 << 10 // of a bucket's bytes in one frame
+	partBytes  = 16 << 20  // a larger part is left to the others to read
+)
+
+// announce sends parts and signs of life until Close.
+func (c *Cluster) announce() {
+	every := time.NewTicker(beatEvery)
+	defer every.Stop()
+	a := announcer{Cluster: c}
+	for {
+		select {
+		case one := <-c.outbox:
+			a.sendPart(one)
+		case <-c.beats:
+			a.beat()
+		case now := <-every.C:
+			if a.due(now) {
+				a.beat()
+			}
+		case <-c.closing:
+			a.sendBeat(left)
+			return
+		}
+	}
+}
+
+// announcer is the announcer's own state.
+type announcer struct {
+	*Cluster
+	filled [buckets][]byte
+	beaten time.Time
+}
+
+// due tells whether it is time for a sign of life. A reader whose database does not answer gives none.
+func (a *announcer) due(now time.Time) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.role == Reading {
+		return now.Sub(a.polling) < stuckAfter
+	}
+	return now.Sub(a.beaten) > presentEvery
+}
+
+// beat sends a sign of life, after the parts that it says have been read.
+func (a *announcer) beat() {
+	for range len(a.outbox) {
+		a.sendPart(<-a.outbox) // nobody else takes from it
+	}
+	a.mu.Lock()
+	role := a.role
+	a.mu.Unlock()
+	a.sendBeat(role)
+}
+
+func (a *announcer) sendBeat(role Role) {
+	a.mu.Lock()
+	at := a.at
+	a.mu.Unlock()
+	a.beaten = time.Now()
+	// Sent or not: whoever does not hear it acts on that.
+	_ = a.send(a.subjects.beat, beat{role: role, at: at, name: a.name}.append(newFrame(kindBeat, a.id, 32+len(a.name))))
+}
+
+// sendPart sends a part's messages, bucket by bucket, and then its head. While there is nobody to hear it, it is not even encoded.
+func (a *announcer) sendPart(one announcement) {
+	a.mu.Lock()
+	alone := len(a.peers) == 0 || !a.connected
+	a.mu.Unlock()
+	if alone {
+		return
+	}
+	h := headOf(one)
+	bytes := 0
+	for _, m := range one.part.Messages {
+		bytes += len(m.Channel) + len(m.Payload)
+	}
+	if h.absent = bytes > partBytes; !h.absent {
+		if err := a.sendMessages(h, one.part.Messages); err != nil {
+			a.counters.dropped.Add(1)
+			return
+		}
+	}
+	if err := a.send(a.subjects.head, h.append(newFrame(kindHead, a.id, 1024))); err != nil {
+		a.counters.dropped.Add(1)
+		return
+	}
+	a.counters.partsSent.Add(1)
+}
+
+// sendMessages sends messages and counts them in the head.
+func (a *announcer) sendMessages(h *head, messages []*hub.Message) (err error) {
+	for _, m := range messages {
+		b := bucketOf(m.Channel)
+		if !h.filled.has(b) {
+			h.filled.add(b)
+			a.filled[b] = a.filled[b][:0]
+		}
+		h.contents[b].messages++
+		a.filled[b] = appendMessage(a.filled[b], m)
+	}
+	room := pieceBytes
+	if most := int(a.conn.MaxPayload()); most > 0 {
+		room = min(room, most-64)
+	}
+	h.filled.each(func(b byte) {
+		all := a.filled[b]
+		for err == nil && len(all) > 0 {
+			n := min(len(all), room)
+			d := data{at: h.from(), bucket: b, piece: h.contents[b].pieces, bytes: all[:n]}
+			err = a.send(a.subjects.bucket[b], d.append(newFrame(kindData, a.id, 32+n)))
+			h.contents[b].pieces++
+			all = all[n:]
+		}
+		if cap(a.filled[b]) > pieceBytes {
+			a.filled[b] = nil // don't keep what one large message needed
+		}
+	})
+	return err
+}
+
+func headOf(one announcement) *head {
+	p := one.part
+	return &head{tick: p.Tick, cut: p.At.UnixMicro(), before: one.before, first: p.First, last: p.Last, end: p.End}
+}
+
+// send sends a frame. NATS keeps nothing of it.
+func (c *Cluster) send(subject string, frame []byte) error {
+	if err := c.conn.Publish(subject, frame); err != nil {
+		return err
+	}
+	c.counters.bytesSent.Add(int64(len(frame)))
+	return nil
+}

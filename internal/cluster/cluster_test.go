@@ -1,0 +1,300 @@
+package cluster
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/weir-pg/weir/internal/hub"
+)
+
+// TestAllHubsDeliverTheSameSequence: whatever is published, and whoever subscribes and leaves meanwhile, subscribers at every hub get what the
+// database has, in its order, nothing missing and nothing twice.
+func TestAllHubsDeliverTheSameSequence(t *testing.T) {
+	s := newSite(t)
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	nodes := s.cluster(natsServer(t, nil).ClientURL(), 3)
+	reader, followers := settle(t, nodes...)
+
+	// One follower wants everything, the other a few channels.
+	wants := map[*node][]string{reader: {">"}, followers[0]: {">"}, followers[1]: {"a.1", "b.*"}}
+	boxes := map[*node]*box{}
+	for n, names := range wants {
+		_, boxes[n] = subscribe(t, n, hub.Position{}, names...)
+	}
+	stop := make(chan struct{})
+	var publishers, guests sync.WaitGroup
+	for p := range uint64(3) {
+		publishers.Go(func() { publishAtRandom(s, rand.New(rand.NewPCG(seed, p)), p, 250) })
+	}
+	for g := range uint64(3) {
+		n := followers[1]
+		if g == 0 {
+			n = nodes[g]
+		}
+		guests.Go(func() { visit(s, n, boxes[followers[0]], rand.New(rand.NewPCG(seed, 100+g)), stop) })
+	}
+	publishers.Wait()
+	close(stop)
+	guests.Wait()
+	for n, names := range wants {
+		want := s.wait(boxes[n], filters(t, names...)...)
+		same(t, fmt.Sprint("subscriber to ", names), boxes[n].messages(), want)
+	}
+	for _, n := range nodes {
+		t.Logf("%+v", n.cluster.Stats())
+	}
+	if got := followers[1].cluster.Stats(); got.PartsReceived == 0 || got.PartsReceived < 4*got.Fallbacks {
+		t.Errorf("NATS brought %d parts, and %d stretches came from the database", got.PartsReceived, got.Fallbacks)
+	}
+}
+
+// wait waits until all that has been published so far is in ticks, and a box holds what there is for the filters, which it returns.
+func (s *site) wait(b *box, filters ...hub.Filter) (want []string) {
+	s.t.Helper()
+	s.publish("mark", "")
+	s.marks++
+	until(s.t, "all that was published is in ticks", func() bool { return len(s.log(hub.Filter{Name: "mark"})) == s.marks })
+	for _, text := range s.log(filters...) {
+		if !strings.Contains(text, " mark ") {
+			want = append(want, text)
+		}
+	}
+	until(s.t, fmt.Sprintf("%d messages", len(want)), func() bool { return b.count() >= len(want) })
+	return want
+}
+
+// publishAtRandom publishes in transactions, some of which roll back, some take long, and some hold a lot.
+func publishAtRandom(s *site, r *rand.Rand, publisher uint64, transactions int) {
+	ctx := s.t.Context()
+	for i := range transactions {
+		tx, err := s.pool.Begin(ctx)
+		if err != nil {
+			s.t.Error(err)
+			return
+		}
+		for m := range 1 + r.IntN(4) {
+			channel := fmt.Sprintf("%c.%d", 'a'+rune(r.IntN(3)), r.IntN(20))
+			payload := []byte(fmt.Sprintf("%d-%d-%d", publisher, i, m))
+			if r.IntN(100) == 0 {
+				payload = append(payload, make([]byte, r.IntN(900<<10))...)
+			}
+			if _, err := tx.Exec(ctx, `SELECT weir.publish_bytes($1, $2)`, channel, payload); err != nil {
+				s.t.Error(err)
+				return
+			}
+		}
+		if r.IntN(10) == 0 {
+			err = tx.Rollback(ctx)
+		} else {
+			err = tx.Commit(ctx)
+		}
+		if err != nil {
+			s.t.Error(err)
+			return
+		}
+	}
+}
+
+// visit subscribes and leaves, again and again, now from the present on and now from a position that was seen at another hub, and
+// compares what comes with the log.
+func visit(s *site, n *node, seen *box, r *rand.Rand, stop chan struct{}) {
+	for {
+		select {
+		case <-stop:
+			return
+		default:
+		}
+		name := fmt.Sprintf("%c.%d", 'a'+rune(r.IntN(3)), r.IntN(20))
+		if r.IntN(8) == 0 {
+			name = []string{"a.*", "*.3", "c.>"}[r.IntN(3)]
+		}
+		filter := filters(s.t, name)
+		var after hub.Position
+		if _, places := seen.got(); r.IntN(2) == 0 && len(places) > 0 {
+			after = places[max(0, len(places)-1-r.IntN(50))]
+		}
+		b := &box{}
+		sub, err := n.Join(b, hub.Options{MaxBytes: 1 << 28})
+		if err != nil {
+			s.t.Error(err)
+			return
+		}
+		if after.IsZero() {
+			if err = sub.Subscribe(s.t.Context(), filter...); err == nil {
+				after = n.Position()
+			}
+		} else {
+			err = sub.Resume(s.t.Context(), after, filter...)
+		}
+		if err != nil {
+			s.t.Error(err)
+			return
+		}
+		stayed := time.NewTimer(time.Duration(r.IntN(60)) * time.Millisecond)
+		<-stayed.C
+		if err := sub.Settle(s.t.Context()); err != nil {
+			s.t.Error(err)
+			return
+		}
+		upTo := sub.Position()
+		sub.Leave()
+		compareBetween(s, name, b, after, upTo)
+	}
+}
+
+// compareBetween compares what a subscriber got with the log, between two positions.
+func compareBetween(s *site, name string, b *box, after, upTo hub.Position) {
+	between := func(texts []string) (some []string) {
+		for _, text := range texts {
+			var p string
+			if _, err := fmt.Sscan(text, &p); err != nil {
+				s.t.Error(err)
+			}
+			at, err := hub.ParsePosition(p)
+			if err != nil {
+				s.t.Error(err)
+			}
+			if after.Before(at) && !upTo.Before(at) {
+				some = append(some, text)
+			}
+		}
+		return some
+	}
+	got, _ := b.got()
+	same(s.t, fmt.Sprintf("subscriber to %s from %s to %s", name, after, upTo), between(got), between(s.log(filters(s.t, name)...)))
+}
+
+// TestOneHubReadsForAll: followers ask the database for nothing, whether messages flow or not.
+func TestOneHubReadsForAll(t *testing.T) {
+	s := newSite(t)
+	nodes := s.cluster(natsServer(t, nil).ClientURL(), 10)
+	boxes := make([]*box, len(nodes))
+	for i, n := range nodes {
+		_, boxes[i] = subscribe(t, n, hub.Position{}, ">")
+	}
+	reader, followers := settle(t, nodes...)
+	type asked struct{ nexts, reads int64 }
+	before := map[*node]asked{}
+	for _, n := range nodes {
+		before[n] = asked{n.asked.nexts.Load(), n.asked.reads.Load()}
+	}
+	const messages = 500
+	for i := range messages {
+		s.publish("a", fmt.Sprint(i))
+	}
+	for _, b := range boxes {
+		until(t, "all messages at all hubs", func() bool { return b.count() == messages })
+	}
+	polls := reader.cluster.Stats().Polls
+	until(t, "the reader has looked five times while nothing happens", func() bool { return reader.cluster.Stats().Polls >= polls+5 })
+
+	var followersAsked int64
+	for _, n := range followers {
+		followersAsked += n.asked.nexts.Load() - before[n].nexts + n.asked.reads.Load() - before[n].reads
+	}
+	readerAsked := reader.asked.nexts.Load() - before[reader].nexts
+	t.Logf("the reader asked the database %d times, the 9 followers together %d times", readerAsked, followersAsked)
+	// On a machine that stands still for a moment, a follower takes the reader for gone: a few times are no harm.
+	if followersAsked > readerAsked/5 {
+		t.Errorf("followers asked the database %d times, the reader %d", followersAsked, readerAsked)
+	}
+	want := s.log(filters(t, ">")...)
+	for _, b := range boxes {
+		got, _ := b.got()
+		same(t, "hub", got, want)
+	}
+}
+
+// TestNobodyGetsWhatNobodyWants: the payloads of a channel don't go to a hub without subscribers to it.
+func TestNobodyGetsWhatNobodyWants(t *testing.T) {
+	s := newSite(t)
+	nodes := s.cluster(natsServer(t, nil).ClientURL(), 3)
+	_, followers := settle(t, nodes...)
+	wanting, other := followers[0], followers[1]
+	if bucketOf("large") == bucketOf("small") {
+		t.Fatal("choose other names")
+	}
+	_, large := subscribe(t, wanting, hub.Position{}, "large")
+	_, small := subscribe(t, other, hub.Position{}, "small")
+	const each, times = 100_000, 30
+	start := other.cluster.Stats().BytesReceived
+	for range times {
+		s.exec(`SELECT weir.publish('large', repeat('x', $1))`, each)
+	}
+	s.publish("small", "end")
+	until(t, "all messages", func() bool { return large.count() == times && small.count() == 1 })
+	got := other.cluster.Stats().BytesReceived - start
+	t.Logf("published %d bytes; received %d by the hub that wants them, and %d by the other", each*times, wanting.cluster.Stats().BytesReceived, got)
+	if got > each {
+		t.Errorf("the hub without interest received %d bytes", got)
+	}
+	if wanting.cluster.Stats().BytesReceived < each*times {
+		t.Errorf("the hub with interest received %d bytes only over NATS", wanting.cluster.Stats().BytesReceived)
+	}
+
+	// And no longer, once its last subscriber has left.
+	sub, _ := subscribe(t, other, hub.Position{}, "large")
+	if n := other.cluster.Stats().Buckets; n != 2 {
+		t.Errorf("the hub subscribes to %d buckets", n)
+	}
+	sub.Leave()
+	until(t, "the hub has dropped its subscription", func() bool { return other.cluster.Stats().Buckets == 1 })
+}
+
+// TestResumesAtAnotherHub: a client takes its position to a hub whose memory holds other channels only.
+func TestResumesAtAnotherHub(t *testing.T) {
+	s := newSite(t)
+	nodes := s.cluster(natsServer(t, nil).ClientURL(), 3)
+	reader, followers := settle(t, nodes...)
+	_, here := subscribe(t, followers[0], hub.Position{}, "a")
+	_, there := subscribe(t, followers[1], hub.Position{}, "b")
+	for i := range 50 {
+		s.publish("a", fmt.Sprint(i))
+		s.publish("b", fmt.Sprint(i))
+	}
+	want := s.wait(here, filters(t, "a")...)
+	until(t, "the other hub is as far", func() bool { return there.count() == 50 })
+	_, places := here.got()
+	for _, n := range append(followers, reader) {
+		for _, at := range []int{0, 20, 48} {
+			_, b := subscribe(t, n, places[at], "a")
+			until(t, "what was missed", func() bool { return b.count() >= len(want)-at-1 })
+			got, _ := b.got()
+			same(t, fmt.Sprintf("resumed after %d", at), got, want[at+1:])
+		}
+	}
+}
+
+// TestRelaysWhatIsNotLogged: a message that is passed on goes to subscribers at all hubs, and to none twice.
+func TestRelaysWhatIsNotLogged(t *testing.T) {
+	s := newSite(t)
+	nodes := s.cluster(natsServer(t, nil).ClientURL(), 3)
+	var boxes []*box
+	for _, n := range nodes {
+		_, b := subscribe(t, n, hub.Position{}, "x", "done")
+		boxes = append(boxes, b)
+	}
+	for i, n := range nodes {
+		if err := n.Pass(t.Context(), hub.Draft{Channel: "x", Payload: []byte(fmt.Sprint("from ", i)), Binary: i == 1}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, b := range boxes {
+		until(t, "three messages", func() bool { return b.count() >= len(nodes) })
+	}
+	s.publish("done", "")
+	for _, b := range boxes {
+		until(t, "the end", func() bool { return b.count() > len(nodes) })
+		if n := b.count(); n != len(nodes)+1 {
+			t.Errorf("%d events for %d", n, len(nodes)+1)
+		}
+	}
+	if err := nodes[0].Pass(t.Context(), hub.Draft{Channel: "x", Payload: make([]byte, 2<<20)}); err == nil {
+		t.Error("a message larger than NATS takes is passed on without an error")
+	}
+}

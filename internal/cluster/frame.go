@@ -1,0 +1,254 @@
+package cluster
+
+import (
+	"encoding/binary"
+	"errors"
+	"math"
+
+	"github.com/weir-pg/weir/internal/hub"
+)
+
+// A frame begins with the version, its kind, and the sender's id. Numbers are varints, lengths come before what they measure.
+const version = 1
+
+type kind byte
+
+const (
+	kindBeat kind = iota + 1
+	kindHead
+	kindData
+	kindRelay
+)
+
+// ident tells hubs apart: it is drawn when one starts.
+type ident [8]byte
+
+const frameHead = 2 + len(ident{})
+
+func newFrame(k kind, from ident, room int) []byte {
+	b := make([]byte, 0, frameHead+room)
+	return append(append(b, version, byte(k)), from[:]...)
+}
+
+var (
+	errVersion = errors.New("a frame of another version")
+	errFrame   = errors.New("a damaged frame")
+)
+
+// openFrame returns a frame's kind, sender, and a cursor on the rest.
+func openFrame(b []byte) (k kind, from ident, rest cursor, err error) {
+	if len(b) == 0 || b[0] != version {
+		return 0, from, rest, errVersion
+	}
+	if len(b) < frameHead {
+		return 0, from, rest, errFrame
+	}
+	copy(from[:], b[2:])
+	return kind(b[1]), from, cursor{b: b[frameHead:]}, nil
+}
+
+// cursor reads what others sent: it goes bad instead of reading past the end.
+type cursor struct {
+	b   []byte
+	bad bool
+}
+
+func (c *cursor) number(most uint64) uint64 {
+	n, size := binary.Uvarint(c.b)
+	if size <= 0 || n > most {
+		c.bad, c.b = true, nil
+		return 0
+	}
+	c.b = c.b[size:]
+	return n
+}
+
+func (c *cursor) long() int64   { return int64(c.number(math.MaxInt64)) }
+func (c *cursor) index() int32  { return int32(c.number(math.MaxInt32)) }
+func (c *cursor) octet() byte   { return byte(c.number(math.MaxUint8)) }
+func (c *cursor) bytes() []byte { return c.take(c.number(math.MaxInt32)) }
+
+func (c *cursor) take(n uint64) []byte {
+	if n > uint64(len(c.b)) {
+		c.bad, c.b = true, nil
+		return nil
+	}
+	taken := c.b[:n:n]
+	c.b = c.b[n:]
+	return taken
+}
+
+func (c *cursor) position() hub.Position { return hub.Position{Tick: c.long(), Index: c.index()} }
+
+func (c *cursor) err() error {
+	if c.bad {
+		return errFrame
+	}
+	return nil
+}
+
+func appendBytes[T string | []byte](b []byte, s T) []byte {
+	return append(binary.AppendUvarint(b, uint64(len(s))), s...)
+}
+
+func appendPosition(b []byte, p hub.Position) []byte {
+	return binary.AppendUvarint(binary.AppendUvarint(b, uint64(p.Tick)), uint64(p.Index))
+}
+
+// beat is a sign of life.
+type beat struct {
+	role Role
+	at   hub.Position // up to here it has announced, or has
+	name string
+}
+
+func (m beat) append(b []byte) []byte {
+	b = binary.AppendUvarint(b, uint64(m.role))
+	return appendBytes(appendPosition(b, m.at), m.name)
+}
+
+func readBeat(c cursor) (m beat, err error) {
+	m.role = Role(c.octet())
+	m.at = c.position()
+	m.name = string(c.bytes())
+	return m, c.err()
+}
+
+// head describes a part of a tick.
+type head struct {
+	tick        int64
+	cut, before int64 // when it and the tick before were cut, in µs since 1970; before is 0 when the sender doesn't know
+	first, last int32
+	end         bool
+	absent      bool // it is too large to be sent: read it
+	filled      set  // the buckets that have messages
+	contents    [buckets]content
+}
+
+// content is what a part has in a bucket.
+type content struct{ pieces, messages uint32 }
+
+const (
+	flagEnd    = 1
+	flagAbsent = 2
+)
+
+// from is the position that the part goes on from, and to the one behind it.
+func (h *head) from() hub.Position {
+	return hub.Position{Tick: h.tick, Index: h.first - 1}
+}
+
+func (h *head) to() hub.Position {
+	if h.end {
+		return hub.Position{Tick: h.tick + 1}
+	}
+	return hub.Position{Tick: h.tick, Index: h.last}
+}
+
+func (h *head) append(b []byte) []byte {
+	flags := byte(0)
+	if h.end {
+		flags |= flagEnd
+	}
+	if h.absent {
+		flags |= flagAbsent
+	}
+	b = append(b, flags)
+	for _, n := range [...]int64{h.tick, h.cut, h.before, int64(h.first), int64(h.last)} {
+		b = binary.AppendUvarint(b, uint64(n))
+	}
+	for _, word := range h.filled {
+		b = binary.LittleEndian.AppendUint64(b, word)
+	}
+	h.filled.each(func(bucket byte) {
+		b = binary.AppendUvarint(b, uint64(h.contents[bucket].pieces))
+		b = binary.AppendUvarint(b, uint64(h.contents[bucket].messages))
+	})
+	return b
+}
+
+func readHead(c cursor) (*head, error) {
+	h := &head{}
+	if flags := c.take(1); flags != nil {
+		h.end, h.absent = flags[0]&flagEnd != 0, flags[0]&flagAbsent != 0
+	}
+	h.tick, h.cut, h.before = c.long(), c.long(), c.long()
+	h.first, h.last = c.index(), c.index()
+	if words := c.take(buckets / 8); words != nil {
+		for i := range h.filled {
+			h.filled[i] = binary.LittleEndian.Uint64(words[i*8:])
+		}
+	}
+	h.filled.each(func(bucket byte) {
+		h.contents[bucket] = content{uint32(c.number(math.MaxUint32)), uint32(c.number(math.MaxUint32))}
+	})
+	if h.tick < 1 || h.first < 1 {
+		c.bad = true
+	}
+	return h, c.err()
+}
+
+// data is a piece of what a part has in a bucket.
+type data struct {
+	at     hub.Position // the part's from
+	bucket byte
+	piece  uint32 // from 0
+	bytes  []byte
+}
+
+func (m data) append(b []byte) []byte {
+	b = append(appendPosition(b, m.at), m.bucket)
+	return append(binary.AppendUvarint(b, uint64(m.piece)), m.bytes...)
+}
+
+func readData(c cursor) (m data, err error) {
+	m.at = c.position()
+	if b := c.take(1); b != nil {
+		m.bucket = b[0]
+	}
+	m.piece = uint32(c.number(math.MaxUint32))
+	m.bytes = c.b
+	return m, c.err()
+}
+
+const flagBinary = 1
+
+// appendMessage adds a message to a bucket's bytes.
+func appendMessage(b []byte, m *hub.Message) []byte {
+	b = binary.AppendUvarint(b, uint64(m.Position.Index))
+	return appendDraft(b, hub.Draft{Channel: m.Channel, Payload: m.Payload, Binary: m.Binary})
+}
+
+func appendDraft(b []byte, d hub.Draft) []byte {
+	flags := byte(0)
+	if d.Binary {
+		flags |= flagBinary
+	}
+	return appendBytes(appendBytes(append(b, flags), d.Channel), d.Payload)
+}
+
+// readMessages reads all of a bucket's messages. Their payloads are parts of b.
+func readMessages(into []*hub.Message, b []byte, tick int64, count uint32) ([]*hub.Message, error) {
+	c := cursor{b: b}
+	for range count {
+		at := hub.Position{Tick: tick, Index: c.index()}
+		d, err := readDraft(&c)
+		if err != nil {
+			return into, err
+		}
+		into = append(into, &hub.Message{Position: at, Channel: d.Channel, Payload: d.Payload, Binary: d.Binary})
+	}
+	if len(c.b) != 0 {
+		return into, errFrame
+	}
+	return into, nil
+}
+
+func readDraft(c *cursor) (d hub.Draft, err error) {
+	if flags := c.take(1); flags != nil {
+		d.Binary = flags[0]&flagBinary != 0
+	}
+	d.Channel = string(c.bytes())
+	d.Payload = c.bytes()
+	return d, c.err()
+}

@@ -1,0 +1,131 @@
+package cluster
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/weir-pg/weir/internal/hub"
+)
+
+// inbox gathers what arrives of parts. Cluster.mu guards it.
+type inbox struct {
+	parts map[hub.Position][]*arriving // by where they go on from; of each sender
+	bytes int
+}
+
+// What is more than this is dropped, and read from the database when its turn comes.
+const (
+	inboxBytes   = 64 << 20
+	inboxParts   = 4096
+	inboxSenders = 4
+)
+
+// arriving is a part of which something has arrived.
+type arriving struct {
+	sender ident
+	head   *head
+	pieces map[byte][][]byte
+	bytes  int
+}
+
+func newInbox() inbox { return inbox{parts: map[hub.Position][]*arriving{}} }
+
+// of returns a part's place, nil where there is no room for so many bytes more.
+func (x *inbox) of(at hub.Position, sender ident, bytes int) *arriving {
+	if x.bytes+bytes > inboxBytes {
+		return nil
+	}
+	all := x.parts[at]
+	for _, a := range all {
+		if a.sender == sender {
+			return a
+		}
+	}
+	if len(x.parts) >= inboxParts || len(all) >= inboxSenders {
+		return nil
+	}
+	a := &arriving{sender: sender, pieces: map[byte][][]byte{}}
+	x.parts[at] = append(all, a)
+	return a
+}
+
+// addHead tells whether there was room for the head.
+func (x *inbox) addHead(sender ident, h *head) bool {
+	a := x.of(h.from(), sender, 0)
+	if a == nil {
+		return false
+	}
+	a.head = h
+	return true
+}
+
+// addData tells whether the piece was of use: it is of none after one that is missing.
+func (x *inbox) addData(sender ident, d data) bool {
+	a := x.of(d.at, sender, len(d.bytes))
+	if a == nil || int(d.piece) != len(a.pieces[d.bucket]) {
+		return false
+	}
+	a.pieces[d.bucket] = append(a.pieces[d.bucket], d.bytes)
+	a.bytes += len(d.bytes)
+	x.bytes += len(d.bytes)
+	return true
+}
+
+// find returns a part that is whole as far as it is wanted, nil if there is none.
+func (x *inbox) find(at hub.Position, wanted *set) *arriving {
+	for _, a := range x.parts[at] {
+		if a.whole(wanted) {
+			return a
+		}
+	}
+	return nil
+}
+
+func (x *inbox) hasHead(at hub.Position) bool {
+	return slices.ContainsFunc(x.parts[at], func(a *arriving) bool { return a.head != nil })
+}
+
+// drop forgets what lies before a position.
+func (x *inbox) drop(before hub.Position) {
+	for at, all := range x.parts {
+		if at.Before(before) {
+			for _, a := range all {
+				x.bytes -= a.bytes
+			}
+			delete(x.parts, at)
+		}
+	}
+}
+
+// whole tells whether all has come that the head lists of the wanted buckets.
+func (a *arriving) whole(wanted *set) bool {
+	if a.head == nil || a.head.absent {
+		return false
+	}
+	whole := true
+	filled := a.head.filled.and(wanted)
+	filled.each(func(b byte) { whole = whole && len(a.pieces[b]) == int(a.head.contents[b].pieces) })
+	return whole
+}
+
+// part makes a part of the wanted buckets' messages, all of which have come.
+func (a *arriving) part(wanted *set) (p *hub.Part, err error) {
+	h := a.head
+	p = &hub.Part{Tick: h.tick, At: time.UnixMicro(h.cut), First: h.first, Last: h.last, End: h.end, Covers: &coverage{*wanted}}
+	filled := h.filled.and(wanted)
+	filled.each(func(b byte) {
+		if err != nil {
+			return
+		}
+		var bytes []byte
+		if pieces := a.pieces[b]; len(pieces) == 1 {
+			bytes = pieces[0] // messages share its memory
+		} else {
+			bytes = slices.Concat(pieces...)
+		}
+		p.Messages, err = readMessages(p.Messages, bytes, h.tick, h.contents[b].messages)
+	})
+	slices.SortFunc(p.Messages, func(a, b *hub.Message) int { return cmp.Compare(a.Position.Index, b.Position.Index) })
+	return p, err
+}

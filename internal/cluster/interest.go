@@ -1,0 +1,174 @@
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/weir-pg/weir/internal/hub"
+)
+
+// interest counts who wants a bucket. Cluster.mu guards it.
+type interest struct {
+	counts [buckets]int32
+	wanted set
+}
+
+func (x *interest) count(f hub.Filter, by int32) {
+	var of set
+	of.addFilter(f)
+	of.each(func(b byte) {
+		x.counts[b] += by
+		if x.counts[b] > 0 {
+			x.wanted.add(b)
+		} else {
+			x.wanted.remove(b)
+		}
+	})
+}
+
+// flight is parts on their way from Next to the hub's subscribers.
+type flight struct {
+	covers set
+	landed chan struct{} // closed when they have been dispatched
+}
+
+// Want implements hub.Interested. Completeness does not depend on the subscriptions: from the moment the filters are counted, no part is whole without
+// their buckets. But parts that were taken before have still to be dispatched: a subscriber who resumes at a position before such a
+// part would take it for one that has all of his.
+func (c *Cluster) Want(ctx context.Context, filters []hub.Filter) error {
+	var of set
+	for _, f := range filters {
+		of.addFilter(f)
+	}
+	c.mu.Lock()
+	for _, f := range filters {
+		c.interest.count(f, 1)
+	}
+	landing, hubDone := c.flight, c.hubDone
+	c.mu.Unlock()
+	c.subscriptions.want(ctx, c, &of)
+	if landing == nil || landing.covers.contains(&of) {
+		return nil
+	}
+	var err error
+	select {
+	case <-landing.landed:
+		return nil
+	case <-ctx.Done():
+		err = ctx.Err()
+	case <-hubDone:
+		err = hub.ErrClosed
+	case <-c.closing:
+		err = hub.ErrClosed
+	}
+	c.Unwant(filters)
+	return err
+}
+
+// Unwant implements hub.Interested. What nobody wants any more, the keeper drops after a while.
+func (c *Cluster) Unwant(filters []hub.Filter) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, f := range filters {
+		c.interest.count(f, -1)
+	}
+}
+
+// subscriptions are those of buckets. Its mutex may be held while NATS is slow.
+type subscriptions struct {
+	mu  sync.Mutex
+	of  [buckets]*nats.Subscription
+	set set
+}
+
+const (
+	subscribeAtMost = 250 * time.Millisecond // until NATS knows; without, the first ticks are read from the database
+	keepEvery       = time.Second
+)
+
+// want subscribes to the buckets that are not subscribed to yet, and waits until NATS knows.
+func (s *subscriptions) want(ctx context.Context, c *Cluster, of *set) {
+	s.mu.Lock()
+	had := s.set.contains(of)
+	if !had {
+		of.each(func(b byte) {
+			if s.of[b] != nil {
+				return
+			}
+			sub, err := c.conn.ChanSubscribe(c.subjects.bucket[b], c.frames)
+			if err != nil {
+				c.log.Warn("weir: NATS takes no subscription: ticks are read from the database", "bucket", b, "error", err)
+				return
+			}
+			s.of[b] = sub
+			s.set.add(b)
+		})
+	}
+	s.mu.Unlock()
+	if !had && c.conn.IsConnected() {
+		ctx, cancel := context.WithTimeout(ctx, subscribeAtMost)
+		defer cancel()
+		_ = c.conn.FlushWithContext(ctx)
+	}
+}
+
+// keep drops the subscriptions of buckets that were wanted at neither of two looks, until Close.
+func (c *Cluster) keep() {
+	every := time.NewTicker(keepEvery)
+	defer every.Stop()
+	var before set
+	for {
+		select {
+		case <-every.C:
+		case <-c.closing:
+			return
+		}
+		c.mu.Lock()
+		wanted := c.interest.wanted
+		c.mu.Unlock()
+		c.subscriptions.drop(c, &before)
+		before = wanted
+	}
+}
+
+// drop drops subscriptions to buckets that are not wanted, and were not before.
+func (s *subscriptions) drop(c *Cluster, before *set) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	// Looked at under the mutex: who wants a bucket counts it first, and then comes here.
+	c.mu.Lock()
+	wanted := c.interest.wanted
+	c.mu.Unlock()
+	subscribed := s.set
+	subscribed.each(func(b byte) {
+		if wanted.has(b) || before.has(b) {
+			return
+		}
+		if err := s.of[b].Unsubscribe(); err != nil {
+			c.log.Debug("weir: unsubscribing failed", "bucket", b, "error", err)
+		}
+		s.of[b] = nil
+		s.set.remove(b)
+	})
+}
+
+func (s *subscriptions) count() (n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.set.each(func(byte) { n++ })
+	return n
+}
+
+// listen subscribes to what every hub hears.
+func (c *Cluster) listen() error {
+	for _, subject := range [...]string{c.subjects.head, c.subjects.beat} {
+		if _, err := c.conn.ChanSubscribe(subject, c.frames); err != nil {
+			return fmt.Errorf("subscribe to %s on NATS: %w", subject, err)
+		}
+	}
+	return nil
+}

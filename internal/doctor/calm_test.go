@@ -1,0 +1,71 @@
+package doctor_test
+
+import (
+	"context"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/weir-pg/weir/internal/pgtest"
+)
+
+func TestAnIdleServerIsWell(t *testing.T) {
+	url := pgtest.Database(t)
+	for range 30 {
+		execute(t, connect(t, url), "SELECT 1")
+	}
+	execute(t, connect(t, url), "LISTEN news")
+	r := examine(t, url, 2*time.Second)
+	if len(r.Findings) > 0 {
+		t.Errorf("findings on an idle server:\n%s", describe(r))
+	}
+	if len(r.Well) < 10 {
+		t.Errorf("only %d things are well:\n%s", len(r.Well), describe(r))
+	}
+}
+
+// bank is a load as pgbench makes it: TPC-B in its scale of 10.
+func bank(t *testing.T, url string, clients int) {
+	t.Helper()
+	execute(t, connect(t, url),
+		"CREATE TABLE branch (id int PRIMARY KEY, balance int) WITH (fillfactor = 50)", "INSERT INTO branch SELECT i, 0 FROM generate_series(1, 10) i",
+		"CREATE TABLE teller (id int PRIMARY KEY, branch int, balance int) WITH (fillfactor = 50)", "INSERT INTO teller SELECT i, i % 10, 0 FROM generate_series(1, 100) i",
+		"CREATE TABLE account (id int PRIMARY KEY, branch int, balance int) WITH (fillfactor = 90)", "INSERT INTO account SELECT i, i % 10, 0 FROM generate_series(1, 100000) i",
+		"CREATE TABLE history (teller int, branch int, account int, delta int, at timestamptz)", "VACUUM ANALYZE")
+	crew(t, url, clients, func(ctx context.Context, conn *pgx.Conn, _ int) error {
+		account, teller, branch, delta := 1+rand.IntN(100000), 1+rand.IntN(100), 1+rand.IntN(10), rand.IntN(1000)-500
+		return pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
+			for _, s := range []struct {
+				sql  string
+				args []any
+			}{
+				{"UPDATE account SET balance = balance + $1 WHERE id = $2", []any{delta, account}},
+				{"SELECT balance FROM account WHERE id = $1", []any{account}},
+				{"UPDATE teller SET balance = balance + $1 WHERE id = $2", []any{delta, teller}},
+				{"UPDATE branch SET balance = balance + $1 WHERE id = $2", []any{delta, branch}},
+				{"INSERT INTO history VALUES ($1, $2, $3, $4, now())", []any{teller, branch, account, delta}},
+			} {
+				if _, err := tx.Exec(ctx, s.sql, s.args...); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	})
+}
+
+func TestAHealthyLoadIsWell(t *testing.T) {
+	for name, parameters := range map[string]map[string]string{"quick flushes": nil, "flushes as on a disk": {"fsync": "on"}} {
+		t.Run(name, func(t *testing.T) {
+			url := pgtest.Server(t, parameters).URL("postgres")
+			bank(t, url, 4)
+			// What belongs to everyday life: a listener that is told now and then, and a report that takes some seconds.
+			execute(t, connect(t, url), "LISTEN news")
+			execute(t, connect(t, url), "BEGIN ISOLATION LEVEL REPEATABLE READ", "SELECT count(*) FROM account")
+			crew(t, url, 1, repeat("NOTIFY news", "SELECT pg_sleep(0.05)"))
+			expectCalm(t, examine(t, url, 3*time.Second))
+		})
+	}
+}

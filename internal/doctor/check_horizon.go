@@ -1,0 +1,175 @@
+package doctor
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+const (
+	// A transaction of the usual length pins nothing worth a word.
+	pinnedLong = 5 * time.Second
+	// pinnedXIDs is how far behind slots and standbys may be, which tell no time.
+	pinnedXIDs = 500
+	// Dead rows hurt where they outnumber the living: then a scan meets more of them than of what it looks for.
+	deadNotable = 1_000
+	deadSome    = 5_000
+	deadMany    = 20_000
+	pinnedLate  = time.Minute
+)
+
+const seePins = `SELECT pid, datname, usename, application_name, state, xact_start, greatest(age(backend_xid), age(backend_xmin)) AS xids, query
+FROM pg_stat_activity WHERE backend_xid IS NOT NULL OR backend_xmin IS NOT NULL ORDER BY xids DESC`
+
+var seePin = map[string]string{
+	"session":  seePins,
+	"prepared": `SELECT gid, prepared, owner, database, age(transaction) AS xids FROM pg_prepared_xacts ORDER BY prepared`,
+	"slot":     `SELECT slot_name, slot_type, active, age(xmin) AS xids FROM pg_replication_slots WHERE xmin IS NOT NULL`,
+	"standby":  `SELECT pid, application_name, client_addr, age(backend_xmin) AS xids FROM pg_stat_replication WHERE backend_xmin IS NOT NULL`,
+}
+
+var endPin = map[string]string{
+	"session":  "SELECT pg_terminate_backend(%s); or pg_cancel_backend where a statement still runs",
+	"prepared": "COMMIT PREPARED '%[1]s' or ROLLBACK PREPARED '%[1]s', in its database, as its coordinator would",
+	"slot":     "let its consumer catch up, or, when nobody needs it any more, SELECT pg_drop_replication_slot('%s')",
+	"standby":  "end the long query on that standby, or on one that follows it (walsender %s shows only the feedback); run weir doctor there",
+}
+
+// checkHorizon looks for who keeps dead rows from being removed, and for tables in which that shows.
+func checkHorizon(ctx context.Context, l *look) (result, error) {
+	pins, err := readPins(ctx, l.session)
+	if err != nil {
+		return result{}, err
+	}
+	now := time.Now()
+	var old []pin
+	for _, p := range pins {
+		was := slices.IndexFunc(l.pins, p.same)
+		switch {
+		case was < 0: // it came after the first look
+		case p.Since != nil && p.held(now) >= pinnedLong:
+			old = append(old, p)
+		// It has no time; but it has not moved while others went on.
+		case p.Since == nil && p.Age >= pinnedXIDs && p.Age-l.pins[was].Age >= (l.last.NextXID-l.first.NextXID)*9/10:
+			old = append(old, p)
+		}
+	}
+	if len(old) == 0 {
+		oldest := "nobody holds it"
+		if len(pins) > 0 {
+			oldest = fmt.Sprintf("the oldest who holds it is %s transactions behind", figure(float64(pins[0].Age)))
+		}
+		return well("The vacuum horizon moves on: %s.", oldest)
+	}
+	sick := suffering(l)
+	if len(sick) == 0 {
+		r, err := well("The horizon is held (by %s, for %s), but no table suffers from it.", old[0], heldFor(old[0], now))
+		return r, err
+	}
+	return foundPins(ctx, l, old, sick, now)
+}
+
+// sufferer is a table with dead rows that a pin keeps there.
+type sufferer struct {
+	tableCount
+	deadPerSecond float64
+	livePerSecond float64
+	inPerSecond   float64
+	outPerSecond  float64
+	busy          trend
+}
+
+// suffering lists tables whose dead rows outnumber the living and are not going away, the worst first.
+func suffering(l *look) []sufferer {
+	var sick []sufferer
+	for oid, last := range l.last.Tables {
+		first, known := l.first.Tables[oid] // unknown is new, unless not all were listed
+		if !known && len(l.first.Tables) >= mostTables || last.Dead < deadNotable || last.Dead <= first.Dead {
+			continue
+		}
+		t := sufferer{
+			tableCount: last, deadPerSecond: per(float64(last.Dead-first.Dead), l.span()),
+			livePerSecond: per(float64(last.Live-first.Live), l.span()),
+			inPerSecond:   per(float64(last.Inserted-first.Inserted), l.span()),
+			outPerSecond:  per(float64(last.Deleted-first.Deleted), l.span()),
+			busy:          busyTrend(l.view, last.Name),
+		}
+		// A queue is scanned from its oldest rows on, which are the dead ones: there a tenth is enough.
+		queue := t.inPerSecond > 0 && t.outPerSecond > t.inPerSecond/10
+		if last.Dead >= last.Live || queue && last.Dead >= last.Live/10 {
+			sick = append(sick, t)
+		}
+	}
+	slices.SortFunc(sick, func(a, b sufferer) int { return cmp.Or(cmp.Compare(b.Dead, a.Dead), cmp.Compare(a.OID, b.OID)) })
+	return sick
+}
+
+func foundPins(ctx context.Context, l *look, old []pin, sick []sufferer, now time.Time) (result, error) {
+	worst := sick[0]
+	severity := Info
+	if worst.Dead >= deadSome || old[0].held(now) >= pinnedLate {
+		severity = Warning
+	}
+	if worst.Dead >= deadMany && (worst.Dead >= 5*max(worst.Live, 1) || worst.busy.saturated()) {
+		severity = Critical
+	}
+	f := l.finding(HorizonPinned, severity, 0, len(l.view.samples))
+	f.Summary = fmt.Sprintf("%s keeps dead rows from being removed, for %s now, and %s has %s of them for %s living.",
+		capitalised(old[0].String()), heldFor(old[0], now), worst.qualified(), figure(float64(worst.Dead)), figure(float64(worst.Live)))
+	const most = 5
+	for i, p := range old[:min(len(old), most)] {
+		also := ""
+		if i > 0 {
+			also = "also held by "
+		}
+		fact := fmt.Sprintf("%s%s: for %s, %s transactions", also, p, heldFor(p, now), figure(float64(p.Age)))
+		if p.Kind == "session" && p.Database != l.server.Database {
+			fact += "; it is in another database, but has written, so every snapshot here counts it as running"
+		}
+		if p.Query != "" {
+			fact += "; last statement: " + shape(p.Query)
+		}
+		f.add(seePin[p.Kind], "%s", fact)
+	}
+	for _, t := range sick[:min(len(sick), most)] {
+		f.add(`SELECT relname, n_live_tup, n_dead_tup, last_autovacuum FROM pg_stat_user_tables ORDER BY n_dead_tup DESC`,
+			"%s: %s dead rows and %s living; %s more dead each second, living %s/s", t.qualified(), figure(float64(t.Dead)), figure(float64(t.Live)),
+			figure(t.deadPerSecond), signed(t.livePerSecond))
+		if text := t.busy.text(); text != "" {
+			f.add("", "%s: %s", t.qualified(), text)
+		}
+	}
+	if slow := slower(ctx, l, sick); slow != "" {
+		f.add("SELECT calls, mean_exec_time, query FROM pg_stat_statements ORDER BY total_exec_time DESC -- twice", "%s", slow)
+	}
+	f.add("", "%s", outlook(worst))
+	f.Now = capitalised(fmt.Sprintf(endPin[old[0].Kind], strings.ReplaceAll(old[0].Name, "'", "''"))) + "."
+	f.ForGood = "Bound transactions where they come from: idle_in_transaction_session_timeout, transaction_timeout (17 and later), " +
+		"statement_timeout for reports; weir guard ends those that do harm. A queue whose rows are never updated or deleted, as Weir's, does not suffer."
+	f.Lab = "weir lab pinned"
+	return found(f)
+}
+
+func heldFor(p pin, now time.Time) string {
+	if p.Since == nil {
+		return many(p.Age, "transaction")
+	}
+	return span(p.held(now))
+}
+
+func capitalised(text string) string {
+	if text == "" || text[0] < 'a' || text[0] > 'z' {
+		return text
+	}
+	return strings.ToUpper(text[:1]) + text[1:]
+}
+
+func signed(x float64) string {
+	if x >= 0 {
+		return "+" + figure(x)
+	}
+	return "-" + figure(-x)
+}

@@ -1,0 +1,140 @@
+package doctor
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+)
+
+const seeHotRow = `SELECT l.relation::regclass, l.page, l.tuple, count(*) FROM pg_locks l WHERE l.locktype = 'tuple' GROUP BY 1, 2, 3 ORDER BY 4 DESC`
+
+// checkHotRow looks for rows that many transactions want to change: each waits for the one before it, up to its commit.
+func checkHotRow(ctx context.Context, l *look) (result, error) {
+	lost := l.waits.Rate(RowLock)
+	if lost < noticeable {
+		return well("No session waits for another's row (%s sessions at any moment).", figure(lost))
+	}
+	rows, tables := map[place]int{}, map[uint32]int{}
+	perTable := map[uint32]map[place]bool{}
+	holding, doing, idle := map[Class]int{}, map[string]int{}, 0
+	waits, unplaced := 0, 0
+	for _, s := range l.view.looks() {
+		for p, n := range waited(s.Locks) {
+			rows[p] += n
+			if p.Database == l.server.databaseOID {
+				tables[p.Relation] += n
+				if perTable[p.Relation] == nil {
+					perTable[p.Relation] = map[place]bool{}
+				}
+				perTable[p.Relation][p] = true
+			}
+		}
+		// Who waits for a transaction without standing at a row either follows a row that was just changed, or inserts.
+		inserting := map[uint32]bool{}
+		for _, session := range s.Sessions {
+			inserting[session.PID] = inserts.MatchString(session.Query)
+		}
+		for _, k := range s.Locks {
+			if k.Type == "tuple" {
+				inserting[k.PID] = false
+			}
+		}
+		for _, k := range s.Locks {
+			if !k.Granted && (k.Type == "tuple" || k.Type == "transactionid") {
+				waits++
+				if inserting[k.PID] {
+					unplaced++
+				}
+			}
+			if k.Type != "transactionid" || !k.Granted || k.State == "" {
+				continue
+			}
+			class := k.holding()
+			var what string
+			switch {
+			case class == notWaiting:
+				idle++
+				what = "idle in its transaction"
+			case class == CPU:
+				what = "at work"
+			case class == RowLock:
+				what = "waiting for a row itself"
+			case class == Commit:
+				what = "committing (" + Event{k.WaitType, k.Wait}.String() + ")"
+			default:
+				what = "waiting for " + Event{k.WaitType, k.Wait}.String()
+			}
+			doing[what]++
+			holding[class]++
+		}
+	}
+	f := l.finding(HotRow, grade(lost), lost, l.view.seen(RowLock))
+	relations := slices.SortedFunc(maps.Keys(tables), func(a, b uint32) int { return cmp.Or(tables[b]-tables[a], cmp.Compare(a, b)) })
+	names, err := relationNames(ctx, l.session, relations)
+	if err != nil {
+		return result{}, err
+	}
+	where := "one another's rows"
+	const mostRelations = 3
+	var facts []string
+	for i, oid := range relations[:min(len(relations), mostRelations)] {
+		name := names[oid]
+		if name == "" {
+			name = fmt.Sprintf("relation %d", oid)
+		}
+		if i == 0 {
+			where = "rows of " + name
+		}
+		var hottest place
+		for p := range perTable[oid] {
+			if hottest == (place{}) || rows[p] > rows[hottest] || rows[p] == rows[hottest] && p.ctid() < hottest.ctid() {
+				hottest = p
+			}
+		}
+		fact := fmt.Sprintf("%s: %s at %s, the most at ctid %s", name, many(tables[oid], "wait"), many(len(perTable[oid]), "row version"), hottest.ctid())
+		keys, denied := l.hot.known(oid)
+		switch {
+		case len(keys) > 0:
+			const most = 3
+			fact += "; primary key: " + strings.Join(keys[:min(len(keys), most)], " and ")
+			if i == 0 && len(keys) == 1 {
+				where = fmt.Sprintf("the row of %s with %s", name, keys[0])
+			}
+		case denied:
+			fact += fmt.Sprintf("; its key may not be read by %s", l.server.User)
+		default:
+			fact += "; its key could not be read in time"
+		}
+		facts = append(facts, fact)
+	}
+	f.Summary = fmt.Sprintf("%s transactions stand in line for %s, and each waits for the commit of the one before.", figure(lost), where)
+	for _, fact := range facts {
+		f.add(seeHotRow, "%s", fact)
+	}
+	if unplaced > 0 {
+		f.add("", "%s of the waits are of inserts: another transaction has inserted the same key of a unique index, and may yet roll back",
+			shareOf(float64(unplaced), float64(waits)))
+	}
+	if n := total(doing); n > 0 {
+		f.add("", "who holds the rows is %s", ranked(doing, n, func(s string) string { return s }))
+	}
+	statements := map[string]int{}
+	l.view.each(func(s Session, _ float64) {
+		if s.Class == RowLock {
+			statements[shape(s.Query)]++
+		}
+	})
+	f.add("", "waiting statements: %s", ranked(statements, total(statements), func(s string) string { return s }))
+	scale(holding, lost, f.holders)
+	f.Now = "Change that row last in its transaction, and commit at once: the lock is held from the change to the commit."
+	if idle*2 > total(doing) {
+		f.Now = "End the transactions that hold the rows and do nothing: SELECT pg_terminate_backend(pid) for those idle in transaction."
+	}
+	f.ForGood = "Do not keep a running count in one row: insert a row for each change, and add them up when read or in the background; " +
+		"or gather changes in the process and write one."
+	f.Lab = "weir lab tree"
+	return found(f)
+}

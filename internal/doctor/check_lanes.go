@@ -1,0 +1,81 @@
+package doctor
+
+import (
+	"context"
+	"fmt"
+	"time"
+)
+
+const (
+	backlogNotable = 1_000
+	backlogCounted = 10_000 // of each priority no more are counted
+	claimsStopped  = 30 * time.Second
+)
+
+// checkLanes looks for queues of Weir's whose backlog grows.
+func checkLanes(ctx context.Context, l *look) (result, error) {
+	if !l.server.Weir {
+		return absent, nil
+	}
+	if r, ok, err := unless(l.last.queuesErr, "Weir's queues", "the role weir_operate"); !ok {
+		return r, err
+	}
+	first := map[string]queueCount{}
+	for _, q := range l.first.Queues {
+		first[q.Name] = q
+	}
+	var r result
+	waiting := int64(0)
+	for _, q := range l.last.Queues {
+		waiting += q.Available
+		was, known := first[q.Name]
+		if !known || q.Available < backlogNotable || q.PausedAt != nil {
+			continue
+		}
+		growth, claims := per(float64(q.Available-was.Available), l.span()), per(float64(q.Claimed-was.Claimed), l.span())
+		severity, why := Info, ""
+		switch {
+		case q.Workers == 0:
+			severity, why = Warning, "no worker works it"
+		case claims == 0 && (q.LastClaim == nil || time.Since(*q.LastClaim) > claimsStopped):
+			severity, why = Critical, fmt.Sprintf("nothing is claimed, by %s", many(q.Workers, "worker"))
+		case growth > 0 && growth > claims/20:
+			severity, why = Warning, fmt.Sprintf("%s workers do not keep up", figure(float64(q.Workers)))
+		default:
+			continue
+		}
+		f := l.finding(LaneBacklog, severity, 0, 2)
+		f.Samples = 2 // looks at the queues, which are not sampled
+		f.Summary = fmt.Sprintf("The queue %s has %s jobs waiting, and %s.", q.Name, atLeast(q.Available), why)
+		f.add("SELECT * FROM weir.queues() -- twice", "%s: %s waiting, %s/s more; %s claimed per second, last %s",
+			q.Name, atLeast(q.Available), signed(growth), figure(claims), ago(q.LastClaim))
+		if growth < 0 && claims > 0 {
+			f.add("", "worked off in %s", span(seconds(float64(q.Available)/-growth)))
+		}
+		f.Now = "Start more workers for the queue, or raise their concurrency for it: weir work --queue " + q.Name + "."
+		f.ForGood = "Give what must not wait a queue or a priority of its own, with workers of its own."
+		r.findings = append(r.findings, f)
+		const most = 3
+		if len(r.findings) == most {
+			break
+		}
+	}
+	if len(r.findings) == 0 {
+		r.well = fmt.Sprintf("Weir's %s: %s jobs wait, and no backlog of %d or more grows.", many(len(l.last.Queues), "queue"), figure(float64(waiting)), backlogNotable)
+	}
+	return r, nil
+}
+
+func atLeast(n int64) string {
+	if n >= backlogCounted {
+		return figure(float64(n)) + " or more"
+	}
+	return figure(float64(n))
+}
+
+func ago(t *time.Time) string {
+	if t == nil {
+		return "never"
+	}
+	return span(max(0, time.Since(*t))) + " ago"
+}

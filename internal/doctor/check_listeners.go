@@ -1,0 +1,106 @@
+package doctor
+
+import (
+	"context"
+	"fmt"
+	"time"
+)
+
+// Nobody can list what other sessions listen on. A session that does nothing but listen has LISTEN as its last statement.
+const seeListeners = `SELECT datname, count(*) FROM pg_stat_activity WHERE state = 'idle' AND query ~* '^\s*(un)?listen\M' GROUP BY datname`
+
+const listenersSQL = `
+SELECT count(*) FROM pg_stat_get_activity(NULL) a
+WHERE a.state = 'idle' AND a.query ~* '^\s*(un)?listen\M' AND a.application_name IS DISTINCT FROM '` + ApplicationName + `'`
+
+// What a wake-up takes: a signal, a transaction, a look at the queue. weir lab listeners measures 10 to 20 µs of a core.
+const (
+	wakeCost      = 15 * time.Microsecond
+	wakesCore     = 1.0 // of a core, spent on waking
+	manyListeners = 5
+	wakesFew      = 190000 // from PostgreSQL 19 on it is known who listens on what
+	pageSize      = 8192
+	entrySize     = 40 // bytes of a notification with a short channel and payload
+)
+
+// checkListeners looks for idle sessions that are awake. Between statements a session sleeps in ClientRead; one that is
+// listening is woken by every notification of its database, on whatever channel, reads it, and sleeps again.
+func checkListeners(ctx context.Context, l *look) (result, error) {
+	counts, err := scalars[int64](ctx, l.session, listenersSQL)
+	if err != nil {
+		return result{}, err
+	}
+	listeners := counts[0]
+	awake := l.waits.Rate(Woken)
+	peak, most, byName := 0, 0, 0
+	for _, s := range l.view.samples {
+		n := 0
+		for _, session := range s.Sessions {
+			if session.Class == Woken {
+				n++
+				if listens.MatchString(session.Query) {
+					byName++
+				}
+			}
+		}
+		peak = max(peak, n)
+		most += n
+	}
+	queue := l.waits.Rate(NotifyQueue)
+	pages := l.rate(func(c *counters) int64 { return c.NotifyPages })
+	notified := pages * pageSize / entrySize
+	wakes := notified * float64(listeners)
+	if l.server.VersionNum >= wakesFew {
+		wakes = 0
+	}
+	spent := wakes * wakeCost.Seconds()
+	if max(awake, queue, spent) < noticeable || listeners == 0 && byName == 0 {
+		return well("Idle listeners sleep: %s whose last statement is LISTEN, %s awake at any moment.", many(listeners, "session"), figure(awake))
+	}
+	lost := max(awake+queue, spent)
+	severity := Info
+	switch {
+	case lost >= wakesCore && listeners >= manyListeners:
+		severity = Critical
+	case lost >= wakesCore/4 && listeners >= manyListeners:
+		severity = Warning
+	}
+	f := l.finding(ListenersWoken, severity, lost, l.view.seen(Woken, NotifyQueue))
+	f.Summary = fmt.Sprintf("Every notification wakes every listener of the database: about %s notifications/s wake %s each.",
+		figure(notified), many(listeners, "idle session"))
+	f.add(seeListeners, "%s idle with LISTEN or UNLISTEN as the last statement; who listens and has done something else since is not among them", many(listeners, "session"))
+	f.add(`SELECT pid, wait_event_type, wait_event FROM pg_stat_activity WHERE state = 'idle' AND wait_event_type IS DISTINCT FROM 'Client'`,
+		"idle and yet awake were %s sessions in %s, %d at the most", figure(float64(most)), many(len(l.view.samples), "sample"), peak)
+	if queue > 0 {
+		f.add("", "%s sessions wait for the notification queue itself (%s)", figure(queue), eventsOf(l.waits, NotifyQueue))
+	}
+	f.add(`SELECT name, blks_zeroed FROM pg_stat_slru WHERE lower(name) = 'notify'`,
+		"about %s notifications/s: the queue grows by %s pages of 8 kB/s, of some %d short notifications each; the database commits %s/s",
+		figure(notified), figure(pages), pageSize/entrySize, figure(l.commits()))
+	f.add("", "that is %s wake-ups/s, for %s: about %s of processor time each second, at %s each", figure(wakes), many(listeners, "listener"),
+		span(seconds(spent)), wakeCost)
+	f.add(`SELECT pg_notification_queue_usage()`, "the queue is %s full", percent(l.last.NotifyUsage))
+	f.Now = "End listeners that nobody needs, and let the rest of a process share one connection for all its channels."
+	f.ForGood = "Listen once per host and hand notifications on in the application, or connect listeners to Weir's hub, which wakes those alone that subscribed."
+	f.Lab = "weir lab listeners"
+	return found(f)
+}
+
+func percent(x float64) string {
+	if x > 0 && x < 0.01 {
+		return fmt.Sprintf("%.2g%%", 100*x)
+	}
+	return fmt.Sprintf("%.0f%%", 100*x)
+}
+
+// eventsOf lists the events of a class by time.
+func eventsOf(w Waits, class Class) string {
+	counts, all := map[string]int{}, 0
+	for _, e := range w.Top {
+		if e.Class == class {
+			counts[e.Event] = int(e.Seconds * 1000)
+			all += counts[e.Event]
+		}
+	}
+	return ranked(counts, all, func(s string) string { return s })
+}

@@ -1,0 +1,58 @@
+package doctor
+
+import (
+	"context"
+	"fmt"
+)
+
+const seeMultiXact = `SELECT wait_event, count(*) FROM pg_stat_activity WHERE wait_event_type = 'LWLock' AND wait_event ILIKE 'multixact%' GROUP BY 1`
+
+// manyMultiXacts is how many may be made per second before it is worth a word.
+const (
+	manyMultiXacts = 200.0
+	manyReads      = 50_000.0
+)
+
+// checkMultiXact looks for waits for the log of multixacts, which is written when two transactions lock one row, and
+// read by whoever meets such a row. Mostly they lock it because a foreign key refers to it.
+func checkMultiXact(ctx context.Context, l *look) (result, error) {
+	lost := l.waits.Rate(MultiXact)
+	made := max(0, l.rate(func(c *counters) int64 { return c.NextMultiXact }))
+	reads := l.rate(func(c *counters) int64 { return c.MultiXactReads })
+	if lost < noticeable && made < manyMultiXacts {
+		return well("No session waits for multixacts; %s are made per second.", figure(made))
+	}
+	severity := grade(lost)
+	// With few processors the same work shows as work and not as waits.
+	if severity == Info && made >= 5*manyMultiXacts && reads >= manyReads {
+		severity = Warning
+	}
+	f := l.finding(MultiXactContention, severity, lost, l.view.seen(MultiXact))
+	f.Summary = fmt.Sprintf("Rows that several transactions lock at once make %s multixacts/s, and %s sessions stand still for the log of them.", figure(made), figure(lost))
+	if lost > 0 {
+		f.add(seeMultiXact, "%s sessions wait at any moment: %s", figure(lost), eventsOf(l.waits, MultiXact))
+	}
+	f.add(`SELECT mxid_age('1'::xid) -- twice, a few seconds apart`, "%s multixacts made per second", figure(made))
+	f.add(`SELECT name, blks_hit, blks_read FROM pg_stat_slru WHERE name ILIKE 'multixact%'`, "%s pages of their log looked up per second", figure(reads))
+	waiting := func(s Session) bool { return s.Class == MultiXact }
+	keys, err := foreignKeys(ctx, l, l.view.looks(), waiting)
+	if err == nil && len(keys) == 0 {
+		// No look met a waiting session with its tables: whoever writes will do.
+		writing := func(s Session) bool { return s.State != "idle" }
+		keys, err = foreignKeys(ctx, l, append(l.view.looks(), l.fresh(ctx)...), writing)
+	}
+	if err != nil {
+		return result{}, err
+	}
+	for _, k := range keys {
+		f.add(foreignKeySQL, "%s", k)
+	}
+	if len(keys) == 0 {
+		f.add("", "no foreign key was seen behind it: SELECT … FOR SHARE or FOR KEY SHARE, or savepoints in transactions that lock rows, do the same")
+	}
+	f.Now = "Spread the children of one parent over time, or have one worker insert them in one transaction: " +
+		"each transaction that is alone with a parent makes no multixact."
+	f.ForGood = "Drop the foreign keys named here from tables that are written this often, and check the reference in the application or by a sweep."
+	f.Lab = "weir lab tree"
+	return found(f)
+}

@@ -1,0 +1,162 @@
+package doctor
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// The query for those who wait for NOTIFY's lock, and for its holder.
+const seeNotifyLock = `SELECT l.pid, l.granted, a.wait_event_type, a.wait_event, a.query FROM pg_locks l JOIN pg_stat_activity a USING (pid)
+WHERE l.locktype = 'object' AND l.database = 0 AND l.classid = 1262 AND l.objid = 0`
+
+// checkNotify looks for the lock that a transaction with notifications holds through its commit: one for the cluster.
+func checkNotify(ctx context.Context, l *look) (result, error) {
+	looks := l.view.looks()
+	waiting, others, heldIn := 0, 0, 0
+	holding := map[Class]int{}
+	events := map[Event]int{}
+	statements := map[string]int{}
+	for _, s := range looks {
+		held := false
+		for _, k := range s.Locks {
+			switch {
+			case k.notify() && !k.Granted:
+				waiting++
+			case k.notify():
+				held = true
+				// A holder that is seen to wait for the lock has let go of it since.
+				if class := k.holding(); class != ObjectLock && class != notWaiting {
+					holding[class]++
+					events[Event{k.WaitType, k.Wait}]++
+				}
+			case k.Type == "object" && !k.Granted:
+				others++
+			}
+		}
+		if held {
+			heldIn++
+		}
+	}
+	// The looks tell which share of the waits for objects is NOTIFY's, and all samples how long they were.
+	lost := 0.0
+	if waiting > 0 {
+		lost = l.waits.Rate(ObjectLock) * float64(waiting) / float64(waiting+others)
+	}
+	if lost < noticeable {
+		if len(looks) == 0 {
+			return well("No session waits for the lock of NOTIFY: no session waited for any lock in %s.", many(len(l.view.samples), "sample"))
+		}
+		return well("No session waits for the lock of NOTIFY (%s of all locks).", many(len(looks), "look"))
+	}
+	l.view.each(func(s Session, _ float64) {
+		if s.Class == ObjectLock {
+			statements[shape(s.Query)]++
+		}
+	})
+	f := l.finding(NotifyCommitLock, grade(lost), lost, l.view.seen(ObjectLock))
+	f.Summary = fmt.Sprintf("NOTIFY lets one commit at a time through: %s sessions stand still for its lock, at %s commits/s.", figure(lost), figure(l.commits()))
+	f.add(seeNotifyLock, "%s waits for object 0 of class 1262 of database 0 in %s, %s a look", figure(float64(waiting)), many(len(looks), "look"),
+		figure(float64(waiting)/float64(len(looks))))
+	if n := total(events); n > 0 {
+		f.add(seeNotifyLock, "the holder itself, seen in %s: %s", many(n, "look"), ranked(events, n, describeHolder))
+	}
+	if l.server.commitDelay > 0 {
+		f.add("SHOW commit_delay", "commit_delay is %d µs: a holder sleeps so long in its commit, while it shows no wait", l.server.commitDelay)
+	}
+	f.add("", "waiting statements: %s", ranked(statements, total(statements), func(s string) string { return s }))
+	scale(holding, lost, f.holders)
+	result := result{}
+	sources, err := notifySources(ctx, l)
+	if err != nil {
+		result.unseen = append(result.unseen, fmt.Sprintf("which triggers and functions call pg_notify: %v", err))
+	}
+	for _, s := range sources {
+		f.add(notifySourcesSQL, "%s", s)
+	}
+	if err == nil && len(sources) == 0 {
+		f.add("", "no trigger, function or rule of database %s calls pg_notify or NOTIFY: the application does, or another database", l.server.Database)
+	}
+	result.unseen = append(result.unseen, "triggers and functions that notify in databases other than "+l.server.Database+": the lock is one for all of them")
+	f.Now = "Take NOTIFY out of the transactions that write most: disable the triggers named here, or notify from one session, " +
+		"a few times a second for all that changed."
+	f.ForGood = "Let readers poll a position instead, or publish through Weir: weir.publish takes no lock that another commit waits for."
+	f.Lab = "weir lab notify"
+	result.findings = []Finding{f}
+	return result, nil
+}
+
+func describeHolder(e Event) string {
+	switch classify("active", e.Type, e.Name) {
+	case CPU:
+		return "no wait (computing, or asleep in commit_delay)"
+	case Commit:
+		if strings.EqualFold(e.Name, "SyncRep") {
+			return e.String() + " (a synchronous standby)"
+		}
+		return e.String() + " (the flush of the log)"
+	}
+	return e.String()
+}
+
+// total adds up counts.
+func total[K comparable](counts map[K]int) int {
+	n := 0
+	for _, c := range counts {
+		n += c
+	}
+	return n
+}
+
+// ranked lists the greatest of counts with their shares.
+func ranked[K comparable](counts map[K]int, of int, name func(K) string) string {
+	const most = 3
+	keys := make([]K, 0, len(counts))
+	for k := range counts {
+		keys = append(keys, k)
+	}
+	slices.SortFunc(keys, func(a, b K) int {
+		if counts[a] != counts[b] {
+			return counts[b] - counts[a]
+		}
+		return strings.Compare(name(a), name(b))
+	})
+	var parts []string
+	for _, k := range keys[:min(len(keys), most)] {
+		parts = append(parts, name(k)+" "+shareOf(float64(counts[k]), float64(of)))
+	}
+	if len(keys) > most {
+		parts = append(parts, fmt.Sprintf("%d more", len(keys)-most))
+	}
+	return strings.Join(parts, "; ")
+}
+
+// scale spreads time lost over what holders do.
+func scale(counts map[Class]int, lost float64, into map[Class]float64) {
+	n := total(counts)
+	for c, k := range counts {
+		into[c] = lost * float64(k) / float64(n)
+	}
+}
+
+// Functions in SQL-standard form have no source text, so their definition is rendered. A word of a comment may be
+// taken for a call; better one too many is shown than one too few.
+const notifySourcesSQL = `WITH f AS (
+  SELECT p.oid, p.oid::regprocedure::text AS name
+  FROM pg_proc p JOIN pg_language g ON g.oid = p.prolang
+  WHERE p.pronamespace <> 'pg_catalog'::regnamespace AND g.lanname NOT IN ('internal', 'c')
+    AND coalesce(pg_get_function_sqlbody(p.oid), p.prosrc) ~* '\mpg_notify\s*\(|(^|;|''|\m(begin|then|else|loop))\s*notify\s+"?\w'
+)
+SELECT 'trigger ' || t.tgname || ' on ' || t.tgrelid::regclass::text || ' calls ' || f.name || CASE WHEN t.tgenabled = 'D' THEN ' (disabled)' ELSE '' END
+FROM f JOIN pg_trigger t ON t.tgfoid = f.oid WHERE NOT t.tgisinternal
+UNION ALL
+SELECT 'function ' || f.name || ' notifies' FROM f WHERE NOT EXISTS (SELECT FROM pg_trigger t WHERE t.tgfoid = f.oid)
+UNION ALL
+SELECT 'rule ' || r.rulename || ' on ' || r.ev_class::regclass::text || ' notifies'
+FROM pg_rewrite r WHERE r.ev_type <> '1' AND pg_get_ruledef(r.oid) ~* '\mnotify\M|\mpg_notify\M'
+LIMIT 20`
+
+func notifySources(ctx context.Context, l *look) ([]string, error) {
+	return scalars[string](ctx, l.session, notifySourcesSQL)
+}

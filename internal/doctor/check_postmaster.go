@@ -1,0 +1,149 @@
+package doctor
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+)
+
+// How long the postmaster may take to answer, and how many sessions per second are a storm. A busy machine answers
+// late too, when the child that answers must wait for a processor: so a late answer alone is not the postmaster's fault.
+const (
+	answerLate     = 20 * time.Millisecond
+	answerTooLate  = 100 * time.Millisecond
+	answerVeryLate = time.Second
+	stormSessions  = 20.0 // begun per second
+	stormForks     = 50.0
+	busyPostmaster = 0.1 // of a core: one that forks little takes none
+	fewAtWork      = 2.0 // sessions, which leave a processor to whoever answers
+)
+
+const seeSessions = `SELECT sum(sessions) FROM pg_stat_database -- twice, a few seconds apart`
+
+// checkPostmaster looks for a postmaster that cannot fork as fast as clients connect. It accepts, forks and reaps in one
+// loop, and no view shows it: only the wait of a new connection does.
+func checkPostmaster(ctx context.Context, l *look) (result, error) {
+	answers := l.view.probes
+	if len(answers) == 0 {
+		return result{unseen: []string{"how fast the postmaster answers: no probe has ended"}}, nil
+	}
+	took := make([]time.Duration, len(answers))
+	late, failed := 0, ""
+	for i, p := range answers {
+		took[i] = p.Took
+		if p.Took >= answerLate || p.Failed != "" {
+			late++
+		}
+		if p.Failed != "" {
+			failed = p.Failed
+		}
+	}
+	slices.Sort(took)
+	median, slowest := took[len(took)/2], took[len(took)-1]
+	sessions := max(0, l.rate(func(c *counters) int64 { return c.Sessions }))
+	forks, forksKnown := forkRate(l.view.samples)
+	cpu, cpuKnown := l.postmasterCPU()
+	parallel, parallelHow := parallelRate(l)
+
+	// Who does not log in is in no count; then only the postmaster's own work tells, or that nothing else is at work.
+	storm := sessions >= stormSessions || parallel >= stormSessions
+	if cpuKnown {
+		storm = storm || cpu >= busyPostmaster
+	} else {
+		storm = storm || forksKnown && forks >= stormForks || median >= answerTooLate && l.waits.Rate(CPU) < fewAtWork
+	}
+	if slowest < answerTooLate && median < answerLate || !storm {
+		return well("The postmaster answers in %s (median of %s, slowest %s), at %s new sessions/s.",
+			span(median), many(len(answers), "probe"), span(slowest), figure(sessions))
+	}
+	// By Little's law, so many connections stand in the queue at any moment.
+	var sum time.Duration
+	for _, t := range took {
+		sum += t
+	}
+	mean := sum / time.Duration(len(took))
+	begun, what := sessions, "new sessions"
+	if sessions < stormSessions && forksKnown {
+		begun, what = forks, "new processes"
+	}
+	queued := begun * mean.Seconds()
+	severity := Warning
+	if slowest >= answerVeryLate || median >= answerTooLate && queued >= crippling {
+		severity = Critical
+	}
+	f := l.finding(PostmasterSaturated, severity, queued, late)
+	f.Samples = len(answers)
+	f.Summary = fmt.Sprintf("New connections wait for the postmaster, which forks them one after the other: it takes %s (at worst %s) to say the first byte, at %s %s/s.",
+		span(mean), span(slowest), figure(begun), what)
+	f.add("", "answer to an SSLRequest: median %s, mean %s, slowest %s, of %s; %d later than %s",
+		span(median), span(mean), span(slowest), many(len(answers), "probe"), late, span(answerLate))
+	if failed != "" {
+		f.add("", "a probe got no answer: %s", failed)
+	}
+	f.add(seeSessions, "%s sessions logged in per second, all databases", figure(sessions))
+	f.add("", "at %s %s/s and %s for each, about %s wait at any moment", figure(begun), what, span(mean), figure(queued))
+	if forksKnown {
+		f.add(`SELECT pid, backend_start FROM pg_stat_activity ORDER BY backend_start DESC LIMIT 2`,
+			"process ids of new sessions grow by %s/s: so many processes and threads begin on the machine", figure(forks))
+	}
+	f.add(parallelHow, "parallel workers launched: %s/s", figure(parallel))
+	if cpuKnown {
+		f.add(fmt.Sprintf("-- in a shell: pidstat -p %d 1", l.local.postmaster), "the postmaster (pid %d) takes %s of a core", l.local.postmaster, shareOf(cpu, 1))
+		if size, ok := l.local.pageTables(); ok {
+			f.add(fmt.Sprintf("-- in a shell: grep VmPTE /proc/%d/status", l.local.postmaster), "each fork copies page tables of %s MB; huge_pages make them small", figure(float64(size)/1e6))
+		}
+	} else {
+		f.add("", "the postmaster's processor time and page tables can be read only on its own machine")
+	}
+	f.Now = "Let clients wait a random while before they connect again; keep those connected that are."
+	f.ForGood = "Put a pooler with standing connections in front, start fleets with jitter, keep parallel queries out of the peak " +
+		"(max_parallel_workers_per_gather), and turn huge_pages on. Weir's hub takes any number of subscribers over its few connections."
+	f.Lab = "weir lab storm"
+	return found(f)
+}
+
+// forkRate is the stride of process ids from the newest session of one sample to that of a later one. Ids are given
+// out in turn, to threads too, and start again at the greatest: a stride that is negative or absurd says nothing.
+func forkRate(samples []Sample) (float64, bool) {
+	var sum, seconds float64
+	for i := 1; i < len(samples); i++ {
+		a, b := samples[i-1], samples[i]
+		if a.NewestPID == 0 || b.NewestPID == a.NewestPID || !b.NewestFrom.After(a.NewestFrom) {
+			continue
+		}
+		stride, took := float64(b.NewestPID)-float64(a.NewestPID), b.NewestFrom.Sub(a.NewestFrom).Seconds()
+		const absurd = 100_000 // per second
+		if stride <= 0 || stride/took > absurd {
+			continue
+		}
+		sum, seconds = sum+stride, seconds+took
+	}
+	const least = 0.2 // less says little
+	if seconds < least {
+		return 0, false
+	}
+	return sum / seconds, true
+}
+
+// postmasterCPU is the share of a core it took between the two looks.
+func (l *look) postmasterCPU() (float64, bool) {
+	if l.first.postmasterCPU == nil || l.last.postmasterCPU == nil {
+		return 0, false
+	}
+	return per((*l.last.postmasterCPU - *l.first.postmasterCPU).Seconds(), l.span()), true
+}
+
+// parallelRate is how many parallel workers began per second: counted from 18 on, before that as many as samples met.
+func parallelRate(l *look) (rate float64, query string) {
+	if l.first.Parallel != nil && l.last.Parallel != nil {
+		return l.rate(func(c *counters) int64 { return *c.Parallel }), "SELECT sum(parallel_workers_launched) FROM pg_stat_database -- twice"
+	}
+	seen := map[uint32]bool{}
+	l.view.each(func(s Session, _ float64) {
+		if s.Kind == "parallel worker" {
+			seen[s.PID] = true
+		}
+	})
+	return per(float64(len(seen)), l.view.duration()), "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'parallel worker' -- at least so many"
+}

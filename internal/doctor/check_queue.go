@@ -1,0 +1,75 @@
+package doctor
+
+import (
+	"context"
+	"fmt"
+)
+
+// What part of the queue of notifications may be unread.
+const (
+	queueNotable = 0.01
+	queueFilling = 0.1
+	queueNearEnd = 0.5
+)
+
+const tailSQL = `
+SELECT a.pid, coalesce(d.datname::text, ''), coalesce(a.application_name, ''), a.state, coalesce(a.wait_event, ''), coalesce(extract(epoch FROM clock_timestamp() - a.xact_start), 0)::float8,
+       coalesce(left(a.query, 200), ''), a.query ~* '^\s*(un)?listen\M' OR a.wait_event = 'ClientWrite'
+FROM pg_stat_get_activity(NULL) a LEFT JOIN pg_database d ON d.oid = a.datid
+WHERE a.backend_type = 'client backend' AND a.application_name IS DISTINCT FROM '` + ApplicationName + `'
+  AND (a.xact_start < clock_timestamp() - interval '1 second' OR a.wait_event = 'ClientWrite')
+ORDER BY 8 DESC, a.xact_start LIMIT 5`
+
+// checkNotifyQueue looks at how much of the queue is unread. A listener reads only between transactions, and the
+// queue's tail stands where the slowest listener is: when the queue is full, commits that notify fail.
+func checkNotifyQueue(ctx context.Context, l *look) (result, error) {
+	usage := l.last.NotifyUsage
+	grown := usage - l.first.NotifyUsage
+	if usage < queueNotable {
+		return well("The queue of notifications is %s full.", percent(usage))
+	}
+	severity := Info
+	switch {
+	case usage >= queueNearEnd:
+		severity = Critical
+	case usage >= queueFilling:
+		severity = Warning
+	}
+	f := l.finding(NotifyQueueFilling, severity, 0, len(l.view.samples))
+	f.Summary = fmt.Sprintf("The queue of notifications is %s full, because a listener does not read; when it is full, every commit that notifies fails.", percent(usage))
+	f.add("SELECT pg_notification_queue_usage()", "%s full, %s more than %s before", percent(usage), percent(max(0, grown)), span(l.span()))
+	if grown > 0 {
+		f.add("", "at this pace it is full in %s", span(seconds((1-usage)/grown*l.span().Seconds())))
+	}
+	type row struct {
+		PID                                int32
+		Database, Application, State, Wait string
+		Age                                float64
+		Query                              string
+		Sure                               bool
+	}
+	suspects, err := list[row](ctx, l.session, tailSQL)
+	if err != nil {
+		return result{}, err
+	}
+	for _, s := range suspects {
+		how := "may hold the tail, if it listens: who listens on what cannot be read from outside"
+		if s.Sure {
+			how = "holds the tail, most likely"
+		}
+		f.add(`SELECT pid, state, xact_start, wait_event, query FROM pg_stat_activity WHERE xact_start < now() - interval '1 second' ORDER BY xact_start`,
+			"pid %d (%s, database %s, %s for %s, last statement %q) %s", s.PID, orUnnamed(s.Application), s.Database, s.State, span(seconds(s.Age)), shape(s.Query), how)
+	}
+	f.Now = "End the transaction of the listener that does not read; SELECT pg_terminate_backend(pid) where its owner cannot."
+	f.ForGood = "Keep listening sessions out of transactions, and set idle_in_transaction_session_timeout for their role. " +
+		"Weir's hub cuts a slow subscriber off without slowing others."
+	f.Lab = "weir lab listeners"
+	return found(f)
+}
+
+func orUnnamed(application string) string {
+	if application == "" {
+		return "no application name"
+	}
+	return application
+}

@@ -1,0 +1,60 @@
+package doctor
+
+import (
+	"context"
+	"fmt"
+)
+
+const (
+	fewRows      = 1.5 // written by a commit, or fewer: each row is committed for itself
+	someRows     = 4.0
+	manyCommits  = 50.0 // per second
+	commitsShare = 0.5  // of all time lost
+)
+
+// checkRowCommits looks for sessions that wait for the log to be flushed, again and again, for a row or so each time.
+func checkRowCommits(ctx context.Context, l *look) (result, error) {
+	lost := l.waits.Rate(Commit)
+	commits := l.commits()
+	written := max(0, l.rate(func(c *counters) int64 { return c.Written }))
+	perCommit := 0.0
+	if commits > 0 {
+		perCommit = written / commits
+	}
+	if lost < costly/2 || commits < manyCommits || perCommit > someRows || lost < commitsShare*l.waits.Lost() {
+		return well("Commits hold nobody up: %s/s of about %s rows each, %s sessions in them at any moment.", figure(commits), figure(perCommit), figure(lost))
+	}
+	// A session that waits for its commit inside INSERT or UPDATE has that statement for a transaction.
+	single, all := 0, 0
+	texts := map[string]int{}
+	l.view.each(func(s Session, _ float64) {
+		if s.Class == Commit && s.Kind == "client backend" {
+			all++
+			if !endsTransaction(s.Query) {
+				single++
+				texts[shape(s.Query)]++
+			}
+		}
+	})
+	severity := Info
+	if lost >= costly && perCommit <= fewRows && single*2 >= all {
+		severity = Warning
+	}
+	f := l.finding(RowCommits, severity, lost, l.view.seen(Commit))
+	f.Summary = fmt.Sprintf("Each commit carries %s rows, at %s commits/s, and %s sessions wait for the log to be flushed.", figure(perCommit), figure(commits), figure(lost))
+	f.add(`SELECT wait_event_type, wait_event, count(*) FROM pg_stat_activity WHERE state = 'active' GROUP BY 1, 2 ORDER BY 3 DESC`,
+		"waits for commits: %s", eventsOf(l.waits, Commit))
+	f.add(`SELECT xact_commit, tup_inserted + tup_updated + tup_deleted FROM pg_stat_database WHERE datname = current_database() -- twice`,
+		"%s commits/s for %s rows/s", figure(commits), figure(written))
+	if single > 0 {
+		f.add("", "%s of those sessions run one statement for a transaction: %s",
+			shareOf(float64(single), float64(all)), ranked(texts, total(texts), func(s string) string { return s }))
+	}
+	if l.server.commitDelay > 0 {
+		f.add("SHOW commit_delay", "commit_delay is %d µs, and each commit waits so long for company", l.server.commitDelay)
+	}
+	f.Now = "Where the last moments may be lost in a crash, SET synchronous_commit = off for those sessions."
+	f.ForGood = "Write what belongs together in one transaction: a commit costs a flush whether it carries one row or a thousand."
+	f.Lab = "weir lab tree"
+	return found(f)
+}

@@ -1,0 +1,140 @@
+package doctor
+
+import (
+	"context"
+	"fmt"
+	"time"
+)
+
+const (
+	segmentGrace = 10 * time.Second
+	segmentLong  = time.Hour
+)
+
+// A closed segment's retention begins at its last event. Those of jobs for later have none: they wait for what is in them.
+const segmentsSQL = `
+SELECT s.log, s.segment::integer, extract(epoch FROM clock_timestamp() - s.at)::float8,
+       extract(epoch FROM (SELECT g.value::interval FROM weir.setting g WHERE g.name = l.prefix || 'retention'))::float8,
+       (SELECT sum(coalesce(pg_relation_size(to_regclass(format('weir.%s_%s', t, s.segment))), 0)) FROM unnest(l.tables) t)::bigint,
+       (SELECT g.value::bigint / 4 FROM weir.setting g WHERE g.name = l.prefix || 'retention_bytes')
+FROM (VALUES ('job', '', ARRAY['job', 'batch', 'result']), ('message', 'message_', ARRAY['message', 'tick'])) l(log, prefix, tables)
+JOIN (SELECT DISTINCT ON (e.log, e.segment) e.log, e.segment, e.event, e.at FROM weir.segment e ORDER BY e.log, e.segment, e.at DESC) s ON s.log = l.log
+WHERE s.event <> 'reclaimed' AND s.segment IS DISTINCT FROM pg_sequence_last_value(to_regclass('weir.active_' || s.log))
+ORDER BY s.at`
+
+// Whoever holds ROW EXCLUSIVE on a segment's tables has rows in it, and is not done. A prepared transaction has no pid.
+const segmentHoldersSQL = `
+SELECT coalesce(l.pid, 0), coalesce(a.application_name, ''), coalesce(a.state, 'prepared'),
+       coalesce(extract(epoch FROM clock_timestamp() - a.xact_start), 0)::float8, coalesce(left(a.query, 200), '')
+FROM (SELECT DISTINCT k.pid FROM pg_locks k WHERE k.locktype = 'relation' AND k.granted AND k.mode = 'RowExclusiveLock'
+        AND k.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+        AND k.relation = ANY (ARRAY(SELECT to_regclass(t) FROM unnest($1::text[]) t))) l
+LEFT JOIN LATERAL (SELECT s.* FROM pg_stat_get_activity(l.pid) s WHERE l.pid IS NOT NULL) a ON true
+ORDER BY 4 DESC LIMIT 5`
+
+// checkSegments looks for segments of Weir's log that should have been given back.
+func checkSegments(ctx context.Context, l *look) (result, error) {
+	if !l.server.Weir {
+		return absent, nil
+	}
+	type row struct {
+		Log       string
+		Segment   int32
+		Age       float64
+		Retention float64
+		Size      int64
+		Quarter   int64
+	}
+	rows, err := list[row](ctx, l.session, segmentsSQL)
+	if r, ok, err := unless(err, "Weir's segments", "the schema's owner"); !ok {
+		return r, err
+	}
+	var r result
+	for _, s := range rows {
+		overdue := seconds(s.Age - s.Retention)
+		if overdue < segmentGrace {
+			continue
+		}
+		severity := Info
+		if overdue >= segmentLong || s.Size >= s.Quarter {
+			severity = Warning
+		}
+		f := l.finding(SegmentStuck, severity, 0, 1)
+		f.Samples = 1
+		f.Summary = fmt.Sprintf("Segment %d of Weir's %ss should have been given back %s ago, and takes %s MB.", s.Segment, s.Log, span(overdue), figure(float64(s.Size)/1e6))
+		f.add("SELECT * FROM weir.segment ORDER BY at DESC", "closed %s ago, with a retention of %s", span(seconds(s.Age)), span(seconds(s.Retention)))
+		why, err := segmentHolders(ctx, l, s.Log, s.Segment)
+		if err != nil {
+			return result{}, err
+		}
+		if len(why) > 0 {
+			f.Severity = Warning // it will not resolve by itself
+		}
+		for _, fact := range why {
+			f.add(`SELECT pid, relation::regclass, mode FROM pg_locks WHERE relation::regclass::text LIKE 'weir.%'`, "%s", fact)
+		}
+		if len(why) == 0 {
+			f.add("SELECT * FROM weir.queues()", "%s", whyKept(ctx, l))
+		}
+		f.Now = "End the transactions named here; or let the backlog be worked off: up to 20,000 unfinished jobs are carried along."
+		f.ForGood = "Set idle_in_transaction_session_timeout for the roles that enqueue and work, and keep one worker running, for it does the chores."
+		r.findings = append(r.findings, f)
+		break // one says it all: the others wait for the same
+	}
+	if len(r.findings) == 0 {
+		r.well = fmt.Sprintf("Weir's segments: %d closed, none kept beyond its retention.", len(rows))
+	}
+	return r, nil
+}
+
+// segmentHolders says which transactions keep a segment.
+func segmentHolders(ctx context.Context, l *look, log string, segment int32) ([]string, error) {
+	type row struct {
+		PID                int32
+		Application, State string
+		Age                float64
+		Query              string
+	}
+	name := func(table string) string { return fmt.Sprintf("weir.%s_%d", table, segment) }
+	tables := []string{name("job"), name("batch"), name("result")}
+	if log == "message" {
+		tables = []string{name("message"), name("tick")}
+	}
+	rows, err := list[row](ctx, l.session, segmentHoldersSQL, tables)
+	if err != nil {
+		return nil, fmt.Errorf("look up who holds segment %d of %ss: %w", segment, log, err)
+	}
+	var facts []string
+	for _, r := range rows {
+		if r.PID == 0 {
+			facts = append(facts, "a prepared transaction has rows in it: SELECT * FROM pg_prepared_xacts")
+			continue
+		}
+		facts = append(facts, fmt.Sprintf("pid %d (%s, %s) has had rows in it for %s; last statement: %s", r.PID, orUnnamed(r.Application), r.State,
+			span(seconds(r.Age)), shape(r.Query)))
+	}
+	return facts, nil
+}
+
+// whyKept guesses, where no transaction keeps it.
+func whyKept(ctx context.Context, l *look) string {
+	if workers, err := readWorkers(ctx, l.session); err == nil {
+		alive := 0
+		for _, w := range workers {
+			if w.State == "alive" {
+				alive++
+			}
+		}
+		if alive == 0 {
+			return "no worker is alive, and nobody else does the chores"
+		}
+	}
+	waiting := int64(0)
+	for _, q := range l.last.Queues {
+		waiting += q.Available
+	}
+	if waiting >= backlogCounted {
+		return fmt.Sprintf("%s jobs wait: a segment with more than 20,000 unfinished ones is kept", atLeast(waiting))
+	}
+	return "no transaction holds it: it is given back at the next chance, or holds more than 20,000 unfinished jobs"
+}

@@ -1,0 +1,98 @@
+package doctor
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+)
+
+const seeTableLock = `SELECT pid, pg_blocking_pids(pid), wait_event, query FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND wait_event = 'relation'`
+
+// checkTableLock looks for sessions that wait for a whole table. Mostly one of them wants it for itself, waits for a
+// transaction that has merely read it, and keeps everybody waiting who comes after.
+func checkTableLock(ctx context.Context, l *look) (result, error) {
+	waits := map[uint32]int{} // by relation
+	type want struct {
+		pid      uint32
+		relation uint32
+		mode     string
+	}
+	wants, held := map[want]int{}, map[want]Lock{}
+	all, of := 0, 0
+	for _, s := range l.view.looks() {
+		for _, k := range s.Locks {
+			if !k.Granted && k.Type != "object" && k.Type != "transactionid" && k.Type != "tuple" {
+				all++
+			}
+			if k.Type != "relation" || k.Database != l.server.databaseOID {
+				continue
+			}
+			w := want{k.PID, k.Relation, k.Mode}
+			if k.Granted {
+				held[w] = k
+				continue
+			}
+			of++
+			waits[k.Relation]++
+			wants[w]++
+		}
+	}
+	lost := 0.0
+	if of > 0 {
+		lost = l.waits.Rate(OtherLock) * float64(of) / float64(all)
+	}
+	if lost < noticeable {
+		return well("No session waits for a table.")
+	}
+	relations := slices.SortedFunc(maps.Keys(waits), func(a, b uint32) int { return cmp.Or(waits[b]-waits[a], cmp.Compare(a, b)) })
+	names, err := relationNames(ctx, l.session, relations)
+	if err != nil {
+		return result{}, err
+	}
+	worst := relations[0]
+	name := names[worst]
+	f := l.finding(TableLock, grade(lost), lost, l.view.seen(OtherLock))
+	f.Summary = fmt.Sprintf("%s sessions stand in line for the table %s.", figure(lost), name)
+	queries := map[uint32]Session{}
+	l.view.each(func(s Session, _ float64) { queries[s.PID] = s })
+	// The strongest wish is the one that the others wait behind.
+	strongest := slices.SortedFunc(maps.Keys(wants), func(a, b want) int {
+		return cmp.Or(cmp.Compare(strength(b.mode), strength(a.mode)), wants[b]-wants[a], cmp.Compare(a.pid, b.pid))
+	})
+	for _, w := range strongest {
+		if w.relation == worst {
+			f.add(seeTableLock, "pid %d wants %s: %s", w.pid, w.mode, shape(queries[w.pid].Query))
+			break
+		}
+	}
+	holders := slices.SortedFunc(maps.Keys(held), func(a, b want) int {
+		return cmp.Or(cmp.Compare(held[b].Age, held[a].Age), cmp.Compare(strength(b.mode), strength(a.mode)), cmp.Compare(a.pid, b.pid))
+	})
+	const most = 3
+	var first *Lock
+	for _, w := range holders {
+		if w.relation != worst || len(f.Evidence) > most {
+			continue
+		}
+		k := held[w]
+		if first == nil {
+			first = &k
+		}
+		f.add(seeTableLock, "pid %d holds %s, %s, for %s; last statement: %s", w.pid, w.mode, k.State, span(seconds(k.Age)), shape(k.Query))
+	}
+	f.Now = "Cancel whoever wants the table for itself, and try again with a lock_timeout of a second or so."
+	if first != nil {
+		f.Now = fmt.Sprintf("End who holds it: SELECT pg_terminate_backend(%d); or cancel whoever wants it for itself.", first.PID)
+	}
+	f.ForGood = "Set lock_timeout for every ALTER TABLE, and try it again: then nobody waits behind it for longer. Keep transactions short that read the table."
+	return found(f)
+}
+
+// strength orders the modes of locks, as far as it matters here.
+func strength(mode string) int {
+	return slices.Index([]string{
+		"AccessShareLock", "RowShareLock", "RowExclusiveLock", "ShareUpdateExclusiveLock", "ShareLock", "ShareRowExclusiveLock", "ExclusiveLock", "AccessExclusiveLock",
+	}, mode)
+}

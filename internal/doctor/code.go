@@ -1,0 +1,31 @@
+package doctor
+
+// Code names a kind of finding. Codes are part of the interface: alerts are built on them.
+type Code string
+
+// The codes.
+const (
+	NotifyCommitLock    Code = "notify-commit-lock"
+	ListenersWoken      Code = "listeners-woken"
+	NotifyQueueFilling  Code = "notify-queue-filling"
+	PostmasterSaturated Code = "postmaster-saturated"
+	MultiXactContention Code = "multixact-contention"
+	HotRow              Code = "hot-row"
+	TableLock           Code = "table-lock"
+	ChattyStatements    Code = "chatty-statements"
+	RowCommits          Code = "row-commits"
+	HorizonPinned       Code = "horizon-pinned"
+	LaneBacklog         Code = "lane-backlog"
+	SegmentStuck        Code = "segment-stuck"
+	WorkerDead          Code = "worker-dead"
+	PromotionLate       Code = "promotion-late"
+	HubLagging          Code = "hub-lagging"
+)
+
+// Codes lists all codes.
+func Codes() []Code {
+	return []Code{
+		NotifyCommitLock, ListenersWoken, NotifyQueueFilling, PostmasterSaturated, MultiXactContention, HotRow, TableLock, ChattyStatements, RowCommits,
+		HorizonPinned, LaneBacklog, SegmentStuck, WorkerDead, PromotionLate, HubLagging,
+	}
+}

@@ -1,0 +1,130 @@
+package doctor
+
+import (
+	"context"
+	"fmt"
+	"time"
+)
+
+// counters are what the server counts, at one moment. Checks read how they grew between two.
+type counters struct {
+	At             time.Time
+	Own            int64 // statements of our own so far
+	Commits        int64 // of this database
+	AllCommits     int64
+	Sessions       int64 // begun since the counters began, all databases
+	Written        int64 // rows of this database
+	Parallel       *int64
+	NextXID        int64
+	NextMultiXact  int64
+	NotifyUsage    float64 // how full the queue of notifications is: 0 to 1
+	NotifyPages    int64   // begun in it
+	MultiXactReads int64   // pages of the log of multixacts looked up
+	Tables         map[uint32]tableCount
+	Statements     map[statementKey]statementCount
+	Queues         []queueCount
+	queuesErr      error
+	postmasterCPU  *time.Duration // nil where the server runs elsewhere
+}
+
+const countersSQL = `
+SELECT coalesce(sum(d.xact_commit) FILTER (WHERE d.datname = current_database()), 0)::bigint, coalesce(sum(d.xact_commit), 0)::bigint,
+       coalesce(sum(d.sessions), 0)::bigint,
+       coalesce(sum(d.tup_inserted + d.tup_updated + d.tup_deleted) FILTER (WHERE d.datname = current_database()), 0)::bigint,
+       sum((to_jsonb(d) ->> 'parallel_workers_launched')::bigint)::bigint,
+       pg_snapshot_xmax(pg_current_snapshot())::text::bigint, mxid_age('1'::xid)::bigint + 1,
+       CASE WHEN pg_is_in_recovery() THEN 0 ELSE pg_notification_queue_usage() END,
+       coalesce((SELECT sum(s.blks_zeroed) FROM pg_stat_slru s WHERE lower(s.name) = 'notify'), 0)::bigint,
+       coalesce((SELECT sum(s.blks_hit + s.blks_read) FROM pg_stat_slru s WHERE lower(s.name) LIKE 'multixact%'), 0)::bigint
+FROM pg_stat_database d`
+
+// tableCount is a row of pg_stat_user_tables.
+type tableCount struct {
+	OID                        uint32
+	Schema, Name               string
+	Live, Dead                 int64
+	Inserted, Updated, Deleted int64
+	IndexScans                 int64
+	Vacuumed                   *time.Time
+}
+
+func (t tableCount) qualified() string {
+	if t.Schema == "public" {
+		return t.Name
+	}
+	return t.Schema + "." + t.Name
+}
+
+const mostTables = 300
+
+const tablesSQL = `
+SELECT t.relid, t.schemaname::text, t.relname::text, coalesce(t.n_live_tup, 0), coalesce(t.n_dead_tup, 0), coalesce(t.n_tup_ins, 0), coalesce(t.n_tup_upd, 0),
+       coalesce(t.n_tup_del, 0), coalesce(t.idx_scan, 0), greatest(t.last_vacuum, t.last_autovacuum)
+FROM pg_stat_user_tables t
+WHERE t.n_dead_tup > 0 OR t.n_tup_ins + t.n_tup_upd + t.n_tup_del > 0 OR t.idx_scan > 0
+ORDER BY t.n_dead_tup + t.n_tup_ins + t.n_tup_upd + t.n_tup_del DESC LIMIT $1`
+
+// statementKey is one statement of pg_stat_statements.
+type statementKey struct {
+	User, Database uint32
+	Query          int64
+}
+
+type statementCount struct {
+	Calls, Rows int64
+	Time        float64 // ms
+}
+
+const mostStatements = 10000
+
+// statementsSQL leaves the texts out: they are in a file, which is read as a whole.
+const statementsSQL = `
+SELECT s.userid, s.dbid, s.queryid, sum(s.calls)::bigint, sum(s.rows)::bigint, sum(s.total_exec_time)::float8
+FROM %s.pg_stat_statements(false) s WHERE s.queryid IS NOT NULL AND s.dbid = $2 GROUP BY 1, 2, 3 LIMIT $1`
+
+// readCounters takes one look. A part that cannot be read is empty, and the error says which.
+func readCounters(ctx context.Context, s *session, server Server) (*counters, []error) {
+	type row struct {
+		Commits, AllCommits, Sessions, Written int64
+		Parallel                               *int64
+		NextXID, NextMultiXact                 int64
+		NotifyUsage                            float64
+		NotifyPages, MultiXactReads            int64
+	}
+	var errs []error
+	c := &counters{At: time.Now(), Own: s.meter.statements.Load(), Tables: map[uint32]tableCount{}, Statements: map[statementKey]statementCount{}}
+	if r, err := one[row](ctx, s, countersSQL); err != nil {
+		errs = append(errs, fmt.Errorf("the server's counters: %w", err))
+	} else {
+		c.Commits, c.AllCommits, c.Sessions, c.Written, c.Parallel = r.Commits, r.AllCommits, r.Sessions, r.Written, r.Parallel
+		c.NextXID, c.NextMultiXact, c.NotifyUsage = r.NextXID, r.NextMultiXact, r.NotifyUsage
+		c.NotifyPages, c.MultiXactReads = r.NotifyPages, r.MultiXactReads
+	}
+	tables, err := list[tableCount](ctx, s, tablesSQL, mostTables)
+	if err != nil {
+		errs = append(errs, fmt.Errorf("the counters of tables: %w", err))
+	}
+	for _, t := range tables {
+		c.Tables[t.OID] = t
+	}
+	if server.Statements {
+		type statementRow struct {
+			User, Database     uint32
+			Query, Calls, Rows int64
+			Time               float64
+		}
+		statements, err := list[statementRow](ctx, s, fmt.Sprintf(statementsSQL, server.statementsSchema), mostStatements, server.databaseOID)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("pg_stat_statements: %w", err))
+		}
+		for _, r := range statements {
+			c.Statements[statementKey{r.User, r.Database, r.Query}] = statementCount{r.Calls, r.Rows, r.Time}
+		}
+	}
+	if server.Weir {
+		if c.Queues, c.queuesErr = readQueues(ctx, s); c.queuesErr != nil && !notPermitted(c.queuesErr) {
+			errs = append(errs, fmt.Errorf("queues of Weir: %w", c.queuesErr))
+		}
+	}
+	return c, errs
+}

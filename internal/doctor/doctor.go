@@ -1,0 +1,274 @@
+package doctor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math"
+	"sync"
+	"time"
+)
+
+// Config configures a Doctor. URL alone is required.
+type Config struct {
+	// URL is the connection string: postgres://user:password@host:port/database. Connect to the server itself, not to a
+	// pooler: the postmaster's answer is looked at too.
+	URL string
+	// Window is how long a stretch Watch judges by. The default is 15 seconds.
+	Window time.Duration
+	// Every is how often Watch runs the checks. The default is 5 seconds.
+	Every time.Duration
+	// Logger hears of looks that failed. The default is slog.Default.
+	Logger *slog.Logger
+	// Progress, where set, is called once a second by Run, with how long it has looked and the newest sample.
+	Progress func(looked time.Duration, samples int)
+}
+
+// Doctor looks at one database. Run and Watch are called one at a time.
+type Doctor struct {
+	config  Config
+	server  Server
+	session *session // of the checks; samples have their own
+	sampler *Sampler
+	prober  *prober
+	local   *local
+	hot     *hotRows
+	meter   *meter
+}
+
+// Open connects, twice: once for samples, once for checks. Errors in connecting are *pgconn.ConnectError.
+func Open(ctx context.Context, c Config) (*Doctor, error) {
+	if c.Window == 0 {
+		c.Window = 15 * time.Second
+	}
+	if c.Every == 0 {
+		c.Every = 5 * time.Second
+	}
+	if c.Logger == nil {
+		c.Logger = slog.Default()
+	}
+	config, err := sessionConfig(c.URL)
+	if err != nil {
+		return nil, err
+	}
+	d := &Doctor{config: c, meter: new(meter)}
+	d.session = &session{config: config, meter: d.meter}
+	if d.server, err = readServer(ctx, d.session); err != nil {
+		d.session.close()
+		return nil, err
+	}
+	samples := &session{config: config.Copy(), meter: d.meter}
+	d.sampler = &Sampler{session: samples, window: &window{span: 2 * c.Window}, log: c.Logger}
+	d.sampler.defaults()
+	if _, err := scalars[int32](ctx, samples, "SELECT 1"); err != nil {
+		d.session.close()
+		return nil, err
+	}
+	d.hot = newHotRows(d.server.databaseOID)
+	d.sampler.hot = d.hot.find
+	d.sampler.Ignore(d.session.pid(), samples.pid())
+	d.prober = &prober{window: d.sampler.window}
+	d.prober.network, d.prober.address = endpoint(config)
+	d.local = findLocal(d.server)
+	return d, nil
+}
+
+// Close ends the sessions.
+func (d *Doctor) Close() {
+	d.sampler.Close()
+	d.session.close()
+}
+
+// Server is what is looked at.
+func (d *Doctor) Server() Server { return d.server }
+
+// Sampler is the doctor's own; it runs while Run or Watch does.
+func (d *Doctor) Sampler() *Sampler { return d.sampler }
+
+// Run looks for a while, and says what it found. It is an error if nothing could be looked at.
+func (d *Doctor) Run(ctx context.Context, looking time.Duration) (Report, error) {
+	var report Report
+	err := d.while(ctx, func(ctx context.Context) error {
+		begin := time.Now()
+		first := d.look(ctx)
+		if err := d.wait(ctx, begin, looking); err != nil {
+			return err
+		}
+		report = d.judge(ctx, begin, first, d.look(ctx))
+		if report.Samples == 0 {
+			_, err := d.sampler.failures()
+			return fmt.Errorf("no sample could be taken in %s: %w", span(looking), errors.Join(err, ctx.Err()))
+		}
+		return ctx.Err()
+	})
+	return report, err
+}
+
+// Snapshot is what Watch tells.
+type Snapshot struct {
+	At      time.Time
+	Waits   Waits // since the snapshot before
+	Clients int
+	Idle    int
+	Report  *Report // the newest; nil at first
+}
+
+// Watch looks until ctx ends, and tells f once a second. The report in it is renewed as often as Config says.
+func (d *Doctor) Watch(ctx context.Context, f func(Snapshot)) error {
+	return d.while(ctx, func(ctx context.Context) error {
+		var looks []*taken // those of the last window, the oldest first
+		var report *Report
+		tick := time.NewTicker(time.Second)
+		defer tick.Stop()
+		last := time.Now()
+		begin, judged := last, last
+		looks = append(looks, d.look(ctx))
+		for {
+			select {
+			case <-ctx.Done():
+				return ctx.Err()
+			case <-tick.C:
+			}
+			now := time.Now()
+			if now.Sub(judged) >= d.config.Every {
+				judged = now
+				looks = append(looks, d.look(ctx))
+				for len(looks) > 2 && now.Sub(looks[1].counters.At) >= d.config.Window {
+					looks = looks[1:]
+				}
+				from := looks[0].counters.At
+				if from.Before(begin) {
+					from = begin
+				}
+				r := d.judge(ctx, from, looks[0], looks[len(looks)-1])
+				d.hot.reset()
+				report = &r
+			}
+			snapshot := Snapshot{At: now, Waits: d.sampler.Waits(last, now), Report: report}
+			if s, ok := d.sampler.Last(); ok {
+				snapshot.Clients, snapshot.Idle = s.Clients, s.Idle
+			}
+			last = now
+			f(snapshot)
+		}
+	})
+}
+
+// while runs f beside the sampler and the prober, which it starts, stops and waits for.
+func (d *Doctor) while(ctx context.Context, f func(context.Context) error) error {
+	ctx, stop := context.WithCancel(ctx)
+	var both sync.WaitGroup
+	both.Go(func() { d.sampler.Run(ctx) })
+	both.Go(func() { d.prober.run(ctx) })
+	defer both.Wait()
+	defer stop()
+	return f(ctx)
+}
+
+// wait lets time pass, and tells of it.
+func (d *Doctor) wait(ctx context.Context, begin time.Time, looking time.Duration) error {
+	end := time.NewTimer(looking - time.Since(begin))
+	defer end.Stop()
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-end.C:
+			return nil
+		case <-tick.C:
+			if d.config.Progress != nil {
+				d.config.Progress(time.Since(begin), len(d.sampler.window.between(begin, time.Now()).samples))
+			}
+		}
+	}
+}
+
+// taken is one look at counters, and at who holds the horizon.
+type taken struct {
+	counters *counters
+	pins     []pin
+	errs     []error
+}
+
+func (d *Doctor) look(ctx context.Context) *taken {
+	t := &taken{}
+	t.counters, t.errs = readCounters(ctx, d.session, d.server)
+	if cpu, ok := d.local.cpu(); ok {
+		t.counters.postmasterCPU = &cpu
+	}
+	var err error
+	if t.pins, err = readPins(ctx, d.session); err != nil {
+		t.errs = append(t.errs, fmt.Errorf("who holds the horizon: %w", err))
+	}
+	return t
+}
+
+// judge runs the checks over what was seen between two looks.
+func (d *Doctor) judge(ctx context.Context, from time.Time, first, last *taken) Report {
+	view := d.sampler.window.between(from, time.Now())
+	l := &look{
+		server: d.server, view: view, waits: view.waits(), first: first.counters, last: last.counters, pins: first.pins, hot: d.hot,
+		session: d.session, local: d.local,
+	}
+	report := Report{
+		Version: ReportVersion, At: time.Now(), Seconds: round(l.span().Seconds()), Server: d.server, Samples: len(view.samples), Waits: l.waits,
+		Findings: []Finding{}, Well: []Well{}, Unseen: d.unseen(),
+	}
+	for _, err := range append(first.errs, last.errs...) {
+		report.Unseen = append(report.Unseen, err.Error())
+	}
+	for _, c := range checks() {
+		if ctx.Err() != nil {
+			break
+		}
+		r, err := c.run(ctx, l)
+		if err != nil {
+			report.Unseen = append(report.Unseen, fmt.Sprintf("the check of %s failed: %v", c.name, err))
+		}
+		report.Findings = append(report.Findings, r.findings...)
+		report.Unseen = append(report.Unseen, r.unseen...)
+		if r.well != "" {
+			report.Well = append(report.Well, Well{c.name, r.well})
+		}
+	}
+	report.Findings = relate(report.Findings)
+	for i := range report.Findings {
+		report.Findings[i].Lost = round(report.Findings[i].Lost)
+	}
+	report.Unseen = unique(report.Unseen)
+	report.Cost = d.meter.cost()
+	return report
+}
+
+// unseen is what the role may not see at all.
+func (d *Doctor) unseen() []string {
+	list := []string{}
+	if !d.server.sees() {
+		list = append(list, "what sessions of other roles wait for, and their statements: GRANT pg_monitor TO "+quoteIdentifier(d.server.User))
+	}
+	if d.server.Standby {
+		list = append(list, "what happens on the primary: this is a standby")
+	}
+	if n, err := d.sampler.failures(); n > 0 {
+		list = append(list, fmt.Sprintf("%s: %v", many(n, "sample"), err))
+	}
+	return list
+}
+
+// unique keeps the first of equal texts.
+func unique(texts []string) []string {
+	seen := map[string]bool{}
+	kept := texts[:0]
+	for _, t := range texts {
+		if !seen[t] {
+			seen[t] = true
+			kept = append(kept, t)
+		}
+	}
+	return kept
+}
+
+func round(x float64) float64 { return math.Round(x*1000) / 1000 }

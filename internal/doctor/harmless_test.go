@@ -1,0 +1,126 @@
+package doctor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/weir-pg/weir/internal/pgtest"
+)
+
+func TestItsSessionsCanNeitherWriteNorWait(t *testing.T) {
+	url := pgtest.Empty(t)
+	config, err := sessionConfig(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &session{config: config, meter: new(meter)}
+	defer s.close()
+	refused := func(sql, code string) {
+		t.Helper()
+		_, err := scalars[int32](t.Context(), s, sql)
+		var answer *pgconn.PgError
+		if !errors.As(err, &answer) || answer.Code != code {
+			t.Errorf("%s: %v, want SQLSTATE %s", sql, err, code)
+		}
+	}
+	refused("CREATE TABLE t ()", "25006") // read_only_sql_transaction
+	other, err := pgx.Connect(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close(context.Background())
+	if _, err := other.Exec(t.Context(), "BEGIN; CREATE TABLE held (n int); COMMIT; BEGIN; LOCK TABLE held"); err != nil {
+		t.Fatal(err)
+	}
+	refused("SELECT n FROM public.held", "55P03") // lock_not_available
+	if bound, err := scalars[string](t.Context(), s, "SHOW statement_timeout"); err != nil || bound[0] != "5s" {
+		t.Errorf("statements are bounded by %v: %v", bound, err)
+	}
+}
+
+func TestALostSessionIsMadeAgain(t *testing.T) {
+	url := pgtest.Empty(t)
+	d, err := Open(t.Context(), Config{URL: url, Every: time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	other, err := pgx.Connect(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close(context.Background())
+	ctx, stop := context.WithTimeout(t.Context(), 30*time.Second)
+	defer stop()
+	shown := 0
+	err = d.Watch(ctx, func(s Snapshot) {
+		shown++
+		switch {
+		case shown == 2:
+			if _, err := other.Exec(ctx, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = $1 AND datname = current_database()", ApplicationName); err != nil {
+				t.Error(err)
+			}
+		case shown > 2 && s.Report != nil && s.Report.At.After(s.At.Add(-time.Second)) && len(s.Report.Well) > 8 && s.Waits.Samples > 0:
+			stop()
+		}
+	})
+	if !errors.Is(err, context.Canceled) {
+		t.Errorf("after the loss of its sessions no whole report came, in %d snapshots: %v", shown, err)
+	}
+}
+
+// TestItTakesLittle prints what looking costs at 500 sessions, in parts of a core: of the server, and of this process.
+func TestItTakesLittle(t *testing.T) {
+	if _, err := os.Stat("/proc/self/stat"); err != nil {
+		t.Skip("the time that processes take is read in /proc")
+	}
+	const sessions = 500
+	server := pgtest.Server(t, map[string]string{"max_connections": "520"})
+	for range sessions {
+		conn, err := pgx.Connect(t.Context(), server.URL("postgres"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close(context.Background())
+		if _, err := conn.Exec(t.Context(), "SELECT 'one of many'"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s, err := NewSampler(t.Context(), SamplerConfig{URL: server.URL("postgres")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	measure := func(pid int) time.Duration {
+		stat, ok := processStat(pid)
+		if !ok {
+			t.Fatalf("no process %d", pid)
+		}
+		return stat.cpu
+	}
+	const looks = 300 // as many as in five minutes: more than the kernel's unit of time can blur
+	var sample Sample
+	backend, self, begin := measure(int(s.session.pid())), measure(os.Getpid()), time.Now()
+	for range looks {
+		if sample, err = takeSample(t.Context(), s.session, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	took := time.Since(begin)
+	backend, self = measure(int(s.session.pid()))-backend, measure(os.Getpid())-self
+	if sample.Clients != sessions {
+		t.Errorf("%d clients, want %d", sample.Clients, sessions)
+	}
+	part := func(d time.Duration) string { return fmt.Sprintf("%.2f%%", 100*d.Seconds()/looks) }
+	t.Logf("at %d sessions and 1 Hz: %s of a core in the server, %s here; a sample takes %s", sessions, part(backend), part(self), span(took/looks))
+	if whole := (backend + self).Seconds() / looks; whole > 0.01 {
+		t.Errorf("looking takes %.2f%% of a core, more than 1%%", 100*whole)
+	}
+}

@@ -1,0 +1,140 @@
+package doctor
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+)
+
+// place is a row version: where it lies.
+type place struct {
+	Database, Relation uint32
+	Page               int32
+	Tuple              int16
+}
+
+func (p place) ctid() string { return fmt.Sprintf("(%d,%d)", p.Page, p.Tuple) }
+
+// hotRows looks up the keys of rows that are waited for, while they are waited for: an update leaves the version that
+// was waited for behind, and a moment later nobody can read it.
+type hotRows struct {
+	database uint32
+
+	mu      sync.Mutex
+	queries map[uint32]string // by relation; "" where its key cannot be read
+	keys    map[uint32]map[string]int
+	tries   int
+	denied  map[uint32]bool
+}
+
+const (
+	mostTries = 40
+)
+
+func newHotRows(database uint32) *hotRows {
+	return &hotRows{database: database, queries: map[uint32]string{}, keys: map[uint32]map[string]int{}, denied: map[uint32]bool{}}
+}
+
+// waited counts, in one look, the sessions at each row: who waits for its turn at a row, and who has the turn and waits
+// for the transaction that holds it.
+func waited(locks []Lock) map[place]int {
+	waiters := map[uint32]bool{} // that wait for a transaction
+	for _, k := range locks {
+		if !k.Granted && k.Type == "transactionid" {
+			waiters[k.PID] = true
+		}
+	}
+	at := map[place]int{}
+	for _, k := range locks {
+		if k.Type == "tuple" && (!k.Granted || waiters[k.PID]) {
+			at[place{k.Database, k.Relation, k.Page, k.Tuple}]++
+		}
+	}
+	return at
+}
+
+// find looks up the key of the hottest row of a look.
+func (h *hotRows) find(ctx context.Context, s *session, sample *Sample) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	at := waited(sample.Locks)
+	var hottest place
+	for _, p := range slices.SortedFunc(maps.Keys(at), func(a, b place) int { return cmp.Or(cmp.Compare(at[b], at[a]), strings.Compare(a.ctid(), b.ctid())) }) {
+		if p.Database == h.database {
+			hottest = p
+			break
+		}
+	}
+	if at[hottest] == 0 || h.tries >= mostTries {
+		return
+	}
+	h.tries++
+	query, known := h.queries[hottest.Relation]
+	if !known {
+		query = h.keyQuery(ctx, s, hottest.Relation)
+		h.queries[hottest.Relation] = query
+	}
+	if query == "" {
+		return
+	}
+	found, err := scalars[string](ctx, s, query, hottest.ctid())
+	if err != nil || len(found) == 0 {
+		return // gone meanwhile, or locked against reading: there are more tries
+	}
+	if h.keys[hottest.Relation] == nil {
+		h.keys[hottest.Relation] = map[string]int{}
+	}
+	h.keys[hottest.Relation][found[0]]++
+}
+
+// keyQuery words the look-up of a primary key by ctid; "" where there is none, or it may not be read.
+func (h *hotRows) keyQuery(ctx context.Context, s *session, relation uint32) string {
+	type row struct {
+		Table     string
+		Columns   []string
+		Permitted bool
+	}
+	r, err := one[row](ctx, s, `
+SELECT quote_ident(n.nspname) || '.' || quote_ident(c.relname),
+       ARRAY(SELECT quote_ident(a.attname) FROM pg_index i, unnest(i.indkey::smallint[]) WITH ORDINALITY k(n, at)
+             JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = k.n
+             WHERE i.indrelid = c.oid AND i.indisprimary ORDER BY k.at),
+       has_table_privilege(c.oid, 'SELECT') AND has_schema_privilege(n.oid, 'USAGE') AND NOT c.relrowsecurity
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = $1 AND c.relkind = 'r'`, relation)
+	if err != nil {
+		return ""
+	}
+	if !r.Permitted {
+		h.denied[relation] = true
+		return ""
+	}
+	if len(r.Columns) == 0 {
+		return ""
+	}
+	parts := make([]string, len(r.Columns))
+	for i, c := range r.Columns {
+		parts[i] = "'" + strings.ReplaceAll(c, "'", "''") + " = ' || left(" + c + "::text, 60)"
+	}
+	return "SELECT concat_ws(', ', " + strings.Join(parts, ", ") + ") FROM " + r.Table + " WHERE ctid = $1::tid"
+}
+
+// known lists the keys that were found in a relation, most often first, and whether reading was refused.
+func (h *hotRows) known(relation uint32) (keys []string, denied bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	counts := h.keys[relation]
+	keys = slices.SortedFunc(maps.Keys(counts), func(a, b string) int { return cmp.Or(counts[b]-counts[a], strings.Compare(a, b)) })
+	return keys, h.denied[relation]
+}
+
+// reset forgets the tries, for a watch that goes on.
+func (h *hotRows) reset() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.tries = 0
+	h.keys = map[uint32]map[string]int{}
+}

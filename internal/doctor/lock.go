@@ -1,0 +1,96 @@
+package doctor
+
+import (
+	"context"
+)
+
+// Lock is one entry of pg_locks that somebody waits for, or that tells whom they wait for.
+type Lock struct {
+	Type        string
+	Database    uint32
+	Relation    uint32
+	Page        int32
+	Tuple       int16
+	Transaction uint32
+	Class       uint32
+	Object      uint32
+	PID         uint32
+	Mode        string
+	Granted     bool
+	WaitType    string // of a holder: what it waits for itself
+	Wait        string
+	State       string
+	Query       string
+	Age         float64
+}
+
+const mostLocks = 5000
+
+// Holders are looked up after the locks were read, not before: the locks of a storm change hands within a
+// millisecond. $1 are sessions whose tables are wanted too, for foreign keys and triggers stand on tables.
+const lockSQL = `
+WITH l AS MATERIALIZED (
+  SELECT k.locktype, k.database, k.relation, k.page, k.tuple, k.transactionid, k.classid, k.objid, k.pid, k.mode, k.granted FROM pg_lock_status() k
+), kept AS MATERIALIZED (
+  SELECT l.* FROM l WHERE NOT l.granted
+  UNION ALL
+  SELECT l.* FROM l WHERE l.granted AND (
+    l.locktype = 'tuple'
+    OR l.locktype = 'object' AND l.database = 0 AND l.classid = 1262 AND l.objid = 0
+    OR l.locktype = 'transactionid' AND l.transactionid IN (SELECT w.transactionid FROM l w WHERE NOT w.granted AND w.locktype = 'transactionid')
+    OR l.locktype = 'relation' AND l.relation IN (SELECT w.relation FROM l w WHERE NOT w.granted AND w.locktype = 'relation')
+    OR l.locktype = 'relation' AND l.mode IN ('RowShareLock', 'RowExclusiveLock') AND l.pid = ANY ($1::integer[]))
+  LIMIT $2
+)
+SELECT k.locktype, coalesce(k.database, 0), coalesce(k.relation, 0), coalesce(k.page, 0), coalesce(k.tuple, 0), coalesce(k.transactionid::text::bigint, 0),
+       coalesce(k.classid, 0), coalesce(k.objid, 0), coalesce(k.pid, 0), k.mode, k.granted,
+       coalesce(a.wait_event_type, ''), coalesce(a.wait_event, ''), coalesce(a.state, ''), coalesce(left(a.query, $3), ''),
+       coalesce(extract(epoch FROM clock_timestamp() - a.xact_start), 0)::float8
+FROM kept k
+LEFT JOIN LATERAL (SELECT s.* FROM pg_stat_get_activity(k.pid) s) a ON k.granted AND k.locktype IN ('object', 'transactionid', 'relation')`
+
+func takeLocks(ctx context.Context, s *session, of []int32) ([]Lock, error) {
+	type row struct {
+		Type                         string
+		Database, Relation           uint32
+		Page                         int32
+		Tuple                        int16
+		Transaction                  int64
+		Class, Object                uint32
+		PID                          int32
+		Mode                         string
+		Granted                      bool
+		WaitType, Wait, State, Query string
+		Age                          float64
+	}
+	if of == nil {
+		of = []int32{}
+	}
+	rows, err := list[row](ctx, s, lockSQL, of, mostLocks, queryLength)
+	if err != nil {
+		return nil, err
+	}
+	locks := make([]Lock, len(rows))
+	for i, r := range rows {
+		locks[i] = Lock{
+			Type: r.Type, Database: r.Database, Relation: r.Relation, Page: r.Page, Tuple: r.Tuple, Transaction: uint32(r.Transaction), Class: r.Class,
+			Object: r.Object, PID: uint32(r.PID), Mode: r.Mode, Granted: r.Granted, WaitType: r.WaitType, Wait: r.Wait, State: r.State, Query: r.Query,
+			Age: r.Age,
+		}
+	}
+	return locks, nil
+}
+
+// notify tells whether it is the lock that PreCommit_Notify takes: object 0 of pg_database in no database.
+func (l Lock) notify() bool {
+	const pgDatabase = 1262
+	return l.Type == "object" && l.Database == 0 && l.Class == pgDatabase && l.Object == 0
+}
+
+// holding is what a holder does, as a class.
+func (l Lock) holding() Class {
+	if l.State == "idle in transaction" || l.State == "idle in transaction (aborted)" {
+		return notWaiting
+	}
+	return classify("active", l.WaitType, l.Wait)
+}

@@ -1,0 +1,104 @@
+package doctor
+
+import "slices"
+
+// A consequence is a kind of finding that another kind brings about. Which findings are connected is known; whether they are in
+// this case, when tells.
+type consequence struct {
+	of, is Code
+	when   func(cause, effect Finding) bool
+}
+
+// mostly: those who hold what the effect waits for spend most of their time in one of the classes.
+func mostly(classes ...Class) func(Finding, Finding) bool {
+	return func(_, effect Finding) bool {
+		in, all := 0.0, 0.0
+		for c, lost := range effect.holders {
+			all += lost
+			if slices.Contains(classes, c) {
+				in += lost
+			}
+		}
+		return all > 0 && in >= all/2
+	}
+}
+
+// heavier: the cause loses more time than the effect.
+func heavier(cause, effect Finding) bool { return cause.Lost >= effect.Lost }
+
+func always(Finding, Finding) bool { return true }
+
+// consequences stand in the order in which they are tried: the first that fits a finding is its cause.
+func consequences() []consequence {
+	return []consequence{
+		// Who waits for NOTIFY's lock keeps the rows he has changed, and has not been acknowledged his commit.
+		{NotifyCommitLock, HotRow, mostly(ObjectLock)},
+		{NotifyCommitLock, RowCommits, heavier},
+		{NotifyCommitLock, MultiXactContention, heavier},
+		{NotifyCommitLock, ChattyStatements, heavier},
+		// Listeners that are woken take the processor and the locks of the queue from those who hold NOTIFY's.
+		{ListenersWoken, NotifyCommitLock, heavier},
+		// A listener in a long transaction reads nothing, and holds the horizon too.
+		{HorizonPinned, NotifyQueueFilling, always},
+		{MultiXactContention, HotRow, mostly(MultiXact)},
+		{MultiXactContention, RowCommits, heavier},
+		{MultiXactContention, ChattyStatements, heavier},
+		{HotRow, RowCommits, heavier},
+		{HotRow, ChattyStatements, heavier},
+		{RowCommits, ChattyStatements, heavier},
+		// Who stands in line for a table keeps the rows he has changed.
+		{TableLock, HotRow, mostly(OtherLock)},
+		{TableLock, LaneBacklog, always},
+		// A connection storm takes the processors from everybody.
+		{PostmasterSaturated, RowCommits, heavier},
+		{WorkerDead, SegmentStuck, always},
+		{WorkerDead, PromotionLate, always},
+		{WorkerDead, LaneBacklog, always},
+		{LaneBacklog, SegmentStuck, always},
+		{NotifyCommitLock, LaneBacklog, always},
+		{PostmasterSaturated, LaneBacklog, always},
+	}
+}
+
+// relate says which finding is downstream of which, takes critical from consequences, and puts causes first, each
+// followed by its consequences.
+func relate(findings []Finding) []Finding {
+	byCode := func(code Code) int { return slices.IndexFunc(findings, func(f Finding) bool { return f.Code == code }) }
+	for _, c := range consequences() {
+		cause := byCode(c.of)
+		if cause < 0 {
+			continue
+		}
+		for i := range findings {
+			effect := &findings[i]
+			if effect.Code != c.is || effect.DownstreamOf != "" || findings[cause].DownstreamOf == effect.Code || !c.when(findings[cause], *effect) {
+				continue
+			}
+			// What is worse than its supposed cause has another.
+			if effect.Severity.rank() > findings[cause].Severity.rank() {
+				continue
+			}
+			effect.DownstreamOf = c.of
+			if effect.Severity == Critical {
+				effect.Severity, effect.Capped = Warning, Critical
+			}
+		}
+	}
+	slices.SortStableFunc(findings, byWeight)
+	ordered := make([]Finding, 0, len(findings))
+	var place func(f Finding)
+	place = func(f Finding) {
+		ordered = append(ordered, f)
+		for _, effect := range findings {
+			if effect.DownstreamOf == f.Code {
+				place(effect)
+			}
+		}
+	}
+	for _, f := range findings {
+		if f.DownstreamOf == "" {
+			place(f)
+		}
+	}
+	return ordered
+}

@@ -1,0 +1,56 @@
+package doctor
+
+import (
+	"slices"
+	"testing"
+)
+
+func TestCausesStandBeforeTheirConsequences(t *testing.T) {
+	got := relate([]Finding{
+		{Code: RowCommits, Severity: Critical, Lost: 4},
+		{Code: HorizonPinned, Severity: Warning},
+		{Code: HotRow, Severity: Critical, Lost: 30, holders: map[Class]float64{ObjectLock: 25, CPU: 5}},
+		{Code: NotifyCommitLock, Severity: Critical, Lost: 20},
+		{Code: NotifyQueueFilling, Severity: Info},
+	})
+	var order []Code
+	for _, f := range got {
+		order = append(order, f.Code)
+	}
+	want := []Code{NotifyCommitLock, HotRow, RowCommits, HorizonPinned, NotifyQueueFilling}
+	if !slices.Equal(order, want) {
+		t.Errorf("order %v, want %v", order, want)
+	}
+	critical := 0
+	for _, f := range got {
+		if f.Severity == Critical {
+			critical++
+		}
+		if f.Code == HotRow && (f.DownstreamOf != NotifyCommitLock || f.Severity != Warning || f.Capped != Critical) {
+			t.Errorf("the hot row is %+v", f)
+		}
+	}
+	if critical != 1 {
+		t.Errorf("%d findings are critical, want the cause alone", critical)
+	}
+}
+
+func TestAHotRowWhoseHoldersAreAtWorkIsACauseItself(t *testing.T) {
+	got := relate([]Finding{
+		{Code: NotifyCommitLock, Severity: Warning, Lost: 2},
+		{Code: HotRow, Severity: Critical, Lost: 30, holders: map[Class]float64{CPU: 30}},
+	})
+	if got[0].Code != HotRow || got[0].DownstreamOf != "" || got[0].Severity != Critical {
+		t.Errorf("got %+v", got[0])
+	}
+}
+
+func TestFindingsThatExplainEachOtherAreAllShown(t *testing.T) {
+	all := []Finding{}
+	for _, code := range Codes() {
+		all = append(all, Finding{Code: code, Severity: Warning, Lost: 1, holders: map[Class]float64{ObjectLock: 1, MultiXact: 1}})
+	}
+	if got := relate(all); len(got) != len(Codes()) {
+		t.Errorf("%d of %d findings are left: a circle of causes", len(got), len(Codes()))
+	}
+}

@@ -1,0 +1,135 @@
+package doctor
+
+import (
+	"context"
+	"time"
+)
+
+// Sample is who waited for what at one moment. Idle sessions are only counted.
+type Sample struct {
+	At       time.Time
+	Weight   time.Duration // the time it stands for: since the sample before it
+	Sessions []Session
+	Locks    []Lock // nil where no look was taken at them
+	Looked   bool   // a look was taken at the locks
+
+	Clients    int // sessions of clients, idle ones too
+	Idle       int
+	NewestPID  uint32    // of the client that connected last
+	NewestFrom time.Time // when it did
+}
+
+// Session is one that is not idle, or that is idle and yet awake.
+type Session struct {
+	PID      uint32
+	Database uint32 // its oid
+	Kind     string // client backend, parallel worker, …
+	State    string
+	WaitType string
+	Wait     string
+	HasXID   bool
+	Age      float64 // seconds since its transaction began
+	Running  float64 // seconds since its statement began
+	Query    string  // its beginning
+
+	Class Class
+}
+
+const (
+	mostSessions = 2000
+	queryLength  = 300
+)
+
+// The function is read instead of the view, which joins names of databases and roles to each row. The counts stand
+// beside each row, so that one statement gives both; where nobody is at work there is one row with counts alone.
+const sampleSQL = `
+WITH a AS MATERIALIZED (
+  SELECT s.pid, s.datid, s.backend_type, s.state, s.wait_event_type, s.wait_event, s.backend_xid, s.xact_start, s.query_start, s.backend_start, s.query
+  FROM pg_stat_get_activity(NULL) s
+  WHERE s.application_name IS DISTINCT FROM '` + ApplicationName + `' AND s.pid <> ALL ($1::integer[])
+), counts AS (
+  SELECT count(*)::integer AS clients, (count(*) FILTER (WHERE a.state = 'idle'))::integer AS idle, max(a.backend_start) AS newest
+  FROM a WHERE a.backend_type = 'client backend'
+), busy AS (
+  SELECT a.pid, coalesce(a.datid, 0) AS datid, a.backend_type, a.state, coalesce(a.wait_event_type, '') AS wait_type, coalesce(a.wait_event, '') AS wait,
+         a.backend_xid IS NOT NULL AS has_xid, coalesce(extract(epoch FROM clock_timestamp() - a.xact_start), 0)::float8 AS age,
+         coalesce(extract(epoch FROM clock_timestamp() - a.query_start), 0)::float8 AS running, coalesce(left(a.query, $2), '') AS query
+  FROM a
+  WHERE a.state <> 'idle' OR a.wait_event_type IS DISTINCT FROM 'Client' AND a.state = 'idle'
+  LIMIT $3
+)
+SELECT c.clients, c.idle, coalesce((SELECT n.pid FROM a n WHERE n.backend_start = c.newest AND n.backend_type = 'client backend' LIMIT 1), 0), c.newest,
+       coalesce(b.pid, 0), coalesce(b.datid, 0), coalesce(b.backend_type, ''), coalesce(b.state, ''), coalesce(b.wait_type, ''), coalesce(b.wait, ''),
+       coalesce(b.has_xid, false), coalesce(b.age, 0), coalesce(b.running, 0), coalesce(b.query, '')
+FROM counts c LEFT JOIN busy b ON true`
+
+// takeSample reads one moment. own are pids that do not count.
+func takeSample(ctx context.Context, s *session, own []int32) (Sample, error) {
+	type row struct {
+		Clients, Idle, NewestPID    int32
+		Newest                      *time.Time
+		PID                         int32
+		Database                    uint32
+		Kind, State, WaitType, Wait string
+		HasXID                      bool
+		Age, Running                float64
+		Query                       string
+	}
+	if own == nil {
+		own = []int32{}
+	}
+	rows, err := list[row](ctx, s, sampleSQL, own, queryLength, mostSessions)
+	if err != nil {
+		return Sample{}, err
+	}
+	sample := Sample{At: time.Now(), Sessions: make([]Session, 0, len(rows))}
+	for _, r := range rows {
+		sample.Clients, sample.Idle, sample.NewestPID = int(r.Clients), int(r.Idle), uint32(r.NewestPID)
+		if r.Newest != nil {
+			sample.NewestFrom = *r.Newest
+		}
+		if r.PID == 0 {
+			continue
+		}
+		class := classify(r.State, r.WaitType, r.Wait)
+		if class == Woken && !listens.MatchString(r.Query) && classify("active", r.WaitType, r.Wait) != NotifyQueue {
+			class = notWaiting // on its way from a statement to its sleep
+		}
+		sample.Sessions = append(sample.Sessions, Session{
+			PID: uint32(r.PID), Database: r.Database, Kind: r.Kind, State: r.State, WaitType: r.WaitType, Wait: r.Wait, HasXID: r.HasXID,
+			Age: r.Age, Running: r.Running, Query: r.Query, Class: class,
+		})
+	}
+	return sample, nil
+}
+
+// off tells whether something is off, so that it is worth to look more closely. Commits and reads that take their time
+// are the usual business of a server, unless there are many at once.
+func (s Sample) off() bool {
+	const manyAtOnce = 4
+	usual := 0
+	for _, session := range s.Sessions {
+		switch {
+		case session.Class == Commit || session.Class == DataIO || session.Class == ClientWrite:
+			usual++
+		case session.Class.lost() || session.Class == Woken:
+			return true
+		}
+	}
+	return usual >= manyAtOnce
+}
+
+// writers are some of the sessions that change rows, those first that wait for what comes of it: their tables are
+// looked up with the locks.
+func (s Sample) writers() []int32 {
+	const most = 20
+	pids := []int32{}
+	for _, class := range []Class{MultiXact, ObjectLock, RowLock, LockTable, Commit, CPU, notWaiting} {
+		for _, session := range s.Sessions {
+			if session.Class == class && session.State != "idle" && (session.HasXID || class != CPU && class != notWaiting) && len(pids) < most {
+				pids = append(pids, int32(session.PID))
+			}
+		}
+	}
+	return pids
+}

@@ -1,0 +1,174 @@
+package doctor
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+)
+
+const (
+	calmEvery = time.Second
+	busyEvery = 100 * time.Millisecond
+	lockEvery = 400 * time.Millisecond
+	// dutyCycle keeps a slow server from being looked at more than a twentieth of the time.
+	dutyCycle = 20
+	// calmAfter is how long nothing must wait before samples are rare again.
+	calmAfter = 3 * time.Second
+)
+
+// SamplerConfig configures a Sampler. URL alone is required.
+type SamplerConfig struct {
+	// URL is the connection string: postgres://user:password@host:port/database.
+	URL string
+	// Window is how far back Waits can look. The default is 2 minutes.
+	Window time.Duration
+	// Logger hears of samples that failed. The default is slog.Default.
+	Logger *slog.Logger
+}
+
+// Sampler reads who waits for what: once a second, and ten times a second while sessions wait. It can be used alone:
+//
+//	s, err := doctor.NewSampler(ctx, doctor.SamplerConfig{URL: url})
+//	defer s.Close()
+//	go s.Run(ctx)
+//	...
+//	waits := s.Waits(from, to)
+//	class, rate := waits.Dominant()
+type Sampler struct {
+	session *session
+	window  *window
+	log     *slog.Logger
+
+	hot func(ctx context.Context, s *session, sample *Sample) // looks at what changes too fast for a later look; may be nil
+
+	mu     sync.Mutex
+	own    []int32
+	failed int
+	err    error
+}
+
+// NewSampler connects. Close ends the connection.
+func NewSampler(ctx context.Context, c SamplerConfig) (*Sampler, error) {
+	config, err := sessionConfig(c.URL)
+	if err != nil {
+		return nil, err
+	}
+	s := &Sampler{session: &session{config: config, meter: new(meter)}, window: &window{span: c.Window}, log: c.Logger}
+	s.defaults()
+	if _, err := scalars[int32](ctx, s.session, "SELECT 1"); err != nil {
+		return nil, fmt.Errorf("sample the database: %w", err)
+	}
+	return s, nil
+}
+
+func (s *Sampler) defaults() {
+	if s.window.span == 0 {
+		s.window.span = 2 * time.Minute
+	}
+	if s.log == nil {
+		s.log = slog.Default()
+	}
+}
+
+// Close ends the connection. Call it after Run has returned.
+func (s *Sampler) Close() { s.session.close() }
+
+// Run takes samples until ctx ends. A sample that fails is left out, and the connection made again.
+func (s *Sampler) Run(ctx context.Context) {
+	var lastLook, lastBusy time.Time
+	var lookCost time.Duration
+	next := time.NewTimer(0)
+	defer next.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-next.C:
+		}
+		begin := time.Now()
+		sample, err := takeSample(ctx, s.session, s.ownPIDs())
+		if ctx.Err() != nil {
+			return
+		}
+		if err != nil {
+			s.fail(err)
+			next.Reset(calmEvery)
+			continue
+		}
+		busy := sample.off()
+		if busy {
+			lastBusy = begin
+		}
+		sampleCost := time.Since(begin)
+		if busy && begin.Sub(lastLook) >= max(lockEvery, dutyCycle*lookCost) {
+			lastLook = begin
+			s.look(ctx, &sample)
+			lookCost = time.Since(begin) - sampleCost
+		}
+		s.window.add(sample)
+		every := calmEvery
+		if begin.Sub(lastBusy) < calmAfter {
+			every = busyEvery
+		}
+		next.Reset(max(every-time.Since(begin), min(dutyCycle*sampleCost, calmEvery), 0))
+	}
+}
+
+// look adds the locks to a sample.
+func (s *Sampler) look(ctx context.Context, sample *Sample) {
+	locks, err := takeLocks(ctx, s.session, sample.writers())
+	if err != nil {
+		if ctx.Err() == nil {
+			s.fail(err)
+		}
+		return
+	}
+	sample.Locks, sample.Looked = locks, true
+	if s.hot != nil {
+		s.hot(ctx, s.session, sample)
+	}
+}
+
+// Waits adds up what sessions waited for between two moments.
+func (s *Sampler) Waits(from, to time.Time) Waits { return s.window.between(from, to).waits() }
+
+// Last is the newest sample; false when there is none.
+func (s *Sampler) Last() (Sample, bool) {
+	s.window.mu.Lock()
+	defer s.window.mu.Unlock()
+	if n := len(s.window.samples); n > 0 {
+		return s.window.samples[n-1], true
+	}
+	return Sample{}, false
+}
+
+func (s *Sampler) fail(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.failed, s.err = s.failed+1, err
+	s.log.Debug("weir doctor: a sample failed", "error", err)
+}
+
+// failures tells how many samples failed, and the last reason.
+func (s *Sampler) failures() (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.failed, s.err
+}
+
+// Ignore leaves sessions out of all samples to come, by their pids.
+func (s *Sampler) Ignore(pids ...uint32) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, pid := range pids {
+		s.own = append(s.own, int32(pid))
+	}
+}
+
+func (s *Sampler) ownPIDs() []int32 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return append([]int32(nil), s.own...)
+}

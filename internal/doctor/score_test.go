@@ -1,0 +1,151 @@
+package doctor_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"text/tabwriter"
+	"time"
+
+	"github.com/weir-pg/weir/internal/doctor"
+	"github.com/weir-pg/weir/internal/lab"
+	"github.com/weir-pg/weir/internal/pgtest"
+)
+
+// The right causes of the lab's scenarios. A scenario with several of them counts as named when the first finding is
+// one of them, and every one is expected.
+var causes = []struct {
+	scenario string
+	load     lab.LoadConfig
+	server   map[string]string // of a server of its own; nil: the shared one
+	want     []doctor.Code
+	least    doctor.Severity
+}{
+	{"notify", lab.LoadConfig{Scenario: "notify", Clients: 24}, nil, []doctor.Code{doctor.NotifyCommitLock}, doctor.Critical},
+	{"notify, slow flush", lab.LoadConfig{Scenario: "notify", Clients: 24, SlowFlush: true}, map[string]string{"fsync": "on"},
+		[]doctor.Code{doctor.NotifyCommitLock}, doctor.Critical},
+	{"listeners", lab.LoadConfig{Scenario: "listeners", Clients: 100}, nil, []doctor.Code{doctor.ListenersWoken}, doctor.Warning},
+	{"storm", lab.LoadConfig{Scenario: "storm"}, nil, []doctor.Code{doctor.PostmasterSaturated}, doctor.Warning},
+	{"tree", lab.LoadConfig{Scenario: "tree"}, map[string]string{"fsync": "on"},
+		[]doctor.Code{doctor.MultiXactContention, doctor.HotRow, doctor.ChattyStatements}, doctor.Info},
+	{"pinned, snapshot", lab.LoadConfig{Scenario: "pinned", Pin: "read"}, nil, []doctor.Code{doctor.HorizonPinned}, doctor.Warning},
+	{"pinned, xid", lab.LoadConfig{Scenario: "pinned", Pin: "write"}, nil, []doctor.Code{doctor.HorizonPinned}, doctor.Warning},
+}
+
+// scoreFor is how long the doctor may look: 15s for the score as it is published, 6s for a quick one.
+func scoreFor(t *testing.T) time.Duration {
+	text := os.Getenv("WEIR_SCORE_FOR")
+	if text == "" {
+		t.Skip("it takes minutes: WEIR_SCORE_FOR=15s has it run, with WEIR_TEST_PG_MAJOR=14 on PostgreSQL 14")
+	}
+	d, err := time.ParseDuration(text)
+	if err != nil {
+		t.Fatalf("WEIR_SCORE_FOR: %v", err)
+	}
+	return d
+}
+
+// TestTheRightCauseIsNamedInEachScenarioOfTheLab prints the score of the server's version: scenario, what was named or
+// missed, what was critical besides, and how long it took.
+func TestTheRightCauseIsNamedInEachScenarioOfTheLab(t *testing.T) {
+	looking := scoreFor(t)
+	var table strings.Builder
+	w := tabwriter.NewWriter(&table, 0, 0, 2, ' ', 0)
+	version := ""
+	for _, c := range causes {
+		t.Run(c.scenario, func(t *testing.T) {
+			url := ""
+			if c.server == nil {
+				url = pgtest.Empty(t)
+			} else {
+				url = pgtest.Server(t, c.server).URL("postgres")
+			}
+			c.load.Database = url
+			stop := load(t, c.load)
+			r := examine(t, url, looking)
+			stop()
+			version = r.Server.Version
+			named, missed, alarms := score(r, c.want, c.least)
+			fmt.Fprintf(w, "%s\t%s\tnamed %s\tmissed %s\tfalse alarms %s\n", c.scenario, version, orNone(named), orNone(missed), orNone(alarms))
+			if len(missed) > 0 || len(alarms) > 0 {
+				t.Errorf("missed %v, false alarms %v:\n%s", missed, alarms, describe(r))
+			}
+		})
+	}
+	for _, calm := range []string{"healthy", "idle"} {
+		t.Run(calm, func(t *testing.T) {
+			url := pgtest.Empty(t)
+			if calm == "healthy" {
+				bank(t, url, 4)
+			}
+			r := examine(t, url, looking)
+			_, _, alarms := score(r, nil, doctor.Warning)
+			fmt.Fprintf(w, "%s\t%s\t\t\tfalse alarms %s\n", calm, version, orNone(alarms))
+			if len(alarms) > 0 {
+				t.Errorf("false alarms %v:\n%s", alarms, describe(r))
+			}
+		})
+	}
+	w.Flush()
+	t.Logf("score after %s of looking:\n%s", looking, table.String())
+}
+
+// score compares findings with what is wanted. A false alarm is a critical finding besides them, or, where nothing is
+// wrong, one above info.
+func score(r doctor.Report, want []doctor.Code, least doctor.Severity) (named, missed, alarms []string) {
+	for _, code := range want {
+		if f, ok := r.Find(code); ok && rank(f.Severity) >= rank(least) {
+			named = append(named, fmt.Sprintf("%s (%s)", code, f.Severity))
+		} else {
+			missed = append(missed, string(code))
+		}
+	}
+	bound := doctor.Critical
+	if len(want) == 0 {
+		bound = doctor.Warning
+	}
+	for i, f := range r.Findings {
+		if !slices.Contains(want, f.Code) && (rank(f.Severity) >= rank(bound) || i == 0 && len(want) > 0) {
+			alarms = append(alarms, fmt.Sprintf("%s (%s)", f.Code, f.Severity))
+		}
+	}
+	return named, missed, alarms
+}
+
+func orNone(list []string) string {
+	if len(list) == 0 {
+		return "-"
+	}
+	return strings.Join(list, ", ")
+}
+
+// load runs a scenario until stop.
+func load(t *testing.T, c lab.LoadConfig) (stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	ready, done := make(chan struct{}), make(chan error, 1)
+	c.Ready = func() { close(ready) }
+	go func() { done <- lab.Load(ctx, c) }() // stop waits for it
+	stopped := false
+	stop = func() {
+		if stopped {
+			return
+		}
+		stopped = true
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("the load of %s: %v", c.Scenario, err)
+		}
+	}
+	t.Cleanup(stop)
+	select {
+	case <-ready:
+	case err := <-done:
+		done <- err
+		t.Fatalf("the load of %s did not begin: %v", c.Scenario, err)
+	}
+	return stop
+}

@@ -1,0 +1,150 @@
+package doctor
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// ApplicationName is that of the doctor's own sessions, which never count.
+const ApplicationName = "weir doctor"
+
+const (
+	connectTimeout   = 10 * time.Second
+	statementTimeout = 5 * time.Second
+	lockTimeout      = 100 * time.Millisecond
+)
+
+// session is one connection that cannot write, made again when it is lost. It serves one caller at a time.
+type session struct {
+	config *pgx.ConnConfig
+	meter  *meter
+
+	mu   sync.Mutex
+	conn *pgx.Conn
+}
+
+// meter counts what looking takes, over all sessions.
+type meter struct {
+	statements atomic.Int64
+	nanos      atomic.Int64
+}
+
+func (m *meter) cost() Cost {
+	return Cost{Statements: int(m.statements.Load()), Milliseconds: float64(m.nanos.Load()) / 1e6}
+}
+
+// sessionConfig makes a connection string's sessions harmless.
+func sessionConfig(url string) (*pgx.ConnConfig, error) {
+	config, err := pgx.ParseConfig(url)
+	if err != nil {
+		return nil, fmt.Errorf("read the connection string: %w: write it as postgres://user:password@host:port/database", err)
+	}
+	config.ConnectTimeout = connectTimeout
+	milliseconds := func(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) }
+	for name, value := range map[string]string{
+		"application_name":                    ApplicationName,
+		"default_transaction_read_only":       "on",
+		"statement_timeout":                   milliseconds(statementTimeout),
+		"lock_timeout":                        milliseconds(lockTimeout),
+		"idle_in_transaction_session_timeout": milliseconds(statementTimeout),
+		"search_path":                         "pg_catalog",
+		// A parallel worker would be one more process for the postmaster to fork, and the planner takes a function that
+		// returns rows for expensive enough to compile.
+		"max_parallel_workers_per_gather": "0",
+		"jit":                             "off",
+	} {
+		config.RuntimeParams[name] = value
+	}
+	return config, nil
+}
+
+// open connects where it is not connected.
+func (s *session) open(ctx context.Context) error {
+	if s.conn != nil && !s.conn.IsClosed() {
+		return nil
+	}
+	conn, err := pgx.ConnectConfig(ctx, s.config)
+	if err != nil {
+		return fmt.Errorf("connect: %w", err)
+	}
+	s.conn = conn
+	return nil
+}
+
+func (s *session) close() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.conn == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	_ = s.conn.Close(ctx) // it is read only: there is nothing to lose
+	s.conn = nil
+}
+
+// pid is 0 while not connected.
+func (s *session) pid() uint32 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.conn == nil {
+		return 0
+	}
+	return s.conn.PgConn().PID()
+}
+
+// list runs one statement and collects its rows by position.
+func list[T any](ctx context.Context, s *session, sql string, args ...any) ([]T, error) {
+	return collect(ctx, s, pgx.RowToStructByPos[T], sql, args...)
+}
+
+// scalars is list for a single column.
+func scalars[T any](ctx context.Context, s *session, sql string, args ...any) ([]T, error) {
+	return collect(ctx, s, pgx.RowTo[T], sql, args...)
+}
+
+// one runs a statement that returns one row.
+func one[T any](ctx context.Context, s *session, sql string, args ...any) (T, error) {
+	var none T
+	found, err := list[T](ctx, s, sql, args...)
+	if err == nil && len(found) != 1 {
+		err = fmt.Errorf("%d rows where one was expected", len(found))
+	}
+	if err != nil {
+		return none, err
+	}
+	return found[0], nil
+}
+
+func collect[T any](ctx context.Context, s *session, to pgx.RowToFunc[T], sql string, args ...any) ([]T, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	// The server's timeout does not hold where the network or the server has stopped.
+	ctx, cancel := context.WithTimeout(ctx, statementTimeout+connectTimeout)
+	defer cancel()
+	if err := s.open(ctx); err != nil {
+		return nil, err
+	}
+	begin := time.Now()
+	defer func() {
+		s.meter.statements.Add(1)
+		s.meter.nanos.Add(int64(time.Since(begin)))
+	}()
+	rows, err := s.conn.Query(ctx, sql, args...)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, to)
+}
+
+// endpoint is where the postmaster listens, for the probe.
+func endpoint(c *pgx.ConnConfig) (network, address string) {
+	return pgconn.NetworkAddress(c.Host, c.Port)
+}

@@ -1,0 +1,118 @@
+package doctor
+
+import (
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+func quoteIdentifier(name string) string { return pgx.Identifier{name}.Sanitize() }
+
+var (
+	literals = regexp.MustCompile(`'(?:[^']|'')*'?|\$?\b\d+(?:\.\d+)?\b`)
+	spaces   = regexp.MustCompile(`\s+`)
+	comments = regexp.MustCompile(`/\*.*?\*/|--[^\n]*`)
+)
+
+// shape is a statement without its values: statements that differ in values alone are the same one, and values are
+// nobody's business.
+func shape(query string) string {
+	text := comments.ReplaceAllString(query, " ")
+	text = literals.ReplaceAllStringFunc(text, func(literal string) string {
+		if literal[0] == '$' {
+			return literal // a parameter, and no value
+		}
+		return "?"
+	})
+	text = strings.TrimRight(strings.TrimSpace(spaces.ReplaceAllString(text, " ")), "; ")
+	return clip(text, 160)
+}
+
+func clip(text string, most int) string {
+	runes := []rune(text)
+	if len(runes) <= most {
+		return text
+	}
+	return string(runes[:most-1]) + "…"
+}
+
+var (
+	listens = regexp.MustCompile(`(?i)^\s*(un)?listen\b`)
+	inserts = regexp.MustCompile(`(?i)\binsert\s+into\b`)
+	ends    = regexp.MustCompile(`(?i)^\s*(commit|end|rollback|abort|prepare transaction)\b`)
+)
+
+// endsTransaction tells whether a statement is COMMIT or the like.
+func endsTransaction(query string) bool { return ends.MatchString(query) }
+
+// per is a rate.
+func per(n float64, d time.Duration) float64 {
+	if d <= 0 {
+		return 0
+	}
+	return n / d.Seconds()
+}
+
+// figure writes a number as people do: 3 digits of it matter.
+func figure(x float64) string {
+	switch {
+	case x >= 1000 || x <= -1000:
+		digits := strconv.FormatInt(int64(x), 10)
+		for i := len(digits) - 3; i > 0 && digits[i-1] != '-'; i -= 3 {
+			digits = digits[:i] + "," + digits[i:]
+		}
+		return digits
+	case x >= 100 || x == float64(int64(x)):
+		return strconv.FormatFloat(x, 'f', 0, 64)
+	case x >= 10:
+		return strconv.FormatFloat(x, 'f', 1, 64)
+	}
+	return strconv.FormatFloat(x, 'f', 2, 64)
+}
+
+// many is "1 table" or "12 tables".
+func many[N int | int64](n N, word string) string {
+	if n == 1 {
+		return "1 " + word
+	}
+	if strings.HasSuffix(word, "x") || strings.HasSuffix(word, "s") {
+		return figure(float64(n)) + " " + word + "es"
+	}
+	if strings.HasSuffix(word, "y") {
+		return figure(float64(n)) + " " + strings.TrimSuffix(word, "y") + "ies"
+	}
+	return figure(float64(n)) + " " + word + "s"
+}
+
+// span words a duration.
+func span(d time.Duration) string {
+	switch {
+	case d < time.Millisecond:
+		return fmt.Sprintf("%.2f ms", float64(d)/1e6)
+	case d < time.Second:
+		return fmt.Sprintf("%.0f ms", float64(d)/1e6)
+	case d < 10*time.Second:
+		return fmt.Sprintf("%.1f s", d.Seconds())
+	case d < 2*time.Minute:
+		return fmt.Sprintf("%.0f s", d.Seconds())
+	case d < 2*time.Hour:
+		return fmt.Sprintf("%.0f min", d.Minutes())
+	case d < 48*time.Hour:
+		return fmt.Sprintf("%.0f h", d.Hours())
+	}
+	return fmt.Sprintf("%.0f days", d.Hours()/24)
+}
+
+func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
+
+// shareOf is a percentage in words.
+func shareOf(part, whole float64) string {
+	if whole <= 0 {
+		return "0%"
+	}
+	return fmt.Sprintf("%.0f%%", 100*part/whole)
+}

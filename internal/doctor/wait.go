@@ -1,0 +1,127 @@
+package doctor
+
+import "strings"
+
+// Class is a kind of wait that stays the same over PostgreSQL's versions.
+type Class string
+
+// Classes of waits.
+const (
+	CPU          Class = "cpu"          // no wait is shown: it computes, or waits for a processor
+	Commit       Class = "commit"       // the flush of the log, or a standby's answer to it
+	ObjectLock   Class = "object-lock"  // among them the lock of NOTIFY
+	RowLock      Class = "row-lock"     // another transaction's row
+	OtherLock    Class = "other-lock"   // a table, an advisory lock, …
+	MultiXact    Class = "multixact"    // the log of rows locked by several
+	NotifyQueue  Class = "notify-queue" // the queue of notifications
+	TransactLog  Class = "transaction"  // status of transactions and subtransactions
+	LockTable    Class = "lock-table"   // the shared table of locks itself
+	SnapshotList Class = "snapshot"     // the list of running transactions
+	Buffer       Class = "buffer"       // a page in memory
+	DataIO       Class = "io"           // files of data
+	ClientWrite  Class = "client-write" // a client that does not read
+	OtherWait    Class = "other"        // anything else
+	Woken        Class = "woken"        // an idle session that is awake: a listener, reading notifications
+	notWaiting   Class = ""             // idle, asleep on purpose, or between two statements
+)
+
+// Classes lists them in the order in which they are shown.
+func Classes() []Class {
+	return []Class{
+		ObjectLock, RowLock, OtherLock, MultiXact, NotifyQueue, Woken, Commit, TransactLog, LockTable, SnapshotList, Buffer, DataIO, ClientWrite,
+		OtherWait, CPU,
+	}
+}
+
+// classify sorts a session's wait.
+//
+// Names changed over the versions, so they are compared without case and without what was added or dropped: 17 spells
+// WALSync as WalSync and SLRURead as SlruRead; 17.0 to 17.3 show LWLocks with the suffix Lock that all others leave
+// away; the locks of SLRUs are …SLRU for the whole until 16 and for a bank of it from 17 on, …Buffer for one page, and
+// were …ControlLock once.
+func classify(state, kind, event string) Class {
+	name := strings.ToLower(event)
+	if state == "idle" {
+		// Between statements a session waits for its client. One that does not is at work on what others sent it.
+		if kind == "Client" {
+			return notWaiting
+		}
+		return Woken
+	}
+	if !(state == "active" || state == "fastpath function call") {
+		return notWaiting
+	}
+	switch kind {
+	case "":
+		return CPU
+	case "Lock":
+		switch name {
+		case "object":
+			return ObjectLock
+		case "transactionid", "tuple", "speculative token", "spectoken":
+			return RowLock
+		}
+		return OtherLock
+	case "LWLock":
+		return classifyLWLock(strings.TrimSuffix(name, "lock"))
+	case "IO":
+		switch {
+		case name == "walsync" || name == "walwrite" || name == "walsyncmethodassign":
+			return Commit
+		case strings.HasPrefix(name, "slru"):
+			return TransactLog
+		}
+		return DataIO
+	case "IPC":
+		switch name {
+		case "syncrep":
+			return Commit
+		case "procarraygroupupdate":
+			return SnapshotList
+		case "xactgroupupdate":
+			return TransactLog
+		case "parallelfinish", "executegather", "bgworkerstartup", "bgworkershutdown":
+			return notWaiting // its workers do the waiting, and are sessions themselves
+		}
+		return OtherWait
+	case "Client":
+		if name == "clientwrite" {
+			return ClientWrite
+		}
+		return notWaiting
+	case "Timeout":
+		if name == "commitdelay" {
+			return Commit
+		}
+		if name == "spindelay" {
+			return OtherWait
+		}
+		return notWaiting
+	case "Activity", "Extension", "InjectionPoint":
+		return notWaiting
+	}
+	return OtherWait // BufferPin, and kinds to come
+}
+
+func classifyLWLock(name string) Class {
+	switch {
+	case strings.HasPrefix(name, "multixact"):
+		return MultiXact
+	case strings.HasPrefix(name, "notify"):
+		return NotifyQueue
+	case strings.HasPrefix(name, "wal"):
+		return Commit
+	case strings.HasPrefix(name, "xact"), strings.HasPrefix(name, "subtrans"), strings.HasPrefix(name, "committs"):
+		return TransactLog
+	case name == "lockmanager", name == "lockfastpath":
+		return LockTable
+	case name == "procarray", name == "xidgen":
+		return SnapshotList
+	case strings.HasPrefix(name, "buffer"):
+		return Buffer
+	}
+	return OtherWait
+}
+
+// lost tells whether a session in this class stands still. One that computes does not.
+func (c Class) lost() bool { return c != CPU && c != notWaiting && c != Woken }

@@ -1,0 +1,56 @@
+package doctor
+
+import "testing"
+
+func TestWaitsAreOneClassUnderAllTheirNames(t *testing.T) {
+	for _, c := range []struct {
+		state, kind string
+		events      []string
+		want        Class
+	}{
+		{"active", "", []string{""}, CPU},
+		// 14 to 16, 17, 18: as they are; with Lock as 17.0 to 17.3 have it; and before 13.
+		{"active", "LWLock", []string{"MultiXactOffsetSLRU", "MultiXactMemberSLRU", "MultiXactOffsetBuffer", "MultiXactMemberBuffer", "MultiXactGen", "MultiXactGenLock",
+			"MultiXactOffsetControlLock", "MultiXactTruncation"}, MultiXact},
+		{"active", "LWLock", []string{"WALWrite", "WALWriteLock", "WALInsert"}, Commit},
+		{"active", "IO", []string{"WALSync", "WalSync", "WALWrite", "WalWrite"}, Commit},
+		{"active", "IPC", []string{"SyncRep"}, Commit},
+		{"active", "Timeout", []string{"CommitDelay"}, Commit},
+		{"active", "LWLock", []string{"NotifyQueue", "NotifyQueueLock", "NotifySLRU", "NotifyBuffer", "NotifyQueueTail"}, NotifyQueue},
+		{"active", "LWLock", []string{"XactSLRU", "XactBuffer", "SubtransSLRU", "SubtransBuffer"}, TransactLog},
+		{"active", "IO", []string{"SLRURead", "SlruRead"}, TransactLog},
+		{"active", "LWLock", []string{"LockManager", "LockFastPath"}, LockTable},
+		{"active", "LWLock", []string{"ProcArray", "ProcArrayLock", "XidGen"}, SnapshotList},
+		{"active", "LWLock", []string{"BufferContent", "BufferMapping", "buffer_content"}, Buffer},
+		{"active", "Lock", []string{"object"}, ObjectLock},
+		{"active", "Lock", []string{"transactionid", "tuple"}, RowLock},
+		{"active", "Lock", []string{"relation", "advisory", "virtualxid", "extend"}, OtherLock},
+		{"active", "IO", []string{"DataFileRead"}, DataIO},
+		{"active", "Client", []string{"ClientWrite"}, ClientWrite},
+		{"active", "Client", []string{"ClientRead"}, notWaiting},
+		{"active", "Timeout", []string{"PgSleep"}, notWaiting},
+		{"active", "Activity", []string{"WalSenderMain"}, notWaiting},
+		{"idle", "Client", []string{"ClientRead"}, notWaiting},
+		{"idle", "", []string{""}, Woken},
+		{"idle in transaction", "Client", []string{"ClientRead"}, notWaiting},
+		{"active", "SomethingNew", []string{"Whatever"}, OtherWait},
+	} {
+		for _, event := range c.events {
+			if got := classify(c.state, c.kind, event); got != c.want {
+				t.Errorf("%s %s:%s is %q, want %q", c.state, c.kind, event, got, c.want)
+			}
+		}
+	}
+}
+
+func TestEveryClassIsShown(t *testing.T) {
+	shown := map[Class]bool{}
+	for _, c := range Classes() {
+		shown[c] = true
+	}
+	for _, c := range []Class{CPU, Commit, ObjectLock, RowLock, OtherLock, MultiXact, NotifyQueue, TransactLog, LockTable, SnapshotList, Buffer, DataIO, ClientWrite, OtherWait, Woken} {
+		if !shown[c] {
+			t.Errorf("class %s is not shown", c)
+		}
+	}
+}

@@ -1,0 +1,61 @@
+package doctor
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// queueCount is a queue of Weir's at one look: weir.queues.
+type queueCount struct {
+	Name      string
+	PausedAt  *time.Time
+	Available int64
+	Claimed   int64
+	LastClaim *time.Time
+	Workers   int64
+}
+
+const queuesSQL = `SELECT q.name, q.paused_at, q.available, q.claimed, q.last_claim, q.workers FROM weir.queues() q ORDER BY q.available DESC LIMIT 1000`
+
+func readQueues(ctx context.Context, s *session) ([]queueCount, error) {
+	return list[queueCount](ctx, s, queuesSQL)
+}
+
+// workerCount is a worker of Weir's: weir.workers.
+type workerCount struct {
+	ID      int32
+	Name    string
+	State   string
+	SeenAt  time.Time
+	Running int32
+}
+
+const workersSQL = `SELECT w.id, w.name, w.state, w.seen_at, w.running FROM weir.workers() w WHERE w.state <> 'ended' LIMIT 1000`
+
+func readWorkers(ctx context.Context, s *session) ([]workerCount, error) {
+	return list[workerCount](ctx, s, workersSQL)
+}
+
+// notPermitted tells whether a statement failed for want of rights, and nothing else.
+func notPermitted(err error) bool {
+	var refused *pgconn.PgError
+	const insufficientPrivilege = "42501"
+	return errors.As(err, &refused) && refused.Code == insufficientPrivilege
+}
+
+// unless turns a refusal into what could not be seen. ok is false where the check has to end with the result.
+func unless(err error, what, takes string) (r result, ok bool, failed error) {
+	switch {
+	case err == nil:
+		return result{}, true, nil
+	case notPermitted(err):
+		return result{unseen: []string{what + ": it takes " + takes}}, false, nil
+	}
+	return result{}, false, err
+}
+
+// absent is the answer of checks of Weir's own where its schema is not.
+var absent = result{}

@@ -1,0 +1,74 @@
+package doctor_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/weir-pg/weir/internal/doctor"
+	"github.com/weir-pg/weir/schema"
+)
+
+func TestWeirsOwnTroublesAreNamed(t *testing.T) {
+	url := alone(t)
+	conn := connect(t, url)
+	if err := schema.Up(t.Context(), conn); err != nil {
+		t.Fatal(err)
+	}
+	execute(t, conn,
+		// A worker that was killed, and nobody to rescue what it had in hand.
+		"SELECT weir.enqueue('mail', 'welcome', '{}')",
+		"SELECT weir.heartbeat(w, 1, NULL) FROM weir.worker_start('killed', ARRAY['mail'], interval '1 second') w",
+		// A job for later, and nobody to promote it.
+		"SELECT weir.enqueue('mail', 'reminder', '{}', run_at => now() + interval '1 second')",
+		// A backlog, and nobody to work it.
+		"SELECT weir.enqueue_many((SELECT jsonb_agg(jsonb_build_object('queue', 'bulk', 'kind', 'k', 'args', '{}'::jsonb)) FROM generate_series(1, 1500)))",
+		"SELECT weir.set('retention', '1 second')")
+	until(t, conn, "SELECT clock_timestamp() - max(at) > interval '1.1 seconds' FROM weir.segment")
+	// Somebody who enqueues, and forgets to commit. Then the segment is closed, long ago.
+	holder := connect(t, url)
+	execute(t, holder, "SET application_name = 'forgetful'", "BEGIN", "SELECT weir.enqueue('mail', 'welcome', '{}')")
+	execute(t, conn, "SELECT weir.rotate()", "UPDATE weir.segment SET at = at - interval '2 minutes'")
+	until(t, conn, "SELECT min(run_at) < clock_timestamp() - interval '3.5 seconds' FROM weir.later")
+
+	r := examine(t, url, time.Second)
+	f := expect(t, r, doctor.WorkerDead, doctor.Critical)
+	expectFact(t, f, "(killed): last heard of", "1 job in hand")
+	f = expectDownstream(t, r, doctor.PromotionLate)
+	expectFact(t, f, "1 job is due")
+	f = expectDownstream(t, r, doctor.SegmentStuck)
+	expectFact(t, f, fmt.Sprintf("pid %d (forgetful", holder.PgConn().PID()))
+	f, ok := r.Find(doctor.LaneBacklog)
+	if !ok || f.Severity != doctor.Warning {
+		t.Errorf("the backlog is not named:\n%s", describe(r))
+	}
+	expectFact(t, f, "bulk: 1,500 waiting")
+}
+
+func expectDownstream(t *testing.T, r doctor.Report, code doctor.Code) doctor.Finding {
+	t.Helper()
+	f, ok := r.Find(code)
+	if !ok {
+		t.Fatalf("%s is not named:\n%s", code, describe(r))
+	}
+	if f.Severity == doctor.Critical {
+		t.Errorf("%s is critical: %s", code, f.Summary)
+	}
+	return f
+}
+
+func TestWeirAtWorkIsWell(t *testing.T) {
+	url := alone(t)
+	conn := connect(t, url)
+	if err := schema.Up(t.Context(), conn); err != nil {
+		t.Fatal(err)
+	}
+	execute(t, conn, "SELECT weir.worker_start('w', ARRAY['q'], interval '1 minute')")
+	crew(t, url, 2, repeat("SELECT weir.enqueue('q', 'k', '{}')"))
+	crew(t, url, 1, repeat("SELECT * FROM weir.claim(1, ARRAY['q'], ARRAY[1000])", "SELECT pg_sleep(0.02)"))
+	crew(t, url, 1, repeat("SELECT weir.rotate()", "SELECT weir.promote()", "SELECT pg_sleep(0.2)"))
+	r := examine(t, url, 2*time.Second)
+	if len(r.Findings) > 0 {
+		t.Errorf("findings on a healthy queue:\n%s", describe(r))
+	}
+}

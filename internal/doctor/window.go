@@ -1,0 +1,201 @@
+package doctor
+
+import (
+	"slices"
+	"sync"
+	"time"
+)
+
+// Waits is what sessions waited for over a stretch of time, in session-seconds.
+type Waits struct {
+	Seconds float64           `json:"seconds"` // the stretch that samples stand for
+	Samples int               `json:"samples"`
+	Classes map[Class]float64 `json:"classes"`
+	Events  map[Event]float64 `json:"-"`
+	Top     []EventTotal      `json:"events"` // the greatest of Events
+}
+
+// Event is a wait as this version of PostgreSQL calls it; both are empty for a session that shows none.
+type Event struct{ Type, Name string }
+
+func (e Event) String() string {
+	if e.Type == "" {
+		return "CPU"
+	}
+	return e.Type + ":" + e.Name
+}
+
+// EventTotal is an event and how long sessions were in it.
+type EventTotal struct {
+	Event   string  `json:"event"`
+	Class   Class   `json:"class"`
+	Seconds float64 `json:"seconds"`
+}
+
+// Rate is how many sessions were in a class at any moment: session-seconds per second.
+func (w Waits) Rate(c Class) float64 {
+	if w.Seconds <= 0 {
+		return 0
+	}
+	return w.Classes[c] / w.Seconds
+}
+
+// Lost is how many sessions stood still at any moment.
+func (w Waits) Lost() float64 {
+	lost := 0.0
+	for class := range w.Classes {
+		if class.lost() {
+			lost += w.Rate(class)
+		}
+	}
+	return lost
+}
+
+// Dominant is the class in which most time was lost, and how much per second; "" when none was.
+func (w Waits) Dominant() (class Class, rate float64) {
+	for _, c := range Classes() { // in a fixed order, so that equals do not flicker
+		if r := w.Rate(c); c.lost() && r > rate {
+			class, rate = c, r
+		}
+	}
+	return class, rate
+}
+
+// window keeps the samples of the last while.
+type window struct {
+	span time.Duration
+
+	mu      sync.Mutex
+	samples []Sample // ascending
+	probes  []Probe
+}
+
+// mostSamples bounds memory when samples come ten times a second.
+const mostSamples = 2400
+
+// longestWeight bounds what one sample may stand for, lest a pause counts as a wait.
+const longestWeight = 2 * time.Second
+
+func (w *window) add(s Sample) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if n := len(w.samples); n > 0 {
+		s.Weight = min(s.At.Sub(w.samples[n-1].At), longestWeight)
+	}
+	w.samples = append(w.samples, s)
+	old := 0
+	for old < len(w.samples)-1 && (s.At.Sub(w.samples[old].At) > w.span || len(w.samples)-old > mostSamples) {
+		old++
+	}
+	w.samples = slices.Delete(w.samples, 0, old)
+}
+
+func (w *window) addProbe(p Probe) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.probes = append(w.probes, p)
+	old := 0
+	for old < len(w.probes)-1 && p.At.Sub(w.probes[old].At) > w.span {
+		old++
+	}
+	w.probes = slices.Delete(w.probes, 0, old)
+}
+
+// between returns the samples after from, up to to.
+func (w *window) between(from, to time.Time) view {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var v view
+	for _, s := range w.samples {
+		if s.At.After(from) && !s.At.After(to) {
+			v.samples = append(v.samples, s)
+		}
+	}
+	for _, p := range w.probes {
+		if p.At.After(from) && !p.At.After(to) {
+			v.probes = append(v.probes, p)
+		}
+	}
+	return v
+}
+
+// view is a stretch of the window, as the checks read it.
+type view struct {
+	samples []Sample
+	probes  []Probe
+}
+
+// duration is what the samples stand for.
+func (v view) duration() time.Duration {
+	var d time.Duration
+	for _, s := range v.samples {
+		d += s.Weight
+	}
+	return d
+}
+
+// waits adds up.
+func (v view) waits() Waits {
+	w := Waits{Seconds: v.duration().Seconds(), Samples: len(v.samples), Classes: map[Class]float64{}, Events: map[Event]float64{}}
+	classes := map[Event]Class{}
+	for _, s := range v.samples {
+		for _, session := range s.Sessions {
+			if session.Class == notWaiting {
+				continue
+			}
+			event := Event{session.WaitType, session.Wait}
+			w.Classes[session.Class] += s.Weight.Seconds()
+			w.Events[event] += s.Weight.Seconds()
+			classes[event] = session.Class
+		}
+	}
+	for event, total := range w.Events {
+		w.Top = append(w.Top, EventTotal{event.String(), classes[event], total})
+	}
+	slices.SortFunc(w.Top, func(a, b EventTotal) int {
+		if a.Seconds != b.Seconds {
+			if a.Seconds > b.Seconds {
+				return -1
+			}
+			return 1
+		}
+		if a.Event < b.Event {
+			return -1
+		}
+		return 1
+	})
+	const most = 20
+	w.Top = w.Top[:min(len(w.Top), most)]
+	return w
+}
+
+// seen counts samples in which a session is in one of the classes.
+func (v view) seen(classes ...Class) int {
+	n := 0
+	for _, s := range v.samples {
+		if slices.ContainsFunc(s.Sessions, func(session Session) bool { return slices.Contains(classes, session.Class) }) {
+			n++
+		}
+	}
+	return n
+}
+
+// each calls f with every session of every sample, and the seconds that it stands for.
+func (v view) each(f func(s Session, weight float64)) {
+	for _, sample := range v.samples {
+		for _, session := range sample.Sessions {
+			f(session, sample.Weight.Seconds())
+		}
+	}
+}
+
+// looks returns the samples in which the locks were looked at.
+func (v view) looks() []Sample {
+	var looked []Sample
+	for _, s := range v.samples {
+		if s.Looked {
+			looked = append(looked, s)
+		}
+	}
+	return looked
+}

@@ -1,0 +1,165 @@
+package guard
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// settleBound is how long the effect of a signal may take to show on the primary. A standby reports every wal_receiver_status_interval,
+// by default 10 s.
+const settleBound = 30 * time.Second
+
+// signal is one that was sent, and whose effect is not known yet.
+type signal struct {
+	holder *Holder
+	climb  *climb
+	action Action
+	at     time.Time
+}
+
+// signal cancels or ends a session, if it still is the one that was judged.
+func (g *Guard) signal(ctx context.Context, h *Holder, c *climb, action Action) Done {
+	now := time.Now()
+	c.took(action, now)
+	sql := terminateSQL
+	if action == Cancel {
+		sql = cancelSQL
+	}
+	sent, err := send(ctx, sql, h)
+	switch {
+	case errors.Is(err, pgx.ErrNoRows):
+		*c = climb{reported: c.reported} // it will be judged anew, if it is still there
+		g.log.LogAttrs(ctx, slog.LevelInfo, "spared: it has let go, or is another by now", evidence(h, "action", string(action))...)
+		return g.did(h, action, outcomeSpared, "it has let go, or is another by now")
+	case err != nil:
+		c.spent = true
+		g.caution.failed(now)
+		g.log.LogAttrs(ctx, slog.LevelError, "cannot "+string(action), evidence(h, "error", err.Error())...)
+		return g.did(h, action, outcomeFailed, err.Error())
+	case !sent:
+		g.log.LogAttrs(ctx, slog.LevelInfo, "spared: it has ended", evidence(h, "action", string(action))...)
+		return g.did(h, action, outcomeSpared, "it has ended")
+	}
+	g.caution.signalled(now)
+	g.pending = append(g.pending, &signal{holder: h, climb: c, action: action, at: now})
+	text := "terminated a session"
+	if action == Cancel {
+		text = "cancelled a statement"
+	}
+	g.log.LogAttrs(ctx, slog.LevelWarn, text, evidence(h)...)
+	return g.did(h, action, outcomeSignalled, h.Why)
+}
+
+// send finds the session anew, and signals it, in one statement. It returns pgx.ErrNoRows when the session was not found.
+func send(ctx context.Context, sql string, h *Holder) (sent bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, lookBound)
+	defer cancel()
+	s := h.session
+	if s.xactStart == nil {
+		return false, pgx.ErrNoRows
+	}
+	holdsXid, holdsXmin := s.xid, s.xmin
+	if h.By == "xid" {
+		holdsXmin = nil
+	} else {
+		holdsXid = nil
+	}
+	err = h.at.server.DB.QueryRow(ctx, sql, s.pid, s.backendStart, *s.xactStart, holdsXid, holdsXmin).Scan(&sent)
+	return sent, err
+}
+
+// verify looks what came of the signals sent before. holders are those of this look, judged.
+func (g *Guard) verify(c *cluster, holders []*Holder) []Done {
+	var done []Done
+	waiting := g.pending[:0]
+	for _, s := range g.pending {
+		outcome, why := c.effect(s, holders)
+		if outcome == "" {
+			waiting = append(waiting, s)
+			continue
+		}
+		level := slog.LevelWarn
+		switch outcome {
+		case outcomeMoved:
+			level = slog.LevelInfo
+			g.caution.helped()
+		case outcomeNotMoved:
+			g.caution.failed(time.Now())
+		case outcomeNoEffect:
+			// The ladder goes on from a cancel that did nothing, where it may.
+			if s.action == Terminate || s.holder.limits.Action == Cancel {
+				s.climb.spent = true
+				level = slog.LevelError
+				g.caution.failed(time.Now())
+			}
+		}
+		g.log.Log(context.Background(), level, "what came of it", "server", s.holder.Server, "name", s.holder.Name, "action", s.action,
+			"effect", outcome, "why", why, "after", time.Since(s.at).Round(time.Millisecond))
+		done = append(done, g.did(s.holder, s.action, outcome, why))
+	}
+	g.pending = waiting
+	return done
+}
+
+// effect tells what a signal did; "" is that it can't be told yet.
+func (c *cluster) effect(s *signal, holders []*Holder) (outcome, why string) {
+	passed := time.Since(s.at)
+	v := c.find(s.holder.Server)
+	if v == nil {
+		if passed < settleBound {
+			return "", ""
+		}
+		return outcomeNoEffect, "its server can't be looked at"
+	}
+	if v.holds(s.holder) {
+		patience := settleBound
+		if s.action == Cancel {
+			patience = s.holder.limits.Patience.Duration
+		}
+		if passed < patience {
+			return "", ""
+		}
+		return outcomeNoEffect, "it holds on"
+	}
+	front := (*Holder)(nil)
+	for _, h := range holders {
+		if h.relevant && !s.holder.hold.before(h.hold) {
+			front = h
+			break
+		}
+	}
+	switch {
+	case front == nil:
+		return outcomeMoved, "the session let go, and the horizon moved"
+	case front.Step == Cancel || front.Step == Terminate:
+		return outcomeMoved, "the session let go; " + front.Name + " holds as much, and is next"
+	case passed < settleBound:
+		return "", ""
+	}
+	return outcomeNotMoved, "the session let go, and " + front.Name + " holds the horizon where it was (" + front.Why + ")"
+}
+
+// find returns the view of a server by its name, or nil.
+func (c *cluster) find(name string) *view {
+	for _, v := range append([]*view{c.primary}, c.standbys...) {
+		if v.server.Name == name {
+			return v
+		}
+	}
+	return nil
+}
+
+// holds tells whether a session still holds, in the same transaction, what it held when it was judged.
+func (v *view) holds(h *Holder) bool {
+	for _, s := range v.sessions {
+		same := s.pid == h.PID && s.backendStart.Equal(h.session.backendStart) && s.xactStart != nil && s.xactStart.Equal(*h.session.xactStart)
+		if same && (s.xid != nil && xid(*s.xid) == h.own || s.xmin != nil && xid(*s.xmin) == h.own) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,37 @@
+package guard
+
+import "time"
+
+const (
+	leastPause   = time.Minute
+	longestPause = time.Hour
+)
+
+// caution bounds what the guard may do: so many signals a minute, and after one that did no good none for a while, which doubles each
+// time. Its zero value has done nothing yet.
+type caution struct {
+	signals []time.Time // of the last minute
+	pause   time.Duration
+	until   time.Time
+}
+
+// wait says how long the next signal must wait; 0 is not at all.
+func (c *caution) wait(now time.Time, perMinute int) time.Duration {
+	for len(c.signals) > 0 && now.Sub(c.signals[0]) >= time.Minute {
+		c.signals = c.signals[1:]
+	}
+	wait := c.until.Sub(now)
+	if len(c.signals) >= perMinute {
+		wait = max(wait, c.signals[len(c.signals)-perMinute].Add(time.Minute).Sub(now))
+	}
+	return max(0, wait)
+}
+
+func (c *caution) signalled(now time.Time) { c.signals = append(c.signals, now) }
+
+func (c *caution) helped() { c.pause, c.until = 0, time.Time{} }
+
+func (c *caution) failed(now time.Time) {
+	c.pause = min(max(leastPause, 2*c.pause), longestPause)
+	c.until = now.Add(c.pause)
+}

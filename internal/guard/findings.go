@@ -1,0 +1,50 @@
+package guard
+
+import "time"
+
+// Findings are what one look found, and what was done. Its JSON is an interface: fields do not change their meaning.
+type Findings struct {
+	Version  int       `json:"version"` // of this form: 1
+	At       time.Time `json:"at"`      // by the primary's clock
+	Acting   bool      `json:"acting"`  // false: a dry run
+	Primary  string    `json:"primary"`
+	Postgres string    `json:"postgres"`
+	Database string    `json:"database"` // whose tables are protected
+	Standbys []string  `json:"standbys"` // that were looked at
+	Absent   []string  `json:"absent"`   // that could not be looked at
+
+	AgeXids int64    `json:"age_xids"`     // of the horizon: transactions since the oldest hold
+	Held    float64  `json:"held_seconds"` // the oldest hold, for so long at least
+	Holders []Holder `json:"holders"`      // the oldest first
+	Tables  []Table  `json:"tables"`       // protected ones with dead rows, the most first
+	Probes  []Timing `json:"probes"`
+	Actions []Done   `json:"actions"` // what was done since the last report, and what came of it
+}
+
+func newFindings(acting bool, c *cluster, holders []*Holder, tables []Table, timings []Timing) *Findings {
+	r := &Findings{
+		Version: 1, At: c.primary.at, Acting: acting, Primary: c.primary.server.Name, Postgres: c.primary.version, Database: c.primary.database,
+		Standbys: []string{}, Absent: append([]string{}, c.absent...), Holders: []Holder{}, Tables: append([]Table{}, tables...),
+		Probes: timings, Actions: []Done{},
+	}
+	for _, v := range c.standbys {
+		r.Standbys = append(r.Standbys, v.server.Name)
+	}
+	for _, h := range holders {
+		if h.relevant && len(r.Holders) == 0 {
+			r.AgeXids, r.Held = max(0, h.AgeXids), h.Held
+		}
+		r.Holders = append(r.Holders, *h)
+	}
+	return r
+}
+
+// due tells whether somebody is to be ended who has not been yet.
+func (r *Findings) due() bool {
+	for _, h := range r.Holders {
+		if h.Step == Cancel || h.Step == Terminate {
+			return true
+		}
+	}
+	return false
+}

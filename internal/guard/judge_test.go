@@ -1,0 +1,168 @@
+package guard
+
+import (
+	"strings"
+	"testing"
+	"time"
+)
+
+// made is a cluster as a look might have seen it. The next xid is 1000, sessions are idle in their transactions for an hour, and all may be ended.
+type made struct {
+	c   *cluster
+	now time.Time
+}
+
+func newMade() *made {
+	now := time.Now()
+	return &made{&cluster{primary: &view{server: Server{Name: "primary"}, at: now, database: "shop", next: 1000, port: 5432}}, now}
+}
+
+func (m *made) session(v *view, pid int32, xid, xmin int64) *session {
+	since := m.now.Add(-time.Hour)
+	s := &session{
+		pid: pid, backendStart: since, xactStart: &since, quietSince: &since, backendType: "client backend", database: "shop", state: "idle in transaction",
+	}
+	if xid > 0 {
+		s.xid = &xid
+	}
+	if xmin > 0 {
+		s.xmin = &xmin
+	}
+	v.sessions = append(v.sessions, s)
+	return s
+}
+
+// standby adds a standby that reports an xmin to v.
+func (m *made) standby(v *view, name, application string, xmin int64) *view {
+	walsender := m.session(v, int32(900+len(m.c.standbys)), 0, xmin)
+	walsender.backendType, walsender.application, walsender.database = "walsender", application, ""
+	s := &view{
+		server: Server{Name: name}, at: m.now, standby: true, feedback: true, database: "shop", next: 1000, port: 5432,
+		streamFrom: &receiver{conninfo: "user=x passfile=/a b port=5432 fallback_application_name=" + application + " sslmode=prefer", port: 5432},
+	}
+	m.c.standbys = append(m.c.standbys, s)
+	return s
+}
+
+func (m *made) judged(harmed ...string) []*Holder {
+	holders := m.c.holders()
+	p := DefaultPolicy()
+	p.Default.Limit = Duration{}
+	judge(&p, holders, harmed)
+	return holders
+}
+
+func steps(holders []*Holder) string {
+	var b strings.Builder
+	for _, h := range holders {
+		b.WriteString(h.Server + " " + h.Name + " " + string(h.Step) + "; ")
+	}
+	return b.String()
+}
+
+func (m *made) expect(t *testing.T, want string, harmed ...string) {
+	t.Helper()
+	holders := m.judged(harmed...)
+	if got := steps(holders); got != want {
+		t.Errorf("judged %q, want %q", got, want)
+		for _, h := range holders {
+			t.Logf("%s: %s", h.Name, h.Why)
+		}
+	}
+}
+
+func TestSessionsOfStandbysOfOneNameAreTheirOwn(t *testing.T) {
+	m := newMade()
+	a := m.standby(m.c.primary, "a", "walreceiver", 100)
+	b := m.standby(m.c.primary, "b", "walreceiver", 200)
+	m.session(a, 1, 0, 100)
+	m.session(b, 2, 0, 200)
+	m.expect(t, "a pid 1 terminate; b pid 2 terminate; ", "jobs")
+	if holders := m.c.holders(); holders[0].Xid != 100 || holders[1].Xid != 200 {
+		t.Errorf("they hold %d and %d", holders[0].Xid, holders[1].Xid)
+	}
+}
+
+func TestStandbyOfAnotherNameIsNotTakenForTheOneThatHolds(t *testing.T) {
+	m := newMade()
+	a := m.standby(m.c.primary, "a", "first", 100)
+	m.standby(m.c.primary, "b", "second", 100)
+	m.c.standbys = m.c.standbys[:1] // b is not named
+	m.session(a, 1, 0, 100)
+	m.expect(t, "a pid 1 report; primary second ; ", "jobs")
+}
+
+func TestStandbyWithoutFeedbackHoldsNothing(t *testing.T) {
+	m := newMade()
+	a := m.standby(m.c.primary, "a", "first", 100)
+	m.c.primary.sessions, a.feedback = nil, false
+	m.session(a, 1, 0, 100)
+	m.expect(t, "", "jobs")
+}
+
+func TestEndThatGivesBackLittleIsNotWorthIt(t *testing.T) {
+	for next, want := range map[int64]string{
+		110: "primary pid 1 report; primary pid 2 report; ",
+		900: "primary pid 1 terminate; primary pid 2 report; ",
+	} {
+		m := newMade()
+		m.session(m.c.primary, 1, 0, 100)
+		m.session(m.c.primary, 2, 0, next).application = "pg_dump"
+		m.expect(t, want, "jobs")
+	}
+}
+
+func TestFrontIsEndedAsFarAsItReaches(t *testing.T) {
+	m := newMade()
+	m.session(m.c.primary, 1, 100, 0)
+	m.session(m.c.primary, 2, 0, 200)
+	m.session(m.c.primary, 3, 0, 300).superuser = true // stays
+	m.session(m.c.primary, 4, 0, 400)
+	m.expect(t, "primary pid 1 report; primary pid 2 report; primary pid 3 report; primary pid 4 ; ", "jobs")
+	m.c.primary.next = 10_000
+	*m.c.primary.sessions[2].xmin = 9_000
+	*m.c.primary.sessions[3].xmin = 9_100
+	m.expect(t, "primary pid 1 terminate; primary pid 2 terminate; primary pid 3 report; primary pid 4 ; ", "jobs")
+}
+
+func TestXidsAreComparedOnACircle(t *testing.T) {
+	m := newMade()
+	m.c.primary.next = 5
+	m.session(m.c.primary, 1, 0, 4294967000)
+	m.session(m.c.primary, 2, 0, 4)
+	holders := m.judged("jobs")
+	if holders[0].PID != 1 || holders[0].AgeXids != 301 || holders[1].AgeXids != 1 {
+		t.Errorf("ages are %d and %d", holders[0].AgeXids, holders[1].AgeXids)
+	}
+}
+
+func TestNameOfAStandbyIsReadFromItsConnection(t *testing.T) {
+	for conninfo, want := range map[string]string{
+		"user=r dbname=replication host=h port=5432 fallback_application_name=walreceiver sslmode=prefer": "walreceiver",
+		"application_name=my standby port=1 fallback_application_name=cluster":                            "my standby",
+		"user=r fallback_application_name=main":                                                           "main",
+		"":                                                                                                "",
+	} {
+		if got := (&receiver{conninfo: conninfo}).application(); got != want {
+			t.Errorf("%q: %q, want %q", conninfo, got, want)
+		}
+	}
+}
+
+// A snapshot is as old as the oldest transaction of all databases, and VACUUM minds the snapshots of its own.
+func TestTransactionElsewhereCountsThroughSnapshotsHere(t *testing.T) {
+	m := newMade()
+	m.session(m.c.primary, 1, 100, 0).database = "elsewhere"
+	m.session(m.c.primary, 2, 0, 50).database = "elsewhere"
+	m.expect(t, "primary pid 2 ; primary pid 1 ; ", "jobs")
+	m.session(m.c.primary, 3, 0, 100)
+	m.expect(t, "primary pid 2 ; primary pid 1 terminate; primary pid 3 ; ", "jobs")
+}
+
+func TestSlotOfACatalogHoldsNoTable(t *testing.T) {
+	m := newMade()
+	old := int64(10)
+	m.c.primary.slots = []slot{{name: "changes", kind: "logical", catalogXmin: &old}}
+	m.session(m.c.primary, 1, 100, 0)
+	m.expect(t, "primary changes ; primary pid 1 terminate; ", "jobs")
+}

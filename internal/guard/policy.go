@@ -1,0 +1,226 @@
+package guard
+
+import (
+	_ "embed"
+	"errors"
+	"fmt"
+	"net/netip"
+	"path"
+	"strings"
+	"time"
+
+	"github.com/pelletier/go-toml/v2"
+)
+
+// Example is a policy file with every setting, its default and what it means.
+//
+//go:embed example.toml
+var Example string
+
+// Action is how far up the ladder a rule goes.
+type Action string
+
+// The rungs of the ladder, and Ignore below them.
+const (
+	Ignore    Action = "ignore"
+	Report    Action = "report"
+	Cancel    Action = "cancel"
+	Terminate Action = "terminate"
+)
+
+// Duration is written as in "1h30m". It is no number, so that a policy can't have one for it, whatever its unit would be.
+type Duration struct{ time.Duration }
+
+// UnmarshalText reads a duration.
+func (d *Duration) UnmarshalText(text []byte) error {
+	v, err := time.ParseDuration(string(text))
+	if err != nil {
+		return fmt.Errorf("%q is no duration: write it as in 30s, 5m or 1h30m", text)
+	}
+	d.Duration = v
+	return nil
+}
+
+// String is without the zeros that time.Duration has at its end.
+func (d Duration) String() string {
+	text := d.Duration.String()
+	if strings.HasSuffix(text, "m0s") {
+		text = strings.TrimSuffix(text, "0s")
+	}
+	if strings.HasSuffix(text, "h0m") {
+		text = strings.TrimSuffix(text, "0m")
+	}
+	return text
+}
+
+// Policy says what to watch, and whom to end when. Its fields are explained in Example; DefaultPolicy returns the defaults.
+type Policy struct {
+	Interval      Duration `toml:"interval"`
+	EndsPerMinute int      `toml:"ends_per_minute"`
+	HideQueries   bool     `toml:"hide_queries"`
+	Protect       Protect  `toml:"protect"`
+	Default       Limits   `toml:"default"`
+	Rules         []Rule   `toml:"rule"`
+}
+
+// Protect says which tables matter, and what harms them.
+type Protect struct {
+	Tables   []string `toml:"tables"`
+	DeadRows int64    `toml:"dead_rows"`
+	Probes   []Probe  `toml:"probe"`
+}
+
+// Probe is a query that is timed at each look, such as a queue's claim without its locks.
+type Probe struct {
+	Name       string   `toml:"name"`
+	SQL        string   `toml:"sql"`
+	SlowerThan Duration `toml:"slower_than"`
+}
+
+// Limits is what a session may do, and what happens to it then.
+type Limits struct {
+	Action   Action   `toml:"action"`
+	After    Duration `toml:"after"`
+	Patience Duration `toml:"patience"`
+	Limit    Duration `toml:"limit"` // 0: none
+}
+
+// Rule gives limits to the sessions that it matches: those that match one pattern of each list that is not empty.
+type Rule struct {
+	Name         string    `toml:"name"`
+	Roles        []string  `toml:"roles"`
+	Applications []string  `toml:"applications"`
+	Databases    []string  `toml:"databases"`
+	Clients      []string  `toml:"clients"`
+	On           string    `toml:"on"`
+	Action       Action    `toml:"action"`
+	After        *Duration `toml:"after"`
+	Patience     *Duration `toml:"patience"`
+	Limit        *Duration `toml:"limit"`
+
+	networks []netip.Prefix // of Clients
+	local    bool           // Clients has "local"
+}
+
+// DefaultPolicy is the policy without a file.
+func DefaultPolicy() Policy {
+	return Policy{
+		Interval:      Duration{5 * time.Second},
+		EndsPerMinute: 2,
+		Protect:       Protect{DeadRows: 10_000},
+		Default: Limits{
+			Action: Terminate, After: Duration{5 * time.Minute}, Patience: Duration{30 * time.Second}, Limit: Duration{4 * time.Hour},
+		},
+	}
+}
+
+// ParsePolicy reads a policy. What it leaves out has its default; what it must not have is an error that names the line.
+func ParsePolicy(text string) (Policy, error) {
+	p := DefaultPolicy()
+	decoder := toml.NewDecoder(strings.NewReader(text)).DisallowUnknownFields()
+	if err := decoder.Decode(&p); err != nil {
+		var unknown *toml.StrictMissingError
+		if errors.As(err, &unknown) && len(unknown.Errors) > 0 {
+			first := unknown.Errors[0]
+			line, _ := first.Position()
+			return p, fmt.Errorf("line %d: there is no setting %s: see weir guard --print-policy", line, strings.Join(first.Key(), "."))
+		}
+		var wrong *toml.DecodeError
+		if errors.As(err, &wrong) {
+			line, column := wrong.Position()
+			return p, fmt.Errorf("line %d, column %d: %s", line, column, strings.TrimPrefix(wrong.Error(), "toml: "))
+		}
+		return p, err
+	}
+	return p, p.prepare()
+}
+
+// prepare checks the values and readies the rules.
+func (p *Policy) prepare() error {
+	switch {
+	case p.Interval.Duration < 100*time.Millisecond || p.Interval.Duration > time.Hour:
+		return fmt.Errorf("interval must be 100ms to 1h, got %v", p.Interval)
+	case p.EndsPerMinute < 1 || p.EndsPerMinute > 600:
+		return fmt.Errorf("ends_per_minute must be 1 to 600, got %d: to end nobody, leave out --act", p.EndsPerMinute)
+	case p.Protect.DeadRows < 0:
+		return fmt.Errorf("protect.dead_rows must not be negative, got %d", p.Protect.DeadRows)
+	}
+	for _, probe := range p.Protect.Probes {
+		if probe.Name == "" || probe.SQL == "" || probe.SlowerThan.Duration <= 0 {
+			return fmt.Errorf("protect.probe %q needs name, sql and slower_than", probe.Name)
+		}
+	}
+	if err := p.Default.check("default"); err != nil {
+		return err
+	}
+	for i := range p.Rules {
+		r := &p.Rules[i]
+		if r.Name == "" {
+			r.Name = fmt.Sprintf("rule %d", i+1)
+		}
+		if err := r.prepare(); err != nil {
+			return fmt.Errorf("rule %q: %w", r.Name, err)
+		}
+		if err := r.limits(p.Default).check("rule " + r.Name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (l Limits) check(name string) error {
+	switch {
+	case l.Action != Ignore && l.Action != Report && l.Action != Cancel && l.Action != Terminate:
+		return fmt.Errorf("%s: action must be ignore, report, cancel or terminate, got %q", name, l.Action)
+	case l.After.Duration < 0 || l.Patience.Duration < 0 || l.Limit.Duration < 0:
+		return fmt.Errorf("%s: after, patience and limit must not be negative", name)
+	case l.Limit.Duration > 0 && l.Limit.Duration < l.After.Duration:
+		return fmt.Errorf("%s: limit (%v) must not be less than after (%v): set it too, or to 0s for none", name, l.Limit, l.After)
+	}
+	return nil
+}
+
+func (r *Rule) prepare() error {
+	for _, patterns := range [][]string{r.Roles, r.Applications, r.Databases} {
+		for _, pattern := range patterns {
+			if _, err := path.Match(pattern, ""); err != nil {
+				return fmt.Errorf("%q is no pattern: use * and ? alone", pattern)
+			}
+		}
+	}
+	if r.On != "" && r.On != "primary" && r.On != "standby" {
+		return fmt.Errorf(`on must be "primary" or "standby", got %q`, r.On)
+	}
+	r.networks, r.local = nil, false
+	for _, client := range r.Clients {
+		if client == "local" {
+			r.local = true
+			continue
+		}
+		network, err := netip.ParsePrefix(client)
+		if err != nil {
+			var address netip.Addr
+			if address, err = netip.ParseAddr(client); err == nil {
+				network = netip.PrefixFrom(address, address.BitLen())
+			}
+		}
+		if err != nil {
+			return fmt.Errorf(`clients: %q must be an address, a network as in 10.1.0.0/16, or "local" for Unix sockets`, client)
+		}
+		r.networks = append(r.networks, network)
+	}
+	return nil
+}
+
+// limits fills in what the rule leaves to the default.
+func (r *Rule) limits(l Limits) Limits {
+	if r.Action != "" {
+		l.Action = r.Action
+	}
+	for _, set := range []struct{ to, from *Duration }{{&l.After, r.After}, {&l.Patience, r.Patience}, {&l.Limit, r.Limit}} {
+		if set.from != nil {
+			*set.to = *set.from
+		}
+	}
+	return l
+}

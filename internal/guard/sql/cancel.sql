@@ -1,0 +1,8 @@
+-- Cancels what a session runs, if it is still the one that was judged, in the same transaction, holds what it held then ($4 its xid, or
+-- $5 its snapshot's oldest), and runs something.
+SELECT pg_catalog.pg_cancel_backend(a.pid)
+  FROM pg_catalog.pg_stat_activity AS a
+ WHERE a.pid = $1 AND a.backend_start = $2 AND a.xact_start = $3
+   AND (a.backend_xid::text::int8 = $4 OR a.backend_xmin::text::int8 = $5)
+   AND a.backend_type = 'client backend'
+   AND a.state IN ('active', 'fastpath function call')

@@ -1,0 +1,7 @@
+-- Ends a session, if it is still the one that was judged, in the same transaction, and holds what it held then ($4 its xid, or
+-- $5 its snapshot's oldest).
+SELECT pg_catalog.pg_terminate_backend(a.pid)
+  FROM pg_catalog.pg_stat_activity AS a
+ WHERE a.pid = $1 AND a.backend_start = $2 AND a.xact_start = $3
+   AND (a.backend_xid::text::int8 = $4 OR a.backend_xmin::text::int8 = $5)
+   AND a.backend_type = 'client backend'

@@ -1,0 +1,119 @@
+package lab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// connect opens one session under a name of the lab's.
+func connect(ctx context.Context, url, name string, settings map[string]string) (*pgx.Conn, error) {
+	config, err := pgx.ParseConfig(url)
+	if err != nil {
+		return nil, err
+	}
+	config.RuntimeParams["application_name"] = name
+	for key, value := range settings {
+		config.RuntimeParams[key] = value
+	}
+	// A storm may make others wait long for their connection, and here that is no error.
+	config.ConnectTimeout = 2 * time.Minute
+	return pgx.ConnectConfig(ctx, config)
+}
+
+// crew is a number of sessions that do the same, each over a connection of its own.
+type crew struct{ conns []*pgx.Conn }
+
+// openCrew connects n sessions, a few at a time: the lab must not make a storm where it does not mean to.
+func openCrew(ctx context.Context, url string, n int, settings map[string]string) (*crew, error) {
+	c := &crew{conns: make([]*pgx.Conn, n)}
+	err := eachOf(n, 8, func(i int) (err error) {
+		c.conns[i], err = connect(ctx, url, appName, settings)
+		return err
+	})
+	if err != nil {
+		c.close()
+		return nil, fmt.Errorf("open %d sessions: %w", n, err)
+	}
+	return c, nil
+}
+
+// eachOf calls f for 0 to n-1, from some goroutines, and returns their errors.
+func eachOf(n, goroutines int, f func(i int) error) error {
+	var all sync.WaitGroup
+	errs := make([]error, goroutines)
+	for g := range goroutines {
+		all.Go(func() {
+			for i := g; i < n && errs[g] == nil; i += goroutines {
+				errs[g] = f(i)
+			}
+		})
+	}
+	all.Wait()
+	return errors.Join(errs...)
+}
+
+// exec runs a statement in every session.
+func (c *crew) exec(ctx context.Context, sql string) error {
+	return eachOf(len(c.conns), 8, func(i int) error {
+		_, err := c.conns[i].Exec(ctx, sql)
+		return err
+	})
+}
+
+// work repeats step in every session until `until` ends, and counts each. A step that has begun is finished: ctx alone
+// cuts it off.
+func (c *crew) work(ctx, until context.Context, m *meter, step func(ctx context.Context, conn *pgx.Conn, i int) error) error {
+	until, cancel := context.WithCancel(until)
+	defer cancel()
+	var all sync.WaitGroup
+	errs := make([]error, len(c.conns))
+	for i, conn := range c.conns {
+		all.Go(func() {
+			for until.Err() == nil {
+				begun := time.Now()
+				if err := step(ctx, conn, i); err != nil {
+					errs[i] = err
+					cancel() // the others need not go on
+					return
+				}
+				m.did(1, time.Since(begun))
+			}
+		})
+	}
+	all.Wait()
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	return errors.Join(errs...)
+}
+
+// close ends the sessions.
+func (c *crew) close() {
+	_ = eachOf(len(c.conns), 8, func(i int) error {
+		if c.conns[i] != nil {
+			closeConn(c.conns[i])
+		}
+		return nil
+	})
+}
+
+// closeConn ends a session, whatever state it is in.
+func closeConn(conn *pgx.Conn) {
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	_ = conn.Close(ctx) // nothing more is wanted of it
+}
+
+// transaction runs statements in one round trip, between BEGIN and COMMIT.
+func transaction(ctx context.Context, conn *pgx.Conn, add func(b *pgx.Batch)) error {
+	b := &pgx.Batch{}
+	b.Queue(`BEGIN`)
+	add(b)
+	b.Queue(`COMMIT`)
+	return conn.SendBatch(ctx, b).Close()
+}

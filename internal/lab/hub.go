@@ -1,0 +1,53 @@
+package lab
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/url"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/weir-pg/weir/internal/server"
+)
+
+// hub is a hub in this process, on the site's database.
+type hub struct {
+	server *server.Server
+	url    string // by which an unchanged driver listens there
+}
+
+// startHub starts one, and returns when clients can connect to it. They prove who they are as they do to PostgreSQL, where
+// the lab's role may read what that takes.
+func startHub(ctx context.Context, s *site) (*hub, error) {
+	auth := server.Trust
+	if s.super {
+		auth = server.SCRAM
+	}
+	h, err := server.Start(ctx, server.Config{
+		Database: s.url, ListenPG: "127.0.0.1:0", PGAuth: auth, Name: "weir lab", Drain: time.Second, Logger: slog.New(slog.DiscardHandler),
+	})
+	if err != nil {
+		return nil, fmt.Errorf("start a hub: %w", err)
+	}
+	config, err := pgx.ParseConfig(s.url)
+	if err != nil {
+		return nil, err
+	}
+	u := url.URL{
+		Scheme: "postgres", User: url.UserPassword(config.User, config.Password), Host: h.PGAddr().String(), Path: "/" + config.Database,
+		RawQuery: "sslmode=disable",
+	}
+	return &hub{server: h, url: u.String()}, nil
+}
+
+// stop ends the hub. That of no hub does nothing.
+func (h *hub) stop() {
+	if h == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	_ = h.server.Stop(ctx) // it keeps nothing
+}

@@ -1,0 +1,283 @@
+package lab
+
+import (
+	"context"
+	"encoding/json"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/weir-pg/weir/internal/pgtest"
+)
+
+func TestMain(m *testing.M) { pgtest.Main(m) }
+
+// tiny is a run of any scenario that is over soon.
+func tiny(scenario, url string) Config {
+	return Config{
+		Scenario: scenario, Database: url, Duration: 400 * time.Millisecond, Command: "weir lab " + scenario,
+		Notify:    NotifySize{Clients: 6, Rounds: 2},
+		Listeners: ListenersSize{Idle: []int{0, 15}, Clients: []int{1, 3}},
+		Storm:     StormSize{Clients: 40, Rounds: 1, Jitter: 200 * time.Millisecond, Queries: 2},
+		Tree:      TreeSize{Workers: 4, Parents: 2, Children: 10},
+		Pinned:    PinnedSize{Rate: 300, Workers: 2, Pins: []string{"read", "write"}},
+	}
+}
+
+func TestEveryScenarioEndsWithAPlausibleResultAndCleansUp(t *testing.T) {
+	for _, name := range Scenarios {
+		t.Run(name, func(t *testing.T) {
+			url := pgtest.Empty(t)
+			begun := time.Now()
+			r, err := Run(t.Context(), tiny(name, url))
+			if err != nil {
+				t.Fatal(err)
+			}
+			plausible(t, r, time.Since(begun))
+			nothingLeft(t, url)
+		})
+	}
+}
+
+// plausible checks what must hold of any scenario's figures, whatever the machine.
+func plausible(t *testing.T, r *Result, took time.Duration) {
+	t.Helper()
+	if r.Title == "" || r.About == "" || r.Server.Version == "" || r.Seconds <= 0 || r.Seconds > took.Seconds()+1 || len(r.Settings) == 0 {
+		t.Errorf("the result does not say what was done: %+v", r)
+	}
+	kinds := map[Kind]int{}
+	names := map[string]bool{}
+	for _, w := range r.Ways {
+		kinds[w.Kind]++
+		if names[w.Name] {
+			t.Errorf("two ways are called %q", w.Name)
+		}
+		names[w.Name] = true
+		if w.Done < 1 || w.Rate <= 0 || w.Seconds <= 0 || w.What == "" {
+			t.Errorf("nothing was done by %+v", w)
+		}
+		if w.Latency == nil || w.Latency.P50 <= 0 || w.Latency.P99 < w.Latency.P50 || w.Latency.Max < w.Latency.P99 {
+			t.Errorf("%s: latency is no distribution: %+v", w.Name, w.Latency)
+		}
+		sum := 0.0
+		for _, wait := range w.Waits {
+			sum += wait.Share
+		}
+		if sum > 1.01 {
+			t.Errorf("%s: waits take more than all of the time: %v", w.Name, w.Waits)
+		}
+	}
+	if kinds[Collapse] == 0 || kinds[Cure] == 0 {
+		t.Errorf("a collapse stands beside its cures, and here are %v", kinds)
+	}
+	if v := r.Verdict; v.Text == "" || v.Shown != (v.Times >= shownFrom) || v.Shown != strings.HasPrefix(v.Text, "Shown: ") {
+		t.Errorf("the verdict does not follow from the figures: %+v", v)
+	}
+	if len(r.Charts) < 2 {
+		t.Errorf("%d charts", len(r.Charts))
+	}
+	for _, c := range r.Charts {
+		if c.Title == "" || c.Command == "" || len(c.Settings) == 0 || len(c.Lines) == 0 || c.X.Label == "" || c.Y.Label == "" {
+			t.Errorf("chart %q does not say what it shows, or what made it: %+v", c.Title, c)
+		}
+		for _, l := range c.Lines {
+			if l.Name == "" || len(l.X) == 0 || len(l.X) != len(l.Y) || c.Kind == Stack && len(l.X) != len(c.Lines[0].X) {
+				t.Errorf("chart %q: line %q has %d values of x and %d of y", c.Title, l.Name, len(l.X), len(l.Y))
+			}
+		}
+	}
+	if _, err := json.Marshal(r); err != nil {
+		t.Error(err)
+	}
+}
+
+func nothingLeft(t *testing.T, url string) {
+	t.Helper()
+	var schemas, sessions int
+	err := pgtest.Pool(t, url).QueryRow(t.Context(), `
+		SELECT (SELECT count(*)::int FROM pg_namespace WHERE nspname IN ('weir', 'weir_lab')),
+		       (SELECT count(*)::int FROM pg_stat_activity WHERE datname = current_database() AND application_name = $1)`, appName).Scan(&schemas, &sessions)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if schemas != 0 || sessions != 0 {
+		t.Errorf("%d schemas and %d sessions were left behind", schemas, sessions)
+	}
+}
+
+// Storms over several servers take private ones.
+func TestStormRunsOnPrivateServersSideBySide(t *testing.T) {
+	c := tiny("storm", "")
+	r, err := Run(t.Context(), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	plausible(t, r, time.Hour)
+	for _, name := range []string{"at once", "at once, beside parallel queries", "with jitter", "over 2 servers", "over 3 servers"} {
+		w := r.Way(name)
+		if w == nil {
+			t.Fatalf("%s was not measured", name)
+		}
+		if int(w.Done) != c.Storm.Clients*c.Storm.Rounds {
+			t.Errorf("%s: %d of %d clients were answered", name, w.Done, c.Storm.Clients)
+		}
+	}
+	if !r.Server.Private {
+		t.Error("the server was private, and the result denies it")
+	}
+}
+
+func TestTreeCuresChangeWhatIsAskedNotWhatIsBuilt(t *testing.T) {
+	r, err := Run(t.Context(), tiny("tree", pgtest.Empty(t))) // which fails where children and counters differ
+	if err != nil {
+		t.Fatal(err)
+	}
+	figure := func(way, name string) float64 {
+		v, ok := r.Way(way).Figure(name)
+		if !ok {
+			t.Fatalf("%s has no figure %q", way, name)
+		}
+		return v
+	}
+	for _, c := range []struct {
+		before, after, name string
+	}{
+		{"no foreign keys", "+ keys remembered", "statements for a row written"},
+		{"+ keys remembered", "+ one transaction per item", "commits for an item"},
+	} {
+		if before, after := figure(c.before, c.name), figure(c.after, c.name); after >= before {
+			t.Errorf("%s: %g %s, and %g %s", c.name, before, c.before, after, c.after)
+		}
+	}
+	if n := figure("+ deltas, coalesced", "MultiXacts for an item"); n > 0.01 {
+		t.Errorf("without foreign keys and shared rows, %g MultiXacts were made for an item", n)
+	}
+}
+
+func TestEveryLoadRunsUntilItsContextEndsAndCleansUp(t *testing.T) {
+	for _, name := range Scenarios {
+		t.Run(name, func(t *testing.T) {
+			url := pgtest.Empty(t)
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			ready, ended := make(chan struct{}), make(chan error, 1)
+			go func() {
+				ended <- Load(ctx, LoadConfig{Scenario: name, Database: url, Clients: 8, Rate: 100, Ready: func() { close(ready) }})
+			}()
+			select {
+			case <-ready:
+			case err := <-ended:
+				t.Fatalf("the load ended before it began: %v", err)
+			case <-time.After(time.Minute):
+				t.Fatal("the load does not begin")
+			}
+			if name != "storm" { // whose clients never become sessions
+				seen := `SELECT count(*) > 1 FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'weir lab'`
+				var working bool
+				if err := pgtest.Pool(t, url).QueryRow(t.Context(), seen).Scan(&working); err != nil || !working {
+					t.Errorf("nobody is at work after Ready: %v", err)
+				}
+			}
+			cancel()
+			if err := <-ended; err != nil {
+				t.Errorf("a load whose context ended returns %v", err)
+			}
+			nothingLeft(t, url)
+		})
+	}
+}
+
+func TestLoadAndRunRefuseWhatTheyDoNotKnow(t *testing.T) {
+	_, err := Run(t.Context(), Config{Scenario: "notfy"})
+	for _, err := range []error{
+		err, Load(t.Context(), LoadConfig{Scenario: "notfy", Database: "x"}),
+	} {
+		if err == nil || !strings.Contains(err.Error(), `"notfy"`) || !strings.Contains(err.Error(), "listeners") {
+			t.Errorf("got %v, want an error that lists the scenarios", err)
+		}
+	}
+	if err := Load(t.Context(), LoadConfig{Scenario: "notify"}); err == nil {
+		t.Error("a load without a database is no error")
+	}
+	if err := Load(t.Context(), LoadConfig{Scenario: "pinned", Database: pgtest.Empty(t), Pin: "x"}); err == nil || !strings.Contains(err.Error(), `"x"`) {
+		t.Errorf("got %v, want an error that names the pin", err)
+	}
+}
+
+func TestInterruptedRunCleansUp(t *testing.T) {
+	url := pgtest.Empty(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	c := tiny("tree", url)
+	c.Duration = time.Minute
+	c.Progress = func(p Progress) {
+		if p.Way != "" {
+			cancel()
+		}
+	}
+	if _, err := Run(ctx, c); err == nil || ctx.Err() == nil {
+		t.Errorf("an interrupted run returns %v", err)
+	}
+	nothingLeft(t, url)
+}
+
+func TestVerdictIsComputed(t *testing.T) {
+	way := func(name string, rate float64) *Way { return &Way{Name: name, Rate: rate} }
+	for _, c := range []struct {
+		notify float64
+		shown  bool
+	}{{100, true}, {900, false}} {
+		r := &Result{Ways: []*Way{way("insert", 1000), way("insert + pg_notify", c.notify)}}
+		v := notifyVerdict(r)
+		if v.Shown != c.shown || v.Times != round(1000/c.notify) || strings.Contains(v.Text, "Shows nothing on this machine") == c.shown {
+			t.Errorf("%g of 1000: %+v", c.notify, v)
+		}
+	}
+}
+
+func TestEveryQueueDoesEachJobOnce(t *testing.T) {
+	url := pgtest.Empty(t)
+	conn, err := pgx.Connect(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer closeConn(conn)
+	if _, err := conn.Exec(t.Context(), `CREATE SCHEMA weir_lab`); err != nil {
+		t.Fatal(err)
+	}
+	for _, q := range sqlQueues {
+		t.Run(q.name, func(t *testing.T) {
+			const jobs = 200
+			if _, err := conn.Exec(t.Context(), strings.Join(append(q.setup, ""), ";")); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := conn.Exec(t.Context(), q.enqueue, jobs); err != nil {
+				t.Fatal(err)
+			}
+			workers, err := openCrew(t.Context(), url, 5, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer workers.close()
+			trial := &trial{PinnedSize: PinnedSize{Workers: 4}, queue: q, crew: workers, calm: newMeter(), late: newMeter(), begun: time.Now(), pinAfter: time.Hour}
+			until, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			m := newMeter()
+			go func() {
+				for trial.done.Load() < jobs && pause(until, time.Millisecond) {
+				}
+				cancel()
+			}()
+			if err := q.work(t.Context(), until, trial, m); err != nil {
+				t.Fatal(err)
+			}
+			if got := trial.done.Load(); got != jobs {
+				t.Errorf("%d of %d jobs were done", got, jobs)
+			}
+			if _, err := conn.Exec(t.Context(), q.cleanup); err != nil {
+				t.Fatal(err)
+			}
+		})
+	}
+}

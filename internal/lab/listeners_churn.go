@@ -1,0 +1,102 @@
+package lab
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// listenOps are what clients do that come and go.
+var listenOps = []struct {
+	name, what string
+	run        func(ctx context.Context, p post, conn, mouth *pgx.Conn, channel string) error
+}{
+	{"LISTEN", "each client repeats LISTEN", func(ctx context.Context, _ post, conn, _ *pgx.Conn, channel string) error {
+		_, err := conn.Exec(ctx, `LISTEN `+channel)
+		return err
+	}},
+	{"LISTEN, NOTIFY", "each client repeats LISTEN and notifies the channel", func(ctx context.Context, p post, conn, mouth *pgx.Conn, channel string) error {
+		if _, err := conn.Exec(ctx, `LISTEN `+channel); err != nil {
+			return err
+		}
+		_, err := mouth.Exec(ctx, p.send, channel, "")
+		return err
+	}},
+	{"LISTEN, UNLISTEN", "each client repeats LISTEN and UNLISTEN", func(ctx context.Context, _ post, conn, _ *pgx.Conn, channel string) error {
+		if _, err := conn.Exec(ctx, `LISTEN `+channel); err != nil {
+			return err
+		}
+		_, err := conn.Exec(ctx, `UNLISTEN `+channel)
+		return err
+	}},
+}
+
+// runListening measures those against the number of clients.
+func runListening(ctx context.Context, r *run, posts []post, point time.Duration) error {
+	clients := r.Listeners.Clients
+	for _, op := range listenOps {
+		chart := Chart{Title: op.name + " against clients", Kind: Lines, X: Axis{Label: "clients", Steps: true}, Y: Axis{Label: "times per second", Log: true}}
+		for _, p := range posts {
+			kind := p.kind
+			if kind == Collapse { // nothing collapses here: it is what the hub is compared with
+				kind = Baseline
+			}
+			for _, common := range []bool{true, false} {
+				channels := "a channel each"
+				if common {
+					channels = "one common channel"
+				}
+				line := Line{Name: p.name + ", " + channels, Kind: kind}
+				for _, n := range clients {
+					way := &Way{
+						Name: fmt.Sprintf("%s: %s, %s, clients: %d", p.name, op.name, channels, n), Kind: kind, Unit: "times",
+						What: op.what + " on " + channels,
+					}
+					t := newTrack(way, point)
+					err := withListeners(ctx, p, n, func(ears, mouths *crew) error {
+						return r.measure(ctx, t, point, nil, nil, func(until context.Context, m *meter) error {
+							return ears.work(ctx, until, m, func(ctx context.Context, conn *pgx.Conn, i int) error {
+								channel := "weir_lab_common"
+								if !common {
+									channel += strconv.Itoa(i)
+								}
+								return op.run(ctx, p, conn, mouths.conns[i], channel)
+							})
+						})
+					})
+					if err != nil {
+						return err
+					}
+					w := t.sum()
+					line.X, line.Y = append(line.X, float64(n)), append(line.Y, w.Rate)
+					if n == clients[0] || n == clients[len(clients)-1] {
+						r.result.Ways = append(r.result.Ways, w) // the rest is in the chart
+					}
+				}
+				chart.Lines = append(chart.Lines, line)
+			}
+		}
+		r.chart(chart)
+	}
+	return nil
+}
+
+// withListeners opens n sessions that listen, and as many to notify with where those are others.
+func withListeners(ctx context.Context, p post, n int, f func(ears, mouths *crew) error) error {
+	ears, err := openCrew(ctx, p.listen, n, nil)
+	if err != nil {
+		return err
+	}
+	defer ears.close()
+	mouths := ears
+	if p.notify != p.listen {
+		if mouths, err = openCrew(ctx, p.notify, n, nil); err != nil {
+			return err
+		}
+		defer mouths.close()
+	}
+	return f(ears, mouths)
+}

@@ -1,0 +1,159 @@
+package lab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+)
+
+// runPingPong measures round trips against the number of idle listeners.
+func runPingPong(ctx context.Context, r *run, posts []post, point time.Duration) error {
+	x := Axis{Label: "idle listeners", Steps: true}
+	trips := Chart{Title: "Round trips against idle listeners", Kind: Lines, X: x, Y: Axis{Label: "round trips per second", Log: true}}
+	slow := Chart{Title: "Latency of a round trip against idle listeners", Kind: Lines, X: x, Y: Axis{Label: "ms, median", Log: true}}
+	var waits []Chart
+	sampler, _, err := r.watchers(ctx)
+	if err != nil {
+		return err
+	}
+	for _, p := range posts {
+		tracks, err := pingPongBesideIdle(ctx, r, p, point, sampler)
+		if err != nil {
+			return err
+		}
+		rates, medians := Line{Name: p.name, Kind: p.kind}, Line{Name: p.name, Kind: p.kind}
+		for i, t := range tracks {
+			w := t.sum()
+			r.result.Ways = append(r.result.Ways, w)
+			n := float64(r.Listeners.Idle[i])
+			rates.X, rates.Y = append(rates.X, n), append(rates.Y, w.Rate)
+			if w.Latency != nil {
+				medians.X, medians.Y = append(medians.X, n), append(medians.Y, w.Latency.P50)
+			}
+		}
+		trips.Lines, slow.Lines = append(trips.Lines, rates), append(slow.Lines, medians)
+		most := tracks[len(tracks)-1]
+		if lines := most.waits.lines(most.at); len(lines) > 0 {
+			waits = append(waits, Chart{Title: "What sessions wait for: " + most.way.Name, Kind: Stack, Lines: lines,
+				X: Axis{Label: "seconds"}, Y: Axis{Label: "sessions, stacked"}})
+		}
+	}
+	for _, c := range append([]Chart{trips, slow}, waits...) {
+		r.chart(c)
+	}
+	return nil
+}
+
+// pingPongBesideIdle plays beside more and more idle listeners.
+func pingPongBesideIdle(ctx context.Context, r *run, p post, point time.Duration, s sampler) ([]*track, error) {
+	idle := &crew{}
+	defer idle.close()
+	var tracks []*track
+	for i, n := range r.Listeners.Idle {
+		if err := grow(ctx, idle, p.listen, n); err != nil {
+			return nil, err
+		}
+		way := &Way{Name: pingPongName(p.name, n), Kind: p.kind, Unit: "round trips", What: fmt.Sprintf("ping-pong beside %d idle listeners", n)}
+		if i == 0 && p.kind == Collapse { // what the others are compared with
+			way.Kind = Baseline
+		}
+		t := newTrack(way, point)
+		err := playPingPong(ctx, p, func(play func(until context.Context, m *meter) error) error {
+			return r.measure(ctx, t, point, s, nil, play)
+		})
+		if err != nil {
+			return nil, err
+		}
+		tracks = append(tracks, t)
+	}
+	return tracks, nil
+}
+
+func pingPongName(post string, idle int) string {
+	return fmt.Sprintf("%s, %d idle", post, idle)
+}
+
+// grow adds idle listeners, each on a channel of its own, until there are n. They need not be read: nothing is ever
+// sent to them.
+func grow(ctx context.Context, idle *crew, url string, n int) error {
+	from := len(idle.conns)
+	if n <= from {
+		return nil
+	}
+	more, err := openCrew(ctx, url, n-from, nil)
+	if err != nil {
+		return err
+	}
+	idle.conns = append(idle.conns, more.conns...)
+	return eachOf(len(more.conns), 8, func(i int) error {
+		_, err := more.conns[i].Exec(ctx, `LISTEN `+idleChannel(from+i))
+		return err
+	})
+}
+
+func idleChannel(i int) string { return "weir_lab_idle_" + strconv.Itoa(i) }
+
+// playPingPong opens two sessions that listen and two that notify, and hands the game to during.
+func playPingPong(ctx context.Context, p post, during func(play func(until context.Context, m *meter) error) error) error {
+	ears, err := openCrew(ctx, p.listen, 2, nil)
+	if err != nil {
+		return err
+	}
+	defer ears.close()
+	mouths := ears
+	if p.notify != p.listen {
+		if mouths, err = openCrew(ctx, p.notify, 2, nil); err != nil {
+			return err
+		}
+		defer mouths.close()
+	}
+	names := [2]string{"weir_lab_ping", "weir_lab_pong"}
+	for i, name := range names {
+		if _, err := ears.conns[i].Exec(ctx, `LISTEN `+name); err != nil {
+			return err
+		}
+	}
+	return during(func(until context.Context, m *meter) error {
+		// The player of one side hears ping and says pong. It ends when the game does, and is waited for.
+		playing, stop := context.WithCancel(ctx)
+		defer stop()
+		answered := make(chan error, 1)
+		go func() {
+			for {
+				if _, err := ears.conns[0].WaitForNotification(playing); err != nil {
+					answered <- err
+					return
+				}
+				if _, err := mouths.conns[0].Exec(ctx, p.send, names[1], "pong"); err != nil {
+					answered <- err
+					return
+				}
+			}
+		}()
+		err := func() error {
+			for until.Err() == nil {
+				begun := time.Now()
+				if _, err := mouths.conns[1].Exec(ctx, p.send, names[0], "ping"); err != nil {
+					return err
+				}
+				// What is lost would be waited for without end.
+				patient, cancel := context.WithTimeout(ctx, 30*time.Second)
+				_, err := ears.conns[1].WaitForNotification(patient)
+				cancel()
+				if err != nil {
+					return fmt.Errorf("wait for the answer: %w", err)
+				}
+				m.did(1, time.Since(begun))
+			}
+			return nil
+		}()
+		stop()
+		other := <-answered
+		if ctx.Err() == nil && !errors.Is(other, context.Canceled) {
+			err = errors.Join(other, err) // the first is why the second came
+		}
+		return err
+	})
+}

@@ -1,0 +1,226 @@
+package lab
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/HdrHistogram/hdrhistogram-go"
+)
+
+// meter counts what the sessions of one way do, and how long each time.
+type meter struct {
+	mu   sync.Mutex
+	done int64
+	took *hdrhistogram.Histogram
+}
+
+func newHistogram() *hdrhistogram.Histogram {
+	return hdrhistogram.New(1, time.Hour.Microseconds(), 3)
+}
+
+func newMeter() *meter { return &meter{took: newHistogram()} }
+
+// did counts n things done, by one step that took so long.
+func (m *meter) did(n int, took time.Duration) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.done += int64(n)
+	_ = m.took.RecordValue(max(took.Microseconds(), 1))
+}
+
+// count counts things done by no step of their own.
+func (m *meter) count(n int) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.done += int64(n)
+}
+
+// cut returns what was counted since the last cut.
+func (m *meter) cut() (int64, *hdrhistogram.Histogram) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	done, took := m.done, m.took
+	m.done, m.took = 0, newHistogram()
+	return done, took
+}
+
+// track is what was recorded of one way over its measured time, which may consist of several rounds.
+type track struct {
+	way   *Way
+	every time.Duration // between two points of the series
+
+	seconds        float64
+	at             []float64 // end of each interval, in seconds of measured time
+	rate, p50, p99 []float64
+	waits          waitTrack
+	gauges         map[string][]float64
+	took           *hdrhistogram.Histogram
+	latencyOf      string
+	gaugeNames     []string
+}
+
+// newTrack begins the record of a way that is measured for so long in all.
+func newTrack(w *Way, total time.Duration) *track {
+	return &track{
+		way: w, every: min(max(total/80, 200*time.Millisecond), 5*time.Second),
+		took: newHistogram(), gauges: map[string][]float64{}, latencyOf: "each of the " + w.Unit,
+	}
+}
+
+// gauge is a value that is looked at now and then.
+type gauge struct {
+	name string
+	read func(ctx context.Context) (float64, error)
+}
+
+// measure runs work for the time d, and records it. work must return soon after until ends; what it does later is not
+// counted. The sampler may be nil. tell, where set, hears of each interval.
+func (t *track) measure(
+	ctx context.Context, d time.Duration, s sampler, gauges []gauge, tell func(t *track, elapsed time.Duration),
+	work func(until context.Context, m *meter) error,
+) error {
+	until, cancel := context.WithTimeout(ctx, d)
+	defer cancel()
+	m := newMeter()
+	finished := make(chan error, 1)
+	go func() { finished <- work(until, m) }() // ends with until; waited for below
+	var watchers sync.WaitGroup
+	defer watchers.Wait()
+	defer cancel()
+	if s != nil {
+		watchers.Go(func() { t.waits.watch(until, s) })
+	}
+	now := &levels{values: map[string]float64{}}
+	for _, g := range gauges {
+		if !slices.Contains(t.gaugeNames, g.name) {
+			t.gaugeNames = append(t.gaugeNames, g.name)
+		}
+	}
+	if len(gauges) > 0 {
+		watchers.Go(func() { now.watch(until, t.every, gauges) })
+	}
+	ticker := time.NewTicker(t.every)
+	defer ticker.Stop()
+	begun, from := time.Now(), t.seconds
+	last := begun
+	cut := func(at time.Time) {
+		t.add(from+at.Sub(begun).Seconds(), at.Sub(last).Seconds(), m, now)
+		last = at
+		if tell != nil {
+			tell(t, at.Sub(begun))
+		}
+	}
+	for {
+		select {
+		case at := <-ticker.C:
+			cut(at)
+			continue
+		case err := <-finished: // early
+			cut(time.Now())
+			t.seconds = from + last.Sub(begun).Seconds()
+			return err
+		case <-until.Done():
+		}
+		if rest := time.Since(last); rest > t.every/4 || len(t.at) == 0 {
+			cut(time.Now())
+		}
+		t.seconds = from + last.Sub(begun).Seconds()
+		if err := <-finished; err != nil {
+			return err
+		}
+		return ctx.Err()
+	}
+}
+
+// add appends one interval to the series.
+func (t *track) add(at, seconds float64, m *meter, now *levels) {
+	done, took := m.cut()
+	t.way.Done += done
+	t.took.Merge(took)
+	t.at = append(t.at, at)
+	t.rate = append(t.rate, float64(done)/max(seconds, 1e-9))
+	t.p50 = append(t.p50, milliseconds(took, 50))
+	t.p99 = append(t.p99, milliseconds(took, 99))
+	t.waits.cut()
+	for _, name := range t.gaugeNames {
+		t.gauges[name] = append(t.gauges[name], now.get(name))
+	}
+}
+
+// sum fills in the way's figures from what was recorded.
+func (t *track) sum() *Way {
+	w := t.way
+	w.Seconds = round(t.seconds)
+	w.Rate = round(ratio(float64(w.Done), t.seconds))
+	if n := len(t.rate); n > 0 {
+		s := slices.Sorted(slices.Values(t.rate))
+		w.Spread = &Spread{Median: round(s[n/2]), Min: round(s[0]), Max: round(s[n-1]), Samples: n}
+	}
+	if t.took.TotalCount() > 0 {
+		w.Latency = latencyOf(t.took, t.latencyOf)
+	}
+	all, dominant := t.waits.top()
+	w.Waits, w.Dominant = all[:min(len(all), 6)], dominant
+	return w
+}
+
+func latencyOf(h *hdrhistogram.Histogram, of string) *Latency {
+	return &Latency{Of: of, P50: milliseconds(h, 50), P90: milliseconds(h, 90), P99: milliseconds(h, 99), Max: milliseconds(h, 100)}
+}
+
+// milliseconds is a percentile of a histogram of microseconds.
+func milliseconds(h *hdrhistogram.Histogram, percent float64) float64 {
+	if h.TotalCount() == 0 {
+		return 0
+	}
+	return round(float64(h.ValueAtPercentile(percent)) / 1000)
+}
+
+// levels are the newest values of gauges.
+type levels struct {
+	mu     sync.Mutex
+	values map[string]float64
+}
+
+func (l *levels) get(name string) float64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return round(l.values[name])
+}
+
+// watch reads the gauges until ctx ends. One that can't be read keeps its value: a series with a flat piece is better
+// than a run that is lost at its end.
+func (l *levels) watch(ctx context.Context, every time.Duration, gauges []gauge) {
+	for ctx.Err() == nil {
+		for _, g := range gauges {
+			look, cancel := unhurried(ctx)
+			v, err := g.read(look)
+			cancel()
+			if err == nil {
+				l.mu.Lock()
+				l.values[g.name] = v
+				l.mu.Unlock()
+			}
+		}
+		pause(ctx, every/2)
+	}
+}
+
+// pause waits, or returns false when ctx ends first.
+func pause(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// unhurried is a context for a short look that a connection survives: pgx closes a connection whose query's context ends.
+func unhurried(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+}

@@ -1,0 +1,201 @@
+package lab
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// NotifySize is the size of scenario notify.
+type NotifySize struct {
+	Clients int // writers; default 64
+	Rounds  int // in which the ways take turns; default 3
+}
+
+var notifyScenario = &scenario{
+	title: "NOTIFY lets one commit at a time through",
+	about: "Writers insert a row per transaction: alone, with pg_notify, and with weir.publish; on the disk as it is, and where each flush " +
+		"takes 2 ms more, " +
+		"as on network storage. A transaction that notifies takes one lock of the whole cluster before its commit record is flushed and holds " +
+		"it until after, so its commits cannot share a flush.",
+	needs: func(c *Config) needs {
+		c.Notify.Clients = orDefault(c.Notify.Clients, 64)
+		c.Notify.Rounds = orDefault(c.Notify.Rounds, 3)
+		return needs{connections: c.Notify.Clients + 5, weir: true}
+	},
+	run:  runNotify,
+	load: loadNotify,
+}
+
+// notifyLock is the wait by which the collapse is known.
+const notifyLock = "Lock:object"
+
+const (
+	insertEntry = `INSERT INTO weir_lab.entry (body) VALUES ('an entry of some length, as a small business record has it')`
+	makeEntry   = `CREATE TABLE weir_lab.entry (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, at timestamptz NOT NULL DEFAULT now(), body text NOT NULL)`
+
+	slowFlush   = `SET commit_delay = 2000; SET commit_siblings = 0`
+	normalFlush = `RESET commit_delay; RESET commit_siblings`
+)
+
+// notifyWays are what a writer adds to its insert.
+var notifyWays = []struct {
+	name, what string
+	kind       Kind
+	add        string
+}{
+	{"insert", "insert a row", Baseline, ""},
+	{"insert + pg_notify", "insert a row and notify", Collapse, `SELECT pg_notify('weir_lab', 'an entry was added')`},
+	{"insert + weir.publish", "insert a row and publish through Weir", Cure, `SELECT weir.publish('weir_lab', 'an entry was added')`},
+}
+
+func runNotify(ctx context.Context, r *run) error {
+	size := r.Notify
+	r.set("clients", size.Clients)
+	r.set("rounds", size.Rounds)
+	r.set("duration of each way", r.Duration)
+	if _, err := r.site.guard.Exec(ctx, makeEntry); err != nil {
+		return err
+	}
+	writers, err := openCrew(ctx, r.site.url, size.Clients, nil)
+	if err != nil {
+		return err
+	}
+	defer writers.close()
+	sampler, _, err := r.watchers(ctx)
+	if err != nil {
+		return err
+	}
+	type variant struct {
+		*track
+		add, flush string
+	}
+	var variants []variant
+	for _, slow := range []bool{false, true} {
+		if slow && !r.site.super {
+			r.note("The ways with slow flushes were not measured: commit_delay can be set by a superuser only.")
+			break
+		}
+		for _, w := range notifyWays {
+			if w.kind == Cure && !r.site.weir {
+				continue
+			}
+			way := &Way{Name: w.name, Kind: w.kind, What: w.what, Unit: "transactions"}
+			flush := normalFlush
+			if slow {
+				flush = slowFlush
+				way.Name += ", 2 ms flushes"
+				way.Settings = []Setting{{"commit_delay", "2000"}, {"commit_siblings", "0"}}
+			}
+			variants = append(variants, variant{newTrack(way, r.Duration), w.add, flush})
+		}
+	}
+	r.steps = size.Rounds * len(variants)
+	for range size.Rounds {
+		for _, v := range variants {
+			if _, err := r.site.guard.Exec(ctx, `TRUNCATE weir_lab.entry`); err != nil {
+				return err
+			}
+			if err := writers.exec(ctx, v.flush); err != nil {
+				return err
+			}
+			err := r.measure(ctx, v.track, r.Duration/time.Duration(size.Rounds), sampler, nil, func(until context.Context, m *meter) error {
+				return writers.work(ctx, until, m, writeEntry(v.add))
+			})
+			if err != nil {
+				return err
+			}
+		}
+	}
+	var tracks, slowTracks []*track
+	for _, v := range variants {
+		r.result.Ways = append(r.result.Ways, v.sum())
+		if v.flush == slowFlush {
+			slowTracks = append(slowTracks, v.track)
+		} else {
+			tracks = append(tracks, v.track)
+		}
+	}
+	r.chartTracks(tracks, "Transactions, on the disk as it is,")
+	r.chartTracks(slowTracks, "Transactions, with flushes of 2 ms,")
+	r.result.Verdict = notifyVerdict(r.result)
+	return nil
+}
+
+// writeEntry is one transaction of a writer, in one round trip.
+func writeEntry(add string) func(ctx context.Context, conn *pgx.Conn, _ int) error {
+	return func(ctx context.Context, conn *pgx.Conn, _ int) error {
+		return transaction(ctx, conn, func(b *pgx.Batch) {
+			b.Queue(insertEntry)
+			if add != "" {
+				b.Queue(add)
+			}
+		})
+	}
+}
+
+func notifyVerdict(r *Result) Verdict {
+	worst, what := 0.0, ""
+	var cures []string
+	for _, flush := range []struct{ suffix, words string }{{"", "on the disk as it is"}, {", 2 ms flushes", "with flushes of 2 ms"}} {
+		alone, notify := r.Way("insert"+flush.suffix), r.Way("insert + pg_notify"+flush.suffix)
+		if alone == nil || notify == nil {
+			continue
+		}
+		times := ratio(alone.Rate, notify.Rate)
+		worst = max(worst, times)
+		what = join(what, fmt.Sprintf("%s, %s transactions a second with pg_notify against %s without it, %s times fewer, with %.0f%% of the "+
+			"sessions' time spent waiting for the lock of the notify queue (%s)",
+			flush.words, Number(notify.Rate), Number(alone.Rate), Number(times), 100*share(notify, notifyLock), notifyLock))
+		if publish := r.Way("insert + weir.publish" + flush.suffix); publish != nil {
+			cures = append(cures, fmt.Sprintf("With weir.publish, %s: %s a second, %.0f%% of what inserts alone reach.",
+				flush.words, Number(publish.Rate), 100*ratio(publish.Rate, alone.Rate)))
+		}
+	}
+	return verdict(worst, what, cures)
+}
+
+// share of a way's busy time that a wait event took.
+func share(w *Way, event string) float64 {
+	for _, wait := range w.Waits {
+		if wait.Event == event {
+			return wait.Share
+		}
+	}
+	return 0
+}
+
+// join puts two sentences' parts together.
+func join(a, b string) string {
+	if a == "" {
+		return b
+	}
+	return a + "; " + b
+}
+
+func orDefault(n, d int) int {
+	if n == 0 {
+		return d
+	}
+	return n
+}
+
+func loadNotify(ctx context.Context, s *site, c LoadConfig) error {
+	if _, err := s.guard.Exec(ctx, makeEntry); err != nil {
+		return err
+	}
+	writers, err := openCrew(ctx, s.url, orDefault(c.Clients, 32), nil)
+	if err != nil {
+		return err
+	}
+	defer writers.close()
+	if c.SlowFlush {
+		if err := writers.exec(ctx, slowFlush); err != nil {
+			return err
+		}
+	}
+	c.Ready()
+	return writers.work(ctx, ctx, newMeter(), writeEntry(notifyWays[1].add))
+}

@@ -1,0 +1,252 @@
+package lab
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// PinnedSize is the size of scenario pinned.
+type PinnedSize struct {
+	Rate    int      // jobs enqueued each second; default 1,000
+	Workers int      // sessions that claim; default 4
+	Pins    []string // "read", "write"; default both
+}
+
+var pinnedScenario = &scenario{
+	title: "A long transaction makes a queue walk through its dead",
+	about: "A producer enqueues jobs at a fixed rate, workers claim and finish them, and after a quarter of the time a transaction is opened " +
+		"elsewhere in the database and stays open. From then on no row that the queue " +
+		"updates or deletes can be vacuumed, and a claim meets all of them before it finds the first live one. The same with queues of every " +
+		"known kind, and with both kinds of long transaction.",
+	needs: func(c *Config) needs {
+		c.Pinned.Rate = orDefault(c.Pinned.Rate, 1000)
+		c.Pinned.Workers = orDefault(c.Pinned.Workers, 4)
+		if len(c.Pinned.Pins) == 0 {
+			c.Pinned.Pins = []string{"read", "write"}
+		}
+		// With a nap of a minute, the vacuum would come too seldom for the time before the pin to be a fair comparison.
+		return needs{connections: c.Pinned.Workers + 20, weir: true, parameters: map[string]string{"autovacuum_naptime": "5s"}}
+	},
+	run:  runPinned,
+	load: loadPinned,
+}
+
+// pins are what the long transaction does before it goes to sleep.
+var pins = map[string]struct {
+	what string
+	sql  []string
+}{
+	"read":  {"a repeatable-read snapshot that only reads", []string{`BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY`, `SELECT count(*) FROM pg_class`}},
+	"write": {"an idle transaction that holds an xid", []string{`BEGIN`, `SELECT pg_current_xact_id()`}},
+}
+
+func runPinned(ctx context.Context, r *run) error {
+	size := r.Pinned
+	for _, pin := range size.Pins {
+		if _, ok := pins[pin]; !ok {
+			return fmt.Errorf("there is no pin %q: it is read (an old snapshot) or write (an idle transaction that holds an xid)", pin)
+		}
+	}
+	r.set("jobs per second", size.Rate)
+	r.set("workers", size.Workers)
+	r.set("duration of each way", r.Duration)
+	r.set("pinned after", calmTime(r.Duration))
+	queues := slices.Clone(sqlQueues)
+	if r.site.weir {
+		queues = append(queues, weirQueue)
+	}
+	sampler, conn, err := r.watchers(ctx)
+	if err != nil {
+		return err
+	}
+	r.steps = len(queues) * len(size.Pins)
+	for _, pin := range size.Pins {
+		var tracks []*track
+		for _, q := range queues {
+			way := &Way{Name: q.name, Kind: q.kind, What: q.what, Unit: "jobs", Settings: []Setting{{"pin", pin}}}
+			if len(size.Pins) > 1 {
+				way.Name += ", " + pin + " pin"
+			}
+			t := newTrack(way, r.Duration)
+			t.latencyOf = "a claim"
+			trial := &trial{PinnedSize: size, site: r.site, queue: q, pin: pin, pinAfter: calmTime(r.Duration), total: r.Duration, name: fmt.Sprintf("weir_lab_%d", r.step)}
+			gauges := []gauge{
+				{backlog, func(context.Context) (float64, error) { return float64(trial.enqueued.Load() - trial.done.Load()), nil }},
+				deadTuples(conn, q.schema),
+			}
+			if err := trial.begin(ctx); err != nil {
+				return fmt.Errorf("%s: %w", way.Name, err)
+			}
+			sampler.sampler.Ignore(trial.holder.PgConn().PID())
+			err := r.measure(ctx, t, r.Duration, sampler, gauges, func(until context.Context, m *meter) error {
+				return trial.run(ctx, until, m)
+			})
+			if err := trial.end(ctx, err); err != nil {
+				return fmt.Errorf("%s: %w", way.Name, err)
+			}
+			w := t.sum()
+			w.Figures = trial.figures(t)
+			r.result.Ways = append(r.result.Ways, w)
+			tracks = append(tracks, t)
+		}
+		chartPinned(r, pin, tracks)
+	}
+	r.result.Verdict = pinnedVerdict(r.result, size)
+	return nil
+}
+
+// calmTime is how long a way runs without a pin.
+func calmTime(d time.Duration) time.Duration { return d / 4 }
+
+const backlog = "backlog"
+
+// trial is one queue under one pin.
+type trial struct {
+	PinnedSize
+	site     *site
+	queue    queueKind
+	pin      string
+	pinAfter time.Duration
+	total    time.Duration
+	name     string // of the queue, where one schema holds several
+
+	crew           *crew
+	holder         *pgx.Conn
+	enqueued, done atomic.Int64
+	begun          time.Time
+	calm, late     *meter // claims before the pin, and in the last quarter of the time
+}
+
+func (t *trial) begin(ctx context.Context) (err error) {
+	t.calm, t.late = newMeter(), newMeter()
+	if len(t.queue.setup) > 0 {
+		if _, err := t.site.guard.Exec(ctx, strings.Join(t.queue.setup, ";")); err != nil {
+			return err
+		}
+	}
+	if t.crew, err = openCrew(ctx, t.site.url, t.Workers+1, nil); err != nil {
+		return err
+	}
+	t.holder, err = connect(ctx, t.site.url, watcherName, map[string]string{"idle_in_transaction_session_timeout": "0"})
+	if err != nil {
+		t.crew.close()
+	}
+	return err
+}
+
+// end ends the long transaction, whose loss would have made the figures worthless, and drops the queue.
+func (t *trial) end(ctx context.Context, err error) error {
+	if _, lost := t.holder.Exec(ctx, `COMMIT`); err == nil && lost != nil {
+		err = fmt.Errorf("the long transaction was lost, so the figures mean nothing: %w", lost)
+	}
+	closeConn(t.holder)
+	t.crew.close()
+	if err == nil && t.queue.cleanup != "" {
+		_, err = t.site.guard.Exec(ctx, t.queue.cleanup)
+	}
+	return err
+}
+
+// run enqueues, works, and pins when it is time.
+func (t *trial) run(ctx, until context.Context, m *meter) error {
+	t.begun = time.Now()
+	until, cancel := context.WithCancel(until)
+	defer cancel()
+	errs := make(chan error, 3)
+	start := func(f func() error) {
+		go func() { // waited for below
+			err := f()
+			if err != nil {
+				cancel()
+			}
+			errs <- err
+		}()
+	}
+	start(func() error { return t.produce(ctx, until, t.crew.conns[t.Workers]) })
+	start(func() error {
+		if !pause(until, t.pinAfter) {
+			return nil
+		}
+		for _, sql := range pins[t.pin].sql {
+			if _, err := t.holder.Exec(ctx, sql); err != nil {
+				return fmt.Errorf("open the long transaction: %w", err)
+			}
+		}
+		return nil
+	})
+	start(func() error { return t.queue.work(ctx, until, t, m) })
+	var first error
+	for range 3 {
+		if err := <-errs; err != nil && first == nil {
+			first = err
+		}
+	}
+	return first
+}
+
+// produce enqueues at the rate, some at a time, so that the producer itself costs little; and it does not slow down when
+// the queue does.
+func (t *trial) produce(ctx, until context.Context, conn *pgx.Conn) error {
+	const every = 20 * time.Millisecond
+	begun := time.Now()
+	for sent := 0; pause(until, every); {
+		due := min(int(time.Since(begun).Seconds()*float64(t.Rate))-sent, t.Rate)
+		if due < 1 {
+			continue
+		}
+		if _, err := conn.Exec(ctx, t.queue.enqueue, t.enqueueArgs(due)...); err != nil {
+			return fmt.Errorf("enqueue: %w", err)
+		}
+		sent += due
+		t.enqueued.Add(int64(due))
+	}
+	return nil
+}
+
+func (t *trial) enqueueArgs(n int) []any {
+	if t.queue.named {
+		return []any{n, t.name}
+	}
+	return []any{n}
+}
+
+// claimed takes down one claim that found n jobs.
+func (t *trial) claimed(m *meter, n int, took time.Duration) {
+	m.did(0, took)
+	switch passed := time.Since(t.begun); {
+	case passed < t.pinAfter:
+		t.calm.did(n, took)
+	case passed > t.total*3/4:
+		t.late.did(n, took)
+	}
+}
+
+// finished takes down that n jobs are done for good.
+func (t *trial) finished(m *meter, n int) {
+	m.count(n)
+	t.done.Add(int64(n))
+}
+
+// loadPinned runs the plainest of the queues until ctx ends, pinned from the start.
+func loadPinned(ctx context.Context, s *site, c LoadConfig) error {
+	pin := c.Pin
+	if pin == "" {
+		pin = "read"
+	}
+	if _, ok := pins[pin]; !ok {
+		return fmt.Errorf("there is no pin %q: it is read or write", c.Pin)
+	}
+	t := &trial{PinnedSize: PinnedSize{Rate: orDefault(c.Rate, 1000), Workers: orDefault(c.Clients, 4)}, site: s, queue: sqlQueues[0], pin: pin}
+	if err := t.begin(ctx); err != nil {
+		return err
+	}
+	c.Ready()
+	err := t.run(ctx, ctx, newMeter())
+	return t.end(context.WithoutCancel(ctx), err)
+}

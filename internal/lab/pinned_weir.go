@@ -1,0 +1,48 @@
+package lab
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/weir-pg/weir/internal/maintain"
+	"github.com/weir-pg/weir/internal/store"
+	"github.com/weir-pg/weir/internal/worker"
+)
+
+// weirQueue is Weir, as the root package sets it up. It has one worker, of as much concurrency as the others have sessions
+// times 25: its sessions are three, whatever the concurrency.
+var weirQueue = queueKind{
+	name: "Weir", kind: Cure, what: "jobs are rows of a log that is only inserted into, read through a snapshot cursor and given back by " +
+		"TRUNCATE; enqueued, claimed and completed by Weir's own worker",
+	schema: "weir", named: true,
+	enqueue: `SELECT count(weir.enqueue($2, 'lab', '{"n": 1}')) FROM generate_series(1, $1::int)`,
+	work:    workWeir,
+}
+
+func workWeir(ctx, until context.Context, t *trial, m *meter) error {
+	config, err := pgxpool.ParseConfig(t.site.url)
+	if err != nil {
+		return err
+	}
+	config.ConnConfig.RuntimeParams["application_name"] = appName
+	config.MaxConns = 4
+	pool, err := pgxpool.NewWithConfig(ctx, config)
+	if err != nil {
+		return err
+	}
+	defer pool.Close()
+	st, log := store.New(pool, 3), slog.New(slog.DiscardHandler)
+	w := worker.New(worker.Config{
+		Store: st, Name: "weir lab", Queues: map[string]int{t.name: 25 * t.Workers},
+		Handler: func(context.Context, *worker.Task) worker.Result { return worker.Result{Outcome: store.Completed} },
+		Lease:   30 * time.Second, StopTimeout: 10 * time.Second, Poll: 3500 * time.Microsecond, Log: log, Maintainer: maintain.New(st, log),
+		Hooks: worker.Hooks{
+			Claimed:  func(jobs int, took time.Duration) { t.claimed(m, jobs, took) },
+			Recorded: func(jobs int, _ time.Duration) { t.finished(m, jobs) },
+		},
+	})
+	return w.Run(until)
+}

@@ -1,0 +1,47 @@
+package lab
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os"
+	"strconv"
+	"time"
+)
+
+const postmasterCPU = "CPU of the postmaster"
+
+// postmasterGauge reads how much of a core the process takes, where the system tells.
+func postmasterGauge(pid int) []gauge {
+	last, ok := cpuTime(pid)
+	if !ok {
+		return nil
+	}
+	at := time.Now()
+	return []gauge{{postmasterCPU, func(context.Context) (float64, error) {
+		now, ok := cpuTime(pid)
+		if !ok {
+			return 0, errors.New("the postmaster's CPU time can't be read")
+		}
+		spent, passed := now-last, time.Since(at)
+		last, at = now, time.Now()
+		return 100 * spent.Seconds() / passed.Seconds(), nil
+	}}}
+}
+
+// cpuTime is what a process has used of the CPU, without its children.
+func cpuTime(pid int) (time.Duration, bool) {
+	text, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	if err != nil {
+		return 0, false
+	}
+	// pid (name) state ppid …; the name may hold anything. Fields 14 and 15 of proc(5) are user and system time.
+	fields := bytes.Fields(text[bytes.LastIndexByte(text, ')')+1:])
+	if len(fields) < 13 {
+		return 0, false
+	}
+	user, err1 := strconv.ParseInt(string(fields[11]), 10, 64)
+	system, err2 := strconv.ParseInt(string(fields[12]), 10, 64)
+	const perSecond = 100 // USER_HZ, the same on every Linux
+	return time.Duration(user+system) * time.Second / perSecond, err1 == nil && err2 == nil
+}

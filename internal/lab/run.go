@@ -1,0 +1,240 @@
+package lab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// Config says what to measure. Scenario is required.
+type Config struct {
+	Scenario string // one of Scenarios
+
+	Database      string // URL; "": a private server, which is removed at the end
+	AllowNonempty bool   // measure in a database that holds something else
+	Major         int    // of the private server: 18 (the default) or 14
+
+	// Duration is how long each way is measured; default 10 s, and 45 s for scenario pinned. Scenarios of many short
+	// measurements share it among them.
+	Duration time.Duration
+
+	// Sizes of the scenarios' loads. Zero fields mean the defaults.
+	Notify    NotifySize
+	Listeners ListenersSize
+	Storm     StormSize
+	Tree      TreeSize
+	Pinned    PinnedSize
+
+	Command  string         // the command that repeats this, for the reader of the result
+	Progress func(Progress) // default: nobody hears
+}
+
+// Progress is how far a run has come.
+type Progress struct {
+	Scenario string
+	Way      string        // "": between ways
+	Step     int           // of Steps, from 1: a way, or a round of one
+	Steps    int           //
+	Elapsed  time.Duration // of this step
+	Total    time.Duration // that it takes
+	Rates    []float64     // of the way so far, newest last
+	Unit     string
+	Wait     string  // what sessions mostly wait for now
+	Share    float64 // of their time
+	Say      string  // a sentence, where nothing is measured
+}
+
+// scenario is one collapse with its cures.
+type scenario struct {
+	title, about string
+	needs        func(c *Config) needs // also fills in the defaults of the sizes
+	run          func(ctx context.Context, r *run) error
+	load         func(ctx context.Context, s *site, c LoadConfig) error
+}
+
+// scenarios by name. A map of functions, filled in here, so that each scenario is told apart in one place.
+var scenarios = map[string]*scenario{
+	"notify":    notifyScenario,
+	"listeners": listenersScenario,
+	"storm":     stormScenario,
+	"tree":      treeScenario,
+	"pinned":    pinnedScenario,
+}
+
+// run is one scenario on its way to a result.
+type run struct {
+	Config
+	site   *site
+	result *Result
+	step   int
+	steps  int
+	closes []func()
+}
+
+// Run measures all ways of one scenario. It cleans up after itself, also when it fails or ctx ends.
+func Run(ctx context.Context, c Config) (result *Result, err error) {
+	s, ok := scenarios[c.Scenario]
+	if !ok {
+		return nil, unknownScenario(c.Scenario)
+	}
+	if c.Progress == nil {
+		c.Progress = func(Progress) {}
+	}
+	if c.Duration < 0 {
+		return nil, fmt.Errorf("lab: the duration must not be negative, got %s", c.Duration)
+	}
+	if c.Duration == 0 {
+		c.Duration = 10 * time.Second
+		if c.Scenario == "pinned" {
+			c.Duration = 45 * time.Second
+		}
+	}
+	r := &run{Config: c}
+	n := s.needs(&r.Config)
+	r.site, err = openSite(ctx, c.Database, c.Major, c.AllowNonempty, n, r.say)
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		r.say("cleaning up")
+		for _, f := range r.closes {
+			f()
+		}
+		err = errors.Join(err, r.site.close())
+		if err != nil {
+			result = nil
+		}
+	}()
+	r.result = &Result{
+		Scenario: c.Scenario, Title: s.title, About: s.about, StartedAt: time.Now().UTC().Truncate(time.Second), Command: c.Command, Notes: r.site.notes,
+	}
+	if r.result.Server, err = r.site.facts(ctx); err != nil {
+		return nil, err
+	}
+	begun := time.Now()
+	if err := s.run(ctx, r); err != nil {
+		return nil, fmt.Errorf("lab: %s: %w", c.Scenario, err)
+	}
+	r.result.Seconds = round(time.Since(begun).Seconds())
+	return r.result, nil
+}
+
+// runLoad is the rest of Load.
+func runLoad(ctx context.Context, s *scenario, c LoadConfig) (err error) {
+	if c.Database == "" {
+		return errors.New("lab: LoadConfig.Database is empty: name the database that the load runs in")
+	}
+	site, err := openSite(ctx, c.Database, 0, true, needs{}, func(text string) { c.Log.Debug("lab: " + text) })
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, site.close()) }()
+	if err := s.load(ctx, site, c); err != nil && ctx.Err() == nil {
+		return fmt.Errorf("lab: load %s: %w", c.Scenario, err)
+	}
+	return nil
+}
+
+// say tells what is going on between measurements.
+func (r *run) say(text string) {
+	r.Progress(Progress{Scenario: r.Scenario, Step: r.step, Steps: r.steps, Say: text})
+}
+
+// note remarks on the result.
+func (r *run) note(format string, args ...any) {
+	r.result.Notes = append(r.result.Notes, fmt.Sprintf(format, args...))
+}
+
+// set takes down a size of the load.
+func (r *run) set(name string, value any) {
+	r.result.Settings = append(r.result.Settings, Setting{name, fmt.Sprint(value)})
+}
+
+// watchers open two sessions that look on: a sampler of waits, and a connection for gauges. They are closed at the end of
+// the run.
+func (r *run) watchers(ctx context.Context) (*activity, *pgx.Conn, error) {
+	conn, err := connect(ctx, r.site.url, watcherName, nil)
+	if err != nil {
+		return nil, nil, err
+	}
+	r.closes = append(r.closes, func() { closeConn(conn) })
+	a, err := newActivity(ctx, r.site.url, r.site.guard, conn)
+	if err != nil {
+		return nil, nil, err
+	}
+	r.closes = append(r.closes, a.close)
+	return a, conn, nil
+}
+
+// measure measures one step of a track, and shows how it goes.
+func (r *run) measure(ctx context.Context, t *track, d time.Duration, s sampler, gauges []gauge, work func(until context.Context, m *meter) error) error {
+	r.step++
+	tell := func(t *track, elapsed time.Duration) {
+		p := Progress{
+			Scenario: r.Scenario, Way: t.way.Name, Step: r.step, Steps: r.steps, Elapsed: min(elapsed, d), Total: d,
+			Rates: t.rate, Unit: t.way.Unit,
+		}
+		p.Wait, p.Share = t.waits.last()
+		r.Progress(p)
+	}
+	if err := t.measure(ctx, d, s, gauges, tell, work); err != nil {
+		return fmt.Errorf("%s: %w", t.way.Name, err)
+	}
+	return nil
+}
+
+// chart adds a chart to the result, with the command and the settings that made it.
+func (r *run) chart(c Chart, more ...Setting) {
+	c.Command = r.Command
+	c.Settings = append(append([]Setting{}, r.result.Settings...), more...)
+	r.result.Charts = append(r.result.Charts, c)
+}
+
+// chartTracks adds the charts that every scenario over time has: throughput, latency, and of each way what its sessions
+// waited for.
+func (r *run) chartTracks(tracks []*track, about string) {
+	if len(tracks) == 0 {
+		return
+	}
+	line := func(t *track, y []float64) Line { return Line{t.way.Name, t.way.Kind, t.at, y} }
+	rates := Chart{Title: about + " over time", Kind: Lines, X: Axis{Label: "seconds"}, Y: Axis{Label: tracks[0].way.Unit + " per second"}}
+	slow := Chart{Title: "Latency over time, 99th percentile", Note: tracks[0].latencyOf, Kind: Lines, X: Axis{Label: "seconds"}, Y: Axis{Label: "ms", Log: true}}
+	for _, t := range tracks {
+		rates.Lines = append(rates.Lines, line(t, rounded(t.rate)))
+		slow.Lines = append(slow.Lines, line(t, t.p99))
+	}
+	r.chart(rates)
+	r.chart(slow)
+	for _, t := range tracks {
+		if lines := t.waits.lines(t.at); len(lines) > 0 {
+			r.chart(Chart{
+				Title: "What sessions wait for: " + t.way.Name, Kind: Stack, Lines: lines,
+				X: Axis{Label: "seconds"}, Y: Axis{Label: "sessions, stacked"},
+			}, t.way.Settings...)
+		}
+	}
+}
+
+// chartGauge adds a chart of one gauge of all tracks that have it.
+func (r *run) chartGauge(tracks []*track, name string, c Chart) {
+	for _, t := range tracks {
+		if y, ok := t.gauges[name]; ok {
+			c.Lines = append(c.Lines, Line{t.way.Name, t.way.Kind, t.at, y})
+		}
+	}
+	if len(c.Lines) > 0 {
+		c.Kind, c.X = Lines, Axis{Label: "seconds"}
+		r.chart(c)
+	}
+}
+
+func rounded(values []float64) []float64 {
+	out := make([]float64, len(values))
+	for i, v := range values {
+		out[i] = round(v)
+	}
+	return out
+}

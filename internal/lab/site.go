@@ -1,0 +1,293 @@
+package lab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"runtime"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/weir-pg/weir/internal/embedded"
+	"github.com/weir-pg/weir/schema"
+)
+
+const (
+	appName     = "weir lab"         // of the sessions at work
+	watcherName = "weir lab watcher" // of those that look on
+
+	// The comments of schema weir_lab. They tell what the lab may drop.
+	markAlone = "made by weir lab"
+	markWeir  = "made by weir lab, which also installed schema weir"
+)
+
+// needs says what a scenario asks of its server.
+type needs struct {
+	connections int
+	parameters  map[string]string // of a private server
+	weir        bool              // it has ways that use Weir's functions
+}
+
+// site is a database to measure in.
+type site struct {
+	url     string
+	server  *embedded.Server // nil: the database was given
+	dir     string
+	guard   *pgx.Conn // holds the lab's lock; makes and drops the schemas
+	weir    bool      // Weir's functions may be used
+	notes   []string
+	version string
+	number  int // server_version_num
+	super   bool
+}
+
+// openSite starts a private server, or takes the given database after it was made sure that there is nothing in it.
+func openSite(ctx context.Context, url string, major int, allowNonempty bool, n needs, say func(string)) (s *site, err error) {
+	s = &site{url: url}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, s.close())
+		}
+	}()
+	if url == "" {
+		if err := s.start(ctx, major, n, say); err != nil {
+			return s, err
+		}
+	}
+	if s.guard, err = connect(ctx, s.url, watcherName, nil); err != nil {
+		return s, fmt.Errorf("lab: connect: %w", err)
+	}
+	var most, used int
+	err = s.guard.QueryRow(ctx, `
+		SELECT current_setting('server_version'), current_setting('server_version_num')::int, rolsuper,
+		       current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int,
+		       (SELECT count(*)::int FROM pg_stat_activity WHERE backend_type = 'client backend')
+		FROM pg_roles WHERE rolname = current_user`).Scan(&s.version, &s.number, &s.super, &most, &used)
+	if err != nil {
+		return s, fmt.Errorf("lab: ask the server what it is: %w", err)
+	}
+	if s.number/10000 < schema.Oldest {
+		return s, fmt.Errorf("lab: the server is PostgreSQL %d, the lab needs %d or later", s.number/10000, schema.Oldest)
+	}
+	if n.connections > most-used {
+		return s, fmt.Errorf("lab: this needs %d connections and the server has %d left of max_connections: ask for fewer clients, or measure "+
+			"on a private server",
+			n.connections, most-used)
+	}
+	return s, s.occupy(ctx, allowNonempty, n.weir)
+}
+
+// start starts a private server that keeps every promise that PostgreSQL makes by default.
+func (s *site) start(ctx context.Context, major int, n needs, say func(string)) (err error) {
+	if s.dir, err = os.MkdirTemp("", "weir-lab-*"); err != nil {
+		return fmt.Errorf("lab: %w", err)
+	}
+	// Started by root, the server runs as another user, who must pass.
+	if err := os.Chmod(s.dir, 0o711); err != nil {
+		return fmt.Errorf("lab: %w", err)
+	}
+	say("starting a private PostgreSQL")
+	parameters := map[string]string{
+		"shared_buffers":  "512MB",
+		"max_wal_size":    "4GB",
+		"max_connections": strconv.Itoa(max(n.connections+20, 100)),
+	}
+	maps.Copy(parameters, n.parameters)
+	s.server, err = embedded.Start(ctx, embedded.Config{Dir: s.dir, Major: major, Parameters: parameters})
+	if err != nil {
+		return fmt.Errorf("lab: %w", err)
+	}
+	s.url = s.server.URL("postgres")
+	return nil
+}
+
+// occupy makes the lab's schema, after a look at what else there is.
+func (s *site) occupy(ctx context.Context, allowNonempty, weir bool) error {
+	var locked bool
+	// The lock ends with the guard's session, however this process ends.
+	if err := s.guard.QueryRow(ctx, `SELECT pg_try_advisory_lock(hashtextextended('weir lab', 0))`).Scan(&locked); err != nil {
+		return fmt.Errorf("lab: take the lab's lock: %w", err)
+	}
+	if !locked {
+		return errors.New("lab: another lab is at work in this database: wait for its end, or name another database")
+	}
+	mark, err := s.mark(ctx)
+	if err != nil {
+		return err
+	}
+	if s.server == nil && !allowNonempty {
+		if err := s.refuseForeign(ctx, mark); err != nil {
+			return err
+		}
+	}
+	if err := s.clear(ctx); err != nil { // of a lab that was killed
+		return err
+	}
+	if _, err := s.guard.Exec(ctx, `CREATE SCHEMA weir_lab; COMMENT ON SCHEMA weir_lab IS '`+markAlone+`'`); err != nil {
+		return fmt.Errorf("lab: make schema weir_lab: %w", err)
+	}
+	if !weir {
+		return nil
+	}
+	var there bool
+	if err := s.guard.QueryRow(ctx, `SELECT to_regnamespace('weir') IS NOT NULL`).Scan(&there); err != nil {
+		return fmt.Errorf("lab: look for schema weir: %w", err)
+	}
+	if there {
+		s.notes = append(s.notes, "The database has a schema weir of its own, in which the lab leaves nothing behind: the ways that use Weir "+
+			"were not measured.")
+		return nil
+	}
+	// The mark comes first: whatever happens next, the lab knows what it may drop.
+	if _, err := s.guard.Exec(ctx, `COMMENT ON SCHEMA weir_lab IS '`+markWeir+`'`); err != nil {
+		return fmt.Errorf("lab: mark schema weir_lab: %w", err)
+	}
+	if err := schema.Up(ctx, s.guard); err != nil {
+		return fmt.Errorf("lab: install Weir: %w", err)
+	}
+	s.weir = true
+	return nil
+}
+
+// mark returns the comment of schema weir_lab; "" where there is none.
+func (s *site) mark(ctx context.Context) (mark string, err error) {
+	err = s.guard.QueryRow(ctx, `SELECT coalesce((SELECT obj_description(oid, 'pg_namespace') FROM pg_namespace WHERE nspname = 'weir_lab'), '')`).Scan(&mark)
+	if err != nil {
+		return "", fmt.Errorf("lab: look at schema weir_lab: %w", err)
+	}
+	return mark, nil
+}
+
+// refuseForeign returns an error where the database holds anything that the lab has not made.
+func (s *site) refuseForeign(ctx context.Context, mark string) error {
+	own := []string{"public", "information_schema"}
+	switch mark {
+	case markWeir:
+		own = append(own, "weir_lab", "weir")
+	case markAlone:
+		own = append(own, "weir_lab")
+	}
+	var found []string
+	err := s.guard.QueryRow(ctx, `
+		SELECT coalesce(array_agg(what), '{}') FROM (
+			SELECT 'schema ' || nspname AS what FROM pg_namespace WHERE nspname <> ALL ($1) AND nspname !~ '^pg_'
+			UNION ALL
+			SELECT 'relation public.' || relname FROM pg_class c
+			WHERE relnamespace = 'public'::regnamespace AND relkind IN ('r', 'p', 'v', 'm', 'S', 'f')
+			  AND NOT EXISTS (SELECT FROM pg_depend d WHERE d.classid = 'pg_class'::regclass AND d.objid = c.oid AND d.deptype = 'e')
+			UNION ALL
+			SELECT 'function public.' || proname FROM pg_proc p
+			WHERE pronamespace = 'public'::regnamespace
+			  AND NOT EXISTS (SELECT FROM pg_depend d WHERE d.classid = 'pg_proc'::regclass AND d.objid = p.oid AND d.deptype = 'e')
+			LIMIT 4) f`, own).Scan(&found)
+	if err != nil {
+		return fmt.Errorf("lab: look at what the database holds: %w", err)
+	}
+	if len(found) == 0 {
+		return nil
+	}
+	some := strings.Join(found, ", ")
+	if len(found) == 4 {
+		some = strings.Join(found[:3], ", ") + " and more"
+	}
+	return fmt.Errorf("lab: the database is not empty (%s), and the lab would disturb whoever uses it: name an empty one, or say "+
+		"--allow-nonempty", some)
+}
+
+// clear drops what the lab has made.
+func (s *site) clear(ctx context.Context) error {
+	mark, err := s.mark(ctx)
+	if err != nil || mark == "" {
+		return err
+	}
+	if mark != markAlone && mark != markWeir {
+		return fmt.Errorf("lab: the database has a schema weir_lab that the lab has not made (its comment is %q): drop or rename it, or name "+
+			"another database", mark)
+	}
+	if mark == markWeir {
+		if err := schema.Down(ctx, s.guard, 0); err != nil {
+			return fmt.Errorf("lab: remove Weir: %w", err)
+		}
+	}
+	if _, err := s.guard.Exec(ctx, `SET client_min_messages = warning; DROP SCHEMA weir_lab CASCADE`); err != nil {
+		return fmt.Errorf("lab: drop schema weir_lab: %w", err)
+	}
+	return nil
+}
+
+// close drops what the lab made in a given database, or stops and removes the private server.
+func (s *site) close() error {
+	// Whatever ended the run, what it made goes.
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	defer cancel()
+	if s.dir == "" {
+		if s.guard == nil {
+			return nil
+		}
+		// Sessions that were cut off may still be at work in the server, and hold locks. The lab's lock makes sure that they are this run's.
+		_, err := s.guard.Exec(ctx, `SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity
+			WHERE datname = current_database() AND usename = current_user AND application_name IN ($1, $2) AND pid <> pg_backend_pid()`, appName, watcherName)
+		return errors.Join(err, s.clear(ctx), s.guard.Close(ctx))
+	}
+	if s.guard != nil {
+		_ = s.guard.Close(ctx) // the server is stopped anyway
+	}
+	if s.server == nil {
+		return os.RemoveAll(s.dir)
+	}
+	return errors.Join(s.server.Stop(ctx), embedded.Remove(ctx, s.dir))
+}
+
+// facts of the server for the result.
+func (s *site) facts(ctx context.Context) (Server, error) {
+	f := Server{Version: s.version, Private: s.server != nil}
+	rows, err := s.guard.Query(ctx, `SELECT name, current_setting(name) FROM pg_settings WHERE name IN (
+		'autovacuum', 'autovacuum_naptime', 'checkpoint_timeout', 'commit_delay', 'commit_siblings', 'fsync', 'full_page_writes', 'huge_pages',
+		'io_method', 'jit', 'max_connections', 'max_wal_size', 'shared_buffers', 'synchronous_commit', 'wal_level') ORDER BY name`)
+	if err != nil {
+		return f, fmt.Errorf("lab: read the server's settings: %w", err)
+	}
+	f.Settings, err = pgx.CollectRows(rows, pgx.RowToStructByPos[Setting])
+	if err != nil {
+		return f, fmt.Errorf("lab: read the server's settings: %w", err)
+	}
+	return f, nil
+}
+
+// ThisMachine describes the machine.
+func ThisMachine() Machine {
+	m := Machine{Cores: runtime.NumCPU(), OS: runtime.GOOS, Arch: runtime.GOARCH, HugePages: "unknown"}
+	if load, err := os.ReadFile("/proc/loadavg"); err == nil {
+		m.Load = strings.Join(strings.Fields(string(load))[:3], " ")
+	}
+	if total, ok := meminfo("MemTotal"); ok {
+		m.Memory = total << 10
+	}
+	if pages, ok := meminfo("HugePages_Total"); ok {
+		m.HugePages = "none reserved"
+		if pages > 0 {
+			m.HugePages = fmt.Sprintf("%d reserved", pages)
+		}
+	}
+	return m
+}
+
+// meminfo is a number of /proc/meminfo.
+func meminfo(name string) (int64, bool) {
+	text, err := os.ReadFile("/proc/meminfo")
+	if err != nil {
+		return 0, false
+	}
+	for line := range strings.Lines(string(text)) {
+		if key, value, ok := strings.Cut(line, ":"); ok && key == name {
+			n, err := strconv.ParseInt(strings.Fields(value)[0], 10, 64)
+			return n, err == nil
+		}
+	}
+	return 0, false
+}

@@ -1,0 +1,85 @@
+package lab
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/weir-pg/weir/internal/pgtest"
+)
+
+func TestForeignDatabaseIsRefusedUnlessTold(t *testing.T) {
+	for name, sql := range map[string]string{
+		"table":    `CREATE TABLE public.account (id int)`,
+		"schema":   `CREATE SCHEMA shop`,
+		"function": `CREATE FUNCTION public.f() RETURNS int LANGUAGE sql AS 'SELECT 1'`,
+		"weir":     `CREATE SCHEMA weir`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			url := pgtest.Empty(t)
+			pool := pgtest.Pool(t, url)
+			if _, err := pool.Exec(t.Context(), sql); err != nil {
+				t.Fatal(err)
+			}
+			c := tiny("notify", url)
+			c.Duration = 200 * time.Millisecond
+			_, err := Run(t.Context(), c)
+			if err == nil || !strings.Contains(err.Error(), "--allow-nonempty") {
+				t.Fatalf("got %v, want a refusal that names --allow-nonempty", err)
+			}
+			var there bool
+			if err := pool.QueryRow(t.Context(), `SELECT to_regnamespace('weir_lab') IS NOT NULL`).Scan(&there); err != nil || there {
+				t.Errorf("a refused run left schema weir_lab: %v", err)
+			}
+			c.AllowNonempty = true
+			r, err := Run(t.Context(), c)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if name == "weir" {
+				if r.Way("insert + weir.publish") != nil || len(r.Notes) == 0 {
+					t.Errorf("a schema weir that the lab has not made was used: %v", r.Notes)
+				}
+				if err := pool.QueryRow(t.Context(), `SELECT to_regnamespace('weir') IS NOT NULL`).Scan(&there); err != nil || !there {
+					t.Errorf("a schema weir that the lab has not made was dropped: %v", err)
+				}
+			}
+		})
+	}
+}
+
+func TestSchemaOfTheSameNameIsNotDropped(t *testing.T) {
+	url := pgtest.Empty(t)
+	pool := pgtest.Pool(t, url)
+	if _, err := pool.Exec(t.Context(), `CREATE SCHEMA weir_lab; CREATE TABLE weir_lab.dear (id int)`); err != nil {
+		t.Fatal(err)
+	}
+	c := tiny("notify", url)
+	c.AllowNonempty = true
+	if _, err := Run(t.Context(), c); err == nil {
+		t.Error("a schema weir_lab that the lab has not made is no error")
+	}
+	if _, err := pool.Exec(t.Context(), `SELECT FROM weir_lab.dear`); err != nil {
+		t.Errorf("it was dropped: %v", err)
+	}
+}
+
+func TestKilledLabIsClearedAwayByTheNext(t *testing.T) {
+	url := pgtest.Empty(t)
+	dead, err := openSite(t.Context(), url, 0, false, needs{weir: true}, func(string) {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := openSite(t.Context(), url, 0, false, needs{}, func(string) {}); err == nil || !strings.Contains(err.Error(), "another lab") {
+		t.Errorf("got %v, want an error about another lab at work", err)
+	}
+	closeConn(dead.guard) // as the end of the process does
+	next, err := openSite(t.Context(), url, 0, false, needs{}, func(string) {})
+	if err != nil {
+		t.Fatalf("what a killed lab left is refused: %v", err)
+	}
+	if err := next.close(); err != nil {
+		t.Fatal(err)
+	}
+	nothingLeft(t, url)
+}

@@ -1,0 +1,179 @@
+package lab
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgproto3"
+)
+
+// knock is one client's connection, as far as the server's first answer.
+type knock struct {
+	conn     net.Conn
+	heard    time.Duration // from the signal until the client heard it
+	since    time.Duration // from the signal until the answer, without the client's jitter
+	accepted time.Duration // the TCP connection's time
+	answered time.Duration // from the startup message to the answer
+	refused  bool          // the answer was an error: too many clients
+	err      error         // no answer
+}
+
+// target is a server that clients connect to.
+type target struct {
+	address string
+	startup []byte // what a client says first
+}
+
+// targetOf is the server of a connection string.
+func targetOf(url string) (target, error) {
+	config, err := pgx.ParseConfig(url)
+	if err != nil {
+		return target{}, err
+	}
+	if strings.HasPrefix(config.Host, "/") {
+		return target{}, fmt.Errorf("a storm needs a server that listens on TCP, and the connection string names the socket in %s", config.Host)
+	}
+	m := &pgproto3.StartupMessage{ProtocolVersion: pgproto3.ProtocolVersion30, Parameters: map[string]string{
+		"user": config.User, "database": config.Database, "application_name": appName,
+	}}
+	startup, err := m.Encode(nil)
+	return target{net.JoinHostPort(config.Host, strconv.Itoa(int(config.Port))), startup}, err
+}
+
+// perAddress is how many clients share a source address: fewer than there are ports for outgoing connections.
+const perAddress = 20_000
+
+// dialer spreads many clients on a loopback interface over its addresses. Only Linux has all of them without being told.
+func dialer(address string, i int) *net.Dialer {
+	d := &net.Dialer{KeepAlive: -1}
+	host, _, err := net.SplitHostPort(address)
+	if ip := net.ParseIP(host); err == nil && ip.To4() != nil && ip.IsLoopback() && runtime.GOOS == "linux" && i >= perAddress {
+		d.LocalAddr = &net.TCPAddr{IP: net.IPv4(127, 0, 1, byte(i/perAddress))}
+	}
+	return d
+}
+
+// knockAt connects client i and waits for the server's first answer. The connection stays open, for the caller to close.
+func knockAt(ctx context.Context, to target, i int) (k knock) {
+	begun := time.Now()
+	k.conn, k.err = dialer(to.address, i).DialContext(ctx, "tcp", to.address)
+	if k.err != nil {
+		return k
+	}
+	k.accepted = time.Since(begun)
+	stop := context.AfterFunc(ctx, func() { k.conn.SetDeadline(time.Now()) })
+	defer stop()
+	asked := time.Now()
+	if _, k.err = k.conn.Write(to.startup); k.err != nil {
+		return k
+	}
+	var head [5]byte // kind and length of a message
+	if _, k.err = io.ReadFull(k.conn, head[:]); k.err != nil {
+		return k
+	}
+	k.answered = time.Since(asked)
+	switch head[0] {
+	case 'R': // a request for authentication, or that none is needed
+	case 'E':
+		k.refused = true
+	default:
+		k.err = fmt.Errorf("%s answered a startup message with message %q of %d bytes, which no PostgreSQL does", to.address, head[0], binary.BigEndian.Uint32(head[1:]))
+	}
+	return k
+}
+
+// storm has clients connect when they hear the signal, each after its jitter, and returns when all have an answer.
+func storm(ctx context.Context, clients int, targets []target, g *signal, jitter func() time.Duration, m *meter) ([]knock, error) {
+	g.again()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	knocks := make([]knock, clients)
+	heard, answered := make([]time.Time, clients), make([]time.Time, clients)
+	var all, ready sync.WaitGroup
+	ready.Add(clients)
+	for i := range knocks {
+		all.Go(func() {
+			ready.Done()
+			if knocks[i].err = g.hear(ctx, i); knocks[i].err != nil {
+				return
+			}
+			heard[i] = time.Now()
+			if wait := jitter(); wait > 0 && !pause(ctx, wait) {
+				knocks[i].err = ctx.Err()
+				return
+			}
+			knocks[i] = knockAt(ctx, targets[i%len(targets)], i)
+			answered[i] = time.Now()
+			if k := &knocks[i]; k.err == nil && !k.refused {
+				m.did(1, k.answered)
+			}
+		})
+	}
+	ready.Wait()
+	sent, err := g.send(ctx)
+	if err != nil {
+		cancel() // they would wait for it
+	}
+	all.Wait()
+	if err != nil {
+		return nil, fmt.Errorf("publish the signal: %w", err)
+	}
+	for i := range knocks {
+		knocks[i].heard, knocks[i].since = heard[i].Sub(sent), answered[i].Sub(sent)
+	}
+	return knocks, hangUp(knocks)
+}
+
+// hangUp closes the connections, and tells how many clients had no answer.
+func hangUp(knocks []knock) error {
+	var errs []error
+	failed := 0
+	for i := range knocks {
+		if knocks[i].conn != nil {
+			knocks[i].conn.Close()
+			knocks[i].conn = nil
+		}
+		if err := knocks[i].err; err != nil {
+			if failed++; failed <= 2 {
+				errs = append(errs, err)
+			}
+		}
+	}
+	if failed > 0 {
+		return fmt.Errorf("%d of %d clients got no answer: %w", failed, len(knocks), errors.Join(errs...))
+	}
+	return nil
+}
+
+// settle waits until the backends of an earlier storm are gone, and servers answer at once again.
+func settle(ctx context.Context, targets []target) error {
+	patient, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	for _, to := range targets {
+		for quick := 0; quick < 5; {
+			k := knockAt(patient, to, 0)
+			if k.conn != nil {
+				k.conn.Close()
+			}
+			if k.err == nil && !k.refused && k.answered < 50*time.Millisecond {
+				quick++
+				continue
+			}
+			quick = 0
+			if !pause(patient, 50*time.Millisecond) {
+				return fmt.Errorf("%s does not come to rest after a storm: %w", to.address, errors.Join(patient.Err(), k.err))
+			}
+		}
+	}
+	return nil
+}

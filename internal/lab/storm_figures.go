@@ -1,0 +1,117 @@
+package lab
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Names of figures that only storms have.
+const (
+	acceptedAfter  = "TCP accept, median"
+	lastAnswered   = "last client answered after"
+	postmasterMost = postmasterCPU + ", at most"
+)
+
+// sumStorm adds to the way's figures what only storms have.
+func (w *stormWay) sumStorm() *Way {
+	w.sum()
+	var accepted []time.Duration
+	var last, heard time.Duration
+	refused := 0
+	for _, k := range w.knocks {
+		if k.refused {
+			refused++
+			continue
+		}
+		accepted = append(accepted, k.accepted)
+		last = max(last, k.since)
+		heard = max(heard, k.heard)
+	}
+	slices.Sort(accepted)
+	middle := func(d []time.Duration) float64 {
+		if len(d) == 0 {
+			return 0
+		}
+		return round(float64(d[len(d)/2].Microseconds()) / 1000)
+	}
+	if cpu, ok := w.gauges[postmasterCPU]; ok && len(cpu) > 0 {
+		w.way.Figures = append(w.way.Figures, Figure{postmasterMost, slices.Max(cpu), "% of a core"})
+	}
+	w.way.Figures = append(w.way.Figures,
+		Figure{acceptedAfter, middle(accepted), "ms"},
+		Figure{lastAnswered, round(last.Seconds()), "s"},
+		Figure{"signal heard by the last client after", round(float64(heard.Microseconds()) / 1000), "ms"},
+		Figure{"refused", float64(refused), "connections"},
+	)
+	return w.way
+}
+
+func chartStorm(r *run, ways []*stormWay) {
+	served := Chart{Title: "Clients answered since the signal", Kind: Lines, X: Axis{Label: "seconds since the signal"}, Y: Axis{Label: "clients, of each round"}}
+	waited := Chart{Title: "From startup message to request for authentication", Kind: Lines,
+		X: Axis{Label: "percent of the clients"}, Y: Axis{Label: "at most so many ms", Log: true}}
+	var tracks []*track
+	for _, w := range ways {
+		tracks = append(tracks, w.track)
+		var since, took []float64
+		for _, k := range w.knocks {
+			if !k.refused {
+				since, took = append(since, k.since.Seconds()), append(took, float64(k.answered.Microseconds())/1000)
+			}
+		}
+		slices.Sort(since)
+		slices.Sort(took)
+		a, b := Line{Name: w.way.Name, Kind: w.way.Kind}, Line{Name: w.way.Name, Kind: w.way.Kind}
+		const points = 100
+		for i := 1; i <= points && len(since) > 0; i++ {
+			at := max(i*len(since)/points, 1)
+			a.X, a.Y = append(a.X, round(since[at-1])), append(a.Y, round(float64(at)/float64(r.Storm.Rounds)))
+			b.X, b.Y = append(b.X, float64(i)), append(b.Y, round(took[at-1]))
+		}
+		served.Lines, waited.Lines = append(served.Lines, a), append(waited.Lines, b)
+	}
+	r.chart(served)
+	r.chart(waited)
+	r.chartGauge(tracks, postmasterCPU, Chart{Title: "CPU of the postmaster over time", Note: "one core is 100; all rounds, one after the " +
+		"other", Y: Axis{Label: "percent of a core"}})
+	if lines := tracks[0].waits.lines(tracks[0].at); len(lines) > 0 {
+		r.chart(Chart{Title: "What pg_stat_activity shows meanwhile: " + tracks[0].way.Name, Note: "as good as nothing: who waits for the " +
+			"postmaster is not yet a session",
+			Kind: Stack, Lines: lines, X: Axis{Label: "seconds"}, Y: Axis{Label: "sessions, stacked"}})
+	}
+}
+
+func stormVerdict(r *Result, size StormSize) Verdict {
+	lone, once := r.Way("one after the other"), r.Way("at once")
+	if lone.Latency == nil || once.Latency == nil {
+		return Verdict{Text: "Shows nothing: no client was answered."}
+	}
+	accept, _ := once.Figure(acceptedAfter)
+	last, _ := once.Figure(lastAnswered)
+	times := ratio(once.Latency.P50, lone.Latency.P50)
+	what := fmt.Sprintf("of %d clients that connect at once, half wait %s ms and longer for the first answer to their startup message, and the "+
+		"last is answered after %s s, though TCP accepts half of them within %s ms. A lone client waits %s ms, %s times less. %s connections a second were served",
+		size.Clients, Number(once.Latency.P50), Number(last), Number(accept), Number(lone.Latency.P50), Number(times),
+		Number(ratio(float64(size.Clients), last)))
+	if cpu, ok := once.Figure(postmasterMost); ok {
+		what += fmt.Sprintf(", for which the postmaster itself took at most %s%% of a core", Number(cpu))
+	}
+	var cures []string
+	with, without := r.Way("at once, beside parallel queries"), r.Way("at once, beside the same queries without workers")
+	if with != nil && without != nil && with.Latency != nil && without.Latency != nil {
+		cures = append(cures, fmt.Sprintf("Beside parallel queries half wait %s ms and longer, beside the same queries without workers %s ms.",
+			Number(with.Latency.P50), Number(without.Latency.P50)))
+	}
+	for _, w := range r.Ways {
+		if w.Kind == Cure && w.Latency != nil {
+			last, _ := w.Figure(lastAnswered)
+			cures = append(cures, fmt.Sprintf("%s: half wait %s ms and longer, and the last is answered after %s s.",
+				capital(w.Name), Number(w.Latency.P50), Number(last)))
+		}
+	}
+	return verdict(times, what, cures)
+}
+
+func capital(s string) string { return strings.ToUpper(s[:1]) + s[1:] }

@@ -1,0 +1,69 @@
+package lab
+
+import (
+	"context"
+	"fmt"
+	"time"
+)
+
+// signal starts all clients of a storm in the same instant. It is published to them through a hub, to which each of them
+// has a connection of its own; where there is no hub, it is given within this process.
+type signal struct {
+	site *site
+	ears *crew         // nil: no hub
+	gong chan struct{} // of the next storm, closed to start it
+}
+
+const signalChannel = "weir_lab_storm"
+
+// newSignal subscribes n clients at the hub, which may be nil.
+func newSignal(ctx context.Context, s *site, h *hub, n int) (*signal, error) {
+	g := &signal{site: s, gong: make(chan struct{})}
+	if h == nil {
+		return g, nil
+	}
+	ears, err := openCrew(ctx, h.url, n, nil)
+	if err != nil {
+		return nil, fmt.Errorf("subscribe to the hub: %w", err)
+	}
+	g.ears = ears
+	if err := ears.exec(ctx, `LISTEN `+signalChannel); err != nil {
+		ears.close()
+		return nil, fmt.Errorf("subscribe to the hub: %w", err)
+	}
+	return g, nil
+}
+
+// hear waits for the signal, as client i.
+func (g *signal) hear(ctx context.Context, i int) error {
+	if g.ears != nil {
+		_, err := g.ears.conns[i].WaitForNotification(ctx)
+		return err
+	}
+	select {
+	case <-g.gong:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// send gives the signal, and returns when it was given. All clients wait for it.
+func (g *signal) send(ctx context.Context) (at time.Time, err error) {
+	at = time.Now()
+	if g.ears == nil {
+		close(g.gong)
+		return at, nil
+	}
+	_, err = g.site.guard.Exec(ctx, `SELECT weir.publish($1, 'go')`, signalChannel)
+	return at, err
+}
+
+// again makes the signal ready for the next storm.
+func (g *signal) again() { g.gong = make(chan struct{}) }
+
+func (g *signal) close() {
+	if g.ears != nil {
+		g.ears.close()
+	}
+}

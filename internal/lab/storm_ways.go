@@ -1,0 +1,158 @@
+package lab
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// stormWay is one way for many clients to connect.
+type stormWay struct {
+	*track
+	targets []target // that the clients are spread over
+	jitter  time.Duration
+	queries *crew // that run meanwhile; nil: none
+	knocks  []knock
+}
+
+// stormWays prepares servers and sessions for the ways that can be measured here.
+func stormWays(ctx context.Context, r *run, h *hub) (ways []*stormWay, closeAll func(), err error) {
+	var closes []func()
+	closeAll = func() {
+		for _, f := range closes {
+			f()
+		}
+	}
+	size := r.Storm
+	home, err := targetOf(r.site.url)
+	if err != nil {
+		return nil, closeAll, err
+	}
+	add := func(kind Kind, name, what string, targets ...target) *stormWay {
+		w := &stormWay{targets: targets, track: newTrack(&Way{Name: name, Kind: kind, What: what, Unit: "connections"}, 10*time.Second)}
+		w.latencyOf = "from startup message to request for authentication"
+		ways = append(ways, w)
+		return w
+	}
+	add(Collapse, "at once", "all clients connect in the same instant", home)
+	for _, parallel := range []int{2, 0} {
+		queries, err := openCrew(ctx, r.site.url, size.Queries, map[string]string{
+			"parallel_setup_cost": "0", "parallel_tuple_cost": "0", "min_parallel_table_scan_size": "0", "max_parallel_workers_per_gather": strconv.Itoa(parallel),
+		})
+		if err != nil {
+			return nil, closeAll, err
+		}
+		closes = append(closes, queries.close)
+		name, what, kind := "at once, beside parallel queries", "the same, while some sessions run small queries, each with two parallel "+
+			"workers, which the postmaster must start and reap too", Collapse
+		if parallel == 0 {
+			name, what, kind = "at once, beside the same queries without workers", "the same queries without parallel workers, to tell what the "+
+				"workers cost from what the queries do", Baseline
+		}
+		w := add(kind, name, what, home)
+		w.queries = queries
+		w.way.Settings = []Setting{{"max_parallel_workers_per_gather", strconv.Itoa(parallel)}, {"parallel_setup_cost", "0"}, {"min_parallel_table_scan_size", "0"}}
+	}
+	add(Cure, "with jitter", fmt.Sprintf("each client waits for a random time of up to %s first", size.Jitter), home).jitter = size.Jitter
+	targets := []target{home}
+	if r.site.server == nil {
+		r.note("Two and three servers side by side were not measured: that takes private ones, and a database was given.")
+	} else {
+		n := needs{connections: size.Clients + 20, parameters: stormParameters}
+		for range 2 {
+			more := &site{}
+			closes = append(closes, func() { _ = more.close() })
+			if err := more.start(ctx, r.Major, n, r.say); err != nil {
+				return nil, closeAll, err
+			}
+			next, err := targetOf(more.url)
+			if err != nil {
+				return nil, closeAll, err
+			}
+			targets = append(targets, next)
+			add(Cure, fmt.Sprintf("over %d servers", len(targets)), fmt.Sprintf("the clients are spread over %d servers on this machine: a "+
+				"postmaster each", len(targets)), slices.Clone(targets)...)
+		}
+	}
+	huge, err := hugeSite(ctx, r, size)
+	if err != nil {
+		return nil, closeAll, err
+	}
+	if huge != nil {
+		closes = append(closes, func() { _ = huge.close() })
+		target, err := targetOf(huge.url)
+		if err != nil {
+			return nil, closeAll, err
+		}
+		w := add(Cure, "at once, huge pages", "all at once on a server whose shared memory lies in huge pages, so that a fork has less to copy", target)
+		w.way.Settings = []Setting{{"huge_pages", "on"}}
+	}
+	if h != nil {
+		to, err := targetOf(h.url)
+		if err != nil {
+			return nil, closeAll, err
+		}
+		add(Cure, "to the hub", "all clients connect to a hub in the same instant, not to PostgreSQL", to)
+	}
+	return ways, closeAll, nil
+}
+
+// hugeSite starts a server on huge pages, or says why there is none.
+func hugeSite(ctx context.Context, r *run, size StormSize) (*site, error) {
+	free, ok := meminfo("HugePages_Free")
+	switch {
+	case !ok:
+		r.note("Huge pages were not measured: this system does not tell whether it has them.")
+		return nil, nil
+	case free == 0:
+		r.note("Huge pages were not measured: this machine has none reserved (vm.nr_hugepages).")
+		return nil, nil
+	}
+	huge := &site{}
+	parameters := map[string]string{"authentication_timeout": "600s", "huge_pages": "on"}
+	if err := huge.start(ctx, r.Major, needs{connections: size.Clients + 20, parameters: parameters}, r.say); err != nil {
+		if ctx.Err() != nil {
+			return nil, err
+		}
+		r.note("Huge pages were not measured: the %d free ones are not enough for a server (%v).", free, err)
+		return nil, huge.close()
+	}
+	return huge, nil
+}
+
+// blow is one storm. It returns when every client has its answer.
+func (w *stormWay) blow(ctx, until context.Context, clients int, signal *signal, m *meter) error {
+	stop := func() error { return nil }
+	if w.queries != nil {
+		querying, cancel := context.WithCancel(until)
+		ended := make(chan error, 1)
+		go func() { // ends with querying; waited for by stop
+			ended <- w.queries.work(ctx, querying, newMeter(), repeatQuery)
+		}()
+		stop = func() error {
+			cancel()
+			return <-ended
+		}
+	}
+	jitter := noJitter
+	if w.jitter > 0 {
+		jitter = func() time.Duration { return time.Duration(rand.Int64N(int64(w.jitter))) }
+	}
+	knocks, err := storm(until, clients, w.targets, signal, jitter, m)
+	w.knocks = append(w.knocks, knocks...)
+	if ended := stop(); err == nil {
+		err = ended
+	}
+	return err
+}
+
+// repeatQuery is one small query of a session that runs them all the while.
+func repeatQuery(ctx context.Context, conn *pgx.Conn, _ int) error {
+	_, err := conn.Exec(ctx, countSmall)
+	return err
+}

@@ -1,0 +1,253 @@
+package lab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// TreeSize is the size of scenario tree.
+type TreeSize struct {
+	Workers  int // default 32
+	Parents  int // that the workers share; default 4
+	Children int // of one item; one in ten is new; default 20
+}
+
+var treeScenario = &scenario{
+	title: "Foreign keys, one row per statement, and hot counters",
+	about: "A fleet of workers builds a tree. An item has children under one of a few shared parents, most of which other items have brought " +
+		"before. Each is upserted in a transaction of its own, " +
+		"with foreign keys to its parent, to its source and to the one job, and counted on the parent. Then one cure after the other is added, " +
+		"and after each it is asked what sessions wait for now.",
+	needs: func(c *Config) needs {
+		c.Tree = c.Tree.withDefaults()
+		return needs{connections: c.Tree.Workers + 10}
+	},
+	run:  runTree,
+	load: loadTree,
+}
+
+func (s TreeSize) withDefaults() TreeSize {
+	return TreeSize{orDefault(s.Workers, 32), orDefault(s.Parents, 4), orDefault(s.Children, 20)}
+}
+
+// cures of the tree. Each step has those of the steps before it.
+type cures struct {
+	noForeignKeys, remember, onePerItem, coalesce bool
+}
+
+var treeSteps = []struct {
+	name, what string
+	kind       Kind
+	cures      cures
+}{
+	{"as it was", "three foreign keys, one commit per child, counters on the parent", Collapse, cures{}},
+	{"no foreign keys", "the children's foreign keys to parent, source and job are dropped: who writes a child has just read all three", Cure, cures{noForeignKeys: true}},
+	{"+ keys remembered", "keys already written are remembered in memory, instead of trying each again with ON CONFLICT DO NOTHING", Cure, cures{noForeignKeys: true, remember: true}},
+	{"+ one transaction per item", "all new children of an item in one statement and one commit", Cure, cures{noForeignKeys: true, remember: true, onePerItem: true}},
+	{"+ deltas, coalesced", "what is to be added to a parent's counters is inserted as a row, and one session adds up such rows five times a " +
+		"second", Cure, cures{true, true, true, true}},
+}
+
+func runTree(ctx context.Context, r *run) error {
+	size := r.Tree
+	r.set("workers", size.Workers)
+	r.set("parents", size.Parents)
+	r.set("children of an item", size.Children)
+	r.set("duration of each step", r.Duration)
+	workers, err := openCrew(ctx, r.site.url, size.Workers, nil)
+	if err != nil {
+		return err
+	}
+	defer workers.close()
+	sampler, conn, err := r.watchers(ctx)
+	if err != nil {
+		return err
+	}
+	dead := deadTuples(conn, "weir_lab")
+	r.steps = len(treeSteps)
+	var tracks []*track
+	for _, step := range treeSteps {
+		t := newTrack(&Way{Name: step.name, Kind: step.kind, What: step.what, Unit: "items"}, r.Duration)
+		tree, err := plantTree(ctx, r.site, size, step.cures)
+		if err != nil {
+			return err
+		}
+		err = r.measure(ctx, t, r.Duration, sampler, []gauge{dead}, func(until context.Context, m *meter) error {
+			return tree.grow(ctx, until, workers, m)
+		})
+		if err != nil {
+			return err
+		}
+		if err := tree.check(ctx, r.site.guard); err != nil {
+			return fmt.Errorf("%s: %w", step.name, err)
+		}
+		w := t.sum()
+		multixacts, err := nextMultiXact(ctx, r.site.guard)
+		if err != nil {
+			return err
+		}
+		w.Figures = tree.figures(w, multixacts)
+		if y := t.gauges[dead.name]; len(y) > 0 {
+			w.Figures = append(w.Figures, Figure{"dead tuples at the end", y[len(y)-1], "rows"})
+		}
+		r.result.Ways = append(r.result.Ways, w)
+		tracks = append(tracks, t)
+	}
+	r.chartTracks(tracks, "Items")
+	r.chartGauge(tracks, dead.name, Chart{Title: "Dead tuples", Y: Axis{Label: "rows"}})
+	r.result.Verdict = treeVerdict(r.result)
+	return nil
+}
+
+func treeVerdict(r *Result) Verdict {
+	first, last := r.Ways[0], r.Ways[len(r.Ways)-1]
+	times := ratio(last.Rate, first.Rate)
+	what := fmt.Sprintf("as it was, the fleet works %s items a second, and %s with all cures: %s times more", Number(first.Rate), Number(last.Rate), Number(times))
+	var steps []string
+	for _, w := range r.Ways {
+		steps = append(steps, fmt.Sprintf("%s: %s items a second. Dominant then: %s.", capital(w.Name), Number(w.Rate), dominantWords(w)))
+	}
+	return verdict(times, what, steps)
+}
+
+// dominantWords names the dominant class of waits with its share, and its greatest event.
+func dominantWords(w *Way) string {
+	words := "no wait was seen"
+	for _, wait := range w.Waits {
+		if wait.Class == w.Dominant.Class {
+			words = fmt.Sprintf("%s, %.0f%% of the time (%s)", wait.Class, 100*w.Dominant.Share, wait.Event)
+			break
+		}
+	}
+	if idle := share(w, idleEvent); idle > 0.25 {
+		words += fmt.Sprintf(", beside %.0f%% in a transaction between two statements", 100*idle)
+	}
+	return words
+}
+
+func loadTree(ctx context.Context, s *site, c LoadConfig) error {
+	size := TreeSize{Workers: orDefault(c.Clients, 24)}.withDefaults()
+	tree, err := plantTree(ctx, s, size, cures{})
+	if err != nil {
+		return err
+	}
+	workers, err := openCrew(ctx, s.url, size.Workers, nil)
+	if err != nil {
+		return err
+	}
+	defer workers.close()
+	c.Ready()
+	return tree.grow(ctx, ctx, workers, newMeter())
+}
+
+// tree is what the fleet builds, and the process that the fleet is.
+type tree struct {
+	TreeSize
+	cures
+	site  *site
+	items atomic.Int64
+	known *keySet
+
+	calls, rows, commits, deadlocks atomic.Int64
+	multixacts                      int64 // that the server had made when the tree was planted
+}
+
+// figures of what was asked of the database for how much.
+func (t *tree) figures(w *Way, multixacts int64) []Figure {
+	per := func(n int64) float64 { return round(ratio(float64(n), float64(w.Done))) }
+	return []Figure{
+		{"statements for a row written", round(ratio(float64(t.calls.Load()), float64(t.rows.Load()))), "statements"},
+		{"commits for an item", per(t.commits.Load()), "commits"},
+		{"MultiXacts for an item", per(multixacts - t.multixacts), "MultiXacts"},
+		{"deadlocks", float64(t.deadlocks.Load()), "transactions"},
+	}
+}
+
+// item is one piece of work: its children lie under one parent.
+type item struct {
+	parent, source int
+	keys           []int64 // in order, so that two workers never wait for each other in a circle
+}
+
+// next makes the next item. A tenth of its children are its own; the others belong to items that went before it under the same parent,
+// so that each child is met ten times. None of them is in work right now: workers shall not wait for each other's new keys.
+func (t *tree) next(random func(n int64) int64) item {
+	n := t.items.Add(1) - 1
+	fresh := int64(max(t.Children/10, 1))
+	place := n/int64(t.Parents) + span // among the items of the parent
+	it := item{parent: int(n%int64(t.Parents)) + 1, source: int(random(sources)) + 1}
+	seen := make(map[int64]bool, t.Children)
+	for i := range int64(t.Children) {
+		if i < fresh {
+			seen[place*fresh+i] = true
+		} else {
+			seen[(place-span+random(span-recent))*fresh+random(fresh)] = true
+		}
+	}
+	for key := range seen {
+		it.keys = append(it.keys, key)
+	}
+	return it
+}
+
+// An item mentions children of the `span` items before it, but for the most recent.
+const span, recent = 200, 100
+
+// grow has every worker take items until the time is over.
+func (t *tree) grow(ctx, until context.Context, workers *crew, m *meter) error {
+	folded := make(chan error, 1)
+	folding, stop := context.WithCancel(ctx) // not until: the last items leave deltas too
+	defer stop()
+	if t.coalesce {
+		go func() { folded <- t.fold(ctx, folding) }() // ends with folding; waited for below
+	} else {
+		folded <- nil
+	}
+	err := workers.work(ctx, until, m, func(ctx context.Context, conn *pgx.Conn, i int) error {
+		return t.work(ctx, conn)
+	})
+	stop()
+	return errors.Join(err, <-folded)
+}
+
+// check makes sure that the cures did what the collapse does: every child is counted.
+func (t *tree) check(ctx context.Context, conn *pgx.Conn) error {
+	var children, counted int64
+	err := conn.QueryRow(ctx, `SELECT (SELECT count(*) FROM weir_lab.child), (SELECT sum(children_total)::bigint FROM weir_lab.parent)`).Scan(&children, &counted)
+	if err != nil {
+		return err
+	}
+	if children != counted {
+		return fmt.Errorf("the parents count %d children, and there are %d", counted, children)
+	}
+	return nil
+}
+
+// nextMultiXact is the number that the server gives to the next MultiXact.
+func nextMultiXact(ctx context.Context, conn *pgx.Conn) (next int64, err error) {
+	err = conn.QueryRow(ctx, `SELECT mxid_age('1') + 1`).Scan(&next)
+	return next, err
+}
+
+// deadTuples reads how many rows of a schema's tables are dead, as the statistics have it: sessions report about once a
+// second.
+func deadTuples(conn *pgx.Conn, schema string) gauge {
+	return gauge{"dead tuples", func(ctx context.Context) (dead float64, err error) {
+		err = conn.QueryRow(ctx, `SELECT coalesce(sum(n_dead_tup), 0)::float8 FROM pg_stat_all_tables WHERE schemaname = $1`, schema).Scan(&dead)
+		return dead, err
+	}}
+}
+
+// isDeadlock tells whether the server ended a transaction to break a circle.
+func isDeadlock(err error) bool {
+	var refused *pgconn.PgError
+	return errors.As(err, &refused) && refused.Code == "40P01"
+}
+
+const foldEvery = 200 * time.Millisecond

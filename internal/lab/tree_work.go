@@ -1,0 +1,193 @@
+package lab
+
+import (
+	"context"
+	"math/rand/v2"
+	"slices"
+	"sync"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// sources are rows that every child refers to one of.
+const sources = 20
+
+const (
+	makeTree = `
+		DROP TABLE IF EXISTS weir_lab.child, weir_lab.delta, weir_lab.parent, weir_lab.source, weir_lab.job;
+		CREATE TABLE weir_lab.job (id int PRIMARY KEY);
+		CREATE TABLE weir_lab.source (id int PRIMARY KEY);
+		CREATE TABLE weir_lab.parent (id int PRIMARY KEY, children_total bigint NOT NULL DEFAULT 0, children_processed bigint NOT NULL DEFAULT 0);
+		CREATE TABLE weir_lab.child (parent int NOT NULL, key bigint NOT NULL, source int NOT NULL, job int NOT NULL, PRIMARY KEY (parent, key));
+		CREATE TABLE weir_lab.delta (parent int NOT NULL, total bigint NOT NULL, processed bigint NOT NULL);
+		INSERT INTO weir_lab.job VALUES (1);`
+	makeForeignKeys = `
+		ALTER TABLE weir_lab.child ADD FOREIGN KEY (parent) REFERENCES weir_lab.parent, ADD FOREIGN KEY (source) REFERENCES weir_lab.source,
+			ADD FOREIGN KEY (job) REFERENCES weir_lab.job`
+
+	insertChild   = `INSERT INTO weir_lab.child (parent, key, source, job) VALUES ($1, $2, $3, 1) ON CONFLICT DO NOTHING`
+	insertAll     = `INSERT INTO weir_lab.child (parent, key, source, job) SELECT $1, unnest($2::bigint[]), $3, 1 ON CONFLICT DO NOTHING`
+	countChildren = `UPDATE weir_lab.parent SET children_total = children_total + $2, children_processed = children_processed + $3 WHERE id = $1`
+	insertDelta   = `INSERT INTO weir_lab.delta (parent, total, processed) VALUES ($1, $2, $3)`
+	foldDeltas    = `
+		WITH gone AS (DELETE FROM weir_lab.delta RETURNING *), sums AS (SELECT parent, sum(total) AS total, sum(processed) AS processed FROM gone GROUP BY parent)
+		UPDATE weir_lab.parent p SET children_total = children_total + s.total, children_processed = children_processed + s.processed FROM sums s WHERE p.id = s.parent`
+)
+
+// plantTree makes the tables anew.
+func plantTree(ctx context.Context, s *site, size TreeSize, c cures) (*tree, error) {
+	if _, err := s.guard.Exec(ctx, makeTree); err != nil {
+		return nil, err
+	}
+	for table, rows := range map[string]int{"source": sources, "parent": size.Parents} {
+		if _, err := s.guard.Exec(ctx, `INSERT INTO weir_lab.`+table+` (id) SELECT generate_series(1, $1::int)`, rows); err != nil {
+			return nil, err
+		}
+	}
+	if !c.noForeignKeys {
+		if _, err := s.guard.Exec(ctx, makeForeignKeys); err != nil {
+			return nil, err
+		}
+	}
+	multixacts, err := nextMultiXact(ctx, s.guard)
+	if err != nil {
+		return nil, err
+	}
+	return &tree{TreeSize: size, cures: c, site: s, known: newKeySet(), multixacts: multixacts}, nil
+}
+
+// work works one item.
+func (t *tree) work(ctx context.Context, conn *pgx.Conn) error {
+	it := t.next(rand.Int64N)
+	slices.Sort(it.keys)
+	if t.remember {
+		it.keys = slices.DeleteFunc(it.keys, func(key int64) bool { return t.known.has(it.parent, key) })
+	}
+	if t.onePerItem {
+		if err := t.workWhole(ctx, conn, it); err != nil {
+			return err
+		}
+		t.known.add(it.parent, it.keys...)
+		return nil
+	}
+	for _, key := range it.keys {
+		if err := t.addChild(ctx, conn, it, key); err != nil {
+			return err
+		}
+		if t.remember {
+			t.known.add(it.parent, key)
+		}
+	}
+	return t.commit(ctx, conn, func(b *pgx.Batch) { b.Queue(countChildren, it.parent, 0, 1) })
+}
+
+// addChild upserts one child in a transaction of its own, as a program does that looks at what the first statement did.
+func (t *tree) addChild(ctx context.Context, conn *pgx.Conn, it item, key int64) error {
+	return t.twoSteps(ctx, conn, insertChild, []any{it.parent, key, it.source}, func(added int64, b *pgx.Batch) {
+		if added > 0 {
+			b.Queue(countChildren, it.parent, added, 0)
+		}
+	})
+}
+
+// workWhole upserts all children of an item in one transaction.
+func (t *tree) workWhole(ctx context.Context, conn *pgx.Conn, it item) error {
+	count := countChildren
+	if t.coalesce {
+		count = insertDelta
+	}
+	if len(it.keys) == 0 {
+		return t.commit(ctx, conn, func(b *pgx.Batch) { b.Queue(count, it.parent, 0, 1) })
+	}
+	return t.twoSteps(ctx, conn, insertAll, []any{it.parent, it.keys, it.source}, func(added int64, b *pgx.Batch) {
+		b.Queue(count, it.parent, added, 1)
+	})
+}
+
+// twoSteps inserts, then does what depends on how many rows were new, in one transaction.
+func (t *tree) twoSteps(ctx context.Context, conn *pgx.Conn, insert string, args []any, then func(added int64, b *pgx.Batch)) error {
+	return t.retry(ctx, conn, func() error {
+		t.calls.Add(1)
+		first := &pgx.Batch{}
+		first.Queue(`BEGIN`)
+		var added int64
+		first.Queue(insert, args...).Exec(func(tag pgconn.CommandTag) error {
+			added = tag.RowsAffected()
+			return nil
+		})
+		if err := conn.SendBatch(ctx, first).Close(); err != nil {
+			return err
+		}
+		second := &pgx.Batch{}
+		then(added, second)
+		second.Queue(`COMMIT`)
+		if err := conn.SendBatch(ctx, second).Close(); err != nil {
+			return err
+		}
+		t.rows.Add(added)
+		return nil
+	})
+}
+
+// commit runs statements in a transaction of their own.
+func (t *tree) commit(ctx context.Context, conn *pgx.Conn, add func(b *pgx.Batch)) error {
+	return t.retry(ctx, conn, func() error { return transaction(ctx, conn, add) })
+}
+
+// retry runs a transaction, and runs it again where the server ended it to break a circle of waits.
+func (t *tree) retry(ctx context.Context, conn *pgx.Conn, run func() error) error {
+	for {
+		err := run()
+		if err == nil {
+			t.commits.Add(1)
+			return nil
+		}
+		if !isDeadlock(err) {
+			return err
+		}
+		t.deadlocks.Add(1)
+		if _, err := conn.Exec(ctx, `ROLLBACK`); err != nil {
+			return err
+		}
+	}
+}
+
+// fold adds up the deltas from time to time, and once more at the end.
+func (t *tree) fold(ctx, until context.Context) error {
+	conn, err := connect(ctx, t.site.url, appName, nil)
+	if err != nil {
+		return err
+	}
+	defer closeConn(conn)
+	for pause(until, foldEvery) {
+		if _, err := conn.Exec(ctx, foldDeltas); err != nil {
+			return err
+		}
+	}
+	_, err = conn.Exec(ctx, foldDeltas)
+	return err
+}
+
+// keySet remembers which children are written. It is used by all workers of the process.
+type keySet struct {
+	mu   sync.RWMutex
+	keys map[[2]int64]struct{}
+}
+
+func newKeySet() *keySet { return &keySet{keys: map[[2]int64]struct{}{}} }
+
+func (s *keySet) has(parent int, key int64) bool {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	_, ok := s.keys[[2]int64{int64(parent), key}]
+	return ok
+}
+
+func (s *keySet) add(parent int, keys ...int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, key := range keys {
+		s.keys[[2]int64{int64(parent), key}] = struct{}{}
+	}
+}

@@ -1,0 +1,69 @@
+package pgtest
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/weir-pg/weir/internal/embedded"
+)
+
+// Standby returns a streaming standby, of the test's own, of a server that [Server] or Standby returned. The parameters are as
+// [embedded.Server.Standby] says. It is stopped and removed at the end of the test, before the server that it follows; when the test
+// failed, the end of its log is shown. Pool(t, standby.URL(name)) is a pool of a database on it.
+func Standby(t testing.TB, of *embedded.Server, parameters map[string]string) *embedded.Server {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), bound)
+	defer cancel()
+	dir, err := os.MkdirTemp("", "weir-pgtest-*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(dir, 0o711); err != nil { // as launch says
+		t.Fatal(err)
+	}
+	s, err := of.Standby(ctx, embedded.Config{Dir: dir, Fast: true, Parameters: parameters})
+	if err != nil {
+		t.Fatal(errors.Join(err, os.RemoveAll(dir)))
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("the end of the standby's log:\n%s", tail(filepath.Join(dir, "postgres.log"), 4096))
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), bound)
+		defer cancel()
+		if err := errors.Join(s.Stop(ctx), embedded.Remove(ctx, dir)); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+// Replayed returns when the standby shows everything that the primary has committed, other than asynchronously.
+func Replayed(t testing.TB, primary, standby *embedded.Server) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), bound)
+	defer cancel()
+	var written string
+	if err := Pool(t, primary.URL("postgres")).QueryRow(ctx, "SELECT pg_catalog.pg_current_wal_flush_lsn()::text").Scan(&written); err != nil {
+		t.Fatal(err)
+	}
+	pool := Pool(t, standby.URL("postgres"))
+	for {
+		var there bool
+		if err := pool.QueryRow(ctx, "SELECT pg_catalog.pg_last_wal_replay_lsn() >= $1::text::pg_lsn", written).Scan(&there); err != nil {
+			t.Fatal(err)
+		}
+		if there {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			t.Fatalf("the standby did not replay up to %s in %v", written, bound)
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+}

@@ -1,0 +1,269 @@
+package pgwire
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgproto3"
+
+	"github.com/weir-pg/weir/internal/hub"
+)
+
+// conn is one client's connection. One goroutine, serve's, reads and answers; the hub's write notifications in between, through
+// Deliver. It is small: there are very many, and most do nothing most of the time.
+type conn struct {
+	server   *Server
+	raw      net.Conn
+	net      net.Conn // raw, with TLS if there is any
+	in       reader
+	pid      uint32
+	user     string
+	database string
+	settings settings
+	told     settings // as the client was last told
+
+	tx            transaction
+	prepared      map[string]*prepared
+	preparedBytes int
+	portals       map[string]*portal
+	skipping      bool // up to Sync
+	subscriber    *hub.Subscriber
+
+	answer []byte // messages that have not been written yet; nil between queries
+
+	closing atomic.Bool // it is being ended: nothing but the reason is written any more
+
+	out      sync.Mutex // guards what follows, and writing
+	listens  map[string]struct{}
+	holding  bool // a query is being answered, or a transaction is open: notifications wait
+	held     []byte
+	broken   bool // a message may have been written in part
+	deadline time.Time
+}
+
+var errEnding = errors.New("the connection is being ended")
+
+// write writes whole messages. The caller holds out.
+func (c *conn) write(b []byte) error {
+	if c.broken || c.closing.Load() {
+		return errEnding
+	}
+	// A deadline costs a little to set: one that is far off will do.
+	now := time.Now()
+	if wait := c.server.config.WriteTimeout; c.deadline.Sub(now) < wait/2 {
+		c.deadline = now.Add(wait)
+		if err := c.net.SetWriteDeadline(c.deadline); err != nil {
+			return err
+		}
+		if c.closing.Load() { // cutOff's deadline may just have been overwritten
+			return errEnding
+		}
+	}
+	_, err := c.net.Write(b)
+	if err != nil {
+		c.broken = true
+	}
+	return err
+}
+
+var answers = sync.Pool{New: func() any { b := make([]byte, 0, 1024); return &b }}
+
+const largeAnswer = 64 << 10 // is written before it is complete, and its buffer is not kept
+
+// buffer returns what there is of the answer, for more to be appended.
+func (c *conn) buffer() []byte {
+	if c.answer == nil {
+		c.answer = (*answers.Get().(*[]byte))[:0]
+	}
+	return c.answer
+}
+
+// send adds a message to the answer.
+func (c *conn) send(m pgproto3.BackendMessage) {
+	b, err := m.Encode(c.buffer())
+	if err != nil { // past a gigabyte
+		return
+	}
+	if c.answer = b; len(b) > largeAnswer {
+		c.flush()
+	}
+}
+
+// flush writes the answer so far.
+func (c *conn) flush() {
+	c.out.Lock()
+	defer c.out.Unlock()
+	c.flushLocked()
+}
+
+// flushLocked does it for a caller that holds out. That it can't be written shows when the next message is read.
+func (c *conn) flushLocked() {
+	if len(c.answer) > 0 {
+		if err := c.write(c.answer); err != nil && !c.closing.Load() {
+			c.raw.Close()
+		}
+	}
+	if b := c.answer; cap(b) > 0 && cap(b) <= largeAnswer {
+		answers.Put(&b)
+	}
+	c.answer = nil
+}
+
+// ready ends the answer to a query, and lets notifications through again if no transaction is open.
+func (c *conn) ready() {
+	if c.told.version != c.settings.version {
+		c.tell(false)
+	}
+	answer := c.buffer()
+	c.out.Lock()
+	release := c.holding && c.tx.status == idle
+	if release {
+		answer = append(answer, c.held...)
+		c.holding, c.held = false, nil
+	}
+	c.answer = append(answer, 'Z', 0, 0, 0, 5, c.tx.status)
+	c.flushLocked()
+	c.out.Unlock()
+	if release && c.subscriber != nil {
+		c.subscriber.Continue()
+	}
+}
+
+// tell sends the settings that the client wants to know of: all, or those that have changed.
+func (c *conn) tell(all bool) {
+	for _, name := range reported {
+		now, err := c.settingIn(&c.settings, name)
+		if err != nil {
+			continue
+		}
+		if was, _ := c.settingIn(&c.told, name); all || now != was {
+			c.send(&pgproto3.ParameterStatus{Name: name, Value: now})
+		}
+	}
+	c.told = c.settings
+}
+
+// fail answers with an error, which ends the transaction or makes it a failed one.
+func (c *conn) fail(err error) {
+	c.abort()
+	c.send(asError(err).response("ERROR"))
+}
+
+func (c *conn) warn(code, message string) {
+	c.send(&pgproto3.NoticeResponse{Severity: "WARNING", SeverityUnlocalized: "WARNING", Code: code, Message: message})
+}
+
+// cutOff ends the connection, and tells the client why if there is a reason and the client takes it without delay. It makes a write
+// that blocks return. It may be called from anywhere, and more than once.
+func (c *conn) cutOff(reason *Error) {
+	if !c.closing.CompareAndSwap(false, true) {
+		return
+	}
+	_ = c.raw.SetWriteDeadline(time.Now().Add(lastWords))
+	c.out.Lock()
+	if reason != nil && !c.broken {
+		if b, err := reason.response("FATAL").Encode(nil); err == nil {
+			_ = c.raw.SetWriteDeadline(time.Now().Add(lastWords))
+			_, err = c.net.Write(b)
+			c.broken = err != nil
+		}
+	}
+	if tcp, ok := c.raw.(*net.TCPConn); ok && c.broken {
+		_ = tcp.SetLinger(0) // what the client has not taken, the kernel need not keep for it
+	}
+	c.broken = true
+	c.out.Unlock()
+	c.net.Close()
+}
+
+func (c *conn) remote() string { return c.raw.RemoteAddr().String() }
+
+// serve is the connection's goroutine.
+func (c *conn) serve(ctx context.Context) {
+	defer c.raw.Close()
+	if err := c.startup(ctx); err != nil {
+		c.leave(err)
+		return
+	}
+	for {
+		kind, body, err := c.in.message(c.server.mostMessage)
+		if err == nil {
+			err = c.handle(ctx, kind, body)
+		}
+		if err != nil {
+			c.leave(err)
+			return
+		}
+	}
+}
+
+// leave ends the connection because of an error, which may be that the client has gone.
+func (c *conn) leave(err error) {
+	if c.subscriber != nil {
+		c.subscriber.Leave()
+	}
+	var told *Error
+	switch {
+	case errors.As(err, &told):
+		c.cutOff(told)
+	case errors.Is(err, os.ErrDeadlineExceeded) && c.server.stopping.Load():
+		c.cutOff(errStopping)
+	default:
+		c.cutOff(nil)
+	}
+}
+
+// handle answers a message. An error ends the connection.
+func (c *conn) handle(ctx context.Context, kind byte, body []byte) error {
+	var m pgproto3.FrontendMessage
+	switch kind {
+	case 'Q':
+		m = &pgproto3.Query{}
+	case 'P':
+		m = &pgproto3.Parse{}
+	case 'B':
+		m = &pgproto3.Bind{}
+	case 'D':
+		m = &pgproto3.Describe{}
+	case 'E':
+		m = &pgproto3.Execute{}
+	case 'C':
+		m = &pgproto3.Close{}
+	case 'H':
+		m = &pgproto3.Flush{}
+	case 'S':
+		m = &pgproto3.Sync{}
+	case 'F':
+		if !c.skipping {
+			c.fail(errorf(unsupported, "function calls are not supported here").hint("Use SELECT pg_notify(...)."))
+			c.ready()
+		}
+		return nil
+	case 'd', 'c', 'f': // of a COPY that has failed: PostgreSQL passes over them too
+		return nil
+	case 'X':
+		return io.EOF
+	default:
+		return errorf(protocolViolation, "invalid frontend message type %d", kind)
+	}
+	if err := m.Decode(body); err != nil {
+		return errorf(protocolViolation, "invalid message format: %v", err)
+	}
+	if !c.holding { // only this goroutine writes it
+		c.hold()
+	}
+	if q, ok := m.(*pgproto3.Query); ok {
+		if !c.skipping {
+			c.query(ctx, q.String)
+		}
+		return nil
+	}
+	c.extended(ctx, m)
+	return nil
+}

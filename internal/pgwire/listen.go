@@ -1,0 +1,196 @@
+package pgwire
+
+import (
+	"context"
+	"errors"
+	"sync"
+
+	"github.com/jackc/pgx/v5/pgproto3"
+
+	"github.com/weir-pg/weir/internal/hub"
+)
+
+// listen subscribes to channels.
+func (c *conn) listen(ctx context.Context, channels []string) error {
+	if len(channels) == 0 {
+		return nil
+	}
+	if most := c.server.config.MaxChannels; len(c.listens)+len(channels) > most {
+		return errorf(overLimit, "too many channels: a connection may listen on at most %d here", most)
+	}
+	if c.subscriber == nil {
+		s, err := c.server.config.Hub.Join(c, hub.Options{MaxBytes: c.server.config.MaxBytes})
+		if err != nil {
+			return c.hubError(err)
+		}
+		s.Pause() // until ready
+		c.subscriber = s
+	}
+	filters := make([]hub.Filter, len(channels))
+	c.out.Lock()
+	if c.listens == nil {
+		c.listens = make(map[string]struct{}, len(channels))
+	}
+	for i, channel := range channels {
+		filters[i] = hub.Filter{Name: channel}
+		c.listens[channel] = struct{}{}
+	}
+	c.out.Unlock()
+	if err := c.subscriber.Subscribe(ctx, filters...); err != nil {
+		c.unlisten(channels)
+		return c.hubError(err)
+	}
+	return nil
+}
+
+// unlisten ends subscriptions. What is queued of them is not delivered: Deliver looks at listens.
+func (c *conn) unlisten(channels []string) {
+	if len(channels) == 0 {
+		return
+	}
+	filters := make([]hub.Filter, len(channels))
+	c.out.Lock()
+	for i, channel := range channels {
+		filters[i] = hub.Filter{Name: channel}
+		delete(c.listens, channel)
+	}
+	c.out.Unlock()
+	c.subscriber.Unsubscribe(filters...)
+}
+
+func (c *conn) hubError(err error) error {
+	var refused *hub.RefusedError
+	switch {
+	case errors.As(err, &refused):
+		return errorf(badValue, "%v", err)
+	case errors.Is(err, hub.ErrClosed):
+		return errorf(shuttingDown, "the hub is stopping").hint("Connect again: another hub may take over.")
+	case errors.Is(err, hub.ErrSlow):
+		return errSlow
+	case errors.Is(err, context.DeadlineExceeded):
+		return errorf(cannotConnect, "the hub can't reach its database: %v", err).hint("Try again in a while.")
+	}
+	return errorf(ioError, "%v", err).hint("Try again in a while.")
+}
+
+var (
+	errSlow = errorf(overLimit, "terminating connection: it did not read its notifications").
+		hint("More was waiting for it than the hub keeps for one connection. Read notifications all the time, also while you work, and outside of transactions.")
+	errGap = errorf(overLimit, "terminating connection: notifications were lost").
+		hint("The hub was behind for longer than the log of messages goes back. Connect again, listen, and look at your tables afresh.")
+	errStopping = errorf(shuttingDown, "terminating connection due to administrator command").hint("The hub is stopping: connect again.")
+)
+
+// notifier is the process id that all notifications seem to come from, so that their bytes are the same for everybody. No
+// connection has it.
+const notifier = 1
+
+// encode makes the NotificationResponse of a message. A payload that is no text is given as PostgreSQL writes a bytea.
+func encode(m *hub.Message) []byte {
+	payload := string(m.Payload)
+	if m.Binary || !isText(payload) {
+		payload = hexadecimal(m.Payload)
+	}
+	n := pgproto3.NotificationResponse{PID: notifier, Channel: m.Channel, Payload: payload}
+	b, err := n.Encode(make([]byte, 0, 11+len(m.Channel)+len(payload)))
+	if err != nil { // a payload past a gigabyte, which no hub takes
+		return nil
+	}
+	return b
+}
+
+func hexadecimal(b []byte) string {
+	const digits = "0123456789abcdef"
+	s := make([]byte, 2, 2+2*len(b))
+	copy(s, `\x`)
+	for _, x := range b {
+		s = append(s, digits[x>>4], digits[x&15])
+	}
+	return string(s)
+}
+
+// chunk is how much is written at a time when notifications are many: so much is copied together, and a larger one goes by itself.
+const chunk = 32 << 10
+
+var chunks = sync.Pool{New: func() any { b := make([]byte, 0, chunk); return &b }}
+
+// Deliver writes notifications. It is the hub's, in a goroutine of the hub's.
+func (c *conn) Deliver(events []hub.Event) error {
+	c.out.Lock()
+	defer c.out.Unlock()
+	if len(events) == 1 && events[0].Message != nil { // most often; nothing is copied
+		if b := c.wanted(events[0].Message); b != nil {
+			return c.deliver(b)
+		}
+		return nil
+	}
+	p := chunks.Get().(*[]byte)
+	buf := (*p)[:0]
+	defer chunks.Put(p)
+	for _, e := range events {
+		if e.Message == nil {
+			return errGap
+		}
+		b := c.wanted(e.Message)
+		if len(buf)+len(b) > chunk && len(buf) > 0 {
+			if err := c.deliver(buf); err != nil {
+				return err
+			}
+			buf = buf[:0]
+		}
+		if len(b) > chunk/2 {
+			if err := c.deliver(b); err != nil {
+				return err
+			}
+			continue
+		}
+		buf = append(buf, b...)
+	}
+	if len(buf) == 0 {
+		return nil
+	}
+	return c.deliver(buf)
+}
+
+// wanted returns what to write of a message, or nil if the connection has stopped listening to its channel meanwhile.
+func (c *conn) wanted(m *hub.Message) []byte {
+	if _, ok := c.listens[m.Channel]; !ok {
+		return nil
+	}
+	return m.Encoded(hub.FormatPG, encode)
+}
+
+// deliver writes notifications, or keeps what a Deliver brings that had begun before hold. The caller holds out.
+func (c *conn) deliver(b []byte) error {
+	if c.holding {
+		c.held = append(c.held, b...)
+		return nil
+	}
+	return c.write(b)
+}
+
+// hold stops notifications until ready lets them through: as from PostgreSQL, none come amid an answer or in a transaction.
+func (c *conn) hold() {
+	c.out.Lock()
+	c.holding = true
+	c.out.Unlock()
+	if c.subscriber != nil {
+		c.subscriber.Pause()
+	}
+}
+
+// Close tells the client why the hub has ended the subscriber, and ends the connection. It is the hub's.
+func (c *conn) Close(err error) {
+	switch {
+	case errors.Is(err, hub.ErrSlow):
+		c.server.stats.slow.Add(1)
+		c.server.log.Warn("weir: a client did not read its notifications and was cut off", "client", c.remote(), "user", c.user)
+		c.cutOff(errSlow)
+	case errors.Is(err, hub.ErrClosed):
+		c.cutOff(errStopping)
+	case errors.Is(err, errGap):
+		c.cutOff(errGap)
+	default: // it could not be written to
+		c.cutOff(nil)
+	}
+}

@@ -1,0 +1,5 @@
+//go:build !race
+
+package pgwire_test
+
+const raceEnabled = false

@@ -1,0 +1,240 @@
+package pgwire
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/weir-pg/weir/internal/hub"
+)
+
+// The status byte of ReadyForQuery.
+const (
+	idle   = 'I'
+	inTx   = 'T'
+	failed = 'E'
+)
+
+// transaction holds what takes effect at its commit: as in PostgreSQL, LISTEN, UNLISTEN and NOTIFY do nothing before.
+// Statements outside of BEGIN … COMMIT make an implicit one, which ends with the query or at Sync.
+type transaction struct {
+	status     byte
+	implicit   bool // something has been executed since the last one ended
+	before     settings
+	pending    []action
+	bytes      int // of pending
+	savepoints []savepoint
+}
+
+type savepoint struct {
+	name     string
+	pending  int
+	bytes    int
+	settings settings
+}
+
+// action is a pending LISTEN, UNLISTEN or NOTIFY.
+type action struct {
+	kind    actionKind
+	logged  bool
+	keep    bool
+	channel string
+	payload string
+}
+
+type actionKind uint8
+
+const (
+	listenAction actionKind = iota
+	unlistenAction
+	unlistenAllAction
+	notifyAction
+)
+
+// A transaction's bounds.
+const (
+	mostPending      = 100_000
+	mostSavepoints   = 1_000
+	mostPendingBytes = 64 << 20
+)
+
+// pend puts an action off until the commit.
+func (c *conn) pend(a action) error {
+	if a.kind != unlistenAllAction {
+		if err := hub.CheckChannel(a.channel); err != nil {
+			return errorf(badValue, "%v", err)
+		}
+	}
+	if most := c.server.config.MaxPayload; len(a.payload) > most {
+		return errorf(badValue, "payload too long: %d bytes, at most %d are allowed", len(a.payload), most)
+	}
+	size := len(a.channel) + len(a.payload)
+	if len(c.tx.pending) >= mostPending || c.tx.bytes+size > mostPendingBytes {
+		return errorf(tooLarge, "too much in one transaction: at most %d notifications of %d MiB together", mostPending, mostPendingBytes>>20).
+			hint("Commit more often.")
+	}
+	c.tx.pending = append(c.tx.pending, a)
+	c.tx.bytes += size
+	return nil
+}
+
+// notify is pg_notify and those like it.
+func (c *conn) notify(args []value, logged, keep bool) error {
+	a := action{kind: notifyAction, logged: logged || c.server.config.DurableNotify, keep: keep}
+	if args[0] != nil {
+		a.channel = *args[0]
+	}
+	if len(args) > 1 && args[1] != nil {
+		a.payload = *args[1]
+	}
+	return c.pend(a)
+}
+
+// open begins the implicit transaction, unless one has begun.
+func (c *conn) open() {
+	if c.tx.status == idle && !c.tx.implicit {
+		c.tx.implicit = true
+		c.tx.before = c.settings
+	}
+}
+
+// begin makes the transaction an explicit one. What was done in the implicit one is part of it.
+func (c *conn) begin() {
+	c.tx.status, c.tx.implicit = inTx, false
+}
+
+// finish ends the implicit transaction, if there is one.
+func (c *conn) finish(ctx context.Context) error {
+	if c.tx.status != idle || !c.tx.implicit {
+		return nil
+	}
+	return c.commit(ctx)
+}
+
+// abort is what an error does to the transaction.
+func (c *conn) abort() {
+	if c.tx.status == idle {
+		c.rollback()
+		return
+	}
+	c.tx.status = failed
+}
+
+func (c *conn) rollback() {
+	if c.tx.status != idle || c.tx.implicit {
+		c.restore(c.tx.before)
+	}
+	c.endTx()
+}
+
+// restore goes back to earlier settings.
+func (c *conn) restore(before settings) {
+	if c.settings.version != before.version {
+		before.version = c.settings.version + 1
+		c.settings = before
+	}
+}
+
+func (c *conn) endTx() {
+	c.tx = transaction{status: idle}
+	clear(c.portals)
+}
+
+// commit does what is pending: first it listens, so that a transaction hears itself, then it notifies, and if that fails it takes the
+// listening back.
+func (c *conn) commit(ctx context.Context) error {
+	pending := c.tx.pending
+	before := c.tx.before
+	if c.settings.local != nil {
+		c.settings.local = nil
+		c.settings.version++
+	}
+	c.endTx()
+	if len(pending) == 0 {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, commitTimeout)
+	defer cancel()
+	add, remove := c.changes(pending)
+	err := c.listen(ctx, add)
+	if err == nil {
+		if err = c.publish(ctx, pending); err != nil {
+			c.unlisten(add)
+		}
+	}
+	if err != nil {
+		c.restore(before)
+		return err
+	}
+	c.unlisten(remove)
+	return nil
+}
+
+// changes returns on which channels the connection will listen when all is done, and on which it no longer will.
+func (c *conn) changes(pending []action) (add, remove []string) {
+	if !slices.ContainsFunc(pending, func(a action) bool { return a.kind != notifyAction }) {
+		return nil, nil
+	}
+	after := map[string]bool{}
+	for _, a := range pending {
+		switch a.kind {
+		case listenAction:
+			after[a.channel] = true
+		case unlistenAction:
+			after[a.channel] = false
+		case unlistenAllAction:
+			clear(after)
+			for channel := range c.listens { // only this goroutine writes it
+				after[channel] = false
+			}
+		}
+	}
+	for channel, listens := range after {
+		switch _, now := c.listens[channel]; {
+		case listens && !now:
+			add = append(add, channel)
+		case !listens && now:
+			remove = append(remove, channel)
+		}
+	}
+	return add, remove
+}
+
+// publish sends the notifications in order, without those that repeat an earlier one. Those that are logged are so together, and first:
+// if that fails, none is sent.
+func (c *conn) publish(ctx context.Context, pending []action) error {
+	type pair struct{ channel, payload string }
+	var seen map[pair]bool
+	var log, pass []hub.Draft
+	for i, a := range pending {
+		if a.kind != notifyAction {
+			continue
+		}
+		if len(pending) > 1 && !a.keep {
+			if seen == nil {
+				seen = make(map[pair]bool, len(pending)-i)
+			}
+			if seen[pair{a.channel, a.payload}] {
+				continue
+			}
+			seen[pair{a.channel, a.payload}] = true
+		}
+		draft := hub.Draft{Channel: a.channel, Payload: []byte(a.payload)}
+		if a.logged {
+			log = append(log, draft)
+		} else {
+			pass = append(pass, draft)
+		}
+	}
+	h := c.server.config.Hub
+	if err := h.PublishAll(ctx, log); err != nil {
+		return c.hubError(fmt.Errorf("notify: %w", err))
+	}
+	for _, d := range pass {
+		if err := h.Pass(ctx, d); err != nil {
+			return c.hubError(fmt.Errorf("notify: %w", err))
+		}
+	}
+	c.server.stats.notified.Add(int64(len(log) + len(pass)))
+	return nil
+}

@@ -1,0 +1,57 @@
+package server
+
+import (
+	"context"
+	"math/rand/v2"
+	"time"
+)
+
+// beats tells the database every few seconds that this hub lives, and where it stands.
+func (s *Server) beats(ctx context.Context) {
+	address := ""
+	if a := s.HTTPAddr(); a != nil {
+		address = a.String()
+	} else if a := s.PGAddr(); a != nil {
+		address = a.String()
+	}
+	for wait := time.Duration(0); sleep(ctx, wait); wait = beatEvery {
+		if !s.hub.Live() {
+			continue
+		}
+		stats := s.hub.Stats()
+		bounded, cancel := context.WithTimeout(ctx, callTimeout)
+		err := s.primary.Beat(bounded, s.config.Name, address, stats.Position.Tick-1, stats.Subscribers)
+		cancel()
+		if err != nil && ctx.Err() == nil {
+			s.log.Warn("weir: the hub can't give its sign of life", "error", err)
+		}
+	}
+}
+
+// chores gives segments of messages back. All hubs do it, and workers too, without election.
+func (s *Server) chores(ctx context.Context) {
+	for sleep(ctx, choresEvery*3/4+time.Duration(rand.Int64N(int64(choresEvery/2)))) {
+		bounded, cancel := context.WithTimeout(ctx, callTimeout)
+		did, err := s.primary.RotateMessages(bounded)
+		cancel()
+		switch {
+		case ctx.Err() != nil:
+		case err != nil:
+			s.log.Warn("weir: maintenance of messages failed, trying again", "error", err)
+		case did != "":
+			s.log.Debug("weir: maintenance", "step", "rotate messages", "did", did)
+		}
+	}
+}
+
+// sleep waits, or returns false when ctx ends first.
+func sleep(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return ctx.Err() == nil
+	case <-ctx.Done():
+		return false
+	}
+}

@@ -1,0 +1,123 @@
+package server
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/weir-pg/weir/internal/pgwire"
+)
+
+// listen opens the listeners.
+func (s *Server) listen(ctx context.Context) (err error) {
+	var config net.ListenConfig
+	if s.config.ListenPG != "" {
+		if s.pgListener, err = config.Listen(ctx, "tcp", s.config.ListenPG); err != nil {
+			return fmt.Errorf("listen for the wire protocol: %w", err)
+		}
+		if s.config.PGAuth == Trust && !loopback(s.pgListener.Addr()) {
+			return fmt.Errorf("trust lets everybody in, and %s can be reached from elsewhere: listen on 127.0.0.1, or choose another way to authenticate", s.pgListener.Addr())
+		}
+	}
+	if s.config.ListenHTTP != "" {
+		if s.httpListener, err = config.Listen(ctx, "tcp", s.config.ListenHTTP); err != nil {
+			return fmt.Errorf("listen for HTTP: %w", err)
+		}
+		if s.config.Web.Anonymous && s.config.Web.Authorizer == nil && !loopback(s.httpListener.Addr()) {
+			s.log.Warn("weir: everybody who reaches this address may subscribe and publish", "address", s.httpListener.Addr())
+		}
+	}
+	return nil
+}
+
+func loopback(a net.Addr) bool {
+	tcp, ok := a.(*net.TCPAddr)
+	return ok && tcp.IP.IsLoopback()
+}
+
+// auth is how clients of the wire protocol prove who they are.
+func (s *Server) auth() (pgwire.Auth, error) {
+	switch s.config.PGAuth {
+	case SCRAM, "":
+		return pgwire.Cache(pgwire.AuthFunc(func(ctx context.Context, user string) (string, error) {
+			verifier, err := s.primary.Verifier(ctx, user)
+			if err == nil && verifier == "" {
+				err = pgwire.ErrUnknownUser
+			}
+			return verifier, err
+		}), verifierFor), nil
+	case UsersFile:
+		if s.config.UsersFile == "" {
+			return nil, errors.New("authentication by a users file needs the file")
+		}
+		return pgwire.ReadUsersFile(s.config.UsersFile)
+	case Trust:
+		return pgwire.Trust, nil
+	}
+	return nil, fmt.Errorf("unknown way to authenticate %q: there are scram, users-file and trust", s.config.PGAuth)
+}
+
+// verifierFor is how long a role's verifier is remembered: in a storm of connections the database is asked once for each role.
+const verifierFor = 10 * time.Second
+
+// tlsConfig serves the certificate of the files, which it reads anew when they have changed.
+func (s *Server) tlsConfig() (*tls.Config, error) {
+	if s.config.TLSCert == "" && s.config.TLSKey == "" {
+		if s.config.RequireTLS {
+			return nil, errors.New("TLS is required, and there is no certificate: give the files of certificate and key")
+		}
+		return nil, nil
+	}
+	c := &certificate{cert: s.config.TLSCert, key: s.config.TLSKey}
+	if _, err := c.get(nil); err != nil {
+		return nil, err
+	}
+	return &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: c.get}, nil
+}
+
+type certificate struct {
+	cert, key string
+
+	mu     sync.Mutex
+	loaded *tls.Certificate
+	at     time.Time // the newer file's time
+	looked time.Time
+}
+
+func (c *certificate) get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.loaded != nil && time.Since(c.looked) < time.Second {
+		return c.loaded, nil
+	}
+	c.looked = time.Now()
+	at, err := newest(c.cert, c.key)
+	if err == nil && (c.loaded == nil || at.After(c.at)) {
+		var pair tls.Certificate
+		if pair, err = tls.LoadX509KeyPair(c.cert, c.key); err == nil {
+			c.loaded, c.at = &pair, at
+		}
+	}
+	if c.loaded != nil {
+		return c.loaded, nil // files that are being replaced may not fit together for a moment
+	}
+	return nil, fmt.Errorf("read the certificate: %w", err)
+}
+
+func newest(paths ...string) (at time.Time, err error) {
+	for _, path := range paths {
+		info, err := os.Stat(path)
+		if err != nil {
+			return at, err
+		}
+		if info.ModTime().After(at) {
+			at = info.ModTime()
+		}
+	}
+	return at, nil
+}

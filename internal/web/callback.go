@@ -1,0 +1,207 @@
+package web
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"sync"
+	"time"
+
+	"github.com/weir-pg/weir/internal/hub"
+)
+
+// CallbackConfig says whom to ask. URL alone is needed.
+type CallbackConfig struct {
+	URL        string        // gets a POST for each question
+	Timeout    time.Duration // for an answer; 0: 2 s
+	Concurrent int           // questions at once; more wait, within Timeout; 0: 64
+	Cache      time.Duration // how long an answer serves for the same question; 0: 5 s; negative: not at all
+	Client     *http.Client  // nil: one of its own
+}
+
+const (
+	defaultCallbackTimeout = 2 * time.Second
+	defaultConcurrent      = 64
+	defaultCache           = 5 * time.Second
+	maxCached              = 10000
+	maxAnswer              = 64 << 10
+)
+
+// callback authorises by asking an HTTP service.
+type callback struct {
+	CallbackConfig
+	slots chan struct{}
+
+	mu     sync.Mutex
+	cached map[[sha256.Size]byte]cachedGrant
+}
+
+type cachedGrant struct {
+	grant Grant
+	err   error
+	until time.Time
+}
+
+// question is what the service is asked.
+type question struct {
+	Token    string   `json:"token"`
+	Action   Action   `json:"action"`
+	Channels []string `json:"channels"`
+	Remote   string   `json:"remote"`
+}
+
+// NewCallback returns an Authorizer that asks an HTTP service.
+func NewCallback(c CallbackConfig) (Authorizer, error) {
+	if u, err := url.Parse(c.URL); err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
+		return nil, fmt.Errorf("web: authorisation callback %q is no http or https URL", c.URL)
+	}
+	if c.Timeout <= 0 {
+		c.Timeout = defaultCallbackTimeout
+	}
+	if c.Concurrent <= 0 {
+		c.Concurrent = defaultConcurrent
+	}
+	if c.Cache == 0 {
+		c.Cache = defaultCache
+	}
+	if c.Client == nil {
+		transport := http.DefaultTransport.(*http.Transport).Clone()
+		transport.MaxIdleConnsPerHost = c.Concurrent
+		// An answer that redirects is no answer: the token is for the service that was named.
+		c.Client = &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	}
+	return &callback{CallbackConfig: c, slots: make(chan struct{}, c.Concurrent), cached: map[[sha256.Size]byte]cachedGrant{}}, nil
+}
+
+// Authorize implements Authorizer.
+func (c *callback) Authorize(ctx context.Context, ask Ask) (Grant, error) {
+	if ask.Channels == nil {
+		ask.Channels = []string{}
+	}
+	body := marshal(question(ask))
+	key := sha256.Sum256(body)
+	if known, ok := c.recall(key); ok {
+		return known.grant, known.err
+	}
+	ctx, cancel := context.WithTimeout(ctx, c.Timeout)
+	defer cancel()
+	select {
+	case c.slots <- struct{}{}:
+		defer func() { <-c.slots }()
+	case <-ctx.Done():
+		return Grant{}, fmt.Errorf("ask the authorisation callback: %d questions are under way: %w", c.Concurrent, ctx.Err())
+	}
+	if known, ok := c.recall(key); ok { // by somebody who asked the same
+		return known.grant, known.err
+	}
+	grant, err := c.ask(ctx, body, ask.Channels)
+	var refusal *failure
+	if err == nil || errors.As(err, &refusal) {
+		c.remember(key, cachedGrant{grant: grant, err: err})
+	}
+	return grant, err
+}
+
+func (c *callback) ask(ctx context.Context, body []byte, channels []string) (Grant, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, c.URL, bytes.NewReader(body))
+	if err != nil {
+		return Grant{}, fmt.Errorf("ask the authorisation callback: %w", err)
+	}
+	request.Header.Set("Content-Type", "application/json")
+	response, err := c.Client.Do(request)
+	if err != nil {
+		return Grant{}, fmt.Errorf("ask the authorisation callback: %w", err)
+	}
+	defer response.Body.Close()
+	answer, err := io.ReadAll(io.LimitReader(response.Body, maxAnswer+1))
+	if err != nil {
+		return Grant{}, fmt.Errorf("read the authorisation callback's answer: %w", err)
+	}
+	switch {
+	case response.StatusCode == http.StatusUnauthorized:
+		return Grant{}, NoToken("the token is not accepted", "get a new one")
+	case response.StatusCode == http.StatusForbidden:
+		return Grant{}, Denied("it is not allowed", "")
+	case response.StatusCode != http.StatusOK:
+		return Grant{}, fmt.Errorf("the authorisation callback answered %s: it must answer 200, 401 or 403", response.Status)
+	case len(answer) > maxAnswer:
+		return Grant{}, fmt.Errorf("the authorisation callback's answer is longer than %d bytes", maxAnswer)
+	}
+	grant, err := parseAnswer(answer, channels)
+	if err != nil {
+		return Grant{}, fmt.Errorf("the authorisation callback's answer: %w", err)
+	}
+	return grant, nil
+}
+
+// parseAnswer reads {"allow": true, "expires_in": 300}: allow may be a list of channels and patterns instead.
+func parseAnswer(answer []byte, channels []string) (grant Grant, err error) {
+	var a struct {
+		Allow     json.RawMessage `json:"allow"`
+		ExpiresIn *float64        `json:"expires_in"`
+	}
+	if err := json.Unmarshal(answer, &a); err != nil {
+		return grant, err
+	}
+	var yes bool
+	var patterns []string
+	if err := json.Unmarshal(a.Allow, &yes); err == nil {
+		if !yes {
+			return grant, Denied("it is not allowed", "")
+		}
+		patterns = channels
+	} else if err := json.Unmarshal(a.Allow, &patterns); err != nil {
+		return grant, errors.New("allow must be true, false or a list of channels and patterns")
+	}
+	grant.Allow = []hub.Filter{}
+	for _, p := range patterns {
+		f, err := hub.ParseFilter(p)
+		if err != nil {
+			return grant, err
+		}
+		grant.Allow = append(grant.Allow, f)
+	}
+	if a.ExpiresIn != nil {
+		if *a.ExpiresIn <= 0 {
+			return grant, NoToken("the token has expired", "get a new one")
+		}
+		const year = 365 * 24 * 3600
+		grant.Expires = time.Now().Add(time.Duration(min(*a.ExpiresIn, year) * float64(time.Second)))
+	}
+	return grant, nil
+}
+
+func (c *callback) recall(key [sha256.Size]byte) (cachedGrant, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	known, ok := c.cached[key]
+	now := time.Now()
+	return known, ok && now.Before(known.until) && !known.grant.expired(now)
+}
+
+func (c *callback) remember(key [sha256.Size]byte, known cachedGrant) {
+	if c.Cache < 0 {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	now := time.Now()
+	if len(c.cached) >= maxCached {
+		for k, old := range c.cached {
+			if now.After(old.until) {
+				delete(c.cached, k)
+			}
+		}
+		if len(c.cached) >= maxCached {
+			clear(c.cached) // a storm of different clients: caching does not help against it
+		}
+	}
+	known.until = now.Add(c.Cache)
+	c.cached[key] = known
+}

@@ -1,0 +1,171 @@
+package web
+
+import (
+	"bytes"
+	"encoding/base64"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/coder/websocket"
+
+	"github.com/weir-pg/weir/internal/hub"
+)
+
+// message is a message's JSON, the same for both kinds of stream.
+type message struct {
+	Type     string  `json:"type"`
+	Channel  string  `json:"channel"`
+	Payload  *string `json:"payload,omitempty"`
+	Base64   *string `json:"payload_base64,omitempty"`
+	Position string  `json:"position,omitempty"`
+}
+
+func messageJSON(m *hub.Message) []byte {
+	out := message{Type: "message", Channel: m.Channel}
+	if m.Binary {
+		text := base64.StdEncoding.EncodeToString(m.Payload)
+		out.Base64 = &text
+	} else {
+		text := string(m.Payload)
+		out.Payload = &text
+	}
+	if !m.Position.IsZero() {
+		out.Position = m.Position.String()
+	}
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false) // payloads are often JSON or XML, and no browser takes this for a page
+	if err := e.Encode(out); err != nil {
+		panic(err) // strings can always be encoded
+	}
+	return bytes.TrimSuffix(b.Bytes(), []byte{'\n'})
+}
+
+// webSocketKind says things in frames, each with one JSON object.
+type webSocketKind struct{}
+
+func (webSocketKind) name() string { return "websocket" }
+
+func (webSocketKind) message(m *hub.Message) []byte {
+	return m.Encoded(hub.FormatJSON, func(m *hub.Message) []byte { return appendFrame(nil, opText, messageJSON(m)) })
+}
+
+func (webSocketKind) append(dst []byte, _ hub.Position, e outgoing) []byte {
+	return appendFrame(dst, opText, marshal(e))
+}
+
+func (webSocketKind) probe(dst []byte) []byte { return appendFrame(dst, opPing, nil) }
+
+// Why a WebSocket is closed, besides the codes of RFC 6455.
+const (
+	closeExpired websocket.StatusCode = 4401
+	closeSlow    websocket.StatusCode = 4408
+)
+
+func (webSocketKind) farewell(reason error) []byte {
+	code, text := websocket.StatusInternalError, "the stream has failed: connect again"
+	switch {
+	case errors.Is(reason, hub.ErrClosed):
+		code, text = websocket.StatusServiceRestart, "this server is stopping: connect again"
+	case errors.Is(reason, hub.ErrSlow):
+		code, text = closeSlow, "you did not keep up: connect again and resume"
+	case errors.Is(reason, errExpired):
+		code, text = closeExpired, "your token has expired: connect again with a new one"
+	case errors.Is(reason, errSilent):
+		code, text = websocket.StatusPolicyViolation, "you do not answer pings"
+	}
+	return appendFrame(nil, opClose, append(binary.BigEndian.AppendUint16(nil, uint16(code)), text...))
+}
+
+const (
+	opText  = 0x1
+	opClose = 0x8
+	opPing  = 0x9
+	opPong  = 0xa
+)
+
+// appendFrame appends a whole WebSocket frame, as a server sends it.
+func appendFrame(dst []byte, opcode byte, payload []byte) []byte {
+	const final = 0x80
+	dst = append(dst, final|opcode)
+	switch n := len(payload); {
+	case n < 126:
+		dst = append(dst, byte(n))
+	case n < 1<<16:
+		dst = binary.BigEndian.AppendUint16(append(dst, 126), uint16(n))
+	default:
+		dst = binary.BigEndian.AppendUint64(append(dst, 127), uint64(n))
+	}
+	return append(dst, payload...)
+}
+
+// eventKind says things in events of text/event-stream.
+type eventKind struct{}
+
+func (eventKind) name() string { return "sse" }
+
+func (eventKind) message(m *hub.Message) []byte {
+	return m.Encoded(hub.FormatSSE, func(m *hub.Message) []byte { return appendEvent(nil, m.Position, "message", messageJSON(m)) })
+}
+
+func (eventKind) append(dst []byte, at hub.Position, e outgoing) []byte {
+	return appendEvent(dst, at, e.Type, marshal(e))
+}
+
+func (eventKind) probe(dst []byte) []byte { return dst }
+
+// farewell makes clients come back one after the other where all are sent away at once.
+func (eventKind) farewell(reason error) []byte {
+	if errors.Is(reason, hub.ErrClosed) {
+		return fmt.Appendf(nil, "retry: %d\n\n", 500+rand.IntN(4500))
+	}
+	text := reason.Error()
+	if !errors.Is(reason, hub.ErrSlow) && !errors.Is(reason, errExpired) {
+		text = "the stream has failed"
+	}
+	return appendEvent(nil, hub.Position{}, "end", marshal(outgoing{Type: "end", failure: &failure{Code: endCode(reason), Text: text}}))
+}
+
+func endCode(reason error) string {
+	switch {
+	case errors.Is(reason, hub.ErrSlow):
+		return "slow"
+	case errors.Is(reason, errExpired):
+		return "expired"
+	}
+	return "unavailable"
+}
+
+// appendEvent appends an event. JSON has no line breaks, so the data is one line.
+func appendEvent(dst []byte, at hub.Position, event string, data []byte) []byte {
+	if !at.IsZero() {
+		dst = append(append(append(dst, "id: "...), at.String()...), '\n')
+	}
+	dst = append(append(append(dst, "event: "...), event...), "\ndata: "...)
+	return append(append(dst, data...), "\n\n"...)
+}
+
+// buffer collects what goes out with one write.
+type buffer struct{ bytes []byte }
+
+// bufferBytes is what goes out with one write, at most, unless a single message is longer.
+const bufferBytes = 32 << 10
+
+var buffers = sync.Pool{New: func() any { return &buffer{bytes: make([]byte, 0, bufferBytes)} }}
+
+func takeBuffer() *buffer { return buffers.Get().(*buffer) }
+
+func (b *buffer) give() {
+	if cap(b.bytes) <= 2*bufferBytes {
+		b.bytes = b.bytes[:0]
+		buffers.Put(b)
+	}
+}
+
+// reconnectAfter is what an event stream asks its client to wait before it comes back.
+func reconnectAfter() time.Duration { return time.Second + rand.N(2*time.Second) }

@@ -1,0 +1,150 @@
+package web
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/weir-pg/weir/internal/hub"
+)
+
+// wanted is what an event stream's client asks for.
+type wanted struct {
+	filters []hub.Filter
+	resume  bool
+	after   hub.Position
+	policy  hub.Policy
+}
+
+func (w *Web) parseWanted(r *http.Request) (want wanted, err error) {
+	q := r.URL.Query()
+	if want.filters, err = w.parseFilters(q["channel"]); err != nil {
+		return want, err
+	}
+	if want.policy, err = slowPolicy(r); err != nil {
+		return want, err
+	}
+	at := r.Header.Get("Last-Event-ID")
+	if at == "" {
+		at = q.Get("position")
+	}
+	if want.resume = at != ""; want.resume {
+		if want.after, err = hub.ParsePosition(at); err != nil {
+			return want, badRequest(err.Error(), "resume with the id of an event")
+		}
+	}
+	return want, nil
+}
+
+func (w *Web) serveEvents(rw http.ResponseWriter, r *http.Request) {
+	want, err := w.parseWanted(r)
+	if err != nil {
+		w.explain("", err).write(rw)
+		return
+	}
+	remote := strings.Clone(w.ClientAddress(r))
+	grant, err := w.authorize(r.Context(), Ask{Token: token(r), Action: Subscribe, Channels: names(want.filters), Remote: remote}, want.filters)
+	if err != nil {
+		w.explain("", err).write(rw)
+		return
+	}
+	s := &stream{web: w, kind: eventKind{}, remote: remote}
+	if f := w.enter(s); f != nil {
+		w.metrics.refused(f.Code)
+		f.write(rw)
+		return
+	}
+	s.until(grant.Expires)
+	head := rw.Header()
+	head.Set("Content-Type", "text/event-stream")
+	head.Set("Cache-Control", "no-store")
+	head.Set("X-Accel-Buffering", "no") // nginx would hold events back
+	if r.ProtoMajor == 1 {
+		if conn, ok := w.takeEvents(rw); ok {
+			s.link = taken{Conn: conn}
+			go s.serveTaken(conn, eventsHead(head), want) // net/http's goroutine, its buffers and the request end with this handler
+			return
+		}
+	}
+	defer w.exit(s)
+	over := make(chan struct{})
+	s.link = &lent{response: rw, controller: http.NewResponseController(rw), over: over}
+	s.begin(nil, want)
+	select {
+	case <-over:
+	case <-r.Context().Done():
+		s.leave(errGone)
+		<-over // somebody else may have begun to end it
+	}
+}
+
+// takeEvents takes the connection from net/http, if it can be.
+func (w *Web) takeEvents(rw http.ResponseWriter) (net.Conn, bool) {
+	conn, _, err := http.NewResponseController(rw).Hijack()
+	if err != nil {
+		return nil, false
+	}
+	_ = conn.SetDeadline(time.Time{})
+	dropDead(conn, w.WriteTimeout)
+	return conn, true
+}
+
+// eventsHead is the beginning of a response that ends with its connection.
+func eventsHead(h http.Header) []byte {
+	var b strings.Builder
+	b.WriteString("HTTP/1.1 200 OK\r\nConnection: close\r\n")
+	_ = h.Write(&b)
+	b.WriteString("\r\n")
+	return []byte(b.String())
+}
+
+// serveTaken serves a stream until its client closes the connection, which is all that a client has to say.
+func (s *stream) serveTaken(conn net.Conn, head []byte, want wanted) {
+	defer s.web.exit(s)
+	s.begin(head, want)
+	for some := make([]byte, 16); ; {
+		if _, err := conn.Read(some); err != nil {
+			break
+		}
+	}
+	s.leave(errGone)
+}
+
+// begin writes the stream's first event and subscribes. The client is there already, and is asked to come back if something fails:
+// an EventSource gives up for good when its request is refused.
+func (s *stream) begin(head []byte, want wanted) {
+	err := s.opening(head)
+	if err == nil {
+		s.sub, err = s.web.Hub.Join(s, hub.Options{MaxBytes: s.web.Limits.QueueBytes, Slow: want.policy})
+	}
+	if err != nil {
+		s.close(err)
+		return
+	}
+	ctx, cancel := context.WithTimeout(s.web.ctx, patience)
+	defer cancel()
+	s.startTimer()
+	answer := outgoing{Type: "subscribed"}
+	if want.resume {
+		answer.Position = want.after.String()
+		if err = s.standsAt(want.after, answer); err == nil {
+			err = s.sub.Resume(ctx, want.after, want.filters...)
+		}
+	} else {
+		err = s.follow(ctx, answer, want.filters)
+	}
+	if err != nil {
+		s.web.log.Debug("weir: an event stream could not begin", "error", err)
+		s.leave(err)
+	}
+}
+
+// opening writes what comes before all events.
+func (s *stream) opening(head []byte) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.write(fmt.Appendf(head, "retry: %d\n\n", reconnectAfter().Milliseconds()), hub.Position{})
+}

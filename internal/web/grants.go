@@ -1,0 +1,81 @@
+package web
+
+import (
+	"context"
+	"time"
+
+	"github.com/weir-pg/weir/internal/hub"
+)
+
+// grants are what a WebSocket has been allowed, so that it need not be asked for again. The zero value allows nothing.
+type grants struct{ connect, subscribe, publish Grant }
+
+func (g *grants) of(action Action) *Grant {
+	switch action {
+	case Subscribe:
+		return &g.subscribe
+	case Publish:
+		return &g.publish
+	}
+	return &g.connect
+}
+
+// permit asks the authorizer, unless what it granted before is enough.
+func (ws *webSocket) permit(ctx context.Context, action Action, filters []hub.Filter) error {
+	known := ws.grants.of(action)
+	if _, ok := known.covers(filters); ok && !known.expired(time.Now()) {
+		return nil
+	}
+	grant, err := ws.web.authorize(ctx, Ask{Token: ws.token, Action: action, Channels: names(filters), Remote: ws.remote}, filters)
+	if err != nil {
+		return err
+	}
+	ws.allow(action, grant)
+	return nil
+}
+
+// allow keeps a grant. The stream ends when the first one ends that it lives by; one to publish is asked for anew.
+func (ws *webSocket) allow(action Action, grant Grant) {
+	*ws.grants.of(action) = grant
+	if action != Publish {
+		ws.ends = earlier(ws.ends, grant.Expires)
+		ws.until(ws.ends)
+	}
+}
+
+// earlier returns the earlier of two times, of which zero is never.
+func earlier(a, b time.Time) time.Time {
+	if a.IsZero() || !b.IsZero() && b.Before(a) {
+		return b
+	}
+	return a
+}
+
+// authenticate replaces the token. The new one must allow what the stream has subscribed to; if not, the old one stays.
+func (ws *webSocket) authenticate(ctx context.Context, token string) (*time.Time, error) {
+	filters := make([]hub.Filter, 0, len(ws.filters))
+	for f := range ws.filters {
+		filters = append(filters, f)
+	}
+	var all grants
+	grant, err := ws.web.authorize(ctx, Ask{Token: token, Action: Connect, Remote: ws.remote}, nil)
+	if err != nil {
+		return nil, err
+	}
+	all.connect = grant
+	if len(filters) > 0 {
+		grant, err := ws.web.authorize(ctx, Ask{Token: token, Action: Subscribe, Channels: names(filters), Remote: ws.remote}, filters)
+		if err != nil {
+			return nil, err
+		}
+		all.subscribe = grant
+	}
+	ws.token, ws.grants = token, all
+	ws.ends = earlier(all.connect.Expires, all.subscribe.Expires)
+	ws.until(ws.ends)
+	if ws.ends.IsZero() {
+		return nil, nil
+	}
+	ends := ws.ends
+	return &ends, nil
+}

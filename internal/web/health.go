@@ -1,0 +1,40 @@
+package web
+
+import (
+	"errors"
+	"net/http"
+)
+
+type health struct {
+	Status string `json:"status"`
+}
+
+// serveHealth says that the process lives; a supervisor that hears nothing may start it anew.
+func (w *Web) serveHealth(rw http.ResponseWriter, _ *http.Request) {
+	reply(rw, http.StatusOK, health{"live"})
+}
+
+// serveReady says whether a load balancer should send clients here.
+func (w *Web) serveReady(rw http.ResponseWriter, _ *http.Request) {
+	if err := w.ready(); err != nil {
+		fail(http.StatusServiceUnavailable, "unavailable", "not ready: "+err.Error(), "").write(rw)
+		return
+	}
+	reply(rw, http.StatusOK, health{"ready"})
+}
+
+func (w *Web) ready() error {
+	w.mu.Lock()
+	draining := w.draining
+	w.mu.Unlock()
+	if draining {
+		return errors.New("the server is stopping")
+	}
+	if !w.Hub.Live() {
+		return errors.New("the hub can't read ticks: the database may be out of reach")
+	}
+	if w.Ready != nil {
+		return w.Ready()
+	}
+	return nil
+}

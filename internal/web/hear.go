@@ -1,0 +1,262 @@
+package web
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/coder/websocket"
+
+	"github.com/weir-pg/weir/internal/hub"
+)
+
+// request is what a WebSocket's client says.
+type request struct {
+	Type     string          `json:"type"`
+	ID       json.RawMessage `json:"id"`
+	Channels []string        `json:"channels"`
+	Position string          `json:"position"`
+	Token    string          `json:"token"`
+	draftJSON
+	Messages []draftJSON `json:"messages"`
+}
+
+const (
+	maxID      = 64               // bytes of a request's id
+	patience   = 10 * time.Second // with what a request has to wait for
+	retryLater = "the server can't do it in time"
+)
+
+// hear does what the client asks and answers. An error ends the connection.
+func (ws *webSocket) hear(kind websocket.MessageType, b []byte) error {
+	var r request
+	if kind != websocket.MessageText {
+		return ws.refuse(nil, badRequest("binary frames are not understood", "send JSON in text frames"))
+	}
+	if err := json.Unmarshal(b, &r); err != nil {
+		return ws.refuse(nil, badRequest("the frame is no request: "+err.Error(), `send a JSON object such as {"type":"subscribe","channels":["orders.*"]}`))
+	}
+	if len(r.ID) > maxID {
+		return ws.refuse(nil, badRequest(fmt.Sprintf("the id is %d bytes long, at most %d are allowed", len(r.ID), maxID), ""))
+	}
+	ctx, cancel := context.WithTimeout(ws.web.ctx, patience)
+	defer cancel()
+	answer, err := ws.do(ctx, &r)
+	if err != nil {
+		if ctx.Err() != nil && ws.web.ctx.Err() == nil {
+			err = fail(http.StatusServiceUnavailable, "unavailable", retryLater, "try again")
+		}
+		return ws.refuse(r.ID, err)
+	}
+	if answer.Type == "" { // it has been answered
+		return nil
+	}
+	answer.ID = r.ID
+	return ws.tell(answer)
+}
+
+func (ws *webSocket) refuse(id json.RawMessage, err error) error {
+	return ws.tell(outgoing{Type: "error", ID: id, failure: ws.web.explain("do what a client asks", err)})
+}
+
+func (ws *webSocket) do(ctx context.Context, r *request) (outgoing, error) {
+	switch r.Type {
+	case "subscribe":
+		return outgoing{}, ws.subscribe(ctx, r)
+	case "unsubscribe":
+		return outgoing{Type: "unsubscribed"}, ws.unsubscribe(ctx, r)
+	case "publish":
+		return outgoing{Type: "published"}, ws.publish(ctx, r)
+	case "auth":
+		expires, err := ws.authenticate(ctx, r.Token)
+		return outgoing{Type: "authorized", Expires: expires}, err
+	case "ping":
+		return outgoing{Type: "pong"}, nil
+	}
+	return outgoing{}, badRequest(fmt.Sprintf("there is no request of type %.50q", r.Type), "the types are subscribe, unsubscribe, publish, auth and ping")
+}
+
+// subscribe adds channels. The first one may resume at a position.
+func (ws *webSocket) subscribe(ctx context.Context, r *request) error {
+	filters, err := ws.web.parseFilters(r.Channels)
+	if err != nil {
+		return err
+	}
+	var after hub.Position
+	if r.Position != "" {
+		if ws.resumed {
+			return badRequest("only a connection's first subscribe may have a position", "open another connection to resume there")
+		}
+		if after, err = hub.ParsePosition(r.Position); err != nil {
+			return badRequest(err.Error(), "use a position that a message or a heartbeat told you")
+		}
+	}
+	added := ws.without(filters)
+	if n, most := len(ws.filters)+len(added), ws.web.Limits.Subscriptions; n > most {
+		return fail(http.StatusTooManyRequests, "limit", fmt.Sprintf("%d subscriptions are more than the %d that a connection may have", n, most),
+			"use a pattern, or another connection")
+	}
+	if err := ws.permit(ctx, Subscribe, filters); err != nil {
+		return err
+	}
+	answer := outgoing{Type: "subscribed", ID: r.ID}
+	if r.Position != "" {
+		// First the answer, then what was missed.
+		answer.Position = after.String()
+		if err := ws.standsAt(after, answer); err != nil {
+			return err
+		}
+		err = ws.sub.Resume(ctx, after, added...)
+	} else {
+		err = ws.follow(ctx, answer, added)
+	}
+	if err != nil {
+		return err
+	}
+	if ws.filters == nil {
+		ws.filters = make(map[hub.Filter]struct{}, len(added))
+	}
+	for _, f := range added {
+		ws.filters[f] = struct{}{}
+	}
+	ws.resumed = true
+	return nil
+}
+
+// without returns the filters that the stream does not have yet, each once.
+func (ws *webSocket) without(filters []hub.Filter) []hub.Filter {
+	added := make([]hub.Filter, 0, len(filters))
+	seen := make(map[hub.Filter]struct{}, len(filters))
+	for _, f := range filters {
+		_, had := ws.filters[f]
+		if _, twice := seen[f]; !had && !twice {
+			seen[f] = struct{}{}
+			added = append(added, f)
+		}
+	}
+	return added
+}
+
+func (ws *webSocket) unsubscribe(ctx context.Context, r *request) error {
+	filters, err := ws.web.parseFilters(r.Channels)
+	if err != nil {
+		return err
+	}
+	if err := ws.sub.Settle(ctx); err != nil {
+		return err
+	}
+	ws.sub.Unsubscribe(filters...)
+	for _, f := range filters {
+		delete(ws.filters, f)
+	}
+	return nil
+}
+
+func (ws *webSocket) publish(ctx context.Context, r *request) error {
+	all := r.Messages
+	if r.Channel != "" || all == nil {
+		all = append(all, r.draftJSON)
+	}
+	drafts, filters, err := ws.web.parseDrafts(all)
+	if err != nil {
+		return err
+	}
+	if err := ws.permit(ctx, Publish, filters); err != nil {
+		return err
+	}
+	if !ws.rate.take(len(drafts), time.Now()) {
+		return fail(http.StatusTooManyRequests, "limit", "you publish faster than a connection may", "publish more slowly, or several messages as one")
+	}
+	return ws.web.publish(ctx, ws.kind.name(), drafts)
+}
+
+// draftJSON is a message as clients publish it.
+type draftJSON struct {
+	Channel string  `json:"channel"`
+	Payload *string `json:"payload"`
+	Base64  *string `json:"payload_base64"`
+}
+
+// parseDrafts checks messages and returns them with their channels.
+func (w *Web) parseDrafts(all []draftJSON) ([]hub.Draft, []hub.Filter, error) {
+	drafts, filters := make([]hub.Draft, len(all)), make([]hub.Filter, len(all))
+	if len(all) == 0 {
+		return nil, nil, badRequest("there is no message to publish", `give "channel" and "payload"`)
+	}
+	for i, d := range all {
+		draft := hub.Draft{Channel: d.Channel}
+		switch {
+		case d.Payload != nil && d.Base64 != nil:
+			return nil, nil, badRequest("a message has payload or payload_base64, not both", "")
+		case d.Base64 != nil:
+			var err error
+			if draft.Payload, err = base64.StdEncoding.DecodeString(*d.Base64); err != nil {
+				return nil, nil, badRequest("payload_base64 is not base64: "+err.Error(), "")
+			}
+			draft.Binary = true
+		case d.Payload != nil:
+			draft.Payload = []byte(*d.Payload)
+		}
+		if err := w.checkDraft(draft); err != nil {
+			return nil, nil, err
+		}
+		drafts[i], filters[i] = draft, hub.Filter{Name: d.Channel}
+	}
+	return drafts, filters, nil
+}
+
+func (w *Web) checkDraft(d hub.Draft) error {
+	if err := w.checkChannel(d.Channel); err != nil {
+		return err
+	}
+	if len(d.Payload) > w.Limits.MessageBytes {
+		return fail(http.StatusRequestEntityTooLarge, "limit",
+			fmt.Sprintf("the payload is %d bytes long, at most %d are allowed", len(d.Payload), w.Limits.MessageBytes),
+			"publish a reference to it, such as the row's key")
+	}
+	return nil
+}
+
+func (w *Web) checkChannel(name string) error {
+	err := hub.CheckChannel(name)
+	if err == nil && len(name) > w.Limits.ChannelBytes {
+		err = fmt.Errorf("channel name too long: %d bytes, at most %d are allowed", len(name), w.Limits.ChannelBytes)
+	}
+	if err != nil {
+		return badRequest(err.Error(), "")
+	}
+	return nil
+}
+
+// parseFilters reads channels and patterns to subscribe to.
+func (w *Web) parseFilters(channels []string) ([]hub.Filter, error) {
+	if len(channels) == 0 {
+		return nil, badRequest("no channel is named", "name channels or patterns, such as orders.*")
+	}
+	if most := w.Limits.Subscriptions; len(channels) > most {
+		return nil, fail(http.StatusTooManyRequests, "limit",
+			fmt.Sprintf("%d channels are more than the %d that a connection may have", len(channels), most), "use a pattern, or another connection")
+	}
+	filters := make([]hub.Filter, len(channels))
+	for i, c := range channels {
+		err := w.checkChannel(c)
+		if err == nil {
+			filters[i], err = hub.ParseFilter(c)
+		}
+		if err != nil {
+			return nil, badRequest(err.Error(), "")
+		}
+	}
+	return filters, nil
+}
+
+func names(filters []hub.Filter) []string {
+	all := make([]string, len(filters))
+	for i, f := range filters {
+		all[i] = f.Name
+	}
+	return all
+}

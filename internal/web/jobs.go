@@ -1,0 +1,53 @@
+package web
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+
+	"github.com/weir-pg/weir/internal/hub"
+)
+
+// serveJobs waits until one of the queues has work, or JobsWait is over.
+func (w *Web) serveJobs(rw http.ResponseWriter, r *http.Request) {
+	queues, token, err := w.waitJobs(r)
+	if err != nil {
+		w.explain("wait for jobs", err).write(rw)
+		return
+	}
+	reply(rw, http.StatusOK, struct {
+		Queues []string `json:"queues"`
+		Token  string   `json:"token"` // for ?since= of the next wait
+	}{queues, token})
+}
+
+func (w *Web) waitJobs(r *http.Request) (found []string, next string, err error) {
+	queues := r.URL.Query()["queue"]
+	if len(queues) == 0 {
+		return nil, "", badRequest("no queue is named", "name queues: /v1/jobs/wait?queue=mail&queue=files")
+	}
+	if len(queues) > w.Limits.Queues {
+		return nil, "", badRequest(fmt.Sprintf("%d queues are more than the %d that one may wait for", len(queues), w.Limits.Queues), "")
+	}
+	filters := make([]hub.Filter, len(queues))
+	for i, q := range queues {
+		filters[i] = hub.Filter{Name: strings.Clone(q)}
+	}
+	ask := Ask{Token: token(r), Action: WaitJobs, Channels: queues, Remote: w.ClientAddress(r)}
+	if _, err := w.authorize(r.Context(), ask, filters); err != nil {
+		return nil, "", err
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), w.JobsWait)
+	defer cancel()
+	defer context.AfterFunc(w.ctx, cancel)() // a server that stops answers, so that the worker asks another
+	found, next, err = w.Jobs.Wait(ctx, queues, r.URL.Query().Get("since"))
+	if found == nil {
+		found = []string{}
+	}
+	if err != nil && (errors.Is(err, ctx.Err()) || errors.Is(err, context.DeadlineExceeded)) {
+		err = nil
+	}
+	return found, next, err
+}

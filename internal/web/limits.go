@@ -1,0 +1,100 @@
+package web
+
+import (
+	"net/http"
+	"time"
+)
+
+// Limits bound what clients may take.
+type Limits struct {
+	Connections   int     // streams at once; 0: no limit
+	PerAddress    int     // streams at once of one client address; 0: no limit
+	Subscriptions int     // channels and patterns of one stream; 0: 1000
+	MessageBytes  int     // a payload that is published; 0: 1 MiB. What carries it may be twice as long and 4 KiB, for JSON's escapes
+	ChannelBytes  int     // a channel's name; 0: what the hub allows
+	QueueBytes    int     // queued for a stream that reads slowly; 0: the hub's default
+	PublishRate   float64 // messages that one WebSocket may publish in a second; 0: no limit
+	PublishBurst  int     // and at once; 0: a second's worth
+	Queues        int     // of one wait for jobs; 0: 1000
+}
+
+func (l Limits) withDefaults() Limits {
+	or := func(value *int, d int) {
+		if *value <= 0 {
+			*value = d
+		}
+	}
+	or(&l.Subscriptions, 1000)
+	or(&l.MessageBytes, 1<<20)
+	or(&l.ChannelBytes, 255)
+	or(&l.PublishBurst, max(1, int(l.PublishRate)))
+	or(&l.Queues, 1000)
+	return l
+}
+
+// carrier is how long a frame or a body with a message may be.
+func (l Limits) carrier() int64 { return int64(l.MessageBytes)*2 + 4<<10 }
+
+// enter counts a stream in, or says why it may not. Who enters must leave, by exit.
+func (w *Web) enter(s *stream) *failure {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	switch {
+	case w.refusing:
+		return fail(http.StatusServiceUnavailable, "draining", "this server is stopping", "connect again: another takes over")
+	case w.Limits.Connections > 0 && w.streams >= w.Limits.Connections:
+		return fail(http.StatusServiceUnavailable, "limit", "this server has as many connections as it may have", "try again later")
+	case w.Limits.PerAddress > 0 && w.from[s.remote] >= w.Limits.PerAddress:
+		return fail(http.StatusTooManyRequests, "limit", "your address has as many connections as it may have",
+			"subscribe to several channels on one connection")
+	}
+	w.streams++
+	if w.Limits.PerAddress > 0 {
+		w.from[s.remote]++
+	}
+	w.ended.Add(1)
+	w.metrics.opened(s.kind)
+	return nil
+}
+
+func (w *Web) exit(s *stream) {
+	w.mu.Lock()
+	w.streams--
+	if w.Limits.PerAddress > 0 {
+		if w.from[s.remote]--; w.from[s.remote] == 0 {
+			delete(w.from, s.remote)
+		}
+	}
+	w.mu.Unlock()
+	w.metrics.closed(s.kind)
+	w.ended.Done()
+}
+
+// rate lets a client publish so many messages in a second. One goroutine uses it.
+type rate struct {
+	perSecond, burst, tokens float64
+	at                       time.Time
+}
+
+// newRate returns nil where there is no limit.
+func newRate(l Limits) *rate {
+	if l.PublishRate <= 0 {
+		return nil
+	}
+	return &rate{perSecond: l.PublishRate, burst: float64(l.PublishBurst), tokens: float64(l.PublishBurst)}
+}
+
+func (r *rate) take(n int, now time.Time) bool {
+	if r == nil {
+		return true
+	}
+	if !r.at.IsZero() {
+		r.tokens = min(r.burst, r.tokens+now.Sub(r.at).Seconds()*r.perSecond)
+	}
+	r.at = now
+	if r.tokens < float64(n) {
+		return false
+	}
+	r.tokens -= float64(n)
+	return true
+}

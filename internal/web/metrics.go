@@ -1,0 +1,135 @@
+package web
+
+import (
+	"fmt"
+	"net/http"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/weir-pg/weir/internal/hub"
+)
+
+// metrics are the streams' own; the hub's come from Collector.
+type metrics struct {
+	registry    *prometheus.Registry
+	connections *prometheus.GaugeVec
+	opens       *prometheus.CounterVec
+	refusals    *prometheus.CounterVec
+	publishes   *prometheus.CounterVec
+	bytes       map[string]prometheus.Counter // by kind
+}
+
+func newMetrics(registry *prometheus.Registry, h *hub.Hub) (*metrics, error) {
+	if registry == nil {
+		registry = prometheus.NewRegistry()
+	}
+	sent := prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "weir_hub_sent_bytes_total", Help: "Bytes written to streams, TLS and HTTP's own left out.",
+	}, []string{"transport"})
+	m := &metrics{
+		registry: registry,
+		connections: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "weir_hub_connections", Help: "Streams that are open.",
+		}, []string{"transport"}),
+		opens: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "weir_hub_connections_opened_total", Help: "Streams that were opened.",
+		}, []string{"transport"}),
+		refusals: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "weir_hub_refused_requests_total", Help: "What clients were refused, by the error's code; unauthorized and denied are authorisation's.",
+		}, []string{"code"}),
+		publishes: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "weir_hub_publish_requests_total", Help: "Requests to publish.",
+		}, []string{"transport", "result"}),
+		bytes: map[string]prometheus.Counter{},
+	}
+	for _, kind := range []kind{webSocketKind{}, eventKind{}} {
+		m.bytes[kind.name()] = sent.WithLabelValues(kind.name())
+		m.connections.WithLabelValues(kind.name())
+		m.opens.WithLabelValues(kind.name())
+	}
+	for _, c := range []prometheus.Collector{m.connections, m.opens, m.refusals, m.publishes, sent, Collector(h)} {
+		if err := registry.Register(c); err != nil {
+			return nil, fmt.Errorf("web: register metrics: %w", err)
+		}
+	}
+	return m, nil
+}
+
+func (m *metrics) handler() http.Handler {
+	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{})
+}
+
+func (m *metrics) opened(k kind) {
+	m.connections.WithLabelValues(k.name()).Inc()
+	m.opens.WithLabelValues(k.name()).Inc()
+}
+
+func (m *metrics) closed(k kind)       { m.connections.WithLabelValues(k.name()).Dec() }
+func (m *metrics) refused(code string) { m.refusals.WithLabelValues(code).Inc() }
+func (m *metrics) publish(transport, result string) {
+	m.publishes.WithLabelValues(transport, result).Inc()
+}
+func (m *metrics) sent(k kind, n int) { m.bytes[k.name()].Add(float64(n)) }
+
+// Collector collects a hub's Stats.
+func Collector(h *hub.Hub) prometheus.Collector {
+	c := &collector{hub: h}
+	for _, d := range []struct {
+		name, help string
+		kind       prometheus.ValueType
+		value      func(hub.Stats) float64
+	}{
+		{"live", "1 while the hub reads ticks, 0 while it can't.", prometheus.GaugeValue, func(s hub.Stats) float64 {
+			if s.Live {
+				return 1
+			}
+			return 0
+		}},
+		{"subscribers", "Subscribers of all transports.", prometheus.GaugeValue, func(s hub.Stats) float64 { return float64(s.Subscribers) }},
+		{"channels", "Channels with a subscriber of their own, patterns not counted.", prometheus.GaugeValue,
+			func(s hub.Stats) float64 { return float64(s.Channels) }},
+		{"ring_bytes", "Newest history kept in memory.", prometheus.GaugeValue, func(s hub.Stats) float64 { return float64(s.RingBytes) }},
+		{"tick", "The tick that comes next: where the hub stands in the log.", prometheus.GaugeValue,
+			func(s hub.Stats) float64 { return float64(s.Position.Tick) }},
+		{"messages_total", "Messages dispatched, however many subscribers each had.", prometheus.CounterValue,
+			func(s hub.Stats) float64 { return float64(s.Messages) }},
+		{"deliveries_total", "Messages and gaps handed to subscribers.", prometheus.CounterValue,
+			func(s hub.Stats) float64 { return float64(s.Delivered) }},
+		{"skips_total", "Times that a slow subscriber was skipped ahead.", prometheus.CounterValue,
+			func(s hub.Stats) float64 { return float64(s.Skipped) }},
+		{"slow_subscribers_total", "Subscribers that were cut off because they did not keep up.", prometheus.CounterValue,
+			func(s hub.Stats) float64 { return float64(s.Slow) }},
+		{"relayed_messages_total", "Messages that came from other hubs and are not in the log.", prometheus.CounterValue,
+			func(s hub.Stats) float64 { return float64(s.Relayed) }},
+		{"published_messages_total", "Messages logged for clients of this hub.", prometheus.CounterValue,
+			func(s hub.Stats) float64 { return float64(s.Published) }},
+	} {
+		c.all = append(c.all, stat{prometheus.NewDesc("weir_hub_"+d.name, d.help, nil, nil), d.kind, d.value})
+	}
+	return c
+}
+
+type stat struct {
+	desc  *prometheus.Desc
+	kind  prometheus.ValueType
+	value func(hub.Stats) float64
+}
+
+type collector struct {
+	hub *hub.Hub
+	all []stat
+}
+
+func (c *collector) Describe(out chan<- *prometheus.Desc) {
+	for _, s := range c.all {
+		out <- s.desc
+	}
+}
+
+func (c *collector) Collect(out chan<- prometheus.Metric) {
+	stats := c.hub.Stats()
+	for _, s := range c.all {
+		out <- prometheus.MustNewConstMetric(s.desc, s.kind, s.value(stats))
+	}
+}

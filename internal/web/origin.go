@@ -1,0 +1,79 @@
+package web
+
+import (
+	"fmt"
+	"net/http"
+	"net/url"
+	"path"
+	"strings"
+)
+
+// origins are patterns of hosts, or of scheme://host, in lower case.
+type origins []string
+
+func parseOrigins(patterns []string) (origins, error) {
+	all := make(origins, len(patterns))
+	for i, p := range patterns {
+		if _, err := path.Match(p, ""); err != nil || p == "" {
+			return nil, fmt.Errorf("web: origin %q is not a pattern: write a host or scheme://host, such as https://*.example.com", p)
+		}
+		all[i] = strings.ToLower(strings.TrimSuffix(p, "/"))
+	}
+	return all, nil
+}
+
+// allow tells whether a page may connect. Who is no page sends no Origin, and is nothing to protect against here.
+func (o origins) allow(r *http.Request) bool {
+	origin := r.Header.Get("Origin")
+	if origin == "" {
+		return true
+	}
+	u, err := url.Parse(origin)
+	if err == nil && u.Host != "" && strings.EqualFold(u.Host, r.Host) {
+		return true
+	}
+	for _, pattern := range o {
+		if pattern == "*" {
+			return true
+		}
+		if err != nil || u.Host == "" {
+			continue // "null" and the like
+		}
+		target := strings.ToLower(u.Host)
+		if strings.Contains(pattern, "://") {
+			target = strings.ToLower(u.Scheme + "://" + u.Host)
+		}
+		if ok, _ := path.Match(pattern, target); ok {
+			return true
+		}
+	}
+	return false
+}
+
+// sameOrigin lets only pages of allowed origins through, and tells their browsers that they may read the answer.
+func (w *Web) sameOrigin(next http.HandlerFunc) http.HandlerFunc {
+	return func(rw http.ResponseWriter, r *http.Request) {
+		rw.Header().Add("Vary", "Origin")
+		origin := r.Header.Get("Origin")
+		if !w.origins.allow(r) {
+			w.metrics.refused("origin")
+			fail(http.StatusForbidden, "origin", fmt.Sprintf("pages of %.200q may not connect to %.200q", origin, r.Host),
+				"whoever runs the server can allow the origin").write(rw)
+			return
+		}
+		if origin != "" {
+			rw.Header().Set("Access-Control-Allow-Origin", origin)
+			rw.Header().Set("Access-Control-Expose-Headers", "Retry-After")
+		}
+		next(rw, r)
+	}
+}
+
+// servePreflight answers the question that a browser asks before it lets a page send a token or JSON elsewhere.
+func servePreflight(rw http.ResponseWriter, _ *http.Request) {
+	h := rw.Header()
+	h.Set("Access-Control-Allow-Methods", "GET, POST")
+	h.Set("Access-Control-Allow-Headers", "Authorization, Content-Type, Last-Event-ID")
+	h.Set("Access-Control-Max-Age", "600")
+	rw.WriteHeader(http.StatusNoContent)
+}

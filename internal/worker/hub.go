@@ -1,0 +1,116 @@
+package worker
+
+import (
+	"context"
+	"math/rand/v2"
+	"time"
+)
+
+const (
+	hubIdle = 3 * time.Second        // a worker that waits at a hub looks by itself every so often: a net under it
+	hubBusy = 250 * time.Millisecond // and so often while jobs run here, which may be cancelled
+)
+
+// hubWait lets a worker that has nothing to do wait at a hub, and look by itself only now and then. Without a hub, or while it can't be
+// reached, the worker looks as ever. The fetcher owns it.
+//
+// A token is got before the claim that follows it. So what that claim did not see was committed after the token was given out, and the
+// next wait tells of it at once.
+type hubWait struct {
+	*session
+	token  string
+	result chan error // of the wait under way; nil: none
+	cancel context.CancelFunc
+	next   string    // the token that the wait under way brought; read after result
+	silent time.Time // until then the hub is not tried
+	tries  backoff
+}
+
+// rest waits until the hub says that there is work, or it is time to look; false: there is no hub to wait at. Then, or when it returns
+// true, the caller claims.
+func (h *hubWait) rest(ctx context.Context, w *watch) bool {
+	if h.Hub == nil || time.Now().Before(h.silent) {
+		return false
+	}
+	if h.result == nil {
+		h.begin(ctx)
+	}
+	for {
+		timer := time.NewTimer(h.pause())
+		select {
+		case err := <-h.result:
+			timer.Stop()
+			return h.ended(ctx, err)
+		case <-h.room:
+			timer.Stop()
+			return true
+		case <-ctx.Done():
+			timer.Stop()
+			return true
+		case <-timer.C:
+		}
+		changed, control, err := w.look(context.WithoutCancel(ctx), 1, h.Poll)
+		if err != nil {
+			return false // rest, as ever, deals with it
+		}
+		if control {
+			select {
+			case h.heard <- struct{}{}:
+			default:
+			}
+		}
+		if changed {
+			return true
+		}
+	}
+}
+
+// pause is until the next look.
+func (h *hubWait) pause() time.Duration {
+	d := hubIdle
+	for _, q := range h.queues {
+		if q.inFlight.Load() > 0 {
+			d = hubBusy
+		}
+	}
+	return d*3/4 + time.Duration(rand.Int64N(int64(d)/2))
+}
+
+// begin starts a wait, which stop or its answer ends.
+func (h *hubWait) begin(ctx context.Context) {
+	ctx, h.cancel = context.WithCancel(ctx)
+	result, since := make(chan error, 1), h.token
+	h.result = result
+	go func() {
+		next, err := h.Hub.Wait(ctx, h.Worker.queues, since)
+		h.next = next
+		result <- err
+	}()
+}
+
+// ended takes in how a wait has ended.
+func (h *hubWait) ended(ctx context.Context, err error) bool {
+	h.cancel()
+	h.result = nil
+	if err == nil {
+		h.token = h.next
+		h.tries.reset()
+		return true
+	}
+	wait := h.tries.next()
+	if h.tries.tries == 1 && ctx.Err() == nil {
+		h.Log.Warn("weir: the hub can't be reached, the worker looks for work by itself", "worker", h.id, "error", err)
+	}
+	h.silent = time.Now().Add(wait)
+	return false
+}
+
+// stop ends the wait under way, if there is one: what the hub has to tell goes to others.
+func (h *hubWait) stop() {
+	if h.result == nil {
+		return
+	}
+	h.cancel()
+	<-h.result
+	h.result = nil
+}

@@ -1,0 +1,102 @@
+package weir
+
+import (
+	"context"
+	"errors"
+	"sync"
+
+	"github.com/weir-pg/weir/internal/hub"
+	"github.com/weir-pg/weir/internal/store"
+)
+
+// databaseFollower is a hub of one subscriber.
+type databaseFollower struct {
+	SubscribeConfig
+	filters []hub.Filter
+}
+
+// ringBytes are enough for one subscriber, who reads history from the database when it falls behind.
+const ringBytes = 1 << 20
+
+func (f *databaseFollower) run(ctx context.Context, s *Subscription, ready func()) error {
+	// What waiting cannot cure is told at once.
+	if _, err := f.Client.store.NewestTick(ctx); store.IsRefused(err) && !store.IsMoved(err) {
+		return explain(err)
+	}
+	h := hub.New(hub.Config{Source: hub.NewLog(f.Client.store, nil), Logger: f.Logger, RingBytes: ringBytes})
+	var running sync.WaitGroup
+	hubCtx, stop := context.WithCancel(ctx)
+	running.Go(func() { h.Run(hubCtx) })
+	defer running.Wait()
+	defer stop()
+	for {
+		ended := make(chan error, 1)
+		sub, err := h.Join(&sink{ctx: ctx, s: s, ended: ended}, hub.Options{})
+		if err == nil {
+			err = f.follow(ctx, sub, s)
+		}
+		if err != nil {
+			return err
+		}
+		ready()
+		select {
+		case err = <-ended:
+		case <-ctx.Done():
+			err = ctx.Err()
+		}
+		sub.Leave()
+		if !errors.Is(err, hub.ErrSlow) {
+			return err
+		}
+		// It reads slowly: what was queued comes from the database once more, as fast as it reads.
+	}
+}
+
+// follow subscribes from where the subscription stands.
+func (f *databaseFollower) follow(ctx context.Context, sub *hub.Subscriber, s *Subscription) error {
+	at := s.given
+	if at == "" {
+		if err := sub.Subscribe(ctx); err != nil { // waits until the hub knows where the log ends
+			return err
+		}
+		at = Position(sub.Position().String())
+		s.move(at)
+	}
+	after, err := hub.ParsePosition(string(at))
+	if err != nil {
+		return err
+	}
+	return sub.Resume(ctx, after, f.filters...)
+}
+
+// sink hands a hub's events to a subscription, one after the other, as fast as it takes them.
+type sink struct {
+	ctx   context.Context
+	s     *Subscription
+	ended chan error
+	once  sync.Once
+}
+
+// Deliver implements hub.Sink.
+func (k *sink) Deliver(events []hub.Event) error {
+	for _, e := range events {
+		if err := k.s.give(k.ctx, publicEvent(e)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Close implements hub.Sink.
+func (k *sink) Close(err error) { k.once.Do(func() { k.ended <- err }) }
+
+func publicEvent(e hub.Event) Event {
+	if e.Message == nil {
+		return Event{Gap: &Gap{From: Position(e.Gap.From.String()), To: Position(e.Gap.To.String()), Reason: string(e.Gap.Reason)}}
+	}
+	m := &Message{Channel: e.Message.Channel, Payload: e.Message.Payload, Binary: e.Message.Binary}
+	if !e.Message.Position.IsZero() {
+		m.Position = Position(e.Message.Position.String())
+	}
+	return Event{Message: m}
+}

@@ -1,0 +1,220 @@
+package weir
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+)
+
+// hubFollower reads a hub's event stream (Server-Sent Events).
+type hubFollower struct {
+	SubscribeConfig
+	urls []string // of the hubs' event streams
+	next int      // which to try
+}
+
+const (
+	silence      = 90 * time.Second      // a hub says something every 25 s; silent for so long, it is lost
+	reconnectMin = 50 * time.Millisecond // after a loss, at most, at first
+	reconnectMax = 5 * time.Second       // and later
+	lineMax      = 4 << 20               // of an event's data: a payload of 1 MiB in JSON's escapes
+)
+
+func newHubFollower(c SubscribeConfig) (*hubFollower, error) {
+	f := &hubFollower{SubscribeConfig: c, next: rand.IntN(len(c.Hubs))}
+	for _, address := range c.Hubs {
+		u, err := hubURL(address)
+		if err != nil {
+			return nil, err
+		}
+		f.urls = append(f.urls, u.JoinPath("/v1/events").String()+"?"+url.Values{"channel": c.Channels}.Encode())
+	}
+	if f.HTTP == nil {
+		f.HTTP = &http.Client{}
+	}
+	return f, nil
+}
+
+// refusedError is a hub's answer that asking again does not change.
+type refusedError struct{ text string }
+
+func (e *refusedError) Error() string { return e.text }
+
+func (f *hubFollower) run(ctx context.Context, s *Subscription, ready func()) error {
+	most := reconnectMin
+	for {
+		began := time.Now()
+		err := f.stream(ctx, s, ready)
+		var refused *refusedError
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if errors.As(err, &refused) {
+			return err
+		}
+		f.next = (f.next + 1) % len(f.urls)
+		if time.Since(began) > reconnectMax {
+			most = reconnectMin
+		}
+		// Full jitter: a hub's clients do not all come to the next one in one instant.
+		wait := time.Duration(rand.Int64N(int64(most)))
+		most = min(2*most, reconnectMax)
+		f.Logger.Debug("weir: the hub was lost, trying the next", "error", err, "in", wait)
+		timer := time.NewTimer(wait)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return ctx.Err()
+		}
+	}
+}
+
+// stream reads one hub's stream until it ends.
+func (f *hubFollower) stream(ctx context.Context, s *Subscription, ready func()) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	watchdog := time.AfterFunc(silence, cancel)
+	defer watchdog.Stop()
+	response, err := f.open(ctx, s.given)
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	in := bufio.NewScanner(response.Body)
+	in.Buffer(make([]byte, 4096), lineMax)
+	var e sseEvent
+	for in.Scan() {
+		watchdog.Reset(silence)
+		if len(in.Bytes()) > 0 {
+			e.line(in.Bytes())
+			continue
+		}
+		// While the reader thinks, the hub's silence is not its own.
+		watchdog.Stop()
+		if err := e.give(ctx, s, ready); err != nil {
+			return err
+		}
+		watchdog.Reset(silence)
+		e = sseEvent{}
+	}
+	if err := in.Err(); err != nil {
+		return fmt.Errorf("read the hub's events: %w", err)
+	}
+	return io.ErrUnexpectedEOF
+}
+
+func (f *hubFollower) open(ctx context.Context, at Position) (*http.Response, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, f.urls[f.next], nil)
+	if err != nil {
+		return nil, err
+	}
+	request.Header.Set("Accept", "text/event-stream")
+	if at != "" {
+		request.Header.Set("Last-Event-ID", string(at))
+	}
+	if f.Token != nil {
+		token, err := f.Token(ctx)
+		if err != nil {
+			return nil, fmt.Errorf("get a token: %w", err)
+		}
+		request.Header.Set("Authorization", "Bearer "+token)
+	}
+	response, err := f.HTTP.Do(request)
+	if err != nil {
+		return nil, err
+	}
+	if response.StatusCode == http.StatusOK {
+		return response, nil
+	}
+	defer response.Body.Close()
+	err = hubRefusal(response)
+	switch response.StatusCode {
+	case http.StatusBadRequest, http.StatusForbidden, http.StatusNotFound, http.StatusRequestEntityTooLarge, http.StatusRequestURITooLong:
+		return nil, &refusedError{err.Error()}
+	case http.StatusUnauthorized:
+		if f.Token == nil {
+			return nil, &refusedError{err.Error()}
+		}
+	}
+	return nil, err
+}
+
+// hubRefusal is what a hub says that does not do what it was asked for.
+func hubRefusal(response *http.Response) error {
+	text, _ := io.ReadAll(io.LimitReader(response.Body, 4096))
+	var said struct{ Error, Hint string }
+	if json.Unmarshal(text, &said) == nil && said.Error != "" {
+		text = []byte(strings.TrimSuffix(said.Error+": "+said.Hint, ": "))
+	}
+	return fmt.Errorf("the hub %s answered %s: %s", response.Request.URL.Host, response.Status, bytes.TrimSpace(text))
+}
+
+// sseEvent is an event as it comes in.
+type sseEvent struct {
+	id, kind string
+	data     []byte
+}
+
+func (e *sseEvent) line(line []byte) {
+	field, value, _ := bytes.Cut(line, []byte(":"))
+	value = bytes.TrimPrefix(value, []byte(" "))
+	switch string(field) {
+	case "id":
+		e.id = string(value)
+	case "event":
+		e.kind = string(value)
+	case "data":
+		e.data = append(e.data, value...)
+	}
+}
+
+// give hands the event on.
+func (e *sseEvent) give(ctx context.Context, s *Subscription, ready func()) error {
+	switch e.kind {
+	case "message":
+		var m struct {
+			Channel string
+			Payload string
+			Base64  *string `json:"payload_base64"`
+		}
+		if err := json.Unmarshal(e.data, &m); err != nil {
+			return fmt.Errorf("read a message of the hub: %w", err)
+		}
+		out := &Message{Channel: m.Channel, Payload: []byte(m.Payload), Position: Position(e.id)}
+		if m.Base64 != nil {
+			payload, err := base64.StdEncoding.DecodeString(*m.Base64)
+			if err != nil {
+				return fmt.Errorf("read a message of the hub: %w", err)
+			}
+			out.Payload, out.Binary = payload, true
+		}
+		return s.give(ctx, Event{Message: out})
+	case "gap":
+		var g struct{ From, To, Reason string }
+		if err := json.Unmarshal(e.data, &g); err != nil {
+			return fmt.Errorf("read a gap of the hub: %w", err)
+		}
+		return s.give(ctx, Event{Gap: &Gap{From: Position(g.From), To: Position(g.To), Reason: g.Reason}})
+	case "subscribed":
+		if e.id != "" {
+			s.move(Position(e.id))
+		}
+		ready()
+	case "heartbeat":
+		if e.id != "" {
+			s.move(Position(e.id))
+		}
+	}
+	return nil
+}
