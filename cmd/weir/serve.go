@@ -27,6 +27,7 @@ type serveCmd struct {
 	Web webFlags `embed:""`
 
 	QueueBytes int           `default:"1048576" placeholder:"BYTES" help:"What may be queued for a client that reads slowly, before it is cut off (${default})."`
+	Doctor     bool          `help:"Keep looking at the database as weir doctor does, and export what it finds in /metrics. One of several hubs is enough."`
 	Drain      time.Duration `default:"5s" help:"How long clients have to leave when the server stops (${default})."`
 	Name       string        `placeholder:"NAME" help:"Of this hub, in weir.hubs(). Default: host name and process id."`
 	Verbose    bool          `short:"v" help:"Log more."`
@@ -88,7 +89,7 @@ func (c *serveCmd) config(url string) (server.Config, error) {
 	config := server.Config{
 		Database: url, ReadDatabase: c.ReadDatabase, ListenPG: c.ListenPG, ListenHTTP: c.ListenHTTP,
 		PGAuth: server.PGAuth(c.PGAuth), UsersFile: c.UsersFile, TLSCert: c.TLSCert, TLSKey: c.TLSKey, RequireTLS: c.RequireTLS,
-		DurableNotify: c.DurableNotify, QueueBytes: c.QueueBytes, Drain: c.Drain, Name: c.Name,
+		DurableNotify: c.DurableNotify, QueueBytes: c.QueueBytes, Drain: c.Drain, Name: c.Name, Doctor: c.Doctor,
 	}
 	switch {
 	case c.ListenHTTP == "" && c.ListenPG == "":

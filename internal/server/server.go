@@ -53,6 +53,9 @@ type Config struct {
 	Connections int           // to each database at most; 0: 8
 	Logger      *slog.Logger  // nil: slog.Default()
 
+	// Doctor keeps looking at the database as weir doctor does, and exports what it finds. One of several hubs is enough.
+	Doctor bool
+
 	// Cluster, where set, joins the hub to others over NATS. Source, Database, Name and Logger are set here.
 	Cluster *cluster.Config
 }
@@ -76,16 +79,17 @@ const (
 
 // Server is a running hub process.
 type Server struct {
-	config  Config
-	log     *slog.Logger
-	hub     *hub.Hub
-	primary *store.Store
-	pools   []*pgxpool.Pool
-	cluster *cluster.Cluster
-	jobs    *wake.Jobs
-	pg      *pgwire.Server
-	web     *web.Web
-	http    *http.Server
+	config   Config
+	log      *slog.Logger
+	hub      *hub.Hub
+	primary  *store.Store
+	pools    []*pgxpool.Pool
+	cluster  *cluster.Cluster
+	jobs     *wake.Jobs
+	examiner *examiner // nil: none
+	pg       *pgwire.Server
+	web      *web.Web
+	http     *http.Server
 
 	pgListener, httpListener net.Listener
 
@@ -134,6 +138,9 @@ func Start(ctx context.Context, c Config) (_ *Server, err error) {
 	s.inner.Go(func() { s.jobs.Run(inner) })
 	s.inner.Go(func() { s.beats(inner) })
 	s.inner.Go(func() { s.chores(inner) })
+	if s.examiner != nil {
+		s.inner.Go(func() { s.examiner.run(inner, s) })
+	}
 	s.serve(inner)
 	return s, nil
 }
@@ -212,6 +219,10 @@ func (s *Server) endpointsOf(ctx context.Context) error {
 	}
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collector{s})
+	if s.config.Doctor {
+		s.examiner = &examiner{}
+		registry.MustRegister(s.examiner)
+	}
 	if s.pgListener != nil {
 		auth, err := s.auth()
 		if err != nil {
