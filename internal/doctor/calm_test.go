@@ -60,7 +60,7 @@ func TestAHealthyLoadIsWell(t *testing.T) {
 	for name, parameters := range map[string]map[string]string{"quick flushes": nil, "flushes as on a disk": {"fsync": "on"}} {
 		t.Run(name, func(t *testing.T) {
 			url := pgtest.Server(t, parameters).URL("postgres")
-			bank(t, url, 4)
+			bank(t, url, 8)
 			// What belongs to everyday life: a listener that is told now and then, and a report that takes some seconds.
 			execute(t, connect(t, url), "LISTEN news")
 			execute(t, connect(t, url), "BEGIN ISOLATION LEVEL REPEATABLE READ", "SELECT count(*) FROM account")

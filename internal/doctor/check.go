@@ -105,8 +105,14 @@ func grade(lost float64) Severity {
 // fresh takes some looks at the locks now, for a check that knows only now that it needs them.
 func (l *look) fresh(ctx context.Context) []Sample {
 	const looks = 8
+	const freshEvery = 50 * time.Millisecond
 	var fresh []Sample
 	for range looks {
+		select {
+		case <-ctx.Done():
+			return fresh
+		case <-time.After(freshEvery):
+		}
 		s, err := takeSample(ctx, l.session, nil)
 		if err != nil {
 			break

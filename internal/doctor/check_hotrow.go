@@ -9,6 +9,12 @@ import (
 	"strings"
 )
 
+// How many stand in one line for a row.
+const (
+	lineShort = 2.5
+	lineLong  = 3.5
+)
+
 const seeHotRow = `SELECT l.relation::regclass, l.page, l.tuple, count(*) FROM pg_locks l WHERE l.locktype = 'tuple' GROUP BY 1, 2, 3 ORDER BY 4 DESC`
 
 // checkHotRow looks for rows that many transactions want to change: each waits for the one before it, up to its commit.
@@ -21,7 +27,10 @@ func checkHotRow(ctx context.Context, l *look) (result, error) {
 	perTable := map[uint32]map[place]bool{}
 	holding, doing, idle := map[Class]int{}, map[string]int{}, 0
 	waits, unplaced := 0, 0
+	standing, heads := 0, 0
 	for _, s := range l.view.looks() {
+		n, h := lines(s.Locks)
+		standing, heads = standing+n, heads+h
 		for p, n := range waited(s.Locks) {
 			rows[p] += n
 			if p.Database == l.server.databaseOID {
@@ -71,7 +80,16 @@ func checkHotRow(ctx context.Context, l *look) (result, error) {
 			holding[class]++
 		}
 	}
-	f := l.finding(HotRow, grade(lost), lost, l.view.seen(RowLock))
+	// Where clients now and then meet at one of many rows, each waits for one other, and there is no line.
+	line := float64(standing) / float64(max(heads, 1))
+	severity := grade(lost)
+	switch {
+	case line < lineShort:
+		severity = Info
+	case line < lineLong && severity == Critical:
+		severity = Warning
+	}
+	f := l.finding(HotRow, severity, lost, l.view.seen(RowLock))
 	relations := slices.SortedFunc(maps.Keys(tables), func(a, b uint32) int { return cmp.Or(tables[b]-tables[a], cmp.Compare(a, b)) })
 	names, err := relationNames(ctx, l.session, relations)
 	if err != nil {
@@ -113,6 +131,10 @@ func checkHotRow(ctx context.Context, l *look) (result, error) {
 	f.Summary = fmt.Sprintf("%s transactions stand in line for %s, and each waits for the commit of the one before.", figure(lost), where)
 	for _, fact := range facts {
 		f.add(seeHotRow, "%s", fact)
+	}
+	if heads > 0 {
+		f.add("SELECT pid, pg_blocking_pids(pid) FROM pg_stat_activity WHERE wait_event_type = 'Lock'", "a line is %s long; %s at a time",
+			figure(line), many(heads/max(1, len(l.view.looks())), "line"))
 	}
 	if unplaced > 0 {
 		f.add("", "%s of the waits are of inserts: another transaction has inserted the same key of a unique index, and may yet roll back",

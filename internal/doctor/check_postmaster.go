@@ -15,8 +15,8 @@ const (
 	answerVeryLate = time.Second
 	stormSessions  = 20.0 // begun per second
 	stormForks     = 50.0
-	busyPostmaster = 0.1 // of a core: one that forks little takes none
-	fewAtWork      = 2.0 // sessions, which leave a processor to whoever answers
+	busyPostmaster = 0.03 // of a core: some 100 forks a second; one that forks little takes next to none
+	fewAtWork      = 2.0  // sessions, which leave a processor to whoever answers
 )
 
 const seeSessions = `SELECT sum(sessions) FROM pg_stat_database -- twice, a few seconds apart`
@@ -28,16 +28,22 @@ func checkPostmaster(ctx context.Context, l *look) (result, error) {
 	if len(answers) == 0 {
 		return result{unseen: []string{"how fast the postmaster answers: no probe has ended"}}, nil
 	}
-	took := make([]time.Duration, len(answers))
+	var took []time.Duration
 	late, failed := 0, ""
-	for i, p := range answers {
-		took[i] = p.Took
-		if p.Took >= answerLate || p.Failed != "" {
-			late++
-		}
+	for _, p := range answers {
 		if p.Failed != "" {
 			failed = p.Failed
+			if p.Took < answerVeryLate {
+				continue // refused at once: no way there, rather than a long one
+			}
 		}
+		took = append(took, p.Took)
+		if p.Took >= answerLate {
+			late++
+		}
+	}
+	if len(took) == 0 {
+		return result{unseen: []string{"how fast the postmaster answers: " + failed}}, nil
 	}
 	slices.Sort(took)
 	median, slowest := took[len(took)/2], took[len(took)-1]
@@ -55,7 +61,7 @@ func checkPostmaster(ctx context.Context, l *look) (result, error) {
 	}
 	if slowest < answerTooLate && median < answerLate || !storm {
 		return well("The postmaster answers in %s (median of %s, slowest %s), at %s new sessions/s.",
-			span(median), many(len(answers), "probe"), span(slowest), figure(sessions))
+			span(median), many(len(took), "probe"), span(slowest), figure(sessions))
 	}
 	// By Little's law, so many connections stand in the queue at any moment.
 	var sum time.Duration
@@ -68,21 +74,29 @@ func checkPostmaster(ctx context.Context, l *look) (result, error) {
 		begun, what = forks, "new processes"
 	}
 	queued := begun * mean.Seconds()
+	pace := ""
+	if begun >= 1 {
+		pace = fmt.Sprintf(", at %s %s/s", figure(begun), what)
+	}
 	severity := Warning
 	if slowest >= answerVeryLate || median >= answerTooLate && queued >= crippling {
 		severity = Critical
 	}
 	f := l.finding(PostmasterSaturated, severity, queued, late)
-	f.Samples = len(answers)
-	f.Summary = fmt.Sprintf("New connections wait for the postmaster, which forks them one after the other: it takes %s (at worst %s) to say the first byte, at %s %s/s.",
-		span(mean), span(slowest), figure(begun), what)
+	f.Samples = len(took)
+	f.Summary = fmt.Sprintf("New connections wait for the postmaster, which forks them one after the other: it takes %s (at worst %s) to say the first byte%s.",
+		span(mean), span(slowest), pace)
 	f.add("", "answer to an SSLRequest: median %s, mean %s, slowest %s, of %s; %d later than %s",
-		span(median), span(mean), span(slowest), many(len(answers), "probe"), late, span(answerLate))
+		span(median), span(mean), span(slowest), many(len(took), "probe"), late, span(answerLate))
 	if failed != "" {
 		f.add("", "a probe got no answer: %s", failed)
 	}
 	f.add(seeSessions, "%s sessions logged in per second, all databases", figure(sessions))
-	f.add("", "at %s %s/s and %s for each, about %s wait at any moment", figure(begun), what, span(mean), figure(queued))
+	if pace != "" {
+		f.add("", "at %s %s/s and %s for each, about %s wait at any moment", figure(begun), what, span(mean), figure(queued))
+	} else {
+		f.add("", "none of those who connect gets to log in, so how many there are can't be counted")
+	}
 	if forksKnown {
 		f.add(`SELECT pid, backend_start FROM pg_stat_activity ORDER BY backend_start DESC LIMIT 2`,
 			"process ids of new sessions grow by %s/s: so many processes and threads begin on the machine", figure(forks))

@@ -69,7 +69,7 @@ func Open(ctx context.Context, c Config) (*Doctor, error) {
 	d.sampler.hot = d.hot.find
 	d.sampler.Ignore(d.session.pid(), samples.pid())
 	d.prober = &prober{window: d.sampler.window}
-	d.prober.network, d.prober.address = endpoint(config)
+	d.prober.network, d.prober.address = d.session.endpoint()
 	d.local = findLocal(d.server)
 	return d, nil
 }
@@ -89,6 +89,7 @@ func (d *Doctor) Sampler() *Sampler { return d.sampler }
 // Run looks for a while, and says what it found. It is an error if nothing could be looked at.
 func (d *Doctor) Run(ctx context.Context, looking time.Duration) (Report, error) {
 	var report Report
+	d.sampler.window.reach(looking + connectTimeout)
 	err := d.while(ctx, func(ctx context.Context) error {
 		begin := time.Now()
 		first := d.look(ctx)
@@ -123,6 +124,7 @@ func (d *Doctor) Watch(ctx context.Context, f func(Snapshot)) error {
 		defer tick.Stop()
 		last := time.Now()
 		begin, judged := last, last
+		every := d.config.Every
 		looks = append(looks, d.look(ctx))
 		for {
 			select {
@@ -131,7 +133,7 @@ func (d *Doctor) Watch(ctx context.Context, f func(Snapshot)) error {
 			case <-tick.C:
 			}
 			now := time.Now()
-			if now.Sub(judged) >= d.config.Every {
+			if now.Sub(judged) >= every {
 				judged = now
 				looks = append(looks, d.look(ctx))
 				for len(looks) > 2 && now.Sub(looks[1].counters.At) >= d.config.Window {
@@ -144,6 +146,7 @@ func (d *Doctor) Watch(ctx context.Context, f func(Snapshot)) error {
 				r := d.judge(ctx, from, looks[0], looks[len(looks)-1])
 				d.hot.reset()
 				report = &r
+				every = max(d.config.Every, dutyCycle*time.Since(now))
 			}
 			snapshot := Snapshot{At: now, Waits: d.sampler.Waits(last, now), Report: report}
 			if s, ok := d.sampler.Last(); ok {

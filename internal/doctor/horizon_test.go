@@ -117,3 +117,19 @@ func TestWhenAQueueStopsKeepingUpIsTold(t *testing.T) {
 	f := expect(t, examine(t, at, pinnedLong), doctor.HorizonPinned, doctor.Info)
 	expectFact(t, f, "queue does not keep up:", "inserted per second")
 }
+
+func TestHowMuchSlowerClaimsGetIsTold(t *testing.T) {
+	t.Parallel()
+	at := pgtest.Server(t, map[string]string{"shared_preload_libraries": "pg_stat_statements"}).URL("postgres")
+	conn := connect(t, at)
+	if _, err := conn.Exec(t.Context(), "CREATE EXTENSION pg_stat_statements"); err != nil {
+		t.Skipf("this PostgreSQL comes without pg_stat_statements: %v", err)
+	}
+	reader := connect(t, at)
+	execute(t, conn, "CREATE TABLE warm ()") // so that the snapshot has something to be older than
+	execute(t, reader, "BEGIN ISOLATION LEVEL REPEATABLE READ", "SELECT 1")
+	churn(t, at)
+	until(t, conn, "SELECT coalesce(sum(calls), 0) > 20 FROM pg_stat_statements WHERE query LIKE 'DELETE FROM queue%'")
+	f := expect(t, examine(t, at, pinnedLong), doctor.HorizonPinned, doctor.Info)
+	expectFact(t, f, "ms a call in these", "over all the time before", "DELETE FROM queue")
+}

@@ -57,6 +57,44 @@ func waited(locks []Lock) map[place]int {
 	return at
 }
 
+// lines counts, in one look, who waits for a row or its transaction, and how many lines they stand in: whoever is at the
+// head of one waits for no row himself.
+func lines(locks []Lock) (waiters, heads int) {
+	turn := map[place]uint32{}         // who has the turn at a row
+	transaction := map[uint32]uint32{} // whose a transaction is; 0: a prepared one
+	for _, k := range locks {
+		switch {
+		case k.Granted && k.Type == "tuple":
+			turn[place{k.Database, k.Relation, k.Page, k.Tuple}] = k.PID
+		case k.Granted && k.Type == "transactionid":
+			transaction[k.Transaction] = k.PID
+		}
+	}
+	behind := map[uint32]uint32{}
+	for _, k := range locks {
+		switch {
+		case k.Granted:
+		case k.Type == "tuple":
+			behind[k.PID] = turn[place{k.Database, k.Relation, k.Page, k.Tuple}]
+		case k.Type == "transactionid":
+			behind[k.PID] = transaction[k.Transaction]
+		}
+	}
+	at := map[uint32]bool{}
+	for pid := range behind {
+		head := pid
+		for range behind { // no more steps than that, should they wait in a circle
+			next, waits := behind[head]
+			if !waits {
+				break
+			}
+			head = next
+		}
+		at[head] = true
+	}
+	return len(behind), len(at)
+}
+
 // find looks up the key of the hottest row of a look.
 func (h *hotRows) find(ctx context.Context, s *session, sample *Sample) {
 	h.mu.Lock()

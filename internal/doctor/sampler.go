@@ -43,6 +43,8 @@ type Sampler struct {
 
 	hot func(ctx context.Context, s *session, sample *Sample) // looks at what changes too fast for a later look; may be nil
 
+	texts interner // of Run's goroutine
+
 	mu     sync.Mutex
 	own    []int32
 	failed int
@@ -107,6 +109,7 @@ func (s *Sampler) Run(ctx context.Context) {
 			s.look(ctx, &sample)
 			lookCost = time.Since(begin) - sampleCost
 		}
+		s.texts.sample(&sample)
 		s.window.add(sample)
 		every := calmEvery
 		if begin.Sub(lastBusy) < calmAfter {

@@ -79,7 +79,7 @@ func TestTheRightCauseIsNamedInEachScenarioOfTheLab(t *testing.T) {
 		t.Run(calm, func(t *testing.T) {
 			url := pgtest.Empty(t)
 			if calm == "healthy" {
-				bank(t, url, 4)
+				bank(t, url, 8)
 			}
 			r := examine(t, url, looking)
 			_, _, alarms := score(r, nil, doctor.Warning)

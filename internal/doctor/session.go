@@ -144,7 +144,13 @@ func collect[T any](ctx context.Context, s *session, to pgx.RowToFunc[T], sql st
 	return pgx.CollectRows(rows, to)
 }
 
-// endpoint is where the postmaster listens, for the probe.
-func endpoint(c *pgx.ConnConfig) (network, address string) {
-	return pgconn.NetworkAddress(c.Host, c.Port)
+// endpoint is where the connection leads: a URL may name several servers.
+func (s *session) endpoint() (network, address string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.conn == nil {
+		return pgconn.NetworkAddress(s.config.Host, s.config.Port)
+	}
+	at := s.conn.PgConn().Conn().RemoteAddr()
+	return at.Network(), at.String()
 }

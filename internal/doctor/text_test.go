@@ -52,3 +52,43 @@ func TestASampleAfterAPauseCountsForNoMoreThanItMay(t *testing.T) {
 		t.Errorf("%d samples are kept, want the newest alone", n)
 	}
 }
+
+func TestLinesAreCountedByTheirHeads(t *testing.T) {
+	row := Lock{Type: "tuple", Relation: 1, Page: 2, Tuple: 3}
+	turn, queued := row, row
+	turn.Granted, turn.PID = true, 20
+	queued.PID = 30
+	locks := []Lock{
+		{Type: "transactionid", Transaction: 7, Granted: true, PID: 10}, // at work
+		{Type: "transactionid", Transaction: 7, PID: 20}, turn,          // waits for it, and has the turn
+		queued, // waits for the turn
+		{Type: "transactionid", Transaction: 7, PID: 40},
+		{Type: "transactionid", Transaction: 8, Granted: true}, // prepared
+		{Type: "transactionid", Transaction: 8, PID: 50},
+	}
+	if waiters, heads := lines(locks); waiters != 4 || heads != 2 {
+		t.Errorf("%d waiters in %d lines, want 4 in 2", waiters, heads)
+	}
+	circle := []Lock{
+		{Type: "transactionid", Transaction: 1, Granted: true, PID: 1}, {Type: "transactionid", Transaction: 2, Granted: true, PID: 2},
+		{Type: "transactionid", Transaction: 1, PID: 2}, {Type: "transactionid", Transaction: 2, PID: 1},
+	}
+	if waiters, _ := lines(circle); waiters != 2 {
+		t.Errorf("%d wait in a circle, want 2", waiters)
+	}
+}
+
+func TestTheWindowIsBounded(t *testing.T) {
+	w := &window{span: time.Hour}
+	at := time.Unix(1000, 0)
+	for i := range 600 {
+		w.add(Sample{At: at.Add(time.Duration(i) * 100 * time.Millisecond), Sessions: make([]Session, 500)})
+	}
+	kept := w.between(at.Add(-time.Second), at.Add(time.Hour)).samples
+	if n := len(kept) * 500; n > mostEntries || n < mostEntries*9/10 {
+		t.Errorf("%d sessions are kept, of at most %d", n, mostEntries)
+	}
+	if !kept[len(kept)-1].At.Equal(at.Add(59900 * time.Millisecond)) {
+		t.Error("the newest sample is gone")
+	}
+}

@@ -67,11 +67,18 @@ type window struct {
 
 	mu      sync.Mutex
 	samples []Sample // ascending
+	entries int      // in them
 	probes  []Probe
 }
 
-// mostSamples bounds memory when samples come ten times a second.
-const mostSamples = 2400
+// What bounds memory, when samples come ten times a second and many sessions are at work.
+const (
+	mostSamples = 6000
+	mostEntries = 200_000 // sessions and locks, in all samples together
+)
+
+// entries is what a sample takes.
+func (s Sample) entries() int { return len(s.Sessions) + len(s.Locks) }
 
 // longestWeight bounds what one sample may stand for, lest a pause counts as a wait.
 const longestWeight = 2 * time.Second
@@ -83,8 +90,10 @@ func (w *window) add(s Sample) {
 		s.Weight = min(s.At.Sub(w.samples[n-1].At), longestWeight)
 	}
 	w.samples = append(w.samples, s)
+	w.entries += s.entries()
 	old := 0
-	for old < len(w.samples)-1 && (s.At.Sub(w.samples[old].At) > w.span || len(w.samples)-old > mostSamples) {
+	for old < len(w.samples)-1 && (s.At.Sub(w.samples[old].At) > w.span || len(w.samples)-old > mostSamples || w.entries > mostEntries) {
+		w.entries -= w.samples[old].entries()
 		old++
 	}
 	w.samples = slices.Delete(w.samples, 0, old)
@@ -99,6 +108,13 @@ func (w *window) addProbe(p Probe) {
 		old++
 	}
 	w.probes = slices.Delete(w.probes, 0, old)
+}
+
+// reach makes sure that samples are kept for so long.
+func (w *window) reach(span time.Duration) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.span = max(w.span, span)
 }
 
 // between returns the samples after from, up to to.
@@ -136,7 +152,7 @@ func (v view) duration() time.Duration {
 
 // waits adds up.
 func (v view) waits() Waits {
-	w := Waits{Seconds: v.duration().Seconds(), Samples: len(v.samples), Classes: map[Class]float64{}, Events: map[Event]float64{}}
+	w := Waits{Seconds: v.duration().Seconds(), Samples: len(v.samples), Classes: map[Class]float64{}, Events: map[Event]float64{}, Top: []EventTotal{}}
 	classes := map[Event]Class{}
 	for _, s := range v.samples {
 		for _, session := range s.Sessions {

@@ -128,7 +128,8 @@ func TestAnUnknownUserLooksLikeAWrongPassword(t *testing.T) {
 func TestMalformedAuthenticationIsRefused(t *testing.T) {
 	e := start(t, pgwire.Config{Auth: usersFile(t, "app secret\n")})
 	for _, first := range []string{
-		"", "n", "n,,", "n,,n=", "n,,n=,r=", "n,,n=,r=a b", "n,a=other,n=,r=abc", "x,,n=,r=abc", "p=tls-unique,,n=,r=abc", "n,,n=,r=abc,m=x", "n,,m=x,n=,r=abc",
+		"", "n", "n,,", "n,,n=", "n,,n=,r=", "n,,n=,r=a b", "n,a=other,n=,r=abc", "x,,n=,r=abc",
+		"p=tls-unique,,n=,r=abc", "n,,n=,r=abc,m=x", "n,,m=x,n=,r=abc",
 	} {
 		r := e.dial()
 		r.send(&pgproto3.StartupMessage{ProtocolVersion: pgproto3.ProtocolVersion30, Parameters: map[string]string{"user": "app"}})

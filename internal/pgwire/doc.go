@@ -15,7 +15,7 @@
 // while anything is written. What a message looks like on the wire is made once, for all its subscribers.
 //
 //	lex, parse*     SQL to statements
-//	exec, tx        statements to answers and, at the commit, to calls of the hub
+//	exec, tx        statements to answers and, at the commit, to calls of the hub; functions, settings and types serve them
 //	simple, extended    the two protocols of queries
 //	listen          the hub's Sink
 //	startup, auth, scram, tls    until a connection is a session

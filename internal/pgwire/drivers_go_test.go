@@ -24,7 +24,7 @@ var driverPayloads = []string{`it's "quoted" \ and $1`, "Grüße, 世界 🎉\ns
 
 func TestDriverPgx(t *testing.T) {
 	config := pgwire.Config{Auth: usersFile(t, "someone secret\n")}
-	e := start(t, config)
+	e := startAt(t, config, steady(t))
 	for range 2 {
 		for _, mode := range []string{"cache_statement", "cache_describe", "describe_exec", "exec", "simple_protocol"} {
 			pool := pgtest.Pool(t, e.url("someone", "secret", "sslmode=disable&default_query_exec_mode="+mode))
@@ -82,7 +82,7 @@ func rollBackAndCommit(t *testing.T, ping func(context.Context) error, inTx func
 // Its Listener connects again and listens again by itself.
 func TestDriverLibPQ(t *testing.T) {
 	config := pgwire.Config{Auth: usersFile(t, "someone secret\n")}
-	e := start(t, config)
+	e := startAt(t, config, steady(t))
 	url := e.url("someone", "secret", "sslmode=disable")
 	listener := pq.NewListener(url, 10*time.Millisecond, 50*time.Millisecond, nil)
 	defer listener.Close()
@@ -133,8 +133,11 @@ func TestDriverPsql(t *testing.T) {
 	psql := tool(t, "psql")
 	tls, root := certificate(t)
 	config := pgwire.Config{Auth: usersFile(t, `"app" "secret"`), TLS: tls}
-	e := start(t, config)
-	for _, options := range []string{"sslmode=disable", "sslmode=verify-full channel_binding=require sslrootcert=" + root, "target_session_attrs=read-write", "target_session_attrs=primary"} {
+	e := startAt(t, config, steady(t))
+	for _, options := range []string{
+		"sslmode=disable", "sslmode=verify-full channel_binding=require sslrootcert=" + root,
+		"target_session_attrs=read-write", "target_session_attrs=primary",
+	} {
 		s := startPsql(t, psql, fmt.Sprintf("host=127.0.0.1 port=%d user=app dbname=app %s", e.addr.Port, options))
 		s.say(`\encoding`)
 		s.until("UTF8")

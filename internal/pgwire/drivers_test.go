@@ -56,7 +56,8 @@ func installed(t *testing.T, name, recipe string, install func(dir string) *exec
 	if err != nil {
 		t.Fatal(err)
 	}
-	dir := filepath.Join(cache, "weir-test-drivers", fmt.Sprintf("%s-%x", name, sha256.Sum256([]byte(recipe+dirOf(t))))[:len(name)+17])
+	sum := sha256.Sum256([]byte(recipe + runtime.GOOS + runtime.GOARCH)) // what is installed is built for the platform
+	dir := filepath.Join(cache, "weir-test-drivers", fmt.Sprintf("%s-%x", name, sum[:8]))
 	if _, err := os.Stat(filepath.Join(dir, "complete")); err == nil {
 		return dir
 	}
@@ -71,9 +72,6 @@ func installed(t *testing.T, name, recipe string, install func(dir string) *exec
 	}
 	return dir
 }
-
-// dirOf tells the platform, for what is installed is built for it.
-func dirOf(*testing.T) string { return runtime.GOOS + runtime.GOARCH }
 
 func fixture(t *testing.T, name string) string {
 	t.Helper()
@@ -104,8 +102,8 @@ func drivePython(t *testing.T, script string) {
 	wantDrivers(t)
 	python := tool(t, "python3")
 	dir := installed(t, "python", recipe(t, "requirements.txt"), func(dir string) *exec.Cmd {
-		return exec.CommandContext(t.Context(), "sh", "-ec", `"$0" -m venv --clear "$1/venv"; "$1/venv/bin/python" -m pip install --quiet -r "$2"`,
-			python, dir, fixture(t, "requirements.txt"))
+		const script = `"$0" -m venv --clear "$1/venv"; "$1/venv/bin/python" -m pip install --quiet -r "$2"`
+		return exec.CommandContext(t.Context(), "sh", "-ec", script, python, dir, fixture(t, "requirements.txt"))
 	})
 	drive(t, exec.Command(filepath.Join(dir, "venv", "bin", "python"), fixture(t, script)))
 }
@@ -114,7 +112,8 @@ func driveNode(t *testing.T, script string) {
 	wantDrivers(t)
 	node, npm := tool(t, "node"), tool(t, "npm")
 	dir := installed(t, "node", recipe(t, "package.json"), func(dir string) *exec.Cmd {
-		cmd := exec.CommandContext(t.Context(), "sh", "-ec", `cp "$1" . && "$0" install --no-audit --no-fund --no-package-lock`, npm, fixture(t, "package.json"))
+		const script = `cp "$1" . && "$0" install --no-audit --no-fund --no-package-lock`
+		cmd := exec.CommandContext(t.Context(), "sh", "-ec", script, npm, fixture(t, "package.json"))
 		cmd.Dir = dir
 		return cmd
 	})
@@ -161,7 +160,7 @@ func startProcess(t *testing.T) *process {
 			t.Error(err)
 		}
 	})
-	p.start("127.0.0.1:0")
+	p.start(steady(t))
 	t.Cleanup(p.stop)
 	return p
 }

@@ -36,7 +36,7 @@ func (c *conn) execute(ctx context.Context, p parsed, params []value) (result, e
 	case notifyStatement:
 		return result{tag: "NOTIFY"}, c.notify([]value{&s.channel, &s.payload}, false, false)
 	case selectStatement:
-		return c.executeSelect(ctx, s, params)
+		return c.executeSelect(s, params)
 	case catalogStatement:
 		return result{tag: "SELECT 0"}, nil
 	case setStatement:
@@ -66,7 +66,8 @@ func (c *conn) execute(ctx context.Context, p parsed, params []value) (result, e
 		return result{tag: s.tag}, nil
 	case unknownStatement:
 		return result{}, errorf(unsupported, "this endpoint only listens and notifies: it does not run this %s statement", s.what).
-			hint("Here LISTEN, UNLISTEN, NOTIFY, SELECT pg_notify(...), transactions and SET and SHOW work. Send all other SQL to the database itself, over a connection of its own.")
+			hint("Here LISTEN, UNLISTEN, NOTIFY, SELECT pg_notify(...), transactions, SET and SHOW work. " +
+				"Send all other SQL to the database itself, over a connection of its own.")
 	}
 	return result{}, fmt.Errorf("no such statement: %T", p.statement)
 }
@@ -143,7 +144,7 @@ func (c *conn) endExplicit(ctx context.Context, s txStatement, explicit bool) (r
 	return result{tag: tag}, err
 }
 
-func (c *conn) executeSelect(ctx context.Context, s selectStatement, params []value) (result, error) {
+func (c *conn) executeSelect(s selectStatement, params []value) (result, error) {
 	if s.channels {
 		rows := make([][]value, 0, len(c.listens))
 		for channel := range c.listens {
@@ -154,7 +155,7 @@ func (c *conn) executeSelect(ctx context.Context, s selectStatement, params []va
 	row := make([]value, len(s.columns))
 	for i, col := range s.columns {
 		var err error
-		if row[i], err = c.evaluate(ctx, col.expr, params); err != nil {
+		if row[i], err = c.evaluate(col.expr, params); err != nil {
 			return result{}, err
 		}
 	}

@@ -1,9 +1,6 @@
 package pgwire
 
-import (
-	"context"
-	"strconv"
-)
+import "strconv"
 
 // function is one that SELECT may call.
 type function struct {
@@ -13,21 +10,21 @@ type function struct {
 	result *dataType
 	bare   bool // it may be written without parentheses
 	set    bool // it returns rows: pg_listening_channels
-	call   func(c *conn, ctx context.Context, args []value) (value, error)
+	call   func(c *conn, args []value) (value, error)
 }
 
 // functions by name, without the schema pg_catalog.
 var functions = map[string]*function{
 	"pg_notify": {name: "pg_notify", takes: []*dataType{textType, textType}, least: 2, result: voidType,
-		call: func(c *conn, _ context.Context, args []value) (value, error) {
+		call: func(c *conn, args []value) (value, error) {
 			return textValue(""), c.notify(args, false, false)
 		}},
 	"weir.notify": {name: "notify", takes: []*dataType{textType, textType}, least: 2, result: voidType,
-		call: func(c *conn, _ context.Context, args []value) (value, error) {
+		call: func(c *conn, args []value) (value, error) {
 			return textValue(""), c.notify(args, true, false)
 		}},
 	"weir.publish": {name: "publish", takes: []*dataType{textType, textType, boolType}, least: 1, result: voidType,
-		call: func(c *conn, _ context.Context, args []value) (value, error) {
+		call: func(c *conn, args []value) (value, error) {
 			keep := len(args) > 2 && args[2] != nil && *args[2] == "t"
 			return textValue(""), c.notify(args, true, keep)
 		}},
@@ -47,7 +44,7 @@ var functions = map[string]*function{
 		call: constant(func(*conn) string { return "" })},
 
 	"current_setting": {name: "current_setting", takes: []*dataType{textType, boolType}, least: 1, result: textType,
-		call: func(c *conn, _ context.Context, args []value) (value, error) {
+		call: func(c *conn, args []value) (value, error) {
 			if args[0] == nil {
 				return nil, nil
 			}
@@ -58,7 +55,7 @@ var functions = map[string]*function{
 			return textValue(v), err
 		}},
 	"set_config": {name: "set_config", takes: []*dataType{textType, textType, boolType}, least: 3, result: textType,
-		call: func(c *conn, _ context.Context, args []value) (value, error) {
+		call: func(c *conn, args []value) (value, error) {
 			if args[0] == nil || args[2] == nil {
 				return nil, errorf(badValue, "set_config needs a setting's name and whether it is local")
 			}
@@ -71,26 +68,26 @@ var functions = map[string]*function{
 		}},
 }
 
-func constant(f func(*conn) string) func(*conn, context.Context, []value) (value, error) {
-	return func(c *conn, _ context.Context, _ []value) (value, error) { return textValue(f(c)), nil }
+func constant(f func(*conn) string) func(*conn, []value) (value, error) {
+	return func(c *conn, _ []value) (value, error) { return textValue(f(c)), nil }
 }
 
 // evaluate computes an expression.
-func (c *conn) evaluate(ctx context.Context, e expression, params []value) (v value, err error) {
+func (c *conn) evaluate(e expression, params []value) (v value, err error) {
 	switch {
 	case e.param > 0:
 		v = params[e.param-1]
 	case e.function != nil:
 		args := make([]value, len(e.args))
 		for i, a := range e.args {
-			if args[i], err = c.evaluate(ctx, a, params); err != nil {
+			if args[i], err = c.evaluate(a, params); err != nil {
 				return nil, err
 			}
 			if args[i], err = e.function.takes[i].cast(args[i]); err != nil {
 				return nil, err
 			}
 		}
-		v, err = e.function.call(c, ctx, args)
+		v, err = e.function.call(c, args)
 	default:
 		v = e.constant
 	}

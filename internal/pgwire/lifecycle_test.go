@@ -144,6 +144,15 @@ func TestWhoDoesNotReadIsCutOffAndNobodyElseNotices(t *testing.T) {
 	}
 }
 
+func TestWhoTakesNothingForTooLongIsCutOff(t *testing.T) {
+	e := start(t, pgwire.Config{WriteTimeout: 200 * time.Millisecond, MaxBytes: 1 << 30})
+	deaf, _ := e.session(nil)
+	deaf.asks("LISTEN a", "LISTEN /I")
+	flood(t, e, "a", 64<<10, 200)
+	eventually(t, "it is cut off", func() bool { return e.server.Stats().Slow == 1 })
+	eventually(t, "its connection has ended", func() bool { return e.server.Stats().Connections == 0 })
+}
+
 func TestWhoDoesNotReadInATransactionIsToldWhy(t *testing.T) {
 	e := start(t, pgwire.Config{MaxBytes: 10 << 10})
 	r, _ := e.session(nil)
@@ -203,7 +212,8 @@ func TestPayloadsArriveWhole(t *testing.T) {
 	if n := notification(t, listener); n.Payload != whole {
 		t.Errorf("%d bytes came", len(n.Payload))
 	}
-	if _, err := sender.Exec(t.Context(), "SELECT pg_notify('a', $1)", strings.Repeat("x", 1<<20+1)); err == nil || !strings.Contains(err.Error(), "22023") {
+	_, err := sender.Exec(t.Context(), "SELECT pg_notify('a', $1)", strings.Repeat("x", 1<<20+1))
+	if err == nil || !strings.Contains(err.Error(), "22023") {
 		t.Errorf("a payload past the limit: %v", err)
 	}
 	long := strings.Repeat("c", hub.MaxChannel)
@@ -247,8 +257,8 @@ func TestAfterUnlistenNothingComes(t *testing.T) {
 }
 
 func TestAClientMayReconnectToTheNextHub(t *testing.T) {
-	e := start(t, pgwire.Config{})
-	address := e.addr.String()
+	address := steady(t)
+	e := startAt(t, pgwire.Config{}, address)
 	for range 3 {
 		conn := e.connect()
 		run(t, conn, "LISTEN a")

@@ -3,6 +3,7 @@ package pgwire
 import (
 	"context"
 	"errors"
+	"os"
 	"sync"
 
 	"github.com/jackc/pgx/v5/pgproto3"
@@ -63,7 +64,7 @@ func (c *conn) hubError(err error) error {
 	switch {
 	case errors.As(err, &refused):
 		return errorf(badValue, "%v", err)
-	case errors.Is(err, hub.ErrClosed):
+	case errors.Is(err, hub.ErrClosed), errors.Is(err, context.Canceled): // Serve has waited long enough for this query
 		return errorf(shuttingDown, "the hub is stopping").hint("Connect again: another hub may take over.")
 	case errors.Is(err, hub.ErrSlow):
 		return errSlow
@@ -75,7 +76,7 @@ func (c *conn) hubError(err error) error {
 
 var (
 	errSlow = errorf(overLimit, "terminating connection: it did not read its notifications").
-		hint("More was waiting for it than the hub keeps for one connection. Read notifications all the time, also while you work, and outside of transactions.")
+		hint("More was waiting for it than the hub keeps for one connection. Read notifications all the time, and keep transactions short.")
 	errGap = errorf(overLimit, "terminating connection: notifications were lost").
 		hint("The hub was behind for longer than the log of messages goes back. Connect again, listen, and look at your tables afresh.")
 	errStopping = errorf(shuttingDown, "terminating connection due to administrator command").hint("The hub is stopping: connect again.")
@@ -182,7 +183,7 @@ func (c *conn) hold() {
 // Close tells the client why the hub has ended the subscriber, and ends the connection. It is the hub's.
 func (c *conn) Close(err error) {
 	switch {
-	case errors.Is(err, hub.ErrSlow):
+	case errors.Is(err, hub.ErrSlow), errors.Is(err, os.ErrDeadlineExceeded) && !c.closing.Load():
 		c.server.stats.slow.Add(1)
 		c.server.log.Warn("weir: a client did not read its notifications and was cut off", "client", c.remote(), "user", c.user)
 		c.cutOff(errSlow)

@@ -49,13 +49,17 @@ func closeWrite(t *testing.T, r *raw) {
 
 // someMessage is a message of some kind, which may be whole, cut, or nothing at all.
 func someMessage(random *rand.Rand) []byte {
-	words := []string{"LISTEN a", "BEGIN", "NOTIFY a, 'x'", "ROLLBACK", "COMMIT", "SELECT pg_notify($1, $2)", "'", "", "SAVEPOINT s", "ROLLBACK TO s", "UNLISTEN *", "nonsense"}
+	words := []string{
+		"LISTEN a", "BEGIN", "NOTIFY a, 'x'", "ROLLBACK", "COMMIT", "SELECT pg_notify($1, $2)", "'", "", "SAVEPOINT s", "ROLLBACK TO s",
+		"UNLISTEN *", "nonsense",
+	}
 	word := words[random.IntN(len(words))]
 	messages := []pgproto3.FrontendMessage{
-		&pgproto3.Query{String: word}, &pgproto3.Parse{Query: word, ParameterOIDs: []uint32{25, random.Uint32N(3)}}, &pgproto3.Bind{Parameters: [][]byte{[]byte(word), nil}},
-		&pgproto3.Bind{ParameterFormatCodes: []int16{1, 0, 7}, ResultFormatCodes: []int16{1, 1}}, &pgproto3.Describe{ObjectType: 'S'}, &pgproto3.Describe{ObjectType: 'P'},
-		&pgproto3.Execute{MaxRows: random.Uint32()}, &pgproto3.Close{ObjectType: 'P', Name: word}, &pgproto3.Sync{}, &pgproto3.Flush{}, &pgproto3.CopyDone{},
-		&pgproto3.FunctionCall{}, &pgproto3.Query{String: word + ";" + word},
+		&pgproto3.Query{String: word}, &pgproto3.Query{String: word + ";" + word},
+		&pgproto3.Parse{Query: word, ParameterOIDs: []uint32{25, random.Uint32N(3)}}, &pgproto3.Bind{Parameters: [][]byte{[]byte(word), nil}},
+		&pgproto3.Bind{ParameterFormatCodes: []int16{1, 0, 7}, ResultFormatCodes: []int16{1, 1}},
+		&pgproto3.Describe{ObjectType: 'S'}, &pgproto3.Describe{ObjectType: 'P'}, &pgproto3.Execute{MaxRows: random.Uint32()},
+		&pgproto3.Close{ObjectType: 'P', Name: word}, &pgproto3.Sync{}, &pgproto3.Flush{}, &pgproto3.CopyDone{}, &pgproto3.FunctionCall{},
 	}
 	b, err := messages[random.IntN(len(messages))].Encode(nil)
 	if err != nil {

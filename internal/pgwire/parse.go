@@ -11,6 +11,7 @@ type parser struct {
 	lexer  lexer
 	token  token
 	params []*dataType // of the statement, nil where nothing says which
+	depth  int         // of expressions in expressions
 }
 
 // parsed is a statement and the types of its parameters.

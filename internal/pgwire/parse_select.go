@@ -161,7 +161,13 @@ func (p *parser) param(n int, typ *dataType) error {
 	return nil
 }
 
+const mostDepth = 20
+
 func (p *parser) primary() (expression, error) {
+	if p.depth++; p.depth > mostDepth {
+		return expression{}, errNotUnderstood
+	}
+	defer func() { p.depth-- }()
 	t := p.token
 	switch t.kind {
 	case stringToken:

@@ -67,6 +67,7 @@ func TestStatementsAreReadAsPostgresReadsThem(t *testing.T) {
 		`SELECT 1 + 1`:                                                       unknownStatement{"SELECT"},
 		`SELECT * FROM generate_series(1, 2)`:                                unknownStatement{"SELECT"},
 		`SELECT pg_notify(pg_notify('a', 'b'), 'c')`:                         unknownStatement{"SELECT"},
+		`SELECT ` + strings.Repeat("CAST(", 100_000) + `1`:                   unknownStatement{"SELECT"},
 		`WITH x AS (SELECT 1) SELECT * FROM x`:                               unknownStatement{"WITH"},
 	} {
 		got, err := parse(sql)

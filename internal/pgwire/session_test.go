@@ -7,6 +7,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgproto3"
 
+	"github.com/weir-pg/weir/internal/hub"
 	"github.com/weir-pg/weir/internal/pgwire"
 )
 
@@ -28,7 +29,8 @@ func TestListenAndNotifyTakeEffectAtCommit(t *testing.T) {
 	listener.expect("!a early") // once
 	listener.expect("!a late")
 
-	sender.asks("START TRANSACTION ISOLATION LEVEL SERIALIZABLE, READ WRITE", "START TRANSACTION /T", "NOTIFY a", "NOTIFY /T", "ABORT", "ROLLBACK /I")
+	sender.asks("START TRANSACTION ISOLATION LEVEL SERIALIZABLE, READ WRITE", "START TRANSACTION /T", "NOTIFY a", "NOTIFY /T",
+		"ABORT", "ROLLBACK /I")
 	marker("nothing after a rollback")
 	listener.asks("BEGIN", "BEGIN /T", "UNLISTEN a", "UNLISTEN /T", "LISTEN b", "LISTEN /T", "ROLLBACK", "ROLLBACK /I")
 	sender.asks("NOTIFY b", "NOTIFY /I", "NOTIFY a", "NOTIFY /I")
@@ -42,7 +44,8 @@ func TestListenAndNotifyTakeEffectAtCommit(t *testing.T) {
 	listener.expect("!a 1")
 	marker("savepoints that were rolled back deliver nothing")
 
-	listener.asks("LISTEN c; UNLISTEN *; LISTEN d", "LISTEN UNLISTEN LISTEN /I", "SELECT pg_listening_channels()", "[pg_listening_channels:25] (d) SELECT 1 /I")
+	listener.asks("LISTEN c; UNLISTEN *; LISTEN d", "LISTEN UNLISTEN LISTEN /I",
+		"SELECT pg_listening_channels()", "[pg_listening_channels:25] (d) SELECT 1 /I")
 	sender.asks("NOTIFY a", "NOTIFY /I", "NOTIFY c", "NOTIFY /I", "NOTIFY d", "NOTIFY /I")
 	listener.expect("!d ")
 }
@@ -56,8 +59,10 @@ func TestErrorsFailTheTransactionUntilItEnds(t *testing.T) {
 		"BEGIN", "BEGIN /T", "BEGIN", "WARNING 25001 BEGIN /T", "SELECT * FROM account", "ERROR 0A000 /E", "SELECT 1", "ERROR 25P02 /E",
 		"BEGIN", "ERROR 25P02 /E", "COMMIT", "ROLLBACK /I", "SELECT 1 AS one", "[one:23] (1) SELECT 1 /I",
 		"BEGIN", "BEGIN /T", "COMMIT AND CHAIN", "COMMIT /T", "ROLLBACK AND CHAIN", "ROLLBACK /T", "ROLLBACK AND NO CHAIN", "ROLLBACK /I",
-		"LISTEN a; nonsense; LISTEN b", "LISTEN ERROR 0A000 /I", "SELECT * FROM pg_listening_channels()", "[pg_listening_channels:25] SELECT 0 /I",
-		"LISTEN a; BEGIN; LISTEN b; ROLLBACK", "LISTEN BEGIN LISTEN ROLLBACK /I", "SELECT pg_listening_channels()", "[pg_listening_channels:25] SELECT 0 /I",
+		"LISTEN a; nonsense; LISTEN b", "LISTEN ERROR 0A000 /I",
+		"SELECT * FROM pg_listening_channels()", "[pg_listening_channels:25] SELECT 0 /I",
+		"LISTEN a; BEGIN; LISTEN b; ROLLBACK", "LISTEN BEGIN LISTEN ROLLBACK /I",
+		"SELECT pg_listening_channels()", "[pg_listening_channels:25] SELECT 0 /I",
 		"BEGIN; LISTEN a; COMMIT; LISTEN b; syntax", "BEGIN LISTEN COMMIT LISTEN ERROR 0A000 /I",
 		"SELECT pg_listening_channels()", "[pg_listening_channels:25] (a) SELECT 1 /I",
 		"LISTEN c; LISTEN", "ERROR 42601 /I", "", "empty /I", " ; -- nothing", "empty /I",
@@ -113,6 +118,10 @@ func TestACommitThatFailsDoesNothing(t *testing.T) {
 	e.source.mu.Unlock()
 	r.asks("NOTIFY a", "ERROR 58030 /I", "BEGIN", "BEGIN /T", "LISTEN a", "LISTEN /T", "NOTIFY a", "NOTIFY /T", "COMMIT", "ERROR 58030 /I",
 		"SELECT pg_listening_channels()", "[pg_listening_channels:25] SELECT 0 /I")
+	e.source.mu.Lock()
+	e.source.fails = &hub.RefusedError{Err: errors.New("payload too long")}
+	e.source.mu.Unlock()
+	r.asks("NOTIFY a", "ERROR 22023 /I")
 }
 
 func TestExtendedProtocol(t *testing.T) {
@@ -140,7 +149,8 @@ func TestExtendedProtocol(t *testing.T) {
 	run("2 [pg_notify:2278] () SELECT 1 /I", bind("", "s", []byte("a"), []byte("x")), portal, execute)
 	r.expect("!a x")
 	run("ERROR 42P05 /I", parse("s", "SELECT 1"))
-	run("3 1 t[1043,25] [pg_notify:2278] /I", &pgproto3.Close{ObjectType: 'S', Name: "s"}, parse("s", "SELECT pg_notify($1, $2)", 1043, 705), statement)
+	run("3 1 t[1043,25] [pg_notify:2278] /I",
+		&pgproto3.Close{ObjectType: 'S', Name: "s"}, parse("s", "SELECT pg_notify($1, $2)", 1043, 705), statement)
 	binary := bind("", "s", []byte("a"), nil)
 	binary.ParameterFormatCodes, binary.ResultFormatCodes = []int16{1, 0}, []int16{1}
 	run("2 () SELECT 1 /I", binary, execute)
@@ -185,16 +195,22 @@ func TestSettingsAreKeptAndReported(t *testing.T) {
 	}
 	r.asks(
 		"SHOW statement_timeout", "[statement_timeout:25] (5) SHOW /I", "SHOW server_version_num", "[server_version_num:25] (170002) SHOW /I",
-		"SET application_name = 'other'", "SET application_name=other /I", "SET extra_float_digits = 3", "SET /I", "SET x.y TO a, 'b', -1", "SET /I",
+		"SET application_name = 'other'", "SET application_name=other /I", "SET extra_float_digits = 3", "SET /I",
+		"SET x.y TO a, 'b', -1", "SET /I",
 		"SELECT current_setting('x.y'), set_config('x.z', 'v', false)", "[current_setting:25|set_config:25] (a, b, -1|v) SELECT 1 /I",
-		"SHOW transaction_read_only", "[transaction_read_only:25] (off) SHOW /I", "SHOW TRANSACTION ISOLATION LEVEL", "[transaction_isolation:25] (read committed) SHOW /I",
-		"SET datestyle TO iso", "SET /I", "SHOW datestyle", "[DateStyle:25] (ISO, MDY) SHOW /I", "SHOW nothing", "ERROR 42704 /I", "SET server_version = '1'", "ERROR 55P02 /I", "SET client_encoding TO 'LATIN1'", "ERROR 22023 /I",
+		"SHOW transaction_read_only", "[transaction_read_only:25] (off) SHOW /I",
+		"SHOW TRANSACTION ISOLATION LEVEL", "[transaction_isolation:25] (read committed) SHOW /I",
+		"SET datestyle TO iso", "SET /I", "SHOW datestyle", "[DateStyle:25] (ISO, MDY) SHOW /I", "SHOW nothing", "ERROR 42704 /I",
+		"SET server_version = '1'", "ERROR 55P02 /I", "SET client_encoding TO 'LATIN1'", "ERROR 22023 /I",
 		"SET NAMES 'UTF8'", "SET /I", "SET TIME ZONE 'UTC'", "SET TimeZone=UTC /I", "RESET timezone", "RESET TimeZone=Europe/Rome /I",
-		"BEGIN", "BEGIN /T", "SET application_name = 'rolled back'", "SET application_name=rolled back /T", "ROLLBACK", "ROLLBACK application_name=other /I",
+		"BEGIN", "BEGIN /T", "SET application_name = 'rolled back'", "SET application_name=rolled back /T",
+		"ROLLBACK", "ROLLBACK application_name=other /I",
 		"BEGIN; SET LOCAL application_name = 'local'", "BEGIN SET application_name=local /T", "COMMIT", "COMMIT application_name=other /I",
 		"SET LOCAL application_name = 'local'", "WARNING 25P01 SET /I",
-		"SET SESSION CHARACTERISTICS AS TRANSACTION READ ONLY", "SET /I", "SET SESSION AUTHORIZATION DEFAULT", "SET /I", "SET ROLE admin", "ERROR 0A000 /I",
-		"LISTEN a", "LISTEN /I", "DISCARD ALL", "DISCARD ALL application_name=tests /I", "SELECT pg_listening_channels()", "[pg_listening_channels:25] SELECT 0 /I",
+		"SET SESSION CHARACTERISTICS AS TRANSACTION READ ONLY", "SET /I", "SET SESSION AUTHORIZATION DEFAULT", "SET /I",
+		"SET ROLE admin", "ERROR 0A000 /I",
+		"LISTEN a", "LISTEN /I", "DISCARD ALL", "DISCARD ALL application_name=tests /I",
+		"SELECT pg_listening_channels()", "[pg_listening_channels:25] SELECT 0 /I",
 		"SELECT pg_advisory_unlock_all(); CLOSE ALL; UNLISTEN *; RESET ALL;", "[pg_advisory_unlock_all:2278] () SELECT 1 CLOSE CURSOR ALL UNLISTEN RESET /I",
 		"SELECT version()", "[version:25] (PostgreSQL 17.2 (Debian 17.2-1) (Weir: this endpoint only listens and notifies)) SELECT 1 /I",
 		"SELECT current_user, current_database(), pg_catalog.pg_is_in_recovery()", "[current_user:19|current_database:19|pg_is_in_recovery:16] (someone|app|f) SELECT 1 /I",

@@ -124,15 +124,13 @@ func TestClientsPastTheLimitAreTold(t *testing.T) {
 }
 
 func TestWhoDoesNotAuthenticateInTimeIsCutOff(t *testing.T) {
-	e := start(t, pgwire.Config{AuthTimeout: 50 * time.Millisecond, Auth: usersFile(t, "someone secret\n")})
+	e := start(t, pgwire.Config{AuthTimeout: time.Second, Auth: usersFile(t, "someone secret\n")})
+	conn := e.connect()
 	silent := e.dial()
 	asked := e.dial()
 	asked.send(&pgproto3.StartupMessage{ProtocolVersion: pgproto3.ProtocolVersion30, Parameters: map[string]string{"user": "someone"}})
 	asked.expect("AuthenticationSASL")
 	silent.expect("gone")
 	asked.expect("gone")
-	conn := e.connect() // who is in stays
-	run(t, conn, "LISTEN a")
-	receive(t, time.After(100*time.Millisecond), "time")
-	run(t, conn, "LISTEN b")
+	run(t, conn, "LISTEN a") // who is in stays, although its time is over as well
 }

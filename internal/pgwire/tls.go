@@ -57,7 +57,9 @@ func withALPN(config *tls.Config) *tls.Config {
 }
 
 // choose does what crypto/tls does with GetCertificate and Certificates.
-func choose(hello *tls.ClientHelloInfo, get func(*tls.ClientHelloInfo) (*tls.Certificate, error), certificates []tls.Certificate) (*tls.Certificate, error) {
+func choose(
+	hello *tls.ClientHelloInfo, get func(*tls.ClientHelloInfo) (*tls.Certificate, error), certificates []tls.Certificate,
+) (*tls.Certificate, error) {
 	if get != nil {
 		if certificate, err := get(hello); certificate != nil || err != nil {
 			return certificate, err

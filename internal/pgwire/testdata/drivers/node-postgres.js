@@ -6,6 +6,7 @@ const show = (text) => process.stdout.write(text + '\n')
 
 async function yourTurn() {
   const pool = new pg.Pool({ max: 1 })
+  pool.on('error', () => {}) // of idle connections, when the server stops
   const client = await pool.connect()
   const quoted = client.escapeIdentifier(channel)
   await client.query('BEGIN')
