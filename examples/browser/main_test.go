@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/rand"
 	"fmt"
 	"net/http/httptest"
 	"net/url"
@@ -12,6 +13,7 @@ import (
 	"time"
 
 	"github.com/chromedp/chromedp"
+	"github.com/golang-jwt/jwt/v5"
 
 	"github.com/weir-pg/weir/internal/pgtest"
 	"github.com/weir-pg/weir/internal/server"
@@ -49,13 +51,13 @@ func chromium(t *testing.T, url string) context.Context {
 	t.Cleanup(cancel)
 	ctx, cancel = chromedp.NewContext(ctx)
 	t.Cleanup(cancel)
-	run(t, ctx, chromedp.Navigate(url))
+	do(t, ctx, chromedp.Navigate(url))
 	return ctx
 }
 
-func run(t *testing.T, ctx context.Context, actions ...chromedp.Action) {
+func do(t *testing.T, ctx context.Context, actions ...chromedp.Action[chromedp.Void]) {
 	t.Helper()
-	if err := chromedp.Run(ctx, actions...); err != nil {
+	if err := chromedp.Do(ctx, actions...); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -75,12 +77,15 @@ func states(t *testing.T, ctx context.Context, want string) {
 	await(t, ctx, `[...document.querySelectorAll(".state")].map(s => s.textContent).join(" ")`, want+" "+want)
 }
 
+// await waits until the expression, evaluated in the page, gives what is wanted.
 func await(t *testing.T, ctx context.Context, expression, want string) {
 	t.Helper()
 	deadline := time.Now().Add(30 * time.Second)
 	for {
-		var got string
-		run(t, ctx, chromedp.Evaluate(expression, &got))
+		got, err := chromedp.Run(ctx, chromedp.Evaluate[string](expression))
+		if err != nil {
+			t.Fatal(err)
+		}
 		if got == want {
 			return
 		}
@@ -96,14 +101,25 @@ func await(t *testing.T, ctx context.Context, expression, want string) {
 }
 
 func TestPageShowsEveryMessageOnceAcrossDropsAndHubs(t *testing.T) {
-	database := pgtest.New(t)
+	database := pgtest.Database(t)
 	pool := pgtest.Pool(t, database)
 	origin := httptest.NewServer(page()) // another origin than the hub's
 	t.Cleanup(origin.Close)
+	secret := []byte(rand.Text() + rand.Text())
+	authorizer, err := web.NewJWT(web.JWTConfig{Secret: secret})
+	if err != nil {
+		t.Fatal(err)
+	}
+	token, err := jwt.NewWithClaims(jwt.SigningMethodHS256, jwt.MapClaims{
+		"exp": time.Now().Add(time.Hour).Unix(), "weir": map[string]any{"subscribe": []string{"orders.>", "news"}, "publish": []string{"orders.new"}},
+	}).SignedString(secret)
+	if err != nil {
+		t.Fatal(err)
+	}
 	hub := func(address string) *server.Server {
 		t.Helper()
 		s, err := server.Start(t.Context(), server.Config{
-			Database: database, ListenHTTP: address, Name: t.Name(), Web: web.Config{Anonymous: true, Origins: []string{origin.URL}},
+			Database: database, ListenHTTP: address, Name: t.Name(), Web: web.Config{Authorizer: authorizer, Origins: []string{origin.URL}},
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -126,27 +142,36 @@ func TestPageShowsEveryMessageOnceAcrossDropsAndHubs(t *testing.T) {
 	}
 	first := hub("127.0.0.1:0")
 	address := first.HTTPAddr().String()
-	ctx := chromium(t, origin.URL+"/?"+url.Values{"hub": {"http://" + address}}.Encode())
+	at := func(position string) string {
+		return origin.URL + "/?" + url.Values{"hub": {"http://" + address}, "token": {token}, "position": {position}}.Encode()
+	}
+	ctx := chromium(t, at("1000.1")) // a position of another database's
+	do(t, ctx, chromedp.Click("#connect button.primary"))
+	shows(t, ctx, "gap=messages may be missing (unknown)")
 
-	run(t, ctx, chromedp.Click("#connect button.primary"))
+	do(t, ctx, chromedp.Navigate(at("")), chromedp.Click("#connect button.primary"))
 	states(t, ctx, "open")
 	publish("orders.new", "1 <b>ü</b>")
 	publish("other", "not shown")
 	shows(t, ctx, "orders.new=1 <b>ü</b>")
 
-	run(t, ctx, chromedp.SetValue(`#publish [name=payload]`, `{"order": 2}`), chromedp.Click("#publish button"))
+	do(t, ctx, chromedp.SetValue(`#publish [name=payload]`, `{"order": 2}`), chromedp.Click("#publish button"))
 	shows(t, ctx, `orders.new={"order": 2}`, "orders.new=1 <b>ü</b>")
 
+	do(t, ctx, chromedp.SetValue(`#publish [name=channel]`, "news"), chromedp.Click("#publish button"))
+	await(t, ctx, `document.querySelector("#websocket li.error")?.textContent ?? ""`, `errorpublish "news" is not allowed`)
+	do(t, ctx, chromedp.Evaluate[chromedp.Void](`document.querySelector("#websocket li.error").remove()`))
+
 	// What comes while the page is not connected is there when it is again.
-	run(t, ctx, chromedp.Click("#drop"))
+	do(t, ctx, chromedp.Click("#drop"))
 	states(t, ctx, "closed")
 	publish("news", "3, while away")
-	run(t, ctx, chromedp.Click("#connect button.primary"))
+	do(t, ctx, chromedp.Click("#connect button.primary"))
 	shows(t, ctx, "news=3, while away", `orders.new={"order": 2}`, "orders.new=1 <b>ü</b>")
 
 	// A hub that stops, and another in its place: the page comes back by itself.
 	stop(first)
-	states(t, ctx, "waiting")
+	await(t, ctx, `String(document.querySelectorAll(".state.open").length)`, "0")
 	publish("orders.paid", "4, between hubs")
 	second := hub(address)
 	t.Cleanup(func() { stop(second) })
@@ -154,8 +179,10 @@ func TestPageShowsEveryMessageOnceAcrossDropsAndHubs(t *testing.T) {
 	states(t, ctx, "open")
 
 	if path := os.Getenv("WEIR_TEST_SCREENSHOT"); path != "" {
-		var image []byte
-		run(t, ctx, chromedp.FullScreenshot(&image, 100))
+		image, err := chromedp.Run(ctx, chromedp.FullScreenshot(100))
+		if err != nil {
+			t.Fatal(err)
+		}
 		if err := os.WriteFile(path, image, 0o600); err != nil {
 			t.Fatal(err)
 		}

@@ -9,7 +9,6 @@ package server
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -249,7 +248,7 @@ func (s *Server) endpointsOf(ctx context.Context) error {
 			ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
 		}
 		if tlsConfig != nil {
-			s.httpListener = tls.NewListener(s.httpListener, tlsConfig)
+			s.http.TLSConfig = tlsConfig.Clone() // to which ServeTLS adds HTTP/2
 		}
 	}
 	return nil
@@ -268,7 +267,11 @@ func (s *Server) serve(inner context.Context) {
 	}
 	if s.http != nil {
 		s.httpServing.Go(func() {
-			if err := s.http.Serve(s.httpListener); !errors.Is(err, http.ErrServerClosed) {
+			serve := s.http.Serve
+			if s.http.TLSConfig != nil {
+				serve = func(l net.Listener) error { return s.http.ServeTLS(l, "", "") }
+			}
+			if err := serve(s.httpListener); !errors.Is(err, http.ErrServerClosed) {
 				s.fail(fmt.Errorf("serve HTTP: %w", err))
 			}
 		})

@@ -89,10 +89,13 @@ func TestTLSOnBothListeners(t *testing.T) {
 		t.Error("a client without TLS was let in")
 	}
 	get := func(pool *x509.CertPool) error {
-		client := http.Client{Timeout: patience, Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool}, DisableKeepAlives: true}}
+		client := http.Client{Timeout: patience, Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool}, DisableKeepAlives: true, ForceAttemptHTTP2: true}}
 		response, err := client.Get("https://" + s.HTTPAddr().String() + "/healthz")
 		if err == nil {
 			response.Body.Close()
+			if response.ProtoMajor != 2 {
+				t.Errorf("https is spoken as %s", response.Proto)
+			}
 		}
 		return err
 	}

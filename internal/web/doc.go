@@ -3,7 +3,8 @@
 //	w, err := web.New(web.Config{Hub: h, Authorizer: a})
 //	server := &http.Server{Handler: w}
 //	…
-//	w.Shutdown(ctx) // streams are told to come back elsewhere; then the server's own Shutdown
+//	w.Drain()       // no longer ready; then end the hub's Run, which tells streams to come back elsewhere
+//	w.Shutdown(ctx) // waits for them; then the server's own Shutdown
 //
 //	GET  /v1/ws         WebSocket: subscribe, publish, resume
 //	GET  /v1/events     Server-Sent Events: subscribe, resume
@@ -21,6 +22,6 @@
 // Messages are encoded once for all streams of a kind, WebSocket's frame included, and what the hub hands over together goes out with
 // one write. coder/websocket does the rest of WebSocket: the handshake, reading, and what to say to a peer that breaks its rules.
 //
-// Goroutines: a stream's reader is started by its handler and ends with its connection; Deliver and Close are called by the hub's.
-// Web.Shutdown ends all streams and waits for their readers.
+// Goroutines: a stream's reader is started by its handler and ends with its connection; it starts one for each request of a WebSocket,
+// and waits for it. Deliver and Close are called by the hub's. The hub's end ends all streams; Web.Shutdown waits for their readers.
 package web

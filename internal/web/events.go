@@ -40,6 +40,10 @@ func (w *Web) parseWanted(r *http.Request) (want wanted, err error) {
 }
 
 func (w *Web) serveEvents(rw http.ResponseWriter, r *http.Request) {
+	if r.Method != http.MethodGet {
+		fail(http.StatusMethodNotAllowed, "bad_request", "an event stream is got by GET", "").write(rw)
+		return
+	}
 	want, err := w.parseWanted(r)
 	if err != nil {
 		w.explain("", err).write(rw)

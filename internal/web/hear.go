@@ -109,11 +109,11 @@ func (ws *webSocket) subscribe(ctx context.Context, r *request) error {
 		if err := ws.standsAt(after, answer); err != nil {
 			return err
 		}
-		err = ws.sub.Resume(ctx, after, added...)
-	} else {
-		err = ws.follow(ctx, answer, added)
-	}
-	if err != nil {
+		if err := ws.sub.Resume(ctx, after, added...); err != nil {
+			ws.leave(err) // it has been told that it is subscribed
+			return err
+		}
+	} else if err := ws.follow(ctx, answer, added); err != nil {
 		return err
 	}
 	if ws.filters == nil {

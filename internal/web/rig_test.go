@@ -236,11 +236,15 @@ func (c *wsClient) say(format string, args ...any) {
 	}
 }
 
-// ask says something and returns the next thing that the server says.
+// ask says something and returns the next thing that the server says, besides heartbeats.
 func (c *wsClient) ask(format string, args ...any) said {
 	c.t.Helper()
 	c.say(format, args...)
-	return c.next()
+	for {
+		if s := c.next(); s.Type != "heartbeat" {
+			return s
+		}
+	}
 }
 
 func (c *wsClient) read() (said, error) {

@@ -25,6 +25,7 @@ type stream struct {
 	// closing is guarded by its own lock, so that a write which blocks can be given a deadline.
 	deadline sync.Mutex
 	closing  bool
+	renewed  time.Time // when the deadline of writes was last moved on
 
 	life life
 }
@@ -126,7 +127,12 @@ func (s *stream) allowWrite() error {
 	if s.closing {
 		return errClosing
 	}
-	return s.link.SetWriteDeadline(time.Now().Add(s.web.WriteTimeout))
+	// Not for each write: moving it costs about as much as a small write does.
+	if now := time.Now(); now.Sub(s.renewed) > s.web.WriteTimeout/8 {
+		s.renewed = now
+		return s.link.SetWriteDeadline(now.Add(s.web.WriteTimeout))
+	}
+	return nil
 }
 
 // tell writes one thing to the client.

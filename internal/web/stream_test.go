@@ -13,11 +13,11 @@ import (
 func TestSubscribersGetWhatIsPublished(t *testing.T) {
 	transports(t, func(t *testing.T, open func(*rig, string, ...string) (client, said)) {
 		r := newRig(t, newMemory(), nil)
-		c, first := open(r, "", "orders.*", "x")
+		c, first := open(r, "", "orders.*", "x", "orders.>", "*.old", "orders.new.little")
 		if first.Type != "subscribed" || first.at(t).IsZero() {
 			t.Fatalf("the first thing said is %+v, want subscribed with a position", first)
 		}
-		r.publish("orders.new=1", "y=not for it", "x=2", "orders.new.big=not for it either", "orders.old=3 <b>&\n\"ü\"")
+		r.publish("orders.new=1", "y=not for it", "x=2", "z.new=nor this", "orders.old=3 <b>&\n\"ü\"")
 		last := expect(t, c, "orders.new=1", "x=2", "orders.old=3 <b>&\n\"ü\"")
 		if last.Position != "1.5" {
 			t.Errorf("the last message's position is %s, want 1.5", last.Position)
