@@ -51,6 +51,8 @@ type Cluster struct {
 	inbox     inbox
 	interest  interest
 	flight    *flight         // parts that Next has returned and the hub may not have dispatched yet; nil: none that lack a bucket
+	doubt     bool            // a reader's history is not this hub's
+	warned    rarely          // of that
 	hubDone   <-chan struct{} // of the context that Next was last called with
 }
 
@@ -78,8 +80,9 @@ const (
 	relayQueue   = 4096
 )
 
-// Start connects to NATS and returns a source for hub.New. It fails for what waiting won't mend, such as files that can't be read or a port that is
-// taken; a NATS server that can't be reached is tried again and again, and the hub reads for itself meanwhile. ctx bounds the start alone.
+// Start connects to NATS and returns a source for hub.New. It fails for what waiting won't mend, such as files that can't be read or a port
+// that is taken; a NATS server that can't be reached is tried again and again, and the hub reads for itself meanwhile. ctx bounds the
+// start alone.
 func Start(ctx context.Context, config Config) (*Cluster, error) {
 	if err := config.check(); err != nil {
 		return nil, err
@@ -136,7 +139,8 @@ func (c *Cluster) Relay(ctx context.Context, d hub.Draft) error {
 	frame := appendDraft(newFrame(kindRelay, c.id, len(d.Channel)+len(d.Payload)+16), d)
 	if err := c.send(c.subjects.bucket[bucketOf(d.Channel)], frame); err != nil {
 		if errors.Is(err, nats.ErrMaxPayload) {
-			return fmt.Errorf("pass a message of %d bytes on to other hubs: NATS takes at most %d: publish it, or raise max_payload there", len(d.Payload), c.conn.MaxPayload())
+			return fmt.Errorf("pass a message of %d bytes on to other hubs: NATS takes at most %d: publish it, or raise max_payload there",
+				len(d.Payload), c.conn.MaxPayload())
 		}
 		return fmt.Errorf("pass a message on to other hubs: %w", err)
 	}

@@ -14,6 +14,7 @@ import (
 // TestAllHubsDeliverTheSameSequence: whatever is published, and whoever subscribes and leaves meanwhile, subscribers at every hub get what the
 // database has, in its order, nothing missing and nothing twice.
 func TestAllHubsDeliverTheSameSequence(t *testing.T) {
+	t.Parallel()
 	s := newSite(t)
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -28,15 +29,16 @@ func TestAllHubsDeliverTheSameSequence(t *testing.T) {
 	}
 	stop := make(chan struct{})
 	var publishers, guests sync.WaitGroup
+	var visits visits
 	for p := range uint64(3) {
-		publishers.Go(func() { publishAtRandom(s, rand.New(rand.NewPCG(seed, p)), p, 250) })
+		publishers.Go(func() { publishAtRandom(s, rand.New(rand.NewPCG(seed, p)), p, 300) })
 	}
 	for g := range uint64(3) {
 		n := followers[1]
 		if g == 0 {
 			n = nodes[g]
 		}
-		guests.Go(func() { visit(s, n, boxes[followers[0]], rand.New(rand.NewPCG(seed, 100+g)), stop) })
+		guests.Go(func() { visits.make(s, n, boxes[followers[0]], rand.New(rand.NewPCG(seed, 100+g)), stop) })
 	}
 	publishers.Wait()
 	close(stop)
@@ -45,6 +47,11 @@ func TestAllHubsDeliverTheSameSequence(t *testing.T) {
 		want := s.wait(boxes[n], filters(t, names...)...)
 		same(t, fmt.Sprint("subscriber to ", names), boxes[n].messages(), want)
 	}
+	all := s.log(filters(t, ">")...)
+	for _, v := range visits.all {
+		v.compare(t, all)
+	}
+	t.Logf("%d visits, %d messages", len(visits.all), boxes[reader].count())
 	for _, n := range nodes {
 		t.Logf("%+v", n.cluster.Stats())
 	}
@@ -80,7 +87,7 @@ func publishAtRandom(s *site, r *rand.Rand, publisher uint64, transactions int) 
 		for m := range 1 + r.IntN(4) {
 			channel := fmt.Sprintf("%c.%d", 'a'+rune(r.IntN(3)), r.IntN(20))
 			payload := []byte(fmt.Sprintf("%d-%d-%d", publisher, i, m))
-			if r.IntN(100) == 0 {
+			if r.IntN(200) == 0 {
 				payload = append(payload, make([]byte, r.IntN(900<<10))...)
 			}
 			if _, err := tx.Exec(ctx, `SELECT weir.publish_bytes($1, $2)`, channel, payload); err != nil {
@@ -100,73 +107,84 @@ func publishAtRandom(s *site, r *rand.Rand, publisher uint64, transactions int) 
 	}
 }
 
-// visit subscribes and leaves, again and again, now from the present on and now from a position that was seen at another hub, and
-// compares what comes with the log.
-func visit(s *site, n *node, seen *box, r *rand.Rand, stop chan struct{}) {
+// visits are subscribers that come and go.
+type visits struct {
+	mu  sync.Mutex
+	all []visit
+}
+
+// visit is what a subscriber got between two positions.
+type visit struct {
+	name     string
+	from, to hub.Position
+	box      *box
+}
+
+// make subscribes and leaves, again and again, now from the present on and now from a position that was seen at another hub.
+func (v *visits) make(s *site, n *node, seen *box, r *rand.Rand, stop chan struct{}) {
 	for {
 		select {
 		case <-stop:
 			return
 		default:
 		}
-		name := fmt.Sprintf("%c.%d", 'a'+rune(r.IntN(3)), r.IntN(20))
+		one := visit{name: fmt.Sprintf("%c.%d", 'a'+rune(r.IntN(3)), r.IntN(20)), box: &box{}}
 		if r.IntN(8) == 0 {
-			name = []string{"a.*", "*.3", "c.>"}[r.IntN(3)]
+			one.name = []string{"a.*", "*.3", "c.>"}[r.IntN(3)]
 		}
-		filter := filters(s.t, name)
-		var after hub.Position
 		if _, places := seen.got(); r.IntN(2) == 0 && len(places) > 0 {
-			after = places[max(0, len(places)-1-r.IntN(50))]
+			one.from = places[max(0, len(places)-1-r.IntN(50))]
 		}
-		b := &box{}
-		sub, err := n.Join(b, hub.Options{MaxBytes: 1 << 28})
-		if err != nil {
-			s.t.Error(err)
-			return
-		}
-		if after.IsZero() {
-			if err = sub.Subscribe(s.t.Context(), filter...); err == nil {
-				after = n.Position()
-			}
-		} else {
-			err = sub.Resume(s.t.Context(), after, filter...)
+		filter := filters(s.t, one.name)
+		sub, err := n.Join(one.box, hub.Options{MaxBytes: 1 << 28})
+		switch {
+		case err != nil:
+		case one.from.IsZero():
+			err = sub.Subscribe(s.t.Context(), filter...)
+			one.from = n.Position()
+		default:
+			err = sub.Resume(s.t.Context(), one.from, filter...)
 		}
 		if err != nil {
 			s.t.Error(err)
 			return
 		}
-		stayed := time.NewTimer(time.Duration(r.IntN(60)) * time.Millisecond)
-		<-stayed.C
+		stay := time.NewTimer(time.Duration(r.IntN(60)) * time.Millisecond)
+		<-stay.C
 		if err := sub.Settle(s.t.Context()); err != nil {
 			s.t.Error(err)
 			return
 		}
-		upTo := sub.Position()
+		one.to = sub.Position()
 		sub.Leave()
-		compareBetween(s, name, b, after, upTo)
+		v.mu.Lock()
+		v.all = append(v.all, one)
+		v.mu.Unlock()
 	}
 }
 
-// compareBetween compares what a subscriber got with the log, between two positions.
-func compareBetween(s *site, name string, b *box, after, upTo hub.Position) {
+// compare compares what a subscriber got with what the log has between its positions.
+func (v *visit) compare(t testing.TB, log []string) {
+	filter := filters(t, v.name)[0]
 	between := func(texts []string) (some []string) {
 		for _, text := range texts {
-			var p string
-			if _, err := fmt.Sscan(text, &p); err != nil {
-				s.t.Error(err)
+			place, rest, _ := strings.Cut(text, " ")
+			channel, _, _ := strings.Cut(rest, " ")
+			if !filter.Match(channel) {
+				continue
 			}
-			at, err := hub.ParsePosition(p)
+			at, err := hub.ParsePosition(place)
 			if err != nil {
-				s.t.Error(err)
+				t.Fatal(err)
 			}
-			if after.Before(at) && !upTo.Before(at) {
+			if v.from.Before(at) && !v.to.Before(at) {
 				some = append(some, text)
 			}
 		}
 		return some
 	}
-	got, _ := b.got()
-	same(s.t, fmt.Sprintf("subscriber to %s from %s to %s", name, after, upTo), between(got), between(s.log(filters(s.t, name)...)))
+	got, _ := v.box.got()
+	same(t, fmt.Sprintf("subscriber to %s from %s to %s", v.name, v.from, v.to), between(got), between(log))
 }
 
 // TestOneHubReadsForAll: followers ask the database for nothing, whether messages flow or not.
@@ -212,6 +230,7 @@ func TestOneHubReadsForAll(t *testing.T) {
 
 // TestNobodyGetsWhatNobodyWants: the payloads of a channel don't go to a hub without subscribers to it.
 func TestNobodyGetsWhatNobodyWants(t *testing.T) {
+	t.Parallel()
 	s := newSite(t)
 	nodes := s.cluster(natsServer(t, nil).ClientURL(), 3)
 	_, followers := settle(t, nodes...)
@@ -248,6 +267,7 @@ func TestNobodyGetsWhatNobodyWants(t *testing.T) {
 
 // TestResumesAtAnotherHub: a client takes its position to a hub whose memory holds other channels only.
 func TestResumesAtAnotherHub(t *testing.T) {
+	t.Parallel()
 	s := newSite(t)
 	nodes := s.cluster(natsServer(t, nil).ClientURL(), 3)
 	reader, followers := settle(t, nodes...)
@@ -270,8 +290,27 @@ func TestResumesAtAnotherHub(t *testing.T) {
 	}
 }
 
+// TestLargeTicksReachAllHubs: transactions of more messages or bytes than are sent or held at once are delivered whole and in order.
+func TestLargeTicksReachAllHubs(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	nodes := s.cluster(natsServer(t, nil).ClientURL(), 2)
+	_, followers := settle(t, nodes...)
+	_, b := subscribe(t, followers[0], hub.Position{}, "many", "large", "c")
+	s.exec(`SELECT weir.publish_many(array_agg('many'::text), array_agg(i::text ORDER BY i)) FROM generate_series(1, 25000) i`)
+	s.publish("c", "between")
+	s.exec(`SELECT weir.publish_many(array_agg('large'::text), array_agg(i || repeat('x', 1000000) ORDER BY i)) FROM generate_series(1, 20) i`)
+	s.publish("c", "end")
+	want := s.wait(b, filters(t, "many", "large", "c")...)
+	same(t, "follower", b.messages(), want)
+	if stats := followers[0].cluster.Stats(); stats.PartsReceived == 0 {
+		t.Errorf("nothing came over NATS: %+v", stats)
+	}
+}
+
 // TestRelaysWhatIsNotLogged: a message that is passed on goes to subscribers at all hubs, and to none twice.
 func TestRelaysWhatIsNotLogged(t *testing.T) {
+	t.Parallel()
 	s := newSite(t)
 	nodes := s.cluster(natsServer(t, nil).ClientURL(), 3)
 	var boxes []*box

@@ -14,8 +14,8 @@ import (
 type Config struct {
 	Source hub.Source // the database
 
-	// Database names the database, and keeps those that share a NATS apart: hubs with the same name believe each other's ticks. It is best made of
-	// what is the database's own: its system identifier and its oid. Letters, digits, - and _.
+	// Database names the database, and keeps those that share a NATS apart: hubs with the same name believe each other's ticks. See
+	// store.DatabaseID. Letters, digits, - and _.
 	Database string
 
 	// URL is of a NATS server, or of several of one cluster, separated by commas: nats://host:4222, tls://host:4222.
@@ -47,8 +47,8 @@ type TLS struct {
 
 func (t TLS) isZero() bool { return t == TLS{} }
 
-// Embedded is a NATS server of the hub's own. It takes no clients but the hub itself, which is connected in memory: the one port it opens
-// is for the servers of the other hubs, which must know the secret, or show a certificate.
+// Embedded is a NATS server of the hub's own. It takes no clients but the hub itself, which is connected in memory. The servers of
+// the other hubs must know the secret, or show a certificate.
 type Embedded struct {
 	Listen    string   // for the other hubs; "": 127.0.0.1:6222. A port of -1 is one that is free
 	Advertise string   // where the others reach it, if not at Listen: host:port
@@ -72,7 +72,7 @@ func (c *Config) check() error {
 	case (c.URL == "") == (c.Embedded == nil):
 		return errors.New("a cluster needs either the URL of a NATS server or an embedded one")
 	case c.URL == "" && (c.identities() > 0 || !c.TLS.isZero()):
-		return errors.New("token, user, credentials, nkey and client certificates go with the URL of a NATS server: an embedded one has a secret and certificates of its own")
+		return errors.New("token, user, credentials, nkey and certificates go with the URL of a NATS server: an embedded one has its own")
 	case c.identities() > 1:
 		return errors.New("only one of token, user, credentials and nkey can say who the hub is to NATS")
 	}

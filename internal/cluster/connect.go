@@ -88,16 +88,27 @@ func (c *Cluster) options() []nats.Option {
 	}
 }
 
+// rarely is when something was last logged that may come often.
+type rarely struct{ last time.Time }
+
+// now tells whether it is to be logged again.
+func (r *rarely) now() bool {
+	if time.Since(r.last) < warnedRarely {
+		return false
+	}
+	r.last = time.Now()
+	return true
+}
+
 // natsError counts what was dropped, and logs other errors now and then.
 func (c *Cluster) natsError() nats.ErrHandler {
-	var last time.Time // NATS calls handlers one at a time
+	var warned rarely // NATS calls handlers one at a time
 	return func(_ *nats.Conn, _ *nats.Subscription, err error) {
 		if errors.Is(err, nats.ErrSlowConsumer) {
 			c.counters.dropped.Add(1)
 			return
 		}
-		if time.Since(last) > warnedRarely {
-			last = time.Now()
+		if warned.now() {
 			c.log.Warn("weir: NATS reports an error", "hub", c.name, "error", redact(err))
 		}
 	}

@@ -35,7 +35,7 @@ func startServer(ctx context.Context, config *Config, id ident) (*server.Server,
 	if err != nil {
 		return nil, fmt.Errorf("make the embedded NATS server: %w", err)
 	}
-	log := &serverLog{log: config.Logger}
+	log := &serverLog{log: config.Logger, warned: map[string]*rarely{}}
 	s.SetLoggerV2(log, false, false, false)
 	s.Start()
 	ctx, cancel := context.WithTimeout(ctx, startAtMost)
@@ -64,17 +64,20 @@ func serverOptions(config *Config, id ident) (*server.Options, error) {
 		return nil, err
 	}
 	if e.Secret != "" && len(e.Secret) < leastSecret {
-		return nil, fmt.Errorf("the secret of a cluster has at least %d characters, and this one %d: openssl rand -hex 32 makes one", leastSecret, len(e.Secret))
+		return nil, fmt.Errorf("the secret of a cluster has at least %d characters, and this one %d: openssl rand -hex 32 makes one",
+			leastSecret, len(e.Secret))
 	}
 	if e.Secret == "" && e.TLS.isZero() {
 		return nil, errors.New("hubs that join each other need a secret or certificates: openssl rand -hex 32 makes a secret")
 	}
 	options := &server.Options{
 		ServerName: "weir-" + hex.EncodeToString(id[:]),
-		DontListen: true, NoSigs: true, NoLog: true, DisableShortFirstPing: true,
+		// Routes wait for a client port to be open. Nobody is let in through it.
+		Host: "127.0.0.1", Port: server.RANDOM_PORT, CustomClientAuthentication: inProcess{},
+		NoSigs: true, NoLog: true, DisableShortFirstPing: true,
 		MaxPayload: payloadMost, MaxPending: pendingMost,
 		Cluster: server.ClusterOpts{
-			Name: "weir-" + config.Database, Host: host, Port: port, Advertise: e.Advertise,
+			Name: "weir-" + config.Database, Host: host, Port: port, Advertise: e.Advertise, NoAdvertise: true,
 			PingInterval: routePing, MaxPingsOut: 2, ConnectRetries: 120,
 		},
 	}
@@ -102,6 +105,15 @@ func serverOptions(config *Config, id ident) (*server.Options, error) {
 		options.Routes = append(options.Routes, u)
 	}
 	return options, nil
+}
+
+// inProcess lets clients in that come from within this process.
+type inProcess struct{}
+
+// Check implements server.Authentication.
+func (inProcess) Check(c server.ClientAuthentication) bool {
+	at := c.RemoteAddress()
+	return at != nil && at.Network() == "pipe"
 }
 
 // mutual demands a certificate of both sides.
@@ -139,9 +151,10 @@ func (c *Cluster) Address() string {
 
 // serverLog makes the embedded server log with slog, and keeps why it did not start.
 type serverLog struct {
-	log   *slog.Logger
-	mu    sync.Mutex
-	fatal error
+	log    *slog.Logger
+	mu     sync.Mutex
+	fatal  error
+	warned map[string]*rarely // by format: a route that is down is tried every second
 }
 
 func (l *serverLog) failed() error {
@@ -157,7 +170,15 @@ func (l *serverLog) Fatalf(format string, v ...any) {
 }
 
 func (l *serverLog) Errorf(format string, v ...any) {
-	l.log.Warn("weir: the embedded NATS server: " + fmt.Sprintf(format, v...))
+	l.mu.Lock()
+	if l.warned[format] == nil {
+		l.warned[format] = &rarely{}
+	}
+	now := l.warned[format].now()
+	l.mu.Unlock()
+	if now {
+		l.log.Warn("weir: the embedded NATS server: " + fmt.Sprintf(format, v...))
+	}
 }
 
 func (l *serverLog) Warnf(format string, v ...any) { l.Errorf(format, v...) }

@@ -182,7 +182,7 @@ func readHead(c cursor) (*head, error) {
 	h.filled.each(func(bucket byte) {
 		h.contents[bucket] = content{uint32(c.number(math.MaxUint32)), uint32(c.number(math.MaxUint32))}
 	})
-	if h.tick < 1 || h.first < 1 {
+	if h.tick < 1 || h.tick == math.MaxInt64 || h.first < 1 || !h.from().Before(h.to()) {
 		c.bad = true
 	}
 	return h, c.err()

@@ -36,9 +36,9 @@ type flight struct {
 	landed chan struct{} // closed when they have been dispatched
 }
 
-// Want implements hub.Interested. Completeness does not depend on the subscriptions: from the moment the filters are counted, no part is whole without
-// their buckets. But parts that were taken before have still to be dispatched: a subscriber who resumes at a position before such a
-// part would take it for one that has all of his.
+// Want implements hub.Interested. Completeness does not depend on the subscriptions: from the moment the filters are counted, no part is
+// whole without their buckets. But parts that were taken before have still to be dispatched: a subscriber who resumes at a position before
+// such a part would take it for one that has all of his.
 func (c *Cluster) Want(ctx context.Context, filters []hub.Filter) error {
 	var of set
 	for _, f := range filters {

@@ -69,22 +69,28 @@ func newSite(t testing.TB) *site {
 	t.Helper()
 	pool := pgtest.Pool(t, pgtest.Database(t))
 	s := &site{t: t, pool: pool}
-	err := pool.QueryRow(t.Context(), `SELECT c.system_identifier || '-' || d.oid FROM pg_control_system() c, pg_database d WHERE d.datname = current_database()`).Scan(&s.name)
-	if err != nil {
+	var err error
+	if s.name, err = store.New(pool, 0).DatabaseID(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	return s
 }
 
 // source is the database as hubs see it.
-func (s *site) source() *counting {
-	return &counting{Source: hub.NewLog(store.New(s.pool, 0), nil)}
+func (s *site) source() *counting { return sourceOn(s.pool) }
+
+func sourceOn(pool *pgxpool.Pool) *counting {
+	return &counting{Source: hub.NewLog(store.New(pool, 0), nil)}
 }
 
 // join starts a hub in a cluster.
 func (s *site) join(config Config) *node {
 	s.t.Helper()
-	source := s.source()
+	return s.joinWith(s.source(), config)
+}
+
+func (s *site) joinWith(source *counting, config Config) *node {
+	s.t.Helper()
 	config.Source, config.Database, config.Logger = source, s.name, logger(s.t)
 	if config.Name == "" {
 		config.Name = fmt.Sprint("hub", names.Add(1))

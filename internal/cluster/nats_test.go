@@ -12,6 +12,7 @@ import (
 
 // TestWithoutNATSEveryHubServesItself: NATS stops and comes back while messages flow, and a hub starts while it is away; nobody misses anything.
 func TestWithoutNATSEveryHubServesItself(t *testing.T) {
+	t.Parallel()
 	s := newSite(t)
 	first := natsServer(t, nil)
 	url := first.ClientURL()

@@ -87,8 +87,7 @@ func (c *Cluster) serves(now time.Time) bool {
 func (c *Cluster) poll(ctx context.Context, after hub.Position) ([]*hub.Part, error) {
 	c.counters.polls.Add(1)
 	parts, err := c.source.Next(ctx, after)
-	var truncated *hub.TruncatedError
-	if err != nil && !errors.As(err, &truncated) {
+	if err != nil && !isHistory(err) {
 		c.resign()
 		return nil, err
 	}
@@ -109,9 +108,19 @@ func (c *Cluster) poll(ctx context.Context, after hub.Position) ([]*hub.Part, er
 	return parts, err
 }
 
+// isHistory tells whether an error is what a database in good order says of a position.
+func isHistory(err error) bool {
+	var truncated *hub.TruncatedError
+	var ahead *hub.AheadError
+	return errors.As(err, &truncated) || errors.As(err, &ahead)
+}
+
 // fallBack reads from the database what NATS has not brought.
 func (c *Cluster) fallBack(ctx context.Context, after hub.Position) ([]*hub.Part, error) {
 	c.counters.fallbacks.Add(1)
+	if err := c.confirm(ctx, after); err != nil {
+		return nil, err
+	}
 	parts, err := c.source.Read(ctx, after)
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -122,6 +131,30 @@ func (c *Cluster) fallBack(ctx context.Context, after hub.Position) ([]*hub.Part
 		c.announced = hub.Position{} // wait for the next word of it
 	}
 	return parts, err
+}
+
+// confirm looks, where a reader's history is not this hub's, which of them the database has. If it is not this hub's, the log was set
+// back and has grown past the position since: nobody can tell what was missed.
+func (c *Cluster) confirm(ctx context.Context, after hub.Position) error {
+	c.mu.Lock()
+	doubt, last := c.doubt, c.last
+	c.doubt = false
+	c.mu.Unlock()
+	if !doubt {
+		return nil
+	}
+	parts, err := c.source.Read(ctx, hub.Position{Tick: last.tick})
+	if err != nil || len(parts) == 0 || parts[0].Tick == last.tick && parts[0].At.UnixMicro() == last.at {
+		return err
+	}
+	newest, err := c.source.Newest(ctx)
+	if err != nil || !after.Before(newest) {
+		return err
+	}
+	c.mu.Lock()
+	c.last = cut{}
+	c.mu.Unlock()
+	return &hub.AheadError{End: newest}
 }
 
 // expects tells whether there is known to be something behind the position.
@@ -166,10 +199,12 @@ func (c *Cluster) pick(after hub.Position) (arrived []*arriving, wanted set) {
 		}
 		h := a.head
 		if h.before != 0 && last.tick == h.tick-1 && last.at != h.before {
-			h.absent = true
+			h.absent, c.doubt = true, true
 			c.counters.diverged.Add(1)
-			c.log.Warn("weir: a tick does not go on from this hub's history, reading it from the database: do all hubs use the same primary?",
-				"tick", h.tick, "from", c.peers[a.sender].name)
+			if c.warned.now() {
+				c.log.Warn("weir: a tick does not go on from this hub's history, reading it from the database: do all hubs use the same primary?",
+					"tick", h.tick, "from", c.peers[a.sender].name)
+			}
 			break
 		}
 		arrived = append(arrived, a)

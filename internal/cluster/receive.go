@@ -41,7 +41,7 @@ func (c *Cluster) takeFrame(b []byte, now time.Time) error {
 	case kindHead:
 		return c.takeHead(from, rest, now)
 	case kindData:
-		return c.takeData(from, rest)
+		return c.takeData(from, rest, now)
 	case kindRelay:
 		return c.takeRelay(rest)
 	default:
@@ -93,13 +93,16 @@ func (c *Cluster) takeHead(from ident, rest cursor, now time.Time) error {
 	return nil
 }
 
-func (c *Cluster) takeData(from ident, rest cursor) error {
+func (c *Cluster) takeData(from ident, rest cursor, now time.Time) error {
 	d, err := readData(rest)
 	if err != nil {
 		return err
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.role == Following && c.reader == from && !d.at.Before(c.at) {
+		c.heard = now // it is sending something large
+	}
 	if !d.at.Before(c.at) && !c.inbox.addData(from, d) {
 		c.counters.dropped.Add(1)
 	}

@@ -1,0 +1,103 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/weir-pg/weir/internal/hub"
+)
+
+// TestLogSetBackIsToldAtAllHubs: after a failover to a state of before, hubs that followed go back with the reader: their subscribers hear of a
+// gap, and then of what is published.
+func TestLogSetBackIsToldAtAllHubs(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	nodes := s.cluster(natsServer(t, nil).ClientURL(), 3)
+	var boxes []*box
+	for _, n := range nodes {
+		_, b := subscribe(t, n, hub.Position{}, "c")
+		boxes = append(boxes, b)
+	}
+	for range 5 {
+		s.publish("c", "before")
+		for _, b := range boxes {
+			s.wait(b, filters(t, "c")...)
+		}
+	}
+	s.setBack()
+	for _, b := range boxes {
+		until(t, "a gap", func() bool {
+			all, _ := b.got()
+			return strings.HasPrefix(all[len(all)-1], "gap") || strings.Contains(strings.Join(all, "\n"), "\ngap")
+		})
+	}
+	s.publish("c", "after")
+	for _, b := range boxes {
+		until(t, "what is published after", func() bool {
+			all, _ := b.got()
+			return strings.Contains(all[len(all)-1], " after ")
+		})
+	}
+}
+
+// setBack makes the log as it was three ticks ago. (Nothing else of a database that is set back matters here.)
+func (s *site) setBack() {
+	s.t.Helper()
+	s.exec(`WITH gone AS (DELETE FROM weir.tick WHERE seq > (SELECT max(seq) - 3 FROM weir.tick) RETURNING seq)
+		SELECT setval('weir.tick_seq', (SELECT min(seq) - 1 FROM gone))`)
+}
+
+// TestLogSetBackIsNoticedAfterItHasGrown: a hub that looks again when the log, set back, has grown past its position, does not go on as if
+// nothing had happened.
+func TestLogSetBackIsNoticedAfterItHasGrown(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	url := natsServer(t, nil).ClientURL()
+	reader := s.join(Config{URL: url})
+	settle(t, reader)
+	_, b := subscribe(t, reader, hub.Position{}, "c")
+	c, err := Start(t.Context(), Config{Source: s.source(), Database: s.name, URL: url, Name: "follower", Logger: logger(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	publish := func() {
+		t.Helper()
+		before := b.count()
+		s.publish("c", "")
+		until(t, "it is in a tick", func() bool { return b.count() > before })
+	}
+	at := hub.Position{Tick: 1}
+	for range 5 {
+		publish()
+	}
+	for at.Before(reader.Position()) || c.Stats().Role != Following {
+		parts, err := c.Next(ctx, at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(parts) > 0 {
+			at = behind(parts[len(parts)-1])
+		}
+	}
+	s.setBack()
+	for range 6 {
+		publish()
+	}
+	until(t, "the log has grown past the follower's position", func() bool { return at.Before(reader.Position()) })
+	var ahead *hub.AheadError
+	for range 20 {
+		parts, err := c.Next(ctx, at)
+		if errors.As(err, &ahead) && at.Before(ahead.End) {
+			return
+		}
+		if err != nil || len(parts) > 0 {
+			t.Fatalf("%d parts behind %s: %v", len(parts), at, err)
+		}
+	}
+	t.Fatal("nothing happened")
+}
