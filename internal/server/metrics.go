@@ -17,17 +17,27 @@ var (
 
 var clusterRole = prometheus.NewDesc("weir_cluster_role", "1 for the part that this hub has in its cluster: reading gives ticks to the others, serving reads for itself, following receives.", []string{"role"}, nil)
 
+var (
+	clusterHubs      = desc("weir_cluster_hubs", "Hubs of the cluster that this one hears, itself included.")
+	clusterFallbacks = desc("weir_cluster_fallbacks_total", "Ticks, or parts of long ones, that were read from the database because NATS did not bring them in time.")
+	clusterTakeovers = desc("weir_cluster_takeovers_total", "Times that this hub has become the reader.")
+)
+
 func desc(name, help string) *prometheus.Desc { return prometheus.NewDesc(name, help, nil, nil) }
 
 func (c collector) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{clusterRole, pgConnections, pgAccepted, pgRefused, pgAuthenticated, pgAuthFailed, pgNotified, pgSlow} {
+	for _, d := range []*prometheus.Desc{clusterRole, clusterHubs, clusterFallbacks, clusterTakeovers, pgConnections, pgAccepted, pgRefused, pgAuthenticated, pgAuthFailed, pgNotified, pgSlow} {
 		out <- d
 	}
 }
 
 func (c collector) Collect(out chan<- prometheus.Metric) {
 	if c.s.cluster != nil {
-		out <- prometheus.MustNewConstMetric(clusterRole, prometheus.GaugeValue, 1, c.s.cluster.Stats().Role.String())
+		n := c.s.cluster.Stats()
+		out <- prometheus.MustNewConstMetric(clusterRole, prometheus.GaugeValue, 1, n.Role.String())
+		out <- prometheus.MustNewConstMetric(clusterHubs, prometheus.GaugeValue, float64(n.Hubs))
+		out <- prometheus.MustNewConstMetric(clusterFallbacks, prometheus.CounterValue, float64(n.Fallbacks))
+		out <- prometheus.MustNewConstMetric(clusterTakeovers, prometheus.CounterValue, float64(n.Takeovers))
 	}
 	if c.s.pg == nil {
 		return

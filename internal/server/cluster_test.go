@@ -1,0 +1,46 @@
+package server
+
+import (
+	"testing"
+	"time"
+
+	"github.com/weir-pg/weir/internal/cluster"
+	"github.com/weir-pg/weir/internal/pgtest"
+)
+
+// TestClusteredHubsShareWhatIsNotLogged: what a client of one hub notifies without logging reaches the clients of the others, and what is
+// published in the database reaches all.
+func TestClusteredHubsShareWhatIsNotLogged(t *testing.T) {
+	database := pgtest.Database(t)
+	pool := pgtest.Pool(t, database)
+	member := func(routes ...string) *Server {
+		return start(t, Config{Database: database, Cluster: &cluster.Config{Embedded: &cluster.Embedded{
+			Listen: "127.0.0.1:-1", Routes: routes, Secret: "a secret of some length",
+		}}})
+	}
+	a := member()
+	b := member(a.cluster.Address())
+	for end := time.Now().Add(patience); a.cluster.Stats().Hubs < 2 || b.cluster.Stats().Hubs < 2; <-time.After(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("the hubs have not found each other")
+		}
+	}
+	atA, atB := listen(t, a, database, "news"), listen(t, b, database, "news")
+	if _, err := atA.Exec(t.Context(), `NOTIFY news, 'passed on'`); err != nil {
+		t.Fatal(err)
+	}
+	if got := received(t, atB); got != "news=passed on" {
+		t.Errorf("at the other hub: %s", got)
+	}
+	if got := received(t, atA); got != "news=passed on" {
+		t.Errorf("at the same hub: %s", got)
+	}
+	if _, err := pool.Exec(t.Context(), `SELECT weir.publish('news', 'logged')`); err != nil {
+		t.Fatal(err)
+	}
+	for name, conn := range map[string]string{"a": received(t, atA), "b": received(t, atB)} {
+		if conn != "news=logged" {
+			t.Errorf("at %s: %s", name, conn)
+		}
+	}
+}
