@@ -27,10 +27,12 @@ type benchCmd struct {
 	Workers benchWorkersCmd `cmd:"" help:"How fast and how evenly many workers share one queue."`
 	Memory  benchMemoryCmd  `cmd:"" help:"How much memory a worker takes with many jobs running."`
 
-	Publish  benchPublishCmd  `cmd:"" help:"What publishing costs beside a plain insert, and beside pg_notify."`
-	Pingpong benchPingPongCmd `cmd:"" help:"How fast two clients notify each other beside ever more idle listeners, and so on PostgreSQL."`
-	Fanout   benchFanoutCmd   `cmd:"" help:"How fast messages go out to many subscribers, and how soon."`
-	Child    benchChildCmd    `cmd:"" name:"__child" hidden:""`
+	Publish   benchPublishCmd   `cmd:"" help:"What publishing costs beside a plain insert, and beside pg_notify."`
+	Pingpong  benchPingPongCmd  `cmd:"" help:"How fast two clients notify each other beside ever more idle listeners, and so on PostgreSQL."`
+	Fanout    benchFanoutCmd    `cmd:"" help:"How fast messages go out to many subscribers, and how soon."`
+	Listeners benchListenersCmd `cmd:"" help:"How much memory an idle subscriber takes."`
+	Storm     benchStormCmd     `cmd:"" help:"How soon all are served who connect in the same instant."`
+	Child     benchChildCmd     `cmd:"" name:"__child" hidden:""`
 }
 
 // Help is shown by weir bench --help.

@@ -75,9 +75,11 @@ type benchFanoutCmd struct {
 	hubBenchFlags
 	Subscribers int     `default:"10000" help:"How many (${default})."`
 	Transport   string  `default:"pg" enum:"pg,ws,sse" help:"How they subscribe: pg, ws or sse (${default})."`
-	Seconds     float64 `default:"20" help:"Of each of the two parts (${default})."`
+	Seconds     float64 `default:"20" help:"Of each of the three parts (${default})."`
 	Payload     int     `default:"32" help:"Bytes of a message's payload (${default})."`
 	InFlight    int     `help:"Deliveries under way at most. Default: two for each subscriber."`
+	Batch       int     `help:"Messages in a transaction. Default: 1 on one channel, up to 500 on a channel for each."`
+	Only        string  `enum:"one,burst,each," default:"" help:"Measure one part alone: one (channel to all), burst (ten messages at a time on it) or each (a channel for each)."`
 	Rate        int     `help:"Deliveries offered per second at most. Default: as many as --in-flight lets through."`
 }
 
@@ -85,7 +87,39 @@ func (c *benchFanoutCmd) Run(ctx context.Context, s *streams, d *database) error
 	return c.run(ctx, s, d, 0, func(db *bench.Database) (*bench.Report, error) {
 		return bench.Fanout(ctx, db, engine{s.err}, bench.FanoutConfig{
 			HubConfig: c.config(), Subscribers: c.Subscribers, Transport: bench.Transport(c.Transport), Duration: seconds(c.Seconds),
-			Payload: c.Payload, InFlight: c.InFlight, Rate: c.Rate,
+			Payload: c.Payload, InFlight: c.InFlight, Batch: c.Batch, Only: c.Only, Rate: c.Rate,
 		})
+	})
+}
+
+type benchListenersCmd struct {
+	hubBenchFlags
+	Subscribers int      `default:"50000" help:"How many. Where one process may not open so many files, several hubs share them (${default})."`
+	Transports  []string `default:"pg,ws,sse" enum:"pg,ws,sse" help:"How they subscribe, one after the other: pg, ws, sse (${default})."`
+	Backends    int      `default:"100" help:"Sessions that listen to PostgreSQL itself, for comparison (${default})."`
+	Settle      float64  `default:"10" help:"Seconds between the last one's coming and the look at the memory (${default})."`
+}
+
+func (c *benchListenersCmd) Run(ctx context.Context, s *streams, d *database) error {
+	config := bench.ListenersConfig{HubConfig: c.config(), Subscribers: c.Subscribers, Backends: c.Backends, Settle: seconds(c.Settle)}
+	for _, t := range c.Transports {
+		config.Transports = append(config.Transports, bench.Transport(t))
+	}
+	return c.run(ctx, s, d, bench.ListenersConnections(config), func(db *bench.Database) (*bench.Report, error) {
+		return bench.Listeners(ctx, db, engine{s.err}, config)
+	})
+}
+
+type benchStormCmd struct {
+	hubBenchFlags
+	Clients  int `default:"10000" help:"Of the hub (${default})."`
+	Postgres int `default:"1000" help:"Of PostgreSQL itself (${default})."`
+	Rounds   int `default:"3" help:"In which hub and PostgreSQL take turns (${default})."`
+}
+
+func (c *benchStormCmd) Run(ctx context.Context, s *streams, d *database) error {
+	config := bench.StormConfig{HubConfig: c.config(), Clients: c.Clients, Postgres: c.Postgres, Rounds: c.Rounds}
+	return c.run(ctx, s, d, bench.StormConnections(config), func(db *bench.Database) (*bench.Report, error) {
+		return bench.Storm(ctx, db, engine{s.err}, config)
 	})
 }

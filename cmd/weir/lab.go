@@ -123,7 +123,7 @@ func (c *labTreeCmd) Run(ctx context.Context, s *streams, d *database, k *kong.C
 type labPinnedCmd struct {
 	labFlags
 	Rate    int    `default:"1000" help:"Jobs enqueued per second."`
-	Workers int    `default:"4" help:"How many sessions claim jobs."`
+	Workers int    `default:"8" help:"How many sessions claim jobs."`
 	Pin     string `default:"both" enum:"both,read,write" help:"read: a snapshot that stays open; write: an idle transaction that holds an xid; both, one after the other."`
 }
 

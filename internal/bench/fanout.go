@@ -17,22 +17,25 @@ type FanoutConfig struct {
 	HubConfig
 	Subscribers int           // default 10,000
 	Transport   Transport     // default pg
-	Duration    time.Duration // of each of the two parts; default 20 s
+	Duration    time.Duration // of each of the three parts; default 20 s
 	Payload     int           // bytes of a message's payload; default 32
-	InFlight    int           // deliveries under way at most; default two for each subscriber
+	InFlight    int           // deliveries under way at most, and a transaction's at least; default two for each subscriber
+	Batch       int           // messages in a transaction; default 1 on one channel, and up to 500 on a channel for each
+	Only        string        // "one", "burst" or "each": that part alone
 	Rate        int           // deliveries offered per second, at most; 0: as many as InFlight lets through
 }
 
 // fanoutShape is who subscribes to what.
 type fanoutShape struct {
 	name  string
+	only  string
 	own   bool // each subscriber has a channel of its own
 	batch int  // messages in a transaction
 }
 
 const fanoutChannel = "weir_bench_fan_"
 
-// Fanout publishes messages as fast as they are delivered: first on one channel to many subscribers, then on as many channels with one
+// Fanout publishes messages as fast as they are delivered: on one channel to many subscribers, singly and in bursts, then on as many channels with one
 // subscriber each. Latencies are from a message's commit to its receipt by each subscriber.
 func Fanout(ctx context.Context, d *Database, e Engine, c FanoutConfig) (r *Report, err error) {
 	c.Subscribers = orDefault(c.Subscribers, 10_000)
@@ -50,10 +53,14 @@ func Fanout(ctx context.Context, d *Database, e Engine, c FanoutConfig) (r *Repo
 		c.Subscribers, c.Transport, c.Duration, c.Payload, c.InFlight)
 	r.Hub = &HubFigures{}
 	shapes := []fanoutShape{
-		{name: "one channel to all", batch: 1},
-		{name: "a channel for each", own: true, batch: min(500, max(c.InFlight/8, 1))},
+		{name: "one channel to all", only: "one", batch: orDefault(c.Batch, 1)},
+		{name: "one channel to all, ten messages at a time", only: "burst", batch: 10},
+		{name: "a channel for each", only: "each", own: true, batch: orDefault(c.Batch, min(500, max(c.InFlight/8, 1)))},
 	}
 	for _, shape := range shapes {
+		if c.Only != "" && c.Only != shape.only {
+			continue
+		}
 		way, err := (&fanout{Database: d, config: c, shape: shape}).measure(ctx)
 		if err != nil {
 			return nil, fmt.Errorf("bench: %s: %w", shape.name, err)

@@ -1,11 +1,13 @@
 package bench
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"net/rpc"
+	"os"
 	"os/exec"
 	"sync"
 	"time"
@@ -27,10 +29,15 @@ type process struct {
 	close  func() error
 }
 
-// start starts a child process. It ends with ctx at the latest.
+// spawn starts a child process. It ends with ctx at the latest.
 func (d *Database) spawn(ctx context.Context, spawn Spawn) (*process, error) {
 	cmd := spawn(ctx)
-	cmd.Stderr = d.config.Progress
+	var said bytes.Buffer // what several processes write at once goes to a file as it is, but not to any writer
+	if file, ok := d.config.Progress.(*os.File); ok {
+		cmd.Stderr = file
+	} else {
+		cmd.Stderr = &said
+	}
 	cmd.WaitDelay = 5 * time.Second
 	in, err := cmd.StdinPipe()
 	if err != nil {
@@ -51,7 +58,9 @@ func (d *Database) spawn(ctx context.Context, spawn Spawn) (*process, error) {
 		}
 		stuck := time.AfterFunc(20*time.Second, func() { _ = cmd.Process.Kill() })
 		defer stuck.Stop()
-		if ended := cmd.Wait(); ended != nil && ctx.Err() == nil {
+		ended := cmd.Wait()
+		_, _ = said.WriteTo(d.config.Progress)
+		if ended != nil && ctx.Err() == nil {
 			err = errors.Join(err, fmt.Errorf("bench: a child process ended badly: %w", ended))
 		}
 		return err

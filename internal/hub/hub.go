@@ -26,6 +26,7 @@ type Hub struct {
 	stats  stats
 	reads  chan struct{}  // slots for replays that read the database
 	drafts chan draft     // to the goroutine that logs what is published here
+	crew   crew           // flushes subscribers
 	flows  sync.WaitGroup // goroutines at work for subscribers; each is counted with the Subscriber.mu held, while that has not ended
 
 	dispatching sync.Mutex // held while a part or a message is dispatched
@@ -64,7 +65,8 @@ type Stats struct {
 
 const (
 	replayReads   = 4                     // replays that read the database at once
-	preloadTicks  = 1000                  // of history that a new hub reads into its ring
+	preloadTicks  = 1000                  // of history that a new hub reads into its ring,
+	preloadAtMost = 2 * time.Second       // while its subscribers wait; what is large is left to who resumes
 	retryAfter    = 50 * time.Millisecond // after a failure, at first
 	retryAtMost   = 2 * time.Second       // and later
 	publishAtMost = 500                   // drafts logged in one transaction
@@ -155,7 +157,7 @@ func (h *Hub) follow(ctx context.Context, works func()) error {
 // preload fills the ring with the newest history, for the clients of a hub that has just ended.
 func (h *Hub) preload(ctx context.Context, newest Position) error {
 	at := Position{Tick: max(newest.Tick-preloadTicks, 1)}
-	for at.Before(newest) {
+	for end := time.Now().Add(preloadAtMost); at.Before(newest) && time.Now().Before(end); {
 		parts, err := h.source.Read(ctx, at)
 		var truncated *TruncatedError
 		if errors.As(err, &truncated) {
@@ -178,6 +180,9 @@ func (h *Hub) preload(ctx context.Context, newest Position) error {
 		h.mu.Unlock()
 	}
 	h.mu.Lock()
+	if !h.ring.reaches(newest) {
+		h.ring.clear() // a standby lags, or time was up
+	}
 	h.newest = newest
 	h.mu.Unlock()
 	close(h.ready)
@@ -257,9 +262,7 @@ func (h *Hub) give(m *Message, started, slow []*Subscriber) ([]*Subscriber, []*S
 }
 
 func (h *Hub) start(started, slow []*Subscriber) {
-	for _, s := range started {
-		go s.flush()
-	}
+	h.crew.flush(started)
 	for _, s := range slow {
 		h.stats.slow.Add(1)
 		go func() { defer h.flows.Done(); s.end(ErrSlow) }() // Close may take its time

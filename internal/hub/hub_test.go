@@ -35,6 +35,13 @@ type box struct {
 	events []Event
 	closed error
 	news   chan struct{}
+	claims []claim
+}
+
+// claim is a position that a subscriber said it has, and how many events the box had when it had said so.
+type claim struct {
+	at  Position
+	had int
 }
 
 func newBox() *box { return &box{news: make(chan struct{}, 1)} }

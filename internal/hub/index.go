@@ -134,7 +134,7 @@ func (n *node) each(channel string, f func(*members)) {
 	}
 	for i, key := range [...]string{word, "*"} {
 		next := n.words[key]
-		if next == nil || i == 1 && word == "*" {
+		if next == nil || i == 0 && word == ">" || i == 1 && word == "*" { // words of a channel, and had already
 			continue
 		}
 		if more {

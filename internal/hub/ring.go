@@ -12,7 +12,7 @@ type ring struct {
 }
 
 func (r *ring) add(p *Part) {
-	if n := len(r.parts); n > 0 && r.parts[n-1].after() != p.before() {
+	if !r.reaches(p.before()) {
 		r.clear()
 	}
 	r.parts = append(r.parts, p)
@@ -25,6 +25,11 @@ func (r *ring) add(p *Part) {
 	}
 	// Appending moves the slice on in its array, which is made anew when it is full: amortised, nothing is copied twice.
 	r.parts = r.parts[drop:]
+}
+
+// reaches tells whether the ring's last part ends at the position.
+func (r *ring) reaches(at Position) bool {
+	return len(r.parts) > 0 && r.parts[len(r.parts)-1].after() == at
 }
 
 func (r *ring) clear() {

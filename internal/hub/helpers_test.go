@@ -1,0 +1,61 @@
+package hub
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// run runs a hub until the test ends, or until end is called, which returns when Run has.
+func run(t testing.TB, c Config) (h *Hub, end func()) {
+	t.Helper()
+	h = New(c)
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() { defer close(done); h.Run(ctx) }()
+	end = func() { cancel(); <-done }
+	t.Cleanup(end)
+	return h, end
+}
+
+func texts(events []Event) (all []string) {
+	for _, e := range events {
+		if e.Message == nil {
+			all = append(all, fmt.Sprintf("gap %s %s %s", e.Gap.Reason, e.Gap.From, e.Gap.To))
+		} else {
+			all = append(all, fmt.Sprintf("%s %s=%s", e.Message.Position, e.Message.Channel, e.Message.Payload))
+		}
+	}
+	return all
+}
+
+// until polls until the condition holds, and fails the test when it does not in time.
+func until(t testing.TB, what string, condition func() bool) {
+	t.Helper()
+	for end := time.Now().Add(patience); !condition(); <-time.After(2 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("waited %v in vain: %s", patience, what)
+		}
+	}
+}
+
+// scan returns the single value of a query.
+func scan[T any](t testing.TB, pool *pgxpool.Pool, sql string, args ...any) (v T) {
+	t.Helper()
+	if err := pool.QueryRow(t.Context(), sql, args...).Scan(&v); err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
+	return v
+}
+
+// truncate has the segment that is active now given back.
+func truncate(t testing.TB, pool *pgxpool.Pool) {
+	t.Helper()
+	until(t, "a segment is given back", func() bool {
+		return strings.HasPrefix(scan[string](t, pool, `SELECT coalesce(weir.rotate_messages(), '')`), "reclaimed")
+	})
+}

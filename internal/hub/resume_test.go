@@ -1,0 +1,339 @@
+package hub
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/weir-pg/weir/internal/pgtest"
+	"github.com/weir-pg/weir/internal/store"
+)
+
+// TestResumeAmidTrafficMissesNothing: hundreds of subscribers resume at random places, from a memory that holds little, while messages
+// come in: each gets all that is behind its position, exactly once, in the order in which one that never left gets it.
+func TestResumeAmidTrafficMissesNothing(t *testing.T) {
+	url := pgtest.Database(t)
+	pool := pgtest.Pool(t, url)
+	h, _ := run(t, Config{Source: NewLog(store.New(pgtest.Pool(t, url+"&pool_max_conns=8"), 0), nil), RingBytes: 20_000})
+	s, reference := join(t, h, ">")
+	s.limit = 1 << 30
+	ctx, stop := context.WithCancel(t.Context())
+	var publishers sync.WaitGroup
+	for n := range 3 {
+		publishers.Go(func() {
+			for i := 0; ctx.Err() == nil; i++ {
+				_, err := pool.Exec(t.Context(), `SELECT weir.publish_many(array_agg('c' || j % 3), array_agg($1 || '-' || j)) FROM generate_series(1, $2::int) j`, fmt.Sprintf("%d-%d", n, i), 1+i%7)
+				if err != nil {
+					t.Errorf("publish: %v", err)
+					return
+				}
+			}
+		})
+	}
+	defer publishers.Wait()
+	defer stop()
+	rng := rand.New(rand.NewPCG(1, rand.Uint64()))
+	type visit struct {
+		box *box
+		at  Position
+	}
+	var visits []visit
+	for end := time.Now().Add(2 * time.Second); time.Now().Before(end) && len(visits) < 400; {
+		select {
+		case <-reference.news:
+		case <-time.After(patience):
+			t.Fatal("the traffic has stopped")
+		}
+		known := reference.snapshot()
+		// Mostly close to the present, where history ends and what is dispatched begins.
+		back := rng.IntN(30)
+		if rng.IntN(4) == 0 {
+			back = rng.IntN(len(known))
+		}
+		v := visit{newBox(), known[max(0, len(known)-1-back)].Position()}
+		r, err := h.Join(v.box, Options{MaxBytes: 1 << 30})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := r.Resume(t.Context(), v.at, Filter{Name: ">", Pattern: true}); err != nil {
+			t.Fatal(err)
+		}
+		visits = append(visits, v)
+	}
+	stop()
+	publishers.Wait()
+	exec(t, pool, `SELECT weir.publish('c', 'end')`)
+	all := reference.until(t, "end")
+	for _, v := range visits {
+		got := v.box.until(t, "end")
+		i, _ := slices.BinarySearchFunc(all, v.at, func(e Event, p Position) int {
+			if p.Before(e.Position()) {
+				return 1
+			}
+			return -1
+		})
+		if want := all[i:]; !slices.EqualFunc(got, want, same) {
+			t.Fatalf("resumed after %s: got %d events, want %d: %s", v.at, len(got), len(want), firstDifference(texts(want), texts(got)))
+		}
+	}
+	t.Logf("%d messages, %d visits", len(all), len(visits))
+}
+
+func same(a, b Event) bool {
+	return a.Message != nil && b.Message != nil && a.Message.Position == b.Message.Position && string(a.Message.Payload) == string(b.Message.Payload)
+}
+
+// snapshot is what the box has got so far.
+func (b *box) snapshot() []Event {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return slices.Clone(b.events)
+}
+
+// until waits for a payload and returns everything up to it.
+func (b *box) until(t testing.TB, payload string) []Event {
+	t.Helper()
+	timeout := time.After(patience)
+	for {
+		if all := b.snapshot(); len(all) > 0 && all[len(all)-1].Message != nil && string(all[len(all)-1].Message.Payload) == payload {
+			return all
+		}
+		select {
+		case <-b.news:
+		case <-timeout:
+			all := b.snapshot()
+			t.Fatalf("waited %v in vain for %s behind %d events: %v", patience, payload, len(all), texts(all[max(0, len(all)-3):]))
+		}
+	}
+}
+
+// upTo waits for n events.
+func (b *box) upTo(t testing.TB, n int) []Event {
+	t.Helper()
+	b.texts(t, n)
+	return b.snapshot()
+}
+
+// TestNothingIsMissingSilently: a position that is too old, ahead of the log, or from nowhere gives a gap event, and then what comes.
+func TestNothingIsMissingSilently(t *testing.T) {
+	url := pgtest.Database(t)
+	pool := pgtest.Pool(t, url)
+	h := start(t, url)
+	_, b := join(t, h, "c")
+	exec(t, pool, `SELECT weir.set('message_retention', '0 s')`)
+	for i := range 20 {
+		exec(t, pool, `SELECT weir.publish('c', $1)`, fmt.Sprint(i))
+		b.texts(t, i+1)
+	}
+	truncate(t, pool)
+	exec(t, pool, `SELECT weir.publish('c', 'kept')`)
+	b.texts(t, 21)
+	floor := scan[int64](t, pool, `SELECT last_value FROM weir.tick_floor`)
+	if floor < 20 {
+		t.Fatalf("only %d ticks were truncated", floor)
+	}
+	other, _ := run(t, Config{Source: NewLog(store.New(pool, 0), nil)}) // with nothing of that in memory
+	next := Position{Tick: floor + 1}
+	for _, at := range []Position{{}, {Tick: 1}, {Tick: 5, Index: 1}, {Tick: floor, Index: 99}} {
+		r := resume(t, other, at, "c")
+		want := []string{fmt.Sprintf("gap truncated %s %s", at, next), "c=kept"}
+		if got := r.texts(t, 2); !slices.Equal(got, want) {
+			t.Errorf("after %s: got %q, want %q", at, got, want)
+		}
+	}
+	r := resume(t, other, Position{Tick: floor + 1}, "c") // the first that is left
+	if got := r.texts(t, 1); !slices.Equal(got, []string{"c=kept"}) {
+		t.Errorf("after the floor: got %q", got)
+	}
+	for _, at := range []Position{{Tick: floor + 1000}, {Tick: 1 << 40, Index: 7}} {
+		r := resume(t, other, at, "c")
+		got := r.texts(t, 1)
+		if want := fmt.Sprintf("gap unknown %s ", at); len(got) != 1 || got[0][:len(want)] != want {
+			t.Errorf("after %s: got %q, want %q and the present", at, got, want)
+		}
+		text := "after " + at.String()
+		exec(t, pool, `SELECT weir.publish('c', $1)`, text)
+		if got := r.texts(t, 2); got[1] != "c="+text {
+			t.Errorf("after %s and the gap: got %q", at, got)
+		}
+	}
+}
+
+// TestHubThatFallsBehindTellsOfTheGap: ticks are truncated before a hub has read them; the log is set back; the database is another: the
+// hub goes on by itself, and its subscribers are told.
+func TestHubThatFallsBehindTellsOfTheGap(t *testing.T) {
+	url := pgtest.Database(t)
+	pool := pgtest.Pool(t, url)
+	exec(t, pool, `SELECT weir.set('message_retention', '0 s')`)
+	source := &heldUp{Log: NewLog(store.New(pool, 0), nil)}
+	h, _ := run(t, Config{Source: source})
+	s, b := join(t, h, "c")
+	exec(t, pool, `SELECT weir.publish('c', 'before')`)
+	b.texts(t, 1)
+
+	var at Position
+	source.hold(func() {
+		at = h.Position()
+		for i := range 20 {
+			exec(t, pool, `SELECT weir.publish('c', $1)`, fmt.Sprint(i))
+			exec(t, pool, `SELECT weir.tick(weir.newest_tick())`)
+		}
+		truncate(t, pool)
+	})
+	floor := scan[int64](t, pool, `SELECT last_value FROM weir.tick_floor`)
+	exec(t, pool, `SELECT weir.publish('c', 'after')`)
+	all := b.until(t, "after")
+	n := len(all) // what it had read before it was held up, the gap, and what came after
+	if gap := all[n-2].Gap; gap.Reason != Truncated || gap.From.Before(at) || gap.From.Before(all[n-3].Position()) || gap.To != (Position{Tick: floor + 1}) {
+		t.Fatalf("got %q, want a gap up to %d.0", texts(all), floor+1)
+	}
+
+	// As after a failover to a standby that had not got everything.
+	for i := range 5 {
+		exec(t, pool, `SELECT weir.publish('c', $1)`, fmt.Sprint(i))
+		b.until(t, fmt.Sprint(i))
+		n++
+	}
+	var end Position
+	source.hold(func() {
+		at = h.Position()
+		exec(t, pool, `SELECT setval('weir.tick_seq', newest - 3) FROM (SELECT max(seq) AS newest FROM weir.tick) t`)
+		exec(t, pool, `DELETE FROM weir.tick WHERE seq > (SELECT last_value FROM weir.tick_seq)`)
+		end = Position{Tick: scan[int64](t, pool, `SELECT weir.newest_tick()`) + 1}
+		source.fail = true
+	})
+	if got, want := texts(b.upTo(t, n+1))[n], fmt.Sprintf("gap unknown %s %s", at, end); got != want {
+		t.Fatalf("got %q, want %q", got, want)
+	}
+	exec(t, pool, `SELECT weir.publish('c', 'set back')`)
+	all = b.until(t, "set back")
+	until(t, "the position is that of the log", func() bool { return all[len(all)-1].Position().Before(s.Position()) && s.Position().Before(at) })
+
+	// As after a restore into another cluster, behind the hub's back.
+	source.hold(func() {
+		exec(t, pool, `UPDATE weir.setting SET value = '1' WHERE name = 'message_cluster'`)
+		exec(t, pool, `SELECT weir.publish('c', 'restored')`)
+		source.fail = true
+	})
+	all = b.until(t, "restored")
+	gaps := 0
+	for _, e := range all[n+2:] {
+		if e.Message == nil && e.Gap.Reason == Truncated {
+			gaps++
+		}
+	}
+	if gaps != 1 {
+		t.Errorf("%d gaps before what was published in the other cluster: %q", gaps, texts(all[n:]))
+	}
+}
+
+// TestHubOnARestoredDatabaseGoesOn: a hub that starts on a copy from another cluster has the log begin anew by itself: what was in no tick
+// yet is delivered, and old positions give a gap.
+func TestHubOnARestoredDatabaseGoesOn(t *testing.T) {
+	url := pgtest.Database(t)
+	pool := pgtest.Pool(t, url)
+	for _, text := range []string{"delivered", "waiting"} {
+		exec(t, pool, `SELECT weir.publish('c', $1)`, text)
+		if text == "delivered" {
+			exec(t, pool, `SELECT weir.tick(weir.newest_tick())`)
+		}
+	}
+	exec(t, pool, `UPDATE weir.setting SET value = '1' WHERE name = 'message_cluster'`)
+	exec(t, pool, `SELECT weir.publish('c', 'before the hub')`)
+	// Two at once: one of them begins it anew.
+	for i, h := range []*Hub{start(t, url), start(t, url)} {
+		for _, at := range []Position{{Tick: 1}, {Tick: 2, Index: 1}, {Tick: 1_000_000}} { // the last was reached by the log that was copied
+			r := resume(t, h, at, "c")
+			got := r.texts(t, 3)
+			if want := []string{"c=waiting", "c=before the hub"}; got[0][:len("gap truncated")] != "gap truncated" || !slices.Equal(got[1:], want) {
+				t.Errorf("hub %d after %s: got %q, want a gap and %q", i, at, got, want)
+			}
+		}
+	}
+}
+
+// heldUp is a log that waits, or fails once, when told to.
+type heldUp struct {
+	*Log
+	mu   sync.Mutex
+	fail bool
+}
+
+// hold calls f while the hub reads nothing.
+func (s *heldUp) hold(f func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	f()
+}
+
+func (s *heldUp) Next(ctx context.Context, after Position) ([]*Part, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.fail {
+		s.fail = false
+		ctx, cancel := context.WithCancel(ctx)
+		cancel() // as a connection that breaks
+		return s.Log.Next(ctx, after)
+	}
+	return s.Log.Next(ctx, after)
+}
+
+// TestHugeMessagesAreReplayedInStretches: one transaction with more than a hub wants to hold, and many ticks that are large together.
+func TestHugeMessagesAreReplayedInStretches(t *testing.T) {
+	url := pgtest.Database(t)
+	pool := pgtest.Pool(t, url)
+	exec(t, pool, `SELECT weir.publish_many(array_fill('c'::text, ARRAY[25]), array_agg(lpad(n::text, 1000000) ORDER BY n)) FROM generate_series(1, 25) n`)
+	exec(t, pool, `SELECT weir.tick(1)`)
+	for i := range 12 {
+		exec(t, pool, `SELECT weir.publish('c', lpad($1, 1000000))`, fmt.Sprint(100+i))
+		exec(t, pool, `SELECT weir.tick(weir.newest_tick())`)
+	}
+	source := NewLog(store.New(pool, 0), nil)
+	at, n := Position{}, 0
+	for n < 37 {
+		parts, err := source.Read(t.Context(), at)
+		if err != nil || len(parts) == 0 {
+			t.Fatalf("after %s: %d parts, %v", at, len(parts), err)
+		}
+		bytes := 0
+		for _, p := range parts {
+			bytes += p.bytes()
+			n += len(p.Messages)
+			if p.before() != at && !(at.IsZero() || p.before().Index == 0) {
+				t.Errorf("a part begins at %s, the one before ended at %s", p.before(), at)
+			}
+			at = p.after()
+		}
+		if bytes > 10<<20 {
+			t.Errorf("a stretch of %d bytes", bytes)
+		}
+	}
+	h := start(t, url)
+	r := resume(t, h, Position{Tick: 1}, "c")
+	for i, text := range r.texts(t, 37) {
+		want := i + 1
+		if i >= 25 {
+			want = 75 + i
+		}
+		if text != fmt.Sprintf("c=%1000000d", want) {
+			t.Fatalf("message %d ends in %s", i, text[len(text)-5:])
+		}
+	}
+}
+
+func resume(t testing.TB, h *Hub, at Position, filters ...string) *box {
+	t.Helper()
+	b := newBox()
+	s, err := h.Join(b, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Resume(t.Context(), at, parse(t, filters)...); err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
