@@ -14,7 +14,7 @@ import (
 // PinnedSize is the size of scenario pinned.
 type PinnedSize struct {
 	Rate    int      // jobs enqueued each second; default 1,000
-	Workers int      // sessions that claim; default 4
+	Workers int      // sessions that claim; default 8
 	Pins    []string // "read", "write"; default both
 }
 
@@ -26,7 +26,7 @@ var pinnedScenario = &scenario{
 		"known kind, and with both kinds of long transaction.",
 	needs: func(c *Config) needs {
 		c.Pinned.Rate = orDefault(c.Pinned.Rate, 1000)
-		c.Pinned.Workers = orDefault(c.Pinned.Workers, 4)
+		c.Pinned.Workers = orDefault(c.Pinned.Workers, 8)
 		if len(c.Pinned.Pins) == 0 {
 			c.Pinned.Pins = []string{"read", "write"}
 		}

@@ -7,14 +7,19 @@ import (
 const (
 	claimBefore  = "claim before the pin, median"
 	claimLate    = "claim at the end, median" // the last quarter of the time
+	rateBefore   = "jobs a second before the pin"
 	rateAtEnd    = "jobs a second at the end"
 	backlogAtEnd = "backlog at the end"
 	deadAtEnd    = "dead tuples at the end"
 )
 
 func (t *trial) figures(k *track) []Figure {
-	_, calm := t.calm.cut()
+	_, before := t.calm.cut()
 	_, late := t.late.cut()
+	calm := 0 // intervals before the pin
+	for calm < len(k.at) && k.at[calm] <= t.pinAfter.Seconds() {
+		calm++
+	}
 	last := func(series []float64) float64 {
 		if len(series) == 0 {
 			return 0
@@ -22,9 +27,10 @@ func (t *trial) figures(k *track) []Figure {
 		return series[len(series)-1]
 	}
 	return []Figure{
-		{claimBefore, milliseconds(calm, 50), "ms"},
+		{claimBefore, milliseconds(before, 50), "ms"},
 		{claimLate, milliseconds(late, 50), "ms"},
 		{"claim at the end, 99th percentile", milliseconds(late, 99), "ms"},
+		{rateBefore, round(mean(k.rate[:max(calm, 1)])), "jobs/s"},
 		{rateAtEnd, round(mean(k.rate[len(k.rate)*3/4:])), "jobs/s"},
 		{backlogAtEnd, float64(t.enqueued.Load() - t.done.Load()), "jobs"},
 		{deadAtEnd, last(k.gauges["dead tuples"]), "rows"},
@@ -87,8 +93,8 @@ func pinnedVerdict(r *Result, size PinnedSize) Verdict {
 		}
 	}
 	what := fmt.Sprintf("%s: at the end half of its claims take %s ms and longer, against %s before the long transaction, %s times more; it "+
-		"then finishes %s jobs a second of %s enqueued, with a backlog of %s and %s dead rows",
+		"then finishes %s jobs a second, against %s before and %s enqueued, with a backlog of %s and %s dead rows",
 		worst.Name, figure(worst, claimLate), figure(worst, claimBefore), Number(times(worst)), figure(worst, rateAtEnd),
-		Number(float64(size.Rate)), figure(worst, backlogAtEnd), figure(worst, deadAtEnd))
+		figure(worst, rateBefore), Number(float64(size.Rate)), figure(worst, backlogAtEnd), figure(worst, deadAtEnd))
 	return verdict(times(worst), what, cures)
 }

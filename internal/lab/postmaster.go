@@ -17,15 +17,20 @@ func postmasterGauge(pid int) []gauge {
 	if !ok {
 		return nil
 	}
-	at := time.Now()
+	at, share := time.Now(), 0.0
 	return []gauge{{postmasterCPU, func(context.Context) (float64, error) {
+		// The system counts in hundredths of a second: over less than half a second that would be mostly rounding.
+		if time.Since(at) < 500*time.Millisecond {
+			return share, nil
+		}
 		now, ok := cpuTime(pid)
 		if !ok {
 			return 0, errors.New("the postmaster's CPU time can't be read")
 		}
 		spent, passed := now-last, time.Since(at)
 		last, at = now, time.Now()
-		return 100 * spent.Seconds() / passed.Seconds(), nil
+		share = 100 * spent.Seconds() / passed.Seconds()
+		return share, nil
 	}}}
 }
 

@@ -67,8 +67,10 @@ func runStorm(ctx context.Context, r *run) error {
 		return err
 	}
 	var gauges []gauge
+	postmaster := 0
 	if r.site.server != nil {
-		gauges = postmasterGauge(r.site.server.PID())
+		postmaster = r.site.server.PID()
+		gauges = postmasterGauge(postmaster)
 	}
 	if err := measureLone(ctx, r, ways[0].targets[0]); err != nil {
 		return err
@@ -85,6 +87,11 @@ func runStorm(ctx context.Context, r *run) error {
 				return err
 			}
 			err := r.measure(ctx, w.track, stormPatience, sampler, gauges, func(until context.Context, m *meter) error {
+				before, _ := cpuTime(postmaster)
+				defer func() {
+					after, _ := cpuTime(postmaster)
+					w.cpu += after - before
+				}()
 				return w.blow(ctx, until, size.Clients, signal, m)
 			})
 			if err != nil {

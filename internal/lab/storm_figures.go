@@ -9,9 +9,8 @@ import (
 
 // Names of figures that only storms have.
 const (
-	acceptedAfter  = "TCP accept, median"
-	lastAnswered   = "last client answered after"
-	postmasterMost = postmasterCPU + ", at most"
+	acceptedAfter = "TCP accept, median"
+	lastAnswered  = "last client answered after"
 )
 
 // sumStorm adds to the way's figures what only storms have.
@@ -36,8 +35,8 @@ func (w *stormWay) sumStorm() *Way {
 		}
 		return round(float64(d[len(d)/2].Microseconds()) / 1000)
 	}
-	if cpu, ok := w.gauges[postmasterCPU]; ok && len(cpu) > 0 {
-		w.way.Figures = append(w.way.Figures, Figure{postmasterMost, slices.Max(cpu), "% of a core"})
+	if w.cpu > 0 {
+		w.way.Figures = append(w.way.Figures, Figure{postmasterCPU, round(100 * ratio(w.cpu.Seconds(), w.seconds)), "% of a core"})
 	}
 	w.way.Figures = append(w.way.Figures,
 		Figure{acceptedAfter, middle(accepted), "ms"},
@@ -74,7 +73,7 @@ func chartStorm(r *run, ways []*stormWay) {
 	}
 	r.chart(served)
 	r.chart(waited)
-	r.chartGauge(tracks, postmasterCPU, Chart{Title: "CPU of the postmaster over time", Note: "one core is 100; all rounds, one after the " +
+	r.chartGauge(tracks, postmasterCPU, Chart{Title: "CPU of the postmaster over time", Note: "of the first server; one core is 100; all rounds, one after the " +
 		"other", Y: Axis{Label: "percent of a core"}})
 	if lines := tracks[0].waits.lines(tracks[0].at); len(lines) > 0 {
 		r.chart(Chart{Title: "What pg_stat_activity shows meanwhile: " + tracks[0].way.Name, Note: "as good as nothing: who waits for the " +
@@ -95,8 +94,8 @@ func stormVerdict(r *Result, size StormSize) Verdict {
 		"last is answered after %s s, though TCP accepts half of them within %s ms. A lone client waits %s ms, %s times less. %s connections a second were served",
 		size.Clients, Number(once.Latency.P50), Number(last), Number(accept), Number(lone.Latency.P50), Number(times),
 		Number(ratio(float64(size.Clients), last)))
-	if cpu, ok := once.Figure(postmasterMost); ok {
-		what += fmt.Sprintf(", for which the postmaster itself took at most %s%% of a core", Number(cpu))
+	if cpu, ok := once.Figure(postmasterCPU); ok {
+		what += fmt.Sprintf(", while the postmaster itself got %s%% of a core", Number(cpu))
 	}
 	var cures []string
 	with, without := r.Way("at once, beside parallel queries"), r.Way("at once, beside the same queries without workers")

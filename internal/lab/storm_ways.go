@@ -18,6 +18,7 @@ type stormWay struct {
 	jitter  time.Duration
 	queries *crew // that run meanwhile; nil: none
 	knocks  []knock
+	cpu     time.Duration // that the first server's postmaster took during the storms
 }
 
 // stormWays prepares servers and sessions for the ways that can be measured here.

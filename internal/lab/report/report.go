@@ -21,7 +21,7 @@ import (
 var files embed.FS
 
 var page = template.Must(template.New("page.html").Funcs(template.FuncMap{
-	"number": lab.Number, "percent": percent, "latency": latency, "settings": settings, "gib": gib, "worthwhile": worthwhile,
+	"number": lab.Number, "percent": percent, "latency": latency, "settings": settings, "gib": gib, "worthwhile": worthwhile, "hasFigures": hasFigures,
 	"css": func(name string) (template.CSS, error) {
 		text, err := files.ReadFile(name)
 		return template.CSS(text), err
@@ -95,6 +95,10 @@ func worthwhile(waits []lab.Wait) (out []lab.Wait) {
 		}
 	}
 	return out
+}
+
+func hasFigures(ways []*lab.Way) bool {
+	return slices.ContainsFunc(ways, func(w *lab.Way) bool { return len(w.Figures) > 0 })
 }
 
 // settings on one line.
