@@ -102,24 +102,13 @@ AS $$
 #variable_conflict use_variable
 DECLARE
   this_xid xid8;
-  mark     text;
 BEGIN
-  payload := coalesce(payload, '');
   IF channel IS NULL OR channel = '' OR octet_length(channel) > 255 OR octet_length(payload) > 8000 THEN
     PERFORM weir.check_message(channel, octet_length(payload));
   END IF;
-  -- Hubs drop what repeats within a transaction. That a trigger says the same for each of a million rows costs one row all the same:
-  -- the last message is remembered until the transaction ends, and a savepoint that is rolled back takes the memory with it.
-  IF keep IS NOT TRUE AND octet_length(payload) <= 200 THEN
-    mark := length(channel) || ' ' || channel || payload;
-    IF current_setting('weir.published', true) = mark THEN
-      RETURN;
-    END IF;
-    PERFORM set_config('weir.published', mark, true);
-  END IF;
   this_xid := pg_current_xact_id();
   INSERT INTO weir.message (id, xid, segment, is_binary, keep, channel, payload)
-  VALUES (nextval('weir.message_id'), this_xid, pg_sequence_last_value('weir.active_message'), false, keep IS TRUE, channel, convert_to(payload, 'UTF8'));
+  VALUES (nextval('weir.message_id'), this_xid, pg_sequence_last_value('weir.active_message'), false, keep IS TRUE, channel, convert_to(coalesce(payload, ''), 'UTF8'));
 END
 $$;
 COMMENT ON FUNCTION weir.publish IS
@@ -191,11 +180,25 @@ CREATE FUNCTION weir.notify(channel text, payload text) RETURNS void
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
+#variable_conflict use_variable
+DECLARE
+  mark text;
 BEGIN
-  PERFORM weir.publish(notify.channel, notify.payload);
+  -- Hubs drop what repeats within a transaction. That a trigger says the same for each of a million rows costs one row all the same:
+  -- the last message is remembered until the transaction ends, and a savepoint that is rolled back takes the memory with it.
+  payload := coalesce(payload, '');
+  IF octet_length(payload) <= 200 THEN
+    mark := length(channel) || ' ' || channel || payload;
+    IF current_setting('weir.published', true) = mark THEN
+      RETURN;
+    END IF;
+    mark := set_config('weir.published', mark, true);
+  END IF;
+  PERFORM weir.publish(channel, payload);
 END
 $$;
-COMMENT ON FUNCTION weir.notify IS 'weir.publish in the shape of PostgreSQL''s function of that name, to put in its place.';
+COMMENT ON FUNCTION weir.notify IS
+  'weir.publish in the shape of PostgreSQL''s function of that name, to put in its place, also in triggers for each row: a message of up to 200 bytes that repeats the last one of its transaction is not even logged.';
 
 -- down --
 DROP FUNCTION weir.notify(text, text);

@@ -175,6 +175,9 @@ BEGIN
     EXIT WHEN attempt = 2;
     IF seqs IS NOT NULL OR NOT tick.cuts THEN
       ids_now := NULL;  -- there may be more
+      IF seqs IS NULL AND there > tick.after THEN
+        slept := pg_sleep(tick.pause);  -- it is being committed, or nobody has cut since a cut was rolled back
+      END IF;
       EXIT;
     ELSIF NOT pg_try_advisory_xact_lock(1464158547, 4) THEN
       -- Whoever gets the lock cuts; all others read what was cut. Who did not get it must look again.

@@ -81,11 +81,11 @@ func (p *publisher) say(s *speech) error {
 	case dice < 65: // the same again counts once, but for those to keep
 		text := padded(60 + p.rng.IntN(100))
 		s.counts(1)
-		if err := run(`SELECT weir.publish($1, $2), weir.publish($1, $2)`, channel, text); err != nil || p.rng.IntN(2) == 0 {
+		if err := run(`SELECT weir.notify($1, $2), weir.notify($1, $2)`, channel, text); err != nil || p.rng.IntN(2) == 0 {
 			return err
 		}
 		s.counts(2)
-		return run(`SELECT weir.publish($1, $2, true), weir.publish($1, $2), weir.publish($1, $2, keep => true)`, channel, text)
+		return run(`SELECT weir.publish($1, $2, true), weir.notify($1, $2), weir.publish($1, $2, keep => true)`, channel, text)
 	case dice < 80:
 		n := 1 + p.rng.IntN(150)
 		var channels, payloads []string
@@ -122,7 +122,7 @@ func (p *publisher) say(s *speech) error {
 func (p *publisher) transaction() {
 	s := &speech{tx: fmt.Sprintf("p%d-%d", p.n, p.keys.Add(1))}
 	p.talk.spoke(s, uncertain) // before anything is sent
-	if p.rng.IntN(4) == 0 { // autocommit
+	if p.rng.IntN(4) == 0 {    // autocommit
 		text := s.head(0)
 		s.counts(1)
 		p.talk.spoke(s, uncertain)

@@ -44,7 +44,7 @@ func TestRestoredDumpGoesOn(t *testing.T) {
 		source := newSource(t)
 		server := pgtest.Server(t, nil)
 		target := connect(t, server.URL("postgres"))
-		for _, role := range []string{"weir_enqueue", "weir_work", "weir_operate"} { // roles come by pg_dumpall -g
+		for _, role := range []string{"weir_enqueue", "weir_work", "weir_operate", "weir_publish", "weir_subscribe", "weir_hub"} { // roles come by pg_dumpall -g
 			exec(t, target, `CREATE ROLE `+role)
 		}
 		sql := run(t, nil, dump, "--schema=weir", source.url)

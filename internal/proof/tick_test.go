@@ -31,7 +31,7 @@ func hearAll(t *testing.T, q querier, after int64) (ticks [][]string, last int64
 			return ticks, after
 		}
 		for i, seq := range seqs {
-			got := column[string](t, q, `SELECT convert_from(payload, 'UTF8') FROM weir.read($1, 0, 1000000) ORDER BY id`, seq)
+			got := column[string](t, q, `SELECT encode(payload, 'escape') FROM weir.read($1, 0, 1000000) ORDER BY id`, seq)
 			if len(got) != int(counts[i]) {
 				t.Fatalf("tick %d has %d messages, %d were read", seq, counts[i], len(got))
 			}

@@ -1,0 +1,149 @@
+package proof
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/weir-pg/weir/internal/pgtest"
+)
+
+// publishings are the ways to publish.
+var publishings = map[string]string{
+	"publish":        `SELECT weir.publish('c', repeat('x', 3000))`,
+	"publish_bytes":  `SELECT weir.publish_bytes('c', '\x00ff')`,
+	"publish_many":   `SELECT weir.publish_many(ARRAY['c', 'd'], ARRAY['1', '2'])`,
+	"publish_drafts": `SELECT weir.publish_drafts(ARRAY['c', 'd'], ARRAY['1', '2']::bytea[], ARRAY[false, true])`,
+	"notify":         `SELECT weir.notify('c', 'x')`,
+	"a large one":    `SELECT weir.publish('c', repeat('x', 1000000))`,
+}
+
+// TestPublishersNeverWaitForEachOther: transactions that publish and stay open let all others publish, prepare, commit and roll back,
+// and ticks be cut.
+func TestPublishersNeverWaitForEachOther(t *testing.T) {
+	url := pgtest.Database(t)
+	watch := connect(t, url)
+	var open []*pgx.Conn
+	for range 16 {
+		conn := connect(t, url)
+		exec(t, conn, `SET statement_timeout = '20s'`)
+		exec(t, conn, `BEGIN`)
+		open = append(open, conn)
+	}
+	at := newest(t, watch)
+	// One after the other, in one thread: if any waited for another, it would wait for ever.
+	for name, sql := range publishings {
+		for _, conn := range open {
+			exec(t, conn, sql)
+		}
+		if waiting := column[string](t, watch, `SELECT format('%s waits for a %s lock', pid, locktype) FROM pg_locks WHERE NOT granted`); len(waiting) > 0 {
+			t.Errorf("%s: %s", name, strings.Join(waiting, "; "))
+		}
+		if seqs, _ := look(t, watch, at); seqs != nil {
+			t.Fatalf("%s: ticks %v while nothing is committed", name, seqs)
+		}
+	}
+	for i, conn := range open {
+		end := []string{`COMMIT`, `ROLLBACK`, fmt.Sprintf(`PREPARE TRANSACTION 'locks %d'`, i)}[i%3]
+		exec(t, conn, end)
+		if i%3 == 2 {
+			exec(t, conn, fmt.Sprintf(`COMMIT PREPARED 'locks %d'`, i))
+		}
+	}
+	got := 0
+	for {
+		seqs, counts := look(t, watch, at)
+		if seqs == nil {
+			break
+		}
+		for i, seq := range seqs {
+			at, got = seq, got+int(counts[i])
+		}
+	}
+	if want := 11 * 8; got != want { // of the transactions that committed, the messages of each
+		t.Errorf("heard %d messages, want %d", got, want)
+	}
+}
+
+// TestPublishStaysInTheFastPath: a publishing transaction holds nothing that another waits for, and few enough relation locks for the 16
+// that PostgreSQL 14 keeps out of the shared lock table, with room for the transaction's own tables.
+func TestPublishStaysInTheFastPath(t *testing.T) {
+	conn := connect(t, pgtest.Database(t))
+	for name, sql := range publishings {
+		for range 2 { // the second time with the catalogs in the caches
+			exec(t, conn, `BEGIN`)
+			exec(t, conn, sql)
+			locks := locksOf(t, conn)
+			slow := value[int](t, conn, `SELECT count(*) FROM pg_locks WHERE pid = pg_backend_pid() AND locktype = 'relation' AND NOT fastpath`)
+			exec(t, conn, `ROLLBACK`)
+			relations := 0
+			for _, lock := range locks {
+				if strings.HasPrefix(lock, "advisory") || !strings.HasSuffix(lock, "AccessShareLock") && !strings.HasSuffix(lock, "RowExclusiveLock") && !strings.HasPrefix(lock, "own xid") {
+					t.Errorf("%s: holds %s", name, lock)
+				}
+				if strings.HasPrefix(lock, "relation") {
+					relations++
+				}
+			}
+			if relations > 10 || slow > 0 {
+				t.Errorf("%s: %d relation locks, %d not fast-path: %s", name, relations, slow, strings.Join(locks, ", "))
+			}
+		}
+	}
+}
+
+// TestIdleTickHoldsNoTable: while a hub waits for news, its backend holds no lock on a table, so that it keeps no segment from being
+// given back; on the two counters that it looks at nobody ever takes a lock that conflicts.
+func TestIdleTickHoldsNoTable(t *testing.T) {
+	url := pgtest.Database(t)
+	conn, watch := connect(t, url), connect(t, url)
+	var ids *int64
+	var seen *string
+	at := newest(t, conn)
+	next := func(looks, patience int) (seqs []int64) {
+		t.Helper()
+		if err := conn.QueryRow(t.Context(), `SELECT seqs, ids_now, seen_now::text FROM weir.tick($1, $2, $3::text::pg_snapshot, $4, 0.01, $5)`, at, ids, seen, looks, patience).
+			Scan(&seqs, &ids, &seen); err != nil {
+			t.Fatal(err)
+		}
+		return seqs
+	}
+	next(1, 0)
+	for _, patience := range []int{0, 1000} { // looking at commits too, or at the count of messages alone
+		var held []string
+		caught := make(chan error, 1)
+		go func() { // ends with its query
+			rows, err := watch.Query(t.Context(), `SELECT coalesce(c.relkind::text || ' ' || c.relname || ' ' || l.mode, l.locktype || ' ' || l.mode) FROM pg_sleep(0.2), pg_locks l
+				LEFT JOIN pg_class c ON c.oid = l.relation WHERE l.pid = $1 AND l.locktype <> 'virtualxid'`, conn.PgConn().PID())
+			if err == nil {
+				held, err = pgx.CollectRows(rows, pgx.RowTo[string])
+			}
+			caught <- err
+		}()
+		for done := false; !done; {
+			if seqs := next(100, patience); seqs != nil {
+				t.Fatalf("ticks %v out of nothing", seqs)
+			}
+			select {
+			case err := <-caught:
+				if err != nil {
+					t.Fatal(err)
+				}
+				done = true
+			default:
+			}
+		}
+		for _, lock := range held {
+			if lock != "S tick_seq RowExclusiveLock" && lock != "S message_id RowExclusiveLock" {
+				t.Errorf("patience %d: an idle tick holds %s", patience, lock)
+			}
+		}
+		if len(held) == 0 {
+			t.Errorf("patience %d: the call was not caught while it waited", patience)
+		}
+	}
+	exec(t, watch, `SELECT weir.publish('c', 'x')`)
+	until(t, "the idle tick sees the message", func() bool { return next(10, 1000) != nil })
+}
