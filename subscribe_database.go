@@ -30,21 +30,24 @@ func (f *databaseFollower) run(ctx context.Context, s *Subscription, ready func(
 	defer running.Wait()
 	defer stop()
 	for {
-		ended := make(chan error, 1)
-		sub, err := h.Join(&sink{ctx: ctx, s: s, ended: ended}, hub.Options{})
+		k := &sink{s: s, ended: make(chan error, 1)}
+		k.ctx, k.stop = context.WithCancel(ctx)
+		sub, err := h.Join(k, hub.Options{})
 		if err == nil {
 			err = f.follow(ctx, sub, s)
 		}
 		if err != nil {
+			k.stop()
 			return err
 		}
 		ready()
 		select {
-		case err = <-ended:
+		case err = <-k.ended:
 		case <-ctx.Done():
 			err = ctx.Err()
 		}
 		sub.Leave()
+		k.settle()
 		if !errors.Is(err, hub.ErrSlow) {
 			return err
 		}
@@ -71,15 +74,22 @@ func (f *databaseFollower) follow(ctx context.Context, sub *hub.Subscriber, s *S
 
 // sink hands a hub's events to a subscription, one after the other, as fast as it takes them.
 type sink struct {
-	ctx   context.Context
-	s     *Subscription
-	ended chan error
-	once  sync.Once
+	s          *Subscription
+	ctx        context.Context
+	stop       context.CancelFunc // ends a Deliver that waits for the subscription's reader
+	ended      chan error
+	once       sync.Once
+	delivering sync.Mutex
 }
 
 // Deliver implements hub.Sink.
 func (k *sink) Deliver(events []hub.Event) error {
+	k.delivering.Lock()
+	defer k.delivering.Unlock()
 	for _, e := range events {
+		if err := k.ctx.Err(); err != nil {
+			return err
+		}
 		if err := k.s.give(k.ctx, publicEvent(e)); err != nil {
 			return err
 		}
@@ -88,7 +98,19 @@ func (k *sink) Deliver(events []hub.Event) error {
 }
 
 // Close implements hub.Sink.
-func (k *sink) Close(err error) { k.once.Do(func() { k.ended <- err }) }
+func (k *sink) Close(err error) {
+	k.once.Do(func() {
+		k.stop()
+		k.ended <- err
+	})
+}
+
+// settle returns when nothing more is given: then the subscription's place is settled, to go on from.
+func (k *sink) settle() {
+	k.stop()
+	k.delivering.Lock()
+	defer k.delivering.Unlock()
+}
 
 func publicEvent(e hub.Event) Event {
 	if e.Message == nil {

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"math/rand/v2"
 	"net/http"
 	"net/url"
@@ -19,15 +20,16 @@ import (
 // hubFollower reads a hub's event stream (Server-Sent Events).
 type hubFollower struct {
 	SubscribeConfig
-	urls []string // of the hubs' event streams
-	next int      // which to try
+	urls       []string // of the hubs' event streams
+	next       int      // which to try
+	subscribed bool     // a hub has taken the subscription before: one that does not is not right for that
 }
 
 const (
 	silence      = 90 * time.Second      // a hub says something every 25 s; silent for so long, it is lost
 	reconnectMin = 50 * time.Millisecond // after a loss, at most, at first
 	reconnectMax = 5 * time.Second       // and later
-	lineMax      = 4 << 20               // of an event's data: a payload of 1 MiB in JSON's escapes
+	lineMax      = 6*(16<<20) + 64<<10   // of an event: the largest payload there can be, all of it in JSON's escapes
 )
 
 func newHubFollower(c SubscribeConfig) (*hubFollower, error) {
@@ -50,8 +52,9 @@ type refusedError struct{ text string }
 
 func (e *refusedError) Error() string { return e.text }
 
-func (f *hubFollower) run(ctx context.Context, s *Subscription, ready func()) error {
+func (f *hubFollower) run(ctx context.Context, s *Subscription, tell func()) error {
 	most := reconnectMin
+	ready := func() { f.subscribed = true; tell() }
 	for {
 		began := time.Now()
 		err := f.stream(ctx, s, ready)
@@ -68,8 +71,12 @@ func (f *hubFollower) run(ctx context.Context, s *Subscription, ready func()) er
 		}
 		// Full jitter: a hub's clients do not all come to the next one in one instant.
 		wait := time.Duration(rand.Int64N(int64(most)))
+		level := slog.LevelDebug
+		if most == reconnectMin {
+			level = slog.LevelWarn // the first of a series
+		}
 		most = min(2*most, reconnectMax)
-		f.Logger.Debug("weir: the hub was lost, trying the next", "error", err, "in", wait)
+		f.Logger.Log(ctx, level, "weir: the hub was lost, trying the next", "error", err, "in", wait)
 		timer := time.NewTimer(wait)
 		select {
 		case <-timer.C:
@@ -108,7 +115,9 @@ func (f *hubFollower) stream(ctx context.Context, s *Subscription, ready func())
 		watchdog.Reset(silence)
 		e = sseEvent{}
 	}
-	if err := in.Err(); err != nil {
+	if err := in.Err(); errors.Is(err, bufio.ErrTooLong) {
+		return &refusedError{fmt.Sprintf("the hub %s sent an event of more than %d bytes", response.Request.URL.Host, lineMax)}
+	} else if err != nil {
 		return fmt.Errorf("read the hub's events: %w", err)
 	}
 	return io.ErrUnexpectedEOF
@@ -134,16 +143,24 @@ func (f *hubFollower) open(ctx context.Context, at Position) (*http.Response, er
 	if err != nil {
 		return nil, err
 	}
-	if response.StatusCode == http.StatusOK {
+	kind := response.Header.Get("Content-Type")
+	if response.StatusCode == http.StatusOK && strings.HasPrefix(kind, "text/event-stream") {
 		return response, nil
 	}
 	defer response.Body.Close()
+	if response.StatusCode == http.StatusOK {
+		return nil, fmt.Errorf("%s is no hub: it answered with %q", request.URL.Host, kind)
+	}
 	err = hubRefusal(response)
 	switch response.StatusCode {
-	case http.StatusBadRequest, http.StatusForbidden, http.StatusNotFound, http.StatusRequestEntityTooLarge, http.StatusRequestURITooLong:
+	case http.StatusForbidden:
 		return nil, &refusedError{err.Error()}
-	case http.StatusUnauthorized:
-		if f.Token == nil {
+	case http.StatusUnauthorized: // a new token may do
+		if f.Token == nil || !f.subscribed {
+			return nil, &refusedError{err.Error()}
+		}
+	case http.StatusBadRequest, http.StatusNotFound, http.StatusRequestEntityTooLarge, http.StatusRequestURITooLong:
+		if !f.subscribed {
 			return nil, &refusedError{err.Error()}
 		}
 	}

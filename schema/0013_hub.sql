@@ -255,14 +255,15 @@ SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
   RETURN (SELECT a.rolpassword FROM pg_authid a
-          WHERE a.rolname = role_verifier.name AND a.rolcanlogin AND coalesce(a.rolvaliduntil > clock_timestamp(), true));
+          WHERE a.rolname = role_verifier.name AND a.rolcanlogin AND coalesce(a.rolvaliduntil > clock_timestamp(), true)
+            AND a.rolpassword LIKE 'SCRAM-SHA-256$%' AND has_database_privilege(a.oid, current_database(), 'CONNECT'));
 EXCEPTION WHEN insufficient_privilege THEN
   RAISE EXCEPTION 'weir: the owner of the schema weir may not read pg_authid, so roles'' passwords can''t be checked'
     USING ERRCODE = '42501', HINT = 'Let a superuser own weir.role_verifier: ALTER FUNCTION weir.role_verifier OWNER TO postgres; or give hubs a users file.';
 END
 $$;
 COMMENT ON FUNCTION weir.role_verifier IS
-  'The stored SCRAM verifier of a role that may log in, or NULL: hubs check passwords with it, as poolers do, without ever seeing one. For the role weir_hub alone. Errors: 42501. Locks: none. Isolation: any.';
+  'The stored SCRAM verifier of a role that may log in and connect to this database, or NULL: hubs check passwords with it, as poolers do, without ever seeing one. For the role weir_hub alone. Errors: 42501. Locks: none. Isolation: any.';
 
 CREATE FUNCTION weir.notify_callers() RETURNS TABLE (kind text, name text, calls text)
 LANGUAGE sql STABLE

@@ -10,10 +10,13 @@ import (
 )
 
 type publishCmd struct {
-	Channel string `arg:"" help:"Channel, such as orders.created."`
-	Payload string `arg:"" optional:"" help:"Text to publish. Default: standard input, whole."`
-	Binary  bool   `help:"The payload is not text."`
+	Channel string  `arg:"" help:"Channel, such as orders.created."`
+	Payload *string `arg:"" optional:"" help:"Text to publish. Default: standard input, whole."`
+	Binary  bool    `help:"The payload is not text."`
 }
+
+// payloadMost is the largest payload that the setting message_bytes can allow.
+const payloadMost = 16 << 20
 
 func (publishCmd) Help() string {
 	return `Examples:
@@ -24,14 +27,19 @@ func (publishCmd) Help() string {
 }
 
 func (c *publishCmd) Run(ctx context.Context, s *streams, db *database) error {
-	payload := []byte(c.Payload)
-	if c.Payload == "" {
+	var payload []byte
+	if c.Payload != nil {
+		payload = []byte(*c.Payload)
+	} else {
 		if _, ok := isTerminal(s.in); ok {
 			return usagef("there is nothing to publish: give a payload, or send one to standard input")
 		}
 		var err error
-		if payload, err = io.ReadAll(io.LimitReader(&contextReader{ctx: ctx, in: s.in}, lineMost*8)); err != nil {
+		if payload, err = io.ReadAll(io.LimitReader(&contextReader{ctx: ctx, in: s.in}, payloadMost+1)); err != nil {
 			return fmt.Errorf("read standard input: %w", err)
+		}
+		if len(payload) > payloadMost {
+			return usagef("standard input is longer than %d bytes, which no database takes as a payload: publish a reference to it", payloadMost)
 		}
 	}
 	client, closePool, err := db.client(ctx)

@@ -101,6 +101,9 @@ func (c *serveCmd) config(url string) (server.Config, error) {
 	case c.QueueBytes < 1024:
 		return config, usagef("--queue-bytes must be at least 1024, got %d", c.QueueBytes)
 	}
+	if len(config.Name) > 128 {
+		return config, usagef("--name has %d bytes, at most 128 are allowed", len(config.Name))
+	}
 	if config.Name == "" {
 		host, _ := os.Hostname()
 		config.Name = fmt.Sprintf("%.100s:%d", host, os.Getpid())

@@ -40,6 +40,11 @@ func (c *crew) flush(woken []*Subscriber) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.head > len(c.queue)/2 { // what has been taken is not kept, also where the queue never runs empty
+		n := copy(c.queue, c.queue[c.head:])
+		clear(c.queue[n:])
+		c.queue, c.head = c.queue[:n], 0
+	}
 	c.queue = append(c.queue, woken...)
 	c.hire(most)
 	if !c.watched {

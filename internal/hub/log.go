@@ -15,26 +15,30 @@ type Log struct {
 	primary *store.Store
 	read    *store.Store // of a standby, or the primary
 
-	doubt     bool // a call has failed: perhaps the database is not what it was
+	known     store.Tick // the newest that Next has brought
+	doubt     bool       // a call has failed: perhaps the database is not what it was
 	seen      store.Seen
 	published time.Time // when ids were last seen to move
-	last      time.Time // when the newest tick came
+	last      time.Time // when the last tick came that was traffic
 
 	mu   sync.Mutex
 	long map[Position]*reader // of ticks that are read in parts, by where each goes on
 }
 
 const (
-	tickLooks = 66                   // in one call, a fifth of a second
-	tickPause = 3 * time.Millisecond // between looks
-	tickPace  = 4 * time.Millisecond // between ticks under traffic: what comes meanwhile shares one
-	tickCalm  = 16                   // looks before a commit alone counts, when nothing has been published for
-	tickFresh = time.Second          // so long
-	rowsRead  = 10000                // at a time; the database's ticks are no longer,
-	bytesRead = 8 << 20              // and no larger, but for single transactions
-	ticksRead = 32                   // in one round trip
-	longKept  = 8                    // ticks being read in parts, at once
-	lagPause  = 5 * time.Millisecond // until a standby that lags is asked again
+	tickLooks   = 66                   // in one call, a fifth of a second
+	tickPause   = 3 * time.Millisecond // between looks
+	tickPace    = 4 * time.Millisecond // between ticks under traffic: what comes meanwhile shares one
+	paceFrom    = 10                   // messages in a tick are traffic; a lone message's answer is not to wait
+	tickCalm    = 16                   // looks before a commit alone counts, when nothing has been published for
+	tickFresh   = time.Second          // so long
+	rowsRead    = 10000                // at a time; the database's ticks are no longer,
+	bytesRead   = 8 << 20              // and no larger, but for single transactions
+	ticksRead   = 32                   // in one round trip
+	longKept    = 8                    // ticks being read in parts, at once
+	callTimeout = 10 * time.Second     // a database that does not answer for so long is not there
+	readTimeout = time.Minute
+	lagPause    = 5 * time.Millisecond // until a standby that lags is asked again
 )
 
 // NewLog returns a source on the primary. read, where not nil, is a standby of it to read ticks and messages from.
@@ -61,8 +65,10 @@ func (l *Log) Newest(ctx context.Context) (Position, error) {
 
 // Next implements Source.
 func (l *Log) Next(ctx context.Context, after Position) (parts []*Part, err error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
 	if l.doubt {
-		if _, err := l.Newest(ctx); err != nil { // which starts the log anew where it came from another cluster
+		if err := l.recognise(ctx, after); err != nil {
 			return nil, err
 		}
 	}
@@ -91,12 +97,38 @@ func (l *Log) Next(ctx context.Context, after Position) (parts []*Part, err erro
 	if len(ticks) == 0 {
 		return nil, nil
 	}
-	l.last = time.Now()
+	l.known = ticks[len(ticks)-1]
+	if l.known.Count >= paceFrom {
+		l.last = time.Now()
+	}
 	return l.readTicks(ctx, ticks)
+}
+
+// recognise looks whether the database is what it was, after a call that failed: after a failover, other ticks may have taken the place
+// of those that this hub has dispatched.
+func (l *Log) recognise(ctx context.Context, after Position) error {
+	newest, err := l.Newest(ctx) // which starts the log anew where it came from another cluster
+	if err != nil || l.known.Seq == 0 || l.known.Seq >= after.Tick || newest.Before(after) {
+		return err // a log that ends before the position is noticed by whoever looks behind it
+	}
+	ticks, _, err := l.primary.Ticks(ctx, l.known.Seq-1, store.Seen{}, store.Look{Looks: 1})
+	if _, truncated := store.TruncatedUpTo(err); truncated {
+		return nil
+	}
+	if err != nil {
+		return l.explain("look for ticks", err)
+	}
+	if len(ticks) == 0 || ticks[0].Seq != l.known.Seq || !ticks[0].At.Equal(l.known.At) {
+		l.known = store.Tick{}
+		return &AheadError{End: newest}
+	}
+	return nil
 }
 
 // Read implements Source.
 func (l *Log) Read(ctx context.Context, after Position) ([]*Part, error) {
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
 	if after.Index > 0 {
 		return l.readLong(ctx, after)
 	}
@@ -142,7 +174,7 @@ func (l *Log) readTicks(ctx context.Context, ticks []store.Tick) ([]*Part, error
 // readLong reads a stretch of a tick from the position on. Where it does not go on from a stretch before, it begins with the first
 // message, for what was published before decides what repeats.
 func (l *Log) readLong(ctx context.Context, after Position) ([]*Part, error) {
-	ticks, _, err := l.read.Ticks(ctx, after.Tick-1, store.Seen{}, store.Look{Looks: 1})
+	ticks, _, err := l.read.Ticks(ctx, max(after.Tick-1, 0), store.Seen{}, store.Look{Looks: 1})
 	if err != nil {
 		return nil, l.explain("look for ticks", err)
 	}
@@ -259,6 +291,8 @@ func (l *Log) explain(what string, err error) error {
 
 // Publish implements Source.
 func (l *Log) Publish(ctx context.Context, drafts []Draft) error {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
 	channels, payloads, binaries := make([]string, len(drafts)), make([][]byte, len(drafts)), make([]bool, len(drafts))
 	for i, d := range drafts {
 		channels[i], payloads[i], binaries[i] = d.Channel, d.Payload, d.Binary

@@ -25,7 +25,7 @@ func ParsePosition(s string) (Position, error) {
 	if err == nil && ok {
 		var i int64
 		i, err = strconv.ParseInt(index, 10, 32)
-		if err == nil && t >= 0 && i >= 0 {
+		if err == nil && t >= 0 && i >= 0 && (t > 0 || i == 0) {
 			return Position{Tick: t, Index: int32(i)}, nil
 		}
 	}

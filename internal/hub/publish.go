@@ -96,7 +96,7 @@ func (h *Hub) publishBatch(ctx context.Context, batch []draft) {
 			drafts = append(drafts, m)
 		}
 	}
-	err := h.source.Publish(ctx, drafts)
+	err := h.source.Publish(context.WithoutCancel(ctx), drafts) // a hub that closes finishes what it has begun
 	var refused *RefusedError
 	if len(batch) > 1 && errors.As(err, &refused) {
 		for _, d := range batch {

@@ -148,9 +148,9 @@ func (s *Subscriber) Continue() {
 // Position is where the subscriber stands: of its channels, everything up to it has been delivered, and Deliver has returned.
 // Who resumes there misses nothing.
 func (s *Subscriber) Position() Position {
-	s.hub.mu.RLock()
+	s.hub.mu.RLock() // throughout: a gap may set the hub back, and its old position must not count after that
+	defer s.hub.mu.RUnlock()
 	newest := s.hub.newest
-	s.hub.mu.RUnlock()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.stopReplay == nil && !s.busy && len(s.queue) == 0 && s.ended == nil && !s.cutOff {
@@ -222,10 +222,15 @@ func (s *Subscriber) skip(m *Message) {
 	if gap.To.IsZero() {
 		gap.To = s.at
 	}
-	if first := s.queue[0]; first.Message == nil {
-		gap.From = first.Gap.From // a gap follows a gap: one that spans both
-	} else if at := first.Message.Position; !at.IsZero() {
-		gap.From = Position{Tick: at.Tick, Index: at.Index - 1}
+	for _, e := range s.queue { // from before the first that has a place in the log
+		if e.Message == nil {
+			gap.From, gap.Reason = e.Gap.From, e.Gap.Reason // a gap follows a gap: one that spans both
+			break
+		}
+		if at := e.Message.Position; !at.IsZero() {
+			gap.From = Position{Tick: at.Tick, Index: at.Index - 1}
+			break
+		}
 	}
 	clear(s.queue)
 	s.queue = append(s.queue[:0], Event{Gap: gap})

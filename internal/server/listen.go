@@ -6,7 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/http"
 	"os"
+	"strings"
 	"sync"
 	"time"
 
@@ -38,6 +40,22 @@ func (s *Server) listen(ctx context.Context) (err error) {
 func loopback(a net.Addr) bool {
 	tcp, ok := a.(*net.TCPAddr)
 	return ok && tcp.IP.IsLoopback()
+}
+
+// namedAsLoopback refuses requests under another name than this machine's own. What a browser's page of elsewhere can do is make its own
+// name point here (DNS rebinding), and then its origin is the server's.
+func namedAsLoopback(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		name := r.Host
+		if host, _, err := net.SplitHostPort(name); err == nil {
+			name = host
+		}
+		if ip := net.ParseIP(strings.Trim(name, "[]")); name != "localhost" && (ip == nil || !ip.IsLoopback()) {
+			http.Error(w, fmt.Sprintf("this hub lets everybody in, but only as localhost or 127.0.0.1, not as %.100q", name), http.StatusForbidden)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
 }
 
 // auth is how clients of the wire protocol prove who they are.
@@ -85,7 +103,7 @@ type certificate struct {
 
 	mu     sync.Mutex
 	loaded *tls.Certificate
-	at     time.Time // the newer file's time
+	at     time.Time // the newer file's time when it was loaded
 	looked time.Time
 }
 
@@ -97,7 +115,7 @@ func (c *certificate) get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	}
 	c.looked = time.Now()
 	at, err := newest(c.cert, c.key)
-	if err == nil && (c.loaded == nil || at.After(c.at)) {
+	if err == nil && (c.loaded == nil || !at.Equal(c.at)) {
 		var pair tls.Certificate
 		if pair, err = tls.LoadX509KeyPair(c.cert, c.key); err == nil {
 			c.loaded, c.at = &pair, at

@@ -73,7 +73,6 @@ const (
 	beatEvery   = 5 * time.Second
 	choresEvery = 10 * time.Second
 	callTimeout = 10 * time.Second
-	behindMost  = 10 * time.Second // without a look at the log, a hub is not ready
 )
 
 // Server is a running hub process.
@@ -243,8 +242,12 @@ func (s *Server) endpointsOf(ctx context.Context) error {
 		if s.web, err = web.New(c); err != nil {
 			return err
 		}
+		var handler http.Handler = s.web
+		if c.Anonymous && c.Authorizer == nil && loopback(s.httpListener.Addr()) {
+			handler = namedAsLoopback(handler)
+		}
 		s.http = &http.Server{
-			Handler: s.web, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 32 << 10,
+			Handler: handler, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 32 << 10,
 			ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
 		}
 		if tlsConfig != nil {

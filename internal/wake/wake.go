@@ -23,10 +23,11 @@ const (
 	looks    = 66                   // in one call, a fifth of a second
 	pause    = 3 * time.Millisecond // between looks
 	calm     = 16                   // looks before a commit alone counts, when no job has been logged for
-	fresh    = time.Second          // so long
+	recent   = time.Second          // so long
 	pace     = 2 * time.Millisecond // between two answers under load
 	idle     = time.Minute          // without waiters, until the hub stops looking
 	retry    = time.Second          // after a failure
+	answers  = 10 * time.Second     // a database that does not answer for so long is not there
 	mostSeen = 10_000               // queues remembered
 )
 
@@ -82,7 +83,7 @@ func (j *Jobs) Run(ctx context.Context) {
 
 // look looks until nobody has waited for a while.
 func (j *Jobs) look(ctx context.Context) error {
-	at, err := j.store.FreshQueues(ctx, store.Fresh{}, store.Look{Looks: 1, Pause: pause})
+	at, err := j.fresh(ctx, store.Fresh{}, store.Look{Looks: 1, Pause: pause})
 	if err != nil {
 		return err
 	}
@@ -90,10 +91,10 @@ func (j *Jobs) look(ctx context.Context) error {
 	var logged time.Time
 	for j.wanted() {
 		l := store.Look{Looks: looks, Pause: pause}
-		if time.Since(logged) > fresh {
+		if time.Since(logged) > recent {
 			l.Patience = calm
 		}
-		now, err := j.store.FreshQueues(ctx, at, l)
+		now, err := j.fresh(ctx, at, l)
 		if err != nil {
 			return err
 		}
@@ -112,6 +113,12 @@ func (j *Jobs) look(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+func (j *Jobs) fresh(ctx context.Context, since store.Fresh, l store.Look) (store.Fresh, error) {
+	ctx, cancel := context.WithTimeout(ctx, answers)
+	defer cancel()
+	return j.store.FreshQueues(ctx, since, l)
 }
 
 func (j *Jobs) started() {
@@ -232,9 +239,13 @@ func (j *Jobs) Wait(ctx context.Context, queues []string, since string) (ready [
 		}
 	}
 	j.waited = time.Now()
+	if err == nil && ctx.Err() != nil {
+		w.woken <- queue // it has left in the same moment
+		err = ctx.Err()
+	}
 	if err != nil {
 		select {
-		case other := <-w.woken: // a wake-up must not be lost with a waiter that leaves in the same moment
+		case other := <-w.woken: // a wake-up is not lost with who leaves
 			for _, next := range j.waiting[other] {
 				if next.wake(other) {
 					break

@@ -9,6 +9,7 @@ import (
 	"io"
 	"mime"
 	"net/http"
+	"time"
 	"unicode/utf8"
 
 	"github.com/weir-pg/weir/internal/hub"
@@ -30,6 +31,7 @@ func (w *Web) servePublish(rw http.ResponseWriter, r *http.Request) {
 }
 
 func (w *Web) publishRequest(ctx context.Context, rw http.ResponseWriter, r *http.Request) (int, error) {
+	_ = http.NewResponseController(rw).SetReadDeadline(time.Now().Add(patience)) // who sends slowly holds nothing for long
 	body, err := io.ReadAll(http.MaxBytesReader(rw, r.Body, w.Limits.carrier()))
 	var tooLong *http.MaxBytesError
 	switch {

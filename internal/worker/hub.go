@@ -3,6 +3,8 @@ package worker
 import (
 	"context"
 	"math/rand/v2"
+	"slices"
+	"strings"
 	"time"
 )
 
@@ -18,12 +20,13 @@ const (
 // next wait tells of it at once.
 type hubWait struct {
 	*session
-	token  string
-	result chan error // of the wait under way; nil: none
-	cancel context.CancelFunc
-	next   string    // the token that the wait under way brought; read after result
-	silent time.Time // until then the hub is not tried
-	tries  backoff
+	token    string
+	result   chan error // of the wait under way; nil: none
+	waitsFor []string   // that it is for
+	cancel   context.CancelFunc
+	next     string    // the token that the wait under way brought; read after result
+	silent   time.Time // until then the hub is not tried
+	tries    backoff
 }
 
 // rest waits until the hub says that there is work, or it is time to look; false: there is no hub to wait at. Then, or when it returns
@@ -32,8 +35,9 @@ func (h *hubWait) rest(ctx context.Context, w *watch) bool {
 	if h.Hub == nil || time.Now().Before(h.silent) {
 		return false
 	}
-	if h.result == nil {
-		h.begin(ctx)
+	if free := h.free(); h.result == nil || !slices.Equal(free, h.waitsFor) {
+		h.stop()
+		h.begin(ctx, free)
 	}
 	for {
 		timer := time.NewTimer(h.pause())
@@ -76,13 +80,24 @@ func (h *hubWait) pause() time.Duration {
 	return d*3/4 + time.Duration(rand.Int64N(int64(d)/2))
 }
 
+// free lists the queues that have room: the work of others is not to wake this worker in another's place.
+func (h *hubWait) free() []string {
+	var names []string
+	for _, q := range h.queues {
+		if q.free() > 0 {
+			names = append(names, q.name)
+		}
+	}
+	return names
+}
+
 // begin starts a wait, which stop or its answer ends.
-func (h *hubWait) begin(ctx context.Context) {
+func (h *hubWait) begin(ctx context.Context, queues []string) {
 	ctx, h.cancel = context.WithCancel(ctx)
 	result, since := make(chan error, 1), h.token
-	h.result = result
+	h.result, h.waitsFor = result, queues
 	go func() {
-		next, err := h.Hub.Wait(ctx, h.Worker.queues, since)
+		next, err := h.Hub.Wait(ctx, queues, since)
 		h.next = next
 		result <- err
 	}()
@@ -93,8 +108,14 @@ func (h *hubWait) ended(ctx context.Context, err error) bool {
 	h.cancel()
 	h.result = nil
 	if err == nil {
+		// Another hub than before knows nothing of the token, and answers at once. Behind a balancer that sends each request to another one
+		// the worker soon looks by itself most of the time.
+		if moved := h.token != "" && hubOf(h.token) != hubOf(h.next); moved {
+			h.silent = time.Now().Add(h.tries.next())
+		} else {
+			h.tries.reset()
+		}
 		h.token = h.next
-		h.tries.reset()
 		return true
 	}
 	wait := h.tries.next()
@@ -103,6 +124,12 @@ func (h *hubWait) ended(ctx context.Context, err error) bool {
 	}
 	h.silent = time.Now().Add(wait)
 	return false
+}
+
+// hubOf is the part of a token that says which hub gave it out.
+func hubOf(token string) string {
+	id, _, _ := strings.Cut(token, "-")
+	return id
 }
 
 // stop ends the wait under way, if there is one: what the hub has to tell goes to others.
