@@ -1,4 +1,4 @@
-// Package weir runs background jobs on PostgreSQL, and keeps its speed when PostgreSQL is under stress.
+// Package weir runs background jobs and publish/subscribe on PostgreSQL, and keeps its speed when PostgreSQL is under stress.
 //
 // Jobs are rows of an insert-only log: enqueued in your transaction, claimed through a snapshot cursor,
 // recorded as finished in bulk, and given back by TRUNCATE. Nothing on a hot path is updated or deleted,
@@ -38,6 +38,29 @@
 //
 // An error of a handler is retried with exponential backoff until the attempts are used up; [Fail],
 // [Snooze] and [Cancel] return errors that mean something else.
+//
+// # Publish and subscribe
+//
+// [Client.PublishTx] publishes a message with a transaction of yours: subscribers get it after the commit, and can read what the
+// transaction wrote. [Subscribe] subscribes, at a hub (weir serve) or straight from the database:
+//
+//	sub, err := weir.Subscribe(ctx, weir.SubscribeConfig{Hubs: []string{"http://127.0.0.1:8080"}, Channels: []string{"orders.*"}})
+//	defer sub.Close()
+//	for event, err := range sub.All(ctx) {
+//		switch {
+//		case err != nil:
+//			return err
+//		case event.Gap != nil:
+//			// Messages may be missing: read the state anew.
+//		default:
+//			// event.Message
+//		}
+//	}
+//
+// A lost connection is made anew, at any hub, and nothing is missing and nothing comes twice. A position kept from
+// [Subscription.Position] goes on after a restart of the program (SubscribeConfig.After).
+//
+// A worker told of hubs (WorkerConfig.Hubs) waits there for work instead of looking for it.
 //
 // # Connections
 //

@@ -37,7 +37,7 @@ func (d *database) find() (url string, dev bool, err error) {
 	}
 	text, err := os.ReadFile(devURLPath)
 	if errors.Is(err, os.ErrNotExist) {
-		return "", false, usagef("no database given: pass --database or set DATABASE_URL, or start one here with `weir dev`")
+		return "", false, usagef("no database given: pass --database or set DATABASE_URL, or start one here with `weir dev` (one that runs in another directory is not seen)")
 	}
 	if err != nil {
 		return "", false, fmt.Errorf("read the connection string of weir dev: %w: pass --database or set DATABASE_URL instead", err)

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"net"
 	"os"
 	"path/filepath"
 	"time"
@@ -217,13 +216,15 @@ And a queue of your own, with a command for each job:
 
 A hub serves messages to whoever subscribes, LISTEN at %s and HTTP at %s:
 
-  weir listen 'orders.>'
-  weir publish orders.created '{"order": 7}'
-  psql "host=127.0.0.1 port=%d" -c 'LISTEN "orders.created"'
+  weir listen --hub http://%s 'orders.>'
   curl -N 'http://%s/v1/events?channel=orders.created'
+
+and, while they listen,
+
+  weir publish orders.created '{"order": 7}'
 
 Ctrl-C stops it; the data stays in %s.
 
 `, port, url, devQueue, devQueue, args, devURLPath,
-		hub.PGAddr(), hub.HTTPAddr(), hub.PGAddr().(*net.TCPAddr).Port, hub.HTTPAddr(), devDir)
+		hub.PGAddr(), hub.HTTPAddr(), hub.HTTPAddr(), hub.HTTPAddr(), devDir)
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 
 	"github.com/weir-pg/weir"
 )
@@ -42,12 +43,25 @@ func (c *publishCmd) Run(ctx context.Context, s *streams, db *database) error {
 			return usagef("standard input is longer than %d bytes, which no database takes as a payload: publish a reference to it", payloadMost)
 		}
 	}
+	if word, ok := wildcard(c.Channel); ok {
+		fmt.Fprintf(s.err, "weir: %s is published on a channel of that very name: %s stands for other words in what is subscribed to alone\n", printable(c.Channel), word)
+	}
 	client, closePool, err := db.client(ctx)
 	if err != nil {
 		return err
 	}
 	defer closePool()
 	return client.Publish(ctx, c.Channel, payload, &weir.PublishOptions{Binary: c.Binary})
+}
+
+// wildcard finds a word of a channel's name that would make a pattern of it.
+func wildcard(channel string) (word string, ok bool) {
+	for word := range strings.SplitSeq(channel, ".") {
+		if word == "*" || word == ">" {
+			return word, true
+		}
+	}
+	return "", false
 }
 
 type listenCmd struct {

@@ -70,7 +70,7 @@ func (c *serveCmd) Run(ctx context.Context, s *streams, db *database) error {
 		}
 		return fmt.Errorf("start the hub: %w", err)
 	}
-	announce(config.Logger, srv)
+	c.announce(config.Logger, srv)
 	select {
 	case <-ctx.Done():
 		err = nil
@@ -117,13 +117,13 @@ func (c *serveCmd) config(url string) (server.Config, error) {
 }
 
 // announce says where the hub listens.
-func announce(log *slog.Logger, s *server.Server) {
+func (c *serveCmd) announce(log *slog.Logger, s *server.Server) {
 	attrs := []any{}
 	if a := s.PGAddr(); a != nil {
-		attrs = append(attrs, "pg", a.String())
+		attrs = append(attrs, "pg", a.String(), "pg_auth", c.PGAuth)
 	}
 	if a := s.HTTPAddr(); a != nil {
-		attrs = append(attrs, "http", a.String())
+		attrs = append(attrs, "http", a.String(), "http_auth", c.Web.kind())
 	}
 	log.Info("the hub serves", attrs...)
 }

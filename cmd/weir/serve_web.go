@@ -23,6 +23,19 @@ type webFlags struct {
 	PublishRate    float64 `placeholder:"N" help:"Messages a second that one WebSocket may publish. Default: no limit."`
 }
 
+// kind is how HTTP clients are let in.
+func (f webFlags) kind() string {
+	switch {
+	case f.Anonymous:
+		return "anonymous"
+	case f.JWTSecretFile != "" || f.JWKSFile != "":
+		return "tokens"
+	case f.AuthURL != "":
+		return "callback"
+	}
+	return "nobody"
+}
+
 func (f webFlags) config() (web.Config, error) {
 	c := web.Config{
 		Anonymous: f.Anonymous, Origins: f.Origin,

@@ -29,7 +29,7 @@ const (
 	tickLooks   = 66                   // in one call, a fifth of a second
 	tickPause   = 3 * time.Millisecond // between looks
 	tickPace    = 4 * time.Millisecond // between ticks under traffic: what comes meanwhile shares one
-	paceFrom    = 10                   // messages in a tick are traffic; a lone message's answer is not to wait
+	paceFrom    = 2                    // messages in a tick are traffic; a lone message, and its answer, are not to wait
 	tickCalm    = 16                   // looks before a commit alone counts, when nothing has been published for
 	tickFresh   = time.Second          // so long
 	rowsRead    = 10000                // at a time; the database's ticks are no longer,

@@ -14,10 +14,13 @@ func (s *Server) beats(ctx context.Context) {
 	} else if a := s.PGAddr(); a != nil {
 		address = a.String()
 	}
-	for wait := time.Duration(0); sleep(ctx, wait); wait = beatEvery {
+	wait := time.Duration(0)
+	for sleep(ctx, wait) {
 		if !s.hub.Live() {
+			wait = beatSoon // to be seen as soon as it serves
 			continue
 		}
+		wait = beatEvery
 		stats := s.hub.Stats()
 		bounded, cancel := context.WithTimeout(ctx, callTimeout)
 		err := s.primary.Beat(bounded, s.config.Name, address, stats.Position.Tick-1, stats.Subscribers)

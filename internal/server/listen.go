@@ -20,7 +20,7 @@ func (s *Server) listen(ctx context.Context) (err error) {
 	var config net.ListenConfig
 	if s.config.ListenPG != "" {
 		if s.pgListener, err = config.Listen(ctx, "tcp", s.config.ListenPG); err != nil {
-			return fmt.Errorf("listen for the wire protocol: %w", err)
+			return fmt.Errorf("listen for the wire protocol: %w: another hub, such as weir dev's, may have the address", err)
 		}
 		if s.config.PGAuth == Trust && !loopback(s.pgListener.Addr()) {
 			return fmt.Errorf("trust lets everybody in, and %s can be reached from elsewhere: listen on 127.0.0.1, or choose another way to authenticate", s.pgListener.Addr())
@@ -28,7 +28,7 @@ func (s *Server) listen(ctx context.Context) (err error) {
 	}
 	if s.config.ListenHTTP != "" {
 		if s.httpListener, err = config.Listen(ctx, "tcp", s.config.ListenHTTP); err != nil {
-			return fmt.Errorf("listen for HTTP: %w", err)
+			return fmt.Errorf("listen for HTTP: %w: another hub, such as weir dev's, may have the address", err)
 		}
 		if s.config.Web.Anonymous && s.config.Web.Authorizer == nil && !loopback(s.httpListener.Addr()) {
 			s.log.Warn("weir: everybody who reaches this address may subscribe and publish", "address", s.httpListener.Addr())

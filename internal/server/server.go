@@ -71,6 +71,7 @@ const (
 
 const (
 	beatEvery   = 5 * time.Second
+	beatSoon    = 100 * time.Millisecond
 	choresEvery = 10 * time.Second
 	callTimeout = 10 * time.Second
 )
