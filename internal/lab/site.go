@@ -44,6 +44,7 @@ type site struct {
 	version string
 	number  int // server_version_num
 	super   bool
+	mine    bool // the lab's lock is held: what the lab has made in a given database is this run's
 }
 
 // openSite starts a private server, or takes the given database after it was made sure that there is nothing in it.
@@ -116,6 +117,7 @@ func (s *site) occupy(ctx context.Context, allowNonempty, weir bool) error {
 	if !locked {
 		return errors.New("lab: another lab is at work in this database: wait for its end, or name another database")
 	}
+	s.mine = true
 	mark, err := s.mark(ctx)
 	if err != nil {
 		return err
@@ -229,10 +231,16 @@ func (s *site) close() error {
 		if s.guard == nil {
 			return nil
 		}
+		if !s.mine {
+			return s.guard.Close(ctx) // what is there is another lab's, or nobody's
+		}
 		// Sessions that were cut off may still be at work in the server, and hold locks. The lab's lock makes sure that they are this run's.
 		_, err := s.guard.Exec(ctx, `SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity
 			WHERE datname = current_database() AND usename = current_user AND application_name IN ($1, $2) AND pid <> pg_backend_pid()`, appName, watcherName)
-		return errors.Join(err, s.clear(ctx), s.guard.Close(ctx))
+		err = errors.Join(err, s.clear(ctx))
+		// The server notices the end of a session when it comes to it, and the next lab may be there before.
+		_, unlockErr := s.guard.Exec(ctx, `SELECT pg_advisory_unlock(hashtextextended('weir lab', 0))`)
+		return errors.Join(err, unlockErr, s.guard.Close(ctx))
 	}
 	if s.guard != nil {
 		_ = s.guard.Close(ctx) // the server is stopped anyway
