@@ -185,7 +185,7 @@ CREATE TABLE weir.cancel (
 COMMENT ON TABLE weir.cancel IS 'Tombstones: jobs that must not start, or must stop.';
 
 CREATE TABLE weir.segment (
-  log     text        NOT NULL CHECK (log IN ('job', 'later', 'message')),
+  log     text        NOT NULL CHECK (log IN ('job', 'later')),
   segment smallint    NOT NULL,
   event   text        NOT NULL CHECK (event IN ('opened', 'closed', 'reclaimed')),
   at      timestamptz NOT NULL DEFAULT clock_timestamp()

@@ -95,30 +95,23 @@ LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_column
-DECLARE
-  low  bigint;
-  high bigint;
 BEGIN
-  IF set.name IN ('retention', 'message_retention') THEN
+  IF set.name = 'retention' THEN
     IF set.value::interval < interval '0' OR set.value::interval > interval '1 year' THEN
-      RAISE EXCEPTION 'weir: % must be 0 to 1 year, got %', set.name, set.value USING ERRCODE = '22023';
+      RAISE EXCEPTION 'weir: retention must be 0 to 1 year, got %', set.value USING ERRCODE = '22023';
+    END IF;
+  ELSIF set.name = 'retention_bytes' THEN
+    IF set.value::bigint < 1048576 THEN
+      RAISE EXCEPTION 'weir: retention_bytes must be at least 1048576, got %', set.value USING ERRCODE = '22023';
     END IF;
   ELSE
-    SELECT l.low, l.high INTO low, high FROM (VALUES
-      ('retention_bytes', 1048576, 9223372036854775807), ('message_retention_bytes', 1048576, 9223372036854775807),
-      ('message_bytes', 8000, 16777216)) l(name, low, high) WHERE l.name = set.name;
-    IF low IS NULL THEN
-      RAISE EXCEPTION 'weir: unknown setting %', set.name
-        USING ERRCODE = '22023', HINT = 'Settings are retention and message_retention (intervals), retention_bytes, message_retention_bytes and message_bytes.';
-    ELSIF set.value::bigint NOT BETWEEN low AND high THEN
-      RAISE EXCEPTION 'weir: % must be % to %, got %', set.name, low, high, set.value USING ERRCODE = '22023';
-    END IF;
+    RAISE EXCEPTION 'weir: unknown setting %', set.name USING ERRCODE = '22023', HINT = 'Settings are retention (an interval) and retention_bytes.';
   END IF;
   UPDATE weir.setting s SET value = set.value WHERE s.name = set.name;
 END
 $$;
 COMMENT ON FUNCTION weir.set IS
-  'Changes a setting: retention (how long finished jobs can be looked at, default 1 day), retention_bytes (what log and history may take together, default 4294967296; unfinished jobs are kept whatever they take), message_retention (how long a subscriber can resume from a position, default 1 hour), message_retention_bytes (what messages may take, default 1073741824) or message_bytes (the largest payload, default 1048576, at most 16777216). Errors: 22023.';
+  'Changes a setting: retention (how long finished jobs can be looked at, default 1 day) or retention_bytes (what log and history may take together, default 4294967296; unfinished jobs are kept whatever they take). Errors: 22023.';
 
 -- down --
 DROP FUNCTION weir.set(text, text);

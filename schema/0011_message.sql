@@ -58,6 +58,7 @@ END
 $$;
 CREATE INDEX message_xid ON weir.message (xid, id);
 
+ALTER TABLE weir.segment DROP CONSTRAINT segment_log_check, ADD CONSTRAINT segment_log_check CHECK (log IN ('job', 'later', 'message'));
 INSERT INTO weir.segment (log, segment, event) VALUES ('message', 1, 'opened');
 INSERT INTO weir.setting (name, value) VALUES
   ('message_retention', '1 hour'),
@@ -209,5 +210,6 @@ DROP FUNCTION weir.publish(text, text, boolean);
 DROP FUNCTION weir.check_message(text, integer);
 DELETE FROM weir.setting WHERE name LIKE 'message%';
 DELETE FROM weir.segment WHERE log = 'message';
+ALTER TABLE weir.segment DROP CONSTRAINT segment_log_check, ADD CONSTRAINT segment_log_check CHECK (log IN ('job', 'later'));
 DROP TABLE weir.tick, weir.message;
 DROP SEQUENCE weir.message_id, weir.active_message, weir.tick_seq, weir.tick_floor;
