@@ -1,7 +1,8 @@
-// Package schema holds Weir's tables and functions as numbered migrations, and applies them.
+// Package schema holds Weir's schema, and installs it.
 //
-// A file NNNN_name.sql goes up to the line "-- down --" and down after it. Each migration runs in a
-// transaction of its own; concurrent migrators wait for each other.
+// Tables are made by numbered migrations: migrations/NNNN_name.sql goes up to the line "-- down --" and down after it. Functions, views
+// and privileges stand as they are now, a file for each concern: functions/, views.sql, privileges.sql. Whenever they differ from what
+// the database has, they are replaced as a whole, in one transaction with the migrations. Concurrent migrators wait for each other.
 package schema
 
 import (
@@ -10,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"path"
 	"strconv"
 	"strings"
 	"time"
@@ -18,19 +20,19 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-//go:embed *.sql
+//go:embed migrations/*.sql functions/*.sql views.sql
 var files embed.FS
 
 const (
 	downMark = "-- down --"
-	// lockKey serialises migrators of one database (the first key is private to Weir, see 0001).
+	// lockKey serialises migrators of one database (the first key is private to Weir, see 0001_jobs.sql).
 	lockKey = `1464158559, 1`
 )
 
 // Oldest is the oldest PostgreSQL major version that Weir runs on.
 const Oldest = 14
 
-// Migration is one step of the schema.
+// Migration is one step of the tables.
 type Migration struct {
 	Version   int       `json:"version"`
 	Name      string    `json:"name"`
@@ -41,7 +43,7 @@ type Migration struct {
 
 // Migrations lists all steps that this build knows, in order.
 func Migrations() ([]Migration, error) {
-	names, err := fs.Glob(files, "[0-9][0-9][0-9][0-9]_*.sql")
+	names, err := fs.Glob(files, "migrations/*.sql")
 	if err != nil {
 		return nil, err
 	}
@@ -51,7 +53,7 @@ func Migrations() ([]Migration, error) {
 		if err != nil {
 			return nil, err
 		}
-		number, title, _ := strings.Cut(strings.TrimSuffix(name, ".sql"), "_")
+		number, title, _ := strings.Cut(strings.TrimSuffix(path.Base(name), ".sql"), "_")
 		version, err := strconv.Atoi(number)
 		if err != nil {
 			return nil, fmt.Errorf("schema: file %s has no number: %w", name, err)
@@ -71,12 +73,13 @@ func Status(ctx context.Context, conn *pgx.Conn) ([]Migration, error) {
 	if err != nil {
 		return nil, err
 	}
-	rows, _ := conn.Query(ctx, `SELECT version, applied_at FROM weir.migration ORDER BY version`) // rows report the error
-	applied := map[int]time.Time{}
-	var version int
-	var at time.Time
-	_, err = pgx.ForEachRow(rows, []any{&version, &at}, func() error {
-		applied[version] = at
+	rows, _ := conn.Query(ctx, `SELECT version, name, applied_at FROM weir.migration ORDER BY version`) // rows report the error
+	var m Migration
+	_, err = pgx.ForEachRow(rows, []any{&m.Version, &m.Name, &m.AppliedAt}, func() error {
+		if err := known(all, m.Version, m.Name); err != nil {
+			return err
+		}
+		all[m.Version-1].AppliedAt = m.AppliedAt
 		return nil
 	})
 	if isMissing(err) {
@@ -85,17 +88,21 @@ func Status(ctx context.Context, conn *pgx.Conn) ([]Migration, error) {
 	if err != nil {
 		return nil, fmt.Errorf("schema: read what is applied: %w", err)
 	}
-	for i := range all {
-		all[i].AppliedAt = applied[all[i].Version]
-		delete(applied, all[i].Version)
-	}
-	for version := range applied {
-		return nil, fmt.Errorf("schema: the database has migration %d, which this build does not know: use a newer weir", version)
-	}
 	return all, nil
 }
 
-// Up applies every migration that is missing.
+// known refuses what this build has no file for.
+func known(all []Migration, version int, name string) error {
+	switch {
+	case version == 1 && name != all[0].Name:
+		return errors.New("the database has a Weir from before its first release, which can't be brought up to date: remove it with DROP SCHEMA weir CASCADE, and its jobs with it")
+	case version < 1 || version > len(all):
+		return fmt.Errorf("the database has migration %d %s, this build knows %d: use a newer weir", version, name, len(all))
+	}
+	return nil
+}
+
+// Up applies every migration that is missing and brings the functions up to date: all of it, or nothing.
 func Up(ctx context.Context, conn *pgx.Conn) error {
 	var major int
 	if err := conn.QueryRow(ctx, `SELECT current_setting('server_version_num')::int / 10000`).Scan(&major); err != nil {
@@ -104,94 +111,104 @@ func Up(ctx context.Context, conn *pgx.Conn) error {
 	if major < Oldest {
 		return fmt.Errorf("schema: the server is PostgreSQL %d, Weir needs %d or later", major, Oldest)
 	}
-	for {
-		more, err := step(ctx, conn, `CREATE SCHEMA IF NOT EXISTS weir;
+	return change(ctx, conn, func(tx pgx.Tx, all []Migration) error {
+		if err := script(ctx, tx, `CREATE SCHEMA IF NOT EXISTS weir;
 			CREATE TABLE IF NOT EXISTS weir.migration (
-				version integer PRIMARY KEY, name text NOT NULL, applied_at timestamptz NOT NULL DEFAULT now())`,
-			func(all []Migration, applied int) (string, string, []any) {
-				if applied >= len(all) {
-					return "", "", nil
-				}
-				m := all[applied]
-				return m.up, `INSERT INTO weir.migration (version, name) VALUES ($1, $2)`, []any{m.Version, m.Name}
-			})
-		if err != nil || !more {
+				version integer PRIMARY KEY, name text NOT NULL, applied_at timestamptz NOT NULL DEFAULT now())`); err != nil {
 			return err
 		}
-	}
+		applied, err := newest(ctx, tx, all)
+		if err != nil {
+			return err
+		}
+		for _, m := range all[applied:] {
+			if err := script(ctx, tx, m.up); err != nil {
+				return fmt.Errorf("migration %d %s: %w", m.Version, m.Name, err)
+			}
+			if _, err := tx.Exec(ctx, `INSERT INTO weir.migration (version, name) VALUES ($1, $2)`, m.Version, m.Name); err != nil {
+				return err
+			}
+		}
+		return replaceFunctions(ctx, tx, applied < len(all))
+	})
 }
 
-// Down takes back the newest migrations until only those up to version `to` are left. Down to 0
-// removes everything, jobs included.
+// Down takes back the newest migrations until only those up to version `to` are left, and removes all functions: the build that knows that
+// version brings its own with Up. Down to 0 removes everything, jobs included.
 func Down(ctx context.Context, conn *pgx.Conn, to int) error {
 	if to < 0 {
 		return fmt.Errorf("schema: cannot go down to version %d: the lowest is 0, nothing installed", to)
 	}
-	for {
-		more, err := step(ctx, conn, "", func(all []Migration, applied int) (string, string, []any) {
-			if applied <= to || applied > len(all) {
-				return "", "", nil
-			}
-			m := all[applied-1]
-			if m.Version == 1 {
-				return "", m.down, nil // takes the list itself along
-			}
-			return m.down, `DELETE FROM weir.migration WHERE version = $1`, []any{m.Version}
-		})
-		if err != nil || !more {
+	return change(ctx, conn, func(tx pgx.Tx, all []Migration) error {
+		var there bool
+		if err := tx.QueryRow(ctx, `SELECT to_regclass('weir.migration') IS NOT NULL`).Scan(&there); err != nil || !there {
 			return err
 		}
-	}
+		applied, err := newest(ctx, tx, all)
+		if err != nil || applied <= to {
+			return err
+		}
+		if err := dropFunctions(ctx, tx); err != nil {
+			return err
+		}
+		for version := applied; version > to; version-- {
+			m := all[version-1]
+			if err := script(ctx, tx, m.down); err != nil {
+				return fmt.Errorf("take back migration %d %s: %w", m.Version, m.Name, err)
+			}
+			if version == 1 {
+				return nil // it took the list along
+			}
+			if _, err := tx.Exec(ctx, `DELETE FROM weir.migration WHERE version = $1`, version); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
 }
 
-// step runs one migration and its entry in the list in one transaction; false: none was left.
-func step(ctx context.Context, conn *pgx.Conn, prepare string, next func(all []Migration, applied int) (string, string, []any)) (bool, error) {
+// change runs do in one transaction, alone among migrators.
+func change(ctx context.Context, conn *pgx.Conn, do func(tx pgx.Tx, all []Migration) error) error {
 	all, err := Migrations()
 	if err != nil {
-		return false, err
-	}
-	more := false
-	err = pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, `SELECT pg_advisory_xact_lock(`+lockKey+`)`); err != nil {
-			return err
-		}
-		// Several statements in one string: the simple protocol, which takes no parameters.
-		if _, err := tx.Conn().PgConn().Exec(ctx, prepare).ReadAll(); err != nil {
-			return err
-		}
-		var there bool
-		if err := tx.QueryRow(ctx, `SELECT to_regclass('weir.migration') IS NOT NULL`).Scan(&there); err != nil {
-			return err
-		}
-		if !there {
-			return nil
-		}
-		var applied int
-		if err := tx.QueryRow(ctx, `SELECT coalesce(max(version), 0) FROM weir.migration`).Scan(&applied); err != nil {
-			return err
-		}
-		if applied > len(all) {
-			return fmt.Errorf("the database is at version %d, this build knows %d: use a newer weir", applied, len(all))
-		}
-		script, entry, args := next(all, applied)
-		if entry == "" {
-			return nil
-		}
-		more = true
-		if _, err := tx.Conn().PgConn().Exec(ctx, script).ReadAll(); err != nil {
-			return fmt.Errorf("migration after %d: %w", applied, err)
-		}
-		_, err := tx.Exec(ctx, entry, args...)
 		return err
+	}
+	err = pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: pgx.ReadWrite}, func(tx pgx.Tx) error {
+		// A role's time limits are made for its own statements.
+		if err := script(ctx, tx, `SET LOCAL statement_timeout = 0; SET LOCAL lock_timeout = 0; SELECT pg_advisory_xact_lock(`+lockKey+`)`); err != nil {
+			return err
+		}
+		return do(tx, all)
 	})
 	if err != nil {
-		return false, fmt.Errorf("schema: %w", err)
+		return fmt.Errorf("schema: %w", err)
 	}
-	return more, nil
+	return nil
+}
+
+// newest returns the version of the newest migration applied, 0 for none.
+func newest(ctx context.Context, tx pgx.Tx, all []Migration) (version int, err error) {
+	rows, _ := tx.Query(ctx, `SELECT version, name FROM weir.migration ORDER BY version`) // rows report the error
+	var name string
+	_, err = pgx.ForEachRow(rows, []any{&version, &name}, func() error { return known(all, version, name) })
+	return version, err
+}
+
+// script runs several statements in one string: the simple protocol, which takes no parameters.
+func script(ctx context.Context, tx pgx.Tx, text string) error {
+	_, err := tx.Conn().PgConn().Exec(ctx, text).ReadAll()
+	return err
 }
 
 // isMissing tells whether the schema or its list does not exist yet.
 func isMissing(err error) bool {
+	return code(err) == "42P01" || code(err) == "3F000"
+}
+
+func code(err error) string {
 	var pg *pgconn.PgError
-	return errors.As(err, &pg) && (pg.Code == "42P01" || pg.Code == "3F000")
+	if errors.As(err, &pg) {
+		return pg.Code
+	}
+	return ""
 }

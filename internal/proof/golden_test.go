@@ -81,6 +81,33 @@ func TestMigrationsGoDownAndUp(t *testing.T) {
 	}
 }
 
+// TestFunctionsAreReplacedAsAWhole: whatever functions a database has, afterwards it has this build's and no others, and the same privileges.
+func TestFunctionsAreReplacedAsAWhole(t *testing.T) {
+	conn := connect(t, pgtest.Database(t))
+	want := describeSchema(t, conn)
+	for _, older := range []string{
+		`CREATE OR REPLACE FUNCTION weir.pause(queue text) RETURNS boolean LANGUAGE sql AS 'SELECT false'`,                      // another body
+		`DROP FUNCTION weir.pause; CREATE FUNCTION weir.pause(queue text) RETURNS text LANGUAGE sql AS 'SELECT text ''older'''`, // another result
+		`CREATE FUNCTION weir.stale() RETURNS integer LANGUAGE sql AS 'SELECT 1'`,                                               // gone since
+		`GRANT EXECUTE ON FUNCTION weir.pause TO weir_enqueue`,
+	} {
+		if _, err := conn.PgConn().Exec(t.Context(), older).ReadAll(); err != nil {
+			t.Fatalf("%s: %v", older, err)
+		}
+		exec(t, conn, `UPDATE weir.setting SET value = 'older' WHERE name = 'functions'`)
+		if err := schema.Up(t.Context(), conn); err != nil {
+			t.Fatalf("after %s: %v", older, err)
+		}
+		if got := describeSchema(t, conn); got != want {
+			t.Errorf("after %s the schema differs\n%s", older, firstDifference(want, got))
+		}
+		enqueueN(t, conn, "q", 1)
+		if !value[bool](t, conn, `SELECT weir.pause('q')`) {
+			t.Errorf("after %s weir.pause is still the older one", older)
+		}
+	}
+}
+
 func firstDifference(want, got string) string {
 	a, b := strings.Split(want, "\n"), strings.Split(got, "\n")
 	for i := range min(len(a), len(b)) {

@@ -6,7 +6,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// SQLSTATEs that Weir's functions raise (class WR), listed in 0003_claim.sql, 0004_record.sql and 0012_tick.sql.
+// SQLSTATEs that Weir's functions raise (class WR), which the comments on the functions list.
 const (
 	codeFenced = "WR001"
 	codeLost   = "WR002"

@@ -6,7 +6,7 @@
 -- of those that have committed since (late), then the rows past the position (fresh), and derives the
 -- new position and pending from the very snapshot that it read the rows with.
 
-CREATE FUNCTION weir.claim(worker integer, queues text[], limits integer[])
+CREATE OR REPLACE FUNCTION weir.claim(worker integer, queues text[], limits integer[])
 RETURNS TABLE (queue text, lane integer, seq bigint, id bigint, attempt integer, max_attempts integer,
                kind text, args jsonb, meta jsonb, enqueued_at timestamptz, cancelled boolean)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
@@ -135,36 +135,3 @@ END
 $$;
 COMMENT ON FUNCTION weir.claim IS
   'Hands the next jobs of the named queues to a worker: up to limits[i] of queues[i] (at most 960 of a lane in one call), priority by priority, each attempt in exactly one batch. A job returned as cancelled must not be run but recorded as cancelled. A paused or unknown queue gives nothing. Errors: WR001 (worker fenced or unknown), WR003 (positions ahead of the cluster), WR004 (not in READ COMMITTED autocommit), 55000 (the transaction is old: try again). Locks: advisory: claims (shared), the worker (shared), each lane with work (exclusive, to the end of the call). Commits asynchronously.';
-
-CREATE FUNCTION weir.watch(jobs bigint, control bigint, pending xid8[], looks integer DEFAULT 1, pause double precision DEFAULT 0.003,
-                           OUT jobs_now bigint, OUT control_now bigint, OUT running xid8[])
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp
-AS $$
-DECLARE
-  slept text;
-BEGIN
-  IF watch.looks IS NULL OR watch.pause IS NULL OR watch.looks < 1 OR watch.looks * watch.pause > 1 THEN
-    RAISE EXCEPTION 'weir: watch waits at most 1 second: % looks, % s apart', watch.looks, watch.pause USING ERRCODE = '22023';
-  END IF;
-  -- Assignments, not queries: a look costs some microseconds, and touches two sequences only.
-  LOOP
-    jobs_now := coalesce(pg_sequence_last_value('weir.job_id'), 0);
-    control_now := coalesce(pg_sequence_last_value('weir.control'), 0);
-    EXIT WHEN watch.looks <= 1 OR jobs_now IS DISTINCT FROM watch.jobs OR control_now IS DISTINCT FROM watch.control;
-    IF watch.pending <> '{}' THEN
-      running := ARRAY(SELECT pg_snapshot_xip(pg_current_snapshot()));
-      EXIT WHEN NOT watch.pending <@ running;
-    END IF;
-    watch.looks := watch.looks - 1;
-    slept := pg_sleep(watch.pause);
-  END LOOP;
-  running := ARRAY(SELECT pg_snapshot_xip(pg_current_snapshot()));
-END
-$$;
-COMMENT ON FUNCTION weir.watch IS
-  'For an idle worker: looks up to so many times, pause seconds apart, until the counters differ from those given or one of the pending transactions has ended; returns the counters, and after them the transactions in progress. jobs_now moves with every job logged, control_now with every cancellation and new queue, both even before the commit. Errors: 22023. Locks: none that others wait for. Isolation: READ COMMITTED. It holds a snapshot while it waits: at most 1 second.';
-
--- down --
-DROP FUNCTION weir.watch(bigint, bigint, xid8[], integer, double precision);
-DROP FUNCTION weir.claim(integer, text[], integer[]);

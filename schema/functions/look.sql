@@ -1,6 +1,6 @@
 -- Looking at jobs: for people and dashboards. Each look is bounded by indexes and by a limit.
 
-CREATE FUNCTION weir.batch_of(lane integer, segment integer, xid xid8, id bigint) RETURNS SETOF weir.batch
+CREATE OR REPLACE FUNCTION weir.batch_of(lane integer, segment integer, xid xid8, id bigint) RETURNS SETOF weir.batch
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
 SET plan_cache_mode = force_generic_plan
@@ -34,14 +34,7 @@ END
 $$;
 COMMENT ON FUNCTION weir.batch_of IS 'The batch that handed out a job of one segment, found by bisection.';
 
-CREATE TYPE weir.job_look AS (
-  id bigint, state text, queue text, priority integer, kind text, args jsonb, meta jsonb, attempt integer, max_attempts integer,
-  enqueued_at timestamptz, run_at timestamptz, claimed_at timestamptz, finished_at timestamptz, worker integer,
-  cancel_requested boolean, output text, error text, errors jsonb);
-COMMENT ON TYPE weir.job_look IS
-  'A job as its newest attempt stands. error is why the last attempt ended as it did; errors are those of all attempts still kept, oldest first.';
-
-CREATE FUNCTION weir.job_info(job_id bigint) RETURNS SETOF weir.job_look
+CREATE OR REPLACE FUNCTION weir.job_info(job_id bigint) RETURNS SETOF weir.job_look
 LANGUAGE plpgsql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
@@ -103,7 +96,7 @@ $$;
 COMMENT ON FUNCTION weir.job_info IS
   'One job by id, in state available, running, later, completed, failed or cancelled. No row if the id is unknown or the job has gone with its segment. Locks: none that others wait for. Isolation: any.';
 
-CREATE FUNCTION weir.jobs(state text, queue text DEFAULT NULL, most integer DEFAULT 100) RETURNS SETOF weir.job_look
+CREATE OR REPLACE FUNCTION weir.jobs(state text, queue text DEFAULT NULL, most integer DEFAULT 100) RETURNS SETOF weir.job_look
 LANGUAGE plpgsql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
@@ -178,14 +171,7 @@ $$;
 COMMENT ON FUNCTION weir.jobs IS
   'Jobs in one state: available in the order they will be claimed, later by run_at, the others newest first; at most so many. Locks: none that others wait for. Isolation: any.';
 
-CREATE VIEW weir.available_jobs AS SELECT j.* FROM weir.jobs('available', most => 1000) j;
-CREATE VIEW weir.running_jobs AS SELECT j.* FROM weir.jobs('running', most => 1000) j;
-CREATE VIEW weir.later_jobs AS SELECT j.* FROM weir.jobs('later', most => 1000) j;
-CREATE VIEW weir.completed_jobs AS SELECT j.* FROM weir.jobs('completed', most => 1000) j;
-CREATE VIEW weir.failed_jobs AS SELECT j.* FROM weir.jobs('failed', most => 1000) j;
-CREATE VIEW weir.cancelled_jobs AS SELECT j.* FROM weir.jobs('cancelled', most => 1000) j;
-
-CREATE FUNCTION weir.queues()
+CREATE OR REPLACE FUNCTION weir.queues()
 RETURNS TABLE (name text, paused_at timestamptz, available bigint, claimed bigint, last_claim timestamptz, workers bigint)
 LANGUAGE sql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -209,7 +195,7 @@ $$;
 COMMENT ON FUNCTION weir.queues IS
   'Queues: available counts at most 10000 of each priority, claimed is all that was ever handed out. Locks: none that others wait for. Isolation: any.';
 
-CREATE FUNCTION weir.workers()
+CREATE OR REPLACE FUNCTION weir.workers()
 RETURNS TABLE (id integer, name text, queues text[], state text, started_at timestamptz, seen_at timestamptz, running integer, reason text)
 LANGUAGE sql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -223,12 +209,3 @@ AS $$
   WHERE NOT w.fenced ORDER BY w.id DESC LIMIT 10000
 $$;
 COMMENT ON FUNCTION weir.workers IS 'Workers, newest first: alive, silent (past their lease, about to be fenced) or ended, with the reason. Locks: none that others wait for.';
-
--- down --
-DROP FUNCTION weir.workers();
-DROP FUNCTION weir.queues();
-DROP VIEW weir.available_jobs, weir.running_jobs, weir.later_jobs, weir.completed_jobs, weir.failed_jobs, weir.cancelled_jobs;
-DROP FUNCTION weir.jobs(text, text, integer);
-DROP FUNCTION weir.job_info(bigint);
-DROP TYPE weir.job_look;
-DROP FUNCTION weir.batch_of(integer, integer, xid8, bigint);

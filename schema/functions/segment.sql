@@ -2,7 +2,7 @@
 -- old snapshot; but it is not MVCC-safe, and its lock would stall everybody behind it. So a segment is
 -- looked through under a lock that stops nobody, then emptied in a short step during which claims wait.
 
-CREATE FUNCTION weir.rotate() RETURNS text
+CREATE OR REPLACE FUNCTION weir.rotate() RETURNS text
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
@@ -46,7 +46,7 @@ $$;
 COMMENT ON FUNCTION weir.rotate IS
   'Takes the next step in the life of segments, if one is due: opens a free segment when the active one is a quarter of retention_bytes or half of retention old; reclaims the oldest closed one when retention has passed, or when no free one is left. Returns what it did, or NULL. Locks: advisory step 1 (tried); see reclaim.';
 
-CREATE FUNCTION weir.reclaim(segment integer) RETURNS boolean
+CREATE OR REPLACE FUNCTION weir.reclaim(segment integer) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET plan_cache_mode = force_custom_plan
@@ -138,7 +138,7 @@ $$;
 COMMENT ON FUNCTION weir.reclaim IS
   'Empties a closed segment, carrying its unclaimed and running jobs, xid and id unchanged, with their batches, into the active one. False, and nothing done, when it is in use or too much of it is unfinished. Locks: advisory step 1 (tried), SHARE on the segment''s jobs (NOWAIT) during the look; then claims (exclusive, at most 50 ms of waiting), the segment (exclusive, tried), ACCESS EXCLUSIVE on its tables (NOWAIT).';
 
-CREATE FUNCTION weir.unclaimed(segment integer, lanes integer[]) RETURNS SETOF weir.job
+CREATE OR REPLACE FUNCTION weir.unclaimed(segment integer, lanes integer[]) RETURNS SETOF weir.job
 LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
@@ -157,7 +157,12 @@ AS $$
 $$;
 COMMENT ON FUNCTION weir.unclaimed IS 'The jobs in one segment that no batch has handed out yet: past the position, or of a pending transaction.';
 
--- down --
-DROP FUNCTION weir.unclaimed(integer, integer[]);
-DROP FUNCTION weir.reclaim(integer);
-DROP FUNCTION weir.rotate();
+CREATE OR REPLACE FUNCTION weir.segment_state(log text, segment integer) RETURNS text
+LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+  SELECT coalesce((
+    SELECT s.event FROM weir.segment s WHERE s.log = segment_state.log AND s.segment = segment_state.segment
+    ORDER BY s.at DESC LIMIT 1), 'reclaimed')
+$$;
+COMMENT ON FUNCTION weir.segment_state IS 'opened, closed or reclaimed. A segment never used counts as reclaimed.';

@@ -4,7 +4,7 @@
 -- lies up to the point and was visible to the snapshot. So due now are the visible rows past the point,
 -- and the rows up to it that the snapshot could not see: their transaction committed too late.
 
-CREATE FUNCTION weir.promote(most integer DEFAULT 2000, OUT promoted integer, OUT next_due timestamptz)
+CREATE OR REPLACE FUNCTION weir.promote(most integer DEFAULT 2000, OUT promoted integer, OUT next_due timestamptz)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET plan_cache_mode = force_generic_plan
@@ -69,7 +69,7 @@ $$;
 COMMENT ON FUNCTION weir.promote IS
   'Copies due attempts from later into the log, at most so many past the cursor in one call; returns how many and when the next is due (NULL: none is known, or another session is promoting). Locks: advisory step 2 (tried). Isolation: READ COMMITTED. Commits asynchronously.';
 
-CREATE FUNCTION weir.rotate_later(segment_bytes bigint DEFAULT 67108864) RETURNS text
+CREATE OR REPLACE FUNCTION weir.rotate_later(segment_bytes bigint DEFAULT 67108864) RETURNS text
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET lock_timeout = '50ms'
@@ -130,18 +130,3 @@ END
 $$;
 COMMENT ON FUNCTION weir.rotate_later IS
   'Opens the next segment of later when the active one has reached segment_bytes, and gives back a closed one when all of it has been promoted, or, when space is needed, half of it, carrying the rest along unchanged. Returns what it did, or NULL. Locks: advisory step 2 (tried); ACCESS EXCLUSIVE on the segment, NOWAIT.';
-
-CREATE FUNCTION weir.segment_state(log text, segment integer) RETURNS text
-LANGUAGE sql STABLE
-SET search_path = pg_catalog, pg_temp
-AS $$
-  SELECT coalesce((
-    SELECT s.event FROM weir.segment s WHERE s.log = segment_state.log AND s.segment = segment_state.segment
-    ORDER BY s.at DESC LIMIT 1), 'reclaimed')
-$$;
-COMMENT ON FUNCTION weir.segment_state IS 'opened, closed or reclaimed. A segment never used counts as reclaimed.';
-
--- down --
-DROP FUNCTION weir.segment_state(text, integer);
-DROP FUNCTION weir.rotate_later(bigint);
-DROP FUNCTION weir.promote(integer);

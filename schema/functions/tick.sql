@@ -2,7 +2,7 @@
 -- the tick before did not. So no transaction that commits late is lost, nobody waits for the oldest one, and a tick is described by two
 -- snapshots, whatever it holds. (PgQ cut its batches so in 2007; its readers need no more than the snapshots either.)
 
-CREATE FUNCTION weir.spans(from_xid xid8, snapshot pg_snapshot) RETURNS TABLE (low xid8, high xid8)
+CREATE OR REPLACE FUNCTION weir.spans(from_xid xid8, snapshot pg_snapshot) RETURNS TABLE (low xid8, high xid8)
 LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
 AS $$
@@ -20,7 +20,7 @@ $$;
 COMMENT ON FUNCTION weir.spans IS
   'The stretches (low included, high not) of transactions from from_xid on that have ended in the snapshot. Looking only there, a scan never walks through the rows of one in progress.';
 
-CREATE FUNCTION weir.cut() RETURNS boolean
+CREATE OR REPLACE FUNCTION weir.cut() RETURNS boolean
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET plan_cache_mode = force_generic_plan
@@ -113,7 +113,7 @@ $$;
 COMMENT ON FUNCTION weir.cut IS
   'Cuts the next tick from what was committed since the last; false when there was nothing. The caller holds advisory step 4 and has published nothing itself. Errors: WR003. Isolation: READ COMMITTED.';
 
-CREATE FUNCTION weir.tick(after bigint, ids bigint DEFAULT NULL, seen pg_snapshot DEFAULT NULL, looks integer DEFAULT 1, pause double precision DEFAULT 0.003,
+CREATE OR REPLACE FUNCTION weir.tick(after bigint, ids bigint DEFAULT NULL, seen pg_snapshot DEFAULT NULL, looks integer DEFAULT 1, pause double precision DEFAULT 0.003,
                           patience integer DEFAULT 0, cuts boolean DEFAULT true,
                           OUT seqs bigint[], OUT ats timestamptz[], OUT counts integer[], OUT sizes bigint[], OUT ids_now bigint, OUT seen_now pg_snapshot)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
@@ -197,7 +197,7 @@ $$;
 COMMENT ON FUNCTION weir.tick IS
   'Returns the ticks after a given one, at most 100, and cuts the next if there is none and cuts is true. Looks up to so many times, pause seconds apart; ids and seen are what an earlier call returned: while nothing has been published or committed since then, only counters are looked at. A commit alone counts from look patience + 1 on. Errors: WR003 (see rebase_messages), WR004 (not in autocommit), WR005 (truncated; the detail is the last tick that was), WR006 (with cuts: there is no such tick yet; the detail is the newest), 22023, 25006. Locks: advisory step 4 (tried). Isolation: READ COMMITTED. It holds a snapshot while it waits: at most 1 second.';
 
-CREATE FUNCTION weir.read(tick bigint, after_id bigint DEFAULT 0, max_rows integer DEFAULT 10000)
+CREATE OR REPLACE FUNCTION weir.read(tick bigint, after_id bigint DEFAULT 0, max_rows integer DEFAULT 10000)
 RETURNS TABLE (id bigint, xid xid8, channel text, payload bytea, is_binary boolean, keep boolean)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -244,7 +244,7 @@ $$;
 COMMENT ON FUNCTION weir.read IS
   'The messages of a tick after a given id, in order of publishing: at most max_rows, and of a tick that is longer than 10000 or larger than 8 MB about 8 MB at most. Errors: WR005 (truncated; the detail is the last tick that was), 22023. Locks: none that another caller waits for. Isolation: READ COMMITTED.';
 
-CREATE FUNCTION weir.newest_tick() RETURNS bigint
+CREATE OR REPLACE FUNCTION weir.newest_tick() RETURNS bigint
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
@@ -260,10 +260,3 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION weir.newest_tick IS 'The newest tick. Errors: WR003 (the log comes from another cluster and needs weir.rebase_messages). Locks: none. Isolation: any.';
-
--- down --
-DROP FUNCTION weir.newest_tick();
-DROP FUNCTION weir.read(bigint, bigint, integer);
-DROP FUNCTION weir.tick(bigint, bigint, pg_snapshot, integer, double precision, integer, boolean);
-DROP FUNCTION weir.cut();
-DROP FUNCTION weir.spans(xid8, pg_snapshot);

@@ -2,50 +2,7 @@
 -- has read the id counter finds each drawn id's transaction in its next snapshot, as visible
 -- or as in progress. An idle worker's wake-up rests on this (see Wake-ups in ARCHITECTURE.md).
 
-CREATE FUNCTION weir.check_job(
-  queue text, kind text, args jsonb, priority integer, max_attempts integer, meta jsonb
-) RETURNS void
-LANGUAGE plpgsql STABLE
-SET search_path = pg_catalog, pg_temp
-AS $$
-BEGIN
-  IF check_job.queue IS NULL OR check_job.queue = '' THEN
-    RAISE EXCEPTION 'weir: a job needs a queue, and this one is %', CASE WHEN check_job.queue IS NULL THEN 'null' ELSE 'empty' END
-      USING ERRCODE = '22023', HINT = 'Name the queue, for example queue => ''default''.';
-  ELSIF length(check_job.queue) > 128 THEN
-    RAISE EXCEPTION 'weir: queue name too long: % characters, at most 128 are allowed', length(check_job.queue)
-      USING ERRCODE = '22023';
-  ELSIF check_job.kind IS NULL OR check_job.kind = '' THEN
-    RAISE EXCEPTION 'weir: a job needs a kind, and this one is %', CASE WHEN check_job.kind IS NULL THEN 'null' ELSE 'empty' END
-      USING ERRCODE = '22023', HINT = 'The kind tells workers which handler runs the job.';
-  ELSIF length(check_job.kind) > 128 THEN
-    RAISE EXCEPTION 'weir: kind too long: % characters, at most 128 are allowed', length(check_job.kind)
-      USING ERRCODE = '22023';
-  ELSIF check_job.args IS NULL OR jsonb_typeof(check_job.args) <> 'object' THEN
-    RAISE EXCEPTION 'weir: args must be a JSON object, got %', coalesce('a JSON ' || jsonb_typeof(check_job.args), 'null')
-      USING ERRCODE = '22023', HINT = 'Wrap the value, for example {"value": 1}.';
-  ELSIF pg_column_size(check_job.args) > 1048576 THEN
-    RAISE EXCEPTION 'weir: args too large: % bytes, at most 1048576 are allowed', pg_column_size(check_job.args)
-      USING ERRCODE = '22023', HINT = 'Store large data elsewhere and put a reference to it into args.';
-  ELSIF check_job.priority IS NULL OR check_job.priority NOT BETWEEN 1 AND 4 THEN
-    RAISE EXCEPTION 'weir: unknown priority %: priorities are 1 (first) to 4', coalesce(check_job.priority::text, 'null')
-      USING ERRCODE = '22023';
-  ELSIF check_job.max_attempts IS NULL OR check_job.max_attempts NOT BETWEEN 1 AND 1000 THEN
-    RAISE EXCEPTION 'weir: max_attempts must be 1 to 1000, got %', coalesce(check_job.max_attempts::text, 'null')
-      USING ERRCODE = '22023';
-  ELSIF check_job.meta IS NOT NULL AND jsonb_typeof(check_job.meta) <> 'object' THEN
-    RAISE EXCEPTION 'weir: meta must be a JSON object, got a JSON %', jsonb_typeof(check_job.meta)
-      USING ERRCODE = '22023';
-  ELSIF pg_column_size(check_job.meta) > 65536 THEN
-    RAISE EXCEPTION 'weir: meta too large: % bytes, at most 65536 are allowed', pg_column_size(check_job.meta)
-      USING ERRCODE = '22023';
-  END IF;
-END
-$$;
-COMMENT ON FUNCTION weir.check_job IS
-  'Raises 22023 with the offending value when a job is not well-formed. Locks: none. Isolation: any.';
-
-CREATE FUNCTION weir.queue_id(name text) RETURNS integer
+CREATE OR REPLACE FUNCTION weir.queue_id(name text) RETURNS integer
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
@@ -65,7 +22,7 @@ $$;
 COMMENT ON FUNCTION weir.queue_id IS
   'The id of a queue, made if the name is new. Locks: none that another caller waits for. Isolation: any.';
 
-CREATE FUNCTION weir.enqueue(
+CREATE OR REPLACE FUNCTION weir.enqueue(
   queue        text,
   kind         text,
   args         jsonb       DEFAULT '{}',
@@ -114,7 +71,7 @@ $$;
 COMMENT ON FUNCTION weir.enqueue IS
   'Enqueues one job in the caller''s transaction and returns its id. It runs after the commit, never after a rollback; not before run_at if one is given. Errors: 22023 with the value. Locks: ROW EXCLUSIVE on the log; nothing another enqueue waits for. Isolation: any.';
 
-CREATE FUNCTION weir.enqueue_many(
+CREATE OR REPLACE FUNCTION weir.enqueue_many(
   queue        text[],
   kind         text[],
   args         jsonb[],
@@ -196,7 +153,7 @@ $$;
 COMMENT ON FUNCTION weir.enqueue_many(text[], text[], jsonb[], integer[], timestamptz[], integer[], jsonb[]) IS
   'Enqueues up to 10000 jobs from parallel arrays, all or none, and returns their ids in order. A NULL in an optional array means its default. Errors, locks, isolation: as enqueue.';
 
-CREATE FUNCTION weir.enqueue_many(jobs jsonb) RETURNS bigint[]
+CREATE OR REPLACE FUNCTION weir.enqueue_many(jobs jsonb) RETURNS bigint[]
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
@@ -231,10 +188,3 @@ END
 $$;
 COMMENT ON FUNCTION weir.enqueue_many(jsonb) IS
   'Enqueues up to 10000 jobs from a JSON array of objects with the argument names of enqueue as keys. Errors, locks, isolation: as enqueue.';
-
--- down --
-DROP FUNCTION weir.enqueue_many(jsonb);
-DROP FUNCTION weir.enqueue_many(text[], text[], jsonb[], integer[], timestamptz[], integer[], jsonb[]);
-DROP FUNCTION weir.enqueue(text, text, jsonb, integer, timestamptz, integer, jsonb);
-DROP FUNCTION weir.queue_id(text);
-DROP FUNCTION weir.check_job(text, text, jsonb, integer, integer, jsonb);

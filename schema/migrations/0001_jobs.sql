@@ -11,7 +11,6 @@
 -- Steps: 0 guards claims against reclaiming (shared: claim; exclusive: reclaim, rebase);
 --        1 rotation, reclaiming, rescue and re-basing; 2 promotion; 3 tidying.
 
-CREATE SCHEMA IF NOT EXISTS weir;
 COMMENT ON SCHEMA weir IS 'Weir: background jobs on an insert-only log. Call the functions; the tables are private.';
 
 -- Registers are sequences: read without a snapshot, written without a dead row.
@@ -27,19 +26,6 @@ COMMENT ON SEQUENCE weir.active_later IS 'The segment that jobs for later are lo
 CREATE TYPE weir.outcome AS ENUM ('completed', 'failed', 'cancelled', 'retried', 'snoozed', 'released', 'lost');
 COMMENT ON TYPE weir.outcome IS
   'How an attempt ended. completed, failed and cancelled are final; retried, snoozed, released (handed back unstarted) and lost (its worker died) are followed by another attempt.';
-
-CREATE FUNCTION weir.check_isolation(caller text) RETURNS void
-LANGUAGE plpgsql STABLE
-SET search_path = pg_catalog, pg_temp
-AS $$
-BEGIN
-  IF current_setting('transaction_isolation') <> 'read committed' THEN
-    RAISE EXCEPTION 'weir: % needs READ COMMITTED, this transaction is %', caller, upper(current_setting('transaction_isolation'))
-      USING ERRCODE = 'WR004', HINT = 'Call it in autocommit, or begin with ISOLATION LEVEL READ COMMITTED.';
-  END IF;
-END
-$$;
-COMMENT ON FUNCTION weir.check_isolation IS 'Raises WR004 unless the transaction is READ COMMITTED: what the caller does relies on a new snapshot for each statement.';
 
 CREATE TABLE weir.job (
   id           bigint      NOT NULL,
@@ -122,8 +108,8 @@ BEGIN
   END LOOP;
 END
 $$;
-
 CREATE INDEX job_lane ON weir.job (lane, xid, id);
+
 -- minmax-multi keeps the outliers apart that a retried job's old id makes among new ones.
 CREATE INDEX job_id_brin ON weir.job USING brin (id int8_minmax_multi_ops) WITH (pages_per_range = 32);
 CREATE INDEX result_batch ON weir.result (lane, seq);
@@ -141,8 +127,8 @@ CREATE TABLE weir.promotion (
 COMMENT ON TABLE weir.promotion IS
   'The promoter''s cursor, newest row: everything in later up to (due, due_id) that snapshot could see has been promoted.';
 INSERT INTO weir.promotion (seq, due, due_id, snapshot) VALUES (1, '-infinity', 0, pg_current_snapshot());
-
 CREATE SEQUENCE weir.queue_id AS integer MINVALUE 1 MAXVALUE 500000000;
+
 CREATE TABLE weir.queue (
   id         integer     PRIMARY KEY DEFAULT nextval('weir.queue_id'),
   name       text        NOT NULL,
@@ -152,8 +138,8 @@ CREATE TABLE weir.queue (
 CREATE INDEX queue_name ON weir.queue (name, id);
 COMMENT ON TABLE weir.queue IS
   'Queues by name. lane = id * 4 + priority - 1. A name may have several ids: two transactions that first use a name at the same time make one each rather than wait for one another.';
-
 CREATE SEQUENCE weir.worker_id AS integer;
+
 CREATE TABLE weir.worker (
   id     integer     NOT NULL,
   fenced boolean     NOT NULL,
@@ -185,7 +171,7 @@ CREATE TABLE weir.cancel (
 COMMENT ON TABLE weir.cancel IS 'Tombstones: jobs that must not start, or must stop.';
 
 CREATE TABLE weir.segment (
-  log     text        NOT NULL CHECK (log IN ('job', 'later')),
+  log     text        NOT NULL CHECK (log IN ('job', 'later', 'message')),
   segment smallint    NOT NULL,
   event   text        NOT NULL CHECK (event IN ('opened', 'closed', 'reclaimed')),
   at      timestamptz NOT NULL DEFAULT clock_timestamp()
@@ -203,6 +189,13 @@ INSERT INTO weir.setting (name, value) VALUES
   ('retention', '1 day'),
   ('retention_bytes', '4294967296'),
   ('cluster', (SELECT system_identifier::text FROM pg_control_system()));
+
+CREATE TYPE weir.job_look AS (
+  id bigint, state text, queue text, priority integer, kind text, args jsonb, meta jsonb, attempt integer, max_attempts integer,
+  enqueued_at timestamptz, run_at timestamptz, claimed_at timestamptz, finished_at timestamptz, worker integer,
+  cancel_requested boolean, output text, error text, errors jsonb);
+COMMENT ON TYPE weir.job_look IS
+  'A job as its newest attempt stands. error is why the last attempt ended as it did; errors are those of all attempts still kept, oldest first.';
 
 -- down --
 DROP SCHEMA weir CASCADE;

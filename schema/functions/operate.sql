@@ -1,7 +1,7 @@
 -- What operators do: cancel, retry, pause, resume, settings. These are rare, and the only
 -- statements here that update or delete rows.
 
-CREATE FUNCTION weir.cancel(job_id bigint) RETURNS text
+CREATE OR REPLACE FUNCTION weir.cancel(job_id bigint) RETURNS text
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
@@ -23,13 +23,13 @@ $$;
 COMMENT ON FUNCTION weir.cancel IS
   'Cancels a job: one that has not started will not (cancelled); of a running one its worker is told, which cancels its context (requested). Otherwise nothing is done and the job''s final state returned, or NULL for an unknown id. A job that starts while this commits is told like a running one. Locks: none that others wait for, but a second cancel of the same job. Isolation: any.';
 
-CREATE FUNCTION weir.cancelled_among(ids bigint[]) RETURNS bigint[]
+CREATE OR REPLACE FUNCTION weir.cancelled_among(ids bigint[]) RETURNS bigint[]
 LANGUAGE sql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$ SELECT ARRAY(SELECT c.id FROM weir.cancel c WHERE c.id = ANY (cancelled_among.ids)) $$;
 COMMENT ON FUNCTION weir.cancelled_among IS 'Those of the ids that have been cancelled: a worker asks for what it runs when weir.control has moved.';
 
-CREATE FUNCTION weir.retry(job_id bigint) RETURNS text
+CREATE OR REPLACE FUNCTION weir.retry(job_id bigint) RETURNS text
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
@@ -63,7 +63,7 @@ $$;
 COMMENT ON FUNCTION weir.retry IS
   'Logs another attempt of a job that completed, failed or was cancelled, and returns its new state; of any other, its state unchanged; NULL for an unknown id. Locks: a second retry of the same job waits. Isolation: READ COMMITTED.';
 
-CREATE FUNCTION weir.pause(queue text) RETURNS boolean
+CREATE OR REPLACE FUNCTION weir.pause(queue text) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
@@ -74,7 +74,7 @@ END
 $$;
 COMMENT ON FUNCTION weir.pause IS 'Pauses a queue from the commit on: nothing more of it is claimed; what runs, runs on. False if there is no such queue.';
 
-CREATE FUNCTION weir.resume(queue text) RETURNS boolean
+CREATE OR REPLACE FUNCTION weir.resume(queue text) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
@@ -90,33 +90,32 @@ END
 $$;
 COMMENT ON FUNCTION weir.resume IS 'Resumes a queue. False if there is no such queue.';
 
-CREATE FUNCTION weir.set(name text, value text) RETURNS void
+CREATE OR REPLACE FUNCTION weir.set(name text, value text) RETURNS void
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_column
+DECLARE
+  low  bigint;
+  high bigint;
 BEGIN
-  IF set.name = 'retention' THEN
+  IF set.name IN ('retention', 'message_retention') THEN
     IF set.value::interval < interval '0' OR set.value::interval > interval '1 year' THEN
-      RAISE EXCEPTION 'weir: retention must be 0 to 1 year, got %', set.value USING ERRCODE = '22023';
-    END IF;
-  ELSIF set.name = 'retention_bytes' THEN
-    IF set.value::bigint < 1048576 THEN
-      RAISE EXCEPTION 'weir: retention_bytes must be at least 1048576, got %', set.value USING ERRCODE = '22023';
+      RAISE EXCEPTION 'weir: % must be 0 to 1 year, got %', set.name, set.value USING ERRCODE = '22023';
     END IF;
   ELSE
-    RAISE EXCEPTION 'weir: unknown setting %', set.name USING ERRCODE = '22023', HINT = 'Settings are retention (an interval) and retention_bytes.';
+    SELECT l.low, l.high INTO low, high FROM (VALUES
+      ('retention_bytes', 1048576, 9223372036854775807), ('message_retention_bytes', 1048576, 9223372036854775807),
+      ('message_bytes', 8000, 16777216)) l(name, low, high) WHERE l.name = set.name;
+    IF low IS NULL THEN
+      RAISE EXCEPTION 'weir: unknown setting %', set.name
+        USING ERRCODE = '22023', HINT = 'Settings are retention and message_retention (intervals), retention_bytes, message_retention_bytes and message_bytes.';
+    ELSIF set.value::bigint NOT BETWEEN low AND high THEN
+      RAISE EXCEPTION 'weir: % must be % to %, got %', set.name, low, high, set.value USING ERRCODE = '22023';
+    END IF;
   END IF;
   UPDATE weir.setting s SET value = set.value WHERE s.name = set.name;
 END
 $$;
 COMMENT ON FUNCTION weir.set IS
-  'Changes a setting: retention (how long finished jobs can be looked at, default 1 day) or retention_bytes (what log and history may take together, default 4294967296; unfinished jobs are kept whatever they take). Errors: 22023.';
-
--- down --
-DROP FUNCTION weir.set(text, text);
-DROP FUNCTION weir.resume(text);
-DROP FUNCTION weir.pause(text);
-DROP FUNCTION weir.retry(bigint);
-DROP FUNCTION weir.cancelled_among(bigint[]);
-DROP FUNCTION weir.cancel(bigint);
+  'Changes a setting: retention (how long finished jobs can be looked at, default 1 day), retention_bytes (what log and history may take together, default 4294967296; unfinished jobs are kept whatever they take), message_retention (how long a subscriber can resume from a position, default 1 hour), message_retention_bytes (what messages may take, default 1073741824) or message_bytes (the largest payload, default 1048576, at most 16777216). Errors: 22023.';

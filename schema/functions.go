@@ -1,0 +1,124 @@
+package schema
+
+import (
+	"context"
+	"crypto/sha256"
+	_ "embed"
+	"encoding/hex"
+	"fmt"
+	"io/fs"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// functionsSetting is the setting that holds the mark of the functions installed.
+const functionsSetting = "functions"
+
+// replaceFunctions installs functions, views and privileges as this build has them, if they differ from what is there or force says so.
+func replaceFunctions(ctx context.Context, tx pgx.Tx, force bool) error {
+	text, err := functions()
+	if err != nil {
+		return err
+	}
+	sum := sha256.Sum256([]byte(text + privileges))
+	mark := hex.EncodeToString(sum[:])
+	var there string
+	if err := tx.QueryRow(ctx, `SELECT coalesce(max(value), '') FROM weir.setting WHERE name = $1`, functionsSetting).Scan(&there); err != nil {
+		return err
+	}
+	if there == mark && !force {
+		return nil
+	}
+	err = replaceInPlace(ctx, tx, text)
+	if code(err) == "42P13" { // an argument or a result has changed: that takes a new function
+		if err = dropFunctions(ctx, tx); err == nil {
+			err = script(ctx, tx, text)
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("install the functions: %w", err)
+	}
+	if err := script(ctx, tx, privileges); err != nil {
+		return fmt.Errorf("grant the functions to Weir's roles: %w", err)
+	}
+	_, err = tx.Exec(ctx, `INSERT INTO weir.setting (name, value) VALUES ($1, $2) ON CONFLICT (name) DO UPDATE SET value = excluded.value`, functionsSetting, mark)
+	return err
+}
+
+//go:embed privileges.sql
+var privileges string
+
+// functions is the text of all of them, and of the views. Bodies may name what comes later.
+func functions() (string, error) {
+	names, err := fs.Glob(files, "functions/*.sql")
+	if err != nil {
+		return "", err
+	}
+	var b strings.Builder
+	b.WriteString("SET LOCAL check_function_bodies = off;\n")
+	for _, name := range append(names, "views.sql") {
+		text, err := files.ReadFile(name)
+		if err != nil {
+			return "", err
+		}
+		b.Write(text)
+		b.WriteByte('\n')
+	}
+	return b.String(), nil
+}
+
+// replaceInPlace keeps what depends on the functions. What the text does not define any more goes.
+func replaceInPlace(ctx context.Context, tx pgx.Tx, text string) error {
+	return pgx.BeginFunc(ctx, tx, func(tx pgx.Tx) error {
+		before, err := versions(ctx, tx)
+		if err != nil {
+			return err
+		}
+		if err := script(ctx, tx, text); err != nil {
+			return err
+		}
+		after, err := versions(ctx, tx)
+		if err != nil {
+			return err
+		}
+		for signature, version := range before {
+			if after[signature] == version {
+				if err := script(ctx, tx, `DROP FUNCTION `+signature); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	})
+}
+
+// versions maps the signatures of all functions to the transactions that wrote them.
+func versions(ctx context.Context, tx pgx.Tx) (map[string]string, error) {
+	all := map[string]string{}
+	rows, _ := tx.Query(ctx, `SELECT oid::regprocedure::text, xmin::text FROM pg_proc WHERE pronamespace = 'weir'::regnamespace`) // rows report the error
+	var signature, version string
+	_, err := pgx.ForEachRow(rows, []any{&signature, &version}, func() error {
+		all[signature] = version
+		return nil
+	})
+	return all, err
+}
+
+// dropFunctions drops all views and functions. What others built on them makes it fail, and the error names it.
+func dropFunctions(ctx context.Context, tx pgx.Tx) error {
+	return script(ctx, tx, `DO $$
+		DECLARE
+		  views     text := (SELECT string_agg(c.oid::regclass::text, ', ') FROM pg_class c WHERE c.relnamespace = 'weir'::regnamespace AND c.relkind = 'v');
+		  functions text := (SELECT string_agg(p.oid::regprocedure::text, ', ') FROM pg_proc p WHERE p.pronamespace = 'weir'::regnamespace);
+		BEGIN
+		  IF views IS NOT NULL THEN
+		    EXECUTE 'DROP VIEW ' || views;
+		  END IF;
+		  IF functions IS NOT NULL THEN
+		    EXECUTE 'DROP FUNCTION ' || functions;
+		  END IF;
+		END
+		$$;
+		DELETE FROM weir.setting WHERE name = '`+functionsSetting+`'`)
+}

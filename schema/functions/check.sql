@@ -1,0 +1,84 @@
+-- What every way in checks before it does anything.
+
+CREATE OR REPLACE FUNCTION weir.check_isolation(caller text) RETURNS void
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+  IF current_setting('transaction_isolation') <> 'read committed' THEN
+    RAISE EXCEPTION 'weir: % needs READ COMMITTED, this transaction is %', caller, upper(current_setting('transaction_isolation'))
+      USING ERRCODE = 'WR004', HINT = 'Call it in autocommit, or begin with ISOLATION LEVEL READ COMMITTED.';
+  END IF;
+END
+$$;
+COMMENT ON FUNCTION weir.check_isolation IS 'Raises WR004 unless the transaction is READ COMMITTED: what the caller does relies on a new snapshot for each statement.';
+
+CREATE OR REPLACE FUNCTION weir.check_job(
+  queue text, kind text, args jsonb, priority integer, max_attempts integer, meta jsonb
+) RETURNS void
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+  IF check_job.queue IS NULL OR check_job.queue = '' THEN
+    RAISE EXCEPTION 'weir: a job needs a queue, and this one is %', CASE WHEN check_job.queue IS NULL THEN 'null' ELSE 'empty' END
+      USING ERRCODE = '22023', HINT = 'Name the queue, for example queue => ''default''.';
+  ELSIF length(check_job.queue) > 128 THEN
+    RAISE EXCEPTION 'weir: queue name too long: % characters, at most 128 are allowed', length(check_job.queue)
+      USING ERRCODE = '22023';
+  ELSIF check_job.kind IS NULL OR check_job.kind = '' THEN
+    RAISE EXCEPTION 'weir: a job needs a kind, and this one is %', CASE WHEN check_job.kind IS NULL THEN 'null' ELSE 'empty' END
+      USING ERRCODE = '22023', HINT = 'The kind tells workers which handler runs the job.';
+  ELSIF length(check_job.kind) > 128 THEN
+    RAISE EXCEPTION 'weir: kind too long: % characters, at most 128 are allowed', length(check_job.kind)
+      USING ERRCODE = '22023';
+  ELSIF check_job.args IS NULL OR jsonb_typeof(check_job.args) <> 'object' THEN
+    RAISE EXCEPTION 'weir: args must be a JSON object, got %', coalesce('a JSON ' || jsonb_typeof(check_job.args), 'null')
+      USING ERRCODE = '22023', HINT = 'Wrap the value, for example {"value": 1}.';
+  ELSIF pg_column_size(check_job.args) > 1048576 THEN
+    RAISE EXCEPTION 'weir: args too large: % bytes, at most 1048576 are allowed', pg_column_size(check_job.args)
+      USING ERRCODE = '22023', HINT = 'Store large data elsewhere and put a reference to it into args.';
+  ELSIF check_job.priority IS NULL OR check_job.priority NOT BETWEEN 1 AND 4 THEN
+    RAISE EXCEPTION 'weir: unknown priority %: priorities are 1 (first) to 4', coalesce(check_job.priority::text, 'null')
+      USING ERRCODE = '22023';
+  ELSIF check_job.max_attempts IS NULL OR check_job.max_attempts NOT BETWEEN 1 AND 1000 THEN
+    RAISE EXCEPTION 'weir: max_attempts must be 1 to 1000, got %', coalesce(check_job.max_attempts::text, 'null')
+      USING ERRCODE = '22023';
+  ELSIF check_job.meta IS NOT NULL AND jsonb_typeof(check_job.meta) <> 'object' THEN
+    RAISE EXCEPTION 'weir: meta must be a JSON object, got a JSON %', jsonb_typeof(check_job.meta)
+      USING ERRCODE = '22023';
+  ELSIF pg_column_size(check_job.meta) > 65536 THEN
+    RAISE EXCEPTION 'weir: meta too large: % bytes, at most 65536 are allowed', pg_column_size(check_job.meta)
+      USING ERRCODE = '22023';
+  END IF;
+END
+$$;
+COMMENT ON FUNCTION weir.check_job IS
+  'Raises 22023 with the offending value when a job is not well-formed. Locks: none. Isolation: any.';
+
+CREATE OR REPLACE FUNCTION weir.check_message(channel text, bytes integer) RETURNS void
+LANGUAGE plpgsql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+  most integer;
+BEGIN
+  IF check_message.channel IS NULL OR check_message.channel = '' THEN
+    RAISE EXCEPTION 'weir: a channel needs a name, and this one is %', CASE WHEN check_message.channel IS NULL THEN 'null' ELSE 'empty' END
+      USING ERRCODE = '22023';
+  ELSIF octet_length(check_message.channel) > 255 THEN
+    RAISE EXCEPTION 'weir: channel name too long: % bytes, at most 255 are allowed', octet_length(check_message.channel)
+      USING ERRCODE = '22023';
+  END IF;
+  IF check_message.bytes > 8000 THEN
+    SELECT s.value::integer INTO most FROM weir.setting s WHERE s.name = 'message_bytes';
+    IF check_message.bytes > most THEN
+      RAISE EXCEPTION 'weir: payload too large: % bytes, at most % are allowed', check_message.bytes, most
+        USING ERRCODE = '22023',
+              HINT = 'Publish a reference to the data; or raise the limit: SELECT weir.set(''message_bytes'', ...).';
+    END IF;
+  END IF;
+END
+$$;
+COMMENT ON FUNCTION weir.check_message IS
+  'Raises 22023 with the offending value when a message is not well-formed. Up to 8000 bytes are always allowed, so that small ones cost no look at the setting message_bytes. Locks: none. Isolation: any.';

@@ -1,0 +1,106 @@
+-- Publishing: an insert into the log of messages, in the caller's transaction.
+
+CREATE OR REPLACE FUNCTION weir.publish(channel text, payload text DEFAULT '', keep boolean DEFAULT false) RETURNS void
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_variable
+DECLARE
+  this_xid xid8;
+BEGIN
+  IF channel IS NULL OR channel = '' OR octet_length(channel) > 255 OR octet_length(payload) > 8000 THEN
+    PERFORM weir.check_message(channel, octet_length(payload));
+  END IF;
+  this_xid := pg_current_xact_id();
+  INSERT INTO weir.message (id, xid, segment, is_binary, keep, channel, payload)
+  VALUES (nextval('weir.message_id'), this_xid, pg_sequence_last_value('weir.active_message'), false, keep IS TRUE, channel, convert_to(coalesce(payload, ''), 'UTF8'));
+END
+$$;
+COMMENT ON FUNCTION weir.publish IS
+  'Publishes a message with this transaction: it is delivered after the commit, to whoever subscribes to the channel, and not at all after a rollback, also of a savepoint. channel: 1 to 255 bytes. payload: up to message_bytes (default 1048576); null counts as empty. The same channel and payload in one transaction are delivered once, unless keep is true. Errors: 22023. Locks: none that another caller waits for. Isolation: any.';
+
+CREATE OR REPLACE FUNCTION weir.publish_bytes(channel text, payload bytea, keep boolean DEFAULT false) RETURNS void
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_variable
+DECLARE
+  this_xid xid8;
+BEGIN
+  payload := coalesce(payload, '');
+  PERFORM weir.check_message(channel, octet_length(payload));
+  this_xid := pg_current_xact_id();
+  INSERT INTO weir.message (id, xid, segment, is_binary, keep, channel, payload)
+  VALUES (nextval('weir.message_id'), this_xid, pg_sequence_last_value('weir.active_message'), true, keep IS TRUE, channel, payload);
+END
+$$;
+COMMENT ON FUNCTION weir.publish_bytes IS 'weir.publish with a payload that is not text.';
+
+CREATE OR REPLACE FUNCTION weir.publish_many(channels text[], payloads text[], keep boolean DEFAULT false) RETURNS bigint
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_variable
+DECLARE
+  this_xid xid8;
+  n        bigint;
+BEGIN
+  IF cardinality(channels) IS DISTINCT FROM cardinality(payloads) THEN
+    RAISE EXCEPTION 'weir: publish_many needs a payload for each channel, got % channels and % payloads',
+      coalesce(cardinality(channels)::text, 'null'), coalesce(cardinality(payloads)::text, 'null') USING ERRCODE = '22023';
+  END IF;
+  PERFORM weir.check_message(m.channel, octet_length(m.payload)) FROM unnest(channels, payloads) m(channel, payload)
+  WHERE m.channel IS NULL OR m.channel = '' OR octet_length(m.channel) > 255 OR octet_length(m.payload) > 8000;
+  this_xid := pg_current_xact_id();
+  INSERT INTO weir.message (id, xid, segment, is_binary, keep, channel, payload)
+  SELECT nextval('weir.message_id'), this_xid, pg_sequence_last_value('weir.active_message'), false, keep IS TRUE, m.channel,
+         convert_to(coalesce(m.payload, ''), 'UTF8')
+  FROM unnest(channels, payloads) WITH ORDINALITY m(channel, payload, place) ORDER BY m.place;
+  GET DIAGNOSTICS n = ROW_COUNT;
+  RETURN n;
+END
+$$;
+COMMENT ON FUNCTION weir.publish_many IS
+  'weir.publish for each pair of the arrays, in their order; returns how many. One bad message, and none is published. Errors: 22023. Locks: none that another caller waits for. Isolation: any.';
+
+CREATE OR REPLACE FUNCTION weir.publish_drafts(channels text[], payloads bytea[], binaries boolean[]) RETURNS void
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_variable
+DECLARE
+  this_xid xid8;
+BEGIN
+  PERFORM weir.check_message(m.channel, octet_length(m.payload)) FROM unnest(channels, payloads) m(channel, payload);
+  this_xid := pg_current_xact_id();
+  INSERT INTO weir.message (id, xid, segment, is_binary, keep, channel, payload)
+  SELECT nextval('weir.message_id'), this_xid, pg_sequence_last_value('weir.active_message'), m.is_binary, true, m.channel, m.payload
+  FROM unnest(channels, payloads, binaries) WITH ORDINALITY m(channel, payload, is_binary, place) ORDER BY m.place;
+END
+$$;
+COMMENT ON FUNCTION weir.publish_drafts IS
+  'For hubs: logs what several of its clients publish, each message for itself. Text must be in UTF-8. Errors: 22023. Locks: none that another caller waits for. Isolation: any.';
+
+CREATE OR REPLACE FUNCTION weir.notify(channel text, payload text) RETURNS void
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_variable
+DECLARE
+  mark text;
+BEGIN
+  -- Hubs drop what repeats within a transaction. That a trigger says the same for each of a million rows costs one row all the same:
+  -- the last message is remembered until the transaction ends, and a savepoint that is rolled back takes the memory with it.
+  payload := coalesce(payload, '');
+  IF octet_length(payload) <= 200 THEN
+    mark := length(channel) || ' ' || channel || payload;
+    IF current_setting('weir.published', true) = mark THEN
+      RETURN;
+    END IF;
+    mark := set_config('weir.published', mark, true);
+  END IF;
+  PERFORM weir.publish(channel, payload);
+END
+$$;
+COMMENT ON FUNCTION weir.notify IS
+  'weir.publish in the shape of PostgreSQL''s function of that name, to put in its place, also in triggers for each row: a message of up to 200 bytes that repeats the last one of its transaction is not even logged.';

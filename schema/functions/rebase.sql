@@ -1,0 +1,64 @@
+-- Transaction ids do not survive a dump and restore: the log is started anew.
+
+CREATE OR REPLACE FUNCTION weir.rebase() RETURNS bigint
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET lock_timeout = '10s'
+AS $$
+#variable_conflict use_column
+DECLARE
+  here   text := (SELECT system_identifier::text FROM pg_control_system());
+  active integer := pg_sequence_last_value('weir.active_job');
+  relogged bigint;
+BEGIN
+  PERFORM weir.check_isolation('rebase');
+  -- Everybody else stops for this once: nobody works in a log that has just come from elsewhere.
+  PERFORM pg_advisory_xact_lock(1464158547, step) FROM generate_series(0, 3) step;
+  LOCK TABLE weir.job, weir.batch, weir.result, weir.later, weir.promotion, weir.worker, weir.setting IN ACCESS EXCLUSIVE MODE;
+  IF (SELECT s.value FROM weir.setting s WHERE s.name = 'cluster') = here
+     AND NOT EXISTS (SELECT FROM weir.batch b WHERE b.pos_xid >= pg_snapshot_xmax(pg_current_snapshot())) THEN
+    RETURN NULL;
+  END IF;
+
+  INSERT INTO weir.worker (id, fenced, at, name)
+  SELECT w.id, true, clock_timestamp(), 'the log was moved to another cluster' FROM weir.worker w
+  WHERE NOT w.fenced AND NOT EXISTS (SELECT FROM weir.worker f WHERE f.id = w.id AND f.fenced);
+
+  -- An attempt is followed by another only together with its result. So of the attempts of one id
+  -- that are in the log as many have ended as there are results, and at most the last has not.
+  CREATE TEMP TABLE weir_job ON COMMIT DROP AS
+  SELECT j.*, j.n > coalesce(r.n, 0) AND j.is_last AS unfinished
+  FROM (SELECT j.*, count(*) OVER (PARTITION BY j.id) AS n, row_number() OVER (PARTITION BY j.id ORDER BY j.attempt DESC) = 1 AS is_last
+        FROM weir.job j) j
+  LEFT JOIN (SELECT d.id, count(*) AS n
+             FROM (SELECT DISTINCT r.lane, r.seq, i.id FROM weir.result r, unnest(r.ids) i(id)) d GROUP BY d.id) r ON r.id = j.id;
+  CREATE TEMP TABLE weir_later ON COMMIT DROP AS
+  SELECT l.* FROM weir.later l, (SELECT p.* FROM weir.promotion p ORDER BY p.seq DESC LIMIT 1) c
+  WHERE (l.run_at, l.id) > (c.due, c.due_id) OR NOT pg_visible_in_snapshot(l.xid, c.snapshot);
+  CREATE TEMP TABLE weir_lane ON COMMIT DROP AS
+  SELECT DISTINCT ON (b.lane) b.lane, b.seq, b.total FROM weir.batch b ORDER BY b.lane, b.seq DESC;
+  CREATE TEMP TABLE weir_seq ON COMMIT DROP AS SELECT max(p.seq) AS seq FROM weir.promotion p;
+
+  TRUNCATE weir.job, weir.batch, weir.later, weir.promotion;
+  PERFORM pg_current_xact_id();
+  PERFORM nextval('weir.job_id');
+  -- History lies below every position, what is to be done lies past the new ones.
+  INSERT INTO weir.job (id, xid, enqueued_at, lane, attempt, max_attempts, segment, kind, args, meta)
+  SELECT j.id, CASE WHEN j.unfinished THEN pg_current_xact_id() ELSE '1' END, j.enqueued_at, j.lane, j.attempt, j.max_attempts,
+         CASE WHEN j.unfinished THEN active ELSE j.segment END, j.kind, j.args, j.meta
+  FROM pg_temp.weir_job j ORDER BY j.segment, j.id;
+  INSERT INTO weir.batch (lane, segment, origin, worker, seq, from_xid, to_xid, pos_xid, pos_id, total, claimed_at, ids)
+  SELECT DISTINCT ON (l.lane) l.lane, active, active, 0, l.seq + 1, pg_current_xact_id(), pg_current_xact_id(), pg_current_xact_id(), 0, l.total, now(), '{}'::bigint[]
+  FROM (SELECT k.lane, k.seq, k.total FROM pg_temp.weir_lane k UNION ALL SELECT j.lane, 0, 0 FROM pg_temp.weir_job j) l
+  ORDER BY l.lane, l.seq DESC;
+  INSERT INTO weir.later (id, xid, run_at, enqueued_at, lane, attempt, max_attempts, segment, kind, args, meta)
+  SELECT l.id, pg_current_xact_id(), l.run_at, l.enqueued_at, l.lane, l.attempt, l.max_attempts, l.segment, l.kind, l.args, l.meta
+  FROM pg_temp.weir_later l;
+  INSERT INTO weir.promotion (seq, due, due_id, snapshot) SELECT s.seq + 1, '-infinity', 0, pg_current_snapshot() FROM pg_temp.weir_seq s;
+  UPDATE weir.setting SET value = here WHERE name = 'cluster';
+  SELECT count(*) INTO relogged FROM pg_temp.weir_job j WHERE j.unfinished;
+  RETURN relogged;
+END
+$$;
+COMMENT ON FUNCTION weir.rebase IS
+  'After a restore or a move into another cluster: logs every unfinished attempt again under this cluster''s transaction ids and starts from new positions; fences all workers of before. Returns how many attempts, or NULL when there was nothing to do. Workers call it by themselves. Locks: everything of Weir''s, ACCESS EXCLUSIVE, waiting at most 10 s for each. Isolation: READ COMMITTED.';

@@ -1,0 +1,79 @@
+-- Workers: start, heartbeat, and who is fenced.
+
+CREATE OR REPLACE FUNCTION weir.worker_start(name text, queues text[], lease interval DEFAULT '30 seconds') RETURNS integer
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+  new_id integer;
+  q      text;
+BEGIN
+  IF worker_start.lease IS NULL OR worker_start.lease < interval '1 second' OR worker_start.lease > interval '5 minutes' THEN  -- what the heartbeat ring holds
+    RAISE EXCEPTION 'weir: a worker''s lease must be 1 second to 5 minutes, got %', worker_start.lease USING ERRCODE = '22023';
+  ELSIF length(worker_start.name) > 200 THEN
+    RAISE EXCEPTION 'weir: worker name too long: % characters, at most 200 are allowed', length(worker_start.name) USING ERRCODE = '22023';
+  END IF;
+  IF (SELECT s.value FROM weir.setting s WHERE s.name = 'cluster') <> (SELECT system_identifier::text FROM pg_control_system()) THEN
+    RAISE EXCEPTION 'weir: this log comes from another cluster, whose transaction ids mean nothing here'
+      USING ERRCODE = 'WR003', HINT = 'The database was restored or moved: call weir.rebase().';
+  END IF;
+  FOREACH q IN ARRAY coalesce(worker_start.queues, '{}') LOOP
+    PERFORM weir.check_job(q, 'any', '{}', 2, 1, NULL);
+    PERFORM weir.queue_id(q);
+  END LOOP;
+  new_id := nextval('weir.worker_id');
+  INSERT INTO weir.worker (id, fenced, at, lease, name, queues)
+  VALUES (new_id, false, clock_timestamp(), worker_start.lease, coalesce(worker_start.name, ''), coalesce(worker_start.queues, '{}'));
+  RETURN new_id;
+END
+$$;
+COMMENT ON FUNCTION weir.worker_start IS
+  'Registers a worker, makes its queues and returns its id. From then on it must call heartbeat well within its lease, or its jobs are given to others. Errors: 22023; WR003 (the log comes from another cluster). Locks: none that others wait for. Isolation: any.';
+
+CREATE OR REPLACE FUNCTION weir.heartbeat(worker integer, running integer DEFAULT 0, oldest interval DEFAULT '0',
+                               OUT fenced boolean, OUT workers integer, OUT sharing integer)
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+BEGIN
+  SELECT NOT coalesce(bool_or(w.id = heartbeat.worker), false), count(*), count(*) FILTER (WHERE w.queues && me.queues)
+    INTO heartbeat.fenced, heartbeat.workers, heartbeat.sharing
+  FROM weir.worker w LEFT JOIN weir.worker me ON me.id = heartbeat.worker AND NOT me.fenced
+  WHERE NOT w.fenced AND NOT EXISTS (SELECT FROM weir.worker f WHERE f.id = w.id AND f.fenced);
+  IF NOT heartbeat.fenced THEN
+    PERFORM set_config('synchronous_commit', 'off', true);
+    INSERT INTO weir.heartbeat (ring, worker, at, running, oldest)
+    VALUES ((extract(epoch FROM clock_timestamp())::bigint / 300 % 3)::smallint, heartbeat.worker, clock_timestamp(),
+            coalesce(heartbeat.running, 0), now() - coalesce(heartbeat.oldest, '0'));
+  END IF;
+END
+$$;
+COMMENT ON FUNCTION weir.heartbeat IS
+  'Renews a worker''s lease; tells whether it is fenced, how many workers live, and how many of them share a queue with it. oldest is how long ago its oldest unfinished batch was claimed; it bounds how far back the rescuer looks. Locks: none that others wait for. Isolation: any. Commits asynchronously.';
+
+CREATE OR REPLACE FUNCTION weir.check_worker(worker integer) RETURNS text[]
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+AS $$
+DECLARE
+  is_fenced boolean;
+  w         record;
+BEGIN
+  -- At most two rows, and in this order.
+  FOR w IN SELECT k.fenced, k.queues FROM weir.worker k WHERE k.id = check_worker.worker ORDER BY k.fenced DESC LOOP
+    is_fenced := w.fenced;
+    EXIT;
+  END LOOP;
+  IF is_fenced IS NULL THEN
+    RAISE EXCEPTION 'weir: worker % is not known', check_worker.worker
+      USING ERRCODE = 'WR001', HINT = 'Call weir.worker_start first.';
+  ELSIF is_fenced THEN
+    RAISE EXCEPTION 'weir: worker % is fenced: it has stopped or was silent past its lease, and its jobs were given to others', check_worker.worker
+      USING ERRCODE = 'WR001', HINT = 'Drop what it was doing and start again under a new id from weir.worker_start.';
+  END IF;
+  RETURN w.queues;
+END
+$$;
+COMMENT ON FUNCTION weir.check_worker IS 'The queues of a worker; raises WR001 unless it was started and is not fenced. The caller holds the worker''s lock.';

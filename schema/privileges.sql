@@ -1,0 +1,39 @@
+-- Who may call what. The tables are nobody's but the owner's, every function runs with its owner's rights, and each role is a part:
+-- enqueue; work (and enqueue); operate (everything but what hubs alone need); publish; subscribe; hub.
+
+DO $$
+DECLARE
+  missing text[];
+BEGIN
+  SELECT array_agg(r) INTO missing
+  FROM unnest(ARRAY['weir_enqueue', 'weir_work', 'weir_operate', 'weir_publish', 'weir_subscribe', 'weir_hub']) r
+  WHERE NOT EXISTS (SELECT FROM pg_roles p WHERE p.rolname = r);
+  FOR i IN 1..coalesce(cardinality(missing), 0) LOOP
+    BEGIN
+      EXECUTE format('CREATE ROLE %I NOLOGIN', missing[i]);
+    EXCEPTION
+      WHEN duplicate_object OR unique_violation THEN NULL;  -- another database is being migrated at this moment
+      WHEN insufficient_privilege THEN
+        RAISE EXCEPTION 'weir: the roles % are missing, and % may not create roles', array_to_string(missing, ', '), current_user
+          USING ERRCODE = '42501', HINT = 'Let an administrator run: CREATE ROLE ' || array_to_string(missing, ' NOLOGIN; CREATE ROLE ') || ' NOLOGIN;';
+    END;
+  END LOOP;
+END
+$$;
+
+REVOKE ALL ON SCHEMA weir FROM PUBLIC;
+REVOKE ALL ON ALL FUNCTIONS IN SCHEMA weir FROM PUBLIC, weir_enqueue, weir_work, weir_operate, weir_publish, weir_subscribe, weir_hub;
+REVOKE ALL ON ALL TABLES IN SCHEMA weir FROM weir_enqueue, weir_work, weir_operate, weir_publish, weir_subscribe, weir_hub;
+GRANT USAGE ON SCHEMA weir TO weir_enqueue, weir_work, weir_operate, weir_publish, weir_subscribe, weir_hub;
+
+GRANT EXECUTE ON FUNCTION weir.enqueue, weir.enqueue_many(text[], text[], jsonb[], integer[], timestamptz[], integer[], jsonb[]), weir.enqueue_many(jsonb)
+  TO weir_enqueue, weir_work, weir_operate;
+GRANT EXECUTE ON FUNCTION weir.worker_start, weir.heartbeat, weir.watch, weir.claim, weir.complete, weir.finish, weir.fence, weir.give_back, weir.has_ended, weir.cancelled_among,
+  weir.promote, weir.rotate, weir.rotate_later, weir.rescue, weir.tidy, weir.rebase, weir.job_info TO weir_work, weir_operate;
+GRANT EXECUTE ON FUNCTION weir.jobs, weir.queues, weir.workers, weir.cancel, weir.retry, weir.pause, weir.resume, weir.set, weir.hubs, weir.notify_callers TO weir_operate;
+GRANT SELECT ON weir.available_jobs, weir.running_jobs, weir.later_jobs, weir.completed_jobs, weir.failed_jobs, weir.cancelled_jobs TO weir_operate;
+
+GRANT EXECUTE ON FUNCTION weir.publish, weir.publish_bytes, weir.publish_many, weir.notify TO weir_publish, weir_hub, weir_operate;
+GRANT EXECUTE ON FUNCTION weir.tick, weir.read, weir.newest_tick, weir.rebase_messages TO weir_subscribe, weir_hub, weir_operate;
+GRANT EXECUTE ON FUNCTION weir.rotate_messages TO weir_subscribe, weir_hub, weir_work, weir_operate;
+GRANT EXECUTE ON FUNCTION weir.publish_drafts, weir.beat, weir.fresh_queues, weir.role_verifier TO weir_hub;
