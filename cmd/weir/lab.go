@@ -36,7 +36,7 @@ type labFlags struct {
 	Duration      time.Duration `placeholder:"10s" help:"How long each way is measured (pinned: 45s)."`
 	JSON          string        `name:"json" placeholder:"FILE" help:"Write the result as JSON to a file, or with - to standard output."`
 	Report        string        `placeholder:"FILE" help:"Write a self-contained HTML report with charts."`
-	PostgresMajor int           `name:"postgres-major" default:"18" help:"Version of the private PostgreSQL: 18 or 14."`
+	PostgresMajor int           `name:"postgres-major" placeholder:"18" help:"Version of the private PostgreSQL, 14 to 18. WEIR_POSTGRES names an installed one."`
 	AllowNonempty bool          `name:"allow-nonempty" help:"Measure although the database given by --database holds something else, which the load disturbs."`
 }
 
@@ -201,7 +201,7 @@ func (f *labFlags) run(ctx context.Context, s *streams, d *database, k *kong.Con
 // common are the flags that bear on the figures, where they are not the default.
 func (f *labFlags) common(duration time.Duration) string {
 	text := flagUnless(" --duration ", duration)
-	if f.PostgresMajor != 18 {
+	if f.PostgresMajor != 0 {
 		text += fmt.Sprintf(" --postgres-major %d", f.PostgresMajor)
 	}
 	return text

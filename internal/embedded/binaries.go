@@ -10,36 +10,73 @@ import (
 	"path/filepath"
 	"regexp"
 	"runtime"
+	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	embeddedpostgres "github.com/fergusstrange/embedded-postgres"
 )
 
-// versions are the releases that can be fetched, by major version: the newest and the oldest that Weir supports.
+// versions are the releases that can be fetched, by major version: those that Weir supports.
 var versions = map[int]embeddedpostgres.PostgresVersion{
 	18: embeddedpostgres.V18,
+	17: embeddedpostgres.V17,
+	16: embeddedpostgres.V16,
+	15: embeddedpostgres.V15,
 	14: embeddedpostgres.V14,
 }
 
-// findBinaries returns a directory that holds bin/postgres and bin/initdb of the major version: the one that
-// WEIR_POSTGRES names, or the cached one, or, fetched now, the newly cached one.
-func findBinaries(ctx context.Context, major int, progress func(done, total int64)) (string, error) {
-	installed := os.Getenv("WEIR_POSTGRES")
-	passed := "" // why WEIR_POSTGRES did not do
-	if installed != "" {
-		found, err := majorOf(ctx, installed)
-		if err != nil {
-			return "", fmt.Errorf("find postgres in WEIR_POSTGRES=%s: %w: it must name a directory with bin/postgres and bin/initdb", installed, err)
-		}
-		if found == major {
-			return installed, nil
-		}
-		passed = fmt.Sprintf(" (WEIR_POSTGRES=%s is PostgreSQL %d)", installed, found)
+// Installed lists the directories in which packages of distributions put a PostgreSQL server, the newest version first. Each can be
+// WEIR_POSTGRES.
+func Installed() []string {
+	var homes []string
+	for _, pattern := range []string{"/usr/lib/postgresql/*", "/usr/pgsql-*", "/opt/homebrew/opt/postgresql@*", "/usr/local/opt/postgresql@*"} {
+		found, _ := filepath.Glob(pattern) // the patterns are well formed
+		homes = append(homes, found...)
 	}
+	homes = slices.DeleteFunc(homes, func(home string) bool { return complete(home) != nil })
+	slices.SortStableFunc(homes, func(a, b string) int { return trailingNumber(b) - trailingNumber(a) })
+	return homes
+}
+
+func trailingNumber(path string) int {
+	n, _ := strconv.Atoi(path[strings.LastIndexFunc(path, func(r rune) bool { return r < '0' || r > '9' })+1:])
+	return n
+}
+
+// findBinaries returns a directory that holds bin/postgres and bin/initdb, and their major version. Those in named are taken, or else those
+// that WEIR_POSTGRES names, or the cached ones, or, fetched now, the newly cached ones. A major of 0 is that of the installed ones, or 18.
+func findBinaries(ctx context.Context, named string, major int, progress func(done, total int64)) (home string, found int, err error) {
+	installed, by := named, ""
+	if installed == "" {
+		installed, by = os.Getenv("WEIR_POSTGRES"), "WEIR_POSTGRES="
+	}
+	passed := "" // why what is installed did not do
+	if installed != "" {
+		if found, err = majorOf(ctx, installed); err != nil {
+			return "", 0, fmt.Errorf("find postgres in %s%s: %w: it must name a directory with bin/postgres and bin/initdb", by, installed, err)
+		}
+		if major == 0 || found == major {
+			return installed, found, nil
+		}
+		passed = fmt.Sprintf(" (%s%s is PostgreSQL %d)", by, installed, found)
+		if named != "" {
+			return "", 0, fmt.Errorf("find postgres %d%s: name its directory, or no version", major, passed)
+		}
+	}
+	if major == 0 {
+		major = defaultMajor
+	}
+	home, err = cached(ctx, major, passed, progress)
+	return home, major, err
+}
+
+// cached returns the directory of the binaries that were fetched, now or earlier.
+func cached(ctx context.Context, major int, passed string, progress func(done, total int64)) (string, error) {
 	version, ok := versions[major]
 	if !ok {
-		return "", fmt.Errorf("find postgres: version %d can't be fetched%s: ask for 18 or 14, or set WEIR_POSTGRES to an installed one, such as /usr/lib/postgresql/%d",
+		return "", fmt.Errorf("find postgres: version %d can't be fetched%s: ask for 14 to 18, or set WEIR_POSTGRES to an installed one, such as /usr/lib/postgresql/%d",
 			major, passed, major)
 	}
 	root, err := cacheDir()

@@ -11,8 +11,8 @@
 // A server can have standbys, and they can have theirs: see [Server.Standby].
 //
 // The binaries are fetched once per user and version, and shared by all processes. Set WEIR_POSTGRES to
-// a directory with bin/postgres and bin/initdb (such as /usr/lib/postgresql/18) to use installed ones;
-// it counts where its major version is the one asked for.
+// a directory with bin/postgres and bin/initdb (such as /usr/lib/postgresql/18) to use installed ones,
+// wherever no major version is asked for, or theirs.
 //
 // PostgreSQL refuses to run as root. Started by root, the server runs as an unprivileged user, and its
 // binaries lie where that user can reach them but only root can write.
@@ -57,8 +57,11 @@ type Config struct {
 	// server left in it is used again.
 	Dir string
 
-	// Major is the major version of PostgreSQL: 18 (the default) or 14.
+	// Major is the major version of PostgreSQL, 14 to 18. The default is that of WEIR_POSTGRES, or else 18.
 	Major int
+
+	// Binaries is a directory with bin/postgres and bin/initdb, such as /usr/lib/postgresql/18. The default is as the package says.
+	Binaries string
 
 	// Port to listen on. The default, 0, takes a free one.
 	Port int
@@ -100,16 +103,13 @@ func Start(ctx context.Context, c Config) (*Server, error) {
 	if c.Dir == "" {
 		return nil, errors.New("start postgres: Config.Dir is empty: name a directory for the server's data")
 	}
-	if c.Major == 0 {
-		c.Major = defaultMajor
-	}
 	dir, err := filepath.Abs(c.Dir)
 	if err != nil {
 		return nil, fmt.Errorf("start postgres: %w", err)
 	}
 	c.Dir = dir
 	s := &Server{config: c}
-	if s.binaries, err = findBinaries(ctx, c.Major, c.Progress); err != nil {
+	if s.binaries, s.config.Major, err = findBinaries(ctx, c.Binaries, c.Major, c.Progress); err != nil {
 		return nil, err
 	}
 	if err := s.Restart(ctx); err != nil {

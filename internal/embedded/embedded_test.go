@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"sync"
@@ -305,7 +306,36 @@ func TestBadParameterIsNamed(t *testing.T) {
 	}
 }
 
-func TestInstalledBinariesAreUsedWhenTheirVersionFits(t *testing.T) {
+func TestInstalledBinariesAreUsed(t *testing.T) {
+	homes := embedded.Installed()
+	if len(homes) == 0 {
+		if strings.Contains(os.Getenv("WEIR_TEST_REQUIRE"), "jit") {
+			t.Fatal("an installed PostgreSQL is required here and there is none")
+		}
+		t.Skip("no PostgreSQL is installed")
+	}
+	home := homes[0]
+	major, err := strconv.Atoi(regexp.MustCompile(`\d+$`).FindString(home))
+	if err != nil {
+		t.Fatalf("no version at the end of %s", home)
+	}
+	t.Setenv("WEIR_POSTGRES", home)
+	for name, c := range map[string]embedded.Config{
+		"where no version is asked for": {}, "where theirs is": {Major: major}, "where they are named": {Binaries: home},
+	} {
+		c.Dir = directory(t)
+		s := start(t, c)
+		if v := query(t, s, "SHOW server_version"); !strings.HasPrefix(v, strconv.Itoa(major)+".") {
+			t.Errorf("%s: version %s, want %d", name, v, major)
+		}
+	}
+	_, err = embedded.Start(t.Context(), embedded.Config{Dir: directory(t), Binaries: home, Major: major + 1})
+	if err == nil || !strings.Contains(err.Error(), "name its directory, or no version") {
+		t.Errorf("other binaries than named: error is %v", err)
+	}
+}
+
+func TestWrongDirectoryOfBinariesIsNamed(t *testing.T) {
 	t.Setenv("WEIR_POSTGRES", directory(t))
 	_, err := embedded.Start(t.Context(), embedded.Config{Dir: directory(t)})
 	if err == nil || !strings.Contains(err.Error(), "must name a directory with bin/postgres and bin/initdb") {

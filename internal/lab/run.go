@@ -15,7 +15,7 @@ type Config struct {
 
 	Database      string // URL; "": a private server, which is removed at the end
 	AllowNonempty bool   // measure in a database that holds something else
-	Major         int    // of the private server: 18 (the default) or 14
+	Major         int    // of the private server, 14 to 18; 0: that of WEIR_POSTGRES, or 18
 
 	// Duration is how long each way is measured; default 10 s, and 45 s for scenario pinned. Scenarios of many short
 	// measurements share it among them.

@@ -9,8 +9,11 @@
 //		...
 //	}
 //
-// The environment chooses another server: WEIR_TEST_PG_MAJOR a version of PostgreSQL (18 is the default), and WEIR_TEST_DATABASE_URL a
-// server that runs already, in which databases are created and dropped.
+// The environment chooses another server, for all tests:
+//
+//	WEIR_POSTGRES=/usr/lib/postgresql/15    one that is installed, as the distribution built it and by its defaults
+//	WEIR_TEST_PG_MAJOR=14                   another version than 18, fetched where it isn't installed
+//	WEIR_TEST_DATABASE_URL=postgres://…     one that runs already, in which databases are created and dropped
 package pgtest
 
 import (
@@ -85,9 +88,15 @@ func Pool(t testing.TB, url string) *pgxpool.Pool {
 // shared one. It is stopped and removed at the end of the test; when that failed, the end of its log is shown.
 func Server(t testing.TB, parameters map[string]string) *embedded.Server {
 	t.Helper()
+	return serve(t, "", parameters)
+}
+
+// serve starts a server for one test.
+func serve(t testing.TB, binaries string, parameters map[string]string) *embedded.Server {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), bound)
 	defer cancel()
-	s, dir, err := launch(ctx, parameters)
+	s, dir, err := launch(ctx, binaries, parameters)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -104,10 +113,10 @@ func Server(t testing.TB, parameters map[string]string) *embedded.Server {
 	return s
 }
 
-// launch starts a server in a new temporary directory.
-func launch(ctx context.Context, parameters map[string]string) (*embedded.Server, string, error) {
+// launch starts a server in a new temporary directory. The binaries are those of the environment unless they are given.
+func launch(ctx context.Context, binaries string, parameters map[string]string) (*embedded.Server, string, error) {
 	major := 0
-	if v := os.Getenv("WEIR_TEST_PG_MAJOR"); v != "" {
+	if v := os.Getenv("WEIR_TEST_PG_MAJOR"); v != "" && binaries == "" {
 		var err error
 		if major, err = strconv.Atoi(v); err != nil {
 			return nil, "", fmt.Errorf("WEIR_TEST_PG_MAJOR=%s must be a major version of PostgreSQL, such as 14", v)
@@ -128,7 +137,7 @@ func launch(ctx context.Context, parameters map[string]string) (*embedded.Server
 	for name, value := range parameters {
 		settings[name] = value
 	}
-	s, err := embedded.Start(ctx, embedded.Config{Dir: dir, Major: major, Fast: true, Parameters: settings})
+	s, err := embedded.Start(ctx, embedded.Config{Dir: dir, Binaries: binaries, Major: major, Fast: true, Parameters: settings})
 	if err != nil {
 		return nil, "", errors.Join(err, os.RemoveAll(dir))
 	}
@@ -172,7 +181,7 @@ func (h *host) open(ctx context.Context) error {
 		at := os.Getenv("WEIR_TEST_DATABASE_URL")
 		if at == "" {
 			sweep(ctx)
-			if h.server, h.dir, h.err = launch(ctx, nil); h.err != nil {
+			if h.server, h.dir, h.err = launch(ctx, "", nil); h.err != nil {
 				return
 			}
 			at = h.server.URL("postgres")
