@@ -8,6 +8,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/weir-pg/weir/internal/pulse"
 )
 
 // Config says how a hub works. Source alone is required.
@@ -24,10 +26,15 @@ type Hub struct {
 	source Source
 	log    *slog.Logger
 	stats  stats
-	reads  chan struct{}  // slots for replays that read the database
-	drafts chan draft     // to the goroutine that logs what is published here
-	crew   crew           // flushes subscribers
-	flows  sync.WaitGroup // goroutines at work for subscribers; each is counted with the Subscriber.mu held, while that has not ended
+	reads  chan struct{} // slots for replays that read the database
+	drafts chan draft    // to the goroutine that logs what is published here
+	crew   crew          // flushes subscribers
+	live   atomic.Bool   // newest is known, and Run keeps it up
+
+	ticking    pulse.Pulse // Run's
+	publishing pulse.Pulse // of the goroutine that logs
+
+	flows sync.WaitGroup // goroutines at work for subscribers; each is counted with the Subscriber.mu held, while that has not ended
 
 	dispatching sync.Mutex // held while a part or a message is dispatched
 	serial      uint64     // of the message being dispatched
@@ -36,7 +43,6 @@ type Hub struct {
 	index   index
 	ring    ring
 	newest  Position // everything before it has been dispatched
-	live    bool     // newest is known, and Run keeps it up
 	members map[*Subscriber]struct{}
 	closed  bool
 	ready   chan struct{} // closed when newest is first known
@@ -72,6 +78,10 @@ const (
 	publishAtMost = 500                   // drafts logged in one transaction
 	publishBytes  = 4 << 20               // and their bytes
 	defaultRing   = 32 << 20
+
+	// A step of a loop takes no longer: its call of the database ends before.
+	tickStuck    = readTimeout + callTimeout
+	publishStuck = 3 * callTimeout
 )
 
 // New returns a hub that Run brings to life.
@@ -100,15 +110,18 @@ func (h *Hub) Run(ctx context.Context) {
 	}
 	wait := retryAfter
 	for ctx.Err() == nil {
+		h.ticking.Beat()
 		err := h.follow(ctx, func() { wait = retryAfter })
 		if ctx.Err() != nil {
 			break
 		}
-		h.setLive(false)
+		h.live.Store(false)
 		h.log.Warn("weir: the hub can't read ticks, trying again", "error", err, "in", wait)
+		h.ticking.Beat()
 		_ = sleep(ctx, wait*3/4+time.Duration(rand.Int64N(int64(wait)/2)))
 		wait = min(wait*2, retryAtMost)
 	}
+	h.ticking.Rest()
 	others.Wait()
 	h.close()
 	h.flows.Wait()
@@ -130,6 +143,7 @@ func (h *Hub) follow(ctx context.Context, works func()) error {
 		at = newest
 	}
 	for {
+		h.ticking.Beat()
 		parts, err := h.source.Next(ctx, at)
 		var truncated *TruncatedError
 		var ahead *AheadError
@@ -150,7 +164,7 @@ func (h *Hub) follow(ctx context.Context, works func()) error {
 			at = p.after()
 		}
 		works()
-		h.setLive(true)
+		h.live.Store(true)
 	}
 }
 
@@ -158,6 +172,7 @@ func (h *Hub) follow(ctx context.Context, works func()) error {
 func (h *Hub) preload(ctx context.Context, newest Position) error {
 	at := Position{Tick: max(newest.Tick-preloadTicks, 1)}
 	for end := time.Now().Add(preloadAtMost); at.Before(newest) && time.Now().Before(end); {
+		h.ticking.Beat()
 		parts, err := h.source.Read(ctx, at)
 		var truncated *TruncatedError
 		if errors.As(err, &truncated) {
@@ -198,17 +213,6 @@ func (h *Hub) untilReady(ctx context.Context) error {
 		return ErrClosed
 	case <-ctx.Done():
 		return ctx.Err()
-	}
-}
-
-func (h *Hub) setLive(live bool) {
-	h.mu.RLock()
-	same := h.live == live
-	h.mu.RUnlock()
-	if !same {
-		h.mu.Lock()
-		h.live = live
-		h.mu.Unlock()
 	}
 }
 
@@ -313,7 +317,8 @@ func (h *Hub) drop(s *Subscriber) {
 
 func (h *Hub) close() {
 	h.mu.Lock()
-	h.closed, h.live = true, false
+	h.closed = true
+	h.live.Store(false)
 	close(h.done)
 	all := make([]*Subscriber, 0, len(h.members))
 	for s := range h.members {
@@ -349,10 +354,11 @@ func (h *Hub) Position() Position {
 }
 
 // Live tells whether the hub reads ticks: false before the first look and while the database can't be reached.
-func (h *Hub) Live() bool {
-	h.mu.RLock()
-	defer h.mu.RUnlock()
-	return h.live
+func (h *Hub) Live() bool { return h.live.Load() }
+
+// Stuck says which part of the hub stands still; nil while all move on. Like Live it takes no lock, so that whoever asks is answered.
+func (h *Hub) Stuck() error {
+	return errors.Join(h.ticking.Stuck("the reading of ticks", tickStuck), h.publishing.Stuck("the logging of what is published", publishStuck))
 }
 
 // Stats returns counters and state.
@@ -360,7 +366,7 @@ func (h *Hub) Stats() Stats {
 	h.mu.RLock()
 	defer h.mu.RUnlock()
 	return Stats{
-		Subscribers: len(h.members), Channels: len(h.index.channels), RingBytes: h.ring.bytes, Position: h.newest, Live: h.live,
+		Subscribers: len(h.members), Channels: len(h.index.channels), RingBytes: h.ring.bytes, Position: h.newest, Live: h.live.Load(),
 		Messages: h.stats.messages.Load(), Delivered: h.stats.delivered.Load(), Skipped: h.stats.skipped.Load(), Slow: h.stats.slow.Load(),
 		Relayed: h.stats.relayed.Load(), Published: h.stats.published.Load(),
 	}

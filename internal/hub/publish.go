@@ -64,7 +64,9 @@ func (h *Hub) Pass(ctx context.Context, d Draft) error {
 
 // publishDrafts logs drafts, as many in one transaction as wait for it, until ctx ends.
 func (h *Hub) publishDrafts(ctx context.Context) {
+	defer h.publishing.Rest()
 	for {
+		h.publishing.Rest()
 		var batch []draft
 		select {
 		case d := <-h.drafts:
@@ -89,6 +91,7 @@ func (h *Hub) publishDrafts(ctx context.Context) {
 
 // publishBatch logs a batch; where one of its messages is refused, the others go through all the same.
 func (h *Hub) publishBatch(ctx context.Context, batch []draft) {
+	h.publishing.Beat()
 	var drafts []Draft
 	for _, d := range batch {
 		for _, m := range d.messages {

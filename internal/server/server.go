@@ -297,7 +297,7 @@ func (s *Server) Ready() error {
 	if s.hub == nil || !s.hub.Live() {
 		return errors.New("the hub does not reach its database")
 	}
-	return nil
+	return errors.Join(s.hub.Stuck(), s.jobs.Stuck())
 }
 
 // Hub is the hub that is served.

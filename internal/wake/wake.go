@@ -8,14 +8,15 @@
 package wake
 
 import (
+	"container/list"
 	"context"
 	"log/slog"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"time"
 
+	"github.com/weir-pg/weir/internal/pulse"
 	"github.com/weir-pg/weir/internal/store"
 )
 
@@ -29,6 +30,8 @@ const (
 	retry    = time.Second          // after a failure
 	answers  = 10 * time.Second     // a database that does not answer for so long is not there
 	mostSeen = 10_000               // queues remembered
+
+	stuckAfter = 3 * answers
 )
 
 // Jobs tells waiters of queues with fresh jobs. Make it with New, and Run it.
@@ -37,37 +40,38 @@ type Jobs struct {
 	log   *slog.Logger
 	id    string // of this process's tokens
 
-	mu      sync.Mutex
-	waiting map[string][]*waiter // by queue, longest waiting first
-	seen    map[string]uint64    // the count at which a queue had fresh jobs
-	count   uint64               // of looks that found some
-	floor   uint64               // tokens before it are of no use: nobody looked then
-	waited  time.Time            // when somebody last waited
-	looking chan struct{}        // closed while Run looks
-	needed  chan struct{}        // wakes Run
-}
+	pulse pulse.Pulse
 
-type waiter struct {
-	queues []string
-	woken  chan string // the queue; has room for one
+	// Nothing is waited for while it is held.
+	mu      sync.Mutex
+	waiting map[string]*list.List // of *waiter, by queue, longest waiting first
+	seen    map[string]uint64     // the count at which a queue had fresh jobs
+	count   uint64                // of looks that found some
+	floor   uint64                // tokens before it are of no use: nobody looked then
+	waited  time.Time             // when somebody last waited
+	looking chan struct{}         // closed while Run looks
+	needed  chan struct{}         // wakes Run
 }
 
 // New returns a Jobs that Run brings to life.
 func New(s *store.Store, log *slog.Logger) *Jobs {
 	return &Jobs{
 		store: s, log: log, id: strconv.FormatInt(time.Now().UnixNano(), 36),
-		waiting: map[string][]*waiter{}, seen: map[string]uint64{}, looking: make(chan struct{}), needed: make(chan struct{}, 1),
+		waiting: map[string]*list.List{}, seen: map[string]uint64{}, looking: make(chan struct{}), needed: make(chan struct{}, 1),
 	}
 }
 
 // Run looks for fresh jobs while somebody waits, until ctx ends.
 func (j *Jobs) Run(ctx context.Context) {
+	defer j.pulse.Rest()
 	for ctx.Err() == nil {
+		j.pulse.Rest()
 		select {
 		case <-j.needed:
 		case <-ctx.Done():
 			return
 		}
+		j.pulse.Beat()
 		err := j.look(ctx)
 		j.stopped()
 		if err != nil && ctx.Err() == nil {
@@ -90,6 +94,7 @@ func (j *Jobs) look(ctx context.Context) error {
 	j.started()
 	var logged time.Time
 	for j.wanted() {
+		j.pulse.Beat()
 		l := store.Look{Looks: looks, Pause: pause}
 		if time.Since(logged) > recent {
 			l.Patience = calm
@@ -140,11 +145,14 @@ func (j *Jobs) stopped() {
 	}
 	// Whoever waits is told to look himself, for nobody does it for him.
 	for _, all := range j.waiting {
-		for _, w := range all {
-			w.wake("")
+		for all.Len() > 0 {
+			j.take(all.Front().Value.(*waiter)).answer("", nil, "")
 		}
 	}
 }
+
+// Stuck says that the looking stands still; nil while it goes on, and while nobody waits.
+func (j *Jobs) Stuck() error { return j.pulse.Stuck("the looking for jobs", stuckAfter) }
 
 func (j *Jobs) wanted() bool {
 	j.mu.Lock()
@@ -152,125 +160,10 @@ func (j *Jobs) wanted() bool {
 	return len(j.waiting) > 0 || time.Since(j.waited) < idle
 }
 
-// wake tells as many waiters of each queue as it has jobs, the longest waiting first.
-func (j *Jobs) wake(f store.Fresh) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	j.count++
-	if len(j.seen) > mostSeen {
-		clear(j.seen)
-		j.floor = j.count
-	}
-	for i, queue := range f.Queues {
-		j.seen[queue] = j.count
-		most := f.Counts[i]
-		for _, w := range j.waiting[queue] {
-			if most == 0 {
-				break
-			}
-			if w.wake(queue) {
-				most--
-			}
-		}
-	}
-}
-
-// wake tells whether the waiter had not been woken yet.
-func (w *waiter) wake(queue string) bool {
-	select {
-	case w.woken <- queue:
-		return true
-	default:
-		return false
-	}
-}
-
 func (j *Jobs) need() {
 	select {
 	case j.needed <- struct{}{}:
 	default:
-	}
-}
-
-// Wait returns when jobs were committed for one of the queues since the token was given out, with those of the queues that are known to
-// have some, and the token to wait with next. Without a token, or with that of another hub, it returns at once. When ctx ends first
-// it returns no queue and the same token.
-func (j *Jobs) Wait(ctx context.Context, queues []string, since string) (ready []string, token string, err error) {
-	j.mu.Lock()
-	j.waited = time.Now()
-	j.mu.Unlock()
-	if err := j.untilLooking(ctx); err != nil {
-		return nil, since, err
-	}
-	w := &waiter{queues: queues, woken: make(chan string, 1)}
-	j.mu.Lock()
-	if at, ok := j.parse(since); !ok {
-		ready = slices.Clone(queues)
-	} else {
-		for _, q := range queues {
-			if j.seen[q] > at {
-				ready = append(ready, q)
-			}
-		}
-	}
-	if len(ready) > 0 {
-		defer j.mu.Unlock()
-		return ready, j.token(), nil
-	}
-	for _, q := range queues {
-		j.waiting[q] = append(j.waiting[q], w)
-	}
-	j.mu.Unlock()
-
-	var queue string
-	select {
-	case queue = <-w.woken:
-	case <-ctx.Done():
-		err = ctx.Err()
-	}
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	for _, q := range queues {
-		all := slices.DeleteFunc(j.waiting[q], func(other *waiter) bool { return other == w })
-		if len(all) == 0 {
-			delete(j.waiting, q)
-		} else {
-			j.waiting[q] = all
-		}
-	}
-	j.waited = time.Now()
-	if err == nil && ctx.Err() != nil {
-		w.woken <- queue // it has left in the same moment
-		err = ctx.Err()
-	}
-	if err != nil {
-		select {
-		case other := <-w.woken: // a wake-up is not lost with who leaves
-			for _, next := range j.waiting[other] {
-				if next.wake(other) {
-					break
-				}
-			}
-		default:
-		}
-		return nil, since, err
-	}
-	if queue == "" {
-		return nil, "", nil
-	}
-	return []string{queue}, j.token(), nil
-}
-
-func (j *Jobs) untilLooking(ctx context.Context) error {
-	j.need()
-	j.mu.Lock()
-	looking := j.looking
-	j.mu.Unlock()
-	select {
-	case <-looking:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
 	}
 }
 

@@ -95,7 +95,16 @@ func TestNoMoreAreWokenThanThereAreJobs(t *testing.T) {
 func (j *Jobs) waitersOf(queue string) int {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	return len(j.waiting[queue])
+	if all := j.waiting[queue]; all != nil {
+		return all.Len()
+	}
+	return 0
+}
+
+func (j *Jobs) tokenNow() string {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.token()
 }
 
 // TestNoCommitFallsBetweenTwoWaits: who takes a token, looks, and waits with it hears of every commit that the look did not see, also of

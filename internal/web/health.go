@@ -2,6 +2,7 @@ package web
 
 import (
 	"errors"
+	"fmt"
 	"net/http"
 )
 
@@ -29,6 +30,9 @@ func (w *Web) ready() error {
 	w.mu.Unlock()
 	if draining {
 		return errors.New("the server is stopping")
+	}
+	if err := w.Hub.Stuck(); err != nil {
+		return fmt.Errorf("%w: restart this process", err)
 	}
 	if !w.Hub.Live() {
 		return errors.New("the hub can't read ticks: the database may be out of reach")

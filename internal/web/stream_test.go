@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/coder/websocket"
+
 	"github.com/weir-pg/weir/internal/hub"
 )
 
@@ -316,6 +318,19 @@ func TestDrainSendsClientsAway(t *testing.T) {
 	}
 	if _, response, err := r.dial("", nil); err == nil || response.StatusCode != http.StatusServiceUnavailable {
 		t.Errorf("a new client after Shutdown: %v, want 503", err)
+	}
+}
+
+// TestAWebSocketThatComesAsTheHubClosesIsSentAway: between the hub's end and the server's, a client may open a WebSocket and speak at once.
+func TestAWebSocketThatComesAsTheHubClosesIsSentAway(t *testing.T) {
+	r := newRig(t, newMemory(), nil)
+	r.stopHub()
+	for range 20 {
+		ws := r.ws("")
+		_ = ws.conn.Write(t.Context(), websocket.MessageText, []byte(`{"type":"subscribe","channels":["a"]}`)) // it may be closed already
+		if code := ws.end(); code != "1012" {
+			t.Errorf("closed with %s, want 1012", code)
+		}
 	}
 }
 

@@ -143,6 +143,9 @@ func (ws *webSocket) serve() {
 		if err != nil {
 			break
 		}
+		if ws.sub == nil {
+			continue // the hub has closed, and the client has been told: it is waited for to close, and not heard
+		}
 		// What a request does needs a larger stack than waiting for one, and this goroutine would keep it.
 		done := make(chan error)
 		go func() { done <- ws.hear(kind, b) }()
