@@ -17,6 +17,9 @@ func TestEveryFunctionIsDocumentedAndPinned(t *testing.T) {
 			AND coalesce(obj_description(p.oid, 'pg_proc'), '') = ''`},
 		{"function without a pinned search_path", `SELECT p.oid::regprocedure::text FROM pg_proc p WHERE p.pronamespace = 'weir'::regnamespace
 			AND NOT coalesce(p.proconfig @> ARRAY['search_path=pg_catalog, pg_temp'], false)`},
+		// A plan that is pinned costs more than the planner would spend, by its estimate: so much that a server with JIT compiles it at each call.
+		{"function whose statements may be compiled, for want of SET jit = off", `SELECT p.oid::regprocedure::text FROM pg_proc p WHERE p.pronamespace = 'weir'::regnamespace
+			AND NOT coalesce(p.proconfig @> ARRAY['jit=off'], false)`},
 		{"function that PUBLIC may execute", `SELECT p.oid::regprocedure::text FROM pg_proc p WHERE p.pronamespace = 'weir'::regnamespace
 			AND (p.proacl IS NULL OR EXISTS (SELECT FROM aclexplode(p.proacl) a WHERE a.grantee = 0))`},
 		{"table without a comment", `SELECT c.oid::regclass::text FROM pg_class c WHERE c.relnamespace = 'weir'::regnamespace AND c.relkind IN ('r', 'p')

@@ -3,6 +3,7 @@
 CREATE OR REPLACE FUNCTION weir.check_isolation(caller text) RETURNS void
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
+SET jit = off
 AS $$
 BEGIN
   IF current_setting('transaction_isolation') <> 'read committed' THEN
@@ -18,6 +19,7 @@ CREATE OR REPLACE FUNCTION weir.check_job(
 ) RETURNS void
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
+SET jit = off
 AS $$
 BEGIN
   IF check_job.queue IS NULL OR check_job.queue = '' THEN
@@ -59,6 +61,7 @@ COMMENT ON FUNCTION weir.check_job IS
 CREATE OR REPLACE FUNCTION weir.check_message(channel text, bytes integer) RETURNS void
 LANGUAGE plpgsql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
+SET jit = off
 AS $$
 DECLARE
   most integer;

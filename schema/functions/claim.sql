@@ -11,6 +11,7 @@ RETURNS TABLE (queue text, lane integer, seq bigint, id bigint, attempt integer,
                kind text, args jsonb, meta jsonb, enqueued_at timestamptz, cancelled boolean)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
+SET jit = off
 -- A truncated segment has no statistics and a full one is planned as if empty: the plan is pinned.
 SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off

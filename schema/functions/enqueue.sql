@@ -5,6 +5,7 @@
 CREATE OR REPLACE FUNCTION weir.queue_id(name text) RETURNS integer
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
+SET jit = off
 AS $$
 DECLARE
   found_id integer;
@@ -33,6 +34,7 @@ CREATE OR REPLACE FUNCTION weir.enqueue(
 ) RETURNS bigint
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
+SET jit = off
 AS $$
 #variable_conflict use_variable
 DECLARE
@@ -82,6 +84,7 @@ CREATE OR REPLACE FUNCTION weir.enqueue_many(
 ) RETURNS bigint[]
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
+SET jit = off
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -156,6 +159,7 @@ COMMENT ON FUNCTION weir.enqueue_many(text[], text[], jsonb[], integer[], timest
 CREATE OR REPLACE FUNCTION weir.enqueue_many(jobs jsonb) RETURNS bigint[]
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
+SET jit = off
 AS $$
 DECLARE
   bad text;

@@ -3,6 +3,7 @@
 CREATE OR REPLACE FUNCTION weir.beat(hub text, address text, tick bigint, subscribers integer) RETURNS void
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
+SET jit = off
 AS $$
 BEGIN
   IF beat.hub IS NULL OR length(beat.hub) NOT BETWEEN 1 AND 128 OR length(beat.address) > 255 THEN
@@ -18,6 +19,7 @@ COMMENT ON FUNCTION weir.beat IS 'A hub''s sign of life, with the newest tick it
 CREATE OR REPLACE FUNCTION weir.hubs() RETURNS TABLE (hub text, address text, seen_at timestamptz, tick bigint, behind bigint, subscribers integer)
 LANGUAGE sql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
+SET jit = off
 AS $$
   SELECT DISTINCT ON (b.hub) b.hub, b.address, b.at, b.tick,
          greatest(0, (SELECT max(t.seq) FROM weir.tick t WHERE t.at <= b.at) - b.tick), b.subscribers
@@ -29,10 +31,10 @@ CREATE OR REPLACE FUNCTION weir.fresh_queues(seen pg_snapshot DEFAULT NULL, jobs
                                   patience integer DEFAULT 0, OUT names text[], OUT counts integer[], OUT seen_now pg_snapshot, OUT jobs_now bigint)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
+SET jit = off
 SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
 SET enable_bitmapscan = off
-SET jit = off
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -84,6 +86,7 @@ COMMENT ON FUNCTION weir.fresh_queues IS
 CREATE OR REPLACE FUNCTION weir.role_verifier(name text) RETURNS text
 LANGUAGE plpgsql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
+SET jit = off
 AS $$
 BEGIN
   RETURN (SELECT a.rolpassword FROM pg_authid a

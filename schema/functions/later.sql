@@ -7,6 +7,7 @@
 CREATE OR REPLACE FUNCTION weir.promote(most integer DEFAULT 2000, OUT promoted integer, OUT next_due timestamptz)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
+SET jit = off
 SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
 SET enable_bitmapscan = off
@@ -72,6 +73,7 @@ COMMENT ON FUNCTION weir.promote IS
 CREATE OR REPLACE FUNCTION weir.rotate_later(segment_bytes bigint DEFAULT 67108864) RETURNS text
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
+SET jit = off
 SET lock_timeout = '50ms'
 AS $$
 #variable_conflict use_column

@@ -3,6 +3,7 @@
 CREATE OR REPLACE FUNCTION weir.batch_of(lane integer, segment integer, xid xid8, id bigint) RETURNS SETOF weir.batch
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
+SET jit = off
 SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
 SET enable_bitmapscan = off
@@ -37,6 +38,7 @@ COMMENT ON FUNCTION weir.batch_of IS 'The batch that handed out a job of one seg
 CREATE OR REPLACE FUNCTION weir.job_info(job_id bigint) RETURNS SETOF weir.job_look
 LANGUAGE plpgsql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
+SET jit = off
 SET enable_seqscan = off
 AS $$
 #variable_conflict use_column
@@ -99,6 +101,7 @@ COMMENT ON FUNCTION weir.job_info IS
 CREATE OR REPLACE FUNCTION weir.jobs(state text, queue text DEFAULT NULL, most integer DEFAULT 100) RETURNS SETOF weir.job_look
 LANGUAGE plpgsql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
+SET jit = off
 SET enable_seqscan = off
 SET enable_bitmapscan = off
 AS $$
@@ -175,6 +178,7 @@ CREATE OR REPLACE FUNCTION weir.queues()
 RETURNS TABLE (name text, paused_at timestamptz, available bigint, claimed bigint, last_claim timestamptz, workers bigint)
 LANGUAGE sql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
+SET jit = off
 SET enable_seqscan = off
 SET enable_bitmapscan = off
 AS $$
@@ -199,6 +203,7 @@ CREATE OR REPLACE FUNCTION weir.workers()
 RETURNS TABLE (id integer, name text, queues text[], state text, started_at timestamptz, seen_at timestamptz, running integer, reason text)
 LANGUAGE sql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
+SET jit = off
 AS $$
   SELECT w.id, w.name, w.queues,
          CASE WHEN f.id IS NOT NULL THEN 'ended' WHEN now() - coalesce(h.at, w.at) > w.lease THEN 'silent' ELSE 'alive' END,

@@ -3,6 +3,7 @@
 CREATE OR REPLACE FUNCTION weir.rotate_messages() RETURNS text
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
+SET jit = off
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -58,6 +59,7 @@ COMMENT ON FUNCTION weir.rotate_messages IS
 CREATE OR REPLACE FUNCTION weir.reclaim_messages(segment integer, retention interval) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
+SET jit = off
 SET plan_cache_mode = force_custom_plan
 SET lock_timeout = '10ms'
 AS $$
@@ -112,6 +114,7 @@ COMMENT ON FUNCTION weir.reclaim_messages IS
 CREATE OR REPLACE FUNCTION weir.rebase_messages() RETURNS bigint
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
+SET jit = off
 SET lock_timeout = '10s'
 AS $$
 #variable_conflict use_column

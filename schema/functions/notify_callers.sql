@@ -3,6 +3,7 @@
 CREATE OR REPLACE FUNCTION weir.notify_callers() RETURNS TABLE (kind text, name text, calls text)
 LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
+SET jit = off
 AS $$
   WITH look AS (
     -- A call of the function; or the statement, where a statement can begin, also in a string that is executed.

@@ -4,6 +4,7 @@
 CREATE OR REPLACE FUNCTION weir.cancel(job_id bigint) RETURNS text
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
+SET jit = off
 AS $$
 DECLARE
   now_is text;
@@ -26,12 +27,14 @@ COMMENT ON FUNCTION weir.cancel IS
 CREATE OR REPLACE FUNCTION weir.cancelled_among(ids bigint[]) RETURNS bigint[]
 LANGUAGE sql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
+SET jit = off
 AS $$ SELECT ARRAY(SELECT c.id FROM weir.cancel c WHERE c.id = ANY (cancelled_among.ids)) $$;
 COMMENT ON FUNCTION weir.cancelled_among IS 'Those of the ids that have been cancelled: a worker asks for what it runs when weir.control has moved.';
 
 CREATE OR REPLACE FUNCTION weir.retry(job_id bigint) RETURNS text
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
+SET jit = off
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -66,6 +69,7 @@ COMMENT ON FUNCTION weir.retry IS
 CREATE OR REPLACE FUNCTION weir.pause(queue text) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
+SET jit = off
 AS $$
 BEGIN
   UPDATE weir.queue q SET paused_at = coalesce(q.paused_at, now()) WHERE q.name = pause.queue;
@@ -77,6 +81,7 @@ COMMENT ON FUNCTION weir.pause IS 'Pauses a queue from the commit on: nothing mo
 CREATE OR REPLACE FUNCTION weir.resume(queue text) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
+SET jit = off
 AS $$
 DECLARE
   was boolean;
@@ -93,6 +98,7 @@ COMMENT ON FUNCTION weir.resume IS 'Resumes a queue. False if there is no such q
 CREATE OR REPLACE FUNCTION weir.set(name text, value text) RETURNS void
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
+SET jit = off
 AS $$
 #variable_conflict use_column
 DECLARE

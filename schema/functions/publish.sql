@@ -3,6 +3,7 @@
 CREATE OR REPLACE FUNCTION weir.publish(channel text, payload text DEFAULT '', keep boolean DEFAULT false) RETURNS void
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
+SET jit = off
 AS $$
 #variable_conflict use_variable
 DECLARE
@@ -22,6 +23,7 @@ COMMENT ON FUNCTION weir.publish IS
 CREATE OR REPLACE FUNCTION weir.publish_bytes(channel text, payload bytea, keep boolean DEFAULT false) RETURNS void
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
+SET jit = off
 AS $$
 #variable_conflict use_variable
 DECLARE
@@ -39,6 +41,7 @@ COMMENT ON FUNCTION weir.publish_bytes IS 'weir.publish with a payload that is n
 CREATE OR REPLACE FUNCTION weir.publish_many(channels text[], payloads text[], keep boolean DEFAULT false) RETURNS bigint
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
+SET jit = off
 AS $$
 #variable_conflict use_variable
 DECLARE
@@ -66,6 +69,7 @@ COMMENT ON FUNCTION weir.publish_many IS
 CREATE OR REPLACE FUNCTION weir.publish_drafts(channels text[], payloads bytea[], binaries boolean[]) RETURNS void
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
+SET jit = off
 AS $$
 #variable_conflict use_variable
 DECLARE
@@ -84,6 +88,7 @@ COMMENT ON FUNCTION weir.publish_drafts IS
 CREATE OR REPLACE FUNCTION weir.notify(channel text, payload text) RETURNS void
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
+SET jit = off
 AS $$
 #variable_conflict use_variable
 DECLARE

@@ -3,6 +3,7 @@
 CREATE OR REPLACE FUNCTION weir.hold_batches(worker integer, lanes integer[], seqs bigint[]) RETURNS void
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
+SET jit = off
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -37,6 +38,7 @@ COMMENT ON FUNCTION weir.hold_batches IS
 CREATE OR REPLACE FUNCTION weir.complete(worker integer, lanes integer[], seqs bigint[], sizes integer[], ids bigint[]) RETURNS void
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
+SET jit = off
 SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
 SET enable_bitmapscan = off
@@ -101,6 +103,7 @@ CREATE OR REPLACE FUNCTION weir.end_attempt(worker integer, in_segment smallint,
                                  outcome weir.outcome, error text, output text, run_at timestamptz) RETURNS void
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
+SET jit = off
 SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
 SET enable_bitmapscan = off
@@ -151,6 +154,7 @@ CREATE OR REPLACE FUNCTION weir.finish(
 ) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
+SET jit = off
 SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
 SET enable_bitmapscan = off
@@ -191,6 +195,7 @@ COMMENT ON FUNCTION weir.finish IS
 CREATE OR REPLACE FUNCTION weir.has_ended(worker integer, lane integer, seq bigint, id bigint) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
+SET jit = off
 SET enable_seqscan = off
 AS $$
 #variable_conflict use_column

@@ -3,6 +3,7 @@
 CREATE OR REPLACE FUNCTION weir.relog(worker integer, outcome weir.outcome, reason text, known_lanes integer[], known_seqs bigint[]) RETURNS integer
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
+SET jit = off
 SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
 SET enable_bitmapscan = off
@@ -41,6 +42,7 @@ COMMENT ON FUNCTION weir.relog IS
 CREATE OR REPLACE FUNCTION weir.fence(worker integer, reason text DEFAULT 'its worker was fenced') RETURNS integer
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
+SET jit = off
 AS $$
 BEGIN
   PERFORM weir.check_isolation('fence');
@@ -65,6 +67,7 @@ COMMENT ON FUNCTION weir.fence IS
 CREATE OR REPLACE FUNCTION weir.give_back(worker integer, known_lanes integer[], known_seqs bigint[]) RETURNS integer
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
+SET jit = off
 SET lock_timeout = '5s'
 AS $$
 BEGIN
@@ -81,6 +84,7 @@ COMMENT ON FUNCTION weir.give_back IS
 CREATE OR REPLACE FUNCTION weir.rescue() RETURNS integer
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
+SET jit = off
 AS $$
 #variable_conflict use_column
 DECLARE

@@ -5,6 +5,7 @@
 CREATE OR REPLACE FUNCTION weir.rotate() RETURNS text
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
+SET jit = off
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -49,6 +50,7 @@ COMMENT ON FUNCTION weir.rotate IS
 CREATE OR REPLACE FUNCTION weir.reclaim(segment integer) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
+SET jit = off
 SET plan_cache_mode = force_custom_plan
 SET work_mem = '64MB'
 SET lock_timeout = '50ms'
@@ -141,6 +143,7 @@ COMMENT ON FUNCTION weir.reclaim IS
 CREATE OR REPLACE FUNCTION weir.unclaimed(segment integer, lanes integer[]) RETURNS SETOF weir.job
 LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
+SET jit = off
 SET enable_seqscan = off
 SET enable_bitmapscan = off
 AS $$
@@ -160,6 +163,7 @@ COMMENT ON FUNCTION weir.unclaimed IS 'The jobs in one segment that no batch has
 CREATE OR REPLACE FUNCTION weir.segment_state(log text, segment integer) RETURNS text
 LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
+SET jit = off
 AS $$
   SELECT coalesce((
     SELECT s.event FROM weir.segment s WHERE s.log = segment_state.log AND s.segment = segment_state.segment

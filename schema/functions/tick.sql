@@ -5,6 +5,7 @@
 CREATE OR REPLACE FUNCTION weir.spans(from_xid xid8, snapshot pg_snapshot) RETURNS TABLE (low xid8, high xid8)
 LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
+SET jit = off
 AS $$
   SELECT s.low, s.high
   FROM (
@@ -23,10 +24,10 @@ COMMENT ON FUNCTION weir.spans IS
 CREATE OR REPLACE FUNCTION weir.cut() RETURNS boolean
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
+SET jit = off
 SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
 SET enable_bitmapscan = off
-SET jit = off
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -118,6 +119,7 @@ CREATE OR REPLACE FUNCTION weir.tick(after bigint, ids bigint DEFAULT NULL, seen
                           OUT seqs bigint[], OUT ats timestamptz[], OUT counts integer[], OUT sizes bigint[], OUT ids_now bigint, OUT seen_now pg_snapshot)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
+SET jit = off
 SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
 AS $$
@@ -201,10 +203,10 @@ CREATE OR REPLACE FUNCTION weir.read(tick bigint, after_id bigint DEFAULT 0, max
 RETURNS TABLE (id bigint, xid xid8, channel text, payload bytea, is_binary boolean, keep boolean)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
+SET jit = off
 SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
 SET enable_bitmapscan = off
-SET jit = off
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -247,6 +249,7 @@ COMMENT ON FUNCTION weir.read IS
 CREATE OR REPLACE FUNCTION weir.newest_tick() RETURNS bigint
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
+SET jit = off
 AS $$
 DECLARE
   newest weir.tick;

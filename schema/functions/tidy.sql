@@ -3,6 +3,7 @@
 CREATE OR REPLACE FUNCTION weir.tidy() RETURNS text
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
+SET jit = off
 SET lock_timeout = '50ms'
 AS $$
 #variable_conflict use_column

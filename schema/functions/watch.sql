@@ -4,6 +4,7 @@ CREATE OR REPLACE FUNCTION weir.watch(jobs bigint, control bigint, pending xid8[
                            OUT jobs_now bigint, OUT control_now bigint, OUT running xid8[])
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
+SET jit = off
 AS $$
 DECLARE
   slept text;

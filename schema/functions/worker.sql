@@ -3,6 +3,7 @@
 CREATE OR REPLACE FUNCTION weir.worker_start(name text, queues text[], lease interval DEFAULT '30 seconds') RETURNS integer
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
+SET jit = off
 AS $$
 DECLARE
   new_id integer;
@@ -34,6 +35,7 @@ CREATE OR REPLACE FUNCTION weir.heartbeat(worker integer, running integer DEFAUL
                                OUT fenced boolean, OUT workers integer, OUT sharing integer)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
+SET jit = off
 AS $$
 #variable_conflict use_column
 BEGIN
@@ -55,6 +57,7 @@ COMMENT ON FUNCTION weir.heartbeat IS
 CREATE OR REPLACE FUNCTION weir.check_worker(worker integer) RETURNS text[]
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
+SET jit = off
 SET enable_seqscan = off
 AS $$
 DECLARE
