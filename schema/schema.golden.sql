@@ -334,10 +334,10 @@ ALTER TABLE weir.setting ADD PRIMARY KEY (name);
 ALTER TABLE weir.tick ADD PRIMARY KEY (seq, segment);
 ALTER TABLE weir.worker ADD PRIMARY KEY (id, fenced);
 
-CREATE INDEX job_id_brin ON ONLY weir.job USING brin (id int8_minmax_multi_ops) WITH (pages_per_range='32');
+CREATE INDEX job_by_id ON ONLY weir.job USING btree (id);
 CREATE INDEX job_lane ON ONLY weir.job USING btree (lane, xid, id);
+CREATE INDEX later_by_id ON ONLY weir.later USING btree (id);
 CREATE INDEX later_due ON ONLY weir.later USING btree (run_at, id);
-CREATE INDEX later_id_brin ON ONLY weir.later USING brin (id int8_minmax_multi_ops) WITH (pages_per_range='32');
 CREATE INDEX later_xid ON ONLY weir.later USING btree (xid);
 CREATE INDEX message_xid ON ONLY weir.message USING btree (xid, id);
 CREATE INDEX queue_name ON weir.queue USING btree (name, id);
@@ -463,7 +463,7 @@ COMMENT ON FUNCTION weir.segment_state(text,integer) IS 'opened, closed or recla
 COMMENT ON FUNCTION weir.set(text,text) IS 'Changes a setting: retention (how long finished jobs can be looked at, default 1 day), retention_bytes (what log and history may take together, default 4294967296; unfinished jobs are kept whatever they take), message_retention (how long a subscriber can resume from a position, default 1 hour), message_retention_bytes (what messages may take, default 1073741824) or message_bytes (the largest payload, default 1048576, at most 16777216). Errors: 22023.';
 COMMENT ON FUNCTION weir.spans(xid8,pg_snapshot) IS 'The stretches (low included, high not) of transactions from from_xid on that have ended in the snapshot. Looking only there, a scan never walks through the rows of one in progress.';
 COMMENT ON FUNCTION weir.tick(bigint,bigint,pg_snapshot,integer,double precision,integer,boolean) IS 'Returns the ticks after a given one, at most 100, and cuts the next if there is none and cuts is true. Looks up to so many times, pause seconds apart; ids and seen are what an earlier call returned: while nothing has been published or committed since then, only counters are looked at. A commit alone counts from look patience + 1 on. Errors: WR003 (see rebase_messages), WR004 (not in autocommit), WR005 (truncated; the detail is the last tick that was), WR006 (with cuts: there is no such tick yet; the detail is the newest), 22023, 25006. Locks: advisory step 4 (tried). Isolation: READ COMMITTED. It holds a snapshot while it waits: at most 1 second.';
-COMMENT ON FUNCTION weir.tidy() IS 'One small chore at a time: summarises the BRIN indexes as far as their ranges are full, empties the heartbeat ring ahead of its turn, compacts the promoter''s cursor and the history of segments by TRUNCATE, and deletes what thousands of ended workers and cancellations have left. Returns what it did, or NULL. Locks: advisory step 3 (tried), ACCESS EXCLUSIVE NOWAIT on a table that it truncates.';
+COMMENT ON FUNCTION weir.tidy() IS 'One small chore at a time: empties the heartbeat ring ahead of its turn, compacts the promoter''s cursor and the history of segments by TRUNCATE, and deletes what thousands of ended workers and cancellations have left. Returns what it did, or NULL. Locks: advisory step 3 (tried), ACCESS EXCLUSIVE NOWAIT on a table that it truncates.';
 COMMENT ON FUNCTION weir.unclaimed(integer,integer[]) IS 'The jobs in one segment that no batch has handed out yet: past the position, or of a pending transaction.';
 COMMENT ON FUNCTION weir.watch(bigint,bigint,xid8[],integer,double precision) IS 'For an idle worker: looks up to so many times, pause seconds apart, until the counters differ from those given or one of the pending transactions has ended; returns the counters, and after them the transactions in progress. jobs_now moves with every job logged, control_now with every cancellation and new queue, both even before the commit. Errors: 22023. Locks: none that others wait for. Isolation: READ COMMITTED. It holds a snapshot while it waits: at most 1 second.';
 COMMENT ON FUNCTION weir.worker_start(text,text[],interval) IS 'Registers a worker, makes its queues and returns its id. From then on it must call heartbeat well within its lease, or its jobs are given to others. Errors: 22023; WR003 (the log comes from another cluster). Locks: none that others wait for. Isolation: any.';

@@ -1,4 +1,4 @@
--- Small tables that grow all the time, and summaries of indexes.
+-- Small tables that grow all the time.
 
 CREATE OR REPLACE FUNCTION weir.tidy() RETURNS text
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
@@ -9,23 +9,11 @@ AS $$
 #variable_conflict use_column
 DECLARE
   next_ring integer := (extract(epoch FROM clock_timestamp())::bigint / 300 + 1) % 3;
-  i         record;
 BEGIN
   PERFORM weir.check_isolation('tidy');
   IF NOT pg_try_advisory_xact_lock(1464158547, 3) THEN
     RETURN NULL;
   END IF;
-  -- Look-ups by id read BRIN summaries, and ranges without one whole. Only full ranges get theirs: every
-  -- insert into a range that has one would log an update of it. Backwards, to the last one that had it.
-  FOR i IN SELECT c.oid AS index, pg_relation_size(x.indrelid) / current_setting('block_size')::integer / 32 AS ranges
-           FROM pg_inherits h JOIN pg_index x ON x.indrelid = h.inhrelid
-           JOIN pg_class c ON c.oid = x.indexrelid JOIN pg_am a ON a.oid = c.relam AND a.amname = 'brin'
-           WHERE h.inhparent IN ('weir.job'::regclass, 'weir.later'::regclass) LOOP
-    FOR k IN REVERSE i.ranges - 1 .. 0 LOOP
-      EXIT WHEN brin_summarize_range(i.index, k * 32) = 0;
-    END LOOP;
-  END LOOP;
-
   -- Small tables that grow all the time are insert-only too: emptied whole, and what still counts put back.
   IF pg_relation_size('weir.heartbeat_' || next_ring) > 0 THEN
     EXECUTE format('LOCK TABLE weir.heartbeat_%s IN ACCESS EXCLUSIVE MODE NOWAIT', next_ring);
@@ -68,4 +56,4 @@ EXCEPTION WHEN lock_not_available THEN
 END
 $$;
 COMMENT ON FUNCTION weir.tidy IS
-  'One small chore at a time: summarises the BRIN indexes as far as their ranges are full, empties the heartbeat ring ahead of its turn, compacts the promoter''s cursor and the history of segments by TRUNCATE, and deletes what thousands of ended workers and cancellations have left. Returns what it did, or NULL. Locks: advisory step 3 (tried), ACCESS EXCLUSIVE NOWAIT on a table that it truncates.';
+  'One small chore at a time: empties the heartbeat ring ahead of its turn, compacts the promoter''s cursor and the history of segments by TRUNCATE, and deletes what thousands of ended workers and cancellations have left. Returns what it did, or NULL. Locks: advisory step 3 (tried), ACCESS EXCLUSIVE NOWAIT on a table that it truncates.';

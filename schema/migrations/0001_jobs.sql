@@ -109,14 +109,12 @@ BEGIN
 END
 $$;
 CREATE INDEX job_lane ON weir.job (lane, xid, id);
-
--- minmax-multi keeps the outliers apart that a retried job's old id makes among new ones.
-CREATE INDEX job_id_brin ON weir.job USING brin (id int8_minmax_multi_ops) WITH (pages_per_range = 32);
+CREATE INDEX job_by_id ON weir.job (id);
 CREATE INDEX result_batch ON weir.result (lane, seq);
 CREATE INDEX result_ended ON weir.result (outcome, lane, seq) WHERE outcome IN ('failed', 'cancelled');
 CREATE INDEX later_due ON weir.later (run_at, id);
 CREATE INDEX later_xid ON weir.later (xid);
-CREATE INDEX later_id_brin ON weir.later USING brin (id int8_minmax_multi_ops) WITH (pages_per_range = 32);
+CREATE INDEX later_by_id ON weir.later (id);
 
 CREATE TABLE weir.promotion (
   seq      bigint      PRIMARY KEY,
