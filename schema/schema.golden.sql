@@ -5,6 +5,7 @@ CREATE TYPE weir.outcome AS ENUM ('completed', 'failed', 'cancelled', 'retried',
 CREATE SEQUENCE weir.active_job AS smallint MINVALUE 1 MAXVALUE 4;
 CREATE SEQUENCE weir.active_later AS smallint MINVALUE 1 MAXVALUE 4;
 CREATE SEQUENCE weir.active_message AS smallint MINVALUE 1 MAXVALUE 4;
+CREATE SEQUENCE weir.batch_no AS bigint MINVALUE 1 MAXVALUE 9223372036854775807;
 CREATE SEQUENCE weir.control AS bigint MINVALUE 1 MAXVALUE 9223372036854775807;
 CREATE SEQUENCE weir.job_id AS bigint MINVALUE 1 MAXVALUE 9223372036854775807;
 CREATE SEQUENCE weir.message_id AS bigint MINVALUE 1 MAXVALUE 9223372036854775807;
@@ -45,6 +46,7 @@ CREATE TABLE weir.batch (
   pos_id bigint NOT NULL,
   total bigint NOT NULL,
   claimed_at timestamp with time zone NOT NULL,
+  no bigint NOT NULL,
   pending xid8[],
   pending_after bigint[],
   ids bigint[] NOT NULL
@@ -334,6 +336,7 @@ ALTER TABLE weir.setting ADD PRIMARY KEY (name);
 ALTER TABLE weir.tick ADD PRIMARY KEY (seq, segment);
 ALTER TABLE weir.worker ADD PRIMARY KEY (id, fenced);
 
+CREATE INDEX batch_worker ON ONLY weir.batch USING btree (worker, no);
 CREATE INDEX job_by_id ON ONLY weir.job USING btree (id);
 CREATE INDEX job_lane ON ONLY weir.job USING btree (lane, xid, id);
 CREATE INDEX later_by_id ON ONLY weir.later USING btree (id);
@@ -404,6 +407,7 @@ CREATE FUNCTION weir.worker_start(name text, queues text[], lease interval DEFAU
 CREATE FUNCTION weir.workers() RETURNS TABLE(id integer, name text, queues text[], state text, started_at timestamp with time zone, seen_at timestamp with time zone, running integer, reason text) LANGUAGE sql STABLE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off;
 
 COMMENT ON COLUMN weir.batch.from_xid IS 'The smallest xid among its jobs: with to_xid, the greatest, it bounds the look-up of a job from its batch.';
+COMMENT ON COLUMN weir.batch.no IS 'Of weir.batch_no: what a worker holds is found through (worker, no).';
 COMMENT ON COLUMN weir.batch.origin IS 'The segment it was made in; it tells the rows of one batch apart where reclaiming has carried them together.';
 COMMENT ON COLUMN weir.batch.pending IS 'Transactions that were in progress below the position; pending_after is the last id already taken of each.';
 COMMENT ON COLUMN weir.message.keep IS 'Deliver it even where its transaction has published the same before.';
@@ -418,7 +422,7 @@ COMMENT ON FUNCTION weir.check_isolation(text) IS 'Raises WR004 unless the trans
 COMMENT ON FUNCTION weir.check_job(text,text,jsonb,integer,integer,jsonb) IS 'Raises 22023 with the offending value when a job is not well-formed. Locks: none. Isolation: any.';
 COMMENT ON FUNCTION weir.check_message(text,integer) IS 'Raises 22023 with the offending value when a message is not well-formed. Up to 8000 bytes are always allowed, so that small ones cost no look at the setting message_bytes. Locks: none. Isolation: any.';
 COMMENT ON FUNCTION weir.check_worker(integer) IS 'The queues of a worker; raises WR001 unless it was started and is not fenced. The caller holds the worker''s lock.';
-COMMENT ON FUNCTION weir.claim(integer,text[],integer[]) IS 'Hands the next jobs of the named queues to a worker: up to limits[i] of queues[i] (at most 960 of a lane in one call), priority by priority, each attempt in exactly one batch. A job returned as cancelled must not be run but recorded as cancelled. A paused or unknown queue gives nothing. Errors: WR001 (worker fenced or unknown), WR003 (positions ahead of the cluster), WR004 (not in READ COMMITTED autocommit), 55000 (the transaction is old: try again). Locks: advisory: claims (shared), the worker (shared), each lane with work (exclusive, to the end of the call). Commits asynchronously.';
+COMMENT ON FUNCTION weir.claim(integer,text[],integer[]) IS 'Hands the next jobs of the named queues to a worker: up to limits[i] of queues[i] (at most 960 of a lane in one call), priority by priority, each attempt in exactly one batch. A job returned as cancelled must not be run but recorded as cancelled. A paused or unknown queue gives nothing. Errors: WR001 (worker fenced or unknown), WR003 (positions ahead of the cluster), WR004 (not in READ COMMITTED autocommit), 55000 (the transaction is old: try again). Locks: advisory: claims (shared), the worker''s claims (exclusive), each lane with work (exclusive, to the end of the call). Commits asynchronously.';
 COMMENT ON FUNCTION weir.complete(integer,integer[],bigint[],integer[],bigint[]) IS 'Records attempts as completed, a flush at a time: lanes[i], seqs[i] name a batch, the next sizes[i] of ids are its jobs. One row a batch. May be repeated. In a transaction of the caller''s own, effects and completion commit together. Errors: 22023, WR001 (fenced), WR002 (not this worker''s batch, or not a job of it), WR004. Locks: advisory, shared: the worker, the segments; held to the commit. Isolation: READ COMMITTED.';
 COMMENT ON FUNCTION weir.cut() IS 'Cuts the next tick from what was committed since the last; false when there was nothing. The caller holds advisory step 4 and has published nothing itself. Errors: WR003. Isolation: READ COMMITTED.';
 COMMENT ON FUNCTION weir.end_attempt(integer,smallint,integer,bigint,xid8,xid8,bigint,weir.outcome,text,text,timestamp with time zone) IS 'Writes how one attempt ended and logs the attempt that follows, if one does. retried and lost become failed when the attempts are used up. The caller holds the batch and has seen that the attempt has no result.';
@@ -471,6 +475,7 @@ COMMENT ON FUNCTION weir.workers() IS 'Workers, newest first: alive, silent (pas
 COMMENT ON SEQUENCE weir.active_job IS 'The segment that new jobs are logged in.';
 COMMENT ON SEQUENCE weir.active_later IS 'The segment that jobs for later are logged in.';
 COMMENT ON SEQUENCE weir.active_message IS 'The segment that new messages are logged in.';
+COMMENT ON SEQUENCE weir.batch_no IS 'Numbers batches. A worker''s claims exclude each other, so its batches are numbered in the order of their commits.';
 COMMENT ON SEQUENCE weir.control IS 'Counts what running workers must hear of: cancellations, pauses, new queues.';
 COMMENT ON SEQUENCE weir.job_id IS 'Job ids. Its last_value also tells an idle worker whether anything was enqueued since it last looked.';
 COMMENT ON SEQUENCE weir.message_id IS 'Message ids. Its last_value also tells a hub whether anything was published since it last looked.';

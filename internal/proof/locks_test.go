@@ -115,7 +115,7 @@ func TestClaimLocks(t *testing.T) {
 		name, sql           string
 		relations, advisory int
 	}{
-		{"claim", claimSQL, 26, 3},
+		{"claim", claimSQL, 27, 3},
 		{"claim of nothing", empty, 22, 2},
 		{"complete", completeSQL, 22, 3},
 	} {

@@ -24,6 +24,7 @@ DECLARE
   last     record;
   quota    integer;
   taken    integer;
+  batch_no bigint;
 BEGIN
   IF current_setting('transaction_isolation') <> 'read committed' THEN
     RAISE EXCEPTION 'weir: claim needs READ COMMITTED, this transaction is %', upper(current_setting('transaction_isolation'))
@@ -39,7 +40,7 @@ BEGIN
   END IF;
   -- A lost claim is only handed out again. A result's flush also flushes the claim before it.
   PERFORM set_config('synchronous_commit', 'off', true);
-  PERFORM pg_advisory_xact_lock_shared(1464158547, 0), pg_advisory_xact_lock_shared(1464158548, claim.worker);
+  PERFORM pg_advisory_xact_lock_shared(1464158547, 0), pg_advisory_xact_lock(1464158552, claim.worker);
   IF NOT claim.queues <@ weir.check_worker(claim.worker) THEN
     RAISE EXCEPTION 'weir: worker % claims from %, but was started for %', claim.worker, claim.queues, weir.check_worker(claim.worker)
       USING ERRCODE = '22023', HINT = 'The rescuer looks for a dead worker''s jobs in the queues it was started for.';
@@ -81,6 +82,7 @@ BEGIN
         USING ERRCODE = 'WR003', HINT = 'The database was restored or moved into another cluster: call weir.rebase().';
     END IF;
 
+    batch_no := nextval('weir.batch_no');
     RETURN QUERY
     WITH late AS MATERIALIZED (
       SELECT p.ord AS pending_ord, j.*
@@ -118,9 +120,9 @@ BEGIN
         WHERE x.xid > last.pos_xid AND x.xid < state.pos_xid
       ) w
     ), made AS (
-      INSERT INTO weir.batch (lane, segment, origin, worker, seq, from_xid, to_xid, pos_xid, pos_id, total, claimed_at, pending, pending_after, ids)
+      INSERT INTO weir.batch (lane, segment, origin, worker, seq, from_xid, to_xid, pos_xid, pos_id, total, claimed_at, no, pending, pending_after, ids)
       SELECT ready.lane, p.segment, p.segment, claim.worker, last.seq + 1, state.from_xid, state.to_xid, state.pos_xid, state.pos_id,
-             last.total + state.n, now(), pending.xids, pending.afters, array_agg(p.id)
+             last.total + state.n, now(), batch_no, pending.xids, pending.afters, array_agg(p.id)
       FROM picked p, state, pending
       GROUP BY p.segment, state.from_xid, state.to_xid, state.pos_xid, state.pos_id, state.n, pending.xids, pending.afters
     )
@@ -135,4 +137,4 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION weir.claim IS
-  'Hands the next jobs of the named queues to a worker: up to limits[i] of queues[i] (at most 960 of a lane in one call), priority by priority, each attempt in exactly one batch. A job returned as cancelled must not be run but recorded as cancelled. A paused or unknown queue gives nothing. Errors: WR001 (worker fenced or unknown), WR003 (positions ahead of the cluster), WR004 (not in READ COMMITTED autocommit), 55000 (the transaction is old: try again). Locks: advisory: claims (shared), the worker (shared), each lane with work (exclusive, to the end of the call). Commits asynchronously.';
+  'Hands the next jobs of the named queues to a worker: up to limits[i] of queues[i] (at most 960 of a lane in one call), priority by priority, each attempt in exactly one batch. A job returned as cancelled must not be run but recorded as cancelled. A paused or unknown queue gives nothing. Errors: WR001 (worker fenced or unknown), WR003 (positions ahead of the cluster), WR004 (not in READ COMMITTED autocommit), 55000 (the transaction is old: try again). Locks: advisory: claims (shared), the worker''s claims (exclusive), each lane with work (exclusive, to the end of the call). Commits asynchronously.';

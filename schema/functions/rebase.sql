@@ -48,8 +48,8 @@ BEGIN
   SELECT j.id, CASE WHEN j.unfinished THEN pg_current_xact_id() ELSE '1' END, j.enqueued_at, j.lane, j.attempt, j.max_attempts,
          CASE WHEN j.unfinished THEN active ELSE j.segment END, j.kind, j.args, j.meta
   FROM pg_temp.weir_job j ORDER BY j.segment, j.id;
-  INSERT INTO weir.batch (lane, segment, origin, worker, seq, from_xid, to_xid, pos_xid, pos_id, total, claimed_at, ids)
-  SELECT DISTINCT ON (l.lane) l.lane, active, active, 0, l.seq + 1, pg_current_xact_id(), pg_current_xact_id(), pg_current_xact_id(), 0, l.total, now(), '{}'::bigint[]
+  INSERT INTO weir.batch (lane, segment, origin, worker, seq, from_xid, to_xid, pos_xid, pos_id, total, claimed_at, no, ids)
+  SELECT DISTINCT ON (l.lane) l.lane, active, active, 0, l.seq + 1, pg_current_xact_id(), pg_current_xact_id(), pg_current_xact_id(), 0, l.total, now(), 0, '{}'::bigint[]
   FROM (SELECT k.lane, k.seq, k.total FROM pg_temp.weir_lane k UNION ALL SELECT j.lane, 0, 0 FROM pg_temp.weir_job j) l
   ORDER BY l.lane, l.seq DESC;
   INSERT INTO weir.later (id, xid, run_at, enqueued_at, lane, attempt, max_attempts, segment, kind, args, meta)

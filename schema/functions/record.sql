@@ -18,7 +18,7 @@ BEGIN
   LOOP
     SELECT count(DISTINCT i.ord), array_agg(DISTINCT b.segment::integer) INTO found, segments
     FROM unnest(hold_batches.lanes, hold_batches.seqs) WITH ORDINALITY i(lane, seq, ord)
-    JOIN weir.batch b ON b.lane = i.lane AND b.seq = i.seq AND b.worker = hold_batches.worker;
+    JOIN weir.batch b ON b.lane = i.lane AND b.seq = i.seq AND b.worker IS NOT DISTINCT FROM hold_batches.worker;
     IF found <> cardinality(hold_batches.lanes) THEN
       RAISE EXCEPTION 'weir: % of the % batches named are not worker %''s', cardinality(hold_batches.lanes) - found,
         cardinality(hold_batches.lanes), hold_batches.worker
@@ -73,11 +73,11 @@ BEGIN
   -- After a crash of the server the worker may have the same batch again with other jobs in it.
   IF EXISTS (
     SELECT FROM unnest(complete.lanes, complete.seqs, firsts, complete.sizes) i(lane, seq, first, size)
-    WHERE NOT EXISTS (SELECT FROM weir.batch b WHERE b.lane = i.lane AND b.seq = i.seq AND b.worker = complete.worker
+    WHERE NOT EXISTS (SELECT FROM weir.batch b WHERE b.lane = i.lane AND b.seq = i.seq AND b.worker IS NOT DISTINCT FROM complete.worker
                         AND b.ids = complete.ids[i.first : i.first + i.size - 1])
       AND EXISTS (SELECT x.id FROM unnest(complete.ids[i.first : i.first + i.size - 1]) x(id)
                   EXCEPT SELECT y.id FROM weir.batch b, unnest(b.ids) y(id)
-                  WHERE b.lane = i.lane AND b.seq = i.seq AND b.worker = complete.worker)) THEN
+                  WHERE b.lane = i.lane AND b.seq = i.seq AND b.worker IS NOT DISTINCT FROM complete.worker)) THEN
     RAISE EXCEPTION 'weir: a job named is not in the batch named'
       USING ERRCODE = 'WR002', HINT = 'Its claim was lost in a crash of the server, or its result is recorded already: drop the results of that batch.';
   END IF;
@@ -89,7 +89,7 @@ BEGIN
            CASE WHEN count(*) OVER (PARTITION BY i.ord) = 1 THEN complete.ids[i.first : i.first + i.size - 1]
                 ELSE (SELECT array_agg(x.id) FROM unnest(complete.ids[i.first : i.first + i.size - 1]) x(id) WHERE x.id = ANY (b.ids)) END AS ids
     FROM unnest(complete.lanes, complete.seqs, firsts, complete.sizes) WITH ORDINALITY i(lane, seq, first, size, ord)
-    JOIN weir.batch b ON b.lane = i.lane AND b.seq = i.seq AND b.worker = complete.worker
+    JOIN weir.batch b ON b.lane = i.lane AND b.seq = i.seq AND b.worker IS NOT DISTINCT FROM complete.worker
   ) r
   WHERE r.ids <> '{}'
     -- A caller that lost its connection repeats the very same call.
@@ -179,7 +179,7 @@ BEGIN
   -- After a completion of this very attempt that is still uncommitted in a transaction of its handler's.
   PERFORM pg_advisory_xact_lock(1464158551, hashint8(finish.id));
   SELECT b.segment, b.from_xid, b.to_xid INTO b FROM weir.batch b
-  WHERE b.lane = finish.lane AND b.seq = finish.seq AND b.worker = finish.worker AND finish.id = ANY (b.ids);
+  WHERE b.lane = finish.lane AND b.seq = finish.seq AND b.worker IS NOT DISTINCT FROM finish.worker AND finish.id = ANY (b.ids);
   IF NOT FOUND OR EXISTS (
        SELECT FROM weir.result e WHERE e.lane = finish.lane AND e.seq = finish.seq AND finish.id = ANY (e.ids)) THEN
     RETURN false;
@@ -204,7 +204,7 @@ BEGIN
   LOCK TABLE weir.batch, weir.result IN ACCESS SHARE MODE;  -- the look comes after a TRUNCATE, not across it
   RETURN EXISTS (SELECT FROM weir.result r WHERE r.lane = has_ended.lane AND r.seq = has_ended.seq AND has_ended.id = ANY (r.ids))
       OR NOT EXISTS (SELECT FROM weir.batch b WHERE b.lane = has_ended.lane AND b.seq = has_ended.seq
-                       AND b.worker = has_ended.worker AND has_ended.id = ANY (b.ids));
+                       AND b.worker IS NOT DISTINCT FROM has_ended.worker AND has_ended.id = ANY (b.ids));
 END
 $$;
 COMMENT ON FUNCTION weir.has_ended IS

@@ -49,8 +49,8 @@ BEGIN
   IF NOT EXISTS (SELECT FROM weir.worker w WHERE w.id = fence.worker) THEN
     RAISE EXCEPTION 'weir: worker % is not known', fence.worker USING ERRCODE = 'WR001';
   END IF;
-  -- Results in flight hold it shared: their worker is alive enough to be asked again later.
-  IF NOT pg_try_advisory_xact_lock(1464158548, fence.worker) THEN
+  -- Results and a claim in flight hold them: their worker is alive enough to be asked again later.
+  IF NOT (pg_try_advisory_xact_lock(1464158548, fence.worker) AND pg_try_advisory_xact_lock(1464158552, fence.worker)) THEN
     RETURN NULL;
   END IF;
   PERFORM pg_advisory_xact_lock_shared(1464158547, 0);
@@ -72,7 +72,8 @@ SET lock_timeout = '5s'
 AS $$
 BEGIN
   PERFORM weir.check_isolation('give_back');
-  PERFORM pg_advisory_xact_lock(1464158548, give_back.worker);  -- after a claim that may still be running
+  PERFORM pg_advisory_xact_lock(1464158548, give_back.worker);
+  PERFORM pg_advisory_xact_lock(1464158552, give_back.worker);  -- after a claim that may still be running
   PERFORM weir.check_worker(give_back.worker);
   PERFORM pg_advisory_xact_lock_shared(1464158547, 0);
   RETURN weir.relog(give_back.worker, 'released', 'the connection was lost during the claim', give_back.known_lanes, give_back.known_seqs);

@@ -118,8 +118,8 @@ BEGIN
            b.seq = (SELECT max(m.seq) FROM weir.batch m WHERE m.lane = b.lane) AS is_newest
     FROM suspect s JOIN weir.batch b ON b.lane = s.lane AND b.seq = s.seq AND b.segment = reclaim.segment
   ), batches AS (
-    INSERT INTO weir.batch (lane, segment, origin, worker, seq, from_xid, to_xid, pos_xid, pos_id, total, claimed_at, pending, pending_after, ids)
-    SELECT k.lane, active, k.origin, k.worker, k.seq, k.from_xid, k.to_xid, k.pos_xid, k.pos_id, k.total, k.claimed_at, k.pending, k.pending_after, k.unfinished
+    INSERT INTO weir.batch (lane, segment, origin, worker, seq, from_xid, to_xid, pos_xid, pos_id, total, claimed_at, no, pending, pending_after, ids)
+    SELECT k.lane, active, k.origin, k.worker, k.seq, k.from_xid, k.to_xid, k.pos_xid, k.pos_id, k.total, k.claimed_at, k.no, k.pending, k.pending_after, k.unfinished
     FROM kept k WHERE k.is_newest OR k.unfinished <> '{}'
   )
   INSERT INTO weir.job (id, xid, enqueued_at, lane, attempt, max_attempts, segment, kind, args, meta)

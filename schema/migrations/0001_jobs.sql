@@ -4,10 +4,11 @@
 -- Advisory locks are transaction-level and two-keyed. The first key says what is locked:
 --   1464158546  a lane            (second key: lane)      exclusive: claim
 --   1464158547  a step            (second key: step)      see below
---   1464158548  a worker          (second key: worker)    shared: claim, record; exclusive: fence
+--   1464158548  a worker          (second key: worker)    shared: record; exclusive: fence
 --   1464158549  a segment         (second key: segment)   shared: record; exclusive: reclaim
 --   1464158550  a worker's ends   (second key: worker)    exclusive: finish, so that a repeated call finds the first
 --   1464158551  an attempt's end  (second key: hash of the job's id)  shared: complete of one job; exclusive: finish
+--   1464158552  a worker's claims (second key: worker)    exclusive: claim, fence, and who looks for what the worker holds
 -- Steps: 0 guards claims against reclaiming (shared: claim; exclusive: reclaim, rebase);
 --        1 rotation, reclaiming, rescue and re-basing; 2 promotion; 3 tidying.
 
@@ -18,6 +19,8 @@ CREATE SEQUENCE weir.job_id AS bigint;
 COMMENT ON SEQUENCE weir.job_id IS 'Job ids. Its last_value also tells an idle worker whether anything was enqueued since it last looked.';
 CREATE SEQUENCE weir.control AS bigint;
 COMMENT ON SEQUENCE weir.control IS 'Counts what running workers must hear of: cancellations, pauses, new queues.';
+CREATE SEQUENCE weir.batch_no AS bigint;
+COMMENT ON SEQUENCE weir.batch_no IS 'Numbers batches. A worker''s claims exclude each other, so its batches are numbered in the order of their commits.';
 CREATE SEQUENCE weir.active_job AS smallint MINVALUE 1 MAXVALUE 4;
 COMMENT ON SEQUENCE weir.active_job IS 'The segment that new jobs are logged in.';
 CREATE SEQUENCE weir.active_later AS smallint MINVALUE 1 MAXVALUE 4;
@@ -53,6 +56,7 @@ CREATE TABLE weir.batch (
   pos_id        bigint      NOT NULL,
   total         bigint      NOT NULL,
   claimed_at    timestamptz NOT NULL,
+  no            bigint      NOT NULL,
   pending       xid8[],
   pending_after bigint[],
   ids           bigint[]    NOT NULL,
@@ -62,6 +66,7 @@ COMMENT ON TABLE weir.batch IS
   'A slice of a lane and who works it, one row for each segment its jobs are in. The newest batch of a lane holds its position, its pending transactions and the total handed out.';
 COMMENT ON COLUMN weir.batch.origin IS 'The segment it was made in; it tells the rows of one batch apart where reclaiming has carried them together.';
 COMMENT ON COLUMN weir.batch.from_xid IS 'The smallest xid among its jobs: with to_xid, the greatest, it bounds the look-up of a job from its batch.';
+COMMENT ON COLUMN weir.batch.no IS 'Of weir.batch_no: what a worker holds is found through (worker, no).';
 COMMENT ON COLUMN weir.batch.pending IS 'Transactions that were in progress below the position; pending_after is the last id already taken of each.';
 
 CREATE TABLE weir.result (
@@ -110,6 +115,7 @@ END
 $$;
 CREATE INDEX job_lane ON weir.job (lane, xid, id);
 CREATE INDEX job_by_id ON weir.job (id);
+CREATE INDEX batch_worker ON weir.batch (worker, no);
 CREATE INDEX result_batch ON weir.result (lane, seq);
 CREATE INDEX result_ended ON weir.result (outcome, lane, seq) WHERE outcome IN ('failed', 'cancelled');
 CREATE INDEX later_due ON weir.later (run_at, id);
