@@ -14,6 +14,7 @@ var (
 	ErrCancelled = worker.ErrCancelled // the job was cancelled
 	ErrStopping  = worker.ErrStopping  // the worker's StopTimeout is over; the job is handed back
 	ErrFenced    = worker.ErrFenced    // the job was given to another worker
+	ErrLapsed    = worker.ErrLapsed    // the worker's heartbeats do not arrive, and the job may soon be given to another; it is handed back
 )
 
 // ErrNotInstalled: the database has no schema weir, or an older one. Run `weir migrate up`.

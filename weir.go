@@ -64,8 +64,8 @@
 //
 // # Connections
 //
-// A worker uses at most 3 connections of its pool, whatever its concurrency. It works through PgBouncer
-// in transaction mode, and survives restarts of the server.
+// A worker opens at most 3 connections of its own, whatever its concurrency, made as those of the client's pool are; it takes none from
+// the pool, so handlers may use up all of that. It works through PgBouncer in transaction mode, and survives restarts of the server.
 //
 // The schema is installed by `weir migrate up`, or from Go by package schema.
 package weir

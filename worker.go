@@ -10,6 +10,8 @@ import (
 	"runtime/debug"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgxpool"
+
 	"github.com/weir-pg/weir/internal/maintain"
 	"github.com/weir-pg/weir/internal/store"
 	"github.com/weir-pg/weir/internal/worker"
@@ -59,7 +61,9 @@ type Hooks struct {
 
 // Worker works jobs. Any number of them may run, in one process or many.
 type Worker struct {
-	inner *worker.Worker
+	pool   *pgxpool.Pool
+	config worker.Config // but for its connections, which each Run has of its own
+	chores bool
 }
 
 // pollEvery is how long one idle worker waits between two looks for work, give or take a quarter, and up to a
@@ -67,10 +71,8 @@ type Worker struct {
 // long, so that a job is found as soon, and a fleet costs the server what one worker does.
 const pollEvery = 3500 * time.Microsecond
 
-// connections is how many a worker uses at most.
-const connections = 3
-
-// NewWorker returns a worker on the client's pool. It starts with Run.
+// NewWorker returns a worker for the client's database. It starts with Run, and then opens at most three connections of its own, made as
+// those of the client's pool are: with its configuration and hooks. It takes none from the pool, so handlers may use up all of that.
 func (c *Client) NewWorker(cfg WorkerConfig) (*Worker, error) {
 	if cfg.Handlers == nil || len(cfg.Handlers.kinds) == 0 && cfg.Handlers.rest == nil {
 		return nil, errors.New("weir: WorkerConfig.Handlers is empty: register a handler with weir.Handle")
@@ -105,9 +107,7 @@ func (c *Client) NewWorker(cfg WorkerConfig) (*Worker, error) {
 		host, _ := os.Hostname()
 		cfg.Name = fmt.Sprintf("%.100s:%d", host, os.Getpid())
 	}
-	st := store.New(c.store.Pool(), connections)
 	inner := worker.Config{
-		Store:       st,
 		Name:        cfg.Name,
 		Queues:      cfg.Queues,
 		Handler:     runner{cfg}.run,
@@ -124,10 +124,7 @@ func (c *Client) NewWorker(cfg WorkerConfig) (*Worker, error) {
 		}
 		inner.Hub = h
 	}
-	if !cfg.NoMaintenance {
-		inner.Maintainer = maintain.New(st, cfg.Logger)
-	}
-	return &Worker{inner: worker.New(inner)}, nil
+	return &Worker{pool: c.store.Pool(), config: inner, chores: !cfg.NoMaintenance}, nil
 }
 
 // Run works until ctx ends; then it stops claiming, hands back what has not started, waits for running
@@ -135,7 +132,17 @@ func (c *Client) NewWorker(cfg WorkerConfig) (*Worker, error) {
 // back. Lost connections and restarts of the server are waited out. An error that waiting cannot cure,
 // such as a missing schema, is returned. Run may be called again after it has returned.
 func (w *Worker) Run(ctx context.Context) error {
-	return explain(w.inner.Run(ctx))
+	own, err := store.OpenOwn(w.pool)
+	if err != nil {
+		return fmt.Errorf("weir: open the worker's connections: %w", err)
+	}
+	defer own.Close()
+	config := w.config
+	config.Store, config.Keep = own.Work, own.Keep
+	if w.chores {
+		config.Maintainer = maintain.New(own.Work, config.Log)
+	}
+	return explain(worker.New(config).Run(ctx))
 }
 
 // Backoff is the default retry policy: 1, 2, 4, 8 … seconds up to an hour, give or take a quarter.

@@ -201,7 +201,7 @@ func (t *tally) end(ctx context.Context, job weir.JobMeta, outcome weir.Outcome,
 		if t.every {
 			t.log.Info("completed", attrs...)
 		}
-	case cause == weir.ErrCancelled || cause == weir.ErrStopping || cause == weir.ErrFenced:
+	case cause == weir.ErrCancelled || cause == weir.ErrStopping || cause == weir.ErrFenced || cause == weir.ErrLapsed:
 		t.others.Add(1)
 		t.log.Warn("stopped", append(attrs, "why", cause)...)
 	case outcome == "retried":

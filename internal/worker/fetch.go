@@ -30,7 +30,7 @@ func (s *session) fetch(ctx context.Context) error {
 	// for the claim may have sat in a socket and been made only later.
 	doubt, doubtAgain := false, time.Time{}
 	for ctx.Err() == nil {
-		if !s.waitForRoom(ctx) {
+		if !s.waitForRoom(ctx) || !s.lease.hold(ctx) {
 			break
 		}
 		if again := !doubtAgain.IsZero() && time.Now().After(doubtAgain); doubt || again {

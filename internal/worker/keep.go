@@ -20,7 +20,7 @@ func (s *session) keep(ctx context.Context) {
 	defer beat.Stop()
 	hear := time.NewTicker(hearEvery)
 	defer hear.Stop()
-	watch := &watch{store: s.Store}
+	watch := &watch{store: s.Keep}
 	wait := backoff{}
 	for {
 		select {
@@ -43,16 +43,21 @@ func (s *session) keep(ctx context.Context) {
 				continue
 			}
 			// After an error the next look will do.
-			if _, control, err := watch.look(ctx, 1, hearEvery); err == nil && control {
+			brief, cancel := s.briefly(ctx)
+			if _, control, err := watch.look(brief, 1, hearEvery); err == nil && control {
 				s.hearCancellations(ctx)
 			}
+			cancel()
 		}
 	}
 }
 
 func (s *session) heartbeat(ctx context.Context) error {
 	running, oldest := s.inventory()
-	fenced, workers, sharing, err := s.Store.Heartbeat(ctx, s.id, running, oldest)
+	ctx, cancel := s.briefly(ctx)
+	defer cancel()
+	sent := time.Now()
+	fenced, workers, sharing, err := s.Keep.Heartbeat(ctx, s.id, running, oldest)
 	if err != nil {
 		s.endedBy(err)
 		return err
@@ -61,11 +66,17 @@ func (s *session) heartbeat(ctx context.Context) error {
 		s.over(ErrFenced)
 		return nil
 	}
+	s.lease.renew(sent)
 	s.sharing.Store(int32(sharing))
 	if s.Maintainer != nil {
 		s.Maintainer.Share(workers)
 	}
 	return nil
+}
+
+// briefly bounds a call of the keeper's: a connection that has gone silent is given up while there is time for another.
+func (s *session) briefly(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(ctx, max(s.Lease/3, time.Second))
 }
 
 // inventory counts what is in flight and tells how long ago the oldest of it was claimed: an age, for
@@ -103,7 +114,9 @@ func (s *session) hearCancellations(ctx context.Context) {
 	if len(ids) == 0 {
 		return
 	}
-	cancelled, err := s.Store.CancelledAmong(ctx, ids)
+	ctx, cancel := s.briefly(ctx)
+	defer cancel()
+	cancelled, err := s.Keep.CancelledAmong(ctx, ids)
 	if err != nil || len(cancelled) == 0 {
 		return // after an error the next one will do
 	}

@@ -37,7 +37,7 @@ func (s *session) runJob(q *queue, t *Task) {
 	case !mine:
 	case cancelled:
 		s.end(t, Result{Outcome: store.Cancelled})
-	case s.stopping.Load():
+	case s.stopping.Load() || ctx.Err() != nil: // not to be started any more
 		s.end(t, Result{Outcome: store.Released})
 	default:
 		result := Result{Outcome: store.Retried, Err: errHandlerExited}
@@ -55,7 +55,7 @@ func Settle(r Result, cause error) Result {
 	switch cause {
 	case ErrCancelled:
 		return Result{Outcome: store.Cancelled, Err: r.Err, Output: r.Output}
-	case ErrStopping:
+	case ErrStopping, ErrLapsed:
 		return Result{Outcome: store.Released, Err: r.Err}
 	}
 	return r

@@ -46,13 +46,16 @@ type session struct {
 	sharing   atomic.Int32  // how many workers share a queue with this one, by the last heartbeat
 	stopping  atomic.Bool   // nothing more is started
 
+	lease  lease
+	lapsed bool            // nothing is started, as the lease is about to end; guarded by mu
 	jobs   context.Context // every job's context derives from it; it never ends
 	cause  error           // why all jobs' contexts have ended, nil if they have not; guarded by mu
 	fenced chan struct{}   // closed once when the session is over
 	fence  sync.Once
 }
 
-func newSession(w *Worker, id int32) *session {
+// newSession returns a session for an id that was asked for at that time.
+func newSession(w *Worker, id int32, asked time.Time) *session {
 	s := &session{
 		Worker:  w,
 		id:      id,
@@ -64,6 +67,7 @@ func newSession(w *Worker, id int32) *session {
 	}
 	s.sharing.Store(1)
 	s.completer = newCompleter(s)
+	s.lease.begin(s, asked)
 	for _, name := range w.queues {
 		q := newQueue(name, w.Queues[name])
 		s.queues = append(s.queues, q)
@@ -87,6 +91,7 @@ func (s *session) run(ctx context.Context) (again bool, err error) {
 	s.jobs = context.WithoutCancel(ctx)
 	live, die := context.WithCancel(s.jobs)
 	defer die()
+	defer s.lease.stop()
 
 	var growers, helpers sync.WaitGroup
 	growing, stopGrowing := context.WithCancel(live)
@@ -232,8 +237,12 @@ func (s *session) startTask(t *Task, stop context.CancelCauseFunc) (mine, cancel
 		return false, false
 	}
 	t.state, t.stop = running, stop
-	if s.cause != nil && stop != nil {
+	switch {
+	case stop == nil:
+	case s.cause != nil:
 		stop(s.cause)
+	case s.lapsed:
+		stop(ErrLapsed)
 	}
 	return true, t.Cancelled
 }

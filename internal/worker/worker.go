@@ -17,6 +17,7 @@ var (
 	ErrCancelled = errors.New("weir: the job was cancelled")
 	ErrStopping  = errors.New("weir: the worker is stopping")
 	ErrFenced    = errors.New("weir: the worker was fenced: its jobs were given to others")
+	ErrLapsed    = errors.New("weir: the worker's heartbeats do not arrive: its jobs may soon be given to others")
 )
 
 // Task is one attempt to run.
@@ -67,7 +68,8 @@ type Hub interface {
 
 // Config of a Worker. All fields are required, but for Hooks, Maintainer and Hub.
 type Config struct {
-	Store       *store.Store
+	Store       *store.Store // claims, results and chores
+	Keep        *store.Store // heartbeats and cancellations: nothing else may hold them up
 	Name        string
 	Queues      map[string]int // concurrency by queue
 	Handler     Handler
@@ -102,6 +104,7 @@ func New(c Config) *Worker {
 func (w *Worker) Run(ctx context.Context) error {
 	wait := backoff{}
 	for {
+		asked := time.Now()
 		id, err := w.Store.StartWorker(ctx, w.Name, w.queues, w.Lease)
 		if store.IsMoved(err) {
 			n, rebaseErr := w.Store.Rebase(ctx)
@@ -123,7 +126,7 @@ func (w *Worker) Run(ctx context.Context) error {
 			continue
 		}
 		wait.reset()
-		s := newSession(w, id)
+		s := newSession(w, id, asked)
 		w.Log.Info("weir: worker started", "worker", id, "queues", w.queues)
 		again, err := s.run(ctx)
 		if !again || ctx.Err() != nil {

@@ -1,0 +1,239 @@
+package weir_test
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/url"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/weir-pg/weir"
+	"github.com/weir-pg/weir/internal/pgtest"
+)
+
+func TestHandlersThatUseUpThePoolDoNotSilenceTheirWorker(t *testing.T) {
+	const lease, jobs = 2 * time.Second, 8
+	r := newRig(t)
+	url := r.url + "&pool_max_conns=4"
+	r.pool = pgtest.Pool(t, url)
+	r.client = weir.NewClient(r.pool)
+	release := make(chan struct{})
+	var runs atomic.Int32
+	stop := r.work(func(ctx context.Context, job *weir.Job[number]) error {
+		runs.Add(1)
+		conn, err := r.pool.Acquire(ctx)
+		if err != nil {
+			return err
+		}
+		defer conn.Release()
+		select {
+		case <-release:
+		case <-ctx.Done():
+		}
+		return nil
+	}, func(c *weir.WorkerConfig) { c.Lease = lease })
+	look := newLook(t, r.url) // and with a worker of its own, which would rescue jobs
+	look.work(func(context.Context, *weir.Job[number]) error { runs.Add(1); return nil },
+		func(c *weir.WorkerConfig) { c.Queues = map[string]int{"other": 1} })
+	var ids []int64
+	for i := range jobs {
+		ids = append(ids, look.enqueue(i, nil))
+	}
+	// Until it has been heard of for longer than two leases since it claimed them.
+	eventually(t, func() error {
+		var n int
+		err := look.pool.QueryRow(t.Context(), `SELECT count(*) FROM weir.batch b JOIN weir.heartbeat h USING (worker)
+			WHERE h.at > b.claimed_at + 2 * make_interval(secs => $1)`, lease.Seconds()).Scan(&n)
+		if err == nil && n == 0 {
+			err = errors.New("it has not been heard of for two leases after its claim")
+		}
+		return err
+	})
+	close(release)
+	for _, id := range ids {
+		if info := look.await(id, weir.Completed); info.Attempt != 1 {
+			t.Errorf("job %d was run again: %+v", id, info)
+		}
+	}
+	if n := runs.Load(); n != jobs {
+		t.Errorf("%d runs of %d jobs", n, jobs)
+	}
+	workers, err := look.client.Workers(t.Context())
+	if err != nil || len(workers) != 2 {
+		t.Errorf("a worker had to start again: %+v (%v)", workers, err)
+	}
+	if err := stop(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestJobsAreInterruptedBeforeOthersMayStartThem(t *testing.T) {
+	look := newRig(t)
+	line := newLine(t, look.url)
+	pool := pgtest.Pool(t, line.url)
+	cutOff := &rig{t: t, url: line.url, pool: pool, client: weir.NewClient(pool)}
+	var log records
+	started, again, causes := make(chan struct{}, 1), make(chan struct{}, 1), make(chan error, 1)
+	var interrupted atomic.Bool
+	cutOff.work(func(ctx context.Context, job *weir.Job[number]) error {
+		if interrupted.Load() {
+			return nil
+		}
+		started <- struct{}{}
+		<-ctx.Done()
+		interrupted.Store(true)
+		causes <- context.Cause(ctx)
+		return ctx.Err()
+	}, func(c *weir.WorkerConfig) { c.Lease, c.Logger = 3*time.Second, log.logger() })
+	id := look.enqueue(1, nil)
+	receive(t, started, "the job starts")
+	line.cut()
+	look.work(func(context.Context, *weir.Job[number]) error {
+		if !interrupted.Load() {
+			t.Error("another worker has the job, and the first still runs it")
+		}
+		again <- struct{}{}
+		return nil
+	}, nil)
+	if cause := receive(t, causes, "the job is interrupted"); !errors.Is(cause, weir.ErrLapsed) {
+		t.Errorf("interrupted by %v", cause)
+	}
+	receive(t, again, "another worker runs it")
+	look.await(id, weir.Completed)
+	if n := log.count("no heartbeat has arrived"); n != 1 {
+		t.Errorf("said %d times that heartbeats don't arrive", n)
+	}
+	line.mend()
+	eventually(t, func() error { // it goes on under another id
+		if log.count("starting again under a new id") == 0 {
+			return errors.New("it has not started again")
+		}
+		return nil
+	})
+}
+
+func TestJobsThatAreInterruptedWithoutNeedAreHandedBackUncounted(t *testing.T) {
+	r := newRig(t)
+	var log records
+	started, causes := make(chan int, 10), make(chan error, 1)
+	r.work(func(ctx context.Context, job *weir.Job[number]) error {
+		started <- job.Attempt
+		if job.Attempt > 1 {
+			return nil
+		}
+		<-ctx.Done()
+		causes <- context.Cause(ctx)
+		return ctx.Err()
+	}, func(c *weir.WorkerConfig) { c.Lease, c.Logger = time.Second, log.logger() })
+	id := r.enqueue(1, &weir.Options{MaxAttempts: 1})
+	receive(t, started, "the job starts")
+	tx, err := r.pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.Exec(t.Context(), `LOCK TABLE weir.heartbeat IN SHARE ROW EXCLUSIVE MODE`); err != nil {
+		t.Fatal(err)
+	}
+	if cause := receive(t, causes, "the job is interrupted"); !errors.Is(cause, weir.ErrLapsed) {
+		t.Errorf("interrupted by %v", cause)
+	}
+	if err := tx.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	r.await(id, weir.Completed) // though it had one attempt only
+}
+
+// newLook is another rig on the same database, with connections of its own.
+func newLook(t *testing.T, url string) *rig {
+	t.Helper()
+	pool := pgtest.Pool(t, url)
+	return &rig{t: t, url: url, pool: pool, client: weir.NewClient(pool)}
+}
+
+// line is a way to the server that can be cut: then nothing arrives any more, and nothing says so.
+type line struct {
+	url   string
+	to    string
+	mu    sync.Mutex
+	open  *sync.Cond
+	isCut bool
+	ends  []net.Conn
+}
+
+func newLine(t *testing.T, target string) *line {
+	t.Helper()
+	to, err := url.Parse(target)
+	if err != nil {
+		t.Fatal(err)
+	}
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := &line{to: to.Host}
+	l.open = sync.NewCond(&l.mu)
+	to.Host = listener.Addr().String()
+	l.url = to.String()
+	go func() { // ends with the listener
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			go l.carry(conn)
+		}
+	}()
+	t.Cleanup(func() {
+		listener.Close()
+		l.mend()
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		for _, end := range l.ends {
+			end.Close()
+		}
+	})
+	return l
+}
+
+func (l *line) carry(here net.Conn) {
+	there, err := net.Dial("tcp", l.to)
+	if err != nil {
+		here.Close()
+		return
+	}
+	l.mu.Lock()
+	l.ends = append(l.ends, here, there)
+	l.mu.Unlock()
+	go l.pump(here, there)
+	l.pump(there, here)
+}
+
+func (l *line) pump(to, from net.Conn) {
+	defer to.Close()
+	buffer := make([]byte, 32<<10)
+	for {
+		n, err := from.Read(buffer)
+		l.mu.Lock()
+		for l.isCut {
+			l.open.Wait()
+		}
+		l.mu.Unlock()
+		if _, unsent := to.Write(buffer[:n]); err != nil || unsent != nil {
+			return
+		}
+	}
+}
+
+func (l *line) cut() { l.set(true) }
+
+func (l *line) mend() { l.set(false) }
+
+func (l *line) set(isCut bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.isCut = isCut
+	l.open.Broadcast()
+}
