@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/weir-pg/weir/internal/maintain"
+	"github.com/weir-pg/weir/internal/outage"
 	"github.com/weir-pg/weir/internal/store"
 	"github.com/weir-pg/weir/internal/worker"
 )
@@ -139,8 +140,9 @@ func (w *Worker) Run(ctx context.Context) error {
 	defer own.Close()
 	config := w.config
 	config.Store, config.Keep = own.Work, own.Keep
+	config.Outage = outage.New(config.Log)
 	if w.chores {
-		config.Maintainer = maintain.New(own.Work, config.Log)
+		config.Maintainer = maintain.New(own.Work, config.Log, config.Outage)
 	}
 	return explain(worker.New(config).Run(ctx))
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/weir-pg/weir/internal/maintain"
+	"github.com/weir-pg/weir/internal/outage"
 	"github.com/weir-pg/weir/internal/store"
 	"github.com/weir-pg/weir/internal/worker"
 )
@@ -34,11 +35,18 @@ func workWeir(ctx, until context.Context, t *trial, m *meter) error {
 		return err
 	}
 	defer pool.Close()
-	st, log := store.New(pool, 3), slog.New(slog.DiscardHandler)
+	own, err := store.OpenOwn(pool)
+	if err != nil {
+		return err
+	}
+	defer own.Close()
+	log := slog.New(slog.DiscardHandler)
+	trouble := outage.New(log)
 	w := worker.New(worker.Config{
-		Store: st, Name: "weir lab", Queues: map[string]int{t.name: 25 * t.Workers},
+		Store: own.Work, Keep: own.Keep, Name: "weir lab", Queues: map[string]int{t.name: 25 * t.Workers},
 		Handler: func(context.Context, *worker.Task) worker.Result { return worker.Result{Outcome: store.Completed} },
-		Lease:   30 * time.Second, StopTimeout: 10 * time.Second, Poll: 3500 * time.Microsecond, Log: log, Maintainer: maintain.New(st, log),
+		Lease:   30 * time.Second, StopTimeout: 10 * time.Second, Poll: 3500 * time.Microsecond, Log: log,
+		Outage: trouble, Maintainer: maintain.New(own.Work, log, trouble),
 		Hooks: worker.Hooks{
 			Claimed:  func(jobs int, took time.Duration) { t.claimed(m, jobs, took) },
 			Recorded: func(jobs int, _ time.Duration) { t.finished(m, jobs) },

@@ -15,6 +15,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/weir-pg/weir/internal/outage"
 	"github.com/weir-pg/weir/internal/store"
 )
 
@@ -22,6 +23,7 @@ const (
 	promoteMost  = 5000                   // jobs promoted in one transaction
 	promoteEvery = 30 * time.Millisecond  // at most so often when poked
 	promoteIdle  = 500 * time.Millisecond // and so often without
+	failedEvery  = 250 * time.Millisecond // and after an error
 	choresEvery  = time.Second
 	tidyEvery    = 10 // of the chores' rounds
 	shareMost    = 30 // a fleet larger than this looks no more rarely
@@ -31,13 +33,14 @@ const (
 type Maintainer struct {
 	store   *store.Store
 	log     *slog.Logger
+	outage  *outage.Log
 	poked   chan struct{}
 	workers atomic.Int32
 }
 
-// New returns a maintainer that Run starts.
-func New(s *store.Store, log *slog.Logger) *Maintainer {
-	m := &Maintainer{store: s, log: log, poked: make(chan struct{}, 1)}
+// New returns a maintainer that Run starts. Failures are told through the outage, which it shares with the worker it runs beside.
+func New(s *store.Store, log *slog.Logger, o *outage.Log) *Maintainer {
+	m := &Maintainer{store: s, log: log, outage: o, poked: make(chan struct{}, 1)}
 	m.workers.Store(1)
 	return m
 }
@@ -72,10 +75,12 @@ func (m *Maintainer) promote(ctx context.Context) {
 	for ctx.Err() == nil {
 		wait := m.shared(promoteIdle)
 		promoted, next, err := m.store.Promote(ctx, promoteMost)
+		m.done(ctx, "promote", "", err)
 		switch {
-		case err != nil:
-			m.failed(ctx, "promote", err)
+		case store.IsRefused(err):
 			wait = m.shared(choresEvery)
+		case err != nil:
+			wait = m.shared(failedEvery)
 		case promoted >= promoteMost:
 			continue
 		case next != nil:
@@ -122,16 +127,12 @@ func (m *Maintainer) chores(ctx context.Context) {
 }
 
 func (m *Maintainer) done(ctx context.Context, step, did string, err error) {
-	if err != nil {
-		m.failed(ctx, step, err)
-	} else if did != "" {
-		m.log.Debug("weir: maintenance", "step", step, "did", did)
+	if ctx.Err() != nil {
+		return
 	}
-}
-
-func (m *Maintainer) failed(ctx context.Context, step string, err error) {
-	if ctx.Err() == nil {
-		m.log.Warn("weir: maintenance failed, trying again", "step", step, "error", err)
+	m.outage.Chore(step, err, !store.IsRefused(err))
+	if did != "" {
+		m.log.Debug("weir: maintenance", "step", step, "did", did)
 	}
 }
 

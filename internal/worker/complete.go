@@ -141,7 +141,7 @@ func (c *completer) record(ctx context.Context, some []entry) {
 
 // checkTx asks whether an attempt that says it completed in its own transaction really did.
 func (c *completer) checkTx(ctx context.Context, e entry) entry {
-	wait := backoff{}
+	wait := c.s.backoff()
 	for {
 		ended, err := c.s.Store.HasEnded(ctx, c.s.id, e.task.Batch, e.task.ID)
 		if err == nil && !ended {
@@ -163,11 +163,12 @@ func (c *completer) write(ctx context.Context, some []entry, send func(context.C
 	if len(some) == 0 {
 		return
 	}
-	wait := backoff{}
+	wait := c.s.backoff()
 	for {
 		err := send(ctx, some)
 		switch {
 		case err == nil:
+			c.s.Outage.Worked("results")
 		case c.s.endedBy(err):
 		case store.IsClaimLost(err):
 			parts := byBatch(some)
@@ -188,7 +189,7 @@ func (c *completer) write(ctx context.Context, some []entry, send func(context.C
 			c.s.Log.Error("weir: result refused: the attempt will be run again when this worker is gone", "worker", c.s.id, "job", some[0].task.ID, "error", err)
 			return
 		default:
-			c.s.Log.Warn("weir: recording results failed, trying again", "worker", c.s.id, "jobs", len(some), "error", err)
+			c.s.Outage.Failed("results", err)
 			if wait.sleep(ctx) {
 				continue
 			}

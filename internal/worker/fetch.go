@@ -25,7 +25,7 @@ func (s *session) fetch(ctx context.Context) error {
 	watch := &watch{store: s.Store}
 	hub := &hubWait{session: s}
 	defer hub.stop()
-	wait := backoff{}
+	wait := s.backoff()
 	// When a claim's answer is lost, what it handed out is given back: at once, and again after a lease,
 	// for the claim may have sat in a socket and been made only later.
 	doubt, doubtAgain := false, time.Time{}
@@ -38,6 +38,7 @@ func (s *session) fetch(ctx context.Context) error {
 				if s.endedBy(err) {
 					return nil
 				}
+				s.Outage.Failed("claims", err)
 				wait.sleep(ctx)
 				continue
 			}
@@ -68,17 +69,19 @@ func (s *session) fetch(ctx context.Context) error {
 			if store.IsRefused(err) {
 				return fmt.Errorf("weir: claim: %w", err)
 			}
-			s.Log.Warn("weir: claim failed, trying again", "worker", s.id, "error", err)
+			s.Outage.Failed("claims", err)
 			doubt, doubtAgain = true, time.Now().Add(s.Lease)
 			wait.sleep(ctx)
 			continue
 		}
 		wait.reset()
+		s.Outage.Worked("claims")
 		if s.Maintainer != nil {
 			s.Maintainer.Poke()
 		}
 		if got > 0 {
-			hub.stop() // others wait for what comes now
+			hub.stop()                        // others wait for what comes now
+			s.Outage.Worked("looks for work") // none is needed
 		}
 		if got > 0 && got >= min(wanted/2, store.BatchMost) {
 			continue
@@ -97,9 +100,11 @@ func (s *session) fetch(ctx context.Context) error {
 			if store.IsRefused(err) {
 				return fmt.Errorf("weir: look for work: %w", err)
 			}
-			s.Log.Warn("weir: looking for work failed, trying again", "worker", s.id, "error", err)
+			s.Outage.Failed("looks for work", err)
 			wait.sleep(ctx)
+			continue
 		}
+		s.Outage.Worked("looks for work")
 	}
 	return nil
 }

@@ -57,6 +57,7 @@ func (h *hubWait) rest(ctx context.Context, w *watch) bool {
 		if err != nil {
 			return false // rest, as ever, deals with it
 		}
+		h.Outage.Worked("looks for work")
 		if control {
 			select {
 			case h.heard <- struct{}{}:

@@ -21,7 +21,7 @@ func (s *session) keep(ctx context.Context) {
 	hear := time.NewTicker(hearEvery)
 	defer hear.Stop()
 	watch := &watch{store: s.Keep}
-	wait := backoff{}
+	wait := s.backoff()
 	for {
 		select {
 		case <-ctx.Done():
@@ -30,10 +30,11 @@ func (s *session) keep(ctx context.Context) {
 			return
 		case <-beat.C:
 			if err := s.heartbeat(ctx); err != nil && ctx.Err() == nil {
-				s.Log.Warn("weir: heartbeat failed, trying again", "worker", s.id, "error", err)
+				s.Outage.Failed("heartbeats", err)
 				beat.Reset(min(wait.next(), every))
 				continue
 			}
+			s.Outage.Worked("heartbeats")
 			wait.reset()
 			beat.Reset(every)
 		case <-s.heard:
@@ -67,6 +68,7 @@ func (s *session) heartbeat(ctx context.Context) error {
 		return nil
 	}
 	s.lease.renew(sent)
+	s.fleet.Store(int32(workers))
 	s.sharing.Store(int32(sharing))
 	if s.Maintainer != nil {
 		s.Maintainer.Share(workers)

@@ -40,7 +40,7 @@ func (l *lease) renew(sent time.Time) {
 	l.until = sent.Add(l.s.Lease - l.s.Lease/6)
 	l.timer.Reset(time.Until(l.until))
 	if l.over != nil {
-		l.s.Log.Info("weir: heartbeats arrive again in time: the worker goes on", "worker", l.s.id)
+		l.s.Log.Warn("weir: heartbeats arrive again in time: the worker goes on", "worker", l.s.id)
 		l.s.setLapsed(false)
 		close(l.over)
 		l.over = nil

@@ -202,7 +202,7 @@ func (s *session) handBack() {
 func (s *session) leave() {
 	ctx, cancel := context.WithTimeout(context.Background(), s.StopTimeout+stopGrace)
 	defer cancel()
-	wait := backoff{}
+	wait := s.backoff()
 	for {
 		done, err := s.Store.Fence(ctx, s.id, "stopped")
 		if done || ctx.Err() != nil || store.IsRefused(err) {

@@ -7,8 +7,10 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"sort"
+	"sync/atomic"
 	"time"
 
+	"github.com/weir-pg/weir/internal/outage"
 	"github.com/weir-pg/weir/internal/store"
 )
 
@@ -77,6 +79,7 @@ type Config struct {
 	StopTimeout time.Duration // how long running jobs may go on after the stop
 	Poll        time.Duration // how long an idle worker waits between looks, times the number of workers
 	Log         *slog.Logger
+	Outage      *outage.Log // shared with the Maintainer
 	Hooks       Hooks
 	Maintainer  Maintainer
 	Hub         Hub
@@ -85,7 +88,8 @@ type Config struct {
 // Worker works jobs until its context ends.
 type Worker struct {
 	Config
-	queues []string // in the order of claims' arguments
+	queues []string     // in the order of claims' arguments
+	fleet  atomic.Int32 // how many workers live, by the last heartbeat
 }
 
 // New returns a worker that Run starts.
@@ -102,7 +106,7 @@ func New(c Config) *Worker {
 // back. Lost connections and restarts of the server are waited out, without an end. An error that
 // waiting cannot cure (the schema is missing, a privilege lacks) is returned.
 func (w *Worker) Run(ctx context.Context) error {
-	wait := backoff{}
+	wait := w.backoff()
 	for {
 		asked := time.Now()
 		id, err := w.Store.StartWorker(ctx, w.Name, w.queues, w.Lease)
@@ -121,11 +125,12 @@ func (w *Worker) Run(ctx context.Context) error {
 			if store.IsRefused(err) {
 				return fmt.Errorf("weir: start worker: %w", err)
 			}
-			w.Log.Warn("weir: the worker cannot start, trying again", "error", err)
+			w.Outage.Failed("the start", err)
 			wait.sleep(ctx)
 			continue
 		}
 		wait.reset()
+		w.Outage.Anew()
 		s := newSession(w, id, asked)
 		w.Log.Info("weir: worker started", "worker", id, "queues", w.queues)
 		again, err := s.run(ctx)
@@ -136,12 +141,28 @@ func (w *Worker) Run(ctx context.Context) error {
 	}
 }
 
-// backoff waits 50 ms to 5 s, doubling, with full jitter: a fleet that lost its server does not come
-// back in one instant.
-type backoff struct{ tries int }
+// backoff is how long to wait until the next try, doubling, with full jitter. One of a few workers is back a quarter of a second after its
+// server at the latest; the larger the fleet, the more rarely each tries, so that it does not come back in one instant.
+type backoff struct {
+	tries int
+	fleet *atomic.Int32 // nil: one
+}
+
+const (
+	retryFirst = 10 * time.Millisecond
+	retryMost  = 250 * time.Millisecond
+	fleetMost  = 40 // as large as this it tries every 10 seconds
+	fleetStep  = 10 // and up to so many are as one
+)
+
+func (w *Worker) backoff() backoff { return backoff{fleet: &w.fleet} }
 
 func (b *backoff) next() time.Duration {
-	most := min(50*time.Millisecond<<min(b.tries, 10), 5*time.Second)
+	times := time.Duration(1)
+	if b.fleet != nil {
+		times = time.Duration(min(max(b.fleet.Load()/fleetStep, 1), fleetMost))
+	}
+	most := times * min(retryFirst<<min(b.tries, 10), retryMost)
 	b.tries++
 	return time.Duration(rand.Int64N(int64(most))) + time.Millisecond
 }

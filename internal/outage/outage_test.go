@@ -1,0 +1,92 @@
+package outage
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+var errDown = errors.New("connection refused")
+
+// lines logs into a list, each line cut to level and message.
+func lines() (*slog.Logger, func() []string) {
+	var text strings.Builder
+	log := slog.New(slog.NewTextHandler(&text, &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
+		if a.Key == slog.TimeKey {
+			return slog.Attr{}
+		}
+		return a
+	}}))
+	return log, func() []string { return strings.Split(strings.TrimSpace(text.String()), "\n") }
+}
+
+func TestAnOutageIsSaidWhenItBeginsAndWhenItIsOver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		log, said := lines()
+		l := New(log)
+		for range 45 {
+			for _, what := range []string{"claims", "heartbeats", "results"} {
+				l.Failed(what, errDown)
+			}
+			l.Chore("rotate", errDown, true)
+			time.Sleep(time.Second)
+		}
+		for _, what := range []string{"results", "heartbeats", "claims", "claims"} {
+			l.Worked(what)
+		}
+		l.Chore("rotate", nil, true)
+		got := said()
+		if len(got) != 2 || !strings.Contains(got[0], `waiting="claims, heartbeats, results"`) || !strings.Contains(got[0], errDown.Error()) || !strings.Contains(got[1], "after=45s") {
+			t.Errorf("said:\n%s", strings.Join(got, "\n"))
+		}
+	})
+}
+
+func TestWhatTheNextTryCuresIsNotSaid(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		log, said := lines()
+		l := New(log)
+		for range 44 { // each look is killed, and repeated
+			l.Failed("looks for work", errDown)
+			time.Sleep(10 * time.Millisecond)
+			l.Worked("looks for work")
+		}
+		l.Failed("results", errDown) // and nothing to record follows
+		time.Sleep(time.Hour)
+		l.Failed("results", errDown)
+		l.Anew()
+		if got := said(); got[0] != "" {
+			t.Errorf("said:\n%s", strings.Join(got, "\n"))
+		}
+	})
+}
+
+func TestACallThatGetsNoAnswerIsSaidAtOnce(t *testing.T) {
+	log, said := lines()
+	New(log).Failed("claims", fmt.Errorf("claim: %w", context.DeadlineExceeded))
+	if got := said(); len(got) != 1 || got[0] == "" {
+		t.Errorf("said:\n%s", strings.Join(got, "\n"))
+	}
+}
+
+func TestWhatFailsForLongIsSaidAtGrowingIntervals(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		log, said := lines()
+		l := New(log)
+		for range 24 * 60 * 60 {
+			l.Chore("rotate", errors.New("permission denied"), false)
+			l.Chore("promote", nil, false)
+			time.Sleep(time.Second)
+		}
+		l.Chore("rotate", nil, false)
+		got := said()
+		if n := len(got); n < 20 || n > 35 || !strings.Contains(got[n-1], "after=24h0m0s") {
+			t.Errorf("said %d times in a day:\n%s", n, strings.Join(got, "\n"))
+		}
+	})
+}
