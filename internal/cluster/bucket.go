@@ -56,11 +56,11 @@ func (s *set) and(t *set) (both set) {
 
 // addFilter adds the buckets of all channels that the filter stands for.
 func (s *set) addFilter(f hub.Filter) {
-	if !f.Pattern {
-		s.add(bucketOf(f.Name))
+	if channel, ok := f.(hub.Channel); ok {
+		s.add(bucketOf(string(channel)))
 		return
 	}
-	word, _, _ := strings.Cut(f.Name, ".")
+	word, _, _ := strings.Cut(f.String(), ".")
 	if word == "*" || word == ">" {
 		*s = set{^uint64(0), ^uint64(0), ^uint64(0), ^uint64(0)}
 		return

@@ -65,7 +65,7 @@ func (s *site) wait(b *box, filters ...hub.Filter) (want []string) {
 	s.t.Helper()
 	s.publish("mark", "")
 	s.marks++
-	until(s.t, "all that was published is in ticks", func() bool { return len(s.log(hub.Filter{Name: "mark"})) == s.marks })
+	until(s.t, "all that was published is in ticks", func() bool { return len(s.log(hub.Channel("mark"))) == s.marks })
 	for _, text := range s.log(filters...) {
 		if !strings.Contains(text, " mark ") {
 			want = append(want, text)

@@ -32,7 +32,7 @@ func FuzzFrames(f *testing.F) {
 }
 
 func everything() (all set) {
-	all.addFilter(hub.Filter{Name: ">", Pattern: true})
+	all.addFilter(hub.Pattern(">"))
 	return all
 }
 
@@ -61,7 +61,7 @@ func TestPatternsWantTheBucketsOfAllTheirChannels(t *testing.T) {
 		}
 	}
 	var orders set
-	orders.addFilter(hub.Filter{Name: "orders.>", Pattern: true})
+	orders.addFilter(hub.Pattern("orders.>"))
 	n := 0
 	orders.each(func(byte) { n++ })
 	if n != 16 {

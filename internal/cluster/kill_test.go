@@ -72,7 +72,7 @@ func child() error {
 	if err != nil {
 		return err
 	}
-	if err := s.Subscribe(ctx, hub.Filter{Name: ">", Pattern: true}); err != nil {
+	if err := s.Subscribe(ctx, hub.Pattern(">")); err != nil {
 		return err
 	}
 	every := time.NewTicker(5 * time.Millisecond)

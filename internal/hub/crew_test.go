@@ -36,7 +36,7 @@ func TestManyStuckSubscribersHoldNobodyUp(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := s.Subscribe(t.Context(), Filter{Name: "a"}); err != nil {
+		if err := s.Subscribe(t.Context(), Channel("a")); err != nil {
 			t.Fatal(err)
 		}
 		_, b := join(t, h, "a")

@@ -9,32 +9,82 @@ import (
 // MaxChannel is how many bytes a channel's name may have.
 const MaxChannel = 255
 
-// Filter says what to subscribe to: one channel by its name, or by a pattern of dot-separated words in which * stands for any one
-// word, and > at the end for one or more: orders.*, orders.>, *.created.
-type Filter struct {
-	Name    string
-	Pattern bool
+// MaxWords is how many words a pattern may have. A channel is looked up in all patterns at once, and for each of its words there may be
+// two ways to go on, by the word and by *: so this bounds what a message costs, whatever anybody subscribes to.
+const MaxWords = 10
+
+// Filter says what to subscribe to, or what is allowed: a Channel or a Pattern. Neither is ever taken for the other, for a channel may have
+// any name, that of a pattern too.
+type Filter interface {
+	fmt.Stringer
+	// Match tells whether the channel is one of those that the filter stands for.
+	Match(channel string) bool
+	// Contains tells whether every channel that the other stands for is one that the filter stands for.
+	Contains(other Filter) bool
+	// words is how many nodes of an index it may take.
+	words() int
 }
+
+// Channel is one channel, by its name.
+type Channel string
+
+// Pattern stands for channels by their dot-separated words: * for any one word, and > at the end for one or more: orders.*, orders.>,
+// *.created. ParseFilter makes them.
+type Pattern string
 
 // ParseFilter reads a channel's name or a pattern: words that are * or a last word > make it a pattern.
 func ParseFilter(s string) (Filter, error) {
 	if err := CheckChannel(s); err != nil {
-		return Filter{}, err
+		return nil, err
 	}
-	f := Filter{Name: s}
 	words := strings.Split(s, ".")
+	pattern := false
 	for i, word := range words {
-		switch word {
-		case "*":
-			f.Pattern = true
-		case ">":
-			if i != len(words)-1 {
-				return Filter{}, fmt.Errorf("pattern %q: > may only be its last word", s)
-			}
-			f.Pattern = true
+		if word == ">" && i != len(words)-1 {
+			return nil, fmt.Errorf("pattern %q: > may only be its last word", s)
+		}
+		pattern = pattern || word == "*" || word == ">"
+	}
+	switch {
+	case !pattern:
+		return Channel(s), nil
+	case len(words) > MaxWords:
+		return nil, fmt.Errorf("pattern %q has %d words, at most %d are allowed: end it with .> earlier", s, len(words), MaxWords)
+	}
+	return Pattern(s), nil
+}
+
+// ParseFilters reads several.
+func ParseFilters(all []string) ([]Filter, error) {
+	filters := make([]Filter, len(all))
+	for i, s := range all {
+		var err error
+		if filters[i], err = ParseFilter(s); err != nil {
+			return nil, err
 		}
 	}
-	return f, nil
+	return filters, nil
+}
+
+// MaxPatternWords is how many words a subscriber's patterns may have together: what they take in memory.
+const MaxPatternWords = 2000
+
+// LimitError is the answer to a subscriber that asks for more than one may have.
+type LimitError struct{ text string }
+
+func (e *LimitError) Error() string { return e.text }
+
+// CheckFilters tells whether a subscriber may have all of the filters.
+func CheckFilters(filters []Filter) error { return checkWords(0, filters) }
+
+func checkWords(has int, filters []Filter) error {
+	for _, f := range filters {
+		has += f.words()
+	}
+	if has > MaxPatternWords {
+		return &LimitError{fmt.Sprintf("patterns have %d words together, and a connection may have %d: use broader ones", has, MaxPatternWords)}
+	}
+	return nil
 }
 
 // CheckChannel tells what is wrong with a channel's name.
@@ -51,12 +101,16 @@ func CheckChannel(name string) error {
 	return nil
 }
 
-// Match tells whether the channel is one of those that the filter stands for.
-func (f Filter) Match(channel string) bool {
-	if !f.Pattern {
-		return f.Name == channel
-	}
-	pattern := f.Name
+func (c Channel) String() string             { return string(c) }
+func (c Channel) Match(channel string) bool  { return string(c) == channel }
+func (c Channel) Contains(other Filter) bool { return other == Filter(c) }
+func (c Channel) words() int                 { return 0 }
+
+func (p Pattern) String() string { return string(p) }
+func (p Pattern) words() int     { return strings.Count(string(p), ".") + 1 }
+
+func (p Pattern) Match(channel string) bool {
+	pattern := string(p)
 	for {
 		want, restOfPattern, more := strings.Cut(pattern, ".")
 		if want == ">" && !more {
@@ -73,15 +127,12 @@ func (f Filter) Match(channel string) bool {
 	}
 }
 
-// Contains tells whether every channel that g stands for is one that f stands for.
-func (f Filter) Contains(g Filter) bool {
-	if !g.Pattern {
-		return f.Match(g.Name)
+func (p Pattern) Contains(other Filter) bool {
+	q, ok := other.(Pattern)
+	if !ok {
+		return p.Match(other.String())
 	}
-	if !f.Pattern {
-		return false
-	}
-	a, b := strings.Split(f.Name, "."), strings.Split(g.Name, ".")
+	a, b := strings.Split(string(p), "."), strings.Split(string(q), ".")
 	for i, want := range a {
 		if want == ">" && i == len(a)-1 {
 			return len(b) > i

@@ -88,7 +88,7 @@ const (
 func New(c Config) *Hub {
 	h := &Hub{
 		source: c.Source, log: c.Logger, reads: make(chan struct{}, replayReads), drafts: make(chan draft, publishAtMost),
-		index: index{channels: map[string]*members{}}, members: map[*Subscriber]struct{}{},
+		index: index{channels: map[Channel]*members{}}, members: map[*Subscriber]struct{}{},
 		ready: make(chan struct{}), done: make(chan struct{}),
 	}
 	h.ring.limit = c.RingBytes

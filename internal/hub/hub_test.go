@@ -167,7 +167,7 @@ func TestResumesWhereItWas(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := s.Resume(t.Context(), b.events[at].Position(), Filter{Name: "a"}); err != nil {
+			if err := s.Resume(t.Context(), b.events[at].Position(), Channel("a")); err != nil {
 				t.Fatal(err)
 			}
 			if got := r.texts(t, 199-at); !slices.Equal(got, want[at+1:]) {
@@ -196,7 +196,7 @@ func TestLongTicksComeInParts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := again.Resume(t.Context(), b.events[15000].Position(), Filter{Name: "a"}); err != nil {
+	if err := again.Resume(t.Context(), b.events[15000].Position(), Channel("a")); err != nil {
 		t.Fatal(err)
 	}
 	if rest := r.texts(t, 8999); !slices.Equal(rest, got[15001:]) {

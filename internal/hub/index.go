@@ -4,7 +4,7 @@ import "strings"
 
 // index finds a channel's subscribers. Hub.mu guards it.
 type index struct {
-	channels map[string]*members
+	channels map[Channel]*members
 	patterns node // by word; * and > are words like others
 }
 
@@ -29,6 +29,7 @@ func (x *index) add(s *Subscriber, f Filter) bool {
 		s.places = make(map[*members]int32, 1)
 	}
 	s.places[m] = int32(len(m.list))
+	s.words += f.words()
 	m.list = append(m.list, s)
 	return true
 }
@@ -50,6 +51,7 @@ func (x *index) remove(s *Subscriber, f Filter) bool {
 func (x *index) leave(s *Subscriber, m *members) {
 	at := s.places[m]
 	delete(s.places, m)
+	s.words -= m.filter.words()
 	last := len(m.list) - 1
 	moved := m.list[last]
 	m.list[last] = nil
@@ -67,16 +69,16 @@ func (x *index) leave(s *Subscriber, m *members) {
 
 // find returns a filter's members, made if need be, or nil.
 func (x *index) find(f Filter, make_ bool) *members {
-	if !f.Pattern {
-		m := x.channels[f.Name]
+	if channel, ok := f.(Channel); ok {
+		m := x.channels[channel]
 		if m == nil && make_ {
 			m = &members{filter: f}
-			x.channels[f.Name] = m
+			x.channels[channel] = m
 		}
 		return m
 	}
 	at := &x.patterns
-	for word := range strings.SplitSeq(f.Name, ".") {
+	for word := range strings.SplitSeq(f.String(), ".") {
 		next := at.words[word]
 		if next == nil {
 			if !make_ {
@@ -98,11 +100,11 @@ func (x *index) find(f Filter, make_ bool) *members {
 
 // forget drops a filter that has no members any more.
 func (x *index) forget(f Filter) {
-	if !f.Pattern {
-		delete(x.channels, f.Name)
+	if channel, ok := f.(Channel); ok {
+		delete(x.channels, channel)
 		return
 	}
-	x.patterns.forget(strings.Split(f.Name, "."))
+	x.patterns.forget(strings.Split(f.String(), "."))
 }
 
 func (n *node) forget(words []string) {
@@ -117,17 +119,23 @@ func (n *node) forget(words []string) {
 	}
 }
 
-// each calls f with the subscribers of every filter that the channel matches. One who has several such filters is in several lists.
-func (x *index) each(channel string, f func(*members)) {
-	if m := x.channels[channel]; m != nil {
+// each calls f with the subscribers of every filter that the channel matches. One who has several such filters is in several lists. It
+// returns how many nodes of patterns it has visited: for as many patterns as there may be no more than mostSteps.
+func (x *index) each(channel string, f func(*members)) (steps int) {
+	if m := x.channels[Channel(channel)]; m != nil {
 		f(m)
 	}
 	if len(x.patterns.words) > 0 {
-		x.patterns.each(channel, f)
+		steps = x.patterns.each(channel, f)
 	}
+	return steps
 }
 
-func (n *node) each(channel string, f func(*members)) {
+// mostSteps is the size of a binary tree as deep as patterns are long: each word may be had in two ways.
+const mostSteps = 1<<(MaxWords+1) - 1
+
+func (n *node) each(channel string, f func(*members)) (steps int) {
+	steps = 1
 	word, rest, more := strings.Cut(channel, ".")
 	if all := n.words[">"]; all != nil && all.members != nil && channel != "" {
 		f(all.members)
@@ -138,9 +146,13 @@ func (n *node) each(channel string, f func(*members)) {
 			continue
 		}
 		if more {
-			next.each(rest, f)
-		} else if next.members != nil {
+			steps += next.each(rest, f)
+			continue
+		}
+		steps++
+		if next.members != nil {
 			f(next.members)
 		}
 	}
+	return steps
 }

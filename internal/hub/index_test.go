@@ -1,10 +1,15 @@
 package hub
 
 import (
+	"errors"
+	"fmt"
 	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/weir-pg/weir/internal/pgtest"
+	"github.com/weir-pg/weir/internal/store"
 )
 
 // TestIndexFindsWhoMatches: whatever filters come and go, a channel's subscribers are those that have a filter that matches it.
@@ -24,7 +29,7 @@ func TestIndexFindsWhoMatches(t *testing.T) {
 		}
 		return strings.Join(all, ".")
 	}
-	x := index{channels: map[string]*members{}}
+	x := index{channels: map[Channel]*members{}}
 	subscribers := make([]*Subscriber, 40)
 	has := make([]map[Filter]bool, len(subscribers))
 	for i := range subscribers {
@@ -35,9 +40,9 @@ func TestIndexFindsWhoMatches(t *testing.T) {
 		s := subscribers[i]
 		f, err := ParseFilter(name(true))
 		if err != nil {
-			f = Filter{Name: name(false)}
+			f = Channel(name(false))
 		}
-		if f.Name == "" {
+		if f.String() == "" {
 			continue
 		}
 		switch rng.IntN(5) {
@@ -137,7 +142,82 @@ func TestFilterContainsWhatItCovers(t *testing.T) {
 			}
 		}
 		if f.Contains(g) != covers {
-			t.Fatalf("%s contains %s: %t, but by their channels %t", f.Name, g.Name, f.Contains(g), covers)
+			t.Fatalf("%s contains %s: %t, but by their channels %t", f, g, f.Contains(g), covers)
 		}
 	}
+}
+
+// TestAMessageCostsABoundedWalk: whatever patterns there are, a channel is looked up in so many steps at most.
+func TestAMessageCostsABoundedWalk(t *testing.T) {
+	x := index{channels: map[Channel]*members{}}
+	attacker := &Subscriber{}
+	// Every way to write a channel of ten words, or the beginning of one: each of them matches.
+	for length := 1; length <= MaxWords; length++ {
+		for stars := range 1 << length {
+			words := make([]string, length)
+			for i := range words {
+				words[i] = "a"
+				if stars>>i&1 == 1 {
+					words[i] = "*"
+				}
+			}
+			x.add(attacker, Pattern(strings.Join(words, ".")))
+			if length < MaxWords {
+				x.add(attacker, Pattern(strings.Join(append(words, ">"), ".")))
+			}
+		}
+	}
+	longest := strings.Repeat("a.", 127) + "a"
+	for _, channel := range []string{strings.TrimSuffix(strings.Repeat("a.", MaxWords), "."), longest} {
+		found := 0
+		if steps := x.each(channel, func(*members) { found++ }); steps > mostSteps || found < 1<<(MaxWords-1) {
+			t.Errorf("%d steps and %d lists for a channel of %d words, want %d steps at most", steps, found, strings.Count(channel, ".")+1, mostSteps)
+		}
+	}
+	if f, err := ParseFilter(longest[:2*MaxWords] + "a.*"); err == nil {
+		t.Errorf("the pattern %s of more than %d words is let in", f, MaxWords)
+	}
+}
+
+// TestPatternsOfASubscriberAreBounded: what one subscriber's patterns take in the index has a limit, and what it gives back is its own again.
+func TestPatternsOfASubscriberAreBounded(t *testing.T) {
+	h, _ := run(t, Config{Source: NewLog(store.New(pgtest.Pool(t, pgtest.Database(t)), 0), nil)})
+	s, err := h.Join(new(box), Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var limit *LimitError
+	pattern := func(i int) Filter { return Pattern(fmt.Sprintf("user.%d.*.>", i)) }
+	for i := range MaxPatternWords / 4 {
+		if err := s.Subscribe(t.Context(), pattern(i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := s.Subscribe(t.Context(), pattern(-1)); !errors.As(err, &limit) {
+		t.Errorf("past the limit: %v", err)
+	}
+	if err := s.Subscribe(t.Context(), Channel("user.1.2.3")); err != nil {
+		t.Errorf("a channel counts as a pattern: %v", err)
+	}
+	s.Unsubscribe(pattern(0))
+	if err := s.Subscribe(t.Context(), pattern(-1)); err != nil {
+		t.Errorf("after one was given back: %v", err)
+	}
+	if err := s.Resume(t.Context(), Position{}, slices.Repeat([]Filter{pattern(0)}, MaxPatternWords)...); !errors.As(err, &limit) {
+		t.Errorf("resuming past the limit: %v", err)
+	}
+}
+
+// TestAChannelThatLooksLikeAPatternIsNone: a literal name and a pattern are never taken for each other.
+func TestAChannelThatLooksLikeAPatternIsNone(t *testing.T) {
+	literal, pattern := Filter(Channel("chat.*")), Filter(Pattern("chat.*"))
+	if literal == pattern || literal.Contains(pattern) || literal.Contains(Channel("chat.admin")) || literal.Match("chat.admin") {
+		t.Error("the channel chat.* stands for more than itself")
+	}
+	if !literal.Contains(Channel("chat.*")) || !pattern.Contains(literal) || !pattern.Match("chat.*") {
+		t.Error("the channel chat.* is not found under its own name")
+	}
+	x := index{channels: map[Channel]*members{}}
+	x.add(&Subscriber{}, literal)
+	x.each("chat.admin", func(*members) { t.Error("who listens to the channel chat.* hears chat.admin") })
 }

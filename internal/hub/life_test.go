@@ -31,12 +31,12 @@ func TestClosedHubTakesNobody(t *testing.T) {
 		}
 		switch i % 3 {
 		case 0:
-			err = one.Subscribe(t.Context(), Filter{Name: "a"})
+			err = one.Subscribe(t.Context(), Channel("a"))
 		case 1:
-			err = one.Resume(t.Context(), at, Filter{Name: "a"})
+			err = one.Resume(t.Context(), at, Channel("a"))
 		case 2:
 			one.Pause()
-			err = one.Resume(t.Context(), at, Filter{Name: "a"})
+			err = one.Resume(t.Context(), at, Channel("a"))
 		}
 		if err != nil {
 			t.Fatal(err)
@@ -61,17 +61,17 @@ func TestClosedHubTakesNobody(t *testing.T) {
 	if _, err := h.Join(newBox(), Options{}); !errors.Is(err, ErrClosed) {
 		t.Errorf("join: %v", err)
 	}
-	if err := s.Subscribe(t.Context(), Filter{Name: "b"}); !errors.Is(err, ErrClosed) {
+	if err := s.Subscribe(t.Context(), Channel("b")); !errors.Is(err, ErrClosed) {
 		t.Errorf("subscribe: %v", err)
 	}
-	if err := s.Resume(t.Context(), at, Filter{Name: "b"}); !errors.Is(err, ErrClosed) {
+	if err := s.Resume(t.Context(), at, Channel("b")); !errors.Is(err, ErrClosed) {
 		t.Errorf("resume: %v", err)
 	}
 	if err := h.Publish(t.Context(), Draft{Channel: "a"}); !errors.Is(err, ErrClosed) {
 		t.Errorf("publish: %v", err)
 	}
 	s.Continue()
-	s.Unsubscribe(Filter{Name: "a"})
+	s.Unsubscribe(Channel("a"))
 	s.Leave()
 	var left string
 	until(t, "no goroutine of the hub is left", func() bool { left = ownGoroutines(); return left == "" })
@@ -104,7 +104,7 @@ func TestHubEndsBeforeItBegins(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	var waiting sync.WaitGroup
 	waiting.Go(func() {
-		if err := s.Subscribe(t.Context(), Filter{Name: "a"}); !errors.Is(err, ErrClosed) {
+		if err := s.Subscribe(t.Context(), Channel("a")); !errors.Is(err, ErrClosed) {
 			t.Errorf("subscribe: %v", err)
 		}
 	})

@@ -10,6 +10,9 @@ import (
 // What is no longer in the log becomes a gap event. It is for a subscriber that has no filters yet. It returns at once; what it starts
 // ends with the subscriber. While it reads history it waits for the sink, so a client may take as long as it takes.
 func (s *Subscriber) Resume(ctx context.Context, after Position, filters ...Filter) error {
+	if err := checkWords(0, filters); err != nil {
+		return err
+	}
 	if err := s.hub.want(ctx, filters); err != nil {
 		return err
 	}

@@ -59,7 +59,7 @@ func TestResumeAmidTrafficMissesNothing(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := r.Resume(t.Context(), v.at, Filter{Name: ">", Pattern: true}); err != nil {
+		if err := r.Resume(t.Context(), v.at, Pattern(">")); err != nil {
 			t.Fatal(err)
 		}
 		visits = append(visits, v)

@@ -189,7 +189,7 @@ func (d *diary) visit(ctx context.Context, h *Hub, stay time.Duration) {
 	d.visits++
 	at := d.at
 	d.mu.Unlock()
-	if err := s.Resume(ctx, at, Filter{Name: ">", Pattern: true}); err != nil {
+	if err := s.Resume(ctx, at, Pattern(">")); err != nil {
 		s.Leave()
 		return
 	}

@@ -96,7 +96,7 @@ func TestSlowSubscriberSkipsAhead(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Subscribe(t.Context(), Filter{Name: "a"}); err != nil {
+	if err := s.Subscribe(t.Context(), Channel("a")); err != nil {
 		t.Fatal(err)
 	}
 	exec(t, pool, `SELECT weir.publish('a', 'first')`)
@@ -168,7 +168,7 @@ func TestPauseHoldsBack(t *testing.T) {
 		t.Fatal(err)
 	}
 	paused.Pause()
-	if err := paused.Resume(t.Context(), begin, Filter{Name: "a"}); err != nil {
+	if err := paused.Resume(t.Context(), begin, Channel("a")); err != nil {
 		t.Fatal(err)
 	}
 	exec(t, pool, `SELECT weir.publish('a', 'end')`)
@@ -186,7 +186,7 @@ func TestPauseHoldsBack(t *testing.T) {
 		t.Fatal(err)
 	}
 	leaves.Pause()
-	if err := leaves.Resume(t.Context(), begin, Filter{Name: "a"}); err != nil {
+	if err := leaves.Resume(t.Context(), begin, Channel("a")); err != nil {
 		t.Fatal(err)
 	}
 	leaves.Leave() // and its goroutine ends: Run waits for it

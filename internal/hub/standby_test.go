@@ -69,7 +69,7 @@ func TestReadsFromAStandbyThatLags(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Subscribe(t.Context(), Filter{Name: "a"}); err != nil {
+	if err := s.Subscribe(t.Context(), Channel("a")); err != nil {
 		t.Fatal(err)
 	}
 	begin := h.Position()
@@ -134,7 +134,7 @@ func TestReadsFromAStandbyThatLags(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := o.Resume(t.Context(), begin, Filter{Name: "a"}); err != nil {
+	if err := o.Resume(t.Context(), begin, Channel("a")); err != nil {
 		t.Fatal(err)
 	}
 	if got := other.texts(t, 360); !slices.Equal(got, all) {

@@ -46,6 +46,7 @@ type Subscriber struct {
 	limit  int
 	policy Policy
 
+	words  int                // of its patterns together; guarded by Hub.mu
 	places map[*members]int32 // where it stands in each list of the index; guarded by Hub.mu
 	marked uint64             // the last message given to it, so that two filters give it once; guarded by Hub.dispatching
 
@@ -64,6 +65,12 @@ type Subscriber struct {
 
 // Subscribe adds filters. Every message on them that is published after it returns will be delivered. It waits for a Resume to settle.
 func (s *Subscriber) Subscribe(ctx context.Context, filters ...Filter) error {
+	s.hub.mu.RLock()
+	words := s.words
+	s.hub.mu.RUnlock()
+	if err := checkWords(words, filters); err != nil {
+		return err
+	}
 	if err := s.hub.untilReady(ctx); err != nil {
 		return err
 	}

@@ -33,7 +33,7 @@ func (c *conn) listen(ctx context.Context, channels []string) error {
 		c.listens = make(map[string]struct{}, len(channels))
 	}
 	for i, channel := range channels {
-		filters[i] = hub.Filter{Name: channel}
+		filters[i] = hub.Channel(channel)
 		c.listens[channel] = struct{}{}
 	}
 	c.out.Unlock()
@@ -52,7 +52,7 @@ func (c *conn) unlisten(channels []string) {
 	filters := make([]hub.Filter, len(channels))
 	c.out.Lock()
 	for i, channel := range channels {
-		filters[i] = hub.Filter{Name: channel}
+		filters[i] = hub.Channel(channel)
 		delete(c.listens, channel)
 	}
 	c.out.Unlock()

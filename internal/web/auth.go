@@ -20,20 +20,20 @@ type Authorizer interface {
 // Action is what a client wants to do.
 type Action string
 
-// The actions. Connect has no channels: it asks whether the token is any good, when a WebSocket opens.
+// The actions. Connect is about no channels: it asks whether the token is any good, when a WebSocket opens.
 const (
 	Connect   Action = "connect"
 	Subscribe Action = "subscribe"
 	Publish   Action = "publish"
-	WaitJobs  Action = "jobs" // channels are queues
+	WaitJobs  Action = "jobs" // the filters are queues
 )
 
 // Ask is a question to an Authorizer.
 type Ask struct {
-	Token    string // empty: the client sent none
-	Action   Action
-	Channels []string // channels and patterns
-	Remote   string   // the client's address
+	Token   string // empty: the client sent none
+	Action  Action
+	Filters []hub.Filter // what it is about; none: whether the client may do it at all, before it is listened to any further
+	Remote  string       // the client's address
 }
 
 // Grant is an answer: what is allowed, which may be more than was asked for, and until when.
@@ -46,7 +46,7 @@ type Grant struct {
 func (g Grant) covers(filters []hub.Filter) (denied string, ok bool) {
 	for _, f := range filters {
 		if !allowed(g.Allow, f) {
-			return f.Name, false
+			return f.String(), false
 		}
 	}
 	return "", true
@@ -71,14 +71,16 @@ func NoToken(text, hint string) error {
 	return fail(http.StatusUnauthorized, "unauthorized", text, hint)
 }
 
-// authorize asks whether the client may do it with all of these channels.
-func (w *Web) authorize(ctx context.Context, ask Ask, filters []hub.Filter) (Grant, error) {
+var noToken = NoToken("no token was sent", "send it as Authorization: Bearer, as access_token in the URL, or as WebSocket subprotocol bearer.TOKEN")
+
+// authorize asks whether the client may do it with all of the filters.
+func (w *Web) authorize(ctx context.Context, ask Ask) (Grant, error) {
 	grant, err := w.Authorizer.Authorize(ctx, ask)
 	if err == nil && grant.expired(time.Now()) {
 		err = NoToken("the token has expired", "get a new one")
 	}
 	if err == nil {
-		if channel, ok := grant.covers(filters); !ok {
+		if channel, ok := grant.covers(ask.Filters); !ok {
 			err = Denied(fmt.Sprintf("%s %q is not allowed", ask.Action, channel), "the token must allow the channel, or a pattern that it lies within")
 		}
 	}
@@ -119,5 +121,5 @@ func (nobody) Authorize(context.Context, Ask) (Grant, error) {
 type everybody struct{}
 
 func (everybody) Authorize(context.Context, Ask) (Grant, error) {
-	return Grant{Allow: []hub.Filter{{Name: ">", Pattern: true}}}, nil
+	return Grant{Allow: []hub.Filter{hub.Pattern(">")}}, nil
 }

@@ -23,6 +23,8 @@ import (
 	"time"
 
 	"github.com/golang-jwt/jwt/v5"
+
+	"github.com/weir-pg/weir/internal/hub"
 )
 
 var secret = []byte("0123456789abcdef0123456789abcdef")
@@ -180,7 +182,7 @@ func TestTokensThatAreWrongAreRefused(t *testing.T) {
 		"bad pattern":      hs256(t, may([]string{"a.>.b"}, nil, nil)),
 		"empty":            "",
 	} {
-		_, err := a.Authorize(t.Context(), Ask{Token: token, Action: Subscribe, Channels: []string{"x"}})
+		_, err := a.Authorize(t.Context(), Ask{Token: token, Action: Subscribe, Filters: []hub.Filter{hub.Channel("x")}})
 		var f *failure
 		if !errors.As(err, &f) || f.Status != http.StatusUnauthorized {
 			t.Errorf("%s: %v, want unauthorized", name, err)

@@ -31,6 +31,7 @@ const (
 	defaultCache           = 5 * time.Second
 	maxCached              = 10000
 	maxAnswer              = 64 << 10
+	maxAllowed             = 1000 // channels and patterns of an answer
 )
 
 // callback authorises by asking an HTTP service.
@@ -81,10 +82,13 @@ func NewCallback(c CallbackConfig) (Authorizer, error) {
 
 // Authorize implements Authorizer.
 func (c *callback) Authorize(ctx context.Context, ask Ask) (Grant, error) {
-	if ask.Channels == nil {
-		ask.Channels = []string{}
+	if ask.Token == "" {
+		return Grant{}, noToken // whoever comes without one can't make this server ask another
 	}
-	body := marshal(question(ask))
+	if len(ask.Filters) == 0 {
+		ask.Action = Connect
+	}
+	body := marshal(question{Token: ask.Token, Action: ask.Action, Channels: names(ask.Filters), Remote: ask.Remote})
 	key := sha256.Sum256(body)
 	if known, ok := c.recall(key); ok {
 		return known.grant, known.err
@@ -100,7 +104,7 @@ func (c *callback) Authorize(ctx context.Context, ask Ask) (Grant, error) {
 	if known, ok := c.recall(key); ok { // by somebody who asked the same
 		return known.grant, known.err
 	}
-	grant, err := c.ask(ctx, body, ask.Channels)
+	grant, err := c.ask(ctx, body, ask.Filters)
 	var refusal *failure
 	if err == nil || errors.As(err, &refusal) {
 		c.remember(key, cachedGrant{grant: grant, err: err})
@@ -108,7 +112,7 @@ func (c *callback) Authorize(ctx context.Context, ask Ask) (Grant, error) {
 	return grant, err
 }
 
-func (c *callback) ask(ctx context.Context, body []byte, channels []string) (Grant, error) {
+func (c *callback) ask(ctx context.Context, body []byte, filters []hub.Filter) (Grant, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost, c.URL, bytes.NewReader(body))
 	if err != nil {
 		return Grant{}, fmt.Errorf("ask the authorisation callback: %w", err)
@@ -133,15 +137,16 @@ func (c *callback) ask(ctx context.Context, body []byte, channels []string) (Gra
 	case len(answer) > maxAnswer:
 		return Grant{}, fmt.Errorf("the authorisation callback's answer is longer than %d bytes", maxAnswer)
 	}
-	grant, err := parseAnswer(answer, channels)
+	grant, err := parseAnswer(answer, filters)
 	if err != nil {
 		return Grant{}, fmt.Errorf("the authorisation callback's answer: %w", err)
 	}
 	return grant, nil
 }
 
-// parseAnswer reads {"allow": true, "expires_in": 300}: allow may be a list of channels and patterns instead.
-func parseAnswer(answer []byte, channels []string) (grant Grant, err error) {
+// parseAnswer reads {"allow": true, "expires_in": 300}: allow may be a list of channels and patterns instead. True allows what was asked
+// for, as it was asked for: a channel that is named like a pattern is still one channel.
+func parseAnswer(answer []byte, asked []hub.Filter) (grant Grant, err error) {
 	var a struct {
 		Allow     json.RawMessage `json:"allow"`
 		ExpiresIn *float64        `json:"expires_in"`
@@ -155,17 +160,13 @@ func parseAnswer(answer []byte, channels []string) (grant Grant, err error) {
 		if !yes {
 			return grant, Denied("it is not allowed", "")
 		}
-		patterns = channels
+		grant.Allow = asked
 	} else if err := json.Unmarshal(a.Allow, &patterns); err != nil {
 		return grant, errors.New("allow must be true, false or a list of channels and patterns")
-	}
-	grant.Allow = []hub.Filter{}
-	for _, p := range patterns {
-		f, err := hub.ParseFilter(p)
-		if err != nil {
-			return grant, err
-		}
-		grant.Allow = append(grant.Allow, f)
+	} else if len(patterns) > maxAllowed {
+		return grant, fmt.Errorf("it allows %d channels and patterns, at most %d are read: use broader ones", len(patterns), maxAllowed)
+	} else if grant.Allow, err = hub.ParseFilters(patterns); err != nil {
+		return grant, err
 	}
 	if a.ExpiresIn != nil {
 		if *a.ExpiresIn <= 0 {

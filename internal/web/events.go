@@ -50,14 +50,13 @@ func (w *Web) serveEvents(rw http.ResponseWriter, r *http.Request) {
 		return
 	}
 	remote := strings.Clone(w.ClientAddress(r))
-	grant, err := w.authorize(r.Context(), Ask{Token: token(r), Action: Subscribe, Channels: names(want.filters), Remote: remote}, want.filters)
+	grant, err := w.authorize(r.Context(), Ask{Token: token(r), Action: Subscribe, Filters: want.filters, Remote: remote})
 	if err != nil {
 		w.explain("", err).write(rw)
 		return
 	}
 	s := &stream{web: w, kind: eventKind{}, remote: remote}
 	if f := w.enter(s); f != nil {
-		w.metrics.refused(f.Code)
 		f.write(rw)
 		return
 	}

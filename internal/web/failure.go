@@ -33,9 +33,12 @@ func badRequest(text, hint string) *failure {
 func (w *Web) explain(doing string, err error) *failure {
 	var f *failure
 	var refused *hub.RefusedError
+	var limit *hub.LimitError
 	switch {
 	case errors.As(err, &f):
 		return f
+	case errors.As(err, &limit):
+		return fail(http.StatusTooManyRequests, "limit", limit.Error(), "")
 	case errors.As(err, &refused):
 		return badRequest(refused.Error(), "")
 	case errors.Is(err, hub.ErrClosed), errors.Is(err, context.Canceled):

@@ -26,7 +26,7 @@ func (ws *webSocket) permit(ctx context.Context, action Action, filters []hub.Fi
 	if _, ok := known.covers(filters); ok && !known.expired(time.Now()) {
 		return nil
 	}
-	grant, err := ws.web.authorize(ctx, Ask{Token: ws.token, Action: action, Channels: names(filters), Remote: ws.remote}, filters)
+	grant, err := ws.web.authorize(ctx, Ask{Token: ws.token, Action: action, Filters: filters, Remote: ws.remote})
 	if err != nil {
 		return err
 	}
@@ -58,13 +58,13 @@ func (ws *webSocket) authenticate(ctx context.Context, token string) (*time.Time
 		filters = append(filters, f)
 	}
 	var all grants
-	grant, err := ws.web.authorize(ctx, Ask{Token: token, Action: Connect, Remote: ws.remote}, nil)
+	grant, err := ws.web.authorize(ctx, Ask{Token: token, Action: Connect, Remote: ws.remote})
 	if err != nil {
 		return nil, err
 	}
 	all.connect = grant
 	if len(filters) > 0 {
-		grant, err := ws.web.authorize(ctx, Ask{Token: token, Action: Subscribe, Channels: names(filters), Remote: ws.remote}, filters)
+		grant, err := ws.web.authorize(ctx, Ask{Token: token, Action: Subscribe, Filters: filters, Remote: ws.remote})
 		if err != nil {
 			return nil, err
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"time"
@@ -17,11 +18,11 @@ import (
 type request struct {
 	Type     string          `json:"type"`
 	ID       json.RawMessage `json:"id"`
-	Channels []string        `json:"channels"`
+	Channels few[string]     `json:"channels"`
 	Position string          `json:"position"`
 	Token    string          `json:"token"`
 	draftJSON
-	Messages []draftJSON `json:"messages"`
+	Messages few[draftJSON] `json:"messages"`
 }
 
 const (
@@ -37,6 +38,9 @@ func (ws *webSocket) hear(kind websocket.MessageType, b []byte) error {
 		return ws.refuse(nil, badRequest("binary frames are not understood", "send JSON in text frames"))
 	}
 	if err := json.Unmarshal(b, &r); err != nil {
+		if limit := new(failure); errors.As(err, &limit) {
+			return ws.refuse(nil, limit)
+		}
 		return ws.refuse(nil, badRequest("the frame is no request: "+err.Error(), `send a JSON object such as {"type":"subscribe","channels":["orders.*"]}`))
 	}
 	if len(r.ID) > maxID {
@@ -156,15 +160,15 @@ func (ws *webSocket) unsubscribe(ctx context.Context, r *request) error {
 }
 
 func (ws *webSocket) publish(ctx context.Context, r *request) error {
-	all := r.Messages
+	all := []draftJSON(r.Messages)
 	if r.Channel != "" || all == nil {
 		all = append(all, r.draftJSON)
 	}
-	drafts, filters, err := ws.web.parseDrafts(all)
+	drafts, err := ws.web.parseDrafts(all)
 	if err != nil {
 		return err
 	}
-	if err := ws.permit(ctx, Publish, filters); err != nil {
+	if err := ws.permit(ctx, Publish, channelsOf(drafts)); err != nil {
 		return err
 	}
 	if !ws.rate.take(len(drafts), time.Now()) {
@@ -180,32 +184,48 @@ type draftJSON struct {
 	Base64  *string `json:"payload_base64"`
 }
 
-// parseDrafts checks messages and returns them with their channels.
-func (w *Web) parseDrafts(all []draftJSON) ([]hub.Draft, []hub.Filter, error) {
-	drafts, filters := make([]hub.Draft, len(all)), make([]hub.Filter, len(all))
+// parseDrafts checks messages.
+func (w *Web) parseDrafts(all []draftJSON) ([]hub.Draft, error) {
 	if len(all) == 0 {
-		return nil, nil, badRequest("there is no message to publish", `give "channel" and "payload"`)
+		return nil, badRequest("there is no message to publish", `give "channel" and "payload"`)
 	}
+	if most := w.Limits.Messages; len(all) > most {
+		return nil, tooMany("messages", most)
+	}
+	drafts := make([]hub.Draft, len(all))
 	for i, d := range all {
 		draft := hub.Draft{Channel: d.Channel}
 		switch {
 		case d.Payload != nil && d.Base64 != nil:
-			return nil, nil, badRequest("a message has payload or payload_base64, not both", "")
+			return nil, badRequest("a message has payload or payload_base64, not both", "")
 		case d.Base64 != nil:
 			var err error
 			if draft.Payload, err = base64.StdEncoding.DecodeString(*d.Base64); err != nil {
-				return nil, nil, badRequest("payload_base64 is not base64: "+err.Error(), "")
+				return nil, badRequest("payload_base64 is not base64: "+err.Error(), "")
 			}
 			draft.Binary = true
 		case d.Payload != nil:
 			draft.Payload = []byte(*d.Payload)
 		}
 		if err := w.checkDraft(draft); err != nil {
-			return nil, nil, err
+			return nil, err
 		}
-		drafts[i], filters[i] = draft, hub.Filter{Name: d.Channel}
+		drafts[i] = draft
 	}
-	return drafts, filters, nil
+	return drafts, nil
+}
+
+// channelsOf returns the channels of messages, each once.
+func channelsOf(drafts []hub.Draft) []hub.Filter {
+	var all []hub.Filter
+	seen := make(map[string]struct{}, 1)
+	for _, d := range drafts {
+		if _, twice := seen[d.Channel]; !twice {
+			seen[d.Channel] = struct{}{}
+			all = append(all, hub.Channel(d.Channel))
+		}
+	}
+	return all
 }
 
 func (w *Web) checkDraft(d hub.Draft) error {
@@ -250,13 +270,16 @@ func (w *Web) parseFilters(channels []string) ([]hub.Filter, error) {
 			return nil, badRequest(err.Error(), "")
 		}
 	}
+	if err := hub.CheckFilters(filters); err != nil {
+		return nil, err
+	}
 	return filters, nil
 }
 
 func names(filters []hub.Filter) []string {
 	all := make([]string, len(filters))
 	for i, f := range filters {
-		all[i] = f.Name
+		all[i] = f.String()
 	}
 	return all
 }

@@ -33,10 +33,14 @@ func (w *Web) waitJobs(r *http.Request) (found []string, next string, err error)
 	}
 	filters := make([]hub.Filter, len(queues))
 	for i, q := range queues {
-		filters[i] = hub.Filter{Name: strings.Clone(q)}
+		filters[i] = hub.Channel(strings.Clone(q))
 	}
-	ask := Ask{Token: token(r), Action: WaitJobs, Channels: queues, Remote: w.ClientAddress(r)}
-	if _, err := w.authorize(r.Context(), ask, filters); err != nil {
+	remote := strings.Clone(w.ClientAddress(r))
+	if f := w.admit(remote); f != nil {
+		return nil, "", f
+	}
+	defer w.release(remote)
+	if _, err := w.authorize(r.Context(), Ask{Token: token(r), Action: WaitJobs, Filters: filters, Remote: remote}); err != nil {
 		return nil, "", err
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), w.JobsWait)

@@ -83,7 +83,7 @@ func NewJWT(c JWTConfig) (Authorizer, error) {
 // Authorize implements Authorizer.
 func (b *bearer) Authorize(_ context.Context, ask Ask) (Grant, error) {
 	if ask.Token == "" {
-		return Grant{}, NoToken("no token was sent", "send it as Authorization: Bearer, as access_token in the URL, or as WebSocket subprotocol bearer.TOKEN")
+		return Grant{}, noToken
 	}
 	var c claims
 	if _, err := b.parser.ParseWithClaims(ask.Token, &c, b.key); err != nil {
@@ -101,15 +101,14 @@ func (b *bearer) Authorize(_ context.Context, ask Ask) (Grant, error) {
 	if len(patterns) > maxPatterns {
 		return Grant{}, NoToken(fmt.Sprintf("the token has %d patterns, at most %d are read", len(patterns), maxPatterns), "use broader ones")
 	}
-	grant := Grant{Allow: make([]hub.Filter, 0, len(patterns)), Expires: c.ExpiresAt.Add(b.leeway)}
-	for _, p := range patterns {
-		f, err := hub.ParseFilter(p)
-		if err != nil {
-			return Grant{}, NoToken("the token's claim weir can't be read: "+err.Error(), "")
-		}
-		grant.Allow = append(grant.Allow, f)
+	if len(patterns) == 0 && ask.Action != Connect {
+		return Grant{}, Denied(fmt.Sprintf("%s is not allowed", ask.Action), fmt.Sprintf("the token's claim weir must name channels in %q", ask.Action))
 	}
-	return grant, nil
+	allow, err := hub.ParseFilters(patterns)
+	if err != nil {
+		return Grant{}, NoToken("the token's claim weir can't be read: "+err.Error(), "")
+	}
+	return Grant{Allow: allow, Expires: c.ExpiresAt.Add(b.leeway)}, nil
 }
 
 // key finds what a token's signature is checked with. The method decides which kind it is, so that nobody signs with a public key as

@@ -7,8 +7,8 @@ import (
 
 // Limits bound what clients may take.
 type Limits struct {
-	Connections   int     // streams at once; 0: no limit
-	PerAddress    int     // streams at once of one client address; 0: no limit
+	Connections   int     // streams, waits for jobs and requests to publish at once; 0: no limit
+	PerAddress    int     // of them at once of one client address; 0: no limit
 	Subscriptions int     // channels and patterns of one stream; 0: 1000
 	MessageBytes  int     // a payload that is published; 0: 1 MiB. What carries it may be twice as long and 4 KiB, for JSON's escapes
 	ChannelBytes  int     // a channel's name; 0: what the hub allows
@@ -16,6 +16,7 @@ type Limits struct {
 	PublishRate   float64 // messages that one WebSocket may publish in a second; 0: no limit
 	PublishBurst  int     // and at once; 0: a second's worth
 	Queues        int     // of one wait for jobs; 0: 1000
+	Messages      int     // published by one request; 0: 1000
 }
 
 func (l Limits) withDefaults() Limits {
@@ -29,6 +30,7 @@ func (l Limits) withDefaults() Limits {
 	or(&l.ChannelBytes, 255)
 	or(&l.PublishBurst, max(1, int(l.PublishRate)))
 	or(&l.Queues, 1000)
+	or(&l.Messages, 1000)
 	return l
 }
 
@@ -37,6 +39,26 @@ func (l Limits) carrier() int64 { return int64(l.MessageBytes)*2 + 4<<10 }
 
 // enter counts a stream in, or says why it may not. Who enters must leave, by exit.
 func (w *Web) enter(s *stream) *failure {
+	f := w.admit(s.remote)
+	if f == nil {
+		w.metrics.opened(s.kind)
+	}
+	return f
+}
+
+func (w *Web) exit(s *stream) {
+	w.metrics.closed(s.kind)
+	w.release(s.remote)
+}
+
+// admit counts in what a client makes the server keep: a stream, a wait, a message that is on its way. Or it says why it may not. Who is
+// admitted must be released.
+func (w *Web) admit(remote string) (f *failure) {
+	defer func() {
+		if f != nil {
+			w.metrics.refused(f.Code)
+		}
+	}()
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	switch {
@@ -44,29 +66,27 @@ func (w *Web) enter(s *stream) *failure {
 		return fail(http.StatusServiceUnavailable, "draining", "this server is stopping", "connect again: another takes over")
 	case w.Limits.Connections > 0 && w.streams >= w.Limits.Connections:
 		return fail(http.StatusServiceUnavailable, "limit", "this server has as many connections as it may have", "try again later")
-	case w.Limits.PerAddress > 0 && w.from[s.remote] >= w.Limits.PerAddress:
+	case w.Limits.PerAddress > 0 && w.from[remote] >= w.Limits.PerAddress:
 		return fail(http.StatusTooManyRequests, "limit", "your address has as many connections as it may have",
 			"subscribe to several channels on one connection")
 	}
 	w.streams++
 	if w.Limits.PerAddress > 0 {
-		w.from[s.remote]++
+		w.from[remote]++
 	}
 	w.ended.Add(1)
-	w.metrics.opened(s.kind)
 	return nil
 }
 
-func (w *Web) exit(s *stream) {
+func (w *Web) release(remote string) {
 	w.mu.Lock()
 	w.streams--
 	if w.Limits.PerAddress > 0 {
-		if w.from[s.remote]--; w.from[s.remote] == 0 {
-			delete(w.from, s.remote)
+		if w.from[remote]--; w.from[remote] == 0 {
+			delete(w.from, remote)
 		}
 	}
 	w.mu.Unlock()
-	w.metrics.closed(s.kind)
 	w.ended.Done()
 }
 

@@ -5,11 +5,9 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
-	"io"
 	"mime"
 	"net/http"
-	"time"
+	"strings"
 	"unicode/utf8"
 
 	"github.com/weir-pg/weir/internal/hub"
@@ -30,35 +28,50 @@ func (w *Web) servePublish(rw http.ResponseWriter, r *http.Request) {
 	}{published})
 }
 
+// publishRequest asks first who it is, and whether they may publish at all, or to the channel that the URL names: for others nothing is
+// read.
 func (w *Web) publishRequest(ctx context.Context, rw http.ResponseWriter, r *http.Request) (int, error) {
-	_ = http.NewResponseController(rw).SetReadDeadline(time.Now().Add(patience)) // who sends slowly holds nothing for long
-	body, err := io.ReadAll(http.MaxBytesReader(rw, r.Body, w.Limits.carrier()))
-	var tooLong *http.MaxBytesError
-	switch {
-	case errors.As(err, &tooLong):
-		return 0, fail(http.StatusRequestEntityTooLarge, "limit", fmt.Sprintf("the body is longer than the %d bytes allowed", tooLong.Limit),
-			"publish a reference to it, such as the row's key")
-	case err != nil:
-		return 0, badRequest("the body could not be read", "")
+	ask := Ask{Token: token(r), Action: Publish, Remote: strings.Clone(w.ClientAddress(r))}
+	if f := w.admit(ask.Remote); f != nil {
+		return 0, f
 	}
-	drafts, filters, err := w.parseBody(r, body)
+	defer w.release(ask.Remote)
+	query := r.URL.Query()
+	if query.Has("channel") {
+		if err := w.checkChannel(query.Get("channel")); err != nil {
+			return 0, err
+		}
+		ask.Filters = []hub.Filter{hub.Channel(query.Get("channel"))}
+	}
+	grant, err := w.authorize(ctx, ask)
 	if err != nil {
 		return 0, err
 	}
-	ask := Ask{Token: token(r), Action: Publish, Channels: names(filters), Remote: w.ClientAddress(r)}
-	if _, err := w.authorize(ctx, ask, filters); err != nil {
+	body, done, err := w.readAll(ctx, http.MaxBytesReader(rw, r.Body, w.Limits.carrier()))
+	if err != nil {
 		return 0, err
+	}
+	defer done()
+	drafts, err := w.parseBody(r, body)
+	if err != nil {
+		return 0, err
+	}
+	ask.Filters = channelsOf(drafts)
+	if _, ok := grant.covers(ask.Filters); !ok {
+		if _, err := w.authorize(ctx, ask); err != nil {
+			return 0, err
+		}
 	}
 	return len(drafts), w.publish(ctx, "http", drafts)
 }
 
-func (w *Web) parseBody(r *http.Request, body []byte) ([]hub.Draft, []hub.Filter, error) {
+func (w *Web) parseBody(r *http.Request, body []byte) ([]hub.Draft, error) {
 	if q := r.URL.Query(); q.Has("channel") {
 		kind, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type"))
 		d := hub.Draft{Channel: q.Get("channel"), Payload: body, Binary: kind == "application/octet-stream" || !utf8.Valid(body)}
-		return []hub.Draft{d}, []hub.Filter{{Name: d.Channel}}, w.checkDraft(d)
+		return []hub.Draft{d}, w.checkDraft(d)
 	}
-	var all []draftJSON
+	var all few[draftJSON]
 	var err error
 	if trimmed := bytes.TrimLeft(body, " \t\r\n"); len(trimmed) > 0 && trimmed[0] == '[' {
 		err = json.Unmarshal(body, &all)
@@ -66,8 +79,12 @@ func (w *Web) parseBody(r *http.Request, body []byte) ([]hub.Draft, []hub.Filter
 		all = make([]draftJSON, 1)
 		err = json.Unmarshal(body, &all[0])
 	}
+	var limit *failure
+	if errors.As(err, &limit) {
+		return nil, limit
+	}
 	if err != nil {
-		return nil, nil, badRequest("the body is no message: "+err.Error(),
+		return nil, badRequest("the body is no message: "+err.Error(),
 			`send {"channel":…,"payload":…}, a list of such, or any body with ?channel= in the URL`)
 	}
 	return w.parseDrafts(all)

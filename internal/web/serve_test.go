@@ -63,6 +63,12 @@ func TestShutdownAnswersWhoWaits(t *testing.T) {
 		response, _ := r.get("/v1/jobs/wait?queue=a&since=0", nil)
 		answered <- response.StatusCode
 	}()
+	eventually(t, func() error {
+		if r.web.count() == 0 {
+			return errors.New("nobody waits yet")
+		}
+		return nil
+	})
 	r.stopHub()
 	if err := r.web.Shutdown(t.Context()); err != nil {
 		t.Error(err)

@@ -38,6 +38,7 @@ type Config struct {
 
 	Heartbeat    time.Duration // how often a stream is told that it lives, and where it stands; 0: 25 s
 	WriteTimeout time.Duration // how long a write may take before the client counts as dead; 0: 30 s
+	BodyTimeout  time.Duration // how long a request's body, or a frame, may take to come; 0: 10 s
 	JobsWait     time.Duration // how long /v1/jobs/wait waits; 0: 20 s
 }
 
@@ -62,6 +63,7 @@ type Web struct {
 	mux     *http.ServeMux
 	metrics *metrics
 	origins origins
+	long    chan struct{} // slots for long messages that are being taken in
 
 	ctx  context.Context // ends with Shutdown; bounds what no client's connection bounds
 	stop context.CancelFunc
@@ -83,7 +85,7 @@ func New(c Config) (*Web, error) {
 	if err != nil {
 		return nil, err
 	}
-	w := &Web{Config: c, log: c.Logger, mux: http.NewServeMux(), origins: allowed, from: map[string]int{}}
+	w := &Web{Config: c, log: c.Logger, mux: http.NewServeMux(), origins: allowed, long: make(chan struct{}, longAtOnce), from: map[string]int{}}
 	if w.log == nil {
 		w.log = slog.Default()
 	}
@@ -91,7 +93,7 @@ func New(c Config) (*Web, error) {
 	for _, d := range []struct {
 		value *time.Duration
 		or    time.Duration
-	}{{&w.Heartbeat, defaultHeartbeat}, {&w.WriteTimeout, defaultWriteTimeout}, {&w.JobsWait, defaultJobsWait}} {
+	}{{&w.Heartbeat, defaultHeartbeat}, {&w.WriteTimeout, defaultWriteTimeout}, {&w.JobsWait, defaultJobsWait}, {&w.BodyTimeout, patience}} {
 		if *d.value <= 0 {
 			*d.value = d.or
 		}
@@ -127,8 +129,14 @@ func (w *Web) routes() {
 	w.mux.HandleFunc("/", serveNothing)
 }
 
-// ServeHTTP implements http.Handler.
-func (w *Web) ServeHTTP(rw http.ResponseWriter, r *http.Request) { w.mux.ServeHTTP(rw, r) }
+// ServeHTTP implements http.Handler. Whatever a request has as a body must come soon, also where nobody wants it: net/http reads it to its
+// end before the connection's next request.
+func (w *Web) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
+	if r.Body != nil && r.Body != http.NoBody {
+		_ = http.NewResponseController(rw).SetReadDeadline(time.Now().Add(w.BodyTimeout))
+	}
+	w.mux.ServeHTTP(rw, r)
+}
 
 // Drain makes /readyz say that the server is not ready, so that a load balancer sends new clients elsewhere.
 func (w *Web) Drain() {

@@ -31,14 +31,13 @@ func (w *Web) serveWebSocket(rw http.ResponseWriter, r *http.Request) {
 		return
 	}
 	remote, token := strings.Clone(w.ClientAddress(r)), strings.Clone(token(r)) // they outlive the request, which must not
-	grant, err := w.authorize(r.Context(), Ask{Token: token, Action: Connect, Remote: remote}, nil)
+	grant, err := w.authorize(r.Context(), Ask{Token: token, Action: Connect, Remote: remote})
 	if err != nil {
 		w.explain("", err).write(rw)
 		return
 	}
 	s := &stream{web: w, kind: webSocketKind{}, remote: remote, token: token}
 	if f := w.enter(s); f != nil {
-		w.metrics.refused(f.Code)
 		f.write(rw)
 		return
 	}
@@ -139,23 +138,47 @@ func (ws *webSocket) serve() {
 			break
 		}
 		ws.heard()
-		b, err := io.ReadAll(r)
+		b, taken, err := ws.take(r)
 		if err != nil {
 			break
 		}
 		if ws.sub == nil {
+			taken()
 			continue // the hub has closed, and the client has been told: it is waited for to close, and not heard
 		}
 		// What a request does needs a larger stack than waiting for one, and this goroutine would keep it.
 		done := make(chan error)
 		go func() { done <- ws.hear(kind, b) }()
-		if err := <-done; err != nil {
+		err = <-done
+		taken()
+		if err != nil {
 			break
 		}
 	}
 	ws.linger()
 	ws.leave(errGone)
 	_ = ws.conn.CloseNow()
+}
+
+// take reads a frame, which must come soon.
+func (ws *webSocket) take(from io.Reader) (b []byte, done func(), err error) {
+	ctx, cancel := context.WithTimeout(ws.web.ctx, ws.web.BodyTimeout)
+	defer cancel()
+	ws.readBy(time.Now().Add(ws.web.BodyTimeout))
+	b, done, err = ws.web.readAll(ctx, from)
+	if err == nil {
+		ws.readBy(time.Time{})
+	}
+	return b, done, err
+}
+
+// readBy sets the deadline for reading, unless the stream is being closed and has set its own.
+func (ws *webSocket) readBy(t time.Time) {
+	ws.deadline.Lock()
+	defer ws.deadline.Unlock()
+	if conn, ok := ws.link.(taken); ok && !ws.closing {
+		_ = conn.SetReadDeadline(t)
+	}
 }
 
 // linger reads on for a while after coder/websocket has said goodbye to a client that broke a rule: closing with something unread
