@@ -89,6 +89,7 @@ func TestPackagesImportOnlyWhatTheyMay(t *testing.T) {
 		"":               {pgx, module + "/internal"},
 		"schema":         {pgx},
 		"internal/store": {pgx},
+		"internal/model": nil,
 	} {
 		for _, imported := range own[path].Imports {
 			if !standard(imported) && !within(imported, trees...) {
@@ -103,6 +104,12 @@ func TestPackagesImportOnlyWhatTheyMay(t *testing.T) {
 			if !standard(dep) && !within(dep, module, pgx) && !slices.Contains(pool.Deps, dep) {
 				t.Errorf("the library drags in %s: find out by go list -deps which internal package imports it", dep)
 			}
+		}
+	}
+
+	for path, p := range own {
+		if slices.Contains(p.Imports, module+"/internal/model") {
+			t.Errorf("%s imports internal/model: it is for its tests alone", path)
 		}
 	}
 

@@ -1,0 +1,208 @@
+package model
+
+import "fmt"
+
+// check looks for a broken promise: in what is there now, and, where no call is in flight, in what comes of it when everybody does what he
+// has to and nothing goes wrong any more.
+func (m *jobs) check(s *state) error {
+	if err := s.promises(); err != nil {
+		return err
+	}
+	if s.ops.n > 0 {
+		return nil
+	}
+	t := *s
+	if err := m.settle(&t); err != nil {
+		return fmt.Errorf("once nothing goes wrong any more, workers have reconciled, the dead are rescued and all is worked: %w", err)
+	}
+	return nil
+}
+
+func (s *state) promises() error {
+	batches := s.batches.all()
+	for i := range batches {
+		b := &batches[i]
+		if b.gone != 0 || !s.committed(b.by) {
+			continue
+		}
+		for _, c := range b.ids {
+			if c.id == 0 {
+				continue
+			}
+			for k := range batches[:i] {
+				o := &batches[k]
+				if o.gone != 0 || !s.committed(o.by) {
+					continue
+				}
+				for _, d := range o.ids {
+					if c.tag == d.tag && c.attempt == d.attempt {
+						return fmt.Errorf("attempt %d of job %d is in two batches, %d and %d", c.attempt, c.tag, o.cursor.seq, b.cursor.seq)
+					}
+				}
+			}
+		}
+	}
+	for i, j := range s.jobs.all() {
+		if j.gone != 0 || !s.committed(j.by) {
+			continue
+		}
+		for _, k := range s.jobs.all()[:i] {
+			if k.gone == 0 && s.committed(k.by) && j.tag == k.tag && j.attempt == k.attempt {
+				return fmt.Errorf("attempt %d of job %d is in the log twice", j.attempt, j.tag)
+			}
+		}
+	}
+	for i, r := range s.results.all() {
+		if !s.committed(r.by) {
+			continue
+		}
+		for _, o := range s.results.all()[:i] {
+			switch {
+			case !s.committed(o.by) || r.tag != o.tag:
+			case r.attempt == o.attempt && (r.seq != o.seq || r.number != o.number):
+				return fmt.Errorf("attempt %d of job %d ended in two batches, %d and %d", r.attempt, r.tag, o.seq, r.seq)
+			case r.attempt == o.attempt && r.outcome != o.outcome:
+				return fmt.Errorf("attempt %d of job %d ended twice: %s and %s", r.attempt, r.tag, o.outcome, r.outcome)
+			case r.attempt == o.attempt && !r.outcome.final():
+				return fmt.Errorf("attempt %d of job %d was followed by two", r.attempt, r.tag)
+			case r.attempt != o.attempt && r.outcome.final() && o.outcome.final():
+				return fmt.Errorf("job %d was completed twice: attempts %d and %d", r.tag, o.attempt, r.attempt)
+			}
+		}
+	}
+	for i, e := range s.effects.all() {
+		for _, o := range s.effects.all()[:i] {
+			if e.of == o.of && s.committed(e.by) && s.committed(o.by) {
+				return fmt.Errorf("the effect of job %d was committed twice", e.of)
+			}
+		}
+		ended := false
+		for _, r := range s.results.all() {
+			ended = ended || r.tag == e.of && r.outcome.final()
+		}
+		if !ended && s.committed(e.by) {
+			return fmt.Errorf("the effect of job %d was committed, and its completion was not", e.of)
+		}
+	}
+	return nil
+}
+
+// settle has everybody do what he has to: workers compare with the server what they run, and end it; the dead are fenced and their jobs rescued;
+// a new worker claims what there is. Then every job that was committed must have ended.
+func (m *jobs) settle(s *state) error {
+	s.left = budget{Claims: 200}
+	if s.moved {
+		if err := m.rebase(s); err != nil {
+			return err
+		}
+	}
+	m.tidy(s)
+	fresh := len(s.process) - 1
+	for range 4 {
+		for i := range s.process {
+			p := &s.process[i]
+			if !p.alive || p.worker == 0 {
+				continue
+			}
+			if p.doubt || m.off.holds(reconcileAgain) {
+				if err := m.reconcile(s, i); err != nil {
+					return err
+				}
+			}
+			if err := m.endAll(s, i); err != nil {
+				return err
+			}
+		}
+		for _, w := range s.workers.all() {
+			if !w.fenced && !s.fenced(s.snapshot(), w.id) && !s.lives(w.id) {
+				m.fence(s, w.id)
+			}
+		}
+		for _, _, found := s.toRescue(); found; _, _, found = s.toRescue() {
+			if err := m.rescue(s); err != nil {
+				return err
+			}
+			m.tidy(s)
+		}
+		if !s.process[fresh].alive {
+			m.workerStart(s, fresh)
+		}
+		for {
+			m.tidy(s)
+			before := s.batches.n
+			if err := m.claim(s, step{claim, 0, uint8(255 - fresh)}); err != nil {
+				return err
+			}
+			i := int(s.ops.n) - 1
+			m.claimLane(s, i)
+			m.claimBatch(s, i)
+			if s.ops.n == 0 || s.batches.n == before {
+				break
+			}
+			if err := m.commit(s, i); err != nil {
+				return err
+			}
+			if err := m.endAll(s, fresh); err != nil {
+				return err
+			}
+			s.batches.keep(func(b *batchRow) bool {
+				return b.worker != s.process[fresh].worker || b.cursor.seq == s.newest(s.snapshot()).seq
+			})
+			s.jobs.keep(func(j *jobRow) bool { return !s.over(j.tag, j.attempt) })
+		}
+		if err := s.promises(); err != nil {
+			return err
+		}
+	}
+	for _, l := range s.logged.all() {
+		ended := false
+		for _, r := range s.results.all() {
+			ended = ended || r.tag == l.of && r.outcome.final()
+		}
+		if ended {
+			continue
+		}
+		for _, b := range s.batches.all() {
+			for _, c := range b.ids {
+				if b.gone == 0 && c.tag == l.of && s.ended(s.snapshot(), b.cursor.seq, b.number, c.id) == 0 {
+					return fmt.Errorf("job %d is running, and nobody runs it", l.of)
+				}
+			}
+		}
+		return fmt.Errorf("job %d was never handed out", l.of)
+	}
+	return nil
+}
+
+// over tells whether an attempt has a result.
+func (s *state) over(tag, attempt uint8) bool {
+	for _, r := range s.results.all() {
+		if r.tag == tag && r.attempt == attempt {
+			return true
+		}
+	}
+	return false
+}
+
+// endAll has a process complete what it holds.
+func (m *jobs) endAll(s *state, i int) error {
+	for range len(s.process[i].held) {
+		if s.process[i].held[0] == (held{}) {
+			return nil
+		}
+		if err := m.result(s, i, 0, completing); err != nil {
+			return err
+		}
+		if s.ops.n == 0 {
+			continue // refused
+		}
+		if err := m.record(s, 0); err != nil {
+			return err
+		}
+		if err := m.commit(s, 0); err != nil {
+			return err
+		}
+		m.tidy(s)
+	}
+	return nil
+}

@@ -1,0 +1,25 @@
+// Package model is an executable model of what Weir rests on: the snapshot cursor, segments that are given back by TRUNCATE, results and
+// fences, recovery after faults; and, for messages, ticks and the positions of their readers. Its tests explore it: every interleaving of
+// every small step, for few jobs and few workers, nearest first. Nothing of Weir imports it.
+//
+// The steps are named as the functions of the schema are. Where a function takes several snapshots or waits for a lock, it is several steps:
+//
+//	claim        begins (locks, fence) | has the lane, reads the newest batch, takes its snapshot | reads and inserts | commits, unflushed
+//	complete     begins (locks, fence, whose batch) | inserts | commits, flushed; or, in a handler's transaction, rolls back
+//	finish       as complete, with the next attempt
+//	reclaim      takes the long look | carries and truncates, or gives up
+//	fence, rescue, reconcile, rotate, rebase    one step each: they have to themselves what they change
+//	publish, cut, tick, read, reclaim_messages
+//
+// and the world takes its own: a commit, a rollback, a crash that loses what was not flushed, a failover that loses any end of the log, a lost
+// answer, a call that arrives after its client has given it up, a killed process, a restore into another cluster.
+//
+// PostgreSQL is modelled as far as Weir relies on it (postgres.go): ids of transactions are handed out in one order and committed in another; a
+// snapshot is the next id and what was in progress; TRUNCATE takes rows from older snapshots too; what survives a fault is the beginning of
+// the log, in the order of commits; after it, ids of transactions, jobs, batches and workers that were lost are handed out again.
+//
+// A promise is broken in a state (check.go), or where it can be seen that nothing will mend it: in every state without a call in flight, all do
+// what they have to, with no further fault, and then every committed job must have ended. So "never" and "for ever" are looked at, not waited for.
+//
+// Each guard (guard.go) is a switch. A test takes them out one by one, and must find a promise broken.
+package model

@@ -1,0 +1,102 @@
+package model
+
+import (
+	"flag"
+	"testing"
+	"time"
+)
+
+var (
+	large  = flag.Bool("large", false, "explore larger scenarios: some minutes, and gigabytes")
+	states = flag.Int("states", 20_000_000, "the most states of a scenario that -large explores")
+)
+
+// holds explores a scenario whole, in which no promise may be broken.
+func holds[S comparable](t *testing.T, m *machine[S]) {
+	t.Helper()
+	begun := time.Now()
+	f := m.explore(*states)
+	switch {
+	case f.broken != nil:
+		t.Fatalf("%v:\n%s", f.broken, f.trace)
+	case !f.whole && !*large:
+		t.Errorf("the scenario has more than %d states", f.states)
+	}
+	t.Logf("%d states, at most %d steps from the start, all of them: %v; in %v", f.states, f.deep, f.whole, time.Since(begun).Round(time.Millisecond))
+}
+
+// What Weir promises holds in every state that can be reached.
+func TestEveryPromiseHolds(t *testing.T) {
+	for _, sc := range scenarios {
+		t.Run(sc.name, func(t *testing.T) {
+			if *large {
+				sc.transactions = append([]uint8{1}, sc.transactions...)
+				sc.Claims++
+			}
+			holds(t, (&jobs{scenario: sc}).machine())
+		})
+	}
+	for _, sc := range messageScenarios {
+		t.Run(sc.name, func(t *testing.T) {
+			if *large {
+				sc.transactions = append([]uint8{1}, sc.transactions...)
+			}
+			holds(t, (&messages{messageScenario: sc}).machine())
+		})
+	}
+}
+
+// without explores a scenario with guards taken out.
+func without(t *testing.T, name string, all ...guard) found {
+	t.Helper()
+	var none off
+	for _, g := range all {
+		none = none.with(g)
+	}
+	for _, sc := range scenarios {
+		if sc.name == name {
+			return (&jobs{scenario: sc, off: none}).machine().explore(*states)
+		}
+	}
+	for _, sc := range messageScenarios {
+		if sc.name == name {
+			return (&messages{messageScenario: sc, off: none}).machine().explore(*states)
+		}
+	}
+	t.Fatalf("there is no scenario %q", name)
+	return found{}
+}
+
+// None of the guards is there for nothing, and the explorer finds out when one is missing. With -v it tells how.
+func TestEveryGuardIsNeeded(t *testing.T) {
+	for g := guard(1); g < guards; g++ {
+		if guarded[g].scenario == "" {
+			continue
+		}
+		t.Run(guarded[g].what, func(t *testing.T) {
+			f := without(t, guarded[g].scenario, g)
+			if f.broken == nil {
+				t.Fatalf("without %s, nothing breaks in %d states", guarded[g].what, f.states)
+			}
+			t.Logf("without %s: %v:\n%s", guarded[g].what, f.broken, f.trace)
+		})
+	}
+}
+
+// Some guards back each other: either will do, and without both a promise breaks.
+func TestGuardsThatBackEachOther(t *testing.T) {
+	for _, p := range backed {
+		t.Run(guarded[p.a].what, func(t *testing.T) {
+			for _, g := range []guard{p.a, p.b} {
+				if f := without(t, p.scenario, g); f.broken != nil {
+					t.Errorf("without %s alone: %v:\n%s", guarded[g].what, f.broken, f.trace)
+				}
+			}
+			f := without(t, p.scenario, p.a, p.b)
+			if f.broken == nil {
+				t.Fatalf("without %s, and without %s, nothing breaks in %d states", guarded[p.a].what, guarded[p.b].what, f.states)
+			}
+			t.Logf("without %s, and without %s: %v:\n%s", guarded[p.a].what, guarded[p.b].what, f.broken, f.trace)
+		})
+	}
+}

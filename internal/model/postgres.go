@@ -1,0 +1,78 @@
+package model
+
+import "math/bits"
+
+// xid is the id of a transaction. 0 is one that ended before everything, and whose rows everybody sees.
+type xid = uint8
+
+// xids is a set of ids below 64.
+type xids uint64
+
+func (s xids) has(x xid) bool  { return s>>x&1 == 1 }
+func (s *xids) add(x xid)      { *s |= 1 << x }
+func (s *xids) drop(x xid)     { *s &^= 1 << x }
+func (s xids) below(x xid) int { return bits.OnesCount64(uint64(s) & (1<<x - 1)) }
+
+// snapshot is PostgreSQL's: everything from max on had not begun, and running had not ended.
+type snapshot struct {
+	max     xid
+	running xids
+}
+
+func (s snapshot) sees(x xid) bool { return x == 0 || x < s.max && !s.running.has(x) }
+
+// server is what PostgreSQL itself does: it hands out ids in one order, commits in another, and after a fault keeps only the
+// beginning of its log.
+//
+// A transaction commits and becomes visible in one step. In PostgreSQL the commit record is written a moment before: what a fault in
+// that moment leaves is a commit without an answer, which the model has as well.
+type server struct {
+	next    xid  // the next id to be given out
+	open    xids // in progress
+	tail    table[commit]
+	flushed uint8 // so many of tail are on disk
+}
+
+// commit is a committed transaction that a fault may still take back. They stand in the order of their records in the log.
+type commit struct {
+	by    xid
+	acked bool // somebody was told, and may rely on it
+}
+
+func (s *server) begin() xid {
+	if s.next == 0 {
+		s.next = 1
+	}
+	x := s.next
+	if x >= 62 {
+		panic("model: too many transaction ids")
+	}
+	s.next++
+	s.open.add(x)
+	return x
+}
+
+func (s *server) snapshot() snapshot { return snapshot{max: max(s.next, 1), running: s.open} }
+
+// commit ends a transaction. A flush takes the log to disk up to its record, with all before it; acked says that the client relies on it.
+func (s *server) commit(x xid, flush, acked bool) {
+	s.open.drop(x)
+	s.tail.add(commit{x, acked})
+	if flush {
+		s.flushed = s.tail.n
+	}
+}
+
+func (s *server) committed(x xid) bool { return x == 0 || !s.open.has(x) }
+
+// lose takes back all but the first n commits of the tail, and everything in progress. The ids of what is lost are given out again, but
+// never one that the surviving log knows: next is set by the caller, who knows its rows.
+func (s *server) lose(n uint8) (lost xids) {
+	lost = s.open
+	for i := n; i < s.tail.n; i++ {
+		lost.add(s.tail.row[i].by)
+		s.tail.row[i] = commit{}
+	}
+	s.tail.n, s.flushed, s.open = n, n, 0
+	return lost
+}

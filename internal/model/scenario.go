@@ -1,0 +1,26 @@
+package model
+
+// scenarios are explored whole: few jobs, few workers, each fault once or twice, but every interleaving of them. One that has everything at once
+// would be too large; each has what can meet in one place.
+var scenarios = []scenario{
+	{name: "commits out of order", transactions: []uint8{2, 1}, processes: 2, quota: 1, budget: budget{Claims: 3}},
+	{name: "large claims", transactions: []uint8{1, 1, 1}, processes: 2, quota: 2, budget: budget{Claims: 2}},
+	{name: "crash", transactions: []uint8{1, 1}, processes: 2, quota: 1, budget: budget{Claims: 3, Crashes: 1, Txs: 1}},
+	{name: "crash of a large claim", transactions: []uint8{2}, processes: 1, quota: 2, budget: budget{Claims: 2, Crashes: 1, Retries: 1, Txs: 1}},
+	{name: "failover", transactions: []uint8{1}, processes: 2, starts: 1, quota: 1, budget: budget{Claims: 3, Failovers: 1, Txs: 1, Retries: 1}},
+	{name: "failover and a lost answer", transactions: []uint8{1, 1}, processes: 1, quota: 1, budget: budget{Claims: 2, Failovers: 1, Losses: 1}},
+	{name: "lost answers", transactions: []uint8{1}, processes: 1, quota: 1, budget: budget{Claims: 2, Losses: 2, Retries: 1, Txs: 2}},
+	{name: "late calls", transactions: []uint8{1}, processes: 1, quota: 1, budget: budget{Claims: 3, Late: 2, Retries: 1, Txs: 1}},
+	{name: "fences", transactions: []uint8{1}, processes: 2, quota: 1, budget: budget{Claims: 2, Fences: 1, Kills: 1, Retries: 1, Txs: 1, Losses: 1}},
+	{name: "reclaim", transactions: []uint8{1, 1}, processes: 2, quota: 1, straggler: true, budget: budget{Claims: 2, Rotations: 2, Reclaims: 2}},
+	{name: "reclaim under results", transactions: []uint8{1}, processes: 1, quota: 1, budget: budget{Claims: 2, Rotations: 2, Reclaims: 2, Retries: 1, Txs: 1, Crashes: 1}},
+	{name: "move", transactions: []uint8{1, 1}, processes: 1, quota: 1, straggler: true, budget: budget{Claims: 2, Moves: 1}},
+}
+
+var messageScenarios = []messageScenario{
+	{name: "messages commit out of order", transactions: []uint8{1, 2, 1}, cutters: 2, most: 1},
+	{name: "messages in larger ticks", transactions: []uint8{1, 1, 1, 1}, cutters: 2, most: 2},
+	{name: "crash of messages", transactions: []uint8{1, 1, 1}, cutters: 2, most: 2, crashes: 1},
+	{name: "failover of messages", transactions: []uint8{1, 1, 1}, cutters: 1, most: 1, failovers: 1},
+	{name: "messages truncated", transactions: []uint8{1, 1, 1}, cutters: 1, most: 2, reclaims: 1},
+}

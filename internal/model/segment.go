@@ -1,0 +1,135 @@
+package model
+
+// rotate opens the other segment.
+func (m *jobs) rotate(s *state) {
+	s.left.Rotations--
+	x := s.begin()
+	s.opened.add(mark{by: x, of: 3 - s.active()})
+	s.server.commit(x, true, false)
+}
+
+// mayReclaim tells whether reclaim gets the SHARE lock: no transaction in flight has rows in the segment's log.
+func (m *jobs) mayReclaim(s *state, segment uint8) bool {
+	return !m.off.holds(shareLock) || !s.any(func(o *op) bool { return s.wrote(o.xid, segment) })
+}
+
+// reclaim takes the long look: whether there is a lane, where it stands, and which batches here have unfinished jobs.
+func (m *jobs) reclaim(s *state) {
+	s.left.Reclaims--
+	at := s.snapshot()
+	o := op{call: reclaiming, segment: 3 - s.active(), saw: cursor{seq: s.newest(at).seq}}
+	for _, l := range s.logged.all() {
+		o.lane = o.lane || at.sees(l.by)
+	}
+	for i := range s.batches.all() {
+		if b := &s.batches.row[i]; b.gone == 0 && at.sees(b.by) && b.segment == o.segment && len(s.unfinished(at, b)) > 0 {
+			o.suspects |= 1 << b.cursor.seq
+		}
+	}
+	s.ops.add(o)
+}
+
+func (s *state) unfinished(at snapshot, b *batchRow) (all []claimed) {
+	for _, c := range b.ids {
+		if c.id != 0 && s.ended(at, b.cursor.seq, b.number, c.id) == 0 {
+			all = append(all, c)
+		}
+	}
+	return all
+}
+
+// mayCarry tells whether reclaim gets the locks of its short step: the claims' lock, alone; the segment's, alone; and TRUNCATE's own, which
+// writers' locks on the tables are in the way of.
+func (m *jobs) mayCarry(s *state, segment uint8) bool {
+	return !s.any(func(o *op) bool {
+		switch {
+		case o.call == claiming && o.phase > 0 && m.off.holds(claimsLock):
+			return true
+		case (o.call == completing || o.call == completingTx || o.call == finishing) && o.phase > 0 && o.segment == segment && m.off.holds(segmentLock):
+			return true
+		case o.xid == 0 || o.call == reclaiming:
+			return false
+		}
+		if s.wrote(o.xid, segment) {
+			return true
+		}
+		for _, b := range s.batches.all() {
+			if b.by == o.xid && b.segment == segment {
+				return true
+			}
+		}
+		for _, r := range s.results.all() {
+			if r.by == o.xid && r.segment == segment {
+				return true
+			}
+		}
+		return false
+	})
+}
+
+// reclaimCarry copies what is unclaimed and what is running, unchanged, into the active segment, and truncates.
+func (m *jobs) reclaimCarry(s *state, i int) error {
+	o := s.ops.row[i]
+	s.ops.remove(i)
+	at, x, active := s.snapshot(), s.begin(), s.active()
+	last := s.newest(at)
+	copies := table[jobRow]{}
+	if o.lane {
+		for _, j := range s.jobs.all() {
+			if j.gone != 0 || !at.sees(j.by) || j.segment != o.segment {
+				continue
+			}
+			waits := false
+			for _, w := range last.pending {
+				waits = waits || w.xid != 0 && w.xid == j.xid && j.id > w.after
+			}
+			if waits || last.pos.before(j.xid, j.id) {
+				copies.add(j)
+			}
+		}
+	}
+	for k := range s.batches.all() {
+		b := s.batches.row[k]
+		if b.gone != 0 || !at.sees(b.by) || b.segment != o.segment || o.suspects>>b.cursor.seq&1 == 0 && b.cursor.seq < o.saw.seq {
+			continue
+		}
+		running := s.unfinished(at, &b)
+		if !m.off.holds(carryRunning) {
+			running = nil
+		}
+		if len(running) == 0 && b.cursor.seq != last.seq {
+			continue
+		}
+		for _, c := range running {
+			j, err := s.find(at, &b, c)
+			if err != nil {
+				return err
+			}
+			copies.add(j)
+		}
+		b.by, b.segment, b.ids = x, active, [2]claimed{}
+		copy(b.ids[:], running)
+		s.batches.add(b)
+	}
+	for k := range s.jobs.all() {
+		if j := &s.jobs.row[k]; j.gone == 0 && j.segment == o.segment {
+			j.gone = x
+		}
+	}
+	for k := range s.batches.all() {
+		if b := &s.batches.row[k]; b.gone == 0 && b.segment == o.segment {
+			b.gone = x
+		}
+	}
+	for k := range s.results.all() {
+		if r := &s.results.row[k]; r.gone == 0 && r.segment == o.segment {
+			r.gone = x
+		}
+	}
+	for _, j := range copies.all() {
+		j.by, j.segment = x, active
+		s.jobs.add(j)
+	}
+	s.server.commit(x, true, false) // whoever truncates flushes
+	return nil
+}

@@ -1,0 +1,315 @@
+package model
+
+import (
+	"fmt"
+	"slices"
+)
+
+// action is what a step does. Where a function of Weir's does it, the action has its name.
+type action uint8
+
+const (
+	_ action = iota
+	begin
+	enqueue
+	commitOp
+	rollback
+	claim
+	claimLane
+	claimBatch
+	complete
+	completeTx
+	finish
+	record
+	fence
+	rescue
+	reconcile
+	reconcileLate
+	rotate
+	reclaim
+	reclaimCarry
+	reclaimGivesUp
+	crash
+	failover
+	loseAnswer
+	claimLate
+	kill
+	workerStart
+	move
+	rebase
+)
+
+// steps lists what can happen next. a is a process or a call, b what it is done to.
+func (m *jobs) steps(s *state, all []step) []step {
+	can := func(do action, a, b int) { all = append(all, step{do, uint8(a), uint8(b)}) }
+	if int(s.begun) < len(m.transactions) {
+		can(begin, 0, 0)
+	}
+	chores := true // rotation, reclaiming and rescue exclude each other
+	for i := range s.ops.all() {
+		o := &s.ops.row[i]
+		chores = chores && o.call != reclaiming
+		switch {
+		case o.call == producing && o.left > 0:
+			if !m.off.holds(shareLock) || !s.any(func(k *op) bool { return k.call == reclaiming && k.segment == o.segment }) {
+				can(enqueue, i, 0)
+			}
+			can(rollback, i, 0)
+		case o.call == producing:
+			can(commitOp, i, 0)
+			can(rollback, i, 0)
+		case o.call == claiming && o.phase == 0:
+			can(claim, int(o.worker), i) // late: by its op
+		case o.call == claiming && o.phase == 1:
+			if !m.off.holds(laneLock) || !s.any(func(k *op) bool { return k.call == claiming && k.phase >= 2 }) {
+				can(claimLane, i, 0)
+			}
+		case o.call == claiming && o.phase == 2:
+			can(claimBatch, i, 0)
+		case o.call == reconciling:
+			if m.mayReconcile(s, o.worker) {
+				can(reconcileLate, i, 0)
+			}
+		case o.call == reclaiming:
+			if m.mayCarry(s, o.segment) {
+				can(reclaimCarry, i, 0)
+			}
+			can(reclaimGivesUp, i, 0)
+		case o.phase == 1: // of a result
+			can(record, i, 0)
+		default:
+			can(commitOp, i, 0)
+			if o.call == completingTx {
+				can(rollback, i, 0)
+			}
+		}
+		if o.client != 0 && s.left.Losses > 0 {
+			can(loseAnswer, i, 0)
+		}
+	}
+	for i := range s.process {
+		p := &s.process[i]
+		if !p.alive || i > 0 && !s.process[i-1].acted {
+			continue
+		}
+		m.ofProcess(s, i, can)
+	}
+	if chores {
+		for _, w := range s.workers.all() {
+			if !w.fenced && !s.fenced(s.snapshot(), w.id) && m.mayFence(s, w.id) && (!s.lives(w.id) || s.left.Fences > 0) {
+				can(fence, int(w.id), 0)
+			}
+		}
+		if _, _, found := s.toRescue(); found {
+			can(rescue, 0, 0)
+		}
+		if s.left.Rotations > 0 && !s.used(3-s.active()) {
+			can(rotate, 0, 0)
+		}
+		if s.left.Reclaims > 0 && s.used(3-s.active()) && m.mayReclaim(s, 3-s.active()) {
+			can(reclaim, 0, 0)
+		}
+	}
+	if s.left.Crashes > 0 {
+		can(crash, 0, 0)
+	}
+	if s.left.Failovers > 0 {
+		for n := range int(s.tail.n) + 1 {
+			can(failover, n, 0)
+		}
+	}
+	if s.left.Moves > 0 && !s.moved {
+		can(move, 0, 0)
+	}
+	if s.moved && !s.any(func(o *op) bool { return o.call == producing && s.wrote(o.xid, 0) }) {
+		can(rebase, 0, 0)
+	}
+	return all
+}
+
+// ofProcess lists what a worker's process can do.
+func (m *jobs) ofProcess(s *state, i int, can func(action, int, int)) {
+	p := &s.process[i]
+	if p.worker == 0 {
+		can(workerStart, i, 0)
+		return
+	}
+	asks := s.any(func(o *op) bool { return int(o.client) == i+1 && o.call == claiming })
+	if !asks && s.left.Claims > 0 && !p.doubt && p.held[len(p.held)-m.quota] == (held{}) && !s.moved {
+		can(claim, int(p.worker), 255-i)
+		if s.left.Late > 0 {
+			can(claimLate, i, 0)
+		}
+	}
+	for k, h := range p.held {
+		if h == (held{}) {
+			break
+		}
+		mine, tx := false, false
+		for _, o := range s.ops.all() {
+			if int(o.client) == i+1 && o.what == h {
+				mine = mine || o.call != completingTx
+				tx = tx || o.call == completingTx
+			}
+		}
+		if mine {
+			continue
+		}
+		free := func(by ...call) bool {
+			return !m.off.holds(attemptLock) || !s.ending(h, func(o *op) bool { return slices.Contains(by, o.call) })
+		}
+		if !tx && free(finishing) && (!m.off.holds(txAlone) || free(completingTx)) {
+			can(complete, i, k)
+		}
+		if !tx && s.left.Txs > 0 && free(finishing) && (!m.off.holds(txAlone) || free(completing, completingTx)) {
+			can(completeTx, i, k)
+		}
+		if s.left.Retries > 0 && free(completing, completingTx, finishing) {
+			can(finish, i, k)
+		}
+	}
+	if m.off.holds(reconcileAgain) || p.doubt {
+		if !asks && m.mayReconcile(s, p.worker) {
+			can(reconcile, i, 0)
+		}
+	}
+	if s.left.Late > 0 && !asks {
+		can(reconcileLate, 255-i, 0)
+	}
+	if s.left.Kills > 0 {
+		can(kill, i, 0)
+	}
+}
+
+// any tells whether there is a call such as that.
+func (s *state) any(such func(*op) bool) bool {
+	for i := range s.ops.all() {
+		if such(&s.ops.row[i]) {
+			return true
+		}
+	}
+	return false
+}
+
+// ending tells whether a call such as that holds the lock on an attempt's end.
+func (s *state) ending(h held, such func(*op) bool) bool {
+	return s.any(func(o *op) bool {
+		return (o.call == completing || o.call == completingTx || o.call == finishing) && o.phase > 0 && o.what.id == h.id && such(o)
+	})
+}
+
+// lives tells whether a process works under an id.
+func (s *state) lives(id uint8) bool {
+	for _, p := range s.process {
+		if p.alive && p.worker == id {
+			return true
+		}
+	}
+	return false
+}
+
+// wrote tells whether a transaction has rows in the log, in a segment or (0) in any.
+func (s *state) wrote(x xid, segment uint8) bool {
+	if x == 0 {
+		return false
+	}
+	for _, j := range s.jobs.all() {
+		if j.by == x && (segment == 0 || j.segment == segment) {
+			return true
+		}
+	}
+	return false
+}
+
+// used tells whether a segment is not free.
+func (s *state) used(segment uint8) bool {
+	for _, j := range s.jobs.all() {
+		if j.gone == 0 && j.segment == segment {
+			return true
+		}
+	}
+	for _, b := range s.batches.all() {
+		if b.gone == 0 && b.segment == segment {
+			return true
+		}
+	}
+	return false
+}
+
+// take takes one of the steps.
+func (m *jobs) take(s *state, st step) error {
+	i := int(st.a)
+	switch st.do {
+	case begin:
+		m.begin(s)
+	case enqueue:
+		m.enqueue(s, i)
+	case commitOp:
+		return m.commit(s, i)
+	case rollback, reclaimGivesUp:
+		s.drop(i)
+	case claim:
+		return m.claim(s, st)
+	case claimLate:
+		s.left.Late--
+		p := &s.process[i]
+		p.doubt, p.acted = true, true
+		m.sendClaim(s, p).client = 0
+	case claimLane:
+		m.claimLane(s, i)
+	case claimBatch:
+		m.claimBatch(s, i)
+	case complete:
+		return m.result(s, i, int(st.b), completing)
+	case completeTx:
+		s.left.Txs--
+		return m.result(s, i, int(st.b), completingTx)
+	case finish:
+		s.left.Retries--
+		return m.result(s, i, int(st.b), finishing)
+	case record:
+		return m.record(s, i)
+	case fence:
+		m.fence(s, st.a)
+	case rescue:
+		return m.rescue(s)
+	case reconcile:
+		return m.reconcile(s, i)
+	case reconcileLate:
+		return m.reconcileLate(s, i)
+	case rotate:
+		m.rotate(s)
+	case reclaim:
+		m.reclaim(s)
+	case reclaimCarry:
+		return m.reclaimCarry(s, i)
+	case crash:
+		s.left.Crashes--
+		return m.crash(s)
+	case failover:
+		s.left.Failovers--
+		m.failover(s, uint8(i))
+	case loseAnswer:
+		s.left.Losses--
+		o := &s.ops.row[i]
+		s.process[o.client-1].doubt = true
+		o.client = 0
+	case kill:
+		s.left.Kills--
+		s.process[i].ends()
+		for k := range s.ops.all() {
+			if int(s.ops.row[k].client) == i+1 {
+				s.ops.row[k].client = 0
+			}
+		}
+	case workerStart:
+		m.workerStart(s, i)
+	case move:
+		m.move(s)
+	case rebase:
+		return m.rebase(s)
+	default:
+		return fmt.Errorf("no such step: %d", st.do)
+	}
+	return nil
+}

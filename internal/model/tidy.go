@@ -1,0 +1,178 @@
+package model
+
+// eachXid visits every transaction id that a state holds: those of transactions, and those that are mere bounds.
+func (s *state) eachXid(of, bound func(*xid)) {
+	bound(&s.next)
+	for i := range s.tail.all() {
+		of(&s.tail.row[i].by)
+	}
+	for i := range s.jobs.all() {
+		r := &s.jobs.row[i]
+		of(&r.by)
+		of(&r.gone)
+		of(&r.xid)
+	}
+	for i := range s.batches.all() {
+		r := &s.batches.row[i]
+		of(&r.by)
+		of(&r.gone)
+		of(&r.from)
+		of(&r.to)
+		s.batches.row[i].cursor.eachXid(of)
+	}
+	for i := range s.results.all() {
+		of(&s.results.row[i].by)
+		of(&s.results.row[i].gone)
+	}
+	for i := range s.workers.all() {
+		of(&s.workers.row[i].by)
+	}
+	for _, t := range [...]*table[mark]{&s.opened, &s.logged, &s.effects} {
+		for i := range t.all() {
+			of(&t.row[i].by)
+		}
+	}
+	for i := range s.ops.all() {
+		o := &s.ops.row[i]
+		of(&o.xid)
+		bound(&o.snap.max)
+		o.saw.eachXid(of)
+	}
+}
+
+func (c *cursor) eachXid(of func(*xid)) {
+	of(&c.pos.xid)
+	for i := range c.pending {
+		of(&c.pending[i].xid)
+	}
+}
+
+// tidy gives states that differ in nothing that matters the same form: what can't be lost any more and what everybody sees needs no
+// transaction, ids of transactions are counted anew, rows are sorted.
+func (m *jobs) tidy(s *state) {
+	// What no fault takes back needs no place in the order of commits.
+	safe := uint8(0)
+	switch {
+	case s.left.Failovers > 0:
+	case s.left.Crashes > 0:
+		safe = s.flushed
+	default:
+		safe = s.tail.n
+	}
+	for ; safe > 0; safe-- {
+		s.tail.remove(0)
+		if s.flushed > 0 {
+			s.flushed--
+		}
+	}
+	for i := range s.tail.all() {
+		if c := &s.tail.row[i]; uint8(i) < s.flushed {
+			c.acked = false // never lost silently: a failover is known to lose
+		}
+	}
+	var kept xids // may be lost, or is not seen by everybody
+	kept = s.open
+	for _, c := range s.tail.all() {
+		kept.add(c.by)
+	}
+	for i := range s.ops.all() {
+		o := &s.ops.row[i]
+		if o.phase == 0 || o.call == producing || o.call == reclaiming || o.phase == 3 || o.phase == 2 && o.call != claiming || o.call == claiming && o.phase == 1 {
+			o.snap = snapshot{} // of no use any more
+			continue
+		}
+		kept |= o.snap.running | ^(1<<o.snap.max - 1)
+	}
+	settled := func(x *xid) {
+		if *x != forever && !kept.has(*x) {
+			*x = 0
+		}
+	}
+	truncated := func(x *xid) {
+		if *x != 0 && *x != forever && !kept.has(*x) {
+			*x = forever
+		}
+	}
+	newest := uint8(0)
+	for i := range s.jobs.all() {
+		settled(&s.jobs.row[i].by)
+		truncated(&s.jobs.row[i].gone)
+	}
+	for i := range s.batches.all() {
+		b := &s.batches.row[i]
+		settled(&b.by)
+		truncated(&b.gone)
+		if b.by == 0 && b.gone == 0 {
+			newest = max(newest, b.cursor.seq)
+		}
+	}
+	s.jobs.keep(func(r *jobRow) bool { return r.gone != forever })
+	s.batches.keep(func(r *batchRow) bool { return r.gone != forever })
+	for i := range s.batches.all() {
+		if c := &s.batches.row[i].cursor; c.seq < newest {
+			c.pos, c.pending = position{}, [4]pending{} // no fault makes it the newest again
+		}
+	}
+	for i := range s.results.all() {
+		r := &s.results.row[i]
+		settled(&r.by)
+		if truncated(&r.gone); r.gone == forever {
+			r.segment = 0
+		}
+	}
+	for i := range s.workers.all() {
+		settled(&s.workers.row[i].by)
+	}
+	for _, t := range [...]*table[mark]{&s.opened, &s.logged, &s.effects} {
+		for i := range t.all() {
+			settled(&t.row[i].by)
+		}
+	}
+	for s.opened.n > 1 && s.opened.row[1].by == 0 {
+		s.opened.remove(0)
+	}
+	if !s.moved {
+		s.renumber()
+	}
+	s.jobs.sort(func(r *jobRow) uint64 { return key(r.tag, r.attempt, r.by, r.segment) })
+	s.batches.sort(func(r *batchRow) uint64 { return key(r.cursor.seq, r.number, r.by, r.segment<<4|r.origin) })
+	s.results.sort(func(r *resultRow) uint64 { return key(r.tag, r.attempt, r.by, uint8(r.outcome)) })
+	s.workers.sort(func(r *workerRow) uint64 { return key(r.id, r.by, 0, 0) })
+	s.logged.sort(func(r *mark) uint64 { return key(r.of, 0, 0, 0) })
+	s.effects.sort(func(r *mark) uint64 { return key(r.of, r.by, 0, 0) })
+	s.ops.sort(func(o *op) uint64 { return key(uint8(o.call), o.xid, o.client, o.phase<<4|o.what.id) })
+}
+
+func key(a, b, c, d uint8) uint64 { return uint64(a)<<24 | uint64(b)<<16 | uint64(c)<<8 | uint64(d) }
+
+// renumber counts transactions' ids anew, in their order.
+func (s *state) renumber() {
+	var used xids
+	s.eachXid(func(x *xid) {
+		if *x != 0 && *x != forever {
+			used.add(*x)
+		}
+	}, func(*xid) {})
+	s.eachXid(func(x *xid) {
+		if *x != 0 && *x != forever {
+			*x = xid(used.below(*x) + 1)
+		}
+	}, func(x *xid) {
+		if *x != 0 {
+			*x = xid(used.below(*x) + 1)
+		}
+	})
+	squeeze := func(set *xids) {
+		var n xids
+		for x := xid(1); x < forever; x++ {
+			if set.has(x) && used.has(x) {
+				n.add(xid(used.below(x) + 1))
+			}
+		}
+		*set = n
+	}
+	squeeze(&s.open)
+	for i := range s.ops.all() {
+		squeeze(&s.ops.row[i].snap.running)
+	}
+}
