@@ -23,6 +23,7 @@ type JobMeta struct {
 	Queue       string
 	Priority    int
 	Attempt     int // from 1
+	PutOff      int // how often this attempt was snoozed, or handed back by a worker, before
 	MaxAttempts int
 	EnqueuedAt  time.Time
 	Meta        json.RawMessage // nil: none was given

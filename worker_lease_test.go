@@ -121,7 +121,7 @@ func TestJobsThatAreInterruptedWithoutNeedAreHandedBackUncounted(t *testing.T) {
 	started, causes := make(chan int, 10), make(chan error, 1)
 	r.work(func(ctx context.Context, job *weir.Job[number]) error {
 		started <- job.Attempt
-		if job.Attempt > 1 {
+		if job.PutOff > 0 {
 			return nil
 		}
 		<-ctx.Done()

@@ -48,7 +48,7 @@ func TestStopInterruptsWhatOutlastsTheDeadline(t *testing.T) {
 	r := newRig(t)
 	started, cause := make(chan struct{}, 1), make(chan error, 1)
 	stop := r.work(func(ctx context.Context, job *weir.Job[number]) error {
-		if job.Attempt > 1 {
+		if job.PutOff > 0 {
 			return nil
 		}
 		started <- struct{}{}
@@ -65,7 +65,7 @@ func TestStopInterruptsWhatOutlastsTheDeadline(t *testing.T) {
 		t.Errorf("cause %v", err)
 	}
 	info := r.await(id, weir.Available)
-	if info.Attempt != 2 || info.MaxAttempts != 2 {
+	if info.Attempt != 1 || info.MaxAttempts != 1 {
 		t.Errorf("handed back as %+v: an interruption must not use up an attempt", info)
 	}
 	r.work(func(context.Context, *weir.Job[number]) error { return nil }, nil)

@@ -234,7 +234,7 @@ func TestFailuresAreRetriedAndTheirErrorsKept(t *testing.T) {
 			panic("ouch")
 		case job.Args.N == 5:
 			return weir.Cancel(errors.New("needless"))
-		case job.Args.N == 6 && job.Attempt == 1:
+		case job.Args.N == 6 && job.PutOff == 0:
 			return weir.Snooze(10 * time.Millisecond)
 		}
 		return nil
@@ -257,7 +257,7 @@ func TestFailuresAreRetriedAndTheirErrorsKept(t *testing.T) {
 	}
 	r.await(r.enqueue(5, nil), weir.Cancelled)
 	snoozed := r.await(r.enqueue(6, &weir.Options{MaxAttempts: 1}), weir.Completed)
-	if snoozed.Attempt != 2 || snoozed.MaxAttempts != 2 {
+	if snoozed.Attempt != 1 || snoozed.MaxAttempts != 1 {
 		t.Errorf("snoozed: %+v", snoozed)
 	}
 }

@@ -151,6 +151,7 @@ CREATE TABLE weir.job (
   lane integer NOT NULL,
   attempt integer NOT NULL,
   max_attempts integer NOT NULL,
+  put_off integer NOT NULL DEFAULT 0,
   segment smallint NOT NULL,
   kind text NOT NULL,
   args jsonb NOT NULL,
@@ -188,6 +189,7 @@ CREATE TABLE weir.later (
   lane integer NOT NULL,
   attempt integer NOT NULL,
   max_attempts integer NOT NULL,
+  put_off integer NOT NULL DEFAULT 0,
   segment smallint NOT NULL,
   kind text NOT NULL,
   args jsonb NOT NULL,
@@ -355,7 +357,7 @@ CREATE FUNCTION weir.check_isolation(caller text) RETURNS void LANGUAGE plpgsql 
 CREATE FUNCTION weir.check_job(queue text, kind text, args jsonb, priority integer, max_attempts integer, meta jsonb) RETURNS void LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off;
 CREATE FUNCTION weir.check_message(channel text, bytes integer) RETURNS void LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off;
 CREATE FUNCTION weir.check_worker(worker integer) RETURNS text[] LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET enable_seqscan=off;
-CREATE FUNCTION weir.claim(worker integer, queues text[], limits integer[]) RETURNS TABLE(queue text, lane integer, seq bigint, id bigint, attempt integer, max_attempts integer, kind text, args jsonb, meta jsonb, enqueued_at timestamp with time zone, cancelled boolean) LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_sort=off;
+CREATE FUNCTION weir.claim(worker integer, queues text[], limits integer[]) RETURNS TABLE(queue text, lane integer, seq bigint, id bigint, attempt integer, max_attempts integer, kind text, args jsonb, meta jsonb, enqueued_at timestamp with time zone, cancelled boolean, put_off integer) LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_sort=off;
 CREATE FUNCTION weir.complete(worker integer, lanes integer[], seqs bigint[], sizes integer[], ids bigint[]) RETURNS void LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_hashjoin=off SET enable_mergejoin=off;
 CREATE FUNCTION weir.cut() RETURNS boolean LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off;
 CREATE FUNCTION weir.end_attempt(worker integer, in_segment smallint, lane integer, seq bigint, from_xid xid8, to_xid xid8, id bigint, outcome weir.outcome, error text, output text, run_at timestamp with time zone) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off;
@@ -410,6 +412,7 @@ COMMENT ON COLUMN weir.batch.from_xid IS 'The smallest xid among its jobs: with 
 COMMENT ON COLUMN weir.batch.no IS 'Of weir.batch_no: what a worker holds is found through (worker, no).';
 COMMENT ON COLUMN weir.batch.origin IS 'The segment it was made in; it tells the rows of one batch apart where reclaiming has carried them together.';
 COMMENT ON COLUMN weir.batch.pending IS 'Transactions that were in progress below the position; pending_after is the last id already taken of each.';
+COMMENT ON COLUMN weir.job.put_off IS 'How often this attempt was put off (snoozed) or handed back (released) before: (id, attempt, put_off) names a row, and a job''s rows follow each other in that order.';
 COMMENT ON COLUMN weir.message.keep IS 'Deliver it even where its transaction has published the same before.';
 COMMENT ON COLUMN weir.tick.bytes IS 'Of its payloads. A tick of more than 10000 messages, or of more than 8 MB, holds a single transaction.';
 COMMENT ON COLUMN weir.tick.last_id IS 'The last id that had been drawn before the snapshot was taken.';
@@ -422,7 +425,7 @@ COMMENT ON FUNCTION weir.check_isolation(text) IS 'Raises WR004 unless the trans
 COMMENT ON FUNCTION weir.check_job(text,text,jsonb,integer,integer,jsonb) IS 'Raises 22023 with the offending value when a job is not well-formed. Locks: none. Isolation: any.';
 COMMENT ON FUNCTION weir.check_message(text,integer) IS 'Raises 22023 with the offending value when a message is not well-formed. Up to 8000 bytes are always allowed, so that small ones cost no look at the setting message_bytes. Locks: none. Isolation: any.';
 COMMENT ON FUNCTION weir.check_worker(integer) IS 'The queues of a worker; raises WR001 unless it was started and is not fenced. The caller holds the worker''s lock.';
-COMMENT ON FUNCTION weir.claim(integer,text[],integer[]) IS 'Hands the next jobs of the named queues to a worker: up to limits[i] of queues[i] (at most 960 of a lane in one call), priority by priority, each attempt in exactly one batch. A job returned as cancelled must not be run but recorded as cancelled. A paused or unknown queue gives nothing. Errors: WR001 (worker fenced or unknown), WR003 (positions ahead of the cluster), WR004 (not in READ COMMITTED autocommit), 55000 (the transaction is old: try again). Locks: advisory: claims (shared), the worker''s claims (exclusive), each lane with work (exclusive, to the end of the call). Commits asynchronously.';
+COMMENT ON FUNCTION weir.claim(integer,text[],integer[]) IS 'Hands the next jobs of the named queues to a worker: up to limits[i] of queues[i] (at most 960 of a lane in one call), priority by priority, each attempt in exactly one batch. put_off is how often this attempt was put off or handed back before. A job returned as cancelled must not be run but recorded as cancelled. A paused or unknown queue gives nothing. Errors: WR001 (worker fenced or unknown), WR003 (positions ahead of the cluster), WR004 (not in READ COMMITTED autocommit), 55000 (the transaction is old: try again). Locks: advisory: claims (shared), the worker''s claims (exclusive), each lane with work (exclusive, to the end of the call). Commits asynchronously.';
 COMMENT ON FUNCTION weir.complete(integer,integer[],bigint[],integer[],bigint[]) IS 'Records attempts as completed, a flush at a time: lanes[i], seqs[i] name a batch, the next sizes[i] of ids are its jobs. One row a batch. May be repeated. In a transaction of the caller''s own, effects and completion commit together. Errors: 22023, WR001 (fenced), WR002 (not this worker''s batch, or not a job of it), WR004. Locks: advisory, shared: the worker, the segments; held to the commit. Isolation: READ COMMITTED.';
 COMMENT ON FUNCTION weir.cut() IS 'Cuts the next tick from what was committed since the last; false when there was nothing. The caller holds advisory step 4 and has published nothing itself. Errors: WR003. Isolation: READ COMMITTED.';
 COMMENT ON FUNCTION weir.end_attempt(integer,smallint,integer,bigint,xid8,xid8,bigint,weir.outcome,text,text,timestamp with time zone) IS 'Writes how one attempt ended and logs the attempt that follows, if one does. retried and lost become failed when the attempts are used up. The caller holds the batch and has seen that the attempt has no result.';
@@ -485,7 +488,7 @@ COMMENT ON TABLE weir.batch IS 'A slice of a lane and who works it, one row for 
 COMMENT ON TABLE weir.cancel IS 'Tombstones: jobs that must not start, or must stop.';
 COMMENT ON TABLE weir.heartbeat IS 'A ring of three, five minutes each, truncated before its turn. oldest is when the worker''s oldest unfinished batch was claimed.';
 COMMENT ON TABLE weir.hub_beat IS 'Hubs'' signs of life, and the newest tick each has dispatched: a ring of three, five minutes each, truncated before its turn.';
-COMMENT ON TABLE weir.job IS 'The log: one row for each attempt, with the transaction that logged it.';
+COMMENT ON TABLE weir.job IS 'The log: one row for each attempt, and for each time that one was put off, with the transaction that logged it.';
 COMMENT ON TABLE weir.later IS 'Attempts with a run_at in the future: scheduled, retried, snoozed. The promoter copies them into the log when they are due.';
 COMMENT ON TABLE weir.message IS 'The log of messages, with the transaction that published each. A payload that is not binary is text in UTF-8.';
 COMMENT ON TABLE weir.promotion IS 'The promoter''s cursor, newest row: everything in later up to (due, due_id) that snapshot could see has been promoted.';

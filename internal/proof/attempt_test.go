@@ -94,16 +94,16 @@ func (l *load) drain() {
 
 // unfinished returns an example of what is still to be done, or "".
 func (l *load) unfinished(conn *pgx.Conn) string {
-	rows, err := conn.Query(l.ctx, `SELECT id, attempt FROM weir.job UNION ALL SELECT id, attempt FROM weir.later`)
+	rows, err := conn.Query(l.ctx, `SELECT id, attempt, put_off FROM weir.job UNION ALL SELECT id, attempt, put_off FROM weir.later`)
 	if err != nil {
 		return err.Error()
 	}
 	var id int64
-	var attempt int32
+	var t step
 	missing := ""
-	_, err = pgx.ForEachRow(rows, []any{&id, &attempt}, func() error {
-		if missing == "" && !l.model.has(id, attempt) {
-			missing = fmt.Sprintf("job %d attempt %d is in the log and was not claimed", id, attempt)
+	_, err = pgx.ForEachRow(rows, []any{&id, &t.attempt, &t.putOff}, func() error {
+		if missing == "" && !l.model.has(id, t) {
+			missing = fmt.Sprintf("job %d attempt %v is in the log and was not claimed", id, t)
 		}
 		return nil
 	})

@@ -160,12 +160,12 @@ func (c *claimer) takeStock(sql string, args ...any) (bool, error) {
 	if err := tx.QueryRow(c.ctx, sql, args...).Scan(&n); err != nil || n == nil {
 		return false, err
 	}
-	rows, err := tx.Query(c.ctx, `SELECT q.name, b.lane, b.seq, j.id, j.attempt, j.max_attempts, j.kind, j.args->>'k', false
+	rows, err := tx.Query(c.ctx, `SELECT q.name, b.lane, b.seq, j.id, j.attempt, j.max_attempts, j.kind, j.args->>'k', false, j.put_off
 		FROM weir.batch b CROSS JOIN unnest(b.ids) i(id) JOIN weir.queue q ON q.id = b.lane / 4
 		CROSS JOIN LATERAL (
 			SELECT j.* FROM weir.job j
 			WHERE j.segment = b.segment AND j.lane = b.lane AND j.xid >= b.from_xid AND j.xid <= b.pos_xid AND j.id = i.id
-			ORDER BY j.attempt DESC LIMIT 1) j
+			ORDER BY j.attempt DESC, j.put_off DESC LIMIT 1) j
 		WHERE b.worker = $1 AND NOT EXISTS (SELECT FROM unnest($2::integer[], $3::bigint[]) k(lane, seq) WHERE k.lane = b.lane AND k.seq = b.seq)`,
 		c.worker, c.lanes, c.seqs)
 	if err != nil {
@@ -177,7 +177,7 @@ func (c *claimer) takeStock(sql string, args ...any) (bool, error) {
 	}
 	var unseen []attempt
 	for _, a := range found {
-		if !c.model.has(a.ID, a.Attempt) {
+		if !c.model.has(a.ID, a.step()) {
 			unseen = append(unseen, a)
 		}
 	}

@@ -1,7 +1,9 @@
 package proof
 
 import (
+	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -44,12 +46,12 @@ type model struct {
 	jobs   map[string]fate
 	ids    map[string]map[int64]bool // of a key
 	keys   map[int64]map[string]bool // of an id
-	claims map[int64]map[int32][]*evidence
+	claims map[int64]map[step][]*evidence
 	count  int
 }
 
 func newModel() *model {
-	return &model{jobs: map[string]fate{}, ids: map[string]map[int64]bool{}, keys: map[int64]map[string]bool{}, claims: map[int64]map[int32][]*evidence{}}
+	return &model{jobs: map[string]fate{}, ids: map[string]map[int64]bool{}, keys: map[int64]map[string]bool{}, claims: map[int64]map[step][]*evidence{}}
 }
 
 // enqueued says what became of jobs. It is called with uncertain before anything is sent.
@@ -71,13 +73,13 @@ func (m *model) claimed(worker int32, got []attempt) []*evidence {
 		e := &evidence{attempt: a, worker: worker, at: now}
 		all = append(all, e)
 		if m.claims[a.ID] == nil {
-			m.claims[a.ID], m.keys[a.ID] = map[int32][]*evidence{}, map[string]bool{}
+			m.claims[a.ID], m.keys[a.ID] = map[step][]*evidence{}, map[string]bool{}
 		}
 		if m.ids[a.Key] == nil {
 			m.ids[a.Key] = map[int64]bool{}
 		}
 		m.ids[a.Key][a.ID], m.keys[a.ID][a.Key] = true, true
-		m.claims[a.ID][a.Attempt] = append(m.claims[a.ID][a.Attempt], e)
+		m.claims[a.ID][a.step()] = append(m.claims[a.ID][a.step()], e)
 		m.count++
 	}
 	return all
@@ -107,10 +109,10 @@ func (m *model) abandon(all []*evidence) {
 }
 
 // has tells whether an attempt was claimed.
-func (m *model) has(id int64, attempt int32) bool {
+func (m *model) has(id int64, t step) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return len(m.claims[id][attempt]) > 0
+	return len(m.claims[id][t]) > 0
 }
 
 // problems compares the evidence with what must be. A claim may be lost, and its attempts handed out once more,
@@ -136,22 +138,26 @@ func (m *model) problems(killed time.Time) []string {
 		if len(m.keys[id]) > 1 {
 			say("job %d has keys %v", id, m.keys[id])
 		}
-		last := int32(len(attempts))
-		for k := int32(1); k <= last; k++ {
+		turns := slices.SortedFunc(maps.Keys(attempts), func(a, b step) int {
+			return cmp.Or(cmp.Compare(a.attempt, b.attempt), cmp.Compare(a.putOff, b.putOff))
+		})
+		before, last := step{}, turns[len(turns)-1]
+		for _, k := range turns {
 			claims := attempts[k]
-			if len(claims) == 0 {
-				say("job %d: %d attempts were claimed, but not attempt %d", id, last, k)
+			if !k.follows(before) {
+				say("job %d: attempts %v were claimed, and what lies between %v and %v was not", id, turns, before, k)
 				break
 			}
+			before = k
 			slices.SortFunc(claims, func(a, b *evidence) int { return a.at.Compare(b.at) })
 			for _, e := range claims[:len(claims)-1] {
 				if e.answered() || e.at.After(killed) || e.at.Before(killed.Add(-2*time.Second)) {
-					say("job %d attempt %d was claimed twice: %s, then %s", id, k, describe(e), describe(claims[len(claims)-1]))
+					say("job %d attempt %v was claimed twice: %s, then %s", id, k, describe(e), describe(claims[len(claims)-1]))
 				}
 			}
 			e := claims[len(claims)-1]
 			switch {
-			case k < last && e.end == final:
+			case k != last && e.end == final:
 				say("job %d was worked again after %s", id, describe(e))
 			case k == last && (e.end == running || e.end == followed || e.end == abandoned):
 				say("job %d has no attempt after %s", id, describe(e))
@@ -169,6 +175,6 @@ func (m *model) problems(killed time.Time) []string {
 }
 
 func describe(e *evidence) string {
-	return fmt.Sprintf("attempt %d of %d (key %s, lane %d, batch %d, worker %d, at %s, %s)", e.Attempt, e.Max, e.Key, e.Lane, e.Seq, e.worker,
+	return fmt.Sprintf("attempt %d of %d, put off %d times (key %s, lane %d, batch %d, worker %d, at %s, %s)", e.Attempt, e.Max, e.PutOff, e.Key, e.Lane, e.Seq, e.worker,
 		e.at.Format("05.000"), [...]string{"running", "unsure", "final", "followed", "abandoned"}[e.end])
 }

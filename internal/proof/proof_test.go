@@ -49,6 +49,17 @@ type attempt struct {
 	Kind      string
 	Key       string // args->>'k'
 	Cancelled bool
+	PutOff    int32
+}
+
+// step says which of a job's attempts it is, and how often that had been put off.
+type step struct{ attempt, putOff int32 }
+
+func (a attempt) step() step { return step{a.Attempt, a.PutOff} }
+
+// follows tells whether a step is the next after another.
+func (t step) follows(before step) bool {
+	return t == step{before.attempt + 1, 0} || t == step{before.attempt, before.putOff + 1}
 }
 
 func connect(t *testing.T, url string) *pgx.Conn {
@@ -143,7 +154,7 @@ func startWorker(t *testing.T, q querier, queues ...string) int32 {
 }
 
 func claim(ctx context.Context, q querier, worker int32, queues []string, limits []int32) ([]attempt, error) {
-	rows, err := q.Query(ctx, `SELECT queue, lane, seq, id, attempt, max_attempts, kind, coalesce(args->>'k', ''), cancelled
+	rows, err := q.Query(ctx, `SELECT queue, lane, seq, id, attempt, max_attempts, kind, coalesce(args->>'k', ''), cancelled, put_off
 		FROM weir.claim($1, $2, $3)`, worker, queues, limits)
 	if err != nil {
 		return nil, err

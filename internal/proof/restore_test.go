@@ -150,7 +150,7 @@ func newSource(t *testing.T) *source {
 		case "retried":
 			s.unfinished[a.ID] = 2
 		case "snoozed":
-			s.unfinished[a.ID], runAt = 2, time.Now().Add(time.Second)
+			s.unfinished[a.ID], runAt = 1, time.Now().Add(time.Second)
 		default:
 			s.history[a.ID] = outcome
 		}

@@ -36,6 +36,7 @@ type Claim struct {
 	ID          int64
 	Attempt     int32
 	MaxAttempts int32
+	PutOff      int32 // how often this attempt was snoozed or released before
 	Kind        string
 	Args        []byte
 	Meta        []byte
@@ -62,7 +63,7 @@ const (
 	sqlWatch     = `SELECT jobs_now, control_now, running FROM weir.watch($1, $2, $3, $4, $5)`
 	sqlXID       = `SELECT pg_current_xact_id()`
 	sqlGiveBack  = `SELECT weir.give_back($1, $2, $3)`
-	sqlClaim     = `SELECT queue, lane, seq, id, attempt, max_attempts, kind, args, meta, enqueued_at, cancelled FROM weir.claim($1, $2, $3)`
+	sqlClaim     = `SELECT queue, lane, seq, id, attempt, max_attempts, kind, args, meta, enqueued_at, cancelled, put_off FROM weir.claim($1, $2, $3)`
 	sqlComplete  = `SELECT weir.complete($1, $2, $3, $4, $5)`
 	sqlFinish    = `SELECT weir.finish($1, $2, $3, $4, $5::text::weir.outcome, $6, $7, clock_timestamp() + make_interval(secs => $8))`
 	sqlFence     = `SELECT weir.fence($1, $2)`
@@ -92,7 +93,7 @@ func (s *Store) Claim(ctx context.Context, worker int32, queues []string, limits
 		}
 		var c Claim
 		var queue, kind repeated
-		_, err = pgx.ForEachRow(r, []any{&queue, &c.Lane, &c.Seq, &c.ID, &c.Attempt, &c.MaxAttempts, &kind, &c.Args, &c.Meta, &c.EnqueuedAt, &c.Cancelled}, func() error {
+		_, err = pgx.ForEachRow(r, []any{&queue, &c.Lane, &c.Seq, &c.ID, &c.Attempt, &c.MaxAttempts, &kind, &c.Args, &c.Meta, &c.EnqueuedAt, &c.Cancelled, &c.PutOff}, func() error {
 			c.Queue, c.Kind = string(queue), string(kind)
 			add(c)
 			return nil

@@ -8,7 +8,7 @@
 
 CREATE OR REPLACE FUNCTION weir.claim(worker integer, queues text[], limits integer[])
 RETURNS TABLE (queue text, lane integer, seq bigint, id bigint, attempt integer, max_attempts integer,
-               kind text, args jsonb, meta jsonb, enqueued_at timestamptz, cancelled boolean)
+               kind text, args jsonb, meta jsonb, enqueued_at timestamptz, cancelled boolean, put_off integer)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET jit = off
@@ -128,7 +128,7 @@ BEGIN
     )
     SELECT ready.name, ready.lane, last.seq + 1, p.id, p.attempt, p.max_attempts, p.kind, p.args, p.meta, p.enqueued_at,
            -- Mostly nothing is cancelled: that is found out once, not row by row.
-           EXISTS (SELECT FROM weir.cancel) AND EXISTS (SELECT FROM weir.cancel c WHERE c.id = p.id)
+           EXISTS (SELECT FROM weir.cancel) AND EXISTS (SELECT FROM weir.cancel c WHERE c.id = p.id), p.put_off
     FROM picked p;
 
     GET DIAGNOSTICS taken = ROW_COUNT;
@@ -137,4 +137,4 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION weir.claim IS
-  'Hands the next jobs of the named queues to a worker: up to limits[i] of queues[i] (at most 960 of a lane in one call), priority by priority, each attempt in exactly one batch. A job returned as cancelled must not be run but recorded as cancelled. A paused or unknown queue gives nothing. Errors: WR001 (worker fenced or unknown), WR003 (positions ahead of the cluster), WR004 (not in READ COMMITTED autocommit), 55000 (the transaction is old: try again). Locks: advisory: claims (shared), the worker''s claims (exclusive), each lane with work (exclusive, to the end of the call). Commits asynchronously.';
+  'Hands the next jobs of the named queues to a worker: up to limits[i] of queues[i] (at most 960 of a lane in one call), priority by priority, each attempt in exactly one batch. put_off is how often this attempt was put off or handed back before. A job returned as cancelled must not be run but recorded as cancelled. A paused or unknown queue gives nothing. Errors: WR001 (worker fenced or unknown), WR003 (positions ahead of the cluster), WR004 (not in READ COMMITTED autocommit), 55000 (the transaction is old: try again). Locks: advisory: claims (shared), the worker''s claims (exclusive), each lane with work (exclusive, to the end of the call). Commits asynchronously.';

@@ -47,8 +47,8 @@ BEGIN
       UNION ALL
       SELECT l.* FROM unnest(c.xip) x(xid) CROSS JOIN LATERAL (SELECT l.* FROM weir.later l WHERE l.xid = x.xid OFFSET 0) l WHERE NOT ((l.run_at, l.id) > (c.due, c.due_id))
     ), logged AS (
-      INSERT INTO weir.job (id, xid, enqueued_at, lane, attempt, max_attempts, segment, kind, args, meta)
-      SELECT d.id, pg_current_xact_id(), d.enqueued_at, d.lane, d.attempt, d.max_attempts,
+      INSERT INTO weir.job (id, xid, enqueued_at, lane, attempt, max_attempts, put_off, segment, kind, args, meta)
+      SELECT d.id, pg_current_xact_id(), d.enqueued_at, d.lane, d.attempt, d.max_attempts, d.put_off,
              (SELECT a.last_value FROM weir.active_job a), d.kind, d.args, d.meta
       FROM due d
       RETURNING 1
@@ -116,8 +116,8 @@ BEGIN
       SELECT count(*), count(*) FILTER (WHERE (l.run_at, l.id) > (c.due, c.due_id) OR NOT pg_visible_in_snapshot(l.xid, c.snapshot))
         INTO n, live FROM weir.later l WHERE l.segment = k.segment;
       CONTINUE WHEN live * 2 > n;
-      INSERT INTO weir.later (id, xid, run_at, enqueued_at, lane, attempt, max_attempts, segment, kind, args, meta)
-      SELECT l.id, l.xid, l.run_at, l.enqueued_at, l.lane, l.attempt, l.max_attempts, active, l.kind, l.args, l.meta
+      INSERT INTO weir.later (id, xid, run_at, enqueued_at, lane, attempt, max_attempts, put_off, segment, kind, args, meta)
+      SELECT l.id, l.xid, l.run_at, l.enqueued_at, l.lane, l.attempt, l.max_attempts, l.put_off, active, l.kind, l.args, l.meta
       FROM weir.later l
       WHERE l.segment = k.segment AND ((l.run_at, l.id) > (c.due, c.due_id) OR NOT pg_visible_in_snapshot(l.xid, c.snapshot));
       EXECUTE format('TRUNCATE weir.later_%s', k.segment);

@@ -53,13 +53,13 @@ BEGIN
   look.cancel_requested := EXISTS (SELECT FROM weir.cancel k WHERE k.id = job_id);
   SELECT p.* INTO c FROM weir.promotion p ORDER BY p.seq DESC LIMIT 1;
   FOR a IN
-    SELECT j.id, j.xid, j.lane, j.segment, j.attempt, j.max_attempts, j.kind, j.args, j.meta, j.enqueued_at, NULL::timestamptz AS run_at
+    SELECT j.id, j.xid, j.lane, j.segment, j.attempt, j.max_attempts, j.put_off, j.kind, j.args, j.meta, j.enqueued_at, NULL::timestamptz AS run_at
     FROM weir.job j WHERE j.id = job_id
     UNION ALL
-    SELECT l.id, l.xid, l.lane, l.segment, l.attempt, l.max_attempts, l.kind, l.args, l.meta, l.enqueued_at, l.run_at
+    SELECT l.id, l.xid, l.lane, l.segment, l.attempt, l.max_attempts, l.put_off, l.kind, l.args, l.meta, l.enqueued_at, l.run_at
     FROM weir.later l
     WHERE l.id = job_id AND ((l.run_at, l.id) > (c.due, c.due_id) OR NOT pg_visible_in_snapshot(l.xid, c.snapshot))
-    ORDER BY attempt
+    ORDER BY attempt, put_off
   LOOP
     look.id := a.id; look.kind := a.kind; look.args := a.args; look.meta := a.meta; look.enqueued_at := a.enqueued_at;
     look.attempt := a.attempt; look.max_attempts := a.max_attempts; look.run_at := a.run_at; look.priority := a.lane % 4 + 1;

@@ -29,7 +29,7 @@ BEGIN
   -- that are in the log as many have ended as there are results, and at most the last has not.
   CREATE TEMP TABLE weir_job ON COMMIT DROP AS
   SELECT j.*, j.n > coalesce(r.n, 0) AND j.is_last AS unfinished
-  FROM (SELECT j.*, count(*) OVER (PARTITION BY j.id) AS n, row_number() OVER (PARTITION BY j.id ORDER BY j.attempt DESC) = 1 AS is_last
+  FROM (SELECT j.*, count(*) OVER (PARTITION BY j.id) AS n, row_number() OVER (PARTITION BY j.id ORDER BY j.attempt DESC, j.put_off DESC) = 1 AS is_last
         FROM weir.job j) j
   LEFT JOIN (SELECT d.id, count(*) AS n
              FROM (SELECT DISTINCT r.lane, r.seq, i.id FROM weir.result r, unnest(r.ids) i(id)) d GROUP BY d.id) r ON r.id = j.id;
@@ -44,16 +44,16 @@ BEGIN
   PERFORM pg_current_xact_id();
   PERFORM nextval('weir.job_id');
   -- History lies below every position, what is to be done lies past the new ones.
-  INSERT INTO weir.job (id, xid, enqueued_at, lane, attempt, max_attempts, segment, kind, args, meta)
-  SELECT j.id, CASE WHEN j.unfinished THEN pg_current_xact_id() ELSE '1' END, j.enqueued_at, j.lane, j.attempt, j.max_attempts,
+  INSERT INTO weir.job (id, xid, enqueued_at, lane, attempt, max_attempts, put_off, segment, kind, args, meta)
+  SELECT j.id, CASE WHEN j.unfinished THEN pg_current_xact_id() ELSE '1' END, j.enqueued_at, j.lane, j.attempt, j.max_attempts, j.put_off,
          CASE WHEN j.unfinished THEN active ELSE j.segment END, j.kind, j.args, j.meta
   FROM pg_temp.weir_job j ORDER BY j.segment, j.id;
   INSERT INTO weir.batch (lane, segment, origin, worker, seq, from_xid, to_xid, pos_xid, pos_id, total, claimed_at, no, ids)
   SELECT DISTINCT ON (l.lane) l.lane, active, active, 0, l.seq + 1, pg_current_xact_id(), pg_current_xact_id(), pg_current_xact_id(), 0, l.total, now(), 0, '{}'::bigint[]
   FROM (SELECT k.lane, k.seq, k.total FROM pg_temp.weir_lane k UNION ALL SELECT j.lane, 0, 0 FROM pg_temp.weir_job j) l
   ORDER BY l.lane, l.seq DESC;
-  INSERT INTO weir.later (id, xid, run_at, enqueued_at, lane, attempt, max_attempts, segment, kind, args, meta)
-  SELECT l.id, pg_current_xact_id(), l.run_at, l.enqueued_at, l.lane, l.attempt, l.max_attempts, l.segment, l.kind, l.args, l.meta
+  INSERT INTO weir.later (id, xid, run_at, enqueued_at, lane, attempt, max_attempts, put_off, segment, kind, args, meta)
+  SELECT l.id, pg_current_xact_id(), l.run_at, l.enqueued_at, l.lane, l.attempt, l.max_attempts, l.put_off, l.segment, l.kind, l.args, l.meta
   FROM pg_temp.weir_later l;
   INSERT INTO weir.promotion (seq, due, due_id, snapshot) SELECT s.seq + 1, '-infinity', 0, pg_current_snapshot() FROM pg_temp.weir_seq s;
   UPDATE weir.setting SET value = here WHERE name = 'cluster';

@@ -112,29 +112,29 @@ AS $$
 DECLARE
   j          record;
   ended      weir.outcome := end_attempt.outcome;
-  extra      integer := 0;
+  counts     integer := 1;
 BEGIN
   IF end_attempt.outcome IN ('retried', 'snoozed', 'released', 'lost') THEN
     SELECT j.* INTO j FROM weir.job j
     WHERE j.segment = end_attempt.in_segment AND j.lane = end_attempt.lane
       AND j.xid >= end_attempt.from_xid AND j.xid <= end_attempt.to_xid AND j.id = end_attempt.id
     -- A batch with late jobs spans many transactions, those of the same job's earlier attempts among them.
-    ORDER BY j.attempt DESC LIMIT 1;
+    ORDER BY j.attempt DESC, j.put_off DESC LIMIT 1;
     IF end_attempt.outcome IN ('retried', 'lost') AND j.attempt >= j.max_attempts THEN
       ended := 'failed';
     ELSE
-      -- A job that was put off or handed back has not used up one of its attempts.
-      extra := (end_attempt.outcome IN ('snoozed', 'released'))::integer;
+      -- What was put off or handed back is the same attempt still, and does not use up another.
+      counts := (end_attempt.outcome NOT IN ('snoozed', 'released'))::integer;
       -- As in enqueue: the xid first, then an id, which wakes whoever waits for work.
       PERFORM pg_current_xact_id();
       PERFORM nextval('weir.job_id');
       IF end_attempt.run_at IS NULL OR end_attempt.run_at <= now() THEN
-        INSERT INTO weir.job (id, xid, enqueued_at, lane, attempt, max_attempts, segment, kind, args, meta)
-        VALUES (j.id, pg_current_xact_id(), j.enqueued_at, j.lane, j.attempt + 1, j.max_attempts + extra,
+        INSERT INTO weir.job (id, xid, enqueued_at, lane, attempt, max_attempts, put_off, segment, kind, args, meta)
+        VALUES (j.id, pg_current_xact_id(), j.enqueued_at, j.lane, j.attempt + counts, j.max_attempts, (j.put_off + 1) * (1 - counts),
                 (SELECT a.last_value FROM weir.active_job a), j.kind, j.args, j.meta);
       ELSE
-        INSERT INTO weir.later (id, xid, run_at, enqueued_at, lane, attempt, max_attempts, segment, kind, args, meta)
-        VALUES (j.id, pg_current_xact_id(), end_attempt.run_at, j.enqueued_at, j.lane, j.attempt + 1, j.max_attempts + extra,
+        INSERT INTO weir.later (id, xid, run_at, enqueued_at, lane, attempt, max_attempts, put_off, segment, kind, args, meta)
+        VALUES (j.id, pg_current_xact_id(), end_attempt.run_at, j.enqueued_at, j.lane, j.attempt + counts, j.max_attempts, (j.put_off + 1) * (1 - counts),
                 (SELECT a.last_value FROM weir.active_later a), j.kind, j.args, j.meta);
       END IF;
     END IF;

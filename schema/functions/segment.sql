@@ -104,8 +104,8 @@ BEGIN
   END IF;
   EXECUTE format('LOCK TABLE weir.job_%1$s, weir.batch_%1$s, weir.result_%1$s IN ACCESS EXCLUSIVE MODE NOWAIT', reclaim.segment);
 
-  INSERT INTO weir.job (id, xid, enqueued_at, lane, attempt, max_attempts, segment, kind, args, meta)
-  SELECT j.id, j.xid, j.enqueued_at, j.lane, j.attempt, j.max_attempts, active, j.kind, j.args, j.meta
+  INSERT INTO weir.job (id, xid, enqueued_at, lane, attempt, max_attempts, put_off, segment, kind, args, meta)
+  SELECT j.id, j.xid, j.enqueued_at, j.lane, j.attempt, j.max_attempts, j.put_off, active, j.kind, j.args, j.meta
   FROM weir.unclaimed(reclaim.segment, lanes) j;
 
   WITH suspect AS (
@@ -122,13 +122,13 @@ BEGIN
     SELECT k.lane, active, k.origin, k.worker, k.seq, k.from_xid, k.to_xid, k.pos_xid, k.pos_id, k.total, k.claimed_at, k.no, k.pending, k.pending_after, k.unfinished
     FROM kept k WHERE k.is_newest OR k.unfinished <> '{}'
   )
-  INSERT INTO weir.job (id, xid, enqueued_at, lane, attempt, max_attempts, segment, kind, args, meta)
-  SELECT j.id, j.xid, j.enqueued_at, j.lane, j.attempt, j.max_attempts, active, j.kind, j.args, j.meta
+  INSERT INTO weir.job (id, xid, enqueued_at, lane, attempt, max_attempts, put_off, segment, kind, args, meta)
+  SELECT j.id, j.xid, j.enqueued_at, j.lane, j.attempt, j.max_attempts, j.put_off, active, j.kind, j.args, j.meta
   FROM kept k CROSS JOIN unnest(k.unfinished) i(id)
   CROSS JOIN LATERAL (
     SELECT j.* FROM weir.job j
     WHERE j.segment = reclaim.segment AND j.lane = k.lane AND j.xid >= k.from_xid AND j.xid <= k.to_xid AND j.id = i.id
-    ORDER BY j.attempt DESC LIMIT 1) j;  -- not an earlier attempt in the same span
+    ORDER BY j.attempt DESC, j.put_off DESC LIMIT 1) j;  -- not an earlier attempt in the same span
 
   EXECUTE format('TRUNCATE weir.job_%1$s, weir.batch_%1$s, weir.result_%1$s', reclaim.segment);
   INSERT INTO weir.segment (log, segment, event) VALUES ('job', reclaim.segment, 'reclaimed');

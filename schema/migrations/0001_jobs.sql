@@ -37,12 +37,14 @@ CREATE TABLE weir.job (
   lane         integer     NOT NULL,
   attempt      integer     NOT NULL,
   max_attempts integer     NOT NULL,
+  put_off      integer     NOT NULL DEFAULT 0,
   segment      smallint    NOT NULL,
   kind         text        NOT NULL,
   args         jsonb       NOT NULL,
   meta         jsonb
 ) PARTITION BY LIST (segment);
-COMMENT ON TABLE weir.job IS 'The log: one row for each attempt, with the transaction that logged it.';
+COMMENT ON TABLE weir.job IS 'The log: one row for each attempt, and for each time that one was put off, with the transaction that logged it.';
+COMMENT ON COLUMN weir.job.put_off IS 'How often this attempt was put off (snoozed) or handed back (released) before: (id, attempt, put_off) names a row, and a job''s rows follow each other in that order.';
 
 CREATE TABLE weir.batch (
   lane          integer     NOT NULL,
@@ -90,6 +92,7 @@ CREATE TABLE weir.later (
   lane         integer     NOT NULL,
   attempt      integer     NOT NULL,
   max_attempts integer     NOT NULL,
+  put_off      integer     NOT NULL DEFAULT 0,
   segment      smallint    NOT NULL,
   kind         text        NOT NULL,
   args         jsonb       NOT NULL,
