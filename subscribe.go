@@ -50,7 +50,7 @@ type Message struct {
 // Gap says that messages may be missing.
 type Gap struct {
 	From, To Position // behind From, up to To
-	Reason   string   // truncated: the database no longer has them; unknown: From is not a position of this log
+	Reason   string   // truncated: the database no longer has them; unknown: From is not of this log, which was set back or is another
 }
 
 // Event is a message or a gap: the other is nil.

@@ -34,6 +34,6 @@ GRANT EXECUTE ON FUNCTION weir.jobs, weir.queues, weir.workers, weir.cancel, wei
 GRANT SELECT ON weir.available_jobs, weir.running_jobs, weir.later_jobs, weir.completed_jobs, weir.failed_jobs, weir.cancelled_jobs TO weir_operate;
 
 GRANT EXECUTE ON FUNCTION weir.publish, weir.publish_bytes, weir.publish_many, weir.notify TO weir_publish, weir_hub, weir_operate;
-GRANT EXECUTE ON FUNCTION weir.tick, weir.read, weir.newest_tick, weir.rebase_messages TO weir_subscribe, weir_hub, weir_operate;
+GRANT EXECUTE ON FUNCTION weir.tick, weir.read, weir.newest_tick, weir.epoch_of, weir.rebase_messages TO weir_subscribe, weir_hub, weir_operate;
 GRANT EXECUTE ON FUNCTION weir.rotate_messages TO weir_subscribe, weir_hub, weir_work, weir_operate;
 GRANT EXECUTE ON FUNCTION weir.publish_drafts, weir.beat, weir.fresh_queues, weir.role_verifier TO weir_hub;

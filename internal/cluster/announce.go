@@ -6,12 +6,6 @@ import (
 	"github.com/weir-pg/weir/internal/hub"
 )
 
-// announcement is a part for the others.
-type announcement struct {
-	part   *hub.Part
-	before int64 // when the tick before was cut
-}
-
 const (
 	pieceBytes = 256 << 10 // of a bucket's bytes in one frame
 	partBytes  = 16 << 20  // a larger part is left to the others to read
@@ -77,20 +71,20 @@ func (a *announcer) sendBeat(role Role) {
 }
 
 // sendPart sends a part's messages, bucket by bucket, and then its head. While there is nobody to hear it, it is not even encoded.
-func (a *announcer) sendPart(one announcement) {
+func (a *announcer) sendPart(p *hub.Part) {
 	a.mu.Lock()
 	alone := len(a.peers) == 0 || !a.connected
 	a.mu.Unlock()
 	if alone {
 		return
 	}
-	h := headOf(one)
+	h := headOf(p)
 	bytes := 0
-	for _, m := range one.part.Messages {
+	for _, m := range p.Messages {
 		bytes += len(m.Channel) + len(m.Payload)
 	}
 	if h.absent = bytes > partBytes; !h.absent {
-		if err := a.sendMessages(h, one.part.Messages); err != nil {
+		if err := a.sendMessages(h, p.Messages); err != nil {
 			a.counters.dropped.Add(1)
 			return
 		}
@@ -133,9 +127,8 @@ func (a *announcer) sendMessages(h *head, messages []*hub.Message) (err error) {
 	return err
 }
 
-func headOf(one announcement) *head {
-	p := one.part
-	return &head{tick: p.Tick, cut: p.At.UnixMicro(), before: one.before, first: p.First, last: p.Last, end: p.End}
+func headOf(p *hub.Part) *head {
+	return &head{tick: p.Tick, epoch: p.Epoch, prior: max(p.Prior, 0), cut: p.At.UnixMicro(), first: p.First, last: p.Last, end: p.End}
 }
 
 // send sends a frame. NATS keeps nothing of it.

@@ -28,7 +28,7 @@ type Cluster struct {
 	conn          *nats.Conn
 	subscriptions subscriptions
 	frames        chan *nats.Msg // from all subscriptions, to the receiver
-	outbox        chan announcement
+	outbox        chan *hub.Part
 	beats         chan struct{} // tells the announcer to beat at once
 	news          chan struct{} // tells Next that there is something to see
 	relayed       chan hub.Draft
@@ -46,13 +46,11 @@ type Cluster struct {
 	announced hub.Position // up to here the reader has read, by what was last heard
 	peers     map[ident]peer
 	at        hub.Position // where the hub stands: Next was last asked for what is behind it
-	last      cut          // the last tick that Next returned
 	polling   time.Time    // when the database last showed signs of life: Next called, or returned
 	inbox     inbox
 	interest  interest
 	flight    *flight         // parts that Next has returned and the hub may not have dispatched yet; nil: none that lack a bucket
-	doubt     bool            // a reader's history is not this hub's
-	warned    rarely          // of that
+	warned    rarely          // that a reader's history is not this hub's
 	hubDone   <-chan struct{} // of the context that Next was last called with
 }
 
@@ -60,12 +58,6 @@ type Cluster struct {
 type peer struct {
 	name string
 	seen time.Time
-}
-
-// cut is a tick and when it was cut: two histories that agree in it agree in what was before it.
-type cut struct {
-	tick int64
-	at   int64 // µs since 1970
 }
 
 const (
@@ -89,7 +81,7 @@ func Start(ctx context.Context, config Config) (*Cluster, error) {
 	}
 	c := &Cluster{
 		source: config.Source, log: config.Logger, name: config.Name, subjects: subjectsOf(config.Database),
-		frames: make(chan *nats.Msg, frameQueue), outbox: make(chan announcement, outboxQueue), beats: make(chan struct{}, 1),
+		frames: make(chan *nats.Msg, frameQueue), outbox: make(chan *hub.Part, outboxQueue), beats: make(chan struct{}, 1),
 		news: make(chan struct{}, 1), relayed: make(chan hub.Draft, relayQueue), closing: make(chan struct{}),
 		peers: map[ident]peer{}, inbox: newInbox(), candidate: time.Now().Add(silence + candidacy),
 	}

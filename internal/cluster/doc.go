@@ -26,7 +26,7 @@
 // was cut, when the tick before it was, and how much there is in which bucket. A hub subscribes to the heads and to the buckets that its
 // subscribers want. Once it has the head and all that the head lists of its buckets, it has the part. What is still missing a moment after
 // the head has come it reads from the database. So a bucket that was subscribed to too late for a tick costs a read, and nothing else.
-// A head whose tick before was cut at another time than the one the hub knows is of another history, and is not believed.
+// A head whose tick before is of another epoch than the one the hub knows is of another history, and is not believed.
 //
 // "beat" carries the hubs' signs of life. Messages that are not logged go on their bucket's subject, too. Every frame begins with a
 // version: one that is not known is as good as not sent.

@@ -233,7 +233,7 @@ func TestWantWaitsForPartsInFlight(t *testing.T) {
 				t.Fatalf("%s: %v", what, err)
 			}
 			if len(parts) > 0 {
-				at = behind(parts[len(parts)-1])
+				at = parts[len(parts)-1].After()
 				return parts[0]
 			}
 		}
@@ -314,8 +314,8 @@ func TestFramesOfOthersAreNotBelieved(t *testing.T) {
 	// A reader of another history whose id wins: the hub follows it, and believes none of its messages.
 	lie := func() {
 		at := n.Position()
-		m := &hub.Message{Position: hub.Position{Tick: at.Tick, Index: 1}, Channel: "c", Payload: []byte("a lie")}
-		h := &head{tick: at.Tick, cut: 1, before: 12345, first: 1, last: 1, end: true}
+		m := &hub.Message{Position: hub.Position{Epoch: 12345, Tick: at.Tick, Index: 1}, Channel: "c", Payload: []byte("a lie")}
+		h := &head{tick: at.Tick, epoch: 12345, prior: 12345, cut: 1, first: 1, last: 1, end: true}
 		h.filled.add(bucketOf("c"))
 		h.contents[bucketOf("c")] = content{1, 1}
 		send(subjects.bucket[bucketOf("c")], data{at: h.from(), bucket: bucketOf("c"), bytes: appendMessage(nil, m)}.append(newFrame(kindData, ident{}, 64)))

@@ -4,12 +4,13 @@ import (
 	"encoding/binary"
 	"errors"
 	"math"
+	"time"
 
 	"github.com/weir-pg/weir/internal/hub"
 )
 
 // A frame begins with the version, its kind, and the sender's id. Numbers are varints, lengths come before what they measure.
-const version = 1
+const version = 2
 
 type kind byte
 
@@ -78,7 +79,9 @@ func (c *cursor) take(n uint64) []byte {
 	return taken
 }
 
-func (c *cursor) position() hub.Position { return hub.Position{Tick: c.long(), Index: c.index()} }
+func (c *cursor) position() hub.Position {
+	return hub.Position{Epoch: c.long(), Tick: c.long(), Index: c.index()}
+}
 
 func (c *cursor) err() error {
 	if c.bad {
@@ -92,6 +95,7 @@ func appendBytes[T string | []byte](b []byte, s T) []byte {
 }
 
 func appendPosition(b []byte, p hub.Position) []byte {
+	b = binary.AppendUvarint(b, uint64(p.Epoch))
 	return binary.AppendUvarint(binary.AppendUvarint(b, uint64(p.Tick)), uint64(p.Index))
 }
 
@@ -116,13 +120,14 @@ func readBeat(c cursor) (m beat, err error) {
 
 // head describes a part of a tick.
 type head struct {
-	tick        int64
-	cut, before int64 // when it and the tick before were cut, in µs since 1970; before is 0 when the sender doesn't know
-	first, last int32
-	end         bool
-	absent      bool // it is too large to be sent: read it
-	filled      set  // the buckets that have messages
-	contents    [buckets]content
+	tick         int64
+	epoch, prior int64 // its and the tick before's
+	cut          int64 // when it was cut, in µs since 1970
+	first, last  int32
+	end          bool
+	absent       bool // it is too large to be sent: read it
+	filled       set  // the buckets that have messages
+	contents     [buckets]content
 }
 
 // content is what a part has in a bucket.
@@ -133,17 +138,14 @@ const (
 	flagAbsent = 2
 )
 
-// from is the position that the part goes on from, and to the one behind it.
-func (h *head) from() hub.Position {
-	return hub.Position{Tick: h.tick, Index: h.first - 1}
+// part is the part without its messages.
+func (h *head) part() *hub.Part {
+	return &hub.Part{Tick: h.tick, Epoch: h.epoch, Prior: h.prior, At: time.UnixMicro(h.cut), First: h.first, Last: h.last, End: h.end}
 }
 
-func (h *head) to() hub.Position {
-	if h.end {
-		return hub.Position{Tick: h.tick + 1}
-	}
-	return hub.Position{Tick: h.tick, Index: h.last}
-}
+// from is the position that the part goes on from, and to the one behind it.
+func (h *head) from() hub.Position { return h.part().Before() }
+func (h *head) to() hub.Position   { return h.part().After() }
 
 func (h *head) append(b []byte) []byte {
 	flags := byte(0)
@@ -154,7 +156,7 @@ func (h *head) append(b []byte) []byte {
 		flags |= flagAbsent
 	}
 	b = append(b, flags)
-	for _, n := range [...]int64{h.tick, h.cut, h.before, int64(h.first), int64(h.last)} {
+	for _, n := range [...]int64{h.tick, h.epoch, h.prior, h.cut, int64(h.first), int64(h.last)} {
 		b = binary.AppendUvarint(b, uint64(n))
 	}
 	for _, word := range h.filled {
@@ -172,7 +174,7 @@ func readHead(c cursor) (*head, error) {
 	if flags := c.take(1); flags != nil {
 		h.end, h.absent = flags[0]&flagEnd != 0, flags[0]&flagAbsent != 0
 	}
-	h.tick, h.cut, h.before = c.long(), c.long(), c.long()
+	h.tick, h.epoch, h.prior, h.cut = c.long(), c.long(), c.long(), c.long()
 	h.first, h.last = c.index(), c.index()
 	if words := c.take(buckets / 8); words != nil {
 		for i := range h.filled {
@@ -227,11 +229,11 @@ func appendDraft(b []byte, d hub.Draft) []byte {
 	return appendBytes(appendBytes(append(b, flags), d.Channel), d.Payload)
 }
 
-// readMessages reads all of a bucket's messages. Their payloads are parts of b.
-func readMessages(into []*hub.Message, b []byte, tick int64, count uint32) ([]*hub.Message, error) {
+// readMessages reads all of a bucket's messages, whose tick and epoch are those of a position. Their payloads are parts of b.
+func readMessages(into []*hub.Message, b []byte, of hub.Position, count uint32) ([]*hub.Message, error) {
 	c := cursor{b: b}
 	for range count {
-		at := hub.Position{Tick: tick, Index: c.index()}
+		at := hub.Position{Epoch: of.Epoch, Tick: of.Tick, Index: c.index()}
 		d, err := readDraft(&c)
 		if err != nil {
 			return into, err

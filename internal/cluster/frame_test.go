@@ -11,7 +11,7 @@ import (
 
 // FuzzFrames: nothing that comes over NATS makes a hub panic.
 func FuzzFrames(f *testing.F) {
-	h := &head{tick: 7, cut: 1, before: 2, first: 1, last: 3, end: true}
+	h := &head{tick: 7, epoch: 5, prior: 4, cut: 1, first: 1, last: 3, end: true}
 	h.filled.add(3)
 	h.contents[3] = content{1, 1}
 	f.Add(h.append(newFrame(kindHead, ident{1}, 64)))
@@ -27,7 +27,7 @@ func FuzzFrames(f *testing.F) {
 		for at := range c.inbox.parts {
 			c.take(at)
 		}
-		_, _ = readMessages(nil, b, 1, 1000)
+		_, _ = readMessages(nil, b, hub.Position{}, 1000)
 	})
 }
 

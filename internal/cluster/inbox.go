@@ -3,14 +3,13 @@ package cluster
 import (
 	"cmp"
 	"slices"
-	"time"
 
 	"github.com/weir-pg/weir/internal/hub"
 )
 
 // inbox gathers what arrives of parts. Cluster.mu guards it.
 type inbox struct {
-	parts map[hub.Position][]*arriving // by where they go on from; of each sender
+	parts map[hub.Position][]*arriving // by where they go on from, epoch and all; of each sender
 	bytes int
 }
 
@@ -86,6 +85,16 @@ func (x *inbox) hasHead(at hub.Position) bool {
 	return slices.ContainsFunc(x.parts[at], func(a *arriving) bool { return a.head != nil })
 }
 
+// parted tells whether a head has come that begins at the position's place, but in the history of another epoch.
+func (x *inbox) parted(at hub.Position) bool {
+	for other, all := range x.parts {
+		if other.Tick == at.Tick && other.Index == at.Index && other.Epoch != at.Epoch {
+			return slices.ContainsFunc(all, func(a *arriving) bool { return a.head != nil })
+		}
+	}
+	return false
+}
+
 // drop forgets what lies before a position.
 func (x *inbox) drop(before hub.Position) {
 	for at, all := range x.parts {
@@ -112,7 +121,8 @@ func (a *arriving) whole(wanted *set) bool {
 // part makes a part of the wanted buckets' messages, all of which have come.
 func (a *arriving) part(wanted *set) (p *hub.Part, err error) {
 	h := a.head
-	p = &hub.Part{Tick: h.tick, At: time.UnixMicro(h.cut), First: h.first, Last: h.last, End: h.end, Covers: &coverage{*wanted}}
+	p = h.part()
+	p.Covers = &coverage{*wanted}
 	filled := h.filled.and(wanted)
 	filled.each(func(b byte) {
 		if err != nil {
@@ -124,7 +134,7 @@ func (a *arriving) part(wanted *set) (p *hub.Part, err error) {
 		} else {
 			bytes = slices.Concat(pieces...)
 		}
-		p.Messages, err = readMessages(p.Messages, bytes, h.tick, h.contents[b].messages)
+		p.Messages, err = readMessages(p.Messages, bytes, hub.Position{Epoch: h.epoch, Tick: h.tick}, h.contents[b].messages)
 	})
 	slices.SortFunc(p.Messages, func(a, b *hub.Message) int { return cmp.Compare(a.Position.Index, b.Position.Index) })
 	return p, err

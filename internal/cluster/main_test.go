@@ -172,7 +172,7 @@ func (s *site) log(filters ...hub.Filter) (all []string) {
 					all = append(all, text(m))
 				}
 			}
-			at = behind(p)
+			at = p.After()
 		}
 	}
 }

@@ -43,6 +43,7 @@ type Hub struct {
 	index   index
 	ring    ring
 	newest  Position // everything before it has been dispatched
+	gaps    int      // how often newest was moved without that
 	members map[*Subscriber]struct{}
 	closed  bool
 	ready   chan struct{} // closed when newest is first known
@@ -146,22 +147,22 @@ func (h *Hub) follow(ctx context.Context, works func()) error {
 		h.ticking.Beat()
 		parts, err := h.source.Next(ctx, at)
 		var truncated *TruncatedError
-		var ahead *AheadError
+		var setBack *SetBackError
 		switch {
 		case errors.As(err, &truncated):
 			h.log.Warn("weir: ticks were truncated before this hub read them: subscribers are told of a gap", "from", at, "to", truncated.From)
 			h.gap(Gap{From: at, To: truncated.From, Reason: Truncated})
 			at = truncated.From
-		case errors.As(err, &ahead):
-			h.log.Warn("weir: the log of messages has been set back: subscribers are told of a gap", "from", at, "to", ahead.End)
-			h.gap(Gap{From: at, To: ahead.End, Reason: Unknown})
-			at = ahead.End
+		case errors.As(err, &setBack):
+			h.log.Warn("weir: the log of messages has been set back: subscribers are told of a gap", "from", at, "to", setBack.To)
+			h.gap(Gap{From: at, To: setBack.To, Reason: Unknown})
+			at = setBack.To
 		case err != nil:
 			return err
 		}
 		for _, p := range parts {
 			h.dispatch(p)
-			at = p.after()
+			at = p.After()
 		}
 		works()
 		h.live.Store(true)
@@ -170,7 +171,7 @@ func (h *Hub) follow(ctx context.Context, works func()) error {
 
 // preload fills the ring with the newest history, for the clients of a hub that has just ended.
 func (h *Hub) preload(ctx context.Context, newest Position) error {
-	at := Position{Tick: max(newest.Tick-preloadTicks, 1)}
+	at := Position{Epoch: anyEpoch, Tick: max(newest.Tick-preloadTicks, 1)}
 	for end := time.Now().Add(preloadAtMost); at.Before(newest) && time.Now().Before(end); {
 		h.ticking.Beat()
 		parts, err := h.source.Read(ctx, at)
@@ -187,10 +188,10 @@ func (h *Hub) preload(ctx context.Context, newest Position) error {
 		}
 		h.mu.Lock()
 		for _, p := range parts {
-			if p.after().Before(newest) || p.after() == newest {
+			if p.After().Before(newest) || p.After() == newest {
 				h.ring.add(p)
 			}
-			at = p.after()
+			at = p.After()
 		}
 		h.mu.Unlock()
 	}
@@ -226,7 +227,7 @@ func (h *Hub) dispatch(p *Part) {
 		started, slow = h.give(m, started, slow)
 	}
 	h.ring.add(p)
-	h.newest = p.after()
+	h.newest = p.After()
 	h.mu.Unlock()
 	h.dispatching.Unlock()
 	h.stats.messages.Add(int64(len(p.Messages)))
@@ -278,6 +279,7 @@ func (h *Hub) gap(g Gap) {
 	h.dispatching.Lock()
 	h.mu.Lock()
 	h.newest = g.To
+	h.gaps++
 	h.ring.clear()
 	var started []*Subscriber
 	for s := range h.members {

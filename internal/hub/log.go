@@ -15,8 +15,6 @@ type Log struct {
 	primary *store.Store
 	read    *store.Store // of a standby, or the primary
 
-	known     store.Tick // the newest that Next has brought
-	doubt     bool       // a call has failed: perhaps the database is not what it was
 	seen      store.Seen
 	published time.Time // when ids were last seen to move
 	last      time.Time // when the last tick came that was traffic
@@ -51,30 +49,24 @@ func NewLog(primary, read *store.Store) *Log {
 
 // Newest implements Source.
 func (l *Log) Newest(ctx context.Context) (Position, error) {
-	seq, err := l.primary.NewestTick(ctx)
+	newest, err := l.primary.NewestTick(ctx)
 	if store.IsMoved(err) {
 		if _, err = l.primary.RebaseMessages(ctx); err == nil {
-			seq, err = l.primary.NewestTick(ctx)
+			newest, err = l.primary.NewestTick(ctx)
 		}
 	}
 	if err != nil {
 		return Position{}, fmt.Errorf("find the newest tick: %w", err)
 	}
-	return Position{Tick: seq + 1}, nil
+	return behind(newest), nil
 }
 
 // Next implements Source.
-func (l *Log) Next(ctx context.Context, after Position) (parts []*Part, err error) {
+func (l *Log) Next(ctx context.Context, after Position) ([]*Part, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	if l.doubt {
-		if err := l.recognise(ctx, after); err != nil {
-			return nil, err
-		}
-	}
-	defer func() { l.doubt = err != nil }()
 	if after.Index > 0 {
-		return l.readLong(ctx, after)
+		return l.readFrom(ctx, after)
 	}
 	if wait := tickPace - time.Since(l.last); wait > 0 {
 		if err := sleep(ctx, wait); err != nil {
@@ -85,9 +77,13 @@ func (l *Log) Next(ctx context.Context, after Position) (parts []*Part, err erro
 	if time.Since(l.published) > tickFresh {
 		look.Patience = tickCalm
 	}
-	ticks, seen, err := l.primary.Ticks(ctx, after.Tick-1, l.seen, look)
+	ticks, seen, err := l.primary.Ticks(ctx, after.reached(), l.seen, look)
 	if err != nil {
-		l.seen = store.Seen{}
+		l.seen = store.Seen{} // also: whose position is to be looked at again
+		if store.IsMoved(err) {
+			_, err = l.Newest(ctx) // which starts the log anew
+			return nil, err
+		}
 		return nil, l.explain("look for ticks", err)
 	}
 	if seen.Published(l.seen) {
@@ -97,53 +93,61 @@ func (l *Log) Next(ctx context.Context, after Position) (parts []*Part, err erro
 	if len(ticks) == 0 {
 		return nil, nil
 	}
-	l.known = ticks[len(ticks)-1]
-	if l.known.Count >= paceFrom {
+	if ticks[len(ticks)-1].Count >= paceFrom {
 		l.last = time.Now()
 	}
-	return l.readTicks(ctx, ticks)
-}
-
-// recognise looks whether the database is what it was, after a call that failed: after a failover, other ticks may have taken the place
-// of those that this hub has dispatched.
-func (l *Log) recognise(ctx context.Context, after Position) error {
-	newest, err := l.Newest(ctx) // which starts the log anew where it came from another cluster
-	if err != nil || l.known.Seq == 0 || l.known.Seq >= after.Tick || newest.Before(after) {
-		return err // a log that ends before the position is noticed by whoever looks behind it
-	}
-	ticks, _, err := l.primary.Ticks(ctx, l.known.Seq-1, store.Seen{}, store.Look{Looks: 1})
-	if _, truncated := store.TruncatedUpTo(err); truncated {
-		return nil
-	}
-	if err != nil {
-		return l.explain("look for ticks", err)
-	}
-	if len(ticks) == 0 || ticks[0].Seq != l.known.Seq || !ticks[0].At.Equal(l.known.At) {
-		l.known = store.Tick{}
-		return &AheadError{End: newest}
-	}
-	return nil
+	return l.readTicks(ctx, after.Epoch, ticks)
 }
 
 // Read implements Source.
 func (l *Log) Read(ctx context.Context, after Position) ([]*Part, error) {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
-	if after.Index > 0 {
-		return l.readLong(ctx, after)
-	}
-	ticks, _, err := l.read.Ticks(ctx, max(after.Tick-1, 0), store.Seen{}, store.Look{Looks: 1})
-	if err != nil {
-		return nil, l.explain("look for ticks", err)
-	}
-	if len(ticks) == 0 {
-		return nil, nil
-	}
-	return l.readTicks(ctx, ticks)
+	return l.readFrom(ctx, after)
 }
 
-// readTicks reads ticks in order, as many as make a stretch of bounded size; at least a part of the first.
-func (l *Log) readTicks(ctx context.Context, ticks []store.Tick) ([]*Part, error) {
+// readFrom reads a stretch of what is behind the position.
+func (l *Log) readFrom(ctx context.Context, after Position) ([]*Part, error) {
+	ticks, err := l.from(ctx, l.read, after)
+	if _, elsewhere := store.NotOfThisLog(err); l.read != l.primary && (elsewhere || err == nil && len(ticks) == 0) {
+		// A standby may lag, or follow another primary: it is the primary that says what is of this log.
+		if _, err := l.from(ctx, l.primary, after); err != nil {
+			return nil, l.explain("look for ticks", err)
+		}
+		if elsewhere {
+			return nil, fmt.Errorf("the standby's log of messages is not the primary's: %w", err)
+		}
+	}
+	switch {
+	case err != nil:
+		return nil, l.explain("look for ticks", err)
+	case len(ticks) == 0:
+		return nil, nil
+	case after.Index > 0:
+		return l.readLong(ctx, after, ticks[0])
+	}
+	return l.readTicks(ctx, after.Epoch, ticks)
+}
+
+// from returns the ticks in which what is behind the position lies, after a look whether it is of this log.
+func (l *Log) from(ctx context.Context, s *store.Store, after Position) ([]store.Tick, error) {
+	once := store.Look{Looks: 1}
+	if after.Index > 0 {
+		ticks, _, err := s.Ticks(ctx, store.Place{Tick: after.Tick - 1, Epoch: anyEpoch}, store.Seen{}, once)
+		if err != nil || len(ticks) > 0 && ticks[0].Seq == after.Tick && ticks[0].Epoch == after.Epoch {
+			return ticks, err
+		}
+	}
+	ticks, _, err := s.Ticks(ctx, after.reached(), store.Seen{}, once)
+	if err == nil && after.Index > 0 && len(ticks) > 0 {
+		return nil, fmt.Errorf("tick %d has come while it was looked for", after.Tick)
+	}
+	return ticks, err
+}
+
+// readTicks reads ticks in order, as many as make a stretch of bounded size; at least a part of the first. prior is the epoch of the tick
+// before.
+func (l *Log) readTicks(ctx context.Context, prior int64, ticks []store.Tick) ([]*Part, error) {
 	n, count, bytes := 0, 0, int64(0)
 	for n < len(ticks) && n < ticksRead && count+int(ticks[n].Count) <= rowsRead && bytes+ticks[n].Bytes <= bytesRead {
 		count += int(ticks[n].Count)
@@ -151,57 +155,54 @@ func (l *Log) readTicks(ctx context.Context, ticks []store.Tick) ([]*Part, error
 		n++
 	}
 	if n == 0 {
-		return l.readLong(ctx, Position{Tick: ticks[0].Seq})
+		return l.readLong(ctx, Position{Epoch: prior, Tick: ticks[0].Seq}, ticks[0])
 	}
 	all, err := l.read.ReadTicks(ctx, ticks[:n], rowsRead)
 	if err != nil && l.lags(err) {
 		return nil, sleep(ctx, lagPause)
 	}
 	if err != nil {
-		return nil, l.explain("read ticks", err)
+		return nil, l.unread(err)
 	}
 	parts := make([]*Part, n)
 	for i, t := range ticks[:n] {
 		if len(all[i]) != int(t.Count) {
 			return nil, damaged(t, int32(len(all[i])))
 		}
-		parts[i] = &Part{Tick: t.Seq, At: t.At, First: 1, End: true}
+		parts[i] = &Part{Tick: t.Seq, Epoch: t.Epoch, Prior: prior, At: t.At, First: 1, End: true}
 		new(reader).add(parts[i], all[i])
+		prior = t.Epoch
 	}
 	return parts, nil
 }
 
 // readLong reads a stretch of a tick from the position on. Where it does not go on from a stretch before, it begins with the first
 // message, for what was published before decides what repeats.
-func (l *Log) readLong(ctx context.Context, after Position) ([]*Part, error) {
-	ticks, _, err := l.read.Ticks(ctx, max(after.Tick-1, 0), store.Seen{}, store.Look{Looks: 1})
-	if err != nil {
-		return nil, l.explain("look for ticks", err)
-	}
-	if len(ticks) == 0 || ticks[0].Seq != after.Tick {
-		return nil, sleep(ctx, lagPause)
-	}
+func (l *Log) readLong(ctx context.Context, after Position, tick store.Tick) ([]*Part, error) {
 	r := l.takeLong(after)
-	part := &Part{Tick: after.Tick, At: ticks[0].At, First: r.index + 1}
+	part := &Part{Tick: tick.Seq, Epoch: tick.Epoch, Prior: after.Epoch, At: tick.At, First: r.index + 1}
 	for !part.End {
-		messages, err := l.read.ReadTick(ctx, after.Tick, r.lastID, rowsRead)
-		if err != nil {
-			return nil, l.explain("read tick", err)
+		messages, err := l.read.ReadTick(ctx, tick, r.lastID, rowsRead)
+		if err != nil && l.lags(err) {
+			return nil, sleep(ctx, lagPause)
 		}
-		if len(messages) == 0 && r.index < ticks[0].Count {
-			return nil, damaged(ticks[0], r.index)
+		if err != nil {
+			return nil, l.unread(err)
+		}
+		if len(messages) == 0 && r.index < tick.Count {
+			return nil, damaged(tick, r.index)
 		}
 		if r.index <= after.Index {
 			part.Messages, part.First = nil, r.index+1
 		}
 		r.add(part, messages)
-		part.End = r.index >= ticks[0].Count
+		part.End = r.index >= tick.Count
 		if r.index > after.Index {
 			break
 		}
 	}
 	if !part.End {
-		l.keepLong(part.after(), r)
+		l.keepLong(part.After(), r)
 	}
 	return []*Part{part}, nil
 }
@@ -261,7 +262,7 @@ func (r *reader) add(part *Part, rows []store.Message) {
 			r.had[id] = struct{}{}
 		}
 		part.Messages = append(part.Messages, &Message{
-			Position: Position{Tick: part.Tick, Index: r.index}, Channel: m.Channel, Payload: m.Payload, Binary: m.Binary,
+			Position: Position{Epoch: part.Epoch, Tick: part.Tick, Index: r.index}, Channel: m.Channel, Payload: m.Payload, Binary: m.Binary,
 		})
 	}
 	part.Last = r.index
@@ -278,13 +279,22 @@ func identify(m store.Message) (id identity) {
 // lags tells whether a standby has not got a tick yet that the primary has.
 func (l *Log) lags(err error) bool { return l.read != l.primary && store.IsBadArgument(err) }
 
-// explain turns the database's word for truncated history into ours.
-func (l *Log) explain(what string, err error) error {
-	if upTo, ok := store.TruncatedUpTo(err); ok {
-		return &TruncatedError{From: Position{Tick: upTo + 1}}
+// unread explains why a tick could not be read. That it is of another epoch than when it was looked for says nothing of the position
+// yet: the next look does.
+func (l *Log) unread(err error) error {
+	if _, elsewhere := store.NotOfThisLog(err); elsewhere {
+		return fmt.Errorf("read ticks: the log has changed since they were looked for: %w", err)
 	}
-	if newest, ok := store.LogEndsAt(err); ok {
-		return &AheadError{End: Position{Tick: newest + 1}}
+	return l.explain("read ticks", err)
+}
+
+// explain turns the database's words for history that is gone, or not this one, into ours.
+func (l *Log) explain(what string, err error) error {
+	if last, ok := store.TruncatedUpTo(err); ok {
+		return &TruncatedError{From: behind(last)}
+	}
+	if from, ok := store.NotOfThisLog(err); ok {
+		return &SetBackError{To: behind(from)}
 	}
 	return fmt.Errorf("%s: %w", what, err)
 }

@@ -70,5 +70,5 @@ type Reason string
 const (
 	Truncated Reason = "truncated" // history no longer reaches back to the position asked for
 	Slow      Reason = "slow"      // the subscriber did not keep up, and was skipped ahead
-	Unknown   Reason = "unknown"   // the position lies ahead of the log: it is from another database, or from before a restore
+	Unknown   Reason = "unknown"   // the position is not of this log: it is from another database, or the log was set back
 )

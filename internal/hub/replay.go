@@ -58,7 +58,8 @@ func (s *Subscriber) replay(ctx context.Context, filters []Filter) {
 type replay struct {
 	*Subscriber
 	filters []Filter
-	known   bool // the position is ahead of this hub, but not of the log: another hub is ahead
+	known   bool // the position is where the log ended at a look, perhaps ahead of this hub: another hub is ahead
+	gaps    int  // of the hub's, before that look: since another it is not to be relied on
 }
 
 // step delivers a stretch of history, or joins the present.
@@ -71,9 +72,12 @@ func (r *replay) step(ctx context.Context) (joined bool, err error) {
 		parts, err = r.read(ctx)
 	}
 	var truncated *TruncatedError
+	var setBack *SetBackError
 	switch {
 	case errors.As(err, &truncated):
-		return false, r.deliver(ctx, []Event{{Gap: Gap{From: r.at, To: truncated.From, Reason: Truncated}}}, truncated.From)
+		return false, r.skip(ctx, truncated.From, Truncated)
+	case errors.As(err, &setBack):
+		return false, r.skip(ctx, setBack.To, Unknown)
 	case ctx.Err() != nil:
 		return false, ctx.Err()
 	case err != nil || len(parts) == 0 && !r.known:
@@ -87,7 +91,7 @@ func (r *replay) step(ctx context.Context) (joined bool, err error) {
 				events = append(events, Event{Message: m})
 			}
 		}
-		if err := r.deliver(ctx, events, p.after()); err != nil {
+		if err := r.deliver(ctx, events, p.After()); err != nil {
 			return false, err
 		}
 	}
@@ -101,7 +105,7 @@ func (r *replay) inMemory() (parts []*Part, joined bool, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if !r.at.Before(h.newest) {
-		if r.at != h.newest && !r.known {
+		if r.at != h.newest && !(r.known && r.gaps == h.gaps) {
 			return nil, false, nil
 		}
 		// What comes up to the position is dropped by push.
@@ -159,8 +163,7 @@ func (r *replay) enqueue(parts []*Part, newest Position) {
 	r.at = newest
 }
 
-// read returns a stretch of history from the database. A position that is ahead of the log itself is not of this log: the
-// subscriber gets a gap up to the present.
+// read returns a stretch of history from the database, which knows whether the position is of its log.
 func (r *replay) read(ctx context.Context) ([]*Part, error) {
 	h := r.hub
 	select {
@@ -169,17 +172,17 @@ func (r *replay) read(ctx context.Context) ([]*Part, error) {
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-	if newest := h.Position(); !r.at.Before(newest) {
-		logged, err := h.source.Newest(ctx)
-		if err != nil {
-			return nil, err
-		}
-		if r.known = !logged.Before(r.at); r.known {
-			return nil, nil
-		}
-		return nil, r.deliver(ctx, []Event{{Gap: Gap{From: r.at, To: newest, Reason: Unknown}}}, newest)
-	}
-	return h.source.Read(ctx, r.at)
+	h.mu.RLock()
+	newest, gaps := h.newest, h.gaps
+	h.mu.RUnlock()
+	parts, err := h.source.Read(ctx, r.at)
+	r.known, r.gaps = err == nil && len(parts) == 0 && !r.at.Before(newest), gaps
+	return parts, err
+}
+
+// skip tells the subscriber of a gap, and moves it behind that.
+func (r *replay) skip(ctx context.Context, to Position, reason Reason) error {
+	return r.deliver(ctx, []Event{{Gap: Gap{From: r.at, To: to, Reason: reason}}}, to)
 }
 
 // deliver hands events to the sink, waiting while the subscriber is paused, and moves it on.

@@ -137,19 +137,20 @@ func TestNothingIsMissingSilently(t *testing.T) {
 		t.Fatalf("only %d ticks were truncated", floor)
 	}
 	other, _ := run(t, Config{Source: NewLog(store.New(pool, 0), nil)}) // with nothing of that in memory
-	next := Position{Tick: floor + 1}
-	for _, at := range []Position{{}, {Tick: 1}, {Tick: 5, Index: 1}, {Tick: floor, Index: 99}} {
+	epoch := h.Position().Epoch
+	next := Position{Epoch: epoch, Tick: floor + 1}
+	for _, at := range []Position{{}, {Tick: 1}, {Epoch: epoch, Tick: 5, Index: 1}, {Epoch: epoch, Tick: floor, Index: 99}} {
 		r := resume(t, other, at, "c")
 		want := []string{fmt.Sprintf("gap truncated %s %s", at, next), "c=kept"}
 		if got := r.texts(t, 2); !slices.Equal(got, want) {
 			t.Errorf("after %s: got %q, want %q", at, got, want)
 		}
 	}
-	r := resume(t, other, Position{Tick: floor + 1}, "c") // the first that is left
+	r := resume(t, other, next, "c") // the first that is left
 	if got := r.texts(t, 1); !slices.Equal(got, []string{"c=kept"}) {
 		t.Errorf("after the floor: got %q", got)
 	}
-	for _, at := range []Position{{Tick: floor + 1000}, {Tick: 1 << 40, Index: 7}} {
+	for _, at := range []Position{{Epoch: epoch, Tick: floor + 1000}, {Epoch: epoch, Tick: 1 << 40, Index: 7}, {Epoch: epoch + 1, Tick: floor + 1}, {Epoch: epoch + 1, Tick: floor + 1, Index: 1}, {Tick: 7}} {
 		r := resume(t, other, at, "c")
 		got := r.texts(t, 1)
 		if want := fmt.Sprintf("gap unknown %s ", at); len(got) != 1 || got[0][:len(want)] != want {
@@ -188,7 +189,7 @@ func TestHubThatFallsBehindTellsOfTheGap(t *testing.T) {
 	exec(t, pool, `SELECT weir.publish('c', 'after')`)
 	all := b.until(t, "after")
 	n := len(all) // what it had read before it was held up, the gap, and what came after
-	if gap := all[n-2].Gap; gap.Reason != Truncated || gap.From.Before(at) || gap.From.Before(all[n-3].Position()) || gap.To != (Position{Tick: floor + 1}) {
+	if gap := all[n-2].Gap; gap.Reason != Truncated || gap.From.Before(at) || gap.From.Before(all[n-3].Position()) || gap.To != (Position{Epoch: at.Epoch, Tick: floor + 1}) {
 		t.Fatalf("got %q, want a gap up to %d.0", texts(all), floor+1)
 	}
 
@@ -203,7 +204,8 @@ func TestHubThatFallsBehindTellsOfTheGap(t *testing.T) {
 		at = h.Position()
 		exec(t, pool, `SELECT setval('weir.tick_seq', newest - 3) FROM (SELECT max(seq) AS newest FROM weir.tick) t`)
 		exec(t, pool, `DELETE FROM weir.tick WHERE seq > (SELECT last_value FROM weir.tick_seq)`)
-		end = Position{Tick: scan[int64](t, pool, `SELECT weir.newest_tick()`) + 1}
+		exec(t, pool, `UPDATE weir.epoch SET started_at = started_at - interval '1 hour'`)
+		end = Position{Epoch: at.Epoch, Tick: scan[int64](t, pool, `SELECT weir.newest_tick()`) + 1}
 		source.fail = true
 	})
 	if got, want := texts(b.upTo(t, n+1))[n], fmt.Sprintf("gap unknown %s %s", at, end); got != want {
@@ -216,6 +218,7 @@ func TestHubThatFallsBehindTellsOfTheGap(t *testing.T) {
 	// As after a restore into another cluster, behind the hub's back.
 	source.hold(func() {
 		exec(t, pool, `UPDATE weir.setting SET value = '1' WHERE name = 'message_cluster'`)
+		exec(t, pool, `UPDATE weir.epoch SET started_at = started_at - interval '1 hour'`)
 		exec(t, pool, `SELECT weir.publish('c', 'restored')`)
 		source.fail = true
 	})
@@ -242,11 +245,12 @@ func TestHubOnARestoredDatabaseGoesOn(t *testing.T) {
 			exec(t, pool, `SELECT weir.tick(weir.newest_tick())`)
 		}
 	}
+	epoch := scan[int64](t, pool, `SELECT weir.epoch_of(1)`)
 	exec(t, pool, `UPDATE weir.setting SET value = '1' WHERE name = 'message_cluster'`)
 	exec(t, pool, `SELECT weir.publish('c', 'before the hub')`)
 	// Two at once: one of them begins it anew.
 	for i, h := range []*Hub{start(t, url), start(t, url)} {
-		for _, at := range []Position{{Tick: 1}, {Tick: 2, Index: 1}, {Tick: 1_000_000}} { // the last was reached by the log that was copied
+		for _, at := range []Position{{Tick: 1}, {Epoch: epoch, Tick: 2, Index: 1}, {Epoch: epoch, Tick: 1_000_000}} { // the last was reached by the log that was copied
 			r := resume(t, h, at, "c")
 			got := r.texts(t, 3)
 			if want := []string{"c=waiting", "c=before the hub"}; got[0][:len("gap truncated")] != "gap truncated" || !slices.Equal(got[1:], want) {
@@ -303,10 +307,10 @@ func TestHugeMessagesAreReplayedInStretches(t *testing.T) {
 		for _, p := range parts {
 			bytes += p.bytes()
 			n += len(p.Messages)
-			if p.before() != at && !(at.IsZero() || p.before().Index == 0) {
-				t.Errorf("a part begins at %s, the one before ended at %s", p.before(), at)
+			if p.Before() != at && !(at.IsZero() || p.Before().Index == 0) {
+				t.Errorf("a part begins at %s, the one before ended at %s", p.Before(), at)
 			}
-			at = p.after()
+			at = p.After()
 		}
 		if bytes > 10<<20 {
 			t.Errorf("a stretch of %d bytes", bytes)

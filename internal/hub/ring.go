@@ -12,7 +12,7 @@ type ring struct {
 }
 
 func (r *ring) add(p *Part) {
-	if !r.reaches(p.before()) {
+	if !r.reaches(p.Before()) {
 		r.clear()
 	}
 	r.parts = append(r.parts, p)
@@ -29,7 +29,7 @@ func (r *ring) add(p *Part) {
 
 // reaches tells whether the ring's last part ends at the position.
 func (r *ring) reaches(at Position) bool {
-	return len(r.parts) > 0 && r.parts[len(r.parts)-1].after() == at
+	return len(r.parts) > 0 && r.parts[len(r.parts)-1].After() == at
 }
 
 func (r *ring) clear() {
@@ -37,15 +37,15 @@ func (r *ring) clear() {
 	r.parts, r.bytes = nil, 0
 }
 
-// behind returns the parts that hold what is behind the position, and false when the ring does not reach back to it, or holds not
-// all of the filters' messages.
+// behind returns the parts that hold what is behind the position, and false when the ring does not reach back to it, is of another log, or
+// holds not all of the filters' messages.
 func (r *ring) behind(at Position, filters []Filter) ([]*Part, bool) {
-	i := sort.Search(len(r.parts), func(i int) bool { return at.Before(r.parts[i].after()) })
+	i := sort.Search(len(r.parts), func(i int) bool { return at.Before(r.parts[i].After()) })
 	found := r.parts[i:]
 	if len(found) == 0 {
 		return nil, false
 	}
-	if at.Before(found[0].before()) {
+	if at.Before(found[0].Before()) || at.Epoch != found[0].epochAt(at.Index) {
 		return nil, false
 	}
 	for _, p := range found {

@@ -9,6 +9,8 @@ import (
 // Part is a tick, or a stretch of a tick that is too long to hold in memory.
 type Part struct {
 	Tick     int64
+	Epoch    int64      // of the tick
+	Prior    int64      // of the tick before
 	At       time.Time  // when the tick was cut, by the database's clock
 	First    int32      // index of the part's first message, those left out counted
 	Last     int32      // and of its last
@@ -22,15 +24,25 @@ type Coverage interface {
 	Covers(filters []Filter) bool
 }
 
-// before is the position where the part begins.
-func (p *Part) before() Position { return Position{Tick: p.Tick, Index: p.First - 1} }
+// Before is the position where the part begins.
+func (p *Part) Before() Position {
+	return Position{Epoch: p.epochAt(p.First - 1), Tick: p.Tick, Index: p.First - 1}
+}
 
-// after is the position behind the part.
-func (p *Part) after() Position {
+// After is the position behind the part.
+func (p *Part) After() Position {
 	if p.End {
-		return Position{Tick: p.Tick + 1}
+		return Position{Epoch: p.Epoch, Tick: p.Tick + 1}
 	}
-	return Position{Tick: p.Tick, Index: p.Last}
+	return Position{Epoch: p.Epoch, Tick: p.Tick, Index: p.Last}
+}
+
+// epochAt is the epoch of a position in the part's tick.
+func (p *Part) epochAt(index int32) int64 {
+	if index > 0 {
+		return p.Epoch
+	}
+	return p.Prior
 }
 
 func (p *Part) bytes() int {
@@ -48,7 +60,8 @@ type Source interface {
 	// Next waits a while for ticks behind the position and returns them in order, without a hole; none if none came. One hub calls it,
 	// never twice at once.
 	Next(ctx context.Context, after Position) ([]*Part, error)
-	// Read returns a stretch of history behind the position, in order and without a hole; none if there is nothing behind it.
+	// Read returns a stretch of history behind the position, in order and without a hole; none if there is nothing behind it yet, and then
+	// the position is of this log.
 	Read(ctx context.Context, after Position) ([]*Part, error)
 	// Publish logs messages in one transaction, and returns when it is committed.
 	Publish(ctx context.Context, drafts []Draft) error
@@ -69,11 +82,12 @@ type Relay interface {
 	Relayed(ctx context.Context, f func(Draft))
 }
 
-// AheadError is Next's answer when the position lies behind the end of the log: the log was set back, to a state before a failover or a restore.
-type AheadError struct{ End Position }
+// SetBackError is Next's and Read's answer to a position that is not of this log: it lies ahead of its end, or where it was is another
+// epoch. The log was set back, to a state before a failover or a restore, or it is another one.
+type SetBackError struct{ To Position } // where to go on: the end of what both logs have in common, where that is known
 
-func (e *AheadError) Error() string {
-	return fmt.Sprintf("the log of messages ends at %s, before the position asked for", e.End)
+func (e *SetBackError) Error() string {
+	return fmt.Sprintf("the position is not of this log of messages, which goes on from %s", e.To)
 }
 
 // TruncatedError is Next's and Read's answer when history does not reach back to the position: it begins at From.

@@ -235,7 +235,7 @@ func (s *Subscriber) skip(m *Message) {
 			break
 		}
 		if at := e.Message.Position; !at.IsZero() {
-			gap.From = Position{Tick: at.Tick, Index: at.Index - 1}
+			gap.From = Position{Epoch: at.Epoch, Tick: at.Tick, Index: at.Index - 1}
 			break
 		}
 	}

@@ -67,3 +67,39 @@ func Replayed(t testing.TB, primary, standby *embedded.Server) {
 		}
 	}
 }
+
+// CutOff has a standby receive nothing more, as when the network between the two breaks.
+func CutOff(t testing.TB, standby *embedded.Server) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), bound)
+	defer cancel()
+	pool := Pool(t, standby.URL("postgres"))
+	for _, sql := range []string{"ALTER SYSTEM SET primary_conninfo = ''", "SELECT pg_catalog.pg_reload_conf()"} {
+		if _, err := pool.Exec(ctx, sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for receives := true; receives; {
+		if err := pool.QueryRow(ctx, "SELECT EXISTS (SELECT FROM pg_catalog.pg_stat_wal_receiver)").Scan(&receives); err != nil {
+			t.Fatal(err)
+		}
+		if receives {
+			select {
+			case <-ctx.Done():
+				t.Fatalf("the standby still receives after %v", bound)
+			case <-time.After(10 * time.Millisecond):
+			}
+		}
+	}
+}
+
+// Promote makes a standby a primary, with what it has.
+func Promote(t testing.TB, standby *embedded.Server) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), bound)
+	defer cancel()
+	var promoted bool
+	if err := Pool(t, standby.URL("postgres")).QueryRow(ctx, "SELECT pg_catalog.pg_promote(true, 60)").Scan(&promoted); err != nil || !promoted {
+		t.Fatalf("promote: %t, %v", promoted, err)
+	}
+}

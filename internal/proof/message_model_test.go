@@ -134,11 +134,12 @@ func differ(want, got []int) string {
 	return "one ends before the other"
 }
 
-// detail is the number in an error's detail.
+// detail is the tick in an error's detail, which is epoch.tick.
 func detail(err error) (int64, error) {
 	var pg *pgconn.PgError
 	if !errors.As(err, &pg) {
 		return 0, err
 	}
-	return strconv.ParseInt(pg.Detail, 10, 64)
+	_, tick, _ := strings.Cut(pg.Detail, ".")
+	return strconv.ParseInt(tick, 10, 64)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -11,11 +12,11 @@ import (
 )
 
 const (
-	sqlTick     = `SELECT seqs, ats, counts, sizes, ids_now, seen_now::text FROM weir.tick($1, $2, $3::text::pg_snapshot, $4, $5, $6, $7)`
-	sqlRead     = `SELECT id, xid::text::bigint, channel, payload, is_binary, keep FROM weir.read($1, $2, $3)`
+	sqlTick     = `SELECT seqs, ats, counts, sizes, epochs, ids_now, seen_now::text FROM weir.tick($1, $2, $3::text::pg_snapshot, $4, $5, $6, $7, $8)`
+	sqlRead     = `SELECT id, xid::text::bigint, channel, payload, is_binary, keep FROM weir.read($1, $2, $3, $4)`
 	sqlReadMany = `SELECT t.seq, r.id, r.xid::text::bigint, r.channel, r.payload, r.is_binary, r.keep
-		FROM unnest($1::bigint[]) t(seq) CROSS JOIN LATERAL weir.read(t.seq, 0, $2) r ORDER BY t.seq, r.id`
-	sqlNewestTick     = `SELECT weir.newest_tick()`
+		FROM unnest($1::bigint[], $2::bigint[]) t(seq, epoch) CROSS JOIN LATERAL weir.read(t.seq, 0, $3, t.epoch) r ORDER BY t.seq, r.id`
+	sqlNewestTick     = `SELECT t, weir.epoch_of(t) FROM weir.newest_tick() t`
 	sqlRebaseMessages = `SELECT weir.rebase_messages()`
 	sqlRotateMessages = `SELECT coalesce(weir.rotate_messages(), '')`
 	sqlPublish        = `SELECT weir.publish($1, $2, $3)`
@@ -31,6 +32,7 @@ const (
 // Tick is a tick's header.
 type Tick struct {
 	Seq   int64
+	Epoch int64 // which log it is of
 	At    time.Time
 	Count int32
 	Bytes int64 // of the payloads
@@ -50,21 +52,34 @@ type Look struct {
 	Cut      bool          // of ticks: cut the next if there is none
 }
 
+// Place is a tick of a certain log.
+type Place struct {
+	Tick  int64
+	Epoch int64 // negative: whichever log it is
+}
+
+func (p Place) epoch() *int64 {
+	if p.Epoch < 0 {
+		return nil
+	}
+	return &p.Epoch
+}
+
 // Ticks returns the ticks after a given one, and what to look with next.
-func (s *Store) Ticks(ctx context.Context, after int64, seen Seen, look Look) ([]Tick, Seen, error) {
+func (s *Store) Ticks(ctx context.Context, after Place, seen Seen, look Look) ([]Tick, Seen, error) {
 	var seqs []int64
 	var ats []time.Time
 	var counts []int32
-	var sizes []int64
+	var sizes, epochs []int64
 	var now Seen
-	err := s.row(ctx, sqlTick, []any{after, seen.ids, seen.snapshot, look.Looks, look.Pause.Seconds(), look.Patience, look.Cut},
-		&seqs, &ats, &counts, &sizes, &now.ids, &now.snapshot)
+	err := s.row(ctx, sqlTick, []any{after.Tick, seen.ids, seen.snapshot, look.Looks, look.Pause.Seconds(), look.Patience, look.Cut, after.epoch()},
+		&seqs, &ats, &counts, &sizes, &epochs, &now.ids, &now.snapshot)
 	if err != nil {
 		return nil, Seen{}, err
 	}
 	ticks := make([]Tick, len(seqs))
 	for i := range seqs {
-		ticks[i] = Tick{Seq: seqs[i], At: ats[i], Count: counts[i], Bytes: sizes[i]}
+		ticks[i] = Tick{Seq: seqs[i], Epoch: epochs[i], At: ats[i], Count: counts[i], Bytes: sizes[i]}
 	}
 	return ticks, now, nil
 }
@@ -85,8 +100,8 @@ type Message struct {
 }
 
 // ReadTick returns messages of a tick behind an id, in order: at most most of them, and not all of a tick that is larger than that.
-func (s *Store) ReadTick(ctx context.Context, tick, afterID int64, most int) ([]Message, error) {
-	return rows(ctx, s, sqlRead, []any{tick, afterID, most}, scanMessage)
+func (s *Store) ReadTick(ctx context.Context, tick Tick, afterID int64, most int) ([]Message, error) {
+	return rows(ctx, s, sqlRead, []any{tick.Seq, afterID, most, tick.Epoch}, scanMessage)
 }
 
 func scanMessage(row pgx.CollectableRow) (m Message, err error) {
@@ -96,16 +111,16 @@ func scanMessage(row pgx.CollectableRow) (m Message, err error) {
 
 // ReadTicks reads several ticks, each whole, in one round trip. They must be small enough for it.
 func (s *Store) ReadTicks(ctx context.Context, ticks []Tick, most int) ([][]Message, error) {
-	seqs := make([]int64, len(ticks))
+	seqs, epochs := make([]int64, len(ticks)), make([]int64, len(ticks))
 	place := make(map[int64]int, len(ticks))
 	for i, t := range ticks {
-		seqs[i], place[t.Seq] = t.Seq, i
+		seqs[i], epochs[i], place[t.Seq] = t.Seq, t.Epoch, i
 	}
 	type row struct {
 		tick int64
 		Message
 	}
-	found, err := rows(ctx, s, sqlReadMany, []any{seqs, most}, func(r pgx.CollectableRow) (m row, err error) {
+	found, err := rows(ctx, s, sqlReadMany, []any{seqs, epochs, most}, func(r pgx.CollectableRow) (m row, err error) {
 		err = r.Scan(&m.tick, &m.ID, &m.XID, &m.Channel, &m.Payload, &m.Binary, &m.Keep)
 		return m, err
 	})
@@ -116,10 +131,10 @@ func (s *Store) ReadTicks(ctx context.Context, ticks []Tick, most int) ([][]Mess
 	return all, err
 }
 
-// NewestTick returns the newest tick's number.
-func (s *Store) NewestTick(ctx context.Context) (seq int64, err error) {
-	err = s.row(ctx, sqlNewestTick, nil, &seq)
-	return seq, err
+// NewestTick returns the newest tick.
+func (s *Store) NewestTick(ctx context.Context) (newest Place, err error) {
+	err = s.row(ctx, sqlNewestTick, nil, &newest.Tick, &newest.Epoch)
+	return newest, err
 }
 
 // RebaseMessages starts the log of messages anew in another cluster; nil: there was no need.
@@ -193,20 +208,22 @@ func (s *Store) ServerVersion(ctx context.Context) (version string, err error) {
 }
 
 // TruncatedUpTo returns the last tick that can no longer be read, when that is what the error says.
-func TruncatedUpTo(err error) (tick int64, ok bool) { return detail(err, codeTruncated) }
+func TruncatedUpTo(err error) (last Place, ok bool) { return detail(err, codeTruncated) }
 
-// LogEndsAt returns the newest tick, when the error says that one ahead of it was asked for.
-func LogEndsAt(err error) (tick int64, ok bool) { return detail(err, codeAhead) }
+// NotOfThisLog returns the tick from which to go on, when the error says that the one asked for is not of this log.
+func NotOfThisLog(err error) (from Place, ok bool) { return detail(err, codeElsewhere) }
 
-// codeAhead is beside codeTruncated: weir.tick was asked for what follows a tick that is not there yet.
-const codeAhead = "WR006"
+// codeElsewhere is beside codeTruncated: the tick asked for lies ahead of the log, or is of another epoch.
+const codeElsewhere = "WR006"
 
-// detail returns the number in the detail of an error with the SQLSTATE.
-func detail(err error, code string) (n int64, ok bool) {
+// detail returns the tick in the detail of an error with the SQLSTATE: epoch.tick.
+func detail(err error, code string) (p Place, ok bool) {
 	var pg *pgconn.PgError
 	if !errors.As(err, &pg) || pg.Code != code {
-		return 0, false
+		return Place{}, false
 	}
-	n, convErr := strconv.ParseInt(pg.Detail, 10, 64)
-	return n, convErr == nil
+	epoch, tick, ok := strings.Cut(pg.Detail, ".")
+	e, err1 := strconv.ParseInt(epoch, 10, 64)
+	t, err2 := strconv.ParseInt(tick, 10, 64)
+	return Place{Epoch: e, Tick: t}, ok && err1 == nil && err2 == nil
 }

@@ -37,7 +37,7 @@ func TestEveryRequestIsAnswered(t *testing.T) {
 		t.Errorf("got %+v", s)
 	}
 	answers(`{"type":"subscribe","channels":["c"]}`, "subscribed", "")
-	answers(`{"type":"subscribe","channels":["c"],"position":"1.0"}`, "error", "bad_request")
+	answers(`{"type":"subscribe","channels":["c"],"position":"7.1.0"}`, "error", "bad_request")
 	answers(`{"type":"subscribe","channels":[]}`, "error", "bad_request")
 	answers(`{"type":"subscribe","channels":["a.>.b"]}`, "error", "bad_request")
 	answers(`{"type":"subscribe","channels":["`+strings.Repeat("x", 256)+`"]}`, "error", "bad_request")
@@ -86,7 +86,7 @@ func TestSubscribingLaterKeepsOrderAndPositions(t *testing.T) {
 	}
 	c := r.ws("")
 	// The second request comes while the first one's history is read.
-	c.say(`{"type":"subscribe","id":1,"channels":["a"],"position":"0.0"}`)
+	c.say(`{"type":"subscribe","id":1,"channels":["a"],"position":"0.0.0"}`)
 	c.say(`{"type":"subscribe","id":2,"channels":["b"]}`)
 	c.say(`{"type":"unsubscribe","id":3,"channels":["a"]}`)
 	expect(t, c, "subscribed")
@@ -249,7 +249,7 @@ func TestEventStreamsRefuseWhatTheyDoNotUnderstand(t *testing.T) {
 	// The header says more than the URL, which an EventSource keeps as it was at first.
 	r.publish("a=1")
 	r.publish("a=2")
-	c := r.sse("?channel=a&position=1.0", "1.1")
+	c := r.sse("?channel=a&position=7.1.0", "7.1.1")
 	expect(t, c, "subscribed", "a=2")
 }
 

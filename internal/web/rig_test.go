@@ -29,9 +29,14 @@ type memory struct {
 	refuse  func(hub.Draft) error // nil: nothing is refused
 }
 
+// epoch is that of all ticks.
+const epoch = 7
+
 func newMemory() *memory { return &memory{first: 1, changed: make(chan struct{})} }
 
-func (m *memory) newest() hub.Position { return hub.Position{Tick: m.first + int64(len(m.ticks))} }
+func (m *memory) newest() hub.Position {
+	return hub.Position{Epoch: epoch, Tick: m.first + int64(len(m.ticks))}
+}
 
 func (m *memory) end() hub.Position {
 	m.mu.Lock()
@@ -61,7 +66,10 @@ func (m *memory) Read(_ context.Context, after hub.Position) ([]*hub.Part, error
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if after.Tick < m.first && m.first > 1 {
-		return nil, &hub.TruncatedError{From: hub.Position{Tick: m.first}}
+		return nil, &hub.TruncatedError{From: hub.Position{Epoch: epoch, Tick: m.first}}
+	}
+	if m.newest().Before(after) || after.Tick > 0 && after.Epoch >= 0 && after.Epoch != epoch {
+		return nil, &hub.SetBackError{To: m.newest()}
 	}
 	i := max(after.Tick-m.first, 0)
 	if i >= int64(len(m.ticks)) {
@@ -81,10 +89,10 @@ func (m *memory) Publish(_ context.Context, drafts []hub.Draft) error {
 		}
 	}
 	tick := m.newest().Tick
-	p := &hub.Part{Tick: tick, At: time.Now(), First: 1, Last: int32(len(drafts)), End: true}
+	p := &hub.Part{Tick: tick, Epoch: epoch, Prior: epoch, At: time.Now(), First: 1, Last: int32(len(drafts)), End: true}
 	for i, d := range drafts {
 		p.Messages = append(p.Messages, &hub.Message{
-			Position: hub.Position{Tick: tick, Index: int32(i + 1)}, Channel: d.Channel, Payload: d.Payload, Binary: d.Binary,
+			Position: hub.Position{Epoch: epoch, Tick: tick, Index: int32(i + 1)}, Channel: d.Channel, Payload: d.Payload, Binary: d.Binary,
 		})
 	}
 	m.ticks = append(m.ticks, p)

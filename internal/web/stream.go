@@ -94,8 +94,8 @@ func (s *stream) Deliver(events []hub.Event) error {
 			}
 		}
 		if p := e.Position(); !p.IsZero() {
-			if e.Message == nil && p.Before(s.written) {
-				// The log was set back: what has been given out lies ahead of it, and must not be given out again.
+			if e.Message == nil && !s.written.Before(p) {
+				// The log was set back: positions that have been given out are not of it, and must not be given out again.
 				s.written, at = hub.Position{}, p
 			}
 			at = p

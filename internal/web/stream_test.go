@@ -21,8 +21,8 @@ func TestSubscribersGetWhatIsPublished(t *testing.T) {
 		}
 		r.publish("orders.new=1", "y=not for it", "x=2", "z.new=nor this", "orders.old=3 <b>&\n\"ü\"")
 		last := expect(t, c, "orders.new=1", "x=2", "orders.old=3 <b>&\n\"ü\"")
-		if last.Position != "1.5" {
-			t.Errorf("the last message's position is %s, want 1.5", last.Position)
+		if last.Position != "7.1.5" {
+			t.Errorf("the last message's position is %s, want 7.1.5", last.Position)
 		}
 	})
 }
@@ -40,7 +40,7 @@ func TestResumeMissesNothingAndRepeatsNothing(t *testing.T) {
 				rigs[0].publish(fmt.Sprintf("a.x=%d", i), "b=noise", fmt.Sprintf("a.y=%d", i+1))
 			}
 		}()
-		position := "0.0"
+		position := "0.0.0"
 		for i, visits := 0, 0; i < n; visits++ {
 			c, first := open(rigs[visits%2], position, "a.*")
 			if first.Type != "subscribed" || first.Position != position {
@@ -77,19 +77,19 @@ func TestTruncatedHistoryIsAGap(t *testing.T) {
 			return nil
 		})
 		source.truncate(6)
-		c, _ := open(r, "2.1", "a")
+		c, _ := open(r, "7.2.1", "a")
 		gap := expect(t, c, "gap truncated")
-		if gap.From != "2.1" || gap.To != "7.0" {
-			t.Errorf("the gap goes from %s to %s, want 2.1 to 7.0", gap.From, gap.To)
+		if gap.From != "7.2.1" || gap.To != "7.7.0" {
+			t.Errorf("the gap goes from %s to %s, want 7.2.1 to 7.7.0", gap.From, gap.To)
 		}
-		if gap.eventID != "" && gap.eventID != "7.0" {
+		if gap.eventID != "" && gap.eventID != "7.7.0" {
 			t.Errorf("the gap's event has id %s: who resumes there meets it again", gap.eventID)
 		}
 		expect(t, c, "a=6", "a=7", "a=8", "a=9")
 
-		c, _ = open(r, "99.1", "a")
-		if gap := expect(t, c, "gap unknown"); gap.From != "99.1" || gap.To != "11.0" {
-			t.Errorf("the gap goes from %s to %s, want 99.1 to 11.0", gap.From, gap.To)
+		c, _ = open(r, "7.99.1", "a")
+		if gap := expect(t, c, "gap unknown"); gap.From != "7.99.1" || gap.To != "7.11.0" {
+			t.Errorf("the gap goes from %s to %s, want 7.99.1 to 7.11.0", gap.From, gap.To)
 		}
 		r.publish("a=after")
 		expect(t, c, "a=after")
@@ -252,7 +252,7 @@ func TestSlowConsumersAreCutOffOrSkippedAhead(t *testing.T) {
 					continue
 				}
 				from, err := hub.ParsePosition(s.From)
-				if s.Type != "gap" || s.Reason != "slow" || err != nil || from != (hub.Position{Tick: next + 1}) {
+				if s.Type != "gap" || s.Reason != "slow" || err != nil || from != (hub.Position{Epoch: epoch, Tick: next + 1}) {
 					t.Fatalf("instead of message %d: %+v", next, s)
 				}
 				to, err := hub.ParsePosition(s.To)

@@ -95,6 +95,7 @@ BEGIN
   EXECUTE format('LOCK TABLE weir.tick_%1$s, weir.message_%1$s IN ACCESS EXCLUSIVE MODE', reclaim_messages.segment);
   IF newest.segment = reclaim_messages.segment THEN
     -- The newest tick is the log's state: an empty one takes its place.
+    PERFORM weir.settle_epoch(newest.seq + 1);
     INSERT INTO weir.tick (seq, from_xid, last_id, bytes, at, count, segments, segment, late, snapshot)
     VALUES (newest.seq + 1, pg_snapshot_xmax(newest.snapshot), newest.last_id, 0, clock_timestamp(), 0, 0, pg_sequence_last_value('weir.active_message'), '{}', newest.snapshot);
     PERFORM setval('weir.tick_seq', newest.seq + 1);
@@ -126,7 +127,7 @@ DECLARE
 BEGIN
   PERFORM weir.check_isolation('rebase_messages');
   PERFORM pg_advisory_xact_lock(1464158547, step) FROM generate_series(4, 5) step;
-  LOCK TABLE weir.message, weir.tick, weir.setting IN ACCESS EXCLUSIVE MODE;
+  LOCK TABLE weir.message, weir.tick, weir.epoch, weir.setting IN ACCESS EXCLUSIVE MODE;
   SELECT t.* INTO newest FROM weir.tick t ORDER BY t.seq DESC LIMIT 1;
   IF (SELECT s.value FROM weir.setting s WHERE s.name = 'message_cluster') = here
      AND pg_snapshot_xmax(newest.snapshot) <= pg_snapshot_xmax(pg_current_snapshot()) THEN
@@ -136,9 +137,10 @@ BEGIN
   CREATE TEMP TABLE weir_message ON COMMIT DROP AS
   SELECT m.* FROM weir.message m WHERE m.id > newest.last_id OR NOT pg_visible_in_snapshot(m.xid, newest.snapshot);
   TRUNCATE weir.message, weir.tick, weir.hub_beat;
-  -- The log that this is a copy of has gone on after the copy was made. Its positions must not be mistaken for ours: so ours begin where its
-  -- ticks, at 250 a second, would be after half a year, and whoever comes from there learns of a gap.
+  -- The log that this is a copy of has gone on after the copy was made. Its positions are of another epoch; and for those who ask
+  -- without one, ours begin where its ticks, at 250 a second, would be after half a year.
   next := newest.seq + (1::bigint << 32);
+  PERFORM weir.draw_epoch(next);
   PERFORM setval('weir.tick_floor', next - 1), setval('weir.tick_seq', next);
   -- This transaction's xid is not in the new tick's snapshot, so the next tick brings what it logs again.
   INSERT INTO weir.tick (seq, from_xid, last_id, bytes, at, count, segments, segment, late, snapshot)

@@ -101,6 +101,7 @@ BEGIN
       SELECT NULL, CASE WHEN stop < pg_snapshot_xmax(last.snapshot) THEN pg_snapshot_xmax(last.snapshot) ELSE stop END) p;
   END IF;
 
+  PERFORM weir.settle_epoch(last.seq + 1);
   IF current_setting('synchronous_commit') = 'off' THEN
     PERFORM set_config('synchronous_commit', 'on', true);  -- a position that was given out must be there after a crash
   END IF;
@@ -115,8 +116,9 @@ COMMENT ON FUNCTION weir.cut IS
   'Cuts the next tick from what was committed since the last; false when there was nothing. The caller holds advisory step 4 and has published nothing itself. Errors: WR003. Isolation: READ COMMITTED.';
 
 CREATE OR REPLACE FUNCTION weir.tick(after bigint, ids bigint DEFAULT NULL, seen pg_snapshot DEFAULT NULL, looks integer DEFAULT 1, pause double precision DEFAULT 0.003,
-                          patience integer DEFAULT 0, cuts boolean DEFAULT true,
-                          OUT seqs bigint[], OUT ats timestamptz[], OUT counts integer[], OUT sizes bigint[], OUT ids_now bigint, OUT seen_now pg_snapshot)
+                          patience integer DEFAULT 0, cuts boolean DEFAULT true, epoch bigint DEFAULT NULL,
+                          OUT seqs bigint[], OUT ats timestamptz[], OUT counts integer[], OUT sizes bigint[], OUT epochs bigint[],
+                          OUT ids_now bigint, OUT seen_now pg_snapshot)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET jit = off
@@ -154,6 +156,9 @@ BEGIN
       EXIT WHEN seen_now::text IS DISTINCT FROM tick.seen::text;
     END IF;
     IF look >= tick.looks THEN
+      IF tick.ids IS NULL THEN
+        PERFORM weir.check_position(tick.after, tick.epoch);
+      END IF;
       ids_now := tick.ids;
       seen_now := tick.seen;
       RETURN;
@@ -162,16 +167,14 @@ BEGIN
     slept := pg_sleep(tick.pause);
   END LOOP;
 
-  IF tick.cuts AND there < tick.after THEN
-    RAISE EXCEPTION 'weir: tick % lies ahead of the log, which ends at %', tick.after, there
-      USING ERRCODE = 'WR006', DETAIL = there::text, HINT = 'It is of another database, or this one has been set back to an earlier state.';
-  END IF;
+  PERFORM weir.check_position(tick.after, tick.epoch);
   seen_now := pg_current_snapshot();
   FOR attempt IN 1..2 LOOP
     -- The register may be ahead, so it is the table that says whether a tick is missing.
     IF attempt = 2 OR there > tick.after THEN
-      SELECT array_agg(t.seq ORDER BY t.seq), array_agg(t.at ORDER BY t.seq), array_agg(t.count ORDER BY t.seq), array_agg(t.bytes ORDER BY t.seq)
-        INTO seqs, ats, counts, sizes
+      SELECT array_agg(t.seq ORDER BY t.seq), array_agg(t.at ORDER BY t.seq), array_agg(t.count ORDER BY t.seq), array_agg(t.bytes ORDER BY t.seq),
+             array_agg((SELECT e.epoch FROM weir.epoch e WHERE e.from_tick <= t.seq ORDER BY e.from_tick DESC LIMIT 1) ORDER BY t.seq)
+        INTO seqs, ats, counts, sizes, epochs
       FROM (SELECT t.* FROM weir.tick t WHERE t.seq > tick.after ORDER BY t.seq LIMIT 100) t;
     END IF;
     EXIT WHEN attempt = 2;
@@ -192,14 +195,14 @@ BEGIN
   floor := pg_sequence_last_value('weir.tick_floor');  -- after the look
   IF tick.after < floor THEN
     RAISE EXCEPTION 'weir: ticks up to % have been truncated, and those after % were asked for', floor, tick.after
-      USING ERRCODE = 'WR005', DETAIL = floor::text;
+      USING ERRCODE = 'WR005', DETAIL = weir.epoch_of(floor) || '.' || floor;
   END IF;
 END
 $$;
 COMMENT ON FUNCTION weir.tick IS
-  'Returns the ticks after a given one, at most 100, and cuts the next if there is none and cuts is true. Looks up to so many times, pause seconds apart; ids and seen are what an earlier call returned: while nothing has been published or committed since then, only counters are looked at. A commit alone counts from look patience + 1 on. Errors: WR003 (see rebase_messages), WR004 (not in autocommit), WR005 (truncated; the detail is the last tick that was), WR006 (with cuts: there is no such tick yet; the detail is the newest), 22023, 25006. Locks: advisory step 4 (tried). Isolation: READ COMMITTED. It holds a snapshot while it waits: at most 1 second.';
+  'Returns the ticks after a given one, at most 100, and cuts the next if there is none and cuts is true. With the epoch of that given one it is refused where the log has been set back and has grown past it again. Looks up to so many times, pause seconds apart; ids and seen are what an earlier call returned: while nothing has been published or committed since then, only counters are looked at. A commit alone counts from look patience + 1 on. Errors: WR003 (see rebase_messages), WR004 (not in autocommit), WR005 (truncated; the detail is epoch.tick of the last that was), WR006 (see check_position; not looked at again while nothing changes), 22023, 25006. Locks: advisory step 4 (tried). Isolation: READ COMMITTED. It holds a snapshot while it waits: at most 1 second.';
 
-CREATE OR REPLACE FUNCTION weir.read(tick bigint, after_id bigint DEFAULT 0, max_rows integer DEFAULT 10000)
+CREATE OR REPLACE FUNCTION weir.read(tick bigint, after_id bigint DEFAULT 0, max_rows integer DEFAULT 10000, epoch bigint DEFAULT NULL)
 RETURNS TABLE (id bigint, xid xid8, channel text, payload bytea, is_binary boolean, keep boolean)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -237,14 +240,16 @@ BEGIN
   -- TRUNCATE empties a table for old snapshots too, so this comes last: it is raised before anything is truncated.
   IF read.tick <= pg_sequence_last_value('weir.tick_floor') THEN
     RAISE EXCEPTION 'weir: tick % has been truncated', read.tick
-      USING ERRCODE = 'WR005', DETAIL = pg_sequence_last_value('weir.tick_floor')::text;
+      USING ERRCODE = 'WR005', DETAIL = weir.epoch_of(pg_sequence_last_value('weir.tick_floor')) || '.' || pg_sequence_last_value('weir.tick_floor');
   ELSIF t.seq IS NULL THEN
     RAISE EXCEPTION 'weir: there is no tick %', read.tick USING ERRCODE = '22023';
+  ELSIF read.epoch IS NOT NULL THEN
+    PERFORM weir.check_position(read.tick, read.epoch);
   END IF;
 END
 $$;
 COMMENT ON FUNCTION weir.read IS
-  'The messages of a tick after a given id, in order of publishing: at most max_rows, and of a tick that is longer than 10000 or larger than 8 MB about 8 MB at most. Errors: WR005 (truncated; the detail is the last tick that was), 22023. Locks: none that another caller waits for. Isolation: READ COMMITTED.';
+  'The messages of a tick after a given id, in order of publishing: at most max_rows, and of a tick that is longer than 10000 or larger than 8 MB about 8 MB at most. Errors: WR005 (truncated; the detail is epoch.tick of the last that was), WR006 (the tick is of another epoch; see check_position), 22023. Locks: none that another caller waits for. Isolation: READ COMMITTED.';
 
 CREATE OR REPLACE FUNCTION weir.newest_tick() RETURNS bigint
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER

@@ -67,6 +67,21 @@ SELECT setval('weir.active_message', 1), setval('weir.tick_seq', 1), setval('wei
 INSERT INTO weir.tick (seq, from_xid, last_id, bytes, at, count, segments, segment, late, snapshot)
 SELECT 1, pg_snapshot_xmax(s), 0, 0, clock_timestamp(), 0, 0, 1, '{}', s FROM pg_current_snapshot() s;
 
+CREATE TABLE weir.epoch (
+  from_tick  bigint      NOT NULL PRIMARY KEY,
+  epoch      bigint      NOT NULL,
+  started_at timestamptz NOT NULL,
+  at         timestamptz NOT NULL,
+  timeline   text        NOT NULL
+);
+COMMENT ON TABLE weir.epoch IS
+  'The lives of servers in which ticks were cut, each with the first tick of it: which of several logs, that were one and have parted, a tick is of. Insert-only, and never truncated: a row for each start of the server.';
+COMMENT ON COLUMN weir.epoch.epoch IS 'Drawn at random, 48 bits.';
+COMMENT ON COLUMN weir.epoch.started_at IS 'When the server started, and timeline, its timeline: while both are the same, so is the epoch. Only compared for being equal.';
+INSERT INTO weir.epoch (from_tick, epoch, started_at, at, timeline)
+SELECT 1, ('x' || left(replace(gen_random_uuid()::text, '-', ''), 12))::bit(48)::bigint, pg_postmaster_start_time(), clock_timestamp(),
+       left(pg_walfile_name(pg_current_wal_lsn()), 8);
+
 CREATE TABLE weir.hub_beat (
   ring        smallint    NOT NULL,
   at          timestamptz NOT NULL,
@@ -83,5 +98,5 @@ COMMENT ON TABLE weir.hub_beat IS 'Hubs'' signs of life, and the newest tick eac
 -- down --
 DELETE FROM weir.setting WHERE name LIKE 'message%';
 DELETE FROM weir.segment WHERE log = 'message';
-DROP TABLE weir.hub_beat, weir.tick, weir.message;
+DROP TABLE weir.hub_beat, weir.epoch, weir.tick, weir.message;
 DROP SEQUENCE weir.message_id, weir.active_message, weir.tick_seq, weir.tick_floor;

@@ -1,0 +1,100 @@
+package hub
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/weir-pg/weir/internal/pgtest"
+	"github.com/weir-pg/weir/internal/store"
+)
+
+// gate is a sink that waits before its nth Deliver until it is opened.
+type gate struct {
+	*box
+	calls int
+	at    int
+	here  chan struct{} // closed when it waits
+	open  chan struct{}
+}
+
+func (g *gate) Deliver(events []Event) error {
+	if g.calls++; g.calls == g.at {
+		close(g.here)
+		<-g.open
+	}
+	return g.box.Deliver(events)
+}
+
+// TestReplayOverALogThatIsSetBackEndsInAGap: the log is set back, and grows over the same numbers again, while subscribers replay it, from
+// memory and from the database. Those who have had messages of the part that is gone get a gap; nobody misses a message of the new log.
+func TestReplayOverALogThatIsSetBackEndsInAGap(t *testing.T) {
+	const old, common, added = 40, 25, 30
+	for name, ring := range map[string]int{"from the database": 1, "from memory": 0} {
+		t.Run(name, func(t *testing.T) {
+			url := pgtest.Database(t)
+			pool := pgtest.Pool(t, url)
+			h, _ := run(t, Config{Source: NewLog(store.New(pgtest.Pool(t, url), 0), nil), RingBytes: ring})
+			_, witness := join(t, h, "c")
+			begin := h.Position()
+			say := func(text string) string {
+				exec(t, pool, `SELECT weir.publish('c', $1)`, text)
+				witness.until(t, text) // so that each is a tick
+				return text
+			}
+			var before, after []string
+			for i := range old {
+				before = append(before, say(fmt.Sprint("old ", i)))
+			}
+			var gates []*gate
+			for i := 1; i <= old+1; i += 4 {
+				g := &gate{box: newBox(), at: i, here: make(chan struct{}), open: make(chan struct{})}
+				s, err := h.Join(g, Options{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				// From anywhere, so that some of them wait amid the stretch that they have read, and others amid the next.
+				at := begin
+				at.Tick += int64(i / 2)
+				if err := s.Resume(t.Context(), at, Channel("c")); err != nil {
+					t.Fatal(err)
+				}
+				gates = append(gates, g)
+			}
+			for _, g := range gates {
+				if name == "from the database" && g.at+g.at/2 <= old {
+					<-g.here
+				}
+			}
+			exec(t, pool, `WITH gone AS (DELETE FROM weir.tick WHERE seq > $1 RETURNING seq), old AS (UPDATE weir.epoch SET started_at = started_at - interval '1 hour')
+				SELECT setval('weir.tick_seq', $1)`, begin.Tick-1+common)
+			exec(t, pool, `DELETE FROM weir.message WHERE convert_from(payload, 'UTF8') = ANY ($1)`, before[common:])
+			for i := range added {
+				after = append(after, say(fmt.Sprint("new ", i)))
+			}
+			for _, g := range gates {
+				close(g.open)
+			}
+			for _, g := range gates {
+				var got []string
+				gap := -1
+				for i, e := range g.until(t, after[added-1]) {
+					if e.Message != nil {
+						got = append(got, string(e.Message.Payload))
+					} else if gap = i; e.Gap.Reason != Unknown {
+						t.Errorf("gate %d: a gap because of %s", g.at, e.Gap.Reason)
+					}
+				}
+				first := g.at / 2
+				n := len(got) - added // of the old log's
+				if n < 0 || !slices.Equal(got[n:], after) || !slices.Equal(got[:n], before[first:first+n]) {
+					t.Errorf("gate %d: got %s", g.at, strings.Join(texts(g.snapshot()), ", "))
+				}
+				if first+n > common != (gap >= 0) || gap >= 0 && gap != n {
+					t.Errorf("gate %d: had %d messages of the old log, both have %d, and the gap came after %d", g.at, first+n, common, gap)
+				}
+			}
+		})
+	}
+}

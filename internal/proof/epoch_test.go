@@ -1,0 +1,97 @@
+package proof
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/weir-pg/weir/internal/pgtest"
+	"github.com/weir-pg/weir/schema"
+)
+
+// TestEachLifeOfAServerIsAnEpoch: ticks that are cut after a restart are of another epoch; positions in the log before it stay good. A tick
+// whose number is there in another epoch, or is ahead, is refused, and the error says from where to go on.
+func TestEachLifeOfAServerIsAnEpoch(t *testing.T) {
+	server := pgtest.Server(t, nil)
+	conn := connect(t, server.URL("postgres"))
+	if err := schema.Up(t.Context(), conn); err != nil {
+		t.Fatal(err)
+	}
+	tick := func(text string) (seq, epoch int64) {
+		t.Helper()
+		exec(t, conn, `SELECT weir.publish('c', $1)`, text)
+		var epochs, seqs []int64
+		if err := conn.QueryRow(t.Context(), `SELECT seqs, epochs FROM weir.tick(weir.newest_tick())`).Scan(&seqs, &epochs); err != nil || len(seqs) != 1 {
+			t.Fatalf("%d ticks, %v", len(seqs), err)
+		}
+		if of := value[int64](t, conn, `SELECT weir.epoch_of($1)`, seqs[0]); of != epochs[0] {
+			t.Errorf("tick %d is of epoch %d, and of %d", seqs[0], epochs[0], of)
+		}
+		return seqs[0], epochs[0]
+	}
+	one, first := tick("one")
+	two, second := tick("two")
+	if first != second || first <= 0 {
+		t.Errorf("two ticks of one life of the server are of epochs %d and %d", first, second)
+	}
+	_ = conn.Close(t.Context())
+	if err := server.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	if err := server.Restart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	conn = connect(t, server.URL("postgres"))
+	three, third := tick("three")
+	if third == second {
+		t.Error("after a restart the epoch is the same")
+	}
+	for _, c := range []struct {
+		tick, epoch int64
+		detail      string // "": it is of this log
+	}{
+		{one, first, ""}, {two, first, ""}, {three, third, ""},
+		{three, first, place(first, two)}, {three + 1, first, place(first, two)}, {three + 1000, third, place(third, three)},
+		{two, third, place(third, three)}, {one, first + 1, place(third, three)}, {three, 0, place(third, three)},
+	} {
+		for _, sql := range []string{`SELECT * FROM weir.tick($1, epoch => $2)`, `SELECT * FROM weir.tick($1, epoch => $2, cuts => false)`} {
+			refused(t, conn, sql, c.tick, c.epoch, c.detail)
+		}
+		if c.tick <= three {
+			refused(t, conn, `SELECT * FROM weir.read($1, epoch => $2)`, c.tick, c.epoch, c.detail)
+		}
+	}
+	// An empty tick that takes the newest's place when a segment is given back begins an epoch too.
+	exec(t, conn, `SELECT weir.set('message_retention', '0 s')`)
+	exec(t, conn, `UPDATE weir.epoch SET started_at = started_at - interval '1 hour'`)
+	until(t, "a segment is given back", func() bool {
+		did := value[string](t, conn, `SELECT coalesce(weir.rotate_messages(), '')`)
+		return did != "" && did[0] == 'r'
+	})
+	if at := newest(t, conn); at != three+1 || value[int64](t, conn, `SELECT weir.epoch_of($1)`, at) == third {
+		t.Errorf("the newest tick is %d, of the epoch before", at)
+	}
+	refused(t, conn, `SELECT * FROM weir.tick($1, epoch => $2)`, three, third, "") // at the floor, whose tick is gone
+	_, err := conn.Exec(t.Context(), `SELECT * FROM weir.tick($1, epoch => $2)`, one, first)
+	wantCode(t, "a truncated tick", err, "WR005")
+}
+
+func place(epoch, tick int64) string { return itoa(epoch) + "." + itoa(tick) }
+
+func refused(t *testing.T, conn *pgx.Conn, sql string, tick, epoch int64, want string) {
+	t.Helper()
+	_, err := conn.Exec(t.Context(), sql, tick, epoch)
+	if want == "" {
+		if err != nil {
+			t.Errorf("%s with %d of %d: %v", sql, tick, epoch, err)
+		}
+		return
+	}
+	wantCode(t, sql, err, "WR006")
+	var pg *pgconn.PgError
+	if errors.As(err, &pg) && pg.Detail != want {
+		t.Errorf("%s with %d of %d: go on from %s, want %s", sql, tick, epoch, pg.Detail, want)
+	}
+}
