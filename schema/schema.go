@@ -174,8 +174,9 @@ func change(ctx context.Context, conn *pgx.Conn, do func(tx pgx.Tx, all []Migrat
 		return err
 	}
 	err = pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: pgx.ReadWrite}, func(tx pgx.Tx) error {
-		// A role's time limits are made for its own statements.
-		if err := script(ctx, tx, `SET LOCAL statement_timeout = 0; SET LOCAL lock_timeout = 0; SELECT pg_advisory_xact_lock(`+lockKey+`)`); err != nil {
+		// A role's settings are made for its own statements.
+		if err := script(ctx, tx, `SET LOCAL search_path = pg_catalog, pg_temp; SET LOCAL statement_timeout = 0; SET LOCAL lock_timeout = 0;
+			SET LOCAL client_encoding = 'UTF8'; SET LOCAL standard_conforming_strings = on; SELECT pg_advisory_xact_lock(`+lockKey+`)`); err != nil {
 			return err
 		}
 		return do(tx, all)

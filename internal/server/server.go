@@ -176,6 +176,7 @@ func (s *Server) open(ctx context.Context, url string) (*pgxpool.Pool, error) {
 	if config.ConnConfig.RuntimeParams["application_name"] == "" {
 		config.ConnConfig.RuntimeParams["application_name"] = "weir hub"
 	}
+	config.AfterConnect = store.Settle
 	pool, err := pgxpool.NewWithConfig(ctx, config)
 	if err == nil {
 		s.pools = append(s.pools, pool)

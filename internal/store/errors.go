@@ -66,5 +66,8 @@ func isStatementLost(err error) bool {
 	return c == "26000" || c == "42P05"
 }
 
+// isIdleEnded: the server had ended the session for being idle (idle_session_timeout), before the statement reached it.
+func isIdleEnded(err error) bool { return code(err) == "57P05" }
+
 // IsBadArgument: the function refused what it was given.
 func IsBadArgument(err error) bool { return code(err) == "22023" }

@@ -2,8 +2,6 @@ package store
 
 import (
 	"context"
-	"fmt"
-	"strconv"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -44,7 +42,7 @@ func OpenOwn(from *pgxpool.Pool) (*Own, error) {
 				return err
 			}
 		}
-		return settle(ctx, conn)
+		return Settle(ctx, conn)
 	}
 	pool, err := pgxpool.NewWithConfig(context.Background(), config)
 	if err != nil {
@@ -55,40 +53,3 @@ func OpenOwn(from *pgxpool.Pool) (*Own, error) {
 
 // Close closes the connections, once what runs on them has ended.
 func (o *Own) Close() { o.pool.Close() }
-
-// ownSettings are of a session that is Weir's alone, whatever the role or the database has: the functions ask for READ COMMITTED, and
-// bound their waits themselves.
-const ownSettings = `SELECT set_config(o.name, o.value, false) FROM (VALUES
-	('default_transaction_isolation', 'read committed'),
-	('default_transaction_read_only', 'off'),
-	('statement_timeout', '0'),
-	('lock_timeout', '0'),
-	('transaction_timeout', '0'),
-	('idle_in_transaction_session_timeout', '0'),
-	('idle_session_timeout', '0'),
-	('jit', 'off')) o(name, value)
-JOIN pg_settings s ON s.name = o.name` // not every version has each
-
-// settle sets what Weir needs, if the session behind the connection is its own.
-func settle(ctx context.Context, conn *pgx.Conn) error {
-	direct, err := IsDirect(ctx, conn)
-	if err == nil && direct {
-		// Without a prepared statement: it is needed once.
-		_, err = conn.PgConn().Exec(ctx, ownSettings).ReadAll()
-	}
-	if err != nil {
-		return fmt.Errorf("prepare a connection of the worker's own: %w", err)
-	}
-	return nil
-}
-
-// IsDirect tells whether a connection has a session of the server to itself, which keeps settings and locks. Through a pooler it has
-// not; a pooler gives itself away by the process id that it names, which is not the server's.
-func IsDirect(ctx context.Context, conn *pgx.Conn) (bool, error) {
-	results, err := conn.PgConn().Exec(ctx, `SELECT pg_backend_pid()`).ReadAll()
-	if err != nil {
-		return false, err
-	}
-	pid := string(results[0].Rows[0][0])
-	return pid == strconv.FormatUint(uint64(conn.PgConn().PID()), 10), nil
-}

@@ -21,6 +21,7 @@ type Store struct {
 	pool       *pgxpool.Pool
 	slots      chan struct{} // nil: no limit but the pool's
 	unprepared atomic.Bool
+	ease       atomic.Int32 // see framed
 }
 
 // New returns a store on the pool, which stays the caller's to close. It uses at most connections of
@@ -36,8 +37,8 @@ func New(pool *pgxpool.Pool, connections int) *Store {
 // Pool is what the store calls through.
 func (s *Store) Pool() *pgxpool.Pool { return s.pool }
 
-// call runs f, which makes one round trip with the arguments that mode puts in front, and runs it once
-// more without prepared statements if they turn out to be lost: nothing was executed then.
+// call runs f, which makes one round trip with the arguments that mode puts in front. It runs f once more where nothing was executed:
+// without prepared statements if they turn out to be lost, and on another connection if the server has ended one for being idle.
 func (s *Store) call(ctx context.Context, f func(mode pgx.QueryExecMode) error) error {
 	if s.slots != nil {
 		select {
@@ -47,33 +48,58 @@ func (s *Store) call(ctx context.Context, f func(mode pgx.QueryExecMode) error) 
 			return ctx.Err()
 		}
 	}
-	if s.unprepared.Load() {
-		return f(pgx.QueryExecModeExec)
-	}
 	mode := s.pool.Config().ConnConfig.DefaultQueryExecMode
-	err := f(mode)
-	if mode == pgx.QueryExecModeCacheStatement && isStatementLost(err) {
-		s.unprepared.Store(true)
-		return f(pgx.QueryExecModeExec)
+	for tries := int32(0); ; tries++ {
+		if s.unprepared.Load() {
+			mode = pgx.QueryExecModeExec
+		}
+		err := f(mode)
+		switch {
+		case mode == pgx.QueryExecModeCacheStatement && isStatementLost(err):
+			s.unprepared.Store(true)
+		case isIdleEnded(err) && tries <= s.pool.Config().MaxConns: // each connection at most once
+		default:
+			return err
+		}
 	}
-	return err
 }
 
-// row runs a statement that returns one row.
-func (s *Store) row(ctx context.Context, sql string, args []any, into ...any) error {
-	return s.call(ctx, func(mode pgx.QueryExecMode) error {
-		return s.pool.QueryRow(ctx, sql, append([]any{mode}, args...)...).Scan(into...)
-	})
-}
-
-// rows runs a statement and reads its rows into a slice.
-func rows[T any](ctx context.Context, s *Store, sql string, args []any, scan pgx.RowToFunc[T]) ([]T, error) {
-	var all []T
-	err := s.call(ctx, func(mode pgx.QueryExecMode) error {
+// query runs a statement, and hands its rows to read, which leaves none. Its session has what it needs.
+func (s *Store) query(ctx context.Context, sql string, args []any, read func(pgx.Rows) error) error {
+	return s.call(ctx, func(mode pgx.QueryExecMode) (err error) {
+		framed, err := s.framed(ctx)
+		if err != nil {
+			return err
+		}
+		defer func() {
+			if err != nil && code(err) != "" {
+				s.ease.Store(unknown) // the role's settings may have become others
+			}
+		}()
+		if framed {
+			err = s.frame(ctx, sql, args, read)
+			return err
+		}
 		r, err := s.pool.Query(ctx, sql, append([]any{mode}, args...)...)
 		if err != nil {
 			return err
 		}
+		err = read(r)
+		return err
+	})
+}
+
+// row runs a statement that returns one row.
+func (s *Store) row(ctx context.Context, sql string, args []any, into ...any) error {
+	return s.query(ctx, sql, args, func(r pgx.Rows) error {
+		_, err := pgx.CollectExactlyOneRow(r, func(row pgx.CollectableRow) (struct{}, error) { return struct{}{}, row.Scan(into...) })
+		return err
+	})
+}
+
+// rows runs a statement and reads its rows into a slice.
+func rows[T any](ctx context.Context, s *Store, sql string, args []any, scan pgx.RowToFunc[T]) (all []T, err error) {
+	err = s.query(ctx, sql, args, func(r pgx.Rows) error {
 		all, err = pgx.CollectRows(r, scan)
 		return err
 	})
@@ -82,9 +108,9 @@ func rows[T any](ctx context.Context, s *Store, sql string, args []any, scan pgx
 
 // exec runs a statement whose result does not matter.
 func (s *Store) exec(ctx context.Context, sql string, args ...any) error {
-	return s.call(ctx, func(mode pgx.QueryExecMode) error {
-		_, err := s.pool.Exec(ctx, sql, append([]any{mode}, args...)...)
-		return err
+	return s.query(ctx, sql, args, func(r pgx.Rows) error {
+		r.Close()
+		return r.Err()
 	})
 }
 

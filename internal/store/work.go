@@ -86,14 +86,10 @@ func (s *Store) Heartbeat(ctx context.Context, worker int32, running int, oldest
 
 // Claim hands out up to limits[i] jobs of queues[i]. add is called for each.
 func (s *Store) Claim(ctx context.Context, worker int32, queues []string, limits []int32, add func(Claim)) error {
-	return s.call(ctx, func(mode pgx.QueryExecMode) error {
-		r, err := s.pool.Query(ctx, sqlClaim, mode, worker, queues, limits)
-		if err != nil {
-			return err
-		}
+	return s.query(ctx, sqlClaim, []any{worker, queues, limits}, func(r pgx.Rows) error {
 		var c Claim
 		var queue, kind repeated
-		_, err = pgx.ForEachRow(r, []any{&queue, &c.Lane, &c.Seq, &c.ID, &c.Attempt, &c.MaxAttempts, &kind, &c.Args, &c.Meta, &c.EnqueuedAt, &c.Cancelled, &c.PutOff}, func() error {
+		_, err := pgx.ForEachRow(r, []any{&queue, &c.Lane, &c.Seq, &c.ID, &c.Attempt, &c.MaxAttempts, &kind, &c.Args, &c.Meta, &c.EnqueuedAt, &c.Cancelled, &c.PutOff}, func() error {
 			c.Queue, c.Kind = string(queue), string(kind)
 			add(c)
 			return nil
@@ -128,7 +124,7 @@ func CompleteTx(ctx context.Context, tx Querier, worker int32, batch Batch, id i
 // Finish records how attempts ended, all in one transaction.
 func (s *Store) Finish(ctx context.Context, worker int32, ends []End) error {
 	return s.call(ctx, func(mode pgx.QueryExecMode) error {
-		return pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
+		return pgx.BeginTxFunc(ctx, s.pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
 			for _, e := range ends {
 				var after *float64
 				if e.After != nil {

@@ -1,0 +1,391 @@
+package weir_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/weir-pg/weir"
+	"github.com/weir-pg/weir/internal/pgtest"
+	"github.com/weir-pg/weir/internal/server"
+	"github.com/weir-pg/weir/internal/web"
+	"github.com/weir-pg/weir/schema"
+)
+
+// habit is a way in which people set up their servers, databases and roles.
+type habit struct {
+	name     string
+	settings []string // of the role, in its database
+	jit      bool     // on a server that compiles plans
+	plain    bool     // the schema's owner is no superuser and may not create roles, as in managed PostgreSQL
+	locale   string   // of the database
+	ascii    bool     // texts have no other letters: pgx takes every session of an application for UTF-8
+}
+
+var nasty = []string{
+	"default_transaction_isolation = serializable", "default_transaction_deferrable = on", "statement_timeout = '100ms'", "lock_timeout = '1ms'",
+	"idle_in_transaction_session_timeout = '100ms'", "idle_session_timeout = '300ms'", "synchronous_commit = off", "plan_cache_mode = force_custom_plan",
+	"search_path = elsewhere, pg_catalog", "timezone = 'Asia/Kathmandu'", "datestyle = 'german'", "intervalstyle = 'sql_standard'", "bytea_output = 'escape'",
+	"extra_float_digits = -15", "client_encoding = 'latin1'", "row_security = off", "work_mem = '64kB'",
+}
+
+var habits = []habit{
+	{name: "none"},
+	{name: "compiling", jit: true},
+	{name: "compiling everything", jit: true, settings: []string{"jit_above_cost = 0", "jit_inline_above_cost = 0", "jit_optimize_above_cost = 0"}},
+	{name: "serializable", settings: []string{"default_transaction_isolation = serializable"}},
+	{name: "repeatable read", settings: []string{"default_transaction_isolation = 'repeatable read'"}},
+	{name: "impatient", settings: []string{"statement_timeout = '100ms'", "lock_timeout = '1ms'", "idle_in_transaction_session_timeout = '100ms'", "idle_session_timeout = '300ms'"}},
+	{name: "careless", settings: []string{"synchronous_commit = off", "plan_cache_mode = force_custom_plan", "row_security = off"}},
+	{name: "parallel", settings: []string{"parallel_setup_cost = 0", "parallel_tuple_cost = 0", "min_parallel_table_scan_size = 0", "min_parallel_index_scan_size = 0", "plan_cache_mode = force_generic_plan"}},
+	{name: "thrifty", settings: []string{"work_mem = '64kB'", "temp_buffers = '800kB'", "hash_mem_multiplier = 1", "default_toast_compression = 'pglz'"}},
+	{name: "another search path", settings: []string{"search_path = elsewhere, pg_catalog"}},
+	{name: "no search path", settings: []string{"search_path = ''"}},
+	{name: "other formats", settings: []string{"timezone = 'Asia/Kathmandu'", "datestyle = 'german'", "intervalstyle = 'sql_standard'", "bytea_output = 'escape'", "extra_float_digits = -15",
+		"standard_conforming_strings = off", "escape_string_warning = off"}},
+	{name: "another encoding", settings: []string{"client_encoding = 'latin1'"}, ascii: true},
+	{name: "another locale", locale: "LOCALE 'C.UTF-8'"},
+	{name: "a plain owner", plain: true},
+	{name: "a plain owner, nastily", plain: true, settings: nasty, ascii: true},
+	{name: "compiling everything, nastily", jit: true, settings: slices.Concat([]string{"jit_above_cost = 0"}, nasty, []string{"statement_timeout = '10s'"}), ascii: true},
+}
+
+// TestPromisesHoldWithSettingsPeopleHave: jobs complete, are retried, put off, rescued and carried over, and messages come in order and are
+// resumed, whatever the server, the database and the role have for a default; and the worker has nothing to complain of.
+func TestPromisesHoldWithSettingsPeopleHave(t *testing.T) {
+	for _, h := range habits {
+		t.Run(h.name, func(t *testing.T) {
+			t.Parallel()
+			newHousehold(t, h).live(false)
+		})
+	}
+}
+
+// TestPromisesHoldThroughPgBouncerWithSettingsPeopleHave: a pooler's sessions can't be set; the calls then bring along what they need.
+func TestPromisesHoldThroughPgBouncerWithSettingsPeopleHave(t *testing.T) {
+	for _, name := range []string{"none", "serializable", "impatient", "other formats", "a plain owner, nastily"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			newHousehold(t, habits[slices.IndexFunc(habits, func(h habit) bool { return h.name == name })]).live(true)
+		})
+	}
+}
+
+// household is a database, with a role that has a habit.
+type household struct {
+	*testing.T
+	habit
+	admin *pgxpool.Pool // with no habits
+	url   string        // for the role
+}
+
+// newHousehold makes the database and the role, and installs the schema.
+func newHousehold(t *testing.T, h habit) *household {
+	t.Helper()
+	at := ""
+	switch {
+	case h.jit:
+		at = pgtest.JIT(t, nil).URL("postgres")
+	default:
+		at = pgtest.Empty(t)
+	}
+	if h.locale != "" {
+		at = inLocale(t, at, h.locale)
+	}
+	house := &household{T: t, habit: h, admin: pgtest.Pool(t, at)}
+	u, err := url.Parse(at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	database := pgx.Identifier{strings.TrimPrefix(u.Path, "/")}.Sanitize()
+	name, password := "weir_people_"+strings.ToLower(rand.Text()[:10]), rand.Text()
+	role := pgx.Identifier{name}.Sanitize()
+	house.exec(`CREATE ROLE ` + role + ` LOGIN PASSWORD '` + password + `'`)
+	t.Cleanup(func() {
+		// A role is the whole server's, and outlives the database.
+		for _, sql := range []string{`DROP OWNED BY ` + role + ` CASCADE`, `DROP ROLE ` + role} {
+			if _, err := house.admin.Exec(context.WithoutCancel(t.Context()), sql); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	for _, s := range h.settings {
+		house.exec(`ALTER ROLE ` + role + ` IN DATABASE ` + database + ` SET ` + s)
+	}
+	u.User = url.UserPassword(name, password)
+	house.url = u.String()
+
+	house.exec(`CREATE SCHEMA elsewhere; GRANT USAGE ON SCHEMA elsewhere TO ` + role)
+	house.exec(`CREATE FUNCTION elsewhere.now() RETURNS timestamptz LANGUAGE sql AS 'SELECT NULL::timestamptz'`)
+	house.exec(`CREATE FUNCTION elsewhere.make_interval(secs double precision) RETURNS interval LANGUAGE sql AS 'SELECT NULL::interval'`)
+	house.exec(`CREATE TABLE elsewhere.effect (n bigint PRIMARY KEY); GRANT ALL ON elsewhere.effect TO ` + role)
+	if !h.plain {
+		house.install(house.admin)
+		house.exec(`GRANT weir_operate, weir_work, weir_publish, weir_hub TO ` + role)
+		return house
+	}
+	// The administrator makes the roles, and the rest is done by the owner.
+	for _, part := range []string{"weir_enqueue", "weir_work", "weir_operate", "weir_publish", "weir_subscribe", "weir_hub"} {
+		house.exec(`DO $$ BEGIN CREATE ROLE ` + part + `; EXCEPTION WHEN duplicate_object OR unique_violation THEN NULL; END $$`)
+	}
+	house.exec(`GRANT CREATE ON DATABASE ` + database + ` TO ` + role)
+	house.install(pgtest.Pool(t, house.url))
+	return house
+}
+
+// inLocale returns a database like the one at the URL, in another locale.
+func inLocale(t *testing.T, at, locale string) string {
+	t.Helper()
+	admin := pgtest.Pool(t, at)
+	name := "weir_locale_" + strings.ToLower(rand.Text()[:10])
+	if _, err := admin.Exec(t.Context(), `CREATE DATABASE `+name+` TEMPLATE template0 `+locale); err != nil {
+		t.Skipf("this server has no such locale: %v", err)
+	}
+	t.Cleanup(func() {
+		if _, err := admin.Exec(context.WithoutCancel(t.Context()), `DROP DATABASE `+name+` WITH (FORCE)`); err != nil {
+			t.Error(err)
+		}
+	})
+	u, err := url.Parse(at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	u.Path = "/" + name
+	return u.String()
+}
+
+func (h *household) install(pool *pgxpool.Pool) {
+	h.Helper()
+	if err := pool.AcquireFunc(h.Context(), func(conn *pgxpool.Conn) error { return schema.Up(h.Context(), conn.Conn()) }); err != nil {
+		h.Fatal(err)
+	}
+}
+
+func (h *household) exec(sql string, args ...any) {
+	h.Helper()
+	if _, err := h.admin.Exec(h.Context(), sql, args...); err != nil {
+		h.Fatalf("%s: %v", sql, err)
+	}
+}
+
+// text is one that the habit allows.
+func (h *household) text(s string) string {
+	if h.ascii {
+		return strings.Map(func(r rune) rune { return r & 127 }, s)
+	}
+	return s
+}
+
+// chore is a job that says what is to become of it.
+type chore struct {
+	Do string `json:"do"`
+	N  int64  `json:"n"`
+}
+
+func (chore) Kind() string { return "chore" }
+
+// live has the promises of the engine and of the hub kept, with the real worker and hub.
+func (h *household) live(pooled bool) {
+	h.Helper()
+	through := h.url
+	if pooled {
+		through = bouncer(h.T, h.url)
+	}
+	pool := pgtest.Pool(h, through)
+	client := weir.NewClient(pool)
+	log := &complaints{}
+	logger := slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	h.Cleanup(func() {
+		if said := log.text(); said != "" && !h.Failed() {
+			h.Errorf("complaints:\n%s", said)
+		} else if said != "" {
+			h.Logf("complaints:\n%s", said)
+		}
+	})
+	hub, err := server.Start(h.Context(), server.Config{Database: through, Name: h.Name(), ListenHTTP: "127.0.0.1:0", Web: web.Config{Anonymous: true}, Logger: logger})
+	if err != nil {
+		h.Fatal(err)
+	}
+	h.Cleanup(func() {
+		if err := hub.Stop(context.WithoutCancel(h.Context())); err != nil {
+			h.Errorf("stop the hub: %v", err)
+		}
+	})
+	h.work(client, pool, logger)
+	h.listen(client, hub.HTTPAddr().String(), logger)
+}
+
+// work has jobs completed, within the handler's transaction too, retried, put off, given up, cancelled, and rescued from a worker that was killed; and
+// their space given back, with one unfinished job carried over.
+func (h *household) work(client *weir.Client, pool *pgxpool.Pool, logger *slog.Logger) {
+	h.Helper()
+	r := &rig{t: h.T, client: client, pool: pool}
+	enqueue := func(do string, o *weir.Options) int64 {
+		h.Helper()
+		id, err := client.Enqueue(h.Context(), chore{do, 1}, o)
+		if err != nil {
+			h.Fatalf("enqueue: %v", err)
+		}
+		return id
+	}
+	killed := enqueue("complete", nil)
+	var dead int32
+	if err := h.admin.QueryRow(h.Context(), `SELECT weir.worker_start('killed', ARRAY['default'], '1 second')`).Scan(&dead); err != nil {
+		h.Fatal(err)
+	}
+	h.exec(`SELECT FROM weir.claim($1, ARRAY['default'], ARRAY[10])`, dead)
+
+	handlers := weir.NewHandlers()
+	weir.Handle(handlers, func(ctx context.Context, job *weir.Job[chore]) error {
+		if job.Attempt == 1 {
+			switch job.Args.Do {
+			case "retry":
+				return weir.RetryAfter(50*time.Millisecond, errors.New(h.text("grüße")))
+			case "snooze":
+				_, err := pool.Exec(ctx, `INSERT INTO elsewhere.effect VALUES ($1)`, -job.ID)
+				if err == nil {
+					return weir.Snooze(50 * time.Millisecond)
+				}
+			case "fail":
+				return weir.Fail(errors.New("for good"))
+			}
+		}
+		if job.Args.Do == "tx" {
+			return pgx.BeginTxFunc(ctx, pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
+				if _, err := tx.Exec(ctx, `INSERT INTO elsewhere.effect VALUES ($1)`, job.ID); err != nil {
+					return err
+				}
+				return job.CompleteTx(ctx, tx)
+			})
+		}
+		job.SetOutput(h.text("größe"))
+		return nil
+	})
+	worker, err := client.NewWorker(weir.WorkerConfig{Handlers: handlers, Queues: map[string]int{"default": 8}, Lease: 20 * time.Second, Logger: logger,
+		Retry: func(int, error) time.Duration { return 50 * time.Millisecond }})
+	if err != nil {
+		h.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(h.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- worker.Run(ctx) }()
+	h.Cleanup(func() {
+		stop()
+		if err := <-ended; err != nil {
+			h.Errorf("the worker: %v", err)
+		}
+	})
+	for range 20 {
+		enqueue("complete", nil)
+	}
+	for id, want := range map[int64]weir.State{
+		killed: weir.Completed, enqueue("retry", nil): weir.Completed, enqueue("snooze", nil): weir.Completed, enqueue("tx", nil): weir.Completed, enqueue("fail", nil): weir.Failed,
+		enqueue("later", &weir.Options{RunAt: time.Now().Add(200 * time.Millisecond)}): weir.Completed,
+	} {
+		if job := r.await(id, want); want == weir.Completed && (job.Output == nil || *job.Output != h.text("größe")) && job.Kind == "chore" && !bytes.Contains(job.Args, []byte(`"tx"`)) {
+			h.Errorf("job %d has output %v", id, job.Output)
+		}
+	}
+	later := enqueue("complete", &weir.Options{Queue: "nobody's"})
+	far := enqueue("complete", &weir.Options{RunAt: time.Now().Add(time.Hour)})
+	if answer, err := client.CancelJob(h.Context(), far); err != nil || answer == "" {
+		h.Errorf("cancel: %q, %v", answer, err)
+	}
+	if state, err := client.RetryJob(h.Context(), killed); err != nil {
+		h.Errorf("retry: %v, %v", state, err)
+	}
+	r.await(killed, weir.Completed)
+	if queues, err := client.Queues(h.Context()); err != nil || len(queues) != 2 {
+		h.Errorf("queues: %v, %v", queues, err)
+	}
+	if workers, err := client.Workers(h.Context()); err != nil || len(workers) != 2 {
+		h.Errorf("workers: %v, %v", workers, err)
+	}
+	if err := client.Set(h.Context(), "retention", "0 s"); err != nil {
+		h.Errorf("set: %v", err)
+	}
+	// The segment that all this lies in comes back, and what nobody has worked yet is in another.
+	eventually(h.T, func() error {
+		var back bool
+		if err := h.admin.QueryRow(h.Context(), `SELECT EXISTS (SELECT FROM weir.segment s WHERE s.log = 'job' AND s.event = 'reclaimed' AND s.at > (SELECT min(o.at) FROM weir.segment o WHERE o.log = 'job' AND o.event = 'closed'))`).Scan(&back); err != nil || !back {
+			return fmt.Errorf("no segment was reclaimed: %v", err)
+		}
+		return nil
+	})
+	r.await(later, weir.Available)
+}
+
+// listen has messages come in order, from a hub and straight from the database, and go on where they were.
+func (h *household) listen(client *weir.Client, hub string, logger *slog.Logger) {
+	h.Helper()
+	for name, config := range map[string]weir.SubscribeConfig{"a hub": {Hubs: []string{"http://" + hub}}, "the database": {Client: client}} {
+		config.Channels, config.Logger = []string{"news.>"}, logger
+		published := 0
+		publish := func() {
+			text := []byte(h.text(fmt.Sprintf("%d grüße", published)))
+			if err := client.Publish(h.Context(), "news.x", text, &weir.PublishOptions{Binary: published%2 == 0}); err != nil {
+				h.Errorf("publish: %v", err)
+			}
+			published++
+		}
+		// read subscribes behind the last position, and wants these messages.
+		read := func(first, last int) {
+			h.Helper()
+			sub, err := weir.Subscribe(h.Context(), config)
+			if err != nil {
+				h.Fatalf("subscribe to %s: %v", name, err)
+			}
+			defer sub.Close()
+			ctx, cancel := context.WithTimeout(h.Context(), deadline)
+			defer cancel()
+			for i := first; i <= last; i++ {
+				if published <= last {
+					publish()
+				}
+				event, err := sub.Next(ctx)
+				if want := h.text(fmt.Sprintf("%d grüße", i)); err != nil || event.Message == nil || string(event.Message.Payload) != want {
+					h.Fatalf("from %s: got %+v, %v; want %q", name, event, err, want)
+				}
+				config.After = sub.Position()
+			}
+		}
+		read(0, 2)
+		publish()
+		publish()
+		read(3, 6)
+	}
+}
+
+// complaints is what was logged.
+type complaints struct {
+	mu sync.Mutex
+	b  strings.Builder
+}
+
+func (c *complaints) Write(p []byte) (int, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.b.Write(p)
+}
+
+// text leaves out what everybody would say here: that jobs of the killed worker were rescued.
+func (c *complaints) text() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	lines := slices.DeleteFunc(strings.Split(c.b.String(), "\n"), func(line string) bool {
+		return line == "" || strings.Contains(line, "lost workers")
+	})
+	return strings.Join(lines, "\n")
+}
