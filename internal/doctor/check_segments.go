@@ -18,7 +18,7 @@ SELECT s.log, s.segment::integer, extract(epoch FROM clock_timestamp() - s.at)::
        (SELECT sum(coalesce(pg_relation_size(to_regclass(format('weir.%s_%s', t, s.segment))), 0)) FROM unnest(l.tables) t)::bigint,
        (SELECT g.value::bigint / 4 FROM weir.setting g WHERE g.name = l.prefix || 'retention_bytes')
 FROM (VALUES ('job', '', ARRAY['job', 'batch', 'result']), ('message', 'message_', ARRAY['message', 'tick'])) l(log, prefix, tables)
-JOIN (SELECT DISTINCT ON (e.log, e.segment) e.log, e.segment, e.event, e.at FROM weir.segment e ORDER BY e.log, e.segment, e.at DESC) s ON s.log = l.log
+JOIN (SELECT DISTINCT ON (e.log, e.segment) e.log, e.segment, e.event, e.at FROM weir.segment e ORDER BY e.log, e.segment, e.no DESC) s ON s.log = l.log
 WHERE s.event <> 'reclaimed' AND s.segment IS DISTINCT FROM pg_sequence_last_value(to_regclass('weir.active_' || s.log))
 ORDER BY s.at`
 

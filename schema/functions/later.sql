@@ -104,7 +104,7 @@ BEGIN
   -- least half of it has been promoted: so each copy halves.
   SELECT p.* INTO c FROM weir.promotion p ORDER BY p.seq DESC LIMIT 1;
   FOR k IN SELECT s.segment FROM weir.segment s WHERE s.log = 'later' AND s.segment <> active
-           GROUP BY s.segment HAVING weir.segment_state('later', s.segment) <> 'reclaimed' ORDER BY max(s.at) LOOP
+           GROUP BY s.segment HAVING weir.segment_state('later', s.segment) <> 'reclaimed' ORDER BY max(s.no) LOOP
     IF NOT is_full THEN
       CONTINUE WHEN EXISTS (SELECT FROM weir.later l WHERE l.segment = k.segment AND (l.run_at, l.id) > (c.due, c.due_id));
     ELSE

@@ -13,7 +13,7 @@ DECLARE
   active    integer;
   target    integer;
   size      bigint;
-  opened_at timestamptz;
+  age       interval;
   k         record;
 BEGIN
   PERFORM weir.check_isolation('rotate_messages');
@@ -25,17 +25,22 @@ BEGIN
   active := pg_sequence_last_value('weir.active_message');
   SELECT min(s) INTO target FROM generate_series(1, 4) s WHERE s <> active AND weir.segment_state('message', s) = 'reclaimed';
   size := pg_table_size('weir.message_' || active) + pg_relation_size('weir.tick_' || active);
-  SELECT max(s.at) INTO opened_at FROM weir.segment s WHERE s.log = 'message' AND s.segment = active AND s.event = 'opened';
+  age := clock_timestamp() - (SELECT s.at FROM weir.segment s WHERE s.log = 'message' AND s.segment = active AND s.event = 'opened' ORDER BY s.no DESC LIMIT 1);
 
   -- Half of retention each: a segment is kept for retention after its last message was delivered.
-  IF target IS NOT NULL AND size > 8192 AND (size >= most OR coalesce(clock_timestamp() - opened_at >= greatest(retention / 2, interval '1 second'), true)) THEN
+  IF target IS NOT NULL AND size > 8192 AND (size >= most OR age IS NULL OR age < interval '-1 minute' OR age >= greatest(retention / 2, interval '1 second')) THEN
     INSERT INTO weir.segment (log, segment, event) VALUES ('message', active, 'closed'), ('message', target, 'opened');
     PERFORM setval('weir.active_message', target);  -- last: it does not roll back
     RETURN 'opened message ' || target;
   END IF;
-  FOR k IN SELECT s.segment, max(s.at) AS closed_at FROM weir.segment s WHERE s.log = 'message' AND s.segment <> active
-           GROUP BY s.segment HAVING weir.segment_state('message', s.segment) <> 'reclaimed' ORDER BY 2 LOOP
-    IF clock_timestamp() - k.closed_at >= retention OR (target IS NULL AND size >= most / 2) THEN
+  FOR k IN SELECT e.segment, e.at FROM (SELECT DISTINCT ON (s.segment) s.* FROM weir.segment s WHERE s.log = 'message' AND s.segment <> active
+             ORDER BY s.segment, s.no DESC) e
+           WHERE e.event <> 'reclaimed' ORDER BY e.no LOOP
+    age := clock_timestamp() - k.at;
+    IF age < interval '-1 minute' THEN  -- the clock was set back: its time begins anew
+      INSERT INTO weir.segment (log, segment, event) VALUES ('message', k.segment, 'closed');
+    END IF;
+    IF age >= retention OR (target IS NULL AND size >= most / 2) THEN
       IF weir.reclaim_messages(k.segment, CASE WHEN target IS NULL AND size >= most / 2 THEN interval '0' ELSE retention END) THEN
         RETURN 'reclaimed message ' || k.segment;
       END IF;

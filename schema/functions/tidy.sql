@@ -31,7 +31,7 @@ BEGIN
     IF pg_try_advisory_xact_lock(1464158547, 1) AND pg_try_advisory_xact_lock(1464158547, 2) THEN
       LOCK TABLE weir.segment IN ACCESS EXCLUSIVE MODE NOWAIT;
       CREATE TEMP TABLE weir_keep ON COMMIT DROP AS
-        SELECT DISTINCT ON (k.log, k.segment, k.event) k.* FROM weir.segment k ORDER BY k.log, k.segment, k.event, k.at DESC;
+        SELECT DISTINCT ON (k.log, k.segment, k.event) k.* FROM weir.segment k ORDER BY k.log, k.segment, k.event, k.no DESC;
       TRUNCATE weir.segment;
       INSERT INTO weir.segment SELECT k.* FROM pg_temp.weir_keep k;
       RETURN 'compacted segment';

@@ -2,7 +2,7 @@
 -- rows are inserted, read through positions, and given back by TRUNCATE, a segment at a time.
 --
 -- Advisory locks are transaction-level and two-keyed. The first key says what is locked:
---   1464158546  a lane            (second key: lane)      exclusive: claim
+--   1464158546  a lane            (second key: lane)      exclusive: claim, and who carries its jobs into another segment
 --   1464158547  a step            (second key: step)      see below
 --   1464158548  a worker          (second key: worker)    shared: record; exclusive: fence
 --   1464158549  a segment         (second key: segment)   shared: record; exclusive: reclaim
@@ -24,6 +24,8 @@ COMMENT ON SEQUENCE weir.batch_no IS 'Numbers batches. A worker''s claims exclud
 CREATE SEQUENCE weir.active_job AS smallint MINVALUE 1 MAXVALUE 4;
 COMMENT ON SEQUENCE weir.active_job IS 'The segment that new jobs are logged in.';
 CREATE SEQUENCE weir.active_later AS smallint MINVALUE 1 MAXVALUE 4;
+CREATE SEQUENCE weir.carried AS bigint MINVALUE 0;
+COMMENT ON SEQUENCE weir.carried IS 'Bytes carried into the active segment, step by step, since it was opened.';
 COMMENT ON SEQUENCE weir.active_later IS 'The segment that jobs for later are logged in.';
 
 CREATE TYPE weir.outcome AS ENUM ('completed', 'failed', 'cancelled', 'retried', 'snoozed', 'released', 'lost');
@@ -177,15 +179,17 @@ CREATE TABLE weir.cancel (
 );
 COMMENT ON TABLE weir.cancel IS 'Tombstones: jobs that must not start, or must stop.';
 
+CREATE SEQUENCE weir.segment_no AS bigint;
 CREATE TABLE weir.segment (
+  no      bigint      PRIMARY KEY DEFAULT nextval('weir.segment_no'),
   log     text        NOT NULL CHECK (log IN ('job', 'later', 'message')),
   segment smallint    NOT NULL,
   event   text        NOT NULL CHECK (event IN ('opened', 'closed', 'reclaimed')),
   at      timestamptz NOT NULL DEFAULT clock_timestamp()
 ) WITH (autovacuum_enabled = off);
-COMMENT ON TABLE weir.segment IS 'What happened to segments, insert-only. The newest event of a segment is its state.';
+COMMENT ON TABLE weir.segment IS 'What happened to segments, insert-only. The event with the greatest number of a segment is its state; at tells ages, never order.';
 INSERT INTO weir.segment (log, segment, event) VALUES ('job', 1, 'opened'), ('later', 1, 'opened');
-SELECT setval('weir.active_job', 1), setval('weir.active_later', 1);
+SELECT setval('weir.active_job', 1), setval('weir.active_later', 1), setval('weir.carried', 0);
 
 CREATE TABLE weir.setting (
   name  text PRIMARY KEY,

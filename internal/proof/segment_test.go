@@ -1,0 +1,290 @@
+package proof
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/weir-pg/weir/internal/pgtest"
+)
+
+// TestSegmentsDoNotTrustTheClock: the clock was ahead when segments were opened, closed and reclaimed, and has been set back. Their states
+// are as they were, and neither rotation nor reclaiming waits for the clock to catch up.
+func TestSegmentsDoNotTrustTheClock(t *testing.T) {
+	url := pgtest.Database(t)
+	conn := connect(t, url)
+	smallSegments(t, conn)
+	worker := startWorker(t, conn, "filler")
+	for range 4 { // every segment has been reclaimed once
+		turn(t, conn, worker)
+	}
+	state := func() []string {
+		return column[string](t, conn, `SELECT weir.segment_state('job', s) FROM generate_series(1, 4) s ORDER BY s`)
+	}
+	before := state()
+	exec(t, conn, `UPDATE weir.segment SET at = at + interval '1 year' WHERE event = 'reclaimed'`)
+	active := value[int](t, conn, `SELECT last_value FROM weir.active_job`)
+	openNext(t, conn, worker)
+	if got := value[string](t, conn, `SELECT weir.segment_state('job', $1)`, active); got != "closed" {
+		t.Errorf("the segment that was filled and closed is %s; before that all were %v", got, before)
+	}
+	exec(t, conn, `UPDATE weir.segment SET at = at + interval '1 year'`)
+	exec(t, conn, `SELECT weir.set('retention', '1 s')`)
+	exec(t, conn, `SELECT weir.enqueue('filler', 'k')`)
+	rotateUntil(t, conn, "opened")    // by age: there is next to nothing in it
+	rotateUntil(t, conn, "reclaimed") // a second after the clock was found to have been set back
+}
+
+// TestSizesCountLargeJobs: what lies in TOAST and in indexes is part of what a segment takes.
+func TestSizesCountLargeJobs(t *testing.T) {
+	url := pgtest.Database(t)
+	conn := connect(t, url)
+	exec(t, conn, `SELECT weir.set('retention_bytes', '4194304')`)
+	exec(t, conn, `SELECT weir.enqueue_many(array_fill('q'::text, ARRAY[100]), array_fill('k'::text, ARRAY[100]), array_agg(
+		jsonb_build_object('pad', (SELECT string_agg(md5(n::text || m::text), '') FROM generate_series(1, 400) m)))) FROM generate_series(1, 100) n`)
+	if main := value[int](t, conn, `SELECT pg_relation_size('weir.job_1')`); main > 1<<20/4 {
+		t.Fatalf("the jobs lie in the table itself: %d bytes", main)
+	}
+	if did := value[string](t, conn, `SELECT coalesce(weir.rotate(), '')`); did != "opened job 2" {
+		t.Errorf("with 1.3 MB in a segment of 1 MB rotate did %q", did)
+	}
+}
+
+// TestReclaimGoesInBoundedSteps: a backlog is carried out of the way a part at a time, while everybody works; each job is there once all
+// the while, and in its place at the end.
+func TestReclaimGoesInBoundedSteps(t *testing.T) {
+	url := pgtest.Database(t)
+	conn, late := connect(t, url), connect(t, url)
+	smallSegments(t, conn)
+	worker := startWorker(t, conn, "q", "filler")
+	exec(t, late, `BEGIN`)
+	lateIDs := enqueueN(t, late, "q", 3)
+	ids := append(enqueueN(t, conn, "q", 10_000), enqueueN(t, conn, "q", 10_000)...)
+	first := mustClaim(t, conn, worker, "q", 10)
+	if !slices.Equal(idsOf(first), ids[:10]) {
+		t.Fatalf("claimed %v first", idsOf(first))
+	}
+	ids = ids[10:]
+	exec(t, late, `COMMIT`)
+	openNext(t, conn, worker)
+	was := value[int](t, conn, `SELECT count(*) FROM weir.job_1`)
+	steps := 0
+	until(t, "the segment with the backlog is given back", func() bool {
+		exec(t, conn, `SELECT weir.enqueue_many(array_fill('filler'::text, ARRAY[500]), array_fill('k'::text, ARRAY[500]),
+			array_fill(jsonb_build_object('pad', repeat('x', 500)), ARRAY[500]))`)
+		mustComplete(t, conn, worker, claimAll(t, conn, worker, "filler"))
+		did := value[string](t, conn, `SELECT coalesce(weir.rotate(), '')`)
+		is := value[int](t, conn, `SELECT count(*) FROM weir.job_1`)
+		if strings.HasPrefix(did, "carried from job 1") {
+			steps++
+			if n := was - is; n < 1 || n > 10_000 {
+				t.Fatalf("carried %d jobs in one step", n)
+			}
+		}
+		was = is
+		waiting := value[int](t, conn, `SELECT available FROM weir.queues() WHERE name = 'q'`)
+		if waiting != 10_000 { // which is as far as it counts
+			t.Fatalf("%d jobs wait, want as many as are counted", waiting)
+		}
+		return did == "reclaimed job 1"
+	})
+	if steps == 0 {
+		t.Error("19,993 jobs were carried in one step")
+	}
+	mustComplete(t, conn, worker, first)
+	if got, want := idsOf(claimAll(t, conn, worker, "q")), append(lateIDs, ids...); !slices.Equal(got, want) {
+		t.Errorf("claimed %d jobs, want %d in their order", len(got), len(want))
+	}
+}
+
+// TestCarryingHandsOutNothingTwice: jobs are claimed while they are being carried, each once.
+func TestCarryingHandsOutNothingTwice(t *testing.T) {
+	url := pgtest.Database(t)
+	conn, claimer := connect(t, url), connect(t, url)
+	smallSegments(t, conn)
+	worker := startWorker(t, conn, "q", "filler")
+	ids := append(enqueueN(t, conn, "q", 10_000), enqueueN(t, conn, "q", 10_000)...)
+	openNext(t, conn, worker)
+	other := startWorker(t, claimer, "q")
+	got := make(chan []int64, 1)
+	go func() { // ends when all are claimed, or with the connection
+		var all []int64
+		for range 100_000 {
+			some, err := claim(context.Background(), claimer, other, []string{"q"}, []int32{100})
+			if err == nil && len(some) > 0 {
+				err = complete(context.Background(), claimer, other, some)
+			}
+			if all = append(all, idsOf(some)...); err != nil || len(all) >= len(ids) {
+				break
+			}
+		}
+		got <- all
+	}()
+	carried := 0
+	var all []int64
+	until(t, "all jobs are claimed", func() bool {
+		exec(t, conn, `SELECT weir.enqueue_many(array_fill('filler'::text, ARRAY[100]), array_fill('k'::text, ARRAY[100]),
+			array_fill(jsonb_build_object('pad', repeat('x', 500)), ARRAY[100]))`)
+		mustComplete(t, conn, worker, claimAll(t, conn, worker, "filler"))
+		if strings.HasPrefix(value[string](t, conn, `SELECT coalesce(weir.rotate(), '')`), "carried") {
+			carried++
+		}
+		select {
+		case all = <-got:
+			return true
+		default:
+			return false
+		}
+	})
+	slices.Sort(all)
+	if !slices.Equal(all, ids) {
+		t.Errorf("claimed %d jobs, %d of them different, want %d", len(all), len(slices.Compact(all)), len(ids))
+	}
+	t.Logf("carried %d times", carried)
+}
+
+// TestIdleLanesAreCarried: thousands of lanes that were worked once and are idle keep no segment, and their positions outlive it.
+func TestIdleLanesAreCarried(t *testing.T) {
+	const n = 2500
+	url := pgtest.Database(t)
+	conn := connect(t, url)
+	smallSegments(t, conn)
+	names := column[string](t, conn, `SELECT 'q' || n FROM generate_series(1, $1::int) n`, n)
+	worker := startWorker(t, conn, append(names, "filler")...)
+	limits := make([]int32, n)
+	for i := range limits {
+		limits[i] = 5
+	}
+	work := func() int {
+		got, err := claim(t.Context(), conn, worker, names, limits)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(got) > 0 {
+			mustComplete(t, conn, worker, got)
+		}
+		return len(got)
+	}
+	exec(t, conn, `SELECT weir.enqueue_many($1, array_fill('k'::text, ARRAY[$2::int]), array_fill('{}'::jsonb, ARRAY[$2::int]))`, names, n)
+	if got := work(); got != n {
+		t.Fatalf("claimed %d jobs, want %d", got, n)
+	}
+	openNext(t, conn, worker)
+	rotateUntil(t, conn, "reclaimed job 1")
+	if got := work(); got != 0 {
+		t.Errorf("%d jobs were handed out again", got)
+	}
+	exec(t, conn, `SELECT weir.enqueue_many($1, array_fill('k'::text, ARRAY[$2::int]), array_fill('{}'::jsonb, ARRAY[$2::int]))`, names, n)
+	if got := work(); got != n {
+		t.Errorf("claimed %d of the next %d jobs", got, n)
+	}
+	if seq := value[int](t, conn, `SELECT max(seq) FROM weir.batch WHERE lane = (SELECT id * 4 + 1 FROM weir.queue WHERE name = 'q1')`); seq != 2 {
+		t.Errorf("the second batch of a lane is number %d", seq)
+	}
+}
+
+// TestSegmentsComeBackUnderLoadAndReaders: while results are recorded without a pause, many of them in transactions of the handlers'
+// own, and after a reader that held every table for a while, segments are given back; and no claim waits for that.
+func TestSegmentsComeBackUnderLoadAndReaders(t *testing.T) {
+	url := pgtest.Database(t)
+	conn, reader := connect(t, url), connect(t, url)
+	smallSegments(t, conn)
+	ctx, cancel := context.WithCancel(t.Context())
+	var all sync.WaitGroup
+	defer all.Wait()
+	defer cancel()
+	var mu sync.Mutex
+	var longest time.Duration
+	work := func(inTx bool) {
+		c, err := pgx.Connect(ctx, url)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer func() { _ = c.Close(context.Background()) }()
+		var worker int32
+		err = c.QueryRow(ctx, `SELECT weir.worker_start('w', ARRAY['q'])`).Scan(&worker)
+		for err == nil && ctx.Err() == nil {
+			if _, err = c.Exec(ctx, `SELECT weir.enqueue_many(array_fill('q'::text, ARRAY[50]), array_fill('k'::text, ARRAY[50]),
+				array_fill(jsonb_build_object('pad', repeat('x', 500)), ARRAY[50]))`); err != nil {
+				break
+			}
+			began := time.Now()
+			var got []attempt
+			if got, err = claim(ctx, c, worker, []string{"q"}, []int32{60}); err != nil {
+				break
+			}
+			mu.Lock()
+			longest = max(longest, time.Since(began))
+			mu.Unlock()
+			for len(got) > 0 && err == nil {
+				some := got[:min(len(got), 10)]
+				got = got[len(some):]
+				if !inTx {
+					err = complete(ctx, c, worker, some)
+					continue
+				}
+				err = pgx.BeginFunc(ctx, c, func(tx pgx.Tx) error { return complete(ctx, tx, worker, some) })
+			}
+		}
+		if ctx.Err() == nil {
+			t.Error(err)
+		}
+	}
+	for n := range 6 {
+		all.Go(func() { work(n%2 == 0) })
+	}
+	reclaimed := func(n int) func() bool {
+		return func() bool {
+			if strings.HasPrefix(value[string](t, conn, `SELECT coalesce(weir.rotate(), '')`), "reclaimed") {
+				n--
+			}
+			return n <= 0
+		}
+	}
+	until(t, "segments are given back under load", reclaimed(3))
+	exec(t, reader, `BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY`)
+	exec(t, reader, `LOCK TABLE weir.job, weir.batch, weir.result, weir.later IN ACCESS SHARE MODE`) // as pg_dump does
+	rotateUntil(t, conn, "opened")
+	for range 3 {
+		if did := value[string](t, conn, `SELECT coalesce(weir.rotate(), '')`); strings.HasPrefix(did, "reclaimed") {
+			t.Errorf("%s under a reader", did)
+		}
+	}
+	exec(t, reader, `COMMIT`)
+	until(t, "segments are given back after the reader", reclaimed(4))
+	mu.Lock()
+	defer mu.Unlock()
+	t.Logf("the longest claim took %v", longest)
+	if longest > 5*time.Second {
+		t.Errorf("a claim took %v", longest)
+	}
+}
+
+// TestReclaimDoesNotQueueBehindAReader: ACCESS EXCLUSIVE is not even asked for while a transaction stays in the segment, for
+// everybody after it would wait too.
+func TestReclaimDoesNotQueueBehindAReader(t *testing.T) {
+	url := pgtest.Database(t)
+	conn, reader := connect(t, url), connect(t, url)
+	smallSegments(t, conn)
+	worker := startWorker(t, conn, "filler")
+	openNext(t, conn, worker)
+	exec(t, reader, `BEGIN`)
+	exec(t, reader, `LOCK TABLE weir.result_1 IN ACCESS SHARE MODE`)
+	if held := value[bool](t, conn, `SELECT weir.is_held('{weir.job_1,weir.result_1}')`); !held {
+		t.Error("the reader is not seen")
+	}
+	if value[bool](t, conn, `SELECT weir.reclaim(1)`) {
+		t.Error("reclaimed under a reader")
+	}
+	exec(t, reader, `COMMIT`)
+	if held := value[bool](t, conn, `SELECT weir.is_held('{weir.job_1,weir.result_1}')`); held {
+		t.Error("a reader is seen that is gone")
+	}
+	until(t, "the segment is given back", func() bool { return value[bool](t, conn, `SELECT weir.reclaim(1)`) })
+}

@@ -1,0 +1,152 @@
+-- Giving a closed segment back. TRUNCATE returns space at once, whoever holds an old snapshot; but it is not MVCC-safe,
+-- and its lock would stall everybody behind it. So a segment is looked through under a lock that stops nobody, then emptied in a
+-- short step during which claims wait: what is still unfinished in it is copied unchanged into the active segment, and it is truncated.
+--
+-- What that step may copy is bounded, in rows and in bytes. Where more waits to be claimed, it is carried beforehand, in
+-- steps of that size: a lane's jobs are copied and deleted under the lane's lock, so that a claim sees each once.
+-- Nothing reads what is deleted there, in a closed segment that is about to be truncated.
+
+CREATE OR REPLACE FUNCTION weir.reclaim(segment integer) RETURNS boolean
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+SET plan_cache_mode = force_custom_plan
+SET work_mem = '64MB'
+SET lock_timeout = '50ms'
+AS $$
+#variable_conflict use_column
+DECLARE
+  most     CONSTANT integer := 10000;  -- copied while others wait: about 50 ms, and as much for
+  bytes    CONSTANT bigint := 8388608;
+  batches  CONSTANT integer := 2000;   -- so many lanes or batches
+  active   integer;
+  lanes    integer[];
+  waiting  integer[];
+  newest   bigint[];
+  stale    integer[];
+  ids      bigint[];
+  b_lanes  integer[];
+  b_seqs   bigint[];
+  n        bigint;
+  size     bigint;
+  too_much boolean;
+  tables   regclass[];
+BEGIN
+  PERFORM weir.check_isolation('reclaim');
+  active := pg_sequence_last_value('weir.active_job');
+  IF reclaim.segment NOT BETWEEN 1 AND 4 OR reclaim.segment = active OR NOT pg_try_advisory_xact_lock(1464158547, 1) THEN
+    RETURN false;
+  END IF;
+  tables := ARRAY['weir.job_' || reclaim.segment, 'weir.batch_' || reclaim.segment, 'weir.result_' || reclaim.segment]::regclass[];
+  IF weir.is_held(tables) THEN
+    RETURN false;
+  END IF;
+  -- No transaction in flight has rows here, and no straggler that still takes it for the active one
+  -- can add any. Claims and results go on.
+  EXECUTE format('LOCK TABLE weir.job_%s IN SHARE MODE NOWAIT', reclaim.segment);
+
+  -- The long look, in this order: whatever is claimed here from now on is of a lane that has jobs waiting here now.
+  lanes := ARRAY(SELECT q.id * 4 + p FROM weir.queue q CROSS JOIN generate_series(0, 3) p);
+  SELECT coalesce(array_agg(DISTINCT u.lane), '{}'), count(*), coalesce(sum(150 + pg_column_size(u.args) + coalesce(pg_column_size(u.meta), 0)), 0)
+    INTO waiting, n, size
+  FROM weir.unclaimed(reclaim.segment, lanes, most + 1) u;
+  too_much := n > most OR size > bytes OR cardinality(waiting) > batches;
+  -- Of these lanes, and of those that have their state in a batch here.
+  SELECT coalesce(array_agg(l.lane), '{}'), coalesce(array_agg(l.seq), '{}'), coalesce(array_agg(l.lane) FILTER (WHERE l.is_here), '{}')
+    INTO lanes, newest, stale
+  FROM (
+    SELECT l.lane, coalesce(s.seq, 0) AS seq, s.segment = reclaim.segment AND NOT EXISTS (
+      SELECT FROM weir.batch b WHERE b.lane = l.lane AND b.seq = s.seq AND b.segment <> reclaim.segment) AS is_here
+    FROM unnest(lanes) l(lane)
+    LEFT JOIN LATERAL (SELECT b.seq, b.segment FROM weir.batch b WHERE b.lane = l.lane ORDER BY b.seq DESC LIMIT 1) s ON true
+    WHERE NOT too_much) l
+  WHERE l.is_here OR l.lane = ANY (waiting);
+  IF cardinality(stale) > batches THEN
+    PERFORM weir.carry_states(reclaim.segment, active, stale);
+    PERFORM setval('weir.carried', pg_sequence_last_value('weir.carried') + 1);
+    RETURN false;
+  END IF;
+  IF NOT too_much THEN
+    SELECT coalesce(array_agg(e.lane), '{}'), coalesce(array_agg(e.seq), '{}'), coalesce(array_agg(e.id), '{}') INTO b_lanes, b_seqs, ids
+    FROM (
+      SELECT b.lane, b.seq, i.id FROM weir.batch b, unnest(b.ids) i(id) WHERE b.segment = reclaim.segment
+      EXCEPT
+      SELECT r.lane, r.seq, i.id FROM weir.result r, unnest(r.ids) i(id) WHERE r.segment = reclaim.segment
+      LIMIT most + 1) e;
+    SELECT size + coalesce(sum(150 + pg_column_size(j.args) + coalesce(pg_column_size(j.meta), 0)), 0) INTO size FROM unnest(ids) i(id)
+    CROSS JOIN LATERAL (SELECT j.* FROM weir.job j WHERE j.segment = reclaim.segment AND j.id = i.id OFFSET 0) j;
+    too_much := n + cardinality(ids) > most OR size > bytes
+      OR (SELECT count(DISTINCT (e.lane, e.seq)) FROM unnest(b_lanes, b_seqs) e(lane, seq)) > batches;
+  END IF;
+  IF too_much THEN
+    -- What waits is carried, and paid for by what was logged since: at most half as much is carried. What runs will end.
+    IF n > 0 AND pg_sequence_last_value('weir.carried') * 2 <= weir.segment_bytes(active) THEN
+      PERFORM setval('weir.carried', pg_sequence_last_value('weir.carried') + weir.carry_waiting(reclaim.segment, active, waiting, most, bytes));
+    END IF;
+    RETURN false;
+  ELSIF weir.is_held(tables) THEN
+    RETURN false;
+  END IF;
+
+  -- The short step. Claims are autocommit calls, and so are most results: each wait is short, and bounded.
+  PERFORM pg_advisory_xact_lock(1464158547, 0);
+  PERFORM set_config('lock_timeout', '25ms', true);
+  PERFORM pg_advisory_xact_lock(1464158549, reclaim.segment);
+  EXECUTE format('LOCK TABLE weir.job_%1$s, weir.batch_%1$s, weir.result_%1$s IN ACCESS EXCLUSIVE MODE', reclaim.segment);
+  PERFORM weir.carry_unfinished(reclaim.segment, active, waiting, lanes, newest, b_lanes, b_seqs);
+  EXECUTE format('TRUNCATE weir.job_%1$s, weir.batch_%1$s, weir.result_%1$s', reclaim.segment);
+  INSERT INTO weir.segment (log, segment, event) VALUES ('job', reclaim.segment, 'reclaimed');
+  RETURN true;
+EXCEPTION WHEN lock_not_available THEN
+  RETURN false;  -- somebody is at work in it: later
+END
+$$;
+COMMENT ON FUNCTION weir.reclaim IS
+  'Empties a closed segment, carrying its unclaimed and running jobs, xid and id unchanged, with their batches, into the active one. False when that is not done yet: it is in use, or more of it is unfinished than may be copied in one go, 10000 jobs or 8 MB; of those that wait to be claimed some have been carried then. Locks: advisory step 1 (tried); SHARE on the segment''s jobs (NOWAIT) during the look; to carry, the lanes (tried); to empty, claims (exclusive, waiting at most 50 ms), the segment (exclusive) and ACCESS EXCLUSIVE on its tables (at most 25 ms for each), and not even that while another transaction is seen to stay in them. Isolation: READ COMMITTED.';
+
+CREATE OR REPLACE FUNCTION weir.is_held(tables regclass[]) RETURNS boolean
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+AS $$
+DECLARE
+  holders text[];
+  seen    text[];
+BEGIN
+  FOR look IN 1..20 LOOP
+    SELECT array_agg(l.virtualtransaction) INTO seen FROM pg_locks l
+    WHERE l.locktype = 'relation' AND l.relation = ANY (is_held.tables::oid[]) AND l.granted AND l.pid IS DISTINCT FROM pg_backend_pid()
+      AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
+      AND (holders IS NULL OR l.virtualtransaction = ANY (holders));
+    IF seen IS NULL THEN
+      RETURN false;
+    END IF;
+    holders := seen;
+    PERFORM pg_sleep(0.005);
+  END LOOP;
+  RETURN true;
+END
+$$;
+COMMENT ON FUNCTION weir.is_held IS
+  'Whether a transaction of another session holds a lock on one of the tables, in whatever mode, and still does after a tenth of a second. Asking for ACCESS EXCLUSIVE would stall whoever comes after, and in vain.';
+
+CREATE OR REPLACE FUNCTION weir.unclaimed(segment integer, lanes integer[], most integer DEFAULT NULL) RETURNS SETOF weir.job
+LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+AS $$
+  SELECT j.*
+  FROM unnest(unclaimed.lanes) l(lane)
+  LEFT JOIN LATERAL (SELECT b.* FROM weir.batch b WHERE b.lane = l.lane ORDER BY b.seq DESC LIMIT 1) s ON true
+  CROSS JOIN LATERAL (
+    SELECT j.* FROM weir.job j
+    WHERE j.segment = unclaimed.segment AND j.lane = l.lane AND (j.xid, j.id) > (coalesce(s.pos_xid, '0'), coalesce(s.pos_id, 0))
+    UNION ALL
+    SELECT j.* FROM unnest(s.pending, s.pending_after) p(xid, after)
+    CROSS JOIN LATERAL (
+      SELECT j.* FROM weir.job j WHERE j.segment = unclaimed.segment AND j.lane = l.lane AND j.xid = p.xid AND j.id > p.after OFFSET 0) j) j
+  LIMIT unclaimed.most
+$$;
+COMMENT ON FUNCTION weir.unclaimed IS 'The jobs in one segment that no batch has handed out yet: past the position, or of a pending transaction.';
