@@ -90,11 +90,23 @@ func HandleWith[A Args](h *Handlers, o KindOptions, run func(ctx context.Context
 	h.kinds[kind] = handler{options: o, run: func(ctx context.Context, meta JobMeta, args []byte) error {
 		job := &Job[A]{JobMeta: meta}
 		if err := json.Unmarshal(args, &job.Args); err != nil {
-			return fmt.Errorf("decode the args of kind %s: %w", kind, err)
+			return &undecoded{kind, err}
 		}
 		return run(ctx, job)
 	}}
 }
+
+// undecoded is the error of args that the handler's type can't take.
+type undecoded struct {
+	kind string
+	err  error
+}
+
+func (e *undecoded) Error() string {
+	return fmt.Sprintf("decode the args of kind %s: %v", e.kind, e.err)
+}
+
+func (e *undecoded) Unwrap() error { return e.err }
 
 // HandleRest registers a function for all kinds that have none of their own; it gets the args as JSON.
 func HandleRest(h *Handlers, o KindOptions, run func(ctx context.Context, job *Job[json.RawMessage]) error) {

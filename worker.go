@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"os"
-	"runtime/debug"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -20,7 +19,7 @@ import (
 
 // WorkerConfig configures a Worker. Handlers and Queues are required.
 type WorkerConfig struct {
-	// Handlers run the jobs. A job of a kind without one fails its attempt.
+	// Handlers run the jobs. A job of a kind without one is handed back, for another worker: see ErrUnknownKind.
 	Handlers *Handlers
 	// Queues to work, and how many jobs of each at once, 1 to 10,000.
 	Queues map[string]int
@@ -111,7 +110,7 @@ func (c *Client) NewWorker(cfg WorkerConfig) (*Worker, error) {
 	inner := worker.Config{
 		Name:        cfg.Name,
 		Queues:      cfg.Queues,
-		Handler:     runner{cfg}.run,
+		Handler:     runner{cfg, &unknownKinds{said: map[string]time.Time{}}}.run,
 		Lease:       cfg.Lease,
 		StopTimeout: cfg.StopTimeout,
 		Poll:        pollEvery,
@@ -149,9 +148,14 @@ func (w *Worker) Run(ctx context.Context) error {
 
 // Backoff is the default retry policy: 1, 2, 4, 8 … seconds up to an hour, give or take a quarter.
 func Backoff(attempt int, _ error) time.Duration {
-	d := min(time.Second<<min(max(attempt-1, 0), 20), time.Hour)
-	return d*3/4 + time.Duration(rand.Int64N(int64(d)/2))
+	return spread(min(time.Second<<min(max(attempt-1, 0), 20), time.Hour))
 }
+
+// spread gives or takes a quarter.
+func spread(d time.Duration) time.Duration { return d*3/4 + time.Duration(rand.Int64N(int64(d)/2)) }
+
+// unknownMost is the longest pause of a job that no worker so far had a handler for.
+const unknownMost = 5 * time.Minute
 
 // PanicError is the error of a handler that panicked.
 type PanicError struct {
@@ -160,97 +164,3 @@ type PanicError struct {
 }
 
 func (e *PanicError) Error() string { return fmt.Sprintf("panic: %v\n\n%s", e.Value, e.Stack) }
-
-// runner turns a task into a handler's call, and what becomes of it into a result.
-type runner struct{ WorkerConfig }
-
-func (r runner) run(ctx context.Context, t *worker.Task) (result worker.Result) {
-	defer func() { // of a hook or a retry policy
-		if v := recover(); v != nil {
-			err := &PanicError{Value: v, Stack: debug.Stack()}
-			r.Logger.Error("weir: a hook or a retry policy panicked", "job", t.ID, "kind", t.Kind, "panic", v, "stack", string(err.Stack))
-			after := Backoff(int(t.Attempt), err)
-			result = worker.Result{Outcome: store.Retried, Err: err, After: &after}
-		}
-	}()
-	meta := JobMeta{
-		ID: t.ID, Kind: t.Kind, Queue: t.Queue, Priority: t.Priority(),
-		Attempt: int(t.Attempt), PutOff: int(t.PutOff), MaxAttempts: int(t.MaxAttempts), EnqueuedAt: t.EnqueuedAt, Meta: t.Meta,
-		attempt: &attempt{worker: t.Worker, batch: t.Batch},
-	}
-	h := r.Handlers.find(t.Kind)
-	options := KindOptions{}
-	if h != nil {
-		options = h.options
-	}
-	if options.Timeout == 0 {
-		options.Timeout = r.Timeout
-	}
-	if options.Retry == nil {
-		options.Retry = r.Retry
-	}
-	if r.Hooks.Start != nil {
-		ctx = r.Hooks.Start(ctx, meta)
-	}
-	started := time.Now()
-	err := call(ctx, h, meta, t.Args, options.Timeout)
-	result = worker.Settle(conclude(meta, err, options.Retry), context.Cause(ctx))
-	if r.Hooks.End != nil {
-		r.Hooks.End(ctx, meta, result.Outcome, time.Since(started), err)
-	}
-	var panicked *PanicError
-	if errors.As(err, &panicked) {
-		r.Logger.Error("weir: handler panicked", "job", t.ID, "kind", t.Kind, "attempt", t.Attempt, "panic", panicked.Value, "stack", string(panicked.Stack))
-	}
-	return result
-}
-
-// call runs the handler with its timeout, and turns a panic into an error.
-func call(ctx context.Context, h *handler, meta JobMeta, args []byte, timeout time.Duration) (err error) {
-	if h == nil {
-		return fmt.Errorf("no handler for kind %q in this worker", meta.Kind)
-	}
-	if timeout > 0 {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeoutCause(ctx, timeout, fmt.Errorf("weir: the attempt took longer than its timeout of %s", timeout))
-		defer cancel()
-	}
-	defer func() {
-		if v := recover(); v != nil {
-			err = &PanicError{Value: v, Stack: debug.Stack()}
-		}
-	}()
-	err = h.run(ctx, meta, args)
-	if err != nil && timeout > 0 && errors.Is(ctx.Err(), context.DeadlineExceeded) {
-		err = fmt.Errorf("%w: %w", context.Cause(ctx), err)
-	}
-	return err
-}
-
-// conclude reads the result out of a handler's error.
-func conclude(meta JobMeta, err error, retry func(int, error) time.Duration) worker.Result {
-	if err == nil {
-		return worker.Result{Outcome: store.Completed, Output: meta.attempt.output, InTx: meta.attempt.inTx}
-	}
-	result := worker.Result{Outcome: store.Retried, Err: err, Output: meta.attempt.output}
-	var end *ending
-	var after time.Duration
-	if errors.As(err, &end) {
-		result.Outcome, after = end.outcome, end.after
-		if end.outcome == store.Snoozed {
-			result.Err = nil
-		}
-	} else if meta.Attempt < meta.MaxAttempts {
-		after = retry(meta.Attempt, err)
-	}
-	switch result.Outcome {
-	case store.Retried, store.Snoozed:
-		if result.Outcome == store.Retried && meta.Attempt >= meta.MaxAttempts {
-			result.Outcome = store.Failed
-			break
-		}
-		after = max(after, 0)
-		result.After = &after
-	}
-	return result
-}

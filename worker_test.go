@@ -262,15 +262,68 @@ func TestFailuresAreRetriedAndTheirErrorsKept(t *testing.T) {
 	}
 }
 
-func TestUnknownKindFailsItsAttempt(t *testing.T) {
+func TestUnknownKindIsHandedBackForWorkersThatHaveIt(t *testing.T) {
 	r := newRig(t)
-	r.work(func(context.Context, *weir.Job[number]) error { return nil }, nil)
-	id, err := r.client.Enqueue(t.Context(), other{}, &weir.Options{MaxAttempts: 1})
-	if err != nil {
+	var log records
+	stop := r.work(func(context.Context, *weir.Job[number]) error { return nil }, func(c *weir.WorkerConfig) { c.Logger = log.logger() })
+	var ids []int64
+	for range 3 {
+		id, err := r.client.Enqueue(t.Context(), other{}, &weir.Options{MaxAttempts: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ids = append(ids, id)
+	}
+	for _, id := range ids {
+		eventually(t, func() error {
+			info, err := r.client.Job(t.Context(), id)
+			if err == nil && (len(info.Errors) == 0 || info.Errors[0].Outcome != "released" || !strings.Contains(*info.Error, `"other"`)) {
+				err = fmt.Errorf("it was not handed back: %+v", info)
+			}
+			return err
+		})
+	}
+	if n := log.count("no handler for this kind in this worker: its jobs are handed back"); n != 1 {
+		t.Errorf("said %d times:\n%s", n, log.String())
+	}
+	if err := stop(); err != nil {
 		t.Fatal(err)
 	}
-	if info := r.await(id, weir.Failed); info.Error == nil || !strings.Contains(*info.Error, `"other"`) {
-		t.Errorf("error %v", info.Error)
+	handlers := weir.NewHandlers()
+	weir.Handle(handlers, func(context.Context, *weir.Job[other]) error { return nil })
+	r.work(nil, func(c *weir.WorkerConfig) { c.Handlers = handlers })
+	for _, id := range ids {
+		if info := r.await(id, weir.Completed); info.Attempt != 1 {
+			t.Errorf("it took %d attempts", info.Attempt)
+		}
+	}
+}
+
+func TestWhatFailsForGoodIsLogged(t *testing.T) {
+	r := newRig(t)
+	var log records
+	r.work(func(_ context.Context, job *weir.Job[number]) error { return errors.New("never works") },
+		func(c *weir.WorkerConfig) { c.Logger = log.logger() })
+	r.await(r.enqueue(1, &weir.Options{MaxAttempts: 2}), weir.Failed)
+	var bad int64
+	if err := r.pool.QueryRow(t.Context(), `SELECT weir.enqueue('default', 'number', '{"n": "seven"}', max_attempts => 1)`).Scan(&bad); err != nil {
+		t.Fatal(err)
+	}
+	r.await(bad, weir.Failed)
+	eventually(t, func() error {
+		if n := log.count("job failed for good"); n != 2 {
+			return fmt.Errorf("%d jobs are said to have failed", n)
+		}
+		return nil
+	})
+	for _, line := range []string{
+		`job=1 kind=number queue=default attempt=2 error="never works"`,
+		`args of a job do not decode`,
+		`kind=number queue=default attempt=1 error="json: cannot unmarshal`,
+	} {
+		if log.count(line) == 0 {
+			t.Errorf("%s is not in\n%s", line, log.String())
+		}
 	}
 }
 

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os/exec"
@@ -12,13 +13,15 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgconn"
+
 	"github.com/weir-pg/weir"
 )
 
 type workCmd struct {
 	Queue        []string      `short:"q" required:"" sep:"none" placeholder:"QUEUE[=N]" help:"Queue to work, N jobs at once. May be repeated."`
 	Concurrency  int           `short:"c" default:"8" help:"Jobs of a queue at once."`
-	Kind         []string      `short:"k" sep:"none" help:"Run only this kind; jobs of others fail. May be repeated."`
+	Kind         []string      `short:"k" sep:"none" help:"Run only this kind; jobs of others are handed back, for workers that run them. May be repeated."`
 	Timeout      time.Duration `help:"End an attempt that takes longer."`
 	Lease        time.Duration `default:"30s" help:"Silence after which others get the jobs."`
 	StopTimeout  time.Duration `default:"30s" help:"How long jobs may go on after Ctrl-C."`
@@ -77,7 +80,7 @@ func (c *workCmd) Run(ctx context.Context, s *streams, db *database, signals *tr
 	handlers := weir.NewHandlers()
 	weir.HandleRest(handlers, weir.KindOptions{}, func(ctx context.Context, job *weir.Job[json.RawMessage]) error {
 		if len(c.Kind) > 0 && !slices.Contains(c.Kind, job.Kind) {
-			return fmt.Errorf("this worker runs only the kinds %s, not %q", strings.Join(c.Kind, ", "), job.Kind)
+			return weir.ErrUnknownKind
 		}
 		return run.run(ctx, job)
 	})
@@ -132,6 +135,7 @@ func (c *workCmd) watch(ctx context.Context, client *weir.Client, tally *tally, 
 	tick := time.NewTicker(watchEvery)
 	defer tick.Stop()
 	quiet := int64(-1) // what tally.moves was when the queues were last seen empty
+	blind := false
 	asked := time.Time{}
 	for {
 		select {
@@ -145,13 +149,19 @@ func (c *workCmd) watch(ctx context.Context, client *weir.Client, tally *tally, 
 		}
 		asked = time.Now()
 		moves := tally.moves.Load()
-		left, err := anyLeft(ctx, client, queues)
+		left, err := c.anyLeft(ctx, client, queues)
 		switch {
 		case ctx.Err() != nil:
 			return nil
+		case denied(err):
+			idle()
+			return fmt.Errorf("see whether work is left, for --exit-when-idle: %w", err)
 		case err != nil:
-			tally.log.Warn("cannot see whether work is left, trying again", "error", err)
-			quiet = -1
+			if !blind {
+				tally.log.Warn("cannot see whether work is left, trying again", "error", err)
+			}
+			quiet, blind = -1, true
+			continue
 		case left || moves != tally.moves.Load():
 			quiet = -1
 		case quiet == moves: // empty twice, and nothing moved in between
@@ -160,21 +170,40 @@ func (c *workCmd) watch(ctx context.Context, client *weir.Client, tally *tally, 
 		default:
 			quiet = moves
 		}
+		blind = false
 	}
 }
 
-// anyLeft tells whether a queue has a job to do, in any worker, now or later. A job may step from one state to
-// another between two of these questions, so one answer is not enough.
-func anyLeft(ctx context.Context, client *weir.Client, queues map[string]int) (bool, error) {
+// lookMost is among how many jobs for later one is looked for that this worker runs.
+const lookMost = 1000
+
+// anyLeft tells whether a queue has a job to do, in any worker, now or later: with --kind, a job that this worker may do. A job may step
+// from one state to another between two of these questions, so one answer is not enough.
+func (c *workCmd) anyLeft(ctx context.Context, client *weir.Client, queues map[string]int) (bool, error) {
 	for queue := range queues {
 		for _, state := range []weir.State{weir.Available, weir.Running, weir.Later} {
-			jobs, err := client.Jobs(ctx, state, queue, 1)
-			if err != nil || len(jobs) > 0 {
+			most := 1
+			if state == weir.Later && len(c.Kind) > 0 {
+				most = lookMost // jobs of other kinds wait there for other workers
+			}
+			jobs, err := client.Jobs(ctx, state, queue, most)
+			if err != nil {
 				return true, err
+			}
+			if len(jobs) == lookMost || slices.ContainsFunc(jobs, func(j weir.JobInfo) bool {
+				return state != weir.Later || len(c.Kind) == 0 || slices.Contains(c.Kind, j.Kind)
+			}) {
+				return true, nil
 			}
 		}
 	}
 	return false, nil
+}
+
+// denied tells whether the user lacks a privilege: no use in trying again.
+func denied(err error) bool {
+	var refused *pgconn.PgError
+	return errors.As(err, &refused) && refused.Code == "42501"
 }
 
 // tally counts how attempts ended, and logs them.
@@ -183,7 +212,7 @@ type tally struct {
 	every                      bool // log each, not only failures
 	running, moves             atomic.Int64
 	completed, retried, failed atomic.Int64
-	others                     atomic.Int64 // cancelled, or handed back at the stop
+	others, handedBack         atomic.Int64 // cancelled or interrupted; of kinds for other workers
 }
 
 func (t *tally) start(ctx context.Context, _ weir.JobMeta) context.Context {
@@ -201,15 +230,16 @@ func (t *tally) end(ctx context.Context, job weir.JobMeta, outcome weir.Outcome,
 		if t.every {
 			t.log.Info("completed", attrs...)
 		}
+	case errors.Is(err, weir.ErrUnknownKind): // the worker says so itself, once
+		t.handedBack.Add(1)
 	case cause == weir.ErrCancelled || cause == weir.ErrStopping || cause == weir.ErrFenced || cause == weir.ErrLapsed:
 		t.others.Add(1)
 		t.log.Warn("stopped", append(attrs, "why", cause)...)
 	case outcome == "retried":
 		t.retried.Add(1)
 		t.log.Warn("failed, will be retried", append(attrs, "error", cell(err.Error()))...)
-	default:
+	default: // the worker says it too
 		t.failed.Add(1)
-		t.log.Error("failed for good", append(attrs, "error", cell(err.Error()))...)
 	}
 }
 
@@ -217,6 +247,9 @@ func (t *tally) String() string {
 	text := fmt.Sprintf("%s completed, %s to be retried, %s failed", count(t.completed.Load()), count(t.retried.Load()), count(t.failed.Load()))
 	if n := t.others.Load(); n > 0 {
 		text += fmt.Sprintf(", %s stopped", count(n))
+	}
+	if n := t.handedBack.Load(); n > 0 {
+		text += fmt.Sprintf(", %s handed back", count(n))
 	}
 	if n := t.running.Load(); n > 0 {
 		text = fmt.Sprintf("%s running, ", count(n)) + text

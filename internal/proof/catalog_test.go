@@ -39,11 +39,11 @@ func TestRolesDoTheirPartAndNoMore(t *testing.T) {
 	conn := connect(t, url)
 	enqueue := []string{"enqueue", "enqueue_many"}
 	work := append(slices.Clone(enqueue), "worker_start", "heartbeat", "watch", "claim", "complete", "finish", "fence", "give_back", "has_ended", "cancelled_among",
-		"promote", "rotate", "rotate_later", "rotate_messages", "rescue", "tidy", "rebase", "job_info")
+		"promote", "rotate", "rotate_later", "rotate_messages", "rescue", "tidy", "rebase", "job_info", "jobs")
 	publish := []string{"publish", "publish_bytes", "publish_many", "notify"}
 	subscribe := []string{"tick", "read", "newest_tick", "epoch_of", "rebase_messages", "rotate_messages"}
 	hub := slices.Concat(publish, subscribe, []string{"publish_drafts", "beat", "fresh_queues", "role_verifier"})
-	operate := slices.Concat(work, publish, subscribe, []string{"jobs", "queues", "workers", "cancel", "retry", "pause", "resume", "set", "hubs", "notify_callers"})
+	operate := slices.Concat(work, publish, subscribe, []string{"queues", "workers", "cancel", "retry", "pause", "resume", "set", "hubs", "notify_callers"})
 	for role, want := range map[string][]string{"weir_enqueue": enqueue, "weir_work": work, "weir_operate": operate,
 		"weir_publish": publish, "weir_subscribe": subscribe, "weir_hub": hub} {
 		want = slices.Compact(slices.Sorted(slices.Values(want)))

@@ -1,0 +1,66 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"net/url"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/weir-pg/weir/internal/pgtest"
+)
+
+// asRole returns the database's URL for a new user who holds the roles.
+func asRole(t *testing.T, admin *pgx.Conn, database, roles string) string {
+	t.Helper()
+	to, err := url.Parse(database)
+	if err != nil {
+		t.Fatal(err)
+	}
+	user := strings.TrimPrefix(to.Path, "/") + "_user"
+	for _, sql := range []string{
+		fmt.Sprintf(`CREATE ROLE %s LOGIN PASSWORD 'secret'`, user),
+		fmt.Sprintf(`GRANT %s TO %s`, roles, user),
+	} {
+		if _, err := admin.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Cleanup(func() {
+		if _, err := admin.Exec(t.Context(), `DROP ROLE `+user); err != nil && t.Context().Err() == nil {
+			t.Error(err)
+		}
+	})
+	to.User = url.UserPassword(user, "secret")
+	return to.String()
+}
+
+func TestWorkEndsWhenIdleWithItsRoleAlone(t *testing.T) {
+	database := pgtest.Database(t)
+	admin, err := pgx.Connect(t.Context(), database)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer admin.Close(t.Context())
+	as := asRole(t, admin, database, "weir_work")
+	work := func() (int, string) {
+		var out, errs bytes.Buffer
+		code := run([]string{"work", "--database", as, "--queue", "q", "--exit-when-idle", "--", "true"}, strings.NewReader(""), &out, &errs)
+		return code, errs.String()
+	}
+	if _, err := admin.Exec(t.Context(), `SELECT weir.enqueue('q', 'k')`); err != nil {
+		t.Fatal(err)
+	}
+	if code, said := work(); code != exitOK || !strings.Contains(said, "1 completed") {
+		t.Errorf("exit code %d:\n%s", code, said)
+	}
+	// Without the right to look it can't know when to end, and says so once.
+	if _, err := admin.Exec(t.Context(), `REVOKE EXECUTE ON FUNCTION weir.jobs FROM weir_work`); err != nil {
+		t.Fatal(err)
+	}
+	if code, said := work(); code != exitFailure || strings.Count(said, "permission denied") != 1 {
+		t.Errorf("exit code %d:\n%s", code, said)
+	}
+}

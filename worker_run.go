@@ -1,0 +1,155 @@
+package weir
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"sync"
+	"time"
+
+	"github.com/weir-pg/weir/internal/store"
+	"github.com/weir-pg/weir/internal/worker"
+)
+
+// runner turns a task into a handler's call, and what becomes of it into a result.
+type runner struct {
+	WorkerConfig
+	unknown *unknownKinds
+}
+
+func (r runner) run(ctx context.Context, t *worker.Task) (result worker.Result) {
+	defer func() { // of a hook or a retry policy
+		if v := recover(); v != nil {
+			err := &PanicError{Value: v, Stack: debug.Stack()}
+			r.Logger.Error("weir: a hook or a retry policy panicked", "job", t.ID, "kind", t.Kind, "panic", v, "stack", string(err.Stack))
+			after := Backoff(int(t.Attempt), err)
+			result = worker.Result{Outcome: store.Retried, Err: err, After: &after}
+		}
+	}()
+	meta := JobMeta{
+		ID: t.ID, Kind: t.Kind, Queue: t.Queue, Priority: t.Priority(),
+		Attempt: int(t.Attempt), PutOff: int(t.PutOff), MaxAttempts: int(t.MaxAttempts), EnqueuedAt: t.EnqueuedAt, Meta: t.Meta,
+		attempt: &attempt{worker: t.Worker, batch: t.Batch},
+	}
+	h := r.Handlers.find(t.Kind)
+	options := KindOptions{}
+	if h != nil {
+		options = h.options
+	}
+	if options.Timeout == 0 {
+		options.Timeout = r.Timeout
+	}
+	if options.Retry == nil {
+		options.Retry = r.Retry
+	}
+	if r.Hooks.Start != nil {
+		ctx = r.Hooks.Start(ctx, meta)
+	}
+	started := time.Now()
+	err := call(ctx, h, meta, t.Args, options.Timeout)
+	result = worker.Settle(conclude(meta, err, options.Retry), context.Cause(ctx))
+	if r.Hooks.End != nil {
+		r.Hooks.End(ctx, meta, result.Outcome, time.Since(started), err)
+	}
+	r.tell(meta, result, err)
+	return result
+}
+
+// call runs the handler with its timeout, and turns a panic into an error.
+func call(ctx context.Context, h *handler, meta JobMeta, args []byte, timeout time.Duration) (err error) {
+	if h == nil {
+		return ErrUnknownKind
+	}
+	if timeout > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeoutCause(ctx, timeout, fmt.Errorf("weir: the attempt took longer than its timeout of %s", timeout))
+		defer cancel()
+	}
+	defer func() {
+		if v := recover(); v != nil {
+			err = &PanicError{Value: v, Stack: debug.Stack()}
+		}
+	}()
+	err = h.run(ctx, meta, args)
+	if err != nil && timeout > 0 && errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		err = fmt.Errorf("%w: %w", context.Cause(ctx), err)
+	}
+	return err
+}
+
+// conclude reads the result out of a handler's error.
+func conclude(meta JobMeta, err error, retry func(int, error) time.Duration) worker.Result {
+	if err == nil {
+		return worker.Result{Outcome: store.Completed, Output: meta.attempt.output, InTx: meta.attempt.inTx}
+	}
+	result := worker.Result{Outcome: store.Retried, Err: err, Output: meta.attempt.output}
+	var end *ending
+	var after time.Duration
+	if errors.Is(err, ErrUnknownKind) {
+		after = spread(min(time.Second<<min(meta.PutOff, 10), unknownMost))
+		return worker.Result{Outcome: store.Released, Err: fmt.Errorf("kind %q: %w", meta.Kind, err), After: &after}
+	}
+	if errors.As(err, &end) {
+		result.Outcome, after = end.outcome, end.after
+		if end.outcome == store.Snoozed {
+			result.Err = nil
+		}
+	} else if meta.Attempt < meta.MaxAttempts {
+		after = retry(meta.Attempt, err)
+	}
+	switch result.Outcome {
+	case store.Retried, store.Snoozed:
+		if result.Outcome == store.Retried && meta.Attempt >= meta.MaxAttempts {
+			result.Outcome = store.Failed
+			break
+		}
+		after = max(after, 0)
+		result.After = &after
+	}
+	return result
+}
+
+// tell logs what somebody should know of.
+func (r runner) tell(meta JobMeta, result worker.Result, err error) {
+	attrs := []any{"job", meta.ID, "kind", meta.Kind, "queue", meta.Queue, "attempt", meta.Attempt}
+	var panicked *PanicError
+	var bad *undecoded
+	switch {
+	case errors.As(err, &panicked):
+		r.Logger.Error("weir: handler panicked", append(attrs, "panic", panicked.Value, "stack", string(panicked.Stack))...)
+	case errors.As(err, &bad):
+		r.Logger.Warn("weir: the args of a job do not decode into its handler's type", append(attrs, "error", bad.err)...)
+	case errors.Is(err, ErrUnknownKind) && r.unknown.due(meta.Kind):
+		r.Logger.Warn("weir: no handler for this kind in this worker: its jobs are handed back, for workers that have one", attrs...)
+	}
+	if result.Outcome == store.Failed {
+		text := fmt.Sprint(err)
+		r.Logger.Error("weir: job failed for good", append(attrs, "error", text[:min(len(text), 1000)])...)
+	}
+}
+
+// unknownKinds remembers when it was said of a kind that it has no handler here.
+type unknownKinds struct {
+	mu   sync.Mutex
+	said map[string]time.Time
+}
+
+const (
+	sayKindEvery = 10 * time.Minute
+	sayKindsMost = 1000 // kinds are whatever is enqueued
+)
+
+func (u *unknownKinds) due(kind string) bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	now := time.Now()
+	if now.Sub(u.said[kind]) < sayKindEvery {
+		return false
+	}
+	if len(u.said) >= sayKindsMost {
+		clear(u.said)
+	}
+	u.said[kind] = now
+	return true
+}
