@@ -30,10 +30,10 @@ GRANT EXECUTE ON FUNCTION weir.enqueue, weir.enqueue_many(text[], text[], jsonb[
   TO weir_enqueue, weir_work, weir_operate;
 GRANT EXECUTE ON FUNCTION weir.worker_start, weir.heartbeat, weir.watch, weir.claim, weir.complete, weir.finish, weir.fence, weir.give_back, weir.has_ended, weir.cancelled_among,
   weir.promote, weir.rotate, weir.rotate_later, weir.rescue, weir.tidy, weir.rebase, weir.job_info, weir.jobs TO weir_work, weir_operate;
-GRANT EXECUTE ON FUNCTION weir.queues, weir.workers, weir.cancel, weir.retry, weir.pause, weir.resume, weir.set, weir.hubs, weir.notify_callers TO weir_operate;
+GRANT EXECUTE ON FUNCTION weir.queues, weir.workers, weir.cancel, weir.retry, weir.pause, weir.resume, weir.set, weir.hubs, weir.notify_callers, weir.restrict TO weir_operate;
 GRANT SELECT ON weir.available_jobs, weir.running_jobs, weir.later_jobs, weir.completed_jobs, weir.failed_jobs, weir.cancelled_jobs TO weir_operate;
 
 GRANT EXECUTE ON FUNCTION weir.publish, weir.publish_bytes, weir.publish_many, weir.notify TO weir_publish, weir_hub, weir_operate;
 GRANT EXECUTE ON FUNCTION weir.tick, weir.read, weir.newest_tick, weir.epoch_of, weir.rebase_messages TO weir_subscribe, weir_hub, weir_operate;
 GRANT EXECUTE ON FUNCTION weir.rotate_messages TO weir_subscribe, weir_hub, weir_work, weir_operate;
-GRANT EXECUTE ON FUNCTION weir.publish_drafts, weir.beat, weir.fresh_queues, weir.role_verifier TO weir_hub;
+GRANT EXECUTE ON FUNCTION weir.publish_drafts, weir.beat, weir.fresh_queues, weir.logins, weir.login_secret TO weir_hub;

@@ -281,6 +281,11 @@ CREATE TABLE weir.result_3 PARTITION OF weir.result FOR VALUES IN ('3') WITH (au
 ALTER TABLE weir.result_3 ALTER COLUMN ids SET STORAGE EXTERNAL;
 CREATE TABLE weir.result_4 PARTITION OF weir.result FOR VALUES IN ('4') WITH (autovacuum_enabled=off, toast_tuple_target=8160);
 ALTER TABLE weir.result_4 ALTER COLUMN ids SET STORAGE EXTERNAL;
+CREATE TABLE weir.role_channel (
+  role text NOT NULL,
+  listens text[],
+  notifies text[]
+);
 CREATE VIEW weir.running_jobs (
   id bigint,
   state text,
@@ -343,6 +348,7 @@ ALTER TABLE weir.epoch ADD PRIMARY KEY (from_tick);
 ALTER TABLE weir.migration ADD PRIMARY KEY (version);
 ALTER TABLE weir.promotion ADD PRIMARY KEY (seq);
 ALTER TABLE weir.queue ADD PRIMARY KEY (id);
+ALTER TABLE weir.role_channel ADD PRIMARY KEY (role);
 ALTER TABLE weir.segment ADD CHECK ((event = ANY (ARRAY['opened'::text, 'closed'::text, 'reclaimed'::text])));
 ALTER TABLE weir.segment ADD CHECK ((log = ANY (ARRAY['job'::text, 'later'::text, 'message'::text])));
 ALTER TABLE weir.segment ADD PRIMARY KEY (no);
@@ -393,6 +399,8 @@ CREATE FUNCTION weir.hubs() RETURNS TABLE(hub text, address text, seen_at timest
 CREATE FUNCTION weir.is_held(tables regclass[]) RETURNS boolean LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off;
 CREATE FUNCTION weir.job_info(job_id bigint) RETURNS SETOF weir.job_look LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET enable_seqscan=off;
 CREATE FUNCTION weir.jobs(state text, queue text DEFAULT NULL::text, most integer DEFAULT 100) RETURNS SETOF weir.job_look LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET enable_seqscan=off SET enable_bitmapscan=off;
+CREATE FUNCTION weir.login_secret(OUT secret text, OUT iterations integer) RETURNS record LANGUAGE sql STABLE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off;
+CREATE FUNCTION weir.logins() RETURNS TABLE(name text, verifier text, listens text[], notifies text[]) LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off;
 CREATE FUNCTION weir.newest_tick() RETURNS bigint LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off;
 CREATE FUNCTION weir.notify_callers() RETURNS TABLE(kind text, name text, calls text) LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET jit=off;
 CREATE FUNCTION weir.notify(channel text, payload text) RETURNS void LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off;
@@ -411,9 +419,9 @@ CREATE FUNCTION weir.reclaim_messages(segment integer, retention interval) RETUR
 CREATE FUNCTION weir.reclaim(segment integer) RETURNS boolean LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_custom_plan SET work_mem=64MB SET lock_timeout=50ms;
 CREATE FUNCTION weir.relog(worker integer, outcome weir.outcome, reason text, known_lanes integer[], known_seqs bigint[]) RETURNS integer LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off;
 CREATE FUNCTION weir.rescue() RETURNS integer LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off;
+CREATE FUNCTION weir.restrict(role text, listens text[] DEFAULT NULL::text[], notifies text[] DEFAULT NULL::text[]) RETURNS void LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off;
 CREATE FUNCTION weir.resume(queue text) RETURNS boolean LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off;
 CREATE FUNCTION weir.retry(job_id bigint) RETURNS text LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off;
-CREATE FUNCTION weir.role_verifier(name text) RETURNS text LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off;
 CREATE FUNCTION weir.rotate() RETURNS text LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off;
 CREATE FUNCTION weir.rotate_later(segment_bytes bigint DEFAULT 67108864) RETURNS text LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET lock_timeout=50ms;
 CREATE FUNCTION weir.rotate_messages() RETURNS text LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off;
@@ -472,6 +480,8 @@ COMMENT ON FUNCTION weir.hubs() IS 'The hubs that have shown a sign of life in t
 COMMENT ON FUNCTION weir.is_held(regclass[]) IS 'Whether a transaction of another session holds a lock on one of the tables, in whatever mode, and still does after a tenth of a second. Asking for ACCESS EXCLUSIVE would stall whoever comes after, and in vain.';
 COMMENT ON FUNCTION weir.job_info(bigint) IS 'One job by id, in state available, running, later, completed, failed or cancelled. No row if the id is unknown or the job has gone with its segment. Locks: none that others wait for. Isolation: any.';
 COMMENT ON FUNCTION weir.jobs(text,text,integer) IS 'Jobs in one state: available in the order they will be claimed, later by run_at, the others newest first; at most so many. Locks: none that others wait for. Isolation: any.';
+COMMENT ON FUNCTION weir.login_secret() IS 'What hubs make the salts of users from that do not exist, and how many iterations they show for them: the same at every hub, and such as this server gives its roles, so that nobody can tell who exists. For the role weir_hub alone. Locks: none. Isolation: any.';
+COMMENT ON FUNCTION weir.logins() IS 'The roles that may log in at hubs: with a SCRAM password, the right to connect to this database, and no way to become a superuser or to replicate. Hubs check passwords with the stored verifiers, as poolers do, without ever seeing one. listens and notifies are the channels and patterns that the role may LISTEN on and NOTIFY: null for all, none where it may not call weir.read or weir.publish here (see the roles weir_subscribe and weir_publish, and weir.restrict). For the role weir_hub alone. Errors: 42501. Locks: none. Isolation: any.';
 COMMENT ON FUNCTION weir.newest_tick() IS 'The newest tick. Errors: WR003 (the log comes from another cluster and needs weir.rebase_messages). Locks: none. Isolation: any.';
 COMMENT ON FUNCTION weir.notify(text,text) IS 'weir.publish in the shape of PostgreSQL''s function of that name, to put in its place, also in triggers for each row: a message of up to 200 bytes that repeats the last one of its transaction is not even logged.';
 COMMENT ON FUNCTION weir.notify_callers() IS 'What in this database still sends PostgreSQL''s own notifications: functions, with the line that does, the triggers that call them, rules and views. It reads their text, and may take a string for a call. What applications send themselves is not seen here. Sees what the caller may see. Locks: none. Isolation: any.';
@@ -490,6 +500,7 @@ COMMENT ON FUNCTION weir.reclaim(integer) IS 'Empties a closed segment, carrying
 COMMENT ON FUNCTION weir.reclaim_messages(integer,interval) IS 'Empties a closed segment of messages and ticks, when all of it has been in ticks, the last of them retention ago. False, and nothing done, when it is in use or too young. Locks: SHARE on the segment''s messages, advisory step 4 (tried), ACCESS EXCLUSIVE on its tables, waiting at most 10 ms for each.';
 COMMENT ON FUNCTION weir.relog(integer,weir.outcome,text,integer[],bigint[]) IS 'Ends a worker''s unfinished attempts, but for those of the batches known, and logs those that follow. It looks back along each lane to where the worker''s last heartbeat says that nothing is unfinished. The caller holds the worker''s lock alone and keeps reclaiming out.';
 COMMENT ON FUNCTION weir.rescue() IS 'Fences workers that were silent past their lease and logs their unfinished attempts again; returns how many attempts. Locks: advisory step 1 (tried); see fence. Isolation: READ COMMITTED.';
+COMMENT ON FUNCTION weir.restrict(text,text[],text[]) IS 'Restricts what a role may LISTEN on and NOTIFY at hubs to channels and patterns such as orders.*; null is all that its grants allow. It replaces what was said of the role before, and holds for who logs in from then on. In the database itself it changes nothing. Errors: 22023.';
 COMMENT ON FUNCTION weir.resume(text) IS 'Resumes a queue. False if there is no such queue.';
 COMMENT ON FUNCTION weir.retry(bigint) IS 'Logs another attempt of a job that completed, failed or was cancelled, and returns its new state; of any other, its state unchanged; NULL for an unknown id. Locks: a second retry of the same job waits. Isolation: READ COMMITTED.';
 COMMENT ON FUNCTION weir.role_verifier(text) IS 'The stored SCRAM verifier of a role that may log in and connect to this database, or NULL: hubs check passwords with it, as poolers do, without ever seeing one. For the role weir_hub alone. Errors: 42501. Locks: none. Isolation: any.';
@@ -553,6 +564,8 @@ GRANT EXECUTE ON FUNCTION weir.heartbeat(integer,integer,interval) TO weir_opera
 GRANT EXECUTE ON FUNCTION weir.hubs() TO weir_operate;
 GRANT EXECUTE ON FUNCTION weir.job_info(bigint) TO weir_operate, weir_work;
 GRANT EXECUTE ON FUNCTION weir.jobs(text,text,integer) TO weir_operate;
+GRANT EXECUTE ON FUNCTION weir.login_secret() TO weir_hub;
+GRANT EXECUTE ON FUNCTION weir.logins() TO weir_hub;
 GRANT EXECUTE ON FUNCTION weir.newest_tick() TO weir_hub, weir_operate, weir_subscribe;
 GRANT EXECUTE ON FUNCTION weir.notify(text,text) TO weir_hub, weir_operate, weir_publish;
 GRANT EXECUTE ON FUNCTION weir.notify_callers() TO weir_operate;
@@ -567,9 +580,9 @@ GRANT EXECUTE ON FUNCTION weir.read(bigint,bigint,integer,bigint) TO weir_hub, w
 GRANT EXECUTE ON FUNCTION weir.rebase() TO weir_operate, weir_work;
 GRANT EXECUTE ON FUNCTION weir.rebase_messages() TO weir_hub, weir_operate, weir_subscribe;
 GRANT EXECUTE ON FUNCTION weir.rescue() TO weir_operate, weir_work;
+GRANT EXECUTE ON FUNCTION weir.restrict(text,text[],text[]) TO weir_operate;
 GRANT EXECUTE ON FUNCTION weir.resume(text) TO weir_operate;
 GRANT EXECUTE ON FUNCTION weir.retry(bigint) TO weir_operate;
-GRANT EXECUTE ON FUNCTION weir.role_verifier(text) TO weir_hub;
 GRANT EXECUTE ON FUNCTION weir.rotate() TO weir_operate, weir_work;
 GRANT EXECUTE ON FUNCTION weir.rotate_later(bigint) TO weir_operate, weir_work;
 GRANT EXECUTE ON FUNCTION weir.rotate_messages() TO weir_hub, weir_operate, weir_subscribe, weir_work;

@@ -13,6 +13,9 @@ import (
 	"runtime/pprof"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
+	"github.com/weir-pg/weir/internal/pgwire"
 	"github.com/weir-pg/weir/internal/server"
 	"github.com/weir-pg/weir/internal/web"
 )
@@ -96,8 +99,13 @@ func (e exported) Hub(spec HubSpec, at *HubAt) (err error) {
 		return errors.New("the hub runs already")
 	}
 	const anyPort = "127.0.0.1:0"
+	users, err := usersOf(spec.Database)
+	if err != nil {
+		return err
+	}
+	defer os.Remove(users)
 	c.server, err = server.Start(c.ctx, server.Config{
-		Database: spec.Database, ListenPG: anyPort, ListenHTTP: anyPort, DurableNotify: spec.DurableNotify,
+		Database: spec.Database, ListenPG: anyPort, ListenHTTP: anyPort, DurableNotify: spec.DurableNotify, PGAuth: server.UsersFile, UsersFile: users,
 		Web: web.Config{Anonymous: true}, Name: fmt.Sprintf("bench:%d", os.Getpid()), Drain: 100 * time.Millisecond, Logger: c.log,
 	})
 	if err != nil {
@@ -105,6 +113,20 @@ func (e exported) Hub(spec HubSpec, at *HubAt) (err error) {
 	}
 	*at = HubAt{PG: c.server.PGAddr().String(), HTTP: c.server.HTTPAddr().String()}
 	return nil
+}
+
+// usersOf writes a users file with the user of a connection string, which a hub does not serve from the database if it is a superuser.
+func usersOf(database string) (path string, err error) {
+	config, err := pgx.ParseConfig(database)
+	if err != nil {
+		return "", err
+	}
+	f, err := os.CreateTemp("", "weir-bench-users-")
+	if err != nil {
+		return "", err
+	}
+	_, err = f.WriteString(pgwire.UserLine(config.User, config.Password))
+	return f.Name(), errors.Join(err, f.Close())
 }
 
 // Gather makes subscribers.

@@ -2,13 +2,16 @@ package lab
 
 import (
 	"context"
+	"crypto/rand"
 	"fmt"
 	"log/slog"
 	"net/url"
+	"os"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/weir-pg/weir/internal/pgwire"
 	"github.com/weir-pg/weir/internal/server"
 )
 
@@ -18,25 +21,33 @@ type hub struct {
 	url    string // by which an unchanged driver listens there
 }
 
-// startHub starts one, and returns when clients can connect to it. They prove who they are as they do to PostgreSQL, where
-// the lab's role may read what that takes.
+// startHub starts one, and returns when clients can connect to it. They prove who they are as they do to PostgreSQL.
 func startHub(ctx context.Context, s *site) (*hub, error) {
-	auth := server.Trust
-	if s.super {
-		auth = server.SCRAM
-	}
-	h, err := server.Start(ctx, server.Config{
-		Database: s.url, ListenPG: "127.0.0.1:0", PGAuth: auth, Name: "weir lab", Drain: time.Second, Logger: slog.New(slog.DiscardHandler),
-	})
-	if err != nil {
-		return nil, fmt.Errorf("start a hub: %w", err)
-	}
 	config, err := pgx.ParseConfig(s.url)
 	if err != nil {
 		return nil, err
 	}
+	users, err := os.CreateTemp("", "weir-lab-users-")
+	if err != nil {
+		return nil, err
+	}
+	defer os.Remove(users.Name())
+	password := rand.Text()
+	if _, err := users.WriteString(pgwire.UserLine(config.User, password)); err != nil {
+		return nil, err
+	}
+	if err := users.Close(); err != nil {
+		return nil, err
+	}
+	h, err := server.Start(ctx, server.Config{
+		Database: s.url, ListenPG: "127.0.0.1:0", PGAuth: server.UsersFile, UsersFile: users.Name(), Name: "weir lab", Drain: time.Second,
+		Logger: slog.New(slog.DiscardHandler),
+	})
+	if err != nil {
+		return nil, fmt.Errorf("start a hub: %w", err)
+	}
 	u := url.URL{
-		Scheme: "postgres", User: url.UserPassword(config.User, config.Password), Host: h.PGAddr().String(), Path: "/" + config.Database,
+		Scheme: "postgres", User: url.UserPassword(config.User, password), Host: h.PGAddr().String(), Path: "/" + config.Database,
 		RawQuery: "sslmode=disable",
 	}
 	return &hub{server: h, url: u.String()}, nil

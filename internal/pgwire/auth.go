@@ -6,30 +6,52 @@ import (
 	"fmt"
 
 	"github.com/jackc/pgx/v5/pgproto3"
+
+	"github.com/weir-pg/weir/internal/hub"
 )
 
-// Auth looks up what a user's password is checked against.
+// Auth looks up what a user's password is checked against, and what the user may do.
 type Auth interface {
-	// Verifier returns the user's SCRAM verifier as PostgreSQL keeps it, SCRAM-SHA-256$<iterations>:<salt>$<StoredKey>:<ServerKey>.
-	// ErrUnknownUser says that nobody may log in under the name; a client can't tell it from a wrong password.
-	Verifier(ctx context.Context, user string) (string, error)
+	// Login returns what is known of a user. ErrUnknownUser says that nobody may log in under the name; a client can't tell it from a
+	// wrong password.
+	Login(ctx context.Context, user string) (Login, error)
 }
 
-// ErrUnknownUser is Verifier's answer when there is no such user, or it may not log in, or has no password.
+// Login is what is known of a user.
+type Login struct {
+	Verifier       string       // as PostgreSQL keeps it, SCRAM-SHA-256$<iterations>:<salt>$<StoredKey>:<ServerKey>
+	Listen, Notify []hub.Filter // channels that the user may LISTEN on and NOTIFY; nil: none
+}
+
+// Everything allows all channels.
+func Everything() []hub.Filter { return []hub.Filter{hub.Pattern(">")} }
+
+// ErrUnknownUser is Login's answer when there is no such user, or it may not log in, or has no password.
 var ErrUnknownUser = errors.New("no such user, or it may not log in with a password")
 
 // AuthFunc is a function as an Auth.
-type AuthFunc func(ctx context.Context, user string) (string, error)
+type AuthFunc func(ctx context.Context, user string) (Login, error)
 
-// Verifier calls the function.
-func (f AuthFunc) Verifier(ctx context.Context, user string) (string, error) { return f(ctx, user) }
+// Login calls the function.
+func (f AuthFunc) Login(ctx context.Context, user string) (Login, error) { return f(ctx, user) }
 
-// Trust lets everybody in, under any name. It is for listeners on loopback addresses.
+// Trust lets everybody in, under any name, to listen and notify on all channels. It is for listeners on loopback addresses.
 var Trust Auth = trust{}
 
 type trust struct{}
 
-func (trust) Verifier(context.Context, string) (string, error) { return "", ErrUnknownUser }
+func (trust) Login(context.Context, string) (Login, error) { return Login{}, ErrUnknownUser }
+
+// may tells whether one of the filters allows the channel.
+func (c *conn) may(do string, filters []hub.Filter, channel string) error {
+	for _, f := range filters {
+		if f.Match(channel) {
+			return nil
+		}
+	}
+	return errorf(denied, "permission denied: user \"%s\" may not %s on channel \"%s\"", cut(c.user, 64), do, cut(channel, 64)).
+		hint("A role of the database may LISTEN as a member of weir_subscribe, and NOTIFY as one of weir_publish, unless weir.restrict says otherwise.")
+}
 
 // SASL mechanisms.
 const (
@@ -41,6 +63,7 @@ const (
 func (c *conn) authenticate(ctx context.Context) error {
 	auth := c.server.config.Auth
 	if auth == Trust {
+		c.listenOn, c.notifyOn = Everything(), Everything()
 		return nil
 	}
 	verifier, err := c.lookUp(ctx, auth)
@@ -89,23 +112,25 @@ func (c *conn) authenticate(ctx context.Context) error {
 
 // lookUp returns the user's verifier, or one that nobody's password fits.
 func (c *conn) lookUp(ctx context.Context, auth Auth) (*verifier, error) {
-	text, err := "", ErrUnknownUser
+	var login Login
+	err := ErrUnknownUser
 	if auth != nil {
-		text, err = auth.Verifier(ctx, c.user)
+		login, err = auth.Login(ctx, c.user)
 	}
 	if err == nil {
-		v, bad := parseVerifier(text)
+		v, bad := parseVerifier(login.Verifier)
 		if bad == nil {
+			c.listenOn, c.notifyOn = login.Listen, login.Notify
 			return v, nil
 		}
-		c.server.log.Warn("weir: a user can't log in", "user", c.user, "error", bad)
+		c.server.complain("weir: a user can't log in", "user", cut(c.user, 64), "error", bad)
 		err = ErrUnknownUser
 	}
 	if !errors.Is(err, ErrUnknownUser) {
-		c.server.log.Error("weir: can't look up a user", "user", c.user, "error", err)
+		c.server.complain("weir: can't look up a user", "user", cut(c.user, 64), "error", err)
 		return nil, errorf(cannotConnect, "the hub can't look up users now").hint("Try again in a while.")
 	}
-	return mock(c.server.secret[:], c.user), nil
+	return mock(c.server.config.Secret, c.user, c.server.config.Iterations), nil
 }
 
 // password reads one of the client's answers.

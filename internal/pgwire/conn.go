@@ -25,6 +25,8 @@ type conn struct {
 	pid      uint32
 	user     string
 	database string
+	listenOn []hub.Filter // channels that the user may listen on
+	notifyOn []hub.Filter // and notify
 	settings settings
 	told     settings // as the client was last told
 

@@ -1,11 +1,11 @@
 // Package pgwire is the hub's endpoint for PostgreSQL's wire protocol: unchanged drivers connect, LISTEN, and are notified.
 // docs/wire-protocol.md says what is supported.
 //
-//	server := pgwire.New(pgwire.Config{Hub: h, Auth: verifiers, TLS: tlsConfig})
+//	server := pgwire.New(pgwire.Config{Hub: h, Auth: roster, TLS: tlsConfig})
 //	err := server.Serve(ctx, listener) // until ctx ends; then clients are told and the connections closed
 //
-// Config.Auth looks up the verifiers that SCRAM-SHA-256 is checked against: a Verifier of the database's roles, best wrapped by Cache;
-// a UsersFile; or Trust, which lets everybody in. Without one nobody gets in.
+// Config.Auth looks up the verifiers that SCRAM-SHA-256 is checked against, and the channels that each user may listen on and notify: a
+// Roster of the database's roles; a UsersFile; or Trust, which lets everybody in. Without one nobody gets in.
 //
 // It is no PostgreSQL: it understands LISTEN, UNLISTEN, NOTIFY and pg_notify, transactions and savepoints around them, settings, and
 // what drivers ask on their own. All else is refused with SQLSTATE 0A000.
@@ -18,5 +18,5 @@
 //	exec, tx        statements to answers and, at the commit, to calls of the hub; functions, settings and types serve them
 //	simple, extended    the two protocols of queries
 //	listen          the hub's Sink
-//	startup, auth, scram, tls    until a connection is a session
+//	startup, auth, scram, tls, crowd    until a connection is a session
 package pgwire

@@ -152,7 +152,7 @@ func startProcess(t *testing.T) *process {
 	t.Helper()
 	p := &process{t: t, database: pgtest.Database(t), role: fmt.Sprintf("weir_driver_%d", os.Getpid())}
 	p.pool = pgtest.Pool(t, p.database)
-	p.sql("CREATE ROLE " + p.role + ` LOGIN PASSWORD 'se"cret'`)
+	p.sql("CREATE ROLE " + p.role + ` LOGIN PASSWORD 'se"cret' IN ROLE weir_subscribe, weir_publish`)
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), patience)
 		defer cancel()

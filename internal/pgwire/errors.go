@@ -21,6 +21,7 @@ const (
 	noSuchStatement    = "26000"
 	badAuthorization   = "28000"
 	badPassword        = "28P01"
+	denied             = "42501"
 	noSuchSavepoint    = "3B001"
 	noSuchPortal       = "34000"
 	noSuchDatabase     = "3D000"

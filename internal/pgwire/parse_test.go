@@ -189,7 +189,7 @@ func FuzzVerifier(f *testing.F) {
 		if v, err := parseVerifier(text); err == nil && v.String() == "" {
 			t.Fatal("empty")
 		}
-		s := &scram{verifier: mock([]byte("secret"), "user")}
+		s := &scram{verifier: mock([]byte("secret"), "user", iterations)}
 		if _, err := s.first([]byte(first)); err == nil {
 			if _, ok, _ := s.last([]byte(last)); ok {
 				t.Fatal("a mock let somebody in")

@@ -62,12 +62,10 @@ func (v *verifier) String() string {
 const iterations = 4096 // PostgreSQL's default
 
 // newVerifier makes one for a password.
-func newVerifier(password string) (*verifier, error) {
+func newVerifier(password string, salt []byte) (*verifier, error) {
 	if prepared, err := precis.OpaqueString.String(password); err == nil {
 		password = prepared // else it is used as it is, as PostgreSQL does
 	}
-	salt := make([]byte, 16)
-	randomBytes(salt)
 	salted, err := pbkdf2.Key(sha256.New, password, salt, iterations, sha256.Size)
 	if err != nil {
 		return nil, err
@@ -76,9 +74,12 @@ func newVerifier(password string) (*verifier, error) {
 	return &verifier{iterations: iterations, salt: salt, storedKey: stored[:], serverKey: mac(salted, "Server Key")}, nil
 }
 
-// mock returns a verifier for a user that does not exist. It shows the same salt each time, as if the user did.
-func mock(secret []byte, user string) *verifier {
-	return &verifier{iterations: iterations, salt: mac(secret, user)[:16], storedKey: make([]byte, sha256.Size), serverKey: secret, mock: true}
+// saltOf is the salt of a user who has none of its own: the same each time, and wherever the secret is the same.
+func saltOf(secret []byte, user string) []byte { return mac(secret, "salt of "+user)[:16] }
+
+// mock returns a verifier for a user that does not exist, which looks as if the user did.
+func mock(secret []byte, user string, iterations int) *verifier {
+	return &verifier{iterations: iterations, salt: saltOf(secret, user), storedKey: make([]byte, sha256.Size), serverKey: make([]byte, sha256.Size), mock: true}
 }
 
 func mac(key []byte, text string) []byte {

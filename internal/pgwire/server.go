@@ -1,12 +1,14 @@
 package pgwire
 
 import (
+	"container/list"
 	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net"
+	"net/netip"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -26,7 +28,14 @@ type Config struct {
 	ServerVersion string // what clients are told, such as the version of the database behind; "": 18.0 (Weir)
 	Database      string // the name of the only database there is; "": any name will do
 
+	// Secret is what salts of users that do not exist are made from, and Iterations what is shown for them: where all hubs have the same,
+	// nobody can tell by asking two of them who exists. nil: random; 0: 4096.
+	Secret     []byte
+	Iterations int
+
 	MaxConnections int // 0: 100,000
+	MaxStrangers   int // of them that have not logged in yet: past it the oldest is ended; 0: 10,000
+	MaxFromAddress int // of those from one address, or network of 64 bits; 0: 2,000
 	MaxBytes       int // of notifications that may be queued for a connection, before it is cut off; 0: the hub's default
 	MaxChannels    int // that a connection may listen on; 0: 10,000
 	MaxPayload     int // bytes of a NOTIFY's payload; 0: 1 MiB
@@ -46,8 +55,9 @@ type Server struct {
 	config      Config
 	log         *slog.Logger
 	mostMessage int
-	secret      [32]byte // of this process, for the salts of users that do not exist
 	stats       stats
+	crowd       crowd
+	complaints  complaints
 	nextPID     atomic.Uint32
 	stopping    atomic.Bool
 
@@ -56,7 +66,7 @@ type Server struct {
 }
 
 type stats struct {
-	accepted, refused, authenticated, authFailed, notified, slow atomic.Int64
+	accepted, refused, shed, authenticated, authFailed, notified, slow atomic.Int64
 }
 
 // Stats are counters since the server was made, and how many connections there are now.
@@ -64,6 +74,8 @@ type Stats struct {
 	Connections   int   // now, those that are being authenticated among them
 	Accepted      int64 // connections
 	Refused       int64 // of them past MaxConnections
+	Shed          int64 // of them that had not logged in and made room for others
+	Strangers     int   // now, that have not logged in yet
 	Authenticated int64
 	AuthFailed    int64
 	Notified      int64 // notifications that clients sent
@@ -78,7 +90,8 @@ func New(c Config) *Server {
 	for _, n := range []struct {
 		value *int
 		def   int
-	}{{&c.MaxConnections, 100_000}, {&c.MaxChannels, 10_000}, {&c.MaxPayload, 1 << 20}} {
+	}{{&c.MaxConnections, 100_000}, {&c.MaxStrangers, 10_000}, {&c.MaxFromAddress, 2_000}, {&c.MaxChannels, 10_000}, {&c.MaxPayload, 1 << 20},
+		{&c.Iterations, iterations}} {
 		if *n.value == 0 {
 			*n.value = n.def
 		}
@@ -95,13 +108,17 @@ func New(c Config) *Server {
 		c.TLS = withALPN(c.TLS)
 	}
 	s := &Server{config: c, log: c.Logger, conns: map[*conn]struct{}{}}
+	s.crowd.from, s.crowd.places = map[netip.Addr]*list.List{}, map[*conn]places{}
 	if s.log == nil {
 		s.log = slog.Default()
 	}
 	// Quotes in a payload are doubled in SQL.
 	s.mostMessage = 2*c.MaxPayload + 64<<10
 	s.nextPID.Store(notifier)
-	randomBytes(s.secret[:])
+	if len(s.config.Secret) == 0 {
+		s.config.Secret = make([]byte, 32)
+		randomBytes(s.config.Secret)
+	}
 	return s
 }
 
@@ -111,7 +128,7 @@ func (s *Server) Stats() Stats {
 	n := len(s.conns)
 	s.mu.Unlock()
 	return Stats{
-		Connections: n, Accepted: s.stats.accepted.Load(), Refused: s.stats.refused.Load(), Authenticated: s.stats.authenticated.Load(),
+		Connections: n, Strangers: s.crowd.size(), Shed: s.stats.shed.Load(), Accepted: s.stats.accepted.Load(), Refused: s.stats.refused.Load(), Authenticated: s.stats.authenticated.Load(),
 		AuthFailed: s.stats.authFailed.Load(), Notified: s.stats.notified.Load(), Slow: s.stats.slow.Load(),
 	}
 }
@@ -181,6 +198,10 @@ func (s *Server) add(raw net.Conn) *conn {
 	s.mu.Lock()
 	s.conns[c] = struct{}{}
 	s.mu.Unlock()
+	if oldest := s.crowd.enter(c, s.config.MaxStrangers, s.config.MaxFromAddress); oldest != nil {
+		s.stats.shed.Add(1)
+		oldest.raw.Close()
+	}
 	return c
 }
 
@@ -188,6 +209,7 @@ func (s *Server) remove(c *conn) {
 	s.mu.Lock()
 	delete(s.conns, c)
 	s.mu.Unlock()
+	s.crowd.leave(c)
 }
 
 func (s *Server) over() bool {

@@ -51,9 +51,10 @@ func (c *conn) startup(ctx context.Context) error {
 			return err // psql looks whether a password is asked for, and comes again with one
 		}
 		c.server.stats.authFailed.Add(1)
-		c.server.log.Warn("weir: a client failed to authenticate", "client", c.remote(), "user", c.user, "error", err)
+		c.server.complain("weir: a client failed to authenticate", "client", c.remote(), "user", cut(c.user, 64), "error", err)
 		return err
 	}
+	c.server.crowd.leave(c)
 	c.server.stats.authenticated.Add(1)
 	c.pid = c.server.nextPID.Add(1)
 	c.send(&pgproto3.AuthenticationOk{})
@@ -88,6 +89,8 @@ func (c *conn) encrypted() bool {
 	_, ok := c.net.(*tls.Conn)
 	return ok
 }
+
+const mostName = 255 // bytes, of a user or a database
 
 // negotiate reads up to the startup message, and returns what it says.
 func (c *conn) negotiate(ctx context.Context) (version uint32, params map[string]string, err error) {
@@ -166,6 +169,9 @@ func (c *conn) begins(version uint32, params map[string]string) error {
 	c.user = params["user"]
 	if c.user == "" {
 		return errorf(badAuthorization, "no PostgreSQL user name specified in startup packet")
+	}
+	if len(c.user) > mostName || len(params["database"]) > mostName {
+		return errorf(badAuthorization, "user and database have names of at most %d bytes", mostName)
 	}
 	if c.database = params["database"]; c.database == "" {
 		c.database = c.user

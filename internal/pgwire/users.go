@@ -7,28 +7,32 @@ import (
 	"io"
 	"os"
 	"strings"
+
+	"github.com/weir-pg/weir/internal/hub"
 )
 
 // UsersFile is an Auth from a file, as PgBouncer's userlist.txt: on each line a user and a password or a SCRAM verifier, each in
-// double quotes or without white space. A # or ; at the beginning of a line makes it a comment.
-type UsersFile struct{ verifiers map[string]string }
+// double quotes or without white space. A # or ; at the beginning of a line makes it a comment. After the password, listen=A,B and notify=A,B
+// restrict the user to those channels and patterns; without, it may listen on all, and notify all.
+type UsersFile struct{ users map[string]Login }
 
-// ReadUsersFile reads the file once. Passwords are turned into verifiers, which costs a few milliseconds each.
-func ReadUsersFile(path string) (*UsersFile, error) {
+// ReadUsersFile reads the file once. Passwords are turned into verifiers, which costs a few milliseconds each; their salts are made of the
+// secret, as those of users that do not exist are.
+func ReadUsersFile(path string, secret []byte) (*UsersFile, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, fmt.Errorf("read users: %w", err)
 	}
 	defer f.Close()
-	u, err := readUsers(f)
+	u, err := readUsers(f, secret)
 	if err != nil {
 		return nil, fmt.Errorf("read users from %s: %w", path, err)
 	}
 	return u, nil
 }
 
-func readUsers(r io.Reader) (*UsersFile, error) {
-	u := &UsersFile{verifiers: map[string]string{}}
+func readUsers(r io.Reader, secret []byte) (*UsersFile, error) {
+	u := &UsersFile{users: map[string]Login{}}
 	lines := bufio.NewScanner(r)
 	for n := 1; lines.Scan(); n++ {
 		line := strings.TrimSpace(lines.Text())
@@ -39,22 +43,63 @@ func readUsers(r io.Reader) (*UsersFile, error) {
 		if err != nil {
 			return nil, fmt.Errorf("line %d: %w", n, err)
 		}
-		password, _, err := quotedWord(strings.TrimSpace(rest)) // PgBouncer's older files have more on a line
+		password, rest, err := quotedWord(strings.TrimSpace(rest))
 		if err != nil {
 			return nil, fmt.Errorf("line %d, user %q: %w", n, user, err)
 		}
-		if _, twice := u.verifiers[user]; twice {
+		if _, twice := u.users[user]; twice {
 			return nil, fmt.Errorf("line %d: user %q is there twice", n, user)
 		}
-		if u.verifiers[user], err = asVerifier(password); err != nil {
+		login, err := restrictions(rest)
+		if err == nil {
+			login.Verifier, err = asVerifier(password, saltOf(secret, user))
+		}
+		if err != nil {
 			return nil, fmt.Errorf("line %d, user %q: %w", n, user, err)
 		}
+		u.users[user] = login
 	}
 	return u, lines.Err()
 }
 
+// UserLine is a line of a users file.
+func UserLine(user, password string) string {
+	quoted := func(s string) string { return `"` + strings.ReplaceAll(s, `"`, `""`) + `"` }
+	return quoted(user) + " " + quoted(password) + "\n"
+}
+
+// restrictions reads what follows the password. PgBouncer's older files have other words there, which mean nothing.
+func restrictions(text string) (login Login, err error) {
+	login.Listen, login.Notify = Everything(), Everything()
+	for text = strings.TrimSpace(text); text != ""; text = strings.TrimSpace(text) {
+		var word string
+		if word, text, err = quotedWord(text); err != nil {
+			return login, err
+		}
+		name, list, ok := strings.Cut(word, "=")
+		if !ok {
+			continue
+		}
+		var filters []hub.Filter
+		if list != "" {
+			if filters, err = hub.ParseFilters(strings.Split(list, ",")); err != nil {
+				return login, fmt.Errorf("%s: %w", name, err)
+			}
+		}
+		switch name {
+		case "listen":
+			login.Listen = filters
+		case "notify":
+			login.Notify = filters
+		default:
+			return login, fmt.Errorf("%q is not known: after the password there may be listen= and notify=, with channels and patterns between commas", name)
+		}
+	}
+	return login, nil
+}
+
 // asVerifier makes a verifier of a password, unless it is one.
-func asVerifier(password string) (string, error) {
+func asVerifier(password string, salt []byte) (string, error) {
 	switch {
 	case strings.HasPrefix(password, scramPrefix):
 		_, err := parseVerifier(password)
@@ -64,7 +109,7 @@ func asVerifier(password string) (string, error) {
 	case password == "":
 		return "", fmt.Errorf("the password is empty")
 	}
-	v, err := newVerifier(password)
+	v, err := newVerifier(password, salt)
 	if err != nil {
 		return "", err
 	}
@@ -98,10 +143,10 @@ func quotedWord(s string) (word, rest string, err error) {
 	return "", "", fmt.Errorf("a double quote is missing at the end")
 }
 
-// Verifier returns a user's verifier.
-func (u *UsersFile) Verifier(_ context.Context, user string) (string, error) {
-	if v, ok := u.verifiers[user]; ok {
-		return v, nil
+// Login returns what is known of a user.
+func (u *UsersFile) Login(_ context.Context, user string) (Login, error) {
+	if login, ok := u.users[user]; ok {
+		return login, nil
 	}
-	return "", ErrUnknownUser
+	return Login{}, ErrUnknownUser
 }

@@ -37,6 +37,9 @@ func (s *Server) chores(ctx context.Context) {
 		bounded, cancel := context.WithTimeout(ctx, callTimeout)
 		did, err := s.primary.RotateMessages(bounded)
 		cancel()
+		if s.roster != nil && s.roster.Err() != nil { // nobody is sent to a hub that is not ready, so it has to find out by itself
+			_ = s.roster.Check(ctx)
+		}
 		switch {
 		case ctx.Err() != nil:
 		case err != nil:

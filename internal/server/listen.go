@@ -12,7 +12,9 @@ import (
 	"sync"
 	"time"
 
+	"github.com/weir-pg/weir/internal/hub"
 	"github.com/weir-pg/weir/internal/pgwire"
+	"github.com/weir-pg/weir/internal/store"
 )
 
 // listen opens the listeners.
@@ -59,29 +61,62 @@ func namedAsLoopback(next http.Handler) http.Handler {
 }
 
 // auth is how clients of the wire protocol prove who they are.
-func (s *Server) auth() (pgwire.Auth, error) {
+func (s *Server) auth(ctx context.Context, secret []byte) (pgwire.Auth, error) {
 	switch s.config.PGAuth {
 	case SCRAM, "":
-		return pgwire.Cache(pgwire.AuthFunc(func(ctx context.Context, user string) (string, error) {
-			verifier, err := s.primary.Verifier(ctx, user)
-			if err == nil && verifier == "" {
-				err = pgwire.ErrUnknownUser
-			}
-			return verifier, err
-		}), verifierFor), nil
+		// On a connection of its own: whoever tries passwords takes none from those that tick.
+		pool, err := s.pool(ctx, s.config.Database, 1, "weir hub logins")
+		if err != nil {
+			return nil, err
+		}
+		from := store.New(pool, 0)
+		s.roster = pgwire.NewRoster(func(ctx context.Context) (map[string]pgwire.Login, error) { return s.logins(ctx, from) })
+		if err := s.roster.Check(ctx); err != nil {
+			s.log.Error("weir: no client of the wire protocol can log in, until the cause is gone", "error", err, "cure", loginsCure)
+		}
+		return s.roster, nil
 	case UsersFile:
 		if s.config.UsersFile == "" {
 			return nil, errors.New("authentication by a users file needs the file")
 		}
-		return pgwire.ReadUsersFile(s.config.UsersFile)
+		return pgwire.ReadUsersFile(s.config.UsersFile, secret)
 	case Trust:
 		return pgwire.Trust, nil
 	}
 	return nil, fmt.Errorf("unknown way to authenticate %q: there are scram, users-file and trust", s.config.PGAuth)
 }
 
-// verifierFor is how long a role's verifier is remembered: in a storm of connections the database is asked once for each role.
-const verifierFor = 10 * time.Second
+const loginsCure = "give --users-file, or --listen-pg \"\", or let a superuser grant SELECT on pg_catalog.pg_authid to the owner of the schema weir"
+
+// logins returns the database's roles as users.
+func (s *Server) logins(ctx context.Context, from *store.Store) (map[string]pgwire.Login, error) {
+	all, err := from.Logins(ctx)
+	if err != nil {
+		return nil, err
+	}
+	users := make(map[string]pgwire.Login, len(all))
+	for _, l := range all {
+		listen, err := channels(l.Listens)
+		if err == nil {
+			var notify []hub.Filter
+			notify, err = channels(l.Notifies)
+			users[l.Name] = pgwire.Login{Verifier: l.Verifier, Listen: listen, Notify: notify}
+		}
+		if err != nil {
+			s.log.Warn("weir: a role's channels can't be read, so it may not log in: see weir.restrict", "role", l.Name, "error", err)
+			delete(users, l.Name)
+		}
+	}
+	return users, nil
+}
+
+// channels reads what a role is restricted to; nil: it is not.
+func channels(all []string) ([]hub.Filter, error) {
+	if all == nil {
+		return pgwire.Everything(), nil
+	}
+	return hub.ParseFilters(all)
+}
 
 // tlsConfig serves the certificate of the files, which it reads anew when they have changed.
 func (s *Server) tlsConfig() (*tls.Config, error) {

@@ -9,6 +9,7 @@ var (
 	pgConnections   = desc("weir_pg_connections", "Connections of the wire protocol now.")
 	pgAccepted      = desc("weir_pg_connections_total", "Connections of the wire protocol accepted.")
 	pgRefused       = desc("weir_pg_refused_total", "Connections of the wire protocol refused past the limit.")
+	pgShed          = desc("weir_pg_shed_total", "Connections of the wire protocol that had not logged in and made room for others.")
 	pgAuthenticated = desc("weir_pg_authenticated_total", "Clients of the wire protocol that were let in.")
 	pgAuthFailed    = desc("weir_pg_auth_failed_total", "Clients of the wire protocol that were not.")
 	pgNotified      = desc("weir_pg_notified_total", "Notifications that clients of the wire protocol sent.")
@@ -26,7 +27,7 @@ var (
 func desc(name, help string) *prometheus.Desc { return prometheus.NewDesc(name, help, nil, nil) }
 
 func (c collector) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{clusterRole, clusterHubs, clusterFallbacks, clusterTakeovers, pgConnections, pgAccepted, pgRefused, pgAuthenticated, pgAuthFailed, pgNotified, pgSlow} {
+	for _, d := range []*prometheus.Desc{clusterRole, clusterHubs, clusterFallbacks, clusterTakeovers, pgConnections, pgAccepted, pgRefused, pgShed, pgAuthenticated, pgAuthFailed, pgNotified, pgSlow} {
 		out <- d
 	}
 }
@@ -47,7 +48,7 @@ func (c collector) Collect(out chan<- prometheus.Metric) {
 	for _, count := range []struct {
 		desc *prometheus.Desc
 		n    int64
-	}{{pgAccepted, n.Accepted}, {pgRefused, n.Refused}, {pgAuthenticated, n.Authenticated}, {pgAuthFailed, n.AuthFailed}, {pgNotified, n.Notified}, {pgSlow, n.Slow}} {
+	}{{pgAccepted, n.Accepted}, {pgRefused, n.Refused}, {pgShed, n.Shed}, {pgAuthenticated, n.Authenticated}, {pgAuthFailed, n.AuthFailed}, {pgNotified, n.Notified}, {pgSlow, n.Slow}} {
 		out <- prometheus.MustNewConstMetric(count.desc, prometheus.CounterValue, float64(count.n))
 	}
 }

@@ -87,6 +87,7 @@ type Server struct {
 	jobs     *wake.Jobs
 	examiner *examiner // nil: none
 	pg       *pgwire.Server
+	roster   *pgwire.Roster // nil: the database's roles do not log in
 	web      *web.Web
 	http     *http.Server
 
@@ -165,22 +166,31 @@ func (s *Server) connect(ctx context.Context) error {
 }
 
 func (s *Server) open(ctx context.Context, url string) (*pgxpool.Pool, error) {
+	most := s.config.Connections
+	if most == 0 {
+		most = 8
+	}
+	pool, err := s.pool(ctx, url, most, "weir hub")
+	if err == nil {
+		err = pool.Ping(ctx)
+	}
+	return pool, err
+}
+
+// pool makes a pool, which connects when it is first used.
+func (s *Server) pool(ctx context.Context, url string, most int, name string) (*pgxpool.Pool, error) {
 	config, err := pgxpool.ParseConfig(url)
 	if err != nil {
 		return nil, err
 	}
-	config.MaxConns = int32(s.config.Connections)
-	if config.MaxConns == 0 {
-		config.MaxConns = 8
-	}
+	config.MaxConns, config.MinConns, config.MinIdleConns = int32(most), 0, 0
 	if config.ConnConfig.RuntimeParams["application_name"] == "" {
-		config.ConnConfig.RuntimeParams["application_name"] = "weir hub"
+		config.ConnConfig.RuntimeParams["application_name"] = name
 	}
 	config.AfterConnect = store.Settle
 	pool, err := pgxpool.NewWithConfig(ctx, config)
 	if err == nil {
 		s.pools = append(s.pools, pool)
-		err = pool.Ping(ctx)
 	}
 	return pool, err
 }
@@ -224,9 +234,16 @@ func (s *Server) endpointsOf(ctx context.Context) error {
 		registry.MustRegister(s.examiner)
 	}
 	if s.pgListener != nil {
-		auth, err := s.auth()
+		secret, iterations, err := s.primary.LoginSecret(ctx)
+		if err != nil {
+			return fmt.Errorf("ask the database for what hubs share: %w", err)
+		}
+		auth, err := s.auth(ctx, []byte(secret))
 		if err != nil {
 			return err
+		}
+		if s.config.PGAuth == UsersFile {
+			iterations = 0 // the file's
 		}
 		version, err := s.primary.ServerVersion(ctx)
 		if err != nil {
@@ -234,7 +251,7 @@ func (s *Server) endpointsOf(ctx context.Context) error {
 		}
 		s.pg = pgwire.New(pgwire.Config{
 			Hub: s.hub, Auth: auth, TLS: tlsConfig, RequireTLS: s.config.RequireTLS, Logger: s.log, DurableNotify: s.config.DurableNotify,
-			ServerVersion: version, MaxBytes: s.config.QueueBytes, Drain: s.config.Drain,
+			Secret: []byte(secret), Iterations: iterations, ServerVersion: version, MaxBytes: s.config.QueueBytes, Drain: s.config.Drain,
 		})
 	}
 	if s.httpListener != nil {
@@ -297,6 +314,11 @@ func (s *Server) Failed() <-chan error { return s.failed }
 func (s *Server) Ready() error {
 	if s.hub == nil || !s.hub.Live() {
 		return errors.New("the hub does not reach its database")
+	}
+	if s.roster != nil {
+		if err := s.roster.Err(); store.IsDenied(err) {
+			return fmt.Errorf("no client of the wire protocol can log in: %w: %s", err, loginsCure)
+		}
 	}
 	return errors.Join(s.hub.Stuck(), s.jobs.Stuck())
 }

@@ -3,6 +3,8 @@ package server
 import (
 	"bufio"
 	"context"
+	"crypto/rand"
+	"fmt"
 	"net/http"
 	"net/url"
 	"strings"
@@ -43,27 +45,60 @@ func start(t testing.TB, c Config) *Server {
 	return s
 }
 
-// listen connects to the hub as a client of PostgreSQL would, with the database's own user and password.
-func listen(t testing.TB, s *Server, database string, channels ...string) *pgx.Conn {
+// clientURL makes a role that may log in, with these options, and returns the URL by which it connects to the hub.
+func clientURL(t testing.TB, s *Server, database, options string) *url.URL {
 	t.Helper()
 	u, err := url.Parse(database)
 	if err != nil {
 		t.Fatal(err)
 	}
-	u.Host = s.PGAddr().String()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
-	conn, err := pgx.Connect(ctx, u.String())
+	conn, err := pgx.Connect(t.Context(), database)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(context.Background())
+	role := "weir_client_" + strings.ToLower(rand.Text())
+	if _, err := conn.Exec(t.Context(), fmt.Sprintf(`CREATE ROLE %s LOGIN PASSWORD 'secret' %s`, role, options)); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { // roles are the server's, which other tests use
+		if conn, err := pgx.Connect(context.Background(), database); err == nil {
+			_, _ = conn.Exec(context.Background(), `DROP ROLE `+role)
+			_ = conn.Close(context.Background())
+		}
+	})
+	u.Host, u.User = s.PGAddr().String(), url.UserPassword(role, "secret")
+	return u
+}
+
+// listen connects to the hub as a client of PostgreSQL would, as a role of the database that may listen and notify.
+func listen(t testing.TB, s *Server, database string, channels ...string) *pgx.Conn {
+	t.Helper()
+	u := clientURL(t, s, database, "IN ROLE weir_subscribe, weir_publish")
+	conn, err := connect(t, u, true)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = conn.Close(context.Background()) })
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
 	for _, c := range channels {
 		if _, err := conn.Exec(ctx, `LISTEN `+pgx.Identifier{c}.Sanitize()); err != nil {
 			t.Fatal(err)
 		}
 	}
 	return conn
+}
+
+// connect connects to a hub. One that is asked too soon has not heard of a new role yet: soon waits for that.
+func connect(t testing.TB, u *url.URL, soon bool) (*pgx.Conn, error) {
+	t.Helper()
+	for end := time.Now().Add(patience); ; <-time.After(20 * time.Millisecond) {
+		conn, err := pgx.Connect(t.Context(), u.String())
+		if err == nil || !soon || !strings.Contains(err.Error(), "28P01") || time.Now().After(end) {
+			return conn, err
+		}
+	}
 }
 
 func received(t testing.TB, conn *pgx.Conn) string {
@@ -121,8 +156,7 @@ func TestOneHubServesBothProtocols(t *testing.T) {
 func TestWrongPasswordIsRefused(t *testing.T) {
 	database := pgtest.Database(t)
 	s := start(t, Config{Database: database})
-	u, _ := url.Parse(database)
-	u.Host = s.PGAddr().String()
+	u := clientURL(t, s, database, "")
 	u.User = url.UserPassword(u.User.Username(), "not the password")
 	if conn, err := pgx.Connect(t.Context(), u.String()); err == nil {
 		_ = conn.Close(t.Context())

@@ -12,7 +12,6 @@ import (
 	"math/big"
 	"net"
 	"net/http"
-	"net/url"
 	"os"
 	"path/filepath"
 	"testing"
@@ -63,12 +62,8 @@ func TestTLSOnBothListeners(t *testing.T) {
 	cert, key, pool := certificateFor(t, dir, "first")
 	s := start(t, Config{Database: database, TLSCert: cert, TLSKey: key, RequireTLS: true})
 
+	u := clientURL(t, s, database, "IN ROLE weir_subscribe")
 	connect := func(config *tls.Config) error {
-		u, err := url.Parse(database)
-		if err != nil {
-			t.Fatal(err)
-		}
-		u.Host = s.PGAddr().String()
 		u.RawQuery = "sslmode=disable"
 		c, err := pgx.ParseConfig(u.String())
 		if err != nil {
@@ -76,6 +71,9 @@ func TestTLSOnBothListeners(t *testing.T) {
 		}
 		c.TLSConfig = config
 		conn, err := pgx.ConnectConfig(t.Context(), c)
+		for end := time.Now().Add(patience); sqlstate(err) == "28P01" && time.Now().Before(end); <-time.After(20 * time.Millisecond) {
+			conn, err = pgx.ConnectConfig(t.Context(), c) // the hub has not heard of the role yet
+		}
 		if err == nil {
 			_, err = conn.Exec(t.Context(), `LISTEN a`)
 			_ = conn.Close(context.Background())

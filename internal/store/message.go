@@ -24,7 +24,8 @@ const (
 	sqlPublishDrafts  = `SELECT weir.publish_drafts($1, $2, $3)`
 	sqlBeat           = `SELECT weir.beat($1, $2, $3, $4)`
 	sqlFreshQueues    = `SELECT names, counts, seen_now::text, jobs_now FROM weir.fresh_queues($1::text::pg_snapshot, $2, $3, $4, $5)`
-	sqlVerifier       = `SELECT coalesce(weir.role_verifier($1), '')`
+	sqlLogins         = `SELECT name, verifier, listens, notifies FROM weir.logins()`
+	sqlLoginSecret    = `SELECT secret, iterations FROM weir.login_secret()`
 	sqlDatabaseID     = `SELECT (SELECT c.system_identifier FROM pg_control_system() c) || '-' || d.oid FROM pg_database d WHERE d.datname = current_database()`
 	sqlServerVersion  = `SHOW server_version`
 )
@@ -189,10 +190,24 @@ func (s *Store) FreshQueues(ctx context.Context, since Fresh, look Look) (now Fr
 	return now, err
 }
 
-// Verifier returns a role's stored password verifier, "" when it may not log in with one.
-func (s *Store) Verifier(ctx context.Context, role string) (verifier string, err error) {
-	err = s.row(ctx, sqlVerifier, []any{role}, &verifier)
-	return verifier, err
+// Login is a role that may log in at hubs.
+type Login struct {
+	Name, Verifier    string
+	Listens, Notifies []string // channels and patterns; nil: all
+}
+
+// Logins returns all roles that may log in at hubs.
+func (s *Store) Logins(ctx context.Context) ([]Login, error) {
+	return rows(ctx, s, sqlLogins, nil, func(r pgx.CollectableRow) (l Login, err error) {
+		err = r.Scan(&l.Name, &l.Verifier, &l.Listens, &l.Notifies)
+		return l, err
+	})
+}
+
+// LoginSecret returns what salts of users that do not exist are made from, and how many iterations are shown for them.
+func (s *Store) LoginSecret(ctx context.Context) (secret string, iterations int, err error) {
+	err = s.row(ctx, sqlLoginSecret, nil, &secret, &iterations)
+	return secret, iterations, err
 }
 
 // DatabaseID names the database among all there are.

@@ -83,19 +83,65 @@ $$;
 COMMENT ON FUNCTION weir.fresh_queues IS
   'The queues for which jobs were committed since seen, with how many (from a hundred on perhaps less than all), and seen and jobs to ask with next. Without seen it tells where to begin. Looks up to so many times, pause seconds apart; while no job is logged and nothing is committed, only counters are looked at. A commit alone counts from look patience + 1 on. Errors: 22023. Locks: none. Isolation: READ COMMITTED. It holds a snapshot while it waits: at most 1 second.';
 
-CREATE OR REPLACE FUNCTION weir.role_verifier(name text) RETURNS text
+CREATE OR REPLACE FUNCTION weir.logins() RETURNS TABLE (name text, verifier text, listens text[], notifies text[])
 LANGUAGE plpgsql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET jit = off
 AS $$
+#variable_conflict use_column
 BEGIN
-  RETURN (SELECT a.rolpassword FROM pg_authid a
-          WHERE a.rolname = role_verifier.name AND a.rolcanlogin AND coalesce(a.rolvaliduntil > clock_timestamp(), true)
-            AND a.rolpassword LIKE 'SCRAM-SHA-256$%' AND has_database_privilege(a.oid, current_database(), 'CONNECT'));
+  RETURN QUERY
+  SELECT a.rolname::text, a.rolpassword,
+         CASE WHEN NOT has_function_privilege(a.oid, 'weir.read(bigint,bigint,integer)', 'EXECUTE') THEN '{}'::text[] ELSE c.listens END,
+         CASE WHEN NOT has_function_privilege(a.oid, 'weir.publish(text,text,boolean)', 'EXECUTE') THEN '{}'::text[] ELSE c.notifies END
+  FROM pg_authid a LEFT JOIN weir.role_channel c ON c.role = a.rolname
+  WHERE a.rolcanlogin AND coalesce(a.rolvaliduntil > clock_timestamp(), true) AND a.rolpassword LIKE 'SCRAM-SHA-256$%'
+    AND has_database_privilege(a.oid, current_database(), 'CONNECT')
+    AND NOT EXISTS (SELECT FROM pg_roles s WHERE (s.rolsuper OR s.rolreplication) AND pg_has_role(a.oid, s.oid, 'MEMBER'));
 EXCEPTION WHEN insufficient_privilege THEN
   RAISE EXCEPTION 'weir: the owner of the schema weir may not read pg_authid, so roles'' passwords can''t be checked'
-    USING ERRCODE = '42501', HINT = 'Let a superuser own weir.role_verifier: ALTER FUNCTION weir.role_verifier OWNER TO postgres; or give hubs a users file.';
+    USING ERRCODE = '42501', HINT = 'Give hubs a users file; or let a superuser run: GRANT SELECT ON pg_catalog.pg_authid TO ' || quote_ident(current_user) || '.';
 END
 $$;
-COMMENT ON FUNCTION weir.role_verifier IS
-  'The stored SCRAM verifier of a role that may log in and connect to this database, or NULL: hubs check passwords with it, as poolers do, without ever seeing one. For the role weir_hub alone. Errors: 42501. Locks: none. Isolation: any.';
+COMMENT ON FUNCTION weir.logins IS
+  'The roles that may log in at hubs: with a SCRAM password, the right to connect to this database, and no way to become a superuser or to replicate. Hubs check passwords with the stored verifiers, as poolers do, without ever seeing one. listens and notifies are the channels and patterns that the role may LISTEN on and NOTIFY: null for all, none where it may not call weir.read or weir.publish here (see the roles weir_subscribe and weir_publish, and weir.restrict). For the role weir_hub alone. Errors: 42501. Locks: none. Isolation: any.';
+
+CREATE OR REPLACE FUNCTION weir.login_secret(OUT secret text, OUT iterations integer)
+LANGUAGE sql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+AS $$
+  SELECT s.value, coalesce(current_setting('scram_iterations', true)::integer, 4096) FROM weir.setting s WHERE s.name = 'message_login_secret'
+$$;
+COMMENT ON FUNCTION weir.login_secret IS
+  'What hubs make the salts of users from that do not exist, and how many iterations they show for them: the same at every hub, and such as this server gives its roles, so that nobody can tell who exists. For the role weir_hub alone. Locks: none. Isolation: any.';
+
+CREATE OR REPLACE FUNCTION weir.restrict(role text, listens text[] DEFAULT NULL, notifies text[] DEFAULT NULL) RETURNS void
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+AS $$
+DECLARE
+  bad text;
+BEGIN
+  IF restrict.role IS NULL OR octet_length(restrict.role) NOT BETWEEN 1 AND 63 THEN
+    RAISE EXCEPTION 'weir: restrict needs the name of a role, got %', coalesce(quote_literal(left(restrict.role, 80)), 'null') USING ERRCODE = '22023';
+  ELSIF cardinality(restrict.listens) > 1000 OR cardinality(restrict.notifies) > 1000 THEN
+    RAISE EXCEPTION 'weir: a role may be restricted to at most 1000 channels and patterns, got % and %', cardinality(restrict.listens), cardinality(restrict.notifies)
+      USING ERRCODE = '22023', HINT = 'Use broader patterns.';
+  END IF;
+  SELECT coalesce(c, 'null') INTO bad FROM unnest(restrict.listens || restrict.notifies) c
+  WHERE c IS NULL OR octet_length(c) NOT BETWEEN 1 AND 255 OR c ~ '(^|\.)>\.'
+     OR c ~ '(^|\.)([*](\.|$)|>$)' AND cardinality(string_to_array(c, '.')) > 10 LIMIT 1;
+  IF FOUND THEN
+    RAISE EXCEPTION 'weir: % is neither a channel nor a pattern', quote_literal(left(bad, 300))
+      USING ERRCODE = '22023', HINT = 'A channel has 1 to 255 bytes; a pattern at most 10 words between dots, of which * stands for any one, and > at the end for one or more.';
+  END IF;
+  DELETE FROM weir.role_channel c WHERE c.role = restrict.role;
+  IF restrict.listens IS NOT NULL OR restrict.notifies IS NOT NULL THEN
+    INSERT INTO weir.role_channel (role, listens, notifies) VALUES (restrict.role, restrict.listens, restrict.notifies);
+  END IF;
+END
+$$;
+COMMENT ON FUNCTION weir.restrict IS
+  'Restricts what a role may LISTEN on and NOTIFY at hubs to channels and patterns such as orders.*; null is all that its grants allow. It replaces what was said of the role before, and holds for who logs in from then on. In the database itself it changes nothing. Errors: 22023.';

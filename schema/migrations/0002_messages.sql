@@ -62,6 +62,7 @@ INSERT INTO weir.setting (name, value) VALUES
   ('message_retention', '1 hour'),
   ('message_retention_bytes', '1073741824'),
   ('message_bytes', '1048576'),
+  ('message_login_secret', encode(sha256((gen_random_uuid()::text || gen_random_uuid()::text)::bytea), 'hex')),
   ('message_cluster', (SELECT system_identifier::text FROM pg_control_system()));
 SELECT setval('weir.active_message', 1), setval('weir.tick_seq', 1), setval('weir.tick_floor', 0);
 INSERT INTO weir.tick (seq, from_xid, last_id, bytes, at, count, segments, segment, late, snapshot)
@@ -95,8 +96,15 @@ CREATE TABLE weir.hub_beat_1 PARTITION OF weir.hub_beat FOR VALUES IN (1) WITH (
 CREATE TABLE weir.hub_beat_2 PARTITION OF weir.hub_beat FOR VALUES IN (2) WITH (autovacuum_enabled = off);
 COMMENT ON TABLE weir.hub_beat IS 'Hubs'' signs of life, and the newest tick each has dispatched: a ring of three, five minutes each, truncated before its turn.';
 
+CREATE TABLE weir.role_channel (
+  role     text PRIMARY KEY,
+  listens  text[],
+  notifies text[]
+);
+COMMENT ON TABLE weir.role_channel IS 'The channels and patterns that a role is restricted to at hubs; null: not restricted.';
+
 -- down --
 DELETE FROM weir.setting WHERE name LIKE 'message%';
 DELETE FROM weir.segment WHERE log = 'message';
-DROP TABLE weir.hub_beat, weir.epoch, weir.tick, weir.message;
+DROP TABLE weir.role_channel, weir.hub_beat, weir.epoch, weir.tick, weir.message;
 DROP SEQUENCE weir.message_id, weir.active_message, weir.tick_seq, weir.tick_floor;

@@ -1,0 +1,86 @@
+package pgwire
+
+import (
+	"container/list"
+	"net"
+	"net/netip"
+	"sync"
+)
+
+// crowd is the connections that have not logged in yet. There may be so many of them, and so many from one address; when another comes,
+// the oldest must go. Who logs in without delay is gone from here before it is the oldest.
+type crowd struct {
+	mu     sync.Mutex
+	all    list.List // of *conn, oldest first
+	from   map[netip.Addr]*list.List
+	places map[*conn]places
+}
+
+type places struct {
+	address   netip.Addr
+	all, from *list.Element
+}
+
+// enter takes a connection in, and returns another one that must go; nil: none.
+func (w *crowd) enter(c *conn, mostOfAll, mostFrom int) (leaves *conn) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	address := origin(c.raw.RemoteAddr())
+	mine := w.from[address]
+	if mine == nil {
+		mine = list.New()
+		w.from[address] = mine
+	}
+	switch {
+	case mine.Len() >= mostFrom:
+		leaves = mine.Front().Value.(*conn)
+	case w.all.Len() >= mostOfAll:
+		leaves = w.all.Front().Value.(*conn)
+	}
+	w.places[c] = places{address, w.all.PushBack(c), mine.PushBack(c)}
+	if leaves != nil {
+		w.remove(leaves)
+	}
+	return leaves
+}
+
+// leave takes a connection out: it has logged in, or has ended.
+func (w *crowd) leave(c *conn) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.remove(c)
+}
+
+func (w *crowd) remove(c *conn) {
+	at, ok := w.places[c]
+	if !ok {
+		return
+	}
+	delete(w.places, c)
+	w.all.Remove(at.all)
+	mine := w.from[at.address]
+	if mine.Remove(at.from); mine.Len() == 0 {
+		delete(w.from, at.address)
+	}
+}
+
+func (w *crowd) size() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.all.Len()
+}
+
+// origin is where a connection comes from: an address, or the network that a host has to itself with IPv6.
+func origin(a net.Addr) netip.Addr {
+	at, err := netip.ParseAddrPort(a.String())
+	if err != nil {
+		return netip.Addr{}
+	}
+	address := at.Addr().Unmap().WithZone("")
+	if address.Is6() {
+		if network, err := address.Prefix(64); err == nil {
+			return network.Addr()
+		}
+	}
+	return address
+}

@@ -1,0 +1,107 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/weir-pg/weir/internal/pgtest"
+	"github.com/weir-pg/weir/internal/store"
+)
+
+// TestAHubHonoursTheDatabasesRoles: who may not read or publish in the database may not listen or notify at a hub either, nor past what
+// weir.restrict says; and whoever is, or could become, a superuser does not log in there at all.
+func TestAHubHonoursTheDatabasesRoles(t *testing.T) {
+	database := pgtest.Database(t)
+	pool := pgtest.Pool(t, database)
+	s := start(t, Config{Database: database})
+	super, err := url.Parse(database)
+	if err != nil {
+		t.Fatal(err)
+	}
+	super.Host = s.PGAddr().String()
+	restricted := clientURL(t, s, database, "IN ROLE weir_subscribe, weir_publish")
+	if _, err := pool.Exec(t.Context(), `SELECT weir.restrict($1, listens => ARRAY['orders.*'], notifies => ARRAY['chat'])`, restricted.User.Username()); err != nil {
+		t.Fatal(err)
+	}
+	for _, try := range []struct {
+		who                   string
+		url                   *url.URL
+		login, listen, notify string // SQLSTATE
+	}{
+		{"nothing but LOGIN", clientURL(t, s, database, ""), "", "42501", "42501"},
+		{"a subscriber", clientURL(t, s, database, "IN ROLE weir_subscribe"), "", "", "42501"},
+		{"a publisher", clientURL(t, s, database, "IN ROLE weir_publish"), "", "42501", ""},
+		{"one who inherits nothing", clientURL(t, s, database, "NOINHERIT IN ROLE weir_publish"), "", "42501", "42501"},
+		{"one who is restricted", restricted, "", "42501", "42501"},
+		{"a superuser", super, "28P01", "", ""},
+		{"another superuser", clientURL(t, s, database, "SUPERUSER"), "28P01", "", ""},
+		{"one who may become a superuser", clientURL(t, s, database, "IN ROLE "+super.User.Username()), "28P01", "", ""},
+		{"one who replicates", clientURL(t, s, database, "REPLICATION IN ROLE weir_subscribe"), "28P01", "", ""},
+	} {
+		conn, err := connect(t, try.url, try.login == "") // those that must not get in come last: by then the hub has heard of them
+		if sqlstate(err) != try.login {
+			t.Errorf("%s logs in: %v, want %q", try.who, err, try.login)
+		}
+		if conn == nil {
+			continue
+		}
+		if _, err := conn.Exec(t.Context(), `LISTEN news`); sqlstate(err) != try.listen {
+			t.Errorf("%s listens: %v, want %q", try.who, err, try.listen)
+		}
+		if _, err := conn.Exec(t.Context(), `NOTIFY news`); sqlstate(err) != try.notify {
+			t.Errorf("%s notifies: %v, want %q", try.who, err, try.notify)
+		}
+		if try.url == restricted {
+			if _, err := conn.Exec(t.Context(), `LISTEN "orders.new"; NOTIFY chat`); err != nil {
+				t.Errorf("%s where it may: %v", try.who, err)
+			}
+		}
+		_ = conn.Close(t.Context())
+	}
+}
+
+func sqlstate(err error) string {
+	var pg *pgconn.PgError
+	if errors.As(err, &pg) {
+		return pg.Code
+	}
+	if err != nil {
+		return err.Error()
+	}
+	return ""
+}
+
+// TestAHubThatCannotCheckPasswordsIsNotReady: where Weir's owner may not read the roles' passwords a hub says so, and is ready when it may.
+func TestAHubThatCannotCheckPasswordsIsNotReady(t *testing.T) {
+	database := pgtest.Database(t)
+	pool := pgtest.Pool(t, database)
+	exec := func(sql string) {
+		t.Helper()
+		if _, err := pool.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	exec(`CREATE ROLE weir_poor_owner; GRANT ALL ON SCHEMA weir TO weir_poor_owner; GRANT SELECT ON weir.role_channel TO weir_poor_owner;
+		ALTER FUNCTION weir.logins OWNER TO weir_poor_owner`)
+	t.Cleanup(func() {
+		_, _ = pool.Exec(context.Background(), `DROP OWNED BY weir_poor_owner; DROP ROLE weir_poor_owner`)
+	})
+	s := start(t, Config{Database: database})
+	for end := time.Now().Add(patience); !s.Hub().Live() && time.Now().Before(end); <-time.After(10 * time.Millisecond) {
+	}
+	if err := s.Ready(); !store.IsDenied(err) || !strings.Contains(err.Error(), "--users-file") {
+		t.Errorf("ready: %v", err)
+	}
+	exec(`GRANT SELECT ON pg_catalog.pg_authid TO weir_poor_owner`)
+	for end := time.Now().Add(patience); s.Ready() != nil; <-time.After(50 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("it is not ready though it may: %v", s.Ready())
+		}
+	}
+}
