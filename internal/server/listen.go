@@ -92,6 +92,7 @@ const loginsCure = "give --users-file, or --listen-pg \"\", or let a superuser g
 func (s *Server) logins(ctx context.Context, from *store.Store) (map[string]pgwire.Login, error) {
 	all, err := from.Logins(ctx)
 	if err != nil {
+		s.log.Error("weir: the hub can't ask for the roles that may log in", "error", err)
 		return nil, err
 	}
 	users := make(map[string]pgwire.Login, len(all))

@@ -92,9 +92,11 @@ AS $$
 BEGIN
   RETURN QUERY
   SELECT a.rolname::text, a.rolpassword,
-         CASE WHEN NOT has_function_privilege(a.oid, 'weir.read(bigint,bigint,integer)', 'EXECUTE') THEN '{}'::text[] ELSE c.listens END,
-         CASE WHEN NOT has_function_privilege(a.oid, 'weir.publish(text,text,boolean)', 'EXECUTE') THEN '{}'::text[] ELSE c.notifies END
-  FROM pg_authid a LEFT JOIN weir.role_channel c ON c.role = a.rolname
+         CASE WHEN NOT has_function_privilege(a.oid, f.read, 'EXECUTE') THEN '{}'::text[] ELSE c.listens END,
+         CASE WHEN NOT has_function_privilege(a.oid, f.publish, 'EXECUTE') THEN '{}'::text[] ELSE c.notifies END
+  FROM (SELECT max(p.oid) FILTER (WHERE p.proname = 'read') AS read, max(p.oid) FILTER (WHERE p.proname = 'publish') AS publish
+        FROM pg_proc p WHERE p.pronamespace = 'weir'::regnamespace) f
+  CROSS JOIN pg_authid a LEFT JOIN weir.role_channel c ON c.role = a.rolname
   WHERE a.rolcanlogin AND coalesce(a.rolvaliduntil > clock_timestamp(), true) AND a.rolpassword LIKE 'SCRAM-SHA-256$%'
     AND has_database_privilege(a.oid, current_database(), 'CONNECT')
     AND NOT EXISTS (SELECT FROM pg_roles s WHERE (s.rolsuper OR s.rolreplication) AND pg_has_role(a.oid, s.oid, 'MEMBER'));
