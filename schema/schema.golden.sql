@@ -503,7 +503,6 @@ COMMENT ON FUNCTION weir.rescue() IS 'Fences workers that were silent past their
 COMMENT ON FUNCTION weir.restrict(text,text[],text[]) IS 'Restricts what a role may LISTEN on and NOTIFY at hubs to channels and patterns such as orders.*; null is all that its grants allow. It replaces what was said of the role before, and holds for who logs in from then on. In the database itself it changes nothing. Errors: 22023.';
 COMMENT ON FUNCTION weir.resume(text) IS 'Resumes a queue. False if there is no such queue.';
 COMMENT ON FUNCTION weir.retry(bigint) IS 'Logs another attempt of a job that completed, failed or was cancelled, and returns its new state; of any other, its state unchanged; NULL for an unknown id. Locks: a second retry of the same job waits. Isolation: READ COMMITTED.';
-COMMENT ON FUNCTION weir.role_verifier(text) IS 'The stored SCRAM verifier of a role that may log in and connect to this database, or NULL: hubs check passwords with it, as poolers do, without ever seeing one. For the role weir_hub alone. Errors: 42501. Locks: none. Isolation: any.';
 COMMENT ON FUNCTION weir.rotate() IS 'Takes the next step in the life of segments, if one is due: opens a free segment when the active one is a quarter of retention_bytes or half of retention old; reclaims the oldest closed one, or carries some of it, when retention has passed, or when no free one is left. Returns what it did, or NULL. Locks: advisory step 1 (tried); see reclaim.';
 COMMENT ON FUNCTION weir.rotate_later(bigint) IS 'Opens the next segment of later when the active one has reached segment_bytes, and gives back a closed one when all of it has been promoted, or, when space is needed, half of it, carrying the rest along unchanged. Returns what it did, or NULL. Locks: advisory step 2 (tried); ACCESS EXCLUSIVE on the segment, NOWAIT.';
 COMMENT ON FUNCTION weir.rotate_messages() IS 'Takes the next step in the life of message segments, if one is due: opens a free one when the active one is half of message_retention old or a quarter of message_retention_bytes; gives the oldest closed one back when its newest message was delivered message_retention ago, or when no free one is left. Returns what it did, or NULL. Errors: WR004 (not in autocommit). Locks: advisory step 5 (tried); see reclaim_messages.';
@@ -539,6 +538,7 @@ COMMENT ON TABLE weir.message IS 'The log of messages, with the transaction that
 COMMENT ON TABLE weir.promotion IS 'The promoter''s cursor, newest row: everything in later up to (due, due_id) that snapshot could see has been promoted.';
 COMMENT ON TABLE weir.queue IS 'Queues by name. lane = id * 4 + priority - 1. A name may have several ids: two transactions that first use a name at the same time make one each rather than wait for one another.';
 COMMENT ON TABLE weir.result IS 'How attempts ended: a row for each flush, batch and outcome. It lies in its batch''s segment.';
+COMMENT ON TABLE weir.role_channel IS 'The channels and patterns that a role is restricted to at hubs; null: not restricted.';
 COMMENT ON TABLE weir.segment IS 'What happened to segments, insert-only. The event with the greatest number of a segment is its state; at tells ages, never order.';
 COMMENT ON TABLE weir.setting IS 'Settings, changed by an operator: retention, retention_bytes; and the cluster this log belongs to.';
 COMMENT ON TABLE weir.tick IS 'A batch of messages: those of the transactions that its snapshot sees and that of the tick before did not. They are the transactions from from_xid up to the snapshot''s xmax that are not in progress in it, and the late ones, which were in progress before.';
@@ -563,7 +563,7 @@ GRANT EXECUTE ON FUNCTION weir.has_ended(integer,integer,bigint,bigint) TO weir_
 GRANT EXECUTE ON FUNCTION weir.heartbeat(integer,integer,interval) TO weir_operate, weir_work;
 GRANT EXECUTE ON FUNCTION weir.hubs() TO weir_operate;
 GRANT EXECUTE ON FUNCTION weir.job_info(bigint) TO weir_operate, weir_work;
-GRANT EXECUTE ON FUNCTION weir.jobs(text,text,integer) TO weir_operate;
+GRANT EXECUTE ON FUNCTION weir.jobs(text,text,integer) TO weir_operate, weir_work;
 GRANT EXECUTE ON FUNCTION weir.login_secret() TO weir_hub;
 GRANT EXECUTE ON FUNCTION weir.logins() TO weir_hub;
 GRANT EXECUTE ON FUNCTION weir.newest_tick() TO weir_hub, weir_operate, weir_subscribe;
