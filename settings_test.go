@@ -380,12 +380,12 @@ func (c *complaints) Write(p []byte) (int, error) {
 	return c.b.Write(p)
 }
 
-// text leaves out what everybody would say here: that jobs of the killed worker were rescued.
+// text leaves out what everybody would say here: that jobs of the killed worker were rescued, and that one was given up.
 func (c *complaints) text() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	lines := slices.DeleteFunc(strings.Split(c.b.String(), "\n"), func(line string) bool {
-		return line == "" || strings.Contains(line, "lost workers")
+		return line == "" || strings.Contains(line, "lost workers") || strings.Contains(line, "failed for good")
 	})
 	return strings.Join(lines, "\n")
 }
