@@ -5,8 +5,8 @@ DO $$
 DECLARE
   missing text[];
 BEGIN
-  SELECT array_agg(r) INTO missing
-  FROM unnest(ARRAY['weir_enqueue', 'weir_work', 'weir_operate', 'weir_publish', 'weir_subscribe', 'weir_hub']) r
+  SELECT array_agg(r ORDER BY ord) INTO missing
+  FROM unnest(ARRAY['weir_enqueue', 'weir_work', 'weir_operate', 'weir_publish', 'weir_subscribe', 'weir_hub']) WITH ORDINALITY u(r, ord)
   WHERE NOT EXISTS (SELECT FROM pg_roles p WHERE p.rolname = r);
   FOR i IN 1..coalesce(cardinality(missing), 0) LOOP
     BEGIN

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 
 	"github.com/alecthomas/kong"
 )
@@ -69,7 +70,7 @@ func run(args []string, in io.Reader, out, errs io.Writer) int {
 		_, _ = parser.Parse(args) // prints the help
 		return exitUsage
 	}
-	parsed, err := parser.Parse(args)
+	parsed, err := parser.Parse(customary(args))
 	if ended {
 		return exitOK
 	}
@@ -87,6 +88,17 @@ func run(args []string, in io.Reader, out, errs io.Writer) int {
 		fmt.Fprintln(errs, oneLine(err))
 	}
 	return code
+}
+
+// customary reads what people try first as the command that it stands for.
+func customary(args []string) []string {
+	switch args[0] {
+	case "help":
+		return append(slices.Clone(args[1:]), "--help")
+	case "--version", "-V":
+		return append([]string{"version"}, args[1:]...)
+	}
+	return args
 }
 
 // commandOf names the command whose line could not be parsed.

@@ -14,7 +14,7 @@ import (
 )
 
 type jobsCmd struct {
-	List   jobsListCmd   `cmd:"" help:"List jobs: those in one state, or the newest few of each."`
+	List   jobsListCmd   `cmd:"" default:"withargs" help:"List jobs: those in one state, or the newest few of each."`
 	Show   jobsShowCmd   `cmd:"" help:"Show all that is known of one job."`
 	Cancel jobsCancelCmd `cmd:"" help:"Cancel jobs: they do not start, or are told to stop."`
 	Retry  jobsRetryCmd  `cmd:"" help:"Run finished jobs once more."`

@@ -230,6 +230,15 @@ func (f *labFlags) runAll(ctx context.Context, s *streams, d *database, k *kong.
 	} else if d.url != "" {
 		fmt.Fprintln(s.err, "weir: DATABASE_URL is ignored: a private PostgreSQL is used; pass --database to measure on another")
 	}
+	if url != "" {
+		all := make([]lab.Config, len(configs))
+		for i, c := range configs {
+			all[i] = c.Config
+		}
+		if err := lab.Check(ctx, url, all...); err != nil {
+			return err
+		}
+	}
 	begun := time.Now()
 	report := &lab.Report{Version: lab.Version, StartedAt: begun.UTC().Truncate(time.Second), Command: command, Machine: lab.ThisMachine(), Results: []*lab.Result{}}
 	view := newLabView(s.err)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strconv"
+	"strings"
 
 	"github.com/jackc/pgx/v5"
 
@@ -53,7 +54,7 @@ func (migrateUpCmd) Run(ctx context.Context, s *streams, db *database) error {
 
 type migrateDownCmd struct {
 	To  int  `required:"" placeholder:"N" help:"Version to go down to; 0 removes everything."`
-	Yes bool `help:"Yes, delete: going down deletes jobs."`
+	Yes bool `help:"Yes, delete what the steps taken back hold."`
 }
 
 func (migrateDownCmd) Help() string {
@@ -67,7 +68,13 @@ func (c *migrateDownCmd) Run(ctx context.Context, s *streams, db *database) erro
 		return usagef("--to must be 0 or more, got %d", c.To)
 	}
 	if !c.Yes {
-		return usagef("going down to version %d deletes tables with all jobs in them: add --yes if that is what you want", c.To)
+		lost, err := holds(c.To)
+		if err != nil {
+			return err
+		}
+		if lost != "" {
+			return usagef("going down to version %d deletes %s: add --yes if that is what you want", c.To, lost)
+		}
 	}
 	return db.conn(ctx, func(conn *pgx.Conn) error {
 		before, err := schema.Status(ctx, conn)
@@ -89,6 +96,19 @@ func (c *migrateDownCmd) Run(ctx context.Context, s *streams, db *database) erro
 		}
 		return nil
 	})
+}
+
+// holds says what the steps above a version hold.
+func holds(above int) (string, error) {
+	all, err := schema.Migrations()
+	if err != nil {
+		return "", err
+	}
+	var lost []string
+	for _, m := range all[min(above, len(all)):] {
+		lost = append(lost, "all "+m.Name)
+	}
+	return strings.Join(lost, " and "), nil
 }
 
 type migrateStatusCmd struct{ jsonFlag }

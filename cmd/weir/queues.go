@@ -9,7 +9,7 @@ import (
 )
 
 type queuesCmd struct {
-	List   queuesListCmd   `cmd:"" help:"List queues and how many jobs wait in each."`
+	List   queuesListCmd   `cmd:"" default:"withargs" help:"List queues and how many jobs wait in each."`
 	Pause  queuesPauseCmd  `cmd:"" help:"Stop handing out jobs of a queue; what runs, runs on."`
 	Resume queuesResumeCmd `cmd:"" help:"Hand out jobs of a paused queue again."`
 }

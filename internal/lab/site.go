@@ -63,22 +63,22 @@ func openSite(ctx context.Context, url string, major int, allowNonempty bool, n 
 	if s.guard, err = connect(ctx, s.url, watcherName, nil); err != nil {
 		return s, fmt.Errorf("lab: connect: %w", err)
 	}
-	var most, used int
 	err = s.guard.QueryRow(ctx, `
-		SELECT current_setting('server_version'), current_setting('server_version_num')::int, rolsuper,
-		       current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int,
-		       (SELECT count(*)::int FROM pg_stat_activity WHERE backend_type = 'client backend')
-		FROM pg_roles WHERE rolname = current_user`).Scan(&s.version, &s.number, &s.super, &most, &used)
+		SELECT current_setting('server_version'), current_setting('server_version_num')::int, rolsuper FROM pg_roles WHERE rolname = current_user`).Scan(&s.version, &s.number, &s.super)
 	if err != nil {
 		return s, fmt.Errorf("lab: ask the server what it is: %w", err)
 	}
 	if s.number/10000 < schema.Oldest {
 		return s, fmt.Errorf("lab: the server is PostgreSQL %d, the lab needs %d or later", s.number/10000, schema.Oldest)
 	}
-	if n.connections > most-used {
+	left, err := connectionsLeft(ctx, s.guard)
+	if err != nil {
+		return s, err
+	}
+	if n.connections > left {
 		return s, fmt.Errorf("lab: this needs %d connections and the server has %d left of max_connections: ask for fewer clients, or measure "+
 			"on a private server",
-			n.connections, most-used)
+			n.connections, left)
 	}
 	return s, s.occupy(ctx, allowNonempty, n.weir)
 }

@@ -1,0 +1,121 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"net/url"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/weir-pg/weir/internal/pgtest"
+)
+
+// asRole returns the database's URL for a new user who holds the roles.
+func asRole(t *testing.T, admin *pgx.Conn, database, roles string) string {
+	t.Helper()
+	to, err := url.Parse(database)
+	if err != nil {
+		t.Fatal(err)
+	}
+	user := strings.TrimPrefix(to.Path, "/") + "_user"
+	for _, sql := range []string{
+		fmt.Sprintf(`CREATE ROLE %s LOGIN PASSWORD 'secret'`, user),
+		fmt.Sprintf(`GRANT %s TO %s`, roles, user),
+	} {
+		if _, err := admin.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Cleanup(func() {
+		if _, err := admin.Exec(t.Context(), `DROP ROLE `+user); err != nil && t.Context().Err() == nil {
+			t.Error(err)
+		}
+	})
+	to.User = url.UserPassword(user, "secret")
+	return to.String()
+}
+
+func TestWorkEndsWhenIdleWithItsRoleAlone(t *testing.T) {
+	database := pgtest.Database(t)
+	admin, err := pgx.Connect(t.Context(), database)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer admin.Close(t.Context())
+	as := asRole(t, admin, database, "weir_work")
+	work := func() (int, string) {
+		var out, errs bytes.Buffer
+		code := run([]string{"work", "--database", as, "--queue", "q", "--exit-when-idle", "--", "true"}, strings.NewReader(""), &out, &errs)
+		return code, errs.String()
+	}
+	if _, err := admin.Exec(t.Context(), `SELECT weir.enqueue('q', 'k')`); err != nil {
+		t.Fatal(err)
+	}
+	if code, said := work(); code != exitOK || !strings.Contains(said, "1 completed") {
+		t.Errorf("exit code %d:\n%s", code, said)
+	}
+	// Without the right to look it can't know when to end, and says so once.
+	if _, err := admin.Exec(t.Context(), `REVOKE EXECUTE ON FUNCTION weir.jobs FROM weir_work`); err != nil {
+		t.Fatal(err)
+	}
+	if code, said := work(); code != exitFailure || strings.Count(said, "permission denied") != 1 {
+		t.Errorf("exit code %d:\n%s", code, said)
+	}
+}
+
+func TestWhatAnOwnerWithoutCreateroleMayNotDoIsSaidFirst(t *testing.T) {
+	server := pgtest.Server(t, nil)
+	admin, err := pgx.Connect(t.Context(), server.URL("postgres"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer admin.Close(t.Context())
+	for _, sql := range []string{`CREATE ROLE app LOGIN PASSWORD 'secret'`, `CREATE DATABASE app OWNER app`} {
+		if _, err := admin.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	to, err := url.Parse(server.URL("app"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	to.User = url.UserPassword("app", "secret")
+	weir := func(args ...string) (int, string, string) {
+		var out, errs bytes.Buffer
+		code := run(append(args, "--database", to.String()), strings.NewReader(""), &out, &errs)
+		return code, out.String(), errs.String()
+	}
+	roles := []string{"weir_enqueue", "weir_work", "weir_operate", "weir_publish", "weir_subscribe", "weir_hub"}
+
+	code, _, said := weir("migrate", "up")
+	for _, role := range roles {
+		if !strings.Contains(said, "CREATE ROLE "+role+" NOLOGIN") {
+			t.Errorf("it does not say how to make %s:\n%s", role, said)
+		}
+	}
+	if code != exitFailure {
+		t.Errorf("exit code %d", code)
+	}
+	if _, status, _ := weir("migrate", "status"); strings.Count(status, " -\n") != strings.Count(status, "\n")-1 {
+		t.Errorf("something was left behind:\n%s", status)
+	}
+
+	code, out, said := weir("lab", "all", "--duration", "100ms")
+	if code != exitFailure || out != "" || strings.Count(said, "administrator") != 1 || !strings.Contains(said, "storm needs 2024 connections") {
+		t.Errorf("weir lab exits with %d:\n%s%s", code, out, said)
+	}
+
+	for _, role := range roles {
+		if _, err := admin.Exec(t.Context(), `CREATE ROLE `+role+` NOLOGIN`); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if code, _, said := weir("migrate", "up"); code != exitOK {
+		t.Errorf("with the roles: exit code %d:\n%s", code, said)
+	}
+	if code, _, said := weir("enqueue", "--kind", "k"); code != exitOK {
+		t.Errorf("enqueue: exit code %d:\n%s", code, said)
+	}
+}
