@@ -23,7 +23,15 @@ func (f *databaseFollower) run(ctx context.Context, s *Subscription, ready func(
 	if _, err := f.Client.store.NewestTick(ctx); store.IsRefused(err) && !store.IsMoved(err) {
 		return explain(err)
 	}
-	h := hub.New(hub.Config{Source: hub.NewLog(f.Client.store, nil), Logger: f.Logger, RingBytes: ringBytes})
+	log := hub.NewLog(f.Client.store, nil)
+	may, err := f.Client.store.MayTick(ctx)
+	if err != nil && store.IsRefused(err) {
+		return explain(err)
+	}
+	if log.ReadOnly = err == nil && !may; log.ReadOnly {
+		f.Logger.Info("weir: this role may subscribe and no more, so messages come while a hub runs", "cure", "GRANT weir_hub, where none does")
+	}
+	h := hub.New(hub.Config{Source: log, Logger: f.Logger, RingBytes: ringBytes})
 	var running sync.WaitGroup
 	hubCtx, stop := context.WithCancel(ctx)
 	running.Go(func() { h.Run(hubCtx) })

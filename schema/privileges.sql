@@ -34,6 +34,8 @@ GRANT EXECUTE ON FUNCTION weir.queues, weir.workers, weir.cancel, weir.retry, we
 GRANT SELECT ON weir.available_jobs, weir.running_jobs, weir.later_jobs, weir.completed_jobs, weir.failed_jobs, weir.cancelled_jobs TO weir_operate;
 
 GRANT EXECUTE ON FUNCTION weir.publish, weir.publish_bytes, weir.publish_many, weir.notify TO weir_publish, weir_hub, weir_operate;
-GRANT EXECUTE ON FUNCTION weir.tick, weir.read, weir.newest_tick, weir.epoch_of, weir.rebase_messages TO weir_subscribe, weir_hub, weir_operate;
-GRANT EXECUTE ON FUNCTION weir.rotate_messages TO weir_subscribe, weir_hub, weir_work, weir_operate;
+-- Whoever subscribes reads, and can keep nobody from anything for long: what cuts, starts anew and gives back is for hubs.
+GRANT EXECUTE ON FUNCTION weir.ticks, weir.read, weir.newest_tick, weir.epoch_of TO weir_subscribe, weir_hub, weir_operate;
+GRANT EXECUTE ON FUNCTION weir.tick, weir.rebase_messages TO weir_hub, weir_operate;
+GRANT EXECUTE ON FUNCTION weir.rotate_messages TO weir_hub, weir_work, weir_operate;
 GRANT EXECUTE ON FUNCTION weir.publish_drafts, weir.beat, weir.fresh_queues, weir.logins, weir.login_secret TO weir_hub;

@@ -431,6 +431,7 @@ CREATE FUNCTION weir.set(name text, value text) RETURNS void LANGUAGE plpgsql VO
 CREATE FUNCTION weir.settle_epoch(tick bigint) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off;
 CREATE FUNCTION weir.spans(from_xid xid8, snapshot pg_snapshot) RETURNS TABLE(low xid8, high xid8) LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET jit=off;
 CREATE FUNCTION weir.tick(after bigint, ids bigint DEFAULT NULL::bigint, seen pg_snapshot DEFAULT NULL::pg_snapshot, looks integer DEFAULT 1, pause double precision DEFAULT 0.003, patience integer DEFAULT 0, cuts boolean DEFAULT true, epoch bigint DEFAULT NULL::bigint, OUT seqs bigint[], OUT ats timestamp with time zone[], OUT counts integer[], OUT sizes bigint[], OUT epochs bigint[], OUT ids_now bigint, OUT seen_now pg_snapshot) RETURNS record LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off;
+CREATE FUNCTION weir.ticks(after bigint, ids bigint DEFAULT NULL::bigint, looks integer DEFAULT 1, pause double precision DEFAULT 0.003, epoch bigint DEFAULT NULL::bigint, OUT seqs bigint[], OUT ats timestamp with time zone[], OUT counts integer[], OUT sizes bigint[], OUT epochs bigint[], OUT ids_now bigint, OUT seen_now pg_snapshot) RETURNS record LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off;
 CREATE FUNCTION weir.tidy() RETURNS text LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET lock_timeout=50ms;
 CREATE FUNCTION weir.unclaimed(segment integer, lanes integer[], most integer DEFAULT NULL::integer) RETURNS SETOF weir.job LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET enable_seqscan=off SET enable_bitmapscan=off;
 CREATE FUNCTION weir.watch(jobs bigint, control bigint, pending xid8[], looks integer DEFAULT 1, pause double precision DEFAULT 0.003, OUT jobs_now bigint, OUT control_now bigint, OUT running xid8[]) RETURNS record LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off;
@@ -512,6 +513,7 @@ COMMENT ON FUNCTION weir.set(text,text) IS 'Changes a setting: retention (how lo
 COMMENT ON FUNCTION weir.settle_epoch(bigint) IS 'Draws an epoch for the tick that is about to be cut, unless the newest was drawn on this timeline and since this server started. The caller holds advisory step 4. Errors: WR003. Isolation: READ COMMITTED.';
 COMMENT ON FUNCTION weir.spans(xid8,pg_snapshot) IS 'The stretches (low included, high not) of transactions from from_xid on that have ended in the snapshot. Looking only there, a scan never walks through the rows of one in progress.';
 COMMENT ON FUNCTION weir.tick(bigint,bigint,pg_snapshot,integer,double precision,integer,boolean,bigint) IS 'Returns the ticks after a given one, at most 100, and cuts the next if there is none and cuts is true. With the epoch of that given one it is refused where the log has been set back and has grown past it again. Looks up to so many times, pause seconds apart; ids and seen are what an earlier call returned: while nothing has been published or committed since then, only counters are looked at. A commit alone counts from look patience + 1 on. Errors: WR003 (see rebase_messages), WR004 (not in autocommit), WR005 (truncated; the detail is epoch.tick of the last that was), WR006 (see check_position; not looked at again while nothing changes), 22023, 25006. Locks: advisory step 4 (tried). Isolation: READ COMMITTED. It holds a snapshot while it waits: at most 1 second.';
+COMMENT ON FUNCTION weir.ticks(bigint,bigint,integer,double precision,bigint) IS 'weir.tick for who reads and does not cut: a lock that a cut takes lasts until its transaction ends, so subscribers could stop everybody by not ending theirs. They see what hubs cut. Errors, isolation: as weir.tick with cuts => false. Locks: none that another caller waits for.';
 COMMENT ON FUNCTION weir.tidy() IS 'One small chore at a time: empties the heartbeat ring ahead of its turn, compacts the promoter''s cursor and the history of segments by TRUNCATE, and deletes what thousands of ended workers and cancellations have left. Returns what it did, or NULL. Locks: advisory step 3 (tried), ACCESS EXCLUSIVE NOWAIT on a table that it truncates.';
 COMMENT ON FUNCTION weir.unclaimed(integer,integer[],integer) IS 'The jobs in one segment that no batch has handed out yet: past the position, or of a pending transaction.';
 COMMENT ON FUNCTION weir.watch(bigint,bigint,xid8[],integer,double precision) IS 'For an idle worker: looks up to so many times, pause seconds apart, until the counters differ from those given or one of the pending transactions has ended; returns the counters, and after them the transactions in progress. jobs_now moves with every job logged, control_now with every cancellation and new queue, both even before the commit. Errors: 22023. Locks: none that others wait for. Isolation: READ COMMITTED. It holds a snapshot while it waits: at most 1 second.';
@@ -578,16 +580,17 @@ GRANT EXECUTE ON FUNCTION weir.publish_many(text[],text[],boolean) TO weir_hub, 
 GRANT EXECUTE ON FUNCTION weir.queues() TO weir_operate;
 GRANT EXECUTE ON FUNCTION weir.read(bigint,bigint,integer,bigint) TO weir_hub, weir_operate, weir_subscribe;
 GRANT EXECUTE ON FUNCTION weir.rebase() TO weir_operate, weir_work;
-GRANT EXECUTE ON FUNCTION weir.rebase_messages() TO weir_hub, weir_operate, weir_subscribe;
+GRANT EXECUTE ON FUNCTION weir.rebase_messages() TO weir_hub, weir_operate;
 GRANT EXECUTE ON FUNCTION weir.rescue() TO weir_operate, weir_work;
 GRANT EXECUTE ON FUNCTION weir.restrict(text,text[],text[]) TO weir_operate;
 GRANT EXECUTE ON FUNCTION weir.resume(text) TO weir_operate;
 GRANT EXECUTE ON FUNCTION weir.retry(bigint) TO weir_operate;
 GRANT EXECUTE ON FUNCTION weir.rotate() TO weir_operate, weir_work;
 GRANT EXECUTE ON FUNCTION weir.rotate_later(bigint) TO weir_operate, weir_work;
-GRANT EXECUTE ON FUNCTION weir.rotate_messages() TO weir_hub, weir_operate, weir_subscribe, weir_work;
+GRANT EXECUTE ON FUNCTION weir.rotate_messages() TO weir_hub, weir_operate, weir_work;
 GRANT EXECUTE ON FUNCTION weir.set(text,text) TO weir_operate;
-GRANT EXECUTE ON FUNCTION weir.tick(bigint,bigint,pg_snapshot,integer,double precision,integer,boolean,bigint) TO weir_hub, weir_operate, weir_subscribe;
+GRANT EXECUTE ON FUNCTION weir.tick(bigint,bigint,pg_snapshot,integer,double precision,integer,boolean,bigint) TO weir_hub, weir_operate;
+GRANT EXECUTE ON FUNCTION weir.ticks(bigint,bigint,integer,double precision,bigint) TO weir_hub, weir_operate, weir_subscribe;
 GRANT EXECUTE ON FUNCTION weir.tidy() TO weir_operate, weir_work;
 GRANT EXECUTE ON FUNCTION weir.watch(bigint,bigint,xid8[],integer,double precision) TO weir_operate, weir_work;
 GRANT EXECUTE ON FUNCTION weir.worker_start(text,text[],interval) TO weir_operate, weir_work;

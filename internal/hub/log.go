@@ -12,6 +12,9 @@ import (
 
 // Log is the source that reads ticks from the database, cuts the next when it is the first to look, and logs what is published.
 type Log struct {
+	// ReadOnly is for a role that may subscribe and no more: ticks are those that hubs cut. Set it before the first call.
+	ReadOnly bool
+
 	primary *store.Store
 	read    *store.Store // of a standby, or the primary
 
@@ -50,7 +53,7 @@ func NewLog(primary, read *store.Store) *Log {
 // Newest implements Source.
 func (l *Log) Newest(ctx context.Context) (Position, error) {
 	newest, err := l.primary.NewestTick(ctx)
-	if store.IsMoved(err) {
+	if store.IsMoved(err) && !l.ReadOnly {
 		if _, err = l.primary.RebaseMessages(ctx); err == nil {
 			newest, err = l.primary.NewestTick(ctx)
 		}
@@ -73,7 +76,7 @@ func (l *Log) Next(ctx context.Context, after Position) ([]*Part, error) {
 			return nil, err
 		}
 	}
-	look := store.Look{Looks: tickLooks, Pause: tickPause, Cut: true}
+	look := store.Look{Looks: tickLooks, Pause: tickPause, Cut: !l.ReadOnly}
 	if time.Since(l.published) > tickFresh {
 		look.Patience = tickCalm
 	}

@@ -41,9 +41,10 @@ func TestRolesDoTheirPartAndNoMore(t *testing.T) {
 	work := append(slices.Clone(enqueue), "worker_start", "heartbeat", "watch", "claim", "complete", "finish", "fence", "give_back", "has_ended", "cancelled_among",
 		"promote", "rotate", "rotate_later", "rotate_messages", "rescue", "tidy", "rebase", "job_info", "jobs")
 	publish := []string{"publish", "publish_bytes", "publish_many", "notify"}
-	subscribe := []string{"tick", "read", "newest_tick", "epoch_of", "rebase_messages", "rotate_messages"}
-	hub := slices.Concat(publish, subscribe, []string{"publish_drafts", "beat", "fresh_queues", "logins", "login_secret"})
-	operate := slices.Concat(work, publish, subscribe, []string{"queues", "workers", "cancel", "retry", "pause", "resume", "set", "hubs", "notify_callers", "restrict"})
+	subscribe := []string{"ticks", "read", "newest_tick", "epoch_of"}
+	cut := []string{"tick", "rebase_messages", "rotate_messages"}
+	hub := slices.Concat(publish, subscribe, cut, []string{"publish_drafts", "beat", "fresh_queues", "logins", "login_secret"})
+	operate := slices.Concat(work, publish, subscribe, cut, []string{"queues", "workers", "cancel", "retry", "pause", "resume", "set", "hubs", "notify_callers", "restrict"})
 	for role, want := range map[string][]string{"weir_enqueue": enqueue, "weir_work": work, "weir_operate": operate,
 		"weir_publish": publish, "weir_subscribe": subscribe, "weir_hub": hub} {
 		want = slices.Compact(slices.Sorted(slices.Values(want)))
@@ -96,13 +97,13 @@ func TestRolesDoTheirPartAndNoMore(t *testing.T) {
 		`SELECT * FROM weir.running_jobs`, `SELECT * FROM weir.later_jobs`, `SELECT * FROM weir.completed_jobs`, `SELECT * FROM weir.failed_jobs`, `SELECT * FROM weir.cancelled_jobs`)
 	as("weir_operate", denied, `SELECT * FROM weir.job`, `UPDATE weir.queue SET paused_at = now()`, `UPDATE weir.setting SET value = ''`, `SELECT weir.reclaim(1)`)
 	as("weir_publish", "", `SELECT weir.publish('c', 'p')`, `SELECT weir.notify('c', 'p')`, `SELECT weir.publish_bytes('c', '\x00')`, `SELECT weir.publish_many(ARRAY['c'], ARRAY['p'])`)
-	as("weir_publish", denied, `SELECT * FROM weir.tick(0)`, `SELECT * FROM weir.read(1)`, `SELECT * FROM weir.message`, `SELECT * FROM weir.logins()`)
-	as("weir_subscribe", "", `SELECT * FROM weir.tick(0)`, `SELECT * FROM weir.read(1)`, `SELECT weir.newest_tick()`, `SELECT weir.rotate_messages()`, `SELECT weir.rebase_messages()`)
-	as("weir_subscribe", denied, `SELECT weir.publish('c')`, `SELECT * FROM weir.message`, `SELECT weir.cut()`, `SELECT weir.reclaim_messages(1, '0')`, `SELECT * FROM weir.logins()`)
+	as("weir_publish", denied, `SELECT * FROM weir.ticks(0)`, `SELECT * FROM weir.read(1)`, `SELECT * FROM weir.message`, `SELECT * FROM weir.logins()`)
+	as("weir_subscribe", "", `SELECT * FROM weir.ticks(0)`, `SELECT * FROM weir.read(1)`, `SELECT weir.newest_tick()`)
+	as("weir_subscribe", denied, `SELECT * FROM weir.tick(0)`, `SELECT weir.rotate_messages()`, `SELECT weir.rebase_messages()`, `SELECT weir.publish('c')`, `SELECT * FROM weir.message`, `SELECT weir.cut()`, `SELECT weir.reclaim_messages(1, '0')`, `SELECT * FROM weir.logins()`)
 	as("weir_hub", "", `SELECT * FROM weir.logins()`, `SELECT * FROM weir.login_secret()`, `SELECT weir.beat('h', '', 1, 0)`, `SELECT * FROM weir.fresh_queues(pg_current_snapshot())`)
 	as("weir_hub", denied, `SELECT * FROM weir.message`, `SELECT * FROM pg_authid`, `SELECT weir.set('message_bytes', '8000')`, `SELECT weir.enqueue('q', 'k')`)
 	as("weir_operate", "", `SELECT weir.restrict('app', ARRAY['orders.*'])`, `SELECT weir.restrict('app')`, `SELECT * FROM weir.hubs()`, `SELECT * FROM weir.notify_callers()`, `SELECT weir.set('message_retention', '1 hour')`)
-	as(stranger, denied, `SELECT weir.publish('c')`, `SELECT * FROM weir.tick(0)`, `SELECT * FROM weir.logins()`, `SELECT weir.enqueue('q', 'k')`, `SELECT * FROM weir.queues()`, `SELECT * FROM weir.job`)
+	as(stranger, denied, `SELECT weir.publish('c')`, `SELECT * FROM weir.ticks(0)`, `SELECT * FROM weir.tick(0)`, `SELECT * FROM weir.logins()`, `SELECT weir.enqueue('q', 'k')`, `SELECT * FROM weir.queues()`, `SELECT * FROM weir.job`)
 }
 
 // stranger is a role without any grant.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/weir-pg/weir"
 	"github.com/weir-pg/weir/internal/pgtest"
 	"github.com/weir-pg/weir/internal/store"
 )
@@ -103,5 +104,34 @@ func TestAHubThatCannotCheckPasswordsIsNotReady(t *testing.T) {
 		if time.Now().After(end) {
 			t.Fatalf("it is not ready though it may: %v", s.Ready())
 		}
+	}
+}
+
+// TestASubscriberReadsWhatHubsCut: a role that may subscribe and no more gets messages straight from the database while a hub runs.
+func TestASubscriberReadsWhatHubsCut(t *testing.T) {
+	database := pgtest.Database(t)
+	pool := pgtest.Pool(t, database)
+	s := start(t, Config{Database: database})
+	u, err := url.Parse(database)
+	if err != nil {
+		t.Fatal(err)
+	}
+	u.User = clientURL(t, s, database, "IN ROLE weir_subscribe").User
+	poor := pgtest.Pool(t, u.String())
+	sub, err := weir.Subscribe(t.Context(), weir.SubscribeConfig{Client: weir.NewClient(poor), Channels: []string{"news"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer sub.Close()
+	if _, err := pool.Exec(t.Context(), `SELECT weir.publish('news', 'one')`); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	for event, err := range sub.All(ctx) {
+		if err != nil || event.Message == nil || string(event.Message.Payload) != "one" {
+			t.Fatalf("got %+v, %v", event, err)
+		}
+		break
 	}
 }

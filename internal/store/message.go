@@ -13,6 +13,8 @@ import (
 
 const (
 	sqlTick     = `SELECT seqs, ats, counts, sizes, epochs, ids_now, seen_now::text FROM weir.tick($1, $2, $3::text::pg_snapshot, $4, $5, $6, $7, $8)`
+	sqlTicks    = `SELECT seqs, ats, counts, sizes, epochs, ids_now, seen_now::text FROM weir.ticks($1, $2, $3, $4, $5)`
+	sqlMayTick  = `SELECT coalesce(bool_or(has_function_privilege(p.oid, 'EXECUTE')), false) FROM pg_proc p WHERE p.pronamespace = 'weir'::regnamespace AND p.proname = 'tick'`
 	sqlRead     = `SELECT id, xid::text::bigint, channel, payload, is_binary, keep FROM weir.read($1, $2, $3, $4)`
 	sqlReadMany = `SELECT t.seq, r.id, r.xid::text::bigint, r.channel, r.payload, r.is_binary, r.keep
 		FROM unnest($1::bigint[], $2::bigint[]) t(seq, epoch) CROSS JOIN LATERAL weir.read(t.seq, 0, $3, t.epoch) r ORDER BY t.seq, r.id`
@@ -73,8 +75,11 @@ func (s *Store) Ticks(ctx context.Context, after Place, seen Seen, look Look) ([
 	var counts []int32
 	var sizes, epochs []int64
 	var now Seen
-	err := s.row(ctx, sqlTick, []any{after.Tick, seen.ids, seen.snapshot, look.Looks, look.Pause.Seconds(), look.Patience, look.Cut, after.epoch()},
-		&seqs, &ats, &counts, &sizes, &epochs, &now.ids, &now.snapshot)
+	sql, args := sqlTick, []any{after.Tick, seen.ids, seen.snapshot, look.Looks, look.Pause.Seconds(), look.Patience, true, after.epoch()}
+	if !look.Cut {
+		sql, args = sqlTicks, []any{after.Tick, seen.ids, look.Looks, look.Pause.Seconds(), after.epoch()}
+	}
+	err := s.row(ctx, sql, args, &seqs, &ats, &counts, &sizes, &epochs, &now.ids, &now.snapshot)
 	if err != nil {
 		return nil, Seen{}, err
 	}
@@ -83,6 +88,12 @@ func (s *Store) Ticks(ctx context.Context, after Place, seen Seen, look Look) ([
 		ticks[i] = Tick{Seq: seqs[i], Epoch: epochs[i], At: ats[i], Count: counts[i], Bytes: sizes[i]}
 	}
 	return ticks, now, nil
+}
+
+// MayTick tells whether the role may cut ticks; who may not sees those that hubs cut.
+func (s *Store) MayTick(ctx context.Context) (may bool, err error) {
+	err = s.row(ctx, sqlMayTick, nil, &may)
+	return may, err
 }
 
 // Published tells whether more ids had been drawn at this look than at an earlier one, as far as both know.

@@ -202,6 +202,19 @@ $$;
 COMMENT ON FUNCTION weir.tick IS
   'Returns the ticks after a given one, at most 100, and cuts the next if there is none and cuts is true. With the epoch of that given one it is refused where the log has been set back and has grown past it again. Looks up to so many times, pause seconds apart; ids and seen are what an earlier call returned: while nothing has been published or committed since then, only counters are looked at. A commit alone counts from look patience + 1 on. Errors: WR003 (see rebase_messages), WR004 (not in autocommit), WR005 (truncated; the detail is epoch.tick of the last that was), WR006 (see check_position; not looked at again while nothing changes), 22023, 25006. Locks: advisory step 4 (tried). Isolation: READ COMMITTED. It holds a snapshot while it waits: at most 1 second.';
 
+CREATE OR REPLACE FUNCTION weir.ticks(after bigint, ids bigint DEFAULT NULL, looks integer DEFAULT 1, pause double precision DEFAULT 0.003, epoch bigint DEFAULT NULL,
+                                      OUT seqs bigint[], OUT ats timestamptz[], OUT counts integer[], OUT sizes bigint[], OUT epochs bigint[],
+                                      OUT ids_now bigint, OUT seen_now pg_snapshot)
+LANGUAGE sql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+AS $$
+  SELECT t.seqs, t.ats, t.counts, t.sizes, t.epochs, t.ids_now, t.seen_now
+  FROM weir.tick(ticks.after, ids => ticks.ids, looks => ticks.looks, pause => ticks.pause, cuts => false, epoch => ticks.epoch) t
+$$;
+COMMENT ON FUNCTION weir.ticks IS
+  'weir.tick for who reads and does not cut: a lock that a cut takes lasts until its transaction ends, so subscribers could stop everybody by not ending theirs. They see what hubs cut. Errors, isolation: as weir.tick with cuts => false. Locks: none that another caller waits for.';
+
 CREATE OR REPLACE FUNCTION weir.read(tick bigint, after_id bigint DEFAULT 0, max_rows integer DEFAULT 10000, epoch bigint DEFAULT NULL)
 RETURNS TABLE (id bigint, xid xid8, channel text, payload bytea, is_binary boolean, keep boolean)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
