@@ -282,7 +282,7 @@ func TestCompletionAndFailureOfOneAttemptExclude(t *testing.T) {
 // TestChoresNeedReadCommitted: with the snapshot of an older look, TRUNCATE would take what that look cannot see.
 func TestChoresNeedReadCommitted(t *testing.T) {
 	conn := connect(t, pgtest.Database(t))
-	for _, call := range []string{"promote()", "rotate()", "rotate_later()", "reclaim(2)", "rescue()", "tidy()", "rebase()", "fence(1)"} {
+	for _, call := range []string{"promote()", "rotate()", "rotate_later()", "reclaim(2)", "rescue()", "retry(1)", "tidy()", "rebase()", "fence(1)"} {
 		exec(t, conn, `BEGIN ISOLATION LEVEL REPEATABLE READ`)
 		_, err := conn.Exec(t.Context(), `SELECT weir.`+call)
 		wantCode(t, call, err, "WR004")

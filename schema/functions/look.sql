@@ -1,4 +1,8 @@
 -- Looking at jobs: for people and dashboards. Each look is bounded by indexes and by a limit.
+--
+-- A look leaves no lock behind on the tables of the log, also in a transaction that stays open: held to its end, ACCESS SHARE would
+-- keep every segment from being given back. So each looks in a block that ends in an exception, WR000, which never gets out: the block's
+-- locks go with it, and what was found stays in variables, or among the rows that are returned.
 
 CREATE OR REPLACE FUNCTION weir.batch_of(lane integer, segment integer, xid xid8, id bigint) RETURNS SETOF weir.batch
 LANGUAGE plpgsql STABLE
@@ -10,27 +14,28 @@ SET enable_bitmapscan = off
 AS $$
 #variable_conflict use_column
 DECLARE
-  low  bigint;
-  high bigint;
-  mid  bigint;
-  b    weir.batch;
+  low  bigint := (SELECT min(k.seq) FROM weir.batch k WHERE k.segment = batch_of.segment AND k.lane = batch_of.lane);
+  high bigint := 9223372036854775807;
+  mid  bigint := high;
+  b    record;
 BEGIN
-  SELECT min(k.seq), max(k.seq) INTO low, high FROM weir.batch k WHERE k.segment = batch_of.segment AND k.lane = batch_of.lane;
-  -- Positions grow with seq: bisect for the first batch that reached the job's place.
-  WHILE low < high LOOP
-    mid := (low + high) / 2;
-    SELECT k.* INTO b FROM weir.batch k WHERE k.segment = batch_of.segment AND k.lane = batch_of.lane AND k.seq <= mid
-    ORDER BY k.seq DESC LIMIT 1;
-    IF (b.pos_xid, b.pos_id) < (batch_of.xid, batch_of.id) THEN
+  -- Past a batch a job is still to be handed out if it lies past its position, or belongs to a transaction that is pending. Once it is
+  -- not, it never is again: so the first batch past which it is not is the one that handed it out. Bisect for it.
+  WHILE low <= mid LOOP
+    SELECT k.seq, k.pos_xid, k.pos_id, k.pending, k.pending_after INTO b
+    FROM weir.batch k WHERE k.segment = batch_of.segment AND k.lane = batch_of.lane AND k.seq <= mid ORDER BY k.seq DESC LIMIT 1;
+    IF (b.pos_xid, b.pos_id) < (batch_of.xid, batch_of.id)
+       OR coalesce(b.pending_after[array_position(b.pending, batch_of.xid)] < batch_of.id, false) THEN
+      EXIT WHEN high = 9223372036854775807;  -- the newest: it was not handed out
       low := mid + 1;
     ELSE
-      high := mid;
+      high := b.seq;
     END IF;
+    mid := low + (high - 1 - low) / 2;
+    EXIT WHEN low >= high;
   END LOOP;
-  -- A late transaction's job is in a later batch than that.
   RETURN QUERY SELECT k.* FROM weir.batch k
-    WHERE k.segment = batch_of.segment AND k.lane = batch_of.lane AND k.seq >= low AND batch_of.id = ANY (k.ids)
-      AND k.from_xid <= batch_of.xid AND (k.pos_xid, k.pos_id) >= (batch_of.xid, batch_of.id) ORDER BY k.seq LIMIT 1;
+    WHERE k.segment = batch_of.segment AND k.lane = batch_of.lane AND k.seq = high AND batch_of.id = ANY (k.ids) LIMIT 1;
 END
 $$;
 COMMENT ON FUNCTION weir.batch_of IS 'The batch that handed out a job of one segment, found by bisection.';
@@ -39,19 +44,21 @@ CREATE OR REPLACE FUNCTION weir.job_info(job_id bigint) RETURNS SETOF weir.job_l
 LANGUAGE plpgsql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET jit = off
+SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
+SET enable_bitmapscan = off
 AS $$
 #variable_conflict use_column
 DECLARE
   look weir.job_look;
   c    record;
   a    record;
-  b    weir.batch;
+  b    record;
   r    record;
   past jsonb := '[]';
 BEGIN
   look.cancel_requested := EXISTS (SELECT FROM weir.cancel k WHERE k.id = job_id);
-  SELECT p.* INTO c FROM weir.promotion p ORDER BY p.seq DESC LIMIT 1;
+  SELECT p.due, p.due_id, p.snapshot INTO c FROM weir.promotion p ORDER BY p.seq DESC LIMIT 1;
   FOR a IN
     SELECT j.id, j.xid, j.lane, j.segment, j.attempt, j.max_attempts, j.put_off, j.kind, j.args, j.meta, j.enqueued_at, NULL::timestamptz AS run_at
     FROM weir.job j WHERE j.id = job_id
@@ -69,26 +76,27 @@ BEGIN
       look.state := CASE WHEN look.cancel_requested THEN 'cancelled' ELSE 'later' END;
       CONTINUE;
     END IF;
-    SELECT k.* INTO b FROM weir.batch_of(a.lane, a.segment, a.xid, a.id) k;
+    SELECT k.seq, k.worker, k.claimed_at INTO b FROM weir.batch_of(a.lane, a.segment, a.xid, a.id) k;
     IF FOUND THEN
       look.state := 'running'; look.claimed_at := b.claimed_at; look.worker := b.worker;
-    ELSIF a.xid = '1' THEN
-      b.seq := NULL;  -- history from before a re-basing, which keeps no batches
+      SELECT x.outcome, x.worker, x.finished_at, x.errors[array_position(x.ids, a.id)] AS error, x.outputs[array_position(x.ids, a.id)] AS output INTO r
+      FROM weir.result x WHERE x.segment = a.segment AND x.lane = a.lane AND x.seq = b.seq AND a.id = ANY (x.ids) ORDER BY x.finished_at LIMIT 1;
+    ELSIF a.xid = '1' THEN  -- history from before a re-basing, which keeps no batches
+      SELECT x.outcome, x.worker, x.finished_at, x.errors[array_position(x.ids, a.id)] AS error, x.outputs[array_position(x.ids, a.id)] AS output INTO r
+      FROM weir.result x WHERE x.lane = a.lane AND a.id = ANY (x.ids) ORDER BY x.finished_at LIMIT 1;
     ELSE
       look.state := CASE WHEN look.cancel_requested THEN 'cancelled' ELSE 'available' END;
       CONTINUE;
     END IF;
-    SELECT k.outcome, k.worker, k.finished_at, k.errors[k.n] AS error, k.outputs[k.n] AS output INTO r
-    FROM (SELECT x.*, array_position(x.ids, a.id) AS n FROM weir.result x
-          WHERE x.lane = a.lane AND (x.seq = b.seq OR b.seq IS NULL) AND a.id = ANY (x.ids)) k
-    ORDER BY k.finished_at LIMIT 1;
-    IF FOUND THEN
+    IF r.outcome IS NOT NULL THEN
       look.state := r.outcome; look.worker := r.worker; look.finished_at := r.finished_at; look.output := r.output; look.error := r.error;
       IF r.error IS NOT NULL THEN
         past := past || jsonb_build_object('attempt', a.attempt, 'at', r.finished_at, 'outcome', r.outcome, 'error', r.error);
       END IF;
     END IF;
   END LOOP;
+  RAISE SQLSTATE 'WR000';
+EXCEPTION WHEN SQLSTATE 'WR000' THEN
   IF look.id IS NOT NULL THEN
     look.errors := past;
     RETURN NEXT look;
@@ -96,7 +104,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION weir.job_info IS
-  'One job by id, in state available, running, later, completed, failed or cancelled. No row if the id is unknown or the job has gone with its segment. Locks: none that others wait for. Isolation: any.';
+  'One job by id, in state available, running, later, completed, failed or cancelled. No row if the id is unknown or the job has gone with its segment. Locks: none that others wait for, and none that outlast the call. Isolation: any.';
 
 CREATE OR REPLACE FUNCTION weir.jobs(state text, queue text DEFAULT NULL, most integer DEFAULT 100) RETURNS SETOF weir.job_look
 LANGUAGE plpgsql STABLE SECURITY DEFINER
@@ -104,17 +112,23 @@ SET search_path = pg_catalog, pg_temp
 SET jit = off
 SET enable_seqscan = off
 SET enable_bitmapscan = off
+SET cursor_tuple_fraction = 0.001
 AS $$
 #variable_conflict use_column
 DECLARE
   lanes integer[] := ARRAY(SELECT q.id * 4 + p FROM weir.queue q, generate_series(0, 3) p WHERE jobs.queue IS NULL OR q.name = jobs.queue);
-  found bigint[];
-  since timestamptz;
+  ids   refcursor;
+  ended weir.outcome;
+  this  bigint;
+  seen  bigint[] := '{}';
+  shown integer := 0;
+  look  weir.job_look;
 BEGIN
   IF jobs.most IS NULL OR jobs.most NOT BETWEEN 1 AND 10000 THEN
     RAISE EXCEPTION 'weir: jobs shows 1 to 10000 at once, got %', jobs.most USING ERRCODE = '22023';
   ELSIF jobs.state = 'available' THEN
-    found := ARRAY(
+    -- Cancelled ones stand among them until they are claimed. Past a hundred thousand of a lane it does not look.
+    OPEN ids FOR
       SELECT j.id FROM unnest(lanes) l(lane) CROSS JOIN LATERAL (
         SELECT u.id, u.xid FROM (SELECT b.* FROM weir.batch b WHERE b.lane = l.lane ORDER BY b.seq DESC LIMIT 1) s
         RIGHT JOIN (SELECT 1) one ON true
@@ -123,65 +137,119 @@ BEGIN
           CROSS JOIN LATERAL (SELECT j.* FROM weir.job j WHERE j.lane = l.lane AND j.xid = p.xid AND j.id > p.after OFFSET 0) j
           UNION ALL
           (SELECT j.id, j.xid FROM weir.job j WHERE j.lane = l.lane AND (j.xid, j.id) > (coalesce(s.pos_xid, '0'), coalesce(s.pos_id, 0))
-           ORDER BY j.xid, j.id LIMIT jobs.most)) u
+           ORDER BY j.xid, j.id LIMIT 100000)) u
+        WHERE NOT EXISTS (SELECT FROM weir.cancel c WHERE c.id = u.id)
         LIMIT jobs.most) j
-      ORDER BY l.lane % 4, j.xid, j.id LIMIT jobs.most);
+      ORDER BY l.lane % 4, j.xid, j.id LIMIT jobs.most;
   ELSIF jobs.state = 'running' THEN
     -- No live worker has anything older unfinished than its last heartbeat says.
-    SELECT coalesce(min(k.oldest), now()) - interval '1 minute' INTO since FROM (
-      SELECT DISTINCT ON (w.id) coalesce(h.oldest, w.at) AS oldest FROM weir.worker w LEFT JOIN weir.heartbeat h ON h.worker = w.id
-      WHERE NOT w.fenced AND NOT EXISTS (SELECT FROM weir.worker f WHERE f.id = w.id AND f.fenced) ORDER BY w.id, h.at DESC NULLS LAST) k;
-    found := ARRAY(
-      SELECT j.id FROM unnest(lanes) l(lane) CROSS JOIN LATERAL (
-        SELECT u.id, b.claimed_at FROM weir.batch b CROSS JOIN LATERAL (
-          SELECT i.id FROM unnest(b.ids) i(id)
-          EXCEPT SELECT x.id FROM weir.result r, unnest(r.ids) x(id) WHERE r.lane = b.lane AND r.seq = b.seq) u
-        WHERE b.lane = l.lane AND b.seq > coalesce((
-          SELECT o.seq FROM weir.batch o WHERE o.lane = l.lane AND o.claimed_at < since ORDER BY o.seq DESC LIMIT 1), 0)
-        ORDER BY b.seq DESC LIMIT jobs.most) j
-      ORDER BY j.claimed_at DESC LIMIT jobs.most);
+    OPEN ids FOR
+      SELECT u.id FROM (
+        SELECT w.id, coalesce(h.oldest, w.at) - interval '1 minute' AS since FROM weir.worker w
+        LEFT JOIN LATERAL (SELECT h.oldest FROM weir.heartbeat h WHERE h.worker = w.id ORDER BY h.at DESC LIMIT 1) h ON true
+        WHERE NOT w.fenced AND NOT EXISTS (SELECT FROM weir.worker f WHERE f.id = w.id AND f.fenced)) w
+      CROSS JOIN LATERAL (
+        SELECT b.* FROM weir.batch b
+        WHERE b.worker = w.id AND b.lane = ANY (lanes) AND b.no > coalesce((
+          SELECT o.no FROM weir.batch o WHERE o.worker = w.id AND o.claimed_at < w.since ORDER BY o.no DESC LIMIT 1), 0)
+        ORDER BY b.no DESC OFFSET 0) b
+      CROSS JOIN LATERAL (
+        SELECT i.id FROM unnest(b.ids) i(id)
+        EXCEPT SELECT x.id FROM weir.result r, unnest(r.ids) x(id) WHERE r.lane = b.lane AND r.seq = b.seq) u
+      ORDER BY b.claimed_at DESC LIMIT jobs.most;
   ELSIF jobs.state = 'later' THEN
-    found := ARRAY(
+    OPEN ids FOR
       SELECT l.id FROM (SELECT p.* FROM weir.promotion p ORDER BY p.seq DESC LIMIT 1) c CROSS JOIN LATERAL (
-        SELECT l.id FROM weir.later l WHERE (l.run_at, l.id) > (c.due, c.due_id) AND l.lane = ANY (lanes) ORDER BY l.run_at, l.id LIMIT jobs.most) l);
+        SELECT l.id FROM weir.later l WHERE (l.run_at, l.id) > (c.due, c.due_id) AND (jobs.queue IS NULL OR l.lane = ANY (lanes)) ORDER BY l.run_at, l.id) l;
   ELSIF jobs.state = 'completed' THEN
-    found := ARRAY(
-      SELECT j.id FROM unnest(lanes) l(lane) CROSS JOIN LATERAL (
-        SELECT i.id, r.finished_at FROM weir.result r, unnest(r.ids) i(id)
-        WHERE r.lane = l.lane AND r.outcome = 'completed' ORDER BY r.seq DESC LIMIT jobs.most) j
-      ORDER BY j.finished_at DESC LIMIT jobs.most);
-  ELSIF jobs.state IN ('failed', 'cancelled') THEN
-    found := ARRAY(
-      SELECT j.id FROM unnest(lanes) l(lane) CROSS JOIN LATERAL (
-        SELECT i.id, r.finished_at FROM weir.result r, unnest(r.ids) i(id)
-        WHERE r.outcome = jobs.state::weir.outcome AND r.outcome IN ('failed', 'cancelled') AND r.lane = l.lane
-        ORDER BY r.seq DESC LIMIT jobs.most) j
-      ORDER BY j.finished_at DESC LIMIT jobs.most);
-    IF jobs.state = 'cancelled' THEN  -- and those whose tombstone has not been met yet
-      found := found || ARRAY(SELECT c.id FROM weir.cancel c ORDER BY c.id DESC LIMIT jobs.most);
+    IF jobs.queue IS NULL THEN
+      OPEN ids FOR
+        SELECT n.id FROM weir.newest_completed(least(jobs.most * 2, jobs.most + 1000)) n ORDER BY n.finished_at DESC;
+    ELSE
+      OPEN ids FOR
+        SELECT j.id FROM unnest(lanes) l(lane) CROSS JOIN LATERAL (
+          SELECT i.id, r.finished_at FROM weir.result r, unnest(r.ids) i(id)
+          WHERE r.lane = l.lane AND r.outcome = 'completed' ORDER BY r.seq DESC LIMIT least(jobs.most * 2, jobs.most + 1000)) j
+        ORDER BY j.finished_at DESC;
     END IF;
+  ELSIF jobs.state IN ('failed', 'cancelled') THEN
+    ended := jobs.state;
+    OPEN ids FOR
+      SELECT k.id FROM (
+        SELECT i.id FROM weir.result r, unnest(r.ids) i(id)
+        WHERE r.outcome = ended AND r.outcome IN ('failed', 'cancelled') AND (jobs.queue IS NULL OR r.lane = ANY (lanes)) ORDER BY r.finished_at DESC) k
+      UNION ALL  -- and those whose tombstone has not been met yet
+      SELECT k.id FROM (
+        SELECT c.id FROM weir.cancel c
+        WHERE jobs.state = 'cancelled' AND (jobs.queue IS NULL OR EXISTS (SELECT FROM weir.job j WHERE j.id = c.id AND j.lane = ANY (lanes))
+                                                               OR EXISTS (SELECT FROM weir.later l WHERE l.id = c.id AND l.lane = ANY (lanes)))
+        ORDER BY c.id DESC) k;
   ELSE
     RAISE EXCEPTION 'weir: unknown state %', coalesce(jobs.state, 'null')
       USING ERRCODE = '22023', HINT = 'States are available, running, later, completed, failed and cancelled.';
   END IF;
-  RETURN QUERY
-    SELECT k.* FROM (SELECT DISTINCT ON (u.id) u.id, u.ord FROM unnest(found) WITH ORDINALITY u(id, ord) ORDER BY u.id, u.ord) u
-    CROSS JOIN LATERAL weir.job_info(u.id) k
-    WHERE k.state = jobs.state AND (jobs.queue IS NULL OR k.queue = jobs.queue)
-    ORDER BY CASE WHEN jobs.state IN ('completed', 'failed', 'cancelled') THEN k.finished_at END DESC NULLS LAST, u.ord LIMIT jobs.most;
+  -- What has been retried by hand is in another state now: it is looked past, as far as ten pages.
+  LOOP
+    FETCH ids INTO this;
+    EXIT WHEN NOT FOUND OR shown = jobs.most OR cardinality(seen) >= jobs.most * 10;
+    CONTINUE WHEN this = ANY (seen);
+    seen := seen || this;
+    SELECT k.* INTO look FROM weir.job_info(this) k;
+    IF look.state = jobs.state AND (jobs.queue IS NULL OR look.queue = jobs.queue) THEN
+      RETURN NEXT look;
+      shown := shown + 1;
+    END IF;
+  END LOOP;
+  RAISE SQLSTATE 'WR000';
+EXCEPTION WHEN SQLSTATE 'WR000' THEN
+  RETURN;
 END
 $$;
 COMMENT ON FUNCTION weir.jobs IS
-  'Jobs in one state: available in the order they will be claimed, later by run_at, the others newest first; at most so many. Locks: none that others wait for. Isolation: any.';
+  'Jobs in one state: available in the order they will be claimed, later by run_at, the others newest first; at most so many. Locks: none that others wait for, and none that outlast the call. Isolation: any.';
+
+CREATE OR REPLACE FUNCTION weir.newest_completed(most integer) RETURNS TABLE (id bigint, finished_at timestamptz)
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+SET plan_cache_mode = force_custom_plan
+SET enable_seqscan = off
+AS $$
+#variable_conflict use_column
+DECLARE
+  pages bigint;
+  back  bigint;
+  n     bigint;
+BEGIN
+  -- Results are never updated nor deleted, so a segment's lie in the order of their recording: the newest are in its last pages.
+  FOR s IN 1..4 LOOP
+    pages := pg_relation_size('weir.result_' || s) / current_setting('block_size')::bigint;
+    back := 8;
+    LOOP
+      SELECT sum(cardinality(r.ids)) INTO n FROM weir.result r
+      WHERE r.segment = s AND r.ctid >= format('(%s,0)', greatest(pages - back, 0))::tid AND r.outcome = 'completed';
+      EXIT WHEN n >= newest_completed.most OR back >= pages OR back >= 8192;
+      back := back * 4;
+    END LOOP;
+    RETURN QUERY SELECT i.id, r.finished_at FROM weir.result r, unnest(r.ids) i(id)
+      WHERE r.segment = s AND r.ctid >= format('(%s,0)', greatest(pages - back, 0))::tid AND r.outcome = 'completed'
+      ORDER BY r.finished_at DESC LIMIT newest_completed.most;
+  END LOOP;
+END
+$$;
+COMMENT ON FUNCTION weir.newest_completed IS 'The newest completed jobs of each segment, at most so many of each: without an index, from the end of the tables.';
 
 CREATE OR REPLACE FUNCTION weir.queues()
 RETURNS TABLE (name text, paused_at timestamptz, available bigint, claimed bigint, last_claim timestamptz, workers bigint)
-LANGUAGE sql STABLE SECURITY DEFINER
+LANGUAGE plpgsql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET jit = off
 SET enable_seqscan = off
 SET enable_bitmapscan = off
 AS $$
+#variable_conflict use_column
+BEGIN
+  RETURN QUERY
   SELECT q.name, max(q.paused_at), sum(k.available)::bigint, sum(coalesce(s.total, 0))::bigint, max(s.claimed_at),
          (SELECT count(*) FROM weir.worker w WHERE NOT w.fenced AND q.name = ANY (w.queues)
             AND NOT EXISTS (SELECT FROM weir.worker f WHERE f.id = w.id AND f.fenced))
@@ -194,10 +262,14 @@ AS $$
       SELECT FROM unnest(s.pending, s.pending_after) p(xid, after)
       CROSS JOIN LATERAL (SELECT FROM weir.job j WHERE j.lane = l.lane AND j.xid = p.xid AND j.id > p.after OFFSET 0) j
       LIMIT 10000) u) k
-  GROUP BY q.name ORDER BY q.name
+  GROUP BY q.name ORDER BY q.name;
+  RAISE SQLSTATE 'WR000';  -- lets go of the tables
+EXCEPTION WHEN SQLSTATE 'WR000' THEN
+  RETURN;
+END
 $$;
 COMMENT ON FUNCTION weir.queues IS
-  'Queues: available counts at most 10000 of each priority, claimed is all that was ever handed out. Locks: none that others wait for. Isolation: any.';
+  'Queues: available counts at most 10000 of each priority, claimed is all that was ever handed out. Locks: none that others wait for, and none that outlast the call. Isolation: any.';
 
 CREATE OR REPLACE FUNCTION weir.workers()
 RETURNS TABLE (id integer, name text, queues text[], state text, started_at timestamptz, seen_at timestamptz, running integer, reason text)

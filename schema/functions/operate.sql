@@ -1,6 +1,24 @@
 -- What operators do: cancel, retry, pause, resume, settings. These are rare, and the only
 -- statements here that update or delete rows.
 
+CREATE OR REPLACE FUNCTION weir.job_now(job_id bigint) RETURNS weir.job_look
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+AS $$
+DECLARE
+  j weir.job_look;
+BEGIN
+  -- While a segment is being emptied, a look would wait with a snapshot of before, and find nothing.
+  LOCK TABLE weir.job, weir.batch, weir.result, weir.later, weir.promotion IN ACCESS SHARE MODE;
+  SELECT i.* INTO j FROM weir.job_info(job_id) i;
+  RAISE SQLSTATE 'WR000';  -- lets go of the tables, as every look does
+EXCEPTION WHEN SQLSTATE 'WR000' THEN
+  RETURN j;
+END
+$$;
+COMMENT ON FUNCTION weir.job_now IS 'A job as it is once a segment that is being emptied has been, for those who act on it. Locks: ACCESS SHARE on the log, which it lets go of.';
+
 CREATE OR REPLACE FUNCTION weir.cancel(job_id bigint) RETURNS text
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -9,9 +27,7 @@ AS $$
 DECLARE
   now_is text;
 BEGIN
-  -- While a segment is being emptied, a look would wait with a snapshot of before, and find nothing.
-  LOCK TABLE weir.job, weir.batch, weir.result, weir.later, weir.promotion IN ACCESS SHARE MODE;
-  now_is := (SELECT i.state FROM weir.job_info(job_id) i);
+  now_is := (weir.job_now(job_id)).state;
   IF now_is IN ('available', 'later', 'running') THEN
     INSERT INTO weir.cancel (id) VALUES (job_id) ON CONFLICT (id) DO NOTHING;
     PERFORM pg_current_xact_id();
@@ -41,13 +57,13 @@ DECLARE
   j   weir.job_look;
   src record;
 BEGIN
-  LOCK TABLE weir.job, weir.batch, weir.result, weir.later, weir.promotion IN ACCESS SHARE MODE;  -- as in cancel
-  SELECT i.* INTO j FROM weir.job_info(job_id) i;
+  PERFORM weir.check_isolation('retry');
+  j := weir.job_now(job_id);
   IF j.id IS NULL OR j.state NOT IN ('completed', 'failed', 'cancelled') THEN
     RETURN j.state;
   END IF;
   PERFORM pg_advisory_xact_lock(1464158546, -1 - (job_id % 1000000)::integer);  -- two retries of one job: one after the other
-  SELECT i.* INTO j FROM weir.job_info(job_id) i;
+  j := weir.job_now(job_id);
   IF j.state NOT IN ('completed', 'failed', 'cancelled') THEN
     RETURN j.state;
   END IF;
@@ -64,7 +80,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION weir.retry IS
-  'Logs another attempt of a job that completed, failed or was cancelled, and returns its new state; of any other, its state unchanged; NULL for an unknown id. Locks: a second retry of the same job waits. Isolation: READ COMMITTED.';
+  'Logs another attempt of a job that completed, failed or was cancelled, and returns its new state; of any other, its state unchanged; NULL for an unknown id. Errors: WR004. Locks: a second retry of the same job waits. Isolation: READ COMMITTED.';
 
 CREATE OR REPLACE FUNCTION weir.pause(queue text) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER

@@ -122,7 +122,7 @@ CREATE INDEX job_lane ON weir.job (lane, xid, id);
 CREATE INDEX job_by_id ON weir.job (id);
 CREATE INDEX batch_worker ON weir.batch (worker, no);
 CREATE INDEX result_batch ON weir.result (lane, seq);
-CREATE INDEX result_ended ON weir.result (outcome, lane, seq) WHERE outcome IN ('failed', 'cancelled');
+CREATE INDEX result_ended ON weir.result (outcome, finished_at) WHERE outcome IN ('failed', 'cancelled');
 CREATE INDEX later_due ON weir.later (run_at, id);
 CREATE INDEX later_xid ON weir.later (xid);
 CREATE INDEX later_by_id ON weir.later (id);
@@ -167,6 +167,7 @@ CREATE TABLE weir.heartbeat (
   running integer     NOT NULL,
   oldest  timestamptz NOT NULL
 ) PARTITION BY LIST (ring);
+CREATE INDEX heartbeat_worker ON weir.heartbeat (worker, at);
 CREATE TABLE weir.heartbeat_0 PARTITION OF weir.heartbeat FOR VALUES IN (0) WITH (autovacuum_enabled = off);
 CREATE TABLE weir.heartbeat_1 PARTITION OF weir.heartbeat FOR VALUES IN (1) WITH (autovacuum_enabled = off);
 CREATE TABLE weir.heartbeat_2 PARTITION OF weir.heartbeat FOR VALUES IN (2) WITH (autovacuum_enabled = off);

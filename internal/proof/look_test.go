@@ -1,0 +1,205 @@
+package proof
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/weir-pg/weir/internal/pgtest"
+)
+
+// TestLooksLeaveNoLockBehind: who has looked at jobs, and has left the transaction open, keeps no segment from being given back.
+func TestLooksLeaveNoLockBehind(t *testing.T) {
+	url := pgtest.Database(t)
+	conn, reader := connect(t, url), connect(t, url)
+	smallSegments(t, conn)
+	worker := startWorker(t, conn, "q", "filler")
+	ids := enqueueN(t, conn, "q", 6)
+	claimed := mustClaim(t, conn, worker, "q", 2)
+	mustComplete(t, conn, worker, claimed)
+	exec(t, reader, `BEGIN`)
+	for _, look := range []string{
+		fmt.Sprintf(`SELECT * FROM weir.job_info(%d)`, ids[0]),
+		`SELECT * FROM weir.queues()`, `SELECT * FROM weir.completed_jobs`,
+		`SELECT * FROM weir.jobs('available')`, `SELECT * FROM weir.jobs('running')`, `SELECT * FROM weir.jobs('later')`,
+		`SELECT * FROM weir.jobs('failed')`, `SELECT * FROM weir.jobs('cancelled')`, `SELECT * FROM weir.jobs('completed', 'q')`,
+		fmt.Sprintf(`SELECT weir.cancel(%d)`, ids[5]), fmt.Sprintf(`SELECT weir.retry(%d)`, ids[0]),
+	} {
+		exec(t, reader, look)
+		// What retry logs is in the active segment, and its own.
+		held := column[string](t, conn, `SELECT relation::regclass || ' ' || mode FROM pg_locks WHERE pid = $1 AND locktype = 'relation' AND granted
+			AND relation::regclass::text ~ '^weir\.(job|batch|result|later)_[1-4]$' AND mode <> 'RowExclusiveLock'`, reader.PgConn().PID())
+		if len(held) > 0 {
+			t.Errorf("%s holds %v", look, held)
+		}
+	}
+	exec(t, reader, `ROLLBACK`)
+	exec(t, reader, `BEGIN`)
+	exec(t, reader, `SELECT * FROM weir.job_info($1)`, ids[1])
+	openNext(t, conn, worker)
+	rotateUntil(t, conn, "reclaimed job 1")
+	exec(t, reader, `COMMIT`)
+}
+
+// settled returns how many blocks a query touches once its plans are made.
+func settled(t *testing.T, conn *pgx.Conn, sql string) int64 {
+	t.Helper()
+	for range 8 {
+		exec(t, conn, sql)
+	}
+	return buffers(t, conn, sql)
+}
+
+// TestLooksDoNotGrowWithTheLog: a look by id, a page of each state and a cancellation touch about as many blocks in a log of two thousand
+// batches as in one of two hundred, also for jobs that were retried.
+func TestLooksDoNotGrowWithTheLog(t *testing.T) {
+	url := pgtest.Database(t)
+	conn := connect(t, url)
+	worker := startWorker(t, conn, "q")
+	fill := func(batches int) (retried, failed int64) {
+		for n := range batches {
+			exec(t, conn, `SELECT weir.enqueue('q', 'k', '{}', 1 + $1 % 4)`, n)
+			a := mustClaim(t, conn, worker, "q", 1)[0]
+			if n%20 != 0 {
+				mustComplete(t, conn, worker, []attempt{a})
+				continue
+			}
+			outcome := "failed"
+			if retried = a.ID; n%40 == 0 {
+				outcome, failed = "retried", a.ID
+			}
+			if _, err := finish(t.Context(), conn, worker, a, outcome, time.Time{}); err != nil {
+				t.Fatal(err)
+			}
+			if outcome == "retried" {
+				mustComplete(t, conn, worker, mustClaim(t, conn, worker, "q", 1))
+			}
+		}
+		return retried, failed
+	}
+	measure := func(retried, failed int64) map[string]int64 {
+		held := enqueueN(t, conn, "q", 30)
+		exec(t, conn, `SELECT weir.enqueue('q', 'k', run_at => now() + interval '1 hour') FROM generate_series(1, 30)`)
+		mustClaim(t, conn, worker, "q", 10)
+		looks := map[string]int64{
+			"job_info":         settled(t, conn, `SELECT * FROM weir.job_info(20)`),
+			"job_info retried": settled(t, conn, fmt.Sprintf(`SELECT * FROM weir.job_info(%d)`, retried)),
+			"job_info failed":  settled(t, conn, fmt.Sprintf(`SELECT * FROM weir.job_info(%d)`, failed)),
+			"cancel":           settled(t, conn, fmt.Sprintf(`SELECT weir.cancel(%d)`, held[29])),
+		}
+		for _, state := range []string{"available", "later", "completed", "failed"} {
+			looks[state] = settled(t, conn, fmt.Sprintf(`SELECT * FROM weir.jobs('%s', most => 5)`, state))
+			looks[state+" of a queue"] = settled(t, conn, fmt.Sprintf(`SELECT * FROM weir.jobs('%s', 'q', 5)`, state))
+		}
+		mustComplete(t, conn, worker, claimAll(t, conn, worker, "q"))
+		return looks
+	}
+	small := measure(fill(200))
+	large := measure(fill(1800))
+	t.Logf("blocks in a small log %v, in a large one %v", small, large)
+	for look, n := range large {
+		if was := small[look]; n > 2*was+40 {
+			t.Errorf("%s touches %d blocks, in a log of a tenth it was %d", look, n, was)
+		}
+	}
+}
+
+// TestCancelledJobsHideNobody: cancelled jobs stand in the log until they are claimed; those behind them are shown.
+func TestCancelledJobsHideNobody(t *testing.T) {
+	url := pgtest.Database(t)
+	conn := connect(t, url)
+	worker := startWorker(t, conn, "q")
+	ids := enqueueN(t, conn, "q", 150)
+	exec(t, conn, `SELECT weir.cancel(id) FROM unnest($1::bigint[]) id`, ids[:100])
+	if got := column[int64](t, conn, `SELECT id FROM weir.jobs('available', 'q')`); !slices.Equal(got, ids[100:]) {
+		t.Errorf("available are %v, want the last 50", got)
+	}
+	if got := value[int](t, conn, `SELECT count(*) FROM weir.jobs('cancelled', 'q')`); got != 100 {
+		t.Errorf("%d jobs are shown as cancelled, want 100", got)
+	}
+	// Nor do those hide others that were retried by hand, and are in another state now.
+	for _, a := range claimAll(t, conn, worker, "q") {
+		if _, err := finish(t.Context(), conn, worker, a, "failed", time.Time{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	exec(t, conn, `SELECT weir.retry(id) FROM unnest($1::bigint[]) id`, ids[50:])
+	if got := value[int](t, conn, `SELECT count(*) FROM weir.jobs('failed', 'q', 20)`); got != 20 {
+		t.Errorf("%d failed jobs are shown, want 20", got)
+	}
+}
+
+// TestLateJobsAreFoundInTheirBatch: a look finds the batch that handed a job out, also when its transaction committed long after others had
+// been handed out, and was handed out in parts.
+func TestLateJobsAreFoundInTheirBatch(t *testing.T) {
+	url := pgtest.Database(t)
+	conn, late, later := connect(t, url), connect(t, url), connect(t, url)
+	worker := startWorker(t, conn, "q")
+	exec(t, late, `BEGIN`)
+	lateIDs := enqueueN(t, late, "q", 5)
+	exec(t, later, `BEGIN`)
+	laterIDs := enqueueN(t, later, "q", 3)
+	batchOf := map[int64]int64{}
+	work := func(n int32) {
+		t.Helper()
+		for _, a := range mustClaim(t, conn, worker, "q", n) {
+			batchOf[a.ID] = a.Seq
+		}
+	}
+	enqueueN(t, conn, "q", 20)
+	for range 10 {
+		work(2)
+	}
+	exec(t, late, `COMMIT`)
+	work(2) // of five
+	exec(t, later, `COMMIT`)
+	enqueueN(t, conn, "q", 4)
+	check := func() {
+		t.Helper()
+		for id := range int64(40) {
+			var state string
+			var seq int64
+			err := conn.QueryRow(t.Context(), `SELECT i.state, coalesce((SELECT b.seq FROM weir.job j, weir.batch_of(j.lane, j.segment, j.xid, j.id) b WHERE j.id = i.id), 0)
+				FROM weir.job_info($1) i`, id).Scan(&state, &seq)
+			if err != nil {
+				continue // a hole in the ids
+			}
+			want := "running"
+			if batchOf[id] == 0 {
+				want = "available"
+			}
+			if state != want || seq != batchOf[id] {
+				t.Errorf("job %d (late are %v and %v) is %s in batch %d, want %s in %d", id, lateIDs, laterIDs, state, seq, want, batchOf[id])
+			}
+		}
+	}
+	for range 8 {
+		check()
+		work(2)
+	}
+	check()
+	if len(batchOf) != 32 {
+		t.Errorf("%d jobs were claimed, want 32", len(batchOf))
+	}
+}
+
+// TestWorkersAreListedByIndex: the list of a thousand workers touches some blocks for each, however many heartbeats they have left.
+func TestWorkersAreListedByIndex(t *testing.T) {
+	url := pgtest.Database(t)
+	conn := connect(t, url)
+	exec(t, conn, `SELECT weir.worker_start('w' || n, '{q}') FROM generate_series(1, 1000) n`)
+	exec(t, conn, `SELECT weir.heartbeat(w.id) FROM weir.worker w`)
+	few := settled(t, conn, `SELECT * FROM weir.workers()`)
+	exec(t, conn, `INSERT INTO weir.heartbeat SELECT h.* FROM weir.heartbeat h, generate_series(1, 20)`)
+	many := settled(t, conn, `SELECT * FROM weir.workers()`)
+	t.Logf("%d blocks with one heartbeat each, %d with twenty-one", few, many)
+	if many > 2*few+100 || many > 40_000 {
+		t.Errorf("a list of a thousand workers touches %d blocks, %d with one heartbeat each", many, few)
+	}
+	if n := value[int](t, conn, `SELECT count(*) FROM weir.workers() WHERE state = 'alive'`); n != 1000 {
+		t.Errorf("%d workers are alive, want 1000", n)
+	}
+}
