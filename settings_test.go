@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/url"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -31,6 +32,7 @@ type habit struct {
 	jit      bool     // on a server that compiles plans
 	plain    bool     // the schema's owner is no superuser and may not create roles, as in managed PostgreSQL
 	locale   string   // of the database
+	says     []string // settings that the worker says work against it
 	ascii    bool     // texts have no other letters: pgx takes every session of an application for UTF-8
 }
 
@@ -44,22 +46,22 @@ var nasty = []string{
 var habits = []habit{
 	{name: "none"},
 	{name: "compiling", jit: true},
-	{name: "compiling everything", jit: true, settings: []string{"jit_above_cost = 0", "jit_inline_above_cost = 0", "jit_optimize_above_cost = 0"}},
+	{name: "compiling everything", jit: true, settings: []string{"jit_above_cost = 0", "jit_inline_above_cost = 0", "jit_optimize_above_cost = 0"}, says: []string{"jit_above_cost"}},
 	{name: "serializable", settings: []string{"default_transaction_isolation = serializable"}},
 	{name: "repeatable read", settings: []string{"default_transaction_isolation = 'repeatable read'"}},
 	{name: "impatient", settings: []string{"statement_timeout = '100ms'", "lock_timeout = '1ms'", "idle_in_transaction_session_timeout = '100ms'", "idle_session_timeout = '300ms'"}},
-	{name: "careless", settings: []string{"synchronous_commit = off", "plan_cache_mode = force_custom_plan", "row_security = off"}},
+	{name: "careless", settings: []string{"synchronous_commit = off", "plan_cache_mode = force_custom_plan", "row_security = off"}, says: []string{"plan_cache_mode", "synchronous_commit"}},
 	{name: "parallel", settings: []string{"parallel_setup_cost = 0", "parallel_tuple_cost = 0", "min_parallel_table_scan_size = 0", "min_parallel_index_scan_size = 0", "plan_cache_mode = force_generic_plan"}},
 	{name: "thrifty", settings: []string{"work_mem = '64kB'", "temp_buffers = '800kB'", "hash_mem_multiplier = 1", "default_toast_compression = 'pglz'"}},
 	{name: "another search path", settings: []string{"search_path = elsewhere, pg_catalog"}},
 	{name: "no search path", settings: []string{"search_path = ''"}},
 	{name: "other formats", settings: []string{"timezone = 'Asia/Kathmandu'", "datestyle = 'german'", "intervalstyle = 'sql_standard'", "bytea_output = 'escape'", "extra_float_digits = -15",
 		"standard_conforming_strings = off", "escape_string_warning = off"}},
-	{name: "another encoding", settings: []string{"client_encoding = 'latin1'"}, ascii: true},
+	{name: "another encoding", settings: []string{"client_encoding = 'latin1'"}, says: []string{"client_encoding"}, ascii: true},
 	{name: "another locale", locale: "LOCALE 'C.UTF-8'"},
 	{name: "a plain owner", plain: true},
-	{name: "a plain owner, nastily", plain: true, settings: nasty, ascii: true},
-	{name: "compiling everything, nastily", jit: true, settings: slices.Concat([]string{"jit_above_cost = 0"}, nasty, []string{"statement_timeout = '10s'"}), ascii: true},
+	{name: "a plain owner, nastily", plain: true, settings: nasty, says: []string{"client_encoding", "plan_cache_mode", "synchronous_commit"}, ascii: true},
+	{name: "compiling everything, nastily", jit: true, settings: slices.Concat([]string{"jit_above_cost = 0"}, nasty, []string{"statement_timeout = '10s'"}), says: []string{"client_encoding", "jit_above_cost", "plan_cache_mode", "synchronous_commit"}, ascii: true},
 }
 
 // TestPromisesHoldWithSettingsPeopleHave: jobs complete, are retried, put off, rescued and carried over, and messages come in order and are
@@ -81,6 +83,44 @@ func TestPromisesHoldThroughPgBouncerWithSettingsPeopleHave(t *testing.T) {
 			newHousehold(t, habits[slices.IndexFunc(habits, func(h habit) bool { return h.name == name })]).live(true)
 		})
 	}
+}
+
+// TestReadOnlyDatabaseIsSaidAndWaitedFor: where a role may not write for now, as some services have it when the disk is full, the worker says
+// why nothing is worked, waits, and works as soon as it may.
+func TestReadOnlyDatabaseIsSaidAndWaitedFor(t *testing.T) {
+	h := newHousehold(t, habit{settings: []string{"default_transaction_read_only = on"}})
+	id, err := weir.NewClient(h.admin).Enqueue(t.Context(), chore{Do: "complete"}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	handlers := weir.NewHandlers()
+	weir.Handle(handlers, func(context.Context, *weir.Job[chore]) error { return nil })
+	log := &complaints{}
+	worker, err := weir.NewClient(pgtest.Pool(t, h.url)).NewWorker(weir.WorkerConfig{Handlers: handlers, Queues: map[string]int{"default": 1}, Logger: slog.New(slog.NewTextHandler(log, nil))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- worker.Run(ctx) }()
+	defer func() {
+		stop()
+		if err := <-ended; err != nil {
+			t.Errorf("the worker: %v", err)
+		}
+	}()
+	eventually(t, func() error {
+		if settings, text := log.split(); !slices.Equal(settings, []string{"default_transaction_read_only"}) || !strings.Contains(text, "read-only transaction") {
+			return fmt.Errorf("it says %v and %s", settings, text)
+		}
+		return nil
+	})
+	u, err := url.Parse(h.url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.exec(`ALTER ROLE ` + u.User.Username() + ` IN DATABASE ` + strings.TrimPrefix(u.Path, "/") + ` RESET default_transaction_read_only`)
+	(&rig{t: t, client: weir.NewClient(h.admin)}).await(id, weir.Completed)
 }
 
 // household is a database, with a role that has a habit.
@@ -208,10 +248,12 @@ func (h *household) live(pooled bool) {
 	log := &complaints{}
 	logger := slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	h.Cleanup(func() {
-		if said := log.text(); said != "" && !h.Failed() {
-			h.Errorf("complaints:\n%s", said)
-		} else if said != "" {
-			h.Logf("complaints:\n%s", said)
+		settings, text := log.split()
+		if text != "" {
+			h.Errorf("complaints:\n%s", text)
+		}
+		if !slices.Equal(settings, h.says) {
+			h.Errorf("the worker says that these work against it: %v, want %v", settings, h.says)
 		}
 	})
 	hub, err := server.Start(h.Context(), server.Config{Database: through, Name: h.Name(), ListenHTTP: "127.0.0.1:0", Web: web.Config{Anonymous: true}, Logger: logger})
@@ -330,12 +372,12 @@ func (h *household) work(client *weir.Client, pool *pgxpool.Pool, logger *slog.L
 // listen has messages come in order, from a hub and straight from the database, and go on where they were.
 func (h *household) listen(client *weir.Client, hub string, logger *slog.Logger) {
 	h.Helper()
-	for name, config := range map[string]weir.SubscribeConfig{"a hub": {Hubs: []string{"http://" + hub}}, "the database": {Client: client}} {
-		config.Channels, config.Logger = []string{"news.>"}, logger
+	for name, config := range map[string]weir.SubscribeConfig{"hub": {Hubs: []string{"http://" + hub}}, "database": {Client: client}} {
+		config.Channels, config.Logger = []string{name + ".>"}, logger
 		published := 0
 		publish := func() {
 			text := []byte(h.text(fmt.Sprintf("%d grüße", published)))
-			if err := client.Publish(h.Context(), "news.x", text, &weir.PublishOptions{Binary: published%2 == 0}); err != nil {
+			if err := client.Publish(h.Context(), name+".news", text, &weir.PublishOptions{Binary: published%2 == 0}); err != nil {
 				h.Errorf("publish: %v", err)
 			}
 			published++
@@ -345,7 +387,7 @@ func (h *household) listen(client *weir.Client, hub string, logger *slog.Logger)
 			h.Helper()
 			sub, err := weir.Subscribe(h.Context(), config)
 			if err != nil {
-				h.Fatalf("subscribe to %s: %v", name, err)
+				h.Fatalf("subscribe to the %s: %v", name, err)
 			}
 			defer sub.Close()
 			ctx, cancel := context.WithTimeout(h.Context(), deadline)
@@ -356,7 +398,7 @@ func (h *household) listen(client *weir.Client, hub string, logger *slog.Logger)
 				}
 				event, err := sub.Next(ctx)
 				if want := h.text(fmt.Sprintf("%d grüße", i)); err != nil || event.Message == nil || string(event.Message.Payload) != want {
-					h.Fatalf("from %s: got %+v, %v; want %q", name, event, err, want)
+					h.Fatalf("from the %s: got %+v, %v; want %q", name, event, err, want)
 				}
 				config.After = sub.Position()
 			}
@@ -368,24 +410,35 @@ func (h *household) listen(client *weir.Client, hub string, logger *slog.Logger)
 	}
 }
 
-// complaints is what was logged.
+// complaints is what was logged as a warning.
 type complaints struct {
-	mu sync.Mutex
-	b  strings.Builder
+	mu    sync.Mutex
+	lines []string
 }
 
 func (c *complaints) Write(p []byte) (int, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.b.Write(p)
+	c.lines = append(c.lines, strings.TrimSpace(string(p)))
+	return len(p), nil
 }
 
-// text leaves out what everybody would say here: that jobs of the killed worker were rescued, and that one was given up.
-func (c *complaints) text() string {
+var adverseSetting = regexp.MustCompile(`works against it" setting=(\w+)`)
+
+// split: settings are those that work against the worker, by its word, but for those of all the tests' servers; text is all else but what everybody
+// would say here: that jobs of the killed worker were rescued, and that one failed.
+func (c *complaints) split() (settings []string, text string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	lines := slices.DeleteFunc(strings.Split(c.b.String(), "\n"), func(line string) bool {
-		return line == "" || strings.Contains(line, "lost workers") || strings.Contains(line, "failed for good")
-	})
-	return strings.Join(lines, "\n")
+	var rest []string
+	for _, line := range c.lines {
+		if named := adverseSetting.FindStringSubmatch(line); named != nil {
+			if named[1] != "fsync" && named[1] != "full_page_writes" {
+				settings = append(settings, named[1])
+			}
+		} else if !strings.Contains(line, "lost workers") && !strings.Contains(line, "job failed for good") {
+			rest = append(rest, line)
+		}
+	}
+	return settings, strings.Join(rest, "\n")
 }

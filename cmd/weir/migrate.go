@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/weir-pg/weir/internal/adverse"
 	"github.com/weir-pg/weir/schema"
 )
 
@@ -48,7 +49,11 @@ func (migrateUpCmd) Run(ctx context.Context, s *streams, db *database) error {
 			}
 		}
 		fmt.Fprintf(s.out, "weir is installed, version %d\n", len(before))
-		return nil
+		against, err := adverse.Read(ctx, conn)
+		for _, setting := range against {
+			fmt.Fprintf(s.err, "weir: this works against it: %s\n", setting)
+		}
+		return err
 	})
 }
 

@@ -48,7 +48,9 @@ func OpenOwn(from *pgxpool.Pool) (*Own, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Own{pool: pool, Work: New(pool, OwnMost-1), Keep: New(pool, 1)}, nil
+	own := &Own{pool: pool, Work: New(pool, OwnMost-1), Keep: New(pool, 1)}
+	own.Work.own, own.Keep.own = true, true
+	return own, nil
 }
 
 // Close closes the connections, once what runs on them has ended.

@@ -22,6 +22,7 @@ type Store struct {
 	slots      chan struct{} // nil: no limit but the pool's
 	unprepared atomic.Bool
 	ease       atomic.Int32 // see framed
+	own        bool         // the pool is Weir's alone
 }
 
 // New returns a store on the pool, which stays the caller's to close. It uses at most connections of
@@ -74,6 +75,9 @@ func (s *Store) query(ctx context.Context, sql string, args []any, read func(pgx
 		defer func() {
 			if err != nil && code(err) != "" {
 				s.ease.Store(unknown) // the role's settings may have become others
+				if s.own && code(err) == "25006" {
+					s.pool.Reset() // so may the server: new sessions see whether it takes writes by now
+				}
 			}
 		}()
 		if framed {

@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/weir-pg/weir/internal/adverse"
 	"github.com/weir-pg/weir/internal/outage"
 	"github.com/weir-pg/weir/internal/store"
 )
@@ -107,7 +108,11 @@ func New(c Config) *Worker {
 // waiting cannot cure (the schema is missing, a privilege lacks) is returned.
 func (w *Worker) Run(ctx context.Context) error {
 	wait := w.backoff()
+	warned := false
 	for {
+		if !warned {
+			warned = w.warn(ctx)
+		}
 		asked := time.Now()
 		id, err := w.Store.StartWorker(ctx, w.Name, w.queues, w.Lease)
 		if store.IsMoved(err) {
@@ -139,6 +144,17 @@ func (w *Worker) Run(ctx context.Context) error {
 		}
 		w.Log.Warn("weir: worker was fenced, starting again under a new id", "worker", id)
 	}
+}
+
+// warn says what in the server's settings works against the worker, once they could be read.
+func (w *Worker) warn(ctx context.Context) bool {
+	ctx, cancel := context.WithTimeout(ctx, claimTimeout)
+	defer cancel()
+	found, err := adverse.Read(ctx, w.Keep.Pool())
+	for _, s := range found {
+		w.Log.Warn("weir: a setting works against it", "setting", s.Name, "value", s.Value, "harm", s.Harm, "do", s.Do)
+	}
+	return err == nil // else the start says what is wrong
 }
 
 // backoff is how long to wait until the next try, doubling, with full jitter. One of a few workers is back a quarter of a second after its

@@ -1,0 +1,73 @@
+package adverse_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/weir-pg/weir/internal/adverse"
+	"github.com/weir-pg/weir/internal/pgtest"
+)
+
+func TestMain(m *testing.M) { pgtest.Main(m) }
+
+// TestWhatWorksAgainstWeirIsNamed: each setting with its value, its harm and what to do; and nothing where all is well, whatever the session
+// itself was set to.
+func TestWhatWorksAgainstWeirIsNamed(t *testing.T) {
+	url := pgtest.Empty(t)
+	pool := pgtest.Pool(t, url)
+	exec := func(sql string) {
+		t.Helper()
+		if _, err := pool.Exec(t.Context(), sql); err != nil {
+			t.Fatalf("%s: %v", sql, err)
+		}
+	}
+	read := func() map[string]string {
+		t.Helper()
+		conn, err := pgx.Connect(t.Context(), url)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close(t.Context())
+		for _, sql := range []string{"SET synchronous_commit = on", "SET plan_cache_mode = auto", "SET jit = off"} {
+			if _, err := conn.Exec(t.Context(), sql); err != nil {
+				t.Fatal(err)
+			}
+		}
+		found, err := adverse.Read(t.Context(), conn)
+		if err != nil {
+			t.Fatal(err)
+		}
+		said := map[string]string{}
+		for _, s := range found {
+			if s.Name != "fsync" && s.Name != "full_page_writes" { // of the tests' own server
+				said[s.Name] = s.String()
+			}
+		}
+		return said
+	}
+	if said := read(); len(said) > 0 {
+		t.Errorf("of the defaults: %v", said)
+	}
+	var database string
+	if err := pool.QueryRow(t.Context(), "SELECT quote_ident(current_database())").Scan(&database); err != nil {
+		t.Fatal(err)
+	}
+	adverse := map[string]string{
+		"synchronous_commit": "off", "plan_cache_mode": "force_custom_plan", "jit_above_cost": "0", "commit_delay": "100", "log_statement": "all",
+		"log_min_duration_statement": "0", "client_encoding": "LATIN1", "enable_indexscan": "off", "default_transaction_read_only": "on",
+	}
+	for name, value := range adverse {
+		exec("BEGIN READ WRITE; ALTER DATABASE " + database + " SET " + name + " = '" + value + "'; COMMIT")
+	}
+	said := read()
+	for name, value := range adverse {
+		if text := said[name]; !strings.HasPrefix(text, name+" = "+value+": ") || strings.Count(text, ": ") < 2 {
+			t.Errorf("%s = %s: said %q", name, value, text)
+		}
+	}
+	if len(said) != len(adverse) {
+		t.Errorf("more was said: %v", said)
+	}
+}
