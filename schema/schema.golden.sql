@@ -54,12 +54,16 @@ CREATE TABLE weir.batch (
   ids bigint[] NOT NULL
 ) PARTITION BY LIST (segment);
 CREATE TABLE weir.batch_1 PARTITION OF weir.batch FOR VALUES IN ('1') WITH (autovacuum_enabled=off, toast_tuple_target=8160);
+ALTER TABLE weir.batch_1 ALTER COLUMN pending SET STORAGE EXTERNAL;
 ALTER TABLE weir.batch_1 ALTER COLUMN ids SET STORAGE EXTERNAL;
 CREATE TABLE weir.batch_2 PARTITION OF weir.batch FOR VALUES IN ('2') WITH (autovacuum_enabled=off, toast_tuple_target=8160);
+ALTER TABLE weir.batch_2 ALTER COLUMN pending SET STORAGE EXTERNAL;
 ALTER TABLE weir.batch_2 ALTER COLUMN ids SET STORAGE EXTERNAL;
 CREATE TABLE weir.batch_3 PARTITION OF weir.batch FOR VALUES IN ('3') WITH (autovacuum_enabled=off, toast_tuple_target=8160);
+ALTER TABLE weir.batch_3 ALTER COLUMN pending SET STORAGE EXTERNAL;
 ALTER TABLE weir.batch_3 ALTER COLUMN ids SET STORAGE EXTERNAL;
 CREATE TABLE weir.batch_4 PARTITION OF weir.batch FOR VALUES IN ('4') WITH (autovacuum_enabled=off, toast_tuple_target=8160);
+ALTER TABLE weir.batch_4 ALTER COLUMN pending SET STORAGE EXTERNAL;
 ALTER TABLE weir.batch_4 ALTER COLUMN ids SET STORAGE EXTERNAL;
 CREATE TABLE weir.cancel (
   id bigint NOT NULL,
@@ -254,7 +258,10 @@ CREATE TABLE weir.promotion (
   seq bigint NOT NULL,
   due timestamp with time zone NOT NULL,
   due_id bigint NOT NULL,
-  snapshot pg_snapshot NOT NULL
+  snapshot pg_snapshot NOT NULL,
+  ahead_due timestamp with time zone[],
+  ahead_id bigint[],
+  ahead_snapshot pg_snapshot[]
 ) WITH (autovacuum_enabled=off);
 CREATE TABLE weir.queue (
   id integer NOT NULL DEFAULT nextval('weir.queue_id'::regclass),
@@ -375,6 +382,7 @@ CREATE FUNCTION weir.cancelled_among(ids bigint[]) RETURNS bigint[] LANGUAGE sql
 CREATE FUNCTION weir.carry_states(segment integer, active integer, lanes integer[]) RETURNS void LANGUAGE sql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off SET enable_seqscan=off;
 CREATE FUNCTION weir.carry_unfinished(segment integer, active integer, waiting integer[], lanes integer[], newest bigint[], b_lanes integer[], b_seqs bigint[]) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_custom_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_hashjoin=off SET enable_mergejoin=off;
 CREATE FUNCTION weir.carry_waiting(segment integer, active integer, lanes integer[], most integer, bytes bigint) RETURNS bigint LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_custom_plan SET enable_seqscan=off SET enable_bitmapscan=off;
+CREATE FUNCTION weir.check_cluster() RETURNS void LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off;
 CREATE FUNCTION weir.check_isolation(caller text) RETURNS void LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off;
 CREATE FUNCTION weir.check_job(queue text, kind text, args jsonb, priority integer, max_attempts integer, meta jsonb) RETURNS void LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off;
 CREATE FUNCTION weir.check_message(channel text, bytes integer) RETURNS void LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off;
@@ -385,6 +393,7 @@ CREATE FUNCTION weir.complete(worker integer, lanes integer[], seqs bigint[], si
 CREATE FUNCTION weir.cut() RETURNS boolean LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off;
 CREATE FUNCTION weir.draw_epoch(tick bigint) RETURNS void LANGUAGE sql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off;
 CREATE FUNCTION weir.end_attempt(worker integer, in_segment smallint, lane integer, seq bigint, from_xid xid8, to_xid xid8, id bigint, outcome weir.outcome, error text, output text, run_at timestamp with time zone) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off;
+CREATE FUNCTION weir.ended_since(since pg_snapshot, snapshot pg_snapshot) RETURNS TABLE(low xid8, high xid8) LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET jit=off;
 CREATE FUNCTION weir.enqueue_many(jobs jsonb) RETURNS bigint[] LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off;
 CREATE FUNCTION weir.enqueue_many(queue text[], kind text[], args jsonb[], priority integer[] DEFAULT NULL::integer[], run_at timestamp with time zone[] DEFAULT NULL::timestamp with time zone[], max_attempts integer[] DEFAULT NULL::integer[], meta jsonb[] DEFAULT NULL::jsonb[]) RETURNS bigint[] LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off;
 CREATE FUNCTION weir.enqueue(queue text, kind text, args jsonb DEFAULT '{}'::jsonb, priority integer DEFAULT 2, run_at timestamp with time zone DEFAULT NULL::timestamp with time zone, max_attempts integer DEFAULT 25, meta jsonb DEFAULT NULL::jsonb) RETURNS bigint LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off;
@@ -416,7 +425,7 @@ CREATE FUNCTION weir.publish(channel text, payload text DEFAULT ''::text, keep b
 CREATE FUNCTION weir.queue_id(name text) RETURNS integer LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off;
 CREATE FUNCTION weir.queues() RETURNS TABLE(name text, paused_at timestamp with time zone, available bigint, claimed bigint, last_claim timestamp with time zone, workers bigint) LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET enable_seqscan=off SET enable_bitmapscan=off;
 CREATE FUNCTION weir.read(tick bigint, after_id bigint DEFAULT 0, max_rows integer DEFAULT 10000, epoch bigint DEFAULT NULL::bigint) RETURNS TABLE(id bigint, xid xid8, channel text, payload bytea, is_binary boolean, keep boolean) LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off;
-CREATE FUNCTION weir.rebase() RETURNS bigint LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET lock_timeout=10s;
+CREATE FUNCTION weir.rebase() RETURNS bigint LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET lock_timeout=10s SET work_mem=256MB;
 CREATE FUNCTION weir.rebase_messages() RETURNS bigint LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET lock_timeout=10s;
 CREATE FUNCTION weir.reclaim_messages(segment integer, retention interval) RETURNS boolean LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_custom_plan SET lock_timeout=10ms;
 CREATE FUNCTION weir.reclaim(segment integer) RETURNS boolean LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_custom_plan SET work_mem=64MB SET lock_timeout=50ms;
@@ -449,6 +458,7 @@ COMMENT ON COLUMN weir.epoch.epoch IS 'Drawn at random, 48 bits.';
 COMMENT ON COLUMN weir.epoch.started_at IS 'When the server started, and timeline, its timeline: while both are the same, so is the epoch. Only compared for being equal.';
 COMMENT ON COLUMN weir.job.put_off IS 'How often this attempt was put off (snoozed) or handed back (released) before: (id, attempt, put_off) names a row, and a job''s rows follow each other in that order.';
 COMMENT ON COLUMN weir.message.keep IS 'Deliver it even where its transaction has published the same before.';
+COMMENT ON COLUMN weir.promotion.ahead_due IS 'Cursors of before that reach further in time, with ahead_id and ahead_snapshot: what they say of what their snapshots could see still holds. NULL but after a clock stepped back, or while very many late jobs are promoted.';
 COMMENT ON COLUMN weir.tick.bytes IS 'Of its payloads. A tick of more than 10000 messages, or of more than 8 MB, holds a single transaction.';
 COMMENT ON COLUMN weir.tick.last_id IS 'The last id that had been drawn before the snapshot was taken.';
 COMMENT ON COLUMN weir.tick.segments IS 'A bit (1 << segment) for each segment that holds messages of it.';
@@ -459,6 +469,7 @@ COMMENT ON FUNCTION weir.cancelled_among(bigint[]) IS 'Those of the ids that hav
 COMMENT ON FUNCTION weir.carry_states(integer,integer,integer[]) IS 'Repeats the states of idle lanes, whose newest batch is in a closed segment, as batches of nobody without jobs. One that is outrun by a claim meanwhile is of no consequence.';
 COMMENT ON FUNCTION weir.carry_unfinished(integer,integer,integer[],integer[],bigint[],integer[],bigint[]) IS 'Carries what is unfinished in a segment that the caller holds alone: what still waits of the lanes waiting; and of the batches named, of those from newest on, their unfinished jobs, and their state if no other has it.';
 COMMENT ON FUNCTION weir.carry_waiting(integer,integer,integer[],integer,bigint) IS 'Carries jobs that wait to be claimed, up to so many and so many bytes, of at most 200 lanes; returns how many bytes. A job is copied, xid and id unchanged, and deleted in one transaction, under its lane''s lock, so that each claim sees it once, in its place. Locks: advisory: the lanes (tried).';
+COMMENT ON FUNCTION weir.check_cluster() IS 'Raises WR003 when the log comes from another cluster. Whatever compares transaction ids calls it first, every time: behind a pooler a session outlives a move, and the new counter may have passed the old positions. Locks: none. Isolation: any.';
 COMMENT ON FUNCTION weir.check_isolation(text) IS 'Raises WR004 unless the transaction is READ COMMITTED: what the caller does relies on a new snapshot for each statement.';
 COMMENT ON FUNCTION weir.check_job(text,text,jsonb,integer,integer,jsonb) IS 'Raises 22023 with the offending value when a job is not well-formed. Locks: none. Isolation: any.';
 COMMENT ON FUNCTION weir.check_message(text,integer) IS 'Raises 22023 with the offending value when a message is not well-formed. Up to 8000 bytes are always allowed, so that small ones cost no look at the setting message_bytes. Locks: none. Isolation: any.';
@@ -469,6 +480,7 @@ COMMENT ON FUNCTION weir.complete(integer,integer[],bigint[],integer[],bigint[])
 COMMENT ON FUNCTION weir.cut() IS 'Cuts the next tick from what was committed since the last; false when there was nothing. The caller holds advisory step 4 and has published nothing itself. Errors: WR003. Isolation: READ COMMITTED.';
 COMMENT ON FUNCTION weir.draw_epoch(bigint) IS 'Begins an epoch with a tick. The caller holds advisory step 4. Errors: none of its own. Isolation: any.';
 COMMENT ON FUNCTION weir.end_attempt(integer,smallint,integer,bigint,xid8,xid8,bigint,weir.outcome,text,text,timestamp with time zone) IS 'Writes how one attempt ended and logs the attempt that follows, if one does. retried and lost become failed when the attempts are used up. The caller holds the batch and has seen that the attempt has no result.';
+COMMENT ON FUNCTION weir.ended_since(pg_snapshot,pg_snapshot) IS 'The stretches (low included, high not) of transactions that the second snapshot sees as ended and the first did not. It leaves out the 64 oldest in progress, so that a scan does not walk through what they have written: large ones are old. The last stretch may hold younger ones, whose rows nobody sees.';
 COMMENT ON FUNCTION weir.enqueue(text,text,jsonb,integer,timestamp with time zone,integer,jsonb) IS 'Enqueues one job in the caller''s transaction and returns its id. It runs after the commit, never after a rollback; not before run_at if one is given. Errors: 22023 with the value. Locks: ROW EXCLUSIVE on the log; nothing another enqueue waits for. Isolation: any.';
 COMMENT ON FUNCTION weir.enqueue_many(jsonb) IS 'Enqueues up to 10000 jobs from a JSON array of objects with the argument names of enqueue as keys. Errors, locks, isolation: as enqueue.';
 COMMENT ON FUNCTION weir.enqueue_many(text[],text[],jsonb[],integer[],timestamp with time zone[],integer[],jsonb[]) IS 'Enqueues up to 10000 jobs from parallel arrays, all or none, and returns their ids in order. A NULL in an optional array means its default. Errors, locks, isolation: as enqueue.';
@@ -492,7 +504,7 @@ COMMENT ON FUNCTION weir.newest_tick() IS 'The newest tick. Errors: WR003 (the l
 COMMENT ON FUNCTION weir.notify(text,text) IS 'weir.publish in the shape of PostgreSQL''s function of that name, to put in its place, also in triggers for each row: a message of up to 200 bytes that repeats the last one of its transaction is not even logged.';
 COMMENT ON FUNCTION weir.notify_callers() IS 'What in this database still sends PostgreSQL''s own notifications: functions, with the line that does, the triggers that call them, rules and views. It reads their text, and may take a string for a call. What applications send themselves is not seen here. Sees what the caller may see. Locks: none. Isolation: any.';
 COMMENT ON FUNCTION weir.pause(text) IS 'Pauses a queue from the commit on: nothing more of it is claimed; what runs, runs on. False if there is no such queue.';
-COMMENT ON FUNCTION weir.promote(integer) IS 'Copies due attempts from later into the log, at most so many past the cursor in one call; returns how many and when the next is due (NULL: none is known, or another session is promoting). Locks: advisory step 2 (tried). Isolation: READ COMMITTED. Commits asynchronously.';
+COMMENT ON FUNCTION weir.promote(integer) IS 'Copies due attempts from later into the log, in the order of run_at, at most so many in one call; returns how many and when the next is due, if that is within 10 seconds (NULL: none is known, or another session is promoting). Errors: WR003, WR004 (not in READ COMMITTED autocommit), 22023. Locks: advisory step 2 (tried). Isolation: READ COMMITTED. Commits asynchronously.';
 COMMENT ON FUNCTION weir.publish(text,text,boolean) IS 'Publishes a message with this transaction: it is delivered after the commit, to whoever subscribes to the channel, and not at all after a rollback, also of a savepoint. channel: 1 to 255 bytes. payload: up to message_bytes (default 1048576); null counts as empty. The same channel and payload in one transaction are delivered once, unless keep is true. Errors: 22023. Locks: none that another caller waits for. Isolation: any.';
 COMMENT ON FUNCTION weir.publish_bytes(text,bytea,boolean) IS 'weir.publish with a payload that is not text.';
 COMMENT ON FUNCTION weir.publish_drafts(text[],bytea[],boolean[]) IS 'For hubs: logs what several of its clients publish, each message for itself. Text must be in UTF-8. Errors: 22023. Locks: none that another caller waits for. Isolation: any.';
@@ -500,7 +512,7 @@ COMMENT ON FUNCTION weir.publish_many(text[],text[],boolean) IS 'weir.publish fo
 COMMENT ON FUNCTION weir.queue_id(text) IS 'The id of a queue, made if the name is new. Locks: none that another caller waits for. Isolation: any.';
 COMMENT ON FUNCTION weir.queues() IS 'Queues: available counts at most 10000 of each priority, claimed is all that was ever handed out. Locks: none that others wait for, and none that outlast the call. Isolation: any.';
 COMMENT ON FUNCTION weir.read(bigint,bigint,integer,bigint) IS 'The messages of a tick after a given id, in order of publishing: at most max_rows, and of a tick that is longer than 10000 or larger than 8 MB about 8 MB at most. Errors: WR005 (truncated; the detail is epoch.tick of the last that was), WR006 (the tick is of another epoch; see check_position), 22023. Locks: none that another caller waits for. Isolation: READ COMMITTED.';
-COMMENT ON FUNCTION weir.rebase() IS 'After a restore or a move into another cluster: logs every unfinished attempt again under this cluster''s transaction ids and starts from new positions; fences all workers of before. Returns how many attempts, or NULL when there was nothing to do. Workers call it by themselves. Locks: everything of Weir''s, ACCESS EXCLUSIVE, waiting at most 10 s for each. Isolation: READ COMMITTED.';
+COMMENT ON FUNCTION weir.rebase() IS 'After a restore or a move into another cluster: logs every unfinished attempt again under this cluster''s transaction ids and starts from new positions; fences all workers of before. Returns how many attempts, or NULL when there was nothing to do. Workers call it by themselves, without a statement_timeout. Errors: WR004 (not in READ COMMITTED autocommit); 57014 (cancelled, as by a statement_timeout; nothing has changed). Locks: everything of Weir''s, ACCESS EXCLUSIVE, waiting at most 10 s for each. Isolation: READ COMMITTED.';
 COMMENT ON FUNCTION weir.rebase_messages() IS 'After a restore or a move into another cluster: logs messages that were in no tick yet again under this cluster''s transaction ids; what was in ticks is history that nobody can resume from, and goes. Returns how many, or NULL when there was nothing to do. Hubs call it by themselves. Locks: the messages'' tables, ACCESS EXCLUSIVE, waiting at most 10 s for each. Isolation: READ COMMITTED.';
 COMMENT ON FUNCTION weir.reclaim(integer) IS 'Empties a closed segment, carrying its unclaimed and running jobs, xid and id unchanged, with their batches, into the active one. False when that is not done yet: it is in use, or more of it is unfinished than may be copied in one go, 10000 jobs or 8 MB; of those that wait to be claimed some have been carried then. Locks: advisory step 1 (tried); SHARE on the segment''s jobs (NOWAIT) during the look; to carry, the lanes (tried); to empty, claims (exclusive, waiting at most 50 ms), the segment (exclusive) and ACCESS EXCLUSIVE on its tables (at most 25 ms for each), and not even that while another transaction is seen to stay in them. Isolation: READ COMMITTED.';
 COMMENT ON FUNCTION weir.reclaim_messages(integer,interval) IS 'Empties a closed segment of messages and ticks, when all of it has been in ticks, the last of them retention ago. False, and nothing done, when it is in use or too young. Locks: SHARE on the segment''s messages, advisory step 4 (tried), ACCESS EXCLUSIVE on its tables, waiting at most 10 ms for each.';
@@ -510,7 +522,7 @@ COMMENT ON FUNCTION weir.restrict(text,text[],text[]) IS 'Restricts what a role 
 COMMENT ON FUNCTION weir.resume(text) IS 'Resumes a queue. False if there is no such queue.';
 COMMENT ON FUNCTION weir.retry(bigint) IS 'Logs another attempt of a job that completed, failed or was cancelled, and returns its new state; of any other, its state unchanged; NULL for an unknown id. Errors: WR004. Locks: a second retry of the same job waits. Isolation: READ COMMITTED.';
 COMMENT ON FUNCTION weir.rotate() IS 'Takes the next step in the life of segments, if one is due: opens a free segment when the active one is a quarter of retention_bytes or half of retention old; reclaims the oldest closed one, or carries some of it, when retention has passed, or when no free one is left. Returns what it did, or NULL. Locks: advisory step 1 (tried); see reclaim.';
-COMMENT ON FUNCTION weir.rotate_later(bigint) IS 'Opens the next segment of later when the active one has reached segment_bytes, and gives back a closed one when all of it has been promoted, or, when space is needed, half of it, carrying the rest along unchanged. Returns what it did, or NULL. Locks: advisory step 2 (tried); ACCESS EXCLUSIVE on the segment, NOWAIT.';
+COMMENT ON FUNCTION weir.rotate_later(bigint) IS 'Opens the next segment of later when the active one has reached segment_bytes, and gives back a closed one when all of it has been promoted, or, when space is needed, half of it and all but about 100,000, carrying the rest along unchanged. Returns what it did, or NULL. Locks: advisory step 2 (tried); ACCESS EXCLUSIVE on the segment, NOWAIT.';
 COMMENT ON FUNCTION weir.rotate_messages() IS 'Takes the next step in the life of message segments, if one is due: opens a free one when the active one is half of message_retention old or a quarter of message_retention_bytes; gives the oldest closed one back when its newest message was delivered message_retention ago, or when no free one is left. Returns what it did, or NULL. Errors: WR004 (not in autocommit). Locks: advisory step 5 (tried); see reclaim_messages.';
 COMMENT ON FUNCTION weir.segment_bytes(integer) IS 'What a segment takes on disk, with its indexes and with what lies in TOAST.';
 COMMENT ON FUNCTION weir.segment_state(text,integer) IS 'opened, closed or reclaimed. A segment never used counts as reclaimed.';

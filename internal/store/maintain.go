@@ -3,6 +3,8 @@ package store
 import (
 	"context"
 	"time"
+
+	"github.com/jackc/pgx/v5"
 )
 
 const (
@@ -48,8 +50,16 @@ func (s *Store) Tidy(ctx context.Context) (did string, err error) {
 	return did, err
 }
 
-// Rebase starts the log anew in another cluster; nil: there was no need.
+// Rebase starts the log anew in another cluster; nil: there was no need. It takes as long as it takes, whatever statement_timeout the
+// role has.
 func (s *Store) Rebase(ctx context.Context) (relogged *int64, err error) {
-	err = s.row(ctx, sqlRebase, nil, &relogged)
+	err = s.call(ctx, func(mode pgx.QueryExecMode) error {
+		return pgx.BeginTxFunc(ctx, s.pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
+			if _, err := tx.Exec(ctx, `SET LOCAL statement_timeout = 0`, mode); err != nil {
+				return err
+			}
+			return tx.QueryRow(ctx, sqlRebase, mode).Scan(&relogged)
+		})
+	})
 	return relogged, err
 }

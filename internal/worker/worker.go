@@ -118,7 +118,11 @@ func (w *Worker) Run(ctx context.Context) error {
 		if store.IsMoved(err) {
 			n, rebaseErr := w.Store.Rebase(ctx)
 			if rebaseErr == nil {
-				w.Log.Warn("weir: the log came from another cluster and was re-based", "attempts", n)
+				attempts := int64(0)
+				if n != nil {
+					attempts = *n
+				}
+				w.Log.Warn("weir: the log came from another cluster and was re-based", "attempts", attempts)
 				continue
 			}
 			err = fmt.Errorf("re-base: %w", rebaseErr)

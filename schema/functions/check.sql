@@ -14,6 +14,21 @@ END
 $$;
 COMMENT ON FUNCTION weir.check_isolation IS 'Raises WR004 unless the transaction is READ COMMITTED: what the caller does relies on a new snapshot for each statement.';
 
+CREATE OR REPLACE FUNCTION weir.check_cluster() RETURNS void
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+AS $$
+BEGIN
+  IF (SELECT s.value FROM weir.setting s WHERE s.name = 'cluster') <> (SELECT c.system_identifier::text FROM pg_control_system() c) THEN
+    RAISE EXCEPTION 'weir: this log comes from another cluster, whose transaction ids mean nothing here'
+      USING ERRCODE = 'WR003', HINT = 'The database was restored or moved: call weir.rebase().';
+  END IF;
+END
+$$;
+COMMENT ON FUNCTION weir.check_cluster IS
+  'Raises WR003 when the log comes from another cluster. Whatever compares transaction ids calls it first, every time: behind a pooler a session outlives a move, and the new counter may have passed the old positions. Locks: none. Isolation: any.';
+
 CREATE OR REPLACE FUNCTION weir.check_job(
   queue text, kind text, args jsonb, priority integer, max_attempts integer, meta jsonb
 ) RETURNS void

@@ -20,6 +20,16 @@ SET enable_sort = off
 AS $$
 #variable_conflict use_column
 DECLARE
+  most     CONSTANT integer := 64;
+  last_id  CONSTANT bigint  := 9223372036854775807;
+  snapshot pg_snapshot;
+  top      xid8;     -- of the snapshot: nothing from here on has ended
+  running  xid8[];   -- and these have not
+  below    integer;  -- how many of them are below the position
+  skip     xid8[];   -- and the first of those past it
+  ended    xid8[];   -- pending ones that the snapshot sees
+  afters   bigint[];
+  cluster  text;
   ready    record;
   last     record;
   quota    integer;
@@ -46,6 +56,15 @@ BEGIN
       USING ERRCODE = '22023', HINT = 'The rescuer looks for a dead worker''s jobs in the queues it was started for.';
   END IF;
 
+  -- A backend never leaves its cluster, so it asks once which that is; the log may come and go.
+  SELECT s.value INTO cluster FROM weir.setting s WHERE s.name = 'cluster';
+  IF cluster IS DISTINCT FROM current_setting('weir.cluster', true) THEN
+    PERFORM weir.check_cluster(), set_config('weir.cluster', cluster, false);
+  END IF;
+  snapshot := pg_current_snapshot();
+  top := pg_snapshot_xmax(snapshot);
+  running := CASE WHEN pg_snapshot_xmin(snapshot) < top THEN ARRAY(SELECT pg_snapshot_xip(snapshot)) ELSE '{}' END;
+
   -- Which lanes have anything, without their locks. In the order of lanes, so that two claims that
   -- lock several lanes can't deadlock; within a queue that is the order of priority.
   FOR ready IN
@@ -59,12 +78,17 @@ BEGIN
     WHERE u.quota > 0
       -- Of twins under one name all are paused, also one that was committed after the pause.
       AND (SELECT max(p.paused_at) FROM weir.queue p WHERE p.name = u.name) IS NULL
-      AND (s.pos_xid >= pg_snapshot_xmax(pg_current_snapshot())  -- raises below: new jobs would lie before the position
-           OR EXISTS (SELECT FROM weir.job j
-                   WHERE j.lane = l.lane AND (j.xid, j.id) > (coalesce(s.pos_xid, '0'), coalesce(s.pos_id, 0)))
-           OR (s.pending IS NOT NULL AND EXISTS (
+      AND (s.pos_xid >= top  -- raises below: new jobs would lie before the position
+           OR EXISTS (SELECT FROM generate_series(0, least(cardinality(running) - width_bucket(coalesce(s.pos_xid, '0'), running), most)) i
+                   CROSS JOIN LATERAL (SELECT width_bucket(coalesce(s.pos_xid, '0'), running) + i AS at OFFSET 0) o
+                   CROSS JOIN LATERAL (SELECT FROM weir.job j
+                     WHERE j.lane = l.lane AND j.xid < CASE WHEN i < most THEN coalesce(running[o.at + 1], top) ELSE top END
+                       AND (j.xid, j.id) > (CASE WHEN i > 0 THEN running[o.at] ELSE coalesce(s.pos_xid, '0') END, CASE WHEN i > 0 THEN last_id ELSE coalesce(s.pos_id, 0) END)
+                     LIMIT 1) j)
+           OR (s.pending <> running[1 : width_bucket(s.pos_xid, running)] AND EXISTS (
                    SELECT FROM unnest(s.pending, s.pending_after) p(xid, after)
-                   CROSS JOIN LATERAL (SELECT FROM weir.job j WHERE j.lane = l.lane AND j.xid = p.xid AND j.id > p.after LIMIT 1) j)))
+                   CROSS JOIN LATERAL (SELECT FROM weir.job j WHERE j.lane = l.lane AND j.xid = p.xid AND j.id > p.after LIMIT 1) j
+                   WHERE pg_visible_in_snapshot(p.xid, snapshot))))
     ORDER BY l.lane
   LOOP
     quota := least(claim.limits[ready.ord], 960);  -- a batch's ids stay inline in its row
@@ -81,12 +105,23 @@ BEGIN
         ready.lane, last.pos_xid, pg_snapshot_xmax(pg_current_snapshot())
         USING ERRCODE = 'WR003', HINT = 'The database was restored or moved into another cluster: call weir.rebase().';
     END IF;
+    -- The one snapshot of this batch. What is read below may have a newer one; whatever that sees and this one does not is left alone.
+    snapshot := pg_current_snapshot();
+    top := pg_snapshot_xmax(snapshot);
+    running := CASE WHEN pg_snapshot_xmin(snapshot) < top THEN ARRAY(SELECT pg_snapshot_xip(snapshot)) ELSE '{}' END;
+    below := width_bucket(last.pos_xid, running);
+    skip := running[below + 1 : below + most];
+    ended := NULL;
+    IF last.pending <> running[1 : below] THEN
+      SELECT array_agg(p.xid ORDER BY p.xid), array_agg(p.after ORDER BY p.xid) INTO ended, afters
+      FROM unnest(last.pending, last.pending_after) p(xid, after) WHERE pg_visible_in_snapshot(p.xid, snapshot);
+    END IF;
 
     batch_no := nextval('weir.batch_no');
     RETURN QUERY
     WITH late AS MATERIALIZED (
       SELECT p.ord AS pending_ord, j.*
-      FROM unnest(last.pending, last.pending_after) WITH ORDINALITY p(xid, after, ord)
+      FROM unnest(ended, afters) WITH ORDINALITY p(xid, after, ord)
       CROSS JOIN LATERAL (
         SELECT j.* FROM weir.job j
         WHERE j.lane = ready.lane AND j.xid = p.xid AND j.id > p.after
@@ -95,10 +130,15 @@ BEGIN
     ), picked AS MATERIALIZED (
       SELECT late.* FROM late
       UNION ALL
-      (SELECT NULL::bigint, j.* FROM weir.job j
-       WHERE j.lane = ready.lane AND (j.xid, j.id) > (last.pos_xid, last.pos_id)
+      (SELECT NULL::bigint, j.* FROM generate_series(0, cardinality(skip)) i
+       CROSS JOIN LATERAL (
+         SELECT j.* FROM weir.job j
+         WHERE j.lane = ready.lane AND j.xid < coalesce(skip[i + 1], top)
+           AND (j.xid, j.id) > (CASE WHEN i > 0 THEN skip[i] ELSE last.pos_xid END, CASE WHEN i > 0 THEN last_id ELSE last.pos_id END)
+           AND (cardinality(skip) < most OR pg_visible_in_snapshot(j.xid, snapshot))  -- there may be more in progress than were stepped over
+         ORDER BY j.xid, j.id LIMIT quota) j
        -- Late and fresh are not mixed: a batch's jobs are looked up between its least xid and its greatest.
-       ORDER BY j.xid, j.id LIMIT CASE WHEN EXISTS (SELECT FROM late) THEN 0 ELSE quota END)
+       LIMIT CASE WHEN EXISTS (SELECT FROM late) THEN 0 ELSE quota END)
       LIMIT quota
     ), state AS MATERIALIZED (
       -- picked is in order: late before fresh, each by (xid, id), and every late xid below every fresh one.
@@ -107,24 +147,19 @@ BEGIN
              CASE WHEN r.n > r.n_late THEN r.ids[r.n] ELSE last.pos_id END AS pos_id
       FROM (SELECT array_agg(p.xid) AS xids, array_agg(p.id) AS ids, count(*)::integer AS n,
                    count(p.pending_ord)::integer AS n_late, max(p.pending_ord) AS late_ord FROM picked p) r
+    ), unread AS MATERIALIZED (
+      -- Ended, and where the late rows filled the batch, not yet read to their end.
+      SELECT array_agg(e.xid) AS xids, array_agg(CASE WHEN e.ord = state.late_ord THEN (SELECT max(l.id) FROM late l WHERE l.pending_ord = e.ord) ELSE e.after END) AS afters
+      FROM state, unnest(ended, afters) WITH ORDINALITY e(xid, after, ord) WHERE state.n_late >= quota AND e.ord >= state.late_ord
     ), pending AS MATERIALIZED (
-      SELECT array_agg(w.xid ORDER BY w.xid) AS xids, array_agg(w.after ORDER BY w.xid) AS afters
-      FROM (
-        -- Still in progress; or, where the late rows filled the batch, not yet read to their end.
-        SELECT o.xid, CASE WHEN o.ord = state.late_ord THEN (SELECT max(l.id) FROM late l WHERE l.pending_ord = o.ord) ELSE o.after END AS after
-        FROM unnest(last.pending, last.pending_after) WITH ORDINALITY o(xid, after, ord), state
-        WHERE NOT pg_visible_in_snapshot(o.xid, pg_current_snapshot())
-           OR (state.n_late >= quota AND o.ord >= state.late_ord)
-        UNION ALL
-        SELECT x.xid, 0 FROM pg_snapshot_xip(pg_current_snapshot()) x(xid), state
-        WHERE x.xid > last.pos_xid AND x.xid < state.pos_xid
-      ) w
+      SELECT CASE WHEN p.n > 0 OR u.xids IS NOT NULL THEN u.xids || running[1 : p.n] END AS xids,
+             CASE WHEN p.n > 0 OR u.xids IS NOT NULL THEN u.afters || array_fill(0::bigint, ARRAY[p.n]) END AS afters
+      FROM (SELECT width_bucket(state.pos_xid, running) AS n FROM state) p, unread u
     ), made AS (
       INSERT INTO weir.batch (lane, segment, origin, worker, seq, from_xid, to_xid, pos_xid, pos_id, total, claimed_at, no, pending, pending_after, ids)
       SELECT ready.lane, p.segment, p.segment, claim.worker, last.seq + 1, state.from_xid, state.to_xid, state.pos_xid, state.pos_id,
-             last.total + state.n, now(), batch_no, pending.xids, pending.afters, array_agg(p.id)
-      FROM picked p, state, pending
-      GROUP BY p.segment, state.from_xid, state.to_xid, state.pos_xid, state.pos_id, state.n, pending.xids, pending.afters
+             last.total + state.n, now(), batch_no, pending.xids, pending.afters, p.ids
+      FROM (SELECT p.segment, array_agg(p.id) AS ids FROM picked p GROUP BY p.segment) p, state, pending
     )
     SELECT ready.name, ready.lane, last.seq + 1, p.id, p.attempt, p.max_attempts, p.kind, p.args, p.meta, p.enqueued_at,
            -- Mostly nothing is cancelled: that is found out once, not row by row.

@@ -3,6 +3,11 @@
 -- The cursor is a pair: a point (due, due_id) in the order of run_at, and a snapshot. Promoted is what
 -- lies up to the point and was visible to the snapshot. So due now are the visible rows past the point,
 -- and the rows up to it that the snapshot could not see: their transaction committed too late.
+--
+-- Time says what is due, and nothing else. When the clock steps back, what is due now ends before the
+-- point. Then the new point lies there, and the old cursor stays beside the new one (ahead): what its
+-- snapshot could see up to its point is promoted, whatever the clock says; what came since waits for its
+-- own time. The same holds when more jobs are late than fit: they are promoted in their order as well.
 
 CREATE OR REPLACE FUNCTION weir.promote(most integer DEFAULT 2000, OUT promoted integer, OUT next_due timestamptz)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
@@ -15,37 +20,57 @@ SET enable_sort = off
 AS $$
 #variable_conflict use_column
 DECLARE
-  c       record;
+  c       weir.promotion;
   at_time timestamptz;
+  is_new  boolean;
+  is_due  boolean;
+  is_held boolean;
+  quota   integer := promote.most;
 BEGIN
   promote.promoted := 0;
   PERFORM weir.check_isolation('promote');
   IF promote.most IS NULL OR promote.most NOT BETWEEN 1 AND 100000 THEN
     RAISE EXCEPTION 'weir: promote takes 1 to 100000 jobs at once, got %', promote.most USING ERRCODE = '22023';
+  ELSIF pg_current_xact_id_if_assigned() IS NOT NULL THEN
+    -- It would see its own jobs, and take them for somebody else's when it looks again.
+    RAISE EXCEPTION 'weir: promote needs a transaction of its own, and this one has written' USING ERRCODE = 'WR004', HINT = 'Call it in autocommit.';
   ELSIF NOT pg_try_advisory_xact_lock(1464158547, 2) THEN
     RETURN;
   END IF;
+  PERFORM weir.check_cluster();
   PERFORM set_config('synchronous_commit', 'off', true);  -- lost together with its cursor, so done again
-  SELECT p.seq, p.due, p.due_id, p.snapshot, pg_snapshot_xmax(p.snapshot) AS xmax,
-         ARRAY(SELECT pg_snapshot_xip(p.snapshot)) AS xip INTO c
-  FROM weir.promotion p ORDER BY p.seq DESC LIMIT 1;
+  SELECT p.* INTO c FROM weir.promotion p ORDER BY p.seq DESC LIMIT 1;
   at_time := clock_timestamp();
+  IF cardinality(c.ahead_due) >= 16 THEN
+    -- A clock that steps back again and again: some jobs rather come early, than that the cursor grows without end.
+    at_time := greatest(at_time, c.due);
+    quota := NULL;
+  END IF;
 
-  -- Nothing new and nothing due: nothing is written.
-  IF EXISTS (SELECT FROM weir.later l WHERE l.xid >= c.xmax)
-     OR EXISTS (SELECT FROM unnest(c.xip) x(xid) CROSS JOIN LATERAL (SELECT FROM weir.later l WHERE l.xid = x.xid LIMIT 1) l)
-     OR EXISTS (SELECT FROM weir.later l WHERE (l.run_at, l.id) > (c.due, c.due_id) AND l.run_at <= at_time) THEN
+  WITH s AS MATERIALIZED (SELECT pg_current_snapshot() AS snapshot),
+  ended AS MATERIALIZED (SELECT e.low, e.high FROM s CROSS JOIN LATERAL weir.ended_since(c.snapshot, s.snapshot) e)
+  SELECT EXISTS (SELECT FROM ended e CROSS JOIN LATERAL (SELECT FROM weir.later l WHERE l.xid >= e.low AND l.xid < e.high LIMIT 1) l),
+         EXISTS (SELECT FROM weir.later l WHERE (l.run_at, l.id) > (c.due, c.due_id) AND l.run_at <= at_time),
+         pg_snapshot_xmin(s.snapshot) < pg_snapshot_xmax(s.snapshot) OR age(pg_snapshot_xmax(s.snapshot)::xid) > 0
+    INTO is_new, is_due, is_held FROM s;
+  -- Nothing new and nothing due: nothing is written. But rows of a transaction in progress whose time has come are walked through
+  -- at every look, until the point is past them: so it moves on all the same, now and then.
+  IF is_new OR is_due OR is_held AND c.due < at_time - interval '2 seconds' THEN
     PERFORM pg_current_xact_id();
     PERFORM nextval('weir.job_id');  -- wakes whoever waits for work
-    WITH fresh AS MATERIALIZED (
+    WITH s AS MATERIALIZED (SELECT pg_current_snapshot() AS snapshot),
+    ended AS MATERIALIZED (SELECT e.low, e.high FROM s CROSS JOIN LATERAL weir.ended_since(c.snapshot, s.snapshot) e),
+    late AS MATERIALIZED (
+      SELECT l.* FROM ended e CROSS JOIN LATERAL (SELECT l.* FROM weir.later l WHERE l.xid >= e.low AND l.xid < e.high OFFSET 0) l  -- read by xid
+      WHERE NOT ((l.run_at, l.id) > (c.due, c.due_id)) AND l.run_at <= at_time
+    ), fresh AS MATERIALIZED (
       SELECT l.* FROM weir.later l WHERE (l.run_at, l.id) > (c.due, c.due_id) AND l.run_at <= at_time
-      ORDER BY l.run_at, l.id LIMIT promote.most
-    ), due AS (
-      SELECT f.* FROM fresh f
-      UNION ALL
-      SELECT l.* FROM weir.later l WHERE l.xid >= c.xmax AND NOT ((l.run_at, l.id) > (c.due, c.due_id))  -- so worded to be read by xid
-      UNION ALL
-      SELECT l.* FROM unnest(c.xip) x(xid) CROSS JOIN LATERAL (SELECT l.* FROM weir.later l WHERE l.xid = x.xid OFFSET 0) l WHERE NOT ((l.run_at, l.id) > (c.due, c.due_id))
+        AND (c.ahead_due IS NULL OR NOT EXISTS (
+          SELECT FROM unnest(c.ahead_due, c.ahead_id, c.ahead_snapshot) a(due, id, snapshot)
+          WHERE (l.run_at, l.id) <= (a.due, a.id) AND pg_visible_in_snapshot(l.xid, a.snapshot)))
+      ORDER BY l.run_at, l.id LIMIT quota
+    ), due AS MATERIALIZED (
+      SELECT d.* FROM (SELECT l.* FROM late l UNION ALL SELECT f.* FROM fresh f) d ORDER BY d.run_at, d.id LIMIT quota
     ), logged AS (
       INSERT INTO weir.job (id, xid, enqueued_at, lane, attempt, max_attempts, put_off, segment, kind, args, meta)
       SELECT d.id, pg_current_xact_id(), d.enqueued_at, d.lane, d.attempt, d.max_attempts, d.put_off,
@@ -54,21 +79,31 @@ BEGIN
       RETURNING 1
     ), reached AS (
       -- Short of the limit, everything up to now is done.
-      SELECT CASE WHEN r.n < promote.most THEN greatest(at_time, c.due) ELSE r.dues[r.n] END AS due,
-             CASE WHEN r.n < promote.most THEN 9223372036854775807 ELSE r.ids[r.n] END AS due_id
-      FROM (SELECT count(*)::integer AS n, array_agg(f.run_at) AS dues, array_agg(f.id) AS ids FROM fresh f) r
+      SELECT CASE WHEN r.n = quota THEN r.dues[r.n] ELSE at_time END AS due,
+             CASE WHEN r.n = quota THEN r.ids[r.n] ELSE 9223372036854775807 END AS due_id
+      FROM (SELECT count(*)::integer AS n, array_agg(d.run_at) AS dues, array_agg(d.id) AS ids FROM due d) r
     ), moved AS (
-      INSERT INTO weir.promotion (seq, due, due_id, snapshot)
-      SELECT c.seq + 1, r.due, r.due_id, pg_current_snapshot() FROM reached r
-      RETURNING due, due_id
+      INSERT INTO weir.promotion (seq, due, due_id, snapshot, ahead_due, ahead_id, ahead_snapshot)
+      SELECT c.seq + 1, r.due, r.due_id, s.snapshot, a.dues, a.ids, a.snapshots
+      FROM s, reached r CROSS JOIN LATERAL (
+        SELECT array_agg(a.due) AS dues, array_agg(a.id) AS ids, array_agg(a.snapshot) AS snapshots
+        FROM (SELECT * FROM unnest(c.ahead_due, c.ahead_id, c.ahead_snapshot) UNION ALL SELECT c.due, c.due_id, c.snapshot) a(due, id, snapshot)
+        WHERE (a.due, a.id) > (r.due, r.due_id)) a
+      RETURNING due, due_id, ahead_due, ahead_id, ahead_snapshot
     )
-    SELECT (SELECT count(*) FROM logged), m.due, m.due_id INTO promote.promoted, c.due, c.due_id FROM moved m;
+    SELECT (SELECT count(*) FROM logged), m.due, m.due_id, m.ahead_due, m.ahead_id, m.ahead_snapshot
+      INTO promote.promoted, c.due, c.due_id, c.ahead_due, c.ahead_id, c.ahead_snapshot FROM moved m;
   END IF;
-  SELECT l.run_at INTO promote.next_due FROM weir.later l WHERE (l.run_at, l.id) > (c.due, c.due_id) ORDER BY l.run_at, l.id LIMIT 1;
+  SELECT l.run_at INTO promote.next_due FROM weir.later l
+  WHERE (l.run_at, l.id) > (c.due, c.due_id) AND l.run_at <= at_time + interval '10 seconds'  -- not through all that is in progress
+    AND (c.ahead_due IS NULL OR NOT EXISTS (
+      SELECT FROM unnest(c.ahead_due, c.ahead_id, c.ahead_snapshot) a(due, id, snapshot)
+      WHERE (l.run_at, l.id) <= (a.due, a.id) AND pg_visible_in_snapshot(l.xid, a.snapshot)))
+  ORDER BY l.run_at, l.id LIMIT 1;
 END
 $$;
 COMMENT ON FUNCTION weir.promote IS
-  'Copies due attempts from later into the log, at most so many past the cursor in one call; returns how many and when the next is due (NULL: none is known, or another session is promoting). Locks: advisory step 2 (tried). Isolation: READ COMMITTED. Commits asynchronously.';
+  'Copies due attempts from later into the log, in the order of run_at, at most so many in one call; returns how many and when the next is due, if that is within 10 seconds (NULL: none is known, or another session is promoting). Errors: WR003, WR004 (not in READ COMMITTED autocommit), 22023. Locks: advisory step 2 (tried). Isolation: READ COMMITTED. Commits asynchronously.';
 
 CREATE OR REPLACE FUNCTION weir.rotate_later(segment_bytes bigint DEFAULT 67108864) RETURNS text
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
@@ -82,11 +117,14 @@ DECLARE
   target  integer;
   is_full boolean;
   k       record;
-  c       record;
+  c       weir.promotion;
+  most    CONSTANT bigint := 100000;  -- carried in one go
+  pages   bigint;
   n       bigint;
   live    bigint;
 BEGIN
   PERFORM weir.check_isolation('rotate_later');
+  PERFORM weir.check_cluster();
   IF NOT pg_try_advisory_xact_lock(1464158547, 2) THEN
     RETURN NULL;
   END IF;
@@ -101,25 +139,26 @@ BEGIN
   END IF;
 
   -- A closed segment is given back when nothing in it waits any more; and when space is needed, once at
-  -- least half of it has been promoted: so each copy halves.
+  -- least half of it has been promoted: so each copy halves. That much is judged by a sample of a hundred pages.
   SELECT p.* INTO c FROM weir.promotion p ORDER BY p.seq DESC LIMIT 1;
   FOR k IN SELECT s.segment FROM weir.segment s WHERE s.log = 'later' AND s.segment <> active
            GROUP BY s.segment HAVING weir.segment_state('later', s.segment) <> 'reclaimed' ORDER BY max(s.no) LOOP
-    IF NOT is_full THEN
-      CONTINUE WHEN EXISTS (SELECT FROM weir.later l WHERE l.segment = k.segment AND (l.run_at, l.id) > (c.due, c.due_id));
-    ELSE
-      SELECT count(*), count(*) FILTER (WHERE (l.run_at, l.id) > (c.due, c.due_id)) INTO n, live FROM weir.later l WHERE l.segment = k.segment;
-      CONTINUE WHEN live * 2 > n;
+    IF EXISTS (SELECT FROM weir.later l WHERE l.segment = k.segment AND (l.run_at, l.id) > (c.due, c.due_id)) THEN
+      CONTINUE WHEN NOT is_full;
+      pages := pg_relation_size('weir.later_' || k.segment) / current_setting('block_size')::integer;
+      EXECUTE format('SELECT count(*), count(*) FILTER (WHERE l.run_at > $1) FROM weir.later_%s l TABLESAMPLE SYSTEM ($2)', k.segment)
+        INTO n, live USING c.due, least(100 * 100.0 / greatest(pages, 1), 100);
+      CONTINUE WHEN live * 2 > n OR live * (pages / 100.0) > most;
     END IF;
     BEGIN
       EXECUTE format('LOCK TABLE weir.later_%s IN ACCESS EXCLUSIVE MODE NOWAIT', k.segment);
-      SELECT count(*), count(*) FILTER (WHERE (l.run_at, l.id) > (c.due, c.due_id) OR NOT pg_visible_in_snapshot(l.xid, c.snapshot))
-        INTO n, live FROM weir.later l WHERE l.segment = k.segment;
-      CONTINUE WHEN live * 2 > n;
       INSERT INTO weir.later (id, xid, run_at, enqueued_at, lane, attempt, max_attempts, put_off, segment, kind, args, meta)
       SELECT l.id, l.xid, l.run_at, l.enqueued_at, l.lane, l.attempt, l.max_attempts, l.put_off, active, l.kind, l.args, l.meta
       FROM weir.later l
-      WHERE l.segment = k.segment AND ((l.run_at, l.id) > (c.due, c.due_id) OR NOT pg_visible_in_snapshot(l.xid, c.snapshot));
+      WHERE l.segment = k.segment AND ((l.run_at, l.id) > (c.due, c.due_id) OR NOT pg_visible_in_snapshot(l.xid, c.snapshot))
+        AND (c.ahead_due IS NULL OR NOT EXISTS (
+          SELECT FROM unnest(c.ahead_due, c.ahead_id, c.ahead_snapshot) a(due, id, snapshot)
+          WHERE (l.run_at, l.id) <= (a.due, a.id) AND pg_visible_in_snapshot(l.xid, a.snapshot)));
       EXECUTE format('TRUNCATE weir.later_%s', k.segment);
       INSERT INTO weir.segment (log, segment, event) VALUES ('later', k.segment, 'reclaimed');
       RETURN 'reclaimed later ' || k.segment;
@@ -131,4 +170,4 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION weir.rotate_later IS
-  'Opens the next segment of later when the active one has reached segment_bytes, and gives back a closed one when all of it has been promoted, or, when space is needed, half of it, carrying the rest along unchanged. Returns what it did, or NULL. Locks: advisory step 2 (tried); ACCESS EXCLUSIVE on the segment, NOWAIT.';
+  'Opens the next segment of later when the active one has reached segment_bytes, and gives back a closed one when all of it has been promoted, or, when space is needed, half of it and all but about 100,000, carrying the rest along unchanged. Returns what it did, or NULL. Locks: advisory step 2 (tried); ACCESS EXCLUSIVE on the segment, NOWAIT.';

@@ -5,6 +5,7 @@ LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET jit = off
 SET lock_timeout = '10s'
+SET work_mem = '256MB'
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -13,6 +14,9 @@ DECLARE
   relogged bigint;
 BEGIN
   PERFORM weir.check_isolation('rebase');
+  IF pg_current_xact_id_if_assigned() IS NOT NULL THEN
+    RAISE EXCEPTION 'weir: rebase needs a transaction of its own, and this one has written' USING ERRCODE = 'WR004', HINT = 'Call it in autocommit.';
+  END IF;
   -- Everybody else stops for this once: nobody works in a log that has just come from elsewhere.
   PERFORM pg_advisory_xact_lock(1464158547, step) FROM generate_series(0, 3) step;
   LOCK TABLE weir.job, weir.batch, weir.result, weir.later, weir.promotion, weir.worker, weir.setting IN ACCESS EXCLUSIVE MODE;
@@ -35,7 +39,10 @@ BEGIN
              FROM (SELECT DISTINCT r.lane, r.seq, i.id FROM weir.result r, unnest(r.ids) i(id)) d GROUP BY d.id) r ON r.id = j.id;
   CREATE TEMP TABLE weir_later ON COMMIT DROP AS
   SELECT l.* FROM weir.later l, (SELECT p.* FROM weir.promotion p ORDER BY p.seq DESC LIMIT 1) c
-  WHERE (l.run_at, l.id) > (c.due, c.due_id) OR NOT pg_visible_in_snapshot(l.xid, c.snapshot);
+  WHERE ((l.run_at, l.id) > (c.due, c.due_id) OR NOT pg_visible_in_snapshot(l.xid, c.snapshot))
+    AND (c.ahead_due IS NULL OR NOT EXISTS (
+      SELECT FROM unnest(c.ahead_due, c.ahead_id, c.ahead_snapshot) a(due, id, snapshot)
+      WHERE (l.run_at, l.id) <= (a.due, a.id) AND pg_visible_in_snapshot(l.xid, a.snapshot)));
   CREATE TEMP TABLE weir_lane ON COMMIT DROP AS
   SELECT DISTINCT ON (b.lane) b.lane, b.seq, b.total FROM weir.batch b ORDER BY b.lane, b.seq DESC;
   CREATE TEMP TABLE weir_seq ON COMMIT DROP AS SELECT max(p.seq) AS seq FROM weir.promotion p;
@@ -43,23 +50,30 @@ BEGIN
   TRUNCATE weir.job, weir.batch, weir.later, weir.promotion;
   PERFORM pg_current_xact_id();
   PERFORM nextval('weir.job_id');
-  -- History lies below every position, what is to be done lies past the new ones.
+  -- Transactions are counted from 3. History lies below every position, at 1, and every new position at 2: so what is to be done lies past
+  -- it, and so does what a transaction logs that is older than this one, and waits for it or has not come to its enqueue yet.
   INSERT INTO weir.job (id, xid, enqueued_at, lane, attempt, max_attempts, put_off, segment, kind, args, meta)
   SELECT j.id, CASE WHEN j.unfinished THEN pg_current_xact_id() ELSE '1' END, j.enqueued_at, j.lane, j.attempt, j.max_attempts, j.put_off,
          CASE WHEN j.unfinished THEN active ELSE j.segment END, j.kind, j.args, j.meta
-  FROM pg_temp.weir_job j ORDER BY j.segment, j.id;
+  FROM pg_temp.weir_job j ORDER BY j.segment, j.lane, j.id;
   INSERT INTO weir.batch (lane, segment, origin, worker, seq, from_xid, to_xid, pos_xid, pos_id, total, claimed_at, no, ids)
-  SELECT DISTINCT ON (l.lane) l.lane, active, active, 0, l.seq + 1, pg_current_xact_id(), pg_current_xact_id(), pg_current_xact_id(), 0, l.total, now(), 0, '{}'::bigint[]
-  FROM (SELECT k.lane, k.seq, k.total FROM pg_temp.weir_lane k UNION ALL SELECT j.lane, 0, 0 FROM pg_temp.weir_job j) l
-  ORDER BY l.lane, l.seq DESC;
+  SELECT l.lane, active, active, 0, max(l.seq) + 1, '2', '2', '2', 0, max(l.total), now(), 0, '{}'::bigint[]
+  FROM (SELECT k.lane, k.seq, k.total FROM pg_temp.weir_lane k
+        UNION ALL SELECT j.lane, 0, 0 FROM (SELECT DISTINCT j.lane FROM pg_temp.weir_job j WHERE NOT j.unfinished) j) l
+  GROUP BY l.lane;
   INSERT INTO weir.later (id, xid, run_at, enqueued_at, lane, attempt, max_attempts, put_off, segment, kind, args, meta)
   SELECT l.id, pg_current_xact_id(), l.run_at, l.enqueued_at, l.lane, l.attempt, l.max_attempts, l.put_off, l.segment, l.kind, l.args, l.meta
-  FROM pg_temp.weir_later l;
+  FROM pg_temp.weir_later l ORDER BY l.run_at, l.id;
+  -- Nothing has been promoted: so the snapshot does not matter.
   INSERT INTO weir.promotion (seq, due, due_id, snapshot) SELECT s.seq + 1, '-infinity', 0, pg_current_snapshot() FROM pg_temp.weir_seq s;
   UPDATE weir.setting SET value = here WHERE name = 'cluster';
   SELECT count(*) INTO relogged FROM pg_temp.weir_job j WHERE j.unfinished;
   RETURN relogged;
+EXCEPTION WHEN query_canceled THEN
+  RAISE EXCEPTION 'weir: rebase was cancelled, and nothing has changed: %', SQLERRM
+    USING ERRCODE = '57014', HINT = format('It writes the whole log anew, in one transaction, and statement_timeout is %s: SET statement_timeout = 0, and call it again.',
+                                           current_setting('statement_timeout'));
 END
 $$;
 COMMENT ON FUNCTION weir.rebase IS
-  'After a restore or a move into another cluster: logs every unfinished attempt again under this cluster''s transaction ids and starts from new positions; fences all workers of before. Returns how many attempts, or NULL when there was nothing to do. Workers call it by themselves. Locks: everything of Weir''s, ACCESS EXCLUSIVE, waiting at most 10 s for each. Isolation: READ COMMITTED.';
+  'After a restore or a move into another cluster: logs every unfinished attempt again under this cluster''s transaction ids and starts from new positions; fences all workers of before. Returns how many attempts, or NULL when there was nothing to do. Workers call it by themselves, without a statement_timeout. Errors: WR004 (not in READ COMMITTED autocommit); 57014 (cancelled, as by a statement_timeout; nothing has changed). Locks: everything of Weir''s, ACCESS EXCLUSIVE, waiting at most 10 s for each. Isolation: READ COMMITTED.';

@@ -33,6 +33,7 @@ DECLARE
   tables   regclass[];
 BEGIN
   PERFORM weir.check_isolation('reclaim');
+  PERFORM weir.check_cluster();
   active := pg_sequence_last_value('weir.active_job');
   IF reclaim.segment NOT BETWEEN 1 AND 4 OR reclaim.segment = active OR NOT pg_try_advisory_xact_lock(1464158547, 1) THEN
     RETURN false;

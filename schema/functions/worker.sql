@@ -14,10 +14,7 @@ BEGIN
   ELSIF length(worker_start.name) > 200 THEN
     RAISE EXCEPTION 'weir: worker name too long: % characters, at most 200 are allowed', length(worker_start.name) USING ERRCODE = '22023';
   END IF;
-  IF (SELECT s.value FROM weir.setting s WHERE s.name = 'cluster') <> (SELECT system_identifier::text FROM pg_control_system()) THEN
-    RAISE EXCEPTION 'weir: this log comes from another cluster, whose transaction ids mean nothing here'
-      USING ERRCODE = 'WR003', HINT = 'The database was restored or moved: call weir.rebase().';
-  END IF;
+  PERFORM weir.check_cluster();
   FOREACH q IN ARRAY coalesce(worker_start.queues, '{}') LOOP
     PERFORM weir.check_job(q, 'any', '{}', 2, 1, NULL);
     PERFORM weir.queue_id(q);

@@ -114,6 +114,7 @@ BEGIN
     EXECUTE format('CREATE TABLE weir.result_%s PARTITION OF weir.result FOR VALUES IN (%s) WITH (autovacuum_enabled = off, toast_tuple_target = 8160)', s, s);
     EXECUTE format('CREATE TABLE weir.later_%s PARTITION OF weir.later FOR VALUES IN (%s) WITH (autovacuum_enabled = off)', s, s);
     EXECUTE format('ALTER TABLE weir.batch_%s ALTER COLUMN ids SET STORAGE EXTERNAL', s);
+    EXECUTE format('ALTER TABLE weir.batch_%s ALTER COLUMN pending SET STORAGE EXTERNAL', s);
     EXECUTE format('ALTER TABLE weir.result_%s ALTER COLUMN ids SET STORAGE EXTERNAL', s);
   END LOOP;
 END
@@ -128,13 +129,18 @@ CREATE INDEX later_xid ON weir.later (xid);
 CREATE INDEX later_by_id ON weir.later (id);
 
 CREATE TABLE weir.promotion (
-  seq      bigint      PRIMARY KEY,
-  due      timestamptz NOT NULL,
-  due_id   bigint      NOT NULL,
-  snapshot pg_snapshot NOT NULL
+  seq            bigint      PRIMARY KEY,
+  due            timestamptz NOT NULL,
+  due_id         bigint      NOT NULL,
+  snapshot       pg_snapshot NOT NULL,
+  ahead_due      timestamptz[],
+  ahead_id       bigint[],
+  ahead_snapshot pg_snapshot[]
 ) WITH (autovacuum_enabled = off);
 COMMENT ON TABLE weir.promotion IS
   'The promoter''s cursor, newest row: everything in later up to (due, due_id) that snapshot could see has been promoted.';
+COMMENT ON COLUMN weir.promotion.ahead_due IS
+  'Cursors of before that reach further in time, with ahead_id and ahead_snapshot: what they say of what their snapshots could see still holds. NULL but after a clock stepped back, or while very many late jobs are promoted.';
 INSERT INTO weir.promotion (seq, due, due_id, snapshot) VALUES (1, '-infinity', 0, pg_current_snapshot());
 CREATE SEQUENCE weir.queue_id AS integer MINVALUE 1 MAXVALUE 500000000;
 

@@ -1,0 +1,124 @@
+package proof
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/weir-pg/weir/internal/pgtest"
+	"github.com/weir-pg/weir/schema"
+)
+
+// blocks runs a query and returns how many blocks it touched.
+func blocks(t *testing.T, conn *pgx.Conn, sql string) int {
+	t.Helper()
+	var plans []struct {
+		Plan struct {
+			Hit  int `json:"Shared Hit Blocks"`
+			Read int `json:"Shared Read Blocks"`
+		}
+	}
+	text := value[[]byte](t, conn, `EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) `+sql)
+	if err := json.Unmarshal(text, &plans); err != nil {
+		t.Fatal(err)
+	}
+	return plans[0].Plan.Hit + plans[0].Plan.Read
+}
+
+// TestOpenTransactionsSlowNobody: a bulk enqueue that is still open costs neither claims nor promotion anything, wherever it stands: past the
+// position, below it, or newest of all. Counted in blocks.
+func TestOpenTransactionsSlowNobody(t *testing.T) {
+	url := pgtest.Database(t)
+	conn, bulk := connect(t, url), connect(t, url)
+	worker := startWorker(t, conn, "q")
+	claimSQL := fmt.Sprintf(`SELECT * FROM weir.claim(%d, ARRAY['q'], ARRAY[1])`, worker)
+	const promoteSQL = `SELECT * FROM weir.promote()`
+	enqueueN(t, conn, "q", 100)
+	exec(t, conn, `SELECT weir.enqueue('q', 'later', run_at => now() + interval '1 hour')`)
+	for range 3 {
+		promote(t, conn, 10)
+		mustClaim(t, conn, worker, "q", 1)
+	}
+	claimBefore, promoteBefore := blocks(t, conn, claimSQL), blocks(t, conn, promoteSQL)
+
+	exec(t, bulk, `BEGIN`)
+	for _, runAt := range []string{"NULL::timestamptz", "now() + interval '1 hour'", "now() + interval '50 ms'"} {
+		exec(t, bulk, `SELECT weir.enqueue_many(array_fill('q'::text, ARRAY[10000]), array_fill('bulk'::text, ARRAY[10000]), array_fill('{}'::jsonb, ARRAY[10000]),
+			run_at => array_fill(`+runAt+`, ARRAY[10000])) FROM generate_series(1, 2)`)
+	}
+	check := func(when string) {
+		t.Helper()
+		// The first finds new transactions and notes them; what comes after it finds nothing new.
+		mustClaim(t, conn, worker, "q", 1)
+		promote(t, conn, 10)
+		claimed, promoted := blocks(t, conn, claimSQL), blocks(t, conn, promoteSQL)
+		t.Logf("%s: a claim touches %d blocks, a promotion %d; without the bulk %d and %d", when, claimed, promoted, claimBefore, promoteBefore)
+		if claimed > 2*claimBefore {
+			t.Errorf("%s: a claim touches %d blocks, without the bulk %d", when, claimed, claimBefore)
+		}
+		if promoted > 2*promoteBefore+50 {
+			t.Errorf("%s: a promotion touches %d blocks, without the bulk %d", when, promoted, promoteBefore)
+		}
+	}
+	promoterIsPast := func() {
+		t.Helper()
+		until(t, "the promoter is past those of the bulk whose time has come", func() bool { return blocks(t, conn, promoteSQL) <= 2*promoteBefore+50 })
+	}
+	promoterIsPast()
+	check("newest of all")
+	enqueueN(t, conn, "q", 10)
+	promoterIsPast()
+	check("in progress past the position")
+	claimAll(t, conn, worker, "q")
+	enqueueN(t, conn, "q", 10)
+	check("pending")
+	exec(t, bulk, `COMMIT`)
+	until(t, "the bulk is promoted", func() bool {
+		promote(t, conn, 10000)
+		return len(claimAll(t, conn, worker, "q")) == 0 && value[int](t, conn, `SELECT count(*) FROM weir.job WHERE kind = 'bulk'`) == 40_000
+	})
+}
+
+// TestPreparedTransactionsSlowNobody: two thousand prepared transactions hardly show in the time of a claim.
+func TestPreparedTransactionsSlowNobody(t *testing.T) {
+	server := pgtest.Server(t, map[string]string{"max_prepared_transactions": "2100"})
+	conn := connect(t, server.URL("postgres"))
+	if err := schema.Up(t.Context(), conn); err != nil {
+		t.Fatal(err)
+	}
+	worker := startWorker(t, conn, "q")
+	measure := func() time.Duration {
+		enqueueN(t, conn, "q", 100)
+		mustClaim(t, conn, worker, "q", 1)
+		var all []time.Duration
+		for range 80 {
+			start := time.Now()
+			mustClaim(t, conn, worker, "q", 1)
+			all = append(all, time.Since(start))
+		}
+		claimAll(t, conn, worker, "q")
+		return slices.Min(all)
+	}
+	measure()
+	before := measure()
+	for n := range 2000 {
+		exec(t, conn, `BEGIN`)
+		exec(t, conn, `SELECT weir.enqueue('q', 'prepared')`)
+		exec(t, conn, fmt.Sprintf(`PREPARE TRANSACTION 'weir %d'`, n))
+	}
+	during := measure()
+	t.Logf("a claim of one takes %v, with 2000 prepared transactions %v", before, during)
+	if during > 10*before {
+		t.Errorf("a claim of one takes %v, with 2000 prepared transactions %v", before, during)
+	}
+	for n := range 2000 {
+		exec(t, conn, fmt.Sprintf(`COMMIT PREPARED 'weir %d'`, n))
+	}
+	if got := claimAll(t, conn, worker, "q"); len(got) != 2000 {
+		t.Errorf("claimed %d of the prepared transactions, want 2000", len(got))
+	}
+}

@@ -1,0 +1,125 @@
+package proof
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/weir-pg/weir/internal/pgtest"
+	"github.com/weir-pg/weir/internal/store"
+)
+
+// moveElsewhere makes the log look like one that comes from another cluster, whose counter was behind this one's.
+func moveElsewhere(t *testing.T, q querier) {
+	t.Helper()
+	exec(t, q, `UPDATE weir.setting SET value = 'elsewhere' WHERE name = 'cluster'`)
+}
+
+// TestRebaseStepsOverNobody: what a transaction logs that is older than the rebase, and goes on after it, is worked all the same.
+func TestRebaseStepsOverNobody(t *testing.T) {
+	url := pgtest.Database(t)
+	conn := connect(t, url)
+	worker := startWorker(t, conn, "q")
+	enqueueN(t, conn, "q", 3)
+	mustComplete(t, conn, worker, mustClaim(t, conn, worker, "q", 1))
+	older := map[string]*pgx.Conn{}
+	for _, name := range []string{"at once", "later", "after a claim", "aborted"} {
+		older[name] = connect(t, url)
+		exec(t, older[name], `BEGIN`)
+		exec(t, older[name], `SELECT pg_current_xact_id()`)
+	}
+	moveElsewhere(t, conn)
+	if n := value[int](t, conn, `SELECT weir.rebase()`); n != 2 {
+		t.Errorf("rebase logged %d attempts again, want 2", n)
+	}
+
+	worker = startWorker(t, conn, "q")
+	seen := map[string]int{}
+	work := func() {
+		for _, a := range claimAll(t, conn, worker, "q") {
+			seen[a.Kind]++
+			mustComplete(t, conn, worker, []attempt{a})
+		}
+	}
+	exec(t, older["at once"], `SELECT weir.enqueue('q', 'at once')`)
+	exec(t, older["later"], `SELECT weir.enqueue('q', 'later', run_at => clock_timestamp() + interval '10 ms')`)
+	exec(t, older["at once"], `COMMIT`)
+	work()
+	exec(t, conn, `SELECT weir.enqueue('q', 'new')`)
+	work() // the position is past all of them
+	for range 3 {
+		promote(t, conn, 10)
+	}
+	exec(t, older["after a claim"], `SELECT weir.enqueue('q', 'after a claim')`)
+	exec(t, older["after a claim"], `COMMIT`)
+	exec(t, older["later"], `COMMIT`)
+	exec(t, older["aborted"], `ROLLBACK`)
+	until(t, "all are worked", func() bool {
+		promote(t, conn, 10)
+		work()
+		return len(seen) == 5
+	})
+	for kind, want := range map[string]int{"k": 2, "at once": 1, "later": 1, "after a claim": 1, "new": 1} {
+		if seen[kind] != want {
+			t.Errorf("%q was worked %d times, want %d", kind, seen[kind], want)
+		}
+	}
+}
+
+// TestMovedLogIsNoticedByWhoStayed: a session that outlives a logical move, behind a pooler, steps over nothing: not even where this
+// cluster's counter has passed the old positions already.
+func TestMovedLogIsNoticedByWhoStayed(t *testing.T) {
+	conn := connect(t, pgtest.Database(t))
+	worker := startWorker(t, conn, "q")
+	enqueueN(t, conn, "q", 2)
+	mustComplete(t, conn, worker, mustClaim(t, conn, worker, "q", 1))
+	moveElsewhere(t, conn)
+	_, err := claim(t.Context(), conn, worker, []string{"q"}, []int32{1})
+	wantCode(t, "claim", err, "WR003")
+	for _, call := range []string{"promote()", "rotate()", "rotate_later()", "reclaim(2)", "worker_start('w', '{q}')"} {
+		_, err := conn.Exec(t.Context(), `SELECT weir.`+call)
+		wantCode(t, call, err, "WR003")
+	}
+	if n := value[int](t, conn, `SELECT weir.rebase()`); n != 1 {
+		t.Errorf("rebase logged %d attempts again, want 1", n)
+	}
+	if got := claimAll(t, conn, startWorker(t, conn, "q"), "q"); len(got) != 1 {
+		t.Errorf("claimed %d jobs after the rebase, want 1", len(got))
+	}
+}
+
+// TestRebaseOutlivesAStatementTimeout: a role's statement_timeout does not keep workers from a new beginning for ever; where a rebase is
+// called by hand, it says what to do.
+func TestRebaseOutlivesAStatementTimeout(t *testing.T) {
+	url := pgtest.Database(t)
+	conn := connect(t, url)
+	for range 3 {
+		enqueueN(t, conn, "q", 10_000)
+	}
+	moveElsewhere(t, conn)
+	config, err := pgxpool.ParseConfig(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	config.ConnConfig.RuntimeParams["statement_timeout"] = "20ms"
+	pool, err := pgxpool.NewWithConfig(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
+
+	_, err = pool.Exec(t.Context(), `SELECT weir.rebase()`)
+	wantCode(t, "rebase by hand", err, "57014")
+	var refused *pgconn.PgError
+	if !errors.As(err, &refused) || !strings.Contains(refused.Hint, "SET statement_timeout = 0") || !strings.Contains(refused.Hint, "20ms") {
+		t.Errorf("the error does not say what to do: %v", err)
+	}
+	n, err := store.New(pool, 0).Rebase(t.Context())
+	if err != nil || n == nil || *n != 30_000 {
+		t.Errorf("rebase logged %v attempts again, %v; want 30000", n, err)
+	}
+}

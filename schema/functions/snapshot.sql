@@ -1,0 +1,21 @@
+-- What two snapshots say about the transactions between them.
+
+CREATE OR REPLACE FUNCTION weir.ended_since(since pg_snapshot, snapshot pg_snapshot) RETURNS TABLE (low xid8, high xid8)
+LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+AS $$
+  SELECT x, (x::text::bigint + 1)::text::xid8 FROM pg_snapshot_xip(ended_since.since) x WHERE pg_visible_in_snapshot(x, ended_since.snapshot)
+  UNION ALL
+  SELECT s.low, s.high
+  FROM (
+    SELECT b.low, lead(b.edge, 1, pg_snapshot_xmax(ended_since.snapshot)) OVER (ORDER BY b.low) AS high
+    FROM (
+      SELECT pg_snapshot_xmax(ended_since.since) AS low, pg_snapshot_xmax(ended_since.since) AS edge
+      UNION ALL
+      (SELECT (x::text::bigint + 1)::text::xid8, x FROM pg_snapshot_xip(ended_since.snapshot) x
+       WHERE x >= pg_snapshot_xmax(ended_since.since) ORDER BY x LIMIT 64)) b) s
+  WHERE s.low < s.high
+$$;
+COMMENT ON FUNCTION weir.ended_since IS
+  'The stretches (low included, high not) of transactions that the second snapshot sees as ended and the first did not. It leaves out the 64 oldest in progress, so that a scan does not walk through what they have written: large ones are old. The last stretch may hold younger ones, whose rows nobody sees.';
