@@ -9,6 +9,9 @@ AS $$
 #variable_conflict use_column
 DECLARE
   next_ring integer := (extract(epoch FROM clock_timestamp())::bigint / 300 + 1) % 3;
+  looked    bigint;
+  forgotten integer := 0;
+  j         weir.job_look;
 BEGIN
   PERFORM weir.check_isolation('tidy');
   IF NOT pg_try_advisory_xact_lock(1464158547, 3) THEN
@@ -41,13 +44,19 @@ BEGIN
     DELETE FROM weir.worker w WHERE EXISTS (
       SELECT FROM weir.worker f WHERE f.id = w.id AND f.fenced AND f.at < now() - interval '1 day');
     RETURN 'forgot workers';
-  ELSIF pg_relation_size('weir.cancel') > 1048576
-        AND pg_try_advisory_xact_lock(1464158547, 1) AND pg_try_advisory_xact_lock(1464158547, 2) THEN  -- no TRUNCATE while it looks
-    DELETE FROM weir.cancel c WHERE c.id IN (
-      SELECT o.id FROM (SELECT k.id FROM weir.cancel k ORDER BY k.at LIMIT 1000) o
-      LEFT JOIN LATERAL weir.job_info(o.id) i ON true WHERE i.state IS NULL OR i.finished_at IS NOT NULL);
-    IF FOUND THEN
-      RETURN 'forgot cancellations';
+  ELSIF pg_relation_size('weir.cancel') > 1048576 THEN
+    -- A part of them at a time, from where the last call stopped: those of jobs in the far future stay.
+    FOR looked IN SELECT c.id FROM weir.cancel c WHERE c.id > coalesce(pg_sequence_last_value('weir.cancel_looked'), 0) ORDER BY c.id LIMIT 1000 LOOP
+      j := weir.job_now(looked);
+      IF j.state IS NULL OR j.finished_at IS NOT NULL THEN
+        DELETE FROM weir.cancel c WHERE c.id = looked;
+        forgotten := forgotten + 1;
+      END IF;
+      EXIT WHEN clock_timestamp() - now() > interval '100 ms';
+    END LOOP;
+    PERFORM setval('weir.cancel_looked', coalesce(looked, 0));  -- after the last from the beginning
+    IF forgotten > 0 THEN
+      RETURN 'forgot ' || forgotten || ' cancellations';
     END IF;
   END IF;
   RETURN NULL;
@@ -56,4 +65,4 @@ EXCEPTION WHEN lock_not_available THEN
 END
 $$;
 COMMENT ON FUNCTION weir.tidy IS
-  'One small chore at a time: empties the heartbeat ring ahead of its turn, compacts the promoter''s cursor and the history of segments by TRUNCATE, and deletes what thousands of ended workers and cancellations have left. Returns what it did, or NULL. Locks: advisory step 3 (tried), ACCESS EXCLUSIVE NOWAIT on a table that it truncates.';
+  'One small chore at a time: empties the heartbeat ring ahead of its turn, compacts the promoter''s cursor and the history of segments by TRUNCATE, and deletes what thousands of ended workers and cancellations have left, of these a part at a time: it looks at up to 1000, for 0.1 s. Returns what it did, or NULL. Locks: advisory step 3 (tried), ACCESS EXCLUSIVE NOWAIT on a table that it truncates.';

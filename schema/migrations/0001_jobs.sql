@@ -184,6 +184,8 @@ CREATE TABLE weir.cancel (
   id bigint      PRIMARY KEY,
   at timestamptz NOT NULL DEFAULT now()
 );
+CREATE SEQUENCE weir.cancel_looked AS bigint MINVALUE 0;
+COMMENT ON SEQUENCE weir.cancel_looked IS 'How far tidying has looked through weir.cancel, in the order of ids.';
 COMMENT ON TABLE weir.cancel IS 'Tombstones: jobs that must not start, or must stop.';
 
 CREATE SEQUENCE weir.segment_no AS bigint;

@@ -1,0 +1,50 @@
+package proof
+
+import (
+	"testing"
+
+	"github.com/weir-pg/weir/internal/pgtest"
+)
+
+// TestTidyForgetsCancellationsPartByPart: tens of thousands of cancelled jobs whose time is far away are looked through in bounded steps, and
+// those among them that have ended are forgotten.
+func TestTidyForgetsCancellationsPartByPart(t *testing.T) {
+	url := pgtest.Database(t)
+	conn := connect(t, url)
+	worker := startWorker(t, conn, "q")
+	far := func() {
+		exec(t, conn, `INSERT INTO weir.cancel (id) SELECT unnest(weir.enqueue_many(array_fill('q'::text, ARRAY[10000]), array_fill('k'::text, ARRAY[10000]),
+			array_fill('{}'::jsonb, ARRAY[10000]), run_at => array_fill(now() + interval '1 year', ARRAY[10000])))`)
+	}
+	far()
+	far()
+	ended := enqueueN(t, conn, "q", 50)
+	exec(t, conn, `SELECT weir.cancel(id) FROM unnest($1::bigint[]) id`, ended)
+	for _, a := range claimAll(t, conn, worker, "q") {
+		if !a.Cancelled {
+			t.Fatalf("job %d is not cancelled", a.ID)
+		}
+	}
+	for _, id := range ended {
+		exec(t, conn, `SELECT weir.finish($1, b.lane, b.seq, $2, 'cancelled') FROM weir.batch b WHERE $2 = ANY (b.ids)`, worker, id)
+	}
+	far()
+	at, passes := int64(0), 0
+	until(t, "what has ended is forgotten", func() bool {
+		exec(t, conn, `SELECT weir.tidy()`)
+		now := value[int64](t, conn, `SELECT coalesce(pg_sequence_last_value('weir.cancel_looked'), 0)`)
+		if now < at {
+			passes++
+		} else if n := value[int](t, conn, `SELECT count(*) FROM weir.cancel WHERE id > $1 AND id <= $2`, at, now); n > 1000 {
+			t.Fatalf("one call looked at %d cancellations", n)
+		}
+		at = now
+		return value[int](t, conn, `SELECT count(*) FROM weir.cancel WHERE id = ANY ($1)`, ended) == 0
+	})
+	if passes > 0 {
+		t.Errorf("%d passes were needed", passes+1)
+	}
+	if n := value[int](t, conn, `SELECT count(*) FROM weir.cancel`); n != 30_000 {
+		t.Errorf("%d cancellations are left, want 30000", n)
+	}
+}
