@@ -15,21 +15,25 @@ const (
 const segmentsSQL = `
 SELECT s.log, s.segment::integer, extract(epoch FROM clock_timestamp() - s.at)::float8,
        extract(epoch FROM (SELECT g.value::interval FROM weir.setting g WHERE g.name = l.prefix || 'retention'))::float8,
-       (SELECT sum(coalesce(pg_relation_size(to_regclass(format('weir.%s_%s', t, s.segment))), 0)) FROM unnest(l.tables) t)::bigint,
+       (SELECT sum(coalesce(pg_total_relation_size(to_regclass(format('weir.%s_%s', t, s.segment))), 0)) FROM unnest(l.tables) t)::bigint,
        (SELECT g.value::bigint / 4 FROM weir.setting g WHERE g.name = l.prefix || 'retention_bytes')
 FROM (VALUES ('job', '', ARRAY['job', 'batch', 'result']), ('message', 'message_', ARRAY['message', 'tick'])) l(log, prefix, tables)
 JOIN (SELECT DISTINCT ON (e.log, e.segment) e.log, e.segment, e.event, e.at FROM weir.segment e ORDER BY e.log, e.segment, e.no DESC) s ON s.log = l.log
 WHERE s.event <> 'reclaimed' AND s.segment IS DISTINCT FROM pg_sequence_last_value(to_regclass('weir.active_' || s.log))
 ORDER BY s.at`
 
-// Whoever holds ROW EXCLUSIVE on a segment's tables has rows in it, and is not done. A prepared transaction has no pid.
+// A segment is given back under ACCESS EXCLUSIVE, which every lock keeps out, a reader's too. Those that last a moment do not matter. A prepared
+// transaction has no pid.
 const segmentHoldersSQL = `
 SELECT coalesce(l.pid, 0), coalesce(a.application_name, ''), coalesce(a.state, 'prepared'),
-       coalesce(extract(epoch FROM clock_timestamp() - a.xact_start), 0)::float8, coalesce(left(a.query, 200), '')
-FROM (SELECT DISTINCT k.pid FROM pg_locks k WHERE k.locktype = 'relation' AND k.granted AND k.mode = 'RowExclusiveLock'
+       coalesce(extract(epoch FROM clock_timestamp() - a.xact_start), 0)::float8, coalesce(left(a.query, 200), ''), l.wrote
+FROM (SELECT k.pid, bool_or(k.mode NOT IN ('AccessShareLock', 'RowShareLock')) AS wrote
+      FROM pg_locks k WHERE k.locktype = 'relation' AND k.granted AND k.pid IS DISTINCT FROM pg_backend_pid()
         AND k.database = (SELECT oid FROM pg_database WHERE datname = current_database())
-        AND k.relation = ANY (ARRAY(SELECT to_regclass(t) FROM unnest($1::text[]) t))) l
+        AND k.relation = ANY (ARRAY(SELECT to_regclass(t) FROM unnest($1::text[]) t))
+      GROUP BY k.pid) l
 LEFT JOIN LATERAL (SELECT s.* FROM pg_stat_get_activity(l.pid) s WHERE l.pid IS NOT NULL) a ON true
+WHERE l.pid IS NULL OR clock_timestamp() - a.xact_start > interval '1 second'
 ORDER BY 4 DESC LIMIT 5`
 
 // checkSegments looks for segments of Weir's log that should have been given back.
@@ -76,8 +80,8 @@ func checkSegments(ctx context.Context, l *look) (result, error) {
 		if len(why) == 0 {
 			f.add("SELECT * FROM weir.queues()", "%s", whyKept(ctx, l))
 		}
-		f.Now = "End the transactions named here; or let the backlog be worked off: up to 20,000 unfinished jobs are carried along."
-		f.ForGood = "Set idle_in_transaction_session_timeout for the roles that enqueue and work, and keep one worker running, for it does the chores."
+		f.Now = "End the transactions named here, or wait for them: a pg_dump ends by itself. What waits to be worked is carried along, a part at a time."
+		f.ForGood = "Set idle_in_transaction_session_timeout for the roles that enqueue, work and read, take dumps from a standby, and keep one worker running, for it does the chores."
 		r.findings = append(r.findings, f)
 		break // one says it all: the others wait for the same
 	}
@@ -94,6 +98,7 @@ func segmentHolders(ctx context.Context, l *look, log string, segment int32) ([]
 		Application, State string
 		Age                float64
 		Query              string
+		Wrote              bool
 	}
 	name := func(table string) string { return fmt.Sprintf("weir.%s_%d", table, segment) }
 	tables := []string{name("job"), name("batch"), name("result")}
@@ -107,10 +112,14 @@ func segmentHolders(ctx context.Context, l *look, log string, segment int32) ([]
 	var facts []string
 	for _, r := range rows {
 		if r.PID == 0 {
-			facts = append(facts, "a prepared transaction has rows in it: SELECT * FROM pg_prepared_xacts")
+			facts = append(facts, "a prepared transaction holds it: SELECT * FROM pg_prepared_xacts")
 			continue
 		}
-		facts = append(facts, fmt.Sprintf("pid %d (%s, %s) has had rows in it for %s; last statement: %s", r.PID, orUnnamed(r.Application), r.State,
+		does := "has read it, in a transaction that has been open for"
+		if r.Wrote {
+			does = "has written to it, in a transaction that has been open for"
+		}
+		facts = append(facts, fmt.Sprintf("pid %d (%s, %s) %s %s; last statement: %s", r.PID, orUnnamed(r.Application), r.State, does,
 			span(seconds(r.Age)), shape(r.Query)))
 	}
 	return facts, nil
@@ -134,7 +143,7 @@ func whyKept(ctx context.Context, l *look) string {
 		waiting += q.Available
 	}
 	if waiting >= backlogCounted {
-		return fmt.Sprintf("%s jobs wait: a segment with more than 20,000 unfinished ones is kept", atLeast(waiting))
+		return fmt.Sprintf("no transaction holds it; %s jobs wait, and are carried out of it a part at a time, half as much as is newly logged", atLeast(waiting))
 	}
-	return "no transaction holds it: it is given back at the next chance, or holds more than 20,000 unfinished jobs"
+	return "no transaction holds it: it is given back at the next chance, or when fewer than 10,000 of its jobs are being worked"
 }

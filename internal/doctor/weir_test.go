@@ -45,6 +45,26 @@ func TestWeirsOwnTroublesAreNamed(t *testing.T) {
 	expectFact(t, f, "bulk: 1,500 waiting")
 }
 
+// TestReaderOfASegmentIsNamed: whoever only reads keeps a segment as well, and the doctor says who, and since when.
+func TestReaderOfASegmentIsNamed(t *testing.T) {
+	url := alone(t)
+	conn, reader := connect(t, url), connect(t, url)
+	if err := schema.Up(t.Context(), conn); err != nil {
+		t.Fatal(err)
+	}
+	execute(t, conn, "SELECT weir.enqueue('mail', 'welcome', '{}')", "SELECT weir.set('retention', '1 second')")
+	until(t, conn, "SELECT clock_timestamp() - max(at) > interval '1.1 seconds' FROM weir.segment")
+	execute(t, reader, "SET application_name = 'dump'", "BEGIN ISOLATION LEVEL REPEATABLE READ", "LOCK TABLE weir.job, weir.batch, weir.result IN ACCESS SHARE MODE")
+	execute(t, conn, "SELECT weir.rotate()", "UPDATE weir.segment SET at = at - interval '2 minutes'")
+	until(t, conn, fmt.Sprintf("SELECT clock_timestamp() - xact_start > interval '1.1 seconds' FROM pg_stat_activity WHERE pid = %d", reader.PgConn().PID()))
+	r := examine(t, url, time.Second)
+	f, ok := r.Find(doctor.SegmentStuck)
+	if !ok || f.Severity != doctor.Warning {
+		t.Errorf("the segment that is kept is not named:\n%s", describe(r))
+	}
+	expectFact(t, f, fmt.Sprintf("pid %d (dump, idle in transaction) has read it", reader.PgConn().PID()))
+}
+
 func expectDownstream(t *testing.T, r doctor.Report, code doctor.Code) doctor.Finding {
 	t.Helper()
 	f, ok := r.Find(code)
