@@ -112,7 +112,13 @@ func Up(ctx context.Context, conn *pgx.Conn) error {
 		return fmt.Errorf("schema: the server is PostgreSQL %d, Weir needs %d or later", major, Oldest)
 	}
 	return change(ctx, conn, func(tx pgx.Tx, all []Migration) error {
-		if err := script(ctx, tx, `CREATE SCHEMA IF NOT EXISTS weir;
+		if err := script(ctx, tx, `CREATE SCHEMA IF NOT EXISTS weir`); err != nil {
+			return err
+		}
+		if err := checkOwner(ctx, tx); err != nil {
+			return err
+		}
+		if err := script(ctx, tx, `
 			CREATE TABLE IF NOT EXISTS weir.migration (
 				version integer PRIMARY KEY, name text NOT NULL, applied_at timestamptz NOT NULL DEFAULT now())`); err != nil {
 			return err
@@ -185,6 +191,26 @@ func change(ctx context.Context, conn *pgx.Conn, do func(tx pgx.Tx, all []Migrat
 		return fmt.Errorf("schema: %w", err)
 	}
 	return nil
+}
+
+// checkOwner refuses a schema that is another's, or has something of another's in it. Replacing a function leaves it to who owns it: they could
+// put their own text in its place afterwards, to be run with the rights of whoever calls it.
+func checkOwner(ctx context.Context, tx pgx.Tx) error {
+	var what, owner, me string
+	err := tx.QueryRow(ctx, `
+		SELECT o.what, pg_get_userbyid(o.owner), current_user
+		FROM (SELECT 0, 'the schema weir', n.nspowner FROM pg_catalog.pg_namespace n WHERE n.nspname = 'weir'
+		      UNION ALL SELECT 1, 'the function ' || p.oid::regprocedure, p.proowner FROM pg_catalog.pg_proc p WHERE p.pronamespace = 'weir'::regnamespace
+		      UNION ALL SELECT 1, 'the relation ' || c.oid::regclass, c.relowner FROM pg_catalog.pg_class c WHERE c.relnamespace = 'weir'::regnamespace
+		      UNION ALL SELECT 1, 'the type ' || t.oid::regtype, t.typowner FROM pg_catalog.pg_type t WHERE t.typnamespace = 'weir'::regnamespace) o(place, what, owner)
+		WHERE o.owner <> (SELECT r.oid FROM pg_catalog.pg_roles r WHERE r.rolname = current_user) ORDER BY o.place LIMIT 1`).Scan(&what, &owner, &me)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("look at who owns the schema weir: %w", err)
+	}
+	return fmt.Errorf("%s belongs to %s, and %s would install Weir there, to run what %[2]s can change: migrate as %[2]s if it is yours, or drop it", what, owner, me)
 }
 
 // newest returns the version of the newest migration applied, 0 for none.

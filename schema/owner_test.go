@@ -1,0 +1,49 @@
+package schema_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/weir-pg/weir/internal/pgtest"
+	"github.com/weir-pg/weir/schema"
+)
+
+func TestMain(m *testing.M) { pgtest.Main(m) }
+
+// TestASchemaOfAnotherOwnerIsRefused: who may create a schema weir, or a function in it, before Weir comes gets nothing run with the rights of
+// who installs it; and who owns all of it may migrate.
+func TestASchemaOfAnotherOwnerIsRefused(t *testing.T) {
+	conn, err := pgx.Connect(t.Context(), pgtest.Empty(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(context.Background())
+	exec := func(sql string) {
+		t.Helper()
+		if _, err := conn.Exec(t.Context(), sql); err != nil {
+			t.Fatalf("%s: %v", sql, err)
+		}
+	}
+	exec(`CREATE ROLE weir_owner_test`)
+	t.Cleanup(func() {
+		_, _ = conn.Exec(context.Background(), `RESET ROLE; DROP OWNED BY weir_owner_test CASCADE; DROP ROLE weir_owner_test`)
+	})
+	mine := `CREATE FUNCTION weir.tidy() RETURNS integer LANGUAGE sql AS 'SELECT 1'; ALTER FUNCTION weir.tidy() OWNER TO weir_owner_test;`
+	for setup, want := range map[string]string{
+		`CREATE SCHEMA weir AUTHORIZATION weir_owner_test`:                                                                       "the schema weir belongs to weir_owner_test",
+		`CREATE SCHEMA weir; GRANT CREATE ON SCHEMA weir TO weir_owner_test; ` + mine:                                            "the function weir.tidy() belongs to weir_owner_test",
+		`CREATE SCHEMA weir; CREATE TABLE weir.migration (version integer); ALTER TABLE weir.migration OWNER TO weir_owner_test`: "the relation weir.migration belongs to weir_owner_test",
+	} {
+		exec(setup)
+		if err := schema.Up(t.Context(), conn); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("after %s: %v, want %s", setup, err, want)
+		}
+		exec(`DROP SCHEMA weir CASCADE`)
+	}
+	if err := schema.Up(t.Context(), conn); err != nil {
+		t.Errorf("where nothing is in the way: %v", err)
+	}
+}
