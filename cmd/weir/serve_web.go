@@ -11,7 +11,8 @@ import (
 type webFlags struct {
 	Anonymous     bool   `xor:"auth" help:"Let everybody who reaches the HTTP address subscribe and publish."`
 	JWTSecretFile string `name:"jwt-secret-file" xor:"auth" type:"existingfile" placeholder:"FILE" help:"Secret of 32 bytes or more that HTTP clients' tokens are signed with (HS256)."`
-	JWKSFile      string `name:"jwks-file" xor:"auth" type:"existingfile" placeholder:"FILE" help:"Public keys of HTTP clients' tokens (a JWK set; RS256, ES256). Read anew when it changes."`
+	JWKSFile      string `name:"jwks-file" xor:"auth" type:"existingfile" placeholder:"FILE" help:"Public keys of HTTP clients' tokens (a JWK set; RS256, ES256). Read every second; keys that are gone from it count no more."`
+	JWKSURL       string `name:"jwks-url" xor:"auth" placeholder:"URL" help:"Where to get them instead. Read every minute."`
 	JWTAudience   string `name:"jwt-audience" placeholder:"NAME" help:"Whom tokens must be for. Default: anybody."`
 	JWTIssuer     string `name:"jwt-issuer" placeholder:"NAME" help:"Whom tokens must be from. Default: anybody."`
 	AuthURL       string `name:"auth-url" xor:"auth" placeholder:"URL" help:"HTTP service that is asked what a client may do."`
@@ -28,7 +29,7 @@ func (f webFlags) kind() string {
 	switch {
 	case f.Anonymous:
 		return "anonymous"
-	case f.JWTSecretFile != "" || f.JWKSFile != "":
+	case f.JWTSecretFile != "" || f.JWKSFile != "" || f.JWKSURL != "":
 		return "tokens"
 	case f.AuthURL != "":
 		return "callback"
@@ -43,8 +44,8 @@ func (f webFlags) config() (web.Config, error) {
 	}
 	var err error
 	switch {
-	case f.JWTSecretFile != "" || f.JWKSFile != "":
-		tokens := web.JWTConfig{KeysFile: f.JWKSFile, Audience: f.JWTAudience, Issuer: f.JWTIssuer}
+	case f.JWTSecretFile != "" || f.JWKSFile != "" || f.JWKSURL != "":
+		tokens := web.JWTConfig{KeysFile: f.JWKSFile, KeysURL: f.JWKSURL, Audience: f.JWTAudience, Issuer: f.JWTIssuer}
 		if f.JWTSecretFile != "" {
 			secret, err := os.ReadFile(f.JWTSecretFile)
 			if err != nil {
@@ -54,7 +55,7 @@ func (f webFlags) config() (web.Config, error) {
 		}
 		c.Authorizer, err = web.NewJWT(tokens)
 	case f.JWTAudience != "" || f.JWTIssuer != "":
-		return c, usagef("--jwt-audience and --jwt-issuer go with --jwt-secret-file or --jwks-file")
+		return c, usagef("--jwt-audience and --jwt-issuer go with --jwt-secret-file, --jwks-file or --jwks-url")
 	case f.AuthURL != "":
 		c.Authorizer, err = web.NewCallback(web.CallbackConfig{URL: f.AuthURL})
 	}

@@ -17,6 +17,17 @@ type Authorizer interface {
 	Authorize(ctx context.Context, ask Ask) (Grant, error)
 }
 
+// revisable is an Authorizer that may take back what it has said: whenever Revision changes, those who are connected are asked for anew.
+type revisable interface{ Revision() uint64 }
+
+// revision is the Authorizer's.
+func (w *Web) revision() uint64 {
+	if a, ok := w.Authorizer.(revisable); ok {
+		return a.Revision()
+	}
+	return 0
+}
+
 // Action is what a client wants to do.
 type Action string
 

@@ -281,12 +281,109 @@ func TestKeysFileIsReadAgainWhenItChanges(t *testing.T) {
 	if check(one) == nil {
 		t.Error("the first key still counts though it was taken away")
 	}
-	if err := os.WriteFile(path, []byte("{"), 0o600); err != nil { // half written: the keys before still count
+	// Half written, the keys before still count; for as long as it stays so they don't.
+	if err := os.WriteFile(path, []byte("{"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	a.(*bearer).keys.looked = time.Time{}
+	keys := a.(*bearer).keys
+	age := func(by time.Duration) {
+		keys.mu.Lock()
+		defer keys.mu.Unlock()
+		keys.looked, keys.good = keys.looked.Add(-by), keys.good.Add(-by)
+	}
+	age(filePace.every)
 	if err := check(two); err != nil {
 		t.Error(err)
+	}
+	age(filePace.hold)
+	if check(two) == nil {
+		t.Error("a key still counts though its file has been damaged for long")
+	}
+	// An empty set, and a file that was deleted, revoke.
+	for what, gone := range map[string]func() error{
+		"the set is empty": func() error { return os.WriteFile(path, []byte(`{"keys":[]}`), 0o600) },
+		"the file is gone": func() error { return os.Remove(path) },
+	} {
+		jwks(t, path, time.Now(), map[string]crypto.PublicKey{"two": second.Public()})
+		eventually(t, func() error { return check(two) })
+		if err := gone(); err != nil {
+			t.Fatal(err)
+		}
+		age(filePace.every)
+		if what == "the file is gone" {
+			age(filePace.hold)
+		}
+		if check(two) == nil {
+			t.Errorf("%s, and its key still counts", what)
+		}
+	}
+}
+
+// TestKeysComeFromAURL: they are got again when a token names one that is not there, and those that are gone count no more, for whoever is
+// connected neither.
+func TestKeysComeFromAURL(t *testing.T) {
+	first, err := rsa.GenerateKey(rand.Reader, 2048)
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "keys.json")
+	jwks(t, path, time.Now(), map[string]crypto.PublicKey{"one": first.Public()})
+	var asked atomic.Int64
+	service := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		asked.Add(1)
+		http.ServeFile(rw, r, path)
+	}))
+	t.Cleanup(service.Close)
+	a, err := NewJWT(JWTConfig{KeysURL: service.URL, Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := newRig(t, newMemory(), func(c *Config) { c.Authorizer, c.Heartbeat = a, 20*time.Millisecond })
+	token := sign(t, jwt.SigningMethodRS256, first, "one", may([]string{">"}, nil, nil))
+	c, _, err := r.dial("", bearerOf(token))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 50 {
+		other := sign(t, jwt.SigningMethodRS256, first, fmt.Sprint(i), may([]string{">"}, nil, nil))
+		if _, err := a.Authorize(t.Context(), Ask{Token: other, Action: Connect}); err == nil {
+			t.Error("a token of a key that is not there is taken")
+		}
+	}
+	if n := asked.Load(); n != 1 {
+		t.Errorf("it was asked %d times for keys that are not there", n)
+	}
+	if err := os.WriteFile(path, []byte(`{"keys":[]}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	keys := a.(*bearer).keys
+	keys.mu.Lock()
+	keys.looked = keys.looked.Add(-urlPace.every)
+	keys.mu.Unlock()
+	if code := c.end(); code != "4401" {
+		t.Errorf("whoever was connected by a key that was taken away is ended with %s, want 4401", code)
+	}
+	if _, err := a.Authorize(t.Context(), Ask{Token: token, Action: Connect}); err == nil {
+		t.Error("the token still counts")
+	}
+	if _, err := NewJWT(JWTConfig{KeysURL: "http://keys.example.com/"}); err == nil {
+		t.Error("keys would be got without TLS from elsewhere")
+	}
+}
+
+func TestCriticalParametersThatAreNotUnderstoodAreRefused(t *testing.T) {
+	a, err := NewJWT(JWTConfig{Secret: secret})
+	if err != nil {
+		t.Fatal(err)
+	}
+	token := jwt.NewWithClaims(jwt.SigningMethodHS256, may([]string{">"}, nil, nil))
+	token.Header["crit"] = []string{"exp-in-header"}
+	s, err := token.SignedString(secret)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := a.Authorize(t.Context(), Ask{Token: s, Action: Connect}); err == nil {
+		t.Error("it is taken")
 	}
 }
 

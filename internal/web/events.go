@@ -50,7 +50,8 @@ func (w *Web) serveEvents(rw http.ResponseWriter, r *http.Request) {
 		return
 	}
 	remote := strings.Clone(w.ClientAddress(r))
-	grant, err := w.authorize(r.Context(), Ask{Token: token(r), Action: Subscribe, Filters: want.filters, Remote: remote})
+	token, revision := strings.Clone(token(r)), w.revision() // before the question
+	grant, err := w.authorize(r.Context(), Ask{Token: token, Action: Subscribe, Filters: want.filters, Remote: remote})
 	if err != nil {
 		w.explain("", err).write(rw)
 		return
@@ -60,6 +61,7 @@ func (w *Web) serveEvents(rw http.ResponseWriter, r *http.Request) {
 		f.write(rw)
 		return
 	}
+	s.livesBy(token, revision)
 	s.until(grant.Expires)
 	head := rw.Header()
 	head.Set("Content-Type", "text/event-stream")

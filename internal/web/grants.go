@@ -58,6 +58,7 @@ func (ws *webSocket) authenticate(ctx context.Context, token string) (*time.Time
 		filters = append(filters, f)
 	}
 	var all grants
+	revision := ws.web.revision() // before the question
 	grant, err := ws.web.authorize(ctx, Ask{Token: token, Action: Connect, Remote: ws.remote})
 	if err != nil {
 		return nil, err
@@ -71,6 +72,7 @@ func (ws *webSocket) authenticate(ctx context.Context, token string) (*time.Time
 		all.subscribe = grant
 	}
 	ws.token, ws.grants = token, all
+	ws.livesBy(token, revision)
 	ws.ends = earlier(all.connect.Expires, all.subscribe.Expires)
 	ws.until(ws.ends)
 	if ws.ends.IsZero() {

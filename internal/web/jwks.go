@@ -1,6 +1,8 @@
 package web
 
 import (
+	"bytes"
+	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rsa"
@@ -8,24 +10,46 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"math/big"
+	"net"
+	"net/http"
+	"net/url"
 	"os"
 	"sync"
 	"time"
 )
 
-// keySet is a file of public keys (RFC 7517). It is read again when it changes.
+// keySet is public keys (RFC 7517), from a file or a URL. It is read again and again, and a key that is no longer there counts no more. While it
+// can't be read the keys of before count for a while, and then none does.
 type keySet struct {
-	path string
-	log  *slog.Logger
+	from string
+	read func(context.Context) ([]byte, error)
+	pace
+	log *slog.Logger
 
-	mu      sync.Mutex
-	keys    []publicKey
-	looked  time.Time
-	changed time.Time
-	size    int64
+	mu       sync.Mutex
+	raw      []byte // as last read
+	keys     []publicKey
+	revision uint64        // counts changes
+	looked   time.Time     // when it was last tried to read them
+	good     time.Time     // and when that last succeeded
+	loading  chan struct{} // closed when the reading that is under way has ended; nil: none is
 }
+
+// pace is how often a set is read.
+type pace struct {
+	every time.Duration // at most
+	soon  time.Duration // for the sake of a key that is not there
+	hold  time.Duration // after the last time that it could be read its keys count no more
+	wait  bool          // for a reading that is due, and not only for one that a key is missed for
+}
+
+var (
+	filePace = pace{every: time.Second, soon: time.Second, hold: 10 * time.Second, wait: true}
+	urlPace  = pace{every: time.Minute, soon: 10 * time.Second, hold: 15 * time.Minute}
+)
 
 type publicKey struct {
 	id, method string
@@ -33,35 +57,96 @@ type publicKey struct {
 }
 
 const (
-	lookEvery = time.Second // at the file, at most
-	minRSA    = 2048        // bits
+	keysTimeout = 5 * time.Second
+	maxKeys     = 1 << 20 // bytes
+	minRSA      = 2048    // bits
 )
 
-func openKeySet(path string, log *slog.Logger) (*keySet, error) {
-	s := &keySet{path: path, log: log}
-	if log == nil {
+func openKeySet(c JWTConfig) (*keySet, error) {
+	s := &keySet{from: c.KeysFile, read: fileReader(c.KeysFile), pace: filePace, log: c.Logger}
+	if s.log == nil {
 		s.log = slog.Default()
 	}
-	if err := s.load(); err != nil {
-		return nil, err
+	if c.KeysURL != "" {
+		client, err := keysClient(c.KeysURL)
+		if err != nil {
+			return nil, err
+		}
+		s.from, s.read, s.pace = c.KeysURL, client, urlPace
+	}
+	s.mu.Lock()
+	loaded := s.load()
+	s.mu.Unlock()
+	<-loaded
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case len(s.keys) > 0:
+	case c.KeysURL != "" && s.good.IsZero():
+		s.log.Warn("weir: nobody gets in until the keys for tokens can be read", "from", s.from)
+	default:
+		return nil, fmt.Errorf(`web: %s has no key for RS256 or ES256 that can be read: it must look like {"keys": [{"kty": "RSA", …}]}`, s.from)
 	}
 	return s, nil
+}
+
+func fileReader(path string) func(context.Context) ([]byte, error) {
+	return func(context.Context) ([]byte, error) {
+		f, err := os.Open(path)
+		if err != nil {
+			return nil, err
+		}
+		defer f.Close()
+		return readKeys(f)
+	}
+}
+
+func readKeys(r io.Reader) ([]byte, error) {
+	b, err := io.ReadAll(io.LimitReader(r, maxKeys+1))
+	if err == nil && len(b) > maxKeys {
+		err = fmt.Errorf("it is longer than %d bytes", maxKeys)
+	}
+	return b, err
+}
+
+// keysClient reads keys over HTTPS. Whoever could change them on their way could make tokens.
+func keysClient(address string) (func(context.Context) ([]byte, error), error) {
+	u, err := url.Parse(address)
+	if err != nil || u.Host == "" || u.Scheme != "https" && (u.Scheme != "http" || !loopbackName(u.Hostname())) {
+		return nil, fmt.Errorf("web: keys are read from an https URL, or from this machine, and %q is none", address)
+	}
+	client := &http.Client{Timeout: keysTimeout, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	return func(ctx context.Context) ([]byte, error) {
+		request, err := http.NewRequestWithContext(ctx, http.MethodGet, address, nil)
+		if err != nil {
+			return nil, err
+		}
+		response, err := client.Do(request)
+		if err != nil {
+			return nil, err
+		}
+		defer response.Body.Close()
+		if response.StatusCode != http.StatusOK {
+			return nil, fmt.Errorf("the answer is %s", response.Status)
+		}
+		return readKeys(response.Body)
+	}, nil
+}
+
+func loopbackName(host string) bool {
+	ip := net.ParseIP(host)
+	return host == "localhost" || ip != nil && ip.IsLoopback()
 }
 
 // find returns the key that a token names. A token that names none gets the only key there is for its method.
 func (s *keySet) find(method, id string) (any, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if time.Since(s.looked) >= lookEvery {
-		if err := s.load(); err != nil {
-			s.log.Warn("weir: the keys for tokens can't be read again, those read before still count", "error", err)
-		}
-	}
-	var found []any
-	for _, k := range s.keys {
-		if k.method == method && (id == "" || k.id == id) {
-			found = append(found, k.key)
-		}
+	s.refresh(s.every, s.wait)
+	found := s.matching(method, id)
+	if len(found) == 0 && !s.wait {
+		s.refresh(s.soon, true)
+		found = s.matching(method, id)
 	}
 	switch {
 	case len(found) == 0:
@@ -72,26 +157,78 @@ func (s *keySet) find(method, id string) (any, error) {
 	return found[0], nil
 }
 
-// load reads the file unless it is as it was.
-func (s *keySet) load() error {
-	s.looked = time.Now()
-	info, err := os.Stat(s.path)
-	if err != nil {
-		return fmt.Errorf("web: look at the keys for tokens: %w", err)
+func (s *keySet) matching(method, id string) (found []any) {
+	for _, k := range s.keys {
+		if k.method == method && (id == "" || k.id == id) {
+			found = append(found, k.key)
+		}
 	}
-	if info.ModTime().Equal(s.changed) && info.Size() == s.size {
-		return nil
+	return found
+}
+
+// changes counts how often the keys have changed.
+func (s *keySet) changes() uint64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.refresh(s.every, false)
+	return s.revision
+}
+
+// refresh has the keys read if that was last done so long ago, and drops those that are too old. The caller holds mu, which is given up
+// while it waits.
+func (s *keySet) refresh(age time.Duration, wait bool) {
+	if time.Since(s.looked) >= age || s.loading != nil {
+		loading := s.load()
+		if wait {
+			s.mu.Unlock()
+			<-loading
+			s.mu.Lock()
+		}
 	}
-	b, err := os.ReadFile(s.path)
-	if err != nil {
-		return fmt.Errorf("web: read the keys for tokens: %w", err)
+	if len(s.keys) > 0 && time.Since(s.good) > s.hold {
+		s.log.Error("weir: the keys for tokens could not be read for too long: tokens count no more", "from", s.from, "for", s.hold)
+		s.set(nil, nil)
 	}
-	keys, err := parseKeys(b)
-	if err != nil {
-		return fmt.Errorf("web: read the keys for tokens from %s: %w", s.path, err)
+}
+
+// load has the keys read, by one at a time, and returns what is closed when it is done, keysTimeout later at most: so does its goroutine
+// end. The caller holds mu.
+func (s *keySet) load() chan struct{} {
+	if s.loading != nil {
+		return s.loading
 	}
-	s.keys, s.changed, s.size = keys, info.ModTime(), info.Size()
-	return nil
+	done := make(chan struct{})
+	s.loading = done
+	go func() {
+		defer close(done)
+		ctx, cancel := context.WithTimeout(context.Background(), keysTimeout)
+		defer cancel()
+		raw, err := s.read(ctx)
+		var keys []publicKey
+		if err == nil {
+			keys, err = parseKeys(raw)
+		}
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.looked, s.loading = time.Now(), nil
+		if err != nil {
+			s.log.Warn("weir: the keys for tokens can't be read, those read before count for a while", "from", s.from, "for", s.hold, "error", err)
+			return
+		}
+		s.good = s.looked
+		if !bytes.Equal(raw, s.raw) {
+			s.set(raw, keys)
+		}
+	}()
+	return done
+}
+
+func (s *keySet) set(raw []byte, keys []publicKey) {
+	if s.raw != nil && len(keys) == 0 {
+		s.log.Warn("weir: there is no key for tokens any more, so nobody gets in by one", "from", s.from)
+	}
+	s.raw, s.keys = raw, keys
+	s.revision++
 }
 
 type jwk struct {
@@ -109,13 +246,16 @@ type jwk struct {
 // parseKeys reads a JWK set. Keys that are for something else are left out; one that is damaged is an error.
 func parseKeys(b []byte) ([]publicKey, error) {
 	var set struct {
-		Keys []jwk `json:"keys"`
+		Keys *[]jwk `json:"keys"`
 	}
 	if err := json.Unmarshal(b, &set); err != nil {
 		return nil, fmt.Errorf("it is no JWK set: %w", err)
 	}
+	if set.Keys == nil {
+		return nil, errors.New("it is no JWK set: there are no keys in it")
+	}
 	var keys []publicKey
-	for _, k := range set.Keys {
+	for _, k := range *set.Keys {
 		if k.Use != "" && k.Use != "sig" {
 			continue
 		}
@@ -136,9 +276,6 @@ func parseKeys(b []byte) ([]publicKey, error) {
 			return nil, fmt.Errorf("key %.100q: %w", k.ID, err)
 		}
 		keys = append(keys, publicKey{k.ID, method, key})
-	}
-	if len(keys) == 0 {
-		return nil, errors.New(`it has no key for RS256 or ES256: it must look like {"keys": [{"kty": "RSA", …}]}`)
 	}
 	return keys, nil
 }

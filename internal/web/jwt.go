@@ -15,7 +15,8 @@ import (
 // JWTConfig says which tokens count. One of Secret and KeysFile, or both, is needed.
 type JWTConfig struct {
 	Secret   []byte        // for HS256; at least 32 bytes
-	KeysFile string        // a JWK set, for RS256 and ES256; it is read again when it changes
+	KeysFile string        // a JWK set, for RS256 and ES256; it is read every second
+	KeysURL  string        // or where to get one; it is read every minute
 	Audience string        // tokens must be for it; empty: for anybody
 	Issuer   string        // tokens must be from it; empty: from anybody
 	Leeway   time.Duration // by which clocks may differ; 0: 5 s
@@ -59,15 +60,15 @@ func NewJWT(c JWTConfig) (Authorizer, error) {
 		}
 		methods = append(methods, "HS256")
 	}
-	if c.KeysFile != "" {
+	if c.KeysFile != "" || c.KeysURL != "" {
 		var err error
-		if b.keys, err = openKeySet(c.KeysFile, c.Logger); err != nil {
+		if b.keys, err = openKeySet(c); err != nil {
 			return nil, err
 		}
 		methods = append(methods, "RS256", "ES256")
 	}
 	if len(methods) == 0 {
-		return nil, errors.New("web: tokens need a secret or a file of keys")
+		return nil, errors.New("web: tokens need a secret, a file of keys, or a URL of them")
 	}
 	options := []jwt.ParserOption{jwt.WithValidMethods(methods), jwt.WithExpirationRequired(), jwt.WithLeeway(b.leeway)}
 	if c.Audience != "" {
@@ -111,9 +112,20 @@ func (b *bearer) Authorize(_ context.Context, ask Ask) (Grant, error) {
 	return Grant{Allow: allow, Expires: c.ExpiresAt.Add(b.leeway)}, nil
 }
 
+// Revision implements revisable.
+func (b *bearer) Revision() uint64 {
+	if b.keys == nil {
+		return 0
+	}
+	return b.keys.changes()
+}
+
 // key finds what a token's signature is checked with. The method decides which kind it is, so that nobody signs with a public key as
 // if it were the secret.
 func (b *bearer) key(t *jwt.Token) (any, error) {
+	if _, ok := t.Header["crit"]; ok { // RFC 7515: what is critical and not understood makes a token one that does not count
+		return nil, errors.New("it has critical header parameters, and none are understood here")
+	}
 	method := t.Method.Alg()
 	if method == "HS256" {
 		return b.secret, nil

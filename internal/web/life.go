@@ -1,6 +1,8 @@
 package web
 
 import (
+	"context"
+	"errors"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -13,6 +15,9 @@ type life struct {
 	stopped bool
 	beatAt  time.Time
 	expires time.Time // zero: never
+
+	token    string // by which the stream lives
+	revision uint64 // of the Authorizer when it last said that the token is good
 
 	heard atomic.Int64 // when the client last said anything, in ns since 1970; WebSocket alone
 }
@@ -79,9 +84,42 @@ func (s *stream) tick() {
 	if !beat {
 		return
 	}
+	if !s.stillGood() {
+		s.leave(errExpired)
+		return
+	}
 	if err := s.heartbeat(); err != nil {
 		s.leave(err)
 	}
+}
+
+// livesBy notes the token by which the stream lives, which has just been found good.
+func (s *stream) livesBy(token string, revision uint64) {
+	s.life.mu.Lock()
+	defer s.life.mu.Unlock()
+	s.life.token, s.life.revision = token, revision
+}
+
+// stillGood looks at the stream's token again when the Authorizer may have changed its mind. That it can't be asked is no no.
+func (s *stream) stillGood() bool {
+	now := s.web.revision()
+	s.life.mu.Lock()
+	token, was := s.life.token, s.life.revision
+	s.life.mu.Unlock()
+	if now == was {
+		return true
+	}
+	ctx, cancel := context.WithTimeout(s.web.ctx, patience)
+	defer cancel()
+	_, err := s.web.Authorizer.Authorize(ctx, Ask{Token: token, Action: Connect, Remote: s.remote})
+	var refusal *failure
+	if errors.As(err, &refusal) {
+		return false
+	}
+	if err == nil {
+		s.livesBy(token, now)
+	}
+	return true
 }
 
 // heartbeat tells the client where it stands. Where something is being written the client hears enough as it is.

@@ -31,6 +31,7 @@ func (w *Web) serveWebSocket(rw http.ResponseWriter, r *http.Request) {
 		return
 	}
 	remote, token := strings.Clone(w.ClientAddress(r)), strings.Clone(token(r)) // they outlive the request, which must not
+	revision := w.revision()                                                    // before the question
 	grant, err := w.authorize(r.Context(), Ask{Token: token, Action: Connect, Remote: remote})
 	if err != nil {
 		w.explain("", err).write(rw)
@@ -41,6 +42,7 @@ func (w *Web) serveWebSocket(rw http.ResponseWriter, r *http.Request) {
 		f.write(rw)
 		return
 	}
+	s.livesBy(token, revision)
 	ws := &webSocket{stream: s, rate: newRate(w.Limits)}
 	ws.conn, err = websocket.Accept(hijack{rw, ws}, r, &websocket.AcceptOptions{
 		Subprotocols:       []string{subprotocol},
