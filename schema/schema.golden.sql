@@ -150,7 +150,7 @@ CREATE TABLE weir.heartbeat_2 PARTITION OF weir.heartbeat FOR VALUES IN ('2') WI
 CREATE TABLE weir.hub_beat (
   ring smallint NOT NULL,
   at timestamp with time zone NOT NULL,
-  tick bigint NOT NULL,
+  tick bigint,
   subscribers integer NOT NULL,
   hub text NOT NULL,
   address text NOT NULL
@@ -464,7 +464,7 @@ COMMENT ON COLUMN weir.tick.bytes IS 'Of its payloads. A tick of more than 10000
 COMMENT ON COLUMN weir.tick.last_id IS 'The last id that had been drawn before the snapshot was taken.';
 COMMENT ON COLUMN weir.tick.segments IS 'A bit (1 << segment) for each segment that holds messages of it.';
 COMMENT ON FUNCTION weir.batch_of(integer,integer,xid8,bigint) IS 'The batch that handed out a job of one segment, found by bisection.';
-COMMENT ON FUNCTION weir.beat(text,text,bigint,integer) IS 'A hub''s sign of life, with the newest tick it has dispatched. Errors: 22023. Locks: none that others wait for. Isolation: any. Commits asynchronously.';
+COMMENT ON FUNCTION weir.beat(text,text,bigint,integer) IS 'A hub''s sign of life, with the newest tick it has dispatched; NULL says that it stops. Errors: 22023. Locks: none that others wait for. Isolation: any. Commits asynchronously.';
 COMMENT ON FUNCTION weir.cancel(bigint) IS 'Cancels a job: one that has not started will not (cancelled); of a running one its worker is told, which cancels its context (requested). Otherwise nothing is done and the job''s final state returned, or NULL for an unknown id. A job that starts while this commits is told like a running one. Locks: none that others wait for, but a second cancel of the same job. Isolation: any.';
 COMMENT ON FUNCTION weir.cancelled_among(bigint[]) IS 'Those of the ids that have been cancelled: a worker asks for what it runs when weir.control has moved.';
 COMMENT ON FUNCTION weir.carry_states(integer,integer,integer[]) IS 'Repeats the states of idle lanes, whose newest batch is in a closed segment, as batches of nobody without jobs. One that is outrun by a claim meanwhile is of no consequence.';
@@ -493,7 +493,7 @@ COMMENT ON FUNCTION weir.give_back(integer,integer[],bigint[]) IS 'For a worker 
 COMMENT ON FUNCTION weir.has_ended(integer,integer,bigint,bigint) IS 'Whether an attempt has a result, or is no longer this worker''s: after a completion in a transaction of its handler''s the worker asks whether it was committed. Locks: ACCESS SHARE. Isolation: READ COMMITTED.';
 COMMENT ON FUNCTION weir.heartbeat(integer,integer,interval) IS 'Renews a worker''s lease; tells whether it is fenced, how many workers live, and how many of them share a queue with it. oldest is how long ago its oldest unfinished batch was claimed; it bounds how far back the rescuer looks. Locks: none that others wait for. Isolation: any. Commits asynchronously.';
 COMMENT ON FUNCTION weir.hold_batches(integer,integer[],bigint[]) IS 'Checks that the worker is not fenced and that the batches are its own, and keeps both so to the end of the transaction. A result lies in its batch''s segment: that segment''s lock, shared, keeps it from being reclaimed meanwhile; the look is repeated under the lock, for the batch may have been carried elsewhere before it was held. Errors: WR001, WR002, WR004.';
-COMMENT ON FUNCTION weir.hubs() IS 'The hubs that have shown a sign of life in the last five minutes; behind is how many ticks had been cut by then that it had not dispatched.';
+COMMENT ON FUNCTION weir.hubs() IS 'The hubs that have shown a sign of life in the last five minutes, and have not stopped since; behind is how many ticks had been cut by then that it had not dispatched.';
 COMMENT ON FUNCTION weir.is_held(regclass[]) IS 'Whether a transaction of another session holds a lock on one of the tables, in whatever mode, and still does after a tenth of a second. Asking for ACCESS EXCLUSIVE would stall whoever comes after, and in vain.';
 COMMENT ON FUNCTION weir.job_info(bigint) IS 'One job by id, in state available, running, later, completed, failed or cancelled. No row if the id is unknown or the job has gone with its segment. Locks: none that others wait for, and none that outlast the call. Isolation: any.';
 COMMENT ON FUNCTION weir.job_now(bigint) IS 'A job as it is once a segment that is being emptied has been, for those who act on it. Locks: ACCESS SHARE on the log, which it lets go of.';
@@ -552,7 +552,7 @@ COMMENT ON TABLE weir.batch IS 'A slice of a lane and who works it, one row for 
 COMMENT ON TABLE weir.cancel IS 'Tombstones: jobs that must not start, or must stop.';
 COMMENT ON TABLE weir.epoch IS 'The lives of servers in which ticks were cut, each with the first tick of it: which of several logs, that were one and have parted, a tick is of. Insert-only, and never truncated: a row for each start of the server.';
 COMMENT ON TABLE weir.heartbeat IS 'A ring of three, five minutes each, truncated before its turn. oldest is when the worker''s oldest unfinished batch was claimed.';
-COMMENT ON TABLE weir.hub_beat IS 'Hubs'' signs of life, and the newest tick each has dispatched: a ring of three, five minutes each, truncated before its turn.';
+COMMENT ON TABLE weir.hub_beat IS 'Hubs'' signs of life, and the newest tick each has dispatched (NULL: it has stopped): a ring of three, five minutes each, truncated before its turn.';
 COMMENT ON TABLE weir.job IS 'The log: one row for each attempt, and for each time that one was put off, with the transaction that logged it.';
 COMMENT ON TABLE weir.later IS 'Attempts with a run_at in the future: scheduled, retried, snoozed. The promoter copies them into the log when they are due.';
 COMMENT ON TABLE weir.message IS 'The log of messages, with the transaction that published each. A payload that is not binary is text in UTF-8.';

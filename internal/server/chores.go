@@ -14,7 +14,18 @@ func (s *Server) beats(ctx context.Context) {
 	} else if a := s.PGAddr(); a != nil {
 		address = a.String()
 	}
-	wait := time.Duration(0)
+	wait, seen := time.Duration(0), false
+	defer func() {
+		if !seen {
+			return
+		}
+		// So that nobody misses it.
+		bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveTimeout)
+		defer cancel()
+		if err := s.primary.Leave(bounded, s.config.Name, address); err != nil {
+			s.log.Warn("weir: the hub can't say that it stops, and will be missed for five minutes", "error", err)
+		}
+	}()
 	for sleep(ctx, wait) {
 		if !s.hub.Live() {
 			wait = beatSoon // to be seen as soon as it serves
@@ -25,6 +36,7 @@ func (s *Server) beats(ctx context.Context) {
 		bounded, cancel := context.WithTimeout(ctx, callTimeout)
 		err := s.primary.Beat(bounded, s.config.Name, address, stats.Position.Tick-1, stats.Subscribers)
 		cancel()
+		seen = seen || err == nil
 		if err != nil && ctx.Err() == nil {
 			s.log.Warn("weir: the hub can't give its sign of life", "error", err)
 		}

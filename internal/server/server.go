@@ -74,6 +74,8 @@ const (
 	beatSoon    = 100 * time.Millisecond
 	choresEvery = 10 * time.Second
 	callTimeout = 10 * time.Second
+
+	leaveTimeout = 2 * time.Second
 )
 
 // Server is a running hub process.

@@ -21,8 +21,8 @@ const (
 	sqlNewestTick     = `SELECT t, weir.epoch_of(t) FROM weir.newest_tick() t`
 	sqlRebaseMessages = `SELECT weir.rebase_messages()`
 	sqlRotateMessages = `SELECT coalesce(weir.rotate_messages(), '')`
-	sqlPublish        = `SELECT weir.publish($1, $2, $3)`
-	sqlPublishBytes   = `SELECT weir.publish_bytes($1, $2, $3)`
+	sqlPublish        = `SELECT weir.publish($1, $2, $3)::text` // the cast makes it a value that every driver can read
+	sqlPublishBytes   = `SELECT weir.publish_bytes($1, $2, $3)::text`
 	sqlPublishDrafts  = `SELECT weir.publish_drafts($1, $2, $3)`
 	sqlBeat           = `SELECT weir.beat($1, $2, $3, $4)`
 	sqlFreshQueues    = `SELECT names, counts, seen_now::text, jobs_now FROM weir.fresh_queues($1::text::pg_snapshot, $2, $3, $4, $5)`
@@ -163,12 +163,14 @@ func (s *Store) RotateMessages(ctx context.Context) (did string, err error) {
 
 // Publish publishes a text.
 func Publish(ctx context.Context, q Querier, channel, payload string, keep bool) error {
-	return q.QueryRow(ctx, sqlPublish, channel, payload, keep).Scan(nil)
+	var nothing *string
+	return q.QueryRow(ctx, sqlPublish, channel, payload, keep).Scan(&nothing)
 }
 
 // PublishBytes publishes what is not text.
 func PublishBytes(ctx context.Context, q Querier, channel string, payload []byte, keep bool) error {
-	return q.QueryRow(ctx, sqlPublishBytes, channel, payload, keep).Scan(nil)
+	var nothing *string
+	return q.QueryRow(ctx, sqlPublishBytes, channel, payload, keep).Scan(&nothing)
 }
 
 // PublishDrafts logs messages of several publishers in one transaction.
@@ -179,6 +181,11 @@ func (s *Store) PublishDrafts(ctx context.Context, channels []string, payloads [
 // Beat is a hub's sign of life.
 func (s *Store) Beat(ctx context.Context, hub, address string, tick int64, subscribers int) error {
 	return s.exec(ctx, sqlBeat, hub, address, tick, subscribers)
+}
+
+// Leave says that the hub stops.
+func (s *Store) Leave(ctx context.Context, hub, address string) error {
+	return s.exec(ctx, sqlBeat, hub, address, nil, 0)
 }
 
 // Fresh is what a look for queues with fresh jobs saw. The zero value says where to begin.

@@ -4,8 +4,10 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http"
 	"strconv"
+	"strings"
 
 	"github.com/weir-pg/weir/internal/hub"
 )
@@ -46,6 +48,22 @@ func (w *Web) explain(doing string, err error) *failure {
 	}
 	w.log.Warn("weir: "+doing, "error", err)
 	return fail(http.StatusServiceUnavailable, "unavailable", "the server can't do it now", "try again; if it goes on, the server's log says why")
+}
+
+// unreadable says what is wrong with a client's JSON in words that need no knowledge of Go.
+func unreadable(err error) string {
+	var syntax *json.SyntaxError
+	var kind *json.UnmarshalTypeError
+	switch {
+	case errors.As(err, &syntax):
+		return fmt.Sprintf("it is not JSON, as its byte %d shows", syntax.Offset)
+	case errors.As(err, &kind) && kind.Field == "":
+		return "it can't be JSON's " + kind.Value
+	case errors.As(err, &kind):
+		// Where a type is embedded, its name stands in the field's.
+		return fmt.Sprintf("%q can't be JSON's %s", strings.ReplaceAll(kind.Field, "draftJSON.", ""), kind.Value)
+	}
+	return err.Error() // one of our own
 }
 
 // write answers an HTTP request with the failure.

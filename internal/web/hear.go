@@ -41,7 +41,7 @@ func (ws *webSocket) hear(kind websocket.MessageType, b []byte) error {
 		if limit := new(failure); errors.As(err, &limit) {
 			return ws.refuse(nil, limit)
 		}
-		return ws.refuse(nil, badRequest("the frame is no request: "+err.Error(), `send a JSON object such as {"type":"subscribe","channels":["orders.*"]}`))
+		return ws.refuse(nil, badRequest("the frame is no request: "+unreadable(err), `send a JSON object such as {"type":"subscribe","channels":["orders.*"]}`))
 	}
 	if len(r.ID) > maxID {
 		return ws.refuse(nil, badRequest(fmt.Sprintf("the id is %d bytes long, at most %d are allowed", len(r.ID), maxID), ""))

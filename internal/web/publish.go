@@ -84,7 +84,7 @@ func (w *Web) parseBody(r *http.Request, body []byte) ([]hub.Draft, error) {
 		return nil, limit
 	}
 	if err != nil {
-		return nil, badRequest("the body is no message: "+err.Error(),
+		return nil, badRequest("the body is no message: "+unreadable(err),
 			`send {"channel":…,"payload":…}, a list of such, or any body with ?channel= in the URL`)
 	}
 	return w.parseDrafts(all)

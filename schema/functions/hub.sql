@@ -14,18 +14,19 @@ BEGIN
   VALUES ((extract(epoch FROM clock_timestamp())::bigint / 300 % 3)::smallint, clock_timestamp(), beat.tick, beat.subscribers, beat.hub, coalesce(beat.address, ''));
 END
 $$;
-COMMENT ON FUNCTION weir.beat IS 'A hub''s sign of life, with the newest tick it has dispatched. Errors: 22023. Locks: none that others wait for. Isolation: any. Commits asynchronously.';
+COMMENT ON FUNCTION weir.beat IS 'A hub''s sign of life, with the newest tick it has dispatched; NULL says that it stops. Errors: 22023. Locks: none that others wait for. Isolation: any. Commits asynchronously.';
 
 CREATE OR REPLACE FUNCTION weir.hubs() RETURNS TABLE (hub text, address text, seen_at timestamptz, tick bigint, behind bigint, subscribers integer)
 LANGUAGE sql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET jit = off
 AS $$
-  SELECT DISTINCT ON (b.hub) b.hub, b.address, b.at, b.tick,
+  SELECT b.hub, b.address, b.at, b.tick,
          greatest(0, (SELECT max(t.seq) FROM weir.tick t WHERE t.at <= b.at) - b.tick), b.subscribers
-  FROM weir.hub_beat b WHERE b.at > clock_timestamp() - interval '5 minutes' ORDER BY b.hub, b.at DESC
+  FROM (SELECT DISTINCT ON (b.hub) b.* FROM weir.hub_beat b WHERE b.at > clock_timestamp() - interval '5 minutes' ORDER BY b.hub, b.at DESC) b
+  WHERE b.tick IS NOT NULL ORDER BY b.hub
 $$;
-COMMENT ON FUNCTION weir.hubs IS 'The hubs that have shown a sign of life in the last five minutes; behind is how many ticks had been cut by then that it had not dispatched.';
+COMMENT ON FUNCTION weir.hubs IS 'The hubs that have shown a sign of life in the last five minutes, and have not stopped since; behind is how many ticks had been cut by then that it had not dispatched.';
 
 CREATE OR REPLACE FUNCTION weir.fresh_queues(seen pg_snapshot DEFAULT NULL, jobs bigint DEFAULT NULL, looks integer DEFAULT 1, pause double precision DEFAULT 0.003,
                                   patience integer DEFAULT 0, OUT names text[], OUT counts integer[], OUT seen_now pg_snapshot, OUT jobs_now bigint)

@@ -86,7 +86,7 @@ SELECT 1, ('x' || left(replace(gen_random_uuid()::text, '-', ''), 12))::bit(48):
 CREATE TABLE weir.hub_beat (
   ring        smallint    NOT NULL,
   at          timestamptz NOT NULL,
-  tick        bigint      NOT NULL,
+  tick        bigint,
   subscribers integer     NOT NULL,
   hub         text        NOT NULL,
   address     text        NOT NULL
@@ -94,7 +94,7 @@ CREATE TABLE weir.hub_beat (
 CREATE TABLE weir.hub_beat_0 PARTITION OF weir.hub_beat FOR VALUES IN (0) WITH (autovacuum_enabled = off);
 CREATE TABLE weir.hub_beat_1 PARTITION OF weir.hub_beat FOR VALUES IN (1) WITH (autovacuum_enabled = off);
 CREATE TABLE weir.hub_beat_2 PARTITION OF weir.hub_beat FOR VALUES IN (2) WITH (autovacuum_enabled = off);
-COMMENT ON TABLE weir.hub_beat IS 'Hubs'' signs of life, and the newest tick each has dispatched: a ring of three, five minutes each, truncated before its turn.';
+COMMENT ON TABLE weir.hub_beat IS 'Hubs'' signs of life, and the newest tick each has dispatched (NULL: it has stopped): a ring of three, five minutes each, truncated before its turn.';
 
 CREATE TABLE weir.role_channel (
   role     text PRIMARY KEY,
