@@ -26,7 +26,7 @@ const (
 	failedEvery  = 250 * time.Millisecond // and after an error
 	choresEvery  = time.Second
 	tidyEvery    = 10 // of the chores' rounds
-	shareMost    = 30 // a fleet larger than this looks no more rarely
+	shareMost    = 30 // nobody waits longer for its turn than in a fleet of so many; in a larger one most let a turn pass
 )
 
 // Maintainer does the chores while Run runs.
@@ -54,7 +54,7 @@ func (m *Maintainer) Poke() {
 }
 
 // Share says how many maintainers there are.
-func (m *Maintainer) Share(workers int) { m.workers.Store(int32(min(max(workers, 1), shareMost))) }
+func (m *Maintainer) Share(workers int) { m.workers.Store(int32(max(workers, 1))) }
 
 // Run works until ctx ends.
 func (m *Maintainer) Run(ctx context.Context) {
@@ -66,14 +66,29 @@ func (m *Maintainer) Run(ctx context.Context) {
 
 // shared stretches an interval to this maintainer's share, with jitter.
 func (m *Maintainer) shared(d time.Duration) time.Duration {
-	d *= time.Duration(m.workers.Load())
+	d *= time.Duration(min(m.workers.Load(), shareMost))
 	return d*3/4 + time.Duration(rand.Int64N(int64(d)/2+1))
+}
+
+// mine tells whether this maintainer takes its turn. Drawn by lot each time, so that what is left of a fleet notices at once when it has
+// shrunk.
+func (m *Maintainer) mine() bool {
+	n := m.workers.Load()
+	return n <= shareMost || rand.Int32N(n) < shareMost
 }
 
 // promote logs due jobs: when the next one known is due, and looks again when it was poked.
 func (m *Maintainer) promote(ctx context.Context) {
+	attends := false // to a job that is due now
 	for ctx.Err() == nil {
 		wait := m.shared(promoteIdle)
+		if !attends && !m.mine() {
+			if !m.sleep(ctx, wait, nil) {
+				return
+			}
+			continue
+		}
+		attends = false
 		promoted, next, err := m.store.Promote(ctx, promoteMost)
 		m.done(ctx, "promote", "", err)
 		switch {
@@ -83,7 +98,8 @@ func (m *Maintainer) promote(ctx context.Context) {
 			wait = m.shared(failedEvery)
 		case promoted >= promoteMost:
 			continue
-		case next != nil:
+		case next != nil && *next < wait && m.attends(*next):
+			attends = true
 			wait = min(wait, max(*next, 0)+time.Millisecond)
 			if m.workers.Load() > 1 {
 				wait += time.Duration(rand.Int64N(int64(5 * time.Millisecond)))
@@ -95,6 +111,12 @@ func (m *Maintainer) promote(ctx context.Context) {
 			return
 		}
 	}
+}
+
+// attends tells whether this maintainer looks again when the next job is due. All that have looked since it was logged know of it; the
+// sooner it is due, the surer one attends, and so a few do, however many know.
+func (m *Maintainer) attends(next time.Duration) bool {
+	return m.workers.Load() == 1 || next <= promoteIdle || rand.Float64() < promoteIdle.Seconds()/next.Seconds()
 }
 
 // chores does everything else, round after round.
@@ -114,12 +136,16 @@ func (m *Maintainer) chores(ctx context.Context) {
 		{"rotate later", m.store.RotateLater},
 		{"rotate messages", m.store.RotateMessages}, // hubs do it too, but there may be none
 	}
-	for round := 0; m.sleep(ctx, m.shared(choresEvery), nil); round++ {
+	for round := 0; m.sleep(ctx, m.shared(choresEvery), nil); {
+		if !m.mine() {
+			continue
+		}
+		round++
 		for _, step := range steps {
 			did, err := step.run(ctx)
 			m.done(ctx, step.name, did, err)
 		}
-		if round%tidyEvery == 0 {
+		if round%tidyEvery == 1 {
 			did, err := m.store.Tidy(ctx)
 			m.done(ctx, "tidy", did, err)
 		}

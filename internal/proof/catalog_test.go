@@ -89,7 +89,7 @@ func TestRolesDoTheirPartAndNoMore(t *testing.T) {
 		`SELECT * FROM weir.job_info(1)`, `SELECT weir.queue_id('x')`, `SELECT nextval('weir.job_id')`, `CREATE TABLE weir.mine ()`)
 	as("weir_work", "", claimOne, `SELECT weir.enqueue('q', 'k')`, `SELECT weir.worker_start('w', ARRAY['newer'])`, `SELECT weir.heartbeat(1)`,
 		`SELECT weir.promote()`, `SELECT weir.rotate()`, `SELECT weir.rotate_later()`, `SELECT weir.rescue()`, `SELECT weir.tidy()`, `SELECT weir.rebase()`,
-		`SELECT * FROM weir.job_info(1)`, `SELECT * FROM weir.watch(0, 0, '{}')`, `SELECT weir.fence(1)`)
+		`SELECT * FROM weir.job_info(1)`, `SELECT * FROM weir.watch(0, 0, NULL, NULL)`, `SELECT weir.fence(1)`)
 	as("weir_work", denied, `SELECT * FROM weir.job`, `DELETE FROM weir.result`, `SELECT weir.pause('q')`, `SELECT weir.cancel(1)`, `SELECT * FROM weir.failed_jobs`,
 		`SELECT weir.reclaim(1)`, `SELECT nextval('weir.job_id')`, `SELECT weir.end_attempt(1, 1::smallint, 1, 1, '1', '1', 1, 'failed', NULL, NULL, NULL)`)
 	as("weir_operate", "", `SELECT weir.pause('q')`, `SELECT weir.resume('q')`, `SELECT weir.cancel(1)`, `SELECT weir.retry(1)`, `SELECT weir.set('retention', '1 day')`,

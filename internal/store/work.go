@@ -60,8 +60,7 @@ type End struct {
 const (
 	sqlStart     = `SELECT weir.worker_start($1, $2, make_interval(secs => $3))`
 	sqlHeartbeat = `SELECT fenced, workers, sharing FROM weir.heartbeat($1, $2, make_interval(secs => $3))`
-	sqlWatch     = `SELECT jobs_now, control_now, running FROM weir.watch($1, $2, $3, $4, $5)`
-	sqlXID       = `SELECT pg_current_xact_id()`
+	sqlWatch     = `SELECT jobs_now, control_now, seen_now::text, upto_now::text, ended FROM weir.watch($1, $2, $3::text::pg_snapshot, $4::text::xid8, $5, $6)`
 	sqlGiveBack  = `SELECT weir.give_back($1, $2, $3)`
 	sqlClaim     = `SELECT queue, lane, seq, id, attempt, max_attempts, kind, args, meta, enqueued_at, cancelled, put_off FROM weir.claim($1, $2, $3)`
 	sqlComplete  = `SELECT weir.complete($1, $2, $3, $4, $5)`
@@ -159,29 +158,21 @@ func (s *Store) HasEnded(ctx context.Context, worker int32, batch Batch, id int6
 	return ended, err
 }
 
-// Probe is what an idle worker looks at: two counters and the transactions in progress.
+// Probe is what an idle worker looks at: two counters, and which transactions were in progress. The zero value is that of nobody who has looked.
 type Probe struct {
-	Jobs    int64    // moves with every job logged, even before its commit
-	Control int64    // moves with every cancellation and new queue, even before its commit
-	Running []uint64 // top-level transactions in progress, of those older than the newest to have ended
+	Jobs     int64   // moves with every job logged, even before its commit
+	Control  int64   // moves with every cancellation and new queue, even before its commit
+	Snapshot *string // taken after the counters were read
+	Upto     *string // an xid: every transaction that had moved the counters by then has a smaller one
 }
 
-// Watch looks up to so many times, pause apart, until the counters differ from those of p or one of the
-// transactions listed there has ended. The waiting is done in the server: a look there costs a tenth of
-// a round trip. It touches no table.
-func (s *Store) Watch(ctx context.Context, p Probe, looks int, pause time.Duration) (now Probe, err error) {
-	if p.Running == nil {
-		p.Running = []uint64{}
-	}
-	err = s.row(ctx, sqlWatch, []any{p.Jobs, p.Control, p.Running, looks, pause.Seconds()}, &now.Jobs, &now.Control, &now.Running)
-	return now, err
-}
-
-// NewXID uses up a transaction id. Every transaction that had one before has a smaller one; and every
-// Watch from now on lists those of them that are in progress.
-func (s *Store) NewXID(ctx context.Context) (xid uint64, err error) {
-	err = s.row(ctx, sqlXID, nil, &xid)
-	return xid, err
+// Watch looks up to so many times, pause apart, until the counters differ from those of p or a transaction below p.Upto has ended that
+// had not in p.Snapshot; ended tells of the second. The waiting is done in the server: a look there costs a tenth of a round trip. It
+// touches no table.
+func (s *Store) Watch(ctx context.Context, p Probe, looks int, pause time.Duration) (now Probe, ended bool, err error) {
+	err = s.row(ctx, sqlWatch, []any{p.Jobs, p.Control, p.Snapshot, p.Upto, looks, pause.Seconds()},
+		&now.Jobs, &now.Control, &now.Snapshot, &now.Upto, &ended)
+	return now, ended, err
 }
 
 // GiveBack logs again what was handed to the worker in batches other than those known.

@@ -9,8 +9,17 @@ import (
 	"github.com/weir-pg/weir/internal/store"
 )
 
-// lookAnyway is how often an idle worker claims though nothing points to work: a net under wake.go.
+// lookAnyway is how often an idle worker claims though nothing points to work: a net under wake.go. A large
+// fleet does so more rarely, see slow.
 const lookAnyway = time.Second
+
+// Of the workers that share a queue and have nothing to do, about so many let the server look for them all
+// the time: together they look every Poll. The others, but for the first, look less and less often by
+// themselves, down to one look of any of them in slowly: a fleet costs what a few workers cost.
+const (
+	watchers = 4
+	slowly   = 30 * time.Millisecond
+)
 
 // gather is how long jobs may gather after a claim that emptied the lanes, when more keep coming: a
 // claim costs as much for one job as for twenty.
@@ -29,6 +38,7 @@ func (s *session) fetch(ctx context.Context) error {
 	// When a claim's answer is lost, what it handed out is given back: at once, and again after a lease,
 	// for the claim may have sat in a socket and been made only later.
 	doubt, doubtAgain := false, time.Time{}
+	busy := time.Now() // when there last was a job
 	for ctx.Err() == nil {
 		if !s.waitForRoom(ctx) || !s.lease.hold(ctx) {
 			break
@@ -96,7 +106,7 @@ func (s *session) fetch(ctx context.Context) error {
 		if hub.rest(ctx, watch) {
 			continue
 		}
-		if err := s.rest(ctx, watch, full); err != nil && ctx.Err() == nil {
+		if err := s.rest(ctx, watch, full, busy); err != nil && ctx.Err() == nil {
 			if store.IsRefused(err) {
 				return fmt.Errorf("weir: look for work: %w", err)
 			}
@@ -168,30 +178,51 @@ func (s *session) waitForRoom(ctx context.Context) bool {
 	return false
 }
 
-// pause is the time between two looks: shared among the workers of a queue, so that a fleet together
-// looks as often as one worker alone, and a job is found as soon.
-func (s *session) pause() time.Duration {
-	d := min(s.Poll*time.Duration(max(s.sharing.Load(), 1)), lookAnyway/2)
+// pause is the time between two looks of this worker, shared among so many.
+func (s *session) pause(among int32) time.Duration {
+	return jitter(min(s.Poll*time.Duration(max(among, 1)), lookAnyway/2))
+}
+
+// slow is this worker's share of what a fleet does once in slowly, or least if that is more.
+func (s *session) slow(least time.Duration) time.Duration {
+	return jitter(max(least, slowly*time.Duration(s.sharing.Load())))
+}
+
+// jitter is d, a quarter more or less.
+func jitter(d time.Duration) time.Duration {
 	return d*3/4 + time.Duration(rand.Int64N(int64(d)/2+1))
 }
 
-// watchFor is how long a lone worker lets the server do the looking in one call: it holds a connection
+// watchFor is how long a worker lets the server do the looking in one call: it holds a connection
 // and a snapshot for so long, and a worker that stops waits for it.
 const watchFor = 200 * time.Millisecond
 
-// rest waits until something points to work, or a queue that was full has room.
-func (s *session) rest(ctx context.Context, w *watch, full bool) error {
-	for until := time.Now().Add(lookAnyway); time.Now().Before(until); {
-		looks, pause := 1, s.pause()
-		if !full && pause < watchFor/4 {
-			looks = int(watchFor / pause)
-		} else if !s.sleepOrRoom(ctx, pause) {
-			return nil
+// rest waits until something points to work, or a queue that was full has room. since is when this worker last had a job.
+func (s *session) rest(ctx context.Context, w *watch, full bool, since time.Time) error {
+	looked := time.Now()
+	for until := looked.Add(s.slow(lookAnyway)); time.Now().Before(until); {
+		sharing := s.sharing.Load()
+		looks, pause := 1, s.pause(min(sharing, watchers))
+		switch {
+		case full:
+			if !s.sleepOrRoom(ctx, s.pause(sharing)) {
+				return nil
+			}
+		case sharing <= watchers || rand.Int32N(sharing) < watchers:
+			looks = max(int(watchFor/pause), 1)
+		default:
+			if !s.sleepOrRoom(ctx, s.pause(sharing)) {
+				return nil
+			}
+			if idle := time.Since(since) / 8; time.Since(looked) < min(idle, s.slow(0)) {
+				continue
+			}
 		}
 		changed, control, err := w.look(context.WithoutCancel(ctx), looks, pause)
 		if err != nil || ctx.Err() != nil {
 			return err
 		}
+		looked = time.Now()
 		if control {
 			select {
 			case s.heard <- struct{}{}:

@@ -2,7 +2,6 @@ package worker
 
 import (
 	"context"
-	"math/rand/v2"
 	"slices"
 	"strings"
 	"time"
@@ -72,13 +71,12 @@ func (h *hubWait) rest(ctx context.Context, w *watch) bool {
 
 // pause is until the next look.
 func (h *hubWait) pause() time.Duration {
-	d := hubIdle
 	for _, q := range h.queues {
 		if q.inFlight.Load() > 0 {
-			d = hubBusy
+			return jitter(hubBusy)
 		}
 	}
-	return d*3/4 + time.Duration(rand.Int64N(int64(d)/2))
+	return h.slow(hubIdle)
 }
 
 // free lists the queues that have room: the work of others is not to wake this worker in another's place.

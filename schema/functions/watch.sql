@@ -1,12 +1,13 @@
 -- What an idle worker looks at, without a table.
 
-CREATE OR REPLACE FUNCTION weir.watch(jobs bigint, control bigint, pending xid8[], looks integer DEFAULT 1, pause double precision DEFAULT 0.003,
-                           OUT jobs_now bigint, OUT control_now bigint, OUT running xid8[])
+CREATE OR REPLACE FUNCTION weir.watch(jobs bigint, control bigint, seen pg_snapshot, upto xid8, looks integer DEFAULT 1, pause double precision DEFAULT 0.003,
+                           OUT jobs_now bigint, OUT control_now bigint, OUT seen_now pg_snapshot, OUT upto_now xid8, OUT ended boolean)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET jit = off
 AS $$
 DECLARE
+  moved boolean;
   slept text;
 BEGIN
   IF watch.looks IS NULL OR watch.pause IS NULL OR watch.looks < 1 OR watch.looks * watch.pause > 1 THEN
@@ -16,16 +17,24 @@ BEGIN
   LOOP
     jobs_now := coalesce(pg_sequence_last_value('weir.job_id'), 0);
     control_now := coalesce(pg_sequence_last_value('weir.control'), 0);
-    EXIT WHEN watch.looks <= 1 OR jobs_now IS DISTINCT FROM watch.jobs OR control_now IS DISTINCT FROM watch.control;
-    IF watch.pending <> '{}' THEN
-      running := ARRAY(SELECT pg_snapshot_xip(pg_current_snapshot()));
-      EXIT WHEN NOT watch.pending <@ running;
+    seen_now := pg_current_snapshot();  -- after the counters
+    moved := jobs_now IS DISTINCT FROM watch.jobs OR control_now IS DISTINCT FROM watch.control;
+    ended := watch.seen IS NULL OR watch.upto IS NULL;
+    IF NOT ended AND pg_snapshot_xmin(watch.seen) < watch.upto AND seen_now::text <> watch.seen::text THEN
+      ended := EXISTS (SELECT FROM pg_snapshot_xip(watch.seen) x WHERE x < watch.upto AND pg_visible_in_snapshot(x, seen_now))
+        -- And those that the snapshot could not list yet, being newer than all that had ended.
+        OR least(pg_snapshot_xmax(seen_now), watch.upto)::text::bigint - pg_snapshot_xmax(watch.seen)::text::bigint
+           > (SELECT count(*) FROM pg_snapshot_xip(seen_now) x WHERE x >= pg_snapshot_xmax(watch.seen) AND x < watch.upto);
     END IF;
+    EXIT WHEN watch.looks <= 1 OR moved OR ended;
     watch.looks := watch.looks - 1;
     slept := pg_sleep(watch.pause);
   END LOOP;
-  running := ARRAY(SELECT pg_snapshot_xip(pg_current_snapshot()));
+  -- Whoever has drawn from a counter by now has a transaction id below the next one that would be given out.
+  upto_now := CASE WHEN moved OR watch.upto IS NULL
+                   THEN (pg_snapshot_xmax(seen_now)::text::bigint + age(pg_snapshot_xmax(seen_now)::xid))::text::xid8
+                   ELSE watch.upto END;
 END
 $$;
 COMMENT ON FUNCTION weir.watch IS
-  'For an idle worker: looks up to so many times, pause seconds apart, until the counters differ from those given or one of the pending transactions has ended; returns the counters, and after them the transactions in progress. jobs_now moves with every job logged, control_now with every cancellation and new queue, both even before the commit. Errors: 22023. Locks: none that others wait for. Isolation: READ COMMITTED. It holds a snapshot while it waits: at most 1 second.';
+  'For an idle worker: looks up to so many times, pause seconds apart, until the counters differ from those given, or a transaction below upto has ended that was in progress in seen: all of it as an earlier call returned it (at first 0, 0, NULL, NULL). jobs_now moves with every job logged, control_now with every cancellation and new queue, both even before the commit; ended tells of the transactions. Errors: 22023. Locks: none that others wait for. Isolation: READ COMMITTED, in autocommit. It holds a snapshot while it waits: at most 1 second.';
