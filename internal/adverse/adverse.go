@@ -22,6 +22,15 @@ type Setting struct {
 	Do          string // what to do about it
 }
 
+// Slows tells whether it makes Weir's own statements slow.
+func (s Setting) Slows() bool {
+	switch s.Name {
+	case "jit_above_cost", "plan_cache_mode", "commit_delay":
+		return true
+	}
+	return strings.HasPrefix(s.Name, "enable_")
+}
+
 func (s Setting) String() string {
 	return fmt.Sprintf("%s = %s: %s: %s", s.Name, s.Value, s.Harm, s.Do)
 }

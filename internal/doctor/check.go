@@ -25,6 +25,7 @@ func checks() []check {
 		{"statements", checkChatty},
 		{"commits", checkRowCommits},
 		{"horizon", checkHorizon},
+		{"claims", checkSlow},
 		{"lanes", checkLanes},
 		{"segments", checkSegments},
 		{"workers", checkWorkers},

@@ -15,6 +15,10 @@ const (
 // checkRowCommits looks for sessions that wait for the log to be flushed, again and again, for a row or so each time.
 func checkRowCommits(ctx context.Context, l *look) (result, error) {
 	lost := l.waits.Rate(Commit)
+	if !l.server.flushes {
+		// Nothing is waited for but a standby: who seems to wait for a flush waits for a processor, held up by one who does.
+		lost = per(l.waits.Events[Event{"IPC", "SyncRep"}], seconds(l.waits.Seconds))
+	}
 	commits := l.commits()
 	written := max(0, l.rate(func(c *counters) int64 { return c.Written }))
 	perCommit := 0.0

@@ -20,12 +20,13 @@ const (
 	WorkerDead          Code = "worker-dead"
 	PromotionLate       Code = "promotion-late"
 	HubLagging          Code = "hub-lagging"
+	WeirSlow            Code = "weir-slow"
 )
 
 // Codes lists all codes.
 func Codes() []Code {
 	return []Code{
 		NotifyCommitLock, ListenersWoken, NotifyQueueFilling, PostmasterSaturated, MultiXactContention, HotRow, TableLock, ChattyStatements, RowCommits,
-		HorizonPinned, LaneBacklog, SegmentStuck, WorkerDead, PromotionLate, HubLagging,
+		HorizonPinned, LaneBacklog, SegmentStuck, WorkerDead, PromotionLate, HubLagging, WeirSlow,
 	}
 }

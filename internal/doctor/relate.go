@@ -51,6 +51,8 @@ func consequences() []consequence {
 		{TableLock, LaneBacklog, always},
 		// A connection storm takes the processors from everybody.
 		{PostmasterSaturated, RowCommits, heavier},
+		{WeirSlow, LaneBacklog, always},
+		{WeirSlow, PromotionLate, always},
 		{WorkerDead, SegmentStuck, always},
 		{WorkerDead, PromotionLate, always},
 		{WorkerDead, LaneBacklog, always},

@@ -22,6 +22,7 @@ type Server struct {
 	statementsSchema string
 	hubs             bool // Weir's schema is new enough to have them
 	commitDelay      int
+	flushes          bool    // commits are flushed to disk
 	address          *string // of the server, as it sees the connection; nil: a Unix socket
 	backend          uint32
 }
@@ -40,7 +41,7 @@ SELECT current_setting('server_version'), current_setting('server_version_num'):
        (SELECT d.oid FROM pg_database d WHERE d.datname = current_database()),
        coalesce((SELECT n.nspname::text FROM pg_extension e JOIN pg_namespace n ON n.oid = e.extnamespace
                  WHERE e.extname = 'pg_stat_statements'), ''),
-       current_setting('commit_delay')::integer, host(inet_server_addr()), pg_backend_pid()
+       current_setting('commit_delay')::integer, current_setting('fsync')::boolean, host(inet_server_addr()), pg_backend_pid()
 FROM pg_roles r WHERE r.rolname = current_user`
 
 // oldest is the first version whose views have all that is read.
@@ -57,6 +58,7 @@ func readServer(ctx context.Context, s *session) (Server, error) {
 		OID              uint32
 		StatementsSchema string
 		CommitDelay      int
+		Flushes          bool
 		Address          *string
 		Backend          uint32
 	}
@@ -69,7 +71,7 @@ func readServer(ctx context.Context, s *session) (Server, error) {
 	}
 	server := Server{
 		Version: strings.Fields(r.Version)[0], VersionNum: r.VersionNum, Database: r.Database, User: r.User, Rights: r.Rights,
-		Standby: r.Standby, Weir: r.Weir, hubs: r.Hubs, databaseOID: r.OID, commitDelay: r.CommitDelay, address: r.Address, backend: r.Backend,
+		Standby: r.Standby, Weir: r.Weir, hubs: r.Hubs, databaseOID: r.OID, commitDelay: r.CommitDelay, flushes: r.Flushes, address: r.Address, backend: r.Backend,
 	}
 	if r.StatementsSchema != "" {
 		server.statementsSchema = quoteIdentifier(r.StatementsSchema)

@@ -92,3 +92,22 @@ func TestWeirAtWorkIsWell(t *testing.T) {
 		t.Errorf("findings on a healthy queue:\n%s", describe(r))
 	}
 }
+
+// TestSlowClaimsAreNamed: whatever makes Weir's own calls slow on a server, that they are is seen, and what is set there that may be why.
+func TestSlowClaimsAreNamed(t *testing.T) {
+	url := alone(t)
+	conn := connect(t, url)
+	if err := schema.Up(t.Context(), conn); err != nil {
+		t.Fatal(err)
+	}
+	execute(t, conn,
+		"CREATE ROLE app", "ALTER ROLE app SET jit_above_cost = 0",
+		"ALTER FUNCTION weir.claim(integer, text[], integer[]) RENAME TO claim_in_time",
+		"CREATE FUNCTION weir.claim(worker integer, queues text[], limits integer[]) RETURNS void LANGUAGE sql AS 'SELECT pg_sleep(0.6)'")
+	crew(t, url, 1, repeat("SELECT * FROM weir.claim(1, ARRAY['q'], ARRAY[1000])"))
+	f := expect(t, examine(t, url, 5*time.Second), doctor.WeirSlow, doctor.Warning)
+	expectFact(t, f, "weir.claim")
+	expectFact(t, f, "PgSleep")
+	expectFact(t, f, "role app has jit_above_cost = 0")
+	expectFact(t, f, "may be compiled at each call")
+}

@@ -1,0 +1,124 @@
+package doctor
+
+import (
+	"context"
+	"fmt"
+	"regexp"
+	"time"
+
+	"github.com/weir-pg/weir/internal/adverse"
+)
+
+// Calls of Weir's that take milliseconds on any server, whatever is in the log: a worker waits for them and for nothing else. Those that wait for
+// something on purpose are not among them.
+var quickCall = regexp.MustCompile(`(?i)\bweir\.(claim|heartbeat|promote)\s*\(`)
+
+const (
+	slowCall  = 250 * time.Millisecond
+	slowSeen  = 2        // calls, or more: one may have met a busy moment
+	slowShare = 0.1      // of the samples
+	slowLook  = slowCall // of weir.queues(), which the doctor calls itself
+)
+
+// checkSlow looks for calls of Weir's own that take long on this server, whatever the reason, and for what in its settings makes them.
+func checkSlow(ctx context.Context, l *look) (result, error) {
+	if !l.server.Weir {
+		return absent, nil
+	}
+	type call struct {
+		function string
+		longest  float64
+	}
+	calls := map[string]call{} // by session and start
+	waits := map[string]int{}
+	lost, samples := 0.0, 0
+	for _, sample := range l.view.samples {
+		seen := false
+		for _, s := range sample.Sessions {
+			m := quickCall.FindStringSubmatch(s.Query)
+			if m == nil || s.State != "active" || seconds(s.Running) < slowCall {
+				continue
+			}
+			seen = true
+			lost += sample.Weight.Seconds()
+			// What began within the same tenth of a second is the same call: one that is slow fills it.
+			start := sample.At.Add(-seconds(s.Running)).Round(100 * time.Millisecond)
+			key := fmt.Sprint(s.PID, start.UnixMilli())
+			calls[key] = call{m[1], max(calls[key].longest, s.Running)}
+			waits[Event{s.WaitType, s.Wait}.String()]++
+		}
+		if seen {
+			samples++
+		}
+	}
+	begin := time.Now()
+	_, err := readQueues(ctx, l.session)
+	took := time.Since(begin)
+	r, permitted, err := unless(err, "how long weir.queues() takes", "the role weir_operate")
+	if err != nil {
+		return r, err
+	}
+	slowLooks := permitted && took >= slowLook
+	slowCalls := len(calls) >= slowSeen && float64(samples) >= slowShare*float64(len(l.view.samples))
+	if !slowCalls && !slowLooks {
+		r.well = fmt.Sprintf("Weir's own calls are quick: %s of claims and heartbeats seen to take %s or longer.", many(int64(len(calls)), "call"), span(slowCall))
+		return r, nil
+	}
+	severity := Info
+	if slowCalls {
+		severity = Warning
+	}
+	f := l.finding(WeirSlow, severity, per(lost, l.view.duration()), samples)
+	f.Summary = fmt.Sprintf("weir.queues() takes %s, where it takes milliseconds elsewhere.", span(took))
+	if slowCalls {
+		counts, longest := map[string]int{}, 0.0
+		for _, c := range calls {
+			counts["weir."+c.function]++
+			longest = max(longest, c.longest)
+		}
+		f.Summary = fmt.Sprintf("Weir's own calls are slow on this server: up to %s and more, where they take milliseconds elsewhere.", span(seconds(longest)))
+		f.add(`SELECT pid, clock_timestamp() - query_start, wait_event_type, wait_event, query FROM pg_stat_activity WHERE state = 'active' AND query ~ 'weir\.(claim|heartbeat|promote)'`,
+			"%s seen at work for %s or longer: %s", many(int64(len(calls)), "call"), span(slowCall), ranked(counts, total(counts), func(s string) string { return s }))
+		f.add("", "meanwhile they were seen in: %s", ranked(waits, total(waits), func(s string) string { return s }))
+	}
+	if permitted {
+		f.add("SELECT * FROM weir.queues()", "weir.queues() took %s", span(took))
+	}
+	if err := addAdverse(ctx, l, &f); err != nil {
+		r.unseen = append(r.unseen, fmt.Sprintf("which settings make Weir's calls slow: %v", err))
+	}
+	f.Now = "Set back what the evidence names, for the role of Weir's workers: ALTER ROLE … RESET …; else see what the calls wait for."
+	f.ForGood = "Run weir migrate up after an upgrade of Weir: its functions bring along the settings that they need. Give the server processors and a disk that are its own."
+	r.findings = append(r.findings, f)
+	return r, nil
+}
+
+// addAdverse adds what in the settings of the server, of its databases and roles, and of Weir's functions, makes them slow. What the doctor has set for
+// itself is not the server's.
+func addAdverse(ctx context.Context, l *look, f *Finding) error {
+	type row struct{ Name, Value, Of string }
+	rows, err := list[row](ctx, l.session, `
+SELECT s.name, s.setting, 'the server'::text FROM pg_settings s WHERE s.source NOT IN ('client', 'session', 'user', 'database', 'database user')
+UNION ALL
+SELECT split_part(c.text, '=', 1), substr(c.text, strpos(c.text, '=') + 1), coalesce('role ' || r.setrole::regrole::text, 'the database')
+FROM pg_db_role_setting r CROSS JOIN LATERAL unnest(r.setconfig) c(text)
+WHERE r.setdatabase IN (0, (SELECT d.oid FROM pg_database d WHERE d.datname = current_database()))
+LIMIT 5000`)
+	if err != nil {
+		return err
+	}
+	for _, r := range rows {
+		for _, s := range adverse.Judge(map[string]string{r.Name: r.Value}) {
+			if s.Slows() {
+				f.add("SHOW "+r.Name, "%s has %s", r.Of, s)
+			}
+		}
+	}
+	open, err := scalars[string](ctx, l.session, `SELECT p.oid::regprocedure::text FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace
+WHERE n.nspname = 'weir' AND NOT coalesce(p.proconfig @> ARRAY['jit=off'], false) ORDER BY 1 LIMIT 100`)
+	if err == nil && len(open) > 0 {
+		f.add(`SELECT oid::regprocedure, proconfig FROM pg_proc WHERE pronamespace = 'weir'::regnamespace`,
+			"statements of %s may be compiled at each call, for want of SET jit = off: %s, …", many(int64(len(open)), "function"), open[0])
+	}
+	return err
+}
