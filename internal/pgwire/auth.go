@@ -44,6 +44,9 @@ func (trust) Login(context.Context, string) (Login, error) { return Login{}, Err
 
 // may tells whether one of the filters allows the channel.
 func (c *conn) may(do string, filters []hub.Filter, channel string) error {
+	if err := hub.CheckChannel(channel); err != nil {
+		return errorf(badValue, "%v", err)
+	}
 	for _, f := range filters {
 		if f.Match(channel) {
 			return nil

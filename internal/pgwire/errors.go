@@ -34,6 +34,8 @@ const (
 	tooManyConnections = "53300"
 	overLimit          = "53400"
 	tooLarge           = "54000"
+	tooComplex         = "54001"
+	tooManyColumns     = "54011"
 	shuttingDown       = "57P01"
 	cannotConnect      = "57P03"
 	ioError            = "58030"

@@ -10,7 +10,7 @@ import (
 type prepared struct {
 	parsed
 	empty bool
-	bytes int // of its text
+	bytes int // that it takes, about
 }
 
 // portal is a statement bound to parameters; once executed, what is left of its rows.
@@ -18,6 +18,7 @@ type portal struct {
 	prepared *prepared
 	params   []value
 	formats  []int16 // of the result
+	bytes    int     // that its parameters take, about
 	ran      bool
 	result   result
 }
@@ -27,6 +28,7 @@ const (
 	mostPrepared      = 2_000
 	mostPreparedBytes = 4 << 20
 	mostPortals       = 100
+	mostPortalBytes   = 4 << 20 // of several together
 )
 
 // extended answers a message of the extended protocol. After an error, those up to Sync are passed over.
@@ -83,6 +85,7 @@ func (c *conn) parse(m *pgproto3.Parse) error {
 	if err := p.declare(m.ParameterOIDs); err != nil {
 		return err
 	}
+	p.bytes += p.parsed.bytes + 8*len(p.params)
 	switch {
 	case m.Name == "":
 		c.forget("")
@@ -193,6 +196,19 @@ func (c *conn) bind(m *pgproto3.Bind) error {
 		return errorf(tooLarge, "too many portals: a transaction may have at most %d here", mostPortals)
 	}
 	bound := &portal{prepared: p, params: make([]value, len(p.params)), formats: append([]int16(nil), m.ResultFormatCodes...)}
+	bound.bytes = len(m.DestinationPortal) + 8*len(bound.params)
+	for _, b := range m.Parameters {
+		bound.bytes += len(b)
+	}
+	all := bound.bytes
+	for name, other := range c.portals {
+		if name != m.DestinationPortal {
+			all += other.bytes
+		}
+	}
+	if len(c.portals) > 0 && all > mostPortalBytes {
+		return errorf(tooLarge, "too much is bound: portals may have parameters of %d MiB together here", mostPortalBytes>>20).hint("Close those that you no longer use.")
+	}
 	for i, b := range m.Parameters {
 		if bound.params[i], err = p.params[i].decode(b, formatOf(m.ParameterFormatCodes, i)); err != nil {
 			return err

@@ -12,12 +12,20 @@ type parser struct {
 	token  token
 	params []*dataType // of the statement, nil where nothing says which
 	depth  int         // of expressions in expressions
+	tokens int         // so far
 }
+
+// Bounds of a query, whose text takes far less memory than what it is read into. A payload is one token, however long.
+const (
+	mostTokens = 20_000
+	tokenCosts = 128 // bytes of a statement for each token, about
+)
 
 // parsed is a statement and the types of its parameters.
 type parsed struct {
 	statement statement
 	params    []*dataType
+	bytes     int // that it takes, about
 }
 
 // parse reads all statements of a query; empty ones are left out.
@@ -40,6 +48,7 @@ func parse(sql string) ([]parsed, error) {
 			return all, nil
 		}
 		p.params = nil
+		before := p.tokens
 		s, err := p.statement()
 		if err != nil {
 			return nil, err
@@ -47,11 +56,15 @@ func parse(sql string) ([]parsed, error) {
 		if p.token.kind != endToken && !p.isOp(";") {
 			return nil, p.unexpected()
 		}
-		all = append(all, parsed{s, p.params})
+		all = append(all, parsed{s, p.params, tokenCosts*(p.tokens-before+1) + 8*len(p.params)})
 	}
 }
 
 func (p *parser) advance() (err error) {
+	if p.tokens++; p.tokens > mostTokens {
+		return errorf(tooComplex, "statement too complex: a query may have at most %d words, numbers, strings and signs here", mostTokens).
+			hint("Send it in parts.")
+	}
 	p.token, err = p.lexer.next()
 	return err
 }

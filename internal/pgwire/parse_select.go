@@ -27,7 +27,9 @@ func (p *parser) selectOrUnknown() (statement, error) {
 	p.lexer, p.token, p.params = lexer, first, nil
 	var words []string
 	for !p.atEnd() {
-		words = append(words, p.token.text)
+		if len(words) <= longestKnown {
+			words = append(words, p.token.text)
+		}
 		if err := p.advance(); err != nil {
 			return nil, err
 		}
@@ -48,6 +50,11 @@ var catalogQueries = map[string]catalogStatement{
 	}},
 }
 
+const (
+	mostColumns  = 1664 // as PostgreSQL
+	longestKnown = 100  // words of a catalog query
+)
+
 func (p *parser) selectColumns() (statement, error) {
 	if err := p.advance(); err != nil {
 		return nil, err
@@ -62,6 +69,9 @@ func (p *parser) selectColumns() (statement, error) {
 		c, err := p.column()
 		if err != nil {
 			return nil, err
+		}
+		if len(columns) == mostColumns {
+			return nil, errorf(tooManyColumns, "target lists can have at most %d entries", mostColumns)
 		}
 		columns = append(columns, c)
 		if comma, err := p.op(","); err != nil {
