@@ -145,7 +145,7 @@ func TestPageShowsEveryMessageOnceAcrossDropsAndHubs(t *testing.T) {
 	at := func(position string) string {
 		return origin.URL + "/?" + url.Values{"hub": {"http://" + address}, "token": {token}, "position": {position}}.Encode()
 	}
-	ctx := chromium(t, at("1000.1")) // a position of another database's
+	ctx := chromium(t, at("7.1000.1")) // a position of another database's
 	do(t, ctx, chromedp.Click("#connect button.primary"))
 	shows(t, ctx, "gap=messages may be missing (unknown)")
 
