@@ -25,6 +25,7 @@ type benchCmd struct {
 	Latency benchLatencyCmd `cmd:"" help:"How soon a job starts, and what an idle worker costs."`
 	Pinned  benchPinnedCmd  `cmd:"" help:"What a long transaction elsewhere in the database does to a flow of jobs."`
 	Workers benchWorkersCmd `cmd:"" help:"How fast and how evenly many workers share one queue."`
+	Age     benchAgeCmd     `cmd:"" help:"What looks, cancellations, claims and giving space back take in a log that has grown at a steady flow."`
 	Memory  benchMemoryCmd  `cmd:"" help:"How much memory a worker takes with many jobs running."`
 
 	Publish   benchPublishCmd   `cmd:"" help:"What publishing costs beside a plain insert, and beside pg_notify."`
@@ -108,6 +109,20 @@ func (c *benchWorkersCmd) Run(ctx context.Context, s *streams, d *database) erro
 	})
 }
 
+type benchAgeCmd struct {
+	benchFlags
+	Jobs      int     `default:"60000" help:"How many are worked before."`
+	Queues    int     `default:"20" help:"How many queues they are spread over."`
+	Scheduled int     `default:"20000" help:"How many wait for a time that is far away."`
+	Failing   float64 `default:"5" help:"Percent of the attempts that fail, and are retried."`
+}
+
+func (c *benchAgeCmd) Run(ctx context.Context, s *streams, d *database) error {
+	return c.run(ctx, s, d, 0, func(db *bench.Database) (*bench.Report, error) {
+		return bench.Age(ctx, db, engine{s.err}, bench.AgeConfig{Jobs: c.Jobs, Queues: c.Queues, Scheduled: c.Scheduled, Failing: c.Failing})
+	})
+}
+
 type benchMemoryCmd struct {
 	benchFlags
 	Jobs int `default:"2000" help:"How many run at once."`
@@ -180,6 +195,9 @@ type benchClient struct {
 	log    io.Writer
 }
 
+// errFails is what an attempt fails with that is to fail.
+var errFails = errors.New("bench: this attempt was to fail")
+
 // benchJob does what the bench wants of it. Number 0 is left out, for an args of {}.
 type benchJob struct {
 	Number int64 `json:"n,omitempty"`
@@ -215,6 +233,9 @@ func (c benchClient) Work(ctx context.Context, w bench.Work) error {
 	weir.Handle(handlers, func(ctx context.Context, job *weir.Job[benchJob]) error {
 		if w.Run != nil {
 			w.Run(ctx, job.Args.Number)
+		}
+		if w.Fail != nil && w.Fail(job.Args.Number) {
+			return errFails
 		}
 		return nil
 	})

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"slices"
 	"strings"
 	"testing"
 
@@ -120,6 +121,19 @@ func TestBenchWorkersShareOneQueue(t *testing.T) {
 		t.Errorf("%+v %+v", r.Figures, r.Shares)
 	}
 	noneDeadIn(t, r.Figures)
+}
+
+func TestBenchAgeTakesTheTimeOfEverything(t *testing.T) {
+	r, fields := benchReport(t, pgtest.Database(t), "age", "--jobs", "2000", "--queues", "3", "--scheduled", "500", "--failing", "10")
+	hasFields(t, fields, "jobs", "seconds", "operations", "targets")
+	for _, what := range []string{"job_info", "job_info of retried", "cancel", "jobs(completed)", "jobs(later) of a queue", "claim from all queues",
+		"rotate", "reclaim", "claim while segments come back"} {
+		if !slices.ContainsFunc(r.Operations, func(o bench.Operation) bool {
+			return o.What == what && o.Times > 0 && o.Median > 0 && o.Max >= o.Median
+		}) {
+			t.Errorf("%s is missing among %+v", what, r.Operations)
+		}
+	}
 }
 
 func TestBenchMemoryRunsAllJobsAtOnce(t *testing.T) {

@@ -45,6 +45,7 @@ type Client interface {
 type Work struct {
 	Queues   map[string]int                          // and the concurrency of each
 	Run      func(ctx context.Context, number int64) // the handler; nil: it does nothing
+	Fail     func(number int64) bool                 // whether the attempt fails; nil: none does
 	Claimed  func(jobs int, took time.Duration)      // after a claim that found jobs
 	Recorded func(jobs int)                          // after results are on disk
 }

@@ -15,17 +15,18 @@ type Report struct {
 	StartedAt time.Time `json:"started_at"`
 	Note      string    `json:"note,omitempty"` // what exactly was done
 	*Figures
-	Before  *Figures     `json:"before,omitempty"` // the pin
-	During  *Figures     `json:"during,omitempty"` // the pin
-	Plain   *Figures     `json:"plain,omitempty"`  // plain INSERTs of the same row
-	Ratio   *Spread      `json:"ratio,omitempty"`  // of enqueues to plain INSERTs; of during to before
-	Idle    *Idle        `json:"idle,omitempty"`
-	Shares  *Shares      `json:"shares,omitempty"`
-	Memory  *Memory      `json:"memory,omitempty"`
-	Hub     *HubFigures  `json:"hub,omitempty"`
-	Targets []Target     `json:"targets,omitempty"`
-	Server  ServerFacts  `json:"server"`
-	Machine MachineFacts `json:"machine"`
+	Before     *Figures     `json:"before,omitempty"` // the pin
+	During     *Figures     `json:"during,omitempty"` // the pin
+	Plain      *Figures     `json:"plain,omitempty"`  // plain INSERTs of the same row
+	Ratio      *Spread      `json:"ratio,omitempty"`  // of enqueues to plain INSERTs; of during to before
+	Idle       *Idle        `json:"idle,omitempty"`
+	Shares     *Shares      `json:"shares,omitempty"`
+	Memory     *Memory      `json:"memory,omitempty"`
+	Hub        *HubFigures  `json:"hub,omitempty"`
+	Operations []Operation  `json:"operations,omitempty"` // in a log that has grown
+	Targets    []Target     `json:"targets,omitempty"`
+	Server     ServerFacts  `json:"server"`
+	Machine    MachineFacts `json:"machine"`
 }
 
 // Figures of one phase.
@@ -144,6 +145,9 @@ func (r *Report) Text(w io.Writer) error {
 		fmt.Fprintf(t, "memory with %d jobs running\t%.1f MB\n", m.Running, float64(m.RSS)/1e6)
 	}
 	r.Hub.text(t)
+	for _, o := range r.Operations {
+		fmt.Fprintf(t, "ms, %s\t%.2f\tat most %.2f in %d\n", o.What, o.Median, o.Max, o.Times)
+	}
 	for _, g := range r.Targets {
 		bound, verdict := "at least", "met"
 		if g.Most {
