@@ -35,6 +35,7 @@ DECLARE
   quota    integer;
   taken    integer;
   batch_no bigint;
+  this_seq bigint;
 BEGIN
   IF current_setting('transaction_isolation') <> 'read committed' THEN
     RAISE EXCEPTION 'weir: claim needs READ COMMITTED, this transaction is %', upper(current_setting('transaction_isolation'))
@@ -120,6 +121,8 @@ BEGIN
     END IF;
 
     batch_no := nextval('weir.batch_no');
+    -- The server's timeline is a part of it: a failover gives no number out again that it has lost.
+    this_seq := greatest(last.seq, (('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::bigint - 1) << 40) + 1;
     RETURN QUERY
     WITH late AS MATERIALIZED (
       SELECT p.ord AS pending_ord, j.*
@@ -159,11 +162,11 @@ BEGIN
       FROM (SELECT width_bucket(state.pos_xid, running) AS n FROM state) p, unread u
     ), made AS (
       INSERT INTO weir.batch (lane, segment, origin, worker, seq, from_xid, to_xid, pos_xid, pos_id, total, claimed_at, no, pending, pending_after, ids)
-      SELECT ready.lane, p.segment, p.segment, claim.worker, last.seq + 1, state.from_xid, state.to_xid, state.pos_xid, state.pos_id,
+      SELECT ready.lane, p.segment, p.segment, claim.worker, this_seq, state.from_xid, state.to_xid, state.pos_xid, state.pos_id,
              last.total + state.n, now(), batch_no, pending.xids, pending.afters, p.ids
       FROM (SELECT p.segment, array_agg(p.id) AS ids FROM picked p GROUP BY p.segment) p, state, pending
     )
-    SELECT ready.name, ready.lane, last.seq + 1, p.id, p.attempt, p.max_attempts, p.kind, p.args, p.meta, p.enqueued_at,
+    SELECT ready.name, ready.lane, this_seq, p.id, p.attempt, p.max_attempts, p.kind, p.args, p.meta, p.enqueued_at,
            -- Mostly nothing is cancelled: that is found out once, not row by row.
            EXISTS (SELECT FROM weir.cancel) AND EXISTS (SELECT FROM weir.cancel c WHERE c.id = p.id), p.put_off
     FROM picked p;

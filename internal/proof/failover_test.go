@@ -1,0 +1,45 @@
+package proof
+
+import (
+	"testing"
+
+	"github.com/weir-pg/weir/internal/pgtest"
+	"github.com/weir-pg/weir/schema"
+)
+
+// A failover that loses a claim gives its number to no other. Else, where a new job has got the id of a lost one too, what a worker still has
+// of the one would end the other.
+func TestNumbersOfBatchesDoNotComeAgainAfterAFailover(t *testing.T) {
+	primary := pgtest.Server(t, nil)
+	conn := connect(t, primary.URL("postgres"))
+	if err := schema.Up(t.Context(), conn); err != nil {
+		t.Fatal(err)
+	}
+	worker := startWorker(t, conn, "q")
+	standby := pgtest.Standby(t, primary, nil)
+	pgtest.Replayed(t, primary, standby)
+	pgtest.CutOff(t, standby)
+	lost := value[int64](t, conn, `SELECT weir.enqueue('q', 'lost')`)
+	held := mustClaim(t, conn, worker, "q", 1)
+	if len(held) != 1 || held[0].ID != lost {
+		t.Fatalf("claimed %v", held)
+	}
+	if err := primary.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	pgtest.Promote(t, standby)
+	conn = connect(t, standby.URL("postgres"))
+	exec(t, conn, `SELECT setval('weir.job_id', $1, false)`, lost) // as where the counter's last record in the log was lost
+	if id := value[int64](t, conn, `SELECT weir.enqueue('q', 'new')`); id != lost {
+		t.Fatalf("the new job is %d, the lost one was %d", id, lost)
+	}
+	got := mustClaim(t, conn, worker, "q", 1)
+	if len(got) != 1 || got[0].Seq <= held[0].Seq {
+		t.Fatalf("claimed %v, and had %v before the failover", got, held)
+	}
+	wantCode(t, "the end of the lost attempt", complete(t.Context(), conn, worker, held), "WR002")
+	if state := value[string](t, conn, `SELECT state FROM weir.job_info($1)`, lost); state != "running" {
+		t.Errorf("the new job is %s", state)
+	}
+	mustComplete(t, conn, worker, got)
+}
