@@ -30,6 +30,7 @@ func checks() []check {
 		{"segments", checkSegments},
 		{"workers", checkWorkers},
 		{"promotion", checkPromotion},
+		{"kinds", checkKinds},
 		{"hubs", checkHubs},
 	}
 }

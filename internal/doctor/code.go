@@ -21,12 +21,13 @@ const (
 	PromotionLate       Code = "promotion-late"
 	HubLagging          Code = "hub-lagging"
 	WeirSlow            Code = "weir-slow"
+	KindUnknown         Code = "kind-unknown"
 )
 
 // Codes lists all codes.
 func Codes() []Code {
 	return []Code{
 		NotifyCommitLock, ListenersWoken, NotifyQueueFilling, PostmasterSaturated, MultiXactContention, HotRow, TableLock, ChattyStatements, RowCommits,
-		HorizonPinned, LaneBacklog, SegmentStuck, WorkerDead, PromotionLate, HubLagging, WeirSlow,
+		HorizonPinned, LaneBacklog, SegmentStuck, WorkerDead, PromotionLate, HubLagging, WeirSlow, KindUnknown,
 	}
 }

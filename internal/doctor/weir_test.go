@@ -1,11 +1,15 @@
 package doctor_test
 
 import (
+	"context"
 	"fmt"
+	"log/slog"
 	"testing"
 	"time"
 
+	"github.com/weir-pg/weir"
 	"github.com/weir-pg/weir/internal/doctor"
+	"github.com/weir-pg/weir/internal/pgtest"
 	"github.com/weir-pg/weir/schema"
 )
 
@@ -111,3 +115,36 @@ func TestSlowClaimsAreNamed(t *testing.T) {
 	expectFact(t, f, "role app has jit_above_cost = 0")
 	expectFact(t, f, "may be compiled at each call")
 }
+
+// TestKindThatNoWorkerKnowsIsNamed: jobs that workers hand back are no fault at first, and one when they have waited for long.
+func TestKindThatNoWorkerKnowsIsNamed(t *testing.T) {
+	url := alone(t)
+	conn := connect(t, url)
+	if err := schema.Up(t.Context(), conn); err != nil {
+		t.Fatal(err)
+	}
+	handlers := weir.NewHandlers()
+	weir.Handle(handlers, func(context.Context, *weir.Job[known]) error { return nil })
+	worker, err := weir.NewClient(pgtest.Pool(t, url)).NewWorker(weir.WorkerConfig{Handlers: handlers, Queues: map[string]int{"mail": 1}, Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- worker.Run(ctx) }()
+	execute(t, conn, "SELECT weir.enqueue('mail', 'misspelt')")
+	until(t, conn, "SELECT EXISTS (SELECT FROM weir.jobs('later') WHERE error LIKE '%no handler%')")
+	cancel()
+	if err := <-ended; err != nil {
+		t.Fatal(err)
+	}
+	execute(t, conn, "UPDATE weir.later SET run_at = run_at + interval '1 hour'")
+	f := expect(t, examine(t, url, time.Second), doctor.KindUnknown, doctor.Info)
+	expectFact(t, f, "kind misspelt of queue mail: 1 job handed back")
+	execute(t, conn, "UPDATE weir.later SET enqueued_at = enqueued_at - interval '11 minutes'")
+	expect(t, examine(t, url, time.Second), doctor.KindUnknown, doctor.Warning)
+}
+
+type known struct{}
+
+func (known) Kind() string { return "known" }

@@ -1,0 +1,51 @@
+package doctor
+
+import (
+	"context"
+	"fmt"
+	"time"
+)
+
+const (
+	// A deployment goes on for some minutes, in which old workers hand back what only new ones know.
+	kindUnknownFor = 10 * time.Minute
+	mostHandedBack = 200
+)
+
+// Workers hand jobs back with these words, and they wait among the first of those for later: for five minutes at most.
+const kindsSQL = `
+SELECT j.kind, j.queue, count(*)::int, extract(epoch FROM clock_timestamp() - min(j.enqueued_at))::float8
+FROM weir.jobs('later', most => $1) j WHERE j.error LIKE '%: no handler for this kind in this worker' GROUP BY j.kind, j.queue ORDER BY 4 DESC LIMIT 20`
+
+// checkKinds looks for jobs that are handed back because no worker so far had a handler for their kind.
+func checkKinds(ctx context.Context, l *look) (result, error) {
+	if !l.server.Weir {
+		return absent, nil
+	}
+	type row struct {
+		Kind, Queue string
+		Jobs        int32
+		Oldest      float64
+	}
+	kinds, err := list[row](ctx, l.session, kindsSQL, mostHandedBack)
+	if r, ok, err := unless(err, "whether Weir's workers have handlers for all kinds", "the role weir_work"); !ok {
+		return r, err
+	}
+	if len(kinds) == 0 {
+		return well("Weir's workers have handlers for what they are given.")
+	}
+	severity := Info
+	if seconds(kinds[0].Oldest) >= kindUnknownFor {
+		severity = Warning
+	}
+	f := l.finding(KindUnknown, severity, 0, 1)
+	f.Samples = 1
+	for _, k := range kinds {
+		f.add(`SELECT id, kind, queue, error FROM weir.jobs('later') WHERE error LIKE '%no handler for this kind%'`,
+			"kind %s of queue %s: %s handed back, the oldest enqueued %s ago", k.Kind, k.Queue, many(int64(k.Jobs), "job"), span(seconds(k.Oldest)))
+	}
+	f.Summary = fmt.Sprintf("No worker so far had a handler for jobs of kind %s.", kinds[0].Kind)
+	f.Now = "If a deployment is under way, wait for its end: the jobs run on the new workers. If not, start workers that have a handler for the kind, or cancel the jobs."
+	f.ForGood = "Deploy workers that know a kind before the programs that enqueue it."
+	return found(f)
+}
