@@ -15,6 +15,8 @@ type serveCmd struct {
 	ListenHTTP   string `name:"listen-http" default:"127.0.0.1:8080" placeholder:"ADDR" help:"Where to serve WebSocket, SSE, health and metrics; \"\" for nowhere (${default})."`
 	ListenPG     string `name:"listen-pg" default:"127.0.0.1:6543" placeholder:"ADDR" help:"Where to serve LISTEN in PostgreSQL's wire protocol; \"\" for nowhere (${default})."`
 
+	ListenAdmin string `name:"listen-admin" placeholder:"ADDR" help:"Where operators, and nobody else, get metrics, see who is connected (GET /clients), and end clients (DELETE /clients/ID). The metrics are there alone then. Default: nowhere."`
+
 	PGAuth    string `name:"pg-auth" default:"scram" enum:"scram,users-file,trust" help:"How PostgreSQL clients log in: scram (the database's roles and passwords), users-file, or trust (loopback addresses only)."`
 	UsersFile string `type:"existingfile" placeholder:"FILE" help:"For --pg-auth users-file: a user and a password or SCRAM verifier on each line, as in PgBouncer's userlist.txt."`
 
@@ -87,7 +89,7 @@ func (c *serveCmd) Run(ctx context.Context, s *streams, db *database) error {
 
 func (c *serveCmd) config(url string) (server.Config, error) {
 	config := server.Config{
-		Database: url, ReadDatabase: c.ReadDatabase, ListenPG: c.ListenPG, ListenHTTP: c.ListenHTTP,
+		Database: url, ReadDatabase: c.ReadDatabase, ListenPG: c.ListenPG, ListenHTTP: c.ListenHTTP, ListenAdmin: c.ListenAdmin,
 		PGAuth: server.PGAuth(c.PGAuth), UsersFile: c.UsersFile, TLSCert: c.TLSCert, TLSKey: c.TLSKey, RequireTLS: c.RequireTLS,
 		DurableNotify: c.DurableNotify, QueueBytes: c.QueueBytes, Drain: c.Drain, Name: c.Name, Doctor: c.Doctor,
 	}
@@ -124,6 +126,9 @@ func (c *serveCmd) announce(log *slog.Logger, s *server.Server) {
 	}
 	if a := s.HTTPAddr(); a != nil {
 		attrs = append(attrs, "http", a.String(), "http_auth", c.Web.kind())
+	}
+	if a := s.AdminAddr(); a != nil {
+		attrs = append(attrs, "admin", a.String())
 	}
 	log.Info("the hub serves", attrs...)
 }

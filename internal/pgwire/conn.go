@@ -23,6 +23,7 @@ type conn struct {
 	net      net.Conn // raw, with TLS if there is any
 	in       reader
 	pid      uint32
+	since    time.Time
 	user     string
 	database string
 	listenOn []hub.Filter // channels that the user may listen on
@@ -38,6 +39,8 @@ type conn struct {
 	subscriber    *hub.Subscriber
 
 	answer []byte // messages that have not been written yet; nil between queries
+
+	loggedIn atomic.Bool // pid and user are settled
 
 	closing atomic.Bool // it is being ended: nothing but the reason is written any more
 

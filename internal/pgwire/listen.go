@@ -79,6 +79,7 @@ var (
 		hint("More was waiting for it than the hub keeps for one connection. Read notifications all the time, and keep transactions short.")
 	errGap = errorf(overLimit, "terminating connection: notifications were lost").
 		hint("The hub was behind for longer than the log of messages goes back. Connect again, listen, and look at your tables afresh.")
+	errEnded    = errorf(shuttingDown, "terminating connection due to administrator command")
 	errStopping = errorf(shuttingDown, "terminating connection due to administrator command").hint("The hub is stopping: connect again.")
 )
 

@@ -192,7 +192,7 @@ func sleep(ctx context.Context, d time.Duration) {
 
 func (s *Server) add(raw net.Conn) *conn {
 	s.stats.accepted.Add(1)
-	c := &conn{server: s, raw: raw, net: raw, tx: transaction{status: idle}}
+	c := &conn{server: s, since: time.Now(), raw: raw, net: raw, tx: transaction{status: idle}}
 	c.in.from = raw
 	c.in.buf = c.in.small[:]
 	s.mu.Lock()
@@ -216,6 +216,34 @@ func (s *Server) over() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.conns) > s.config.MaxConnections
+}
+
+// Client is one who has logged in.
+type Client struct {
+	PID           uint32
+	Address, User string
+	Since         time.Time
+}
+
+// Clients returns all who have logged in.
+func (s *Server) Clients() (all []Client) {
+	s.each(func(c *conn) {
+		if c.loggedIn.Load() {
+			all = append(all, Client{PID: c.pid, Address: c.remote(), User: c.user, Since: c.since})
+		}
+	})
+	return all
+}
+
+// End ends a client, and tells whether there is one.
+func (s *Server) End(pid uint32) (found bool) {
+	s.each(func(c *conn) {
+		if c.loggedIn.Load() && c.pid == pid {
+			found = true
+			go c.cutOff(errEnded) // it may have to wait for a write; it ends soon after that
+		}
+	})
+	return found
 }
 
 // drain ends all connections. Each ends itself when its goroutine next wants to read.

@@ -57,6 +57,7 @@ func (c *conn) startup(ctx context.Context) error {
 	c.server.crowd.leave(c)
 	c.server.stats.authenticated.Add(1)
 	c.pid = c.server.nextPID.Add(1)
+	c.loggedIn.Store(true)
 	c.send(&pgproto3.AuthenticationOk{})
 	c.tell(true)
 	// Nothing that runs here could be cancelled, so the key is never compared.

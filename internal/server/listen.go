@@ -6,9 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"net/http"
 	"os"
-	"strings"
 	"sync"
 	"time"
 
@@ -33,7 +31,15 @@ func (s *Server) listen(ctx context.Context) (err error) {
 			return fmt.Errorf("listen for HTTP: %w: another hub, such as weir dev's, may have the address", err)
 		}
 		if s.config.Web.Anonymous && s.config.Web.Authorizer == nil && !loopback(s.httpListener.Addr()) {
+			if len(s.config.Web.Hosts) == 0 {
+				return fmt.Errorf("everybody would be let in at %s, and web pages of elsewhere could pass for its own: name the hosts that clients connect to by --host, or listen on 127.0.0.1", s.httpListener.Addr())
+			}
 			s.log.Warn("weir: everybody who reaches this address may subscribe and publish", "address", s.httpListener.Addr())
+		}
+	}
+	if s.config.ListenAdmin != "" {
+		if s.adminListener, err = config.Listen(ctx, "tcp", s.config.ListenAdmin); err != nil {
+			return fmt.Errorf("listen for operators: %w", err)
 		}
 	}
 	return nil
@@ -42,22 +48,6 @@ func (s *Server) listen(ctx context.Context) (err error) {
 func loopback(a net.Addr) bool {
 	tcp, ok := a.(*net.TCPAddr)
 	return ok && tcp.IP.IsLoopback()
-}
-
-// namedAsLoopback refuses requests under another name than this machine's own. What a browser's page of elsewhere can do is make its own
-// name point here (DNS rebinding), and then its origin is the server's.
-func namedAsLoopback(next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		name := r.Host
-		if host, _, err := net.SplitHostPort(name); err == nil {
-			name = host
-		}
-		if ip := net.ParseIP(strings.Trim(name, "[]")); name != "localhost" && (ip == nil || !ip.IsLoopback()) {
-			http.Error(w, fmt.Sprintf("this hub lets everybody in, but only as localhost or 127.0.0.1, not as %.100q", name), http.StatusForbidden)
-			return
-		}
-		next.ServeHTTP(w, r)
-	})
 }
 
 // auth is how clients of the wire protocol prove who they are.

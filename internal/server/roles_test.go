@@ -3,6 +3,8 @@ package server
 import (
 	"context"
 	"errors"
+	"io"
+	"net/http"
 	"net/url"
 	"strings"
 	"testing"
@@ -13,6 +15,7 @@ import (
 	"github.com/weir-pg/weir"
 	"github.com/weir-pg/weir/internal/pgtest"
 	"github.com/weir-pg/weir/internal/store"
+	"github.com/weir-pg/weir/internal/web"
 )
 
 // TestAHubHonoursTheDatabasesRoles: who may not read or publish in the database may not listen or notify at a hub either, nor past what
@@ -133,5 +136,43 @@ func TestASubscriberReadsWhatHubsCut(t *testing.T) {
 			t.Fatalf("got %+v, %v", event, err)
 		}
 		break
+	}
+}
+
+// TestAHubForEverybodyIsNamed: off loopback it does not start without its names.
+func TestAHubForEverybodyIsNamed(t *testing.T) {
+	config := Config{Database: pgtest.Database(t), ListenHTTP: "0.0.0.0:0", Name: "open", Web: web.Config{Anonymous: true}}
+	if s, err := Start(t.Context(), config); err == nil || !strings.Contains(err.Error(), "--host") {
+		t.Errorf("it starts: %v", err)
+		if err == nil {
+			_ = s.Stop(t.Context())
+		}
+	}
+}
+
+// TestOperatorsEndClientsOfTheWireProtocol: they see them, and end them by user.
+func TestOperatorsEndClientsOfTheWireProtocol(t *testing.T) {
+	database := pgtest.Database(t)
+	s := start(t, Config{Database: database, ListenAdmin: "127.0.0.1:0"})
+	conn := listen(t, s, database, "a")
+	url := "http://" + s.AdminAddr().String() + "/clients?user=" + conn.Config().User
+	for _, method := range []string{http.MethodGet, http.MethodDelete} {
+		request, err := http.NewRequestWithContext(t.Context(), method, url, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		response, err := http.DefaultClient.Do(request)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b, _ := io.ReadAll(response.Body)
+		if response.Body.Close(); !strings.Contains(string(b), map[string]string{http.MethodGet: `"protocol":"postgresql"`, http.MethodDelete: `"ended":1`}[method]) {
+			t.Errorf("%s: %d %s", method, response.StatusCode, b)
+		}
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	if _, err := conn.WaitForNotification(ctx); sqlstate(err) != "57P01" {
+		t.Errorf("the client is told %v, want 57P01", err)
 	}
 }

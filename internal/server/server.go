@@ -36,6 +36,9 @@ type Config struct {
 	ListenPG   string // address for the PostgreSQL wire protocol, host:port; "": none
 	ListenHTTP string // address for HTTP; "": none
 
+	// ListenAdmin is an address for operators: metrics, and who is connected, to be ended. Then the metrics are there alone. "": none.
+	ListenAdmin string
+
 	PGAuth    PGAuth // how clients of the wire protocol prove who they are; "": SCRAM
 	UsersFile string // of PGAuth UsersFile
 
@@ -93,7 +96,8 @@ type Server struct {
 	web      *web.Web
 	http     *http.Server
 
-	pgListener, httpListener net.Listener
+	pgListener, httpListener, adminListener net.Listener
+	admin                                   *http.Server
 
 	pgServing, httpServing sync.WaitGroup // goroutines that serve clients
 	inner                  sync.WaitGroup // goroutines behind them
@@ -256,21 +260,26 @@ func (s *Server) endpointsOf(ctx context.Context) error {
 			Secret: []byte(secret), Iterations: iterations, ServerVersion: version, MaxBytes: s.config.QueueBytes, Drain: s.config.Drain,
 		})
 	}
-	if s.httpListener != nil {
+	if s.httpListener != nil || s.adminListener != nil {
 		c := s.config.Web
+		c.AdminApart = s.adminListener != nil
+		if c.Anonymous && c.Authorizer == nil && c.Hosts == nil {
+			c.Hosts = []string{} // which a listener on loopback alone may leave out
+		}
 		c.Hub, c.Logger, c.Metrics, c.Jobs, c.Ready = s.hub, s.log, registry, s.jobs, s.Ready
 		c.Limits.QueueBytes = s.config.QueueBytes
 		if s.web, err = web.New(c); err != nil {
 			return err
 		}
-		var handler http.Handler = s.web
-		if c.Anonymous && c.Authorizer == nil && loopback(s.httpListener.Addr()) {
-			handler = namedAsLoopback(handler)
+		serverOf := func(h http.Handler) *http.Server {
+			return &http.Server{
+				Handler: h, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 32 << 10,
+				ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
+			}
 		}
-		s.http = &http.Server{
-			Handler: handler, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 32 << 10,
-			ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
-		}
+		s.admin = serverOf(s.web.Admin(pgClients{s.pg}))
+		s.admin.ReadTimeout, s.admin.WriteTimeout = 10*time.Second, 30*time.Second
+		s.http = serverOf(s.web)
 		if tlsConfig != nil {
 			s.http.TLSConfig = tlsConfig.Clone() // to which ServeTLS adds HTTP/2
 		}
@@ -289,13 +298,20 @@ func (s *Server) serve(inner context.Context) {
 			}
 		})
 	}
-	if s.http != nil {
+	if s.adminListener != nil {
+		s.httpServing.Go(func() {
+			if err := s.admin.Serve(s.adminListener); !errors.Is(err, http.ErrServerClosed) {
+				s.fail(fmt.Errorf("serve operators: %w", err))
+			}
+		})
+	}
+	if s.httpListener != nil {
 		s.httpServing.Go(func() {
 			serve := s.http.Serve
 			if s.http.TLSConfig != nil {
 				serve = func(l net.Listener) error { return s.http.ServeTLS(l, "", "") }
 			}
-			if err := serve(s.httpListener); !errors.Is(err, http.ErrServerClosed) {
+			if err := serve(s.bounded(s.httpListener)); !errors.Is(err, http.ErrServerClosed) {
 				s.fail(fmt.Errorf("serve HTTP: %w", err))
 			}
 		})
@@ -334,6 +350,9 @@ func (s *Server) PGAddr() net.Addr { return address(s.pgListener) }
 // HTTPAddr is the address of HTTP, nil without one.
 func (s *Server) HTTPAddr() net.Addr { return address(s.httpListener) }
 
+// AdminAddr is the address for operators, nil without one.
+func (s *Server) AdminAddr() net.Addr { return address(s.adminListener) }
+
 func address(l net.Listener) net.Addr {
 	if l == nil {
 		return nil
@@ -368,10 +387,11 @@ func (s *Server) stopNow(ctx context.Context) error {
 	if s.web != nil {
 		err = errors.Join(s.web.Shutdown(bounded), s.http.Shutdown(bounded))
 		_ = s.http.Close()
+		_ = s.admin.Close()
 	}
 	s.httpServing.Wait()
 	s.inner.Wait()
-	for _, l := range []net.Listener{s.pgListener, s.httpListener} {
+	for _, l := range []net.Listener{s.pgListener, s.httpListener, s.adminListener} {
 		if l != nil {
 			_ = l.Close()
 		}

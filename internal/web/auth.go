@@ -51,6 +51,7 @@ type Ask struct {
 type Grant struct {
 	Allow   []hub.Filter // nil: nothing
 	Expires time.Time    // zero: never
+	User    string       // whose token it is, for operators; empty: not known
 }
 
 // covers returns the first of the channels that the grant does not allow.

@@ -11,8 +11,8 @@ import (
 // dropDead has the kernel end the connection when what was sent is not acknowledged for so long: a client that vanished without a
 // word takes heartbeats without an error otherwise, until the kernel gives up after a quarter of an hour.
 func dropDead(conn net.Conn, after time.Duration) {
-	if secured, ok := conn.(interface{ NetConn() net.Conn }); ok {
-		conn = secured.NetConn()
+	for within, ok := conn.(interface{ NetConn() net.Conn }); ok; within, ok = conn.(interface{ NetConn() net.Conn }) {
+		conn = within.NetConn()
 	}
 	if c, ok := conn.(syscall.Conn); ok {
 		if raw, err := c.SyscallConn(); err == nil {

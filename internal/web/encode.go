@@ -76,6 +76,8 @@ func (webSocketKind) farewell(reason error) []byte {
 		code, text = closeSlow, "you did not keep up: connect again and resume"
 	case errors.Is(reason, errExpired):
 		code, text = closeExpired, "your token has expired: connect again with a new one"
+	case errors.Is(reason, errEnded):
+		code, text = websocket.StatusPolicyViolation, "an operator has ended this connection"
 	case errors.Is(reason, errSilent):
 		code, text = websocket.StatusPolicyViolation, "you do not answer pings"
 	}

@@ -61,7 +61,7 @@ func (w *Web) serveEvents(rw http.ResponseWriter, r *http.Request) {
 		f.write(rw)
 		return
 	}
-	s.livesBy(token, revision)
+	s.livesBy(token, strings.Clone(grant.User), revision)
 	s.until(grant.Expires)
 	head := rw.Header()
 	head.Set("Content-Type", "text/event-stream")

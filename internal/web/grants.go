@@ -72,7 +72,7 @@ func (ws *webSocket) authenticate(ctx context.Context, token string) (*time.Time
 		all.subscribe = grant
 	}
 	ws.token, ws.grants = token, all
-	ws.livesBy(token, revision)
+	ws.livesBy(token, grant.User, revision)
 	ws.ends = earlier(all.connect.Expires, all.subscribe.Expires)
 	ws.until(ws.ends)
 	if ws.ends.IsZero() {

@@ -109,7 +109,7 @@ func (b *bearer) Authorize(_ context.Context, ask Ask) (Grant, error) {
 	if err != nil {
 		return Grant{}, NoToken("the token's claim weir can't be read: "+err.Error(), "")
 	}
-	return Grant{Allow: allow, Expires: c.ExpiresAt.Add(b.leeway)}, nil
+	return Grant{Allow: allow, Expires: c.ExpiresAt.Add(b.leeway), User: c.Subject}, nil
 }
 
 // Revision implements revisable.

@@ -17,6 +17,7 @@ type life struct {
 	expires time.Time // zero: never
 
 	token    string // by which the stream lives
+	user     string // whose it is
 	revision uint64 // of the Authorizer when it last said that the token is good
 
 	heard atomic.Int64 // when the client last said anything, in ns since 1970; WebSocket alone
@@ -94,10 +95,16 @@ func (s *stream) tick() {
 }
 
 // livesBy notes the token by which the stream lives, which has just been found good.
-func (s *stream) livesBy(token string, revision uint64) {
+func (s *stream) livesBy(token, user string, revision uint64) {
 	s.life.mu.Lock()
 	defer s.life.mu.Unlock()
-	s.life.token, s.life.revision = token, revision
+	s.life.token, s.life.user, s.life.revision = token, user, revision
+}
+
+func (s *stream) user() string {
+	s.life.mu.Lock()
+	defer s.life.mu.Unlock()
+	return s.life.user
 }
 
 // stillGood looks at the stream's token again when the Authorizer may have changed its mind. That it can't be asked is no no.
@@ -111,13 +118,13 @@ func (s *stream) stillGood() bool {
 	}
 	ctx, cancel := context.WithTimeout(s.web.ctx, patience)
 	defer cancel()
-	_, err := s.web.Authorizer.Authorize(ctx, Ask{Token: token, Action: Connect, Remote: s.remote})
+	grant, err := s.web.Authorizer.Authorize(ctx, Ask{Token: token, Action: Connect, Remote: s.remote})
 	var refusal *failure
 	if errors.As(err, &refusal) {
 		return false
 	}
 	if err == nil {
-		s.livesBy(token, now)
+		s.livesBy(token, grant.User, now)
 	}
 	return true
 }

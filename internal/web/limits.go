@@ -39,14 +39,22 @@ func (l Limits) carrier() int64 { return int64(l.MessageBytes)*2 + 4<<10 }
 
 // enter counts a stream in, or says why it may not. Who enters must leave, by exit.
 func (w *Web) enter(s *stream) *failure {
-	f := w.admit(s.remote)
-	if f == nil {
-		w.metrics.opened(s.kind)
+	if f := w.admit(s.remote); f != nil {
+		return f
 	}
-	return f
+	w.mu.Lock()
+	w.lastID++
+	s.number, s.since = w.lastID, time.Now()
+	w.all[s] = struct{}{}
+	w.mu.Unlock()
+	w.metrics.opened(s.kind)
+	return nil
 }
 
 func (w *Web) exit(s *stream) {
+	w.mu.Lock()
+	delete(w.all, s)
+	w.mu.Unlock()
 	w.metrics.closed(s.kind)
 	w.release(s.remote)
 }

@@ -54,6 +54,10 @@ func (o origins) allow(r *http.Request) bool {
 func (w *Web) sameOrigin(next http.HandlerFunc) http.HandlerFunc {
 	return func(rw http.ResponseWriter, r *http.Request) {
 		rw.Header().Add("Vary", "Origin")
+		if !w.named(r) {
+			w.refuseName(rw, r)
+			return
+		}
 		origin := r.Header.Get("Origin")
 		if !w.origins.allow(r) {
 			w.metrics.refused("origin")

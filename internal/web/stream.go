@@ -16,6 +16,8 @@ type stream struct {
 	link   link
 	sub    *hub.Subscriber
 	remote string
+	number uint64 // among all, and
+	since  time.Time
 	token  string // what the client showed last
 
 	mu      sync.Mutex // one write at a time

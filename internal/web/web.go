@@ -28,6 +28,9 @@ type Config struct {
 	// characters but a slash. A lone * allows all.
 	Origins []string
 
+	// Hosts are the names that clients may use for this server, besides localhost and addresses; patterns as in Origins. nil: any.
+	Hosts []string
+
 	// ClientAddress tells a request's client, for limits and authorisation. nil: the address that the connection comes from.
 	ClientAddress func(*http.Request) string
 
@@ -35,6 +38,9 @@ type Config struct {
 	Metrics *prometheus.Registry // where metrics are registered and what /metrics shows; nil: one of its own
 	Jobs    Jobs                 // nil: /v1/jobs/wait is not there
 	Ready   func() error         // asked by /readyz besides the hub; nil: the hub alone decides
+
+	// AdminApart leaves /metrics to Admin.
+	AdminApart bool
 
 	Heartbeat    time.Duration // how often a stream is told that it lives, and where it stands; 0: 25 s
 	WriteTimeout time.Duration // how long a write may take before the client counts as dead; 0: 30 s
@@ -69,8 +75,10 @@ type Web struct {
 	stop context.CancelFunc
 
 	mu       sync.Mutex
-	draining bool // not ready any more
-	refusing bool // new streams
+	draining bool                 // not ready any more
+	refusing bool                 // new streams
+	all      map[*stream]struct{} // the streams themselves
+	lastID   uint64
 	streams  int
 	from     map[string]int // streams by client address, where that is limited
 	ended    sync.WaitGroup // counts streams
@@ -85,7 +93,7 @@ func New(c Config) (*Web, error) {
 	if err != nil {
 		return nil, err
 	}
-	w := &Web{Config: c, log: c.Logger, mux: http.NewServeMux(), origins: allowed, long: make(chan struct{}, longAtOnce), from: map[string]int{}}
+	w := &Web{Config: c, log: c.Logger, mux: http.NewServeMux(), origins: allowed, long: make(chan struct{}, longAtOnce), from: map[string]int{}, all: map[*stream]struct{}{}}
 	if w.log == nil {
 		w.log = slog.Default()
 	}
@@ -125,7 +133,9 @@ func (w *Web) routes() {
 	w.mux.HandleFunc("OPTIONS /v1/", w.sameOrigin(servePreflight))
 	w.mux.HandleFunc("GET /healthz", w.serveHealth)
 	w.mux.HandleFunc("GET /readyz", w.serveReady)
-	w.mux.Handle("GET /metrics", w.metrics.handler())
+	if !w.AdminApart {
+		w.mux.Handle("GET /metrics", w.metrics.handler())
+	}
 	w.mux.HandleFunc("/", serveNothing)
 }
 

@@ -42,7 +42,7 @@ func (w *Web) serveWebSocket(rw http.ResponseWriter, r *http.Request) {
 		f.write(rw)
 		return
 	}
-	s.livesBy(token, revision)
+	s.livesBy(token, strings.Clone(grant.User), revision)
 	ws := &webSocket{stream: s, rate: newRate(w.Limits)}
 	ws.conn, err = websocket.Accept(hijack{rw, ws}, r, &websocket.AcceptOptions{
 		Subprotocols:       []string{subprotocol},
