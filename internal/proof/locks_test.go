@@ -115,8 +115,8 @@ func TestClaimLocks(t *testing.T) {
 		name, sql           string
 		relations, advisory int
 	}{
-		{"claim", claimSQL, 29, 3},
-		{"claim of nothing", empty, 24, 2},
+		{"claim", claimSQL, 30, 3},
+		{"claim of nothing", empty, 25, 2},
 		{"complete", completeSQL, 22, 3},
 	} {
 		results, err := conn.PgConn().Exec(t.Context(), `BEGIN; `+c.sql+`; `+locksSQL+`; SELECT count(*) FROM pg_locks WHERE pid = pg_backend_pid() AND locktype = 'relation' AND NOT fastpath; COMMIT`).ReadAll()

@@ -62,7 +62,7 @@ const (
 	sqlHeartbeat = `SELECT fenced, workers, sharing FROM weir.heartbeat($1, $2, make_interval(secs => $3))`
 	sqlWatch     = `SELECT jobs_now, control_now, seen_now::text, upto_now::text, ended FROM weir.watch($1, $2, $3::text::pg_snapshot, $4::text::xid8, $5, $6)`
 	sqlGiveBack  = `SELECT weir.give_back($1, $2, $3)`
-	sqlClaim     = `SELECT queue, lane, seq, id, attempt, max_attempts, kind, args, meta, enqueued_at, cancelled, put_off FROM weir.claim($1, $2, $3)`
+	sqlClaim     = `SELECT queue, lane, seq, id, attempt, max_attempts, kind, args, meta, enqueued_at, cancelled, put_off FROM weir.claim($1, $2, $3, $4::text::pg_snapshot, $5)`
 	sqlComplete  = `SELECT weir.complete($1, $2, $3, $4, $5)`
 	sqlFinish    = `SELECT weir.finish($1, $2, $3, $4, $5::text::weir.outcome, $6, $7, clock_timestamp() + make_interval(secs => $8))`
 	sqlFence     = `SELECT weir.fence($1, $2)`
@@ -83,9 +83,10 @@ func (s *Store) Heartbeat(ctx context.Context, worker int32, running int, oldest
 	return fenced, workers, sharing, err
 }
 
-// Claim hands out up to limits[i] jobs of queues[i]. add is called for each.
-func (s *Store) Claim(ctx context.Context, worker int32, queues []string, limits []int32, add func(Claim)) error {
-	return s.query(ctx, sqlClaim, []any{worker, queues, limits}, func(r pgx.Rows) error {
+// Claim hands out up to limits[i] jobs of queues[i]. With since, a snapshot, it looks only for what was committed after it, and in the
+// queues of backlog. add is called for each.
+func (s *Store) Claim(ctx context.Context, worker int32, queues []string, limits []int32, since *string, backlog []string, add func(Claim)) error {
+	return s.query(ctx, sqlClaim, []any{worker, queues, limits, since, backlog}, func(r pgx.Rows) error {
 		var c Claim
 		var queue, kind repeated
 		_, err := pgx.ForEachRow(r, []any{&queue, &c.Lane, &c.Seq, &c.ID, &c.Attempt, &c.MaxAttempts, &kind, &c.Args, &c.Meta, &c.EnqueuedAt, &c.Cancelled, &c.PutOff}, func() error {

@@ -32,6 +32,7 @@ const claimTimeout = 30 * time.Second
 func (s *session) fetch(ctx context.Context) error {
 	limits := make([]int32, len(s.queues))
 	watch := &watch{store: s.Store}
+	hint := &hint{session: s, left: map[string]bool{}}
 	hub := &hubWait{session: s}
 	defer hub.stop()
 	wait := s.backoff()
@@ -66,7 +67,7 @@ func (s *session) fetch(ctx context.Context) error {
 			full = full || free == 0
 		}
 		asked := time.Now()
-		got, err := s.claim(ctx, limits)
+		got, err := s.claim(ctx, limits, hint)
 		if err != nil {
 			s.setDoubt(asked)
 			if ctx.Err() != nil {
@@ -120,14 +121,17 @@ func (s *session) fetch(ctx context.Context) error {
 }
 
 // claim makes one claim and hands its tasks to the runners.
-func (s *session) claim(ctx context.Context, limits []int32) (got int, err error) {
+func (s *session) claim(ctx context.Context, limits []int32, h *hint) (got int, err error) {
 	// A claim on its way when the worker stops is waited for: what it hands out is handed back.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), claimTimeout)
 	defer cancel()
+	since, backlog := h.begin(ctx)
+	byQueue := map[string]int{}
+	defer func() { h.end(limits, byQueue, err) }()
 	started := time.Now()
 	var batches []*batch
 	var tasks []Task // allocated many at a time
-	err = s.Store.Claim(ctx, s.id, s.Worker.queues, limits, func(c store.Claim) {
+	err = s.Store.Claim(ctx, s.id, s.Worker.queues, limits, since, backlog, func(c store.Claim) {
 		if len(batches) == 0 || batches[len(batches)-1].key != c.Batch {
 			batches = append(batches, &batch{key: c.Batch, claimedAt: started})
 		}
@@ -149,6 +153,7 @@ func (s *session) claim(ctx context.Context, limits []int32) (got int, err error
 	for _, b := range batches {
 		s.add(b)
 		q := s.byName[b.tasks[0].Queue]
+		byQueue[q.name] += len(b.tasks)
 		q.inFlight.Add(int64(len(b.tasks)))
 		for _, t := range b.tasks {
 			q.ready <- t // has room: it holds twice the concurrency, and no more is ever in flight

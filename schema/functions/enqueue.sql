@@ -133,13 +133,14 @@ BEGIN
   this_xid := pg_current_xact_id();
   SELECT array_agg(nextval('weir.job_id')) INTO new_ids FROM generate_series(1, n);
 
-  INSERT INTO weir.job (id, xid, enqueued_at, lane, attempt, max_attempts, segment, kind, args, meta)
-  SELECT u.id, this_xid, now(), queue_ids[array_position(names, u.queue)] * 4 + coalesce(u.priority, 2) - 1, 1,
-         coalesce(u.max_attempts, 25), pg_sequence_last_value('weir.active_job'), u.kind, u.args, u.meta
-  FROM unnest(new_ids, enqueue_many.queue, enqueue_many.kind, enqueue_many.args, enqueue_many.priority,
-              enqueue_many.run_at, enqueue_many.max_attempts, enqueue_many.meta)
-    u(id, queue, kind, args, priority, run_at, max_attempts, meta)
-  WHERE u.run_at IS NULL OR u.run_at <= now();
+  INSERT INTO weir.job (id, xid, enqueued_at, lane, attempt, max_attempts, segment, leads, kind, args, meta)
+  SELECT u.id, this_xid, now(), u.lane, 1, coalesce(u.max_attempts, 25), pg_sequence_last_value('weir.active_job'),
+         lag(u.lane) OVER () IS DISTINCT FROM u.lane, u.kind, u.args, u.meta
+  FROM (SELECT u.*, queue_ids[array_position(names, u.queue)] * 4 + coalesce(u.priority, 2) - 1 AS lane
+        FROM unnest(new_ids, enqueue_many.queue, enqueue_many.kind, enqueue_many.args, enqueue_many.priority,
+                    enqueue_many.run_at, enqueue_many.max_attempts, enqueue_many.meta)
+          u(id, queue, kind, args, priority, run_at, max_attempts, meta)
+        WHERE u.run_at IS NULL OR u.run_at <= now()) u;
 
   IF enqueue_many.run_at IS NOT NULL THEN
     INSERT INTO weir.later (id, xid, run_at, enqueued_at, lane, attempt, max_attempts, segment, kind, args, meta)

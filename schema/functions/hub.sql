@@ -40,6 +40,7 @@ AS $$
 #variable_conflict use_column
 DECLARE
   most CONSTANT integer := 100;
+  lanes integer[];
   look  integer := 1;
   slept text;
 BEGIN
@@ -66,19 +67,18 @@ BEGIN
     seen_now := pg_current_snapshot();
     RETURN;
   END IF;
-  WITH s AS MATERIALIZED (SELECT pg_current_snapshot() AS snapshot),
-  ended AS MATERIALIZED (
-    SELECT x AS low, (x::text::bigint + 1)::text::xid8 AS high FROM s, pg_snapshot_xip(fresh_queues.seen) x WHERE pg_visible_in_snapshot(x, s.snapshot)
-    UNION ALL
-    SELECT p.low, p.high FROM s CROSS JOIN LATERAL weir.spans(pg_snapshot_xmax(fresh_queues.seen), s.snapshot) p),
+  seen_now := pg_current_snapshot();
+  lanes := weir.fresh_lanes(fresh_queues.seen, seen_now);
+  WITH ended AS MATERIALIZED (SELECT e.low, e.high FROM weir.ended_since(fresh_queues.seen, seen_now) e),
   fresh AS MATERIALIZED (
     SELECT q.name, sum(j.n)::integer AS n
-    FROM weir.queue q CROSS JOIN generate_series(0, 3) p CROSS JOIN ended e CROSS JOIN LATERAL (
+    FROM (SELECT unnest(lanes) AS lane UNION ALL SELECT q.id * 4 + p FROM weir.queue q CROSS JOIN generate_series(0, 3) p WHERE lanes IS NULL) l
+    JOIN weir.queue q ON q.id = l.lane / 4
+    CROSS JOIN ended e CROSS JOIN LATERAL (
       SELECT count(*) AS n FROM (
-        SELECT FROM weir.job j WHERE j.lane = q.id * 4 + p AND j.xid >= e.low AND j.xid < e.high ORDER BY j.lane, j.xid, j.id LIMIT most) j) j
+        SELECT FROM weir.job j WHERE j.lane = l.lane AND j.xid >= e.low AND j.xid < e.high ORDER BY j.lane, j.xid, j.id LIMIT most) j) j
     GROUP BY q.name HAVING sum(j.n) > 0)
-  SELECT s.snapshot, (SELECT array_agg(f.name ORDER BY f.name) FROM fresh f), (SELECT array_agg(f.n ORDER BY f.name) FROM fresh f)
-    INTO seen_now, names, counts FROM s;
+  SELECT array_agg(f.name ORDER BY f.name), array_agg(f.n ORDER BY f.name) INTO names, counts FROM fresh f;
 END
 $$;
 COMMENT ON FUNCTION weir.fresh_queues IS

@@ -19,3 +19,30 @@ AS $$
 $$;
 COMMENT ON FUNCTION weir.ended_since IS
   'The stretches (low included, high not) of transactions that the second snapshot sees as ended and the first did not. It leaves out the 64 oldest in progress, so that a scan does not walk through what they have written: large ones are old. The last stretch may hold younger ones, whose rows nobody sees.';
+
+CREATE OR REPLACE FUNCTION weir.fresh_lanes(since pg_snapshot, snapshot pg_snapshot) RETURNS integer[]
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_sort = off
+AS $$
+DECLARE
+  most CONSTANT integer := 200;
+  lanes integer[];
+BEGIN
+  lanes := ARRAY(
+    SELECT f.lane FROM weir.ended_since(fresh_lanes.since, fresh_lanes.snapshot) e
+    CROSS JOIN LATERAL (
+      SELECT j.lane FROM weir.job j WHERE j.leads AND j.xid >= e.low AND j.xid < e.high ORDER BY j.xid, j.lane LIMIT most + 1) f
+    LIMIT most + 1);
+  IF cardinality(lanes) > most THEN
+    RETURN NULL;
+  END IF;
+  RETURN ARRAY(SELECT DISTINCT l FROM unnest(lanes) l);
+END
+$$;
+COMMENT ON FUNCTION weir.fresh_lanes IS
+  'The lanes with jobs of transactions that the second snapshot sees as ended and the first did not; NULL when there is too much to look through. It costs what is new, however many lanes there are.';

@@ -41,12 +41,15 @@ CREATE TABLE weir.job (
   max_attempts integer     NOT NULL,
   put_off      integer     NOT NULL DEFAULT 0,
   segment      smallint    NOT NULL,
+  leads        boolean     NOT NULL DEFAULT true,
   kind         text        NOT NULL,
   args         jsonb       NOT NULL,
   meta         jsonb
 ) PARTITION BY LIST (segment);
 COMMENT ON TABLE weir.job IS 'The log: one row for each attempt, and for each time that one was put off, with the transaction that logged it.';
 COMMENT ON COLUMN weir.job.put_off IS 'How often this attempt was put off (snoozed) or handed back (released) before: (id, attempt, put_off) names a row, and a job''s rows follow each other in that order.';
+
+COMMENT ON COLUMN weir.job.leads IS 'False where the row logged before it, in the same transaction, is of the same lane: the others tell in which lanes a transaction has logged.';
 
 CREATE TABLE weir.batch (
   lane          integer     NOT NULL,
@@ -120,6 +123,7 @@ BEGIN
 END
 $$;
 CREATE INDEX job_lane ON weir.job (lane, xid, id);
+CREATE INDEX job_lead ON weir.job (xid, lane) WHERE leads;
 CREATE INDEX job_by_id ON weir.job (id);
 CREATE INDEX batch_worker ON weir.batch (worker, no);
 CREATE INDEX result_batch ON weir.result (lane, seq);

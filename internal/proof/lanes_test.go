@@ -1,0 +1,113 @@
+package proof
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/weir-pg/weir/internal/pgtest"
+)
+
+// manyQueues starts a worker of so many queues, each of which has been worked once.
+func manyQueues(t *testing.T, conn *pgx.Conn, n int) (worker int32, names []string) {
+	t.Helper()
+	for i := range n {
+		names = append(names, fmt.Sprintf("q%05d", i))
+	}
+	worker = startWorker(t, conn, names...)
+	exec(t, conn, `SELECT weir.enqueue_many($1, array_fill('old'::text, ARRAY[$2::int]), array_fill('{}'::jsonb, ARRAY[$2::int]))`, names, n)
+	done, err := claim(t.Context(), conn, worker, names, slices.Repeat([]int32{10}, n))
+	if err != nil || len(done) != n {
+		t.Fatalf("claimed %d of %d, %v", len(done), n, err)
+	}
+	mustComplete(t, conn, worker, done)
+	return worker, names
+}
+
+// hintedClaim claims from all queues with a hint, and returns what is to be the hint of the next claim.
+func hintedClaim(t *testing.T, conn *pgx.Conn, worker int32, names []string, since string, backlog ...string) (got []attempt, next string) {
+	t.Helper()
+	next = value[string](t, conn, `SELECT pg_current_snapshot()::text`)
+	rows, err := conn.Query(t.Context(), `SELECT queue, lane, seq, id, attempt, max_attempts, kind, coalesce(args->>'k', ''), cancelled, put_off
+		FROM weir.claim($1, $2, $3, $4::text::pg_snapshot, $5)`, worker, names, slices.Repeat([]int32{10}, len(names)), since, backlog)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err = pgx.CollectRows(rows, pgx.RowToStructByPos[attempt]); err != nil {
+		t.Fatal(err)
+	}
+	return got, next
+}
+
+// TestIdleQueuesCostAClaimNothing: with a hint, a claim of a worker of two thousand queues costs what one of ten costs; and so does a hub's look
+// for queues with fresh jobs. Counted in blocks.
+func TestIdleQueuesCostAClaimNothing(t *testing.T) {
+	measure := func(n int) (claimed, looked int) {
+		conn := connect(t, pgtest.Database(t))
+		worker, names := manyQueues(t, conn, n)
+		exec(t, conn, `CREATE TEMP TABLE queues AS SELECT $1::text[] AS names, array_fill(10, ARRAY[$2::int]) AS limits`, names, n)
+		for range 3 { // the first finds catalogs and buffers cold
+			since := value[string](t, conn, `SELECT pg_current_snapshot()::text`)
+			exec(t, conn, `SELECT weir.enqueue($1, 'new')`, names[n/2])
+			looked = blocks(t, conn, fmt.Sprintf(`SELECT * FROM weir.fresh_queues('%s', 0)`, since))
+			claimed = blocks(t, conn, fmt.Sprintf(`SELECT c.* FROM queues q, weir.claim(%d, q.names, q.limits, '%s', '{}') c`, worker, since))
+		}
+		if left := value[int](t, conn, `SELECT count(*) FROM weir.claim($1, $2, $3)`, worker, names, slices.Repeat([]int32{10}, n)); left != 0 {
+			t.Errorf("the claims left %d jobs", left)
+		}
+		return claimed, looked
+	}
+	few, fewLooked := measure(10)
+	many, manyLooked := measure(2000)
+	t.Logf("a claim of one touches %d blocks with 10 queues, %d with 2000; a look for fresh jobs %d and %d", few, many, fewLooked, manyLooked)
+	if many > 2*few || manyLooked > 3*fewLooked {
+		t.Errorf("a claim of one touches %d blocks with 10 queues, %d with 2000; a look for fresh jobs %d and %d", few, many, fewLooked, manyLooked)
+	}
+}
+
+// TestHintedClaimsMissNothing: with the hint of the claim before, and the queues that it left something in, a claim finds whatever was
+// committed since: late, retried, promoted, of a queue's twin; and more than it can look through lane by lane.
+func TestHintedClaimsMissNothing(t *testing.T) {
+	url := pgtest.Database(t)
+	conn, late, twin := connect(t, url), connect(t, url), connect(t, url)
+	exec(t, twin, `BEGIN`)
+	exec(t, twin, `SELECT weir.enqueue('q00007', 'twin')`)
+	worker, names := manyQueues(t, conn, 300)
+	_, since := hintedClaim(t, conn, worker, names, value[string](t, conn, `SELECT pg_current_snapshot()::text`))
+	expect := func(what string, want int, backlog ...string) []attempt {
+		t.Helper()
+		var got []attempt
+		got, since = hintedClaim(t, conn, worker, names, since, backlog...)
+		if len(got) != want {
+			t.Errorf("%s: claimed %d, want %d", what, len(got), want)
+		}
+		return got
+	}
+	expect("nothing", 0)
+	exec(t, late, `BEGIN`)
+	exec(t, late, `SELECT weir.enqueue($1, 'late')`, names[3])
+	exec(t, conn, `SELECT weir.enqueue($1, 'early')`, names[3])
+	expect("early", 1)
+	exec(t, late, `COMMIT`)
+	got := expect("late", 1)
+	if _, err := finish(t.Context(), conn, worker, got[0], "retried", time.Time{}); err != nil {
+		t.Fatal(err)
+	}
+	expect("retried", 1)
+	exec(t, conn, `SELECT weir.enqueue($1, 'later', run_at => clock_timestamp() + interval '1 ms')`, names[4])
+	until(t, "it is promoted", func() bool { n, _ := promote(t, conn, 10); return n == 1 })
+	expect("promoted", 1)
+	exec(t, twin, `COMMIT`)
+	expect("of a twin", 1)
+	enqueueN(t, conn, names[5], 25)
+	expect("a part", 10)
+	expect("the rest without a word of it", 0)
+	expect("the next part", 10, names[5])
+	expect("the last", 5, names[5])
+	exec(t, conn, `SELECT weir.enqueue_many($1, array_fill('all'::text, ARRAY[300]), array_fill('{}'::jsonb, ARRAY[300]))`, names)
+	expect("one of every queue", 300)
+	expect("nothing any more", 0)
+}

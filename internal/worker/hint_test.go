@@ -1,0 +1,95 @@
+package worker
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/weir-pg/weir/internal/outage"
+	"github.com/weir-pg/weir/internal/pgtest"
+	"github.com/weir-pg/weir/internal/store"
+)
+
+// TestWorkerOfManyQueuesMissesNothing: a worker of hundreds of queues runs every job, though its claims look only where something is new or
+// left: more than fit at once, late ones, those of a queue that was paused.
+func TestWorkerOfManyQueuesMissesNothing(t *testing.T) {
+	const queues, patience = 300, time.Minute
+	url := pgtest.Database(t)
+	pool := pgtest.Pool(t, url)
+	exec := func(sql string, args ...any) {
+		t.Helper()
+		if _, err := pool.Exec(t.Context(), sql, args...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	names := map[string]int{}
+	for i := range queues {
+		names[fmt.Sprintf("q%03d", i)] = 3
+	}
+	var mu sync.Mutex
+	ran := map[string]int{}
+	wait := func(kind string, want int) {
+		t.Helper()
+		for until := time.Now().Add(patience); ; <-time.After(5 * time.Millisecond) {
+			mu.Lock()
+			n := ran[kind]
+			mu.Unlock()
+			if n == want {
+				return
+			}
+			if n > want || time.Now().After(until) {
+				t.Fatalf("%d of kind %s ran, want %d", n, kind, want)
+			}
+		}
+	}
+	quiet := slog.New(slog.DiscardHandler)
+	st := store.New(pool, 0)
+	w := New(Config{Store: st, Keep: st, Name: "many", Queues: names, Lease: 30 * time.Second, StopTimeout: time.Second,
+		Poll: time.Millisecond, Log: quiet, Outage: outage.New(quiet),
+		Handler: func(_ context.Context, task *Task) Result {
+			mu.Lock()
+			ran[task.Kind]++
+			mu.Unlock()
+			return Result{Outcome: store.Completed}
+		}})
+	ctx, stop := context.WithCancel(t.Context())
+	var all sync.WaitGroup
+	defer all.Wait()
+	defer stop()
+	all.Go(func() {
+		if err := w.Run(ctx); err != nil {
+			t.Error(err)
+		}
+	})
+
+	exec(`SELECT weir.enqueue('q001', 'first')`)
+	wait("first", 1)
+	late, err := pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := late.Exec(t.Context(), `SELECT weir.enqueue('q002', 'late')`); err != nil {
+		t.Fatal(err)
+	}
+	exec(`SELECT weir.enqueue('q002', 'bulk') FROM generate_series(1, 200)`)
+	exec(`SELECT weir.enqueue('q' || lpad((n % 300)::text, 3, '0'), 'everywhere') FROM generate_series(1, 3000) n`)
+	wait("bulk", 200)
+	wait("everywhere", 3000)
+	if err := late.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	wait("late", 1)
+	exec(`SELECT weir.pause('q003')`)
+	exec(`SELECT weir.enqueue('q003', 'paused')`)
+	exec(`SELECT weir.enqueue('q004', 'other')`)
+	wait("other", 1)
+	exec(`SELECT weir.resume('q003')`)
+	wait("paused", 1)
+	for i := range 20 {
+		exec(`SELECT weir.enqueue($1, 'single')`, fmt.Sprintf("q%03d", i*7))
+		wait("single", i+1)
+	}
+}
