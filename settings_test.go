@@ -50,7 +50,7 @@ var habits = []habit{
 	{name: "serializable", settings: []string{"default_transaction_isolation = serializable"}},
 	{name: "repeatable read", settings: []string{"default_transaction_isolation = 'repeatable read'"}},
 	{name: "impatient", settings: []string{"statement_timeout = '100ms'", "lock_timeout = '1ms'", "idle_in_transaction_session_timeout = '100ms'", "idle_session_timeout = '300ms'"}},
-	{name: "careless", settings: []string{"synchronous_commit = off", "plan_cache_mode = force_custom_plan", "row_security = off"}, says: []string{"plan_cache_mode", "synchronous_commit"}},
+	{name: "careless", settings: []string{"synchronous_commit = off", "plan_cache_mode = force_custom_plan", "row_security = off"}, says: []string{"synchronous_commit"}},
 	{name: "parallel", settings: []string{"parallel_setup_cost = 0", "parallel_tuple_cost = 0", "min_parallel_table_scan_size = 0", "min_parallel_index_scan_size = 0", "plan_cache_mode = force_generic_plan"}},
 	{name: "thrifty", settings: []string{"work_mem = '64kB'", "temp_buffers = '800kB'", "hash_mem_multiplier = 1", "default_toast_compression = 'pglz'"}},
 	{name: "another search path", settings: []string{"search_path = elsewhere, pg_catalog"}},
@@ -60,8 +60,8 @@ var habits = []habit{
 	{name: "another encoding", settings: []string{"client_encoding = 'latin1'"}, says: []string{"client_encoding"}, ascii: true},
 	{name: "another locale", locale: "LOCALE 'C.UTF-8'"},
 	{name: "a plain owner", plain: true},
-	{name: "a plain owner, nastily", plain: true, settings: nasty, says: []string{"client_encoding", "plan_cache_mode", "synchronous_commit"}, ascii: true},
-	{name: "compiling everything, nastily", jit: true, settings: slices.Concat([]string{"jit_above_cost = 0"}, nasty, []string{"statement_timeout = '10s'"}), says: []string{"client_encoding", "jit_above_cost", "plan_cache_mode", "synchronous_commit"}, ascii: true},
+	{name: "a plain owner, nastily", plain: true, settings: nasty, says: []string{"client_encoding", "synchronous_commit"}, ascii: true},
+	{name: "compiling everything, nastily", jit: true, settings: slices.Concat([]string{"jit_above_cost = 0"}, nasty, []string{"statement_timeout = '10s'"}), says: []string{"client_encoding", "jit_above_cost", "synchronous_commit"}, ascii: true},
 }
 
 // TestPromisesHoldWithSettingsPeopleHave: jobs complete, are retried, put off, rescued and carried over, and messages come in order and are

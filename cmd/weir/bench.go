@@ -39,6 +39,7 @@ type benchCmd struct {
 // Help is shown by weir bench --help.
 func (benchCmd) Help() string {
 	return "Without --database or DATABASE_URL, a private PostgreSQL is started with fsync and synchronous_commit on, and removed at the end. " +
+		"WEIR_POSTGRES=/usr/lib/postgresql/15 has it be an installed one, built and set up as your distribution does it. " +
 		"On a database of yours Weir's schema is installed if it is missing, and finished jobs are left behind. " +
 		"Client and server share the machine then, so compare ratios rather than rates between machines."
 }

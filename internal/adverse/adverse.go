@@ -25,7 +25,7 @@ type Setting struct {
 // Slows tells whether it makes Weir's own statements slow.
 func (s Setting) Slows() bool {
 	switch s.Name {
-	case "jit_above_cost", "plan_cache_mode", "commit_delay":
+	case "jit_above_cost", "commit_delay":
 		return true
 	}
 	return strings.HasPrefix(s.Name, "enable_")
@@ -86,10 +86,6 @@ func judge(name, value string, values map[string]string) (harm, do string) {
 	case "jit_above_cost":
 		if cost, err := strconv.ParseFloat(value, 64); err == nil && cost >= 0 && cost < 1000 && values["jit"] != "off" {
 			return "each statement is compiled before it runs, those that enqueue and publish too, which takes it milliseconds", "raise it (the default is 100000), or set jit = off"
-		}
-	case "plan_cache_mode":
-		if value == "force_custom_plan" {
-			return "enqueuing is planned anew at each call", "set it to auto for this role"
 		}
 	case "commit_delay":
 		if value != "0" {

@@ -30,7 +30,7 @@ func TestWhatWorksAgainstWeirIsNamed(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer conn.Close(t.Context())
-		for _, sql := range []string{"SET synchronous_commit = on", "SET plan_cache_mode = auto", "SET jit = off"} {
+		for _, sql := range []string{"SET synchronous_commit = on", "SET jit = off"} {
 			if _, err := conn.Exec(t.Context(), sql); err != nil {
 				t.Fatal(err)
 			}
@@ -55,7 +55,7 @@ func TestWhatWorksAgainstWeirIsNamed(t *testing.T) {
 		t.Fatal(err)
 	}
 	adverse := map[string]string{
-		"synchronous_commit": "off", "plan_cache_mode": "force_custom_plan", "jit_above_cost": "0", "commit_delay": "100", "log_statement": "all",
+		"synchronous_commit": "off", "jit_above_cost": "0", "commit_delay": "100", "log_statement": "all",
 		"log_min_duration_statement": "0", "client_encoding": "LATIN1", "enable_indexscan": "off", "default_transaction_read_only": "on",
 	}
 	for name, value := range adverse {

@@ -20,6 +20,10 @@ func TestEveryFunctionIsDocumentedAndPinned(t *testing.T) {
 		// A plan that is pinned costs more than the planner would spend, by its estimate: so much that a server with JIT compiles it at each call.
 		{"function whose statements may be compiled, for want of SET jit = off", `SELECT p.oid::regprocedure::text FROM pg_proc p WHERE p.pronamespace = 'weir'::regnamespace
 			AND NOT coalesce(p.proconfig @> ARRAY['jit=off'], false)`},
+		// In sessions of the application a role's plan_cache_mode = force_custom_plan would have each enqueue planned anew, at four times the cost.
+		{"function of the application's whose plans are made as its role's settings say", `SELECT p.oid::regprocedure::text FROM pg_proc p WHERE p.pronamespace = 'weir'::regnamespace
+			AND (has_function_privilege('weir_enqueue', p.oid, 'EXECUTE') OR has_function_privilege('weir_publish', p.oid, 'EXECUTE') OR p.proname IN ('check_job', 'queue_id'))
+			AND NOT coalesce(p.proconfig::text LIKE '%plan_cache_mode=%', false)`},
 		{"function that PUBLIC may execute", `SELECT p.oid::regprocedure::text FROM pg_proc p WHERE p.pronamespace = 'weir'::regnamespace
 			AND (p.proacl IS NULL OR EXISTS (SELECT FROM aclexplode(p.proacl) a WHERE a.grantee = 0))`},
 		{"table without a comment", `SELECT c.oid::regclass::text FROM pg_class c WHERE c.relnamespace = 'weir'::regnamespace AND c.relkind IN ('r', 'p')

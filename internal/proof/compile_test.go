@@ -48,7 +48,7 @@ func TestNothingInsideAFunctionIsCompiled(t *testing.T) {
 	for _, sql := range []string{
 		`SELECT * FROM weir.promote()`, `SELECT weir.rescue()`, `SELECT weir.tidy()`, `SELECT weir.rotate_later()`, `SELECT * FROM weir.queues()`, `SELECT * FROM weir.workers()`,
 		`SELECT * FROM weir.hubs()`, `SELECT * FROM weir.job_info(1)`, `SELECT * FROM weir.jobs('available')`, `SELECT * FROM weir.jobs('running')`, `SELECT * FROM weir.jobs('completed')`,
-		`SELECT * FROM weir.jobs('failed')`, `SELECT * FROM weir.jobs('later')`, `SELECT * FROM weir.watch(0, 0, '{}')`, `SELECT weir.publish('c', 'p') FROM generate_series(1, 100)`,
+		`SELECT * FROM weir.jobs('failed')`, `SELECT * FROM weir.jobs('later')`, `SELECT * FROM weir.watch(0, 0, NULL, NULL)`, `SELECT weir.publish('c', 'p') FROM generate_series(1, 100)`,
 		`SELECT * FROM weir.tick(0)`, `SELECT * FROM weir.read(1)`, `SELECT weir.newest_tick()`, `SELECT weir.rotate_messages()`, `SELECT * FROM weir.fresh_queues()`, `SELECT weir.beat('h', '', 1, 0)`,
 		`SELECT weir.set('retention', '0 s')`,
 	} {

@@ -4,6 +4,7 @@ CREATE OR REPLACE FUNCTION weir.check_isolation(caller text) RETURNS void
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
 SET jit = off
+SET plan_cache_mode = auto
 AS $$
 BEGIN
   IF current_setting('transaction_isolation') <> 'read committed' THEN
@@ -18,6 +19,7 @@ CREATE OR REPLACE FUNCTION weir.check_cluster() RETURNS void
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
 SET jit = off
+SET plan_cache_mode = auto
 AS $$
 BEGIN
   IF (SELECT s.value FROM weir.setting s WHERE s.name = 'cluster') <> (SELECT c.system_identifier::text FROM pg_control_system() c) THEN
@@ -35,6 +37,7 @@ CREATE OR REPLACE FUNCTION weir.check_job(
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
 SET jit = off
+SET plan_cache_mode = auto
 AS $$
 BEGIN
   IF check_job.queue IS NULL OR check_job.queue = '' THEN
@@ -77,6 +80,7 @@ CREATE OR REPLACE FUNCTION weir.check_message(channel text, bytes integer) RETUR
 LANGUAGE plpgsql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET jit = off
+SET plan_cache_mode = auto
 AS $$
 DECLARE
   most integer;

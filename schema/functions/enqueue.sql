@@ -6,6 +6,7 @@ CREATE OR REPLACE FUNCTION weir.queue_id(name text) RETURNS integer
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET jit = off
+SET plan_cache_mode = auto
 AS $$
 DECLARE
   found_id integer;
@@ -35,6 +36,7 @@ CREATE OR REPLACE FUNCTION weir.enqueue(
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET jit = off
+SET plan_cache_mode = auto
 AS $$
 #variable_conflict use_variable
 DECLARE
@@ -85,6 +87,7 @@ CREATE OR REPLACE FUNCTION weir.enqueue_many(
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET jit = off
+SET plan_cache_mode = auto
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -161,6 +164,7 @@ CREATE OR REPLACE FUNCTION weir.enqueue_many(jobs jsonb) RETURNS bigint[]
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET jit = off
+SET plan_cache_mode = auto
 AS $$
 DECLARE
   bad text;

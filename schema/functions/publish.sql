@@ -4,6 +4,7 @@ CREATE OR REPLACE FUNCTION weir.publish(channel text, payload text DEFAULT '', k
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET jit = off
+SET plan_cache_mode = auto
 AS $$
 #variable_conflict use_variable
 DECLARE
@@ -24,6 +25,7 @@ CREATE OR REPLACE FUNCTION weir.publish_bytes(channel text, payload bytea, keep 
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET jit = off
+SET plan_cache_mode = auto
 AS $$
 #variable_conflict use_variable
 DECLARE
@@ -42,6 +44,7 @@ CREATE OR REPLACE FUNCTION weir.publish_many(channels text[], payloads text[], k
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET jit = off
+SET plan_cache_mode = auto
 AS $$
 #variable_conflict use_variable
 DECLARE
@@ -70,6 +73,7 @@ CREATE OR REPLACE FUNCTION weir.publish_drafts(channels text[], payloads bytea[]
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET jit = off
+SET plan_cache_mode = auto
 AS $$
 #variable_conflict use_variable
 DECLARE
@@ -89,6 +93,7 @@ CREATE OR REPLACE FUNCTION weir.notify(channel text, payload text) RETURNS void
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET jit = off
+SET plan_cache_mode = auto
 AS $$
 #variable_conflict use_variable
 DECLARE
