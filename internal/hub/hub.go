@@ -164,6 +164,11 @@ func (h *Hub) follow(ctx context.Context, works func()) error {
 			h.dispatch(p)
 			at = p.After()
 		}
+		if len(parts) == 0 && int(h.ring.encoded.Load()) > h.ring.limit/2 {
+			h.mu.Lock()
+			h.ring.trim()
+			h.mu.Unlock()
+		}
 		works()
 		h.live.Store(true)
 	}
@@ -189,7 +194,7 @@ func (h *Hub) preload(ctx context.Context, newest Position) error {
 		h.mu.Lock()
 		for _, p := range parts {
 			if p.After().Before(newest) || p.After() == newest {
-				h.ring.add(p)
+				h.ring.add(p, h.ring.open(p))
 			}
 			at = p.After()
 		}
@@ -223,10 +228,11 @@ func (h *Hub) dispatch(p *Part) {
 	h.dispatching.Lock()
 	var started, slow []*Subscriber
 	h.mu.Lock() // for all of it: a replay that joins between the giving and the new position would miss the part
+	account := h.ring.open(p)
 	for _, m := range p.Messages {
 		started, slow = h.give(m, started, slow)
 	}
-	h.ring.add(p)
+	h.ring.add(p, account)
 	h.newest = p.After()
 	h.mu.Unlock()
 	h.dispatching.Unlock()
@@ -368,7 +374,7 @@ func (h *Hub) Stats() Stats {
 	h.mu.RLock()
 	defer h.mu.RUnlock()
 	return Stats{
-		Subscribers: len(h.members), Channels: len(h.index.channels), RingBytes: h.ring.bytes, Position: h.newest, Live: h.live.Load(),
+		Subscribers: len(h.members), Channels: len(h.index.channels), RingBytes: h.ring.size(), Position: h.newest, Live: h.live.Load(),
 		Messages: h.stats.messages.Load(), Delivered: h.stats.delivered.Load(), Skipped: h.stats.skipped.Load(), Slow: h.stats.slow.Load(),
 		Relayed: h.stats.relayed.Load(), Published: h.stats.published.Load(),
 	}

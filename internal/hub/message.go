@@ -10,6 +10,7 @@ type Message struct {
 	Binary   bool // Payload is not text
 
 	encoded [formats]atomic.Pointer[[]byte]
+	account *account // of the part that it is kept with; nil: it is not kept
 }
 
 // Format names an encoding that a transport gives messages.
@@ -29,9 +30,36 @@ func (m *Message) Encoded(f Format, encode func(*Message) []byte) []byte {
 		return *p
 	}
 	b := encode(m) // two at once make the same
-	m.encoded[f].Store(&b)
+	if m.encoded[f].CompareAndSwap(nil, &b) {
+		m.account.add(int64(len(b)))
+	}
 	return b
 }
+
+// account counts what encodings of a part's messages take while the part is in the ring.
+type account struct {
+	part atomic.Int64  // this part's; less than nothing: it is not in the ring any more
+	ring *atomic.Int64 // all parts'
+}
+
+func (a *account) add(n int64) {
+	if a == nil {
+		return
+	}
+	for {
+		was := a.part.Load()
+		if was < 0 {
+			return
+		}
+		if a.part.CompareAndSwap(was, was+n) {
+			a.ring.Add(n) // also after a close that has just taken it off: it is on its way
+			return
+		}
+	}
+}
+
+// close takes off what has been counted, and counts no more.
+func (a *account) close() { a.ring.Add(-a.part.Swap(-1)) }
 
 // size is what the message counts for in a queue.
 func (m *Message) size() int { return len(m.Payload) + len(m.Channel) + 64 }

@@ -1,0 +1,45 @@
+package hub
+
+import (
+	"bytes"
+	"sync"
+	"testing"
+)
+
+// TestEncodingsCountInTheRing: what is encoded for those who resume counts in the ring's bytes, whoever encodes when, and is given back with
+// the part it belongs to.
+func TestEncodingsCountInTheRing(t *testing.T) {
+	const size, parts, most = 1000, 200, 50_000
+	r := ring{limit: most}
+	var all []*Part
+	var encoding sync.WaitGroup
+	for i := range parts {
+		p := &Part{Tick: int64(i + 1), First: 1, Last: 1, End: true, Messages: []*Message{{Position: Position{Tick: int64(i + 1), Index: 1}, Payload: make([]byte, size)}}}
+		r.add(p, r.open(p))
+		all = append(all, p)
+		mine := all[max(0, i-20):] // some of them are in the ring no more
+		for _, f := range []Format{FormatPG, FormatJSON, FormatSSE} {
+			encoding.Go(func() {
+				for _, p := range mine {
+					p.Messages[0].Encoded(f, func(*Message) []byte { return bytes.Repeat([]byte{0}, 5*size) })
+				}
+			})
+		}
+	}
+	encoding.Wait()
+	r.trim()
+	want := r.bytes
+	for _, p := range r.parts {
+		for f := range formats {
+			if b := p.Messages[0].encoded[f].Load(); b != nil {
+				want += len(*b)
+			}
+		}
+	}
+	if got := r.size(); got != want || got > most || len(r.parts) == 0 {
+		t.Errorf("%d parts count %d bytes, and take %d of %d", len(r.parts), got, want, most)
+	}
+	if r.clear(); r.size() != 0 {
+		t.Errorf("an empty ring counts %d bytes", r.size())
+	}
+}
