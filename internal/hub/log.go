@@ -18,26 +18,35 @@ type Log struct {
 	primary *store.Store
 	read    *store.Store // of a standby, or the primary
 
+	handed chan *Part // ticks cut by what this process published, on their way to Next
+
+	looking   chan looked // of the look that is under way; nil: none
+	looked    time.Time   // when it, or the last, began
+	handedAt  time.Time   // when Next last took what was handed over
 	seen      store.Seen
 	published time.Time // when ids were last seen to move
-	last      time.Time // when the last tick came that was traffic
+	came      time.Time // when the last tick came
+	last      time.Time // when the last came that was traffic
 
 	mu   sync.Mutex
 	long map[Position]*reader // of ticks that are read in parts, by where each goes on
 }
 
 const (
-	tickLooks   = 66                   // in one call, a fifth of a second
-	tickPause   = 3 * time.Millisecond // between looks
-	tickPace    = 4 * time.Millisecond // between ticks under traffic: what comes meanwhile shares one
-	paceFrom    = 2                    // messages in a tick are traffic; a lone message, and its answer, are not to wait
-	tickCalm    = 16                   // looks before a commit alone counts, when nothing has been published for
-	tickFresh   = time.Second          // so long
-	rowsRead    = 10000                // at a time; the database's ticks are no longer,
-	bytesRead   = 8 << 20              // and no larger, but for single transactions
-	ticksRead   = 32                   // in one round trip
-	longKept    = 8                    // ticks being read in parts, at once
-	callTimeout = 10 * time.Second     // a database that does not answer for so long is not there
+	tickCall    = 200 * time.Millisecond // that one call looks for
+	tickPause   = 3 * time.Millisecond   // between looks,
+	flowPause   = time.Millisecond       // and while messages flow, which they do
+	flowFor     = 250 * time.Millisecond // so long after a tick
+	tickPace    = 4 * time.Millisecond   // between ticks under traffic: what comes meanwhile shares one
+	lookPace    = 2 * time.Millisecond   // between looks while ticks are handed over
+	paceFrom    = 2                      // messages in a tick are traffic; a lone message, and its answer, are not to wait
+	tickCalm    = 16                     // looks before a commit alone counts, when nothing has been published for
+	tickFresh   = time.Second            // so long
+	rowsRead    = 10000                  // at a time; the database's ticks are no longer,
+	bytesRead   = 8 << 20                // and no larger, but for single transactions
+	ticksRead   = 32                     // in one round trip
+	longKept    = 8                      // ticks being read in parts, at once
+	callTimeout = 10 * time.Second       // a database that does not answer for so long is not there
 	readTimeout = time.Minute
 	lagPause    = 5 * time.Millisecond // until a standby that lags is asked again
 )
@@ -47,7 +56,7 @@ func NewLog(primary, read *store.Store) *Log {
 	if read == nil {
 		read = primary
 	}
-	return &Log{primary: primary, read: read, long: map[Position]*reader{}}
+	return &Log{primary: primary, read: read, handed: make(chan *Part, handedMost), long: map[Position]*reader{}}
 }
 
 // Newest implements Source.
@@ -62,44 +71,6 @@ func (l *Log) Newest(ctx context.Context) (Position, error) {
 		return Position{}, fmt.Errorf("find the newest tick: %w", err)
 	}
 	return behind(newest), nil
-}
-
-// Next implements Source.
-func (l *Log) Next(ctx context.Context, after Position) ([]*Part, error) {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
-	if after.Index > 0 {
-		return l.readFrom(ctx, after)
-	}
-	if wait := tickPace - time.Since(l.last); wait > 0 {
-		if err := sleep(ctx, wait); err != nil {
-			return nil, err
-		}
-	}
-	look := store.Look{Looks: tickLooks, Pause: tickPause, Cut: !l.ReadOnly}
-	if time.Since(l.published) > tickFresh {
-		look.Patience = tickCalm
-	}
-	ticks, seen, err := l.primary.Ticks(ctx, after.reached(), l.seen, look)
-	if err != nil {
-		l.seen = store.Seen{} // also: whose position is to be looked at again
-		if store.IsMoved(err) {
-			_, err = l.Newest(ctx) // which starts the log anew
-			return nil, err
-		}
-		return nil, l.explain("look for ticks", err)
-	}
-	if seen.Published(l.seen) {
-		l.published = time.Now()
-	}
-	l.seen = seen
-	if len(ticks) == 0 {
-		return nil, nil
-	}
-	if ticks[len(ticks)-1].Count >= paceFrom {
-		l.last = time.Now()
-	}
-	return l.readTicks(ctx, after.Epoch, ticks)
 }
 
 // Read implements Source.
@@ -300,25 +271,4 @@ func (l *Log) explain(what string, err error) error {
 		return &SetBackError{To: behind(from)}
 	}
 	return fmt.Errorf("%s: %w", what, err)
-}
-
-// Publish implements Source.
-func (l *Log) Publish(ctx context.Context, drafts []Draft) error {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
-	channels, payloads, binaries := make([]string, len(drafts)), make([][]byte, len(drafts)), make([]bool, len(drafts))
-	for i, d := range drafts {
-		channels[i], payloads[i], binaries[i] = d.Channel, d.Payload, d.Binary
-		if payloads[i] == nil {
-			payloads[i] = []byte{}
-		}
-	}
-	err := l.primary.PublishDrafts(ctx, channels, payloads, binaries)
-	if store.IsRefused(err) {
-		return &RefusedError{Err: err}
-	}
-	if err != nil {
-		return fmt.Errorf("publish: %w", err)
-	}
-	return nil
 }

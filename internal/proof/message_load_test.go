@@ -126,7 +126,11 @@ func (p *publisher) transaction() {
 		text := s.head(0)
 		s.counts(1)
 		p.talk.spoke(s, uncertain)
-		_, err := p.conn.Exec(p.ctx, `WITH i AS (INSERT INTO spoken VALUES ($1) RETURNING tx) SELECT weir.publish('auto', $2) FROM i`, s.tx, text)
+		sql := `WITH i AS (INSERT INTO spoken VALUES ($1) RETURNING tx) SELECT weir.publish('auto', $2) FROM i`
+		if p.rng.IntN(2) == 0 { // as a hub does, with a tick
+			sql = `INSERT INTO spoken SELECT $1 FROM weir.publish_drafts(ARRAY['auto'], ARRAY[convert_to($2, 'UTF8')], ARRAY[false], true)`
+		}
+		_, err := p.conn.Exec(p.ctx, sql, s.tx, text)
 		if !p.check(p.conn, "publish", err) {
 			p.talk.spoke(s, committed)
 		}

@@ -23,7 +23,7 @@ const (
 	sqlRotateMessages = `SELECT coalesce(weir.rotate_messages(), '')`
 	sqlPublish        = `SELECT weir.publish($1, $2, $3)::text` // the cast makes it a value that every driver can read
 	sqlPublishBytes   = `SELECT weir.publish_bytes($1, $2, $3)::text`
-	sqlPublishDrafts  = `SELECT weir.publish_drafts($1, $2, $3)`
+	sqlPublishDrafts  = `SELECT coalesce(tick, 0), coalesce(epoch, 0), coalesce(prior, 0), at FROM weir.publish_drafts($1, $2, $3, $4)`
 	sqlBeat           = `SELECT weir.beat($1, $2, $3, $4)`
 	sqlFreshQueues    = `SELECT names, counts, seen_now::text, jobs_now FROM weir.fresh_queues($1::text::pg_snapshot, $2, $3, $4, $5)`
 	sqlLogins         = `SELECT name, verifier, listens, notifies FROM weir.logins()`
@@ -173,9 +173,15 @@ func PublishBytes(ctx context.Context, q Querier, channel string, payload []byte
 	return q.QueryRow(ctx, sqlPublishBytes, channel, payload, keep).Scan(&nothing)
 }
 
-// PublishDrafts logs messages of several publishers in one transaction.
-func (s *Store) PublishDrafts(ctx context.Context, channels []string, payloads [][]byte, binaries []bool) error {
-	return s.exec(ctx, sqlPublishDrafts, channels, payloads, binaries)
+// PublishDrafts logs messages of several publishers in one transaction. With cut it cuts the next tick in the same transaction if it can. It
+// returns the tick that holds these messages and no others, and the epoch of the one before; its Seq is 0 where there is none yet.
+func (s *Store) PublishDrafts(ctx context.Context, channels []string, payloads [][]byte, binaries []bool, cut bool) (tick Tick, prior int64, err error) {
+	var at *time.Time
+	err = s.row(ctx, sqlPublishDrafts, []any{channels, payloads, binaries, cut}, &tick.Seq, &tick.Epoch, &prior, &at)
+	if at != nil {
+		tick.At = *at
+	}
+	return tick, prior, err
 }
 
 // Beat is a hub's sign of life.

@@ -69,7 +69,8 @@ $$;
 COMMENT ON FUNCTION weir.publish_many IS
   'weir.publish for each pair of the arrays, in their order; returns how many. One bad message, and none is published. Errors: 22023. Locks: none that another caller waits for. Isolation: any.';
 
-CREATE OR REPLACE FUNCTION weir.publish_drafts(channels text[], payloads bytea[], binaries boolean[]) RETURNS void
+CREATE OR REPLACE FUNCTION weir.publish_drafts(channels text[], payloads bytea[], binaries boolean[], cuts boolean DEFAULT false,
+                                    OUT tick bigint, OUT epoch bigint, OUT prior bigint, OUT at timestamptz)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET jit = off
@@ -77,17 +78,36 @@ SET plan_cache_mode = auto
 AS $$
 #variable_conflict use_variable
 DECLARE
+  most CONSTANT bigint := 1000;
   this_xid xid8;
+  newest   weir.tick;
 BEGIN
   PERFORM weir.check_message(m.channel, octet_length(m.payload)) FROM unnest(channels, payloads) m(channel, payload);
+  IF cuts AND pg_current_xact_id_if_assigned() IS NOT NULL THEN
+    RAISE EXCEPTION 'weir: publish_drafts cuts in a transaction of its own, and this one has written' USING ERRCODE = 'WR004', HINT = 'Call it in autocommit.';
+  END IF;
   this_xid := pg_current_xact_id();
   INSERT INTO weir.message (id, xid, segment, is_binary, keep, channel, payload)
   SELECT nextval('weir.message_id'), this_xid, pg_sequence_last_value('weir.active_message'), m.is_binary, true, m.channel, m.payload
   FROM unnest(channels, payloads, binaries) WITH ORDINALITY m(channel, payload, is_binary, place) ORDER BY m.place;
+  -- Cut here, a tick costs no commit of its own, and nobody has to find out first that there is something to cut. Those who have begun
+  -- before and not ended are listed in its snapshot: where they are very many, subtransactions among them, somebody else is to cut later.
+  IF cuts AND current_setting('transaction_isolation') = 'read committed'
+     AND this_xid::text::bigint - pg_snapshot_xmax(pg_current_snapshot())::text::bigint < most AND pg_try_advisory_xact_lock(1464158547, 4) THEN
+    IF weir.cut(own => true) THEN
+      SELECT t.* INTO newest FROM weir.tick t ORDER BY t.seq DESC LIMIT 1;
+      IF newest.count = cardinality(channels) AND pg_visible_in_snapshot(this_xid, newest.snapshot) THEN
+        tick := newest.seq;
+        epoch := weir.epoch_of(newest.seq);
+        prior := weir.epoch_of(newest.seq - 1);
+        at := newest.at;
+      END IF;
+    END IF;
+  END IF;
 END
 $$;
 COMMENT ON FUNCTION weir.publish_drafts IS
-  'For hubs: logs what several of its clients publish, each message for itself. Text must be in UTF-8. Errors: 22023. Locks: none that another caller waits for. Isolation: any.';
+  'For hubs: logs what several of its clients publish, each message for itself. Text must be in UTF-8. With cuts the next tick is cut in the same transaction, unless somebody else is at it; it is returned, with its epoch and that of the tick before, if it holds these messages and no others. Only in autocommit then: until the commit nobody else can cut, and what the transaction publishes after it would be in no tick. Errors: 22023, with cuts WR003 and WR004 (this transaction has written). Locks: with cuts advisory step 4 (tried); none that another caller waits for. Isolation: any.';
 
 CREATE OR REPLACE FUNCTION weir.notify(channel text, payload text) RETURNS void
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER

@@ -21,7 +21,27 @@ $$;
 COMMENT ON FUNCTION weir.spans IS
   'The stretches (low included, high not) of transactions from from_xid on that have ended in the snapshot. Looking only there, a scan never walks through the rows of one in progress.';
 
-CREATE OR REPLACE FUNCTION weir.cut() RETURNS boolean
+CREATE OR REPLACE FUNCTION weir.as_committed(snapshot pg_snapshot, xid xid8) RETURNS pg_snapshot
+LANGUAGE plpgsql IMMUTABLE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+AS $$
+BEGIN
+  IF as_committed.xid < pg_snapshot_xmax(as_committed.snapshot) THEN
+    RETURN as_committed.snapshot;  -- it is not among those in progress, for a snapshot does not list whose it is
+  ELSIF as_committed.xid = pg_snapshot_xmax(as_committed.snapshot) AND as_committed.xid = pg_snapshot_xmin(as_committed.snapshot) THEN
+    RETURN replace('x:x:', 'x', (as_committed.xid::text::bigint + 1)::text)::pg_snapshot;  -- nobody else: most often, and without a query
+  END IF;
+  RETURN (SELECT (coalesce(min(x), as_committed.xid::text::bigint + 1) || ':' || as_committed.xid::text::bigint + 1 || ':' || coalesce(string_agg(x::text, ',' ORDER BY x), ''))
+          FROM (SELECT x::text::bigint FROM pg_snapshot_xip(as_committed.snapshot) x
+                UNION ALL
+                SELECT generate_series(pg_snapshot_xmax(as_committed.snapshot)::text::bigint, as_committed.xid::text::bigint - 1)) p(x))::pg_snapshot;
+END
+$$;
+COMMENT ON FUNCTION weir.as_committed IS
+  'A transaction''s own snapshot as it would be if that had committed, and nothing else since. Errors: none. Locks: none. Isolation: any.';
+
+CREATE OR REPLACE FUNCTION weir.cut(own boolean DEFAULT false) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET jit = off
@@ -46,6 +66,7 @@ DECLARE
   mask  integer := 0;
   taken integer := 0;
   stop  xid8;
+  this  xid8    := CASE WHEN cut.own THEN pg_current_xact_id() END;
 BEGIN
   SELECT t.* INTO last FROM weir.tick t ORDER BY t.seq DESC LIMIT 1;
   IF pg_snapshot_xmax(last.snapshot) > pg_snapshot_xmax(pg_current_snapshot()) THEN
@@ -53,8 +74,8 @@ BEGIN
   END IF;
   ids := coalesce(pg_sequence_last_value('weir.message_id'), 0);  -- before the snapshot
 
-  -- One statement, one snapshot: what was committed since.
-  WITH s AS MATERIALIZED (SELECT pg_current_snapshot() AS snapshot),
+  -- One statement, one snapshot: what was committed since; and, if told so, what this transaction has published, for it commits with the tick.
+  WITH s AS MATERIALIZED (SELECT CASE WHEN this IS NULL THEN pg_current_snapshot() ELSE weir.as_committed(pg_current_snapshot(), this) END AS snapshot),
   late AS MATERIALIZED (
     SELECT x FROM s, pg_snapshot_xip(last.snapshot) x WHERE pg_visible_in_snapshot(x, s.snapshot)),
   found AS (
@@ -113,7 +134,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION weir.cut IS
-  'Cuts the next tick from what was committed since the last; false when there was nothing. The caller holds advisory step 4 and has published nothing itself. Errors: WR003. Isolation: READ COMMITTED.';
+  'Cuts the next tick from what was committed since the last; false when there was nothing. With own, what this transaction has published counts as committed, for they commit together; then nothing may be published or cut in it any more. The caller holds advisory step 4. Errors: WR003. Isolation: READ COMMITTED.';
 
 CREATE OR REPLACE FUNCTION weir.tick(after bigint, ids bigint DEFAULT NULL, seen pg_snapshot DEFAULT NULL, looks integer DEFAULT 1, pause double precision DEFAULT 0.003,
                           patience integer DEFAULT 0, cuts boolean DEFAULT true, epoch bigint DEFAULT NULL,

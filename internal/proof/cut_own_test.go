@@ -1,0 +1,114 @@
+package proof
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/weir-pg/weir/internal/pgtest"
+)
+
+// TestPublishingMayCutItsTick: a tick that is cut in the transaction of its messages holds them, and whatever else was committed; it is there
+// with them or not at all, and hides nobody who was in progress. It is returned only where it holds nothing else.
+func TestPublishingMayCutItsTick(t *testing.T) {
+	url := pgtest.Database(t)
+	conn := connect(t, url)
+	at := newest(t, conn)
+	type cut struct{ tick, epoch, prior *int64 }
+	publish := func(text string) (c cut) {
+		t.Helper()
+		err := conn.QueryRow(t.Context(), `SELECT tick, epoch, prior FROM weir.publish_drafts(ARRAY['c', 'c'], ARRAY[convert_to($1 || 'a', 'UTF8'), convert_to($1 || 'b', 'UTF8')], ARRAY[false, false], true)`,
+			text).Scan(&c.tick, &c.epoch, &c.prior)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	expect := func(want ...string) {
+		t.Helper()
+		var ticks [][]string
+		ticks, at = hearAll(t, conn, at)
+		var got []string
+		for _, tick := range ticks {
+			got = append(got, tick...)
+		}
+		if fmt.Sprint(got) != fmt.Sprint(want) {
+			t.Errorf("heard %v, want %v", got, want)
+		}
+	}
+	epoch := value[int64](t, conn, `SELECT weir.epoch_of($1)`, at)
+	if c := publish("alone "); c.tick == nil || *c.tick != at+1 || *c.epoch != epoch || *c.prior != epoch {
+		t.Errorf("alone: %+v", c)
+	}
+	if newest(t, conn) != at+1 {
+		t.Error("the tick is not there with the commit")
+	}
+	expect("alone a", "alone b")
+	exec(t, conn, `SELECT weir.publish('c', 'other')`)
+	if c := publish("with another "); c.tick != nil {
+		t.Errorf("a tick with another's message is returned as if it held none: %+v", c)
+	}
+	expect("other", "with another a", "with another b")
+
+	// In a transaction that ends otherwise, and twice in one.
+	exec(t, conn, `BEGIN`)
+	publish("rolled back ")
+	exec(t, conn, `ROLLBACK`)
+	expect()
+	_, err := conn.Exec(t.Context(), `SELECT weir.publish_drafts(ARRAY['c'], ARRAY['x']::bytea[], ARRAY[false], true), weir.publish_drafts(ARRAY['c'], ARRAY['y']::bytea[], ARRAY[false], true)`)
+	wantCode(t, "two cuts in one transaction", err, "WR004")
+	expect()
+
+	// Others begin and end around it, in any order; some have subtransactions, and so many numbers below the one that cuts.
+	rng := rand.New(rand.NewPCG(newSeed(t), 1))
+	open := map[string]*pgx.Conn{}
+	want, heard := map[string]int{}, map[string]int{}
+	for i := range 300 {
+		switch name := fmt.Sprint("t", i); {
+		case len(open) < 4 && rng.IntN(2) == 0:
+			open[name] = connect(t, url)
+			exec(t, open[name], `BEGIN`)
+			exec(t, open[name], `SELECT weir.publish('c', $1)`, name)
+			for range rng.IntN(3) {
+				exec(t, open[name], `SAVEPOINT s`)
+				exec(t, open[name], `SELECT weir.publish('c', $1, true)`, name)
+				want[name]++
+			}
+			want[name]++
+		case len(open) > 0 && rng.IntN(2) == 0:
+			for other, c := range open {
+				if exec(t, c, `COMMIT`); rng.IntN(4) > 0 {
+					publish(name)
+					want[name+"a"], want[name+"b"] = 1, 1
+				}
+				_ = c.Close(t.Context())
+				delete(open, other)
+				break
+			}
+		default:
+			publish(name)
+			want[name+"a"], want[name+"b"] = 1, 1
+		}
+		if i%7 == 0 || i == 299 {
+			for _, c := range open {
+				if i == 299 {
+					exec(t, c, `COMMIT`)
+				}
+			}
+			var ticks [][]string
+			ticks, at = hearAll(t, conn, at)
+			for _, tick := range ticks {
+				for _, text := range tick {
+					heard[text]++
+				}
+			}
+		}
+	}
+	for name, n := range want {
+		if heard[name] != n {
+			t.Errorf("heard %d of %d messages of %s", heard[name], n, name)
+		}
+	}
+}
