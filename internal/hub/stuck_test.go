@@ -30,9 +30,9 @@ func (s held) Publish(ctx context.Context, drafts []Draft) error {
 
 // TestPartsThatStandStillAreNamed: a loop that neither works nor waits for work is told of; one that does is not.
 func TestPartsThatStandStillAreNamed(t *testing.T) {
-	log := NewLog(store.New(pgtest.Pool(t, pgtest.Database(t)), 0), nil)
+	pool := pgtest.Pool(t, pgtest.Database(t))
 	for _, part := range []string{"next", "publish"} {
-		hold := make(chan struct{})
+		log, hold := NewLog(store.New(pool, 0), nil), make(chan struct{})
 		s := held{Source: log, next: hold}
 		if part == "publish" {
 			s = held{Source: log, publish: hold}
