@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/weir-pg/weir/internal/pgtest"
+	"github.com/weir-pg/weir/schema"
 )
 
 // TestLooksLeaveNoLockBehind: who has looked at jobs, and has left the transaction open, keeps no segment from being given back.
@@ -202,4 +203,29 @@ func TestWorkersAreListedByIndex(t *testing.T) {
 	if n := value[int](t, conn, `SELECT count(*) FROM weir.workers() WHERE state = 'alive'`); n != 1000 {
 		t.Errorf("%d workers are alive, want 1000", n)
 	}
+}
+
+// TestLooksWorkOnAStandby: what looks can be asked of a hot standby, where nothing may be written.
+func TestLooksWorkOnAStandby(t *testing.T) {
+	primary := pgtest.Server(t, nil)
+	standby := pgtest.Standby(t, primary, nil)
+	conn := connect(t, primary.URL("postgres"))
+	if err := schema.Up(t.Context(), conn); err != nil {
+		t.Fatal(err)
+	}
+	worker := startWorker(t, conn, "q")
+	ids := enqueueN(t, conn, "q", 3)
+	mustComplete(t, conn, worker, mustClaim(t, conn, worker, "q", 1))
+	pgtest.Replayed(t, primary, standby)
+	look := connect(t, standby.URL("postgres"))
+	if state := value[string](t, look, `SELECT state FROM weir.job_info($1)`, ids[0]); state != "completed" {
+		t.Errorf("job %d is %s on the standby, want completed", ids[0], state)
+	}
+	for _, state := range []string{"available", "running", "later", "completed", "failed", "cancelled"} {
+		exec(t, look, `SELECT * FROM weir.jobs($1)`, state)
+	}
+	if n := value[int](t, look, `SELECT available FROM weir.queues()`); n != 2 {
+		t.Errorf("%d jobs are available on the standby, want 2", n)
+	}
+	exec(t, look, `SELECT * FROM weir.workers()`)
 }
