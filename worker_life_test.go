@@ -109,9 +109,9 @@ func TestFencedWorkerDropsItsJobsAndStartsAgain(t *testing.T) {
 		t.Fatal(workers, err)
 	}
 	eventually(t, func() error { // it is put off while a claim of the worker's is running
-		var lost *int
-		err := r.pool.QueryRow(t.Context(), `SELECT weir.fence($1)`, workers[0].ID).Scan(&lost)
-		if err == nil && lost == nil {
+		var done bool
+		err := r.pool.QueryRow(t.Context(), `SELECT weir.fence($1)`, workers[0].ID).Scan(&done)
+		if err == nil && !done {
 			err = errors.New("the worker is not fenced yet")
 		}
 		return err

@@ -22,7 +22,7 @@ func TestWeirsOwnTroublesAreNamed(t *testing.T) {
 	execute(t, conn,
 		// A worker that was killed, and nobody to rescue what it had in hand.
 		"SELECT weir.enqueue('mail', 'welcome', '{}')",
-		"SELECT weir.heartbeat(w, 1, NULL) FROM weir.worker_start('killed', ARRAY['mail'], interval '1 second') w",
+		"SELECT weir.heartbeat(w, 1) FROM weir.worker_start('killed', ARRAY['mail'], interval '1 second') w",
 		// A job for later, and nobody to promote it.
 		"SELECT weir.enqueue('mail', 'reminder', '{}', run_at => now() + interval '1 second')",
 		// A backlog, and nobody to work it.

@@ -126,11 +126,7 @@ func (m *Maintainer) chores(ctx context.Context) {
 		run  func(context.Context) (string, error)
 	}{
 		{"rescue", func(ctx context.Context) (string, error) {
-			n, err := m.store.Rescue(ctx)
-			if n > 0 {
-				m.log.Warn("weir: jobs of lost workers were logged again", "jobs", n)
-			}
-			return "", err
+			return "", m.rescue(ctx)
 		}},
 		{"rotate", m.store.Rotate},
 		{"rotate later", m.store.RotateLater},
@@ -150,6 +146,24 @@ func (m *Maintainer) chores(ctx context.Context) {
 			m.done(ctx, "tidy", did, err)
 		}
 	}
+}
+
+// rescue has the jobs of lost workers logged again, step by step: each is short, and there may be many.
+func (m *Maintainer) rescue(ctx context.Context) error {
+	for ctx.Err() == nil {
+		steps, err := m.store.Rescue(ctx)
+		more := false
+		for _, s := range steps {
+			if s.Relogged > 0 {
+				m.log.Warn("weir: jobs of lost workers were logged again", "worker", s.Worker, "reason", s.Reason, "jobs", s.Relogged, "more", s.More)
+			}
+			more = more || s.More || s.Relogged > 0
+		}
+		if err != nil || !more {
+			return err
+		}
+	}
+	return nil
 }
 
 func (m *Maintainer) done(ctx context.Context, step, did string, err error) {

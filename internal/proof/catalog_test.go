@@ -42,7 +42,7 @@ func TestRolesDoTheirPartAndNoMore(t *testing.T) {
 	url := pgtest.Database(t)
 	conn := connect(t, url)
 	enqueue := []string{"enqueue", "enqueue_many"}
-	work := append(slices.Clone(enqueue), "worker_start", "heartbeat", "watch", "claim", "complete", "finish", "fence", "give_back", "has_ended", "cancelled_among",
+	work := append(slices.Clone(enqueue), "worker_start", "heartbeat", "watch", "claim", "record", "complete", "reconcile", "fence", "settle", "cancelled_among",
 		"promote", "rotate", "rotate_later", "rotate_messages", "rescue", "tidy", "rebase", "job_info", "jobs")
 	publish := []string{"publish", "publish_bytes", "publish_many", "notify"}
 	subscribe := []string{"ticks", "read", "newest_tick", "epoch_of"}
@@ -95,7 +95,7 @@ func TestRolesDoTheirPartAndNoMore(t *testing.T) {
 		`SELECT weir.promote()`, `SELECT weir.rotate()`, `SELECT weir.rotate_later()`, `SELECT weir.rescue()`, `SELECT weir.tidy()`, `SELECT weir.rebase()`,
 		`SELECT * FROM weir.job_info(1)`, `SELECT * FROM weir.watch(0, 0, NULL, NULL)`, `SELECT weir.fence(1)`)
 	as("weir_work", denied, `SELECT * FROM weir.job`, `DELETE FROM weir.result`, `SELECT weir.pause('q')`, `SELECT weir.cancel(1)`, `SELECT * FROM weir.failed_jobs`,
-		`SELECT weir.reclaim(1)`, `SELECT nextval('weir.job_id')`, `SELECT weir.end_attempt(1, 1::smallint, 1, 1, '1', '1', 1, 'failed', NULL, NULL, NULL)`)
+		`SELECT weir.reclaim(1)`, `SELECT nextval('weir.job_id')`, `SELECT weir.end_attempts(1, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL)`)
 	as("weir_operate", "", `SELECT weir.pause('q')`, `SELECT weir.resume('q')`, `SELECT weir.cancel(1)`, `SELECT weir.retry(1)`, `SELECT weir.set('retention', '1 day')`,
 		`SELECT * FROM weir.queues()`, `SELECT * FROM weir.workers()`, `SELECT * FROM weir.jobs('available')`, `SELECT * FROM weir.available_jobs`,
 		`SELECT * FROM weir.running_jobs`, `SELECT * FROM weir.later_jobs`, `SELECT * FROM weir.completed_jobs`, `SELECT * FROM weir.failed_jobs`, `SELECT * FROM weir.cancelled_jobs`)

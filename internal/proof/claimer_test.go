@@ -66,7 +66,7 @@ func (c *claimer) start() {
 
 func (c *claimer) claim() int {
 	if !c.mortal && c.rng.IntN(100) == 0 {
-		_, err := c.conn.Exec(c.ctx, `SELECT weir.heartbeat($1, $2, '2 hours')`, c.worker, len(c.held)) // a long run may hold on for so long
+		_, err := c.conn.Exec(c.ctx, `SELECT weir.heartbeat($1)`, c.worker)
 		if c.check(c.conn, "heartbeat", err) {
 			return 0
 		}
@@ -122,8 +122,15 @@ func (c *claimer) recover() {
 		}
 	}
 	if !c.crashing && !c.mortal && !c.unsure && c.rng.IntN(2) == 0 {
-		_, err := c.takeStock(`SELECT weir.give_back($1, $2, $3)`, c.worker, c.lanes, c.seqs)
-		c.check(c.conn, "give_back", err)
+		_, err := c.takeStock(func(tx pgx.Tx) (bool, error) {
+			var held []attempt
+			for _, e := range c.held {
+				held = append(held, e.attempt)
+			}
+			_, err := reconcile(c.ctx, tx, c.worker, held)
+			return true, err
+		})
+		c.check(c.conn, "reconcile", err)
 		return // with the same worker, and what it holds
 	}
 	c.bury()
@@ -132,7 +139,13 @@ func (c *claimer) recover() {
 // bury fences its own worker.
 func (c *claimer) bury() {
 	for end := time.Now().Add(patience); ; c.pause(5 * time.Millisecond) {
-		done, err := c.takeStock(`SELECT weir.fence($1)`, c.worker)
+		done, err := c.takeStock(func(tx pgx.Tx) (done bool, err error) {
+			err = tx.QueryRow(c.ctx, `SELECT weir.fence($1)`, c.worker).Scan(&done)
+			for more := done; more && err == nil; {
+				err = tx.QueryRow(c.ctx, `SELECT more FROM weir.settle($1)`, c.worker).Scan(&more)
+			}
+			return done, err
+		})
 		if c.check(c.conn, "fence", err) {
 			return // and come back
 		}
@@ -148,16 +161,15 @@ func (c *claimer) bury() {
 	}
 }
 
-// takeStock fences or gives back, and learns in the same transaction which claims it never got the answer of. False when fence
+// takeStock fences or reconciles, and learns in the same transaction which claims it never got the answer of. False when fence
 // finds a result in flight.
-func (c *claimer) takeStock(sql string, args ...any) (bool, error) {
+func (c *claimer) takeStock(call func(pgx.Tx) (bool, error)) (bool, error) {
 	tx, err := c.conn.Begin(c.ctx)
 	if err != nil {
 		return false, err
 	}
 	defer func() { _ = tx.Rollback(context.Background()) }()
-	var n *int
-	if err := tx.QueryRow(c.ctx, sql, args...).Scan(&n); err != nil || n == nil {
+	if done, err := call(tx); err != nil || !done {
 		return false, err
 	}
 	rows, err := tx.Query(c.ctx, `SELECT q.name, b.lane, b.seq, j.id, j.attempt, j.max_attempts, j.kind, j.args->>'k', false, j.put_off

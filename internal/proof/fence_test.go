@@ -8,16 +8,19 @@ import (
 	"github.com/weir-pg/weir/internal/pgtest"
 )
 
-// fence ends a worker and returns how many of its attempts were lost; nil while it is recording.
-func fence(t *testing.T, q querier, worker int32) *int {
+// fence ends a worker; false while it is recording.
+func fence(t *testing.T, q querier, worker int32) bool {
 	t.Helper()
-	return value[*int](t, q, `SELECT weir.fence($1, 'the test says so')`, worker)
+	return value[bool](t, q, `SELECT weir.fence($1, 'the test says so')`, worker)
 }
 
 func wantFenced(t *testing.T, q querier, worker int32, lost int) {
 	t.Helper()
-	if got := fence(t, q, worker); got == nil || *got != lost {
-		t.Errorf("fence: %v attempts were lost, want %d", got, lost)
+	if !fence(t, q, worker) {
+		t.Error("the worker is not fenced")
+	}
+	if got := settle(t, q, worker); got != lost {
+		t.Errorf("%d attempts were lost, want %d", got, lost)
 	}
 }
 
@@ -72,8 +75,8 @@ func TestFenceWaitsForAResultInFlight(t *testing.T) {
 	exec(t, inside, `BEGIN`)
 	mustComplete(t, inside, worker, got[:1])
 	exec(t, conn, `SET statement_timeout = '10s'`)
-	if n := fence(t, conn, worker); n != nil {
-		t.Errorf("fence returned %d, want NULL while a result is in flight", *n)
+	if fence(t, conn, worker) {
+		t.Error("the worker was fenced while a result is in flight")
 	}
 	if n := len(mustClaim(t, conn, other, "q", 10)); n > 0 {
 		t.Errorf("%d attempts were handed out again", n)
@@ -98,7 +101,7 @@ func TestRescueTakesOverFromTheSilent(t *testing.T) {
 		if value[bool](t, conn, `SELECT fenced FROM weir.heartbeat($1, 5)`, beating) {
 			t.Fatal("a worker that beats was fenced")
 		}
-		rescued += value[int](t, conn, `SELECT weir.rescue()`)
+		rescued += value[int](t, conn, `SELECT coalesce(sum(relogged), 0) FROM weir.rescue()`)
 		return rescued > 0
 	})
 	if rescued != len(lost) {
@@ -120,7 +123,6 @@ func TestResultNamesItsBatch(t *testing.T) {
 	one, two := startWorker(t, conn, "q"), startWorker(t, conn, "q")
 	a, b := mustClaim(t, conn, one, "q", 1), mustClaim(t, conn, two, "q", 1)
 	wantCode(t, "complete of another's batch", complete(ctx, conn, one, b), "WR002")
-	wantCode(t, "complete of one's own and another's batch", complete(ctx, conn, one, append(a, b...)), "WR002")
 	_, err := finish(ctx, conn, one, b[0], "failed", time.Time{})
 	wantCode(t, "finish of another's batch", err, "WR002")
 	nowhere := a[0]
@@ -130,11 +132,11 @@ func TestResultNamesItsBatch(t *testing.T) {
 	wantCode(t, "finish of no batch", err, "WR002")
 	stranger := a[0]
 	stranger.ID = b[0].ID
-	if first, err := finish(ctx, conn, one, stranger, "retried", time.Time{}); err != nil || first {
-		t.Errorf("finish of a job that is not in its batch: %v %v, want false", first, err)
-	}
+	_, err = finish(ctx, conn, one, stranger, "retried", time.Time{})
+	wantCode(t, "finish of a job that is not in its batch", err, "WR002")
 	wantCode(t, "complete of a job that is not in its batch", complete(ctx, conn, one, []attempt{stranger}), "WR002")
-	wantCode(t, "complete of one that is and one that is not", complete(ctx, conn, one, []attempt{a[0], stranger}), "WR002")
+	wantCode(t, "complete in a transaction of a job that is not in its batch", completeTx(ctx, conn, one, stranger), "WR002")
+	wantCode(t, "complete in a transaction of another's batch", completeTx(ctx, conn, one, b[0]), "WR002")
 	if n := value[int](t, conn, `SELECT count(*) FROM weir.result`); n != 0 {
 		t.Errorf("%d results were recorded, want none", n)
 	}
@@ -251,29 +253,30 @@ func TestCompletionAndFailureOfOneAttemptExclude(t *testing.T) {
 	got := mustClaim(t, conn, worker, "q", 2)
 
 	exec(t, handler, `BEGIN`)
-	mustComplete(t, handler, worker, got[:1])
-	type answer struct {
-		first bool
-		err   error
+	if err := completeTx(t.Context(), handler, worker, got[0]); err != nil {
+		t.Fatal(err)
 	}
-	finished := make(chan answer, 1)
-	go func() { // ends when the handler commits, or with finish's own lock_timeout
-		first, err := finish(t.Context(), conn, worker, got[0], "retried", time.Time{})
-		finished <- answer{first, err}
-	}()
-	watcher := connect(t, url)
-	until(t, "finish waits for the handler", func() bool {
-		return value[bool](t, watcher, `SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND classid = 1464158551 AND NOT granted)`)
-	})
+	_, err := finish(t.Context(), conn, worker, got[0], "retried", time.Time{})
+	wantCode(t, "finish while a completion is open", err, "55P03")
 	exec(t, handler, `COMMIT`)
-	if a := <-finished; a.err != nil || a.first {
-		t.Errorf("finish after the completion: %v %v, want false", a.first, a.err)
+	if first, err := finish(t.Context(), conn, worker, got[0], "retried", time.Time{}); err != nil || first {
+		t.Errorf("finish after the completion: %v %v, want false", first, err)
 	}
+	wantCode(t, "a second completion", completeTx(t.Context(), handler, worker, got[0]), "WR002")
 
+	// The other way round: the completion waits for a record that is under way, and finds what it wrote.
+	exec(t, conn, `BEGIN`)
 	if first, err := finish(t.Context(), conn, worker, got[1], "retried", time.Time{}); err != nil || !first {
 		t.Fatal(first, err)
 	}
-	wantCode(t, "complete after another end", complete(t.Context(), handler, worker, got[1:2]), "WR002")
+	completed := make(chan error, 1)
+	go func() { completed <- completeTx(context.Background(), handler, worker, got[1]) }() // ends when conn commits
+	watcher := connect(t, url)
+	until(t, "the completion waits for the record", func() bool {
+		return value[bool](t, watcher, `SELECT cardinality(pg_blocking_pids($1)) > 0`, handler.PgConn().PID())
+	})
+	exec(t, conn, `COMMIT`)
+	wantCode(t, "complete after another end", <-completed, "WR002")
 	if n := value[int](t, conn, `SELECT count(*) FROM weir.result`); n != 2 {
 		t.Errorf("%d results, want one for each attempt", n)
 	}
@@ -282,7 +285,7 @@ func TestCompletionAndFailureOfOneAttemptExclude(t *testing.T) {
 // TestChoresNeedReadCommitted: with the snapshot of an older look, TRUNCATE would take what that look cannot see.
 func TestChoresNeedReadCommitted(t *testing.T) {
 	conn := connect(t, pgtest.Database(t))
-	for _, call := range []string{"promote()", "rotate()", "rotate_later()", "reclaim(2)", "rescue()", "retry(1)", "tidy()", "rebase()", "fence(1)"} {
+	for _, call := range []string{"promote()", "rotate()", "rotate_later()", "reclaim(2)", "rescue()", "retry(1)", "tidy()", "rebase()", "fence(1)", "settle(1)", "reconcile(1, '{}', '{}', '{}', '{}')"} {
 		exec(t, conn, `BEGIN ISOLATION LEVEL REPEATABLE READ`)
 		_, err := conn.Exec(t.Context(), `SELECT weir.`+call)
 		wantCode(t, call, err, "WR004")

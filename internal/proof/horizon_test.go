@@ -124,7 +124,7 @@ func pinnedStep(t *testing.T, conn *pgx.Conn, worker int32, batch int32) int {
 		t.Fatal(err)
 	}
 	if len(ids) > 0 {
-		exec(t, conn, `SELECT weir.complete($1, ARRAY[$2::int], ARRAY[$3::bigint], ARRAY[$4::int], $5)`, worker, lane, seq, len(ids), ids)
+		exec(t, conn, `SELECT weir.record($1, ARRAY[$2::int], ARRAY[$3::bigint], ARRAY[$4::int], $5)`, worker, lane, seq, len(ids), ids)
 	}
 	return len(ids)
 }

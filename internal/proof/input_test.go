@@ -74,10 +74,12 @@ func TestBadInputLeavesNothing(t *testing.T) {
 		{sql: `SELECT weir.claim($1, NULL, NULL)`, args: []any{worker}, says: "null queues"},
 		{sql: `SELECT weir.claim($1, ARRAY['known'], ARRAY[NULL]::integer[])`, args: []any{worker}, says: "{NULL}"},
 		{sql: `SELECT weir.claim($1, ARRAY['other'], ARRAY[1])`, args: []any{worker}, says: "other"},
-		{sql: `SELECT weir.complete($1, ARRAY[1], ARRAY[1, 2]::bigint[], ARRAY[1], ARRAY[1]::bigint[])`, args: []any{worker}, says: "1 lanes, 2 seqs"},
-		{sql: `SELECT weir.complete($1, ARRAY[1], ARRAY[1]::bigint[], ARRAY[2], ARRAY[1]::bigint[])`, args: []any{worker}, says: "got 1 ids, its sizes add up to 2"},
-		{sql: `SELECT weir.finish($1, 1, 1, 1, 'lost')`, args: []any{worker}, says: "not as lost"},
-		{sql: `SELECT weir.finish($1, 1, 1, 1, 'snoozed', run_at => 'infinity')`, args: []any{worker}, says: "run_at is infinity"},
+		{sql: `SELECT weir.record($1, ARRAY[1], ARRAY[1, 2]::bigint[], ARRAY[1], ARRAY[1]::bigint[])`, args: []any{worker}, says: "1 lanes, 2 seqs"},
+		{sql: `SELECT weir.record($1, ARRAY[1], ARRAY[1]::bigint[], ARRAY[2], ARRAY[1]::bigint[])`, args: []any{worker}, says: "got 1 ids, its sizes add up to 2"},
+		{sql: `SELECT weir.record($1, ARRAY[1], ARRAY[1]::bigint[], ARRAY[1], ARRAY[1]::bigint[], ARRAY['failed', 'failed'])`, args: []any{worker}, says: "got 1 ids, 2 outcomes"},
+		{sql: `SELECT weir.record($1, ARRAY[1], ARRAY[1]::bigint[], ARRAY[10001], array_fill(1::bigint, ARRAY[10001]))`, args: []any{worker}, says: "at most 10000 attempts at once, got 10001"},
+		{sql: `SELECT weir.reconcile($1, ARRAY[1], ARRAY[1]::bigint[], ARRAY[2], ARRAY[1]::bigint[])`, args: []any{worker}, says: "1 sizes and 1 ids"},
+		{sql: `SELECT weir.settle($1)`, args: []any{worker}, says: "is not fenced"},
 		{sql: `SELECT weir.promote(0)`, says: "got 0"},
 		{sql: `SELECT weir.jobs('done')`, says: "unknown state done"},
 		{sql: `SELECT weir.set('retention', '-1 s')`, says: "-1 s"},
@@ -107,8 +109,8 @@ func TestClaimNeedsAutocommit(t *testing.T) {
 	worker := startWorker(t, conn, "q")
 	enqueueN(t, conn, "q", 1)
 	for _, level := range []pgx.TxIsoLevel{pgx.RepeatableRead, pgx.Serializable} {
-		for _, sql := range []string{`SELECT weir.claim($1, ARRAY['q'], ARRAY[1])`, `SELECT weir.complete($1, '{}', '{}', '{}', '{}')`,
-			`SELECT weir.finish($1, 1, 1, 1, 'failed')`, `SELECT weir.fence($1)`, `SELECT weir.promote($1)`, `SELECT weir.rotate() WHERE $1 > 0`,
+		for _, sql := range []string{`SELECT weir.claim($1, ARRAY['q'], ARRAY[1])`, `SELECT weir.record($1, '{}', '{}', '{}', '{}')`,
+			`SELECT weir.complete($1, 1, 1, 1)`, `SELECT weir.fence($1)`, `SELECT weir.promote($1)`, `SELECT weir.rotate() WHERE $1 > 0`,
 			`SELECT weir.rebase() WHERE $1 > 0`} {
 			tx, err := conn.BeginTx(t.Context(), pgx.TxOptions{IsoLevel: level})
 			if err != nil {

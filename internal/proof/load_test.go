@@ -264,7 +264,7 @@ func (l *load) maintain(n int) {
 		`SELECT split_part(weir.rotate(), ' ', 1) FROM (SELECT %d) one`,
 		`SELECT split_part(weir.rotate(), ' ', 1) FROM (SELECT %d) one`,
 		`SELECT split_part(weir.rotate_later(65536), ' ', 1) || ' later' FROM (SELECT %d) one`,
-		`SELECT CASE WHEN weir.rescue() > 0 THEN 'rescued' END FROM (SELECT %d) one`,
+		`SELECT CASE WHEN sum(r.relogged) > 0 THEN 'rescued' END FROM weir.rescue() r WHERE %d > 0`,
 		`SELECT split_part(weir.tidy(), ' ', 1) FROM (SELECT %d) one`,
 	}
 	var conn *pgx.Conn

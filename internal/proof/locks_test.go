@@ -109,7 +109,7 @@ func TestClaimLocks(t *testing.T) {
 	a := mustClaim(t, conn, worker, "q", 1)[0]
 
 	claimSQL := fmt.Sprintf(`SELECT count(*) FROM weir.claim(%d, ARRAY['q'], ARRAY[1])`, worker)
-	completeSQL := fmt.Sprintf(`SELECT weir.complete(%d, ARRAY[%d], ARRAY[%d]::bigint[], ARRAY[1], ARRAY[%d]::bigint[])`, worker, a.Lane, a.Seq, a.ID)
+	completeSQL := fmt.Sprintf(`SELECT weir.record(%d, ARRAY[%d], ARRAY[%d]::bigint[], ARRAY[1], ARRAY[%d]::bigint[])`, worker, a.Lane, a.Seq, a.ID)
 	empty := fmt.Sprintf(`SELECT count(*) FROM weir.claim(%d, ARRAY['q'], ARRAY[0])`, worker)
 	for _, c := range []struct {
 		name, sql           string
@@ -117,7 +117,7 @@ func TestClaimLocks(t *testing.T) {
 	}{
 		{"claim", claimSQL, 30, 3},
 		{"claim of nothing", empty, 25, 2},
-		{"complete", completeSQL, 22, 3},
+		{"record", completeSQL, 22, 4},
 	} {
 		results, err := conn.PgConn().Exec(t.Context(), `BEGIN; `+c.sql+`; `+locksSQL+`; SELECT count(*) FROM pg_locks WHERE pid = pg_backend_pid() AND locktype = 'relation' AND NOT fastpath; COMMIT`).ReadAll()
 		if err != nil {

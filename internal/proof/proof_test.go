@@ -1,11 +1,14 @@
 package proof
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
+	"fmt"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -187,28 +190,54 @@ func claimAll(t *testing.T, q querier, worker int32, queue string) []attempt {
 	return nil
 }
 
-// complete records attempts as completed in one call.
+// complete records attempts as completed in one call. The first that is refused is the error, with WR002 where it is lost.
 func complete(ctx context.Context, q querier, worker int32, done []attempt) error {
-	type batch struct {
-		lane int32
-		seq  int64
-	}
-	ids := map[batch][]int64{}
-	var order []batch
-	for _, a := range done {
-		b := batch{a.Lane, a.Seq}
-		if ids[b] == nil {
-			order = append(order, b)
+	refused, err := record(ctx, q, worker, done, "completed", nil)
+	for _, r := range refused {
+		if r.Refusal != "ended" {
+			return refusalError(r)
 		}
-		ids[b] = append(ids[b], a.ID)
 	}
-	lanes, seqs, sizes, flat := []int32{}, []int64{}, []int32{}, []int64{}
-	for _, b := range order {
-		lanes, seqs, sizes = append(lanes, b.lane), append(seqs, b.seq), append(sizes, int32(len(ids[b])))
-		flat = append(flat, ids[b]...)
-	}
-	_, err := q.Exec(ctx, `SELECT weir.complete($1, $2, $3, $4, $5)`, worker, lanes, seqs, sizes, flat)
 	return err
+}
+
+// refusal is a row of weir.record.
+type refusal struct {
+	Place   int
+	Refusal string
+	Detail  string
+}
+
+func refusalError(r refusal) error {
+	code := map[string]string{"lost": "WR002", "busy": "55P03", "invalid": "22023"}[r.Refusal]
+	return &pgconn.PgError{Code: code, Message: fmt.Sprintf("element %d is %s: %s", r.Place, r.Refusal, r.Detail)}
+}
+
+// record records one outcome of attempts, those of a batch side by side, in one call.
+func record(ctx context.Context, q querier, worker int32, done []attempt, outcome string, runAt *time.Time) ([]refusal, error) {
+	done = slices.Clone(done)
+	slices.SortStableFunc(done, func(a, b attempt) int { return cmp.Or(cmp.Compare(a.Lane, b.Lane), cmp.Compare(a.Seq, b.Seq)) })
+	lanes, seqs, sizes, ids := []int32{}, []int64{}, []int32{}, []int64{}
+	for i, a := range done {
+		if i == 0 || a.Lane != done[i-1].Lane || a.Seq != done[i-1].Seq {
+			lanes, seqs, sizes = append(lanes, a.Lane), append(seqs, a.Seq), append(sizes, 0)
+		}
+		sizes[len(sizes)-1]++
+		ids = append(ids, a.ID)
+	}
+	sql, args := `SELECT place, refusal, coalesce(detail, '') FROM weir.record($1, $2, $3, $4, $5)`, []any{worker, lanes, seqs, sizes, ids}
+	if outcome != "completed" {
+		outcomes, errors, runAts := []string{}, []string{}, []*time.Time{}
+		for _, a := range done {
+			outcomes, errors, runAts = append(outcomes, outcome), append(errors, "said by "+a.Kind), append(runAts, runAt)
+		}
+		sql, args = `SELECT place, refusal, coalesce(detail, '') FROM weir.record($1, $2, $3, $4, $5, $6, $7, NULL, $8)`, append(args, outcomes, errors, runAts)
+	}
+	rows, err := q.Query(ctx, sql, args...)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, pgx.RowToStructByPos[refusal])
 }
 
 func mustComplete(t *testing.T, q querier, worker int32, done []attempt) {
@@ -218,16 +247,63 @@ func mustComplete(t *testing.T, q querier, worker int32, done []attempt) {
 	}
 }
 
-// finish records one attempt with an outcome, and the time of the next where runAt is not zero.
+// finish records one attempt with an outcome, and the time of the next where runAt is not zero; false: it has ended already.
 func finish(ctx context.Context, q querier, worker int32, a attempt, outcome string, runAt time.Time) (bool, error) {
 	var at *time.Time
 	if !runAt.IsZero() {
 		at = &runAt
 	}
-	var first bool
-	err := q.QueryRow(ctx, `SELECT weir.finish($1, $2, $3, $4, $5::text::weir.outcome, $6, NULL, $7)`,
-		worker, a.Lane, a.Seq, a.ID, outcome, "said by "+a.Kind, at).Scan(&first)
-	return first, err
+	refused, err := record(ctx, q, worker, []attempt{a}, outcome, at)
+	switch {
+	case err != nil:
+		return false, err
+	case len(refused) == 0:
+		return true, nil
+	case refused[0].Refusal == "ended":
+		return false, nil
+	}
+	return false, refusalError(refused[0])
+}
+
+// completeTx completes one attempt in a transaction of the caller's.
+func completeTx(ctx context.Context, q querier, worker int32, a attempt) error {
+	_, err := q.Exec(ctx, `SELECT weir.complete($1, $2, $3, $4)`, worker, a.Lane, a.Seq, a.ID)
+	return err
+}
+
+// settle logs again what a fenced worker has left, and returns how many attempts.
+func settle(t *testing.T, q querier, worker int32) (relogged int) {
+	t.Helper()
+	for more := true; more; {
+		var n int
+		if err := q.QueryRow(t.Context(), `SELECT relogged, more FROM weir.settle($1)`, worker).Scan(&n, &more); err != nil {
+			t.Fatalf("settle: %v", err)
+		}
+		relogged += n
+	}
+	return relogged
+}
+
+// reconcile says what a worker holds, and returns how many attempts were handed out again.
+func reconcile(ctx context.Context, q querier, worker int32, held []attempt) (released int, err error) {
+	held = slices.Clone(held)
+	slices.SortStableFunc(held, func(a, b attempt) int { return cmp.Or(cmp.Compare(a.Lane, b.Lane), cmp.Compare(a.Seq, b.Seq)) })
+	lanes, seqs, sizes, ids := []int32{}, []int64{}, []int32{}, []int64{}
+	for i, a := range held {
+		if i == 0 || a.Lane != held[i-1].Lane || a.Seq != held[i-1].Seq {
+			lanes, seqs, sizes = append(lanes, a.Lane), append(seqs, a.Seq), append(sizes, 0)
+		}
+		sizes[len(sizes)-1]++
+		ids = append(ids, a.ID)
+	}
+	for next := new(int64); next != nil; {
+		var n int
+		if err := q.QueryRow(ctx, `SELECT released, next FROM weir.reconcile($1, $2, $3, $4, $5, $6)`, worker, lanes, seqs, sizes, ids, *next).Scan(&n, &next); err != nil {
+			return released, err
+		}
+		released += n
+	}
+	return released, nil
 }
 
 // enqueueN enqueues n jobs of one kind, keyed by their number from 1.

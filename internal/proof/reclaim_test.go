@@ -121,7 +121,9 @@ func TestReclaimWaitsForNobody(t *testing.T) {
 			claimed := mustClaim(t, conn, worker, "q", 1)
 			exec(t, holder, `BEGIN`)
 			if name == "result" {
-				mustComplete(t, holder, worker, claimed)
+				if err := completeTx(t.Context(), holder, worker, claimed[0]); err != nil {
+					t.Fatal(err)
+				}
 			} else {
 				enqueueN(t, holder, "q", 1)
 			}

@@ -26,7 +26,7 @@ func TestTidyForgetsCancellationsPartByPart(t *testing.T) {
 		}
 	}
 	for _, id := range ended {
-		exec(t, conn, `SELECT weir.finish($1, b.lane, b.seq, $2, 'cancelled') FROM weir.batch b WHERE $2 = ANY (b.ids)`, worker, id)
+		exec(t, conn, `SELECT weir.record($1, ARRAY[b.lane], ARRAY[b.seq], ARRAY[1], ARRAY[$2::bigint], ARRAY['cancelled']) FROM weir.batch b WHERE $2 = ANY (b.ids)`, worker, id)
 	}
 	far()
 	at, passes := int64(0), 0

@@ -11,7 +11,7 @@ const (
 	sqlPromote     = `SELECT promoted, extract(epoch FROM next_due - clock_timestamp())::float8 FROM weir.promote($1)`
 	sqlRotate      = `SELECT coalesce(weir.rotate(), '')`
 	sqlRotateLater = `SELECT coalesce(weir.rotate_later(), '')`
-	sqlRescue      = `SELECT weir.rescue()`
+	sqlRescue      = `SELECT worker, reason, relogged, more FROM weir.rescue()`
 	sqlTidy        = `SELECT coalesce(weir.tidy(), '')`
 	sqlRebase      = `SELECT weir.rebase()`
 )
@@ -38,10 +38,17 @@ func (s *Store) RotateLater(ctx context.Context) (did string, err error) {
 	return did, err
 }
 
-// Rescue fences silent workers and returns how many of their attempts were logged again.
-func (s *Store) Rescue(ctx context.Context) (rescued int, err error) {
-	err = s.row(ctx, sqlRescue, nil, &rescued)
-	return rescued, err
+// Rescued is what a step of rescue did for one worker.
+type Rescued struct {
+	Worker   int32
+	Reason   string // why it ended
+	Relogged int    // attempts
+	More     bool   // there may be more of this worker
+}
+
+// Rescue fences silent workers, and takes a step in logging again what fenced ones have left.
+func (s *Store) Rescue(ctx context.Context) ([]Rescued, error) {
+	return rows(ctx, s, sqlRescue, nil, pgx.RowToStructByPos[Rescued])
 }
 
 // Tidy does one small chore and says which, or "".

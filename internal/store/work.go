@@ -47,7 +47,7 @@ type Claim struct {
 // Priority of the lane the job came from, 1 to 4.
 func (c *Claim) Priority() int { return int(c.Lane%4) + 1 }
 
-// End is how one attempt ended, for Finish.
+// End is how one attempt ended.
 type End struct {
 	Batch
 	ID      int64
@@ -57,17 +57,39 @@ type End struct {
 	After   *time.Duration // when to run again, by the server's clock; nil: at once
 }
 
+// Refusal says which of the ends given was not recorded, and why.
+type Refusal struct {
+	Place  int // from 1
+	Why    Why
+	Detail string
+}
+
+// Why an end was not recorded.
+type Why string
+
+const (
+	HasEnded Why = "ended"   // the attempt has an end already
+	NotHeld  Why = "lost"    // the attempt is not this worker's any more
+	Busy     Why = "busy"    // a transaction that completes it is open: try again later
+	Invalid  Why = "invalid" // see the detail
+)
+
+// RecordMost is how many ends Record takes at once.
+const RecordMost = 10_000
+
 const (
 	sqlStart     = `SELECT weir.worker_start($1, $2, make_interval(secs => $3))`
-	sqlHeartbeat = `SELECT fenced, workers, sharing FROM weir.heartbeat($1, $2, make_interval(secs => $3))`
+	sqlHeartbeat = `SELECT fenced, workers, sharing FROM weir.heartbeat($1, $2)`
 	sqlWatch     = `SELECT jobs_now, control_now, seen_now::text, upto_now::text, ended FROM weir.watch($1, $2, $3::text::pg_snapshot, $4::text::xid8, $5, $6)`
-	sqlGiveBack  = `SELECT weir.give_back($1, $2, $3)`
+	sqlReconcile = `SELECT released, next FROM weir.reconcile($1, $2, $3, $4, $5, $6)`
 	sqlClaim     = `SELECT queue, lane, seq, id, attempt, max_attempts, kind, args, meta, enqueued_at, cancelled, put_off FROM weir.claim($1, $2, $3, $4::text::pg_snapshot, $5)`
-	sqlComplete  = `SELECT weir.complete($1, $2, $3, $4, $5)`
-	sqlFinish    = `SELECT weir.finish($1, $2, $3, $4, $5::text::weir.outcome, $6, $7, clock_timestamp() + make_interval(secs => $8))`
+	sqlRecord    = `SELECT place, refusal, coalesce(detail, '') FROM weir.record($1, $2, $3, $4, $5)`
+	sqlRecordAll = `SELECT place, refusal, coalesce(detail, '') FROM weir.record($1, $2, $3, $4, $5, $6, $7, $8,
+		ARRAY(SELECT clock_timestamp() + make_interval(secs => a.after) FROM unnest($9::float8[]) WITH ORDINALITY a(after, ord) ORDER BY a.ord))`
+	sqlComplete  = `SELECT weir.complete($1::int, $2::int, $3::bigint, $4::bigint)::text`
 	sqlFence     = `SELECT weir.fence($1, $2)`
+	sqlLeft      = `SELECT more FROM weir.settle($1)`
 	sqlCancelled = `SELECT weir.cancelled_among($1)`
-	sqlHasEnded  = `SELECT weir.has_ended($1, $2, $3, $4)`
 )
 
 // StartWorker registers a worker for its queues and returns its id.
@@ -76,10 +98,9 @@ func (s *Store) StartWorker(ctx context.Context, name string, queues []string, l
 	return id, err
 }
 
-// Heartbeat renews the lease. oldest is how long ago the oldest unfinished batch was claimed, 0 for none.
-// Of the workers that live, sharing work one of its queues.
-func (s *Store) Heartbeat(ctx context.Context, worker int32, running int, oldest time.Duration) (fenced bool, workers, sharing int, err error) {
-	err = s.row(ctx, sqlHeartbeat, []any{worker, running, oldest.Seconds()}, &fenced, &workers, &sharing)
+// Heartbeat renews the lease. Of the workers that live, sharing work one of its queues.
+func (s *Store) Heartbeat(ctx context.Context, worker int32, running int) (fenced bool, workers, sharing int, err error) {
+	err = s.row(ctx, sqlHeartbeat, []any{worker, running}, &fenced, &workers, &sharing)
 	return fenced, workers, sharing, err
 }
 
@@ -98,65 +119,72 @@ func (s *Store) Claim(ctx context.Context, worker int32, queues []string, limits
 	})
 }
 
-// Complete records successes: ids[i] are of batches[i].
-func (s *Store) Complete(ctx context.Context, worker int32, batches []Batch, ids [][]int64) error {
-	lanes, seqs, sizes := make([]int32, len(batches)), make([]int64, len(batches)), make([]int32, len(batches))
-	total := 0
-	for i, b := range batches {
-		lanes[i], seqs[i], sizes[i] = b.Lane, b.Seq, int32(len(ids[i]))
-		total += len(ids[i])
+// Record records ends, those of a batch one after the other, and returns which were refused. The others are recorded.
+func (s *Store) Record(ctx context.Context, worker int32, ends []End) ([]Refusal, error) {
+	var lanes, sizes []int32
+	var seqs []int64
+	ids := make([]int64, len(ends))
+	plain := true
+	for i, e := range ends {
+		if i == 0 || e.Batch != ends[i-1].Batch {
+			lanes, seqs, sizes = append(lanes, e.Lane), append(seqs, e.Seq), append(sizes, 0)
+		}
+		sizes[len(sizes)-1]++
+		ids[i] = e.ID
+		plain = plain && e.Outcome == Completed && e.Error == nil && e.Output == nil
 	}
-	flat := make([]int64, 0, total)
-	for _, some := range ids {
-		flat = append(flat, some...)
+	if plain {
+		return rows(ctx, s, sqlRecord, []any{worker, lanes, seqs, sizes, ids}, pgx.RowToStructByPos[Refusal])
 	}
-	return s.exec(ctx, sqlComplete, worker, lanes, seqs, sizes, flat)
+	outcomes, errs, outputs, afters := make([]string, len(ends)), make([]*string, len(ends)), make([]*string, len(ends)), make([]*float64, len(ends))
+	for i, e := range ends {
+		outcomes[i], errs[i], outputs[i] = string(e.Outcome), e.Error, e.Output
+		if e.After != nil {
+			seconds := e.After.Seconds()
+			afters[i] = &seconds
+		}
+	}
+	return rows(ctx, s, sqlRecordAll, []any{worker, lanes, seqs, sizes, ids, outcomes, errs, outputs, afters}, pgx.RowToStructByPos[Refusal])
 }
 
 // CompleteTx records one success in a transaction of the caller's.
 func CompleteTx(ctx context.Context, tx Querier, worker int32, batch Batch, id int64) error {
 	// Scalars only: any driver may be behind tx. The cast makes it a value every driver can read.
 	var text string
-	return tx.QueryRow(ctx, `SELECT weir.complete($1::int, ARRAY[$2::int], ARRAY[$3::bigint], ARRAY[1], ARRAY[$4::bigint])::text`,
-		worker, batch.Lane, batch.Seq, id).Scan(&text)
+	return tx.QueryRow(ctx, sqlComplete, worker, batch.Lane, batch.Seq, id).Scan(&text)
 }
 
-// Finish records how attempts ended, all in one transaction.
-func (s *Store) Finish(ctx context.Context, worker int32, ends []End) error {
-	return s.call(ctx, func(mode pgx.QueryExecMode) error {
-		return pgx.BeginTxFunc(ctx, s.pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
-			for _, e := range ends {
-				var after *float64
-				if e.After != nil {
-					seconds := e.After.Seconds()
-					after = &seconds
-				}
-				if _, err := tx.Exec(ctx, sqlFinish, mode, worker, e.Lane, e.Seq, e.ID, string(e.Outcome), e.Error, e.Output, after); err != nil {
-					return err
-				}
-			}
-			return nil
-		})
-	})
+// Held names the attempts that a worker holds: batches, and of each the next Sizes[i] of IDs.
+type Held struct {
+	Lanes []int32
+	Seqs  []int64
+	Sizes []int32
+	IDs   []int64
 }
 
-// Fence ends a worker and logs its unfinished attempts again; false: it is recording, ask again.
-func (s *Store) Fence(ctx context.Context, worker int32, reason string) (bool, error) {
-	var n *int32
-	err := s.row(ctx, sqlFence, []any{worker, reason}, &n)
-	return n != nil, err
+// Reconcile logs again what the database takes the worker to hold and the worker does not name. In steps: it begins after 0, and where
+// next is not nil, more is to be done after that.
+func (s *Store) Reconcile(ctx context.Context, worker int32, held Held, after int64) (released int, next *int64, err error) {
+	err = s.row(ctx, sqlReconcile, []any{worker, held.Lanes, held.Seqs, held.Sizes, held.IDs, after}, &released, &next)
+	return released, next, err
+}
+
+// Fence ends a worker; false: it is claiming or recording, ask again.
+func (s *Store) Fence(ctx context.Context, worker int32, reason string) (done bool, err error) {
+	err = s.row(ctx, sqlFence, []any{worker, reason}, &done)
+	return done, err
+}
+
+// Settle logs again some of what a fenced worker has left unfinished, and tells whether there may be more.
+func (s *Store) Settle(ctx context.Context, worker int32) (more bool, err error) {
+	err = s.row(ctx, sqlLeft, []any{worker}, &more)
+	return more, err
 }
 
 // CancelledAmong returns those of the ids that were cancelled.
 func (s *Store) CancelledAmong(ctx context.Context, ids []int64) (cancelled []int64, err error) {
 	err = s.row(ctx, sqlCancelled, []any{ids}, &cancelled)
 	return cancelled, err
-}
-
-// HasEnded tells whether the attempt has a result.
-func (s *Store) HasEnded(ctx context.Context, worker int32, batch Batch, id int64) (ended bool, err error) {
-	err = s.row(ctx, sqlHasEnded, []any{worker, batch.Lane, batch.Seq, id}, &ended)
-	return ended, err
 }
 
 // Probe is what an idle worker looks at: two counters, and which transactions were in progress. The zero value is that of nobody who has looked.
@@ -174,16 +202,6 @@ func (s *Store) Watch(ctx context.Context, p Probe, looks int, pause time.Durati
 	err = s.row(ctx, sqlWatch, []any{p.Jobs, p.Control, p.Snapshot, p.Upto, looks, pause.Seconds()},
 		&now.Jobs, &now.Control, &now.Snapshot, &now.Upto, &ended)
 	return now, ended, err
-}
-
-// GiveBack logs again what was handed to the worker in batches other than those known.
-func (s *Store) GiveBack(ctx context.Context, worker int32, known []Batch) (n int, err error) {
-	lanes, seqs := make([]int32, len(known)), make([]int64, len(known))
-	for i, b := range known {
-		lanes[i], seqs[i] = b.Lane, b.Seq
-	}
-	err = s.row(ctx, sqlGiveBack, []any{worker, lanes, seqs}, &n)
-	return n, err
 }
 
 // repeated is a text that is mostly the same row after row: it is copied only when it changes.

@@ -2,6 +2,7 @@ package worker
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -11,25 +12,44 @@ import (
 const (
 	// flushEvery is the shortest time between two flushes: what ends meanwhile shares one commit.
 	flushEvery = 10 * time.Millisecond
-	// flushMost bounds one flush, so that a backlog after a lost connection goes out in pieces.
-	flushMost = 10_000
+	// A call records so many ends at most: plain successes are cheap, others come with texts and with attempts that follow.
+	plainMost, otherMost = store.RecordMost, 1000
+	// otherBytes is how much text one call carries, if it is not all of one end.
+	otherBytes = 8 << 20
+	// busyFor is until the next try to record an attempt that a transaction of its handler's may still complete.
+	busyFor = 100 * time.Millisecond
+	// Past so many ends that are not recorded yet, or so many bytes of text in them, nothing more is claimed.
+	unrecordedMost  = 20_000
+	unrecordedBytes = 64 << 20
 )
 
 // entry is one end to be recorded.
 type entry struct {
-	task   *Task
-	result Result
+	task  *Task
+	end   store.End
+	inTx  bool // completed in a transaction of the handler's own: if that was committed, the attempt has its end
+	again int  // how often it was refused for what it says
 }
 
-// completer records ends. add never blocks: what is not recorded yet is in flight, and bounded by the
-// queues' concurrency.
+func (e *entry) bytes() (n int) {
+	for _, text := range []*string{e.end.Error, e.end.Output} {
+		if text != nil {
+			n += len(*text)
+		}
+	}
+	return n
+}
+
+// completer records ends. add never blocks: what is not recorded yet is bounded, for claims wait for it.
 type completer struct {
 	s       *session
 	mu      sync.Mutex
 	entries []entry
-	flying  bool          // a flush is on its way
+	jobs    int           // ends that are not recorded yet, those on their way among them
+	bytes   int           // of text in them
 	more    chan struct{} // entries were added; never closed
-	idle    *sync.Cond    // on mu: nothing is left
+	idle    *sync.Cond    // on mu: nothing is left, or it is given up
+	over    bool          // it is given up
 }
 
 func newCompleter(s *session) *completer {
@@ -38,21 +58,47 @@ func newCompleter(s *session) *completer {
 	return c
 }
 
+// add takes an end in.
 func (c *completer) add(t *Task, r Result) {
+	e := entry{task: t, inTx: r.InTx, end: store.End{Batch: t.Batch, ID: t.ID, Outcome: r.Outcome, After: r.After}}
+	if r.InTx {
+		// It has its end, unless the transaction was not committed: then it gets this one.
+		e.end = store.End{Batch: t.Batch, ID: t.ID, Outcome: store.Retried}
+		r.Err, r.Output = errNotCommitted, nil
+	}
+	if r.Err != nil {
+		text := clean(r.Err.Error(), errorMost)
+		e.end.Error = &text
+	}
+	if r.Output != nil {
+		text := clean(*r.Output, outputMost)
+		e.end.Output = &text
+	}
+	c.push(1, e)
+}
+
+// push queues ends, of which so many are new.
+func (c *completer) push(fresh int, some ...entry) {
 	c.mu.Lock()
-	c.entries = append(c.entries, entry{t, r})
-	first := len(c.entries) == 1
+	c.entries = append(c.entries, some...)
+	if c.jobs += fresh; fresh > 0 {
+		c.bytes += some[0].bytes()
+	}
+	first := len(c.entries) == len(some)
 	c.mu.Unlock()
 	if first {
-		c.wake()
+		select {
+		case c.more <- struct{}{}:
+		default:
+		}
 	}
 }
 
-func (c *completer) wake() {
-	select {
-	case c.more <- struct{}{}:
-	default:
-	}
+// full tells whether results are so far behind that claims wait for them.
+func (c *completer) full() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.jobs >= unrecordedMost || c.bytes >= unrecordedBytes
 }
 
 // run flushes until ctx ends.
@@ -75,179 +121,206 @@ func (c *completer) run(ctx context.Context) {
 func (c *completer) flush(ctx context.Context) bool {
 	c.mu.Lock()
 	some := c.entries
-	if len(some) > flushMost {
-		some, c.entries = some[:flushMost:flushMost], some[flushMost:]
-	} else {
-		c.entries = nil
-	}
-	c.flying = len(some) > 0
+	c.entries = nil
 	c.mu.Unlock()
-	if len(some) > 0 {
-		c.record(ctx, some)
+	if len(some) == 0 {
+		return false
 	}
-	c.mu.Lock()
-	c.flying = false
-	if len(c.entries) == 0 {
-		c.idle.Broadcast()
+	started := time.Now()
+	var plain, other []entry
+	for _, e := range some {
+		if e.end.Outcome == store.Completed && e.end.Error == nil && e.end.Output == nil {
+			plain = append(plain, e)
+		} else {
+			other = append(other, e)
+		}
 	}
-	c.mu.Unlock()
-	return len(some) > 0
+	for len(plain) > 0 {
+		n := min(len(plain), plainMost)
+		c.write(ctx, plain[:n])
+		plain = plain[n:]
+	}
+	for len(other) > 0 {
+		n := 1
+		for bytes := other[0].bytes(); n < min(len(other), otherMost); n++ {
+			if bytes += other[n].bytes(); bytes > otherBytes {
+				break
+			}
+		}
+		c.write(ctx, other[:n])
+		other = other[n:]
+	}
+	if c.s.Hooks.Recorded != nil {
+		c.s.Hooks.Recorded(len(some), time.Since(started))
+	}
+	return true
 }
 
 // drain waits until everything is recorded, but no longer than limit.
 func (c *completer) drain(limit time.Duration) {
-	late := time.AfterFunc(limit, func() {
+	giveUp := func() {
 		c.mu.Lock()
-		c.entries, c.flying = nil, false
+		c.over = true
 		c.mu.Unlock()
 		c.idle.Broadcast()
-	})
+	}
+	late := time.AfterFunc(limit, giveUp)
 	defer late.Stop()
+	done := make(chan struct{})
+	defer close(done)
+	go func() { // ends with drain
+		select {
+		case <-c.s.fenced: // nothing more can be recorded
+			giveUp()
+		case <-done:
+		}
+	}()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for len(c.entries) > 0 || c.flying {
-		select {
-		case <-c.s.fenced:
-			return // nothing more can be recorded
-		default:
-		}
+	for c.jobs > 0 && !c.over {
 		c.idle.Wait()
 	}
 }
 
-// record sorts ends by what they need, and writes them until the database has them.
-func (c *completer) record(ctx context.Context, some []entry) {
-	started := time.Now()
-	var plain, rest []entry
-	for _, e := range some {
-		if e.result.InTx {
-			if e = c.checkTx(ctx, e); e.result.InTx {
-				c.s.recorded([]*Task{e.task})
-				continue
-			}
-		}
-		if e.result.Outcome == store.Completed && e.result.Output == nil {
-			plain = append(plain, e)
-		} else {
-			rest = append(rest, e)
-		}
-	}
-	c.write(ctx, plain, c.complete)
-	c.write(ctx, rest, c.finish)
-	if c.s.Hooks.Recorded != nil {
-		c.s.Hooks.Recorded(len(some), time.Since(started))
-	}
-}
-
-// checkTx asks whether an attempt that says it completed in its own transaction really did.
-func (c *completer) checkTx(ctx context.Context, e entry) entry {
-	wait := c.s.backoff()
-	for {
-		ended, err := c.s.Store.HasEnded(ctx, c.s.id, e.task.Batch, e.task.ID)
-		if err == nil && !ended {
-			e.result = Result{Outcome: store.Retried, Err: errNotCommitted}
-		}
-		if err == nil || ctx.Err() != nil || store.IsRefused(err) {
-			return e
-		}
-		if !wait.sleep(ctx) {
-			return e
-		}
-	}
-}
-
-// write calls send until the entries are recorded, or can't be: then they are dropped, and the attempts
-// are run again by others. If one batch among them is lost, each batch is sent by itself; if one entry
-// is refused, each entry is, so that it does not take others with it.
-func (c *completer) write(ctx context.Context, some []entry, send func(context.Context, []entry) error) {
-	if len(some) == 0 {
-		return
+// write sends ends until the database has them, or cannot have them.
+func (c *completer) write(ctx context.Context, some []entry) {
+	some = inOrder(some)
+	ends := make([]store.End, len(some))
+	for i, e := range some {
+		ends[i] = e.end
 	}
 	wait := c.s.backoff()
 	for {
-		err := send(ctx, some)
+		refused, err := c.s.Store.Record(ctx, c.s.id, ends)
 		switch {
 		case err == nil:
 			c.s.Outage.Worked("results")
+			c.settle(some, refused)
+			return
 		case c.s.endedBy(err):
-		case store.IsClaimLost(err):
-			parts := byBatch(some)
-			if len(parts) > 1 {
-				for _, part := range parts {
-					c.write(ctx, part, send)
-				}
-				return
-			}
-			c.s.Log.Warn("weir: results dropped: the server lost the claim in a crash, and the jobs are handed out again", "worker", c.s.id, "jobs", len(some))
+			c.done(some)
+			return
 		case store.IsRefused(err) && len(some) > 1:
-			for i := range some {
-				c.write(ctx, some[i:i+1], send)
-			}
+			// Something about one of them that the function does not judge: the others are not to wait for it.
+			c.write(ctx, some[:len(some)/2])
+			c.write(ctx, some[len(some)/2:])
 			return
 		case store.IsRefused(err):
-			// It stays on the books, so that the rescuer looks back as far as to its batch.
-			c.s.Log.Error("weir: result refused: the attempt will be run again when this worker is gone", "worker", c.s.id, "job", some[0].task.ID, "error", err)
+			c.settle(some, []store.Refusal{{Place: 1, Why: store.Invalid, Detail: err.Error()}})
 			return
+		}
+		c.s.shaken.Store(true)
+		c.s.Outage.Failed("results", err)
+		if !wait.sleep(ctx) {
+			return // the session is over, or gives these up
+		}
+	}
+}
+
+// inOrder puts the ends of a batch side by side, in its own order: where all of it has ended, that is found out at a glance.
+func inOrder(some []entry) []entry {
+	at := map[*batch]int{}
+	var batches [][]uint64 // of each, a task's place in it and its entry's
+	for i, e := range some {
+		b, ok := at[e.task.batch]
+		if !ok {
+			b = len(batches)
+			at[e.task.batch] = b
+			batches = append(batches, make([]uint64, 0, min(len(e.task.batch.tasks), len(some)-i)))
+		}
+		batches[b] = append(batches[b], uint64(e.task.place)<<32|uint64(i))
+	}
+	ordered := make([]entry, 0, len(some))
+	for _, b := range batches {
+		slices.Sort(b)
+		for _, k := range b {
+			ordered = append(ordered, some[uint32(k)])
+		}
+	}
+	return ordered
+}
+
+// settle takes recorded ends off, and deals with those refused.
+func (c *completer) settle(some []entry, refused []store.Refusal) {
+	why := map[int]store.Refusal{}
+	for _, r := range refused {
+		why[r.Place-1] = r
+	}
+	lost := 0
+	recorded := make([]entry, 0, len(some))
+	var busy, mended []entry
+	for i, e := range some {
+		r, isRefused := why[i]
+		switch {
+		case !isRefused || r.Why == store.HasEnded:
+			recorded = append(recorded, e)
+		case r.Why == store.Busy:
+			busy = append(busy, e)
+		case r.Why == store.NotHeld:
+			if !e.inTx {
+				lost++
+			}
+			recorded = append(recorded, e)
 		default:
-			c.s.Outage.Failed("results", err)
-			if wait.sleep(ctx) {
+			c.s.Log.Error("weir: a result was refused", "worker", c.s.id, "job", e.task.ID, "error", r.Detail)
+			if e.again++; e.again > 1 {
+				recorded = append(recorded, e) // given up: the job is handed out again when the books are compared
 				continue
 			}
+			// What it says cannot be kept, so that is its end.
+			text := "the result of this attempt could not be recorded: " + ascii(r.Detail)
+			if e.end.Outcome = store.Retried; e.end.Error != nil {
+				text += "; it was: " + ascii(*e.end.Error)
+			}
+			c.mu.Lock()
+			c.bytes -= e.bytes()
+			e.end.Error, e.end.Output = &text, nil
+			c.bytes += e.bytes()
+			c.mu.Unlock()
+			mended = append(mended, e)
 		}
-		tasks := make([]*Task, len(some))
-		for i, e := range some {
-			tasks[i] = e.task
-		}
-		c.s.recorded(tasks)
-		return
+	}
+	if lost > 0 {
+		c.s.Log.Warn("weir: results dropped: the server lost the claim in a crash, and the jobs are handed out again", "worker", c.s.id, "jobs", lost)
+	}
+	c.done(recorded)
+	if len(mended) > 0 {
+		c.push(0, mended...)
+	}
+	if len(busy) > 0 {
+		time.AfterFunc(busyFor, func() { c.push(0, busy...) })
 	}
 }
 
-// complete sends plain successes: a row a batch.
-func (c *completer) complete(ctx context.Context, some []entry) error {
-	var batches []store.Batch
-	var ids [][]int64
-	at := map[store.Batch]int{}
-	for _, e := range some {
-		i, ok := at[e.task.Batch]
-		if !ok {
-			i = len(batches)
-			at[e.task.Batch] = i
-			batches = append(batches, e.task.Batch)
-			ids = append(ids, make([]int64, 0, len(e.task.batch.tasks)))
-		}
-		ids[i] = append(ids[i], e.task.ID)
-	}
-	return c.s.Store.Complete(ctx, c.s.id, batches, ids)
-}
-
-// finish sends everything else, one by one in one transaction.
-func (c *completer) finish(ctx context.Context, some []entry) error {
-	ends := make([]store.End, len(some))
+// done takes ends off the books.
+func (c *completer) done(some []entry) {
+	tasks := make([]*Task, len(some))
+	bytes := 0
 	for i, e := range some {
-		ends[i] = store.End{Batch: e.task.Batch, ID: e.task.ID, Outcome: e.result.Outcome, Output: e.result.Output, After: e.result.After}
-		if e.result.Err != nil {
-			text := clean(e.result.Err.Error(), errorMost)
-			ends[i].Error = &text
-		}
-		if ends[i].Output != nil {
-			text := clean(*ends[i].Output, outputMost)
-			ends[i].Output = &text
-		}
+		tasks[i] = e.task
+		bytes += e.bytes()
 	}
-	return c.s.Store.Finish(ctx, c.s.id, ends)
+	c.s.recorded(tasks)
+	c.mu.Lock()
+	before := c.jobs >= unrecordedMost || c.bytes >= unrecordedBytes
+	c.jobs -= len(some)
+	c.bytes -= bytes
+	if c.jobs == 0 {
+		c.idle.Broadcast()
+	}
+	c.mu.Unlock()
+	if before && !c.full() {
+		c.s.tellRoom()
+	}
 }
 
-func byBatch(some []entry) (parts [][]entry) {
-	at := map[store.Batch]int{}
-	for _, e := range some {
-		i, ok := at[e.task.Batch]
-		if !ok {
-			i = len(parts)
-			at[e.task.Batch] = i
-			parts = append(parts, nil)
+// ascii is what every database can keep, whatever its encoding.
+func ascii(text string) string {
+	b := []byte(clean(text, errorMost/2))
+	for i, c := range b {
+		if c < ' ' && c != '\n' && c != '\t' || c > '~' {
+			b[i] = '?'
 		}
-		parts[i] = append(parts[i], e)
 	}
-	return parts
+	return string(b)
 }

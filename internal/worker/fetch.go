@@ -36,28 +36,22 @@ func (s *session) fetch(ctx context.Context) error {
 	hub := &hubWait{session: s}
 	defer hub.stop()
 	wait := s.backoff()
-	// When a claim's answer is lost, what it handed out is given back: at once, and again after a lease,
-	// for the claim may have sat in a socket and been made only later.
-	doubt, doubtAgain := false, time.Time{}
 	busy := time.Now() // when there last was a job
+	books := &books{session: s}
 	for ctx.Err() == nil {
-		if !s.waitForRoom(ctx) || !s.lease.hold(ctx) {
+		if !s.waitForRoom(ctx, books) || !s.lease.hold(ctx) {
 			break
 		}
-		if again := !doubtAgain.IsZero() && time.Now().After(doubtAgain); doubt || again {
-			if err := s.settleDoubt(ctx); err != nil {
-				if s.endedBy(err) {
-					return nil
-				}
-				s.Outage.Failed("claims", err)
-				wait.sleep(ctx)
-				continue
+		if err := books.compare(ctx); err != nil {
+			if s.endedBy(err) {
+				return nil
 			}
-			doubt = false
-			if again {
-				doubtAgain = time.Time{}
-				s.setDoubt(time.Time{})
-			}
+			s.Outage.Failed("claims", err)
+			wait.sleep(ctx)
+			continue
+		}
+		if !s.hasRoom() {
+			continue
 		}
 		wanted, full := 0, false
 		for i, q := range s.queues {
@@ -66,10 +60,9 @@ func (s *session) fetch(ctx context.Context) error {
 			wanted += free
 			full = full || free == 0
 		}
-		asked := time.Now()
 		got, err := s.claim(ctx, limits, hint)
 		if err != nil {
-			s.setDoubt(asked)
+			books.doubt()
 			if ctx.Err() != nil {
 				// The claim may have been made all the same; leave fences this id and logs it again.
 				break
@@ -81,7 +74,6 @@ func (s *session) fetch(ctx context.Context) error {
 				return fmt.Errorf("weir: claim: %w", err)
 			}
 			s.Outage.Failed("claims", err)
-			doubt, doubtAgain = true, time.Now().Add(s.Lease)
 			wait.sleep(ctx)
 			continue
 		}
@@ -133,13 +125,13 @@ func (s *session) claim(ctx context.Context, limits []int32, h *hint) (got int, 
 	var tasks []Task // allocated many at a time
 	err = s.Store.Claim(ctx, s.id, s.Worker.queues, limits, since, backlog, func(c store.Claim) {
 		if len(batches) == 0 || batches[len(batches)-1].key != c.Batch {
-			batches = append(batches, &batch{key: c.Batch, claimedAt: started})
+			batches = append(batches, &batch{key: c.Batch})
 		}
 		b := batches[len(batches)-1]
 		if len(tasks) == cap(tasks) {
 			tasks = make([]Task, 0, min(max(2*cap(tasks), 1), 128))
 		}
-		tasks = append(tasks, Task{Claim: c, Worker: s.id, batch: b})
+		tasks = append(tasks, Task{Claim: c, Worker: s.id, batch: b, place: int32(len(b.tasks))})
 		b.tasks = append(b.tasks, &tasks[len(tasks)-1])
 		b.left++
 		got++
@@ -166,18 +158,32 @@ func (s *session) claim(ctx context.Context, limits []int32, h *hint) (got int, 
 	return got, nil
 }
 
-// waitForRoom waits until a claim is worth its while; false when ctx ends first.
-func (s *session) waitForRoom(ctx context.Context) bool {
+// waitForRoom waits until a claim is worth its while, or the books are to be compared; false when ctx ends first.
+func (s *session) waitForRoom(ctx context.Context, books *books) bool {
+	look := time.NewTicker(s.Lease / 4)
+	defer look.Stop()
 	for ctx.Err() == nil {
-		for _, q := range s.queues {
-			if q.worthwhile() {
-				return true
-			}
+		if s.hasRoom() || books.due() {
+			return true
 		}
 		select {
 		case <-s.room:
+		case <-look.C:
 		case <-ctx.Done():
 			return false
+		}
+	}
+	return false
+}
+
+// hasRoom tells whether a claim is worth its while: jobs can run, and the results of those that have run are not too far behind.
+func (s *session) hasRoom() bool {
+	if s.completer.full() {
+		return false
+	}
+	for _, q := range s.queues {
+		if q.worthwhile() {
+			return true
 		}
 	}
 	return false
@@ -253,25 +259,6 @@ func (s *session) sleepOrRoom(ctx context.Context, d time.Duration) bool {
 	case <-ctx.Done():
 		return false
 	}
-}
-
-// setDoubt notes since when there may be batches that this session does not know of, or that there are
-// none any more. Heartbeats tell of it, so that the look for such batches goes back far enough.
-func (s *session) setDoubt(since time.Time) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if since.IsZero() || s.doubt.IsZero() {
-		s.doubt = since
-	}
-}
-
-// settleDoubt gives back what a claim may have handed out whose answer was lost.
-func (s *session) settleDoubt(ctx context.Context) error {
-	n, err := s.Store.GiveBack(ctx, s.id, s.known())
-	if err == nil && n > 0 {
-		s.Log.Warn("weir: gave back jobs of a claim whose answer was lost", "worker", s.id, "jobs", n)
-	}
-	return err
 }
 
 // endedBy ends the session if the error says that its id is of no use any more.

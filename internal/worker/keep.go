@@ -54,11 +54,10 @@ func (s *session) keep(ctx context.Context) {
 }
 
 func (s *session) heartbeat(ctx context.Context) error {
-	running, oldest := s.inventory()
 	ctx, cancel := s.briefly(ctx)
 	defer cancel()
 	sent := time.Now()
-	fenced, workers, sharing, err := s.Keep.Heartbeat(ctx, s.id, running, oldest)
+	fenced, workers, sharing, err := s.Keep.Heartbeat(ctx, s.id, s.unrecorded())
 	if err != nil {
 		s.endedBy(err)
 		return err
@@ -81,19 +80,14 @@ func (s *session) briefly(ctx context.Context) (context.Context, context.CancelF
 	return context.WithTimeout(ctx, max(s.Lease/3, time.Second))
 }
 
-// inventory counts what is in flight and tells how long ago the oldest of it was claimed: an age, for
-// the server's clock is another.
-func (s *session) inventory() (running int, oldest time.Duration) {
+// unrecorded counts the attempts whose end is not recorded.
+func (s *session) unrecorded() (n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.doubt.IsZero() {
-		oldest = time.Since(s.doubt)
-	}
 	for _, b := range s.batches {
-		running += b.left
-		oldest = max(oldest, time.Since(b.claimedAt))
+		n += b.left
 	}
-	return running, oldest
+	return n
 }
 
 // running lists the ids of jobs that have not ended.

@@ -77,9 +77,13 @@ func (s *session) end(t *Task, r Result) {
 func (s *session) freed(q *queue, took time.Duration) {
 	q.finished(took)
 	if q.worthwhile() {
-		select {
-		case s.room <- struct{}{}:
-		default:
-		}
+		s.tellRoom()
+	}
+}
+
+func (s *session) tellRoom() {
+	select {
+	case s.room <- struct{}{}:
+	default:
 	}
 }

@@ -21,11 +21,10 @@ const (
 
 // batch is one claimed batch and what is left of it.
 type batch struct {
-	key       store.Batch
-	claimedAt time.Time // when the claim was sent
-	tasks     []*Task
-	left      int  // tasks whose end is not recorded yet
-	lost      bool // claimed again under the same name after a crash: results are dropped
+	key   store.Batch
+	tasks []*Task
+	left  int  // tasks whose end is not recorded yet
+	lost  bool // claimed again under the same name after a crash: results are dropped
 }
 
 // session is the life of one worker id.
@@ -38,13 +37,13 @@ type session struct {
 	mu      sync.Mutex
 	batches map[store.Batch]*batch // and every task's state
 
-	doubt     time.Time // since when there may be batches of this id that it does not know of; zero: no; guarded by mu
 	completer *completer
 	runners   sync.WaitGroup
 	room      chan struct{} // tells the fetcher that a queue has room again; never closed
 	heard     chan struct{} // tells the keeper that weir.control has moved; never closed
 	sharing   atomic.Int32  // how many workers share a queue with this one, by the last heartbeat
 	stopping  atomic.Bool   // nothing more is started
+	shaken    atomic.Bool   // a call failed that had nothing to do with what it said
 
 	lease  lease
 	lapsed bool            // nothing is started, as the lease is about to end; guarded by mu
@@ -129,8 +128,8 @@ func (s *session) run(ctx context.Context) (again bool, err error) {
 		close(finished)
 	}()
 	left := s.waitForJobs(finished)
-	// A flush on its way when the connection fails is tried for as long again.
-	s.completer.drain(s.StopTimeout)
+	// A flush on its way when the connection fails is tried for as long again, and a little longer.
+	s.completer.drain(s.StopTimeout + stopGrace)
 	die()
 	helpers.Wait()
 
@@ -198,15 +197,24 @@ func (s *session) handBack() {
 	}
 }
 
-// leave fences the session's own id, so that nobody waits for its lease to run out.
+// leave fences the session's own id and has what it left logged again, so that nobody waits for its lease to run out.
 func (s *session) leave() {
 	ctx, cancel := context.WithTimeout(context.Background(), s.StopTimeout+stopGrace)
 	defer cancel()
 	wait := s.backoff()
-	for {
-		done, err := s.Store.Fence(ctx, s.id, "stopped")
-		if done || ctx.Err() != nil || store.IsRefused(err) {
-			return // if this failed, the rescuer does it when the lease is over
+	for fenced, more := false, true; more; {
+		var err error
+		if !fenced {
+			fenced, err = s.Store.Fence(ctx, s.id, "stopped")
+		}
+		if fenced && err == nil {
+			if more, err = s.Store.Settle(ctx, s.id); err == nil {
+				wait.reset()
+				continue
+			}
+		}
+		if ctx.Err() != nil || store.IsRefused(err) {
+			return // the rescuer does it
 		}
 		wait.sleep(ctx)
 	}
@@ -252,6 +260,7 @@ func (s *session) recorded(tasks []*Task) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, t := range tasks {
+		t.recorded = true
 		t.batch.left--
 		if t.batch.left == 0 && s.batches[t.batch.key] == t.batch {
 			delete(s.batches, t.batch.key)
@@ -259,13 +268,18 @@ func (s *session) recorded(tasks []*Task) {
 	}
 }
 
-// known lists the batches that are not fully recorded.
-func (s *session) known() []store.Batch {
+// held names what is this session's and not recorded yet.
+func (s *session) held() store.Held {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	keys := make([]store.Batch, 0, len(s.batches))
-	for key := range s.batches {
-		keys = append(keys, key)
+	h := store.Held{Lanes: []int32{}, Seqs: []int64{}, Sizes: []int32{}, IDs: []int64{}}
+	for key, b := range s.batches {
+		h.Lanes, h.Seqs, h.Sizes = append(h.Lanes, key.Lane), append(h.Seqs, key.Seq), append(h.Sizes, int32(b.left))
+		for _, t := range b.tasks {
+			if !t.recorded {
+				h.IDs = append(h.IDs, t.ID)
+			}
+		}
 	}
-	return keys
+	return h
 }

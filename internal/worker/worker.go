@@ -28,9 +28,11 @@ type Task struct {
 	store.Claim
 	Worker int32 // the session's id, which results are recorded under
 
-	batch *batch
-	state taskState
-	stop  context.CancelCauseFunc // set while running
+	batch    *batch
+	place    int32 // in the batch
+	state    taskState
+	recorded bool                    // or given up
+	stop     context.CancelCauseFunc // set while running
 }
 
 // Result is how a task's handler ended it.

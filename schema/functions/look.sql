@@ -142,21 +142,10 @@ BEGIN
         LIMIT jobs.most) j
       ORDER BY l.lane % 4, j.xid, j.id LIMIT jobs.most;
   ELSIF jobs.state = 'running' THEN
-    -- No live worker has anything older unfinished than its last heartbeat says.
     OPEN ids FOR
-      SELECT u.id FROM (
-        SELECT w.id, coalesce(h.oldest, w.at) - interval '1 minute' AS since FROM weir.worker w
-        LEFT JOIN LATERAL (SELECT h.oldest FROM weir.heartbeat h WHERE h.worker = w.id ORDER BY h.at DESC LIMIT 1) h ON true
-        WHERE NOT w.fenced AND NOT EXISTS (SELECT FROM weir.worker f WHERE f.id = w.id AND f.fenced)) w
-      CROSS JOIN LATERAL (
-        SELECT b.* FROM weir.batch b
-        WHERE b.worker = w.id AND b.lane = ANY (lanes) AND b.no > coalesce((
-          SELECT o.no FROM weir.batch o WHERE o.worker = w.id AND o.claimed_at < w.since ORDER BY o.no DESC LIMIT 1), 0)
-        ORDER BY b.no DESC OFFSET 0) b
-      CROSS JOIN LATERAL (
-        SELECT i.id FROM unnest(b.ids) i(id)
-        EXCEPT SELECT x.id FROM weir.result r, unnest(r.ids) x(id) WHERE r.lane = b.lane AND r.seq = b.seq) u
-      ORDER BY b.claimed_at DESC LIMIT jobs.most;
+      SELECT i.id FROM weir.worker w CROSS JOIN LATERAL weir.holds(w.id) h CROSS JOIN unnest(h.ids) i(id)
+      WHERE NOT w.fenced AND NOT EXISTS (SELECT FROM weir.settled s WHERE s.worker = w.id AND s.no = 9223372036854775807) AND h.lane = ANY (lanes)
+      ORDER BY h.claimed_at DESC LIMIT jobs.most;
   ELSIF jobs.state = 'later' THEN
     OPEN ids FOR
       SELECT l.id FROM (SELECT p.* FROM weir.promotion p ORDER BY p.seq DESC LIMIT 1) c CROSS JOIN LATERAL (

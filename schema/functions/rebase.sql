@@ -18,7 +18,7 @@ BEGIN
     RAISE EXCEPTION 'weir: rebase needs a transaction of its own, and this one has written' USING ERRCODE = 'WR004', HINT = 'Call it in autocommit.';
   END IF;
   -- Everybody else stops for this once: nobody works in a log that has just come from elsewhere.
-  PERFORM pg_advisory_xact_lock(1464158547, step) FROM generate_series(0, 3) step;
+  PERFORM pg_advisory_xact_lock(1464158547, step) FROM unnest(ARRAY[0, 1, 2, 3, 6]) step;
   LOCK TABLE weir.job, weir.batch, weir.result, weir.later, weir.promotion, weir.worker, weir.setting IN ACCESS EXCLUSIVE MODE;
   IF (SELECT s.value FROM weir.setting s WHERE s.name = 'cluster') = here
      AND NOT EXISTS (SELECT FROM weir.batch b WHERE b.pos_xid >= pg_snapshot_xmax(pg_current_snapshot())) THEN

@@ -1,30 +1,30 @@
 -- The ends of attempts: what a worker records.
+--
+-- An attempt ends once. Whoever writes an end first sees that there is none, so two that could write at the same time exclude each other:
+-- calls of record for one worker by the lock of the worker's ends, and a completion in a handler's own transaction, which may stay open for
+-- as long as the handler likes, by a lock on that one attempt. record passes such an attempt over, and the others go on.
 
-CREATE OR REPLACE FUNCTION weir.hold_batches(worker integer, lanes integer[], seqs bigint[]) RETURNS void
+CREATE OR REPLACE FUNCTION weir.hold_segments(worker integer, lanes integer[], seqs bigint[]) RETURNS void
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
 SET jit = off
 AS $$
 #variable_conflict use_column
 DECLARE
-  found    integer;
   segments integer[];
   held     integer[] := '{}';
   s        integer;
 BEGIN
-  PERFORM weir.check_isolation('results');
-  PERFORM pg_advisory_xact_lock_shared(1464158548, hold_batches.worker);
-  PERFORM weir.check_worker(hold_batches.worker);
   LOOP
-    SELECT count(DISTINCT i.ord), array_agg(DISTINCT b.segment::integer) INTO found, segments
-    FROM unnest(hold_batches.lanes, hold_batches.seqs) WITH ORDINALITY i(lane, seq, ord)
-    JOIN weir.batch b ON b.lane = i.lane AND b.seq = i.seq AND b.worker IS NOT DISTINCT FROM hold_batches.worker;
-    IF found <> cardinality(hold_batches.lanes) THEN
-      RAISE EXCEPTION 'weir: % of the % batches named are not worker %''s', cardinality(hold_batches.lanes) - found,
-        cardinality(hold_batches.lanes), hold_batches.worker
-        USING ERRCODE = 'WR002', HINT = 'Their claim was lost in a crash of the server, and the jobs are handed out again: drop these results.';
-    END IF;
-    EXIT WHEN segments <@ held;
+    SELECT array_agg(DISTINCT b.segment::integer ORDER BY b.segment::integer) INTO segments
+    FROM unnest(hold_segments.lanes, hold_segments.seqs) i(lane, seq)
+    JOIN weir.batch b ON b.lane = i.lane AND b.seq = i.seq AND b.worker IS NOT DISTINCT FROM hold_segments.worker;  -- so worded to be read by (lane, seq)
+    EXIT WHEN segments IS NULL OR segments <@ held;
     FOREACH s IN ARRAY segments LOOP
       PERFORM pg_advisory_xact_lock_shared(1464158549, s);
     END LOOP;
@@ -32,180 +32,275 @@ BEGIN
   END LOOP;
 END
 $$;
-COMMENT ON FUNCTION weir.hold_batches IS
-  'Checks that the worker is not fenced and that the batches are its own, and keeps both so to the end of the transaction. A result lies in its batch''s segment: that segment''s lock, shared, keeps it from being reclaimed meanwhile; the look is repeated under the lock, for the batch may have been carried elsewhere before it was held. Errors: WR001, WR002, WR004.';
+COMMENT ON FUNCTION weir.hold_segments IS
+  'Keeps a worker''s batches where they are to the end of the transaction. A result lies in its batch''s segment: that segment''s lock, shared, keeps it from being reclaimed meanwhile; the look is repeated under the lock, for the batch may have been carried elsewhere before it was held.';
 
-CREATE OR REPLACE FUNCTION weir.complete(worker integer, lanes integer[], seqs bigint[], sizes integer[], ids bigint[]) RETURNS void
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp
-SET jit = off
-SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off
-SET enable_bitmapscan = off
-SET enable_hashjoin = off
-SET enable_mergejoin = off
-AS $$
-#variable_conflict use_column
-DECLARE
-  firsts integer[] := '{}';
-  next   integer := 1;
-  size   integer;
-BEGIN
-  IF cardinality(complete.lanes) IS DISTINCT FROM cardinality(complete.seqs) OR cardinality(complete.lanes) IS DISTINCT FROM cardinality(complete.sizes) THEN
-    RAISE EXCEPTION 'weir: complete got % lanes, % seqs and % sizes', cardinality(complete.lanes), cardinality(complete.seqs), cardinality(complete.sizes)
-      USING ERRCODE = '22023';
-  END IF;
-  FOREACH size IN ARRAY complete.sizes LOOP
-    firsts := firsts || next;
-    next := next + size;
-  END LOOP;
-  IF next - 1 IS DISTINCT FROM cardinality(complete.ids) THEN
-    RAISE EXCEPTION 'weir: complete got % ids, its sizes add up to %', cardinality(complete.ids), next - 1 USING ERRCODE = '22023';
-  END IF;
-  PERFORM weir.hold_batches(complete.worker, complete.lanes, complete.seqs);
-  IF cardinality(complete.ids) = 1 THEN
-    PERFORM pg_advisory_xact_lock_shared(1464158551, hashint8(complete.ids[1]));
-    IF EXISTS (SELECT FROM weir.result e WHERE e.lane = complete.lanes[1] AND e.seq = complete.seqs[1]
-                 AND complete.ids[1] = ANY (e.ids) AND e.outcome <> 'completed') THEN
-      RAISE EXCEPTION 'weir: the attempt at job % has ended otherwise', complete.ids[1] USING ERRCODE = 'WR002';
-    END IF;
-  END IF;
-  -- After a crash of the server the worker may have the same batch again with other jobs in it.
-  IF EXISTS (
-    SELECT FROM unnest(complete.lanes, complete.seqs, firsts, complete.sizes) i(lane, seq, first, size)
-    WHERE NOT EXISTS (SELECT FROM weir.batch b WHERE b.lane = i.lane AND b.seq = i.seq AND b.worker IS NOT DISTINCT FROM complete.worker
-                        AND b.ids = complete.ids[i.first : i.first + i.size - 1])
-      AND EXISTS (SELECT x.id FROM unnest(complete.ids[i.first : i.first + i.size - 1]) x(id)
-                  EXCEPT SELECT y.id FROM weir.batch b, unnest(b.ids) y(id)
-                  WHERE b.lane = i.lane AND b.seq = i.seq AND b.worker IS NOT DISTINCT FROM complete.worker)) THEN
-    RAISE EXCEPTION 'weir: a job named is not in the batch named'
-      USING ERRCODE = 'WR002', HINT = 'Its claim was lost in a crash of the server, or its result is recorded already: drop the results of that batch.';
-  END IF;
-  INSERT INTO weir.result (lane, segment, worker, seq, finished_at, outcome, ids)
-  SELECT r.lane, r.segment, complete.worker, r.seq, clock_timestamp(), 'completed', r.ids
-  FROM (
-    SELECT b.lane, b.segment, b.seq,
-           -- A batch that crossed into another segment has a row in each: split the ids alike.
-           CASE WHEN count(*) OVER (PARTITION BY i.ord) = 1 THEN complete.ids[i.first : i.first + i.size - 1]
-                ELSE (SELECT array_agg(x.id) FROM unnest(complete.ids[i.first : i.first + i.size - 1]) x(id) WHERE x.id = ANY (b.ids)) END AS ids
-    FROM unnest(complete.lanes, complete.seqs, firsts, complete.sizes) WITH ORDINALITY i(lane, seq, first, size, ord)
-    JOIN weir.batch b ON b.lane = i.lane AND b.seq = i.seq AND b.worker IS NOT DISTINCT FROM complete.worker
-  ) r
-  WHERE r.ids <> '{}'
-    -- A caller that lost its connection repeats the very same call.
-    AND NOT EXISTS (SELECT FROM weir.result e WHERE e.lane = r.lane AND e.seq = r.seq AND e.ids = r.ids);
-END
-$$;
-COMMENT ON FUNCTION weir.complete IS
-  'Records attempts as completed, a flush at a time: lanes[i], seqs[i] name a batch, the next sizes[i] of ids are its jobs. One row a batch. May be repeated. In a transaction of the caller''s own, effects and completion commit together. Errors: 22023, WR001 (fenced), WR002 (not this worker''s batch, or not a job of it), WR004. Locks: advisory, shared: the worker, the segments; held to the commit. Isolation: READ COMMITTED.';
-
-CREATE OR REPLACE FUNCTION weir.end_attempt(worker integer, in_segment smallint, lane integer, seq bigint, from_xid xid8, to_xid xid8, id bigint,
-                                 outcome weir.outcome, error text, output text, run_at timestamptz) RETURNS void
+CREATE OR REPLACE FUNCTION weir.may_record(worker integer, caller text) RETURNS void
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 SET jit = off
-SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off
-SET enable_bitmapscan = off
 AS $$
-#variable_conflict use_column
-DECLARE
-  j          record;
-  ended      weir.outcome := end_attempt.outcome;
-  counts     integer := 1;
 BEGIN
-  IF end_attempt.outcome IN ('retried', 'snoozed', 'released', 'lost') THEN
-    SELECT j.* INTO j FROM weir.job j
-    WHERE j.segment = end_attempt.in_segment AND j.lane = end_attempt.lane
-      AND j.xid >= end_attempt.from_xid AND j.xid <= end_attempt.to_xid AND j.id = end_attempt.id
-    -- A batch with late jobs spans many transactions, those of the same job's earlier attempts among them.
-    ORDER BY j.attempt DESC, j.put_off DESC LIMIT 1;
-    IF end_attempt.outcome IN ('retried', 'lost') AND j.attempt >= j.max_attempts THEN
-      ended := 'failed';
-    ELSE
-      -- What was put off or handed back is the same attempt still, and does not use up another.
-      counts := (end_attempt.outcome NOT IN ('snoozed', 'released'))::integer;
-      -- As in enqueue: the xid first, then an id, which wakes whoever waits for work.
-      PERFORM pg_current_xact_id();
-      PERFORM nextval('weir.job_id');
-      IF end_attempt.run_at IS NULL OR end_attempt.run_at <= now() THEN
-        INSERT INTO weir.job (id, xid, enqueued_at, lane, attempt, max_attempts, put_off, segment, kind, args, meta)
-        VALUES (j.id, pg_current_xact_id(), j.enqueued_at, j.lane, j.attempt + counts, j.max_attempts, (j.put_off + 1) * (1 - counts),
-                (SELECT a.last_value FROM weir.active_job a), j.kind, j.args, j.meta);
-      ELSE
-        INSERT INTO weir.later (id, xid, run_at, enqueued_at, lane, attempt, max_attempts, put_off, segment, kind, args, meta)
-        VALUES (j.id, pg_current_xact_id(), end_attempt.run_at, j.enqueued_at, j.lane, j.attempt + counts, j.max_attempts, (j.put_off + 1) * (1 - counts),
-                (SELECT a.last_value FROM weir.active_later a), j.kind, j.args, j.meta);
-      END IF;
-    END IF;
+  PERFORM weir.check_isolation(may_record.caller);
+  -- An acknowledged end must survive a crash, whatever the role's own taste.
+  IF current_setting('synchronous_commit') = 'off' THEN
+    PERFORM set_config('synchronous_commit', 'on', true);
   END IF;
-  INSERT INTO weir.result (lane, segment, worker, seq, finished_at, outcome, ids, errors, outputs)
-  VALUES (end_attempt.lane, end_attempt.in_segment, end_attempt.worker, end_attempt.seq, clock_timestamp(), ended, ARRAY[end_attempt.id],
-          CASE WHEN end_attempt.error IS NOT NULL THEN ARRAY[left(end_attempt.error, 65536)] END,
-          CASE WHEN end_attempt.output IS NOT NULL THEN ARRAY[end_attempt.output] END);
+  PERFORM pg_advisory_xact_lock_shared(1464158548, may_record.worker);
+  PERFORM weir.check_worker(may_record.worker);
 END
 $$;
-COMMENT ON FUNCTION weir.end_attempt IS
-  'Writes how one attempt ended and logs the attempt that follows, if one does. retried and lost become failed when the attempts are used up. The caller holds the batch and has seen that the attempt has no result.';
+COMMENT ON FUNCTION weir.may_record IS
+  'Checks that the worker is not fenced, and keeps it so to the end of the transaction; has that commit synchronously. Errors: WR001, WR004.';
 
-CREATE OR REPLACE FUNCTION weir.finish(
-  worker integer, lane integer, seq bigint, id bigint, outcome weir.outcome,
-  error text DEFAULT NULL, output text DEFAULT NULL, run_at timestamptz DEFAULT NULL
-) RETURNS boolean
+CREATE OR REPLACE FUNCTION weir.record(
+  worker integer, lanes integer[], seqs bigint[], sizes integer[], ids bigint[],
+  outcomes text[] DEFAULT NULL, errors text[] DEFAULT NULL, outputs text[] DEFAULT NULL, run_at timestamptz[] DEFAULT NULL)
+RETURNS TABLE (place integer, refusal text, detail text)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
-SET jit = off
 SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
 SET enable_bitmapscan = off
+SET enable_mergejoin = off
+SET enable_hashjoin = off
+SET jit = off
 SET lock_timeout = '5s'
 AS $$
 #variable_conflict use_column
 DECLARE
-  b record;
+  n         integer := coalesce(cardinality(record.ids), 0);
+  is_plain  boolean := record.outcomes IS NULL AND record.errors IS NULL AND record.outputs IS NULL;
+  lasts     integer[];   -- the place of each batch's last id
+  rest      integer[];   -- the batches that are judged job by job
+  batch_of  integer[];   -- of these: each job's batch, and its place
+  places    integer[];
+  segments  smallint[];
+  refusals  text[];
+  details   text[];
+  held_open integer[];
+  done      integer[];
+  done_in   smallint[];
 BEGIN
-  IF finish.outcome IS NULL OR finish.outcome = 'lost' THEN
-    RAISE EXCEPTION 'weir: an attempt ends as completed, failed, cancelled, retried, snoozed or released, not as %', coalesce(finish.outcome::text, 'null')
+  IF cardinality(record.lanes) IS DISTINCT FROM cardinality(record.seqs) OR cardinality(record.lanes) IS DISTINCT FROM cardinality(record.sizes) THEN
+    RAISE EXCEPTION 'weir: record got % lanes, % seqs and % sizes', cardinality(record.lanes), cardinality(record.seqs), cardinality(record.sizes)
       USING ERRCODE = '22023';
-  ELSIF length(finish.output) > 1048576 THEN
-    RAISE EXCEPTION 'weir: output too large: % characters, at most 1048576 are allowed', length(finish.output) USING ERRCODE = '22023';
-  ELSIF finish.run_at = 'infinity' THEN
-    RAISE EXCEPTION 'weir: run_at is infinity: the job would never run' USING ERRCODE = '22023';
+  ELSIF EXISTS (SELECT FROM unnest(record.sizes) k(size) WHERE k.size IS NULL OR k.size < 0)
+     OR coalesce((SELECT sum(k.size) FROM unnest(record.sizes) k(size)), 0) <> n THEN
+    RAISE EXCEPTION 'weir: record got % ids, its sizes add up to %', n, (SELECT sum(k.size) FROM unnest(record.sizes) k(size)) USING ERRCODE = '22023';
+  ELSIF n > 10000 THEN
+    RAISE EXCEPTION 'weir: record takes at most 10000 attempts at once, got %', n USING ERRCODE = '22023', HINT = 'Record them in several calls.';
+  ELSIF n <> ANY (ARRAY[coalesce(cardinality(record.outcomes), n), coalesce(cardinality(record.errors), n),
+                        coalesce(cardinality(record.outputs), n), coalesce(cardinality(record.run_at), n)]) THEN
+    RAISE EXCEPTION 'weir: record got % ids, % outcomes, % errors, % outputs and % run_at', n, cardinality(record.outcomes),
+      cardinality(record.errors), cardinality(record.outputs), cardinality(record.run_at) USING ERRCODE = '22023';
   END IF;
-  PERFORM weir.hold_batches(finish.worker, ARRAY[finish.lane], ARRAY[finish.seq]);
-  IF finish.outcome <> 'completed' THEN
-    PERFORM pg_advisory_xact_lock(1464158550, finish.worker);
+  PERFORM weir.may_record(record.worker, 'record');
+  IF n = 0 THEN
+    RETURN;
   END IF;
-  -- After a completion of this very attempt that is still uncommitted in a transaction of its handler's.
-  PERFORM pg_advisory_xact_lock(1464158551, hashint8(finish.id));
-  SELECT b.segment, b.from_xid, b.to_xid INTO b FROM weir.batch b
-  WHERE b.lane = finish.lane AND b.seq = finish.seq AND b.worker IS NOT DISTINCT FROM finish.worker AND finish.id = ANY (b.ids);
-  IF NOT FOUND OR EXISTS (
-       SELECT FROM weir.result e WHERE e.lane = finish.lane AND e.seq = finish.seq AND finish.id = ANY (e.ids)) THEN
-    RETURN false;
+  PERFORM weir.hold_segments(record.worker, record.lanes, record.seqs);
+  held_open := weir.hold_ends(record.worker);
+
+  lasts := ARRAY(SELECT sum(k.size) OVER (ORDER BY k.nr) FROM unnest(record.sizes) WITH ORDINALITY k(size, nr) ORDER BY k.nr);
+  rest := ARRAY(SELECT generate_subscripts(record.lanes, 1));
+
+  -- Plain successes, as nearly all ends are, go a batch at a time: where each is a job of it, once, and none has an end.
+  IF is_plain AND held_open = '{}' THEN
+    SELECT array_agg(i.nr), array_agg(b.segment) INTO done, done_in
+    FROM (SELECT k.nr, k.lane, k.seq, record.ids[k.last - k.size + 1 : k.last] AS ids, count(*) OVER (PARTITION BY k.lane, k.seq) AS times
+          FROM unnest(rest, record.lanes, record.seqs, record.sizes, lasts) k(nr, lane, seq, size, last) WHERE k.size > 0) i
+    JOIN weir.batch b ON b.lane = i.lane AND b.seq = i.seq AND b.worker IS NOT DISTINCT FROM record.worker
+    WHERE i.times = 1
+      AND (i.ids = b.ids OR NOT EXISTS (SELECT unnest(i.ids) EXCEPT ALL SELECT unnest(b.ids)))
+      AND NOT EXISTS (SELECT FROM (SELECT unnest(i.ids) INTERSECT
+                                   SELECT x.id FROM weir.result r, unnest(r.ids) x(id) WHERE r.segment = b.segment AND r.lane = i.lane AND r.seq = i.seq) e);
+    INSERT INTO weir.result (lane, segment, worker, seq, finished_at, outcome, ids)
+    SELECT record.lanes[k.nr], k.segment, record.worker, record.seqs[k.nr], clock_timestamp(), 'completed',
+           record.ids[lasts[k.nr] - record.sizes[k.nr] + 1 : lasts[k.nr]]
+    FROM unnest(done, done_in) k(nr, segment);
+    IF cardinality(done) = cardinality(rest) THEN
+      RETURN;
+    END IF;
+    rest := ARRAY(SELECT unnest(rest) EXCEPT SELECT unnest(done) ORDER BY 1);
   END IF;
-  PERFORM weir.end_attempt(finish.worker, b.segment, finish.lane, finish.seq, b.from_xid, b.to_xid, finish.id,
-                           finish.outcome, finish.error, finish.output, finish.run_at);
-  RETURN true;
+
+  SELECT array_agg(k.nr ORDER BY k.place), array_agg(k.place ORDER BY k.place) INTO batch_of, places
+  FROM (SELECT r.nr, generate_series(lasts[r.nr] - record.sizes[r.nr] + 1, lasts[r.nr]) AS place FROM unnest(rest) r(nr)) k;
+  -- Given, in the batch, ended already: grouped rather than joined, so that no plan is quadratic.
+  SELECT array_agg(v.segment ORDER BY v.place), array_agg(v.refusal ORDER BY v.place) INTO segments, refusals
+  FROM (
+    SELECT p.place, u.segment,
+           CASE WHEN u.segment IS NULL THEN 'lost'
+                WHEN u.ended OR p.nth > 1 THEN 'ended'
+                WHEN hashint8(u.id) = ANY (held_open) THEN 'busy' END AS refusal
+    FROM (
+      SELECT a.lane, a.seq, a.id, array_agg(a.place ORDER BY a.place) FILTER (WHERE a.place IS NOT NULL) AS places, max(a.segment) AS segment, bool_or(a.ended) AS ended
+      FROM (
+        SELECT record.lanes[g.nr] AS lane, record.seqs[g.nr] AS seq, record.ids[g.place] AS id, g.place, NULL::smallint AS segment, false AS ended
+        FROM unnest(batch_of, places) g(nr, place)
+        UNION ALL
+        SELECT b.lane, b.seq, m.id, NULL, b.segment, false
+        FROM (SELECT DISTINCT record.lanes[r.nr] AS lane, record.seqs[r.nr] AS seq FROM unnest(rest) r(nr)) i
+        JOIN weir.batch b ON b.lane = i.lane AND b.seq = i.seq AND b.worker IS NOT DISTINCT FROM record.worker
+        CROSS JOIN unnest(b.ids) m(id)
+        UNION ALL
+        SELECT r.lane, r.seq, x.id, NULL, NULL, true
+        FROM (SELECT DISTINCT record.lanes[r.nr] AS lane, record.seqs[r.nr] AS seq FROM unnest(rest) r(nr)) i
+        JOIN weir.result r ON r.lane = i.lane AND r.seq = i.seq
+        CROSS JOIN unnest(r.ids) x(id)) a
+      GROUP BY a.lane, a.seq, a.id) u
+    CROSS JOIN LATERAL unnest(u.places) WITH ORDINALITY p(place, nth)) v;
+
+  IF is_plain THEN
+    INSERT INTO weir.result (lane, segment, worker, seq, finished_at, outcome, ids)
+    SELECT record.lanes[k.nr], k.segment, record.worker, record.seqs[k.nr], clock_timestamp(), 'completed', array_agg(record.ids[k.place])
+    FROM unnest(batch_of, places, segments, refusals) k(nr, place, segment, refusal)
+    WHERE k.refusal IS NULL
+    GROUP BY k.nr, k.segment;
+  ELSE
+    -- Here places are all there are.
+    SELECT array_agg(coalesce(k.refusal, CASE WHEN k.why IS NOT NULL THEN 'invalid' END) ORDER BY k.place), array_agg(k.why ORDER BY k.place)
+      INTO refusals, details
+    FROM (
+      SELECT u.place, u.refusal,
+             CASE WHEN coalesce(u.outcome, 'completed') <> ALL (ARRAY['completed', 'failed', 'cancelled', 'retried', 'snoozed', 'released'])
+                  THEN format('an attempt ends as completed, failed, cancelled, retried, snoozed or released, not as %s', left(u.outcome, 100))
+                  WHEN length(u.output) > 1048576
+                  THEN format('output too large: %s characters, at most 1048576 are allowed', length(u.output))
+                  WHEN u.run_at = 'infinity' THEN 'run_at is infinity: the job would never run' END AS why
+      FROM unnest(refusals, record.outcomes, record.outputs, record.run_at) WITH ORDINALITY u(refusal, outcome, output, run_at, place)) k;
+    PERFORM weir.end_attempts(record.worker, e.lanes, e.seqs, e.segments, e.ids, e.outcomes, e.errors, e.outputs, e.run_at)
+    FROM (
+      SELECT array_agg(record.lanes[k.nr]) AS lanes, array_agg(record.seqs[k.nr]) AS seqs, array_agg(k.segment) AS segments, array_agg(k.id) AS ids,
+             array_agg(coalesce(k.outcome, 'completed')::weir.outcome) AS outcomes, array_agg(k.error) AS errors, array_agg(k.output) AS outputs, array_agg(k.run_at) AS run_at
+      FROM unnest(batch_of, segments, record.ids, refusals, record.outcomes, record.errors, record.outputs, record.run_at)
+        k(nr, segment, id, refusal, outcome, error, output, run_at)
+      WHERE k.refusal IS NULL) e;
+  END IF;
+  RETURN QUERY SELECT k.place, k.refusal, k.detail
+    FROM unnest(places, refusals, details) k(place, refusal, detail) WHERE k.refusal IS NOT NULL ORDER BY k.place;
 END
 $$;
-COMMENT ON FUNCTION weir.finish IS
-  'Records how one attempt ended, with its error or output, and logs the next attempt, at run_at or at once, when it was retried, snoozed or released. False if the attempt has a result already: the call may be repeated (and gives WR002 once the segment has been reclaimed). Errors, locks, isolation: as complete; and its calls for one worker wait for each other, unless the outcome is completed.';
+COMMENT ON FUNCTION weir.record IS
+  'Records how attempts ended, many at once, each judged by itself: lanes[i], seqs[i] name a batch, the next sizes[i] of ids are its jobs; outcomes (completed where NULL), errors, outputs and run_at (when the next attempt is due, after retried, snoozed or released; at once where NULL) go with ids. Returns those that were not recorded, by their place in ids: ended (the attempt has an end already: so the call may be repeated), lost (it is not this worker''s, for its claim was lost in a crash or it was handed out again: drop it), busy (a transaction of its handler''s that completes it is open: record it again later) or invalid (with the detail). Errors: 22023, WR001 (fenced), WR004. Locks: advisory: the worker and the segments (shared), the worker''s ends (exclusive, waiting at most 5 s). Isolation: READ COMMITTED. Commits synchronously.';
 
-CREATE OR REPLACE FUNCTION weir.has_ended(worker integer, lane integer, seq bigint, id bigint) RETURNS boolean
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+CREATE OR REPLACE FUNCTION weir.hold_ends(worker integer) RETURNS integer[]
+LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 SET jit = off
+AS $$
+BEGIN
+  PERFORM pg_advisory_xact_lock(1464158550, hold_ends.worker);
+  IF pg_try_advisory_xact_lock(1464158553, hold_ends.worker) THEN
+    RETURN '{}';
+  END IF;
+  -- Every such transaction took its attempt's lock before it looks for an end, and waits for this lock of the worker's ends in between.
+  RETURN ARRAY(
+    SELECT l.objid::bigint::bit(32)::integer FROM pg_locks l
+    WHERE l.locktype = 'advisory' AND l.classid = 1464158551 AND l.objsubid = 2 AND l.granted
+      AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database()));
+END
+$$;
+COMMENT ON FUNCTION weir.hold_ends IS
+  'To the end of the transaction nobody else ends an attempt of the worker''s, but for those returned: hashes of the ids of jobs that are being completed in open transactions. Locks: advisory: the worker''s ends (exclusive), its open completions (exclusive, tried).';
+
+CREATE OR REPLACE FUNCTION weir.complete(worker integer, lane integer, seq bigint, id bigint) RETURNS void
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET jit = off
+AS $$
+#variable_conflict use_column
+DECLARE
+  in_segment smallint;
+BEGIN
+  PERFORM weir.may_record(complete.worker, 'complete');
+  PERFORM weir.hold_segments(complete.worker, ARRAY[complete.lane], ARRAY[complete.seq]);
+  PERFORM pg_advisory_xact_lock(1464158551, hashint8(complete.id)), pg_advisory_xact_lock_shared(1464158553, complete.worker);
+  -- A record that is under way may have looked before it could know of this transaction: let it end, and hold up none after it. What a
+  -- block has locked that is rolled back, it lets go of.
+  BEGIN
+    PERFORM pg_advisory_xact_lock_shared(1464158550, complete.worker);
+    RAISE EXCEPTION USING ERRCODE = 'WR000';
+  EXCEPTION WHEN SQLSTATE 'WR000' THEN
+    NULL;
+  END;
+  SELECT b.segment INTO in_segment FROM weir.batch b
+  WHERE b.lane = complete.lane AND b.seq = complete.seq AND b.worker IS NOT DISTINCT FROM complete.worker AND complete.id = ANY (b.ids);
+  IF NOT FOUND THEN
+    RAISE EXCEPTION 'weir: job % is not in a batch % of lane % that is worker %''s', complete.id, complete.seq, complete.lane, complete.worker
+      USING ERRCODE = 'WR002', HINT = 'Its claim was lost in a crash of the server, or the job was handed out again: roll back.';
+  ELSIF EXISTS (SELECT FROM weir.result r WHERE r.lane = complete.lane AND r.seq = complete.seq AND complete.id = ANY (r.ids)) THEN
+    RAISE EXCEPTION 'weir: the attempt at job % has ended already', complete.id USING ERRCODE = 'WR002', HINT = 'Roll back.';
+  END IF;
+  INSERT INTO weir.result (lane, segment, worker, seq, finished_at, outcome, ids)
+  VALUES (complete.lane, in_segment, complete.worker, complete.seq, clock_timestamp(), 'completed', ARRAY[complete.id]);
+END
+$$;
+COMMENT ON FUNCTION weir.complete IS
+  'Records one attempt as completed in a transaction of the caller''s: effects and completion commit together. Errors: WR001 (fenced), WR002 (the attempt is not this worker''s, or has ended), WR004. Locks, to the end of the transaction: advisory: the worker, its open completions and the segment (shared), the attempt (exclusive). Isolation: READ COMMITTED. Commits synchronously.';
+
+CREATE OR REPLACE FUNCTION weir.end_attempts(
+  worker integer, lanes integer[], seqs bigint[], segments smallint[], ids bigint[],
+  outcomes weir.outcome[], errors text[], outputs text[], run_at timestamptz[]) RETURNS void
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_mergejoin = off
+SET enable_hashjoin = off
+SET jit = off
 AS $$
 #variable_conflict use_column
 BEGIN
-  PERFORM weir.check_isolation('has_ended');
-  LOCK TABLE weir.batch, weir.result IN ACCESS SHARE MODE;  -- the look comes after a TRUNCATE, not across it
-  RETURN EXISTS (SELECT FROM weir.result r WHERE r.lane = has_ended.lane AND r.seq = has_ended.seq AND has_ended.id = ANY (r.ids))
-      OR NOT EXISTS (SELECT FROM weir.batch b WHERE b.lane = has_ended.lane AND b.seq = has_ended.seq
-                       AND b.worker IS NOT DISTINCT FROM has_ended.worker AND has_ended.id = ANY (b.ids));
+  IF end_attempts.outcomes && ARRAY['retried', 'snoozed', 'released', 'lost']::weir.outcome[] THEN
+    -- As in enqueue: the xid first, then an id, which wakes whoever waits for work.
+    PERFORM pg_current_xact_id();
+    PERFORM nextval('weir.job_id');
+  END IF;
+  WITH attempt AS MATERIALIZED (
+    SELECT e.*, j.kind, j.args, j.meta, j.enqueued_at, j.attempt, j.max_attempts, j.put_off,
+           CASE WHEN e.outcome IN ('retried', 'lost') AND j.attempt >= j.max_attempts THEN 'failed' ELSE e.outcome END AS ended
+    FROM unnest(end_attempts.lanes, end_attempts.seqs, end_attempts.segments, end_attempts.ids, end_attempts.outcomes,
+                end_attempts.errors, end_attempts.outputs, end_attempts.run_at)
+         WITH ORDINALITY e(lane, seq, segment, id, outcome, error, output, run_at, ord)
+    LEFT JOIN LATERAL (
+      SELECT j.* FROM weir.batch b
+      CROSS JOIN LATERAL (
+        SELECT j.* FROM weir.job j
+        WHERE j.segment = b.segment AND j.id = e.id AND j.lane IS NOT DISTINCT FROM e.lane  -- so worded to be read by id
+          AND NOT (j.xid < b.from_xid) AND NOT (j.xid > b.to_xid)
+        -- A batch with late jobs spans many transactions, those of the same job's earlier attempts among them.
+        ORDER BY j.attempt DESC, j.put_off DESC LIMIT 1) j
+      WHERE e.outcome IN ('retried', 'snoozed', 'released', 'lost')
+        AND b.segment = e.segment AND b.lane = e.lane AND b.seq = e.seq AND e.id = ANY (b.ids)
+      LIMIT 1) j ON true
+  ), next AS MATERIALIZED (
+    -- What was put off or handed back is the same attempt still, and does not use up another.
+    SELECT a.id, a.lane, a.attempt + (a.ended NOT IN ('snoozed', 'released'))::integer AS attempt, a.max_attempts,
+           CASE WHEN a.ended IN ('snoozed', 'released') THEN a.put_off + 1 ELSE 0 END AS put_off, a.kind, a.args, a.meta, a.enqueued_at, a.run_at, a.ord
+    FROM attempt a WHERE a.ended IN ('retried', 'snoozed', 'released', 'lost')
+  ), logged AS (
+    INSERT INTO weir.job (id, xid, enqueued_at, lane, attempt, max_attempts, put_off, segment, kind, args, meta)
+    SELECT n.id, pg_current_xact_id(), n.enqueued_at, n.lane, n.attempt, n.max_attempts, n.put_off, (SELECT a.last_value FROM weir.active_job a), n.kind, n.args, n.meta
+    FROM next n WHERE n.run_at IS NULL OR n.run_at <= now() ORDER BY n.ord
+  ), put_off AS (
+    INSERT INTO weir.later (id, xid, run_at, enqueued_at, lane, attempt, max_attempts, put_off, segment, kind, args, meta)
+    SELECT n.id, pg_current_xact_id(), n.run_at, n.enqueued_at, n.lane, n.attempt, n.max_attempts, n.put_off, (SELECT a.last_value FROM weir.active_later a), n.kind, n.args, n.meta
+    FROM next n WHERE n.run_at > now() ORDER BY n.ord
+  )
+  INSERT INTO weir.result (lane, segment, worker, seq, finished_at, outcome, ids, errors, outputs)
+  SELECT a.lane, a.segment, end_attempts.worker, a.seq, clock_timestamp(), a.ended, array_agg(a.id ORDER BY a.ord),
+         CASE WHEN count(a.error) > 0 THEN array_agg(left(a.error, 65536) ORDER BY a.ord) END,
+         CASE WHEN count(a.output) > 0 THEN array_agg(a.output ORDER BY a.ord) END
+  FROM attempt a
+  -- A long text has a row to itself: whoever reads one does not read them all.
+  GROUP BY a.lane, a.segment, a.seq, a.ended, CASE WHEN length(a.error) > 2000 OR length(a.output) > 2000 THEN a.ord END;
 END
 $$;
-COMMENT ON FUNCTION weir.has_ended IS
-  'Whether an attempt has a result, or is no longer this worker''s: after a completion in a transaction of its handler''s the worker asks whether it was committed. Locks: ACCESS SHARE. Isolation: READ COMMITTED.';
+COMMENT ON FUNCTION weir.end_attempts IS
+  'Writes how attempts ended and logs those that follow. retried and lost become failed when the attempts are used up. The caller has seen that they have no end, and keeps it so.';

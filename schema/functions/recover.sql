@@ -1,45 +1,181 @@
 -- What becomes of attempts whose worker is gone, or does not know of them.
+--
+-- What a worker holds is known here: its batches, found through (worker, no), less their results. weir.settled keeps that short: up to
+-- which number everything has ended, and which batches are exceptions. It is insert-only, and a row of it was written after it had seen the
+-- results it rests on, so whatever of the log a crash or a failover leaves, where the row is, they are. Without it the look is longer, and as right.
 
-CREATE OR REPLACE FUNCTION weir.relog(worker integer, outcome weir.outcome, reason text, known_lanes integer[], known_seqs bigint[]) RETURNS integer
-LANGUAGE plpgsql VOLATILE
+CREATE OR REPLACE FUNCTION weir.unfinished(worker integer, nos bigint[])
+RETURNS TABLE (no bigint, lane integer, seq bigint, segment smallint, claimed_at timestamptz, ids bigint[])
+LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
-SET jit = off
 SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
 SET enable_bitmapscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+SET jit = off
+AS $$
+  SELECT b.no, b.lane, b.seq, b.segment, b.claimed_at,
+         ARRAY(SELECT i.id FROM unnest(b.ids) i(id)
+               EXCEPT SELECT x.id FROM weir.result r, unnest(r.ids) x(id) WHERE r.segment = b.segment AND r.lane = b.lane AND r.seq = b.seq)
+  FROM unnest(unfinished.nos) o(no) JOIN weir.batch b ON b.worker = unfinished.worker AND b.no = o.no
+$$;
+COMMENT ON FUNCTION weir.unfinished IS 'Of the batches of a worker that have these numbers: the jobs without a result.';
+
+CREATE OR REPLACE FUNCTION weir.batches_after(worker integer, after bigint, most integer) RETURNS bigint[]
+LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_hashagg = off
+SET jit = off
+AS $$
+  SELECT ARRAY(
+    SELECT DISTINCT k.no FROM (
+      SELECT b.no, sum(cardinality(b.ids)) OVER (ORDER BY b.no ROWS UNBOUNDED PRECEDING) - cardinality(b.ids) AS before
+      FROM (SELECT b.no, b.ids FROM weir.batch b WHERE b.worker = batches_after.worker AND b.no > batches_after.after ORDER BY b.no LIMIT batches_after.most) b) k
+    WHERE batches_after.most IS NULL OR k.before < 1500 ORDER BY k.no)
+$$;
+COMMENT ON FUNCTION weir.batches_after IS 'The numbers of a worker''s next batches, in order: as many as it says, but no more than have some 2,000 jobs; all of them for NULL.';
+
+CREATE OR REPLACE FUNCTION weir.holds(worker integer)
+RETURNS TABLE (no bigint, lane integer, seq bigint, segment smallint, claimed_at timestamptz, ids bigint[])
+LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+AS $$
+  SELECT u.* FROM (SELECT 1) one
+  LEFT JOIN LATERAL (SELECT s.no, s.open FROM weir.settled s WHERE s.worker = holds.worker ORDER BY s.no DESC LIMIT 1) m ON true
+  CROSS JOIN LATERAL weir.unfinished(holds.worker, ARRAY(
+    SELECT o.no FROM unnest(m.open) o(no)
+    UNION ALL SELECT a.no FROM unnest(weir.batches_after(holds.worker, coalesce(m.no, 0), NULL)) a(no))) u
+  WHERE u.ids <> '{}'
+$$;
+COMMENT ON FUNCTION weir.holds IS
+  'What a worker holds: its batches with jobs that have no result, and which jobs. It looks at what the worker has claimed since it was last settled.';
+
+CREATE OR REPLACE FUNCTION weir.relog(
+  worker integer, outcome weir.outcome, reason text, lanes integer[], seqs bigint[], sizes integer[], ids bigint[], after bigint,
+  OUT relogged integer, OUT next bigint)
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+SET plan_cache_mode = force_generic_plan
+SET jit = off
 AS $$
 #variable_conflict use_column
 DECLARE
-  since timestamptz;
-  l     integer;
-  b     record;
-  u     bigint;
-  n     integer := 0;
+  of_some   constant integer := 25;    -- batches looked at in one statement
+  most      constant integer := 1000;  -- attempts logged in one call, and the rest of some batches
+  most_seen constant integer := 5000;  -- batches looked at in one call
+  most_open constant integer := 1000;  -- exceptions kept
+  is_over   boolean := relog.outcome = 'lost';  -- the worker is fenced, and nobody else ends its attempts
+  known     jsonb;
+  mark      bigint;
+  open      bigint[];             -- the exceptions up to mark
+  to_check  bigint[] := '{}';     -- those to be looked at again
+  checked   integer := 0;
+  still     bigint[] := '{}';     -- what is open of all that has been looked at
+  position  bigint;
+  moved     boolean := false;     -- mark
+  nos       bigint[];
+  seen      integer := 0;
+  has_ends  boolean := false;
+  busy      integer[] := '{}';
+  found     record;
 BEGIN
-  SELECT k.oldest - interval '1 minute' INTO since FROM (
-    SELECT h.at, h.oldest FROM weir.heartbeat h WHERE h.worker = relog.worker
-    UNION ALL SELECT w.at, w.at FROM weir.worker w WHERE w.id = relog.worker AND NOT w.fenced) k
-  ORDER BY k.at DESC LIMIT 1;
-  FOR l IN SELECT q.id * 4 + p FROM weir.worker w, weir.queue q, generate_series(0, 3) p
-           WHERE w.id = relog.worker AND NOT w.fenced AND q.name = ANY (w.queues) ORDER BY 1 LOOP
-    FOR b IN SELECT b.* FROM weir.batch b WHERE b.lane = l ORDER BY b.seq DESC LOOP
-      EXIT WHEN b.claimed_at < since;
-      CONTINUE WHEN b.worker <> relog.worker
-        OR EXISTS (SELECT FROM unnest(relog.known_lanes, relog.known_seqs) k(lane, seq) WHERE k.lane = b.lane AND k.seq = b.seq);
-      FOR u IN SELECT i.id FROM unnest(b.ids) i(id)
-               EXCEPT SELECT x.id FROM weir.result r, unnest(r.ids) x(id) WHERE r.lane = b.lane AND r.seq = b.seq LOOP
-        PERFORM weir.end_attempt(relog.worker, b.segment, b.lane, b.seq, b.from_xid, b.to_xid, u, relog.outcome, relog.reason, NULL, NULL);
-        n := n + 1;
-      END LOOP;
-    END LOOP;
+  relogged := 0;
+  SELECT coalesce(max(s.no), 0) INTO mark FROM weir.settled s WHERE s.worker = relog.worker;
+  open := coalesce((SELECT s.open FROM weir.settled s WHERE s.worker = relog.worker AND s.no = mark), '{}');
+  IF relog.after = 0 THEN
+    to_check := open;
+  ELSE
+    still := open;  -- looked at when this round began
+  END IF;
+  position := greatest(mark, relog.after);
+  known := coalesce((
+    SELECT jsonb_object_agg(format('%s %s %s', relog.lanes[k.nr], relog.seqs[k.nr], k.id), true)
+    FROM unnest(ARRAY(SELECT b.nr FROM unnest(relog.sizes) WITH ORDINALITY b(size, nr) CROSS JOIN generate_series(1, b.size) ORDER BY b.nr), relog.ids) k(nr, id)), '{}');
+
+  LOOP
+    -- First the exceptions, then what was claimed since, some batches at a time.
+    IF checked < cardinality(to_check) THEN
+      nos := to_check[checked + 1 : checked + of_some / 5];
+    ELSE
+      nos := weir.batches_after(relog.worker, position, of_some);
+      EXIT WHEN nos = '{}';
+    END IF;
+    SELECT array_agg(g.lane) FILTER (WHERE g.gone) AS lanes, array_agg(g.seq) FILTER (WHERE g.gone) AS seqs,
+           array_agg(g.segment) FILTER (WHERE g.gone) AS segments, array_agg(g.id) FILTER (WHERE g.gone) AS ids,
+           (count(*) FILTER (WHERE g.gone))::integer AS gone, coalesce(array_agg(DISTINCT g.no) FILTER (WHERE NOT g.gone), '{}') AS open INTO found
+    FROM (SELECT u.no, u.lane, u.seq, u.segment, i.id,
+                 NOT known ? format('%s %s %s', u.lane, u.seq, i.id) AND hashint8(i.id) <> ALL (busy) AS gone
+          FROM weir.unfinished(relog.worker, nos) u CROSS JOIN unnest(u.ids) i(id)) g;
+    IF found.gone > 0 AND NOT is_over AND NOT has_ends THEN
+      -- Results wait meanwhile: so not before there is something to do. Then it is looked at once more.
+      busy := weir.hold_ends(relog.worker);
+      has_ends := true;
+      CONTINUE;
+    END IF;
+    IF found.gone > 0 THEN
+      PERFORM weir.end_attempts(relog.worker, found.lanes, found.seqs, found.segments, found.ids,
+        array_fill(relog.outcome, ARRAY[found.gone]), array_fill(relog.reason, ARRAY[found.gone]), NULL, NULL);
+      relogged := relogged + found.gone;
+    END IF;
+    seen := seen + cardinality(nos);
+    still := still || found.open;
+    IF checked < cardinality(to_check) THEN
+      checked := checked + cardinality(nos);
+    ELSE
+      position := nos[cardinality(nos)];
+      IF relog.after <= mark AND cardinality(still) <= most_open THEN
+        mark := position;
+        open := still;
+        moved := true;
+      END IF;
+    END IF;
+    IF relogged >= most OR seen >= most_seen OR has_ends THEN
+      next := CASE WHEN checked < cardinality(to_check) THEN 0 ELSE position END;
+      EXIT;
+    END IF;
   END LOOP;
-  RETURN n;
+
+  IF is_over AND next IS NULL THEN
+    INSERT INTO weir.settled (worker, no, open) VALUES (relog.worker, 9223372036854775807, '{}');
+  ELSIF moved THEN
+    INSERT INTO weir.settled (worker, no, open) VALUES (relog.worker, mark, open);
+  END IF;
 END
 $$;
 COMMENT ON FUNCTION weir.relog IS
-  'Ends a worker''s unfinished attempts, but for those of the batches known, and logs those that follow. It looks back along each lane to where the worker''s last heartbeat says that nothing is unfinished. The caller holds the worker''s lock alone and keeps reclaiming out.';
+  'Ends unfinished attempts of a worker, but for those named, and logs those that follow: some thousands in one call, and looks at 5,000 batches at most. next: call again with it as after, to go on; NULL: that was all. The caller holds the worker''s claims, and keeps reclaiming out.';
 
-CREATE OR REPLACE FUNCTION weir.fence(worker integer, reason text DEFAULT 'its worker was fenced') RETURNS integer
+CREATE OR REPLACE FUNCTION weir.reconcile(worker integer, lanes integer[], seqs bigint[], sizes integer[], ids bigint[], after bigint DEFAULT 0,
+                                          OUT released integer, OUT next bigint)
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET lock_timeout = '5s'
+SET jit = off
+AS $$
+BEGIN
+  PERFORM weir.check_isolation('reconcile');
+  IF cardinality(reconcile.lanes) IS DISTINCT FROM cardinality(reconcile.seqs) OR cardinality(reconcile.lanes) IS DISTINCT FROM cardinality(reconcile.sizes)
+     OR coalesce((SELECT sum(k.size) FROM unnest(reconcile.sizes) k(size)), 0) IS DISTINCT FROM coalesce(cardinality(reconcile.ids), 0) THEN
+    RAISE EXCEPTION 'weir: reconcile got % lanes, % seqs, % sizes and % ids', cardinality(reconcile.lanes), cardinality(reconcile.seqs),
+      cardinality(reconcile.sizes), cardinality(reconcile.ids) USING ERRCODE = '22023', HINT = 'The sizes add up to the number of ids.';
+  END IF;
+  PERFORM pg_advisory_xact_lock_shared(1464158548, reconcile.worker);
+  PERFORM weir.check_worker(reconcile.worker);
+  PERFORM pg_advisory_xact_lock_shared(1464158547, 0), pg_advisory_xact_lock(1464158552, reconcile.worker);  -- after a claim that may still be running
+  SELECT r.relogged, r.next INTO released, next
+  FROM weir.relog(reconcile.worker, 'released', 'its worker did not know of it', reconcile.lanes, reconcile.seqs, reconcile.sizes, reconcile.ids,
+                  coalesce(reconcile.after, 0)) r;
+END
+$$;
+COMMENT ON FUNCTION weir.reconcile IS
+  'Compares what the database takes a worker to hold with what the worker says it does: lanes[i], seqs[i] name a batch, the next sizes[i] of ids are its jobs that the worker has not recorded. What it does not name is logged again, as not started. To be called while the worker has no claim under way: after a claim or a connection failed, and now and then. In bounded steps: where next is not NULL, call again with it as after. Errors: 22023, WR001, WR004. Locks: advisory: the worker and claims (shared), the worker''s claims (exclusive, waiting at most 5 s), and its ends once there is something to log. Isolation: READ COMMITTED.';
+
+CREATE OR REPLACE FUNCTION weir.fence(worker integer, reason text DEFAULT 'its worker was fenced') RETURNS boolean
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET jit = off
@@ -51,50 +187,55 @@ BEGIN
   END IF;
   -- Results and a claim in flight hold them: their worker is alive enough to be asked again later.
   IF NOT (pg_try_advisory_xact_lock(1464158548, fence.worker) AND pg_try_advisory_xact_lock(1464158552, fence.worker)) THEN
-    RETURN NULL;
+    RETURN false;
   END IF;
-  PERFORM pg_advisory_xact_lock_shared(1464158547, 0);
-  IF EXISTS (SELECT FROM weir.worker w WHERE w.id = fence.worker AND w.fenced) THEN
-    RETURN 0;
+  IF NOT EXISTS (SELECT FROM weir.worker w WHERE w.id = fence.worker AND w.fenced) THEN
+    INSERT INTO weir.worker (id, fenced, at, name) VALUES (fence.worker, true, clock_timestamp(), left(fence.reason, 200));
   END IF;
-  INSERT INTO weir.worker (id, fenced, at, name) VALUES (fence.worker, true, clock_timestamp(), left(fence.reason, 200));
-  RETURN weir.relog(fence.worker, 'lost', fence.reason, '{}', '{}');
+  RETURN true;
 END
 $$;
 COMMENT ON FUNCTION weir.fence IS
-  'Ends a worker: from the commit on it can neither claim nor record, and its unfinished attempts are logged again (or failed, if that was their last). Returns how many; NULL, and nothing done, while a transaction of the worker''s is recording; 0 if it was fenced before. Locks: advisory: the worker (exclusive, tried), claims (shared). Isolation: READ COMMITTED.';
+  'Ends a worker: from the commit on it can neither claim nor record; settle logs again what it left, and the rescuer calls that too. False, and nothing done, while a transaction of the worker''s is claiming or recording. Errors: WR001 (unknown), WR004. Locks: advisory: the worker and its claims (exclusive, tried). Isolation: READ COMMITTED.';
 
-CREATE OR REPLACE FUNCTION weir.give_back(worker integer, known_lanes integer[], known_seqs bigint[]) RETURNS integer
+CREATE OR REPLACE FUNCTION weir.settle(worker integer, OUT relogged integer, OUT more boolean)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
-SET jit = off
 SET lock_timeout = '5s'
+SET jit = off
 AS $$
+#variable_conflict use_column
+DECLARE
+  why text;
 BEGIN
-  PERFORM weir.check_isolation('give_back');
-  PERFORM pg_advisory_xact_lock(1464158548, give_back.worker);
-  PERFORM pg_advisory_xact_lock(1464158552, give_back.worker);  -- after a claim that may still be running
-  PERFORM weir.check_worker(give_back.worker);
-  PERFORM pg_advisory_xact_lock_shared(1464158547, 0);
-  RETURN weir.relog(give_back.worker, 'released', 'the connection was lost during the claim', give_back.known_lanes, give_back.known_seqs);
+  PERFORM weir.check_isolation('settle');
+  PERFORM pg_advisory_xact_lock_shared(1464158547, 0), pg_advisory_xact_lock(1464158552, settle.worker);
+  SELECT w.name INTO why FROM weir.worker w WHERE w.id = settle.worker AND w.fenced;
+  IF NOT FOUND THEN
+    RAISE EXCEPTION 'weir: worker % is not fenced', settle.worker USING ERRCODE = '22023', HINT = 'Call weir.fence first.';
+  ELSIF EXISTS (SELECT FROM weir.settled s WHERE s.worker = settle.worker AND s.no = 9223372036854775807) THEN
+    relogged := 0;
+    more := false;
+  ELSE
+    SELECT r.relogged, r.next IS NOT NULL INTO relogged, more FROM weir.relog(settle.worker, 'lost', why, '{}', '{}', '{}', '{}', 0) r;
+  END IF;
 END
 $$;
-COMMENT ON FUNCTION weir.give_back IS
-  'For a worker whose connection broke during a claim: logs again, as not started, what was handed to it in batches other than those it knows. Returns how many. Errors: WR001, WR004. Locks: advisory: the worker (exclusive, waiting at most 5 s), claims (shared). Isolation: READ COMMITTED.';
+COMMENT ON FUNCTION weir.settle IS
+  'Logs again (or fails, if that was their last) attempts that a fenced worker has left unfinished: some thousands in one call; more: call again. Errors: 22023 (not fenced), WR004. Locks: advisory: claims (shared), the worker''s claims (exclusive, waiting at most 5 s). Isolation: READ COMMITTED.';
 
-CREATE OR REPLACE FUNCTION weir.rescue() RETURNS integer
+CREATE OR REPLACE FUNCTION weir.rescue() RETURNS TABLE (worker integer, reason text, relogged integer, more boolean)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET jit = off
 AS $$
 #variable_conflict use_column
 DECLARE
-  dead    record;
-  rescued integer := 0;
+  dead record;
 BEGIN
   PERFORM weir.check_isolation('rescue');
-  IF NOT pg_try_advisory_xact_lock(1464158547, 1) THEN
-    RETURN 0;
+  IF NOT pg_try_advisory_xact_lock(1464158547, 6) THEN
+    RETURN;
   END IF;
   FOR dead IN
     SELECT w.id, w.name, clock_timestamp() - coalesce(max(h.at), w.at) AS silent
@@ -105,11 +246,21 @@ BEGIN
     HAVING clock_timestamp() - greatest(coalesce(max(h.at), w.at), pg_postmaster_start_time()) > w.lease
     ORDER BY w.id LIMIT 20
   LOOP
-    rescued := rescued + coalesce(weir.fence(dead.id,
-      format('worker %s (%s) was lost: silent for %s', dead.id, dead.name, date_trunc('second', dead.silent))), 0);
+    PERFORM weir.fence(dead.id, format('worker %s (%s) was lost: silent for %s', dead.id, dead.name, date_trunc('second', dead.silent)));
   END LOOP;
-  RETURN rescued;
+  -- One worker's step in a call: that is progress, whatever there is.
+  FOR dead IN
+    SELECT f.id, f.name FROM weir.worker f
+    WHERE f.fenced AND NOT EXISTS (SELECT FROM weir.settled s WHERE s.worker = f.id AND s.no = 9223372036854775807)
+    ORDER BY f.at, f.id LIMIT 20
+  LOOP
+    worker := dead.id;
+    reason := dead.name;
+    SELECT s.relogged, s.more INTO relogged, more FROM weir.settle(dead.id) s;
+    RETURN NEXT;
+    EXIT WHEN more OR relogged >= 1000;
+  END LOOP;
 END
 $$;
 COMMENT ON FUNCTION weir.rescue IS
-  'Fences workers that were silent past their lease and logs their unfinished attempts again; returns how many attempts. Locks: advisory step 1 (tried); see fence. Isolation: READ COMMITTED.';
+  'Fences workers that were silent past their lease, and logs again what fenced workers have left unfinished, in bounded steps: returns for which, why they ended, and how many attempts; where more is true, call again. Locks: advisory step 6 (tried); see fence and settle. Isolation: READ COMMITTED.';

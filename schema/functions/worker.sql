@@ -28,7 +28,7 @@ $$;
 COMMENT ON FUNCTION weir.worker_start IS
   'Registers a worker, makes its queues and returns its id. From then on it must call heartbeat well within its lease, or its jobs are given to others. Errors: 22023; WR003 (the log comes from another cluster). Locks: none that others wait for. Isolation: any.';
 
-CREATE OR REPLACE FUNCTION weir.heartbeat(worker integer, running integer DEFAULT 0, oldest interval DEFAULT '0',
+CREATE OR REPLACE FUNCTION weir.heartbeat(worker integer, running integer DEFAULT 0,
                                OUT fenced boolean, OUT workers integer, OUT sharing integer)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -42,14 +42,14 @@ BEGIN
   WHERE NOT w.fenced AND NOT EXISTS (SELECT FROM weir.worker f WHERE f.id = w.id AND f.fenced);
   IF NOT heartbeat.fenced THEN
     PERFORM set_config('synchronous_commit', 'off', true);
-    INSERT INTO weir.heartbeat (ring, worker, at, running, oldest)
+    INSERT INTO weir.heartbeat (ring, worker, at, running)
     VALUES ((extract(epoch FROM clock_timestamp())::bigint / 300 % 3)::smallint, heartbeat.worker, clock_timestamp(),
-            coalesce(heartbeat.running, 0), now() - coalesce(heartbeat.oldest, '0'));
+            coalesce(heartbeat.running, 0));
   END IF;
 END
 $$;
 COMMENT ON FUNCTION weir.heartbeat IS
-  'Renews a worker''s lease; tells whether it is fenced, how many workers live, and how many of them share a queue with it. oldest is how long ago its oldest unfinished batch was claimed; it bounds how far back the rescuer looks. Locks: none that others wait for. Isolation: any. Commits asynchronously.';
+  'Renews a worker''s lease; tells whether it is fenced, how many workers live, and how many of them share a queue with it. Locks: none that others wait for. Isolation: any. Commits asynchronously.';
 
 CREATE OR REPLACE FUNCTION weir.check_worker(worker integer) RETURNS text[]
 LANGUAGE plpgsql STABLE

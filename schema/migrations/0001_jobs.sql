@@ -6,11 +6,12 @@
 --   1464158547  a step            (second key: step)      see below
 --   1464158548  a worker          (second key: worker)    shared: record; exclusive: fence
 --   1464158549  a segment         (second key: segment)   shared: record; exclusive: reclaim
---   1464158550  a worker's ends   (second key: worker)    exclusive: finish, so that a repeated call finds the first
---   1464158551  an attempt's end  (second key: hash of the job's id)  shared: complete of one job; exclusive: finish
---   1464158552  a worker's claims (second key: worker)    exclusive: claim, fence, and who looks for what the worker holds
+--   1464158550  a worker's ends   (second key: worker)    exclusive: record, reconcile; shared, for a moment: complete
+--   1464158551  an attempt's end  (second key: hash of the job's id)  exclusive: complete
+--   1464158552  a worker's claims (second key: worker)    exclusive: claim, fence, reconcile, settle
+--   1464158553  a worker's open completions (second key: worker)  shared: complete; exclusive, tried: record, reconcile
 -- Steps: 0 guards claims against reclaiming (shared: claim; exclusive: reclaim, rebase);
---        1 rotation, reclaiming, rescue and re-basing; 2 promotion; 3 tidying.
+--        1 rotation, reclaiming and re-basing; 2 promotion; 3 tidying; 6 rescue.
 
 COMMENT ON SCHEMA weir IS 'Weir: background jobs on an insert-only log. Call the functions; the tables are private.';
 
@@ -170,19 +171,27 @@ CREATE TABLE weir.worker (
 );
 COMMENT ON TABLE weir.worker IS 'A row (fenced false) when a worker starts, another (fenced true) when it stops or is fenced. Never updated.';
 
+CREATE TABLE weir.settled (
+  worker integer  NOT NULL,
+  no     bigint   NOT NULL,
+  open   bigint[] NOT NULL,
+  PRIMARY KEY (worker, no)
+) WITH (autovacuum_enabled = off);
+COMMENT ON TABLE weir.settled IS
+  'How far a worker''s batches have all ended: up to number no, but for those listed. Insert-only; the row with the greatest no counts. The greatest number there is means that the worker is fenced and has left nothing.';
+
 CREATE TABLE weir.heartbeat (
   ring    smallint    NOT NULL,
   worker  integer     NOT NULL,
   at      timestamptz NOT NULL,
-  running integer     NOT NULL,
-  oldest  timestamptz NOT NULL
+  running integer     NOT NULL
 ) PARTITION BY LIST (ring);
 CREATE INDEX heartbeat_worker ON weir.heartbeat (worker, at);
 CREATE TABLE weir.heartbeat_0 PARTITION OF weir.heartbeat FOR VALUES IN (0) WITH (autovacuum_enabled = off);
 CREATE TABLE weir.heartbeat_1 PARTITION OF weir.heartbeat FOR VALUES IN (1) WITH (autovacuum_enabled = off);
 CREATE TABLE weir.heartbeat_2 PARTITION OF weir.heartbeat FOR VALUES IN (2) WITH (autovacuum_enabled = off);
 COMMENT ON TABLE weir.heartbeat IS
-  'A ring of three, five minutes each, truncated before its turn. oldest is when the worker''s oldest unfinished batch was claimed.';
+  'A ring of three, five minutes each, truncated before its turn.';
 
 CREATE TABLE weir.cancel (
   id bigint      PRIMARY KEY,

@@ -1,0 +1,242 @@
+package proof
+
+import (
+	"testing"
+	"time"
+
+	"github.com/weir-pg/weir/internal/pgtest"
+)
+
+// TestWhatAWorkerDoesNotNameIsHandedOutAgain: of a claim whose answer was lost, and of a batch of which a result was lost, what the worker
+// does not know to be its own is run again, as not started; what it names stays its own.
+func TestWhatAWorkerDoesNotNameIsHandedOutAgain(t *testing.T) {
+	conn := connect(t, pgtest.Database(t))
+	enqueueN(t, conn, "q", 10)
+	worker, other := startWorker(t, conn, "q"), startWorker(t, conn, "q")
+	known, unheard := mustClaim(t, conn, worker, "q", 5), mustClaim(t, conn, worker, "q", 3)
+	others := mustClaim(t, conn, other, "q", 2)
+	mustComplete(t, conn, worker, known[:1])
+
+	// It believes that it has recorded known[1] too.
+	if n, err := reconcile(t.Context(), conn, worker, known[2:]); err != nil || n != 4 {
+		t.Fatalf("%d attempts were handed out again (%v), want the 3 of the claim that it never heard of, and the one whose result is not there", n, err)
+	}
+	if n, err := reconcile(t.Context(), conn, worker, known[2:]); err != nil || n != 0 {
+		t.Errorf("%d attempts were handed out once more (%v)", n, err)
+	}
+	mustComplete(t, conn, worker, known[2:])
+	mustComplete(t, conn, other, others)
+	mustComplete(t, conn, worker, unheard) // too late, and says nothing: they have their end
+	want := map[int64]bool{known[1].ID: true, unheard[0].ID: true, unheard[1].ID: true, unheard[2].ID: true}
+	again := claimAll(t, conn, other, "q")
+	for _, a := range again {
+		if !want[a.ID] || a.Attempt != 1 {
+			t.Errorf("%v was handed out again", a)
+		}
+	}
+	if len(again) != len(want) {
+		t.Errorf("%d attempts were handed out again, want %d", len(again), len(want))
+	}
+}
+
+// TestTheServerKnowsWhatAWorkerHolds: a worker that says nothing of what it runs, however long it has been running it, loses nothing when
+// it dies.
+func TestTheServerKnowsWhatAWorkerHolds(t *testing.T) {
+	conn := connect(t, pgtest.Database(t))
+	enqueueN(t, conn, "q", 3)
+	worker := startWorker(t, conn, "q")
+	mustClaim(t, conn, worker, "q", 3)
+	exec(t, conn, `UPDATE weir.batch SET claimed_at = claimed_at - interval '1 day'`) // long ago, and by another clock
+	exec(t, conn, `SELECT weir.heartbeat($1)`, worker)
+	wantFenced(t, conn, worker, 3)
+	if n := len(claimAll(t, conn, startWorker(t, conn, "q"), "q")); n != 3 {
+		t.Errorf("%d attempts were handed out again, want 3", n)
+	}
+}
+
+// TestWhatIsSettledIsNotLookedAtAgain: of a worker's history only what came since is looked at, also while one of its oldest jobs runs on.
+func TestWhatIsSettledIsNotLookedAtAgain(t *testing.T) {
+	conn := connect(t, pgtest.Database(t))
+	const batches = 400
+	enqueueN(t, conn, "q", batches)
+	worker := startWorker(t, conn, "q")
+	long := mustClaim(t, conn, worker, "q", 1)
+	for range batches - 2 {
+		mustComplete(t, conn, worker, mustClaim(t, conn, worker, "q", 1))
+	}
+	looked := func() int64 {
+		t.Helper()
+		exec(t, conn, `SELECT pg_stat_force_next_flush()`)
+		return value[int64](t, conn, `SELECT sum(seq_scan + idx_scan)::bigint FROM pg_stat_all_tables WHERE schemaname = 'weir' AND relname LIKE 'result\_%'`)
+	}
+	reconcileOnce := func() int64 {
+		t.Helper()
+		before := looked()
+		if n, err := reconcile(t.Context(), conn, worker, long); err != nil || n != 0 {
+			t.Fatal(n, err)
+		}
+		return looked() - before
+	}
+	if value[int](t, conn, `SELECT current_setting('server_version_num')::int`) < 150000 {
+		t.Skip("pg_stat_force_next_flush comes with PostgreSQL 15")
+	}
+	first, second := reconcileOnce(), reconcileOnce()
+	if first < batches/2 || second > 20 {
+		t.Errorf("the first look read %d batches' results, the next one %d: it must not begin anew", first, second)
+	}
+	mustClaim(t, conn, worker, "q", 1) // its answer is lost
+	if n, err := reconcile(t.Context(), conn, worker, long); err != nil || n != 1 {
+		t.Errorf("%d attempts were handed out again (%v), want the one just claimed", n, err)
+	}
+	wantFenced(t, conn, worker, 1)
+	if again := claimAll(t, conn, startWorker(t, conn, "q"), "q"); len(again) != 2 {
+		t.Errorf("%v were handed out again, want the oldest and the newest", again)
+	}
+}
+
+// TestRescueTakesBoundedSteps: whatever a dead worker has left, each step logs a bounded part of it, commits, and others claim meanwhile.
+func TestRescueTakesBoundedSteps(t *testing.T) {
+	conn := connect(t, pgtest.Database(t))
+	const jobs = 10_000
+	enqueueN(t, conn, "q", jobs)
+	worker, other := startWorker(t, conn, "q"), startWorker(t, conn, "q")
+	held := claimAll(t, conn, worker, "q")
+	if !fence(t, conn, worker) {
+		t.Fatal("the worker is not fenced")
+	}
+	steps, relogged, claimed := 0, 0, 0
+	until(t, "all of it is logged again", func() bool {
+		var n int
+		if err := conn.QueryRow(t.Context(), `SELECT coalesce(sum(relogged), 0) FROM weir.rescue()`).Scan(&n); err != nil {
+			t.Fatal(err)
+		}
+		if n > 4000 {
+			t.Fatalf("one step logged %d attempts", n)
+		}
+		relogged += n
+		steps++
+		claimed += len(claimAll(t, conn, other, "q"))
+		if claimed != relogged {
+			t.Fatalf("%d attempts were logged again so far, and %d claimed", relogged, claimed)
+		}
+		return n == 0
+	})
+	if relogged != len(held) || steps < 4 {
+		t.Errorf("%d attempts were logged again in %d steps, want %d in several", relogged, steps, len(held))
+	}
+}
+
+// TestResultsAreJudgedOneByOne: those that cannot be recorded are named, and hold nobody up.
+func TestResultsAreJudgedOneByOne(t *testing.T) {
+	conn := connect(t, pgtest.Database(t))
+	enqueueN(t, conn, "q", 6)
+	worker := startWorker(t, conn, "q")
+	got := mustClaim(t, conn, worker, "q", 6)
+	mustComplete(t, conn, worker, got[:1])
+	a := got[0]
+	rows, err := conn.Query(t.Context(), `SELECT place, refusal, coalesce(detail, '') FROM weir.record($1, ARRAY[$2::int, $2], ARRAY[$3::bigint, 1000], ARRAY[7, 1],
+		$4, ARRAY['completed', 'failed', 'lost', 'retried', 'completed', 'snoozed', 'failed', 'completed'], NULL,
+		ARRAY[NULL, NULL, NULL, repeat('x', 1048577), 'said', NULL, NULL, NULL],
+		ARRAY[NULL, NULL, NULL, NULL, NULL, 'infinity', NULL, NULL]::timestamptz[])`,
+		worker, a.Lane, a.Seq, []int64{got[0].ID, got[1].ID, got[2].ID, got[3].ID, got[4].ID, got[5].ID, got[1].ID, 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := map[int]string{1: "ended", 3: "invalid", 4: "invalid", 6: "invalid", 7: "ended", 8: "lost"}
+	var r refusal
+	for rows.Next() {
+		if err := rows.Scan(&r.Place, &r.Refusal, &r.Detail); err != nil {
+			t.Fatal(err)
+		}
+		if want[r.Place] != r.Refusal || r.Refusal == "invalid" && r.Detail == "" {
+			t.Errorf("element %d was refused as %s (%s), want %q", r.Place, r.Refusal, r.Detail, want[r.Place])
+		}
+		delete(want, r.Place)
+	}
+	if err := rows.Err(); err != nil || len(want) > 0 {
+		t.Errorf("%v; not refused: %v", err, want)
+	}
+	for i, state := range []string{"completed", "failed", "running", "running", "completed", "running"} {
+		if now := value[string](t, conn, `SELECT state FROM weir.job_info($1)`, got[i].ID); now != state {
+			t.Errorf("job %d is %s, want %s", i+1, now, state)
+		}
+	}
+}
+
+// TestOpenCompletionHoldsUpNobody: while a handler's transaction that completes a job is open, its worker records everything else.
+func TestOpenCompletionHoldsUpNobody(t *testing.T) {
+	url := pgtest.Database(t)
+	conn, handler := connect(t, url), connect(t, url)
+	enqueueN(t, conn, "q", 20)
+	worker := startWorker(t, conn, "q")
+	got := mustClaim(t, conn, worker, "q", 20)
+	exec(t, handler, `BEGIN`)
+	if err := completeTx(t.Context(), handler, worker, got[7]); err != nil {
+		t.Fatal(err)
+	}
+	exec(t, conn, `SET statement_timeout = '20s'`)
+	for _, outcome := range []string{"completed", "retried"} {
+		some := got[:10]
+		if outcome == "retried" {
+			some = got[7:]
+		}
+		refused, err := record(t.Context(), conn, worker, some, outcome, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		busy := 0
+		for _, r := range refused {
+			if r.Refusal == "busy" {
+				busy++
+			}
+		}
+		if busy != 1 {
+			t.Errorf("%s: %v were refused, want the one job as busy", outcome, refused)
+		}
+	}
+	// Nor is it given to others meanwhile.
+	if n, err := reconcile(t.Context(), conn, worker, nil); err != nil || n != 0 {
+		t.Errorf("%d attempts were handed out again (%v)", n, err)
+	}
+	exec(t, handler, `COMMIT`)
+	if n := value[int](t, conn, `SELECT count(*) FROM weir.result, unnest(ids)`); n != len(got) {
+		t.Errorf("%d results, want one for each of %d attempts", n, len(got))
+	}
+}
+
+// TestManyResultsTakeFewLocks: two workers that record thousands of failures at once do not fill the lock table.
+func TestManyResultsTakeFewLocks(t *testing.T) {
+	conn := connect(t, pgtest.Database(t))
+	enqueueN(t, conn, "q", 8640)
+	worker := startWorker(t, conn, "q")
+	got := claimAll(t, conn, worker, "q")
+	at := time.Now().Add(time.Hour)
+	exec(t, conn, `BEGIN`)
+	if refused, err := record(t.Context(), conn, worker, got, "retried", &at); err != nil || len(refused) > 0 {
+		t.Fatalf("%v %d", err, len(refused))
+	}
+	if n := value[int](t, conn, `SELECT count(*) FROM pg_locks WHERE pid = pg_backend_pid() AND locktype = 'advisory'`); n > 10 {
+		t.Errorf("%d advisory locks are held", n)
+	}
+	exec(t, conn, `COMMIT`)
+	if n := value[int](t, conn, `SELECT count(*) FROM weir.later`); n != len(got) {
+		t.Errorf("%d attempts follow, want %d", n, len(got))
+	}
+}
+
+// TestAcknowledgedResultsSurvive: a role that commits asynchronously records synchronously.
+func TestAcknowledgedResultsSurvive(t *testing.T) {
+	conn := connect(t, pgtest.Database(t))
+	enqueueN(t, conn, "q", 2)
+	exec(t, conn, `SET synchronous_commit = off`)
+	worker := startWorker(t, conn, "q")
+	got := mustClaim(t, conn, worker, "q", 2)
+	for i, sql := range []string{`SELECT weir.complete($1, $2, $3, $4)`, `SELECT weir.record($1, ARRAY[$2::int], ARRAY[$3::bigint], ARRAY[1], ARRAY[$4::bigint])`} {
+		exec(t, conn, `BEGIN`)
+		exec(t, conn, sql, worker, got[i].Lane, got[i].Seq, got[i].ID)
+		if now := value[string](t, conn, `SHOW synchronous_commit`); now != "on" {
+			t.Errorf("%s commits with synchronous_commit %s", sql, now)
+		}
+		exec(t, conn, `COMMIT`)
+	}
+}

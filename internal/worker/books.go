@@ -1,0 +1,53 @@
+package worker
+
+import (
+	"context"
+	"time"
+)
+
+// books are compared with the database's: what it takes this session to hold and the session does not know of is handed out again, be it
+// of a claim whose answer was lost, or of a result that a failover has undone. The fetcher owns them, for no claim may be under way.
+type books struct {
+	*session
+	connections int64     // that had been made when they were last compared: a new one may lead to another server
+	compared    time.Time // when they last were
+	doubtful    bool
+}
+
+// doubt says that a claim may have been made all the same.
+func (b *books) doubt() { b.doubtful = true }
+
+// due: after a claim failed, after a connection was made anew, and once a lease in any case, for a claim may sit in a socket and be made
+// only later.
+func (b *books) due() bool {
+	return b.doubtful || b.shaken.Load() || b.Store.Pool().Stat().NewConnsCount() != b.connections || time.Since(b.compared) > b.Lease
+}
+
+// compare does it where it is due.
+func (b *books) compare(ctx context.Context) error {
+	if !b.due() {
+		return nil
+	}
+	connections := b.Store.Pool().Stat().NewConnsCount()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), claimTimeout)
+	defer cancel()
+	b.shaken.Store(false)
+	total, after := 0, int64(0)
+	for {
+		// Anew for each step: what has been recorded since is not to be looked up.
+		released, next, err := b.Store.Reconcile(ctx, b.id, b.held(), after)
+		if err != nil {
+			b.doubtful = true
+			return err
+		}
+		if total += released; next == nil {
+			break
+		}
+		after = *next
+	}
+	if total > 0 {
+		b.Log.Warn("weir: gave back jobs that the database took this worker to hold: of a claim whose answer was lost, or of results that the server lost", "worker", b.id, "jobs", total)
+	}
+	b.connections, b.compared, b.doubtful = connections, time.Now(), false
+	return nil
+}
