@@ -32,6 +32,7 @@ const (
 	indeterminateType  = "42P18"
 	duplicateStatement = "42P05"
 	tooManyConnections = "53300"
+	outOfMemory        = "53200"
 	overLimit          = "53400"
 	tooLarge           = "54000"
 	tooComplex         = "54001"

@@ -118,6 +118,7 @@ func (c *conn) executeTx(ctx context.Context, s txStatement) (result, error) {
 	back := c.tx.savepoints[at]
 	c.tx.savepoints = c.tx.savepoints[:at+1]
 	clear(c.tx.pending[back.pending:])
+	c.server.pending.Add(int64(back.bytes - c.tx.bytes))
 	c.tx.pending, c.tx.bytes, c.tx.status = c.tx.pending[:back.pending], back.bytes, inTx
 	c.restore(back.settings)
 	return result{tag: "ROLLBACK"}, nil

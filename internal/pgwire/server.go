@@ -38,6 +38,7 @@ type Config struct {
 	MaxFromAddress int // of those from one address, or network of 64 bits; 0: 2,000
 	MaxBytes       int // of notifications that may be queued for a connection, before it is cut off; 0: the hub's default
 	MaxChannels    int // that a connection may listen on; 0: 10,000
+	MaxPending     int // bytes that transactions of all connections may hold together; 0: 256 MiB
 	MaxPayload     int // bytes of a NOTIFY's payload; 0: 1 MiB
 
 	AuthTimeout  time.Duration // from connecting until a client is authenticated; 0: one minute, as PostgreSQL
@@ -57,6 +58,7 @@ type Server struct {
 	mostMessage int
 	stats       stats
 	crowd       crowd
+	pending     atomic.Int64 // bytes of notifications in open transactions
 	complaints  complaints
 	nextPID     atomic.Uint32
 	stopping    atomic.Bool
@@ -90,7 +92,7 @@ func New(c Config) *Server {
 	for _, n := range []struct {
 		value *int
 		def   int
-	}{{&c.MaxConnections, 100_000}, {&c.MaxStrangers, 10_000}, {&c.MaxFromAddress, 2_000}, {&c.MaxChannels, 10_000}, {&c.MaxPayload, 1 << 20},
+	}{{&c.MaxConnections, 100_000}, {&c.MaxStrangers, 10_000}, {&c.MaxFromAddress, 2_000}, {&c.MaxChannels, 10_000}, {&c.MaxPayload, 1 << 20}, {&c.MaxPending, 256 << 20},
 		{&c.Iterations, iterations}} {
 		if *n.value == 0 {
 			*n.value = n.def
@@ -210,6 +212,7 @@ func (s *Server) remove(c *conn) {
 	delete(s.conns, c)
 	s.mu.Unlock()
 	s.crowd.leave(c)
+	s.pending.Add(-int64(c.tx.bytes)) // its goroutine has ended
 }
 
 func (s *Server) over() bool {

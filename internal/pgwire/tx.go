@@ -74,6 +74,11 @@ func (c *conn) pend(a action) error {
 			hint("Commit more often.")
 	}
 	c.tx.pending = append(c.tx.pending, a)
+	if c.server.pending.Add(int64(size)) > int64(c.server.config.MaxPending) {
+		c.server.pending.Add(-int64(size))
+		return errorf(outOfMemory, "out of memory: open transactions hold %d MiB of notifications together", c.server.config.MaxPending>>20).
+			hint("Try again in a while.")
+	}
 	c.tx.bytes += size
 	return nil
 }
@@ -139,6 +144,7 @@ func (c *conn) restore(before settings) {
 }
 
 func (c *conn) endTx() {
+	c.server.pending.Add(-int64(c.tx.bytes))
 	c.tx = transaction{status: idle}
 	clear(c.portals)
 }
@@ -148,6 +154,9 @@ func (c *conn) endTx() {
 func (c *conn) commit(ctx context.Context) error {
 	pending := c.tx.pending
 	before := c.tx.before
+	held := int64(c.tx.bytes) // until all is done
+	c.server.pending.Add(held)
+	defer c.server.pending.Add(-held)
 	if c.settings.local != nil {
 		c.settings.local = nil
 		c.settings.version++
