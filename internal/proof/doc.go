@@ -6,6 +6,7 @@
 //	go test ./internal/proof -run Attempt -seed 42            the plan of operations of an earlier run (or WEIR_TEST_SEED)
 //	go test ./internal/proof -run Golden -update              accept a change of the schema
 //	WEIR_TEST_PG_MAJOR=14 go test ./internal/proof            on the oldest PostgreSQL
+//	WEIR_POSTGRES=/usr/lib/postgresql/15 go test ./…          on one that is installed
 //
 // A seed fixes what each session does, not how the sessions interleave.
 package proof
