@@ -12,8 +12,8 @@ func (m *jobs) check(s *state) error {
 		return nil
 	}
 	t := *s
-	if err := m.settle(&t); err != nil {
-		return fmt.Errorf("once nothing goes wrong any more, workers have reconciled, the dead are rescued and all is worked: %w", err)
+	if err := m.mend(&t); err != nil {
+		return fmt.Errorf("once nothing goes wrong any more, workers have reconciled, the dead are settled and all is worked: %w", err)
 	}
 	return nil
 }
@@ -43,11 +43,11 @@ func (s *state) promises() error {
 		}
 	}
 	for i, j := range s.jobs.all() {
-		if j.gone != 0 || !s.committed(j.by) {
+		if j.gone != 0 || !s.committed(j.by) || j.deleted != 0 && s.committed(j.deleted) {
 			continue
 		}
 		for _, k := range s.jobs.all()[:i] {
-			if k.gone == 0 && s.committed(k.by) && j.tag == k.tag && j.attempt == k.attempt {
+			if k.gone == 0 && s.committed(k.by) && !(k.deleted != 0 && s.committed(k.deleted)) && j.tag == k.tag && j.attempt == k.attempt {
 				return fmt.Errorf("attempt %d of job %d is in the log twice", j.attempt, j.tag)
 			}
 		}
@@ -87,10 +87,10 @@ func (s *state) promises() error {
 	return nil
 }
 
-// settle has everybody do what he has to: workers compare with the server what they run, and end it; the dead are fenced and their jobs rescued;
+// mend has everybody do what he has to: workers compare with the server what they run, and end it; the dead are fenced and their jobs rescued;
 // a new worker claims what there is. Then every job that was committed must have ended.
-func (m *jobs) settle(s *state) error {
-	s.left = budget{Claims: 200}
+func (m *jobs) mend(s *state) error {
+	s.left = budget{Claims: 200, Reconciles: 200}
 	if s.moved {
 		if err := m.rebase(s); err != nil {
 			return err
@@ -118,11 +118,13 @@ func (m *jobs) settle(s *state) error {
 				m.fence(s, w.id)
 			}
 		}
-		for _, _, found := s.toRescue(); found; _, _, found = s.toRescue() {
-			if err := m.rescue(s); err != nil {
-				return err
+		for _, w := range s.workers.all() {
+			for _, _, found := m.toSettle(s, w.id); w.fenced && found; _, _, found = m.toSettle(s, w.id) {
+				if err := m.settle(s, w.id); err != nil {
+					return err
+				}
+				m.tidy(s)
 			}
-			m.tidy(s)
 		}
 		if !s.process[fresh].alive {
 			m.workerStart(s, fresh)
@@ -132,6 +134,9 @@ func (m *jobs) settle(s *state) error {
 			before := s.batches.n
 			if err := m.claim(s, step{claim, 0, uint8(255 - fresh)}); err != nil {
 				return err
+			}
+			if s.ops.n == 0 {
+				break
 			}
 			i := int(s.ops.n) - 1
 			m.claimLane(s, i)
@@ -190,13 +195,13 @@ func (m *jobs) endAll(s *state, i int) error {
 		if s.process[i].held[0] == (held{}) {
 			return nil
 		}
-		if err := m.result(s, i, 0, completing); err != nil {
+		if err := m.result(s, i, 0, recording); err != nil {
 			return err
 		}
 		if s.ops.n == 0 {
 			continue // refused
 		}
-		if err := m.record(s, 0); err != nil {
+		if err := m.insert(s, 0); err != nil {
 			return err
 		}
 		if err := m.commit(s, 0); err != nil {

@@ -1,37 +1,38 @@
 package model
 
+// mayClaim tells whether a claim gets its worker's claims to itself.
+func (s *state) mayClaim(worker uint8) bool {
+	return !s.any(func(o *op) bool { return o.call == claiming && o.phase > 0 && o.worker == worker })
+}
+
 // sendClaim puts a claim on its way.
 func (m *jobs) sendClaim(s *state, p *process) *op {
 	s.left.Claims--
 	return s.ops.add(op{call: claiming, worker: p.worker})
 }
 
-// claim begins: it has the claims' lock and the worker's, shared, and looks whether the worker is fenced.
+// claim begins: it has the claims' lock, shared, and its worker's claims; it looks whether the worker is fenced (WR001), and whether anything is
+// ready, without the lane's lock.
 func (m *jobs) claim(s *state, st step) error {
-	var o *op
+	i := int(st.b)
 	if st.b > 128 {
 		p := &s.process[255-st.b]
 		p.acted = true
-		o = m.sendClaim(s, p)
-		o.client = 255 - st.b + 1
-	} else {
-		o = &s.ops.row[st.b]
+		m.sendClaim(s, p).client = 255 - st.b + 1
+		i = int(s.ops.n) - 1
 	}
-	if s.fenced(s.snapshot(), o.worker) { // WR001
+	o := &s.ops.row[i]
+	at := s.snapshot()
+	saw := s.newest(at)
+	if s.fenced(at, o.worker) {
 		if o.client != 0 {
 			s.process[o.client-1].ends()
 		}
-		for i := range s.ops.all() {
-			if &s.ops.row[i] == o {
-				s.ops.remove(i)
-				break
-			}
-		}
-		return nil
-	}
-	o.phase = 1
-	if !m.off.holds(newestAfterLock) {
-		o.saw = s.newest(s.snapshot())
+		s.ops.remove(i)
+	} else if ready, _ := m.pick(s, &saw, at); len(ready) == 0 {
+		s.ops.remove(i)
+	} else if o.phase = 1; !m.off.holds(newestAfterLock) {
+		o.saw = saw
 	}
 	return nil
 }
@@ -45,39 +46,41 @@ func (m *jobs) claimLane(s *state, i int) {
 	}
 }
 
+// pick is what a claim hands out: late rows or else fresh ones. late is the entry of pending that the last late row is of, -1: there is none.
+func (m *jobs) pick(s *state, last *cursor, at snapshot) (picked []jobRow, late int) {
+	rows := s.inOrder(at)
+	late = -1
+	for k, w := range last.pending {
+		for _, j := range rows {
+			if w.xid != 0 && j.xid == w.xid && j.id > w.after && len(picked) < m.quota {
+				picked, late = append(picked, j), k
+			}
+		}
+	}
+	for _, j := range rows {
+		if late < 0 && last.pos.before(j.xid, j.id) && len(picked) < m.quota {
+			picked = append(picked, j)
+		}
+	}
+	return picked, late
+}
+
 // claimBatch is the one statement: late rows or else fresh ones under its snapshot, and the batch of them. What it reads is what the tables
 // hold now: TRUNCATE takes rows from older snapshots too. The model gives readers no locks on tables, so that nothing rests on which
 // partitions a plan happens to lock.
 func (m *jobs) claimBatch(s *state, i int) {
 	o := &s.ops.row[i]
-	var picked []jobRow
 	last := o.saw
-	full, fullAt := false, 0 // late rows filled the batch, the last of them from this entry of pending
-	for k, w := range last.pending {
-		if w.xid == 0 || len(picked) == m.quota {
-			break
-		}
-		for _, j := range s.inOrder(o.snap) {
-			if j.xid == w.xid && j.id > w.after && len(picked) < m.quota {
-				picked = append(picked, j)
-				fullAt = k
-			}
-		}
-	}
-	late := len(picked) > 0
-	full = len(picked) == m.quota
-	c := cursor{seq: last.seq + 1, pos: last.pos}
-	if !late {
-		for _, j := range s.inOrder(o.snap) {
-			if last.pos.before(j.xid, j.id) && len(picked) < m.quota {
-				picked = append(picked, j)
-				c.pos = position{j.xid, j.id}
-			}
-		}
-	}
+	picked, late := m.pick(s, &last, o.snap)
 	if len(picked) == 0 {
 		s.ops.remove(i)
 		return
+	}
+	end := picked[len(picked)-1]
+	full := late >= 0 && len(picked) == m.quota // and perhaps there is more of the same transaction
+	c := cursor{seq: last.seq + 1, pos: last.pos}
+	if late < 0 {
+		c.pos = position{end.xid, end.id}
 	}
 	at := o.snap
 	if !m.off.holds(oneSnapshot) {
@@ -98,10 +101,10 @@ func (m *jobs) claimBatch(s *state, i int) {
 		if w.xid == 0 {
 			break
 		}
-		if full && late && k == fullAt {
-			w.after = picked[len(picked)-1].id
+		if k == late {
+			w.after = end.id
 		}
-		if !at.sees(w.xid) || full && late && k >= fullAt {
+		if !at.sees(w.xid) || full && k >= late {
 			wait(w.xid, w.after)
 		}
 	}
@@ -120,8 +123,9 @@ func (m *jobs) claimBatch(s *state, i int) {
 		}
 	}
 	o.xid, o.phase = s.begin(), 3
+	s.nos++
 	for segment := uint8(1); segment <= 2; segment++ {
-		b := batchRow{by: o.xid, from: picked[0].xid, to: picked[len(picked)-1].xid, cursor: c, worker: o.worker, number: s.timeline, segment: segment, origin: segment}
+		b := batchRow{by: o.xid, from: picked[0].xid, to: end.xid, cursor: c, worker: o.worker, number: s.timeline, no: s.nos, segment: segment, origin: segment}
 		n := 0
 		for _, j := range picked {
 			if j.segment == segment {
@@ -139,7 +143,7 @@ func (m *jobs) claimBatch(s *state, i int) {
 func (s *state) inOrder(at snapshot) []jobRow {
 	t := table[jobRow]{}
 	for _, j := range s.jobs.all() {
-		if j.gone == 0 && at.sees(j.by) {
+		if j.seen(at) {
 			t.add(j)
 		}
 	}

@@ -4,11 +4,11 @@
 //
 // The steps are named as the functions of the schema are. Where a function takes several snapshots or waits for a lock, it is several steps:
 //
-//	claim        begins (locks, fence) | has the lane, reads the newest batch, takes its snapshot | reads and inserts | commits, unflushed
-//	complete     begins (locks, fence, whose batch) | inserts | commits, flushed; or, in a handler's transaction, rolls back
-//	finish       as complete, with the next attempt
-//	reclaim      takes the long look | carries and truncates, or gives up
-//	fence, rescue, reconcile, rotate, rebase    one step each: they have to themselves what they change
+//	claim        begins (locks, fence, is anything ready) | has the lane, reads the newest batch, takes its snapshot | reads and inserts | commits, unflushed
+//	record       begins (locks, fence, whose batch, ended already) | inserts, and logs the next attempt where there is one | commits, flushed
+//	complete     as record, in a handler's transaction with its effect, which may stay open, and roll back
+//	reclaim      looks what waits | looks what runs | carries and truncates, carries some of it (carry_waiting, carry_states), or gives up
+//	fence, settle, reconcile, rotate, rebase    one step each: they have to themselves what they change
 //	publish, cut, tick, read, reclaim_messages
 //
 // and the world takes its own: a commit, a rollback, a crash that loses what was not flushed, a failover that loses any end of the log, a lost
@@ -21,5 +21,6 @@
 // A promise is broken in a state (check.go), or where it can be seen that nothing will mend it: in every state without a call in flight, all do
 // what they have to, with no further fault, and then every committed job must have ended. So "never" and "for ever" are looked at, not waited for.
 //
-// Each guard (guard.go) is a switch. A test takes them out one by one, and must find a promise broken.
+// Each guard (guard.go) is a switch. A test takes them out one by one, and must find a promise broken. Another test takes random steps on a real
+// server and in the model, and compares (replay_test.go).
 package model

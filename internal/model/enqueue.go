@@ -41,7 +41,7 @@ func (m *jobs) commit(s *state, i int) error {
 			if b.by != o.xid {
 				continue
 			}
-			if p.heard = max(p.heard, b.cursor.seq); first {
+			if p.heard = max(p.heard, b.no); first {
 				// A batch of the same number is one that was lost in a crash: this one takes its place.
 				p.forget(func(h held) bool { return h.seq == b.cursor.seq && h.number == b.number })
 			}

@@ -25,7 +25,15 @@ func (m *jobs) setBack(s *state, n uint8) {
 	s.ops = table[op]{}
 	s.next = 0
 	s.eachXid(func(x *xid) { s.next = max(s.next, *x+1) }, func(*xid) {})
-	s.workerIDs, s.ids = 0, 0
+	s.workerIDs, s.ids, s.nos = 0, 0, 0
+	for _, b := range s.batches.all() {
+		s.nos = max(s.nos, b.no)
+	}
+	for _, r := range s.settled.all() {
+		if r.no < 31 {
+			s.nos = max(s.nos, r.no)
+		}
+	}
 	for _, w := range s.workers.all() {
 		s.workerIDs = max(s.workerIDs, w.id)
 	}
@@ -64,6 +72,9 @@ func (m *jobs) move(s *state) {
 	}
 	for i := range s.workers.all() {
 		s.workers.row[i].by = 0
+	}
+	for i := range s.settled.all() {
+		s.settled.row[i].by = 0
 	}
 	for _, t := range []*table[mark]{&s.opened, &s.logged, &s.effects} {
 		for i := range t.all() {

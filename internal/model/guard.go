@@ -14,16 +14,17 @@ const (
 	shareLock
 	segmentLock
 	carryRunning
+	carryLane
 	workerLock
 	batchCheck
 	timelines
 	endedOnce
+	endsLock
 	attemptLock
-	txAlone
 	reconcileAll
 	reconcileAgain
 	reconcileClaims
-	reconcileResults
+	settledOpen
 	flushResults
 	rebasePending
 	// of messages
@@ -47,16 +48,17 @@ var guarded = [guards]struct{ what, scenario string }{
 	shareLock:        {"the SHARE lock in reclaim", "reclaim"},
 	segmentLock:      {"the segment's lock in results", "reclaim under results"},
 	carryRunning:     {"what is running carried along by reclaim", "reclaim under results"},
+	carryLane:        {"the lane's lock in carry_waiting", "reclaim in parts"},
 	workerLock:       {"the worker's lock between results and fence", "fences"},
 	batchCheck:       {"results checked against the worker's batch (WR002)", "crash"},
 	timelines:        {"numbers of batches that a failover does not give out again", "failover and a lost answer"},
-	endedOnce:        {"the refusal of a completion where the attempt has ended otherwise (WR002)", "lost answers"},
-	attemptLock:      {"the lock on an attempt's end", "lost answers"},
-	txAlone:          {"a completion with effects that excludes every other, and is refused where the attempt has a result", "lost answers"},
+	endedOnce:        {"the look whether an attempt has ended already (WR002)", "lost answers"},
+	endsLock:         {"the lock of a worker's ends", "late calls"},
+	attemptLock:      {"the lock on an attempt that is being completed in a transaction of its handler's", "lost answers"},
 	reconcileAll:     {"reconcile looking at every batch of the worker", "failover"},
 	reconcileAgain:   {"reconcile once a lease, whatever the worker believes", "late calls"},
 	reconcileClaims:  {"reconcile waiting for the worker's claims", ""},
-	reconcileResults: {"reconcile waiting for the worker's results in flight", "late calls"},
+	settledOpen:      {"the exceptions in what is settled of a worker", "fences"},
 	flushResults:     {"results flushed before they are acknowledged", "crash"},
 	rebasePending:    {"the transactions in progress as pending of the positions that rebase makes", "move"},
 	lateTransactions: {"the transactions that were in progress before, in a tick", "messages commit out of order"},

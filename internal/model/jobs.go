@@ -8,8 +8,13 @@ import "fmt"
 const forever xid = 63 // gone, and no fault brings it back
 
 type jobRow struct {
-	by, gone, xid             xid
+	by, gone, deleted, xid    xid
 	id, attempt, segment, tag uint8
+}
+
+// seen tells whether a snapshot sees a row. Of what is truncated none does.
+func (j *jobRow) seen(at snapshot) bool {
+	return j.gone == 0 && at.sees(j.by) && !(j.deleted != 0 && at.sees(j.deleted))
 }
 
 type position struct {
@@ -34,10 +39,10 @@ type cursor struct {
 type claimed struct{ id, attempt, tag uint8 }
 
 type batchRow struct {
-	by, gone, from, to              xid
-	cursor                          cursor
-	worker, number, segment, origin uint8
-	ids                             [2]claimed
+	by, gone, from, to                  xid
+	cursor                              cursor
+	worker, number, no, segment, origin uint8
+	ids                                 [2]claimed
 }
 
 type outcome uint8
@@ -66,6 +71,13 @@ type workerRow struct {
 	by     xid
 	id     uint8
 	fenced bool
+}
+
+// settledRow says that up to number no a worker's batches have all ended, but for those listed.
+type settledRow struct {
+	by         xid
+	worker, no uint8
+	open       uint32
 }
 
 // mark is a row of which nothing but its existence matters: a segment that was opened, a job that was committed, an effect of a handler.
@@ -117,10 +129,10 @@ type call uint8
 const (
 	producing call = iota + 1
 	claiming
-	completing   // complete, by the worker itself
-	completingTx // complete, in a transaction of the handler's, with the handler's effect
-	finishing    // finish as retried
-	reconciling  // a call that arrives late
+	recording   // record as completed, by the worker itself
+	retrying    // record as retried
+	completing  // complete, in a transaction of the handler's, with the handler's effect
+	reconciling // a call that arrives late
 	reclaiming
 )
 
@@ -143,8 +155,8 @@ type op struct {
 
 // budget is how often each of these may still happen.
 type budget struct {
-	Claims, Retries, Txs, Rotations, Reclaims              uint8
-	Crashes, Failovers, Losses, Late, Kills, Fences, Moves uint8
+	Claims, Retries, Txs, Rotations, Reclaims, Carries, Reconciles uint8
+	Crashes, Failovers, Losses, Late, Kills, Fences, Moves         uint8
 }
 
 // state is everything: server, tables, processes.
@@ -158,11 +170,13 @@ type state struct {
 	opened    table[mark]
 	logged    table[mark] // tags of enqueued jobs
 	effects   table[mark] // tags
+	settled   table[settledRow]
 	ops       table[op]
 	process   [3]process
 	begun     uint8 // transactions of producers
 	ids       uint8 // job ids given out
 	tags      uint8
+	nos       uint8 // batches' numbers given out
 	workerIDs uint8 // given out; a failover sets it back
 	timeline  uint8 // how many failovers there were, where batches' numbers tell
 	moved     bool  // restored into another cluster, and not re-based yet
@@ -180,6 +194,7 @@ type scenario struct {
 	transactions []uint8 // of producers: how many jobs each enqueues
 	processes    uint8
 	quota        int   // of a claim
+	settles      int   // attempts in one call of settle; 0: one
 	straggler    bool  // enqueue in small steps
 	starts       uint8 // so many of the processes begin during the run
 	budget
@@ -230,7 +245,7 @@ func (s *state) ended(at snapshot, seq, number, id uint8) (o outcome) {
 // find looks an attempt up from its batch, as end_attempt does: the last attempt at the job between the batch's least xid and its greatest.
 func (s *state) find(at snapshot, b *batchRow, c claimed) (j jobRow, err error) {
 	for _, k := range s.jobs.all() {
-		if k.gone == 0 && at.sees(k.by) && k.segment == b.segment && k.xid >= b.from && k.xid <= b.to && k.id == c.id && k.attempt > j.attempt {
+		if k.seen(at) && k.segment == b.segment && k.xid >= b.from && k.xid <= b.to && k.id == c.id && k.attempt > j.attempt {
 			j = k
 		}
 	}
@@ -274,12 +289,14 @@ func (s *state) rollBack(lost xids) {
 	s.jobs.keep(func(r *jobRow) bool { return !lost.has(r.by) || r.by == 0 })
 	s.batches.keep(func(r *batchRow) bool { return !lost.has(r.by) || r.by == 0 })
 	s.results.keep(func(r *resultRow) bool { return !lost.has(r.by) || r.by == 0 })
+	s.settled.keep(func(r *settledRow) bool { return !lost.has(r.by) || r.by == 0 })
 	s.workers.keep(func(r *workerRow) bool { return !lost.has(r.by) || r.by == 0 })
 	for _, t := range []*table[mark]{&s.opened, &s.logged, &s.effects} {
 		t.keep(func(r *mark) bool { return !lost.has(r.by) || r.by == 0 })
 	}
 	for i := range s.jobs.all() {
 		restore(&s.jobs.row[i].gone, lost)
+		restore(&s.jobs.row[i].deleted, lost)
 	}
 	for i := range s.batches.all() {
 		restore(&s.batches.row[i].gone, lost)

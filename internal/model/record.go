@@ -2,8 +2,22 @@ package model
 
 import "fmt"
 
-// result begins to record how an attempt ended: it has the worker's lock, the attempt's and the segment's, and looks whether the worker is fenced
-// (WR001), whether the batch is its own, and whether the attempt has ended otherwise (WR002). What is refused is dropped by its worker.
+// mayEnd tells whether a call that ends an attempt gets its locks: record has the worker's ends to itself, and passes over what is being completed
+// in a handler's transaction; complete, in such a transaction, has its attempt to itself, and lets a record that is under way end first.
+func (m *jobs) mayEnd(s *state, worker, id uint8, tx bool) bool {
+	return !s.any(func(o *op) bool {
+		switch {
+		case o.phase == 0 || o.worker != worker:
+			return false
+		case o.call == recording || o.call == retrying:
+			return m.off.holds(endsLock)
+		}
+		return o.call == completing && o.what.id == id && m.off.holds(attemptLock)
+	})
+}
+
+// result begins to record how an attempt ended: it has the worker's lock, those above and the segment's, and looks whether the worker is fenced
+// (WR001), whether the batch is its own ("lost", WR002), and whether the attempt has an end ("ended", WR002). What is refused is dropped by its worker.
 func (m *jobs) result(s *state, i, k int, c call) error {
 	p := &s.process[i]
 	h := p.held[k]
@@ -13,16 +27,7 @@ func (m *jobs) result(s *state, i, k int, c call) error {
 		return nil
 	}
 	b, _ := s.own(at, p.worker, h)
-	if b == nil && m.off.holds(batchCheck) {
-		p.forget(func(o held) bool { return o.seq == h.seq && o.number == h.number })
-		return nil
-	}
-	was := s.ended(at, h.seq, h.number, h.id)
-	switch {
-	case c == finishing && was != 0,
-		c == completing && was != 0 && was != completed && m.off.holds(endedOnce),
-		c == completingTx && was != 0 && was != completed && m.off.holds(endedOnce),
-		c == completingTx && was == completed && m.off.holds(txAlone):
+	if b == nil && m.off.holds(batchCheck) || m.off.holds(endedOnce) && s.ended(at, h.seq, h.number, h.id) != 0 {
 		p.forget(func(o held) bool { return o == h })
 		return nil
 	}
@@ -50,16 +55,16 @@ func (s *state) own(at snapshot, worker uint8, h held) (*batchRow, claimed) {
 	return nil, claimed{}
 }
 
-// record is the statement that inserts the result, and the effect of the handler where it is one transaction with that.
-func (m *jobs) record(s *state, i int) error {
+// insert is the statement that inserts the result, and the effect of the handler where it is one transaction with that.
+func (m *jobs) insert(s *state, i int) error {
 	o := &s.ops.row[i]
 	o.xid, o.phase = s.begin(), 2
-	if o.call == completingTx {
+	if o.call == completing {
 		s.effects.add(mark{by: o.xid, of: o.what.tag})
 	}
 	b, c := s.own(o.snap, o.worker, o.what)
 	ends := completed
-	if o.call == finishing {
+	if o.call == retrying {
 		ends = retried
 	}
 	switch {
@@ -70,8 +75,6 @@ func (m *jobs) record(s *state, i int) error {
 		ends = completed
 	case c.tag != o.what.tag:
 		return fmt.Errorf("the result of job %d (%d) is recorded as that of another job (%d) which got its id", o.what.id, o.what.tag, c.tag)
-	case s.ended(o.snap, o.what.seq, o.what.number, o.what.id) == ends:
-		return nil // the call is repeated
 	}
 	return s.endAttempt(o.xid, o.snap, b, c, ends)
 }

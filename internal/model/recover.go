@@ -24,12 +24,28 @@ func (m *jobs) fence(s *state, id uint8) {
 	s.server.commit(x, true, false)
 }
 
-// toRescue finds an unfinished attempt of a fenced worker.
-func (s *state) toRescue() (b *batchRow, c claimed, found bool) {
+// settledTo tells up to which number a worker's batches have all ended, and which are exceptions.
+func (s *state) settledTo(at snapshot, worker uint8) (r settledRow) {
+	for _, k := range s.settled.all() {
+		if k.worker == worker && at.sees(k.by) && k.no > r.no {
+			r = k
+		}
+	}
+	return r
+}
+
+// toSettle finds an unfinished attempt of a fenced worker.
+func (m *jobs) toSettle(s *state, worker uint8) (b *batchRow, c claimed, found bool) {
 	at := s.snapshot()
+	if !s.fenced(at, worker) {
+		return nil, claimed{}, false
+	}
 	for i := range s.batches.all() {
 		b = &s.batches.row[i]
-		if b.gone != 0 || !at.sees(b.by) || b.worker == 0 || !s.fenced(at, b.worker) {
+		if b.gone != 0 || !at.sees(b.by) || b.worker != worker {
+			continue
+		}
+		if to := s.settledTo(at, b.worker); b.no <= to.no && to.open>>b.no&1 == 0 {
 			continue
 		}
 		for _, c := range b.ids {
@@ -41,35 +57,91 @@ func (s *state) toRescue() (b *batchRow, c claimed, found bool) {
 	return nil, claimed{}, false
 }
 
-// rescue logs one unfinished attempt of a fenced worker again. It is bounded, and repeated until there is none.
-func (m *jobs) rescue(s *state) error {
-	b, c, _ := s.toRescue()
-	x := s.begin()
-	err := s.endAttempt(x, s.snapshot(), b, c, lost)
+// settle logs unfinished attempts of a fenced worker again: one, or as many as the scenario says. It is bounded, and rescue repeats it until there
+// is none.
+func (m *jobs) settle(s *state, worker uint8) error {
+	x, at := s.begin(), s.snapshot()
+	b, c, more := m.toSettle(s, worker)
+	for n := 0; more && n < max(m.settles, 1); n++ {
+		if err := s.endAttempt(x, at, b, c, lost); err != nil {
+			return err
+		}
+		s.open.drop(x) // sees what it has done
+		b, c, more = m.toSettle(s, worker)
+		s.open.add(x)
+	}
+	if !more {
+		s.settled.add(settledRow{by: x, worker: worker, no: 31})
+	}
 	s.server.commit(x, true, false)
-	return err
+	return nil
 }
 
-// mayReconcile tells whether reconcile gets its locks: no claim and no result of the worker is in flight.
-func (m *jobs) mayReconcile(s *state, id uint8) bool {
+// mayReconcile tells whether reconcile gets its locks: no claim of the worker is under way; and, once there is something to log, no record.
+func (m *jobs) mayReconcile(s *state, worker uint8, known [4]held) bool {
+	logs := false
+	m.look(s, worker, known, func(*batchRow, claimed) { logs = true })
 	return !s.any(func(o *op) bool {
 		switch {
-		case o.worker != id || o.phase == 0:
+		case o.worker != worker || o.phase == 0:
 			return false
 		case o.call == claiming:
 			return m.off.holds(reconcileClaims)
+		case o.call == recording || o.call == retrying:
+			return logs && m.off.holds(endsLock)
 		}
-		return m.off.holds(reconcileResults)
+		return false
 	})
 }
 
-// reconcile gives back what the server believes a worker to run, and the worker does not know.
+// look finds what the server takes a worker to hold and the worker does not name, and is not being completed in an open transaction. It returns
+// how far all has been looked at, and what of it is open.
+func (m *jobs) look(s *state, worker uint8, known [4]held, f func(*batchRow, claimed)) (to settledRow, moved bool) {
+	at := s.snapshot()
+	last := s.settledTo(at, worker)
+	to = settledRow{worker: worker, no: last.no}
+	for _, b := range s.batches.all() {
+		if b.gone != 0 || !at.sees(b.by) || b.worker != worker || b.no <= last.no && last.open>>b.no&1 == 0 {
+			continue
+		}
+		moved = moved || b.no > to.no
+		to.no = max(to.no, b.no)
+		for _, c := range b.ids {
+			if c.id == 0 || s.ended(at, b.cursor.seq, b.number, c.id) != 0 {
+				continue
+			}
+			busy := m.off.holds(attemptLock) && s.any(func(o *op) bool {
+				return o.call == completing && o.phase > 0 && o.worker == worker && o.what.id == c.id
+			})
+			if !busy && !knows(known, &b, c) {
+				f(&b, c)
+			} else if m.off.holds(settledOpen) {
+				to.open |= 1 << b.no
+			}
+		}
+	}
+	return to, moved
+}
+
+func knows(known [4]held, b *batchRow, c claimed) bool {
+	for _, h := range known {
+		if h.seq == b.cursor.seq && h.number == b.number && h.id == c.id {
+			return true
+		}
+	}
+	return false
+}
+
+// reconcile gives back what the server takes a worker to hold, and the worker does not know.
 func (m *jobs) reconcile(s *state, i int) error {
 	p := &s.process[i]
 	p.acted = true
 	if s.fenced(s.snapshot(), p.worker) {
 		p.ends()
 		return nil
+	}
+	if !p.doubt {
+		s.left.Reconciles--
 	}
 	p.doubt = false
 	return m.giveBack(s, p.worker, p.held, p.heard)
@@ -92,36 +164,33 @@ func (m *jobs) reconcileLate(s *state, i int) error {
 	return nil
 }
 
-func (m *jobs) giveBack(s *state, worker uint8, known [4]held, heard uint8) error {
-	at, x := s.snapshot(), xid(0)
-	for i := range s.batches.all() {
-		b := s.batches.row[i]
-		if b.gone != 0 || !at.sees(b.by) || b.worker != worker || knows(known, &b) || !m.off.holds(reconcileAll) && b.cursor.seq <= heard && b.number <= s.timeline {
-			continue
-		}
-		for _, c := range b.ids {
-			if c.id == 0 || s.ended(at, b.cursor.seq, b.number, c.id) != 0 {
-				continue
+// giveBack does so in steps: first the exceptions, then what was claimed since.
+func (m *jobs) giveBack(s *state, worker uint8, known [4]held, heard uint8) (err error) {
+	last := s.settledTo(s.snapshot(), worker)
+	for old := true; err == nil; old = false {
+		at, x := s.snapshot(), xid(0)
+		to, moved := m.look(s, worker, known, func(b *batchRow, c claimed) {
+			if !m.off.holds(reconcileAll) && b.no <= heard || err != nil || old != (b.no <= last.no) {
+				return
 			}
 			if x == 0 {
 				x = s.begin()
 			}
-			if err := s.endAttempt(x, at, &b, c, released); err != nil {
-				return err
+			err = s.endAttempt(x, at, b, c, released)
+		})
+		if !old && moved && err == nil {
+			if x == 0 {
+				x = s.begin()
 			}
+			to.by = x
+			s.settled.add(to)
+		}
+		if x != 0 {
+			s.server.commit(x, true, false)
+		}
+		if !old {
+			break
 		}
 	}
-	if x != 0 {
-		s.server.commit(x, true, false)
-	}
-	return nil
-}
-
-func knows(known [4]held, b *batchRow) bool {
-	for _, h := range known {
-		if h.seq == b.cursor.seq && h.number == b.number {
-			return true
-		}
-	}
-	return false
+	return err
 }

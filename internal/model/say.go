@@ -39,16 +39,16 @@ func (m *jobs) say(s *state, st step) string {
 		return fmt.Sprintf("claim by %s has the lane's lock, reads the newest batch and takes its snapshot", by())
 	case claimBatch:
 		return fmt.Sprintf("claim by %s reads its jobs and inserts their batch", by())
-	case complete, completeTx, finish:
+	case record, recordRetried, complete:
 		p := s.process[i]
-		return fmt.Sprintf("%s by worker %d of %s begins", map[action]string{complete: "complete", completeTx: "complete, in a handler's transaction,", finish: "finish as retried"}[st.do], p.worker, attempt(p.held[st.b]))
-	case record:
+		return fmt.Sprintf("%s by worker %d of %s begins", map[action]string{record: "record", complete: "complete, in a handler's transaction,", recordRetried: "record as retried"}[st.do], p.worker, attempt(p.held[st.b]))
+	case insert:
 		return fmt.Sprintf("the result of %s, by %s, is inserted", attempt(o.what), by())
 	case fence:
 		return fmt.Sprintf("fence of worker %d", st.a)
-	case rescue:
-		b, c, _ := s.toRescue()
-		return fmt.Sprintf("rescue logs job %d again, which worker %d had in batch %d", c.tag, b.worker, b.cursor.seq)
+	case settle:
+		b, c, _ := m.toSettle(s, st.a)
+		return fmt.Sprintf("settle logs job %d again, which worker %d had in batch %d", c.tag, b.worker, b.cursor.seq)
 	case reconcile:
 		return fmt.Sprintf("reconcile: worker %d tells what it knows, the rest is given back", s.process[i].worker)
 	case reconcileLate:
@@ -59,7 +59,13 @@ func (m *jobs) say(s *state, st step) string {
 	case rotate:
 		return fmt.Sprintf("rotate opens segment %d", 3-s.active())
 	case reclaim:
-		return fmt.Sprintf("reclaim of segment %d takes its long look", 3-s.active())
+		return fmt.Sprintf("reclaim of segment %d begins its long look: what waits there?", 3-s.active())
+	case reclaimLook:
+		return fmt.Sprintf("reclaim of segment %d looks where the lane stands and what is unfinished", o.segment)
+	case carryWaiting:
+		return fmt.Sprintf("carry_waiting copies the last job that waits in segment %d, and deletes it there", o.segment)
+	case carryStates:
+		return fmt.Sprintf("carry_states repeats the lane's state, which is in segment %d, in the active one", o.segment)
 	case reclaimCarry:
 		return fmt.Sprintf("reclaim of segment %d carries what is unfinished along and truncates", o.segment)
 	case reclaimGivesUp:

@@ -13,20 +13,93 @@ func (m *jobs) mayReclaim(s *state, segment uint8) bool {
 	return !m.off.holds(shareLock) || !s.any(func(o *op) bool { return s.wrote(o.xid, segment) })
 }
 
-// reclaim takes the long look: whether there is a lane, where it stands, and which batches here have unfinished jobs.
+// reclaim begins its long look: whether jobs wait here. Whatever is claimed here from now on is one of them.
 func (m *jobs) reclaim(s *state) {
 	s.left.Reclaims--
+	o := op{call: reclaiming, segment: 3 - s.active()}
+	o.lane = len(s.waiting(s.snapshot(), o.segment)) > 0
+	s.ops.add(o)
+}
+
+// waiting returns the jobs of a segment that no batch has handed out yet: past the position, or of a pending transaction.
+func (s *state) waiting(at snapshot, segment uint8) (all []jobRow) {
+	last := s.newest(at)
+	for _, j := range s.jobs.all() {
+		if !j.seen(at) || j.segment != segment {
+			continue
+		}
+		waits := last.pos.before(j.xid, j.id)
+		for _, w := range last.pending {
+			waits = waits || w.xid != 0 && w.xid == j.xid && j.id > w.after
+		}
+		if waits {
+			all = append(all, j)
+		}
+	}
+	return all
+}
+
+// reclaimLook goes on: where the lane stands, and which batches here have unfinished jobs.
+func (m *jobs) reclaimLook(s *state, i int) {
+	o := &s.ops.row[i]
 	at := s.snapshot()
-	o := op{call: reclaiming, segment: 3 - s.active(), saw: cursor{seq: s.newest(at).seq}}
-	for _, l := range s.logged.all() {
-		o.lane = o.lane || at.sees(l.by)
+	o.phase, o.saw.seq = 1, 255
+	if newest := s.newest(at).seq; o.lane || s.holdsState(at, newest, o.segment) {
+		o.saw.seq = newest
 	}
 	for i := range s.batches.all() {
 		if b := &s.batches.row[i]; b.gone == 0 && at.sees(b.by) && b.segment == o.segment && len(s.unfinished(at, b)) > 0 {
 			o.suspects |= 1 << b.cursor.seq
 		}
 	}
-	s.ops.add(o)
+}
+
+// holdsState tells whether the newest batch is in a segment alone.
+func (s *state) holdsState(at snapshot, newest, segment uint8) bool {
+	here := false
+	for _, b := range s.batches.all() {
+		if b.gone == 0 && at.sees(b.by) && b.cursor.seq == newest {
+			if b.segment != segment {
+				return false
+			}
+			here = true
+		}
+	}
+	return here
+}
+
+// carryWaiting carries a job that waits, from the end, where too many wait: copied and deleted in one transaction, under the lane's lock.
+func (m *jobs) carryWaiting(s *state, i int) {
+	o := s.ops.row[i]
+	s.ops.remove(i)
+	all := s.waiting(s.snapshot(), o.segment)
+	if len(all) == 0 {
+		return
+	}
+	last := all[0]
+	for _, j := range all {
+		if (position{last.xid, last.id}).before(j.xid, j.id) {
+			last = j
+		}
+	}
+	x := s.begin()
+	for k := range s.jobs.all() {
+		if s.jobs.row[k] == last {
+			s.jobs.row[k].deleted = x
+		}
+	}
+	last.by, last.segment = x, s.active()
+	s.jobs.add(last)
+	s.server.commit(x, true, false)
+}
+
+// carryStates repeats the state of an idle lane in the active segment, where there are too many such lanes.
+func (m *jobs) carryStates(s *state, i int) {
+	s.ops.remove(i)
+	c := s.newest(s.snapshot())
+	x := s.begin()
+	s.batches.add(batchRow{by: x, cursor: c, segment: s.active()})
+	s.server.commit(x, true, false)
 }
 
 func (s *state) unfinished(at snapshot, b *batchRow) (all []claimed) {
@@ -45,7 +118,7 @@ func (m *jobs) mayCarry(s *state, segment uint8) bool {
 		switch {
 		case o.call == claiming && o.phase > 0 && m.off.holds(claimsLock):
 			return true
-		case (o.call == completing || o.call == completingTx || o.call == finishing) && o.phase > 0 && o.segment == segment && m.off.holds(segmentLock):
+		case (o.call == recording || o.call == retrying || o.call == completing) && o.phase > 0 && o.segment == segment && m.off.holds(segmentLock):
 			return true
 		case o.xid == 0 || o.call == reclaiming:
 			return false
@@ -75,17 +148,8 @@ func (m *jobs) reclaimCarry(s *state, i int) error {
 	last := s.newest(at)
 	copies := table[jobRow]{}
 	if o.lane {
-		for _, j := range s.jobs.all() {
-			if j.gone != 0 || !at.sees(j.by) || j.segment != o.segment {
-				continue
-			}
-			waits := false
-			for _, w := range last.pending {
-				waits = waits || w.xid != 0 && w.xid == j.xid && j.id > w.after
-			}
-			if waits || last.pos.before(j.xid, j.id) {
-				copies.add(j)
-			}
+		for _, j := range s.waiting(at, o.segment) {
+			copies.add(j)
 		}
 	}
 	for k := range s.batches.all() {
@@ -97,7 +161,7 @@ func (m *jobs) reclaimCarry(s *state, i int) error {
 		if !m.off.holds(carryRunning) {
 			running = nil
 		}
-		if len(running) == 0 && b.cursor.seq != last.seq {
+		if len(running) == 0 && !(b.cursor.seq == last.seq && s.holdsState(at, last.seq, o.segment)) {
 			continue
 		}
 		for _, c := range running {

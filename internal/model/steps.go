@@ -2,7 +2,6 @@ package model
 
 import (
 	"fmt"
-	"slices"
 )
 
 // action is what a step does. Where a function of Weir's does it, the action has its name.
@@ -17,16 +16,19 @@ const (
 	claim
 	claimLane
 	claimBatch
-	complete
-	completeTx
-	finish
 	record
+	recordRetried
+	complete
+	insert
 	fence
-	rescue
+	settle
 	reconcile
 	reconcileLate
 	rotate
 	reclaim
+	reclaimLook
+	carryWaiting
+	carryStates
 	reclaimCarry
 	reclaimGivesUp
 	crash
@@ -45,7 +47,7 @@ func (m *jobs) steps(s *state, all []step) []step {
 	if int(s.begun) < len(m.transactions) {
 		can(begin, 0, 0)
 	}
-	chores := true // rotation, reclaiming and rescue exclude each other
+	chores := true // rotation and reclaiming exclude each other
 	for i := range s.ops.all() {
 		o := &s.ops.row[i]
 		chores = chores && o.call != reclaiming
@@ -59,7 +61,9 @@ func (m *jobs) steps(s *state, all []step) []step {
 			can(commitOp, i, 0)
 			can(rollback, i, 0)
 		case o.call == claiming && o.phase == 0:
-			can(claim, int(o.worker), i) // late: by its op
+			if s.mayClaim(o.worker) {
+				can(claim, int(o.worker), i) // late: by its op
+			}
 		case o.call == claiming && o.phase == 1:
 			if !m.off.holds(laneLock) || !s.any(func(k *op) bool { return k.call == claiming && k.phase >= 2 }) {
 				can(claimLane, i, 0)
@@ -67,19 +71,29 @@ func (m *jobs) steps(s *state, all []step) []step {
 		case o.call == claiming && o.phase == 2:
 			can(claimBatch, i, 0)
 		case o.call == reconciling:
-			if m.mayReconcile(s, o.worker) {
+			if m.mayReconcile(s, o.worker, o.known) {
 				can(reconcileLate, i, 0)
 			}
 		case o.call == reclaiming:
-			if m.mayCarry(s, o.segment) {
+			if o.phase == 0 {
+				can(reclaimLook, i, 0)
+			} else if m.mayCarry(s, o.segment) {
 				can(reclaimCarry, i, 0)
+			}
+			if s.left.Carries > 0 && o.phase == 1 {
+				if o.lane && (!m.off.holds(carryLane) || !s.any(func(k *op) bool { return k.call == claiming && k.phase >= 2 })) {
+					can(carryWaiting, i, 0)
+				}
+				if at := s.snapshot(); s.holdsState(at, s.newest(at).seq, o.segment) {
+					can(carryStates, i, 0)
+				}
 			}
 			can(reclaimGivesUp, i, 0)
 		case o.phase == 1: // of a result
-			can(record, i, 0)
+			can(insert, i, 0)
 		default:
 			can(commitOp, i, 0)
-			if o.call == completingTx {
+			if o.call == completing {
 				can(rollback, i, 0)
 			}
 		}
@@ -94,15 +108,16 @@ func (m *jobs) steps(s *state, all []step) []step {
 		}
 		m.ofProcess(s, i, can)
 	}
-	if chores {
-		for _, w := range s.workers.all() {
-			if !w.fenced && !s.fenced(s.snapshot(), w.id) && m.mayFence(s, w.id) && (!s.lives(w.id) || s.left.Fences > 0) {
-				can(fence, int(w.id), 0)
+	for _, w := range s.workers.all() {
+		if w.fenced {
+			if _, _, found := m.toSettle(s, w.id); found {
+				can(settle, int(w.id), 0)
 			}
+		} else if !s.fenced(s.snapshot(), w.id) && m.mayFence(s, w.id) && (!s.lives(w.id) || s.left.Fences > 0) {
+			can(fence, int(w.id), 0)
 		}
-		if _, _, found := s.toRescue(); found {
-			can(rescue, 0, 0)
-		}
+	}
+	if chores {
 		if s.left.Rotations > 0 && !s.used(3-s.active()) {
 			can(rotate, 0, 0)
 		}
@@ -136,7 +151,9 @@ func (m *jobs) ofProcess(s *state, i int, can func(action, int, int)) {
 	}
 	asks := s.any(func(o *op) bool { return int(o.client) == i+1 && o.call == claiming })
 	if !asks && s.left.Claims > 0 && !p.doubt && p.held[len(p.held)-m.quota] == (held{}) && !s.moved {
-		can(claim, int(p.worker), 255-i)
+		if s.mayClaim(p.worker) {
+			can(claim, int(p.worker), 255-i)
+		}
 		if s.left.Late > 0 {
 			can(claimLate, i, 0)
 		}
@@ -148,28 +165,26 @@ func (m *jobs) ofProcess(s *state, i int, can func(action, int, int)) {
 		mine, tx := false, false
 		for _, o := range s.ops.all() {
 			if int(o.client) == i+1 && o.what == h {
-				mine = mine || o.call != completingTx
-				tx = tx || o.call == completingTx
+				mine = mine || o.call != completing
+				tx = tx || o.call == completing
 			}
 		}
 		if mine {
 			continue
 		}
-		free := func(by ...call) bool {
-			return !m.off.holds(attemptLock) || !s.ending(h, func(o *op) bool { return slices.Contains(by, o.call) })
+		// record excludes itself, for one worker; and a completion in a handler's transaction has its attempt to itself.
+		if m.mayEnd(s, p.worker, h.id, false) {
+			can(record, i, k)
+			if s.left.Retries > 0 {
+				can(recordRetried, i, k)
+			}
 		}
-		if !tx && free(finishing) && (!m.off.holds(txAlone) || free(completingTx)) {
+		if !tx && s.left.Txs > 0 && m.mayEnd(s, p.worker, h.id, true) {
 			can(complete, i, k)
 		}
-		if !tx && s.left.Txs > 0 && free(finishing) && (!m.off.holds(txAlone) || free(completing, completingTx)) {
-			can(completeTx, i, k)
-		}
-		if s.left.Retries > 0 && free(completing, completingTx, finishing) {
-			can(finish, i, k)
-		}
 	}
-	if m.off.holds(reconcileAgain) || p.doubt {
-		if !asks && m.mayReconcile(s, p.worker) {
+	if p.doubt || s.left.Reconciles > 0 && m.off.holds(reconcileAgain) {
+		if !asks && m.mayReconcile(s, p.worker, p.held) {
 			can(reconcile, i, 0)
 		}
 	}
@@ -189,13 +204,6 @@ func (s *state) any(such func(*op) bool) bool {
 		}
 	}
 	return false
-}
-
-// ending tells whether a call such as that holds the lock on an attempt's end.
-func (s *state) ending(h held, such func(*op) bool) bool {
-	return s.any(func(o *op) bool {
-		return (o.call == completing || o.call == completingTx || o.call == finishing) && o.phase > 0 && o.what.id == h.id && such(o)
-	})
 }
 
 // lives tells whether a process works under an id.
@@ -259,20 +267,20 @@ func (m *jobs) take(s *state, st step) error {
 		m.claimLane(s, i)
 	case claimBatch:
 		m.claimBatch(s, i)
-	case complete:
-		return m.result(s, i, int(st.b), completing)
-	case completeTx:
-		s.left.Txs--
-		return m.result(s, i, int(st.b), completingTx)
-	case finish:
-		s.left.Retries--
-		return m.result(s, i, int(st.b), finishing)
 	case record:
-		return m.record(s, i)
+		return m.result(s, i, int(st.b), recording)
+	case recordRetried:
+		s.left.Retries--
+		return m.result(s, i, int(st.b), retrying)
+	case complete:
+		s.left.Txs--
+		return m.result(s, i, int(st.b), completing)
+	case insert:
+		return m.insert(s, i)
 	case fence:
 		m.fence(s, st.a)
-	case rescue:
-		return m.rescue(s)
+	case settle:
+		return m.settle(s, st.a)
 	case reconcile:
 		return m.reconcile(s, i)
 	case reconcileLate:
@@ -281,6 +289,14 @@ func (m *jobs) take(s *state, st step) error {
 		m.rotate(s)
 	case reclaim:
 		m.reclaim(s)
+	case reclaimLook:
+		m.reclaimLook(s, i)
+	case carryWaiting:
+		s.left.Carries--
+		m.carryWaiting(s, i)
+	case carryStates:
+		s.left.Carries--
+		m.carryStates(s, i)
 	case reclaimCarry:
 		return m.reclaimCarry(s, i)
 	case crash:

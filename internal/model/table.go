@@ -3,7 +3,7 @@ package model
 // table is a small set of rows, without pointers, so that states can be compared and copied whole.
 type table[T comparable] struct {
 	n   uint8
-	row [12]T
+	row [16]T
 }
 
 func (t *table[T]) all() []T { return t.row[:t.n] }
@@ -42,7 +42,7 @@ func (t *table[T]) remove(i int) {
 
 // sort puts rows into the order of their keys.
 func (t *table[T]) sort(key func(*T) uint64) {
-	var keys [12]uint64
+	var keys [16]uint64
 	for i := range t.all() {
 		k, row := key(&t.row[i]), t.row[i]
 		j := i

@@ -10,6 +10,7 @@ func (s *state) eachXid(of, bound func(*xid)) {
 		r := &s.jobs.row[i]
 		of(&r.by)
 		of(&r.gone)
+		of(&r.deleted)
 		of(&r.xid)
 	}
 	for i := range s.batches.all() {
@@ -26,6 +27,9 @@ func (s *state) eachXid(of, bound func(*xid)) {
 	}
 	for i := range s.workers.all() {
 		of(&s.workers.row[i].by)
+	}
+	for i := range s.settled.all() {
+		of(&s.settled.row[i].by)
 	}
 	for _, t := range [...]*table[mark]{&s.opened, &s.logged, &s.effects} {
 		for i := range t.all() {
@@ -97,6 +101,7 @@ func (m *jobs) tidy(s *state) {
 	for i := range s.jobs.all() {
 		settled(&s.jobs.row[i].by)
 		truncated(&s.jobs.row[i].gone)
+		truncated(&s.jobs.row[i].deleted)
 	}
 	for i := range s.batches.all() {
 		b := &s.batches.row[i]
@@ -106,7 +111,7 @@ func (m *jobs) tidy(s *state) {
 			newest = max(newest, b.cursor.seq)
 		}
 	}
-	s.jobs.keep(func(r *jobRow) bool { return r.gone != forever })
+	s.jobs.keep(func(r *jobRow) bool { return r.gone != forever && r.deleted != forever })
 	s.batches.keep(func(r *batchRow) bool { return r.gone != forever })
 	for i := range s.batches.all() {
 		if c := &s.batches.row[i].cursor; c.seq < newest {
@@ -123,6 +128,18 @@ func (m *jobs) tidy(s *state) {
 	for i := range s.workers.all() {
 		settled(&s.workers.row[i].by)
 	}
+	for i := range s.settled.all() {
+		settled(&s.settled.row[i].by)
+	}
+	s.settled.keep(func(r *settledRow) bool { // all but the newest that can't be lost
+		for _, k := range s.settled.all() {
+			if k.by == 0 && k.worker == r.worker && k.no > r.no {
+				return false
+			}
+		}
+		return true
+	})
+	s.settled.sort(func(r *settledRow) uint64 { return key(r.worker, r.no, r.by, 0) })
 	for _, t := range [...]*table[mark]{&s.opened, &s.logged, &s.effects} {
 		for i := range t.all() {
 			settled(&t.row[i].by)
