@@ -87,7 +87,7 @@ BEGIN
     FROM (
       SELECT q.id * 4 + p AS lane, u.ord, u.name
       FROM unnest(claim.queues, claim.limits) WITH ORDINALITY u(name, quota, ord)
-      JOIN weir.queue q ON q.name = u.name
+      JOIN weir.queue q ON q.name = u.name AND NOT q.aside
       CROSS JOIN generate_series(0, 3) p
       WHERE hinted IS NULL AND u.quota > 0
       UNION ALL

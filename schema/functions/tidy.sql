@@ -17,6 +17,9 @@ BEGIN
   IF NOT pg_try_advisory_xact_lock(1464158547, 3) THEN
     RETURN NULL;
   END IF;
+  IF weir.set_twins_aside() > 0 THEN
+    RETURN 'set twins aside';
+  END IF;
   -- Small tables that grow all the time are insert-only too: emptied whole, and what still counts put back.
   IF pg_relation_size('weir.heartbeat_' || next_ring) > 0 THEN
     EXECUTE format('LOCK TABLE weir.heartbeat_%s IN ACCESS EXCLUSIVE MODE NOWAIT', next_ring);
@@ -65,4 +68,39 @@ EXCEPTION WHEN lock_not_available THEN
 END
 $$;
 COMMENT ON FUNCTION weir.tidy IS
-  'One small chore at a time: empties the heartbeat ring ahead of its turn, compacts the promoter''s cursor and the history of segments by TRUNCATE, and deletes what thousands of ended workers and cancellations have left, of these a part at a time: it looks at up to 1000, for 0.1 s. Returns what it did, or NULL. Locks: advisory step 3 (tried), ACCESS EXCLUSIVE NOWAIT on a table that it truncates.';
+  'One small chore at a time: sets twins aside, empties the heartbeat ring ahead of its turn, compacts the promoter''s cursor and the history of segments by TRUNCATE, and deletes what thousands of ended workers and cancellations have left, of these a part at a time: it looks at up to 1000, for 0.1 s. Returns what it did, or NULL. Locks: advisory step 3 (tried), ACCESS EXCLUSIVE NOWAIT on a table that it truncates.';
+
+CREATE OR REPLACE FUNCTION weir.set_twins_aside() RETURNS integer
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+AS $$
+DECLARE
+  n integer;
+BEGIN
+  UPDATE weir.queue q SET aside = NOT t.is_busy
+  FROM (
+    SELECT k.id, bool_or(l.is_busy) AS is_busy
+    FROM weir.queue k CROSS JOIN generate_series(0, 3) p CROSS JOIN LATERAL (
+      SELECT EXISTS (SELECT FROM weir.job j WHERE j.lane = k.id * 4 + p AND (j.xid, j.id) > (coalesce(s.pos_xid, '0'), coalesce(s.pos_id, 0)))
+          OR EXISTS (SELECT FROM unnest(s.pending, s.pending_after) w(xid, after) CROSS JOIN LATERAL (
+               SELECT FROM weir.job j WHERE j.lane = k.id * 4 + p AND j.xid = w.xid AND j.id > w.after LIMIT 1) j)
+          -- What runs may run again.
+          OR NOT k.aside AND EXISTS (SELECT FROM weir.batch b CROSS JOIN unnest(b.ids) i(id) WHERE b.lane = k.id * 4 + p AND NOT EXISTS (
+               SELECT FROM weir.result r WHERE r.lane = b.lane AND r.seq = b.seq AND i.id = ANY (r.ids))) AS is_busy
+      FROM (SELECT 1) one LEFT JOIN LATERAL (
+        SELECT b.pos_xid, b.pos_id, b.pending, b.pending_after FROM weir.batch b WHERE b.lane = k.id * 4 + p ORDER BY b.seq DESC LIMIT 1) s ON true) l
+    WHERE EXISTS (SELECT FROM weir.queue o WHERE o.name = k.name AND o.id < k.id)
+    GROUP BY k.id) t
+  WHERE q.id = t.id AND q.aside = t.is_busy;
+  GET DIAGNOSTICS n = ROW_COUNT;
+  IF n > 0 THEN
+    PERFORM nextval('weir.control');  -- workers look everywhere
+  END IF;
+  RETURN n;
+END
+$$;
+COMMENT ON FUNCTION weir.set_twins_aside IS
+  'Sets aside the twins of queues in which nothing is to be done, so that claims do not look at them any more, and takes back those where there is: a transaction may have looked the queue up before its older twin was there, and log a job long after. Returns how many changed.';

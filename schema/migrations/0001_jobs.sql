@@ -153,9 +153,11 @@ CREATE TABLE weir.queue (
   id         integer     PRIMARY KEY DEFAULT nextval('weir.queue_id'),
   name       text        NOT NULL,
   paused_at  timestamptz,
+  aside      boolean     NOT NULL DEFAULT false,
   created_at timestamptz NOT NULL DEFAULT now()
 );
 CREATE INDEX queue_name ON weir.queue (name, id);
+COMMENT ON COLUMN weir.queue.aside IS 'A twin with nothing to do: claims do not look at it. Should a job come to it all the same, weir.set_twins_aside finds it.';
 COMMENT ON TABLE weir.queue IS
   'Queues by name. lane = id * 4 + priority - 1. A name may have several ids: two transactions that first use a name at the same time make one each rather than wait for one another.';
 CREATE SEQUENCE weir.worker_id AS integer;
