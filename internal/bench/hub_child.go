@@ -48,11 +48,15 @@ type child struct {
 	log    *slog.Logger
 	server *server.Server
 	crowds []*crowd
+	bare   *bare
 	cpu    *os.File // a profile is being written
 }
 
 func (c *child) close() error {
 	c.endProfile()
+	if c.bare != nil {
+		c.bare.close()
+	}
 	for _, crowd := range c.crowds {
 		crowd.leave()
 	}
