@@ -52,7 +52,10 @@ type WorkerConfig struct {
 type Hooks struct {
 	// Start is called before a handler; the context it returns is the handler's.
 	Start func(ctx context.Context, job JobMeta) context.Context
-	// End is called after a handler, with its context, how the attempt ended, its duration and its error.
+	// End is called once it is recorded how the attempt of a handler has ended, with the handler's context, that outcome, how long the handler
+	// took, and its error. The outcome is what the database has, whatever the handler returned: a success whose CompleteTx was not committed is
+	// retried; what could not be recorded, because the job was given to another worker, is OutcomeLost. Ends are told one after the other: a
+	// slow hook holds up what is recorded later.
 	End func(ctx context.Context, job JobMeta, outcome Outcome, took time.Duration, err error)
 	// Claimed is called after a claim that found jobs, Recorded after a flush of results.
 	Claimed  func(jobs int, took time.Duration)

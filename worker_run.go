@@ -1,6 +1,7 @@
 package weir
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -48,12 +49,33 @@ func (r runner) run(ctx context.Context, t *worker.Task) (result worker.Result) 
 	}
 	started := time.Now()
 	err := call(ctx, h, meta, t.Args, options.Timeout)
+	took := time.Since(started)
 	result = worker.Settle(conclude(meta, err, options.Retry), context.Cause(ctx))
-	if r.Hooks.End != nil {
-		r.Hooks.End(ctx, meta, result.Outcome, time.Since(started), err)
+	r.tell(meta, err)
+	if r.Hooks.End != nil || result.Outcome != store.Completed || result.InTx {
+		result.Told = func(recorded Outcome, why error) { r.ended(ctx, meta, recorded, took, cmp.Or(err, why)) }
 	}
-	r.tell(meta, result, err)
 	return result
+}
+
+// ended is called when the end of an attempt is recorded.
+func (r runner) ended(ctx context.Context, meta JobMeta, recorded Outcome, took time.Duration, err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			r.Logger.Error("weir: Hooks.End panicked", "job", meta.ID, "kind", meta.Kind, "panic", v, "stack", string(debug.Stack()))
+		}
+	}()
+	if recorded == store.Failed {
+		text := fmt.Sprint(err)
+		r.Logger.Error("weir: job failed for good", append(attrs(meta), "error", text[:min(len(text), 1000)])...)
+	}
+	if r.Hooks.End != nil {
+		r.Hooks.End(ctx, meta, recorded, took, err)
+	}
+}
+
+func attrs(meta JobMeta) []any {
+	return []any{"job", meta.ID, "kind", meta.Kind, "queue", meta.Queue, "attempt", meta.Attempt}
 }
 
 // call runs the handler with its timeout, and turns a panic into an error.
@@ -110,22 +132,17 @@ func conclude(meta JobMeta, err error, retry func(int, error) time.Duration) wor
 	return result
 }
 
-// tell logs what somebody should know of.
-func (r runner) tell(meta JobMeta, result worker.Result, err error) {
-	attrs := []any{"job", meta.ID, "kind", meta.Kind, "queue", meta.Queue, "attempt", meta.Attempt}
+// tell logs what is wrong with a handler, or with what it was given.
+func (r runner) tell(meta JobMeta, err error) {
 	var panicked *PanicError
 	var bad *undecoded
 	switch {
 	case errors.As(err, &panicked):
-		r.Logger.Error("weir: handler panicked", append(attrs, "panic", panicked.Value, "stack", string(panicked.Stack))...)
+		r.Logger.Error("weir: handler panicked", append(attrs(meta), "panic", panicked.Value, "stack", string(panicked.Stack))...)
 	case errors.As(err, &bad):
-		r.Logger.Warn("weir: the args of a job do not decode into its handler's type", append(attrs, "error", bad.err)...)
+		r.Logger.Warn("weir: the args of a job do not decode into its handler's type", append(attrs(meta), "error", bad.err)...)
 	case errors.Is(err, ErrUnknownKind) && r.unknown.due(meta.Kind):
-		r.Logger.Warn("weir: no handler for this kind in this worker: its jobs are handed back, for workers that have one", attrs...)
-	}
-	if result.Outcome == store.Failed {
-		text := fmt.Sprint(err)
-		r.Logger.Error("weir: job failed for good", append(attrs, "error", text[:min(len(text), 1000)])...)
+		r.Logger.Warn("weir: no handler for this kind in this worker: its jobs are handed back, for workers that have one", attrs(meta)...)
 	}
 }
 

@@ -238,8 +238,11 @@ func (t *tally) end(ctx context.Context, job weir.JobMeta, outcome weir.Outcome,
 	case outcome == "retried":
 		t.retried.Add(1)
 		t.log.Warn("failed, will be retried", append(attrs, "error", cell(err.Error()))...)
-	default: // the worker says it too
+	case outcome == weir.OutcomeFailed: // the worker says so itself
 		t.failed.Add(1)
+	default:
+		t.others.Add(1)
+		t.log.Warn("stopped", append(attrs, "why", err)...)
 	}
 }
 

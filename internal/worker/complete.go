@@ -29,6 +29,7 @@ type entry struct {
 	end   store.End
 	inTx  bool // completed in a transaction of the handler's own: if that was committed, the attempt has its end
 	again int  // how often it was refused for what it says
+	told  func(store.Outcome, error)
 }
 
 func (e *entry) bytes() (n int) {
@@ -50,17 +51,19 @@ type completer struct {
 	more    chan struct{} // entries were added; never closed
 	idle    *sync.Cond    // on mu: nothing is left, or it is given up
 	over    bool          // it is given up
+	closed  bool          // nothing is recorded any more
+	telling chan struct{} // holds one while ends are told
 }
 
 func newCompleter(s *session) *completer {
-	c := &completer{s: s, more: make(chan struct{}, 1)}
+	c := &completer{s: s, more: make(chan struct{}, 1), telling: make(chan struct{}, 1)}
 	c.idle = sync.NewCond(&c.mu)
 	return c
 }
 
 // add takes an end in.
 func (c *completer) add(t *Task, r Result) {
-	e := entry{task: t, inTx: r.InTx, end: store.End{Batch: t.Batch, ID: t.ID, Outcome: r.Outcome, After: r.After}}
+	e := entry{task: t, inTx: r.InTx, told: r.Told, end: store.End{Batch: t.Batch, ID: t.ID, Outcome: r.Outcome, After: r.After}}
 	if r.InTx {
 		// It has its end, unless the transaction was not committed: then it gets this one.
 		e.end = store.End{Batch: t.Batch, ID: t.ID, Outcome: store.Retried}
@@ -80,6 +83,11 @@ func (c *completer) add(t *Task, r Result) {
 // push queues ends, of which so many are new.
 func (c *completer) push(fresh int, some ...entry) {
 	c.mu.Lock()
+	if c.closed {
+		c.mu.Unlock()
+		c.tell(some, asLost)
+		return
+	}
 	c.entries = append(c.entries, some...)
 	if c.jobs += fresh; fresh > 0 {
 		c.bytes += some[0].bytes()
@@ -199,6 +207,7 @@ func (c *completer) write(ctx context.Context, some []entry) {
 			return
 		case c.s.endedBy(err):
 			c.done(some)
+			c.tell(some, asLost)
 			return
 		case store.IsRefused(err) && len(some) > 1:
 			// Something about one of them that the function does not judge: the others are not to wait for it.
@@ -212,6 +221,7 @@ func (c *completer) write(ctx context.Context, some []entry) {
 		c.s.shaken.Store(true)
 		c.s.Outage.Failed("results", err)
 		if !wait.sleep(ctx) {
+			c.tell(some, asLost)
 			return // the session is over, or gives these up
 		}
 	}
@@ -248,23 +258,27 @@ func (c *completer) settle(some []entry, refused []store.Refusal) {
 	}
 	lost := 0
 	recorded := make([]entry, 0, len(some))
-	var busy, mended []entry
+	var busy, mended, found, dropped []entry
 	for i, e := range some {
 		r, isRefused := why[i]
 		switch {
-		case !isRefused || r.Why == store.HasEnded:
+		case !isRefused:
 			recorded = append(recorded, e)
+		case r.Why == store.HasEnded:
+			found = append(found, e)
 		case r.Why == store.Busy:
 			busy = append(busy, e)
 		case r.Why == store.NotHeld:
-			if !e.inTx {
+			if e.inTx {
+				found = append(found, e)
+			} else {
 				lost++
+				dropped = append(dropped, e)
 			}
-			recorded = append(recorded, e)
 		default:
 			c.s.Log.Error("weir: a result was refused", "worker", c.s.id, "job", e.task.ID, "error", r.Detail)
 			if e.again++; e.again > 1 {
-				recorded = append(recorded, e) // given up: the job is handed out again when the books are compared
+				dropped = append(dropped, e) // given up: the job is handed out again when the books are compared
 				continue
 			}
 			// What it says cannot be kept, so that is its end.
@@ -283,7 +297,10 @@ func (c *completer) settle(some []entry, refused []store.Refusal) {
 	if lost > 0 {
 		c.s.Log.Warn("weir: results dropped: the server lost the claim in a crash, and the jobs are handed out again", "worker", c.s.id, "jobs", lost)
 	}
-	c.done(recorded)
+	c.done(slices.Concat(recorded, found, dropped))
+	c.tell(recorded, asRecorded)
+	c.tell(found, asFound)
+	c.tell(dropped, asLost)
 	if len(mended) > 0 {
 		c.push(0, mended...)
 	}

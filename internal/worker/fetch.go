@@ -50,7 +50,7 @@ func (s *session) fetch(ctx context.Context) error {
 			wait.sleep(ctx)
 			continue
 		}
-		if !s.hasRoom() {
+		if ctx.Err() != nil || !s.hasRoom() { // comparing took its time
 			continue
 		}
 		wanted, full := 0, false

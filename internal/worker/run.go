@@ -70,6 +70,8 @@ func (s *session) end(t *Task, r Result) {
 	s.mu.Unlock()
 	if !lost {
 		s.completer.add(t, r)
+	} else if r.Told != nil {
+		r.Told(asLost(nil))
 	}
 }
 

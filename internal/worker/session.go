@@ -132,6 +132,7 @@ func (s *session) run(ctx context.Context) (again bool, err error) {
 	s.completer.drain(s.StopTimeout + stopGrace)
 	die()
 	helpers.Wait()
+	s.completer.abandon()
 
 	select {
 	case <-s.fenced:

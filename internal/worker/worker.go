@@ -41,7 +41,10 @@ type Result struct {
 	Err     error
 	Output  *string
 	After   *time.Duration // until the next attempt
-	InTx    bool           // completed in a transaction of the handler's own: it is checked that it committed
+	// Told, where set, is called once it is known how the attempt has ended in the database: as this says, or otherwise, as the error says.
+	// Lost: this worker's word does not count any more. It is called for one attempt after the other, and must be quick, and not panic.
+	Told func(recorded store.Outcome, why error)
+	InTx bool // completed in a transaction of the handler's own: it is checked that it committed
 }
 
 // Handler runs one task. It must not panic.

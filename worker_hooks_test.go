@@ -1,0 +1,92 @@
+package weir_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/weir-pg/weir"
+)
+
+// ended is what Hooks.End was told.
+type ended struct {
+	id      int64
+	attempt int
+	outcome weir.Outcome
+	err     error
+}
+
+func TestHooksTellWhatIsRecordedAndNotWhatTheHandlerSaid(t *testing.T) {
+	r := newRig(t)
+	ends, started := make(chan ended, 100), make(chan struct{}, 1)
+	release := make(chan struct{})
+	stop := r.work(func(ctx context.Context, job *weir.Job[number]) error {
+		switch {
+		case job.Args.N == 1 && job.Attempt == 1: // it says that it has completed, and forgets to commit that
+			return pgx.BeginFunc(ctx, r.pool, func(tx pgx.Tx) error {
+				return errors.Join(job.CompleteTx(ctx, tx), tx.Rollback(ctx))
+			})
+		case job.Args.N == 2:
+			return fmt.Errorf("attempt %d", job.Attempt)
+		case job.Args.N == 3 && job.Attempt == 1: // it succeeds, when it is somebody else's already
+			started <- struct{}{}
+			<-release
+		}
+		return nil
+	}, func(c *weir.WorkerConfig) {
+		c.Hooks.End = func(_ context.Context, job weir.JobMeta, outcome weir.Outcome, took time.Duration, err error) {
+			info, lookErr := r.client.Job(context.Background(), job.ID)
+			if lookErr != nil || outcome == weir.OutcomeFailed && info.State != weir.Failed || outcome == weir.OutcomeCompleted && info.State != weir.Completed {
+				t.Errorf("told %s of a job that is %+v (%v)", outcome, info, lookErr)
+			}
+			ends <- ended{job.ID, job.Attempt, outcome, err}
+		}
+	})
+	expect := func(id int64, attempt int, outcome weir.Outcome) {
+		t.Helper()
+		if got := receive(t, ends, "an end"); got.id != id || got.attempt != attempt || got.outcome != outcome || (got.err == nil) != (outcome == weir.OutcomeCompleted) {
+			t.Errorf("told %+v, want the end of attempt %d at job %d: %s", got, attempt, id, outcome)
+		}
+	}
+	first := r.enqueue(1, nil)
+	expect(first, 1, weir.OutcomeRetried)
+	expect(first, 2, weir.OutcomeCompleted)
+	second := r.enqueue(2, &weir.Options{MaxAttempts: 2})
+	expect(second, 1, weir.OutcomeRetried)
+	expect(second, 2, weir.OutcomeFailed)
+	third := r.enqueue(3, nil)
+	receive(t, started, "the job starts")
+	workers, err := r.client.Workers(t.Context())
+	if err != nil || len(workers) != 1 {
+		t.Fatal(workers, err)
+	}
+	eventually(t, func() error { // it is put off while a claim of the worker's is running
+		if _, err := r.pool.Exec(t.Context(), `SELECT weir.fence($1)`, workers[0].ID); err != nil {
+			return err
+		}
+		all, err := r.client.Workers(t.Context())
+		for _, w := range all {
+			if err == nil && w.ID == workers[0].ID && w.State != "ended" {
+				err = errors.New("the worker is not fenced yet")
+			}
+		}
+		return err
+	})
+	close(release)
+	// Which of the two is told first depends on when the worker hears that it is fenced.
+	told := map[weir.Outcome]int{}
+	for range 2 {
+		got := receive(t, ends, "an end")
+		told[got.outcome] = got.attempt
+	}
+	if told[weir.OutcomeLost] != 1 || told[weir.OutcomeCompleted] != 2 {
+		t.Errorf("told %v of job %d, want the first attempt's loss and the second's success", told, third)
+	}
+	if err := stop(); err != nil {
+		t.Error(err)
+	}
+}
