@@ -240,3 +240,31 @@ func TestAcknowledgedResultsSurvive(t *testing.T) {
 		exec(t, conn, `COMMIT`)
 	}
 }
+
+// TestSettledIsCompacted: how far each worker has settled takes bounded space, and is kept; a worker that has left something is not forgotten.
+func TestSettledIsCompacted(t *testing.T) {
+	conn := connect(t, pgtest.Database(t))
+	enqueueN(t, conn, "q", 3)
+	worker, dead := startWorker(t, conn, "q"), startWorker(t, conn, "q")
+	mustComplete(t, conn, worker, mustClaim(t, conn, worker, "q", 1))
+	long := mustClaim(t, conn, dead, "q", 1)
+	exec(t, conn, `INSERT INTO weir.settled SELECT $1, n, '{}' FROM generate_series(-100000, -1) n`, worker)
+	if n, err := reconcile(t.Context(), conn, worker, nil); err != nil || n != 0 {
+		t.Fatal(n, err)
+	}
+	before := value[string](t, conn, `SELECT s::text FROM weir.settled s WHERE worker = $1 ORDER BY no DESC LIMIT 1`, worker)
+	until(t, "tidy compacts it", func() bool { return value[string](t, conn, `SELECT coalesce(weir.tidy(), '')`) == "compacted settled" })
+	if after := column[string](t, conn, `SELECT s::text FROM weir.settled s WHERE worker = $1`, worker); len(after) != 1 || after[0] != before {
+		t.Errorf("kept %v, want %s", after, before)
+	}
+
+	if !fence(t, conn, dead) {
+		t.Fatal("the worker is not fenced")
+	}
+	exec(t, conn, `UPDATE weir.worker SET at = at - interval '2 days'`)
+	exec(t, conn, `INSERT INTO weir.worker (id, fenced, at, name) SELECT -n, false, now(), repeat('x', 200) FROM generate_series(1, 5000) n`)
+	exec(t, conn, `SELECT weir.tidy()`)
+	if n := settle(t, conn, dead); n != len(long) {
+		t.Errorf("%d attempts were logged again, want %d", n, len(long))
+	}
+}

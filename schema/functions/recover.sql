@@ -141,7 +141,7 @@ BEGIN
   END LOOP;
 
   IF is_over AND next IS NULL THEN
-    INSERT INTO weir.settled (worker, no, open) VALUES (relog.worker, 9223372036854775807, '{}');
+    INSERT INTO weir.settled (worker, no, open) VALUES (relog.worker, 9223372036854775807, '{}') ON CONFLICT DO NOTHING;
   ELSIF moved THEN
     INSERT INTO weir.settled (worker, no, open) VALUES (relog.worker, mark, open);
   END IF;

@@ -42,11 +42,21 @@ BEGIN
       INSERT INTO weir.segment SELECT k.* FROM pg_temp.weir_keep k;
       RETURN 'compacted segment';
     END IF;
+  ELSIF pg_table_size('weir.settled') > 4194304 THEN
+    LOCK TABLE weir.settled IN ACCESS EXCLUSIVE MODE NOWAIT;
+    CREATE TEMP TABLE weir_keep ON COMMIT DROP AS
+      SELECT DISTINCT ON (s.worker) s.* FROM weir.settled s WHERE EXISTS (SELECT FROM weir.worker w WHERE w.id = s.worker) ORDER BY s.worker, s.no DESC;
+    TRUNCATE weir.settled;
+    INSERT INTO weir.settled SELECT k.* FROM pg_temp.weir_keep k;
+    RETURN 'compacted settled';
   ELSIF pg_relation_size('weir.worker') > 1048576 AND EXISTS (SELECT FROM weir.worker w WHERE w.fenced AND w.at < now() - interval '1 day') THEN
-    -- A thousand deploys at a time; results of such a worker are refused all the same, for it is unknown.
+    -- A thousand deploys at a time; results of such a worker are refused all the same, for it is unknown. Not one that has left something.
     DELETE FROM weir.worker w WHERE EXISTS (
-      SELECT FROM weir.worker f WHERE f.id = w.id AND f.fenced AND f.at < now() - interval '1 day');
-    RETURN 'forgot workers';
+      SELECT FROM weir.worker f WHERE f.id = w.id AND f.fenced AND f.at < now() - interval '1 day')
+      AND EXISTS (SELECT FROM weir.settled s WHERE s.worker = w.id AND s.no = 9223372036854775807);
+    IF FOUND THEN
+      RETURN 'forgot workers';
+    END IF;
   ELSIF pg_relation_size('weir.cancel') > 1048576 THEN
     -- A part of them at a time, from where the last call stopped: those of jobs in the far future stay.
     FOR looked IN SELECT c.id FROM weir.cancel c WHERE c.id > coalesce(pg_sequence_last_value('weir.cancel_looked'), 0) ORDER BY c.id LIMIT 1000 LOOP
@@ -68,7 +78,7 @@ EXCEPTION WHEN lock_not_available THEN
 END
 $$;
 COMMENT ON FUNCTION weir.tidy IS
-  'One small chore at a time: sets twins aside, empties the heartbeat ring ahead of its turn, compacts the promoter''s cursor and the history of segments by TRUNCATE, and deletes what thousands of ended workers and cancellations have left, of these a part at a time: it looks at up to 1000, for 0.1 s. Returns what it did, or NULL. Locks: advisory step 3 (tried), ACCESS EXCLUSIVE NOWAIT on a table that it truncates.';
+  'One small chore at a time: sets twins aside, empties the heartbeat ring ahead of its turn, compacts the promoter''s cursor, the history of segments and how far workers have settled by TRUNCATE, and deletes what thousands of ended workers and cancellations have left, of these a part at a time: it looks at up to 1000, for 0.1 s. Returns what it did, or NULL. Locks: advisory step 3 (tried), ACCESS EXCLUSIVE NOWAIT on a table that it truncates.';
 
 CREATE OR REPLACE FUNCTION weir.set_twins_aside() RETURNS integer
 LANGUAGE plpgsql VOLATILE
