@@ -15,6 +15,8 @@ CREATE SEQUENCE weir.queue_id AS integer MINVALUE 1 MAXVALUE 500000000;
 CREATE SEQUENCE weir.segment_no AS bigint MINVALUE 1 MAXVALUE 9223372036854775807;
 CREATE SEQUENCE weir.tick_floor AS bigint MINVALUE 0 MAXVALUE 9223372036854775807;
 CREATE SEQUENCE weir.tick_seq AS bigint MINVALUE 1 MAXVALUE 9223372036854775807;
+CREATE SEQUENCE weir.watched AS bigint MINVALUE 0 MAXVALUE 9223372036854775807;
+CREATE SEQUENCE weir.watched_at AS bigint MINVALUE 0 MAXVALUE 9223372036854775807;
 CREATE SEQUENCE weir.worker_id AS integer MINVALUE 1 MAXVALUE 2147483647;
 
 CREATE VIEW weir.available_jobs (
@@ -141,6 +143,7 @@ CREATE TABLE weir.heartbeat (
   ring smallint NOT NULL,
   worker integer NOT NULL,
   at timestamp with time zone NOT NULL,
+  watched bigint NOT NULL,
   running integer NOT NULL
 ) PARTITION BY LIST (ring);
 CREATE TABLE weir.heartbeat_0 PARTITION OF weir.heartbeat FOR VALUES IN ('0') WITH (autovacuum_enabled=off);
@@ -352,6 +355,7 @@ CREATE TABLE weir.worker (
   fenced boolean NOT NULL,
   at timestamp with time zone NOT NULL,
   lease interval,
+  watched bigint NOT NULL DEFAULT 0,
   name text NOT NULL,
   queues text[]
 );
@@ -372,7 +376,7 @@ ALTER TABLE weir.tick ADD PRIMARY KEY (seq, segment);
 ALTER TABLE weir.worker ADD PRIMARY KEY (id, fenced);
 
 CREATE INDEX batch_worker ON ONLY weir.batch USING btree (worker, no);
-CREATE INDEX heartbeat_worker ON ONLY weir.heartbeat USING btree (worker, at);
+CREATE INDEX heartbeat_worker ON ONLY weir.heartbeat USING btree (worker, watched, at);
 CREATE INDEX job_by_id ON ONLY weir.job USING btree (id);
 CREATE INDEX job_lane ON ONLY weir.job USING btree (lane, xid, id);
 CREATE INDEX job_lead ON ONLY weir.job USING btree (xid, lane) WHERE leads;
@@ -541,7 +545,7 @@ COMMENT ON FUNCTION weir.reclaim_messages(integer,interval) IS 'Empties a closed
 COMMENT ON FUNCTION weir.reconcile(integer,integer[],bigint[],integer[],bigint[],bigint) IS 'Compares what the database takes a worker to hold with what the worker says it does: lanes[i], seqs[i] name a batch, the next sizes[i] of ids are its jobs that the worker has not recorded. What it does not name is logged again, as not started. To be called while the worker has no claim under way: after a claim or a connection failed, and now and then. In bounded steps: where next is not NULL, call again with it as after. Errors: 22023, WR001, WR004. Locks: advisory: the worker and claims (shared), the worker''s claims (exclusive, waiting at most 5 s), and its ends once there is something to log. Isolation: READ COMMITTED.';
 COMMENT ON FUNCTION weir.record(integer,integer[],bigint[],integer[],bigint[],text[],text[],text[],timestamp with time zone[]) IS 'Records how attempts ended, many at once, each judged by itself: lanes[i], seqs[i] name a batch, the next sizes[i] of ids are its jobs; outcomes (completed where NULL), errors, outputs and run_at (when the next attempt is due, after retried, snoozed or released; at once where NULL) go with ids. Returns those that were not recorded, by their place in ids: ended (the attempt has an end already: so the call may be repeated), lost (it is not this worker''s, for its claim was lost in a crash or it was handed out again: drop it), busy (a transaction of its handler''s that completes it is open: record it again later) or invalid (with the detail). Errors: 22023, WR001 (fenced), WR004. Locks: advisory: the worker and the segments (shared), the worker''s ends (exclusive, waiting at most 5 s). Isolation: READ COMMITTED. Commits synchronously.';
 COMMENT ON FUNCTION weir.relog(integer,weir.outcome,text,integer[],bigint[],integer[],bigint[],bigint) IS 'Ends unfinished attempts of a worker, but for those named, and logs those that follow: some thousands in one call, and looks at 5,000 batches at most. next: call again with it as after, to go on; NULL: that was all. The caller holds the worker''s claims, and keeps reclaiming out.';
-COMMENT ON FUNCTION weir.rescue() IS 'Fences workers that were silent past their lease, and logs again what fenced workers have left unfinished, in bounded steps: returns for which, why they ended, and how many attempts; where more is true, call again. Locks: advisory step 6 (tried); see fence and settle. Isolation: READ COMMITTED.';
+COMMENT ON FUNCTION weir.rescue() IS 'Fences workers that were silent past their lease, by weir.watched, which it moves on, and logs again what fenced workers have left unfinished, in bounded steps: returns for which, why they ended, and how many attempts; where more is true, call again. Locks: advisory step 6 (tried); see fence and settle. Isolation: READ COMMITTED.';
 COMMENT ON FUNCTION weir.restrict(text,text[],text[]) IS 'Restricts what a role may LISTEN on and NOTIFY at hubs to channels and patterns such as orders.*; null is all that its grants allow. It replaces what was said of the role before, and holds for who logs in from then on. In the database itself it changes nothing. Errors: 22023.';
 COMMENT ON FUNCTION weir.resume(text) IS 'Resumes a queue. False if there is no such queue.';
 COMMENT ON FUNCTION weir.retry(bigint) IS 'Logs another attempt of a job that completed, failed or was cancelled, and returns its new state; of any other, its state unchanged; NULL for an unknown id. Errors: WR004. Locks: a second retry of the same job waits. Isolation: READ COMMITTED.';
@@ -574,10 +578,12 @@ COMMENT ON SEQUENCE weir.job_id IS 'Job ids. Its last_value also tells an idle w
 COMMENT ON SEQUENCE weir.message_id IS 'Message ids. Its last_value also tells a hub whether anything was published since it last looked.';
 COMMENT ON SEQUENCE weir.tick_floor IS 'Ticks up to this one can no longer be read: messages of theirs have been truncated.';
 COMMENT ON SEQUENCE weir.tick_seq IS 'The newest tick, or ahead of it: while that is being committed, and after a cut that was rolled back until the next.';
+COMMENT ON SEQUENCE weir.watched IS 'For how long, in ms, the silence of workers has been watched: by each weir.rescue, for the time since the last, but 2 s at most. An outage, a failover, a clock that steps and an hour in which nobody looked are not a worker''s silence.';
+COMMENT ON SEQUENCE weir.watched_at IS 'What the server''s clock showed when weir.watched was moved on, in ms.';
 COMMENT ON TABLE weir.batch IS 'A slice of a lane and who works it, one row for each segment its jobs are in. The newest batch of a lane holds its position, its pending transactions and the total handed out.';
 COMMENT ON TABLE weir.cancel IS 'Tombstones: jobs that must not start, or must stop.';
 COMMENT ON TABLE weir.epoch IS 'The lives of servers in which ticks were cut, each with the first tick of it: which of several logs, that were one and have parted, a tick is of. Insert-only, and never truncated: a row for each start of the server.';
-COMMENT ON TABLE weir.heartbeat IS 'A ring of three, five minutes each, truncated before its turn.';
+COMMENT ON TABLE weir.heartbeat IS 'A ring of three, five minutes of weir.watched each, truncated before its turn. watched is what that register showed; at is for people.';
 COMMENT ON TABLE weir.hub_beat IS 'Hubs'' signs of life, and the newest tick each has dispatched (NULL: it has stopped): a ring of three, five minutes each, truncated before its turn.';
 COMMENT ON TABLE weir.job IS 'The log: one row for each attempt, and for each time that one was put off, with the transaction that logged it.';
 COMMENT ON TABLE weir.later IS 'Attempts with a run_at in the future: scheduled, retried, snoozed. The promoter copies them into the log when they are due.';

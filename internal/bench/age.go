@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -102,9 +103,15 @@ func (a *aging) fill(ctx context.Context, e Engine, r *Report) (err error) {
 		queues[a.queue(n)] = 10
 	}
 	m := &meter{}
-	stop, failed := work(ctx, workerClient, Work{
-		Queues: queues, Recorded: m.add, Fail: func(int64) bool { return rand.Float64()*100 < a.Failing },
-	})
+	var failures atomic.Int64
+	fail := func(int64) bool {
+		if rand.Float64()*100 >= a.Failing {
+			return false
+		}
+		failures.Add(1)
+		return true
+	}
+	stop, failed := work(ctx, workerClient, Work{Queues: queues, Recorded: m.add, Fail: fail})
 	defer func() { err = errors.Join(err, stop()) }()
 	began := time.Now()
 	var clients sync.WaitGroup
@@ -124,6 +131,10 @@ func (a *aging) fill(ctx context.Context, e Engine, r *Report) (err error) {
 		return err
 	}
 	if err := m.reach(ctx, int64(a.Jobs), failed); err != nil {
+		return err
+	}
+	// A log of some age has jobs in it that were retried.
+	if err := m.reach(ctx, int64(a.Jobs)+failures.Load(), failed); err != nil {
 		return err
 	}
 	took := time.Since(began).Seconds()

@@ -106,7 +106,7 @@ func TestSlowClaimsAreNamed(t *testing.T) {
 	}
 	execute(t, conn,
 		"CREATE ROLE app", "ALTER ROLE app SET jit_above_cost = 0",
-		"ALTER FUNCTION weir.claim(integer, text[], integer[]) RENAME TO claim_in_time",
+		"ALTER FUNCTION weir.claim RENAME TO claim_in_time",
 		"CREATE FUNCTION weir.claim(worker integer, queues text[], limits integer[]) RETURNS void LANGUAGE sql AS 'SELECT pg_sleep(0.6)'")
 	crew(t, url, 1, repeat("SELECT * FROM weir.claim(1, ARRAY['q'], ARRAY[1000])"))
 	f := expect(t, examine(t, url, 5*time.Second), doctor.WeirSlow, doctor.Warning)

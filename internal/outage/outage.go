@@ -89,6 +89,8 @@ func (l *Log) Anew() {
 func (l *Log) over() {
 	if l.said && len(l.waits) == 0 {
 		l.said = false
+		// How often a chore failed meanwhile says nothing about what it does from now on.
+		maps.DeleteFunc(l.chores, func(_ string, t *trouble) bool { return !t.said })
 		l.log.Warn("weir: the database does what it is asked again", "after", round(time.Since(l.began)))
 	}
 }

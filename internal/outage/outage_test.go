@@ -39,6 +39,7 @@ func TestAnOutageIsSaidWhenItBeginsAndWhenItIsOver(t *testing.T) {
 		for _, what := range []string{"results", "heartbeats", "claims", "claims"} {
 			l.Worked(what)
 		}
+		l.Chore("rotate", errDown, true) // begun before it was over
 		l.Chore("rotate", nil, true)
 		got := said()
 		if len(got) != 2 || !strings.Contains(got[0], `waiting="claims, heartbeats, results"`) || !strings.Contains(got[0], errDown.Error()) || !strings.Contains(got[1], "after=45s") {

@@ -271,7 +271,7 @@ AS $$
          w.at, coalesce(h.at, w.at), CASE WHEN f.id IS NULL THEN coalesce(h.running, 0) ELSE 0 END, f.name
   FROM weir.worker w
   LEFT JOIN weir.worker f ON f.id = w.id AND f.fenced
-  LEFT JOIN LATERAL (SELECT h.* FROM weir.heartbeat h WHERE h.worker = w.id ORDER BY h.at DESC LIMIT 1) h ON true
+  LEFT JOIN LATERAL (SELECT h.* FROM weir.heartbeat h WHERE h.worker = w.id ORDER BY h.watched DESC, h.at DESC LIMIT 1) h ON true
   WHERE NOT w.fenced ORDER BY w.id DESC LIMIT 10000
 $$;
 COMMENT ON FUNCTION weir.workers IS 'Workers, newest first: alive, silent (past their lease, about to be fenced) or ended, with the reason. Locks: none that others wait for.';

@@ -8,7 +8,7 @@ SET lock_timeout = '50ms'
 AS $$
 #variable_conflict use_column
 DECLARE
-  next_ring integer := (extract(epoch FROM clock_timestamp())::bigint / 300 + 1) % 3;
+  next_ring integer := (pg_sequence_last_value('weir.watched') / 300000 + 1) % 3;
   looked    bigint;
   forgotten integer := 0;
   j         weir.job_look;

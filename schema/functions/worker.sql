@@ -25,8 +25,8 @@ BEGIN
     PERFORM set_config('synchronous_commit', 'on', true);
   END IF;
   new_id := (('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::bigint - 1) % 127 * 16777216 + nextval('weir.worker_id') % 16777216;
-  INSERT INTO weir.worker (id, fenced, at, lease, name, queues)
-  VALUES (new_id, false, clock_timestamp(), worker_start.lease, coalesce(worker_start.name, ''), coalesce(worker_start.queues, '{}'));
+  INSERT INTO weir.worker (id, fenced, at, lease, watched, name, queues)
+  VALUES (new_id, false, clock_timestamp(), worker_start.lease, pg_sequence_last_value('weir.watched'), coalesce(worker_start.name, ''), coalesce(worker_start.queues, '{}'));
   RETURN new_id;
 END
 $$;
@@ -47,9 +47,9 @@ BEGIN
   WHERE NOT w.fenced AND NOT EXISTS (SELECT FROM weir.worker f WHERE f.id = w.id AND f.fenced);
   IF NOT heartbeat.fenced THEN
     PERFORM set_config('synchronous_commit', 'off', true);
-    INSERT INTO weir.heartbeat (ring, worker, at, running)
-    VALUES ((extract(epoch FROM clock_timestamp())::bigint / 300 % 3)::smallint, heartbeat.worker, clock_timestamp(),
-            coalesce(heartbeat.running, 0));
+    INSERT INTO weir.heartbeat (ring, worker, at, watched, running)
+    VALUES ((pg_sequence_last_value('weir.watched') / 300000 % 3)::smallint, heartbeat.worker, clock_timestamp(),
+            pg_sequence_last_value('weir.watched'), coalesce(heartbeat.running, 0));
   END IF;
 END
 $$;

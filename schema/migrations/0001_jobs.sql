@@ -162,13 +162,22 @@ COMMENT ON TABLE weir.queue IS
   'Queues by name. lane = id * 4 + priority - 1. A name may have several ids: two transactions that first use a name at the same time make one each rather than wait for one another.';
 CREATE SEQUENCE weir.worker_id AS integer;
 
+-- Leases are measured by a clock of Weir's own, which runs only while somebody watches.
+CREATE SEQUENCE weir.watched AS bigint MINVALUE 0;
+COMMENT ON SEQUENCE weir.watched IS
+  'For how long, in ms, the silence of workers has been watched: by each weir.rescue, for the time since the last, but 2 s at most. An outage, a failover, a clock that steps and an hour in which nobody looked are not a worker''s silence.';
+CREATE SEQUENCE weir.watched_at AS bigint MINVALUE 0;
+COMMENT ON SEQUENCE weir.watched_at IS 'What the server''s clock showed when weir.watched was moved on, in ms.';
+SELECT setval('weir.watched', 0), setval('weir.watched_at', 0);
+
 CREATE TABLE weir.worker (
-  id     integer     NOT NULL,
-  fenced boolean     NOT NULL,
-  at     timestamptz NOT NULL,
-  lease  interval,
-  name   text        NOT NULL,
-  queues text[],
+  id      integer     NOT NULL,
+  fenced  boolean     NOT NULL,
+  at      timestamptz NOT NULL,
+  lease   interval,
+  watched bigint      NOT NULL DEFAULT 0,
+  name    text        NOT NULL,
+  queues  text[],
   PRIMARY KEY (id, fenced)
 );
 COMMENT ON TABLE weir.worker IS 'A row (fenced false) when a worker starts, another (fenced true) when it stops or is fenced. Never updated.';
@@ -186,14 +195,15 @@ CREATE TABLE weir.heartbeat (
   ring    smallint    NOT NULL,
   worker  integer     NOT NULL,
   at      timestamptz NOT NULL,
+  watched bigint      NOT NULL,
   running integer     NOT NULL
 ) PARTITION BY LIST (ring);
-CREATE INDEX heartbeat_worker ON weir.heartbeat (worker, at);
+CREATE INDEX heartbeat_worker ON weir.heartbeat (worker, watched, at);
 CREATE TABLE weir.heartbeat_0 PARTITION OF weir.heartbeat FOR VALUES IN (0) WITH (autovacuum_enabled = off);
 CREATE TABLE weir.heartbeat_1 PARTITION OF weir.heartbeat FOR VALUES IN (1) WITH (autovacuum_enabled = off);
 CREATE TABLE weir.heartbeat_2 PARTITION OF weir.heartbeat FOR VALUES IN (2) WITH (autovacuum_enabled = off);
 COMMENT ON TABLE weir.heartbeat IS
-  'A ring of three, five minutes each, truncated before its turn.';
+  'A ring of three, five minutes of weir.watched each, truncated before its turn. watched is what that register showed; at is for people.';
 
 CREATE TABLE weir.cancel (
   id bigint      PRIMARY KEY,

@@ -1,0 +1,75 @@
+package proof
+
+import (
+	"testing"
+
+	"github.com/weir-pg/weir/internal/pgtest"
+	"github.com/weir-pg/weir/schema"
+)
+
+// TestFailoverFencesNobody: a standby that takes over has heard of nobody since the primary died, and its clock and its age say nothing
+// about who lives. Whoever is silent from then on is fenced in his time.
+func TestFailoverFencesNobody(t *testing.T) {
+	primary := pgtest.Server(t, nil)
+	conn := connect(t, primary.URL("postgres"))
+	if err := schema.Up(t.Context(), conn); err != nil {
+		t.Fatal(err)
+	}
+	exec(t, conn, `SELECT weir.rescue()`)
+	alive := value[int32](t, conn, `SELECT weir.worker_start('alive', ARRAY['q'], '5 seconds')`)
+	silent := value[int32](t, conn, `SELECT weir.worker_start('silent', ARRAY['q'], '5 seconds')`)
+	exec(t, conn, `SELECT weir.heartbeat(w) FROM unnest(ARRAY[$1::integer, $2]) w`, alive, silent)
+	// The primary has been dead for an hour when the standby, which is older, is promoted.
+	exec(t, conn, `UPDATE weir.worker SET at = at - interval '1 hour'`)
+	exec(t, conn, `UPDATE weir.heartbeat SET at = at - interval '1 hour'`)
+	exec(t, conn, `SELECT setval('weir.watched_at', last_value - 3600000) FROM weir.watched_at`)
+	standby := pgtest.Standby(t, primary, nil)
+	pgtest.Replayed(t, primary, standby)
+	if err := primary.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	pgtest.Promote(t, standby)
+	conn = connect(t, standby.URL("postgres"))
+	fenced := func(worker int32) bool {
+		return value[bool](t, conn, `SELECT EXISTS (SELECT FROM weir.worker w WHERE w.id = $1 AND w.fenced)`, worker)
+	}
+	exec(t, conn, `SELECT weir.rescue()`)
+	if fenced(alive) || fenced(silent) {
+		t.Fatal("a worker was fenced by the first look after the failover")
+	}
+	until(t, "the worker that stays silent is fenced", func() bool {
+		exec(t, conn, `SELECT weir.heartbeat($1)`, alive)
+		exec(t, conn, `SELECT weir.rescue()`)
+		return fenced(silent)
+	})
+	if fenced(alive) {
+		t.Error("a worker was fenced that never fell silent")
+	}
+}
+
+// TestLeasesDoNotTrustTheClock: a clock that steps, in either direction, and as often as it likes, fences nobody who is not silent, and keeps
+// nobody alive who is.
+func TestLeasesDoNotTrustTheClock(t *testing.T) {
+	conn := connect(t, pgtest.Database(t))
+	alive := value[int32](t, conn, `SELECT weir.worker_start('alive', ARRAY['q'], '10 seconds')`)
+	silent := value[int32](t, conn, `SELECT weir.worker_start('silent', ARRAY['q'], '10 seconds')`)
+	fenced := func(worker int32) bool {
+		return value[bool](t, conn, `SELECT EXISTS (SELECT FROM weir.worker w WHERE w.id = $1 AND w.fenced)`, worker)
+	}
+	steps := 0
+	for step := int64(3_600_000); !fenced(silent); step = -step {
+		exec(t, conn, `SELECT weir.heartbeat($1)`, alive)
+		exec(t, conn, `SELECT setval('weir.watched_at', (extract(epoch FROM clock_timestamp()) * 1000)::bigint - $1)`, step)
+		exec(t, conn, `SELECT weir.rescue()`)
+		if steps++; steps > 20 {
+			t.Fatal("the silent worker is never fenced")
+		}
+	}
+	// A step counts as 2 s, and 2 s are granted.
+	if steps < 6 {
+		t.Errorf("the silent worker was fenced after %d steps", steps)
+	}
+	if fenced(alive) {
+		t.Error("a worker was fenced that never fell silent")
+	}
+}
