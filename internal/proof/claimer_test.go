@@ -106,7 +106,7 @@ func (c *claimer) recover() {
 	if c.crashing && c.rng.IntN(2) == 0 {
 		held := c.held
 		c.held = nil
-		for _, e := range held {
+		for i, e := range held {
 			err := complete(c.ctx, c.conn, c.worker, []attempt{e.attempt})
 			switch {
 			case err == nil:
@@ -117,6 +117,7 @@ func (c *claimer) recover() {
 				c.model.ended(unsure, e)
 			}
 			if c.conn.IsClosed() {
+				c.held = held[i+1:] // it holds on to those too
 				return
 			}
 		}

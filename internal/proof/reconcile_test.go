@@ -268,3 +268,36 @@ func TestSettledIsCompacted(t *testing.T) {
 		t.Errorf("%d attempts were logged again, want %d", n, len(long))
 	}
 }
+
+// TestRescueGoesPastAWorkerThatIsHeld: whoever settles one worker, or sits on it, holds up the rescue of no other.
+func TestRescueGoesPastAWorkerThatIsHeld(t *testing.T) {
+	url := pgtest.Database(t)
+	conn, other := connect(t, url), connect(t, url)
+	held, free := startWorker(t, conn, "q"), startWorker(t, conn, "q")
+	enqueueN(t, conn, "q", 2)
+	mustClaim(t, conn, held, "q", 1)
+	mustClaim(t, conn, free, "q", 1)
+	exec(t, conn, `SELECT weir.fence(w) FROM unnest(ARRAY[$1::integer, $2]) w`, held, free)
+	exec(t, other, `BEGIN`)
+	exec(t, other, `SELECT weir.settle($1)`, held)
+	if got := column[int32](t, conn, `SELECT worker FROM weir.rescue()`); len(got) != 1 || got[0] != free {
+		t.Errorf("rescued workers %v while %d is held, want %d", got, held, free)
+	}
+	exec(t, other, `ROLLBACK`)
+	if got := column[int32](t, conn, `SELECT worker FROM weir.rescue()`); len(got) != 1 || got[0] != held {
+		t.Errorf("rescued workers %v, want %d", got, held)
+	}
+}
+
+// TestRebaseOfALogThatIsAtHomeHoldsUpNobody: with nothing to do it takes no lock, in whatever transaction it is called.
+func TestRebaseOfALogThatIsAtHomeHoldsUpNobody(t *testing.T) {
+	url := pgtest.Database(t)
+	conn, other := connect(t, url), connect(t, url)
+	enqueueN(t, conn, "q", 1)
+	mustClaim(t, conn, startWorker(t, conn, "q"), "q", 1)
+	exec(t, other, `BEGIN`)
+	exec(t, other, `SELECT weir.rebase(), weir.rebase_messages()`)
+	if held := column[string](t, conn, `SELECT concat_ws(' ', locktype, mode, relation::regclass, objid) FROM pg_locks WHERE pid = $1 AND mode IN ('ShareLock', 'ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock') AND locktype <> 'virtualxid'`, other.PgConn().PID()); len(held) != 0 {
+		t.Errorf("it holds %v", held)
+	}
+}

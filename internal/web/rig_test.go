@@ -75,7 +75,21 @@ func (m *memory) Read(_ context.Context, after hub.Position) ([]*hub.Part, error
 	if i >= int64(len(m.ticks)) {
 		return nil, nil
 	}
-	return append([]*hub.Part(nil), m.ticks[i:min(i+100, int64(len(m.ticks)))]...), nil
+	var parts []*hub.Part
+	for _, p := range m.ticks[i:min(i+100, int64(len(m.ticks)))] {
+		parts = append(parts, copied(p))
+	}
+	return parts, nil
+}
+
+// copied is for one hub: messages are the hub's that reads them.
+func copied(p *hub.Part) *hub.Part {
+	c := *p
+	c.Messages = nil
+	for _, m := range p.Messages {
+		c.Messages = append(c.Messages, &hub.Message{Position: m.Position, Channel: m.Channel, Payload: m.Payload, Binary: m.Binary})
+	}
+	return &c
 }
 
 func (m *memory) Publish(_ context.Context, drafts []hub.Draft) error {

@@ -263,6 +263,7 @@ BEGIN
     WHERE f.fenced AND NOT EXISTS (SELECT FROM weir.settled s WHERE s.worker = f.id AND s.no = 9223372036854775807)
     ORDER BY f.at, f.id LIMIT 20
   LOOP
+    CONTINUE WHEN NOT pg_try_advisory_xact_lock(1464158552, dead.id);  -- somebody settles it, or its last claim is not over: the others' turn
     worker := dead.id;
     reason := dead.name;
     SELECT s.relogged, s.more INTO relogged, more FROM weir.settle(dead.id) s;
