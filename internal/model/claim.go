@@ -92,7 +92,7 @@ func (m *jobs) claimBatch(s *state, i int) {
 			return
 		}
 		if n == len(c.pending) {
-			panic("model: too many pending transactions")
+			panic(noRoom("too many pending transactions"))
 		}
 		c.pending[n] = pending{x, after}
 		n++

@@ -33,7 +33,7 @@ type pending struct {
 type cursor struct {
 	seq     uint8
 	pos     position
-	pending [4]pending
+	pending [8]pending
 }
 
 type claimed struct{ id, attempt, tag uint8 }
@@ -105,7 +105,7 @@ func (p *process) hold(h held) {
 			return
 		}
 	}
-	panic("model: a process holds too much")
+	panic(noRoom("a process holds too much"))
 }
 
 // forget drops what satisfies.

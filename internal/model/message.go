@@ -326,7 +326,7 @@ func (m *messages) read(s *messageState) error {
 	for _, k := range s.messages.all() {
 		if k.gone == 0 && at.sees(k.by) && (t.late.has(k.xid) || k.xid >= t.from && t.snap.sees(k.xid)) {
 			if int(n) == len(r.got) {
-				panic("model: a reader gets too much")
+				panic(noRoom("a reader gets too much"))
 			}
 			r.got[n] = k.tag
 			n++

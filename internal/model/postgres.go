@@ -45,7 +45,7 @@ func (s *server) begin() xid {
 	}
 	x := s.next
 	if x >= 62 {
-		panic("model: too many transaction ids")
+		panic(noRoom("too many transaction ids"))
 	}
 	s.next++
 	s.open.add(x)

@@ -1,5 +1,13 @@
 package model
 
+// noRoom is the panic of a state that has no room for what a step adds. Scenarios are given so little to do that it never comes; a replay of a real
+// run, which may do anything, ends where it comes.
+type noRoom string
+
+func (n noRoom) Error() string {
+	return "model: " + string(n) + ": give the scenario less to do, or more room"
+}
+
 // table is a small set of rows, without pointers, so that states can be compared and copied whole.
 type table[T comparable] struct {
 	n   uint8
@@ -10,7 +18,7 @@ func (t *table[T]) all() []T { return t.row[:t.n] }
 
 func (t *table[T]) add(row T) *T {
 	if int(t.n) == len(t.row) {
-		panic("model: a table is full: give the scenario less to do, or tables more room")
+		panic(noRoom("a table is full"))
 	}
 	t.row[t.n] = row
 	t.n++

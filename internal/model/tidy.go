@@ -115,7 +115,7 @@ func (m *jobs) tidy(s *state) {
 	s.batches.keep(func(r *batchRow) bool { return r.gone != forever })
 	for i := range s.batches.all() {
 		if c := &s.batches.row[i].cursor; c.seq < newest {
-			c.pos, c.pending = position{}, [4]pending{} // no fault makes it the newest again
+			c.pos, c.pending = position{}, [8]pending{} // no fault makes it the newest again
 		}
 	}
 	for i := range s.results.all() {
