@@ -382,6 +382,7 @@ CREATE INDEX job_lane ON ONLY weir.job USING btree (lane, xid, id);
 CREATE INDEX job_lead ON ONLY weir.job USING btree (xid, lane) WHERE leads;
 CREATE INDEX later_by_id ON ONLY weir.later USING btree (id);
 CREATE INDEX later_due ON ONLY weir.later USING btree (run_at, id);
+CREATE INDEX later_lane ON ONLY weir.later USING btree (lane, run_at, id);
 CREATE INDEX later_xid ON ONLY weir.later USING btree (xid);
 CREATE INDEX message_xid ON ONLY weir.message USING btree (xid, id);
 CREATE INDEX queue_name ON weir.queue USING btree (name, id);
@@ -467,6 +468,7 @@ CREATE FUNCTION weir.ticks(after bigint, ids bigint DEFAULT NULL::bigint, looks 
 CREATE FUNCTION weir.tidy() RETURNS text LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET lock_timeout=50ms;
 CREATE FUNCTION weir.unclaimed(segment integer, lanes integer[], most integer DEFAULT NULL::integer) RETURNS SETOF weir.job LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET enable_seqscan=off SET enable_bitmapscan=off;
 CREATE FUNCTION weir.unfinished(worker integer, nos bigint[]) RETURNS TABLE(no bigint, lane integer, seq bigint, segment smallint, claimed_at timestamp with time zone, ids bigint[]) LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_hashjoin=off SET enable_mergejoin=off SET jit=off;
+CREATE FUNCTION weir.was_ahead(c weir.promotion, run_at timestamp with time zone, id bigint, xid xid8) RETURNS boolean LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET jit=off;
 CREATE FUNCTION weir.watch(jobs bigint, control bigint, seen pg_snapshot, upto xid8, looks integer DEFAULT 1, pause double precision DEFAULT 0.003, OUT jobs_now bigint, OUT control_now bigint, OUT seen_now pg_snapshot, OUT upto_now xid8, OUT ended boolean) RETURNS record LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off;
 CREATE FUNCTION weir.worker_start(name text, queues text[], lease interval DEFAULT '00:00:30'::interval) RETURNS integer LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off;
 CREATE FUNCTION weir.workers() RETURNS TABLE(id integer, name text, queues text[], state text, started_at timestamp with time zone, seen_at timestamp with time zone, running integer, reason text) LANGUAGE sql STABLE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off;
@@ -564,6 +566,7 @@ COMMENT ON FUNCTION weir.ticks(bigint,bigint,integer,double precision,bigint) IS
 COMMENT ON FUNCTION weir.tidy() IS 'One small chore at a time: sets twins aside, empties the heartbeat ring ahead of its turn, compacts the promoter''s cursor, the history of segments and how far workers have settled by TRUNCATE, and deletes what thousands of ended workers and cancellations have left, of these a part at a time: it looks at up to 1000, for 0.1 s. Returns what it did, or NULL. Locks: advisory step 3 (tried), ACCESS EXCLUSIVE NOWAIT on a table that it truncates.';
 COMMENT ON FUNCTION weir.unclaimed(integer,integer[],integer) IS 'The jobs in one segment that no batch has handed out yet: past the position, or of a pending transaction.';
 COMMENT ON FUNCTION weir.unfinished(integer,bigint[]) IS 'Of the batches of a worker that have these numbers: the jobs without a result.';
+COMMENT ON FUNCTION weir.was_ahead(weir.promotion,timestamp with time zone,bigint,xid8) IS 'Whether a row of later was promoted before a clock stepped back, as a cursor that is kept beside the newest tells.';
 COMMENT ON FUNCTION weir.watch(bigint,bigint,pg_snapshot,xid8,integer,double precision) IS 'For an idle worker: looks up to so many times, pause seconds apart, until the counters differ from those given, or a transaction below upto has ended that was in progress in seen: all of it as an earlier call returned it (at first 0, 0, NULL, NULL). jobs_now moves with every job logged, control_now with every cancellation and new queue, both even before the commit; ended tells of the transactions. Errors: 22023. Locks: none that others wait for. Isolation: READ COMMITTED, in autocommit. It holds a snapshot while it waits: at most 1 second.';
 COMMENT ON FUNCTION weir.worker_start(text,text[],interval) IS 'Registers a worker, makes its queues and returns its id. From then on it must call heartbeat well within its lease, or its jobs are given to others. Errors: 22023; WR003 (the log comes from another cluster). Locks: none that others wait for. Isolation: any.';
 COMMENT ON FUNCTION weir.workers() IS 'Workers, newest first: alive, silent (past their lease, about to be fenced) or ended, with the reason. Locks: none that others wait for.';

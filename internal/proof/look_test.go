@@ -232,3 +232,59 @@ func TestLooksWorkOnAStandby(t *testing.T) {
 	}
 	exec(t, look, `SELECT * FROM weir.workers()`)
 }
+
+// TestAnothersScheduleIsNotWalkedThrough: a page of a queue's jobs for later costs the same, however many of other queues are due before them, or
+// are cancelled.
+func TestAnothersScheduleIsNotWalkedThrough(t *testing.T) {
+	conn := connect(t, pgtest.Database(t))
+	schedule := func(queue, in string, n int) []int64 {
+		return value[[]int64](t, conn, `SELECT weir.enqueue_many(array_fill($1::text, ARRAY[$3::int]), array_fill('k'::text, ARRAY[$3::int]),
+			array_fill('{}'::jsonb, ARRAY[$3::int]), run_at => array_fill(now() + $2::text::interval, ARRAY[$3::int]))`, queue, in, n)
+	}
+	ids := schedule("q", "2 hours", 20)
+	look := `SELECT * FROM weir.jobs('later', 'q', 10)`
+	alone := settled(t, conn, look)
+	schedule("other", "1 hour", 10_000)
+	among := settled(t, conn, look)
+	t.Logf("a page of a queue's jobs for later touches %d blocks, with 10,000 of another queue before them %d", alone, among)
+	if among > 2*alone+20 {
+		t.Errorf("a page of a queue's jobs for later touches %d blocks, with 10,000 of another queue before them %d", alone, among)
+	}
+	exec(t, conn, `SELECT weir.cancel(id) FROM unnest($1::bigint[]) id`, ids[:12])
+	if got := column[int64](t, conn, `SELECT id FROM weir.jobs('later', 'q', 5)`); !slices.Equal(got, ids[12:17]) {
+		t.Errorf("for later are %v, want the five after those cancelled of %v", got, ids)
+	}
+}
+
+// TestPromotedJobsAreNotShownAsLater: a job that was promoted before the clock stepped back is what it has become since.
+func TestPromotedJobsAreNotShownAsLater(t *testing.T) {
+	conn := connect(t, pgtest.Database(t))
+	worker := startWorker(t, conn, "q")
+	enqueueAt := func(at string) int64 {
+		return value[int64](t, conn, `SELECT weir.enqueue('q', 'k', run_at => clock_timestamp() + $1::text::interval)`, at)
+	}
+	id := enqueueAt("10 ms")
+	until(t, "it is promoted", func() bool { n, _ := promote(t, conn, 10); return n == 1 })
+	stepClock(t, conn, time.Hour)
+	waits := enqueueAt("2 hours")
+	enqueueAt("1 ms")
+	until(t, "another is promoted, by the clock as it is now", func() bool { n, _ := promote(t, conn, 10); return n == 1 })
+	state := func(want string) {
+		t.Helper()
+		if got := value[string](t, conn, `SELECT state FROM weir.job_info($1)`, id); got != want {
+			t.Errorf("the job is shown as %s, want %s", got, want)
+		}
+		if got := column[int64](t, conn, `SELECT id FROM weir.jobs('later')`); !slices.Equal(got, []int64{waits}) {
+			t.Errorf("%v are shown as for later, want %d", got, waits)
+		}
+	}
+	state("available")
+	got := claimAll(t, conn, worker, "q")
+	state("running")
+	mustComplete(t, conn, worker, got)
+	state("completed")
+	if got := value[string](t, conn, `SELECT weir.retry($1)`, id); got != "available" {
+		t.Errorf("retried, it is %s", got)
+	}
+	state("available")
+}

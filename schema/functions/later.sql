@@ -9,6 +9,16 @@
 -- snapshot could see up to its point is promoted, whatever the clock says; what came since waits for its
 -- own time. The same holds when more jobs are late than fit: they are promoted in their order as well.
 
+CREATE OR REPLACE FUNCTION weir.was_ahead(c weir.promotion, run_at timestamptz, id bigint, xid xid8) RETURNS boolean
+LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+AS $$
+  SELECT EXISTS (SELECT FROM unnest(c.ahead_due, c.ahead_id, c.ahead_snapshot) a(due, id, snapshot)
+                 WHERE (was_ahead.run_at, was_ahead.id) <= (a.due, a.id) AND pg_visible_in_snapshot(was_ahead.xid, a.snapshot))
+$$;
+COMMENT ON FUNCTION weir.was_ahead IS 'Whether a row of later was promoted before a clock stepped back, as a cursor that is kept beside the newest tells.';
+
 CREATE OR REPLACE FUNCTION weir.promote(most integer DEFAULT 2000, OUT promoted integer, OUT next_due timestamptz)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -65,9 +75,7 @@ BEGIN
       WHERE NOT ((l.run_at, l.id) > (c.due, c.due_id)) AND l.run_at <= at_time
     ), fresh AS MATERIALIZED (
       SELECT l.* FROM weir.later l WHERE (l.run_at, l.id) > (c.due, c.due_id) AND l.run_at <= at_time
-        AND (c.ahead_due IS NULL OR NOT EXISTS (
-          SELECT FROM unnest(c.ahead_due, c.ahead_id, c.ahead_snapshot) a(due, id, snapshot)
-          WHERE (l.run_at, l.id) <= (a.due, a.id) AND pg_visible_in_snapshot(l.xid, a.snapshot)))
+        AND (c.ahead_due IS NULL OR NOT weir.was_ahead(c, l.run_at, l.id, l.xid))
       ORDER BY l.run_at, l.id LIMIT quota
     ), due AS MATERIALIZED (
       SELECT d.* FROM (SELECT l.* FROM late l UNION ALL SELECT f.* FROM fresh f) d ORDER BY d.run_at, d.id LIMIT quota
@@ -96,9 +104,7 @@ BEGIN
   END IF;
   SELECT l.run_at INTO promote.next_due FROM weir.later l
   WHERE (l.run_at, l.id) > (c.due, c.due_id) AND l.run_at <= at_time + interval '10 seconds'  -- not through all that is in progress
-    AND (c.ahead_due IS NULL OR NOT EXISTS (
-      SELECT FROM unnest(c.ahead_due, c.ahead_id, c.ahead_snapshot) a(due, id, snapshot)
-      WHERE (l.run_at, l.id) <= (a.due, a.id) AND pg_visible_in_snapshot(l.xid, a.snapshot)))
+    AND (c.ahead_due IS NULL OR NOT weir.was_ahead(c, l.run_at, l.id, l.xid))
   ORDER BY l.run_at, l.id LIMIT 1;
 END
 $$;
@@ -156,9 +162,7 @@ BEGIN
       SELECT l.id, l.xid, l.run_at, l.enqueued_at, l.lane, l.attempt, l.max_attempts, l.put_off, active, l.kind, l.args, l.meta
       FROM weir.later l
       WHERE l.segment = k.segment AND ((l.run_at, l.id) > (c.due, c.due_id) OR NOT pg_visible_in_snapshot(l.xid, c.snapshot))
-        AND (c.ahead_due IS NULL OR NOT EXISTS (
-          SELECT FROM unnest(c.ahead_due, c.ahead_id, c.ahead_snapshot) a(due, id, snapshot)
-          WHERE (l.run_at, l.id) <= (a.due, a.id) AND pg_visible_in_snapshot(l.xid, a.snapshot)));
+        AND (c.ahead_due IS NULL OR NOT weir.was_ahead(c, l.run_at, l.id, l.xid));
       EXECUTE format('TRUNCATE weir.later_%s', k.segment);
       INSERT INTO weir.segment (log, segment, event) VALUES ('later', k.segment, 'reclaimed');
       RETURN 'reclaimed later ' || k.segment;

@@ -51,14 +51,14 @@ AS $$
 #variable_conflict use_column
 DECLARE
   look weir.job_look;
-  c    record;
+  c    weir.promotion;
   a    record;
   b    record;
   r    record;
   past jsonb := '[]';
 BEGIN
   look.cancel_requested := EXISTS (SELECT FROM weir.cancel k WHERE k.id = job_id);
-  SELECT p.due, p.due_id, p.snapshot INTO c FROM weir.promotion p ORDER BY p.seq DESC LIMIT 1;
+  SELECT p.* INTO c FROM weir.promotion p ORDER BY p.seq DESC LIMIT 1;
   FOR a IN
     SELECT j.id, j.xid, j.lane, j.segment, j.attempt, j.max_attempts, j.put_off, j.kind, j.args, j.meta, j.enqueued_at, NULL::timestamptz AS run_at
     FROM weir.job j WHERE j.id = job_id
@@ -66,6 +66,7 @@ BEGIN
     SELECT l.id, l.xid, l.lane, l.segment, l.attempt, l.max_attempts, l.put_off, l.kind, l.args, l.meta, l.enqueued_at, l.run_at
     FROM weir.later l
     WHERE l.id = job_id AND ((l.run_at, l.id) > (c.due, c.due_id) OR NOT pg_visible_in_snapshot(l.xid, c.snapshot))
+      AND (c.ahead_due IS NULL OR NOT weir.was_ahead(c, l.run_at, l.id, l.xid))
     ORDER BY attempt, put_off
   LOOP
     look.id := a.id; look.kind := a.kind; look.args := a.args; look.meta := a.meta; look.enqueued_at := a.enqueued_at;
@@ -117,6 +118,7 @@ AS $$
 #variable_conflict use_column
 DECLARE
   lanes integer[] := ARRAY(SELECT q.id * 4 + p FROM weir.queue q, generate_series(0, 3) p WHERE jobs.queue IS NULL OR q.name = jobs.queue);
+  c     weir.promotion;
   ids   refcursor;
   ended weir.outcome;
   this  bigint;
@@ -147,9 +149,25 @@ BEGIN
       WHERE NOT w.fenced AND NOT EXISTS (SELECT FROM weir.settled s WHERE s.worker = w.id AND s.no = 9223372036854775807) AND h.lane = ANY (lanes)
       ORDER BY h.claimed_at DESC LIMIT jobs.most;
   ELSIF jobs.state = 'later' THEN
-    OPEN ids FOR
-      SELECT l.id FROM (SELECT p.* FROM weir.promotion p ORDER BY p.seq DESC LIMIT 1) c CROSS JOIN LATERAL (
-        SELECT l.id FROM weir.later l WHERE (l.run_at, l.id) > (c.due, c.due_id) AND (jobs.queue IS NULL OR l.lane = ANY (lanes)) ORDER BY l.run_at, l.id) l;
+    SELECT p.* INTO c FROM weir.promotion p ORDER BY p.seq DESC LIMIT 1;
+    IF jobs.queue IS NULL THEN
+      OPEN ids FOR
+        SELECT u.id FROM (
+          SELECT l.* FROM weir.later l
+          WHERE (l.run_at, l.id) > (c.due, c.due_id) AND (c.ahead_due IS NULL OR NOT weir.was_ahead(c, l.run_at, l.id, l.xid))
+          ORDER BY l.run_at, l.id LIMIT 100000) u
+        WHERE NOT EXISTS (SELECT FROM weir.cancel k WHERE k.id = u.id);
+    ELSE
+      OPEN ids FOR
+        SELECT j.id FROM unnest(lanes) n(lane) CROSS JOIN LATERAL (
+          SELECT u.id, u.run_at FROM (
+            SELECT l.* FROM weir.later l
+            WHERE l.lane = n.lane AND (l.run_at, l.id) > (c.due, c.due_id) AND (c.ahead_due IS NULL OR NOT weir.was_ahead(c, l.run_at, l.id, l.xid))
+            ORDER BY l.run_at, l.id LIMIT 100000) u
+          WHERE NOT EXISTS (SELECT FROM weir.cancel k WHERE k.id = u.id)
+          LIMIT jobs.most) j
+        ORDER BY j.run_at, j.id LIMIT jobs.most;
+    END IF;
   ELSIF jobs.state = 'completed' THEN
     IF jobs.queue IS NULL THEN
       OPEN ids FOR

@@ -12,6 +12,7 @@ DECLARE
   here   text := (SELECT system_identifier::text FROM pg_control_system());
   active integer := pg_sequence_last_value('weir.active_job');
   relogged bigint;
+  c      weir.promotion;
 BEGIN
   PERFORM weir.check_isolation('rebase');
   IF pg_current_xact_id_if_assigned() IS NOT NULL THEN
@@ -42,12 +43,11 @@ BEGIN
         FROM weir.job j) j
   LEFT JOIN (SELECT d.id, count(*) AS n
              FROM (SELECT DISTINCT r.lane, r.seq, i.id FROM weir.result r, unnest(r.ids) i(id)) d GROUP BY d.id) r ON r.id = j.id;
+  SELECT p.* INTO c FROM weir.promotion p ORDER BY p.seq DESC LIMIT 1;
   CREATE TEMP TABLE weir_later ON COMMIT DROP AS
-  SELECT l.* FROM weir.later l, (SELECT p.* FROM weir.promotion p ORDER BY p.seq DESC LIMIT 1) c
+  SELECT l.* FROM weir.later l
   WHERE ((l.run_at, l.id) > (c.due, c.due_id) OR NOT pg_visible_in_snapshot(l.xid, c.snapshot))
-    AND (c.ahead_due IS NULL OR NOT EXISTS (
-      SELECT FROM unnest(c.ahead_due, c.ahead_id, c.ahead_snapshot) a(due, id, snapshot)
-      WHERE (l.run_at, l.id) <= (a.due, a.id) AND pg_visible_in_snapshot(l.xid, a.snapshot)));
+    AND (c.ahead_due IS NULL OR NOT weir.was_ahead(c, l.run_at, l.id, l.xid));
   CREATE TEMP TABLE weir_lane ON COMMIT DROP AS
   SELECT DISTINCT ON (b.lane) b.lane, b.seq, b.total FROM weir.batch b ORDER BY b.lane, b.seq DESC;
   CREATE TEMP TABLE weir_seq ON COMMIT DROP AS SELECT max(p.seq) AS seq FROM weir.promotion p;

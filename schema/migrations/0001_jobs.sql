@@ -130,6 +130,7 @@ CREATE INDEX batch_worker ON weir.batch (worker, no);
 CREATE INDEX result_batch ON weir.result (lane, seq);
 CREATE INDEX result_ended ON weir.result (outcome, finished_at) WHERE outcome IN ('failed', 'cancelled');
 CREATE INDEX later_due ON weir.later (run_at, id);
+CREATE INDEX later_lane ON weir.later (lane, run_at, id);
 CREATE INDEX later_xid ON weir.later (xid);
 CREATE INDEX later_by_id ON weir.later (id);
 
