@@ -9,6 +9,8 @@ package maintain
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"log/slog"
 	"math/rand/v2"
 	"sync"
@@ -154,12 +156,15 @@ func (m *Maintainer) rescue(ctx context.Context) error {
 		steps, err := m.store.Rescue(ctx)
 		more := false
 		for _, s := range steps {
+			if s.Error != "" {
+				err = errors.Join(err, fmt.Errorf("what worker %d (%s) left cannot be logged again: %s", s.Worker, s.Reason, s.Error))
+			}
 			if s.Relogged > 0 {
 				m.log.Warn("weir: jobs of lost workers were logged again", "worker", s.Worker, "reason", s.Reason, "jobs", s.Relogged, "more", s.More)
 			}
 			more = more || s.More || s.Relogged > 0
 		}
-		if err != nil || !more {
+		if !more {
 			return err
 		}
 	}

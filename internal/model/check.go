@@ -119,7 +119,7 @@ func (m *jobs) mend(s *state) error {
 			}
 		}
 		for _, w := range s.workers.all() {
-			for _, _, found := m.toSettle(s, w.id); w.fenced && found; _, _, found = m.toSettle(s, w.id) {
+			for _, _, found, _ := m.toSettle(s, w.id); w.fenced && found; _, _, found, _ = m.toSettle(s, w.id) {
 				if err := m.settle(s, w.id); err != nil {
 					return err
 				}

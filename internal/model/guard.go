@@ -49,7 +49,7 @@ var guarded = [guards]struct{ what, scenario string }{
 	segmentLock:      {"the segment's lock in results", "reclaim under results"},
 	carryRunning:     {"what is running carried along by reclaim", "reclaim under results"},
 	carryLane:        {"the lane's lock in carry_waiting", "reclaim in parts"},
-	workerLock:       {"the worker's lock between results and fence", "fences"},
+	workerLock:       {"the worker's lock between records and fence", "fences"},
 	batchCheck:       {"results checked against the worker's batch (WR002)", "crash"},
 	timelines:        {"numbers of batches that a failover does not give out again", "failover and a lost answer"},
 	endedOnce:        {"the look whether an attempt has ended already (WR002)", "lost answers"},

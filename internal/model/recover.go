@@ -9,9 +9,19 @@ func (m *jobs) workerStart(s *state, i int) {
 	s.process[i] = process{alive: true, acted: true, worker: s.workerIDs}
 }
 
-// mayFence tells whether fence gets the worker's lock, alone: no claim or result of it is in flight.
+// mayFence tells whether fence gets the worker's lock, alone: no claim or record of it is in flight. A completion in a handler's transaction
+// may be: settle passes over its attempt.
 func (m *jobs) mayFence(s *state, id uint8) bool {
-	return !m.off.holds(workerLock) || !s.any(func(o *op) bool { return o.worker == id && o.phase > 0 && o.call != reclaiming })
+	return !m.off.holds(workerLock) || !s.any(func(o *op) bool {
+		return o.worker == id && o.phase > 0 && o.call != reclaiming && o.call != completing
+	})
+}
+
+// completing tells whether a transaction of its handler's that completes an attempt of the worker's is open.
+func (m *jobs) completing(s *state, worker, id uint8) bool {
+	return m.off.holds(attemptLock) && s.any(func(o *op) bool {
+		return o.call == completing && o.phase > 0 && o.worker == worker && o.what.id == id
+	})
 }
 
 // fence ends a worker.
@@ -34,11 +44,11 @@ func (s *state) settledTo(at snapshot, worker uint8) (r settledRow) {
 	return r
 }
 
-// toSettle finds an unfinished attempt of a fenced worker.
-func (m *jobs) toSettle(s *state, worker uint8) (b *batchRow, c claimed, found bool) {
+// toSettle finds an unfinished attempt of a fenced worker that is not being completed. waits: one that is, is left.
+func (m *jobs) toSettle(s *state, worker uint8) (b *batchRow, c claimed, found, waits bool) {
 	at := s.snapshot()
 	if !s.fenced(at, worker) {
-		return nil, claimed{}, false
+		return nil, claimed{}, false, false
 	}
 	for i := range s.batches.all() {
 		b = &s.batches.row[i]
@@ -49,28 +59,32 @@ func (m *jobs) toSettle(s *state, worker uint8) (b *batchRow, c claimed, found b
 			continue
 		}
 		for _, c := range b.ids {
-			if c.id != 0 && s.ended(at, b.cursor.seq, b.number, c.id) == 0 {
-				return b, c, true
+			switch {
+			case c.id == 0 || s.ended(at, b.cursor.seq, b.number, c.id) != 0:
+			case m.completing(s, worker, c.id):
+				waits = true
+			default:
+				return b, c, true, waits
 			}
 		}
 	}
-	return nil, claimed{}, false
+	return nil, claimed{}, false, waits
 }
 
 // settle logs unfinished attempts of a fenced worker again: one, or as many as the scenario says. It is bounded, and rescue repeats it until there
 // is none.
 func (m *jobs) settle(s *state, worker uint8) error {
 	x, at := s.begin(), s.snapshot()
-	b, c, more := m.toSettle(s, worker)
+	b, c, more, waits := m.toSettle(s, worker)
 	for n := 0; more && n < max(m.settles, 1); n++ {
 		if err := s.endAttempt(x, at, b, c, lost); err != nil {
 			return err
 		}
 		s.open.drop(x) // sees what it has done
-		b, c, more = m.toSettle(s, worker)
+		b, c, more, waits = m.toSettle(s, worker)
 		s.open.add(x)
 	}
-	if !more {
+	if !more && !waits {
 		s.settled.add(settledRow{by: x, worker: worker, no: 31})
 	}
 	s.server.commit(x, true, false)
@@ -110,10 +124,7 @@ func (m *jobs) look(s *state, worker uint8, known [4]held, f func(*batchRow, cla
 			if c.id == 0 || s.ended(at, b.cursor.seq, b.number, c.id) != 0 {
 				continue
 			}
-			busy := m.off.holds(attemptLock) && s.any(func(o *op) bool {
-				return o.call == completing && o.phase > 0 && o.worker == worker && o.what.id == c.id
-			})
-			if !busy && !knows(known, &b, c) {
+			if !m.completing(s, worker, c.id) && !knows(known, &b, c) {
 				f(&b, c)
 			} else if m.off.holds(settledOpen) {
 				to.open |= 1 << b.no

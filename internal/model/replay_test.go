@@ -521,7 +521,7 @@ func (r *replay) settle(i int) {
 		n += some
 	}
 	before := r.s.results.n
-	if _, _, found := r.m.toSettle(&r.s, uint8(i+1)); found {
+	if _, _, found, _ := r.m.toSettle(&r.s, uint8(i+1)); found {
 		r.take(settle, i+1, 0)
 	}
 	want := int(r.s.results.n - before)

@@ -47,7 +47,7 @@ func (m *jobs) say(s *state, st step) string {
 	case fence:
 		return fmt.Sprintf("fence of worker %d", st.a)
 	case settle:
-		b, c, _ := m.toSettle(s, st.a)
+		b, c, _, _ := m.toSettle(s, st.a)
 		return fmt.Sprintf("settle logs job %d again, which worker %d had in batch %d", c.tag, b.worker, b.cursor.seq)
 	case reconcile:
 		return fmt.Sprintf("reconcile: worker %d tells what it knows, the rest is given back", s.process[i].worker)

@@ -110,7 +110,7 @@ func (m *jobs) steps(s *state, all []step) []step {
 	}
 	for _, w := range s.workers.all() {
 		if w.fenced {
-			if _, _, found := m.toSettle(s, w.id); found {
+			if _, _, found, _ := m.toSettle(s, w.id); found {
 				can(settle, int(w.id), 0)
 			}
 		} else if !s.fenced(s.snapshot(), w.id) && m.mayFence(s, w.id) && (!s.lives(w.id) || s.left.Fences > 0) {

@@ -11,7 +11,7 @@ const (
 	sqlPromote     = `SELECT promoted, extract(epoch FROM next_due - clock_timestamp())::float8 FROM weir.promote($1)`
 	sqlRotate      = `SELECT coalesce(weir.rotate(), '')`
 	sqlRotateLater = `SELECT coalesce(weir.rotate_later(), '')`
-	sqlRescue      = `SELECT worker, reason, relogged, more FROM weir.rescue()`
+	sqlRescue      = `SELECT worker, reason, relogged, more, coalesce(error, '') FROM weir.rescue()`
 	sqlTidy        = `SELECT coalesce(weir.tidy(), '')`
 	sqlRebase      = `SELECT weir.rebase()`
 )
@@ -44,6 +44,7 @@ type Rescued struct {
 	Reason   string // why it ended
 	Relogged int    // attempts
 	More     bool   // there may be more of this worker
+	Error    string // why nothing could be done for it, or ""
 }
 
 // Rescue fences silent workers, and takes a step in logging again what fenced ones have left.

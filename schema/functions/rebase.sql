@@ -23,6 +23,7 @@ BEGIN
     IF look = 2 THEN
       -- Everybody else stops for this once: nobody works in a log that has just come from elsewhere.
       PERFORM pg_advisory_xact_lock(1464158547, step) FROM unnest(ARRAY[0, 1, 2, 3, 6]) step;
+      PERFORM pg_advisory_xact_lock(1464158549, segment) FROM generate_series(1, 4) segment;
       LOCK TABLE weir.job, weir.batch, weir.result, weir.later, weir.promotion, weir.worker, weir.setting IN ACCESS EXCLUSIVE MODE;
     END IF;
     IF (SELECT s.value FROM weir.setting s WHERE s.name = 'cluster') = here

@@ -1,8 +1,8 @@
 -- The ends of attempts: what a worker records.
 --
 -- An attempt ends once. Whoever writes an end first sees that there is none, so two that could write at the same time exclude each other:
--- calls of record for one worker by the lock of the worker's ends, and a completion in a handler's own transaction, which may stay open for
--- as long as the handler likes, by a lock on that one attempt. record passes such an attempt over, and the others go on.
+-- calls of record, reconcile and settle for one worker by the lock of the worker's ends; and a completion in a handler's own transaction,
+-- which may stay open for as long as the handler likes, by a lock on that one attempt. Those pass such an attempt over, and the others go on.
 
 CREATE OR REPLACE FUNCTION weir.hold_segments(worker integer, lanes integer[], seqs bigint[]) RETURNS void
 LANGUAGE plpgsql VOLATILE
@@ -35,23 +35,18 @@ $$;
 COMMENT ON FUNCTION weir.hold_segments IS
   'Keeps a worker''s batches where they are to the end of the transaction. A result lies in its batch''s segment: that segment''s lock, shared, keeps it from being reclaimed meanwhile; the look is repeated under the lock, for the batch may have been carried elsewhere before it was held.';
 
-CREATE OR REPLACE FUNCTION weir.may_record(worker integer, caller text) RETURNS void
+CREATE OR REPLACE FUNCTION weir.commit_synchronously() RETURNS void
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 SET jit = off
 AS $$
 BEGIN
-  PERFORM weir.check_isolation(may_record.caller);
-  -- An acknowledged end must survive a crash, whatever the role's own taste.
   IF current_setting('synchronous_commit') = 'off' THEN
     PERFORM set_config('synchronous_commit', 'on', true);
   END IF;
-  PERFORM pg_advisory_xact_lock_shared(1464158548, may_record.worker);
-  PERFORM weir.check_worker(may_record.worker);
 END
 $$;
-COMMENT ON FUNCTION weir.may_record IS
-  'Checks that the worker is not fenced, and keeps it so to the end of the transaction; has that commit synchronously. Errors: WR001, WR004.';
+COMMENT ON FUNCTION weir.commit_synchronously IS 'Has the transaction survive a crash once it is acknowledged, whatever the role''s own taste.';
 
 CREATE OR REPLACE FUNCTION weir.record(
   worker integer, lanes integer[], seqs bigint[], sizes integer[], ids bigint[],
@@ -95,7 +90,9 @@ BEGIN
     RAISE EXCEPTION 'weir: record got % ids, % outcomes, % errors, % outputs and % run_at', n, cardinality(record.outcomes),
       cardinality(record.errors), cardinality(record.outputs), cardinality(record.run_at) USING ERRCODE = '22023';
   END IF;
-  PERFORM weir.may_record(record.worker, 'record');
+  PERFORM weir.check_isolation('record'), weir.commit_synchronously();
+  PERFORM pg_advisory_xact_lock_shared(1464158548, record.worker);
+  PERFORM weir.check_worker(record.worker);
   IF n = 0 THEN
     RETURN;
   END IF;
@@ -195,15 +192,24 @@ BEGIN
   IF pg_try_advisory_xact_lock(1464158553, hold_ends.worker) THEN
     RETURN '{}';
   END IF;
-  -- Every such transaction took its attempt's lock before it looks for an end, and waits for this lock of the worker's ends in between.
-  RETURN ARRAY(
-    SELECT l.objid::bigint::bit(32)::integer FROM pg_locks l
-    WHERE l.locktype = 'advisory' AND l.classid = 1464158551 AND l.objsubid = 2 AND l.granted
-      AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database()));
+  RETURN weir.being_completed();
 END
 $$;
 COMMENT ON FUNCTION weir.hold_ends IS
   'To the end of the transaction nobody else ends an attempt of the worker''s, but for those returned: hashes of the ids of jobs that are being completed in open transactions. Locks: advisory: the worker''s ends (exclusive), its open completions (exclusive, tried).';
+
+CREATE OR REPLACE FUNCTION weir.being_completed() RETURNS integer[]
+LANGUAGE sql VOLATILE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+AS $$
+  -- Every such transaction took its attempt's lock before it looks for an end, and waits for the lock of the worker's ends in between.
+  SELECT ARRAY(
+    SELECT l.objid::bigint::bit(32)::integer FROM pg_locks l
+    WHERE l.locktype = 'advisory' AND l.classid = 1464158551 AND l.objsubid = 2 AND l.granted
+      AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database()))
+$$;
+COMMENT ON FUNCTION weir.being_completed IS 'Hashes of the ids of jobs that are being completed in open transactions, prepared ones among them.';
 
 CREATE OR REPLACE FUNCTION weir.complete(worker integer, lane integer, seq bigint, id bigint) RETURNS void
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
@@ -216,24 +222,35 @@ AS $$
 #variable_conflict use_column
 DECLARE
   in_segment smallint;
+  held       smallint;  -- the segment that is kept where it is
+  has_ended  boolean;
 BEGIN
-  PERFORM weir.may_record(complete.worker, 'complete');
-  PERFORM weir.hold_segments(complete.worker, ARRAY[complete.lane], ARRAY[complete.seq]);
+  PERFORM weir.check_isolation('complete'), weir.commit_synchronously();
+  -- What outlives this call is of this attempt alone: whoever fences the worker, and settles what it leaves, does not wait for it.
   PERFORM pg_advisory_xact_lock(1464158551, hashint8(complete.id)), pg_advisory_xact_lock_shared(1464158553, complete.worker);
-  -- A record that is under way may have looked before it could know of this transaction: let it end, and hold up none after it. What a
-  -- block has locked that is rolled back, it lets go of.
-  BEGIN
-    PERFORM pg_advisory_xact_lock_shared(1464158550, complete.worker);
-    RAISE EXCEPTION USING ERRCODE = 'WR000';
-  EXCEPTION WHEN SQLSTATE 'WR000' THEN
-    NULL;
-  END;
-  SELECT b.segment INTO in_segment FROM weir.batch b
-  WHERE b.lane = complete.lane AND b.seq = complete.seq AND b.worker IS NOT DISTINCT FROM complete.worker AND complete.id = ANY (b.ids);
-  IF NOT FOUND THEN
+  LOOP
+    BEGIN
+      -- Who records or settles at this moment may have looked before it could know of this transaction: let it end, then see what it has
+      -- done. A fence that is not seen now comes later, and whoever settles after it sees the attempt's lock.
+      PERFORM pg_advisory_xact_lock_shared(1464158550, complete.worker);
+      PERFORM weir.check_worker(complete.worker);
+      in_segment := NULL;
+      SELECT b.segment, EXISTS (SELECT FROM weir.result r WHERE r.segment = b.segment AND r.lane = b.lane AND r.seq = b.seq AND complete.id = ANY (r.ids))
+        INTO in_segment, has_ended
+      FROM weir.batch b
+      WHERE b.lane = complete.lane AND b.seq = complete.seq AND b.worker IS NOT DISTINCT FROM complete.worker AND complete.id = ANY (b.ids);
+      RAISE EXCEPTION USING ERRCODE = 'WR099';  -- what a block has locked that is rolled back, it lets go of: other segments too
+    EXCEPTION WHEN SQLSTATE 'WR099' THEN  -- not WR000, which stands for all that begin with WR
+      EXIT WHEN in_segment IS NULL OR in_segment = held;
+    END;
+    -- Once more, when it can't be carried elsewhere any more.
+    PERFORM pg_advisory_xact_lock_shared(1464158549, in_segment);
+    held := in_segment;
+  END LOOP;
+  IF in_segment IS NULL THEN
     RAISE EXCEPTION 'weir: job % is not in a batch % of lane % that is worker %''s', complete.id, complete.seq, complete.lane, complete.worker
       USING ERRCODE = 'WR002', HINT = 'Its claim was lost in a crash of the server, or the job was handed out again: roll back.';
-  ELSIF EXISTS (SELECT FROM weir.result r WHERE r.lane = complete.lane AND r.seq = complete.seq AND complete.id = ANY (r.ids)) THEN
+  ELSIF has_ended THEN
     RAISE EXCEPTION 'weir: the attempt at job % has ended already', complete.id USING ERRCODE = 'WR002', HINT = 'Roll back.';
   END IF;
   INSERT INTO weir.result (lane, segment, worker, seq, finished_at, outcome, ids)
@@ -241,7 +258,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION weir.complete IS
-  'Records one attempt as completed in a transaction of the caller''s: effects and completion commit together. Errors: WR001 (fenced), WR002 (the attempt is not this worker''s, or has ended), WR004. Locks, to the end of the transaction: advisory: the worker, its open completions and the segment (shared), the attempt (exclusive). Isolation: READ COMMITTED. Commits synchronously.';
+  'Records one attempt as completed in a transaction of the caller''s: effects and completion commit together. The transaction may stay open: if the worker is fenced meanwhile, the attempt is handed out again when it has rolled back, and has ended when it commits. Errors: WR001 (fenced), WR002 (the attempt is not this worker''s, or has ended), WR004. Locks, to the end of the transaction: advisory: the worker''s open completions and the segment (shared), the attempt (exclusive); ROW EXCLUSIVE on the segment''s results. Isolation: READ COMMITTED. Commits synchronously.';
 
 CREATE OR REPLACE FUNCTION weir.end_attempts(
   worker integer, lanes integer[], seqs bigint[], segments smallint[], ids bigint[],

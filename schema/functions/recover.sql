@@ -69,7 +69,7 @@ DECLARE
   most      constant integer := 1000;  -- attempts logged in one call, and the rest of some batches
   most_seen constant integer := 5000;  -- batches looked at in one call
   most_open constant integer := 1000;  -- exceptions kept
-  is_over   boolean := relog.outcome = 'lost';  -- the worker is fenced, and nobody else ends its attempts
+  is_over   boolean := relog.outcome = 'lost';  -- the worker is fenced
   known     jsonb;
   mark      bigint;
   open      bigint[];             -- the exceptions up to mark
@@ -81,7 +81,7 @@ DECLARE
   nos       bigint[];
   seen      integer := 0;
   has_ends  boolean := false;
-  busy      integer[] := '{}';
+  busy      integer[];            -- jobs that are being completed in open transactions: not before they are asked for
   found     record;
 BEGIN
   relogged := 0;
@@ -109,12 +109,16 @@ BEGIN
            array_agg(g.segment) FILTER (WHERE g.gone) AS segments, array_agg(g.id) FILTER (WHERE g.gone) AS ids,
            (count(*) FILTER (WHERE g.gone))::integer AS gone, coalesce(array_agg(DISTINCT g.no) FILTER (WHERE NOT g.gone), '{}') AS open INTO found
     FROM (SELECT u.no, u.lane, u.seq, u.segment, i.id,
-                 NOT known ? format('%s %s %s', u.lane, u.seq, i.id) AND hashint8(i.id) <> ALL (busy) AS gone
+                 NOT known ? format('%s %s %s', u.lane, u.seq, i.id) AND hashint8(i.id) <> ALL (coalesce(busy, '{}')) AS gone
           FROM weir.unfinished(relog.worker, nos) u CROSS JOIN unnest(u.ids) i(id)) g;
-    IF found.gone > 0 AND NOT is_over AND NOT has_ends THEN
-      -- Results wait meanwhile: so not before there is something to do. Then it is looked at once more.
-      busy := weir.hold_ends(relog.worker);
-      has_ends := true;
+    IF found.gone > 0 AND NOT has_ends THEN
+      -- Results wait meanwhile: so not before there is something to do, that is not being completed. Then it is looked at once more.
+      IF busy IS NULL THEN
+        busy := weir.being_completed();
+      ELSE
+        busy := weir.hold_ends(relog.worker);
+        has_ends := true;
+      END IF;
       CONTINUE;
     END IF;
     IF found.gone > 0 THEN
@@ -134,13 +138,13 @@ BEGIN
         moved := true;
       END IF;
     END IF;
-    IF relogged >= most OR seen >= most_seen OR has_ends THEN
+    IF relogged >= most OR seen >= most_seen OR found.gone > 0 AND NOT is_over THEN
       next := CASE WHEN checked < cardinality(to_check) THEN 0 ELSE position END;
       EXIT;
     END IF;
   END LOOP;
 
-  IF is_over AND next IS NULL THEN
+  IF is_over AND next IS NULL AND still = '{}' THEN
     INSERT INTO weir.settled (worker, no, open) VALUES (relog.worker, 9223372036854775807, '{}') ON CONFLICT DO NOTHING;
   ELSIF moved THEN
     INSERT INTO weir.settled (worker, no, open) VALUES (relog.worker, mark, open);
@@ -148,7 +152,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION weir.relog IS
-  'Ends unfinished attempts of a worker, but for those named, and logs those that follow: some thousands in one call, and looks at 5,000 batches at most. next: call again with it as after, to go on; NULL: that was all. The caller holds the worker''s claims, and keeps reclaiming out.';
+  'Ends unfinished attempts of a worker, but for those named, and logs those that follow: some thousands in one call, and looks at 5,000 batches at most. Those that are being completed in open transactions it passes over: they stay exceptions. next: call again with it as after, to go on; NULL: that was all. The caller holds the worker''s claims, and keeps reclaiming out.';
 
 CREATE OR REPLACE FUNCTION weir.reconcile(worker integer, lanes integer[], seqs bigint[], sizes integer[], ids bigint[], after bigint DEFAULT 0,
                                           OUT released integer, OUT next bigint)
@@ -173,7 +177,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION weir.reconcile IS
-  'Compares what the database takes a worker to hold with what the worker says it does: lanes[i], seqs[i] name a batch, the next sizes[i] of ids are its jobs that the worker has not recorded. What it does not name is logged again, as not started. To be called while the worker has no claim under way: after a claim or a connection failed, and now and then. In bounded steps: where next is not NULL, call again with it as after. Errors: 22023, WR001, WR004. Locks: advisory: the worker and claims (shared), the worker''s claims (exclusive, waiting at most 5 s), and its ends once there is something to log. Isolation: READ COMMITTED.';
+  'Compares what the database takes a worker to hold with what the worker says it does: lanes[i], seqs[i] name a batch, the next sizes[i] of ids are its jobs that the worker has not recorded. What it does not name is logged again, as not started, unless a transaction that completes it is open. To be called while the worker has no claim under way: after a claim or a connection failed, and now and then. In bounded steps: where next is not NULL, call again with it as after. Errors: 22023, WR001, WR004. Locks: advisory: the worker and claims (shared), the worker''s claims (exclusive, waiting at most 5 s), and its ends once there is something to log. Isolation: READ COMMITTED.';
 
 CREATE OR REPLACE FUNCTION weir.fence(worker integer, reason text DEFAULT 'its worker was fenced') RETURNS boolean
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
@@ -222,9 +226,9 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION weir.settle IS
-  'Logs again (or fails, if that was their last) attempts that a fenced worker has left unfinished: some thousands in one call; more: call again. Errors: 22023 (not fenced), WR004. Locks: advisory: claims (shared), the worker''s claims (exclusive, waiting at most 5 s). Isolation: READ COMMITTED.';
+  'Logs again (or fails, if that was their last) attempts that a fenced worker has left unfinished: some thousands in one call; more: call again. What a transaction that is still open completes waits for how that ends: the rescuer comes back to it. Errors: 22023 (not fenced), WR004. Locks: advisory: claims (shared), the worker''s claims and ends (exclusive, waiting at most 5 s). Isolation: READ COMMITTED.';
 
-CREATE OR REPLACE FUNCTION weir.rescue() RETURNS TABLE (worker integer, reason text, relogged integer, more boolean)
+CREATE OR REPLACE FUNCTION weir.rescue() RETURNS TABLE (worker integer, reason text, relogged integer, more boolean, error text)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET jit = off
@@ -235,6 +239,7 @@ DECLARE
   clock   bigint;
   passed  bigint;
   reading bigint;
+  steps   integer := 0;
 BEGIN
   PERFORM weir.check_isolation('rescue');
   IF NOT pg_try_advisory_xact_lock(1464158547, 6) THEN
@@ -257,20 +262,35 @@ BEGIN
   LOOP
     PERFORM weir.fence(dead.id, format('worker %s (%s) was lost: silent for %s', dead.id, dead.name, date_trunc('second', dead.silent)));
   END LOOP;
-  -- One worker's step in a call: that is progress, whatever there is.
+  -- Claims wait while a segment is emptied: so does this.
+  IF NOT pg_try_advisory_xact_lock_shared(1464158547, 0) THEN
+    RETURN;
+  END IF;
+  -- Some workers' steps in a call: that is progress, whatever there is. Those of whom an open completion may be all that is left come last,
+  -- and none in an order of its own, so that nobody is hidden for ever behind those that cannot be done with.
   FOR dead IN
     SELECT f.id, f.name FROM weir.worker f
     WHERE f.fenced AND NOT EXISTS (SELECT FROM weir.settled s WHERE s.worker = f.id AND s.no = 9223372036854775807)
-    ORDER BY f.at, f.id LIMIT 20
+    ORDER BY f.id = ANY (ARRAY(
+      SELECT l.objid::integer FROM pg_locks l
+      WHERE l.locktype = 'advisory' AND l.classid = 1464158553 AND l.objsubid = 2 AND l.granted
+        AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database()))), random()
   LOOP
     CONTINUE WHEN NOT pg_try_advisory_xact_lock(1464158552, dead.id);  -- somebody settles it, or its last claim is not over: the others' turn
     worker := dead.id;
     reason := dead.name;
-    SELECT s.relogged, s.more INTO relogged, more FROM weir.settle(dead.id) s;
+    BEGIN
+      SELECT s.relogged, s.more, NULL INTO relogged, more, error FROM weir.settle(dead.id) s;
+    EXCEPTION WHEN OTHERS THEN
+      relogged := 0;
+      more := false;
+      error := SQLERRM;
+    END;
     RETURN NEXT;
-    EXIT WHEN more OR relogged >= 1000;
+    steps := steps + 1;
+    EXIT WHEN more OR relogged >= 1000 OR steps = 20;
   END LOOP;
 END
 $$;
 COMMENT ON FUNCTION weir.rescue IS
-  'Fences workers that were silent past their lease, by weir.watched, which it moves on, and logs again what fenced workers have left unfinished, in bounded steps: returns for which, why they ended, and how many attempts; where more is true, call again. Locks: advisory step 6 (tried); see fence and settle. Isolation: READ COMMITTED.';
+  'Fences workers that were silent past their lease, by weir.watched, which it moves on, and logs again what fenced workers have left unfinished, in bounded steps: returns for which, why they ended, and how many attempts; where more is true, call again; error is why a worker could not be settled, which holds up no other. Locks: advisory step 6, claims (shared) and the workers'' claims (tried); see fence and settle. Isolation: READ COMMITTED.';

@@ -5,11 +5,11 @@
 --   1464158546  a lane            (second key: lane)      exclusive: claim, and who carries its jobs into another segment
 --   1464158547  a step            (second key: step)      see below
 --   1464158548  a worker          (second key: worker)    shared: record; exclusive: fence
---   1464158549  a segment         (second key: segment)   shared: record; exclusive: reclaim
---   1464158550  a worker's ends   (second key: worker)    exclusive: record, reconcile; shared, for a moment: complete
+--   1464158549  a segment         (second key: segment)   shared: record, complete; exclusive: reclaim, rebase
+--   1464158550  a worker's ends   (second key: worker)    exclusive: record, reconcile, settle; shared, for a moment: complete
 --   1464158551  an attempt's end  (second key: hash of the job's id)  exclusive: complete
 --   1464158552  a worker's claims (second key: worker)    exclusive: claim, fence, reconcile, settle
---   1464158553  a worker's open completions (second key: worker)  shared: complete; exclusive, tried: record, reconcile
+--   1464158553  a worker's open completions (second key: worker)  shared: complete; exclusive, tried: record, reconcile, settle
 -- Steps: 0 guards claims against reclaiming (shared: claim; exclusive: reclaim, rebase);
 --        1 rotation, reclaiming and re-basing; 2 promotion; 3 tidying; 6 rescue.
 

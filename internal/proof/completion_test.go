@@ -1,0 +1,346 @@
+package proof
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/weir-pg/weir/internal/pgtest"
+)
+
+// rescueAll takes steps until one logs nothing, and returns how many attempts were logged again.
+func rescueAll(t *testing.T, q querier) (relogged int) {
+	t.Helper()
+	until(t, "rescue has nothing more to do", func() bool {
+		n := value[int](t, q, `SELECT coalesce(sum(relogged), 0) FROM weir.rescue()`)
+		relogged += n
+		return n == 0
+	})
+	return relogged
+}
+
+// TestOpenCompletionKeepsNoWorkerAlive: while a handler's transaction that completes a job is open, or prepared, its dead worker is
+// fenced and everything else that it held runs again; that job alone waits for how the transaction ends.
+func TestOpenCompletionKeepsNoWorkerAlive(t *testing.T) {
+	url := pgtest.Database(t)
+	conn := connect(t, url)
+	other := startWorker(t, conn, "q")
+	for n, end := range []string{"COMMIT", "ROLLBACK", "COMMIT PREPARED", "ROLLBACK PREPARED"} {
+		handler := connect(t, url)
+		enqueueN(t, conn, "q", 30)
+		worker := startWorker(t, conn, "q")
+		got := mustClaim(t, conn, worker, "q", 10)
+		got = append(got, mustClaim(t, conn, worker, "q", 20)...)
+		exec(t, handler, `BEGIN`)
+		if err := completeTx(t.Context(), handler, worker, got[3]); err != nil {
+			t.Fatal(err)
+		}
+		prepared := fmt.Sprintf("'%s %d'", handler.Config().Database, n)
+		if n >= 2 {
+			exec(t, handler, `PREPARE TRANSACTION `+prepared)
+			end += " " + prepared
+		}
+		wantFenced(t, conn, worker, 29)
+		if n := rescueAll(t, conn); n != 0 {
+			t.Errorf("%s: %d attempts were logged again while the completion is open", end, n)
+		}
+		if held := value[int](t, conn, `SELECT count(*) FROM weir.holds($1)`, worker); held != 1 {
+			t.Errorf("%s: %d batches are held while the completion is open, want its own", end, held)
+		}
+		exec(t, handler, end)
+		want := 29
+		if end[0] == 'R' {
+			want = 30
+		}
+		if n := rescueAll(t, conn); n != want-29 {
+			t.Errorf("%s: %d attempts were logged again after it, want %d", end, n, want-29)
+		}
+		again := claimAll(t, conn, other, "q")
+		if len(again) != want {
+			t.Errorf("%s: %d attempts were handed out again, want %d", end, len(again), want)
+		}
+		mustComplete(t, conn, other, again)
+		if left := value[int](t, conn, `SELECT count(*) FROM weir.worker w WHERE fenced AND NOT EXISTS (SELECT FROM weir.settled s WHERE s.worker = w.id AND s.no = 9223372036854775807)`); left != 0 {
+			t.Errorf("%s: %d workers are not done with", end, left)
+		}
+	}
+}
+
+// TestFencedWorkerCompletesNothingMore: once a fence is committed no completion begins, also one that came while the fence was made.
+func TestFencedWorkerCompletesNothingMore(t *testing.T) {
+	url := pgtest.Database(t)
+	conn, handler, rescuer := connect(t, url), connect(t, url), connect(t, url)
+	enqueueN(t, conn, "q", 2)
+	worker := startWorker(t, conn, "q")
+	got := mustClaim(t, conn, worker, "q", 2)
+	exec(t, rescuer, `BEGIN`)
+	if !fence(t, rescuer, worker) {
+		t.Fatal("not fenced")
+	}
+	if n := settle(t, rescuer, worker); n != 2 {
+		t.Fatalf("%d attempts were logged again, want 2", n)
+	}
+	completed := make(chan error, 1)
+	go func() { completed <- completeTx(context.Background(), handler, worker, got[0]) }() // ends when rescuer commits
+	until(t, "the completion waits for the fence", func() bool {
+		return value[bool](t, conn, `SELECT cardinality(pg_blocking_pids($1)) > 0`, handler.PgConn().PID())
+	})
+	exec(t, rescuer, `COMMIT`)
+	wantCode(t, "complete that came before the fence was committed", <-completed, "WR001")
+	wantCode(t, "complete after the fence", completeTx(t.Context(), handler, worker, got[1]), "WR001")
+	if again := claimAll(t, conn, startWorker(t, conn, "q"), "q"); len(again) != 2 {
+		t.Errorf("%v were handed out again, want both", again)
+	}
+}
+
+// TestManyOpenCompletionsHideNoDeadWorker: however many workers wait for open completions, those that died after them are rescued.
+func TestManyOpenCompletionsHideNoDeadWorker(t *testing.T) {
+	url := pgtest.Database(t)
+	conn := connect(t, url)
+	const open, dead = 60, 3
+	enqueueN(t, conn, "q", open+dead)
+	for n := range open + dead {
+		worker := startWorker(t, conn, "q")
+		got := mustClaim(t, conn, worker, "q", 1)
+		if n < open {
+			handler := connect(t, url)
+			exec(t, handler, `BEGIN`)
+			if err := completeTx(t.Context(), handler, worker, got[0]); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if !fence(t, conn, worker) {
+			t.Fatalf("worker %d is not fenced", n+1)
+		}
+	}
+	if n := rescueAll(t, conn); n != dead {
+		t.Errorf("%d attempts were logged again, want those of the %d workers that nothing holds", n, dead)
+	}
+}
+
+// TestCompletionInEveryOrder takes every order of a handler's steps and a rescuer's, and every end of the handler's transaction: the
+// attempt ends once, and its job is done or handed out again.
+func TestCompletionInEveryOrder(t *testing.T) {
+	url := pgtest.Database(t)
+	conn := connect(t, url)
+	exec(t, conn, `SELECT weir.set('retention', '0 s')`)
+	other := value[int32](t, conn, `SELECT weir.worker_start('other', '{q}', '5 minutes')`)
+	orders := 0
+	for _, end := range []string{"commit", "rollback", "commit prepared", "rollback prepared", "terminate", "rollback to savepoint"} {
+		handlers := []string{"complete", "end"}
+		if strings.HasSuffix(end, "prepared") {
+			handlers = []string{"complete", "prepare", "end"}
+		}
+		for _, order := range interleavings(handlers, []string{"fence", "settle", "rotate", "rescue"}) {
+			orders++
+			name := fmt.Sprintf("%s, %v", end, order)
+			enqueueN(t, conn, "q", 3)
+			worker := startWorker(t, conn, "q")
+			got := mustClaim(t, conn, worker, "q", 3)
+			handler, err := pgx.Connect(t.Context(), url)
+			if err != nil {
+				t.Fatal(err)
+			}
+			prepared := fmt.Sprintf("'%s in order %d'", handler.Config().Database, orders)
+			refused, isPrepared := false, false
+			for _, step := range order {
+				switch step {
+				case "complete":
+					exec(t, handler, `BEGIN`)
+					if end == "rollback to savepoint" {
+						exec(t, handler, `SAVEPOINT s`)
+					}
+					err := completeTx(t.Context(), handler, worker, got[1])
+					if refused = slices.Index(order, "fence") < slices.Index(order, "complete"); refused {
+						wantCode(t, name, err, "WR001")
+					} else if err != nil {
+						t.Fatalf("%s: %v", name, err)
+					}
+				case "prepare":
+					if isPrepared = !refused; isPrepared {
+						exec(t, handler, `PREPARE TRANSACTION `+prepared)
+					}
+				case "end":
+					switch {
+					case isPrepared:
+						exec(t, conn, end+" "+prepared)
+					case end == "terminate":
+						exec(t, conn, `SELECT pg_terminate_backend($1, 30000)`, handler.PgConn().PID())
+					case end == "rollback to savepoint":
+						exec(t, handler, `ROLLBACK TO s`)
+						exec(t, handler, `COMMIT`)
+					case end == "commit":
+						exec(t, handler, `COMMIT`)
+					default:
+						exec(t, handler, `ROLLBACK`)
+					}
+				case "fence":
+					if !fence(t, conn, worker) {
+						t.Fatalf("%s: not fenced", name)
+					}
+				case "settle":
+					settle(t, conn, worker)
+				case "rotate":
+					exec(t, conn, `UPDATE weir.segment SET at = at - interval '1 hour'`)
+					exec(t, conn, `SELECT weir.rotate() FROM generate_series(1, 2)`)
+				case "rescue":
+					rescueAll(t, conn)
+				}
+			}
+			_ = handler.Close(t.Context())
+			rescueAll(t, conn)
+			completes := !refused && (end == "commit" || end == "commit prepared")
+			want := idsOf(got)
+			if completes {
+				want = slices.Delete(want, 1, 2)
+			}
+			again := claimAll(t, conn, other, "q")
+			handed := idsOf(again)
+			slices.Sort(handed)
+			if !slices.Equal(handed, want) {
+				t.Fatalf("%s: jobs %v were handed out again, want %v", name, handed, want)
+			}
+			mustComplete(t, conn, other, again)
+			if twice := value[int](t, conn, `SELECT count(*) FROM (SELECT FROM weir.result r, unnest(r.ids) i GROUP BY r.lane, r.seq, i HAVING count(*) > 1) d`); twice > 0 {
+				t.Fatalf("%s: %d attempts ended twice", name, twice)
+			}
+			if holds := value[int](t, conn, `SELECT count(*) FROM weir.holds($1)`, worker); holds > 0 {
+				t.Fatalf("%s: the dead worker still holds %d batches", name, holds)
+			}
+		}
+	}
+	t.Logf("%d orders", orders)
+}
+
+// interleavings returns every merge of two sequences.
+func interleavings(a, b []string) (all [][]string) {
+	if len(a) == 0 || len(b) == 0 {
+		return [][]string{slices.Concat(a, b)}
+	}
+	for _, rest := range interleavings(a[1:], b) {
+		all = append(all, slices.Concat(a[:1], rest))
+	}
+	for _, rest := range interleavings(a, b[1:]) {
+		all = append(all, slices.Concat(b[:1], rest))
+	}
+	return all
+}
+
+// TestReconcileGoesPastOpenCompletions: what a worker does not name is found also behind batches of which jobs are being completed in open
+// transactions, by calls that say where to go on and by such as do not; and the calls come to an end.
+func TestReconcileGoesPastOpenCompletions(t *testing.T) {
+	url := pgtest.Database(t)
+	conn := connect(t, url)
+	const batches = 40
+	enqueueN(t, conn, "q", 2*batches)
+	worker := startWorker(t, conn, "q")
+	var got []attempt
+	for n := range batches {
+		got = append(got, mustClaim(t, conn, worker, "q", 1)...)
+		if n%5 < 2 { // eight in all, where there are exceptions and where there are none yet
+			handler := connect(t, url)
+			exec(t, handler, `BEGIN`)
+			if err := completeTx(t.Context(), handler, worker, got[n]); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if n == batches/2 {
+			if n, err := reconcile(t.Context(), conn, worker, got); err != nil || n != 0 {
+				t.Fatal(n, err) // all of these are exceptions from now on
+			}
+		}
+	}
+	released := 0
+	for calls := 0; released < batches-batches/5*2; calls++ {
+		if calls > 2*batches {
+			t.Fatalf("%d attempts were handed out again in %d calls, want %d", released, calls, batches-batches/5*2)
+		}
+		released += value[int](t, conn, `SELECT released FROM weir.reconcile($1, '{}', '{}', '{}', '{}')`, worker)
+	}
+	for after, calls := new(int64), 0; after != nil; calls++ {
+		if calls > 2*batches {
+			t.Fatalf("reconcile does not come to an end: next is %d", *after)
+		}
+		if err := conn.QueryRow(t.Context(), `SELECT next FROM weir.reconcile($1, '{}', '{}', '{}', '{}', $2)`, worker, *after).Scan(&after); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestRescueGoesPastAWorkerThatCannotBeSettled: an error of one worker's is told, and holds up no other.
+func TestRescueGoesPastAWorkerThatCannotBeSettled(t *testing.T) {
+	conn := connect(t, pgtest.Database(t))
+	enqueueN(t, conn, "q", 3)
+	var workers []int32
+	for range 3 {
+		worker := startWorker(t, conn, "q")
+		workers = append(workers, worker)
+		mustClaim(t, conn, worker, "q", 1)
+		if !fence(t, conn, worker) {
+			t.Fatal("not fenced")
+		}
+	}
+	exec(t, conn, fmt.Sprintf(`ALTER TABLE weir.result ADD CONSTRAINT broken CHECK (worker <> %d)`, workers[0]))
+	rows, err := conn.Query(t.Context(), `SELECT worker, relogged, coalesce(error, '') FROM weir.rescue()`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	relogged, errors := 0, map[int32]string{}
+	var worker int32
+	var n int
+	var text string
+	if _, err := pgx.ForEachRow(rows, []any{&worker, &n, &text}, func() error {
+		relogged += n
+		if text != "" {
+			errors[worker] = text
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if relogged != 2 || len(errors) != 1 || errors[workers[0]] == "" {
+		t.Errorf("%d attempts were logged again, want 2; errors are %q, want that of worker %d", relogged, errors, workers[0])
+	}
+	exec(t, conn, `ALTER TABLE weir.result DROP CONSTRAINT broken`)
+	if n := rescueAll(t, conn); n != 1 {
+		t.Errorf("%d attempts were logged again, want 1", n)
+	}
+}
+
+// TestOpenCompletionHoldsItsOwnSegmentAlone: a transaction that has completed a job, and stays open, holds tables of the segment that the
+// job lies in and of no other; the others are given back meanwhile.
+func TestOpenCompletionHoldsItsOwnSegmentAlone(t *testing.T) {
+	url := pgtest.Database(t)
+	conn, handler := connect(t, url), connect(t, url)
+	age := func(by string) {
+		t.Helper()
+		exec(t, conn, `UPDATE weir.segment SET at = at - $1::text::interval`, by)
+	}
+	worker := startWorker(t, conn, "q")
+	for n := range 2 {
+		enqueueN(t, conn, "q", 1)
+		mustComplete(t, conn, worker, mustClaim(t, conn, worker, "q", 1))
+		age("13 hours")
+		rotateUntil(t, conn, fmt.Sprintf("opened job %d", n+2))
+	}
+	enqueueN(t, conn, "q", 1)
+	got := mustClaim(t, conn, worker, "q", 1)
+	exec(t, handler, `BEGIN`)
+	if err := completeTx(t.Context(), handler, worker, got[0]); err != nil {
+		t.Fatal(err)
+	}
+	held := column[string](t, conn, `SELECT DISTINCT c.relname::text FROM pg_locks l JOIN pg_class c ON c.oid = l.relation
+		WHERE l.pid = $1 AND c.relnamespace = 'weir'::regnamespace AND c.relkind IN ('r', 'p') ORDER BY 1`, handler.PgConn().PID())
+	if want := []string{"result", "result_3"}; !slices.Equal(held, want) {
+		t.Errorf("it holds %v, want %v", held, want)
+	}
+	age("13 hours")
+	rotateUntil(t, conn, "reclaimed job 1")
+	age("13 hours")
+	rotateUntil(t, conn, "reclaimed job 2")
+	exec(t, handler, `COMMIT`)
+}
