@@ -11,6 +11,7 @@ DECLARE
   next_ring integer := (pg_sequence_last_value('weir.watched') / 300000 + 1) % 3;
   looked    bigint;
   forgotten integer := 0;
+  lanes     integer;
   j         weir.job_look;
 BEGIN
   PERFORM weir.check_isolation('tidy');
@@ -72,13 +73,14 @@ BEGIN
       RETURN 'forgot ' || forgotten || ' cancellations';
     END IF;
   END IF;
-  RETURN NULL;
+  lanes := weir.forget_ended();
+  RETURN CASE WHEN lanes > 0 THEN 'trimmed ' || lanes || ' lanes' END;
 EXCEPTION WHEN lock_not_available THEN
   RETURN NULL;  -- in use: later
 END
 $$;
 COMMENT ON FUNCTION weir.tidy IS
-  'One small chore at a time: sets twins aside, empties the heartbeat ring ahead of its turn, compacts the promoter''s cursor, the history of segments and how far workers have settled by TRUNCATE, and deletes what thousands of ended workers and cancellations have left, of these a part at a time: it looks at up to 1000, for 0.1 s. Returns what it did, or NULL. Locks: advisory step 3 (tried), ACCESS EXCLUSIVE NOWAIT on a table that it truncates.';
+  'One small chore at a time: sets twins aside, empties the heartbeat ring ahead of its turn, compacts the promoter''s cursor, the history of segments and how far workers have settled by TRUNCATE, and deletes what thousands of ended workers and cancellations have left, of these a part at a time: it looks at up to 1000, for 0.1 s; and has idle lanes forget transactions that have ended (see forget_ended). Returns what it did, or NULL. Errors: WR003, WR004. Locks: advisory step 3 (tried), ACCESS EXCLUSIVE NOWAIT on a table that it truncates; and see forget_ended.';
 
 CREATE OR REPLACE FUNCTION weir.set_twins_aside() RETURNS integer
 LANGUAGE plpgsql VOLATILE

@@ -158,6 +158,8 @@ CREATE TABLE weir.queue (
   created_at timestamptz NOT NULL DEFAULT now()
 );
 CREATE INDEX queue_name ON weir.queue (name, id);
+CREATE SEQUENCE weir.idle_looked AS integer MINVALUE 0;
+COMMENT ON SEQUENCE weir.idle_looked IS 'How far tidying has looked through the queues for idle lanes, in the order of ids.';
 COMMENT ON COLUMN weir.queue.aside IS 'A twin with nothing to do: claims do not look at it. Should a job come to it all the same, weir.set_twins_aside finds it.';
 COMMENT ON TABLE weir.queue IS
   'Queues by name. lane = id * 4 + priority - 1. A name may have several ids: two transactions that first use a name at the same time make one each rather than wait for one another.';
