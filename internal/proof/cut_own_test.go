@@ -15,7 +15,8 @@ import (
 func TestPublishingMayCutItsTick(t *testing.T) {
 	url := pgtest.Database(t)
 	conn := connect(t, url)
-	at := newest(t, conn)
+	exec(t, conn, `SELECT weir.publish('c', 'first')`) // with an epoch, for the database is a copy of another
+	_, at := hearAll(t, conn, newest(t, conn))
 	type cut struct{ tick, epoch, prior *int64 }
 	publish := func(text string) (c cut) {
 		t.Helper()
@@ -60,6 +61,24 @@ func TestPublishingMayCutItsTick(t *testing.T) {
 	_, err := conn.Exec(t.Context(), `SELECT weir.publish_drafts(ARRAY['c'], ARRAY['x']::bytea[], ARRAY[false], true), weir.publish_drafts(ARRAY['c'], ARRAY['y']::bytea[], ARRAY[false], true)`)
 	wantCode(t, "two cuts in one transaction", err, "WR004")
 	expect()
+
+	// What was published after the cut would be in no tick: it is refused, until the cut is rolled back or the transaction has ended.
+	for _, sql := range []string{`SELECT weir.publish('c', 'x')`, `SELECT weir.publish_bytes('c', 'x')`, `SELECT weir.publish_many(ARRAY['c'], ARRAY['x'])`,
+		`SELECT weir.notify('c', 'x')`, `SELECT weir.publish_drafts(ARRAY['c'], ARRAY['x']::bytea[], ARRAY[false])`} {
+		exec(t, conn, `BEGIN`)
+		publish("cut ")
+		_, err := conn.Exec(t.Context(), sql)
+		wantCode(t, sql+" after a cut", err, "WR004")
+		exec(t, conn, `ROLLBACK`)
+	}
+	expect()
+	exec(t, conn, `BEGIN; SAVEPOINT s`)
+	publish("undone ")
+	exec(t, conn, `ROLLBACK TO s; SELECT weir.publish('c', 'instead'); COMMIT`)
+	expect("instead")
+	publish("in autocommit ")
+	exec(t, conn, `SELECT weir.publish('c', 'next')`)
+	expect("in autocommit a", "in autocommit b", "next")
 
 	// Others begin and end around it, in any order; some have subtransactions, and so many numbers below the one that cuts.
 	rng := rand.New(rand.NewPCG(newSeed(t), 1))

@@ -95,3 +95,77 @@ func refused(t *testing.T, conn *pgx.Conn, sql string, tick, epoch int64, want s
 		t.Errorf("%s with %d of %d: go on from %s, want %s", sql, tick, epoch, pg.Detail, want)
 	}
 }
+
+// TestEpochsAreBounded: however often the server starts, the newest epochs are kept and those whose ticks can be read; positions of older ones
+// are refused like any that are not of this log.
+func TestEpochsAreBounded(t *testing.T) {
+	conn := connect(t, pgtest.Database(t))
+	cut := func(n int) {
+		t.Helper()
+		exec(t, conn, `DO $$ BEGIN FOR i IN 1..`+itoa(int64(n))+` LOOP
+			UPDATE weir.epoch SET started_at = started_at - interval '1 hour' WHERE from_tick = (SELECT max(from_tick) FROM weir.epoch);
+			PERFORM weir.publish('c', 'x'); COMMIT; PERFORM weir.tick(weir.newest_tick()); COMMIT; END LOOP; END $$`)
+	}
+	first := value[int64](t, conn, `SELECT epoch FROM weir.epoch`)
+	cut(1100)
+	if n := value[int](t, conn, `SELECT count(*) FROM weir.epoch`); n != 1101 {
+		t.Errorf("%d epochs are known, and ticks of 1101 can be read", n)
+	}
+	exec(t, conn, `SELECT setval('weir.tick_floor', 51)`)
+	cut(1)
+	if n := value[int](t, conn, `SELECT count(*) FROM weir.epoch`); n != 1102-50 {
+		t.Errorf("%d epochs are known, and ticks of 1052 can be read", n)
+	}
+	exec(t, conn, `SELECT setval('weir.tick_floor', 1090)`)
+	cut(1)
+	if n := value[int](t, conn, `SELECT count(*) FROM weir.epoch`); n != 1000 {
+		t.Errorf("%d epochs are known, want the newest 1000", n)
+	}
+	at := newest(t, conn)
+	refused(t, conn, `SELECT * FROM weir.tick($1, epoch => $2)`, 1, first, place(value[int64](t, conn, `SELECT weir.epoch_of($1)`, at), at))
+}
+
+// TestACopyInTheSameServerIsAnotherLog: a database that is copied in its server goes on under an epoch of its own, for both grow over the same numbers.
+func TestACopyInTheSameServerIsAnotherLog(t *testing.T) {
+	url := pgtest.Database(t)
+	source := connect(t, url)
+	exec(t, source, `SELECT weir.publish('c', 'before')`)
+	look(t, source, newest(t, source))
+	both, name := newest(t, source), source.Config().Database
+	epoch := value[int64](t, source, `SELECT weir.epoch_of($1)`, both)
+	_ = source.Close(t.Context())
+	other := connect(t, pgtest.Empty(t))
+	exec(t, other, `CREATE DATABASE `+name+`_copy TEMPLATE `+name)
+	defer exec(t, other, `DROP DATABASE `+name+`_copy WITH (FORCE)`)
+	config := source.Config().Copy()
+	config.Database += "_copy"
+	conn, err := pgx.ConnectConfig(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	refused(t, conn, `SELECT * FROM weir.tick($1, epoch => $2)`, both, epoch, "") // one log up to here
+	exec(t, conn, `SELECT weir.publish('c', 'in the copy')`)
+	look(t, conn, both)
+	_ = conn.Close(t.Context())
+	if conn, err = pgx.ConnectConfig(t.Context(), config); err != nil {
+		t.Fatal(err)
+	}
+	refused(t, conn, `SELECT * FROM weir.tick($1, epoch => $2)`, both+1, epoch, place(epoch, both))
+	_ = conn.Close(t.Context())
+}
+
+// TestAMovedLogOfMessagesIsNoticedByWhoStayed: whoever cuts notices that the log comes from another cluster, also where the new one's transaction
+// ids lie between the last tick's and those of messages, so that there seems to be nothing to cut.
+func TestAMovedLogOfMessagesIsNoticedByWhoStayed(t *testing.T) {
+	conn := connect(t, pgtest.Database(t))
+	at := newest(t, conn)
+	exec(t, conn, `SELECT weir.publish('c', 'waiting')`)
+	exec(t, conn, `UPDATE weir.message SET xid = (xid::text::bigint + 1000000)::text::xid8`)
+	exec(t, conn, `UPDATE weir.setting SET value = '1' WHERE name = 'message_cluster'; UPDATE weir.epoch SET started_at = started_at - interval '1 day'`)
+	_, err := conn.Exec(t.Context(), `SELECT * FROM weir.tick($1)`, at)
+	wantCode(t, "a tick of a log that was moved", err, "WR003")
+	exec(t, conn, `SELECT weir.rebase_messages()`)
+	if ticks, _ := hearAll(t, conn, newest(t, conn)); len(ticks) != 1 || len(ticks[0]) != 1 || ticks[0][0] != "waiting" {
+		t.Errorf("heard %v", ticks)
+	}
+}

@@ -103,6 +103,43 @@ func TestBadInputLeavesNothing(t *testing.T) {
 	}
 }
 
+// TestSizesAreCountedAsWorkersGetThem: what another table holds compressed, and numbers of which a few bytes make a long text, count by the
+// text that a worker is given.
+func TestSizesAreCountedAsWorkersGetThem(t *testing.T) {
+	conn := connect(t, pgtest.Database(t))
+	exec(t, conn, `CREATE TABLE source (args jsonb, text text)`)
+	exec(t, conn, `INSERT INTO source SELECT jsonb_build_object('k', t), t FROM repeat('x', 5000000) t`)
+	if stored := value[int](t, conn, `SELECT pg_column_size(args) FROM source`); stored > 1_000_000 {
+		t.Fatalf("the column takes %d bytes: it is not compressed", stored)
+	}
+	exec(t, conn, `CREATE TABLE number AS SELECT jsonb_build_object('k', jsonb_agg(1e100000::numeric)) AS args, jsonb_build_object('k', 1e100000::numeric) AS meta FROM generate_series(1, 200) i`)
+	exec(t, conn, `CREATE TABLE exact AS SELECT jsonb_build_object('k', repeat('x', 1048567)) AS args, jsonb_build_object('k', repeat('x', 65527)) AS meta`)
+	for sql, says := range map[string]string{
+		`SELECT weir.enqueue('q', 'k', args) FROM source`:                                                                      "args too large: 5000009 bytes, at most 1048576",
+		`SELECT weir.enqueue('q', 'k', args) FROM number`:                                                                      "args too large: 2000",
+		`SELECT weir.enqueue('q', 'k', meta => args) FROM source`:                                                              "meta too large: 5000009 bytes, at most 65536",
+		`SELECT weir.enqueue('q', 'k', meta => meta) FROM number`:                                                              "meta too large: 1000",
+		`SELECT weir.enqueue_many(ARRAY['q'], ARRAY['k'], ARRAY[args]) FROM source`:                                            "args too large: 5000009 bytes, at most 1048576 are allowed (job 1 of 1)",
+		`SELECT weir.enqueue_many(ARRAY['q'], ARRAY['k'], ARRAY[args]) FROM number`:                                            "args too large: 2000",
+		`SELECT weir.enqueue_many(ARRAY['q'], ARRAY['k'], ARRAY['{}']::jsonb[], meta => ARRAY[meta]) FROM number`:              "meta too large: 1000",
+		`SELECT weir.enqueue_many(jsonb_build_array(jsonb_build_object('queue', 'q', 'kind', 'k', 'args', args))) FROM source`: "args too large: 5000009",
+		`SELECT weir.publish('c', text) FROM source`:                                                                           "payload too large: 5000000 bytes",
+		`SELECT weir.notify('c', text) FROM source`:                                                                            "payload too large: 5000000 bytes",
+		`SELECT weir.publish_bytes('c', convert_to(text, 'UTF8')) FROM source`:                                                 "payload too large: 5000000 bytes",
+		`SELECT weir.publish_many(ARRAY['c'], ARRAY[text]) FROM source`:                                                        "payload too large: 5000000 bytes",
+	} {
+		_, err := conn.Exec(t.Context(), sql)
+		wantCode(t, sql, err, "22023")
+		if err != nil && !strings.Contains(err.Error(), says) {
+			t.Errorf("%s: says %q, which does not show %q", sql, err, says)
+		}
+	}
+	if n := value[int](t, conn, `SELECT (SELECT count(*) FROM weir.job) + (SELECT count(*) FROM weir.message)`); n != 0 {
+		t.Errorf("%d rows were left behind", n)
+	}
+	exec(t, conn, `SELECT weir.enqueue('q', 'k', args, meta => meta), weir.enqueue_many(ARRAY['q'], ARRAY['k'], ARRAY[args], meta => ARRAY[meta]) FROM exact`)
+}
+
 // TestClaimNeedsAutocommit: a claim sees the newest batch only in READ COMMITTED, and gives its lane back at once only in autocommit.
 func TestClaimNeedsAutocommit(t *testing.T) {
 	conn := connect(t, pgtest.Database(t))

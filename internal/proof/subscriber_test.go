@@ -1,6 +1,8 @@
 package proof
 
 import (
+	"fmt"
+	"slices"
 	"testing"
 
 	"github.com/weir-pg/weir/internal/pgtest"
@@ -25,6 +27,11 @@ func TestASubscriberStopsNobody(t *testing.T) {
 		if code != "" {
 			exec(t, subscriber, `ROLLBACK TO before`)
 		}
+		held := column[string](t, hub, `SELECT relation::regclass || ' ' || mode FROM pg_locks WHERE pid = $1 AND locktype = 'relation' AND granted
+			AND relation::regclass::text ~ '^weir\.(message|tick)_[1-4]$'`, subscriber.PgConn().PID())
+		if len(held) > 0 {
+			t.Errorf("%s holds %v", sql, held)
+		}
 	}
 	exec(t, hub, `SET lock_timeout = '10s'`)
 	exec(t, hub, `SELECT weir.publish('c', 'two')`)
@@ -33,4 +40,45 @@ func TestASubscriberStopsNobody(t *testing.T) {
 	}
 	exec(t, hub, `SELECT weir.rotate_messages()`)
 	exec(t, subscriber, `ROLLBACK`)
+}
+
+// TestWhatWasReadIsWhole: what a reader has been given stays whole, also where it fetches the rest after their segment was given back; and
+// while its transaction is open segments turn.
+func TestWhatWasReadIsWhole(t *testing.T) {
+	url := pgtest.Database(t)
+	reader, conn := connect(t, url), connect(t, url)
+	exec(t, conn, `SELECT weir.set('message_retention', '0 s')`)
+	at := newest(t, conn)
+	exec(t, conn, `SELECT weir.publish('c', string_agg(md5(n || ' ' || i), '')) FROM generate_series(1, 3) n, generate_series(1, 1000) i GROUP BY n`)
+	seqs, _ := look(t, conn, at)
+	exec(t, reader, `BEGIN`)
+	exec(t, reader, fmt.Sprintf(`DECLARE message CURSOR FOR SELECT length(payload) FROM weir.read(%d)`, seqs[0]))
+	got := column[int](t, reader, `FETCH 1 FROM message`)
+	until(t, "the segment is given back", func() bool {
+		did := value[string](t, conn, `SELECT coalesce(weir.rotate_messages(), '')`)
+		return did == "reclaimed message 1"
+	})
+	if got = append(got, column[int](t, reader, `FETCH ALL FROM message`)...); !slices.Equal(got, []int{32000, 32000, 32000}) {
+		t.Errorf("read %v", got)
+	}
+	exec(t, reader, `COMMIT`)
+}
+
+// TestWhatWasLookedAtIsWhole: a look at jobs gives their args whole, also where the rest is fetched after their segment was given back.
+func TestWhatWasLookedAtIsWhole(t *testing.T) {
+	url := pgtest.Database(t)
+	reader, conn := connect(t, url), connect(t, url)
+	smallSegments(t, conn)
+	worker := startWorker(t, conn, "q", "filler")
+	exec(t, conn, `SELECT weir.enqueue('q', 'k', jsonb_build_object('k', (SELECT string_agg(md5(n || ' ' || i), '') FROM generate_series(1, 1000) i))) FROM generate_series(1, 3) n`)
+	mustComplete(t, conn, worker, mustClaim(t, conn, worker, "q", 3))
+	exec(t, reader, `BEGIN`)
+	exec(t, reader, `DECLARE job CURSOR FOR SELECT length(args->>'k') FROM weir.jobs('completed', 'q')`)
+	got := column[int](t, reader, `FETCH 1 FROM job`)
+	openNext(t, conn, worker)
+	rotateUntil(t, conn, "reclaimed job 1")
+	if got = append(got, column[int](t, reader, `FETCH ALL FROM job`)...); !slices.Equal(got, []int{32000, 32000, 32000}) {
+		t.Errorf("looked at %v", got)
+	}
+	exec(t, reader, `COMMIT`)
 }

@@ -55,8 +55,8 @@ BEGIN
   ELSIF check_job.args IS NULL OR jsonb_typeof(check_job.args) <> 'object' THEN
     RAISE EXCEPTION 'weir: args must be a JSON object, got %', coalesce('a JSON ' || jsonb_typeof(check_job.args), 'null')
       USING ERRCODE = '22023', HINT = 'Wrap the value, for example {"value": 1}.';
-  ELSIF pg_column_size(check_job.args) > 1048576 THEN
-    RAISE EXCEPTION 'weir: args too large: % bytes, at most 1048576 are allowed', pg_column_size(check_job.args)
+  ELSIF octet_length(check_job.args::text) > 1048576 THEN
+    RAISE EXCEPTION 'weir: args too large: % bytes, at most 1048576 are allowed', octet_length(check_job.args::text)
       USING ERRCODE = '22023', HINT = 'Store large data elsewhere and put a reference to it into args.';
   ELSIF check_job.priority IS NULL OR check_job.priority NOT BETWEEN 1 AND 4 THEN
     RAISE EXCEPTION 'weir: unknown priority %: priorities are 1 (first) to 4', coalesce(check_job.priority::text, 'null')
@@ -67,14 +67,14 @@ BEGIN
   ELSIF check_job.meta IS NOT NULL AND jsonb_typeof(check_job.meta) <> 'object' THEN
     RAISE EXCEPTION 'weir: meta must be a JSON object, got a JSON %', jsonb_typeof(check_job.meta)
       USING ERRCODE = '22023';
-  ELSIF pg_column_size(check_job.meta) > 65536 THEN
-    RAISE EXCEPTION 'weir: meta too large: % bytes, at most 65536 are allowed', pg_column_size(check_job.meta)
+  ELSIF octet_length(check_job.meta::text) > 65536 THEN
+    RAISE EXCEPTION 'weir: meta too large: % bytes, at most 65536 are allowed', octet_length(check_job.meta::text)
       USING ERRCODE = '22023';
   END IF;
 END
 $$;
 COMMENT ON FUNCTION weir.check_job IS
-  'Raises 22023 with the offending value when a job is not well-formed. Locks: none. Isolation: any.';
+  'Raises 22023 with the offending value when a job is not well-formed. What args and meta take is counted as text, as workers get them: a column of another table may hold 50 MB in a few compressed bytes, and 1e100000 takes 12. Callers spare it those of at most 2000 bytes, which are never more than 16 MB as text. Locks: none. Isolation: any.';
 
 CREATE OR REPLACE FUNCTION weir.check_message(channel text, bytes integer) RETURNS void
 LANGUAGE plpgsql STABLE SECURITY DEFINER
@@ -85,7 +85,10 @@ AS $$
 DECLARE
   most integer;
 BEGIN
-  IF check_message.channel IS NULL OR check_message.channel = '' THEN
+  IF current_setting('weir.cut', true) <> '' THEN
+    RAISE EXCEPTION 'weir: this transaction has cut tick % itself, and what it published now would be in none', current_setting('weir.cut')
+      USING ERRCODE = 'WR004', HINT = 'Publish in another transaction: publish_drafts with cuts is for autocommit.';
+  ELSIF check_message.channel IS NULL OR check_message.channel = '' THEN
     RAISE EXCEPTION 'weir: a channel needs a name, and this one is %', CASE WHEN check_message.channel IS NULL THEN 'null' ELSE 'empty' END
       USING ERRCODE = '22023';
   ELSIF octet_length(check_message.channel) > 255 THEN
@@ -103,4 +106,4 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION weir.check_message IS
-  'Raises 22023 with the offending value when a message is not well-formed. Up to 8000 bytes are always allowed, so that small ones cost no look at the setting message_bytes. Locks: none. Isolation: any.';
+  'Raises 22023 with the offending value when a message is not well-formed, and WR004 where its transaction has cut a tick of its own already. Up to 8000 bytes are always allowed, so that small ones cost no look at the setting message_bytes. Locks: none. Isolation: any.';

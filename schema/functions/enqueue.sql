@@ -45,7 +45,7 @@ DECLARE
   new_id   bigint;
 BEGIN
   IF queue IS NULL OR queue = '' OR length(queue) > 128 OR kind IS NULL OR kind = '' OR length(kind) > 128
-     OR args IS NULL OR jsonb_typeof(args) <> 'object' OR pg_column_size(args) > 1048576
+     OR args IS NULL OR jsonb_typeof(args) <> 'object' OR pg_column_size(args) > 2000 OR pg_column_compression(args) IS NOT NULL
      OR priority IS NULL OR priority NOT BETWEEN 1 AND 4
      OR max_attempts IS NULL OR max_attempts NOT BETWEEN 1 AND 1000 OR meta IS NOT NULL THEN
     PERFORM weir.check_job(queue, kind, args, priority, max_attempts, meta);
@@ -117,8 +117,10 @@ BEGIN
                            enqueue_many.run_at, enqueue_many.max_attempts, enqueue_many.meta)
       WITH ORDINALITY u(queue, kind, args, priority, run_at, max_attempts, meta, ord)
     WHERE u.queue IS NULL OR u.queue = '' OR length(u.queue) > 128 OR u.kind IS NULL OR u.kind = '' OR length(u.kind) > 128
-       OR u.args IS NULL OR jsonb_typeof(u.args) <> 'object' OR pg_column_size(u.args) > 1048576
-       OR u.priority NOT BETWEEN 1 AND 4 OR u.max_attempts NOT BETWEEN 1 AND 1000 OR u.meta IS NOT NULL OR u.run_at = 'infinity'
+       OR u.args IS NULL OR jsonb_typeof(u.args) <> 'object'
+       OR pg_column_size(u.args) > 2000 AND octet_length(u.args::text) > 1048576  -- no element of an array is compressed
+       OR u.priority NOT BETWEEN 1 AND 4 OR u.max_attempts NOT BETWEEN 1 AND 1000
+       OR jsonb_typeof(u.meta) <> 'object' OR octet_length(u.meta::text) > 65536 OR u.run_at = 'infinity'
   LOOP
     BEGIN
       PERFORM weir.check_job(bad.queue, bad.kind, bad.args, coalesce(bad.priority, 2), coalesce(bad.max_attempts, 25), bad.meta);

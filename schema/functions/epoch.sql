@@ -14,7 +14,19 @@ $$;
 COMMENT ON FUNCTION weir.epoch_of IS
   'The epoch that a tick is of, also after it was truncated; NULL before the first. Both together tell ticks of all logs apart. Errors: none. Locks: none. Isolation: any.';
 
-CREATE OR REPLACE FUNCTION weir.settle_epoch(tick bigint) RETURNS void
+CREATE OR REPLACE FUNCTION weir.epoch_home() RETURNS text
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+AS $$
+BEGIN
+  RETURN left(pg_walfile_name(pg_current_wal_lsn()), 8) || ' ' || pg_relation_filepath('weir.epoch');
+END
+$$;
+COMMENT ON FUNCTION weir.epoch_home IS
+  'Where ticks are cut: on which timeline, and in which of the copies that one server may hold. Errors: none on a primary. Locks: none. Isolation: any.';
+
+CREATE OR REPLACE FUNCTION weir.in_epoch() RETURNS boolean
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 SET jit = off
@@ -22,30 +34,40 @@ AS $$
 #variable_conflict use_column
 DECLARE
   newest weir.epoch;
-  here   text := left(pg_walfile_name(pg_current_wal_lsn()), 8);
 BEGIN
   SELECT e.* INTO newest FROM weir.epoch e ORDER BY e.from_tick DESC LIMIT 1;
-  IF newest.timeline = here AND newest.started_at = pg_postmaster_start_time() THEN
-    RETURN;
+  IF newest.home = weir.epoch_home() AND newest.started_at = pg_postmaster_start_time() THEN
+    RETURN true;  -- and so it was drawn in this cluster
   ELSIF (SELECT s.value FROM weir.setting s WHERE s.name = 'message_cluster') <> (SELECT c.system_identifier::text FROM pg_control_system() c) THEN
-    RAISE EXCEPTION 'weir: the log of messages comes from another cluster' USING ERRCODE = 'WR003', HINT = 'Call weir.rebase_messages().';
+    RAISE EXCEPTION 'weir: the log of messages comes from another cluster, whose transaction ids mean nothing here'
+      USING ERRCODE = 'WR003', HINT = 'Call weir.rebase_messages().';
   END IF;
-  PERFORM weir.draw_epoch(settle_epoch.tick);
+  RETURN false;
 END
 $$;
-COMMENT ON FUNCTION weir.settle_epoch IS
-  'Draws an epoch for the tick that is about to be cut, unless the newest was drawn on this timeline and since this server started. The caller holds advisory step 4. Errors: WR003. Isolation: READ COMMITTED.';
+COMMENT ON FUNCTION weir.in_epoch IS
+  'Whether the newest epoch was drawn here, on this timeline, and since this server started; else the next tick begins one. Whoever is about to cut a tick calls it first, every time: a session behind a pooler outlives a move. The caller holds advisory step 4. Errors: WR003 (the log comes from another cluster). Isolation: READ COMMITTED.';
 
 CREATE OR REPLACE FUNCTION weir.draw_epoch(tick bigint) RETURNS void
-LANGUAGE sql VOLATILE
+LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 SET jit = off
 AS $$
-  INSERT INTO weir.epoch (from_tick, epoch, started_at, at, timeline)
-  SELECT draw_epoch.tick, ('x' || left(replace(gen_random_uuid()::text, '-', ''), 12))::bit(48)::bigint, pg_postmaster_start_time(), clock_timestamp(),
-         left(pg_walfile_name(pg_current_wal_lsn()), 8)
+#variable_conflict use_column
+DECLARE
+  most CONSTANT integer := 1000;
+BEGIN
+  INSERT INTO weir.epoch (from_tick, epoch, started_at, at, home)
+  VALUES (draw_epoch.tick, ('x' || left(replace(gen_random_uuid()::text, '-', ''), 12))::bit(48)::bigint, pg_postmaster_start_time(), clock_timestamp(),
+          weir.epoch_home());
+  -- Who stands in a life of so long ago is told of a gap all the same.
+  DELETE FROM weir.epoch e
+  WHERE e.from_tick < (SELECT k.from_tick FROM weir.epoch k ORDER BY k.from_tick DESC OFFSET most - 1 LIMIT 1)
+    AND e.from_tick < (SELECT k.from_tick FROM weir.epoch k WHERE k.from_tick <= pg_sequence_last_value('weir.tick_floor') ORDER BY k.from_tick DESC LIMIT 1);
+END
 $$;
-COMMENT ON FUNCTION weir.draw_epoch IS 'Begins an epoch with a tick. The caller holds advisory step 4. Errors: none of its own. Isolation: any.';
+COMMENT ON FUNCTION weir.draw_epoch IS
+  'Begins an epoch with a tick, and forgets those that are neither among the newest 1000 nor have a tick that can be read. The caller holds advisory step 4. Errors: none of its own. Isolation: any.';
 
 CREATE OR REPLACE FUNCTION weir.check_position(tick bigint, epoch bigint) RETURNS void
 LANGUAGE plpgsql VOLATILE

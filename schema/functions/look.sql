@@ -69,7 +69,8 @@ BEGIN
       AND (c.ahead_due IS NULL OR NOT weir.was_ahead(c, l.run_at, l.id, l.xid))
     ORDER BY attempt, put_off
   LOOP
-    look.id := a.id; look.kind := a.kind; look.args := a.args; look.meta := a.meta; look.enqueued_at := a.enqueued_at;
+    -- Out of TOAST now (|| '{}'): where it lies may be truncated as soon as the table is let go of.
+    look.id := a.id; look.kind := a.kind; look.args := a.args || '{}'; look.meta := a.meta || '{}'; look.enqueued_at := a.enqueued_at;
     look.attempt := a.attempt; look.max_attempts := a.max_attempts; look.run_at := a.run_at; look.priority := a.lane % 4 + 1;
     look.queue := (SELECT q.name FROM weir.queue q WHERE q.id = a.lane / 4);
     look.claimed_at := NULL; look.finished_at := NULL; look.worker := NULL; look.output := NULL;

@@ -100,7 +100,9 @@ BEGIN
   EXECUTE format('LOCK TABLE weir.tick_%1$s, weir.message_%1$s IN ACCESS EXCLUSIVE MODE', reclaim_messages.segment);
   IF newest.segment = reclaim_messages.segment THEN
     -- The newest tick is the log's state: an empty one takes its place.
-    PERFORM weir.settle_epoch(newest.seq + 1);
+    IF NOT weir.in_epoch() THEN
+      PERFORM weir.draw_epoch(newest.seq + 1);
+    END IF;
     INSERT INTO weir.tick (seq, from_xid, last_id, bytes, at, count, segments, segment, late, snapshot)
     VALUES (newest.seq + 1, pg_snapshot_xmax(newest.snapshot), newest.last_id, 0, clock_timestamp(), 0, 0, pg_sequence_last_value('weir.active_message'), '{}', newest.snapshot);
     PERFORM setval('weir.tick_seq', newest.seq + 1);

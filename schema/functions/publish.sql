@@ -10,7 +10,7 @@ AS $$
 DECLARE
   this_xid xid8;
 BEGIN
-  IF channel IS NULL OR channel = '' OR octet_length(channel) > 255 OR octet_length(payload) > 8000 THEN
+  IF channel IS NULL OR channel = '' OR octet_length(channel) > 255 OR octet_length(payload) > 8000 OR current_setting('weir.cut', true) <> '' THEN
     PERFORM weir.check_message(channel, octet_length(payload));
   END IF;
   this_xid := pg_current_xact_id();
@@ -19,7 +19,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION weir.publish IS
-  'Publishes a message with this transaction: it is delivered after the commit, to whoever subscribes to the channel, and not at all after a rollback, also of a savepoint. channel: 1 to 255 bytes. payload: up to message_bytes (default 1048576); null counts as empty. The same channel and payload in one transaction are delivered once, unless keep is true. Errors: 22023. Locks: none that another caller waits for. Isolation: any.';
+  'Publishes a message with this transaction: it is delivered after the commit, to whoever subscribes to the channel, and not at all after a rollback, also of a savepoint. channel: 1 to 255 bytes. payload: up to message_bytes (default 1048576); null counts as empty. The same channel and payload in one transaction are delivered once, unless keep is true. Errors: 22023; WR004 (after publish_drafts with cuts in the same transaction). Locks: none that another caller waits for. Isolation: any.';
 
 CREATE OR REPLACE FUNCTION weir.publish_bytes(channel text, payload bytea, keep boolean DEFAULT false) RETURNS void
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
@@ -56,7 +56,8 @@ BEGIN
       coalesce(cardinality(channels)::text, 'null'), coalesce(cardinality(payloads)::text, 'null') USING ERRCODE = '22023';
   END IF;
   PERFORM weir.check_message(m.channel, octet_length(m.payload)) FROM unnest(channels, payloads) m(channel, payload)
-  WHERE m.channel IS NULL OR m.channel = '' OR octet_length(m.channel) > 255 OR octet_length(m.payload) > 8000;
+  WHERE m.channel IS NULL OR m.channel = '' OR octet_length(m.channel) > 255 OR octet_length(m.payload) > 8000
+     OR current_setting('weir.cut', true) <> '';
   this_xid := pg_current_xact_id();
   INSERT INTO weir.message (id, xid, segment, is_binary, keep, channel, payload)
   SELECT nextval('weir.message_id'), this_xid, pg_sequence_last_value('weir.active_message'), false, keep IS TRUE, m.channel,
@@ -107,7 +108,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION weir.publish_drafts IS
-  'For hubs: logs what several of its clients publish, each message for itself. Text must be in UTF-8. With cuts the next tick is cut in the same transaction, unless somebody else is at it; it is returned, with its epoch and that of the tick before, if it holds these messages and no others. Only in autocommit then: until the commit nobody else can cut, and what the transaction publishes after it would be in no tick. Errors: 22023, with cuts WR003 and WR004 (this transaction has written). Locks: with cuts advisory step 4 (tried); none that another caller waits for. Isolation: any.';
+  'For hubs: logs what several of its clients publish, each message for itself. Text must be in UTF-8. With cuts the next tick is cut in the same transaction, unless somebody else is at it; it is returned, with its epoch and that of the tick before, if it holds these messages and no others. Only in autocommit then: until the commit nobody else can cut, and what the transaction publishes after it would be in no tick, so that is refused (WR004). Errors: 22023; WR004 (this transaction has cut, or with cuts has written); with cuts WR003. Locks: with cuts advisory step 4 (tried); none that another caller waits for. Isolation: any.';
 
 CREATE OR REPLACE FUNCTION weir.notify(channel text, payload text) RETURNS void
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER

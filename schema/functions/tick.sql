@@ -67,6 +67,7 @@ DECLARE
   taken integer := 0;
   stop  xid8;
   this  xid8    := CASE WHEN cut.own THEN pg_current_xact_id() END;
+  begun boolean := weir.in_epoch();
 BEGIN
   SELECT t.* INTO last FROM weir.tick t ORDER BY t.seq DESC LIMIT 1;
   IF pg_snapshot_xmax(last.snapshot) > pg_snapshot_xmax(pg_current_snapshot()) THEN
@@ -122,7 +123,12 @@ BEGIN
       SELECT NULL, CASE WHEN stop < pg_snapshot_xmax(last.snapshot) THEN pg_snapshot_xmax(last.snapshot) ELSE stop END) p;
   END IF;
 
-  PERFORM weir.settle_epoch(last.seq + 1);
+  IF NOT begun THEN
+    PERFORM weir.draw_epoch(last.seq + 1);
+  END IF;
+  IF cut.own THEN
+    PERFORM set_config('weir.cut', (last.seq + 1)::text, true);  -- see check_message
+  END IF;
   IF current_setting('synchronous_commit') = 'off' THEN
     PERFORM set_config('synchronous_commit', 'on', true);  -- a position that was given out must be there after a crash
   END IF;
@@ -134,7 +140,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION weir.cut IS
-  'Cuts the next tick from what was committed since the last; false when there was nothing. With own, what this transaction has published counts as committed, for they commit together; then nothing may be published or cut in it any more. The caller holds advisory step 4. Errors: WR003. Isolation: READ COMMITTED.';
+  'Cuts the next tick from what was committed since the last; false when there was nothing. With own, what this transaction has published counts as committed, for they commit together; then nothing can be published or cut in it any more (WR004). The caller holds advisory step 4. Errors: WR003. Isolation: READ COMMITTED.';
 
 CREATE OR REPLACE FUNCTION weir.tick(after bigint, ids bigint DEFAULT NULL, seen pg_snapshot DEFAULT NULL, looks integer DEFAULT 1, pause double precision DEFAULT 0.003,
                           patience integer DEFAULT 0, cuts boolean DEFAULT true, epoch bigint DEFAULT NULL,
@@ -226,15 +232,20 @@ COMMENT ON FUNCTION weir.tick IS
 CREATE OR REPLACE FUNCTION weir.ticks(after bigint, ids bigint DEFAULT NULL, looks integer DEFAULT 1, pause double precision DEFAULT 0.003, epoch bigint DEFAULT NULL,
                                       OUT seqs bigint[], OUT ats timestamptz[], OUT counts integer[], OUT sizes bigint[], OUT epochs bigint[],
                                       OUT ids_now bigint, OUT seen_now pg_snapshot)
-LANGUAGE sql VOLATILE SECURITY DEFINER
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET jit = off
 AS $$
-  SELECT t.seqs, t.ats, t.counts, t.sizes, t.epochs, t.ids_now, t.seen_now
-  FROM weir.tick(ticks.after, ids => ticks.ids, looks => ticks.looks, pause => ticks.pause, cuts => false, epoch => ticks.epoch) t
+BEGIN
+  SELECT t.* INTO seqs, ats, counts, sizes, epochs, ids_now, seen_now
+  FROM weir.tick(ticks.after, ids => ticks.ids, looks => ticks.looks, pause => ticks.pause, cuts => false, epoch => ticks.epoch) t;
+  RAISE SQLSTATE 'WR099';  -- lets go of the tables, as every look does
+EXCEPTION WHEN SQLSTATE 'WR099' THEN
+  RETURN;
+END
 $$;
 COMMENT ON FUNCTION weir.ticks IS
-  'weir.tick for who reads and does not cut: a lock that a cut takes lasts until its transaction ends, so subscribers could stop everybody by not ending theirs. They see what hubs cut. Errors, isolation: as weir.tick with cuts => false. Locks: none that another caller waits for.';
+  'weir.tick for who reads and does not cut: a lock that a cut takes lasts until its transaction ends, so subscribers could stop everybody by not ending theirs. They see what hubs cut. Errors, isolation: as weir.tick with cuts => false. Locks: none that others wait for, and none that outlast the call.';
 
 CREATE OR REPLACE FUNCTION weir.read(tick bigint, after_id bigint DEFAULT 0, max_rows integer DEFAULT 10000, epoch bigint DEFAULT NULL)
 RETURNS TABLE (id bigint, xid xid8, channel text, payload bytea, is_binary boolean, keep boolean)
@@ -251,6 +262,7 @@ DECLARE
   t   weir.tick;
   one xid8;
 BEGIN
+  -- What is returned outlasts the locks on the tables, so payloads are fetched and copied here (|| ''): where they lie may be truncated next.
   SELECT k.* INTO t FROM weir.tick k WHERE k.seq = read.tick;
   IF t.count > 10000 OR t.bytes > most_bytes THEN
     -- One transaction: in the order of the index.
@@ -259,12 +271,12 @@ BEGIN
       SELECT m.xid INTO one FROM weir.spans(t.from_xid, t.snapshot) p
       CROSS JOIN LATERAL (SELECT m.xid FROM weir.message m WHERE m.xid >= p.low AND m.xid < p.high ORDER BY m.xid, m.id LIMIT 1) m LIMIT 1;
     END IF;
-    RETURN QUERY SELECT m.id, m.xid, m.channel, m.payload, m.is_binary, m.keep
+    RETURN QUERY SELECT m.id, m.xid, m.channel, m.payload || '', m.is_binary, m.keep
       FROM (SELECT m.*, sum(octet_length(m.payload)) OVER (ORDER BY m.id) - octet_length(m.payload) AS before
             FROM (SELECT m.* FROM weir.message m WHERE m.xid = one AND m.id > read.after_id ORDER BY m.xid, m.id LIMIT read.max_rows) m) m
       WHERE m.before < most_bytes ORDER BY m.id;
   ELSE
-    RETURN QUERY SELECT m.id, m.xid, m.channel, m.payload, m.is_binary, m.keep
+    RETURN QUERY SELECT m.id, m.xid, m.channel, m.payload || '', m.is_binary, m.keep
       FROM (SELECT m.* FROM weir.spans(t.from_xid, t.snapshot) p
             CROSS JOIN LATERAL (SELECT m.* FROM weir.message m WHERE m.xid >= p.low AND m.xid < p.high OFFSET 0) m
             UNION ALL
@@ -280,10 +292,13 @@ BEGIN
   ELSIF read.epoch IS NOT NULL THEN
     PERFORM weir.check_position(read.tick, read.epoch);
   END IF;
+  RAISE SQLSTATE 'WR099';  -- lets go of the tables, as every look does
+EXCEPTION WHEN SQLSTATE 'WR099' THEN
+  RETURN;
 END
 $$;
 COMMENT ON FUNCTION weir.read IS
-  'The messages of a tick after a given id, in order of publishing: at most max_rows, and of a tick that is longer than 10000 or larger than 8 MB about 8 MB at most. Errors: WR005 (truncated; the detail is epoch.tick of the last that was), WR006 (the tick is of another epoch; see check_position), 22023. Locks: none that another caller waits for. Isolation: READ COMMITTED.';
+  'The messages of a tick after a given id, in order of publishing: at most max_rows, and of a tick that is longer than 10000 or larger than 8 MB about 8 MB at most. Errors: WR005 (truncated; the detail is epoch.tick of the last that was), WR006 (the tick is of another epoch; see check_position), 22023. Locks: none that others wait for, and none that outlast the call. Isolation: READ COMMITTED.';
 
 CREATE OR REPLACE FUNCTION weir.newest_tick() RETURNS bigint
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
@@ -298,7 +313,10 @@ BEGIN
      OR (SELECT s.value FROM weir.setting s WHERE s.name = 'message_cluster') <> (SELECT c.system_identifier::text FROM pg_control_system() c)) THEN
     RAISE EXCEPTION 'weir: the log of messages comes from another cluster' USING ERRCODE = 'WR003', HINT = 'Call weir.rebase_messages().';
   END IF;
+  RAISE SQLSTATE 'WR099';
+EXCEPTION WHEN SQLSTATE 'WR099' THEN
   RETURN newest.seq;
 END
 $$;
-COMMENT ON FUNCTION weir.newest_tick IS 'The newest tick. Errors: WR003 (the log comes from another cluster and needs weir.rebase_messages). Locks: none. Isolation: any.';
+COMMENT ON FUNCTION weir.newest_tick IS
+  'The newest tick. Errors: WR003 (the log comes from another cluster and needs weir.rebase_messages). Locks: none that others wait for, and none that outlast the call. Isolation: any.';

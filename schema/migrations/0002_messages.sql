@@ -73,15 +73,15 @@ CREATE TABLE weir.epoch (
   epoch      bigint      NOT NULL,
   started_at timestamptz NOT NULL,
   at         timestamptz NOT NULL,
-  timeline   text        NOT NULL
+  home       text        NOT NULL
 );
 COMMENT ON TABLE weir.epoch IS
-  'The lives of servers in which ticks were cut, each with the first tick of it: which of several logs, that were one and have parted, a tick is of. Insert-only, and never truncated: a row for each start of the server.';
+  'The lives of servers in which ticks were cut, each with the first tick of it: which of several logs, that were one and have parted, a tick is of. Never truncated: a row for each start of the server, the newest 1000 and those whose ticks can still be read.';
 COMMENT ON COLUMN weir.epoch.epoch IS 'Drawn at random, 48 bits.';
-COMMENT ON COLUMN weir.epoch.started_at IS 'When the server started, and timeline, its timeline: while both are the same, so is the epoch. Only compared for being equal.';
-INSERT INTO weir.epoch (from_tick, epoch, started_at, at, timeline)
+COMMENT ON COLUMN weir.epoch.started_at IS 'When the server started, and home, its timeline and the file of this table, which a copy in the same server has not: while both are the same, so is the epoch. Only compared for being equal.';
+INSERT INTO weir.epoch (from_tick, epoch, started_at, at, home)
 SELECT 1, ('x' || left(replace(gen_random_uuid()::text, '-', ''), 12))::bit(48)::bigint, pg_postmaster_start_time(), clock_timestamp(),
-       left(pg_walfile_name(pg_current_wal_lsn()), 8);
+       left(pg_walfile_name(pg_current_wal_lsn()), 8) || ' ' || pg_relation_filepath('weir.epoch');
 
 CREATE TABLE weir.hub_beat (
   ring        smallint    NOT NULL,
