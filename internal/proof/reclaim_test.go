@@ -243,3 +243,47 @@ func TestPausedQueueStaysPaused(t *testing.T) {
 		t.Errorf("claimed %d jobs after resume, want 2", len(got))
 	}
 }
+
+// TestReclaimLooksAtBatchesAndNotAtJobs: the long look costs less than unnesting the ids of what has ended would. All chores stand still for it.
+func TestReclaimLooksAtBatchesAndNotAtJobs(t *testing.T) {
+	conn := connect(t, pgtest.Database(t))
+	smallSegments(t, conn)
+	worker := startWorker(t, conn, "filler", "q")
+	mustClaim(t, conn, worker, "q", int32(len(enqueueN(t, conn, "q", 3))))
+	// As a flow leaves it: batches of some jobs, whose results come in parts.
+	exec(t, conn, `INSERT INTO weir.batch (lane, segment, origin, worker, seq, from_xid, to_xid, pos_xid, pos_id, total, claimed_at, no, ids)
+		SELECT q.id * 4 + 1, 1, 1, $1, n, '3', '3', '3', 0, n * 8, now(), n, ARRAY(SELECT -8 * n - i FROM generate_series(1, 8) i)
+		FROM weir.queue q, generate_series(1, 40000) n WHERE q.name = 'filler'`, worker)
+	for _, part := range []string{"1:3", "4:8"} {
+		exec(t, conn, `INSERT INTO weir.result (lane, segment, worker, seq, finished_at, outcome, ids)
+			SELECT b.lane, 1, b.worker, b.seq, now(), 'completed', b.ids[`+part+`] FROM weir.batch b WHERE cardinality(b.ids) = 8`)
+	}
+	rotateUntil(t, conn, "opened")
+	exec(t, conn, `SET max_parallel_workers_per_gather = 0`)
+	took := func(sql string) time.Duration {
+		all := []time.Duration{}
+		for range 4 {
+			tx, err := conn.Begin(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			began := time.Now()
+			exec(t, tx, sql)
+			all = append(all, time.Since(began))
+			if err := tx.Rollback(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return slices.Min(all)
+	}
+	unnested := took(`SELECT count(*) FROM (SELECT lane, seq, unnest(ids) FROM weir.batch_1 EXCEPT SELECT lane, seq, unnest(ids) FROM weir.result_1) e`)
+	reclaimed := took(`SELECT 1 / weir.reclaim(1)::int`)
+	t.Logf("reclaiming 320,000 jobs in 40,000 batches takes %v, unnesting their ids %v", reclaimed, unnested)
+	if reclaimed > unnested*3/4 {
+		t.Errorf("reclaiming takes %v, unnesting all ids %v", reclaimed, unnested)
+	}
+	rotateUntil(t, conn, "reclaimed job 1")
+	if running := value[int](t, conn, `SELECT count(*) FROM weir.jobs('running', 'q')`); running != 3 {
+		t.Errorf("%d jobs run, want 3", running)
+	}
+}

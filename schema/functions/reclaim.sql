@@ -68,16 +68,27 @@ BEGIN
     RETURN false;
   END IF;
   IF NOT too_much THEN
-    SELECT coalesce(array_agg(e.lane), '{}'), coalesce(array_agg(e.seq), '{}'), coalesce(array_agg(e.id), '{}') INTO b_lanes, b_seqs, ids
+    -- An attempt ends once: so a batch has ended that has as many results as jobs, and only of the others is it asked which.
+    SELECT coalesce(array_agg(u.lane), '{}'), coalesce(array_agg(u.seq), '{}') INTO b_lanes, b_seqs
     FROM (
-      SELECT b.lane, b.seq, i.id FROM weir.batch b, unnest(b.ids) i(id) WHERE b.segment = reclaim.segment
-      EXCEPT
-      SELECT r.lane, r.seq, i.id FROM weir.result r, unnest(r.ids) i(id) WHERE r.segment = reclaim.segment
-      LIMIT most + 1) e;
+      SELECT b.lane, b.seq
+      FROM (SELECT k.lane, k.seq, sum(cardinality(k.ids)) AS n FROM weir.batch k WHERE k.segment = reclaim.segment GROUP BY k.lane, k.seq) b
+      LEFT JOIN (SELECT k.lane, k.seq, sum(cardinality(k.ids)) AS n FROM weir.result k WHERE k.segment = reclaim.segment GROUP BY k.lane, k.seq) r
+        ON r.lane = b.lane AND r.seq = b.seq
+      WHERE b.n <> coalesce(r.n, 0) LIMIT batches + 1) u;
+    too_much := cardinality(b_lanes) > batches;
+  END IF;
+  IF NOT too_much THEN
+    ids := ARRAY(
+      SELECT i.id FROM unnest(b_lanes, b_seqs) e(lane, seq)
+      CROSS JOIN LATERAL (
+        SELECT unnest(b.ids) AS id FROM weir.batch b WHERE b.segment = reclaim.segment AND b.lane = e.lane AND b.seq = e.seq
+        EXCEPT
+        SELECT unnest(r.ids) FROM weir.result r WHERE r.segment = reclaim.segment AND r.lane = e.lane AND r.seq = e.seq) i
+      LIMIT most + 1);
     SELECT size + coalesce(sum(150 + pg_column_size(j.args) + coalesce(pg_column_size(j.meta), 0)), 0) INTO size FROM unnest(ids) i(id)
     CROSS JOIN LATERAL (SELECT j.* FROM weir.job j WHERE j.segment = reclaim.segment AND j.id = i.id OFFSET 0) j;
-    too_much := n + cardinality(ids) > most OR size > bytes
-      OR (SELECT count(DISTINCT (e.lane, e.seq)) FROM unnest(b_lanes, b_seqs) e(lane, seq)) > batches;
+    too_much := n + cardinality(ids) > most OR size > bytes;
   END IF;
   IF too_much THEN
     -- What waits is carried, and paid for by what was logged since: at most half as much is carried. What runs will end.
