@@ -97,15 +97,30 @@ func reserve(ctx context.Context, conn *pgx.Conn, slot string) error {
 	return nil
 }
 
+// primary finds the server that s gets its WAL from in the end, itself where it is no standby or was promoted, and connects to it.
+func (s *Server) primary(ctx context.Context) (*Server, *pgx.Conn, error) {
+	for {
+		conn, err := pgx.Connect(ctx, s.URL("postgres"))
+		if err != nil {
+			return nil, nil, err
+		}
+		var follows bool
+		err = conn.QueryRow(ctx, "SELECT pg_catalog.pg_is_in_recovery()").Scan(&follows)
+		if err == nil && (!follows || s.upstream == nil) {
+			return s, conn, nil
+		}
+		if err := errors.Join(err, conn.Close(ctx)); err != nil {
+			return nil, nil, err
+		}
+		s = s.upstream
+	}
+}
+
 // fillFromBackup copies the primary's data directory while it runs, by the low-level backup interface: the fetched binaries
 // have no pg_basebackup. Also a standby's standby is copied from the primary, for a backup of a standby needs full_page_writes,
 // which Fast turns off.
 func (s *Server) fillFromBackup(ctx context.Context, data string, owner *owner) error {
-	primary := s.upstream
-	for primary.upstream != nil {
-		primary = primary.upstream
-	}
-	conn, err := pgx.Connect(ctx, primary.URL("postgres"))
+	primary, conn, err := s.upstream.primary(ctx)
 	if err != nil {
 		return fmt.Errorf("back up the primary: %w", err)
 	}

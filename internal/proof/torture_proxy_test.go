@@ -10,22 +10,23 @@ import (
 	"testing"
 )
 
-// proxy is the address under which a client finds whichever server is the primary; it can lose all that go through it.
+// proxy is the address under which a client finds whoever serves at the moment; it can lose all that go through it, and answers on their way.
 type proxy struct {
 	listener net.Listener
-	primary  *atomic.Int32 // port
+	port     *atomic.Int32
 	mu       sync.Mutex
 	conns    map[net.Conn]struct{}
-	dead     bool
+	deaf     int  // so many answers are lost, each with its connection
+	silent   bool // nobody gets through
 }
 
-func newProxy(t *testing.T, primary *atomic.Int32) *proxy {
+func newProxy(t *testing.T, port *atomic.Int32) *proxy {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &proxy{listener: l, primary: primary, conns: map[net.Conn]struct{}{}}
+	p := &proxy{listener: l, port: port, conns: map[net.Conn]struct{}{}}
 	go func() { // ends with the listener
 		for {
 			c, err := l.Accept()
@@ -35,33 +36,72 @@ func newProxy(t *testing.T, primary *atomic.Int32) *proxy {
 			go p.forward(c)
 		}
 	}()
-	t.Cleanup(p.kill)
+	t.Cleanup(func() {
+		_ = l.Close()
+		p.cut()
+	})
 	return p
 }
 
 func (p *proxy) forward(client net.Conn) {
 	defer client.Close()
-	server, err := net.Dial("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(int(p.primary.Load()))))
+	server, err := net.Dial("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(int(p.port.Load()))))
 	if err != nil {
 		return
 	}
 	defer server.Close()
 	p.mu.Lock()
-	dead := p.dead
+	silent := p.silent
 	p.conns[client], p.conns[server] = struct{}{}, struct{}{}
 	p.mu.Unlock()
-	if dead {
+	if silent {
 		return
 	}
-	go func() {
+	go func() { // ends with either connection
 		_, _ = io.Copy(server, client)
 		_ = server.Close()
 	}()
-	_, _ = io.Copy(client, server)
+	_, _ = io.Copy(answered{p, client}, server)
 	p.mu.Lock()
 	delete(p.conns, client)
 	delete(p.conns, server)
 	p.mu.Unlock()
+}
+
+// answered is a client as its server sees it.
+type answered struct {
+	p      *proxy
+	client net.Conn
+}
+
+func (a answered) Write(answer []byte) (int, error) {
+	a.p.mu.Lock()
+	lost := a.p.deaf > 0
+	if lost {
+		a.p.deaf--
+	}
+	a.p.mu.Unlock()
+	if lost {
+		return 0, io.ErrClosedPipe // the server has done what it was asked for, and nobody hears of it
+	}
+	return a.client.Write(answer)
+}
+
+// lose has the next answers of the server lost, each with its connection.
+func (p *proxy) lose(answers int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.deaf = answers
+}
+
+// silence ends all connections and lets no other through, or does again.
+func (p *proxy) silence(silent bool) {
+	p.mu.Lock()
+	p.silent = silent
+	p.mu.Unlock()
+	if silent {
+		p.cut()
+	}
 }
 
 // cut ends all connections; new ones are let through.
@@ -73,16 +113,7 @@ func (p *proxy) cut() {
 	}
 }
 
-// kill ends all connections for good, as the death of the client's process does.
-func (p *proxy) kill() {
-	_ = p.listener.Close()
-	p.mu.Lock()
-	p.dead = true
-	p.mu.Unlock()
-	p.cut()
-}
-
-// url is that of a server, by way of the proxy.
+// url is another one by way of the proxy.
 func (p *proxy) url(t *testing.T, of string) string {
 	t.Helper()
 	u, err := url.Parse(of)

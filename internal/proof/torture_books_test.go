@@ -1,0 +1,324 @@
+package proof
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// books are what the torture knows from outside: what its producers did, and what its workers said.
+type books struct {
+	mu      sync.Mutex
+	fates   map[string]*fated       // of jobs and messages, by key
+	ran     map[string]int          // how often each job was begun
+	runs    map[any]map[tornRun]int // what each worker runs now
+	lives   []int64                 // of each life of the log but the last: what of it survived, as a place in the WAL
+	longest time.Duration           // for which an attempt was running with nobody
+}
+
+// fated is what a producer knows of its transaction.
+type fated struct {
+	fate fate
+	life int32 // of the log, when it was acknowledged
+	lsn  int64 // where the WAL stood afterwards; 0: not known
+	weak bool  // its role commits asynchronously, so a crash may take it back
+}
+
+type tornRun struct {
+	id      int64
+	attempt int
+}
+
+func (b *books) begin() {
+	b.fates, b.ran, b.runs = map[string]*fated{}, map[string]int{}, map[any]map[tornRun]int{}
+}
+
+// lifeEnds notes how much of the log a failover has left.
+func (b *books) lifeEnds(lsn int64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.lives = append(b.lives, lsn)
+}
+
+// heard is what a worker's process said.
+func (b *books) heard(c *child, words []string) {
+	id, _ := strconv.ParseInt(words[1], 10, 64)
+	attempt, _ := strconv.Atoi(words[2])
+	if words[0] == "start" {
+		b.started(c, tornRun{id, attempt}, words[3])
+	} else {
+		b.stopped(c, tornRun{id, attempt})
+	}
+}
+
+func (b *books) started(by any, r tornRun, key string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.runs[by] == nil {
+		b.runs[by] = map[tornRun]int{}
+	}
+	b.runs[by][r]++
+	b.ran[key]++
+}
+
+func (b *books) stopped(by any, r tornRun) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.runs[by][r]--; b.runs[by][r] == 0 {
+		delete(b.runs[by], r)
+	}
+}
+
+func (b *books) died(by any) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	delete(b.runs, by)
+}
+
+// isRun tells whether anybody runs an attempt.
+func (b *books) isRun(r tornRun) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, all := range b.runs {
+		if all[r] > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// channels of messages.
+var channels = []string{"torture.a.x", "torture.a.y", "torture.b.x", "torture.b.y"}
+
+// produce enqueues jobs and publishes messages, in every isolation level, at once and for later, and rolls some back. One of the producers is of
+// the role with the nasty settings.
+func (w *torture) produce(ctx context.Context, rng *rand.Rand, producer int) {
+	address := w.common.url(w.T, w.address)
+	if producer == 0 {
+		address = w.as("hasty", address)
+	}
+	levels := []pgx.TxIsoLevel{pgx.ReadCommitted, pgx.RepeatableRead, pgx.Serializable}
+	for n := 0; ctx.Err() == nil; w.paces(1) {
+		life := w.life.Load()
+		conn, err := pgx.Connect(ctx, address)
+		for err == nil && ctx.Err() == nil {
+			w.paces(1)
+			f := &fated{life: life, weak: producer == 0}
+			if err = w.transact(ctx, conn, rng, levels[rng.IntN(len(levels))], f, &n, producer); err != nil || f.fate != committed {
+				continue
+			}
+			w.acked.Add(1)
+			var lsn int64
+			if err = conn.QueryRow(ctx, `SELECT pg_current_wal_insert_lsn() - '0/0'::pg_lsn`).Scan(&lsn); err == nil {
+				w.books.mu.Lock()
+				f.lsn = lsn
+				w.books.mu.Unlock()
+			}
+		}
+		if conn != nil {
+			_ = conn.Close(context.Background())
+		}
+	}
+}
+
+// transact is a producer's transaction. Its fate is uncertain from before anything is sent until it is known.
+func (w *torture) transact(ctx context.Context, conn *pgx.Conn, rng *rand.Rand, level pgx.TxIsoLevel, f *fated, n *int, producer int) error {
+	decide := func(to fate) {
+		w.books.mu.Lock()
+		defer w.books.mu.Unlock()
+		f.fate = to
+	}
+	name := func(form string) string {
+		*n++
+		key := fmt.Sprintf(form, producer, *n)
+		w.books.mu.Lock()
+		defer w.books.mu.Unlock()
+		w.fates[key] = f
+		return key
+	}
+	decide(uncertain)
+	tx, err := conn.BeginTx(ctx, pgx.TxOptions{IsoLevel: level})
+	if err != nil {
+		return err
+	}
+	for range 1 + rng.IntN(3) {
+		job := torn{Key: name("%d.%d"), Tx: rng.IntN(2) == 0}
+		queue, due := "torture", max(rng.IntN(1000)-800, 0)
+		if rng.IntN(100) == 0 && w.long.CompareAndSwap(false, true) {
+			// One that holds a connection of its worker's pool for longer than a lease: the only one for now, so that it begins at once.
+			queue, due, job.Tx, job.Hold = "long", 0, false, int((w.lease * 3 / 2).Milliseconds())
+			time.AfterFunc(4*w.lease, func() { w.long.Store(false) })
+		}
+		if _, err := tx.Exec(ctx, `WITH j AS (SELECT weir.enqueue($5, 'torn', jsonb_build_object('Key', $1::text, 'Tx', $2::boolean, 'Hold', $6::integer), priority => $3,
+			run_at => now() + $4 * interval '1 millisecond') AS id) INSERT INTO produced SELECT $1, j.id, $2 FROM j`,
+			job.Key, job.Tx, 1+rng.IntN(4), due, queue, job.Hold); err != nil {
+			return err
+		}
+	}
+	for range rng.IntN(3) {
+		if _, err := tx.Exec(ctx, `SELECT weir.publish($1, $2)`, channels[rng.IntN(len(channels))], name("m%d.%d")); err != nil {
+			return err
+		}
+	}
+	if rng.IntN(5) == 0 {
+		w.paces(rng.IntN(10)) // others commit meanwhile
+	}
+	if rng.IntN(8) == 0 {
+		if err := tx.Rollback(ctx); err != nil {
+			return err
+		}
+		decide(rolledBack)
+		return nil
+	}
+	if err := tx.Commit(ctx); err != nil {
+		return err
+	}
+	decide(committed)
+	return nil
+}
+
+// workInSQL is a worker that has nothing but a connection and the functions. When something goes wrong it begins anew under another id, or goes on
+// under the same after saying that it holds nothing.
+func (w *torture) workInSQL(rng *rand.Rand) {
+	worker := int32(0)
+	address := w.common.url(w.T, w.address)
+	me := new(int)
+	for ; w.ctx.Err() == nil; w.paces(2) {
+		conn, err := pgx.Connect(w.ctx, address)
+		if err != nil {
+			continue
+		}
+		if worker != 0 && rng.IntN(2) == 0 {
+			_, err = reconcile(w.ctx, conn, worker, nil)
+		} else {
+			err = conn.QueryRow(w.ctx, `SELECT weir.worker_start('torture in SQL', '{torture}', $1)`, w.lease).Scan(&worker)
+		}
+		for err == nil && w.ctx.Err() == nil {
+			var all []attempt
+			var fenced bool
+			if err = conn.QueryRow(w.ctx, `SELECT fenced FROM weir.heartbeat($1)`, worker).Scan(&fenced); err != nil || fenced {
+				break
+			}
+			if all, err = w.claimTorn(conn, worker); len(all) == 0 {
+				w.paces(1)
+			}
+			for _, a := range all {
+				if err == nil {
+					w.books.started(me, tornRun{a.ID, int(a.Attempt)}, a.Key)
+					err = w.runInSQL(conn, worker, a)
+					w.books.stopped(me, tornRun{a.ID, int(a.Attempt)})
+				}
+			}
+		}
+		if err == nil || sqlstate(err) == "WR001" {
+			worker = 0 // it is fenced
+		}
+		_ = conn.Close(context.Background())
+	}
+}
+
+func (w *torture) claimTorn(conn *pgx.Conn, worker int32) ([]attempt, error) {
+	rows, err := conn.Query(w.ctx, `SELECT queue, lane, seq, id, attempt, max_attempts, args->>'Tx', args->>'Key', cancelled, put_off FROM weir.claim($1, '{torture}', '{4}')`, worker)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, pgx.RowToStructByPos[attempt])
+}
+
+// runInSQL runs an attempt, whose kind says whether it completes in a transaction.
+func (w *torture) runInSQL(conn *pgx.Conn, worker int32, a attempt) error {
+	switch n := luck(a.Key, int(a.Attempt), int(a.PutOff), 40); {
+	case n < 4:
+		_, err := finish(w.ctx, conn, worker, a, "retried", time.Now().Add(100*time.Millisecond))
+		return err
+	case n == 4:
+		_, err := finish(w.ctx, conn, worker, a, "released", time.Time{})
+		return err
+	case a.Kind == "true":
+		return pgx.BeginFunc(w.ctx, conn, func(tx pgx.Tx) error {
+			if _, err := tx.Exec(w.ctx, `INSERT INTO effect (key) VALUES ($1)`, a.Key); err != nil {
+				return err
+			}
+			return completeTx(w.ctx, tx, worker, a)
+		})
+	}
+	return complete(w.ctx, conn, worker, []attempt{a})
+}
+
+// watch looks whether an attempt is running that nobody runs. Time is counted by its looks, half a second each at most, and only as far as the clock
+// goes on by which Weir measures leases: while the server is down, or nobody is there to rescue, and while this machine stands still, nobody is late.
+func (w *torture) watch() {
+	type look struct {
+		tornRun
+		key     string
+		claimed time.Time
+	}
+	alone := map[look]time.Duration{}
+	every := time.NewTicker(200 * time.Millisecond)
+	defer every.Stop()
+	var conn *pgx.Conn
+	var last time.Time
+	var clock int64
+	life := int32(0)
+	for {
+		select {
+		case <-w.ctx.Done():
+			if conn != nil {
+				_ = conn.Close(context.Background())
+			}
+			return
+		case <-every.C:
+		}
+		bounded, cancel := context.WithTimeout(w.ctx, patience)
+		var err error
+		if conn == nil {
+			conn, err = pgx.Connect(bounded, w.common.url(w.T, w.address))
+			last = time.Now()
+		}
+		var looks []look
+		var now int64
+		if err == nil {
+			var rows pgx.Rows
+			if rows, err = conn.Query(bounded, `SELECT id, attempt, coalesce(args->>'Key', ''), claimed_at, (SELECT last_value FROM weir.watched) FROM weir.jobs('running', most => 1000)`); err == nil {
+				var l look
+				_, err = pgx.ForEachRow(rows, []any{&l.id, &l.attempt, &l.key, &l.claimed, &now}, func() error { looks = append(looks, l); return nil })
+			}
+		}
+		cancel()
+		if err != nil {
+			if conn != nil {
+				_ = conn.Close(context.Background())
+				conn = nil
+			}
+			continue
+		}
+		passed := min(time.Since(last), 500*time.Millisecond, time.Duration(max(now-clock, 0))*time.Millisecond)
+		last = time.Now()
+		if clock == 0 || w.life.Load() != life { // what is known of silence is lost in a failover
+			passed, life = 0, w.life.Load()
+			clear(alone)
+		}
+		if len(looks) > 0 {
+			clock = now
+		}
+		before := alone
+		alone = map[look]time.Duration{}
+		for _, l := range looks {
+			if w.books.isRun(l.tornRun) {
+				continue
+			}
+			alone[l] = before[l] + passed
+			w.books.mu.Lock()
+			w.longest = max(w.longest, alone[l])
+			w.books.mu.Unlock()
+			if alone[l] > 2*w.lease && before[l] <= 2*w.lease {
+				w.Errorf("attempt %d of job %d (%s), claimed at %v, has been running with nobody for %v", l.attempt, l.id, l.key, l.claimed, alone[l])
+			}
+		}
+	}
+}

@@ -1,0 +1,218 @@
+package proof
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/weir-pg/weir"
+)
+
+// eventually polls until something is so, far longer than it should take.
+func (w *torture) eventually(what string, is func() (bool, string)) {
+	const bound = 4 * patience
+	end := time.NewTimer(bound)
+	defer end.Stop()
+	for every := time.NewTicker(50 * time.Millisecond); ; {
+		done, now := is()
+		if done {
+			every.Stop()
+			return
+		}
+		select {
+		case <-every.C:
+		case <-end.C:
+			w.Fatalf("waited %v in vain: %s: %s", bound, what, now)
+		}
+	}
+}
+
+// judgeJobs waits until no job is to be done any more, and compares what is there with what everybody did and said.
+func (w *torture) judgeJobs() {
+	conn := connect(w.T, w.server.URL("postgres"))
+	w.eventually("nothing is to be done any more", func() (bool, string) {
+		left := value[string](w.T, conn, `SELECT format('%s later, %s available, %s running',
+			(SELECT count(*) FROM weir.jobs('later', most => 1000)), (SELECT count(*) FROM weir.jobs('available', most => 1000)),
+			(SELECT count(*) FROM weir.jobs('running', most => 1000)))`)
+		return left == "0 later, 0 available, 0 running", left
+	})
+	for what, sql := range map[string]string{
+		"was committed, survived, and never completed":            `SELECT format('job %s (%s)', p.id, p.key) FROM produced p WHERE NOT EXISTS (SELECT FROM ended e WHERE e.id = p.id AND e.outcome = 'completed')`,
+		"has an end, and was never enqueued":                      `SELECT format('job %s', e.id) FROM ended e WHERE NOT EXISTS (SELECT FROM produced p WHERE p.id = e.id)`,
+		"ended twice in one batch":                                `SELECT format('job %s of batch %s of lane %s', id, seq, lane) FROM ended GROUP BY lane, seq, id HAVING count(*) > 1`,
+		"ended for good more than once":                           `SELECT format('job %s', id) FROM ended WHERE outcome IN ('completed', 'failed', 'cancelled') GROUP BY id HAVING count(*) > 1`,
+		"should have one effect if it completes in a transaction": `SELECT format('job %s (%s)', id, key) FROM produced p WHERE tx AND (SELECT count(*) FROM effect e WHERE e.key = p.key) <> 1`,
+		"has an effect and is no job that should":                 `SELECT key FROM effect e WHERE NOT EXISTS (SELECT FROM produced p WHERE p.key = e.key AND p.tx)`,
+		"was enqueued twice, or shares its id with another":       `SELECT format('job %s', id) FROM produced GROUP BY id HAVING count(*) > 1`,
+	} {
+		if found := column[string](w.T, conn, sql); len(found) > 0 {
+			w.Errorf("%d such: %s %s", len(found), strings.Join(found[:min(len(found), 5)], ", "), what)
+		}
+	}
+	produced := column[string](w.T, conn, `SELECT key FROM produced`)
+	w.books.mu.Lock()
+	defer w.books.mu.Unlock()
+	for _, key := range produced {
+		if w.ran[key] == 0 {
+			w.Errorf("job %s was committed and never tornRun", key)
+		}
+	}
+	lost := w.compare(produced, func(key string) bool { return key[0] != 'm' })
+	for key := range w.ran {
+		if f := w.fates[key]; f == nil || f.fate == rolledBack {
+			w.Errorf("job %s was run, and is of no transaction, or of one that was rolled back", key)
+		}
+	}
+	w.Logf("%d jobs, %d with an effect, %d runs, %d results; %d acknowledged commits; jobs of the lost ends of logs: %d; running with nobody for %v at most, two leases are %v",
+		len(produced), value[int](w.T, conn, `SELECT count(*)::integer FROM effect`), total(w.ran), value[int](w.T, conn, `SELECT count(*)::integer FROM ended`),
+		w.acked.Load(), lost, w.longest.Round(time.Millisecond), 2*w.lease)
+	w.Logf("%d faults: %v", total(w.done), w.done)
+}
+
+func total(counts map[string]int) (n int) {
+	for _, c := range counts {
+		n += c
+	}
+	return n
+}
+
+// compare looks whether what producers did is there. A commit that was acknowledged may be missing only where the log of its life was lost from some
+// place on in a failover, and the commit may lie behind that place: its producer saw how far the WAL had come after it. Where its role commits
+// asynchronously, by its own choice, a crash may have taken it back as well. It is called with the books in hand.
+func (w *torture) compare(there []string, such func(string) bool) (lost int) {
+	is := map[string]bool{}
+	for _, key := range there {
+		is[key] = true
+		if f := w.fates[key]; f == nil || f.fate == rolledBack {
+			w.Errorf("%s is there, and is of no transaction, or of one that was rolled back", key)
+		}
+	}
+	for key, f := range w.fates {
+		if !such(key) || is[key] || f.fate != committed || f.weak {
+			continue
+		}
+		if int(f.life) >= len(w.lives) || f.lsn != 0 && f.lsn <= w.lives[f.life] {
+			w.Errorf("%s was acknowledged in life %d of the log at %d, and is lost; of that log %v survived", key, f.life, f.lsn, w.lives)
+		}
+		lost++
+	}
+	return lost
+}
+
+// judgeMessages publishes one more message, waits until every subscription has it, and compares what each got with the log.
+func (w *torture) judgeMessages() {
+	conn := connect(w.T, w.server.URL("postgres"))
+	w.books.mu.Lock()
+	w.fates["mlast"] = &fated{fate: committed, life: w.life.Load()}
+	w.books.mu.Unlock()
+	w.everybodyHears(conn, "mlast")
+
+	// The log, in its order.
+	type logged struct {
+		at      weir.Position
+		channel string
+		key     string
+	}
+	var all []logged
+	last := w.first
+	for {
+		var seqs, epochs []int64
+		if err := conn.QueryRow(w.ctx, `SELECT seqs, epochs FROM weir.tick($1)`, last).Scan(&seqs, &epochs); err != nil {
+			w.Fatal(err)
+		}
+		if len(seqs) == 0 {
+			break
+		}
+		for i, seq := range seqs {
+			rows, err := conn.Query(w.ctx, `SELECT channel, convert_from(payload, 'UTF8') FROM weir.read($1)`, seq)
+			if err != nil {
+				w.Fatal(err)
+			}
+			n, l := 0, logged{}
+			if _, err := pgx.ForEachRow(rows, []any{&l.channel, &l.key}, func() error {
+				n++
+				l.at = weir.Position(itoa(epochs[i]) + "." + itoa(seq) + "." + itoa(int64(n)))
+				all = append(all, l)
+				return nil
+			}); err != nil {
+				w.Fatal(err)
+			}
+			last = seq
+		}
+	}
+	var keys []string
+	for _, l := range all {
+		keys = append(keys, l.key)
+	}
+	w.books.mu.Lock()
+	lost := w.compare(keys, func(key string) bool { return key[0] == 'm' })
+	w.books.mu.Unlock()
+	if slices.Sort(keys); len(slices.Compact(keys)) != len(all) {
+		w.Error("a message is in the log twice")
+	}
+
+	delivered, gaps, beyond := 0, 0, 0
+	w.ear.mu.Lock()
+	defer w.ear.mu.Unlock()
+	for i, h := range w.on {
+		place := map[weir.Position]int{} // of what is for this subscription
+		var keys []string
+		for _, l := range all {
+			if slices.ContainsFunc(h.channels, func(c string) bool { return covers(c, l.channel) }) {
+				place[l.at] = len(keys)
+				keys = append(keys, l.key)
+			}
+		}
+		// next is what must come; astray: it stands in a log that was lost, and a gap must come first.
+		next, told, astray, mine := 0, false, false, 0
+		for _, g := range h.got {
+			at, there := place[g.at]
+			there = there && g.key != "" && keys[at] == g.key
+			switch {
+			case g.key == "":
+				mine++
+				told, astray = true, false
+			case !there:
+				if f := w.fates[g.key]; f == nil || f.fate == rolledBack || len(w.lives) == 0 {
+					w.Errorf("subscription %d: message %s at %s was never committed", i, g.key, g.at)
+				}
+				astray = true
+				beyond++
+			case astray:
+				w.Errorf("subscription %d: message %s at %s comes without a gap after some of a log that was lost", i, g.key, g.at)
+				astray, next = false, at+1
+			case at < next:
+				w.Errorf("subscription %d: message %s at %s comes again, or too late", i, g.key, g.at)
+			case at > next && !told:
+				w.Errorf("subscription %d: %d messages are missing without a gap before %s at %s: %v", i, at-next, g.key, g.at, keys[next:min(at, next+5)])
+				next = at + 1
+			default:
+				next, told = at+1, false
+			}
+		}
+		if next != len(keys) {
+			w.Errorf("subscription %d: the last %d messages are missing", i, len(keys)-next)
+		}
+		if mine > len(w.lives) {
+			w.Errorf("subscription %d was told of %d gaps in %d failovers", i, mine, len(w.lives))
+		}
+		delivered, gaps = delivered+len(h.got)-mine, gaps+mine
+	}
+	w.Logf("%d messages, %d deliveries to %d subscriptions, %d of them of logs that were lost, %d gaps; messages of the lost ends of logs: %d", len(all), delivered, len(w.on), beyond, gaps, lost)
+}
+
+// covers tells whether a pattern of this test's matches a channel.
+func covers(pattern, channel string) bool {
+	p, c := strings.Split(pattern, "."), strings.Split(channel, ".")
+	for i, word := range p {
+		if word == ">" {
+			return len(c) > i
+		}
+		if i >= len(c) || word != "*" && word != c[i] {
+			return false
+		}
+	}
+	return len(p) == len(c)
+}
