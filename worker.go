@@ -113,7 +113,7 @@ func (c *Client) NewWorker(cfg WorkerConfig) (*Worker, error) {
 	inner := worker.Config{
 		Name:        cfg.Name,
 		Queues:      cfg.Queues,
-		Handler:     runner{cfg, &unknownKinds{said: map[string]time.Time{}}}.run,
+		Handler:     (&runner{cfg, &unknownKinds{said: map[string]time.Time{}}}).run,
 		Lease:       cfg.Lease,
 		StopTimeout: cfg.StopTimeout,
 		Poll:        pollEvery,

@@ -19,7 +19,7 @@ type runner struct {
 	unknown *unknownKinds
 }
 
-func (r runner) run(ctx context.Context, t *worker.Task) (result worker.Result) {
+func (r *runner) run(ctx context.Context, t *worker.Task) (result worker.Result) {
 	defer func() { // of a hook or a retry policy
 		if v := recover(); v != nil {
 			err := &PanicError{Value: v, Stack: debug.Stack()}
@@ -51,15 +51,22 @@ func (r runner) run(ctx context.Context, t *worker.Task) (result worker.Result) 
 	err := call(ctx, h, meta, t.Args, options.Timeout)
 	took := time.Since(started)
 	result = worker.Settle(conclude(meta, err, options.Retry), context.Cause(ctx))
-	r.tell(meta, err)
+	if err != nil {
+		r.tell(meta, err)
+	}
 	if r.Hooks.End != nil || result.Outcome != store.Completed || result.InTx {
-		result.Told = func(recorded Outcome, why error) { r.ended(ctx, meta, recorded, took, cmp.Or(err, why)) }
+		result.Told = r.told(ctx, meta, took, err)
 	}
 	return result
 }
 
+// told is what is called when the end of an attempt is recorded. Made here, it costs those nothing that have none.
+func (r *runner) told(ctx context.Context, meta JobMeta, took time.Duration, err error) func(Outcome, error) {
+	return func(recorded Outcome, why error) { r.ended(ctx, meta, recorded, took, cmp.Or(err, why)) }
+}
+
 // ended is called when the end of an attempt is recorded.
-func (r runner) ended(ctx context.Context, meta JobMeta, recorded Outcome, took time.Duration, err error) {
+func (r *runner) ended(ctx context.Context, meta JobMeta, recorded Outcome, took time.Duration, err error) {
 	defer func() {
 		if v := recover(); v != nil {
 			r.Logger.Error("weir: Hooks.End panicked", "job", meta.ID, "kind", meta.Kind, "panic", v, "stack", string(debug.Stack()))
@@ -133,7 +140,7 @@ func conclude(meta JobMeta, err error, retry func(int, error) time.Duration) wor
 }
 
 // tell logs what is wrong with a handler, or with what it was given.
-func (r runner) tell(meta JobMeta, err error) {
+func (r *runner) tell(meta JobMeta, err error) {
 	var panicked *PanicError
 	var bad *undecoded
 	switch {

@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"sync"
@@ -23,17 +24,27 @@ const (
 	unrecordedBytes = 64 << 20
 )
 
-// entry is one end to be recorded.
-type entry struct {
-	task  *Task
-	end   store.End
-	inTx  bool // completed in a transaction of the handler's own: if that was committed, the attempt has its end
-	again int  // how often it was refused for what it says
-	told  func(store.Outcome, error)
+// ending is what there is to say of a task's end. A plain success, as nearly all are, has none.
+type ending struct {
+	outcome     store.Outcome
+	err, output *string
+	after       *time.Duration
+	inTx        bool // completed in a transaction of the handler's own: if that was committed, the attempt has its end
+	again       int  // how often it was refused for what it says
+	told        func(store.Outcome, error)
 }
 
-func (e *entry) bytes() (n int) {
-	for _, text := range []*string{e.end.Error, e.end.Output} {
+// plain tells whether a task ended as nearly all do: without anything to say but that.
+func (t *Task) plain() bool {
+	return t.ending == nil || t.ending.outcome == store.Completed && t.ending.err == nil && t.ending.output == nil
+}
+
+// bytes is how much text there is in a task's end.
+func (t *Task) bytes() (n int) {
+	if t.ending == nil {
+		return 0
+	}
+	for _, text := range []*string{t.ending.err, t.ending.output} {
 		if text != nil {
 			n += len(*text)
 		}
@@ -41,18 +52,28 @@ func (e *entry) bytes() (n int) {
 	return n
 }
 
-// completer records ends. add never blocks: what is not recorded yet is bounded, for claims wait for it.
+// end is a task's end as it is recorded.
+func (t *Task) end() store.End {
+	if e := t.ending; e != nil {
+		return store.End{Batch: t.Batch, ID: t.ID, Outcome: e.outcome, Error: e.err, Output: e.output, After: e.after}
+	}
+	return store.End{Batch: t.Batch, ID: t.ID, Outcome: store.Completed}
+}
+
+// completer records the ends of tasks. add never blocks: what is not recorded yet is bounded, for claims wait for it.
 type completer struct {
 	s       *session
 	mu      sync.Mutex
-	entries []entry
+	ended   []*Task       // to be recorded
+	spare   []*Task       // empty: what ended is in turn where the last flush's was
 	jobs    int           // ends that are not recorded yet, those on their way among them
 	bytes   int           // of text in them
-	more    chan struct{} // entries were added; never closed
+	more    chan struct{} // some have ended; never closed
 	idle    *sync.Cond    // on mu: nothing is left, or it is given up
 	over    bool          // it is given up
 	closed  bool          // nothing is recorded any more
 	telling chan struct{} // holds one while ends are told
+	ends    []store.End   // of a call: run's
 }
 
 func newCompleter(s *session) *completer {
@@ -63,36 +84,43 @@ func newCompleter(s *session) *completer {
 
 // add takes an end in.
 func (c *completer) add(t *Task, r Result) {
-	e := entry{task: t, inTx: r.InTx, told: r.Told, end: store.End{Batch: t.Batch, ID: t.ID, Outcome: r.Outcome, After: r.After}}
+	if r.Outcome != store.Completed || r.Err != nil || r.Output != nil || r.InTx || r.Told != nil {
+		t.ending = newEnding(r)
+	}
+	c.push(1, t)
+}
+
+func newEnding(r Result) *ending {
+	e := &ending{outcome: r.Outcome, after: r.After, inTx: r.InTx, told: r.Told}
 	if r.InTx {
 		// It has its end, unless the transaction was not committed: then it gets this one.
-		e.end = store.End{Batch: t.Batch, ID: t.ID, Outcome: store.Retried}
+		e.outcome, e.after = store.Retried, nil
 		r.Err, r.Output = errNotCommitted, nil
 	}
 	if r.Err != nil {
 		text := clean(r.Err.Error(), errorMost)
-		e.end.Error = &text
+		e.err = &text
 	}
 	if r.Output != nil {
 		text := clean(*r.Output, outputMost)
-		e.end.Output = &text
+		e.output = &text
 	}
-	c.push(1, e)
+	return e
 }
 
 // push queues ends, of which so many are new.
-func (c *completer) push(fresh int, some ...entry) {
+func (c *completer) push(fresh int, some ...*Task) {
 	c.mu.Lock()
 	if c.closed {
 		c.mu.Unlock()
 		c.tell(some, asLost)
 		return
 	}
-	c.entries = append(c.entries, some...)
+	c.ended = append(c.ended, some...)
 	if c.jobs += fresh; fresh > 0 {
 		c.bytes += some[0].bytes()
 	}
-	first := len(c.entries) == len(some)
+	first := len(c.ended) == len(some)
 	c.mu.Unlock()
 	if first {
 		select {
@@ -128,40 +156,45 @@ func (c *completer) run(ctx context.Context) {
 // flush records what there is; false: there was nothing.
 func (c *completer) flush(ctx context.Context) bool {
 	c.mu.Lock()
-	some := c.entries
-	c.entries = nil
+	some := c.ended
+	c.ended = c.spare
 	c.mu.Unlock()
-	if len(some) == 0 {
-		return false
-	}
-	started := time.Now()
-	var plain, other []entry
-	for _, e := range some {
-		if e.end.Outcome == store.Completed && e.end.Error == nil && e.end.Output == nil {
-			plain = append(plain, e)
-		} else {
-			other = append(other, e)
-		}
-	}
-	for len(plain) > 0 {
-		n := min(len(plain), plainMost)
-		c.write(ctx, plain[:n])
-		plain = plain[n:]
-	}
-	for len(other) > 0 {
-		n := 1
-		for bytes := other[0].bytes(); n < min(len(other), otherMost); n++ {
-			if bytes += other[n].bytes(); bytes > otherBytes {
-				break
+	if len(some) > 0 {
+		started := time.Now()
+		plain := 0
+		var other []*Task
+		for _, t := range some {
+			if t.plain() {
+				some[plain] = t
+				plain++
+			} else {
+				other = append(other, t)
 			}
 		}
-		c.write(ctx, other[:n])
-		other = other[n:]
+		for rest := some[:plain]; len(rest) > 0; {
+			n := min(len(rest), plainMost)
+			c.write(ctx, rest[:n])
+			rest = rest[n:]
+		}
+		for len(other) > 0 {
+			n := 1
+			for bytes := other[0].bytes(); n < min(len(other), otherMost); n++ {
+				if bytes += other[n].bytes(); bytes > otherBytes {
+					break
+				}
+			}
+			c.write(ctx, other[:n])
+			other = other[n:]
+		}
+		if c.s.Hooks.Recorded != nil {
+			c.s.Hooks.Recorded(len(some), time.Since(started))
+		}
 	}
-	if c.s.Hooks.Recorded != nil {
-		c.s.Hooks.Recorded(len(some), time.Since(started))
-	}
-	return true
+	clear(some)
+	c.mu.Lock()
+	c.spare = some[:0]
+	c.mu.Unlock()
+	return len(some) > 0
 }
 
 // drain waits until everything is recorded, but no longer than limit.
@@ -191,15 +224,16 @@ func (c *completer) drain(limit time.Duration) {
 }
 
 // write sends ends until the database has them, or cannot have them.
-func (c *completer) write(ctx context.Context, some []entry) {
-	some = inOrder(some)
-	ends := make([]store.End, len(some))
-	for i, e := range some {
-		ends[i] = e.end
-	}
+func (c *completer) write(ctx context.Context, some []*Task) {
+	slices.SortFunc(some, inOrder)
 	wait := c.s.backoff()
 	for {
-		refused, err := c.s.Store.Record(ctx, c.s.id, ends)
+		c.ends = c.ends[:0]
+		for _, t := range some {
+			c.ends = append(c.ends, t.end())
+		}
+		refused, err := c.s.Store.Record(ctx, c.s.id, c.ends)
+		clear(c.ends) // of texts
 		switch {
 		case err == nil:
 			c.s.Outage.Worked("results")
@@ -227,71 +261,53 @@ func (c *completer) write(ctx context.Context, some []entry) {
 	}
 }
 
-// inOrder puts the ends of a batch side by side, in its own order: where all of it has ended, that is found out at a glance.
-func inOrder(some []entry) []entry {
-	at := map[*batch]int{}
-	var batches [][]uint64 // of each, a task's place in it and its entry's
-	for i, e := range some {
-		b, ok := at[e.task.batch]
-		if !ok {
-			b = len(batches)
-			at[e.task.batch] = b
-			batches = append(batches, make([]uint64, 0, min(len(e.task.batch.tasks), len(some)-i)))
-		}
-		batches[b] = append(batches[b], uint64(e.task.place)<<32|uint64(i))
+// inOrder has the ends of a batch side by side, in its own order: where all of it has ended, that is found out at a glance.
+func inOrder(a, b *Task) int {
+	switch {
+	case a.batch == b.batch:
+		return int(a.place - b.place)
+	case a.Lane != b.Lane:
+		return cmp.Compare(a.Lane, b.Lane)
 	}
-	ordered := make([]entry, 0, len(some))
-	for _, b := range batches {
-		slices.Sort(b)
-		for _, k := range b {
-			ordered = append(ordered, some[uint32(k)])
-		}
-	}
-	return ordered
+	return cmp.Or(cmp.Compare(a.Seq, b.Seq), cmp.Compare(a.place, b.place))
 }
 
 // settle takes recorded ends off, and deals with those refused.
-func (c *completer) settle(some []entry, refused []store.Refusal) {
+func (c *completer) settle(some []*Task, refused []store.Refusal) {
+	if len(refused) == 0 {
+		c.done(some)
+		c.tell(some, asRecorded)
+		return
+	}
 	why := map[int]store.Refusal{}
 	for _, r := range refused {
 		why[r.Place-1] = r
 	}
 	lost := 0
-	recorded := make([]entry, 0, len(some))
-	var busy, mended, found, dropped []entry
-	for i, e := range some {
+	var recorded, busy, mended, found, dropped []*Task
+	for i, t := range some {
 		r, isRefused := why[i]
 		switch {
 		case !isRefused:
-			recorded = append(recorded, e)
+			recorded = append(recorded, t)
 		case r.Why == store.HasEnded:
-			found = append(found, e)
+			found = append(found, t)
 		case r.Why == store.Busy:
-			busy = append(busy, e)
+			busy = append(busy, t)
 		case r.Why == store.NotHeld:
-			if e.inTx {
-				found = append(found, e)
+			if t.ending != nil && t.ending.inTx {
+				found = append(found, t)
 			} else {
 				lost++
-				dropped = append(dropped, e)
+				dropped = append(dropped, t)
 			}
 		default:
-			c.s.Log.Error("weir: a result was refused", "worker", c.s.id, "job", e.task.ID, "error", r.Detail)
-			if e.again++; e.again > 1 {
-				dropped = append(dropped, e) // given up: the job is handed out again when the books are compared
-				continue
+			c.s.Log.Error("weir: a result was refused", "worker", c.s.id, "job", t.ID, "error", r.Detail)
+			if c.mend(t, r.Detail) {
+				mended = append(mended, t)
+			} else {
+				dropped = append(dropped, t) // given up: the job is handed out again when the books are compared
 			}
-			// What it says cannot be kept, so that is its end.
-			text := "the result of this attempt could not be recorded: " + ascii(r.Detail)
-			if e.end.Outcome = store.Retried; e.end.Error != nil {
-				text += "; it was: " + ascii(*e.end.Error)
-			}
-			c.mu.Lock()
-			c.bytes -= e.bytes()
-			e.end.Error, e.end.Output = &text, nil
-			c.bytes += e.bytes()
-			c.mu.Unlock()
-			mended = append(mended, e)
 		}
 	}
 	if lost > 0 {
@@ -309,15 +325,34 @@ func (c *completer) settle(some []entry, refused []store.Refusal) {
 	}
 }
 
-// done takes ends off the books.
-func (c *completer) done(some []entry) {
-	tasks := make([]*Task, len(some))
-	bytes := 0
-	for i, e := range some {
-		tasks[i] = e.task
-		bytes += e.bytes()
+// mend gives a task another end, for what its own says cannot be kept; false: it has had one already.
+func (c *completer) mend(t *Task, detail string) bool {
+	if t.ending == nil {
+		t.ending = &ending{outcome: store.Completed}
 	}
-	c.s.recorded(tasks)
+	e := t.ending
+	if e.again++; e.again > 1 {
+		return false
+	}
+	text := "the result of this attempt could not be recorded: " + ascii(detail)
+	if e.outcome = store.Retried; e.err != nil {
+		text += "; it was: " + ascii(*e.err)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.bytes -= t.bytes()
+	e.err, e.output = &text, nil
+	c.bytes += t.bytes()
+	return true
+}
+
+// done takes ends off the books.
+func (c *completer) done(some []*Task) {
+	c.s.recorded(some)
+	bytes := 0
+	for _, t := range some {
+		bytes += t.bytes()
+	}
 	c.mu.Lock()
 	before := c.jobs >= unrecordedMost || c.bytes >= unrecordedBytes
 	c.jobs -= len(some)

@@ -3,16 +3,15 @@
 // A Worker runs one session at a time; a session is the life of one worker id in the database. Its
 // goroutines, all started and waited for by session.run:
 //
-//	fetcher     claims while there is room, and waits for work otherwise     -> queue.ready
-//	growers     one a queue: start runners as they are needed
-//	runners     at most a queue's concurrency: run handlers                  -> completer.add
+//	fetcher     claims while there is room, and waits for work otherwise     -> queue.push
+//	growers     one a queue: start more runners where tasks wait
+//	runners     at most a queue's concurrency, while tasks wait: run handlers -> completer.add
 //	completer   records ends, a flush at a time
 //	keeper      heartbeats; hears of cancellations
 //	maintainer  see package maintain
 //
 // A batch is in session.batches from its claim until all its ends are recorded. Only the fetcher adds
-// batches and writes to queue.ready, and only it closes queue.ready, when it stops. Jobs in a batch go
-// waiting -> running -> ended, or waiting -> ended when they are handed back.
+// batches and pushes tasks. Jobs in a batch go waiting -> running -> ended, or waiting -> ended when they are handed back.
 //
 // Stopping: the fetcher stops; what waits is handed back; runners finish until the deadline; then the
 // contexts of jobs are cancelled, and what they leave unfinished is handed back; the completer flushes

@@ -146,14 +146,7 @@ func (s *session) claim(ctx context.Context, limits []int32, h *hint) (got int, 
 		s.add(b)
 		q := s.byName[b.tasks[0].Queue]
 		byQueue[q.name] += len(b.tasks)
-		q.inFlight.Add(int64(len(b.tasks)))
-		for _, t := range b.tasks {
-			q.ready <- t // has room: it holds twice the concurrency, and no more is ever in flight
-		}
-		select {
-		case q.pushed <- struct{}{}:
-		default:
-		}
+		q.push(b.tasks)
 	}
 	return got, nil
 }

@@ -4,6 +4,8 @@ import (
 	"context"
 	"math"
 	"runtime"
+	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 )
@@ -14,19 +16,26 @@ import (
 const prefetchBelow = 5 * time.Millisecond
 
 // queue is one queue as this session works it.
+//
+// A runner is a goroutine that takes one task after the other, and ends when none waits. There are as few as will do: a thousand
+// goroutines that take turns at jobs that only compute cost more than such jobs do, in stacks that grow anew for each.
 type queue struct {
 	name        string
 	concurrency int
-	ready       chan *Task    // claimed, not started
-	pushed      chan struct{} // tells grow that something was; never closed
-	runners     int           // started so far; grow's
-	taken       atomic.Int64  // tasks that runners have taken
+	start       func()        // starts one runner; does not block
+	pushed      chan struct{} // tells grow that tasks were; never closed
 	inFlight    atomic.Int64
 	average     atomic.Uint64 // of a job's duration, in ns, as float bits
+
+	mu      sync.Mutex
+	ready   []*Task // claimed; from head on not started
+	head    int
+	runners int
+	taken   int64 // tasks that runners have taken
 }
 
 func newQueue(name string, concurrency int) *queue {
-	q := &queue{name: name, concurrency: concurrency, ready: make(chan *Task, 2*concurrency), pushed: make(chan struct{}, 1)}
+	q := &queue{name: name, concurrency: concurrency, pushed: make(chan struct{}, 1)}
 	q.average.Store(math.Float64bits(float64(time.Second)))
 	return q
 }
@@ -61,33 +70,81 @@ func (q *queue) finished(took time.Duration) {
 	q.inFlight.Add(-1)
 }
 
-// grow starts runners as the jobs need them, up to the queue's concurrency: a few can keep up with jobs
-// that only compute, and a thousand stacks that take turns cost more than such jobs do. So it starts
-// few, and doubles them for each millisecond in which tasks wait and the runners hardly took any. It
-// returns when ctx ends; start must not block.
-func (q *queue) grow(ctx context.Context, start func()) {
-	more := func(n int) {
-		for range min(n, q.concurrency-q.runners) {
-			q.runners++
-			start()
-		}
+// push has runners take tasks, in their order. As many run at least as would have all that wait done in a millisecond, if those took as
+// long as the last few did; grow sees to it if they take longer.
+func (q *queue) push(tasks []*Task) {
+	q.inFlight.Add(int64(len(tasks)))
+	q.mu.Lock()
+	q.ready = append(slices.Delete(q.ready, 0, q.head), tasks...)
+	q.head = 0
+	average := math.Float64frombits(q.average.Load())
+	q.more(least() + int(min(average/float64(time.Millisecond)*float64(len(q.ready)), float64(q.concurrency))) - q.runners)
+	q.mu.Unlock()
+	select {
+	case q.pushed <- struct{}{}:
+	default:
 	}
-	more(2 * runtime.GOMAXPROCS(0))
+}
+
+// least is how many runners it takes to keep the processors busy.
+func least() int { return 2 * runtime.GOMAXPROCS(0) }
+
+// more starts so many runners, up to the queue's concurrency and to the tasks that wait. The caller holds mu.
+func (q *queue) more(n int) {
+	for range min(n, q.concurrency-q.runners, len(q.ready)-q.head) {
+		q.runners++
+		q.start()
+	}
+}
+
+// take gives a runner its next task; nil: none waits, and the runner ends.
+func (q *queue) take() *Task {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.head == len(q.ready) {
+		q.runners--
+		return nil
+	}
+	t := q.ready[q.head]
+	q.ready[q.head] = nil
+	q.head++
+	q.taken++
+	return t
+}
+
+// takeAll takes what no runner has taken.
+func (q *queue) takeAll() []*Task {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	rest := q.ready[q.head:]
+	q.ready, q.head = nil, 0
+	return rest
+}
+
+// grow doubles the runners for each millisecond in which tasks wait and the runners hardly took any, up to the queue's concurrency. It
+// returns when ctx ends.
+func (q *queue) grow(ctx context.Context) {
 	for {
 		select {
 		case <-q.pushed:
 		case <-ctx.Done():
 			return
 		}
-		for before := q.taken.Load(); len(q.ready) > 0 && q.runners < q.concurrency; {
-			if !sleep(ctx, time.Millisecond) {
+		for before, waits := int64(-1), true; waits; {
+			if before, waits = q.growOnce(before); waits && !sleep(ctx, time.Millisecond) {
 				return
 			}
-			now := q.taken.Load()
-			if now-before < int64(q.runners) {
-				more(q.runners)
-			}
-			before = now
 		}
 	}
+}
+
+// growOnce compares with how many tasks had been taken a moment before, if that is not negative. It returns how many have been by now, and
+// whether any wait that more runners could take.
+func (q *queue) growOnce(before int64) (taken int64, waits bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if before >= 0 && q.taken-before < int64(q.runners) {
+		q.more(q.runners)
+	}
+	return q.taken, q.head < len(q.ready) && q.runners < q.concurrency
 }

@@ -10,7 +10,7 @@ import (
 
 var errHandlerExited = errors.New("the handler ended its goroutine (runtime.Goexit, or FailNow of a test)")
 
-// startRunner starts one runner, which ends when the fetcher has closed the queue.
+// startRunner starts one runner.
 func (s *session) startRunner(q *queue) {
 	s.runners.Go(func() {
 		returned := false
@@ -19,8 +19,7 @@ func (s *session) startRunner(q *queue) {
 				s.startRunner(q) // in the place of one that a handler has ended
 			}
 		}()
-		for t := range q.ready {
-			q.taken.Add(1)
+		for t := q.take(); t != nil; t = q.take() {
 			s.runJob(q, t)
 		}
 		returned = true

@@ -69,6 +69,7 @@ func newSession(w *Worker, id int32, asked time.Time) *session {
 	s.lease.begin(s, asked)
 	for _, name := range w.queues {
 		q := newQueue(name, w.Queues[name])
+		q.start = func() { s.startRunner(q) }
 		s.queues = append(s.queues, q)
 		s.byName[name] = q
 	}
@@ -96,7 +97,7 @@ func (s *session) run(ctx context.Context) (again bool, err error) {
 	growing, stopGrowing := context.WithCancel(live)
 	defer stopGrowing()
 	for _, q := range s.queues {
-		growers.Go(func() { q.grow(growing, func() { s.startRunner(q) }) })
+		growers.Go(func() { q.grow(growing) })
 	}
 	helpers.Go(func() { s.completer.run(live) })
 	helpers.Go(func() { s.keep(live) })
@@ -117,9 +118,6 @@ func (s *session) run(ctx context.Context) (again bool, err error) {
 	s.stopping.Store(true)
 	stopGrowing()
 	growers.Wait()
-	for _, q := range s.queues {
-		close(q.ready)
-	}
 	s.handBack()
 
 	finished := make(chan struct{})
@@ -190,7 +188,7 @@ func (s *session) waitForJobs(finished chan struct{}) (left bool) {
 // handBack ends every task that has not started.
 func (s *session) handBack() {
 	for _, q := range s.queues {
-		for t := range q.ready {
+		for _, t := range q.takeAll() {
 			if mine, _ := s.startTask(t, nil); mine {
 				s.end(t, Result{Outcome: store.Released})
 			}

@@ -10,14 +10,15 @@ var errNotRecorded = errors.New("the end of the attempt could not be recorded: t
 
 // tell says to those who asked how their attempts ended, by a goroutine of its own that the next one waits for: who is slow to hear holds up
 // what is recorded after the next flush, and not this one.
-func (c *completer) tell(some []entry, recorded func(e *entry) (store.Outcome, error)) {
+func (c *completer) tell(some []*Task, recorded func(t *Task) (store.Outcome, error)) {
 	var calls []func()
-	for _, e := range some {
-		if e.told == nil {
+	for _, t := range some {
+		if t.ending == nil || t.ending.told == nil {
 			continue
 		}
-		outcome, err := recorded(&e)
-		calls = append(calls, func() { e.told(outcome, err) })
+		told := t.ending.told
+		outcome, err := recorded(t)
+		calls = append(calls, func() { told(outcome, err) })
 	}
 	if len(calls) == 0 {
 		return
@@ -32,12 +33,12 @@ func (c *completer) tell(some []entry, recorded func(e *entry) (store.Outcome, e
 }
 
 // asRecorded is how an end stands in the database that was taken by it.
-func asRecorded(e *entry) (store.Outcome, error) {
-	outcome := e.end.Outcome
-	if outcome == store.Retried && e.task.Attempt >= e.task.MaxAttempts {
+func asRecorded(t *Task) (store.Outcome, error) {
+	outcome := t.ending.outcome
+	if outcome == store.Retried && t.Attempt >= t.MaxAttempts {
 		outcome = store.Failed
 	}
-	if e.inTx {
+	if t.ending.inTx {
 		return outcome, errNotCommitted
 	}
 	return outcome, nil
@@ -45,20 +46,20 @@ func asRecorded(e *entry) (store.Outcome, error) {
 
 // asFound is how an end stands in the database that had one already: that which was recorded with the handler's transaction, or by a call
 // whose answer was lost.
-func asFound(e *entry) (store.Outcome, error) {
-	if e.inTx {
+func asFound(t *Task) (store.Outcome, error) {
+	if t.ending.inTx {
 		return store.Completed, nil
 	}
-	return asRecorded(e)
+	return asRecorded(t)
 }
 
-func asLost(*entry) (store.Outcome, error) { return store.Lost, errNotRecorded }
+func asLost(*Task) (store.Outcome, error) { return store.Lost, errNotRecorded }
 
 // abandon tells of what will not be recorded any more, and waits until all is told. Nothing is flushed after it.
 func (c *completer) abandon() {
 	c.mu.Lock()
-	left := c.entries
-	c.entries, c.closed = nil, true
+	left := c.ended
+	c.ended, c.closed = nil, true
 	c.mu.Unlock()
 	c.tell(left, asLost)
 	c.telling <- struct{}{}

@@ -33,6 +33,7 @@ type Task struct {
 	state    taskState
 	recorded bool                    // or given up
 	stop     context.CancelCauseFunc // set while running
+	ending   *ending                 // the completer's
 }
 
 // Result is how a task's handler ended it.
