@@ -142,6 +142,10 @@ func TestWorksThroughPgBouncerInTransactionMode(t *testing.T) {
 		}
 		return err
 	})
+	var attended bool
+	if err := direct.pool.QueryRow(t.Context(), `SELECT EXISTS (SELECT FROM weir.attendance) OR EXISTS (SELECT FROM weir.attending())`).Scan(&attended); err != nil || attended {
+		t.Errorf("through a pooler a worker holds a lock of a session (%v)", err)
+	}
 	if failed.Load() != n/10 {
 		t.Errorf("%d first attempts failed, want %d", failed.Load(), n/10)
 	}

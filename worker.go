@@ -29,7 +29,8 @@ type WorkerConfig struct {
 	Timeout time.Duration
 	// Retry is how long to wait before the attempt that follows a failed one. Default: Backoff.
 	Retry func(attempt int, err error) time.Duration
-	// Lease: when the database has not heard of the worker for so long, its jobs are given to others.
+	// Lease: when the database has not heard of the worker for so long, its jobs are given to others. Those of a process that has ended are within
+	// seconds, where its connections to the server are direct.
 	// 1 second to 5 minutes; default 30 seconds.
 	Lease time.Duration
 	// StopTimeout is how long running jobs may go on after Run's context has ended; then their contexts

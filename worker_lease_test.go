@@ -42,11 +42,11 @@ func TestHandlersThatUseUpThePoolDoNotSilenceTheirWorker(t *testing.T) {
 	for i := range jobs {
 		ids = append(ids, look.enqueue(i, nil))
 	}
-	// Until it has been heard of for longer than two leases since it claimed them.
+	// Until it has been seen for longer than two leases since it claimed them.
 	eventually(t, func() error {
 		var n int
-		err := look.pool.QueryRow(t.Context(), `SELECT count(*) FROM weir.batch b JOIN weir.heartbeat h USING (worker)
-			WHERE h.at > b.claimed_at + 2 * make_interval(secs => $1)`, lease.Seconds()).Scan(&n)
+		err := look.pool.QueryRow(t.Context(), `SELECT count(*) FROM weir.batch b JOIN weir.workers() w ON w.id = b.worker
+			WHERE w.seen_at > b.claimed_at + 2 * make_interval(secs => $1)`, lease.Seconds()).Scan(&n)
 		if err == nil && n == 0 {
 			err = errors.New("it has not been heard of for two leases after its claim")
 		}
@@ -134,7 +134,7 @@ func TestJobsThatAreInterruptedWithoutNeedAreHandedBackUncounted(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := tx.Exec(t.Context(), `LOCK TABLE weir.heartbeat IN SHARE ROW EXCLUSIVE MODE`); err != nil {
+	if _, err := tx.Exec(t.Context(), `LOCK TABLE weir.worker IN ACCESS EXCLUSIVE MODE`); err != nil {
 		t.Fatal(err)
 	}
 	if cause := receive(t, causes, "the job is interrupted"); !errors.Is(cause, weir.ErrLapsed) {

@@ -22,8 +22,6 @@ import (
 	"github.com/weir-pg/weir/internal/pgtest"
 )
 
-func TestMain(m *testing.M) { pgtest.Main(m) }
-
 // deadline bounds every wait in these tests: generous, for the machine may be busy.
 const deadline = 30 * time.Second
 

@@ -28,7 +28,7 @@ GRANT USAGE ON SCHEMA weir TO weir_enqueue, weir_work, weir_operate, weir_publis
 
 GRANT EXECUTE ON FUNCTION weir.enqueue, weir.enqueue_many(text[], text[], jsonb[], integer[], timestamptz[], integer[], jsonb[]), weir.enqueue_many(jsonb)
   TO weir_enqueue, weir_work, weir_operate;
-GRANT EXECUTE ON FUNCTION weir.worker_start, weir.heartbeat, weir.watch, weir.claim, weir.record, weir.complete, weir.reconcile, weir.fence, weir.settle, weir.cancelled_among,
+GRANT EXECUTE ON FUNCTION weir.worker_start, weir.attend, weir.heartbeat, weir.watch, weir.claim, weir.record, weir.complete, weir.reconcile, weir.fence, weir.settle, weir.cancelled_among,
   weir.promote, weir.rotate, weir.rotate_later, weir.rescue, weir.tidy, weir.rebase, weir.job_info, weir.jobs TO weir_work, weir_operate;
 GRANT EXECUTE ON FUNCTION weir.queues, weir.workers, weir.cancel, weir.retry, weir.pause, weir.resume, weir.set, weir.hubs, weir.notify_callers, weir.restrict TO weir_operate;
 GRANT SELECT ON weir.available_jobs, weir.running_jobs, weir.later_jobs, weir.completed_jobs, weir.failed_jobs, weir.cancelled_jobs TO weir_operate;

@@ -9,6 +9,7 @@ CREATE SEQUENCE weir.batch_no AS bigint MINVALUE 1 MAXVALUE 9223372036854775807;
 CREATE SEQUENCE weir.cancel_looked AS bigint MINVALUE 0 MAXVALUE 9223372036854775807;
 CREATE SEQUENCE weir.carried AS bigint MINVALUE 0 MAXVALUE 9223372036854775807;
 CREATE SEQUENCE weir.control AS bigint MINVALUE 1 MAXVALUE 9223372036854775807;
+CREATE SEQUENCE weir.heartbeat_no AS bigint MINVALUE 1 MAXVALUE 9223372036854775807;
 CREATE SEQUENCE weir.idle_looked AS integer MINVALUE 0 MAXVALUE 2147483647;
 CREATE SEQUENCE weir.job_id AS bigint MINVALUE 1 MAXVALUE 9223372036854775807;
 CREATE SEQUENCE weir.message_id AS bigint MINVALUE 1 MAXVALUE 9223372036854775807;
@@ -20,6 +21,10 @@ CREATE SEQUENCE weir.watched AS bigint MINVALUE 0 MAXVALUE 9223372036854775807;
 CREATE SEQUENCE weir.watched_at AS bigint MINVALUE 0 MAXVALUE 9223372036854775807;
 CREATE SEQUENCE weir.worker_id AS integer MINVALUE 1 MAXVALUE 2147483647;
 
+CREATE TABLE weir.attendance (
+  worker integer NOT NULL,
+  started_at timestamp with time zone NOT NULL
+);
 CREATE VIEW weir.available_jobs (
   id bigint,
   state text,
@@ -142,9 +147,11 @@ CREATE VIEW weir.failed_jobs (
 );
 CREATE TABLE weir.heartbeat (
   ring smallint NOT NULL,
+  no bigint NOT NULL DEFAULT nextval('weir.heartbeat_no'::regclass),
   worker integer NOT NULL,
   at timestamp with time zone NOT NULL,
   watched bigint NOT NULL,
+  says text NOT NULL,
   running integer NOT NULL
 ) PARTITION BY LIST (ring);
 CREATE TABLE weir.heartbeat_0 PARTITION OF weir.heartbeat FOR VALUES IN ('0') WITH (autovacuum_enabled=off);
@@ -356,14 +363,18 @@ CREATE TABLE weir.worker (
   fenced boolean NOT NULL,
   at timestamp with time zone NOT NULL,
   lease interval,
-  watched bigint NOT NULL DEFAULT 0,
   name text NOT NULL,
   queues text[]
 );
 
+ALTER TABLE weir.attendance ADD PRIMARY KEY (worker, started_at);
 ALTER TABLE weir.batch ADD PRIMARY KEY (lane, seq, segment, origin);
 ALTER TABLE weir.cancel ADD PRIMARY KEY (id);
 ALTER TABLE weir.epoch ADD PRIMARY KEY (from_tick);
+ALTER TABLE weir.heartbeat_0 ADD CHECK ((says = ANY (ARRAY['beats'::text, 'attends'::text, 'missed'::text])));
+ALTER TABLE weir.heartbeat_1 ADD CHECK ((says = ANY (ARRAY['beats'::text, 'attends'::text, 'missed'::text])));
+ALTER TABLE weir.heartbeat_2 ADD CHECK ((says = ANY (ARRAY['beats'::text, 'attends'::text, 'missed'::text])));
+ALTER TABLE weir.heartbeat ADD CHECK ((says = ANY (ARRAY['beats'::text, 'attends'::text, 'missed'::text])));
 ALTER TABLE weir.migration ADD PRIMARY KEY (version);
 ALTER TABLE weir.promotion ADD PRIMARY KEY (seq);
 ALTER TABLE weir.queue ADD PRIMARY KEY (id);
@@ -377,7 +388,7 @@ ALTER TABLE weir.tick ADD PRIMARY KEY (seq, segment);
 ALTER TABLE weir.worker ADD PRIMARY KEY (id, fenced);
 
 CREATE INDEX batch_worker ON ONLY weir.batch USING btree (worker, no);
-CREATE INDEX heartbeat_worker ON ONLY weir.heartbeat USING btree (worker, watched, at);
+CREATE INDEX heartbeat_worker ON ONLY weir.heartbeat USING btree (worker, no);
 CREATE INDEX job_by_id ON ONLY weir.job USING btree (id);
 CREATE INDEX job_lane ON ONLY weir.job USING btree (lane, xid, id);
 CREATE INDEX job_lead ON ONLY weir.job USING btree (xid, lane) WHERE leads;
@@ -391,6 +402,8 @@ CREATE INDEX result_batch ON ONLY weir.result USING btree (lane, seq);
 CREATE INDEX result_ended ON ONLY weir.result USING btree (outcome, finished_at) WHERE (outcome = ANY (ARRAY['failed'::weir.outcome, 'cancelled'::weir.outcome]));
 
 CREATE FUNCTION weir.as_committed(snapshot pg_snapshot, xid xid8) RETURNS pg_snapshot LANGUAGE plpgsql IMMUTABLE SET search_path=pg_catalog, pg_temp SET jit=off;
+CREATE FUNCTION weir.attending() RETURNS SETOF integer LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET jit=off;
+CREATE FUNCTION weir.attend(worker integer, pid integer, address inet, port integer) RETURNS boolean LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET lock_timeout=5s;
 CREATE FUNCTION weir.batch_of(lane integer, segment integer, xid xid8, id bigint) RETURNS SETOF weir.batch LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off;
 CREATE FUNCTION weir.batches_after(worker integer, after bigint, most integer) RETURNS bigint[] LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_hashagg=off SET jit=off;
 CREATE FUNCTION weir.beat(hub text, address text, tick bigint, subscribers integer) RETURNS void LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off;
@@ -418,8 +431,10 @@ CREATE FUNCTION weir.enqueue_many(queue text[], kind text[], args jsonb[], prior
 CREATE FUNCTION weir.enqueue(queue text, kind text, args jsonb DEFAULT '{}'::jsonb, priority integer DEFAULT 2, run_at timestamp with time zone DEFAULT NULL::timestamp with time zone, max_attempts integer DEFAULT 25, meta jsonb DEFAULT NULL::jsonb) RETURNS bigint LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=auto;
 CREATE FUNCTION weir.epoch_home() RETURNS text LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off;
 CREATE FUNCTION weir.epoch_of(tick bigint) RETURNS bigint LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off;
+CREATE FUNCTION weir.fence_silent() RETURNS TABLE(worker integer, reason text, more boolean, error text) LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off;
 CREATE FUNCTION weir.fence(worker integer, reason text DEFAULT 'its worker was fenced'::text) RETURNS boolean LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off;
 CREATE FUNCTION weir.forget_ended() RETURNS integer LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_sort=off;
+CREATE FUNCTION weir.forget_workers() RETURNS integer LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off;
 CREATE FUNCTION weir.fresh_lanes(since pg_snapshot, snapshot pg_snapshot) RETURNS integer[] LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_sort=off;
 CREATE FUNCTION weir.fresh_queues(seen pg_snapshot DEFAULT NULL::pg_snapshot, jobs bigint DEFAULT NULL::bigint, looks integer DEFAULT 1, pause double precision DEFAULT 0.003, patience integer DEFAULT 0, OUT names text[], OUT counts integer[], OUT seen_now pg_snapshot, OUT jobs_now bigint) RETURNS record LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off;
 CREATE FUNCTION weir.heartbeat(worker integer, running integer DEFAULT 0, OUT fenced boolean, OUT workers integer, OUT sharing integer) RETURNS record LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off;
@@ -428,6 +443,7 @@ CREATE FUNCTION weir.hold_segments(worker integer, lanes integer[], seqs bigint[
 CREATE FUNCTION weir.holds(worker integer) RETURNS TABLE(no bigint, lane integer, seq bigint, segment smallint, claimed_at timestamp with time zone, ids bigint[]) LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET jit=off;
 CREATE FUNCTION weir.hubs() RETURNS TABLE(hub text, address text, seen_at timestamp with time zone, tick bigint, behind bigint, subscribers integer) LANGUAGE sql STABLE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off;
 CREATE FUNCTION weir.in_epoch() RETURNS boolean LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off;
+CREATE FUNCTION weir.is_crowded() RETURNS boolean LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET jit=off;
 CREATE FUNCTION weir.is_held(tables regclass[]) RETURNS boolean LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off;
 CREATE FUNCTION weir.job_info(job_id bigint) RETURNS SETOF weir.job_look LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off;
 CREATE FUNCTION weir.job_now(job_id bigint) RETURNS weir.job_look LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off;
@@ -436,6 +452,7 @@ CREATE FUNCTION weir.login_secret(OUT secret text, OUT iterations integer) RETUR
 CREATE FUNCTION weir.logins() RETURNS TABLE(name text, verifier text, listens text[], notifies text[]) LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off;
 CREATE FUNCTION weir.newest_completed(most integer) RETURNS TABLE(id bigint, finished_at timestamp with time zone) LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_custom_plan SET enable_seqscan=off;
 CREATE FUNCTION weir.newest_tick() RETURNS bigint LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off;
+CREATE FUNCTION weir.note_word(worker integer, says text, running integer) RETURNS void LANGUAGE sql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off;
 CREATE FUNCTION weir.notify_callers() RETURNS TABLE(kind text, name text, calls text) LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET jit=off;
 CREATE FUNCTION weir.notify(channel text, payload text) RETURNS void LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=auto;
 CREATE FUNCTION weir.pause(queue text) RETURNS boolean LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off;
@@ -470,6 +487,7 @@ CREATE FUNCTION weir.spans(from_xid xid8, snapshot pg_snapshot) RETURNS TABLE(lo
 CREATE FUNCTION weir.tick(after bigint, ids bigint DEFAULT NULL::bigint, seen pg_snapshot DEFAULT NULL::pg_snapshot, looks integer DEFAULT 1, pause double precision DEFAULT 0.003, patience integer DEFAULT 0, cuts boolean DEFAULT true, epoch bigint DEFAULT NULL::bigint, OUT seqs bigint[], OUT ats timestamp with time zone[], OUT counts integer[], OUT sizes bigint[], OUT epochs bigint[], OUT ids_now bigint, OUT seen_now pg_snapshot) RETURNS record LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off;
 CREATE FUNCTION weir.ticks(after bigint, ids bigint DEFAULT NULL::bigint, looks integer DEFAULT 1, pause double precision DEFAULT 0.003, epoch bigint DEFAULT NULL::bigint, OUT seqs bigint[], OUT ats timestamp with time zone[], OUT counts integer[], OUT sizes bigint[], OUT epochs bigint[], OUT ids_now bigint, OUT seen_now pg_snapshot) RETURNS record LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off;
 CREATE FUNCTION weir.tidy() RETURNS text LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET lock_timeout=50ms;
+CREATE FUNCTION weir.unattended() RETURNS TABLE(id integer, name text, lease interval, no bigint, says text, watched bigint, running integer) LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET enable_seqscan=off SET enable_bitmapscan=off;
 CREATE FUNCTION weir.unclaimed(segment integer, lanes integer[], most integer DEFAULT NULL::integer) RETURNS SETOF weir.job LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET enable_seqscan=off SET enable_bitmapscan=off;
 CREATE FUNCTION weir.unfinished(worker integer, nos bigint[]) RETURNS TABLE(no bigint, lane integer, seq bigint, segment smallint, claimed_at timestamp with time zone, ids bigint[]) LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_hashjoin=off SET enable_mergejoin=off SET jit=off;
 CREATE FUNCTION weir.was_ahead(c weir.promotion, run_at timestamp with time zone, id bigint, xid xid8) RETURNS boolean LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET jit=off;
@@ -492,6 +510,8 @@ COMMENT ON COLUMN weir.tick.bytes IS 'Of its payloads. A tick of more than 10000
 COMMENT ON COLUMN weir.tick.last_id IS 'The last id that had been drawn before the snapshot was taken.';
 COMMENT ON COLUMN weir.tick.segments IS 'A bit (1 << segment) for each segment that holds messages of it.';
 COMMENT ON FUNCTION weir.as_committed(pg_snapshot,xid8) IS 'A transaction''s own snapshot as it would be if that had committed, and nothing else since. Errors: none. Locks: none. Isolation: any.';
+COMMENT ON FUNCTION weir.attend(integer,integer,inet,integer) IS 'Has this session speak for the worker: while it lasts the worker is alive, and once it has ended without another the worker is soon fenced. Only where nothing lies between that could cut the line with both ends alive: so the caller says the process id that it was given as it connected, and the address and port of its own end of the connection (both NULL for a Unix socket). If the server sees others, there is a pooler, a proxy or an address translation, and the answer is false: renew the lease by heartbeats. Where it is true call heartbeat by the same session, well within the lease: it writes nothing then, and keeps the session from being ended as idle. Errors: WR001. Locks: advisory: the worker''s attendance (shared, for the session, waiting at most 5 s). Isolation: any. Commits asynchronously.';
+COMMENT ON FUNCTION weir.attending() IS 'The workers whose attendance lock is held by a session of theirs.';
 COMMENT ON FUNCTION weir.batch_of(integer,integer,xid8,bigint) IS 'The batch that handed out a job of one segment, found by bisection.';
 COMMENT ON FUNCTION weir.batches_after(integer,bigint,integer) IS 'The numbers of a worker''s next batches, in order: as many as it says, but no more than have some 2,000 jobs; all of them for NULL.';
 COMMENT ON FUNCTION weir.beat(text,text,bigint,integer) IS 'A hub''s sign of life, with the newest tick it has dispatched; NULL says that it stops. Errors: 22023. Locks: none that others wait for. Isolation: any. Commits asynchronously.';
@@ -520,15 +540,18 @@ COMMENT ON FUNCTION weir.enqueue_many(text[],text[],jsonb[],integer[],timestamp 
 COMMENT ON FUNCTION weir.epoch_home() IS 'Where ticks are cut: on which timeline, and in which of the copies that one server may hold. Errors: none on a primary. Locks: none. Isolation: any.';
 COMMENT ON FUNCTION weir.epoch_of(bigint) IS 'The epoch that a tick is of, also after it was truncated; NULL before the first. Both together tell ticks of all logs apart. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON FUNCTION weir.fence(integer,text) IS 'Ends a worker: from the commit on it can neither claim nor record; settle logs again what it left, and the rescuer calls that too. False, and nothing done, while a transaction of the worker''s is claiming or recording. Errors: WR001 (unknown), WR004. Locks: advisory: the worker and its claims (exclusive, tried). Isolation: READ COMMITTED.';
+COMMENT ON FUNCTION weir.fence_silent() IS 'Fences workers that were silent past their lease, by weir.watched, which it moves on, and those that attended since this server started and whose lock has been free for 3 seconds. Of these a crash or a failover leaves no trace in weir.attendance: then the lease counts, from when they were missed. Returns whom it fenced or missed; more is false for those to look at again in half a second; error is why one could not be fenced, which holds up no other. The caller holds advisory step 6. Locks: advisory: their attendance (exclusive, tried); see fence. Isolation: READ COMMITTED.';
 COMMENT ON FUNCTION weir.forget_ended() IS 'Has idle lanes forget the pending transactions that have ended and left nothing there, by a batch of nobody without jobs: each claim would look for their rows anew. Looks at 500 queues in a call, locks at most 200 lanes, and stops after 0.1 s. Returns how many lanes. Errors: WR003. Locks: advisory: claims (shared, tried), the lanes (tried). Isolation: READ COMMITTED.';
+COMMENT ON FUNCTION weir.forget_workers() IS 'Deletes workers that have ended and left nothing, but for the newest thousand of the last day: what every heartbeat looks through stays about as large as the fleet. Results of such a worker are refused all the same, for it is unknown. Returns how many.';
 COMMENT ON FUNCTION weir.fresh_lanes(pg_snapshot,pg_snapshot) IS 'The lanes with jobs of transactions that the second snapshot sees as ended and the first did not; NULL when there is too much to look through. It costs what is new, however many lanes there are.';
 COMMENT ON FUNCTION weir.fresh_queues(pg_snapshot,bigint,integer,double precision,integer) IS 'The queues for which jobs were committed since seen, with how many (from a hundred on perhaps less than all), and seen and jobs to ask with next. Without seen it tells where to begin. Looks up to so many times, pause seconds apart; while no job is logged and nothing is committed, only counters are looked at. A commit alone counts from look patience + 1 on. Errors: 22023. Locks: none. Isolation: READ COMMITTED. It holds a snapshot while it waits: at most 1 second.';
-COMMENT ON FUNCTION weir.heartbeat(integer,integer) IS 'Renews a worker''s lease; tells whether it is fenced, how many workers live, and how many of them share a queue with it. Locks: none that others wait for. Isolation: any. Commits asynchronously.';
+COMMENT ON FUNCTION weir.heartbeat(integer,integer) IS 'Renews a worker''s lease; tells whether it is fenced, how many workers live, and how many of them share a queue with it. By a session that attends for the worker it writes only what has changed, and an idle worker uses up no transaction id. Locks: advisory: the worker''s attendance (shared; a rescuer is waited for). Isolation: any. Commits asynchronously.';
 COMMENT ON FUNCTION weir.hold_ends(integer) IS 'To the end of the transaction nobody else ends an attempt of the worker''s, but for those returned: hashes of the ids of jobs that are being completed in open transactions. Locks: advisory: the worker''s ends (exclusive), its open completions (exclusive, tried).';
 COMMENT ON FUNCTION weir.hold_segments(integer,integer[],bigint[]) IS 'Keeps a worker''s batches where they are to the end of the transaction. A result lies in its batch''s segment: that segment''s lock, shared, keeps it from being reclaimed meanwhile; the look is repeated under the lock, for the batch may have been carried elsewhere before it was held.';
 COMMENT ON FUNCTION weir.holds(integer) IS 'What a worker holds: its batches with jobs that have no result, and which jobs. It looks at what the worker has claimed since it was last settled.';
 COMMENT ON FUNCTION weir.hubs() IS 'The hubs that have shown a sign of life in the last five minutes, and have not stopped since; behind is how many ticks had been cut by then that it had not dispatched.';
 COMMENT ON FUNCTION weir.in_epoch() IS 'Whether the newest epoch was drawn here, on this timeline, and since this server started; else the next tick begins one. Whoever is about to cut a tick calls it first, every time: a session behind a pooler outlives a move. The caller holds advisory step 4. Errors: WR003 (the log comes from another cluster). Isolation: READ COMMITTED.';
+COMMENT ON FUNCTION weir.is_crowded() IS 'Whether the server has hardly a connection left, so that one who lost his may not get another.';
 COMMENT ON FUNCTION weir.is_held(regclass[]) IS 'Whether a transaction of another session holds a lock on one of the tables, in whatever mode, and still does after a tenth of a second. Asking for ACCESS EXCLUSIVE would stall whoever comes after, and in vain.';
 COMMENT ON FUNCTION weir.job_info(bigint) IS 'One job by id, in state available, running, later, completed, failed or cancelled. No row if the id is unknown or the job has gone with its segment. Locks: none that others wait for, and none that outlast the call. Isolation: any.';
 COMMENT ON FUNCTION weir.job_now(bigint) IS 'A job as it is once a segment that is being emptied has been, for those who act on it. Locks: ACCESS SHARE on the log, which it lets go of.';
@@ -537,6 +560,7 @@ COMMENT ON FUNCTION weir.login_secret() IS 'What hubs make the salts of users fr
 COMMENT ON FUNCTION weir.logins() IS 'The roles that may log in at hubs: with a SCRAM password, the right to connect to this database, and no way to become a superuser or to replicate. Hubs check passwords with the stored verifiers, as poolers do, without ever seeing one. listens and notifies are the channels and patterns that the role may LISTEN on and NOTIFY: null for all, none where it may not call weir.read or weir.publish here (see the roles weir_subscribe and weir_publish, and weir.restrict). For the role weir_hub alone. Errors: 42501. Locks: none. Isolation: any.';
 COMMENT ON FUNCTION weir.newest_completed(integer) IS 'The newest completed jobs of each segment, at most so many of each: without an index, from the end of the tables.';
 COMMENT ON FUNCTION weir.newest_tick() IS 'The newest tick. Errors: WR003 (the log comes from another cluster and needs weir.rebase_messages). Locks: none that others wait for, and none that outlast the call. Isolation: any.';
+COMMENT ON FUNCTION weir.note_word(integer,text,integer) IS 'Notes a worker''s last word. The caller holds its attendance.';
 COMMENT ON FUNCTION weir.notify(text,text) IS 'weir.publish in the shape of PostgreSQL''s function of that name, to put in its place, also in triggers for each row: a message of up to 200 bytes that repeats the last one of its transaction is not even logged.';
 COMMENT ON FUNCTION weir.notify_callers() IS 'What in this database still sends PostgreSQL''s own notifications: functions, with the line that does, the triggers that call them, rules and views. It reads their text, and may take a string for a call. What applications send themselves is not seen here. Sees what the caller may see. Locks: none. Isolation: any.';
 COMMENT ON FUNCTION weir.pause(text) IS 'Pauses a queue from the commit on: nothing more of it is claimed; what runs, runs on. False if there is no such queue.';
@@ -555,7 +579,7 @@ COMMENT ON FUNCTION weir.reclaim_messages(integer,interval) IS 'Empties a closed
 COMMENT ON FUNCTION weir.reconcile(integer,integer[],bigint[],integer[],bigint[],bigint) IS 'Compares what the database takes a worker to hold with what the worker says it does: lanes[i], seqs[i] name a batch, the next sizes[i] of ids are its jobs that the worker has not recorded. What it does not name is logged again, as not started, unless a transaction that completes it is open. To be called while the worker has no claim under way: after a claim or a connection failed, and now and then. In bounded steps: where next is not NULL, call again with it as after. Errors: 22023, WR001, WR004. Locks: advisory: the worker and claims (shared), the worker''s claims (exclusive, waiting at most 5 s), and its ends once there is something to log. Isolation: READ COMMITTED.';
 COMMENT ON FUNCTION weir.record(integer,integer[],bigint[],integer[],bigint[],text[],text[],text[],timestamp with time zone[]) IS 'Records how attempts ended, many at once, each judged by itself: lanes[i], seqs[i] name a batch, the next sizes[i] of ids are its jobs; outcomes (completed where NULL), errors, outputs and run_at (when the next attempt is due, after retried, snoozed or released; at once where NULL) go with ids. Returns those that were not recorded, by their place in ids: ended (the attempt has an end already: so the call may be repeated), lost (it is not this worker''s, for its claim was lost in a crash or it was handed out again: drop it), busy (a transaction of its handler''s that completes it is open: record it again later) or invalid (with the detail). Errors: 22023, WR001 (fenced), WR004. Locks: advisory: the worker and the segments (shared), the worker''s ends (exclusive, waiting at most 5 s). Isolation: READ COMMITTED. Commits synchronously.';
 COMMENT ON FUNCTION weir.relog(integer,weir.outcome,text,integer[],bigint[],integer[],bigint[],bigint) IS 'Ends unfinished attempts of a worker, but for those named, and logs those that follow: some thousands in one call, and looks at 5,000 batches at most. Those that are being completed in open transactions it passes over: they stay exceptions. next: call again with it as after, to go on; NULL: that was all. The caller holds the worker''s claims, and keeps reclaiming out.';
-COMMENT ON FUNCTION weir.rescue() IS 'Fences workers that were silent past their lease, by weir.watched, which it moves on, and logs again what fenced workers have left unfinished, in bounded steps: returns for which, why they ended, and how many attempts; where more is true, call again; error is why a worker could not be settled, which holds up no other. Locks: advisory step 6, claims (shared) and the workers'' claims (tried); see fence and settle. Isolation: READ COMMITTED.';
+COMMENT ON FUNCTION weir.rescue() IS 'Fences workers that are gone or were silent past their lease, and logs again what fenced workers have left unfinished, in bounded steps: returns for which, why they ended, and how many attempts (NULL for one that is fenced or missed just now); where more is true, call again; error is why a worker could not be settled, which holds up no other. To be called about twice a second. Locks: advisory step 6, claims (shared) and the workers'' claims (tried); see fence_silent, fence and settle. Isolation: READ COMMITTED.';
 COMMENT ON FUNCTION weir.restrict(text,text[],text[]) IS 'Restricts what a role may LISTEN on and NOTIFY at hubs to channels and patterns such as orders.*; null is all that its grants allow. It replaces what was said of the role before, and holds for who logs in from then on. In the database itself it changes nothing. Errors: 22023.';
 COMMENT ON FUNCTION weir.resume(text) IS 'Resumes a queue. False if there is no such queue.';
 COMMENT ON FUNCTION weir.retry(bigint) IS 'Logs another attempt of a job that completed, failed or was cancelled, and returns its new state; of any other, its state unchanged; NULL for an unknown id. Errors: WR004. Locks: a second retry of the same job waits. Isolation: READ COMMITTED.';
@@ -571,6 +595,7 @@ COMMENT ON FUNCTION weir.spans(xid8,pg_snapshot) IS 'The stretches (low included
 COMMENT ON FUNCTION weir.tick(bigint,bigint,pg_snapshot,integer,double precision,integer,boolean,bigint) IS 'Returns the ticks after a given one, at most 100, and cuts the next if there is none and cuts is true. With the epoch of that given one it is refused where the log has been set back and has grown past it again. Looks up to so many times, pause seconds apart; ids and seen are what an earlier call returned: while nothing has been published or committed since then, only counters are looked at. A commit alone counts from look patience + 1 on. Errors: WR003 (see rebase_messages), WR004 (not in autocommit), WR005 (truncated; the detail is epoch.tick of the last that was), WR006 (see check_position; not looked at again while nothing changes), 22023, 25006. Locks: advisory step 4 (tried). Isolation: READ COMMITTED. It holds a snapshot while it waits: at most 1 second.';
 COMMENT ON FUNCTION weir.ticks(bigint,bigint,integer,double precision,bigint) IS 'weir.tick for who reads and does not cut: a lock that a cut takes lasts until its transaction ends, so subscribers could stop everybody by not ending theirs. They see what hubs cut. Errors, isolation: as weir.tick with cuts => false. Locks: none that others wait for, and none that outlast the call.';
 COMMENT ON FUNCTION weir.tidy() IS 'One small chore at a time: sets twins aside, empties the heartbeat ring ahead of its turn, compacts the promoter''s cursor, the history of segments and how far workers have settled by TRUNCATE, and deletes what thousands of ended workers and cancellations have left, of these a part at a time: it looks at up to 1000, for 0.1 s; and has idle lanes forget transactions that have ended (see forget_ended). Returns what it did, or NULL. Errors: WR003, WR004. Locks: advisory step 3 (tried), ACCESS EXCLUSIVE NOWAIT on a table that it truncates; and see forget_ended.';
+COMMENT ON FUNCTION weir.unattended() IS 'Workers that are not fenced and whose attendance lock is free, each with its last word, if that is known still.';
 COMMENT ON FUNCTION weir.unclaimed(integer,integer[],integer) IS 'The jobs in one segment that no batch has handed out yet: past the position, or of a pending transaction.';
 COMMENT ON FUNCTION weir.unfinished(integer,bigint[]) IS 'Of the batches of a worker that have these numbers: the jobs without a result.';
 COMMENT ON FUNCTION weir.was_ahead(weir.promotion,timestamp with time zone,bigint,xid8) IS 'Whether a row of later was promoted before a clock stepped back, as a cursor that is kept beside the newest tells.';
@@ -591,10 +616,11 @@ COMMENT ON SEQUENCE weir.tick_floor IS 'Ticks up to this one can no longer be re
 COMMENT ON SEQUENCE weir.tick_seq IS 'The newest tick, or ahead of it: while that is being committed, and after a cut that was rolled back until the next.';
 COMMENT ON SEQUENCE weir.watched IS 'For how long, in ms, the silence of workers has been watched: by each weir.rescue, for the time since the last, but 2 s at most. An outage, a failover, a clock that steps and an hour in which nobody looked are not a worker''s silence.';
 COMMENT ON SEQUENCE weir.watched_at IS 'What the server''s clock showed when weir.watched was moved on, in ms.';
+COMMENT ON TABLE weir.attendance IS 'Workers that have attended, and of the server they did it at when it was started. Where there is none of this life of the server, a lock that is free says nothing.';
 COMMENT ON TABLE weir.batch IS 'A slice of a lane and who works it, one row for each segment its jobs are in. The newest batch of a lane holds its position, its pending transactions and the total handed out.';
 COMMENT ON TABLE weir.cancel IS 'Tombstones: jobs that must not start, or must stop.';
 COMMENT ON TABLE weir.epoch IS 'The lives of servers in which ticks were cut, each with the first tick of it: which of several logs, that were one and have parted, a tick is of. Never truncated: a row for each start of the server, the newest 1000 and those whose ticks can still be read.';
-COMMENT ON TABLE weir.heartbeat IS 'A ring of three, five minutes of weir.watched each, truncated before its turn. watched is what that register showed; at is for people.';
+COMMENT ON TABLE weir.heartbeat IS 'Workers'' last words, in the order of no: a ring of three, five minutes of weir.watched each, truncated before its turn. watched is what that register showed; at is for people.';
 COMMENT ON TABLE weir.hub_beat IS 'Hubs'' signs of life, and the newest tick each has dispatched (NULL: it has stopped): a ring of three, five minutes each, truncated before its turn.';
 COMMENT ON TABLE weir.job IS 'The log: one row for each attempt, and for each time that one was put off, with the transaction that logged it.';
 COMMENT ON TABLE weir.later IS 'Attempts with a run_at in the future: scheduled, retried, snoozed. The promoter copies them into the log when they are due.';
@@ -611,6 +637,7 @@ COMMENT ON TABLE weir.worker IS 'A row (fenced false) when a worker starts, anot
 COMMENT ON TYPE weir.job_look IS 'A job as its newest attempt stands. error is why the last attempt ended as it did; errors are those of all attempts still kept, oldest first.';
 COMMENT ON TYPE weir.outcome IS 'How an attempt ended. completed, failed and cancelled are final; retried, snoozed, released (handed back unstarted) and lost (its worker died) are followed by another attempt.';
 
+GRANT EXECUTE ON FUNCTION weir.attend(integer,integer,inet,integer) TO weir_operate, weir_work;
 GRANT EXECUTE ON FUNCTION weir.beat(text,text,bigint,integer) TO weir_hub;
 GRANT EXECUTE ON FUNCTION weir.cancel(bigint) TO weir_operate;
 GRANT EXECUTE ON FUNCTION weir.cancelled_among(bigint[]) TO weir_operate, weir_work;

@@ -27,8 +27,9 @@ const (
 	promoteIdle  = 500 * time.Millisecond // and so often without
 	failedEvery  = 250 * time.Millisecond // and after an error
 	choresEvery  = time.Second
-	tidyEvery    = 10 // of the chores' rounds
-	shareMost    = 30 // nobody waits longer for its turn than in a fleet of so many; in a larger one most let a turn pass
+	rescueEvery  = 500 * time.Millisecond // also for who has missed somebody, and looks whether he comes back
+	tidyEvery    = 10                     // of the chores' rounds
+	shareMost    = 30                     // nobody waits longer for its turn than in a fleet of so many; in a larger one most let a turn pass
 )
 
 // Maintainer does the chores while Run runs.
@@ -60,10 +61,11 @@ func (m *Maintainer) Share(workers int) { m.workers.Store(int32(max(workers, 1))
 
 // Run works until ctx ends.
 func (m *Maintainer) Run(ctx context.Context) {
-	var both sync.WaitGroup
-	both.Go(func() { m.promote(ctx) })
-	both.Go(func() { m.chores(ctx) })
-	both.Wait()
+	var all sync.WaitGroup
+	all.Go(func() { m.promote(ctx) })
+	all.Go(func() { m.rescues(ctx) })
+	all.Go(func() { m.chores(ctx) })
+	all.Wait()
 }
 
 // shared stretches an interval to this maintainer's share, with jitter.
@@ -127,9 +129,6 @@ func (m *Maintainer) chores(ctx context.Context) {
 		name string
 		run  func(context.Context) (string, error)
 	}{
-		{"rescue", func(ctx context.Context) (string, error) {
-			return "", m.rescue(ctx)
-		}},
 		{"rotate", m.store.Rotate},
 		{"rotate later", m.store.RotateLater},
 		{"rotate messages", m.store.RotateMessages}, // hubs do it too, but there may be none
@@ -150,11 +149,33 @@ func (m *Maintainer) chores(ctx context.Context) {
 	}
 }
 
-// rescue has the jobs of lost workers logged again, step by step: each is short, and there may be many.
-func (m *Maintainer) rescue(ctx context.Context) error {
+// rescues looks after workers that are gone. Who has missed one looks again soon, whoever's turn it is.
+func (m *Maintainer) rescues(ctx context.Context) {
+	missed := false
+	for {
+		wait := m.shared(rescueEvery)
+		if missed {
+			wait = rescueEvery
+		}
+		if !m.sleep(ctx, wait, nil) {
+			return
+		}
+		if !missed && !m.mine() {
+			continue
+		}
+		var err error
+		missed, err = m.rescue(ctx)
+		m.done(ctx, "rescue", "", err)
+	}
+}
+
+// rescue has the jobs of lost workers logged again, step by step: each is short, and there may be many. It tells whether a worker is missed
+// that may still come back.
+func (m *Maintainer) rescue(ctx context.Context) (missed bool, err error) {
 	for ctx.Err() == nil {
 		steps, err := m.store.Rescue(ctx)
 		more := false
+		missed = false
 		for _, s := range steps {
 			if s.Error != "" {
 				err = errors.Join(err, fmt.Errorf("what worker %d (%s) left cannot be logged again: %s", s.Worker, s.Reason, s.Error))
@@ -163,12 +184,13 @@ func (m *Maintainer) rescue(ctx context.Context) error {
 				m.log.Warn("weir: jobs of lost workers were logged again", "worker", s.Worker, "reason", s.Reason, "jobs", s.Relogged, "more", s.More)
 			}
 			more = more || s.More || s.Relogged > 0
+			missed = missed || s.Missed
 		}
 		if !more {
-			return err
+			return missed, err
 		}
 	}
-	return nil
+	return false, ctx.Err()
 }
 
 func (m *Maintainer) done(ctx context.Context, step, did string, err error) {

@@ -42,7 +42,7 @@ func TestRolesDoTheirPartAndNoMore(t *testing.T) {
 	url := pgtest.Database(t)
 	conn := connect(t, url)
 	enqueue := []string{"enqueue", "enqueue_many"}
-	work := append(slices.Clone(enqueue), "worker_start", "heartbeat", "watch", "claim", "record", "complete", "reconcile", "fence", "settle", "cancelled_among",
+	work := append(slices.Clone(enqueue), "worker_start", "attend", "heartbeat", "watch", "claim", "record", "complete", "reconcile", "fence", "settle", "cancelled_among",
 		"promote", "rotate", "rotate_later", "rotate_messages", "rescue", "tidy", "rebase", "job_info", "jobs")
 	publish := []string{"publish", "publish_bytes", "publish_many", "notify"}
 	subscribe := []string{"ticks", "read", "newest_tick", "epoch_of"}

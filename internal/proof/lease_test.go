@@ -22,7 +22,7 @@ func TestFailoverFencesNobody(t *testing.T) {
 	// The primary has been dead for an hour when the standby, which is older, is promoted.
 	exec(t, conn, `UPDATE weir.worker SET at = at - interval '1 hour'`)
 	exec(t, conn, `UPDATE weir.heartbeat SET at = at - interval '1 hour'`)
-	exec(t, conn, `SELECT setval('weir.watched_at', last_value - 3600000) FROM weir.watched_at`)
+	exec(t, conn, `SELECT setval('weir.watched_at', (extract(epoch FROM clock_timestamp()) * 1000)::bigint - 3600000)`)
 	standby := pgtest.Standby(t, primary, nil)
 	pgtest.Replayed(t, primary, standby)
 	if err := primary.Kill(); err != nil {

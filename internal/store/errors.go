@@ -2,6 +2,8 @@ package store
 
 import (
 	"errors"
+	"os"
+	"syscall"
 
 	"github.com/jackc/pgx/v5/pgconn"
 )
@@ -57,6 +59,11 @@ func IsRefused(err error) bool {
 		return false
 	}
 	return true
+}
+
+// IsDown: there is no server, or it is starting or stopping.
+func IsDown(err error) bool {
+	return code(err) == "57P03" || errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, os.ErrNotExist)
 }
 
 // isStatementLost: a prepared statement was not there, or there already: a pooler has changed the

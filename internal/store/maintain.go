@@ -11,7 +11,7 @@ const (
 	sqlPromote     = `SELECT promoted, extract(epoch FROM next_due - clock_timestamp())::float8 FROM weir.promote($1)`
 	sqlRotate      = `SELECT coalesce(weir.rotate(), '')`
 	sqlRotateLater = `SELECT coalesce(weir.rotate_later(), '')`
-	sqlRescue      = `SELECT worker, reason, relogged, more, coalesce(error, '') FROM weir.rescue()`
+	sqlRescue      = `SELECT worker, reason, coalesce(relogged, 0), more, coalesce(error, ''), relogged IS NULL AND NOT more AND error IS NULL FROM weir.rescue()`
 	sqlTidy        = `SELECT coalesce(weir.tidy(), '')`
 	sqlRebase      = `SELECT weir.rebase()`
 )
@@ -45,6 +45,7 @@ type Rescued struct {
 	Relogged int    // attempts
 	More     bool   // there may be more of this worker
 	Error    string // why nothing could be done for it, or ""
+	Missed   bool   // its session has ended, and it may still come back
 }
 
 // Rescue fences silent workers, and takes a step in logging again what fenced ones have left.

@@ -49,6 +49,7 @@ const (
 func Settle(ctx context.Context, conn *pgx.Conn) error {
 	direct, err := IsDirect(ctx, conn)
 	if err == nil && direct {
+		conn.PgConn().CustomData()[directKey] = true
 		_, err = conn.PgConn().Exec(ctx, sqlSettle).ReadAll() // without a prepared statement: it is needed once
 	}
 	if err != nil {

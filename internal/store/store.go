@@ -19,6 +19,7 @@ type Querier interface {
 // between calls; the first such error makes the store go on without them.
 type Store struct {
 	pool       *pgxpool.Pool
+	conn       *pgx.Conn     // the one that calls are made by; nil: any of the pool's
 	slots      chan struct{} // nil: no limit but the pool's
 	unprepared atomic.Bool
 	ease       atomic.Int32 // see framed
@@ -58,7 +59,7 @@ func (s *Store) call(ctx context.Context, f func(mode pgx.QueryExecMode) error) 
 		switch {
 		case mode == pgx.QueryExecModeCacheStatement && isStatementLost(err):
 			s.unprepared.Store(true)
-		case isIdleEnded(err) && tries <= s.pool.Config().MaxConns: // each connection at most once
+		case isIdleEnded(err) && s.conn == nil && tries <= s.pool.Config().MaxConns: // each connection at most once
 		default:
 			return err
 		}
@@ -68,6 +69,13 @@ func (s *Store) call(ctx context.Context, f func(mode pgx.QueryExecMode) error) 
 // query runs a statement, and hands its rows to read, which leaves none. Its session has what it needs.
 func (s *Store) query(ctx context.Context, sql string, args []any, read func(pgx.Rows) error) error {
 	return s.call(ctx, func(mode pgx.QueryExecMode) (err error) {
+		if s.conn != nil {
+			r, err := s.conn.Query(ctx, sql, append([]any{mode}, args...)...)
+			if err != nil {
+				return err
+			}
+			return read(r)
+		}
 		framed, err := s.framed(ctx)
 		if err != nil {
 			return err

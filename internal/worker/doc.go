@@ -7,7 +7,7 @@
 //	growers     one a queue: start more runners where tasks wait
 //	runners     at most a queue's concurrency, while tasks wait: run handlers -> completer.add
 //	completer   records ends, a flush at a time
-//	keeper      heartbeats; hears of cancellations
+//	keeper      attends, or beats; hears of cancellations
 //	maintainer  see package maintain
 //
 // A batch is in session.batches from its claim until all its ends are recorded. Only the fetcher adds

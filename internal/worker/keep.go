@@ -6,6 +6,8 @@ import (
 	"strings"
 	"time"
 	"unicode/utf8"
+
+	"github.com/weir-pg/weir/internal/store"
 )
 
 var errNotCommitted = errors.New("the handler succeeded, but the transaction it completed the job in was not committed")
@@ -15,12 +17,14 @@ const hearEvery = 500 * time.Millisecond
 
 // keep renews the lease and hears of cancellations until ctx ends.
 func (s *session) keep(ctx context.Context) {
-	every := s.Lease / 6
+	k := &keeper{session: s, mayAttend: true}
+	defer k.leave()
+	every := s.Lease / 3
 	beat := time.NewTimer(0)
 	defer beat.Stop()
 	hear := time.NewTicker(hearEvery)
 	defer hear.Stop()
-	watch := &watch{store: s.Keep}
+	watch := &watch{}
 	wait := s.backoff()
 	for {
 		select {
@@ -28,51 +32,37 @@ func (s *session) keep(ctx context.Context) {
 			return
 		case <-s.fenced:
 			return
+		case <-k.gone():
+			k.lose()
+			beat.Reset(k.soon())
 		case <-beat.C:
-			if err := s.heartbeat(ctx); err != nil && ctx.Err() == nil {
+			if err := k.beat(ctx); err != nil && ctx.Err() == nil {
 				s.Outage.Failed("heartbeats", err)
-				beat.Reset(min(wait.next(), every))
+				beat.Reset(min(k.pause(err, &wait), every))
 				continue
 			}
 			s.Outage.Worked("heartbeats")
 			wait.reset()
 			beat.Reset(every)
 		case <-s.heard:
-			s.hearCancellations(ctx)
+			_ = k.call(func(by *store.Store) error { s.hearCancellations(ctx, by); return nil })
 		case <-hear.C:
 			if ids := s.running(); len(ids) == 0 {
 				continue
 			}
 			// After an error the next look will do.
 			brief, cancel := s.briefly(ctx)
-			if _, control, err := watch.look(brief, 1, hearEvery); err == nil && control {
-				s.hearCancellations(ctx)
-			}
+			_ = k.call(func(by *store.Store) error {
+				watch.store = by
+				_, control, err := watch.look(brief, 1, hearEvery)
+				if err == nil && control {
+					s.hearCancellations(ctx, by)
+				}
+				return err
+			})
 			cancel()
 		}
 	}
-}
-
-func (s *session) heartbeat(ctx context.Context) error {
-	ctx, cancel := s.briefly(ctx)
-	defer cancel()
-	sent := time.Now()
-	fenced, workers, sharing, err := s.Keep.Heartbeat(ctx, s.id, s.unrecorded())
-	if err != nil {
-		s.endedBy(err)
-		return err
-	}
-	if fenced {
-		s.over(ErrFenced)
-		return nil
-	}
-	s.lease.renew(sent)
-	s.fleet.Store(int32(workers))
-	s.sharing.Store(int32(sharing))
-	if s.Maintainer != nil {
-		s.Maintainer.Share(workers)
-	}
-	return nil
 }
 
 // briefly bounds a call of the keeper's: a connection that has gone silent is given up while there is time for another.
@@ -105,14 +95,14 @@ func (s *session) running() (ids []int64) {
 }
 
 // hearCancellations cancels the contexts of jobs that were cancelled.
-func (s *session) hearCancellations(ctx context.Context) {
+func (s *session) hearCancellations(ctx context.Context, by *store.Store) {
 	ids := s.running()
 	if len(ids) == 0 {
 		return
 	}
 	ctx, cancel := s.briefly(ctx)
 	defer cancel()
-	cancelled, err := s.Keep.CancelledAmong(ctx, ids)
+	cancelled, err := by.CancelledAmong(ctx, ids)
 	if err != nil || len(cancelled) == 0 {
 		return // after an error the next one will do
 	}

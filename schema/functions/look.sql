@@ -286,11 +286,14 @@ SET search_path = pg_catalog, pg_temp
 SET jit = off
 AS $$
   SELECT w.id, w.name, w.queues,
-         CASE WHEN f.id IS NOT NULL THEN 'ended' WHEN now() - coalesce(h.at, w.at) > w.lease THEN 'silent' ELSE 'alive' END,
-         w.at, coalesce(h.at, w.at), CASE WHEN f.id IS NULL THEN coalesce(h.running, 0) ELSE 0 END, f.name
+         CASE WHEN f.id IS NOT NULL THEN 'ended' WHEN l.attends OR now() - coalesce(h.at, w.at) <= w.lease THEN 'alive' ELSE 'silent' END,
+         w.at, CASE WHEN l.attends THEN now() ELSE coalesce(h.at, w.at) END, CASE WHEN f.id IS NULL THEN coalesce(h.running, 0) ELSE 0 END, f.name
   FROM weir.worker w
   LEFT JOIN weir.worker f ON f.id = w.id AND f.fenced
-  LEFT JOIN LATERAL (SELECT h.* FROM weir.heartbeat h WHERE h.worker = w.id ORDER BY h.watched DESC, h.at DESC LIMIT 1) h ON true
+  LEFT JOIN weir.attending() a(id) ON a.id = w.id
+  LEFT JOIN LATERAL (SELECT h.* FROM weir.heartbeat h WHERE h.worker = w.id ORDER BY h.no DESC LIMIT 1) h ON true
+  -- A standby has none of the locks; rescuers write down whom they miss.
+  CROSS JOIN LATERAL (SELECT f.id IS NULL AND (a.id IS NOT NULL OR pg_is_in_recovery() AND coalesce(h.says, 'attends') = 'attends') AS attends) l
   WHERE NOT w.fenced ORDER BY w.id DESC LIMIT 10000
 $$;
 COMMENT ON FUNCTION weir.workers IS 'Workers, newest first: alive, silent (past their lease, about to be fenced) or ended, with the reason. Locks: none that others wait for.';

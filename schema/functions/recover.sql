@@ -235,33 +235,21 @@ SET jit = off
 AS $$
 #variable_conflict use_column
 DECLARE
-  dead    record;
-  clock   bigint;
-  passed  bigint;
-  reading bigint;
-  steps   integer := 0;
+  dead   record;
+  steps  integer := 0;
+  is_new boolean := false;
 BEGIN
   PERFORM weir.check_isolation('rescue');
   IF NOT pg_try_advisory_xact_lock(1464158547, 6) THEN
     RETURN;
   END IF;
-  clock := extract(epoch FROM clock_timestamp()) * 1000;
-  passed := least(abs(clock - pg_sequence_last_value('weir.watched_at')), 2000);
-  IF passed >= 1000 THEN
-    PERFORM setval('weir.watched_at', clock), setval('weir.watched', pg_sequence_last_value('weir.watched') + passed);
-  END IF;
-  reading := pg_sequence_last_value('weir.watched');
-  -- A heartbeat may have come at the end of the 2 s at most that began with what it noted.
-  FOR dead IN
-    SELECT w.id, w.name, (reading - greatest(h.watched, w.watched)) * interval '1 ms' AS silent
-    FROM weir.worker w
-    LEFT JOIN LATERAL (SELECT h.watched FROM weir.heartbeat h WHERE h.worker = w.id ORDER BY h.watched DESC LIMIT 1) h ON true
-    WHERE NOT w.fenced AND NOT EXISTS (SELECT FROM weir.worker f WHERE f.id = w.id AND f.fenced)
-      AND (reading - greatest(h.watched, w.watched)) * interval '1 ms' > w.lease + interval '2 s'
-    ORDER BY w.id LIMIT 20
-  LOOP
-    PERFORM weir.fence(dead.id, format('worker %s (%s) was lost: silent for %s', dead.id, dead.name, date_trunc('second', dead.silent)));
+  FOR worker, reason, more, error IN SELECT s.worker, s.reason, s.more, s.error FROM weir.fence_silent() s LOOP
+    is_new := is_new OR more;
+    RETURN NEXT;
   END LOOP;
+  IF is_new THEN
+    RETURN;  -- who is alive after all waits for the commit
+  END IF;
   -- Claims wait while a segment is emptied: so does this.
   IF NOT pg_try_advisory_xact_lock_shared(1464158547, 0) THEN
     RETURN;
@@ -293,4 +281,4 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION weir.rescue IS
-  'Fences workers that were silent past their lease, by weir.watched, which it moves on, and logs again what fenced workers have left unfinished, in bounded steps: returns for which, why they ended, and how many attempts; where more is true, call again; error is why a worker could not be settled, which holds up no other. Locks: advisory step 6, claims (shared) and the workers'' claims (tried); see fence and settle. Isolation: READ COMMITTED.';
+  'Fences workers that are gone or were silent past their lease, and logs again what fenced workers have left unfinished, in bounded steps: returns for which, why they ended, and how many attempts (NULL for one that is fenced or missed just now); where more is true, call again; error is why a worker could not be settled, which holds up no other. To be called about twice a second. Locks: advisory step 6, claims (shared) and the workers'' claims (tried); see fence_silent, fence and settle. Isolation: READ COMMITTED.';

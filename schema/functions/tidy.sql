@@ -50,14 +50,8 @@ BEGIN
     TRUNCATE weir.settled;
     INSERT INTO weir.settled SELECT k.* FROM pg_temp.weir_keep k;
     RETURN 'compacted settled';
-  ELSIF pg_relation_size('weir.worker') > 1048576 AND EXISTS (SELECT FROM weir.worker w WHERE w.fenced AND w.at < now() - interval '1 day') THEN
-    -- A thousand deploys at a time; results of such a worker are refused all the same, for it is unknown. Not one that has left something.
-    DELETE FROM weir.worker w WHERE EXISTS (
-      SELECT FROM weir.worker f WHERE f.id = w.id AND f.fenced AND f.at < now() - interval '1 day')
-      AND EXISTS (SELECT FROM weir.settled s WHERE s.worker = w.id AND s.no = 9223372036854775807);
-    IF FOUND THEN
-      RETURN 'forgot workers';
-    END IF;
+  ELSIF pg_relation_size('weir.worker') > 131072 AND weir.forget_workers() > 0 THEN
+    RETURN 'forgot workers';
   ELSIF pg_relation_size('weir.cancel') > 1048576 THEN
     -- A part of them at a time, from where the last call stopped: those of jobs in the far future stay.
     FOR looked IN SELECT c.id FROM weir.cancel c WHERE c.id > coalesce(pg_sequence_last_value('weir.cancel_looked'), 0) ORDER BY c.id LIMIT 1000 LOOP

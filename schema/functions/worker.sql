@@ -25,8 +25,9 @@ BEGIN
     PERFORM set_config('synchronous_commit', 'on', true);
   END IF;
   new_id := (('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::bigint - 1) % 127 * 16777216 + nextval('weir.worker_id') % 16777216;
-  INSERT INTO weir.worker (id, fenced, at, lease, watched, name, queues)
-  VALUES (new_id, false, clock_timestamp(), worker_start.lease, pg_sequence_last_value('weir.watched'), coalesce(worker_start.name, ''), coalesce(worker_start.queues, '{}'));
+  INSERT INTO weir.worker (id, fenced, at, lease, name, queues)
+  VALUES (new_id, false, clock_timestamp(), worker_start.lease, coalesce(worker_start.name, ''), coalesce(worker_start.queues, '{}'));
+  PERFORM weir.note_word(new_id, 'beats', 0);  -- nobody else knows of it yet
   RETURN new_id;
 END
 $$;
@@ -40,21 +41,30 @@ SET search_path = pg_catalog, pg_temp
 SET jit = off
 AS $$
 #variable_conflict use_column
+DECLARE
+  said    text := current_setting('weir.attends', true);
+  attends boolean := coalesce(split_part(said, ' ', 1) = heartbeat.worker::text, false);
+  word    text := heartbeat.worker || ' ' || coalesce(heartbeat.running, 0);
+  writes  boolean := said IS DISTINCT FROM word;
 BEGIN
+  IF writes THEN
+    PERFORM pg_advisory_xact_lock_shared(1464158554, heartbeat.worker);
+  END IF;
   SELECT NOT coalesce(bool_or(w.id = heartbeat.worker), false), count(*), count(*) FILTER (WHERE w.queues && me.queues)
     INTO heartbeat.fenced, heartbeat.workers, heartbeat.sharing
   FROM weir.worker w LEFT JOIN weir.worker me ON me.id = heartbeat.worker AND NOT me.fenced
   WHERE NOT w.fenced AND NOT EXISTS (SELECT FROM weir.worker f WHERE f.id = w.id AND f.fenced);
-  IF NOT heartbeat.fenced THEN
+  IF writes AND NOT heartbeat.fenced THEN
     PERFORM set_config('synchronous_commit', 'off', true);
-    INSERT INTO weir.heartbeat (ring, worker, at, watched, running)
-    VALUES ((pg_sequence_last_value('weir.watched') / 300000 % 3)::smallint, heartbeat.worker, clock_timestamp(),
-            pg_sequence_last_value('weir.watched'), coalesce(heartbeat.running, 0));
+    IF attends THEN
+      PERFORM set_config('weir.attends', word, false);
+    END IF;
+    PERFORM weir.note_word(heartbeat.worker, CASE WHEN attends THEN 'attends' ELSE 'beats' END, coalesce(heartbeat.running, 0));
   END IF;
 END
 $$;
 COMMENT ON FUNCTION weir.heartbeat IS
-  'Renews a worker''s lease; tells whether it is fenced, how many workers live, and how many of them share a queue with it. Locks: none that others wait for. Isolation: any. Commits asynchronously.';
+  'Renews a worker''s lease; tells whether it is fenced, how many workers live, and how many of them share a queue with it. By a session that attends for the worker it writes only what has changed, and an idle worker uses up no transaction id. Locks: advisory: the worker''s attendance (shared; a rescuer is waited for). Isolation: any. Commits asynchronously.';
 
 CREATE OR REPLACE FUNCTION weir.check_worker(worker integer) RETURNS text[]
 LANGUAGE plpgsql STABLE
@@ -82,3 +92,26 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION weir.check_worker IS 'The queues of a worker; raises WR001 unless it was started and is not fenced. The caller holds the worker''s lock.';
+
+CREATE OR REPLACE FUNCTION weir.forget_workers() RETURNS integer
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+AS $$
+DECLARE
+  gone integer[];
+BEGIN
+  -- Not one that has left something.
+  SELECT array_agg(e.id) INTO gone
+  FROM (SELECT f.id, f.at, row_number() OVER (ORDER BY f.at DESC, f.id DESC) AS nr FROM weir.worker f WHERE f.fenced) e
+  WHERE (e.nr > 1000 OR e.at < now() - interval '1 day') AND EXISTS (SELECT FROM weir.settled s WHERE s.worker = e.id AND s.no = 9223372036854775807);
+  IF gone IS NULL THEN
+    RETURN 0;
+  END IF;
+  DELETE FROM weir.worker w USING unnest(gone) g(id) WHERE w.id = g.id;
+  DELETE FROM weir.attendance a USING unnest(gone) g(id) WHERE a.worker = g.id;
+  RETURN cardinality(gone);
+END
+$$;
+COMMENT ON FUNCTION weir.forget_workers IS
+  'Deletes workers that have ended and left nothing, but for the newest thousand of the last day: what every heartbeat looks through stays about as large as the fleet. Results of such a worker are refused all the same, for it is unknown. Returns how many.';

@@ -10,6 +10,7 @@
 --   1464158551  an attempt's end  (second key: hash of the job's id)  exclusive: complete
 --   1464158552  a worker's claims (second key: worker)    exclusive: claim, fence, reconcile, settle
 --   1464158553  a worker's open completions (second key: worker)  shared: complete; exclusive, tried: record, reconcile, settle
+--   1464158554  a worker's attendance (second key: worker)  shared: attend (the one that a session holds), heartbeat; exclusive, tried: rescue
 -- Steps: 0 guards claims against reclaiming (shared: claim; exclusive: reclaim, rebase);
 --        1 rotation, reclaiming and re-basing; 2 promotion; 3 tidying; 6 rescue.
 
@@ -178,7 +179,6 @@ CREATE TABLE weir.worker (
   fenced  boolean     NOT NULL,
   at      timestamptz NOT NULL,
   lease   interval,
-  watched bigint      NOT NULL DEFAULT 0,
   name    text        NOT NULL,
   queues  text[],
   PRIMARY KEY (id, fenced)
@@ -194,19 +194,31 @@ CREATE TABLE weir.settled (
 COMMENT ON TABLE weir.settled IS
   'How far a worker''s batches have all ended: up to number no, but for those listed. Insert-only; the row with the greatest no counts. The greatest number there is means that the worker is fenced and has left nothing.';
 
+CREATE SEQUENCE weir.heartbeat_no AS bigint;
 CREATE TABLE weir.heartbeat (
   ring    smallint    NOT NULL,
+  no      bigint      NOT NULL DEFAULT nextval('weir.heartbeat_no'),
   worker  integer     NOT NULL,
   at      timestamptz NOT NULL,
   watched bigint      NOT NULL,
+  says    text        NOT NULL CHECK (says IN ('beats', 'attends', 'missed')),
   running integer     NOT NULL
 ) PARTITION BY LIST (ring);
-CREATE INDEX heartbeat_worker ON weir.heartbeat (worker, watched, at);
+CREATE INDEX heartbeat_worker ON weir.heartbeat (worker, no);
 CREATE TABLE weir.heartbeat_0 PARTITION OF weir.heartbeat FOR VALUES IN (0) WITH (autovacuum_enabled = off);
 CREATE TABLE weir.heartbeat_1 PARTITION OF weir.heartbeat FOR VALUES IN (1) WITH (autovacuum_enabled = off);
 CREATE TABLE weir.heartbeat_2 PARTITION OF weir.heartbeat FOR VALUES IN (2) WITH (autovacuum_enabled = off);
 COMMENT ON TABLE weir.heartbeat IS
-  'A ring of three, five minutes of weir.watched each, truncated before its turn. watched is what that register showed; at is for people.';
+  'Workers'' last words, in the order of no: a ring of three, five minutes of weir.watched each, truncated before its turn. watched is what that register showed; at is for people.';
+
+-- Unlogged: as the locks it tells of, it does not survive a crash, and is not there after a failover.
+CREATE UNLOGGED TABLE weir.attendance (
+  worker     integer     NOT NULL,
+  started_at timestamptz NOT NULL,
+  PRIMARY KEY (worker, started_at)
+);
+COMMENT ON TABLE weir.attendance IS
+  'Workers that have attended, and of the server they did it at when it was started. Where there is none of this life of the server, a lock that is free says nothing.';
 
 CREATE TABLE weir.cancel (
   id bigint      PRIMARY KEY,

@@ -1,0 +1,129 @@
+package worker
+
+import (
+	"context"
+	"math/rand/v2"
+	"time"
+
+	"github.com/weir-pg/weir/internal/store"
+)
+
+// A worker whose session has ended is soon fenced where nothing follows: so for a while it tries again and again, unless the server is down,
+// for then nobody is.
+const (
+	hurryFor = 5 * time.Second
+	hurry    = 100 * time.Millisecond // from one try to the next, or twice that
+	tryFor   = 2 * time.Second        // and each takes no longer
+)
+
+// keeper keeps the session's lease: by a session of the server that speaks for it where that can be, by heartbeats otherwise. The keeper's
+// goroutine owns it.
+type keeper struct {
+	*session
+	held      *store.Attendance // nil: it does not attend
+	mayAttend bool              // it is worth trying
+	lost      time.Time         // when it last ceased to
+}
+
+// gone is closed when the session that attends has ended.
+func (k *keeper) gone() <-chan struct{} {
+	if k.held == nil {
+		return nil
+	}
+	return k.held.Gone()
+}
+
+func (k *keeper) leave() {
+	if k.held != nil {
+		k.held.Close()
+		k.held = nil
+	}
+}
+
+func (k *keeper) lose() {
+	k.leave()
+	k.lost = time.Now()
+}
+
+// call has f make calls by the session that attends, or by the keeper's connection.
+func (k *keeper) call(f func(by *store.Store) error) error {
+	if k.held != nil {
+		return k.held.Call(f)
+	}
+	return f(k.Keep)
+}
+
+// beat renews the lease, and has a session attend where none does and one can.
+func (k *keeper) beat(ctx context.Context) error {
+	hurries := time.Since(k.lost) < hurryFor
+	err := k.attend(ctx, hurries)
+	if err == nil {
+		err = k.call(func(by *store.Store) error { return k.heartbeat(ctx, by) })
+	}
+	if err == nil {
+		return nil
+	}
+	k.mayAttend = true
+	if k.held != nil {
+		k.lose()
+		hurries = true
+	}
+	if hurries && !store.IsDown(err) && k.heartbeat(ctx, k.Store) == nil {
+		return nil // by another of its connections
+	}
+	return err
+}
+
+func (k *keeper) attend(ctx context.Context, hurries bool) (err error) {
+	if k.held != nil || !k.mayAttend {
+		return nil
+	}
+	ctx, cancel := k.briefly(ctx)
+	defer cancel()
+	if hurries {
+		ctx, cancel = context.WithTimeout(ctx, tryFor)
+		defer cancel()
+	}
+	k.held, err = k.Keep.Attend(ctx, k.id)
+	k.mayAttend = err == nil && k.held != nil
+	if err != nil {
+		k.endedBy(err)
+	}
+	return err
+}
+
+// heartbeat makes one.
+func (s *session) heartbeat(ctx context.Context, by *store.Store) error {
+	ctx, cancel := s.briefly(ctx)
+	defer cancel()
+	sent := time.Now()
+	fenced, workers, sharing, err := by.Heartbeat(ctx, s.id, s.unrecorded())
+	if err != nil {
+		s.endedBy(err)
+		return err
+	}
+	if fenced {
+		s.over(ErrFenced)
+		return nil
+	}
+	s.lease.renew(sent)
+	s.fleet.Store(int32(workers))
+	s.sharing.Store(int32(sharing))
+	if s.Maintainer != nil {
+		s.Maintainer.Share(workers)
+	}
+	return nil
+}
+
+// soon is how long to wait before the first try to attend again: a large fleet is spread out a little.
+func (k *keeper) soon() time.Duration {
+	return time.Duration(rand.Int64N(int64(min(max(k.fleet.Load(), 1), 500)))) * time.Millisecond
+}
+
+// pause is how long to wait after a failure.
+func (k *keeper) pause(err error, wait *backoff) time.Duration {
+	if time.Since(k.lost) < hurryFor && !store.IsDown(err) {
+		return hurry + time.Duration(rand.Int64N(int64(hurry)))
+	}
+	return wait.next()
+}

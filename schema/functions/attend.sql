@@ -1,0 +1,164 @@
+-- Who lives, and who is fenced for being silent.
+--
+-- A worker with a session of the server to itself attends: that session holds the worker's attendance lock, and while it does the worker is
+-- alive and need not write that it is. When its process is killed the session ends at once, and the lock is free. Every other worker renews a
+-- lease by heartbeats. weir.heartbeat is a worker's last word, in the order of no: it 'beats', so the lease counts from then; it 'attends', so the
+-- lock tells; or a rescuer has 'missed' it, finding its lock free, and both counts begin. Worker and rescuer exclude each other by that lock in
+-- whatever they write there.
+
+CREATE OR REPLACE FUNCTION weir.attend(worker integer, pid integer, address inet, port integer) RETURNS boolean
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+SET lock_timeout = '5s'
+AS $$
+BEGIN
+  IF attend.pid IS DISTINCT FROM pg_backend_pid() OR attend.address IS DISTINCT FROM inet_client_addr() OR attend.port IS DISTINCT FROM inet_client_port() THEN
+    RETURN false;
+  END IF;
+  PERFORM pg_advisory_lock_shared(1464158554, attend.worker);  -- for the session; only a rescuer is waited for
+  PERFORM weir.check_worker(attend.worker);
+  -- A process that stands still keeps its session: for a lease, like everybody.
+  PERFORM set_config('idle_session_timeout', (SELECT (extract(epoch FROM w.lease) * 1000)::bigint::text FROM weir.worker w WHERE w.id = attend.worker AND NOT w.fenced), false),
+          set_config('synchronous_commit', 'off', true), set_config('weir.attends', attend.worker || ' 0', false);
+  INSERT INTO weir.attendance (worker, started_at) VALUES (attend.worker, pg_postmaster_start_time()) ON CONFLICT DO NOTHING;
+  PERFORM weir.note_word(attend.worker, 'attends', 0);
+  RETURN true;
+END
+$$;
+COMMENT ON FUNCTION weir.attend IS
+  'Has this session speak for the worker: while it lasts the worker is alive, and once it has ended without another the worker is soon fenced. Only where nothing lies between that could cut the line with both ends alive: so the caller says the process id that it was given as it connected, and the address and port of its own end of the connection (both NULL for a Unix socket). If the server sees others, there is a pooler, a proxy or an address translation, and the answer is false: renew the lease by heartbeats. Where it is true call heartbeat by the same session, well within the lease: it writes nothing then, and keeps the session from being ended as idle. Errors: WR001. Locks: advisory: the worker''s attendance (shared, for the session, waiting at most 5 s). Isolation: any. Commits asynchronously.';
+
+CREATE OR REPLACE FUNCTION weir.note_word(worker integer, says text, running integer) RETURNS void
+LANGUAGE sql VOLATILE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+AS $$
+  INSERT INTO weir.heartbeat (ring, worker, at, watched, says, running)
+  VALUES ((pg_sequence_last_value('weir.watched') / 300000 % 3)::smallint, note_word.worker, clock_timestamp(),
+          pg_sequence_last_value('weir.watched'), note_word.says, note_word.running)
+$$;
+COMMENT ON FUNCTION weir.note_word IS 'Notes a worker''s last word. The caller holds its attendance.';
+
+CREATE OR REPLACE FUNCTION weir.attending() RETURNS SETOF integer
+LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+AS $$
+  SELECT DISTINCT l.objid::bigint::integer FROM pg_locks l
+  WHERE l.locktype = 'advisory' AND l.classid = 1464158554 AND l.objsubid = 2 AND l.mode = 'ShareLock' AND l.granted
+    AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
+$$;
+COMMENT ON FUNCTION weir.attending IS 'The workers whose attendance lock is held by a session of theirs.';
+
+CREATE OR REPLACE FUNCTION weir.unattended()
+RETURNS TABLE (id integer, name text, lease interval, no bigint, says text, watched bigint, running integer)
+LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+AS $$
+  SELECT l.id, l.name, l.lease, h.no, h.says, h.watched, h.running
+  FROM (SELECT w.id, w.name, w.lease FROM weir.worker w
+        WHERE NOT w.fenced AND NOT EXISTS (SELECT FROM weir.worker f WHERE f.id = w.id AND f.fenced)
+          AND NOT EXISTS (SELECT FROM weir.attending() a(id) WHERE a.id = w.id) OFFSET 0) l
+  LEFT JOIN LATERAL (SELECT h.* FROM weir.heartbeat h WHERE h.worker = l.id ORDER BY h.no DESC LIMIT 1) h ON true
+$$;
+COMMENT ON FUNCTION weir.unattended IS 'Workers that are not fenced and whose attendance lock is free, each with its last word, if that is known still.';
+
+CREATE OR REPLACE FUNCTION weir.is_crowded() RETURNS boolean
+LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+AS $$
+  SELECT sum(pg_stat_get_db_numbackends(d.oid)) >= current_setting('max_connections')::integer - current_setting('superuser_reserved_connections')::integer
+         - coalesce(current_setting('reserved_connections', true)::integer, 0) - 3
+  FROM pg_database d
+$$;
+COMMENT ON FUNCTION weir.is_crowded IS 'Whether the server has hardly a connection left, so that one who lost his may not get another.';
+
+CREATE OR REPLACE FUNCTION weir.fence_silent() RETURNS TABLE (worker integer, reason text, more boolean, error text)
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+AS $$
+#variable_conflict use_column
+DECLARE
+  granted constant interval := '3 seconds';  -- for a session that has ended to be followed by another
+  grace   constant interval := '2 seconds';  -- a heartbeat may have come at the end of the 2 s at most that began with what it noted
+  anybody boolean;
+  missing boolean;
+  clock   bigint;
+  passed  bigint;
+  reading bigint;
+  crowded boolean;
+  w       record;
+  is_new  boolean;
+  silent  interval;
+  noted   integer := 0;
+  fenced  integer := 0;
+BEGIN
+  SELECT count(*) > 0, coalesce(bool_or(u.says IS DISTINCT FROM 'beats'), false) INTO anybody, missing FROM weir.unattended() u;
+  IF NOT anybody THEN
+    RETURN;  -- and no time passes
+  END IF;
+  clock := extract(epoch FROM clock_timestamp()) * 1000;
+  passed := least(abs(clock - pg_sequence_last_value('weir.watched_at')), 2000);
+  IF passed >= 1000 OR missing AND passed >= 200 THEN
+    PERFORM setval('weir.watched_at', clock), setval('weir.watched', pg_sequence_last_value('weir.watched') + passed);
+  END IF;
+  reading := pg_sequence_last_value('weir.watched');
+  FOR w IN
+    SELECT u.*, EXISTS (SELECT FROM weir.attendance a WHERE a.worker = u.id AND a.started_at = pg_postmaster_start_time()) AS attended
+    FROM weir.unattended() u
+    WHERE coalesce(u.says, 'attends') = 'attends' OR u.says = 'missed' OR (reading - u.watched) * interval '1 ms' > u.lease + grace
+    ORDER BY u.id
+  LOOP
+    EXIT WHEN fenced >= 20 OR noted >= 100;
+    is_new := coalesce(w.says, 'attends') = 'attends';
+    silent := (reading - w.watched) * interval '1 ms';
+    worker := w.id;
+    more := true;
+    IF is_new THEN
+      reason := 'its session has ended';
+    ELSIF silent > w.lease + grace THEN
+      reason := format('worker %s (%s) was lost: silent for %s', w.id, w.name, date_trunc('second', silent));
+    ELSE
+      CONTINUE WHEN NOT w.attended;
+      reason := format('worker %s (%s) was lost: its session has ended', w.id, w.name);
+      IF silent < granted THEN
+        more := false;
+        RETURN NEXT;
+        CONTINUE;
+      END IF;
+      crowded := coalesce(crowded, weir.is_crowded());
+      CONTINUE WHEN crowded;
+    END IF;
+    -- Nobody attends or beats under this lock: so what is the last word now is it until the commit.
+    CONTINUE WHEN NOT pg_try_advisory_xact_lock(1464158554, w.id) OR (SELECT max(h.no) FROM weir.heartbeat h WHERE h.worker = w.id) IS DISTINCT FROM w.no;
+    IF is_new THEN
+      PERFORM weir.note_word(w.id, 'missed', coalesce(w.running, 0));
+      noted := noted + 1;
+      RETURN NEXT;
+      CONTINUE;
+    END IF;
+    BEGIN
+      IF NOT weir.fence(w.id, reason) THEN
+        RAISE SQLSTATE 'WR000';  -- lets go of its locks
+      END IF;
+      fenced := fenced + 1;
+      RETURN NEXT;
+    EXCEPTION
+      WHEN SQLSTATE 'WR000' THEN NULL;
+      WHEN OTHERS THEN
+        more := false;
+        error := SQLERRM;
+        RETURN NEXT;
+        error := NULL;
+    END;
+  END LOOP;
+END
+$$;
+COMMENT ON FUNCTION weir.fence_silent IS
+  'Fences workers that were silent past their lease, by weir.watched, which it moves on, and those that attended since this server started and whose lock has been free for 3 seconds. Of these a crash or a failover leaves no trace in weir.attendance: then the lease counts, from when they were missed. Returns whom it fenced or missed; more is false for those to look at again in half a second; error is why one could not be fenced, which holds up no other. The caller holds advisory step 6. Locks: advisory: their attendance (exclusive, tried); see fence. Isolation: READ COMMITTED.';

@@ -1,0 +1,185 @@
+//go:build unix
+
+package weir_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/weir-pg/weir"
+	"github.com/weir-pg/weir/internal/pgtest"
+)
+
+// startProcess starts a worker in a process of its own and waits until it runs a job.
+func (r *rig) startProcess(lease time.Duration, id int64) *exec.Cmd {
+	r.t.Helper()
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), workEnv+"="+r.url, leaseEnv+"="+lease.String())
+	cmd.Stderr = os.Stderr
+	if err := cmd.Start(); err != nil {
+		r.t.Fatal(err)
+	}
+	r.t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	})
+	r.await(id, weir.Running)
+	r.awaitAttendance(1)
+	return cmd
+}
+
+// awaitAttendance waits until so many workers attend.
+func (r *rig) awaitAttendance(workers int) {
+	r.t.Helper()
+	eventually(r.t, func() error {
+		var n int
+		err := r.pool.QueryRow(r.t.Context(), `SELECT count(*) FROM weir.attending()`).Scan(&n)
+		if err == nil && n != workers {
+			err = fmt.Errorf("%d workers attend, want %d", n, workers)
+		}
+		return err
+	})
+}
+
+func TestJobsOfAKilledProcessRunAgainWithoutWaitingForItsLease(t *testing.T) {
+	const lease = time.Minute
+	r := newRig(t)
+	id := r.enqueue(1, nil)
+	process := r.startProcess(lease, id)
+	ran := make(chan int, 1)
+	r.work(func(_ context.Context, job *weir.Job[number]) error { ran <- job.Attempt; return nil }, nil)
+	r.awaitAttendance(2)
+	killed := time.Now()
+	if err := process.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	if attempt := receive(t, ran, "the job runs again"); attempt != 2 {
+		t.Errorf("it is attempt %d", attempt)
+	}
+	took := time.Since(killed)
+	t.Logf("run again %s after the process was killed", took.Round(time.Millisecond))
+	if took > lease/3 {
+		t.Errorf("it ran again %s after the process was killed, with a lease of %s", took, lease)
+	}
+}
+
+func TestAProcessThatStandsStillLosesItsJobsAndGoesOn(t *testing.T) {
+	r := newRig(t)
+	id := r.enqueue(1, nil)
+	process := r.startProcess(2*time.Second, id)
+	if err := process.Process.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	ran := make(chan struct{}, 1)
+	r.work(func(_ context.Context, job *weir.Job[number]) error { ran <- struct{}{}; return nil }, nil)
+	receive(t, ran, "the job runs again")
+	r.await(id, weir.Completed)
+	if err := process.Process.Signal(syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, func() error {
+		workers, err := r.client.Workers(t.Context())
+		if err != nil {
+			return err
+		}
+		ended, alive := 0, 0
+		for _, w := range workers {
+			switch {
+			case w.Name != "process":
+			case w.State == "ended":
+				ended++
+			case w.State == "alive":
+				alive++
+			}
+		}
+		if ended != 1 || alive != 1 {
+			return fmt.Errorf("the process goes on as %+v", workers)
+		}
+		return nil
+	})
+}
+
+// steady runs one job on a worker until release is closed, and says at the end whether it was disturbed.
+func (r *rig) steady(log *records, release chan struct{}) (check func()) {
+	r.t.Helper()
+	var runs atomic.Int32
+	started := make(chan struct{}, 100)
+	r.work(func(ctx context.Context, _ *weir.Job[number]) error {
+		runs.Add(1)
+		started <- struct{}{}
+		select {
+		case <-release:
+			return nil
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}, func(c *weir.WorkerConfig) { c.Logger, c.Lease = log.logger(), 30*time.Second })
+	id := r.enqueue(1, nil)
+	receive(r.t, started, "the job starts")
+	r.awaitAttendance(1)
+	return func() {
+		r.t.Helper()
+		close(release)
+		r.await(id, weir.Completed)
+		if n := runs.Load(); n != 1 {
+			r.t.Errorf("the job was run %d times", n)
+		}
+		if log.count("the session is over") > 0 {
+			r.t.Errorf("the worker was fenced:\n%s", log.String())
+		}
+	}
+}
+
+func TestAWorkerWhoseSessionsAreEndedIsBackAtOnce(t *testing.T) {
+	r := newRig(t)
+	var log records
+	check := r.steady(&log, make(chan struct{}))
+	for range 10 {
+		if _, err := r.pool.Exec(t.Context(), `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'weir worker' AND datname = current_database()`); err != nil {
+			t.Fatal(err)
+		}
+		for range 3 { // looks of others beside its own
+			if _, err := r.pool.Exec(t.Context(), `SELECT weir.rescue()`); err != nil {
+				t.Fatal(err)
+			}
+		}
+		r.awaitAttendance(1)
+	}
+	check()
+}
+
+func TestARestartOfTheServerInterruptsNobody(t *testing.T) {
+	server := pgtest.Server(t, nil)
+	url := server.URL("postgres")
+	migrate(t, url)
+	r := newLook(t, url)
+	var log records
+	check := r.steady(&log, make(chan struct{}))
+	for range 2 {
+		if err := server.Stop(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if err := server.Restart(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		r.awaitAttendance(1)
+		eventually(t, func() error { // the chores go on
+			var did bool
+			if err := r.pool.QueryRow(t.Context(), `SELECT EXISTS (SELECT FROM weir.rescue())`).Scan(&did); err != nil {
+				return err
+			}
+			if did {
+				return errors.New("somebody is missed")
+			}
+			return nil
+		})
+	}
+	check()
+}
