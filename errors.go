@@ -61,15 +61,15 @@ func (e *ending) Error() string {
 
 func (e *ending) Unwrap() error { return e.err }
 
-// explain says what to do about errors whose text does not.
-func explain(err error) error {
+// explain says what to do about errors whose text does not. role is one that may make the call.
+func explain(err error, role string) error {
 	switch {
 	case err == nil:
 		return nil
 	case store.IsNotInstalled(err):
 		return fmt.Errorf("%w (%w)", ErrNotInstalled, err)
 	case store.IsDenied(err):
-		return fmt.Errorf("%w: grant this user the role for it: weir_enqueue, weir_work, weir_operate, weir_publish, weir_subscribe or weir_hub", err)
+		return fmt.Errorf("%w: grant this user the role %s", err, role)
 	}
 	return err
 }

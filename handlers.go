@@ -49,7 +49,7 @@ func (j *JobMeta) SetOutput(text string) { j.attempt.output = &text }
 // has the job, and this transaction must be rolled back.
 func (j *JobMeta) CompleteTx(ctx context.Context, tx Tx) error {
 	if err := store.CompleteTx(ctx, tx, j.attempt.worker, j.attempt.batch, j.ID); err != nil {
-		return fmt.Errorf("weir: complete job %d: %w", j.ID, explain(err))
+		return fmt.Errorf("weir: complete job %d: %w", j.ID, explain(err, "weir_work"))
 	}
 	j.attempt.inTx = true
 	return nil

@@ -19,6 +19,7 @@ import (
 
 	"github.com/weir-pg/weir"
 	"github.com/weir-pg/weir/internal/pgtest"
+	"github.com/weir-pg/weir/schema"
 )
 
 // bouncer starts a real PgBouncer in transaction mode in front of a database, with fewer server
@@ -166,5 +167,32 @@ func TestWorksThroughPgBouncerInTransactionMode(t *testing.T) {
 	}
 	for range cap(ids) {
 		direct.await(receive(t, ids, "an id"), weir.Completed)
+	}
+}
+
+func TestMigratesThroughPgBouncerInTransactionMode(t *testing.T) {
+	through := bouncer(t, pgtest.Empty(t))
+	var conns []*pgx.Conn // which get the same session of the server by turns, with what the other one left there
+	for range 2 {
+		conn, err := pgx.Connect(t.Context(), through)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close(context.WithoutCancel(t.Context()))
+		conns = append(conns, conn)
+	}
+	for round := range 3 {
+		for i, conn := range conns {
+			if err := schema.Up(t.Context(), conn); err != nil {
+				t.Fatalf("round %d: up by %d: %v", round, i, err)
+			}
+			all, err := schema.Status(t.Context(), conn)
+			if err != nil || all[len(all)-1].AppliedAt.IsZero() {
+				t.Fatalf("round %d: status by %d: %v, %v", round, i, all, err)
+			}
+		}
+		if err := schema.Down(t.Context(), conns[0], round%2); err != nil {
+			t.Fatalf("round %d: down: %v", round, err)
+		}
 	}
 }

@@ -34,7 +34,7 @@ func (c *Client) PublishTx(ctx context.Context, tx Tx, channel string, payload [
 		err = store.Publish(ctx, tx, channel, string(payload), o.Keep)
 	}
 	if err != nil {
-		return fmt.Errorf("weir: publish: %w", explain(err))
+		return fmt.Errorf("weir: publish: %w", explain(err, "weir_publish"))
 	}
 	return nil
 }

@@ -21,12 +21,12 @@ const ringBytes = 1 << 20
 func (f *databaseFollower) run(ctx context.Context, s *Subscription, ready func()) error {
 	// What waiting cannot cure is told at once.
 	if _, err := f.Client.store.NewestTick(ctx); store.IsRefused(err) && !store.IsMoved(err) {
-		return explain(err)
+		return explain(err, "weir_subscribe")
 	}
 	log := hub.NewLog(f.Client.store, nil)
 	may, err := f.Client.store.MayTick(ctx)
 	if err != nil && store.IsRefused(err) {
-		return explain(err)
+		return explain(err, "weir_subscribe")
 	}
 	if log.ReadOnly = err == nil && !may; log.ReadOnly {
 		f.Logger.Info("weir: this role may subscribe and no more, so messages come while a hub runs", "cure", "GRANT weir_hub, where none does")

@@ -147,7 +147,7 @@ func (c *Client) EnqueueTx(ctx context.Context, tx Tx, args Args, o *Options) (i
 	}
 	id, err := store.Enqueue(ctx, tx, job)
 	if err != nil {
-		return 0, fmt.Errorf("weir: enqueue: %w", explain(err))
+		return 0, fmt.Errorf("weir: enqueue: %w", explain(err, "weir_enqueue"))
 	}
 	return id, nil
 }
@@ -181,7 +181,7 @@ func (c *Client) EnqueueManyTx(ctx context.Context, tx Tx, jobs []NewJob) ([]int
 		}
 		more, err := send(ctx, tx, encoded)
 		if err != nil {
-			return nil, fmt.Errorf("weir: enqueue jobs %d to %d of %d: %w", start+1, start+len(some), len(jobs), explain(err))
+			return nil, fmt.Errorf("weir: enqueue jobs %d to %d of %d: %w", start+1, start+len(some), len(jobs), explain(err, "weir_enqueue"))
 		}
 		ids = append(ids, more...)
 	}

@@ -147,7 +147,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	if w.chores {
 		config.Maintainer = maintain.New(own.Work, config.Log, config.Outage)
 	}
-	return explain(worker.New(config).Run(ctx))
+	return explain(worker.New(config).Run(ctx), "weir_work")
 }
 
 // Backoff is the default retry policy: 1, 2, 4, 8 … seconds up to an hour, give or take a quarter.

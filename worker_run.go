@@ -74,6 +74,10 @@ func (r *runner) ended(ctx context.Context, meta JobMeta, recorded Outcome, took
 	}()
 	if recorded == store.Failed {
 		text := fmt.Sprint(err)
+		var panicked *PanicError
+		if errors.As(err, &panicked) { // its stack has just been logged
+			text = fmt.Sprintf("panic: %v", panicked.Value)
+		}
 		r.Logger.Error("weir: job failed for good", append(attrs(meta), "error", text[:min(len(text), 1000)])...)
 	}
 	if r.Hooks.End != nil {

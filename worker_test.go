@@ -300,16 +300,21 @@ func TestUnknownKindIsHandedBackForWorkersThatHaveIt(t *testing.T) {
 func TestWhatFailsForGoodIsLogged(t *testing.T) {
 	r := newRig(t)
 	var log records
-	r.work(func(_ context.Context, job *weir.Job[number]) error { return errors.New("never works") },
-		func(c *weir.WorkerConfig) { c.Logger = log.logger() })
+	r.work(func(_ context.Context, job *weir.Job[number]) error {
+		if job.Args.N == 2 {
+			panic("ouch")
+		}
+		return errors.New("never works")
+	}, func(c *weir.WorkerConfig) { c.Logger = log.logger() })
 	r.await(r.enqueue(1, &weir.Options{MaxAttempts: 2}), weir.Failed)
 	var bad int64
 	if err := r.pool.QueryRow(t.Context(), `SELECT weir.enqueue('default', 'number', '{"n": "seven"}', max_attempts => 1)`).Scan(&bad); err != nil {
 		t.Fatal(err)
 	}
 	r.await(bad, weir.Failed)
+	r.await(r.enqueue(2, &weir.Options{MaxAttempts: 1}), weir.Failed)
 	eventually(t, func() error {
-		if n := log.count("job failed for good"); n != 2 {
+		if n := log.count("job failed for good"); n != 3 {
 			return fmt.Errorf("%d jobs are said to have failed", n)
 		}
 		return nil
@@ -317,11 +322,15 @@ func TestWhatFailsForGoodIsLogged(t *testing.T) {
 	for _, line := range []string{
 		`job=1 kind=number queue=default attempt=2 error="never works"`,
 		`args of a job do not decode`,
+		`attempt=1 error="panic: ouch"`,
 		`kind=number queue=default attempt=1 error="json: cannot unmarshal`,
 	} {
 		if log.count(line) == 0 {
 			t.Errorf("%s is not in\n%s", line, log.String())
 		}
+	}
+	if n := log.count("runtime/debug.Stack"); n != 1 {
+		t.Errorf("the stack of a panic is there %d times:\n%s", n, log.String())
 	}
 }
 

@@ -13,6 +13,25 @@ import (
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
 
+// TestTimeoutsOfTheRoleEndNoMigration: however slow the server, or what migrates, is.
+func TestTimeoutsOfTheRoleEndNoMigration(t *testing.T) {
+	conn, err := pgx.Connect(t.Context(), pgtest.Empty(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(context.Background())
+	if _, err := conn.Exec(t.Context(), `SELECT set_config(name, CASE name WHEN 'transaction_timeout' THEN '1s' ELSE '1ms' END, false)
+		FROM pg_settings WHERE name IN ('lock_timeout', 'idle_in_transaction_session_timeout', 'transaction_timeout')`); err != nil {
+		t.Fatal(err)
+	}
+	if err := schema.Up(t.Context(), conn); err != nil {
+		t.Fatal(err)
+	}
+	if err := schema.Down(t.Context(), conn, 0); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // TestASchemaOfAnotherOwnerIsRefused: who may create a schema weir, or a function in it, before Weir comes gets nothing run with the rights of
 // who installs it; and who owns all of it may migrate.
 func TestASchemaOfAnotherOwnerIsRefused(t *testing.T) {

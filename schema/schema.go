@@ -29,6 +29,9 @@ const (
 	lockKey = `1464158559, 1`
 )
 
+// once runs a statement without preparing it: behind a pooler in transaction mode the next one may meet another session.
+const once = pgx.QueryExecModeExec
+
 // Oldest is the oldest PostgreSQL major version that Weir runs on.
 const Oldest = 14
 
@@ -73,7 +76,7 @@ func Status(ctx context.Context, conn *pgx.Conn) ([]Migration, error) {
 	if err != nil {
 		return nil, err
 	}
-	rows, _ := conn.Query(ctx, `SELECT version, name, applied_at FROM weir.migration ORDER BY version`) // rows report the error
+	rows, _ := conn.Query(ctx, `SELECT version, name, applied_at FROM weir.migration ORDER BY version`, once) // rows report the error
 	var m Migration
 	_, err = pgx.ForEachRow(rows, []any{&m.Version, &m.Name, &m.AppliedAt}, func() error {
 		if err := known(all, m.Version, m.Name); err != nil {
@@ -84,6 +87,12 @@ func Status(ctx context.Context, conn *pgx.Conn) ([]Migration, error) {
 	})
 	if isMissing(err) {
 		return all, nil
+	}
+	if code(err) == codeDenied {
+		var owner string
+		if err := conn.QueryRow(ctx, `SELECT pg_get_userbyid(nspowner) FROM pg_catalog.pg_namespace WHERE nspname = 'weir'`, once).Scan(&owner); err == nil {
+			return nil, fmt.Errorf("schema: %s may not see what is applied: the schema weir belongs to %s: do it as %[2]s", conn.Config().User, owner)
+		}
 	}
 	if err != nil {
 		return nil, fmt.Errorf("schema: read what is applied: %w", err)
@@ -105,17 +114,14 @@ func known(all []Migration, version int, name string) error {
 // Up applies every migration that is missing and brings the functions up to date: all of it, or nothing.
 func Up(ctx context.Context, conn *pgx.Conn) error {
 	var major int
-	if err := conn.QueryRow(ctx, `SELECT current_setting('server_version_num')::int / 10000`).Scan(&major); err != nil {
+	if err := conn.QueryRow(ctx, `SELECT current_setting('server_version_num')::int / 10000`, once).Scan(&major); err != nil {
 		return fmt.Errorf("schema: ask for the server's version: %w", err)
 	}
 	if major < Oldest {
 		return fmt.Errorf("schema: the server is PostgreSQL %d, Weir needs %d or later", major, Oldest)
 	}
 	return change(ctx, conn, func(tx pgx.Tx, all []Migration) error {
-		if err := script(ctx, tx, `CREATE SCHEMA IF NOT EXISTS weir`); err != nil {
-			return err
-		}
-		if err := checkOwner(ctx, tx); err != nil {
+		if err := createSchema(ctx, tx); err != nil {
 			return err
 		}
 		if err := script(ctx, tx, `
@@ -131,7 +137,7 @@ func Up(ctx context.Context, conn *pgx.Conn) error {
 			if err := script(ctx, tx, m.up); err != nil {
 				return fmt.Errorf("migration %d %s: %w", m.Version, m.Name, err)
 			}
-			if _, err := tx.Exec(ctx, `INSERT INTO weir.migration (version, name) VALUES ($1, $2)`, m.Version, m.Name); err != nil {
+			if _, err := tx.Exec(ctx, `INSERT INTO weir.migration (version, name) VALUES ($1, $2)`, once, m.Version, m.Name); err != nil {
 				return err
 			}
 		}
@@ -147,7 +153,7 @@ func Down(ctx context.Context, conn *pgx.Conn, to int) error {
 	}
 	return change(ctx, conn, func(tx pgx.Tx, all []Migration) error {
 		var there bool
-		if err := tx.QueryRow(ctx, `SELECT to_regclass('weir.migration') IS NOT NULL`).Scan(&there); err != nil || !there {
+		if err := tx.QueryRow(ctx, `SELECT to_regclass('weir.migration') IS NOT NULL`, once).Scan(&there); err != nil || !there {
 			return err
 		}
 		applied, err := newest(ctx, tx, all)
@@ -165,7 +171,7 @@ func Down(ctx context.Context, conn *pgx.Conn, to int) error {
 			if version == 1 {
 				return nil // it took the list along
 			}
-			if _, err := tx.Exec(ctx, `DELETE FROM weir.migration WHERE version = $1`, version); err != nil {
+			if _, err := tx.Exec(ctx, `DELETE FROM weir.migration WHERE version = $1`, once, version); err != nil {
 				return err
 			}
 		}
@@ -173,24 +179,43 @@ func Down(ctx context.Context, conn *pgx.Conn, to int) error {
 	})
 }
 
+// begin is one string: a role's settings are made for its own statements, and its timeouts do not come between two of these.
+const begin = `BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE;
+	SET LOCAL search_path = pg_catalog, pg_temp; SET LOCAL statement_timeout = 0; SET LOCAL lock_timeout = 0;
+	SELECT set_config(name, '0', true) FROM pg_settings WHERE name IN ('idle_in_transaction_session_timeout', 'transaction_timeout');
+	SET LOCAL client_encoding = 'UTF8'; SET LOCAL standard_conforming_strings = on; SELECT pg_advisory_xact_lock(` + lockKey + `)`
+
 // change runs do in one transaction, alone among migrators.
 func change(ctx context.Context, conn *pgx.Conn, do func(tx pgx.Tx, all []Migration) error) error {
 	all, err := Migrations()
 	if err != nil {
 		return err
 	}
-	err = pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: pgx.ReadWrite}, func(tx pgx.Tx) error {
-		// A role's settings are made for its own statements.
-		if err := script(ctx, tx, `SET LOCAL search_path = pg_catalog, pg_temp; SET LOCAL statement_timeout = 0; SET LOCAL lock_timeout = 0;
-			SET LOCAL client_encoding = 'UTF8'; SET LOCAL standard_conforming_strings = on; SELECT pg_advisory_xact_lock(`+lockKey+`)`); err != nil {
-			return err
-		}
+	err = pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{BeginQuery: begin}, func(tx pgx.Tx) error {
 		return do(tx, all)
 	})
 	if err != nil {
 		return fmt.Errorf("schema: %w", err)
 	}
 	return nil
+}
+
+// createSchema makes the schema where there is none, and refuses one of another owner.
+func createSchema(ctx context.Context, tx pgx.Tx) error {
+	var there bool
+	if err := tx.QueryRow(ctx, `SELECT to_regnamespace('weir') IS NOT NULL`, once).Scan(&there); err != nil {
+		return fmt.Errorf("look for the schema weir: %w", err)
+	}
+	if there {
+		return checkOwner(ctx, tx)
+	}
+	err := script(ctx, tx, `CREATE SCHEMA weir`)
+	if code(err) == codeDenied {
+		c := tx.Conn().Config()
+		return fmt.Errorf("%w: migrate as the database's owner, or let them run: GRANT CREATE ON DATABASE %s TO %s", err,
+			pgx.Identifier{c.Database}.Sanitize(), pgx.Identifier{c.User}.Sanitize())
+	}
+	return err
 }
 
 // checkOwner refuses a schema that is another's, or has something of another's in it. Replacing a function leaves it to who owns it: they could
@@ -203,7 +228,7 @@ func checkOwner(ctx context.Context, tx pgx.Tx) error {
 		      UNION ALL SELECT 1, 'the function ' || p.oid::regprocedure, p.proowner FROM pg_catalog.pg_proc p WHERE p.pronamespace = 'weir'::regnamespace
 		      UNION ALL SELECT 1, 'the relation ' || c.oid::regclass, c.relowner FROM pg_catalog.pg_class c WHERE c.relnamespace = 'weir'::regnamespace
 		      UNION ALL SELECT 1, 'the type ' || t.oid::regtype, t.typowner FROM pg_catalog.pg_type t WHERE t.typnamespace = 'weir'::regnamespace) o(place, what, owner)
-		WHERE o.owner <> (SELECT r.oid FROM pg_catalog.pg_roles r WHERE r.rolname = current_user) ORDER BY o.place LIMIT 1`).Scan(&what, &owner, &me)
+		WHERE o.owner <> (SELECT r.oid FROM pg_catalog.pg_roles r WHERE r.rolname = current_user) ORDER BY o.place LIMIT 1`, once).Scan(&what, &owner, &me)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return nil
 	}
@@ -215,7 +240,7 @@ func checkOwner(ctx context.Context, tx pgx.Tx) error {
 
 // newest returns the version of the newest migration applied, 0 for none.
 func newest(ctx context.Context, tx pgx.Tx, all []Migration) (version int, err error) {
-	rows, _ := tx.Query(ctx, `SELECT version, name FROM weir.migration ORDER BY version`) // rows report the error
+	rows, _ := tx.Query(ctx, `SELECT version, name FROM weir.migration ORDER BY version`, once) // rows report the error
 	var name string
 	_, err = pgx.ForEachRow(rows, []any{&version, &name}, func() error { return known(all, version, name) })
 	return version, err
@@ -231,6 +256,8 @@ func script(ctx context.Context, tx pgx.Tx, text string) error {
 func isMissing(err error) bool {
 	return code(err) == "42P01" || code(err) == "3F000"
 }
+
+const codeDenied = "42501" // insufficient_privilege
 
 func code(err error) string {
 	var pg *pgconn.PgError

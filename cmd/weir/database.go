@@ -104,7 +104,9 @@ func unreachable(c *pgx.ConnConfig, dev bool, err error) error {
 	switch {
 	case errors.As(err, &refused) && refused.Code == "3D000": // invalid_catalog_name
 		todo = "create it with createdb, or name another in --database or DATABASE_URL"
-	case errors.As(err, &refused) && strings.HasPrefix(refused.Code, "28"): // invalid authorization
+	case errors.As(err, &refused) && refused.Code == "28000" && strings.HasPrefix(c.Host, "/"): // invalid authorization, but for passwords
+		todo = "over this socket the server may let in only who is the system's user of that name: be that user, or connect by TCP, with a host and a password in --database or DATABASE_URL"
+	case errors.As(err, &refused) && strings.HasPrefix(refused.Code, "28"):
 		todo = "check user and password in --database or DATABASE_URL"
 	case errors.As(err, &refused):
 		todo = "try again when the server is ready"

@@ -80,7 +80,7 @@ Examples:
 
     weir listen 'orders.>'
 
-    weir listen --hub http://127.0.0.1:8080 --json --after 1042.3 orders.created`
+    weir listen --hub http://127.0.0.1:8080 --json --after 81985529.1042.3 orders.created`
 }
 
 // heard is a line of --json.

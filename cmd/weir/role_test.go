@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/weir-pg/weir/internal/pgtest"
 )
@@ -117,5 +118,51 @@ func TestWhatAnOwnerWithoutCreateroleMayNotDoIsSaidFirst(t *testing.T) {
 	}
 	if code, _, said := weir("enqueue", "--kind", "k"); code != exitOK {
 		t.Errorf("enqueue: exit code %d:\n%s", code, said)
+	}
+}
+
+// TestWhatAUserLacksIsNamed: who is refused is told which role, or which right, it takes.
+func TestWhatAUserLacksIsNamed(t *testing.T) {
+	database := pgtest.Database(t)
+	admin, err := pgx.Connect(t.Context(), database)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer admin.Close(t.Context())
+	check := func(database, want string, args ...string) {
+		t.Helper()
+		var out, errs bytes.Buffer
+		code := run(append(args[:len(args):len(args)], "--database", database), strings.NewReader(""), &out, &errs)
+		if code != exitFailure || !strings.Contains(errs.String(), want) {
+			t.Errorf("weir %v exits with %d, without %q: %s", args, code, want, errs.String())
+		}
+	}
+	as := asRole(t, admin, database, "pg_read_all_stats")
+	const denied = "permission denied for schema weir: grant this user the role "
+	for want, calls := range map[string][]string{
+		denied + "weir_enqueue":   {"enqueue --kind k"},
+		denied + "weir_publish":   {"publish a b"},
+		denied + "weir_subscribe": {"listen a"},
+		denied + "weir_work":      {"jobs list", "jobs show 1"},
+		denied + "weir_operate":   {"jobs cancel 1", "jobs retry 1", "queues list", "queues pause q", "workers", "hubs"},
+		"the schema weir belongs": {"migrate status", "migrate up", "migrate down --to 1 --yes"},
+	} {
+		for _, call := range calls {
+			check(as, want, strings.Fields(call)...)
+		}
+	}
+	empty := asRole(t, admin, pgtest.Empty(t), "pg_read_all_stats")
+	check(empty, "migrate as the database's owner, or let them run: GRANT CREATE ON DATABASE", "migrate", "up")
+}
+
+func TestARefusalOverASocketNamesTheSystemsUser(t *testing.T) {
+	for host, want := range map[string]string{"/run/postgresql": "the system's user of that name", "localhost": "check user and password"} {
+		config, err := pgx.ParseConfig("host=" + host + " user=app dbname=app")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := unreachable(config, false, &pgconn.PgError{Code: "28000", Message: "refused"}).Error(); !strings.Contains(got, want) {
+			t.Errorf("at %s: %s", host, got)
+		}
 	}
 }

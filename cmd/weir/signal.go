@@ -8,9 +8,14 @@ import (
 	"os/signal"
 	"sync"
 	"syscall"
+	"time"
 )
 
-// trap gives out a context that ends at the first Ctrl-C or SIGTERM; at the second the process exits at once.
+// sameSignal is for how long further signals count as the first: who stops a process often tells it twice, once by itself and once with its
+// group, as timeout(1) does.
+const sameSignal = time.Second
+
+// trap gives out a context that ends at the first Ctrl-C or SIGTERM; at a second, later one the process exits at once.
 type trap struct {
 	mu    sync.Mutex
 	last  []func() // called before the exit at once
@@ -29,14 +34,18 @@ func catchSignals(stderr io.Writer) (context.Context, *trap) {
 		close(done)
 	}}
 	go func() {
-		for range 2 {
+		var first time.Time
+		for {
 			select {
 			case <-done:
 				return
 			case <-signals:
 			}
-			if ctx.Err() == nil {
+			if first.IsZero() {
+				first = time.Now()
 				cancel()
+			}
+			if time.Since(first) < sameSignal {
 				continue
 			}
 			fmt.Fprintln(stderr, "weir: stopped at once by a second signal")

@@ -25,7 +25,7 @@ type workCmd struct {
 	Timeout      time.Duration `help:"End an attempt that takes longer."`
 	Lease        time.Duration `default:"30s" help:"Silence after which others get the jobs."`
 	StopTimeout  time.Duration `default:"30s" help:"How long jobs may go on after Ctrl-C."`
-	ExitWhenIdle bool          `help:"Exit when nothing is left to do in the queues."`
+	ExitWhenIdle bool          `help:"Exit when nothing is left to do in the queues: no retry and no scheduled job either."`
 	Verbose      bool          `short:"v" help:"Log each job, not only failures."`
 	Command      []string      `arg:"" optional:"" passthrough:"all" help:"Command to run, after --."`
 }
@@ -128,6 +128,7 @@ func (c *workCmd) queues() (map[string]int, error) {
 const (
 	watchEvery = 100 * time.Millisecond
 	askEvery   = 250 * time.Millisecond
+	longWait   = 10 * time.Second // so long without a word would look like a fault
 )
 
 // watch shows how the work goes, and with --exit-when-idle calls idle when nothing is left of it.
@@ -136,6 +137,7 @@ func (c *workCmd) watch(ctx context.Context, client *weir.Client, tally *tally, 
 	defer tick.Stop()
 	quiet := int64(-1) // what tally.moves was when the queues were last seen empty
 	blind := false
+	said := time.Time{} // until when it has been said that there is nothing to do
 	asked := time.Time{}
 	for {
 		select {
@@ -149,7 +151,7 @@ func (c *workCmd) watch(ctx context.Context, client *weir.Client, tally *tally, 
 		}
 		asked = time.Now()
 		moves := tally.moves.Load()
-		left, err := c.anyLeft(ctx, client, queues)
+		left, next, err := c.anyLeft(ctx, client, queues)
 		switch {
 		case ctx.Err() != nil:
 			return nil
@@ -164,6 +166,10 @@ func (c *workCmd) watch(ctx context.Context, client *weir.Client, tally *tally, 
 			continue
 		case left || moves != tally.moves.Load():
 			quiet = -1
+			if now := time.Now(); now.After(said) && next.Sub(now) > longWait {
+				fmt.Fprintf(p, "weir: nothing to do for %s: then a job is to be tried again, or was scheduled; Ctrl-C leaves it there\n", short(next.Sub(now)))
+				said = next
+			}
 		case quiet == moves: // empty twice, and nothing moved in between
 			idle()
 			return nil
@@ -178,8 +184,8 @@ func (c *workCmd) watch(ctx context.Context, client *weir.Client, tally *tally, 
 const lookMost = 1000
 
 // anyLeft tells whether a queue has a job to do, in any worker, now or later: with --kind, a job that this worker may do. A job may step
-// from one state to another between two of these questions, so one answer is not enough.
-func (c *workCmd) anyLeft(ctx context.Context, client *weir.Client, queues map[string]int) (bool, error) {
+// from one state to another between two of these questions, so one answer is not enough. next is when the first of them is due, where all that is left is for later.
+func (c *workCmd) anyLeft(ctx context.Context, client *weir.Client, queues map[string]int) (left bool, next time.Time, err error) {
 	for queue := range queues {
 		for _, state := range []weir.State{weir.Available, weir.Running, weir.Later} {
 			most := 1
@@ -188,16 +194,30 @@ func (c *workCmd) anyLeft(ctx context.Context, client *weir.Client, queues map[s
 			}
 			jobs, err := client.Jobs(ctx, state, queue, most)
 			if err != nil {
-				return true, err
+				return true, time.Time{}, err
 			}
-			if len(jobs) == lookMost || slices.ContainsFunc(jobs, func(j weir.JobInfo) bool {
-				return state != weir.Later || len(c.Kind) == 0 || slices.Contains(c.Kind, j.Kind)
-			}) {
-				return true, nil
+			if state != weir.Later {
+				if len(jobs) > 0 {
+					return true, time.Time{}, nil
+				}
+				continue
+			}
+			if len(jobs) == lookMost {
+				left = true
+			}
+			for _, j := range jobs { // by their time
+				if len(c.Kind) > 0 && !slices.Contains(c.Kind, j.Kind) {
+					continue
+				}
+				left = true
+				if j.RunAt != nil && (next.IsZero() || j.RunAt.Before(next)) {
+					next = *j.RunAt
+				}
+				break
 			}
 		}
 	}
-	return false, nil
+	return left, next, nil
 }
 
 // denied tells whether the user lacks a privilege: no use in trying again.

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/prometheus/client_golang/prometheus"
 )
 
@@ -89,10 +90,10 @@ func (g *Guard) Check(ctx context.Context) error {
 	}
 	for _, v := range all {
 		if !v.seesAll {
-			return fmt.Errorf("on %s the guard can't see other roles' sessions: GRANT pg_monitor to its role", v.server.Name)
+			return fmt.Errorf("on %s the guard can't see other roles' sessions: GRANT pg_monitor TO %s", v.server.Name, pgx.Identifier{v.role}.Sanitize())
 		}
 		if g.config.Act && !v.maySignal {
-			return fmt.Errorf("on %s the guard can't end other roles' sessions: GRANT pg_signal_backend to its role, or leave out --act", v.server.Name)
+			return fmt.Errorf("on %s the guard can't end other roles' sessions: GRANT pg_signal_backend TO %s, or leave out --act", v.server.Name, pgx.Identifier{v.role}.Sanitize())
 		}
 	}
 	return nil

@@ -468,8 +468,8 @@ func rights(t *testing.T, s *servers) {
 			t.Errorf("as %s: %v, want %q", role, err, want)
 		}
 	}
-	check("blind", "GRANT pg_monitor", false)
+	check("blind", `GRANT pg_monitor TO "blind"`, false)
 	connect(t, s.primary.URL("postgres")).exec("GRANT pg_monitor TO blind")
-	check("blind", "GRANT pg_signal_backend", true)
+	check("blind", `GRANT pg_signal_backend TO "blind"`, true)
 	check("guard", "primary is no standby", true, server(t, "primary", s.primary))
 }

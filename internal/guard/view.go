@@ -56,7 +56,8 @@ type view struct {
 	server     Server
 	at         time.Time // by the server's clock
 	standby    bool
-	system     int64 // identifies the cluster
+	role       string // the guard's own
+	system     int64  // identifies the cluster
 	database   string
 	version    string
 	port       int
@@ -107,7 +108,7 @@ type receiver struct {
 func look(ctx context.Context, s Server) (*view, error) {
 	v := &view{server: s}
 	var next int64
-	err := s.DB.QueryRow(ctx, serverSQL).Scan(&v.at, &v.standby, &v.system, &v.database, &v.version, &v.port, &v.feedback, &next,
+	err := s.DB.QueryRow(ctx, serverSQL).Scan(&v.at, &v.role, &v.standby, &v.system, &v.database, &v.version, &v.port, &v.feedback, &next,
 		&v.seesAll, &v.maySignal)
 	if err != nil {
 		return nil, fmt.Errorf("look at %s: %w", s.Name, err)

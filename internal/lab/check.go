@@ -2,9 +2,9 @@ package lab
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -16,7 +16,7 @@ func Check(ctx context.Context, url string, configs ...Config) error {
 		return fmt.Errorf("lab: connect: %w", err)
 	}
 	defer conn.Close(context.WithoutCancel(ctx))
-	var lacks []error
+	var lacks []string
 	installs := false
 	for _, c := range configs {
 		s, ok := scenarios[c.Scenario]
@@ -29,7 +29,7 @@ func Check(ctx context.Context, url string, configs ...Config) error {
 			return err
 		}
 		if n.connections > left {
-			lacks = append(lacks, fmt.Errorf("%s needs %d connections and the server has %d left of max_connections: ask for fewer clients", c.Scenario, n.connections, left))
+			lacks = append(lacks, fmt.Sprintf("%s needs %d connections and the server has %d left of max_connections: ask for fewer clients", c.Scenario, n.connections, left))
 		}
 		installs = installs || n.weir
 	}
@@ -39,14 +39,14 @@ func Check(ctx context.Context, url string, configs ...Config) error {
 			return err
 		}
 		if len(roles) > 0 {
-			lacks = append(lacks, fmt.Errorf("the cures that use Weir need the roles %s, which the user may not create: let an administrator create them, or make the user a superuser for the time of the lab",
+			lacks = append(lacks, fmt.Sprintf("the cures that use Weir need the roles %s, which the user may not create: let an administrator create them, or make the user a superuser for the time of the lab",
 				enumerated(roles)))
 		}
 	}
 	if len(lacks) == 0 {
 		return nil
 	}
-	return fmt.Errorf("lab: nothing was measured, for this database does not do: %w; or measure on a private server, without --database", errors.Join(lacks...))
+	return fmt.Errorf("lab: nothing was measured, for this database does not do: %s; or measure on a private server, without --database", strings.Join(lacks, "; "))
 }
 
 // connectionsLeft is how many more clients the server takes.

@@ -1,5 +1,6 @@
 -- What the server is. The next xid is the one after the newest that has ended.
 SELECT pg_catalog.clock_timestamp(),
+       current_user::text,
        pg_catalog.pg_is_in_recovery(),
        (SELECT system_identifier FROM pg_catalog.pg_control_system()),
        pg_catalog.current_database()::text,
