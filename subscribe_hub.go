@@ -54,7 +54,14 @@ func (e *refusedError) Error() string { return e.text }
 
 func (f *hubFollower) run(ctx context.Context, s *Subscription, tell func()) error {
 	most := reconnectMin
-	ready := func() { f.subscribed = true; tell() }
+	var lost time.Time // since when no hub has answered, once that was said
+	ready := func() {
+		if f.subscribed = true; !lost.IsZero() {
+			f.Logger.Warn("weir: subscribed at a hub again", "hub", f.urls[f.next], "after", time.Since(lost).Round(time.Millisecond))
+			lost = time.Time{}
+		}
+		tell()
+	}
 	for {
 		began := time.Now()
 		err := f.stream(ctx, s, ready)
@@ -72,11 +79,11 @@ func (f *hubFollower) run(ctx context.Context, s *Subscription, tell func()) err
 		// Full jitter: a hub's clients do not all come to the next one in one instant.
 		wait := time.Duration(rand.Int64N(int64(most)))
 		level := slog.LevelDebug
-		if most == reconnectMin {
-			level = slog.LevelWarn // the first of a series
+		if lost.IsZero() {
+			level, lost = slog.LevelWarn, time.Now() // once, until it is over
 		}
 		most = min(2*most, reconnectMax)
-		f.Logger.Log(ctx, level, "weir: the hub was lost, trying the next", "error", err, "in", wait)
+		f.Logger.Log(ctx, level, "weir: the hub was lost, trying the next until one answers", "error", err, "in", wait)
 		timer := time.NewTimer(wait)
 		select {
 		case <-timer.C:

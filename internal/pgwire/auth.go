@@ -66,7 +66,7 @@ const (
 func (c *conn) authenticate(ctx context.Context) error {
 	auth := c.server.config.Auth
 	if auth == Trust {
-		c.listenOn, c.notifyOn = Everything(), Everything()
+		c.rights.Store(&rights{Everything(), Everything()})
 		return nil
 	}
 	verifier, err := c.lookUp(ctx, auth)
@@ -102,11 +102,17 @@ func (c *conn) authenticate(ctx context.Context) error {
 	if err := c.password(&last); err != nil {
 		return err
 	}
+	attempt, err := c.turn()
+	if err != nil {
+		return err
+	}
 	proof, ok, err := exchange.last(last.Data)
 	if err != nil {
 		return err
 	}
-	if !ok {
+	if ok {
+		attempt.right()
+	} else {
 		return errorf(badPassword, "password authentication failed for user \"%s\"", cut(c.user, 64))
 	}
 	c.send(&pgproto3.AuthenticationSASLFinal{Data: proof})
@@ -123,7 +129,7 @@ func (c *conn) lookUp(ctx context.Context, auth Auth) (*verifier, error) {
 	if err == nil {
 		v, bad := parseVerifier(login.Verifier)
 		if bad == nil {
-			c.listenOn, c.notifyOn = login.Listen, login.Notify
+			c.rights.Store(&rights{login.Listen, login.Notify})
 			return v, nil
 		}
 		c.server.complain("weir: a user can't log in", "user", cut(c.user, 64), "error", bad)

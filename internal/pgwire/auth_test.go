@@ -9,6 +9,7 @@ import (
 	"encoding/base64"
 	"errors"
 	"io"
+	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
@@ -23,6 +24,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgproto3"
 
+	"github.com/weir-pg/weir/internal/hub"
 	"github.com/weir-pg/weir/internal/pgtest"
 	"github.com/weir-pg/weir/internal/pgwire"
 )
@@ -35,7 +37,7 @@ func usersFile(t testing.TB, text string) *pgwire.UsersFile {
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	users, err := pgwire.ReadUsersFile(path, []byte("secret"))
+	users, err := pgwire.ReadUsersFile(path, []byte("secret"), slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -169,11 +171,11 @@ func TestUsersFilesThatCannotBeUsedSayWhy(t *testing.T) {
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := pgwire.ReadUsersFile(path, []byte("secret")); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), path) {
+		if _, err := pgwire.ReadUsersFile(path, []byte("secret"), slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), path) {
 			t.Errorf("%q: %v, want %s", text, err, want)
 		}
 	}
-	if _, err := pgwire.ReadUsersFile(filepath.Join(t.TempDir(), "none"), nil); !errors.Is(err, os.ErrNotExist) {
+	if _, err := pgwire.ReadUsersFile(filepath.Join(t.TempDir(), "none"), nil, nil); !errors.Is(err, os.ErrNotExist) {
 		t.Error(err)
 	}
 }
@@ -415,4 +417,157 @@ func saltedPassword(t testing.TB, password, salt string, iterations int) []byte 
 	}
 	salted.Store(q, key)
 	return key
+}
+
+// loginFrom is login from an address.
+func (e *endpoint) loginFrom(ctx context.Context, address, user, password string) error {
+	e.t.Helper()
+	config, err := pgx.ParseConfig(e.url(user, password, "sslmode=disable"))
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	config.DialFunc = (&net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(address)}}).DialContext
+	conn, err := pgx.ConnectConfig(ctx, config)
+	if err == nil {
+		_ = conn.Close(e.t.Context())
+	}
+	return err
+}
+
+// TestGuessersWaitAndOthersDoNot: an address from which very many wrong passwords come is refused, and others get in as ever.
+func TestGuessersWaitAndOthersDoNot(t *testing.T) {
+	e := start(t, pgwire.Config{Auth: usersFile(t, `"app" "secret"`)})
+	if err := e.loginFrom(t.Context(), "127.0.0.1", "app", "secret"); err != nil {
+		t.Skip("this machine has no other loopback addresses: ", err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	refused := make(chan struct{})
+	var once sync.Once
+	var guessers sync.WaitGroup
+	for range 100 {
+		guessers.Go(func() {
+			for ctx.Err() == nil {
+				var told *pgconn.PgError
+				if err := e.loginFrom(ctx, "127.0.0.2", "app", "guess"); errors.As(err, &told) && told.Code == "28000" {
+					once.Do(func() { close(refused) })
+				}
+			}
+		})
+	}
+	select {
+	case <-refused:
+	case <-time.After(patience):
+		t.Error("guesses are not bounded")
+	}
+	for _, address := range []string{"127.0.0.1", "127.0.0.3"} {
+		if err := e.loginFrom(t.Context(), address, "app", "secret"); err != nil {
+			t.Errorf("the right password from %s: %v", address, err)
+		}
+	}
+	cancel()
+	guessers.Wait()
+}
+
+// TestUsersFileIsReadAgainWhenItChanges: a new user gets in, one that is gone does not and is cut off, and a file with a mistake revokes nobody
+// at once.
+func TestUsersFileIsReadAgainWhenItChanges(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "users.txt")
+	write := func(text string) {
+		t.Helper()
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(`"app" "secret"`)
+	users, err := pgwire.ReadUsersFile(path, []byte("secret"), slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := start(t, pgwire.Config{Auth: users})
+	conn, err := pgx.Connect(t.Context(), e.url("app", "secret", "sslmode=disable"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(context.Background())
+	write(`"app" "secret" and "a mistake`)
+	if code := e.login("app", "secret", "sslmode=disable"); code != "" {
+		t.Errorf("while the file has a mistake: %s", code)
+	}
+	write(`"other" "secret"`)
+	eventually(t, "the new user gets in", func() bool { return e.login("other", "secret", "sslmode=disable") == "" })
+	if code := e.login("app", "secret", "sslmode=disable"); code != "28P01" {
+		t.Errorf("the user that is gone: %q", code)
+	}
+	if err := e.server.Recheck(t.Context()); err != nil {
+		t.Error(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	var told *pgconn.PgError
+	if _, err := conn.WaitForNotification(ctx); !errors.As(err, &told) || told.Code != "28000" {
+		t.Errorf("the client of the user that is gone: %v", err)
+	}
+}
+
+// TestWhatIsTakenFromAUserIsTakenFromItsClients: who listens where it may not any more is cut off, at the next check; others go on, with what
+// they may now; and while users can't be looked up nobody is.
+func TestWhatIsTakenFromAUserIsTakenFromItsClients(t *testing.T) {
+	known := usersFile(t, `"app" "secret"`)
+	login, err := known.Login(t.Context(), "app")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var listen atomic.Pointer[[]hub.Filter]
+	all := pgwire.Everything()
+	listen.Store(&all)
+	var away atomic.Bool
+	e := start(t, pgwire.Config{Auth: pgwire.AuthFunc(func(context.Context, string) (pgwire.Login, error) {
+		if away.Load() {
+			return pgwire.Login{}, errors.New("the database is away")
+		}
+		l := login
+		l.Listen = *listen.Load()
+		return l, nil
+	})})
+	connect := func(channel string) *pgx.Conn {
+		t.Helper()
+		conn, err := pgx.Connect(t.Context(), e.url("app", "secret", "sslmode=disable"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = conn.Close(context.Background()) })
+		run(t, conn, "LISTEN "+channel)
+		return conn
+	}
+	news, orders, late := connect("news"), connect("orders"), connect("orders")
+	run(t, late, "BEGIN")
+	run(t, late, "LISTEN news") // which begins at the commit
+	away.Store(true)
+	if err := e.server.Recheck(t.Context()); err == nil {
+		t.Error("the check says nothing of the database being away")
+	}
+	away.Store(false)
+	only := []hub.Filter{hub.Channel("orders")}
+	listen.Store(&only)
+	if err := e.server.Recheck(t.Context()); err != nil {
+		t.Error(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	var told *pgconn.PgError
+	if _, err := news.WaitForNotification(ctx); !errors.As(err, &told) || told.Code != "28000" {
+		t.Errorf("who listened on a channel that was taken away: %v", err)
+	}
+	for _, conn := range []*pgx.Conn{orders, late} {
+		sql := "LISTEN news"
+		if conn == late {
+			sql = "COMMIT"
+		}
+		if _, err := conn.Exec(t.Context(), sql); !errors.As(err, &told) || told.Code != "42501" {
+			t.Errorf("%s of a channel that was taken away: %v", sql, err)
+		}
+	}
+	run(t, orders, "NOTIFY orders")
+	notification(t, orders)
 }

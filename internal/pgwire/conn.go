@@ -26,8 +26,7 @@ type conn struct {
 	since    time.Time
 	user     string
 	database string
-	listenOn []hub.Filter // channels that the user may listen on
-	notifyOn []hub.Filter // and notify
+	rights   atomic.Pointer[rights]
 	settings settings
 	told     settings // as the client was last told
 
@@ -41,6 +40,7 @@ type conn struct {
 	answer []byte // messages that have not been written yet; nil between queries
 
 	loggedIn atomic.Bool // pid and user are settled
+	shed     atomic.Bool // it had not logged in, and made room for another
 
 	closing atomic.Bool // it is being ended: nothing but the reason is written any more
 

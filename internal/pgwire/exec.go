@@ -27,7 +27,7 @@ func (c *conn) execute(ctx context.Context, p parsed, params []value) (result, e
 	c.open()
 	switch s := p.statement.(type) {
 	case listenStatement:
-		if err := c.may("LISTEN", c.listenOn, s.channel); err != nil {
+		if err := c.may("LISTEN", c.rights.Load().listen, s.channel); err != nil {
 			return result{}, err
 		}
 		return result{tag: "LISTEN"}, c.pend(action{kind: listenAction, channel: s.channel})

@@ -33,7 +33,13 @@ func (c *conn) listen(ctx context.Context, channels []string) error {
 		c.listens = make(map[string]struct{}, len(channels))
 	}
 	for i, channel := range channels {
+		if err := c.may("LISTEN", c.rights.Load().listen, channel); err != nil { // it was taken away since the command
+			c.out.Unlock()
+			return err
+		}
 		filters[i] = hub.Channel(channel)
+	}
+	for _, channel := range channels {
 		c.listens[channel] = struct{}{}
 	}
 	c.out.Unlock()
@@ -79,6 +85,8 @@ var (
 		hint("More was waiting for it than the hub keeps for one connection. Read notifications all the time, and keep transactions short.")
 	errGap = errorf(overLimit, "terminating connection: notifications were lost").
 		hint("The hub was behind for longer than the log of messages goes back. Connect again, listen, and look at your tables afresh.")
+	errRevoked = errorf(badAuthorization, "terminating connection: the user may not log in, or not listen on these channels, any more").
+			hint("The role, its memberships or its channels were changed since it logged in.")
 	errEnded    = errorf(shuttingDown, "terminating connection due to administrator command")
 	errStopping = errorf(shuttingDown, "terminating connection due to administrator command").hint("The hub is stopping: connect again.")
 )

@@ -58,6 +58,7 @@ type Server struct {
 	mostMessage int
 	stats       stats
 	crowd       crowd
+	throttle    throttle
 	pending     atomic.Int64 // bytes of notifications in open transactions
 	complaints  complaints
 	nextPID     atomic.Uint32
@@ -202,6 +203,7 @@ func (s *Server) add(raw net.Conn) *conn {
 	s.mu.Unlock()
 	if oldest := s.crowd.enter(c, s.config.MaxStrangers, s.config.MaxFromAddress); oldest != nil {
 		s.stats.shed.Add(1)
+		oldest.shed.Store(true)
 		oldest.raw.Close()
 	}
 	return c

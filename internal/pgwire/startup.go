@@ -47,7 +47,7 @@ func (c *conn) startup(ctx context.Context) error {
 		if c.server.stopping.Load() {
 			return err
 		}
-		if errors.Is(err, io.EOF) || errors.Is(err, net.ErrClosed) {
+		if errors.Is(err, io.EOF) || errors.Is(err, net.ErrClosed) || errors.Is(err, errEnding) {
 			return err // psql looks whether a password is asked for, and comes again with one
 		}
 		c.server.stats.authFailed.Add(1)

@@ -92,7 +92,7 @@ func (c *conn) notify(args []value, logged, keep bool) error {
 	if len(args) > 1 && args[1] != nil {
 		a.payload = *args[1]
 	}
-	if err := c.may("NOTIFY", c.notifyOn, a.channel); err != nil {
+	if err := c.may("NOTIFY", c.rights.Load().notify, a.channel); err != nil {
 		return err
 	}
 	return c.pend(a)

@@ -2,11 +2,14 @@ package pgwire
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
 	"strings"
+	"time"
 
 	"github.com/weir-pg/weir/internal/hub"
 )
@@ -14,25 +17,71 @@ import (
 // UsersFile is an Auth from a file, as PgBouncer's userlist.txt: on each line a user and a password or a SCRAM verifier, each in
 // double quotes or without white space. A # or ; at the beginning of a line makes it a comment. After the password, listen=A,B and notify=A,B
 // restrict the user to those channels and patterns; without, it may listen on all, and notify all.
-type UsersFile struct{ users map[string]Login }
+//
+// The file is read again when it has changed. While it can't be read, or has a mistake, those of before count for 10 seconds, and then nobody.
+type UsersFile struct {
+	*Roster
+	path   string
+	secret []byte
+	log    *slog.Logger
 
-// ReadUsersFile reads the file once. Passwords are turned into verifiers, which costs a few milliseconds each; their salts are made of the
-// secret, as those of users that do not exist are.
-func ReadUsersFile(path string, secret []byte) (*UsersFile, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, fmt.Errorf("read users: %w", err)
+	// Of the roster's question, of which there is one at a time.
+	text  []byte
+	users map[string]Login
+	good  time.Time // when they were last read
+	bad   bool      // which was said
+}
+
+const usersKeep = 10 * time.Second
+
+// ReadUsersFile reads the file. Passwords are turned into verifiers, which costs a few milliseconds each; their salts are made of the
+// secret, as those of users that do not exist are. The logger is told when the file can't be read later on.
+func ReadUsersFile(path string, secret []byte, log *slog.Logger) (*UsersFile, error) {
+	u := &UsersFile{path: path, secret: secret, log: log}
+	if err := u.read(); err != nil {
+		return nil, err
 	}
-	defer f.Close()
-	u, err := readUsers(f, secret)
-	if err != nil {
-		return nil, fmt.Errorf("read users from %s: %w", path, err)
-	}
+	u.Roster = NewRoster(func(context.Context) (map[string]Login, error) { return u.again() })
 	return u, nil
 }
 
-func readUsers(r io.Reader, secret []byte) (*UsersFile, error) {
-	u := &UsersFile{users: map[string]Login{}}
+// again returns the users as they are now.
+func (u *UsersFile) again() (map[string]Login, error) {
+	err := u.read()
+	if err == nil {
+		if u.bad {
+			u.log.Warn("weir: the users file can be read again", "file", u.path)
+		}
+		u.bad = false
+		return u.users, nil
+	}
+	if !u.bad {
+		u.log.Error("weir: the users file can't be read, and soon nobody can log in", "error", err, "in", usersKeep)
+	}
+	if u.bad = true; time.Since(u.good) < usersKeep {
+		return u.users, nil // it may be written just now
+	}
+	return nil, err
+}
+
+func (u *UsersFile) read() error {
+	text, err := os.ReadFile(u.path)
+	if err != nil {
+		return fmt.Errorf("read users: %w", err)
+	}
+	if u.users == nil || !bytes.Equal(text, u.text) {
+		users, err := readUsers(bytes.NewReader(text), u.secret)
+		if err != nil {
+			return fmt.Errorf("read users from %s: %w", u.path, err)
+		}
+		u.text, u.users = text, users
+	}
+	u.good = time.Now()
+	return nil
+}
+
+func readUsers(r io.Reader, secret []byte) (map[string]Login, error) {
+	users := map[string]Login{}
 	lines := bufio.NewScanner(r)
 	for n := 1; lines.Scan(); n++ {
 		line := strings.TrimSpace(lines.Text())
@@ -47,7 +96,7 @@ func readUsers(r io.Reader, secret []byte) (*UsersFile, error) {
 		if err != nil {
 			return nil, fmt.Errorf("line %d, user %q: %w", n, user, err)
 		}
-		if _, twice := u.users[user]; twice {
+		if _, twice := users[user]; twice {
 			return nil, fmt.Errorf("line %d: user %q is there twice", n, user)
 		}
 		login, err := restrictions(rest)
@@ -57,9 +106,9 @@ func readUsers(r io.Reader, secret []byte) (*UsersFile, error) {
 		if err != nil {
 			return nil, fmt.Errorf("line %d, user %q: %w", n, user, err)
 		}
-		u.users[user] = login
+		users[user] = login
 	}
-	return u, lines.Err()
+	return users, lines.Err()
 }
 
 // UserLine is a line of a users file.
@@ -141,12 +190,4 @@ func quotedWord(s string) (word, rest string, err error) {
 		}
 	}
 	return "", "", fmt.Errorf("a double quote is missing at the end")
-}
-
-// Login returns what is known of a user.
-func (u *UsersFile) Login(_ context.Context, user string) (Login, error) {
-	if login, ok := u.users[user]; ok {
-		return login, nil
-	}
-	return Login{}, ErrUnknownUser
 }

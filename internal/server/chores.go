@@ -62,6 +62,17 @@ func (s *Server) chores(ctx context.Context) {
 	}
 }
 
+// recheck takes from clients that are connected what was taken from their roles.
+func (s *Server) recheck(ctx context.Context) {
+	for sleep(ctx, recheckEvery) {
+		bounded, cancel := context.WithTimeout(ctx, callTimeout)
+		if err := s.pg.Recheck(bounded); err != nil && ctx.Err() == nil {
+			s.log.Debug("weir: can't look up what clients may do", "error", err) // whoever looks up says so once
+		}
+		cancel()
+	}
+}
+
 // sleep waits, or returns false when ctx ends first.
 func sleep(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)

@@ -69,7 +69,12 @@ func (s *Server) auth(ctx context.Context, secret []byte) (pgwire.Auth, error) {
 		if s.config.UsersFile == "" {
 			return nil, errors.New("authentication by a users file needs the file")
 		}
-		return pgwire.ReadUsersFile(s.config.UsersFile, secret)
+		users, err := pgwire.ReadUsersFile(s.config.UsersFile, secret, s.log)
+		if err != nil {
+			return nil, err
+		}
+		s.roster = users.Roster
+		return users, nil
 	case Trust:
 		return pgwire.Trust, nil
 	}

@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"net/url"
@@ -10,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/weir-pg/weir"
@@ -67,6 +69,39 @@ func TestAHubHonoursTheDatabasesRoles(t *testing.T) {
 			}
 		}
 		_ = conn.Close(t.Context())
+	}
+}
+
+// TestRevokedRolesAreCutOff: who listens, and loses the membership by which it may, is told and cut off; a role that may not log in any more is
+// too.
+func TestRevokedRolesAreCutOff(t *testing.T) {
+	database := pgtest.Database(t)
+	pool := pgtest.Pool(t, database)
+	s := start(t, Config{Database: database})
+	for _, revoke := range []string{"REVOKE weir_subscribe FROM %s", "ALTER ROLE %s NOLOGIN"} {
+		conn := listen(t, s, database, "a")
+		if _, err := pool.Exec(t.Context(), fmt.Sprintf(revoke, pgx.Identifier{conn.Config().User}.Sanitize())); err != nil {
+			t.Fatal(err)
+		}
+		told := make(chan error, 1)
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		go func() {
+			_, err := conn.WaitForNotification(ctx)
+			told <- err
+		}()
+		for heard := false; !heard; {
+			if err := s.pg.Recheck(ctx); err != nil { // as the hub does now and then
+				t.Fatal(err)
+			}
+			select {
+			case err := <-told:
+				if heard = true; sqlstate(err) != "28000" {
+					t.Errorf(revoke+": the client is told %v, want 28000", "it", err)
+				}
+			case <-time.After(100 * time.Millisecond):
+			}
+		}
+		cancel()
 	}
 }
 

@@ -78,6 +78,8 @@ const (
 	choresEvery = 10 * time.Second
 	callTimeout = 10 * time.Second
 
+	recheckEvery = 10 * time.Second // what clients of the wire protocol may do
+
 	leaveTimeout = 2 * time.Second
 )
 
@@ -92,7 +94,7 @@ type Server struct {
 	jobs     *wake.Jobs
 	examiner *examiner // nil: none
 	pg       *pgwire.Server
-	roster   *pgwire.Roster // nil: the database's roles do not log in
+	roster   *pgwire.Roster // nil: everybody is let in
 	web      *web.Web
 	http     *http.Server
 
@@ -144,6 +146,9 @@ func Start(ctx context.Context, c Config) (_ *Server, err error) {
 	s.inner.Go(func() { s.jobs.Run(inner) })
 	s.inner.Go(func() { s.beats(inner) })
 	s.inner.Go(func() { s.chores(inner) })
+	if s.roster != nil {
+		s.inner.Go(func() { s.recheck(inner) })
+	}
 	if s.examiner != nil {
 		s.inner.Go(func() { s.examiner.run(inner, s) })
 	}

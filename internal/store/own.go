@@ -49,7 +49,9 @@ func OpenOwn(from *pgxpool.Pool) (*Own, error) {
 		return nil, err
 	}
 	own := &Own{pool: pool, Work: New(pool, OwnMost-1), Keep: New(pool, 1)}
-	own.Work.own, own.Keep.own = true, true
+	for _, s := range []*Store{own.Work, own.Keep} {
+		s.own, s.bound = true, ownCall
+	}
 	return own, nil
 }
 

@@ -5,6 +5,7 @@ package store
 import (
 	"context"
 	"sync/atomic"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -22,8 +23,9 @@ type Store struct {
 	conn       *pgx.Conn     // the one that calls are made by; nil: any of the pool's
 	slots      chan struct{} // nil: no limit but the pool's
 	unprepared atomic.Bool
-	ease       atomic.Int32 // see framed
-	own        bool         // the pool is Weir's alone
+	ease       atomic.Int32  // see framed
+	own        bool          // the pool is Weir's alone
+	bound      time.Duration // of each call but a re-basing, which takes as long as it takes; 0: the caller's context alone
 }
 
 // New returns a store on the pool, which stays the caller's to close. It uses at most connections of
@@ -66,8 +68,17 @@ func (s *Store) call(ctx context.Context, f func(mode pgx.QueryExecMode) error) 
 	}
 }
 
+// ownCall is when a call without an answer counts as failed where nobody's patience bounds it: all that workers and chores call goes in
+// steps of well under a second, and may be repeated. A server that has gone without a word would hold them up for as long as the kernel tries.
+const ownCall = time.Minute
+
 // query runs a statement, and hands its rows to read, which leaves none. Its session has what it needs.
 func (s *Store) query(ctx context.Context, sql string, args []any, read func(pgx.Rows) error) error {
+	if s.bound > 0 {
+		bounded, cancel := context.WithTimeout(ctx, s.bound)
+		defer cancel()
+		ctx = bounded
+	}
 	return s.call(ctx, func(mode pgx.QueryExecMode) (err error) {
 		if s.conn != nil {
 			r, err := s.conn.Query(ctx, sql, append([]any{mode}, args...)...)

@@ -25,6 +25,7 @@ type hubWait struct {
 	cancel   context.CancelFunc
 	next     string    // the token that the wait under way brought; read after result
 	silent   time.Time // until then the hub is not tried
+	lost     time.Time // since when it can't be reached, which was said
 	tries    backoff
 }
 
@@ -115,11 +116,16 @@ func (h *hubWait) ended(ctx context.Context, err error) bool {
 			h.tries.reset()
 		}
 		h.token = h.next
+		if !h.lost.IsZero() {
+			h.Log.Warn("weir: the hub can be reached again, and the worker waits there for work", "worker", h.id, "after", time.Since(h.lost).Round(time.Millisecond))
+			h.lost = time.Time{}
+		}
 		return true
 	}
 	wait := h.tries.next()
-	if h.tries.tries == 1 && ctx.Err() == nil {
-		h.Log.Warn("weir: the hub can't be reached, the worker looks for work by itself", "worker", h.id, "error", err)
+	if h.lost.IsZero() && ctx.Err() == nil {
+		h.lost = time.Now()
+		h.Log.Warn("weir: the hub can't be reached, the worker looks for work by itself until it can", "worker", h.id, "error", err)
 	}
 	h.silent = time.Now().Add(wait)
 	return false

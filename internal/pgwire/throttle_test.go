@@ -1,0 +1,75 @@
+package pgwire
+
+import (
+	"fmt"
+	"net/netip"
+	"testing"
+	"time"
+)
+
+// TestGuessingIsBounded: from an address, and for a user, so many passwords can be tried at once, and then a few in a second. Who knows the
+// password pays nothing, is never refused for what others do elsewhere, and not even held up where it has logged in before.
+func TestGuessingIsBounded(t *testing.T) {
+	var throttle throttle
+	now := time.Unix(1_000_000, 0)
+	here, there, elsewhere := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2"), netip.MustParseAddr("192.0.2.3")
+	try := func(at netip.Addr, user string, right bool) (time.Duration, bool) {
+		a, wait, ok := throttle.attempt(at, user, now)
+		if ok && right {
+			a.right()
+		}
+		return wait, ok
+	}
+	expect := func(what string, at netip.Addr, user string, right bool, wait time.Duration, ok bool) {
+		t.Helper()
+		if w, k := try(at, user, right); k != ok || k && w != wait {
+			t.Errorf("%s: waits %v, %v; want %v, %v", what, w, k, wait, ok)
+		}
+	}
+	for range 10 * guessesAtOnce {
+		expect("one who knows the password", there, "app", true, 0, true)
+	}
+	for i := range guessesAtOnce {
+		expect("a guess", here, fmt.Sprint("user", i), false, 0, true)
+	}
+	turns := int(mostTurn / guessEvery)
+	for i := range turns {
+		expect("a guess that waits its turn", here, fmt.Sprint("other", i), false, time.Duration(i+1)*guessEvery, true)
+	}
+	expect("a guess too many", here, "more", false, 0, false)
+	expect("one from elsewhere", elsewhere, "user1", true, 0, true)
+	now = now.Add(2 * guessEvery)
+	expect("a guess some time later", here, "more", false, mostTurn-guessEvery, true)
+
+	// Guesses of one user from everywhere: they are held up, and who has not logged in at its address before is for some seconds at most.
+	held := 0
+	for i := range 1000 {
+		wait, ok := try(netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}), "app", false)
+		if !ok || wait > mostDelay {
+			t.Fatalf("guess %d from an address of its own waits %v, %v", i, wait, ok)
+		}
+		if wait > 0 {
+			held++
+		}
+	}
+	if want := 1000 - guessesAtOnce; held != want {
+		t.Errorf("%d guesses were held up, want %d", held, want)
+	}
+	expect("the user at a new address", elsewhere, "app", true, mostDelay, true)
+	expect("the user where it logged in before", there, "app", true, 0, true)
+	expect("the user where it logged in a moment ago", elsewhere, "app", true, 0, true)
+
+	// Neighbours behind one address.
+	for range guessesAtOnce + turns {
+		try(there, "guessed", false)
+	}
+	expect("a guess by the neighbours", there, "guessed", false, 0, false)
+	expect("the user beside them", there, "app", true, 0, true)
+
+	for i := range 3 * mostRemembered {
+		try(netip.AddrFrom4([4]byte{11, byte(i >> 16), byte(i >> 8), byte(i)}), fmt.Sprint(i), i%2 == 0)
+	}
+	if g, p := throttle.guesses, throttle.proven; len(g.all) > mostRemembered || len(p.all) > mostRemembered || g.order.Len() != len(g.all) || p.order.Len() != len(p.all) {
+		t.Errorf("%d and %d buckets are remembered, at most %d may be", len(g.all), len(p.all), mostRemembered)
+	}
+}
