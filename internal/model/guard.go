@@ -34,6 +34,15 @@ const (
 	flushTicks
 	epochs
 	floorLast
+	// of promotion
+	latePromotion
+	pointID
+	aheadKept
+	aheadSnapshot
+	promoteLock
+	carryLater
+	carryUnseen
+	laterLock
 	guards
 )
 
@@ -67,6 +76,14 @@ var guarded = [guards]struct{ what, scenario string }{
 	flushTicks:       {"ticks flushed before they are given out", "crash of messages"},
 	epochs:           {"the epoch in positions", "failover of messages"},
 	floorLast:        {"the floor looked at last", "messages truncated"},
+	latePromotion:    {"what the last promotion's snapshot could not see, up to its point, in promote", "later commits out of order"},
+	pointID:          {"the id in the point of promotion, where several jobs are due at one time", "later in small steps"},
+	aheadKept:        {"the cursor that is kept beside the newest when the clock steps back", "clock steps back"},
+	aheadSnapshot:    {"the snapshot of that cursor", "clock steps back"},
+	promoteLock:      {"the lock of who promotes and who rotates later", "later reclaimed"},
+	carryLater:       {"what waits carried along by rotate_later", "later reclaimed"},
+	carryUnseen:      {"what promotion could not see yet among it", "later reclaimed"},
+	laterLock:        {"ACCESS EXCLUSIVE on the segment that rotate_later gives back", "later reclaimed"},
 }
 
 // backed are guards of which either will do, and in which scenario the lack of both shows.
@@ -79,7 +96,7 @@ var backed = []struct {
 }
 
 // off is a set of guards that are taken out.
-type off uint32
+type off uint64
 
 func (o off) with(g guard) off   { return o | 1<<g }
 func (o off) holds(g guard) bool { return o>>g&1 == 0 }

@@ -36,6 +36,14 @@ func TestEveryPromiseHolds(t *testing.T) {
 			holds(t, (&jobs{scenario: sc}).machine())
 		})
 	}
+	for _, sc := range laterScenarios {
+		t.Run(sc.name, func(t *testing.T) {
+			if *large {
+				sc.at = append([]uint8{2}, sc.at...)
+			}
+			holds(t, (&later{laterScenario: sc}).machine())
+		})
+	}
 	for _, sc := range messageScenarios {
 		t.Run(sc.name, func(t *testing.T) {
 			if *large {
@@ -56,6 +64,11 @@ func without(t *testing.T, name string, all ...guard) found {
 	for _, sc := range scenarios {
 		if sc.name == name {
 			return (&jobs{scenario: sc, off: none}).machine().explore(*states)
+		}
+	}
+	for _, sc := range laterScenarios {
+		if sc.name == name {
+			return (&later{laterScenario: sc, off: none}).machine().explore(*states)
 		}
 	}
 	for _, sc := range messageScenarios {

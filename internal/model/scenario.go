@@ -18,6 +18,15 @@ var scenarios = []scenario{
 	{name: "move", transactions: []uint8{1, 1}, processes: 1, quota: 1, straggler: true, budget: budget{Claims: 2, Moves: 1}},
 }
 
+var laterScenarios = []laterScenario{
+	{name: "later commits out of order", at: []uint8{1, 1}, most: 2, promoters: 2},
+	{name: "later in small steps", at: []uint8{1, 1, 1}, most: 1, promoters: 1},
+	{name: "clock steps back", at: []uint8{1, 2}, most: 2, promoters: 1, back: 2},
+	{name: "later reclaimed", at: []uint8{1, 2}, most: 2, promoters: 1, rotations: 1},
+	{name: "crash of promotion", at: []uint8{1, 1}, most: 1, promoters: 1, back: 1, crashes: 1},
+	{name: "failover of promotion", at: []uint8{1}, most: 1, promoters: 1, back: 1, rotations: 1, failover: 1},
+}
+
 var messageScenarios = []messageScenario{
 	{name: "messages commit out of order", transactions: []uint8{1, 2, 1}, cutters: 2, most: 1},
 	{name: "messages in larger ticks", transactions: []uint8{1, 1, 1, 1}, cutters: 2, most: 2},
