@@ -124,3 +124,11 @@ func TestBenchStormServesEverybody(t *testing.T) {
 		t.Errorf("%+v %+v", r.Hub.Comparisons, r.Targets)
 	}
 }
+
+// All clients are on this machine, and so are more than a hub lets log in at once from one address.
+func TestBenchStormIsLargerThanHubsTakeFromOneAddress(t *testing.T) {
+	_, ways := hubReport(t, pgtest.Database(t), "storm", "--clients", "3000", "--postgres", "10", "--rounds", "1")
+	if w := ways["hub"]; len(w) != 1 || w[0].Clients != 3000 || *w[0].Refused != 0 {
+		t.Errorf("%+v", w)
+	}
+}

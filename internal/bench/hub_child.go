@@ -47,6 +47,7 @@ type child struct {
 	ctx    context.Context
 	log    *slog.Logger
 	server *server.Server
+	users  string // a file of the hub's users; "": none
 	crowds []*crowd
 	bare   *bare
 	cpu    *os.File // a profile is being written
@@ -59,6 +60,9 @@ func (c *child) close() error {
 	}
 	for _, crowd := range c.crowds {
 		crowd.leave()
+	}
+	if c.users != "" {
+		defer os.Remove(c.users)
 	}
 	if c.server == nil {
 		return nil
@@ -80,6 +84,7 @@ func (c *child) endProfile() {
 type HubSpec struct {
 	Database      string
 	DurableNotify bool
+	LoggingIn     int // clients at once, all from this machine; 0: as many as hubs take by default
 }
 
 // HubAt says where it listens.
@@ -107,9 +112,9 @@ func (e exported) Hub(spec HubSpec, at *HubAt) (err error) {
 	if err != nil {
 		return err
 	}
-	defer os.Remove(users)
+	c.users = users
 	c.server, err = server.Start(c.ctx, server.Config{
-		Database: spec.Database, ListenPG: anyPort, ListenHTTP: anyPort, DurableNotify: spec.DurableNotify, PGAuth: server.UsersFile, UsersFile: users,
+		Database: spec.Database, ListenPG: anyPort, ListenHTTP: anyPort, DurableNotify: spec.DurableNotify, PGAuth: server.UsersFile, UsersFile: users, LoggingIn: spec.LoggingIn,
 		Web: web.Config{Anonymous: true}, Name: fmt.Sprintf("bench:%d", os.Getpid()), Drain: 100 * time.Millisecond, Logger: c.log,
 	})
 	if err != nil {

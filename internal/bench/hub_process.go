@@ -18,8 +18,9 @@ type Spawn func(ctx context.Context) *exec.Cmd
 
 // HubConfig is what all benches of the hub need.
 type HubConfig struct {
-	Spawn   Spawn  // required
-	Profile string // file for a CPU profile of the hub, the last one where there are several; "": none
+	Spawn     Spawn  // required
+	LoggingIn int    // as HubSpec's
+	Profile   string // file for a CPU profile of the hub, the last one where there are several; "": none
 }
 
 // process is a child process, and the way to ask it for something.
@@ -104,7 +105,7 @@ func (d *Database) hub(ctx context.Context, c HubConfig, url string, durable boo
 		err = p.ask(ctx, "Profile", c.Profile, &struct{}{})
 	}
 	if err == nil {
-		err = p.ask(ctx, "Hub", HubSpec{Database: url, DurableNotify: durable}, &h.at)
+		err = p.ask(ctx, "Hub", HubSpec{Database: url, DurableNotify: durable, LoggingIn: c.LoggingIn}, &h.at)
 	}
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("bench: %w", err), p.close())

@@ -46,6 +46,7 @@ func Storm(ctx context.Context, d *Database, e Engine, c StormConfig) (r *Report
 	r.Note = fmt.Sprintf("all clients wait for one signal, then connect, log in with SCRAM-SHA-256 and LISTEN on a channel of their own, and stay; latencies are from the signal until that is confirmed; %d rounds, in turn",
 		c.Rounds)
 	r.Hub = &HubFigures{}
+	c.LoggingIn = max(c.Clients, c.Postgres) + spare // from one address, which hubs take for an attack otherwise
 	ways := []*stormWay{
 		{name: "hub", hub: true, clients: c.Clients},
 		{name: "hub, as many as PostgreSQL", hub: true, clients: c.Postgres},

@@ -19,10 +19,11 @@ import (
 type hub struct {
 	server *server.Server
 	url    string // by which an unchanged driver listens there
+	users  string // the file of who may
 }
 
 // startHub starts one, and returns when clients can connect to it. They prove who they are as they do to PostgreSQL.
-func startHub(ctx context.Context, s *site) (*hub, error) {
+func startHub(ctx context.Context, s *site) (_ *hub, err error) {
 	config, err := pgx.ParseConfig(s.url)
 	if err != nil {
 		return nil, err
@@ -31,7 +32,11 @@ func startHub(ctx context.Context, s *site) (*hub, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer os.Remove(users.Name())
+	defer func() {
+		if err != nil {
+			_ = os.Remove(users.Name())
+		}
+	}()
 	password := rand.Text()
 	if _, err := users.WriteString(pgwire.UserLine(config.User, password)); err != nil {
 		return nil, err
@@ -50,7 +55,7 @@ func startHub(ctx context.Context, s *site) (*hub, error) {
 		Scheme: "postgres", User: url.UserPassword(config.User, password), Host: h.PGAddr().String(), Path: "/" + config.Database,
 		RawQuery: "sslmode=disable",
 	}
-	return &hub{server: h, url: u.String()}, nil
+	return &hub{server: h, url: u.String(), users: users.Name()}, nil
 }
 
 // stop ends the hub. That of no hub does nothing.
@@ -61,4 +66,5 @@ func (h *hub) stop() {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
 	_ = h.server.Stop(ctx) // it keeps nothing
+	_ = os.Remove(h.users)
 }

@@ -42,6 +42,9 @@ type Config struct {
 	PGAuth    PGAuth // how clients of the wire protocol prove who they are; "": SCRAM
 	UsersFile string // of PGAuth UsersFile
 
+	// LoggingIn is how many clients of the wire protocol may be logging in at once, from one address too; 0: 10,000, and 2,000 from one.
+	LoggingIn int
+
 	TLSCert, TLSKey string // PEM files for both listeners, read anew when they change; "": without TLS
 	RequireTLS      bool   // refuse clients of the wire protocol that do not use TLS
 
@@ -262,6 +265,7 @@ func (s *Server) endpointsOf(ctx context.Context) error {
 		}
 		s.pg = pgwire.New(pgwire.Config{
 			Hub: s.hub, Auth: auth, TLS: tlsConfig, RequireTLS: s.config.RequireTLS, Logger: s.log, DurableNotify: s.config.DurableNotify,
+			MaxStrangers: s.config.LoggingIn, MaxFromAddress: s.config.LoggingIn,
 			Secret: []byte(secret), Iterations: iterations, ServerVersion: version, MaxBytes: s.config.QueueBytes, Drain: s.config.Drain,
 		})
 	}

@@ -147,4 +147,4 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION weir.restrict IS
-  'Restricts what a role may LISTEN on and NOTIFY at hubs to channels and patterns such as orders.*; null is all that its grants allow. It replaces what was said of the role before, and holds for who logs in from then on. In the database itself it changes nothing. Errors: 22023.';
+  'Restricts what a role may LISTEN on and NOTIFY at hubs to channels and patterns such as orders.*; null is all that its grants allow. It replaces what was said of the role before, and holds for who is connected within some seconds. In the database itself it changes nothing. Errors: 22023.';
