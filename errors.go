@@ -34,7 +34,7 @@ func Fail(err error) error { return &ending{store.Failed, err, 0} }
 // Cancel returns an error that ends a job as cancelled: it has become needless.
 func Cancel(err error) error { return &ending{store.Cancelled, err, 0} }
 
-// Snooze returns an error that puts a job off without using up an attempt.
+// Snooze returns an error that puts a job off without using up an attempt: Job.Attempt stays as it is, and Job.PutOff counts.
 func Snooze(d time.Duration) error { return &ending{store.Snoozed, nil, d} }
 
 // RetryAfter returns an error that fails the attempt and retries it after d, whatever the policy.
