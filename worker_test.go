@@ -334,6 +334,27 @@ func TestWhatFailsForGoodIsLogged(t *testing.T) {
 	}
 }
 
+// TestWhatIsRefusedTwiceHasFailed: a job whose result the database does not take, and not that either, is not handed out for ever.
+func TestWhatIsRefusedTwiceHasFailed(t *testing.T) {
+	r := newRig(t)
+	if _, err := r.pool.Exec(t.Context(), `ALTER TABLE weir.result ADD CONSTRAINT refuses CHECK (outcome NOT IN ('completed', 'retried'))`); err != nil {
+		t.Fatal(err)
+	}
+	var log records
+	var runs atomic.Int32
+	r.work(func(_ context.Context, job *weir.Job[number]) error { runs.Add(1); return nil }, func(c *weir.WorkerConfig) {
+		c.Logger = log.logger()
+		c.Lease = time.Second // what the worker does not name is handed out again
+	})
+	info := r.await(r.enqueue(1, nil), weir.Failed)
+	if info.Attempt != 1 || runs.Load() != 1 || info.Error == nil || !strings.Contains(*info.Error, "refuses") {
+		t.Errorf("it ran %d times, and is %+v", runs.Load(), info)
+	}
+	if log.count("a result was refused") != 2 {
+		t.Errorf("not said twice:\n%s", log.String())
+	}
+}
+
 type other struct{}
 
 func (other) Kind() string { return "other" }

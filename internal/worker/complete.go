@@ -306,7 +306,7 @@ func (c *completer) settle(some []*Task, refused []store.Refusal) {
 			if c.mend(t, r.Detail) {
 				mended = append(mended, t)
 			} else {
-				dropped = append(dropped, t) // given up: the job is handed out again when the books are compared
+				dropped = append(dropped, t) // nothing can be recorded of it
 			}
 		}
 	}
@@ -325,18 +325,23 @@ func (c *completer) settle(some []*Task, refused []store.Refusal) {
 	}
 }
 
-// mend gives a task another end, for what its own says cannot be kept; false: it has had one already.
+// mend gives a task another end, for what its own says cannot be kept: a failure, and where even that was refused one for good, or its job
+// would be handed out for ever; false: it has had that already.
 func (c *completer) mend(t *Task, detail string) bool {
 	if t.ending == nil {
 		t.ending = &ending{outcome: store.Completed}
 	}
 	e := t.ending
-	if e.again++; e.again > 1 {
-		return false
-	}
 	text := "the result of this attempt could not be recorded: " + ascii(detail)
-	if e.outcome = store.Retried; e.err != nil {
-		text += "; it was: " + ascii(*e.err)
+	switch e.again++; {
+	case e.again == 1 && e.outcome != store.Failed:
+		if e.outcome = store.Retried; e.err != nil {
+			text += "; it was: " + ascii(*e.err)
+		}
+	case e.again <= 2:
+		e.outcome, e.after = store.Failed, nil
+	default:
+		return false
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()

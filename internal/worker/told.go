@@ -38,7 +38,10 @@ func asRecorded(t *Task) (store.Outcome, error) {
 	if outcome == store.Retried && t.Attempt >= t.MaxAttempts {
 		outcome = store.Failed
 	}
-	if t.ending.inTx {
+	switch {
+	case t.ending.again > 0:
+		return outcome, errors.New(*t.ending.err) // why the handler's own was refused
+	case t.ending.inTx:
 		return outcome, errNotCommitted
 	}
 	return outcome, nil
