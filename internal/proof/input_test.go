@@ -1,6 +1,7 @@
 package proof
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -72,7 +73,7 @@ func TestBadInputLeavesNothing(t *testing.T) {
 		{sql: `SELECT weir.claim($1, ARRAY['known'], ARRAY[1, 2])`, args: []any{worker}, says: "1 queues and 2 limits"},
 		{sql: `SELECT weir.claim($1, ARRAY['known'], NULL)`, args: []any{worker}, says: "1 queues and null limits"},
 		{sql: `SELECT weir.claim($1, NULL, NULL)`, args: []any{worker}, says: "null queues"},
-		{sql: `SELECT weir.claim($1, ARRAY['known'], ARRAY[NULL]::integer[])`, args: []any{worker}, says: "{NULL}"},
+		{sql: `SELECT weir.claim($1, ARRAY['known'], ARRAY[NULL]::integer[])`, args: []any{worker}, says: "got a null in limits"},
 		{sql: `SELECT weir.claim($1, ARRAY['other'], ARRAY[1])`, args: []any{worker}, says: "other"},
 		{sql: `SELECT weir.record($1, ARRAY[1], ARRAY[1, 2]::bigint[], ARRAY[1], ARRAY[1]::bigint[])`, args: []any{worker}, says: "1 lanes, 2 seqs"},
 		{sql: `SELECT weir.record($1, ARRAY[1], ARRAY[1]::bigint[], ARRAY[2], ARRAY[1]::bigint[])`, args: []any{worker}, says: "got 1 ids, its sizes add up to 2"},
@@ -175,5 +176,78 @@ func TestClaimNeedsAutocommit(t *testing.T) {
 	exec(t, conn, `ROLLBACK`)
 	if got := mustClaim(t, conn, worker, "q", 10); len(got) != 1 {
 		t.Errorf("claimed %v, want the one job", got)
+	}
+}
+
+// TestArraysAreLists: arrays that go together by place are lists: what begins elsewhere, has two dimensions or a hole is refused, and named.
+func TestArraysAreLists(t *testing.T) {
+	conn := connect(t, pgtest.Database(t))
+	worker := startWorker(t, conn, "q")
+	enqueueN(t, conn, "q", 2)
+	got := mustClaim(t, conn, worker, "q", 2)
+	for _, f := range []struct {
+		call   string
+		arrays []string // good ones
+		filled int      // so many of them may not have nulls
+		names  []string
+	}{
+		{call: fmt.Sprintf(`weir.record(%d, %%s)`, worker), filled: 4, names: []string{"lanes", "seqs", "sizes", "ids", "outcomes", "errors", "outputs", "run_at"},
+			arrays: []string{`{4,4}::integer[]`, `{1,1}::bigint[]`, `{1,1}::integer[]`, `{1,2}::bigint[]`, `{failed,failed}::text[]`, `{a,b}::text[]`, `{a,b}::text[]`, `{2020-01-01,2020-01-01}::timestamptz[]`}},
+		{call: fmt.Sprintf(`weir.reconcile(%d, %%s)`, worker), filled: 4, names: []string{"lanes", "seqs", "sizes", "ids"},
+			arrays: []string{`{4,4}::integer[]`, `{1,1}::bigint[]`, `{1,1}::integer[]`, `{1,2}::bigint[]`}},
+		{call: fmt.Sprintf(`weir.claim(%d, %%s)`, worker), filled: 2, names: []string{"queues", "limits"}, arrays: []string{`{q,q}::text[]`, `{1,1}::integer[]`}},
+		{call: `weir.enqueue_many(%s)`, names: []string{"queue", "kind", "args", "priority", "run_at", "max_attempts", "meta"},
+			arrays: []string{`{q,q}::text[]`, `{k,k}::text[]`, `{"{}","{}"}::jsonb[]`, `{1,2}::integer[]`, `{2020-01-01,2020-01-01}::timestamptz[]`, `{1,2}::integer[]`, `{"{}","{}"}::jsonb[]`}},
+		{call: `weir.publish_many(%s)`, names: []string{"channels", "payloads"}, arrays: []string{`{c,d}::text[]`, `{c,d}::text[]`}},
+	} {
+		for i, name := range f.names {
+			for _, shape := range []struct{ of, is string }{{"[0:1]=%s", "[0:1]"}, {"[2:3]=%s", "[2:3]"}, {"{%s}", "[1:1][1:2]"}, {"null", "a null in " + name}} {
+				if shape.of == "null" && i >= f.filled {
+					continue
+				}
+				var args []string
+				for k, good := range f.arrays {
+					literal, kind, _ := strings.Cut(good, "::")
+					if k == i && shape.of == "null" {
+						literal = "{NULL" + literal[strings.Index(literal, ","):]
+					} else if k == i {
+						literal = fmt.Sprintf(shape.of, literal)
+					}
+					args = append(args, "'"+literal+"'::"+kind)
+				}
+				sql := `SELECT ` + fmt.Sprintf(f.call, strings.Join(args, ", "))
+				_, err := conn.Exec(t.Context(), sql)
+				if sqlstate(err) != "22023" || !strings.Contains(err.Error(), name) || !strings.Contains(err.Error(), shape.is) {
+					t.Errorf("%s: %v, want 22023 that names %s and says %s", sql, err, name, shape.is)
+				}
+			}
+		}
+	}
+	if n := value[int](t, conn, `SELECT (SELECT count(*) FROM weir.result) + (SELECT count(*) FROM weir.message) + (SELECT count(*) FROM weir.job)`); n != len(got) {
+		t.Errorf("they have left %d rows", n-len(got))
+	}
+}
+
+// TestWhatOthersWaitForIsNotHeldForLong: of a transaction that is left open after a call which takes locks that others wait for, the
+// server ends the session soon; a role that is stricter stays so, and the setting ends with the transaction.
+func TestWhatOthersWaitForIsNotHeldForLong(t *testing.T) {
+	conn := connect(t, pgtest.Database(t))
+	worker := startWorker(t, conn, "q")
+	for _, own := range []struct{ is, becomes string }{{"0", "10s"}, {"1h", "10s"}, {"700ms", "700ms"}} {
+		exec(t, conn, `SELECT set_config('idle_in_transaction_session_timeout', $1, false)`, own.is)
+		for _, call := range []string{"promote()", "rotate()", "rotate_later()", "rotate_messages()", "rescue()", "tidy()", "rebase()", "reconcile($1, '{}', '{}', '{}', '{}')",
+			"record($1, '{}', '{}', '{}', '{}')", "fence($1); SELECT weir.settle($1)"} {
+			exec(t, conn, `BEGIN`)
+			for sql := range strings.SplitSeq(strings.ReplaceAll(call, "$1", fmt.Sprint(worker)), ";") {
+				exec(t, conn, `SELECT weir.`+strings.TrimPrefix(strings.TrimSpace(sql), `SELECT weir.`))
+			}
+			if now := value[string](t, conn, `SHOW idle_in_transaction_session_timeout`); now != own.becomes {
+				t.Errorf("after %s a session may be idle for %s, want %s", call, now, own.becomes)
+			}
+			exec(t, conn, `ROLLBACK`)
+			if now := value[string](t, conn, `SHOW idle_in_transaction_session_timeout`); now != own.is {
+				t.Errorf("%s has left %s behind, want %s", call, now, own.is)
+			}
+		}
 	}
 }

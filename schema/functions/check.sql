@@ -15,6 +15,23 @@ END
 $$;
 COMMENT ON FUNCTION weir.check_isolation IS 'Raises WR004 unless the transaction is READ COMMITTED: what the caller does relies on a new snapshot for each statement.';
 
+CREATE OR REPLACE FUNCTION weir.hold_briefly() RETURNS void
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+SET plan_cache_mode = auto
+AS $$
+DECLARE
+  own interval := current_setting('idle_in_transaction_session_timeout')::interval;
+BEGIN
+  IF own = interval '0' OR own > interval '10 seconds' THEN
+    PERFORM set_config('idle_in_transaction_session_timeout', '10s', true);
+  END IF;
+END
+$$;
+COMMENT ON FUNCTION weir.hold_briefly IS
+  'For whatever takes locks that others wait for, to be called in autocommit: in a transaction that is left open, the server ends the session when it has been idle for 10 seconds, and the locks with it.';
+
 CREATE OR REPLACE FUNCTION weir.check_cluster() RETURNS void
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
@@ -30,6 +47,24 @@ END
 $$;
 COMMENT ON FUNCTION weir.check_cluster IS
   'Raises WR003 when the log comes from another cluster. Whatever compares transaction ids calls it first, every time: behind a pooler a session outlives a move, and the new counter may have passed the old positions. Locks: none. Isolation: any.';
+
+CREATE OR REPLACE FUNCTION weir.check_array(caller text, name text, given anyarray, is_filled boolean DEFAULT false) RETURNS void
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+SET plan_cache_mode = auto
+AS $$
+BEGIN
+  IF array_lower(given, 1) <> 1 OR array_ndims(given) <> 1 THEN
+    RAISE EXCEPTION 'weir: % takes a list as %, and this array is %', caller, name, array_dims(given)
+      USING ERRCODE = '22023', HINT = 'Give an array of one dimension that begins at 1.';
+  ELSIF is_filled AND array_position(given, NULL) IS NOT NULL THEN
+    RAISE EXCEPTION 'weir: % got a null in %, as its element %', caller, name, array_position(given, NULL) USING ERRCODE = '22023';
+  END IF;
+END
+$$;
+COMMENT ON FUNCTION weir.check_array IS
+  'Raises 22023 unless an array is a list: of one dimension that begins at 1, and without nulls where it is to be filled. Where arrays go together, by place, any other shape would mean something else. Locks: none. Isolation: any.';
 
 CREATE OR REPLACE FUNCTION weir.check_job(
   queue text, kind text, args jsonb, priority integer, max_attempts integer, meta jsonb

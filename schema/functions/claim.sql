@@ -48,10 +48,10 @@ BEGIN
   ELSIF clock_timestamp() - now() > interval '2 seconds' THEN  -- or the server stood still between two messages
     RAISE EXCEPTION 'weir: claim was called inside a transaction that has been open for %', clock_timestamp() - now()
       USING ERRCODE = '55000', HINT = 'Call it in autocommit: its lock on the lane would be held until your commit. If it was, try again.';
-  ELSIF cardinality(queues) IS DISTINCT FROM cardinality(limits) OR queues IS NULL THEN
+  END IF;
+  PERFORM weir.check_array('claim', 'queues', queues, true), weir.check_array('claim', 'limits', limits, true), weir.check_array('claim', 'backlog', backlog, true);
+  IF cardinality(queues) IS DISTINCT FROM cardinality(limits) OR queues IS NULL THEN
     RAISE EXCEPTION 'weir: claim got % queues and % limits', coalesce(cardinality(queues)::text, 'null'), coalesce(cardinality(limits)::text, 'null') USING ERRCODE = '22023';
-  ELSIF array_position(queues, NULL) IS NOT NULL OR array_position(limits, NULL) IS NOT NULL THEN
-    RAISE EXCEPTION 'weir: claim got a null among the queues % or the limits %', queues, limits USING ERRCODE = '22023';
   END IF;
   -- A lost claim is only handed out again. A result's flush also flushes the claim before it.
   PERFORM set_config('synchronous_commit', 'off', true);

@@ -112,6 +112,10 @@ BEGIN
       USING ERRCODE = '22023', HINT = 'Give every array one element for each job, or leave an optional one out.';
   END IF;
 
+  PERFORM weir.check_array('enqueue_many', 'queue', enqueue_many.queue), weir.check_array('enqueue_many', 'kind', enqueue_many.kind),
+          weir.check_array('enqueue_many', 'args', enqueue_many.args), weir.check_array('enqueue_many', 'priority', enqueue_many.priority),
+          weir.check_array('enqueue_many', 'run_at', enqueue_many.run_at), weir.check_array('enqueue_many', 'max_attempts', enqueue_many.max_attempts),
+          weir.check_array('enqueue_many', 'meta', enqueue_many.meta);
   FOR bad IN
     SELECT u.* FROM unnest(enqueue_many.queue, enqueue_many.kind, enqueue_many.args, enqueue_many.priority,
                            enqueue_many.run_at, enqueue_many.max_attempts, enqueue_many.meta)

@@ -38,7 +38,7 @@ DECLARE
   quota   integer := promote.most;
 BEGIN
   promote.promoted := 0;
-  PERFORM weir.check_isolation('promote');
+  PERFORM weir.check_isolation('promote'), weir.hold_briefly();
   IF promote.most IS NULL OR promote.most NOT BETWEEN 1 AND 100000 THEN
     RAISE EXCEPTION 'weir: promote takes 1 to 100000 jobs at once, got %', promote.most USING ERRCODE = '22023';
   ELSIF pg_current_xact_id_if_assigned() IS NOT NULL THEN
@@ -129,7 +129,7 @@ DECLARE
   n       bigint;
   live    bigint;
 BEGIN
-  PERFORM weir.check_isolation('rotate_later');
+  PERFORM weir.check_isolation('rotate_later'), weir.hold_briefly();
   PERFORM weir.check_cluster();
   IF NOT pg_try_advisory_xact_lock(1464158547, 2) THEN
     RETURN NULL;

@@ -16,7 +16,7 @@ DECLARE
   age       interval;
   k         record;
 BEGIN
-  PERFORM weir.check_isolation('rotate_messages');
+  PERFORM weir.check_isolation('rotate_messages'), weir.hold_briefly();
   IF pg_current_xact_id_if_assigned() IS NOT NULL THEN
     RAISE EXCEPTION 'weir: rotate_messages needs a transaction of its own, and this one has written' USING ERRCODE = 'WR004', HINT = 'Call it in autocommit.';
   ELSIF NOT pg_try_advisory_xact_lock(1464158547, 5) THEN

@@ -51,6 +51,7 @@ DECLARE
   this_xid xid8;
   n        bigint;
 BEGIN
+  PERFORM weir.check_array('publish_many', 'channels', channels), weir.check_array('publish_many', 'payloads', payloads);
   IF cardinality(channels) IS DISTINCT FROM cardinality(payloads) THEN
     RAISE EXCEPTION 'weir: publish_many needs a payload for each channel, got % channels and % payloads',
       coalesce(cardinality(channels)::text, 'null'), coalesce(cardinality(payloads)::text, 'null') USING ERRCODE = '22023';

@@ -14,7 +14,7 @@ DECLARE
   relogged bigint;
   c      weir.promotion;
 BEGIN
-  PERFORM weir.check_isolation('rebase');
+  PERFORM weir.check_isolation('rebase'), weir.hold_briefly();
   IF pg_current_xact_id_if_assigned() IS NOT NULL THEN
     RAISE EXCEPTION 'weir: rebase needs a transaction of its own, and this one has written' USING ERRCODE = 'WR004', HINT = 'Call it in autocommit.';
   END IF;

@@ -21,10 +21,14 @@ DECLARE
   s        integer;
 BEGIN
   LOOP
-    SELECT array_agg(DISTINCT b.segment::integer ORDER BY b.segment::integer) INTO segments
-    FROM unnest(hold_segments.lanes, hold_segments.seqs) i(lane, seq)
-    JOIN weir.batch b ON b.lane = i.lane AND b.seq = i.seq AND b.worker IS NOT DISTINCT FROM hold_segments.worker;  -- so worded to be read by (lane, seq)
-    EXIT WHEN segments IS NULL OR segments <@ held;
+    BEGIN
+      SELECT array_agg(DISTINCT b.segment::integer ORDER BY b.segment::integer) INTO segments
+      FROM unnest(hold_segments.lanes, hold_segments.seqs) i(lane, seq)
+      JOIN weir.batch b ON b.lane = i.lane AND b.seq = i.seq AND b.worker IS NOT DISTINCT FROM hold_segments.worker;  -- so worded to be read by (lane, seq)
+      RAISE EXCEPTION USING ERRCODE = 'WR099';  -- what a block has locked that is rolled back, it lets go of: other segments too
+    EXCEPTION WHEN SQLSTATE 'WR099' THEN
+      EXIT WHEN segments IS NULL OR segments <@ held;
+    END;
     FOREACH s IN ARRAY segments LOOP
       PERFORM pg_advisory_xact_lock_shared(1464158549, s);
     END LOOP;
@@ -67,6 +71,8 @@ DECLARE
   n         integer := coalesce(cardinality(record.ids), 0);
   is_plain  boolean := record.outcomes IS NULL AND record.errors IS NULL AND record.outputs IS NULL;
   lasts     integer[];   -- the place of each batch's last id
+  whole     integer[];   -- batches that nothing is wrong with, and their segments
+  whole_in  smallint[];
   rest      integer[];   -- the batches that are judged job by job
   batch_of  integer[];   -- of these: each job's batch, and its place
   places    integer[];
@@ -74,13 +80,17 @@ DECLARE
   refusals  text[];
   details   text[];
   held_open integer[];
-  done      integer[];
-  done_in   smallint[];
 BEGIN
+  PERFORM weir.check_array('record', 'lanes', record.lanes, true), weir.check_array('record', 'seqs', record.seqs, true),
+          weir.check_array('record', 'sizes', record.sizes, true), weir.check_array('record', 'ids', record.ids, true);
+  IF NOT is_plain OR record.run_at IS NOT NULL THEN
+    PERFORM weir.check_array('record', 'outcomes', record.outcomes), weir.check_array('record', 'errors', record.errors),
+            weir.check_array('record', 'outputs', record.outputs), weir.check_array('record', 'run_at', record.run_at);
+  END IF;
   IF cardinality(record.lanes) IS DISTINCT FROM cardinality(record.seqs) OR cardinality(record.lanes) IS DISTINCT FROM cardinality(record.sizes) THEN
     RAISE EXCEPTION 'weir: record got % lanes, % seqs and % sizes', cardinality(record.lanes), cardinality(record.seqs), cardinality(record.sizes)
       USING ERRCODE = '22023';
-  ELSIF EXISTS (SELECT FROM unnest(record.sizes) k(size) WHERE k.size IS NULL OR k.size < 0)
+  ELSIF EXISTS (SELECT FROM unnest(record.sizes) k(size) WHERE k.size < 0)
      OR coalesce((SELECT sum(k.size) FROM unnest(record.sizes) k(size)), 0) <> n THEN
     RAISE EXCEPTION 'weir: record got % ids, its sizes add up to %', n, (SELECT sum(k.size) FROM unnest(record.sizes) k(size)) USING ERRCODE = '22023';
   ELSIF n > 10000 THEN
@@ -90,7 +100,7 @@ BEGIN
     RAISE EXCEPTION 'weir: record got % ids, % outcomes, % errors, % outputs and % run_at', n, cardinality(record.outcomes),
       cardinality(record.errors), cardinality(record.outputs), cardinality(record.run_at) USING ERRCODE = '22023';
   END IF;
-  PERFORM weir.check_isolation('record'), weir.commit_synchronously();
+  PERFORM weir.check_isolation('record'), weir.hold_briefly(), weir.commit_synchronously();
   PERFORM pg_advisory_xact_lock_shared(1464158548, record.worker);
   PERFORM weir.check_worker(record.worker);
   IF n = 0 THEN
@@ -98,65 +108,74 @@ BEGIN
   END IF;
   PERFORM weir.hold_segments(record.worker, record.lanes, record.seqs);
   held_open := weir.hold_ends(record.worker);
-
   lasts := ARRAY(SELECT sum(k.size) OVER (ORDER BY k.nr) FROM unnest(record.sizes) WITH ORDINALITY k(size, nr) ORDER BY k.nr);
-  rest := ARRAY(SELECT generate_subscripts(record.lanes, 1));
 
-  -- Plain successes, as nearly all ends are, go a batch at a time: where each is a job of it, once, and none has an end.
-  IF is_plain AND held_open = '{}' THEN
-    SELECT array_agg(i.nr), array_agg(b.segment) INTO done, done_in
-    FROM (SELECT k.nr, k.lane, k.seq, record.ids[k.last - k.size + 1 : k.last] AS ids, count(*) OVER (PARTITION BY k.lane, k.seq) AS times
-          FROM unnest(rest, record.lanes, record.seqs, record.sizes, lasts) k(nr, lane, seq, size, last) WHERE k.size > 0) i
-    JOIN weir.batch b ON b.lane = i.lane AND b.seq = i.seq AND b.worker IS NOT DISTINCT FROM record.worker
-    WHERE i.times = 1
-      AND (i.ids = b.ids OR NOT EXISTS (SELECT unnest(i.ids) EXCEPT ALL SELECT unnest(b.ids)))
-      AND NOT EXISTS (SELECT FROM (SELECT unnest(i.ids) INTERSECT
-                                   SELECT x.id FROM weir.result r, unnest(r.ids) x(id) WHERE r.segment = b.segment AND r.lane = i.lane AND r.seq = i.seq) e);
-    INSERT INTO weir.result (lane, segment, worker, seq, finished_at, outcome, ids)
-    SELECT record.lanes[k.nr], k.segment, record.worker, record.seqs[k.nr], clock_timestamp(), 'completed',
-           record.ids[lasts[k.nr] - record.sizes[k.nr] + 1 : lasts[k.nr]]
-    FROM unnest(done, done_in) k(nr, segment);
-    IF cardinality(done) = cardinality(rest) THEN
-      RETURN;
+  BEGIN
+    -- Mostly all is well, which is found out a batch at a time: each is a job of it, once, and none has an end.
+    IF held_open = '{}' THEN
+      SELECT array_agg(i.nr), array_agg(b.segment) INTO whole, whole_in
+      FROM (SELECT k.nr, k.lane, k.seq, record.ids[k.last - k.size + 1 : k.last] AS ids, count(*) OVER (PARTITION BY k.lane, k.seq) AS times
+            FROM unnest(record.lanes, record.seqs, record.sizes, lasts) WITH ORDINALITY k(lane, seq, size, last, nr) WHERE k.size > 0) i
+      JOIN weir.batch b ON b.lane = i.lane AND b.seq = i.seq AND b.worker IS NOT DISTINCT FROM record.worker
+      WHERE i.times = 1
+        AND (i.ids = b.ids OR NOT EXISTS (SELECT unnest(i.ids) EXCEPT ALL SELECT unnest(b.ids)))
+        AND NOT EXISTS (SELECT FROM (SELECT unnest(i.ids) INTERSECT
+                                     SELECT x.id FROM weir.result r, unnest(r.ids) x(id) WHERE r.segment = b.segment AND r.lane = i.lane AND r.seq = i.seq) e);
     END IF;
-    rest := ARRAY(SELECT unnest(rest) EXCEPT SELECT unnest(done) ORDER BY 1);
-  END IF;
-
-  SELECT array_agg(k.nr ORDER BY k.place), array_agg(k.place ORDER BY k.place) INTO batch_of, places
-  FROM (SELECT r.nr, generate_series(lasts[r.nr] - record.sizes[r.nr] + 1, lasts[r.nr]) AS place FROM unnest(rest) r(nr)) k;
-  -- Given, in the batch, ended already: grouped rather than joined, so that no plan is quadratic.
-  SELECT array_agg(v.segment ORDER BY v.place), array_agg(v.refusal ORDER BY v.place) INTO segments, refusals
-  FROM (
-    SELECT p.place, u.segment,
-           CASE WHEN u.segment IS NULL THEN 'lost'
-                WHEN u.ended OR p.nth > 1 THEN 'ended'
-                WHEN hashint8(u.id) = ANY (held_open) THEN 'busy' END AS refusal
-    FROM (
-      SELECT a.lane, a.seq, a.id, array_agg(a.place ORDER BY a.place) FILTER (WHERE a.place IS NOT NULL) AS places, max(a.segment) AS segment, bool_or(a.ended) AS ended
+    rest := ARRAY(SELECT k.nr FROM unnest(record.sizes) WITH ORDINALITY k(size, nr) WHERE k.size > 0 EXCEPT SELECT unnest(whole) ORDER BY 1);
+    IF rest <> '{}' THEN
+      SELECT array_agg(k.nr ORDER BY k.place), array_agg(k.place ORDER BY k.place) INTO batch_of, places
+      FROM (SELECT r.nr, generate_series(lasts[r.nr] - record.sizes[r.nr] + 1, lasts[r.nr]) AS place FROM unnest(rest) r(nr)) k;
+      -- Given, in the batch, ended already: grouped rather than joined, so that no plan is quadratic.
+      SELECT array_agg(v.segment ORDER BY v.place), array_agg(v.refusal ORDER BY v.place) INTO segments, refusals
       FROM (
-        SELECT record.lanes[g.nr] AS lane, record.seqs[g.nr] AS seq, record.ids[g.place] AS id, g.place, NULL::smallint AS segment, false AS ended
-        FROM unnest(batch_of, places) g(nr, place)
-        UNION ALL
-        SELECT b.lane, b.seq, m.id, NULL, b.segment, false
-        FROM (SELECT DISTINCT record.lanes[r.nr] AS lane, record.seqs[r.nr] AS seq FROM unnest(rest) r(nr)) i
-        JOIN weir.batch b ON b.lane = i.lane AND b.seq = i.seq AND b.worker IS NOT DISTINCT FROM record.worker
-        CROSS JOIN unnest(b.ids) m(id)
-        UNION ALL
-        SELECT r.lane, r.seq, x.id, NULL, NULL, true
-        FROM (SELECT DISTINCT record.lanes[r.nr] AS lane, record.seqs[r.nr] AS seq FROM unnest(rest) r(nr)) i
-        JOIN weir.result r ON r.lane = i.lane AND r.seq = i.seq
-        CROSS JOIN unnest(r.ids) x(id)) a
-      GROUP BY a.lane, a.seq, a.id) u
-    CROSS JOIN LATERAL unnest(u.places) WITH ORDINALITY p(place, nth)) v;
+        SELECT p.place, u.segment,
+               CASE WHEN u.segment IS NULL THEN 'lost'
+                    WHEN u.ended OR p.nth > 1 THEN 'ended'
+                    WHEN hashint8(u.id) = ANY (held_open) THEN 'busy' END AS refusal
+        FROM (
+          SELECT a.lane, a.seq, a.id, array_agg(a.place ORDER BY a.place) FILTER (WHERE a.place IS NOT NULL) AS places, max(a.segment) AS segment, bool_or(a.ended) AS ended
+          FROM (
+            SELECT record.lanes[g.nr] AS lane, record.seqs[g.nr] AS seq, record.ids[g.place] AS id, g.place, NULL::smallint AS segment, false AS ended
+            FROM unnest(batch_of, places) g(nr, place)
+            UNION ALL
+            SELECT b.lane, b.seq, m.id, NULL, m.segment, m.ended
+            FROM (SELECT DISTINCT record.lanes[r.nr] AS lane, record.seqs[r.nr] AS seq FROM unnest(rest) r(nr)) i
+            JOIN weir.batch b ON b.lane = i.lane AND b.seq = i.seq AND b.worker IS NOT DISTINCT FROM record.worker
+            CROSS JOIN LATERAL (
+              SELECT m.id, b.segment, false AS ended FROM unnest(b.ids) m(id)
+              UNION ALL
+              SELECT x.id, NULL, true FROM weir.result r CROSS JOIN unnest(r.ids) x(id)
+              WHERE r.segment = b.segment AND r.lane = b.lane AND r.seq = b.seq) m) a
+          GROUP BY a.lane, a.seq, a.id) u
+        CROSS JOIN LATERAL unnest(u.places) WITH ORDINALITY p(place, nth)) v;
+    END IF;
+    RAISE EXCEPTION USING ERRCODE = 'WR099';  -- what a block has locked that is rolled back, it lets go of: other segments too
+  EXCEPTION WHEN SQLSTATE 'WR099' THEN  -- not WR000, which stands for all that begin with WR
+    NULL;
+  END;
 
   IF is_plain THEN
     INSERT INTO weir.result (lane, segment, worker, seq, finished_at, outcome, ids)
-    SELECT record.lanes[k.nr], k.segment, record.worker, record.seqs[k.nr], clock_timestamp(), 'completed', array_agg(record.ids[k.place])
-    FROM unnest(batch_of, places, segments, refusals) k(nr, place, segment, refusal)
-    WHERE k.refusal IS NULL
-    GROUP BY k.nr, k.segment;
+    SELECT record.lanes[k.nr], k.segment, record.worker, record.seqs[k.nr], clock_timestamp(), 'completed',
+           record.ids[lasts[k.nr] - record.sizes[k.nr] + 1 : lasts[k.nr]]
+    FROM unnest(whole, whole_in) k(nr, segment);
+    IF rest <> '{}' THEN
+      INSERT INTO weir.result (lane, segment, worker, seq, finished_at, outcome, ids)
+      SELECT record.lanes[k.nr], k.segment, record.worker, record.seqs[k.nr], clock_timestamp(), 'completed', array_agg(record.ids[k.place])
+      FROM unnest(batch_of, places, segments, refusals) k(nr, place, segment, refusal)
+      WHERE k.refusal IS NULL
+      GROUP BY k.nr, k.segment;
+    END IF;
   ELSE
-    -- Here places are all there are.
+    -- From here on places are all there are, in order; and refused is also what cannot be.
+    SELECT array_agg(k.nr ORDER BY k.place), array_agg(k.place ORDER BY k.place), array_agg(k.segment ORDER BY k.place), array_agg(k.refusal ORDER BY k.place)
+      INTO batch_of, places, segments, refusals
+    FROM (
+      SELECT k.nr, p.place, k.segment, NULL::text AS refusal FROM unnest(whole, whole_in) k(nr, segment)
+      CROSS JOIN LATERAL generate_series(lasts[k.nr] - record.sizes[k.nr] + 1, lasts[k.nr]) p(place)
+      UNION ALL
+      SELECT k.* FROM unnest(batch_of, places, segments, refusals) k) k;
     SELECT array_agg(coalesce(k.refusal, CASE WHEN k.why IS NOT NULL THEN 'invalid' END) ORDER BY k.place), array_agg(k.why ORDER BY k.place)
       INTO refusals, details
     FROM (
@@ -167,13 +186,26 @@ BEGIN
                   THEN format('output too large: %s characters, at most 1048576 are allowed', length(u.output))
                   WHEN u.run_at = 'infinity' THEN 'run_at is infinity: the job would never run' END AS why
       FROM unnest(refusals, record.outcomes, record.outputs, record.run_at) WITH ORDINALITY u(refusal, outcome, output, run_at, place)) k;
-    PERFORM weir.end_attempts(record.worker, e.lanes, e.seqs, e.segments, e.ids, e.outcomes, e.errors, e.outputs, e.run_at)
+    -- What ends a job is written at once; what is followed by another attempt takes a look at this one.
+    INSERT INTO weir.result (lane, segment, worker, seq, finished_at, outcome, ids, errors, outputs)
+    SELECT record.lanes[k.nr], k.segment, record.worker, record.seqs[k.nr], clock_timestamp(), k.outcome, array_agg(k.id),
+           CASE WHEN count(k.error) > 0 THEN array_agg(left(k.error, 65536)) END, CASE WHEN count(k.output) > 0 THEN array_agg(k.output) END
     FROM (
-      SELECT array_agg(record.lanes[k.nr]) AS lanes, array_agg(record.seqs[k.nr]) AS seqs, array_agg(k.segment) AS segments, array_agg(k.id) AS ids,
-             array_agg(coalesce(k.outcome, 'completed')::weir.outcome) AS outcomes, array_agg(k.error) AS errors, array_agg(k.output) AS outputs, array_agg(k.run_at) AS run_at
-      FROM unnest(batch_of, segments, record.ids, refusals, record.outcomes, record.errors, record.outputs, record.run_at)
-        k(nr, segment, id, refusal, outcome, error, output, run_at)
-      WHERE k.refusal IS NULL) e;
+      SELECT u.nr, u.segment, u.id, coalesce(u.outcome, 'completed')::weir.outcome AS outcome, u.error, u.output,
+             CASE WHEN length(u.error) > 2000 OR length(u.output) > 2000 THEN u.id END AS alone  -- as in end_attempts
+      FROM unnest(batch_of, segments, record.ids, refusals, record.outcomes, record.errors, record.outputs) u(nr, segment, id, refusal, outcome, error, output)
+      WHERE u.refusal IS NULL AND coalesce(u.outcome, 'completed') IN ('completed', 'failed', 'cancelled')) k
+    GROUP BY k.nr, k.segment, k.outcome, k.alone;
+    IF record.outcomes && ARRAY['retried', 'snoozed', 'released'] THEN
+      PERFORM weir.end_attempts(record.worker, e.lanes, e.seqs, e.segments, e.ids, e.outcomes, e.errors, e.outputs, e.run_at)
+      FROM (
+        SELECT array_agg(record.lanes[k.nr]) AS lanes, array_agg(record.seqs[k.nr]) AS seqs, array_agg(k.segment) AS segments, array_agg(k.id) AS ids,
+               array_agg(k.outcome::weir.outcome) AS outcomes, array_agg(k.error) AS errors, array_agg(k.output) AS outputs, array_agg(k.run_at) AS run_at
+        FROM unnest(batch_of, segments, record.ids, refusals, record.outcomes, record.errors, record.outputs, record.run_at)
+          k(nr, segment, id, refusal, outcome, error, output, run_at)
+        WHERE k.refusal IS NULL AND k.outcome IN ('retried', 'snoozed', 'released')) e
+      WHERE e.ids IS NOT NULL;
+    END IF;
   END IF;
   RETURN QUERY SELECT k.place, k.refusal, k.detail
     FROM unnest(places, refusals, details) k(place, refusal, detail) WHERE k.refusal IS NOT NULL ORDER BY k.place;
@@ -294,7 +326,7 @@ BEGIN
         -- A batch with late jobs spans many transactions, those of the same job's earlier attempts among them.
         ORDER BY j.attempt DESC, j.put_off DESC LIMIT 1) j
       WHERE e.outcome IN ('retried', 'snoozed', 'released', 'lost')
-        AND b.segment = e.segment AND b.lane = e.lane AND b.seq = e.seq AND e.id = ANY (b.ids)
+        AND b.segment = e.segment AND b.lane = e.lane AND b.seq = e.seq  -- all rows of a batch say the same of xids
       LIMIT 1) j ON true
   ), next AS MATERIALIZED (
     -- What was put off or handed back is the same attempt still, and does not use up another.
@@ -311,9 +343,8 @@ BEGIN
     FROM next n WHERE n.run_at > now() ORDER BY n.ord
   )
   INSERT INTO weir.result (lane, segment, worker, seq, finished_at, outcome, ids, errors, outputs)
-  SELECT a.lane, a.segment, end_attempts.worker, a.seq, clock_timestamp(), a.ended, array_agg(a.id ORDER BY a.ord),
-         CASE WHEN count(a.error) > 0 THEN array_agg(left(a.error, 65536) ORDER BY a.ord) END,
-         CASE WHEN count(a.output) > 0 THEN array_agg(a.output ORDER BY a.ord) END
+  SELECT a.lane, a.segment, end_attempts.worker, a.seq, clock_timestamp(), a.ended, array_agg(a.id),
+         CASE WHEN count(a.error) > 0 THEN array_agg(left(a.error, 65536)) END, CASE WHEN count(a.output) > 0 THEN array_agg(a.output) END
   FROM attempt a
   -- A long text has a row to itself: whoever reads one does not read them all.
   GROUP BY a.lane, a.segment, a.seq, a.ended, CASE WHEN length(a.error) > 2000 OR length(a.output) > 2000 THEN a.ord END;

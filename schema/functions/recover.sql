@@ -162,8 +162,11 @@ SET lock_timeout = '5s'
 SET jit = off
 AS $$
 BEGIN
-  PERFORM weir.check_isolation('reconcile');
+  PERFORM weir.check_isolation('reconcile'), weir.hold_briefly();
+  PERFORM weir.check_array('reconcile', 'lanes', reconcile.lanes, true), weir.check_array('reconcile', 'seqs', reconcile.seqs, true),
+          weir.check_array('reconcile', 'sizes', reconcile.sizes, true), weir.check_array('reconcile', 'ids', reconcile.ids, true);
   IF cardinality(reconcile.lanes) IS DISTINCT FROM cardinality(reconcile.seqs) OR cardinality(reconcile.lanes) IS DISTINCT FROM cardinality(reconcile.sizes)
+     OR EXISTS (SELECT FROM unnest(reconcile.sizes) k(size) WHERE k.size < 0)
      OR coalesce((SELECT sum(k.size) FROM unnest(reconcile.sizes) k(size)), 0) IS DISTINCT FROM coalesce(cardinality(reconcile.ids), 0) THEN
     RAISE EXCEPTION 'weir: reconcile got % lanes, % seqs, % sizes and % ids', cardinality(reconcile.lanes), cardinality(reconcile.seqs),
       cardinality(reconcile.sizes), cardinality(reconcile.ids) USING ERRCODE = '22023', HINT = 'The sizes add up to the number of ids.';
@@ -185,7 +188,7 @@ SET search_path = pg_catalog, pg_temp
 SET jit = off
 AS $$
 BEGIN
-  PERFORM weir.check_isolation('fence');
+  PERFORM weir.check_isolation('fence'), weir.hold_briefly();
   IF NOT EXISTS (SELECT FROM weir.worker w WHERE w.id = fence.worker) THEN
     RAISE EXCEPTION 'weir: worker % is not known', fence.worker USING ERRCODE = 'WR001';
   END IF;
@@ -212,7 +215,7 @@ AS $$
 DECLARE
   why text;
 BEGIN
-  PERFORM weir.check_isolation('settle');
+  PERFORM weir.check_isolation('settle'), weir.hold_briefly();
   PERFORM pg_advisory_xact_lock_shared(1464158547, 0), pg_advisory_xact_lock(1464158552, settle.worker);
   SELECT w.name INTO why FROM weir.worker w WHERE w.id = settle.worker AND w.fenced;
   IF NOT FOUND THEN
@@ -239,7 +242,7 @@ DECLARE
   steps  integer := 0;
   is_new boolean := false;
 BEGIN
-  PERFORM weir.check_isolation('rescue');
+  PERFORM weir.check_isolation('rescue'), weir.hold_briefly();
   IF NOT pg_try_advisory_xact_lock(1464158547, 6) THEN
     RETURN;
   END IF;

@@ -20,7 +20,7 @@ DECLARE
   carried   bigint;
   k         record;
 BEGIN
-  PERFORM weir.check_isolation('rotate');
+  PERFORM weir.check_isolation('rotate'), weir.hold_briefly();
   PERFORM weir.check_cluster();  -- what was enqueued since a move may lie before the old positions, and would not be carried
   IF NOT pg_try_advisory_xact_lock(1464158547, 1) THEN
     RETURN NULL;

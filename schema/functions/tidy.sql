@@ -14,7 +14,7 @@ DECLARE
   lanes     integer;
   j         weir.job_look;
 BEGIN
-  PERFORM weir.check_isolation('tidy');
+  PERFORM weir.check_isolation('tidy'), weir.hold_briefly();
   IF NOT pg_try_advisory_xact_lock(1464158547, 3) THEN
     RETURN NULL;
   END IF;
