@@ -13,6 +13,7 @@ import (
 	"github.com/weir-pg/weir/internal/doctor"
 	"github.com/weir-pg/weir/internal/lab"
 	"github.com/weir-pg/weir/internal/pgtest"
+	"github.com/weir-pg/weir/schema"
 )
 
 // The right causes of the lab's scenarios. A scenario with several of them counts as named when the first finding is
@@ -21,18 +22,37 @@ var causes = []struct {
 	scenario string
 	load     lab.LoadConfig
 	server   map[string]string // of a server of its own; nil: the shared one
+	compiled bool              // see compiled; no load of the lab's
 	want     []doctor.Code
 	least    doctor.Severity
 }{
-	{"notify", lab.LoadConfig{Scenario: "notify", Clients: 24}, nil, []doctor.Code{doctor.NotifyCommitLock}, doctor.Critical},
-	{"notify, slow flush", lab.LoadConfig{Scenario: "notify", Clients: 24, SlowFlush: true}, map[string]string{"fsync": "on"},
+	{"notify", lab.LoadConfig{Scenario: "notify", Clients: 24}, nil, false, []doctor.Code{doctor.NotifyCommitLock}, doctor.Critical},
+	{"notify, slow flush", lab.LoadConfig{Scenario: "notify", Clients: 24, SlowFlush: true}, map[string]string{"fsync": "on"}, false,
 		[]doctor.Code{doctor.NotifyCommitLock}, doctor.Critical},
-	{"listeners", lab.LoadConfig{Scenario: "listeners", Clients: 100}, nil, []doctor.Code{doctor.ListenersWoken}, doctor.Warning},
-	{"storm", lab.LoadConfig{Scenario: "storm"}, nil, []doctor.Code{doctor.PostmasterSaturated}, doctor.Warning},
-	{"tree", lab.LoadConfig{Scenario: "tree"}, map[string]string{"fsync": "on"},
+	{"listeners", lab.LoadConfig{Scenario: "listeners", Clients: 100}, nil, false, []doctor.Code{doctor.ListenersWoken}, doctor.Warning},
+	{"storm", lab.LoadConfig{Scenario: "storm"}, nil, false, []doctor.Code{doctor.PostmasterSaturated}, doctor.Warning},
+	{"tree", lab.LoadConfig{Scenario: "tree"}, map[string]string{"fsync": "on"}, false,
 		[]doctor.Code{doctor.MultiXactContention, doctor.HotRow, doctor.ChattyStatements}, doctor.Info},
-	{"pinned, snapshot", lab.LoadConfig{Scenario: "pinned", Pin: "read"}, nil, []doctor.Code{doctor.HorizonPinned}, doctor.Warning},
-	{"pinned, xid", lab.LoadConfig{Scenario: "pinned", Pin: "write"}, nil, []doctor.Code{doctor.HorizonPinned}, doctor.Warning},
+	{"pinned, snapshot", lab.LoadConfig{Scenario: "pinned", Pin: "read"}, nil, false, []doctor.Code{doctor.HorizonPinned}, doctor.Warning},
+	{"weir, compiled at each call", lab.LoadConfig{}, nil, true, []doctor.Code{doctor.WeirSlow}, doctor.Warning},
+	{"pinned, xid", lab.LoadConfig{Scenario: "pinned", Pin: "write"}, nil, false, []doctor.Code{doctor.HorizonPinned}, doctor.Warning},
+}
+
+// compiled is a server with JIT, on which Weir's functions have lost the setting that keeps their pinned plans from being compiled at each call.
+func compiled(t *testing.T) (url string, begin func() (stop func())) {
+	url = pgtest.JIT(t, nil).URL("postgres")
+	conn := connect(t, url)
+	if err := schema.Up(t.Context(), conn); err != nil {
+		t.Fatal(err)
+	}
+	execute(t, conn, `DO $$ DECLARE f regprocedure; BEGIN
+		FOR f IN SELECT p.oid FROM pg_proc p WHERE p.pronamespace = 'weir'::regnamespace LOOP EXECUTE format('ALTER FUNCTION %s RESET jit', f); END LOOP; END $$`,
+		`SELECT weir.enqueue('q', 'k') FROM generate_series(1, 500)`)
+	const worker = `SELECT weir.worker_start('slow', ARRAY['q'])`
+	execute(t, conn, worker, worker)
+	return url, func() (stop func()) {
+		return crew(t, url, 2, repeat(`SELECT * FROM weir.claim((SELECT array_agg(w.id ORDER BY w.id) FROM weir.workers() w)[$1::int + 1], ARRAY['q'], ARRAY[1])`))
+	}
 }
 
 // tries is how often a scenario is tried: while neighbours take the machine, a load may not do what it is for, and an
@@ -61,17 +81,20 @@ func TestTheRightCauseIsNamedInEachScenarioOfTheLab(t *testing.T) {
 	version := ""
 	for _, c := range causes {
 		t.Run(c.scenario, func(t *testing.T) {
-			url := ""
-			if c.server == nil {
+			url, begin := "", func() (stop func()) { return load(t, c.load) }
+			switch {
+			case c.compiled:
+				url, begin = compiled(t)
+			case c.server == nil:
 				url = pgtest.Empty(t)
-			} else {
+			default:
 				url = pgtest.Server(t, c.server).URL("postgres")
 			}
 			c.load.Database = url
 			var r doctor.Report
 			var named, missed, alarms []string
 			for try := 1; try <= tries; try++ {
-				stop := load(t, c.load)
+				stop := begin()
 				r = examine(t, url, looking)
 				stop()
 				version = r.Server.Version
