@@ -37,6 +37,7 @@ func (k *keeper) leave() {
 	if k.held != nil {
 		k.held.Close()
 		k.held = nil
+		k.attends.Store(false)
 	}
 }
 
@@ -86,6 +87,7 @@ func (k *keeper) attend(ctx context.Context, hurries bool) (err error) {
 	}
 	k.held, err = k.Keep.Attend(ctx, k.id)
 	k.mayAttend = err == nil && k.held != nil
+	k.attends.Store(k.mayAttend)
 	if err != nil {
 		k.endedBy(err)
 	}

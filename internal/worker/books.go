@@ -12,16 +12,23 @@ type books struct {
 	connections int64     // that had been made when they were last compared: a new one may lead to another server
 	compared    time.Time // when they last were
 	doubtful    bool
+	calm        bool // there was nothing to doubt when they last were, and nothing amiss
 }
 
 // doubt says that a claim may have been made all the same.
 func (b *books) doubt() { b.doubtful = true }
 
 // due: after a claim failed, after a connection was made anew, and once a lease in any case, for a claim may sit in a socket and be made
-// only later.
+// only later, and behind a pooler one server may take the place of another. The session of who attends would have told.
 func (b *books) due() bool {
-	return b.doubtful || b.shaken.Load() || b.Store.Pool().Stat().NewConnsCount() != b.connections || time.Since(b.compared) > b.Lease
+	every := b.Lease
+	if b.calm && b.attends.Load() {
+		every *= calmLeases
+	}
+	return b.doubtful || b.shaken.Load() || b.Store.Pool().Stat().NewConnsCount() != b.connections || time.Since(b.compared) > every
 }
+
+const calmLeases = 4
 
 // compare does it where it is due.
 func (b *books) compare(ctx context.Context) error {
@@ -29,6 +36,7 @@ func (b *books) compare(ctx context.Context) error {
 		return nil
 	}
 	connections := b.Store.Pool().Stat().NewConnsCount()
+	calm := !b.doubtful && !b.shaken.Load() && connections == b.connections
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), claimTimeout)
 	defer cancel()
 	b.shaken.Store(false)
@@ -48,6 +56,6 @@ func (b *books) compare(ctx context.Context) error {
 	if total > 0 {
 		b.Log.Warn("weir: gave back jobs that the database took this worker to hold: of a claim whose answer was lost, or of results that the server lost", "worker", b.id, "jobs", total)
 	}
-	b.connections, b.compared, b.doubtful = connections, time.Now(), false
+	b.connections, b.compared, b.doubtful, b.calm = connections, time.Now(), false, calm && total == 0
 	return nil
 }

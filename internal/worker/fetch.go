@@ -18,7 +18,7 @@ const lookAnyway = time.Second
 // themselves, down to one look of any of them in slowly: a fleet costs what a few workers cost.
 const (
 	watchers = 4
-	slowly   = 30 * time.Millisecond
+	slowly   = 50 * time.Millisecond
 )
 
 // gather is how long jobs may gather after a claim that emptied the lanes, when more keep coming: a

@@ -2,24 +2,45 @@ package worker
 
 import (
 	"context"
+	"flag"
 	"log/slog"
+	"strconv"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/weir-pg/weir/internal/maintain"
 	"github.com/weir-pg/weir/internal/outage"
 	"github.com/weir-pg/weir/internal/pgtest"
 	"github.com/weir-pg/weir/internal/store"
+	"github.com/weir-pg/weir/schema"
 )
 
+var fleetSize = flag.Int("fleet", 100, "how many workers TestIdleFleetCostsWhatAFewWorkersCost starts")
+
 // TestIdleFleetCostsWhatAFewWorkersCost: a hundred workers with nothing to do look rarely, find a job all the same, and use up transaction ids
-// for jobs alone.
+// for jobs alone, but for the heartbeats of those that can't attend.
 func TestIdleFleetCostsWhatAFewWorkersCost(t *testing.T) {
-	const fleet, jobs, patience = 100, 10, time.Minute
-	url := pgtest.Database(t)
+	for _, attends := range []bool{true, false} {
+		t.Run(map[bool]string{true: "attending", false: "by heartbeats"}[attends], func(t *testing.T) { idleFleet(t, *fleetSize, attends) })
+	}
+}
+
+func idleFleet(t *testing.T, fleet int, attends bool) {
+	const jobs, patience, lease = 10, 2 * time.Minute, 30 * time.Second
+	server := pgtest.Server(t, map[string]string{"max_connections": strconv.Itoa(fleet + 60)})
+	url := server.URL("postgres")
+	conn, err := pgx.Connect(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(context.Background())
+	if err := schema.Up(t.Context(), conn); err != nil {
+		t.Fatal(err)
+	}
 	config, err := pgxpool.ParseConfig(url)
 	if err != nil {
 		t.Fatal(err)
@@ -30,10 +51,9 @@ func TestIdleFleetCostsWhatAFewWorkersCost(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer pool.Close()
-	watcher := pgtest.Pool(t, url)
 	number := func(sql string) (n int64) {
 		t.Helper()
-		if err := watcher.QueryRow(t.Context(), sql).Scan(&n); err != nil {
+		if err := conn.QueryRow(t.Context(), sql).Scan(&n); err != nil {
 			t.Fatal(err)
 		}
 		return n
@@ -47,7 +67,16 @@ func TestIdleFleetCostsWhatAFewWorkersCost(t *testing.T) {
 	quiet := slog.New(slog.DiscardHandler)
 	for range fleet {
 		st, said := store.New(pool, 0), outage.New(quiet)
-		w := New(Config{Store: st, Keep: st, Name: "fleet", Queues: map[string]int{"q": 1}, Lease: 30 * time.Second, StopTimeout: time.Second,
+		keep := st
+		if attends {
+			own, err := store.OpenOwn(pool)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(own.Close)
+			keep = own.Keep
+		}
+		w := New(Config{Store: st, Keep: keep, Name: "fleet", Queues: map[string]int{"q": 1}, Lease: lease, StopTimeout: time.Second,
 			Poll: 3500 * time.Microsecond, Log: quiet, Outage: said, Maintainer: maintain.New(st, quiet, said),
 			Handler: func(context.Context, *Task) Result { ran <- struct{}{}; return Result{Outcome: store.Completed} }})
 		all.Go(func() {
@@ -56,25 +85,35 @@ func TestIdleFleetCostsWhatAFewWorkersCost(t *testing.T) {
 			}
 		})
 	}
+	const (
+		xids  = `SELECT pg_snapshot_xmax(s)::text::bigint + age(pg_snapshot_xmax(s)::xid) FROM pg_current_snapshot() s`
+		beats = `SELECT count(*) FROM weir.heartbeat`
+		made  = `SELECT xact_commit FROM pg_stat_database WHERE datname = current_database()`
+		here  = `SELECT count(*) FROM weir.attending()`
+	)
 	// It comes to rest, once all know of each other. Before it did so, a hundred workers made 800 transactions a second.
-	const most = 300
-	rate := int64(0)
-	for until := time.Now().Add(patience); rate == 0 || rate > most; {
+	most := max(200, int64(fleet)/4)
+	if !attends {
+		most += int64(fleet) / 2
+	}
+	rate, used, beaten := int64(0), int64(0), int64(0)
+	for until := time.Now().Add(patience); rate == 0 || rate > most || attends && number(here) != int64(fleet); {
 		if time.Now().After(until) {
 			t.Fatalf("an idle fleet makes %d transactions a second, want at most %d", rate, most)
 		}
-		const window = 3
-		before := number(`SELECT xact_commit FROM pg_stat_database WHERE datname = current_database()`)
+		const window = 5
+		before, xidsBefore, beatsBefore := number(made), number(xids), number(beats)
 		<-time.After(window * time.Second) // what is measured is a rate
-		rate = (number(`SELECT xact_commit FROM pg_stat_database WHERE datname = current_database()`) - before) / window
+		rate, used, beaten = (number(made)-before)/window, number(xids)-xidsBefore, number(beats)-beatsBefore
 	}
-	t.Logf("an idle fleet of %d makes %d transactions a second", fleet, rate)
+	t.Logf("an idle fleet of %d makes %d transactions a second, and in 5 s used up %d transaction ids, %d of them for heartbeats", fleet, rate, used, beaten)
+	if attends && used > 5 {
+		t.Errorf("in 5 s it used up %d transaction ids, want next to none", used)
+	}
 
-	const xids = `SELECT pg_snapshot_xmax(s)::text::bigint + age(pg_snapshot_xmax(s)::xid) FROM pg_current_snapshot() s`
-	const beats = `SELECT count(*) FROM weir.heartbeat`
 	xidsBefore, beatsBefore := number(xids), number(beats)
 	for range jobs {
-		if _, err := watcher.Exec(ctx, `SELECT weir.enqueue('q', 'k')`); err != nil {
+		if _, err := conn.Exec(ctx, `SELECT weir.enqueue('q', 'k')`); err != nil {
 			t.Fatal(err)
 		}
 		select {
@@ -83,7 +122,7 @@ func TestIdleFleetCostsWhatAFewWorkersCost(t *testing.T) {
 			t.Fatal("a job was not found")
 		}
 	}
-	used := number(xids) - xidsBefore - (number(beats) - beatsBefore)
+	used = number(xids) - xidsBefore - (number(beats) - beatsBefore)
 	t.Logf("%d jobs used up %d transaction ids", jobs, used)
 	if used > 6*jobs+20 {
 		t.Errorf("%d jobs used up %d transaction ids: those of enqueue, claim and result are %d", jobs, used, 3*jobs)

@@ -43,6 +43,7 @@ type session struct {
 	heard     chan struct{} // tells the keeper that weir.control has moved; never closed
 	sharing   atomic.Int32  // how many workers share a queue with this one, by the last heartbeat
 	stopping  atomic.Bool   // nothing more is started
+	attends   atomic.Bool   // a session of the server speaks for it
 	shaken    atomic.Bool   // a call failed that had nothing to do with what it said
 
 	lease  lease
