@@ -137,7 +137,7 @@ func (c *conn) lookUp(ctx context.Context, auth Auth) (*verifier, error) {
 	}
 	if !errors.Is(err, ErrUnknownUser) {
 		c.server.log.Debug("weir: can't look up a user", "user", cut(c.user, 64), "error", err) // whoever looks up says so once
-		return nil, errorf(cannotConnect, "the hub can't look up users now").hint("Try again in a while.")
+		return nil, errorf(cannotConnect, "the hub can't look up users now").hint("Try again in a while; why not is in the hub's log.")
 	}
 	return mock(c.server.config.Secret, c.user, c.server.config.Iterations), nil
 }
