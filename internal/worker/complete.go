@@ -12,7 +12,7 @@ import (
 
 const (
 	// flushEvery is the shortest time between two flushes: what ends meanwhile shares one commit.
-	flushEvery = 10 * time.Millisecond
+	flushEvery = 25 * time.Millisecond
 	// A call records so many ends at most: plain successes are cheap, others come with texts and with attempts that follow.
 	plainMost, otherMost = store.RecordMost, 1000
 	// otherBytes is how much text one call carries, if it is not all of one end.

@@ -21,6 +21,9 @@ const (
 	slowly   = 50 * time.Millisecond
 )
 
+// drowsyAfter is how long after its last job a worker looks every Poll and a half: most of what an idle one costs is waking up to look.
+const drowsyAfter = 5 * time.Second
+
 // gather is how long jobs may gather after a claim that emptied the lanes, when more keep coming: a
 // claim costs as much for one job as for twenty.
 const gather = 10 * time.Millisecond
@@ -83,6 +86,7 @@ func (s *session) fetch(ctx context.Context) error {
 			s.Maintainer.Poke()
 		}
 		if got > 0 {
+			busy = time.Now()
 			hub.stop()                        // others wait for what comes now
 			s.Outage.Worked("looks for work") // none is needed
 		}
@@ -207,6 +211,9 @@ func (s *session) rest(ctx context.Context, w *watch, full bool, since time.Time
 	for until := looked.Add(s.slow(lookAnyway)); time.Now().Before(until); {
 		sharing := s.sharing.Load()
 		looks, pause := 1, s.pause(min(sharing, watchers))
+		if time.Since(since) > drowsyAfter {
+			pause = pause * 3 / 2
+		}
 		switch {
 		case full:
 			if !s.sleepOrRoom(ctx, s.pause(sharing)) {
