@@ -8,7 +8,7 @@
 //	record       begins (locks, fence, whose batch, ended already) | inserts, and logs the next attempt where there is one | commits, flushed
 //	complete     as record, in a handler's transaction with its effect, which may stay open, and roll back
 //	reclaim      looks what waits | looks what runs | carries and truncates, carries some of it (carry_waiting, carry_states), or gives up
-//	fence, settle, reconcile, rotate, rebase    one step each: they have to themselves what they change
+//	fence, settle, reconcile, rotate, forget_ended, rebase    one step each: they have to themselves what they change
 //	promote     begins (lock, the newest cursor, what time it is) | looks whether there is anything, takes its snapshot | reads, copies, moves the cursor | commits, unflushed
 //	rotate_later    opens a segment, or carries and truncates one
 //	publish, cut, tick, read, reclaim_messages

@@ -27,6 +27,8 @@ const (
 	settledOpen
 	flushResults
 	rebasePending
+	forgetUnread
+	forgetLane
 	// of messages
 	lateTransactions
 	cutLock
@@ -70,6 +72,8 @@ var guarded = [guards]struct{ what, scenario string }{
 	settledOpen:      {"the exceptions in what is settled of a worker", "fences"},
 	flushResults:     {"results flushed before they are acknowledged", "crash"},
 	rebasePending:    {"the transactions in progress as pending of the positions that rebase makes", "move"},
+	forgetUnread:     {"what pending transactions have left unread, kept by forget_ended", "idle lanes"},
+	forgetLane:       {"the lane's lock in forget_ended", "idle lanes"},
 	lateTransactions: {"the transactions that were in progress before, in a tick", "messages commit out of order"},
 	cutLock:          {"the lock of who cuts", ""},
 	tickKey:          {"the primary key of ticks", ""},

@@ -155,8 +155,8 @@ type op struct {
 
 // budget is how often each of these may still happen.
 type budget struct {
-	Claims, Retries, Txs, Rotations, Reclaims, Carries, Reconciles uint8
-	Crashes, Failovers, Losses, Late, Kills, Fences, Moves         uint8
+	Claims, Retries, Txs, Rotations, Reclaims, Carries, Reconciles, Forgets uint8
+	Crashes, Failovers, Losses, Late, Kills, Fences, Moves                  uint8
 }
 
 // state is everything: server, tables, processes.

@@ -83,7 +83,7 @@ type answer struct {
 
 func newReplay(t *testing.T, rng *rand.Rand) *replay {
 	m := &jobs{scenario: scenario{processes: 3, quota: 1 + rng.IntN(2), settles: 100, straggler: true, transactions: []uint8{1, 2, 1, 2, 1},
-		budget: budget{Claims: 200, Reconciles: 200, Txs: 200, Retries: 200, Rotations: 200, Reclaims: 200, Fences: 200}}}
+		budget: budget{Claims: 200, Reconciles: 200, Txs: 200, Retries: 200, Rotations: 200, Reclaims: 200, Fences: 200, Forgets: 200}}}
 	r := &replay{T: t, rng: rng, m: m, s: m.start(), url: pgtest.Database(t), open: map[uint8]*pgx.Conn{}, ends: map[held]*pgx.Conn{},
 		ids: map[uint8]int64{}, batches: map[held]place{}}
 	r.admin = r.connect()
@@ -254,6 +254,9 @@ func (r *replay) moves() (all []func()) {
 	for _, h := range slices.SortedFunc(maps.Keys(r.ends), func(a, b held) int { return cmp.Compare(key(a.tag, a.attempt, 0, 0), key(b.tag, b.attempt, 0, 0)) }) {
 		can(2, func() { r.end(h, true) })
 		can(1, func() { r.end(h, false) })
+	}
+	if r.waiting == nil { // or it would not get the lane's lock
+		can(1, r.forgetEnded)
 	}
 	can(1, r.rotate)
 	if r.s.used(3 - r.s.active()) {
@@ -528,6 +531,20 @@ func (r *replay) settle(i int) {
 	r.note("settle of worker %d logs %d again", i+1, n)
 	if n != want {
 		r.fail("settle logged %d attempts again, the model says %d", n, want)
+	}
+}
+
+// forgetEnded has an idle lane forget pending transactions that have ended. The server may leave a few.
+func (r *replay) forgetEnded() {
+	n := one[int](r, r.admin, `SELECT weir.forget_ended()`)
+	_, fewer := r.m.kept(&r.s, r.s.snapshot())
+	r.note("forget_ended has %d lanes forget", n)
+	switch {
+	case n == 0:
+	case !fewer || n > 1:
+		r.fail("forget_ended has %d lanes forget, the model says there is nothing to forget", n)
+	default:
+		r.take(forgetEnded, 0, 0)
 	}
 }
 

@@ -56,6 +56,8 @@ func (m *jobs) say(s *state, st step) string {
 			return fmt.Sprintf("reconcile of worker %d, sent long ago, arrives", o.worker)
 		}
 		return fmt.Sprintf("worker %d sends reconcile, loses its connection, and the call stays on the way", s.process[255-i].worker)
+	case forgetEnded:
+		return "forget_ended has the lane forget pending transactions that have ended"
 	case rotate:
 		return fmt.Sprintf("rotate opens segment %d", 3-s.active())
 	case reclaim:

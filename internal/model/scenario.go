@@ -15,6 +15,7 @@ var scenarios = []scenario{
 	{name: "reclaim", transactions: []uint8{1, 1}, processes: 2, quota: 1, straggler: true, budget: budget{Claims: 2, Rotations: 2, Reclaims: 2}},
 	{name: "reclaim in parts", transactions: []uint8{1, 1}, processes: 1, quota: 1, straggler: true, budget: budget{Claims: 2, Rotations: 2, Reclaims: 2, Carries: 1}},
 	{name: "reclaim under results", transactions: []uint8{1}, processes: 1, quota: 1, budget: budget{Reconciles: 1, Claims: 2, Rotations: 2, Reclaims: 2, Retries: 1, Txs: 1, Crashes: 1}},
+	{name: "idle lanes", transactions: []uint8{1, 1, 1}, processes: 1, quota: 1, budget: budget{Claims: 3, Forgets: 1}},
 	{name: "move", transactions: []uint8{1, 1}, processes: 1, quota: 1, straggler: true, budget: budget{Claims: 2, Moves: 1}},
 }
 

@@ -197,3 +197,38 @@ func (m *jobs) reclaimCarry(s *state, i int) error {
 	s.server.commit(x, true, false) // whoever truncates flushes
 	return nil
 }
+
+// mayForget tells whether forget_ended gets the lane's lock.
+func (m *jobs) mayForget(s *state) bool {
+	return !m.off.holds(forgetLane) || !s.any(func(o *op) bool { return o.call == claiming && o.phase >= 2 })
+}
+
+// kept is the lane's state without the pending transactions that have ended and left nothing to read; fewer: there are such.
+func (m *jobs) kept(s *state, at snapshot) (c cursor, fewer bool) {
+	last := s.newest(at)
+	c = last
+	c.pending = [8]pending{}
+	n := 0
+	for _, w := range last.pending {
+		keeps := w.xid != 0 && !at.sees(w.xid)
+		for _, j := range s.jobs.all() {
+			keeps = keeps || m.off.holds(forgetUnread) && w.xid != 0 && j.xid == w.xid && j.id > w.after && j.seen(at)
+		}
+		if keeps {
+			c.pending[n] = w
+			n++
+		} else if w.xid != 0 {
+			fewer = true
+		}
+	}
+	return c, fewer
+}
+
+// forgetEnded has an idle lane forget those, by a batch of nobody without jobs.
+func (m *jobs) forgetEnded(s *state) {
+	c, _ := m.kept(s, s.snapshot())
+	c.seq++
+	x := s.begin()
+	s.batches.add(batchRow{by: x, cursor: c, segment: s.active()})
+	s.server.commit(x, false, false)
+}

@@ -29,6 +29,7 @@ const (
 	reclaimLook
 	carryWaiting
 	carryStates
+	forgetEnded
 	reclaimCarry
 	reclaimGivesUp
 	crash
@@ -123,6 +124,11 @@ func (m *jobs) steps(s *state, all []step) []step {
 		}
 		if s.left.Reclaims > 0 && s.used(3-s.active()) && m.mayReclaim(s, 3-s.active()) {
 			can(reclaim, 0, 0)
+		}
+	}
+	if s.left.Forgets > 0 && m.mayForget(s) {
+		if _, fewer := m.kept(s, s.snapshot()); fewer {
+			can(forgetEnded, 0, 0)
 		}
 	}
 	if s.left.Crashes > 0 {
@@ -297,6 +303,9 @@ func (m *jobs) take(s *state, st step) error {
 	case carryStates:
 		s.left.Carries--
 		m.carryStates(s, i)
+	case forgetEnded:
+		s.left.Forgets--
+		m.forgetEnded(s)
 	case reclaimCarry:
 		return m.reclaimCarry(s, i)
 	case crash:

@@ -18,6 +18,7 @@ type books struct {
 	ran     map[string]int          // how often each job was begun
 	runs    map[any]map[tornRun]int // what each worker runs now
 	lives   []int64                 // of each life of the log but the last: what of it survived, as a place in the WAL
+	late    map[tornRun]bool        // running with nobody for too long
 	longest time.Duration           // for which an attempt was running with nobody
 }
 
@@ -35,6 +36,7 @@ type tornRun struct {
 }
 
 func (b *books) begin() {
+	b.late = map[tornRun]bool{}
 	b.fates, b.ran, b.runs = map[string]*fated{}, map[string]int{}, map[any]map[tornRun]int{}
 }
 
@@ -151,12 +153,14 @@ func (w *torture) transact(ctx context.Context, conn *pgx.Conn, rng *rand.Rand, 
 		queue, due := "torture", max(rng.IntN(1000)-800, 0)
 		if rng.IntN(100) == 0 && w.long.CompareAndSwap(false, true) {
 			// One that holds a connection of its worker's pool for longer than a lease: the only one for now, so that it begins at once.
-			queue, due, job.Tx, job.Hold = "long", 0, false, int((w.lease * 3 / 2).Milliseconds())
+			queue, due, job = "long", 0, torn{Key: job.Key, Takes: int((w.lease + time.Second).Milliseconds()), Holds: true}
 			time.AfterFunc(4*w.lease, func() { w.long.Store(false) })
+		} else if rng.IntN(8) == 0 {
+			job.Takes = 200 + rng.IntN(800)
 		}
-		if _, err := tx.Exec(ctx, `WITH j AS (SELECT weir.enqueue($5, 'torn', jsonb_build_object('Key', $1::text, 'Tx', $2::boolean, 'Hold', $6::integer), priority => $3,
+		if _, err := tx.Exec(ctx, `WITH j AS (SELECT weir.enqueue($5, 'torn', jsonb_build_object('Key', $1::text, 'Tx', $2::boolean, 'Takes', $6::integer, 'Holds', $7::boolean), priority => $3,
 			run_at => now() + $4 * interval '1 millisecond') AS id) INSERT INTO produced SELECT $1, j.id, $2 FROM j`,
-			job.Key, job.Tx, 1+rng.IntN(4), due, queue, job.Hold); err != nil {
+			job.Key, job.Tx, 1+rng.IntN(4), due, queue, job.Takes, job.Holds); err != nil {
 			return err
 		}
 	}
@@ -250,20 +254,23 @@ func (w *torture) runInSQL(conn *pgx.Conn, worker int32, a attempt) error {
 	return complete(w.ctx, conn, worker, []attempt{a})
 }
 
-// watch looks whether an attempt is running that nobody runs. Time is counted by its looks, half a second each at most, and only as far as the clock
-// goes on by which Weir measures leases: while the server is down, or nobody is there to rescue, and while this machine stands still, nobody is late.
+// watch looks whether an attempt is running that nobody runs. Time is counted by its looks, half a second each at most, and by the clock by which Weir
+// measures leases, whichever tells less: while the server is down, or nobody is there to rescue, and while this machine stands still, nobody is late.
 func (w *torture) watch() {
 	type look struct {
 		tornRun
 		key     string
 		claimed time.Time
 	}
-	alone := map[look]time.Duration{}
+	type loneliness struct {
+		looked time.Duration
+		since  int64 // by Weir's clock, in milliseconds
+	}
+	alone := map[look]loneliness{}
 	every := time.NewTicker(200 * time.Millisecond)
 	defer every.Stop()
 	var conn *pgx.Conn
 	var last time.Time
-	var clock int64
 	life := int32(0)
 	for {
 		select {
@@ -297,27 +304,32 @@ func (w *torture) watch() {
 			}
 			continue
 		}
-		passed := min(time.Since(last), 500*time.Millisecond, time.Duration(max(now-clock, 0))*time.Millisecond)
+		passed := min(time.Since(last), 500*time.Millisecond)
 		last = time.Now()
-		if clock == 0 || w.life.Load() != life { // what is known of silence is lost in a failover
-			passed, life = 0, w.life.Load()
+		if w.life.Load() != life { // what is known of silence is lost in a failover
+			life = w.life.Load()
 			clear(alone)
 		}
-		if len(looks) > 0 {
-			clock = now
-		}
 		before := alone
-		alone = map[look]time.Duration{}
+		alone = map[look]loneliness{}
 		for _, l := range looks {
 			if w.books.isRun(l.tornRun) {
 				continue
 			}
-			alone[l] = before[l] + passed
+			was, known := before[l]
+			if !known {
+				was = loneliness{-passed, now}
+			}
+			was.looked += passed
+			alone[l] = was
+			late := min(was.looked, time.Duration(now-was.since)*time.Millisecond)
 			w.books.mu.Lock()
-			w.longest = max(w.longest, alone[l])
+			w.longest = max(w.longest, late)
+			told := w.late[l.tornRun]
+			w.late[l.tornRun] = late > 2*w.lease
 			w.books.mu.Unlock()
-			if alone[l] > 2*w.lease && before[l] <= 2*w.lease {
-				w.Errorf("attempt %d of job %d (%s), claimed at %v, has been running with nobody for %v", l.attempt, l.id, l.key, l.claimed, alone[l])
+			if late > 2*w.lease && !told {
+				w.Errorf("attempt %d of job %d (%s), claimed at %v, has been running with nobody for %v", l.attempt, l.id, l.key, l.claimed, late)
 			}
 		}
 	}

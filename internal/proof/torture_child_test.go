@@ -39,9 +39,10 @@ type part struct {
 
 // torn is a job of the torture.
 type torn struct {
-	Key  string
-	Tx   bool // it completes in a transaction with an effect
-	Hold int  // milliseconds for which it holds a connection of its worker's pool
+	Key   string
+	Tx    bool // it completes in a transaction with an effect
+	Takes int  // milliseconds
+	Holds bool // a connection of its worker's pool for so long
 }
 
 func (torn) Kind() string { return "torn" }
@@ -138,13 +139,17 @@ func runTorn(ctx context.Context, pool *pgxpool.Pool, job *weir.Job[torn]) error
 	case 4:
 		return weir.Snooze(50 * time.Millisecond)
 	}
-	if job.Args.Hold > 0 {
+	if job.Args.Holds {
 		conn, err := pool.Acquire(ctx)
 		if err != nil {
 			return err
 		}
 		defer conn.Release()
-		return takes(time.Duration(job.Args.Hold) * time.Millisecond)
+	}
+	if job.Args.Takes > 0 {
+		if err := takes(time.Duration(job.Args.Takes) * time.Millisecond); err != nil {
+			return err
+		}
 	}
 	if !job.Args.Tx {
 		return nil

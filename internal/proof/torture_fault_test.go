@@ -14,14 +14,14 @@ import (
 // faults are what goes wrong in a torture.
 var faults = []string{
 	"crash", "failover", "failover", // there, and back
-	"kill worker", "kill worker", "cut worker", "silence worker", "lose answers", "lose answers",
+	"kill worker", "kill worker", "freeze worker", "cut worker", "silence worker", "lose answers", "lose answers",
 	"kill hub", "cut hub", "kill subscribers", "cut subscribers",
 	"end backends", "fill connections", "step clock", "dump", "pin horizon",
 }
 
 // fault does something bad.
 func (w *torture) fault(what string) {
-	some := func() *tortured { return w.workers[w.rng.IntN(len(w.workers))] }
+	some := func() *tortured { return w.workers[w.rng.IntN(len(w.workers)-1)] } // the last has no proxy
 	switch what {
 	case "crash":
 		if err := errors.Join(w.server.Kill(), w.server.Restart(w.ctx)); err != nil {
@@ -30,10 +30,14 @@ func (w *torture) fault(what string) {
 	case "failover":
 		w.failover()
 	case "kill worker":
-		k := some()
-		k.kill()
-		w.books.died(k.child)
-		k.child = k.begin()
+		w.again(w.workers[w.rng.IntN(len(w.workers))])
+	case "freeze worker":
+		// It stands still for longer than its lease, mostly.
+		w.thaw()
+		w.frozen = w.workers[w.rng.IntN(len(w.workers))]
+		if err := freeze(w.frozen.command.Process); err != nil {
+			w.Error(err)
+		}
 	case "cut worker":
 		some().proxy.cut()
 	case "silence worker":
@@ -67,6 +71,20 @@ func (w *torture) fault(what string) {
 		if err != nil {
 			w.Logf("%s: %v", what, err)
 		}
+	}
+}
+
+// again kills a worker, and starts another in its place.
+func (w *torture) again(k *tortured) {
+	k.kill()
+	w.books.died(k.child)
+	k.child = k.begin()
+}
+
+// thaw has the worker go on that stands still, if it is still the same.
+func (w *torture) thaw() {
+	if w.frozen != nil {
+		_ = thaw(w.frozen.command.Process)
 	}
 }
 
@@ -174,6 +192,7 @@ func (w *torture) failover() {
 	w.life.Add(1)
 	w.server = w.standby
 	w.port.Store(int32(w.server.Port()))
+	w.again(w.workers[len(w.workers)-1]) // which goes to the server itself
 	w.standby = pgtest.Standby(w, w.server, nil)
 }
 
@@ -189,10 +208,11 @@ func (w *torture) paces(n int) {
 
 // mend ends what is bad.
 func (w *torture) mend() {
+	w.thaw()
 	if w.silent != nil {
 		w.silent.proxy.silence(false)
 	}
-	for _, k := range w.workers {
+	for _, k := range w.workers[:len(w.workers)-1] {
 		k.proxy.lose(0)
 	}
 	if w.pinned != nil {

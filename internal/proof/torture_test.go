@@ -21,7 +21,7 @@ import (
 // and survived is lost, no attempt ended twice, none was `running` with nobody running it for longer than two leases, no message came out of
 // the log's order or twice, and none is missing without a gap.
 func TestTorture(t *testing.T) {
-	w := newTorture(t, 3*time.Second)
+	w := newTorture(t, 8*time.Second)
 	w.subscribe()
 	w.torment(faults)
 	w.judgeJobs()
@@ -31,7 +31,7 @@ func TestTorture(t *testing.T) {
 // TestNoJobIsRunningWithNobody: workers that are killed, answers that are lost, crashes and failovers to a standby that lags leave no attempt
 // `running` that nobody runs for longer than two leases.
 func TestNoJobIsRunningWithNobody(t *testing.T) {
-	w := newTorture(t, 3*time.Second)
+	w := newTorture(t, 8*time.Second)
 	w.torment([]string{"kill worker", "lose answers", "failover", "kill worker", "lose answers", "lose answers", "cut worker", "crash", "lose answers"})
 	w.judgeJobs()
 }
@@ -49,7 +49,7 @@ type torture struct {
 	address         string // of the first primary, with its password
 	server, standby *embedded.Server
 	workers         []*tortured
-	silent          *tortured
+	silent, frozen  *tortured
 	hubs            []*tortured
 	listener        *child
 	done            map[string]int // faults
@@ -138,14 +138,21 @@ func (w *torture) as(role, address string) string {
 	return "postgres://" + role + ":" + role + "@" + config.Host + ":" + itoa(int64(config.Port)) + "/" + config.Database + "?sslmode=disable"
 }
 
-// addWorker starts a worker with a way of its own to the database; the first is of the role with the nasty settings.
+// addWorker starts a worker with a way of its own to the database. The first is of the role with the nasty settings; the last reaches the server
+// itself, and attends.
 func (w *torture) addWorker(i int) {
-	k := &tortured{proxy: newProxy(w.T, &w.port)}
-	address := k.proxy.url(w.T, w.address)
-	if i == 0 {
-		address = w.as("hasty", address)
+	k := &tortured{}
+	if i < 2 {
+		k.proxy = newProxy(w.T, &w.port)
 	}
 	k.begin = func() *child {
+		address := w.server.URL("postgres")
+		switch i {
+		case 0:
+			address = w.as("hasty", k.proxy.url(w.T, w.address))
+		case 1:
+			address = k.proxy.url(w.T, w.address)
+		}
 		return w.play(part{Do: "work", Database: address, Lease: w.lease}, w.books.heard)
 	}
 	k.child = k.begin()
