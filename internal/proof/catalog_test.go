@@ -24,6 +24,8 @@ func TestEveryFunctionIsDocumentedAndPinned(t *testing.T) {
 		{"function of the application's whose plans are made as its role's settings say", `SELECT p.oid::regprocedure::text FROM pg_proc p WHERE p.pronamespace = 'weir'::regnamespace
 			AND (has_function_privilege('weir_enqueue', p.oid, 'EXECUTE') OR has_function_privilege('weir_publish', p.oid, 'EXECUTE') OR p.proname IN ('check_job', 'queue_id'))
 			AND NOT coalesce(p.proconfig::text LIKE '%plan_cache_mode=%', false)`},
+		{"function that catches a whole class of errors, as a code that ends in 000 does", `SELECT p.oid::regprocedure::text FROM pg_proc p
+			WHERE p.pronamespace = 'weir'::regnamespace AND p.prosrc ~ $$SQLSTATE '..000'$$`},
 		{"function that PUBLIC may execute", `SELECT p.oid::regprocedure::text FROM pg_proc p WHERE p.pronamespace = 'weir'::regnamespace
 			AND (p.proacl IS NULL OR EXISTS (SELECT FROM aclexplode(p.proacl) a WHERE a.grantee = 0))`},
 		{"table without a comment", `SELECT c.oid::regclass::text FROM pg_class c WHERE c.relnamespace = 'weir'::regnamespace AND c.relkind IN ('r', 'p')

@@ -145,12 +145,12 @@ BEGIN
     END IF;
     BEGIN
       IF NOT weir.fence(w.id, reason) THEN
-        RAISE SQLSTATE 'WR000';  -- lets go of its locks
+        RAISE SQLSTATE 'WR099';  -- lets go of its locks
       END IF;
       fenced := fenced + 1;
       RETURN NEXT;
     EXCEPTION
-      WHEN SQLSTATE 'WR000' THEN NULL;
+      WHEN SQLSTATE 'WR099' THEN NULL;
       WHEN OTHERS THEN
         more := false;
         error := SQLERRM;

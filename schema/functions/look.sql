@@ -1,7 +1,7 @@
 -- Looking at jobs: for people and dashboards. Each look is bounded by indexes and by a limit.
 --
 -- A look leaves no lock behind on the tables of the log, also in a transaction that stays open: held to its end, ACCESS SHARE would
--- keep every segment from being given back. So each looks in a block that ends in an exception, WR000, which never gets out: the block's
+-- keep every segment from being given back. So each looks in a block that ends in an exception, WR099, which never gets out: the block's
 -- locks go with it, and what was found stays in variables, or among the rows that are returned.
 
 CREATE OR REPLACE FUNCTION weir.batch_of(lane integer, segment integer, xid xid8, id bigint) RETURNS SETOF weir.batch
@@ -97,8 +97,8 @@ BEGIN
       END IF;
     END IF;
   END LOOP;
-  RAISE SQLSTATE 'WR000';
-EXCEPTION WHEN SQLSTATE 'WR000' THEN
+  RAISE SQLSTATE 'WR099';
+EXCEPTION WHEN SQLSTATE 'WR099' THEN
   IF look.id IS NOT NULL THEN
     look.errors := past;
     RETURN NEXT look;
@@ -208,8 +208,8 @@ BEGIN
       shown := shown + 1;
     END IF;
   END LOOP;
-  RAISE SQLSTATE 'WR000';
-EXCEPTION WHEN SQLSTATE 'WR000' THEN
+  RAISE SQLSTATE 'WR099';
+EXCEPTION WHEN SQLSTATE 'WR099' THEN
   RETURN;
 END
 $$;
@@ -271,8 +271,8 @@ BEGIN
       CROSS JOIN LATERAL (SELECT FROM weir.job j WHERE j.lane = l.lane AND j.xid = p.xid AND j.id > p.after OFFSET 0) j
       LIMIT 10000) u) k
   GROUP BY q.name ORDER BY q.name;
-  RAISE SQLSTATE 'WR000';  -- lets go of the tables
-EXCEPTION WHEN SQLSTATE 'WR000' THEN
+  RAISE SQLSTATE 'WR099';  -- lets go of the tables
+EXCEPTION WHEN SQLSTATE 'WR099' THEN
   RETURN;
 END
 $$;

@@ -12,8 +12,8 @@ BEGIN
   -- While a segment is being emptied, a look would wait with a snapshot of before, and find nothing.
   LOCK TABLE weir.job, weir.batch, weir.result, weir.later, weir.promotion IN ACCESS SHARE MODE;
   SELECT i.* INTO j FROM weir.job_info(job_id) i;
-  RAISE SQLSTATE 'WR000';  -- lets go of the tables, as every look does
-EXCEPTION WHEN SQLSTATE 'WR000' THEN
+  RAISE SQLSTATE 'WR099';  -- lets go of the tables, as every look does
+EXCEPTION WHEN SQLSTATE 'WR099' THEN
   RETURN j;
 END
 $$;

@@ -151,7 +151,7 @@ BEGIN
         CROSS JOIN LATERAL unnest(u.places) WITH ORDINALITY p(place, nth)) v;
     END IF;
     RAISE EXCEPTION USING ERRCODE = 'WR099';  -- what a block has locked that is rolled back, it lets go of: other segments too
-  EXCEPTION WHEN SQLSTATE 'WR099' THEN  -- not WR000, which stands for all that begin with WR
+  EXCEPTION WHEN SQLSTATE 'WR099' THEN  -- no code that ends in 000, which would stand for all of its class
     NULL;
   END;
 
@@ -272,7 +272,7 @@ BEGIN
       FROM weir.batch b
       WHERE b.lane = complete.lane AND b.seq = complete.seq AND b.worker IS NOT DISTINCT FROM complete.worker AND complete.id = ANY (b.ids);
       RAISE EXCEPTION USING ERRCODE = 'WR099';  -- what a block has locked that is rolled back, it lets go of: other segments too
-    EXCEPTION WHEN SQLSTATE 'WR099' THEN  -- not WR000, which stands for all that begin with WR
+    EXCEPTION WHEN SQLSTATE 'WR099' THEN  -- no code that ends in 000, which would stand for all of its class
       EXIT WHEN in_segment IS NULL OR in_segment = held;
     END;
     -- Once more, when it can't be carried elsewhere any more.
