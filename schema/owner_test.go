@@ -2,10 +2,12 @@ package schema_test
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/weir-pg/weir/internal/pgtest"
 	"github.com/weir-pg/weir/schema"
@@ -64,5 +66,58 @@ func TestASchemaOfAnotherOwnerIsRefused(t *testing.T) {
 	}
 	if err := schema.Up(t.Context(), conn); err != nil {
 		t.Errorf("where nothing is in the way: %v", err)
+	}
+}
+
+// TestWithoutItsRolesNothingIsInstalled: who may not create Weir's roles is told of all that are missing, and nothing is left behind; once an
+// administrator has created them, it goes on.
+func TestWithoutItsRolesNothingIsInstalled(t *testing.T) {
+	server := pgtest.Server(t, nil) // roles are the whole server's
+	admin, err := pgx.Connect(t.Context(), server.URL("postgres"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer admin.Close(context.Background())
+	const roles = "weir_enqueue weir_work weir_operate weir_publish weir_subscribe weir_hub"
+	for _, sql := range []string{`CREATE ROLE plain LOGIN PASSWORD 'secret'`, `CREATE DATABASE plain OWNER plain`} {
+		if _, err := admin.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	config, err := pgx.ParseConfig(server.URL("plain"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	config.User, config.Password = "plain", "secret"
+	conn, err := pgx.ConnectConfig(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(context.Background())
+	err = schema.Up(t.Context(), conn)
+	if err == nil {
+		t.Fatal("it was installed without its roles")
+	}
+	said := err.Error()
+	var pg *pgconn.PgError
+	if errors.As(err, &pg) {
+		said += pg.Detail + pg.Hint
+	}
+	for role := range strings.FieldsSeq(roles) {
+		if !strings.Contains(said, role) {
+			t.Errorf("%q does not name %s", said, role)
+		}
+	}
+	var there bool
+	if err := conn.QueryRow(t.Context(), `SELECT EXISTS (SELECT FROM pg_namespace WHERE nspname = 'weir')`).Scan(&there); err != nil || there {
+		t.Errorf("something was left behind: %v, %v", there, err)
+	}
+	for role := range strings.FieldsSeq(roles) {
+		if _, err := admin.Exec(t.Context(), `CREATE ROLE `+role); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := schema.Up(t.Context(), conn); err != nil {
+		t.Errorf("with the roles: %v", err)
 	}
 }
