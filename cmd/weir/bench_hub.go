@@ -77,7 +77,7 @@ type benchFanoutCmd struct {
 	Transport   string  `default:"pg" enum:"pg,ws,sse" help:"How they subscribe: pg, ws or sse (${default})."`
 	Seconds     float64 `default:"20" help:"Of each of the three parts (${default})."`
 	Payload     int     `default:"32" help:"Bytes of a message's payload (${default})."`
-	InFlight    int     `help:"Deliveries under way at most. Default: two for each subscriber."`
+	InFlight    int     `help:"Deliveries under way at most. Default: those of two transactions on one channel, and two for each subscriber."`
 	Batch       int     `help:"Messages in a transaction. Default: 1 on one channel, up to 500 on a channel for each."`
 	Only        string  `enum:"one,burst,each," default:"" help:"Measure one part alone: one (channel to all), burst (ten messages at a time on it) or each (a channel for each)."`
 	Rate        int     `help:"Deliveries offered per second at most. Default: as many as --in-flight lets through."`

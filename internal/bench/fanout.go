@@ -19,7 +19,7 @@ type FanoutConfig struct {
 	Transport   Transport     // default pg
 	Duration    time.Duration // of each of the three parts; default 20 s
 	Payload     int           // bytes of a message's payload; default 32
-	InFlight    int           // deliveries under way at most, and a transaction's at least; default two for each subscriber
+	InFlight    int           // deliveries under way at most, and a transaction's at least; default two transactions' on one channel, and two for each subscriber
 	Batch       int           // messages in a transaction; default 1 on one channel, and up to 500 on a channel for each
 	Only        string        // "one", "burst" or "each": that part alone
 	Rate        int           // deliveries offered per second, at most; 0: as many as InFlight lets through
@@ -43,26 +43,26 @@ func Fanout(ctx context.Context, d *Database, e Engine, c FanoutConfig) (r *Repo
 	c.Transport = orDefault(c.Transport, PG)
 	c.Duration = orDefault(c.Duration, 20*time.Second)
 	c.Payload = orDefault(c.Payload, 32)
-	c.InFlight = orDefault(c.InFlight, 2*c.Subscribers)
 	if err := errors.Join(mayOpen(c.Subscribers+spare), c.Transport.check()); err != nil {
 		return nil, err
 	}
 	if r, err = d.report(ctx, "fanout", e); err != nil {
 		return nil, err
 	}
-	r.Note = fmt.Sprintf("%d subscribers over %s; each part %s; %d bytes of payload; at most %d deliveries under way; latencies are from commit to receipt",
-		c.Subscribers, c.Transport, c.Duration, c.Payload, c.InFlight)
+	r.Note = fmt.Sprintf("%d subscribers over %s; each part %s; %d bytes of payload; latencies are from commit to receipt",
+		c.Subscribers, c.Transport, c.Duration, c.Payload)
 	r.Hub = &HubFigures{}
 	shapes := []fanoutShape{
 		{name: "one channel to all", only: "one", batch: orDefault(c.Batch, 1)},
 		{name: "one channel to all, ten messages at a time", only: "burst", batch: 10},
-		{name: "a channel for each", only: "each", own: true, batch: orDefault(c.Batch, min(500, max(c.InFlight/8, 1)))},
+		{name: "a channel for each", only: "each", own: true, batch: orDefault(c.Batch, min(500, max(orDefault(c.InFlight, 2*c.Subscribers)/8, 1)))},
 	}
 	for _, shape := range shapes {
 		if c.Only != "" && c.Only != shape.only {
 			continue
 		}
 		f := &fanout{Database: d, config: c, shape: shape}
+		f.config.InFlight = orDefault(c.InFlight, 2*c.Subscribers*shape.together())
 		var limit *Way
 		if c.Transport == PG {
 			if limit, err = f.limit(ctx); err != nil {

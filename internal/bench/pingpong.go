@@ -28,6 +28,7 @@ type pingPongWay struct {
 	name    string
 	hub     bool
 	durable bool
+	sql     bool // published in the database itself, not through the hub
 	sizes   []int
 	rates   [][]float64
 	h       []histogram
@@ -52,6 +53,7 @@ func PingPong(ctx context.Context, d *Database, e Engine, c PingPongConfig) (r *
 	ways := []*pingPongWay{
 		{name: "hub, passed on at once", hub: true, sizes: upTo(c.Idle)},
 		{name: "hub, logged first", hub: true, durable: true, sizes: upTo(c.Idle)},
+		{name: "hub, published by SQL", hub: true, durable: true, sql: true, sizes: []int{0}},
 		{name: "PostgreSQL", sizes: upTo(c.IdlePostgres)},
 	}
 	for round := range c.Rounds {
@@ -70,7 +72,7 @@ func PingPong(ctx context.Context, d *Database, e Engine, c PingPongConfig) (r *
 			ratio := r.Hub.compare(fmt.Sprintf("round trips with %d idle listeners to none", w.sizes[i+1]), w.name, w.rates[i+1], w.rates[0])
 			r.atLeast(fmt.Sprintf("ratio of round trips with %d idle listeners to none, %s", w.sizes[i+1], w.name), ratio.Median, 0.85)
 		}
-		if at, ok := crossing(w, ways[2]); ok {
+		if at, ok := crossing(w, ways[3]); ok {
 			r.Hub.Crossings = append(r.Hub.Crossings, Crossing{Way: w.name, Idle: at})
 		}
 	}
@@ -101,16 +103,12 @@ func (w *pingPongWay) turn(ctx context.Context, d *Database, c PingPongConfig) (
 		defer func() { err = errors.Join(err, h.close()) }()
 		address = h.at.PG
 	}
-	var pair [2]*wire
+	var pair [2]player
 	for i := range pair {
-		if pair[i], err = a.login(ctx, address, i); err != nil {
+		if err := pair[i].join(ctx, w, a, address, i); err != nil {
 			return err
 		}
-		defer pair[i].hangUp()
-		defer pair[i].bound(ctx)()
-		if err := pair[i].listen(fmt.Sprintf("weir_bench_%d", i)); err != nil {
-			return err
-		}
+		defer pair[i].leave()
 	}
 	if _, _, err := playFor(pair, min(c.Slice/5, 500*time.Millisecond)); err != nil {
 		return err
@@ -141,23 +139,70 @@ func (w *pingPongWay) turn(ctx context.Context, d *Database, c PingPongConfig) (
 	return nil
 }
 
-// playFor plays for a time.
-func playFor(pair [2]*wire, d time.Duration) (h histogram, n int64, err error) {
-	var hits [2][]byte // what each sends to the other
-	for i := range hits {
-		if hits[i], err = encodeAll(&pgproto3.Query{String: fmt.Sprintf("NOTIFY weir_bench_%d, 'ball'", 1-i)}); err != nil {
-			return h, 0, err
+// player is one of the two.
+type player struct {
+	hears, says *wire // the same, unless messages are published in the database
+	hit         []byte
+	unbound     []func()
+}
+
+func (p *player) join(ctx context.Context, w *pingPongWay, a *account, address string, i int) (err error) {
+	defer func() {
+		if err != nil {
+			p.leave()
 		}
+	}()
+	if p.hears, err = a.login(ctx, address, i); err != nil {
+		return err
 	}
+	p.unbound = append(p.unbound, p.hears.bound(ctx))
+	if err := p.hears.listen(fmt.Sprintf("weir_bench_%d", i)); err != nil {
+		return err
+	}
+	if !w.sql {
+		p.says = p.hears
+		p.hit, err = encodeAll(&pgproto3.Query{String: fmt.Sprintf("NOTIFY weir_bench_%d, 'ball'", 1-i)})
+		return err
+	}
+	if p.says, err = a.login(ctx, a.home, i); err != nil {
+		return err
+	}
+	p.unbound = append(p.unbound, p.says.bound(ctx))
+	if err := p.says.prepare("hit", fmt.Sprintf("SELECT weir.publish('weir_bench_%d', 'ball')", 1-i)); err != nil {
+		return err
+	}
+	p.hit, err = pipeline("hit")
+	return err
+}
+
+func (p *player) leave() {
+	for _, unbound := range p.unbound {
+		unbound()
+	}
+	if p.says != nil && p.says != p.hears {
+		p.says.hangUp()
+	}
+	if p.hears != nil {
+		p.hears.hangUp()
+	}
+}
+
+// playFor plays for a time.
+func playFor(pair [2]player, d time.Duration) (h histogram, n int64, err error) {
 	h = newHistogram()
 	began := time.Now()
 	for now := began; now.Sub(began) < d; n++ {
-		for i, w := range pair {
-			if _, err := w.conn.Write(hits[i]); err != nil {
+		for i, p := range pair {
+			if _, err := p.says.conn.Write(p.hit); err != nil {
 				return h, n, err
 			}
-			if _, err := pair[1-i].until('A'); err != nil {
+			if _, err := pair[1-i].hears.until('A'); err != nil {
 				return h, n, err
+			}
+			if p.says != p.hears { // else the answer is read with what comes next
+				if err := p.says.ready(); err != nil {
+					return h, n, err
+				}
 			}
 		}
 		next := time.Now()

@@ -3,6 +3,7 @@ package hub
 import (
 	"context"
 	"errors"
+	"iter"
 	"log/slog"
 	"math/rand/v2"
 	"sync"
@@ -37,7 +38,7 @@ type Hub struct {
 	flows sync.WaitGroup // goroutines at work for subscribers; each is counted with the Subscriber.mu held, while that has not ended
 
 	dispatching sync.Mutex // held while a part or a message is dispatched
-	serial      uint64     // of the message being dispatched
+	serial      uint64     // of the run of messages being dispatched
 
 	mu      sync.RWMutex
 	index   index
@@ -229,8 +230,8 @@ func (h *Hub) dispatch(p *Part) {
 	var started, slow []*Subscriber
 	h.mu.Lock() // for all of it: a replay that joins between the giving and the new position would miss the part
 	account := h.ring.open(p)
-	for _, m := range p.Messages {
-		started, slow = h.give(m, started, slow)
+	for run := range runs(p.Messages) {
+		started, slow = h.give(run, started, slow)
 	}
 	h.ring.add(p, account)
 	h.newest = p.After()
@@ -245,26 +246,43 @@ func (h *Hub) dispatch(p *Part) {
 func (h *Hub) pass(d Draft) {
 	h.dispatching.Lock()
 	h.mu.RLock()
-	started, slow := h.give(&Message{Channel: d.Channel, Payload: d.Payload, Binary: d.Binary}, nil, nil)
+	started, slow := h.give([]*Message{{Channel: d.Channel, Payload: d.Payload, Binary: d.Binary}}, nil, nil)
 	h.mu.RUnlock()
 	h.dispatching.Unlock()
 	h.stats.messages.Add(1)
 	h.start(started, slow)
 }
 
-// give queues a message with its subscribers. The caller holds dispatching, and mu at least for reading.
-func (h *Hub) give(m *Message, started, slow []*Subscriber) ([]*Subscriber, []*Subscriber) {
+// runs divides messages into stretches on one channel, whose subscribers are gone through once.
+func runs(messages []*Message) iter.Seq[[]*Message] {
+	return func(yield func([]*Message) bool) {
+		for len(messages) > 0 {
+			n := 1
+			for n < len(messages) && messages[n].Channel == messages[0].Channel {
+				n++
+			}
+			if !yield(messages[:n]) {
+				return
+			}
+			messages = messages[n:]
+		}
+	}
+}
+
+// give queues messages on one channel with its subscribers. The caller holds dispatching, and mu at least for reading.
+func (h *Hub) give(run []*Message, started, slow []*Subscriber) ([]*Subscriber, []*Subscriber) {
 	h.serial++
-	h.index.each(m.Channel, func(members *members) {
+	h.index.each(run[0].Channel, func(members *members) {
 		for _, s := range members.list {
 			if s.marked == h.serial {
 				continue
 			}
 			s.marked = h.serial
-			switch start, full := s.push(m); {
-			case start:
+			start, full := s.push(run)
+			if start {
 				started = append(started, s)
-			case full:
+			}
+			if full {
 				slow = append(slow, s)
 			}
 		}

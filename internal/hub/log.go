@@ -24,9 +24,9 @@ type Log struct {
 	looked    time.Time   // when it, or the last, began
 	handedAt  time.Time   // when Next last took what was handed over
 	seen      store.Seen
-	published time.Time // when ids were last seen to move
-	came      time.Time // when the last tick came
-	last      time.Time // when the last came that was traffic
+	published time.Time     // when ids were last seen to move
+	came      time.Time     // when the last tick came
+	pace      time.Duration // until another is looked for, from then
 
 	mu   sync.Mutex
 	long map[Position]*reader // of ticks that are read in parts, by where each goes on
@@ -37,14 +37,16 @@ const (
 	tickPause   = 3 * time.Millisecond   // between looks,
 	flowPause   = time.Millisecond       // and while messages flow, which they do
 	flowFor     = 250 * time.Millisecond // so long after a tick
-	tickPace    = 4 * time.Millisecond   // between ticks under traffic: what comes meanwhile shares one
+	messagePace = 250 * time.Microsecond // between a tick and the next look, for each of its messages, so that few wait for nothing;
+	tickPace    = 4 * time.Millisecond   // at most: what comes meanwhile shares one tick
 	lookPace    = 2 * time.Millisecond   // between looks while ticks are handed over
-	paceFrom    = 2                      // messages in a tick are traffic; a lone message, and its answer, are not to wait
+	cutsMost    = 3                      // drafts that are cut with their publishing; more are traffic, and left to the looks
 	tickCalm    = 16                     // looks before a commit alone counts, when nothing has been published for
 	tickFresh   = time.Second            // so long
 	rowsRead    = 10000                  // at a time; the database's ticks are no longer,
 	bytesRead   = 8 << 20                // and no larger, but for single transactions
 	ticksRead   = 32                     // in one round trip
+	broughtMost = 100                    // messages that a tick brings along
 	longKept    = 8                      // ticks being read in parts, at once
 	callTimeout = 10 * time.Second       // a database that does not answer for so long is not there
 	readTimeout = time.Minute
@@ -131,7 +133,11 @@ func (l *Log) readTicks(ctx context.Context, prior int64, ticks []store.Tick) ([
 	if n == 0 {
 		return l.readLong(ctx, Position{Epoch: prior, Tick: ticks[0].Seq}, ticks[0])
 	}
-	all, err := l.read.ReadTicks(ctx, ticks[:n], rowsRead)
+	all := [][]store.Message{ticks[0].Messages}
+	var err error
+	if all[0] == nil {
+		all, err = l.read.ReadTicks(ctx, ticks[:n], rowsRead)
+	}
 	if err != nil && l.lags(err) {
 		return nil, sleep(ctx, lagPause)
 	}

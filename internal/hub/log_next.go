@@ -34,7 +34,7 @@ func (l *Log) Next(ctx context.Context, after Position) ([]*Part, error) {
 		case p := <-l.handed:
 			if p.Before() == after {
 				l.came = time.Now()
-				l.handedAt = l.came
+				l.handedAt, l.pace = l.came, 0
 				return []*Part{p}, nil
 			}
 		case found := <-l.looking:
@@ -51,6 +51,9 @@ func (l *Log) Next(ctx context.Context, after Position) ([]*Part, error) {
 // look starts a look behind the position. It ends by itself, in a fifth of a second if nothing comes, and with ctx.
 func (l *Log) look(ctx context.Context, after Position) {
 	look := store.Look{Pause: tickPause, Cut: !l.ReadOnly}
+	if l.read == l.primary {
+		look.Messages = broughtMost
+	}
 	if time.Since(l.came) < flowFor {
 		look.Pause = flowPause
 	}
@@ -58,7 +61,10 @@ func (l *Log) look(ctx context.Context, after Position) {
 	if time.Since(l.published) > tickFresh {
 		look.Patience = tickCalm
 	}
-	wait := tickPace - time.Since(l.last)
+	wait := l.pace - time.Since(l.came)
+	if wait < time.Millisecond { // a sleep takes no less
+		wait = 0
+	}
 	if time.Since(l.handedAt) < lookPace { // this process cuts, what others publish too: a look at each of its ticks would only be in its way
 		wait = max(wait, lookPace-time.Since(l.looked))
 	}
@@ -106,9 +112,8 @@ func (l *Log) take(ctx context.Context, after Position, found looked) ([]*Part, 
 		return nil, nil
 	}
 	l.came = time.Now()
-	if ticks[len(ticks)-1].Count >= paceFrom {
-		l.last = l.came
-	}
+	l.published = l.came // also where the ids were drawn long ago
+	l.pace = min(tickPace, time.Duration(ticks[len(ticks)-1].Count)*messagePace)
 	return l.readTicks(ctx, after.Epoch, ticks)
 }
 
@@ -124,7 +129,7 @@ func (l *Log) Publish(ctx context.Context, drafts []Draft) error {
 		}
 	}
 	// Traffic is left to the looks, which put what comes from everywhere into ticks of some milliseconds.
-	tick, prior, err := l.primary.PublishDrafts(ctx, channels, payloads, binaries, len(drafts) < paceFrom)
+	tick, prior, err := l.primary.PublishDrafts(ctx, channels, payloads, binaries, len(drafts) <= cutsMost)
 	if store.IsRefused(err) {
 		return &RefusedError{Err: err}
 	}

@@ -48,7 +48,7 @@ type Subscriber struct {
 
 	words  int                // of its patterns together; guarded by Hub.mu
 	places map[*members]int32 // where it stands in each list of the index; guarded by Hub.mu
-	marked uint64             // the last message given to it, so that two filters give it once; guarded by Hub.dispatching
+	marked uint64             // the last run of messages given to it, so that two filters give it once; guarded by Hub.dispatching
 
 	mu         sync.Mutex
 	queue      []Event
@@ -195,31 +195,35 @@ func (s *Subscriber) end(reason error) {
 	}
 }
 
-// push queues a message, and tells whether flush must be started and whether the subscriber has to be ended as slow. A logged message at or before
-// the subscriber's position is dropped: it has had it.
-func (s *Subscriber) push(m *Message) (start, slow bool) {
+// push queues messages, and tells whether flush must be started and whether the subscriber has to be ended as slow. A logged message at or
+// before the subscriber's position is dropped: it has had it.
+func (s *Subscriber) push(run []*Message) (start, slow bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.ended != nil || s.cutOff {
 		return false, false
 	}
-	if !m.Position.IsZero() {
-		if !s.at.Before(m.Position) {
-			return false, false
+	for _, m := range run {
+		logged := !m.Position.IsZero()
+		if logged && !s.at.Before(m.Position) {
+			continue
 		}
-		defer func() { s.at = m.Position }()
-	}
-	if len(s.queue) > 0 && s.bytes+m.size() > s.limit {
-		if s.policy == CutOff {
+		size := m.size()
+		switch {
+		case len(s.queue) == 0 || s.bytes+size <= s.limit:
+			s.queue = append(s.queue, Event{Message: m})
+			s.bytes += size
+		case s.policy == CutOff:
 			s.cutOff = true
 			s.hub.flows.Add(1) // for who ends it
-			return false, true
+			return s.wake(), true
+		default:
+			s.skip(m)
 		}
-		s.skip(m)
-		return s.wake(), false
+		if logged {
+			s.at = m.Position
+		}
 	}
-	s.queue = append(s.queue, Event{Message: m})
-	s.bytes += m.size()
 	return s.wake(), false
 }
 

@@ -129,19 +129,27 @@ func (c *conn) Deliver(events []hub.Event) error {
 	c.out.Lock()
 	defer c.out.Unlock()
 	if len(events) == 1 && events[0].Message != nil { // most often; nothing is copied
-		if b := c.wanted(events[0].Message); b != nil {
-			return c.deliver(b)
+		if m := events[0].Message; c.wants(m.Channel) {
+			return c.deliver(m.Encoded(hub.FormatPG, encode))
 		}
 		return nil
 	}
 	p := chunks.Get().(*[]byte)
 	buf := (*p)[:0]
 	defer chunks.Put(p)
+	channel, wants := "", false
 	for _, e := range events {
 		if e.Message == nil {
 			return errGap
 		}
-		b := c.wanted(e.Message)
+		if e.Message.Channel != channel { // they come in runs
+			channel = e.Message.Channel
+			wants = c.wants(channel)
+		}
+		if !wants {
+			continue
+		}
+		b := e.Message.Encoded(hub.FormatPG, encode)
 		if len(buf)+len(b) > chunk && len(buf) > 0 {
 			if err := c.deliver(buf); err != nil {
 				return err
@@ -162,12 +170,10 @@ func (c *conn) Deliver(events []hub.Event) error {
 	return c.deliver(buf)
 }
 
-// wanted returns what to write of a message, or nil if the connection has stopped listening to its channel meanwhile.
-func (c *conn) wanted(m *hub.Message) []byte {
-	if _, ok := c.listens[m.Channel]; !ok {
-		return nil
-	}
-	return m.Encoded(hub.FormatPG, encode)
+// wants tells whether the connection listens to a channel: it may have stopped meanwhile.
+func (c *conn) wants(channel string) bool {
+	_, ok := c.listens[channel]
+	return ok
 }
 
 // deliver writes notifications, or keeps what a Deliver brings that had begun before hold. The caller holds out.

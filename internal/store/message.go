@@ -12,7 +12,8 @@ import (
 )
 
 const (
-	sqlTick     = `SELECT seqs, ats, counts, sizes, epochs, ids_now, seen_now::text FROM weir.tick($1, $2, $3::text::pg_snapshot, $4, $5, $6, $7, $8)`
+	sqlTick = `SELECT seqs, ats, counts, sizes, epochs, ids_now, seen_now::text, message_ids, xids, channels, payloads, binaries, keeps
+		FROM weir.tick($1, $2, $3::text::pg_snapshot, $4, $5, $6, $7, $8, $9)`
 	sqlTicks    = `SELECT seqs, ats, counts, sizes, epochs, ids_now, seen_now::text FROM weir.ticks($1, $2, $3, $4, $5)`
 	sqlMayTick  = `SELECT coalesce(bool_or(has_function_privilege(p.oid, 'EXECUTE')), false) FROM pg_proc p WHERE p.pronamespace = 'weir'::regnamespace AND p.proname = 'tick'`
 	sqlRead     = `SELECT id, xid::text::bigint, channel, payload, is_binary, keep FROM weir.read($1, $2, $3, $4)`
@@ -39,6 +40,8 @@ type Tick struct {
 	At    time.Time
 	Count int32
 	Bytes int64 // of the payloads
+
+	Messages []Message // all of them, where the look has brought them along; nil: they are to be read
 }
 
 // Seen is what a look for ticks saw: while nothing has changed since, the next look touches no table. The zero value makes it look.
@@ -52,7 +55,8 @@ type Look struct {
 	Looks    int           // at most
 	Pause    time.Duration // between them
 	Patience int           // looks before a commit alone, with nothing logged since, makes it look into the tables
-	Cut      bool          // of ticks: cut the next if there is none
+	Cut      bool          // of ticks: cut the next if there is none,
+	Messages int           // and bring its messages along, if there are at most so many
 }
 
 // Place is a tick of a certain log.
@@ -75,17 +79,21 @@ func (s *Store) Ticks(ctx context.Context, after Place, seen Seen, look Look) ([
 	var counts []int32
 	var sizes, epochs []int64
 	var now Seen
-	sql, args := sqlTick, []any{after.Tick, seen.ids, seen.snapshot, look.Looks, look.Pause.Seconds(), look.Patience, true, after.epoch()}
-	if !look.Cut {
-		sql, args = sqlTicks, []any{after.Tick, seen.ids, look.Looks, look.Pause.Seconds(), after.epoch()}
+	sql, args, to := sqlTicks, []any{after.Tick, seen.ids, look.Looks, look.Pause.Seconds(), after.epoch()}, []any{&seqs, &ats, &counts, &sizes, &epochs, &now.ids, &now.snapshot}
+	var came columns
+	if look.Cut {
+		sql, args = sqlTick, []any{after.Tick, seen.ids, seen.snapshot, look.Looks, look.Pause.Seconds(), look.Patience, true, after.epoch(), look.Messages}
+		to = append(to, &came.ids, &came.xids, &came.channels, &came.payloads, &came.binaries, &came.keeps)
 	}
-	err := s.row(ctx, sql, args, &seqs, &ats, &counts, &sizes, &epochs, &now.ids, &now.snapshot)
-	if err != nil {
+	if err := s.row(ctx, sql, args, to...); err != nil {
 		return nil, Seen{}, err
 	}
 	ticks := make([]Tick, len(seqs))
 	for i := range seqs {
 		ticks[i] = Tick{Seq: seqs[i], Epoch: epochs[i], At: ats[i], Count: counts[i], Bytes: sizes[i]}
+	}
+	if len(ticks) == 1 {
+		ticks[0].Messages = came.messages()
 	}
 	return ticks, now, nil
 }
@@ -109,6 +117,25 @@ type Message struct {
 	Payload []byte
 	Binary  bool
 	Keep    bool
+}
+
+// columns are messages as weir.tick brings them.
+type columns struct {
+	ids, xids       []int64
+	channels        []string
+	payloads        [][]byte
+	binaries, keeps []bool
+}
+
+func (c columns) messages() []Message {
+	if c.ids == nil {
+		return nil
+	}
+	m := make([]Message, len(c.ids))
+	for i := range m {
+		m[i] = Message{ID: c.ids[i], XID: c.xids[i], Channel: c.channels[i], Payload: c.payloads[i], Binary: c.binaries[i], Keep: c.keeps[i]}
+	}
+	return m
 }
 
 // ReadTick returns messages of a tick behind an id, in order: at most most of them, and not all of a tick that is larger than that.

@@ -26,7 +26,7 @@ $$;
 COMMENT ON FUNCTION weir.epoch_home IS
   'Where ticks are cut: on which timeline, and in which of the copies that one server may hold. Errors: none on a primary. Locks: none. Isolation: any.';
 
-CREATE OR REPLACE FUNCTION weir.in_epoch() RETURNS boolean
+CREATE OR REPLACE FUNCTION weir.epoch_here() RETURNS bigint
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 SET jit = off
@@ -37,16 +37,16 @@ DECLARE
 BEGIN
   SELECT e.* INTO newest FROM weir.epoch e ORDER BY e.from_tick DESC LIMIT 1;
   IF newest.home = weir.epoch_home() AND newest.started_at = pg_postmaster_start_time() THEN
-    RETURN true;  -- and so it was drawn in this cluster
+    RETURN newest.epoch;  -- and so it was drawn in this cluster
   ELSIF (SELECT s.value FROM weir.setting s WHERE s.name = 'message_cluster') <> (SELECT c.system_identifier::text FROM pg_control_system() c) THEN
     RAISE EXCEPTION 'weir: the log of messages comes from another cluster, whose transaction ids mean nothing here'
       USING ERRCODE = 'WR003', HINT = 'Call weir.rebase_messages().';
   END IF;
-  RETURN false;
+  RETURN NULL;
 END
 $$;
-COMMENT ON FUNCTION weir.in_epoch IS
-  'Whether the newest epoch was drawn here, on this timeline, and since this server started; else the next tick begins one. Whoever is about to cut a tick calls it first, every time: a session behind a pooler outlives a move. The caller holds advisory step 4. Errors: WR003 (the log comes from another cluster). Isolation: READ COMMITTED.';
+COMMENT ON FUNCTION weir.epoch_here IS
+  'The newest epoch, if it was drawn here, on this timeline, and since this server started; NULL: the next tick begins one. Whoever is about to cut a tick calls it first, every time: a session behind a pooler outlives a move. The caller holds advisory step 4. Errors: WR003 (the log comes from another cluster). Isolation: READ COMMITTED.';
 
 CREATE OR REPLACE FUNCTION weir.draw_epoch(tick bigint) RETURNS void
 LANGUAGE plpgsql VOLATILE

@@ -82,7 +82,7 @@ BEGIN
     RAISE lock_not_available;
   END IF;
   FOR i IN 1..100 LOOP
-    EXIT WHEN NOT weir.cut();
+    EXIT WHEN (weir.cut()).seq IS NULL;
   END LOOP;
   SELECT t.* INTO newest FROM weir.tick t ORDER BY t.seq DESC LIMIT 1;
   IF EXISTS (SELECT FROM weir.message m WHERE m.segment = reclaim_messages.segment AND NOT pg_visible_in_snapshot(m.xid, newest.snapshot)
@@ -100,7 +100,7 @@ BEGIN
   EXECUTE format('LOCK TABLE weir.tick_%1$s, weir.message_%1$s IN ACCESS EXCLUSIVE MODE', reclaim_messages.segment);
   IF newest.segment = reclaim_messages.segment THEN
     -- The newest tick is the log's state: an empty one takes its place.
-    IF NOT weir.in_epoch() THEN
+    IF weir.epoch_here() IS NULL THEN
       PERFORM weir.draw_epoch(newest.seq + 1);
     END IF;
     INSERT INTO weir.tick (seq, from_xid, last_id, bytes, at, count, segments, segment, late, snapshot)

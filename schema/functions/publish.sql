@@ -82,28 +82,37 @@ AS $$
 DECLARE
   most CONSTANT bigint := 1000;
   this_xid xid8;
-  newest   weir.tick;
+  active   integer;
+  n        integer;
+  size     bigint := 0;
+  one      bytea;
+  made     record;
 BEGIN
-  PERFORM weir.check_message(m.channel, octet_length(m.payload)) FROM unnest(channels, payloads) m(channel, payload);
+  PERFORM weir.check_message(m.channel, octet_length(m.payload)) FROM unnest(channels, payloads) m(channel, payload)
+  WHERE m.channel IS NULL OR m.channel = '' OR octet_length(m.channel) > 255 OR octet_length(m.payload) > 8000
+     OR current_setting('weir.cut', true) <> '';
   IF cuts AND pg_current_xact_id_if_assigned() IS NOT NULL THEN
     RAISE EXCEPTION 'weir: publish_drafts cuts in a transaction of its own, and this one has written' USING ERRCODE = 'WR004', HINT = 'Call it in autocommit.';
   END IF;
   this_xid := pg_current_xact_id();
+  active := pg_sequence_last_value('weir.active_message');
   INSERT INTO weir.message (id, xid, segment, is_binary, keep, channel, payload)
-  SELECT nextval('weir.message_id'), this_xid, pg_sequence_last_value('weir.active_message'), m.is_binary, true, m.channel, m.payload
+  SELECT nextval('weir.message_id'), this_xid, active, m.is_binary, true, m.channel, m.payload
   FROM unnest(channels, payloads, binaries) WITH ORDINALITY m(channel, payload, is_binary, place) ORDER BY m.place;
+  GET DIAGNOSTICS n = ROW_COUNT;
   -- Cut here, a tick costs no commit of its own, and nobody has to find out first that there is something to cut. Those who have begun
   -- before and not ended are listed in its snapshot: where they are very many, subtransactions among them, somebody else is to cut later.
   IF cuts AND current_setting('transaction_isolation') = 'read committed'
      AND this_xid::text::bigint - pg_snapshot_xmax(pg_current_snapshot())::text::bigint < most AND pg_try_advisory_xact_lock(1464158547, 4) THEN
-    IF weir.cut(own => true) THEN
-      SELECT t.* INTO newest FROM weir.tick t ORDER BY t.seq DESC LIMIT 1;
-      IF newest.count = cardinality(channels) AND pg_visible_in_snapshot(this_xid, newest.snapshot) THEN
-        tick := newest.seq;
-        epoch := weir.epoch_of(newest.seq);
-        prior := weir.epoch_of(newest.seq - 1);
-        at := newest.at;
-      END IF;
+    FOREACH one IN ARRAY payloads LOOP
+      size := size + octet_length(one);
+    END LOOP;
+    made := weir.cut(own_count => n, own_size => size, own_segment => active);
+    IF made.count = n AND pg_visible_in_snapshot(this_xid, made.snapshot) THEN
+      tick := made.seq;
+      epoch := made.epoch;
+      prior := made.prior;
+      at := made.at;
     END IF;
   END IF;
 END

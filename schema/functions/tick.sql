@@ -41,7 +41,10 @@ $$;
 COMMENT ON FUNCTION weir.as_committed IS
   'A transaction''s own snapshot as it would be if that had committed, and nothing else since. Errors: none. Locks: none. Isolation: any.';
 
-CREATE OR REPLACE FUNCTION weir.cut(own boolean DEFAULT false) RETURNS boolean
+CREATE OR REPLACE FUNCTION weir.cut(most_messages integer DEFAULT 0, own_count integer DEFAULT 0, own_size bigint DEFAULT 0, own_segment integer DEFAULT NULL,
+                         OUT seq bigint, OUT epoch bigint, OUT prior bigint, OUT at timestamptz, OUT count integer, OUT size bigint,
+                         OUT last_id bigint, OUT snapshot pg_snapshot, OUT whole boolean,
+                         OUT ids bigint[], OUT xids bigint[], OUT channels text[], OUT payloads bytea[], OUT binaries boolean[], OUT keeps boolean[])
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET jit = off
@@ -53,99 +56,128 @@ AS $$
 DECLARE
   most       CONSTANT integer := 10000;
   most_bytes CONSTANT bigint  := 8388608;
+  small      CONSTANT bigint  := 262144;
   last  weir.tick;
-  ids   bigint;
-  now_  pg_snapshot;
-  late  xid8[];
-  xids  xid8[];
+  low   xid8;
+  high  xid8;
+  late  xid8[]  := '{}';
+  found xid8[];
   ns    bigint[];
   sizes bigint[];
   masks integer[];
-  rows_ bigint  := 0;
-  bytes bigint  := 0;
-  mask  integer := 0;
+  mask  integer;
   taken integer := 0;
+  one   boolean;  -- what is new are the transactions of one stretch
   stop  xid8;
-  this  xid8    := CASE WHEN cut.own THEN pg_current_xact_id() END;
-  begun boolean := weir.in_epoch();
+  this  xid8    := CASE WHEN cut.own_count > 0 THEN pg_current_xact_id() END;
 BEGIN
+  prior := weir.epoch_here();
+  epoch := prior;
   SELECT t.* INTO last FROM weir.tick t ORDER BY t.seq DESC LIMIT 1;
-  IF pg_snapshot_xmax(last.snapshot) > pg_snapshot_xmax(pg_current_snapshot()) THEN
+  last_id := coalesce(pg_sequence_last_value('weir.message_id'), 0);  -- before the snapshot
+  snapshot := pg_current_snapshot();
+  IF pg_snapshot_xmax(last.snapshot) > pg_snapshot_xmax(snapshot) THEN
     RAISE EXCEPTION 'weir: the log of messages comes from another cluster' USING ERRCODE = 'WR003', HINT = 'Call weir.rebase_messages().';
   END IF;
-  ids := coalesce(pg_sequence_last_value('weir.message_id'), 0);  -- before the snapshot
+  IF this IS NOT NULL THEN
+    snapshot := weir.as_committed(snapshot, this);  -- what this transaction has published commits with the tick
+  END IF;
 
-  -- One statement, one snapshot: what was committed since; and, if told so, what this transaction has published, for it commits with the tick.
-  WITH s AS MATERIALIZED (SELECT CASE WHEN this IS NULL THEN pg_current_snapshot() ELSE weir.as_committed(pg_current_snapshot(), this) END AS snapshot),
-  late AS MATERIALIZED (
-    SELECT x FROM s, pg_snapshot_xip(last.snapshot) x WHERE pg_visible_in_snapshot(x, s.snapshot)),
-  found AS (
-    SELECT m.* FROM late CROSS JOIN LATERAL (
-      SELECT m.xid, m.segment, octet_length(m.payload) AS size FROM weir.message m WHERE m.xid = late.x ORDER BY m.xid, m.id LIMIT most + 1) m
-    UNION ALL
-    SELECT m.* FROM s CROSS JOIN LATERAL weir.spans(pg_snapshot_xmax(last.snapshot), s.snapshot) p CROSS JOIN LATERAL (
-      SELECT m.xid, m.segment, octet_length(m.payload) AS size FROM weir.message m WHERE m.xid >= p.low AND m.xid < p.high
-      ORDER BY m.xid, m.id LIMIT most + 1) m),
-  grouped AS (
-    SELECT f.xid, count(*) AS n, sum(f.size) AS size, bit_or(1 << f.segment) AS mask FROM found f GROUP BY f.xid)
-  SELECT s.snapshot, ARRAY(SELECT l.x FROM late l), g.xids, g.ns, g.sizes, g.masks INTO now_, late, xids, ns, sizes, masks
-  FROM s, (SELECT array_agg(g.xid ORDER BY g.xid) AS xids, array_agg(g.n ORDER BY g.xid) AS ns,
-                  array_agg(g.size ORDER BY g.xid) AS sizes, array_agg(g.mask ORDER BY g.xid) AS masks FROM grouped g) g;
-  IF xids IS NULL THEN
+  -- What follows is read in later statements, which see more than the snapshot; so each row is found by its transaction, and what was
+  -- committed after the snapshot is in nobody's stretch.
+  low := pg_snapshot_xmax(last.snapshot);
+  high := pg_snapshot_xmax(snapshot);
+  IF pg_snapshot_xmin(last.snapshot) < low THEN
+    late := ARRAY(SELECT x FROM pg_snapshot_xip(last.snapshot) x WHERE pg_visible_in_snapshot(x, cut.snapshot));
+  END IF;
+  one := late = '{}' AND (pg_snapshot_xmin(snapshot) = high OR NOT EXISTS (SELECT FROM pg_snapshot_xip(cut.snapshot) x WHERE x >= low));
+  IF one AND low = this AND high = (this::text::bigint + 1)::text::xid8 THEN  -- nobody else's transaction is new
+    count := cut.own_count;
+    size := cut.own_size;
+    mask := 1 << cut.own_segment;
+  ELSIF one THEN
+    SELECT count(*), sum(m.size), bit_or(1 << m.segment) INTO count, size, mask
+    FROM (SELECT m.segment, octet_length(m.payload) AS size FROM weir.message m WHERE m.xid >= low AND m.xid < high LIMIT most + 1) m;
+  END IF;
+  IF NOT one OR count > most OR size > most_bytes THEN
+    SELECT array_agg(g.xid ORDER BY g.xid), array_agg(g.n ORDER BY g.xid), array_agg(g.size ORDER BY g.xid), array_agg(g.mask ORDER BY g.xid)
+      INTO found, ns, sizes, masks
+    FROM (SELECT m.xid, count(*) AS n, sum(m.size) AS size, bit_or(1 << m.segment) AS mask
+          FROM (SELECT m.* FROM unnest(late) l(x) CROSS JOIN LATERAL (
+                  SELECT m.xid, m.segment, octet_length(m.payload) AS size FROM weir.message m WHERE m.xid = l.x ORDER BY m.xid, m.id LIMIT most + 1) m
+                UNION ALL
+                SELECT m.* FROM weir.spans(low, cut.snapshot) p CROSS JOIN LATERAL (
+                  SELECT m.xid, m.segment, octet_length(m.payload) AS size FROM weir.message m WHERE m.xid >= p.low AND m.xid < p.high
+                  ORDER BY m.xid, m.id LIMIT most + 1) m) m GROUP BY m.xid) g;
+    -- Whole transactions, as many as make a tick of bounded size; one that is larger is a tick of its own.
+    count := 0;
+    size := 0;
+    mask := 0;
+    WHILE taken < cardinality(found) LOOP
+      EXIT WHEN taken > 0 AND (count + ns[taken + 1] > most OR size + sizes[taken + 1] > most_bytes);
+      taken := taken + 1;
+      count := count + ns[taken];
+      size := size + sizes[taken];
+      mask := mask | masks[taken];
+    END LOOP;
+    stop := found[taken + 1];
+    IF count > most THEN
+      -- One transaction, whose rows were not counted to their end; so what follows it in its stretch has not been seen at all.
+      SELECT count(*), sum(octet_length(m.payload)), bit_or(1 << m.segment) INTO count, size, mask FROM weir.message m WHERE m.xid = found[1];
+      stop := (found[1]::text::bigint + 1)::text::xid8;
+    END IF;
+  END IF;
+  IF count = 0 THEN
     IF pg_sequence_last_value('weir.tick_seq') <> last.seq THEN
       PERFORM setval('weir.tick_seq', last.seq);  -- an earlier cut was rolled back, and the register was not
     END IF;
-    RETURN false;
+    count := NULL;
+    RETURN;
   END IF;
-
-  -- Whole transactions, as many as make a tick of bounded size; one that is larger is a tick of its own.
-  WHILE taken < cardinality(xids) LOOP
-    EXIT WHEN taken > 0 AND (rows_ + ns[taken + 1] > most OR bytes + sizes[taken + 1] > most_bytes);
-    taken := taken + 1;
-    rows_ := rows_ + ns[taken];
-    bytes := bytes + sizes[taken];
-    mask := mask | masks[taken];
-  END LOOP;
-  stop := xids[taken + 1];
-  IF rows_ > most THEN
-    -- One transaction, whose rows were not counted to their end; so what follows it in its stretch has not been seen at all.
-    SELECT count(*), sum(octet_length(m.payload)), bit_or(1 << m.segment) INTO rows_, bytes, mask FROM weir.message m WHERE m.xid = xids[1];
-    stop := (xids[1]::text::bigint + 1)::text::xid8;
-  END IF;
-  IF stop IS NOT NULL THEN
+  whole := stop IS NULL;
+  IF NOT whole THEN
     -- The rest is left for the next tick: this one's snapshot is as if those transactions had not committed yet.
     SELECT (coalesce(min(p.x::text::bigint), max(p.top::text::bigint)) || ':' || max(p.top::text::bigint) || ':'
-            || coalesce(string_agg(p.x::text, ',' ORDER BY p.x), ''))::pg_snapshot INTO now_
+            || coalesce(string_agg(p.x::text, ',' ORDER BY p.x), ''))::pg_snapshot INTO snapshot
     FROM (
-      SELECT x, NULL::xid8 AS top FROM pg_snapshot_xip(CASE WHEN stop < pg_snapshot_xmax(last.snapshot) THEN last.snapshot ELSE now_ END) x
-      WHERE CASE WHEN stop < pg_snapshot_xmax(last.snapshot) THEN x >= stop OR NOT pg_visible_in_snapshot(x, now_) ELSE x < stop END
+      SELECT x, NULL::xid8 AS top FROM pg_snapshot_xip(CASE WHEN stop < low THEN last.snapshot ELSE cut.snapshot END) x
+      WHERE CASE WHEN stop < low THEN x >= stop OR NOT pg_visible_in_snapshot(x, cut.snapshot) ELSE x < stop END
       UNION ALL
-      SELECT NULL, CASE WHEN stop < pg_snapshot_xmax(last.snapshot) THEN pg_snapshot_xmax(last.snapshot) ELSE stop END) p;
+      SELECT NULL, CASE WHEN stop < low THEN low ELSE stop END) p;
   END IF;
 
-  IF NOT begun THEN
-    PERFORM weir.draw_epoch(last.seq + 1);
+  seq := last.seq + 1;
+  at := clock_timestamp();
+  IF epoch IS NULL THEN
+    PERFORM weir.draw_epoch(seq);
+    epoch := weir.epoch_of(seq);
+    prior := weir.epoch_of(last.seq);
   END IF;
-  IF cut.own THEN
-    PERFORM set_config('weir.cut', (last.seq + 1)::text, true);  -- see check_message
+  IF this IS NOT NULL THEN
+    PERFORM set_config('weir.cut', seq::text, true);  -- see check_message
   END IF;
   IF current_setting('synchronous_commit') = 'off' THEN
     PERFORM set_config('synchronous_commit', 'on', true);  -- a position that was given out must be there after a crash
   END IF;
   INSERT INTO weir.tick (seq, from_xid, last_id, bytes, at, count, segments, segment, late, snapshot)
-  VALUES (last.seq + 1, pg_snapshot_xmax(last.snapshot), ids, bytes, clock_timestamp(), rows_, mask, pg_sequence_last_value('weir.active_message'),
-          ARRAY(SELECT x FROM unnest(xids[:taken]) x WHERE x = ANY (late)), now_);
-  PERFORM setval('weir.tick_seq', last.seq + 1);
-  RETURN true;
+  VALUES (cut.seq, low, cut.last_id, cut.size, cut.at, cut.count, mask, pg_sequence_last_value('weir.active_message'),
+          ARRAY(SELECT x FROM unnest(found[:taken]) x WHERE x = ANY (late)), cut.snapshot);
+  PERFORM setval('weir.tick_seq', seq);
+  IF count <= cut.most_messages AND size <= small THEN
+    SELECT array_agg(m.id ORDER BY m.id), array_agg(m.xid::text::bigint ORDER BY m.id), array_agg(m.channel ORDER BY m.id), array_agg(m.payload ORDER BY m.id),
+           array_agg(m.is_binary ORDER BY m.id), array_agg(m.keep ORDER BY m.id) INTO ids, xids, channels, payloads, binaries, keeps
+    FROM weir.message m WHERE m.xid >= least(low, found[1]) AND m.xid < high AND (m.xid = ANY (found[:taken]) OR taken = 0);
+  END IF;
 END
 $$;
 COMMENT ON FUNCTION weir.cut IS
-  'Cuts the next tick from what was committed since the last; false when there was nothing. With own, what this transaction has published counts as committed, for they commit together; then nothing can be published or cut in it any more (WR004). The caller holds advisory step 4. Errors: WR003. Isolation: READ COMMITTED.';
+  'Cuts the next tick from what was committed since the last, and says what it is; all null when there was nothing. whole tells that it holds all that was committed before its snapshot. Of one with at most most_messages, and of 256 kB at most, the messages come with it. What this transaction itself has published, own_count messages of own_size bytes in the segment own_segment, counts as committed, for they commit together; after that nothing can be published or cut in it any more (WR004). The caller holds advisory step 4. Errors: WR003. Isolation: READ COMMITTED.';
 
 CREATE OR REPLACE FUNCTION weir.tick(after bigint, ids bigint DEFAULT NULL, seen pg_snapshot DEFAULT NULL, looks integer DEFAULT 1, pause double precision DEFAULT 0.003,
-                          patience integer DEFAULT 0, cuts boolean DEFAULT true, epoch bigint DEFAULT NULL,
+                          patience integer DEFAULT 0, cuts boolean DEFAULT true, epoch bigint DEFAULT NULL, most_messages integer DEFAULT 0,
                           OUT seqs bigint[], OUT ats timestamptz[], OUT counts integer[], OUT sizes bigint[], OUT epochs bigint[],
-                          OUT ids_now bigint, OUT seen_now pg_snapshot)
+                          OUT ids_now bigint, OUT seen_now pg_snapshot,
+                          OUT message_ids bigint[], OUT xids bigint[], OUT channels text[], OUT payloads bytea[], OUT binaries boolean[], OUT keeps boolean[])
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET jit = off
@@ -157,6 +189,7 @@ DECLARE
   look  integer := 1;
   there bigint;
   floor bigint;
+  made  record;
   slept text;
 BEGIN
   IF tick.looks IS NULL OR tick.pause IS NULL OR tick.looks < 1 OR tick.looks * tick.pause > 1 THEN
@@ -215,8 +248,17 @@ BEGIN
       -- Whoever gets the lock cuts; all others read what was cut. Who did not get it must look again.
       ids_now := NULL;
       slept := pg_sleep(tick.pause / 3);
-    ELSIF weir.cut() THEN
-      ids_now := NULL;
+    ELSE
+      made := weir.cut(most_messages => tick.most_messages);
+      IF made.seq = tick.after + 1 THEN
+        seqs := ARRAY[made.seq]; ats := ARRAY[made.at]; counts := ARRAY[made.count]; sizes := ARRAY[made.size]; epochs := ARRAY[made.epoch];
+        message_ids := made.ids; xids := made.xids; channels := made.channels; payloads := made.payloads; binaries := made.binaries; keeps := made.keeps;
+        ids_now := CASE WHEN made.whole THEN made.last_id END;  -- else there is more
+        seen_now := made.snapshot;
+        EXIT;
+      ELSIF made.seq IS NOT NULL THEN
+        ids_now := NULL;
+      END IF;
     END IF;
   END LOOP;
   floor := pg_sequence_last_value('weir.tick_floor');  -- after the look
@@ -227,7 +269,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION weir.tick IS
-  'Returns the ticks after a given one, at most 100, and cuts the next if there is none and cuts is true. With the epoch of that given one it is refused where the log has been set back and has grown past it again. Looks up to so many times, pause seconds apart; ids and seen are what an earlier call returned: while nothing has been published or committed since then, only counters are looked at. A commit alone counts from look patience + 1 on. Errors: WR003 (see rebase_messages), WR004 (not in autocommit), WR005 (truncated; the detail is epoch.tick of the last that was), WR006 (see check_position; not looked at again while nothing changes), 22023, 25006. Locks: advisory step 4 (tried). Isolation: READ COMMITTED. It holds a snapshot while it waits: at most 1 second.';
+  'Returns the ticks after a given one, at most 100, and cuts the next if there is none and cuts is true. The messages of one that it has cut come with it, if there are at most most_messages, of 256 kB. With the epoch of that given one it is refused where the log has been set back and has grown past it again. Looks up to so many times, pause seconds apart; ids and seen are what an earlier call returned: while nothing has been published or committed since then, only counters are looked at. A commit alone counts from look patience + 1 on. Errors: WR003 (see rebase_messages), WR004 (not in autocommit), WR005 (truncated; the detail is epoch.tick of the last that was), WR006 (see check_position; not looked at again while nothing changes), 22023, 25006. Locks: advisory step 4 (tried). Isolation: READ COMMITTED. It holds a snapshot while it waits: at most 1 second.';
 
 CREATE OR REPLACE FUNCTION weir.ticks(after bigint, ids bigint DEFAULT NULL, looks integer DEFAULT 1, pause double precision DEFAULT 0.003, epoch bigint DEFAULT NULL,
                                       OUT seqs bigint[], OUT ats timestamptz[], OUT counts integer[], OUT sizes bigint[], OUT epochs bigint[],
