@@ -91,9 +91,10 @@ func TestPreparedTransactionsSlowNobody(t *testing.T) {
 		t.Fatal(err)
 	}
 	worker := startWorker(t, conn, "q")
-	measure := func() time.Duration {
+	measure := func() (least time.Duration, touched int) {
 		enqueueN(t, conn, "q", 100)
 		mustClaim(t, conn, worker, "q", 1)
+		touched = blocks(t, conn, fmt.Sprintf(`SELECT * FROM weir.claim(%d, ARRAY['q'], ARRAY[1])`, worker))
 		var all []time.Duration
 		for range 80 {
 			start := time.Now()
@@ -101,19 +102,22 @@ func TestPreparedTransactionsSlowNobody(t *testing.T) {
 			all = append(all, time.Since(start))
 		}
 		claimAll(t, conn, worker, "q")
-		return slices.Min(all)
+		return slices.Min(all), touched
 	}
 	measure()
-	before := measure()
+	before, touchedBefore := measure()
 	for n := range 2000 {
 		exec(t, conn, `BEGIN`)
 		exec(t, conn, `SELECT weir.enqueue('q', 'prepared')`)
 		exec(t, conn, fmt.Sprintf(`PREPARE TRANSACTION 'weir %d'`, n))
 	}
-	during := measure()
-	t.Logf("a claim of one takes %v, with 2000 prepared transactions %v", before, during)
+	during, touched := measure()
+	t.Logf("a claim of one takes %v and touches %d blocks, with 2000 prepared transactions %v and %d", before, touchedBefore, during, touched)
 	if during > 10*before {
 		t.Errorf("a claim of one takes %v, with 2000 prepared transactions %v", before, during)
+	}
+	if touched > 3*touchedBefore { // the list of them, which takes 32 kB, is read and written
+		t.Errorf("a claim of one touches %d blocks, with 2000 prepared transactions %d", touchedBefore, touched)
 	}
 	for n := range 2000 {
 		exec(t, conn, fmt.Sprintf(`COMMIT PREPARED 'weir %d'`, n))

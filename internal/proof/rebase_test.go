@@ -2,6 +2,7 @@ package proof
 
 import (
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 
@@ -121,5 +122,44 @@ func TestRebaseOutlivesAStatementTimeout(t *testing.T) {
 	n, err := store.New(pool, 0).Rebase(t.Context())
 	if err != nil || n == nil || *n != 30_000 {
 		t.Errorf("rebase logged %v attempts again, %v; want 30000", n, err)
+	}
+}
+
+// TestRebaseWritesEachRowOnce: a re-basing holds everybody up, so it writes rows without their indexes, and makes those again when all is there,
+// as they were. Counted in bytes of WAL.
+func TestRebaseWritesEachRowOnce(t *testing.T) {
+	conn := connect(t, pgtest.Database(t))
+	worker := startWorker(t, conn, "q")
+	for range 3 {
+		enqueueN(t, conn, "q", 10_000)
+	}
+	exec(t, conn, `SELECT weir.enqueue('q', 'k', run_at => now() + interval '1 hour') FROM generate_series(1, 1000)`)
+	first := mustClaim(t, conn, worker, "q", 900)
+	mustComplete(t, conn, worker, first)
+	indexes := func() []string {
+		return column[string](t, conn, `SELECT indexdef FROM pg_indexes WHERE schemaname = 'weir' ORDER BY 1`)
+	}
+	written := func() int64 { return value[int64](t, conn, `SELECT (pg_current_wal_insert_lsn() - '0/0')::bigint`) }
+	before, from := indexes(), written()
+	moveElsewhere(t, conn)
+	if n := value[int](t, conn, `SELECT weir.rebase()`); n != 29_100 {
+		t.Errorf("rebase logged %d attempts again, want 29100", n)
+	}
+	bytes := (written() - from) / 31_000
+	t.Logf("%d bytes of WAL a row", bytes)
+	if bytes > 260 {
+		t.Errorf("rebase wrote %d bytes of WAL a row", bytes)
+	}
+	if after := indexes(); !slices.Equal(before, after) {
+		t.Errorf("indexes were %v, and are %v", before, after)
+	}
+	if state := value[string](t, conn, `SELECT state FROM weir.job_info($1)`, first[0].ID); state != "completed" {
+		t.Errorf("what had ended is %s", state)
+	}
+	if n := value[int](t, conn, `SELECT count(*) FROM weir.jobs('later', 'q', 2000)`); n != 1000 {
+		t.Errorf("%d jobs are for later, want 1000", n)
+	}
+	if got := claimAll(t, conn, startWorker(t, conn, "q"), "q"); len(got) != 29_100 || !slices.IsSorted(idsOf(got)) {
+		t.Errorf("claimed %d jobs, want 29100 in their order", len(got))
 	}
 }

@@ -23,6 +23,7 @@ DECLARE
   most     CONSTANT integer := 64;
   last_id  CONSTANT bigint  := 9223372036854775807;
   snapshot pg_snapshot;
+  newer    pg_snapshot;
   top      xid8;     -- of the snapshot: nothing from here on has ended
   running  xid8[];   -- and these have not
   below    integer;  -- how many of them are below the position
@@ -108,7 +109,9 @@ BEGIN
                    CROSS JOIN LATERAL (SELECT FROM weir.job j
                      WHERE j.lane = l.lane AND j.xid < CASE WHEN i < most THEN coalesce(running[o.at + 1], top) ELSE top END
                        AND (j.xid, j.id) > (CASE WHEN i > 0 THEN running[o.at] ELSE coalesce(s.pos_xid, '0') END, CASE WHEN i > 0 THEN last_id ELSE coalesce(s.pos_id, 0) END)
-                     LIMIT 1) j)
+                     LIMIT 1) j
+                   -- Between two that follow upon each other there is nobody.
+                   WHERE i = 0 OR i = most OR running[o.at + 1] IS NULL OR running[o.at + 1]::text::bigint - running[o.at]::text::bigint > 1)
            OR (s.pending <> running[1 : width_bucket(s.pos_xid, running)] AND EXISTS (
                    SELECT FROM unnest(s.pending, s.pending_after) p(xid, after)
                    CROSS JOIN LATERAL (SELECT FROM weir.job j WHERE j.lane = l.lane AND j.xid = p.xid AND j.id > p.after LIMIT 1) j
@@ -124,15 +127,18 @@ BEGIN
     IF NOT FOUND THEN
       SELECT 0::bigint AS seq, '0'::xid8 AS pos_xid, 0::bigint AS pos_id, 0::bigint AS total,
              NULL::xid8[] AS pending, NULL::bigint[] AS pending_after INTO last;
-    ELSIF last.pos_xid >= pg_snapshot_xmax(pg_current_snapshot()) THEN
-      RAISE EXCEPTION 'weir: the position of lane % (xid %) lies ahead of this cluster''s xid counter (%)',
-        ready.lane, last.pos_xid, pg_snapshot_xmax(pg_current_snapshot())
-        USING ERRCODE = 'WR003', HINT = 'The database was restored or moved into another cluster: call weir.rebase().';
     END IF;
     -- The one snapshot of this batch. What is read below may have a newer one; whatever that sees and this one does not is left alone.
-    snapshot := pg_current_snapshot();
-    top := pg_snapshot_xmax(snapshot);
-    running := CASE WHEN pg_snapshot_xmin(snapshot) < top THEN ARRAY(SELECT pg_snapshot_xip(snapshot)) ELSE '{}' END;
+    newer := pg_current_snapshot();
+    IF record_image_ne(ROW(newer), ROW(snapshot)) THEN  -- with thousands in progress, each of these takes as long as an idle claim
+      snapshot := newer;
+      top := pg_snapshot_xmax(snapshot);
+      running := CASE WHEN pg_snapshot_xmin(snapshot) < top THEN ARRAY(SELECT pg_snapshot_xip(snapshot)) ELSE '{}' END;
+    END IF;
+    IF last.pos_xid >= top THEN
+      RAISE EXCEPTION 'weir: the position of lane % (xid %) lies ahead of this cluster''s xid counter (%)', ready.lane, last.pos_xid, top
+        USING ERRCODE = 'WR003', HINT = 'The database was restored or moved into another cluster: call weir.rebase().';
+    END IF;
     below := width_bucket(last.pos_xid, running);
     skip := running[below + 1 : below + most];
     ended := NULL;

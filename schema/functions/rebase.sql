@@ -6,13 +6,20 @@ SET search_path = pg_catalog, pg_temp
 SET jit = off
 SET lock_timeout = '10s'
 SET work_mem = '256MB'
+SET maintenance_work_mem = '256MB'
+-- Nothing has statistics: each row is hashed by its id, once.
+SET enable_mergejoin = off
+SET enable_nestloop = off
 AS $$
 #variable_conflict use_column
 DECLARE
   here   text := (SELECT system_identifier::text FROM pg_control_system());
   active integer := pg_sequence_last_value('weir.active_job');
   relogged bigint;
-  c      weir.promotion;
+  c        weir.promotion;
+  indexes  regclass[];
+  remake   text[];
+  made     text;
 BEGIN
   PERFORM weir.check_isolation('rebase'), weir.hold_briefly();
   IF pg_current_xact_id_if_assigned() IS NOT NULL THEN
@@ -38,12 +45,16 @@ BEGIN
 
   -- An attempt is followed by another only together with its result. So of the attempts of one id
   -- that are in the log as many have ended as there are results, and at most the last has not.
+  CREATE TEMP TABLE weir_open ON COMMIT DROP AS
+  SELECT k.id, max(k.step) AS step
+  FROM (SELECT j.id, j.attempt::bigint << 32 | j.put_off AS step, 1 AS n FROM weir.job j
+        UNION ALL
+        SELECT unnest(r.ids), NULL, -1 FROM weir.result r) k
+  GROUP BY k.id HAVING sum(k.n) > 0;
+  GET DIAGNOSTICS relogged = ROW_COUNT;
   CREATE TEMP TABLE weir_job ON COMMIT DROP AS
-  SELECT j.*, j.n > coalesce(r.n, 0) AND j.is_last AS unfinished
-  FROM (SELECT j.*, count(*) OVER (PARTITION BY j.id) AS n, row_number() OVER (PARTITION BY j.id ORDER BY j.attempt DESC, j.put_off DESC) = 1 AS is_last
-        FROM weir.job j) j
-  LEFT JOIN (SELECT d.id, count(*) AS n
-             FROM (SELECT DISTINCT r.lane, r.seq, i.id FROM weir.result r, unnest(r.ids) i(id)) d GROUP BY d.id) r ON r.id = j.id;
+  SELECT j.*, o.id IS NOT NULL AS unfinished
+  FROM weir.job j LEFT JOIN pg_temp.weir_open o ON o.id = j.id AND o.step = (j.attempt::bigint << 32 | j.put_off);
   SELECT p.* INTO c FROM weir.promotion p ORDER BY p.seq DESC LIMIT 1;
   CREATE TEMP TABLE weir_later ON COMMIT DROP AS
   SELECT l.* FROM weir.later l
@@ -54,14 +65,18 @@ BEGIN
   CREATE TEMP TABLE weir_seq ON COMMIT DROP AS SELECT max(p.seq) AS seq FROM weir.promotion p;
 
   TRUNCATE weir.job, weir.batch, weir.later, weir.promotion;
+  -- Indexes are made again when all is there: several times faster than row by row.
+  indexes := ARRAY(SELECT i.indexrelid::regclass FROM pg_index i WHERE i.indrelid IN ('weir.job'::regclass, 'weir.later'::regclass) ORDER BY i.indexrelid);
+  remake := ARRAY(SELECT replace(pg_get_indexdef(i.at), ' ON ONLY ', ' ON ') FROM unnest(indexes) WITH ORDINALITY i(at, nr) ORDER BY i.nr);
+  EXECUTE 'DROP INDEX ' || array_to_string(indexes, ', ');
   PERFORM pg_current_xact_id();
   PERFORM nextval('weir.job_id');
   -- Transactions are counted from 3. History lies below every position, at 1, and every new position at 2: so what is to be done lies past
   -- it, and so does what a transaction logs that is older than this one, and waits for it or has not come to its enqueue yet.
-  INSERT INTO weir.job (id, xid, enqueued_at, lane, attempt, max_attempts, put_off, segment, kind, args, meta)
+  INSERT INTO weir.job (id, xid, enqueued_at, lane, attempt, max_attempts, put_off, segment, leads, kind, args, meta)
   SELECT j.id, CASE WHEN j.unfinished THEN pg_current_xact_id() ELSE '1' END, j.enqueued_at, j.lane, j.attempt, j.max_attempts, j.put_off,
-         CASE WHEN j.unfinished THEN active ELSE j.segment END, j.kind, j.args, j.meta
-  FROM pg_temp.weir_job j ORDER BY j.segment, j.lane, j.id;
+         CASE WHEN j.unfinished THEN active ELSE j.segment END, j.unfinished, j.kind, j.args, j.meta
+  FROM pg_temp.weir_job j;
   INSERT INTO weir.batch (lane, segment, origin, worker, seq, from_xid, to_xid, pos_xid, pos_id, total, claimed_at, no, ids)
   SELECT l.lane, active, active, 0, max(l.seq) + 1, '2', '2', '2', 0, max(l.total), now(), 0, '{}'::bigint[]
   FROM (SELECT k.lane, k.seq, k.total FROM pg_temp.weir_lane k
@@ -70,10 +85,12 @@ BEGIN
   INSERT INTO weir.later (id, xid, run_at, enqueued_at, lane, attempt, max_attempts, put_off, segment, kind, args, meta)
   SELECT l.id, pg_current_xact_id(), l.run_at, l.enqueued_at, l.lane, l.attempt, l.max_attempts, l.put_off, l.segment, l.kind, l.args, l.meta
   FROM pg_temp.weir_later l ORDER BY l.run_at, l.id;
+  FOREACH made IN ARRAY remake LOOP
+    EXECUTE made;
+  END LOOP;
   -- Nothing has been promoted: so the snapshot does not matter.
   INSERT INTO weir.promotion (seq, due, due_id, snapshot) SELECT s.seq + 1, '-infinity', 0, pg_current_snapshot() FROM pg_temp.weir_seq s;
   UPDATE weir.setting SET value = here WHERE name = 'cluster';
-  SELECT count(*) INTO relogged FROM pg_temp.weir_job j WHERE j.unfinished;
   RETURN relogged;
 EXCEPTION WHEN query_canceled THEN
   RAISE EXCEPTION 'weir: rebase was cancelled, and nothing has changed: %', SQLERRM
