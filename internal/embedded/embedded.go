@@ -30,6 +30,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"maps"
 	"net"
 	"net/url"
@@ -220,9 +221,12 @@ func (s *Server) Restart(ctx context.Context) error {
 	return nil
 }
 
-// Remove deletes a server's directory and all its data. It refuses while the server runs.
+// Remove deletes a server's directory and all its data, if it is there. It refuses while the server runs.
 func Remove(ctx context.Context, dir string) error {
 	lock, err := lockDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil // somebody has swept up
+	}
 	if err != nil {
 		return fmt.Errorf("remove postgres: %w", err)
 	}

@@ -169,3 +169,10 @@ func TestStandbyNeedsADirectoryWithoutData(t *testing.T) {
 		t.Errorf("error is %v", err)
 	}
 }
+
+// Removing what somebody else has swept up is no error.
+func TestRemovingWhatIsGoneIsNoError(t *testing.T) {
+	if err := embedded.Remove(t.Context(), directory(t)+"/gone"); err != nil {
+		t.Error(err)
+	}
+}
