@@ -163,7 +163,10 @@ func (f *hubFollower) open(ctx context.Context, at Position) (*http.Response, er
 	case http.StatusForbidden:
 		return nil, &refusedError{err.Error()}
 	case http.StatusUnauthorized: // a new token may do
-		if f.Token == nil || !f.subscribed {
+		if f.Token == nil {
+			return nil, &refusedError{fmt.Sprintf("the hub %s lets in only who has a token: set SubscribeConfig.Token (weir listen: --token, or WEIR_TOKEN)", request.URL.Host)}
+		}
+		if !f.subscribed {
 			return nil, &refusedError{err.Error()}
 		}
 	case http.StatusBadRequest, http.StatusNotFound, http.StatusRequestEntityTooLarge, http.StatusRequestURITooLong:

@@ -55,7 +55,7 @@ BEGIN
     RAISE EXCEPTION 'weir: claim got % queues and % limits', coalesce(cardinality(queues)::text, 'null'), coalesce(cardinality(limits)::text, 'null') USING ERRCODE = '22023';
   END IF;
   -- A lost claim is only handed out again. A result's flush also flushes the claim before it.
-  PERFORM set_config('synchronous_commit', 'off', true);
+  PERFORM set_config('synchronous_commit', 'off', true), weir.hold_briefly();
   PERFORM pg_advisory_xact_lock_shared(1464158547, 0), pg_advisory_xact_lock(1464158552, claim.worker);
   started_for := weir.check_worker(claim.worker);
   IF claim.queues <> started_for AND NOT claim.queues <@ started_for THEN  -- the second takes long for thousands
