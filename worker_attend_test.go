@@ -6,15 +6,23 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"net"
 	"os"
 	"os/exec"
+	"path/filepath"
+	"runtime"
 	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
 	"github.com/weir-pg/weir"
 	"github.com/weir-pg/weir/internal/pgtest"
+	"github.com/weir-pg/weir/internal/store"
 )
 
 // startProcess starts a worker in a process of its own and waits until it runs a job.
@@ -120,7 +128,7 @@ func (r *rig) steady(log *records, release chan struct{}) (check func()) {
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
-	}, func(c *weir.WorkerConfig) { c.Logger, c.Lease = log.logger(), 30*time.Second })
+	}, func(c *weir.WorkerConfig) { c.Logger, c.Lease = log.logger(), 5*time.Minute }) // who attends only with the next heartbeat is too late here
 	id := r.enqueue(1, nil)
 	receive(r.t, started, "the job starts")
 	r.awaitAttendance(1)
@@ -182,4 +190,129 @@ func TestARestartOfTheServerInterruptsNobody(t *testing.T) {
 		})
 	}
 	check()
+}
+
+// TestWhoGetsInTooLateIsInterruptedBeforeOthersStartHisJobs: a worker whose sessions have ended, and that the server lets in again too late, is not at its
+// jobs any more when others start them.
+func TestWhoGetsInTooLateIsInterruptedBeforeOthersStartHisJobs(t *testing.T) {
+	server := pgtest.Server(t, nil)
+	url := server.URL("postgres")
+	migrate(t, url)
+	r := newLook(t, url)
+	started, second := make(chan struct{}, 1), make(chan bool, 10)
+	var interrupted atomic.Bool
+	r.work(func(ctx context.Context, _ *weir.Job[number]) error {
+		started <- struct{}{}
+		<-ctx.Done()
+		interrupted.Store(true)
+		return context.Cause(ctx)
+	}, func(c *weir.WorkerConfig) { c.Name, c.Lease = "late", time.Minute })
+	r.enqueue(1, nil)
+	receive(t, started, "the job starts")
+	r.awaitAttendance(1)
+	attending := func() (pids []int32) {
+		rows, err := r.pool.Query(t.Context(), `SELECT pid FROM pg_stat_activity WHERE application_name = 'weir worker' AND datname = current_database()`)
+		if err == nil {
+			pids, err = pgx.CollectRows(rows, pgx.RowTo[int32])
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return pids
+	}
+	late := attending()
+	r.work(func(context.Context, *weir.Job[number]) error {
+		second <- interrupted.Load()
+		return nil
+	}, func(c *weir.WorkerConfig) { c.Name, c.Lease = "other", time.Minute })
+	r.awaitAttendance(2)
+	set := func(delay int) {
+		for _, statement := range []string{fmt.Sprintf(`ALTER SYSTEM SET pre_auth_delay = %d`, delay), `SELECT pg_reload_conf()`} {
+			if _, err := r.pool.Exec(t.Context(), statement); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	set(8) // as a directory may take that is asked for passwords
+	eventually(t, func() error {
+		var is string
+		err := r.pool.QueryRow(t.Context(), `SELECT current_setting('pre_auth_delay')`).Scan(&is)
+		if err == nil && is != "8s" && is != "8" {
+			err = errors.New("pre_auth_delay is " + is)
+		}
+		return err
+	})
+	if _, err := r.pool.Exec(t.Context(), `SELECT pg_terminate_backend(pid) FROM unnest($1::int[]) pid`, late); err != nil {
+		t.Fatal(err)
+	}
+	if !receive(t, second, "the job runs again") {
+		t.Error("the job was started again while it ran")
+	}
+	set(0)
+}
+
+// TestASocketThatIsForwardedIsNotTheServers: what lies between may cut the line with both ends alive.
+func TestASocketThatIsForwardedIsNotTheServers(t *testing.T) {
+	dir, err := os.MkdirTemp("", "weir-sockets-") // the server's user must get there
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	if err := os.Chmod(dir, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	server := pgtest.Server(t, map[string]string{"unix_socket_directories": dir})
+	migrate(t, server.URL("postgres"))
+	config, err := pgxpool.ParseConfig(server.URL("postgres"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	socket := fmt.Sprintf(".s.PGSQL.%d", config.ConnConfig.Port)
+	forwarded := t.TempDir()
+	listener, err := net.Listen("unix", filepath.Join(forwarded, socket))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = listener.Close() })
+	go func() {
+		for {
+			near, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			far, err := net.Dial("unix", filepath.Join(dir, socket))
+			if err != nil {
+				return
+			}
+			go func() { _, _ = io.Copy(far, near); _ = far.Close() }()
+			go func() { _, _ = io.Copy(near, far); _ = near.Close() }()
+		}
+	}()
+	for host, want := range map[string]bool{dir: runtime.GOOS == "linux", forwarded: false} {
+		config := config.Copy()
+		config.ConnConfig.Host, config.ConnConfig.Fallbacks = host, nil
+		pool, err := pgxpool.NewWithConfig(t.Context(), config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer pool.Close()
+		var worker int32
+		if err := pool.QueryRow(t.Context(), `SELECT weir.worker_start('w', ARRAY['q'])`).Scan(&worker); err != nil {
+			t.Fatal(err)
+		}
+		own, err := store.OpenOwn(pool)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer own.Close()
+		attendance, err := own.Keep.Attend(t.Context(), worker)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if attends := attendance != nil; attends != want {
+			t.Errorf("by %s: attends %v", host, attends)
+		} else if attends {
+			attendance.Close()
+		}
+	}
 }

@@ -319,3 +319,104 @@ func TestOneWorkerThatCannotBeFencedHidesNoOther(t *testing.T) {
 		return value[int](t, conn, `SELECT count(*) FROM weir.worker WHERE fenced`) == 31
 	})
 }
+
+// TestAStrangersLockStopsNoRescue: locks are anybody's, and so is the number of a worker that there can't be.
+func TestAStrangersLockStopsNoRescue(t *testing.T) {
+	url := pgtest.Database(t)
+	conn, stranger := connect(t, url), connect(t, url)
+	exec(t, stranger, `SELECT pg_advisory_lock_shared(1464158554, -1)`)
+	exec(t, conn, `SELECT weir.rescue()`)
+	exec(t, conn, `SELECT weir.workers()`)
+}
+
+// TestWhoFailsToAttendHoldsNoLock: it would outlive the error, and the worker would be taken to be alive.
+func TestWhoFailsToAttendHoldsNoLock(t *testing.T) {
+	url := pgtest.Database(t)
+	conn, session := connect(t, url), connect(t, url)
+	worker := startWorker(t, conn, "q")
+	here := netip.MustParseAddrPort(session.PgConn().Conn().LocalAddr().String())
+	try := func(what string, worker int32, want string) {
+		t.Helper()
+		_, err := session.Exec(t.Context(), `SELECT weir.attend($1, $2, $3, $4)`, worker, session.PgConn().PID(), here.Addr().Unmap(), here.Port())
+		wantCode(t, what, err, want)
+		if n := value[int](t, conn, `SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = $1`, session.PgConn().PID()); n != 0 {
+			t.Errorf("%s: %d locks are held", what, n)
+		}
+	}
+	try("attend of an unknown worker", worker+1, "WR001")
+	exec(t, session, `SET default_transaction_read_only = on`)
+	try("attend where nothing can be written", worker, "25006")
+	exec(t, session, `SET default_transaction_read_only = off`)
+	if !attend(t, session, worker) {
+		t.Error("it may not attend when it can")
+	}
+}
+
+// TestASessionThatWasResetAttendsAgain: what has let go of a session's locks is seen by the next heartbeat, which takes them again.
+func TestASessionThatWasResetAttendsAgain(t *testing.T) {
+	url := pgtest.Database(t)
+	conn, session := connect(t, url), connect(t, url)
+	worker := startWorker(t, conn, "q")
+	attend(t, session, worker)
+	exec(t, session, `SELECT weir.heartbeat($1)`, worker)
+	exec(t, session, `SELECT pg_advisory_unlock_all()`)
+	if got := column[int32](t, conn, `SELECT worker FROM weir.rescue()`); len(got) != 1 {
+		t.Fatalf("rescue misses %v", got)
+	}
+	exec(t, session, `SELECT weir.heartbeat($1)`, worker)
+	for range 3 {
+		if got := column[int32](t, conn, `SELECT worker FROM weir.rescue()`); len(got) != 0 {
+			t.Fatalf("rescue speaks of %v", got)
+		}
+	}
+	if says := value[string](t, conn, `SELECT says FROM weir.heartbeat WHERE worker = $1 ORDER BY no DESC LIMIT 1`, worker); says != "attends" {
+		t.Errorf("its last word is %q", says)
+	}
+}
+
+// TestTheServerGivesUpNoQuietLine: who is at the other end of it may not know, and go on while others are given its jobs.
+func TestTheServerGivesUpNoQuietLine(t *testing.T) {
+	url := pgtest.Database(t)
+	conn, session := connect(t, url), connect(t, url)
+	worker := value[int32](t, conn, `SELECT weir.worker_start('w', ARRAY['q'], '40 seconds')`)
+	for _, set := range []string{`SET tcp_user_timeout = '2s'`, `SET tcp_keepalives_idle = 1`, `SET tcp_keepalives_interval = 1`} {
+		exec(t, session, set)
+	}
+	attend(t, session, worker)
+	for name, want := range map[string]string{"tcp_user_timeout": "0", "tcp_keepalives_idle": "41", "tcp_keepalives_interval": "41", "idle_session_timeout": "40s"} {
+		if got := value[string](t, session, `SELECT current_setting($1)`, name); got != want {
+			t.Errorf("%s is %s, want %s", name, got, want)
+		}
+	}
+}
+
+// TestAFullRoleIsFencedByItsLeaseAlone: who may not connect again, for his role or the database takes no more, can't say that he lives.
+func TestAFullRoleIsFencedByItsLeaseAlone(t *testing.T) {
+	url := pgtest.Database(t)
+	conn := connect(t, url)
+	for _, limit := range []string{
+		`ALTER DATABASE ` + value[string](t, conn, `SELECT quote_ident(current_database())`) + ` CONNECTION LIMIT `,
+		`CREATE ROLE weir_full; ALTER ROLE weir_full CONNECTION LIMIT `,
+	} {
+		tx, err := conn.Begin(t.Context()) // roles are everybody's
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := tx.Exec(t.Context(), limit+`0`); err != nil {
+			t.Fatal(err)
+		}
+		var crowded bool
+		if err := tx.QueryRow(t.Context(), `SELECT weir.is_crowded()`).Scan(&crowded); err != nil {
+			t.Fatal(err)
+		}
+		if !crowded {
+			t.Errorf("nobody is held up by %s0", limit)
+		}
+		if err := tx.Rollback(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if value[bool](t, conn, `SELECT weir.is_crowded()`) {
+		t.Error("this server has room")
+	}
+}

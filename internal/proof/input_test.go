@@ -235,7 +235,7 @@ func TestWhatOthersWaitForIsNotHeldForLong(t *testing.T) {
 	worker := startWorker(t, conn, "q")
 	for _, own := range []struct{ is, becomes string }{{"0", "10s"}, {"1h", "10s"}, {"700ms", "700ms"}} {
 		exec(t, conn, `SELECT set_config('idle_in_transaction_session_timeout', $1, false)`, own.is)
-		for _, call := range []string{"promote()", "rotate()", "rotate_later()", "rotate_messages()", "rescue()", "tidy()", "rebase()", "claim($1, '{q}', '{1}')", "reconcile($1, '{}', '{}', '{}', '{}')",
+		for _, call := range []string{"promote()", "rotate()", "rotate_later()", "rotate_messages()", "rescue()", "tidy()", "rebase()", "claim($1, '{q}', '{1}')", "heartbeat($1)", "reconcile($1, '{}', '{}', '{}', '{}')",
 			"record($1, '{}', '{}', '{}', '{}')", "fence($1); SELECT weir.settle($1)"} {
 			exec(t, conn, `BEGIN`)
 			for sql := range strings.SplitSeq(strings.ReplaceAll(call, "$1", fmt.Sprint(worker)), ";") {

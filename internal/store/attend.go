@@ -41,6 +41,11 @@ func (s *Store) Attend(ctx context.Context, worker int32) (a *Attendance, err er
 			return a, nil
 		}
 		broken := conn.Conn().IsClosed()
+		if err != nil { // its session may attend all the same
+			brief, cancel := context.WithTimeout(context.Background(), time.Second)
+			_ = conn.Conn().Close(brief)
+			cancel()
+		}
 		conn.Release()
 		if !broken || ctx.Err() != nil {
 			break
@@ -58,6 +63,9 @@ func attend(ctx context.Context, conn *pgx.Conn, worker int32) (attends bool, er
 	var port *int32
 	switch here := conn.PgConn().Conn().LocalAddr().(type) {
 	case *net.UnixAddr:
+		if !isServers(conn.PgConn().Conn(), conn.PgConn().PID()) {
+			return false, nil
+		}
 	case *net.TCPAddr:
 		a, p := here.AddrPort().Addr().Unmap().WithZone("").String(), int32(here.Port)
 		address, port = &a, &p
@@ -71,12 +79,17 @@ func attend(ctx context.Context, conn *pgx.Conn, worker int32) (attends bool, er
 	return attends, err
 }
 
+// bare is what lies below TLS.
+func bare(conn net.Conn) net.Conn {
+	if secured, ok := conn.(interface{ NetConn() net.Conn }); ok {
+		return secured.NetConn()
+	}
+	return conn
+}
+
 // probe has the kernel ask the other end every second: where that has ended the connection and the word of it got lost, the answer says so.
 func probe(conn net.Conn) {
-	if secured, ok := conn.(interface{ NetConn() net.Conn }); ok {
-		conn = secured.NetConn()
-	}
-	if tcp, ok := conn.(*net.TCPConn); ok {
+	if tcp, ok := bare(conn).(*net.TCPConn); ok {
 		_ = tcp.SetKeepAliveConfig(net.KeepAliveConfig{Enable: true, Idle: time.Second, Interval: time.Second, Count: 120}) // without it the next call tells
 	}
 }

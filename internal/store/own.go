@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgconn/ctxwatch"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
@@ -31,6 +33,10 @@ func OpenOwn(from *pgxpool.Pool) (*Own, error) {
 	}
 	if c := config.ConnConfig; c.ConnectTimeout <= 0 || c.ConnectTimeout > ownTimeout {
 		c.ConnectTimeout = ownTimeout
+	}
+	// The keeper ends its listening at every call: that must not wait for anything, as a handler that asks the server to cancel does.
+	config.ConnConfig.BuildContextWatcherHandler = func(conn *pgconn.PgConn) ctxwatch.Handler {
+		return &pgconn.DeadlineContextWatcherHandler{Conn: conn.Conn()}
 	}
 	if parameters := config.ConnConfig.RuntimeParams; parameters["application_name"] == "" {
 		parameters["application_name"] = "weir worker"

@@ -11,9 +11,9 @@ import (
 // A worker whose session has ended is soon fenced where nothing follows: so for a while it tries again and again, unless the server is down,
 // for then nobody is.
 const (
+	granted  = 3 * time.Second // by the rescuer, as weir.fence_silent has it
 	hurryFor = 5 * time.Second
 	hurry    = 100 * time.Millisecond // from one try to the next, or twice that
-	tryFor   = 2 * time.Second        // and each takes no longer
 )
 
 // keeper keeps the session's lease: by a session of the server that speaks for it where that can be, by heartbeats otherwise. The keeper's
@@ -44,6 +44,7 @@ func (k *keeper) leave() {
 func (k *keeper) lose() {
 	k.leave()
 	k.lost = time.Now()
+	k.lease.shorten(k.lost.Add(granted - granted/6))
 }
 
 // call has f make calls by the session that attends, or by the keeper's connection.
@@ -69,6 +70,9 @@ func (k *keeper) beat(ctx context.Context) error {
 		k.lose()
 		hurries = true
 	}
+	if store.IsDown(err) {
+		k.lease.shorten(time.Time{}) // what it knew of who attends went with it
+	}
 	if hurries && !store.IsDown(err) && k.heartbeat(ctx, k.Store) == nil {
 		return nil // by another of its connections
 	}
@@ -82,7 +86,7 @@ func (k *keeper) attend(ctx context.Context, hurries bool) (err error) {
 	ctx, cancel := k.briefly(ctx)
 	defer cancel()
 	if hurries {
-		ctx, cancel = context.WithTimeout(ctx, tryFor)
+		ctx, cancel = context.WithTimeout(ctx, granted)
 		defer cancel()
 	}
 	k.held, err = k.Keep.Attend(ctx, k.id)
@@ -120,6 +124,15 @@ func (s *session) heartbeat(ctx context.Context, by *store.Store) error {
 // soon is how long to wait before the first try to attend again: a large fleet is spread out a little.
 func (k *keeper) soon() time.Duration {
 	return time.Duration(rand.Int64N(int64(min(max(k.fleet.Load(), 1), 500)))) * time.Millisecond
+}
+
+// rest is how long to wait after a heartbeat: a fleet that came back together does not beat together. One that was made by another
+// connection, for the session that attended has ended, is not to be the last.
+func (k *keeper) rest(every time.Duration) time.Duration {
+	if k.held == nil && k.mayAttend && time.Since(k.lost) < hurryFor {
+		return hurry + time.Duration(rand.Int64N(int64(hurry)))
+	}
+	return jitter(every)
 }
 
 // pause is how long to wait after a failure.

@@ -43,7 +43,7 @@ func (s *session) keep(ctx context.Context) {
 			}
 			s.Outage.Worked("heartbeats")
 			wait.reset()
-			beat.Reset(jitter(every)) // a fleet that came back together does not beat together
+			beat.Reset(k.rest(every))
 		case <-s.heard:
 			_ = k.call(func(by *store.Store) error { s.hearCancellations(ctx, by); return nil })
 		case <-hear.C:

@@ -9,12 +9,13 @@ import (
 // lease is the time for which nobody gives this session's jobs to others, as the session itself can know it: it runs from when the last
 // heartbeat that arrived was sent, so the database's own count ends later. A sixth before its end it counts as over: then jobs are
 // interrupted while they are nobody else's yet, and none is claimed or started until a heartbeat arrives. If none does in time, the
-// session is fenced, and others have the jobs.
+// session is fenced, and others have the jobs. A worker that attended and no longer does is fenced sooner: then so does its lease end.
 type lease struct {
 	s     *session
 	mu    sync.Mutex // never taken after session.mu
 	timer *time.Timer
-	until time.Time     // when it counts as over
+	sent  time.Time     // when the last heartbeat that arrived was
+	soon  time.Time     // when it is over if nobody attends again; zero: somebody does, or nobody did
 	over  chan struct{} // nil: it holds; closed when it holds again
 }
 
@@ -23,8 +24,25 @@ func (l *lease) begin(s *session, sent time.Time) {
 	l.s = s
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.until = sent.Add(s.Lease - s.Lease/6)
-	l.timer = time.AfterFunc(time.Until(l.until), l.lapse)
+	l.sent = sent
+	l.timer = time.AfterFunc(time.Until(l.until()), l.lapse)
+}
+
+// until is when the lease counts as over. The caller holds mu.
+func (l *lease) until() time.Time {
+	until := l.sent.Add(l.s.Lease - l.s.Lease/6)
+	if !l.soon.IsZero() && l.soon.Before(until) {
+		return l.soon
+	}
+	return until
+}
+
+// shorten has the lease end at soon, until a heartbeat arrives; at its own time again for zero.
+func (l *lease) shorten(soon time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.soon = soon
+	l.timer.Reset(time.Until(l.until()))
 }
 
 func (l *lease) stop() {
@@ -37,8 +55,8 @@ func (l *lease) stop() {
 func (l *lease) renew(sent time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.until = sent.Add(l.s.Lease - l.s.Lease/6)
-	l.timer.Reset(time.Until(l.until))
+	l.sent, l.soon = sent, time.Time{}
+	l.timer.Reset(time.Until(l.until()))
 	if l.over != nil {
 		l.s.Log.Warn("weir: heartbeats arrive again in time: the worker goes on", "worker", l.s.id)
 		l.s.setLapsed(false)
@@ -50,12 +68,16 @@ func (l *lease) renew(sent time.Time) {
 func (l *lease) lapse() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.over != nil || time.Now().Before(l.until) { // it was renewed in this moment
+	if l.over != nil || time.Now().Before(l.until()) { // it was renewed in this moment
 		return
 	}
 	l.over = make(chan struct{})
 	jobs := l.s.setLapsed(true)
-	l.s.Log.Warn("weir: no heartbeat has arrived for nearly the whole lease, and others may soon be given the jobs: they are interrupted here, and none is started until heartbeats arrive",
+	why := "no heartbeat has arrived for nearly the whole lease"
+	if !l.soon.IsZero() {
+		why = "the worker's session has ended and no other could be had in its place"
+	}
+	l.s.Log.Warn("weir: "+why+", and others may soon be given the jobs: they are interrupted here, and none is started until heartbeats arrive",
 		"worker", l.s.id, "lease", l.s.Lease, "jobs", jobs)
 }
 

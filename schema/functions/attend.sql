@@ -3,8 +3,8 @@
 -- A worker with a session of the server to itself attends: that session holds the worker's attendance lock, and while it does the worker is
 -- alive and need not write that it is. When its process is killed the session ends at once, and the lock is free. Every other worker renews a
 -- lease by heartbeats. weir.heartbeat is a worker's last word, in the order of no: it 'beats', so the lease counts from then; it 'attends', so the
--- lock tells; or a rescuer has 'missed' it, finding its lock free, and both counts begin. Worker and rescuer exclude each other by that lock in
--- whatever they write there.
+-- lock tells; or a rescuer has 'missed' it, finding its lock free, and both counts begin. Worker and rescuer exclude each other in whatever they
+-- write there by a lock of the last word's own.
 
 CREATE OR REPLACE FUNCTION weir.attend(worker integer, pid integer, address inet, port integer) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
@@ -12,22 +12,30 @@ SET search_path = pg_catalog, pg_temp
 SET jit = off
 SET lock_timeout = '5s'
 AS $$
+DECLARE
+  lease bigint;  -- in ms
 BEGIN
   IF attend.pid IS DISTINCT FROM pg_backend_pid() OR attend.address IS DISTINCT FROM inet_client_addr() OR attend.port IS DISTINCT FROM inet_client_port() THEN
     RETURN false;
   END IF;
-  PERFORM pg_advisory_lock_shared(1464158554, attend.worker);  -- for the session; only a rescuer is waited for
+  PERFORM weir.hold_briefly();
+  PERFORM pg_advisory_xact_lock_shared(1464158555, attend.worker);  -- only a rescuer is waited for
   PERFORM weir.check_worker(attend.worker);
-  -- A process that stands still keeps its session: for a lease, like everybody.
-  PERFORM set_config('idle_session_timeout', (SELECT (extract(epoch FROM w.lease) * 1000)::bigint::text FROM weir.worker w WHERE w.id = attend.worker AND NOT w.fenced), false),
+  -- A process that stands still keeps its session: for a lease, like everybody. Nor does the server give up a line earlier that says nothing,
+  -- for who is at its other end may not know of it, and go on.
+  SELECT extract(epoch FROM w.lease) * 1000 INTO lease FROM weir.worker w WHERE w.id = attend.worker AND NOT w.fenced;
+  PERFORM set_config('idle_session_timeout', lease::text, false), set_config('tcp_user_timeout', '0', false),
+          set_config('tcp_keepalives_idle', (lease / 1000 + 1)::text, false), set_config('tcp_keepalives_interval', (lease / 1000 + 1)::text, false),
           set_config('synchronous_commit', 'off', true), set_config('weir.attends', attend.worker || ' 0', false);
   INSERT INTO weir.attendance (worker, started_at) VALUES (attend.worker, pg_postmaster_start_time()) ON CONFLICT DO NOTHING;
   PERFORM weir.note_word(attend.worker, 'attends', 0);
+  -- For the session: it outlives errors and a rollback, so it comes last. Twice: then a heartbeat can tell that it was lost.
+  PERFORM pg_advisory_lock_shared(1464158554, attend.worker), pg_advisory_lock_shared(1464158554, attend.worker);
   RETURN true;
 END
 $$;
 COMMENT ON FUNCTION weir.attend IS
-  'Has this session speak for the worker: while it lasts the worker is alive, and once it has ended without another the worker is soon fenced. Only where nothing lies between that could cut the line with both ends alive: so the caller says the process id that it was given as it connected, and the address and port of its own end of the connection (both NULL for a Unix socket). If the server sees others, there is a pooler, a proxy or an address translation, and the answer is false: renew the lease by heartbeats. Where it is true call heartbeat by the same session, well within the lease: it writes nothing then, and keeps the session from being ended as idle. Errors: WR001. Locks: advisory: the worker''s attendance (shared, for the session, waiting at most 5 s). Isolation: any. Commits asynchronously.';
+  'Has this session speak for the worker: while it lasts the worker is alive, and once it has ended without another the worker is soon fenced. Only where nothing lies between that could cut the line with both ends alive: so the caller says the process id that it was given as it connected, and the address and port of its own end of the connection (both NULL for a Unix socket). If the server sees others, there is a pooler, a proxy or an address translation, and the answer is false: renew the lease by heartbeats. Where it is true call heartbeat by the same session, well within the lease: it writes nothing then, and keeps the session from being ended as idle. In autocommit, for a rollback does not take the lock back; to cease to attend end the session. Errors: WR001. Locks: advisory: the worker''s attendance (shared, for the session), its last word (shared), each waited for at most 5 s. Isolation: any. Commits asynchronously.';
 
 CREATE OR REPLACE FUNCTION weir.note_word(worker integer, says text, running integer) RETURNS void
 LANGUAGE sql VOLATILE
@@ -38,14 +46,14 @@ AS $$
   VALUES ((pg_sequence_last_value('weir.watched') / 300000 % 3)::smallint, note_word.worker, clock_timestamp(),
           pg_sequence_last_value('weir.watched'), note_word.says, note_word.running)
 $$;
-COMMENT ON FUNCTION weir.note_word IS 'Notes a worker''s last word. The caller holds its attendance.';
+COMMENT ON FUNCTION weir.note_word IS 'Notes a worker''s last word. The caller holds its lock.';
 
 CREATE OR REPLACE FUNCTION weir.attending() RETURNS SETOF integer
 LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
 SET jit = off
 AS $$
-  SELECT DISTINCT l.objid::bigint::integer FROM pg_locks l
+  SELECT DISTINCT l.objid::bigint::bit(32)::integer FROM pg_locks l  -- by whom ever: also of numbers that no worker has
   WHERE l.locktype = 'advisory' AND l.classid = 1464158554 AND l.objsubid = 2 AND l.mode = 'ShareLock' AND l.granted
     AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
 $$;
@@ -72,11 +80,13 @@ LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
 SET jit = off
 AS $$
-  SELECT sum(pg_stat_get_db_numbackends(d.oid)) >= current_setting('max_connections')::integer - current_setting('superuser_reserved_connections')::integer
-         - coalesce(current_setting('reserved_connections', true)::integer, 0) - 3
-  FROM pg_database d
+  SELECT (SELECT sum(pg_stat_get_db_numbackends(d.oid)) >= current_setting('max_connections')::integer - current_setting('superuser_reserved_connections')::integer
+                 - coalesce(current_setting('reserved_connections', true)::integer, 0) - 3
+          FROM pg_database d)
+      OR EXISTS (SELECT FROM pg_database d WHERE d.datname = current_database() AND d.datconnlimit >= 0 AND pg_stat_get_db_numbackends(d.oid) >= d.datconnlimit)
+      OR EXISTS (SELECT FROM pg_roles r WHERE r.rolconnlimit >= 0 AND (SELECT count(*) FROM pg_stat_activity a WHERE a.usesysid = r.oid) >= r.rolconnlimit)
 $$;
-COMMENT ON FUNCTION weir.is_crowded IS 'Whether the server has hardly a connection left, so that one who lost his may not get another.';
+COMMENT ON FUNCTION weir.is_crowded IS 'Whether the server has hardly a connection left, or this database or a role has none, so that one who lost his may not get another.';
 
 CREATE OR REPLACE FUNCTION weir.fence_silent() RETURNS TABLE (worker integer, reason text, more boolean, error text)
 LANGUAGE plpgsql VOLATILE
@@ -135,8 +145,8 @@ BEGIN
       crowded := coalesce(crowded, weir.is_crowded());
       CONTINUE WHEN crowded;
     END IF;
-    -- Nobody attends or beats under this lock: so what is the last word now is it until the commit.
-    CONTINUE WHEN NOT pg_try_advisory_xact_lock(1464158554, w.id) OR (SELECT max(h.no) FROM weir.heartbeat h WHERE h.worker = w.id) IS DISTINCT FROM w.no;
+    -- Nobody begins to attend or beats under this lock: so what is the last word now is it until the commit.
+    CONTINUE WHEN NOT pg_try_advisory_xact_lock(1464158555, w.id) OR (SELECT max(h.no) FROM weir.heartbeat h WHERE h.worker = w.id) IS DISTINCT FROM w.no;
     IF is_new THEN
       PERFORM weir.note_word(w.id, 'missed', coalesce(w.running, 0));
       noted := noted + 1;
@@ -161,4 +171,4 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION weir.fence_silent IS
-  'Fences workers that were silent past their lease, by weir.watched, which it moves on, and those that attended since this server started and whose lock has been free for 3 seconds. Of these a crash or a failover leaves no trace in weir.attendance: then the lease counts, from when they were missed. Returns whom it fenced or missed; more is false for those to look at again in half a second; error is why one could not be fenced, which holds up no other. The caller holds advisory step 6. Locks: advisory: their attendance (exclusive, tried); see fence. Isolation: READ COMMITTED.';
+  'Fences workers that were silent past their lease, by weir.watched, which it moves on, and those that attended since this server started and whose lock has been free for 3 seconds. Of these a crash or a failover leaves no trace in weir.attendance: then the lease counts, from when they were missed. Returns whom it fenced or missed; more is false for those to look at again in half a second; error is why one could not be fenced, which holds up no other. The caller holds advisory step 6. Locks: advisory: their last words (exclusive, tried); see fence. Isolation: READ COMMITTED.';

@@ -38,6 +38,7 @@ CREATE OR REPLACE FUNCTION weir.heartbeat(worker integer, running integer DEFAUL
                                OUT fenced boolean, OUT workers integer, OUT sharing integer)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
+SET lock_timeout = '5s'
 SET jit = off
 AS $$
 #variable_conflict use_column
@@ -47,8 +48,15 @@ DECLARE
   word    text := heartbeat.worker || ' ' || coalesce(heartbeat.running, 0);
   writes  boolean := said IS DISTINCT FROM word;
 BEGIN
+  IF attends THEN
+    IF NOT pg_advisory_unlock_shared(1464158554, heartbeat.worker) THEN  -- of two: somebody has let go of all that this session had locked
+      writes := true;
+      PERFORM pg_advisory_lock_shared(1464158554, heartbeat.worker);
+    END IF;
+    PERFORM pg_advisory_lock_shared(1464158554, heartbeat.worker);
+  END IF;
   IF writes THEN
-    PERFORM pg_advisory_xact_lock_shared(1464158554, heartbeat.worker);
+    PERFORM weir.hold_briefly(), pg_advisory_xact_lock_shared(1464158555, heartbeat.worker);
   END IF;
   SELECT NOT coalesce(bool_or(w.id = heartbeat.worker), false), count(*), count(*) FILTER (WHERE w.queues && me.queues)
     INTO heartbeat.fenced, heartbeat.workers, heartbeat.sharing
@@ -64,7 +72,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION weir.heartbeat IS
-  'Renews a worker''s lease; tells whether it is fenced, how many workers live, and how many of them share a queue with it. By a session that attends for the worker it writes only what has changed, and an idle worker uses up no transaction id. Locks: advisory: the worker''s attendance (shared; a rescuer is waited for). Isolation: any. Commits asynchronously.';
+  'Renews a worker''s lease; tells whether it is fenced, how many workers live, and how many of them share a queue with it. By a session that attends for the worker it writes only what has changed, and an idle worker uses up no transaction id. Locks: advisory: the worker''s last word (shared; a rescuer is waited for, at most 5 s). Isolation: any. Commits asynchronously.';
 
 CREATE OR REPLACE FUNCTION weir.check_worker(worker integer) RETURNS text[]
 LANGUAGE plpgsql STABLE

@@ -10,7 +10,8 @@
 --   1464158551  an attempt's end  (second key: hash of the job's id)  exclusive: complete
 --   1464158552  a worker's claims (second key: worker)    exclusive: claim, fence, reconcile, settle
 --   1464158553  a worker's open completions (second key: worker)  shared: complete; exclusive, tried: record, reconcile, settle
---   1464158554  a worker's attendance (second key: worker)  shared: attend (the one that a session holds), heartbeat; exclusive, tried: rescue
+--   1464158554  a worker's attendance (second key: worker)  shared, for the session: attend (the one lock that a session holds)
+--   1464158555  a worker's last word (second key: worker)  shared: attend, heartbeat; exclusive, tried: rescue
 -- Steps: 0 guards claims against reclaiming (shared: claim; exclusive: reclaim, rebase);
 --        1 rotation, reclaiming and re-basing; 2 promotion; 3 tidying; 6 rescue.
 
