@@ -216,7 +216,7 @@ func TestWantWaitsForPartsInFlight(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	ctx, cancel := context.WithCancel(t.Context())
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	at, err := c.Newest(ctx)
 	if err != nil {
@@ -225,18 +225,21 @@ func TestWantWaitsForPartsInFlight(t *testing.T) {
 	if err := c.Want(ctx, filters(t, "a")); err != nil {
 		t.Fatal(err)
 	}
+	var parts []*hub.Part // that were returned together, and of which next has still to return some
 	next := func(what string) *hub.Part {
 		t.Helper()
-		for {
-			parts, err := c.Next(ctx, at)
-			if err != nil {
+		for len(parts) == 0 {
+			var err error
+			if parts, err = c.Next(ctx, at); err != nil {
 				t.Fatalf("%s: %v", what, err)
 			}
 			if len(parts) > 0 {
 				at = parts[len(parts)-1].After()
-				return parts[0]
 			}
 		}
+		part := parts[0]
+		parts = parts[1:]
+		return part
 	}
 	until(t, "it follows", func() bool { return c.Stats().Role == Following })
 	s.publish("b", "before")
