@@ -33,6 +33,9 @@ func checkLanes(ctx context.Context, l *look) (result, error) {
 			continue
 		}
 		growth, claims := per(float64(q.Available-was.Available), l.span()), per(float64(q.Claimed-was.Claimed), l.span())
+		if q.Available < backlogCounted && float64(q.Available) < claims/2 {
+			continue // half a second's work: what is under way
+		}
 		severity, why := Info, ""
 		switch {
 		case q.Workers == 0:
