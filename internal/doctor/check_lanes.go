@@ -33,15 +33,14 @@ func checkLanes(ctx context.Context, l *look) (result, error) {
 			continue
 		}
 		growth, claims := per(float64(q.Available-was.Available), l.span()), per(float64(q.Claimed-was.Claimed), l.span())
-		if q.Available < backlogCounted && float64(q.Available) < claims/2 {
-			continue // half a second's work: what is under way
-		}
 		severity, why := Info, ""
 		switch {
 		case q.Workers == 0:
 			severity, why = Warning, "no worker works it"
 		case claims == 0 && (q.LastClaim == nil || time.Since(*q.LastClaim) > claimsStopped):
 			severity, why = Critical, fmt.Sprintf("nothing is claimed, by %s", many(q.Workers, "worker"))
+		case q.Available < backlogCounted && float64(q.Available) < claims/2:
+			continue // half a second's work: what is under way
 		case growth > 0 && growth > claims/20:
 			severity, why = Warning, fmt.Sprintf("%s workers do not keep up", figure(float64(q.Workers)))
 		default:

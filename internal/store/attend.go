@@ -41,12 +41,11 @@ func (s *Store) Attend(ctx context.Context, worker int32) (a *Attendance, err er
 			return a, nil
 		}
 		broken := conn.Conn().IsClosed()
-		if err != nil { // its session may attend all the same
-			brief, cancel := context.WithTimeout(context.Background(), time.Second)
-			_ = conn.Conn().Close(brief)
-			cancel()
+		if err != nil {
+			hangUp(conn) // its session may attend all the same
+		} else {
+			conn.Release()
 		}
-		conn.Release()
 		if !broken || ctx.Err() != nil {
 			break
 		}
@@ -107,10 +106,15 @@ func (a *Attendance) Call(f func(by *Store) error) error {
 // Close ends the session.
 func (a *Attendance) Close() {
 	a.stop()
+	hangUp(a.conn)
+}
+
+// hangUp ends a connection's session, with what it holds.
+func hangUp(conn *pgxpool.Conn) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
-	_ = a.conn.Conn().Close(ctx) // what does not end by itself ends with the process
-	a.conn.Release()
+	_ = conn.Conn().Close(ctx) // what does not end by itself ends with the process
+	conn.Release()
 }
 
 // listen begins to read from the connection, so that its end is known at once.

@@ -57,7 +57,7 @@ func (k *keeper) call(f func(by *store.Store) error) error {
 
 // beat renews the lease, and has a session attend where none does and one can.
 func (k *keeper) beat(ctx context.Context) error {
-	hurries := time.Since(k.lost) < hurryFor
+	hurries := k.hurries()
 	err := k.attend(ctx, hurries)
 	if err == nil {
 		err = k.call(func(by *store.Store) error { return k.heartbeat(ctx, by) })
@@ -126,19 +126,24 @@ func (k *keeper) soon() time.Duration {
 	return time.Duration(rand.Int64N(int64(min(max(k.fleet.Load(), 1), 500)))) * time.Millisecond
 }
 
+// hurries tells whether the session that attended has ended just now.
+func (k *keeper) hurries() bool { return time.Since(k.lost) < hurryFor }
+
+func hurriedly() time.Duration { return hurry + time.Duration(rand.Int64N(int64(hurry))) }
+
 // rest is how long to wait after a heartbeat: a fleet that came back together does not beat together. One that was made by another
 // connection, for the session that attended has ended, is not to be the last.
 func (k *keeper) rest(every time.Duration) time.Duration {
-	if k.held == nil && k.mayAttend && time.Since(k.lost) < hurryFor {
-		return hurry + time.Duration(rand.Int64N(int64(hurry)))
+	if k.held == nil && k.mayAttend && k.hurries() {
+		return hurriedly()
 	}
 	return jitter(every)
 }
 
 // pause is how long to wait after a failure.
 func (k *keeper) pause(err error, wait *backoff) time.Duration {
-	if time.Since(k.lost) < hurryFor && !store.IsDown(err) {
-		return hurry + time.Duration(rand.Int64N(int64(hurry)))
+	if k.hurries() && !store.IsDown(err) {
+		return hurriedly()
 	}
 	return wait.next()
 }

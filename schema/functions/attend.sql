@@ -53,9 +53,7 @@ LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
 SET jit = off
 AS $$
-  SELECT DISTINCT l.objid::bigint::bit(32)::integer FROM pg_locks l  -- by whom ever: also of numbers that no worker has
-  WHERE l.locktype = 'advisory' AND l.classid = 1464158554 AND l.objsubid = 2 AND l.mode = 'ShareLock' AND l.granted
-    AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
+  SELECT DISTINCT h.key FROM weir.held(1464158554, 'ShareLock') h(key)  -- by whom ever: also of numbers that no worker has
 $$;
 COMMENT ON FUNCTION weir.attending IS 'The workers whose attendance lock is held by a session of theirs.';
 
@@ -97,8 +95,6 @@ AS $$
 DECLARE
   granted constant interval := '3 seconds';  -- for a session that has ended to be followed by another
   grace   constant interval := '2 seconds';  -- a heartbeat may have come at the end of the 2 s at most that began with what it noted
-  anybody boolean;
-  missing boolean;
   clock   bigint;
   passed  bigint;
   reading bigint;
@@ -109,25 +105,19 @@ DECLARE
   noted   integer := 0;
   fenced  integer := 0;
 BEGIN
-  SELECT count(*) > 0, coalesce(bool_or(u.says IS DISTINCT FROM 'beats'), false) INTO anybody, missing FROM weir.unattended() u;
-  IF NOT anybody THEN
-    RETURN;  -- and no time passes
-  END IF;
-  clock := extract(epoch FROM clock_timestamp()) * 1000;
-  passed := least(abs(clock - pg_sequence_last_value('weir.watched_at')), 2000);
-  IF passed >= 1000 OR missing AND passed >= 200 THEN
-    PERFORM setval('weir.watched_at', clock), setval('weir.watched', pg_sequence_last_value('weir.watched') + passed);
-  END IF;
-  reading := pg_sequence_last_value('weir.watched');
-  FOR w IN
-    SELECT u.*, EXISTS (SELECT FROM weir.attendance a WHERE a.worker = u.id AND a.started_at = pg_postmaster_start_time()) AS attended
-    FROM weir.unattended() u
-    WHERE coalesce(u.says, 'attends') = 'attends' OR u.says = 'missed' OR (reading - u.watched) * interval '1 ms' > u.lease + grace
-    ORDER BY u.id
-  LOOP
+  FOR w IN SELECT u.*, bool_or(u.says IS DISTINCT FROM 'beats') OVER () AS anybody_missing FROM weir.unattended() u ORDER BY u.id LOOP
+    IF reading IS NULL THEN  -- where all attend, no time passes
+      clock := extract(epoch FROM clock_timestamp()) * 1000;
+      passed := least(abs(clock - pg_sequence_last_value('weir.watched_at')), 2000);
+      IF passed >= 1000 OR w.anybody_missing AND passed >= 200 THEN
+        PERFORM setval('weir.watched_at', clock), setval('weir.watched', pg_sequence_last_value('weir.watched') + passed);
+      END IF;
+      reading := pg_sequence_last_value('weir.watched');
+    END IF;
     EXIT WHEN fenced >= 20 OR noted >= 100;
     is_new := coalesce(w.says, 'attends') = 'attends';
     silent := (reading - w.watched) * interval '1 ms';
+    CONTINUE WHEN w.says = 'beats' AND silent <= w.lease + grace;
     worker := w.id;
     more := true;
     IF is_new THEN
@@ -135,7 +125,7 @@ BEGIN
     ELSIF silent > w.lease + grace THEN
       reason := format('worker %s (%s) was lost: silent for %s', w.id, w.name, date_trunc('second', silent));
     ELSE
-      CONTINUE WHEN NOT w.attended;
+      CONTINUE WHEN NOT EXISTS (SELECT FROM weir.attendance a WHERE a.worker = w.id AND a.started_at = pg_postmaster_start_time());
       reason := format('worker %s (%s) was lost: its session has ended', w.id, w.name);
       IF silent < granted THEN
         more := false;

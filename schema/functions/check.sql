@@ -32,6 +32,31 @@ $$;
 COMMENT ON FUNCTION weir.hold_briefly IS
   'For whatever takes locks that others wait for, to be called in autocommit: in a transaction that is left open, the server ends the session when it has been idle for 10 seconds, and the locks with it.';
 
+CREATE OR REPLACE FUNCTION weir.commit_synchronously() RETURNS void
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+AS $$
+BEGIN
+  IF current_setting('synchronous_commit') = 'off' THEN
+    PERFORM set_config('synchronous_commit', 'on', true);
+  END IF;
+END
+$$;
+COMMENT ON FUNCTION weir.commit_synchronously IS 'Has the transaction survive a crash once it is acknowledged, whatever the role''s own taste.';
+
+CREATE OR REPLACE FUNCTION weir.held(class integer, mode text) RETURNS SETOF integer
+LANGUAGE sql VOLATILE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+AS $$
+  SELECT l.objid::bigint::bit(32)::integer FROM pg_locks l
+  WHERE l.locktype = 'advisory' AND l.classid = held.class AND l.objsubid = 2 AND l.mode = held.mode AND l.granted
+    AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
+$$;
+COMMENT ON FUNCTION weir.held IS
+  'The second keys of the advisory locks of a class that are held in this database in a mode, by sessions, open transactions and prepared ones. Locks: none. Isolation: any.';
+
 CREATE OR REPLACE FUNCTION weir.check_cluster() RETURNS void
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
@@ -47,6 +72,21 @@ END
 $$;
 COMMENT ON FUNCTION weir.check_cluster IS
   'Raises WR003 when the log comes from another cluster. Whatever compares transaction ids calls it first, every time: behind a pooler a session outlives a move, and the new counter may have passed the old positions. Locks: none. Isolation: any.';
+
+CREATE OR REPLACE FUNCTION weir.check_message_cluster() RETURNS void
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+SET plan_cache_mode = auto
+AS $$
+BEGIN
+  IF (SELECT s.value FROM weir.setting s WHERE s.name = 'message_cluster') <> (SELECT c.system_identifier::text FROM pg_control_system() c) THEN
+    RAISE EXCEPTION 'weir: the log of messages comes from another cluster, whose transaction ids mean nothing here'
+      USING ERRCODE = 'WR003', HINT = 'Call weir.rebase_messages().';
+  END IF;
+END
+$$;
+COMMENT ON FUNCTION weir.check_message_cluster IS 'Raises WR003 when the log of messages comes from another cluster. Locks: none. Isolation: any.';
 
 CREATE OR REPLACE FUNCTION weir.check_array(caller text, name text, given anyarray, is_filled boolean DEFAULT false) RETURNS void
 LANGUAGE plpgsql STABLE

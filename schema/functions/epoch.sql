@@ -38,10 +38,8 @@ BEGIN
   SELECT e.* INTO newest FROM weir.epoch e ORDER BY e.from_tick DESC LIMIT 1;
   IF newest.home = weir.epoch_home() AND newest.started_at = pg_postmaster_start_time() THEN
     RETURN newest.epoch;  -- and so it was drawn in this cluster
-  ELSIF (SELECT s.value FROM weir.setting s WHERE s.name = 'message_cluster') <> (SELECT c.system_identifier::text FROM pg_control_system() c) THEN
-    RAISE EXCEPTION 'weir: the log of messages comes from another cluster, whose transaction ids mean nothing here'
-      USING ERRCODE = 'WR003', HINT = 'Call weir.rebase_messages().';
   END IF;
+  PERFORM weir.check_message_cluster();
   RETURN NULL;
 END
 $$;

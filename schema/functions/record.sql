@@ -39,19 +39,6 @@ $$;
 COMMENT ON FUNCTION weir.hold_segments IS
   'Keeps a worker''s batches where they are to the end of the transaction. A result lies in its batch''s segment: that segment''s lock, shared, keeps it from being reclaimed meanwhile; the look is repeated under the lock, for the batch may have been carried elsewhere before it was held.';
 
-CREATE OR REPLACE FUNCTION weir.commit_synchronously() RETURNS void
-LANGUAGE plpgsql VOLATILE
-SET search_path = pg_catalog, pg_temp
-SET jit = off
-AS $$
-BEGIN
-  IF current_setting('synchronous_commit') = 'off' THEN
-    PERFORM set_config('synchronous_commit', 'on', true);
-  END IF;
-END
-$$;
-COMMENT ON FUNCTION weir.commit_synchronously IS 'Has the transaction survive a crash once it is acknowledged, whatever the role''s own taste.';
-
 CREATE OR REPLACE FUNCTION weir.record(
   worker integer, lanes integer[], seqs bigint[], sizes integer[], ids bigint[],
   outcomes text[] DEFAULT NULL, errors text[] DEFAULT NULL, outputs text[] DEFAULT NULL, run_at timestamptz[] DEFAULT NULL)
@@ -236,10 +223,7 @@ SET search_path = pg_catalog, pg_temp
 SET jit = off
 AS $$
   -- Every such transaction took its attempt's lock before it looks for an end, and waits for the lock of the worker's ends in between.
-  SELECT ARRAY(
-    SELECT l.objid::bigint::bit(32)::integer FROM pg_locks l
-    WHERE l.locktype = 'advisory' AND l.classid = 1464158551 AND l.objsubid = 2 AND l.granted
-      AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database()))
+  SELECT ARRAY(SELECT weir.held(1464158551, 'ExclusiveLock'))
 $$;
 COMMENT ON FUNCTION weir.being_completed IS 'Hashes of the ids of jobs that are being completed in open transactions, prepared ones among them.';
 

@@ -262,10 +262,7 @@ BEGIN
   FOR dead IN
     SELECT f.id, f.name FROM weir.worker f
     WHERE f.fenced AND NOT EXISTS (SELECT FROM weir.settled s WHERE s.worker = f.id AND s.no = 9223372036854775807)
-    ORDER BY f.id = ANY (ARRAY(
-      SELECT l.objid::integer FROM pg_locks l
-      WHERE l.locktype = 'advisory' AND l.classid = 1464158553 AND l.objsubid = 2 AND l.granted
-        AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database()))), random()
+    ORDER BY f.id = ANY (ARRAY(SELECT weir.held(1464158553, 'ShareLock'))), random()
   LOOP
     CONTINUE WHEN NOT pg_try_advisory_xact_lock(1464158552, dead.id);  -- somebody settles it, or its last claim is not over: the others' turn
     worker := dead.id;

@@ -351,9 +351,11 @@ DECLARE
   newest weir.tick;
 BEGIN
   SELECT t.* INTO newest FROM weir.tick t ORDER BY t.seq DESC LIMIT 1;
-  IF NOT pg_is_in_recovery() AND (pg_snapshot_xmax(newest.snapshot) > pg_snapshot_xmax(pg_current_snapshot())
-     OR (SELECT s.value FROM weir.setting s WHERE s.name = 'message_cluster') <> (SELECT c.system_identifier::text FROM pg_control_system() c)) THEN
-    RAISE EXCEPTION 'weir: the log of messages comes from another cluster' USING ERRCODE = 'WR003', HINT = 'Call weir.rebase_messages().';
+  IF NOT pg_is_in_recovery() THEN
+    PERFORM weir.check_message_cluster();
+    IF pg_snapshot_xmax(newest.snapshot) > pg_snapshot_xmax(pg_current_snapshot()) THEN
+      RAISE EXCEPTION 'weir: the log of messages comes from another cluster' USING ERRCODE = 'WR003', HINT = 'Call weir.rebase_messages().';
+    END IF;
   END IF;
   RAISE SQLSTATE 'WR099';
 EXCEPTION WHEN SQLSTATE 'WR099' THEN

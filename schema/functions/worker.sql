@@ -21,9 +21,7 @@ BEGIN
   END LOOP;
   -- A failover or a restore may take the sequence back while a process of before lives: each timeline has ids of its own. And nobody may
   -- work under one that a crash can take away.
-  IF current_setting('synchronous_commit') = 'off' THEN
-    PERFORM set_config('synchronous_commit', 'on', true);
-  END IF;
+  PERFORM weir.commit_synchronously();
   new_id := (('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::bigint - 1) % 127 * 16777216 + nextval('weir.worker_id') % 16777216;
   INSERT INTO weir.worker (id, fenced, at, lease, name, queues)
   VALUES (new_id, false, clock_timestamp(), worker_start.lease, coalesce(worker_start.name, ''), coalesce(worker_start.queues, '{}'));
