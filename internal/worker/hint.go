@@ -10,24 +10,25 @@ import (
 )
 
 const (
-	hintFrom  = 32              // queues: a claim of fewer looks at them all in no time
-	fullEvery = time.Minute     // a net: so often a claim looks everywhere
-	unsettled = 5 * time.Second // after queues were paused, resumed or made: the counter that tells of it moves before the commit
+	hintFrom  = 32          // queues: a claim of fewer looks at them all in no time
+	fullEvery = time.Minute // a net: so often a claim looks everywhere
 )
 
 // hint narrows the claims of a worker of very many queues, most of which are idle, to what is new and what is left. It is a hint, and no
 // more: a claim with one finds what was committed since the snapshot that was taken before the claim before, and what is in the queues
-// that may have had more than their room. Without one it looks everywhere: at first, after any error, when queues were paused, resumed
+// that may have had more than their room. Without one it looks everywhere: at first, after any error, when a queue may have been resumed
 // or made, and now and then. The fetcher owns it.
+//
+// The counter that tells of resumed queues moves before the commit. So a claim looks everywhere when it has moved, and once more whenever
+// one of the transactions ends that may have moved it, however late: those below the bound that was read after the counter (see watch).
 type hint struct {
 	*session
-	since   *string         // taken before the claim before; nil: look everywhere
-	next    *string         // taken before the claim under way; nil: no hints are kept
-	full    bool            // the claim under way looks everywhere
-	left    map[string]bool // queues that may hold more than claims have found
-	control int64
-	fullAt  time.Time
-	calmAt  time.Time
+	since  *string         // taken before the claim before; nil: look everywhere
+	next   *string         // taken before the claim under way; nil: no hints are kept
+	full   bool            // the claim under way looks everywhere
+	left   map[string]bool // queues that may hold more than claims have found
+	known  store.Probe     // what claims that looked everywhere have followed: the counter, and of the transactions below the bound which have ended
+	fullAt time.Time
 }
 
 // begin is called before a claim, and returns what to claim with.
@@ -36,17 +37,21 @@ func (h *hint) begin(ctx context.Context) (since *string, backlog []string) {
 	if len(h.queues) < hintFrom {
 		return nil, nil
 	}
-	seen, _, err := h.Store.Watch(ctx, store.Probe{}, 1, 0)
+	seen, ended, err := h.Store.Watch(ctx, h.known, 1, 0)
 	if err != nil {
-		h.since = nil // the claim has the same trouble, and says so
+		h.forget() // the claim has the same trouble, and says so
 		return nil, nil
 	}
-	now := time.Now()
-	if seen.Control != h.control {
-		h.control, h.calmAt = seen.Control, now.Add(unsettled)
+	moved := seen.Control != h.known.Control
+	switch {
+	case moved:
+		h.known = seen
+	case ended:
+		h.known.Snapshot = seen.Snapshot // the bound stays: later transactions have moved nothing
 	}
+	now := time.Now()
 	h.next = seen.Snapshot
-	h.full = h.since == nil || now.Before(h.calmAt) || now.Sub(h.fullAt) > fullEvery
+	h.full = h.since == nil || moved || ended || now.Sub(h.fullAt) > fullEvery
 	if h.full {
 		h.fullAt = now
 		return nil, nil
@@ -57,7 +62,7 @@ func (h *hint) begin(ctx context.Context) (since *string, backlog []string) {
 // end is called after a claim: got is what it found, by queue, where the room was limits.
 func (h *hint) end(limits []int32, got map[string]int, err error) {
 	if err != nil || h.next == nil {
-		h.since = nil
+		h.forget()
 		return
 	}
 	if h.full {
@@ -72,3 +77,6 @@ func (h *hint) end(limits []int32, got map[string]int, err error) {
 	}
 	h.since = h.next
 }
+
+// forget has the next claim look everywhere: what was seen may have been another server's.
+func (h *hint) forget() { h.since, h.known = nil, store.Probe{} }

@@ -93,3 +93,62 @@ func TestWorkerOfManyQueuesMissesNothing(t *testing.T) {
 		wait("single", i+1)
 	}
 }
+
+// TestAQueueIsLookedAtWhenItsResumingHasCommitted: of a worker of many queues the claim after a queue was resumed looks everywhere, and so
+// does the one after that transaction has ended, however late that is; those in between, and those after it, look at what is new.
+func TestAQueueIsLookedAtWhenItsResumingHasCommitted(t *testing.T) {
+	ctx := t.Context()
+	pool := pgtest.Pool(t, pgtest.Database(t))
+	st := store.New(pool, 0)
+	s := &session{Worker: &Worker{Config: Config{Store: st}}}
+	for i := range hintFrom {
+		s.queues = append(s.queues, newQueue(fmt.Sprintf("q%02d", i), 1))
+	}
+	h := &hint{session: s, left: map[string]bool{}}
+	claims := func(when string, everywhere bool) {
+		t.Helper()
+		since, _ := h.begin(ctx)
+		if got := since == nil; got != everywhere {
+			t.Errorf("%s: the claim looks everywhere: %t, want %t", when, got, everywhere)
+		}
+		h.end(make([]int32, len(s.queues)), nil, nil)
+	}
+	exec := func(sql string) {
+		t.Helper()
+		if _, err := pool.Exec(ctx, sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	exec(`SELECT weir.enqueue('q00', 'k'), weir.enqueue('q01', 'k'), weir.pause('q00')`)
+	long, err := pool.Begin(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = long.Rollback(context.Background()) }()
+	if _, err := long.Exec(ctx, `SELECT pg_current_xact_id()`); err != nil {
+		t.Fatal(err)
+	}
+	claims("at first", true)
+	claims("then", false)
+
+	resumes, err := pool.Begin(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := resumes.Exec(ctx, `SELECT weir.resume('q00')`); err != nil {
+		t.Fatal(err)
+	}
+	claims("while it is being resumed", true)
+	for range 3 {
+		exec(`SELECT weir.enqueue('q01', 'k')`)
+		claims("when others commit meanwhile", false)
+	}
+	if err := resumes.Commit(ctx); err != nil {
+		t.Fatal(err)
+	}
+	claims("when it has been resumed", true)
+	for range 3 {
+		exec(`SELECT weir.enqueue('q01', 'k')`)
+		claims("afterwards, though a transaction of before goes on", false)
+	}
+}

@@ -96,6 +96,13 @@ func TestWatchMissesNoTransaction(t *testing.T) {
 	}
 	wakes("the prepared transaction committed")
 
+	// A queue that is resumed has jobs of before.
+	_, resumes := begin()
+	resumes(`SELECT weir.resume('q')`)
+	wakes("a queue is being resumed")
+	resumes(`COMMIT`)
+	wakes("it has been")
+
 	// Two draw, and commit in the other order, each between two looks.
 	_, first := begin()
 	_, second := begin()
