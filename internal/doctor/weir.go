@@ -31,9 +31,10 @@ type workerCount struct {
 	State   string
 	SeenAt  time.Time
 	Running int32
+	Reason  *string
 }
 
-const workersSQL = `SELECT w.id, w.name, w.state, w.seen_at, w.running FROM weir.workers() w WHERE w.state <> 'ended' LIMIT 1000`
+const workersSQL = `SELECT w.id, w.name, w.state, w.seen_at, w.running, w.reason FROM weir.workers() w WHERE w.state <> 'ended' LIMIT 1000`
 
 func readWorkers(ctx context.Context, s *session) ([]workerCount, error) {
 	return list[workerCount](ctx, s, workersSQL)

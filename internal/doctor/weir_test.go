@@ -81,6 +81,50 @@ func expectDownstream(t *testing.T, r doctor.Report, code doctor.Code) doctor.Fi
 	return f
 }
 
+// TestAClockThatStepsIsNoWorkersSilence: who is silent is told by what rescuing goes by, and not by a clock that may have been set.
+func TestAClockThatStepsIsNoWorkersSilence(t *testing.T) {
+	const step = `UPDATE weir.heartbeat SET at = at + interval '%[1]s'; UPDATE weir.worker SET at = at + interval '%[1]s';
+		SELECT setval('weir.watched_at', pg_sequence_last_value('weir.watched_at') + (extract(epoch FROM interval '%[1]s') * 1000)::bigint)`
+	t.Run("of the living", func(t *testing.T) {
+		url := alone(t)
+		conn := connect(t, url)
+		if err := schema.Up(t.Context(), conn); err != nil {
+			t.Fatal(err)
+		}
+		execute(t, conn, "SELECT weir.worker_start('alive', ARRAY['mail'], interval '1 minute')", "SELECT weir.rescue()", fmt.Sprintf(step, "-1 hour"))
+		crew(t, url, 1, repeat("SELECT weir.rescue()", "SELECT pg_sleep(0.5)"))
+		if f, ok := examine(t, url, time.Second).Find(doctor.WorkerDead); ok {
+			t.Errorf("after a step of the clock: %s", f.Summary)
+		}
+	})
+	t.Run("of the dead", func(t *testing.T) {
+		url := alone(t)
+		conn := connect(t, url)
+		if err := schema.Up(t.Context(), conn); err != nil {
+			t.Fatal(err)
+		}
+		execute(t, conn, "SELECT weir.worker_start('killed', ARRAY['mail'], interval '1 second')", "SELECT weir.rescue()", fmt.Sprintf(step, "1 hour"))
+		expect(t, examine(t, url, time.Second), doctor.WorkerDead, doctor.Critical)
+	})
+}
+
+// TestAPreparedTransactionThatKeepsAWorkerIsNamed: it can be neither refused nor fenced; so whoever looks is told which it is.
+func TestAPreparedTransactionThatKeepsAWorkerIsNamed(t *testing.T) {
+	url := alone(t)
+	conn := connect(t, url)
+	if err := schema.Up(t.Context(), conn); err != nil {
+		t.Fatal(err)
+	}
+	execute(t, conn, "SELECT weir.worker_start('prepared', ARRAY['mail'], interval '1 second')",
+		"BEGIN", "SELECT weir.record(1, '{}', '{}', '{}', '{}'), pg_current_xact_id()", "PREPARE TRANSACTION 'left over'")
+	crew(t, url, 1, repeat("SELECT weir.rescue()", "SELECT pg_sleep(0.5)"))
+	until(t, conn, "SELECT state = 'silent' FROM weir.workers()")
+	f := expect(t, examine(t, url, time.Second), doctor.WorkerDead, doctor.Warning)
+	expectFact(t, f, "(prepared): last heard of", "'left over'", "ROLLBACK PREPARED")
+	execute(t, conn, "ROLLBACK PREPARED 'left over'")
+	until(t, conn, "SELECT state = 'ended' FROM weir.workers()")
+}
+
 func TestWeirAtWorkIsWell(t *testing.T) {
 	url := alone(t)
 	conn := connect(t, url)

@@ -2,6 +2,8 @@ package proof
 
 import (
 	"context"
+	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -112,6 +114,39 @@ func TestRescueTakesOverFromTheSilent(t *testing.T) {
 		if a.Attempt != 2 {
 			t.Errorf("%v was handed out again, want second attempts only", a)
 		}
+	}
+}
+
+// TestAPreparedTransactionThatKeepsAWorkerIsSaid: what records, claims or beats in a transaction that is prepared keeps its worker from being
+// fenced until that ends, and the rescuer says which transaction it is; other workers are fenced meanwhile.
+func TestAPreparedTransactionThatKeepsAWorkerIsSaid(t *testing.T) {
+	conn := connect(t, pgtest.Database(t))
+	for name, call := range map[string]string{
+		"record":    `weir.record($1, '{}', '{}', '{}', '{}')`,
+		"heartbeat": `weir.heartbeat($1)`,
+		"claim":     `weir.claim($1, '{q}', '{1}')`,
+	} {
+		gid := fmt.Sprintf("%s of %s", name, conn.Config().Database)
+		kept := value[int32](t, conn, `SELECT weir.worker_start('kept', ARRAY['q'], '1 second')`)
+		lost := value[int32](t, conn, `SELECT weir.worker_start('lost', ARRAY['q'], '1 second')`)
+		exec(t, conn, `BEGIN`)
+		exec(t, conn, `SELECT `+call, kept)
+		exec(t, conn, fmt.Sprintf(`PREPARE TRANSACTION '%s'`, gid))
+		said := ""
+		until(t, name+": the rescuer says what keeps the worker, and fences the other", func() bool {
+			for _, why := range column[string](t, conn, `SELECT error FROM weir.rescue() WHERE worker = $1 AND error IS NOT NULL`, kept) {
+				said = why
+			}
+			return said != "" && isFenced(t, conn, lost)
+		})
+		if !strings.Contains(said, "'"+gid+"'") || isFenced(t, conn, kept) {
+			t.Errorf("%s: the rescuer says %q, want %s named, and the worker not fenced", name, said, gid)
+		}
+		exec(t, conn, fmt.Sprintf(`ROLLBACK PREPARED '%s'`, gid))
+		until(t, name+": the worker is fenced", func() bool {
+			exec(t, conn, `SELECT weir.rescue()`)
+			return isFenced(t, conn, kept)
+		})
 	}
 }
 

@@ -73,6 +73,22 @@ AS $$
 $$;
 COMMENT ON FUNCTION weir.unattended IS 'Workers that are not fenced and whose attendance lock is free, each with its last word, if that is known still.';
 
+CREATE OR REPLACE FUNCTION weir.prepared_for(worker integer) RETURNS text
+LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+AS $$
+  SELECT format('the prepared transaction %L of %s holds its locks: end it by COMMIT PREPARED or ROLLBACK PREPARED', x.gid, x.owner)
+  FROM pg_locks l
+  JOIN pg_locks t ON t.locktype = 'transactionid' AND t.pid IS NULL AND t.virtualtransaction = l.virtualtransaction
+  JOIN pg_prepared_xacts x ON x.transaction = t.transactionid AND x.database = current_database()
+  WHERE l.locktype = 'advisory' AND l.pid IS NULL AND l.objsubid = 2 AND l.granted AND l.objid::bigint = prepared_for.worker
+    AND l.classid IN (1464158548, 1464158552, 1464158555) AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
+  ORDER BY x.prepared LIMIT 1
+$$;
+COMMENT ON FUNCTION weir.prepared_for IS
+  'Says which prepared transaction has called record, claim or heartbeat for a worker, which therefore cannot be fenced before that transaction ends; NULL: none. PostgreSQL tells no function that its transaction will be prepared, so such calls are not refused.';
+
 CREATE OR REPLACE FUNCTION weir.is_crowded() RETURNS boolean
 LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
@@ -136,7 +152,16 @@ BEGIN
       CONTINUE WHEN crowded;
     END IF;
     -- Nobody begins to attend or beats under this lock: so what is the last word now is it until the commit.
-    CONTINUE WHEN NOT pg_try_advisory_xact_lock(1464158555, w.id) OR (SELECT max(h.no) FROM weir.heartbeat h WHERE h.worker = w.id) IS DISTINCT FROM w.no;
+    IF NOT pg_try_advisory_xact_lock(1464158555, w.id) THEN
+      error := weir.prepared_for(w.id);
+      IF error IS NOT NULL THEN
+        more := false;
+        RETURN NEXT;
+        error := NULL;
+      END IF;
+      CONTINUE;
+    END IF;
+    CONTINUE WHEN (SELECT max(h.no) FROM weir.heartbeat h WHERE h.worker = w.id) IS DISTINCT FROM w.no;
     IF is_new THEN
       PERFORM weir.note_word(w.id, 'missed', coalesce(w.running, 0));
       noted := noted + 1;
@@ -150,7 +175,13 @@ BEGIN
       fenced := fenced + 1;
       RETURN NEXT;
     EXCEPTION
-      WHEN SQLSTATE 'WR099' THEN NULL;
+      WHEN SQLSTATE 'WR099' THEN
+        error := weir.prepared_for(w.id);
+        IF error IS NOT NULL THEN
+          more := false;
+          RETURN NEXT;
+          error := NULL;
+        END IF;
       WHEN OTHERS THEN
         more := false;
         error := SQLERRM;
@@ -161,4 +192,4 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION weir.fence_silent IS
-  'Fences workers that were silent past their lease, by weir.watched, which it moves on, and those that attended since this server started and whose lock has been free for 3 seconds. Of these a crash or a failover leaves no trace in weir.attendance: then the lease counts, from when they were missed. Returns whom it fenced or missed; more is false for those to look at again in half a second; error is why one could not be fenced, which holds up no other. The caller holds advisory step 6. Locks: advisory: their last words (exclusive, tried); see fence. Isolation: READ COMMITTED.';
+  'Fences workers that were silent past their lease, by weir.watched, which it moves on, and those that attended since this server started and whose lock has been free for 3 seconds. Of these a crash or a failover leaves no trace in weir.attendance: then the lease counts, from when they were missed. Returns whom it fenced or missed; more is false for those to look at again in half a second; error is why one could not be fenced, among it that a prepared transaction holds it, and it holds up no other. The caller holds advisory step 6. Locks: advisory: their last words (exclusive, tried); see fence. Isolation: READ COMMITTED.';

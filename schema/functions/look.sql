@@ -285,15 +285,23 @@ LANGUAGE sql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET jit = off
 AS $$
-  SELECT w.id, w.name, w.queues,
-         CASE WHEN f.id IS NOT NULL THEN 'ended' WHEN l.attends OR now() - coalesce(h.at, w.at) <= w.lease THEN 'alive' ELSE 'silent' END,
-         w.at, CASE WHEN l.attends THEN now() ELSE coalesce(h.at, w.at) END, CASE WHEN f.id IS NULL THEN coalesce(h.running, 0) ELSE 0 END, f.name
+  SELECT w.id, w.name, w.queues, l.state, w.at, CASE WHEN l.attends THEN now() ELSE coalesce(h.at, w.at) END,
+         CASE WHEN f.id IS NULL THEN coalesce(h.running, 0) ELSE 0 END, CASE WHEN l.state = 'silent' THEN weir.prepared_for(w.id) ELSE f.name END
   FROM weir.worker w
   LEFT JOIN weir.worker f ON f.id = w.id AND f.fenced
   LEFT JOIN weir.attending() a(id) ON a.id = w.id
+  CROSS JOIN (SELECT pg_sequence_last_value('weir.watched') AS watched,
+                     abs((extract(epoch FROM now()) * 1000)::bigint - pg_sequence_last_value('weir.watched_at')) AS since OFFSET 0) r
   LEFT JOIN LATERAL (SELECT h.* FROM weir.heartbeat h WHERE h.worker = w.id ORDER BY h.no DESC LIMIT 1) h ON true
   -- A standby has none of the locks; rescuers write down whom they miss.
-  CROSS JOIN LATERAL (SELECT f.id IS NULL AND (a.id IS NOT NULL OR pg_is_in_recovery() AND coalesce(h.says, 'attends') = 'attends') AS attends) l
+  CROSS JOIN LATERAL (SELECT f.id IS NULL AND (a.id IS NOT NULL OR pg_is_in_recovery() AND coalesce(h.says, 'attends') = 'attends') AS attends) k
+  -- Silent is who would be taken to be by whoever rescues: by the register that rescuing moves on. Where nobody rescues it stands still, and the
+  -- clock goes on; and one that was set is no silence, for the register's own reading follows it within a second where somebody does.
+  CROSS JOIN LATERAL (SELECT k.attends, CASE
+    WHEN f.id IS NOT NULL THEN 'ended'
+    WHEN k.attends OR greatest(now() - coalesce(h.at, w.at), coalesce(h.at, w.at) - now()) <= w.lease
+      OR (r.watched + r.since - coalesce(h.watched, 0)) * interval '1 ms' <= w.lease + interval '2 seconds' THEN 'alive'
+    ELSE 'silent' END AS state) l
   WHERE NOT w.fenced ORDER BY w.id DESC LIMIT 10000
 $$;
-COMMENT ON FUNCTION weir.workers IS 'Workers, newest first: alive, silent (past their lease, about to be fenced) or ended, with the reason. Locks: none that others wait for.';
+COMMENT ON FUNCTION weir.workers IS 'Workers, newest first: alive, silent (past their lease, about to be fenced; reason, where there is one: why that can''t be) or ended, with the reason. Locks: none that others wait for.';
