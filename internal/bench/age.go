@@ -22,7 +22,7 @@ type AgeConfig struct {
 	Queues    int     // that they are spread over
 	Scheduled int     // for far in the future
 	Failing   float64 // of the attempts, in percent
-	Clients   int     // that enqueue; default 16
+	Clients   int     // that enqueue; default 8
 }
 
 // Operation is what one of the things that people and workers do took, once the log had its age.
@@ -39,7 +39,7 @@ const mostAgeWait = 2 * time.Minute
 // Age fills Weir's log in the way that a steady flow does, a job in each transaction and a few in each batch, and then takes the
 // time of looks, cancellations, claims, and of what gives space back.
 func Age(ctx context.Context, d *Database, e Engine, c AgeConfig) (r *Report, err error) {
-	c.Clients = orDefault(c.Clients, 16)
+	c.Clients = orDefault(c.Clients, 8)
 	if c.Jobs < 1000 || c.Queues < 1 || c.Queues > 10_000 || c.Scheduled < 0 || c.Failing < 0 || c.Failing > 100 {
 		return nil, fmt.Errorf("bench: age takes 1000 jobs or more, 1 to 10000 queues and 0 to 100 percent of failures, got %d jobs, %d queues, %d scheduled and %g percent",
 			c.Jobs, c.Queues, c.Scheduled, c.Failing)
@@ -86,9 +86,16 @@ type aging struct {
 
 func (a *aging) queue(n int) string { return fmt.Sprintf("%s-%d", Queue, n%a.Queues) }
 
+// The clients are in the server, for what it costs a client to ask makes no difference to the log: each asks for so many jobs at once, every one
+// in a transaction of its own, and they are ahead of the worker by so many at most, or it would find them in bulk.
+const (
+	atOnce    = 50
+	mostAhead = 2000
+)
+
 // fill enqueues and works the jobs.
 func (a *aging) fill(ctx context.Context, e Engine, r *Report) (err error) {
-	pool, client, err := a.d.client(ctx, e, a.Clients)
+	pool, err := a.d.Pool(ctx, a.Clients)
 	if err != nil {
 		return err
 	}
@@ -115,13 +122,19 @@ func (a *aging) fill(ctx context.Context, e Engine, r *Report) (err error) {
 	defer func() { err = errors.Join(err, stop()) }()
 	began := time.Now()
 	var clients sync.WaitGroup
+	var sent atomic.Int64
 	errs := make([]error, a.Clients)
 	for i := range a.Clients {
-		clients.Go(func() { // ends with its share of the jobs
-			for n := i; n < a.Jobs && errs[i] == nil; n += a.Clients {
-				errs[i] = client.Enqueue(ctx, nil, a.queue(rand.IntN(a.Queues)), 0)
-				if n%100_000 == 0 && n > 0 {
-					a.d.say("age: %d jobs enqueued, %d attempts recorded", n, m.done.Load())
+		clients.Go(func() { // ends with the last of the jobs
+			for upto := sent.Add(atOnce); upto < int64(a.Jobs)+atOnce && errs[i] == nil; upto = sent.Add(atOnce) {
+				if errs[i] = m.reach(ctx, upto-mostAhead, failed); errs[i] != nil {
+					return
+				}
+				few := min(atOnce, int64(a.Jobs)+atOnce-upto)
+				_, errs[i] = pool.Exec(ctx, fmt.Sprintf(`DO $$ BEGIN
+					FOR n IN 1..%d LOOP PERFORM weir.enqueue('%s-' || floor(random() * %d)::int, 'bench'); COMMIT; END LOOP; END $$`, few, Queue, a.Queues))
+				if upto%100_000 < atOnce && upto > atOnce {
+					a.d.say("age: %d jobs enqueued, %d attempts recorded", upto, m.done.Load())
 				}
 			}
 		})
@@ -139,7 +152,9 @@ func (a *aging) fill(ctx context.Context, e Engine, r *Report) (err error) {
 	}
 	took := time.Since(began).Seconds()
 	r.Figures = &Figures{Jobs: int64(a.Jobs), Seconds: took, JobsPerSecond: float64(a.Jobs) / took}
-	return stop()
+	err = stop()
+	a.d.say("age: filled in %.0f s", took)
+	return err
 }
 
 // schedule enqueues jobs for a time when nobody will be there to work them.

@@ -111,3 +111,102 @@ func TestHintedClaimsMissNothing(t *testing.T) {
 	expect("one of every queue", 300)
 	expect("nothing any more", 0)
 }
+
+// scatter opens so many transactions, and does something after each.
+func scatter(t *testing.T, url string, conn *pgx.Conn, n int, between func(i int)) (open []*pgx.Conn) {
+	t.Helper()
+	for i := range n {
+		other := connect(t, url)
+		exec(t, other, `BEGIN`)
+		exec(t, other, `SELECT pg_current_xact_id()`)
+		open = append(open, other)
+		between(i)
+	}
+	return open
+}
+
+// TestScatteredTransactionsCostAClaimOnce: what lies between the transactions in progress is asked once, and not for each idle lane. Counted
+// in blocks, of a claim from ten queues and from three hundred.
+func TestScatteredTransactionsCostAClaimOnce(t *testing.T) {
+	var extra []int
+	for _, n := range []int{10, 300} {
+		url := pgtest.Database(t)
+		conn := connect(t, url)
+		worker, names := manyQueues(t, conn, n)
+		exec(t, conn, `CREATE TEMP TABLE queues AS SELECT $1::text[] AS names, array_fill(10, ARRAY[$2::int]) AS limits`, names, n)
+		claimSQL := fmt.Sprintf(`SELECT c.* FROM queues q, weir.claim(%d, q.names, q.limits) c`, worker)
+		exec(t, conn, claimSQL)
+		before := blocks(t, conn, claimSQL)
+		open := scatter(t, url, conn, 60, func(int) { exec(t, conn, `SELECT pg_current_xact_id()`) })
+		exec(t, conn, claimSQL)
+		during := blocks(t, conn, claimSQL)
+		for _, other := range open {
+			exec(t, other, `ROLLBACK`)
+		}
+		t.Logf("a claim from %d idle queues touches %d blocks, among 60 scattered transactions %d", n, before, during)
+		if during > 3*before {
+			t.Errorf("a claim from %d idle queues touches %d blocks, among 60 scattered transactions %d", n, before, during)
+		}
+		extra = append(extra, during-before)
+	}
+	if extra[1] > 2*extra[0] {
+		t.Errorf("the transactions cost %d blocks with 10 queues and %d with 300", extra[0], extra[1])
+	}
+}
+
+// TestClaimsFindWhatLiesBetweenOpenTransactions: whatever has been committed is handed out by the next claim, wherever among transactions in
+// progress it lies, in however many lanes, and also the rest of a transaction of which a part has been handed out.
+func TestClaimsFindWhatLiesBetweenOpenTransactions(t *testing.T) {
+	url := pgtest.Database(t)
+	conn := connect(t, url)
+	worker, names := manyQueues(t, conn, 40)
+	limits := func(most int32) []int32 { return slices.Repeat([]int32{most}, len(names)) }
+	take := func(most int32) int {
+		t.Helper()
+		got, err := claim(t.Context(), conn, worker, names, limits(most))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(got)
+	}
+	enqueue := func(from, lanes, each int) int {
+		exec(t, conn, `SELECT weir.enqueue_many(array_agg(($1::text[])[1 + ($2 + n / $4) % 40] ORDER BY n), array_agg('k'::text), array_agg('{}'::jsonb))
+			FROM generate_series(0, $3::int * $4::int - 1) n`, names, from, lanes, each)
+		return lanes * each
+	}
+	waiting := 0
+	open := scatter(t, url, conn, 80, func(i int) {
+		switch i % 8 {
+		case 0: // nobody
+		case 7:
+			for n := range 7 { // in several transactions
+				waiting += enqueue(i+n, 1, 2)
+			}
+		default:
+			waiting += enqueue(i, 1+i%8, 3)
+		}
+	})
+	for waiting > 0 {
+		n := take(2)
+		if n == 0 {
+			t.Fatalf("%d jobs are not found", waiting)
+		}
+		waiting -= n
+	}
+	for _, i := range []int{79, 40, 3} { // behind the position of most
+		exec(t, open[i], `SELECT weir.enqueue($1, 'k')`, names[i%40])
+		exec(t, open[i], `COMMIT`)
+		if n := take(10); n != 1 {
+			t.Errorf("claimed %d jobs of a transaction that has just ended, want 1", n)
+		}
+	}
+	for i := range 40 {
+		enqueue(i, 1, 1)
+		if n := take(10); n != 1 {
+			t.Errorf("claimed %d of a job that is the newest, want 1", n)
+		}
+	}
+	if n := take(10); n != 0 {
+		t.Errorf("%d jobs were handed out again", n)
+	}
+}

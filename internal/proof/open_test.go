@@ -29,8 +29,8 @@ func blocks(t *testing.T, conn *pgx.Conn, sql string) int {
 	return plans[0].Plan.Hit + plans[0].Plan.Read
 }
 
-// TestOpenTransactionsSlowNobody: a bulk enqueue that is still open costs neither claims nor promotion anything, wherever it stands: past the
-// position, below it, or newest of all. Counted in blocks.
+// TestOpenTransactionsSlowNobody: a bulk enqueue that is still open, with subtransactions and without, costs neither claims nor promotion anything,
+// wherever it stands: past the position, below it, or newest of all. Counted in blocks.
 func TestOpenTransactionsSlowNobody(t *testing.T) {
 	url := pgtest.Database(t)
 	conn, bulk := connect(t, url), connect(t, url)
@@ -50,6 +50,9 @@ func TestOpenTransactionsSlowNobody(t *testing.T) {
 		exec(t, bulk, `SELECT weir.enqueue_many(array_fill('q'::text, ARRAY[10000]), array_fill('bulk'::text, ARRAY[10000]), array_fill('{}'::jsonb, ARRAY[10000]),
 			run_at => array_fill(`+runAt+`, ARRAY[10000])) FROM generate_series(1, 2)`)
 	}
+	exec(t, bulk, `DO $$ BEGIN FOR n IN 1..100 LOOP BEGIN -- a subtransaction each
+		PERFORM weir.enqueue_many(array_fill('q'::text, ARRAY[100]), array_fill('bulk'::text, ARRAY[100]), array_fill('{}'::jsonb, ARRAY[100]));
+		EXCEPTION WHEN division_by_zero THEN NULL; END; END LOOP; END $$`)
 	check := func(when string) {
 		t.Helper()
 		// The first finds new transactions and notes them; what comes after it finds nothing new.
@@ -79,7 +82,7 @@ func TestOpenTransactionsSlowNobody(t *testing.T) {
 	exec(t, bulk, `COMMIT`)
 	until(t, "the bulk is promoted", func() bool {
 		promote(t, conn, 10000)
-		return len(claimAll(t, conn, worker, "q")) == 0 && value[int](t, conn, `SELECT count(*) FROM weir.job WHERE kind = 'bulk'`) == 40_000
+		return len(claimAll(t, conn, worker, "q")) == 0 && value[int](t, conn, `SELECT count(*) FROM weir.job WHERE kind = 'bulk'`) == 50_000
 	})
 }
 

@@ -33,6 +33,7 @@ DECLARE
   cluster  text;
   started_for text[];
   hinted   integer[];  -- the only lanes to look at; NULL: all
+  gaps     record;     -- what is known of the stretches between those that have not ended
   ready    record;
   last     record;
   quota    integer;
@@ -81,6 +82,12 @@ BEGIN
     END IF;
   END IF;
 
+  -- Most lanes are idle, and have nothing between transactions in progress: that is asked once for all of them.
+  SELECT NULL::boolean[] AS known, '{}'::integer[] AS lanes INTO gaps;
+  IF coalesce(cardinality(hinted), 4 * cardinality(queues)) * cardinality(running) > 16 THEN
+    gaps := weir.fresh_between(running, top);
+  END IF;
+
   -- Which lanes have anything, without their locks. In the order of lanes, so that two claims that
   -- lock several lanes can't deadlock; within a queue that is the order of priority.
   FOR ready IN
@@ -100,6 +107,7 @@ BEGIN
     LEFT JOIN LATERAL (
       SELECT b.pos_xid, b.pos_id, b.pending, b.pending_after
       FROM weir.batch b WHERE b.lane = l.lane ORDER BY b.seq DESC LIMIT 1) s ON true
+    CROSS JOIN LATERAL (SELECT l.lane = ANY (gaps.lanes) AS is_fresh OFFSET 0) f
     WHERE
       -- Of twins under one name all are paused, also one that was committed after the pause.
       (SELECT max(p.paused_at) FROM weir.queue p WHERE p.name = l.name) IS NULL
@@ -110,8 +118,9 @@ BEGIN
                      WHERE j.lane = l.lane AND j.xid < CASE WHEN i < most THEN coalesce(running[o.at + 1], top) ELSE top END
                        AND (j.xid, j.id) > (CASE WHEN i > 0 THEN running[o.at] ELSE coalesce(s.pos_xid, '0') END, CASE WHEN i > 0 THEN last_id ELSE coalesce(s.pos_id, 0) END)
                      LIMIT 1) j
-                   -- Between two that follow upon each other there is nobody.
-                   WHERE i = 0 OR i = most OR running[o.at + 1] IS NULL OR running[o.at + 1]::text::bigint - running[o.at]::text::bigint > 1)
+                   -- The last stretch may hold several. For the first nothing speaks but this look itself. Between two that follow upon each other is nobody.
+                   WHERE i = most OR o.at = 0
+                      OR (f.is_fresh OR gaps.known[o.at] IS NOT TRUE) AND running[o.at + 1]::text::bigint - running[o.at]::text::bigint IS DISTINCT FROM 1)
            OR (s.pending <> running[1 : width_bucket(s.pos_xid, running)] AND EXISTS (
                    SELECT FROM unnest(s.pending, s.pending_after) p(xid, after)
                    CROSS JOIN LATERAL (SELECT FROM weir.job j WHERE j.lane = l.lane AND j.xid = p.xid AND j.id > p.after LIMIT 1) j

@@ -46,3 +46,31 @@ END
 $$;
 COMMENT ON FUNCTION weir.fresh_lanes IS
   'The lanes with jobs of transactions that the second snapshot sees as ended and the first did not; NULL when there is too much to look through. It costs what is new, however many lanes there are.';
+
+CREATE OR REPLACE FUNCTION weir.fresh_between(running xid8[], top xid8, OUT known boolean[], OUT lanes integer[])
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_sort = off
+AS $$
+DECLARE
+  most CONSTANT integer := 256;
+  few  CONSTANT integer := 4;
+BEGIN
+  WITH stretch AS MATERIALIZED (
+    SELECT f.n <= few AS known, CASE WHEN f.n <= few THEN f.lanes END AS lanes
+    FROM generate_series(1, least(cardinality(running), most)) i
+    CROSS JOIN LATERAL (
+      SELECT count(*) AS n, array_agg(j.lane) AS lanes FROM (
+        SELECT j.lane FROM weir.job j WHERE j.leads AND j.xid > running[i] AND j.xid < coalesce(running[i + 1], top)
+          AND running[i + 1]::text::bigint - running[i]::text::bigint IS DISTINCT FROM 1
+        ORDER BY j.xid, j.lane LIMIT few + 1) j) f)
+  SELECT array_agg(s.known), ARRAY(SELECT DISTINCT l FROM stretch t, unnest(t.lanes) l)
+    INTO fresh_between.known, fresh_between.lanes FROM stretch s;
+END
+$$;
+COMMENT ON FUNCTION weir.fresh_between IS
+  'Who has logged between transactions in progress, asked once for all lanes: known[i] where at most four lanes have, between the i-th and the next; lanes are those of all such stretches. It looks between the 256 oldest, in the index of what leads, as fresh_lanes does.';
