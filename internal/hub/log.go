@@ -4,6 +4,8 @@ import (
 	"context"
 	"crypto/sha256"
 	"fmt"
+	"slices"
+	"strconv"
 	"sync"
 	"time"
 
@@ -228,16 +230,19 @@ func (r *reader) add(part *Part, rows []store.Message) {
 			rowsOf[m.XID]++
 		}
 	}
+	part.Messages = slices.Grow(part.Messages, len(rows))
+	var room []byte
 	for _, m := range rows {
 		r.index++
 		r.lastID = m.ID
 		if !m.Keep && (r.had != nil || rowsOf[m.XID] > 1) {
-			id := identify(m)
+			var id identity
+			id, room = identify(m, room)
 			if _, ok := r.had[id]; ok {
 				continue
 			}
 			if r.had == nil {
-				r.had = map[identity]struct{}{}
+				r.had = make(map[identity]struct{}, len(rows))
 			}
 			r.had[id] = struct{}{}
 		}
@@ -248,12 +253,14 @@ func (r *reader) add(part *Part, rows []store.Message) {
 	part.Last = r.index
 }
 
-func identify(m store.Message) (id identity) {
-	h := sha256.New()
-	fmt.Fprintf(h, "%d %d %t %s", m.XID, len(m.Channel), m.Binary, m.Channel)
-	h.Write(m.Payload)
-	h.Sum(id[:0])
-	return id
+// identify gives the identity of a message. What it makes of it lies in room, which it returns to be used again.
+func identify(m store.Message, room []byte) (identity, []byte) {
+	room = strconv.AppendInt(room[:0], m.XID, 10)
+	room = strconv.AppendInt(append(room, ' '), int64(len(m.Channel)), 10)
+	room = strconv.AppendBool(append(room, ' '), m.Binary)
+	room = append(append(room, ' '), m.Channel...)
+	room = append(room, m.Payload...)
+	return sha256.Sum256(room), room
 }
 
 // lags tells whether a standby has not got a tick yet that the primary has.

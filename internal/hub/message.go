@@ -75,7 +75,7 @@ type Draft struct {
 // Event is what a sink gets: a message, or a gap.
 type Event struct {
 	Message *Message // nil: a gap
-	Gap     Gap
+	Gap     *Gap
 }
 
 // Position is where the subscriber stands after the event; zero for a message that was not logged.

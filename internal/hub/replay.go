@@ -182,7 +182,7 @@ func (r *replay) read(ctx context.Context) ([]*Part, error) {
 
 // skip tells the subscriber of a gap, and moves it behind that.
 func (r *replay) skip(ctx context.Context, to Position, reason Reason) error {
-	return r.deliver(ctx, []Event{{Gap: Gap{From: r.at, To: to, Reason: reason}}}, to)
+	return r.deliver(ctx, []Event{{Gap: &Gap{From: r.at, To: to, Reason: reason}}}, to)
 }
 
 // deliver hands events to the sink, waiting while the subscriber is paused, and moves it on.

@@ -116,7 +116,7 @@ func TestSlowSubscriberSkipsAhead(t *testing.T) {
 			if gap != nil {
 				t.Fatalf("two gaps: %q", texts(got))
 			}
-			gap = &e.Gap
+			gap = e.Gap
 			for at < len(all) && !gap.To.Before(all[at].Position()) {
 				if !gap.From.Before(all[at].Position()) {
 					t.Errorf("%s was got before the gap %v, or is missing without one", all[at].Position(), *gap)

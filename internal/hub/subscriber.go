@@ -52,6 +52,7 @@ type Subscriber struct {
 
 	mu         sync.Mutex
 	queue      []Event
+	one        [1]Event // holds the queue while one message comes at a time, as to most: nothing is made for it
 	bytes      int
 	at         Position      // up to here everything has been queued or is not for it: what comes again is dropped
 	delivered  Position      // up to here Deliver has returned
@@ -203,6 +204,9 @@ func (s *Subscriber) push(run []*Message) (start, slow bool) {
 	if s.ended != nil || s.cutOff {
 		return false, false
 	}
+	if s.queue == nil && !s.busy { // else it may be with the sink
+		s.queue = s.one[:0]
+	}
 	for _, m := range run {
 		logged := !m.Position.IsZero()
 		if logged && !s.at.Before(m.Position) {
@@ -229,7 +233,7 @@ func (s *Subscriber) push(run []*Message) (start, slow bool) {
 
 // skip replaces what is queued, and m, by a gap.
 func (s *Subscriber) skip(m *Message) {
-	gap := Gap{From: s.at, To: m.Position, Reason: Slow}
+	gap := &Gap{From: s.at, To: m.Position, Reason: Slow}
 	if gap.To.IsZero() {
 		gap.To = s.at
 	}
@@ -261,7 +265,7 @@ func (s *Subscriber) pushGap(gap Gap) (start bool) {
 	if !gap.To.Before(gap.From) && !s.at.Before(gap.To) {
 		return false
 	}
-	s.queue = append(s.queue, Event{Gap: gap})
+	s.queue = append(s.queue, Event{Gap: &gap})
 	s.at = gap.To
 	return s.wake()
 }

@@ -46,10 +46,12 @@ type conn struct {
 
 	out      sync.Mutex // guards what follows, and writing
 	listens  map[string]struct{}
-	holding  bool // a query is being answered, or a transaction is open: notifications wait
-	held     []byte
-	broken   bool // a message may have been written in part
 	deadline time.Time
+	held     []byte
+	holding  bool // a query is being answered, or a transaction is open: notifications wait
+	broken   bool // a message may have been written in part
+
+	unlistened bool // to some channel, so that what is queued of it may come yet
 }
 
 var errEnding = errors.New("the connection is being ended")

@@ -1,12 +1,13 @@
 package pgwire
 
 import (
+	"bytes"
 	"context"
+	"encoding/binary"
 	"errors"
 	"os"
 	"sync"
-
-	"github.com/jackc/pgx/v5/pgproto3"
+	"unicode/utf8"
 
 	"github.com/weir-pg/weir/internal/hub"
 )
@@ -57,6 +58,7 @@ func (c *conn) unlisten(channels []string) {
 	}
 	filters := make([]hub.Filter, len(channels))
 	c.out.Lock()
+	c.unlistened = true
 	for i, channel := range channels {
 		filters[i] = hub.Channel(channel)
 		delete(c.listens, channel)
@@ -97,26 +99,26 @@ const notifier = 1
 
 // encode makes the NotificationResponse of a message. A payload that is no text is given as PostgreSQL writes a bytea.
 func encode(m *hub.Message) []byte {
-	payload := string(m.Payload)
-	if m.Binary || !isText(payload) {
-		payload = hexadecimal(m.Payload)
+	payload := m.Payload
+	if m.Binary || !utf8.Valid(payload) || bytes.IndexByte(payload, 0) >= 0 {
+		payload = hexadecimal(payload)
 	}
-	n := pgproto3.NotificationResponse{PID: notifier, Channel: m.Channel, Payload: payload}
-	b, err := n.Encode(make([]byte, 0, 11+len(m.Channel)+len(payload)))
-	if err != nil { // a payload past a gigabyte, which no hub takes
-		return nil
-	}
-	return b
+	size := 4 + 4 + len(m.Channel) + 1 + len(payload) + 1
+	b := append(make([]byte, 0, 1+size), 'A')
+	b = binary.BigEndian.AppendUint32(b, uint32(size))
+	b = binary.BigEndian.AppendUint32(b, notifier)
+	b = append(append(b, m.Channel...), 0)
+	return append(append(b, payload...), 0)
 }
 
-func hexadecimal(b []byte) string {
+func hexadecimal(b []byte) []byte {
 	const digits = "0123456789abcdef"
 	s := make([]byte, 2, 2+2*len(b))
 	copy(s, `\x`)
 	for _, x := range b {
 		s = append(s, digits[x>>4], digits[x&15])
 	}
-	return string(s)
+	return s
 }
 
 // chunk is how much is written at a time when notifications are many: so much is copied together, and a larger one goes by itself.
@@ -172,6 +174,9 @@ func (c *conn) Deliver(events []hub.Event) error {
 
 // wants tells whether the connection listens to a channel: it may have stopped meanwhile.
 func (c *conn) wants(channel string) bool {
+	if !c.unlistened { // most often; nothing is looked up
+		return true
+	}
 	_, ok := c.listens[channel]
 	return ok
 }

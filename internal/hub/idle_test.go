@@ -1,0 +1,30 @@
+package hub
+
+import "testing"
+
+// nowhere is a sink that forgets.
+type nowhere struct{}
+
+func (nowhere) Deliver([]Event) error { return nil }
+func (nowhere) Close(error)           {}
+
+// TestAMessageToAnIdleSubscriberMakesNothing: subscribers are many, and most get one message now and then. Neither its coming makes
+// garbage, nor does a place for the next stay behind.
+func TestAMessageToAnIdleSubscriberMakesNothing(t *testing.T) {
+	s, err := New(Config{}).Join(nowhere{}, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	run := []*Message{{Channel: "a", Payload: []byte("a message")}}
+	if made := testing.AllocsPerRun(100, func() {
+		if start, _ := s.push(run); !start {
+			t.Fatal("it was not idle")
+		}
+		s.flush()
+	}); made > 0 {
+		t.Errorf("a message made %v allocations", made)
+	}
+	if s.one[0].Message != nil || cap(s.queue) > 1 {
+		t.Errorf("after it the subscriber keeps %v, and room for %d events", s.one[0], cap(s.queue))
+	}
+}
