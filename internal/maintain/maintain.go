@@ -24,9 +24,10 @@ import (
 const (
 	promoteMost  = 5000                   // jobs promoted in one transaction
 	promoteEvery = 30 * time.Millisecond  // at most so often when poked
-	promoteIdle  = 500 * time.Millisecond // and so often without
+	promoteIdle  = time.Second            // and so often without
 	failedEvery  = 250 * time.Millisecond // and after an error
 	choresEvery  = time.Second
+	choresIdle   = 4                      // of such rounds, in one where nothing was logged
 	rescueEvery  = 500 * time.Millisecond // also for who has missed somebody, and looks whether he comes back
 	tidyEvery    = 10                     // of the chores' rounds
 	shareMost    = 30                     // nobody waits longer for its turn than in a fleet of so many; in a larger one most let a turn pass
@@ -38,6 +39,7 @@ type Maintainer struct {
 	log     *slog.Logger
 	outage  *outage.Log
 	poked   chan struct{}
+	stirred atomic.Bool // poked since the last round of chores
 	workers atomic.Int32
 }
 
@@ -50,6 +52,7 @@ func New(s *store.Store, log *slog.Logger, o *outage.Log) *Maintainer {
 
 // Poke says that jobs may have been logged, some of them for later.
 func (m *Maintainer) Poke() {
+	m.stirred.Store(true)
 	select {
 	case m.poked <- struct{}{}:
 	default:
@@ -133,10 +136,16 @@ func (m *Maintainer) chores(ctx context.Context) {
 		{"rotate later", m.store.RotateLater},
 		{"rotate messages", m.store.RotateMessages}, // hubs do it too, but there may be none
 	}
+	passed := choresIdle
 	for round := 0; m.sleep(ctx, m.shared(choresEvery), nil); {
 		if !m.mine() {
 			continue
 		}
+		// Where nothing is logged there is little to do.
+		if passed++; !m.stirred.Swap(false) && passed < choresIdle {
+			continue
+		}
+		passed = 0
 		round++
 		for _, step := range steps {
 			did, err := step.run(ctx)

@@ -24,3 +24,22 @@ func TestOneTriesAgainSoonAndAFleetIsSpreadOut(t *testing.T) {
 		t.Errorf("one of a thousand waits up to %s", most)
 	}
 }
+
+// TestAnIdleWorkerLooksLessAndLessOften: where jobs come it looks as often as ever, and the longer none has come the more rarely, within a bound.
+func TestAnIdleWorkerLooksLessAndLessOften(t *testing.T) {
+	const pause = 4 * time.Millisecond
+	if got := drowsy(pause, 100*time.Millisecond); got > pause+pause/20 {
+		t.Errorf("a tenth of a second after a job it looks every %v, want about %v", got, pause)
+	}
+	last := pause
+	for idle := time.Second; idle < time.Minute; idle += time.Second {
+		got := drowsy(pause, idle)
+		if got < last || got > 3*pause {
+			t.Errorf("after %v without a job it looks every %v, before that every %v", idle, got, last)
+		}
+		last = got
+	}
+	if last != 3*pause {
+		t.Errorf("after a minute without a job it looks every %v, want %v", last, 3*pause)
+	}
+}

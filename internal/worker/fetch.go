@@ -9,9 +9,12 @@ import (
 	"github.com/weir-pg/weir/internal/store"
 )
 
-// lookAnyway is how often an idle worker claims though nothing points to work: a net under wake.go. A large
-// fleet does so more rarely, see slow.
-const lookAnyway = time.Second
+// lookAnyway is how often an idle worker claims though nothing points to work: a net under wake.go. One that has had nothing to do for long
+// does so more rarely, down to lookAtLeast, and so does each of a large fleet, see slow.
+const (
+	lookAnyway  = time.Second
+	lookAtLeast = 5 * time.Second
+)
 
 // Of the workers that share a queue and have nothing to do, about so many let the server look for them all
 // the time: together they look every Poll. The others, but for the first, look less and less often by
@@ -20,9 +23,6 @@ const (
 	watchers = 4
 	slowly   = 50 * time.Millisecond
 )
-
-// drowsyAfter is how long after its last job a worker looks every Poll and a half: most of what an idle one costs is waking up to look.
-const drowsyAfter = 5 * time.Second
 
 // gather is how long jobs may gather after a claim that emptied the lanes, when more keep coming: a
 // claim costs as much for one job as for twenty.
@@ -40,6 +40,7 @@ func (s *session) fetch(ctx context.Context) error {
 	defer hub.stop()
 	wait := s.backoff()
 	busy := time.Now() // when there last was a job
+	moved := true      // something may have been logged since the claim before
 	books := &books{session: s}
 	for ctx.Err() == nil {
 		if !s.waitForRoom(ctx, books) || !s.lease.hold(ctx) {
@@ -82,9 +83,10 @@ func (s *session) fetch(ctx context.Context) error {
 		}
 		wait.reset()
 		s.Outage.Worked("claims")
-		if s.Maintainer != nil {
+		if s.Maintainer != nil && (moved || got > 0) {
 			s.Maintainer.Poke()
 		}
+		moved = true
 		if got > 0 {
 			busy = time.Now()
 			hub.stop()                        // others wait for what comes now
@@ -103,7 +105,8 @@ func (s *session) fetch(ctx context.Context) error {
 		if hub.rest(ctx, watch) {
 			continue
 		}
-		if err := s.rest(ctx, watch, full, busy); err != nil && ctx.Err() == nil {
+		if moved, err = s.rest(ctx, watch, full, busy); err != nil && ctx.Err() == nil {
+			moved = true
 			if store.IsRefused(err) {
 				return fmt.Errorf("weir: look for work: %w", err)
 			}
@@ -196,6 +199,12 @@ func (s *session) slow(least time.Duration) time.Duration {
 	return jitter(max(least, slowly*time.Duration(s.sharing.Load())))
 }
 
+// drowsy stretches the time between two looks of a worker whose last job was so long ago, up to three times as far after half a minute: most of
+// what an idle one costs is waking up to look.
+func drowsy(pause, idle time.Duration) time.Duration {
+	return pause + min(idle/4000, 2*pause)
+}
+
 // jitter is d, a quarter more or less.
 func jitter(d time.Duration) time.Duration {
 	return d*3/4 + time.Duration(rand.Int64N(int64(d)/2+1))
@@ -205,25 +214,25 @@ func jitter(d time.Duration) time.Duration {
 // and a snapshot for so long, and a worker that stops waits for it.
 const watchFor = 200 * time.Millisecond
 
-// rest waits until something points to work, or a queue that was full has room. since is when this worker last had a job.
-func (s *session) rest(ctx context.Context, w *watch, full bool, since time.Time) error {
+// rest waits until something points to work, and tells whether that was so; or until a queue that was full has room, or it is time to claim
+// anyway. since is when this worker last had a job.
+func (s *session) rest(ctx context.Context, w *watch, full bool, since time.Time) (changed bool, err error) {
 	looked := time.Now()
-	for until := looked.Add(s.slow(lookAnyway)); time.Now().Before(until); {
+	anyway := min(max(lookAnyway, looked.Sub(since)/8), lookAtLeast)
+	for until := looked.Add(s.slow(anyway)); time.Now().Before(until); {
 		sharing := s.sharing.Load()
 		looks, pause := 1, s.pause(min(sharing, watchers))
-		if time.Since(since) > drowsyAfter {
-			pause = pause * 3 / 2
-		}
+		pause = drowsy(pause, time.Since(since))
 		switch {
 		case full:
 			if !s.sleepOrRoom(ctx, s.pause(sharing)) {
-				return nil
+				return false, nil
 			}
 		case sharing <= watchers || rand.Int32N(sharing) < watchers:
 			looks = max(int(watchFor/pause), 1)
 		default:
 			if !s.sleepOrRoom(ctx, s.pause(sharing)) {
-				return nil
+				return false, nil
 			}
 			if idle := time.Since(since) / 8; time.Since(looked) < min(idle, s.slow(0)) {
 				continue
@@ -231,7 +240,7 @@ func (s *session) rest(ctx context.Context, w *watch, full bool, since time.Time
 		}
 		changed, control, err := w.look(context.WithoutCancel(ctx), looks, pause)
 		if err != nil || ctx.Err() != nil {
-			return err
+			return false, err
 		}
 		looked = time.Now()
 		if control {
@@ -241,10 +250,10 @@ func (s *session) rest(ctx context.Context, w *watch, full bool, since time.Time
 			}
 		}
 		if changed {
-			return nil
+			return true, nil
 		}
 	}
-	return nil
+	return false, nil
 }
 
 // sleepOrRoom waits; false: ctx has ended, or a queue that was full, and may have work waiting, has room.
