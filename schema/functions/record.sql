@@ -194,12 +194,16 @@ BEGIN
       WHERE e.ids IS NOT NULL;
     END IF;
   END IF;
-  RETURN QUERY SELECT k.place, k.refusal, k.detail
+  RETURN QUERY SELECT k.place, k.refusal, CASE k.refusal
+      WHEN 'ended' THEN 'the attempt has an end already, and keeps it: drop this one'
+      WHEN 'lost' THEN format('worker %s does not hold this attempt: its claim was lost in a crash, or it was handed out again; drop this end', record.worker)
+      WHEN 'busy' THEN 'an open transaction completes the job: record this end again when that is over'
+      ELSE k.detail END
     FROM unnest(places, refusals, details) k(place, refusal, detail) WHERE k.refusal IS NOT NULL ORDER BY k.place;
 END
 $$;
 COMMENT ON FUNCTION weir.record IS
-  'Records how attempts ended, many at once, each judged by itself: lanes[i], seqs[i] name a batch, the next sizes[i] of ids are its jobs; outcomes (completed where NULL), errors, outputs and run_at (when the next attempt is due, after retried, snoozed or released; at once where NULL) go with ids. Returns those that were not recorded, by their place in ids: ended (the attempt has an end already: so the call may be repeated), lost (it is not this worker''s, for its claim was lost in a crash or it was handed out again: drop it), busy (a transaction of its handler''s that completes it is open: record it again later) or invalid (with the detail). Errors: 22023, WR001 (fenced), WR004. Locks: advisory: the worker and the segments (shared), the worker''s ends (exclusive, waiting at most 5 s). Isolation: READ COMMITTED. Commits synchronously.';
+  'Records how attempts ended, many at once, each judged by itself: lanes[i], seqs[i] name a batch, the next sizes[i] of ids are its jobs; outcomes (completed where NULL), errors, outputs and run_at (when the next attempt is due, after retried, snoozed or released; at once where NULL) go with ids. Returns those that were not recorded, by their place in ids: ended (the attempt has an end already: so the call may be repeated), lost (it is not this worker''s, for its claim was lost in a crash or it was handed out again: drop it), busy (a transaction of its handler''s that completes it is open: record it again later) or invalid; detail says what was wrong and what to do. Errors: 22023, WR001 (fenced), WR004. Locks: advisory: the worker and the segments (shared), the worker''s ends (exclusive, waiting at most 5 s). Isolation: READ COMMITTED. Commits synchronously.';
 
 CREATE OR REPLACE FUNCTION weir.hold_ends(worker integer) RETURNS integer[]
 LANGUAGE plpgsql VOLATILE
