@@ -40,7 +40,7 @@ type benchCmd struct {
 func (benchCmd) Help() string {
 	return "Without --database or DATABASE_URL, a private PostgreSQL is started with fsync and synchronous_commit on, and removed at the end. " +
 		"WEIR_POSTGRES=/usr/lib/postgresql/15 has it be an installed one, built and set up as your distribution does it. " +
-		"On a database of yours Weir's schema is installed if it is missing, and finished jobs are left behind. " +
+		"On a database of yours Weir's schema is installed if it is missing, or brought up to date, which takes the role that owns it; and finished jobs are left behind. " +
 		"Client and server share the machine then, so compare ratios rather than rates between machines."
 }
 
@@ -139,6 +139,9 @@ func seconds(n float64) time.Duration { return time.Duration(n * float64(time.Se
 
 // run runs one bench on the database that the command line names, and prints its report.
 func (f *benchFlags) run(ctx context.Context, s *streams, d *database, connections int, measure func(*bench.Database) (*bench.Report, error)) (err error) {
+	if err := benchesAsOwner(ctx, s, d); err != nil {
+		return err
+	}
 	db, err := bench.Open(ctx, bench.Config{URL: d.url, Yes: f.Yes, MaxConnections: connections, Progress: s.err}, engine{s.err})
 	if err != nil {
 		return err
@@ -163,6 +166,28 @@ func (f *benchFlags) run(ctx context.Context, s *streams, d *database, connectio
 		return printJSON(s.out, report)
 	}
 	return report.Text(s.out)
+}
+
+// benchesAsOwner says on which database of the user's a bench measures, and as whom; any but the owner of Weir's schema is told so before
+// anything is done.
+func benchesAsOwner(ctx context.Context, s *streams, d *database) error {
+	if d.url == "" {
+		return nil
+	}
+	return d.conn(ctx, func(conn *pgx.Conn) error {
+		var user, database string
+		var owner *string
+		if err := conn.QueryRow(ctx, `SELECT current_user, current_database(), (SELECT pg_get_userbyid(nspowner) FROM pg_namespace WHERE nspname = 'weir')`).
+			Scan(&user, &database, &owner); err != nil {
+			return fmt.Errorf("ask who owns Weir's schema: %w", err)
+		}
+		if owner != nil && *owner != user {
+			return usagef("benches install Weir's schema before they measure, which takes its owner: connect to %s as %s rather than as %s, or leave out --database and DATABASE_URL for a private server",
+				database, *owner, user)
+		}
+		fmt.Fprintf(s.err, "weir: measuring on database %s as %s, who owns Weir's schema\n", printable(database), printable(user))
+		return nil
+	})
 }
 
 // engine is Weir as the benches see it: through its public API.

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/alecthomas/kong"
+	"github.com/jackc/pgx/v5"
 
 	"github.com/weir-pg/weir"
 	"github.com/weir-pg/weir/internal/bench"
@@ -156,4 +157,22 @@ func TestBenchRefusesADatabaseWithUnfinishedJobs(t *testing.T) {
 		t.Errorf("got %v, want an error that names --yes", err)
 	}
 	benchReport(t, url, "drain", "--jobs", "10", "--yes")
+}
+
+// TestBenchSaysWhoseRoleItTakes: only the schema's owner can bring it up to date, and who is somebody else is told before anything is done.
+func TestBenchSaysWhoseRoleItTakes(t *testing.T) {
+	database := pgtest.Database(t)
+	admin, err := pgx.Connect(t.Context(), database)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer admin.Close(context.WithoutCancel(t.Context()))
+	var out, errs bytes.Buffer
+	err = runBench(t, asRole(t, admin, database, "weir_operate"), &out, &errs, "drain", "--jobs", "10")
+	if err == nil || exitCode(t.Context(), err) != exitUsage || !strings.Contains(err.Error(), "as "+admin.Config().User+" rather than as") {
+		t.Errorf("got %v, want to be told whose role it takes", err)
+	}
+	if err := runBench(t, database, &out, &errs, "drain", "--jobs", "10", "--rounds", "1"); err != nil || !strings.Contains(errs.String(), "as "+admin.Config().User+", who owns") {
+		t.Errorf("%v; it says:\n%s", err, errs.String())
+	}
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"regexp"
 	"slices"
 
 	"github.com/alecthomas/kong"
@@ -75,7 +76,7 @@ func run(args []string, in io.Reader, out, errs io.Writer) int {
 		return exitOK
 	}
 	if err != nil {
-		fmt.Fprintln(errs, oneLine(fmt.Errorf("%w: see %s --help", err, commandOf(err))))
+		fmt.Fprintln(errs, oneLine(fmt.Errorf("%s: see %s --help", unparsed(err), commandOf(err))))
 		return exitUsage
 	}
 	err = parsed.Run(&database{url: line.Database, err: errs}, parser.Model)
@@ -99,6 +100,18 @@ func customary(args []string) []string {
 		return append([]string{"version"}, args[1:]...)
 	}
 	return args
+}
+
+// Kong's words for a flag without its value, and for one whose value looks like another flag.
+var (
+	noValue   = regexp.MustCompile(`^(--?\S+): expected .*value but got "EOL" \(<EOL>\)$`)
+	flagValue = regexp.MustCompile(`^(--?\S+): expected .*value but got "(.*)" \(\w+ flag\); perhaps try .*$`)
+)
+
+// unparsed says what is wrong with the command line.
+func unparsed(err error) string {
+	text := noValue.ReplaceAllString(err.Error(), "$1 needs a value")
+	return flagValue.ReplaceAllString(text, `$1 needs a value, and $2 looks like a flag: write $1=$2 if you mean it as the value`)
 }
 
 // commandOf names the command whose line could not be parsed.

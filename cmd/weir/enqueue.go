@@ -23,7 +23,7 @@ type enqueueCmd struct {
 	Field       string `default:"line" help:"Name of the field in args, with --lines."`
 	Null        bool   `short:"0" help:"With --lines: NUL ends a line, as find -print0 prints."`
 	Priority    int    `default:"2" help:"1 (first) to 4."`
-	RunAt       moment `placeholder:"TIME" help:"Not before: RFC 3339, or from now on as in +10m."`
+	RunAt       moment `placeholder:"TIME" help:"Not before: RFC 3339, or from now on as in +10m or 10m."`
 	MaxAttempts int    `default:"25" help:"How often to try at most."`
 	Meta        string `placeholder:"JSON" help:"A JSON object to keep with the jobs."`
 	JSON        bool   `name:"json" help:"Print {\"count\", \"first\", \"last\"} as JSON."`
@@ -221,27 +221,27 @@ func blame(ctx context.Context, client *weir.Client, pool *pgxpool.Pool, jobs []
 	if why == nil || ctx.Err() != nil {
 		return fmt.Errorf("nothing was enqueued: %w", cause)
 	}
-	return badLine(lines[low], errors.New(strings.TrimPrefix(reason(why), "weir: ")))
+	return badLine(lines[low], errors.New("was refused: "+strings.TrimPrefix(reason(why), "weir: ")))
 }
 
+// badLine says what a line is or does, in an error that begins with a verb.
 func badLine(number int64, err error) error {
-	return fmt.Errorf("line %d of standard input: %w: nothing was enqueued", number, err)
+	return fmt.Errorf("line %d of standard input %w: nothing was enqueued", number, err)
 }
 
 // moment is a time of a flag.
 type moment struct{ time.Time }
 
 func (m *moment) UnmarshalText(text []byte) (err error) {
-	if len(text) > 0 && text[0] == '+' {
-		after, err := time.ParseDuration(string(text[1:]))
-		if err != nil {
-			return fmt.Errorf("%q is no duration: write it as +90s, +10m or +24h", text)
+	if after, err := time.ParseDuration(string(text)); err == nil {
+		if after < 0 {
+			return fmt.Errorf("%q lies in the past: leave the flag out for at once, or write a time to come as %s", text, text[1:])
 		}
 		m.Time = time.Now().Add(after)
 		return nil
 	}
 	if m.Time, err = time.Parse(time.RFC3339, string(text)); err != nil {
-		return fmt.Errorf("%q is no time: write it as %s or +10m", text, time.Now().Format(time.RFC3339))
+		return fmt.Errorf("%q is no time: write it as %s, or from now on as 90s, 10m or 24h", text, time.Now().Format(time.RFC3339))
 	}
 	return nil
 }

@@ -43,7 +43,7 @@ func (c *enqueueCmd) read(ctx context.Context, in io.Reader) iter.Seq2[line, err
 		}
 		switch err := scanner.Err(); {
 		case errors.Is(err, bufio.ErrTooLong):
-			yield(line{}, badLine(number+1, fmt.Errorf("it is longer than %d bytes", lineMost)))
+			yield(line{}, badLine(number+1, fmt.Errorf("is longer than %d bytes", lineMost)))
 		case err != nil && ctx.Err() == nil:
 			yield(line{}, fmt.Errorf("read standard input: %w", err))
 		}
@@ -53,17 +53,20 @@ func (c *enqueueCmd) read(ctx context.Context, in io.Reader) iter.Seq2[line, err
 // args makes the args of a job out of its line; nil: there is no job in it.
 func (c *enqueueCmd) args(text []byte) (json.RawMessage, error) {
 	if !utf8.Valid(text) {
-		return nil, fmt.Errorf("%q is not UTF-8, which is all that JSON can hold", cell(string(text)))
+		return nil, fmt.Errorf("is not UTF-8, which is all that JSON can hold (%q)", cell(string(text)))
 	}
 	if c.JSONL {
 		text = bytes.TrimSpace(text)
 		if len(text) == 0 {
 			return nil, nil
 		}
-		return bytes.Clone(text), checkObject(text)
+		if err := checkObject(text); err != nil {
+			return nil, fmt.Errorf("%w: %s", err, printable(cell(string(text))))
+		}
+		return bytes.Clone(text), nil
 	}
 	if bytes.IndexByte(text, 0) >= 0 {
-		return nil, errors.New("it contains NUL: add --null if NUL ends each line")
+		return nil, errors.New("contains NUL: add --null if NUL ends each line")
 	}
 	var b bytes.Buffer
 	encoder := json.NewEncoder(&b)

@@ -252,6 +252,9 @@ func (d *Doctor) unseen() []string {
 	if !d.server.sees() {
 		list = append(list, "what sessions of other roles wait for, and their statements: GRANT pg_monitor TO "+quoteIdentifier(d.server.User))
 	}
+	if !d.server.Weir {
+		list = append(list, "Weir: its schema is not in database "+d.server.Database+", so only PostgreSQL was looked at (if it should be: name another database, or run weir migrate up)")
+	}
 	if d.server.Standby {
 		list = append(list, "what happens on the primary: this is a standby")
 	}

@@ -52,6 +52,9 @@ func TestWithLessItSaysWhatItCouldNotSee(t *testing.T) {
 	if !strings.Contains(unseen, `GRANT pg_monitor TO "nobody_in_particular"`) || strings.Contains(unseen, "failed") {
 		t.Errorf("unseen:\n%s", unseen)
 	}
+	if !strings.Contains(unseen, "Weir: its schema is not in database postgres") {
+		t.Errorf("it does not say that there is no Weir:\n%s", unseen)
+	}
 }
 
 func TestItsOwnSessionsNeverCount(t *testing.T) {
