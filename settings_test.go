@@ -11,7 +11,6 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -95,8 +94,8 @@ func TestReadOnlyDatabaseIsSaidAndWaitedFor(t *testing.T) {
 	}
 	handlers := weir.NewHandlers()
 	weir.Handle(handlers, func(context.Context, *weir.Job[chore]) error { return nil })
-	log := &complaints{}
-	worker, err := weir.NewClient(pgtest.Pool(t, h.url)).NewWorker(weir.WorkerConfig{Handlers: handlers, Queues: map[string]int{"default": 1}, Logger: slog.New(slog.NewTextHandler(log, nil))})
+	log := &pgtest.Log{}
+	worker, err := weir.NewClient(pgtest.Pool(t, h.url)).NewWorker(weir.WorkerConfig{Handlers: handlers, Queues: map[string]int{"default": 1}, Logger: log.Logger()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -110,7 +109,7 @@ func TestReadOnlyDatabaseIsSaidAndWaitedFor(t *testing.T) {
 		}
 	}()
 	eventually(t, func() error {
-		if settings, text := log.split(); !slices.Equal(settings, []string{"default_transaction_read_only"}) || !strings.Contains(text, "read-only transaction") {
+		if settings, text := split(log); !slices.Equal(settings, []string{"default_transaction_read_only"}) || !strings.Contains(text, "read-only transaction") {
 			return fmt.Errorf("it says %v and %s", settings, text)
 		}
 		return nil
@@ -245,10 +244,10 @@ func (h *household) live(pooled bool) {
 	}
 	pool := pgtest.Pool(h, through)
 	client := weir.NewClient(pool)
-	log := &complaints{}
+	log := &pgtest.Log{}
 	logger := slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	h.Cleanup(func() {
-		settings, text := log.split()
+		settings, text := split(log)
 		if text != "" {
 			h.Errorf("complaints:\n%s", text)
 		}
@@ -410,28 +409,14 @@ func (h *household) listen(client *weir.Client, hub string, logger *slog.Logger)
 	}
 }
 
-// complaints is what was logged as a warning.
-type complaints struct {
-	mu    sync.Mutex
-	lines []string
-}
-
-func (c *complaints) Write(p []byte) (int, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.lines = append(c.lines, strings.TrimSpace(string(p)))
-	return len(p), nil
-}
-
 var adverseSetting = regexp.MustCompile(`works against it" setting=(\w+)`)
 
 // split: settings are those that work against the worker, by its word, but for those of all the tests' servers; text is all else but what everybody
 // would say here: that jobs of the killed worker were rescued, and that one failed.
-func (c *complaints) split() (settings []string, text string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+func split(log *pgtest.Log) (settings []string, text string) {
 	var rest []string
-	for _, line := range c.lines {
+	for line := range strings.Lines(log.String()) {
+		line = strings.TrimSpace(line)
 		if named := adverseSetting.FindStringSubmatch(line); named != nil {
 			if named[1] != "fsync" && named[1] != "full_page_writes" {
 				settings = append(settings, named[1])

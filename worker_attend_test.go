@@ -115,7 +115,7 @@ func TestAProcessThatStandsStillLosesItsJobsAndGoesOn(t *testing.T) {
 }
 
 // steady runs one job on a worker until release is closed, and says at the end whether it was disturbed.
-func (r *rig) steady(log *records, release chan struct{}) (check func()) {
+func (r *rig) steady(log *pgtest.Log, release chan struct{}) (check func()) {
 	r.t.Helper()
 	var runs atomic.Int32
 	started := make(chan struct{}, 100)
@@ -128,7 +128,7 @@ func (r *rig) steady(log *records, release chan struct{}) (check func()) {
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
-	}, func(c *weir.WorkerConfig) { c.Logger, c.Lease = log.logger(), 5*time.Minute }) // who attends only with the next heartbeat is too late here
+	}, func(c *weir.WorkerConfig) { c.Logger, c.Lease = log.Logger(), 5*time.Minute }) // who attends only with the next heartbeat is too late here
 	id := r.enqueue(1, nil)
 	receive(r.t, started, "the job starts")
 	r.awaitAttendance(1)
@@ -139,7 +139,7 @@ func (r *rig) steady(log *records, release chan struct{}) (check func()) {
 		if n := runs.Load(); n != 1 {
 			r.t.Errorf("the job was run %d times", n)
 		}
-		if log.count("the session is over") > 0 {
+		if log.Count("the session is over") > 0 {
 			r.t.Errorf("the worker was fenced:\n%s", log.String())
 		}
 	}
@@ -147,7 +147,7 @@ func (r *rig) steady(log *records, release chan struct{}) (check func()) {
 
 func TestAWorkerWhoseSessionsAreEndedIsBackAtOnce(t *testing.T) {
 	r := newRig(t)
-	var log records
+	var log pgtest.Log
 	check := r.steady(&log, make(chan struct{}))
 	for range 10 {
 		if _, err := r.pool.Exec(t.Context(), `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'weir worker' AND datname = current_database()`); err != nil {
@@ -168,7 +168,7 @@ func TestARestartOfTheServerInterruptsNobody(t *testing.T) {
 	url := server.URL("postgres")
 	migrate(t, url)
 	r := newLook(t, url)
-	var log records
+	var log pgtest.Log
 	check := r.steady(&log, make(chan struct{}))
 	for range 2 {
 		if err := server.Stop(t.Context()); err != nil {

@@ -75,7 +75,7 @@ func TestJobsAreInterruptedBeforeOthersMayStartThem(t *testing.T) {
 	line := newLine(t, look.url)
 	pool := pgtest.Pool(t, line.url)
 	cutOff := &rig{t: t, url: line.url, pool: pool, client: weir.NewClient(pool)}
-	var log records
+	var log pgtest.Log
 	started, again, causes := make(chan struct{}, 1), make(chan struct{}, 1), make(chan error, 1)
 	var interrupted atomic.Bool
 	cutOff.work(func(ctx context.Context, job *weir.Job[number]) error {
@@ -87,7 +87,7 @@ func TestJobsAreInterruptedBeforeOthersMayStartThem(t *testing.T) {
 		interrupted.Store(true)
 		causes <- context.Cause(ctx)
 		return ctx.Err()
-	}, func(c *weir.WorkerConfig) { c.Lease, c.Logger = 3*time.Second, log.logger() })
+	}, func(c *weir.WorkerConfig) { c.Lease, c.Logger = 3*time.Second, log.Logger() })
 	id := look.enqueue(1, nil)
 	receive(t, started, "the job starts")
 	line.cut()
@@ -103,12 +103,12 @@ func TestJobsAreInterruptedBeforeOthersMayStartThem(t *testing.T) {
 	}
 	receive(t, again, "another worker runs it")
 	look.await(id, weir.Completed)
-	if n := log.count("no heartbeat has arrived"); n != 1 {
+	if n := log.Count("no heartbeat has arrived"); n != 1 {
 		t.Errorf("said %d times that heartbeats don't arrive", n)
 	}
 	line.mend()
 	eventually(t, func() error { // it goes on under another id
-		if log.count("starting again under a new id") == 0 {
+		if log.Count("starting again under a new id") == 0 {
 			return errors.New("it has not started again")
 		}
 		return nil
@@ -117,7 +117,7 @@ func TestJobsAreInterruptedBeforeOthersMayStartThem(t *testing.T) {
 
 func TestJobsThatAreInterruptedWithoutNeedAreHandedBackUncounted(t *testing.T) {
 	r := newRig(t)
-	var log records
+	var log pgtest.Log
 	started, causes := make(chan int, 10), make(chan error, 1)
 	r.work(func(ctx context.Context, job *weir.Job[number]) error {
 		started <- job.Attempt
@@ -127,7 +127,7 @@ func TestJobsThatAreInterruptedWithoutNeedAreHandedBackUncounted(t *testing.T) {
 		<-ctx.Done()
 		causes <- context.Cause(ctx)
 		return ctx.Err()
-	}, func(c *weir.WorkerConfig) { c.Lease, c.Logger = time.Second, log.logger() })
+	}, func(c *weir.WorkerConfig) { c.Lease, c.Logger = time.Second, log.Logger() })
 	id := r.enqueue(1, &weir.Options{MaxAttempts: 1})
 	receive(t, started, "the job starts")
 	tx, err := r.pool.Begin(t.Context())

@@ -257,15 +257,15 @@ func TestAnOutageIsSaidOnceAndOnceWhenItIsOver(t *testing.T) {
 	url := server.URL("postgres")
 	migrate(t, url)
 	r := newLook(t, url)
-	var log records
-	r.work(func(context.Context, *weir.Job[number]) error { return nil }, func(c *weir.WorkerConfig) { c.Logger, c.Lease = log.logger(), 2*time.Second })
+	var log pgtest.Log
+	r.work(func(context.Context, *weir.Job[number]) error { return nil }, func(c *weir.WorkerConfig) { c.Logger, c.Lease = log.Logger(), 2*time.Second })
 	r.await(r.enqueue(0, nil), weir.Completed)
 	for round := 1; round <= 2; round++ {
 		if err := server.Stop(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		eventually(t, func() error { // long enough for everything to fail, many times
-			if log.count("no heartbeat has arrived") < round {
+			if log.Count("no heartbeat has arrived") < round {
 				return errors.New("the worker does not miss its heartbeats")
 			}
 			return nil
@@ -274,13 +274,13 @@ func TestAnOutageIsSaidOnceAndOnceWhenItIsOver(t *testing.T) {
 			t.Fatal(err)
 		}
 		eventually(t, func() error {
-			if log.count("does what it is asked again") < round || log.count("heartbeats arrive again") < round {
+			if log.Count("does what it is asked again") < round || log.Count("heartbeats arrive again") < round {
 				return errors.New("it does not say that the outage is over")
 			}
 			return nil
 		})
 	}
-	if n := log.count("level=WARN") - log.count("a setting works against it"); n != 8 { // the outage and the lease, each twice, as it begins and as it ends
+	if n := log.Count("level=WARN") - log.Count("a setting works against it"); n != 8 { // the outage and the lease, each twice, as it begins and as it ends
 		t.Errorf("%d lines of two outages:\n%s", n, log.String())
 	}
 }

@@ -108,20 +108,9 @@ func (r *rig) await(id int64, state weir.State) *weir.JobInfo {
 	return last
 }
 
-// eventually tries until the condition holds.
 func eventually(t *testing.T, holds func() error) {
 	t.Helper()
-	until := time.Now().Add(deadline)
-	for {
-		err := holds()
-		if err == nil {
-			return
-		}
-		if time.Now().After(until) {
-			t.Fatalf("not within %s: %v", deadline, err)
-		}
-		time.Sleep(5 * time.Millisecond) // between two looks at the database
-	}
+	pgtest.Eventually(t, holds)
 }
 
 // receive takes one value from a channel.
@@ -262,8 +251,8 @@ func TestFailuresAreRetriedAndTheirErrorsKept(t *testing.T) {
 
 func TestUnknownKindIsHandedBackForWorkersThatHaveIt(t *testing.T) {
 	r := newRig(t)
-	var log records
-	stop := r.work(func(context.Context, *weir.Job[number]) error { return nil }, func(c *weir.WorkerConfig) { c.Logger = log.logger() })
+	var log pgtest.Log
+	stop := r.work(func(context.Context, *weir.Job[number]) error { return nil }, func(c *weir.WorkerConfig) { c.Logger = log.Logger() })
 	var ids []int64
 	for range 3 {
 		id, err := r.client.Enqueue(t.Context(), other{}, &weir.Options{MaxAttempts: 1})
@@ -281,7 +270,7 @@ func TestUnknownKindIsHandedBackForWorkersThatHaveIt(t *testing.T) {
 			return err
 		})
 	}
-	if n := log.count("no handler for this kind in this worker: its jobs are handed back"); n != 1 {
+	if n := log.Count("no handler for this kind in this worker: its jobs are handed back"); n != 1 {
 		t.Errorf("said %d times:\n%s", n, log.String())
 	}
 	if err := stop(); err != nil {
@@ -299,13 +288,13 @@ func TestUnknownKindIsHandedBackForWorkersThatHaveIt(t *testing.T) {
 
 func TestWhatFailsForGoodIsLogged(t *testing.T) {
 	r := newRig(t)
-	var log records
+	var log pgtest.Log
 	r.work(func(_ context.Context, job *weir.Job[number]) error {
 		if job.Args.N == 2 {
 			panic("ouch")
 		}
 		return errors.New("never works")
-	}, func(c *weir.WorkerConfig) { c.Logger = log.logger() })
+	}, func(c *weir.WorkerConfig) { c.Logger = log.Logger() })
 	r.await(r.enqueue(1, &weir.Options{MaxAttempts: 2}), weir.Failed)
 	var bad int64
 	if err := r.pool.QueryRow(t.Context(), `SELECT weir.enqueue('default', 'number', '{"n": "seven"}', max_attempts => 1)`).Scan(&bad); err != nil {
@@ -314,7 +303,7 @@ func TestWhatFailsForGoodIsLogged(t *testing.T) {
 	r.await(bad, weir.Failed)
 	r.await(r.enqueue(2, &weir.Options{MaxAttempts: 1}), weir.Failed)
 	eventually(t, func() error {
-		if n := log.count("job failed for good"); n != 3 {
+		if n := log.Count("job failed for good"); n != 3 {
 			return fmt.Errorf("%d jobs are said to have failed", n)
 		}
 		return nil
@@ -325,11 +314,11 @@ func TestWhatFailsForGoodIsLogged(t *testing.T) {
 		`attempt=1 error="panic: ouch"`,
 		`kind=number queue=default attempt=1 error="json: cannot unmarshal`,
 	} {
-		if log.count(line) == 0 {
+		if log.Count(line) == 0 {
 			t.Errorf("%s is not in\n%s", line, log.String())
 		}
 	}
-	if n := log.count("runtime/debug.Stack"); n != 1 {
+	if n := log.Count("runtime/debug.Stack"); n != 1 {
 		t.Errorf("the stack of a panic is there %d times:\n%s", n, log.String())
 	}
 }
@@ -340,17 +329,17 @@ func TestWhatIsRefusedTwiceHasFailed(t *testing.T) {
 	if _, err := r.pool.Exec(t.Context(), `ALTER TABLE weir.result ADD CONSTRAINT refuses CHECK (outcome NOT IN ('completed', 'retried'))`); err != nil {
 		t.Fatal(err)
 	}
-	var log records
+	var log pgtest.Log
 	var runs atomic.Int32
 	r.work(func(_ context.Context, job *weir.Job[number]) error { runs.Add(1); return nil }, func(c *weir.WorkerConfig) {
-		c.Logger = log.logger()
+		c.Logger = log.Logger()
 		c.Lease = time.Second // what the worker does not name is handed out again
 	})
 	info := r.await(r.enqueue(1, nil), weir.Failed)
 	if info.Attempt != 1 || runs.Load() != 1 || info.Error == nil || !strings.Contains(*info.Error, "refuses") {
 		t.Errorf("it ran %d times, and is %+v", runs.Load(), info)
 	}
-	if log.count("a result was refused") != 2 {
+	if log.Count("a result was refused") != 2 {
 		t.Errorf("not said twice:\n%s", log.String())
 	}
 }

@@ -200,19 +200,9 @@ func natsServer(t testing.TB, options *server.Options) *server.Server {
 	return s
 }
 
-// until waits for a condition.
 func until(t testing.TB, what string, holds func() bool) {
 	t.Helper()
-	deadline := time.After(patience)
-	every := time.NewTicker(5 * time.Millisecond)
-	defer every.Stop()
-	for !holds() {
-		select {
-		case <-every.C:
-		case <-deadline:
-			t.Fatalf("waited %v for this: %s", patience, what)
-		}
-	}
+	pgtest.Until(t, what, holds)
 }
 
 func filters(t testing.TB, names ...string) (all []hub.Filter) {

@@ -175,20 +175,10 @@ func describe(r doctor.Report) string {
 // until polls a condition that nobody tells of.
 func until(t *testing.T, conn *pgx.Conn, sql string) {
 	t.Helper()
-	const bound = 30 * time.Second
-	deadline := time.Now().Add(bound)
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	for ; ; <-tick.C {
-		var done bool
+	pgtest.Until(t, sql, func() (done bool) {
 		if err := conn.QueryRow(t.Context(), sql).Scan(&done); err != nil && !errors.Is(err, pgx.ErrNoRows) {
 			t.Fatal(err)
 		}
-		if done {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("not in %s: %s", bound, sql)
-		}
-	}
+		return done
+	})
 }

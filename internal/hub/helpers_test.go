@@ -5,9 +5,10 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/weir-pg/weir/internal/pgtest"
 )
 
 // run runs a hub until the test ends, or until end is called, which returns when Run has.
@@ -33,14 +34,9 @@ func texts(events []Event) (all []string) {
 	return all
 }
 
-// until polls until the condition holds, and fails the test when it does not in time.
-func until(t testing.TB, what string, condition func() bool) {
+func until(t testing.TB, what string, holds func() bool) {
 	t.Helper()
-	for end := time.Now().Add(patience); !condition(); <-time.After(2 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("waited %v in vain: %s", patience, what)
-		}
-	}
+	pgtest.Until(t, what, holds)
 }
 
 // scan returns the single value of a query.

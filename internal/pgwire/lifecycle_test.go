@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgproto3"
 
 	"github.com/weir-pg/weir/internal/hub"
+	"github.com/weir-pg/weir/internal/pgtest"
 	"github.com/weir-pg/weir/internal/pgwire"
 )
 
@@ -88,11 +89,7 @@ func (s *slowSource) Publish(ctx context.Context, drafts []hub.Draft) error {
 
 func eventually(t testing.TB, what string, holds func() bool) {
 	t.Helper()
-	for end := time.Now().Add(patience); !holds(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("it did not come about that %s", what)
-		}
-	}
+	pgtest.Until(t, what, holds)
 }
 
 // flood passes n messages on.

@@ -113,14 +113,9 @@ func column[T any](t *testing.T, q querier, sql string, args ...any) []T {
 	return all
 }
 
-// until polls until the condition holds, and fails the test when it does not in time.
-func until(t *testing.T, what string, condition func() bool) {
+func until(t *testing.T, what string, holds func() bool) {
 	t.Helper()
-	for end := time.Now().Add(patience); !condition(); <-time.After(5 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("waited %v in vain: %s", patience, what)
-		}
-	}
+	pgtest.Until(t, what, holds)
 }
 
 // sqlstate returns the error's SQLSTATE, or "" when the server did not say one.

@@ -1,15 +1,13 @@
 package server
 
 import (
-	"bytes"
 	"context"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
 	"net/url"
-	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -19,31 +17,10 @@ import (
 	"github.com/weir-pg/weir/internal/web"
 )
 
-// lines is a log that can be read meanwhile.
-type lines struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (l *lines) Write(b []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(b)
-}
-
-func (l *lines) count(text string) int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return strings.Count(l.text.String(), text)
-}
-
-func (l *lines) await(t *testing.T, text string, n int) {
+// awaitLine waits until so many lines hold the text.
+func awaitLine(t *testing.T, log *pgtest.Log, text string, n int) {
 	t.Helper()
-	for end := time.Now().Add(patience); l.count(text) != n; <-time.After(10 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("%q was logged %d times, want %d: %s", text, l.count(text), n, l.text.String())
-		}
-	}
+	pgtest.Until(t, fmt.Sprintf("%q is logged %d times", text, n), func() bool { return log.Count(text) == n })
 }
 
 // TestALostHubIsSaidOnceAndOnceWhenItIsOver: subscribers and workers say when their hub is lost, and when they have it again, however often they
@@ -67,8 +44,8 @@ func TestALostHubIsSaidOnceAndOnceWhenItIsOver(t *testing.T) {
 	defer front.Close()
 	defer front.CloseClientConnections()
 
-	var said lines
-	log := slog.New(slog.NewTextHandler(&said, nil))
+	var said pgtest.Log
+	log := said.Logger()
 	pool := pgtest.Pool(t, database)
 	client := weir.NewClient(pool)
 	sub, err := weir.Subscribe(t.Context(), weir.SubscribeConfig{Hubs: []string{front.URL}, Channels: []string{"news"}, Logger: log})
@@ -112,13 +89,13 @@ func TestALostHubIsSaidOnceAndOnceWhenItIsOver(t *testing.T) {
 				t.Fatalf("the hub was tried %d times", refused.Load())
 			}
 		}
-		said.await(t, subLost, round)
-		said.await(t, workLost, round)
+		awaitLine(t, &said, subLost, round)
+		awaitLine(t, &said, workLost, round)
 		away.Store(false)
-		said.await(t, subAgain, round)
-		for end := time.Now().Add(patience); said.count(workAgain) < round && time.Now().Before(end); {
+		awaitLine(t, &said, subAgain, round)
+		for end := time.Now().Add(patience); said.Count(workAgain) < round && time.Now().Before(end); {
 			work() // a wait at the hub ends when there is work
 		}
-		said.await(t, workAgain, round)
+		awaitLine(t, &said, workAgain, round)
 	}
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/coder/websocket"
 
 	"github.com/weir-pg/weir/internal/hub"
+	"github.com/weir-pg/weir/internal/pgtest"
 )
 
 // memory is a log of messages in memory: a source for hubs.
@@ -436,21 +437,7 @@ func expect(t testing.TB, c client, want ...string) (last said) {
 
 func eventually(t testing.TB, f func() error) {
 	t.Helper()
-	deadline := time.Now().Add(15 * time.Second)
-	for {
-		err := f()
-		if err == nil {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatal(err)
-		}
-		select {
-		case <-time.After(2 * time.Millisecond):
-		case <-t.Context().Done():
-			t.Fatal(err)
-		}
-	}
+	pgtest.Eventually(t, f)
 }
 
 func newTLSServer(h http.Handler) *httptest.Server {
