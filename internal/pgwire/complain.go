@@ -1,30 +1,31 @@
 package pgwire
 
 import (
+	"log/slog"
 	"sync"
 	"time"
 )
 
-// complaints are log lines that strangers cause: so many in a second, and then a word of how many there were besides.
+// complaints are log lines that strangers cause: so many in a while, and then a word of how many there were besides.
 type complaints struct {
+	most  int
+	every time.Duration
+
 	mu     sync.Mutex
-	second time.Time
+	since  time.Time
 	said   int
 	unsaid int
 }
 
-const mostComplaints = 10 // in a second
-
-// complain logs a warning, unless there have been enough of them.
-func (s *Server) complain(text string, args ...any) {
-	c := &s.complaints
+// warn logs a warning, unless there have been enough of them.
+func (c *complaints) warn(log *slog.Logger, text string, args ...any) {
 	c.mu.Lock()
 	unsaid := 0
-	if now := time.Now(); now.Sub(c.second) >= time.Second {
+	if now := time.Now(); now.Sub(c.since) >= c.every {
 		unsaid = c.unsaid
-		c.second, c.said, c.unsaid = now, 0, 0
+		c.since, c.said, c.unsaid = now, 0, 0
 	}
-	quiet := c.said >= mostComplaints
+	quiet := c.said >= c.most
 	if quiet {
 		c.unsaid++
 	} else {
@@ -35,6 +36,18 @@ func (s *Server) complain(text string, args ...any) {
 		args = append(args, "not_logged_before", unsaid)
 	}
 	if !quiet {
-		s.log.Warn(text, args...)
+		log.Warn(text, args...)
 	}
+}
+
+// complain logs what a stranger causes, ten times in a second at most.
+func (s *Server) complain(text string, args ...any) { s.complaints.warn(s.log, text, args...) }
+
+// turnedAway logs that a client could not log in: once a minute where that is no fault of the client's, for then it is everybody's.
+func (s *Server) turnedAway(err error, args ...any) {
+	if asError(err).Code == cannotConnect {
+		s.outages.warn(s.log, "weir: clients can't log in now, whoever they are", append(args, "error", err)...)
+		return
+	}
+	s.complain("weir: a client failed to authenticate", append(args, "error", err)...)
 }

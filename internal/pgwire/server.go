@@ -61,6 +61,7 @@ type Server struct {
 	throttle    throttle
 	pending     atomic.Int64 // bytes of notifications in open transactions
 	complaints  complaints
+	outages     complaints
 	nextPID     atomic.Uint32
 	stopping    atomic.Bool
 
@@ -110,7 +111,10 @@ func New(c Config) *Server {
 	if c.TLS != nil {
 		c.TLS = withALPN(c.TLS)
 	}
-	s := &Server{config: c, log: c.Logger, conns: map[*conn]struct{}{}}
+	s := &Server{
+		config: c, log: c.Logger, conns: map[*conn]struct{}{},
+		complaints: complaints{most: 10, every: time.Second}, outages: complaints{most: 1, every: time.Minute},
+	}
 	s.crowd.from, s.crowd.places = map[netip.Addr]*list.List{}, map[*conn]places{}
 	if s.log == nil {
 		s.log = slog.Default()

@@ -51,7 +51,7 @@ func (c *conn) startup(ctx context.Context) error {
 			return err // psql looks whether a password is asked for, and comes again with one
 		}
 		c.server.stats.authFailed.Add(1)
-		c.server.complain("weir: a client failed to authenticate", "client", c.remote(), "user", cut(c.user, 64), "error", err)
+		c.server.turnedAway(err, "client", c.remote(), "user", cut(c.user, 64))
 		return err
 	}
 	c.server.crowd.leave(c)

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"strings"
 	"sync"
 	"time"
 
@@ -61,9 +62,7 @@ func (s *Server) auth(ctx context.Context, secret []byte) (pgwire.Auth, error) {
 		}
 		from := store.New(pool, 0)
 		s.roster = pgwire.NewRoster(func(ctx context.Context) (map[string]pgwire.Login, error) { return s.logins(ctx, from) })
-		if err := s.roster.Check(ctx); err != nil {
-			s.log.Error("weir: no client of the wire protocol can log in, until the cause is gone", "error", err, "cure", loginsCure)
-		}
+		_ = s.roster.Check(ctx) // which says what is wrong
 		return s.roster, nil
 	case UsersFile:
 		if s.config.UsersFile == "" {
@@ -83,14 +82,38 @@ func (s *Server) auth(ctx context.Context, secret []byte) (pgwire.Auth, error) {
 
 const loginsCure = "give --users-file, or --listen-pg \"\", or let a superuser grant SELECT on pg_catalog.pg_authid to the owner of the schema weir"
 
+// refusals is what is wrong with the roles that log in, as far as it was said. It belongs to the roster's question, of which there is one at
+// a time.
+type refusals struct {
+	at    time.Time // when it was last said that they can't be asked for; zero: they can
+	times int       // that they couldn't, since
+	roles string    // whose channels can't be read
+}
+
+// sayEvery is how often what goes on being wrong is said.
+const sayEvery = time.Minute
+
 // logins returns the database's roles as users.
 func (s *Server) logins(ctx context.Context, from *store.Store) (map[string]pgwire.Login, error) {
 	all, err := from.Logins(ctx)
+	said := &s.refusals
 	if err != nil {
-		s.log.Error("weir: the hub can't ask for the roles that may log in", "error", err)
+		if said.times++; time.Since(said.at) >= sayEvery {
+			args := []any{"error", err, "times", said.times}
+			if store.IsDenied(err) {
+				args = append(args, "cure", loginsCure)
+			}
+			s.log.Error("weir: no client of the wire protocol can log in: the hub can't ask for the roles that may", args...)
+			said.at, said.times = time.Now(), 0
+		}
 		return nil, err
 	}
+	if !said.at.IsZero() {
+		s.log.Warn("weir: clients of the wire protocol can log in again")
+		said.at, said.times = time.Time{}, 0
+	}
 	users := make(map[string]pgwire.Login, len(all))
+	var unread []string
 	for _, l := range all {
 		listen, err := channels(l.Listens)
 		if err == nil {
@@ -99,9 +122,13 @@ func (s *Server) logins(ctx context.Context, from *store.Store) (map[string]pgwi
 			users[l.Name] = pgwire.Login{Verifier: l.Verifier, Listen: listen, Notify: notify}
 		}
 		if err != nil {
-			s.log.Warn("weir: a role's channels can't be read, so it may not log in: see weir.restrict", "role", l.Name, "error", err)
+			unread = append(unread, fmt.Sprintf("%s: %v", l.Name, err))
 			delete(users, l.Name)
 		}
+	}
+	if roles := strings.Join(unread, "; "); roles != said.roles {
+		said.roles = roles
+		s.log.Warn("weir: channels of roles can't be read, so they may not log in: see weir.restrict", "roles", roles)
 	}
 	return users, nil
 }

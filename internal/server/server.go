@@ -98,6 +98,7 @@ type Server struct {
 	examiner *examiner // nil: none
 	pg       *pgwire.Server
 	roster   *pgwire.Roster // nil: everybody is let in
+	refusals refusals
 	web      *web.Web
 	http     *http.Server
 
