@@ -7,6 +7,7 @@ package schema
 
 import (
 	"context"
+	"crypto/sha256"
 	"embed"
 	"errors"
 	"fmt"
@@ -42,6 +43,7 @@ type Migration struct {
 	AppliedAt time.Time `json:"applied_at,omitzero"` // zero: not applied
 
 	up, down string
+	checksum string // of up
 }
 
 // Migrations lists all steps that this build knows, in order.
@@ -65,10 +67,13 @@ func Migrations() ([]Migration, error) {
 		if !ok || version != len(all)+1 {
 			return nil, fmt.Errorf("schema: file %s is out of order or has no line %q", name, downMark)
 		}
-		all = append(all, Migration{Version: version, Name: title, up: up, down: down})
+		all = append(all, Migration{Version: version, Name: title, up: up, down: down, checksum: fmt.Sprintf("%x", sha256.Sum256([]byte(up)))})
 	}
 	return all, nil
 }
+
+// sqlApplied reads what is applied, also of a list from before it had checksums.
+const sqlApplied = `SELECT m.version, m.name, m.applied_at, coalesce(to_jsonb(m) ->> 'checksum', '') FROM weir.migration m ORDER BY m.version`
 
 // Status lists all migrations with the time each was applied to the database.
 func Status(ctx context.Context, conn *pgx.Conn) ([]Migration, error) {
@@ -76,10 +81,10 @@ func Status(ctx context.Context, conn *pgx.Conn) ([]Migration, error) {
 	if err != nil {
 		return nil, err
 	}
-	rows, _ := conn.Query(ctx, `SELECT version, name, applied_at FROM weir.migration ORDER BY version`, once) // rows report the error
+	rows, _ := conn.Query(ctx, sqlApplied, once) // rows report the error
 	var m Migration
-	_, err = pgx.ForEachRow(rows, []any{&m.Version, &m.Name, &m.AppliedAt}, func() error {
-		if err := known(all, m.Version, m.Name); err != nil {
+	_, err = pgx.ForEachRow(rows, []any{&m.Version, &m.Name, &m.AppliedAt, &m.checksum}, func() error {
+		if err := known(all, m); err != nil {
 			return err
 		}
 		all[m.Version-1].AppliedAt = m.AppliedAt
@@ -100,13 +105,17 @@ func Status(ctx context.Context, conn *pgx.Conn) ([]Migration, error) {
 	return all, nil
 }
 
-// known refuses what this build has no file for.
-func known(all []Migration, version int, name string) error {
+// ErrOtherBuild is in the error of whoever meets a schema whose migrations had other texts.
+var ErrOtherBuild = errors.New("the schema weir was made by a development build, and can't be brought up to date")
+
+// known refuses what this build has no file for, or another: then functions of this build would meet tables that they do not know.
+func known(all []Migration, m Migration) error {
 	switch {
-	case version == 1 && name != all[0].Name:
-		return errors.New("the database has a Weir from before its first release, which can't be brought up to date: remove it with DROP SCHEMA weir CASCADE, and its jobs with it")
-	case version < 1 || version > len(all):
-		return fmt.Errorf("the database has migration %d %s, this build knows %d: use a newer weir", version, name, len(all))
+	case m.Version < 1 || m.Version > len(all):
+		return fmt.Errorf("the database has migration %d %s, this build knows %d: use a newer weir", m.Version, m.Name, len(all))
+	case m.Name != all[m.Version-1].Name || m.checksum != all[m.Version-1].checksum:
+		return fmt.Errorf("the database's migration %d %s is not this build's: %w: have its jobs worked by that build, or keep what they hold "+
+			"(SELECT queue, kind, args FROM weir.jobs('available') and of 'later'); then remove it with DROP SCHEMA weir CASCADE, and run weir migrate up", m.Version, m.Name, ErrOtherBuild)
 	}
 	return nil
 }
@@ -126,7 +135,7 @@ func Up(ctx context.Context, conn *pgx.Conn) error {
 		}
 		if err := script(ctx, tx, `
 			CREATE TABLE IF NOT EXISTS weir.migration (
-				version integer PRIMARY KEY, name text NOT NULL, applied_at timestamptz NOT NULL DEFAULT now())`); err != nil {
+				version integer PRIMARY KEY, name text NOT NULL, applied_at timestamptz NOT NULL DEFAULT now(), checksum text NOT NULL)`); err != nil {
 			return err
 		}
 		applied, err := newest(ctx, tx, all)
@@ -137,7 +146,7 @@ func Up(ctx context.Context, conn *pgx.Conn) error {
 			if err := script(ctx, tx, m.up); err != nil {
 				return fmt.Errorf("migration %d %s: %w", m.Version, m.Name, err)
 			}
-			if _, err := tx.Exec(ctx, `INSERT INTO weir.migration (version, name) VALUES ($1, $2)`, once, m.Version, m.Name); err != nil {
+			if _, err := tx.Exec(ctx, `INSERT INTO weir.migration (version, name, checksum) VALUES ($1, $2, $3)`, once, m.Version, m.Name, m.checksum); err != nil {
 				return err
 			}
 		}
@@ -240,9 +249,12 @@ func checkOwner(ctx context.Context, tx pgx.Tx) error {
 
 // newest returns the version of the newest migration applied, 0 for none.
 func newest(ctx context.Context, tx pgx.Tx, all []Migration) (version int, err error) {
-	rows, _ := tx.Query(ctx, `SELECT version, name FROM weir.migration ORDER BY version`, once) // rows report the error
-	var name string
-	_, err = pgx.ForEachRow(rows, []any{&version, &name}, func() error { return known(all, version, name) })
+	rows, _ := tx.Query(ctx, sqlApplied, once) // rows report the error
+	var m Migration
+	_, err = pgx.ForEachRow(rows, []any{&m.Version, &m.Name, &m.AppliedAt, &m.checksum}, func() error {
+		version = m.Version
+		return known(all, m)
+	})
 	return version, err
 }
 

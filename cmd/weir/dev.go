@@ -150,7 +150,11 @@ func prepareDatabase(ctx context.Context, admin, url string) error {
 	if err != nil {
 		return fmt.Errorf("create the database %s: %w", devDatabase, err)
 	}
-	return within(ctx, url, func(conn *pgx.Conn) error { return schema.Up(ctx, conn) })
+	err = within(ctx, url, func(conn *pgx.Conn) error { return schema.Up(ctx, conn) })
+	if errors.Is(err, schema.ErrOtherBuild) {
+		return fmt.Errorf("%w; or, if you need nothing of it, remove the directory %s and begin anew", err, devDir)
+	}
+	return err
 }
 
 func within(ctx context.Context, url string, f func(*pgx.Conn) error) error {
