@@ -111,7 +111,7 @@ var (
 // unparsed says what is wrong with the command line.
 func unparsed(err error) string {
 	text := noValue.ReplaceAllString(err.Error(), "$1 needs a value")
-	return flagValue.ReplaceAllString(text, `$1 needs a value, and $2 looks like a flag: write $1=$2 if you mean it as the value`)
+	return flagValue.ReplaceAllString(text, `$1 needs a value, and "$2" looks like a flag: write $1="$2" if you mean it as the value`)
 }
 
 // commandOf names the command whose line could not be parsed.
