@@ -33,3 +33,17 @@ func TestPinnedComparesWeirWithRiver(t *testing.T) {
 		t.Errorf("%s", out.String())
 	}
 }
+
+func TestLatencyComparesWeirWithRiver(t *testing.T) {
+	var out, errs bytes.Buffer
+	if err := run(t.Context(), []string{"latency", "--seconds", "1", "--rounds", "1", "--json"}, &out, &errs); err != nil {
+		t.Fatalf("%v\n%s", err, errs.String())
+	}
+	var c comparison
+	if err := json.Unmarshal(out.Bytes(), &c); err != nil {
+		t.Fatalf("not one JSON object: %v\n%s", err, out.String())
+	}
+	if *c.Weir[0].P50 <= 0 || *c.Weir[0].SQL.P50 <= 0 || *c.River[0].P50 <= 0 || c.River[0].SQL != nil {
+		t.Errorf("%s", out.String())
+	}
+}

@@ -3,6 +3,7 @@
 //
 //	cd bench && go run . drain --jobs 500000
 //	cd bench && go run . pinned --seconds 60 --pin write
+//	cd bench && go run . latency --seconds 10
 package main
 
 import (
@@ -21,7 +22,8 @@ import (
 )
 
 const usage = `usage: go run . drain  [--jobs N] [--rounds N] [--json] [--database URL]
-       go run . pinned [--rate N] [--seconds N] [--pin read|write] [--json] [--database URL]`
+       go run . pinned [--rate N] [--seconds N] [--pin read|write] [--json] [--database URL]
+       go run . latency [--seconds N] [--rounds N] [--json] [--database URL]`
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
@@ -37,7 +39,7 @@ type comparison struct {
 	Bench   string          `json:"bench"`
 	Weir    []*bench.Report `json:"weir"`
 	River   []*bench.Report `json:"river"`
-	Ratio   bench.Spread    `json:"ratio"` // of jobs per second, Weir's to River's, round by round
+	Ratio   bench.Spread    `json:"ratio"` // of jobs per second, Weir's to River's, round by round; of latency's medians, River's to Weir's
 	Targets []bench.Target  `json:"targets,omitempty"`
 }
 
@@ -75,6 +77,10 @@ func run(ctx context.Context, args []string, out, errs io.Writer) (err error) {
 			duration := time.Duration(*seconds * float64(time.Second))
 			return bench.Pinned(ctx, d, e, bench.PinnedConfig{Duration: duration, Rate: *rate, Pin: *pin})
 		}
+	case "latency":
+		measure = func(d *bench.Database, e bench.Engine) (*bench.Report, error) {
+			return bench.Latency(ctx, d, e, bench.LatencyConfig{Duration: time.Duration(*seconds * float64(time.Second))})
+		}
 	default:
 		return errors.New(usage)
 	}
@@ -97,7 +103,11 @@ func run(ctx context.Context, args []string, out, errs io.Writer) (err error) {
 		}
 		river.Targets = nil // they are Weir's promises
 		c.Weir, c.River = append(c.Weir, weir), append(c.River, river)
-		ratios = append(ratios, speed(weir)/speed(river))
+		if name == "latency" {
+			ratios = append(ratios, *river.P50 / *weir.P50)
+		} else {
+			ratios = append(ratios, speed(weir)/speed(river))
+		}
 	}
 	c.Ratio = *bench.SpreadOf(ratios)
 	if name == "drain" {
@@ -113,7 +123,11 @@ func run(ctx context.Context, args []string, out, errs io.Writer) (err error) {
 			return err
 		}
 	}
-	_, err = fmt.Fprintf(out, "Weir to River: %.1f (%.1f to %.1f in %d rounds)\n", c.Ratio.Median, c.Ratio.Min, c.Ratio.Max, c.Ratio.Samples)
+	what := "Weir to River"
+	if name == "latency" {
+		what = "latency's median, River to Weir"
+	}
+	_, err = fmt.Fprintf(out, "%s: %.1f (%.1f to %.1f in %d rounds)\n", what, c.Ratio.Median, c.Ratio.Min, c.Ratio.Max, c.Ratio.Samples)
 	return err
 }
 

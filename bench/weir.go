@@ -31,7 +31,7 @@ func (weirEngine) Install(ctx context.Context, conn *pgx.Conn) error {
 }
 
 func (e weirEngine) Client(pool *pgxpool.Pool) (bench.Client, error) {
-	return weirClient{weir.NewClient(pool), e.log}, nil
+	return weirClient{weir.NewClient(pool), pool, e.log}, nil
 }
 
 func (weirEngine) Unfinished(ctx context.Context, pool *pgxpool.Pool) (bool, error) {
@@ -49,6 +49,7 @@ func (weirEngine) Unfinished(ctx context.Context, pool *pgxpool.Pool) (bool, err
 
 type weirClient struct {
 	client *weir.Client
+	pool   *pgxpool.Pool
 	log    io.Writer
 }
 
@@ -82,6 +83,12 @@ func (c weirClient) Enqueue(ctx context.Context, tx pgx.Tx, queue string, number
 	} else {
 		_, err = c.client.EnqueueTx(ctx, tx, job{number}, options)
 	}
+	return err
+}
+
+// EnqueueSQL is the call of programs in other languages.
+func (c weirClient) EnqueueSQL(ctx context.Context, queue string, number int64) error {
+	_, err := c.pool.Exec(ctx, `SELECT weir.enqueue($1, 'bench', jsonb_build_object('n', $2::bigint))`, queue, number)
 	return err
 }
 

@@ -392,7 +392,7 @@ CREATE INDEX batch_worker ON ONLY weir.batch USING btree (worker, no);
 CREATE INDEX heartbeat_worker ON ONLY weir.heartbeat USING btree (worker, no);
 CREATE INDEX job_by_id ON ONLY weir.job USING btree (id);
 CREATE INDEX job_lane ON ONLY weir.job USING btree (lane, xid, id);
-CREATE INDEX job_lead ON ONLY weir.job USING btree (xid, lane) WHERE leads;
+CREATE INDEX job_lead ON ONLY weir.job USING btree (xid) WHERE leads;
 CREATE INDEX later_by_id ON ONLY weir.later USING btree (id);
 CREATE INDEX later_due ON ONLY weir.later USING btree (run_at, id);
 CREATE INDEX later_lane ON ONLY weir.later USING btree (lane, run_at, id);

@@ -220,11 +220,12 @@ func (engine) Unfinished(ctx context.Context, pool *pgxpool.Pool) (bool, error) 
 }
 
 func (e engine) Client(pool *pgxpool.Pool) (bench.Client, error) {
-	return benchClient{weir.NewClient(pool), e.log}, nil
+	return benchClient{weir.NewClient(pool), pool, e.log}, nil
 }
 
 type benchClient struct {
 	client *weir.Client
+	pool   *pgxpool.Pool
 	log    io.Writer
 }
 
@@ -258,6 +259,12 @@ func (c benchClient) Enqueue(ctx context.Context, tx pgx.Tx, queue string, numbe
 	} else {
 		_, err = c.client.EnqueueTx(ctx, tx, benchJob{number}, options)
 	}
+	return err
+}
+
+// EnqueueSQL is the call of programs in other languages.
+func (c benchClient) EnqueueSQL(ctx context.Context, queue string, number int64) error {
+	_, err := c.pool.Exec(ctx, `SELECT weir.enqueue($1, 'bench', jsonb_build_object('n', $2::bigint))`, queue, number)
 	return err
 }
 

@@ -41,6 +41,12 @@ type Client interface {
 	Work(ctx context.Context, w Work) error
 }
 
+// SQLClient is a Client that also enqueues as a program in another language does.
+type SQLClient interface {
+	// EnqueueSQL enqueues one job with a number by plain SQL, without the engine's library.
+	EnqueueSQL(ctx context.Context, queue string, number int64) error
+}
+
 // Work says what a worker does. The functions may be nil, and are called from many goroutines.
 type Work struct {
 	Queues   map[string]int                          // and the concurrency of each

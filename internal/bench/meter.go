@@ -170,9 +170,12 @@ func (s *stamps) start(_ context.Context, number int64) {
 }
 
 // latencies of the jobs numbered from and up to, but not including, to.
-func (s *stamps) latencies(from, to int64) histogram {
+func (s *stamps) latencies(from, to int64) histogram { return s.latenciesOf(from, to, 1) }
+
+// latenciesOf is latencies of each step-th job only.
+func (s *stamps) latenciesOf(from, to, step int64) histogram {
 	h := newHistogram()
-	for i := from; i < to; i++ {
+	for i := from; i < to; i += step {
 		committed, started := s.committed[i].Load(), s.started[i].Load()
 		if committed > 0 && started > 0 {
 			h.add(time.Duration(started - committed))

@@ -18,6 +18,7 @@ type Report struct {
 	Before     *Figures     `json:"before,omitempty"` // the pin
 	During     *Figures     `json:"during,omitempty"` // the pin
 	Plain      *Figures     `json:"plain,omitempty"`  // plain INSERTs of the same row
+	SQL        *Figures     `json:"sql,omitempty"`    // jobs that were enqueued by plain SQL
 	Ratio      *Spread      `json:"ratio,omitempty"`  // of enqueues to plain INSERTs; of during to before
 	Idle       *Idle        `json:"idle,omitempty"`
 	Shares     *Shares      `json:"shares,omitempty"`
@@ -129,6 +130,7 @@ func (r *Report) Text(w io.Writer) error {
 	r.Before.text(t, "before: ")
 	r.During.text(t, "during: ")
 	r.Plain.text(t, "plain INSERT: ")
+	r.SQL.text(t, "enqueued by SQL: ")
 	if r.Ratio != nil {
 		fmt.Fprintf(t, "ratio\t%.2f\t%.2f to %.2f in %d samples\n", r.Ratio.Median, r.Ratio.Min, r.Ratio.Max, r.Ratio.Samples)
 	}

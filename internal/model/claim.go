@@ -46,26 +46,26 @@ func (m *jobs) claimLane(s *state, i int) {
 	}
 }
 
-// pick is what a claim hands out: late rows or else fresh ones. late is the entry of pending that the last late row is of, -1: there is none.
+// pick is what a claim hands out: late rows, then fresh ones. late is how many are late.
 func (m *jobs) pick(s *state, last *cursor, at snapshot) (picked []jobRow, late int) {
 	rows := s.inOrder(at)
-	late = -1
-	for k, w := range last.pending {
+	for _, w := range last.pending {
 		for _, j := range rows {
 			if w.xid != 0 && j.xid == w.xid && j.id > w.after && len(picked) < m.quota {
-				picked, late = append(picked, j), k
+				picked = append(picked, j)
 			}
 		}
 	}
+	late = len(picked)
 	for _, j := range rows {
-		if late < 0 && last.pos.before(j.xid, j.id) && len(picked) < m.quota {
+		if last.pos.before(j.xid, j.id) && len(picked) < m.quota {
 			picked = append(picked, j)
 		}
 	}
 	return picked, late
 }
 
-// claimBatch is the one statement: late rows or else fresh ones under its snapshot, and the batch of them. What it reads is what the tables
+// claimBatch is the one statement: late rows, then fresh ones under its snapshot, and the batch of them. What it reads is what the tables
 // hold now: TRUNCATE takes rows from older snapshots too. The model gives readers no locks on tables, so that nothing rests on which
 // partitions a plan happens to lock.
 func (m *jobs) claimBatch(s *state, i int) {
@@ -77,9 +77,9 @@ func (m *jobs) claimBatch(s *state, i int) {
 		return
 	}
 	end := picked[len(picked)-1]
-	full := late >= 0 && len(picked) == m.quota // and perhaps there is more of the same transaction
+	full := late == m.quota // and perhaps there is more of the same transaction
 	c := cursor{seq: last.seq + 1, pos: last.pos}
-	if late < 0 {
+	if late < len(picked) {
 		c.pos = position{end.xid, end.id}
 	}
 	at := o.snap
@@ -97,14 +97,16 @@ func (m *jobs) claimBatch(s *state, i int) {
 		c.pending[n] = pending{x, after}
 		n++
 	}
-	for k, w := range last.pending {
+	unread := false // from the transaction on that filled the batch
+	for _, w := range last.pending {
 		if w.xid == 0 {
 			break
 		}
-		if k == late {
+		if full && w.xid == end.xid {
 			w.after = end.id
+			unread = true
 		}
-		if !at.sees(w.xid) || full && k >= late {
+		if !at.sees(w.xid) || unread {
 			wait(w.xid, w.after)
 		}
 	}

@@ -107,7 +107,8 @@ BEGIN
   FROM kept k CROSS JOIN unnest(k.unfinished) i(id)
   CROSS JOIN LATERAL (
     SELECT j.* FROM weir.job j
-    WHERE j.segment = carry_unfinished.segment AND j.lane = k.lane AND j.xid >= k.from_xid AND j.xid <= k.to_xid AND j.id = i.id
+    WHERE j.segment = carry_unfinished.segment AND j.id = i.id AND j.lane IS NOT DISTINCT FROM k.lane  -- so worded to be read by id
+      AND NOT (j.xid < k.from_xid) AND NOT (j.xid > k.to_xid)
     ORDER BY j.attempt DESC, j.put_off DESC LIMIT 1) j;  -- not an earlier attempt in the same span
 END
 $$;

@@ -178,8 +178,7 @@ BEGIN
            AND (j.xid, j.id) > (CASE WHEN i > 0 THEN skip[i] ELSE last.pos_xid END, CASE WHEN i > 0 THEN last_id ELSE last.pos_id END)
            AND (cardinality(skip) < most OR pg_visible_in_snapshot(j.xid, snapshot))  -- there may be more in progress than were stepped over
          ORDER BY j.xid, j.id LIMIT quota) j
-       -- Late and fresh are not mixed: a batch's jobs are looked up between its least xid and its greatest.
-       LIMIT CASE WHEN EXISTS (SELECT FROM late) THEN 0 ELSE quota END)
+       LIMIT quota)
       LIMIT quota
     ), state AS MATERIALIZED (
       -- picked is in order: late before fresh, each by (xid, id), and every late xid below every fresh one.

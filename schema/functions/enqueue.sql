@@ -44,17 +44,14 @@ DECLARE
   queue_no integer;
   new_id   bigint;
 BEGIN
-  IF queue IS NULL OR queue = '' OR length(queue) > 128 OR kind IS NULL OR kind = '' OR length(kind) > 128
-     OR args IS NULL OR jsonb_typeof(args) <> 'object' OR pg_column_size(args) > 2000 OR pg_column_compression(args) IS NOT NULL
-     OR priority IS NULL OR priority NOT BETWEEN 1 AND 4
-     OR max_attempts IS NULL OR max_attempts NOT BETWEEN 1 AND 1000 OR meta IS NOT NULL THEN
+  -- What each transaction evaluates anew costs more than what it comes to: so few expressions, and a known queue's name is a good one.
+  SELECT q.id, pg_current_xact_id() INTO queue_no, this_xid FROM weir.queue q WHERE q.name = queue ORDER BY q.id LIMIT 1;
+  IF (queue_no > 0 AND length(kind) BETWEEN 1 AND 128 AND priority BETWEEN 1 AND 4 AND max_attempts BETWEEN 1 AND 1000 AND meta IS NULL
+      AND jsonb_typeof(args) = 'object' AND pg_column_size(args) <= 2000 AND pg_column_compression(args) IS NULL) IS NOT TRUE THEN
     PERFORM weir.check_job(queue, kind, args, priority, max_attempts, meta);
-  END IF;
-  SELECT q.id INTO queue_no FROM weir.queue q WHERE q.name = queue ORDER BY q.id LIMIT 1;
-  IF queue_no IS NULL THEN
     queue_no := weir.queue_id(queue);
+    this_xid := pg_current_xact_id();
   END IF;
-  this_xid := pg_current_xact_id();
   IF run_at IS NULL OR run_at <= now() THEN
     INSERT INTO weir.job (id, xid, enqueued_at, lane, attempt, max_attempts, segment, kind, args, meta)
     VALUES (nextval('weir.job_id'), this_xid, now(), queue_no * 4 + priority - 1, 1, max_attempts,

@@ -36,7 +36,7 @@ BEGIN
   lanes := ARRAY(
     SELECT f.lane FROM weir.ended_since(fresh_lanes.since, fresh_lanes.snapshot) e
     CROSS JOIN LATERAL (
-      SELECT j.lane FROM weir.job j WHERE j.leads AND j.xid >= e.low AND j.xid < e.high ORDER BY j.xid, j.lane LIMIT most + 1) f
+      SELECT j.lane FROM weir.job j WHERE j.leads AND j.xid >= e.low AND j.xid < e.high ORDER BY j.xid LIMIT most + 1) f
     LIMIT most + 1);
   IF cardinality(lanes) > most THEN
     RETURN NULL;
@@ -67,7 +67,7 @@ BEGIN
       SELECT count(*) AS n, array_agg(j.lane) AS lanes FROM (
         SELECT j.lane FROM weir.job j WHERE j.leads AND j.xid > running[i] AND j.xid < coalesce(running[i + 1], top)
           AND running[i + 1]::text::bigint - running[i]::text::bigint IS DISTINCT FROM 1
-        ORDER BY j.xid, j.lane LIMIT few + 1) j) f)
+        ORDER BY j.xid LIMIT few + 1) j) f)
   SELECT array_agg(s.known), ARRAY(SELECT DISTINCT l FROM stretch t, unnest(t.lanes) l)
     INTO fresh_between.known, fresh_between.lanes FROM stretch s;
 END

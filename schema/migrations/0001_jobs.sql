@@ -126,7 +126,7 @@ BEGIN
 END
 $$;
 CREATE INDEX job_lane ON weir.job (lane, xid, id);
-CREATE INDEX job_lead ON weir.job (xid, lane) WHERE leads;
+CREATE INDEX job_lead ON weir.job (xid) WHERE leads;
 CREATE INDEX job_by_id ON weir.job (id);
 CREATE INDEX batch_worker ON weir.batch (worker, no);
 CREATE INDEX result_batch ON weir.result (lane, seq);

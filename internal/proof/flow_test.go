@@ -1,0 +1,56 @@
+package proof
+
+import (
+	"testing"
+	"time"
+
+	"github.com/weir-pg/weir/internal/pgtest"
+)
+
+// TestLateJobsComeWithFreshOnes: under a flow of transactions nearly every claim finds one that committed late. Its jobs and those that came
+// after share a batch, or each claim would leave half of what there is to the next. Whatever the batch spans, its jobs are found in it.
+func TestLateJobsComeWithFreshOnes(t *testing.T) {
+	url := pgtest.Database(t)
+	conn, late := connect(t, url), connect(t, url)
+	worker := startWorker(t, conn, "q")
+	claimed := func(limit int32) []attempt {
+		t.Helper()
+		got, err := claim(t.Context(), conn, worker, []string{"q"}, []int32{limit})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return got
+	}
+	exec(t, late, `BEGIN`)
+	exec(t, late, `SELECT weir.enqueue('q', 'late') FROM generate_series(1, 3)`)
+	exec(t, conn, `SELECT weir.enqueue('q', 'early')`)
+	early := claimed(10)
+	if len(early) != 1 {
+		t.Fatalf("claimed %v, want what was committed", early)
+	}
+	// Another attempt at it lies between the late ones and the fresh.
+	if _, err := finish(t.Context(), conn, worker, early[0], "retried", time.Time{}); err != nil {
+		t.Fatal(err)
+	}
+	if again := claimed(10); len(again) != 1 || again[0].ID != early[0].ID {
+		t.Fatalf("claimed %v, want the next attempt at job %d", again, early[0].ID)
+	}
+	exec(t, late, `COMMIT`)
+	exec(t, conn, `SELECT weir.enqueue('q', 'fresh') FROM generate_series(1, 2)`)
+	if part := claimed(2); len(part) != 2 || part[0].Kind != "late" || part[1].Kind != "late" {
+		t.Fatalf("claimed %v, want two of the late ones first", part)
+	}
+	got := claimed(10)
+	if len(got) != 3 || got[0].Kind != "late" || got[1].Kind != "fresh" || got[2].Kind != "fresh" || got[0].Seq != got[2].Seq {
+		t.Fatalf("claimed %v, want the last late one and both fresh ones in one batch", got)
+	}
+	for _, a := range got {
+		if state := value[string](t, conn, `SELECT state FROM weir.job_info($1)`, a.ID); state != "running" {
+			t.Errorf("job %d is shown as %s, want running", a.ID, state)
+		}
+	}
+	mustComplete(t, conn, worker, got)
+	if left := claimed(10); len(left) != 0 {
+		t.Errorf("claimed %v once more", left)
+	}
+}
