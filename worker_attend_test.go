@@ -316,3 +316,55 @@ func TestASocketThatIsForwardedIsNotTheServers(t *testing.T) {
 		}
 	}
 }
+
+// TestAWorkerThatCannotAttendBeats: where no session can attend, for whatever reason and however long, heartbeats by another keep the lease.
+func TestAWorkerThatCannotAttendBeats(t *testing.T) {
+	r := newRig(t)
+	var log records
+	check := r.steady(&log, make(chan struct{}))
+	var worker, pid int32
+	if err := r.pool.QueryRow(t.Context(), `SELECT objid::bigint::integer, pid FROM pg_locks WHERE classid = 1464158554 AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`).Scan(&worker, &pid); err != nil {
+		t.Fatal(err)
+	}
+	// Somebody waits to have the lock of its attendance to himself.
+	stranger, err := pgx.Connect(t.Context(), r.url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	locked := make(chan error, 1)
+	go func() {
+		_, err := stranger.Exec(context.Background(), `SELECT pg_advisory_lock(1464158554, $1)`, worker)
+		locked <- err
+	}()
+	eventually(t, func() error {
+		var waits bool
+		err := r.pool.QueryRow(t.Context(), `SELECT EXISTS (SELECT FROM pg_locks WHERE pid = $1 AND NOT granted)`, int32(stranger.PgConn().PID())).Scan(&waits)
+		if err == nil && !waits {
+			err = errors.New("nobody waits for the lock")
+		}
+		return err
+	})
+	if _, err := r.pool.Exec(t.Context(), `SELECT pg_terminate_backend($1)`, pid); err != nil {
+		t.Fatal(err)
+	}
+	if err := receive(t, locked, "the lock"); err != nil {
+		t.Fatal(err)
+	}
+	var began int64
+	if err := r.pool.QueryRow(t.Context(), `SELECT last_value FROM weir.watched`).Scan(&began); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, func() error {
+		var later bool // than what follows upon the end of a session at once
+		err := r.pool.QueryRow(t.Context(), `SELECT EXISTS (SELECT FROM weir.heartbeat WHERE worker = $1 AND says = 'beats' AND watched > $2)`, worker, began+8000).Scan(&later)
+		if err == nil && !later {
+			err = errors.New("there is no heartbeat")
+		}
+		return err
+	})
+	if err := stranger.Close(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	r.awaitAttendance(1)
+	check()
+}

@@ -1,5 +1,5 @@
 // Package model is an executable model of what Weir rests on: the snapshot cursor, segments that are given back by TRUNCATE, results and
-// fences, recovery after faults; the promotion of jobs whose time comes; and, for messages, ticks and the positions of their readers. Its tests explore it: every interleaving of
+// fences, recovery after faults; who lives, by a lock of its session or by heartbeats; the promotion of jobs whose time comes; and, for messages, ticks and the positions of their readers. Its tests explore it: every interleaving of
 // every small step, for few jobs and few workers, nearest first. Nothing of Weir imports it.
 //
 // The steps are named as the functions of the schema are. Where a function takes several snapshots or waits for a lock, it is several steps:
@@ -10,6 +10,8 @@
 //	reclaim      looks what waits | looks what runs | carries and truncates, carries some of it (carry_waiting, carry_states), or gives up
 //	fence, settle, reconcile, rotate, forget_ended, rebase    one step each: they have to themselves what they change
 //	promote     begins (lock, the newest cursor, what time it is) | looks whether there is anything, takes its snapshot | reads, copies, moves the cursor | commits, unflushed
+//	attend, heartbeat    begins (the last word's lock, fenced?, its word, and attend's lock for the session) | commits, unflushed
+//	fence_silent    takes its snapshot | reads the locks, moves weir.watched | tries the last word's lock, looks again, notes or fences | commits
 //	rotate_later    opens a segment, or carries and truncates one
 //	publish, cut, tick, read, reclaim_messages
 //

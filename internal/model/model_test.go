@@ -44,6 +44,15 @@ func TestEveryPromiseHolds(t *testing.T) {
 			holds(t, (&later{laterScenario: sc}).machine())
 		})
 	}
+	for _, sc := range attendScenarios {
+		t.Run(sc.name, func(t *testing.T) {
+			if *large {
+				sc.ends++
+				sc.late++
+			}
+			holds(t, (&attendances{attendScenario: sc}).machine())
+		})
+	}
 	for _, sc := range messageScenarios {
 		t.Run(sc.name, func(t *testing.T) {
 			if *large {
@@ -69,6 +78,11 @@ func without(t *testing.T, name string, all ...guard) found {
 	for _, sc := range laterScenarios {
 		if sc.name == name {
 			return (&later{laterScenario: sc, off: none}).machine().explore(*states)
+		}
+	}
+	for _, sc := range attendScenarios {
+		if sc.name == name {
+			return (&attendances{attendScenario: sc, off: none}).machine().explore(*states)
 		}
 	}
 	for _, sc := range messageScenarios {

@@ -35,3 +35,19 @@ var messageScenarios = []messageScenario{
 	{name: "failover of messages", transactions: []uint8{1, 1, 1}, cutters: 1, most: 1, failovers: 1},
 	{name: "messages truncated", transactions: []uint8{1, 1, 1}, cutters: 1, most: 2, reclaims: 1},
 }
+
+var attendScenarios = []attendScenario{
+	{name: "sessions end", slow: true, ends: 1, kills: 1},
+	{name: "sessions end again", ends: 2, kills: 1},
+	{name: "sessions end at work", works: true, ends: 1},
+	{name: "heartbeats alone", slow: true, pooled: true, kills: 1},
+	{name: "sessions end behind a pooler", slow: true, pooled: true, ends: 1},
+	{name: "server full", ends: 1, fills: 1},
+	{name: "keepers' calls arrive late", late: 1, ends: 1},
+	{name: "a heartbeat that arrives late", attends: true, others: true, ends: 1},
+	{name: "lines that are cut", cuts: 1, late: 1},
+	{name: "process stands still", freezes: 1, ends: 1},
+	{name: "crash of who is attended", crashes: 1, kills: 1},
+	{name: "restart of who is attended", restarts: 1, kills: 1},
+	{name: "failover of attendance", failovers: 1},
+}

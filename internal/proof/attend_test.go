@@ -420,3 +420,25 @@ func TestAFullRoleIsFencedByItsLeaseAlone(t *testing.T) {
 		t.Error("this server has room")
 	}
 }
+
+// TestALateHeartbeatIsNotTheLastWordOfWhoAttends: one that was sent before the session attended, and arrived after, would be renewed by nobody; and
+// once the session ends, hours later, its lease would be long over.
+func TestALateHeartbeatIsNotTheLastWordOfWhoAttends(t *testing.T) {
+	url := pgtest.Database(t)
+	conn, session := connect(t, url), connect(t, url)
+	worker := value[int32](t, conn, `SELECT weir.worker_start('w', ARRAY['q'], '6 seconds')`)
+	attend(t, session, worker)
+	exec(t, session, `SELECT weir.heartbeat($1)`, worker)
+	exec(t, conn, `SELECT weir.rescue()`)
+	exec(t, conn, `SELECT weir.heartbeat($1)`, worker) // late
+	exec(t, session, `SELECT weir.heartbeat($1)`, worker)
+	exec(t, conn, `SELECT setval('weir.watched', last_value + 60000) FROM weir.watched`)
+	if err := session.Close(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	hasEnded(t, conn, session.PgConn().PID())
+	exec(t, conn, `SELECT weir.rescue()`)
+	if isFenced(t, conn, worker) {
+		t.Error("a worker that attended is fenced by the first look after its session has ended")
+	}
+}

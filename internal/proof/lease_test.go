@@ -73,3 +73,33 @@ func TestLeasesDoNotTrustTheClock(t *testing.T) {
 		t.Error("a worker was fenced that never fell silent")
 	}
 }
+
+// TestLeasesCountFromTheFirstLookInALifeOfTheServer: the last heartbeats may have been lost with the server before, so who was heard of last long
+// ago may have been heard of a moment before it ended.
+func TestLeasesCountFromTheFirstLookInALifeOfTheServer(t *testing.T) {
+	server := pgtest.Server(t, nil)
+	conn := connect(t, server.URL("postgres"))
+	if err := schema.Up(t.Context(), conn); err != nil {
+		t.Fatal(err)
+	}
+	worker := value[int32](t, conn, `SELECT weir.worker_start('w', ARRAY['q'], '5 seconds')`)
+	exec(t, conn, `SELECT setval('weir.watched', 60000)`)
+	if err := server.Stop(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := server.Restart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	conn = reconnect(t, server.URL("postgres"))
+	looks := 0
+	for ; !isFenced(t, conn, worker); looks++ {
+		if looks > 20 {
+			t.Fatal("a silent worker is never fenced")
+		}
+		exec(t, conn, `SELECT setval('weir.watched_at', 0)`) // the next look counts 2 s
+		exec(t, conn, `SELECT weir.rescue()`)
+	}
+	if looks < 5 { // the first, and four of 2 s each
+		t.Errorf("the worker was fenced by look %d", looks)
+	}
+}

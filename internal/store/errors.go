@@ -61,6 +61,9 @@ func IsRefused(err error) bool {
 	return true
 }
 
+// IsUnanswered: the call was sent, or may have been, and nothing tells what became of it.
+func IsUnanswered(err error) bool { return err != nil && code(err) == "" && !pgconn.SafeToRetry(err) }
+
 // IsDown: there is no server, or it is starting or stopping.
 func IsDown(err error) bool {
 	return code(err) == "57P03" || errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, os.ErrNotExist)

@@ -12,6 +12,7 @@ import (
 // for then nobody is.
 const (
 	granted  = 3 * time.Second // by the rescuer, as weir.fence_silent has it
+	haste    = granted - granted/6
 	hurryFor = 5 * time.Second
 	hurry    = 100 * time.Millisecond // from one try to the next, or twice that
 )
@@ -23,6 +24,7 @@ type keeper struct {
 	held      *store.Attendance // nil: it does not attend
 	mayAttend bool              // it is worth trying
 	lost      time.Time         // when it last ceased to
+	unsure    time.Time         // until then a session that was given up may come to attend, or say so still; zero: none
 }
 
 // gone is closed when the session that attends has ended.
@@ -44,7 +46,16 @@ func (k *keeper) leave() {
 func (k *keeper) lose() {
 	k.leave()
 	k.lost = time.Now()
-	k.lease.shorten(k.lost.Add(granted - granted/6))
+	k.lease.shorten(k.lost.Add(haste))
+}
+
+// giveUp: nobody knows what becomes of a call by which a session would attend, or does. Whatever it says arrives late, after other words of this
+// worker's, and then that session ends: so for a lease no heartbeat without a session is good for longer than is granted then.
+func (k *keeper) giveUp(err error) {
+	if store.IsUnanswered(err) {
+		k.unsure = time.Now().Add(k.Lease)
+		k.lease.shorten(time.Now().Add(haste))
+	}
 }
 
 // call has f make calls by the session that attends, or by the keeper's connection.
@@ -57,8 +68,8 @@ func (k *keeper) call(f func(by *store.Store) error) error {
 
 // beat renews the lease, and has a session attend where none does and one can.
 func (k *keeper) beat(ctx context.Context) error {
-	hurries := k.hurries()
-	err := k.attend(ctx, hurries)
+	err := k.attend(ctx, k.hurries())
+	speaks := err != nil || k.held != nil // the call is one by which a session attends
 	if err == nil {
 		err = k.call(func(by *store.Store) error { return k.heartbeat(ctx, by) })
 	}
@@ -68,12 +79,16 @@ func (k *keeper) beat(ctx context.Context) error {
 	k.mayAttend = true
 	if k.held != nil {
 		k.lose()
-		hurries = true
+	}
+	if speaks && ctx.Err() == nil {
+		k.giveUp(err)
 	}
 	if store.IsDown(err) {
+		k.unsure = time.Time{}
 		k.lease.shorten(time.Time{}) // what it knew of who attends went with it
+		return err
 	}
-	if hurries && !store.IsDown(err) && k.heartbeat(ctx, k.Store) == nil {
+	if k.heartbeat(ctx, k.Store) == nil {
 		return nil // by another of its connections
 	}
 	return err
@@ -86,7 +101,7 @@ func (k *keeper) attend(ctx context.Context, hurries bool) (err error) {
 	ctx, cancel := k.briefly(ctx)
 	defer cancel()
 	if hurries {
-		ctx, cancel = context.WithTimeout(ctx, granted)
+		ctx, cancel = context.WithTimeout(ctx, granted/2) // so that a heartbeat by another connection still comes in time
 		defer cancel()
 	}
 	k.held, err = k.Keep.Attend(ctx, k.id)
@@ -99,6 +114,15 @@ func (k *keeper) attend(ctx context.Context, hurries bool) (err error) {
 }
 
 // heartbeat makes one.
+func (k *keeper) heartbeat(ctx context.Context, by *store.Store) error {
+	sent := time.Now()
+	err := k.session.heartbeat(ctx, by)
+	if err == nil && k.held == nil && sent.Before(k.unsure) {
+		k.lease.shorten(sent.Add(haste))
+	}
+	return err
+}
+
 func (s *session) heartbeat(ctx context.Context, by *store.Store) error {
 	ctx, cancel := s.briefly(ctx)
 	defer cancel()
@@ -126,15 +150,15 @@ func (k *keeper) soon() time.Duration {
 	return time.Duration(rand.Int64N(int64(min(max(k.fleet.Load(), 1), 500)))) * time.Millisecond
 }
 
-// hurries tells whether the session that attended has ended just now.
-func (k *keeper) hurries() bool { return time.Since(k.lost) < hurryFor }
+// hurries tells whether the session that attended has ended just now, or one that was given up may attend.
+func (k *keeper) hurries() bool { return time.Since(k.lost) < hurryFor || time.Now().Before(k.unsure) }
 
 func hurriedly() time.Duration { return hurry + time.Duration(rand.Int64N(int64(hurry))) }
 
 // rest is how long to wait after a heartbeat: a fleet that came back together does not beat together. One that was made by another
 // connection, for the session that attended has ended, is not to be the last.
 func (k *keeper) rest(every time.Duration) time.Duration {
-	if k.held == nil && k.mayAttend && k.hurries() {
+	if k.held == nil && (k.mayAttend && k.hurries() || time.Now().Before(k.unsure)) {
 		return hurriedly()
 	}
 	return jitter(every)

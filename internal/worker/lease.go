@@ -37,11 +37,13 @@ func (l *lease) until() time.Time {
 	return until
 }
 
-// shorten has the lease end at soon, until a heartbeat arrives; at its own time again for zero.
+// shorten has the lease end at soon, or sooner if it does already, until a heartbeat arrives; at its own time again for zero.
 func (l *lease) shorten(soon time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.soon = soon
+	if soon.IsZero() || l.soon.IsZero() || soon.Before(l.soon) {
+		l.soon = soon
+	}
 	l.timer.Reset(time.Until(l.until()))
 }
 

@@ -27,7 +27,7 @@ BEGIN
   PERFORM set_config('idle_session_timeout', lease::text, false), set_config('tcp_user_timeout', '0', false),
           set_config('tcp_keepalives_idle', (lease / 1000 + 1)::text, false), set_config('tcp_keepalives_interval', (lease / 1000 + 1)::text, false),
           set_config('synchronous_commit', 'off', true), set_config('weir.attends', attend.worker || ' 0', false);
-  INSERT INTO weir.attendance (worker, started_at) VALUES (attend.worker, pg_postmaster_start_time()) ON CONFLICT DO NOTHING;
+  INSERT INTO weir.attendance (worker, started_at, watched) VALUES (attend.worker, pg_postmaster_start_time(), pg_sequence_last_value('weir.watched')) ON CONFLICT DO NOTHING;
   PERFORM weir.note_word(attend.worker, 'attends', 0);
   -- For the session: it outlives errors and a rollback, so it comes last. Twice: then a heartbeat can tell that it was lost.
   PERFORM pg_advisory_lock_shared(1464158554, attend.worker), pg_advisory_lock_shared(1464158554, attend.worker);
@@ -47,6 +47,17 @@ AS $$
           pg_sequence_last_value('weir.watched'), note_word.says, note_word.running)
 $$;
 COMMENT ON FUNCTION weir.note_word IS 'Notes a worker''s last word. The caller holds its lock.';
+
+CREATE OR REPLACE FUNCTION weir.last_says(worker integer) RETURNS text
+LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+AS $$
+  SELECT h.says FROM weir.heartbeat h WHERE h.worker = last_says.worker ORDER BY h.no DESC LIMIT 1
+$$;
+COMMENT ON FUNCTION weir.last_says IS 'What a worker''s last word says; NULL: there is none any more.';
 
 CREATE OR REPLACE FUNCTION weir.attending() RETURNS SETOF integer
 LANGUAGE sql STABLE
@@ -114,6 +125,7 @@ DECLARE
   clock   bigint;
   passed  bigint;
   reading bigint;
+  since   bigint;  -- what weir.watched showed at the first look in this life of the server
   crowded boolean;
   w       record;
   is_new  boolean;
@@ -129,10 +141,16 @@ BEGIN
         PERFORM setval('weir.watched_at', clock), setval('weir.watched', pg_sequence_last_value('weir.watched') + passed);
       END IF;
       reading := pg_sequence_last_value('weir.watched');
+      -- Words that a crash or a failover has taken back may have been renewals: whom it may have taken them from has his lease anew.
+      SELECT a.watched INTO since FROM weir.attendance a WHERE a.worker = 0 AND a.started_at = pg_postmaster_start_time();
+      IF NOT FOUND THEN
+        since := reading;
+        INSERT INTO weir.attendance (worker, started_at, watched) VALUES (0, pg_postmaster_start_time(), since);
+      END IF;
     END IF;
     EXIT WHEN fenced >= 20 OR noted >= 100;
     is_new := coalesce(w.says, 'attends') = 'attends';
-    silent := (reading - w.watched) * interval '1 ms';
+    silent := (reading - greatest(w.watched, since)) * interval '1 ms';
     CONTINUE WHEN w.says = 'beats' AND silent <= w.lease + grace;
     worker := w.id;
     more := true;
@@ -192,4 +210,4 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION weir.fence_silent IS
-  'Fences workers that were silent past their lease, by weir.watched, which it moves on, and those that attended since this server started and whose lock has been free for 3 seconds. Of these a crash or a failover leaves no trace in weir.attendance: then the lease counts, from when they were missed. Returns whom it fenced or missed; more is false for those to look at again in half a second; error is why one could not be fenced, among it that a prepared transaction holds it, and it holds up no other. The caller holds advisory step 6. Locks: advisory: their last words (exclusive, tried); see fence. Isolation: READ COMMITTED.';
+  'Fences workers that were silent past their lease, by weir.watched, which it moves on, counted from the first look in this life of the server at the earliest, and those that attended since this server started and whose lock has been free for 3 seconds. Of these a crash or a failover leaves no trace in weir.attendance: then the lease counts, from when they were missed. Returns whom it fenced or missed; more is false for those to look at again in half a second; error is why one could not be fenced, among it that a prepared transaction holds it, and it holds up no other. The caller holds advisory step 6. Locks: advisory: their last words (exclusive, tried); see fence. Isolation: READ COMMITTED.';

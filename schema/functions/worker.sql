@@ -52,6 +52,8 @@ BEGIN
       PERFORM pg_advisory_lock_shared(1464158554, heartbeat.worker);
     END IF;
     PERFORM pg_advisory_lock_shared(1464158554, heartbeat.worker);
+    -- A heartbeat by another connection may have come late. It renews nothing later on, so it must not stay the last word.
+    writes := writes OR coalesce(weir.last_says(heartbeat.worker) <> 'attends', false);
   END IF;
   IF writes THEN
     PERFORM weir.hold_briefly(), pg_advisory_xact_lock_shared(1464158555, heartbeat.worker);

@@ -216,10 +216,11 @@ COMMENT ON TABLE weir.heartbeat IS
 CREATE UNLOGGED TABLE weir.attendance (
   worker     integer     NOT NULL,
   started_at timestamptz NOT NULL,
+  watched    bigint      NOT NULL,
   PRIMARY KEY (worker, started_at)
 );
 COMMENT ON TABLE weir.attendance IS
-  'Workers that have attended, and of the server they did it at when it was started. Where there is none of this life of the server, a lock that is free says nothing.';
+  'Workers that have attended, of the server they did it at when it was started, and what weir.watched showed then. Where there is none of this life of the server, a lock that is free says nothing. That of worker 0 is of the first look at who does not attend: in this life no lease counts from before.';
 
 CREATE TABLE weir.cancel (
   id bigint      PRIMARY KEY,

@@ -1,0 +1,112 @@
+package model
+
+// Moves of who recovers and gives space back: reconcile, fence, settle, forget_ended, rotate, reclaim.
+
+func (r *replay) reconcile(i int) {
+	p := &r.s.process[i]
+	var lanes, sizes []int32
+	var seqs, ids []int64
+	for _, h := range p.held {
+		if h != (held{}) {
+			lanes, seqs, sizes, ids = append(lanes, r.batches[h].lane), append(seqs, r.batches[h].seq), append(sizes, 1), append(ids, r.ids[h.tag])
+		}
+	}
+	before := r.s.results.n
+	released := 0
+	for after := new(int64); after != nil; {
+		var some int
+		if err := r.admin.QueryRow(r.Context(), `SELECT released, next FROM weir.reconcile($1, $2, $3, $4, $5, $6)`, r.workers[i],
+			append([]int32{}, lanes...), append([]int64{}, seqs...), append([]int32{}, sizes...), append([]int64{}, ids...), *after).Scan(&some, &after); err != nil {
+			r.fail("reconcile: %v", err)
+		}
+		released += some
+	}
+	r.take(reconcile, i, 0)
+	r.note("reconcile of worker %d releases %d", i+1, released)
+	if want := int(r.s.results.n - before); released != want {
+		r.fail("reconcile released %d, the model says %d", released, want)
+	}
+}
+
+func (r *replay) fence(i int) {
+	w := r.s.process[i].worker
+	done := one[bool](r, r.admin, `SELECT weir.fence($1)`, r.workers[i])
+	r.note("fence of worker %d: %v", i+1, done)
+	if want := r.m.mayFence(&r.s, w); done != want {
+		r.fail("fence answers %v, the model says %v", done, want)
+	}
+	if done {
+		r.take(fence, int(w), 0)
+		r.s.process[i].ends()
+	}
+}
+
+func (r *replay) settle(i int) {
+	n := 0
+	for more := true; more; {
+		var some int
+		if err := r.admin.QueryRow(r.Context(), `SELECT relogged, more FROM weir.settle($1)`, r.workers[i]).Scan(&some, &more); err != nil {
+			r.fail("settle: %v", err)
+		}
+		n += some
+	}
+	before := r.s.results.n
+	if _, _, found, _ := r.m.toSettle(&r.s, uint8(i+1)); found {
+		r.take(settle, i+1, 0)
+	}
+	want := int(r.s.results.n - before)
+	r.note("settle of worker %d logs %d again", i+1, n)
+	if n != want {
+		r.fail("settle logged %d attempts again, the model says %d", n, want)
+	}
+}
+
+// forgetEnded has an idle lane forget pending transactions that have ended. The server may leave a few.
+func (r *replay) forgetEnded() {
+	n := one[int](r, r.admin, `SELECT weir.forget_ended()`)
+	_, fewer := r.m.kept(&r.s, r.s.snapshot())
+	r.note("forget_ended has %d lanes forget", n)
+	switch {
+	case n == 0:
+	case !fewer || n > 1:
+		r.fail("forget_ended has %d lanes forget, the model says there is nothing to forget", n)
+	default:
+		r.take(forgetEnded, 0, 0)
+	}
+}
+
+// rotate opens the next segment, as if it were time.
+func (r *replay) rotate() {
+	if r.s.used(3 - r.s.active()) {
+		return
+	}
+	r.exec(r.admin, `UPDATE weir.segment SET at = at - interval '1 day' WHERE event = 'opened'`)
+	did := one[string](r, r.admin, `SELECT coalesce(weir.rotate(), '')`)
+	r.note("rotate: %s", did)
+	if len(did) > 6 && did[:6] == "opened" {
+		r.take(rotate, 0, 0)
+	}
+}
+
+// reclaim gives the closed segment back. The server may always say: not now.
+func (r *replay) reclaim() {
+	closed := one[int](r, r.admin, `SELECT coalesce(max(s), 0) FROM generate_series(1, 4) s WHERE weir.segment_state('job', s) = 'closed'`)
+	if closed == 0 {
+		return
+	}
+	done := one[bool](r, r.admin, `SELECT weir.reclaim($1)`, closed)
+	r.note("reclaim of segment %d: %v", closed, done)
+	if !done {
+		return
+	}
+	if !r.m.mayReclaim(&r.s, 3-r.s.active()) {
+		r.fail("a segment is reclaimed while a transaction in flight has rows there")
+	}
+	r.take(reclaim, 0, 0)
+	i := r.call(func(o *op) bool { return o.call == reclaiming })
+	r.take(reclaimLook, i, 0)
+	if !r.m.mayCarry(&r.s, r.s.ops.row[i].segment) {
+		r.fail("a segment is reclaimed while a claim or a result is under way")
+	}
+	r.take(reclaimCarry, i, 0)
+}
