@@ -13,7 +13,7 @@ import (
 
 func (r *replay) begin() {
 	r.tokens++
-	c := r.connect()
+	c := r.connect(r.url)
 	r.exec(c, `BEGIN`)
 	r.exec(c, `SELECT pg_current_xact_id()`)
 	r.open[r.tokens] = c
@@ -23,7 +23,7 @@ func (r *replay) begin() {
 }
 
 func (r *replay) enqueue(token uint8) {
-	id := one[int64](r, r.open[token], `SELECT weir.enqueue('q', 'k')`)
+	id := query[int64](&r.script, r.open[token], `SELECT weir.enqueue('q', 'k')`)
 	i := r.producer(token)
 	r.s.ops.row[i].segment = r.s.active()
 	r.take(enqueue, i, 0)
@@ -60,11 +60,11 @@ func (r *replay) claim(i int, heldUp bool) {
 	begun := r.call(func(o *op) bool { return o.call == claiming }) >= 0
 	heldUp = heldUp && begun
 	if heldUp {
-		r.gate = r.connect()
+		r.gate = r.connect(r.url)
 		r.exec(r.gate, `SELECT pg_advisory_lock(1464158546, q.id * 4 + 1) FROM weir.queue q WHERE q.name = 'q'`)
 	}
 	r.waiting = make(chan answer, 1)
-	conn := r.connect()
+	conn := r.connect(r.url)
 	go func(out chan<- answer) { // ends with the claim, which claimGoesOn or close waits for
 		defer conn.Close(context.Background())
 		rows, err := conn.Query(context.Background(), `SELECT lane, seq, id FROM weir.claim($1, '{q}', $2)`, r.workers[i], []int32{int32(r.m.quota)})
@@ -76,7 +76,7 @@ func (r *replay) claim(i int, heldUp bool) {
 	}(r.waiting)
 	if heldUp {
 		r.note("claim by worker %d begins", i+1)
-		for end := time.Now().Add(30 * time.Second); !one[bool](r, r.admin,
+		for end := time.Now().Add(30 * time.Second); !query[bool](&r.script, r.admin,
 			`SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND classid = 1464158546 AND NOT granted AND database = (SELECT oid FROM pg_database WHERE datname = current_database()))`); {
 			if time.Now().After(end) {
 				r.fail("the claim does not wait for the lane")
@@ -179,7 +179,7 @@ func (r *replay) complete(i, k int) {
 	p := &r.s.process[i]
 	h := p.held[k]
 	at := r.batches[h]
-	c := r.connect()
+	c := r.connect(r.url)
 	r.exec(c, `BEGIN`)
 	_, err := c.Exec(r.Context(), `SELECT weir.complete($1, $2, $3, $4)`, r.workers[i], at.lane, at.seq, r.ids[h.tag])
 	r.note("complete by worker %d of job %d in a transaction: %v", i+1, h.tag, err)

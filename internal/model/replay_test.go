@@ -3,7 +3,6 @@ package model
 import (
 	"cmp"
 	"context"
-	"errors"
 	"flag"
 	"fmt"
 	"maps"
@@ -13,7 +12,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/weir-pg/weir/internal/pgtest"
 )
@@ -34,9 +32,18 @@ func TestRealRunsAreStepsOfTheModel(t *testing.T) {
 	}
 	t.Logf("reproduce with: go test ./internal/model -run '^%s$' -seed %d", t.Name(), seed)
 	runs, moves, full := 0, 0, 0
-	for end := time.Now().Add(*longFlag); runs < 3 || time.Now().Before(end); runs++ {
-		r := newReplay(t, rand.New(rand.NewPCG(seed, uint64(runs))))
-		n, room := r.run(60)
+	for end := time.Now().Add(*longFlag); runs < 6 || time.Now().Before(end); runs++ {
+		rng := rand.New(rand.NewPCG(seed, uint64(runs)))
+		var r replayed
+		switch runs % 3 {
+		case 0:
+			r = newReplay(t, rng)
+		case 1:
+			r = newPromotions(t, rng)
+		default:
+			r = newLives(t, rng)
+		}
+		n, room := run(rng, r, 60)
 		if moves += n; !room {
 			full++
 		}
@@ -47,8 +54,7 @@ func TestRealRunsAreStepsOfTheModel(t *testing.T) {
 
 // replay does each move twice: on the server, and in the model.
 type replay struct {
-	*testing.T
-	rng     *rand.Rand
+	script
 	m       *jobs
 	s       state
 	url     string
@@ -61,7 +67,6 @@ type replay struct {
 	tokens  uint8
 	waiting chan answer // of the claim that waits for the lane's lock
 	gate    *pgx.Conn   // which this session holds
-	path    []string
 }
 
 type place struct {
@@ -84,21 +89,13 @@ type answer struct {
 func newReplay(t *testing.T, rng *rand.Rand) *replay {
 	m := &jobs{scenario: scenario{processes: 3, quota: 1 + rng.IntN(2), settles: 100, straggler: true, transactions: []uint8{1, 2, 1, 2, 1},
 		budget: budget{Claims: 200, Reconciles: 200, Txs: 200, Retries: 200, Rotations: 200, Reclaims: 200, Fences: 200, Forgets: 200}}}
-	r := &replay{T: t, rng: rng, m: m, s: m.start(), url: pgtest.Database(t), open: map[uint8]*pgx.Conn{}, ends: map[held]*pgx.Conn{},
+	r := &replay{script: script{T: t, rng: rng}, m: m, s: m.start(), url: pgtest.Database(t), open: map[uint8]*pgx.Conn{}, ends: map[held]*pgx.Conn{},
 		ids: map[uint8]int64{}, batches: map[held]place{}}
-	r.admin = r.connect()
+	r.admin = r.connect(r.url)
 	for i := range r.workers {
-		r.workers[i] = one[int32](r, r.admin, `SELECT weir.worker_start($1, '{q}')`, fmt.Sprint("worker ", i+1))
+		r.workers[i] = query[int32](&r.script, r.admin, `SELECT weir.worker_start($1, '{q}')`, fmt.Sprint("worker ", i+1))
 	}
 	return r
-}
-
-func (r *replay) connect() *pgx.Conn {
-	conn, err := pgx.Connect(r.Context(), r.url)
-	if err != nil {
-		r.Fatal(err)
-	}
-	return conn
 }
 
 func (r *replay) close() {
@@ -113,65 +110,6 @@ func (r *replay) close() {
 		<-r.waiting
 	}
 	_ = r.admin.Close(context.Background())
-}
-
-func one[T any](r *replay, c *pgx.Conn, sql string, args ...any) (v T) {
-	r.Helper()
-	if err := c.QueryRow(r.Context(), sql, args...).Scan(&v); err != nil {
-		r.fail("%s: %v", sql, err)
-	}
-	return v
-}
-
-func (r *replay) exec(c *pgx.Conn, sql string, args ...any) {
-	r.Helper()
-	if _, err := c.Exec(r.Context(), sql, args...); err != nil {
-		r.fail("%s: %v", sql, err)
-	}
-}
-
-func (r *replay) fail(format string, args ...any) {
-	r.Helper()
-	for i, line := range r.path {
-		r.Logf("%3d. %s", i+1, line)
-	}
-	r.Fatalf(format, args...)
-}
-
-func (r *replay) note(format string, args ...any) {
-	r.path = append(r.path, fmt.Sprintf(format, args...))
-}
-
-func code(err error) string {
-	var pg *pgconn.PgError
-	if errors.As(err, &pg) {
-		return pg.Code
-	}
-	return ""
-}
-
-// run makes random moves, and looks after each what has become of every job. A run that comes to more than the model has room for ends there.
-func (r *replay) run(most int) (moves int, room bool) {
-	defer func() {
-		switch p := recover().(type) {
-		case nil:
-		case noRoom:
-			room = false
-		default:
-			panic(p)
-		}
-	}()
-	for moves < most {
-		move := r.moves()
-		move[r.rng.IntN(len(move))]()
-		r.m.tidy(&r.s)
-		if err := r.s.promises(); err != nil {
-			r.fail("%v", err)
-		}
-		r.look()
-		moves++
-	}
-	return moves, true
 }
 
 // take takes steps of the model.
@@ -267,9 +205,13 @@ func (r *replay) moves() (all []func()) {
 
 // look compares what the server says of each job with the model.
 func (r *replay) look() {
+	r.m.tidy(&r.s)
+	if err := r.s.promises(); err != nil {
+		r.fail("%v", err)
+	}
 	for _, tag := range slices.Sorted(maps.Keys(r.ids)) {
 		id := r.ids[tag]
-		said := one[string](r, r.admin, `SELECT coalesce((SELECT state FROM weir.job_info($1)), '')`, id)
+		said := query[string](&r.script, r.admin, `SELECT coalesce((SELECT state FROM weir.job_info($1)), '')`, id)
 		if want := r.s.stateOf(tag); said != want {
 			r.fail("job %d (%d) is %q, the model says %q", tag, id, said, want)
 		}
