@@ -56,20 +56,18 @@ func (p *promotions) moves() (all []func()) {
 	}
 	can(4, p.promote)
 	can(1, p.rotate)
-	if int(p.s.begun) < len(p.m.at) {
+	if int(p.s.begun) < len(p.m.at) && p.s.clock < lastTime {
 		can(4, p.begin)
 	}
 	for _, job := range slices.Sorted(maps.Keys(p.open)) {
 		can(2, func() { p.end(job, true) })
 		can(1, func() { p.end(job, false) })
 	}
-	if len(p.open) == 0 { // what nobody sees yet can't be moved
-		if p.s.clock < lastTime {
-			can(2, func() { p.clock(clockGoesOn, `-`) })
-		}
-		if p.s.clock > 0 && p.s.back > 0 {
-			can(1, func() { p.clock(clockStepsBack, `+`) })
-		}
+	if p.s.clock < lastTime {
+		can(2, func() { p.clock(clockGoesOn, `-`) })
+	}
+	if p.s.clock > 0 && p.s.back > 0 {
+		can(1, func() { p.clock(clockStepsBack, `+`) })
 	}
 	return all
 }
@@ -78,6 +76,7 @@ func (p *promotions) begin() {
 	c := p.connect(p.url)
 	p.exec(c, `BEGIN`)
 	job := p.s.begun + 1
+	p.m.at[job-1] = max(p.m.at[job-1], p.s.clock+1) // what is due already is no job for later
 	// Half an hour is what the run itself may take.
 	p.ids[job] = query[int64](&p.script, c, `SELECT weir.enqueue('q', 'k', run_at => now() + ($1 - 0.5) * interval '1 hour' + $2 * interval '1 second')`, int(p.m.at[job-1])-int(p.s.clock), job)
 	p.open[job] = c
@@ -110,6 +109,9 @@ func (p *promotions) end(job uint8, commits bool) {
 
 // clock has an hour pass, or be taken back.
 func (p *promotions) clock(do action, sign string) {
+	for job, c := range p.open { // what only its own transaction sees yet
+		p.exec(c, `UPDATE weir.later SET run_at = run_at `+sign+` interval '1 hour' WHERE id = $1`, p.ids[job])
+	}
 	p.exec(p.admin, `UPDATE weir.later SET run_at = run_at `+sign+` interval '1 hour'`)
 	p.exec(p.admin, `UPDATE weir.promotion SET due = due `+sign+` interval '1 hour', ahead_due = (SELECT array_agg(d `+sign+` interval '1 hour' ORDER BY nr) FROM unnest(ahead_due) WITH ORDINALITY a(d, nr))`)
 	p.take(do, 0)
