@@ -320,7 +320,7 @@ func TestASocketThatIsForwardedIsNotTheServers(t *testing.T) {
 // TestAWorkerThatCannotAttendBeats: where no session can attend, for whatever reason and however long, heartbeats by another keep the lease.
 func TestAWorkerThatCannotAttendBeats(t *testing.T) {
 	r := newRig(t)
-	var log records
+	var log pgtest.Log
 	check := r.steady(&log, make(chan struct{}))
 	var worker, pid int32
 	if err := r.pool.QueryRow(t.Context(), `SELECT objid::bigint::integer, pid FROM pg_locks WHERE classid = 1464158554 AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`).Scan(&worker, &pid); err != nil {
