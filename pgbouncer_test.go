@@ -144,7 +144,7 @@ func TestWorksThroughPgBouncerInTransactionMode(t *testing.T) {
 		return err
 	})
 	var attended bool
-	if err := direct.pool.QueryRow(t.Context(), `SELECT EXISTS (SELECT FROM weir.attendance WHERE worker <> 0) OR EXISTS (SELECT FROM weir.attending())`).Scan(&attended); err != nil || attended {
+	if err := direct.pool.QueryRow(t.Context(), `SELECT EXISTS (SELECT FROM weir.attendance WHERE worker <> 0) OR EXISTS (SELECT FROM weir._attending())`).Scan(&attended); err != nil || attended {
 		t.Errorf("through a pooler a worker holds a lock of a session (%v)", err)
 	}
 	if failed.Load() != n/10 {

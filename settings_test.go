@@ -283,10 +283,10 @@ func (h *household) work(client *weir.Client, pool *pgxpool.Pool, logger *slog.L
 	}
 	killed := enqueue("complete", nil)
 	var dead int32
-	if err := h.admin.QueryRow(h.Context(), `SELECT weir.worker_start('killed', ARRAY['default'], '1 second')`).Scan(&dead); err != nil {
+	if err := h.admin.QueryRow(h.Context(), `SELECT weir._start('killed', ARRAY['default'], '1 second')`).Scan(&dead); err != nil {
 		h.Fatal(err)
 	}
-	h.exec(`SELECT FROM weir.claim($1, ARRAY['default'], ARRAY[10])`, dead)
+	h.exec(`SELECT FROM weir._claim($1, ARRAY['default'], ARRAY[10])`, dead)
 
 	handlers := weir.NewHandlers()
 	weir.Handle(handlers, func(ctx context.Context, job *weir.Job[chore]) error {

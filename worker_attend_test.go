@@ -48,7 +48,7 @@ func (r *rig) awaitAttendance(workers int) {
 	r.t.Helper()
 	eventually(r.t, func() error {
 		var n int
-		err := r.pool.QueryRow(r.t.Context(), `SELECT count(*) FROM weir.attending()`).Scan(&n)
+		err := r.pool.QueryRow(r.t.Context(), `SELECT count(*) FROM weir._attending()`).Scan(&n)
 		if err == nil && n != workers {
 			err = fmt.Errorf("%d workers attend, want %d", n, workers)
 		}
@@ -154,7 +154,7 @@ func TestAWorkerWhoseSessionsAreEndedIsBackAtOnce(t *testing.T) {
 			t.Fatal(err)
 		}
 		for range 3 { // looks of others beside its own
-			if _, err := r.pool.Exec(t.Context(), `SELECT weir.rescue()`); err != nil {
+			if _, err := r.pool.Exec(t.Context(), `SELECT weir._rescue()`); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -180,7 +180,7 @@ func TestARestartOfTheServerInterruptsNobody(t *testing.T) {
 		r.awaitAttendance(1)
 		eventually(t, func() error { // the chores go on
 			var did bool
-			if err := r.pool.QueryRow(t.Context(), `SELECT EXISTS (SELECT FROM weir.rescue())`).Scan(&did); err != nil {
+			if err := r.pool.QueryRow(t.Context(), `SELECT EXISTS (SELECT FROM weir._rescue())`).Scan(&did); err != nil {
 				return err
 			}
 			if did {
@@ -297,7 +297,7 @@ func TestASocketThatIsForwardedIsNotTheServers(t *testing.T) {
 		}
 		defer pool.Close()
 		var worker int32
-		if err := pool.QueryRow(t.Context(), `SELECT weir.worker_start('w', ARRAY['q'])`).Scan(&worker); err != nil {
+		if err := pool.QueryRow(t.Context(), `SELECT weir._start('w', ARRAY['q'])`).Scan(&worker); err != nil {
 			t.Fatal(err)
 		}
 		own, err := store.OpenOwn(pool)

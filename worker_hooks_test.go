@@ -65,7 +65,7 @@ func TestHooksTellWhatIsRecordedAndNotWhatTheHandlerSaid(t *testing.T) {
 		t.Fatal(workers, err)
 	}
 	eventually(t, func() error { // it is put off while a claim of the worker's is running
-		if _, err := r.pool.Exec(t.Context(), `SELECT weir.fence($1)`, workers[0].ID); err != nil {
+		if _, err := r.pool.Exec(t.Context(), `SELECT weir._fence($1)`, workers[0].ID); err != nil {
 			return err
 		}
 		all, err := r.client.Workers(t.Context())

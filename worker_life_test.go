@@ -76,11 +76,11 @@ func TestJobsOfASilentWorkerAreRescued(t *testing.T) {
 	r := newRig(t)
 	// A worker that claims and is never heard of again.
 	var dead int32
-	if err := r.pool.QueryRow(t.Context(), `SELECT weir.worker_start('dead', '{default}', '1 second')`).Scan(&dead); err != nil {
+	if err := r.pool.QueryRow(t.Context(), `SELECT weir._start('dead', '{default}', '1 second')`).Scan(&dead); err != nil {
 		t.Fatal(err)
 	}
 	id := r.enqueue(1, nil)
-	if tag, err := r.pool.Exec(t.Context(), `SELECT * FROM weir.claim($1, '{default}', '{10}')`, dead); err != nil || tag.RowsAffected() != 1 {
+	if tag, err := r.pool.Exec(t.Context(), `SELECT * FROM weir._claim($1, '{default}', '{10}')`, dead); err != nil || tag.RowsAffected() != 1 {
 		t.Fatal(tag, err)
 	}
 	r.work(func(context.Context, *weir.Job[number]) error { return nil }, nil)
@@ -110,7 +110,7 @@ func TestFencedWorkerDropsItsJobsAndStartsAgain(t *testing.T) {
 	}
 	eventually(t, func() error { // it is put off while a claim of the worker's is running
 		var done bool
-		err := r.pool.QueryRow(t.Context(), `SELECT weir.fence($1)`, workers[0].ID).Scan(&done)
+		err := r.pool.QueryRow(t.Context(), `SELECT weir._fence($1)`, workers[0].ID).Scan(&done)
 		if err == nil && !done {
 			err = errors.New("the worker is not fenced yet")
 		}

@@ -26,7 +26,7 @@ func (weirEngine) Install(ctx context.Context, conn *pgx.Conn) error {
 		return err
 	}
 	// Clients that use a new queue's name for the first time at the same instant make twins, and setting those aside later updates rows.
-	_, err := conn.Exec(ctx, `SELECT weir.queue_id($1)`, bench.Queue)
+	_, err := conn.Exec(ctx, `SELECT weir._queue_id($1)`, bench.Queue)
 	return err
 }
 

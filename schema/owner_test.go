@@ -52,10 +52,10 @@ func TestASchemaOfAnotherOwnerIsRefused(t *testing.T) {
 	t.Cleanup(func() {
 		_, _ = conn.Exec(context.Background(), `RESET ROLE; DROP OWNED BY weir_owner_test CASCADE; DROP ROLE weir_owner_test`)
 	})
-	mine := `CREATE FUNCTION weir.tidy() RETURNS integer LANGUAGE sql AS 'SELECT 1'; ALTER FUNCTION weir.tidy() OWNER TO weir_owner_test;`
+	mine := `CREATE FUNCTION weir._tidy() RETURNS integer LANGUAGE sql AS 'SELECT 1'; ALTER FUNCTION weir._tidy() OWNER TO weir_owner_test;`
 	for setup, want := range map[string]string{
 		`CREATE SCHEMA weir AUTHORIZATION weir_owner_test`:                                                                       "the schema weir belongs to weir_owner_test",
-		`CREATE SCHEMA weir; GRANT CREATE ON SCHEMA weir TO weir_owner_test; ` + mine:                                            "the function weir.tidy() belongs to weir_owner_test",
+		`CREATE SCHEMA weir; GRANT CREATE ON SCHEMA weir TO weir_owner_test; ` + mine:                                            "the function weir._tidy() belongs to weir_owner_test",
 		`CREATE SCHEMA weir; CREATE TABLE weir.migration (version integer); ALTER TABLE weir.migration OWNER TO weir_owner_test`: "the relation weir.migration belongs to weir_owner_test",
 	} {
 		exec(setup)

@@ -28,14 +28,14 @@ GRANT USAGE ON SCHEMA weir TO weir_enqueue, weir_work, weir_operate, weir_publis
 
 GRANT EXECUTE ON FUNCTION weir.enqueue, weir.enqueue_many(text[], text[], jsonb[], integer[], timestamptz[], integer[], jsonb[]), weir.enqueue_many(jsonb)
   TO weir_enqueue, weir_work, weir_operate;
-GRANT EXECUTE ON FUNCTION weir.worker_start, weir.attend, weir.heartbeat, weir.watch, weir.claim, weir.record, weir.complete, weir.reconcile, weir.fence, weir.settle, weir.cancelled_among,
-  weir.promote, weir.rotate, weir.rotate_later, weir.rescue, weir.tidy, weir.rebase, weir.job_info, weir.jobs TO weir_work, weir_operate;
+GRANT EXECUTE ON FUNCTION weir._start, weir.attend, weir.heartbeat, weir._watch, weir._claim, weir._record, weir._complete, weir._reconcile, weir._fence, weir._settle, weir._cancelled_among,
+  weir._promote, weir._rotate, weir._rotate_later, weir._rescue, weir._tidy, weir.rebase, weir.job_info, weir.jobs TO weir_work, weir_operate;
 GRANT EXECUTE ON FUNCTION weir.queues, weir.workers, weir.cancel, weir.retry, weir.pause, weir.resume, weir.set, weir.hubs, weir.notify_callers, weir.restrict TO weir_operate;
 GRANT SELECT ON weir.available_jobs, weir.running_jobs, weir.later_jobs, weir.completed_jobs, weir.failed_jobs, weir.cancelled_jobs TO weir_operate;
 
 GRANT EXECUTE ON FUNCTION weir.publish, weir.publish_bytes, weir.publish_many, weir.notify TO weir_publish, weir_hub, weir_operate;
 -- Whoever subscribes reads, and can keep nobody from anything for long: what cuts, starts anew and gives back is for hubs.
-GRANT EXECUTE ON FUNCTION weir.ticks, weir.read, weir.newest_tick, weir.epoch_of TO weir_subscribe, weir_hub, weir_operate;
-GRANT EXECUTE ON FUNCTION weir.tick, weir.rebase_messages TO weir_hub, weir_operate;
-GRANT EXECUTE ON FUNCTION weir.rotate_messages TO weir_hub, weir_work, weir_operate;
-GRANT EXECUTE ON FUNCTION weir.publish_drafts, weir.beat, weir.fresh_queues, weir.logins, weir.login_secret TO weir_hub;
+GRANT EXECUTE ON FUNCTION weir.ticks, weir.read, weir.newest_tick, weir._epoch_of TO weir_subscribe, weir_hub, weir_operate;
+GRANT EXECUTE ON FUNCTION weir._tick, weir.rebase_messages TO weir_hub, weir_operate;
+GRANT EXECUTE ON FUNCTION weir._rotate_messages TO weir_hub, weir_work, weir_operate;
+GRANT EXECUTE ON FUNCTION weir._publish_drafts, weir._beat, weir._fresh_queues, weir._logins, weir._login_secret TO weir_hub;

@@ -60,9 +60,9 @@ def work(db, worker, queue):
         if time.monotonic() > chores + 0.5:
             chores = time.monotonic()
             for chore in CHORES:
-                db.execute(f"SELECT weir.{chore}()")
+                db.execute(f"SELECT weir._{chore}()")
         jobs = db.execute(
-            "SELECT lane, seq, id, kind, args, attempt, max_attempts, cancelled FROM weir.claim(%s, %s, %s)",
+            "SELECT lane, seq, id, kind, args, attempt, max_attempts, cancelled FROM weir._claim(%s, %s, %s)",
             [worker, [queue], [BATCH]],
         ).fetchall()
         if not jobs:
@@ -72,7 +72,7 @@ def work(db, worker, queue):
         lanes, seqs, ids = (list(column) for column in list(zip(*jobs))[:3])
         outcomes, errors, outputs, due = (list(column) for column in zip(*ends))
         refused = db.execute(
-            "SELECT place, refusal, detail FROM weir.record(%s, %s, %s, %s, %s, %s, %s, %s, %s)",
+            "SELECT place, refusal, detail FROM weir._record(%s, %s, %s, %s, %s, %s, %s, %s, %s)",
             [worker, lanes, seqs, [1] * len(ids), ids, outcomes, errors, outputs, due],
         ).fetchall()
         for place, refusal, detail in refused:
@@ -103,14 +103,14 @@ def main(url, queue):
         signal.signal(s, lambda *_: stopping.set())
     with psycopg.connect(url, autocommit=True) as db:
         name = f"{socket.gethostname()}:{os.getpid()}"
-        worker = db.execute("SELECT weir.worker_start(%s, %s, %s)", [name, [queue], timedelta(seconds=LEASE)]).fetchone()[0]
+        worker = db.execute("SELECT weir._start(%s, %s, %s)", [name, [queue], timedelta(seconds=LEASE)]).fetchone()[0]
         threading.Thread(target=keep, args=(url, worker), daemon=True).start()
         print(f"worker {worker} works {queue}", flush=True)
         work(db, worker, queue)
         ended.set()
-        while not db.execute("SELECT weir.fence(%s, 'stopped')", [worker]).fetchone()[0]:
+        while not db.execute("SELECT weir._fence(%s, 'stopped')", [worker]).fetchone()[0]:
             time.sleep(0.1)
-        while db.execute("SELECT more FROM weir.settle(%s)", [worker]).fetchone()[0]:
+        while db.execute("SELECT more FROM weir._settle(%s)", [worker]).fetchone()[0]:
             pass
 
 

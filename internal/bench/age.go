@@ -254,18 +254,18 @@ func (a *aging) all() (queues []string, limits []int32) {
 func (a *aging) claims(ctx context.Context) error {
 	queues, limits := a.all()
 	var worker int32
-	if err := a.pool.QueryRow(ctx, `SELECT weir.worker_start('bench', $1, '5 minutes')`, queues).Scan(&worker); err != nil {
+	if err := a.pool.QueryRow(ctx, `SELECT weir._start('bench', $1, '5 minutes')`, queues).Scan(&worker); err != nil {
 		return err
 	}
 	claim := func(ctx context.Context) error {
-		_, err := a.pool.Exec(ctx, `SELECT id FROM weir.claim($1, $2, $3)`, worker, queues, limits)
+		_, err := a.pool.Exec(ctx, `SELECT id FROM weir._claim($1, $2, $3)`, worker, queues, limits)
 		return err
 	}
 	if err := a.time(ctx, "claim from all queues", 20, claim); err != nil {
 		return err
 	}
 	for range 1000 { // what is left over is worked off, or it would stand in the way of the next
-		tag, err := a.pool.Exec(ctx, `SELECT id FROM weir.claim($1, $2, $3)`, worker, queues, limits)
+		tag, err := a.pool.Exec(ctx, `SELECT id FROM weir._claim($1, $2, $3)`, worker, queues, limits)
 		if err != nil || tag.RowsAffected() == 0 {
 			return errors.Join(err, a.fence(ctx, worker))
 		}
@@ -275,7 +275,7 @@ func (a *aging) claims(ctx context.Context) error {
 
 // fence ends a worker of the bench's own; what it has claimed counts as failed attempts.
 func (a *aging) fence(ctx context.Context, worker int32) error {
-	_, err := a.pool.Exec(ctx, `SELECT weir.fence($1, 'the bench is over')`, worker)
+	_, err := a.pool.Exec(ctx, `SELECT weir._fence($1, 'the bench is over')`, worker)
 	return err
 }
 
@@ -294,7 +294,7 @@ func (a *aging) space(ctx context.Context) (err error) {
 	}()
 	queues, limits := a.all()
 	var worker int32
-	if err := a.pool.QueryRow(ctx, `SELECT weir.worker_start('bench', $1, '5 minutes')`, queues).Scan(&worker); err != nil {
+	if err := a.pool.QueryRow(ctx, `SELECT weir._start('bench', $1, '5 minutes')`, queues).Scan(&worker); err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, a.fence(context.WithoutCancel(ctx), worker)) }()
@@ -305,7 +305,7 @@ func (a *aging) space(ctx context.Context) (err error) {
 	go func() { // ends with stop
 		for claiming.Err() == nil {
 			began := time.Now()
-			if _, err := a.pool.Exec(claiming, `SELECT id FROM weir.claim($1, $2, $3)`, worker, queues, limits); err != nil && claiming.Err() == nil {
+			if _, err := a.pool.Exec(claiming, `SELECT id FROM weir._claim($1, $2, $3)`, worker, queues, limits); err != nil && claiming.Err() == nil {
 				claimed <- err
 				return
 			}
@@ -321,7 +321,7 @@ func (a *aging) space(ctx context.Context) (err error) {
 		}
 		began := time.Now()
 		var did string
-		if err = a.pool.QueryRow(ctx, `SELECT coalesce(weir.rotate(), '')`).Scan(&did); err != nil {
+		if err = a.pool.QueryRow(ctx, `SELECT coalesce(weir._rotate(), '')`).Scan(&did); err != nil {
 			break
 		}
 		ms := float64(time.Since(began).Microseconds()) / 1000

@@ -11,7 +11,7 @@ import (
 
 // Calls of Weir's that take milliseconds on any server, whatever is in the log: a worker waits for them and for nothing else. Those that wait for
 // something on purpose are not among them.
-var quickCall = regexp.MustCompile(`(?i)\bweir\.(claim|heartbeat|promote)\s*\(`)
+var quickCall = regexp.MustCompile(`(?i)\bweir\.(_claim|heartbeat|_promote)\s*\(`)
 
 const (
 	slowCall  = 250 * time.Millisecond
@@ -77,7 +77,7 @@ func checkSlow(ctx context.Context, l *look) (result, error) {
 			longest = max(longest, c.longest)
 		}
 		f.Summary = fmt.Sprintf("Weir's own calls are slow on this server: up to %s and more, where they take milliseconds elsewhere.", span(seconds(longest)))
-		f.add(`SELECT pid, clock_timestamp() - query_start, wait_event_type, wait_event, query FROM pg_stat_activity WHERE state = 'active' AND query ~ 'weir\.(claim|heartbeat|promote)'`,
+		f.add(`SELECT pid, clock_timestamp() - query_start, wait_event_type, wait_event, query FROM pg_stat_activity WHERE state = 'active' AND query ~ 'weir\.(_claim|heartbeat|_promote)'`,
 			"%s seen at work for %s or longer: %s", many(int64(len(calls)), "call"), span(slowCall), ranked(counts, total(counts), func(s string) string { return s }))
 		f.add("", "meanwhile they were seen in: %s", ranked(waits, total(waits), func(s string) string { return s }))
 	}

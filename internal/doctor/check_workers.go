@@ -56,11 +56,11 @@ func checkWorkers(ctx context.Context, l *look) (result, error) {
 		}
 		f.add("SELECT * FROM weir.workers() WHERE state = 'silent'", "%s", fact)
 	}
-	f.Now = "See whether the process still runs, and start a worker, which gives the jobs to others; without one, call SELECT weir.rescue() twice a second for as long as the lease was."
+	f.Now = "See whether the process still runs, and start a worker, which gives the jobs to others; without one, call SELECT weir._rescue() twice a second for as long as the lease was."
 	if kept != nil {
 		f.Now = "Of a worker that is kept by a prepared transaction nobody can say what it has recorded: " + *kept + "."
 	}
-	f.ForGood = "Let a supervisor restart workers, and give a worker a lease longer than its longest pause. No transaction that calls weir.record or weir.heartbeat is for preparing."
+	f.ForGood = "Let a supervisor restart workers, and give a worker a lease longer than its longest pause. No transaction that calls weir._record or weir.heartbeat is for preparing."
 	return found(f)
 }
 

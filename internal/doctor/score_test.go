@@ -48,10 +48,10 @@ func compiled(t *testing.T) (url string, begin func() (stop func())) {
 	execute(t, conn, `DO $$ DECLARE f regprocedure; BEGIN
 		FOR f IN SELECT p.oid FROM pg_proc p WHERE p.pronamespace = 'weir'::regnamespace LOOP EXECUTE format('ALTER FUNCTION %s RESET jit', f); END LOOP; END $$`,
 		`SELECT weir.enqueue('q', 'k') FROM generate_series(1, 500)`)
-	const worker = `SELECT weir.worker_start('slow', ARRAY['q'])`
+	const worker = `SELECT weir._start('slow', ARRAY['q'])`
 	execute(t, conn, worker, worker)
 	return url, func() (stop func()) {
-		return crew(t, url, 2, repeat(`SELECT * FROM weir.claim((SELECT array_agg(w.id ORDER BY w.id) FROM weir.workers() w)[$1::int + 1], ARRAY['q'], ARRAY[1])`))
+		return crew(t, url, 2, repeat(`SELECT * FROM weir._claim((SELECT array_agg(w.id ORDER BY w.id) FROM weir.workers() w)[$1::int + 1], ARRAY['q'], ARRAY[1])`))
 	}
 }
 

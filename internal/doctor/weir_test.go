@@ -22,7 +22,7 @@ func TestWeirsOwnTroublesAreNamed(t *testing.T) {
 	execute(t, conn,
 		// A worker that was killed, and nobody to rescue what it had in hand.
 		"SELECT weir.enqueue('mail', 'welcome', '{}')",
-		"SELECT weir.heartbeat(w, 1) FROM weir.worker_start('killed', ARRAY['mail'], interval '1 second') w",
+		"SELECT weir.heartbeat(w, 1) FROM weir._start('killed', ARRAY['mail'], interval '1 second') w",
 		// A job for later, and nobody to promote it.
 		"SELECT weir.enqueue('mail', 'reminder', '{}', run_at => now() + interval '1 second')",
 		// A backlog, and nobody to work it.
@@ -32,7 +32,7 @@ func TestWeirsOwnTroublesAreNamed(t *testing.T) {
 	// Somebody who enqueues, and forgets to commit. Then the segment is closed, long ago.
 	holder := connect(t, url)
 	execute(t, holder, "SET application_name = 'forgetful'", "BEGIN", "SELECT weir.enqueue('mail', 'welcome', '{}')")
-	execute(t, conn, "SELECT weir.rotate()", "UPDATE weir.segment SET at = at - interval '2 minutes'")
+	execute(t, conn, "SELECT weir._rotate()", "UPDATE weir.segment SET at = at - interval '2 minutes'")
 	until(t, conn, "SELECT min(run_at) < clock_timestamp() - interval '3.5 seconds' FROM weir.later")
 
 	r := examine(t, url, time.Second)
@@ -59,7 +59,7 @@ func TestReaderOfASegmentIsNamed(t *testing.T) {
 	execute(t, conn, "SELECT weir.enqueue('mail', 'welcome', '{}')", "SELECT weir.set('retention', '1 second')")
 	until(t, conn, "SELECT clock_timestamp() - max(at) > interval '1.1 seconds' FROM weir.segment")
 	execute(t, reader, "SET application_name = 'dump'", "BEGIN ISOLATION LEVEL REPEATABLE READ", "LOCK TABLE weir.job, weir.batch, weir.result IN ACCESS SHARE MODE")
-	execute(t, conn, "SELECT weir.rotate()", "UPDATE weir.segment SET at = at - interval '2 minutes'")
+	execute(t, conn, "SELECT weir._rotate()", "UPDATE weir.segment SET at = at - interval '2 minutes'")
 	until(t, conn, fmt.Sprintf("SELECT clock_timestamp() - xact_start > interval '1.1 seconds' FROM pg_stat_activity WHERE pid = %d", reader.PgConn().PID()))
 	r := examine(t, url, time.Second)
 	f, ok := r.Find(doctor.SegmentStuck)
@@ -91,8 +91,8 @@ func TestAClockThatStepsIsNoWorkersSilence(t *testing.T) {
 		if err := schema.Up(t.Context(), conn); err != nil {
 			t.Fatal(err)
 		}
-		execute(t, conn, "SELECT weir.worker_start('alive', ARRAY['mail'], interval '1 minute')", "SELECT weir.rescue()", fmt.Sprintf(step, "-1 hour"))
-		crew(t, url, 1, repeat("SELECT weir.rescue()", "SELECT pg_sleep(0.5)"))
+		execute(t, conn, "SELECT weir._start('alive', ARRAY['mail'], interval '1 minute')", "SELECT weir._rescue()", fmt.Sprintf(step, "-1 hour"))
+		crew(t, url, 1, repeat("SELECT weir._rescue()", "SELECT pg_sleep(0.5)"))
 		if f, ok := examine(t, url, time.Second).Find(doctor.WorkerDead); ok {
 			t.Errorf("after a step of the clock: %s", f.Summary)
 		}
@@ -103,7 +103,7 @@ func TestAClockThatStepsIsNoWorkersSilence(t *testing.T) {
 		if err := schema.Up(t.Context(), conn); err != nil {
 			t.Fatal(err)
 		}
-		execute(t, conn, "SELECT weir.worker_start('killed', ARRAY['mail'], interval '1 second')", "SELECT weir.rescue()", fmt.Sprintf(step, "1 hour"))
+		execute(t, conn, "SELECT weir._start('killed', ARRAY['mail'], interval '1 second')", "SELECT weir._rescue()", fmt.Sprintf(step, "1 hour"))
 		expect(t, examine(t, url, time.Second), doctor.WorkerDead, doctor.Critical)
 	})
 }
@@ -115,9 +115,9 @@ func TestAPreparedTransactionThatKeepsAWorkerIsNamed(t *testing.T) {
 	if err := schema.Up(t.Context(), conn); err != nil {
 		t.Fatal(err)
 	}
-	execute(t, conn, "SELECT weir.worker_start('prepared', ARRAY['mail'], interval '1 second')",
-		"BEGIN", "SELECT weir.record(1, '{}', '{}', '{}', '{}'), pg_current_xact_id()", "PREPARE TRANSACTION 'left over'")
-	crew(t, url, 1, repeat("SELECT weir.rescue()", "SELECT pg_sleep(0.5)"))
+	execute(t, conn, "SELECT weir._start('prepared', ARRAY['mail'], interval '1 second')",
+		"BEGIN", "SELECT weir._record(1, '{}', '{}', '{}', '{}'), pg_current_xact_id()", "PREPARE TRANSACTION 'left over'")
+	crew(t, url, 1, repeat("SELECT weir._rescue()", "SELECT pg_sleep(0.5)"))
 	until(t, conn, "SELECT state = 'silent' FROM weir.workers()")
 	f := expect(t, examine(t, url, time.Second), doctor.WorkerDead, doctor.Warning)
 	expectFact(t, f, "(prepared): last heard of", "'left over'", "ROLLBACK PREPARED")
@@ -131,10 +131,10 @@ func TestWeirAtWorkIsWell(t *testing.T) {
 	if err := schema.Up(t.Context(), conn); err != nil {
 		t.Fatal(err)
 	}
-	execute(t, conn, "SELECT weir.worker_start('w', ARRAY['q'], interval '1 minute')")
+	execute(t, conn, "SELECT weir._start('w', ARRAY['q'], interval '1 minute')")
 	crew(t, url, 2, repeat("SELECT weir.enqueue('q', 'k', '{}')"))
-	crew(t, url, 1, repeat("SELECT * FROM weir.claim(1, ARRAY['q'], ARRAY[1000])", "SELECT pg_sleep(0.02)"))
-	crew(t, url, 1, repeat("SELECT weir.rotate()", "SELECT weir.promote()", "SELECT pg_sleep(0.2)"))
+	crew(t, url, 1, repeat("SELECT * FROM weir._claim(1, ARRAY['q'], ARRAY[1000])", "SELECT pg_sleep(0.02)"))
+	crew(t, url, 1, repeat("SELECT weir._rotate()", "SELECT weir._promote()", "SELECT pg_sleep(0.2)"))
 	r := examine(t, url, 2*time.Second)
 	if len(r.Findings) > 0 {
 		t.Errorf("findings on a healthy queue:\n%s", describe(r))
@@ -150,11 +150,11 @@ func TestSlowClaimsAreNamed(t *testing.T) {
 	}
 	execute(t, conn,
 		"CREATE ROLE app", "ALTER ROLE app SET jit_above_cost = 0",
-		"ALTER FUNCTION weir.claim RENAME TO claim_in_time",
-		"CREATE FUNCTION weir.claim(worker integer, queues text[], limits integer[]) RETURNS void LANGUAGE sql AS 'SELECT pg_sleep(0.6)'")
-	crew(t, url, 1, repeat("SELECT * FROM weir.claim(1, ARRAY['q'], ARRAY[1000])"))
+		"ALTER FUNCTION weir._claim RENAME TO claim_in_time",
+		"CREATE FUNCTION weir._claim(worker integer, queues text[], limits integer[]) RETURNS void LANGUAGE sql AS 'SELECT pg_sleep(0.6)'")
+	crew(t, url, 1, repeat("SELECT * FROM weir._claim(1, ARRAY['q'], ARRAY[1000])"))
 	f := expect(t, examine(t, url, 5*time.Second), doctor.WeirSlow, doctor.Warning)
-	expectFact(t, f, "weir.claim")
+	expectFact(t, f, "weir._claim")
 	expectFact(t, f, "PgSleep")
 	expectFact(t, f, "role app has jit_above_cost = 0")
 	expectFact(t, f, "may be compiled at each call")

@@ -52,6 +52,6 @@ func scan[T any](t testing.TB, pool *pgxpool.Pool, sql string, args ...any) (v T
 func truncate(t testing.TB, pool *pgxpool.Pool) {
 	t.Helper()
 	until(t, "a segment is given back", func() bool {
-		return strings.HasPrefix(scan[string](t, pool, `SELECT coalesce(weir.rotate_messages(), '')`), "reclaimed")
+		return strings.HasPrefix(scan[string](t, pool, `SELECT coalesce(weir._rotate_messages(), '')`), "reclaimed")
 	})
 }

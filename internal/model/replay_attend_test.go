@@ -31,7 +31,7 @@ func newLives(t *testing.T, rng *rand.Rand) *lives {
 	l := &lives{script: script{T: t, rng: rng}, m: m, s: m.machine().start, url: pgtest.Database(t)}
 	l.admin = l.connect(l.url)
 	// As long as in the model; moments that are lost between two calls make no second.
-	l.id = query[int32](&l.script, l.admin, `SELECT weir.worker_start('w', '{q}', '4.9 seconds')`)
+	l.id = query[int32](&l.script, l.admin, `SELECT weir._start('w', '{q}', '4.9 seconds')`)
 	l.exec(l.admin, `INSERT INTO weir.attendance (worker, started_at, watched) VALUES (0, pg_postmaster_start_time(), -1000000)`) // looked at for long
 	return l
 }
@@ -185,7 +185,7 @@ func (l *lives) restarts() {
 func (l *lives) rescue() {
 	l.exec(l.admin, `SELECT setval('weir.watched_at', (extract(epoch FROM clock_timestamp()) * 1000)::bigint - $1)`, l.elapsed*1000)
 	before := query[int64](&l.script, l.admin, `SELECT last_value FROM weir.watched`)
-	l.exec(l.admin, `SELECT weir.rescue()`)
+	l.exec(l.admin, `SELECT weir._rescue()`)
 	if moved := query[int64](&l.script, l.admin, `SELECT last_value FROM weir.watched`) - before; moved > 0 {
 		l.exec(l.admin, `SELECT setval('weir.watched', $1)`, before+moved/1000*1000)
 		l.elapsed = 0
@@ -207,7 +207,7 @@ func (l *lives) rescue() {
 // look compares the worker's last word, and whether it is fenced.
 func (l *lives) look() {
 	l.m.tidy(&l.s)
-	said := query[string](&l.script, l.admin, `SELECT CASE WHEN EXISTS (SELECT FROM weir.worker WHERE id = $1 AND fenced) THEN 'fenced' ELSE weir.last_says($1) END`, l.id)
+	said := query[string](&l.script, l.admin, `SELECT CASE WHEN EXISTS (SELECT FROM weir.worker WHERE id = $1 AND fenced) THEN 'fenced' ELSE weir._last_says($1) END`, l.id)
 	want := fmt.Sprint(l.s.lastWord().says)
 	if l.s.fenced {
 		want = "fenced"

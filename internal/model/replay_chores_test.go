@@ -15,7 +15,7 @@ func (r *replay) reconcile(i int) {
 	released := 0
 	for after := new(int64); after != nil; {
 		var some int
-		if err := r.admin.QueryRow(r.Context(), `SELECT released, next FROM weir.reconcile($1, $2, $3, $4, $5, $6)`, r.workers[i],
+		if err := r.admin.QueryRow(r.Context(), `SELECT released, next FROM weir._reconcile($1, $2, $3, $4, $5, $6)`, r.workers[i],
 			append([]int32{}, lanes...), append([]int64{}, seqs...), append([]int32{}, sizes...), append([]int64{}, ids...), *after).Scan(&some, &after); err != nil {
 			r.fail("reconcile: %v", err)
 		}
@@ -30,7 +30,7 @@ func (r *replay) reconcile(i int) {
 
 func (r *replay) fence(i int) {
 	w := r.s.process[i].worker
-	done := query[bool](&r.script, r.admin, `SELECT weir.fence($1)`, r.workers[i])
+	done := query[bool](&r.script, r.admin, `SELECT weir._fence($1)`, r.workers[i])
 	r.note("fence of worker %d: %v", i+1, done)
 	if want := r.m.mayFence(&r.s, w); done != want {
 		r.fail("fence answers %v, the model says %v", done, want)
@@ -45,7 +45,7 @@ func (r *replay) settle(i int) {
 	n := 0
 	for more := true; more; {
 		var some int
-		if err := r.admin.QueryRow(r.Context(), `SELECT relogged, more FROM weir.settle($1)`, r.workers[i]).Scan(&some, &more); err != nil {
+		if err := r.admin.QueryRow(r.Context(), `SELECT relogged, more FROM weir._settle($1)`, r.workers[i]).Scan(&some, &more); err != nil {
 			r.fail("settle: %v", err)
 		}
 		n += some
@@ -63,7 +63,7 @@ func (r *replay) settle(i int) {
 
 // forgetEnded has an idle lane forget pending transactions that have ended. The server may leave a few.
 func (r *replay) forgetEnded() {
-	n := query[int](&r.script, r.admin, `SELECT weir.forget_ended()`)
+	n := query[int](&r.script, r.admin, `SELECT weir._forget_ended()`)
 	_, fewer := r.m.kept(&r.s, r.s.snapshot())
 	r.note("forget_ended has %d lanes forget", n)
 	switch {
@@ -81,7 +81,7 @@ func (r *replay) rotate() {
 		return
 	}
 	r.exec(r.admin, `UPDATE weir.segment SET at = at - interval '1 day' WHERE event = 'opened'`)
-	did := query[string](&r.script, r.admin, `SELECT coalesce(weir.rotate(), '')`)
+	did := query[string](&r.script, r.admin, `SELECT coalesce(weir._rotate(), '')`)
 	r.note("rotate: %s", did)
 	if len(did) > 6 && did[:6] == "opened" {
 		r.take(rotate, 0, 0)
@@ -90,11 +90,11 @@ func (r *replay) rotate() {
 
 // reclaim gives the closed segment back. The server may always say: not now.
 func (r *replay) reclaim() {
-	closed := query[int](&r.script, r.admin, `SELECT coalesce(max(s), 0) FROM generate_series(1, 4) s WHERE weir.segment_state('job', s) = 'closed'`)
+	closed := query[int](&r.script, r.admin, `SELECT coalesce(max(s), 0) FROM generate_series(1, 4) s WHERE weir._segment_state('job', s) = 'closed'`)
 	if closed == 0 {
 		return
 	}
-	done := query[bool](&r.script, r.admin, `SELECT weir.reclaim($1)`, closed)
+	done := query[bool](&r.script, r.admin, `SELECT weir._reclaim($1)`, closed)
 	r.note("reclaim of segment %d: %v", closed, done)
 	if !done {
 		return

@@ -67,7 +67,7 @@ func (r *replay) claim(i int, heldUp bool) {
 	conn := r.connect(r.url)
 	go func(out chan<- answer) { // ends with the claim, which claimGoesOn or close waits for
 		defer conn.Close(context.Background())
-		rows, err := conn.Query(context.Background(), `SELECT lane, seq, id FROM weir.claim($1, '{q}', $2)`, r.workers[i], []int32{int32(r.m.quota)})
+		rows, err := conn.Query(context.Background(), `SELECT lane, seq, id FROM weir._claim($1, '{q}', $2)`, r.workers[i], []int32{int32(r.m.quota)})
 		a := answer{process: i, err: err}
 		if err == nil {
 			a.jobs, a.err = pgx.CollectRows(rows, pgx.RowToStructByPos[got])
@@ -143,7 +143,7 @@ func (r *replay) record(i, k int, do action) {
 	}
 	at := r.batches[h]
 	var refusal string
-	err := r.admin.QueryRow(r.Context(), `SELECT coalesce((SELECT refusal FROM weir.record($1, ARRAY[$2::integer], ARRAY[$3::bigint], '{1}', ARRAY[$4::bigint], ARRAY[$5::text])), '')`,
+	err := r.admin.QueryRow(r.Context(), `SELECT coalesce((SELECT refusal FROM weir._record($1, ARRAY[$2::integer], ARRAY[$3::bigint], '{1}', ARRAY[$4::bigint], ARRAY[$5::text])), '')`,
 		r.workers[i], at.lane, at.seq, r.ids[h.tag], outcome).Scan(&refusal)
 	r.note("record by worker %d: job %d %s: %q %v", i+1, h.tag, outcome, refusal, err)
 	if err != nil {
@@ -181,7 +181,7 @@ func (r *replay) complete(i, k int) {
 	at := r.batches[h]
 	c := r.connect(r.url)
 	r.exec(c, `BEGIN`)
-	_, err := c.Exec(r.Context(), `SELECT weir.complete($1, $2, $3, $4)`, r.workers[i], at.lane, at.seq, r.ids[h.tag])
+	_, err := c.Exec(r.Context(), `SELECT weir._complete($1, $2, $3, $4)`, r.workers[i], at.lane, at.seq, r.ids[h.tag])
 	r.note("complete by worker %d of job %d in a transaction: %v", i+1, h.tag, err)
 	r.take(complete, i, k)
 	if r.call(func(o *op) bool { return o.call == completing && o.phase == 1 }) < 0 {

@@ -122,7 +122,7 @@ func (p *promotions) clock(do action, sign string) {
 }
 
 func (p *promotions) promote() {
-	n := query[int](&p.script, p.admin, `SELECT promoted FROM weir.promote($1)`, p.m.most)
+	n := query[int](&p.script, p.admin, `SELECT promoted FROM weir._promote($1)`, p.m.most)
 	before := p.s.promoted.n
 	p.take(promote, 0)
 	for i := int(p.s.ops.n) - 1; i >= 0 && p.s.ops.row[i].promotes; i = int(p.s.ops.n) - 1 {
@@ -141,7 +141,7 @@ func (p *promotions) rotate() {
 		bytes = 1 << 40
 	}
 	before := query[int](&p.script, p.admin, `SELECT last_value FROM weir.active_later`)
-	did := query[string](&p.script, p.admin, `SELECT coalesce(weir.rotate_later($1), '')`, bytes)
+	did := query[string](&p.script, p.admin, `SELECT coalesce(weir._rotate_later($1), '')`, bytes)
 	p.note("rotate_later: %s", did)
 	if query[int](&p.script, p.admin, `SELECT last_value FROM weir.active_later`) != before {
 		p.take(rotateLater, 0)

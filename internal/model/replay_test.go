@@ -93,7 +93,7 @@ func newReplay(t *testing.T, rng *rand.Rand) *replay {
 		ids: map[uint8]int64{}, batches: map[held]place{}}
 	r.admin = r.connect(r.url)
 	for i := range r.workers {
-		r.workers[i] = query[int32](&r.script, r.admin, `SELECT weir.worker_start($1, '{q}')`, fmt.Sprint("worker ", i+1))
+		r.workers[i] = query[int32](&r.script, r.admin, `SELECT weir._start($1, '{q}')`, fmt.Sprint("worker ", i+1))
 	}
 	return r
 }

@@ -45,7 +45,7 @@ func TestJobsOfAKilledWorkerNeedNotWaitForItsLease(t *testing.T) {
 	conn := connect(t, url)
 	start := func() (int32, *pgx.Conn) {
 		t.Helper()
-		worker := value[int32](t, conn, `SELECT weir.worker_start('w', ARRAY['q'], '5 minutes')`)
+		worker := value[int32](t, conn, `SELECT weir._start('w', ARRAY['q'], '5 minutes')`)
 		session := connect(t, url)
 		if !attend(t, session, worker) {
 			t.Fatal("the session of a worker does not count as its own")
@@ -60,7 +60,7 @@ func TestJobsOfAKilledWorkerNeedNotWaitForItsLease(t *testing.T) {
 		mustClaim(t, conn, w, "q", 1)
 	}
 	for range 5 {
-		if got := column[int32](t, conn, `SELECT worker FROM weir.rescue()`); len(got) != 0 {
+		if got := column[int32](t, conn, `SELECT worker FROM weir._rescue()`); len(got) != 0 {
 			t.Fatalf("rescue speaks of workers %v, which all attend", got)
 		}
 	}
@@ -70,7 +70,7 @@ func TestJobsOfAKilledWorkerNeedNotWaitForItsLease(t *testing.T) {
 		}
 		hasEnded(t, conn, c.PgConn().PID())
 	}
-	exec(t, conn, `SELECT weir.rescue()`) // misses all three
+	exec(t, conn, `SELECT weir._rescue()`) // misses all three
 	began := watched(t, conn)
 	again := connect(t, url)
 	if !attend(t, again, back) {
@@ -79,7 +79,7 @@ func TestJobsOfAKilledWorkerNeedNotWaitForItsLease(t *testing.T) {
 	exec(t, conn, `SELECT weir.heartbeat($1)`, beats)
 	relogged := 0
 	until(t, "the jobs of the killed worker are logged again", func() bool {
-		relogged += value[int](t, conn, `SELECT coalesce(sum(relogged), 0) FROM weir.rescue()`)
+		relogged += value[int](t, conn, `SELECT coalesce(sum(relogged), 0) FROM weir._rescue()`)
 		return relogged > 0
 	})
 	if passed := watched(t, conn) - began; passed < 3000 || passed > 10_000 {
@@ -93,7 +93,7 @@ func TestJobsOfAKilledWorkerNeedNotWaitForItsLease(t *testing.T) {
 		t.Fatal(err)
 	}
 	hasEnded(t, conn, again.PgConn().PID())
-	exec(t, conn, `SELECT weir.rescue()`)
+	exec(t, conn, `SELECT weir._rescue()`)
 	if isFenced(t, conn, back) {
 		t.Error("a worker that attended again was fenced at the first look")
 	}
@@ -120,7 +120,7 @@ func TestAttendingNeedsAnUnbrokenLine(t *testing.T) {
 	if !attend(t, conn, worker) {
 		t.Error("a session of the server's own does not attend")
 	}
-	exec(t, conn, `SELECT weir.fence($1)`, worker)
+	exec(t, conn, `SELECT weir._fence($1)`, worker)
 	_, err := conn.Exec(t.Context(), `SELECT weir.attend($1, $2, $3, $4)`, worker, conn.PgConn().PID(), here.Addr(), here.Port())
 	wantCode(t, "attend of a fenced worker", err, "WR001")
 }
@@ -141,7 +141,7 @@ func TestAttendingUsesUpNoTransactionIDs(t *testing.T) {
 		if value[bool](t, session, `SELECT fenced FROM weir.heartbeat($1, 7)`, worker) {
 			t.Fatal("the worker is fenced")
 		}
-		exec(t, conn, `SELECT weir.rescue()`)
+		exec(t, conn, `SELECT weir._rescue()`)
 	}
 	if n := value[int](t, conn, `SELECT count(*) FROM weir.heartbeat`) - rows; n != 0 {
 		t.Errorf("%d heartbeats were written", n)
@@ -163,13 +163,13 @@ func TestAttendingUsesUpNoTransactionIDs(t *testing.T) {
 func TestASessionThatStandsStillIsEndedAfterTheLease(t *testing.T) {
 	url := pgtest.Database(t)
 	conn := connect(t, url)
-	worker := value[int32](t, conn, `SELECT weir.worker_start('w', ARRAY['q'], '1 second')`)
+	worker := value[int32](t, conn, `SELECT weir._start('w', ARRAY['q'], '1 second')`)
 	session := connect(t, url)
 	exec(t, session, `SET idle_session_timeout = 0`)
 	attend(t, session, worker)
 	hasEnded(t, conn, session.PgConn().PID())
 	until(t, "the worker is fenced", func() bool {
-		exec(t, conn, `SELECT weir.rescue()`)
+		exec(t, conn, `SELECT weir._rescue()`)
 		return isFenced(t, conn, worker)
 	})
 }
@@ -182,7 +182,7 @@ func TestAServerWithoutRoomFencesNobodyForItsSession(t *testing.T) {
 	if err := schema.Up(t.Context(), conn); err != nil {
 		t.Fatal(err)
 	}
-	worker := value[int32](t, conn, `SELECT weir.worker_start('w', ARRAY['q'], '5 minutes')`)
+	worker := value[int32](t, conn, `SELECT weir._start('w', ARRAY['q'], '5 minutes')`)
 	session := connect(t, url)
 	attend(t, session, worker)
 	if err := session.Close(context.Background()); err != nil {
@@ -190,12 +190,12 @@ func TestAServerWithoutRoomFencesNobodyForItsSession(t *testing.T) {
 	}
 	hasEnded(t, conn, session.PgConn().PID())
 	var others []*pgx.Conn
-	for !value[bool](t, conn, `SELECT weir.is_crowded()`) {
+	for !value[bool](t, conn, `SELECT weir._is_crowded()`) {
 		others = append(others, connect(t, url))
 	}
-	exec(t, conn, `SELECT weir.rescue()`)
+	exec(t, conn, `SELECT weir._rescue()`)
 	for began := watched(t, conn); watched(t, conn) < began+5000; {
-		exec(t, conn, `SELECT weir.rescue()`)
+		exec(t, conn, `SELECT weir._rescue()`)
 	}
 	if isFenced(t, conn, worker) {
 		t.Fatal("a worker was fenced that could not connect")
@@ -206,7 +206,7 @@ func TestAServerWithoutRoomFencesNobodyForItsSession(t *testing.T) {
 		}
 	}
 	until(t, "the worker is fenced", func() bool {
-		exec(t, conn, `SELECT weir.rescue()`)
+		exec(t, conn, `SELECT weir._rescue()`)
 		return isFenced(t, conn, worker)
 	})
 }
@@ -222,12 +222,12 @@ func TestARestartFencesNobodyForItsSession(t *testing.T) {
 			if err := schema.Up(t.Context(), conn); err != nil {
 				t.Fatal(err)
 			}
-			worker := value[int32](t, conn, `SELECT weir.worker_start('w', ARRAY['q'], '5 minutes')`)
-			short := value[int32](t, conn, `SELECT weir.worker_start('w', ARRAY['q'], '6 seconds')`)
+			worker := value[int32](t, conn, `SELECT weir._start('w', ARRAY['q'], '5 minutes')`)
+			short := value[int32](t, conn, `SELECT weir._start('w', ARRAY['q'], '6 seconds')`)
 			session, other := connect(t, url), connect(t, url)
 			attend(t, session, worker)
 			attend(t, other, short)
-			exec(t, conn, `SELECT weir.rescue()`)
+			exec(t, conn, `SELECT weir._rescue()`)
 			switch how {
 			case "restart":
 				if err := server.Stop(t.Context()); err != nil {
@@ -259,15 +259,15 @@ func TestARestartFencesNobodyForItsSession(t *testing.T) {
 				url = standby.URL("postgres")
 			}
 			conn = reconnect(t, url)
-			exec(t, conn, `SELECT weir.rescue()`)
+			exec(t, conn, `SELECT weir._rescue()`)
 			for began := watched(t, conn); watched(t, conn) < began+5000; {
-				exec(t, conn, `SELECT weir.rescue()`)
+				exec(t, conn, `SELECT weir._rescue()`)
 			}
 			if isFenced(t, conn, worker) || isFenced(t, conn, short) {
 				t.Error("a worker was fenced before its lease was over")
 			}
 			until(t, "the one with the short lease is fenced", func() bool {
-				exec(t, conn, `SELECT weir.rescue()`)
+				exec(t, conn, `SELECT weir._rescue()`)
 				return isFenced(t, conn, short)
 			})
 			if isFenced(t, conn, worker) {
@@ -302,20 +302,20 @@ func reconnect(t *testing.T, url string) (conn *pgx.Conn) {
 func TestOneWorkerThatCannotBeFencedHidesNoOther(t *testing.T) {
 	url := pgtest.Database(t)
 	conn, holder := connect(t, url), connect(t, url)
-	exec(t, conn, `SELECT weir.worker_start('held ' || n, ARRAY['q'], '1 second') FROM generate_series(1, 30) n`)
-	broken := value[int32](t, conn, `SELECT weir.worker_start('broken', ARRAY['q'], '1 second')`)
-	free := value[int32](t, conn, `SELECT weir.worker_start('free', ARRAY['q'], '1 second')`)
+	exec(t, conn, `SELECT weir._start('held ' || n, ARRAY['q'], '1 second') FROM generate_series(1, 30) n`)
+	broken := value[int32](t, conn, `SELECT weir._start('broken', ARRAY['q'], '1 second')`)
+	free := value[int32](t, conn, `SELECT weir._start('free', ARRAY['q'], '1 second')`)
 	exec(t, holder, `BEGIN`)
 	exec(t, holder, `SELECT pg_advisory_xact_lock_shared(1464158548, w.id) FROM weir.worker w WHERE w.name LIKE 'held%'`)
 	exec(t, conn, `CREATE FUNCTION weir.refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'this one not'; END $$`)
 	exec(t, conn, `CREATE TRIGGER refuse BEFORE INSERT ON weir.worker FOR EACH ROW WHEN (NEW.fenced AND NEW.id = `+value[string](t, conn, `SELECT $1::integer::text`, broken)+`) EXECUTE FUNCTION weir.refuse()`)
 	until(t, "the one that can be fenced is", func() bool {
-		exec(t, conn, `SELECT weir.rescue()`)
+		exec(t, conn, `SELECT weir._rescue()`)
 		return isFenced(t, conn, free)
 	})
 	exec(t, holder, `COMMIT`)
 	until(t, "all but the broken one are", func() bool {
-		exec(t, conn, `SELECT weir.rescue()`)
+		exec(t, conn, `SELECT weir._rescue()`)
 		return value[int](t, conn, `SELECT count(*) FROM weir.worker WHERE fenced`) == 31
 	})
 }
@@ -325,7 +325,7 @@ func TestAStrangersLockStopsNoRescue(t *testing.T) {
 	url := pgtest.Database(t)
 	conn, stranger := connect(t, url), connect(t, url)
 	exec(t, stranger, `SELECT pg_advisory_lock_shared(1464158554, -1)`)
-	exec(t, conn, `SELECT weir.rescue()`)
+	exec(t, conn, `SELECT weir._rescue()`)
 	exec(t, conn, `SELECT weir.workers()`)
 }
 
@@ -360,12 +360,12 @@ func TestASessionThatWasResetAttendsAgain(t *testing.T) {
 	attend(t, session, worker)
 	exec(t, session, `SELECT weir.heartbeat($1)`, worker)
 	exec(t, session, `SELECT pg_advisory_unlock_all()`)
-	if got := column[int32](t, conn, `SELECT worker FROM weir.rescue()`); len(got) != 1 {
+	if got := column[int32](t, conn, `SELECT worker FROM weir._rescue()`); len(got) != 1 {
 		t.Fatalf("rescue misses %v", got)
 	}
 	exec(t, session, `SELECT weir.heartbeat($1)`, worker)
 	for range 3 {
-		if got := column[int32](t, conn, `SELECT worker FROM weir.rescue()`); len(got) != 0 {
+		if got := column[int32](t, conn, `SELECT worker FROM weir._rescue()`); len(got) != 0 {
 			t.Fatalf("rescue speaks of %v", got)
 		}
 	}
@@ -378,7 +378,7 @@ func TestASessionThatWasResetAttendsAgain(t *testing.T) {
 func TestTheServerGivesUpNoQuietLine(t *testing.T) {
 	url := pgtest.Database(t)
 	conn, session := connect(t, url), connect(t, url)
-	worker := value[int32](t, conn, `SELECT weir.worker_start('w', ARRAY['q'], '40 seconds')`)
+	worker := value[int32](t, conn, `SELECT weir._start('w', ARRAY['q'], '40 seconds')`)
 	for _, set := range []string{`SET tcp_user_timeout = '2s'`, `SET tcp_keepalives_idle = 1`, `SET tcp_keepalives_interval = 1`} {
 		exec(t, session, set)
 	}
@@ -406,7 +406,7 @@ func TestAFullRoleIsFencedByItsLeaseAlone(t *testing.T) {
 			t.Fatal(err)
 		}
 		var crowded bool
-		if err := tx.QueryRow(t.Context(), `SELECT weir.is_crowded()`).Scan(&crowded); err != nil {
+		if err := tx.QueryRow(t.Context(), `SELECT weir._is_crowded()`).Scan(&crowded); err != nil {
 			t.Fatal(err)
 		}
 		if !crowded {
@@ -416,7 +416,7 @@ func TestAFullRoleIsFencedByItsLeaseAlone(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if value[bool](t, conn, `SELECT weir.is_crowded()`) {
+	if value[bool](t, conn, `SELECT weir._is_crowded()`) {
 		t.Error("this server has room")
 	}
 }
@@ -426,10 +426,10 @@ func TestAFullRoleIsFencedByItsLeaseAlone(t *testing.T) {
 func TestALateHeartbeatIsNotTheLastWordOfWhoAttends(t *testing.T) {
 	url := pgtest.Database(t)
 	conn, session := connect(t, url), connect(t, url)
-	worker := value[int32](t, conn, `SELECT weir.worker_start('w', ARRAY['q'], '6 seconds')`)
+	worker := value[int32](t, conn, `SELECT weir._start('w', ARRAY['q'], '6 seconds')`)
 	attend(t, session, worker)
 	exec(t, session, `SELECT weir.heartbeat($1)`, worker)
-	exec(t, conn, `SELECT weir.rescue()`)
+	exec(t, conn, `SELECT weir._rescue()`)
 	exec(t, conn, `SELECT weir.heartbeat($1)`, worker) // late
 	exec(t, session, `SELECT weir.heartbeat($1)`, worker)
 	exec(t, conn, `SELECT setval('weir.watched', last_value + 60000) FROM weir.watched`)
@@ -437,7 +437,7 @@ func TestALateHeartbeatIsNotTheLastWordOfWhoAttends(t *testing.T) {
 		t.Fatal(err)
 	}
 	hasEnded(t, conn, session.PgConn().PID())
-	exec(t, conn, `SELECT weir.rescue()`)
+	exec(t, conn, `SELECT weir._rescue()`)
 	if isFenced(t, conn, worker) {
 		t.Error("a worker that attended is fenced by the first look after its session has ended")
 	}

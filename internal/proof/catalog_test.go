@@ -22,7 +22,7 @@ func TestEveryFunctionIsDocumentedAndPinned(t *testing.T) {
 			AND NOT coalesce(p.proconfig @> ARRAY['jit=off'], false)`},
 		// In sessions of the application a role's plan_cache_mode = force_custom_plan would have each enqueue planned anew, at four times the cost.
 		{"function of the application's whose plans are made as its role's settings say", `SELECT p.oid::regprocedure::text FROM pg_proc p WHERE p.pronamespace = 'weir'::regnamespace
-			AND (has_function_privilege('weir_enqueue', p.oid, 'EXECUTE') OR has_function_privilege('weir_publish', p.oid, 'EXECUTE') OR p.proname IN ('check_job', 'queue_id'))
+			AND (has_function_privilege('weir_enqueue', p.oid, 'EXECUTE') OR has_function_privilege('weir_publish', p.oid, 'EXECUTE') OR p.proname IN ('_check_job', '_queue_id'))
 			AND NOT coalesce(p.proconfig::text LIKE '%plan_cache_mode=%', false)`},
 		{"function that catches a whole class of errors, as a code that ends in 000 does", `SELECT p.oid::regprocedure::text FROM pg_proc p
 			WHERE p.pronamespace = 'weir'::regnamespace AND p.prosrc ~ $$SQLSTATE '..000'$$`},
@@ -44,12 +44,12 @@ func TestRolesDoTheirPartAndNoMore(t *testing.T) {
 	url := pgtest.Database(t)
 	conn := connect(t, url)
 	enqueue := []string{"enqueue", "enqueue_many"}
-	work := append(slices.Clone(enqueue), "worker_start", "attend", "heartbeat", "watch", "claim", "record", "complete", "reconcile", "fence", "settle", "cancelled_among",
-		"promote", "rotate", "rotate_later", "rotate_messages", "rescue", "tidy", "rebase", "job_info", "jobs")
+	work := append(slices.Clone(enqueue), "_start", "attend", "heartbeat", "_watch", "_claim", "_record", "_complete", "_reconcile", "_fence", "_settle", "_cancelled_among",
+		"_promote", "_rotate", "_rotate_later", "_rotate_messages", "_rescue", "_tidy", "rebase", "job_info", "jobs")
 	publish := []string{"publish", "publish_bytes", "publish_many", "notify"}
-	subscribe := []string{"ticks", "read", "newest_tick", "epoch_of"}
-	cut := []string{"tick", "rebase_messages", "rotate_messages"}
-	hub := slices.Concat(publish, subscribe, cut, []string{"publish_drafts", "beat", "fresh_queues", "logins", "login_secret"})
+	subscribe := []string{"ticks", "read", "newest_tick", "_epoch_of"}
+	cut := []string{"_tick", "rebase_messages", "_rotate_messages"}
+	hub := slices.Concat(publish, subscribe, cut, []string{"_publish_drafts", "_beat", "_fresh_queues", "_logins", "_login_secret"})
 	operate := slices.Concat(work, publish, subscribe, cut, []string{"queues", "workers", "cancel", "retry", "pause", "resume", "set", "hubs", "notify_callers", "restrict"})
 	for role, want := range map[string][]string{"weir_enqueue": enqueue, "weir_work": work, "weir_operate": operate,
 		"weir_publish": publish, "weir_subscribe": subscribe, "weir_hub": hub} {
@@ -88,28 +88,28 @@ func TestRolesDoTheirPartAndNoMore(t *testing.T) {
 	}
 	const denied = "42501"
 	worker := startWorker(t, conn, "q")
-	claimOne := fmt.Sprintf(`SELECT * FROM weir.claim(%d, ARRAY['q'], ARRAY[1])`, worker)
+	claimOne := fmt.Sprintf(`SELECT * FROM weir._claim(%d, ARRAY['q'], ARRAY[1])`, worker)
 	as("weir_enqueue", "", `SELECT weir.enqueue('q', 'k')`, `SELECT weir.enqueue('new', 'k', run_at => now() + interval '1 hour')`,
 		`SELECT weir.enqueue_many('[{"queue": "q", "kind": "k"}]')`, `SELECT weir.enqueue_many(ARRAY['q'], ARRAY['k'], ARRAY['{}']::jsonb[])`)
 	as("weir_enqueue", denied, claimOne, `SELECT * FROM weir.job`, `SELECT * FROM weir.queue`, `INSERT INTO weir.cancel VALUES (1)`, `SELECT weir.pause('q')`,
-		`SELECT * FROM weir.job_info(1)`, `SELECT weir.queue_id('x')`, `SELECT nextval('weir.job_id')`, `CREATE TABLE weir.mine ()`)
-	as("weir_work", "", claimOne, `SELECT weir.enqueue('q', 'k')`, `SELECT weir.worker_start('w', ARRAY['newer'])`, `SELECT weir.heartbeat(1)`,
-		`SELECT weir.promote()`, `SELECT weir.rotate()`, `SELECT weir.rotate_later()`, `SELECT weir.rescue()`, `SELECT weir.tidy()`, `SELECT weir.rebase()`,
-		`SELECT * FROM weir.job_info(1)`, `SELECT * FROM weir.watch(0, 0, NULL, NULL)`, `SELECT weir.fence(1)`)
+		`SELECT * FROM weir.job_info(1)`, `SELECT weir._queue_id('x')`, `SELECT nextval('weir.job_id')`, `CREATE TABLE weir.mine ()`)
+	as("weir_work", "", claimOne, `SELECT weir.enqueue('q', 'k')`, `SELECT weir._start('w', ARRAY['newer'])`, `SELECT weir.heartbeat(1)`,
+		`SELECT weir._promote()`, `SELECT weir._rotate()`, `SELECT weir._rotate_later()`, `SELECT weir._rescue()`, `SELECT weir._tidy()`, `SELECT weir.rebase()`,
+		`SELECT * FROM weir.job_info(1)`, `SELECT * FROM weir._watch(0, 0, NULL, NULL)`, `SELECT weir._fence(1)`)
 	as("weir_work", denied, `SELECT * FROM weir.job`, `DELETE FROM weir.result`, `SELECT weir.pause('q')`, `SELECT weir.cancel(1)`, `SELECT * FROM weir.failed_jobs`,
-		`SELECT weir.reclaim(1)`, `SELECT nextval('weir.job_id')`, `SELECT weir.end_attempts(1, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL)`)
+		`SELECT weir._reclaim(1)`, `SELECT nextval('weir.job_id')`, `SELECT weir._end_attempts(1, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL)`)
 	as("weir_operate", "", `SELECT weir.pause('q')`, `SELECT weir.resume('q')`, `SELECT weir.cancel(1)`, `SELECT weir.retry(1)`, `SELECT weir.set('retention', '1 day')`,
 		`SELECT * FROM weir.queues()`, `SELECT * FROM weir.workers()`, `SELECT * FROM weir.jobs('available')`, `SELECT * FROM weir.available_jobs`,
 		`SELECT * FROM weir.running_jobs`, `SELECT * FROM weir.later_jobs`, `SELECT * FROM weir.completed_jobs`, `SELECT * FROM weir.failed_jobs`, `SELECT * FROM weir.cancelled_jobs`)
-	as("weir_operate", denied, `SELECT * FROM weir.job`, `UPDATE weir.queue SET paused_at = now()`, `UPDATE weir.setting SET value = ''`, `SELECT weir.reclaim(1)`)
+	as("weir_operate", denied, `SELECT * FROM weir.job`, `UPDATE weir.queue SET paused_at = now()`, `UPDATE weir.setting SET value = ''`, `SELECT weir._reclaim(1)`)
 	as("weir_publish", "", `SELECT weir.publish('c', 'p')`, `SELECT weir.notify('c', 'p')`, `SELECT weir.publish_bytes('c', '\x00')`, `SELECT weir.publish_many(ARRAY['c'], ARRAY['p'])`)
-	as("weir_publish", denied, `SELECT * FROM weir.ticks(0)`, `SELECT * FROM weir.read(1)`, `SELECT * FROM weir.message`, `SELECT * FROM weir.logins()`)
+	as("weir_publish", denied, `SELECT * FROM weir.ticks(0)`, `SELECT * FROM weir.read(1)`, `SELECT * FROM weir.message`, `SELECT * FROM weir._logins()`)
 	as("weir_subscribe", "", `SELECT * FROM weir.ticks(0)`, `SELECT * FROM weir.read(1)`, `SELECT weir.newest_tick()`)
-	as("weir_subscribe", denied, `SELECT * FROM weir.tick(0)`, `SELECT weir.rotate_messages()`, `SELECT weir.rebase_messages()`, `SELECT weir.publish('c')`, `SELECT * FROM weir.message`, `SELECT weir.cut()`, `SELECT weir.reclaim_messages(1, '0')`, `SELECT * FROM weir.logins()`)
-	as("weir_hub", "", `SELECT * FROM weir.logins()`, `SELECT * FROM weir.login_secret()`, `SELECT weir.beat('h', '', 1, 0)`, `SELECT * FROM weir.fresh_queues(pg_current_snapshot())`)
+	as("weir_subscribe", denied, `SELECT * FROM weir._tick(0)`, `SELECT weir._rotate_messages()`, `SELECT weir.rebase_messages()`, `SELECT weir.publish('c')`, `SELECT * FROM weir.message`, `SELECT weir._cut()`, `SELECT weir._reclaim_messages(1, '0')`, `SELECT * FROM weir._logins()`)
+	as("weir_hub", "", `SELECT * FROM weir._logins()`, `SELECT * FROM weir._login_secret()`, `SELECT weir._beat('h', '', 1, 0)`, `SELECT * FROM weir._fresh_queues(pg_current_snapshot())`)
 	as("weir_hub", denied, `SELECT * FROM weir.message`, `SELECT * FROM pg_authid`, `SELECT weir.set('message_bytes', '8000')`, `SELECT weir.enqueue('q', 'k')`)
 	as("weir_operate", "", `SELECT weir.restrict('app', ARRAY['orders.*'])`, `SELECT weir.restrict('app')`, `SELECT * FROM weir.hubs()`, `SELECT * FROM weir.notify_callers()`, `SELECT weir.set('message_retention', '1 hour')`)
-	as(stranger, denied, `SELECT weir.publish('c')`, `SELECT * FROM weir.ticks(0)`, `SELECT * FROM weir.tick(0)`, `SELECT * FROM weir.logins()`, `SELECT weir.enqueue('q', 'k')`, `SELECT * FROM weir.queues()`, `SELECT * FROM weir.job`)
+	as(stranger, denied, `SELECT weir.publish('c')`, `SELECT * FROM weir.ticks(0)`, `SELECT * FROM weir._tick(0)`, `SELECT * FROM weir._logins()`, `SELECT weir.enqueue('q', 'k')`, `SELECT * FROM weir.queues()`, `SELECT * FROM weir.job`)
 }
 
 // stranger is a role without any grant.

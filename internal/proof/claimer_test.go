@@ -58,7 +58,7 @@ func (c *claimer) start() {
 		lease = "1 second"
 	}
 	var id int32
-	err := c.conn.QueryRow(c.ctx, `SELECT weir.worker_start('claimer', $1, $2::text::interval)`, c.queues, lease).Scan(&id)
+	err := c.conn.QueryRow(c.ctx, `SELECT weir._start('claimer', $1, $2::text::interval)`, c.queues, lease).Scan(&id)
 	if !c.check(c.conn, "worker_start", err) {
 		c.worker = id
 	}
@@ -141,9 +141,9 @@ func (c *claimer) recover() {
 func (c *claimer) bury() {
 	for end := time.Now().Add(patience); ; c.pause(5 * time.Millisecond) {
 		done, err := c.takeStock(func(tx pgx.Tx) (done bool, err error) {
-			err = tx.QueryRow(c.ctx, `SELECT weir.fence($1)`, c.worker).Scan(&done)
+			err = tx.QueryRow(c.ctx, `SELECT weir._fence($1)`, c.worker).Scan(&done)
 			for more := done; more && err == nil; {
-				err = tx.QueryRow(c.ctx, `SELECT more FROM weir.settle($1)`, c.worker).Scan(&more)
+				err = tx.QueryRow(c.ctx, `SELECT more FROM weir._settle($1)`, c.worker).Scan(&more)
 			}
 			return done, err
 		})

@@ -30,7 +30,7 @@ func TestNothingInsideAFunctionIsCompiled(t *testing.T) {
 	}
 	exec(t, conn, `SELECT pg_stat_statements_reset()`) // of what installed the schema
 	worker := startWorker(t, conn, "q")
-	dead := value[int32](t, conn, `SELECT weir.worker_start('dead', ARRAY['q'], '1 second')`)
+	dead := value[int32](t, conn, `SELECT weir._start('dead', ARRAY['q'], '1 second')`)
 	enqueueN(t, conn, "q", 100)
 	exec(t, conn, `SELECT weir.enqueue('q', 'later', run_at => now() + interval '1 millisecond')`)
 	far := value[int64](t, conn, `SELECT weir.enqueue('q', 'later', run_at => now() + interval '1 hour')`)
@@ -42,14 +42,14 @@ func TestNothingInsideAFunctionIsCompiled(t *testing.T) {
 			t.Errorf("finish as %s: %v", outcome, err)
 		}
 	}
-	exec(t, conn, `SELECT weir.fence($1)`, dead)
+	exec(t, conn, `SELECT weir._fence($1)`, dead)
 	exec(t, conn, `SELECT weir.cancel($1)`, far)
 	exec(t, conn, `SELECT weir.retry($1)`, mine[40].ID)
 	for _, sql := range []string{
-		`SELECT * FROM weir.promote()`, `SELECT weir.rescue()`, `SELECT weir.tidy()`, `SELECT weir.rotate_later()`, `SELECT * FROM weir.queues()`, `SELECT * FROM weir.workers()`,
+		`SELECT * FROM weir._promote()`, `SELECT weir._rescue()`, `SELECT weir._tidy()`, `SELECT weir._rotate_later()`, `SELECT * FROM weir.queues()`, `SELECT * FROM weir.workers()`,
 		`SELECT * FROM weir.hubs()`, `SELECT * FROM weir.job_info(1)`, `SELECT * FROM weir.jobs('available')`, `SELECT * FROM weir.jobs('running')`, `SELECT * FROM weir.jobs('completed')`,
-		`SELECT * FROM weir.jobs('failed')`, `SELECT * FROM weir.jobs('later')`, `SELECT * FROM weir.watch(0, 0, NULL, NULL)`, `SELECT weir.publish('c', 'p') FROM generate_series(1, 100)`,
-		`SELECT * FROM weir.tick(0)`, `SELECT * FROM weir.read(1)`, `SELECT weir.newest_tick()`, `SELECT weir.rotate_messages()`, `SELECT * FROM weir.fresh_queues()`, `SELECT weir.beat('h', '', 1, 0)`,
+		`SELECT * FROM weir.jobs('failed')`, `SELECT * FROM weir.jobs('later')`, `SELECT * FROM weir._watch(0, 0, NULL, NULL)`, `SELECT weir.publish('c', 'p') FROM generate_series(1, 100)`,
+		`SELECT * FROM weir._tick(0)`, `SELECT * FROM weir.read(1)`, `SELECT weir.newest_tick()`, `SELECT weir._rotate_messages()`, `SELECT * FROM weir._fresh_queues()`, `SELECT weir._beat('h', '', 1, 0)`,
 		`SELECT weir.set('retention', '0 s')`,
 	} {
 		exec(t, conn, sql)

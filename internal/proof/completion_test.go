@@ -16,7 +16,7 @@ import (
 func rescueAll(t *testing.T, q querier) (relogged int) {
 	t.Helper()
 	until(t, "rescue has nothing more to do", func() bool {
-		n := value[int](t, q, `SELECT coalesce(sum(relogged), 0) FROM weir.rescue()`)
+		n := value[int](t, q, `SELECT coalesce(sum(relogged), 0) FROM weir._rescue()`)
 		relogged += n
 		return n == 0
 	})
@@ -48,7 +48,7 @@ func TestOpenCompletionKeepsNoWorkerAlive(t *testing.T) {
 		if n := rescueAll(t, conn); n != 0 {
 			t.Errorf("%s: %d attempts were logged again while the completion is open", end, n)
 		}
-		if held := value[int](t, conn, `SELECT count(*) FROM weir.holds($1)`, worker); held != 1 {
+		if held := value[int](t, conn, `SELECT count(*) FROM weir._holds($1)`, worker); held != 1 {
 			t.Errorf("%s: %d batches are held while the completion is open, want its own", end, held)
 		}
 		exec(t, handler, end)
@@ -128,7 +128,7 @@ func TestCompletionInEveryOrder(t *testing.T) {
 	url := pgtest.Database(t)
 	conn := connect(t, url)
 	exec(t, conn, `SELECT weir.set('retention', '0 s')`)
-	other := value[int32](t, conn, `SELECT weir.worker_start('other', '{q}', '5 minutes')`)
+	other := value[int32](t, conn, `SELECT weir._start('other', '{q}', '5 minutes')`)
 	orders := 0
 	for _, end := range []string{"commit", "rollback", "commit prepared", "rollback prepared", "terminate", "rollback to savepoint"} {
 		handlers := []string{"complete", "end"}
@@ -186,7 +186,7 @@ func TestCompletionInEveryOrder(t *testing.T) {
 					settle(t, conn, worker)
 				case "rotate":
 					exec(t, conn, `UPDATE weir.segment SET at = at - interval '1 hour'`)
-					exec(t, conn, `SELECT weir.rotate() FROM generate_series(1, 2)`)
+					exec(t, conn, `SELECT weir._rotate() FROM generate_series(1, 2)`)
 				case "rescue":
 					rescueAll(t, conn)
 				}
@@ -208,7 +208,7 @@ func TestCompletionInEveryOrder(t *testing.T) {
 			if twice := value[int](t, conn, `SELECT count(*) FROM (SELECT FROM weir.result r, unnest(r.ids) i GROUP BY r.lane, r.seq, i HAVING count(*) > 1) d`); twice > 0 {
 				t.Fatalf("%s: %d attempts ended twice", name, twice)
 			}
-			if holds := value[int](t, conn, `SELECT count(*) FROM weir.holds($1)`, worker); holds > 0 {
+			if holds := value[int](t, conn, `SELECT count(*) FROM weir._holds($1)`, worker); holds > 0 {
 				t.Fatalf("%s: the dead worker still holds %d batches", name, holds)
 			}
 		}
@@ -259,13 +259,13 @@ func TestReconcileGoesPastOpenCompletions(t *testing.T) {
 		if calls > 2*batches {
 			t.Fatalf("%d attempts were handed out again in %d calls, want %d", released, calls, batches-batches/5*2)
 		}
-		released += value[int](t, conn, `SELECT released FROM weir.reconcile($1, '{}', '{}', '{}', '{}')`, worker)
+		released += value[int](t, conn, `SELECT released FROM weir._reconcile($1, '{}', '{}', '{}', '{}')`, worker)
 	}
 	for after, calls := new(int64), 0; after != nil; calls++ {
 		if calls > 2*batches {
 			t.Fatalf("reconcile does not come to an end: next is %d", *after)
 		}
-		if err := conn.QueryRow(t.Context(), `SELECT next FROM weir.reconcile($1, '{}', '{}', '{}', '{}', $2)`, worker, *after).Scan(&after); err != nil {
+		if err := conn.QueryRow(t.Context(), `SELECT next FROM weir._reconcile($1, '{}', '{}', '{}', '{}', $2)`, worker, *after).Scan(&after); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -285,7 +285,7 @@ func TestRescueGoesPastAWorkerThatCannotBeSettled(t *testing.T) {
 		}
 	}
 	exec(t, conn, fmt.Sprintf(`ALTER TABLE weir.result ADD CONSTRAINT broken CHECK (worker <> %d)`, workers[0]))
-	rows, err := conn.Query(t.Context(), `SELECT worker, relogged, coalesce(error, '') FROM weir.rescue()`)
+	rows, err := conn.Query(t.Context(), `SELECT worker, relogged, coalesce(error, '') FROM weir._rescue()`)
 	if err != nil {
 		t.Fatal(err)
 	}

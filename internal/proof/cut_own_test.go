@@ -20,7 +20,7 @@ func TestPublishingMayCutItsTick(t *testing.T) {
 	type cut struct{ tick, epoch, prior *int64 }
 	publish := func(text string) (c cut) {
 		t.Helper()
-		err := conn.QueryRow(t.Context(), `SELECT tick, epoch, prior FROM weir.publish_drafts(ARRAY['c', 'c'], ARRAY[convert_to($1 || 'a', 'UTF8'), convert_to($1 || 'b', 'UTF8')], ARRAY[false, false], true)`,
+		err := conn.QueryRow(t.Context(), `SELECT tick, epoch, prior FROM weir._publish_drafts(ARRAY['c', 'c'], ARRAY[convert_to($1 || 'a', 'UTF8'), convert_to($1 || 'b', 'UTF8')], ARRAY[false, false], true)`,
 			text).Scan(&c.tick, &c.epoch, &c.prior)
 		if err != nil {
 			t.Fatal(err)
@@ -39,7 +39,7 @@ func TestPublishingMayCutItsTick(t *testing.T) {
 			t.Errorf("heard %v, want %v", got, want)
 		}
 	}
-	epoch := value[int64](t, conn, `SELECT weir.epoch_of($1)`, at)
+	epoch := value[int64](t, conn, `SELECT weir._epoch_of($1)`, at)
 	if c := publish("alone "); c.tick == nil || *c.tick != at+1 || *c.epoch != epoch || *c.prior != epoch {
 		t.Errorf("alone: %+v", c)
 	}
@@ -58,13 +58,13 @@ func TestPublishingMayCutItsTick(t *testing.T) {
 	publish("rolled back ")
 	exec(t, conn, `ROLLBACK`)
 	expect()
-	_, err := conn.Exec(t.Context(), `SELECT weir.publish_drafts(ARRAY['c'], ARRAY['x']::bytea[], ARRAY[false], true), weir.publish_drafts(ARRAY['c'], ARRAY['y']::bytea[], ARRAY[false], true)`)
+	_, err := conn.Exec(t.Context(), `SELECT weir._publish_drafts(ARRAY['c'], ARRAY['x']::bytea[], ARRAY[false], true), weir._publish_drafts(ARRAY['c'], ARRAY['y']::bytea[], ARRAY[false], true)`)
 	wantCode(t, "two cuts in one transaction", err, "WR004")
 	expect()
 
 	// What was published after the cut would be in no tick: it is refused, until the cut is rolled back or the transaction has ended.
 	for _, sql := range []string{`SELECT weir.publish('c', 'x')`, `SELECT weir.publish_bytes('c', 'x')`, `SELECT weir.publish_many(ARRAY['c'], ARRAY['x'])`,
-		`SELECT weir.notify('c', 'x')`, `SELECT weir.publish_drafts(ARRAY['c'], ARRAY['x']::bytea[], ARRAY[false])`} {
+		`SELECT weir.notify('c', 'x')`, `SELECT weir._publish_drafts(ARRAY['c'], ARRAY['x']::bytea[], ARRAY[false])`} {
 		exec(t, conn, `BEGIN`)
 		publish("cut ")
 		_, err := conn.Exec(t.Context(), sql)

@@ -13,7 +13,7 @@ import (
 // fence ends a worker; false while it is recording.
 func fence(t *testing.T, q querier, worker int32) bool {
 	t.Helper()
-	return value[bool](t, q, `SELECT weir.fence($1, 'the test says so')`, worker)
+	return value[bool](t, q, `SELECT weir._fence($1, 'the test says so')`, worker)
 }
 
 func wantFenced(t *testing.T, q querier, worker int32, lost int) {
@@ -95,15 +95,15 @@ func TestFenceWaitsForAResultInFlight(t *testing.T) {
 func TestRescueTakesOverFromTheSilent(t *testing.T) {
 	conn := connect(t, pgtest.Database(t))
 	enqueueN(t, conn, "q", 10)
-	silent := value[int32](t, conn, `SELECT weir.worker_start('silent', ARRAY['q'], '1 second')`)
-	beating := value[int32](t, conn, `SELECT weir.worker_start('beating', ARRAY['q'], '1 second')`)
+	silent := value[int32](t, conn, `SELECT weir._start('silent', ARRAY['q'], '1 second')`)
+	beating := value[int32](t, conn, `SELECT weir._start('beating', ARRAY['q'], '1 second')`)
 	lost, kept := mustClaim(t, conn, silent, "q", 5), mustClaim(t, conn, beating, "q", 5)
 	rescued := 0
 	until(t, "the silent worker's attempts are rescued", func() bool {
 		if value[bool](t, conn, `SELECT fenced FROM weir.heartbeat($1, 5)`, beating) {
 			t.Fatal("a worker that beats was fenced")
 		}
-		rescued += value[int](t, conn, `SELECT coalesce(sum(relogged), 0) FROM weir.rescue()`)
+		rescued += value[int](t, conn, `SELECT coalesce(sum(relogged), 0) FROM weir._rescue()`)
 		return rescued > 0
 	})
 	if rescued != len(lost) {
@@ -122,19 +122,19 @@ func TestRescueTakesOverFromTheSilent(t *testing.T) {
 func TestAPreparedTransactionThatKeepsAWorkerIsSaid(t *testing.T) {
 	conn := connect(t, pgtest.Database(t))
 	for name, call := range map[string]string{
-		"record":    `weir.record($1, '{}', '{}', '{}', '{}')`,
+		"record":    `weir._record($1, '{}', '{}', '{}', '{}')`,
 		"heartbeat": `weir.heartbeat($1)`,
-		"claim":     `weir.claim($1, '{q}', '{1}')`,
+		"claim":     `weir._claim($1, '{q}', '{1}')`,
 	} {
 		gid := fmt.Sprintf("%s of %s", name, conn.Config().Database)
-		kept := value[int32](t, conn, `SELECT weir.worker_start('kept', ARRAY['q'], '1 second')`)
-		lost := value[int32](t, conn, `SELECT weir.worker_start('lost', ARRAY['q'], '1 second')`)
+		kept := value[int32](t, conn, `SELECT weir._start('kept', ARRAY['q'], '1 second')`)
+		lost := value[int32](t, conn, `SELECT weir._start('lost', ARRAY['q'], '1 second')`)
 		exec(t, conn, `BEGIN`)
 		exec(t, conn, `SELECT `+call, kept)
 		exec(t, conn, fmt.Sprintf(`PREPARE TRANSACTION '%s'`, gid))
 		said := ""
 		until(t, name+": the rescuer says what keeps the worker, and fences the other", func() bool {
-			for _, why := range column[string](t, conn, `SELECT error FROM weir.rescue() WHERE worker = $1 AND error IS NOT NULL`, kept) {
+			for _, why := range column[string](t, conn, `SELECT error FROM weir._rescue() WHERE worker = $1 AND error IS NOT NULL`, kept) {
 				said = why
 			}
 			return said != "" && isFenced(t, conn, lost)
@@ -144,7 +144,7 @@ func TestAPreparedTransactionThatKeepsAWorkerIsSaid(t *testing.T) {
 		}
 		exec(t, conn, fmt.Sprintf(`ROLLBACK PREPARED '%s'`, gid))
 		until(t, name+": the worker is fenced", func() bool {
-			exec(t, conn, `SELECT weir.rescue()`)
+			exec(t, conn, `SELECT weir._rescue()`)
 			return isFenced(t, conn, kept)
 		})
 	}
@@ -320,7 +320,7 @@ func TestCompletionAndFailureOfOneAttemptExclude(t *testing.T) {
 // TestChoresNeedReadCommitted: with the snapshot of an older look, TRUNCATE would take what that look cannot see.
 func TestChoresNeedReadCommitted(t *testing.T) {
 	conn := connect(t, pgtest.Database(t))
-	for _, call := range []string{"promote()", "rotate()", "rotate_later()", "reclaim(2)", "rescue()", "retry(1)", "tidy()", "rebase()", "fence(1)", "settle(1)", "reconcile(1, '{}', '{}', '{}', '{}')"} {
+	for _, call := range []string{"_promote()", "_rotate()", "_rotate_later()", "_reclaim(2)", "_rescue()", "retry(1)", "_tidy()", "rebase()", "_fence(1)", "_settle(1)", "_reconcile(1, '{}', '{}', '{}', '{}')"} {
 		exec(t, conn, `BEGIN ISOLATION LEVEL REPEATABLE READ`)
 		_, err := conn.Exec(t.Context(), `SELECT weir.`+call)
 		wantCode(t, call, err, "WR004")

@@ -64,7 +64,7 @@ func pinned(t *testing.T, pin []string) {
 			<-room
 		}
 		if done += ids; ids == 0 || len(claims)%20 == 0 {
-			if did := value[string](t, conn, `SELECT coalesce(weir.rotate(), '')`); len(did) > 0 && did[0] == 'r' {
+			if did := value[string](t, conn, `SELECT coalesce(weir._rotate(), '')`); len(did) > 0 && did[0] == 'r' {
 				reclaimed++
 			}
 			size = jobBytes(t, conn)
@@ -80,7 +80,7 @@ func pinned(t *testing.T, pin []string) {
 	took := time.Since(begin)
 	// Drained: the segments go back one by one, and the rest is as good as nothing.
 	until(t, "the space of finished jobs is given back", func() bool {
-		value[string](t, conn, `SELECT coalesce(weir.rotate(), '')`)
+		value[string](t, conn, `SELECT coalesce(weir._rotate(), '')`)
 		size = jobBytes(t, conn)
 		return size < 1<<20
 	})
@@ -113,7 +113,7 @@ func pinned(t *testing.T, pin []string) {
 // pinnedStep claims a batch and completes it, and returns how many jobs it had.
 func pinnedStep(t *testing.T, conn *pgx.Conn, worker int32, batch int32) int {
 	t.Helper()
-	rows, err := conn.Query(t.Context(), `SELECT lane, seq, id FROM weir.claim($1, ARRAY['q'], ARRAY[$2::int])`, worker, batch)
+	rows, err := conn.Query(t.Context(), `SELECT lane, seq, id FROM weir._claim($1, ARRAY['q'], ARRAY[$2::int])`, worker, batch)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -124,7 +124,7 @@ func pinnedStep(t *testing.T, conn *pgx.Conn, worker int32, batch int32) int {
 		t.Fatal(err)
 	}
 	if len(ids) > 0 {
-		exec(t, conn, `SELECT weir.record($1, ARRAY[$2::int], ARRAY[$3::bigint], ARRAY[$4::int], $5)`, worker, lane, seq, len(ids), ids)
+		exec(t, conn, `SELECT weir._record($1, ARRAY[$2::int], ARRAY[$3::bigint], ARRAY[$4::int], $5)`, worker, lane, seq, len(ids), ids)
 	}
 	return len(ids)
 }

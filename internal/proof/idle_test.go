@@ -29,9 +29,9 @@ func TestIdleLanesForgetWhatHasEnded(t *testing.T) {
 		return all
 	}
 	idle := func() int {
-		return blocks(t, conn, fmt.Sprintf(`SELECT c.* FROM (SELECT array_agg(name ORDER BY name) AS names FROM weir.queue) q, weir.claim(%d, q.names, array_fill(10, ARRAY[%d])) c`, worker, lanes))
+		return blocks(t, conn, fmt.Sprintf(`SELECT c.* FROM (SELECT array_agg(name ORDER BY name) AS names FROM weir.queue) q, weir._claim(%d, q.names, array_fill(10, ARRAY[%d])) c`, worker, lanes))
 	}
-	tidied := func() string { return value[string](t, conn, `SELECT coalesce(weir.tidy(), '')`) }
+	tidied := func() string { return value[string](t, conn, `SELECT coalesce(weir._tidy(), '')`) }
 	work()
 	alone := idle()
 

@@ -67,21 +67,21 @@ func TestBadInputLeavesNothing(t *testing.T) {
 		{sql: many(`'[{"queue": "new"}]'::jsonb`), says: "needs a kind"},
 		{sql: many(`'{}'::jsonb`), says: "got a JSON object"},
 		{sql: many(`NULL::jsonb`), says: "got null"},
-		{sql: `SELECT weir.worker_start('w', ARRAY['new', ''])`, says: "queue"},
-		{sql: `SELECT weir.worker_start('w', ARRAY['new'], '0 s')`, says: "got 00:00:00"},
-		{sql: `SELECT weir.worker_start('w', ARRAY['new'], NULL)`, says: "lease"},
-		{sql: `SELECT weir.claim($1, ARRAY['known'], ARRAY[1, 2])`, args: []any{worker}, says: "1 queues and 2 limits"},
-		{sql: `SELECT weir.claim($1, ARRAY['known'], NULL)`, args: []any{worker}, says: "1 queues and null limits"},
-		{sql: `SELECT weir.claim($1, NULL, NULL)`, args: []any{worker}, says: "null queues"},
-		{sql: `SELECT weir.claim($1, ARRAY['known'], ARRAY[NULL]::integer[])`, args: []any{worker}, says: "got a null in limits"},
-		{sql: `SELECT weir.claim($1, ARRAY['other'], ARRAY[1])`, args: []any{worker}, says: "other"},
-		{sql: `SELECT weir.record($1, ARRAY[1], ARRAY[1, 2]::bigint[], ARRAY[1], ARRAY[1]::bigint[])`, args: []any{worker}, says: "1 lanes, 2 seqs"},
-		{sql: `SELECT weir.record($1, ARRAY[1], ARRAY[1]::bigint[], ARRAY[2], ARRAY[1]::bigint[])`, args: []any{worker}, says: "got 1 ids, its sizes add up to 2"},
-		{sql: `SELECT weir.record($1, ARRAY[1], ARRAY[1]::bigint[], ARRAY[1], ARRAY[1]::bigint[], ARRAY['failed', 'failed'])`, args: []any{worker}, says: "got 1 ids, 2 outcomes"},
-		{sql: `SELECT weir.record($1, ARRAY[1], ARRAY[1]::bigint[], ARRAY[10001], array_fill(1::bigint, ARRAY[10001]))`, args: []any{worker}, says: "at most 10000 attempts at once, got 10001"},
-		{sql: `SELECT weir.reconcile($1, ARRAY[1], ARRAY[1]::bigint[], ARRAY[2], ARRAY[1]::bigint[])`, args: []any{worker}, says: "1 sizes and 1 ids"},
-		{sql: `SELECT weir.settle($1)`, args: []any{worker}, says: "is not fenced"},
-		{sql: `SELECT weir.promote(0)`, says: "got 0"},
+		{sql: `SELECT weir._start('w', ARRAY['new', ''])`, says: "queue"},
+		{sql: `SELECT weir._start('w', ARRAY['new'], '0 s')`, says: "got 00:00:00"},
+		{sql: `SELECT weir._start('w', ARRAY['new'], NULL)`, says: "lease"},
+		{sql: `SELECT weir._claim($1, ARRAY['known'], ARRAY[1, 2])`, args: []any{worker}, says: "1 queues and 2 limits"},
+		{sql: `SELECT weir._claim($1, ARRAY['known'], NULL)`, args: []any{worker}, says: "1 queues and null limits"},
+		{sql: `SELECT weir._claim($1, NULL, NULL)`, args: []any{worker}, says: "null queues"},
+		{sql: `SELECT weir._claim($1, ARRAY['known'], ARRAY[NULL]::integer[])`, args: []any{worker}, says: "got a null in limits"},
+		{sql: `SELECT weir._claim($1, ARRAY['other'], ARRAY[1])`, args: []any{worker}, says: "other"},
+		{sql: `SELECT weir._record($1, ARRAY[1], ARRAY[1, 2]::bigint[], ARRAY[1], ARRAY[1]::bigint[])`, args: []any{worker}, says: "1 lanes, 2 seqs"},
+		{sql: `SELECT weir._record($1, ARRAY[1], ARRAY[1]::bigint[], ARRAY[2], ARRAY[1]::bigint[])`, args: []any{worker}, says: "got 1 ids, its sizes add up to 2"},
+		{sql: `SELECT weir._record($1, ARRAY[1], ARRAY[1]::bigint[], ARRAY[1], ARRAY[1]::bigint[], ARRAY['failed', 'failed'])`, args: []any{worker}, says: "got 1 ids, 2 outcomes"},
+		{sql: `SELECT weir._record($1, ARRAY[1], ARRAY[1]::bigint[], ARRAY[10001], array_fill(1::bigint, ARRAY[10001]))`, args: []any{worker}, says: "at most 10000 attempts at once, got 10001"},
+		{sql: `SELECT weir._reconcile($1, ARRAY[1], ARRAY[1]::bigint[], ARRAY[2], ARRAY[1]::bigint[])`, args: []any{worker}, says: "1 sizes and 1 ids"},
+		{sql: `SELECT weir._settle($1)`, args: []any{worker}, says: "is not fenced"},
+		{sql: `SELECT weir._promote(0)`, says: "got 0"},
 		{sql: `SELECT weir.jobs('done')`, says: "unknown state done"},
 		{sql: `SELECT weir.set('retention', '-1 s')`, says: "-1 s"},
 		{sql: `SELECT weir.set('retention_bytes', '5')`, says: "got 5"},
@@ -147,8 +147,8 @@ func TestClaimNeedsAutocommit(t *testing.T) {
 	worker := startWorker(t, conn, "q")
 	enqueueN(t, conn, "q", 1)
 	for _, level := range []pgx.TxIsoLevel{pgx.RepeatableRead, pgx.Serializable} {
-		for _, sql := range []string{`SELECT weir.claim($1, ARRAY['q'], ARRAY[1])`, `SELECT weir.record($1, '{}', '{}', '{}', '{}')`,
-			`SELECT weir.complete($1, 1, 1, 1)`, `SELECT weir.fence($1)`, `SELECT weir.promote($1)`, `SELECT weir.rotate() WHERE $1 > 0`,
+		for _, sql := range []string{`SELECT weir._claim($1, ARRAY['q'], ARRAY[1])`, `SELECT weir._record($1, '{}', '{}', '{}', '{}')`,
+			`SELECT weir._complete($1, 1, 1, 1)`, `SELECT weir._fence($1)`, `SELECT weir._promote($1)`, `SELECT weir._rotate() WHERE $1 > 0`,
 			`SELECT weir.rebase() WHERE $1 > 0`} {
 			tx, err := conn.BeginTx(t.Context(), pgx.TxOptions{IsoLevel: level})
 			if err != nil {
@@ -191,11 +191,11 @@ func TestArraysAreLists(t *testing.T) {
 		filled int      // so many of them may not have nulls
 		names  []string
 	}{
-		{call: fmt.Sprintf(`weir.record(%d, %%s)`, worker), filled: 4, names: []string{"lanes", "seqs", "sizes", "ids", "outcomes", "errors", "outputs", "run_at"},
+		{call: fmt.Sprintf(`weir._record(%d, %%s)`, worker), filled: 4, names: []string{"lanes", "seqs", "sizes", "ids", "outcomes", "errors", "outputs", "run_at"},
 			arrays: []string{`{4,4}::integer[]`, `{1,1}::bigint[]`, `{1,1}::integer[]`, `{1,2}::bigint[]`, `{failed,failed}::text[]`, `{a,b}::text[]`, `{a,b}::text[]`, `{2020-01-01,2020-01-01}::timestamptz[]`}},
-		{call: fmt.Sprintf(`weir.reconcile(%d, %%s)`, worker), filled: 4, names: []string{"lanes", "seqs", "sizes", "ids"},
+		{call: fmt.Sprintf(`weir._reconcile(%d, %%s)`, worker), filled: 4, names: []string{"lanes", "seqs", "sizes", "ids"},
 			arrays: []string{`{4,4}::integer[]`, `{1,1}::bigint[]`, `{1,1}::integer[]`, `{1,2}::bigint[]`}},
-		{call: fmt.Sprintf(`weir.claim(%d, %%s)`, worker), filled: 2, names: []string{"queues", "limits"}, arrays: []string{`{q,q}::text[]`, `{1,1}::integer[]`}},
+		{call: fmt.Sprintf(`weir._claim(%d, %%s)`, worker), filled: 2, names: []string{"queues", "limits"}, arrays: []string{`{q,q}::text[]`, `{1,1}::integer[]`}},
 		{call: `weir.enqueue_many(%s)`, names: []string{"queue", "kind", "args", "priority", "run_at", "max_attempts", "meta"},
 			arrays: []string{`{q,q}::text[]`, `{k,k}::text[]`, `{"{}","{}"}::jsonb[]`, `{1,2}::integer[]`, `{2020-01-01,2020-01-01}::timestamptz[]`, `{1,2}::integer[]`, `{"{}","{}"}::jsonb[]`}},
 		{call: `weir.publish_many(%s)`, names: []string{"channels", "payloads"}, arrays: []string{`{c,d}::text[]`, `{c,d}::text[]`}},
@@ -235,8 +235,8 @@ func TestWhatOthersWaitForIsNotHeldForLong(t *testing.T) {
 	worker := startWorker(t, conn, "q")
 	for _, own := range []struct{ is, becomes string }{{"0", "10s"}, {"1h", "10s"}, {"700ms", "700ms"}} {
 		exec(t, conn, `SELECT set_config('idle_in_transaction_session_timeout', $1, false)`, own.is)
-		for _, call := range []string{"promote()", "rotate()", "rotate_later()", "rotate_messages()", "rescue()", "tidy()", "rebase()", "claim($1, '{q}', '{1}')", "heartbeat($1)", "reconcile($1, '{}', '{}', '{}', '{}')",
-			"record($1, '{}', '{}', '{}', '{}')", "fence($1); SELECT weir.settle($1)"} {
+		for _, call := range []string{"_promote()", "_rotate()", "_rotate_later()", "_rotate_messages()", "_rescue()", "_tidy()", "rebase()", "_claim($1, '{q}', '{1}')", "heartbeat($1)", "_reconcile($1, '{}', '{}', '{}', '{}')",
+			"_record($1, '{}', '{}', '{}', '{}')", "_fence($1); SELECT weir._settle($1)"} {
 			exec(t, conn, `BEGIN`)
 			for sql := range strings.SplitSeq(strings.ReplaceAll(call, "$1", fmt.Sprint(worker)), ";") {
 				exec(t, conn, `SELECT weir.`+strings.TrimPrefix(strings.TrimSpace(sql), `SELECT weir.`))

@@ -32,7 +32,7 @@ func hintedClaim(t *testing.T, conn *pgx.Conn, worker int32, names []string, sin
 	t.Helper()
 	next = value[string](t, conn, `SELECT pg_current_snapshot()::text`)
 	rows, err := conn.Query(t.Context(), `SELECT queue, lane, seq, id, attempt, max_attempts, kind, coalesce(args->>'k', ''), cancelled, put_off
-		FROM weir.claim($1, $2, $3, $4::text::pg_snapshot, $5)`, worker, names, slices.Repeat([]int32{10}, len(names)), since, backlog)
+		FROM weir._claim($1, $2, $3, $4::text::pg_snapshot, $5)`, worker, names, slices.Repeat([]int32{10}, len(names)), since, backlog)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -52,10 +52,10 @@ func TestIdleQueuesCostAClaimNothing(t *testing.T) {
 		for range 3 { // the first finds catalogs and buffers cold
 			since := value[string](t, conn, `SELECT pg_current_snapshot()::text`)
 			exec(t, conn, `SELECT weir.enqueue($1, 'new')`, names[n/2])
-			looked = blocks(t, conn, fmt.Sprintf(`SELECT * FROM weir.fresh_queues('%s', 0)`, since))
-			claimed = blocks(t, conn, fmt.Sprintf(`SELECT c.* FROM queues q, weir.claim(%d, q.names, q.limits, '%s', '{}') c`, worker, since))
+			looked = blocks(t, conn, fmt.Sprintf(`SELECT * FROM weir._fresh_queues('%s', 0)`, since))
+			claimed = blocks(t, conn, fmt.Sprintf(`SELECT c.* FROM queues q, weir._claim(%d, q.names, q.limits, '%s', '{}') c`, worker, since))
 		}
-		if left := value[int](t, conn, `SELECT count(*) FROM weir.claim($1, $2, $3)`, worker, names, slices.Repeat([]int32{10}, n)); left != 0 {
+		if left := value[int](t, conn, `SELECT count(*) FROM weir._claim($1, $2, $3)`, worker, names, slices.Repeat([]int32{10}, n)); left != 0 {
 			t.Errorf("the claims left %d jobs", left)
 		}
 		return claimed, looked
@@ -134,7 +134,7 @@ func TestScatteredTransactionsCostAClaimOnce(t *testing.T) {
 		conn := connect(t, url)
 		worker, names := manyQueues(t, conn, n)
 		exec(t, conn, `CREATE TEMP TABLE queues AS SELECT $1::text[] AS names, array_fill(10, ARRAY[$2::int]) AS limits`, names, n)
-		claimSQL := fmt.Sprintf(`SELECT c.* FROM queues q, weir.claim(%d, q.names, q.limits) c`, worker)
+		claimSQL := fmt.Sprintf(`SELECT c.* FROM queues q, weir._claim(%d, q.names, q.limits) c`, worker)
 		exec(t, conn, claimSQL)
 		before := blocks(t, conn, claimSQL)
 		open := scatter(t, url, conn, 60, func(int) { exec(t, conn, `SELECT pg_current_xact_id()`) })

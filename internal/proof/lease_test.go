@@ -15,9 +15,9 @@ func TestFailoverFencesNobody(t *testing.T) {
 	if err := schema.Up(t.Context(), conn); err != nil {
 		t.Fatal(err)
 	}
-	exec(t, conn, `SELECT weir.rescue()`)
-	alive := value[int32](t, conn, `SELECT weir.worker_start('alive', ARRAY['q'], '5 seconds')`)
-	silent := value[int32](t, conn, `SELECT weir.worker_start('silent', ARRAY['q'], '5 seconds')`)
+	exec(t, conn, `SELECT weir._rescue()`)
+	alive := value[int32](t, conn, `SELECT weir._start('alive', ARRAY['q'], '5 seconds')`)
+	silent := value[int32](t, conn, `SELECT weir._start('silent', ARRAY['q'], '5 seconds')`)
 	exec(t, conn, `SELECT weir.heartbeat(w) FROM unnest(ARRAY[$1::integer, $2]) w`, alive, silent)
 	// The primary has been dead for an hour when the standby, which is older, is promoted.
 	exec(t, conn, `UPDATE weir.worker SET at = at - interval '1 hour'`)
@@ -33,13 +33,13 @@ func TestFailoverFencesNobody(t *testing.T) {
 	fenced := func(worker int32) bool {
 		return value[bool](t, conn, `SELECT EXISTS (SELECT FROM weir.worker w WHERE w.id = $1 AND w.fenced)`, worker)
 	}
-	exec(t, conn, `SELECT weir.rescue()`)
+	exec(t, conn, `SELECT weir._rescue()`)
 	if fenced(alive) || fenced(silent) {
 		t.Fatal("a worker was fenced by the first look after the failover")
 	}
 	until(t, "the worker that stays silent is fenced", func() bool {
 		exec(t, conn, `SELECT weir.heartbeat($1)`, alive)
-		exec(t, conn, `SELECT weir.rescue()`)
+		exec(t, conn, `SELECT weir._rescue()`)
 		return fenced(silent)
 	})
 	if fenced(alive) {
@@ -51,8 +51,8 @@ func TestFailoverFencesNobody(t *testing.T) {
 // nobody alive who is.
 func TestLeasesDoNotTrustTheClock(t *testing.T) {
 	conn := connect(t, pgtest.Database(t))
-	alive := value[int32](t, conn, `SELECT weir.worker_start('alive', ARRAY['q'], '10 seconds')`)
-	silent := value[int32](t, conn, `SELECT weir.worker_start('silent', ARRAY['q'], '10 seconds')`)
+	alive := value[int32](t, conn, `SELECT weir._start('alive', ARRAY['q'], '10 seconds')`)
+	silent := value[int32](t, conn, `SELECT weir._start('silent', ARRAY['q'], '10 seconds')`)
 	fenced := func(worker int32) bool {
 		return value[bool](t, conn, `SELECT EXISTS (SELECT FROM weir.worker w WHERE w.id = $1 AND w.fenced)`, worker)
 	}
@@ -60,7 +60,7 @@ func TestLeasesDoNotTrustTheClock(t *testing.T) {
 	for step := int64(3_600_000); !fenced(silent); step = -step {
 		exec(t, conn, `SELECT weir.heartbeat($1)`, alive)
 		exec(t, conn, `SELECT setval('weir.watched_at', (extract(epoch FROM clock_timestamp()) * 1000)::bigint - $1)`, step)
-		exec(t, conn, `SELECT weir.rescue()`)
+		exec(t, conn, `SELECT weir._rescue()`)
 		if steps++; steps > 20 {
 			t.Fatal("the silent worker is never fenced")
 		}
@@ -82,7 +82,7 @@ func TestLeasesCountFromTheFirstLookInALifeOfTheServer(t *testing.T) {
 	if err := schema.Up(t.Context(), conn); err != nil {
 		t.Fatal(err)
 	}
-	worker := value[int32](t, conn, `SELECT weir.worker_start('w', ARRAY['q'], '5 seconds')`)
+	worker := value[int32](t, conn, `SELECT weir._start('w', ARRAY['q'], '5 seconds')`)
 	exec(t, conn, `SELECT setval('weir.watched', 60000)`)
 	if err := server.Stop(t.Context()); err != nil {
 		t.Fatal(err)
@@ -97,7 +97,7 @@ func TestLeasesCountFromTheFirstLookInALifeOfTheServer(t *testing.T) {
 			t.Fatal("a silent worker is never fenced")
 		}
 		exec(t, conn, `SELECT setval('weir.watched_at', 0)`) // the next look counts 2 s
-		exec(t, conn, `SELECT weir.rescue()`)
+		exec(t, conn, `SELECT weir._rescue()`)
 	}
 	if looks < 5 { // the first, and four of 2 s each
 		t.Errorf("the worker was fenced by look %d", looks)

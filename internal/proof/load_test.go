@@ -259,13 +259,13 @@ func (p *producer) decide() {
 func (l *load) maintain(n int) {
 	rng := rand.New(rand.NewPCG(l.seed, uint64(1000+n)))
 	steps := []string{
-		`SELECT 'promoted' FROM weir.promote(%d) WHERE promoted > 0`,
-		`SELECT 'promoted' FROM weir.promote(%d) WHERE promoted > 0`,
-		`SELECT split_part(weir.rotate(), ' ', 1) FROM (SELECT %d) one`,
-		`SELECT split_part(weir.rotate(), ' ', 1) FROM (SELECT %d) one`,
-		`SELECT split_part(weir.rotate_later(65536), ' ', 1) || ' later' FROM (SELECT %d) one`,
-		`SELECT CASE WHEN sum(r.relogged) > 0 THEN 'rescued' END FROM weir.rescue() r WHERE %d > 0`,
-		`SELECT split_part(weir.tidy(), ' ', 1) FROM (SELECT %d) one`,
+		`SELECT 'promoted' FROM weir._promote(%d) WHERE promoted > 0`,
+		`SELECT 'promoted' FROM weir._promote(%d) WHERE promoted > 0`,
+		`SELECT split_part(weir._rotate(), ' ', 1) FROM (SELECT %d) one`,
+		`SELECT split_part(weir._rotate(), ' ', 1) FROM (SELECT %d) one`,
+		`SELECT split_part(weir._rotate_later(65536), ' ', 1) || ' later' FROM (SELECT %d) one`,
+		`SELECT CASE WHEN sum(r.relogged) > 0 THEN 'rescued' END FROM weir._rescue() r WHERE %d > 0`,
+		`SELECT split_part(weir._tidy(), ' ', 1) FROM (SELECT %d) one`,
 	}
 	var conn *pgx.Conn
 	for l.ctx.Err() == nil && !closed(l.drained) {

@@ -108,9 +108,9 @@ func TestClaimLocks(t *testing.T) {
 	mustComplete(t, conn, worker, warm)
 	a := mustClaim(t, conn, worker, "q", 1)[0]
 
-	claimSQL := fmt.Sprintf(`SELECT count(*) FROM weir.claim(%d, ARRAY['q'], ARRAY[1])`, worker)
-	completeSQL := fmt.Sprintf(`SELECT weir.record(%d, ARRAY[%d], ARRAY[%d]::bigint[], ARRAY[1], ARRAY[%d]::bigint[])`, worker, a.Lane, a.Seq, a.ID)
-	empty := fmt.Sprintf(`SELECT count(*) FROM weir.claim(%d, ARRAY['q'], ARRAY[0])`, worker)
+	claimSQL := fmt.Sprintf(`SELECT count(*) FROM weir._claim(%d, ARRAY['q'], ARRAY[1])`, worker)
+	completeSQL := fmt.Sprintf(`SELECT weir._record(%d, ARRAY[%d], ARRAY[%d]::bigint[], ARRAY[1], ARRAY[%d]::bigint[])`, worker, a.Lane, a.Seq, a.ID)
+	empty := fmt.Sprintf(`SELECT count(*) FROM weir._claim(%d, ARRAY['q'], ARRAY[0])`, worker)
 	for _, c := range []struct {
 		name, sql           string
 		relations, advisory int

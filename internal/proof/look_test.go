@@ -83,7 +83,7 @@ func TestLooksDoNotGrowWithTheLog(t *testing.T) {
 	}
 	measure := func(retried, failed int64) map[string]int64 {
 		for next := int64(0); next >= 0; { // as workers do now and then: it has nothing in hand
-			next = value[int64](t, conn, `SELECT coalesce(next, -1) FROM weir.reconcile($1, '{}', '{}', '{}', '{}', $2)`, worker, next)
+			next = value[int64](t, conn, `SELECT coalesce(next, -1) FROM weir._reconcile($1, '{}', '{}', '{}', '{}', $2)`, worker, next)
 		}
 		held := enqueueN(t, conn, "q", 30)
 		exec(t, conn, `SELECT weir.enqueue('q', 'k', run_at => now() + interval '1 hour') FROM generate_series(1, 30)`)
@@ -166,7 +166,7 @@ func TestLateJobsAreFoundInTheirBatch(t *testing.T) {
 		for id := range int64(40) {
 			var state string
 			var seq int64
-			err := conn.QueryRow(t.Context(), `SELECT i.state, coalesce((SELECT b.seq FROM weir.job j, weir.batch_of(j.lane, j.segment, j.xid, j.id) b WHERE j.id = i.id), 0)
+			err := conn.QueryRow(t.Context(), `SELECT i.state, coalesce((SELECT b.seq FROM weir.job j, weir._batch_of(j.lane, j.segment, j.xid, j.id) b WHERE j.id = i.id), 0)
 				FROM weir.job_info($1) i`, id).Scan(&state, &seq)
 			if err != nil {
 				continue // a hole in the ids
@@ -194,7 +194,7 @@ func TestLateJobsAreFoundInTheirBatch(t *testing.T) {
 func TestWorkersAreListedByIndex(t *testing.T) {
 	url := pgtest.Database(t)
 	conn := connect(t, url)
-	exec(t, conn, `SELECT weir.worker_start('w' || n, '{q}') FROM generate_series(1, 1000) n`)
+	exec(t, conn, `SELECT weir._start('w' || n, '{q}') FROM generate_series(1, 1000) n`)
 	exec(t, conn, `SELECT weir.heartbeat(w.id) FROM weir.worker w`)
 	few := settled(t, conn, `SELECT * FROM weir.workers()`)
 	exec(t, conn, `INSERT INTO weir.heartbeat SELECT h.* FROM weir.heartbeat h, generate_series(1, 20)`)

@@ -47,14 +47,14 @@ func pinnedMessages(t *testing.T, pin []string) {
 			}
 		}
 		if sent%(10*atOnce) == 0 {
-			if did := value[string](t, conn, `SELECT coalesce(weir.rotate_messages(), '')`); did != "" && did[0] == 'r' {
+			if did := value[string](t, conn, `SELECT coalesce(weir._rotate_messages(), '')`); did != "" && did[0] == 'r' {
 				reclaimed++
 			}
 			largest = max(largest, size())
 		}
 		if sent == total/20 || sent == total-atOnce {
 			exec(t, publisher, `SELECT weir.publish('c', 'x')`)
-			cost := buffers(t, conn, `SELECT * FROM weir.tick((SELECT weir.newest_tick()))`)
+			cost := buffers(t, conn, `SELECT * FROM weir._tick((SELECT weir.newest_tick()))`)
 			costs = append(costs, cost)
 		}
 	}
@@ -75,7 +75,7 @@ func pinnedMessages(t *testing.T, pin []string) {
 		t.Errorf("the log grew to %d MB, want at most %d; %d segments were reclaimed", largest>>20, bound>>20, reclaimed)
 	}
 	until(t, "the space of all messages is given back", func() bool {
-		value[string](t, conn, `SELECT coalesce(weir.rotate_messages(), '')`)
+		value[string](t, conn, `SELECT coalesce(weir._rotate_messages(), '')`)
 		return size() < 1<<19
 	})
 	if state := value[string](t, conn, `SELECT state FROM pg_stat_activity WHERE pid = $1`, holder.PgConn().PID()); state != "idle in transaction" {

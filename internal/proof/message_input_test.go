@@ -39,15 +39,15 @@ func TestBadMessageLeavesNothing(t *testing.T) {
 		{sql: `SELECT weir.publish_many(ARRAY['c', 'd'], ARRAY['x', repeat('x', 1048577)])`, says: "1048577 bytes, at most 1048576"},
 		{sql: `SELECT weir.publish_many(ARRAY['c', 'd'], ARRAY['x'])`, says: "got 2 channels and 1 payloads"},
 		{sql: `SELECT weir.publish_many(ARRAY['c'], NULL)`, says: "got 1 channels and null payloads"},
-		{sql: `SELECT weir.publish_drafts(ARRAY['c', NULL], ARRAY['x', 'y']::bytea[], ARRAY[false, false])`, says: "this one is null"},
-		{sql: `SELECT weir.publish_drafts(ARRAY['c', 'd'], ARRAY['x', $1::bytea], ARRAY[false, false])`, args: []any{make([]byte, 1048577)}, says: "1048577 bytes"},
+		{sql: `SELECT weir._publish_drafts(ARRAY['c', NULL], ARRAY['x', 'y']::bytea[], ARRAY[false, false])`, says: "this one is null"},
+		{sql: `SELECT weir._publish_drafts(ARRAY['c', 'd'], ARRAY['x', $1::bytea], ARRAY[false, false])`, args: []any{make([]byte, 1048577)}, says: "1048577 bytes"},
 		{sql: `SELECT weir.publish('c', $1)`, args: []any{"a\x00b"}, code: "22021", says: "0x00"},
 		{sql: `SELECT weir.set('message_bytes', '7999')`, says: "message_bytes must be 8000 to 16777216, got 7999"},
 		{sql: `SELECT weir.set('message_bytes', '16777217')`, says: "got 16777217"},
 		{sql: `SELECT weir.set('message_retention_bytes', '1048575')`, says: "message_retention_bytes must be 1048576 to"},
 		{sql: `SELECT weir.set('message_retention', '-1 s')`, says: "message_retention must be 0 to 1 year, got -1 s"},
 		{sql: `SELECT weir.set('message_size', '1')`, says: "unknown setting message_size"},
-		{sql: `SELECT weir.beat('', '', 1, 1)`, says: "a hub needs a name of 1 to 128 characters"},
+		{sql: `SELECT weir._beat('', '', 1, 1)`, says: "a hub needs a name of 1 to 128 characters"},
 	} {
 		_, err := conn.Exec(t.Context(), c.sql, c.args...)
 		if c.code == "" {

@@ -128,7 +128,7 @@ func (p *publisher) transaction() {
 		p.talk.spoke(s, uncertain)
 		sql := `WITH i AS (INSERT INTO spoken VALUES ($1) RETURNING tx) SELECT weir.publish('auto', $2) FROM i`
 		if p.rng.IntN(2) == 0 { // as a hub does, with a tick
-			sql = `INSERT INTO spoken SELECT $1 FROM weir.publish_drafts(ARRAY['auto'], ARRAY[convert_to($2, 'UTF8')], ARRAY[false], true)`
+			sql = `INSERT INTO spoken SELECT $1 FROM weir._publish_drafts(ARRAY['auto'], ARRAY[convert_to($2, 'UTF8')], ARRAY[false], true)`
 		}
 		_, err := p.conn.Exec(p.ctx, sql, s.tx, text)
 		if !p.check(p.conn, "publish", err) {
@@ -209,7 +209,7 @@ func (l *load) rotate(talk *talk) {
 			}
 		}
 		var did *string
-		err := conn.QueryRow(l.ctx, `SELECT split_part(weir.rotate_messages(), ' ', 1)`).Scan(&did)
+		err := conn.QueryRow(l.ctx, `SELECT split_part(weir._rotate_messages(), ' ', 1)`).Scan(&did)
 		if !l.check(conn, "rotate", err) && did != nil {
 			n, _ := l.did.LoadOrStore(*did, new(atomic.Int64))
 			n.(*atomic.Int64).Add(1)
@@ -249,7 +249,7 @@ func (l *load) listen(talk *talk, n int, from int64) {
 		}
 		var seqs []int64
 		var counts []int32
-		err := r.conn.QueryRow(l.ctx, `SELECT seqs, counts, ids_now, seen_now::text FROM weir.tick($1, $2, $3::text::pg_snapshot, $4, 0.003, $5, $6)`,
+		err := r.conn.QueryRow(l.ctx, `SELECT seqs, counts, ids_now, seen_now::text FROM weir._tick($1, $2, $3::text::pg_snapshot, $4, 0.003, $5, $6)`,
 			r.after, ids, seen, 1+r.rng.IntN(20), r.rng.IntN(3), r.cuts && !closed(l.drained)).Scan(&seqs, &counts, &ids, &seen)
 		if r.truncated(err) || l.check(r.conn, "tick", err) {
 			ids, seen = nil, nil

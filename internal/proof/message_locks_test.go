@@ -15,7 +15,7 @@ var publishings = map[string]string{
 	"publish":        `SELECT weir.publish('c', repeat('x', 3000))`,
 	"publish_bytes":  `SELECT weir.publish_bytes('c', '\x00ff')`,
 	"publish_many":   `SELECT weir.publish_many(ARRAY['c', 'd'], ARRAY['1', '2'])`,
-	"publish_drafts": `SELECT weir.publish_drafts(ARRAY['c', 'd'], ARRAY['1', '2']::bytea[], ARRAY[false, true])`,
+	"publish_drafts": `SELECT weir._publish_drafts(ARRAY['c', 'd'], ARRAY['1', '2']::bytea[], ARRAY[false, true])`,
 	"notify":         `SELECT weir.notify('c', 'x')`,
 	"a large one":    `SELECT weir.publish('c', repeat('x', 1000000))`,
 }
@@ -104,7 +104,7 @@ func TestIdleTickHoldsNoTable(t *testing.T) {
 	at := newest(t, conn)
 	next := func(looks, patience int) (seqs []int64) {
 		t.Helper()
-		if err := conn.QueryRow(t.Context(), `SELECT seqs, ids_now, seen_now::text FROM weir.tick($1, $2, $3::text::pg_snapshot, $4, 0.01, $5)`, at, ids, seen, looks, patience).
+		if err := conn.QueryRow(t.Context(), `SELECT seqs, ids_now, seen_now::text FROM weir._tick($1, $2, $3::text::pg_snapshot, $4, 0.01, $5)`, at, ids, seen, looks, patience).
 			Scan(&seqs, &ids, &seen); err != nil {
 			t.Fatal(err)
 		}

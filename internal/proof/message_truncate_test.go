@@ -46,7 +46,7 @@ func TestTruncatedHistoryIsSaid(t *testing.T) {
 	all.Go(func() {
 		for !over() {
 			var did *string
-			if err := conn.QueryRow(t.Context(), `SELECT weir.rotate_messages()`).Scan(&did); err != nil {
+			if err := conn.QueryRow(t.Context(), `SELECT weir._rotate_messages()`).Scan(&did); err != nil {
 				fail("rotate: %v", err)
 				return
 			}
@@ -106,7 +106,7 @@ func TestTruncatedHistoryIsSaid(t *testing.T) {
 
 // ticksAfter calls weir.tick, and returns the floor when that is what it says.
 func ticksAfter(t *testing.T, conn *pgx.Conn, after int64) (seqs []int64, counts []int32, floor int64, err error) {
-	err = conn.QueryRow(t.Context(), `SELECT seqs, counts FROM weir.tick($1)`, after).Scan(&seqs, &counts)
+	err = conn.QueryRow(t.Context(), `SELECT seqs, counts FROM weir._tick($1)`, after).Scan(&seqs, &counts)
 	if sqlstate(err) == "WR005" {
 		if floor, err = detail(err); floor == 0 {
 			err = fmt.Errorf("a floor of 0")
@@ -166,7 +166,7 @@ func TestSegmentsComeBackUnderReaders(t *testing.T) {
 	tries, given := 0, 0
 	until(t, "three segments are given back", func() bool {
 		tries++
-		if did := value[string](t, conn, `SELECT coalesce(weir.rotate_messages(), '')`); did != "" && did[0] == 'r' {
+		if did := value[string](t, conn, `SELECT coalesce(weir._rotate_messages(), '')`); did != "" && did[0] == 'r' {
 			given++
 		}
 		return given == 3

@@ -35,8 +35,8 @@ func TestOpenTransactionsSlowNobody(t *testing.T) {
 	url := pgtest.Database(t)
 	conn, bulk := connect(t, url), connect(t, url)
 	worker := startWorker(t, conn, "q")
-	claimSQL := fmt.Sprintf(`SELECT * FROM weir.claim(%d, ARRAY['q'], ARRAY[1])`, worker)
-	const promoteSQL = `SELECT * FROM weir.promote()`
+	claimSQL := fmt.Sprintf(`SELECT * FROM weir._claim(%d, ARRAY['q'], ARRAY[1])`, worker)
+	const promoteSQL = `SELECT * FROM weir._promote()`
 	enqueueN(t, conn, "q", 100)
 	exec(t, conn, `SELECT weir.enqueue('q', 'later', run_at => now() + interval '1 hour')`)
 	for range 3 {
@@ -97,7 +97,7 @@ func TestPreparedTransactionsSlowNobody(t *testing.T) {
 	measure := func() (least time.Duration, touched int) {
 		enqueueN(t, conn, "q", 100)
 		mustClaim(t, conn, worker, "q", 1)
-		touched = blocks(t, conn, fmt.Sprintf(`SELECT * FROM weir.claim(%d, ARRAY['q'], ARRAY[1])`, worker))
+		touched = blocks(t, conn, fmt.Sprintf(`SELECT * FROM weir._claim(%d, ARRAY['q'], ARRAY[1])`, worker))
 		var all []time.Duration
 		for range 80 {
 			start := time.Now()

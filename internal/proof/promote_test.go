@@ -14,7 +14,7 @@ func promote(t *testing.T, conn *pgx.Conn, most int) (int, time.Time) {
 	t.Helper()
 	var n int
 	var next *time.Time
-	if err := conn.QueryRow(t.Context(), `SELECT promoted, next_due FROM weir.promote($1)`, most).Scan(&n, &next); err != nil {
+	if err := conn.QueryRow(t.Context(), `SELECT promoted, next_due FROM weir._promote($1)`, most).Scan(&n, &next); err != nil {
 		t.Fatalf("promote: %v", err)
 	}
 	if next == nil {
@@ -114,12 +114,12 @@ func TestPromotionOutlivesItsSegments(t *testing.T) {
 		total += n
 		return total == 1000
 	})
-	if did := value[string](t, conn, `SELECT coalesce(weir.rotate_later(0), '')`); did != "opened later 2" {
+	if did := value[string](t, conn, `SELECT coalesce(weir._rotate_later(0), '')`); did != "opened later 2" {
 		t.Errorf("rotate_later says %q under a transaction in flight, want it to open segment 2", did)
 	}
 	exec(t, late, `COMMIT`)
 	until(t, "the first segment is reclaimed", func() bool {
-		return value[string](t, conn, `SELECT coalesce(weir.rotate_later(0), '')`) == "reclaimed later 1"
+		return value[string](t, conn, `SELECT coalesce(weir._rotate_later(0), '')`) == "reclaimed later 1"
 	})
 	if n := value[int](t, conn, `SELECT count(*) FROM weir.later`); n != 2 {
 		t.Errorf("%d rows were carried along, want the late one and the one for later", n)

@@ -48,7 +48,7 @@ type querier interface {
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }
 
-// attempt is a row of weir.claim.
+// attempt is a row of weir._claim.
 type attempt struct {
 	Queue     string
 	Lane      int32
@@ -155,12 +155,12 @@ func newSeed(t *testing.T) uint64 {
 // startWorker registers a worker.
 func startWorker(t *testing.T, q querier, queues ...string) int32 {
 	t.Helper()
-	return value[int32](t, q, `SELECT weir.worker_start($1, $2)`, t.Name(), queues)
+	return value[int32](t, q, `SELECT weir._start($1, $2)`, t.Name(), queues)
 }
 
 func claim(ctx context.Context, q querier, worker int32, queues []string, limits []int32) ([]attempt, error) {
 	rows, err := q.Query(ctx, `SELECT queue, lane, seq, id, attempt, max_attempts, kind, coalesce(args->>'k', ''), cancelled, put_off
-		FROM weir.claim($1, $2, $3)`, worker, queues, limits)
+		FROM weir._claim($1, $2, $3)`, worker, queues, limits)
 	if err != nil {
 		return nil, err
 	}
@@ -203,7 +203,7 @@ func complete(ctx context.Context, q querier, worker int32, done []attempt) erro
 	return err
 }
 
-// refusal is a row of weir.record.
+// refusal is a row of weir._record.
 type refusal struct {
 	Place   int
 	Refusal string
@@ -227,13 +227,13 @@ func record(ctx context.Context, q querier, worker int32, done []attempt, outcom
 		sizes[len(sizes)-1]++
 		ids = append(ids, a.ID)
 	}
-	sql, args := `SELECT place, refusal, coalesce(detail, '') FROM weir.record($1, $2, $3, $4, $5)`, []any{worker, lanes, seqs, sizes, ids}
+	sql, args := `SELECT place, refusal, coalesce(detail, '') FROM weir._record($1, $2, $3, $4, $5)`, []any{worker, lanes, seqs, sizes, ids}
 	if outcome != "completed" {
 		outcomes, errors, runAts := []string{}, []string{}, []*time.Time{}
 		for _, a := range done {
 			outcomes, errors, runAts = append(outcomes, outcome), append(errors, "said by "+a.Kind), append(runAts, runAt)
 		}
-		sql, args = `SELECT place, refusal, coalesce(detail, '') FROM weir.record($1, $2, $3, $4, $5, $6, $7, NULL, $8)`, append(args, outcomes, errors, runAts)
+		sql, args = `SELECT place, refusal, coalesce(detail, '') FROM weir._record($1, $2, $3, $4, $5, $6, $7, NULL, $8)`, append(args, outcomes, errors, runAts)
 	}
 	rows, err := q.Query(ctx, sql, args...)
 	if err != nil {
@@ -269,7 +269,7 @@ func finish(ctx context.Context, q querier, worker int32, a attempt, outcome str
 
 // completeTx completes one attempt in a transaction of the caller's.
 func completeTx(ctx context.Context, q querier, worker int32, a attempt) error {
-	_, err := q.Exec(ctx, `SELECT weir.complete($1, $2, $3, $4)`, worker, a.Lane, a.Seq, a.ID)
+	_, err := q.Exec(ctx, `SELECT weir._complete($1, $2, $3, $4)`, worker, a.Lane, a.Seq, a.ID)
 	return err
 }
 
@@ -278,7 +278,7 @@ func settle(t *testing.T, q querier, worker int32) (relogged int) {
 	t.Helper()
 	for more := true; more; {
 		var n int
-		if err := q.QueryRow(t.Context(), `SELECT relogged, more FROM weir.settle($1)`, worker).Scan(&n, &more); err != nil {
+		if err := q.QueryRow(t.Context(), `SELECT relogged, more FROM weir._settle($1)`, worker).Scan(&n, &more); err != nil {
 			t.Fatalf("settle: %v", err)
 		}
 		relogged += n
@@ -300,7 +300,7 @@ func reconcile(ctx context.Context, q querier, worker int32, held []attempt) (re
 	}
 	for next := new(int64); next != nil; {
 		var n int
-		if err := q.QueryRow(ctx, `SELECT released, next FROM weir.reconcile($1, $2, $3, $4, $5, $6)`, worker, lanes, seqs, sizes, ids, *next).Scan(&n, &next); err != nil {
+		if err := q.QueryRow(ctx, `SELECT released, next FROM weir._reconcile($1, $2, $3, $4, $5, $6)`, worker, lanes, seqs, sizes, ids, *next).Scan(&n, &next); err != nil {
 			return released, err
 		}
 		released += n
@@ -329,7 +329,7 @@ func rotateUntil(t *testing.T, q querier, prefix string) string {
 	t.Helper()
 	var did string
 	until(t, "rotate says "+prefix, func() bool {
-		did = value[string](t, q, `SELECT coalesce(weir.rotate(), '')`)
+		did = value[string](t, q, `SELECT coalesce(weir._rotate(), '')`)
 		return strings.HasPrefix(did, prefix)
 	})
 	return did

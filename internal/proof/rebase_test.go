@@ -81,7 +81,7 @@ func TestMovedLogIsNoticedByWhoStayed(t *testing.T) {
 	moveElsewhere(t, conn)
 	_, err := claim(t.Context(), conn, worker, []string{"q"}, []int32{1})
 	wantCode(t, "claim", err, "WR003")
-	for _, call := range []string{"promote()", "rotate()", "rotate_later()", "reclaim(2)", "worker_start('w', '{q}')"} {
+	for _, call := range []string{"_promote()", "_rotate()", "_rotate_later()", "_reclaim(2)", "_start('w', '{q}')"} {
 		_, err := conn.Exec(t.Context(), `SELECT weir.`+call)
 		wantCode(t, call, err, "WR003")
 	}

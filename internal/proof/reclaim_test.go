@@ -25,7 +25,7 @@ func openNext(t *testing.T, conn *pgx.Conn, worker int32) {
 		exec(t, conn, `SELECT weir.enqueue_many(array_fill('filler'::text, ARRAY[500]), array_fill('k'::text, ARRAY[500]),
 			array_fill(jsonb_build_object('pad', repeat('x', 500)), ARRAY[500]))`)
 		mustComplete(t, conn, worker, claimAll(t, conn, worker, "filler"))
-		did := value[string](t, conn, `SELECT coalesce(weir.rotate(), '')`)
+		did := value[string](t, conn, `SELECT coalesce(weir._rotate(), '')`)
 		return len(did) > 6 && did[:6] == "opened"
 	})
 }
@@ -61,7 +61,7 @@ func TestReclaimKeepsWhatIsUnfinished(t *testing.T) {
 
 	for n := range 6 {
 		turn(t, conn, worker)
-		exec(t, conn, `SELECT weir.rotate_later(0)`)
+		exec(t, conn, `SELECT weir._rotate_later(0)`)
 		if segment := value[int](t, conn, `SELECT segment FROM weir.job WHERE id = $1`, ids[9]); n == 0 && segment == 1 {
 			t.Error("a running job was not carried along")
 		}
@@ -132,7 +132,7 @@ func TestReclaimWaitsForNobody(t *testing.T) {
 			}
 			openNext(t, conn, worker)
 			for range 5 {
-				if value[bool](t, conn, `SELECT weir.reclaim(1)`) {
+				if value[bool](t, conn, `SELECT weir._reclaim(1)`) {
 					t.Fatal("the segment was reclaimed under a transaction in flight")
 				}
 				exec(t, conn, `SELECT weir.enqueue('filler', 'k')`)
@@ -140,11 +140,11 @@ func TestReclaimWaitsForNobody(t *testing.T) {
 			}
 			if name != "result" { // which holds all partitions of batch and result in the weakest mode
 				openNext(t, conn, worker)
-				until(t, "the other segment is reclaimed", func() bool { return value[bool](t, conn, `SELECT weir.reclaim(2)`) })
+				until(t, "the other segment is reclaimed", func() bool { return value[bool](t, conn, `SELECT weir._reclaim(2)`) })
 			}
 			exec(t, holder, c.release)
 			until(t, "the segment is reclaimed", func() bool {
-				return value[string](t, conn, `SELECT coalesce(weir.rotate(), '')`) == "reclaimed job 1"
+				return value[string](t, conn, `SELECT coalesce(weir._rotate(), '')`) == "reclaimed job 1"
 			})
 			if name == "result" {
 				wantFenced(t, conn, worker, 0)
@@ -179,7 +179,7 @@ func TestRotationSurvivesARollback(t *testing.T) {
 	for range 4 {
 		openNext(t, conn, worker)
 		until(t, "nothing is left to be done for segments", func() bool {
-			did := value[string](t, conn, `SELECT coalesce(weir.rotate(), '')`)
+			did := value[string](t, conn, `SELECT coalesce(weir._rotate(), '')`)
 			reclaimed = reclaimed || did == "reclaimed job 1"
 			return did == ""
 		})
@@ -201,7 +201,7 @@ func TestLookWaitsForReclaim(t *testing.T) {
 	id := enqueueN(t, conn, "q", 1)[0]
 	openNext(t, conn, worker)
 	exec(t, reclaimer, `BEGIN`)
-	if !value[bool](t, reclaimer, `SELECT weir.reclaim(1)`) {
+	if !value[bool](t, reclaimer, `SELECT weir._reclaim(1)`) {
 		t.Fatal("not reclaimed")
 	}
 	answer := make(chan string, 1)
@@ -277,7 +277,7 @@ func TestReclaimLooksAtBatchesAndNotAtJobs(t *testing.T) {
 		return slices.Min(all)
 	}
 	unnested := took(`SELECT count(*) FROM (SELECT lane, seq, unnest(ids) FROM weir.batch_1 EXCEPT SELECT lane, seq, unnest(ids) FROM weir.result_1) e`)
-	reclaimed := took(`SELECT 1 / weir.reclaim(1)::int`)
+	reclaimed := took(`SELECT 1 / weir._reclaim(1)::int`)
 	t.Logf("reclaiming 320,000 jobs in 40,000 batches takes %v, unnesting their ids %v", reclaimed, unnested)
 	if reclaimed > unnested*3/4 {
 		t.Errorf("reclaiming takes %v, unnesting all ids %v", reclaimed, unnested)

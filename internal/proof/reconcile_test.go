@@ -108,7 +108,7 @@ func TestRescueTakesBoundedSteps(t *testing.T) {
 	steps, relogged, claimed := 0, 0, 0
 	until(t, "all of it is logged again", func() bool {
 		var n int
-		if err := conn.QueryRow(t.Context(), `SELECT coalesce(sum(relogged), 0) FROM weir.rescue()`).Scan(&n); err != nil {
+		if err := conn.QueryRow(t.Context(), `SELECT coalesce(sum(relogged), 0) FROM weir._rescue()`).Scan(&n); err != nil {
 			t.Fatal(err)
 		}
 		if n > 4000 {
@@ -135,7 +135,7 @@ func TestResultsAreJudgedOneByOne(t *testing.T) {
 	got := mustClaim(t, conn, worker, "q", 6)
 	mustComplete(t, conn, worker, got[:1])
 	a := got[0]
-	rows, err := conn.Query(t.Context(), `SELECT place, refusal, coalesce(detail, '') FROM weir.record($1, ARRAY[$2::int, $2], ARRAY[$3::bigint, 1000], ARRAY[7, 1],
+	rows, err := conn.Query(t.Context(), `SELECT place, refusal, coalesce(detail, '') FROM weir._record($1, ARRAY[$2::int, $2], ARRAY[$3::bigint, 1000], ARRAY[7, 1],
 		$4, ARRAY['completed', 'failed', 'lost', 'retried', 'completed', 'snoozed', 'failed', 'completed'], NULL,
 		ARRAY[repeat('x', 1048577), NULL, NULL, repeat('x', 1048577), 'said', NULL, NULL, NULL],
 		ARRAY[NULL, NULL, NULL, NULL, NULL, 'infinity', NULL, NULL]::timestamptz[])`,
@@ -233,7 +233,7 @@ func TestAcknowledgedResultsSurvive(t *testing.T) {
 	exec(t, conn, `SET synchronous_commit = off`)
 	worker := startWorker(t, conn, "q")
 	got := mustClaim(t, conn, worker, "q", 2)
-	for i, sql := range []string{`SELECT weir.complete($1, $2, $3, $4)`, `SELECT weir.record($1, ARRAY[$2::int], ARRAY[$3::bigint], ARRAY[1], ARRAY[$4::bigint])`} {
+	for i, sql := range []string{`SELECT weir._complete($1, $2, $3, $4)`, `SELECT weir._record($1, ARRAY[$2::int], ARRAY[$3::bigint], ARRAY[1], ARRAY[$4::bigint])`} {
 		exec(t, conn, `BEGIN`)
 		exec(t, conn, sql, worker, got[i].Lane, got[i].Seq, got[i].ID)
 		if now := value[string](t, conn, `SHOW synchronous_commit`); now != "on" {
@@ -255,7 +255,7 @@ func TestSettledIsCompacted(t *testing.T) {
 		t.Fatal(n, err)
 	}
 	before := value[string](t, conn, `SELECT s::text FROM weir.settled s WHERE worker = $1 ORDER BY no DESC LIMIT 1`, worker)
-	until(t, "tidy compacts it", func() bool { return value[string](t, conn, `SELECT coalesce(weir.tidy(), '')`) == "compacted settled" })
+	until(t, "tidy compacts it", func() bool { return value[string](t, conn, `SELECT coalesce(weir._tidy(), '')`) == "compacted settled" })
 	if after := column[string](t, conn, `SELECT s::text FROM weir.settled s WHERE worker = $1`, worker); len(after) != 1 || after[0] != before {
 		t.Errorf("kept %v, want %s", after, before)
 	}
@@ -265,7 +265,7 @@ func TestSettledIsCompacted(t *testing.T) {
 	}
 	exec(t, conn, `UPDATE weir.worker SET at = at - interval '2 days'`)
 	exec(t, conn, `INSERT INTO weir.worker (id, fenced, at, name) SELECT -n, false, now(), repeat('x', 200) FROM generate_series(1, 5000) n`)
-	exec(t, conn, `SELECT weir.tidy()`)
+	exec(t, conn, `SELECT weir._tidy()`)
 	if n := settle(t, conn, dead); n != len(long) {
 		t.Errorf("%d attempts were logged again, want %d", n, len(long))
 	}
@@ -279,14 +279,14 @@ func TestRescueGoesPastAWorkerThatIsHeld(t *testing.T) {
 	enqueueN(t, conn, "q", 2)
 	mustClaim(t, conn, held, "q", 1)
 	mustClaim(t, conn, free, "q", 1)
-	exec(t, conn, `SELECT weir.fence(w) FROM unnest(ARRAY[$1::integer, $2]) w`, held, free)
+	exec(t, conn, `SELECT weir._fence(w) FROM unnest(ARRAY[$1::integer, $2]) w`, held, free)
 	exec(t, other, `BEGIN`)
-	exec(t, other, `SELECT weir.settle($1)`, held)
-	if got := column[int32](t, conn, `SELECT worker FROM weir.rescue()`); len(got) != 1 || got[0] != free {
+	exec(t, other, `SELECT weir._settle($1)`, held)
+	if got := column[int32](t, conn, `SELECT worker FROM weir._rescue()`); len(got) != 1 || got[0] != free {
 		t.Errorf("rescued workers %v while %d is held, want %d", got, held, free)
 	}
 	exec(t, other, `ROLLBACK`)
-	if got := column[int32](t, conn, `SELECT worker FROM weir.rescue()`); len(got) != 1 || got[0] != held {
+	if got := column[int32](t, conn, `SELECT worker FROM weir._rescue()`); len(got) != 1 || got[0] != held {
 		t.Errorf("rescued workers %v, want %d", got, held)
 	}
 }

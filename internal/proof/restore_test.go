@@ -172,7 +172,7 @@ func newSource(t *testing.T) *source {
 		}
 	}
 	s.unfinished[value[int64](t, s.conn, `SELECT weir.enqueue('r', 'soon', run_at => now() + interval '1 second')`)] = 1
-	for _, sql := range []string{`SELECT weir.promote()`, `SELECT weir.enqueue('r', 'soon', run_at => now() + interval '1 second')`} {
+	for _, sql := range []string{`SELECT weir._promote()`, `SELECT weir.enqueue('r', 'soon', run_at => now() + interval '1 second')`} {
 		exec(t, s.conn, sql)
 	}
 	s.unfinished[value[int64](t, s.conn, `SELECT max(id) FROM weir.later`)] = 1
@@ -187,7 +187,7 @@ func (s *source) goesOn(t *testing.T, target *pgx.Conn) {
 		t.Fatal("the copy's positions are not ahead of the new cluster: the test proves nothing")
 	}
 	s.unfinished[value[int64](t, target, `SELECT weir.enqueue('q', 'before rebase')`)] = 1
-	_, err := target.Exec(ctx, `SELECT weir.worker_start('new', ARRAY['q'])`)
+	_, err := target.Exec(ctx, `SELECT weir._start('new', ARRAY['q'])`)
 	wantCode(t, "worker_start before the rebase", err, "WR003")
 	_, err = claim(ctx, target, s.worker, []string{"q", "r"}, []int32{100, 100})
 	wantCode(t, "claim before the rebase", err, "WR003")
@@ -224,14 +224,14 @@ func (s *source) goesOn(t *testing.T, target *pgx.Conn) {
 		}
 	}
 	until(t, "everything unfinished is worked", func() bool {
-		exec(t, target, `SELECT weir.promote()`)
+		exec(t, target, `SELECT weir._promote()`)
 		work()
 		return len(worked) >= len(s.unfinished)
 	})
 	// History goes with its segments, and nothing comes back.
 	for range 5 {
 		turn(t, target, worker)
-		exec(t, target, `SELECT weir.promote()`)
+		exec(t, target, `SELECT weir._promote()`)
 		work()
 	}
 	for id := range s.unfinished {

@@ -24,13 +24,13 @@ func TestSegmentsDoNotTrustTheClock(t *testing.T) {
 		turn(t, conn, worker)
 	}
 	state := func() []string {
-		return column[string](t, conn, `SELECT weir.segment_state('job', s) FROM generate_series(1, 4) s ORDER BY s`)
+		return column[string](t, conn, `SELECT weir._segment_state('job', s) FROM generate_series(1, 4) s ORDER BY s`)
 	}
 	before := state()
 	exec(t, conn, `UPDATE weir.segment SET at = at + interval '1 year' WHERE event = 'reclaimed'`)
 	active := value[int](t, conn, `SELECT last_value FROM weir.active_job`)
 	openNext(t, conn, worker)
-	if got := value[string](t, conn, `SELECT weir.segment_state('job', $1)`, active); got != "closed" {
+	if got := value[string](t, conn, `SELECT weir._segment_state('job', $1)`, active); got != "closed" {
 		t.Errorf("the segment that was filled and closed is %s; before that all were %v", got, before)
 	}
 	exec(t, conn, `UPDATE weir.segment SET at = at + interval '1 year'`)
@@ -50,7 +50,7 @@ func TestSizesCountLargeJobs(t *testing.T) {
 	if main := value[int](t, conn, `SELECT pg_relation_size('weir.job_1')`); main > 1<<20/4 {
 		t.Fatalf("the jobs lie in the table itself: %d bytes", main)
 	}
-	if did := value[string](t, conn, `SELECT coalesce(weir.rotate(), '')`); did != "opened job 2" {
+	if did := value[string](t, conn, `SELECT coalesce(weir._rotate(), '')`); did != "opened job 2" {
 		t.Errorf("with 1.3 MB in a segment of 1 MB rotate did %q", did)
 	}
 }
@@ -78,7 +78,7 @@ func TestReclaimGoesInBoundedSteps(t *testing.T) {
 		exec(t, conn, `SELECT weir.enqueue_many(array_fill('filler'::text, ARRAY[500]), array_fill('k'::text, ARRAY[500]),
 			array_fill(jsonb_build_object('pad', repeat('x', 500)), ARRAY[500]))`)
 		mustComplete(t, conn, worker, claimAll(t, conn, worker, "filler"))
-		did := value[string](t, conn, `SELECT coalesce(weir.rotate(), '')`)
+		did := value[string](t, conn, `SELECT coalesce(weir._rotate(), '')`)
 		is := value[int](t, conn, `SELECT count(*) FROM weir.job_1`)
 		if strings.HasPrefix(did, "carried from job 1") {
 			steps++
@@ -131,7 +131,7 @@ func TestCarryingHandsOutNothingTwice(t *testing.T) {
 		exec(t, conn, `SELECT weir.enqueue_many(array_fill('filler'::text, ARRAY[100]), array_fill('k'::text, ARRAY[100]),
 			array_fill(jsonb_build_object('pad', repeat('x', 500)), ARRAY[100]))`)
 		mustComplete(t, conn, worker, claimAll(t, conn, worker, "filler"))
-		if strings.HasPrefix(value[string](t, conn, `SELECT coalesce(weir.rotate(), '')`), "carried") {
+		if strings.HasPrefix(value[string](t, conn, `SELECT coalesce(weir._rotate(), '')`), "carried") {
 			carried++
 		}
 		select {
@@ -208,7 +208,7 @@ func TestSegmentsComeBackUnderLoadAndReaders(t *testing.T) {
 		}
 		defer func() { _ = c.Close(context.Background()) }()
 		var worker int32
-		err = c.QueryRow(ctx, `SELECT weir.worker_start('w', ARRAY['q'])`).Scan(&worker)
+		err = c.QueryRow(ctx, `SELECT weir._start('w', ARRAY['q'])`).Scan(&worker)
 		for err == nil && ctx.Err() == nil {
 			if _, err = c.Exec(ctx, `SELECT weir.enqueue_many(array_fill('q'::text, ARRAY[50]), array_fill('k'::text, ARRAY[50]),
 				array_fill(jsonb_build_object('pad', repeat('x', 500)), ARRAY[50]))`); err != nil {
@@ -241,7 +241,7 @@ func TestSegmentsComeBackUnderLoadAndReaders(t *testing.T) {
 	}
 	reclaimed := func(n int) func() bool {
 		return func() bool {
-			if strings.HasPrefix(value[string](t, conn, `SELECT coalesce(weir.rotate(), '')`), "reclaimed") {
+			if strings.HasPrefix(value[string](t, conn, `SELECT coalesce(weir._rotate(), '')`), "reclaimed") {
 				n--
 			}
 			return n <= 0
@@ -252,7 +252,7 @@ func TestSegmentsComeBackUnderLoadAndReaders(t *testing.T) {
 	exec(t, reader, `LOCK TABLE weir.job, weir.batch, weir.result, weir.later IN ACCESS SHARE MODE`) // as pg_dump does
 	rotateUntil(t, conn, "opened")
 	for range 3 {
-		if did := value[string](t, conn, `SELECT coalesce(weir.rotate(), '')`); strings.HasPrefix(did, "reclaimed") {
+		if did := value[string](t, conn, `SELECT coalesce(weir._rotate(), '')`); strings.HasPrefix(did, "reclaimed") {
 			t.Errorf("%s under a reader", did)
 		}
 	}
@@ -276,15 +276,15 @@ func TestReclaimDoesNotQueueBehindAReader(t *testing.T) {
 	openNext(t, conn, worker)
 	exec(t, reader, `BEGIN`)
 	exec(t, reader, `LOCK TABLE weir.result_1 IN ACCESS SHARE MODE`)
-	if held := value[bool](t, conn, `SELECT weir.is_held('{weir.job_1,weir.result_1}')`); !held {
+	if held := value[bool](t, conn, `SELECT weir._is_held('{weir.job_1,weir.result_1}')`); !held {
 		t.Error("the reader is not seen")
 	}
-	if value[bool](t, conn, `SELECT weir.reclaim(1)`) {
+	if value[bool](t, conn, `SELECT weir._reclaim(1)`) {
 		t.Error("reclaimed under a reader")
 	}
 	exec(t, reader, `COMMIT`)
-	if held := value[bool](t, conn, `SELECT weir.is_held('{weir.job_1,weir.result_1}')`); held {
+	if held := value[bool](t, conn, `SELECT weir._is_held('{weir.job_1,weir.result_1}')`); held {
 		t.Error("a reader is seen that is gone")
 	}
-	until(t, "the segment is given back", func() bool { return value[bool](t, conn, `SELECT weir.reclaim(1)`) })
+	until(t, "the segment is given back", func() bool { return value[bool](t, conn, `SELECT weir._reclaim(1)`) })
 }

@@ -13,12 +13,12 @@ func TestASubscriberStopsNobody(t *testing.T) {
 	url := pgtest.Database(t)
 	subscriber, hub := connect(t, url), connect(t, url)
 	exec(t, hub, `SELECT weir.publish('c', 'one')`)
-	exec(t, hub, `SELECT * FROM weir.tick(1)`)
+	exec(t, hub, `SELECT * FROM weir._tick(1)`)
 	exec(t, subscriber, `SET ROLE weir_subscribe; BEGIN`)
 	for sql, code := range map[string]string{
 		`SELECT * FROM weir.ticks(1)`: "", `SELECT * FROM weir.read(2)`: "", `SELECT weir.newest_tick()`: "",
-		`SELECT * FROM weir.tick(1)`: "42501", `SELECT weir.cut()`: "42501", `SELECT weir.rebase_messages()`: "42501", `SELECT weir.rotate_messages()`: "42501",
-		`SELECT weir.reclaim_messages(1, '0')`: "42501", `LOCK TABLE weir.message`: "42501",
+		`SELECT * FROM weir._tick(1)`: "42501", `SELECT weir._cut()`: "42501", `SELECT weir.rebase_messages()`: "42501", `SELECT weir._rotate_messages()`: "42501",
+		`SELECT weir._reclaim_messages(1, '0')`: "42501", `LOCK TABLE weir.message`: "42501",
 	} {
 		exec(t, subscriber, `SAVEPOINT before`)
 		if _, err := subscriber.Exec(t.Context(), sql); sqlstate(err) != code {
@@ -35,10 +35,10 @@ func TestASubscriberStopsNobody(t *testing.T) {
 	}
 	exec(t, hub, `SET lock_timeout = '10s'`)
 	exec(t, hub, `SELECT weir.publish('c', 'two')`)
-	if n := value[int](t, hub, `SELECT cardinality(seqs) FROM weir.tick(2)`); n != 1 {
+	if n := value[int](t, hub, `SELECT cardinality(seqs) FROM weir._tick(2)`); n != 1 {
 		t.Errorf("%d ticks were cut, want 1", n)
 	}
-	exec(t, hub, `SELECT weir.rotate_messages()`)
+	exec(t, hub, `SELECT weir._rotate_messages()`)
 	exec(t, subscriber, `ROLLBACK`)
 }
 
@@ -55,7 +55,7 @@ func TestWhatWasReadIsWhole(t *testing.T) {
 	exec(t, reader, fmt.Sprintf(`DECLARE message CURSOR FOR SELECT length(payload) FROM weir.read(%d)`, seqs[0]))
 	got := column[int](t, reader, `FETCH 1 FROM message`)
 	until(t, "the segment is given back", func() bool {
-		did := value[string](t, conn, `SELECT coalesce(weir.rotate_messages(), '')`)
+		did := value[string](t, conn, `SELECT coalesce(weir._rotate_messages(), '')`)
 		return did == "reclaimed message 1"
 	})
 	if got = append(got, column[int](t, reader, `FETCH ALL FROM message`)...); !slices.Equal(got, []int{32000, 32000, 32000}) {

@@ -26,12 +26,12 @@ func TestTidyForgetsCancellationsPartByPart(t *testing.T) {
 		}
 	}
 	for _, id := range ended {
-		exec(t, conn, `SELECT weir.record($1, ARRAY[b.lane], ARRAY[b.seq], ARRAY[1], ARRAY[$2::bigint], ARRAY['cancelled']) FROM weir.batch b WHERE $2 = ANY (b.ids)`, worker, id)
+		exec(t, conn, `SELECT weir._record($1, ARRAY[b.lane], ARRAY[b.seq], ARRAY[1], ARRAY[$2::bigint], ARRAY['cancelled']) FROM weir.batch b WHERE $2 = ANY (b.ids)`, worker, id)
 	}
 	far()
 	at, passes := int64(0), 0
 	until(t, "what has ended is forgotten", func() bool {
-		exec(t, conn, `SELECT weir.tidy()`)
+		exec(t, conn, `SELECT weir._tidy()`)
 		now := value[int64](t, conn, `SELECT coalesce(pg_sequence_last_value('weir.cancel_looked'), 0)`)
 		if now < at {
 			passes++

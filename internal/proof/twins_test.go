@@ -18,7 +18,7 @@ func TestTwinsAreSetAside(t *testing.T) {
 	claimBlocks := func(worker int32, queue string) int {
 		exec(t, conn, `SELECT weir.enqueue($1, 'k')`, queue)
 		mustComplete(t, conn, worker, mustClaim(t, conn, worker, queue, 1))
-		return blocks(t, conn, fmt.Sprintf(`SELECT * FROM weir.claim(%d, ARRAY['%s'], ARRAY[1])`, worker, queue))
+		return blocks(t, conn, fmt.Sprintf(`SELECT * FROM weir._claim(%d, ARRAY['%s'], ARRAY[1])`, worker, queue))
 	}
 	single := claimBlocks(worker, "single")
 
@@ -39,11 +39,11 @@ func TestTwinsAreSetAside(t *testing.T) {
 		t.Errorf("claimed %d, want %d", len(got), twins-1)
 	} else {
 		before := claimBlocks(worker, "new")
-		if did := value[string](t, conn, `SELECT coalesce(weir.tidy(), '')`); did != "" {
+		if did := value[string](t, conn, `SELECT coalesce(weir._tidy(), '')`); did != "" {
 			t.Errorf("tidy %q while jobs of the twins run", did)
 		}
 		mustComplete(t, conn, worker, got)
-		until(t, "the twins are set aside", func() bool { return value[string](t, conn, `SELECT coalesce(weir.tidy(), '')`) == "set twins aside" })
+		until(t, "the twins are set aside", func() bool { return value[string](t, conn, `SELECT coalesce(weir._tidy(), '')`) == "set twins aside" })
 		after := claimBlocks(worker, "new")
 		t.Logf("a claim touches %d blocks of a queue without twins, %d of one with %d, %d once they are set aside", single, before, twins, after)
 		if after > 2*single {
@@ -55,7 +55,7 @@ func TestTwinsAreSetAside(t *testing.T) {
 	exec(t, last, `COMMIT`)
 	found := 0
 	until(t, "the late jobs are found", func() bool {
-		value[string](t, conn, `SELECT coalesce(weir.tidy(), '')`)
+		value[string](t, conn, `SELECT coalesce(weir._tidy(), '')`)
 		got := claimAll(t, conn, worker, "new")
 		mustComplete(t, conn, worker, got)
 		found += len(got)

@@ -128,7 +128,7 @@ func TestAHubThatCannotCheckPasswordsIsNotReady(t *testing.T) {
 		}
 	}
 	exec(`CREATE ROLE weir_poor_owner; GRANT ALL ON SCHEMA weir TO weir_poor_owner; GRANT SELECT ON weir.role_channel TO weir_poor_owner;
-		ALTER FUNCTION weir.logins OWNER TO weir_poor_owner`)
+		ALTER FUNCTION weir._logins OWNER TO weir_poor_owner`)
 	t.Cleanup(func() {
 		_, _ = pool.Exec(context.Background(), `DROP OWNED BY weir_poor_owner; DROP ROLE weir_poor_owner`)
 	})

@@ -19,7 +19,7 @@ import (
 type looks struct{ n atomic.Int64 }
 
 func (l *looks) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryStartData) context.Context {
-	if strings.Contains(data.SQL, "weir.watch") || strings.Contains(data.SQL, "weir.claim") {
+	if strings.Contains(data.SQL, "weir._watch") || strings.Contains(data.SQL, "weir._claim") {
 		l.n.Add(1)
 	}
 	return ctx

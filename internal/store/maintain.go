@@ -8,11 +8,11 @@ import (
 )
 
 const (
-	sqlPromote     = `SELECT promoted, extract(epoch FROM next_due - clock_timestamp())::float8 FROM weir.promote($1)`
-	sqlRotate      = `SELECT coalesce(weir.rotate(), '')`
-	sqlRotateLater = `SELECT coalesce(weir.rotate_later(), '')`
-	sqlRescue      = `SELECT worker, reason, coalesce(relogged, 0), more, coalesce(error, ''), relogged IS NULL AND NOT more AND error IS NULL FROM weir.rescue()`
-	sqlTidy        = `SELECT coalesce(weir.tidy(), '')`
+	sqlPromote     = `SELECT promoted, extract(epoch FROM next_due - clock_timestamp())::float8 FROM weir._promote($1)`
+	sqlRotate      = `SELECT coalesce(weir._rotate(), '')`
+	sqlRotateLater = `SELECT coalesce(weir._rotate_later(), '')`
+	sqlRescue      = `SELECT worker, reason, coalesce(relogged, 0), more, coalesce(error, ''), relogged IS NULL AND NOT more AND error IS NULL FROM weir._rescue()`
+	sqlTidy        = `SELECT coalesce(weir._tidy(), '')`
 	sqlRebase      = `SELECT weir.rebase()`
 )
 

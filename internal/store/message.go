@@ -13,22 +13,22 @@ import (
 
 const (
 	sqlTick = `SELECT seqs, ats, counts, sizes, epochs, ids_now, seen_now::text, message_ids, xids, channels, payloads, binaries, keeps
-		FROM weir.tick($1, $2, $3::text::pg_snapshot, $4, $5, $6, $7, $8, $9)`
+		FROM weir._tick($1, $2, $3::text::pg_snapshot, $4, $5, $6, $7, $8, $9)`
 	sqlTicks    = `SELECT seqs, ats, counts, sizes, epochs, ids_now, seen_now::text FROM weir.ticks($1, $2, $3, $4, $5)`
-	sqlMayTick  = `SELECT coalesce(bool_or(has_function_privilege(p.oid, 'EXECUTE')), false) FROM pg_proc p WHERE p.pronamespace = 'weir'::regnamespace AND p.proname = 'tick'`
+	sqlMayTick  = `SELECT coalesce(bool_or(has_function_privilege(p.oid, 'EXECUTE')), false) FROM pg_proc p WHERE p.pronamespace = 'weir'::regnamespace AND p.proname = '_tick'`
 	sqlRead     = `SELECT id, xid::text::bigint, channel, payload, is_binary, keep FROM weir.read($1, $2, $3, $4)`
 	sqlReadMany = `SELECT t.seq, r.id, r.xid::text::bigint, r.channel, r.payload, r.is_binary, r.keep
 		FROM unnest($1::bigint[], $2::bigint[]) t(seq, epoch) CROSS JOIN LATERAL weir.read(t.seq, 0, $3, t.epoch) r ORDER BY t.seq, r.id`
-	sqlNewestTick     = `SELECT t, weir.epoch_of(t) FROM weir.newest_tick() t`
+	sqlNewestTick     = `SELECT t, weir._epoch_of(t) FROM weir.newest_tick() t`
 	sqlRebaseMessages = `SELECT weir.rebase_messages()`
-	sqlRotateMessages = `SELECT coalesce(weir.rotate_messages(), '')`
+	sqlRotateMessages = `SELECT coalesce(weir._rotate_messages(), '')`
 	sqlPublish        = `SELECT weir.publish($1, $2, $3)::text` // the cast makes it a value that every driver can read
 	sqlPublishBytes   = `SELECT weir.publish_bytes($1, $2, $3)::text`
-	sqlPublishDrafts  = `SELECT coalesce(tick, 0), coalesce(epoch, 0), coalesce(prior, 0), at FROM weir.publish_drafts($1, $2, $3, $4)`
-	sqlBeat           = `SELECT weir.beat($1, $2, $3, $4)`
-	sqlFreshQueues    = `SELECT names, counts, seen_now::text, jobs_now FROM weir.fresh_queues($1::text::pg_snapshot, $2, $3, $4, $5)`
-	sqlLogins         = `SELECT name, verifier, listens, notifies FROM weir.logins()`
-	sqlLoginSecret    = `SELECT secret, iterations FROM weir.login_secret()`
+	sqlPublishDrafts  = `SELECT coalesce(tick, 0), coalesce(epoch, 0), coalesce(prior, 0), at FROM weir._publish_drafts($1, $2, $3, $4)`
+	sqlBeat           = `SELECT weir._beat($1, $2, $3, $4)`
+	sqlFreshQueues    = `SELECT names, counts, seen_now::text, jobs_now FROM weir._fresh_queues($1::text::pg_snapshot, $2, $3, $4, $5)`
+	sqlLogins         = `SELECT name, verifier, listens, notifies FROM weir._logins()`
+	sqlLoginSecret    = `SELECT secret, iterations FROM weir._login_secret()`
 	sqlDatabaseID     = `SELECT (SELECT c.system_identifier FROM pg_control_system() c) || '-' || d.oid FROM pg_database d WHERE d.datname = current_database()`
 	sqlServerVersion  = `SHOW server_version`
 )

@@ -20,7 +20,7 @@ const (
 	Lost      Outcome = "lost"      // written by the rescuer only; failed if it was the last attempt
 )
 
-// BatchMost is how many jobs weir.claim hands out of one lane at once.
+// BatchMost is how many jobs weir._claim hands out of one lane at once.
 const BatchMost = 960
 
 // Batch names a batch of a lane.
@@ -78,18 +78,18 @@ const (
 const RecordMost = 10_000
 
 const (
-	sqlStart     = `SELECT weir.worker_start($1, $2, make_interval(secs => $3))`
+	sqlStart     = `SELECT weir._start($1, $2, make_interval(secs => $3))`
 	sqlHeartbeat = `SELECT fenced, workers, sharing FROM weir.heartbeat($1, $2)`
-	sqlWatch     = `SELECT jobs_now, control_now, seen_now::text, upto_now::text, ended FROM weir.watch($1, $2, $3::text::pg_snapshot, $4::text::xid8, $5, $6)`
-	sqlReconcile = `SELECT released, next FROM weir.reconcile($1, $2, $3, $4, $5, $6)`
-	sqlClaim     = `SELECT queue, lane, seq, id, attempt, max_attempts, kind, args, meta, enqueued_at, cancelled, put_off FROM weir.claim($1, $2, $3, $4::text::pg_snapshot, $5)`
-	sqlRecord    = `SELECT place, refusal, coalesce(detail, '') FROM weir.record($1, $2, $3, $4, $5)`
-	sqlRecordAll = `SELECT place, refusal, coalesce(detail, '') FROM weir.record($1, $2, $3, $4, $5, $6, $7, $8,
+	sqlWatch     = `SELECT jobs_now, control_now, seen_now::text, upto_now::text, ended FROM weir._watch($1, $2, $3::text::pg_snapshot, $4::text::xid8, $5, $6)`
+	sqlReconcile = `SELECT released, next FROM weir._reconcile($1, $2, $3, $4, $5, $6)`
+	sqlClaim     = `SELECT queue, lane, seq, id, attempt, max_attempts, kind, args, meta, enqueued_at, cancelled, put_off FROM weir._claim($1, $2, $3, $4::text::pg_snapshot, $5)`
+	sqlRecord    = `SELECT place, refusal, coalesce(detail, '') FROM weir._record($1, $2, $3, $4, $5)`
+	sqlRecordAll = `SELECT place, refusal, coalesce(detail, '') FROM weir._record($1, $2, $3, $4, $5, $6, $7, $8,
 		ARRAY(SELECT clock_timestamp() + make_interval(secs => a.after) FROM unnest($9::float8[]) WITH ORDINALITY a(after, ord) ORDER BY a.ord))`
-	sqlComplete  = `SELECT weir.complete($1::int, $2::int, $3::bigint, $4::bigint)::text`
-	sqlFence     = `SELECT weir.fence($1, $2)`
-	sqlLeft      = `SELECT more FROM weir.settle($1)`
-	sqlCancelled = `SELECT weir.cancelled_among($1)`
+	sqlComplete  = `SELECT weir._complete($1::int, $2::int, $3::bigint, $4::bigint)::text`
+	sqlFence     = `SELECT weir._fence($1, $2)`
+	sqlLeft      = `SELECT more FROM weir._settle($1)`
+	sqlCancelled = `SELECT weir._cancelled_among($1)`
 )
 
 // StartWorker registers a worker for its queues and returns its id.

@@ -11,7 +11,7 @@ import (
 // A worker whose session has ended is soon fenced where nothing follows: so for a while it tries again and again, unless the server is down,
 // for then nobody is.
 const (
-	granted  = 3 * time.Second // by the rescuer, as weir.fence_silent has it
+	granted  = 3 * time.Second // by the rescuer, as weir._fence_silent has it
 	haste    = granted - granted/6
 	hurryFor = 5 * time.Second
 	hurry    = 100 * time.Millisecond // from one try to the next, or twice that

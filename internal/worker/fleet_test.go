@@ -89,7 +89,7 @@ func idleFleet(t *testing.T, fleet int, attends bool) {
 		xids  = `SELECT pg_snapshot_xmax(s)::text::bigint + age(pg_snapshot_xmax(s)::xid) FROM pg_current_snapshot() s`
 		beats = `SELECT count(*) FROM weir.heartbeat`
 		made  = `SELECT xact_commit FROM pg_stat_database WHERE datname = current_database()`
-		here  = `SELECT count(*) FROM weir.attending()`
+		here  = `SELECT count(*) FROM weir._attending()`
 	)
 	// It comes to rest, once all know of each other. Before it did so, a hundred workers made 800 transactions a second.
 	most := max(200, int64(fleet)/4)

@@ -18,9 +18,9 @@ BEGIN
   IF attend.pid IS DISTINCT FROM pg_backend_pid() OR attend.address IS DISTINCT FROM inet_client_addr() OR attend.port IS DISTINCT FROM inet_client_port() THEN
     RETURN false;
   END IF;
-  PERFORM weir.hold_briefly();
+  PERFORM weir._hold_briefly();
   PERFORM pg_advisory_xact_lock_shared(1464158555, attend.worker);  -- only a rescuer is waited for
-  PERFORM weir.check_worker(attend.worker);
+  PERFORM weir._check_worker(attend.worker);
   -- A process that stands still keeps its session: for a lease, like everybody. Nor does the server give up a line earlier that says nothing,
   -- for who is at its other end may not know of it, and go on.
   SELECT extract(epoch FROM w.lease) * 1000 INTO lease FROM weir.worker w WHERE w.id = attend.worker AND NOT w.fenced;
@@ -28,7 +28,7 @@ BEGIN
           set_config('tcp_keepalives_idle', (lease / 1000 + 1)::text, false), set_config('tcp_keepalives_interval', (lease / 1000 + 1)::text, false),
           set_config('synchronous_commit', 'off', true), set_config('weir.attends', attend.worker || ' 0', false);
   INSERT INTO weir.attendance (worker, started_at, watched) VALUES (attend.worker, pg_postmaster_start_time(), pg_sequence_last_value('weir.watched')) ON CONFLICT DO NOTHING;
-  PERFORM weir.note_word(attend.worker, 'attends', 0);
+  PERFORM weir._note_word(attend.worker, 'attends', 0);
   -- For the session: it outlives errors and a rollback, so it comes last. Twice: then a heartbeat can tell that it was lost.
   PERFORM pg_advisory_lock_shared(1464158554, attend.worker), pg_advisory_lock_shared(1464158554, attend.worker);
   RETURN true;
@@ -37,38 +37,38 @@ $$;
 COMMENT ON FUNCTION weir.attend IS
   'Has this session speak for the worker: while it lasts the worker is alive, and once it has ended without another the worker is soon fenced. Only where nothing lies between that could cut the line with both ends alive: so the caller says the process id that it was given as it connected, and the address and port of its own end of the connection (both NULL for a Unix socket). If the server sees others, there is a pooler, a proxy or an address translation, and the answer is false: renew the lease by heartbeats. Where it is true call heartbeat by the same session, well within the lease: it writes nothing then, and keeps the session from being ended as idle. In autocommit, for a rollback does not take the lock back; to cease to attend end the session. Errors: WR001. Locks: advisory: the worker''s attendance (shared, for the session), its last word (shared), each waited for at most 5 s. Isolation: any. Commits asynchronously.';
 
-CREATE OR REPLACE FUNCTION weir.note_word(worker integer, says text, running integer) RETURNS void
+CREATE OR REPLACE FUNCTION weir._note_word(worker integer, says text, running integer) RETURNS void
 LANGUAGE sql VOLATILE
 SET search_path = pg_catalog, pg_temp
 SET jit = off
 AS $$
   INSERT INTO weir.heartbeat (ring, worker, at, watched, says, running)
-  VALUES ((pg_sequence_last_value('weir.watched') / 300000 % 3)::smallint, note_word.worker, clock_timestamp(),
-          pg_sequence_last_value('weir.watched'), note_word.says, note_word.running)
+  VALUES ((pg_sequence_last_value('weir.watched') / 300000 % 3)::smallint, _note_word.worker, clock_timestamp(),
+          pg_sequence_last_value('weir.watched'), _note_word.says, _note_word.running)
 $$;
-COMMENT ON FUNCTION weir.note_word IS 'Notes a worker''s last word. The caller holds its lock.';
+COMMENT ON FUNCTION weir._note_word IS 'Notes a worker''s last word. The caller holds its lock.';
 
-CREATE OR REPLACE FUNCTION weir.last_says(worker integer) RETURNS text
+CREATE OR REPLACE FUNCTION weir._last_says(worker integer) RETURNS text
 LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
 SET jit = off
 SET enable_seqscan = off
 SET enable_bitmapscan = off
 AS $$
-  SELECT h.says FROM weir.heartbeat h WHERE h.worker = last_says.worker ORDER BY h.no DESC LIMIT 1
+  SELECT h.says FROM weir.heartbeat h WHERE h.worker = _last_says.worker ORDER BY h.no DESC LIMIT 1
 $$;
-COMMENT ON FUNCTION weir.last_says IS 'What a worker''s last word says; NULL: there is none any more.';
+COMMENT ON FUNCTION weir._last_says IS 'What a worker''s last word says; NULL: there is none any more.';
 
-CREATE OR REPLACE FUNCTION weir.attending() RETURNS SETOF integer
+CREATE OR REPLACE FUNCTION weir._attending() RETURNS SETOF integer
 LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
 SET jit = off
 AS $$
-  SELECT DISTINCT h.key FROM weir.held(1464158554, 'ShareLock') h(key)  -- by whom ever: also of numbers that no worker has
+  SELECT DISTINCT h.key FROM weir._held(1464158554, 'ShareLock') h(key)  -- by whom ever: also of numbers that no worker has
 $$;
-COMMENT ON FUNCTION weir.attending IS 'The workers whose attendance lock is held by a session of theirs.';
+COMMENT ON FUNCTION weir._attending IS 'The workers whose attendance lock is held by a session of theirs.';
 
-CREATE OR REPLACE FUNCTION weir.unattended()
+CREATE OR REPLACE FUNCTION weir._unattended()
 RETURNS TABLE (id integer, name text, lease interval, no bigint, says text, watched bigint, running integer)
 LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
@@ -79,12 +79,12 @@ AS $$
   SELECT l.id, l.name, l.lease, h.no, h.says, h.watched, h.running
   FROM (SELECT w.id, w.name, w.lease FROM weir.worker w
         WHERE NOT w.fenced AND NOT EXISTS (SELECT FROM weir.worker f WHERE f.id = w.id AND f.fenced)
-          AND NOT EXISTS (SELECT FROM weir.attending() a(id) WHERE a.id = w.id) OFFSET 0) l
+          AND NOT EXISTS (SELECT FROM weir._attending() a(id) WHERE a.id = w.id) OFFSET 0) l
   LEFT JOIN LATERAL (SELECT h.* FROM weir.heartbeat h WHERE h.worker = l.id ORDER BY h.no DESC LIMIT 1) h ON true
 $$;
-COMMENT ON FUNCTION weir.unattended IS 'Workers that are not fenced and whose attendance lock is free, each with its last word, if that is known still.';
+COMMENT ON FUNCTION weir._unattended IS 'Workers that are not fenced and whose attendance lock is free, each with its last word, if that is known still.';
 
-CREATE OR REPLACE FUNCTION weir.prepared_for(worker integer) RETURNS text
+CREATE OR REPLACE FUNCTION weir._prepared_for(worker integer) RETURNS text
 LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
 SET jit = off
@@ -93,14 +93,14 @@ AS $$
   FROM pg_locks l
   JOIN pg_locks t ON t.locktype = 'transactionid' AND t.pid IS NULL AND t.virtualtransaction = l.virtualtransaction
   JOIN pg_prepared_xacts x ON x.transaction = t.transactionid AND x.database = current_database()
-  WHERE l.locktype = 'advisory' AND l.pid IS NULL AND l.objsubid = 2 AND l.granted AND l.objid::bigint = prepared_for.worker
+  WHERE l.locktype = 'advisory' AND l.pid IS NULL AND l.objsubid = 2 AND l.granted AND l.objid::bigint = _prepared_for.worker
     AND l.classid IN (1464158548, 1464158552, 1464158555) AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
   ORDER BY x.prepared LIMIT 1
 $$;
-COMMENT ON FUNCTION weir.prepared_for IS
+COMMENT ON FUNCTION weir._prepared_for IS
   'Says which prepared transaction has called record, claim or heartbeat for a worker, which therefore cannot be fenced before that transaction ends; NULL: none. PostgreSQL tells no function that its transaction will be prepared, so such calls are not refused.';
 
-CREATE OR REPLACE FUNCTION weir.is_crowded() RETURNS boolean
+CREATE OR REPLACE FUNCTION weir._is_crowded() RETURNS boolean
 LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
 SET jit = off
@@ -111,9 +111,9 @@ AS $$
       OR EXISTS (SELECT FROM pg_database d WHERE d.datname = current_database() AND d.datconnlimit >= 0 AND pg_stat_get_db_numbackends(d.oid) >= d.datconnlimit)
       OR EXISTS (SELECT FROM pg_roles r WHERE r.rolconnlimit >= 0 AND (SELECT count(*) FROM pg_stat_activity a WHERE a.usesysid = r.oid) >= r.rolconnlimit)
 $$;
-COMMENT ON FUNCTION weir.is_crowded IS 'Whether the server has hardly a connection left, or this database or a role has none, so that one who lost his may not get another.';
+COMMENT ON FUNCTION weir._is_crowded IS 'Whether the server has hardly a connection left, or this database or a role has none, so that one who lost his may not get another.';
 
-CREATE OR REPLACE FUNCTION weir.fence_silent() RETURNS TABLE (worker integer, reason text, more boolean, error text)
+CREATE OR REPLACE FUNCTION weir._fence_silent() RETURNS TABLE (worker integer, reason text, more boolean, error text)
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 SET jit = off
@@ -133,7 +133,7 @@ DECLARE
   noted   integer := 0;
   fenced  integer := 0;
 BEGIN
-  FOR w IN SELECT u.*, bool_or(u.says IS DISTINCT FROM 'beats') OVER () AS anybody_missing FROM weir.unattended() u ORDER BY u.id LOOP
+  FOR w IN SELECT u.*, bool_or(u.says IS DISTINCT FROM 'beats') OVER () AS anybody_missing FROM weir._unattended() u ORDER BY u.id LOOP
     IF reading IS NULL THEN  -- where all attend, no time passes
       clock := extract(epoch FROM clock_timestamp()) * 1000;
       passed := least(abs(clock - pg_sequence_last_value('weir.watched_at')), 2000);
@@ -166,12 +166,12 @@ BEGIN
         RETURN NEXT;
         CONTINUE;
       END IF;
-      crowded := coalesce(crowded, weir.is_crowded());
+      crowded := coalesce(crowded, weir._is_crowded());
       CONTINUE WHEN crowded;
     END IF;
     -- Nobody begins to attend or beats under this lock: so what is the last word now is it until the commit.
     IF NOT pg_try_advisory_xact_lock(1464158555, w.id) THEN
-      error := weir.prepared_for(w.id);
+      error := weir._prepared_for(w.id);
       IF error IS NOT NULL THEN
         more := false;
         RETURN NEXT;
@@ -181,20 +181,20 @@ BEGIN
     END IF;
     CONTINUE WHEN (SELECT max(h.no) FROM weir.heartbeat h WHERE h.worker = w.id) IS DISTINCT FROM w.no;
     IF is_new THEN
-      PERFORM weir.note_word(w.id, 'missed', coalesce(w.running, 0));
+      PERFORM weir._note_word(w.id, 'missed', coalesce(w.running, 0));
       noted := noted + 1;
       RETURN NEXT;
       CONTINUE;
     END IF;
     BEGIN
-      IF NOT weir.fence(w.id, reason) THEN
+      IF NOT weir._fence(w.id, reason) THEN
         RAISE SQLSTATE 'WR099';  -- lets go of its locks
       END IF;
       fenced := fenced + 1;
       RETURN NEXT;
     EXCEPTION
       WHEN SQLSTATE 'WR099' THEN
-        error := weir.prepared_for(w.id);
+        error := weir._prepared_for(w.id);
         IF error IS NOT NULL THEN
           more := false;
           RETURN NEXT;
@@ -209,5 +209,5 @@ BEGIN
   END LOOP;
 END
 $$;
-COMMENT ON FUNCTION weir.fence_silent IS
+COMMENT ON FUNCTION weir._fence_silent IS
   'Fences workers that were silent past their lease, by weir.watched, which it moves on, counted from the first look in this life of the server at the earliest, and those that attended since this server started and whose lock has been free for 3 seconds. Of these a crash or a failover leaves no trace in weir.attendance: then the lease counts, from when they were missed. Returns whom it fenced or missed; more is false for those to look at again in half a second; error is why one could not be fenced, among it that a prepared transaction holds it, and it holds up no other. The caller holds advisory step 6. Locks: advisory: their last words (exclusive, tried); see fence. Isolation: READ COMMITTED.';

@@ -1,6 +1,6 @@
 -- What every way in checks before it does anything.
 
-CREATE OR REPLACE FUNCTION weir.check_isolation(caller text) RETURNS void
+CREATE OR REPLACE FUNCTION weir._check_isolation(caller text) RETURNS void
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
 SET jit = off
@@ -13,9 +13,9 @@ BEGIN
   END IF;
 END
 $$;
-COMMENT ON FUNCTION weir.check_isolation IS 'Raises WR004 unless the transaction is READ COMMITTED: what the caller does relies on a new snapshot for each statement.';
+COMMENT ON FUNCTION weir._check_isolation IS 'Raises WR004 unless the transaction is READ COMMITTED: what the caller does relies on a new snapshot for each statement.';
 
-CREATE OR REPLACE FUNCTION weir.hold_briefly() RETURNS void
+CREATE OR REPLACE FUNCTION weir._hold_briefly() RETURNS void
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 SET jit = off
@@ -29,10 +29,10 @@ BEGIN
   END IF;
 END
 $$;
-COMMENT ON FUNCTION weir.hold_briefly IS
+COMMENT ON FUNCTION weir._hold_briefly IS
   'For whatever takes locks that others wait for, to be called in autocommit: in a transaction that is left open, the server ends the session when it has been idle for 10 seconds, and the locks with it.';
 
-CREATE OR REPLACE FUNCTION weir.commit_synchronously() RETURNS void
+CREATE OR REPLACE FUNCTION weir._commit_synchronously() RETURNS void
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 SET jit = off
@@ -43,21 +43,21 @@ BEGIN
   END IF;
 END
 $$;
-COMMENT ON FUNCTION weir.commit_synchronously IS 'Has the transaction survive a crash once it is acknowledged, whatever the role''s own taste.';
+COMMENT ON FUNCTION weir._commit_synchronously IS 'Has the transaction survive a crash once it is acknowledged, whatever the role''s own taste.';
 
-CREATE OR REPLACE FUNCTION weir.held(class integer, mode text) RETURNS SETOF integer
+CREATE OR REPLACE FUNCTION weir._held(class integer, mode text) RETURNS SETOF integer
 LANGUAGE sql VOLATILE
 SET search_path = pg_catalog, pg_temp
 SET jit = off
 AS $$
   SELECT l.objid::bigint::bit(32)::integer FROM pg_locks l
-  WHERE l.locktype = 'advisory' AND l.classid = held.class AND l.objsubid = 2 AND l.mode = held.mode AND l.granted
+  WHERE l.locktype = 'advisory' AND l.classid = _held.class AND l.objsubid = 2 AND l.mode = _held.mode AND l.granted
     AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
 $$;
-COMMENT ON FUNCTION weir.held IS
+COMMENT ON FUNCTION weir._held IS
   'The second keys of the advisory locks of a class that are held in this database in a mode, by sessions, open transactions and prepared ones. Locks: none. Isolation: any.';
 
-CREATE OR REPLACE FUNCTION weir.check_cluster() RETURNS void
+CREATE OR REPLACE FUNCTION weir._check_cluster() RETURNS void
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
 SET jit = off
@@ -70,10 +70,10 @@ BEGIN
   END IF;
 END
 $$;
-COMMENT ON FUNCTION weir.check_cluster IS
+COMMENT ON FUNCTION weir._check_cluster IS
   'Raises WR003 when the log comes from another cluster. Whatever compares transaction ids calls it first, every time: behind a pooler a session outlives a move, and the new counter may have passed the old positions. Locks: none. Isolation: any.';
 
-CREATE OR REPLACE FUNCTION weir.check_message_cluster() RETURNS void
+CREATE OR REPLACE FUNCTION weir._check_message_cluster() RETURNS void
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
 SET jit = off
@@ -86,9 +86,9 @@ BEGIN
   END IF;
 END
 $$;
-COMMENT ON FUNCTION weir.check_message_cluster IS 'Raises WR003 when the log of messages comes from another cluster. Locks: none. Isolation: any.';
+COMMENT ON FUNCTION weir._check_message_cluster IS 'Raises WR003 when the log of messages comes from another cluster. Locks: none. Isolation: any.';
 
-CREATE OR REPLACE FUNCTION weir.check_array(caller text, name text, given anyarray, is_filled boolean DEFAULT false) RETURNS void
+CREATE OR REPLACE FUNCTION weir._check_array(caller text, name text, given anyarray, is_filled boolean DEFAULT false) RETURNS void
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
 SET jit = off
@@ -103,10 +103,10 @@ BEGIN
   END IF;
 END
 $$;
-COMMENT ON FUNCTION weir.check_array IS
+COMMENT ON FUNCTION weir._check_array IS
   'Raises 22023 unless an array is a list: of one dimension that begins at 1, and without nulls where it is to be filled. Where arrays go together, by place, any other shape would mean something else. Locks: none. Isolation: any.';
 
-CREATE OR REPLACE FUNCTION weir.check_job(
+CREATE OR REPLACE FUNCTION weir._check_job(
   queue text, kind text, args jsonb, priority integer, max_attempts integer, meta jsonb
 ) RETURNS void
 LANGUAGE plpgsql STABLE
@@ -115,43 +115,43 @@ SET jit = off
 SET plan_cache_mode = auto
 AS $$
 BEGIN
-  IF check_job.queue IS NULL OR check_job.queue = '' THEN
-    RAISE EXCEPTION 'weir: a job needs a queue, and this one is %', CASE WHEN check_job.queue IS NULL THEN 'null' ELSE 'empty' END
+  IF _check_job.queue IS NULL OR _check_job.queue = '' THEN
+    RAISE EXCEPTION 'weir: a job needs a queue, and this one is %', CASE WHEN _check_job.queue IS NULL THEN 'null' ELSE 'empty' END
       USING ERRCODE = '22023', HINT = 'Name the queue, for example queue => ''default''.';
-  ELSIF length(check_job.queue) > 128 THEN
-    RAISE EXCEPTION 'weir: queue name too long: % characters, at most 128 are allowed', length(check_job.queue)
+  ELSIF length(_check_job.queue) > 128 THEN
+    RAISE EXCEPTION 'weir: queue name too long: % characters, at most 128 are allowed', length(_check_job.queue)
       USING ERRCODE = '22023';
-  ELSIF check_job.kind IS NULL OR check_job.kind = '' THEN
-    RAISE EXCEPTION 'weir: a job needs a kind, and this one is %', CASE WHEN check_job.kind IS NULL THEN 'null' ELSE 'empty' END
+  ELSIF _check_job.kind IS NULL OR _check_job.kind = '' THEN
+    RAISE EXCEPTION 'weir: a job needs a kind, and this one is %', CASE WHEN _check_job.kind IS NULL THEN 'null' ELSE 'empty' END
       USING ERRCODE = '22023', HINT = 'The kind tells workers which handler runs the job.';
-  ELSIF length(check_job.kind) > 128 THEN
-    RAISE EXCEPTION 'weir: kind too long: % characters, at most 128 are allowed', length(check_job.kind)
+  ELSIF length(_check_job.kind) > 128 THEN
+    RAISE EXCEPTION 'weir: kind too long: % characters, at most 128 are allowed', length(_check_job.kind)
       USING ERRCODE = '22023';
-  ELSIF check_job.args IS NULL OR jsonb_typeof(check_job.args) <> 'object' THEN
-    RAISE EXCEPTION 'weir: args must be a JSON object, got %', coalesce('a JSON ' || jsonb_typeof(check_job.args), 'null')
+  ELSIF _check_job.args IS NULL OR jsonb_typeof(_check_job.args) <> 'object' THEN
+    RAISE EXCEPTION 'weir: args must be a JSON object, got %', coalesce('a JSON ' || jsonb_typeof(_check_job.args), 'null')
       USING ERRCODE = '22023', HINT = 'Wrap the value, for example {"value": 1}.';
-  ELSIF octet_length(check_job.args::text) > 1048576 THEN
-    RAISE EXCEPTION 'weir: args too large: % bytes, at most 1048576 are allowed', octet_length(check_job.args::text)
+  ELSIF octet_length(_check_job.args::text) > 1048576 THEN
+    RAISE EXCEPTION 'weir: args too large: % bytes, at most 1048576 are allowed', octet_length(_check_job.args::text)
       USING ERRCODE = '22023', HINT = 'Store large data elsewhere and put a reference to it into args.';
-  ELSIF check_job.priority IS NULL OR check_job.priority NOT BETWEEN 1 AND 4 THEN
-    RAISE EXCEPTION 'weir: unknown priority %: priorities are 1 (first) to 4', coalesce(check_job.priority::text, 'null')
+  ELSIF _check_job.priority IS NULL OR _check_job.priority NOT BETWEEN 1 AND 4 THEN
+    RAISE EXCEPTION 'weir: unknown priority %: priorities are 1 (first) to 4', coalesce(_check_job.priority::text, 'null')
       USING ERRCODE = '22023';
-  ELSIF check_job.max_attempts IS NULL OR check_job.max_attempts NOT BETWEEN 1 AND 1000 THEN
-    RAISE EXCEPTION 'weir: max_attempts must be 1 to 1000, got %', coalesce(check_job.max_attempts::text, 'null')
+  ELSIF _check_job.max_attempts IS NULL OR _check_job.max_attempts NOT BETWEEN 1 AND 1000 THEN
+    RAISE EXCEPTION 'weir: max_attempts must be 1 to 1000, got %', coalesce(_check_job.max_attempts::text, 'null')
       USING ERRCODE = '22023';
-  ELSIF check_job.meta IS NOT NULL AND jsonb_typeof(check_job.meta) <> 'object' THEN
-    RAISE EXCEPTION 'weir: meta must be a JSON object, got a JSON %', jsonb_typeof(check_job.meta)
+  ELSIF _check_job.meta IS NOT NULL AND jsonb_typeof(_check_job.meta) <> 'object' THEN
+    RAISE EXCEPTION 'weir: meta must be a JSON object, got a JSON %', jsonb_typeof(_check_job.meta)
       USING ERRCODE = '22023';
-  ELSIF octet_length(check_job.meta::text) > 65536 THEN
-    RAISE EXCEPTION 'weir: meta too large: % bytes, at most 65536 are allowed', octet_length(check_job.meta::text)
+  ELSIF octet_length(_check_job.meta::text) > 65536 THEN
+    RAISE EXCEPTION 'weir: meta too large: % bytes, at most 65536 are allowed', octet_length(_check_job.meta::text)
       USING ERRCODE = '22023';
   END IF;
 END
 $$;
-COMMENT ON FUNCTION weir.check_job IS
+COMMENT ON FUNCTION weir._check_job IS
   'Raises 22023 with the offending value when a job is not well-formed. What args and meta take is counted as text, as workers get them: a column of another table may hold 50 MB in a few compressed bytes, and 1e100000 takes 12. Callers spare it those of at most 2000 bytes, which are never more than 16 MB as text. Locks: none. Isolation: any.';
 
-CREATE OR REPLACE FUNCTION weir.check_message(channel text, bytes integer) RETURNS void
+CREATE OR REPLACE FUNCTION weir._check_message(channel text, bytes integer) RETURNS void
 LANGUAGE plpgsql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET jit = off
@@ -163,22 +163,22 @@ BEGIN
   IF current_setting('weir.cut', true) <> '' THEN
     RAISE EXCEPTION 'weir: this transaction has cut tick % itself, and what it published now would be in none', current_setting('weir.cut')
       USING ERRCODE = 'WR004', HINT = 'Publish in another transaction: publish_drafts with cuts is for autocommit.';
-  ELSIF check_message.channel IS NULL OR check_message.channel = '' THEN
-    RAISE EXCEPTION 'weir: a channel needs a name, and this one is %', CASE WHEN check_message.channel IS NULL THEN 'null' ELSE 'empty' END
+  ELSIF _check_message.channel IS NULL OR _check_message.channel = '' THEN
+    RAISE EXCEPTION 'weir: a channel needs a name, and this one is %', CASE WHEN _check_message.channel IS NULL THEN 'null' ELSE 'empty' END
       USING ERRCODE = '22023';
-  ELSIF octet_length(check_message.channel) > 255 THEN
-    RAISE EXCEPTION 'weir: channel name too long: % bytes, at most 255 are allowed', octet_length(check_message.channel)
+  ELSIF octet_length(_check_message.channel) > 255 THEN
+    RAISE EXCEPTION 'weir: channel name too long: % bytes, at most 255 are allowed', octet_length(_check_message.channel)
       USING ERRCODE = '22023';
   END IF;
-  IF check_message.bytes > 8000 THEN
+  IF _check_message.bytes > 8000 THEN
     SELECT s.value::integer INTO most FROM weir.setting s WHERE s.name = 'message_bytes';
-    IF check_message.bytes > most THEN
-      RAISE EXCEPTION 'weir: payload too large: % bytes, at most % are allowed', check_message.bytes, most
+    IF _check_message.bytes > most THEN
+      RAISE EXCEPTION 'weir: payload too large: % bytes, at most % are allowed', _check_message.bytes, most
         USING ERRCODE = '22023',
               HINT = 'Publish a reference to the data; or raise the limit: SELECT weir.set(''message_bytes'', ...).';
     END IF;
   END IF;
 END
 $$;
-COMMENT ON FUNCTION weir.check_message IS
+COMMENT ON FUNCTION weir._check_message IS
   'Raises 22023 with the offending value when a message is not well-formed, and WR004 where its transaction has cut a tick of its own already. Up to 8000 bytes are always allowed, so that small ones cost no look at the setting message_bytes. Locks: none. Isolation: any.';

@@ -6,7 +6,7 @@
 -- of those that have committed since (late), then the rows past the position (fresh), and derives the
 -- new position and pending from the very snapshot that it read the rows with.
 
-CREATE OR REPLACE FUNCTION weir.claim(worker integer, queues text[], limits integer[], since pg_snapshot DEFAULT NULL, backlog text[] DEFAULT NULL)
+CREATE OR REPLACE FUNCTION weir._claim(worker integer, queues text[], limits integer[], since pg_snapshot DEFAULT NULL, backlog text[] DEFAULT NULL)
 RETURNS TABLE (queue text, lane integer, seq bigint, id bigint, attempt integer, max_attempts integer,
                kind text, args jsonb, meta jsonb, enqueued_at timestamptz, cancelled boolean, put_off integer)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
@@ -51,41 +51,41 @@ BEGIN
     RAISE EXCEPTION 'weir: claim was called inside a transaction that has been open for %', clock_timestamp() - now()
       USING ERRCODE = '55000', HINT = 'Call it in autocommit: its lock on the lane would be held until your commit. If it was, try again.';
   END IF;
-  PERFORM weir.check_array('claim', 'queues', queues, true), weir.check_array('claim', 'limits', limits, true), weir.check_array('claim', 'backlog', backlog, true);
+  PERFORM weir._check_array('claim', 'queues', queues, true), weir._check_array('claim', 'limits', limits, true), weir._check_array('claim', 'backlog', backlog, true);
   IF cardinality(queues) IS DISTINCT FROM cardinality(limits) OR queues IS NULL THEN
     RAISE EXCEPTION 'weir: claim got % queues and % limits', coalesce(cardinality(queues)::text, 'null'), coalesce(cardinality(limits)::text, 'null') USING ERRCODE = '22023';
   END IF;
   -- A lost claim is only handed out again. A result's flush also flushes the claim before it.
-  PERFORM set_config('synchronous_commit', 'off', true), weir.hold_briefly();
-  PERFORM pg_advisory_xact_lock_shared(1464158547, 0), pg_advisory_xact_lock(1464158552, claim.worker);
-  started_for := weir.check_worker(claim.worker);
-  IF claim.queues <> started_for AND NOT claim.queues <@ started_for THEN  -- the second takes long for thousands
-    RAISE EXCEPTION 'weir: worker % claims from %, but was started for %', claim.worker, claim.queues, started_for
+  PERFORM set_config('synchronous_commit', 'off', true), weir._hold_briefly();
+  PERFORM pg_advisory_xact_lock_shared(1464158547, 0), pg_advisory_xact_lock(1464158552, _claim.worker);
+  started_for := weir._check_worker(_claim.worker);
+  IF _claim.queues <> started_for AND NOT _claim.queues <@ started_for THEN  -- the second takes long for thousands
+    RAISE EXCEPTION 'weir: worker % claims from %, but was started for %', _claim.worker, _claim.queues, started_for
       USING ERRCODE = '22023', HINT = 'The rescuer looks for a dead worker''s jobs in the queues it was started for.';
   END IF;
 
   -- A backend never leaves its cluster, so it asks once which that is; the log may come and go.
   SELECT s.value INTO cluster FROM weir.setting s WHERE s.name = 'cluster';
   IF cluster IS DISTINCT FROM current_setting('weir.cluster', true) THEN
-    PERFORM weir.check_cluster(), set_config('weir.cluster', cluster, false);
+    PERFORM weir._check_cluster(), set_config('weir.cluster', cluster, false);
   END IF;
   snapshot := pg_current_snapshot();
   top := pg_snapshot_xmax(snapshot);
   running := CASE WHEN pg_snapshot_xmin(snapshot) < top THEN ARRAY(SELECT pg_snapshot_xip(snapshot)) ELSE '{}' END;
 
   -- With a hint the look costs what is new, and not what lanes there are.
-  IF claim.since IS NOT NULL AND pg_snapshot_xmax(claim.since) <= top THEN
-    hinted := weir.fresh_lanes(claim.since, snapshot);
-    IF hinted IS NOT NULL AND claim.backlog <> '{}' THEN
+  IF _claim.since IS NOT NULL AND pg_snapshot_xmax(_claim.since) <= top THEN
+    hinted := weir._fresh_lanes(_claim.since, snapshot);
+    IF hinted IS NOT NULL AND _claim.backlog <> '{}' THEN
       hinted := ARRAY(SELECT unnest(hinted) UNION
-                      SELECT q.id * 4 + p FROM unnest(claim.backlog) b(name) JOIN weir.queue q ON q.name = b.name CROSS JOIN generate_series(0, 3) p);
+                      SELECT q.id * 4 + p FROM unnest(_claim.backlog) b(name) JOIN weir.queue q ON q.name = b.name CROSS JOIN generate_series(0, 3) p);
     END IF;
   END IF;
 
   -- Most lanes are idle, and have nothing between transactions in progress: that is asked once for all of them.
   SELECT NULL::boolean[] AS known, '{}'::integer[] AS lanes INTO gaps;
   IF coalesce(cardinality(hinted), 4 * cardinality(queues)) * cardinality(running) > 16 THEN
-    gaps := weir.fresh_between(running, top);
+    gaps := weir._fresh_between(running, top);
   END IF;
 
   -- Which lanes have anything, without their locks. In the order of lanes, so that two claims that
@@ -94,7 +94,7 @@ BEGIN
     SELECT l.lane, l.ord, l.name
     FROM (
       SELECT q.id * 4 + p AS lane, u.ord, u.name
-      FROM unnest(claim.queues, claim.limits) WITH ORDINALITY u(name, quota, ord)
+      FROM unnest(_claim.queues, _claim.limits) WITH ORDINALITY u(name, quota, ord)
       JOIN weir.queue q ON q.name = u.name AND NOT q.aside
       CROSS JOIN generate_series(0, 3) p
       WHERE hinted IS NULL AND u.quota > 0
@@ -102,8 +102,8 @@ BEGIN
       SELECT h.lane, o.ord, q.name
       FROM unnest(hinted) h(lane)
       JOIN weir.queue q ON q.id = h.lane / 4
-      CROSS JOIN LATERAL (SELECT array_position(claim.queues, q.name) AS ord OFFSET 0) o
-      WHERE claim.limits[o.ord] > 0) l
+      CROSS JOIN LATERAL (SELECT array_position(_claim.queues, q.name) AS ord OFFSET 0) o
+      WHERE _claim.limits[o.ord] > 0) l
     LEFT JOIN LATERAL (
       SELECT b.pos_xid, b.pos_id, b.pending, b.pending_after
       FROM weir.batch b WHERE b.lane = l.lane ORDER BY b.seq DESC LIMIT 1) s ON true
@@ -127,7 +127,7 @@ BEGIN
                    WHERE pg_visible_in_snapshot(p.xid, snapshot))))
     ORDER BY l.lane
   LOOP
-    quota := least(claim.limits[ready.ord], 960);  -- a batch's ids stay inline in its row
+    quota := least(_claim.limits[ready.ord], 960);  -- a batch's ids stay inline in its row
     CONTINUE WHEN quota <= 0;
     PERFORM pg_advisory_xact_lock(1464158546, ready.lane);
 
@@ -197,7 +197,7 @@ BEGIN
       FROM (SELECT width_bucket(state.pos_xid, running) AS n FROM state) p, unread u
     ), made AS (
       INSERT INTO weir.batch (lane, segment, origin, worker, seq, from_xid, to_xid, pos_xid, pos_id, total, claimed_at, no, pending, pending_after, ids)
-      SELECT ready.lane, p.segment, p.segment, claim.worker, this_seq, state.from_xid, state.to_xid, state.pos_xid, state.pos_id,
+      SELECT ready.lane, p.segment, p.segment, _claim.worker, this_seq, state.from_xid, state.to_xid, state.pos_xid, state.pos_id,
              last.total + state.n, now(), batch_no, pending.xids, pending.afters, p.ids
       FROM (SELECT p.segment, array_agg(p.id) AS ids FROM picked p GROUP BY p.segment) p, state, pending
     )
@@ -211,5 +211,5 @@ BEGIN
   END LOOP;
 END
 $$;
-COMMENT ON FUNCTION weir.claim IS
+COMMENT ON FUNCTION weir._claim IS
   'Hands the next jobs of the named queues to a worker: up to limits[i] of queues[i] (at most 960 of a lane in one call), priority by priority, each attempt in exactly one batch. put_off is how often this attempt was put off or handed back before. A job returned as cancelled must not be run but recorded as cancelled. A paused or unknown queue gives nothing. since is a hint for workers of very many queues: of the queues that are not in backlog, only what transactions have logged that ended after that snapshot is looked for; without it, everything. Errors: WR001 (worker fenced or unknown), WR003 (positions ahead of the cluster), WR004 (not in READ COMMITTED autocommit), 55000 (the transaction is old: try again). Locks: advisory: claims (shared), the worker''s claims (exclusive), each lane with work (exclusive, to the end of the call). Commits asynchronously.';

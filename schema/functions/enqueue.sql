@@ -2,7 +2,7 @@
 -- has read the id counter finds each drawn id's transaction in its next snapshot, as visible
 -- or as in progress. An idle worker's wake-up rests on this (see Wake-ups in ARCHITECTURE.md).
 
-CREATE OR REPLACE FUNCTION weir.queue_id(name text) RETURNS integer
+CREATE OR REPLACE FUNCTION weir._queue_id(name text) RETURNS integer
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET jit = off
@@ -11,17 +11,17 @@ AS $$
 DECLARE
   found_id integer;
 BEGIN
-  SELECT min(q.id) INTO found_id FROM weir.queue q WHERE q.name = queue_id.name;
+  SELECT min(q.id) INTO found_id FROM weir.queue q WHERE q.name = _queue_id.name;
   IF found_id IS NULL THEN
     -- Not unique by name, on purpose: a unique index would make the second transaction to use a
     -- new name wait for the first to commit.
-    INSERT INTO weir.queue (name) VALUES (queue_id.name) RETURNING id INTO found_id;
+    INSERT INTO weir.queue (name) VALUES (_queue_id.name) RETURNING id INTO found_id;
     PERFORM nextval('weir.control');
   END IF;
   RETURN found_id;
 END
 $$;
-COMMENT ON FUNCTION weir.queue_id IS
+COMMENT ON FUNCTION weir._queue_id IS
   'The id of a queue, made if the name is new. Locks: none that another caller waits for. Isolation: any.';
 
 CREATE OR REPLACE FUNCTION weir.enqueue(
@@ -48,8 +48,8 @@ BEGIN
   SELECT q.id, pg_current_xact_id() INTO queue_no, this_xid FROM weir.queue q WHERE q.name = queue ORDER BY q.id LIMIT 1;
   IF (queue_no > 0 AND length(kind) BETWEEN 1 AND 128 AND priority BETWEEN 1 AND 4 AND max_attempts BETWEEN 1 AND 1000 AND meta IS NULL
       AND jsonb_typeof(args) = 'object' AND pg_column_size(args) <= 2000 AND pg_column_compression(args) IS NULL) IS NOT TRUE THEN
-    PERFORM weir.check_job(queue, kind, args, priority, max_attempts, meta);
-    queue_no := weir.queue_id(queue);
+    PERFORM weir._check_job(queue, kind, args, priority, max_attempts, meta);
+    queue_no := weir._queue_id(queue);
     this_xid := pg_current_xact_id();
   END IF;
   IF run_at IS NULL OR run_at <= now() THEN
@@ -109,10 +109,10 @@ BEGIN
       USING ERRCODE = '22023', HINT = 'Give every array one element for each job, or leave an optional one out.';
   END IF;
 
-  PERFORM weir.check_array('enqueue_many', 'queue', enqueue_many.queue), weir.check_array('enqueue_many', 'kind', enqueue_many.kind),
-          weir.check_array('enqueue_many', 'args', enqueue_many.args), weir.check_array('enqueue_many', 'priority', enqueue_many.priority),
-          weir.check_array('enqueue_many', 'run_at', enqueue_many.run_at), weir.check_array('enqueue_many', 'max_attempts', enqueue_many.max_attempts),
-          weir.check_array('enqueue_many', 'meta', enqueue_many.meta);
+  PERFORM weir._check_array('enqueue_many', 'queue', enqueue_many.queue), weir._check_array('enqueue_many', 'kind', enqueue_many.kind),
+          weir._check_array('enqueue_many', 'args', enqueue_many.args), weir._check_array('enqueue_many', 'priority', enqueue_many.priority),
+          weir._check_array('enqueue_many', 'run_at', enqueue_many.run_at), weir._check_array('enqueue_many', 'max_attempts', enqueue_many.max_attempts),
+          weir._check_array('enqueue_many', 'meta', enqueue_many.meta);
   FOR bad IN
     SELECT u.* FROM unnest(enqueue_many.queue, enqueue_many.kind, enqueue_many.args, enqueue_many.priority,
                            enqueue_many.run_at, enqueue_many.max_attempts, enqueue_many.meta)
@@ -124,7 +124,7 @@ BEGIN
        OR jsonb_typeof(u.meta) <> 'object' OR octet_length(u.meta::text) > 65536 OR u.run_at = 'infinity'
   LOOP
     BEGIN
-      PERFORM weir.check_job(bad.queue, bad.kind, bad.args, coalesce(bad.priority, 2), coalesce(bad.max_attempts, 25), bad.meta);
+      PERFORM weir._check_job(bad.queue, bad.kind, bad.args, coalesce(bad.priority, 2), coalesce(bad.max_attempts, 25), bad.meta);
     EXCEPTION WHEN invalid_parameter_value THEN
       RAISE EXCEPTION '% (job % of %)', SQLERRM, bad.ord, n USING ERRCODE = '22023';
     END;
@@ -133,7 +133,7 @@ BEGIN
     END IF;
   END LOOP;
 
-  SELECT array_agg(d.name), array_agg(weir.queue_id(d.name)) INTO names, queue_ids
+  SELECT array_agg(d.name), array_agg(weir._queue_id(d.name)) INTO names, queue_ids
   FROM (SELECT DISTINCT u.name FROM unnest(enqueue_many.queue) u(name)) d;
 
   this_xid := pg_current_xact_id();

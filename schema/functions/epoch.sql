@@ -2,19 +2,19 @@
 -- numbers again with other messages. So each life of a server that cuts ticks is an epoch, with a random number: a copy that is brought up
 -- twice has two. A position is (epoch, tick, index), and one whose tick has another epoch here was lost, whatever its number.
 
-CREATE OR REPLACE FUNCTION weir.epoch_of(tick bigint) RETURNS bigint
+CREATE OR REPLACE FUNCTION weir._epoch_of(tick bigint) RETURNS bigint
 LANGUAGE plpgsql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET jit = off
 AS $$
 BEGIN
-  RETURN (SELECT e.epoch FROM weir.epoch e WHERE e.from_tick <= epoch_of.tick ORDER BY e.from_tick DESC LIMIT 1);
+  RETURN (SELECT e.epoch FROM weir.epoch e WHERE e.from_tick <= _epoch_of.tick ORDER BY e.from_tick DESC LIMIT 1);
 END
 $$;
-COMMENT ON FUNCTION weir.epoch_of IS
+COMMENT ON FUNCTION weir._epoch_of IS
   'The epoch that a tick is of, also after it was truncated; NULL before the first. Both together tell ticks of all logs apart. Errors: none. Locks: none. Isolation: any.';
 
-CREATE OR REPLACE FUNCTION weir.epoch_home() RETURNS text
+CREATE OR REPLACE FUNCTION weir._epoch_home() RETURNS text
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 SET jit = off
@@ -23,10 +23,10 @@ BEGIN
   RETURN left(pg_walfile_name(pg_current_wal_lsn()), 8) || ' ' || pg_relation_filepath('weir.epoch');
 END
 $$;
-COMMENT ON FUNCTION weir.epoch_home IS
+COMMENT ON FUNCTION weir._epoch_home IS
   'Where ticks are cut: on which timeline, and in which of the copies that one server may hold. Errors: none on a primary. Locks: none. Isolation: any.';
 
-CREATE OR REPLACE FUNCTION weir.epoch_here() RETURNS bigint
+CREATE OR REPLACE FUNCTION weir._epoch_here() RETURNS bigint
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 SET jit = off
@@ -36,17 +36,17 @@ DECLARE
   newest weir.epoch;
 BEGIN
   SELECT e.* INTO newest FROM weir.epoch e ORDER BY e.from_tick DESC LIMIT 1;
-  IF newest.home = weir.epoch_home() AND newest.started_at = pg_postmaster_start_time() THEN
+  IF newest.home = weir._epoch_home() AND newest.started_at = pg_postmaster_start_time() THEN
     RETURN newest.epoch;  -- and so it was drawn in this cluster
   END IF;
-  PERFORM weir.check_message_cluster();
+  PERFORM weir._check_message_cluster();
   RETURN NULL;
 END
 $$;
-COMMENT ON FUNCTION weir.epoch_here IS
+COMMENT ON FUNCTION weir._epoch_here IS
   'The newest epoch, if it was drawn here, on this timeline, and since this server started; NULL: the next tick begins one. Whoever is about to cut a tick calls it first, every time: a session behind a pooler outlives a move. The caller holds advisory step 4. Errors: WR003 (the log comes from another cluster). Isolation: READ COMMITTED.';
 
-CREATE OR REPLACE FUNCTION weir.draw_epoch(tick bigint) RETURNS void
+CREATE OR REPLACE FUNCTION weir._draw_epoch(tick bigint) RETURNS void
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 SET jit = off
@@ -56,18 +56,18 @@ DECLARE
   most CONSTANT integer := 1000;
 BEGIN
   INSERT INTO weir.epoch (from_tick, epoch, started_at, at, home)
-  VALUES (draw_epoch.tick, ('x' || left(replace(gen_random_uuid()::text, '-', ''), 12))::bit(48)::bigint, pg_postmaster_start_time(), clock_timestamp(),
-          weir.epoch_home());
+  VALUES (_draw_epoch.tick, ('x' || left(replace(gen_random_uuid()::text, '-', ''), 12))::bit(48)::bigint, pg_postmaster_start_time(), clock_timestamp(),
+          weir._epoch_home());
   -- Who stands in a life of so long ago is told of a gap all the same.
   DELETE FROM weir.epoch e
   WHERE e.from_tick < (SELECT k.from_tick FROM weir.epoch k ORDER BY k.from_tick DESC OFFSET most - 1 LIMIT 1)
     AND e.from_tick < (SELECT k.from_tick FROM weir.epoch k WHERE k.from_tick <= pg_sequence_last_value('weir.tick_floor') ORDER BY k.from_tick DESC LIMIT 1);
 END
 $$;
-COMMENT ON FUNCTION weir.draw_epoch IS
+COMMENT ON FUNCTION weir._draw_epoch IS
   'Begins an epoch with a tick, and forgets those that are neither among the newest 1000 nor have a tick that can be read. The caller holds advisory step 4. Errors: none of its own. Isolation: any.';
 
-CREATE OR REPLACE FUNCTION weir.check_position(tick bigint, epoch bigint) RETURNS void
+CREATE OR REPLACE FUNCTION weir._check_position(tick bigint, epoch bigint) RETURNS void
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 SET jit = off
@@ -79,19 +79,19 @@ DECLARE
   newest bigint := (SELECT t.seq FROM weir.tick t ORDER BY t.seq DESC LIMIT 1);
   common bigint;
 BEGIN
-  IF check_position.tick > newest THEN
+  IF _check_position.tick > newest THEN
     IF pg_is_in_recovery() THEN
       RETURN;  -- a standby that lags
     END IF;
-  ELSIF check_position.epoch IS NULL OR check_position.tick = 0 OR weir.epoch_of(check_position.tick) = check_position.epoch THEN
+  ELSIF _check_position.epoch IS NULL OR _check_position.tick = 0 OR weir._epoch_of(_check_position.tick) = _check_position.epoch THEN
     RETURN;
   END IF;
   -- Where its epoch is known, both logs are one up to that epoch's end.
-  common := least(newest, (SELECT min(n.from_tick) - 1 FROM weir.epoch e JOIN weir.epoch n ON n.from_tick > e.from_tick WHERE e.epoch = check_position.epoch));
-  RAISE EXCEPTION 'weir: tick % of epoch % is not of this log, which ends at %', check_position.tick, coalesce(check_position.epoch::text, 'null'), newest
-    USING ERRCODE = 'WR006', DETAIL = weir.epoch_of(common) || '.' || common,
+  common := least(newest, (SELECT min(n.from_tick) - 1 FROM weir.epoch e JOIN weir.epoch n ON n.from_tick > e.from_tick WHERE e.epoch = _check_position.epoch));
+  RAISE EXCEPTION 'weir: tick % of epoch % is not of this log, which ends at %', _check_position.tick, coalesce(_check_position.epoch::text, 'null'), newest
+    USING ERRCODE = 'WR006', DETAIL = weir._epoch_of(common) || '.' || common,
           HINT = 'It is of another database, or this one has been set back to an earlier state and has gone on from there.';
 END
 $$;
-COMMENT ON FUNCTION weir.check_position IS
+COMMENT ON FUNCTION weir._check_position IS
   'Refuses a tick that is not of this log: one that lies ahead of it, or whose number is there in another epoch. On a standby, which may lag, what lies ahead is let pass. Errors: WR006 (the detail is epoch.tick of the last tick from which to go on). Locks: none that another caller waits for. Isolation: READ COMMITTED.';

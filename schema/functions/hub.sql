@@ -1,20 +1,20 @@
 -- What hubs need beside the ticks: signs of life, queues with fresh work, passwords' verifiers.
 
-CREATE OR REPLACE FUNCTION weir.beat(hub text, address text, tick bigint, subscribers integer) RETURNS void
+CREATE OR REPLACE FUNCTION weir._beat(hub text, address text, tick bigint, subscribers integer) RETURNS void
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET jit = off
 AS $$
 BEGIN
-  IF beat.hub IS NULL OR length(beat.hub) NOT BETWEEN 1 AND 128 OR length(beat.address) > 255 THEN
-    RAISE EXCEPTION 'weir: a hub needs a name of 1 to 128 characters, got %', coalesce(quote_literal(left(beat.hub, 140)), 'null') USING ERRCODE = '22023';
+  IF _beat.hub IS NULL OR length(_beat.hub) NOT BETWEEN 1 AND 128 OR length(_beat.address) > 255 THEN
+    RAISE EXCEPTION 'weir: a hub needs a name of 1 to 128 characters, got %', coalesce(quote_literal(left(_beat.hub, 140)), 'null') USING ERRCODE = '22023';
   END IF;
   PERFORM set_config('synchronous_commit', 'off', true);
   INSERT INTO weir.hub_beat (ring, at, tick, subscribers, hub, address)
-  VALUES ((extract(epoch FROM clock_timestamp())::bigint / 300 % 3)::smallint, clock_timestamp(), beat.tick, beat.subscribers, beat.hub, coalesce(beat.address, ''));
+  VALUES ((extract(epoch FROM clock_timestamp())::bigint / 300 % 3)::smallint, clock_timestamp(), _beat.tick, _beat.subscribers, _beat.hub, coalesce(_beat.address, ''));
 END
 $$;
-COMMENT ON FUNCTION weir.beat IS 'A hub''s sign of life, with the newest tick it has dispatched; NULL says that it stops. Errors: 22023. Locks: none that others wait for. Isolation: any. Commits asynchronously.';
+COMMENT ON FUNCTION weir._beat IS 'A hub''s sign of life, with the newest tick it has dispatched; NULL says that it stops. Errors: 22023. Locks: none that others wait for. Isolation: any. Commits asynchronously.';
 
 CREATE OR REPLACE FUNCTION weir.hubs() RETURNS TABLE (hub text, address text, seen_at timestamptz, tick bigint, behind bigint, subscribers integer)
 LANGUAGE sql STABLE SECURITY DEFINER
@@ -28,7 +28,7 @@ AS $$
 $$;
 COMMENT ON FUNCTION weir.hubs IS 'The hubs that have shown a sign of life in the last five minutes, and have not stopped since; behind is how many ticks had been cut by then that it had not dispatched.';
 
-CREATE OR REPLACE FUNCTION weir.fresh_queues(seen pg_snapshot DEFAULT NULL, jobs bigint DEFAULT NULL, looks integer DEFAULT 1, pause double precision DEFAULT 0.003,
+CREATE OR REPLACE FUNCTION weir._fresh_queues(seen pg_snapshot DEFAULT NULL, jobs bigint DEFAULT NULL, looks integer DEFAULT 1, pause double precision DEFAULT 0.003,
                                   patience integer DEFAULT 0, OUT names text[], OUT counts integer[], OUT seen_now pg_snapshot, OUT jobs_now bigint)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -44,32 +44,32 @@ DECLARE
   look  integer := 1;
   slept text;
 BEGIN
-  IF fresh_queues.looks IS NULL OR fresh_queues.pause IS NULL OR fresh_queues.looks < 1 OR fresh_queues.looks * fresh_queues.pause > 1 THEN
-    RAISE EXCEPTION 'weir: fresh_queues waits at most 1 second: % looks, % s apart', fresh_queues.looks, fresh_queues.pause USING ERRCODE = '22023';
+  IF _fresh_queues.looks IS NULL OR _fresh_queues.pause IS NULL OR _fresh_queues.looks < 1 OR _fresh_queues.looks * _fresh_queues.pause > 1 THEN
+    RAISE EXCEPTION 'weir: fresh_queues waits at most 1 second: % looks, % s apart', _fresh_queues.looks, _fresh_queues.pause USING ERRCODE = '22023';
   END IF;
-  PERFORM weir.check_isolation('fresh_queues');
+  PERFORM weir._check_isolation('fresh_queues');
   -- As in weir.tick: while nothing happens, no table is touched.
   LOOP
     jobs_now := coalesce(pg_sequence_last_value('weir.job_id'), 0);  -- before the snapshot
-    EXIT WHEN fresh_queues.seen IS NULL OR jobs_now IS DISTINCT FROM fresh_queues.jobs;
-    IF look > fresh_queues.patience THEN
+    EXIT WHEN _fresh_queues.seen IS NULL OR jobs_now IS DISTINCT FROM _fresh_queues.jobs;
+    IF look > _fresh_queues.patience THEN
       seen_now := pg_current_snapshot();
-      EXIT WHEN seen_now::text <> fresh_queues.seen::text;
+      EXIT WHEN seen_now::text <> _fresh_queues.seen::text;
     END IF;
-    IF look >= fresh_queues.looks THEN
-      seen_now := fresh_queues.seen;
+    IF look >= _fresh_queues.looks THEN
+      seen_now := _fresh_queues.seen;
       RETURN;
     END IF;
     look := look + 1;
-    slept := pg_sleep(fresh_queues.pause);
+    slept := pg_sleep(_fresh_queues.pause);
   END LOOP;
-  IF fresh_queues.seen IS NULL THEN
+  IF _fresh_queues.seen IS NULL THEN
     seen_now := pg_current_snapshot();
     RETURN;
   END IF;
   seen_now := pg_current_snapshot();
-  lanes := weir.fresh_lanes(fresh_queues.seen, seen_now);
-  WITH ended AS MATERIALIZED (SELECT e.low, e.high FROM weir.ended_since(fresh_queues.seen, seen_now) e),
+  lanes := weir._fresh_lanes(_fresh_queues.seen, seen_now);
+  WITH ended AS MATERIALIZED (SELECT e.low, e.high FROM weir._ended_since(_fresh_queues.seen, seen_now) e),
   fresh AS MATERIALIZED (
     SELECT q.name, sum(j.n)::integer AS n
     FROM (SELECT unnest(lanes) AS lane UNION ALL SELECT q.id * 4 + p FROM weir.queue q CROSS JOIN generate_series(0, 3) p WHERE lanes IS NULL) l
@@ -81,10 +81,10 @@ BEGIN
   SELECT array_agg(f.name ORDER BY f.name), array_agg(f.n ORDER BY f.name) INTO names, counts FROM fresh f;
 END
 $$;
-COMMENT ON FUNCTION weir.fresh_queues IS
+COMMENT ON FUNCTION weir._fresh_queues IS
   'The queues for which jobs were committed since seen, with how many (from a hundred on perhaps less than all), and seen and jobs to ask with next. Without seen it tells where to begin. Looks up to so many times, pause seconds apart; while no job is logged and nothing is committed, only counters are looked at. A commit alone counts from look patience + 1 on. Errors: 22023. Locks: none. Isolation: READ COMMITTED. It holds a snapshot while it waits: at most 1 second.';
 
-CREATE OR REPLACE FUNCTION weir.logins() RETURNS TABLE (name text, verifier text, listens text[], notifies text[])
+CREATE OR REPLACE FUNCTION weir._logins() RETURNS TABLE (name text, verifier text, listens text[], notifies text[])
 LANGUAGE plpgsql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET jit = off
@@ -106,17 +106,17 @@ EXCEPTION WHEN insufficient_privilege THEN
     USING ERRCODE = '42501', HINT = 'Give hubs a users file; or let a superuser run: GRANT SELECT ON pg_catalog.pg_authid TO ' || quote_ident(current_user) || '.';
 END
 $$;
-COMMENT ON FUNCTION weir.logins IS
+COMMENT ON FUNCTION weir._logins IS
   'The roles that may log in at hubs: with a SCRAM password, the right to connect to this database, and no way to become a superuser or to replicate. Hubs check passwords with the stored verifiers, as poolers do, without ever seeing one. listens and notifies are the channels and patterns that the role may LISTEN on and NOTIFY: null for all, none where it may not call weir.read or weir.publish here (see the roles weir_subscribe and weir_publish, and weir.restrict). For the role weir_hub alone. Errors: 42501. Locks: none. Isolation: any.';
 
-CREATE OR REPLACE FUNCTION weir.login_secret(OUT secret text, OUT iterations integer)
+CREATE OR REPLACE FUNCTION weir._login_secret(OUT secret text, OUT iterations integer)
 LANGUAGE sql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET jit = off
 AS $$
   SELECT s.value, coalesce(current_setting('scram_iterations', true)::integer, 4096) FROM weir.setting s WHERE s.name = 'message_login_secret'
 $$;
-COMMENT ON FUNCTION weir.login_secret IS
+COMMENT ON FUNCTION weir._login_secret IS
   'What hubs make the salts of users from that do not exist, and how many iterations they show for them: the same at every hub, and such as this server gives its roles, so that nobody can tell who exists. For the role weir_hub alone. Locks: none. Isolation: any.';
 
 CREATE OR REPLACE FUNCTION weir.restrict(role text, listens text[] DEFAULT NULL, notifies text[] DEFAULT NULL) RETURNS void

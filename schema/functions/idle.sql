@@ -1,6 +1,6 @@
 -- What an idle lane remembers of transactions that were in progress when it was last claimed from.
 
-CREATE OR REPLACE FUNCTION weir.forget_ended() RETURNS integer
+CREATE OR REPLACE FUNCTION weir._forget_ended() RETURNS integer
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET jit = off
@@ -26,7 +26,7 @@ BEGIN
   IF NOT pg_try_advisory_xact_lock_shared(1464158547, 0) THEN
     RETURN 0;
   END IF;
-  PERFORM weir.check_cluster();
+  PERFORM weir._check_cluster();
   FOR one IN
     SELECT l.lane FROM unnest(looked) q(id) CROSS JOIN generate_series(q.id * 4, q.id * 4 + 3) l(lane)
     CROSS JOIN LATERAL (SELECT b.pending FROM weir.batch b WHERE b.lane = l.lane ORDER BY b.seq DESC LIMIT 1) s
@@ -56,5 +56,5 @@ BEGIN
   RETURN trimmed;
 END
 $$;
-COMMENT ON FUNCTION weir.forget_ended IS
+COMMENT ON FUNCTION weir._forget_ended IS
   'Has idle lanes forget the pending transactions that have ended and left nothing there, by a batch of nobody without jobs: each claim would look for their rows anew. Looks at 500 queues in a call, locks at most 200 lanes, and stops after 0.1 s. Returns how many lanes. Errors: WR003. Locks: advisory: claims (shared, tried), the lanes (tried). Isolation: READ COMMITTED.';

@@ -9,17 +9,17 @@
 -- snapshot could see up to its point is promoted, whatever the clock says; what came since waits for its
 -- own time. The same holds when more jobs are late than fit: they are promoted in their order as well.
 
-CREATE OR REPLACE FUNCTION weir.was_ahead(c weir.promotion, run_at timestamptz, id bigint, xid xid8) RETURNS boolean
+CREATE OR REPLACE FUNCTION weir._was_ahead(c weir.promotion, run_at timestamptz, id bigint, xid xid8) RETURNS boolean
 LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
 SET jit = off
 AS $$
   SELECT EXISTS (SELECT FROM unnest(c.ahead_due, c.ahead_id, c.ahead_snapshot) a(due, id, snapshot)
-                 WHERE (was_ahead.run_at, was_ahead.id) <= (a.due, a.id) AND pg_visible_in_snapshot(was_ahead.xid, a.snapshot))
+                 WHERE (_was_ahead.run_at, _was_ahead.id) <= (a.due, a.id) AND pg_visible_in_snapshot(_was_ahead.xid, a.snapshot))
 $$;
-COMMENT ON FUNCTION weir.was_ahead IS 'Whether a row of later was promoted before a clock stepped back, as a cursor that is kept beside the newest tells.';
+COMMENT ON FUNCTION weir._was_ahead IS 'Whether a row of later was promoted before a clock stepped back, as a cursor that is kept beside the newest tells.';
 
-CREATE OR REPLACE FUNCTION weir.promote(most integer DEFAULT 2000, OUT promoted integer, OUT next_due timestamptz)
+CREATE OR REPLACE FUNCTION weir._promote(most integer DEFAULT 2000, OUT promoted integer, OUT next_due timestamptz)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET jit = off
@@ -35,19 +35,19 @@ DECLARE
   is_new  boolean;
   is_due  boolean;
   is_held boolean;
-  quota   integer := promote.most;
+  quota   integer := _promote.most;
 BEGIN
-  promote.promoted := 0;
-  PERFORM weir.check_isolation('promote'), weir.hold_briefly();
-  IF promote.most IS NULL OR promote.most NOT BETWEEN 1 AND 100000 THEN
-    RAISE EXCEPTION 'weir: promote takes 1 to 100000 jobs at once, got %', promote.most USING ERRCODE = '22023';
+  _promote.promoted := 0;
+  PERFORM weir._check_isolation('promote'), weir._hold_briefly();
+  IF _promote.most IS NULL OR _promote.most NOT BETWEEN 1 AND 100000 THEN
+    RAISE EXCEPTION 'weir: promote takes 1 to 100000 jobs at once, got %', _promote.most USING ERRCODE = '22023';
   ELSIF pg_current_xact_id_if_assigned() IS NOT NULL THEN
     -- It would see its own jobs, and take them for somebody else's when it looks again.
     RAISE EXCEPTION 'weir: promote needs a transaction of its own, and this one has written' USING ERRCODE = 'WR004', HINT = 'Call it in autocommit.';
   ELSIF NOT pg_try_advisory_xact_lock(1464158547, 2) THEN
     RETURN;
   END IF;
-  PERFORM weir.check_cluster();
+  PERFORM weir._check_cluster();
   PERFORM set_config('synchronous_commit', 'off', true);  -- lost together with its cursor, so done again
   SELECT p.* INTO c FROM weir.promotion p ORDER BY p.seq DESC LIMIT 1;
   at_time := clock_timestamp();
@@ -58,7 +58,7 @@ BEGIN
   END IF;
 
   WITH s AS MATERIALIZED (SELECT pg_current_snapshot() AS snapshot),
-  ended AS MATERIALIZED (SELECT e.low, e.high FROM s CROSS JOIN LATERAL weir.ended_since(c.snapshot, s.snapshot) e)
+  ended AS MATERIALIZED (SELECT e.low, e.high FROM s CROSS JOIN LATERAL weir._ended_since(c.snapshot, s.snapshot) e)
   SELECT EXISTS (SELECT FROM ended e CROSS JOIN LATERAL (SELECT FROM weir.later l WHERE l.xid >= e.low AND l.xid < e.high LIMIT 1) l),
          EXISTS (SELECT FROM weir.later l WHERE (l.run_at, l.id) > (c.due, c.due_id) AND l.run_at <= at_time),
          pg_snapshot_xmin(s.snapshot) < pg_snapshot_xmax(s.snapshot) OR age(pg_snapshot_xmax(s.snapshot)::xid) > 0
@@ -69,13 +69,13 @@ BEGIN
     PERFORM pg_current_xact_id();
     PERFORM nextval('weir.job_id');  -- wakes whoever waits for work
     WITH s AS MATERIALIZED (SELECT pg_current_snapshot() AS snapshot),
-    ended AS MATERIALIZED (SELECT e.low, e.high FROM s CROSS JOIN LATERAL weir.ended_since(c.snapshot, s.snapshot) e),
+    ended AS MATERIALIZED (SELECT e.low, e.high FROM s CROSS JOIN LATERAL weir._ended_since(c.snapshot, s.snapshot) e),
     late AS MATERIALIZED (
       SELECT l.* FROM ended e CROSS JOIN LATERAL (SELECT l.* FROM weir.later l WHERE l.xid >= e.low AND l.xid < e.high OFFSET 0) l  -- read by xid
       WHERE NOT ((l.run_at, l.id) > (c.due, c.due_id)) AND l.run_at <= at_time
     ), fresh AS MATERIALIZED (
       SELECT l.* FROM weir.later l WHERE (l.run_at, l.id) > (c.due, c.due_id) AND l.run_at <= at_time
-        AND (c.ahead_due IS NULL OR NOT weir.was_ahead(c, l.run_at, l.id, l.xid))
+        AND (c.ahead_due IS NULL OR NOT weir._was_ahead(c, l.run_at, l.id, l.xid))
       ORDER BY l.run_at, l.id LIMIT quota
     ), due AS MATERIALIZED (
       SELECT d.* FROM (SELECT l.* FROM late l UNION ALL SELECT f.* FROM fresh f) d ORDER BY d.run_at, d.id LIMIT quota
@@ -100,18 +100,18 @@ BEGIN
       RETURNING due, due_id, ahead_due, ahead_id, ahead_snapshot
     )
     SELECT (SELECT count(*) FROM logged), m.due, m.due_id, m.ahead_due, m.ahead_id, m.ahead_snapshot
-      INTO promote.promoted, c.due, c.due_id, c.ahead_due, c.ahead_id, c.ahead_snapshot FROM moved m;
+      INTO _promote.promoted, c.due, c.due_id, c.ahead_due, c.ahead_id, c.ahead_snapshot FROM moved m;
   END IF;
-  SELECT l.run_at INTO promote.next_due FROM weir.later l
+  SELECT l.run_at INTO _promote.next_due FROM weir.later l
   WHERE (l.run_at, l.id) > (c.due, c.due_id) AND l.run_at <= at_time + interval '10 seconds'  -- not through all that is in progress
-    AND (c.ahead_due IS NULL OR NOT weir.was_ahead(c, l.run_at, l.id, l.xid))
+    AND (c.ahead_due IS NULL OR NOT weir._was_ahead(c, l.run_at, l.id, l.xid))
   ORDER BY l.run_at, l.id LIMIT 1;
 END
 $$;
-COMMENT ON FUNCTION weir.promote IS
+COMMENT ON FUNCTION weir._promote IS
   'Copies due attempts from later into the log, in the order of run_at, at most so many in one call; returns how many and when the next is due, if that is within 10 seconds (NULL: none is known, or another session is promoting). Errors: WR003, WR004 (not in READ COMMITTED autocommit), 22023. Locks: advisory step 2 (tried). Isolation: READ COMMITTED. Commits asynchronously.';
 
-CREATE OR REPLACE FUNCTION weir.rotate_later(segment_bytes bigint DEFAULT 67108864) RETURNS text
+CREATE OR REPLACE FUNCTION weir._rotate_later(segment_bytes bigint DEFAULT 67108864) RETURNS text
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET jit = off
@@ -129,15 +129,15 @@ DECLARE
   n       bigint;
   live    bigint;
 BEGIN
-  PERFORM weir.check_isolation('rotate_later'), weir.hold_briefly();
-  PERFORM weir.check_cluster();
+  PERFORM weir._check_isolation('rotate_later'), weir._hold_briefly();
+  PERFORM weir._check_cluster();
   IF NOT pg_try_advisory_xact_lock(1464158547, 2) THEN
     RETURN NULL;
   END IF;
   SELECT a.last_value INTO active FROM weir.active_later a;
   SELECT min(s) INTO target FROM generate_series(1, 4) s
-  WHERE s <> active AND weir.segment_state('later', s) = 'reclaimed';
-  is_full := pg_relation_size('weir.later_' || active) >= rotate_later.segment_bytes;
+  WHERE s <> active AND weir._segment_state('later', s) = 'reclaimed';
+  is_full := pg_relation_size('weir.later_' || active) >= _rotate_later.segment_bytes;
   IF is_full AND target IS NOT NULL THEN
     INSERT INTO weir.segment (log, segment, event) VALUES ('later', active, 'closed'), ('later', target, 'opened');
     PERFORM setval('weir.active_later', target);
@@ -148,7 +148,7 @@ BEGIN
   -- least half of it has been promoted: so each copy halves. That much is judged by a sample of a hundred pages.
   SELECT p.* INTO c FROM weir.promotion p ORDER BY p.seq DESC LIMIT 1;
   FOR k IN SELECT s.segment FROM weir.segment s WHERE s.log = 'later' AND s.segment <> active
-           GROUP BY s.segment HAVING weir.segment_state('later', s.segment) <> 'reclaimed' ORDER BY max(s.no) LOOP
+           GROUP BY s.segment HAVING weir._segment_state('later', s.segment) <> 'reclaimed' ORDER BY max(s.no) LOOP
     IF EXISTS (SELECT FROM weir.later l WHERE l.segment = k.segment AND (l.run_at, l.id) > (c.due, c.due_id)) THEN
       CONTINUE WHEN NOT is_full;
       pages := pg_relation_size('weir.later_' || k.segment) / current_setting('block_size')::integer;
@@ -162,7 +162,7 @@ BEGIN
       SELECT l.id, l.xid, l.run_at, l.enqueued_at, l.lane, l.attempt, l.max_attempts, l.put_off, active, l.kind, l.args, l.meta
       FROM weir.later l
       WHERE l.segment = k.segment AND ((l.run_at, l.id) > (c.due, c.due_id) OR NOT pg_visible_in_snapshot(l.xid, c.snapshot))
-        AND (c.ahead_due IS NULL OR NOT weir.was_ahead(c, l.run_at, l.id, l.xid));
+        AND (c.ahead_due IS NULL OR NOT weir._was_ahead(c, l.run_at, l.id, l.xid));
       EXECUTE format('TRUNCATE weir.later_%s', k.segment);
       INSERT INTO weir.segment (log, segment, event) VALUES ('later', k.segment, 'reclaimed');
       RETURN 'reclaimed later ' || k.segment;
@@ -173,5 +173,5 @@ BEGIN
   RETURN CASE WHEN is_full AND target IS NOT NULL THEN 'opened later ' || target END;
 END
 $$;
-COMMENT ON FUNCTION weir.rotate_later IS
+COMMENT ON FUNCTION weir._rotate_later IS
   'Opens the next segment of later when the active one has reached segment_bytes, and gives back a closed one when all of it has been promoted, or, when space is needed, half of it and all but about 100,000, carrying the rest along unchanged. Returns what it did, or NULL. Locks: advisory step 2 (tried); ACCESS EXCLUSIVE on the segment, NOWAIT.';

@@ -4,7 +4,7 @@
 -- keep every segment from being given back. So each looks in a block that ends in an exception, WR099, which never gets out: the block's
 -- locks go with it, and what was found stays in variables, or among the rows that are returned.
 
-CREATE OR REPLACE FUNCTION weir.batch_of(lane integer, segment integer, xid xid8, id bigint) RETURNS SETOF weir.batch
+CREATE OR REPLACE FUNCTION weir._batch_of(lane integer, segment integer, xid xid8, id bigint) RETURNS SETOF weir.batch
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
 SET jit = off
@@ -14,7 +14,7 @@ SET enable_bitmapscan = off
 AS $$
 #variable_conflict use_column
 DECLARE
-  low  bigint := (SELECT min(k.seq) FROM weir.batch k WHERE k.segment = batch_of.segment AND k.lane = batch_of.lane);
+  low  bigint := (SELECT min(k.seq) FROM weir.batch k WHERE k.segment = _batch_of.segment AND k.lane = _batch_of.lane);
   high bigint := 9223372036854775807;
   mid  bigint := high;
   b    record;
@@ -23,9 +23,9 @@ BEGIN
   -- not, it never is again: so the first batch past which it is not is the one that handed it out. Bisect for it.
   WHILE low <= mid LOOP
     SELECT k.seq, k.pos_xid, k.pos_id, k.pending, k.pending_after INTO b
-    FROM weir.batch k WHERE k.segment = batch_of.segment AND k.lane = batch_of.lane AND k.seq <= mid ORDER BY k.seq DESC LIMIT 1;
-    IF (b.pos_xid, b.pos_id) < (batch_of.xid, batch_of.id)
-       OR coalesce(b.pending_after[array_position(b.pending, batch_of.xid)] < batch_of.id, false) THEN
+    FROM weir.batch k WHERE k.segment = _batch_of.segment AND k.lane = _batch_of.lane AND k.seq <= mid ORDER BY k.seq DESC LIMIT 1;
+    IF (b.pos_xid, b.pos_id) < (_batch_of.xid, _batch_of.id)
+       OR coalesce(b.pending_after[array_position(b.pending, _batch_of.xid)] < _batch_of.id, false) THEN
       EXIT WHEN high = 9223372036854775807;  -- the newest: it was not handed out
       low := mid + 1;
     ELSE
@@ -35,10 +35,10 @@ BEGIN
     EXIT WHEN low >= high;
   END LOOP;
   RETURN QUERY SELECT k.* FROM weir.batch k
-    WHERE k.segment = batch_of.segment AND k.lane = batch_of.lane AND k.seq = high AND batch_of.id = ANY (k.ids) LIMIT 1;
+    WHERE k.segment = _batch_of.segment AND k.lane = _batch_of.lane AND k.seq = high AND _batch_of.id = ANY (k.ids) LIMIT 1;
 END
 $$;
-COMMENT ON FUNCTION weir.batch_of IS 'The batch that handed out a job of one segment, found by bisection.';
+COMMENT ON FUNCTION weir._batch_of IS 'The batch that handed out a job of one segment, found by bisection.';
 
 CREATE OR REPLACE FUNCTION weir.job_info(job_id bigint) RETURNS SETOF weir.job_look
 LANGUAGE plpgsql STABLE SECURITY DEFINER
@@ -66,7 +66,7 @@ BEGIN
     SELECT l.id, l.xid, l.lane, l.segment, l.attempt, l.max_attempts, l.put_off, l.kind, l.args, l.meta, l.enqueued_at, l.run_at
     FROM weir.later l
     WHERE l.id = job_id AND ((l.run_at, l.id) > (c.due, c.due_id) OR NOT pg_visible_in_snapshot(l.xid, c.snapshot))
-      AND (c.ahead_due IS NULL OR NOT weir.was_ahead(c, l.run_at, l.id, l.xid))
+      AND (c.ahead_due IS NULL OR NOT weir._was_ahead(c, l.run_at, l.id, l.xid))
     ORDER BY attempt, put_off
   LOOP
     -- Out of TOAST now (|| '{}'): where it lies may be truncated as soon as the table is let go of.
@@ -78,7 +78,7 @@ BEGIN
       look.state := CASE WHEN look.cancel_requested THEN 'cancelled' ELSE 'later' END;
       CONTINUE;
     END IF;
-    SELECT k.seq, k.worker, k.claimed_at INTO b FROM weir.batch_of(a.lane, a.segment, a.xid, a.id) k;
+    SELECT k.seq, k.worker, k.claimed_at INTO b FROM weir._batch_of(a.lane, a.segment, a.xid, a.id) k;
     IF FOUND THEN
       look.state := 'running'; look.claimed_at := b.claimed_at; look.worker := b.worker;
       SELECT x.outcome, x.worker, x.finished_at, x.errors[array_position(x.ids, a.id)] AS error, x.outputs[array_position(x.ids, a.id)] AS output INTO r
@@ -146,7 +146,7 @@ BEGIN
       ORDER BY l.lane % 4, j.xid, j.id LIMIT jobs.most;
   ELSIF jobs.state = 'running' THEN
     OPEN ids FOR
-      SELECT i.id FROM weir.worker w CROSS JOIN LATERAL weir.holds(w.id) h CROSS JOIN unnest(h.ids) i(id)
+      SELECT i.id FROM weir.worker w CROSS JOIN LATERAL weir._holds(w.id) h CROSS JOIN unnest(h.ids) i(id)
       WHERE NOT w.fenced AND NOT EXISTS (SELECT FROM weir.settled s WHERE s.worker = w.id AND s.no = 9223372036854775807) AND h.lane = ANY (lanes)
       ORDER BY h.claimed_at DESC LIMIT jobs.most;
   ELSIF jobs.state = 'later' THEN
@@ -155,7 +155,7 @@ BEGIN
       OPEN ids FOR
         SELECT u.id FROM (
           SELECT l.* FROM weir.later l
-          WHERE (l.run_at, l.id) > (c.due, c.due_id) AND (c.ahead_due IS NULL OR NOT weir.was_ahead(c, l.run_at, l.id, l.xid))
+          WHERE (l.run_at, l.id) > (c.due, c.due_id) AND (c.ahead_due IS NULL OR NOT weir._was_ahead(c, l.run_at, l.id, l.xid))
           ORDER BY l.run_at, l.id LIMIT 100000) u
         WHERE NOT EXISTS (SELECT FROM weir.cancel k WHERE k.id = u.id);
     ELSE
@@ -163,7 +163,7 @@ BEGIN
         SELECT j.id FROM unnest(lanes) n(lane) CROSS JOIN LATERAL (
           SELECT u.id, u.run_at FROM (
             SELECT l.* FROM weir.later l
-            WHERE l.lane = n.lane AND (l.run_at, l.id) > (c.due, c.due_id) AND (c.ahead_due IS NULL OR NOT weir.was_ahead(c, l.run_at, l.id, l.xid))
+            WHERE l.lane = n.lane AND (l.run_at, l.id) > (c.due, c.due_id) AND (c.ahead_due IS NULL OR NOT weir._was_ahead(c, l.run_at, l.id, l.xid))
             ORDER BY l.run_at, l.id LIMIT 100000) u
           WHERE NOT EXISTS (SELECT FROM weir.cancel k WHERE k.id = u.id)
           LIMIT jobs.most) j
@@ -172,7 +172,7 @@ BEGIN
   ELSIF jobs.state = 'completed' THEN
     IF jobs.queue IS NULL THEN
       OPEN ids FOR
-        SELECT n.id FROM weir.newest_completed(least(jobs.most * 2, jobs.most + 1000)) n ORDER BY n.finished_at DESC;
+        SELECT n.id FROM weir._newest_completed(least(jobs.most * 2, jobs.most + 1000)) n ORDER BY n.finished_at DESC;
     ELSE
       OPEN ids FOR
         SELECT j.id FROM unnest(lanes) l(lane) CROSS JOIN LATERAL (
@@ -216,7 +216,7 @@ $$;
 COMMENT ON FUNCTION weir.jobs IS
   'Jobs in one state: available in the order they will be claimed, later by run_at, the others newest first; at most so many. Locks: none that others wait for, and none that outlast the call. Isolation: any.';
 
-CREATE OR REPLACE FUNCTION weir.newest_completed(most integer) RETURNS TABLE (id bigint, finished_at timestamptz)
+CREATE OR REPLACE FUNCTION weir._newest_completed(most integer) RETURNS TABLE (id bigint, finished_at timestamptz)
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
 SET jit = off
@@ -236,16 +236,16 @@ BEGIN
     LOOP
       SELECT sum(cardinality(r.ids)) INTO n FROM weir.result r
       WHERE r.segment = s AND r.ctid >= format('(%s,0)', greatest(pages - back, 0))::tid AND r.outcome = 'completed';
-      EXIT WHEN n >= newest_completed.most OR back >= pages OR back >= 8192;
+      EXIT WHEN n >= _newest_completed.most OR back >= pages OR back >= 8192;
       back := back * 4;
     END LOOP;
     RETURN QUERY SELECT i.id, r.finished_at FROM weir.result r, unnest(r.ids) i(id)
       WHERE r.segment = s AND r.ctid >= format('(%s,0)', greatest(pages - back, 0))::tid AND r.outcome = 'completed'
-      ORDER BY r.finished_at DESC LIMIT newest_completed.most;
+      ORDER BY r.finished_at DESC LIMIT _newest_completed.most;
   END LOOP;
 END
 $$;
-COMMENT ON FUNCTION weir.newest_completed IS 'The newest completed jobs of each segment, at most so many of each: without an index, from the end of the tables.';
+COMMENT ON FUNCTION weir._newest_completed IS 'The newest completed jobs of each segment, at most so many of each: without an index, from the end of the tables.';
 
 CREATE OR REPLACE FUNCTION weir.queues()
 RETURNS TABLE (name text, paused_at timestamptz, available bigint, claimed bigint, last_claim timestamptz, workers bigint)
@@ -286,10 +286,10 @@ SET search_path = pg_catalog, pg_temp
 SET jit = off
 AS $$
   SELECT w.id, w.name, w.queues, l.state, w.at, CASE WHEN l.attends THEN now() ELSE coalesce(h.at, w.at) END,
-         CASE WHEN f.id IS NULL THEN coalesce(h.running, 0) ELSE 0 END, CASE WHEN l.state = 'silent' THEN weir.prepared_for(w.id) ELSE f.name END
+         CASE WHEN f.id IS NULL THEN coalesce(h.running, 0) ELSE 0 END, CASE WHEN l.state = 'silent' THEN weir._prepared_for(w.id) ELSE f.name END
   FROM weir.worker w
   LEFT JOIN weir.worker f ON f.id = w.id AND f.fenced
-  LEFT JOIN weir.attending() a(id) ON a.id = w.id
+  LEFT JOIN weir._attending() a(id) ON a.id = w.id
   CROSS JOIN (SELECT pg_sequence_last_value('weir.watched') AS watched,
                      abs((extract(epoch FROM now()) * 1000)::bigint - pg_sequence_last_value('weir.watched_at')) AS since OFFSET 0) r
   LEFT JOIN LATERAL (SELECT h.* FROM weir.heartbeat h WHERE h.worker = w.id ORDER BY h.no DESC LIMIT 1) h ON true

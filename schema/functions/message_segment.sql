@@ -1,6 +1,6 @@
 -- Segments of messages: rotation, reclaiming, and a new beginning after a restore.
 
-CREATE OR REPLACE FUNCTION weir.rotate_messages() RETURNS text
+CREATE OR REPLACE FUNCTION weir._rotate_messages() RETURNS text
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET jit = off
@@ -16,14 +16,14 @@ DECLARE
   age       interval;
   k         record;
 BEGIN
-  PERFORM weir.check_isolation('rotate_messages'), weir.hold_briefly();
+  PERFORM weir._check_isolation('rotate_messages'), weir._hold_briefly();
   IF pg_current_xact_id_if_assigned() IS NOT NULL THEN
     RAISE EXCEPTION 'weir: rotate_messages needs a transaction of its own, and this one has written' USING ERRCODE = 'WR004', HINT = 'Call it in autocommit.';
   ELSIF NOT pg_try_advisory_xact_lock(1464158547, 5) THEN
     RETURN NULL;
   END IF;
   active := pg_sequence_last_value('weir.active_message');
-  SELECT min(s) INTO target FROM generate_series(1, 4) s WHERE s <> active AND weir.segment_state('message', s) = 'reclaimed';
+  SELECT min(s) INTO target FROM generate_series(1, 4) s WHERE s <> active AND weir._segment_state('message', s) = 'reclaimed';
   size := pg_table_size('weir.message_' || active) + pg_relation_size('weir.tick_' || active);
   age := clock_timestamp() - (SELECT s.at FROM weir.segment s WHERE s.log = 'message' AND s.segment = active AND s.event = 'opened' ORDER BY s.no DESC LIMIT 1);
 
@@ -41,7 +41,7 @@ BEGIN
       INSERT INTO weir.segment (log, segment, event) VALUES ('message', k.segment, 'closed');
     END IF;
     IF age >= retention OR (target IS NULL AND size >= most / 2) THEN
-      IF weir.reclaim_messages(k.segment, CASE WHEN target IS NULL AND size >= most / 2 THEN interval '0' ELSE retention END) THEN
+      IF weir._reclaim_messages(k.segment, CASE WHEN target IS NULL AND size >= most / 2 THEN interval '0' ELSE retention END) THEN
         RETURN 'reclaimed message ' || k.segment;
       END IF;
     END IF;
@@ -58,10 +58,10 @@ BEGIN
   RETURN NULL;
 END
 $$;
-COMMENT ON FUNCTION weir.rotate_messages IS
+COMMENT ON FUNCTION weir._rotate_messages IS
   'Takes the next step in the life of message segments, if one is due: opens a free one when the active one is half of message_retention old or a quarter of message_retention_bytes; gives the oldest closed one back when its newest message was delivered message_retention ago, or when no free one is left. Returns what it did, or NULL. Errors: WR004 (not in autocommit). Locks: advisory step 5 (tried); see reclaim_messages.';
 
-CREATE OR REPLACE FUNCTION weir.reclaim_messages(segment integer, retention interval) RETURNS boolean
+CREATE OR REPLACE FUNCTION weir._reclaim_messages(segment integer, retention interval) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET jit = off
@@ -73,35 +73,35 @@ DECLARE
   newest weir.tick;
   floor  weir.tick;
 BEGIN
-  IF reclaim_messages.segment NOT BETWEEN 1 AND 4 OR reclaim_messages.segment = pg_sequence_last_value('weir.active_message') THEN
+  IF _reclaim_messages.segment NOT BETWEEN 1 AND 4 OR _reclaim_messages.segment = pg_sequence_last_value('weir.active_message') THEN
     RETURN false;
   END IF;
   -- No transaction in flight has messages here, and none can add any: so all of them can be in ticks.
-  EXECUTE format('LOCK TABLE weir.message_%s IN SHARE MODE NOWAIT', reclaim_messages.segment);
+  EXECUTE format('LOCK TABLE weir.message_%s IN SHARE MODE NOWAIT', _reclaim_messages.segment);
   IF NOT pg_try_advisory_xact_lock(1464158547, 4) THEN
     RAISE lock_not_available;
   END IF;
   FOR i IN 1..100 LOOP
-    EXIT WHEN (weir.cut()).seq IS NULL;
+    EXIT WHEN (weir._cut()).seq IS NULL;
   END LOOP;
   SELECT t.* INTO newest FROM weir.tick t ORDER BY t.seq DESC LIMIT 1;
-  IF EXISTS (SELECT FROM weir.message m WHERE m.segment = reclaim_messages.segment AND NOT pg_visible_in_snapshot(m.xid, newest.snapshot)
+  IF EXISTS (SELECT FROM weir.message m WHERE m.segment = _reclaim_messages.segment AND NOT pg_visible_in_snapshot(m.xid, newest.snapshot)
              AND m.xid >= pg_snapshot_xmin(newest.snapshot)) THEN
     RAISE lock_not_available;  -- more than a hundred ticks: others are at it
   END IF;
   -- Ticks up to the last that has a message here can't be read any more.
   SELECT t.* INTO floor FROM weir.tick t
-  WHERE t.segment = reclaim_messages.segment OR t.segments & (1 << reclaim_messages.segment) <> 0 ORDER BY t.seq DESC LIMIT 1;
-  IF floor.at > clock_timestamp() - reclaim_messages.retention THEN
+  WHERE t.segment = _reclaim_messages.segment OR t.segments & (1 << _reclaim_messages.segment) <> 0 ORDER BY t.seq DESC LIMIT 1;
+  IF floor.at > clock_timestamp() - _reclaim_messages.retention THEN
     RAISE lock_not_available;  -- a late transaction's: others of its time are still to be kept
   END IF;
   -- Whoever reads holds these, each for a moment, and all together perhaps without a pause: so this waits, and they wait behind it, for
   -- 10 ms at most. In their order, first ticks, then messages.
-  EXECUTE format('LOCK TABLE weir.tick_%1$s, weir.message_%1$s IN ACCESS EXCLUSIVE MODE', reclaim_messages.segment);
-  IF newest.segment = reclaim_messages.segment THEN
+  EXECUTE format('LOCK TABLE weir.tick_%1$s, weir.message_%1$s IN ACCESS EXCLUSIVE MODE', _reclaim_messages.segment);
+  IF newest.segment = _reclaim_messages.segment THEN
     -- The newest tick is the log's state: an empty one takes its place.
-    IF weir.epoch_here() IS NULL THEN
-      PERFORM weir.draw_epoch(newest.seq + 1);
+    IF weir._epoch_here() IS NULL THEN
+      PERFORM weir._draw_epoch(newest.seq + 1);
     END IF;
     INSERT INTO weir.tick (seq, from_xid, last_id, bytes, at, count, segments, segment, late, snapshot)
     VALUES (newest.seq + 1, pg_snapshot_xmax(newest.snapshot), newest.last_id, 0, clock_timestamp(), 0, 0, pg_sequence_last_value('weir.active_message'), '{}', newest.snapshot);
@@ -109,14 +109,14 @@ BEGIN
   END IF;
   -- First the register, so that nobody takes what is gone for all there was.
   PERFORM setval('weir.tick_floor', greatest(floor.seq, pg_sequence_last_value('weir.tick_floor')));
-  EXECUTE format('TRUNCATE weir.message_%1$s, weir.tick_%1$s', reclaim_messages.segment);
-  INSERT INTO weir.segment (log, segment, event) VALUES ('message', reclaim_messages.segment, 'reclaimed');
+  EXECUTE format('TRUNCATE weir.message_%1$s, weir.tick_%1$s', _reclaim_messages.segment);
+  INSERT INTO weir.segment (log, segment, event) VALUES ('message', _reclaim_messages.segment, 'reclaimed');
   RETURN true;
 EXCEPTION WHEN lock_not_available THEN
   RETURN false;
 END
 $$;
-COMMENT ON FUNCTION weir.reclaim_messages IS
+COMMENT ON FUNCTION weir._reclaim_messages IS
   'Empties a closed segment of messages and ticks, when all of it has been in ticks, the last of them retention ago. False, and nothing done, when it is in use or too young. Locks: SHARE on the segment''s messages, advisory step 4 (tried), ACCESS EXCLUSIVE on its tables, waiting at most 10 ms for each.';
 
 CREATE OR REPLACE FUNCTION weir.rebase_messages() RETURNS bigint
@@ -132,7 +132,7 @@ DECLARE
   next   bigint;
   n      bigint;
 BEGIN
-  PERFORM weir.check_isolation('rebase_messages');
+  PERFORM weir._check_isolation('rebase_messages');
   -- Twice: before anybody is held up, and when nobody else can have done it.
   FOR look IN 1..2 LOOP
     IF look = 2 THEN
@@ -152,7 +152,7 @@ BEGIN
   -- The log that this is a copy of has gone on after the copy was made. Its positions are of another epoch; and for those who ask
   -- without one, ours begin where its ticks, at 250 a second, would be after half a year.
   next := newest.seq + (1::bigint << 32);
-  PERFORM weir.draw_epoch(next);
+  PERFORM weir._draw_epoch(next);
   PERFORM setval('weir.tick_floor', next - 1), setval('weir.tick_seq', next);
   -- This transaction's xid is not in the new tick's snapshot, so the next tick brings what it logs again.
   INSERT INTO weir.tick (seq, from_xid, last_id, bytes, at, count, segments, segment, late, snapshot)

@@ -1,7 +1,7 @@
 -- What operators do: cancel, retry, pause, resume, settings. These are rare, and the only
 -- statements here that update or delete rows.
 
-CREATE OR REPLACE FUNCTION weir.job_now(job_id bigint) RETURNS weir.job_look
+CREATE OR REPLACE FUNCTION weir._job_now(job_id bigint) RETURNS weir.job_look
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 SET jit = off
@@ -17,7 +17,7 @@ EXCEPTION WHEN SQLSTATE 'WR099' THEN
   RETURN j;
 END
 $$;
-COMMENT ON FUNCTION weir.job_now IS 'A job as it is once a segment that is being emptied has been, for those who act on it. Locks: ACCESS SHARE on the log, which it lets go of.';
+COMMENT ON FUNCTION weir._job_now IS 'A job as it is once a segment that is being emptied has been, for those who act on it. Locks: ACCESS SHARE on the log, which it lets go of.';
 
 CREATE OR REPLACE FUNCTION weir.cancel(job_id bigint) RETURNS text
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
@@ -27,7 +27,7 @@ AS $$
 DECLARE
   now_is text;
 BEGIN
-  now_is := (weir.job_now(job_id)).state;
+  now_is := (weir._job_now(job_id)).state;
   IF now_is IN ('available', 'later', 'running') THEN
     INSERT INTO weir.cancel (id) VALUES (job_id) ON CONFLICT (id) DO NOTHING;
     PERFORM pg_current_xact_id();
@@ -40,12 +40,12 @@ $$;
 COMMENT ON FUNCTION weir.cancel IS
   'Cancels a job: one that has not started will not (cancelled); of a running one its worker is told, which cancels its context (requested). Otherwise nothing is done and the job''s final state returned, or NULL for an unknown id. A job that starts while this commits is told like a running one. Locks: none that others wait for, but a second cancel of the same job. Isolation: any.';
 
-CREATE OR REPLACE FUNCTION weir.cancelled_among(ids bigint[]) RETURNS bigint[]
+CREATE OR REPLACE FUNCTION weir._cancelled_among(ids bigint[]) RETURNS bigint[]
 LANGUAGE sql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET jit = off
-AS $$ SELECT ARRAY(SELECT c.id FROM weir.cancel c WHERE c.id = ANY (cancelled_among.ids)) $$;
-COMMENT ON FUNCTION weir.cancelled_among IS 'Those of the ids that have been cancelled: a worker asks for what it runs when weir.control has moved.';
+AS $$ SELECT ARRAY(SELECT c.id FROM weir.cancel c WHERE c.id = ANY (_cancelled_among.ids)) $$;
+COMMENT ON FUNCTION weir._cancelled_among IS 'Those of the ids that have been cancelled: a worker asks for what it runs when weir.control has moved.';
 
 CREATE OR REPLACE FUNCTION weir.retry(job_id bigint) RETURNS text
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
@@ -57,13 +57,13 @@ DECLARE
   j   weir.job_look;
   src record;
 BEGIN
-  PERFORM weir.check_isolation('retry');
-  j := weir.job_now(job_id);
+  PERFORM weir._check_isolation('retry');
+  j := weir._job_now(job_id);
   IF j.id IS NULL OR j.state NOT IN ('completed', 'failed', 'cancelled') THEN
     RETURN j.state;
   END IF;
   PERFORM pg_advisory_xact_lock(1464158546, -1 - (job_id % 1000000)::integer);  -- two retries of one job: one after the other
-  j := weir.job_now(job_id);
+  j := weir._job_now(job_id);
   IF j.state NOT IN ('completed', 'failed', 'cancelled') THEN
     RETURN j.state;
   END IF;
@@ -74,7 +74,7 @@ BEGIN
   PERFORM pg_current_xact_id();
   PERFORM nextval('weir.job_id');
   INSERT INTO weir.job (id, xid, enqueued_at, lane, attempt, max_attempts, segment, kind, args, meta)
-  VALUES (j.id, pg_current_xact_id(), j.enqueued_at, weir.queue_id(j.queue) * 4 + j.priority - 1, j.attempt + 1,
+  VALUES (j.id, pg_current_xact_id(), j.enqueued_at, weir._queue_id(j.queue) * 4 + j.priority - 1, j.attempt + 1,
           greatest(j.max_attempts, j.attempt + 1), pg_sequence_last_value('weir.active_job'), j.kind, j.args, j.meta);
   RETURN 'available';
 END

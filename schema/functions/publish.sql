@@ -11,7 +11,7 @@ DECLARE
   this_xid xid8;
 BEGIN
   IF channel IS NULL OR channel = '' OR octet_length(channel) > 255 OR octet_length(payload) > 8000 OR current_setting('weir.cut', true) <> '' THEN
-    PERFORM weir.check_message(channel, octet_length(payload));
+    PERFORM weir._check_message(channel, octet_length(payload));
   END IF;
   this_xid := pg_current_xact_id();
   INSERT INTO weir.message (id, xid, segment, is_binary, keep, channel, payload)
@@ -32,7 +32,7 @@ DECLARE
   this_xid xid8;
 BEGIN
   payload := coalesce(payload, '');
-  PERFORM weir.check_message(channel, octet_length(payload));
+  PERFORM weir._check_message(channel, octet_length(payload));
   this_xid := pg_current_xact_id();
   INSERT INTO weir.message (id, xid, segment, is_binary, keep, channel, payload)
   VALUES (nextval('weir.message_id'), this_xid, pg_sequence_last_value('weir.active_message'), true, keep IS TRUE, channel, payload);
@@ -51,12 +51,12 @@ DECLARE
   this_xid xid8;
   n        bigint;
 BEGIN
-  PERFORM weir.check_array('publish_many', 'channels', channels), weir.check_array('publish_many', 'payloads', payloads);
+  PERFORM weir._check_array('publish_many', 'channels', channels), weir._check_array('publish_many', 'payloads', payloads);
   IF cardinality(channels) IS DISTINCT FROM cardinality(payloads) THEN
     RAISE EXCEPTION 'weir: publish_many needs a payload for each channel, got % channels and % payloads',
       coalesce(cardinality(channels)::text, 'null'), coalesce(cardinality(payloads)::text, 'null') USING ERRCODE = '22023';
   END IF;
-  PERFORM weir.check_message(m.channel, octet_length(m.payload)) FROM unnest(channels, payloads) m(channel, payload)
+  PERFORM weir._check_message(m.channel, octet_length(m.payload)) FROM unnest(channels, payloads) m(channel, payload)
   WHERE m.channel IS NULL OR m.channel = '' OR octet_length(m.channel) > 255 OR octet_length(m.payload) > 8000
      OR current_setting('weir.cut', true) <> '';
   this_xid := pg_current_xact_id();
@@ -71,7 +71,7 @@ $$;
 COMMENT ON FUNCTION weir.publish_many IS
   'weir.publish for each pair of the arrays, in their order; returns how many. One bad message, and none is published. Errors: 22023. Locks: none that another caller waits for. Isolation: any.';
 
-CREATE OR REPLACE FUNCTION weir.publish_drafts(channels text[], payloads bytea[], binaries boolean[], cuts boolean DEFAULT false,
+CREATE OR REPLACE FUNCTION weir._publish_drafts(channels text[], payloads bytea[], binaries boolean[], cuts boolean DEFAULT false,
                                     OUT tick bigint, OUT epoch bigint, OUT prior bigint, OUT at timestamptz)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -88,7 +88,7 @@ DECLARE
   one      bytea;
   made     record;
 BEGIN
-  PERFORM weir.check_message(m.channel, octet_length(m.payload)) FROM unnest(channels, payloads) m(channel, payload)
+  PERFORM weir._check_message(m.channel, octet_length(m.payload)) FROM unnest(channels, payloads) m(channel, payload)
   WHERE m.channel IS NULL OR m.channel = '' OR octet_length(m.channel) > 255 OR octet_length(m.payload) > 8000
      OR current_setting('weir.cut', true) <> '';
   IF cuts AND pg_current_xact_id_if_assigned() IS NOT NULL THEN
@@ -107,7 +107,7 @@ BEGIN
     FOREACH one IN ARRAY payloads LOOP
       size := size + octet_length(one);
     END LOOP;
-    made := weir.cut(own_count => n, own_size => size, own_segment => active);
+    made := weir._cut(own_count => n, own_size => size, own_segment => active);
     IF made.count = n AND pg_visible_in_snapshot(this_xid, made.snapshot) THEN
       tick := made.seq;
       epoch := made.epoch;
@@ -117,7 +117,7 @@ BEGIN
   END IF;
 END
 $$;
-COMMENT ON FUNCTION weir.publish_drafts IS
+COMMENT ON FUNCTION weir._publish_drafts IS
   'For hubs: logs what several of its clients publish, each message for itself. Text must be in UTF-8. With cuts the next tick is cut in the same transaction, unless somebody else is at it; it is returned, with its epoch and that of the tick before, if it holds these messages and no others. Only in autocommit then: until the commit nobody else can cut, and what the transaction publishes after it would be in no tick, so that is refused (WR004). Errors: 22023; WR004 (this transaction has cut, or with cuts has written); with cuts WR003. Locks: with cuts advisory step 4 (tried); none that another caller waits for. Isolation: any.';
 
 CREATE OR REPLACE FUNCTION weir.notify(channel text, payload text) RETURNS void

@@ -21,7 +21,7 @@ DECLARE
   remake   text[];
   made     text;
 BEGIN
-  PERFORM weir.check_isolation('rebase'), weir.hold_briefly();
+  PERFORM weir._check_isolation('rebase'), weir._hold_briefly();
   IF pg_current_xact_id_if_assigned() IS NOT NULL THEN
     RAISE EXCEPTION 'weir: rebase needs a transaction of its own, and this one has written' USING ERRCODE = 'WR004', HINT = 'Call it in autocommit.';
   END IF;
@@ -59,7 +59,7 @@ BEGIN
   CREATE TEMP TABLE weir_later ON COMMIT DROP AS
   SELECT l.* FROM weir.later l
   WHERE ((l.run_at, l.id) > (c.due, c.due_id) OR NOT pg_visible_in_snapshot(l.xid, c.snapshot))
-    AND (c.ahead_due IS NULL OR NOT weir.was_ahead(c, l.run_at, l.id, l.xid));
+    AND (c.ahead_due IS NULL OR NOT weir._was_ahead(c, l.run_at, l.id, l.xid));
   CREATE TEMP TABLE weir_lane ON COMMIT DROP AS
   SELECT DISTINCT ON (b.lane) b.lane, b.seq, b.total FROM weir.batch b ORDER BY b.lane, b.seq DESC;
   CREATE TEMP TABLE weir_seq ON COMMIT DROP AS SELECT max(p.seq) AS seq FROM weir.promotion p;

@@ -6,7 +6,7 @@
 -- steps of that size: a lane's jobs are copied and deleted under the lane's lock, so that a claim sees each once.
 -- Nothing reads what is deleted there, in a closed segment that is about to be truncated.
 
-CREATE OR REPLACE FUNCTION weir.reclaim(segment integer) RETURNS boolean
+CREATE OR REPLACE FUNCTION weir._reclaim(segment integer) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET jit = off
@@ -32,38 +32,38 @@ DECLARE
   too_much boolean;
   tables   regclass[];
 BEGIN
-  PERFORM weir.check_isolation('reclaim');
-  PERFORM weir.check_cluster();
+  PERFORM weir._check_isolation('reclaim');
+  PERFORM weir._check_cluster();
   active := pg_sequence_last_value('weir.active_job');
-  IF reclaim.segment NOT BETWEEN 1 AND 4 OR reclaim.segment = active OR NOT pg_try_advisory_xact_lock(1464158547, 1) THEN
+  IF _reclaim.segment NOT BETWEEN 1 AND 4 OR _reclaim.segment = active OR NOT pg_try_advisory_xact_lock(1464158547, 1) THEN
     RETURN false;
   END IF;
-  tables := ARRAY['weir.job_' || reclaim.segment, 'weir.batch_' || reclaim.segment, 'weir.result_' || reclaim.segment]::regclass[];
-  IF weir.is_held(tables) THEN
+  tables := ARRAY['weir.job_' || _reclaim.segment, 'weir.batch_' || _reclaim.segment, 'weir.result_' || _reclaim.segment]::regclass[];
+  IF weir._is_held(tables) THEN
     RETURN false;
   END IF;
   -- No transaction in flight has rows here, and no straggler that still takes it for the active one
   -- can add any. Claims and results go on.
-  EXECUTE format('LOCK TABLE weir.job_%s IN SHARE MODE NOWAIT', reclaim.segment);
+  EXECUTE format('LOCK TABLE weir.job_%s IN SHARE MODE NOWAIT', _reclaim.segment);
 
   -- The long look, in this order: whatever is claimed here from now on is of a lane that has jobs waiting here now.
   lanes := ARRAY(SELECT q.id * 4 + p FROM weir.queue q CROSS JOIN generate_series(0, 3) p);
   SELECT coalesce(array_agg(DISTINCT u.lane), '{}'), count(*), coalesce(sum(150 + pg_column_size(u.args) + coalesce(pg_column_size(u.meta), 0)), 0)
     INTO waiting, n, size
-  FROM weir.unclaimed(reclaim.segment, lanes, most + 1) u;
+  FROM weir._unclaimed(_reclaim.segment, lanes, most + 1) u;
   too_much := n > most OR size > bytes OR cardinality(waiting) > batches;
   -- Of these lanes, and of those that have their state in a batch here.
   SELECT coalesce(array_agg(l.lane), '{}'), coalesce(array_agg(l.seq), '{}'), coalesce(array_agg(l.lane) FILTER (WHERE l.is_here), '{}')
     INTO lanes, newest, stale
   FROM (
-    SELECT l.lane, coalesce(s.seq, 0) AS seq, s.segment = reclaim.segment AND NOT EXISTS (
-      SELECT FROM weir.batch b WHERE b.lane = l.lane AND b.seq = s.seq AND b.segment <> reclaim.segment) AS is_here
+    SELECT l.lane, coalesce(s.seq, 0) AS seq, s.segment = _reclaim.segment AND NOT EXISTS (
+      SELECT FROM weir.batch b WHERE b.lane = l.lane AND b.seq = s.seq AND b.segment <> _reclaim.segment) AS is_here
     FROM unnest(lanes) l(lane)
     LEFT JOIN LATERAL (SELECT b.seq, b.segment FROM weir.batch b WHERE b.lane = l.lane ORDER BY b.seq DESC LIMIT 1) s ON true
     WHERE NOT too_much) l
   WHERE l.is_here OR l.lane = ANY (waiting);
   IF cardinality(stale) > batches THEN
-    PERFORM weir.carry_states(reclaim.segment, active, stale);
+    PERFORM weir._carry_states(_reclaim.segment, active, stale);
     PERFORM setval('weir.carried', pg_sequence_last_value('weir.carried') + 1);
     RETURN false;
   END IF;
@@ -72,8 +72,8 @@ BEGIN
     SELECT coalesce(array_agg(u.lane), '{}'), coalesce(array_agg(u.seq), '{}') INTO b_lanes, b_seqs
     FROM (
       SELECT b.lane, b.seq
-      FROM (SELECT k.lane, k.seq, sum(cardinality(k.ids)) AS n FROM weir.batch k WHERE k.segment = reclaim.segment GROUP BY k.lane, k.seq) b
-      LEFT JOIN (SELECT k.lane, k.seq, sum(cardinality(k.ids)) AS n FROM weir.result k WHERE k.segment = reclaim.segment GROUP BY k.lane, k.seq) r
+      FROM (SELECT k.lane, k.seq, sum(cardinality(k.ids)) AS n FROM weir.batch k WHERE k.segment = _reclaim.segment GROUP BY k.lane, k.seq) b
+      LEFT JOIN (SELECT k.lane, k.seq, sum(cardinality(k.ids)) AS n FROM weir.result k WHERE k.segment = _reclaim.segment GROUP BY k.lane, k.seq) r
         ON r.lane = b.lane AND r.seq = b.seq
       WHERE b.n <> coalesce(r.n, 0) LIMIT batches + 1) u;
     too_much := cardinality(b_lanes) > batches;
@@ -82,41 +82,41 @@ BEGIN
     ids := ARRAY(
       SELECT i.id FROM unnest(b_lanes, b_seqs) e(lane, seq)
       CROSS JOIN LATERAL (
-        SELECT unnest(b.ids) AS id FROM weir.batch b WHERE b.segment = reclaim.segment AND b.lane = e.lane AND b.seq = e.seq
+        SELECT unnest(b.ids) AS id FROM weir.batch b WHERE b.segment = _reclaim.segment AND b.lane = e.lane AND b.seq = e.seq
         EXCEPT
-        SELECT unnest(r.ids) FROM weir.result r WHERE r.segment = reclaim.segment AND r.lane = e.lane AND r.seq = e.seq) i
+        SELECT unnest(r.ids) FROM weir.result r WHERE r.segment = _reclaim.segment AND r.lane = e.lane AND r.seq = e.seq) i
       LIMIT most + 1);
     SELECT size + coalesce(sum(150 + pg_column_size(j.args) + coalesce(pg_column_size(j.meta), 0)), 0) INTO size FROM unnest(ids) i(id)
-    CROSS JOIN LATERAL (SELECT j.* FROM weir.job j WHERE j.segment = reclaim.segment AND j.id = i.id OFFSET 0) j;
+    CROSS JOIN LATERAL (SELECT j.* FROM weir.job j WHERE j.segment = _reclaim.segment AND j.id = i.id OFFSET 0) j;
     too_much := n + cardinality(ids) > most OR size > bytes;
   END IF;
   IF too_much THEN
     -- What waits is carried, and paid for by what was logged since: at most half as much is carried. What runs will end.
-    IF n > 0 AND pg_sequence_last_value('weir.carried') * 2 <= weir.segment_bytes(active) THEN
-      PERFORM setval('weir.carried', pg_sequence_last_value('weir.carried') + weir.carry_waiting(reclaim.segment, active, waiting, most, bytes));
+    IF n > 0 AND pg_sequence_last_value('weir.carried') * 2 <= weir._segment_bytes(active) THEN
+      PERFORM setval('weir.carried', pg_sequence_last_value('weir.carried') + weir._carry_waiting(_reclaim.segment, active, waiting, most, bytes));
     END IF;
     RETURN false;
-  ELSIF weir.is_held(tables) THEN
+  ELSIF weir._is_held(tables) THEN
     RETURN false;
   END IF;
 
   -- The short step. Claims are autocommit calls, and so are most results: each wait is short, and bounded.
   PERFORM pg_advisory_xact_lock(1464158547, 0);
   PERFORM set_config('lock_timeout', '25ms', true);
-  PERFORM pg_advisory_xact_lock(1464158549, reclaim.segment);
-  EXECUTE format('LOCK TABLE weir.job_%1$s, weir.batch_%1$s, weir.result_%1$s IN ACCESS EXCLUSIVE MODE', reclaim.segment);
-  PERFORM weir.carry_unfinished(reclaim.segment, active, waiting, lanes, newest, b_lanes, b_seqs);
-  EXECUTE format('TRUNCATE weir.job_%1$s, weir.batch_%1$s, weir.result_%1$s', reclaim.segment);
-  INSERT INTO weir.segment (log, segment, event) VALUES ('job', reclaim.segment, 'reclaimed');
+  PERFORM pg_advisory_xact_lock(1464158549, _reclaim.segment);
+  EXECUTE format('LOCK TABLE weir.job_%1$s, weir.batch_%1$s, weir.result_%1$s IN ACCESS EXCLUSIVE MODE', _reclaim.segment);
+  PERFORM weir._carry_unfinished(_reclaim.segment, active, waiting, lanes, newest, b_lanes, b_seqs);
+  EXECUTE format('TRUNCATE weir.job_%1$s, weir.batch_%1$s, weir.result_%1$s', _reclaim.segment);
+  INSERT INTO weir.segment (log, segment, event) VALUES ('job', _reclaim.segment, 'reclaimed');
   RETURN true;
 EXCEPTION WHEN lock_not_available THEN
   RETURN false;  -- somebody is at work in it: later
 END
 $$;
-COMMENT ON FUNCTION weir.reclaim IS
+COMMENT ON FUNCTION weir._reclaim IS
   'Empties a closed segment, carrying its unclaimed and running jobs, xid and id unchanged, with their batches, into the active one. False when that is not done yet: it is in use, or more of it is unfinished than may be copied in one go, 10000 jobs or 8 MB; of those that wait to be claimed some have been carried then. Locks: advisory step 1 (tried); SHARE on the segment''s jobs (NOWAIT) during the look; to carry, the lanes (tried); to empty, claims (exclusive, waiting at most 50 ms), the segment (exclusive) and ACCESS EXCLUSIVE on its tables (at most 25 ms for each), and not even that while another transaction is seen to stay in them. Isolation: READ COMMITTED.';
 
-CREATE OR REPLACE FUNCTION weir.is_held(tables regclass[]) RETURNS boolean
+CREATE OR REPLACE FUNCTION weir._is_held(tables regclass[]) RETURNS boolean
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 SET jit = off
@@ -127,7 +127,7 @@ DECLARE
 BEGIN
   FOR look IN 1..20 LOOP
     SELECT array_agg(l.virtualtransaction) INTO seen FROM pg_locks l
-    WHERE l.locktype = 'relation' AND l.relation = ANY (is_held.tables::oid[]) AND l.granted AND l.pid IS DISTINCT FROM pg_backend_pid()
+    WHERE l.locktype = 'relation' AND l.relation = ANY (_is_held.tables::oid[]) AND l.granted AND l.pid IS DISTINCT FROM pg_backend_pid()
       AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
       AND (holders IS NULL OR l.virtualtransaction = ANY (holders));
     IF seen IS NULL THEN
@@ -139,10 +139,10 @@ BEGIN
   RETURN true;
 END
 $$;
-COMMENT ON FUNCTION weir.is_held IS
+COMMENT ON FUNCTION weir._is_held IS
   'Whether a transaction of another session holds a lock on one of the tables, in whatever mode, and still does after a tenth of a second. Asking for ACCESS EXCLUSIVE would stall whoever comes after, and in vain.';
 
-CREATE OR REPLACE FUNCTION weir.unclaimed(segment integer, lanes integer[], most integer DEFAULT NULL) RETURNS SETOF weir.job
+CREATE OR REPLACE FUNCTION weir._unclaimed(segment integer, lanes integer[], most integer DEFAULT NULL) RETURNS SETOF weir.job
 LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
 SET jit = off
@@ -150,15 +150,15 @@ SET enable_seqscan = off
 SET enable_bitmapscan = off
 AS $$
   SELECT j.*
-  FROM unnest(unclaimed.lanes) l(lane)
+  FROM unnest(_unclaimed.lanes) l(lane)
   LEFT JOIN LATERAL (SELECT b.* FROM weir.batch b WHERE b.lane = l.lane ORDER BY b.seq DESC LIMIT 1) s ON true
   CROSS JOIN LATERAL (
     SELECT j.* FROM weir.job j
-    WHERE j.segment = unclaimed.segment AND j.lane = l.lane AND (j.xid, j.id) > (coalesce(s.pos_xid, '0'), coalesce(s.pos_id, 0))
+    WHERE j.segment = _unclaimed.segment AND j.lane = l.lane AND (j.xid, j.id) > (coalesce(s.pos_xid, '0'), coalesce(s.pos_id, 0))
     UNION ALL
     SELECT j.* FROM unnest(s.pending, s.pending_after) p(xid, after)
     CROSS JOIN LATERAL (
-      SELECT j.* FROM weir.job j WHERE j.segment = unclaimed.segment AND j.lane = l.lane AND j.xid = p.xid AND j.id > p.after OFFSET 0) j) j
-  LIMIT unclaimed.most
+      SELECT j.* FROM weir.job j WHERE j.segment = _unclaimed.segment AND j.lane = l.lane AND j.xid = p.xid AND j.id > p.after OFFSET 0) j) j
+  LIMIT _unclaimed.most
 $$;
-COMMENT ON FUNCTION weir.unclaimed IS 'The jobs in one segment that no batch has handed out yet: past the position, or of a pending transaction.';
+COMMENT ON FUNCTION weir._unclaimed IS 'The jobs in one segment that no batch has handed out yet: past the position, or of a pending transaction.';

@@ -4,7 +4,7 @@
 -- calls of record, reconcile and settle for one worker by the lock of the worker's ends; and a completion in a handler's own transaction,
 -- which may stay open for as long as the handler likes, by a lock on that one attempt. Those pass such an attempt over, and the others go on.
 
-CREATE OR REPLACE FUNCTION weir.hold_segments(worker integer, lanes integer[], seqs bigint[]) RETURNS void
+CREATE OR REPLACE FUNCTION weir._hold_segments(worker integer, lanes integer[], seqs bigint[]) RETURNS void
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 SET plan_cache_mode = force_generic_plan
@@ -23,8 +23,8 @@ BEGIN
   LOOP
     BEGIN
       SELECT array_agg(DISTINCT b.segment::integer ORDER BY b.segment::integer) INTO segments
-      FROM unnest(hold_segments.lanes, hold_segments.seqs) i(lane, seq)
-      JOIN weir.batch b ON b.lane = i.lane AND b.seq = i.seq AND b.worker IS NOT DISTINCT FROM hold_segments.worker;  -- so worded to be read by (lane, seq)
+      FROM unnest(_hold_segments.lanes, _hold_segments.seqs) i(lane, seq)
+      JOIN weir.batch b ON b.lane = i.lane AND b.seq = i.seq AND b.worker IS NOT DISTINCT FROM _hold_segments.worker;  -- so worded to be read by (lane, seq)
       RAISE EXCEPTION USING ERRCODE = 'WR099';  -- what a block has locked that is rolled back, it lets go of: other segments too
     EXCEPTION WHEN SQLSTATE 'WR099' THEN
       EXIT WHEN segments IS NULL OR segments <@ held;
@@ -36,10 +36,10 @@ BEGIN
   END LOOP;
 END
 $$;
-COMMENT ON FUNCTION weir.hold_segments IS
+COMMENT ON FUNCTION weir._hold_segments IS
   'Keeps a worker''s batches where they are to the end of the transaction. A result lies in its batch''s segment: that segment''s lock, shared, keeps it from being reclaimed meanwhile; the look is repeated under the lock, for the batch may have been carried elsewhere before it was held.';
 
-CREATE OR REPLACE FUNCTION weir.record(
+CREATE OR REPLACE FUNCTION weir._record(
   worker integer, lanes integer[], seqs bigint[], sizes integer[], ids bigint[],
   outcomes text[] DEFAULT NULL, errors text[] DEFAULT NULL, outputs text[] DEFAULT NULL, run_at timestamptz[] DEFAULT NULL)
 RETURNS TABLE (place integer, refusal text, detail text)
@@ -55,8 +55,8 @@ SET lock_timeout = '5s'
 AS $$
 #variable_conflict use_column
 DECLARE
-  n         integer := coalesce(cardinality(record.ids), 0);
-  is_plain  boolean := record.outcomes IS NULL AND record.errors IS NULL AND record.outputs IS NULL;
+  n         integer := coalesce(cardinality(_record.ids), 0);
+  is_plain  boolean := _record.outcomes IS NULL AND _record.errors IS NULL AND _record.outputs IS NULL;
   lasts     integer[];   -- the place of each batch's last id
   whole     integer[];   -- batches that nothing is wrong with, and their segments
   whole_in  smallint[];
@@ -68,51 +68,51 @@ DECLARE
   details   text[];
   held_open integer[];
 BEGIN
-  PERFORM weir.check_array('record', 'lanes', record.lanes, true), weir.check_array('record', 'seqs', record.seqs, true),
-          weir.check_array('record', 'sizes', record.sizes, true), weir.check_array('record', 'ids', record.ids, true);
-  IF NOT is_plain OR record.run_at IS NOT NULL THEN
-    PERFORM weir.check_array('record', 'outcomes', record.outcomes), weir.check_array('record', 'errors', record.errors),
-            weir.check_array('record', 'outputs', record.outputs), weir.check_array('record', 'run_at', record.run_at);
+  PERFORM weir._check_array('record', 'lanes', _record.lanes, true), weir._check_array('record', 'seqs', _record.seqs, true),
+          weir._check_array('record', 'sizes', _record.sizes, true), weir._check_array('record', 'ids', _record.ids, true);
+  IF NOT is_plain OR _record.run_at IS NOT NULL THEN
+    PERFORM weir._check_array('record', 'outcomes', _record.outcomes), weir._check_array('record', 'errors', _record.errors),
+            weir._check_array('record', 'outputs', _record.outputs), weir._check_array('record', 'run_at', _record.run_at);
   END IF;
-  IF cardinality(record.lanes) IS DISTINCT FROM cardinality(record.seqs) OR cardinality(record.lanes) IS DISTINCT FROM cardinality(record.sizes) THEN
-    RAISE EXCEPTION 'weir: record got % lanes, % seqs and % sizes', cardinality(record.lanes), cardinality(record.seqs), cardinality(record.sizes)
+  IF cardinality(_record.lanes) IS DISTINCT FROM cardinality(_record.seqs) OR cardinality(_record.lanes) IS DISTINCT FROM cardinality(_record.sizes) THEN
+    RAISE EXCEPTION 'weir: record got % lanes, % seqs and % sizes', cardinality(_record.lanes), cardinality(_record.seqs), cardinality(_record.sizes)
       USING ERRCODE = '22023';
-  ELSIF EXISTS (SELECT FROM unnest(record.sizes) k(size) WHERE k.size < 0)
-     OR coalesce((SELECT sum(k.size) FROM unnest(record.sizes) k(size)), 0) <> n THEN
-    RAISE EXCEPTION 'weir: record got % ids, its sizes add up to %', n, (SELECT sum(k.size) FROM unnest(record.sizes) k(size)) USING ERRCODE = '22023';
+  ELSIF EXISTS (SELECT FROM unnest(_record.sizes) k(size) WHERE k.size < 0)
+     OR coalesce((SELECT sum(k.size) FROM unnest(_record.sizes) k(size)), 0) <> n THEN
+    RAISE EXCEPTION 'weir: record got % ids, its sizes add up to %', n, (SELECT sum(k.size) FROM unnest(_record.sizes) k(size)) USING ERRCODE = '22023';
   ELSIF n > 10000 THEN
     RAISE EXCEPTION 'weir: record takes at most 10000 attempts at once, got %', n USING ERRCODE = '22023', HINT = 'Record them in several calls.';
-  ELSIF n <> ANY (ARRAY[coalesce(cardinality(record.outcomes), n), coalesce(cardinality(record.errors), n),
-                        coalesce(cardinality(record.outputs), n), coalesce(cardinality(record.run_at), n)]) THEN
-    RAISE EXCEPTION 'weir: record got % ids, % outcomes, % errors, % outputs and % run_at', n, cardinality(record.outcomes),
-      cardinality(record.errors), cardinality(record.outputs), cardinality(record.run_at) USING ERRCODE = '22023';
+  ELSIF n <> ANY (ARRAY[coalesce(cardinality(_record.outcomes), n), coalesce(cardinality(_record.errors), n),
+                        coalesce(cardinality(_record.outputs), n), coalesce(cardinality(_record.run_at), n)]) THEN
+    RAISE EXCEPTION 'weir: record got % ids, % outcomes, % errors, % outputs and % run_at', n, cardinality(_record.outcomes),
+      cardinality(_record.errors), cardinality(_record.outputs), cardinality(_record.run_at) USING ERRCODE = '22023';
   END IF;
-  PERFORM weir.check_isolation('record'), weir.hold_briefly(), weir.commit_synchronously();
-  PERFORM pg_advisory_xact_lock_shared(1464158548, record.worker);
-  PERFORM weir.check_worker(record.worker);
+  PERFORM weir._check_isolation('record'), weir._hold_briefly(), weir._commit_synchronously();
+  PERFORM pg_advisory_xact_lock_shared(1464158548, _record.worker);
+  PERFORM weir._check_worker(_record.worker);
   IF n = 0 THEN
     RETURN;
   END IF;
-  PERFORM weir.hold_segments(record.worker, record.lanes, record.seqs);
-  held_open := weir.hold_ends(record.worker);
-  lasts := ARRAY(SELECT sum(k.size) OVER (ORDER BY k.nr) FROM unnest(record.sizes) WITH ORDINALITY k(size, nr) ORDER BY k.nr);
+  PERFORM weir._hold_segments(_record.worker, _record.lanes, _record.seqs);
+  held_open := weir._hold_ends(_record.worker);
+  lasts := ARRAY(SELECT sum(k.size) OVER (ORDER BY k.nr) FROM unnest(_record.sizes) WITH ORDINALITY k(size, nr) ORDER BY k.nr);
 
   BEGIN
     -- Mostly all is well, which is found out a batch at a time: each is a job of it, once, and none has an end.
     IF held_open = '{}' THEN
       SELECT array_agg(i.nr), array_agg(b.segment) INTO whole, whole_in
-      FROM (SELECT k.nr, k.lane, k.seq, record.ids[k.last - k.size + 1 : k.last] AS ids, count(*) OVER (PARTITION BY k.lane, k.seq) AS times
-            FROM unnest(record.lanes, record.seqs, record.sizes, lasts) WITH ORDINALITY k(lane, seq, size, last, nr) WHERE k.size > 0) i
-      JOIN weir.batch b ON b.lane = i.lane AND b.seq = i.seq AND b.worker IS NOT DISTINCT FROM record.worker
+      FROM (SELECT k.nr, k.lane, k.seq, _record.ids[k.last - k.size + 1 : k.last] AS ids, count(*) OVER (PARTITION BY k.lane, k.seq) AS times
+            FROM unnest(_record.lanes, _record.seqs, _record.sizes, lasts) WITH ORDINALITY k(lane, seq, size, last, nr) WHERE k.size > 0) i
+      JOIN weir.batch b ON b.lane = i.lane AND b.seq = i.seq AND b.worker IS NOT DISTINCT FROM _record.worker
       WHERE i.times = 1
         AND (i.ids = b.ids OR NOT EXISTS (SELECT unnest(i.ids) EXCEPT ALL SELECT unnest(b.ids)))
         AND NOT EXISTS (SELECT FROM (SELECT unnest(i.ids) INTERSECT
                                      SELECT x.id FROM weir.result r, unnest(r.ids) x(id) WHERE r.segment = b.segment AND r.lane = i.lane AND r.seq = i.seq) e);
     END IF;
-    rest := ARRAY(SELECT k.nr FROM unnest(record.sizes) WITH ORDINALITY k(size, nr) WHERE k.size > 0 EXCEPT SELECT unnest(whole) ORDER BY 1);
+    rest := ARRAY(SELECT k.nr FROM unnest(_record.sizes) WITH ORDINALITY k(size, nr) WHERE k.size > 0 EXCEPT SELECT unnest(whole) ORDER BY 1);
     IF rest <> '{}' THEN
       SELECT array_agg(k.nr ORDER BY k.place), array_agg(k.place ORDER BY k.place) INTO batch_of, places
-      FROM (SELECT r.nr, generate_series(lasts[r.nr] - record.sizes[r.nr] + 1, lasts[r.nr]) AS place FROM unnest(rest) r(nr)) k;
+      FROM (SELECT r.nr, generate_series(lasts[r.nr] - _record.sizes[r.nr] + 1, lasts[r.nr]) AS place FROM unnest(rest) r(nr)) k;
       -- Given, in the batch, ended already: grouped rather than joined, so that no plan is quadratic.
       SELECT array_agg(v.segment ORDER BY v.place), array_agg(v.refusal ORDER BY v.place) INTO segments, refusals
       FROM (
@@ -123,12 +123,12 @@ BEGIN
         FROM (
           SELECT a.lane, a.seq, a.id, array_agg(a.place ORDER BY a.place) FILTER (WHERE a.place IS NOT NULL) AS places, max(a.segment) AS segment, bool_or(a.ended) AS ended
           FROM (
-            SELECT record.lanes[g.nr] AS lane, record.seqs[g.nr] AS seq, record.ids[g.place] AS id, g.place, NULL::smallint AS segment, false AS ended
+            SELECT _record.lanes[g.nr] AS lane, _record.seqs[g.nr] AS seq, _record.ids[g.place] AS id, g.place, NULL::smallint AS segment, false AS ended
             FROM unnest(batch_of, places) g(nr, place)
             UNION ALL
             SELECT b.lane, b.seq, m.id, NULL, m.segment, m.ended
-            FROM (SELECT DISTINCT record.lanes[r.nr] AS lane, record.seqs[r.nr] AS seq FROM unnest(rest) r(nr)) i
-            JOIN weir.batch b ON b.lane = i.lane AND b.seq = i.seq AND b.worker IS NOT DISTINCT FROM record.worker
+            FROM (SELECT DISTINCT _record.lanes[r.nr] AS lane, _record.seqs[r.nr] AS seq FROM unnest(rest) r(nr)) i
+            JOIN weir.batch b ON b.lane = i.lane AND b.seq = i.seq AND b.worker IS NOT DISTINCT FROM _record.worker
             CROSS JOIN LATERAL (
               SELECT m.id, b.segment, false AS ended FROM unnest(b.ids) m(id)
               UNION ALL
@@ -144,12 +144,12 @@ BEGIN
 
   IF is_plain THEN
     INSERT INTO weir.result (lane, segment, worker, seq, finished_at, outcome, ids)
-    SELECT record.lanes[k.nr], k.segment, record.worker, record.seqs[k.nr], clock_timestamp(), 'completed',
-           record.ids[lasts[k.nr] - record.sizes[k.nr] + 1 : lasts[k.nr]]
+    SELECT _record.lanes[k.nr], k.segment, _record.worker, _record.seqs[k.nr], clock_timestamp(), 'completed',
+           _record.ids[lasts[k.nr] - _record.sizes[k.nr] + 1 : lasts[k.nr]]
     FROM unnest(whole, whole_in) k(nr, segment);
     IF rest <> '{}' THEN
       INSERT INTO weir.result (lane, segment, worker, seq, finished_at, outcome, ids)
-      SELECT record.lanes[k.nr], k.segment, record.worker, record.seqs[k.nr], clock_timestamp(), 'completed', array_agg(record.ids[k.place])
+      SELECT _record.lanes[k.nr], k.segment, _record.worker, _record.seqs[k.nr], clock_timestamp(), 'completed', array_agg(_record.ids[k.place])
       FROM unnest(batch_of, places, segments, refusals) k(nr, place, segment, refusal)
       WHERE k.refusal IS NULL
       GROUP BY k.nr, k.segment;
@@ -160,7 +160,7 @@ BEGIN
       INTO batch_of, places, segments, refusals
     FROM (
       SELECT k.nr, p.place, k.segment, NULL::text AS refusal FROM unnest(whole, whole_in) k(nr, segment)
-      CROSS JOIN LATERAL generate_series(lasts[k.nr] - record.sizes[k.nr] + 1, lasts[k.nr]) p(place)
+      CROSS JOIN LATERAL generate_series(lasts[k.nr] - _record.sizes[k.nr] + 1, lasts[k.nr]) p(place)
       UNION ALL
       SELECT k.* FROM unnest(batch_of, places, segments, refusals) k) k;
     SELECT array_agg(coalesce(k.refusal, CASE WHEN k.why IS NOT NULL THEN 'invalid' END) ORDER BY k.place), array_agg(k.why ORDER BY k.place)
@@ -172,23 +172,23 @@ BEGIN
                   WHEN length(u.output) > 1048576
                   THEN format('output too large: %s characters, at most 1048576 are allowed', length(u.output))
                   WHEN u.run_at = 'infinity' THEN 'run_at is infinity: the job would never run' END AS why
-      FROM unnest(refusals, record.outcomes, record.outputs, record.run_at) WITH ORDINALITY u(refusal, outcome, output, run_at, place)) k;
+      FROM unnest(refusals, _record.outcomes, _record.outputs, _record.run_at) WITH ORDINALITY u(refusal, outcome, output, run_at, place)) k;
     -- What ends a job is written at once; what is followed by another attempt takes a look at this one.
     INSERT INTO weir.result (lane, segment, worker, seq, finished_at, outcome, ids, errors, outputs)
-    SELECT record.lanes[k.nr], k.segment, record.worker, record.seqs[k.nr], clock_timestamp(), k.outcome, array_agg(k.id),
+    SELECT _record.lanes[k.nr], k.segment, _record.worker, _record.seqs[k.nr], clock_timestamp(), k.outcome, array_agg(k.id),
            CASE WHEN count(k.error) > 0 THEN array_agg(left(k.error, 65536)) END, CASE WHEN count(k.output) > 0 THEN array_agg(k.output) END
     FROM (
       SELECT u.nr, u.segment, u.id, coalesce(u.outcome, 'completed')::weir.outcome AS outcome, u.error, u.output,
              CASE WHEN length(u.error) > 2000 OR length(u.output) > 2000 THEN u.id END AS alone  -- as in end_attempts
-      FROM unnest(batch_of, segments, record.ids, refusals, record.outcomes, record.errors, record.outputs) u(nr, segment, id, refusal, outcome, error, output)
+      FROM unnest(batch_of, segments, _record.ids, refusals, _record.outcomes, _record.errors, _record.outputs) u(nr, segment, id, refusal, outcome, error, output)
       WHERE u.refusal IS NULL AND coalesce(u.outcome, 'completed') IN ('completed', 'failed', 'cancelled')) k
     GROUP BY k.nr, k.segment, k.outcome, k.alone;
-    IF record.outcomes && ARRAY['retried', 'snoozed', 'released'] THEN
-      PERFORM weir.end_attempts(record.worker, e.lanes, e.seqs, e.segments, e.ids, e.outcomes, e.errors, e.outputs, e.run_at)
+    IF _record.outcomes && ARRAY['retried', 'snoozed', 'released'] THEN
+      PERFORM weir._end_attempts(_record.worker, e.lanes, e.seqs, e.segments, e.ids, e.outcomes, e.errors, e.outputs, e.run_at)
       FROM (
-        SELECT array_agg(record.lanes[k.nr]) AS lanes, array_agg(record.seqs[k.nr]) AS seqs, array_agg(k.segment) AS segments, array_agg(k.id) AS ids,
+        SELECT array_agg(_record.lanes[k.nr]) AS lanes, array_agg(_record.seqs[k.nr]) AS seqs, array_agg(k.segment) AS segments, array_agg(k.id) AS ids,
                array_agg(k.outcome::weir.outcome) AS outcomes, array_agg(k.error) AS errors, array_agg(k.output) AS outputs, array_agg(k.run_at) AS run_at
-        FROM unnest(batch_of, segments, record.ids, refusals, record.outcomes, record.errors, record.outputs, record.run_at)
+        FROM unnest(batch_of, segments, _record.ids, refusals, _record.outcomes, _record.errors, _record.outputs, _record.run_at)
           k(nr, segment, id, refusal, outcome, error, output, run_at)
         WHERE k.refusal IS NULL AND k.outcome IN ('retried', 'snoozed', 'released')) e
       WHERE e.ids IS NOT NULL;
@@ -196,42 +196,42 @@ BEGIN
   END IF;
   RETURN QUERY SELECT k.place, k.refusal, CASE k.refusal
       WHEN 'ended' THEN 'the attempt has an end already, and keeps it: drop this one'
-      WHEN 'lost' THEN format('worker %s does not hold this attempt: its claim was lost in a crash, or it was handed out again; drop this end', record.worker)
+      WHEN 'lost' THEN format('worker %s does not hold this attempt: its claim was lost in a crash, or it was handed out again; drop this end', _record.worker)
       WHEN 'busy' THEN 'an open transaction completes the job: record this end again when that is over'
       ELSE k.detail END
     FROM unnest(places, refusals, details) k(place, refusal, detail) WHERE k.refusal IS NOT NULL ORDER BY k.place;
 END
 $$;
-COMMENT ON FUNCTION weir.record IS
+COMMENT ON FUNCTION weir._record IS
   'Records how attempts ended, many at once, each judged by itself: lanes[i], seqs[i] name a batch, the next sizes[i] of ids are its jobs; outcomes (completed where NULL), errors, outputs and run_at (when the next attempt is due, after retried, snoozed or released; at once where NULL) go with ids. Returns those that were not recorded, by their place in ids: ended (the attempt has an end already: so the call may be repeated), lost (it is not this worker''s, for its claim was lost in a crash or it was handed out again: drop it), busy (a transaction of its handler''s that completes it is open: record it again later) or invalid; detail says what was wrong and what to do. Errors: 22023, WR001 (fenced), WR004. Locks: advisory: the worker and the segments (shared), the worker''s ends (exclusive, waiting at most 5 s). Isolation: READ COMMITTED. Commits synchronously.';
 
-CREATE OR REPLACE FUNCTION weir.hold_ends(worker integer) RETURNS integer[]
+CREATE OR REPLACE FUNCTION weir._hold_ends(worker integer) RETURNS integer[]
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 SET jit = off
 AS $$
 BEGIN
-  PERFORM pg_advisory_xact_lock(1464158550, hold_ends.worker);
-  IF pg_try_advisory_xact_lock(1464158553, hold_ends.worker) THEN
+  PERFORM pg_advisory_xact_lock(1464158550, _hold_ends.worker);
+  IF pg_try_advisory_xact_lock(1464158553, _hold_ends.worker) THEN
     RETURN '{}';
   END IF;
-  RETURN weir.being_completed();
+  RETURN weir._being_completed();
 END
 $$;
-COMMENT ON FUNCTION weir.hold_ends IS
+COMMENT ON FUNCTION weir._hold_ends IS
   'To the end of the transaction nobody else ends an attempt of the worker''s, but for those returned: hashes of the ids of jobs that are being completed in open transactions. Locks: advisory: the worker''s ends (exclusive), its open completions (exclusive, tried).';
 
-CREATE OR REPLACE FUNCTION weir.being_completed() RETURNS integer[]
+CREATE OR REPLACE FUNCTION weir._being_completed() RETURNS integer[]
 LANGUAGE sql VOLATILE
 SET search_path = pg_catalog, pg_temp
 SET jit = off
 AS $$
   -- Every such transaction took its attempt's lock before it looks for an end, and waits for the lock of the worker's ends in between.
-  SELECT ARRAY(SELECT weir.held(1464158551, 'ExclusiveLock'))
+  SELECT ARRAY(SELECT weir._held(1464158551, 'ExclusiveLock'))
 $$;
-COMMENT ON FUNCTION weir.being_completed IS 'Hashes of the ids of jobs that are being completed in open transactions, prepared ones among them.';
+COMMENT ON FUNCTION weir._being_completed IS 'Hashes of the ids of jobs that are being completed in open transactions, prepared ones among them.';
 
-CREATE OR REPLACE FUNCTION weir.complete(worker integer, lane integer, seq bigint, id bigint) RETURNS void
+CREATE OR REPLACE FUNCTION weir._complete(worker integer, lane integer, seq bigint, id bigint) RETURNS void
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET plan_cache_mode = force_generic_plan
@@ -245,20 +245,20 @@ DECLARE
   held       smallint;  -- the segment that is kept where it is
   has_ended  boolean;
 BEGIN
-  PERFORM weir.check_isolation('complete'), weir.commit_synchronously();
+  PERFORM weir._check_isolation('complete'), weir._commit_synchronously();
   -- What outlives this call is of this attempt alone: whoever fences the worker, and settles what it leaves, does not wait for it.
-  PERFORM pg_advisory_xact_lock(1464158551, hashint8(complete.id)), pg_advisory_xact_lock_shared(1464158553, complete.worker);
+  PERFORM pg_advisory_xact_lock(1464158551, hashint8(_complete.id)), pg_advisory_xact_lock_shared(1464158553, _complete.worker);
   LOOP
     BEGIN
       -- Who records or settles at this moment may have looked before it could know of this transaction: let it end, then see what it has
       -- done. A fence that is not seen now comes later, and whoever settles after it sees the attempt's lock.
-      PERFORM pg_advisory_xact_lock_shared(1464158550, complete.worker);
-      PERFORM weir.check_worker(complete.worker);
+      PERFORM pg_advisory_xact_lock_shared(1464158550, _complete.worker);
+      PERFORM weir._check_worker(_complete.worker);
       in_segment := NULL;
-      SELECT b.segment, EXISTS (SELECT FROM weir.result r WHERE r.segment = b.segment AND r.lane = b.lane AND r.seq = b.seq AND complete.id = ANY (r.ids))
+      SELECT b.segment, EXISTS (SELECT FROM weir.result r WHERE r.segment = b.segment AND r.lane = b.lane AND r.seq = b.seq AND _complete.id = ANY (r.ids))
         INTO in_segment, has_ended
       FROM weir.batch b
-      WHERE b.lane = complete.lane AND b.seq = complete.seq AND b.worker IS NOT DISTINCT FROM complete.worker AND complete.id = ANY (b.ids);
+      WHERE b.lane = _complete.lane AND b.seq = _complete.seq AND b.worker IS NOT DISTINCT FROM _complete.worker AND _complete.id = ANY (b.ids);
       RAISE EXCEPTION USING ERRCODE = 'WR099';  -- what a block has locked that is rolled back, it lets go of: other segments too
     EXCEPTION WHEN SQLSTATE 'WR099' THEN  -- no code that ends in 000, which would stand for all of its class
       EXIT WHEN in_segment IS NULL OR in_segment = held;
@@ -268,19 +268,19 @@ BEGIN
     held := in_segment;
   END LOOP;
   IF in_segment IS NULL THEN
-    RAISE EXCEPTION 'weir: job % is not in a batch % of lane % that is worker %''s', complete.id, complete.seq, complete.lane, complete.worker
+    RAISE EXCEPTION 'weir: job % is not in a batch % of lane % that is worker %''s', _complete.id, _complete.seq, _complete.lane, _complete.worker
       USING ERRCODE = 'WR002', HINT = 'Its claim was lost in a crash of the server, or the job was handed out again: roll back.';
   ELSIF has_ended THEN
-    RAISE EXCEPTION 'weir: the attempt at job % has ended already', complete.id USING ERRCODE = 'WR002', HINT = 'Roll back.';
+    RAISE EXCEPTION 'weir: the attempt at job % has ended already', _complete.id USING ERRCODE = 'WR002', HINT = 'Roll back.';
   END IF;
   INSERT INTO weir.result (lane, segment, worker, seq, finished_at, outcome, ids)
-  VALUES (complete.lane, in_segment, complete.worker, complete.seq, clock_timestamp(), 'completed', ARRAY[complete.id]);
+  VALUES (_complete.lane, in_segment, _complete.worker, _complete.seq, clock_timestamp(), 'completed', ARRAY[_complete.id]);
 END
 $$;
-COMMENT ON FUNCTION weir.complete IS
+COMMENT ON FUNCTION weir._complete IS
   'Records one attempt as completed in a transaction of the caller''s: effects and completion commit together. The transaction may stay open: if the worker is fenced meanwhile, the attempt is handed out again when it has rolled back, and has ended when it commits. Errors: WR001 (fenced), WR002 (the attempt is not this worker''s, or has ended), WR004. Locks, to the end of the transaction: advisory: the worker''s open completions and the segment (shared), the attempt (exclusive); ROW EXCLUSIVE on the segment''s results. Isolation: READ COMMITTED. Commits synchronously.';
 
-CREATE OR REPLACE FUNCTION weir.end_attempts(
+CREATE OR REPLACE FUNCTION weir._end_attempts(
   worker integer, lanes integer[], seqs bigint[], segments smallint[], ids bigint[],
   outcomes weir.outcome[], errors text[], outputs text[], run_at timestamptz[]) RETURNS void
 LANGUAGE plpgsql VOLATILE
@@ -294,7 +294,7 @@ SET jit = off
 AS $$
 #variable_conflict use_column
 BEGIN
-  IF end_attempts.outcomes && ARRAY['retried', 'snoozed', 'released', 'lost']::weir.outcome[] THEN
+  IF _end_attempts.outcomes && ARRAY['retried', 'snoozed', 'released', 'lost']::weir.outcome[] THEN
     -- As in enqueue: the xid first, then an id, which wakes whoever waits for work.
     PERFORM pg_current_xact_id();
     PERFORM nextval('weir.job_id');
@@ -302,8 +302,8 @@ BEGIN
   WITH attempt AS MATERIALIZED (
     SELECT e.*, j.kind, j.args, j.meta, j.enqueued_at, j.attempt, j.max_attempts, j.put_off,
            CASE WHEN e.outcome IN ('retried', 'lost') AND j.attempt >= j.max_attempts THEN 'failed' ELSE e.outcome END AS ended
-    FROM unnest(end_attempts.lanes, end_attempts.seqs, end_attempts.segments, end_attempts.ids, end_attempts.outcomes,
-                end_attempts.errors, end_attempts.outputs, end_attempts.run_at)
+    FROM unnest(_end_attempts.lanes, _end_attempts.seqs, _end_attempts.segments, _end_attempts.ids, _end_attempts.outcomes,
+                _end_attempts.errors, _end_attempts.outputs, _end_attempts.run_at)
          WITH ORDINALITY e(lane, seq, segment, id, outcome, error, output, run_at, ord)
     LEFT JOIN LATERAL (
       SELECT j.* FROM weir.batch b
@@ -331,12 +331,12 @@ BEGIN
     FROM next n WHERE n.run_at > now() ORDER BY n.ord
   )
   INSERT INTO weir.result (lane, segment, worker, seq, finished_at, outcome, ids, errors, outputs)
-  SELECT a.lane, a.segment, end_attempts.worker, a.seq, clock_timestamp(), a.ended, array_agg(a.id),
+  SELECT a.lane, a.segment, _end_attempts.worker, a.seq, clock_timestamp(), a.ended, array_agg(a.id),
          CASE WHEN count(a.error) > 0 THEN array_agg(left(a.error, 65536)) END, CASE WHEN count(a.output) > 0 THEN array_agg(a.output) END
   FROM attempt a
   -- A long text has a row to itself: whoever reads one does not read them all.
   GROUP BY a.lane, a.segment, a.seq, a.ended, CASE WHEN length(a.error) > 2000 OR length(a.output) > 2000 THEN a.ord END;
 END
 $$;
-COMMENT ON FUNCTION weir.end_attempts IS
+COMMENT ON FUNCTION weir._end_attempts IS
   'Writes how attempts ended and logs those that follow. retried and lost become failed when the attempts are used up. The caller has seen that they have no end, and keeps it so.';

@@ -4,7 +4,7 @@
 -- which number everything has ended, and which batches are exceptions. It is insert-only, and a row of it was written after it had seen the
 -- results it rests on, so whatever of the log a crash or a failover leaves, where the row is, they are. Without it the look is longer, and as right.
 
-CREATE OR REPLACE FUNCTION weir.unfinished(worker integer, nos bigint[])
+CREATE OR REPLACE FUNCTION weir._unfinished(worker integer, nos bigint[])
 RETURNS TABLE (no bigint, lane integer, seq bigint, segment smallint, claimed_at timestamptz, ids bigint[])
 LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
@@ -18,11 +18,11 @@ AS $$
   SELECT b.no, b.lane, b.seq, b.segment, b.claimed_at,
          ARRAY(SELECT i.id FROM unnest(b.ids) i(id)
                EXCEPT SELECT x.id FROM weir.result r, unnest(r.ids) x(id) WHERE r.segment = b.segment AND r.lane = b.lane AND r.seq = b.seq)
-  FROM unnest(unfinished.nos) o(no) JOIN weir.batch b ON b.worker = unfinished.worker AND b.no = o.no
+  FROM unnest(_unfinished.nos) o(no) JOIN weir.batch b ON b.worker = _unfinished.worker AND b.no = o.no
 $$;
-COMMENT ON FUNCTION weir.unfinished IS 'Of the batches of a worker that have these numbers: the jobs without a result.';
+COMMENT ON FUNCTION weir._unfinished IS 'Of the batches of a worker that have these numbers: the jobs without a result.';
 
-CREATE OR REPLACE FUNCTION weir.batches_after(worker integer, after bigint, most integer) RETURNS bigint[]
+CREATE OR REPLACE FUNCTION weir._batches_after(worker integer, after bigint, most integer) RETURNS bigint[]
 LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
 SET plan_cache_mode = force_generic_plan
@@ -34,28 +34,28 @@ AS $$
   SELECT ARRAY(
     SELECT DISTINCT k.no FROM (
       SELECT b.no, sum(cardinality(b.ids)) OVER (ORDER BY b.no ROWS UNBOUNDED PRECEDING) - cardinality(b.ids) AS before
-      FROM (SELECT b.no, b.ids FROM weir.batch b WHERE b.worker = batches_after.worker AND b.no > batches_after.after ORDER BY b.no LIMIT batches_after.most) b) k
-    WHERE batches_after.most IS NULL OR k.before < 1500 ORDER BY k.no)
+      FROM (SELECT b.no, b.ids FROM weir.batch b WHERE b.worker = _batches_after.worker AND b.no > _batches_after.after ORDER BY b.no LIMIT _batches_after.most) b) k
+    WHERE _batches_after.most IS NULL OR k.before < 1500 ORDER BY k.no)
 $$;
-COMMENT ON FUNCTION weir.batches_after IS 'The numbers of a worker''s next batches, in order: as many as it says, but no more than have some 2,000 jobs; all of them for NULL.';
+COMMENT ON FUNCTION weir._batches_after IS 'The numbers of a worker''s next batches, in order: as many as it says, but no more than have some 2,000 jobs; all of them for NULL.';
 
-CREATE OR REPLACE FUNCTION weir.holds(worker integer)
+CREATE OR REPLACE FUNCTION weir._holds(worker integer)
 RETURNS TABLE (no bigint, lane integer, seq bigint, segment smallint, claimed_at timestamptz, ids bigint[])
 LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
 SET jit = off
 AS $$
   SELECT u.* FROM (SELECT 1) one
-  LEFT JOIN LATERAL (SELECT s.no, s.open FROM weir.settled s WHERE s.worker = holds.worker ORDER BY s.no DESC LIMIT 1) m ON true
-  CROSS JOIN LATERAL weir.unfinished(holds.worker, ARRAY(
+  LEFT JOIN LATERAL (SELECT s.no, s.open FROM weir.settled s WHERE s.worker = _holds.worker ORDER BY s.no DESC LIMIT 1) m ON true
+  CROSS JOIN LATERAL weir._unfinished(_holds.worker, ARRAY(
     SELECT o.no FROM unnest(m.open) o(no)
-    UNION ALL SELECT a.no FROM unnest(weir.batches_after(holds.worker, coalesce(m.no, 0), NULL)) a(no))) u
+    UNION ALL SELECT a.no FROM unnest(weir._batches_after(_holds.worker, coalesce(m.no, 0), NULL)) a(no))) u
   WHERE u.ids <> '{}'
 $$;
-COMMENT ON FUNCTION weir.holds IS
+COMMENT ON FUNCTION weir._holds IS
   'What a worker holds: its batches with jobs that have no result, and which jobs. It looks at what the worker has claimed since it was last settled.';
 
-CREATE OR REPLACE FUNCTION weir.relog(
+CREATE OR REPLACE FUNCTION weir._relog(
   worker integer, outcome weir.outcome, reason text, lanes integer[], seqs bigint[], sizes integer[], ids bigint[], after bigint,
   OUT relogged integer, OUT next bigint)
 LANGUAGE plpgsql VOLATILE
@@ -69,7 +69,7 @@ DECLARE
   most      constant integer := 1000;  -- attempts logged in one call, and the rest of some batches
   most_seen constant integer := 5000;  -- batches looked at in one call
   most_open constant integer := 1000;  -- exceptions kept
-  is_over   boolean := relog.outcome = 'lost';  -- the worker is fenced
+  is_over   boolean := _relog.outcome = 'lost';  -- the worker is fenced
   known     jsonb;
   mark      bigint;
   open      bigint[];             -- the exceptions up to mark
@@ -85,24 +85,24 @@ DECLARE
   found     record;
 BEGIN
   relogged := 0;
-  SELECT coalesce(max(s.no), 0) INTO mark FROM weir.settled s WHERE s.worker = relog.worker;
-  open := coalesce((SELECT s.open FROM weir.settled s WHERE s.worker = relog.worker AND s.no = mark), '{}');
-  IF relog.after = 0 THEN
+  SELECT coalesce(max(s.no), 0) INTO mark FROM weir.settled s WHERE s.worker = _relog.worker;
+  open := coalesce((SELECT s.open FROM weir.settled s WHERE s.worker = _relog.worker AND s.no = mark), '{}');
+  IF _relog.after = 0 THEN
     to_check := open;
   ELSE
     still := open;  -- looked at when this round began
   END IF;
-  position := greatest(mark, relog.after);
+  position := greatest(mark, _relog.after);
   known := coalesce((
-    SELECT jsonb_object_agg(format('%s %s %s', relog.lanes[k.nr], relog.seqs[k.nr], k.id), true)
-    FROM unnest(ARRAY(SELECT b.nr FROM unnest(relog.sizes) WITH ORDINALITY b(size, nr) CROSS JOIN generate_series(1, b.size) ORDER BY b.nr), relog.ids) k(nr, id)), '{}');
+    SELECT jsonb_object_agg(format('%s %s %s', _relog.lanes[k.nr], _relog.seqs[k.nr], k.id), true)
+    FROM unnest(ARRAY(SELECT b.nr FROM unnest(_relog.sizes) WITH ORDINALITY b(size, nr) CROSS JOIN generate_series(1, b.size) ORDER BY b.nr), _relog.ids) k(nr, id)), '{}');
 
   LOOP
     -- First the exceptions, then what was claimed since, some batches at a time.
     IF checked < cardinality(to_check) THEN
       nos := to_check[checked + 1 : checked + of_some / 5];
     ELSE
-      nos := weir.batches_after(relog.worker, position, of_some);
+      nos := weir._batches_after(_relog.worker, position, of_some);
       EXIT WHEN nos = '{}';
     END IF;
     SELECT array_agg(g.lane) FILTER (WHERE g.gone) AS lanes, array_agg(g.seq) FILTER (WHERE g.gone) AS seqs,
@@ -110,20 +110,20 @@ BEGIN
            (count(*) FILTER (WHERE g.gone))::integer AS gone, coalesce(array_agg(DISTINCT g.no) FILTER (WHERE NOT g.gone), '{}') AS open INTO found
     FROM (SELECT u.no, u.lane, u.seq, u.segment, i.id,
                  NOT known ? format('%s %s %s', u.lane, u.seq, i.id) AND hashint8(i.id) <> ALL (coalesce(busy, '{}')) AS gone
-          FROM weir.unfinished(relog.worker, nos) u CROSS JOIN unnest(u.ids) i(id)) g;
+          FROM weir._unfinished(_relog.worker, nos) u CROSS JOIN unnest(u.ids) i(id)) g;
     IF found.gone > 0 AND NOT has_ends THEN
       -- Results wait meanwhile: so not before there is something to do, that is not being completed. Then it is looked at once more.
       IF busy IS NULL THEN
-        busy := weir.being_completed();
+        busy := weir._being_completed();
       ELSE
-        busy := weir.hold_ends(relog.worker);
+        busy := weir._hold_ends(_relog.worker);
         has_ends := true;
       END IF;
       CONTINUE;
     END IF;
     IF found.gone > 0 THEN
-      PERFORM weir.end_attempts(relog.worker, found.lanes, found.seqs, found.segments, found.ids,
-        array_fill(relog.outcome, ARRAY[found.gone]), array_fill(relog.reason, ARRAY[found.gone]), NULL, NULL);
+      PERFORM weir._end_attempts(_relog.worker, found.lanes, found.seqs, found.segments, found.ids,
+        array_fill(_relog.outcome, ARRAY[found.gone]), array_fill(_relog.reason, ARRAY[found.gone]), NULL, NULL);
       relogged := relogged + found.gone;
     END IF;
     seen := seen + cardinality(nos);
@@ -132,7 +132,7 @@ BEGIN
       checked := checked + cardinality(nos);
     ELSE
       position := nos[cardinality(nos)];
-      IF relog.after <= mark AND cardinality(still) <= most_open THEN
+      IF _relog.after <= mark AND cardinality(still) <= most_open THEN
         mark := position;
         open := still;
         moved := true;
@@ -145,16 +145,16 @@ BEGIN
   END LOOP;
 
   IF is_over AND next IS NULL AND still = '{}' THEN
-    INSERT INTO weir.settled (worker, no, open) VALUES (relog.worker, 9223372036854775807, '{}') ON CONFLICT DO NOTHING;
+    INSERT INTO weir.settled (worker, no, open) VALUES (_relog.worker, 9223372036854775807, '{}') ON CONFLICT DO NOTHING;
   ELSIF moved THEN
-    INSERT INTO weir.settled (worker, no, open) VALUES (relog.worker, mark, open);
+    INSERT INTO weir.settled (worker, no, open) VALUES (_relog.worker, mark, open);
   END IF;
 END
 $$;
-COMMENT ON FUNCTION weir.relog IS
+COMMENT ON FUNCTION weir._relog IS
   'Ends unfinished attempts of a worker, but for those named, and logs those that follow: some thousands in one call, and looks at 5,000 batches at most. Those that are being completed in open transactions it passes over: they stay exceptions. next: call again with it as after, to go on; NULL: that was all. The caller holds the worker''s claims, and keeps reclaiming out.';
 
-CREATE OR REPLACE FUNCTION weir.reconcile(worker integer, lanes integer[], seqs bigint[], sizes integer[], ids bigint[], after bigint DEFAULT 0,
+CREATE OR REPLACE FUNCTION weir._reconcile(worker integer, lanes integer[], seqs bigint[], sizes integer[], ids bigint[], after bigint DEFAULT 0,
                                           OUT released integer, OUT next bigint)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -162,50 +162,50 @@ SET lock_timeout = '5s'
 SET jit = off
 AS $$
 BEGIN
-  PERFORM weir.check_isolation('reconcile'), weir.hold_briefly();
-  PERFORM weir.check_array('reconcile', 'lanes', reconcile.lanes, true), weir.check_array('reconcile', 'seqs', reconcile.seqs, true),
-          weir.check_array('reconcile', 'sizes', reconcile.sizes, true), weir.check_array('reconcile', 'ids', reconcile.ids, true);
-  IF cardinality(reconcile.lanes) IS DISTINCT FROM cardinality(reconcile.seqs) OR cardinality(reconcile.lanes) IS DISTINCT FROM cardinality(reconcile.sizes)
-     OR EXISTS (SELECT FROM unnest(reconcile.sizes) k(size) WHERE k.size < 0)
-     OR coalesce((SELECT sum(k.size) FROM unnest(reconcile.sizes) k(size)), 0) IS DISTINCT FROM coalesce(cardinality(reconcile.ids), 0) THEN
-    RAISE EXCEPTION 'weir: reconcile got % lanes, % seqs, % sizes and % ids', cardinality(reconcile.lanes), cardinality(reconcile.seqs),
-      cardinality(reconcile.sizes), cardinality(reconcile.ids) USING ERRCODE = '22023', HINT = 'The sizes add up to the number of ids.';
+  PERFORM weir._check_isolation('reconcile'), weir._hold_briefly();
+  PERFORM weir._check_array('reconcile', 'lanes', _reconcile.lanes, true), weir._check_array('reconcile', 'seqs', _reconcile.seqs, true),
+          weir._check_array('reconcile', 'sizes', _reconcile.sizes, true), weir._check_array('reconcile', 'ids', _reconcile.ids, true);
+  IF cardinality(_reconcile.lanes) IS DISTINCT FROM cardinality(_reconcile.seqs) OR cardinality(_reconcile.lanes) IS DISTINCT FROM cardinality(_reconcile.sizes)
+     OR EXISTS (SELECT FROM unnest(_reconcile.sizes) k(size) WHERE k.size < 0)
+     OR coalesce((SELECT sum(k.size) FROM unnest(_reconcile.sizes) k(size)), 0) IS DISTINCT FROM coalesce(cardinality(_reconcile.ids), 0) THEN
+    RAISE EXCEPTION 'weir: reconcile got % lanes, % seqs, % sizes and % ids', cardinality(_reconcile.lanes), cardinality(_reconcile.seqs),
+      cardinality(_reconcile.sizes), cardinality(_reconcile.ids) USING ERRCODE = '22023', HINT = 'The sizes add up to the number of ids.';
   END IF;
-  PERFORM pg_advisory_xact_lock_shared(1464158548, reconcile.worker);
-  PERFORM weir.check_worker(reconcile.worker);
-  PERFORM pg_advisory_xact_lock_shared(1464158547, 0), pg_advisory_xact_lock(1464158552, reconcile.worker);  -- after a claim that may still be running
+  PERFORM pg_advisory_xact_lock_shared(1464158548, _reconcile.worker);
+  PERFORM weir._check_worker(_reconcile.worker);
+  PERFORM pg_advisory_xact_lock_shared(1464158547, 0), pg_advisory_xact_lock(1464158552, _reconcile.worker);  -- after a claim that may still be running
   SELECT r.relogged, r.next INTO released, next
-  FROM weir.relog(reconcile.worker, 'released', 'its worker did not know of it', reconcile.lanes, reconcile.seqs, reconcile.sizes, reconcile.ids,
-                  coalesce(reconcile.after, 0)) r;
+  FROM weir._relog(_reconcile.worker, 'released', 'its worker did not know of it', _reconcile.lanes, _reconcile.seqs, _reconcile.sizes, _reconcile.ids,
+                  coalesce(_reconcile.after, 0)) r;
 END
 $$;
-COMMENT ON FUNCTION weir.reconcile IS
+COMMENT ON FUNCTION weir._reconcile IS
   'Compares what the database takes a worker to hold with what the worker says it does: lanes[i], seqs[i] name a batch, the next sizes[i] of ids are its jobs that the worker has not recorded. What it does not name is logged again, as not started, unless a transaction that completes it is open. To be called while the worker has no claim under way: after a claim or a connection failed, and now and then. In bounded steps: where next is not NULL, call again with it as after. Errors: 22023, WR001, WR004. Locks: advisory: the worker and claims (shared), the worker''s claims (exclusive, waiting at most 5 s), and its ends once there is something to log. Isolation: READ COMMITTED.';
 
-CREATE OR REPLACE FUNCTION weir.fence(worker integer, reason text DEFAULT 'its worker was fenced') RETURNS boolean
+CREATE OR REPLACE FUNCTION weir._fence(worker integer, reason text DEFAULT 'its worker was fenced') RETURNS boolean
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET jit = off
 AS $$
 BEGIN
-  PERFORM weir.check_isolation('fence'), weir.hold_briefly();
-  IF NOT EXISTS (SELECT FROM weir.worker w WHERE w.id = fence.worker) THEN
-    RAISE EXCEPTION 'weir: worker % is not known', fence.worker USING ERRCODE = 'WR001';
+  PERFORM weir._check_isolation('fence'), weir._hold_briefly();
+  IF NOT EXISTS (SELECT FROM weir.worker w WHERE w.id = _fence.worker) THEN
+    RAISE EXCEPTION 'weir: worker % is not known', _fence.worker USING ERRCODE = 'WR001';
   END IF;
   -- Results and a claim in flight hold them: their worker is alive enough to be asked again later.
-  IF NOT (pg_try_advisory_xact_lock(1464158548, fence.worker) AND pg_try_advisory_xact_lock(1464158552, fence.worker)) THEN
+  IF NOT (pg_try_advisory_xact_lock(1464158548, _fence.worker) AND pg_try_advisory_xact_lock(1464158552, _fence.worker)) THEN
     RETURN false;
   END IF;
-  IF NOT EXISTS (SELECT FROM weir.worker w WHERE w.id = fence.worker AND w.fenced) THEN
-    INSERT INTO weir.worker (id, fenced, at, name) VALUES (fence.worker, true, clock_timestamp(), left(fence.reason, 200));
+  IF NOT EXISTS (SELECT FROM weir.worker w WHERE w.id = _fence.worker AND w.fenced) THEN
+    INSERT INTO weir.worker (id, fenced, at, name) VALUES (_fence.worker, true, clock_timestamp(), left(_fence.reason, 200));
   END IF;
   RETURN true;
 END
 $$;
-COMMENT ON FUNCTION weir.fence IS
+COMMENT ON FUNCTION weir._fence IS
   'Ends a worker: from the commit on it can neither claim nor record; settle logs again what it left, and the rescuer calls that too. False, and nothing done, while a transaction of the worker''s is claiming or recording. Errors: WR001 (unknown), WR004. Locks: advisory: the worker and its claims (exclusive, tried). Isolation: READ COMMITTED.';
 
-CREATE OR REPLACE FUNCTION weir.settle(worker integer, OUT relogged integer, OUT more boolean)
+CREATE OR REPLACE FUNCTION weir._settle(worker integer, OUT relogged integer, OUT more boolean)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET lock_timeout = '5s'
@@ -215,23 +215,23 @@ AS $$
 DECLARE
   why text;
 BEGIN
-  PERFORM weir.check_isolation('settle'), weir.hold_briefly();
-  PERFORM pg_advisory_xact_lock_shared(1464158547, 0), pg_advisory_xact_lock(1464158552, settle.worker);
-  SELECT w.name INTO why FROM weir.worker w WHERE w.id = settle.worker AND w.fenced;
+  PERFORM weir._check_isolation('settle'), weir._hold_briefly();
+  PERFORM pg_advisory_xact_lock_shared(1464158547, 0), pg_advisory_xact_lock(1464158552, _settle.worker);
+  SELECT w.name INTO why FROM weir.worker w WHERE w.id = _settle.worker AND w.fenced;
   IF NOT FOUND THEN
-    RAISE EXCEPTION 'weir: worker % is not fenced', settle.worker USING ERRCODE = '22023', HINT = 'Call weir.fence first.';
-  ELSIF EXISTS (SELECT FROM weir.settled s WHERE s.worker = settle.worker AND s.no = 9223372036854775807) THEN
+    RAISE EXCEPTION 'weir: worker % is not fenced', _settle.worker USING ERRCODE = '22023', HINT = 'Call weir._fence first.';
+  ELSIF EXISTS (SELECT FROM weir.settled s WHERE s.worker = _settle.worker AND s.no = 9223372036854775807) THEN
     relogged := 0;
     more := false;
   ELSE
-    SELECT r.relogged, r.next IS NOT NULL INTO relogged, more FROM weir.relog(settle.worker, 'lost', why, '{}', '{}', '{}', '{}', 0) r;
+    SELECT r.relogged, r.next IS NOT NULL INTO relogged, more FROM weir._relog(_settle.worker, 'lost', why, '{}', '{}', '{}', '{}', 0) r;
   END IF;
 END
 $$;
-COMMENT ON FUNCTION weir.settle IS
+COMMENT ON FUNCTION weir._settle IS
   'Logs again (or fails, if that was their last) attempts that a fenced worker has left unfinished: some thousands in one call; more: call again. What a transaction that is still open completes waits for how that ends: the rescuer comes back to it. Errors: 22023 (not fenced), WR004. Locks: advisory: claims (shared), the worker''s claims and ends (exclusive, waiting at most 5 s). Isolation: READ COMMITTED.';
 
-CREATE OR REPLACE FUNCTION weir.rescue() RETURNS TABLE (worker integer, reason text, relogged integer, more boolean, error text)
+CREATE OR REPLACE FUNCTION weir._rescue() RETURNS TABLE (worker integer, reason text, relogged integer, more boolean, error text)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET jit = off
@@ -242,11 +242,11 @@ DECLARE
   steps  integer := 0;
   is_new boolean := false;
 BEGIN
-  PERFORM weir.check_isolation('rescue'), weir.hold_briefly();
+  PERFORM weir._check_isolation('rescue'), weir._hold_briefly();
   IF NOT pg_try_advisory_xact_lock(1464158547, 6) THEN
     RETURN;
   END IF;
-  FOR worker, reason, more, error IN SELECT s.worker, s.reason, s.more, s.error FROM weir.fence_silent() s LOOP
+  FOR worker, reason, more, error IN SELECT s.worker, s.reason, s.more, s.error FROM weir._fence_silent() s LOOP
     is_new := is_new OR more;
     RETURN NEXT;
   END LOOP;
@@ -262,13 +262,13 @@ BEGIN
   FOR dead IN
     SELECT f.id, f.name FROM weir.worker f
     WHERE f.fenced AND NOT EXISTS (SELECT FROM weir.settled s WHERE s.worker = f.id AND s.no = 9223372036854775807)
-    ORDER BY f.id = ANY (ARRAY(SELECT weir.held(1464158553, 'ShareLock'))), random()
+    ORDER BY f.id = ANY (ARRAY(SELECT weir._held(1464158553, 'ShareLock'))), random()
   LOOP
     CONTINUE WHEN NOT pg_try_advisory_xact_lock(1464158552, dead.id);  -- somebody settles it, or its last claim is not over: the others' turn
     worker := dead.id;
     reason := dead.name;
     BEGIN
-      SELECT s.relogged, s.more, NULL INTO relogged, more, error FROM weir.settle(dead.id) s;
+      SELECT s.relogged, s.more, NULL INTO relogged, more, error FROM weir._settle(dead.id) s;
     EXCEPTION WHEN OTHERS THEN
       relogged := 0;
       more := false;
@@ -280,5 +280,5 @@ BEGIN
   END LOOP;
 END
 $$;
-COMMENT ON FUNCTION weir.rescue IS
+COMMENT ON FUNCTION weir._rescue IS
   'Fences workers that are gone or were silent past their lease, and logs again what fenced workers have left unfinished, in bounded steps: returns for which, why they ended, and how many attempts (NULL for one that is fenced or missed just now); where more is true, call again; error is why a worker could not be settled, which holds up no other. To be called about twice a second. Locks: advisory step 6, claims (shared) and the workers'' claims (tried); see fence_silent, fence and settle. Isolation: READ COMMITTED.';

@@ -4,7 +4,7 @@
 -- set back since: an event of the future has no age. A segment is opened all the same, which does no harm; and the time
 -- that a closed one is kept begins anew.
 
-CREATE OR REPLACE FUNCTION weir.rotate() RETURNS text
+CREATE OR REPLACE FUNCTION weir._rotate() RETURNS text
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET jit = off
@@ -20,14 +20,14 @@ DECLARE
   carried   bigint;
   k         record;
 BEGIN
-  PERFORM weir.check_isolation('rotate'), weir.hold_briefly();
-  PERFORM weir.check_cluster();  -- what was enqueued since a move may lie before the old positions, and would not be carried
+  PERFORM weir._check_isolation('rotate'), weir._hold_briefly();
+  PERFORM weir._check_cluster();  -- what was enqueued since a move may lie before the old positions, and would not be carried
   IF NOT pg_try_advisory_xact_lock(1464158547, 1) THEN
     RETURN NULL;
   END IF;
   active := pg_sequence_last_value('weir.active_job');
-  SELECT min(s) INTO target FROM generate_series(1, 4) s WHERE s <> active AND weir.segment_state('job', s) = 'reclaimed';
-  size := weir.segment_bytes(active);
+  SELECT min(s) INTO target FROM generate_series(1, 4) s WHERE s <> active AND weir._segment_state('job', s) = 'reclaimed';
+  size := weir._segment_bytes(active);
   age := clock_timestamp() - (SELECT s.at FROM weir.segment s WHERE s.log = 'job' AND s.segment = active AND s.event = 'opened' ORDER BY s.no DESC LIMIT 1);
 
   IF target IS NOT NULL AND (size >= bytes OR age IS NULL OR age < interval '-1 minute' OR age >= greatest(retention / 2, interval '1 second'))
@@ -47,7 +47,7 @@ BEGIN
     END IF;
     CONTINUE WHEN age < retention AND NOT (target IS NULL AND size >= bytes / 2);
     carried := pg_sequence_last_value('weir.carried');
-    IF weir.reclaim(k.segment) THEN
+    IF weir._reclaim(k.segment) THEN
       RETURN 'reclaimed job ' || k.segment;
     ELSIF pg_sequence_last_value('weir.carried') <> carried THEN
       RETURN 'carried from job ' || k.segment;
@@ -56,25 +56,25 @@ BEGIN
   RETURN NULL;
 END
 $$;
-COMMENT ON FUNCTION weir.rotate IS
+COMMENT ON FUNCTION weir._rotate IS
   'Takes the next step in the life of segments, if one is due: opens a free segment when the active one is a quarter of retention_bytes or half of retention old; reclaims the oldest closed one, or carries some of it, when retention has passed, or when no free one is left. Returns what it did, or NULL. Locks: advisory step 1 (tried); see reclaim.';
 
-CREATE OR REPLACE FUNCTION weir.segment_state(log text, segment integer) RETURNS text
+CREATE OR REPLACE FUNCTION weir._segment_state(log text, segment integer) RETURNS text
 LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
 SET jit = off
 AS $$
   SELECT coalesce((
-    SELECT s.event FROM weir.segment s WHERE s.log = segment_state.log AND s.segment = segment_state.segment
+    SELECT s.event FROM weir.segment s WHERE s.log = _segment_state.log AND s.segment = _segment_state.segment
     ORDER BY s.no DESC LIMIT 1), 'reclaimed')
 $$;
-COMMENT ON FUNCTION weir.segment_state IS 'opened, closed or reclaimed. A segment never used counts as reclaimed.';
+COMMENT ON FUNCTION weir._segment_state IS 'opened, closed or reclaimed. A segment never used counts as reclaimed.';
 
-CREATE OR REPLACE FUNCTION weir.segment_bytes(segment integer) RETURNS bigint
+CREATE OR REPLACE FUNCTION weir._segment_bytes(segment integer) RETURNS bigint
 LANGUAGE sql VOLATILE
 SET search_path = pg_catalog, pg_temp
 SET jit = off
 AS $$
-  SELECT sum(pg_total_relation_size('weir.' || t || '_' || segment_bytes.segment))::bigint FROM unnest(ARRAY['job', 'batch', 'result']) t
+  SELECT sum(pg_total_relation_size('weir.' || t || '_' || _segment_bytes.segment))::bigint FROM unnest(ARRAY['job', 'batch', 'result']) t
 $$;
-COMMENT ON FUNCTION weir.segment_bytes IS 'What a segment takes on disk, with its indexes and with what lies in TOAST.';
+COMMENT ON FUNCTION weir._segment_bytes IS 'What a segment takes on disk, with its indexes and with what lies in TOAST.';

@@ -1,26 +1,26 @@
 -- What two snapshots say about the transactions between them.
 
-CREATE OR REPLACE FUNCTION weir.ended_since(since pg_snapshot, snapshot pg_snapshot) RETURNS TABLE (low xid8, high xid8)
+CREATE OR REPLACE FUNCTION weir._ended_since(since pg_snapshot, snapshot pg_snapshot) RETURNS TABLE (low xid8, high xid8)
 LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
 SET jit = off
 AS $$
-  SELECT x, (x::text::bigint + 1)::text::xid8 FROM pg_snapshot_xip(ended_since.since) x WHERE pg_visible_in_snapshot(x, ended_since.snapshot)
+  SELECT x, (x::text::bigint + 1)::text::xid8 FROM pg_snapshot_xip(_ended_since.since) x WHERE pg_visible_in_snapshot(x, _ended_since.snapshot)
   UNION ALL
   SELECT s.low, s.high
   FROM (
-    SELECT b.low, lead(b.edge, 1, pg_snapshot_xmax(ended_since.snapshot)) OVER (ORDER BY b.low) AS high
+    SELECT b.low, lead(b.edge, 1, pg_snapshot_xmax(_ended_since.snapshot)) OVER (ORDER BY b.low) AS high
     FROM (
-      SELECT pg_snapshot_xmax(ended_since.since) AS low, pg_snapshot_xmax(ended_since.since) AS edge
+      SELECT pg_snapshot_xmax(_ended_since.since) AS low, pg_snapshot_xmax(_ended_since.since) AS edge
       UNION ALL
-      (SELECT (x::text::bigint + 1)::text::xid8, x FROM pg_snapshot_xip(ended_since.snapshot) x
-       WHERE x >= pg_snapshot_xmax(ended_since.since) ORDER BY x LIMIT 64)) b) s
+      (SELECT (x::text::bigint + 1)::text::xid8, x FROM pg_snapshot_xip(_ended_since.snapshot) x
+       WHERE x >= pg_snapshot_xmax(_ended_since.since) ORDER BY x LIMIT 64)) b) s
   WHERE s.low < s.high
 $$;
-COMMENT ON FUNCTION weir.ended_since IS
+COMMENT ON FUNCTION weir._ended_since IS
   'The stretches (low included, high not) of transactions that the second snapshot sees as ended and the first did not. It leaves out the 64 oldest in progress, so that a scan does not walk through what they have written: large ones are old. The last stretch may hold younger ones, whose rows nobody sees.';
 
-CREATE OR REPLACE FUNCTION weir.fresh_lanes(since pg_snapshot, snapshot pg_snapshot) RETURNS integer[]
+CREATE OR REPLACE FUNCTION weir._fresh_lanes(since pg_snapshot, snapshot pg_snapshot) RETURNS integer[]
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
 SET jit = off
@@ -34,7 +34,7 @@ DECLARE
   lanes integer[];
 BEGIN
   lanes := ARRAY(
-    SELECT f.lane FROM weir.ended_since(fresh_lanes.since, fresh_lanes.snapshot) e
+    SELECT f.lane FROM weir._ended_since(_fresh_lanes.since, _fresh_lanes.snapshot) e
     CROSS JOIN LATERAL (
       SELECT j.lane FROM weir.job j WHERE j.leads AND j.xid >= e.low AND j.xid < e.high ORDER BY j.xid LIMIT most + 1) f
     LIMIT most + 1);
@@ -44,10 +44,10 @@ BEGIN
   RETURN ARRAY(SELECT DISTINCT l FROM unnest(lanes) l);
 END
 $$;
-COMMENT ON FUNCTION weir.fresh_lanes IS
+COMMENT ON FUNCTION weir._fresh_lanes IS
   'The lanes with jobs of transactions that the second snapshot sees as ended and the first did not; NULL when there is too much to look through. It costs what is new, however many lanes there are.';
 
-CREATE OR REPLACE FUNCTION weir.fresh_between(running xid8[], top xid8, OUT known boolean[], OUT lanes integer[])
+CREATE OR REPLACE FUNCTION weir._fresh_between(running xid8[], top xid8, OUT known boolean[], OUT lanes integer[])
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
 SET jit = off
@@ -69,8 +69,8 @@ BEGIN
           AND running[i + 1]::text::bigint - running[i]::text::bigint IS DISTINCT FROM 1
         ORDER BY j.xid LIMIT few + 1) j) f)
   SELECT array_agg(s.known), ARRAY(SELECT DISTINCT l FROM stretch t, unnest(t.lanes) l)
-    INTO fresh_between.known, fresh_between.lanes FROM stretch s;
+    INTO _fresh_between.known, _fresh_between.lanes FROM stretch s;
 END
 $$;
-COMMENT ON FUNCTION weir.fresh_between IS
+COMMENT ON FUNCTION weir._fresh_between IS
   'Who has logged between transactions in progress, asked once for all lanes: known[i] where at most four lanes have, between the i-th and the next; lanes are those of all such stretches. It looks between the 256 oldest, in the index of what leads, as fresh_lanes does.';

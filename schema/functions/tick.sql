@@ -2,7 +2,7 @@
 -- the tick before did not. So no transaction that commits late is lost, nobody waits for the oldest one, and a tick is described by two
 -- snapshots, whatever it holds. (PgQ cut its batches so in 2007; its readers need no more than the snapshots either.)
 
-CREATE OR REPLACE FUNCTION weir.spans(from_xid xid8, snapshot pg_snapshot) RETURNS TABLE (low xid8, high xid8)
+CREATE OR REPLACE FUNCTION weir._spans(from_xid xid8, snapshot pg_snapshot) RETURNS TABLE (low xid8, high xid8)
 LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
 SET jit = off
@@ -11,37 +11,37 @@ AS $$
   FROM (
     SELECT b.x AS low, lead(b.edge) OVER (ORDER BY b.x, b.edge) AS high
     FROM (
-      SELECT spans.from_xid AS x, spans.from_xid AS edge
+      SELECT _spans.from_xid AS x, _spans.from_xid AS edge
       UNION ALL
-      SELECT (x::text::bigint + 1)::text::xid8, x FROM pg_snapshot_xip(spans.snapshot) x WHERE x >= spans.from_xid
+      SELECT (x::text::bigint + 1)::text::xid8, x FROM pg_snapshot_xip(_spans.snapshot) x WHERE x >= _spans.from_xid
       UNION ALL
-      SELECT pg_snapshot_xmax(spans.snapshot), pg_snapshot_xmax(spans.snapshot)) b) s
-  WHERE s.low < s.high AND s.low >= spans.from_xid
+      SELECT pg_snapshot_xmax(_spans.snapshot), pg_snapshot_xmax(_spans.snapshot)) b) s
+  WHERE s.low < s.high AND s.low >= _spans.from_xid
 $$;
-COMMENT ON FUNCTION weir.spans IS
+COMMENT ON FUNCTION weir._spans IS
   'The stretches (low included, high not) of transactions from from_xid on that have ended in the snapshot. Looking only there, a scan never walks through the rows of one in progress.';
 
-CREATE OR REPLACE FUNCTION weir.as_committed(snapshot pg_snapshot, xid xid8) RETURNS pg_snapshot
+CREATE OR REPLACE FUNCTION weir._as_committed(snapshot pg_snapshot, xid xid8) RETURNS pg_snapshot
 LANGUAGE plpgsql IMMUTABLE
 SET search_path = pg_catalog, pg_temp
 SET jit = off
 AS $$
 BEGIN
-  IF as_committed.xid < pg_snapshot_xmax(as_committed.snapshot) THEN
-    RETURN as_committed.snapshot;  -- it is not among those in progress, for a snapshot does not list whose it is
-  ELSIF as_committed.xid = pg_snapshot_xmax(as_committed.snapshot) AND as_committed.xid = pg_snapshot_xmin(as_committed.snapshot) THEN
-    RETURN replace('x:x:', 'x', (as_committed.xid::text::bigint + 1)::text)::pg_snapshot;  -- nobody else: most often, and without a query
+  IF _as_committed.xid < pg_snapshot_xmax(_as_committed.snapshot) THEN
+    RETURN _as_committed.snapshot;  -- it is not among those in progress, for a snapshot does not list whose it is
+  ELSIF _as_committed.xid = pg_snapshot_xmax(_as_committed.snapshot) AND _as_committed.xid = pg_snapshot_xmin(_as_committed.snapshot) THEN
+    RETURN replace('x:x:', 'x', (_as_committed.xid::text::bigint + 1)::text)::pg_snapshot;  -- nobody else: most often, and without a query
   END IF;
-  RETURN (SELECT (coalesce(min(x), as_committed.xid::text::bigint + 1) || ':' || as_committed.xid::text::bigint + 1 || ':' || coalesce(string_agg(x::text, ',' ORDER BY x), ''))
-          FROM (SELECT x::text::bigint FROM pg_snapshot_xip(as_committed.snapshot) x
+  RETURN (SELECT (coalesce(min(x), _as_committed.xid::text::bigint + 1) || ':' || _as_committed.xid::text::bigint + 1 || ':' || coalesce(string_agg(x::text, ',' ORDER BY x), ''))
+          FROM (SELECT x::text::bigint FROM pg_snapshot_xip(_as_committed.snapshot) x
                 UNION ALL
-                SELECT generate_series(pg_snapshot_xmax(as_committed.snapshot)::text::bigint, as_committed.xid::text::bigint - 1)) p(x))::pg_snapshot;
+                SELECT generate_series(pg_snapshot_xmax(_as_committed.snapshot)::text::bigint, _as_committed.xid::text::bigint - 1)) p(x))::pg_snapshot;
 END
 $$;
-COMMENT ON FUNCTION weir.as_committed IS
+COMMENT ON FUNCTION weir._as_committed IS
   'A transaction''s own snapshot as it would be if that had committed, and nothing else since. Errors: none. Locks: none. Isolation: any.';
 
-CREATE OR REPLACE FUNCTION weir.cut(most_messages integer DEFAULT 0, own_count integer DEFAULT 0, own_size bigint DEFAULT 0, own_segment integer DEFAULT NULL,
+CREATE OR REPLACE FUNCTION weir._cut(most_messages integer DEFAULT 0, own_count integer DEFAULT 0, own_size bigint DEFAULT 0, own_segment integer DEFAULT NULL,
                          OUT seq bigint, OUT epoch bigint, OUT prior bigint, OUT at timestamptz, OUT count integer, OUT size bigint,
                          OUT last_id bigint, OUT snapshot pg_snapshot, OUT whole boolean,
                          OUT ids bigint[], OUT xids bigint[], OUT channels text[], OUT payloads bytea[], OUT binaries boolean[], OUT keeps boolean[])
@@ -69,9 +69,9 @@ DECLARE
   taken integer := 0;
   one   boolean;  -- what is new are the transactions of one stretch
   stop  xid8;
-  this  xid8    := CASE WHEN cut.own_count > 0 THEN pg_current_xact_id() END;
+  this  xid8    := CASE WHEN _cut.own_count > 0 THEN pg_current_xact_id() END;
 BEGIN
-  prior := weir.epoch_here();
+  prior := weir._epoch_here();
   epoch := prior;
   SELECT t.* INTO last FROM weir.tick t ORDER BY t.seq DESC LIMIT 1;
   last_id := coalesce(pg_sequence_last_value('weir.message_id'), 0);  -- before the snapshot
@@ -80,7 +80,7 @@ BEGIN
     RAISE EXCEPTION 'weir: the log of messages comes from another cluster' USING ERRCODE = 'WR003', HINT = 'Call weir.rebase_messages().';
   END IF;
   IF this IS NOT NULL THEN
-    snapshot := weir.as_committed(snapshot, this);  -- what this transaction has published commits with the tick
+    snapshot := weir._as_committed(snapshot, this);  -- what this transaction has published commits with the tick
   END IF;
 
   -- What follows is read in later statements, which see more than the snapshot; so each row is found by its transaction, and what was
@@ -88,13 +88,13 @@ BEGIN
   low := pg_snapshot_xmax(last.snapshot);
   high := pg_snapshot_xmax(snapshot);
   IF pg_snapshot_xmin(last.snapshot) < low THEN
-    late := ARRAY(SELECT x FROM pg_snapshot_xip(last.snapshot) x WHERE pg_visible_in_snapshot(x, cut.snapshot));
+    late := ARRAY(SELECT x FROM pg_snapshot_xip(last.snapshot) x WHERE pg_visible_in_snapshot(x, _cut.snapshot));
   END IF;
-  one := late = '{}' AND (pg_snapshot_xmin(snapshot) = high OR NOT EXISTS (SELECT FROM pg_snapshot_xip(cut.snapshot) x WHERE x >= low));
+  one := late = '{}' AND (pg_snapshot_xmin(snapshot) = high OR NOT EXISTS (SELECT FROM pg_snapshot_xip(_cut.snapshot) x WHERE x >= low));
   IF one AND low = this AND high = (this::text::bigint + 1)::text::xid8 THEN  -- nobody else's transaction is new
-    count := cut.own_count;
-    size := cut.own_size;
-    mask := 1 << cut.own_segment;
+    count := _cut.own_count;
+    size := _cut.own_size;
+    mask := 1 << _cut.own_segment;
   ELSIF one THEN
     SELECT count(*), sum(m.size), bit_or(1 << m.segment) INTO count, size, mask
     FROM (SELECT m.segment, octet_length(m.payload) AS size FROM weir.message m WHERE m.xid >= low AND m.xid < high LIMIT most + 1) m;
@@ -106,7 +106,7 @@ BEGIN
           FROM (SELECT m.* FROM unnest(late) l(x) CROSS JOIN LATERAL (
                   SELECT m.xid, m.segment, octet_length(m.payload) AS size FROM weir.message m WHERE m.xid = l.x ORDER BY m.xid, m.id LIMIT most + 1) m
                 UNION ALL
-                SELECT m.* FROM weir.spans(low, cut.snapshot) p CROSS JOIN LATERAL (
+                SELECT m.* FROM weir._spans(low, _cut.snapshot) p CROSS JOIN LATERAL (
                   SELECT m.xid, m.segment, octet_length(m.payload) AS size FROM weir.message m WHERE m.xid >= p.low AND m.xid < p.high
                   ORDER BY m.xid, m.id LIMIT most + 1) m) m GROUP BY m.xid) g;
     -- Whole transactions, as many as make a tick of bounded size; one that is larger is a tick of its own.
@@ -140,8 +140,8 @@ BEGIN
     SELECT (coalesce(min(p.x::text::bigint), max(p.top::text::bigint)) || ':' || max(p.top::text::bigint) || ':'
             || coalesce(string_agg(p.x::text, ',' ORDER BY p.x), ''))::pg_snapshot INTO snapshot
     FROM (
-      SELECT x, NULL::xid8 AS top FROM pg_snapshot_xip(CASE WHEN stop < low THEN last.snapshot ELSE cut.snapshot END) x
-      WHERE CASE WHEN stop < low THEN x >= stop OR NOT pg_visible_in_snapshot(x, cut.snapshot) ELSE x < stop END
+      SELECT x, NULL::xid8 AS top FROM pg_snapshot_xip(CASE WHEN stop < low THEN last.snapshot ELSE _cut.snapshot END) x
+      WHERE CASE WHEN stop < low THEN x >= stop OR NOT pg_visible_in_snapshot(x, _cut.snapshot) ELSE x < stop END
       UNION ALL
       SELECT NULL, CASE WHEN stop < low THEN low ELSE stop END) p;
   END IF;
@@ -149,9 +149,9 @@ BEGIN
   seq := last.seq + 1;
   at := clock_timestamp();
   IF epoch IS NULL THEN
-    PERFORM weir.draw_epoch(seq);
-    epoch := weir.epoch_of(seq);
-    prior := weir.epoch_of(last.seq);
+    PERFORM weir._draw_epoch(seq);
+    epoch := weir._epoch_of(seq);
+    prior := weir._epoch_of(last.seq);
   END IF;
   IF this IS NOT NULL THEN
     PERFORM set_config('weir.cut', seq::text, true);  -- see check_message
@@ -160,20 +160,20 @@ BEGIN
     PERFORM set_config('synchronous_commit', 'on', true);  -- a position that was given out must be there after a crash
   END IF;
   INSERT INTO weir.tick (seq, from_xid, last_id, bytes, at, count, segments, segment, late, snapshot)
-  VALUES (cut.seq, low, cut.last_id, cut.size, cut.at, cut.count, mask, pg_sequence_last_value('weir.active_message'),
-          ARRAY(SELECT x FROM unnest(found[:taken]) x WHERE x = ANY (late)), cut.snapshot);
+  VALUES (_cut.seq, low, _cut.last_id, _cut.size, _cut.at, _cut.count, mask, pg_sequence_last_value('weir.active_message'),
+          ARRAY(SELECT x FROM unnest(found[:taken]) x WHERE x = ANY (late)), _cut.snapshot);
   PERFORM setval('weir.tick_seq', seq);
-  IF count <= cut.most_messages AND size <= small THEN
+  IF count <= _cut.most_messages AND size <= small THEN
     SELECT array_agg(m.id ORDER BY m.id), array_agg(m.xid::text::bigint ORDER BY m.id), array_agg(m.channel ORDER BY m.id), array_agg(m.payload ORDER BY m.id),
            array_agg(m.is_binary ORDER BY m.id), array_agg(m.keep ORDER BY m.id) INTO ids, xids, channels, payloads, binaries, keeps
     FROM weir.message m WHERE m.xid >= least(low, found[1]) AND m.xid < high AND (m.xid = ANY (found[:taken]) OR taken = 0);
   END IF;
 END
 $$;
-COMMENT ON FUNCTION weir.cut IS
+COMMENT ON FUNCTION weir._cut IS
   'Cuts the next tick from what was committed since the last, and says what it is; all null when there was nothing. whole tells that it holds all that was committed before its snapshot. Of one with at most most_messages, and of 256 kB at most, the messages come with it. What this transaction itself has published, own_count messages of own_size bytes in the segment own_segment, counts as committed, for they commit together; after that nothing can be published or cut in it any more (WR004). The caller holds advisory step 4. Errors: WR003. Isolation: READ COMMITTED.';
 
-CREATE OR REPLACE FUNCTION weir.tick(after bigint, ids bigint DEFAULT NULL, seen pg_snapshot DEFAULT NULL, looks integer DEFAULT 1, pause double precision DEFAULT 0.003,
+CREATE OR REPLACE FUNCTION weir._tick(after bigint, ids bigint DEFAULT NULL, seen pg_snapshot DEFAULT NULL, looks integer DEFAULT 1, pause double precision DEFAULT 0.003,
                           patience integer DEFAULT 0, cuts boolean DEFAULT true, epoch bigint DEFAULT NULL, most_messages integer DEFAULT 0,
                           OUT seqs bigint[], OUT ats timestamptz[], OUT counts integer[], OUT sizes bigint[], OUT epochs bigint[],
                           OUT ids_now bigint, OUT seen_now pg_snapshot,
@@ -192,65 +192,65 @@ DECLARE
   made  record;
   slept text;
 BEGIN
-  IF tick.looks IS NULL OR tick.pause IS NULL OR tick.looks < 1 OR tick.looks * tick.pause > 1 THEN
-    RAISE EXCEPTION 'weir: tick waits at most 1 second: % looks, % s apart', tick.looks, tick.pause USING ERRCODE = '22023';
-  ELSIF tick.after IS NULL OR tick.after < 0 THEN
-    RAISE EXCEPTION 'weir: there is no tick %', coalesce(tick.after::text, 'null') USING ERRCODE = '22023';
+  IF _tick.looks IS NULL OR _tick.pause IS NULL OR _tick.looks < 1 OR _tick.looks * _tick.pause > 1 THEN
+    RAISE EXCEPTION 'weir: tick waits at most 1 second: % looks, % s apart', _tick.looks, _tick.pause USING ERRCODE = '22023';
+  ELSIF _tick.after IS NULL OR _tick.after < 0 THEN
+    RAISE EXCEPTION 'weir: there is no tick %', coalesce(_tick.after::text, 'null') USING ERRCODE = '22023';
   END IF;
-  PERFORM weir.check_isolation('tick');
-  IF tick.cuts AND pg_current_xact_id_if_assigned() IS NOT NULL THEN
+  PERFORM weir._check_isolation('tick');
+  IF _tick.cuts AND pg_current_xact_id_if_assigned() IS NOT NULL THEN
     RAISE EXCEPTION 'weir: tick needs a transaction of its own, and this one has written' USING ERRCODE = 'WR004', HINT = 'Call it in autocommit.';
-  ELSIF tick.cuts AND clock_timestamp() - now() > interval '2 seconds' THEN  -- or the server stood still between two messages
+  ELSIF _tick.cuts AND clock_timestamp() - now() > interval '2 seconds' THEN  -- or the server stood still between two messages
     RAISE EXCEPTION 'weir: tick was called inside a transaction that has been open for %', clock_timestamp() - now()
       USING ERRCODE = '55000', HINT = 'Call it in autocommit: until your commit nobody else could cut a tick. If it was, try again.';
-  ELSIF tick.cuts AND pg_is_in_recovery() THEN
+  ELSIF _tick.cuts AND pg_is_in_recovery() THEN
     RAISE EXCEPTION 'weir: ticks are cut on the primary, and this is a standby' USING ERRCODE = '25006', HINT = 'Call it on the primary, or with cuts => false.';
   END IF;
   -- While nothing happens, no table is touched: a lock would last as long as this call, and keep segments from being given back.
   LOOP
     there := pg_sequence_last_value('weir.tick_seq');
     ids_now := coalesce(pg_sequence_last_value('weir.message_id'), 0);
-    EXIT WHEN there > tick.after OR tick.cuts AND ids_now IS DISTINCT FROM tick.ids;
-    IF tick.cuts AND look > tick.patience THEN
+    EXIT WHEN there > _tick.after OR _tick.cuts AND ids_now IS DISTINCT FROM _tick.ids;
+    IF _tick.cuts AND look > _tick.patience THEN
       seen_now := pg_current_snapshot();
-      EXIT WHEN seen_now::text IS DISTINCT FROM tick.seen::text;
+      EXIT WHEN seen_now::text IS DISTINCT FROM _tick.seen::text;
     END IF;
-    IF look >= tick.looks THEN
-      IF tick.ids IS NULL THEN
-        PERFORM weir.check_position(tick.after, tick.epoch);
+    IF look >= _tick.looks THEN
+      IF _tick.ids IS NULL THEN
+        PERFORM weir._check_position(_tick.after, _tick.epoch);
       END IF;
-      ids_now := tick.ids;
-      seen_now := tick.seen;
+      ids_now := _tick.ids;
+      seen_now := _tick.seen;
       RETURN;
     END IF;
     look := look + 1;
-    slept := pg_sleep(tick.pause);
+    slept := pg_sleep(_tick.pause);
   END LOOP;
 
-  PERFORM weir.check_position(tick.after, tick.epoch);
+  PERFORM weir._check_position(_tick.after, _tick.epoch);
   seen_now := pg_current_snapshot();
   FOR attempt IN 1..2 LOOP
     -- The register may be ahead, so it is the table that says whether a tick is missing.
-    IF attempt = 2 OR there > tick.after THEN
+    IF attempt = 2 OR there > _tick.after THEN
       SELECT array_agg(t.seq ORDER BY t.seq), array_agg(t.at ORDER BY t.seq), array_agg(t.count ORDER BY t.seq), array_agg(t.bytes ORDER BY t.seq),
              array_agg((SELECT e.epoch FROM weir.epoch e WHERE e.from_tick <= t.seq ORDER BY e.from_tick DESC LIMIT 1) ORDER BY t.seq)
         INTO seqs, ats, counts, sizes, epochs
-      FROM (SELECT t.* FROM weir.tick t WHERE t.seq > tick.after ORDER BY t.seq LIMIT 100) t;
+      FROM (SELECT t.* FROM weir.tick t WHERE t.seq > _tick.after ORDER BY t.seq LIMIT 100) t;
     END IF;
     EXIT WHEN attempt = 2;
-    IF seqs IS NOT NULL OR NOT tick.cuts THEN
+    IF seqs IS NOT NULL OR NOT _tick.cuts THEN
       ids_now := NULL;  -- there may be more
-      IF seqs IS NULL AND there > tick.after THEN
-        slept := pg_sleep(tick.pause);  -- it is being committed, or nobody has cut since a cut was rolled back
+      IF seqs IS NULL AND there > _tick.after THEN
+        slept := pg_sleep(_tick.pause);  -- it is being committed, or nobody has cut since a cut was rolled back
       END IF;
       EXIT;
     ELSIF NOT pg_try_advisory_xact_lock(1464158547, 4) THEN
       -- Whoever gets the lock cuts; all others read what was cut. Who did not get it must look again.
       ids_now := NULL;
-      slept := pg_sleep(tick.pause / 3);
+      slept := pg_sleep(_tick.pause / 3);
     ELSE
-      made := weir.cut(most_messages => tick.most_messages);
-      IF made.seq = tick.after + 1 THEN
+      made := weir._cut(most_messages => _tick.most_messages);
+      IF made.seq = _tick.after + 1 THEN
         seqs := ARRAY[made.seq]; ats := ARRAY[made.at]; counts := ARRAY[made.count]; sizes := ARRAY[made.size]; epochs := ARRAY[made.epoch];
         message_ids := made.ids; xids := made.xids; channels := made.channels; payloads := made.payloads; binaries := made.binaries; keeps := made.keeps;
         ids_now := CASE WHEN made.whole THEN made.last_id END;  -- else there is more
@@ -262,13 +262,13 @@ BEGIN
     END IF;
   END LOOP;
   floor := pg_sequence_last_value('weir.tick_floor');  -- after the look
-  IF tick.after < floor THEN
-    RAISE EXCEPTION 'weir: ticks up to % have been truncated, and those after % were asked for', floor, tick.after
-      USING ERRCODE = 'WR005', DETAIL = weir.epoch_of(floor) || '.' || floor;
+  IF _tick.after < floor THEN
+    RAISE EXCEPTION 'weir: ticks up to % have been truncated, and those after % were asked for', floor, _tick.after
+      USING ERRCODE = 'WR005', DETAIL = weir._epoch_of(floor) || '.' || floor;
   END IF;
 END
 $$;
-COMMENT ON FUNCTION weir.tick IS
+COMMENT ON FUNCTION weir._tick IS
   'Returns the ticks after a given one, at most 100, and cuts the next if there is none and cuts is true. The messages of one that it has cut come with it, if there are at most most_messages, of 256 kB. With the epoch of that given one it is refused where the log has been set back and has grown past it again. Looks up to so many times, pause seconds apart; ids and seen are what an earlier call returned: while nothing has been published or committed since then, only counters are looked at. A commit alone counts from look patience + 1 on. Errors: WR003 (see rebase_messages), WR004 (not in autocommit), WR005 (truncated; the detail is epoch.tick of the last that was), WR006 (see check_position; not looked at again while nothing changes), 22023, 25006. Locks: advisory step 4 (tried). Isolation: READ COMMITTED. It holds a snapshot while it waits: at most 1 second.';
 
 CREATE OR REPLACE FUNCTION weir.ticks(after bigint, ids bigint DEFAULT NULL, looks integer DEFAULT 1, pause double precision DEFAULT 0.003, epoch bigint DEFAULT NULL,
@@ -280,7 +280,7 @@ SET jit = off
 AS $$
 BEGIN
   SELECT t.* INTO seqs, ats, counts, sizes, epochs, ids_now, seen_now
-  FROM weir.tick(ticks.after, ids => ticks.ids, looks => ticks.looks, pause => ticks.pause, cuts => false, epoch => ticks.epoch) t;
+  FROM weir._tick(ticks.after, ids => ticks.ids, looks => ticks.looks, pause => ticks.pause, cuts => false, epoch => ticks.epoch) t;
   RAISE SQLSTATE 'WR099';  -- lets go of the tables, as every look does
 EXCEPTION WHEN SQLSTATE 'WR099' THEN
   RETURN;
@@ -310,7 +310,7 @@ BEGIN
     -- One transaction: in the order of the index.
     one := t.late[1];
     IF one IS NULL THEN
-      SELECT m.xid INTO one FROM weir.spans(t.from_xid, t.snapshot) p
+      SELECT m.xid INTO one FROM weir._spans(t.from_xid, t.snapshot) p
       CROSS JOIN LATERAL (SELECT m.xid FROM weir.message m WHERE m.xid >= p.low AND m.xid < p.high ORDER BY m.xid, m.id LIMIT 1) m LIMIT 1;
     END IF;
     RETURN QUERY SELECT m.id, m.xid, m.channel, m.payload || '', m.is_binary, m.keep
@@ -319,7 +319,7 @@ BEGIN
       WHERE m.before < most_bytes ORDER BY m.id;
   ELSE
     RETURN QUERY SELECT m.id, m.xid, m.channel, m.payload || '', m.is_binary, m.keep
-      FROM (SELECT m.* FROM weir.spans(t.from_xid, t.snapshot) p
+      FROM (SELECT m.* FROM weir._spans(t.from_xid, t.snapshot) p
             CROSS JOIN LATERAL (SELECT m.* FROM weir.message m WHERE m.xid >= p.low AND m.xid < p.high OFFSET 0) m
             UNION ALL
             SELECT m.* FROM unnest(t.late) l(x) CROSS JOIN LATERAL (SELECT m.* FROM weir.message m WHERE m.xid = l.x OFFSET 0) m) m
@@ -328,11 +328,11 @@ BEGIN
   -- TRUNCATE empties a table for old snapshots too, so this comes last: it is raised before anything is truncated.
   IF read.tick <= pg_sequence_last_value('weir.tick_floor') THEN
     RAISE EXCEPTION 'weir: tick % has been truncated', read.tick
-      USING ERRCODE = 'WR005', DETAIL = weir.epoch_of(pg_sequence_last_value('weir.tick_floor')) || '.' || pg_sequence_last_value('weir.tick_floor');
+      USING ERRCODE = 'WR005', DETAIL = weir._epoch_of(pg_sequence_last_value('weir.tick_floor')) || '.' || pg_sequence_last_value('weir.tick_floor');
   ELSIF t.seq IS NULL THEN
     RAISE EXCEPTION 'weir: there is no tick %', read.tick USING ERRCODE = '22023';
   ELSIF read.epoch IS NOT NULL THEN
-    PERFORM weir.check_position(read.tick, read.epoch);
+    PERFORM weir._check_position(read.tick, read.epoch);
   END IF;
   RAISE SQLSTATE 'WR099';  -- lets go of the tables, as every look does
 EXCEPTION WHEN SQLSTATE 'WR099' THEN
@@ -352,7 +352,7 @@ DECLARE
 BEGIN
   SELECT t.* INTO newest FROM weir.tick t ORDER BY t.seq DESC LIMIT 1;
   IF NOT pg_is_in_recovery() THEN
-    PERFORM weir.check_message_cluster();
+    PERFORM weir._check_message_cluster();
     IF pg_snapshot_xmax(newest.snapshot) > pg_snapshot_xmax(pg_current_snapshot()) THEN
       RAISE EXCEPTION 'weir: the log of messages comes from another cluster' USING ERRCODE = 'WR003', HINT = 'Call weir.rebase_messages().';
     END IF;

@@ -1,6 +1,6 @@
 -- Small tables that grow all the time.
 
-CREATE OR REPLACE FUNCTION weir.tidy() RETURNS text
+CREATE OR REPLACE FUNCTION weir._tidy() RETURNS text
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET jit = off
@@ -14,11 +14,11 @@ DECLARE
   lanes     integer;
   j         weir.job_look;
 BEGIN
-  PERFORM weir.check_isolation('tidy'), weir.hold_briefly();
+  PERFORM weir._check_isolation('tidy'), weir._hold_briefly();
   IF NOT pg_try_advisory_xact_lock(1464158547, 3) THEN
     RETURN NULL;
   END IF;
-  IF weir.set_twins_aside() > 0 THEN
+  IF weir._set_twins_aside() > 0 THEN
     RETURN 'set twins aside';
   END IF;
   -- Small tables that grow all the time are insert-only too: emptied whole, and what still counts put back.
@@ -50,12 +50,12 @@ BEGIN
     TRUNCATE weir.settled;
     INSERT INTO weir.settled SELECT k.* FROM pg_temp.weir_keep k;
     RETURN 'compacted settled';
-  ELSIF pg_relation_size('weir.worker') > 131072 AND weir.forget_workers() > 0 THEN
+  ELSIF pg_relation_size('weir.worker') > 131072 AND weir._forget_workers() > 0 THEN
     RETURN 'forgot workers';
   ELSIF pg_relation_size('weir.cancel') > 1048576 THEN
     -- A part of them at a time, from where the last call stopped: those of jobs in the far future stay.
     FOR looked IN SELECT c.id FROM weir.cancel c WHERE c.id > coalesce(pg_sequence_last_value('weir.cancel_looked'), 0) ORDER BY c.id LIMIT 1000 LOOP
-      j := weir.job_now(looked);
+      j := weir._job_now(looked);
       IF j.state IS NULL OR j.finished_at IS NOT NULL THEN
         DELETE FROM weir.cancel c WHERE c.id = looked;
         forgotten := forgotten + 1;
@@ -67,16 +67,16 @@ BEGIN
       RETURN 'forgot ' || forgotten || ' cancellations';
     END IF;
   END IF;
-  lanes := weir.forget_ended();
+  lanes := weir._forget_ended();
   RETURN CASE WHEN lanes > 0 THEN 'trimmed ' || lanes || ' lanes' END;
 EXCEPTION WHEN lock_not_available THEN
   RETURN NULL;  -- in use: later
 END
 $$;
-COMMENT ON FUNCTION weir.tidy IS
+COMMENT ON FUNCTION weir._tidy IS
   'One small chore at a time: sets twins aside, empties the heartbeat ring ahead of its turn, compacts the promoter''s cursor, the history of segments and how far workers have settled by TRUNCATE, and deletes what thousands of ended workers and cancellations have left, of these a part at a time: it looks at up to 1000, for 0.1 s; and has idle lanes forget transactions that have ended (see forget_ended). Returns what it did, or NULL. Errors: WR003, WR004. Locks: advisory step 3 (tried), ACCESS EXCLUSIVE NOWAIT on a table that it truncates; and see forget_ended.';
 
-CREATE OR REPLACE FUNCTION weir.set_twins_aside() RETURNS integer
+CREATE OR REPLACE FUNCTION weir._set_twins_aside() RETURNS integer
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 SET jit = off
@@ -108,5 +108,5 @@ BEGIN
   RETURN n;
 END
 $$;
-COMMENT ON FUNCTION weir.set_twins_aside IS
+COMMENT ON FUNCTION weir._set_twins_aside IS
   'Sets aside the twins of queues in which nothing is to be done, so that claims do not look at them any more, and takes back those where there is: a transaction may have looked the queue up before its older twin was there, and log a job long after. Returns how many changed.';

@@ -1,6 +1,6 @@
 -- What an idle worker looks at, without a table.
 
-CREATE OR REPLACE FUNCTION weir.watch(jobs bigint, control bigint, seen pg_snapshot, upto xid8, looks integer DEFAULT 1, pause double precision DEFAULT 0.003,
+CREATE OR REPLACE FUNCTION weir._watch(jobs bigint, control bigint, seen pg_snapshot, upto xid8, looks integer DEFAULT 1, pause double precision DEFAULT 0.003,
                            OUT jobs_now bigint, OUT control_now bigint, OUT seen_now pg_snapshot, OUT upto_now xid8, OUT ended boolean)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -10,31 +10,31 @@ DECLARE
   moved boolean;
   slept text;
 BEGIN
-  IF watch.looks IS NULL OR watch.pause IS NULL OR watch.looks < 1 OR watch.looks * watch.pause > 1 THEN
-    RAISE EXCEPTION 'weir: watch waits at most 1 second: % looks, % s apart', watch.looks, watch.pause USING ERRCODE = '22023';
+  IF _watch.looks IS NULL OR _watch.pause IS NULL OR _watch.looks < 1 OR _watch.looks * _watch.pause > 1 THEN
+    RAISE EXCEPTION 'weir: watch waits at most 1 second: % looks, % s apart', _watch.looks, _watch.pause USING ERRCODE = '22023';
   END IF;
   -- Assignments, not queries: a look costs some microseconds, and touches two sequences only.
   LOOP
     jobs_now := coalesce(pg_sequence_last_value('weir.job_id'), 0);
     control_now := coalesce(pg_sequence_last_value('weir.control'), 0);
     seen_now := pg_current_snapshot();  -- after the counters
-    moved := jobs_now IS DISTINCT FROM watch.jobs OR control_now IS DISTINCT FROM watch.control;
-    ended := watch.seen IS NULL OR watch.upto IS NULL;
-    IF NOT ended AND pg_snapshot_xmin(watch.seen) < watch.upto AND seen_now::text <> watch.seen::text THEN
-      ended := EXISTS (SELECT FROM pg_snapshot_xip(watch.seen) x WHERE x < watch.upto AND pg_visible_in_snapshot(x, seen_now))
+    moved := jobs_now IS DISTINCT FROM _watch.jobs OR control_now IS DISTINCT FROM _watch.control;
+    ended := _watch.seen IS NULL OR _watch.upto IS NULL;
+    IF NOT ended AND pg_snapshot_xmin(_watch.seen) < _watch.upto AND seen_now::text <> _watch.seen::text THEN
+      ended := EXISTS (SELECT FROM pg_snapshot_xip(_watch.seen) x WHERE x < _watch.upto AND pg_visible_in_snapshot(x, seen_now))
         -- And those that the snapshot could not list yet, being newer than all that had ended.
-        OR least(pg_snapshot_xmax(seen_now), watch.upto)::text::bigint - pg_snapshot_xmax(watch.seen)::text::bigint
-           > (SELECT count(*) FROM pg_snapshot_xip(seen_now) x WHERE x >= pg_snapshot_xmax(watch.seen) AND x < watch.upto);
+        OR least(pg_snapshot_xmax(seen_now), _watch.upto)::text::bigint - pg_snapshot_xmax(_watch.seen)::text::bigint
+           > (SELECT count(*) FROM pg_snapshot_xip(seen_now) x WHERE x >= pg_snapshot_xmax(_watch.seen) AND x < _watch.upto);
     END IF;
-    EXIT WHEN watch.looks <= 1 OR moved OR ended;
-    watch.looks := watch.looks - 1;
-    slept := pg_sleep(watch.pause);
+    EXIT WHEN _watch.looks <= 1 OR moved OR ended;
+    _watch.looks := _watch.looks - 1;
+    slept := pg_sleep(_watch.pause);
   END LOOP;
   -- Whoever has drawn from a counter by now has a transaction id below the next one that would be given out.
-  upto_now := CASE WHEN moved OR watch.upto IS NULL
+  upto_now := CASE WHEN moved OR _watch.upto IS NULL
                    THEN (pg_snapshot_xmax(seen_now)::text::bigint + age(pg_snapshot_xmax(seen_now)::xid))::text::xid8
-                   ELSE watch.upto END;
+                   ELSE _watch.upto END;
 END
 $$;
-COMMENT ON FUNCTION weir.watch IS
+COMMENT ON FUNCTION weir._watch IS
   'For an idle worker: looks up to so many times, pause seconds apart, until the counters differ from those given, or a transaction below upto has ended that was in progress in seen: all of it as an earlier call returned it (at first 0, 0, NULL, NULL). jobs_now moves with every job logged, control_now with every cancellation and new queue, both even before the commit; ended tells of the transactions. Errors: 22023. Locks: none that others wait for. Isolation: READ COMMITTED, in autocommit. It holds a snapshot while it waits: at most 1 second.';

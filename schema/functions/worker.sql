@@ -1,6 +1,6 @@
 -- Workers: start, heartbeat, and who is fenced.
 
-CREATE OR REPLACE FUNCTION weir.worker_start(name text, queues text[], lease interval DEFAULT '30 seconds') RETURNS integer
+CREATE OR REPLACE FUNCTION weir._start(name text, queues text[], lease interval DEFAULT '30 seconds') RETURNS integer
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET jit = off
@@ -9,27 +9,27 @@ DECLARE
   new_id integer;
   q      text;
 BEGIN
-  IF worker_start.lease IS NULL OR worker_start.lease < interval '1 second' OR worker_start.lease > interval '5 minutes' THEN  -- what the heartbeat ring holds
-    RAISE EXCEPTION 'weir: a worker''s lease must be 1 second to 5 minutes, got %', worker_start.lease USING ERRCODE = '22023';
-  ELSIF length(worker_start.name) > 200 THEN
-    RAISE EXCEPTION 'weir: worker name too long: % characters, at most 200 are allowed', length(worker_start.name) USING ERRCODE = '22023';
+  IF _start.lease IS NULL OR _start.lease < interval '1 second' OR _start.lease > interval '5 minutes' THEN  -- what the heartbeat ring holds
+    RAISE EXCEPTION 'weir: a worker''s lease must be 1 second to 5 minutes, got %', _start.lease USING ERRCODE = '22023';
+  ELSIF length(_start.name) > 200 THEN
+    RAISE EXCEPTION 'weir: worker name too long: % characters, at most 200 are allowed', length(_start.name) USING ERRCODE = '22023';
   END IF;
-  PERFORM weir.check_cluster();
-  FOREACH q IN ARRAY coalesce(worker_start.queues, '{}') LOOP
-    PERFORM weir.check_job(q, 'any', '{}', 2, 1, NULL);
-    PERFORM weir.queue_id(q);
+  PERFORM weir._check_cluster();
+  FOREACH q IN ARRAY coalesce(_start.queues, '{}') LOOP
+    PERFORM weir._check_job(q, 'any', '{}', 2, 1, NULL);
+    PERFORM weir._queue_id(q);
   END LOOP;
   -- A failover or a restore may take the sequence back while a process of before lives: each timeline has ids of its own. And nobody may
   -- work under one that a crash can take away.
-  PERFORM weir.commit_synchronously();
+  PERFORM weir._commit_synchronously();
   new_id := (('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::bigint - 1) % 127 * 16777216 + nextval('weir.worker_id') % 16777216;
   INSERT INTO weir.worker (id, fenced, at, lease, name, queues)
-  VALUES (new_id, false, clock_timestamp(), worker_start.lease, coalesce(worker_start.name, ''), coalesce(worker_start.queues, '{}'));
-  PERFORM weir.note_word(new_id, 'beats', 0);  -- nobody else knows of it yet
+  VALUES (new_id, false, clock_timestamp(), _start.lease, coalesce(_start.name, ''), coalesce(_start.queues, '{}'));
+  PERFORM weir._note_word(new_id, 'beats', 0);  -- nobody else knows of it yet
   RETURN new_id;
 END
 $$;
-COMMENT ON FUNCTION weir.worker_start IS
+COMMENT ON FUNCTION weir._start IS
   'Registers a worker, makes its queues and returns its id. From then on it must call heartbeat well within its lease, or its jobs are given to others. Errors: 22023; WR003 (the log comes from another cluster). Locks: none that others wait for. Isolation: any.';
 
 CREATE OR REPLACE FUNCTION weir.heartbeat(worker integer, running integer DEFAULT 0,
@@ -53,10 +53,10 @@ BEGIN
     END IF;
     PERFORM pg_advisory_lock_shared(1464158554, heartbeat.worker);
     -- A heartbeat by another connection may have come late. It renews nothing later on, so it must not stay the last word.
-    writes := writes OR coalesce(weir.last_says(heartbeat.worker) <> 'attends', false);
+    writes := writes OR coalesce(weir._last_says(heartbeat.worker) <> 'attends', false);
   END IF;
   IF writes THEN
-    PERFORM weir.hold_briefly(), pg_advisory_xact_lock_shared(1464158555, heartbeat.worker);
+    PERFORM weir._hold_briefly(), pg_advisory_xact_lock_shared(1464158555, heartbeat.worker);
   END IF;
   SELECT NOT coalesce(bool_or(w.id = heartbeat.worker), false), count(*), count(*) FILTER (WHERE w.queues && me.queues)
     INTO heartbeat.fenced, heartbeat.workers, heartbeat.sharing
@@ -67,14 +67,14 @@ BEGIN
     IF attends THEN
       PERFORM set_config('weir.attends', word, false);
     END IF;
-    PERFORM weir.note_word(heartbeat.worker, CASE WHEN attends THEN 'attends' ELSE 'beats' END, coalesce(heartbeat.running, 0));
+    PERFORM weir._note_word(heartbeat.worker, CASE WHEN attends THEN 'attends' ELSE 'beats' END, coalesce(heartbeat.running, 0));
   END IF;
 END
 $$;
 COMMENT ON FUNCTION weir.heartbeat IS
   'Renews a worker''s lease; tells whether it is fenced, how many workers live, and how many of them share a queue with it. By a session that attends for the worker it writes only what has changed, and an idle worker uses up no transaction id. Locks: advisory: the worker''s last word (shared; a rescuer is waited for, at most 5 s). Isolation: any. Commits asynchronously.';
 
-CREATE OR REPLACE FUNCTION weir.check_worker(worker integer) RETURNS text[]
+CREATE OR REPLACE FUNCTION weir._check_worker(worker integer) RETURNS text[]
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
 SET jit = off
@@ -85,23 +85,23 @@ DECLARE
   w         record;
 BEGIN
   -- At most two rows, and in this order.
-  FOR w IN SELECT k.fenced, k.queues FROM weir.worker k WHERE k.id = check_worker.worker ORDER BY k.fenced DESC LOOP
+  FOR w IN SELECT k.fenced, k.queues FROM weir.worker k WHERE k.id = _check_worker.worker ORDER BY k.fenced DESC LOOP
     is_fenced := w.fenced;
     EXIT;
   END LOOP;
   IF is_fenced IS NULL THEN
-    RAISE EXCEPTION 'weir: worker % is not known', check_worker.worker
-      USING ERRCODE = 'WR001', HINT = 'Call weir.worker_start first.';
+    RAISE EXCEPTION 'weir: worker % is not known', _check_worker.worker
+      USING ERRCODE = 'WR001', HINT = 'Call weir.start first.';
   ELSIF is_fenced THEN
-    RAISE EXCEPTION 'weir: worker % is fenced: it has stopped or was silent past its lease, and its jobs were given to others', check_worker.worker
-      USING ERRCODE = 'WR001', HINT = 'Drop what it was doing and start again under a new id from weir.worker_start.';
+    RAISE EXCEPTION 'weir: worker % is fenced: it has stopped or was silent past its lease, and its jobs were given to others', _check_worker.worker
+      USING ERRCODE = 'WR001', HINT = 'Drop what it was doing and start again under a new id from weir.start.';
   END IF;
   RETURN w.queues;
 END
 $$;
-COMMENT ON FUNCTION weir.check_worker IS 'The queues of a worker; raises WR001 unless it was started and is not fenced. The caller holds the worker''s lock.';
+COMMENT ON FUNCTION weir._check_worker IS 'The queues of a worker; raises WR001 unless it was started and is not fenced. The caller holds the worker''s lock.';
 
-CREATE OR REPLACE FUNCTION weir.forget_workers() RETURNS integer
+CREATE OR REPLACE FUNCTION weir._forget_workers() RETURNS integer
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 SET jit = off
@@ -121,5 +121,5 @@ BEGIN
   RETURN cardinality(gone);
 END
 $$;
-COMMENT ON FUNCTION weir.forget_workers IS
+COMMENT ON FUNCTION weir._forget_workers IS
   'Deletes workers that have ended and left nothing, but for the newest thousand of the last day: what every heartbeat looks through stays about as large as the fleet. Results of such a worker are refused all the same, for it is unknown. Returns how many.';

@@ -162,7 +162,7 @@ CREATE TABLE weir.queue (
 CREATE INDEX queue_name ON weir.queue (name, id);
 CREATE SEQUENCE weir.idle_looked AS integer MINVALUE 0;
 COMMENT ON SEQUENCE weir.idle_looked IS 'How far tidying has looked through the queues for idle lanes, in the order of ids.';
-COMMENT ON COLUMN weir.queue.aside IS 'A twin with nothing to do: claims do not look at it. Should a job come to it all the same, weir.set_twins_aside finds it.';
+COMMENT ON COLUMN weir.queue.aside IS 'A twin with nothing to do: claims do not look at it. Should a job come to it all the same, weir._set_twins_aside finds it.';
 COMMENT ON TABLE weir.queue IS
   'Queues by name. lane = id * 4 + priority - 1. A name may have several ids: two transactions that first use a name at the same time make one each rather than wait for one another.';
 CREATE SEQUENCE weir.worker_id AS integer;
@@ -170,7 +170,7 @@ CREATE SEQUENCE weir.worker_id AS integer;
 -- Leases are measured by a clock of Weir's own, which runs only while somebody watches.
 CREATE SEQUENCE weir.watched AS bigint MINVALUE 0;
 COMMENT ON SEQUENCE weir.watched IS
-  'For how long, in ms, the silence of workers has been watched: by each weir.rescue, for the time since the last, but 2 s at most. An outage, a failover, a clock that steps and an hour in which nobody looked are not a worker''s silence.';
+  'For how long, in ms, the silence of workers has been watched: by each weir._rescue, for the time since the last, but 2 s at most. An outage, a failover, a clock that steps and an hour in which nobody looked are not a worker''s silence.';
 CREATE SEQUENCE weir.watched_at AS bigint MINVALUE 0;
 COMMENT ON SEQUENCE weir.watched_at IS 'What the server''s clock showed when weir.watched was moved on, in ms.';
 SELECT setval('weir.watched', 0), setval('weir.watched_at', 0);
