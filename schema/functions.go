@@ -84,7 +84,7 @@ func replaceInPlace(ctx context.Context, tx pgx.Tx, text string) error {
 		}
 		for signature, version := range before {
 			if after[signature] == version {
-				if err := script(ctx, tx, `DROP FUNCTION `+signature); err != nil {
+				if err := script(ctx, tx, `DROP ROUTINE `+signature); err != nil {
 					return err
 				}
 			}
@@ -116,7 +116,7 @@ func dropFunctions(ctx context.Context, tx pgx.Tx) error {
 		    EXECUTE 'DROP VIEW ' || views;
 		  END IF;
 		  IF functions IS NOT NULL THEN
-		    EXECUTE 'DROP FUNCTION ' || functions;
+		    EXECUTE 'DROP ROUTINE ' || functions;
 		  END IF;
 		END
 		$$;

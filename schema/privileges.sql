@@ -22,15 +22,17 @@ END
 $$;
 
 REVOKE ALL ON SCHEMA weir FROM PUBLIC;
-REVOKE ALL ON ALL FUNCTIONS IN SCHEMA weir FROM PUBLIC, weir_enqueue, weir_work, weir_operate, weir_publish, weir_subscribe, weir_hub;
+REVOKE ALL ON ALL ROUTINES IN SCHEMA weir FROM PUBLIC, weir_enqueue, weir_work, weir_operate, weir_publish, weir_subscribe, weir_hub;
 REVOKE ALL ON ALL TABLES IN SCHEMA weir FROM weir_enqueue, weir_work, weir_operate, weir_publish, weir_subscribe, weir_hub;
 GRANT USAGE ON SCHEMA weir TO weir_enqueue, weir_work, weir_operate, weir_publish, weir_subscribe, weir_hub;
 
 GRANT EXECUTE ON FUNCTION weir.enqueue, weir.enqueue_many(text[], text[], jsonb[], integer[], timestamptz[], integer[], jsonb[]), weir.enqueue_many(jsonb)
   TO weir_enqueue, weir_work, weir_operate;
-GRANT EXECUTE ON FUNCTION weir._start, weir.attend, weir.heartbeat, weir._watch, weir._claim, weir._record, weir._complete, weir._reconcile, weir._fence, weir._settle, weir._cancelled_among,
-  weir._promote, weir._rotate, weir._rotate_later, weir._rescue, weir._tidy, weir.rebase, weir.job_info, weir.jobs TO weir_work, weir_operate;
-GRANT EXECUTE ON FUNCTION weir.queues, weir.workers, weir.cancel, weir.retry, weir.pause, weir.resume, weir.set, weir.hubs, weir.notify_callers, weir.restrict TO weir_operate;
+GRANT EXECUTE ON FUNCTION weir.start, weir.take, weir.record, weir.stop, weir.complete, weir.attend, weir.heartbeat, weir.job_info, weir.jobs, weir.cancel, weir.rebase,
+  weir._start, weir._watch, weir._claim, weir._record, weir._complete, weir._reconcile, weir._fence, weir._settle, weir._cancelled_among,
+  weir._promote, weir._rotate, weir._rotate_later, weir._rescue, weir._tidy TO weir_work, weir_operate;
+GRANT EXECUTE ON PROCEDURE weir.chores TO weir_work, weir_operate;
+GRANT EXECUTE ON FUNCTION weir.queues, weir.workers, weir.retry, weir.pause, weir.resume, weir.set(text, text), weir.set(text, text, text), weir.hubs, weir.notify_callers, weir.restrict TO weir_operate;
 GRANT SELECT ON weir.available_jobs, weir.running_jobs, weir.later_jobs, weir.completed_jobs, weir.failed_jobs, weir.cancelled_jobs TO weir_operate;
 
 GRANT EXECUTE ON FUNCTION weir.publish, weir.publish_bytes, weir.publish_many, weir.notify TO weir_publish, weir_hub, weir_operate;

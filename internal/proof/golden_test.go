@@ -159,7 +159,8 @@ var goldenQueries = []string{
 	`SELECT pg_get_indexdef(c.oid) || ';' FROM pg_class c WHERE c.relnamespace = 'weir'::regnamespace AND c.relkind IN ('i', 'I') AND NOT c.relispartition
 		AND NOT EXISTS (SELECT FROM pg_constraint k WHERE k.conindid = c.oid) ORDER BY c.relname::text COLLATE "C"`,
 
-	`SELECT format('CREATE FUNCTION weir.%I(%s) RETURNS %s LANGUAGE %s %s%s%s;', p.proname, pg_get_function_arguments(p.oid), pg_get_function_result(p.oid), l.lanname,
+	`SELECT format('CREATE %s weir.%I(%s)%s LANGUAGE %s %s%s%s;', CASE p.prokind WHEN 'p' THEN 'PROCEDURE' ELSE 'FUNCTION' END, p.proname, pg_get_function_arguments(p.oid),
+		' RETURNS ' || pg_get_function_result(p.oid), l.lanname,
 		CASE p.provolatile WHEN 'v' THEN 'VOLATILE' WHEN 's' THEN 'STABLE' ELSE 'IMMUTABLE' END, CASE WHEN p.prosecdef THEN ' SECURITY DEFINER' ELSE '' END,
 		(SELECT string_agg(' SET ' || c, '' ORDER BY ord) FROM unnest(p.proconfig) WITH ORDINALITY u(c, ord)))
 	FROM pg_proc p JOIN pg_language l ON l.oid = p.prolang WHERE p.pronamespace = 'weir'::regnamespace ORDER BY (p.proname || pg_get_function_arguments(p.oid)) COLLATE "C"`,
@@ -171,11 +172,11 @@ var goldenQueries = []string{
 		FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid WHERE c.relnamespace = 'weir'::regnamespace AND col_description(c.oid, a.attnum) IS NOT NULL
 		UNION ALL SELECT format('COMMENT ON TYPE %s IS %L;', oid::regtype, obj_description(oid, 'pg_type')) FROM pg_type
 		WHERE typnamespace = 'weir'::regnamespace AND obj_description(oid, 'pg_type') IS NOT NULL
-		UNION ALL SELECT format('COMMENT ON FUNCTION %s IS %L;', oid::regprocedure, obj_description(oid, 'pg_proc')) FROM pg_proc
+		UNION ALL SELECT format('COMMENT ON ROUTINE %s IS %L;', oid::regprocedure, obj_description(oid, 'pg_proc')) FROM pg_proc
 		WHERE pronamespace = 'weir'::regnamespace AND obj_description(oid, 'pg_proc') IS NOT NULL) c ORDER BY line COLLATE "C"`,
 
 	`SELECT line FROM (
-		SELECT format('GRANT EXECUTE ON FUNCTION %s TO %s;', p.oid::regprocedure, string_agg(a.grantee::regrole::text, ', ' ORDER BY a.grantee::regrole::text COLLATE "C")) AS line
+		SELECT format('GRANT EXECUTE ON ROUTINE %s TO %s;', p.oid::regprocedure, string_agg(a.grantee::regrole::text, ', ' ORDER BY a.grantee::regrole::text COLLATE "C")) AS line
 		FROM pg_proc p, aclexplode(p.proacl) a WHERE p.pronamespace = 'weir'::regnamespace AND a.grantee <> p.proowner GROUP BY p.oid
 		UNION ALL SELECT format('GRANT %s ON %s TO %s;', a.privilege_type, c.oid::regclass, string_agg(a.grantee::regrole::text, ', ' ORDER BY a.grantee::regrole::text COLLATE "C"))
 		FROM pg_class c, aclexplode(c.relacl) a WHERE c.relnamespace = 'weir'::regnamespace AND a.grantee <> c.relowner GROUP BY c.oid, a.privilege_type) g ORDER BY line COLLATE "C"`,

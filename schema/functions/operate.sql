@@ -139,5 +139,28 @@ BEGIN
   UPDATE weir.setting s SET value = set.value WHERE s.name = set.name;
 END
 $$;
-COMMENT ON FUNCTION weir.set IS
+COMMENT ON FUNCTION weir.set(text, text) IS
   'Changes a setting: retention (how long finished jobs can be looked at, default 1 day), retention_bytes (what log and history may take together, default 4294967296; unfinished jobs are kept whatever they take), message_retention (how long a subscriber can resume from a position, default 1 hour), message_retention_bytes (what messages may take, default 1073741824) or message_bytes (the largest payload, default 1048576, at most 16777216). Errors: 22023.';
+
+CREATE OR REPLACE FUNCTION weir.set(queue text, name text, value text) RETURNS boolean
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+AS $$
+BEGIN
+  IF set.name IS NULL OR set.name NOT IN ('backoff', 'backoff_limit') THEN
+    RAISE EXCEPTION 'weir: unknown setting % of a queue', coalesce(set.name, 'null') USING ERRCODE = '22023', HINT = 'Settings of queues are backoff and backoff_limit (intervals).';
+  ELSIF set.value IS NULL OR set.value::interval < interval '0' OR set.value::interval > interval '1 year' THEN
+    RAISE EXCEPTION 'weir: % must be 0 to 1 year, got %', set.name, coalesce(set.value, 'null') USING ERRCODE = '22023';
+  END IF;
+  -- Of twins under one name all.
+  IF set.name = 'backoff' THEN
+    UPDATE weir.queue q SET backoff = set.value::interval WHERE q.name = set.queue;
+  ELSE
+    UPDATE weir.queue q SET backoff_limit = set.value::interval WHERE q.name = set.queue;
+  END IF;
+  RETURN FOUND;
+END
+$$;
+COMMENT ON FUNCTION weir.set(text, text, text) IS
+  'Changes a setting of a queue from the commit on: backoff (1 second), how long after its first failure a job is tried again; it doubles with each that follows, up to backoff_limit (1 hour), give or take a quarter. False if there is no such queue. Errors: 22023, 22007 (no interval). Locks: none that others wait for, but another change of the queue. Isolation: any.';

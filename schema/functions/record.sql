@@ -203,7 +203,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION weir._record IS
-  'Records how attempts ended, many at once, each judged by itself: lanes[i], seqs[i] name a batch, the next sizes[i] of ids are its jobs; outcomes (completed where NULL), errors, outputs and run_at (when the next attempt is due, after retried, snoozed or released; at once where NULL) go with ids. Returns those that were not recorded, by their place in ids: ended (the attempt has an end already: so the call may be repeated), lost (it is not this worker''s, for its claim was lost in a crash or it was handed out again: drop it), busy (a transaction of its handler''s that completes it is open: record it again later) or invalid; detail says what was wrong and what to do. Errors: 22023, WR001 (fenced), WR004. Locks: advisory: the worker and the segments (shared), the worker''s ends (exclusive, waiting at most 5 s). Isolation: READ COMMITTED. Commits synchronously.';
+  'Records how attempts ended, many at once, each judged by itself: lanes[i], seqs[i] name a batch, the next sizes[i] of ids are its jobs; outcomes (completed where NULL), errors, outputs and run_at (when the next attempt is due, after retried, snoozed or released; at once where NULL, by the queue''s backoff where -infinity) go with ids. Returns those that were not recorded, by their place in ids: ended (the attempt has an end already: so the call may be repeated), lost (it is not this worker''s, for its claim was lost in a crash or it was handed out again: drop it), busy (a transaction of its handler''s that completes it is open: record it again later) or invalid; detail says what was wrong and what to do. Errors: 22023, WR001 (fenced), WR004. Locks: advisory: the worker and the segments (shared), the worker''s ends (exclusive, waiting at most 5 s). Isolation: READ COMMITTED. Commits synchronously.';
 
 CREATE OR REPLACE FUNCTION weir._hold_ends(worker integer) RETURNS integer[]
 LANGUAGE plpgsql VOLATILE
@@ -300,7 +300,7 @@ BEGIN
     PERFORM nextval('weir.job_id');
   END IF;
   WITH attempt AS MATERIALIZED (
-    SELECT e.*, j.kind, j.args, j.meta, j.enqueued_at, j.attempt, j.max_attempts, j.put_off,
+    SELECT e.lane, e.seq, e.segment, e.id, e.outcome, e.error, e.output, e.ord, coalesce(q.next, e.run_at) AS run_at, j.kind, j.args, j.meta, j.enqueued_at, j.attempt, j.max_attempts, j.put_off,
            CASE WHEN e.outcome IN ('retried', 'lost') AND j.attempt >= j.max_attempts THEN 'failed' ELSE e.outcome END AS ended
     FROM unnest(_end_attempts.lanes, _end_attempts.seqs, _end_attempts.segments, _end_attempts.ids, _end_attempts.outcomes,
                 _end_attempts.errors, _end_attempts.outputs, _end_attempts.run_at)
@@ -316,6 +316,9 @@ BEGIN
       WHERE e.outcome IN ('retried', 'snoozed', 'released', 'lost')
         AND b.segment = e.segment AND b.lane = e.lane AND b.seq = e.seq  -- all rows of a batch say the same of xids
       LIMIT 1) j ON true
+    LEFT JOIN LATERAL (
+      SELECT weir._next_try(q.backoff, q.backoff_limit, CASE e.outcome WHEN 'retried' THEN j.attempt ELSE j.put_off + 1 END) AS next
+      FROM weir.queue q WHERE q.id = e.lane / 4 AND e.run_at = '-infinity') q ON true
   ), next AS MATERIALIZED (
     -- What was put off or handed back is the same attempt still, and does not use up another.
     SELECT a.id, a.lane, a.attempt + (a.ended NOT IN ('snoozed', 'released'))::integer AS attempt, a.max_attempts,
@@ -339,4 +342,14 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION weir._end_attempts IS
-  'Writes how attempts ended and logs those that follow. retried and lost become failed when the attempts are used up. The caller has seen that they have no end, and keeps it so.';
+  'run_at -infinity stands for the queue''s backoff. Writes how attempts ended and logs those that follow. retried and lost become failed when the attempts are used up. The caller has seen that they have no end, and keeps it so.';
+
+CREATE OR REPLACE FUNCTION weir._next_try(backoff interval, backoff_limit interval, tries integer) RETURNS timestamptz
+LANGUAGE sql VOLATILE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+AS $$
+  SELECT now() + least(_next_try.backoff_limit, _next_try.backoff * power(2, least(_next_try.tries, 32) - 1)) * (0.75 + random() / 2)
+$$;
+COMMENT ON FUNCTION weir._next_try IS
+  'When a job is tried again after so many tries: backoff after the first, twice as long after each that follows, up to backoff_limit, and a quarter less to a quarter more, so that those which failed together are not tried together. Locks: none. Isolation: any.';

@@ -157,12 +157,15 @@ CREATE TABLE weir.queue (
   name       text        NOT NULL,
   paused_at  timestamptz,
   aside      boolean     NOT NULL DEFAULT false,
+  backoff       interval NOT NULL DEFAULT '1 second',
+  backoff_limit interval NOT NULL DEFAULT '1 hour',
   created_at timestamptz NOT NULL DEFAULT now()
 );
 CREATE INDEX queue_name ON weir.queue (name, id);
 CREATE SEQUENCE weir.idle_looked AS integer MINVALUE 0;
 COMMENT ON SEQUENCE weir.idle_looked IS 'How far tidying has looked through the queues for idle lanes, in the order of ids.';
 COMMENT ON COLUMN weir.queue.aside IS 'A twin with nothing to do: claims do not look at it. Should a job come to it all the same, weir._set_twins_aside finds it.';
+COMMENT ON COLUMN weir.queue.backoff IS 'How long after its first failure a job is tried again; twice as long after each that follows, up to backoff_limit: see weir._next_try.';
 COMMENT ON TABLE weir.queue IS
   'Queues by name. lane = id * 4 + priority - 1. A name may have several ids: two transactions that first use a name at the same time make one each rather than wait for one another.';
 CREATE SEQUENCE weir.worker_id AS integer;

@@ -1,0 +1,429 @@
+package proof
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/weir-pg/weir/internal/pgtest"
+)
+
+// taken is a row of weir.take.
+type taken struct {
+	Event, Token string
+	ID           int64
+	Queue, Kind  *string
+	Attempt      *int32
+}
+
+// taking is what weir.take is told; nil is NULL.
+type taking struct {
+	limits      []int32
+	kinds, held []string
+	lost        *bool
+	wait        string
+}
+
+func take(t *testing.T, q querier, worker int32, how taking) []taken {
+	t.Helper()
+	rows, err := q.Query(t.Context(), `SELECT event, token, id, queue, kind, attempt FROM weir.take($1, NULL, $2, $3, $4, $5, nullif($6, '')::interval)`,
+		worker, how.limits, how.kinds, how.held, how.lost, how.wait)
+	if err != nil {
+		t.Fatal(err)
+	}
+	all, err := pgx.CollectRows(rows, pgx.RowToStructByPos[taken])
+	if err != nil {
+		t.Fatalf("take: %v", err)
+	}
+	return all
+}
+
+// atOnce takes without waiting.
+func atOnce(limit int32) taking { return taking{limits: []int32{limit}, wait: "0"} }
+
+// takeSome takes until there is something, for a call that has kept house hands out nothing.
+func takeSome(t *testing.T, q querier, worker int32, how taking) (all []taken) {
+	t.Helper()
+	until(t, "take has something", func() bool { all = take(t, q, worker, how); return len(all) > 0 })
+	return all
+}
+
+func tokensOf(all []taken) (tokens []string) {
+	for _, row := range all {
+		tokens = append(tokens, row.Token)
+	}
+	return tokens
+}
+
+// ends is what weir.record gets.
+type ends []map[string]any
+
+// recordEnds returns the refused tokens, each as "token refusal".
+func recordEnds(t *testing.T, q querier, worker int32, all ends) []string {
+	t.Helper()
+	text, err := json.Marshal(all)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return column[string](t, q, `SELECT coalesce(token, '?') || ' ' || refusal FROM weir.record($1, $2)`, worker, string(text))
+}
+
+func stateOf(t *testing.T, q querier, id int64) string {
+	t.Helper()
+	return value[string](t, q, `SELECT concat_ws(' ', state, attempt, error, output) FROM weir.job_info($1)`, id)
+}
+
+func TestWhatIsTakenIsRecordedByItsToken(t *testing.T) {
+	conn := connect(t, pgtest.Database(t))
+	worker := value[int32](t, conn, `SELECT weir.start('w', ARRAY['q'])`)
+	ids := enqueueN(t, conn, "q", 6)
+	got := take(t, conn, worker, atOnce(10))
+	if len(got) != len(ids) {
+		t.Fatalf("took %d jobs of %d", len(got), len(ids))
+	}
+	for i, row := range got {
+		if row.Event != "job" || row.ID != ids[i] || *row.Queue != "q" || *row.Attempt != 1 {
+			t.Fatalf("row %d is %+v", i, row)
+		}
+	}
+	tokens := tokensOf(got)
+	all := ends{
+		{"token": tokens[0]},
+		{"token": tokens[1], "outcome": "completed", "output": "done"},
+		{"token": tokens[2], "outcome": "failed", "error": "no", "final": true},
+		{"token": tokens[3], "outcome": "failed", "error": "not yet"},
+		{"token": tokens[4], "outcome": "failed", "error": "soon", "delay": 0},
+		{"token": tokens[5], "outcome": "released"},
+	}
+	if refused := recordEnds(t, conn, worker, all); len(refused) > 0 {
+		t.Fatalf("refused: %v", refused)
+	}
+	for i, want := range []string{"completed 1", "completed 1 done", "failed 1 no", "later 2 not yet", "available 2 soon", "later 1"} {
+		if is := stateOf(t, conn, ids[i]); is != want {
+			t.Errorf("job %d is %q, want %q", i, is, want)
+		}
+	}
+	for _, id := range []int64{ids[3], ids[5]} { // the first of each: a second, give or take a quarter
+		if seconds := value[float64](t, conn, `SELECT extract(epoch FROM run_at - (SELECT max(finished_at) FROM weir.result))::float8 FROM weir.later WHERE id = $1`, id); seconds < 0.5 || seconds > 1.5 {
+			t.Errorf("job %d is tried again after %.2f s", id, seconds)
+		}
+	}
+	if refused := recordEnds(t, conn, worker, all); len(refused) != len(all) || refused[0] != tokens[0]+" ended" {
+		t.Errorf("recorded once more: %v", refused)
+	}
+}
+
+func TestEachEndIsJudgedByItself(t *testing.T) {
+	conn := connect(t, pgtest.Database(t))
+	worker := value[int32](t, conn, `SELECT weir.start('w', ARRAY['q'])`)
+	ids := enqueueN(t, conn, "q", 2)
+	tokens := tokensOf(take(t, conn, worker, atOnce(2)))
+	text := fmt.Sprintf(`[
+		{"token": %q, "outcome": "failed", "error": "a \u0000 b \ud800 c \\u0000 d \ud83d\ude00 \udc00"},
+		{"token": %q, "outcome": "finished"}, {"token": %[2]q, "delay": -1}, {"token": %[2]q, "delay": "soon"}, {"token": %[2]q, "final": 1}, {"token": %[2]q, "errors": []},
+		{"token": "1.1.1"}, {"token": "x"}, {"token": 7}, {"token": "9999999999.1.1"}, {}, 7, null,
+		{"token": %[2]q, "output": {"a": 1}}]`, tokens[0], tokens[1])
+	refused := column[string](t, conn, `SELECT refusal FROM weir.record($1, $2)`, worker, text)
+	slices.Sort(refused)
+	if got := strings.Join(refused, " "); got != strings.Repeat("invalid ", 11)+"lost" {
+		t.Errorf("refused: %s", got)
+	}
+	if is := value[string](t, conn, `SELECT error FROM weir.job_info($1)`, ids[0]); is != "a \uFFFD b \uFFFD c \\u0000 d 😀 \uFFFD" {
+		t.Errorf("the error is kept as %q", is)
+	}
+	if is := stateOf(t, conn, ids[1]); is != `completed 1 {"a": 1}` {
+		t.Errorf("the last is %q", is)
+	}
+	for _, text := range []string{`{}`, `"x"`, `null`, `7`} {
+		_, err := conn.Exec(t.Context(), `SELECT weir.record($1, $2)`, worker, text)
+		wantCode(t, text, err, "22023")
+	}
+	_, err := conn.Exec(t.Context(), `SELECT weir.record($1, '[')`, worker)
+	wantCode(t, "no JSON", err, "22P02")
+}
+
+// TestTakeWaitsForWork: and hears of it when it commits, whenever it was enqueued.
+func TestTakeWaitsForWork(t *testing.T) {
+	url := pgtest.Database(t)
+	conn, other := connect(t, url), connect(t, url)
+	worker := value[int32](t, conn, `SELECT weir.start('w', ARRAY['q'])`)
+	for _, when := range []string{"before", "meanwhile"} {
+		exec(t, other, `BEGIN`)
+		if when == "before" {
+			enqueueN(t, other, "q", 1)
+		}
+		got := make(chan []taken, 1)
+		go func() { defer close(got); got <- takeSome(t, conn, worker, taking{}) }()
+		if when != "before" {
+			until(t, "take waits", func() bool {
+				return value[bool](t, other, `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE wait_event = 'PgSleep' AND query LIKE '%weir.take(%' AND pid <> pg_backend_pid())`)
+			})
+			enqueueN(t, other, "q", 1)
+		}
+		exec(t, other, `COMMIT`)
+		if rows := <-got; len(rows) != 1 {
+			t.Errorf("enqueued %s: took %v", when, rows)
+		}
+	}
+}
+
+// TestAnIdleTakeUsesUpNoTransactionID: and writes nothing, until a third of the lease has passed.
+func TestAnIdleTakeUsesUpNoTransactionID(t *testing.T) {
+	conn := connect(t, pgtest.Database(t))
+	worker := value[int32](t, conn, `SELECT weir.start('w', ARRAY['q'])`)
+	words := func() int { return value[int](t, conn, `SELECT count(*) FROM weir.heartbeat`) }
+	before := words()
+	exec(t, conn, `BEGIN`)
+	if got := take(t, conn, worker, taking{held: []string{}, wait: "50ms"}); len(got) > 0 {
+		t.Errorf("took %v", got)
+	}
+	if !value[bool](t, conn, `SELECT pg_current_xact_id_if_assigned() IS NULL`) {
+		t.Error("an idle take has used up a transaction id")
+	}
+	exec(t, conn, `COMMIT`)
+	if words() != before {
+		t.Error("it has renewed the lease, though no time has passed")
+	}
+	exec(t, conn, `SELECT setval('weir.watched', pg_sequence_last_value('weir.watched') + 10000)`)
+	take(t, conn, worker, taking{held: []string{}})
+	if words() != before+1 {
+		t.Error("the lease is not renewed after a third of it")
+	}
+}
+
+func TestTakeTellsOfCancellations(t *testing.T) {
+	url := pgtest.Database(t)
+	conn, other := connect(t, url), connect(t, url)
+	worker := value[int32](t, conn, `SELECT weir.start('w', ARRAY['q'])`)
+	ids := enqueueN(t, conn, "q", 3)
+	held := tokensOf(take(t, conn, worker, atOnce(2)))
+	exec(t, conn, `SELECT weir.cancel($1), weir.cancel($2)`, ids[0], ids[2])
+	if got := take(t, conn, worker, taking{limits: []int32{5}, held: held, wait: "0"}); len(got) != 1 || got[0].Event != "cancel" || got[0].Token != held[0] {
+		t.Errorf("took %+v", got)
+	}
+	if is := stateOf(t, conn, ids[2]); is != "cancelled 1" { // by take, which hands out nothing that is not to be run
+		t.Errorf("the one that had not started is %q", is)
+	}
+	got := make(chan []taken, 1)
+	go func() { defer close(got); got <- take(t, conn, worker, taking{limits: []int32{0}, held: held[1:]}) }()
+	until(t, "take waits", func() bool {
+		return value[bool](t, other, `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE wait_event = 'PgSleep' AND query LIKE '%weir.take(%' AND pid <> pg_backend_pid())`)
+	})
+	exec(t, other, `SELECT weir.cancel($1)`, ids[1])
+	if rows := append(<-got, take(t, conn, worker, taking{limits: []int32{0}, held: held[1:], wait: "0"})...); len(rows) == 0 || rows[0].Token != held[1] {
+		t.Errorf("took %+v", rows)
+	}
+}
+
+// TestALostAnswerIsMadeGood: at once where the worker says so, and otherwise with the next renewal of its lease; no attempt is used up.
+func TestALostAnswerIsMadeGood(t *testing.T) {
+	conn := connect(t, pgtest.Database(t))
+	worker := value[int32](t, conn, `SELECT weir.start('w', ARRAY['q'])`)
+	ids := enqueueN(t, conn, "q", 3)
+	kept := takeSome(t, conn, worker, atOnce(1))
+	yes := true
+	for _, how := range []taking{{limits: []int32{2}, held: tokensOf(kept), lost: &yes, wait: "0"}, {limits: []int32{2}, held: tokensOf(kept), wait: "0"}} {
+		if lost := take(t, conn, worker, atOnce(2)); len(lost) != 2 {
+			t.Fatalf("took %v", lost)
+		}
+		if how.lost == nil {
+			exec(t, conn, `SELECT setval('weir.watched', pg_sequence_last_value('weir.watched') + 10000)`)
+		}
+		got := takeSome(t, conn, worker, how)
+		if len(got) != 2 || got[0].ID != ids[1] || *got[0].Attempt != 1 {
+			t.Fatalf("took %+v", got)
+		}
+		if refused := recordEnds(t, conn, worker, ends{{"token": got[0].Token, "outcome": "released", "delay": 0}, {"token": got[1].Token, "outcome": "released", "delay": 0}}); len(refused) > 0 {
+			t.Fatalf("refused: %v", refused)
+		}
+	}
+	if refused := recordEnds(t, conn, worker, ends{{"token": kept[0].Token}}); len(refused) > 0 {
+		t.Errorf("what was held all the time is refused: %v", refused)
+	}
+	_, err := conn.Exec(t.Context(), `SELECT weir.take($1, lost => true)`, worker)
+	wantCode(t, "lost, without what is held", err, "22023")
+}
+
+// TestJobsOfOtherKindsAreHandedBack: each time for longer, and without using up an attempt.
+func TestJobsOfOtherKindsAreHandedBack(t *testing.T) {
+	conn := connect(t, pgtest.Database(t))
+	worker := value[int32](t, conn, `SELECT weir.start('w', ARRAY['q'])`)
+	id := value[int64](t, conn, `SELECT weir.enqueue('q', 'strange')`)
+	mine := value[int64](t, conn, `SELECT weir.enqueue('q', 'known')`)
+	got := take(t, conn, worker, taking{limits: []int32{10}, kinds: []string{"known"}, wait: "0"})
+	if len(got) != 1 || got[0].ID != mine {
+		t.Fatalf("took %+v", got)
+	}
+	if is := value[string](t, conn, `SELECT concat_ws(' ', state, attempt, error) FROM weir.job_info($1)`, id); is != "later 1 no handler for kind strange" {
+		t.Errorf("the other is %q", is)
+	}
+	for tries := range 4 {
+		if tries > 0 {
+			exec(t, conn, `UPDATE weir.later SET run_at = now() WHERE id = $1`, id)
+			until(t, "it is promoted", func() bool {
+				exec(t, conn, `CALL weir.chores()`)
+				return strings.HasPrefix(stateOf(t, conn, id), "available")
+			})
+			take(t, conn, worker, taking{limits: []int32{10}, kinds: []string{"known"}, wait: "0"})
+		}
+		after := value[float64](t, conn, `SELECT extract(epoch FROM run_at - now())::float8 FROM weir.job_info($1)`, id)
+		if want := float64(int(1) << tries); after < want*0.75-10 || after > want*1.25 {
+			t.Errorf("after %d tries it waits for %.1f s, want about %.0f", tries+1, after, want)
+		}
+	}
+}
+
+// TestAQueueHasABackoffOfItsOwn: which doubles, up to its limit.
+func TestAQueueHasABackoffOfItsOwn(t *testing.T) {
+	conn := connect(t, pgtest.Database(t))
+	worker := value[int32](t, conn, `SELECT weir.start('w', ARRAY['q'])`)
+	if !value[bool](t, conn, `SELECT weir.set('q', 'backoff', '10 minutes') AND weir.set('q', 'backoff_limit', '30 minutes') AND NOT weir.set('none', 'backoff', '1 s')`) {
+		t.Error("set says whether there is such a queue")
+	}
+	id := enqueueN(t, conn, "q", 1)[0]
+	for _, minutes := range []float64{10, 20, 30, 30} {
+		got := takeSome(t, conn, worker, atOnce(1))
+		recordEnds(t, conn, worker, ends{{"token": got[0].Token, "outcome": "failed"}})
+		if after := value[float64](t, conn, `SELECT extract(epoch FROM run_at - now())::float8 / 60 FROM weir.job_info($1)`, id); after < minutes*0.75-1 || after > minutes*1.25 {
+			t.Errorf("it waits for %.1f minutes, want about %.0f", after, minutes)
+		}
+		exec(t, conn, `UPDATE weir.later SET run_at = now() WHERE id = $1 AND run_at > now()`, id)
+		until(t, "it is promoted", func() bool {
+			exec(t, conn, `CALL weir.chores()`)
+			return strings.HasPrefix(stateOf(t, conn, id), "available")
+		})
+	}
+	for _, sql := range []string{`SELECT weir.set('q', 'colour', 'red')`, `SELECT weir.set('q', 'backoff', '-1 s')`, `SELECT weir.set('q', 'backoff', NULL)`} {
+		_, err := conn.Exec(t.Context(), sql)
+		wantCode(t, sql, err, "22023")
+	}
+}
+
+// TestStopHandsBackWhatIsHeld: at once, without using up an attempt; and once more changes nothing.
+func TestStopHandsBackWhatIsHeld(t *testing.T) {
+	conn := connect(t, pgtest.Database(t))
+	worker := value[int32](t, conn, `SELECT weir.start('w', ARRAY['q'])`)
+	ids := enqueueN(t, conn, "q", 3)
+	held := take(t, conn, worker, atOnce(3))
+	recordEnds(t, conn, worker, ends{{"token": held[0].Token}})
+	for range 2 {
+		if !value[bool](t, conn, `SELECT weir.stop($1)`, worker) {
+			t.Error("stop wants to be called again")
+		}
+	}
+	for i, want := range []string{"completed 1", "available 1", "available 1"} {
+		if is := value[string](t, conn, `SELECT concat_ws(' ', state, attempt) FROM weir.job_info($1)`, ids[i]); is != want {
+			t.Errorf("job %d is %q, want %q", i, is, want)
+		}
+	}
+	_, err := conn.Exec(t.Context(), `SELECT weir.take($1)`, worker)
+	wantCode(t, "take after stop", err, "WR001")
+	_, err = conn.Exec(t.Context(), `SELECT weir.record($1, $2)`, worker, fmt.Sprintf(`[{"token": %q}]`, held[1].Token))
+	wantCode(t, "record after stop", err, "WR001")
+	_, err = conn.Exec(t.Context(), `SELECT weir.stop(12345)`)
+	wantCode(t, "stop of a stranger", err, "WR001")
+}
+
+// TestEffectsCommitWithTheirCompletion: by token, as record does.
+func TestEffectsCommitWithTheirCompletion(t *testing.T) {
+	conn := connect(t, pgtest.Database(t))
+	worker := value[int32](t, conn, `SELECT weir.start('w', ARRAY['q'])`)
+	id := enqueueN(t, conn, "q", 1)[0]
+	token := take(t, conn, worker, atOnce(1))[0].Token
+	for _, end := range []string{`ROLLBACK`, `COMMIT`} {
+		exec(t, conn, `BEGIN`)
+		exec(t, conn, `SELECT weir.complete($1, $2)`, worker, token)
+		exec(t, conn, end)
+		if is, want := stateOf(t, conn, id), map[string]string{`ROLLBACK`: "running 1", `COMMIT`: "completed 1"}[end]; is != want {
+			t.Errorf("after %s the job is %q", end, is)
+		}
+	}
+	_, err := conn.Exec(t.Context(), `SELECT weir.complete($1, 'x')`, worker)
+	wantCode(t, "complete without a token", err, "22023")
+}
+
+// TestChoresDoWhatThereIsToDo: in autocommit, for a role that works; one that fails is said, and keeps no other from its turn.
+func TestChoresDoWhatThereIsToDo(t *testing.T) {
+	url := pgtest.Database(t)
+	conn := connect(t, url)
+	worker := value[int32](t, conn, `SELECT weir.start('w', ARRAY['q'])`)
+	left := enqueueN(t, conn, "q", 1)[0]
+	take(t, conn, worker, atOnce(1))
+	later := value[int64](t, conn, `SELECT weir.enqueue('q', 'k', run_at => now() + interval '1 second')`)
+	exec(t, conn, `SET ROLE weir_work`)
+	until(t, "both are available", func() bool {
+		exec(t, conn, `CALL weir.chores()`)
+		exec(t, conn, `RESET ROLE`)
+		defer exec(t, conn, `SET ROLE weir_work`)
+		exec(t, conn, `SELECT setval('weir.watched_at', pg_sequence_last_value('weir.watched_at') - 2000)`) // time passes
+		return strings.HasPrefix(stateOf(t, conn, left), "available 2") && strings.HasPrefix(stateOf(t, conn, later), "available")
+	})
+	exec(t, conn, `RESET ROLE`)
+	var warned []string
+	config := conn.Config().Copy()
+	config.OnNotice = func(_ *pgconn.PgConn, n *pgconn.Notice) { warned = append(warned, n.Message) }
+	other, err := pgx.ConnectConfig(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close(t.Context())
+	exec(t, other, `ALTER FUNCTION weir._promote RENAME TO promote_not`)
+	exec(t, other, `SELECT weir.enqueue('q', 'k')`)
+	exec(t, other, `UPDATE weir.segment SET at = at - interval '2 days'`)
+	exec(t, other, `CALL weir.chores()`)
+	if len(warned) != 1 || !strings.Contains(warned[0], "promote") {
+		t.Errorf("warned %v", warned)
+	}
+	if n := value[int](t, other, `SELECT count(*) FROM weir.segment WHERE log = 'job' AND at > now() - interval '1 day'`); n == 0 {
+		t.Error("no segment was opened")
+	}
+}
+
+// TestStartRebasesALogFromElsewhere: whoever speaks SQL alone need not know of it.
+func TestStartRebasesALogFromElsewhere(t *testing.T) {
+	conn := connect(t, pgtest.Database(t))
+	old := value[int32](t, conn, `SELECT weir.start('w', ARRAY['q'])`)
+	enqueueN(t, conn, "q", 2)
+	take(t, conn, old, atOnce(1))
+	moveElsewhere(t, conn)
+	worker := value[int32](t, conn, `SELECT weir.start('w', ARRAY['q'])`)
+	if got := take(t, conn, worker, atOnce(5)); len(got) != 2 {
+		t.Errorf("took %+v", got)
+	}
+	_, err := conn.Exec(t.Context(), `SELECT weir.take($1)`, old)
+	wantCode(t, "take by a worker of before", err, "WR001")
+}
+
+// TestTakeRefusesWhatCannotBeRight: nothing is taken meanwhile.
+func TestTakeRefusesWhatCannotBeRight(t *testing.T) {
+	conn := connect(t, pgtest.Database(t))
+	worker := value[int32](t, conn, `SELECT weir.start('w', ARRAY['q'])`)
+	enqueueN(t, conn, "q", 1)
+	for sql, code := range map[string]string{
+		`SELECT weir.take(%d, ARRAY['other'])`:                           "22023",
+		`SELECT weir.take(%d, ARRAY['q'], ARRAY[1, 2])`:                  "22023",
+		`SELECT weir.take(%d, ARRAY['q'], ARRAY[NULL]::integer[])`:       "22023",
+		`SELECT weir.take(%d, held => ARRAY['x'])`:                       "22023",
+		`SELECT weir.take(%d, held => ARRAY[NULL])`:                      "22023",
+		`SELECT weir.take(-%d)`:                                          "WR001",
+		`BEGIN; SELECT pg_current_xact_id(); SELECT weir.take(%d)`:       "WR004",
+		`BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT weir.take(%d)`:    "WR004",
+		`BEGIN; SELECT pg_sleep(1.1); SELECT weir.take(%d, wait => '0')`: "55000",
+	} {
+		_, err := conn.PgConn().Exec(t.Context(), fmt.Sprintf(sql, worker)).ReadAll()
+		wantCode(t, sql, err, code)
+		exec(t, conn, `ROLLBACK`)
+	}
+	if got := take(t, conn, worker, atOnce(1)); len(got) != 1 {
+		t.Errorf("took %+v", got)
+	}
+	for _, lease := range []string{"0.5 s", "6 minutes"} {
+		_, err := conn.Exec(t.Context(), `SELECT weir.start('w', ARRAY['q'], $1::text::interval)`, lease)
+		wantCode(t, lease, err, "22023")
+	}
+}
