@@ -48,6 +48,8 @@ BEGIN
   SELECT q.id, pg_current_xact_id() INTO queue_no, this_xid FROM weir.queue q WHERE q.name = queue ORDER BY q.id LIMIT 1;
   IF (queue_no > 0 AND length(kind) BETWEEN 1 AND 128 AND priority BETWEEN 1 AND 4 AND max_attempts BETWEEN 1 AND 1000 AND meta IS NULL
       AND jsonb_typeof(args) = 'object' AND pg_column_size(args) <= 2000 AND pg_column_compression(args) IS NULL) IS NOT TRUE THEN
+    priority := coalesce(priority, 2);
+    max_attempts := coalesce(max_attempts, 25);
     PERFORM weir._check_job(queue, kind, args, priority, max_attempts, meta);
     queue_no := weir._queue_id(queue);
     this_xid := pg_current_xact_id();
@@ -70,7 +72,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION weir.enqueue IS
-  'Enqueues one job in the caller''s transaction and returns its id. It runs after the commit, never after a rollback; not before run_at if one is given. Errors: 22023 with the value. Locks: ROW EXCLUSIVE on the log; nothing another enqueue waits for. Isolation: any.';
+  'Enqueues one job in the caller''s transaction and returns its id. It runs after the commit, never after a rollback; not before run_at if one is given. priority: 1 (first) to 4, 2 where NULL; max_attempts: 25 where NULL. Errors: 22023 with the value. Locks: ROW EXCLUSIVE on the log; nothing another enqueue waits for. Isolation: any.';
 
 CREATE OR REPLACE FUNCTION weir.enqueue_many(
   queue        text[],

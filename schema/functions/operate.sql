@@ -164,3 +164,19 @@ END
 $$;
 COMMENT ON FUNCTION weir.set(text, text, text) IS
   'Changes a setting of a queue from the commit on: backoff (1 second), how long after its first failure a job is tried again; it doubles with each that follows, up to backoff_limit (1 hour), give or take a quarter. False if there is no such queue. Errors: 22023, 22007 (no interval). Locks: none that others wait for, but another change of the queue. Isolation: any.';
+
+CREATE OR REPLACE FUNCTION weir.settings() RETURNS TABLE (queue text, name text, value text)
+LANGUAGE sql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+AS $$
+  SELECT NULL, s.name, s.value FROM weir.setting s
+  WHERE s.name IN ('retention', 'retention_bytes', 'message_retention', 'message_retention_bytes', 'message_bytes')
+  UNION ALL
+  -- Of twins under one name the first is as good as any.
+  SELECT q.name, v.name, v.value
+  FROM (SELECT DISTINCT ON (q.name) q.* FROM weir.queue q ORDER BY q.name, q.id) q
+  CROSS JOIN LATERAL (VALUES ('backoff', q.backoff::text), ('backoff_limit', q.backoff_limit::text)) v(name, value)
+  ORDER BY 1 NULLS FIRST, 2
+$$;
+COMMENT ON FUNCTION weir.settings IS 'All settings that weir.set changes, as they are: those of the database (queue is NULL), then those of each queue. Locks: none. Isolation: any.';

@@ -1,0 +1,58 @@
+package proof
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/weir-pg/weir/internal/pgtest"
+)
+
+// reference is docs/sql.md.
+func reference(t *testing.T) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join("..", "..", "docs", "sql.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// TestEveryPublicFunctionIsInTheReference: and nothing that is Weir's own.
+func TestEveryPublicFunctionIsInTheReference(t *testing.T) {
+	conn := connect(t, pgtest.Database(t))
+	text := reference(t)
+	public := column[string](t, conn, `SELECT DISTINCT proname::text FROM pg_proc WHERE pronamespace = 'weir'::regnamespace AND proname NOT LIKE '\_%'`)
+	for _, name := range public {
+		if !regexp.MustCompile(`weir\.` + name + `\(`).MatchString(text) {
+			t.Errorf("docs/sql.md does not mention weir.%s", name)
+		}
+	}
+	for _, m := range regexp.MustCompile(`weir\.([a-z][a-z_]*)\(`).FindAllStringSubmatch(text, -1) {
+		if !slices.Contains(public, m[1]) {
+			t.Errorf("docs/sql.md mentions weir.%s, which there is not", m[1])
+		}
+	}
+}
+
+// TestExamplesOfTheReferenceRun: all of them, one after the other, in a new database.
+func TestExamplesOfTheReferenceRun(t *testing.T) {
+	conn := connect(t, pgtest.Database(t))
+	exec(t, conn, `SELECT weir._cut()`)
+	exec(t, conn, `SELECT weir.publish('c', 'before')`)
+	exec(t, conn, `SELECT weir._cut()`)
+	examples := regexp.MustCompile("(?s)```sql\n(.*?)```").FindAllStringSubmatch(reference(t), -1)
+	if len(examples) < 8 {
+		t.Fatalf("found %d examples", len(examples))
+	}
+	for _, example := range examples {
+		for statement := range strings.SplitSeq(regexp.MustCompile(`(?m)--.*$`).ReplaceAllString(example[1], ""), ";\n") {
+			if statement = strings.TrimSuffix(strings.TrimSpace(statement), ";"); statement != "" {
+				exec(t, conn, statement)
+			}
+		}
+	}
+}
