@@ -27,7 +27,8 @@ type WorkerConfig struct {
 	Name string
 	// Timeout of one attempt: its context ends. Default: none.
 	Timeout time.Duration
-	// Retry is how long to wait before the attempt that follows a failed one. Default: Backoff.
+	// Retry is how long to wait before the attempt that follows a failed one; negative: as long as the queue's backoff says. Default: always
+	// that. It is 1, 2, 4, 8 … seconds up to an hour, give or take a quarter, until weir.set changes it for a queue.
 	Retry func(attempt int, err error) time.Duration
 	// Lease: when the database has not heard of the worker for so long, its jobs are given to others. Those of a process that has ended are within
 	// seconds, where its connections to the server are direct.
@@ -102,7 +103,7 @@ func (c *Client) NewWorker(cfg WorkerConfig) (*Worker, error) {
 		return nil, fmt.Errorf("weir: WorkerConfig.Timeout and StopTimeout must not be negative, got %s and %s", cfg.Timeout, cfg.StopTimeout)
 	}
 	if cfg.Retry == nil {
-		cfg.Retry = Backoff
+		cfg.Retry = func(int, error) time.Duration { return byQueue }
 	}
 	if cfg.Logger == nil {
 		cfg.Logger = slog.Default()
@@ -150,10 +151,8 @@ func (w *Worker) Run(ctx context.Context) error {
 	return explain(worker.New(config).Run(ctx), "weir_work")
 }
 
-// Backoff is the default retry policy: 1, 2, 4, 8 … seconds up to an hour, give or take a quarter.
-func Backoff(attempt int, _ error) time.Duration {
-	return spread(min(time.Second<<min(max(attempt-1, 0), 20), time.Hour))
-}
+// byQueue has the server say when the next attempt is due, by the backoff of the job's queue.
+const byQueue = -1 * time.Nanosecond
 
 // spread gives or takes a quarter.
 func spread(d time.Duration) time.Duration { return d*3/4 + time.Duration(rand.Int64N(int64(d)/2)) }

@@ -24,7 +24,7 @@ func (r *runner) run(ctx context.Context, t *worker.Task) (result worker.Result)
 		if v := recover(); v != nil {
 			err := &PanicError{Value: v, Stack: debug.Stack()}
 			r.Logger.Error("weir: a hook or a retry policy panicked", "job", t.ID, "kind", t.Kind, "panic", v, "stack", string(err.Stack))
-			after := Backoff(int(t.Attempt), err)
+			after := byQueue
 			result = worker.Result{Outcome: store.Retried, Err: err, After: &after}
 		}
 	}()
@@ -124,12 +124,14 @@ func conclude(meta JobMeta, err error, retry func(int, error) time.Duration) wor
 		return worker.Result{Outcome: store.Released, Err: fmt.Errorf("kind %q: %w", meta.Kind, err), After: &after}
 	}
 	if errors.As(err, &end) {
-		result.Outcome, after = end.outcome, end.after
+		result.Outcome, after = end.outcome, max(end.after, 0)
 		if end.outcome == store.Snoozed {
 			result.Err = nil
 		}
 	} else if meta.Attempt < meta.MaxAttempts {
-		after = retry(meta.Attempt, err)
+		if after = retry(meta.Attempt, err); after < 0 {
+			after = byQueue
+		}
 	}
 	switch result.Outcome {
 	case store.Retried, store.Snoozed:
@@ -137,7 +139,6 @@ func conclude(meta JobMeta, err error, retry func(int, error) time.Duration) wor
 			result.Outcome = store.Failed
 			break
 		}
-		after = max(after, 0)
 		result.After = &after
 	}
 	return result

@@ -249,6 +249,22 @@ func TestFailuresAreRetriedAndTheirErrorsKept(t *testing.T) {
 	}
 }
 
+// TestRetriesWaitAsTheQueueSays: where the worker has no policy of its own, or one that leaves it to the queue.
+func TestRetriesWaitAsTheQueueSays(t *testing.T) {
+	for _, policy := range []func(int, error) time.Duration{nil, func(int, error) time.Duration { return -time.Minute }} {
+		r := newRig(t)
+		first := r.enqueue(1, &weir.Options{MaxAttempts: 2}) // makes the queue
+		if _, err := r.pool.Exec(t.Context(), `SELECT weir.set('default', 'backoff', '1 hour'), weir.set('default', 'backoff_limit', '1 day')`); err != nil {
+			t.Fatal(err)
+		}
+		r.work(func(context.Context, *weir.Job[number]) error { return errors.New("not now") }, func(c *weir.WorkerConfig) { c.Retry = policy })
+		job := r.await(first, weir.Later)
+		if job.RunAt == nil || time.Until(*job.RunAt) < 30*time.Minute || time.Until(*job.RunAt) > 90*time.Minute {
+			t.Errorf("it is tried again at %v", job.RunAt)
+		}
+	}
+}
+
 func TestUnknownKindIsHandedBackForWorkersThatHaveIt(t *testing.T) {
 	r := newRig(t)
 	var log pgtest.Log

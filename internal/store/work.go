@@ -54,7 +54,7 @@ type End struct {
 	Outcome Outcome
 	Error   *string
 	Output  *string
-	After   *time.Duration // when to run again, by the server's clock; nil: at once
+	After   *time.Duration // when to run again, by the server's clock; nil: at once; negative: by the queue's backoff
 }
 
 // Refusal says which of the ends given was not recorded, and why.
@@ -85,7 +85,7 @@ const (
 	sqlClaim     = `SELECT queue, lane, seq, id, attempt, max_attempts, kind, args, meta, enqueued_at, cancelled, put_off FROM weir._claim($1, $2, $3, $4::text::pg_snapshot, $5)`
 	sqlRecord    = `SELECT place, refusal, coalesce(detail, '') FROM weir._record($1, $2, $3, $4, $5)`
 	sqlRecordAll = `SELECT place, refusal, coalesce(detail, '') FROM weir._record($1, $2, $3, $4, $5, $6, $7, $8,
-		ARRAY(SELECT clock_timestamp() + make_interval(secs => a.after) FROM unnest($9::float8[]) WITH ORDINALITY a(after, ord) ORDER BY a.ord))`
+		ARRAY(SELECT CASE WHEN a.after < 0 THEN '-infinity' ELSE clock_timestamp() + make_interval(secs => a.after) END FROM unnest($9::float8[]) WITH ORDINALITY a(after, ord) ORDER BY a.ord))`
 	sqlComplete  = `SELECT weir._complete($1::int, $2::int, $3::bigint, $4::bigint)::text`
 	sqlFence     = `SELECT weir._fence($1, $2)`
 	sqlLeft      = `SELECT more FROM weir._settle($1)`

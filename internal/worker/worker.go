@@ -41,7 +41,7 @@ type Result struct {
 	Outcome store.Outcome
 	Err     error
 	Output  *string
-	After   *time.Duration // until the next attempt
+	After   *time.Duration // until the next attempt; as in store.End
 	// Told, where set, is called once it is known how the attempt has ended in the database: as this says, or otherwise, as the error says.
 	// Lost: this worker's word does not count any more. It is called for one attempt after the other, and must be quick, and not panic.
 	Told func(recorded store.Outcome, why error)
