@@ -134,11 +134,11 @@ func TestPackagesImportOnlyWhatTheyMay(t *testing.T) {
 
 	// Commands flow back through the hub alone: a transport holds no SQL, and what looks into other people's databases knows nothing of Weir's.
 	for path, never := range map[string][]string{
-		"internal/pgwire": {"internal/store", "internal/server"},
-		"internal/web":    {"internal/store", "internal/server"},
-		"internal/hub":    {"internal/worker", "internal/pgwire", "internal/web", "internal/server", "internal/cluster"},
-		"internal/guard":  {"internal/store", "internal/hub"},
-		"internal/doctor": {"internal/store", "internal/hub"},
+		"cmd/internal/pgwire": {"internal/store", "cmd/internal/server"},
+		"cmd/internal/web":    {"internal/store", "cmd/internal/server"},
+		"internal/hub":        {"internal/worker", "cmd/internal/pgwire", "cmd/internal/web", "cmd/internal/server", "cmd/internal/cluster"},
+		"cmd/internal/guard":  {"internal/store", "internal/hub"},
+		"cmd/internal/doctor": {"internal/store", "internal/hub"},
 	} {
 		for _, imported := range own[path].Imports {
 			if within(imported, qualified(never)...) {
@@ -147,7 +147,7 @@ func TestPackagesImportOnlyWhatTheyMay(t *testing.T) {
 		}
 	}
 
-	for _, pair := range [][2]string{{"internal/pgwire", "internal/web"}, {"internal/web", "internal/pgwire"}} {
+	for _, pair := range [][2]string{{"cmd/internal/pgwire", "cmd/internal/web"}, {"cmd/internal/web", "cmd/internal/pgwire"}} {
 		for path, p := range own {
 			if within(path, pair[0]) && slices.ContainsFunc(p.Deps, func(dep string) bool { return within(dep, module+"/"+pair[1]) }) {
 				t.Errorf("%s imports %s: a transport never imports the other", path, pair[1])

@@ -18,9 +18,9 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/weir-pg/weir"
+	"github.com/weir-pg/weir/cmd/internal/server"
+	"github.com/weir-pg/weir/cmd/internal/web"
 	"github.com/weir-pg/weir/internal/pgtest"
-	"github.com/weir-pg/weir/internal/server"
-	"github.com/weir-pg/weir/internal/web"
 	"github.com/weir-pg/weir/schema"
 )
 

@@ -7,7 +7,7 @@ import (
 	"os"
 	"os/exec"
 
-	"github.com/weir-pg/weir/internal/bench"
+	"github.com/weir-pg/weir/cmd/internal/bench"
 )
 
 // hubBenchFlags are those of every bench of the hub, which runs in a process of its own.

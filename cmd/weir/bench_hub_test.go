@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/weir-pg/weir/internal/bench"
+	"github.com/weir-pg/weir/cmd/internal/bench"
 	"github.com/weir-pg/weir/internal/pgtest"
 )
 

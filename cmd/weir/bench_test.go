@@ -12,7 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/weir-pg/weir"
-	"github.com/weir-pg/weir/internal/bench"
+	"github.com/weir-pg/weir/cmd/internal/bench"
 	"github.com/weir-pg/weir/internal/pgtest"
 )
 

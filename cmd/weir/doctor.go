@@ -12,7 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"github.com/weir-pg/weir/internal/doctor"
+	"github.com/weir-pg/weir/cmd/internal/doctor"
 )
 
 // Exit codes of weir doctor, for CI.

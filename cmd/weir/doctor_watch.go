@@ -13,7 +13,7 @@ import (
 
 	"golang.org/x/term"
 
-	"github.com/weir-pg/weir/internal/doctor"
+	"github.com/weir-pg/weir/cmd/internal/doctor"
 )
 
 // watchDoctor shows waits and findings until ctx ends: drawn over on a terminal, else a line a second and another for

@@ -16,7 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
-	"github.com/weir-pg/weir/internal/guard"
+	"github.com/weir-pg/weir/cmd/internal/guard"
 )
 
 type guardCmd struct {

@@ -5,7 +5,7 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/weir-pg/weir/internal/guard"
+	"github.com/weir-pg/weir/cmd/internal/guard"
 )
 
 // printFindings prints them for people: who holds the horizon, which tables have dead rows, what was done, what is left to do by hand.

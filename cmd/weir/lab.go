@@ -9,7 +9,7 @@ import (
 
 	"github.com/alecthomas/kong"
 
-	"github.com/weir-pg/weir/internal/lab"
+	"github.com/weir-pg/weir/cmd/internal/lab"
 )
 
 // labCmd reproduces known collapses of PostgreSQL beside their cures.

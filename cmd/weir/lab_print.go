@@ -10,8 +10,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/weir-pg/weir/internal/lab"
-	"github.com/weir-pg/weir/internal/lab/report"
+	"github.com/weir-pg/weir/cmd/internal/lab"
+	"github.com/weir-pg/weir/cmd/internal/lab/report"
 )
 
 // labView shows how a run goes: one line that is written over, and above it the verdict of each scenario that is done.

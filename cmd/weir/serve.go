@@ -7,7 +7,7 @@ import (
 	"os"
 	"time"
 
-	"github.com/weir-pg/weir/internal/server"
+	"github.com/weir-pg/weir/cmd/internal/server"
 )
 
 type serveCmd struct {

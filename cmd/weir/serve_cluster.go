@@ -4,7 +4,7 @@ import (
 	"os"
 	"strings"
 
-	"github.com/weir-pg/weir/internal/cluster"
+	"github.com/weir-pg/weir/cmd/internal/cluster"
 )
 
 // clusterFlags let hubs share the reading of ticks.

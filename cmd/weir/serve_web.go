@@ -5,7 +5,7 @@ import (
 	"net/netip"
 	"os"
 
-	"github.com/weir-pg/weir/internal/web"
+	"github.com/weir-pg/weir/cmd/internal/web"
 )
 
 // webFlags say who may do what over HTTP.

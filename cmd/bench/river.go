@@ -1,0 +1,129 @@
+package main
+
+import (
+	"context"
+	"io"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/riverqueue/river"
+	"github.com/riverqueue/river/riverdriver/riverpgxv5"
+	"github.com/riverqueue/river/rivermigrate"
+
+	"github.com/weir-pg/weir/cmd/internal/bench"
+)
+
+// riverEngine is River with the settings that make it fastest on a backlog.
+type riverEngine struct{ log io.Writer }
+
+const (
+	riverFetchCooldown = 2 * time.Millisecond
+	riverPoll          = 20 * time.Millisecond
+)
+
+func (riverEngine) Name() string   { return "river" }
+func (riverEngine) Tables() string { return `\.river_` }
+
+// Install migrates through a pool of its own, which River's migrator wants.
+func (riverEngine) Install(ctx context.Context, conn *pgx.Conn) error {
+	pool, err := pgxpool.New(ctx, conn.Config().ConnString())
+	if err != nil {
+		return err
+	}
+	defer pool.Close()
+	migrator, err := rivermigrate.New(riverpgxv5.New(pool), nil)
+	if err != nil {
+		return err
+	}
+	_, err = migrator.Migrate(ctx, rivermigrate.DirectionUp, nil)
+	return err
+}
+
+func (riverEngine) Unfinished(ctx context.Context, pool *pgxpool.Pool) (unfinished bool, err error) {
+	if err := pool.QueryRow(ctx, `SELECT to_regclass('river_job') IS NOT NULL`).Scan(&unfinished); err != nil || !unfinished {
+		return false, err
+	}
+	err = pool.QueryRow(ctx, `SELECT EXISTS (SELECT FROM river_job WHERE finalized_at IS NULL)`).Scan(&unfinished)
+	return unfinished, err
+}
+
+func (e riverEngine) Client(pool *pgxpool.Pool) (bench.Client, error) {
+	inserter, err := river.NewClient(riverpgxv5.New(pool), &river.Config{})
+	return riverClient{pool, inserter, e.log}, err
+}
+
+type riverClient struct {
+	pool     *pgxpool.Pool
+	inserter *river.Client[pgx.Tx]
+	log      io.Writer
+}
+
+func (c riverClient) Fill(ctx context.Context, queue string, n int) error {
+	jobs := make([]river.InsertManyParams, min(n, fillMost))
+	for i := range jobs {
+		jobs[i] = river.InsertManyParams{Args: job{}, InsertOpts: &river.InsertOpts{Queue: queue}}
+	}
+	for ; n > 0; n -= len(jobs) {
+		if _, err := c.inserter.InsertManyFast(ctx, jobs[:min(n, len(jobs))]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (c riverClient) Enqueue(ctx context.Context, tx pgx.Tx, queue string, number int64) (err error) {
+	options := &river.InsertOpts{Queue: queue}
+	if tx == nil {
+		_, err = c.inserter.Insert(ctx, job{number}, options)
+	} else {
+		_, err = c.inserter.InsertTx(ctx, tx, job{number}, options)
+	}
+	return err
+}
+
+type riverWorker struct {
+	river.WorkerDefaults[job]
+	run func(ctx context.Context, number int64)
+}
+
+func (w riverWorker) Work(ctx context.Context, j *river.Job[job]) error {
+	w.run(ctx, j.Args.Number)
+	return nil
+}
+
+// Work hears of recorded jobs by River's events, which it sends after their completion is on disk.
+func (c riverClient) Work(ctx context.Context, w bench.Work) error {
+	workers := river.NewWorkers()
+	river.AddWorker(workers, riverWorker{run: w.Run})
+	queues := map[string]river.QueueConfig{}
+	for name, concurrency := range w.Queues {
+		queues[name] = river.QueueConfig{MaxWorkers: concurrency}
+	}
+	client, err := river.NewClient(riverpgxv5.New(c.pool), &river.Config{
+		Queues: queues, Workers: workers, FetchCooldown: riverFetchCooldown, FetchPollInterval: riverPoll, Logger: quiet(c.log),
+	})
+	if err != nil {
+		return err
+	}
+	// Events that find the channel full are dropped, so it holds more than are ever on their way.
+	events, unsubscribe := client.SubscribeConfig(&river.SubscribeConfig{ChanSize: 1 << 20, Kinds: []river.EventKind{river.EventKindJobCompleted}})
+	counted := make(chan struct{})
+	go func() { // ends with the subscription
+		for range events {
+			w.Recorded(1)
+		}
+		close(counted)
+	}()
+	defer func() {
+		unsubscribe()
+		<-counted
+	}()
+	if err := client.Start(context.WithoutCancel(ctx)); err != nil {
+		return err
+	}
+	<-ctx.Done()
+	stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
+	defer cancel()
+	return client.Stop(stop)
+}

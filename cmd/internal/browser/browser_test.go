@@ -1,0 +1,190 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"net/http/httptest"
+	"net/url"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/chromedp/chromedp"
+	"github.com/golang-jwt/jwt/v5"
+
+	"github.com/weir-pg/weir/cmd/internal/server"
+	"github.com/weir-pg/weir/cmd/internal/web"
+	"github.com/weir-pg/weir/internal/pgtest"
+)
+
+func TestMain(m *testing.M) { pgtest.Main(m) }
+
+const patience = 60 * time.Second
+
+// chromium starts a browser that is installed here, and opens a page in it.
+func chromium(t *testing.T, url string) context.Context {
+	t.Helper()
+	var program string
+	for _, name := range []string{"chromium", "chromium-browser", "google-chrome"} {
+		if path, err := exec.LookPath(name); err == nil {
+			program = path
+			break
+		}
+	}
+	if program == "" {
+		if strings.Contains(os.Getenv("WEIR_TEST_REQUIRE"), "chromium") {
+			t.Fatal("chromium is required here and not installed")
+		}
+		t.Skip("chromium is not installed")
+	}
+	options := append(chromedp.DefaultExecAllocatorOptions[:],
+		chromedp.ExecPath(program), chromedp.WindowSize(1200, 900), chromedp.WSURLReadTimeout(patience))
+	if os.Getuid() == 0 {
+		options = append(options, chromedp.NoSandbox) // it refuses to run as root with one
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	t.Cleanup(cancel)
+	ctx, cancel = chromedp.NewExecAllocator(ctx, options...)
+	t.Cleanup(cancel)
+	ctx, cancel = chromedp.NewContext(ctx)
+	t.Cleanup(cancel)
+	do(t, ctx, chromedp.Navigate(url))
+	return ctx
+}
+
+func do(t *testing.T, ctx context.Context, actions ...chromedp.Action[chromedp.Void]) {
+	t.Helper()
+	if err := chromedp.Do(ctx, actions...); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// shows waits until both lists show exactly these rows, newest first, without their positions.
+func shows(t *testing.T, ctx context.Context, want ...string) {
+	t.Helper()
+	for _, id := range []string{"websocket", "events"} {
+		await(t, ctx, fmt.Sprintf(`[...document.querySelectorAll("#%s li")].map(r => r.children[0].textContent + "=" + r.children[1].textContent).join("\n")`, id),
+			strings.Join(want, "\n"))
+	}
+}
+
+// states waits until both streams are in the state.
+func states(t *testing.T, ctx context.Context, want string) {
+	t.Helper()
+	await(t, ctx, `[...document.querySelectorAll(".state")].map(s => s.textContent).join(" ")`, want+" "+want)
+}
+
+// await waits until the expression, evaluated in the page, gives what is wanted.
+func await(t *testing.T, ctx context.Context, expression, want string) {
+	t.Helper()
+	deadline := time.Now().Add(30 * time.Second)
+	for {
+		got, err := chromedp.Run(ctx, chromedp.Evaluate[string](expression))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got == want {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("the page shows %q, want %q", got, want)
+		}
+		select {
+		case <-time.After(20 * time.Millisecond):
+		case <-ctx.Done():
+			t.Fatalf("the page shows %q, want %q: %v", got, want, ctx.Err())
+		}
+	}
+}
+
+func TestPageShowsEveryMessageOnceAcrossDropsAndHubs(t *testing.T) {
+	database := pgtest.Database(t)
+	pool := pgtest.Pool(t, database)
+	origin := httptest.NewServer(page()) // another origin than the hub's
+	t.Cleanup(origin.Close)
+	secret := []byte(rand.Text() + rand.Text())
+	authorizer, err := web.NewJWT(web.JWTConfig{Secret: secret})
+	if err != nil {
+		t.Fatal(err)
+	}
+	token, err := jwt.NewWithClaims(jwt.SigningMethodHS256, jwt.MapClaims{
+		"exp": time.Now().Add(time.Hour).Unix(), "weir": map[string]any{"subscribe": []string{"orders.>", "news"}, "publish": []string{"orders.new"}},
+	}).SignedString(secret)
+	if err != nil {
+		t.Fatal(err)
+	}
+	hub := func(address string) *server.Server {
+		t.Helper()
+		s, err := server.Start(t.Context(), server.Config{
+			Database: database, ListenHTTP: address, Name: t.Name(), Web: web.Config{Authorizer: authorizer, Origins: []string{origin.URL}},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	stop := func(s *server.Server) {
+		t.Helper()
+		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+		defer cancel()
+		if err := s.Stop(ctx); err != nil {
+			t.Error(err)
+		}
+	}
+	publish := func(channel, payload string) {
+		t.Helper()
+		if _, err := pool.Exec(t.Context(), `SELECT weir.publish($1, $2::text)`, channel, payload); err != nil {
+			t.Fatal(err)
+		}
+	}
+	first := hub("127.0.0.1:0")
+	address := first.HTTPAddr().String()
+	at := func(position string) string {
+		return origin.URL + "/?" + url.Values{"hub": {"http://" + address}, "token": {token}, "position": {position}}.Encode()
+	}
+	ctx := chromium(t, at("7.1000.1")) // a position of another database's
+	do(t, ctx, chromedp.Click("#connect button.primary"))
+	shows(t, ctx, "gap=messages may be missing (unknown)")
+
+	do(t, ctx, chromedp.Navigate(at("")), chromedp.Click("#connect button.primary"))
+	states(t, ctx, "open")
+	publish("orders.new", "1 <b>ü</b>")
+	publish("other", "not shown")
+	shows(t, ctx, "orders.new=1 <b>ü</b>")
+
+	do(t, ctx, chromedp.SetValue(`#publish [name=payload]`, `{"order": 2}`), chromedp.Click("#publish button"))
+	shows(t, ctx, `orders.new={"order": 2}`, "orders.new=1 <b>ü</b>")
+
+	do(t, ctx, chromedp.SetValue(`#publish [name=channel]`, "news"), chromedp.Click("#publish button"))
+	await(t, ctx, `document.querySelector("#websocket li.error")?.textContent ?? ""`, `errorpublish "news" is not allowed`)
+	do(t, ctx, chromedp.Evaluate[chromedp.Void](`document.querySelector("#websocket li.error").remove()`))
+
+	// What comes while the page is not connected is there when it is again.
+	do(t, ctx, chromedp.Click("#drop"))
+	states(t, ctx, "closed")
+	publish("news", "3, while away")
+	do(t, ctx, chromedp.Click("#connect button.primary"))
+	shows(t, ctx, "news=3, while away", `orders.new={"order": 2}`, "orders.new=1 <b>ü</b>")
+
+	// A hub that stops, and another in its place: the page comes back by itself.
+	stop(first)
+	await(t, ctx, `String(document.querySelectorAll(".state.open").length)`, "0")
+	publish("orders.paid", "4, between hubs")
+	second := hub(address)
+	t.Cleanup(func() { stop(second) })
+	shows(t, ctx, "orders.paid=4, between hubs", "news=3, while away", `orders.new={"order": 2}`, "orders.new=1 <b>ü</b>")
+	states(t, ctx, "open")
+
+	if path := os.Getenv("WEIR_TEST_SCREENSHOT"); path != "" {
+		image, err := chromedp.Run(ctx, chromedp.FullScreenshot(100))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, image, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+}

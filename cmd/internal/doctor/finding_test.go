@@ -1,0 +1,203 @@
+package doctor_test
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/weir-pg/weir/cmd/internal/doctor"
+	"github.com/weir-pg/weir/internal/pgtest"
+)
+
+// looking is long enough for each of these conditions to show.
+const looking = 2500 * time.Millisecond
+
+func TestNotifyCommitLockIsNamedWithTheTriggerBehindIt(t *testing.T) {
+	// A flush takes 2 ms, as on network storage. The tests' own server flushes nothing, and holds the lock too briefly to be seen in each look.
+	url := pgtest.Server(t, map[string]string{"fsync": "on", "commit_delay": "2000", "commit_siblings": "0"}).URL("postgres")
+	execute(t, connect(t, url),
+		"CREATE TABLE entry (id bigint GENERATED ALWAYS AS IDENTITY, n int)",
+		"CREATE FUNCTION tell() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_notify('entry', NEW.id::text); RETURN NEW; END $$",
+		"CREATE TRIGGER entry_tell AFTER INSERT ON entry FOR EACH ROW EXECUTE FUNCTION tell()",
+		"CREATE FUNCTION notify_nobody() RETURNS void LANGUAGE plpgsql AS $$ BEGIN RAISE DEBUG 'notify_us'; END $$")
+	crew(t, url, 24, repeat("INSERT INTO entry (n) VALUES ($1)"))
+	r := examine(t, url, looking)
+	f := expect(t, r, doctor.NotifyCommitLock, doctor.Warning)
+	expectFact(t, f, "trigger entry_tell on", "entry calls", "tell()")
+	expectFact(t, f, "object 0 of class 1262")
+	if strings.Contains(describe(r), "notify_nobody") {
+		t.Error("a function that does not notify is named")
+	}
+}
+
+func TestListenersWokenForOthersAreCounted(t *testing.T) {
+	url := pgtest.Empty(t)
+	const listeners = 80
+	for i := range listeners {
+		execute(t, connect(t, url), fmt.Sprintf("LISTEN own_%d", i))
+	}
+	crew(t, url, 2, repeat("SELECT pg_notify('nobody', 'something that is long enough to tell: ' || $1::int)"))
+	f := expect(t, examine(t, url, looking), doctor.ListenersWoken, doctor.Warning)
+	expectFact(t, f, "80 sessions idle with LISTEN")
+}
+
+func TestWhoFillsTheNotifyQueueIsNamed(t *testing.T) {
+	parameters := map[string]string{}
+	probe := connect(t, pgtest.Empty(t))
+	notifications := 12_000 // of a page each: more than a hundredth of the queue before 17
+	var version int
+	if err := probe.QueryRow(t.Context(), "SELECT current_setting('server_version_num')::int").Scan(&version); err != nil {
+		t.Fatal(err)
+	}
+	if version >= 170000 {
+		parameters["max_notify_queue_pages"] = "400"
+		notifications = 250
+	}
+	url := pgtest.Server(t, parameters).URL("postgres")
+	listener := connect(t, url)
+	execute(t, listener, "SET application_name = 'slow reader'", "BEGIN", "LISTEN entry", "COMMIT", "BEGIN", "SELECT 1")
+	teller := connect(t, url)
+	execute(t, teller, fmt.Sprintf("SELECT pg_notify('entry', repeat('x', 7900) || i) FROM generate_series(1, %d) i", notifications))
+	until(t, teller, "SELECT count(*) = 1 FROM pg_stat_activity WHERE xact_start < clock_timestamp() - interval '1 second' AND state = 'idle in transaction'")
+	least := doctor.Info
+	if version >= 170000 {
+		least = doctor.Critical
+	}
+	f := expect(t, examine(t, url, time.Second), doctor.NotifyQueueFilling, least)
+	expectFact(t, f, fmt.Sprintf("pid %d (slow reader", listener.PgConn().PID()))
+}
+
+func TestConnectionStormIsThePostmasters(t *testing.T) {
+	url := pgtest.Empty(t)
+	ctx, stop := context.WithCancel(t.Context())
+	var all sync.WaitGroup
+	defer all.Wait()
+	defer stop()
+	config, err := pgx.ParseConfig(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Most only knock, which costs them next to nothing and the postmaster a fork: so it falls behind, however busy the machine is otherwise.
+	const knock, logIn = 120, 10
+	server := net.JoinHostPort(config.Host, strconv.Itoa(int(config.Port)))
+	for range knock {
+		all.Go(func() {
+			for ctx.Err() == nil {
+				if conn, err := new(net.Dialer).DialContext(ctx, "tcp", server); err == nil {
+					_ = conn.SetDeadline(time.Now().Add(10 * time.Second))
+					_, _ = conn.Write([]byte{0, 0, 0, 8, 4, 210, 22, 47}) // SSLRequest
+					_, _ = conn.Read(make([]byte, 1))
+					_ = conn.(*net.TCPConn).SetLinger(0) // thousands of ports are not to wait for anything
+					conn.Close()
+				}
+			}
+		})
+	}
+	for range logIn {
+		all.Go(func() {
+			for ctx.Err() == nil {
+				// Some are turned away, as there are more than the server takes: they were forked for all that.
+				if conn, err := pgx.ConnectConfig(ctx, config); err == nil {
+					conn.Close(context.Background())
+				}
+			}
+		})
+	}
+	f := expect(t, examine(t, url, 4*time.Second), doctor.PostmasterSaturated, doctor.Warning)
+	expectFact(t, f, "answer to an SSLRequest")
+}
+
+func TestHotRowIsNamedByItsKey(t *testing.T) {
+	url := pgtest.Empty(t)
+	execute(t, connect(t, url), "CREATE TABLE counter (tenant int, name text, n int, PRIMARY KEY (tenant, name))",
+		"INSERT INTO counter SELECT i, 'visits', 0 FROM generate_series(1, 20) i")
+	crew(t, url, 8, repeat("BEGIN", "UPDATE counter SET n = n + 1 WHERE tenant = 7 AND name = 'visits'", "SELECT pg_sleep(0.01)", "COMMIT"))
+	f := expect(t, examine(t, url, looking), doctor.HotRow, doctor.Critical)
+	expectFact(t, f, "the row of counter with tenant = 7, name = visits")
+	expectFact(t, f, "ctid (")
+}
+
+func TestMultiXactsAreTracedToTheirForeignKey(t *testing.T) {
+	url := pgtest.Empty(t)
+	execute(t, connect(t, url),
+		"CREATE TABLE parent (id int PRIMARY KEY, n int)", "INSERT INTO parent SELECT i, 0 FROM generate_series(1, 3) i",
+		"CREATE TABLE other (id int PRIMARY KEY)", "CREATE TABLE bystander (id int REFERENCES other)",
+		"CREATE TABLE child (id bigint GENERATED ALWAYS AS IDENTITY, parent int CONSTRAINT child_of_parent REFERENCES parent)")
+	crew(t, url, 16, repeat("BEGIN", "INSERT INTO child (parent) SELECT 1 FROM generate_series(1, 3) WHERE $1::int >= 0", "SELECT 1", "COMMIT"))
+	f := expect(t, examine(t, url, looking), doctor.MultiXactContention, doctor.Info)
+	expectFact(t, f, "child_of_parent on public.child: FOREIGN KEY (parent) REFERENCES public.parent(id)")
+	if strings.Contains(fmt.Sprint(f.Evidence), "bystander") {
+		t.Error("a foreign key that nobody used is named")
+	}
+}
+
+func TestStatementsThatDoNothingAreNamed(t *testing.T) {
+	url := pgtest.Empty(t)
+	execute(t, connect(t, url), "CREATE TABLE seen (id int PRIMARY KEY)", "INSERT INTO seen SELECT generate_series(1, 1000)")
+	crew(t, url, 4, repeat("INSERT INTO seen SELECT i FROM generate_series(1, 20) i WHERE $1::int >= 0 ON CONFLICT DO NOTHING"))
+	f := expect(t, examine(t, url, looking), doctor.ChattyStatements, doctor.Info)
+	expectFact(t, f, "seen: ", "index probes/s for 0 rows inserted/s")
+}
+
+func TestCommitsOfSingleRowsAreSeenInTheWaitsForTheLog(t *testing.T) {
+	url := pgtest.Server(t, map[string]string{"fsync": "on", "commit_delay": "2000", "commit_siblings": "0"}).URL("postgres")
+	execute(t, connect(t, url), "CREATE TABLE entry (n int)")
+	stop := crew(t, url, 8, repeat("INSERT INTO entry VALUES ($1)"))
+	f := expect(t, examine(t, url, looking), doctor.RowCommits, doctor.Warning)
+	expectFact(t, f, "INSERT INTO entry VALUES")
+	expectFact(t, f, "commit_delay is 2000 µs")
+	stop()
+}
+
+func TestStatementsAreCountedWherePgStatStatementsIs(t *testing.T) {
+	url := pgtest.Server(t, map[string]string{"shared_preload_libraries": "pg_stat_statements"}).URL("postgres")
+	conn := connect(t, url)
+	if _, err := conn.Exec(t.Context(), "CREATE EXTENSION pg_stat_statements"); err != nil {
+		t.Skipf("this PostgreSQL comes without pg_stat_statements: %v", err)
+	}
+	execute(t, conn, "CREATE TABLE job (id int PRIMARY KEY, state text)")
+	crew(t, url, 4, repeat("BEGIN", "SELECT id FROM job WHERE state = 'ready' AND id > $1 LIMIT 1 FOR UPDATE SKIP LOCKED", "COMMIT"))
+	r := examine(t, url, looking)
+	f := expect(t, r, doctor.ChattyStatements, doctor.Info)
+	expectFact(t, f, "SELECT id FROM job WHERE state")
+	if !r.Server.Statements {
+		t.Error("pg_stat_statements was not read")
+	}
+}
+
+func TestWhoHoldsATableUpIsNamed(t *testing.T) {
+	url := pgtest.Empty(t)
+	reader, owner := connect(t, url), connect(t, url)
+	execute(t, reader, "CREATE TABLE stock (id int)", "SET application_name = 'report'", "BEGIN", "SELECT * FROM stock")
+	altered := make(chan error, 1)
+	go func() { // ends with the reader's transaction, which is waited for
+		_, err := owner.Exec(context.Background(), "ALTER TABLE stock ADD n int")
+		altered <- err
+	}()
+	until(t, connect(t, url), "SELECT count(*) = 1 FROM pg_locks WHERE NOT granted AND mode = 'AccessExclusiveLock'")
+	var all sync.WaitGroup
+	defer all.Wait()
+	for range 6 {
+		conn := connect(t, url)
+		all.Go(func() {
+			if _, err := conn.Exec(context.Background(), "SELECT id FROM stock"); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	r := examine(t, url, looking)
+	execute(t, reader, "COMMIT")
+	if err := <-altered; err != nil {
+		t.Error(err)
+	}
+	f := expect(t, r, doctor.TableLock, doctor.Critical)
+	expectFact(t, f, "wants AccessExclusiveLock: ALTER TABLE stock ADD n int")
+	expectFact(t, f, fmt.Sprintf("pid %d holds AccessShareLock, idle in transaction", reader.PgConn().PID()))
+}

@@ -1,0 +1,135 @@
+package doctor_test
+
+import (
+	"context"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/weir-pg/weir/cmd/internal/doctor"
+	"github.com/weir-pg/weir/internal/embedded"
+	"github.com/weir-pg/weir/internal/pgtest"
+)
+
+// churn is a queue as most are: its rows are updated and deleted, a thousand a second and more.
+func churn(t *testing.T, at string) {
+	t.Helper()
+	execute(t, connect(t, at), "CREATE TABLE queue (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, state text)")
+	crew(t, at, 2, repeat("INSERT INTO queue (state) SELECT 'ready' FROM generate_series(1, 20)",
+		"DELETE FROM queue WHERE id IN (SELECT id FROM queue ORDER BY id LIMIT 20 FOR UPDATE SKIP LOCKED)", "SELECT pg_sleep(0.002)"))
+}
+
+// another makes a second database on a server.
+func another(t *testing.T, at string) string {
+	t.Helper()
+	execute(t, connect(t, at), "CREATE DATABASE elsewhere")
+	u, err := url.Parse(at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	u.Path = "/elsewhere"
+	return u.String()
+}
+
+// pinnedLong is how long a transaction must be open before the doctor takes it for a pin, and a moment.
+const pinnedLong = 5500 * time.Millisecond
+
+func TestEveryHolderOfTheHorizonIsNamed(t *testing.T) {
+	at := alone(t)
+	elsewhere := another(t, at)
+	reader, writer, prepared, away := connect(t, at), connect(t, at), connect(t, at), connect(t, elsewhere)
+	execute(t, reader, "SET application_name = 'report'", "BEGIN ISOLATION LEVEL REPEATABLE READ", "SELECT 1")
+	execute(t, writer, "SET application_name = 'forgotten'", "BEGIN", "SELECT pg_current_xact_id()")
+	execute(t, away, "SET application_name = 'another team'", "BEGIN", "SELECT pg_current_xact_id()")
+	execute(t, prepared, "BEGIN", "SELECT pg_current_xact_id()", "PREPARE TRANSACTION 'in doubt'")
+	churn(t, at)
+	f := expect(t, examine(t, at, pinnedLong), doctor.HorizonPinned, doctor.Warning)
+	expectFact(t, f, "(report, database", "reads an old snapshot")
+	expectFact(t, f, "(forgotten, database", "has written")
+	expectFact(t, f, "(another team, database", "it is in another database, but has written")
+	expectFact(t, f, `prepared transaction "in doubt"`)
+	expectFact(t, f, "queue: ", "dead rows and", "more dead each second")
+	if !strings.Contains(f.Now, "pg_terminate_backend") && !strings.Contains(f.Now, "ROLLBACK PREPARED") {
+		t.Errorf("what to do now does not end the oldest: %s", f.Now)
+	}
+	execute(t, prepared, "ROLLBACK PREPARED 'in doubt'")
+}
+
+func TestALongTransactionThatHarmsNoTableIsLeftInPeace(t *testing.T) {
+	at := alone(t)
+	execute(t, connect(t, another(t, at)), "BEGIN ISOLATION LEVEL REPEATABLE READ", "SELECT 1") // its snapshot is of another database
+	churn(t, at)
+	if f, ok := examine(t, at, pinnedLong).Find(doctor.HorizonPinned); ok {
+		t.Errorf("named a snapshot that holds nothing here: %s", f.Summary)
+	}
+}
+
+func TestAStandbysFeedbackIsNamed(t *testing.T) {
+	t.Parallel()
+	primary := pgtest.Server(t, nil)
+	dir, err := os.MkdirTemp("", "weir-pgtest-*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(dir, 0o711); err != nil {
+		t.Fatal(err)
+	}
+	standby, err := primary.Standby(t.Context(), embedded.Config{Dir: filepath.Join(dir, "standby"), Fast: true, Parameters: map[string]string{
+		"cluster_name": "reports", "hot_standby_feedback": "on", "wal_receiver_status_interval": "1",
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := standby.Stop(context.Background()); err != nil {
+			t.Error(err)
+		}
+		os.RemoveAll(dir)
+	})
+	at := primary.URL("postgres")
+	asker := connect(t, at)
+	execute(t, asker, "CREATE TABLE warm ()")
+	reader := connect(t, standby.URL("postgres"))
+	execute(t, reader, "BEGIN ISOLATION LEVEL REPEATABLE READ", "SELECT 1")
+	churn(t, at)
+	until(t, asker, "SELECT coalesce(max(age(backend_xmin)), 0) > 600 FROM pg_stat_replication")
+	f := expect(t, examine(t, at, 3*time.Second), doctor.HorizonPinned, doctor.Warning)
+	expectFact(t, f, "the standby reports at", "hot_standby_feedback")
+
+	// On the standby itself the same look says who it is.
+	r := examine(t, standby.URL("postgres"), time.Second)
+	if !r.Server.Standby || !strings.Contains(describe(r), "this is a standby") {
+		t.Errorf("the standby is not known as one:\n%s", describe(r))
+	}
+	execute(t, reader, "ROLLBACK")
+}
+
+func TestWhenAQueueStopsKeepingUpIsTold(t *testing.T) {
+	at := alone(t)
+	execute(t, connect(t, at), "CREATE TABLE queue (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY)")
+	reader := connect(t, at)
+	execute(t, reader, "BEGIN ISOLATION LEVEL REPEATABLE READ", "SELECT 1")
+	crew(t, at, 1, repeat("INSERT INTO queue SELECT FROM generate_series(1, 40)",
+		"DELETE FROM queue WHERE id IN (SELECT id FROM queue ORDER BY id LIMIT 20)"))
+	f := expect(t, examine(t, at, pinnedLong), doctor.HorizonPinned, doctor.Info)
+	expectFact(t, f, "queue does not keep up:", "inserted per second")
+}
+
+func TestHowMuchSlowerClaimsGetIsTold(t *testing.T) {
+	t.Parallel()
+	at := pgtest.Server(t, map[string]string{"shared_preload_libraries": "pg_stat_statements"}).URL("postgres")
+	conn := connect(t, at)
+	if _, err := conn.Exec(t.Context(), "CREATE EXTENSION pg_stat_statements"); err != nil {
+		t.Skipf("this PostgreSQL comes without pg_stat_statements: %v", err)
+	}
+	reader := connect(t, at)
+	execute(t, conn, "CREATE TABLE warm ()") // so that the snapshot has something to be older than
+	execute(t, reader, "BEGIN ISOLATION LEVEL REPEATABLE READ", "SELECT 1")
+	churn(t, at)
+	until(t, conn, "SELECT coalesce(sum(calls), 0) > 20 FROM pg_stat_statements WHERE query LIKE 'DELETE FROM queue%'")
+	f := expect(t, examine(t, at, pinnedLong), doctor.HorizonPinned, doctor.Info)
+	expectFact(t, f, "ms a call in these", "over all the time before", "DELETE FROM queue")
+}

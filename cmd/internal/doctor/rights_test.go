@@ -1,0 +1,79 @@
+package doctor_test
+
+import (
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/weir-pg/weir/cmd/internal/doctor"
+	"github.com/weir-pg/weir/schema"
+)
+
+// as returns the URL for another user of the same database.
+func as(t *testing.T, at, user, password string) string {
+	t.Helper()
+	u, err := url.Parse(at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	u.User = url.UserPassword(user, password)
+	return u.String()
+}
+
+func TestPgMonitorIsEnough(t *testing.T) {
+	at := alone(t)
+	admin := connect(t, at)
+	if err := schema.Up(t.Context(), admin); err != nil {
+		t.Fatal(err)
+	}
+	execute(t, admin, "CREATE ROLE watcher LOGIN PASSWORD 'w' IN ROLE pg_monitor")
+	execute(t, admin, "CREATE TABLE counter (id int PRIMARY KEY, n int)", "INSERT INTO counter VALUES (1, 0)")
+	crew(t, at, 6, repeat("BEGIN", "UPDATE counter SET n = n + 1 WHERE id = 1", "SELECT pg_sleep(0.01)", "COMMIT"))
+	r := examine(t, as(t, at, "watcher", "w"), looking)
+	f := expect(t, r, doctor.HotRow, doctor.Critical)
+	expectFact(t, f, "counter: ", "its key may not be read by watcher")
+	unseen := strings.Join(r.Unseen, "\n")
+	for _, want := range []string{"Weir's queues: it takes the role weir_operate", "Weir's segments: it takes the schema's owner"} {
+		if !strings.Contains(unseen, want) {
+			t.Errorf("%q is not said to be unseen:\n%s", want, unseen)
+		}
+	}
+	if strings.Contains(unseen, "failed") {
+		t.Errorf("something failed:\n%s", unseen)
+	}
+}
+
+func TestWithLessItSaysWhatItCouldNotSee(t *testing.T) {
+	at := alone(t)
+	execute(t, connect(t, at), "CREATE ROLE nobody_in_particular LOGIN PASSWORD 'w'")
+	r := examine(t, as(t, at, "nobody_in_particular", "w"), time.Second)
+	unseen := strings.Join(r.Unseen, "\n")
+	if !strings.Contains(unseen, `GRANT pg_monitor TO "nobody_in_particular"`) || strings.Contains(unseen, "failed") {
+		t.Errorf("unseen:\n%s", unseen)
+	}
+	if !strings.Contains(unseen, "Weir: its schema is not in database postgres") {
+		t.Errorf("it does not say that there is no Weir:\n%s", unseen)
+	}
+}
+
+func TestItsOwnSessionsNeverCount(t *testing.T) {
+	at := alone(t)
+	other, err := doctor.NewSampler(t.Context(), doctor.SamplerConfig{URL: at})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	d, err := doctor.Open(t.Context(), doctor.Config{URL: at})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	if _, err := d.Run(t.Context(), time.Second); err != nil {
+		t.Fatal(err)
+	}
+	s, ok := d.Sampler().Last()
+	if !ok || s.Clients != 0 || len(s.Sessions) != 0 {
+		t.Errorf("on a server with nobody else: %+v", s)
+	}
+}

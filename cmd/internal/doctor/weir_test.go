@@ -1,0 +1,194 @@
+package doctor_test
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/weir-pg/weir"
+	"github.com/weir-pg/weir/cmd/internal/doctor"
+	"github.com/weir-pg/weir/internal/pgtest"
+	"github.com/weir-pg/weir/schema"
+)
+
+func TestWeirsOwnTroublesAreNamed(t *testing.T) {
+	url := alone(t)
+	conn := connect(t, url)
+	if err := schema.Up(t.Context(), conn); err != nil {
+		t.Fatal(err)
+	}
+	execute(t, conn,
+		// A worker that was killed, and nobody to rescue what it had in hand.
+		"SELECT weir.enqueue('mail', 'welcome', '{}')",
+		"SELECT weir.heartbeat(w, 1) FROM weir._start('killed', ARRAY['mail'], interval '1 second') w",
+		// A job for later, and nobody to promote it.
+		"SELECT weir.enqueue('mail', 'reminder', '{}', run_at => now() + interval '1 second')",
+		// A backlog, and nobody to work it.
+		"SELECT weir.enqueue_many((SELECT jsonb_agg(jsonb_build_object('queue', 'bulk', 'kind', 'k', 'args', '{}'::jsonb)) FROM generate_series(1, 1500)))",
+		"SELECT weir.set('retention', '1 second')")
+	until(t, conn, "SELECT clock_timestamp() - max(at) > interval '1.1 seconds' FROM weir.segment")
+	// Somebody who enqueues, and forgets to commit. Then the segment is closed, long ago.
+	holder := connect(t, url)
+	execute(t, holder, "SET application_name = 'forgetful'", "BEGIN", "SELECT weir.enqueue('mail', 'welcome', '{}')")
+	execute(t, conn, "SELECT weir._rotate()", "UPDATE weir.segment SET at = at - interval '2 minutes'")
+	until(t, conn, "SELECT min(run_at) < clock_timestamp() - interval '3.5 seconds' FROM weir.later")
+
+	r := examine(t, url, time.Second)
+	f := expect(t, r, doctor.WorkerDead, doctor.Critical)
+	expectFact(t, f, "(killed): last heard of", "1 job in hand")
+	f = expectDownstream(t, r, doctor.PromotionLate)
+	expectFact(t, f, "1 job is due")
+	f = expectDownstream(t, r, doctor.SegmentStuck)
+	expectFact(t, f, fmt.Sprintf("pid %d (forgetful", holder.PgConn().PID()))
+	f, ok := r.Find(doctor.LaneBacklog)
+	if !ok || f.Severity != doctor.Warning {
+		t.Errorf("the backlog is not named:\n%s", describe(r))
+	}
+	expectFact(t, f, "bulk: 1,500 waiting")
+}
+
+// TestReaderOfASegmentIsNamed: whoever only reads keeps a segment as well, and the doctor says who, and since when.
+func TestReaderOfASegmentIsNamed(t *testing.T) {
+	url := alone(t)
+	conn, reader := connect(t, url), connect(t, url)
+	if err := schema.Up(t.Context(), conn); err != nil {
+		t.Fatal(err)
+	}
+	execute(t, conn, "SELECT weir.enqueue('mail', 'welcome', '{}')", "SELECT weir.set('retention', '1 second')")
+	until(t, conn, "SELECT clock_timestamp() - max(at) > interval '1.1 seconds' FROM weir.segment")
+	execute(t, reader, "SET application_name = 'dump'", "BEGIN ISOLATION LEVEL REPEATABLE READ", "LOCK TABLE weir.job, weir.batch, weir.result IN ACCESS SHARE MODE")
+	execute(t, conn, "SELECT weir._rotate()", "UPDATE weir.segment SET at = at - interval '2 minutes'")
+	until(t, conn, fmt.Sprintf("SELECT clock_timestamp() - xact_start > interval '1.1 seconds' FROM pg_stat_activity WHERE pid = %d", reader.PgConn().PID()))
+	r := examine(t, url, time.Second)
+	f, ok := r.Find(doctor.SegmentStuck)
+	if !ok || f.Severity != doctor.Warning {
+		t.Errorf("the segment that is kept is not named:\n%s", describe(r))
+	}
+	expectFact(t, f, fmt.Sprintf("pid %d (dump, idle in transaction) has read it", reader.PgConn().PID()))
+}
+
+func expectDownstream(t *testing.T, r doctor.Report, code doctor.Code) doctor.Finding {
+	t.Helper()
+	f, ok := r.Find(code)
+	if !ok {
+		t.Fatalf("%s is not named:\n%s", code, describe(r))
+	}
+	if f.Severity == doctor.Critical {
+		t.Errorf("%s is critical: %s", code, f.Summary)
+	}
+	return f
+}
+
+// TestAClockThatStepsIsNoWorkersSilence: who is silent is told by what rescuing goes by, and not by a clock that may have been set.
+func TestAClockThatStepsIsNoWorkersSilence(t *testing.T) {
+	const step = `UPDATE weir.heartbeat SET at = at + interval '%[1]s'; UPDATE weir.worker SET at = at + interval '%[1]s';
+		SELECT setval('weir.watched_at', pg_sequence_last_value('weir.watched_at') + (extract(epoch FROM interval '%[1]s') * 1000)::bigint)`
+	t.Run("of the living", func(t *testing.T) {
+		url := alone(t)
+		conn := connect(t, url)
+		if err := schema.Up(t.Context(), conn); err != nil {
+			t.Fatal(err)
+		}
+		execute(t, conn, "SELECT weir._start('alive', ARRAY['mail'], interval '1 minute')", "SELECT weir._rescue()", fmt.Sprintf(step, "-1 hour"))
+		crew(t, url, 1, repeat("SELECT weir._rescue()", "SELECT pg_sleep(0.5)"))
+		if f, ok := examine(t, url, time.Second).Find(doctor.WorkerDead); ok {
+			t.Errorf("after a step of the clock: %s", f.Summary)
+		}
+	})
+	t.Run("of the dead", func(t *testing.T) {
+		url := alone(t)
+		conn := connect(t, url)
+		if err := schema.Up(t.Context(), conn); err != nil {
+			t.Fatal(err)
+		}
+		execute(t, conn, "SELECT weir._start('killed', ARRAY['mail'], interval '1 second')", "SELECT weir._rescue()", fmt.Sprintf(step, "1 hour"))
+		expect(t, examine(t, url, time.Second), doctor.WorkerDead, doctor.Critical)
+	})
+}
+
+// TestAPreparedTransactionThatKeepsAWorkerIsNamed: it can be neither refused nor fenced; so whoever looks is told which it is.
+func TestAPreparedTransactionThatKeepsAWorkerIsNamed(t *testing.T) {
+	url := alone(t)
+	conn := connect(t, url)
+	if err := schema.Up(t.Context(), conn); err != nil {
+		t.Fatal(err)
+	}
+	execute(t, conn, "SELECT weir._start('prepared', ARRAY['mail'], interval '1 second')",
+		"BEGIN", "SELECT weir._record(1, '{}', '{}', '{}', '{}'), pg_current_xact_id()", "PREPARE TRANSACTION 'left over'")
+	crew(t, url, 1, repeat("SELECT weir._rescue()", "SELECT pg_sleep(0.5)"))
+	until(t, conn, "SELECT state = 'silent' FROM weir.workers()")
+	f := expect(t, examine(t, url, time.Second), doctor.WorkerDead, doctor.Warning)
+	expectFact(t, f, "(prepared): last heard of", "'left over'", "ROLLBACK PREPARED")
+	execute(t, conn, "ROLLBACK PREPARED 'left over'")
+	until(t, conn, "SELECT state = 'ended' FROM weir.workers()")
+}
+
+func TestWeirAtWorkIsWell(t *testing.T) {
+	url := alone(t)
+	conn := connect(t, url)
+	if err := schema.Up(t.Context(), conn); err != nil {
+		t.Fatal(err)
+	}
+	execute(t, conn, "SELECT weir._start('w', ARRAY['q'], interval '1 minute')")
+	crew(t, url, 2, repeat("SELECT weir.enqueue('q', 'k', '{}')"))
+	crew(t, url, 1, repeat("SELECT * FROM weir._claim(1, ARRAY['q'], ARRAY[1000])", "SELECT pg_sleep(0.02)"))
+	crew(t, url, 1, repeat("SELECT weir._rotate()", "SELECT weir._promote()", "SELECT pg_sleep(0.2)"))
+	r := examine(t, url, 2*time.Second)
+	if len(r.Findings) > 0 {
+		t.Errorf("findings on a healthy queue:\n%s", describe(r))
+	}
+}
+
+// TestSlowClaimsAreNamed: whatever makes Weir's own calls slow on a server, that they are is seen, and what is set there that may be why.
+func TestSlowClaimsAreNamed(t *testing.T) {
+	url := alone(t)
+	conn := connect(t, url)
+	if err := schema.Up(t.Context(), conn); err != nil {
+		t.Fatal(err)
+	}
+	execute(t, conn,
+		"CREATE ROLE app", "ALTER ROLE app SET jit_above_cost = 0",
+		"ALTER FUNCTION weir._claim RENAME TO claim_in_time",
+		"CREATE FUNCTION weir._claim(worker integer, queues text[], limits integer[]) RETURNS void LANGUAGE sql AS 'SELECT pg_sleep(0.6)'")
+	crew(t, url, 1, repeat("SELECT * FROM weir._claim(1, ARRAY['q'], ARRAY[1000])"))
+	f := expect(t, examine(t, url, 5*time.Second), doctor.WeirSlow, doctor.Warning)
+	expectFact(t, f, "weir._claim")
+	expectFact(t, f, "PgSleep")
+	expectFact(t, f, "role app has jit_above_cost = 0")
+	expectFact(t, f, "may be compiled at each call")
+}
+
+// TestKindThatNoWorkerKnowsIsNamed: jobs that workers hand back are no fault at first, and one when they have waited for long.
+func TestKindThatNoWorkerKnowsIsNamed(t *testing.T) {
+	url := alone(t)
+	conn := connect(t, url)
+	if err := schema.Up(t.Context(), conn); err != nil {
+		t.Fatal(err)
+	}
+	handlers := weir.NewHandlers()
+	weir.Handle(handlers, func(context.Context, *weir.Job[known]) error { return nil })
+	worker, err := weir.NewClient(pgtest.Pool(t, url)).NewWorker(weir.WorkerConfig{Handlers: handlers, Queues: map[string]int{"mail": 1}, Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- worker.Run(ctx) }()
+	execute(t, conn, "SELECT weir.enqueue('mail', 'misspelt')")
+	until(t, conn, "SELECT EXISTS (SELECT FROM weir.jobs('later') WHERE error LIKE '%no handler%')")
+	cancel()
+	if err := <-ended; err != nil {
+		t.Fatal(err)
+	}
+	execute(t, conn, "UPDATE weir.later SET run_at = run_at + interval '1 hour'")
+	f := expect(t, examine(t, url, time.Second), doctor.KindUnknown, doctor.Info)
+	expectFact(t, f, "kind misspelt of queue mail: 1 job handed back")
+	execute(t, conn, "UPDATE weir.later SET enqueued_at = enqueued_at - interval '11 minutes'")
+	expect(t, examine(t, url, time.Second), doctor.KindUnknown, doctor.Warning)
+}
+
+type known struct{}
+
+func (known) Kind() string { return "known" }

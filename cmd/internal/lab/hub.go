@@ -1,0 +1,70 @@
+package lab
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"log/slog"
+	"net/url"
+	"os"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/weir-pg/weir/cmd/internal/pgwire"
+	"github.com/weir-pg/weir/cmd/internal/server"
+)
+
+// hub is a hub in this process, on the site's database.
+type hub struct {
+	server *server.Server
+	url    string // by which an unchanged driver listens there
+	users  string // the file of who may
+}
+
+// startHub starts one, and returns when clients can connect to it. They prove who they are as they do to PostgreSQL.
+func startHub(ctx context.Context, s *site) (_ *hub, err error) {
+	config, err := pgx.ParseConfig(s.url)
+	if err != nil {
+		return nil, err
+	}
+	users, err := os.CreateTemp("", "weir-lab-users-")
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			_ = os.Remove(users.Name())
+		}
+	}()
+	password := rand.Text()
+	if _, err := users.WriteString(pgwire.UserLine(config.User, password)); err != nil {
+		return nil, err
+	}
+	if err := users.Close(); err != nil {
+		return nil, err
+	}
+	h, err := server.Start(ctx, server.Config{
+		Database: s.url, ListenPG: "127.0.0.1:0", PGAuth: server.UsersFile, UsersFile: users.Name(), Name: "weir lab", Drain: time.Second,
+		Logger: slog.New(slog.DiscardHandler),
+	})
+	if err != nil {
+		return nil, fmt.Errorf("start a hub: %w", err)
+	}
+	u := url.URL{
+		Scheme: "postgres", User: url.UserPassword(config.User, password), Host: h.PGAddr().String(), Path: "/" + config.Database,
+		RawQuery: "sslmode=disable",
+	}
+	return &hub{server: h, url: u.String(), users: users.Name()}, nil
+}
+
+// stop ends the hub. That of no hub does nothing.
+func (h *hub) stop() {
+	if h == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	_ = h.server.Stop(ctx) // it keeps nothing
+	_ = os.Remove(h.users)
+}

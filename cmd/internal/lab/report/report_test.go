@@ -1,0 +1,98 @@
+package report
+
+import (
+	"bytes"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/weir-pg/weir/cmd/internal/lab"
+)
+
+// example is a report with a text in every place that may come from elsewhere.
+func example(text string) *lab.Report {
+	settings := []lab.Setting{{Name: text, Value: text}}
+	long := make([]float64, 5000)
+	for i := range long {
+		long[i] = float64(i)
+	}
+	return &lab.Report{
+		Version: lab.Version, StartedAt: time.Unix(0, 0).UTC(), Command: text, Machine: lab.Machine{Cores: 2, OS: text, Arch: text, HugePages: text, Load: text},
+		Results: []*lab.Result{{
+			Scenario: "notify", Title: text, About: text, Command: text, Notes: []string{text}, Settings: settings,
+			Server:  lab.Server{Version: text, Settings: settings},
+			Verdict: lab.Verdict{Text: text, Cures: []string{text}},
+			Ways: []*lab.Way{{
+				Name: text, Kind: lab.Collapse, What: text, Unit: text, Rate: 1, Latency: &lab.Latency{Of: text, P50: 1, P99: 2},
+				Waits: []lab.Wait{{Event: text, Class: text, Share: 1}}, Figures: []lab.Figure{{Name: text, Value: 1, Unit: text}}, Settings: settings,
+			}},
+			Charts: []lab.Chart{{
+				Title: text, Note: text, Kind: lab.Lines, X: lab.Axis{Label: text}, Y: lab.Axis{Label: text}, Command: text, Settings: settings,
+				Lines: []lab.Line{{Name: text, X: long, Y: long}}, Marks: []lab.Mark{{At: 1, Label: text}},
+			}},
+		}},
+	}
+}
+
+func write(t *testing.T, r *lab.Report) string {
+	t.Helper()
+	var b bytes.Buffer
+	if err := Write(&b, r); err != nil {
+		t.Fatal(err)
+	}
+	return b.String()
+}
+
+func TestReportEscapesWhatComesFromTheRun(t *testing.T) {
+	const attack = `</script><script>alert(1)</script><img src=x onerror="alert(2)">'"` + "`${x}"
+	page := write(t, example(attack))
+	for _, harm := range []string{"<script>alert", "<img", `onerror="alert`} {
+		if strings.Contains(page, harm) {
+			t.Errorf("the page holds %s as it came", harm)
+		}
+	}
+	if n := strings.Count(page, "</script>"); n != 3 {
+		t.Errorf("the page closes %d scripts, and has 3", n)
+	}
+}
+
+func TestReportAsksNothingOfAnyNetwork(t *testing.T) {
+	page := write(t, example("plain"))
+	for _, asks := range []string{`\bsrc\s*=`, `\bhref\s*=\s*"?[^"#]`, `@import`, `url\(`, `<link`, `<iframe`, `\bfetch\(`, `XMLHttpRequest`, `WebSocket`, `importScripts`, `sendBeacon`} {
+		if found := regexp.MustCompile(asks).FindString(page); found != "" {
+			t.Errorf("the page holds %s", found)
+		}
+	}
+	if !strings.Contains(page, `content="default-src 'none'`) {
+		t.Error("the page does not forbid itself the network")
+	}
+	if !strings.Contains(page, "Permission is hereby granted") {
+		t.Error("the licence of what draws the charts is missing")
+	}
+}
+
+func TestReportSaysWhatMadeEachChart(t *testing.T) {
+	r := example("plain")
+	r.Results[0].Charts[0].Command, r.Results[0].Charts[0].Settings = "weir lab notify --clients 7", []lab.Setting{{Name: "commit_delay", Value: "2000"}}
+	page := write(t, r)
+	for _, want := range []string{"weir lab notify --clients 7", "commit_delay = 2000"} {
+		if !strings.Contains(page, want) {
+			t.Errorf("the page does not say %s", want)
+		}
+	}
+}
+
+func TestLongSeriesAreThinned(t *testing.T) {
+	r := example("plain")
+	if n := len(write(t, r)); n > 150_000 {
+		t.Errorf("a page with one line of 5,000 points has %d bytes", n)
+	}
+	lines := thinned(r.Results[0].Charts[0].Lines)
+	if x := lines[0].X; len(x) > most+1 || x[0] != 0 || x[len(x)-1] != 4999 {
+		t.Errorf("thinned to %d points, from %v to %v", len(x), x[0], x[len(x)-1])
+	}
+	if len(r.Results[0].Charts[0].Lines[0].X) != 5000 {
+		t.Error("the report itself was thinned")
+	}
+}

@@ -1,0 +1,232 @@
+package lab
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/weir-pg/weir/cmd/internal/doctor"
+)
+
+// wait is what one session was seen in: an event as the server calls it ("Lock:transactionid", or "CPU"), and its class,
+// which stays the same over versions of PostgreSQL.
+type wait struct{ event, class string }
+
+// busy is how many sessions one look found at work, by what they waited for.
+type busy map[wait]int
+
+// sampler looks at what sessions do. It is used by one goroutine at a time.
+type sampler interface {
+	// look returns the newest sample, and whether it is another than the last time.
+	look() (busy, bool)
+}
+
+const (
+	lookEvery = 100 * time.Millisecond
+
+	onCPU = string(doctor.CPU)
+	// A session that has a transaction open and waits for its client: it holds its locks meanwhile.
+	idleInTx  = "idle-in-transaction"
+	idleEvent = "idle in transaction"
+	// One that waits for something that is not the server's to cure: its client, a sleep it was told to take, its parallel workers.
+	byChoice = "by-choice"
+)
+
+// waitClasses are the classes in the order in which they are stacked.
+func waitClasses() []string {
+	classes := []string{onCPU}
+	for _, c := range doctor.Classes() {
+		if c != doctor.CPU {
+			classes = append(classes, string(c))
+		}
+	}
+	return append(classes, idleInTx)
+}
+
+// waitTrack collects samples, over the intervals of a track.
+type waitTrack struct {
+	mu     sync.Mutex
+	looks  int
+	found  busy
+	total  busy
+	series map[string][]float64 // by class: average number of sessions
+}
+
+// watch looks until ctx ends.
+func (w *waitTrack) watch(ctx context.Context, s sampler) {
+	s.look() // of the time before
+	for pause(ctx, lookEvery) {
+		found, isNew := s.look()
+		if !isNew {
+			continue
+		}
+		w.mu.Lock()
+		w.looks++
+		if w.found == nil {
+			w.found = busy{}
+		}
+		for what, n := range found {
+			w.found[what] += n
+		}
+		w.mu.Unlock()
+	}
+}
+
+// cut ends an interval. One without a look repeats what the last one saw: a calm server is looked at more rarely.
+func (w *waitTrack) cut() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.series == nil {
+		w.series, w.total = map[string][]float64{}, busy{}
+	}
+	sums := map[string]float64{}
+	for what, n := range w.found {
+		w.total[what] += n
+		sums[what.class] += float64(n) / float64(max(w.looks, 1))
+	}
+	for _, c := range waitClasses() {
+		points := w.series[c]
+		if w.looks == 0 && len(points) > 0 {
+			sums[c] = points[len(points)-1]
+		}
+		w.series[c] = append(points, round(sums[c]))
+	}
+	w.looks, w.found = 0, nil
+}
+
+// last returns the class that took most of the newest interval, for a live view.
+func (w *waitTrack) last() (name string, share float64) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var sum, most float64
+	for _, c := range waitClasses() {
+		points := w.series[c]
+		if len(points) == 0 {
+			continue
+		}
+		v := points[len(points)-1]
+		sum += v
+		if v > most {
+			name, most = c, v
+		}
+	}
+	return name, ratio(most, sum)
+}
+
+// top returns the events that took most time, of all intervals, and the dominant class with its share: the one that took
+// most of the time in which the server kept sessions at work or waiting.
+func (w *waitTrack) top() (events []Wait, dominant Dominant) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	sum, classes := 0, map[string]int{}
+	for what, n := range w.total {
+		if what.class == byChoice {
+			continue
+		}
+		sum += n
+		classes[what.class] += n
+	}
+	for what, n := range w.total {
+		if what.class != byChoice {
+			events = append(events, Wait{Event: what.event, Class: what.class, Share: round(ratio(float64(n), float64(sum)))})
+		}
+	}
+	slices.SortFunc(events, func(a, b Wait) int {
+		return cmp.Or(cmp.Compare(b.Share, a.Share), cmp.Compare(a.Event, b.Event))
+	})
+	for _, c := range waitClasses() { // in a fixed order, so that equals do not flicker
+		if s := round(ratio(float64(classes[c]), float64(sum))); c != idleInTx && s > dominant.Share {
+			dominant = Dominant{Class: c, Share: s}
+		}
+	}
+	return events, dominant
+}
+
+// lines returns the series by class, of those classes that were ever seen.
+func (w *waitTrack) lines(at []float64) []Line {
+	var lines []Line
+	for _, c := range waitClasses() {
+		points := w.series[c]
+		if slices.ContainsFunc(points, func(v float64) bool { return v > 0 }) {
+			lines = append(lines, Line{Name: c, X: at, Y: points})
+		}
+	}
+	return lines
+}
+
+// activity is the doctor's sampler, as the lab reads it: sessions of its own database alone, without those that look on.
+type activity struct {
+	sampler  *doctor.Sampler
+	database uint32
+	last     time.Time
+	stop     context.CancelFunc
+	stopped  chan struct{}
+}
+
+// newActivity begins to sample the database of the connection string. close ends it. Sessions with the pids do not count.
+func newActivity(ctx context.Context, url string, ignore ...*pgx.Conn) (*activity, error) {
+	s, err := doctor.NewSampler(ctx, doctor.SamplerConfig{URL: url, Window: 10 * time.Second, Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		return nil, err
+	}
+	a := &activity{sampler: s, stopped: make(chan struct{})}
+	for _, conn := range ignore {
+		s.Ignore(conn.PgConn().PID())
+	}
+	if err := ignore[0].QueryRow(ctx, `SELECT oid FROM pg_database WHERE datname = current_database()`).Scan(&a.database); err != nil {
+		s.Close()
+		return nil, err
+	}
+	running, stop := context.WithCancel(context.WithoutCancel(ctx))
+	a.stop = stop
+	go func() { // ends with running; waited for by close
+		defer close(a.stopped)
+		s.Run(running)
+	}()
+	return a, nil
+}
+
+func (a *activity) close() {
+	a.stop()
+	<-a.stopped
+	a.sampler.Close()
+}
+
+func (a *activity) look() (busy, bool) {
+	sample, ok := a.sampler.Last()
+	if !ok || !sample.At.After(a.last) {
+		return nil, false
+	}
+	a.last = sample.At
+	found := busy{}
+	for _, s := range sample.Sessions {
+		if s.Database == a.database && (s.Kind == "client backend" || s.Kind == "parallel worker") {
+			found[waitOf(s)]++
+		}
+	}
+	return found, true
+}
+
+func waitOf(s doctor.Session) wait {
+	event := "CPU"
+	if s.WaitType != "" {
+		event = fmt.Sprintf("%s:%s", s.WaitType, s.Wait)
+	}
+	switch class := string(s.Class); {
+	case strings.HasPrefix(s.State, "idle in transaction"):
+		return wait{idleEvent, idleInTx}
+	case s.Class == doctor.Woken:
+		return wait{"woken while idle", class}
+	case class == "":
+		return wait{event, byChoice}
+	default:
+		return wait{event, class}
+	}
+}

@@ -1,0 +1,295 @@
+package pgwire_test
+
+import (
+	"bufio"
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/weir-pg/weir/cmd/internal/server"
+	"github.com/weir-pg/weir/internal/hub"
+	"github.com/weir-pg/weir/internal/pgtest"
+)
+
+// Drivers of other languages, unmodified. They are installed from their registries into the user's cache, which takes a while the
+// first time, so these tests run only when asked for:
+//
+//	WEIR_TEST_DRIVERS=1 go test ./cmd/internal/pgwire -run Driver
+//
+// Those whose tools are missing are skipped, unless WEIR_TEST_REQUIRE names the tool: psql, python3, node, npm, java, javac, mvn.
+
+// tool returns the path of a program.
+func tool(t *testing.T, name string) string {
+	t.Helper()
+	path, err := exec.LookPath(name)
+	if err != nil {
+		if strings.Contains(os.Getenv("WEIR_TEST_REQUIRE"), name) {
+			t.Fatalf("%s is required here and not installed", name)
+		}
+		t.Skipf("%s is not installed", name)
+	}
+	return path
+}
+
+func wantDrivers(t *testing.T) {
+	t.Helper()
+	if os.Getenv("WEIR_TEST_DRIVERS") == "" {
+		t.Skip("drivers are tested when WEIR_TEST_DRIVERS is set")
+	}
+}
+
+// installed returns a directory of the cache that install has filled once. Another version in the recipe makes another directory.
+func installed(t *testing.T, name, recipe string, install func(dir string) *exec.Cmd) string {
+	t.Helper()
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		t.Fatal(err)
+	}
+	sum := sha256.Sum256([]byte(recipe + runtime.GOOS + runtime.GOARCH)) // what is installed is built for the platform
+	dir := filepath.Join(cache, "weir-test-drivers", fmt.Sprintf("%s-%x", name, sum[:8]))
+	if _, err := os.Stat(filepath.Join(dir, "complete")); err == nil {
+		return dir
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := install(dir).CombinedOutput(); err != nil {
+		t.Fatalf("install %s: %v\n%s", name, err, out)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "complete"), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+func fixture(t *testing.T, name string) string {
+	t.Helper()
+	path, err := filepath.Abs(filepath.Join("testdata", "drivers", name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func recipe(t *testing.T, name string) string {
+	t.Helper()
+	text, err := os.ReadFile(fixture(t, name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// TestDriverPsycopg3 and those that follow: connect, listen, receive, notify, and all again after the hub was restarted.
+func TestDriverPsycopg3(t *testing.T) { drivePython(t, "psycopg3.py") }
+func TestDriverAsyncpg(t *testing.T)  { drivePython(t, "asyncpg_listen.py") }
+
+func TestDriverNodePostgres(t *testing.T) { driveNode(t, "node-postgres.js") }
+func TestDriverPostgresJS(t *testing.T)   { driveNode(t, "postgres-js.js") }
+
+func drivePython(t *testing.T, script string) {
+	wantDrivers(t)
+	python := tool(t, "python3")
+	dir := installed(t, "python", recipe(t, "requirements.txt"), func(dir string) *exec.Cmd {
+		const script = `"$0" -m venv --clear "$1/venv"; "$1/venv/bin/python" -m pip install --quiet -r "$2"`
+		return exec.CommandContext(t.Context(), "sh", "-ec", script, python, dir, fixture(t, "requirements.txt"))
+	})
+	drive(t, exec.Command(filepath.Join(dir, "venv", "bin", "python"), fixture(t, script)))
+}
+
+func driveNode(t *testing.T, script string) {
+	wantDrivers(t)
+	node, npm := tool(t, "node"), tool(t, "npm")
+	dir := installed(t, "node", recipe(t, "package.json"), func(dir string) *exec.Cmd {
+		const script = `cp "$1" . && "$0" install --no-audit --no-fund --no-package-lock`
+		cmd := exec.CommandContext(t.Context(), "sh", "-ec", script, npm, fixture(t, "package.json"))
+		cmd.Dir = dir
+		return cmd
+	})
+	cmd := exec.Command(node, fixture(t, script))
+	cmd.Env = append(os.Environ(), "NODE_PATH="+filepath.Join(dir, "node_modules"))
+	drive(t, cmd)
+}
+
+func TestDriverJDBC(t *testing.T) {
+	wantDrivers(t)
+	java, _, mvn := tool(t, "java"), tool(t, "javac"), tool(t, "mvn")
+	const artifact = "org.postgresql:postgresql:42.7.7"
+	dir := installed(t, "jdbc", artifact, func(dir string) *exec.Cmd {
+		return exec.CommandContext(t.Context(), mvn, "--batch-mode", "--quiet", "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy",
+			"-Dartifact="+artifact, "-DoutputDirectory="+dir)
+	})
+	jars, err := filepath.Glob(filepath.Join(dir, "*.jar"))
+	if err != nil || len(jars) != 1 {
+		t.Fatalf("%v, %v", jars, err)
+	}
+	drive(t, exec.Command(java, "-cp", jars[0], fixture(t, "Listen.java")))
+}
+
+const driverChannel = `Orders "new"`
+
+// process is a hub as weir serve runs it, on a database, whose roles are those of the clients.
+type process struct {
+	t        *testing.T
+	database string
+	pool     *pgxpool.Pool
+	server   *server.Server
+	role     string
+}
+
+func startProcess(t *testing.T) *process {
+	t.Helper()
+	p := &process{t: t, database: pgtest.Database(t), role: fmt.Sprintf("weir_driver_%d", os.Getpid())}
+	p.pool = pgtest.Pool(t, p.database)
+	p.sql("CREATE ROLE " + p.role + ` LOGIN PASSWORD 'se"cret' IN ROLE weir_subscribe, weir_publish`)
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		if _, err := p.pool.Exec(ctx, "DROP ROLE "+p.role); err != nil {
+			t.Error(err)
+		}
+	})
+	p.start(steady(t))
+	t.Cleanup(p.stop)
+	return p
+}
+
+func (p *process) start(address string) {
+	p.t.Helper()
+	ctx, cancel := context.WithTimeout(p.t.Context(), patience)
+	defer cancel()
+	var err error
+	p.server, err = server.Start(ctx, server.Config{Name: p.t.Name(), Database: p.database, ListenPG: address})
+	if err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+func (p *process) stop() {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	if err := p.server.Stop(ctx); err != nil {
+		p.t.Error(err)
+	}
+}
+
+func (p *process) sql(sql string, args ...any) {
+	p.t.Helper()
+	if _, err := p.pool.Exec(p.t.Context(), sql, args...); err != nil {
+		p.t.Fatalf("%s: %v", sql, err)
+	}
+}
+
+// drive runs a program that does what testdata/drivers/README.md says.
+func drive(t *testing.T, cmd *exec.Cmd) {
+	t.Helper()
+	p := startProcess(t)
+	address := p.server.PGAddr().(*net.TCPAddr)
+	if cmd.Env == nil {
+		cmd.Env = os.Environ()
+	}
+	cmd.Env = append(cmd.Env, "PGHOST=127.0.0.1", fmt.Sprintf("PGPORT=%d", address.Port), "PGUSER="+p.role, `PGPASSWORD=se"cret`, "PGDATABASE=app",
+		"PGAPPNAME=weir test", "PYTHONIOENCODING=utf-8")
+	var stderr strings.Builder
+	cmd.Stderr = &stderr
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	lines, done := make(chan string), make(chan struct{}, 10)
+	go func() {
+		defer close(lines)
+		for scanner := newScanner(stdout); scanner.Scan(); {
+			if scanner.Text() == "done" {
+				done <- struct{}{}
+				continue
+			}
+			lines <- scanner.Text()
+		}
+	}()
+	kill := time.AfterFunc(time.Minute, func() { _ = cmd.Process.Kill() })
+	t.Cleanup(func() {
+		kill.Stop()
+		_ = cmd.Process.Kill()
+		for range lines {
+		}
+		_ = cmd.Wait()
+		if t.Failed() {
+			t.Log(stderr.String())
+		}
+	})
+	line := func() string {
+		t.Helper()
+		select {
+		case s, ok := <-lines:
+			if !ok {
+				t.Fatalf("the program has ended: %s", stderr.String())
+			}
+			return s
+		case <-time.After(patience):
+			t.Fatal("the program says nothing")
+		}
+		return ""
+	}
+	expect := func(payload string) {
+		t.Helper()
+		var n struct{ Channel, Payload string }
+		if s := line(); json.Unmarshal([]byte(s), &n) != nil || n.Channel != driverChannel || n.Payload != payload {
+			t.Fatalf("got %.200s, want %.200q", s, payload)
+		}
+	}
+	for round := range 3 {
+		if round > 0 {
+			// What is published while there is no hub is for those who resume: a LISTEN begins afresh.
+			p.stop()
+			p.start(address.String())
+		}
+		if s := line(); s != "listening" {
+			t.Fatal(s)
+		}
+		for _, payload := range []string{`it's "quoted" \ and $1`, "Grüße, 世界 🎉\nsecond line", "", strings.Repeat("long ", 10_000)} {
+			p.sql("SELECT weir.publish($1, $2)", driverChannel, payload)
+			expect(payload)
+		}
+		p.sql("SELECT weir.publish($1, 'your turn')", driverChannel)
+		for _, payload := range []string{"your turn", "committed", `it's a "parameter" €`} {
+			expect(payload)
+		}
+		receive(t, done, "the end of its turn")
+	}
+	p.sql("SELECT weir.publish($1, 'stop')", driverChannel)
+	expect("stop")
+	if err := cmd.Wait(); err != nil {
+		t.Errorf("%v: %s", err, stderr.String())
+	}
+}
+
+func newScanner(from interface{ Read([]byte) (int, error) }) *bufio.Scanner {
+	s := bufio.NewScanner(from)
+	s.Buffer(nil, 1<<20)
+	return s
+}
+
+// publish logs a message, as weir.publish in the database does.
+func publish(t testing.TB, e *endpoint, channel, payload string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	if err := e.hub.Publish(ctx, hub.Draft{Channel: channel, Payload: []byte(payload)}); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,336 @@
+package proof
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/weir-pg/weir/internal/pgtest"
+)
+
+var (
+	seedFlag = flag.Uint64("seed", 0, "seed of the random tests; 0: a new one, or that of WEIR_TEST_SEED")
+	longFlag = flag.Duration("long", 0, "how long the random tests load the server; 0: their default of seconds")
+	update   = flag.Bool("update", false, "rewrite the golden file")
+)
+
+// patience bounds every wait of these tests.
+const patience = 30 * time.Second
+
+func TestMain(m *testing.M) {
+	if text := os.Getenv(partOf); text != "" {
+		if err := playPart(text); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	flag.Parse()
+	pgtest.Main(m)
+}
+
+// querier is a connection or a transaction.
+type querier interface {
+	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
+	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
+}
+
+// attempt is a row of weir._claim.
+type attempt struct {
+	Queue     string
+	Lane      int32
+	Seq       int64
+	ID        int64
+	Attempt   int32
+	Max       int32
+	Kind      string
+	Key       string // args->>'k'
+	Cancelled bool
+	PutOff    int32
+}
+
+// step says which of a job's attempts it is, and how often that had been put off.
+type step struct{ attempt, putOff int32 }
+
+func (a attempt) step() step { return step{a.Attempt, a.PutOff} }
+
+// follows tells whether a step is the next after another.
+func (t step) follows(before step) bool {
+	return t == step{before.attempt + 1, 0} || t == step{before.attempt, before.putOff + 1}
+}
+
+func connect(t *testing.T, url string) *pgx.Conn {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close(context.Background()) })
+	return conn
+}
+
+func exec(t *testing.T, q querier, sql string, args ...any) {
+	t.Helper()
+	if _, err := q.Exec(t.Context(), sql, args...); err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
+}
+
+// value returns the single value that a query gives.
+func value[T any](t *testing.T, q querier, sql string, args ...any) T {
+	t.Helper()
+	var v T
+	if err := q.QueryRow(t.Context(), sql, args...).Scan(&v); err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
+	return v
+}
+
+// column returns the values of a query's only column.
+func column[T any](t *testing.T, q querier, sql string, args ...any) []T {
+	t.Helper()
+	rows, err := q.Query(t.Context(), sql, args...)
+	if err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
+	all, err := pgx.CollectRows(rows, pgx.RowTo[T])
+	if err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
+	return all
+}
+
+func until(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	pgtest.Until(t, what, holds)
+}
+
+// sqlstate returns the error's SQLSTATE, or "" when the server did not say one.
+func sqlstate(err error) string {
+	var pg *pgconn.PgError
+	if errors.As(err, &pg) {
+		return pg.Code
+	}
+	return ""
+}
+
+// wantCode fails the test unless the error has the SQLSTATE.
+func wantCode(t *testing.T, what string, err error, code string) {
+	t.Helper()
+	if sqlstate(err) != code {
+		t.Errorf("%s: got %v, want SQLSTATE %s", what, err, code)
+	}
+}
+
+// newSeed returns the seed of a random test and prints it.
+func newSeed(t *testing.T) uint64 {
+	t.Helper()
+	seed := *seedFlag
+	if text := os.Getenv("WEIR_TEST_SEED"); seed == 0 && text != "" {
+		var err error
+		if seed, err = strconv.ParseUint(text, 10, 64); err != nil {
+			t.Fatalf("WEIR_TEST_SEED=%s must be a number", text)
+		}
+	}
+	if seed == 0 {
+		seed = rand.Uint64()
+	}
+	t.Logf("reproduce the plan with: go test ./cmd/internal/proof -run '^%s$' -seed %d", t.Name(), seed)
+	return seed
+}
+
+// startWorker registers a worker.
+func startWorker(t *testing.T, q querier, queues ...string) int32 {
+	t.Helper()
+	return value[int32](t, q, `SELECT weir._start($1, $2)`, t.Name(), queues)
+}
+
+func claim(ctx context.Context, q querier, worker int32, queues []string, limits []int32) ([]attempt, error) {
+	rows, err := q.Query(ctx, `SELECT queue, lane, seq, id, attempt, max_attempts, kind, coalesce(args->>'k', ''), cancelled, put_off
+		FROM weir._claim($1, $2, $3)`, worker, queues, limits)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, pgx.RowToStructByPos[attempt])
+}
+
+// mustClaim claims from one queue.
+func mustClaim(t *testing.T, q querier, worker int32, queue string, limit int32) []attempt {
+	t.Helper()
+	got, err := claim(t.Context(), q, worker, []string{queue}, []int32{limit})
+	if err != nil {
+		t.Fatalf("claim: %v", err)
+	}
+	return got
+}
+
+// claimAll claims from one queue until it is empty.
+func claimAll(t *testing.T, q querier, worker int32, queue string) []attempt {
+	t.Helper()
+	var all []attempt
+	for range 10_000 {
+		got := mustClaim(t, q, worker, queue, 960)
+		if len(got) == 0 {
+			return all
+		}
+		all = append(all, got...)
+	}
+	t.Fatalf("queue %s does not become empty", queue)
+	return nil
+}
+
+// complete records attempts as completed in one call. The first that is refused is the error, with WR002 where it is lost.
+func complete(ctx context.Context, q querier, worker int32, done []attempt) error {
+	refused, err := record(ctx, q, worker, done, "completed", nil)
+	for _, r := range refused {
+		if r.Refusal != "ended" {
+			return refusalError(r)
+		}
+	}
+	return err
+}
+
+// refusal is a row of weir._record.
+type refusal struct {
+	Place   int
+	Refusal string
+	Detail  string
+}
+
+func refusalError(r refusal) error {
+	code := map[string]string{"lost": "WR002", "busy": "55P03", "invalid": "22023"}[r.Refusal]
+	return &pgconn.PgError{Code: code, Message: fmt.Sprintf("element %d is %s: %s", r.Place, r.Refusal, r.Detail)}
+}
+
+// record records one outcome of attempts, those of a batch side by side, in one call.
+func record(ctx context.Context, q querier, worker int32, done []attempt, outcome string, runAt *time.Time) ([]refusal, error) {
+	done = slices.Clone(done)
+	slices.SortStableFunc(done, func(a, b attempt) int { return cmp.Or(cmp.Compare(a.Lane, b.Lane), cmp.Compare(a.Seq, b.Seq)) })
+	lanes, seqs, sizes, ids := []int32{}, []int64{}, []int32{}, []int64{}
+	for i, a := range done {
+		if i == 0 || a.Lane != done[i-1].Lane || a.Seq != done[i-1].Seq {
+			lanes, seqs, sizes = append(lanes, a.Lane), append(seqs, a.Seq), append(sizes, 0)
+		}
+		sizes[len(sizes)-1]++
+		ids = append(ids, a.ID)
+	}
+	sql, args := `SELECT place, refusal, coalesce(detail, '') FROM weir._record($1, $2, $3, $4, $5)`, []any{worker, lanes, seqs, sizes, ids}
+	if outcome != "completed" {
+		outcomes, errors, runAts := []string{}, []string{}, []*time.Time{}
+		for _, a := range done {
+			outcomes, errors, runAts = append(outcomes, outcome), append(errors, "said by "+a.Kind), append(runAts, runAt)
+		}
+		sql, args = `SELECT place, refusal, coalesce(detail, '') FROM weir._record($1, $2, $3, $4, $5, $6, $7, NULL, $8)`, append(args, outcomes, errors, runAts)
+	}
+	rows, err := q.Query(ctx, sql, args...)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, pgx.RowToStructByPos[refusal])
+}
+
+func mustComplete(t *testing.T, q querier, worker int32, done []attempt) {
+	t.Helper()
+	if err := complete(t.Context(), q, worker, done); err != nil {
+		t.Fatalf("complete: %v", err)
+	}
+}
+
+// finish records one attempt with an outcome, and the time of the next where runAt is not zero; false: it has ended already.
+func finish(ctx context.Context, q querier, worker int32, a attempt, outcome string, runAt time.Time) (bool, error) {
+	var at *time.Time
+	if !runAt.IsZero() {
+		at = &runAt
+	}
+	refused, err := record(ctx, q, worker, []attempt{a}, outcome, at)
+	switch {
+	case err != nil:
+		return false, err
+	case len(refused) == 0:
+		return true, nil
+	case refused[0].Refusal == "ended":
+		return false, nil
+	}
+	return false, refusalError(refused[0])
+}
+
+// completeTx completes one attempt in a transaction of the caller's.
+func completeTx(ctx context.Context, q querier, worker int32, a attempt) error {
+	_, err := q.Exec(ctx, `SELECT weir._complete($1, $2, $3, $4)`, worker, a.Lane, a.Seq, a.ID)
+	return err
+}
+
+// settle logs again what a fenced worker has left, and returns how many attempts.
+func settle(t *testing.T, q querier, worker int32) (relogged int) {
+	t.Helper()
+	for more := true; more; {
+		var n int
+		if err := q.QueryRow(t.Context(), `SELECT relogged, more FROM weir._settle($1)`, worker).Scan(&n, &more); err != nil {
+			t.Fatalf("settle: %v", err)
+		}
+		relogged += n
+	}
+	return relogged
+}
+
+// reconcile says what a worker holds, and returns how many attempts were handed out again.
+func reconcile(ctx context.Context, q querier, worker int32, held []attempt) (released int, err error) {
+	held = slices.Clone(held)
+	slices.SortStableFunc(held, func(a, b attempt) int { return cmp.Or(cmp.Compare(a.Lane, b.Lane), cmp.Compare(a.Seq, b.Seq)) })
+	lanes, seqs, sizes, ids := []int32{}, []int64{}, []int32{}, []int64{}
+	for i, a := range held {
+		if i == 0 || a.Lane != held[i-1].Lane || a.Seq != held[i-1].Seq {
+			lanes, seqs, sizes = append(lanes, a.Lane), append(seqs, a.Seq), append(sizes, 0)
+		}
+		sizes[len(sizes)-1]++
+		ids = append(ids, a.ID)
+	}
+	for next := new(int64); next != nil; {
+		var n int
+		if err := q.QueryRow(ctx, `SELECT released, next FROM weir._reconcile($1, $2, $3, $4, $5, $6)`, worker, lanes, seqs, sizes, ids, *next).Scan(&n, &next); err != nil {
+			return released, err
+		}
+		released += n
+	}
+	return released, nil
+}
+
+// enqueueN enqueues n jobs of one kind, keyed by their number from 1.
+func enqueueN(t *testing.T, q querier, queue string, n int) []int64 {
+	t.Helper()
+	return value[[]int64](t, q, `SELECT weir.enqueue_many(array_agg($1::text), array_agg('k'::text),
+		array_agg(jsonb_build_object('k', n::text) ORDER BY n)) FROM generate_series(1, $2::integer) n`, queue, n)
+}
+
+// idsOf returns the ids in the order of the attempts.
+func idsOf(all []attempt) []int64 {
+	ids := []int64{}
+	for _, a := range all {
+		ids = append(ids, a.ID)
+	}
+	return ids
+}
+
+// rotateUntil takes steps in the life of segments until one is reported that has the prefix.
+func rotateUntil(t *testing.T, q querier, prefix string) string {
+	t.Helper()
+	var did string
+	until(t, "rotate says "+prefix, func() bool {
+		did = value[string](t, q, `SELECT coalesce(weir._rotate(), '')`)
+		return strings.HasPrefix(did, prefix)
+	})
+	return did
+}

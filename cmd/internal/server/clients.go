@@ -1,0 +1,84 @@
+package server
+
+import (
+	"fmt"
+	"net"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/weir-pg/weir/cmd/internal/pgwire"
+	"github.com/weir-pg/weir/cmd/internal/web"
+)
+
+// pgClients shows operators the wire protocol's clients.
+type pgClients struct{ server *pgwire.Server } // nil: there are none
+
+// Clients implements web.Others.
+func (p pgClients) Clients() (all []web.Client) {
+	if p.server == nil {
+		return nil
+	}
+	for _, c := range p.server.Clients() {
+		host := c.Address
+		if h, _, err := net.SplitHostPort(host); err == nil {
+			host = h
+		}
+		all = append(all, web.Client{ID: fmt.Sprintf("pg-%d", c.PID), Protocol: "postgresql", Address: host, User: c.User, Since: c.Since})
+	}
+	return all
+}
+
+// End implements web.Others.
+func (p pgClients) End(id string) bool {
+	text, ok := strings.CutPrefix(id, "pg-")
+	pid, err := strconv.ParseUint(text, 10, 32)
+	return ok && err == nil && p.server != nil && p.server.End(uint32(pid))
+}
+
+// reserve is how many connections there may be besides those that are counted as clients: for health checks, and for telling that there
+// are too many.
+const reserve = 1000
+
+// bounded refuses connections past the limit and its reserve as soon as they come.
+func (s *Server) bounded(l net.Listener) net.Listener {
+	if s.config.Web.Limits.Connections <= 0 {
+		return l
+	}
+	return &limited{Listener: l, slots: make(chan struct{}, s.config.Web.Limits.Connections+reserve)}
+}
+
+type limited struct {
+	net.Listener
+	slots chan struct{}
+}
+
+// Accept implements net.Listener.
+func (l *limited) Accept() (net.Conn, error) {
+	for {
+		conn, err := l.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		select {
+		case l.slots <- struct{}{}:
+			return &counted{Conn: conn, leave: sync.OnceFunc(func() { <-l.slots })}, nil
+		default:
+			_ = conn.Close()
+		}
+	}
+}
+
+type counted struct {
+	net.Conn
+	leave func()
+}
+
+// NetConn is the connection itself.
+func (c *counted) NetConn() net.Conn { return c.Conn }
+
+// Close implements net.Conn.
+func (c *counted) Close() error {
+	defer c.leave()
+	return c.Conn.Close()
+}

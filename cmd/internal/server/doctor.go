@@ -1,0 +1,78 @@
+package server
+
+import (
+	"context"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/weir-pg/weir/cmd/internal/doctor"
+)
+
+// examiner keeps a doctor looking at the database, and exports what it finds.
+type examiner struct {
+	report atomic.Pointer[doctor.Report] // nil: there is none yet, or the database can't be looked at
+	waits  atomic.Pointer[doctor.Waits]
+}
+
+const examineAgain = 10 * time.Second // after a failure
+
+var (
+	doctorUp      = desc("weir_doctor_up", "1 while the doctor can look at the database.")
+	doctorFinding = prometheus.NewDesc("weir_doctor_finding", "1 for each finding of the last look. downstream_of is the finding that it is only a consequence of.", []string{"code", "severity", "downstream_of"}, nil)
+	doctorLost    = prometheus.NewDesc("weir_doctor_lost_sessions", "Sessions that stood still for a finding, on average over the last look.", []string{"code"}, nil)
+	doctorWaits   = prometheus.NewDesc("weir_doctor_waiting_sessions", "Sessions that waited, on average over the last second, by what for.", []string{"class"}, nil)
+)
+
+// run looks until ctx ends, across outages of the database.
+func (e *examiner) run(ctx context.Context, s *Server) {
+	for wait := time.Duration(0); sleep(ctx, wait); wait = examineAgain {
+		err := e.watch(ctx, s)
+		e.report.Store(nil)
+		e.waits.Store(nil)
+		if ctx.Err() == nil {
+			s.log.Warn("weir: the doctor can't look at the database, trying again", "error", err, "in", examineAgain)
+		}
+	}
+}
+
+func (e *examiner) watch(ctx context.Context, s *Server) error {
+	d, err := doctor.Open(ctx, doctor.Config{URL: s.config.Database, Logger: s.log})
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	return d.Watch(ctx, func(now doctor.Snapshot) {
+		e.waits.Store(&now.Waits)
+		if now.Report != nil {
+			e.report.Store(now.Report)
+		}
+	})
+}
+
+// Describe implements prometheus.Collector.
+func (e *examiner) Describe(out chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{doctorUp, doctorFinding, doctorLost, doctorWaits} {
+		out <- d
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (e *examiner) Collect(out chan<- prometheus.Metric) {
+	report, waits := e.report.Load(), e.waits.Load()
+	up := 0.0
+	if report != nil {
+		up = 1
+		for _, f := range report.Findings {
+			out <- prometheus.MustNewConstMetric(doctorFinding, prometheus.GaugeValue, 1, string(f.Code), string(f.Severity), string(f.DownstreamOf))
+			out <- prometheus.MustNewConstMetric(doctorLost, prometheus.GaugeValue, f.Lost, string(f.Code))
+		}
+	}
+	out <- prometheus.MustNewConstMetric(doctorUp, prometheus.GaugeValue, up)
+	if waits != nil {
+		for _, class := range doctor.Classes() {
+			out <- prometheus.MustNewConstMetric(doctorWaits, prometheus.GaugeValue, waits.Rate(class), string(class))
+		}
+	}
+}

@@ -1,0 +1,43 @@
+package server
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/weir-pg/weir"
+	"github.com/weir-pg/weir/cmd/internal/web"
+	"github.com/weir-pg/weir/internal/pgtest"
+)
+
+// TestAHubThatHasStoppedIsNotMissed: it says so, and nobody takes its silence for a fault.
+func TestAHubThatHasStoppedIsNotMissed(t *testing.T) {
+	database := pgtest.Database(t)
+	client := weir.NewClient(pgtest.Pool(t, database))
+	names := func() (all []string) {
+		t.Helper()
+		hubs, err := client.Hubs(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, h := range hubs {
+			all = append(all, h.Name)
+		}
+		return all
+	}
+	for range 2 { // and one that starts again is there again
+		s := start(t, Config{Database: database, Name: "one", Web: web.Config{Anonymous: true}})
+		for until := time.Now().Add(patience); len(names()) == 0; {
+			if time.Now().After(until) {
+				t.Fatal("the hub is not seen")
+			}
+			time.Sleep(10 * time.Millisecond) // between two looks at the database
+		}
+		if err := s.Stop(context.WithoutCancel(t.Context())); err != nil {
+			t.Fatal(err)
+		}
+		if left := names(); len(left) > 0 {
+			t.Errorf("hubs %v are there after the last has stopped", left)
+		}
+	}
+}

@@ -1,0 +1,199 @@
+package server
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/weir-pg/weir/cmd/internal/pgwire"
+	"github.com/weir-pg/weir/internal/hub"
+	"github.com/weir-pg/weir/internal/store"
+)
+
+// listen opens the listeners.
+func (s *Server) listen(ctx context.Context) (err error) {
+	var config net.ListenConfig
+	if s.config.ListenPG != "" {
+		if s.pgListener, err = config.Listen(ctx, "tcp", s.config.ListenPG); err != nil {
+			return fmt.Errorf("listen for the wire protocol: %w: another hub, such as weir dev's, may have the address", err)
+		}
+		if s.config.PGAuth == Trust && !loopback(s.pgListener.Addr()) {
+			return fmt.Errorf("trust lets everybody in, and %s can be reached from elsewhere: listen on 127.0.0.1, or choose another way to authenticate", s.pgListener.Addr())
+		}
+	}
+	if s.config.ListenHTTP != "" {
+		if s.httpListener, err = config.Listen(ctx, "tcp", s.config.ListenHTTP); err != nil {
+			return fmt.Errorf("listen for HTTP: %w: another hub, such as weir dev's, may have the address", err)
+		}
+		if s.config.Web.Anonymous && s.config.Web.Authorizer == nil && !loopback(s.httpListener.Addr()) {
+			if len(s.config.Web.Hosts) == 0 {
+				return fmt.Errorf("everybody would be let in at %s, and web pages of elsewhere could pass for its own: name the hosts that clients connect to by --host, or listen on 127.0.0.1", s.httpListener.Addr())
+			}
+			s.log.Warn("weir: everybody who reaches this address may subscribe and publish", "address", s.httpListener.Addr())
+		}
+	}
+	if s.config.ListenAdmin != "" {
+		if s.adminListener, err = config.Listen(ctx, "tcp", s.config.ListenAdmin); err != nil {
+			return fmt.Errorf("listen for operators: %w", err)
+		}
+	}
+	return nil
+}
+
+func loopback(a net.Addr) bool {
+	tcp, ok := a.(*net.TCPAddr)
+	return ok && tcp.IP.IsLoopback()
+}
+
+// auth is how clients of the wire protocol prove who they are.
+func (s *Server) auth(ctx context.Context, secret []byte) (pgwire.Auth, error) {
+	switch s.config.PGAuth {
+	case SCRAM, "":
+		// On a connection of its own: whoever tries passwords takes none from those that tick.
+		pool, err := s.pool(ctx, s.config.Database, 1, "weir hub logins")
+		if err != nil {
+			return nil, err
+		}
+		from := store.New(pool, 0)
+		s.roster = pgwire.NewRoster(func(ctx context.Context) (map[string]pgwire.Login, error) { return s.logins(ctx, from) })
+		_ = s.roster.Check(ctx) // which says what is wrong
+		return s.roster, nil
+	case UsersFile:
+		if s.config.UsersFile == "" {
+			return nil, errors.New("authentication by a users file needs the file")
+		}
+		users, err := pgwire.ReadUsersFile(s.config.UsersFile, secret, s.log)
+		if err != nil {
+			return nil, err
+		}
+		s.roster = users.Roster
+		return users, nil
+	case Trust:
+		return pgwire.Trust, nil
+	}
+	return nil, fmt.Errorf("unknown way to authenticate %q: there are scram, users-file and trust", s.config.PGAuth)
+}
+
+const loginsCure = "give --users-file, or --listen-pg \"\", or let a superuser grant SELECT on pg_catalog.pg_authid to the owner of the schema weir"
+
+// refusals is what is wrong with the roles that log in, as far as it was said. It belongs to the roster's question, of which there is one at
+// a time.
+type refusals struct {
+	at    time.Time // when it was last said that they can't be asked for; zero: they can
+	times int       // that they couldn't, since
+	roles string    // whose channels can't be read
+}
+
+// sayEvery is how often what goes on being wrong is said.
+const sayEvery = time.Minute
+
+// logins returns the database's roles as users.
+func (s *Server) logins(ctx context.Context, from *store.Store) (map[string]pgwire.Login, error) {
+	all, err := from.Logins(ctx)
+	said := &s.refusals
+	if err != nil {
+		if said.times++; time.Since(said.at) >= sayEvery {
+			args := []any{"error", err, "times", said.times}
+			if store.IsDenied(err) {
+				args = append(args, "cure", loginsCure)
+			}
+			s.log.Error("weir: no client of the wire protocol can log in: the hub can't ask for the roles that may", args...)
+			said.at, said.times = time.Now(), 0
+		}
+		return nil, err
+	}
+	if !said.at.IsZero() {
+		s.log.Warn("weir: clients of the wire protocol can log in again")
+		said.at, said.times = time.Time{}, 0
+	}
+	users := make(map[string]pgwire.Login, len(all))
+	var unread []string
+	for _, l := range all {
+		listen, err := channels(l.Listens)
+		if err == nil {
+			var notify []hub.Filter
+			notify, err = channels(l.Notifies)
+			users[l.Name] = pgwire.Login{Verifier: l.Verifier, Listen: listen, Notify: notify}
+		}
+		if err != nil {
+			unread = append(unread, fmt.Sprintf("%s: %v", l.Name, err))
+			delete(users, l.Name)
+		}
+	}
+	if roles := strings.Join(unread, "; "); roles != said.roles {
+		said.roles = roles
+		s.log.Warn("weir: channels of roles can't be read, so they may not log in: see weir.restrict", "roles", roles)
+	}
+	return users, nil
+}
+
+// channels reads what a role is restricted to; nil: it is not.
+func channels(all []string) ([]hub.Filter, error) {
+	if all == nil {
+		return pgwire.Everything(), nil
+	}
+	return hub.ParseFilters(all)
+}
+
+// tlsConfig serves the certificate of the files, which it reads anew when they have changed.
+func (s *Server) tlsConfig() (*tls.Config, error) {
+	if s.config.TLSCert == "" && s.config.TLSKey == "" {
+		if s.config.RequireTLS {
+			return nil, errors.New("TLS is required, and there is no certificate: give the files of certificate and key")
+		}
+		return nil, nil
+	}
+	c := &certificate{cert: s.config.TLSCert, key: s.config.TLSKey}
+	if _, err := c.get(nil); err != nil {
+		return nil, err
+	}
+	return &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: c.get}, nil
+}
+
+type certificate struct {
+	cert, key string
+
+	mu     sync.Mutex
+	loaded *tls.Certificate
+	at     time.Time // the newer file's time when it was loaded
+	looked time.Time
+}
+
+func (c *certificate) get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.loaded != nil && time.Since(c.looked) < time.Second {
+		return c.loaded, nil
+	}
+	c.looked = time.Now()
+	at, err := newest(c.cert, c.key)
+	if err == nil && (c.loaded == nil || !at.Equal(c.at)) {
+		var pair tls.Certificate
+		if pair, err = tls.LoadX509KeyPair(c.cert, c.key); err == nil {
+			c.loaded, c.at = &pair, at
+		}
+	}
+	if c.loaded != nil {
+		return c.loaded, nil // files that are being replaced may not fit together for a moment
+	}
+	return nil, fmt.Errorf("read the certificate: %w", err)
+}
+
+func newest(paths ...string) (at time.Time, err error) {
+	for _, path := range paths {
+		info, err := os.Stat(path)
+		if err != nil {
+			return at, err
+		}
+		if info.ModTime().After(at) {
+			at = info.ModTime()
+		}
+	}
+	return at, nil
+}

@@ -1,0 +1,420 @@
+// Package server composes a hub process: the hub on its database, the endpoints in front of it, and the chores beside it.
+//
+//	s, err := server.Start(ctx, server.Config{Database: url, ListenPG: "127.0.0.1:6543", ListenHTTP: "127.0.0.1:8080", PGAuth: server.SCRAM})
+//	...
+//	err = s.Stop(ctx)
+//
+// It keeps nothing: any number of them may run on one database, behind any load balancer.
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/weir-pg/weir/cmd/internal/cluster"
+	"github.com/weir-pg/weir/cmd/internal/pgwire"
+	"github.com/weir-pg/weir/cmd/internal/wake"
+	"github.com/weir-pg/weir/cmd/internal/web"
+	"github.com/weir-pg/weir/internal/hub"
+	"github.com/weir-pg/weir/internal/store"
+)
+
+// Config says what to serve. Database is required, and so is one of the listeners.
+type Config struct {
+	Database     string // connection string of the primary
+	ReadDatabase string // of a streaming standby of it, to read ticks and messages from; "": the primary
+
+	ListenPG   string // address for the PostgreSQL wire protocol, host:port; "": none
+	ListenHTTP string // address for HTTP; "": none
+
+	// ListenAdmin is an address for operators: metrics, and who is connected, to be ended. Then the metrics are there alone. "": none.
+	ListenAdmin string
+
+	PGAuth    PGAuth // how clients of the wire protocol prove who they are; "": SCRAM
+	UsersFile string // of PGAuth UsersFile
+
+	// LoggingIn is how many clients of the wire protocol may be logging in at once, from one address too; 0: 10,000, and 2,000 from one.
+	LoggingIn int
+
+	TLSCert, TLSKey string // PEM files for both listeners, read anew when they change; "": without TLS
+	RequireTLS      bool   // refuse clients of the wire protocol that do not use TLS
+
+	DurableNotify bool // what clients NOTIFY is logged before it is delivered
+
+	Web web.Config // authorisation, origins and limits of HTTP; Hub, Logger, Metrics, Jobs and Ready are set here
+
+	QueueBytes  int           // queued for a client that reads slowly; 0: 1 MiB
+	Name        string        // of this hub, for people; required
+	Drain       time.Duration // how long clients have to leave at a stop; 0: 5 s
+	Connections int           // to each database at most; 0: 8
+	Logger      *slog.Logger  // nil: slog.Default()
+
+	// Doctor keeps looking at the database as weir doctor does, and exports what it finds. One of several hubs is enough.
+	Doctor bool
+
+	// Cluster, where set, joins the hub to others over NATS. Source, Database, Name and Logger are set here.
+	Cluster *cluster.Config
+}
+
+// PGAuth names a way to authenticate.
+type PGAuth string
+
+// The ways to authenticate.
+const (
+	SCRAM     PGAuth = "scram"      // SCRAM-SHA-256 against the database's roles
+	UsersFile PGAuth = "users-file" // SCRAM-SHA-256 against a file of users
+	Trust     PGAuth = "trust"      // everybody; on loopback addresses only
+)
+
+const (
+	beatEvery   = 5 * time.Second
+	beatSoon    = 100 * time.Millisecond
+	choresEvery = 10 * time.Second
+	callTimeout = 10 * time.Second
+
+	recheckEvery = 10 * time.Second // what clients of the wire protocol may do
+
+	leaveTimeout = 2 * time.Second
+)
+
+// Server is a running hub process.
+type Server struct {
+	config   Config
+	log      *slog.Logger
+	hub      *hub.Hub
+	primary  *store.Store
+	pools    []*pgxpool.Pool
+	cluster  *cluster.Cluster
+	jobs     *wake.Jobs
+	examiner *examiner // nil: none
+	pg       *pgwire.Server
+	roster   *pgwire.Roster // nil: everybody is let in
+	refusals refusals
+	web      *web.Web
+	http     *http.Server
+
+	pgListener, httpListener, adminListener net.Listener
+	admin                                   *http.Server
+
+	pgServing, httpServing sync.WaitGroup // goroutines that serve clients
+	inner                  sync.WaitGroup // goroutines behind them
+	stopInner              context.CancelFunc
+	stopPG                 context.CancelFunc
+	failed                 chan error
+	stop                   sync.Once
+	stopErr                error
+}
+
+// Start listens and serves until Stop. It returns when clients can connect; the database must be reachable then, later it may come and go.
+func Start(ctx context.Context, c Config) (_ *Server, err error) {
+	s := &Server{config: c, log: c.Logger, failed: make(chan error, 2)}
+	if s.log == nil {
+		s.log = slog.Default()
+	}
+	if c.ListenPG == "" && c.ListenHTTP == "" {
+		return nil, errors.New("there is nothing to listen on: give an address for the wire protocol, for HTTP, or both")
+	}
+	// What is started here outlives ctx, which bounds the start alone.
+	inner, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	s.stopInner = cancel
+	defer func() {
+		if err != nil {
+			_ = s.Stop(ctx)
+		}
+	}()
+	if err := s.listen(ctx); err != nil {
+		return nil, err
+	}
+	if err := s.connect(ctx); err != nil {
+		return nil, err
+	}
+	source, err := s.source(ctx)
+	if err != nil {
+		return nil, err
+	}
+	s.hub = hub.New(hub.Config{Source: source, Logger: s.log})
+	s.jobs = wake.New(s.primary, s.log)
+	if err := s.endpointsOf(ctx); err != nil {
+		return nil, err
+	}
+	s.inner.Go(func() { s.hub.Run(inner) })
+	s.inner.Go(func() { s.jobs.Run(inner) })
+	s.inner.Go(func() { s.beats(inner) })
+	s.inner.Go(func() { s.chores(inner) })
+	if s.roster != nil {
+		s.inner.Go(func() { s.recheck(inner) })
+	}
+	if s.examiner != nil {
+		s.inner.Go(func() { s.examiner.run(inner, s) })
+	}
+	s.serve(inner)
+	return s, nil
+}
+
+// connect opens the pools.
+func (s *Server) connect(ctx context.Context) error {
+	primary, err := s.open(ctx, s.config.Database)
+	if err != nil {
+		return fmt.Errorf("connect to the database: %w", err)
+	}
+	s.primary = store.New(primary, 0)
+	_, err = s.primary.NewestTick(ctx)
+	if store.IsNotInstalled(err) {
+		return errors.New("the database has no schema weir that knows messages: run weir migrate up")
+	}
+	if store.IsDenied(err) {
+		return fmt.Errorf("%w: grant the role weir_hub to this user", err)
+	}
+	if err != nil && !store.IsMoved(err) {
+		return fmt.Errorf("look at the database: %w", err)
+	}
+	return nil
+}
+
+func (s *Server) open(ctx context.Context, url string) (*pgxpool.Pool, error) {
+	most := s.config.Connections
+	if most == 0 {
+		most = 8
+	}
+	pool, err := s.pool(ctx, url, most, "weir hub")
+	if err == nil {
+		err = pool.Ping(ctx)
+	}
+	return pool, err
+}
+
+// pool makes a pool, which connects when it is first used.
+func (s *Server) pool(ctx context.Context, url string, most int, name string) (*pgxpool.Pool, error) {
+	config, err := pgxpool.ParseConfig(url)
+	if err != nil {
+		return nil, err
+	}
+	config.MaxConns, config.MinConns, config.MinIdleConns = int32(most), 0, 0
+	if config.ConnConfig.RuntimeParams["application_name"] == "" {
+		config.ConnConfig.RuntimeParams["application_name"] = name
+	}
+	config.AfterConnect = store.Settle
+	pool, err := pgxpool.NewWithConfig(ctx, config)
+	if err == nil {
+		s.pools = append(s.pools, pool)
+	}
+	return pool, err
+}
+
+// source is where the hub reads ticks.
+func (s *Server) source(ctx context.Context) (hub.Source, error) {
+	var read *store.Store
+	if s.config.ReadDatabase != "" {
+		pool, err := s.open(ctx, s.config.ReadDatabase)
+		if err != nil {
+			return nil, fmt.Errorf("connect to the database to read from: %w", err)
+		}
+		read = store.New(pool, 0)
+	}
+	log := hub.NewLog(s.primary, read)
+	if s.config.Cluster == nil {
+		return log, nil
+	}
+	c := *s.config.Cluster
+	c.Source, c.Name, c.Logger = log, s.config.Name, s.log
+	var err error
+	if c.Database, err = s.primary.DatabaseID(ctx); err != nil {
+		return nil, fmt.Errorf("ask the database who it is: %w", err)
+	}
+	// The cluster outlives ctx, which bounds the start alone.
+	if s.cluster, err = cluster.Start(context.WithoutCancel(ctx), c); err != nil {
+		return nil, fmt.Errorf("join the cluster: %w", err)
+	}
+	return s.cluster, nil
+}
+
+func (s *Server) endpointsOf(ctx context.Context) error {
+	tlsConfig, err := s.tlsConfig()
+	if err != nil {
+		return err
+	}
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(collector{s})
+	if s.config.Doctor {
+		s.examiner = &examiner{}
+		registry.MustRegister(s.examiner)
+	}
+	if s.pgListener != nil {
+		secret, iterations, err := s.primary.LoginSecret(ctx)
+		if err != nil {
+			return fmt.Errorf("ask the database for what hubs share: %w", err)
+		}
+		auth, err := s.auth(ctx, []byte(secret))
+		if err != nil {
+			return err
+		}
+		if s.config.PGAuth == UsersFile {
+			iterations = 0 // the file's
+		}
+		version, err := s.primary.ServerVersion(ctx)
+		if err != nil {
+			return fmt.Errorf("ask the database for its version: %w", err)
+		}
+		s.pg = pgwire.New(pgwire.Config{
+			Hub: s.hub, Auth: auth, TLS: tlsConfig, RequireTLS: s.config.RequireTLS, Logger: s.log, DurableNotify: s.config.DurableNotify,
+			MaxStrangers: s.config.LoggingIn, MaxFromAddress: s.config.LoggingIn,
+			Secret: []byte(secret), Iterations: iterations, ServerVersion: version, MaxBytes: s.config.QueueBytes, Drain: s.config.Drain,
+		})
+	}
+	if s.httpListener != nil || s.adminListener != nil {
+		c := s.config.Web
+		c.AdminApart = s.adminListener != nil
+		if c.Anonymous && c.Authorizer == nil && c.Hosts == nil {
+			c.Hosts = []string{} // which a listener on loopback alone may leave out
+		}
+		c.Hub, c.Logger, c.Metrics, c.Jobs, c.Ready = s.hub, s.log, registry, s.jobs, s.Ready
+		c.Limits.QueueBytes = s.config.QueueBytes
+		if s.web, err = web.New(c); err != nil {
+			return err
+		}
+		serverOf := func(h http.Handler) *http.Server {
+			return &http.Server{
+				Handler: h, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 32 << 10,
+				ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
+			}
+		}
+		s.admin = serverOf(s.web.Admin(pgClients{s.pg}))
+		s.admin.ReadTimeout, s.admin.WriteTimeout = 10*time.Second, 30*time.Second
+		s.http = serverOf(s.web)
+		if tlsConfig != nil {
+			s.http.TLSConfig = tlsConfig.Clone() // to which ServeTLS adds HTTP/2
+		}
+	}
+	return nil
+}
+
+// serve starts the endpoints.
+func (s *Server) serve(inner context.Context) {
+	pgCtx, cancel := context.WithCancel(inner)
+	s.stopPG = cancel
+	if s.pg != nil {
+		s.pgServing.Go(func() {
+			if err := s.pg.Serve(pgCtx, s.pgListener); err != nil {
+				s.fail(fmt.Errorf("serve the wire protocol: %w", err))
+			}
+		})
+	}
+	if s.adminListener != nil {
+		s.httpServing.Go(func() {
+			if err := s.admin.Serve(s.adminListener); !errors.Is(err, http.ErrServerClosed) {
+				s.fail(fmt.Errorf("serve operators: %w", err))
+			}
+		})
+	}
+	if s.httpListener != nil {
+		s.httpServing.Go(func() {
+			serve := s.http.Serve
+			if s.http.TLSConfig != nil {
+				serve = func(l net.Listener) error { return s.http.ServeTLS(l, "", "") }
+			}
+			if err := serve(s.bounded(s.httpListener)); !errors.Is(err, http.ErrServerClosed) {
+				s.fail(fmt.Errorf("serve HTTP: %w", err))
+			}
+		})
+	}
+}
+
+func (s *Server) fail(err error) {
+	select {
+	case s.failed <- err:
+	default:
+	}
+}
+
+// Failed gives the error of an endpoint that can't serve any more.
+func (s *Server) Failed() <-chan error { return s.failed }
+
+// Ready says why clients should go elsewhere; nil while the hub serves.
+func (s *Server) Ready() error {
+	if s.hub == nil || !s.hub.Live() {
+		return errors.New("the hub does not reach its database")
+	}
+	if s.roster != nil {
+		if err := s.roster.Err(); store.IsDenied(err) {
+			return fmt.Errorf("no client of the wire protocol can log in: %w: %s", err, loginsCure)
+		}
+	}
+	return errors.Join(s.hub.Stuck(), s.jobs.Stuck())
+}
+
+// Hub is the hub that is served.
+func (s *Server) Hub() *hub.Hub { return s.hub }
+
+// PGAddr is the address of the wire protocol, nil without one.
+func (s *Server) PGAddr() net.Addr { return address(s.pgListener) }
+
+// HTTPAddr is the address of HTTP, nil without one.
+func (s *Server) HTTPAddr() net.Addr { return address(s.httpListener) }
+
+// AdminAddr is the address for operators, nil without one.
+func (s *Server) AdminAddr() net.Addr { return address(s.adminListener) }
+
+func address(l net.Listener) net.Addr {
+	if l == nil {
+		return nil
+	}
+	return l.Addr()
+}
+
+// Stop stops gracefully: no more connections are taken, clients are told to go elsewhere and have Drain for it, then the hub ends.
+// When ctx ends first, what is left is closed at once.
+func (s *Server) Stop(ctx context.Context) error {
+	s.stop.Do(func() { s.stopErr = s.stopNow(ctx) })
+	return s.stopErr
+}
+
+func (s *Server) stopNow(ctx context.Context) error {
+	drain := s.config.Drain
+	if drain == 0 {
+		drain = 5 * time.Second
+	}
+	bounded, cancel := context.WithTimeout(ctx, drain)
+	defer cancel()
+	if s.web != nil {
+		s.web.Drain()
+	}
+	if s.stopPG != nil {
+		s.stopPG()
+	}
+	s.pgServing.Wait() // bounded by Drain; what clients have sent is still answered
+	// The hub's end tells event streams to come back elsewhere.
+	s.stopInner()
+	var err error
+	if s.web != nil {
+		err = errors.Join(s.web.Shutdown(bounded), s.http.Shutdown(bounded))
+		_ = s.http.Close()
+		_ = s.admin.Close()
+	}
+	s.httpServing.Wait()
+	s.inner.Wait()
+	for _, l := range []net.Listener{s.pgListener, s.httpListener, s.adminListener} {
+		if l != nil {
+			_ = l.Close()
+		}
+	}
+	if s.cluster != nil {
+		s.cluster.Close()
+	}
+	for _, pool := range s.pools {
+		pool.Close()
+	}
+	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
+		s.log.Warn("weir: clients did not leave in time and were cut off", "after", drain)
+		return nil
+	}
+	return err
+}
