@@ -4,7 +4,9 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -20,10 +22,10 @@ type listed struct {
 	Deps       []string // and by whatever it imports
 }
 
-// list returns the module's packages by their path below the module ("" is the root), and the standard library's and others' by their import path.
+// list returns the packages of all modules here by their path below the root ("" is the root), and the standard library's and others' by their import path.
 func list(t *testing.T) (own, all map[string]listed) {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), "go", "list", "-deps", "-json=ImportPath,Standard,Imports,Deps", "./...")
+	cmd := exec.CommandContext(t.Context(), "go", "list", "-deps", "-json=ImportPath,Standard,Imports,Deps", "work")
 	var stderr strings.Builder
 	cmd.Stderr = &stderr
 	out, err := cmd.StdoutPipe()
@@ -52,7 +54,7 @@ func list(t *testing.T) (own, all map[string]listed) {
 	return own, all
 }
 
-// inModule returns the path of one of the module's own packages, below the module.
+// inModule returns the path of one of our own packages, below the root.
 func inModule(importPath string) (string, bool) {
 	if importPath == module {
 		return "", true
@@ -113,15 +115,15 @@ func TestPackagesImportOnlyWhatTheyMay(t *testing.T) {
 		}
 	}
 
-	// Only the command parses flags, catches signals and exits.
+	// Only commands parse flags, catch signals and exit.
 	process := []string{"flag", "os/signal", "github.com/alecthomas/kong"}
 	for path, p := range own {
 		for _, imported := range p.Imports {
-			if !within(path, "cmd/weir") && within(imported, process...) {
-				t.Errorf("%s imports %s: only cmd/weir may", path, imported)
+			if !within(path, "cmd/weir", "cmd/bench") && within(imported, process...) {
+				t.Errorf("%s imports %s: only the commands may", path, imported)
 			}
 		}
-		if strings.HasPrefix(path, "internal/") && slices.Contains(p.Deps, module) {
+		if strings.Contains("/"+path, "/internal/") && slices.Contains(p.Deps, module) {
 			t.Errorf("%s imports the root package: nothing internal may", path)
 		}
 	}
@@ -154,4 +156,54 @@ func TestPackagesImportOnlyWhatTheyMay(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestUsersOfTheLibraryGetPgxAlone: a program that needs the library needs pgx and what pgx needs, and nothing else, not even to choose versions.
+func TestUsersOfTheLibraryGetPgxAlone(t *testing.T) {
+	here, err := filepath.Abs(".")
+	if err != nil {
+		t.Fatal(err)
+	}
+	graph := func(requires ...string) (modules []string) {
+		t.Helper()
+		dir := t.TempDir()
+		text := "module example.com/user\n\ngo 1.26.0\n\n" + strings.Join(requires, "\n") + "\n"
+		if err := os.WriteFile(filepath.Join(dir, "go.mod"), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		cmd := exec.CommandContext(t.Context(), "go", "list", "-m", "-mod=mod", "-f", "{{.Path}}", "all")
+		cmd.Dir, cmd.Env = dir, append(os.Environ(), "GOWORK=off", "GOFLAGS=")
+		var stderr strings.Builder
+		cmd.Stderr = &stderr
+		out, err := cmd.Output()
+		if err != nil {
+			t.Fatalf("go list -m all: %v: %s", err, stderr.String())
+		}
+		return strings.Fields(string(out))
+	}
+	version := ""
+	for _, m := range strings.Split(string(read(t, "go.mod")), "\n") {
+		if fields := strings.Fields(strings.TrimPrefix(m, "require ")); len(fields) == 2 && fields[0] == "github.com/jackc/pgx/v5" {
+			version = fields[1]
+		}
+	}
+	pgx := graph("require github.com/jackc/pgx/v5 " + version)
+	weir := graph("require "+module+" v0.0.0", "replace "+module+" => "+here)
+	for _, m := range weir {
+		if m != module && !slices.Contains(pgx, m) {
+			t.Errorf("users of the library get %s in their build", m)
+		}
+	}
+	if len(weir) < 3 {
+		t.Errorf("the graph is %v: the test proves nothing", weir)
+	}
+}
+
+func read(t *testing.T, name string) []byte {
+	t.Helper()
+	text, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
 }

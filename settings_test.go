@@ -18,8 +18,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/weir-pg/weir"
-	"github.com/weir-pg/weir/cmd/internal/server"
-	"github.com/weir-pg/weir/cmd/internal/web"
+	"github.com/weir-pg/weir/internal/hubtest"
 	"github.com/weir-pg/weir/internal/pgtest"
 	"github.com/weir-pg/weir/schema"
 )
@@ -255,17 +254,9 @@ func (h *household) live(pooled bool) {
 			h.Errorf("the worker says that these work against it: %v, want %v", settings, h.says)
 		}
 	})
-	hub, err := server.Start(h.Context(), server.Config{Database: through, Name: h.Name(), ListenHTTP: "127.0.0.1:0", Web: web.Config{Anonymous: true}, Logger: logger})
-	if err != nil {
-		h.Fatal(err)
-	}
-	h.Cleanup(func() {
-		if err := hub.Stop(context.WithoutCancel(h.Context())); err != nil {
-			h.Errorf("stop the hub: %v", err)
-		}
-	})
+	hub := hubtest.Start(h, through, log)
 	h.work(client, pool, logger)
-	h.listen(client, hub.HTTPAddr().String(), logger)
+	h.listen(client, hub, logger)
 }
 
 // work has jobs completed, within the handler's transaction too, retried, put off, given up, cancelled, and rescued from a worker that was killed; and

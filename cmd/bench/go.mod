@@ -1,14 +1,13 @@
-module github.com/weir-pg/weir/bench
+module github.com/weir-pg/weir/cmd/bench
 
 go 1.26.0
-
-replace github.com/weir-pg/weir => ../
 
 require (
 	github.com/jackc/pgx/v5 v5.12.0
 	github.com/riverqueue/river v0.51.0
 	github.com/riverqueue/river/riverdriver/riverpgxv5 v0.51.0
-	github.com/weir-pg/weir v0.0.0-00010101000000-000000000000
+	github.com/weir-pg/weir v0.0.0
+	github.com/weir-pg/weir/cmd v0.0.0
 )
 
 require (

@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/weir-pg/weir"
+	"github.com/weir-pg/weir/cmd/internal/binaries"
 	"github.com/weir-pg/weir/cmd/internal/server"
 	"github.com/weir-pg/weir/cmd/internal/web"
 	"github.com/weir-pg/weir/internal/embedded"
@@ -126,7 +127,7 @@ func (c *devCmd) start(ctx context.Context, p *progress) (*embedded.Server, erro
 		fmt.Fprintln(p, "weir: setting up a private PostgreSQL in "+devDir)
 	}
 	return embedded.Start(ctx, embedded.Config{
-		Dir: devDir, Port: c.Port,
+		Dir: devDir, Port: c.Port, Fetch: binaries.Fetch,
 		Progress: func(done, total int64) {
 			if total > 0 {
 				p.show("weir: downloading PostgreSQL: %s of %s, %d%%", bytesText(done), bytesText(total), 100*done/total)

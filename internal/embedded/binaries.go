@@ -14,17 +14,15 @@ import (
 	"strconv"
 	"strings"
 	"time"
-
-	embeddedpostgres "github.com/fergusstrange/embedded-postgres"
 )
 
 // versions are the releases that can be fetched, by major version: those that Weir supports.
-var versions = map[int]embeddedpostgres.PostgresVersion{
-	18: embeddedpostgres.V18,
-	17: embeddedpostgres.V17,
-	16: embeddedpostgres.V16,
-	15: embeddedpostgres.V15,
-	14: embeddedpostgres.V14,
+var versions = map[int]string{
+	18: "18.3.0",
+	17: "17.5.0",
+	16: "16.9.0",
+	15: "15.13.0",
+	14: "14.18.0",
 }
 
 // Installed lists the directories in which packages of distributions put a PostgreSQL server, the newest version first. Each can be
@@ -47,7 +45,8 @@ func trailingNumber(path string) int {
 
 // findBinaries returns a directory that holds bin/postgres and bin/initdb, and their major version. Those in named are taken, or else those
 // that WEIR_POSTGRES names, or the cached ones, or, fetched now, the newly cached ones. A major of 0 is that of the installed ones, or 18.
-func findBinaries(ctx context.Context, named string, major int, progress func(done, total int64)) (home string, found int, err error) {
+func findBinaries(ctx context.Context, c Config) (home string, found int, err error) {
+	named, major := c.Binaries, c.Major
 	installed, by := named, ""
 	if installed == "" {
 		installed, by = os.Getenv("WEIR_POSTGRES"), "WEIR_POSTGRES="
@@ -68,12 +67,12 @@ func findBinaries(ctx context.Context, named string, major int, progress func(do
 	if major == 0 {
 		major = defaultMajor
 	}
-	home, err = cached(ctx, major, passed, progress)
+	home, err = cached(ctx, major, passed, c)
 	return home, major, err
 }
 
 // cached returns the directory of the binaries that were fetched, now or earlier.
-func cached(ctx context.Context, major int, passed string, progress func(done, total int64)) (string, error) {
+func cached(ctx context.Context, major int, passed string, c Config) (string, error) {
 	version, ok := versions[major]
 	if !ok {
 		return "", fmt.Errorf("find postgres: version %d can't be fetched%s: ask for 14 to 18, or set WEIR_POSTGRES to an installed one, such as /usr/lib/postgresql/%d",
@@ -96,11 +95,35 @@ func cached(ctx context.Context, major int, passed string, progress func(done, t
 	if complete(home) == nil {
 		return home, nil
 	}
-	if err := fetch(ctx, version, home, progress); err != nil {
+	if c.Fetch == nil {
+		return "", fmt.Errorf("find PostgreSQL %s%s: it is not in %s, and this program can't fetch it: set WEIR_POSTGRES to an installed one, such as /usr/lib/postgresql/%d",
+			version, passed, root, major)
+	}
+	if err := fetch(ctx, version, home, c); err != nil {
 		return "", fmt.Errorf("fetch PostgreSQL %s%s: %w: where no download is possible, set WEIR_POSTGRES to an installed one, such as /usr/lib/postgresql/%d",
 			version, passed, err, major)
 	}
 	return home, nil
+}
+
+// fetch brings a version to home, all of it or nothing.
+func fetch(ctx context.Context, version, home string, c Config) error {
+	stage, err := os.MkdirTemp(filepath.Dir(home), "fetch-*")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(stage)
+	unpacked := filepath.Join(stage, "postgres")
+	if err := c.Fetch(ctx, version, unpacked, c.Progress); err != nil {
+		return err
+	}
+	if err := complete(unpacked); err != nil {
+		return err
+	}
+	if err := openModes(unpacked); err != nil {
+		return err
+	}
+	return os.Rename(unpacked, home)
 }
 
 // complete returns nil when home holds binaries. Since they arrive there by one rename, they are all there or none.

@@ -75,6 +75,10 @@ type Config struct {
 	// of the server alone loses nothing. For tests; the default is false.
 	Fast bool
 
+	// Fetch downloads a version, such as 18.1.0, and unpacks it into a directory. It is called where the binaries are needed and not there;
+	// without it that is an error. The command's is cmd/internal/binaries.Fetch, that of tests is pgtest.Fetch.
+	Fetch func(ctx context.Context, version, into string, progress func(done, total int64)) error
+
 	// Progress, where set, is told how many bytes of the binaries have been downloaded. The total is -1
 	// where it is unknown. It is not called when there is nothing to download.
 	Progress func(done, total int64)
@@ -110,7 +114,7 @@ func Start(ctx context.Context, c Config) (*Server, error) {
 	}
 	c.Dir = dir
 	s := &Server{config: c}
-	if s.binaries, s.config.Major, err = findBinaries(ctx, c.Binaries, c.Major, c.Progress); err != nil {
+	if s.binaries, s.config.Major, err = findBinaries(ctx, c); err != nil {
 		return nil, err
 	}
 	if err := s.Restart(ctx); err != nil {

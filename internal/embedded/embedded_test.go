@@ -21,6 +21,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/weir-pg/weir/internal/embedded"
+	"github.com/weir-pg/weir/internal/pgtest"
 )
 
 // directory returns one that the server's user can reach, also where the tests run as root, which t.TempDir's can't be.
@@ -44,6 +45,7 @@ func directory(t *testing.T) string {
 func start(t *testing.T, c embedded.Config) *embedded.Server {
 	t.Helper()
 	c.Fast = true
+	c.Fetch = pgtest.Fetch
 	s, err := embedded.Start(t.Context(), c)
 	if err != nil {
 		t.Fatal(err)

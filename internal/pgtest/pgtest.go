@@ -137,7 +137,7 @@ func launch(ctx context.Context, binaries string, parameters map[string]string) 
 	for name, value := range parameters {
 		settings[name] = value
 	}
-	s, err := embedded.Start(ctx, embedded.Config{Dir: dir, Binaries: binaries, Major: major, Fast: true, Parameters: settings})
+	s, err := embedded.Start(ctx, embedded.Config{Dir: dir, Binaries: binaries, Major: major, Fast: true, Parameters: settings, Fetch: Fetch})
 	if err != nil {
 		return nil, "", errors.Join(err, os.RemoveAll(dir))
 	}

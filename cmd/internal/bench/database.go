@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/weir-pg/weir/cmd/internal/binaries"
 	"github.com/weir-pg/weir/internal/embedded"
 )
 
@@ -91,7 +92,8 @@ func (d *Database) start(ctx context.Context) (err error) {
 	d.say("starting a private PostgreSQL")
 	last := time.Now()
 	d.server, err = embedded.Start(ctx, embedded.Config{
-		Dir: d.dir,
+		Dir:   d.dir,
+		Fetch: binaries.Fetch,
 		Parameters: map[string]string{
 			"shared_buffers":  "1GB",
 			"max_wal_size":    "8GB",

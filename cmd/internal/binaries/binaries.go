@@ -1,4 +1,6 @@
-package embedded
+// Package binaries downloads PostgreSQL's, for those who have none installed. It is apart from internal/embedded, which runs them, because the
+// library's tests need that, and the module of the library needs nothing that this does.
+package binaries
 
 import (
 	"bytes"
@@ -14,18 +16,19 @@ import (
 	embeddedpostgres "github.com/fergusstrange/embedded-postgres"
 )
 
-// fetch downloads and unpacks a version into home, all of it or nothing.
+// Fetch downloads a version and unpacks it into a directory that is not there yet. progress, unless nil, is told how many bytes have
+// been downloaded; the total is -1 where it is unknown.
 //
 // The library knows where the binaries are, for every platform, and checks their checksum, but it has one call, which goes on to start
 // the server by pg_ctl, as this user. So it gets a data directory that is empty but for PG_VERSION: initdb is skipped, pg_ctl fails.
 // What pg_ctl says is the sign that everything before it went well.
-func fetch(ctx context.Context, version embeddedpostgres.PostgresVersion, home string, progress func(done, total int64)) error {
-	stage, err := os.MkdirTemp(filepath.Dir(home), "fetch-*")
+func Fetch(ctx context.Context, version, into string, progress func(done, total int64)) error {
+	stage, err := os.MkdirTemp(filepath.Dir(into), "archive-*")
 	if err != nil {
 		return err
 	}
 	defer os.RemoveAll(stage)
-	major, _, _ := strings.Cut(string(version), ".")
+	major, _, _ := strings.Cut(version, ".")
 	if err := os.Mkdir(filepath.Join(stage, "data"), 0o700); err != nil {
 		return err
 	}
@@ -35,10 +38,10 @@ func fetch(ctx context.Context, version embeddedpostgres.PostgresVersion, home s
 	var said bytes.Buffer
 	meter := &meter{ctx: ctx, progress: progress}
 	err = meter.during(embeddedpostgres.NewDatabase(embeddedpostgres.DefaultConfig().
-		Version(version).
+		Version(embeddedpostgres.PostgresVersion(version)).
 		Port(0).
 		CachePath(filepath.Join(stage, "archive")).
-		RuntimePath(filepath.Join(stage, "postgres")).
+		RuntimePath(into).
 		DataPath(filepath.Join(stage, "data")).
 		Logger(&said)).Start)
 	if meter.err != nil {
@@ -50,14 +53,7 @@ func fetch(ctx context.Context, version embeddedpostgres.PostgresVersion, home s
 	if said.Len() == 0 {
 		return err
 	}
-	unpacked := filepath.Join(stage, "postgres")
-	if err := complete(unpacked); err != nil {
-		return err
-	}
-	if err := openModes(unpacked); err != nil {
-		return err
-	}
-	return os.Rename(unpacked, home)
+	return nil
 }
 
 // meter counts the bytes of the library's downloads, and ends them with the context.

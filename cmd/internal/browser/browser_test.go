@@ -1,9 +1,10 @@
-package main
+package browser
 
 import (
 	"context"
 	"crypto/rand"
 	"fmt"
+	"net/http"
 	"net/http/httptest"
 	"net/url"
 	"os"
@@ -103,7 +104,7 @@ func await(t *testing.T, ctx context.Context, expression, want string) {
 func TestPageShowsEveryMessageOnceAcrossDropsAndHubs(t *testing.T) {
 	database := pgtest.Database(t)
 	pool := pgtest.Pool(t, database)
-	origin := httptest.NewServer(page()) // another origin than the hub's
+	origin := httptest.NewServer(http.FileServerFS(os.DirFS("../../../examples/browser"))) // another origin than the hub's
 	t.Cleanup(origin.Close)
 	secret := []byte(rand.Text() + rand.Text())
 	authorizer, err := web.NewJWT(web.JWTConfig{Secret: secret})

@@ -10,7 +10,7 @@ import (
 )
 
 func TestEachFindingHasAPage(t *testing.T) {
-	dir := filepath.Join("..", "..", "docs", "findings")
+	dir := filepath.Join("..", "..", "..", "docs", "findings")
 	index, err := os.ReadFile(filepath.Join(dir, "README.md"))
 	if err != nil {
 		t.Fatal(err)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/weir-pg/weir/cmd/internal/binaries"
 	"github.com/weir-pg/weir/internal/embedded"
 	"github.com/weir-pg/weir/schema"
 )
@@ -99,7 +100,7 @@ func (s *site) start(ctx context.Context, major int, n needs, say func(string)) 
 		"max_connections": strconv.Itoa(max(n.connections+20, 100)),
 	}
 	maps.Copy(parameters, n.parameters)
-	s.server, err = embedded.Start(ctx, embedded.Config{Dir: s.dir, Major: major, Parameters: parameters})
+	s.server, err = embedded.Start(ctx, embedded.Config{Dir: s.dir, Major: major, Parameters: parameters, Fetch: binaries.Fetch})
 	if err != nil {
 		return fmt.Errorf("lab: %w", err)
 	}

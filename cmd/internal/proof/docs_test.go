@@ -14,7 +14,7 @@ import (
 // reference is docs/sql.md.
 func reference(t *testing.T) string {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join("..", "..", "docs", "sql.md"))
+	text, err := os.ReadFile(filepath.Join("..", "..", "..", "docs", "sql.md"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -13,7 +13,7 @@ import (
 )
 
 // golden is read and written by TestSchemaMatchesGolden alone.
-var golden = filepath.Join("..", "..", "schema", "schema.golden.sql")
+var golden = filepath.Join("..", "..", "..", "schema", "schema.golden.sql")
 
 // TestSchemaMatchesGolden: a change of the schema shows in review as a change of the golden file. It is the same on every PostgreSQL.
 func TestSchemaMatchesGolden(t *testing.T) {

@@ -1,5 +1,5 @@
 // Says, a line each, what becomes of streams with tokens: node tokens.mjs HUB VALID EXPIRED
-import { WeirSocket } from "../weir.js";
+import { WeirSocket } from "../../../../examples/browser/weir.js";
 
 const [hub, valid, expired] = process.argv.slice(2);
 

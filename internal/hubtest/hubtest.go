@@ -1,0 +1,82 @@
+// Package hubtest runs a hub for tests of the library, which can't import one: the command, as its users run it.
+package hubtest
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// bound is more than building the command, starting it or stopping it takes on a busy machine.
+const bound = 5 * time.Minute
+
+var serves = regexp.MustCompile(`the hub serves.* http=(\S+)`)
+
+// Start runs weir serve, for anybody, until the end of the test, and returns its HTTP address. What it warns of is written to complaints.
+func Start(t testing.TB, database string, complaints io.Writer) (address string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), bound)
+	defer cancel()
+	command := filepath.Join(t.TempDir(), "weir")
+	if runtime.GOOS == "windows" {
+		command += ".exe"
+	}
+	if out, err := exec.CommandContext(ctx, "go", "build", "-o", command, "github.com/weir-pg/weir/cmd/weir").CombinedOutput(); err != nil {
+		t.Fatalf("build the command: %v\n%s", err, out)
+	}
+	hub := exec.Command(command, "serve", "--listen-pg", "", "--listen-http", "127.0.0.1:0", "--anonymous", "--name", t.Name())
+	hub.Env = append(os.Environ(), "DATABASE_URL="+database)
+	said, err := hub.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := hub.Start(); err != nil {
+		t.Fatal(err)
+	}
+	at, ended := make(chan string, 1), make(chan error, 1)
+	go func() {
+		lines := bufio.NewScanner(said)
+		for lines.Scan() {
+			if m := serves.FindStringSubmatch(lines.Text()); m != nil {
+				at <- m[1]
+			} else if !strings.Contains(lines.Text(), "level=INFO") {
+				fmt.Fprintln(complaints, lines.Text())
+			}
+		}
+		ended <- errors.Join(lines.Err(), hub.Wait())
+	}()
+	select {
+	case address = <-at:
+	case err := <-ended:
+		t.Fatalf("the hub ended: %v", err)
+	case <-ctx.Done():
+		_ = hub.Process.Kill()
+		t.Fatal("the hub does not say where it serves")
+	}
+	t.Cleanup(func() {
+		if err := hub.Process.Signal(syscall.SIGTERM); err != nil {
+			t.Errorf("stop the hub: %v", err)
+		}
+		select {
+		case err := <-ended:
+			if err != nil {
+				t.Errorf("the hub ended: %v", err)
+			}
+		case <-time.After(bound):
+			_ = hub.Process.Kill()
+			t.Errorf("the hub has not stopped %v after it was told to", bound)
+		}
+	})
+	return address
+}

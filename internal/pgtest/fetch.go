@@ -1,0 +1,16 @@
+package pgtest
+
+import (
+	"context"
+	"fmt"
+	"os/exec"
+)
+
+// Fetch is embedded.Config.Fetch for tests. What downloads belongs to another module, for the library's own needs none of it; so it is run as a command.
+func Fetch(ctx context.Context, version, into string, _ func(done, total int64)) error {
+	out, err := exec.CommandContext(ctx, "go", "run", "github.com/weir-pg/weir/cmd/internal/binaries/fetch", version, into).CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("%w: %s", err, out)
+	}
+	return nil
+}
