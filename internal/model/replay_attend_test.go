@@ -22,7 +22,6 @@ type lives struct {
 	id      int32
 	session *pgx.Conn // that attends
 	open    *pgx.Conn // in whose transaction one has begun to attend
-	watched int64     // what the register shows when no moment is lost between two calls
 	elapsed int64     // seconds since the last look
 }
 
