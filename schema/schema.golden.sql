@@ -1,4 +1,4 @@
--- Written by go test ./internal/proof -run Golden -update. Bodies of functions and views are left out.
+-- Written by go test ./cmd/internal/proof -run Golden -update. Bodies of functions and views are left out.
 
 CREATE TYPE weir.outcome AS ENUM ('completed', 'failed', 'cancelled', 'retried', 'snoozed', 'released', 'lost');
 
