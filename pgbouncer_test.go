@@ -4,14 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
-	"net/url"
-	"os"
-	"os/exec"
-	"os/user"
-	"path/filepath"
-	"strconv"
-	"strings"
 	"sync/atomic"
 	"testing"
 
@@ -22,99 +14,9 @@ import (
 	"github.com/weir-pg/weir/schema"
 )
 
-// bouncer starts a real PgBouncer in transaction mode in front of a database, with fewer server
-// connections than a worker has, so that they change hands all the time.
-func bouncer(t *testing.T, target string) string {
-	t.Helper()
-	program, err := exec.LookPath("pgbouncer")
-	if err != nil {
-		program, err = exec.LookPath("/usr/sbin/pgbouncer")
-	}
-	if err != nil {
-		if strings.Contains(os.Getenv("WEIR_TEST_REQUIRE"), "pgbouncer") {
-			t.Fatal("pgbouncer is required here and not installed")
-		}
-		t.Skip("pgbouncer is not installed")
-	}
-	to, err := url.Parse(target)
-	if err != nil {
-		t.Fatal(err)
-	}
-	password, _ := to.User.Password()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	port := listener.Addr().(*net.TCPAddr).Port
-	listener.Close()
-
-	dir, err := os.MkdirTemp("", "weir-pgbouncer-") // not t.TempDir: another user must get in
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	users := filepath.Join(dir, "users.txt")
-	config := fmt.Sprintf(`[databases]
-weir = host=%s port=%s dbname=%s user=%s password=%s pool_size=2
-[pgbouncer]
-listen_addr = 127.0.0.1
-listen_port = %d
-unix_socket_dir =
-auth_type = plain
-auth_file = %s
-pool_mode = transaction
-ignore_startup_parameters = extra_float_digits
-`, to.Hostname(), to.Port(), strings.TrimPrefix(to.Path, "/"), to.User.Username(), password, port, users)
-	write(t, filepath.Join(dir, "pgbouncer.ini"), config)
-	write(t, users, `"someone" "secret"`+"\n")
-	args := []string{filepath.Join(dir, "pgbouncer.ini")}
-	if os.Getuid() == 0 { // it refuses to run as root
-		nobody, err := user.Lookup("nobody")
-		if err != nil {
-			t.Fatal(err)
-		}
-		uid, _ := strconv.Atoi(nobody.Uid)
-		for _, path := range []string{dir, users, args[0]} {
-			if err := os.Chown(path, uid, -1); err != nil {
-				t.Fatal(err)
-			}
-		}
-		args = append([]string{"-u", "nobody"}, args...)
-	}
-	cmd := exec.Command(program, args...)
-	var log strings.Builder
-	cmd.Stderr = &log
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
-		if t.Failed() {
-			t.Log(log.String())
-		}
-	})
-	through := fmt.Sprintf("postgres://someone:secret@127.0.0.1:%d/weir?sslmode=disable", port)
-	eventually(t, func() error {
-		conn, err := pgx.Connect(t.Context(), through+"&default_query_exec_mode=exec")
-		if err != nil {
-			return err
-		}
-		return conn.Close(t.Context())
-	})
-	return through
-}
-
-func write(t *testing.T, path, text string) {
-	t.Helper()
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-}
-
 func TestWorksThroughPgBouncerInTransactionMode(t *testing.T) {
 	direct := newRig(t)
-	through := bouncer(t, direct.url)
+	through := pgtest.Bouncer(t, direct.url)
 	pool := pgtest.Pool(t, through) // as a user would configure it, prepared statements and all
 	r := &rig{t: t, url: through, pool: pool, client: weir.NewClient(pool)}
 	var failed atomic.Int32
@@ -171,7 +73,7 @@ func TestWorksThroughPgBouncerInTransactionMode(t *testing.T) {
 }
 
 func TestMigratesThroughPgBouncerInTransactionMode(t *testing.T) {
-	through := bouncer(t, pgtest.Empty(t))
+	through := pgtest.Bouncer(t, pgtest.Empty(t))
 	var conns []*pgx.Conn // which get the same session of the server by turns, with what the other one left there
 	for range 2 {
 		conn, err := pgx.Connect(t.Context(), through)

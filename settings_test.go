@@ -239,7 +239,7 @@ func (h *household) live(pooled bool) {
 	h.Helper()
 	through := h.url
 	if pooled {
-		through = bouncer(h.T, h.url)
+		through = pgtest.Bouncer(h.T, h.url)
 	}
 	pool := pgtest.Pool(h, through)
 	client := weir.NewClient(pool)

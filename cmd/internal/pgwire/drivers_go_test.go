@@ -17,6 +17,7 @@ import (
 	"github.com/lib/pq"
 
 	"github.com/weir-pg/weir/cmd/internal/pgwire"
+	"github.com/weir-pg/weir/internal/drivertest"
 	"github.com/weir-pg/weir/internal/pgtest"
 )
 
@@ -130,7 +131,7 @@ func TestDriverLibPQ(t *testing.T) {
 
 // psql shows notifications after it has executed something.
 func TestDriverPsql(t *testing.T) {
-	psql := tool(t, "psql")
+	psql := drivertest.Tool(t, "psql")
 	tls, root := certificate(t)
 	config := pgwire.Config{Auth: usersFile(t, `"app" "secret"`), TLS: tls}
 	e := startAt(t, config, steady(t))

@@ -3,14 +3,12 @@ package pgwire_test
 import (
 	"bufio"
 	"context"
-	"crypto/sha256"
 	"encoding/json"
 	"fmt"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -18,60 +16,12 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/weir-pg/weir/cmd/internal/server"
+	"github.com/weir-pg/weir/internal/drivertest"
 	"github.com/weir-pg/weir/internal/hub"
 	"github.com/weir-pg/weir/internal/pgtest"
 )
 
-// Drivers of other languages, unmodified. They are installed from their registries into the user's cache, which takes a while the
-// first time, so these tests run only when asked for:
-//
-//	WEIR_TEST_DRIVERS=1 go test ./cmd/internal/pgwire -run Driver
-//
-// Those whose tools are missing are skipped, unless WEIR_TEST_REQUIRE names the tool: psql, python3, node, npm, java, javac, mvn.
-
-// tool returns the path of a program.
-func tool(t *testing.T, name string) string {
-	t.Helper()
-	path, err := exec.LookPath(name)
-	if err != nil {
-		if strings.Contains(os.Getenv("WEIR_TEST_REQUIRE"), name) {
-			t.Fatalf("%s is required here and not installed", name)
-		}
-		t.Skipf("%s is not installed", name)
-	}
-	return path
-}
-
-func wantDrivers(t *testing.T) {
-	t.Helper()
-	if os.Getenv("WEIR_TEST_DRIVERS") == "" {
-		t.Skip("drivers are tested when WEIR_TEST_DRIVERS is set")
-	}
-}
-
-// installed returns a directory of the cache that install has filled once. Another version in the recipe makes another directory.
-func installed(t *testing.T, name, recipe string, install func(dir string) *exec.Cmd) string {
-	t.Helper()
-	cache, err := os.UserCacheDir()
-	if err != nil {
-		t.Fatal(err)
-	}
-	sum := sha256.Sum256([]byte(recipe + runtime.GOOS + runtime.GOARCH)) // what is installed is built for the platform
-	dir := filepath.Join(cache, "weir-test-drivers", fmt.Sprintf("%s-%x", name, sum[:8]))
-	if _, err := os.Stat(filepath.Join(dir, "complete")); err == nil {
-		return dir
-	}
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if out, err := install(dir).CombinedOutput(); err != nil {
-		t.Fatalf("install %s: %v\n%s", name, err, out)
-	}
-	if err := os.WriteFile(filepath.Join(dir, "complete"), nil, 0o644); err != nil {
-		t.Fatal(err)
-	}
-	return dir
-}
+// Drivers of other languages, unmodified: see drivertest for how to run these tests.
 
 func fixture(t *testing.T, name string) string {
 	t.Helper()
@@ -82,15 +32,6 @@ func fixture(t *testing.T, name string) string {
 	return path
 }
 
-func recipe(t *testing.T, name string) string {
-	t.Helper()
-	text, err := os.ReadFile(fixture(t, name))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return string(text)
-}
-
 // TestDriverPsycopg3 and those that follow: connect, listen, receive, notify, and all again after the hub was restarted.
 func TestDriverPsycopg3(t *testing.T) { drivePython(t, "psycopg3.py") }
 func TestDriverAsyncpg(t *testing.T)  { drivePython(t, "asyncpg_listen.py") }
@@ -99,34 +40,21 @@ func TestDriverNodePostgres(t *testing.T) { driveNode(t, "node-postgres.js") }
 func TestDriverPostgresJS(t *testing.T)   { driveNode(t, "postgres-js.js") }
 
 func drivePython(t *testing.T, script string) {
-	wantDrivers(t)
-	python := tool(t, "python3")
-	dir := installed(t, "python", recipe(t, "requirements.txt"), func(dir string) *exec.Cmd {
-		const script = `"$0" -m venv --clear "$1/venv"; "$1/venv/bin/python" -m pip install --quiet -r "$2"`
-		return exec.CommandContext(t.Context(), "sh", "-ec", script, python, dir, fixture(t, "requirements.txt"))
-	})
-	drive(t, exec.Command(filepath.Join(dir, "venv", "bin", "python"), fixture(t, script)))
+	drive(t, exec.Command(drivertest.Python(t, fixture(t, "requirements.txt")), fixture(t, script)))
 }
 
 func driveNode(t *testing.T, script string) {
-	wantDrivers(t)
-	node, npm := tool(t, "node"), tool(t, "npm")
-	dir := installed(t, "node", recipe(t, "package.json"), func(dir string) *exec.Cmd {
-		const script = `cp "$1" . && "$0" install --no-audit --no-fund --no-package-lock`
-		cmd := exec.CommandContext(t.Context(), "sh", "-ec", script, npm, fixture(t, "package.json"))
-		cmd.Dir = dir
-		return cmd
-	})
-	cmd := exec.Command(node, fixture(t, script))
+	dir := drivertest.Node(t, fixture(t, "package.json"))
+	cmd := exec.Command("node", fixture(t, script))
 	cmd.Env = append(os.Environ(), "NODE_PATH="+filepath.Join(dir, "node_modules"))
 	drive(t, cmd)
 }
 
 func TestDriverJDBC(t *testing.T) {
-	wantDrivers(t)
-	java, _, mvn := tool(t, "java"), tool(t, "javac"), tool(t, "mvn")
+	drivertest.Want(t)
+	java, _, mvn := drivertest.Tool(t, "java"), drivertest.Tool(t, "javac"), drivertest.Tool(t, "mvn")
 	const artifact = "org.postgresql:postgresql:42.7.7"
-	dir := installed(t, "jdbc", artifact, func(dir string) *exec.Cmd {
+	dir := drivertest.Installed(t, "jdbc", artifact, func(dir string) *exec.Cmd {
 		return exec.CommandContext(t.Context(), mvn, "--batch-mode", "--quiet", "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy",
 			"-Dartifact="+artifact, "-DoutputDirectory="+dir)
 	})

@@ -1,0 +1,111 @@
+// Package drivertest installs drivers of other languages for tests, unmodified and from their registries.
+//
+// They go into the user's cache, which takes a while the first time, so these tests run only when asked for:
+//
+//	WEIR_TEST_DRIVERS=1 go test ./cmd/internal/pgwire ./examples/python-sql ./examples/typescript-sql
+//
+// Those whose tools are missing are skipped, unless WEIR_TEST_REQUIRE names the tool: psql, python3, node, npm, java, javac, mvn.
+package drivertest
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+)
+
+// Want skips the test unless drivers are asked for.
+func Want(t testing.TB) {
+	t.Helper()
+	if os.Getenv("WEIR_TEST_DRIVERS") == "" {
+		t.Skip("drivers are tested when WEIR_TEST_DRIVERS is set")
+	}
+}
+
+// Tool returns the path of a program.
+func Tool(t testing.TB, name string) string {
+	t.Helper()
+	path, err := exec.LookPath(name)
+	if err != nil {
+		if strings.Contains(os.Getenv("WEIR_TEST_REQUIRE"), name) {
+			t.Fatalf("%s is required here and not installed", name)
+		}
+		t.Skipf("%s is not installed", name)
+	}
+	return path
+}
+
+// Installed returns a directory of the cache that install has filled once. Another version in the recipe makes another directory.
+func Installed(t testing.TB, name, recipe string, install func(dir string) *exec.Cmd) string {
+	t.Helper()
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		t.Fatal(err)
+	}
+	sum := sha256.Sum256([]byte(recipe + runtime.GOOS + runtime.GOARCH)) // what is installed is built for the platform
+	dir := filepath.Join(cache, "weir-test-drivers", fmt.Sprintf("%s-%x", name, sum[:8]))
+	if _, err := os.Stat(filepath.Join(dir, "complete")); err == nil {
+		return dir
+	}
+	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	making, err := os.MkdirTemp(filepath.Dir(dir), name+"-making-") // another package's tests may want it at the same time
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(making)
+	if out, err := install(making).CombinedOutput(); err != nil {
+		t.Fatalf("install %s: %v\n%s", name, err, out)
+	}
+	if err := os.WriteFile(filepath.Join(making, "complete"), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(making, dir); err != nil {
+		if _, other := os.Stat(filepath.Join(dir, "complete")); other != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+// Python returns an interpreter that has what a requirements file asks for.
+func Python(t testing.TB, requirements string) string {
+	t.Helper()
+	Want(t)
+	python := Tool(t, "python3")
+	dir := Installed(t, "python", read(t, requirements), func(dir string) *exec.Cmd {
+		const script = `"$0" -m venv "$1/venv"; "$1/venv/bin/python" -m pip install --quiet -r "$2"`
+		return exec.CommandContext(t.Context(), "sh", "-ec", script, python, dir, requirements)
+	})
+	return filepath.Join(dir, "venv", "bin", "python")
+}
+
+// Node returns a directory with the node_modules that a package.json asks for.
+func Node(t testing.TB, manifest string) string {
+	t.Helper()
+	Want(t)
+	_, npm := Tool(t, "node"), Tool(t, "npm")
+	manifest, err := filepath.Abs(manifest)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return Installed(t, "node", read(t, manifest), func(dir string) *exec.Cmd {
+		cmd := exec.CommandContext(t.Context(), "sh", "-ec", `cp "$1" . && "$0" install --no-audit --no-fund --no-package-lock`, npm, manifest)
+		cmd.Dir = dir
+		return cmd
+	})
+}
+
+func read(t testing.TB, path string) string {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
