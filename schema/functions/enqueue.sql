@@ -92,6 +92,7 @@ AS $$
 DECLARE
   n          integer := cardinality(enqueue_many.kind);
   this_xid   xid8;
+  in_segment integer;
   names      text[];
   queue_ids  integer[];
   new_ids    bigint[];
@@ -139,10 +140,11 @@ BEGIN
   FROM (SELECT DISTINCT u.name FROM unnest(enqueue_many.queue) u(name)) d;
 
   this_xid := pg_current_xact_id();
+  in_segment := pg_sequence_last_value('weir.active_job');  -- all into one: what leads is truncated no earlier than what it leads
   SELECT array_agg(nextval('weir.job_id')) INTO new_ids FROM generate_series(1, n);
 
   INSERT INTO weir.job (id, xid, enqueued_at, lane, attempt, max_attempts, segment, leads, kind, args, meta)
-  SELECT u.id, this_xid, now(), u.lane, 1, coalesce(u.max_attempts, 25), pg_sequence_last_value('weir.active_job'),
+  SELECT u.id, this_xid, now(), u.lane, 1, coalesce(u.max_attempts, 25), in_segment,
          lag(u.lane) OVER () IS DISTINCT FROM u.lane, u.kind, u.args, u.meta
   FROM (SELECT u.*, queue_ids[array_position(names, u.queue)] * 4 + coalesce(u.priority, 2) - 1 AS lane
         FROM unnest(new_ids, enqueue_many.queue, enqueue_many.kind, enqueue_many.args, enqueue_many.priority,

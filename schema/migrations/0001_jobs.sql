@@ -52,7 +52,7 @@ CREATE TABLE weir.job (
 COMMENT ON TABLE weir.job IS 'The log: one row for each attempt, and for each time that one was put off, with the transaction that logged it.';
 COMMENT ON COLUMN weir.job.put_off IS 'How often this attempt was put off (snoozed) or handed back (released) before: (id, attempt, put_off) names a row, and a job''s rows follow each other in that order.';
 
-COMMENT ON COLUMN weir.job.leads IS 'False where the row logged before it, in the same transaction, is of the same lane: the others tell in which lanes a transaction has logged.';
+COMMENT ON COLUMN weir.job.leads IS 'False where the row logged before it, in the same transaction and segment, is of the same lane: the others tell in which lanes a transaction has logged.';
 
 CREATE TABLE weir.batch (
   lane          integer     NOT NULL,

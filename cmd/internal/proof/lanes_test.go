@@ -210,3 +210,31 @@ func TestClaimsFindWhatLiesBetweenOpenTransactions(t *testing.T) {
 		t.Errorf("%d jobs were handed out again", n)
 	}
 }
+
+// TestWhatIsLoggedWhileSegmentsTurnIsFound: a statement that logs many of a lane, and what it logged first is done and truncated long before the
+// rest. What leads tells of all.
+func TestWhatIsLoggedWhileSegmentsTurnIsFound(t *testing.T) {
+	url := pgtest.Database(t)
+	conn, open := connect(t, url), connect(t, url)
+	queues, limits := make([]string, 8), make([]int32, 8)
+	for i := range queues {
+		queues[i], limits[i] = fmt.Sprint("q", i), 10
+	}
+	worker := startWorker(t, conn, queues...)
+	exec(t, open, `BEGIN`)
+	exec(t, open, `SELECT pg_current_xact_id()`) // looks go by what leads where older transactions are open
+	exec(t, conn, `CREATE FUNCTION turn() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM setval('weir.active_job', 2); RETURN NEW; END $$`)
+	exec(t, conn, `CREATE TRIGGER turn BEFORE INSERT ON weir.job_1 FOR EACH ROW EXECUTE FUNCTION turn()`)
+	ids := enqueueN(t, conn, "q1", 3)
+	exec(t, conn, `DROP TRIGGER turn ON weir.job_1`)
+	exec(t, conn, `INSERT INTO weir.segment (log, segment, event) VALUES ('job', 1, 'closed'), ('job', 2, 'opened')`)
+	mustComplete(t, conn, worker, mustClaim(t, conn, worker, "q1", 1))
+	until(t, "the first segment is empty", func() bool { return value[bool](t, conn, `SELECT weir._reclaim(1)`) })
+	got, err := claim(t.Context(), conn, worker, queues, limits)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Equal(idsOf(got), ids[1:]) {
+		t.Errorf("claimed %v of %v", idsOf(got), ids[1:])
+	}
+}
