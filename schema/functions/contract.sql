@@ -66,7 +66,9 @@ BEGIN
   take.limits := coalesce(take.limits, array_fill(1, ARRAY[cardinality(take.queues)]));
   is_full := NOT coalesce(0 < ANY (take.limits), false);
   holds := weir._named_by(take.held);
-  until := now() + greatest('0', least(coalesce(take.wait, '1 second'), '1 second', own.lease / 3));
+  -- Not for so long that the server ends the call.
+  until := now() + greatest('0', least(coalesce(take.wait, '1 second'), '1 second', own.lease / 3,
+    nullif(current_setting('statement_timeout')::interval, '0') / 2, nullif(current_setting('transaction_timeout', true)::interval, '0') / 2));
 
   -- What has to be written besides is written in a call of its own, so that no lane is held meanwhile.
   IF weir._beat_if_due(take.worker, own.lease, cardinality(holds.ids)) THEN
@@ -74,6 +76,7 @@ BEGIN
   END IF;
   WHILE take.lost AND after IS NOT NULL LOOP
     after := (SELECT r.next FROM weir._reconcile(take.worker, holds.lanes, holds.seqs, array_fill(1, ARRAY[cardinality(holds.ids)]), holds.ids, after) r);
+    EXIT WHEN clock_timestamp() - now() > interval '1 second';  -- how far it came is written down: the rest another time
   END LOOP;
 
   known := weir._watch(0, 0, NULL, NULL);
@@ -132,7 +135,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION weir.take IS
-  'The next rows for a worker to act on: event job, an attempt to run and then to record by its token; event cancel, an attempt that it holds (held) whose job was cancelled, to be interrupted. Up to limits[i] of queues[i] (all that the worker was started for, and 1 of each, where NULL; at most 960 of a priority in one call), priority by priority. Jobs of a kind that is not in kinds (NULL: all) are handed back for workers that have a handler, each time for longer. Where there is nothing it waits, for 1 second at most (wait; 0 does not), and returns no row. It also renews the lease once a third of it has passed, so that two thirds at least are left, from when it was called; and compares what the database takes the worker to hold with held (the tokens of all that it has not recorded): what held does not name is given to others, a few times in a lease, and at once where lost says that the answer of a take got lost; a call that has written for this hands out nothing. One take of a worker at a time. Errors: WR001 (fenced: drop everything and start again), 22023, WR003, WR004, 55000 (the transaction is old: try again). Locks: see _claim and _reconcile. Isolation: READ COMMITTED, in autocommit. Holds a snapshot while it waits.';
+  'The next rows for a worker to act on: event job, an attempt to run and then to record by its token; event cancel, an attempt that it holds (held) whose job was cancelled, to be interrupted. Up to limits[i] of queues[i] (all that the worker was started for, and 1 of each, where NULL; at most 960 of a priority in one call), priority by priority. Jobs of a kind that is not in kinds (NULL: all) are handed back for workers that have a handler, each time for longer. Where there is nothing it waits, for 1 second at most (wait; 0 does not) and half of what statement_timeout allows, and returns no row. It also renews the lease once a third of it has passed, so that two thirds at least are left, from when it was called; and compares what the database takes the worker to hold with held (the tokens of all that it has not recorded): what held does not name is given to others, a few times in a lease, and at once where lost says that the answer of a take got lost; a call that has written for this hands out nothing. One take of a worker at a time. Errors: WR001 (fenced: drop everything and start again), 22023, WR003, WR004, 55000 (the transaction is old: try again). Locks: see _claim and _reconcile. Isolation: READ COMMITTED, in autocommit. Holds a snapshot while it waits.';
 
 CREATE OR REPLACE FUNCTION weir._beat_if_due(worker integer, lease interval, running integer) RETURNS boolean
 LANGUAGE plpgsql VOLATILE
@@ -145,7 +148,14 @@ DECLARE
   word record;
 BEGIN
   SELECT h.says, h.watched INTO word FROM weir.heartbeat h WHERE h.worker = _beat_if_due.worker ORDER BY h.no DESC LIMIT 1;
-  IF word.says = 'attends' OR word.says = 'beats' AND (pg_sequence_last_value('weir.watched') - word.watched) * interval '1 ms' < _beat_if_due.lease / 3 THEN
+  IF word.says = 'attends' THEN
+    -- Nothing is written that tells when it was compared last. But what it claimed since then, and when, is known.
+    RETURN EXISTS (
+      SELECT FROM (SELECT b.claimed_at FROM weir.batch b
+                   WHERE b.worker = _beat_if_due.worker AND b.no > coalesce((SELECT max(s.no) FROM weir.settled s WHERE s.worker = _beat_if_due.worker), 0)
+                   ORDER BY b.no LIMIT 1) k
+      WHERE k.claimed_at NOT BETWEEN clock_timestamp() - _beat_if_due.lease / 3 AND clock_timestamp());
+  ELSIF word.says = 'beats' AND (pg_sequence_last_value('weir.watched') - word.watched) * interval '1 ms' < _beat_if_due.lease / 3 THEN
     RETURN false;
   END IF;
   PERFORM weir.heartbeat(_beat_if_due.worker, _beat_if_due.running);
@@ -153,7 +163,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION weir._beat_if_due IS
-  'Renews a worker''s lease if a third of it has passed since its last word, by weir.watched, or a rescuer has missed it; and nothing else speaks for it. Tells whether. Locks: see heartbeat.';
+  'Renews a worker''s lease if a third of it has passed since its last word, by weir.watched, or a rescuer has missed it; and nothing else speaks for it. Tells whether, and so whether it is time to compare what the worker holds; for one that attends it is when something was claimed a third of the lease ago and not compared since. Locks: see heartbeat.';
 
 CREATE OR REPLACE FUNCTION weir._named_by(tokens text[], OUT lanes integer[], OUT seqs bigint[], OUT ids bigint[])
 LANGUAGE plpgsql STABLE
@@ -191,9 +201,14 @@ SET jit = off
 AS $$
 #variable_conflict use_column
 DECLARE
-  given  jsonb := weir._jsonb_of(record.ends);
-  tokens text[];
+  most  CONSTANT integer := 64;  -- MiB; what is made of it takes eight times as much memory
+  given jsonb;
 BEGIN
+  IF octet_length(record.ends) > most * 1048576 THEN
+    RAISE EXCEPTION 'weir: record takes at most % MiB at once, got %', most, pg_size_pretty(octet_length(record.ends)::bigint)
+      USING ERRCODE = '22023', HINT = 'Record the ends in several calls, or keep large outputs elsewhere.';
+  END IF;
+  given := weir._jsonb_of(record.ends);
   IF jsonb_typeof(given) IS DISTINCT FROM 'array' THEN
     RAISE EXCEPTION 'weir: record takes a JSON array of ends, got %', coalesce('a JSON ' || jsonb_typeof(given), 'null')
       USING ERRCODE = '22023', HINT = 'For example [{"token": "…", "outcome": "completed"}].';
@@ -206,7 +221,7 @@ BEGIN
     SELECT e.value ->> 'token' AS token, row_number() OVER (ORDER BY p.lane, p.seq, e.ordinality) AS place, p.*,
            CASE WHEN e.value ->> 'outcome' = 'failed' AND (e.value ->> 'final')::boolean IS NOT TRUE THEN 'retried' ELSE coalesce(e.value ->> 'outcome', 'completed') END AS outcome,
            e.value ->> 'error' AS error, e.value ->> 'output' AS output,
-           coalesce(now() + (e.value ->> 'delay')::double precision * interval '1 second', '-infinity') AS run_at
+           coalesce(now() + round((e.value ->> 'delay')::numeric, 6)::double precision * interval '1 second', '-infinity') AS run_at
     FROM jsonb_array_elements(given) WITH ORDINALITY e
     CROSS JOIN LATERAL (SELECT n.lanes[1] AS lane, n.seqs[1] AS seq, n.ids[1] AS id FROM weir._named_by(ARRAY[e.value ->> 'token']) n OFFSET 0) p
     WHERE weir._wrong_with(e.value) IS NULL
@@ -225,7 +240,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION weir.record IS
-  'Records how attempts ended, many at once, each judged by itself: ends is a JSON array (as text) of objects with a token; the outcome: completed (the default); failed: tried again while attempts are left, and, with "final": true, not; cancelled; or, without using up the attempt, snoozed (the job asked for it) or released (this worker can''t run it); error and output, texts that are kept; and delay, in seconds, of the next try (NULL: the queue''s backoff, see weir.set). Returns those that were not recorded: ended (the attempt has an end already: so the call may be repeated), lost (it is not this worker''s any more: drop it), busy (a transaction that completes it is open: record it again later) or invalid (with the detail: record it as failed, for it is held still, and runs again when it no longer is). Characters that PostgreSQL can''t keep become U+FFFD. Errors: 22023, 22P02 (no JSON), WR001 (fenced), WR004. Locks: see _record. Isolation: READ COMMITTED. Commits synchronously.';
+  'Records how attempts ended, many at once, each judged by itself: ends is a JSON array (as text, of at most 10000, and 64 MiB) of objects with a token; the outcome: completed (the default); failed: tried again while attempts are left, and, with "final": true, not; cancelled; or, without using up the attempt, snoozed (the job asked for it) or released (this worker can''t run it); error and output, texts that are kept; and delay, in seconds, of the next try (NULL: the queue''s backoff, see weir.set). Returns those that were not recorded: ended (the attempt has an end already: so the call may be repeated), lost (it is not this worker''s any more: drop it), busy (a transaction that completes it is open: record it again later) or invalid (with the detail: record it as failed, for it is held still, and runs again when it no longer is). Characters that PostgreSQL can''t keep become U+FFFD. Errors: 22023, 22P02 (no JSON), WR001 (fenced), WR004. Locks: see _record. Isolation: READ COMMITTED. Commits synchronously.';
 
 CREATE OR REPLACE FUNCTION weir._jsonb_of(given text) RETURNS jsonb
 LANGUAGE plpgsql IMMUTABLE
@@ -286,10 +301,11 @@ DECLARE
 BEGIN
   PERFORM weir._check_isolation('stop');
   IF NOT EXISTS (SELECT FROM weir.worker w WHERE w.id = stop.worker AND w.fenced) THEN
-    WHILE after IS NOT NULL LOOP
+    LOOP
       after := (SELECT r.next FROM weir._reconcile(stop.worker, '{}', '{}', '{}', '{}', after) r);
+      EXIT WHEN after IS NULL OR clock_timestamp() - now() > interval '1 second';  -- how far it came is written down
     END LOOP;
-    IF NOT weir._fence(stop.worker, 'stopped') THEN
+    IF after IS NOT NULL OR NOT weir._fence(stop.worker, 'stopped') THEN
       RETURN false;
     END IF;
   END IF;

@@ -126,11 +126,12 @@ func TestEachEndIsJudgedByItself(t *testing.T) {
 	text := fmt.Sprintf(`[
 		{"token": %q, "outcome": "failed", "error": "a \u0000 b \ud800 c \\u0000 d \ud83d\ude00 \udc00"},
 		{"token": %q, "outcome": "finished"}, {"token": %[2]q, "delay": -1}, {"token": %[2]q, "delay": "soon"}, {"token": %[2]q, "final": 1}, {"token": %[2]q, "errors": []},
+		{"token": %[1]q, "delay": 1e-400},
 		{"token": "1.1.1"}, {"token": "x"}, {"token": 7}, {"token": "9999999999.1.1"}, {}, 7, null,
 		{"token": %[2]q, "output": {"a": 1}}]`, tokens[0], tokens[1])
 	refused := column[string](t, conn, `SELECT refusal FROM weir.record($1, $2)`, worker, text)
 	slices.Sort(refused)
-	if got := strings.Join(refused, " "); got != strings.Repeat("invalid ", 11)+"lost" {
+	if got := strings.Join(refused, " "); got != "ended "+strings.Repeat("invalid ", 11)+"lost" {
 		t.Errorf("refused: %s", got)
 	}
 	if is := value[string](t, conn, `SELECT error FROM weir.job_info($1)`, ids[0]); is != "a \uFFFD b \uFFFD c \\u0000 d 😀 \uFFFD" {
@@ -145,6 +146,8 @@ func TestEachEndIsJudgedByItself(t *testing.T) {
 	}
 	_, err := conn.Exec(t.Context(), `SELECT weir.record($1, '[')`, worker)
 	wantCode(t, "no JSON", err, "22P02")
+	_, err = conn.Exec(t.Context(), `SELECT weir.record($1, repeat(' ', 64 * 1048576 + 1))`, worker)
+	wantCode(t, "more than 64 MiB", err, "22023")
 }
 
 // TestTakeWaitsForWork: and hears of it when it commits, whenever it was enqueued.

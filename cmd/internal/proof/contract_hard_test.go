@@ -1,0 +1,78 @@
+package proof
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/weir-pg/weir/internal/pgtest"
+)
+
+// TestALostAnswerIsFoundWhileASessionAttends: without being said to be lost. A lease that nobody has to renew gives no occasion to compare.
+func TestALostAnswerIsFoundWhileASessionAttends(t *testing.T) {
+	url := pgtest.Database(t)
+	conn, attending := connect(t, url), connect(t, url)
+	worker := value[int32](t, conn, `SELECT weir.start('w', ARRAY['q'], '1 second')`)
+	if !value[bool](t, attending, `SELECT weir.attend($1, pg_backend_pid(), inet_client_addr(), inet_client_port())`, worker) {
+		t.Fatal("the session may not attend")
+	}
+	ids := enqueueN(t, conn, "q", 2)
+	held := tokensOf(takeSome(t, conn, worker, atOnce(1)))
+	if lost := takeSome(t, conn, worker, atOnce(1)); lost[0].ID != ids[1] {
+		t.Fatalf("took %+v", lost)
+	}
+	got := takeSome(t, conn, worker, taking{held: held, wait: "0"})
+	if got[0].ID != ids[1] || *got[0].Attempt != 1 {
+		t.Errorf("took %+v", got)
+	}
+	if refused := recordEnds(t, conn, worker, ends{{"token": held[0]}, {"token": got[0].Token}}); len(refused) > 0 {
+		t.Errorf("refused: %v", refused)
+	}
+	// What has been compared is not compared again: nothing is written.
+	until(t, "all is compared", func() bool {
+		take(t, conn, worker, taking{held: []string{}, wait: "0"})
+		return value[bool](t, conn, `SELECT max(no) = (SELECT max(no) FROM weir.batch) FROM weir.settled`)
+	})
+	before := value[int](t, conn, `SELECT count(*)::int FROM weir.settled`)
+	take(t, conn, worker, taking{held: []string{}, wait: "0.5 s"})
+	take(t, conn, worker, taking{held: []string{}, wait: "0"})
+	if after := value[int](t, conn, `SELECT count(*)::int FROM weir.settled`); after != before {
+		t.Errorf("the same was compared again: %d marks, then %d", before, after)
+	}
+}
+
+// TestTakeEndsBeforeTheServerEndsIt: a role whose statements may take half a second waits for work like others.
+func TestTakeEndsBeforeTheServerEndsIt(t *testing.T) {
+	conn := connect(t, pgtest.Database(t))
+	worker := value[int32](t, conn, `SELECT weir.start('w', ARRAY['q'])`)
+	exec(t, conn, `SET statement_timeout = '500 ms'`)
+	for range 3 {
+		if got := take(t, conn, worker, taking{}); len(got) > 0 {
+			t.Errorf("took %+v", got)
+		}
+	}
+}
+
+// TestStoppingGoesInBoundedSteps: of a worker that never said what it holds, and so has all it ever claimed to be looked through.
+func TestStoppingGoesInBoundedSteps(t *testing.T) {
+	conn := connect(t, pgtest.Database(t))
+	worker := value[int32](t, conn, `SELECT weir.start('w', ARRAY['q'])`)
+	const batches = 12000
+	exec(t, conn, fmt.Sprintf(`
+		WITH made AS (
+			INSERT INTO weir.batch (lane, segment, origin, worker, seq, from_xid, to_xid, pos_xid, pos_id, total, claimed_at, no, ids)
+			SELECT 5, 1, 1, %[1]d, i, '3', '3', '3', i, i, now(), nextval('weir.batch_no'), ARRAY[i] FROM generate_series(1, %[2]d) i
+			RETURNING lane, segment, worker, seq, ids)
+		INSERT INTO weir.result (lane, segment, worker, seq, finished_at, outcome, ids)
+		SELECT m.lane, m.segment, m.worker, m.seq, now(), 'completed', m.ids FROM made m`, worker, batches))
+	// What a second allows, and a step at least: here, where it has passed already, it is just that.
+	exec(t, conn, `BEGIN`)
+	exec(t, conn, `SELECT pg_sleep(1.1)`)
+	if value[bool](t, conn, `SELECT weir.stop($1)`, worker) {
+		t.Errorf("%d batches were looked through in one step", batches)
+	}
+	exec(t, conn, `COMMIT`)
+	if seen := value[int](t, conn, `SELECT count(*)::int FROM weir.batch WHERE no <= (SELECT max(no) FROM weir.settled WHERE worker = $1)`, worker); seen == 0 || seen == batches {
+		t.Errorf("of %d batches %d were looked at, and are not looked at again", batches, seen)
+	}
+	until(t, "the worker has stopped", func() bool { return value[bool](t, conn, `SELECT weir.stop($1)`, worker) })
+}
