@@ -346,6 +346,17 @@ CREATE TABLE weir.settled (
   no bigint NOT NULL,
   open bigint[] NOT NULL
 ) WITH (autovacuum_enabled=off);
+CREATE TABLE weir.survey (
+  no bigint NOT NULL,
+  upto integer NOT NULL,
+  snapshot pg_snapshot NOT NULL,
+  batches bigint NOT NULL,
+  reclaimed bigint NOT NULL,
+  waiting integer[] NOT NULL,
+  lanes integer[] NOT NULL,
+  totals bigint[] NOT NULL,
+  claimed_at timestamp with time zone[] NOT NULL
+) WITH (autovacuum_enabled=off);
 CREATE TABLE weir.tick (
   seq bigint NOT NULL,
   from_xid xid8 NOT NULL,
@@ -388,6 +399,7 @@ ALTER TABLE weir.segment ADD CHECK ((log = ANY (ARRAY['job'::text, 'later'::text
 ALTER TABLE weir.segment ADD PRIMARY KEY (no);
 ALTER TABLE weir.setting ADD PRIMARY KEY (name);
 ALTER TABLE weir.settled ADD PRIMARY KEY (worker, no);
+ALTER TABLE weir.survey ADD PRIMARY KEY (no);
 ALTER TABLE weir.tick ADD PRIMARY KEY (seq, segment);
 ALTER TABLE weir.worker ADD PRIMARY KEY (id, fenced);
 
@@ -439,7 +451,7 @@ CREATE FUNCTION weir._fence(worker integer, reason text DEFAULT 'its worker was 
 CREATE FUNCTION weir._forget_ended() RETURNS integer LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_sort=off;
 CREATE FUNCTION weir._forget_workers() RETURNS integer LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off;
 CREATE FUNCTION weir._fresh_between(running xid8[], top xid8, OUT known boolean[], OUT lanes integer[]) RETURNS record LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_sort=off;
-CREATE FUNCTION weir._fresh_lanes(since pg_snapshot, snapshot pg_snapshot) RETURNS integer[] LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_sort=off;
+CREATE FUNCTION weir._fresh_lanes(since pg_snapshot, snapshot pg_snapshot, most integer DEFAULT 200) RETURNS integer[] LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_sort=off;
 CREATE FUNCTION weir._fresh_queues(seen pg_snapshot DEFAULT NULL::pg_snapshot, jobs bigint DEFAULT NULL::bigint, looks integer DEFAULT 1, pause double precision DEFAULT 0.003, patience integer DEFAULT 0, OUT names text[], OUT counts integer[], OUT seen_now pg_snapshot, OUT jobs_now bigint) RETURNS record LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off;
 CREATE FUNCTION weir._held(class integer, mode text) RETURNS SETOF integer LANGUAGE sql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off;
 CREATE FUNCTION weir._hold_briefly() RETURNS void LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=auto;
@@ -451,6 +463,7 @@ CREATE FUNCTION weir._is_held(tables regclass[]) RETURNS boolean LANGUAGE plpgsq
 CREATE FUNCTION weir._is_token(token text) RETURNS boolean LANGUAGE sql IMMUTABLE SET search_path=pg_catalog, pg_temp SET jit=off;
 CREATE FUNCTION weir._job_now(job_id bigint) RETURNS weir.job_look LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off;
 CREATE FUNCTION weir._jsonb_of(given text) RETURNS jsonb LANGUAGE plpgsql IMMUTABLE SET search_path=pg_catalog, pg_temp SET jit=off;
+CREATE FUNCTION weir._last_reclaimed() RETURNS bigint LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET enable_seqscan=off SET enable_sort=off;
 CREATE FUNCTION weir._last_says(worker integer) RETURNS text LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET enable_seqscan=off SET enable_bitmapscan=off;
 CREATE FUNCTION weir._login_secret(OUT secret text, OUT iterations integer) RETURNS record LANGUAGE sql STABLE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off;
 CREATE FUNCTION weir._logins() RETURNS TABLE(name text, verifier text, listens text[], notifies text[]) LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off;
@@ -477,6 +490,8 @@ CREATE FUNCTION weir._set_twins_aside() RETURNS integer LANGUAGE plpgsql VOLATIL
 CREATE FUNCTION weir._settle(worker integer, OUT relogged integer, OUT more boolean) RETURNS record LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET lock_timeout=5s SET jit=off;
 CREATE FUNCTION weir._spans(from_xid xid8, snapshot pg_snapshot) RETURNS TABLE(low xid8, high xid8) LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET jit=off;
 CREATE FUNCTION weir._start(name text, queues text[], lease interval DEFAULT '00:00:30'::interval) RETURNS integer LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off;
+CREATE FUNCTION weir._survey() RETURNS text LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off;
+CREATE FUNCTION weir._surveyed(most integer DEFAULT 10000) RETURNS weir.survey LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET enable_seqscan=off;
 CREATE FUNCTION weir._tick(after bigint, ids bigint DEFAULT NULL::bigint, seen pg_snapshot DEFAULT NULL::pg_snapshot, looks integer DEFAULT 1, pause double precision DEFAULT 0.003, patience integer DEFAULT 0, cuts boolean DEFAULT true, epoch bigint DEFAULT NULL::bigint, most_messages integer DEFAULT 0, OUT seqs bigint[], OUT ats timestamp with time zone[], OUT counts integer[], OUT sizes bigint[], OUT epochs bigint[], OUT ids_now bigint, OUT seen_now pg_snapshot, OUT message_ids bigint[], OUT xids bigint[], OUT channels text[], OUT payloads bytea[], OUT binaries boolean[], OUT keeps boolean[]) RETURNS record LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off;
 CREATE FUNCTION weir._tidy() RETURNS text LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET lock_timeout=50ms;
 CREATE FUNCTION weir._unattended() RETURNS TABLE(id integer, name text, lease interval, no bigint, says text, watched bigint, running integer) LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET enable_seqscan=off SET enable_bitmapscan=off;
@@ -532,6 +547,8 @@ COMMENT ON COLUMN weir.message.keep IS 'Deliver it even where its transaction ha
 COMMENT ON COLUMN weir.promotion.ahead_due IS 'Cursors of before that reach further in time, with ahead_id and ahead_snapshot: what they say of what their snapshots could see still holds. NULL but after a clock stepped back, or while very many late jobs are promoted.';
 COMMENT ON COLUMN weir.queue.aside IS 'A twin with nothing to do: claims do not look at it. Should a job come to it all the same, weir._set_twins_aside finds it.';
 COMMENT ON COLUMN weir.queue.backoff IS 'How long after its first failure a job is tried again; twice as long after each that follows, up to backoff_limit: see weir._next_try.';
+COMMENT ON COLUMN weir.survey.batches IS 'What weir.batch_no showed: tells how much may have been handed out since.';
+COMMENT ON COLUMN weir.survey.reclaimed IS 'The last event by which a segment of jobs was given back: after another the survey is of no use.';
 COMMENT ON COLUMN weir.tick.bytes IS 'Of its payloads. A tick of more than 10000 messages, or of more than 8 MB, holds a single transaction.';
 COMMENT ON COLUMN weir.tick.last_id IS 'The last id that had been drawn before the snapshot was taken.';
 COMMENT ON COLUMN weir.tick.segments IS 'A bit (1 << segment) for each segment that holds messages of it.';
@@ -569,7 +586,7 @@ COMMENT ON ROUTINE weir._fence_silent() IS 'Fences workers that were silent past
 COMMENT ON ROUTINE weir._forget_ended() IS 'Has idle lanes forget the pending transactions that have ended and left nothing there, by a batch of nobody without jobs: each claim would look for their rows anew. Looks at 500 queues in a call, locks at most 200 lanes, and stops after 0.1 s. Returns how many lanes. Errors: WR003. Locks: advisory: claims (shared, tried), the lanes (tried). Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._forget_workers() IS 'Deletes workers that have ended and left nothing, but for the newest thousand of the last day: what every heartbeat looks through stays about as large as the fleet. Results of such a worker are refused all the same, for it is unknown. Returns how many.';
 COMMENT ON ROUTINE weir._fresh_between(xid8[],xid8) IS 'Who has logged between transactions in progress, asked once for all lanes: known[i] where at most four lanes have, between the i-th and the next; lanes are those of all such stretches. It looks between the 256 oldest, in the index of what leads, as fresh_lanes does.';
-COMMENT ON ROUTINE weir._fresh_lanes(pg_snapshot,pg_snapshot) IS 'The lanes with jobs of transactions that the second snapshot sees as ended and the first did not; NULL when there is too much to look through. It costs what is new, however many lanes there are.';
+COMMENT ON ROUTINE weir._fresh_lanes(pg_snapshot,pg_snapshot,integer) IS 'The lanes with jobs of transactions that the second snapshot sees as ended and the first did not; NULL when more than so many rows would have to be looked through. It costs what is new, however many lanes there are.';
 COMMENT ON ROUTINE weir._fresh_queues(pg_snapshot,bigint,integer,double precision,integer) IS 'The queues for which jobs were committed since seen, with how many (from a hundred on perhaps less than all), and seen and jobs to ask with next. Without seen it tells where to begin. Looks up to so many times, pause seconds apart; while no job is logged and nothing is committed, only counters are looked at. A commit alone counts from look patience + 1 on. Errors: 22023. Locks: none. Isolation: READ COMMITTED. It holds a snapshot while it waits: at most 1 second.';
 COMMENT ON ROUTINE weir._held(integer,text) IS 'The second keys of the advisory locks of a class that are held in this database in a mode, by sessions, open transactions and prepared ones. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._hold_briefly() IS 'For whatever takes locks that others wait for, to be called in autocommit: in a transaction that is left open, the server ends the session when it has been idle for 10 seconds, and the locks with it.';
@@ -581,6 +598,7 @@ COMMENT ON ROUTINE weir._is_held(regclass[]) IS 'Whether a transaction of anothe
 COMMENT ON ROUTINE weir._is_token(text) IS 'Whether a text has a token''s form. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._job_now(bigint) IS 'A job as it is once a segment that is being emptied has been, for those who act on it. Locks: ACCESS SHARE on the log, which it lets go of.';
 COMMENT ON ROUTINE weir._jsonb_of(text) IS 'A JSON text, with U+FFFD for escaped characters that PostgreSQL can''t keep, as they come in error messages. Errors: 22P02. Locks: none. Isolation: any.';
+COMMENT ON ROUTINE weir._last_reclaimed() IS 'The number of the event by which a segment of jobs was given back last; 0: none was.';
 COMMENT ON ROUTINE weir._last_says(integer) IS 'What a worker''s last word says; NULL: there is none any more.';
 COMMENT ON ROUTINE weir._login_secret() IS 'What hubs make the salts of users from that do not exist, and how many iterations they show for them: the same at every hub, and such as this server gives its roles, so that nobody can tell who exists. For the role weir_hub alone. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._logins() IS 'The roles that may log in at hubs: with a SCRAM password, the right to connect to this database, and no way to become a superuser or to replicate. Hubs check passwords with the stored verifiers, as poolers do, without ever seeing one. listens and notifies are the channels and patterns that the role may LISTEN on and NOTIFY: null for all, none where it may not call weir.read or weir.publish here (see the roles weir_subscribe and weir_publish, and weir.restrict). For the role weir_hub alone. Errors: 42501. Locks: none. Isolation: any.';
@@ -607,6 +625,8 @@ COMMENT ON ROUTINE weir._set_twins_aside() IS 'Sets aside the twins of queues in
 COMMENT ON ROUTINE weir._settle(integer) IS 'Logs again (or fails, if that was their last) attempts that a fenced worker has left unfinished: some thousands in one call; more: call again. What a transaction that is still open completes waits for how that ends: the rescuer comes back to it. Errors: 22023 (not fenced), WR004. Locks: advisory: claims (shared), the worker''s claims and ends (exclusive, waiting at most 5 s). Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._spans(xid8,pg_snapshot) IS 'The stretches (low included, high not) of transactions from from_xid on that have ended in the snapshot. Looking only there, a scan never walks through the rows of one in progress.';
 COMMENT ON ROUTINE weir._start(text,text[],interval) IS 'Registers a worker, makes its queues and returns its id. From then on it must call heartbeat well within its lease, or its jobs are given to others. Errors: 22023; WR003 (the log comes from another cluster). Locks: none that others wait for. Isolation: any.';
+COMMENT ON ROUTINE weir._survey() IS 'Where there are more than a hundred queues, notes for looks in which lanes jobs wait, and how many were handed out of each: of what is new since the last survey and what waited then, or of 500 queues more; only once enough is new. Returns what it did, or NULL. Errors: WR003, WR004. Locks: advisory step 3 (tried), claims (shared, tried); ACCESS EXCLUSIVE NOWAIT on weir.survey when it has grown and is emptied. Isolation: READ COMMITTED. Commits asynchronously.';
+COMMENT ON ROUTINE weir._surveyed(integer) IS 'The newest survey, with the lanes that have had jobs since among waiting; one that has reached no queue where there is none that holds, or more than so many rows would have to be looked through.';
 COMMENT ON ROUTINE weir._tick(bigint,bigint,pg_snapshot,integer,double precision,integer,boolean,bigint,integer) IS 'Returns the ticks after a given one, at most 100, and cuts the next if there is none and cuts is true. The messages of one that it has cut come with it, if there are at most most_messages, of 256 kB. With the epoch of that given one it is refused where the log has been set back and has grown past it again. Looks up to so many times, pause seconds apart; ids and seen are what an earlier call returned: while nothing has been published or committed since then, only counters are looked at. A commit alone counts from look patience + 1 on. Errors: WR003 (see rebase_messages), WR004 (not in autocommit), WR005 (truncated; the detail is epoch.tick of the last that was), WR006 (see check_position; not looked at again while nothing changes), 22023, 25006. Locks: advisory step 4 (tried). Isolation: READ COMMITTED. It holds a snapshot while it waits: at most 1 second.';
 COMMENT ON ROUTINE weir._tidy() IS 'One small chore at a time: sets twins aside, empties the heartbeat ring ahead of its turn, compacts the promoter''s cursor, the history of segments and how far workers have settled by TRUNCATE, and deletes what thousands of ended workers and cancellations have left, of these a part at a time: it looks at up to 1000, for 0.1 s; and has idle lanes forget transactions that have ended (see forget_ended). Returns what it did, or NULL. Errors: WR003, WR004. Locks: advisory step 3 (tried), ACCESS EXCLUSIVE NOWAIT on a table that it truncates; and see forget_ended.';
 COMMENT ON ROUTINE weir._unattended() IS 'Workers that are not fenced and whose attendance lock is free, each with its last word, if that is known still.';
@@ -679,6 +699,7 @@ COMMENT ON TABLE weir.role_channel IS 'The channels and patterns that a role is 
 COMMENT ON TABLE weir.segment IS 'What happened to segments, insert-only. The event with the greatest number of a segment is its state; at tells ages, never order.';
 COMMENT ON TABLE weir.setting IS 'Settings, changed by an operator: retention, retention_bytes; and the cluster this log belongs to.';
 COMMENT ON TABLE weir.settled IS 'How far a worker''s batches have all ended: up to number no, but for those listed. Insert-only; the row with the greatest no counts. The greatest number there is means that the worker is fenced and has left nothing.';
+COMMENT ON TABLE weir.survey IS 'What is known of the lanes of queues up to the id upto, for looks; insert-only, and the newest row counts. Of what snapshot sees, all was handed out but in the lanes waiting; and lanes, totals and claimed_at tell what was ever handed out, and when last.';
 COMMENT ON TABLE weir.tick IS 'A batch of messages: those of the transactions that its snapshot sees and that of the tick before did not. They are the transactions from from_xid up to the snapshot''s xmax that are not in progress in it, and the late ones, which were in progress before.';
 COMMENT ON TABLE weir.worker IS 'A row (fenced false) when a worker starts, another (fenced true) when it stops or is fenced. Never updated.';
 COMMENT ON TYPE weir.job_look IS 'A job as its newest attempt stands. error is why the last attempt ended as it did; errors are those of all attempts still kept, oldest first.';
@@ -703,6 +724,7 @@ GRANT EXECUTE ON ROUTINE weir._rotate_later(bigint) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir._rotate_messages() TO weir_hub, weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir._settle(integer) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir._start(text,text[],interval) TO weir_operate, weir_work;
+GRANT EXECUTE ON ROUTINE weir._survey() TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir._tick(bigint,bigint,pg_snapshot,integer,double precision,integer,boolean,bigint,integer) TO weir_hub, weir_operate;
 GRANT EXECUTE ON ROUTINE weir._tidy() TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir._watch(bigint,bigint,pg_snapshot,xid8,integer,double precision) TO weir_operate, weir_work;

@@ -135,6 +135,7 @@ func (m *Maintainer) chores(ctx context.Context) {
 		{"rotate", m.store.Rotate},
 		{"rotate later", m.store.RotateLater},
 		{"rotate messages", m.store.RotateMessages}, // hubs do it too, but there may be none
+		{"survey", m.store.Survey},
 	}
 	passed := choresIdle
 	for round := 0; m.sleep(ctx, m.shared(choresEvery), nil); {

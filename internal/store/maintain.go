@@ -12,6 +12,7 @@ const (
 	sqlRotate      = `SELECT coalesce(weir._rotate(), '')`
 	sqlRotateLater = `SELECT coalesce(weir._rotate_later(), '')`
 	sqlRescue      = `SELECT worker, reason, coalesce(relogged, 0), more, coalesce(error, ''), relogged IS NULL AND NOT more AND error IS NULL FROM weir._rescue()`
+	sqlSurvey      = `SELECT coalesce(weir._survey(), '')`
 	sqlTidy        = `SELECT coalesce(weir._tidy(), '')`
 	sqlRebase      = `SELECT weir.rebase()`
 )
@@ -51,6 +52,12 @@ type Rescued struct {
 // Rescue fences silent workers, and takes a step in logging again what fenced ones have left.
 func (s *Store) Rescue(ctx context.Context) ([]Rescued, error) {
 	return rows(ctx, s, sqlRescue, nil, pgx.RowToStructByPos[Rescued])
+}
+
+// Survey notes in which lanes jobs wait, where there are many, for those who look; it says what it did, or "".
+func (s *Store) Survey(ctx context.Context) (did string, err error) {
+	err = s.row(ctx, sqlSurvey, nil, &did)
+	return did, err
 }
 
 // Tidy does one small chore and says which, or "".

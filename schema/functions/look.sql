@@ -120,6 +120,7 @@ AS $$
 DECLARE
   lanes integer[] := ARRAY(SELECT q.id * 4 + p FROM weir.queue q, generate_series(0, 3) p WHERE jobs.queue IS NULL OR q.name = jobs.queue);
   c     weir.promotion;
+  s     weir.survey;
   ids   refcursor;
   ended weir.outcome;
   this  bigint;
@@ -130,6 +131,10 @@ BEGIN
   IF jobs.most IS NULL OR jobs.most NOT BETWEEN 1 AND 10000 THEN
     RAISE EXCEPTION 'weir: jobs shows 1 to 10000 at once, got %', jobs.most USING ERRCODE = '22023';
   ELSIF jobs.state = 'available' THEN
+    IF jobs.queue IS NULL THEN
+      s := weir._surveyed();
+      lanes := s.waiting || ARRAY(SELECT q.id * 4 + p FROM weir.queue q, generate_series(0, 3) p WHERE q.id > s.upto);
+    END IF;
     -- Cancelled ones stand among them until they are claimed. Past a hundred thousand of a lane it does not look.
     OPEN ids FOR
       SELECT j.id FROM unnest(lanes) l(lane) CROSS JOIN LATERAL (
@@ -256,20 +261,38 @@ SET enable_seqscan = off
 SET enable_bitmapscan = off
 AS $$
 #variable_conflict use_column
+DECLARE
+  s weir.survey;
 BEGIN
+  s := weir._surveyed();
   RETURN QUERY
-  SELECT q.name, max(q.paused_at), sum(k.available)::bigint, sum(coalesce(s.total, 0))::bigint, max(s.claimed_at),
-         (SELECT count(*) FROM weir.worker w WHERE NOT w.fenced AND q.name = ANY (w.queues)
-            AND NOT EXISTS (SELECT FROM weir.worker f WHERE f.id = w.id AND f.fenced))
-  FROM weir.queue q CROSS JOIN LATERAL generate_series(q.id * 4, q.id * 4 + 3) l(lane)
-  LEFT JOIN LATERAL (SELECT b.* FROM weir.batch b WHERE b.lane = l.lane ORDER BY b.seq DESC LIMIT 1) s ON true
-  CROSS JOIN LATERAL (
-    SELECT count(*) AS available FROM (
-      SELECT FROM weir.job j WHERE j.lane = l.lane AND (j.xid, j.id) > (coalesce(s.pos_xid, '0'), coalesce(s.pos_id, 0))
-      UNION ALL
-      SELECT FROM unnest(s.pending, s.pending_after) p(xid, after)
-      CROSS JOIN LATERAL (SELECT FROM weir.job j WHERE j.lane = l.lane AND j.xid = p.xid AND j.id > p.after OFFSET 0) j
-      LIMIT 10000) u) k
+  WITH looked AS MATERIALIZED (
+    SELECT l.lane, b.total, b.claimed_at, k.available
+    FROM (SELECT w FROM unnest(s.waiting) w
+          UNION ALL SELECT q.id * 4 + p FROM weir.queue q, generate_series(0, 3) p WHERE q.id > s.upto) l(lane)
+    LEFT JOIN LATERAL (SELECT b.* FROM weir.batch b WHERE b.lane = l.lane ORDER BY b.seq DESC LIMIT 1) b ON true
+    CROSS JOIN LATERAL (
+      SELECT count(*) AS available FROM (
+        SELECT FROM weir.job j WHERE j.lane = l.lane AND (j.xid, j.id) > (coalesce(b.pos_xid, '0'), coalesce(b.pos_id, 0))
+        UNION ALL
+        SELECT FROM unnest(b.pending, b.pending_after) p(xid, after)
+        CROSS JOIN LATERAL (SELECT FROM weir.job j WHERE j.lane = l.lane AND j.xid = p.xid AND j.id > p.after OFFSET 0) j
+        LIMIT 10000) u) k
+  ), lane AS (
+    SELECT * FROM looked
+    UNION ALL
+    SELECT k.lane, k.total, k.at, 0 FROM unnest(s.lanes, s.totals, s.claimed_at) k(lane, total, at)
+    LEFT JOIN looked l ON l.lane = k.lane WHERE l.lane IS NULL
+  ), crew AS (
+    SELECT u.name, count(*) AS n
+    FROM weir.worker w CROSS JOIN LATERAL (SELECT DISTINCT q.name FROM unnest(w.queues) q(name)) u
+    WHERE NOT w.fenced AND NOT EXISTS (SELECT FROM weir.worker f WHERE f.id = w.id AND f.fenced)
+    GROUP BY u.name
+  ), sums AS (
+    SELECT l.lane / 4 AS id, sum(l.available) AS available, sum(l.total) AS total, max(l.claimed_at) AS claimed_at FROM lane l GROUP BY l.lane / 4
+  )
+  SELECT q.name, max(q.paused_at), coalesce(sum(l.available), 0)::bigint, coalesce(sum(l.total), 0)::bigint, max(l.claimed_at), coalesce(max(c.n), 0)
+  FROM weir.queue q LEFT JOIN sums l ON l.id = q.id LEFT JOIN crew c ON c.name = q.name
   GROUP BY q.name ORDER BY q.name;
   RAISE SQLSTATE 'WR099';  -- lets go of the tables
 EXCEPTION WHEN SQLSTATE 'WR099' THEN

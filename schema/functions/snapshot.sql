@@ -20,7 +20,7 @@ $$;
 COMMENT ON FUNCTION weir._ended_since IS
   'The stretches (low included, high not) of transactions that the second snapshot sees as ended and the first did not. It leaves out the 64 oldest in progress, so that a scan does not walk through what they have written: large ones are old. The last stretch may hold younger ones, whose rows nobody sees.';
 
-CREATE OR REPLACE FUNCTION weir._fresh_lanes(since pg_snapshot, snapshot pg_snapshot) RETURNS integer[]
+CREATE OR REPLACE FUNCTION weir._fresh_lanes(since pg_snapshot, snapshot pg_snapshot, most integer DEFAULT 200) RETURNS integer[]
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
 SET jit = off
@@ -30,22 +30,21 @@ SET enable_bitmapscan = off
 SET enable_sort = off
 AS $$
 DECLARE
-  most CONSTANT integer := 200;
   lanes integer[];
 BEGIN
   lanes := ARRAY(
     SELECT f.lane FROM weir._ended_since(_fresh_lanes.since, _fresh_lanes.snapshot) e
     CROSS JOIN LATERAL (
-      SELECT j.lane FROM weir.job j WHERE j.leads AND j.xid >= e.low AND j.xid < e.high ORDER BY j.xid LIMIT most + 1) f
-    LIMIT most + 1);
-  IF cardinality(lanes) > most THEN
+      SELECT j.lane FROM weir.job j WHERE j.leads AND j.xid >= e.low AND j.xid < e.high ORDER BY j.xid LIMIT _fresh_lanes.most + 1) f
+    LIMIT _fresh_lanes.most + 1);
+  IF cardinality(lanes) > _fresh_lanes.most THEN
     RETURN NULL;
   END IF;
   RETURN ARRAY(SELECT DISTINCT l FROM unnest(lanes) l);
 END
 $$;
 COMMENT ON FUNCTION weir._fresh_lanes IS
-  'The lanes with jobs of transactions that the second snapshot sees as ended and the first did not; NULL when there is too much to look through. It costs what is new, however many lanes there are.';
+  'The lanes with jobs of transactions that the second snapshot sees as ended and the first did not; NULL when more than so many rows would have to be looked through. It costs what is new, however many lanes there are.';
 
 CREATE OR REPLACE FUNCTION weir._fresh_between(running xid8[], top xid8, OUT known boolean[], OUT lanes integer[])
 LANGUAGE plpgsql STABLE

@@ -168,6 +168,22 @@ COMMENT ON COLUMN weir.queue.aside IS 'A twin with nothing to do: claims do not 
 COMMENT ON COLUMN weir.queue.backoff IS 'How long after its first failure a job is tried again; twice as long after each that follows, up to backoff_limit: see weir._next_try.';
 COMMENT ON TABLE weir.queue IS
   'Queues by name. lane = id * 4 + priority - 1. A name may have several ids: two transactions that first use a name at the same time make one each rather than wait for one another.';
+
+CREATE TABLE weir.survey (
+  no         bigint        PRIMARY KEY,
+  upto       integer       NOT NULL,
+  snapshot   pg_snapshot   NOT NULL,
+  batches    bigint        NOT NULL,
+  reclaimed  bigint        NOT NULL,
+  waiting    integer[]     NOT NULL,
+  lanes      integer[]     NOT NULL,
+  totals     bigint[]      NOT NULL,
+  claimed_at timestamptz[] NOT NULL
+) WITH (autovacuum_enabled = off);
+COMMENT ON TABLE weir.survey IS
+  'What is known of the lanes of queues up to the id upto, for looks; insert-only, and the newest row counts. Of what snapshot sees, all was handed out but in the lanes waiting; and lanes, totals and claimed_at tell what was ever handed out, and when last.';
+COMMENT ON COLUMN weir.survey.batches IS 'What weir.batch_no showed: tells how much may have been handed out since.';
+COMMENT ON COLUMN weir.survey.reclaimed IS 'The last event by which a segment of jobs was given back: after another the survey is of no use.';
 CREATE SEQUENCE weir.worker_id AS integer;
 
 -- Leases are measured by a clock of Weir's own, which runs only while somebody watches.

@@ -47,7 +47,7 @@ func TestRolesDoTheirPartAndNoMore(t *testing.T) {
 	conn := connect(t, url)
 	enqueue := []string{"enqueue", "enqueue_many"}
 	work := append(slices.Clone(enqueue), "start", "take", "record", "stop", "complete", "chores", "attend", "heartbeat", "cancel", "_start", "_watch", "_claim", "_record", "_complete", "_reconcile", "_fence", "_settle", "_cancelled_among",
-		"_promote", "_rotate", "_rotate_later", "_rotate_messages", "_rescue", "_tidy", "rebase", "job_info", "jobs")
+		"_promote", "_rotate", "_rotate_later", "_rotate_messages", "_rescue", "_survey", "_tidy", "rebase", "job_info", "jobs")
 	publish := []string{"publish", "publish_bytes", "publish_many", "notify"}
 	subscribe := []string{"ticks", "read", "newest_tick", "_epoch_of"}
 	cut := []string{"_tick", "rebase_messages", "_rotate_messages"}
@@ -96,7 +96,7 @@ func TestRolesDoTheirPartAndNoMore(t *testing.T) {
 	as("weir_enqueue", denied, claimOne, `SELECT * FROM weir.job`, `SELECT * FROM weir.queue`, `INSERT INTO weir.cancel VALUES (1)`, `SELECT weir.pause('q')`,
 		`SELECT * FROM weir.job_info(1)`, `SELECT weir._queue_id('x')`, `SELECT nextval('weir.job_id')`, `CREATE TABLE weir.mine ()`)
 	as("weir_work", "", claimOne, `SELECT weir.enqueue('q', 'k')`, `SELECT weir._start('w', ARRAY['newer'])`, `SELECT weir.heartbeat(1)`,
-		`SELECT weir._promote()`, `SELECT weir._rotate()`, `SELECT weir._rotate_later()`, `SELECT weir._rescue()`, `SELECT weir._tidy()`, `SELECT weir.rebase()`,
+		`SELECT weir._promote()`, `SELECT weir._rotate()`, `SELECT weir._rotate_later()`, `SELECT weir._rescue()`, `SELECT weir._survey()`, `SELECT weir._tidy()`, `SELECT weir.rebase()`,
 		`SELECT * FROM weir.job_info(1)`, `SELECT weir.cancel(1)`, `CALL weir.chores()`, `SELECT weir.start('w', ARRAY['q'])`, `SELECT * FROM weir._watch(0, 0, NULL, NULL)`, `SELECT weir._fence(1)`)
 	as("weir_work", denied, `SELECT * FROM weir.job`, `DELETE FROM weir.result`, `SELECT weir.pause('q')`, `SELECT weir.retry(1)`, `SELECT * FROM weir.failed_jobs`,
 		`SELECT weir._reclaim(1)`, `SELECT nextval('weir.job_id')`, `SELECT weir._end_attempts(1, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL)`)

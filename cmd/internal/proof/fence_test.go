@@ -320,7 +320,7 @@ func TestCompletionAndFailureOfOneAttemptExclude(t *testing.T) {
 // TestChoresNeedReadCommitted: with the snapshot of an older look, TRUNCATE would take what that look cannot see.
 func TestChoresNeedReadCommitted(t *testing.T) {
 	conn := connect(t, pgtest.Database(t))
-	for _, call := range []string{"_promote()", "_rotate()", "_rotate_later()", "_reclaim(2)", "_rescue()", "retry(1)", "_tidy()", "rebase()", "_fence(1)", "_settle(1)", "_reconcile(1, '{}', '{}', '{}', '{}')"} {
+	for _, call := range []string{"_promote()", "_rotate()", "_rotate_later()", "_reclaim(2)", "_rescue()", "retry(1)", "_survey()", "_tidy()", "rebase()", "_fence(1)", "_settle(1)", "_reconcile(1, '{}', '{}', '{}', '{}')"} {
 		exec(t, conn, `BEGIN ISOLATION LEVEL REPEATABLE READ`)
 		_, err := conn.Exec(t.Context(), `SELECT weir.`+call)
 		wantCode(t, call, err, "WR004")

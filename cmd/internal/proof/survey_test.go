@@ -1,0 +1,181 @@
+package proof
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/weir-pg/weir/internal/pgtest"
+)
+
+// survey has as many surveys made as there is occasion for, and one more where jobs were claimed, however few.
+func survey(t *testing.T, conn *pgx.Conn) {
+	t.Helper()
+	exec(t, conn, `SELECT setval('weir.batch_no', nextval('weir.batch_no') + 1000)`)
+	for range 100 {
+		if value[string](t, conn, `SELECT coalesce(weir._survey(), '')`) == "" {
+			return
+		}
+	}
+	t.Fatal("a hundred surveys in a row found something new")
+}
+
+// TestLooksCostWhatIsNewAndWhatWaits: a look at what waits, and one at all queues, touch about as many blocks of the log with two thousand queues
+// as with ten, where as much waits: an old backlog in a queue that is paused, another, and what is new.
+func TestLooksCostWhatIsNewAndWhatWaits(t *testing.T) {
+	measure := func(n int) (available, queues int) {
+		conn := connect(t, pgtest.Database(t))
+		_, names := manyQueues(t, conn, n)
+		enqueueN(t, conn, names[1], 20)
+		exec(t, conn, `SELECT weir.pause($1)`, names[1])
+		enqueueN(t, conn, names[n-1], 20)
+		survey(t, conn)
+		exec(t, conn, `SELECT weir.enqueue($1, 'new')`, names[n/2])
+		if jobs := value[int](t, conn, `SELECT count(*) FROM weir.jobs('available')`); jobs != 41 {
+			t.Errorf("%d jobs are available, want 41", jobs)
+		}
+		if sums := value[string](t, conn, `SELECT count(*) || ' ' || sum(available) || ' ' || sum(claimed) || ' ' || count(last_claim) || ' ' || sum(workers) FROM weir.queues()`); sums != fmt.Sprintf("%d 41 %d %d %d", n, n, n, n) {
+			t.Errorf("%d queues show %s", n, sums)
+		}
+		for range 3 { // the first finds catalogs and buffers cold
+			available = blocks(t, conn, `SELECT * FROM weir.jobs('available', most => 5)`)
+			queues = blocks(t, conn, `SELECT * FROM weir.queues()`)
+		}
+		return available, queues
+	}
+	few, fewQueues := measure(10)
+	many, manyQueues := measure(2000)
+	t.Logf("a look at what waits touches %d blocks with 10 queues, %d with 2000; one at all queues %d and %d", few, many, fewQueues, manyQueues)
+	if many > 2*few || manyQueues > fewQueues+2*2000 { // of weir.queue itself, by its index
+		t.Errorf("a look at what waits touches %d blocks with 10 queues, %d with 2000; one at all queues %d and %d", few, many, fewQueues, manyQueues)
+	}
+}
+
+// TestLooksMissNothing: whatever has been done since the last survey, and whenever it was made, a look at all queues shows what looks at each of them
+// show: jobs committed late, retried, promoted, put back by a fence, carried into another segment, logged anew after a move; in new queues, paused
+// ones, and by the transaction that looks.
+func TestLooksMissNothing(t *testing.T) {
+	seed := newSeed(t)
+	rng := rand.New(rand.NewPCG(seed, 1))
+	url := pgtest.Database(t)
+	conn, admin := connect(t, url), connect(t, url)
+	smallSegments(t, conn)
+	const filler = "filler"
+	worker, names := manyQueues(t, conn, 150)
+	fill := startWorker(t, conn, filler)
+	pick := func() string { return names[rng.IntN(len(names))] }
+	all := func() []int32 { return slices.Repeat([]int32{int32(1 + rng.IntN(3))}, len(names)) }
+	var (
+		open    []*pgx.Conn
+		running []attempt
+	)
+	steps := []struct {
+		name string
+		do   func()
+	}{
+		{"survey", func() { survey(t, conn) }},
+		{"enqueue", func() {
+			exec(t, conn, `SELECT weir.enqueue($1, 'k', priority => $2) FROM generate_series(1, 3)`, pick(), 1+rng.IntN(4))
+		}},
+		{"enqueue many", func() {
+			exec(t, conn, `SELECT weir.enqueue_many($1, array_fill('k'::text, ARRAY[$2::int]), array_fill('{}'::jsonb, ARRAY[$2::int]))`, []string{pick(), pick(), pick()}, 3)
+		}},
+		{"begin", func() {
+			if len(open) < 8 {
+				late := connect(t, url)
+				exec(t, late, `BEGIN`)
+				exec(t, late, `SELECT weir.enqueue($1, 'late') FROM generate_series(1, 2)`, pick())
+				open = append(open, late)
+			}
+		}},
+		{"end", func() {
+			if len(open) > 0 {
+				i := rng.IntN(len(open))
+				exec(t, open[i], `SELECT weir.enqueue($1, 'late')`, pick())
+				exec(t, open[i], []string{`COMMIT`, `COMMIT`, `ROLLBACK`}[rng.IntN(3)])
+				_ = open[i].Close(t.Context())
+				open = slices.Delete(open, i, i+1)
+			}
+		}},
+		{"claim", func() {
+			got, err := claim(t.Context(), conn, worker, names, all())
+			if err != nil {
+				t.Fatal(err)
+			}
+			running = append(running, got...)
+		}},
+		{"end some", func() {
+			for _, a := range running[:len(running)/2] {
+				outcome := []string{"completed", "retried", "failed", "snoozed"}[rng.IntN(4)]
+				if _, err := finish(t.Context(), conn, worker, a, outcome, time.Now().Add(time.Duration(rng.IntN(3)-1)*time.Millisecond)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			running = running[len(running)/2:]
+		}},
+		{"promote", func() { promote(t, conn, 3) }},
+		{"pause", func() { exec(t, conn, `SELECT weir.pause($1)`, pick()) }},
+		{"resume", func() { exec(t, conn, `SELECT weir.resume(name) FROM weir.queue WHERE paused_at IS NOT NULL`) }},
+		{"tidy", func() { exec(t, conn, `SELECT weir._tidy()`) }},
+		{"fence", func() {
+			exec(t, conn, `SELECT weir._fence($1)`, worker)
+			until(t, "all is logged again", func() bool {
+				return !value[bool](t, conn, `SELECT coalesce(bool_or(more), false) FROM weir._settle($1)`, worker)
+			})
+			worker, running = startWorker(t, conn, names...), nil
+		}},
+		{"new queue", func() {
+			names = append(names, fmt.Sprintf("new%d", len(names)))
+			worker, running = startWorker(t, conn, names...), nil
+			exec(t, conn, `SELECT weir.enqueue($1, 'k')`, names[len(names)-1])
+		}},
+		{"rotate", func() {
+			if len(open) == 0 && rng.IntN(3) == 0 {
+				turn(t, conn, fill)
+			}
+		}},
+		{"move", func() {
+			if len(open) == 0 && rng.IntN(4) == 0 {
+				moveElsewhere(t, conn)
+				exec(t, conn, `SELECT weir.rebase()`)
+				worker, running, fill = startWorker(t, conn, names...), nil, startWorker(t, conn, filler)
+			}
+		}},
+	}
+	surveyed := 0
+	for n := range 120 {
+		step := steps[rng.IntN(len(steps))]
+		step.do()
+		if rng.IntN(3) == 0 {
+			steps[0].do()
+		}
+		look := conn
+		if len(open) > 0 && n%3 == 0 {
+			look = open[0] // sees its own as well
+		}
+		wrong := column[string](t, look, `
+			WITH whole AS (SELECT id FROM weir.jobs('available', NULL, 10000)),
+			each AS (SELECT j.id, q.name FROM (SELECT DISTINCT name FROM weir.queue) q, weir.jobs('available', q.name, 10000) j)
+			SELECT 'job ' || coalesce(w.id, e.id) || ' is shown by the look at ' || CASE WHEN w.id IS NULL THEN e.name ELSE 'all' END || ' alone'
+			FROM whole w FULL JOIN each e ON e.id = w.id WHERE w.id IS NULL OR e.id IS NULL
+			UNION ALL
+			SELECT format('%s has %s of %s available and %s claimed, where %s are', u.name, u.available, e.n, u.claimed, b.total)
+			FROM weir.queues() u LEFT JOIN (SELECT name, count(*) AS n FROM each GROUP BY name) e ON e.name = u.name
+			CROSS JOIN LATERAL (SELECT coalesce(sum(t.total), 0) AS total FROM weir.queue q CROSS JOIN generate_series(0, 3) p
+			  CROSS JOIN LATERAL (SELECT b.total FROM weir.batch b WHERE b.lane = q.id * 4 + p ORDER BY b.seq DESC LIMIT 1) t WHERE q.name = u.name) b
+			WHERE u.available <> coalesce(e.n, 0) OR u.claimed <> b.total`)
+		if len(wrong) > 0 {
+			t.Fatalf("seed %d, after step %d (%s): %v", seed, n, step.name, wrong)
+		}
+		if value[bool](t, admin, `SELECT (weir._surveyed()).upto > 0`) {
+			surveyed++
+		}
+	}
+	if surveyed < 20 {
+		t.Errorf("only %d of 120 looks could go by a survey", surveyed)
+	}
+}
