@@ -151,6 +151,15 @@ func TestWhatAUserLacksIsNamed(t *testing.T) {
 			check(as, want, strings.Fields(call)...)
 		}
 	}
+	// A hub's part is a role of its own: who may do all the rest would run half a hub.
+	config, err := pgx.ParseConfig(as)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := admin.Exec(t.Context(), `GRANT weir_operate TO `+config.User); err != nil {
+		t.Fatal(err)
+	}
+	check(as, "grant the role weir_hub to this user", "serve", "--listen-pg", "", "--listen-http", "127.0.0.1:0")
 	empty := asRole(t, admin, pgtest.Empty(t), "pg_read_all_stats")
 	check(empty, "migrate as the database's owner, or let them run: GRANT CREATE ON DATABASE", "migrate", "up")
 }

@@ -100,6 +100,8 @@ func (c *serveCmd) config(url string) (server.Config, error) {
 		return config, usagef("--tls-cert and --tls-key go together")
 	case c.PGAuth == "users-file" && c.UsersFile == "" && c.ListenPG != "":
 		return config, usagef("--pg-auth users-file needs --users-file")
+	case c.UsersFile != "" && c.PGAuth != "users-file":
+		return config, usagef("--users-file needs --pg-auth users-file: with %s the file would not be read", c.PGAuth)
 	case c.QueueBytes < 1024:
 		return config, usagef("--queue-bytes must be at least 1024, got %d", c.QueueBytes)
 	}

@@ -8,6 +8,9 @@ SET jit = off
 AS $$
 BEGIN
   PERFORM weir._check_array('start', 'queues', start.queues, true);
+  IF coalesce(cardinality(start.queues), 0) = 0 THEN
+    RAISE EXCEPTION 'weir: a worker needs queues to take jobs from, and got none' USING ERRCODE = '22023', HINT = 'For example ARRAY[''default''].';
+  END IF;
   BEGIN
     PERFORM weir._check_cluster();
   EXCEPTION WHEN SQLSTATE 'WR003' THEN

@@ -58,7 +58,7 @@ WHERE (l.run_at, l.id) > (c.due, c.due_id) ORDER BY l.run_at, l.id LIMIT 1`,
 		}
 		f.add("SELECT * FROM weir.workers()", "%s alive; each promotes", isAre(alive, "worker"))
 	}
-	f.Now = "Start a worker of any queue; or call SELECT weir._promote() once a second."
-	f.ForGood = "Keep one Go worker running, or have a scheduler call weir._promote()."
+	f.Now = "Start a worker of any queue; or CALL weir.chores() twice a second."
+	f.ForGood = "Keep one Go worker running, or have workers in other languages CALL weir.chores() twice a second."
 	return found(f)
 }

@@ -56,7 +56,7 @@ func checkWorkers(ctx context.Context, l *look) (result, error) {
 		}
 		f.add("SELECT * FROM weir.workers() WHERE state = 'silent'", "%s", fact)
 	}
-	f.Now = "See whether the process still runs, and start a worker, which gives the jobs to others; without one, call SELECT weir._rescue() twice a second for as long as the lease was."
+	f.Now = "See whether the process still runs, and start a worker, which gives the jobs to others; without one, CALL weir.chores() twice a second for as long as the lease was."
 	if kept != nil {
 		f.Now = "Of a worker that is kept by a prepared transaction nobody can say what it has recorded: " + *kept + "."
 	}

@@ -429,4 +429,8 @@ func TestTakeRefusesWhatCannotBeRight(t *testing.T) {
 		_, err := conn.Exec(t.Context(), `SELECT weir.start('w', ARRAY['q'], $1::text::interval)`, lease)
 		wantCode(t, lease, err, "22023")
 	}
+	for _, queues := range []string{`NULL`, `'{}'`, `ARRAY['q', NULL]`} {
+		_, err := conn.Exec(t.Context(), `SELECT weir.start('w', `+queues+`)`)
+		wantCode(t, "queues "+queues, err, "22023")
+	}
 }

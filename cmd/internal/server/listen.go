@@ -52,7 +52,7 @@ func loopback(a net.Addr) bool {
 }
 
 // auth is how clients of the wire protocol prove who they are.
-func (s *Server) auth(ctx context.Context, secret []byte) (pgwire.Auth, error) {
+func (s *Server) auth(ctx context.Context) (pgwire.Auth, error) {
 	switch s.config.PGAuth {
 	case SCRAM, "":
 		// On a connection of its own: whoever tries passwords takes none from those that tick.
@@ -68,7 +68,7 @@ func (s *Server) auth(ctx context.Context, secret []byte) (pgwire.Auth, error) {
 		if s.config.UsersFile == "" {
 			return nil, errors.New("authentication by a users file needs the file")
 		}
-		users, err := pgwire.ReadUsersFile(s.config.UsersFile, secret, s.log)
+		users, err := pgwire.ReadUsersFile(s.config.UsersFile, []byte(s.secret), s.log)
 		if err != nil {
 			return nil, err
 		}
@@ -80,7 +80,7 @@ func (s *Server) auth(ctx context.Context, secret []byte) (pgwire.Auth, error) {
 	return nil, fmt.Errorf("unknown way to authenticate %q: there are scram, users-file and trust", s.config.PGAuth)
 }
 
-const loginsCure = "give --users-file, or --listen-pg \"\", or let a superuser grant SELECT on pg_catalog.pg_authid to the owner of the schema weir"
+const loginsCure = "give --pg-auth users-file and --users-file, or --listen-pg \"\", or let a superuser grant, in this database, SELECT on pg_catalog.pg_authid to the owner of the schema weir"
 
 // refusals is what is wrong with the roles that log in, as far as it was said. It belongs to the roster's question, of which there is one at
 // a time.

@@ -88,15 +88,18 @@ const (
 
 // Server is a running hub process.
 type Server struct {
-	config   Config
-	log      *slog.Logger
-	hub      *hub.Hub
-	primary  *store.Store
-	pools    []*pgxpool.Pool
-	cluster  *cluster.Cluster
-	jobs     *wake.Jobs
-	examiner *examiner // nil: none
-	pg       *pgwire.Server
+	config     Config
+	log        *slog.Logger
+	hub        *hub.Hub
+	primary    *store.Store
+	pools      []*pgxpool.Pool
+	cluster    *cluster.Cluster
+	jobs       *wake.Jobs
+	examiner   *examiner // nil: none
+	pg         *pgwire.Server
+	secret     string // what salts of users that do not exist are made from
+	iterations int    // that are shown for them
+
 	roster   *pgwire.Roster // nil: everybody is let in
 	refusals refusals
 	web      *web.Web
@@ -168,13 +171,15 @@ func (s *Server) connect(ctx context.Context) error {
 	}
 	s.primary = store.New(primary, 0)
 	_, err = s.primary.NewestTick(ctx)
-	if store.IsNotInstalled(err) {
+	if err == nil || store.IsMoved(err) {
+		s.secret, s.iterations, err = s.primary.LoginSecret(ctx) // which takes the whole role, as what a hub does later
+	}
+	switch {
+	case store.IsNotInstalled(err):
 		return errors.New("the database has no schema weir that knows messages: run weir migrate up")
-	}
-	if store.IsDenied(err) {
+	case store.IsDenied(err):
 		return fmt.Errorf("%w: grant the role weir_hub to this user", err)
-	}
-	if err != nil && !store.IsMoved(err) {
+	case err != nil:
 		return fmt.Errorf("look at the database: %w", err)
 	}
 	return nil
@@ -249,16 +254,12 @@ func (s *Server) endpointsOf(ctx context.Context) error {
 		registry.MustRegister(s.examiner)
 	}
 	if s.pgListener != nil {
-		secret, iterations, err := s.primary.LoginSecret(ctx)
-		if err != nil {
-			return fmt.Errorf("ask the database for what hubs share: %w", err)
-		}
-		auth, err := s.auth(ctx, []byte(secret))
+		auth, err := s.auth(ctx)
 		if err != nil {
 			return err
 		}
 		if s.config.PGAuth == UsersFile {
-			iterations = 0 // the file's
+			s.iterations = 0 // the file's
 		}
 		version, err := s.primary.ServerVersion(ctx)
 		if err != nil {
@@ -267,7 +268,7 @@ func (s *Server) endpointsOf(ctx context.Context) error {
 		s.pg = pgwire.New(pgwire.Config{
 			Hub: s.hub, Auth: auth, TLS: tlsConfig, RequireTLS: s.config.RequireTLS, Logger: s.log, DurableNotify: s.config.DurableNotify,
 			MaxStrangers: s.config.LoggingIn, MaxFromAddress: s.config.LoggingIn,
-			Secret: []byte(secret), Iterations: iterations, ServerVersion: version, MaxBytes: s.config.QueueBytes, Drain: s.config.Drain,
+			Secret: []byte(s.secret), Iterations: s.iterations, ServerVersion: version, MaxBytes: s.config.QueueBytes, Drain: s.config.Drain,
 		})
 	}
 	if s.httpListener != nil || s.adminListener != nil {
