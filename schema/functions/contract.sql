@@ -73,14 +73,22 @@ BEGIN
   until := now() + greatest('0', least(coalesce(take.wait, '1 second'), '1 second', own.lease / 3,
     nullif(current_setting('statement_timeout')::interval, '0') / 2, nullif(current_setting('transaction_timeout', true)::interval, '0') / 2));
 
-  -- What has to be written besides is written in a call of its own, so that no lane is held meanwhile.
-  IF weir._beat_if_due(take.worker, own.lease, cardinality(holds.ids)) THEN
-    take.lost := take.held IS NOT NULL;
-  END IF;
-  WHILE take.lost AND after IS NOT NULL LOOP
-    after := (SELECT r.next FROM weir._reconcile(take.worker, holds.lanes, holds.seqs, array_fill(1, ARRAY[cardinality(holds.ids)]), holds.ids, after) r);
-    EXIT WHEN clock_timestamp() - now() > interval '1 second';  -- how far it came is written down: the rest another time
-  END LOOP;
+  -- It waits with nothing in its hands: what a block has locked that is rolled back, it lets go of. Else it would keep segments from being
+  -- given back, and lanes from others. What has to be written besides is written in a call of its own, so that no lane is held meanwhile.
+  BEGIN
+    IF weir._beat_if_due(take.worker, own.lease, cardinality(holds.ids)) THEN
+      take.lost := take.held IS NOT NULL;
+    END IF;
+    WHILE take.lost AND after IS NOT NULL LOOP
+      after := (SELECT r.next FROM weir._reconcile(take.worker, holds.lanes, holds.seqs, array_fill(1, ARRAY[cardinality(holds.ids)]), holds.ids, after) r);
+      EXIT WHEN clock_timestamp() - now() > interval '1 second';  -- how far it came is written down: the rest another time
+    END LOOP;
+    IF pg_current_xact_id_if_assigned() IS NULL THEN
+      RAISE SQLSTATE 'WR099';
+    END IF;
+  EXCEPTION WHEN SQLSTATE 'WR099' THEN
+    NULL;
+  END;
 
   known := weir._watch(0, 0, NULL, NULL);
   LOOP
@@ -95,32 +103,39 @@ BEGIN
     is_first := false;
 
     IF NOT is_full THEN
-      FOR j IN SELECT c.* FROM weir._claim(take.worker, take.queues, take.limits) c LOOP
-        IF j.cancelled OR take.kinds IS NOT NULL AND j.kind <> ALL (take.kinds) THEN
-          lanes := lanes || j.lane;
-          seqs := seqs || j.seq;
-          ids := ids || j.id;
-          outcomes := outcomes || CASE WHEN j.cancelled THEN 'cancelled' ELSE 'released' END;
-          errors := errors || CASE WHEN NOT j.cancelled THEN format('no handler for kind %s', j.kind) END;
-        ELSE
-          event := 'job';
-          token := format('%s.%s.%s', j.lane, j.seq, j.id);
-          id := j.id;
-          queue := j.queue;
-          priority := j.lane % 4 + 1;
-          kind := j.kind;
-          args := j.args;
-          meta := j.meta;
-          attempt := j.attempt;
-          max_attempts := j.max_attempts;
-          enqueued_at := j.enqueued_at;
-          RETURN NEXT;
+      BEGIN
+        FOR j IN SELECT c.* FROM weir._claim(take.worker, take.queues, take.limits) c LOOP
+          IF j.cancelled OR take.kinds IS NOT NULL AND j.kind <> ALL (take.kinds) THEN
+            lanes := lanes || j.lane;
+            seqs := seqs || j.seq;
+            ids := ids || j.id;
+            outcomes := outcomes || CASE WHEN j.cancelled THEN 'cancelled' ELSE 'released' END;
+            errors := errors || CASE WHEN NOT j.cancelled THEN format('no handler for kind %s', j.kind) END;
+          ELSE
+            event := 'job';
+            token := format('%s.%s.%s', j.lane, j.seq, j.id);
+            id := j.id;
+            queue := j.queue;
+            priority := j.lane % 4 + 1;
+            kind := j.kind;
+            args := j.args;
+            meta := j.meta;
+            attempt := j.attempt;
+            max_attempts := j.max_attempts;
+            enqueued_at := j.enqueued_at;
+            RETURN NEXT;
+          END IF;
+        END LOOP;
+        IF ids <> '{}' THEN
+          PERFORM weir._record(take.worker, lanes, seqs, array_fill(1, ARRAY[cardinality(ids)]), ids, outcomes, errors, NULL,
+                               array_fill('-infinity'::timestamptz, ARRAY[cardinality(ids)]));
         END IF;
-      END LOOP;
-      IF ids <> '{}' THEN
-        PERFORM weir._record(take.worker, lanes, seqs, array_fill(1, ARRAY[cardinality(ids)]), ids, outcomes, errors, NULL,
-                             array_fill('-infinity'::timestamptz, ARRAY[cardinality(ids)]));
-      END IF;
+        IF pg_current_xact_id_if_assigned() IS NULL THEN
+          RAISE SQLSTATE 'WR099';  -- others were faster, in the lanes that it has locked
+        END IF;
+      EXCEPTION WHEN SQLSTATE 'WR099' THEN
+        NULL;
+      END;
       EXIT WHEN pg_current_xact_id_if_assigned() IS NOT NULL;
     END IF;
 
@@ -138,7 +153,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION weir.take IS
-  'The next rows for a worker to act on: event job, an attempt to run and then to record by its token; event cancel, an attempt that it holds (held) whose job was cancelled, to be interrupted. Up to limits[i] of queues[i] (all that the worker was started for, and 1 of each, where NULL; at most 960 of a priority in one call), priority by priority. Jobs of a kind that is not in kinds (NULL: all) are handed back for workers that have a handler, each time for longer. Where there is nothing it waits, for 1 second at most (wait; 0 does not) and half of what statement_timeout allows, and returns no row. It also renews the lease once a third of it has passed, so that two thirds at least are left, from when it was called; and compares what the database takes the worker to hold with held (the tokens of all that it has not recorded): what held does not name is given to others, a few times in a lease, and at once where lost says that the answer of a take got lost; a call that has written for this hands out nothing. One take of a worker at a time. Errors: WR001 (fenced: drop everything and start again), 22023, WR003, WR004, 55000 (the transaction is old: try again). Locks: see _claim and _reconcile. Isolation: READ COMMITTED, in autocommit. Holds a snapshot while it waits.';
+  'The next rows for a worker to act on: event job, an attempt to run and then to record by its token; event cancel, an attempt that it holds (held) whose job was cancelled, to be interrupted. Up to limits[i] of queues[i] (all that the worker was started for, and 1 of each, where NULL; at most 960 of a priority in one call), priority by priority. Jobs of a kind that is not in kinds (NULL: all) are handed back for workers that have a handler, each time for longer. Where there is nothing it waits, for 1 second at most (wait; 0 does not) and half of what statement_timeout allows, and returns no row. It also renews the lease once a third of it has passed, so that two thirds at least are left, from when it was called; and compares what the database takes the worker to hold with held (the tokens of all that it has not recorded): what held does not name is given to others, a few times in a lease, and at once where lost says that the answer of a take got lost; a call that has written for this hands out nothing. One take of a worker at a time. Errors: WR001 (fenced: drop everything and start again), 22023, WR003, WR004, 55000 (the transaction is old: try again). Locks: see _claim and _reconcile. Isolation: READ COMMITTED, in autocommit. While it waits it holds a snapshot, and no lock that others wait for.';
 
 CREATE OR REPLACE FUNCTION weir._beat_if_due(worker integer, lease interval, running integer) RETURNS boolean
 LANGUAGE plpgsql VOLATILE

@@ -76,3 +76,31 @@ func TestStoppingGoesInBoundedSteps(t *testing.T) {
 	}
 	until(t, "the worker has stopped", func() bool { return value[bool](t, conn, `SELECT weir.stop($1)`, worker) })
 }
+
+// TestATakeThatWaitsHoldsNothing: no lane, which others may have work in, and no table, which is to be emptied; whatever it did before.
+func TestATakeThatWaitsHoldsNothing(t *testing.T) {
+	url := pgtest.Database(t)
+	conn, taker, other := connect(t, url), connect(t, url), connect(t, url)
+	worker, rival := value[int32](t, conn, `SELECT weir.start('w', ARRAY['q'])`), startWorker(t, conn, "q")
+	enqueueN(t, conn, "q", 1)
+	// It finds a job, waits for its lane, and the job is another's when it has the lane.
+	exec(t, other, `BEGIN`)
+	mustClaim(t, other, rival, "q", 1)
+	took := make(chan []taken)
+	yes := true
+	go func() { took <- take(t, taker, worker, taking{held: []string{}, lost: &yes}) }()
+	const is = `SELECT EXISTS (SELECT FROM pg_stat_activity a WHERE a.pid = $1 AND a.wait_event = $2)`
+	until(t, "take waits for the lane", func() bool { return value[bool](t, conn, is, taker.PgConn().PID(), "advisory") })
+	exec(t, other, `COMMIT`)
+	until(t, "take waits for work", func() bool { return value[bool](t, conn, is, taker.PgConn().PID(), "PgSleep") })
+	for _, held := range column[string](t, conn, `
+		SELECT concat_ws(' ', l.locktype, l.relation::regclass, l.classid, l.objid, l.mode) FROM pg_locks l
+		WHERE l.pid = $1 AND (l.locktype = 'advisory' OR l.relation IN (
+			SELECT p.relid FROM unnest(ARRAY['weir.job', 'weir.batch', 'weir.result', 'weir.heartbeat', 'weir.settled']) t CROSS JOIN pg_partition_tree(t) p))`,
+		taker.PgConn().PID()) {
+		t.Errorf("while it waits it holds %s", held)
+	}
+	if got := <-took; len(got) > 0 {
+		t.Errorf("took %+v", got)
+	}
+}
