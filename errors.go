@@ -20,6 +20,9 @@ var (
 // ErrNotInstalled: the database has no schema weir, or an older one. Run `weir migrate up`.
 var ErrNotInstalled = errors.New("weir is not installed in this database, or an older version of it: run `weir migrate up`")
 
+// ErrNotFound: there is no job of that id, or no queue of that name.
+var ErrNotFound = errors.New("not found")
+
 // ErrUnknownKind, returned by a handler (of HandleRest, say), says that this worker has none for the job's kind: the job is handed back, to be
 // run by a worker that has, after a pause that doubles each time, up to five minutes. No attempt is used up. A worker returns it by itself
 // for kinds without a handler, so that an old one does not fail the new jobs of a deployment that goes on.

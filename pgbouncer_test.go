@@ -39,7 +39,7 @@ func TestWorksThroughPgBouncerInTransactionMode(t *testing.T) {
 		if queues[0].Claimed < n+n/10 {
 			return fmt.Errorf("%d attempts were claimed, want %d", queues[0].Claimed, n+n/10)
 		}
-		running, err := direct.client.Jobs(t.Context(), weir.Running, "", 10)
+		running, err := direct.client.Jobs(t.Context(), weir.StateRunning, "", 10)
 		if err == nil && len(running) > 0 {
 			err = fmt.Errorf("%d jobs are still running", len(running))
 		}
@@ -52,7 +52,7 @@ func TestWorksThroughPgBouncerInTransactionMode(t *testing.T) {
 	if failed.Load() != n/10 {
 		t.Errorf("%d first attempts failed, want %d", failed.Load(), n/10)
 	}
-	info, err := direct.client.Jobs(t.Context(), weir.Completed, "default", n*2)
+	info, err := direct.client.Jobs(t.Context(), weir.StateCompleted, "default", n*2)
 	if err != nil || len(info) != n {
 		t.Errorf("%d jobs completed, want %d (%v)", len(info), n, err)
 	}
@@ -60,15 +60,15 @@ func TestWorksThroughPgBouncerInTransactionMode(t *testing.T) {
 	ids := make(chan int64, 100)
 	for i := range cap(ids) {
 		go func() {
-			id, err := r.client.Enqueue(t.Context(), number{1001 + i*10}, nil)
+			job, err := r.client.Enqueue(t.Context(), number{1001 + i*10}, nil)
 			if err != nil {
 				t.Error(err)
 			}
-			ids <- id
+			ids <- job.ID
 		}()
 	}
 	for range cap(ids) {
-		direct.await(receive(t, ids, "an id"), weir.Completed)
+		direct.await(receive(t, ids, "an id"), weir.StateCompleted)
 	}
 }
 

@@ -87,7 +87,7 @@ func TestPromisesHoldThroughPgBouncerWithSettingsPeopleHave(t *testing.T) {
 // why nothing is worked, waits, and works as soon as it may.
 func TestReadOnlyDatabaseIsSaidAndWaitedFor(t *testing.T) {
 	h := newHousehold(t, habit{settings: []string{"default_transaction_read_only = on"}})
-	id, err := weir.NewClient(h.admin).Enqueue(t.Context(), chore{Do: "complete"}, nil)
+	job, err := weir.NewClient(h.admin).Enqueue(t.Context(), chore{Do: "complete"}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -118,7 +118,7 @@ func TestReadOnlyDatabaseIsSaidAndWaitedFor(t *testing.T) {
 		t.Fatal(err)
 	}
 	h.exec(`ALTER ROLE ` + u.User.Username() + ` IN DATABASE ` + strings.TrimPrefix(u.Path, "/") + ` RESET default_transaction_read_only`)
-	(&rig{t: t, client: weir.NewClient(h.admin)}).await(id, weir.Completed)
+	(&rig{t: t, client: weir.NewClient(h.admin)}).await(job.ID, weir.StateCompleted)
 }
 
 // household is a database, with a role that has a habit.
@@ -266,11 +266,11 @@ func (h *household) work(client *weir.Client, pool *pgxpool.Pool, logger *slog.L
 	r := &rig{t: h.T, client: client, pool: pool}
 	enqueue := func(do string, o *weir.Options) int64 {
 		h.Helper()
-		id, err := client.Enqueue(h.Context(), chore{do, 1}, o)
+		job, err := client.Enqueue(h.Context(), chore{do, 1}, o)
 		if err != nil {
 			h.Fatalf("enqueue: %v", err)
 		}
-		return id
+		return job.ID
 	}
 	killed := enqueue("complete", nil)
 	var dead int32
@@ -323,22 +323,22 @@ func (h *household) work(client *weir.Client, pool *pgxpool.Pool, logger *slog.L
 		enqueue("complete", nil)
 	}
 	for id, want := range map[int64]weir.State{
-		killed: weir.Completed, enqueue("retry", nil): weir.Completed, enqueue("snooze", nil): weir.Completed, enqueue("tx", nil): weir.Completed, enqueue("fail", nil): weir.Failed,
-		enqueue("later", &weir.Options{RunAt: time.Now().Add(200 * time.Millisecond)}): weir.Completed,
+		killed: weir.StateCompleted, enqueue("retry", nil): weir.StateCompleted, enqueue("snooze", nil): weir.StateCompleted, enqueue("tx", nil): weir.StateCompleted, enqueue("fail", nil): weir.StateFailed,
+		enqueue("later", &weir.Options{RunAt: time.Now().Add(200 * time.Millisecond)}): weir.StateCompleted,
 	} {
-		if job := r.await(id, want); want == weir.Completed && (job.Output == nil || *job.Output != h.text("größe")) && job.Kind == "chore" && !bytes.Contains(job.Args, []byte(`"tx"`)) {
+		if job := r.await(id, want); want == weir.StateCompleted && (job.Output == nil || *job.Output != h.text("größe")) && job.Kind == "chore" && !bytes.Contains(job.Args, []byte(`"tx"`)) {
 			h.Errorf("job %d has output %v", id, job.Output)
 		}
 	}
 	later := enqueue("complete", &weir.Options{Queue: "nobody's"})
 	far := enqueue("complete", &weir.Options{RunAt: time.Now().Add(time.Hour)})
-	if answer, err := client.CancelJob(h.Context(), far); err != nil || answer == "" {
-		h.Errorf("cancel: %q, %v", answer, err)
+	if state, err := client.CancelJob(h.Context(), far); err != nil || state != weir.StateCancelled {
+		h.Errorf("cancel: %q, %v", state, err)
 	}
 	if state, err := client.RetryJob(h.Context(), killed); err != nil {
 		h.Errorf("retry: %v, %v", state, err)
 	}
-	r.await(killed, weir.Completed)
+	r.await(killed, weir.StateCompleted)
 	if queues, err := client.Queues(h.Context()); err != nil || len(queues) != 2 {
 		h.Errorf("queues: %v, %v", queues, err)
 	}
@@ -356,7 +356,7 @@ func (h *household) work(client *weir.Client, pool *pgxpool.Pool, logger *slog.L
 		}
 		return nil
 	})
-	r.await(later, weir.Available)
+	r.await(later, weir.StateAvailable)
 }
 
 // listen has messages come in order, from a hub and straight from the database, and go on where they were.

@@ -15,8 +15,8 @@
 // A [Client] enqueues it, in a transaction of yours or by itself:
 //
 //	client := weir.NewClient(pool)
-//	id, err := client.Enqueue(ctx, HashFile{Path: "a.txt"}, nil)
-//	id, err := client.EnqueueTx(ctx, tx, HashFile{Path: "b.txt"}, &weir.Options{Queue: "files"})
+//	job, err := client.Enqueue(ctx, HashFile{Path: "a.txt"}, nil) // job.ID
+//	job, err := client.EnqueueTx(ctx, tx, HashFile{Path: "b.txt"}, &weir.Options{Queue: "files"})
 //
 // A job enqueued in a transaction runs after its commit, and never after its rollback. A database/sql
 // transaction is passed as [SQLTx].
@@ -71,6 +71,7 @@
 package weir
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"encoding/json"
@@ -100,10 +101,35 @@ type Options struct {
 	Meta        any       // anything that encodes to a JSON object; handlers see it as Job.Meta
 }
 
+// ArgsWithOptions are args whose kind has options of its own. What Enqueue is given goes before, field by field.
+type ArgsWithOptions interface {
+	Args
+	EnqueueOptions() Options
+}
+
+// Enqueued is what became of a job that was enqueued.
+type Enqueued struct {
+	ID int64
+}
+
 // NewJob is one job for EnqueueMany.
 type NewJob struct {
 	Args    Args
 	Options *Options
+}
+
+// or fills in what is not set.
+func (o Options) or(defaults Options) Options {
+	o.Queue = cmp.Or(o.Queue, defaults.Queue)
+	o.Priority = cmp.Or(o.Priority, defaults.Priority)
+	o.MaxAttempts = cmp.Or(o.MaxAttempts, defaults.MaxAttempts)
+	if o.RunAt.IsZero() {
+		o.RunAt = defaults.RunAt
+	}
+	if o.Meta == nil {
+		o.Meta = defaults.Meta
+	}
+	return o
 }
 
 // Tx is a transaction to enqueue or to complete a job in. A pgx.Tx is one; SQLTx makes one of a *sql.Tx.
@@ -130,46 +156,46 @@ func NewClient(pool *pgxpool.Pool) *Client {
 	return &Client{store: store.New(pool, 0)}
 }
 
-// Enqueue enqueues one job in a transaction of its own and returns its id.
-func (c *Client) Enqueue(ctx context.Context, args Args, o *Options) (id int64, err error) {
+// Enqueue enqueues a job in a transaction of its own.
+func (c *Client) Enqueue(ctx context.Context, args Args, o *Options) (job Enqueued, err error) {
 	err = c.store.Direct(ctx, func(q store.Querier) error {
-		id, err = c.EnqueueTx(ctx, q, args, o)
+		job, err = c.EnqueueTx(ctx, q, args, o)
 		return err
 	})
-	return id, err
+	return job, err
 }
 
-// EnqueueTx enqueues one job in a transaction of yours.
-func (c *Client) EnqueueTx(ctx context.Context, tx Tx, args Args, o *Options) (int64, error) {
+// EnqueueTx enqueues a job in a transaction of yours: it runs after the commit, and never after a rollback.
+func (c *Client) EnqueueTx(ctx context.Context, tx Tx, args Args, o *Options) (Enqueued, error) {
 	job, err := NewJob{args, o}.encode()
 	if err != nil {
-		return 0, fmt.Errorf("weir: enqueue: %w", err)
+		return Enqueued{}, fmt.Errorf("weir: enqueue: %w", err)
 	}
 	id, err := store.Enqueue(ctx, tx, job)
 	if err != nil {
-		return 0, fmt.Errorf("weir: enqueue: %w", explain(err, "weir_enqueue"))
+		return Enqueued{}, fmt.Errorf("weir: enqueue: %w", explain(err, "weir_enqueue"))
 	}
-	return id, nil
+	return Enqueued{id}, nil
 }
 
-// EnqueueMany enqueues jobs in one transaction of its own, all or none, and returns their ids in order.
+// EnqueueMany enqueues jobs in one transaction of its own, all or none, and returns what became of each, in order.
 // Up to 10,000 are sent at once.
-func (c *Client) EnqueueMany(ctx context.Context, jobs []NewJob) (ids []int64, err error) {
+func (c *Client) EnqueueMany(ctx context.Context, jobs []NewJob) (all []Enqueued, err error) {
 	err = c.store.InTx(ctx, func(q store.Querier) error {
-		ids, err = c.EnqueueManyTx(ctx, q, jobs)
+		all, err = c.EnqueueManyTx(ctx, q, jobs)
 		return err
 	})
-	return ids, err
+	return all, err
 }
 
 // EnqueueManyTx is EnqueueMany in a transaction of yours.
-func (c *Client) EnqueueManyTx(ctx context.Context, tx Tx, jobs []NewJob) ([]int64, error) {
+func (c *Client) EnqueueManyTx(ctx context.Context, tx Tx, jobs []NewJob) ([]Enqueued, error) {
 	send := store.EnqueueMany
 	if _, ok := tx.(sqlTx); ok {
 		send = store.EnqueueManyJSON
 	}
 	const most = 10_000
-	ids := make([]int64, 0, len(jobs))
+	all := make([]Enqueued, 0, len(jobs))
 	for start := 0; start < len(jobs); start += most {
 		some := jobs[start:min(start+most, len(jobs))]
 		encoded := make([]store.Job, len(some))
@@ -179,23 +205,28 @@ func (c *Client) EnqueueManyTx(ctx context.Context, tx Tx, jobs []NewJob) ([]int
 				return nil, fmt.Errorf("weir: enqueue job %d of %d: %w", start+i+1, len(jobs), err)
 			}
 		}
-		more, err := send(ctx, tx, encoded)
+		ids, err := send(ctx, tx, encoded)
 		if err != nil {
 			return nil, fmt.Errorf("weir: enqueue jobs %d to %d of %d: %w", start+1, start+len(some), len(jobs), explain(err, "weir_enqueue"))
 		}
-		ids = append(ids, more...)
+		for _, id := range ids {
+			all = append(all, Enqueued{id})
+		}
 	}
-	return ids, nil
+	return all, nil
 }
 
 // encode checks what the server cannot say as well.
 func (j NewJob) encode() (store.Job, error) {
+	if j.Args == nil {
+		return store.Job{}, errors.New("the job has no args")
+	}
 	var o Options
 	if j.Options != nil {
 		o = *j.Options
 	}
-	if j.Args == nil {
-		return store.Job{}, errors.New("the job has no args")
+	if kind, ok := j.Args.(ArgsWithOptions); ok {
+		o = o.or(kind.EnqueueOptions())
 	}
 	job := store.Job{Queue: o.Queue, Kind: j.Args.Kind(), Priority: o.Priority, RunAt: o.RunAt, MaxAttempts: o.MaxAttempts}
 	if strings.IndexByte(job.Kind, 0) >= 0 || strings.IndexByte(job.Queue, 0) >= 0 {

@@ -38,7 +38,7 @@ func (r *rig) startProcess(lease time.Duration, id int64) *exec.Cmd {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
 	})
-	r.await(id, weir.Running)
+	r.await(id, weir.StateRunning)
 	r.awaitAttendance(1)
 	return cmd
 }
@@ -88,7 +88,7 @@ func TestAProcessThatStandsStillLosesItsJobsAndGoesOn(t *testing.T) {
 	ran := make(chan struct{}, 1)
 	r.work(func(_ context.Context, job *weir.Job[number]) error { ran <- struct{}{}; return nil }, nil)
 	receive(t, ran, "the job runs again")
-	r.await(id, weir.Completed)
+	r.await(id, weir.StateCompleted)
 	if err := process.Process.Signal(syscall.SIGCONT); err != nil {
 		t.Fatal(err)
 	}
@@ -135,7 +135,7 @@ func (r *rig) steady(log *pgtest.Log, release chan struct{}) (check func()) {
 	return func() {
 		r.t.Helper()
 		close(release)
-		r.await(id, weir.Completed)
+		r.await(id, weir.StateCompleted)
 		if n := runs.Load(); n != 1 {
 			r.t.Errorf("the job was run %d times", n)
 		}

@@ -40,7 +40,7 @@ func TestHooksTellWhatIsRecordedAndNotWhatTheHandlerSaid(t *testing.T) {
 	}, func(c *weir.WorkerConfig) {
 		c.Hooks.End = func(_ context.Context, job weir.JobMeta, outcome weir.Outcome, took time.Duration, err error) {
 			info, lookErr := r.client.Job(context.Background(), job.ID)
-			if lookErr != nil || outcome == weir.OutcomeFailed && info.State != weir.Failed || outcome == weir.OutcomeCompleted && info.State != weir.Completed {
+			if lookErr != nil || outcome == weir.OutcomeFailed && info.State != weir.StateFailed || outcome == weir.OutcomeCompleted && info.State != weir.StateCompleted {
 				t.Errorf("told %s of a job that is %+v (%v)", outcome, info, lookErr)
 			}
 			ends <- ended{job.ID, job.Attempt, outcome, err}

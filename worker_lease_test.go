@@ -54,7 +54,7 @@ func TestHandlersThatUseUpThePoolDoNotSilenceTheirWorker(t *testing.T) {
 	})
 	close(release)
 	for _, id := range ids {
-		if info := look.await(id, weir.Completed); info.Attempt != 1 {
+		if info := look.await(id, weir.StateCompleted); info.Attempt != 1 {
 			t.Errorf("job %d was run again: %+v", id, info)
 		}
 	}
@@ -102,7 +102,7 @@ func TestJobsAreInterruptedBeforeOthersMayStartThem(t *testing.T) {
 		t.Errorf("interrupted by %v", cause)
 	}
 	receive(t, again, "another worker runs it")
-	look.await(id, weir.Completed)
+	look.await(id, weir.StateCompleted)
 	if n := log.Count("no heartbeat has arrived"); n != 1 {
 		t.Errorf("said %d times that heartbeats don't arrive", n)
 	}
@@ -143,7 +143,7 @@ func TestJobsThatAreInterruptedWithoutNeedAreHandedBackUncounted(t *testing.T) {
 	if err := tx.Rollback(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	r.await(id, weir.Completed) // though it had one attempt only
+	r.await(id, weir.StateCompleted) // though it had one attempt only
 }
 
 // newLook is another rig on the same database, with connections of its own.

@@ -34,8 +34,8 @@ func TestStopFinishesWhatRunsAndHandsBackTheRest(t *testing.T) {
 	if err := receive(t, stopped, "the worker stops"); err != nil {
 		t.Fatal(err)
 	}
-	r.await(first, weir.Completed)
-	if info, _ := r.client.Job(t.Context(), second); info.State != weir.Available {
+	r.await(first, weir.StateCompleted)
+	if info, _ := r.client.Job(t.Context(), second); info.State != weir.StateAvailable {
 		t.Errorf("the job that had not started is %s", info.State)
 	}
 	workers, err := r.client.Workers(t.Context())
@@ -64,12 +64,12 @@ func TestStopInterruptsWhatOutlastsTheDeadline(t *testing.T) {
 	if err := receive(t, cause, "the job is interrupted"); !errors.Is(err, weir.ErrStopping) {
 		t.Errorf("cause %v", err)
 	}
-	info := r.await(id, weir.Available)
+	info := r.await(id, weir.StateAvailable)
 	if info.Attempt != 1 || info.MaxAttempts != 1 {
 		t.Errorf("handed back as %+v: an interruption must not use up an attempt", info)
 	}
 	r.work(func(context.Context, *weir.Job[number]) error { return nil }, nil)
-	r.await(id, weir.Completed)
+	r.await(id, weir.StateCompleted)
 }
 
 func TestJobsOfASilentWorkerAreRescued(t *testing.T) {
@@ -84,7 +84,7 @@ func TestJobsOfASilentWorkerAreRescued(t *testing.T) {
 		t.Fatal(tag, err)
 	}
 	r.work(func(context.Context, *weir.Job[number]) error { return nil }, nil)
-	info := r.await(id, weir.Completed)
+	info := r.await(id, weir.StateCompleted)
 	if info.Attempt != 2 || len(info.Errors) != 1 || info.Errors[0].Outcome != "lost" {
 		t.Errorf("rescued as %+v", info)
 	}
@@ -122,7 +122,7 @@ func TestFencedWorkerDropsItsJobsAndStartsAgain(t *testing.T) {
 	if again := receive(t, started, "the job runs again"); again.Attempt != 2 {
 		t.Errorf("attempt %d", again.Attempt)
 	}
-	if info := r.await(id, weir.Completed); info.Attempt != 2 {
+	if info := r.await(id, weir.StateCompleted); info.Attempt != 2 {
 		t.Errorf("completed as attempt %d", info.Attempt)
 	}
 }
@@ -138,7 +138,7 @@ func TestWorkerSurvivesRestartsOfTheServer(t *testing.T) {
 		runs.Add(1)
 		return nil
 	}, nil)
-	r.await(r.enqueue(0, nil), weir.Completed)
+	r.await(r.enqueue(0, nil), weir.StateCompleted)
 	for round, restart := range []func() error{
 		func() error { return server.Stop(t.Context()) },
 		server.Kill,
@@ -150,13 +150,14 @@ func TestWorkerSurvivesRestartsOfTheServer(t *testing.T) {
 			t.Fatal(err)
 		}
 		var id int64
-		eventually(t, func() (err error) { // the pool's connections are broken at first
-			id, err = r.client.Enqueue(t.Context(), number{round}, nil)
+		eventually(t, func() error { // the pool's connections are broken at first
+			job, err := r.client.Enqueue(t.Context(), number{round}, nil)
+			id = job.ID
 			return err
 		})
 		eventually(t, func() error {
 			info, err := r.client.Job(t.Context(), id)
-			if err == nil && info.State != weir.Completed {
+			if err == nil && info.State != weir.StateCompleted {
 				err = fmt.Errorf("after restart %d the job is %s", round, info.State)
 			}
 			return err
@@ -259,7 +260,7 @@ func TestAnOutageIsSaidOnceAndOnceWhenItIsOver(t *testing.T) {
 	r := newLook(t, url)
 	var log pgtest.Log
 	r.work(func(context.Context, *weir.Job[number]) error { return nil }, func(c *weir.WorkerConfig) { c.Logger, c.Lease = log.Logger(), 2*time.Second })
-	r.await(r.enqueue(0, nil), weir.Completed)
+	r.await(r.enqueue(0, nil), weir.StateCompleted)
 	for round := 1; round <= 2; round++ {
 		if err := server.Stop(t.Context()); err != nil {
 			t.Fatal(err)

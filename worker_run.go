@@ -61,8 +61,8 @@ func (r *runner) run(ctx context.Context, t *worker.Task) (result worker.Result)
 }
 
 // told is what is called when the end of an attempt is recorded. Made here, it costs those nothing that have none.
-func (r *runner) told(ctx context.Context, meta JobMeta, took time.Duration, err error) func(Outcome, error) {
-	return func(recorded Outcome, why error) { r.ended(ctx, meta, recorded, took, cmp.Or(err, why)) }
+func (r *runner) told(ctx context.Context, meta JobMeta, took time.Duration, err error) func(store.Outcome, error) {
+	return func(recorded store.Outcome, why error) { r.ended(ctx, meta, Outcome(recorded), took, cmp.Or(err, why)) }
 }
 
 // ended is called when the end of an attempt is recorded.
@@ -72,7 +72,7 @@ func (r *runner) ended(ctx context.Context, meta JobMeta, recorded Outcome, took
 			r.Logger.Error("weir: Hooks.End panicked", "job", meta.ID, "kind", meta.Kind, "panic", v, "stack", string(debug.Stack()))
 		}
 	}()
-	if recorded == store.Failed {
+	if recorded == OutcomeFailed {
 		text := fmt.Sprint(err)
 		var panicked *PanicError
 		if errors.As(err, &panicked) { // its stack has just been logged

@@ -83,11 +83,11 @@ func quiet() *slog.Logger { return slog.New(slog.NewTextHandler(io.Discard, nil)
 
 func (r *rig) enqueue(n int, o *weir.Options) int64 {
 	r.t.Helper()
-	id, err := r.client.Enqueue(r.t.Context(), number{n}, o)
+	job, err := r.client.Enqueue(r.t.Context(), number{n}, o)
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	return id
+	return job.ID
 }
 
 // await looks at a job until it is in the state.
@@ -100,7 +100,7 @@ func (r *rig) await(id int64, state weir.State) *weir.JobInfo {
 			return err
 		}
 		last = info
-		if info == nil || info.State != state {
+		if info.State != state {
 			return fmt.Errorf("job %d is %+v, want %s", id, info, state)
 		}
 		return nil
@@ -139,14 +139,14 @@ func TestEveryJobIsRunOnceAndItsResultKept(t *testing.T) {
 	var seen [n]atomic.Int32
 	r.work(func(_ context.Context, job *weir.Job[number]) error {
 		seen[job.Args.N].Add(1)
-		if ids[job.Args.N] != job.ID {
+		if ids[job.Args.N].ID != job.ID {
 			t.Errorf("job %d came with the args of job %d", job.ID, ids[job.Args.N])
 		}
 		job.SetOutput(fmt.Sprint("did ", job.Args.N))
 		return nil
 	}, nil)
 	for _, i := range []int{0, 1, n / 2, n - 1} {
-		info := r.await(ids[i], weir.Completed)
+		info := r.await(ids[i].ID, weir.StateCompleted)
 		if info.Output == nil || *info.Output != fmt.Sprint("did ", i) || info.Attempt != 1 || info.Priority != i%4+1 {
 			t.Errorf("job %d: %+v", ids[i], info)
 		}
@@ -226,24 +226,24 @@ func TestFailuresAreRetriedAndTheirErrorsKept(t *testing.T) {
 		}
 		return nil
 	}, nil)
-	retried := r.await(r.enqueue(1, nil), weir.Completed)
+	retried := r.await(r.enqueue(1, nil), weir.StateCompleted)
 	if retried.Attempt != 3 || len(retried.Errors) != 2 || retried.Errors[1].Error != "attempt 2 went wrong" {
 		t.Errorf("retried: %+v", retried)
 	}
-	failed := r.await(r.enqueue(2, &weir.Options{MaxAttempts: 2}), weir.Failed)
+	failed := r.await(r.enqueue(2, &weir.Options{MaxAttempts: 2}), weir.StateFailed)
 	if failed.Attempt != 2 || len(failed.Errors) != 2 || failed.Error == nil || *failed.Error != "never works" {
 		t.Errorf("failed: %+v", failed)
 	}
-	final := r.await(r.enqueue(3, nil), weir.Failed)
+	final := r.await(r.enqueue(3, nil), weir.StateFailed)
 	if final.Attempt != 1 {
 		t.Errorf("failed for good at attempt %d", final.Attempt)
 	}
-	panicked := r.await(r.enqueue(4, &weir.Options{MaxAttempts: 1}), weir.Failed)
+	panicked := r.await(r.enqueue(4, &weir.Options{MaxAttempts: 1}), weir.StateFailed)
 	if panicked.Error == nil || !strings.Contains(*panicked.Error, "ouch") || !strings.Contains(*panicked.Error, "worker_test.go") {
 		t.Errorf("panicked: %v", panicked.Error)
 	}
-	r.await(r.enqueue(5, nil), weir.Cancelled)
-	snoozed := r.await(r.enqueue(6, &weir.Options{MaxAttempts: 1}), weir.Completed)
+	r.await(r.enqueue(5, nil), weir.StateCancelled)
+	snoozed := r.await(r.enqueue(6, &weir.Options{MaxAttempts: 1}), weir.StateCompleted)
 	if snoozed.Attempt != 1 || snoozed.MaxAttempts != 1 {
 		t.Errorf("snoozed: %+v", snoozed)
 	}
@@ -258,7 +258,7 @@ func TestRetriesWaitAsTheQueueSays(t *testing.T) {
 			t.Fatal(err)
 		}
 		r.work(func(context.Context, *weir.Job[number]) error { return errors.New("not now") }, func(c *weir.WorkerConfig) { c.Retry = policy })
-		job := r.await(first, weir.Later)
+		job := r.await(first, weir.StateLater)
 		if job.RunAt == nil || time.Until(*job.RunAt) < 30*time.Minute || time.Until(*job.RunAt) > 90*time.Minute {
 			t.Errorf("it is tried again at %v", job.RunAt)
 		}
@@ -271,11 +271,11 @@ func TestUnknownKindIsHandedBackForWorkersThatHaveIt(t *testing.T) {
 	stop := r.work(func(context.Context, *weir.Job[number]) error { return nil }, func(c *weir.WorkerConfig) { c.Logger = log.Logger() })
 	var ids []int64
 	for range 3 {
-		id, err := r.client.Enqueue(t.Context(), other{}, &weir.Options{MaxAttempts: 1})
+		job, err := r.client.Enqueue(t.Context(), other{}, &weir.Options{MaxAttempts: 1})
 		if err != nil {
 			t.Fatal(err)
 		}
-		ids = append(ids, id)
+		ids = append(ids, job.ID)
 	}
 	for _, id := range ids {
 		eventually(t, func() error {
@@ -296,7 +296,7 @@ func TestUnknownKindIsHandedBackForWorkersThatHaveIt(t *testing.T) {
 	weir.Handle(handlers, func(context.Context, *weir.Job[other]) error { return nil })
 	r.work(nil, func(c *weir.WorkerConfig) { c.Handlers = handlers })
 	for _, id := range ids {
-		if info := r.await(id, weir.Completed); info.Attempt != 1 {
+		if info := r.await(id, weir.StateCompleted); info.Attempt != 1 {
 			t.Errorf("it took %d attempts", info.Attempt)
 		}
 	}
@@ -311,13 +311,13 @@ func TestWhatFailsForGoodIsLogged(t *testing.T) {
 		}
 		return errors.New("never works")
 	}, func(c *weir.WorkerConfig) { c.Logger = log.Logger() })
-	r.await(r.enqueue(1, &weir.Options{MaxAttempts: 2}), weir.Failed)
+	r.await(r.enqueue(1, &weir.Options{MaxAttempts: 2}), weir.StateFailed)
 	var bad int64
 	if err := r.pool.QueryRow(t.Context(), `SELECT weir.enqueue('default', 'number', '{"n": "seven"}', max_attempts => 1)`).Scan(&bad); err != nil {
 		t.Fatal(err)
 	}
-	r.await(bad, weir.Failed)
-	r.await(r.enqueue(2, &weir.Options{MaxAttempts: 1}), weir.Failed)
+	r.await(bad, weir.StateFailed)
+	r.await(r.enqueue(2, &weir.Options{MaxAttempts: 1}), weir.StateFailed)
 	eventually(t, func() error {
 		if n := log.Count("job failed for good"); n != 3 {
 			return fmt.Errorf("%d jobs are said to have failed", n)
@@ -351,7 +351,7 @@ func TestWhatIsRefusedTwiceHasFailed(t *testing.T) {
 		c.Logger = log.Logger()
 		c.Lease = time.Second // what the worker does not name is handed out again
 	})
-	info := r.await(r.enqueue(1, nil), weir.Failed)
+	info := r.await(r.enqueue(1, nil), weir.StateFailed)
 	if info.Attempt != 1 || runs.Load() != 1 || info.Error == nil || !strings.Contains(*info.Error, "refuses") {
 		t.Errorf("it ran %d times, and is %+v", runs.Load(), info)
 	}
@@ -369,8 +369,8 @@ func TestCancelledJobsDoNotStartAndRunningOnesAreTold(t *testing.T) {
 	scheduled := r.enqueue(1, &weir.Options{RunAt: time.Now().Add(300 * time.Millisecond)})
 	waiting := r.enqueue(2, nil)
 	for _, id := range []int64{scheduled, waiting} {
-		if answer, err := r.client.CancelJob(t.Context(), id); err != nil || answer != "cancelled" {
-			t.Fatal(answer, err)
+		if state, err := r.client.CancelJob(t.Context(), id); err != nil || state != weir.StateCancelled {
+			t.Fatal(state, err)
 		}
 	}
 	started, cause := make(chan int, 10), make(chan error, 1)
@@ -387,14 +387,14 @@ func TestCancelledJobsDoNotStartAndRunningOnesAreTold(t *testing.T) {
 	if n := receive(t, started, "job 3 starts"); n != 3 {
 		t.Fatalf("cancelled job %d started", n)
 	}
-	if answer, err := r.client.CancelJob(t.Context(), running); err != nil || answer != "requested" {
-		t.Fatal(answer, err)
+	if state, err := r.client.CancelJob(t.Context(), running); err != nil || state != weir.StateRunning {
+		t.Fatal(state, err)
 	}
 	if err := receive(t, cause, "the running job is told"); !errors.Is(err, weir.ErrCancelled) {
 		t.Errorf("cause %v", err)
 	}
 	for _, id := range []int64{scheduled, waiting, running} {
-		r.await(id, weir.Cancelled)
+		r.await(id, weir.StateCancelled)
 	}
 	// The scheduled one's time comes: it is claimed, and not run.
 	eventually(t, func() error {
@@ -404,13 +404,13 @@ func TestCancelledJobsDoNotStartAndRunningOnesAreTold(t *testing.T) {
 		}
 		return err
 	})
-	if state, err := r.client.RetryJob(t.Context(), waiting); err != nil || state != weir.Available {
+	if state, err := r.client.RetryJob(t.Context(), waiting); err != nil || state != weir.StateAvailable {
 		t.Fatal(state, err)
 	}
 	if n := receive(t, started, "the retried job runs"); n != 2 {
 		t.Fatalf("job %d started", n)
 	}
-	r.await(waiting, weir.Completed)
+	r.await(waiting, weir.StateCompleted)
 }
 
 func TestPausedQueueIsNotWorked(t *testing.T) {
@@ -420,21 +420,21 @@ func TestPausedQueueIsNotWorked(t *testing.T) {
 		ran <- job.Args.N
 		return nil
 	}, nil)
-	r.await(r.enqueue(1, nil), weir.Completed)
+	r.await(r.enqueue(1, nil), weir.StateCompleted)
 	<-ran
-	if found, err := r.client.PauseQueue(t.Context(), "default"); err != nil || !found {
-		t.Fatal(found, err)
+	if err := r.client.PauseQueue(t.Context(), "default"); err != nil {
+		t.Fatal(err)
 	}
 	id := r.enqueue(2, nil)
 	// Two more jobs of another queue through a second worker: time enough for the first to have looked.
 	r.work(func(_ context.Context, job *weir.Job[number]) error { return nil }, func(c *weir.WorkerConfig) { c.Queues = map[string]int{"open": 1} })
 	for range 2 {
-		r.await(r.enqueue(3, &weir.Options{Queue: "open"}), weir.Completed)
+		r.await(r.enqueue(3, &weir.Options{Queue: "open"}), weir.StateCompleted)
 	}
-	if info, _ := r.client.Job(t.Context(), id); info.State != weir.Available {
+	if info, _ := r.client.Job(t.Context(), id); info.State != weir.StateAvailable {
 		t.Errorf("paused job is %s", info.State)
 	}
-	if _, err := r.client.ResumeQueue(t.Context(), "default"); err != nil {
+	if err := r.client.ResumeQueue(t.Context(), "default"); err != nil {
 		t.Fatal(err)
 	}
 	if n := receive(t, ran, "the resumed queue is worked"); n != 2 {
@@ -461,8 +461,8 @@ func TestCompleteTxCommitsEffectsAndCompletionTogether(t *testing.T) {
 			return nil
 		})
 	}, nil)
-	r.await(r.enqueue(1, nil), weir.Completed)
-	second := r.await(r.enqueue(2, nil), weir.Completed)
+	r.await(r.enqueue(1, nil), weir.StateCompleted)
+	second := r.await(r.enqueue(2, nil), weir.StateCompleted)
 	if second.Attempt != 2 || len(second.Errors) != 1 {
 		t.Errorf("the rolled back completion counted: %+v", second)
 	}
@@ -481,13 +481,38 @@ func TestScheduledJobsWaitForTheirTime(t *testing.T) {
 	}, nil)
 	at := time.Now().Add(700 * time.Millisecond)
 	id := r.enqueue(1, &weir.Options{RunAt: at})
-	if info, _ := r.client.Job(t.Context(), id); info.State != weir.Later {
+	if info, _ := r.client.Job(t.Context(), id); info.State != weir.StateLater {
 		t.Errorf("it is %s", info.State)
 	}
 	if got := receive(t, ran, "the scheduled job runs"); got.Before(at) {
 		t.Errorf("ran %s early", at.Sub(got))
 	}
-	r.await(id, weir.Completed)
+	r.await(id, weir.StateCompleted)
+}
+
+// TestAnAttemptHasAnHourUnlessToldOtherwise: by its worker, or by its kind.
+func TestAnAttemptHasAnHourUnlessToldOtherwise(t *testing.T) {
+	for _, c := range []struct {
+		worker, kind time.Duration
+		want         time.Duration // 0: none
+	}{{0, 0, time.Hour}, {-1, 0, 0}, {0, -1, 0}, {time.Minute, 0, time.Minute}, {-1, time.Minute, time.Minute}} {
+		r := newRig(t)
+		got := make(chan time.Duration, 1)
+		handlers := weir.NewHandlers()
+		weir.HandleWith(handlers, weir.KindOptions{Timeout: c.kind}, func(ctx context.Context, _ *weir.Job[number]) error {
+			left := time.Duration(0)
+			if at, ok := ctx.Deadline(); ok {
+				left = time.Until(at)
+			}
+			got <- left
+			return nil
+		})
+		r.work(func(context.Context, *weir.Job[number]) error { return nil }, func(cfg *weir.WorkerConfig) { cfg.Timeout, cfg.Handlers = c.worker, handlers })
+		r.enqueue(1, nil)
+		if left := receive(t, got, "the job runs"); left > c.want || left < c.want-deadline {
+			t.Errorf("worker %v, kind %v: the attempt has %v, want %v", c.worker, c.kind, left, c.want)
+		}
+	}
 }
 
 func TestAttemptsHaveATimeout(t *testing.T) {
@@ -496,7 +521,7 @@ func TestAttemptsHaveATimeout(t *testing.T) {
 		<-ctx.Done()
 		return ctx.Err()
 	}, func(c *weir.WorkerConfig) { c.Timeout = 20 * time.Millisecond })
-	info := r.await(r.enqueue(1, &weir.Options{MaxAttempts: 1}), weir.Failed)
+	info := r.await(r.enqueue(1, &weir.Options{MaxAttempts: 1}), weir.StateFailed)
 	if !strings.Contains(*info.Error, "longer than its timeout of 20ms") {
 		t.Errorf("error %q", *info.Error)
 	}

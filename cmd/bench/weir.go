@@ -35,7 +35,7 @@ func (e weirEngine) Client(pool *pgxpool.Pool) (bench.Client, error) {
 }
 
 func (weirEngine) Unfinished(ctx context.Context, pool *pgxpool.Pool) (bool, error) {
-	for _, state := range []weir.State{weir.Available, weir.Running, weir.Later} {
+	for _, state := range []weir.State{weir.StateAvailable, weir.StateRunning, weir.StateLater} {
 		jobs, err := weir.NewClient(pool).Jobs(ctx, state, "", 1)
 		if errors.Is(err, weir.ErrNotInstalled) {
 			return false, nil

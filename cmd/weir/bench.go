@@ -207,7 +207,7 @@ func (engine) Install(ctx context.Context, conn *pgx.Conn) error {
 
 func (engine) Unfinished(ctx context.Context, pool *pgxpool.Pool) (bool, error) {
 	client := weir.NewClient(pool)
-	for _, state := range []weir.State{weir.Available, weir.Running, weir.Later} {
+	for _, state := range []weir.State{weir.StateAvailable, weir.StateRunning, weir.StateLater} {
 		jobs, err := client.Jobs(ctx, state, "", 1)
 		if errors.Is(err, weir.ErrNotInstalled) {
 			return false, nil

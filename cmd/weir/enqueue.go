@@ -60,9 +60,9 @@ func (c *enqueueCmd) Run(ctx context.Context, s *streams, db *database) error {
 	if c.Lines || c.JSONL {
 		done, err = c.stream(ctx, s, pool, options)
 	} else {
-		var id int64
-		id, err = weir.NewClient(pool).Enqueue(ctx, rawArgs{c.Kind, json.RawMessage(c.Args)}, options)
-		done = enqueued{1, id, id}
+		var job weir.Enqueued
+		job, err = weir.NewClient(pool).Enqueue(ctx, rawArgs{c.Kind, json.RawMessage(c.Args)}, options)
+		done = enqueued{1, job.ID, job.ID}
 	}
 	if err != nil {
 		return err
@@ -147,7 +147,7 @@ func (c *enqueueCmd) stream(ctx context.Context, s *streams, pool *pgxpool.Pool,
 				return fmt.Errorf("begin the transaction: %w", err)
 			}
 		}
-		ids, err := client.EnqueueManyTx(ctx, tx, jobs)
+		all, err := client.EnqueueManyTx(ctx, tx, jobs)
 		if err != nil {
 			if ctx.Err() != nil {
 				return ctx.Err()
@@ -156,10 +156,10 @@ func (c *enqueueCmd) stream(ctx context.Context, s *streams, pool *pgxpool.Pool,
 			return blame(ctx, client, pool, jobs, lines, err)
 		}
 		if done.Count == 0 {
-			done.First = ids[0]
+			done.First = all[0].ID
 		}
-		done.Count += int64(len(ids))
-		done.Last = ids[len(ids)-1]
+		done.Count += int64(len(all))
+		done.Last = all[len(all)-1].ID
 		p.show("%s sent", plural(done.Count, "job"))
 		return nil
 	}

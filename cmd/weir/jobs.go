@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -50,7 +51,7 @@ func (c *jobsListCmd) Run(ctx context.Context, s *streams, db *database) error {
 		return usagef("there is no state %q: states are available, running, later, completed, failed and cancelled", c.State)
 	}
 	if c.State == "" {
-		states = []weir.State{weir.Running, weir.Available, weir.Later, weir.Failed, weir.Cancelled, weir.Completed}
+		states = []weir.State{weir.StateRunning, weir.StateAvailable, weir.StateLater, weir.StateFailed, weir.StateCancelled, weir.StateCompleted}
 		limit = 5
 	}
 	if c.Limit != 0 {
@@ -118,7 +119,7 @@ func moved(j weir.JobInfo) string {
 // gist is what one wants to know of a job in its state: the error, the output, or else the args.
 func gist(j weir.JobInfo) string {
 	switch {
-	case j.Error != nil && *j.Error != "" && j.State != weir.Completed:
+	case j.Error != nil && *j.Error != "" && j.State != weir.StateCompleted:
 		return strings.TrimSpace(*j.Error)
 	case j.Output != nil && *j.Output != "":
 		return strings.TrimSpace(*j.Output)
@@ -144,11 +145,11 @@ func (c *jobsShowCmd) Run(ctx context.Context, s *streams, db *database) error {
 	}
 	defer closePool()
 	j, err := client.Job(ctx, c.ID)
+	if errors.Is(err, weir.ErrNotFound) {
+		return noJobs(c.ID)
+	}
 	if err != nil {
 		return err
-	}
-	if j == nil {
-		return noJobs(c.ID)
 	}
 	if c.JSON {
 		return printJSON(s.out, j)
@@ -164,7 +165,7 @@ func showJob(w io.Writer, j *weir.JobInfo) {
 		}
 	}
 	state := string(j.State)
-	if j.CancelRequested && j.State == weir.Running {
+	if j.CancelRequested && j.State == weir.StateRunning {
 		state += ", told to stop"
 	}
 	field("job", strconv.FormatInt(j.ID, 10))

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"strconv"
 	"strings"
 
@@ -23,7 +24,11 @@ Example:
 
 func (c *jobsCancelCmd) Run(ctx context.Context, s *streams, db *database) error {
 	return each(ctx, s, db, c.IDs, c.JSON, func(client *weir.Client, id int64) (string, error) {
-		return client.CancelJob(ctx, id)
+		state, err := client.CancelJob(ctx, id)
+		if state == weir.StateRunning {
+			return "requested", err
+		}
+		return string(state), err
 	})
 }
 
@@ -47,7 +52,7 @@ func (c *jobsRetryCmd) Run(ctx context.Context, s *streams, db *database) error 
 	})
 }
 
-// answer is what became of one job; an empty state: it is unknown.
+// answer is what became of one job.
 type answer struct {
 	ID    int64  `json:"id"`
 	State string `json:"state"`
@@ -65,11 +70,12 @@ func each(ctx context.Context, s *streams, db *database, ids []int64, asJSON boo
 	var unknown []int64
 	for _, id := range ids {
 		state, err := do(client, id)
-		if err != nil {
-			return err
-		}
-		if state == "" {
+		switch {
+		case errors.Is(err, weir.ErrNotFound):
 			unknown = append(unknown, id)
+			state = "unknown"
+		case err != nil:
+			return err
 		}
 		answers = append(answers, answer{id, state})
 		rows = append(rows, []string{strconv.FormatInt(id, 10), state})

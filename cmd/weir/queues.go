@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 
@@ -10,7 +11,7 @@ import (
 
 type queuesCmd struct {
 	List   queuesListCmd   `cmd:"" default:"withargs" help:"List queues and how many jobs wait in each."`
-	Pause  queuesPauseCmd  `cmd:"" help:"Stop handing out jobs of a queue; what runs, runs on."`
+	Pause  queuesPauseCmd  `cmd:"" help:"Stop handing out jobs of a queue; running jobs continue."`
 	Resume queuesResumeCmd `cmd:"" help:"Hand out jobs of a paused queue again."`
 }
 
@@ -84,19 +85,19 @@ func (c *queuesResumeCmd) Run(ctx context.Context, s *streams, db *database) err
 	return eachQueue(ctx, s, db, c.Queue, "resumed", (*weir.Client).ResumeQueue)
 }
 
-func eachQueue(ctx context.Context, s *streams, db *database, names []string, done string, do func(*weir.Client, context.Context, string) (bool, error)) error {
+func eachQueue(ctx context.Context, s *streams, db *database, names []string, done string, do func(*weir.Client, context.Context, string) error) error {
 	client, closePool, err := db.client(ctx)
 	if err != nil {
 		return err
 	}
 	defer closePool()
 	for _, name := range names {
-		found, err := do(client, ctx, name)
+		err := do(client, ctx, name)
+		if errors.Is(err, weir.ErrNotFound) {
+			return notFoundf("there is no queue %q: see weir queues list", name)
+		}
 		if err != nil {
 			return err
-		}
-		if !found {
-			return notFoundf("there is no queue %q: see weir queues list", name)
 		}
 		fmt.Fprintf(s.out, "%s %s\n", done, printable(name))
 	}

@@ -1,0 +1,82 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/weir-pg/weir"
+)
+
+type settingsCmd struct {
+	List settingsListCmd `cmd:"" default:"withargs" help:"List the settings of the database and of each queue."`
+	Set  settingsSetCmd  `cmd:"" help:"Change a setting, from now on."`
+}
+
+func (settingsCmd) Help() string {
+	return `Example:
+
+    weir settings list`
+}
+
+type settingsListCmd struct{ jsonFlag }
+
+func (settingsListCmd) Help() string {
+	return `Example:
+
+    weir settings list --json`
+}
+
+func (c *settingsListCmd) Run(ctx context.Context, s *streams, db *database) error {
+	client, closePool, err := db.client(ctx)
+	if err != nil {
+		return err
+	}
+	defer closePool()
+	settings, err := client.Settings(ctx)
+	if err != nil {
+		return err
+	}
+	if c.JSON {
+		return printJSON(s.out, orEmpty(settings))
+	}
+	rows := make([][]string, len(settings))
+	for i, setting := range settings {
+		rows[i] = []string{setting.Queue, setting.Name, setting.Value}
+	}
+	return table(s.out, []string{"QUEUE", "SETTING", "VALUE"}, rows)
+}
+
+type settingsSetCmd struct {
+	Name  string `arg:"" help:"retention, retention_bytes, message_retention, message_retention_bytes or message_bytes; of a queue backoff or backoff_limit."`
+	Value string `arg:"" help:"The value: an interval such as '3 days', or a number of bytes."`
+	Queue string `short:"q" help:"The queue whose setting it is."`
+}
+
+func (settingsSetCmd) Help() string {
+	return `Examples:
+
+    weir settings set retention '3 days'
+    weir settings set --queue mail backoff '10 seconds'`
+}
+
+func (c *settingsSetCmd) Run(ctx context.Context, s *streams, db *database) error {
+	client, closePool, err := db.client(ctx)
+	if err != nil {
+		return err
+	}
+	defer closePool()
+	if c.Queue == "" {
+		err = client.Set(ctx, c.Name, c.Value)
+	} else {
+		err = client.SetQueue(ctx, c.Queue, c.Name, c.Value)
+	}
+	if errors.Is(err, weir.ErrNotFound) {
+		return notFoundf("there is no queue %q: see weir queues list", c.Queue)
+	}
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(s.out, "set %s to %s\n", c.Name, printable(c.Value))
+	return nil
+}

@@ -1,0 +1,168 @@
+package weir
+
+import (
+	"context"
+	"encoding/json"
+	"time"
+
+	"github.com/weir-pg/weir/internal/store"
+)
+
+// State of a job.
+type State string
+
+const (
+	StateAvailable State = "available" // may be claimed
+	StateRunning   State = "running"
+	StateLater     State = "later" // waits for its RunAt
+	StateCompleted State = "completed"
+	StateFailed    State = "failed"
+	StateCancelled State = "cancelled"
+)
+
+// States are all of them.
+var States = []State{StateAvailable, StateRunning, StateLater, StateCompleted, StateFailed, StateCancelled}
+
+// Outcome is how an attempt ended.
+type Outcome string
+
+const (
+	OutcomeCompleted Outcome = "completed"
+	OutcomeFailed    Outcome = "failed"    // for good
+	OutcomeCancelled Outcome = "cancelled" // for good
+	OutcomeRetried   Outcome = "retried"   // failed, and another attempt follows
+	OutcomeSnoozed   Outcome = "snoozed"   // put off by the handler
+	OutcomeReleased  Outcome = "released"  // handed back by a worker that stopped
+	OutcomeLost      Outcome = "lost"      // its worker was lost
+)
+
+// JobInfo is a job as its newest attempt stands.
+type JobInfo struct {
+	ID              int64           `json:"id"`
+	State           State           `json:"state"`
+	Queue           string          `json:"queue"`
+	Priority        int             `json:"priority"`
+	Kind            string          `json:"kind"`
+	Args            json.RawMessage `json:"args"`
+	Meta            json.RawMessage `json:"meta,omitempty"` // nil: none was given
+	Attempt         int             `json:"attempt"`        // from 1
+	MaxAttempts     int             `json:"max_attempts"`
+	EnqueuedAt      time.Time       `json:"enqueued_at"`
+	RunAt           *time.Time      `json:"run_at,omitempty"`           // of one that is later
+	ClaimedAt       *time.Time      `json:"claimed_at,omitempty"`       // when the newest attempt was handed out
+	FinishedAt      *time.Time      `json:"finished_at,omitempty"`      // when it ended
+	Worker          *int32          `json:"worker,omitempty"`           // that has it, or had it last
+	CancelRequested bool            `json:"cancel_requested,omitempty"` // Client.CancelJob was called
+	Output          *string         `json:"output,omitempty"`           // as the handler set it
+	Error           *string         `json:"error,omitempty"`            // of the last attempt that did not complete
+	Errors          []AttemptError  `json:"errors,omitempty"`           // of all attempts that are still kept, oldest first
+}
+
+// AttemptError is why an attempt of a job did not complete.
+type AttemptError struct {
+	Attempt int       `json:"attempt"`
+	At      time.Time `json:"at"`
+	Outcome Outcome   `json:"outcome"`
+	Error   string    `json:"error"`
+}
+
+// QueueInfo is a queue.
+type QueueInfo struct {
+	Name      string     `json:"name"`
+	PausedAt  *time.Time `json:"paused_at,omitempty"` // nil: it is not paused
+	Available int64      `json:"available"`           // at most 10,000 of each priority are counted
+	Claimed   int64      `json:"claimed"`             // ever handed out
+	LastClaim *time.Time `json:"last_claim,omitempty"`
+	Workers   int64      `json:"workers"` // that work it now
+}
+
+// WorkerInfo is a worker.
+type WorkerInfo struct {
+	ID        int32     `json:"id"`
+	Name      string    `json:"name"`
+	Queues    []string  `json:"queues"`
+	State     string    `json:"state"` // alive, silent, ended
+	StartedAt time.Time `json:"started_at"`
+	SeenAt    time.Time `json:"seen_at"`          // when it was last known to be alive
+	Running   int       `json:"running"`          // how many attempts it had at its last heartbeat
+	Reason    *string   `json:"reason,omitempty"` // why it ended
+}
+
+// HubInfo is a hub.
+type HubInfo struct {
+	Name        string    `json:"name"`
+	Address     string    `json:"address"`
+	SeenAt      time.Time `json:"seen_at"`
+	Tick        int64     `json:"tick"`   // the newest that it has dispatched
+	Behind      int64     `json:"behind"` // how many ticks it had not
+	Subscribers int       `json:"subscribers"`
+}
+
+// Setting is a setting of the database, or of a queue.
+type Setting struct {
+	Queue string `json:"queue,omitempty"` // "": of the database
+	Name  string `json:"name"`
+	Value string `json:"value"`
+}
+
+// Job looks a job up. ErrNotFound: its id is unknown, or its retention is over.
+func (c *Client) Job(ctx context.Context, id int64) (*JobInfo, error) {
+	found, err := store.LookUp[JobInfo](ctx, c.store, id)
+	if err == nil && len(found) == 0 {
+		err = notFound("job", id)
+	}
+	if err != nil {
+		return nil, wrap("look up job", err, "weir_work")
+	}
+	return &found[0], nil
+}
+
+// JobTx looks a job up in a transaction of yours, which sees what it has enqueued itself. ErrNotFound: as Job.
+func (c *Client) JobTx(ctx context.Context, tx Tx, id int64) (*JobInfo, error) {
+	text, err := store.LookUpTx(ctx, tx, id)
+	if err == nil && text == nil {
+		err = notFound("job", id)
+	}
+	var info JobInfo
+	if err == nil {
+		err = json.Unmarshal([]byte(*text), &info)
+	}
+	if err != nil {
+		return nil, wrap("look up job", err, "weir_work")
+	}
+	return &info, nil
+}
+
+// Jobs lists jobs in a state, of one queue or, with "", of all: available ones in the order they will be
+// claimed, later ones by RunAt, the others newest first. At most 10,000; 0 means 100.
+func (c *Client) Jobs(ctx context.Context, state State, queue string, most int) ([]JobInfo, error) {
+	if most == 0 {
+		most = 100
+	}
+	jobs, err := store.Jobs[JobInfo](ctx, c.store, string(state), queue, most)
+	return jobs, wrap("list jobs", err, "weir_work")
+}
+
+// Queues lists all queues.
+func (c *Client) Queues(ctx context.Context) ([]QueueInfo, error) {
+	queues, err := store.Queues[QueueInfo](ctx, c.store)
+	return queues, wrap("list queues", err, "weir_operate")
+}
+
+// Workers lists workers, newest first, those that have ended too.
+func (c *Client) Workers(ctx context.Context) ([]WorkerInfo, error) {
+	workers, err := store.Workers[WorkerInfo](ctx, c.store)
+	return workers, wrap("list workers", err, "weir_operate")
+}
+
+// Hubs lists the hubs that were alive within the last five minutes.
+func (c *Client) Hubs(ctx context.Context) ([]HubInfo, error) {
+	hubs, err := store.Hubs[HubInfo](ctx, c.store)
+	return hubs, wrap("list hubs", err, "weir_operate")
+}
+
+// Settings lists the settings of the database, then those of each queue.
+func (c *Client) Settings(ctx context.Context) ([]Setting, error) {
+	settings, err := store.Settings[Setting](ctx, c.store)
+	return settings, wrap("list settings", err, "weir_operate")
+}

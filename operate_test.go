@@ -1,0 +1,130 @@
+package weir_test
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	_ "github.com/jackc/pgx/v5/stdlib"
+
+	"database/sql"
+
+	"github.com/weir-pg/weir"
+)
+
+// TestWhatThereIsNotIsNotFound: no call answers with nothing.
+func TestWhatThereIsNotIsNotFound(t *testing.T) {
+	r := newRig(t)
+	for what, call := range map[string]func() error{
+		"job":     func() error { _, err := r.client.Job(t.Context(), 7); return err },
+		"job, tx": func() error { _, err := r.client.JobTx(t.Context(), r.pool, 7); return err },
+		"cancel":  func() error { _, err := r.client.CancelJob(t.Context(), 7); return err },
+		"retry":   func() error { _, err := r.client.RetryJob(t.Context(), 7); return err },
+		"pause":   func() error { return r.client.PauseQueue(t.Context(), "none") },
+		"resume":  func() error { return r.client.ResumeQueue(t.Context(), "none") },
+		"set":     func() error { return r.client.SetQueue(t.Context(), "none", "backoff", "1 s") },
+	} {
+		if err := call(); !errors.Is(err, weir.ErrNotFound) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+}
+
+// TestATransactionSeesAndCancelsWhatItHasEnqueued: with pgx and with database/sql; and after a rollback nothing has been.
+func TestATransactionSeesAndCancelsWhatItHasEnqueued(t *testing.T) {
+	r := newRig(t)
+	db, err := sql.Open("pgx", r.url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	pgxTx, err := r.pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pgxTx.Rollback(t.Context())
+	sqlTx, err := db.BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer sqlTx.Rollback()
+	at := time.Now().Add(time.Hour).Truncate(time.Microsecond)
+	for name, tx := range map[string]weir.Tx{"pgx": pgxTx, "database/sql": weir.SQLTx(sqlTx)} {
+		job, err := r.client.EnqueueTx(t.Context(), tx, number{1}, &weir.Options{RunAt: at, Meta: map[string]int{"a": 1}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		info, err := r.client.JobTx(t.Context(), tx, job.ID)
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		if info.State != weir.StateLater || info.Kind != "number" || string(info.Args) != `{"n": 1}` || info.RunAt == nil || !info.RunAt.Equal(at) || info.Attempt != 1 {
+			t.Errorf("%s: it sees %+v", name, info)
+		}
+		if state, err := r.client.CancelJobTx(t.Context(), tx, job.ID); err != nil || state != weir.StateCancelled {
+			t.Errorf("%s: cancel: %s, %v", name, state, err)
+		}
+		if _, err := r.client.Job(t.Context(), job.ID); !errors.Is(err, weir.ErrNotFound) {
+			t.Errorf("%s: others see it before the commit: %v", name, err)
+		}
+	}
+	done := r.enqueue(2, nil)
+	if state, err := r.client.CancelJob(t.Context(), done); err != nil || state != weir.StateCancelled {
+		t.Fatal(state, err)
+	}
+	if state, err := r.client.RetryJobTx(t.Context(), pgxTx, done); err != nil || state != weir.StateAvailable {
+		t.Errorf("retry: %s, %v", state, err)
+	}
+	if err := pgxTx.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if info, err := r.client.Job(t.Context(), done); err != nil || info.State != weir.StateCancelled {
+		t.Errorf("after the rollback it is %+v, %v", info, err)
+	}
+}
+
+// urgent is a kind with options of its own.
+type urgent struct{ N int }
+
+func (urgent) Kind() string { return "urgent" }
+
+func (urgent) EnqueueOptions() weir.Options {
+	return weir.Options{Queue: "urgent", Priority: 1, MaxAttempts: 3}
+}
+
+// TestOptionsOfAKindAreDefaults: what a call gives goes before, field by field.
+func TestOptionsOfAKindAreDefaults(t *testing.T) {
+	r := newRig(t)
+	all, err := r.client.EnqueueMany(t.Context(), []weir.NewJob{{Args: urgent{1}}, {Args: urgent{2}, Options: &weir.Options{Priority: 4}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, priority := range []int{1, 4} {
+		info, err := r.client.Job(t.Context(), all[i].ID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if info.Queue != "urgent" || info.Priority != priority || info.MaxAttempts != 3 {
+			t.Errorf("job %d: %+v", i, info)
+		}
+	}
+}
+
+func TestSettingsCanBeRead(t *testing.T) {
+	r := newRig(t)
+	r.enqueue(1, nil)
+	if err := errors.Join(r.client.Set(t.Context(), "retention", "2 days"), r.client.SetQueue(t.Context(), "default", "backoff", "5 s")); err != nil {
+		t.Fatal(err)
+	}
+	settings, err := r.client.Settings(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]string{}
+	for _, s := range settings {
+		got[s.Queue+"/"+s.Name] = s.Value
+	}
+	if len(got) != 7 || got["/retention"] != "2 days" || got["default/backoff"] != "00:00:05" || got["default/backoff_limit"] != "01:00:00" {
+		t.Errorf("settings: %v", got)
+	}
+}
