@@ -356,7 +356,7 @@ func TestAWorkerThatCannotAttendBeats(t *testing.T) {
 	}
 	eventually(t, func() error {
 		var later bool // than what follows upon the end of a session at once
-		err := r.pool.QueryRow(t.Context(), `SELECT EXISTS (SELECT FROM weir.heartbeat WHERE worker = $1 AND says = 'beats' AND watched > $2)`, worker, began+8000).Scan(&later)
+		err := r.pool.QueryRow(t.Context(), `SELECT EXISTS (SELECT FROM weir.last_word WHERE worker = $1 AND says = 'beats' AND watched > $2)`, worker, began+8000).Scan(&later)
 		if err == nil && !later {
 			err = errors.New("there is no heartbeat")
 		}

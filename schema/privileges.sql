@@ -30,7 +30,7 @@ GRANT EXECUTE ON FUNCTION weir.enqueue, weir.enqueue_many(text[], text[], jsonb[
   TO weir_enqueue, weir_work, weir_operate;
 GRANT EXECUTE ON FUNCTION weir.start, weir.take, weir.record, weir.stop, weir.complete, weir.attend, weir.heartbeat, weir.job_info, weir.jobs, weir.cancel, weir.rebase,
   weir._start, weir._watch, weir._claim, weir._record, weir._complete, weir._reconcile, weir._fence, weir._settle, weir._cancelled_among,
-  weir._promote, weir._rotate, weir._rotate_later, weir._rescue, weir._survey, weir._tidy TO weir_work, weir_operate;
+  weir._promote, weir._rotate, weir._rotate_later, weir._rescue, weir._resurvey, weir._tidy TO weir_work, weir_operate;
 GRANT EXECUTE ON PROCEDURE weir.chores TO weir_work, weir_operate;
 GRANT EXECUTE ON FUNCTION weir.queues, weir.workers, weir.retry, weir.pause, weir.resume, weir.set(text, text), weir.set(text, text, text), weir.settings, weir.hubs, weir.notify_callers, weir.restrict TO weir_operate;
 GRANT SELECT ON weir.available_jobs, weir.running_jobs, weir.later_jobs, weir.completed_jobs, weir.failed_jobs, weir.cancelled_jobs TO weir_operate;
@@ -38,6 +38,6 @@ GRANT SELECT ON weir.available_jobs, weir.running_jobs, weir.later_jobs, weir.co
 GRANT EXECUTE ON FUNCTION weir.publish, weir.publish_bytes, weir.publish_many, weir.notify TO weir_publish, weir_hub, weir_operate;
 -- Whoever subscribes reads, and can keep nobody from anything for long: what cuts, starts anew and gives back is for hubs.
 GRANT EXECUTE ON FUNCTION weir.ticks, weir.read, weir.newest_tick, weir._epoch_of TO weir_subscribe, weir_hub, weir_operate;
-GRANT EXECUTE ON FUNCTION weir._tick, weir.rebase_messages TO weir_hub, weir_operate;
+GRANT EXECUTE ON FUNCTION weir._await_tick, weir.rebase_messages TO weir_hub, weir_operate;
 GRANT EXECUTE ON FUNCTION weir._rotate_messages TO weir_hub, weir_work, weir_operate;
 GRANT EXECUTE ON FUNCTION weir._publish_drafts, weir._beat, weir._fresh_queues, weir._logins, weir._login_secret TO weir_hub;

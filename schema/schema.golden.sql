@@ -9,9 +9,9 @@ CREATE SEQUENCE weir.batch_no AS bigint MINVALUE 1 MAXVALUE 9223372036854775807;
 CREATE SEQUENCE weir.cancel_looked AS bigint MINVALUE 0 MAXVALUE 9223372036854775807;
 CREATE SEQUENCE weir.carried AS bigint MINVALUE 0 MAXVALUE 9223372036854775807;
 CREATE SEQUENCE weir.control AS bigint MINVALUE 1 MAXVALUE 9223372036854775807;
-CREATE SEQUENCE weir.heartbeat_no AS bigint MINVALUE 1 MAXVALUE 9223372036854775807;
 CREATE SEQUENCE weir.idle_looked AS integer MINVALUE 0 MAXVALUE 2147483647;
 CREATE SEQUENCE weir.job_id AS bigint MINVALUE 1 MAXVALUE 9223372036854775807;
+CREATE SEQUENCE weir.last_word_no AS bigint MINVALUE 1 MAXVALUE 9223372036854775807;
 CREATE SEQUENCE weir.message_id AS bigint MINVALUE 1 MAXVALUE 9223372036854775807;
 CREATE SEQUENCE weir.queue_id AS integer MINVALUE 1 MAXVALUE 500000000;
 CREATE SEQUENCE weir.segment_no AS bigint MINVALUE 1 MAXVALUE 9223372036854775807;
@@ -75,7 +75,7 @@ ALTER TABLE weir.batch_3 ALTER COLUMN ids SET STORAGE EXTERNAL;
 CREATE TABLE weir.batch_4 PARTITION OF weir.batch FOR VALUES IN ('4') WITH (autovacuum_enabled=off, toast_tuple_target=8160);
 ALTER TABLE weir.batch_4 ALTER COLUMN pending SET STORAGE EXTERNAL;
 ALTER TABLE weir.batch_4 ALTER COLUMN ids SET STORAGE EXTERNAL;
-CREATE TABLE weir.cancel (
+CREATE TABLE weir.cancellation (
   id bigint NOT NULL,
   at timestamp with time zone NOT NULL DEFAULT now()
 );
@@ -146,18 +146,6 @@ CREATE VIEW weir.failed_jobs (
   error text,
   errors jsonb
 );
-CREATE TABLE weir.heartbeat (
-  ring smallint NOT NULL,
-  no bigint NOT NULL DEFAULT nextval('weir.heartbeat_no'::regclass),
-  worker integer NOT NULL,
-  at timestamp with time zone NOT NULL,
-  watched bigint NOT NULL,
-  says text NOT NULL,
-  running integer NOT NULL
-) PARTITION BY LIST (ring);
-CREATE TABLE weir.heartbeat_0 PARTITION OF weir.heartbeat FOR VALUES IN ('0') WITH (autovacuum_enabled=off);
-CREATE TABLE weir.heartbeat_1 PARTITION OF weir.heartbeat FOR VALUES IN ('1') WITH (autovacuum_enabled=off);
-CREATE TABLE weir.heartbeat_2 PARTITION OF weir.heartbeat FOR VALUES IN ('2') WITH (autovacuum_enabled=off);
 CREATE TABLE weir.hub_beat (
   ring smallint NOT NULL,
   at timestamp with time zone NOT NULL,
@@ -207,6 +195,18 @@ CREATE TYPE weir.job_look (
   error text,
   errors jsonb
 );
+CREATE TABLE weir.last_word (
+  ring smallint NOT NULL,
+  no bigint NOT NULL DEFAULT nextval('weir.last_word_no'::regclass),
+  worker integer NOT NULL,
+  at timestamp with time zone NOT NULL,
+  watched bigint NOT NULL,
+  says text NOT NULL,
+  running integer NOT NULL
+) PARTITION BY LIST (ring);
+CREATE TABLE weir.last_word_0 PARTITION OF weir.last_word FOR VALUES IN ('0') WITH (autovacuum_enabled=off);
+CREATE TABLE weir.last_word_1 PARTITION OF weir.last_word FOR VALUES IN ('1') WITH (autovacuum_enabled=off);
+CREATE TABLE weir.last_word_2 PARTITION OF weir.last_word FOR VALUES IN ('2') WITH (autovacuum_enabled=off);
 CREATE TABLE weir.later (
   id bigint NOT NULL,
   xid xid8 NOT NULL,
@@ -384,12 +384,12 @@ CREATE TABLE weir.worker (
 
 ALTER TABLE weir.attendance ADD PRIMARY KEY (worker, started_at);
 ALTER TABLE weir.batch ADD PRIMARY KEY (lane, seq, segment, origin);
-ALTER TABLE weir.cancel ADD PRIMARY KEY (id);
+ALTER TABLE weir.cancellation ADD PRIMARY KEY (id);
 ALTER TABLE weir.epoch ADD PRIMARY KEY (from_tick);
-ALTER TABLE weir.heartbeat_0 ADD CHECK ((says = ANY (ARRAY['beats'::text, 'attends'::text, 'missed'::text])));
-ALTER TABLE weir.heartbeat_1 ADD CHECK ((says = ANY (ARRAY['beats'::text, 'attends'::text, 'missed'::text])));
-ALTER TABLE weir.heartbeat_2 ADD CHECK ((says = ANY (ARRAY['beats'::text, 'attends'::text, 'missed'::text])));
-ALTER TABLE weir.heartbeat ADD CHECK ((says = ANY (ARRAY['beats'::text, 'attends'::text, 'missed'::text])));
+ALTER TABLE weir.last_word_0 ADD CHECK ((says = ANY (ARRAY['beats'::text, 'attends'::text, 'missed'::text])));
+ALTER TABLE weir.last_word_1 ADD CHECK ((says = ANY (ARRAY['beats'::text, 'attends'::text, 'missed'::text])));
+ALTER TABLE weir.last_word_2 ADD CHECK ((says = ANY (ARRAY['beats'::text, 'attends'::text, 'missed'::text])));
+ALTER TABLE weir.last_word ADD CHECK ((says = ANY (ARRAY['beats'::text, 'attends'::text, 'missed'::text])));
 ALTER TABLE weir.migration ADD PRIMARY KEY (version);
 ALTER TABLE weir.promotion ADD PRIMARY KEY (seq);
 ALTER TABLE weir.queue ADD PRIMARY KEY (id);
@@ -404,10 +404,10 @@ ALTER TABLE weir.tick ADD PRIMARY KEY (seq, segment);
 ALTER TABLE weir.worker ADD PRIMARY KEY (id, fenced);
 
 CREATE INDEX batch_worker ON ONLY weir.batch USING btree (worker, no);
-CREATE INDEX heartbeat_worker ON ONLY weir.heartbeat USING btree (worker, no);
 CREATE INDEX job_by_id ON ONLY weir.job USING btree (id);
 CREATE INDEX job_lane ON ONLY weir.job USING btree (lane, xid, id);
 CREATE INDEX job_lead ON ONLY weir.job USING btree (xid) WHERE leads;
+CREATE INDEX last_word_worker ON ONLY weir.last_word USING btree (worker, no);
 CREATE INDEX later_by_id ON ONLY weir.later USING btree (id);
 CREATE INDEX later_due ON ONLY weir.later USING btree (run_at, id);
 CREATE INDEX later_lane ON ONLY weir.later USING btree (lane, run_at, id);
@@ -419,6 +419,7 @@ CREATE INDEX result_ended ON ONLY weir.result USING btree (outcome, finished_at)
 
 CREATE FUNCTION weir._as_committed(snapshot pg_snapshot, xid xid8) RETURNS pg_snapshot LANGUAGE plpgsql IMMUTABLE SET search_path=pg_catalog, pg_temp SET jit=off;
 CREATE FUNCTION weir._attending() RETURNS SETOF integer LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET jit=off;
+CREATE FUNCTION weir._await_tick(after bigint, ids bigint DEFAULT NULL::bigint, seen pg_snapshot DEFAULT NULL::pg_snapshot, looks integer DEFAULT 1, pause double precision DEFAULT 0.003, patience integer DEFAULT 0, cuts boolean DEFAULT true, epoch bigint DEFAULT NULL::bigint, most_messages integer DEFAULT 0, OUT seqs bigint[], OUT ats timestamp with time zone[], OUT counts integer[], OUT sizes bigint[], OUT epochs bigint[], OUT ids_now bigint, OUT seen_now pg_snapshot, OUT message_ids bigint[], OUT xids bigint[], OUT channels text[], OUT payloads bytea[], OUT binaries boolean[], OUT keeps boolean[]) RETURNS record LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off;
 CREATE FUNCTION weir._batch_of(lane integer, segment integer, xid xid8, id bigint) RETURNS SETOF weir.batch LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off;
 CREATE FUNCTION weir._batches_after(worker integer, after bigint, most integer) RETURNS bigint[] LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_hashagg=off SET jit=off;
 CREATE FUNCTION weir._beat_if_due(worker integer, lease interval, running integer) RETURNS boolean LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off SET enable_seqscan=off SET enable_bitmapscan=off;
@@ -481,6 +482,7 @@ CREATE FUNCTION weir._reconcile(worker integer, lanes integer[], seqs bigint[], 
 CREATE FUNCTION weir._record(worker integer, lanes integer[], seqs bigint[], sizes integer[], ids bigint[], outcomes text[] DEFAULT NULL::text[], errors text[] DEFAULT NULL::text[], outputs text[] DEFAULT NULL::text[], run_at timestamp with time zone[] DEFAULT NULL::timestamp with time zone[]) RETURNS TABLE(place integer, refusal text, detail text) LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_mergejoin=off SET enable_hashjoin=off SET jit=off SET lock_timeout=5s;
 CREATE FUNCTION weir._relog(worker integer, outcome weir.outcome, reason text, lanes integer[], seqs bigint[], sizes integer[], ids bigint[], after bigint, OUT relogged integer, OUT next bigint) RETURNS record LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET plan_cache_mode=force_generic_plan SET jit=off;
 CREATE FUNCTION weir._rescue() RETURNS TABLE(worker integer, reason text, relogged integer, more boolean, error text) LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off;
+CREATE FUNCTION weir._resurvey() RETURNS text LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off;
 CREATE FUNCTION weir._rotate() RETURNS text LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off;
 CREATE FUNCTION weir._rotate_later(segment_bytes bigint DEFAULT 67108864) RETURNS text LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET lock_timeout=50ms;
 CREATE FUNCTION weir._rotate_messages() RETURNS text LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off;
@@ -490,9 +492,7 @@ CREATE FUNCTION weir._set_twins_aside() RETURNS integer LANGUAGE plpgsql VOLATIL
 CREATE FUNCTION weir._settle(worker integer, OUT relogged integer, OUT more boolean) RETURNS record LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET lock_timeout=5s SET jit=off;
 CREATE FUNCTION weir._spans(from_xid xid8, snapshot pg_snapshot) RETURNS TABLE(low xid8, high xid8) LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET jit=off;
 CREATE FUNCTION weir._start(name text, queues text[], lease interval DEFAULT '00:00:30'::interval) RETURNS integer LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off;
-CREATE FUNCTION weir._survey() RETURNS text LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off;
 CREATE FUNCTION weir._surveyed(most integer DEFAULT 10000) RETURNS weir.survey LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET enable_seqscan=off;
-CREATE FUNCTION weir._tick(after bigint, ids bigint DEFAULT NULL::bigint, seen pg_snapshot DEFAULT NULL::pg_snapshot, looks integer DEFAULT 1, pause double precision DEFAULT 0.003, patience integer DEFAULT 0, cuts boolean DEFAULT true, epoch bigint DEFAULT NULL::bigint, most_messages integer DEFAULT 0, OUT seqs bigint[], OUT ats timestamp with time zone[], OUT counts integer[], OUT sizes bigint[], OUT epochs bigint[], OUT ids_now bigint, OUT seen_now pg_snapshot, OUT message_ids bigint[], OUT xids bigint[], OUT channels text[], OUT payloads bytea[], OUT binaries boolean[], OUT keeps boolean[]) RETURNS record LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off;
 CREATE FUNCTION weir._tidy() RETURNS text LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET lock_timeout=50ms;
 CREATE FUNCTION weir._unattended() RETURNS TABLE(id integer, name text, lease interval, no bigint, says text, watched bigint, running integer) LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET enable_seqscan=off SET enable_bitmapscan=off;
 CREATE FUNCTION weir._unclaimed(segment integer, lanes integer[], most integer DEFAULT NULL::integer) RETURNS SETOF weir.job LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET enable_seqscan=off SET enable_bitmapscan=off;
@@ -554,6 +554,7 @@ COMMENT ON COLUMN weir.tick.last_id IS 'The last id that had been drawn before t
 COMMENT ON COLUMN weir.tick.segments IS 'A bit (1 << segment) for each segment that holds messages of it.';
 COMMENT ON ROUTINE weir._as_committed(pg_snapshot,xid8) IS 'A transaction''s own snapshot as it would be if that had committed, and nothing else since. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._attending() IS 'The workers whose attendance lock is held by a session of theirs.';
+COMMENT ON ROUTINE weir._await_tick(bigint,bigint,pg_snapshot,integer,double precision,integer,boolean,bigint,integer) IS 'Returns the ticks after a given one, at most 100, and cuts the next if there is none and cuts is true. The messages of one that it has cut come with it, if there are at most most_messages, of 256 kB. With the epoch of that given one it is refused where the log has been set back and has grown past it again. Looks up to so many times, pause seconds apart; ids and seen are what an earlier call returned: while nothing has been published or committed since then, only counters are looked at. A commit alone counts from look patience + 1 on. Errors: WR003 (see rebase_messages), WR004 (not in autocommit), WR005 (truncated; the detail is epoch.tick of the last that was), WR006 (see check_position; not looked at again while nothing changes), 22023, 25006. Locks: advisory step 4 (tried). Isolation: READ COMMITTED. It holds a snapshot while it waits: at most 1 second.';
 COMMENT ON ROUTINE weir._batch_of(integer,integer,xid8,bigint) IS 'The batch that handed out a job of one segment, found by bisection.';
 COMMENT ON ROUTINE weir._batches_after(integer,bigint,integer) IS 'The numbers of a worker''s next batches, in order: as many as it says, but no more than have some 2,000 jobs; all of them for NULL.';
 COMMENT ON ROUTINE weir._beat(text,text,bigint,integer) IS 'A hub''s sign of life, with the newest tick it has dispatched; NULL says that it stops. Errors: 22023. Locks: none that others wait for. Isolation: any. Commits asynchronously.';
@@ -616,6 +617,7 @@ COMMENT ON ROUTINE weir._reconcile(integer,integer[],bigint[],integer[],bigint[]
 COMMENT ON ROUTINE weir._record(integer,integer[],bigint[],integer[],bigint[],text[],text[],text[],timestamp with time zone[]) IS 'Records how attempts ended, many at once, each judged by itself: lanes[i], seqs[i] name a batch, the next sizes[i] of ids are its jobs; outcomes (completed where NULL), errors, outputs and run_at (when the next attempt is due, after retried, snoozed or released; at once where NULL, by the queue''s backoff where -infinity) go with ids. Returns those that were not recorded, by their place in ids: ended (the attempt has an end already: so the call may be repeated), lost (it is not this worker''s, for its claim was lost in a crash or it was handed out again: drop it), busy (a transaction of its handler''s that completes it is open: record it again later) or invalid; detail says what was wrong and what to do. Errors: 22023, WR001 (fenced), WR004. Locks: advisory: the worker and the segments (shared), the worker''s ends (exclusive, waiting at most 5 s). Isolation: READ COMMITTED. Commits synchronously.';
 COMMENT ON ROUTINE weir._relog(integer,weir.outcome,text,integer[],bigint[],integer[],bigint[],bigint) IS 'Ends unfinished attempts of a worker, but for those named, and logs those that follow: some thousands in one call, and looks at 5,000 batches at most. Those that are being completed in open transactions it passes over: they stay exceptions. next: call again with it as after, to go on; NULL: that was all. The caller holds the worker''s claims, and keeps reclaiming out.';
 COMMENT ON ROUTINE weir._rescue() IS 'Fences workers that are gone or were silent past their lease, and logs again what fenced workers have left unfinished, in bounded steps: returns for which, why they ended, and how many attempts (NULL for one that is fenced or missed just now); where more is true, call again; error is why a worker could not be settled, which holds up no other. To be called about twice a second. Locks: advisory step 6, claims (shared) and the workers'' claims (tried); see fence_silent, fence and settle. Isolation: READ COMMITTED.';
+COMMENT ON ROUTINE weir._resurvey() IS 'Where there are more than a hundred queues, notes for looks in which lanes jobs wait, and how many were handed out of each: of what is new since the last survey and what waited then, or of 500 queues more; only once enough is new. Returns what it did, or NULL. Errors: WR003, WR004. Locks: advisory step 3 (tried), claims (shared, tried); ACCESS EXCLUSIVE NOWAIT on weir.survey when it has grown and is emptied. Isolation: READ COMMITTED. Commits asynchronously.';
 COMMENT ON ROUTINE weir._rotate() IS 'Takes the next step in the life of segments, if one is due: opens a free segment when the active one is a quarter of retention_bytes or half of retention old; reclaims the oldest closed one, or carries some of it, when retention has passed, or when no free one is left. Returns what it did, or NULL. Locks: advisory step 1 (tried); see reclaim.';
 COMMENT ON ROUTINE weir._rotate_later(bigint) IS 'Opens the next segment of later when the active one has reached segment_bytes, and gives back a closed one when all of it has been promoted, or, when space is needed, half of it and all but about 100,000, carrying the rest along unchanged. Returns what it did, or NULL. Locks: advisory step 2 (tried); ACCESS EXCLUSIVE on the segment, NOWAIT.';
 COMMENT ON ROUTINE weir._rotate_messages() IS 'Takes the next step in the life of message segments, if one is due: opens a free one when the active one is half of message_retention old or a quarter of message_retention_bytes; gives the oldest closed one back when its newest message was delivered message_retention ago, or when no free one is left. Returns what it did, or NULL. Errors: WR004 (not in autocommit). Locks: advisory step 5 (tried); see reclaim_messages.';
@@ -625,9 +627,7 @@ COMMENT ON ROUTINE weir._set_twins_aside() IS 'Sets aside the twins of queues in
 COMMENT ON ROUTINE weir._settle(integer) IS 'Logs again (or fails, if that was their last) attempts that a fenced worker has left unfinished: some thousands in one call; more: call again. What a transaction that is still open completes waits for how that ends: the rescuer comes back to it. Errors: 22023 (not fenced), WR004. Locks: advisory: claims (shared), the worker''s claims and ends (exclusive, waiting at most 5 s). Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._spans(xid8,pg_snapshot) IS 'The stretches (low included, high not) of transactions from from_xid on that have ended in the snapshot. Looking only there, a scan never walks through the rows of one in progress.';
 COMMENT ON ROUTINE weir._start(text,text[],interval) IS 'Registers a worker, makes its queues and returns its id. From then on it must call heartbeat well within its lease, or its jobs are given to others. Errors: 22023; WR003 (the log comes from another cluster). Locks: none that others wait for. Isolation: any.';
-COMMENT ON ROUTINE weir._survey() IS 'Where there are more than a hundred queues, notes for looks in which lanes jobs wait, and how many were handed out of each: of what is new since the last survey and what waited then, or of 500 queues more; only once enough is new. Returns what it did, or NULL. Errors: WR003, WR004. Locks: advisory step 3 (tried), claims (shared, tried); ACCESS EXCLUSIVE NOWAIT on weir.survey when it has grown and is emptied. Isolation: READ COMMITTED. Commits asynchronously.';
 COMMENT ON ROUTINE weir._surveyed(integer) IS 'The newest survey, with the lanes that have had jobs since among waiting; one that has reached no queue where there is none that holds, or more than so many rows would have to be looked through.';
-COMMENT ON ROUTINE weir._tick(bigint,bigint,pg_snapshot,integer,double precision,integer,boolean,bigint,integer) IS 'Returns the ticks after a given one, at most 100, and cuts the next if there is none and cuts is true. The messages of one that it has cut come with it, if there are at most most_messages, of 256 kB. With the epoch of that given one it is refused where the log has been set back and has grown past it again. Looks up to so many times, pause seconds apart; ids and seen are what an earlier call returned: while nothing has been published or committed since then, only counters are looked at. A commit alone counts from look patience + 1 on. Errors: WR003 (see rebase_messages), WR004 (not in autocommit), WR005 (truncated; the detail is epoch.tick of the last that was), WR006 (see check_position; not looked at again while nothing changes), 22023, 25006. Locks: advisory step 4 (tried). Isolation: READ COMMITTED. It holds a snapshot while it waits: at most 1 second.';
 COMMENT ON ROUTINE weir._tidy() IS 'One small chore at a time: sets twins aside, empties the heartbeat ring ahead of its turn, compacts the promoter''s cursor, the history of segments and how far workers have settled by TRUNCATE, and deletes what thousands of ended workers and cancellations have left, of these a part at a time: it looks at up to 1000, for 0.1 s; and has idle lanes forget transactions that have ended (see forget_ended). Returns what it did, or NULL. Errors: WR003, WR004. Locks: advisory step 3 (tried), ACCESS EXCLUSIVE NOWAIT on a table that it truncates; and see forget_ended.';
 COMMENT ON ROUTINE weir._unattended() IS 'Workers that are not fenced and whose attendance lock is free, each with its last word, if that is known still.';
 COMMENT ON ROUTINE weir._unclaimed(integer,integer[],integer) IS 'The jobs in one segment that no batch has handed out yet: past the position, or of a pending transaction.';
@@ -673,7 +673,7 @@ COMMENT ON SEQUENCE weir.active_job IS 'The segment that new jobs are logged in.
 COMMENT ON SEQUENCE weir.active_later IS 'The segment that jobs for later are logged in.';
 COMMENT ON SEQUENCE weir.active_message IS 'The segment that new messages are logged in.';
 COMMENT ON SEQUENCE weir.batch_no IS 'Numbers batches. A worker''s claims exclude each other, so its batches are numbered in the order of their commits.';
-COMMENT ON SEQUENCE weir.cancel_looked IS 'How far tidying has looked through weir.cancel, in the order of ids.';
+COMMENT ON SEQUENCE weir.cancel_looked IS 'How far tidying has looked through weir.cancellation, in the order of ids.';
 COMMENT ON SEQUENCE weir.carried IS 'Bytes carried into the active segment, step by step, since it was opened.';
 COMMENT ON SEQUENCE weir.control IS 'Counts what running workers must hear of: cancellations, pauses, new queues.';
 COMMENT ON SEQUENCE weir.idle_looked IS 'How far tidying has looked through the queues for idle lanes, in the order of ids.';
@@ -685,11 +685,11 @@ COMMENT ON SEQUENCE weir.watched IS 'For how long, in ms, the silence of workers
 COMMENT ON SEQUENCE weir.watched_at IS 'What the server''s clock showed when weir.watched was moved on, in ms.';
 COMMENT ON TABLE weir.attendance IS 'Workers that have attended, of the server they did it at when it was started, and what weir.watched showed then. Where there is none of this life of the server, a lock that is free says nothing. That of worker 0 is of the first look at who does not attend: in this life no lease counts from before.';
 COMMENT ON TABLE weir.batch IS 'A slice of a lane and who works it, one row for each segment its jobs are in. The newest batch of a lane holds its position, its pending transactions and the total handed out.';
-COMMENT ON TABLE weir.cancel IS 'Tombstones: jobs that must not start, or must stop.';
+COMMENT ON TABLE weir.cancellation IS 'Tombstones: jobs that must not start, or must stop.';
 COMMENT ON TABLE weir.epoch IS 'The lives of servers in which ticks were cut, each with the first tick of it: which of several logs, that were one and have parted, a tick is of. Never truncated: a row for each start of the server, the newest 1000 and those whose ticks can still be read.';
-COMMENT ON TABLE weir.heartbeat IS 'Workers'' last words, in the order of no: a ring of three, five minutes of weir.watched each, truncated before its turn. watched is what that register showed; at is for people.';
 COMMENT ON TABLE weir.hub_beat IS 'Hubs'' signs of life, and the newest tick each has dispatched (NULL: it has stopped): a ring of three, five minutes each, truncated before its turn.';
 COMMENT ON TABLE weir.job IS 'The log: one row for each attempt, and for each time that one was put off, with the transaction that logged it.';
+COMMENT ON TABLE weir.last_word IS 'Workers'' last words, in the order of no: a ring of three, five minutes of weir.watched each, truncated before its turn. watched is what that register showed; at is for people.';
 COMMENT ON TABLE weir.later IS 'Attempts with a run_at in the future: scheduled, retried, snoozed. The promoter copies them into the log when they are due.';
 COMMENT ON TABLE weir.message IS 'The log of messages, with the transaction that published each. A payload that is not binary is text in UTF-8.';
 COMMENT ON TABLE weir.promotion IS 'The promoter''s cursor, newest row: everything in later up to (due, due_id) that snapshot could see has been promoted.';
@@ -705,6 +705,7 @@ COMMENT ON TABLE weir.worker IS 'A row (fenced false) when a worker starts, anot
 COMMENT ON TYPE weir.job_look IS 'A job as its newest attempt stands. error is why the last attempt ended as it did; errors are those of all attempts still kept, oldest first.';
 COMMENT ON TYPE weir.outcome IS 'How an attempt ended. completed, failed and cancelled are final; retried, snoozed, released (handed back unstarted) and lost (its worker died) are followed by another attempt.';
 
+GRANT EXECUTE ON ROUTINE weir._await_tick(bigint,bigint,pg_snapshot,integer,double precision,integer,boolean,bigint,integer) TO weir_hub, weir_operate;
 GRANT EXECUTE ON ROUTINE weir._beat(text,text,bigint,integer) TO weir_hub;
 GRANT EXECUTE ON ROUTINE weir._cancelled_among(bigint[]) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir._claim(integer,text[],integer[],pg_snapshot,text[]) TO weir_operate, weir_work;
@@ -719,13 +720,12 @@ GRANT EXECUTE ON ROUTINE weir._publish_drafts(text[],bytea[],boolean[],boolean) 
 GRANT EXECUTE ON ROUTINE weir._reconcile(integer,integer[],bigint[],integer[],bigint[],bigint) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir._record(integer,integer[],bigint[],integer[],bigint[],text[],text[],text[],timestamp with time zone[]) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir._rescue() TO weir_operate, weir_work;
+GRANT EXECUTE ON ROUTINE weir._resurvey() TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir._rotate() TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir._rotate_later(bigint) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir._rotate_messages() TO weir_hub, weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir._settle(integer) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir._start(text,text[],interval) TO weir_operate, weir_work;
-GRANT EXECUTE ON ROUTINE weir._survey() TO weir_operate, weir_work;
-GRANT EXECUTE ON ROUTINE weir._tick(bigint,bigint,pg_snapshot,integer,double precision,integer,boolean,bigint,integer) TO weir_hub, weir_operate;
 GRANT EXECUTE ON ROUTINE weir._tidy() TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir._watch(bigint,bigint,pg_snapshot,xid8,integer,double precision) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir.attend(integer,integer,inet,integer) TO weir_operate, weir_work;

@@ -181,7 +181,7 @@ func TestHubThatFallsBehindTellsOfTheGap(t *testing.T) {
 		at = h.Position()
 		for i := range 20 {
 			exec(t, pool, `SELECT weir.publish('c', $1)`, fmt.Sprint(i))
-			exec(t, pool, `SELECT weir._tick(weir.newest_tick())`)
+			exec(t, pool, `SELECT weir._await_tick(weir.newest_tick())`)
 		}
 		truncate(t, pool)
 	})
@@ -242,7 +242,7 @@ func TestHubOnARestoredDatabaseGoesOn(t *testing.T) {
 	for _, text := range []string{"delivered", "waiting"} {
 		exec(t, pool, `SELECT weir.publish('c', $1)`, text)
 		if text == "delivered" {
-			exec(t, pool, `SELECT weir._tick(weir.newest_tick())`)
+			exec(t, pool, `SELECT weir._await_tick(weir.newest_tick())`)
 		}
 	}
 	epoch := scan[int64](t, pool, `SELECT weir._epoch_of(2)`)
@@ -291,10 +291,10 @@ func TestHugeMessagesAreReplayedInStretches(t *testing.T) {
 	url := pgtest.Database(t)
 	pool := pgtest.Pool(t, url)
 	exec(t, pool, `SELECT weir.publish_many(array_fill('c'::text, ARRAY[25]), array_agg(lpad(n::text, 1000000) ORDER BY n)) FROM generate_series(1, 25) n`)
-	exec(t, pool, `SELECT weir._tick(1)`)
+	exec(t, pool, `SELECT weir._await_tick(1)`)
 	for i := range 12 {
 		exec(t, pool, `SELECT weir.publish('c', lpad($1, 1000000))`, fmt.Sprint(100+i))
-		exec(t, pool, `SELECT weir._tick(weir.newest_tick())`)
+		exec(t, pool, `SELECT weir._await_tick(weir.newest_tick())`)
 	}
 	source := NewLog(store.New(pool, 0), nil)
 	at, n := Position{}, 0

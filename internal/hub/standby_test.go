@@ -59,7 +59,7 @@ func TestReadsFromAStandbyThatLags(t *testing.T) {
 	pgtest.Replayed(t, primary, standby)
 
 	var refused *pgconn.PgError
-	if _, err := read.Exec(t.Context(), `SELECT * FROM weir._tick(1)`); !errors.As(err, &refused) || refused.Code != "25006" {
+	if _, err := read.Exec(t.Context(), `SELECT * FROM weir._await_tick(1)`); !errors.As(err, &refused) || refused.Code != "25006" {
 		t.Errorf("a tick is cut on a standby: %v", err)
 	}
 
@@ -87,7 +87,7 @@ func TestReadsFromAStandbyThatLags(t *testing.T) {
 	exec(t, read, `SELECT pg_wal_replay_pause()`)
 	until(t, "the standby stands still", func() bool { return scan[string](t, read, `SELECT pg_get_wal_replay_pause_state()`) == "paused" })
 	say(100)
-	exec(t, write, `SELECT weir._tick(weir.newest_tick())`)
+	exec(t, write, `SELECT weir._await_tick(weir.newest_tick())`)
 	if n := len(sink.snapshot()); n > 50 {
 		t.Errorf("%d messages came from a standby that stands still", n)
 	}

@@ -18,7 +18,7 @@ const (
 	never     = 255
 )
 
-// word is what weir.heartbeat holds: silent is how much weir.watched has moved on since.
+// word is what weir.last_word holds: silent is how much weir.watched has moved on since.
 type word struct {
 	no, silent    uint8
 	says          says

@@ -12,7 +12,7 @@ const (
 	sqlRotate      = `SELECT coalesce(weir._rotate(), '')`
 	sqlRotateLater = `SELECT coalesce(weir._rotate_later(), '')`
 	sqlRescue      = `SELECT worker, reason, coalesce(relogged, 0), more, coalesce(error, ''), relogged IS NULL AND NOT more AND error IS NULL FROM weir._rescue()`
-	sqlSurvey      = `SELECT coalesce(weir._survey(), '')`
+	sqlSurvey      = `SELECT coalesce(weir._resurvey(), '')`
 	sqlTidy        = `SELECT coalesce(weir._tidy(), '')`
 	sqlRebase      = `SELECT weir.rebase()`
 )

@@ -13,9 +13,9 @@ import (
 
 const (
 	sqlTick = `SELECT seqs, ats, counts, sizes, epochs, ids_now, seen_now::text, message_ids, xids, channels, payloads, binaries, keeps
-		FROM weir._tick($1, $2, $3::text::pg_snapshot, $4, $5, $6, $7, $8, $9)`
+		FROM weir._await_tick($1, $2, $3::text::pg_snapshot, $4, $5, $6, $7, $8, $9)`
 	sqlTicks    = `SELECT seqs, ats, counts, sizes, epochs, ids_now, seen_now::text FROM weir.ticks($1, $2, $3, $4, $5)`
-	sqlMayTick  = `SELECT coalesce(bool_or(has_function_privilege(p.oid, 'EXECUTE')), false) FROM pg_proc p WHERE p.pronamespace = 'weir'::regnamespace AND p.proname = '_tick'`
+	sqlMayTick  = `SELECT coalesce(bool_or(has_function_privilege(p.oid, 'EXECUTE')), false) FROM pg_proc p WHERE p.pronamespace = 'weir'::regnamespace AND p.proname = '_await_tick'`
 	sqlRead     = `SELECT id, xid::text::bigint, channel, payload, is_binary, keep FROM weir.read($1, $2, $3, $4)`
 	sqlReadMany = `SELECT t.seq, r.id, r.xid::text::bigint, r.channel, r.payload, r.is_binary, r.keep
 		FROM unnest($1::bigint[], $2::bigint[]) t(seq, epoch) CROSS JOIN LATERAL weir.read(t.seq, 0, $3, t.epoch) r ORDER BY t.seq, r.id`

@@ -87,7 +87,7 @@ func idleFleet(t *testing.T, fleet int, attends bool) {
 	}
 	const (
 		xids  = `SELECT pg_snapshot_xmax(s)::text::bigint + age(pg_snapshot_xmax(s)::xid) FROM pg_current_snapshot() s`
-		beats = `SELECT count(*) FROM weir.heartbeat`
+		beats = `SELECT count(*) FROM weir.last_word`
 		made  = `SELECT xact_commit FROM pg_stat_database WHERE datname = current_database()`
 		here  = `SELECT count(*) FROM weir._attending()`
 	)

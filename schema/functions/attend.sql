@@ -2,7 +2,7 @@
 --
 -- A worker with a session of the server to itself attends: that session holds the worker's attendance lock, and while it does the worker is
 -- alive and need not write that it is. When its process is killed the session ends at once, and the lock is free. Every other worker renews a
--- lease by heartbeats. weir.heartbeat is a worker's last word, in the order of no: it 'beats', so the lease counts from then; it 'attends', so the
+-- lease by heartbeats. weir.last_word is a worker's last word, in the order of no: it 'beats', so the lease counts from then; it 'attends', so the
 -- lock tells; or a rescuer has 'missed' it, finding its lock free, and both counts begin. Worker and rescuer exclude each other in whatever they
 -- write there by a lock of the last word's own.
 
@@ -42,7 +42,7 @@ LANGUAGE sql VOLATILE
 SET search_path = pg_catalog, pg_temp
 SET jit = off
 AS $$
-  INSERT INTO weir.heartbeat (ring, worker, at, watched, says, running)
+  INSERT INTO weir.last_word (ring, worker, at, watched, says, running)
   VALUES ((pg_sequence_last_value('weir.watched') / 300000 % 3)::smallint, _note_word.worker, clock_timestamp(),
           pg_sequence_last_value('weir.watched'), _note_word.says, _note_word.running)
 $$;
@@ -55,7 +55,7 @@ SET jit = off
 SET enable_seqscan = off
 SET enable_bitmapscan = off
 AS $$
-  SELECT h.says FROM weir.heartbeat h WHERE h.worker = _last_says.worker ORDER BY h.no DESC LIMIT 1
+  SELECT h.says FROM weir.last_word h WHERE h.worker = _last_says.worker ORDER BY h.no DESC LIMIT 1
 $$;
 COMMENT ON FUNCTION weir._last_says IS 'What a worker''s last word says; NULL: there is none any more.';
 
@@ -80,7 +80,7 @@ AS $$
   FROM (SELECT w.id, w.name, w.lease FROM weir.worker w
         WHERE NOT w.fenced AND NOT EXISTS (SELECT FROM weir.worker f WHERE f.id = w.id AND f.fenced)
           AND NOT EXISTS (SELECT FROM weir._attending() a(id) WHERE a.id = w.id) OFFSET 0) l
-  LEFT JOIN LATERAL (SELECT h.* FROM weir.heartbeat h WHERE h.worker = l.id ORDER BY h.no DESC LIMIT 1) h ON true
+  LEFT JOIN LATERAL (SELECT h.* FROM weir.last_word h WHERE h.worker = l.id ORDER BY h.no DESC LIMIT 1) h ON true
 $$;
 COMMENT ON FUNCTION weir._unattended IS 'Workers that are not fenced and whose attendance lock is free, each with its last word, if that is known still.';
 
@@ -179,7 +179,7 @@ BEGIN
       END IF;
       CONTINUE;
     END IF;
-    CONTINUE WHEN (SELECT max(h.no) FROM weir.heartbeat h WHERE h.worker = w.id) IS DISTINCT FROM w.no;
+    CONTINUE WHEN (SELECT max(h.no) FROM weir.last_word h WHERE h.worker = w.id) IS DISTINCT FROM w.no;
     IF is_new THEN
       PERFORM weir._note_word(w.id, 'missed', coalesce(w.running, 0));
       noted := noted + 1;

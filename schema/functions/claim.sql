@@ -203,7 +203,7 @@ BEGIN
     )
     SELECT ready.name, ready.lane, this_seq, p.id, p.attempt, p.max_attempts, p.kind, p.args, p.meta, p.enqueued_at,
            -- Mostly nothing is cancelled: that is found out once, not row by row.
-           EXISTS (SELECT FROM weir.cancel) AND EXISTS (SELECT FROM weir.cancel c WHERE c.id = p.id), p.put_off
+           EXISTS (SELECT FROM weir.cancellation) AND EXISTS (SELECT FROM weir.cancellation c WHERE c.id = p.id), p.put_off
     FROM picked p;
 
     GET DIAGNOSTICS taken = ROW_COUNT;

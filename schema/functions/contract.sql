@@ -165,7 +165,7 @@ AS $$
 DECLARE
   word record;
 BEGIN
-  SELECT h.says, h.watched INTO word FROM weir.heartbeat h WHERE h.worker = _beat_if_due.worker ORDER BY h.no DESC LIMIT 1;
+  SELECT h.says, h.watched INTO word FROM weir.last_word h WHERE h.worker = _beat_if_due.worker ORDER BY h.no DESC LIMIT 1;
   IF word.says = 'attends' THEN
     -- Nothing is written that tells when it was compared last. But what it claimed since then, and when, is known.
     RETURN EXISTS (
@@ -369,7 +369,7 @@ BEGIN
   END;
   COMMIT;
   BEGIN
-    PERFORM weir._survey();
+    PERFORM weir._resurvey();
   EXCEPTION WHEN OTHERS THEN
     RAISE WARNING 'weir: survey: %', SQLERRM USING ERRCODE = SQLSTATE;
   END;

@@ -57,7 +57,7 @@ DECLARE
   r    record;
   past jsonb := '[]';
 BEGIN
-  look.cancel_requested := EXISTS (SELECT FROM weir.cancel k WHERE k.id = job_id);
+  look.cancel_requested := EXISTS (SELECT FROM weir.cancellation k WHERE k.id = job_id);
   SELECT p.* INTO c FROM weir.promotion p ORDER BY p.seq DESC LIMIT 1;
   FOR a IN
     SELECT j.id, j.xid, j.lane, j.segment, j.attempt, j.max_attempts, j.put_off, j.kind, j.args, j.meta, j.enqueued_at, NULL::timestamptz AS run_at
@@ -146,7 +146,7 @@ BEGIN
           UNION ALL
           (SELECT j.id, j.xid FROM weir.job j WHERE j.lane = l.lane AND (j.xid, j.id) > (coalesce(s.pos_xid, '0'), coalesce(s.pos_id, 0))
            ORDER BY j.xid, j.id LIMIT 100000)) u
-        WHERE NOT EXISTS (SELECT FROM weir.cancel c WHERE c.id = u.id)
+        WHERE NOT EXISTS (SELECT FROM weir.cancellation c WHERE c.id = u.id)
         LIMIT jobs.most) j
       ORDER BY l.lane % 4, j.xid, j.id LIMIT jobs.most;
   ELSIF jobs.state = 'running' THEN
@@ -162,7 +162,7 @@ BEGIN
           SELECT l.* FROM weir.later l
           WHERE (l.run_at, l.id) > (c.due, c.due_id) AND (c.ahead_due IS NULL OR NOT weir._was_ahead(c, l.run_at, l.id, l.xid))
           ORDER BY l.run_at, l.id LIMIT 100000) u
-        WHERE NOT EXISTS (SELECT FROM weir.cancel k WHERE k.id = u.id);
+        WHERE NOT EXISTS (SELECT FROM weir.cancellation k WHERE k.id = u.id);
     ELSE
       OPEN ids FOR
         SELECT j.id FROM unnest(lanes) n(lane) CROSS JOIN LATERAL (
@@ -170,7 +170,7 @@ BEGIN
             SELECT l.* FROM weir.later l
             WHERE l.lane = n.lane AND (l.run_at, l.id) > (c.due, c.due_id) AND (c.ahead_due IS NULL OR NOT weir._was_ahead(c, l.run_at, l.id, l.xid))
             ORDER BY l.run_at, l.id LIMIT 100000) u
-          WHERE NOT EXISTS (SELECT FROM weir.cancel k WHERE k.id = u.id)
+          WHERE NOT EXISTS (SELECT FROM weir.cancellation k WHERE k.id = u.id)
           LIMIT jobs.most) j
         ORDER BY j.run_at, j.id LIMIT jobs.most;
     END IF;
@@ -193,7 +193,7 @@ BEGIN
         WHERE r.outcome = ended AND r.outcome IN ('failed', 'cancelled') AND (jobs.queue IS NULL OR r.lane = ANY (lanes)) ORDER BY r.finished_at DESC) k
       UNION ALL  -- and those whose tombstone has not been met yet
       SELECT k.id FROM (
-        SELECT c.id FROM weir.cancel c
+        SELECT c.id FROM weir.cancellation c
         WHERE jobs.state = 'cancelled' AND (jobs.queue IS NULL OR EXISTS (SELECT FROM weir.job j WHERE j.id = c.id AND j.lane = ANY (lanes))
                                                                OR EXISTS (SELECT FROM weir.later l WHERE l.id = c.id AND l.lane = ANY (lanes)))
         ORDER BY c.id DESC) k;
@@ -315,7 +315,7 @@ AS $$
   LEFT JOIN weir._attending() a(id) ON a.id = w.id
   CROSS JOIN (SELECT pg_sequence_last_value('weir.watched') AS watched,
                      abs((extract(epoch FROM now()) * 1000)::bigint - pg_sequence_last_value('weir.watched_at')) AS since OFFSET 0) r
-  LEFT JOIN LATERAL (SELECT h.* FROM weir.heartbeat h WHERE h.worker = w.id ORDER BY h.no DESC LIMIT 1) h ON true
+  LEFT JOIN LATERAL (SELECT h.* FROM weir.last_word h WHERE h.worker = w.id ORDER BY h.no DESC LIMIT 1) h ON true
   -- A standby has none of the locks; rescuers write down whom they miss.
   CROSS JOIN LATERAL (SELECT f.id IS NULL AND (a.id IS NOT NULL OR pg_is_in_recovery() AND coalesce(h.says, 'attends') = 'attends') AS attends) k
   -- Silent is who would be taken to be by whoever rescues: by the register that rescuing moves on. Where nobody rescues it stands still, and the

@@ -29,7 +29,7 @@ DECLARE
 BEGIN
   now_is := (weir._job_now(job_id)).state;
   IF now_is IN ('available', 'later', 'running') THEN
-    INSERT INTO weir.cancel (id) VALUES (job_id) ON CONFLICT (id) DO NOTHING;
+    INSERT INTO weir.cancellation (id) VALUES (job_id) ON CONFLICT (id) DO NOTHING;
     PERFORM pg_current_xact_id();
     PERFORM nextval('weir.control');
     RETURN CASE now_is WHEN 'running' THEN 'requested' ELSE 'cancelled' END;
@@ -44,7 +44,7 @@ CREATE OR REPLACE FUNCTION weir._cancelled_among(ids bigint[]) RETURNS bigint[]
 LANGUAGE sql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET jit = off
-AS $$ SELECT ARRAY(SELECT c.id FROM weir.cancel c WHERE c.id = ANY (_cancelled_among.ids)) $$;
+AS $$ SELECT ARRAY(SELECT c.id FROM weir.cancellation c WHERE c.id = ANY (_cancelled_among.ids)) $$;
 COMMENT ON FUNCTION weir._cancelled_among IS 'Those of the ids that have been cancelled: a worker asks for what it runs when weir.control has moved.';
 
 CREATE OR REPLACE FUNCTION weir.retry(job_id bigint) RETURNS text
@@ -67,7 +67,7 @@ BEGIN
   IF j.state NOT IN ('completed', 'failed', 'cancelled') THEN
     RETURN j.state;
   END IF;
-  DELETE FROM weir.cancel c WHERE c.id = job_id;
+  DELETE FROM weir.cancellation c WHERE c.id = job_id;
   IF j.finished_at IS NULL THEN
     RETURN CASE WHEN j.run_at IS NULL THEN 'available' ELSE 'later' END;  -- cancelled before it started: it still stands in the log
   END IF;

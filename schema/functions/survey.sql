@@ -45,7 +45,7 @@ AS $$
 $$;
 COMMENT ON FUNCTION weir._last_reclaimed IS 'The number of the event by which a segment of jobs was given back last; 0: none was.';
 
-CREATE OR REPLACE FUNCTION weir._survey() RETURNS text
+CREATE OR REPLACE FUNCTION weir._resurvey() RETURNS text
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET jit = off
@@ -111,5 +111,5 @@ BEGIN
   RETURN format('surveyed %s lanes', cardinality(looked));
 END
 $$;
-COMMENT ON FUNCTION weir._survey IS
+COMMENT ON FUNCTION weir._resurvey IS
   'Where there are more than a hundred queues, notes for looks in which lanes jobs wait, and how many were handed out of each: of what is new since the last survey and what waited then, or of 500 queues more; only once enough is new. Returns what it did, or NULL. Errors: WR003, WR004. Locks: advisory step 3 (tried), claims (shared, tried); ACCESS EXCLUSIVE NOWAIT on weir.survey when it has grown and is emptied. Isolation: READ COMMITTED. Commits asynchronously.';

@@ -173,7 +173,7 @@ $$;
 COMMENT ON FUNCTION weir._cut IS
   'Cuts the next tick from what was committed since the last, and says what it is; all null when there was nothing. whole tells that it holds all that was committed before its snapshot. Of one with at most most_messages, and of 256 kB at most, the messages come with it. What this transaction itself has published, own_count messages of own_size bytes in the segment own_segment, counts as committed, for they commit together; after that nothing can be published or cut in it any more (WR004). The caller holds advisory step 4. Errors: WR003. Isolation: READ COMMITTED.';
 
-CREATE OR REPLACE FUNCTION weir._tick(after bigint, ids bigint DEFAULT NULL, seen pg_snapshot DEFAULT NULL, looks integer DEFAULT 1, pause double precision DEFAULT 0.003,
+CREATE OR REPLACE FUNCTION weir._await_tick(after bigint, ids bigint DEFAULT NULL, seen pg_snapshot DEFAULT NULL, looks integer DEFAULT 1, pause double precision DEFAULT 0.003,
                           patience integer DEFAULT 0, cuts boolean DEFAULT true, epoch bigint DEFAULT NULL, most_messages integer DEFAULT 0,
                           OUT seqs bigint[], OUT ats timestamptz[], OUT counts integer[], OUT sizes bigint[], OUT epochs bigint[],
                           OUT ids_now bigint, OUT seen_now pg_snapshot,
@@ -192,65 +192,65 @@ DECLARE
   made  record;
   slept text;
 BEGIN
-  IF _tick.looks IS NULL OR _tick.pause IS NULL OR _tick.looks < 1 OR _tick.looks * _tick.pause > 1 THEN
-    RAISE EXCEPTION 'weir: tick waits at most 1 second: % looks, % s apart', _tick.looks, _tick.pause USING ERRCODE = '22023';
-  ELSIF _tick.after IS NULL OR _tick.after < 0 THEN
-    RAISE EXCEPTION 'weir: there is no tick %', coalesce(_tick.after::text, 'null') USING ERRCODE = '22023';
+  IF _await_tick.looks IS NULL OR _await_tick.pause IS NULL OR _await_tick.looks < 1 OR _await_tick.looks * _await_tick.pause > 1 THEN
+    RAISE EXCEPTION 'weir: tick waits at most 1 second: % looks, % s apart', _await_tick.looks, _await_tick.pause USING ERRCODE = '22023';
+  ELSIF _await_tick.after IS NULL OR _await_tick.after < 0 THEN
+    RAISE EXCEPTION 'weir: there is no tick %', coalesce(_await_tick.after::text, 'null') USING ERRCODE = '22023';
   END IF;
   PERFORM weir._check_isolation('tick');
-  IF _tick.cuts AND pg_current_xact_id_if_assigned() IS NOT NULL THEN
+  IF _await_tick.cuts AND pg_current_xact_id_if_assigned() IS NOT NULL THEN
     RAISE EXCEPTION 'weir: tick needs a transaction of its own, and this one has written' USING ERRCODE = 'WR004', HINT = 'Call it in autocommit.';
-  ELSIF _tick.cuts AND clock_timestamp() - now() > interval '2 seconds' THEN  -- or the server stood still between two messages
+  ELSIF _await_tick.cuts AND clock_timestamp() - now() > interval '2 seconds' THEN  -- or the server stood still between two messages
     RAISE EXCEPTION 'weir: tick was called inside a transaction that has been open for %', clock_timestamp() - now()
       USING ERRCODE = '55000', HINT = 'Call it in autocommit: until your commit nobody else could cut a tick. If it was, try again.';
-  ELSIF _tick.cuts AND pg_is_in_recovery() THEN
+  ELSIF _await_tick.cuts AND pg_is_in_recovery() THEN
     RAISE EXCEPTION 'weir: ticks are cut on the primary, and this is a standby' USING ERRCODE = '25006', HINT = 'Call it on the primary, or with cuts => false.';
   END IF;
   -- While nothing happens, no table is touched: a lock would last as long as this call, and keep segments from being given back.
   LOOP
     there := pg_sequence_last_value('weir.tick_seq');
     ids_now := coalesce(pg_sequence_last_value('weir.message_id'), 0);
-    EXIT WHEN there > _tick.after OR _tick.cuts AND ids_now IS DISTINCT FROM _tick.ids;
-    IF _tick.cuts AND look > _tick.patience THEN
+    EXIT WHEN there > _await_tick.after OR _await_tick.cuts AND ids_now IS DISTINCT FROM _await_tick.ids;
+    IF _await_tick.cuts AND look > _await_tick.patience THEN
       seen_now := pg_current_snapshot();
-      EXIT WHEN seen_now::text IS DISTINCT FROM _tick.seen::text;
+      EXIT WHEN seen_now::text IS DISTINCT FROM _await_tick.seen::text;
     END IF;
-    IF look >= _tick.looks THEN
-      IF _tick.ids IS NULL THEN
-        PERFORM weir._check_position(_tick.after, _tick.epoch);
+    IF look >= _await_tick.looks THEN
+      IF _await_tick.ids IS NULL THEN
+        PERFORM weir._check_position(_await_tick.after, _await_tick.epoch);
       END IF;
-      ids_now := _tick.ids;
-      seen_now := _tick.seen;
+      ids_now := _await_tick.ids;
+      seen_now := _await_tick.seen;
       RETURN;
     END IF;
     look := look + 1;
-    slept := pg_sleep(_tick.pause);
+    slept := pg_sleep(_await_tick.pause);
   END LOOP;
 
-  PERFORM weir._check_position(_tick.after, _tick.epoch);
+  PERFORM weir._check_position(_await_tick.after, _await_tick.epoch);
   seen_now := pg_current_snapshot();
   FOR attempt IN 1..2 LOOP
     -- The register may be ahead, so it is the table that says whether a tick is missing.
-    IF attempt = 2 OR there > _tick.after THEN
+    IF attempt = 2 OR there > _await_tick.after THEN
       SELECT array_agg(t.seq ORDER BY t.seq), array_agg(t.at ORDER BY t.seq), array_agg(t.count ORDER BY t.seq), array_agg(t.bytes ORDER BY t.seq),
              array_agg((SELECT e.epoch FROM weir.epoch e WHERE e.from_tick <= t.seq ORDER BY e.from_tick DESC LIMIT 1) ORDER BY t.seq)
         INTO seqs, ats, counts, sizes, epochs
-      FROM (SELECT t.* FROM weir.tick t WHERE t.seq > _tick.after ORDER BY t.seq LIMIT 100) t;
+      FROM (SELECT t.* FROM weir.tick t WHERE t.seq > _await_tick.after ORDER BY t.seq LIMIT 100) t;
     END IF;
     EXIT WHEN attempt = 2;
-    IF seqs IS NOT NULL OR NOT _tick.cuts THEN
+    IF seqs IS NOT NULL OR NOT _await_tick.cuts THEN
       ids_now := NULL;  -- there may be more
-      IF seqs IS NULL AND there > _tick.after THEN
-        slept := pg_sleep(_tick.pause);  -- it is being committed, or nobody has cut since a cut was rolled back
+      IF seqs IS NULL AND there > _await_tick.after THEN
+        slept := pg_sleep(_await_tick.pause);  -- it is being committed, or nobody has cut since a cut was rolled back
       END IF;
       EXIT;
     ELSIF NOT pg_try_advisory_xact_lock(1464158547, 4) THEN
       -- Whoever gets the lock cuts; all others read what was cut. Who did not get it must look again.
       ids_now := NULL;
-      slept := pg_sleep(_tick.pause / 3);
+      slept := pg_sleep(_await_tick.pause / 3);
     ELSE
-      made := weir._cut(most_messages => _tick.most_messages);
-      IF made.seq = _tick.after + 1 THEN
+      made := weir._cut(most_messages => _await_tick.most_messages);
+      IF made.seq = _await_tick.after + 1 THEN
         seqs := ARRAY[made.seq]; ats := ARRAY[made.at]; counts := ARRAY[made.count]; sizes := ARRAY[made.size]; epochs := ARRAY[made.epoch];
         message_ids := made.ids; xids := made.xids; channels := made.channels; payloads := made.payloads; binaries := made.binaries; keeps := made.keeps;
         ids_now := CASE WHEN made.whole THEN made.last_id END;  -- else there is more
@@ -262,13 +262,13 @@ BEGIN
     END IF;
   END LOOP;
   floor := pg_sequence_last_value('weir.tick_floor');  -- after the look
-  IF _tick.after < floor THEN
-    RAISE EXCEPTION 'weir: ticks up to % have been truncated, and those after % were asked for', floor, _tick.after
+  IF _await_tick.after < floor THEN
+    RAISE EXCEPTION 'weir: ticks up to % have been truncated, and those after % were asked for', floor, _await_tick.after
       USING ERRCODE = 'WR005', DETAIL = weir._epoch_of(floor) || '.' || floor;
   END IF;
 END
 $$;
-COMMENT ON FUNCTION weir._tick IS
+COMMENT ON FUNCTION weir._await_tick IS
   'Returns the ticks after a given one, at most 100, and cuts the next if there is none and cuts is true. The messages of one that it has cut come with it, if there are at most most_messages, of 256 kB. With the epoch of that given one it is refused where the log has been set back and has grown past it again. Looks up to so many times, pause seconds apart; ids and seen are what an earlier call returned: while nothing has been published or committed since then, only counters are looked at. A commit alone counts from look patience + 1 on. Errors: WR003 (see rebase_messages), WR004 (not in autocommit), WR005 (truncated; the detail is epoch.tick of the last that was), WR006 (see check_position; not looked at again while nothing changes), 22023, 25006. Locks: advisory step 4 (tried). Isolation: READ COMMITTED. It holds a snapshot while it waits: at most 1 second.';
 
 CREATE OR REPLACE FUNCTION weir.ticks(after bigint, ids bigint DEFAULT NULL, looks integer DEFAULT 1, pause double precision DEFAULT 0.003, epoch bigint DEFAULT NULL,
@@ -280,7 +280,7 @@ SET jit = off
 AS $$
 BEGIN
   SELECT t.* INTO seqs, ats, counts, sizes, epochs, ids_now, seen_now
-  FROM weir._tick(ticks.after, ids => ticks.ids, looks => ticks.looks, pause => ticks.pause, cuts => false, epoch => ticks.epoch) t;
+  FROM weir._await_tick(ticks.after, ids => ticks.ids, looks => ticks.looks, pause => ticks.pause, cuts => false, epoch => ticks.epoch) t;
   RAISE SQLSTATE 'WR099';  -- lets go of the tables, as every look does
 EXCEPTION WHEN SQLSTATE 'WR099' THEN
   RETURN;

@@ -22,9 +22,9 @@ BEGIN
     RETURN 'set twins aside';
   END IF;
   -- Small tables that grow all the time are insert-only too: emptied whole, and what still counts put back.
-  IF pg_relation_size('weir.heartbeat_' || next_ring) > 0 THEN
-    EXECUTE format('LOCK TABLE weir.heartbeat_%s IN ACCESS EXCLUSIVE MODE NOWAIT', next_ring);
-    EXECUTE format('TRUNCATE weir.heartbeat_%s', next_ring);
+  IF pg_relation_size('weir.last_word_' || next_ring) > 0 THEN
+    EXECUTE format('LOCK TABLE weir.last_word_%s IN ACCESS EXCLUSIVE MODE NOWAIT', next_ring);
+    EXECUTE format('TRUNCATE weir.last_word_%s', next_ring);
     RETURN 'emptied heartbeat ' || next_ring;
   ELSIF pg_relation_size('weir.promotion') > 1048576 THEN
     IF pg_try_advisory_xact_lock(1464158547, 2) THEN
@@ -52,12 +52,12 @@ BEGIN
     RETURN 'compacted settled';
   ELSIF pg_relation_size('weir.worker') > 131072 AND weir._forget_workers() > 0 THEN
     RETURN 'forgot workers';
-  ELSIF pg_relation_size('weir.cancel') > 1048576 THEN
+  ELSIF pg_relation_size('weir.cancellation') > 1048576 THEN
     -- A part of them at a time, from where the last call stopped: those of jobs in the far future stay.
-    FOR looked IN SELECT c.id FROM weir.cancel c WHERE c.id > coalesce(pg_sequence_last_value('weir.cancel_looked'), 0) ORDER BY c.id LIMIT 1000 LOOP
+    FOR looked IN SELECT c.id FROM weir.cancellation c WHERE c.id > coalesce(pg_sequence_last_value('weir.cancel_looked'), 0) ORDER BY c.id LIMIT 1000 LOOP
       j := weir._job_now(looked);
       IF j.state IS NULL OR j.finished_at IS NOT NULL THEN
-        DELETE FROM weir.cancel c WHERE c.id = looked;
+        DELETE FROM weir.cancellation c WHERE c.id = looked;
         forgotten := forgotten + 1;
       END IF;
       EXIT WHEN clock_timestamp() - now() > interval '100 ms';

@@ -214,21 +214,21 @@ CREATE TABLE weir.settled (
 COMMENT ON TABLE weir.settled IS
   'How far a worker''s batches have all ended: up to number no, but for those listed. Insert-only; the row with the greatest no counts. The greatest number there is means that the worker is fenced and has left nothing.';
 
-CREATE SEQUENCE weir.heartbeat_no AS bigint;
-CREATE TABLE weir.heartbeat (
+CREATE SEQUENCE weir.last_word_no AS bigint;
+CREATE TABLE weir.last_word (
   ring    smallint    NOT NULL,
-  no      bigint      NOT NULL DEFAULT nextval('weir.heartbeat_no'),
+  no      bigint      NOT NULL DEFAULT nextval('weir.last_word_no'),
   worker  integer     NOT NULL,
   at      timestamptz NOT NULL,
   watched bigint      NOT NULL,
   says    text        NOT NULL CHECK (says IN ('beats', 'attends', 'missed')),
   running integer     NOT NULL
 ) PARTITION BY LIST (ring);
-CREATE INDEX heartbeat_worker ON weir.heartbeat (worker, no);
-CREATE TABLE weir.heartbeat_0 PARTITION OF weir.heartbeat FOR VALUES IN (0) WITH (autovacuum_enabled = off);
-CREATE TABLE weir.heartbeat_1 PARTITION OF weir.heartbeat FOR VALUES IN (1) WITH (autovacuum_enabled = off);
-CREATE TABLE weir.heartbeat_2 PARTITION OF weir.heartbeat FOR VALUES IN (2) WITH (autovacuum_enabled = off);
-COMMENT ON TABLE weir.heartbeat IS
+CREATE INDEX last_word_worker ON weir.last_word (worker, no);
+CREATE TABLE weir.last_word_0 PARTITION OF weir.last_word FOR VALUES IN (0) WITH (autovacuum_enabled = off);
+CREATE TABLE weir.last_word_1 PARTITION OF weir.last_word FOR VALUES IN (1) WITH (autovacuum_enabled = off);
+CREATE TABLE weir.last_word_2 PARTITION OF weir.last_word FOR VALUES IN (2) WITH (autovacuum_enabled = off);
+COMMENT ON TABLE weir.last_word IS
   'Workers'' last words, in the order of no: a ring of three, five minutes of weir.watched each, truncated before its turn. watched is what that register showed; at is for people.';
 
 -- Unlogged: as the locks it tells of, it does not survive a crash, and is not there after a failover.
@@ -241,13 +241,13 @@ CREATE UNLOGGED TABLE weir.attendance (
 COMMENT ON TABLE weir.attendance IS
   'Workers that have attended, of the server they did it at when it was started, and what weir.watched showed then. Where there is none of this life of the server, a lock that is free says nothing. That of worker 0 is of the first look at who does not attend: in this life no lease counts from before.';
 
-CREATE TABLE weir.cancel (
+CREATE TABLE weir.cancellation (
   id bigint      PRIMARY KEY,
   at timestamptz NOT NULL DEFAULT now()
 );
 CREATE SEQUENCE weir.cancel_looked AS bigint MINVALUE 0;
-COMMENT ON SEQUENCE weir.cancel_looked IS 'How far tidying has looked through weir.cancel, in the order of ids.';
-COMMENT ON TABLE weir.cancel IS 'Tombstones: jobs that must not start, or must stop.';
+COMMENT ON SEQUENCE weir.cancel_looked IS 'How far tidying has looked through weir.cancellation, in the order of ids.';
+COMMENT ON TABLE weir.cancellation IS 'Tombstones: jobs that must not start, or must stop.';
 
 CREATE SEQUENCE weir.segment_no AS bigint;
 CREATE TABLE weir.segment (

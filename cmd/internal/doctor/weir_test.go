@@ -83,7 +83,7 @@ func expectDownstream(t *testing.T, r doctor.Report, code doctor.Code) doctor.Fi
 
 // TestAClockThatStepsIsNoWorkersSilence: who is silent is told by what rescuing goes by, and not by a clock that may have been set.
 func TestAClockThatStepsIsNoWorkersSilence(t *testing.T) {
-	const step = `UPDATE weir.heartbeat SET at = at + interval '%[1]s'; UPDATE weir.worker SET at = at + interval '%[1]s';
+	const step = `UPDATE weir.last_word SET at = at + interval '%[1]s'; UPDATE weir.worker SET at = at + interval '%[1]s';
 		SELECT setval('weir.watched_at', pg_sequence_last_value('weir.watched_at') + (extract(epoch FROM interval '%[1]s') * 1000)::bigint)`
 	t.Run("of the living", func(t *testing.T) {
 		url := alone(t)

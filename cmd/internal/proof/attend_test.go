@@ -136,14 +136,14 @@ func TestAttendingUsesUpNoTransactionIDs(t *testing.T) {
 	next := func() int64 {
 		return value[int64](t, conn, `SELECT pg_snapshot_xmax(s)::text::bigint + age(pg_snapshot_xmax(s)::xid) FROM pg_current_snapshot() s`)
 	}
-	before, rows := next(), value[int](t, conn, `SELECT count(*) FROM weir.heartbeat`)
+	before, rows := next(), value[int](t, conn, `SELECT count(*) FROM weir.last_word`)
 	for range 20 {
 		if value[bool](t, session, `SELECT fenced FROM weir.heartbeat($1, 7)`, worker) {
 			t.Fatal("the worker is fenced")
 		}
 		exec(t, conn, `SELECT weir._rescue()`)
 	}
-	if n := value[int](t, conn, `SELECT count(*) FROM weir.heartbeat`) - rows; n != 0 {
+	if n := value[int](t, conn, `SELECT count(*) FROM weir.last_word`) - rows; n != 0 {
 		t.Errorf("%d heartbeats were written", n)
 	}
 	if n := next() - before; n >= 20 { // others of this server may use up some
@@ -153,7 +153,7 @@ func TestAttendingUsesUpNoTransactionIDs(t *testing.T) {
 	if got := value[string](t, conn, look, worker); got != "alive 7 true" {
 		t.Errorf("the worker is %s, want alive, with 7, seen now", got)
 	}
-	exec(t, conn, `UPDATE weir.heartbeat SET at = at - interval '1 hour'`)
+	exec(t, conn, `UPDATE weir.last_word SET at = at - interval '1 hour'`)
 	if got := value[string](t, conn, look, worker); got != "alive 7 true" {
 		t.Errorf("an hour later the worker is %s", got)
 	}
@@ -369,7 +369,7 @@ func TestASessionThatWasResetAttendsAgain(t *testing.T) {
 			t.Fatalf("rescue speaks of %v", got)
 		}
 	}
-	if says := value[string](t, conn, `SELECT says FROM weir.heartbeat WHERE worker = $1 ORDER BY no DESC LIMIT 1`, worker); says != "attends" {
+	if says := value[string](t, conn, `SELECT says FROM weir.last_word WHERE worker = $1 ORDER BY no DESC LIMIT 1`, worker); says != "attends" {
 		t.Errorf("its last word is %q", says)
 	}
 }

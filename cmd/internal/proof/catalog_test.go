@@ -15,6 +15,9 @@ func TestEveryFunctionIsDocumentedAndPinned(t *testing.T) {
 	for _, c := range []struct{ what, sql string }{
 		// A procedure has no settings, which would forbid it to commit; so it may do nothing but call functions, with its caller's rights.
 		{"procedure with rights of its own", `SELECT p.oid::regprocedure::text FROM pg_proc p WHERE p.pronamespace = 'weir'::regnamespace AND p.prokind = 'p' AND p.prosecdef`},
+		// A type's array has the type's name with an underscore before it, and a call with one NULL would be a cast to that.
+		{"function with the name of an array type", `SELECT p.oid::regprocedure::text FROM pg_proc p JOIN pg_type t ON t.typnamespace = p.pronamespace AND t.typname = p.proname
+			WHERE p.pronamespace = 'weir'::regnamespace`},
 		{"function without a comment", `SELECT p.oid::regprocedure::text FROM pg_proc p WHERE p.pronamespace = 'weir'::regnamespace
 			AND coalesce(obj_description(p.oid, 'pg_proc'), '') = ''`},
 		{"function without a pinned search_path", `SELECT p.oid::regprocedure::text FROM pg_proc p WHERE p.pronamespace = 'weir'::regnamespace
@@ -47,10 +50,10 @@ func TestRolesDoTheirPartAndNoMore(t *testing.T) {
 	conn := connect(t, url)
 	enqueue := []string{"enqueue", "enqueue_many"}
 	work := append(slices.Clone(enqueue), "start", "take", "record", "stop", "complete", "chores", "attend", "heartbeat", "cancel", "_start", "_watch", "_claim", "_record", "_complete", "_reconcile", "_fence", "_settle", "_cancelled_among",
-		"_promote", "_rotate", "_rotate_later", "_rotate_messages", "_rescue", "_survey", "_tidy", "rebase", "job_info", "jobs")
+		"_promote", "_rotate", "_rotate_later", "_rotate_messages", "_rescue", "_resurvey", "_tidy", "rebase", "job_info", "jobs")
 	publish := []string{"publish", "publish_bytes", "publish_many", "notify"}
 	subscribe := []string{"ticks", "read", "newest_tick", "_epoch_of"}
-	cut := []string{"_tick", "rebase_messages", "_rotate_messages"}
+	cut := []string{"_await_tick", "rebase_messages", "_rotate_messages"}
 	hub := slices.Concat(publish, subscribe, cut, []string{"_publish_drafts", "_beat", "_fresh_queues", "_logins", "_login_secret"})
 	operate := slices.Concat(work, publish, subscribe, cut, []string{"queues", "workers", "cancel", "retry", "pause", "resume", "set", "settings", "hubs", "notify_callers", "restrict"})
 	for role, want := range map[string][]string{"weir_enqueue": enqueue, "weir_work": work, "weir_operate": operate,
@@ -93,10 +96,10 @@ func TestRolesDoTheirPartAndNoMore(t *testing.T) {
 	claimOne := fmt.Sprintf(`SELECT * FROM weir._claim(%d, ARRAY['q'], ARRAY[1])`, worker)
 	as("weir_enqueue", "", `SELECT weir.enqueue('q', 'k')`, `SELECT weir.enqueue('new', 'k', run_at => now() + interval '1 hour')`,
 		`SELECT weir.enqueue_many('[{"queue": "q", "kind": "k"}]')`, `SELECT weir.enqueue_many(ARRAY['q'], ARRAY['k'], ARRAY['{}']::jsonb[])`)
-	as("weir_enqueue", denied, claimOne, `SELECT * FROM weir.job`, `SELECT * FROM weir.queue`, `INSERT INTO weir.cancel VALUES (1)`, `SELECT weir.pause('q')`,
+	as("weir_enqueue", denied, claimOne, `SELECT * FROM weir.job`, `SELECT * FROM weir.queue`, `INSERT INTO weir.cancellation VALUES (1)`, `SELECT weir.pause('q')`,
 		`SELECT * FROM weir.job_info(1)`, `SELECT weir._queue_id('x')`, `SELECT nextval('weir.job_id')`, `CREATE TABLE weir.mine ()`)
 	as("weir_work", "", claimOne, `SELECT weir.enqueue('q', 'k')`, `SELECT weir._start('w', ARRAY['newer'])`, `SELECT weir.heartbeat(1)`,
-		`SELECT weir._promote()`, `SELECT weir._rotate()`, `SELECT weir._rotate_later()`, `SELECT weir._rescue()`, `SELECT weir._survey()`, `SELECT weir._tidy()`, `SELECT weir.rebase()`,
+		`SELECT weir._promote()`, `SELECT weir._rotate()`, `SELECT weir._rotate_later()`, `SELECT weir._rescue()`, `SELECT weir._resurvey()`, `SELECT weir._tidy()`, `SELECT weir.rebase()`,
 		`SELECT * FROM weir.job_info(1)`, `SELECT weir.cancel(1)`, `CALL weir.chores()`, `SELECT weir.start('w', ARRAY['q'])`, `SELECT * FROM weir._watch(0, 0, NULL, NULL)`, `SELECT weir._fence(1)`)
 	as("weir_work", denied, `SELECT * FROM weir.job`, `DELETE FROM weir.result`, `SELECT weir.pause('q')`, `SELECT weir.retry(1)`, `SELECT * FROM weir.failed_jobs`,
 		`SELECT weir._reclaim(1)`, `SELECT nextval('weir.job_id')`, `SELECT weir._end_attempts(1, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL)`)
@@ -107,11 +110,11 @@ func TestRolesDoTheirPartAndNoMore(t *testing.T) {
 	as("weir_publish", "", `SELECT weir.publish('c', 'p')`, `SELECT weir.notify('c', 'p')`, `SELECT weir.publish_bytes('c', '\x00')`, `SELECT weir.publish_many(ARRAY['c'], ARRAY['p'])`)
 	as("weir_publish", denied, `SELECT * FROM weir.ticks(0)`, `SELECT * FROM weir.read(1)`, `SELECT * FROM weir.message`, `SELECT * FROM weir._logins()`)
 	as("weir_subscribe", "", `SELECT * FROM weir.ticks(0)`, `SELECT * FROM weir.read(1)`, `SELECT weir.newest_tick()`)
-	as("weir_subscribe", denied, `SELECT * FROM weir._tick(0)`, `SELECT weir._rotate_messages()`, `SELECT weir.rebase_messages()`, `SELECT weir.publish('c')`, `SELECT * FROM weir.message`, `SELECT weir._cut()`, `SELECT weir._reclaim_messages(1, '0')`, `SELECT * FROM weir._logins()`)
+	as("weir_subscribe", denied, `SELECT * FROM weir._await_tick(0)`, `SELECT weir._rotate_messages()`, `SELECT weir.rebase_messages()`, `SELECT weir.publish('c')`, `SELECT * FROM weir.message`, `SELECT weir._cut()`, `SELECT weir._reclaim_messages(1, '0')`, `SELECT * FROM weir._logins()`)
 	as("weir_hub", "", `SELECT * FROM weir._logins()`, `SELECT * FROM weir._login_secret()`, `SELECT weir._beat('h', '', 1, 0)`, `SELECT * FROM weir._fresh_queues(pg_current_snapshot())`)
 	as("weir_hub", denied, `SELECT * FROM weir.message`, `SELECT * FROM pg_authid`, `SELECT weir.set('message_bytes', '8000')`, `SELECT weir.enqueue('q', 'k')`)
 	as("weir_operate", "", `SELECT weir.restrict('app', ARRAY['orders.*'])`, `SELECT weir.restrict('app')`, `SELECT * FROM weir.hubs()`, `SELECT * FROM weir.notify_callers()`, `SELECT weir.set('message_retention', '1 hour')`)
-	as(stranger, denied, `SELECT weir.publish('c')`, `SELECT * FROM weir.ticks(0)`, `SELECT * FROM weir._tick(0)`, `SELECT * FROM weir._logins()`, `SELECT weir.enqueue('q', 'k')`, `SELECT * FROM weir.queues()`, `SELECT * FROM weir.job`)
+	as(stranger, denied, `SELECT weir.publish('c')`, `SELECT * FROM weir.ticks(0)`, `SELECT * FROM weir._await_tick(0)`, `SELECT * FROM weir._logins()`, `SELECT weir.enqueue('q', 'k')`, `SELECT * FROM weir.queues()`, `SELECT * FROM weir.job`)
 }
 
 // stranger is a role without any grant.

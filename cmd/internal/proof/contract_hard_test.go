@@ -96,7 +96,7 @@ func TestATakeThatWaitsHoldsNothing(t *testing.T) {
 	for _, held := range column[string](t, conn, `
 		SELECT concat_ws(' ', l.locktype, l.relation::regclass, l.classid, l.objid, l.mode) FROM pg_locks l
 		WHERE l.pid = $1 AND (l.locktype = 'advisory' OR l.relation IN (
-			SELECT p.relid FROM unnest(ARRAY['weir.job', 'weir.batch', 'weir.result', 'weir.heartbeat', 'weir.settled']) t CROSS JOIN pg_partition_tree(t) p))`,
+			SELECT p.relid FROM unnest(ARRAY['weir.job', 'weir.batch', 'weir.result', 'weir.last_word', 'weir.settled']) t CROSS JOIN pg_partition_tree(t) p))`,
 		taker.PgConn().PID()) {
 		t.Errorf("while it waits it holds %s", held)
 	}

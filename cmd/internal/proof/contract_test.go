@@ -179,7 +179,7 @@ func TestTakeWaitsForWork(t *testing.T) {
 func TestAnIdleTakeUsesUpNoTransactionID(t *testing.T) {
 	conn := connect(t, pgtest.Database(t))
 	worker := value[int32](t, conn, `SELECT weir.start('w', ARRAY['q'])`)
-	words := func() int { return value[int](t, conn, `SELECT count(*) FROM weir.heartbeat`) }
+	words := func() int { return value[int](t, conn, `SELECT count(*) FROM weir.last_word`) }
 	before := words()
 	exec(t, conn, `BEGIN`)
 	if got := take(t, conn, worker, taking{held: []string{}, wait: "50ms"}); len(got) > 0 {

@@ -23,7 +23,7 @@ func TestEachLifeOfAServerIsAnEpoch(t *testing.T) {
 		t.Helper()
 		exec(t, conn, `SELECT weir.publish('c', $1)`, text)
 		var epochs, seqs []int64
-		if err := conn.QueryRow(t.Context(), `SELECT seqs, epochs FROM weir._tick(weir.newest_tick())`).Scan(&seqs, &epochs); err != nil || len(seqs) != 1 {
+		if err := conn.QueryRow(t.Context(), `SELECT seqs, epochs FROM weir._await_tick(weir.newest_tick())`).Scan(&seqs, &epochs); err != nil || len(seqs) != 1 {
 			t.Fatalf("%d ticks, %v", len(seqs), err)
 		}
 		if of := value[int64](t, conn, `SELECT weir._epoch_of($1)`, seqs[0]); of != epochs[0] {
@@ -56,7 +56,7 @@ func TestEachLifeOfAServerIsAnEpoch(t *testing.T) {
 		{three, first, place(first, two)}, {three + 1, first, place(first, two)}, {three + 1000, third, place(third, three)},
 		{two, third, place(third, three)}, {one, first + 1, place(third, three)}, {three, 0, place(third, three)},
 	} {
-		for _, sql := range []string{`SELECT * FROM weir._tick($1, epoch => $2)`, `SELECT * FROM weir._tick($1, epoch => $2, cuts => false)`} {
+		for _, sql := range []string{`SELECT * FROM weir._await_tick($1, epoch => $2)`, `SELECT * FROM weir._await_tick($1, epoch => $2, cuts => false)`} {
 			refused(t, conn, sql, c.tick, c.epoch, c.detail)
 		}
 		if c.tick <= three {
@@ -73,8 +73,8 @@ func TestEachLifeOfAServerIsAnEpoch(t *testing.T) {
 	if at := newest(t, conn); at != three+1 || value[int64](t, conn, `SELECT weir._epoch_of($1)`, at) == third {
 		t.Errorf("the newest tick is %d, of the epoch before", at)
 	}
-	refused(t, conn, `SELECT * FROM weir._tick($1, epoch => $2)`, three, third, "") // at the floor, whose tick is gone
-	_, err := conn.Exec(t.Context(), `SELECT * FROM weir._tick($1, epoch => $2)`, one, first)
+	refused(t, conn, `SELECT * FROM weir._await_tick($1, epoch => $2)`, three, third, "") // at the floor, whose tick is gone
+	_, err := conn.Exec(t.Context(), `SELECT * FROM weir._await_tick($1, epoch => $2)`, one, first)
 	wantCode(t, "a truncated tick", err, "WR005")
 }
 
@@ -104,7 +104,7 @@ func TestEpochsAreBounded(t *testing.T) {
 		t.Helper()
 		exec(t, conn, `DO $$ BEGIN FOR i IN 1..`+itoa(int64(n))+` LOOP
 			UPDATE weir.epoch SET started_at = started_at - interval '1 hour' WHERE from_tick = (SELECT max(from_tick) FROM weir.epoch);
-			PERFORM weir.publish('c', 'x'); COMMIT; PERFORM weir._tick(weir.newest_tick()); COMMIT; END LOOP; END $$`)
+			PERFORM weir.publish('c', 'x'); COMMIT; PERFORM weir._await_tick(weir.newest_tick()); COMMIT; END LOOP; END $$`)
 	}
 	first := value[int64](t, conn, `SELECT epoch FROM weir.epoch`)
 	cut(1100)
@@ -122,7 +122,7 @@ func TestEpochsAreBounded(t *testing.T) {
 		t.Errorf("%d epochs are known, want the newest 1000", n)
 	}
 	at := newest(t, conn)
-	refused(t, conn, `SELECT * FROM weir._tick($1, epoch => $2)`, 1, first, place(value[int64](t, conn, `SELECT weir._epoch_of($1)`, at), at))
+	refused(t, conn, `SELECT * FROM weir._await_tick($1, epoch => $2)`, 1, first, place(value[int64](t, conn, `SELECT weir._epoch_of($1)`, at), at))
 }
 
 // TestACopyInTheSameServerIsAnotherLog: a database that is copied in its server goes on under an epoch of its own, for both grow over the same numbers.
@@ -143,14 +143,14 @@ func TestACopyInTheSameServerIsAnotherLog(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	refused(t, conn, `SELECT * FROM weir._tick($1, epoch => $2)`, both, epoch, "") // one log up to here
+	refused(t, conn, `SELECT * FROM weir._await_tick($1, epoch => $2)`, both, epoch, "") // one log up to here
 	exec(t, conn, `SELECT weir.publish('c', 'in the copy')`)
 	look(t, conn, both)
 	_ = conn.Close(t.Context())
 	if conn, err = pgx.ConnectConfig(t.Context(), config); err != nil {
 		t.Fatal(err)
 	}
-	refused(t, conn, `SELECT * FROM weir._tick($1, epoch => $2)`, both+1, epoch, place(epoch, both))
+	refused(t, conn, `SELECT * FROM weir._await_tick($1, epoch => $2)`, both+1, epoch, place(epoch, both))
 	_ = conn.Close(t.Context())
 }
 
@@ -162,7 +162,7 @@ func TestAMovedLogOfMessagesIsNoticedByWhoStayed(t *testing.T) {
 	exec(t, conn, `SELECT weir.publish('c', 'waiting')`)
 	exec(t, conn, `UPDATE weir.message SET xid = (xid::text::bigint + 1000000)::text::xid8`)
 	exec(t, conn, `UPDATE weir.setting SET value = '1' WHERE name = 'message_cluster'; UPDATE weir.epoch SET started_at = started_at - interval '1 day'`)
-	_, err := conn.Exec(t.Context(), `SELECT * FROM weir._tick($1)`, at)
+	_, err := conn.Exec(t.Context(), `SELECT * FROM weir._await_tick($1)`, at)
 	wantCode(t, "a tick of a log that was moved", err, "WR003")
 	exec(t, conn, `SELECT weir.rebase_messages()`)
 	if ticks, _ := hearAll(t, conn, newest(t, conn)); len(ticks) != 1 || len(ticks[0]) != 1 || ticks[0][0] != "waiting" {

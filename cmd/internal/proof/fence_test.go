@@ -239,8 +239,8 @@ func TestLastAttemptLostIsFailed(t *testing.T) {
 	}
 }
 
-// TestRetryFindsItsOwnAttempt: the job of a late transaction is handed out in a batch of its own, before what is fresh; ending an attempt is
-// followed by the one after it, not by a copy of an earlier one, and reclaiming carries that one alone.
+// TestRetryFindsItsOwnAttempt: a batch with the job of a late transaction spans what was logged since, a job's earlier attempt among it; ending
+// an attempt is followed by the one after it, not by a copy of an earlier one, and reclaiming carries that one alone.
 func TestRetryFindsItsOwnAttempt(t *testing.T) {
 	url := pgtest.Database(t)
 	conn, late := connect(t, url), connect(t, url)
@@ -257,13 +257,11 @@ func TestRetryFindsItsOwnAttempt(t *testing.T) {
 		t.Fatal(err)
 	}
 	exec(t, late, `COMMIT`)
-	if late := mustClaim(t, conn, worker, "q", 10); len(late) != 1 || late[0].ID == id {
-		t.Fatalf("claimed %v, want the late job", late)
+	both := mustClaim(t, conn, worker, "q", 10)
+	if len(both) != 2 || both[0].Kind != "late" || both[1].ID != id || both[1].Attempt != 2 {
+		t.Fatalf("claimed %v, want the late job and attempt 2 of job %d", both, id)
 	}
-	second := mustClaim(t, conn, worker, "q", 10)
-	if len(second) != 1 || second[0].ID != id || second[0].Attempt != 2 {
-		t.Fatalf("claimed %v, want attempt 2 of job %d", second, id)
-	}
+	second := both[1:]
 	rotateUntil(t, conn, "opened job 2")
 	rotateUntil(t, conn, "reclaimed job 1")
 	if n := value[int](t, conn, `SELECT count(*) FROM weir.job WHERE id = $1`, id); n != 1 {
@@ -320,7 +318,7 @@ func TestCompletionAndFailureOfOneAttemptExclude(t *testing.T) {
 // TestChoresNeedReadCommitted: with the snapshot of an older look, TRUNCATE would take what that look cannot see.
 func TestChoresNeedReadCommitted(t *testing.T) {
 	conn := connect(t, pgtest.Database(t))
-	for _, call := range []string{"_promote()", "_rotate()", "_rotate_later()", "_reclaim(2)", "_rescue()", "retry(1)", "_survey()", "_tidy()", "rebase()", "_fence(1)", "_settle(1)", "_reconcile(1, '{}', '{}', '{}', '{}')"} {
+	for _, call := range []string{"_promote()", "_rotate()", "_rotate_later()", "_reclaim(2)", "_rescue()", "retry(1)", "_resurvey()", "_tidy()", "rebase()", "_fence(1)", "_settle(1)", "_reconcile(1, '{}', '{}', '{}', '{}')"} {
 		exec(t, conn, `BEGIN ISOLATION LEVEL REPEATABLE READ`)
 		_, err := conn.Exec(t.Context(), `SELECT weir.`+call)
 		wantCode(t, call, err, "WR004")

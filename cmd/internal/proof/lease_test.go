@@ -21,7 +21,7 @@ func TestFailoverFencesNobody(t *testing.T) {
 	exec(t, conn, `SELECT weir.heartbeat(w) FROM unnest(ARRAY[$1::integer, $2]) w`, alive, silent)
 	// The primary has been dead for an hour when the standby, which is older, is promoted.
 	exec(t, conn, `UPDATE weir.worker SET at = at - interval '1 hour'`)
-	exec(t, conn, `UPDATE weir.heartbeat SET at = at - interval '1 hour'`)
+	exec(t, conn, `UPDATE weir.last_word SET at = at - interval '1 hour'`)
 	exec(t, conn, `SELECT setval('weir.watched_at', (extract(epoch FROM clock_timestamp()) * 1000)::bigint - 3600000)`)
 	standby := pgtest.Standby(t, primary, nil)
 	pgtest.Replayed(t, primary, standby)

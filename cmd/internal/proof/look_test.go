@@ -197,7 +197,7 @@ func TestWorkersAreListedByIndex(t *testing.T) {
 	exec(t, conn, `SELECT weir._start('w' || n, '{q}') FROM generate_series(1, 1000) n`)
 	exec(t, conn, `SELECT weir.heartbeat(w.id) FROM weir.worker w`)
 	few := settled(t, conn, `SELECT * FROM weir.workers()`)
-	exec(t, conn, `INSERT INTO weir.heartbeat SELECT h.* FROM weir.heartbeat h, generate_series(1, 20)`)
+	exec(t, conn, `INSERT INTO weir.last_word SELECT h.* FROM weir.last_word h, generate_series(1, 20)`)
 	many := settled(t, conn, `SELECT * FROM weir.workers()`)
 	t.Logf("%d blocks with one heartbeat each, %d with twenty-one", few, many)
 	if many > 2*few+100 || many > 40_000 {

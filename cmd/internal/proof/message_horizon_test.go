@@ -54,7 +54,7 @@ func pinnedMessages(t *testing.T, pin []string) {
 		}
 		if sent == total/20 || sent == total-atOnce {
 			exec(t, publisher, `SELECT weir.publish('c', 'x')`)
-			cost := buffers(t, conn, `SELECT * FROM weir._tick((SELECT weir.newest_tick()))`)
+			cost := buffers(t, conn, `SELECT * FROM weir._await_tick((SELECT weir.newest_tick()))`)
 			costs = append(costs, cost)
 		}
 	}

@@ -249,7 +249,7 @@ func (l *load) listen(talk *talk, n int, from int64) {
 		}
 		var seqs []int64
 		var counts []int32
-		err := r.conn.QueryRow(l.ctx, `SELECT seqs, counts, ids_now, seen_now::text FROM weir._tick($1, $2, $3::text::pg_snapshot, $4, 0.003, $5, $6)`,
+		err := r.conn.QueryRow(l.ctx, `SELECT seqs, counts, ids_now, seen_now::text FROM weir._await_tick($1, $2, $3::text::pg_snapshot, $4, 0.003, $5, $6)`,
 			r.after, ids, seen, 1+r.rng.IntN(20), r.rng.IntN(3), r.cuts && !closed(l.drained)).Scan(&seqs, &counts, &ids, &seen)
 		if r.truncated(err) || l.check(r.conn, "tick", err) {
 			ids, seen = nil, nil

@@ -104,7 +104,7 @@ func TestIdleTickHoldsNoTable(t *testing.T) {
 	at := newest(t, conn)
 	next := func(looks, patience int) (seqs []int64) {
 		t.Helper()
-		if err := conn.QueryRow(t.Context(), `SELECT seqs, ids_now, seen_now::text FROM weir._tick($1, $2, $3::text::pg_snapshot, $4, 0.01, $5)`, at, ids, seen, looks, patience).
+		if err := conn.QueryRow(t.Context(), `SELECT seqs, ids_now, seen_now::text FROM weir._await_tick($1, $2, $3::text::pg_snapshot, $4, 0.01, $5)`, at, ids, seen, looks, patience).
 			Scan(&seqs, &ids, &seen); err != nil {
 			t.Fatal(err)
 		}

@@ -81,7 +81,7 @@ func restoredMessages(t *testing.T, take func(from, to *pgx.Conn, into string) (
 
 	bring()
 	exec(t, target, `SELECT weir.publish('c', 'before the rebase')`)
-	for _, sql := range []string{`SELECT weir.newest_tick()`, `SELECT * FROM weir._tick(` + itoa(at) + `)`} {
+	for _, sql := range []string{`SELECT weir.newest_tick()`, `SELECT * FROM weir._await_tick(` + itoa(at) + `)`} {
 		_, err := target.Exec(t.Context(), sql)
 		wantCode(t, sql, err, "WR003")
 	}
@@ -92,7 +92,7 @@ func restoredMessages(t *testing.T, take func(from, to *pgx.Conn, into string) (
 		t.Errorf("a second rebase_messages logged %d again", *n)
 	}
 	for _, old := range []int64{0, start, at, beyond, beyond + 1_000_000_000} {
-		_, err := target.Exec(t.Context(), `SELECT * FROM weir._tick($1)`, old)
+		_, err := target.Exec(t.Context(), `SELECT * FROM weir._await_tick($1)`, old)
 		wantCode(t, "ticks after an old position", err, "WR005")
 		if floor, _ := detail(err); floor >= newest(t, target) {
 			t.Errorf("the error says that ticks up to %d are gone, the newest is %d", floor, newest(t, target))

@@ -98,7 +98,7 @@ func (l *load) hush(talk *talk) {
 	until(l.t, "the last tick is cut", func() bool {
 		var none bool
 		newest := value[int64](l.t, conn, `SELECT weir.newest_tick()`)
-		err := conn.QueryRow(l.t.Context(), `SELECT seqs IS NULL AND ids_now IS NOT NULL FROM weir._tick($1)`, newest).Scan(&none)
+		err := conn.QueryRow(l.t.Context(), `SELECT seqs IS NULL AND ids_now IS NOT NULL FROM weir._await_tick($1)`, newest).Scan(&none)
 		if err != nil {
 			l.t.Fatal(err)
 		}

@@ -106,7 +106,7 @@ func TestTruncatedHistoryIsSaid(t *testing.T) {
 
 // ticksAfter calls weir.tick, and returns the floor when that is what it says.
 func ticksAfter(t *testing.T, conn *pgx.Conn, after int64) (seqs []int64, counts []int32, floor int64, err error) {
-	err = conn.QueryRow(t.Context(), `SELECT seqs, counts FROM weir._tick($1)`, after).Scan(&seqs, &counts)
+	err = conn.QueryRow(t.Context(), `SELECT seqs, counts FROM weir._await_tick($1)`, after).Scan(&seqs, &counts)
 	if sqlstate(err) == "WR005" {
 		if floor, err = detail(err); floor == 0 {
 			err = fmt.Errorf("a floor of 0")

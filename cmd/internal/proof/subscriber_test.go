@@ -13,11 +13,11 @@ func TestASubscriberStopsNobody(t *testing.T) {
 	url := pgtest.Database(t)
 	subscriber, hub := connect(t, url), connect(t, url)
 	exec(t, hub, `SELECT weir.publish('c', 'one')`)
-	exec(t, hub, `SELECT * FROM weir._tick(1)`)
+	exec(t, hub, `SELECT * FROM weir._await_tick(1)`)
 	exec(t, subscriber, `SET ROLE weir_subscribe; BEGIN`)
 	for sql, code := range map[string]string{
 		`SELECT * FROM weir.ticks(1)`: "", `SELECT * FROM weir.read(2)`: "", `SELECT weir.newest_tick()`: "",
-		`SELECT * FROM weir._tick(1)`: "42501", `SELECT weir._cut()`: "42501", `SELECT weir.rebase_messages()`: "42501", `SELECT weir._rotate_messages()`: "42501",
+		`SELECT * FROM weir._await_tick(1)`: "42501", `SELECT weir._cut()`: "42501", `SELECT weir.rebase_messages()`: "42501", `SELECT weir._rotate_messages()`: "42501",
 		`SELECT weir._reclaim_messages(1, '0')`: "42501", `LOCK TABLE weir.message`: "42501",
 	} {
 		exec(t, subscriber, `SAVEPOINT before`)
@@ -35,7 +35,7 @@ func TestASubscriberStopsNobody(t *testing.T) {
 	}
 	exec(t, hub, `SET lock_timeout = '10s'`)
 	exec(t, hub, `SELECT weir.publish('c', 'two')`)
-	if n := value[int](t, hub, `SELECT cardinality(seqs) FROM weir._tick(2)`); n != 1 {
+	if n := value[int](t, hub, `SELECT cardinality(seqs) FROM weir._await_tick(2)`); n != 1 {
 		t.Errorf("%d ticks were cut, want 1", n)
 	}
 	exec(t, hub, `SELECT weir._rotate_messages()`)

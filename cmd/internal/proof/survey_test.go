@@ -17,7 +17,7 @@ func survey(t *testing.T, conn *pgx.Conn) {
 	t.Helper()
 	exec(t, conn, `SELECT setval('weir.batch_no', nextval('weir.batch_no') + 1000)`)
 	for range 100 {
-		if value[string](t, conn, `SELECT coalesce(weir._survey(), '')`) == "" {
+		if value[string](t, conn, `SELECT coalesce(weir._resurvey(), '')`) == "" {
 			return
 		}
 	}

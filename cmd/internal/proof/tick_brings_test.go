@@ -52,7 +52,7 @@ func TestTickBringsItsMessages(t *testing.T) {
 		var seen, got *string
 		err := conn.QueryRow(t.Context(), `SELECT t.seqs, t.counts, t.ids_now, t.seen_now::text,
 				(SELECT string_agg(m::text, ' ' ORDER BY m.id) FROM unnest(t.message_ids, t.xids, t.channels, t.payloads, t.binaries, t.keeps) m(id, xid, channel, payload, binary_, keep))
-			FROM weir._tick($1, most_messages => $2) t`, at, most).Scan(&seqs, &counts, &ids, &seen, &got)
+			FROM weir._await_tick($1, most_messages => $2) t`, at, most).Scan(&seqs, &counts, &ids, &seen, &got)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -72,7 +72,7 @@ func TestTickBringsItsMessages(t *testing.T) {
 		}
 		at = seqs[0]
 		heard += int(counts[0])
-		if again := column[int64](t, conn, `SELECT unnest(seqs) FROM weir._tick($1, $2, $3::text::pg_snapshot)`, at, ids, seen); len(again) > 0 {
+		if again := column[int64](t, conn, `SELECT unnest(seqs) FROM weir._await_tick($1, $2, $3::text::pg_snapshot)`, at, ids, seen); len(again) > 0 {
 			t.Errorf("after tick %d, which held all, there are %v", at, again)
 		}
 	}

@@ -16,7 +16,7 @@ import (
 // look calls weir.tick once.
 func look(t *testing.T, q querier, after int64) (seqs []int64, counts []int32) {
 	t.Helper()
-	if err := q.QueryRow(t.Context(), `SELECT seqs, counts FROM weir._tick($1)`, after).Scan(&seqs, &counts); err != nil {
+	if err := q.QueryRow(t.Context(), `SELECT seqs, counts FROM weir._await_tick($1)`, after).Scan(&seqs, &counts); err != nil {
 		t.Fatalf("tick after %d: %v", after, err)
 	}
 	return seqs, counts
@@ -173,7 +173,7 @@ func TestLargeTransactionIsReadInStretches(t *testing.T) {
 	exec(t, conn, `SELECT weir.publish_many(array_fill('c'::text, ARRAY[30]), array_agg(lpad(n::text, 1000000) ORDER BY n)) FROM generate_series(1, 30) n`)
 	exec(t, conn, `SELECT weir.publish('c', 'next')`)
 	var seqs, sizes []int64
-	if err := conn.QueryRow(t.Context(), `SELECT seqs, sizes FROM weir._tick($1)`, start).Scan(&seqs, &sizes); err != nil || len(seqs) != 1 || sizes[0] != 30_000_000 {
+	if err := conn.QueryRow(t.Context(), `SELECT seqs, sizes FROM weir._await_tick($1)`, start).Scan(&seqs, &sizes); err != nil || len(seqs) != 1 || sizes[0] != 30_000_000 {
 		t.Fatalf("ticks %v of %v bytes, %v", seqs, sizes, err)
 	}
 	after, got, calls := int64(0), []string{}, 0
@@ -203,25 +203,25 @@ func TestLargeTransactionIsReadInStretches(t *testing.T) {
 func TestTickSaysWhenItCannotBeRight(t *testing.T) {
 	url := pgtest.Database(t)
 	conn := connect(t, url)
-	_, err := conn.Exec(t.Context(), `SELECT * FROM weir._tick(1000)`)
+	_, err := conn.Exec(t.Context(), `SELECT * FROM weir._await_tick(1000)`)
 	wantCode(t, "a tick ahead of the log", err, "WR006")
 	if at, _ := detail(err); at != newest(t, conn) {
 		t.Errorf("the error says that the log ends at %d", at)
 	}
-	_, err = conn.Exec(t.Context(), `SELECT * FROM weir._tick(1000, cuts => false)`)
+	_, err = conn.Exec(t.Context(), `SELECT * FROM weir._await_tick(1000, cuts => false)`)
 	wantCode(t, "a tick ahead of the log, which is not to be cut", err, "WR006")
 	for sql, code := range map[string]string{
-		`SELECT * FROM weir._tick(NULL)`:                                     "22023",
-		`SELECT * FROM weir._tick(-1)`:                                       "22023",
-		`SELECT * FROM weir._tick(1, looks => 0)`:                            "22023",
-		`SELECT * FROM weir._tick(1, looks => 1000)`:                         "22023",
-		`SELECT * FROM weir._tick(1, pause => 'infinity')`:                   "22023",
-		`SELECT * FROM weir._tick(1, pause => 'NaN')`:                        "22023",
-		`SELECT * FROM weir.read(7)`:                                         "22023",
-		`SELECT * FROM weir.read(NULL)`:                                      "22023",
-		`SELECT weir.publish('a'); SELECT * FROM weir._tick(1)`:              "WR004",
-		`BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT * FROM weir._tick(1)`: "WR004",
-		`BEGIN; SELECT pg_current_xact_id(); SELECT weir._rotate_messages()`: "WR004",
+		`SELECT * FROM weir._await_tick(NULL)`:                                     "22023",
+		`SELECT * FROM weir._await_tick(-1)`:                                       "22023",
+		`SELECT * FROM weir._await_tick(1, looks => 0)`:                            "22023",
+		`SELECT * FROM weir._await_tick(1, looks => 1000)`:                         "22023",
+		`SELECT * FROM weir._await_tick(1, pause => 'infinity')`:                   "22023",
+		`SELECT * FROM weir._await_tick(1, pause => 'NaN')`:                        "22023",
+		`SELECT * FROM weir.read(7)`:                                               "22023",
+		`SELECT * FROM weir.read(NULL)`:                                            "22023",
+		`SELECT weir.publish('a'); SELECT * FROM weir._await_tick(1)`:              "WR004",
+		`BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT * FROM weir._await_tick(1)`: "WR004",
+		`BEGIN; SELECT pg_current_xact_id(); SELECT weir._rotate_messages()`:       "WR004",
 	} {
 		_, err := conn.PgConn().Exec(t.Context(), sql).ReadAll()
 		wantCode(t, sql, err, code)
@@ -229,7 +229,7 @@ func TestTickSaysWhenItCannotBeRight(t *testing.T) {
 	}
 	exec(t, conn, `BEGIN`)
 	exec(t, conn, `SELECT pg_sleep(2.1)`)
-	_, err = conn.Exec(t.Context(), `SELECT * FROM weir._tick(1)`)
+	_, err = conn.Exec(t.Context(), `SELECT * FROM weir._await_tick(1)`)
 	wantCode(t, "tick in a transaction that has been open for long", err, "55000")
 }
 
@@ -243,7 +243,7 @@ func TestLongTransactionDoesNotSlowTicks(t *testing.T) {
 	cost := func() (int64, int64) {
 		t.Helper()
 		exec(t, conn, `SELECT weir.publish('c', 'x')`)
-		c := buffers(t, conn, fmt.Sprintf(`SELECT * FROM weir._tick(%d)`, at))
+		c := buffers(t, conn, fmt.Sprintf(`SELECT * FROM weir._await_tick(%d)`, at))
 		at = newest(t, conn)
 		return c, buffers(t, conn, fmt.Sprintf(`SELECT * FROM weir.read(%d)`, at))
 	}

@@ -13,7 +13,7 @@ func TestTidyForgetsCancellationsPartByPart(t *testing.T) {
 	conn := connect(t, url)
 	worker := startWorker(t, conn, "q")
 	far := func() {
-		exec(t, conn, `INSERT INTO weir.cancel (id) SELECT unnest(weir.enqueue_many(array_fill('q'::text, ARRAY[10000]), array_fill('k'::text, ARRAY[10000]),
+		exec(t, conn, `INSERT INTO weir.cancellation (id) SELECT unnest(weir.enqueue_many(array_fill('q'::text, ARRAY[10000]), array_fill('k'::text, ARRAY[10000]),
 			array_fill('{}'::jsonb, ARRAY[10000]), run_at => array_fill(now() + interval '1 year', ARRAY[10000])))`)
 	}
 	far()
@@ -35,16 +35,16 @@ func TestTidyForgetsCancellationsPartByPart(t *testing.T) {
 		now := value[int64](t, conn, `SELECT coalesce(pg_sequence_last_value('weir.cancel_looked'), 0)`)
 		if now < at {
 			passes++
-		} else if n := value[int](t, conn, `SELECT count(*) FROM weir.cancel WHERE id > $1 AND id <= $2`, at, now); n > 1000 {
+		} else if n := value[int](t, conn, `SELECT count(*) FROM weir.cancellation WHERE id > $1 AND id <= $2`, at, now); n > 1000 {
 			t.Fatalf("one call looked at %d cancellations", n)
 		}
 		at = now
-		return value[int](t, conn, `SELECT count(*) FROM weir.cancel WHERE id = ANY ($1)`, ended) == 0
+		return value[int](t, conn, `SELECT count(*) FROM weir.cancellation WHERE id = ANY ($1)`, ended) == 0
 	})
 	if passes > 0 {
 		t.Errorf("%d passes were needed", passes+1)
 	}
-	if n := value[int](t, conn, `SELECT count(*) FROM weir.cancel`); n != 30_000 {
+	if n := value[int](t, conn, `SELECT count(*) FROM weir.cancellation`); n != 30_000 {
 		t.Errorf("%d cancellations are left, want 30000", n)
 	}
 }

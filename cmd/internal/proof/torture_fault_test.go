@@ -124,7 +124,7 @@ func (w *torture) inside(ctx context.Context, conn *pgx.Conn, what string) error
 				{`UPDATE weir.promotion SET due = due + $1::interval, ahead_due = (SELECT array_agg(d + $1::interval ORDER BY n) FROM unnest(ahead_due) WITH ORDINALITY a(d, n))`, by},
 				{`UPDATE weir.segment SET at = at + $1::interval`, far},
 				{`UPDATE weir.worker SET at = at + $1::interval`, far},
-				{`UPDATE weir.heartbeat SET at = at + $1::interval`, far},
+				{`UPDATE weir.last_word SET at = at + $1::interval`, far},
 				{`SELECT setval('weir.watched_at', greatest(last_value + extract(epoch FROM $1::interval)::bigint * 1000, 1)) FROM weir.watched_at`, far},
 			} {
 				var args []any

@@ -119,7 +119,7 @@ func (w *torture) judgeMessages() {
 	last := w.first
 	for {
 		var seqs, epochs []int64
-		if err := conn.QueryRow(w.ctx, `SELECT seqs, epochs FROM weir._tick($1)`, last).Scan(&seqs, &epochs); err != nil {
+		if err := conn.QueryRow(w.ctx, `SELECT seqs, epochs FROM weir._await_tick($1)`, last).Scan(&seqs, &epochs); err != nil {
 			w.Fatal(err)
 		}
 		if len(seqs) == 0 {

@@ -2,13 +2,18 @@ package web
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/weir-pg/weir/internal/hub"
 )
 
 // TestAHubForEverybodyGoesByItsNamesAlone: a page that makes a name of its own point here is refused, whatever it asks for.
@@ -74,6 +79,30 @@ func TestOnlyTrustedProxiesSayWhoTheClientIs(t *testing.T) {
 }
 
 // TestOperatorsSeeWhoIsConnectedAndEndThem: where the metrics are then too, and nowhere else.
+// TestWhoIsEndedBeforeItIsConnectedEndsAllTheSame: an operator, or the end of a grant, may come at any moment.
+func TestWhoIsEndedBeforeItIsConnectedEndsAllTheSame(t *testing.T) {
+	r := newRig(t, newMemory(), nil)
+	s := &stream{web: r.web, kind: eventKind{}, remote: "192.0.2.1"}
+	if f := r.web.enter(s); f != nil {
+		t.Fatal(f)
+	}
+	defer r.web.exit(s)
+	s.leave(errEnded)
+	ours, theirs := net.Pipe()
+	defer theirs.Close()
+	s.attach(taken{Conn: ours})
+	_ = theirs.SetReadDeadline(time.Now().Add(30 * time.Second))
+	if n, err := theirs.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
+		t.Errorf("its client reads %d bytes, %v: want the end", n, err)
+	}
+	if err := s.join(hub.Options{}); err != nil {
+		t.Fatal(err)
+	}
+	if n := r.hub.Stats().Subscribers; n != 0 {
+		t.Errorf("%d subscribers are left", n)
+	}
+}
+
 func TestOperatorsSeeWhoIsConnectedAndEndThem(t *testing.T) {
 	tokens := withSecret(t)
 	r := newRig(t, newMemory(), func(c *Config) { tokens(c); c.AdminApart = true })

@@ -69,14 +69,14 @@ func (w *Web) serveEvents(rw http.ResponseWriter, r *http.Request) {
 	head.Set("X-Accel-Buffering", "no") // nginx would hold events back
 	if r.ProtoMajor == 1 {
 		if conn, ok := w.takeEvents(rw); ok {
-			s.link = taken{Conn: conn}
+			s.attach(taken{Conn: conn})
 			go s.serveTaken(conn, eventsHead(head), want) // net/http's goroutine, its buffers and the request end with this handler
 			return
 		}
 	}
 	defer w.exit(s)
 	over := make(chan struct{})
-	s.link = &lent{response: rw, controller: http.NewResponseController(rw), over: over}
+	s.attach(&lent{response: rw, controller: http.NewResponseController(rw), over: over})
 	s.begin(nil, want)
 	select {
 	case <-over:
@@ -123,7 +123,7 @@ func (s *stream) serveTaken(conn net.Conn, head []byte, want wanted) {
 func (s *stream) begin(head []byte, want wanted) {
 	err := s.opening(head)
 	if err == nil {
-		s.sub, err = s.web.Hub.Join(s, hub.Options{MaxBytes: s.web.Limits.QueueBytes, Slow: want.policy})
+		err = s.join(hub.Options{MaxBytes: s.web.Limits.QueueBytes, Slow: want.policy})
 	}
 	if err != nil {
 		s.close(err)

@@ -13,8 +13,8 @@ import (
 type stream struct {
 	web    *Web
 	kind   kind
-	link   link
-	sub    *hub.Subscriber
+	link   link            // set by attach
+	sub    *hub.Subscriber // set by join
 	remote string
 	number uint64 // among all, and
 	since  time.Time
@@ -27,6 +27,7 @@ type stream struct {
 	// closing is guarded by its own lock, so that a write which blocks can be given a deadline.
 	deadline sync.Mutex
 	closing  bool
+	doomed   bool      // it was told to end before it had a connection
 	renewed  time.Time // when the deadline of writes was last moved on
 
 	life life
@@ -180,12 +181,42 @@ func (s *stream) standsAt(known hub.Position, e outgoing) error {
 // Close implements hub.Sink.
 func (s *stream) Close(reason error) { s.close(reason) }
 
-// leave ends the stream from this side.
+// leave ends the stream from this side. It may come at any time from when the stream has entered.
 func (s *stream) leave(reason error) {
-	if s.sub != nil {
-		s.sub.Leave()
+	s.deadline.Lock()
+	sub := s.sub
+	s.deadline.Unlock()
+	if sub != nil {
+		sub.Leave()
 	}
 	s.close(reason)
+}
+
+// attach gives the stream its connection.
+func (s *stream) attach(l link) {
+	s.deadline.Lock()
+	s.link = l
+	doomed := s.doomed
+	s.deadline.Unlock()
+	if doomed {
+		s.close(errGone) // its client has not even been answered
+	}
+}
+
+// join makes the stream a subscriber of the hub.
+func (s *stream) join(o hub.Options) error {
+	sub, err := s.web.Hub.Join(s, o)
+	if err != nil {
+		return err
+	}
+	s.deadline.Lock()
+	s.sub = sub
+	ends := s.closing
+	s.deadline.Unlock()
+	if ends {
+		sub.Leave()
+	}
+	return nil
 }
 
 // close lets a write that is under way finish within closeGrace, and tells the client why. The connection is closed at once, or when the
@@ -193,7 +224,10 @@ func (s *stream) leave(reason error) {
 func (s *stream) close(reason error) {
 	end := time.Now().Add(closeGrace)
 	s.deadline.Lock()
-	if s.closing {
+	if s.link == nil {
+		s.doomed = true
+	}
+	if s.closing || s.link == nil {
 		s.deadline.Unlock()
 		return
 	}

@@ -56,8 +56,7 @@ func (w *Web) serveWebSocket(rw http.ResponseWriter, r *http.Request) {
 	}
 	ws.conn.SetReadLimit(w.Limits.carrier())
 	ws.allow(Connect, grant)
-	s.sub, err = w.Hub.Join(s, hub.Options{MaxBytes: w.Limits.QueueBytes, Slow: policy})
-	if err != nil {
+	if err := s.join(hub.Options{MaxBytes: w.Limits.QueueBytes, Slow: policy}); err != nil {
 		s.close(err)
 	}
 	// net/http's goroutine, its buffers and the request end with this handler.
@@ -79,12 +78,12 @@ func (h hijack) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 		return nil, nil, err
 	}
 	dropDead(conn, h.ws.web.WriteTimeout)
-	h.ws.link = taken{Conn: conn, polite: true}
 	if buffered.Writer.Buffered() > 0 { // the handshake's answer
 		if err := buffered.Writer.Flush(); err != nil {
 			return nil, nil, err
 		}
 	}
+	h.ws.attach(taken{Conn: conn, polite: true})
 	early, _ := buffered.Reader.Peek(buffered.Reader.Buffered()) // of a client that did not wait for the answer
 	shim := &frames{Conn: conn, stream: h.ws.stream, early: slices.Clone(early)}
 	return shim, bufio.NewReadWriter(bufio.NewReaderSize(shim, readBuffer), bufio.NewWriterSize(shim, writeBuffer)), nil
