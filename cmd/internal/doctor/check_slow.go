@@ -115,7 +115,7 @@ LIMIT 5000`)
 		}
 	}
 	open, err := scalars[string](ctx, l.session, `SELECT p.oid::regprocedure::text FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace
-WHERE n.nspname = 'weir' AND NOT coalesce(p.proconfig @> ARRAY['jit=off'], false) ORDER BY 1 LIMIT 100`)
+WHERE n.nspname = 'weir' AND p.prokind = 'f' AND NOT coalesce(p.proconfig @> ARRAY['jit=off'], false) ORDER BY 1 LIMIT 100`)
 	if err == nil && len(open) > 0 {
 		f.add(`SELECT oid::regprocedure, proconfig FROM pg_proc WHERE pronamespace = 'weir'::regnamespace`,
 			"statements of %s may be compiled at each call, for want of SET jit = off: %s, …", many(int64(len(open)), "function"), open[0])

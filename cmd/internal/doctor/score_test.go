@@ -46,7 +46,7 @@ func compiled(t *testing.T) (url string, begin func() (stop func())) {
 		t.Fatal(err)
 	}
 	execute(t, conn, `DO $$ DECLARE f regprocedure; BEGIN
-		FOR f IN SELECT p.oid FROM pg_proc p WHERE p.pronamespace = 'weir'::regnamespace LOOP EXECUTE format('ALTER FUNCTION %s RESET jit', f); END LOOP; END $$`,
+		FOR f IN SELECT p.oid FROM pg_proc p WHERE p.pronamespace = 'weir'::regnamespace AND p.prokind = 'f' LOOP EXECUTE format('ALTER FUNCTION %s RESET jit', f); END LOOP; END $$`,
 		`SELECT weir.enqueue('q', 'k') FROM generate_series(1, 500)`)
 	const worker = `SELECT weir._start('slow', ARRAY['q'])`
 	execute(t, conn, worker, worker)
