@@ -3,6 +3,7 @@ package store
 import (
 	"errors"
 	"os"
+	"slices"
 	"syscall"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -64,8 +65,19 @@ func IsRefused(err error) bool {
 // IsUnanswered: the call was sent, or may have been, and nothing tells what became of it.
 func IsUnanswered(err error) bool { return err != nil && code(err) == "" && !pgconn.SafeToRetry(err) }
 
-// IsDown: there is no server, or it is starting or stopping.
+// IsDown: there is no server, or it is starting or stopping: at whatever address of it was tried. Where one of several hosts, or of the
+// addresses of one, says something else, a server may well be up.
 func IsDown(err error) bool {
+	if err == nil {
+		return false
+	}
+	if several, ok := err.(interface{ Unwrap() []error }); ok {
+		all := several.Unwrap()
+		return len(all) > 0 && !slices.ContainsFunc(all, func(one error) bool { return !IsDown(one) })
+	}
+	if cause := errors.Unwrap(err); cause != nil {
+		return IsDown(cause)
+	}
 	return code(err) == "57P03" || errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, os.ErrNotExist)
 }
 
