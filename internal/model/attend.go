@@ -14,6 +14,7 @@ const (
 	patience  = 1 // for an answer to a heartbeat
 	grace     = 2
 	mostTime  = 2 // that one look adds to weir.watched
+	mostOne   = 1 // and what the looks of a tick add while the worker is missed
 	longTime  = 12
 	never     = 255
 )

@@ -311,12 +311,17 @@ func (m *attendances) fenceSilent(s *attendState, i int) error {
 	case 1:
 		if s.lines.n > 0 || s.fenced {
 			if m.others {
-				s.watch()
+				s.watch(s.passed)
 			}
 			s.calls.remove(i)
 			return nil
 		}
-		c.saw.silent = min(c.saw.silent+s.watch(), lease+grace+1)
+		passed := s.passed
+		if c.saw.says == missed && m.off.holds(watchedBound) {
+			passed = min(passed, mostOne)
+		}
+		s.watch(passed)
+		c.saw.silent = min(c.saw.silent+passed, lease+grace+1)
 		if !m.judge(s, c) {
 			s.calls.remove(i)
 		}
@@ -354,18 +359,16 @@ func (m *attendances) fenceSilent(s *attendState, i int) error {
 }
 
 // watch moves weir.watched on.
-func (s *attendState) watch() uint8 {
-	passed := s.passed
+func (s *attendState) watch(passed uint8) {
 	for i := range s.words.all() {
-		s.words.row[i].silent = min(s.words.row[i].silent+s.passed, lease+grace+1)
+		s.words.row[i].silent = min(s.words.row[i].silent+passed, lease+grace+1)
 	}
 	if s.life == never {
 		s.life = 0
 	} else {
-		s.life = min(s.life+s.passed, lease+grace+1)
+		s.life = min(s.life+passed, lease+grace+1)
 	}
 	s.passed = 0
-	return passed
 }
 
 // judge tells whether there is something to be done: to note that the worker is missed, or to fence it.

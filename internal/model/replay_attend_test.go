@@ -182,9 +182,15 @@ func (l *lives) restarts() {
 }
 
 func (l *lives) rescue() {
-	l.exec(l.admin, `SELECT setval('weir.watched_at', (extract(epoch FROM clock_timestamp()) * 1000)::bigint - $1)`, l.elapsed*1000)
 	before := query[int64](&l.script, l.admin, `SELECT last_value FROM weir.watched`)
-	l.exec(l.admin, `SELECT weir._rescue()`)
+	looks := 1
+	if l.elapsed > 0 && l.s.lastWord().says == missed {
+		looks = 2 // each counts half a second
+	}
+	for range looks {
+		l.exec(l.admin, `SELECT setval('weir.watched_at', (extract(epoch FROM clock_timestamp()) * 1000)::bigint - $1)`, l.elapsed*1000)
+		l.exec(l.admin, `SELECT weir._rescue()`)
+	}
 	if moved := query[int64](&l.script, l.admin, `SELECT last_value FROM weir.watched`) - before; moved > 0 {
 		l.exec(l.admin, `SELECT setval('weir.watched', $1)`, before+moved/1000*1000)
 		l.elapsed = 0

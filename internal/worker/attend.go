@@ -11,8 +11,8 @@ import (
 // A worker whose session has ended is soon fenced where nothing follows: so for a while it tries again and again, unless the server is down,
 // for then nobody is.
 const (
-	granted  = 3 * time.Second // by the rescuer, as weir._fence_silent has it
-	haste    = granted - granted/6
+	granted  = 3 * time.Second     // by the rescuer, as weir._fence_silent has it
+	haste    = granted - granted/4 // a clock that steps takes half a second of it, and there is to be some left
 	hurryFor = 5 * time.Second
 	hurry    = 100 * time.Millisecond // from one try to the next, or twice that
 )

@@ -113,6 +113,21 @@ AS $$
 $$;
 COMMENT ON FUNCTION weir._is_crowded IS 'Whether the server has hardly a connection left, or this database or a role has none, so that one who lost his may not get another.';
 
+CREATE OR REPLACE FUNCTION weir._first_look() RETURNS bigint
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+AS $$
+BEGIN
+  IF pg_is_in_recovery() THEN  -- what is unlogged can't be read there
+    RETURN 0;
+  END IF;
+  RETURN coalesce((SELECT a.watched FROM weir.attendance a WHERE a.worker = 0 AND a.started_at = pg_postmaster_start_time()), pg_sequence_last_value('weir.watched'));
+END
+$$;
+COMMENT ON FUNCTION weir._first_look IS
+  'What weir.watched showed at the first look in this life of the server at who does not attend, or shows, if there was none yet: no lease counts from before. 0 on a standby, where nobody is fenced.';
+
 CREATE OR REPLACE FUNCTION weir._fence_silent() RETURNS TABLE (worker integer, reason text, more boolean, error text)
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
@@ -133,10 +148,12 @@ DECLARE
   noted   integer := 0;
   fenced  integer := 0;
 BEGIN
-  FOR w IN SELECT u.*, bool_or(u.says IS DISTINCT FROM 'beats') OVER () AS anybody_missing FROM weir._unattended() u ORDER BY u.id LOOP
+  FOR w IN SELECT u.*, bool_or(u.says IS DISTINCT FROM 'beats') OVER () AS anybody_missing, bool_or(u.says = 'missed') OVER () AS anybody_missed
+           FROM weir._unattended() u ORDER BY u.id LOOP
     IF reading IS NULL THEN  -- where all attend, no time passes
       clock := extract(epoch FROM clock_timestamp()) * 1000;
-      passed := least(abs(clock - pg_sequence_last_value('weir.watched_at')), 2000);
+      -- Who may still come back has little time, of which a clock that steps takes no more than rescuers let pass between two looks.
+      passed := least(abs(clock - pg_sequence_last_value('weir.watched_at')), CASE WHEN w.anybody_missed THEN 500 ELSE 2000 END);
       IF passed >= 1000 OR w.anybody_missing AND passed >= 200 THEN
         PERFORM setval('weir.watched_at', clock), setval('weir.watched', pg_sequence_last_value('weir.watched') + passed);
       END IF;

@@ -314,16 +314,18 @@ AS $$
   LEFT JOIN weir.worker f ON f.id = w.id AND f.fenced
   LEFT JOIN weir._attending() a(id) ON a.id = w.id
   CROSS JOIN (SELECT pg_sequence_last_value('weir.watched') AS watched,
-                     abs((extract(epoch FROM now()) * 1000)::bigint - pg_sequence_last_value('weir.watched_at')) AS since OFFSET 0) r
+                     abs((extract(epoch FROM now()) * 1000)::bigint - pg_sequence_last_value('weir.watched_at')) AS since,
+                     weir._first_look() AS first OFFSET 0) r
   LEFT JOIN LATERAL (SELECT h.* FROM weir.last_word h WHERE h.worker = w.id ORDER BY h.no DESC LIMIT 1) h ON true
   -- A standby has none of the locks; rescuers write down whom they miss.
   CROSS JOIN LATERAL (SELECT f.id IS NULL AND (a.id IS NOT NULL OR pg_is_in_recovery() AND coalesce(h.says, 'attends') = 'attends') AS attends) k
   -- Silent is who would be taken to be by whoever rescues: by the register that rescuing moves on. Where nobody rescues it stands still, and the
-  -- clock goes on; and one that was set is no silence, for the register's own reading follows it within a second where somebody does.
+  -- clock goes on; and one that was set is no silence, for the register's own reading follows it within a second where somebody does. Before the first look in
+  -- this life of the server nobody knows how long it has been there: so only since the register stood still.
   CROSS JOIN LATERAL (SELECT k.attends, CASE
     WHEN f.id IS NOT NULL THEN 'ended'
     WHEN k.attends OR greatest(now() - coalesce(h.at, w.at), coalesce(h.at, w.at) - now()) <= w.lease
-      OR (r.watched + r.since - coalesce(h.watched, 0)) * interval '1 ms' <= w.lease + interval '2 seconds' THEN 'alive'
+      OR (r.watched + r.since - greatest(h.watched, r.first)) * interval '1 ms' <= w.lease + interval '2 seconds' THEN 'alive'
     ELSE 'silent' END AS state) l
   WHERE NOT w.fenced ORDER BY w.id DESC LIMIT 10000
 $$;

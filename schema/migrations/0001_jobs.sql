@@ -189,7 +189,7 @@ CREATE SEQUENCE weir.worker_id AS integer;
 -- Leases are measured by a clock of Weir's own, which runs only while somebody watches.
 CREATE SEQUENCE weir.watched AS bigint MINVALUE 0;
 COMMENT ON SEQUENCE weir.watched IS
-  'For how long, in ms, the silence of workers has been watched: by each weir._rescue, for the time since the last, but 2 s at most. An outage, a failover, a clock that steps and an hour in which nobody looked are not a worker''s silence.';
+  'For how long, in ms, the silence of workers has been watched: by each weir._rescue, for the time since the last, but 2 s at most, and 0.5 s while somebody is missed. An outage, a failover, a clock that steps and an hour in which nobody looked are not a worker''s silence.';
 CREATE SEQUENCE weir.watched_at AS bigint MINVALUE 0;
 COMMENT ON SEQUENCE weir.watched_at IS 'What the server''s clock showed when weir.watched was moved on, in ms.';
 SELECT setval('weir.watched', 0), setval('weir.watched_at', 0);

@@ -99,6 +99,40 @@ func TestJobsOfAKilledWorkerNeedNotWaitForItsLease(t *testing.T) {
 	}
 }
 
+// TestAStepOfTheClockIsNotTakenFromWhoReconnects: of the 3 s that are granted to who has lost his session, a clock that steps, by however much and in
+// either direction, takes half a second: a worker interrupts its jobs after 2.25 s.
+func TestAStepOfTheClockIsNotTakenFromWhoReconnects(t *testing.T) {
+	url := pgtest.Database(t)
+	conn := connect(t, url)
+	for _, step := range []int{2000, -2000, 3_600_000} {
+		worker := value[int32](t, conn, `SELECT weir._start('w', ARRAY['q'], '5 minutes')`)
+		session := connect(t, url)
+		if !attend(t, session, worker) {
+			t.Fatal("the session of a worker does not count as its own")
+		}
+		if err := session.Close(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		hasEnded(t, conn, session.PgConn().PID())
+		exec(t, conn, `SELECT weir._rescue()`) // misses it
+		looks := 0
+		for ; !isFenced(t, conn, worker); looks++ {
+			ago := 500
+			if looks == 0 {
+				ago += step
+			}
+			exec(t, conn, `SELECT setval('weir.watched_at', (extract(epoch FROM clock_timestamp()) * 1000)::bigint - $1)`, ago)
+			exec(t, conn, `SELECT weir._rescue()`)
+			if looks > 20 {
+				t.Fatal("the worker is never fenced")
+			}
+		}
+		if looks != 6 {
+			t.Errorf("after a step of %d ms the worker is fenced at the look number %d, each after half a second, want 6", step, looks)
+		}
+	}
+}
+
 // TestAttendingNeedsAnUnbrokenLine: a session that a pooler or a proxy has made speaks for nobody.
 func TestAttendingNeedsAnUnbrokenLine(t *testing.T) {
 	conn := connect(t, pgtest.Database(t))

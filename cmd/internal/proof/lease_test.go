@@ -91,6 +91,12 @@ func TestLeasesCountFromTheFirstLookInALifeOfTheServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	conn = reconnect(t, server.URL("postgres"))
+	state := func() string { return value[string](t, conn, `SELECT state FROM weir.workers() WHERE id = $1`, worker) }
+	exec(t, conn, `UPDATE weir.last_word SET at = at - interval '1 hour'`)
+	exec(t, conn, `SELECT setval('weir.watched_at', (extract(epoch FROM clock_timestamp()) * 1000)::bigint)`)
+	if got := state(); got != "alive" {
+		t.Errorf("before the first look the worker is %s", got)
+	}
 	looks := 0
 	for ; !isFenced(t, conn, worker); looks++ {
 		if looks > 20 {
@@ -98,6 +104,9 @@ func TestLeasesCountFromTheFirstLookInALifeOfTheServer(t *testing.T) {
 		}
 		exec(t, conn, `SELECT setval('weir.watched_at', 0)`) // the next look counts 2 s
 		exec(t, conn, `SELECT weir._rescue()`)
+		if got := state(); got != "alive" && got != "ended" { // it has what is granted, or nothing any more
+			t.Errorf("after look %d the worker is %s", looks, got)
+		}
 	}
 	if looks < 5 { // the first, and four of 2 s each
 		t.Errorf("the worker was fenced by look %d", looks)
