@@ -133,7 +133,14 @@ func (c *listenCmd) Run(ctx context.Context, s *streams, db *database) error {
 
 func (c *listenCmd) print(s *streams, e weir.Event) error {
 	if e.Gap != nil {
-		fmt.Fprintf(s.err, "weir: messages may be missing before position %s: %s\n", e.Gap.To, e.Gap.Reason)
+		why := e.Gap.Reason
+		switch why {
+		case "truncated":
+			why = "the database no longer keeps them"
+		case "unknown":
+			why = "the position to go on from is not of this log, which was set back or is another"
+		}
+		fmt.Fprintf(s.err, "weir: messages may be missing before position %s: %s\n", e.Gap.To, why)
 		if c.JSON {
 			return printLine(s.out, heard{Gap: e.Gap.Reason, Position: e.Gap.To})
 		}

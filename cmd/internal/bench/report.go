@@ -169,7 +169,7 @@ func (f *Figures) text(w io.Writer, phase string) {
 	}
 	fmt.Fprintf(w, "%sjobs\t%d\tin %.1f s\n", phase, f.Jobs, f.Seconds)
 	fmt.Fprintf(w, "%sjobs per second\t%.0f", phase, f.JobsPerSecond)
-	if f.Rate != nil {
+	if f.Rate != nil && f.Rate.Samples > 1 {
 		fmt.Fprintf(w, "\tmedian %.0f, %.0f to %.0f in %d samples", f.Rate.Median, f.Rate.Min, f.Rate.Max, f.Rate.Samples)
 	}
 	fmt.Fprintln(w)
