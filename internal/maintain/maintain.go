@@ -128,34 +128,44 @@ func (m *Maintainer) attends(next time.Duration) bool {
 
 // chores does everything else, round after round.
 func (m *Maintainer) chores(ctx context.Context) {
+	r := rounds{Maintainer: m, passed: choresIdle}
+	for m.sleep(ctx, m.shared(choresEvery), nil) {
+		if m.mine() {
+			r.turn(ctx)
+		}
+	}
+}
+
+// rounds are those of the chores. The goroutine that does them owns it.
+type rounds struct {
+	*Maintainer
+	passed int // turns since the last that did something
+	nr     int
+}
+
+// turn does a round, unless nothing was logged: then there is little to do, and most are passed.
+func (r *rounds) turn(ctx context.Context) {
+	if r.passed++; !r.stirred.Swap(false) && r.passed < choresIdle {
+		return
+	}
+	r.passed = 0
+	r.nr++
 	steps := []struct {
 		name string
 		run  func(context.Context) (string, error)
 	}{
-		{"rotate", m.store.Rotate},
-		{"rotate later", m.store.RotateLater},
-		{"rotate messages", m.store.RotateMessages}, // hubs do it too, but there may be none
-		{"survey", m.store.Survey},
+		{"rotate", r.store.Rotate},
+		{"rotate later", r.store.RotateLater},
+		{"rotate messages", r.store.RotateMessages}, // hubs do it too, but there may be none
+		{"survey", r.store.Survey},
+		{"tidy", r.store.Tidy},
 	}
-	passed := choresIdle
-	for round := 0; m.sleep(ctx, m.shared(choresEvery), nil); {
-		if !m.mine() {
-			continue
-		}
-		// Where nothing is logged there is little to do.
-		if passed++; !m.stirred.Swap(false) && passed < choresIdle {
-			continue
-		}
-		passed = 0
-		round++
-		for _, step := range steps {
-			did, err := step.run(ctx)
-			m.done(ctx, step.name, did, err)
-		}
-		if round%tidyEvery == 1 {
-			did, err := m.store.Tidy(ctx)
-			m.done(ctx, "tidy", did, err)
-		}
+	if r.nr%tidyEvery != 1 {
+		steps = steps[:len(steps)-1]
+	}
+	for _, step := range steps {
+		did, err := step.run(ctx)
+		r.done(ctx, step.name, did, err)
 	}
 }
 
