@@ -121,7 +121,9 @@ DECLARE
   low  bigint;
   high bigint;
 BEGIN
-  IF set.name IN ('retention', 'message_retention') THEN
+  IF set.name IS NULL OR set.value IS NULL THEN
+    RAISE EXCEPTION 'weir: a setting needs a name and a value, and got % and %', coalesce(set.name, 'null'), coalesce(set.value, 'null') USING ERRCODE = '22023';
+  ELSIF set.name IN ('retention', 'message_retention') THEN
     IF set.value::interval < interval '0' OR set.value::interval > interval '1 year' THEN
       RAISE EXCEPTION 'weir: % must be 0 to 1 year, got %', set.name, set.value USING ERRCODE = '22023';
     END IF;

@@ -104,3 +104,12 @@ func TestATakeThatWaitsHoldsNothing(t *testing.T) {
 		t.Errorf("took %+v", got)
 	}
 }
+
+// TestASettingIsNeverNull: it is refused by what was wrong, and not by the table that it is kept in.
+func TestASettingIsNeverNull(t *testing.T) {
+	conn := connect(t, pgtest.Database(t))
+	for _, sql := range []string{`SELECT weir.set('retention', NULL)`, `SELECT weir.set(NULL, '1 day')`, `SELECT weir.set('message_bytes', NULL)`, `SELECT weir.set('q', 'backoff', NULL)`} {
+		_, err := conn.Exec(t.Context(), sql)
+		wantCode(t, sql, err, "22023")
+	}
+}
