@@ -336,50 +336,21 @@ COMMENT ON FUNCTION weir.stop IS
 CREATE OR REPLACE PROCEDURE weir.chores()
 LANGUAGE plpgsql
 AS $$
+DECLARE
+  chore text;
 BEGIN
-  -- Each in a transaction of its own, which COMMIT allows neither a SECURITY DEFINER nor one with settings. So it runs with its caller's rights.
-  BEGIN
-    PERFORM weir._promote();
-  EXCEPTION WHEN OTHERS THEN
-    RAISE WARNING 'weir: promote: %', SQLERRM USING ERRCODE = SQLSTATE;
-  END;
-  COMMIT;
-  BEGIN
-    PERFORM weir._rescue();
-  EXCEPTION WHEN OTHERS THEN
-    RAISE WARNING 'weir: rescue: %', SQLERRM USING ERRCODE = SQLSTATE;
-  END;
-  COMMIT;
-  BEGIN
-    PERFORM weir._rotate();
-  EXCEPTION WHEN OTHERS THEN
-    RAISE WARNING 'weir: rotate: %', SQLERRM USING ERRCODE = SQLSTATE;
-  END;
-  COMMIT;
-  BEGIN
-    PERFORM weir._rotate_later();
-  EXCEPTION WHEN OTHERS THEN
-    RAISE WARNING 'weir: rotate_later: %', SQLERRM USING ERRCODE = SQLSTATE;
-  END;
-  COMMIT;
-  BEGIN
-    PERFORM weir._rotate_messages();
-  EXCEPTION WHEN OTHERS THEN
-    RAISE WARNING 'weir: rotate_messages: %', SQLERRM USING ERRCODE = SQLSTATE;
-  END;
-  COMMIT;
-  BEGIN
-    PERFORM weir._resurvey();
-  EXCEPTION WHEN OTHERS THEN
-    RAISE WARNING 'weir: survey: %', SQLERRM USING ERRCODE = SQLSTATE;
-  END;
-  COMMIT;
-  BEGIN
-    PERFORM weir._tidy();
-  EXCEPTION WHEN OTHERS THEN
-    RAISE WARNING 'weir: tidy: %', SQLERRM USING ERRCODE = SQLSTATE;
-  END;
+  FOREACH chore IN ARRAY ARRAY['promote', 'rescue', 'rotate', 'rotate_later', 'rotate_messages', 'resurvey', 'tidy'] LOOP
+    -- Each in a transaction of its own, which COMMIT allows neither a SECURITY DEFINER nor one with settings: so it runs with its caller's rights.
+    -- Before the first, for it refuses a transaction of the caller's before anything is done.
+    COMMIT;
+    SET TRANSACTION ISOLATION LEVEL READ COMMITTED;  -- whatever the role's own taste
+    BEGIN
+      EXECUTE format('SELECT FROM weir._%s()', chore);
+    EXCEPTION WHEN OTHERS THEN
+      RAISE WARNING 'weir: %: %', chore, SQLERRM USING ERRCODE = SQLSTATE;
+    END;
+  END LOOP;
 END
 $$;
 COMMENT ON PROCEDURE weir.chores IS
-  'What must be done about twice a second where no Go worker runs: CALL weir.chores(). Promotes jobs whose time has come, gives the jobs of lost workers to others, gives back space, tidies. Any number of processes may call it, and none waits for another. What goes wrong is a warning, and the next call tries again. It commits in between, so call it in autocommit (2D000 otherwise). Isolation: READ COMMITTED.';
+  'What must be done about twice a second where no Go worker runs: CALL weir.chores(). Promotes jobs whose time has come, gives the jobs of lost workers to others, gives back space, tidies. Any number of processes may call it, and none waits for another. What goes wrong is a warning, and the next call tries again. It commits in between, so call it in autocommit (2D000 otherwise). Isolation: any, for its own are READ COMMITTED.';

@@ -350,7 +350,7 @@ func TestEffectsCommitWithTheirCompletion(t *testing.T) {
 	wantCode(t, "complete without a token", err, "22023")
 }
 
-// TestChoresDoWhatThereIsToDo: in autocommit, for a role that works; one that fails is said, and keeps no other from its turn.
+// TestChoresDoWhatThereIsToDo: in autocommit, for a role that works, whatever its isolation; one that fails is said, and keeps no other from its turn.
 func TestChoresDoWhatThereIsToDo(t *testing.T) {
 	url := pgtest.Database(t)
 	conn := connect(t, url)
@@ -375,9 +375,13 @@ func TestChoresDoWhatThereIsToDo(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer other.Close(t.Context())
+	exec(t, other, `SET default_transaction_isolation = serializable`)
 	exec(t, other, `ALTER FUNCTION weir._promote RENAME TO promote_not`)
 	exec(t, other, `SELECT weir.enqueue('q', 'k')`)
 	exec(t, other, `UPDATE weir.segment SET at = at - interval '2 days'`)
+	_, err = other.Exec(t.Context(), `BEGIN; CALL weir.chores(); COMMIT`, pgx.QueryExecModeSimpleProtocol)
+	wantCode(t, "in a transaction", err, "2D000")
+	exec(t, other, `ROLLBACK`)
 	exec(t, other, `CALL weir.chores()`)
 	if len(warned) != 1 || !strings.Contains(warned[0], "promote") {
 		t.Errorf("warned %v", warned)
