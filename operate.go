@@ -9,17 +9,18 @@ import (
 
 // CancelJob cancels a job, and returns the state it is in then: StateCancelled, and it will not start; StateRunning: its worker is told, and ends
 // its context; StateCompleted or StateFailed: it was too late. ErrNotFound: its id is unknown, or its retention is over.
-func (c *Client) CancelJob(ctx context.Context, id int64) (state State, err error) {
-	err = c.store.Direct(ctx, func(q store.Querier) error {
-		state, err = c.CancelJobTx(ctx, q, id)
-		return err
-	})
-	return state, err
+func (c *Client) CancelJob(ctx context.Context, id int64) (State, error) {
+	answer, err := c.store.Cancel(ctx, id)
+	return cancelled(id, answer, err)
 }
 
 // CancelJobTx is CancelJob in a transaction of yours: it takes effect with the commit.
 func (c *Client) CancelJobTx(ctx context.Context, tx Tx, id int64) (State, error) {
-	answer, err := store.Cancel(ctx, tx, id)
+	answer, err := store.CancelTx(ctx, tx, id)
+	return cancelled(id, answer, err)
+}
+
+func cancelled(id int64, answer string, err error) (State, error) {
 	state := State(answer)
 	switch {
 	case err == nil && answer == "":
@@ -32,17 +33,18 @@ func (c *Client) CancelJobTx(ctx context.Context, tx Tx, id int64) (State, error
 
 // RetryJob makes a job that has ended available once more, and returns the state it is in then; of one that has not ended it changes nothing.
 // ErrNotFound: its id is unknown, or its retention is over.
-func (c *Client) RetryJob(ctx context.Context, id int64) (state State, err error) {
-	err = c.store.Direct(ctx, func(q store.Querier) error {
-		state, err = c.RetryJobTx(ctx, q, id)
-		return err
-	})
-	return state, err
+func (c *Client) RetryJob(ctx context.Context, id int64) (State, error) {
+	state, err := c.store.Retry(ctx, id)
+	return retried(id, state, err)
 }
 
 // RetryJobTx is RetryJob in a transaction of yours, which must be READ COMMITTED: it takes effect with the commit.
 func (c *Client) RetryJobTx(ctx context.Context, tx Tx, id int64) (State, error) {
-	state, err := store.Retry(ctx, tx, id)
+	state, err := store.RetryTx(ctx, tx, id)
+	return retried(id, state, err)
+}
+
+func retried(id int64, state string, err error) (State, error) {
 	if err == nil && state == "" {
 		err = notFound("job", id)
 	}

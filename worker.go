@@ -25,7 +25,7 @@ type WorkerConfig struct {
 	Queues map[string]int
 	// Name tells this worker from others, for people. Default: host name and process id.
 	Name string
-	// Timeout of an attempt: then its context ends, and it has failed once its handler returns. Default 1 hour; negative: none. Kinds may have their own.
+	// Timeout of an attempt: then its context ends, and it has failed once its handler returns. Default: none. Kinds may have their own.
 	Timeout time.Duration
 	// Retry is how long to wait before the attempt that follows a failed one; negative: as long as the queue's backoff says. Default: always
 	// that. It is 1, 2, 4, 8 … seconds up to an hour, give or take a quarter, until weir.set changes it for a queue.
@@ -99,11 +99,8 @@ func (c *Client) NewWorker(cfg WorkerConfig) (*Worker, error) {
 	if cfg.StopTimeout == 0 {
 		cfg.StopTimeout = 30 * time.Second
 	}
-	if cfg.StopTimeout < 0 {
-		return nil, fmt.Errorf("weir: WorkerConfig.StopTimeout must not be negative, got %s", cfg.StopTimeout)
-	}
-	if cfg.Timeout == 0 {
-		cfg.Timeout = time.Hour
+	if cfg.Timeout < 0 || cfg.StopTimeout < 0 {
+		return nil, fmt.Errorf("weir: WorkerConfig.Timeout and StopTimeout must not be negative, got %s and %s", cfg.Timeout, cfg.StopTimeout)
 	}
 	if cfg.Retry == nil {
 		cfg.Retry = func(int, error) time.Duration { return byQueue }

@@ -490,31 +490,6 @@ func TestScheduledJobsWaitForTheirTime(t *testing.T) {
 	r.await(id, weir.StateCompleted)
 }
 
-// TestAnAttemptHasAnHourUnlessToldOtherwise: by its worker, or by its kind.
-func TestAnAttemptHasAnHourUnlessToldOtherwise(t *testing.T) {
-	for _, c := range []struct {
-		worker, kind time.Duration
-		want         time.Duration // 0: none
-	}{{0, 0, time.Hour}, {-1, 0, 0}, {0, -1, 0}, {time.Minute, 0, time.Minute}, {-1, time.Minute, time.Minute}} {
-		r := newRig(t)
-		got := make(chan time.Duration, 1)
-		handlers := weir.NewHandlers()
-		weir.HandleWith(handlers, weir.KindOptions{Timeout: c.kind}, func(ctx context.Context, _ *weir.Job[number]) error {
-			left := time.Duration(0)
-			if at, ok := ctx.Deadline(); ok {
-				left = time.Until(at)
-			}
-			got <- left
-			return nil
-		})
-		r.work(func(context.Context, *weir.Job[number]) error { return nil }, func(cfg *weir.WorkerConfig) { cfg.Timeout, cfg.Handlers = c.worker, handlers })
-		r.enqueue(1, nil)
-		if left := receive(t, got, "the job runs"); left > c.want || left < c.want-deadline {
-			t.Errorf("worker %v, kind %v: the attempt has %v, want %v", c.worker, c.kind, left, c.want)
-		}
-	}
-}
-
 func TestAttemptsHaveATimeout(t *testing.T) {
 	r := newRig(t)
 	r.work(func(ctx context.Context, job *weir.Job[number]) error {

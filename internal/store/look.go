@@ -31,7 +31,8 @@ func LookUp[T any](ctx context.Context, s *Store, id int64) ([]T, error) {
 
 // LookUpTx looks one job up in a transaction of the caller's, and returns it as JSON; nil if it is unknown or gone.
 func LookUpTx(ctx context.Context, tx Querier, id int64) (text *string, err error) {
-	return text, tx.QueryRow(ctx, sqlJobJSON, id).Scan(&text)
+	err = tx.QueryRow(ctx, sqlJobJSON, id).Scan(&text)
+	return text, err
 }
 
 // Jobs lists at most so many jobs in a state, of one queue or, with "", of all.
@@ -64,13 +65,27 @@ func Settings[T any](ctx context.Context, s *Store) ([]T, error) {
 }
 
 // Cancel returns cancelled, requested, the job's final state, or "" if it is unknown.
-func Cancel(ctx context.Context, tx Querier, id int64) (answer string, err error) {
-	return answer, tx.QueryRow(ctx, sqlCancel, id).Scan(&answer)
+func (s *Store) Cancel(ctx context.Context, id int64) (answer string, err error) {
+	err = s.row(ctx, sqlCancel, []any{id}, &answer)
+	return answer, err
+}
+
+// CancelTx is Cancel in a transaction of the caller's.
+func CancelTx(ctx context.Context, tx Querier, id int64) (answer string, err error) {
+	err = tx.QueryRow(ctx, sqlCancel, id).Scan(&answer)
+	return answer, err
 }
 
 // Retry returns the job's state after it, or "" if it is unknown.
-func Retry(ctx context.Context, tx Querier, id int64) (state string, err error) {
-	return state, tx.QueryRow(ctx, sqlRetry, id).Scan(&state)
+func (s *Store) Retry(ctx context.Context, id int64) (state string, err error) {
+	err = s.row(ctx, sqlRetry, []any{id}, &state)
+	return state, err
+}
+
+// RetryTx is Retry in a transaction of the caller's.
+func RetryTx(ctx context.Context, tx Querier, id int64) (state string, err error) {
+	err = tx.QueryRow(ctx, sqlRetry, id).Scan(&state)
+	return state, err
 }
 
 // Pause stops claims from a queue; false if there is none of that name.
