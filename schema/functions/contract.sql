@@ -36,7 +36,8 @@ DECLARE
   pause    CONSTANT double precision := 0.01;  -- between two looks, in seconds
   own      record;
   holds    record;          -- what held names
-  until    timestamptz;
+  patience double precision;  -- for how much longer it may wait, in seconds
+  began    timestamptz;
   known    record;          -- what was seen before the last claim
   looks    integer;
   slept    text;
@@ -70,8 +71,8 @@ BEGIN
   is_full := NOT coalesce(0 < ANY (take.limits), false);
   holds := weir._named_by(take.held);
   -- Not for so long that the server ends the call.
-  until := now() + greatest('0', least(coalesce(take.wait, '1 second'), '1 second', own.lease / 3,
-    nullif(current_setting('statement_timeout')::interval, '0') / 2, nullif(current_setting('transaction_timeout', true)::interval, '0') / 2));
+  patience := extract(epoch FROM greatest('0', least(coalesce(take.wait, '1 second'), '1 second', own.lease / 3,
+    nullif(current_setting('statement_timeout')::interval, '0') / 2, nullif(current_setting('transaction_timeout', true)::interval, '0') / 2)));
 
   -- It waits with nothing in its hands: what a block has locked that is rolled back, it lets go of. Else it would keep segments from being
   -- given back, and lanes from others. What has to be written besides is written in a call of its own, so that no lane is held meanwhile.
@@ -140,12 +141,14 @@ BEGIN
     END IF;
 
     LOOP
-      looks := floor(extract(epoch FROM until - clock_timestamp()) / pause);
+      looks := floor(patience / pause);
       IF looks < 1 THEN
         RETURN;
       END IF;
+      began := clock_timestamp();
       slept := pg_sleep(pause);  -- at least, whatever others enqueue
       j := weir._watch(known.jobs_now, known.control_now, known.seen_now, known.upto_now, looks, pause);
+      patience := patience - greatest(pause, extract(epoch FROM clock_timestamp() - began));  -- at least, should the clock step back
       EXIT WHEN j.ended OR j.jobs_now <> known.jobs_now OR j.control_now <> known.control_now;
     END LOOP;
     known := j;
