@@ -11,11 +11,13 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
-	"runtime"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/weir-pg/weir/internal/pgtest"
 )
 
 // bound is more than building the command, starting it or stopping it takes on a busy machine.
@@ -23,17 +25,30 @@ const bound = 5 * time.Minute
 
 var serves = regexp.MustCompile(`the hub serves.* http=(\S+)`)
 
+// command builds the command, once for all tests of a package, and returns where it is.
+var command = sync.OnceValues(func() (string, error) {
+	dir, err := os.MkdirTemp("", "weir-hubtest-*")
+	if err != nil {
+		return "", err
+	}
+	pgtest.AtEnd(func() error { return os.RemoveAll(dir) })
+	path := filepath.Join(dir, "weir")
+	ctx, cancel := context.WithTimeout(context.Background(), bound)
+	defer cancel()
+	if out, err := exec.CommandContext(ctx, "go", "build", "-o", path, "github.com/weir-pg/weir/cmd/weir").CombinedOutput(); err != nil {
+		return "", fmt.Errorf("build the command: %w: %s", err, out)
+	}
+	return path, nil
+})
+
 // Start runs weir serve, for anybody, until the end of the test, and returns its HTTP address. What it warns of is written to complaints.
 func Start(t testing.TB, database string, complaints io.Writer) (address string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), bound)
 	defer cancel()
-	command := filepath.Join(t.TempDir(), "weir")
-	if runtime.GOOS == "windows" {
-		command += ".exe"
-	}
-	if out, err := exec.CommandContext(ctx, "go", "build", "-o", command, "github.com/weir-pg/weir/cmd/weir").CombinedOutput(); err != nil {
-		t.Fatalf("build the command: %v\n%s", err, out)
+	command, err := command()
+	if err != nil {
+		t.Fatal(err)
 	}
 	hub := exec.Command(command, "serve", "--listen-pg", "", "--listen-http", "127.0.0.1:0", "--anonymous", "--name", t.Name())
 	hub.Env = append(os.Environ(), "DATABASE_URL="+database)

@@ -53,12 +53,20 @@ func Main(m *testing.M) { os.Exit(Run(m)) }
 // removes its directory.
 func Run(m *testing.M) int {
 	code := m.Run()
-	if err := shared.close(); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		code = max(code, 1)
+	for _, end := range append(ends, shared.close) {
+		if err := end(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			code = max(code, 1)
+		}
 	}
 	return code
 }
+
+// ends is what else is to be done when the tests have run.
+var ends []func() error
+
+// AtEnd has something done when all tests of the package have run. Not for tests that run at the same time.
+func AtEnd(f func() error) { ends = append(ends, f) }
 
 // Database returns the URL of a new database with Weir's schema. It is dropped at the end of the test.
 func Database(t testing.TB) string {

@@ -118,7 +118,7 @@ SET cursor_tuple_fraction = 0.001
 AS $$
 #variable_conflict use_column
 DECLARE
-  lanes integer[] := ARRAY(SELECT q.id * 4 + p FROM weir.queue q, generate_series(0, 3) p WHERE jobs.queue IS NULL OR q.name = jobs.queue);
+  lanes integer[] := ARRAY(SELECT q.id * 4 + p FROM weir.queue q, generate_series(0, 3) p WHERE q.name = jobs.queue);
   c     weir.promotion;
   s     weir.survey;
   ids   refcursor;
@@ -152,7 +152,7 @@ BEGIN
   ELSIF jobs.state = 'running' THEN
     OPEN ids FOR
       SELECT i.id FROM weir.worker w CROSS JOIN LATERAL weir._holds(w.id) h CROSS JOIN unnest(h.ids) i(id)
-      WHERE NOT w.fenced AND NOT EXISTS (SELECT FROM weir.settled s WHERE s.worker = w.id AND s.no = 9223372036854775807) AND h.lane = ANY (lanes)
+      WHERE NOT w.fenced AND NOT EXISTS (SELECT FROM weir.settled s WHERE s.worker = w.id AND s.no = 9223372036854775807) AND (jobs.queue IS NULL OR h.lane = ANY (lanes))
       ORDER BY h.claimed_at DESC LIMIT jobs.most;
   ELSIF jobs.state = 'later' THEN
     SELECT p.* INTO c FROM weir.promotion p ORDER BY p.seq DESC LIMIT 1;

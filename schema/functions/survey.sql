@@ -94,7 +94,7 @@ BEGIN
                   UNION SELECT q.id * 4 + p FROM weir.queue q, generate_series(0, 3) p WHERE q.id > s.upto AND q.id <= reached);
   INSERT INTO weir.survey (no, upto, snapshot, batches, reclaimed, waiting, lanes, totals, claimed_at)
   WITH lane AS MATERIALIZED (
-    SELECT l.lane, b.total, b.claimed_at, 
+    SELECT l.lane, b.total, b.claimed_at,
            EXISTS (SELECT FROM weir.job j WHERE j.lane = l.lane AND (j.xid, j.id) > (coalesce(b.pos_xid, '0'), coalesce(b.pos_id, 0)))
            OR EXISTS (SELECT FROM unnest(b.pending, b.pending_after) p(xid, after)
                       CROSS JOIN LATERAL (SELECT FROM weir.job j WHERE j.lane = l.lane AND j.xid = p.xid AND j.id > p.after LIMIT 1) j
