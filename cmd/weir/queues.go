@@ -94,7 +94,7 @@ func eachQueue(ctx context.Context, s *streams, db *database, names []string, do
 	for _, name := range names {
 		err := do(client, ctx, name)
 		if errors.Is(err, weir.ErrNotFound) {
-			return notFoundf("there is no queue %q: see weir queues list", name)
+			return noQueue(name)
 		}
 		if err != nil {
 			return err
@@ -102,4 +102,9 @@ func eachQueue(ctx context.Context, s *streams, db *database, names []string, do
 		fmt.Fprintf(s.out, "%s %s\n", done, printable(name))
 	}
 	return nil
+}
+
+// noQueue is the error for a name that no queue has.
+func noQueue(name string) error {
+	return notFoundf("there is no queue %q: see weir queues list", name)
 }

@@ -72,7 +72,7 @@ func (c *settingsSetCmd) Run(ctx context.Context, s *streams, db *database) erro
 		err = client.SetQueue(ctx, c.Queue, c.Name, c.Value)
 	}
 	if errors.Is(err, weir.ErrNotFound) {
-		return notFoundf("there is no queue %q: see weir queues list", c.Queue)
+		return noQueue(c.Queue)
 	}
 	if err != nil {
 		return err

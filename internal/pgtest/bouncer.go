@@ -11,7 +11,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -91,14 +90,12 @@ ignore_startup_parameters = extra_float_digits
 		}
 	})
 	through := fmt.Sprintf("postgres://someone:secret@127.0.0.1:%d/weir?sslmode=disable", port)
-	for begin := time.Now(); ; time.Sleep(5 * time.Millisecond) { // it does not say when it listens
+	Eventually(t, func() error { // it does not say when it listens
 		conn, err := pgx.Connect(t.Context(), through+"&default_query_exec_mode=exec")
 		if err == nil {
 			_ = conn.Close(t.Context())
-			return through
 		}
-		if time.Since(begin) > bound {
-			t.Fatal(err)
-		}
-	}
+		return err
+	})
+	return through
 }
