@@ -3,11 +3,12 @@
 -- twice has two. A position is (epoch, tick, index), and one whose tick has another epoch here was lost, whatever its number.
 
 CREATE OR REPLACE FUNCTION weir._epoch_of(tick bigint) RETURNS bigint
-LANGUAGE plpgsql STABLE SECURITY DEFINER
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET jit = off
 AS $$
 BEGIN
+  -- Volatile, so that it sees what a tick was read from: the caller's statement may be older than a rebase that it has waited for.
   RETURN (SELECT e.epoch FROM weir.epoch e WHERE e.from_tick <= _epoch_of.tick ORDER BY e.from_tick DESC LIMIT 1);
 END
 $$;
