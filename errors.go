@@ -64,7 +64,7 @@ func (e *ending) Error() string {
 
 func (e *ending) Unwrap() error { return e.err }
 
-// explain says what to do about errors whose text does not. role is one that may make the call.
+// explain adds to an error what to do about it: the server's hint, which an error's text leaves out, or ours. role is one that may make the call.
 func explain(err error, role string) error {
 	switch {
 	case err == nil:
@@ -73,6 +73,9 @@ func explain(err error, role string) error {
 		return fmt.Errorf("%w (%w)", ErrNotInstalled, err)
 	case store.IsDenied(err):
 		return fmt.Errorf("%w: grant this user the role %s", err, role)
+	}
+	if hint := store.Hint(err); hint != "" {
+		return fmt.Errorf("%w: %s", err, hint)
 	}
 	return err
 }

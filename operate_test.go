@@ -2,6 +2,7 @@ package weir_test
 
 import (
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -126,5 +127,14 @@ func TestSettingsCanBeRead(t *testing.T) {
 	}
 	if len(got) != 7 || got["/retention"] != "2 days" || got["default/backoff"] != "00:00:05" || got["default/backoff_limit"] != "01:00:00" {
 		t.Errorf("settings: %v", got)
+	}
+}
+
+// TestErrorsSayWhatToDo: what the server advises is part of an error's text.
+func TestErrorsSayWhatToDo(t *testing.T) {
+	r := newRig(t)
+	err := r.client.Set(t.Context(), "retentoin", "1 day")
+	if err == nil || !strings.Contains(err.Error(), "retentoin") || !strings.Contains(err.Error(), "Settings are retention") {
+		t.Errorf("got %v", err)
 	}
 }

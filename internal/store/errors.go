@@ -26,6 +26,15 @@ func code(err error) string {
 	return ""
 }
 
+// Hint is what the server advises about an error, or "".
+func Hint(err error) string {
+	var pg *pgconn.PgError
+	if errors.As(err, &pg) {
+		return pg.Hint
+	}
+	return ""
+}
+
 // IsFenced: the worker was fenced or is unknown; its jobs were given to others.
 func IsFenced(err error) bool { return code(err) == codeFenced }
 

@@ -33,7 +33,7 @@ SET jit = off
 AS $$
 #variable_conflict use_column
 DECLARE
-  pause    CONSTANT double precision := 0.01;  -- between two looks, in seconds
+  pause    double precision;  -- between two looks, in seconds; NULL: it has not waited yet
   own      record;
   holds    record;          -- what held names
   patience double precision;  -- for how much longer it may wait, in seconds
@@ -140,6 +140,7 @@ BEGIN
       EXIT WHEN pg_current_xact_id_if_assigned() IS NOT NULL;
     END IF;
 
+    pause := coalesce(pause, greatest(0.01, least(weir._pause_among(take.queues), patience / 2)));
     LOOP
       looks := floor(patience / pause);
       IF looks < 1 THEN
@@ -157,6 +158,19 @@ END
 $$;
 COMMENT ON FUNCTION weir.take IS
   'The next rows for a worker to act on: event job, an attempt to run and then to record by its token; event cancel, an attempt that it holds (held) whose job was cancelled, to be interrupted. Up to limits[i] of queues[i] (all that the worker was started for, and 1 of each, where NULL; at most 960 of a priority in one call), priority by priority. Jobs of a kind that is not in kinds (NULL: all) are handed back for workers that have a handler, each time for longer. Where there is nothing it waits, for 1 second at most (wait; 0 does not) and half of what statement_timeout allows, and returns no row. It also renews the lease once a third of it has passed, so that two thirds at least are left, from when it was called; and compares what the database takes the worker to hold with held (the tokens of all that it has not recorded): what held does not name is given to others, a few times in a lease, and at once where lost says that the answer of a take got lost; a call that has written for this hands out nothing. One take of a worker at a time. Errors: WR001 (fenced: drop everything and start again), 22023, WR003, WR004, 55000 (the transaction is old: try again). Locks: see _claim and _reconcile. Isolation: READ COMMITTED, in autocommit. While it waits it holds a snapshot, and no lock that others wait for.';
+
+CREATE OR REPLACE FUNCTION weir._pause_among(queues text[]) RETURNS double precision
+LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+AS $$
+  SELECT 0.01 * greatest(count(*), 1)
+  FROM (SELECT FROM weir.worker w
+        WHERE NOT w.fenced AND w.queues && _pause_among.queues AND NOT EXISTS (SELECT FROM weir.worker f WHERE f.id = w.id AND f.fenced)
+        LIMIT 10) w
+$$;
+COMMENT ON FUNCTION weir._pause_among IS
+  'How long a worker that waits for work of these queues pauses between two looks, in seconds: 10 ms for each worker that shares one of them, so that a fleet looks as often as one worker would; 100 ms at most, for the others may all be busy. Errors: none. Locks: none that others wait for. Isolation: any.';
 
 CREATE OR REPLACE FUNCTION weir._beat_if_due(worker integer, lease interval, running integer) RETURNS boolean
 LANGUAGE plpgsql VOLATILE

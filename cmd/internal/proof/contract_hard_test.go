@@ -113,3 +113,32 @@ func TestASettingIsNeverNull(t *testing.T) {
 		wantCode(t, sql, err, "22023")
 	}
 }
+
+// TestAFleetThatWaitsLooksNoMoreThanOneWorker: workers that share a queue pause longer between two looks, up to ten times; others don't count.
+func TestAFleetThatWaitsLooksNoMoreThanOneWorker(t *testing.T) {
+	conn := connect(t, pgtest.Database(t))
+	var last int32
+	start := func(n int, queues ...string) {
+		for range n {
+			last = value[int32](t, conn, `SELECT weir.start('w', $1)`, queues)
+		}
+	}
+	pause := func(queues ...string) float64 { return value[float64](t, conn, `SELECT weir._pause_among($1)`, queues) }
+	check := func(what string, want float64) {
+		t.Helper()
+		if got := pause("q", "r"); got != want {
+			t.Errorf("with %s it pauses for %g s, want %g", what, got, want)
+		}
+	}
+	check("nobody there", 0.01)
+	start(1, "q")
+	check("itself alone", 0.01)
+	start(20, "others'")
+	check("workers of other queues", 0.01)
+	start(2, "r", "s")
+	check("two that share a queue", 0.03)
+	exec(t, conn, `SELECT weir.stop($1)`, last)
+	check("one of them gone", 0.02)
+	start(20, "q")
+	check("a fleet", 0.1)
+}
