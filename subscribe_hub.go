@@ -15,6 +15,8 @@ import (
 	"net/url"
 	"strings"
 	"time"
+
+	"github.com/weir-pg/weir/internal/sleep"
 )
 
 // hubFollower reads a hub's event stream (Server-Sent Events).
@@ -77,18 +79,14 @@ func (f *hubFollower) run(ctx context.Context, s *Subscription, tell func()) err
 			most = reconnectMin
 		}
 		// Full jitter: a hub's clients do not all come to the next one in one instant.
-		wait := time.Duration(rand.Int64N(int64(most)))
+		wait := rand.N(most)
 		level := slog.LevelDebug
 		if lost.IsZero() {
 			level, lost = slog.LevelWarn, time.Now() // once, until it is over
 		}
 		most = min(2*most, reconnectMax)
 		f.Logger.Log(ctx, level, "weir: the hub was lost, trying the next until one answers", "error", err, "in", wait)
-		timer := time.NewTimer(wait)
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
+		if !sleep.For(ctx, wait) {
 			return ctx.Err()
 		}
 	}

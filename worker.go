@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math/rand/v2"
 	"os"
 	"time"
 
@@ -153,9 +152,6 @@ func (w *Worker) Run(ctx context.Context) error {
 
 // byQueue has the server say when the next attempt is due, by the backoff of the job's queue.
 const byQueue = -1 * time.Nanosecond
-
-// spread gives or takes a quarter.
-func spread(d time.Duration) time.Duration { return d*3/4 + time.Duration(rand.Int64N(int64(d)/2)) }
 
 // unknownMost is the longest pause of a job that no worker so far had a handler for.
 const unknownMost = 5 * time.Minute

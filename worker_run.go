@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/weir-pg/weir/internal/sleep"
 	"github.com/weir-pg/weir/internal/store"
 	"github.com/weir-pg/weir/internal/worker"
 )
@@ -120,7 +121,7 @@ func conclude(meta JobMeta, err error, retry func(int, error) time.Duration) wor
 	var end *ending
 	var after time.Duration
 	if errors.Is(err, ErrUnknownKind) {
-		after = spread(min(time.Second<<min(meta.PutOff, 10), unknownMost))
+		after = sleep.Jitter(min(time.Second<<min(meta.PutOff, 10), unknownMost))
 		return worker.Result{Outcome: store.Released, Err: fmt.Errorf("kind %q: %w", meta.Kind, err), After: &after}
 	}
 	if errors.As(err, &end) {

@@ -5,12 +5,12 @@ import (
 	"errors"
 	"iter"
 	"log/slog"
-	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/weir-pg/weir/internal/pulse"
+	"github.com/weir-pg/weir/internal/sleep"
 )
 
 // Config says how a hub works. Source alone is required.
@@ -120,7 +120,7 @@ func (h *Hub) Run(ctx context.Context) {
 		h.live.Store(false)
 		h.log.Warn("weir: the hub can't read ticks, trying again", "error", err, "in", wait)
 		h.ticking.Beat()
-		_ = sleep(ctx, wait*3/4+time.Duration(rand.Int64N(int64(wait)/2)))
+		sleep.For(ctx, sleep.Jitter(wait))
 		wait = min(wait*2, retryAtMost)
 	}
 	h.ticking.Rest()

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/weir-pg/weir/internal/sleep"
 	"github.com/weir-pg/weir/internal/store"
 )
 
@@ -141,7 +142,8 @@ func (l *Log) readTicks(ctx context.Context, prior int64, ticks []store.Tick) ([
 		all, err = l.read.ReadTicks(ctx, ticks[:n], rowsRead)
 	}
 	if err != nil && l.lags(err) {
-		return nil, sleep(ctx, lagPause)
+		sleep.For(ctx, lagPause)
+		return nil, ctx.Err()
 	}
 	if err != nil {
 		return nil, l.unread(err)
@@ -166,7 +168,8 @@ func (l *Log) readLong(ctx context.Context, after Position, tick store.Tick) ([]
 	for !part.End {
 		messages, err := l.read.ReadTick(ctx, tick, r.lastID, rowsRead)
 		if err != nil && l.lags(err) {
-			return nil, sleep(ctx, lagPause)
+			sleep.For(ctx, lagPause)
+			return nil, ctx.Err()
 		}
 		if err != nil {
 			return nil, l.unread(err)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/weir-pg/weir/internal/sleep"
 	"github.com/weir-pg/weir/internal/store"
 )
 
@@ -74,8 +75,8 @@ func (l *Log) look(ctx context.Context, after Position) {
 		found := looked{after: after}
 		ctx, cancel := context.WithTimeout(ctx, callTimeout)
 		defer cancel()
-		if wait > 0 {
-			found.err = sleep(ctx, wait)
+		if wait > 0 && !sleep.For(ctx, wait) {
+			found.err = ctx.Err()
 		}
 		if found.err == nil {
 			found.ticks, found.seen, found.err = l.primary.Ticks(ctx, after.reached(), seen, look)

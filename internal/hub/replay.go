@@ -3,7 +3,8 @@ package hub
 import (
 	"context"
 	"errors"
-	"time"
+
+	"github.com/weir-pg/weir/internal/sleep"
 )
 
 // Resume delivers, of the filters, what is behind the position, and from there on what comes, with nothing missing and nothing twice.
@@ -82,7 +83,8 @@ func (r *replay) step(ctx context.Context) (joined bool, err error) {
 		return false, ctx.Err()
 	case err != nil || len(parts) == 0 && !r.known:
 		// The database can't be reached, or this hub reads a standby that lags.
-		return false, sleep(ctx, retryAfter)
+		sleep.For(ctx, retryAfter)
+		return false, ctx.Err()
 	}
 	for _, p := range parts {
 		var events []Event
@@ -218,17 +220,5 @@ func (r *replay) untilContinued(ctx context.Context) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		}
-	}
-}
-
-// sleep waits, and returns ctx's error if it ends first.
-func sleep(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
 	}
 }

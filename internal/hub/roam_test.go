@@ -17,6 +17,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/weir-pg/weir/internal/pgtest"
+	"github.com/weir-pg/weir/internal/sleep"
 	"github.com/weir-pg/weir/internal/store"
 	"github.com/weir-pg/weir/schema"
 )
@@ -74,7 +75,7 @@ func TestAllHubsDeliverTheSame(t *testing.T) {
 	for n := range 4 {
 		publishers.Go(func() { said.publish(ctx, url, n, rand.New(rand.NewPCG(seed, uint64(100+n))), stop) })
 	}
-	pause := func(d time.Duration) { _ = sleep(ctx, d) }
+	pause := func(d time.Duration) { sleep.For(ctx, d) }
 	for round := range 6 {
 		pause(500 * time.Millisecond)
 		hubs[2].end()
@@ -182,7 +183,7 @@ func (d *diary) visit(ctx context.Context, h *Hub, stay time.Duration) {
 	v := &visitor{diary: d, gone: make(chan struct{})}
 	s, err := h.Join(v, Options{})
 	if err != nil {
-		_ = sleep(ctx, time.Millisecond)
+		sleep.For(ctx, time.Millisecond)
 		return
 	}
 	d.mu.Lock()
@@ -271,7 +272,7 @@ func (l *ledger) publish(ctx context.Context, url string, n int, rng *rand.Rand,
 			var err error
 			if conn, err = pgx.Connect(ctx, url); err != nil {
 				conn = nil
-				_ = sleep(ctx, 5*time.Millisecond)
+				sleep.For(ctx, 5*time.Millisecond)
 				continue
 			}
 		}

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/weir-pg/weir/internal/outage"
+	"github.com/weir-pg/weir/internal/sleep"
 	"github.com/weir-pg/weir/internal/store"
 )
 
@@ -73,8 +74,7 @@ func (m *Maintainer) Run(ctx context.Context) {
 
 // shared stretches an interval to this maintainer's share, with jitter.
 func (m *Maintainer) shared(d time.Duration) time.Duration {
-	d *= time.Duration(min(m.workers.Load(), shareMost))
-	return d*3/4 + time.Duration(rand.Int64N(int64(d)/2+1))
+	return sleep.Jitter(d * time.Duration(min(m.workers.Load(), shareMost)))
 }
 
 // mine tells whether this maintainer takes its turn. Drawn by lot each time, so that what is left of a fleet notices at once when it has
@@ -90,7 +90,7 @@ func (m *Maintainer) promote(ctx context.Context) {
 	for ctx.Err() == nil {
 		wait := m.shared(promoteIdle)
 		if !attends && !m.mine() {
-			if !m.sleep(ctx, wait, nil) {
+			if !sleep.For(ctx, wait) {
 				return
 			}
 			continue
@@ -109,12 +109,12 @@ func (m *Maintainer) promote(ctx context.Context) {
 			attends = true
 			wait = min(wait, max(*next, 0)+time.Millisecond)
 			if m.workers.Load() > 1 {
-				wait += time.Duration(rand.Int64N(int64(5 * time.Millisecond)))
+				wait += rand.N(5 * time.Millisecond)
 			}
 		}
 		// A poke may bring the look forward, but not before a moment has passed.
 		moment := min(wait, m.shared(promoteEvery))
-		if !m.sleep(ctx, moment, nil) || wait > moment && !m.sleep(ctx, wait-moment, m.poked) {
+		if !sleep.For(ctx, moment) || wait > moment && !sleep.Until(ctx, wait-moment, m.poked) {
 			return
 		}
 	}
@@ -129,7 +129,7 @@ func (m *Maintainer) attends(next time.Duration) bool {
 // chores does everything else, round after round.
 func (m *Maintainer) chores(ctx context.Context) {
 	r := rounds{Maintainer: m, passed: choresIdle}
-	for m.sleep(ctx, m.shared(choresEvery), nil) {
+	for sleep.For(ctx, m.shared(choresEvery)) {
 		if m.mine() {
 			r.turn(ctx)
 		}
@@ -177,7 +177,7 @@ func (m *Maintainer) rescues(ctx context.Context) {
 		if missed {
 			wait = rescueEvery
 		}
-		if !m.sleep(ctx, wait, nil) {
+		if !sleep.For(ctx, wait) {
 			return
 		}
 		if !missed && !m.mine() {
@@ -220,19 +220,5 @@ func (m *Maintainer) done(ctx context.Context, step, did string, err error) {
 	m.outage.Chore(step, err, !store.IsRefused(err))
 	if did != "" {
 		m.log.Debug("weir: maintenance", "step", step, "did", did)
-	}
-}
-
-// sleep waits for d, or less if early tells so; false when ctx ends first.
-func (m *Maintainer) sleep(ctx context.Context, d time.Duration, early <-chan struct{}) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return true
-	case <-early:
-		return true
-	case <-ctx.Done():
-		return false
 	}
 }

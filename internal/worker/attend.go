@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"github.com/weir-pg/weir/internal/sleep"
 	"github.com/weir-pg/weir/internal/store"
 )
 
@@ -153,7 +154,7 @@ func (k *keeper) soon() time.Duration {
 // hurries tells whether the session that attended has ended just now, or one that was given up may attend.
 func (k *keeper) hurries() bool { return time.Since(k.lost) < hurryFor || time.Now().Before(k.unsure) }
 
-func hurriedly() time.Duration { return hurry + time.Duration(rand.Int64N(int64(hurry))) }
+func hurriedly() time.Duration { return hurry + rand.N(hurry) }
 
 // rest is how long to wait after a heartbeat: a fleet that came back together does not beat together. One that was made by another
 // connection, for the session that attended has ended, is not to be the last.
@@ -161,7 +162,7 @@ func (k *keeper) rest(every time.Duration) time.Duration {
 	if k.held == nil && (k.mayAttend && k.hurries() || time.Now().Before(k.unsure)) {
 		return hurriedly()
 	}
-	return jitter(every)
+	return sleep.Jitter(every)
 }
 
 // pause is how long to wait after a failure.

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/weir-pg/weir/internal/sleep"
 	"github.com/weir-pg/weir/internal/store"
 )
 
@@ -146,7 +147,7 @@ func (c *completer) run(ctx context.Context) {
 			return
 		}
 		for c.flush(ctx) {
-			if !sleep(ctx, flushEvery) {
+			if !sleep.For(ctx, flushEvery) {
 				return
 			}
 		}

@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"github.com/weir-pg/weir/internal/sleep"
 	"github.com/weir-pg/weir/internal/store"
 )
 
@@ -97,7 +98,7 @@ func (s *session) fetch(ctx context.Context) error {
 		}
 		if got > 0 {
 			// The lanes are empty for now. Under a steady flow, claim at once what gathers in a moment.
-			if !sleep(ctx, gather) {
+			if !sleep.For(ctx, gather) {
 				break
 			}
 			continue
@@ -191,23 +192,18 @@ func (s *session) hasRoom() bool {
 
 // pause is the time between two looks of this worker, shared among so many.
 func (s *session) pause(among int32) time.Duration {
-	return jitter(min(s.Poll*time.Duration(max(among, 1)), lookAnyway/2))
+	return sleep.Jitter(min(s.Poll*time.Duration(max(among, 1)), lookAnyway/2))
 }
 
 // slow is this worker's share of what a fleet does once in slowly, or least if that is more.
 func (s *session) slow(least time.Duration) time.Duration {
-	return jitter(max(least, slowly*time.Duration(s.sharing.Load())))
+	return sleep.Jitter(max(least, slowly*time.Duration(s.sharing.Load())))
 }
 
 // drowsy stretches the time between two looks of a worker whose last job was so long ago, up to three times as far after half a minute: most of
 // what an idle one costs is waking up to look.
 func drowsy(pause, idle time.Duration) time.Duration {
 	return pause + min(idle/4000, 2*pause)
-}
-
-// jitter is d, a quarter more or less.
-func jitter(d time.Duration) time.Duration {
-	return d*3/4 + time.Duration(rand.Int64N(int64(d)/2+1))
 }
 
 // watchFor is how long a worker lets the server do the looking in one call: it holds a connection

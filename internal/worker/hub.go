@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/weir-pg/weir/internal/sleep"
 )
 
 const (
@@ -74,7 +76,7 @@ func (h *hubWait) rest(ctx context.Context, w *watch) bool {
 func (h *hubWait) pause() time.Duration {
 	for _, q := range h.queues {
 		if q.inFlight.Load() > 0 {
-			return jitter(hubBusy)
+			return sleep.Jitter(hubBusy)
 		}
 	}
 	return h.slow(hubIdle)

@@ -8,6 +8,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/weir-pg/weir/internal/sleep"
 )
 
 // Jobs that take less than prefetchBelow are claimed ahead of a free runner, one for each: with less
@@ -131,7 +133,7 @@ func (q *queue) grow(ctx context.Context) {
 			return
 		}
 		for before, waits := int64(-1), true; waits; {
-			if before, waits = q.growOnce(before); waits && !sleep(ctx, time.Millisecond) {
+			if before, waits = q.growOnce(before); waits && !sleep.For(ctx, time.Millisecond) {
 				return
 			}
 		}

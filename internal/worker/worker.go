@@ -12,6 +12,7 @@ import (
 
 	"github.com/weir-pg/weir/internal/adverse"
 	"github.com/weir-pg/weir/internal/outage"
+	"github.com/weir-pg/weir/internal/sleep"
 	"github.com/weir-pg/weir/internal/store"
 )
 
@@ -190,21 +191,9 @@ func (b *backoff) next() time.Duration {
 	}
 	most := times * min(retryFirst<<min(b.tries, 10), retryMost)
 	b.tries++
-	return time.Duration(rand.Int64N(int64(most))) + time.Millisecond
+	return rand.N(most) + time.Millisecond
 }
 
-func (b *backoff) sleep(ctx context.Context) bool { return sleep(ctx, b.next()) }
+func (b *backoff) sleep(ctx context.Context) bool { return sleep.For(ctx, b.next()) }
 
 func (b *backoff) reset() { b.tries = 0 }
-
-// sleep waits, or returns false when ctx ends first.
-func sleep(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
-}

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/weir-pg/weir/internal/sleep"
 )
 
 // FanoutConfig configures Fanout.
@@ -177,7 +179,7 @@ func (f *fanout) publishFor(ctx context.Context, pool *pgxpool.Pool, crowd *crow
 		}
 		if f.config.Rate > 0 {
 			ahead := time.Duration(float64(f.due-before) / float64(f.config.Rate) * float64(time.Second))
-			if wait := ahead - time.Since(began); wait > 0 && !pause(ctx, wait) {
+			if wait := ahead - time.Since(began); wait > 0 && !sleep.For(ctx, wait) {
 				return ctx.Err()
 			}
 		}

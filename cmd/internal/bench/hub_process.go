@@ -11,6 +11,8 @@ import (
 	"os/exec"
 	"sync"
 	"time"
+
+	"github.com/weir-pg/weir/internal/sleep"
 )
 
 // Spawn makes a command that runs Child, not started yet.
@@ -130,7 +132,7 @@ func (h *hubProcess) serves(ctx context.Context, n int) error {
 		if err != nil || u.Subscribers == n {
 			return err
 		}
-		if !pause(ctx, 20*time.Millisecond) {
+		if !sleep.For(ctx, 20*time.Millisecond) {
 			return fmt.Errorf("bench: the hub has %d subscribers after a minute, and not %d: %w", u.Subscribers, n, ctx.Err())
 		}
 	}

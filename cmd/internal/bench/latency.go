@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"time"
+
+	"github.com/weir-pg/weir/internal/sleep"
 )
 
 // LatencyConfig configures Latency.
@@ -65,7 +67,7 @@ func Latency(ctx context.Context, d *Database, e Engine, c LatencyConfig) (r *Re
 	d.say("enqueuing one job at a time for %s", c.Duration)
 	began, sent := time.Now(), int64(0)
 	for time.Since(began) < c.Duration {
-		if !pause(ctx, least+rand.N(most-least)) {
+		if !sleep.For(ctx, least+rand.N(most-least)) {
 			return nil, ctx.Err()
 		}
 		sent++
@@ -108,14 +110,14 @@ func Latency(ctx context.Context, d *Database, e Engine, c LatencyConfig) (r *Re
 // idle measures the CPU time of this process, which does nothing but be an idle worker, and of the server; nil where the
 // system doesn't tell.
 func (d *Database) idle(ctx context.Context, c LatencyConfig) (*Idle, error) {
-	if !pause(ctx, min(c.Duration, 2*time.Second)) { // what the jobs left to do
+	if !sleep.For(ctx, min(c.Duration, 2*time.Second)) { // what the jobs left to do
 		return nil, ctx.Err()
 	}
 	d.say("idle for %s", c.Duration)
 	began := time.Now()
 	own, ok := ownCPU()
 	server, serverOK := d.serverCPU()
-	if !pause(ctx, c.Duration) {
+	if !sleep.For(ctx, c.Duration) {
 		return nil, ctx.Err()
 	}
 	if !ok {
@@ -129,16 +131,4 @@ func (d *Database) idle(ctx context.Context, c LatencyConfig) (*Idle, error) {
 		i.Server = &percent
 	}
 	return i, nil
-}
-
-// pause waits; false when ctx ends first.
-func pause(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
 }

@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/weir-pg/weir/internal/sleep"
 )
 
 // ListenersConfig configures Listeners.
@@ -125,7 +127,7 @@ func (l *listeners) measure(ctx context.Context, shares []int) (way *Way, err er
 		l.say("listeners over %s: hub %d of %d has its %d subscribers", l.transport, i+1, len(shares), n)
 	}
 	took := time.Since(began).Seconds()
-	if !pause(ctx, l.config.Settle) {
+	if !sleep.For(ctx, l.config.Settle) {
 		return nil, ctx.Err()
 	}
 	after, err := footprints(ctx, hubs)

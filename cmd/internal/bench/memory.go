@@ -7,6 +7,8 @@ import (
 	"runtime"
 	"sync/atomic"
 	"time"
+
+	"github.com/weir-pg/weir/internal/sleep"
 )
 
 // Running measures the memory of this process while one worker runs so many jobs at once. The bench itself
@@ -54,7 +56,7 @@ func Running(ctx context.Context, d *Database, e Engine, jobs int) (r *Report, e
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-	if !pause(ctx, time.Second) {
+	if !sleep.For(ctx, time.Second) {
 		return nil, ctx.Err()
 	}
 	rss, ok := ownRSS()

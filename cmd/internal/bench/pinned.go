@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/weir-pg/weir/internal/sleep"
 )
 
 // PinnedConfig configures Pinned.
@@ -142,7 +144,7 @@ func (p *producer) run(ctx context.Context, jobs int64, d time.Duration) error {
 					return
 				}
 				due := time.Duration(n) * time.Second / time.Duration(p.rate)
-				if early := due - time.Since(began); early > 0 && !pause(ctx, early) {
+				if early := due - time.Since(began); early > 0 && !sleep.For(ctx, early) {
 					errs[i] = ctx.Err()
 					return
 				}

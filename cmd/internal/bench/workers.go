@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"sync/atomic"
 	"time"
+
+	"github.com/weir-pg/weir/internal/sleep"
 )
 
 // WorkersConfig configures Workers.
@@ -83,12 +85,12 @@ func Workers(ctx context.Context, d *Database, e Engine, c WorkersConfig) (r *Re
 	// Until every worker has had a job, and has heard by a heartbeat how many others there are.
 	for i := range each {
 		for each[i].Load() == 0 {
-			if !pause(ctx, 10*time.Millisecond) {
+			if !sleep.For(ctx, 10*time.Millisecond) {
 				return nil, ctx.Err()
 			}
 		}
 	}
-	if !pause(ctx, min(c.Duration/5, 6*time.Second)) {
+	if !sleep.For(ctx, min(c.Duration/5, 6*time.Second)) {
 		return nil, ctx.Err()
 	}
 	d.say("measuring for %s", c.Duration)
@@ -98,7 +100,7 @@ func Workers(ctx context.Context, d *Database, e Engine, c WorkersConfig) (r *Re
 	}
 	from, began := total.done.Load(), time.Now()
 	rates, err := total.during(sampleEvery(c.Duration), func() error {
-		if !pause(ctx, c.Duration) {
+		if !sleep.For(ctx, c.Duration) {
 			return ctx.Err()
 		}
 		return nil
@@ -137,7 +139,7 @@ func Workers(ctx context.Context, d *Database, e Engine, c WorkersConfig) (r *Re
 
 // keepFull enqueues as many jobs as are done, until ctx ends.
 func keepFull(ctx context.Context, client Client, m *meter, backlog int) error {
-	for enqueued := int64(0); pause(ctx, 20*time.Millisecond); {
+	for enqueued := int64(0); sleep.For(ctx, 20*time.Millisecond); {
 		if n := m.done.Load() - enqueued; n >= int64(backlog/10) {
 			// A call on its way is let finish.
 			if err := client.Fill(context.WithoutCancel(ctx), Queue, int(n)); err != nil {
@@ -159,7 +161,7 @@ func workRest(ctx context.Context, client Client, m *meter) error {
 			return fmt.Errorf("bench: the worker ended early: %w", err)
 		default:
 		}
-		if !pause(ctx, 500*time.Millisecond) {
+		if !sleep.For(ctx, 500*time.Millisecond) {
 			return errors.Join(ctx.Err(), stop())
 		}
 	}

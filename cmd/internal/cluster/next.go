@@ -3,6 +3,7 @@ package cluster
 import (
 	"context"
 	"errors"
+	"math/rand/v2"
 	"time"
 
 	"github.com/weir-pg/weir/internal/hub"
@@ -78,7 +79,7 @@ func (c *Cluster) serves(now time.Time) bool {
 	defer c.mu.Unlock()
 	if c.role == Following && now.Sub(c.heard) > silence {
 		c.log.Info("weir: the hub that reads ticks is silent: this one reads for itself", "hub", c.name, "reader", c.peers[c.reader].name)
-		c.serve(now.Add(randomly(candidacy)))
+		c.serve(now.Add(rand.N(candidacy)))
 	}
 	return c.role != Following
 }

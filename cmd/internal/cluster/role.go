@@ -38,7 +38,7 @@ func (c *Cluster) hear(from ident, at hub.Position, now time.Time) {
 // lost takes note that a hub reads no more. The caller holds mu.
 func (c *Cluster) lost(from ident) {
 	if c.role == Following && c.reader == from {
-		c.serve(time.Now().Add(randomly(candidacy)))
+		c.serve(time.Now().Add(rand.N(candidacy)))
 	}
 }
 
@@ -66,7 +66,7 @@ func (c *Cluster) resign() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.role == Reading {
-		c.serve(time.Now().Add(silence + randomly(candidacy)))
+		c.serve(time.Now().Add(silence + rand.N(candidacy)))
 		c.beatNow()
 	}
 }
@@ -87,7 +87,7 @@ func (c *Cluster) setConnected(connected bool) {
 	if connected {
 		// Whoever reads has a while to be heard.
 		if c.role != Following {
-			c.serve(time.Now().Add(silence + randomly(candidacy)))
+			c.serve(time.Now().Add(silence + rand.N(candidacy)))
 		}
 		c.beatNow()
 		return
@@ -95,5 +95,3 @@ func (c *Cluster) setConnected(connected bool) {
 	clear(c.peers)
 	c.serve(time.Now().Add(silence))
 }
-
-func randomly(d time.Duration) time.Duration { return time.Duration(rand.Int64N(int64(d))) }

@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/weir-pg/weir/internal/pgtest"
+	"github.com/weir-pg/weir/internal/sleep"
 )
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
@@ -265,7 +266,7 @@ func TestEveryQueueDoesEachJobOnce(t *testing.T) {
 			defer cancel()
 			m := newMeter()
 			go func() {
-				for trial.done.Load() < jobs && pause(until, time.Millisecond) {
+				for trial.done.Load() < jobs && sleep.For(until, time.Millisecond) {
 				}
 				cancel()
 			}()

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/HdrHistogram/hdrhistogram-go"
+
+	"github.com/weir-pg/weir/internal/sleep"
 )
 
 // meter counts what the sessions of one way do, and how long each time.
@@ -204,19 +206,7 @@ func (l *levels) watch(ctx context.Context, every time.Duration, gauges []gauge)
 				l.mu.Unlock()
 			}
 		}
-		pause(ctx, every/2)
-	}
-}
-
-// pause waits, or returns false when ctx ends first.
-func pause(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return true
-	case <-ctx.Done():
-		return false
+		sleep.For(ctx, every/2)
 	}
 }
 

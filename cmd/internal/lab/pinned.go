@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/weir-pg/weir/internal/sleep"
 )
 
 // PinnedSize is the size of scenario pinned.
@@ -170,7 +172,7 @@ func (t *trial) run(ctx, until context.Context, m *meter) error {
 	}
 	start(func() error { return t.produce(ctx, until, t.crew.conns[t.Workers]) })
 	start(func() error {
-		if !pause(until, t.pinAfter) {
+		if !sleep.For(until, t.pinAfter) {
 			return nil
 		}
 		for _, sql := range pins[t.pin].sql {
@@ -195,7 +197,7 @@ func (t *trial) run(ctx, until context.Context, m *meter) error {
 func (t *trial) produce(ctx, until context.Context, conn *pgx.Conn) error {
 	const every = 20 * time.Millisecond
 	begun := time.Now()
-	for sent := 0; pause(until, every); {
+	for sent := 0; sleep.For(until, every); {
 		due := min(int(time.Since(begun).Seconds()*float64(t.Rate))-sent, t.Rate)
 		if due < 1 {
 			continue

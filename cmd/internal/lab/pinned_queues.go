@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/weir-pg/weir/internal/sleep"
 )
 
 // queueKind is one way to keep a queue in PostgreSQL.
@@ -40,7 +42,7 @@ func workers(newClaim func() claimFunc) func(ctx, until context.Context, t *tria
 				}
 				t.claimed(m, n, took)
 				if n == 0 {
-					pause(until, pollEvery)
+					sleep.For(until, pollEvery)
 					continue
 				}
 				t.finished(m, n)

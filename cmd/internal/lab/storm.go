@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"context"
 	"time"
+
+	"github.com/weir-pg/weir/internal/sleep"
 )
 
 // StormSize is the size of scenario storm.
@@ -184,7 +186,7 @@ func loadStorm(ctx context.Context, s *site, c LoadConfig) error {
 			if k.conn != nil {
 				k.conn.Close()
 			}
-			if k.err != nil && !pause(ctx, 100*time.Millisecond) {
+			if k.err != nil && !sleep.For(ctx, 100*time.Millisecond) {
 				return nil
 			}
 		}

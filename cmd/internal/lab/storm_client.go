@@ -15,6 +15,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgproto3"
+
+	"github.com/weir-pg/weir/internal/sleep"
 )
 
 // knock is one client's connection, as far as the server's first answer.
@@ -108,7 +110,7 @@ func storm(ctx context.Context, clients int, targets []target, g *signal, jitter
 				return
 			}
 			heard[i] = time.Now()
-			if wait := jitter(); wait > 0 && !pause(ctx, wait) {
+			if wait := jitter(); wait > 0 && !sleep.For(ctx, wait) {
 				knocks[i].err = ctx.Err()
 				return
 			}
@@ -170,7 +172,7 @@ func settle(ctx context.Context, targets []target) error {
 				continue
 			}
 			quick = 0
-			if !pause(patient, 50*time.Millisecond) {
+			if !sleep.For(patient, 50*time.Millisecond) {
 				return fmt.Errorf("%s does not come to rest after a storm: %w", to.address, errors.Join(patient.Err(), k.err))
 			}
 		}

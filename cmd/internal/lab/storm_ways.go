@@ -142,7 +142,7 @@ func (w *stormWay) blow(ctx, until context.Context, clients int, signal *signal,
 	}
 	jitter := noJitter
 	if w.jitter > 0 {
-		jitter = func() time.Duration { return time.Duration(rand.Int64N(int64(w.jitter))) }
+		jitter = func() time.Duration { return rand.N(w.jitter) }
 	}
 	knocks, err := storm(until, clients, w.targets, signal, jitter, m)
 	w.knocks = append(w.knocks, knocks...)

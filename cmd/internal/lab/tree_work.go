@@ -8,6 +8,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/weir-pg/weir/internal/sleep"
 )
 
 // sources are rows that every child refers to one of.
@@ -160,7 +162,7 @@ func (t *tree) fold(ctx, until context.Context) error {
 		return err
 	}
 	defer closeConn(conn)
-	for pause(until, foldEvery) {
+	for sleep.For(until, foldEvery) {
 		if _, err := conn.Exec(ctx, foldDeltas); err != nil {
 			return err
 		}

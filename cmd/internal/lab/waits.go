@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/weir-pg/weir/cmd/internal/doctor"
+	"github.com/weir-pg/weir/internal/sleep"
 )
 
 // wait is what one session was seen in: an event as the server calls it ("Lock:transactionid", or "CPU"), and its class,
@@ -62,7 +63,7 @@ type waitTrack struct {
 // watch looks until ctx ends.
 func (w *waitTrack) watch(ctx context.Context, s sampler) {
 	s.look() // of the time before
-	for pause(ctx, lookEvery) {
+	for sleep.For(ctx, lookEvery) {
 		found, isNew := s.look()
 		if !isNew {
 			continue

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/weir-pg/weir/internal/hub"
+	"github.com/weir-pg/weir/internal/sleep"
 )
 
 // Config says how a Server works. Hub is required, and so is Auth for anybody to get in.
@@ -174,7 +175,7 @@ func (s *Server) accept(ctx context.Context, l net.Listener, start func(net.Conn
 			return nil
 		case err != nil && temporary(err): // out of file descriptors, say
 			s.log.Warn("weir: can't accept a connection, trying again", "error", err)
-			sleep(ctx, 50*time.Millisecond)
+			sleep.For(ctx, 50*time.Millisecond)
 		case err != nil:
 			return fmt.Errorf("accept on %s: %w", l.Addr(), err)
 		default:
@@ -186,15 +187,6 @@ func (s *Server) accept(ctx context.Context, l net.Listener, start func(net.Conn
 func temporary(err error) bool {
 	var e interface{ Temporary() bool }
 	return errors.As(err, &e) && e.Temporary()
-}
-
-func sleep(ctx context.Context, d time.Duration) {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-	case <-ctx.Done():
-	}
 }
 
 func (s *Server) add(raw net.Conn) *conn {

@@ -2,8 +2,9 @@ package server
 
 import (
 	"context"
-	"math/rand/v2"
 	"time"
+
+	"github.com/weir-pg/weir/internal/sleep"
 )
 
 // beats tells the database every few seconds that this hub lives, and where it stands.
@@ -26,7 +27,7 @@ func (s *Server) beats(ctx context.Context) {
 			s.log.Warn("weir: the hub can't say that it stops, and will be missed for five minutes", "error", err)
 		}
 	}()
-	for sleep(ctx, wait) {
+	for sleep.For(ctx, wait) {
 		if !s.hub.Live() {
 			wait = beatSoon // to be seen as soon as it serves
 			continue
@@ -45,7 +46,7 @@ func (s *Server) beats(ctx context.Context) {
 
 // chores gives segments of messages back. All hubs do it, and workers too, without election.
 func (s *Server) chores(ctx context.Context) {
-	for sleep(ctx, choresEvery*3/4+time.Duration(rand.Int64N(int64(choresEvery/2)))) {
+	for sleep.For(ctx, sleep.Jitter(choresEvery)) {
 		bounded, cancel := context.WithTimeout(ctx, callTimeout)
 		did, err := s.primary.RotateMessages(bounded)
 		cancel()
@@ -64,23 +65,11 @@ func (s *Server) chores(ctx context.Context) {
 
 // recheck takes from clients that are connected what was taken from their roles.
 func (s *Server) recheck(ctx context.Context) {
-	for sleep(ctx, recheckEvery) {
+	for sleep.For(ctx, recheckEvery) {
 		bounded, cancel := context.WithTimeout(ctx, callTimeout)
 		if err := s.pg.Recheck(bounded); err != nil && ctx.Err() == nil {
 			s.log.Debug("weir: can't look up what clients may do", "error", err) // whoever looks up says so once
 		}
 		cancel()
-	}
-}
-
-// sleep waits, or returns false when ctx ends first.
-func sleep(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return ctx.Err() == nil
-	case <-ctx.Done():
-		return false
 	}
 }

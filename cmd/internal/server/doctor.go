@@ -8,6 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/weir-pg/weir/cmd/internal/doctor"
+	"github.com/weir-pg/weir/internal/sleep"
 )
 
 // examiner keeps a doctor looking at the database, and exports what it finds.
@@ -27,7 +28,7 @@ var (
 
 // run looks until ctx ends, across outages of the database.
 func (e *examiner) run(ctx context.Context, s *Server) {
-	for wait := time.Duration(0); sleep(ctx, wait); wait = examineAgain {
+	for wait := time.Duration(0); sleep.For(ctx, wait); wait = examineAgain {
 		err := e.watch(ctx, s)
 		e.report.Store(nil)
 		e.waits.Store(nil)

@@ -6,6 +6,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/weir-pg/weir/internal/sleep"
 )
 
 // life is a stream's timer: for heartbeats, and for the end of what it was allowed.
@@ -30,7 +32,7 @@ func (s *stream) startTimer() {
 	if l.stopped {
 		return
 	}
-	l.beatAt = time.Now().Add(spread(s.web.Heartbeat))
+	l.beatAt = time.Now().Add(s.web.untilBeat())
 	l.timer = time.AfterFunc(l.next(), s.tick)
 }
 
@@ -71,7 +73,7 @@ func (s *stream) tick() {
 	expired := !l.expires.IsZero() && !now.Before(l.expires)
 	beat := !now.Before(l.beatAt)
 	if beat {
-		l.beatAt = now.Add(spread(s.web.Heartbeat))
+		l.beatAt = now.Add(s.web.untilBeat())
 	}
 	if l.stopped || expired {
 		l.mu.Unlock()
@@ -156,3 +158,6 @@ func (s *stream) heard() { s.life.heard.Store(time.Now().UnixNano()) }
 func (s *stream) silent() bool {
 	return time.Since(time.Unix(0, s.life.heard.Load())) > max(2*s.web.Heartbeat, s.web.WriteTimeout)
 }
+
+// untilBeat is how long until a stream's next heartbeat: the interval at most, for proxies end what is silent for longer.
+func (w *Web) untilBeat() time.Duration { return sleep.Jitter(w.Heartbeat * 4 / 5) }

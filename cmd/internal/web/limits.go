@@ -3,6 +3,8 @@ package web
 import (
 	"net/http"
 	"time"
+
+	"golang.org/x/time/rate"
 )
 
 // Limits bound what clients may take.
@@ -98,31 +100,10 @@ func (w *Web) release(remote string) {
 	w.ended.Done()
 }
 
-// rate lets a client publish so many messages in a second. One goroutine uses it.
-type rate struct {
-	perSecond, burst, tokens float64
-	at                       time.Time
-}
-
-// newRate returns nil where there is no limit.
-func newRate(l Limits) *rate {
+// newRate returns what lets a client publish so many messages in a second; nil where there is no limit.
+func newRate(l Limits) *rate.Limiter {
 	if l.PublishRate <= 0 {
 		return nil
 	}
-	return &rate{perSecond: l.PublishRate, burst: float64(l.PublishBurst), tokens: float64(l.PublishBurst)}
-}
-
-func (r *rate) take(n int, now time.Time) bool {
-	if r == nil {
-		return true
-	}
-	if !r.at.IsZero() {
-		r.tokens = min(r.burst, r.tokens+now.Sub(r.at).Seconds()*r.perSecond)
-	}
-	r.at = now
-	if r.tokens < float64(n) {
-		return false
-	}
-	r.tokens -= float64(n)
-	return true
+	return rate.NewLimiter(rate.Limit(l.PublishRate), l.PublishBurst)
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math/rand/v2"
 	"net"
 	"net/http"
 	"sync"
@@ -189,6 +188,3 @@ func peerAddress(r *http.Request) string {
 	}
 	return host
 }
-
-// spread returns d less up to a quarter, so that what began together does not stay together.
-func spread(d time.Duration) time.Duration { return d - time.Duration(rand.Int64N(int64(d)/4+1)) }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/coder/websocket"
+	"golang.org/x/time/rate"
 
 	"github.com/weir-pg/weir/internal/hub"
 )
@@ -118,7 +119,7 @@ func (f *frames) Write(b []byte) (int, error) {
 type webSocket struct {
 	*stream
 	conn *websocket.Conn
-	rate *rate
+	rate *rate.Limiter
 
 	// The reader's alone, and of the request it waits for.
 	grants  grants

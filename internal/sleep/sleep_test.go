@@ -1,0 +1,53 @@
+package sleep_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/weir-pg/weir/internal/sleep"
+)
+
+func TestAPauseEndsWithItsContext(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan bool, 1)
+	go func() { ended <- sleep.For(ctx, time.Hour) }()
+	cancel()
+	if <-ended {
+		t.Error("a pause that was cut short says that it was whole")
+	}
+	for _, d := range []time.Duration{-1, 0, time.Nanosecond, time.Hour} {
+		if sleep.For(ctx, d) {
+			t.Errorf("a pause of %s goes on after its context's end", d)
+		}
+	}
+}
+
+func TestAPauseEndsEarly(t *testing.T) {
+	early := make(chan struct{}, 1)
+	early <- struct{}{}
+	if !sleep.Until(t.Context(), time.Hour, early) {
+		t.Error("what ends a pause early is no end of its context")
+	}
+	if !sleep.For(t.Context(), 0) {
+		t.Error("no pause at all is whole")
+	}
+}
+
+func TestJitterStaysWithinAQuarter(t *testing.T) {
+	for _, d := range []time.Duration{1, 2, 3, 4, 7, time.Second, time.Hour} {
+		least, most := d, d
+		for range 10_000 {
+			got := sleep.Jitter(d)
+			least, most = min(least, got), max(most, got)
+		}
+		if least < d-d/4 || most > d+d/4+1 || d > 7 && (least > d-d/5 || most < d+d/5) {
+			t.Errorf("%s with jitter is %s to %s", d, least, most)
+		}
+	}
+	for _, d := range []time.Duration{0, -time.Second} {
+		if got := sleep.Jitter(d); got != 0 {
+			t.Errorf("%s with jitter is %s", d, got)
+		}
+	}
+}
