@@ -21,7 +21,7 @@ func TestEachFindingHasAPage(t *testing.T) {
 			t.Error(err)
 			continue
 		}
-		for _, heading := range []string{"# " + string(code), "## What it means", "## How the doctor names it", "## What to do", "## Where this is from"} {
+		for _, heading := range []string{"# " + string(code), "## What it means", "## How the doctor detects it", "## What to do", "## Sources"} {
 			if !strings.Contains(string(text), heading+"\n") {
 				t.Errorf("%s.md has no %q", code, heading)
 			}
