@@ -79,6 +79,7 @@ func qualified(paths []string) []string {
 
 // The rules of ARCHITECTURE.md, "Packages, and who may import whom".
 func TestPackagesImportOnlyWhatTheyMay(t *testing.T) {
+	t.Parallel()
 	const pgx = "github.com/jackc/pgx/v5"
 	own, all := list(t)
 	if len(own) == 0 {
@@ -115,11 +116,11 @@ func TestPackagesImportOnlyWhatTheyMay(t *testing.T) {
 		}
 	}
 
-	// Only commands parse flags, catch signals and exit.
+	// Only commands parse flags, catch signals and exit; and what runs tests.
 	process := []string{"flag", "os/signal", "github.com/alecthomas/kong"}
 	for path, p := range own {
 		for _, imported := range p.Imports {
-			if !within(path, "cmd/weir", "cmd/bench") && within(imported, process...) {
+			if !within(path, "cmd/weir", "cmd/bench", "internal/pgtest") && within(imported, process...) {
 				t.Errorf("%s imports %s: only the commands may", path, imported)
 			}
 		}
@@ -160,6 +161,7 @@ func TestPackagesImportOnlyWhatTheyMay(t *testing.T) {
 
 // TestUsersOfTheLibraryGetPgxAlone: a program that needs the library needs pgx and what pgx needs, and nothing else, not even to choose versions.
 func TestUsersOfTheLibraryGetPgxAlone(t *testing.T) {
+	t.Parallel()
 	here, err := filepath.Abs(".")
 	if err != nil {
 		t.Fatal(err)

@@ -15,6 +15,7 @@ import (
 
 // TestWhatThereIsNotIsNotFound: no call answers with nothing.
 func TestWhatThereIsNotIsNotFound(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	for what, call := range map[string]func() error{
 		"job":     func() error { _, err := r.client.Job(t.Context(), 7); return err },
@@ -33,6 +34,7 @@ func TestWhatThereIsNotIsNotFound(t *testing.T) {
 
 // TestATransactionSeesAndCancelsWhatItHasEnqueued: with pgx and with database/sql; and after a rollback nothing has been.
 func TestATransactionSeesAndCancelsWhatItHasEnqueued(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	db, err := sql.Open("pgx", r.url)
 	if err != nil {
@@ -95,6 +97,7 @@ func (urgent) EnqueueOptions() weir.Options {
 
 // TestOptionsOfAKindAreDefaults: what a call gives goes before, field by field.
 func TestOptionsOfAKindAreDefaults(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	all, err := r.client.EnqueueMany(t.Context(), []weir.NewJob{{Args: urgent{1}}, {Args: urgent{2}, Options: &weir.Options{Priority: 4}}})
 	if err != nil {
@@ -112,6 +115,7 @@ func TestOptionsOfAKindAreDefaults(t *testing.T) {
 }
 
 func TestSettingsCanBeRead(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	r.enqueue(1, nil)
 	if err := errors.Join(r.client.Set(t.Context(), "retention", "2 days"), r.client.SetQueue(t.Context(), "default", "backoff", "5 s")); err != nil {

@@ -15,6 +15,7 @@ import (
 )
 
 func TestWorksThroughPgBouncerInTransactionMode(t *testing.T) {
+	t.Parallel()
 	direct := newRig(t)
 	through := pgtest.Bouncer(t, direct.url)
 	pool := pgtest.Pool(t, through) // as a user would configure it, prepared statements and all
@@ -73,6 +74,7 @@ func TestWorksThroughPgBouncerInTransactionMode(t *testing.T) {
 }
 
 func TestMigratesThroughPgBouncerInTransactionMode(t *testing.T) {
+	t.Parallel()
 	through := pgtest.Bouncer(t, pgtest.Empty(t))
 	var conns []*pgx.Conn // which get the same session of the server by turns, with what the other one left there
 	for range 2 {

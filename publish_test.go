@@ -8,6 +8,7 @@ import (
 )
 
 func TestPublishTxTakesTransactionsOfDatabaseSQL(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	db, err := sql.Open("pgx", r.url)
 	if err != nil {

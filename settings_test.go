@@ -65,6 +65,7 @@ var habits = []habit{
 // TestPromisesHoldWithSettingsPeopleHave: jobs complete, are retried, put off, rescued and carried over, and messages come in order and are
 // resumed, whatever the server, the database and the role have for a default; and the worker has nothing to complain of.
 func TestPromisesHoldWithSettingsPeopleHave(t *testing.T) {
+	t.Parallel()
 	for _, h := range habits {
 		t.Run(h.name, func(t *testing.T) {
 			t.Parallel()
@@ -75,6 +76,7 @@ func TestPromisesHoldWithSettingsPeopleHave(t *testing.T) {
 
 // TestPromisesHoldThroughPgBouncerWithSettingsPeopleHave: a pooler's sessions can't be set; the calls then bring along what they need.
 func TestPromisesHoldThroughPgBouncerWithSettingsPeopleHave(t *testing.T) {
+	t.Parallel()
 	for _, name := range []string{"none", "serializable", "impatient", "other formats", "a plain owner, nastily"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -86,6 +88,7 @@ func TestPromisesHoldThroughPgBouncerWithSettingsPeopleHave(t *testing.T) {
 // TestReadOnlyDatabaseIsSaidAndWaitedFor: where a role may not write for now, as some services have it when the disk is full, the worker says
 // why nothing is worked, waits, and works as soon as it may.
 func TestReadOnlyDatabaseIsSaidAndWaitedFor(t *testing.T) {
+	t.Parallel()
 	h := newHousehold(t, habit{settings: []string{"default_transaction_read_only = on"}})
 	job, err := weir.NewClient(h.admin).Enqueue(t.Context(), chore{Do: "complete"}, nil)
 	if err != nil {

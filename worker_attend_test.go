@@ -57,6 +57,7 @@ func (r *rig) awaitAttendance(workers int) {
 }
 
 func TestJobsOfAKilledProcessRunAgainWithoutWaitingForItsLease(t *testing.T) {
+	t.Parallel()
 	const lease = time.Minute
 	r := newRig(t)
 	id := r.enqueue(1, nil)
@@ -79,6 +80,7 @@ func TestJobsOfAKilledProcessRunAgainWithoutWaitingForItsLease(t *testing.T) {
 }
 
 func TestAProcessThatStandsStillLosesItsJobsAndGoesOn(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	id := r.enqueue(1, nil)
 	process := r.startProcess(2*time.Second, id)
@@ -146,6 +148,7 @@ func (r *rig) steady(log *pgtest.Log, release chan struct{}) (check func()) {
 }
 
 func TestAWorkerWhoseSessionsAreEndedIsBackAtOnce(t *testing.T) {
+	pgtest.Alone(t, "who is not back in three seconds is fenced")
 	r := newRig(t)
 	var log pgtest.Log
 	check := r.steady(&log, make(chan struct{}))
@@ -164,6 +167,7 @@ func TestAWorkerWhoseSessionsAreEndedIsBackAtOnce(t *testing.T) {
 }
 
 func TestARestartOfTheServerInterruptsNobody(t *testing.T) {
+	pgtest.Alone(t, "who is not back in three seconds is fenced")
 	server := pgtest.Server(t, nil)
 	url := server.URL("postgres")
 	migrate(t, url)
@@ -195,6 +199,7 @@ func TestARestartOfTheServerInterruptsNobody(t *testing.T) {
 // TestWhoGetsInTooLateIsInterruptedBeforeOthersStartHisJobs: a worker whose sessions have ended, and that the server lets in again too late, is not at its
 // jobs any more when others start them.
 func TestWhoGetsInTooLateIsInterruptedBeforeOthersStartHisJobs(t *testing.T) {
+	t.Parallel()
 	server := pgtest.Server(t, nil)
 	url := server.URL("postgres")
 	migrate(t, url)
@@ -253,6 +258,7 @@ func TestWhoGetsInTooLateIsInterruptedBeforeOthersStartHisJobs(t *testing.T) {
 
 // TestASocketThatIsForwardedIsNotTheServers: what lies between may cut the line with both ends alive.
 func TestASocketThatIsForwardedIsNotTheServers(t *testing.T) {
+	t.Parallel()
 	dir, err := os.MkdirTemp("", "weir-sockets-") // the server's user must get there
 	if err != nil {
 		t.Fatal(err)
@@ -319,6 +325,7 @@ func TestASocketThatIsForwardedIsNotTheServers(t *testing.T) {
 
 // TestAWorkerThatCannotAttendBeats: where no session can attend, for whatever reason and however long, heartbeats by another keep the lease.
 func TestAWorkerThatCannotAttendBeats(t *testing.T) {
+	pgtest.Alone(t, "who is not back in three seconds is fenced")
 	r := newRig(t)
 	var log pgtest.Log
 	check := r.steady(&log, make(chan struct{}))

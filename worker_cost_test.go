@@ -8,11 +8,13 @@ import (
 	"time"
 
 	"github.com/weir-pg/weir"
+	"github.com/weir-pg/weir/internal/pgtest"
 )
 
 // TestAJobCostsAWorkerLittle counts what a worker allocates for a job that does nothing: collecting it is most of what such a job
 // can cost.
 func TestAJobCostsAWorkerLittle(t *testing.T) {
+	pgtest.Alone(t, "it counts what the whole process allocates")
 	const jobs = 20_000
 	r := newRig(t)
 	all := make([]weir.NewJob, jobs)

@@ -21,6 +21,7 @@ type ended struct {
 }
 
 func TestHooksTellWhatIsRecordedAndNotWhatTheHandlerSaid(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	ends, started := make(chan ended, 100), make(chan struct{}, 1)
 	release := make(chan struct{})

@@ -17,6 +17,7 @@ import (
 )
 
 func TestStopFinishesWhatRunsAndHandsBackTheRest(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	started, release := make(chan int64, 10), make(chan struct{})
 	stop := r.work(func(_ context.Context, job *weir.Job[number]) error {
@@ -45,6 +46,7 @@ func TestStopFinishesWhatRunsAndHandsBackTheRest(t *testing.T) {
 }
 
 func TestStopInterruptsWhatOutlastsTheDeadline(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	started, cause := make(chan struct{}, 1), make(chan error, 1)
 	stop := r.work(func(ctx context.Context, job *weir.Job[number]) error {
@@ -73,6 +75,7 @@ func TestStopInterruptsWhatOutlastsTheDeadline(t *testing.T) {
 }
 
 func TestJobsOfASilentWorkerAreRescued(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	// A worker that claims and is never heard of again.
 	var dead int32
@@ -91,6 +94,7 @@ func TestJobsOfASilentWorkerAreRescued(t *testing.T) {
 }
 
 func TestFencedWorkerDropsItsJobsAndStartsAgain(t *testing.T) {
+	pgtest.Alone(t, "a lease of a second is lost where the machine is busy")
 	r := newRig(t)
 	started, cause := make(chan *weir.Job[number], 10), make(chan error, 1)
 	r.work(func(ctx context.Context, job *weir.Job[number]) error {
@@ -128,6 +132,7 @@ func TestFencedWorkerDropsItsJobsAndStartsAgain(t *testing.T) {
 }
 
 func TestWorkerSurvivesRestartsOfTheServer(t *testing.T) {
+	t.Parallel()
 	server := pgtest.Server(t, nil)
 	url := server.URL("postgres")
 	migrate(t, url)
@@ -166,6 +171,7 @@ func TestWorkerSurvivesRestartsOfTheServer(t *testing.T) {
 }
 
 func TestWorkerUsesAtMostThreeConnections(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	cfg, err := pgxpool.ParseConfig(r.url)
 	if err != nil {
@@ -211,6 +217,7 @@ func TestWorkerUsesAtMostThreeConnections(t *testing.T) {
 }
 
 func TestPromotionIsPrompt(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	const n = 10_000
 	// The promise is 50 ms on an idle machine, and benchmarks measure it; here it only must not be slow.
@@ -254,6 +261,7 @@ func migrate(t *testing.T, url string) {
 }
 
 func TestAnOutageIsSaidOnceAndOnceWhenItIsOver(t *testing.T) {
+	t.Parallel()
 	server := pgtest.Server(t, nil)
 	url := server.URL("postgres")
 	migrate(t, url)

@@ -126,6 +126,7 @@ func receive[T any](t *testing.T, c <-chan T, what string) T {
 }
 
 func TestEveryJobIsRunOnceAndItsResultKept(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	const n = 3000
 	jobs := make([]weir.NewJob, n)
@@ -162,6 +163,7 @@ func TestEveryJobIsRunOnceAndItsResultKept(t *testing.T) {
 }
 
 func TestEnqueueTxFollowsItsTransaction(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	ran := make(chan int, 10)
 	r.work(func(_ context.Context, job *weir.Job[number]) error {
@@ -208,6 +210,7 @@ func TestEnqueueTxFollowsItsTransaction(t *testing.T) {
 }
 
 func TestFailuresAreRetriedAndTheirErrorsKept(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	r.work(func(_ context.Context, job *weir.Job[number]) error {
 		switch {
@@ -251,6 +254,7 @@ func TestFailuresAreRetriedAndTheirErrorsKept(t *testing.T) {
 
 // TestRetriesWaitAsTheQueueSays: where the worker has no policy of its own, or one that leaves it to the queue.
 func TestRetriesWaitAsTheQueueSays(t *testing.T) {
+	t.Parallel()
 	for _, policy := range []func(int, error) time.Duration{nil, func(int, error) time.Duration { return -time.Minute }} {
 		r := newRig(t)
 		first := r.enqueue(1, &weir.Options{MaxAttempts: 2}) // makes the queue
@@ -266,6 +270,7 @@ func TestRetriesWaitAsTheQueueSays(t *testing.T) {
 }
 
 func TestUnknownKindIsHandedBackForWorkersThatHaveIt(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	var log pgtest.Log
 	stop := r.work(func(context.Context, *weir.Job[number]) error { return nil }, func(c *weir.WorkerConfig) { c.Logger = log.Logger() })
@@ -303,6 +308,7 @@ func TestUnknownKindIsHandedBackForWorkersThatHaveIt(t *testing.T) {
 }
 
 func TestWhatFailsForGoodIsLogged(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	var log pgtest.Log
 	r.work(func(_ context.Context, job *weir.Job[number]) error {
@@ -341,6 +347,7 @@ func TestWhatFailsForGoodIsLogged(t *testing.T) {
 
 // TestWhatIsRefusedTwiceHasFailed: a job whose result the database does not take, and not that either, is not handed out for ever.
 func TestWhatIsRefusedTwiceHasFailed(t *testing.T) {
+	pgtest.Alone(t, "a lease of a second is lost where the machine is busy")
 	r := newRig(t)
 	if _, err := r.pool.Exec(t.Context(), `ALTER TABLE weir.result ADD CONSTRAINT refuses CHECK (outcome NOT IN ('completed', 'retried'))`); err != nil {
 		t.Fatal(err)
@@ -365,6 +372,7 @@ type other struct{}
 func (other) Kind() string { return "other" }
 
 func TestCancelledJobsDoNotStartAndRunningOnesAreTold(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	scheduled := r.enqueue(1, &weir.Options{RunAt: time.Now().Add(300 * time.Millisecond)})
 	waiting := r.enqueue(2, nil)
@@ -414,6 +422,7 @@ func TestCancelledJobsDoNotStartAndRunningOnesAreTold(t *testing.T) {
 }
 
 func TestPausedQueueIsNotWorked(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	ran := make(chan int, 10)
 	r.work(func(_ context.Context, job *weir.Job[number]) error {
@@ -443,6 +452,7 @@ func TestPausedQueueIsNotWorked(t *testing.T) {
 }
 
 func TestCompleteTxCommitsEffectsAndCompletionTogether(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	if _, err := r.pool.Exec(t.Context(), `CREATE TABLE effect (n int)`); err != nil {
 		t.Fatal(err)
@@ -473,6 +483,7 @@ func TestCompleteTxCommitsEffectsAndCompletionTogether(t *testing.T) {
 }
 
 func TestScheduledJobsWaitForTheirTime(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	ran := make(chan time.Time, 1)
 	r.work(func(context.Context, *weir.Job[number]) error {
@@ -491,6 +502,7 @@ func TestScheduledJobsWaitForTheirTime(t *testing.T) {
 }
 
 func TestAttemptsHaveATimeout(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	r.work(func(ctx context.Context, job *weir.Job[number]) error {
 		<-ctx.Done()

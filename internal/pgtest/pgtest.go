@@ -52,8 +52,9 @@ func Main(m *testing.M) { os.Exit(Run(m)) }
 // Where a package doesn't, or the tests panic, the server ends with the process on Linux, and the next run of any tests
 // removes its directory.
 func Run(m *testing.M) int {
+	overlap()
 	code := m.Run()
-	for _, end := range append(ends, shared.close) {
+	for _, end := range append(ends.all, shared.close) {
 		if err := end(); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			code = max(code, 1)
@@ -63,10 +64,17 @@ func Run(m *testing.M) int {
 }
 
 // ends is what else is to be done when the tests have run.
-var ends []func() error
+var ends struct {
+	sync.Mutex
+	all []func() error
+}
 
-// AtEnd has something done when all tests of the package have run. Not for tests that run at the same time.
-func AtEnd(f func() error) { ends = append(ends, f) }
+// AtEnd has something done when all tests of the package have run.
+func AtEnd(f func() error) {
+	ends.Lock()
+	defer ends.Unlock()
+	ends.all = append(ends.all, f)
+}
 
 // Database returns the URL of a new database with Weir's schema. It is dropped at the end of the test.
 func Database(t testing.TB) string {
