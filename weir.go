@@ -39,6 +39,10 @@
 // An error of a handler is retried with exponential backoff until the attempts are used up; [Fail],
 // [Snooze] and [Cancel] return errors that mean something else.
 //
+// Middleware wraps every enqueue of a client ([Client.WithMiddleware]) and every attempt of a worker (WorkerConfig.Middleware): to add to a job's
+// meta, or to say for all kinds which errors are not worth another attempt. Hooks (WorkerConfig.Hooks) are told how attempts have ended in the
+// database. The module weirotel has both for OpenTelemetry.
+//
 // # Publish and subscribe
 //
 // [Client.PublishTx] publishes a message with a transaction of yours: subscribers get it after the commit, and can read what the
@@ -75,7 +79,6 @@ import (
 	"context"
 	"database/sql"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -116,6 +119,8 @@ type Enqueued struct {
 type NewJob struct {
 	Args    Args
 	Options *Options
+
+	complete bool // Options include what the kind says
 }
 
 // or fills in what is not set.
@@ -148,7 +153,8 @@ func (t sqlTx) QueryRow(ctx context.Context, query string, args ...any) pgx.Row 
 
 // Client enqueues jobs, looks at them and operates on them. It is safe for concurrent use.
 type Client struct {
-	store *store.Store
+	store   *store.Store
+	wrapped EnqueueFunc // nil: there is no middleware
 }
 
 // NewClient returns a client on a pool, which stays yours to close.
@@ -158,8 +164,11 @@ func NewClient(pool *pgxpool.Pool) *Client {
 
 // Enqueue enqueues a job in a transaction of its own.
 func (c *Client) Enqueue(ctx context.Context, args Args, o *Options) (job Enqueued, err error) {
+	if c.wrapped != nil {
+		return c.throughOne(ctx, nil, NewJob{Args: args, Options: o})
+	}
 	err = c.store.Direct(ctx, func(q store.Querier) error {
-		job, err = c.EnqueueTx(ctx, q, args, o)
+		job, err = enqueueOne(ctx, q, NewJob{Args: args, Options: o})
 		return err
 	})
 	return job, err
@@ -167,7 +176,41 @@ func (c *Client) Enqueue(ctx context.Context, args Args, o *Options) (job Enqueu
 
 // EnqueueTx enqueues a job in a transaction of yours: it runs after the commit, and never after a rollback.
 func (c *Client) EnqueueTx(ctx context.Context, tx Tx, args Args, o *Options) (Enqueued, error) {
-	job, err := NewJob{args, o}.encode()
+	if tx == nil {
+		return Enqueued{}, errNoTx
+	}
+	if c.wrapped != nil {
+		return c.throughOne(ctx, tx, NewJob{Args: args, Options: o})
+	}
+	return enqueueOne(ctx, tx, NewJob{Args: args, Options: o})
+}
+
+// EnqueueMany enqueues jobs in one transaction of its own, all or none, and returns what became of each, in order.
+// Up to 10,000 are sent at once.
+func (c *Client) EnqueueMany(ctx context.Context, jobs []NewJob) (all []Enqueued, err error) {
+	if c.wrapped != nil {
+		return c.through(ctx, nil, jobs...)
+	}
+	err = c.store.InTx(ctx, func(q store.Querier) error {
+		all, err = enqueueMany(ctx, q, jobs)
+		return err
+	})
+	return all, err
+}
+
+// EnqueueManyTx is EnqueueMany in a transaction of yours.
+func (c *Client) EnqueueManyTx(ctx context.Context, tx Tx, jobs []NewJob) ([]Enqueued, error) {
+	if tx == nil {
+		return nil, errNoTx
+	}
+	if c.wrapped != nil {
+		return c.through(ctx, tx, jobs...)
+	}
+	return enqueueMany(ctx, tx, jobs)
+}
+
+func enqueueOne(ctx context.Context, tx Tx, j NewJob) (Enqueued, error) {
+	job, err := j.encode()
 	if err != nil {
 		return Enqueued{}, fmt.Errorf("weir: enqueue: %w", err)
 	}
@@ -178,18 +221,7 @@ func (c *Client) EnqueueTx(ctx context.Context, tx Tx, args Args, o *Options) (E
 	return Enqueued{id}, nil
 }
 
-// EnqueueMany enqueues jobs in one transaction of its own, all or none, and returns what became of each, in order.
-// Up to 10,000 are sent at once.
-func (c *Client) EnqueueMany(ctx context.Context, jobs []NewJob) (all []Enqueued, err error) {
-	err = c.store.InTx(ctx, func(q store.Querier) error {
-		all, err = c.EnqueueManyTx(ctx, q, jobs)
-		return err
-	})
-	return all, err
-}
-
-// EnqueueManyTx is EnqueueMany in a transaction of yours.
-func (c *Client) EnqueueManyTx(ctx context.Context, tx Tx, jobs []NewJob) ([]Enqueued, error) {
+func enqueueMany(ctx context.Context, tx Tx, jobs []NewJob) ([]Enqueued, error) {
 	send := store.EnqueueMany
 	if _, ok := tx.(sqlTx); ok {
 		send = store.EnqueueManyJSON
@@ -216,18 +248,23 @@ func (c *Client) EnqueueManyTx(ctx context.Context, tx Tx, jobs []NewJob) ([]Enq
 	return all, nil
 }
 
-// encode checks what the server cannot say as well.
-func (j NewJob) encode() (store.Job, error) {
-	if j.Args == nil {
-		return store.Job{}, errors.New("the job has no args")
-	}
-	var o Options
+// options are those given, and those of the kind.
+func (j NewJob) options() (o Options) {
 	if j.Options != nil {
 		o = *j.Options
 	}
-	if kind, ok := j.Args.(ArgsWithOptions); ok {
+	if kind, ok := j.Args.(ArgsWithOptions); ok && !j.complete {
 		o = o.or(kind.EnqueueOptions())
 	}
+	return o
+}
+
+// encode checks what the server cannot say as well.
+func (j NewJob) encode() (store.Job, error) {
+	if j.Args == nil {
+		return store.Job{}, errNoArgs
+	}
+	o := j.options()
 	job := store.Job{Queue: o.Queue, Kind: j.Args.Kind(), Priority: o.Priority, RunAt: o.RunAt, MaxAttempts: o.MaxAttempts}
 	if strings.IndexByte(job.Kind, 0) >= 0 || strings.IndexByte(job.Queue, 0) >= 0 {
 		return job, fmt.Errorf("the kind %q or the queue %q contains a NUL character, which PostgreSQL cannot store", job.Kind, job.Queue)

@@ -45,11 +45,16 @@ type WorkerConfig struct {
 	NoMaintenance bool
 	// Logger; default slog.Default().
 	Logger *slog.Logger
+	// Middleware wraps the handlers of all kinds, the first outermost. It sees each attempt before its args are decoded, may change them, the
+	// context and the kind, and may turn one error into another, such as [Fail] or [Snooze]. It is part of the attempt: the timeout, cancellation and
+	// panics count for it as for a handler. A handler's panic is a [*PanicError] to it, and a kind without a handler [ErrUnknownKind].
+	Middleware []func(next WorkFunc) WorkFunc
 	// Hooks for metrics and tracing.
-	Hooks Hooks
+	Hooks []Hooks
 }
 
-// Hooks are called in the course of work, from many goroutines at once; nil ones are skipped.
+// Hooks are called in the course of work, from many goroutines at once; nil ones are skipped. Of several, each Start is called with the context
+// that the one before has returned, and Ends are called in the other order.
 type Hooks struct {
 	// Start is called before a handler; the context it returns is the handler's.
 	Start func(ctx context.Context, job JobMeta) context.Context
@@ -111,15 +116,19 @@ func (c *Client) NewWorker(cfg WorkerConfig) (*Worker, error) {
 		host, _ := os.Hostname()
 		cfg.Name = fmt.Sprintf("%.100s:%d", host, os.Getpid())
 	}
+	run, err := newRunner(cfg)
+	if err != nil {
+		return nil, fmt.Errorf("weir: WorkerConfig.Middleware: %w", err)
+	}
 	inner := worker.Config{
 		Name:        cfg.Name,
 		Queues:      cfg.Queues,
-		Handler:     (&runner{cfg, &unknownKinds{said: map[string]time.Time{}}}).run,
+		Handler:     run.run,
 		Lease:       cfg.Lease,
 		StopTimeout: cfg.StopTimeout,
 		Poll:        pollEvery,
 		Log:         cfg.Logger,
-		Hooks:       worker.Hooks{Claimed: cfg.Hooks.Claimed, Recorded: cfg.Hooks.Recorded},
+		Hooks:       worker.Hooks{Claimed: run.hooks.Claimed, Recorded: run.hooks.Recorded},
 	}
 	if len(cfg.Hubs) > 0 {
 		h, err := newHubs(cfg.Hubs, cfg.HubToken)

@@ -30,11 +30,11 @@ func TestAJobCostsAWorkerLittle(t *testing.T) {
 	runtime.ReadMemStats(&before)
 	stop := r.work(func(context.Context, *weir.Job[number]) error { return nil }, func(c *weir.WorkerConfig) {
 		c.Queues = map[string]int{"default": 1000}
-		c.Hooks.Recorded = func(n int, _ time.Duration) {
+		c.Hooks = []weir.Hooks{{Recorded: func(n int, _ time.Duration) {
 			if recorded.Add(int64(n)) == jobs {
 				close(done)
 			}
-		}
+		}}}
 	})
 	select {
 	case <-done:

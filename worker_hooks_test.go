@@ -39,13 +39,13 @@ func TestHooksTellWhatIsRecordedAndNotWhatTheHandlerSaid(t *testing.T) {
 		}
 		return nil
 	}, func(c *weir.WorkerConfig) {
-		c.Hooks.End = func(_ context.Context, job weir.JobMeta, outcome weir.Outcome, took time.Duration, err error) {
+		c.Hooks = []weir.Hooks{{End: func(_ context.Context, job weir.JobMeta, outcome weir.Outcome, took time.Duration, err error) {
 			info, lookErr := r.client.Job(context.Background(), job.ID)
 			if lookErr != nil || outcome == weir.OutcomeFailed && info.State != weir.StateFailed || outcome == weir.OutcomeCompleted && info.State != weir.StateCompleted {
 				t.Errorf("told %s of a job that is %+v (%v)", outcome, info, lookErr)
 			}
 			ends <- ended{job.ID, job.Attempt, outcome, err}
-		}
+		}}}
 	})
 	expect := func(id int64, attempt int, outcome weir.Outcome) {
 		t.Helper()
@@ -89,5 +89,45 @@ func TestHooksTellWhatIsRecordedAndNotWhatTheHandlerSaid(t *testing.T) {
 	}
 	if err := stop(); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestHooksAreCalledAsOneWithinTheOther: each sees the context of those before it, and a panic of one keeps no other from its end.
+func TestHooksAreCalledAsOneWithinTheOther(t *testing.T) {
+	r := newRig(t)
+	type key struct{}
+	told := make(chan string, 10)
+	hook := func(name string) weir.Hooks {
+		return weir.Hooks{
+			Start: func(ctx context.Context, _ weir.JobMeta) context.Context {
+				before, _ := ctx.Value(key{}).(string)
+				return context.WithValue(ctx, key{}, before+name)
+			},
+			End: func(ctx context.Context, _ weir.JobMeta, _ weir.Outcome, _ time.Duration, _ error) {
+				told <- name + " after " + ctx.Value(key{}).(string)
+				if name == "b" {
+					panic("ouch")
+				}
+			},
+			Claimed:  func(int, time.Duration) { told <- name + " claimed" },
+			Recorded: func(int, time.Duration) { told <- name + " recorded" },
+		}
+	}
+	r.work(func(ctx context.Context, _ *weir.Job[number]) error {
+		told <- "handler in " + ctx.Value(key{}).(string)
+		return nil
+	}, func(c *weir.WorkerConfig) { c.Hooks = []weir.Hooks{hook("a"), {}, hook("b")} })
+	r.enqueue(1, nil)
+	for _, want := range []string{"a claimed", "b claimed", "handler in ab"} {
+		if got := receive(t, told, want); got != want {
+			t.Errorf("told %q, want %q", got, want)
+		}
+	}
+	got := map[string]int{} // a flush is over when it is, and its ends are told by another goroutine
+	for range 4 {
+		got[receive(t, told, "ends and a flush")] = len(got)
+	}
+	if len(got) != 4 || got["b after ab"] >= got["a after ab"] || got["a recorded"] >= got["b recorded"] {
+		t.Errorf("told in the order %v, want b's end before a's, and of the flush a before b", got)
 	}
 }

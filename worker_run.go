@@ -3,6 +3,7 @@ package weir
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"runtime/debug"
@@ -17,7 +18,18 @@ import (
 // runner turns a task into a handler's call, and what becomes of it into a result.
 type runner struct {
 	WorkerConfig
+	hooks   Hooks    // all of them as one
+	wrapped WorkFunc // nil: there is no middleware
 	unknown *unknownKinds
+}
+
+func newRunner(cfg WorkerConfig) (*runner, error) {
+	r := &runner{WorkerConfig: cfg, hooks: joined(cfg.Hooks), unknown: &unknownKinds{said: map[string]time.Time{}}}
+	var err error
+	if len(cfg.Middleware) > 0 {
+		r.wrapped, err = wrapped(WorkFunc(cfg.Handlers.work), cfg.Middleware)
+	}
+	return r, err
 }
 
 func (r *runner) run(ctx context.Context, t *worker.Task) (result worker.Result) {
@@ -45,17 +57,17 @@ func (r *runner) run(ctx context.Context, t *worker.Task) (result worker.Result)
 	if options.Retry == nil {
 		options.Retry = r.Retry
 	}
-	if r.Hooks.Start != nil {
-		ctx = r.Hooks.Start(ctx, meta)
+	if r.hooks.Start != nil {
+		ctx = r.hooks.Start(ctx, meta)
 	}
 	started := time.Now()
-	err := call(ctx, h, meta, t.Args, options.Timeout)
+	err := r.call(ctx, h, meta, t.Args, options.Timeout)
 	took := time.Since(started)
 	result = worker.Settle(conclude(meta, err, options.Retry), context.Cause(ctx))
 	if err != nil {
 		r.tell(meta, err)
 	}
-	if r.Hooks.End != nil || result.Outcome != store.Completed || result.InTx {
+	if r.hooks.End != nil || result.Outcome != store.Completed || result.InTx {
 		result.Told = r.told(ctx, meta, took, err)
 	}
 	return result
@@ -81,8 +93,8 @@ func (r *runner) ended(ctx context.Context, meta JobMeta, recorded Outcome, took
 		}
 		r.Logger.Error("weir: job failed for good", append(attrs(meta), "error", text[:min(len(text), 1000)])...)
 	}
-	if r.Hooks.End != nil {
-		r.Hooks.End(ctx, meta, recorded, took, err)
+	if r.hooks.End != nil {
+		r.hooks.End(ctx, meta, recorded, took, err)
 	}
 }
 
@@ -90,9 +102,9 @@ func attrs(meta JobMeta) []any {
 	return []any{"job", meta.ID, "kind", meta.Kind, "queue", meta.Queue, "attempt", meta.Attempt}
 }
 
-// call runs the handler with its timeout, and turns a panic into an error.
-func call(ctx context.Context, h *handler, meta JobMeta, args []byte, timeout time.Duration) (err error) {
-	if h == nil {
+// call runs the handler, and what is wrapped around it, with its timeout, and turns a panic into an error.
+func (r *runner) call(ctx context.Context, h *handler, meta JobMeta, args []byte, timeout time.Duration) (err error) {
+	if h == nil && r.wrapped == nil {
 		return ErrUnknownKind
 	}
 	if timeout > 0 {
@@ -100,12 +112,12 @@ func call(ctx context.Context, h *handler, meta JobMeta, args []byte, timeout ti
 		ctx, cancel = context.WithTimeoutCause(ctx, timeout, fmt.Errorf("weir: the attempt took longer than its timeout of %s", timeout))
 		defer cancel()
 	}
-	defer func() {
-		if v := recover(); v != nil {
-			err = &PanicError{Value: v, Stack: debug.Stack()}
-		}
-	}()
-	err = h.run(ctx, meta, args)
+	defer caught(&err)
+	if r.wrapped != nil {
+		err = r.wrapped(ctx, &Job[json.RawMessage]{JobMeta: meta, Args: args})
+	} else {
+		err = h.run(ctx, meta, args)
+	}
 	if err != nil && timeout > 0 && errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		err = fmt.Errorf("%w: %w", context.Cause(ctx), err)
 	}

@@ -100,7 +100,7 @@ func (c weirClient) Work(ctx context.Context, w bench.Work) error {
 	})
 	worker, err := c.client.NewWorker(weir.WorkerConfig{
 		Handlers: handlers, Queues: w.Queues,
-		Hooks:  weir.Hooks{Claimed: w.Claimed, Recorded: func(jobs int, _ time.Duration) { w.Recorded(jobs) }},
+		Hooks:  []weir.Hooks{{Claimed: w.Claimed, Recorded: func(jobs int, _ time.Duration) { w.Recorded(jobs) }}},
 		Logger: quiet(c.log),
 	})
 	if err != nil {

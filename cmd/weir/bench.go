@@ -284,7 +284,7 @@ func (c benchClient) Work(ctx context.Context, w bench.Work) error {
 		hooks.Recorded = func(jobs int, _ time.Duration) { w.Recorded(jobs) }
 	}
 	worker, err := c.client.NewWorker(weir.WorkerConfig{
-		Handlers: handlers, Queues: w.Queues, Hooks: hooks,
+		Handlers: handlers, Queues: w.Queues, Hooks: []weir.Hooks{hooks},
 		Logger: slog.New(slog.NewTextHandler(c.log, &slog.HandlerOptions{Level: slog.LevelWarn})),
 	})
 	if err != nil {

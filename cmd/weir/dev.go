@@ -177,13 +177,13 @@ func devWorker(client *weir.Client, hub string, log *slog.Logger) (*weir.Worker,
 	})
 	return client.NewWorker(weir.WorkerConfig{
 		Handlers: handlers, Queues: map[string]int{devQueue: 4}, Name: "weir dev", Logger: log, Hubs: []string{hub},
-		Hooks: weir.Hooks{End: func(_ context.Context, job weir.JobMeta, outcome weir.Outcome, took time.Duration, err error) {
+		Hooks: []weir.Hooks{{End: func(_ context.Context, job weir.JobMeta, outcome weir.Outcome, took time.Duration, err error) {
 			attrs := []any{"job", job.ID, "kind", job.Kind, "took", took.Round(time.Microsecond)}
 			if err != nil {
 				attrs = append(attrs, "error", cell(err.Error()))
 			}
 			log.Info(string(outcome), attrs...)
-		}},
+		}}},
 	})
 }
 

@@ -86,7 +86,7 @@ func (c *workCmd) Run(ctx context.Context, s *streams, db *database, signals *tr
 	})
 	worker, err := client.NewWorker(weir.WorkerConfig{
 		Handlers: handlers, Queues: queues, Timeout: c.Timeout, Lease: c.Lease, StopTimeout: c.StopTimeout,
-		Logger: tally.log, Hooks: weir.Hooks{Start: tally.start, End: tally.end},
+		Logger: tally.log, Hooks: []weir.Hooks{{Start: tally.start, End: tally.end}},
 	})
 	if err != nil {
 		return &failure{exitUsage, err}

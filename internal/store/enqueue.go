@@ -18,8 +18,11 @@ type Job struct {
 	Meta        json.RawMessage
 }
 
-// DefaultMaxAttempts is max_attempts' default in weir.enqueue.
-const DefaultMaxAttempts = 25
+// Defaults of weir.enqueue.
+const (
+	DefaultQueue       = "default"
+	DefaultMaxAttempts = 25
+)
 
 const (
 	sqlEnqueue     = `SELECT weir.enqueue($1, $2, $3::jsonb, $4, $5, $6, $7::jsonb)`
@@ -96,7 +99,7 @@ func EnqueueManyJSON(ctx context.Context, q Querier, jobs []Job) (ids []int64, e
 
 func (j Job) withDefaults() Job {
 	if j.Queue == "" {
-		j.Queue = "default"
+		j.Queue = DefaultQueue
 	}
 	if j.Priority == 0 {
 		j.Priority = 2

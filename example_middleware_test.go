@@ -1,0 +1,87 @@
+package weir_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/weir-pg/weir"
+)
+
+type tenantKey struct{}
+
+// withTenant keeps in a job's meta for whom it was enqueued.
+func withTenant(next weir.EnqueueFunc) weir.EnqueueFunc {
+	return func(ctx context.Context, tx weir.Tx, jobs []weir.NewJob) ([]weir.Enqueued, error) {
+		if tenant, ok := ctx.Value(tenantKey{}).(string); ok {
+			for _, job := range jobs {
+				if err := job.Options.SetMeta("tenant", tenant); err != nil {
+					return nil, err
+				}
+			}
+		}
+		return next(ctx, tx, jobs)
+	}
+}
+
+// forTenant gives handlers the tenant that the job was enqueued for.
+func forTenant(next weir.WorkFunc) weir.WorkFunc {
+	return func(ctx context.Context, job *weir.Job[json.RawMessage]) error {
+		var meta struct{ Tenant string }
+		if job.Meta != nil {
+			if err := json.Unmarshal(job.Meta, &meta); err != nil {
+				return weir.Fail(err)
+			}
+		}
+		return next(context.WithValue(ctx, tenantKey{}, meta.Tenant), job)
+	}
+}
+
+// Middleware around enqueue keeps something in each job's meta, and middleware around work takes it out.
+func ExampleClient_WithMiddleware() {
+	client := weir.NewClient(pool).WithMiddleware(withTenant)
+	enqueue := func(ctx context.Context) error {
+		_, err := client.Enqueue(ctx, SendMail{To: "ada@example.org"}, nil)
+		return err
+	}
+	work := func(handlers *weir.Handlers) (*weir.Worker, error) {
+		return client.NewWorker(weir.WorkerConfig{
+			Handlers:   handlers,
+			Queues:     map[string]int{"default": 8},
+			Middleware: []func(weir.WorkFunc) weir.WorkFunc{forTenant},
+		})
+	}
+	_, _ = enqueue, work
+}
+
+var (
+	errGone    = errors.New("410 Gone")
+	errTooMany = errors.New("429 Too Many Requests")
+)
+
+// Middleware says for all kinds of jobs what becomes of an error.
+func ExampleWorkFunc() {
+	classify := func(next weir.WorkFunc) weir.WorkFunc {
+		return func(ctx context.Context, job *weir.Job[json.RawMessage]) error {
+			err := next(ctx, job)
+			var panicked *weir.PanicError
+			switch {
+			case errors.Is(err, errGone):
+				return weir.Cancel(err) // needless
+			case errors.Is(err, errTooMany):
+				return weir.Snooze(time.Minute) // no attempt is used up
+			case errors.As(err, &panicked):
+				return weir.Fail(err) // trying again is no use
+			}
+			return err // nil, or to be retried
+		}
+	}
+
+	handler := classify(func(context.Context, *weir.Job[json.RawMessage]) error {
+		return fmt.Errorf("call the shop: %w", errTooMany)
+	})
+	fmt.Println(handler(context.Background(), &weir.Job[json.RawMessage]{}))
+	// Output: snoozed for 1m0s
+}

@@ -1,0 +1,48 @@
+package weir
+
+import (
+	"context"
+	"time"
+)
+
+// joined makes one of hooks. What none of them has is nil in it, and costs nothing.
+func joined(all []Hooks) Hooks {
+	var one Hooks
+	for _, h := range all {
+		one = one.then(h)
+	}
+	return one
+}
+
+// then is both: o, and within it h.
+func (o Hooks) then(h Hooks) Hooks {
+	if first, second := o.Start, h.Start; first == nil {
+		o.Start = second
+	} else if second != nil {
+		o.Start = func(ctx context.Context, job JobMeta) context.Context { return second(first(ctx, job), job) }
+	}
+	if first, second := o.End, h.End; first == nil {
+		o.End = second
+	} else if second != nil {
+		o.End = func(ctx context.Context, job JobMeta, outcome Outcome, took time.Duration, err error) {
+			defer first(ctx, job, outcome, took, err) // also should the other panic
+			second(ctx, job, outcome, took, err)
+		}
+	}
+	o.Claimed = both(o.Claimed, h.Claimed)
+	o.Recorded = both(o.Recorded, h.Recorded)
+	return o
+}
+
+func both(first, second func(int, time.Duration)) func(int, time.Duration) {
+	switch {
+	case first == nil:
+		return second
+	case second == nil:
+		return first
+	}
+	return func(jobs int, took time.Duration) {
+		first(jobs, took)
+		second(jobs, took)
+	}
+}
