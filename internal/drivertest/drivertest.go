@@ -2,7 +2,7 @@
 //
 // They go into the user's cache, which takes a while the first time, so these tests run only when asked for:
 //
-//	WEIR_TEST_DRIVERS=1 go test ./cmd/internal/pgwire ./examples/python-sql ./examples/typescript-sql
+//	WEIR_TEST_DRIVERS=1 go test ./cmd/internal/pgwire ./examples/python-sql ./examples/typescript-sql ./internal/moving
 //
 // Those whose tools are missing are skipped, unless WEIR_TEST_REQUIRE names the tool: psql, python3, node, npm, java, javac, mvn.
 package drivertest

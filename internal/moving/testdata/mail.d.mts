@@ -1,0 +1,1 @@
+export function welcome(account: number): Promise<void>;
