@@ -57,13 +57,13 @@ func (j *JobMeta) CompleteTx(ctx context.Context, tx Tx) error {
 
 // KindOptions say how jobs of one kind are run. The zero value means the worker's defaults.
 type KindOptions struct {
-	Timeout time.Duration                              // of one attempt; 0: WorkerConfig.Timeout; negative: none
+	Timeout time.Duration                              // of one attempt; 0: WorkerConfig.Timeout, an hour by default; negative: none
 	Retry   func(attempt int, err error) time.Duration // how long until the next attempt; nil: WorkerConfig.Retry
 }
 
 // Handlers maps kinds of jobs to the functions that run them. Fill it before a worker starts.
 type Handlers struct {
-	kinds map[string]handler
+	kinds map[string]*handler
 	rest  *handler
 }
 
@@ -73,7 +73,7 @@ type handler struct {
 }
 
 // NewHandlers returns an empty map.
-func NewHandlers() *Handlers { return &Handlers{kinds: map[string]handler{}} }
+func NewHandlers() *Handlers { return &Handlers{kinds: map[string]*handler{}} }
 
 // Handle registers the function for the kind of A. It panics if the kind has one already.
 func Handle[A Args](h *Handlers, run func(ctx context.Context, job *Job[A]) error) {
@@ -87,7 +87,7 @@ func HandleWith[A Args](h *Handlers, o KindOptions, run func(ctx context.Context
 	if _, ok := h.kinds[kind]; ok {
 		panic(fmt.Sprintf("weir: kind %q has a handler already", kind))
 	}
-	h.kinds[kind] = handler{options: o, run: func(ctx context.Context, meta JobMeta, args []byte) error {
+	h.kinds[kind] = &handler{options: o, run: func(ctx context.Context, meta JobMeta, args []byte) error {
 		job := &Job[A]{JobMeta: meta}
 		if err := json.Unmarshal(args, &job.Args); err != nil {
 			return &undecoded{kind, err}
@@ -127,7 +127,7 @@ func (h *Handlers) Kinds() []string {
 
 func (h *Handlers) find(kind string) *handler {
 	if found, ok := h.kinds[kind]; ok {
-		return &found
+		return found
 	}
 	return h.rest
 }

@@ -24,7 +24,13 @@ type WorkerConfig struct {
 	Queues map[string]int
 	// Name tells this worker from others, for people. Default: host name and process id.
 	Name string
-	// Timeout of an attempt: then its context ends, and it has failed once its handler returns. Default: none. Kinds may have their own.
+	// Timeout of an attempt: past it the attempt's context ends, with [context.DeadlineExceeded], and unless its handler returns nil all the
+	// same it has failed, with an error that names the timeout. Attempts that start within a sixty-fourth of the timeout share its end, so
+	// that it costs no timer for each. Negative: none. Kinds may have their own, see KindOptions.
+	//
+	// Default 1 hour. It is there for what hangs: a call without a timeout of its own would keep its place in the worker for ever, and nobody
+	// would be told. A timeout that is too long frees the place late; one that is too short ends sound work, again at each attempt, until the job has
+	// failed for good. So the default is far above what most jobs take; give yours what suits them.
 	Timeout time.Duration
 	// Retry is how long to wait before the attempt that follows a failed one; negative: as long as the queue's backoff says. Default: always
 	// that. It is 1, 2, 4, 8 … seconds up to an hour, give or take a quarter, until weir.set changes it for a queue.
@@ -103,8 +109,11 @@ func (c *Client) NewWorker(cfg WorkerConfig) (*Worker, error) {
 	if cfg.StopTimeout == 0 {
 		cfg.StopTimeout = 30 * time.Second
 	}
-	if cfg.Timeout < 0 || cfg.StopTimeout < 0 {
-		return nil, fmt.Errorf("weir: WorkerConfig.Timeout and StopTimeout must not be negative, got %s and %s", cfg.Timeout, cfg.StopTimeout)
+	if cfg.StopTimeout < 0 {
+		return nil, fmt.Errorf("weir: WorkerConfig.StopTimeout must not be negative, got %s", cfg.StopTimeout)
+	}
+	if cfg.Timeout == 0 {
+		cfg.Timeout = time.Hour
 	}
 	if cfg.Retry == nil {
 		cfg.Retry = func(int, error) time.Duration { return byQueue }
@@ -124,6 +133,7 @@ func (c *Client) NewWorker(cfg WorkerConfig) (*Worker, error) {
 		Name:        cfg.Name,
 		Queues:      cfg.Queues,
 		Handler:     run.run,
+		Timeout:     cfg.timeout,
 		Lease:       cfg.Lease,
 		StopTimeout: cfg.StopTimeout,
 		Poll:        pollEvery,
@@ -157,6 +167,14 @@ func (w *Worker) Run(ctx context.Context) error {
 		config.Maintainer = maintain.New(own.Work, config.Log, config.Outage)
 	}
 	return explain(worker.New(config).Run(ctx), "weir_work")
+}
+
+// timeout of an attempt at a job of a kind; negative: none.
+func (cfg *WorkerConfig) timeout(kind string) time.Duration {
+	if h := cfg.Handlers.find(kind); h != nil && h.options.Timeout != 0 {
+		return h.options.Timeout
+	}
+	return cfg.Timeout
 }
 
 // byQueue has the server say when the next attempt is due, by the backoff of the job's queue.

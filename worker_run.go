@@ -51,9 +51,6 @@ func (r *runner) run(ctx context.Context, t *worker.Task) (result worker.Result)
 	if h != nil {
 		options = h.options
 	}
-	if options.Timeout == 0 {
-		options.Timeout = r.Timeout
-	}
 	if options.Retry == nil {
 		options.Retry = r.Retry
 	}
@@ -61,7 +58,7 @@ func (r *runner) run(ctx context.Context, t *worker.Task) (result worker.Result)
 		ctx = r.hooks.Start(ctx, meta)
 	}
 	started := time.Now()
-	err := r.call(ctx, h, meta, t.Args, options.Timeout)
+	err := r.call(ctx, h, meta, t.Args)
 	took := time.Since(started)
 	result = worker.Settle(conclude(meta, err, options.Retry), context.Cause(ctx))
 	if err != nil {
@@ -102,15 +99,11 @@ func attrs(meta JobMeta) []any {
 	return []any{"job", meta.ID, "kind", meta.Kind, "queue", meta.Queue, "attempt", meta.Attempt}
 }
 
-// call runs the handler, and what is wrapped around it, with its timeout, and turns a panic into an error.
-func (r *runner) call(ctx context.Context, h *handler, meta JobMeta, args []byte, timeout time.Duration) (err error) {
+// call runs the handler, and what is wrapped around it, turns a panic into an error, and has an error name the timeout that the attempt has
+// outlasted.
+func (r *runner) call(ctx context.Context, h *handler, meta JobMeta, args []byte) (err error) {
 	if h == nil && r.wrapped == nil {
 		return ErrUnknownKind
-	}
-	if timeout > 0 {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeoutCause(ctx, timeout, fmt.Errorf("weir: the attempt took longer than its timeout of %s", timeout))
-		defer cancel()
 	}
 	defer caught(&err)
 	if r.wrapped != nil {
@@ -118,8 +111,9 @@ func (r *runner) call(ctx context.Context, h *handler, meta JobMeta, args []byte
 	} else {
 		err = h.run(ctx, meta, args)
 	}
-	if err != nil && timeout > 0 && errors.Is(ctx.Err(), context.DeadlineExceeded) {
-		err = fmt.Errorf("%w: %w", context.Cause(ctx), err)
+	var late *worker.TimedOut
+	if err != nil && errors.As(context.Cause(ctx), &late) {
+		err = fmt.Errorf("%w: %w", late, err)
 	}
 	return err
 }

@@ -500,16 +500,3 @@ func TestScheduledJobsWaitForTheirTime(t *testing.T) {
 	}
 	r.await(id, weir.StateCompleted)
 }
-
-func TestAttemptsHaveATimeout(t *testing.T) {
-	t.Parallel()
-	r := newRig(t)
-	r.work(func(ctx context.Context, job *weir.Job[number]) error {
-		<-ctx.Done()
-		return ctx.Err()
-	}, func(c *weir.WorkerConfig) { c.Timeout = 20 * time.Millisecond })
-	info := r.await(r.enqueue(1, &weir.Options{MaxAttempts: 1}), weir.StateFailed)
-	if !strings.Contains(*info.Error, "longer than its timeout of 20ms") {
-		t.Errorf("error %q", *info.Error)
-	}
-}

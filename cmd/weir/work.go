@@ -22,7 +22,7 @@ type workCmd struct {
 	Queue        []string      `short:"q" required:"" sep:"none" placeholder:"QUEUE[=N]" help:"Queue to work, N jobs at once. May be repeated."`
 	Concurrency  int           `short:"c" default:"8" help:"Jobs of a queue at once."`
 	Kind         []string      `short:"k" sep:"none" help:"Run only this kind; jobs of others are handed back, for workers that run them. May be repeated."`
-	Timeout      time.Duration `help:"End an attempt that takes longer."`
+	Timeout      time.Duration `default:"1h" help:"End an attempt that takes longer; 0: never."`
 	Lease        time.Duration `default:"30s" help:"Silence after which others get the jobs."`
 	StopTimeout  time.Duration `default:"30s" help:"How long jobs may go on after Ctrl-C."`
 	ExitWhenIdle bool          `help:"Exit when nothing is left to do in the queues: no retry and no scheduled job either."`
@@ -50,6 +50,9 @@ func (c *workCmd) Run(ctx context.Context, s *streams, db *database, signals *tr
 	}
 	if c.Timeout < 0 || c.StopTimeout < 0 {
 		return usagef("--timeout and --stop-timeout must not be negative")
+	}
+	if c.Timeout == 0 {
+		c.Timeout = -1 // none
 	}
 	argv := c.Command
 	if len(argv) > 0 && argv[0] == "--" {

@@ -29,7 +29,7 @@ func (s *session) startRunner(q *queue) {
 func (s *session) runJob(q *queue, t *Task) {
 	started := time.Now()
 	defer func() { s.freed(q, time.Since(started)) }()
-	ctx, stop := context.WithCancelCause(s.jobs)
+	ctx, stop := context.WithCancelCause(s.timeouts.context(s.timeout(t.Kind), started))
 	defer stop(nil)
 	mine, cancelled := s.startTask(t, stop)
 	switch {
@@ -43,6 +43,14 @@ func (s *session) runJob(q *queue, t *Task) {
 		defer func() { s.end(t, result) }()
 		result = s.Handler(ctx, t)
 	}
+}
+
+// timeout of an attempt at a job of a kind; 0 or less: none.
+func (s *session) timeout(kind string) time.Duration {
+	if s.Timeout == nil {
+		return 0
+	}
+	return s.Timeout(kind)
 }
 
 // Settle corrects the result of a handler whose context ended under it, for a cause of this package's.

@@ -46,11 +46,12 @@ type session struct {
 	attends   atomic.Bool   // a session of the server speaks for it
 	shaken    atomic.Bool   // a call failed that had nothing to do with what it said
 
+	timeouts timeouts // every job's context derives from one of theirs
+
 	lease  lease
-	lapsed bool            // nothing is started, as the lease is about to end; guarded by mu
-	jobs   context.Context // every job's context derives from it; it never ends
-	cause  error           // why all jobs' contexts have ended, nil if they have not; guarded by mu
-	fenced chan struct{}   // closed once when the session is over
+	lapsed bool          // nothing is started, as the lease is about to end; guarded by mu
+	cause  error         // why all jobs' contexts have ended, nil if they have not; guarded by mu
+	fenced chan struct{} // closed once when the session is over
 	fence  sync.Once
 }
 
@@ -89,9 +90,10 @@ func (s *session) over(err error) {
 // run works until ctx ends or the session is over; again is true in the second case.
 func (s *session) run(ctx context.Context) (again bool, err error) {
 	// Everything but the fetcher outlives ctx, to finish what runs.
-	s.jobs = context.WithoutCancel(ctx)
-	live, die := context.WithCancel(s.jobs)
+	lasting := context.WithoutCancel(ctx)
+	live, die := context.WithCancel(lasting)
 	defer die()
+	s.timeouts = newTimeouts(lasting, live)
 	defer s.lease.stop()
 
 	var growers, helpers sync.WaitGroup

@@ -76,16 +76,17 @@ type Hub interface {
 	Wait(ctx context.Context, queues []string, since string) (token string, err error)
 }
 
-// Config of a Worker. All fields are required, but for Hooks, Maintainer and Hub.
+// Config of a Worker. All fields are required, but for Timeout, Hooks, Maintainer and Hub.
 type Config struct {
 	Store       *store.Store // claims, results and chores
 	Keep        *store.Store // heartbeats and cancellations: nothing else may hold them up
 	Name        string
 	Queues      map[string]int // concurrency by queue
 	Handler     Handler
-	Lease       time.Duration // silent for so long, the worker is fenced
-	StopTimeout time.Duration // how long running jobs may go on after the stop
-	Poll        time.Duration // how long an idle worker waits between looks, times the number of workers
+	Timeout     func(kind string) time.Duration // of an attempt; 0 or less: none
+	Lease       time.Duration                   // silent for so long, the worker is fenced
+	StopTimeout time.Duration                   // how long running jobs may go on after the stop
+	Poll        time.Duration                   // how long an idle worker waits between looks, times the number of workers
 	Log         *slog.Logger
 	Outage      *outage.Log // shared with the Maintainer
 	Hooks       Hooks
