@@ -36,6 +36,7 @@ func rated(t *testing.T, w bench.Way, rounds int) {
 
 // On a private server, for one that does not flush is not slowed down by slow flushes.
 func TestBenchPublishComparesWithInsertAloneAndNotify(t *testing.T) {
+	t.Parallel()
 	r, ways := hubReport(t, "", "publish", "--clients", "4", "--rounds", "2", "--seconds", "0.1")
 	if len(ways) != 5 {
 		t.Errorf("%d ways, want 5: %+v", len(ways), ways)
@@ -57,6 +58,7 @@ func TestBenchPublishComparesWithInsertAloneAndNotify(t *testing.T) {
 }
 
 func TestBenchPingPongPlaysOnHubAndPostgres(t *testing.T) {
+	t.Parallel()
 	r, ways := hubReport(t, pgtest.Database(t), "pingpong", "--idle", "12", "--idle-postgres", "10", "--rounds", "1", "--seconds", "0.1")
 	for name, sizes := range map[string][]int{"hub, passed on at once": {0, 10, 12}, "hub, logged first": {0, 10, 12}, "PostgreSQL": {0, 10}} {
 		if len(ways[name]) != len(sizes) {
@@ -76,6 +78,7 @@ func TestBenchPingPongPlaysOnHubAndPostgres(t *testing.T) {
 
 // Every message reaches every subscriber, or the bench fails.
 func TestBenchFanoutDeliversEverything(t *testing.T) {
+	t.Parallel()
 	url := pgtest.Database(t)
 	for _, transport := range []string{"pg", "ws", "sse"} {
 		profile := t.TempDir() + "/hub.pprof"
@@ -101,6 +104,7 @@ func TestBenchFanoutDeliversEverything(t *testing.T) {
 
 // On a private server, whose processes can be looked at.
 func TestBenchListenersWeighsSubscribers(t *testing.T) {
+	t.Parallel()
 	_, ways := hubReport(t, "", "listeners", "--subscribers", "300", "--backends", "3", "--settle", "0.1")
 	for _, transport := range []string{"pg", "ws", "sse"} {
 		w := ways["hub, over "+transport]
@@ -114,6 +118,7 @@ func TestBenchListenersWeighsSubscribers(t *testing.T) {
 }
 
 func TestBenchStormServesEverybody(t *testing.T) {
+	pgtest.Alone(t, "it compares two ways by their time")
 	r, ways := hubReport(t, pgtest.Database(t), "storm", "--clients", "100", "--postgres", "10", "--rounds", "2")
 	for name, clients := range map[string]int{"hub": 100, "hub, as many as PostgreSQL": 10, "PostgreSQL": 10} {
 		if w := ways[name]; len(w) != 1 || w[0].Clients != clients || *w[0].Refused != 0 || w[0].Seconds.Samples != 2 || *w[0].Longest < *w[0].P50 {
@@ -127,6 +132,7 @@ func TestBenchStormServesEverybody(t *testing.T) {
 
 // All clients are on this machine, and so are more than a hub lets log in at once from one address.
 func TestBenchStormIsLargerThanHubsTakeFromOneAddress(t *testing.T) {
+	t.Parallel()
 	_, ways := hubReport(t, pgtest.Database(t), "storm", "--clients", "3000", "--postgres", "10", "--rounds", "1")
 	if w := ways["hub"]; len(w) != 1 || w[0].Clients != 3000 || *w[0].Refused != 0 {
 		t.Errorf("%+v", w)

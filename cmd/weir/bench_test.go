@@ -74,6 +74,7 @@ func noneDeadIn(t *testing.T, phases ...*bench.Figures) {
 }
 
 func TestBenchDrainWorksEveryJob(t *testing.T) {
+	t.Parallel()
 	r, fields := benchReport(t, pgtest.Database(t), "drain", "--jobs", "3000", "--rounds", "2")
 	hasFields(t, fields, "jobs", "seconds", "jobs_per_second", "wal_bytes_per_job", "dead_tuples", "rate", "targets")
 	if r.Jobs != 3000 || r.JobsPerSecond <= 0 || r.Rate.Samples != 2 || *r.WALBytesPerJob <= 0 {
@@ -83,6 +84,7 @@ func TestBenchDrainWorksEveryJob(t *testing.T) {
 }
 
 func TestBenchSteadyComparesWithPlainInserts(t *testing.T) {
+	t.Parallel()
 	r, fields := benchReport(t, pgtest.Database(t), "steady", "--seconds", "1")
 	hasFields(t, fields, "jobs", "seconds", "jobs_per_second", "wal_bytes_per_job", "p50_ms", "p99_ms", "dead_tuples", "plain", "ratio")
 	if r.Jobs <= 0 || r.Plain.Jobs <= 0 || r.Ratio.Median <= 0 || *r.P99 < *r.P50 {
@@ -93,6 +95,7 @@ func TestBenchSteadyComparesWithPlainInserts(t *testing.T) {
 
 // This one runs on a private server, whose processes can be watched.
 func TestBenchLatencyMeasuresStartAndIdling(t *testing.T) {
+	t.Parallel()
 	r, fields := benchReport(t, "", "latency", "--seconds", "1")
 	hasFields(t, fields, "jobs", "p50_ms", "p99_ms", "dead_tuples", "idle")
 	if r.Jobs < 3 || *r.P50 <= 0 || r.Idle.Queues != 10 || r.Server.Settings["synchronous_commit"] != "on" || r.Server.Settings["fsync"] != "on" {
@@ -102,6 +105,7 @@ func TestBenchLatencyMeasuresStartAndIdling(t *testing.T) {
 }
 
 func TestBenchPinnedTellsBeforeFromDuring(t *testing.T) {
+	t.Parallel()
 	for _, pin := range []string{"read", "write"} {
 		r, fields := benchReport(t, pgtest.Database(t), "pinned", "--rate", "200", "--seconds", "1", "--pin", pin)
 		hasFields(t, fields, "before", "during", "ratio")
@@ -116,6 +120,7 @@ func TestBenchPinnedTellsBeforeFromDuring(t *testing.T) {
 }
 
 func TestBenchWorkersShareOneQueue(t *testing.T) {
+	pgtest.Alone(t, "each worker has a second to get its share")
 	r, fields := benchReport(t, pgtest.Database(t), "workers", "--workers", "5", "--seconds", "1")
 	hasFields(t, fields, "jobs", "seconds", "jobs_per_second", "dead_tuples", "shares")
 	if s := r.Shares; r.Jobs <= 0 || s.Workers != 5 || s.Least <= 0 || s.Least > 0.2 || s.Greatest < 0.2 || s.Greatest > 1 {
@@ -125,6 +130,7 @@ func TestBenchWorkersShareOneQueue(t *testing.T) {
 }
 
 func TestBenchAgeTakesTheTimeOfEverything(t *testing.T) {
+	t.Parallel()
 	r, fields := benchReport(t, pgtest.Database(t), "age", "--jobs", "2000", "--queues", "3", "--scheduled", "500", "--failing", "10")
 	hasFields(t, fields, "jobs", "seconds", "operations", "targets")
 	for _, what := range []string{"job_info", "job_info of retried", "cancel", "jobs(completed)", "jobs(later) of a queue", "claim from all queues",
@@ -138,6 +144,7 @@ func TestBenchAgeTakesTheTimeOfEverything(t *testing.T) {
 }
 
 func TestBenchMemoryRunsAllJobsAtOnce(t *testing.T) {
+	t.Parallel()
 	r, fields := benchReport(t, pgtest.Database(t), "memory", "--jobs", "100")
 	hasFields(t, fields, "jobs", "dead_tuples", "memory")
 	if r.Memory.Running != 100 || r.Memory.RSS < 1<<20 {
@@ -147,6 +154,7 @@ func TestBenchMemoryRunsAllJobsAtOnce(t *testing.T) {
 }
 
 func TestBenchRefusesADatabaseWithUnfinishedJobs(t *testing.T) {
+	t.Parallel()
 	url := pgtest.Database(t)
 	if _, err := weir.NewClient(pgtest.Pool(t, url)).Enqueue(t.Context(), benchJob{}, nil); err != nil {
 		t.Fatal(err)
@@ -161,6 +169,7 @@ func TestBenchRefusesADatabaseWithUnfinishedJobs(t *testing.T) {
 
 // TestBenchSaysWhoseRoleItTakes: only the schema's owner can bring it up to date, and who is somebody else is told before anything is done.
 func TestBenchSaysWhoseRoleItTakes(t *testing.T) {
+	t.Parallel()
 	database := pgtest.Database(t)
 	admin, err := pgx.Connect(t.Context(), database)
 	if err != nil {

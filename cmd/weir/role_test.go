@@ -39,6 +39,7 @@ func asRole(t *testing.T, admin *pgx.Conn, database, roles string) string {
 }
 
 func TestWorkEndsWhenIdleWithItsRoleAlone(t *testing.T) {
+	t.Parallel()
 	database := pgtest.Database(t)
 	admin, err := pgx.Connect(t.Context(), database)
 	if err != nil {
@@ -67,6 +68,7 @@ func TestWorkEndsWhenIdleWithItsRoleAlone(t *testing.T) {
 }
 
 func TestWhatAnOwnerWithoutCreateroleMayNotDoIsSaidFirst(t *testing.T) {
+	t.Parallel()
 	server := pgtest.Server(t, nil)
 	admin, err := pgx.Connect(t.Context(), server.URL("postgres"))
 	if err != nil {
@@ -123,6 +125,7 @@ func TestWhatAnOwnerWithoutCreateroleMayNotDoIsSaidFirst(t *testing.T) {
 
 // TestWhatAUserLacksIsNamed: who is refused is told which role, or which right, it takes.
 func TestWhatAUserLacksIsNamed(t *testing.T) {
+	t.Parallel()
 	database := pgtest.Database(t)
 	admin, err := pgx.Connect(t.Context(), database)
 	if err != nil {
@@ -165,6 +168,7 @@ func TestWhatAUserLacksIsNamed(t *testing.T) {
 }
 
 func TestARefusalOverASocketNamesTheSystemsUser(t *testing.T) {
+	t.Parallel()
 	for host, want := range map[string]string{"/run/postgresql": "the system's user of that name", "localhost": "check user and password"} {
 		config, err := pgx.ParseConfig("host=" + host + " user=app dbname=app")
 		if err != nil {

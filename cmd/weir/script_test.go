@@ -44,6 +44,21 @@ func TestMain(m *testing.M) {
 //	get file path            the HTTP server at the address in the file answers 200; stdout is what it says
 //	hashes folder            all jobs of the queue files have output the true hash of a file, and every file has one
 func TestScripts(t *testing.T) {
+	t.Parallel()
+	runScripts(t, func(name string) bool { return !wholeServer[name] })
+}
+
+// wholeServer are the scripts of commands that look at every session of the server.
+var wholeServer = map[string]bool{"doctor": true, "guard": true}
+
+func TestScriptsOfTheWholeServer(t *testing.T) {
+	pgtest.Alone(t, "what they see depends on what others do on the server")
+	runScripts(t, func(name string) bool { return wholeServer[name] })
+}
+
+// runScripts runs those that are chosen by name: at the same time, but for those that look at the whole server.
+func runScripts(t *testing.T, chosen func(name string) bool) {
+	t.Helper()
 	files, err := filepath.Glob("testdata/script/*.txtar")
 	if err != nil || len(files) == 0 {
 		t.Fatalf("no scripts: %v", err)
@@ -54,7 +69,13 @@ func TestScripts(t *testing.T) {
 	}
 	for _, file := range files {
 		name := strings.TrimSuffix(filepath.Base(file), ".txtar")
+		if !chosen(name) {
+			continue
+		}
 		t.Run(name, func(t *testing.T) {
+			if !wholeServer[name] {
+				t.Parallel()
+			}
 			url := ""
 			if strings.HasPrefix(name, "migrate") {
 				url = pgtest.Empty(t)
@@ -117,7 +138,7 @@ func code(ts *testscript.TestScript, _ bool, args []string) {
 
 // until asks again and again, because nobody tells: that is what it tests too.
 func until(ts *testscript.TestScript, _ bool, args []string) {
-	const bound = 20 * time.Second
+	const bound = time.Minute
 	wanted, err := regexp.Compile("(?m)" + args[0])
 	ts.Check(err)
 	for begin := time.Now(); ; {
@@ -183,6 +204,7 @@ func hashes(ts *testscript.TestScript, _ bool, args []string) {
 }
 
 func TestHelpFitsAScreenAndEachCommandHasAnExample(t *testing.T) {
+	t.Parallel()
 	const lines = 24
 	help := func(args ...string) string {
 		var out, errs bytes.Buffer
