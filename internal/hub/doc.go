@@ -1,15 +1,15 @@
-// Package hub takes ticks in and gives their messages to subscribers. It knows no socket: a transport joins with a Sink.
+// Package hub reads ticks and delivers their messages to subscribers. It knows nothing of sockets: a transport joins with a Sink.
 //
-//	Source ──► Run ──► dispatch ──► index (channel → subscribers) ──► queue of each ──► Sink.Deliver
-//	              └──► ring (the newest ticks, in memory) ──► replay, for who resumes
+//	Source ──► Run ──► dispatch ──► index (channel → subscribers) ──► each subscriber's queue ──► Sink.Deliver
+//	              └──► ring (the newest ticks, in memory) ──► replay, for subscribers that resume
 //
-// One goroutine, Run's, reads ticks in order and dispatches them, so every subscriber sees messages in the log's order. A subscriber
-// has a queue bounded in bytes. Nobody waits for a subscriber: who is slow is cut off, or skipped ahead with a gap event.
+// One goroutine, Run's, reads ticks in order and dispatches them, so every subscriber receives messages in the log's order. Each subscriber
+// has a queue bounded in bytes. Nothing waits for a subscriber: a slow one is disconnected, or skipped ahead with a gap event.
 //
-// A subscriber has no goroutine while it is idle. When its queue gets its first event, a goroutine is started that hands everything
-// queued to the sink, and ends when the queue is empty; what is queued while the sink writes goes with the next call. So under load
-// messages coalesce by themselves, and fifty thousand idle subscribers cost their structs alone.
+// An idle subscriber has no goroutine. When its queue receives its first event, a goroutine starts that passes everything queued to the
+// sink and ends once the queue is empty; events queued while the sink writes go with the next call. So under load messages are
+// coalesced automatically, and fifty thousand idle subscribers cost only their structs.
 //
-// Locks, in this order: Hub.dispatching (one message or tick at a time), Hub.mu (who listens on what, and the ring),
+// Locks, in this order: Hub.dispatching (one message or tick at a time), Hub.mu (filters and the ring),
 // Subscriber.mu (its queue). A sink is never called with any of them held.
 package hub

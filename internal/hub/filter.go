@@ -6,33 +6,33 @@ import (
 	"unicode/utf8"
 )
 
-// MaxChannel is how many bytes a channel's name may have.
+// MaxChannel is the longest channel name, in bytes.
 const MaxChannel = 255
 
-// MaxWords is how many words a pattern may have. A channel is looked up in all patterns at once, and for each of its words there may be
-// two ways to go on, by the word and by *: so this bounds what a message costs, whatever anybody subscribes to.
+// MaxWords is the largest number of words in a pattern. A channel is looked up in all patterns at once, and each of its words can match in
+// two ways, by the word itself and by *. So this bounds the cost of a message, whatever patterns exist.
 const MaxWords = 10
 
-// Filter says what to subscribe to, or what is allowed: a Channel or a Pattern. Neither is ever taken for the other, for a channel may have
-// any name, that of a pattern too.
+// Filter selects channels, to subscribe to or to allow: a Channel or a Pattern. One is never mistaken for the other, because a channel may
+// have any name, even one that looks like a pattern.
 type Filter interface {
 	fmt.Stringer
-	// Match tells whether the channel is one of those that the filter stands for.
+	// Match reports whether the filter selects the channel.
 	Match(channel string) bool
-	// Contains tells whether every channel that the other stands for is one that the filter stands for.
+	// Contains reports whether the filter selects every channel that other selects.
 	Contains(other Filter) bool
-	// words is how many nodes of an index it may take.
+	// words is the largest number of index nodes that the filter needs.
 	words() int
 }
 
-// Channel is one channel, by its name.
+// Channel is a single channel's name.
 type Channel string
 
-// Pattern stands for channels by their dot-separated words: * for any one word, and > at the end for one or more: orders.*, orders.>,
-// *.created. ParseFilter makes them.
+// Pattern selects channels by their dot-separated words: * matches any one word, and > at the end one or more: orders.*, orders.>,
+// *.created. ParseFilter creates patterns.
 type Pattern string
 
-// ParseFilter reads a channel's name or a pattern: words that are * or a last word > make it a pattern.
+// ParseFilter parses a channel's name or a pattern. A word * or a last word > makes it a pattern.
 func ParseFilter(s string) (Filter, error) {
 	if err := CheckChannel(s); err != nil {
 		return nil, err
@@ -54,7 +54,7 @@ func ParseFilter(s string) (Filter, error) {
 	return Pattern(s), nil
 }
 
-// ParseFilters reads several.
+// ParseFilters parses several filters.
 func ParseFilters(all []string) ([]Filter, error) {
 	filters := make([]Filter, len(all))
 	for i, s := range all {
@@ -66,15 +66,15 @@ func ParseFilters(all []string) ([]Filter, error) {
 	return filters, nil
 }
 
-// MaxPatternWords is how many words a subscriber's patterns may have together: what they take in memory.
+// MaxPatternWords is the largest total number of words in a subscriber's patterns. It bounds their memory.
 const MaxPatternWords = 2000
 
-// LimitError is the answer to a subscriber that asks for more than one may have.
+// LimitError reports that a subscriber asked for more than it may have.
 type LimitError struct{ text string }
 
 func (e *LimitError) Error() string { return e.text }
 
-// CheckFilters tells whether a subscriber may have all of the filters.
+// CheckFilters returns an error if a subscriber may not have all of the filters.
 func CheckFilters(filters []Filter) error { return checkWords(0, filters) }
 
 func checkWords(has int, filters []Filter) error {
@@ -82,21 +82,21 @@ func checkWords(has int, filters []Filter) error {
 		has += f.words()
 	}
 	if has > MaxPatternWords {
-		return &LimitError{fmt.Sprintf("patterns have %d words together, and a connection may have %d: use broader ones", has, MaxPatternWords)}
+		return &LimitError{fmt.Sprintf("patterns have %d words in total, a connection may have at most %d: use broader patterns", has, MaxPatternWords)}
 	}
 	return nil
 }
 
-// CheckChannel tells what is wrong with a channel's name.
+// CheckChannel returns an error if a channel's name is not valid.
 func CheckChannel(name string) error {
 	if name == "" {
-		return fmt.Errorf("a channel needs a name, and this one is empty")
+		return fmt.Errorf("the channel name is empty")
 	}
 	if len(name) > MaxChannel {
 		return fmt.Errorf("channel name too long: %d bytes, at most %d are allowed", len(name), MaxChannel)
 	}
 	if !utf8.ValidString(name) || strings.IndexByte(name, 0) >= 0 {
-		return fmt.Errorf("channel name %q is not text: it must be UTF-8 without a zero byte", name)
+		return fmt.Errorf("channel name %q is not valid: it must be UTF-8 without a zero byte", name)
 	}
 	return nil
 }

@@ -48,7 +48,7 @@ func scan[T any](t testing.TB, pool *pgxpool.Pool, sql string, args ...any) (v T
 	return v
 }
 
-// truncate has the segment that is active now given back.
+// truncate reclaims the currently active segment.
 func truncate(t testing.TB, pool *pgxpool.Pool) {
 	t.Helper()
 	until(t, "a segment is given back", func() bool {

@@ -13,29 +13,29 @@ import (
 	"github.com/weir-pg/weir/internal/sleep"
 )
 
-// Config says how a hub works. Source alone is required.
+// Config configures a hub. Only Source is required.
 type Config struct {
 	Source Source
 	Logger *slog.Logger // nil: slog.Default()
 
-	// RingBytes is how much of the newest history is kept in memory, so that who resumes soon costs the database nothing. 0: 32 MiB.
+	// RingBytes limits the newest history kept in memory, from which subscribers resume without a query. 0: 32 MiB.
 	RingBytes int
 }
 
-// Hub gives messages to subscribers. Make it with New, and Run it.
+// Hub delivers messages to subscribers. Create it with New, then call Run.
 type Hub struct {
-	source Source
-	log    *slog.Logger
-	stats  stats
-	reads  chan struct{} // slots for replays that read the database
-	drafts chan draft    // to the goroutine that logs what is published here
-	crew   crew          // flushes subscribers
-	live   atomic.Bool   // newest is known, and Run keeps it up
+	source   Source
+	log      *slog.Logger
+	stats    stats
+	reads    chan struct{} // slots for replays that read the database
+	drafts   chan draft    // to the goroutine that logs messages published here
+	flushers flushers      // deliver what subscribers have queued
+	live     atomic.Bool   // newest is known, and Run keeps it current
 
-	ticking    pulse.Pulse // Run's
-	publishing pulse.Pulse // of the goroutine that logs
+	ticking    pulse.Pulse // of Run
+	publishing pulse.Pulse // of the goroutine that logs messages
 
-	flows sync.WaitGroup // goroutines at work for subscribers; each is counted with the Subscriber.mu held, while that has not ended
+	flows sync.WaitGroup // goroutines that work for a subscriber; each is added while Subscriber.mu is held and the subscriber has not ended
 
 	dispatching sync.Mutex // held while a part or a message is dispatched
 	serial      uint64     // of the run of messages being dispatched
@@ -44,10 +44,10 @@ type Hub struct {
 	index   index
 	ring    ring
 	newest  Position // everything before it has been dispatched
-	gaps    int      // how often newest was moved without that
+	gaps    int      // how often newest has moved past messages that were not dispatched
 	members map[*Subscriber]struct{}
 	closed  bool
-	ready   chan struct{} // closed when newest is first known
+	ready   chan struct{} // closed once newest is known
 	done    chan struct{} // closed when the hub closes
 }
 
@@ -56,14 +56,14 @@ type stats struct {
 	lastTick                                               atomic.Int64 // when the newest tick was dispatched, in ns since 1970
 }
 
-// Stats are counters since the hub was made, and its state now.
+// Stats holds counters since the hub was created, and its current state.
 type Stats struct {
 	Subscribers int
 	Channels    int // with at least one subscriber; patterns are not counted
 	Messages    int64
-	Delivered   int64 // events handed to sinks
-	Skipped     int64 // times that a slow subscriber was skipped ahead
-	Slow        int64 // subscribers cut off
+	Delivered   int64 // events passed to sinks
+	Skipped     int64 // times a slow subscriber was skipped ahead
+	Slow        int64 // subscribers ended for being slow
 	Relayed     int64 // messages from other hubs, not logged
 	Published   int64 // messages logged for clients of this hub
 	RingBytes   int
@@ -73,20 +73,20 @@ type Stats struct {
 
 const (
 	replayReads   = 4                     // replays that read the database at once
-	preloadTicks  = 1000                  // of history that a new hub reads into its ring,
-	preloadAtMost = 2 * time.Second       // while its subscribers wait; what is large is left to who resumes
-	retryAfter    = 50 * time.Millisecond // after a failure, at first
-	retryAtMost   = 2 * time.Second       // and later
+	preloadTicks  = 1000                  // of history that a new hub reads into its ring
+	preloadAtMost = 2 * time.Second       // for that, because subscribers wait in the meantime
+	retryAfter    = 50 * time.Millisecond // first pause after a failure
+	retryAtMost   = 2 * time.Second       // longest pause
 	publishAtMost = 500                   // drafts logged in one transaction
-	publishBytes  = 4 << 20               // and their bytes
+	publishBytes  = 4 << 20               // of drafts logged in one transaction
 	defaultRing   = 32 << 20
 
-	// A step of a loop takes no longer: its call of the database ends before.
+	// No step of these loops takes longer: its database call times out first.
 	tickStuck    = readTimeout + callTimeout
 	publishStuck = 3 * callTimeout
 )
 
-// New returns a hub that Run brings to life.
+// New returns a hub. It does nothing until Run is called.
 func New(c Config) *Hub {
 	h := &Hub{
 		source: c.Source, log: c.Logger, reads: make(chan struct{}, replayReads), drafts: make(chan draft, publishAtMost),
@@ -103,7 +103,7 @@ func New(c Config) *Hub {
 	return h
 }
 
-// Run reads ticks and dispatches them until ctx ends. Then it ends all subscribers with ErrClosed, and returns when no sink is at work.
+// Run reads ticks and dispatches them until ctx ends. Then it ends all subscribers with ErrClosed, and returns once no sink is in use.
 func (h *Hub) Run(ctx context.Context) {
 	var others sync.WaitGroup
 	others.Go(func() { h.publishDrafts(ctx) })
@@ -129,7 +129,7 @@ func (h *Hub) Run(ctx context.Context) {
 	h.flows.Wait()
 }
 
-// follow dispatches tick after tick until reading fails. It goes on where an earlier follow ended.
+// follow dispatches ticks until reading fails. It continues where an earlier call ended. It calls works after each successful read.
 func (h *Hub) follow(ctx context.Context, works func()) error {
 	h.mu.RLock()
 	at := h.newest
@@ -151,11 +151,11 @@ func (h *Hub) follow(ctx context.Context, works func()) error {
 		var setBack *SetBackError
 		switch {
 		case errors.As(err, &truncated):
-			h.log.Warn("weir: ticks were truncated before this hub read them: subscribers are told of a gap", "from", at, "to", truncated.From)
+			h.log.Warn("weir: ticks were truncated before this hub read them: subscribers receive a gap", "from", at, "to", truncated.From)
 			h.gap(Gap{From: at, To: truncated.From, Reason: Truncated})
 			at = truncated.From
 		case errors.As(err, &setBack):
-			h.log.Warn("weir: the log of messages has been set back: subscribers are told of a gap", "from", at, "to", setBack.To)
+			h.log.Warn("weir: the log of messages has been set back: subscribers receive a gap", "from", at, "to", setBack.To)
 			h.gap(Gap{From: at, To: setBack.To, Reason: Unknown})
 			at = setBack.To
 		case err != nil:
@@ -175,7 +175,7 @@ func (h *Hub) follow(ctx context.Context, works func()) error {
 	}
 }
 
-// preload fills the ring with the newest history, for the clients of a hub that has just ended.
+// preload fills the ring with the newest history, for clients that come from a hub that has just ended.
 func (h *Hub) preload(ctx context.Context, newest Position) error {
 	at := Position{Epoch: anyEpoch, Tick: max(newest.Tick-preloadTicks, 1)}
 	for end := time.Now().Add(preloadAtMost); at.Before(newest) && time.Now().Before(end); {
@@ -203,7 +203,7 @@ func (h *Hub) preload(ctx context.Context, newest Position) error {
 	}
 	h.mu.Lock()
 	if !h.ring.reaches(newest) {
-		h.ring.clear() // a standby lags, or time was up
+		h.ring.clear() // a standby lags, or the time was up
 	}
 	h.newest = newest
 	h.mu.Unlock()
@@ -211,7 +211,7 @@ func (h *Hub) preload(ctx context.Context, newest Position) error {
 	return nil
 }
 
-// untilReady waits until the hub knows where the log ends: what is published from then on is dispatched.
+// untilReady waits until the hub knows the end of the log: messages published after that are dispatched.
 func (h *Hub) untilReady(ctx context.Context) error {
 	select {
 	case <-h.ready:
@@ -223,15 +223,15 @@ func (h *Hub) untilReady(ctx context.Context) error {
 	}
 }
 
-// dispatch queues a part's messages with their subscribers, then starts those that were idle: so that what a tick brings a
-// subscriber goes out together.
+// dispatch queues a part's messages for their subscribers, and only then wakes the idle ones, so that a subscriber's messages of one
+// tick are delivered together.
 func (h *Hub) dispatch(p *Part) {
 	h.dispatching.Lock()
 	var started, slow []*Subscriber
-	h.mu.Lock() // for all of it: a replay that joins between the giving and the new position would miss the part
+	h.mu.Lock() // throughout: a replay that joined between queueing and the new position would miss the part
 	account := h.ring.open(p)
 	for run := range runs(p.Messages) {
-		started, slow = h.give(run, started, slow)
+		started, slow = h.queue(run, started, slow)
 	}
 	h.ring.add(p, account)
 	h.newest = p.After()
@@ -242,18 +242,18 @@ func (h *Hub) dispatch(p *Part) {
 	h.start(started, slow)
 }
 
-// pass gives subscribers a message that is not in the log.
+// pass queues a message that is not in the log for its subscribers.
 func (h *Hub) pass(d Draft) {
 	h.dispatching.Lock()
 	h.mu.RLock()
-	started, slow := h.give([]*Message{{Channel: d.Channel, Payload: d.Payload, Binary: d.Binary}}, nil, nil)
+	started, slow := h.queue([]*Message{{Channel: d.Channel, Payload: d.Payload, Binary: d.Binary}}, nil, nil)
 	h.mu.RUnlock()
 	h.dispatching.Unlock()
 	h.stats.messages.Add(1)
 	h.start(started, slow)
 }
 
-// runs divides messages into stretches on one channel, whose subscribers are gone through once.
+// runs splits messages into runs on the same channel, so that the channel's subscribers are visited once per run.
 func runs(messages []*Message) iter.Seq[[]*Message] {
 	return func(yield func([]*Message) bool) {
 		for len(messages) > 0 {
@@ -269,8 +269,8 @@ func runs(messages []*Message) iter.Seq[[]*Message] {
 	}
 }
 
-// give queues messages on one channel with its subscribers. The caller holds dispatching, and mu at least for reading.
-func (h *Hub) give(run []*Message, started, slow []*Subscriber) ([]*Subscriber, []*Subscriber) {
+// queue queues messages on one channel for its subscribers. The caller holds dispatching, and mu at least for reading.
+func (h *Hub) queue(run []*Message, started, slow []*Subscriber) ([]*Subscriber, []*Subscriber) {
 	h.serial++
 	h.index.each(run[0].Channel, func(members *members) {
 		for _, s := range members.list {
@@ -291,14 +291,14 @@ func (h *Hub) give(run []*Message, started, slow []*Subscriber) ([]*Subscriber, 
 }
 
 func (h *Hub) start(started, slow []*Subscriber) {
-	h.crew.flush(started)
+	h.flushers.flush(started)
 	for _, s := range slow {
 		h.stats.slow.Add(1)
-		go func() { defer h.flows.Done(); s.end(ErrSlow) }() // Close may take its time
+		go func() { defer h.flows.Done(); s.end(ErrSlow) }() // the sink's Close may be slow
 	}
 }
 
-// gap tells everybody of a gap.
+// gap sends a gap to all subscribers.
 func (h *Hub) gap(g Gap) {
 	h.dispatching.Lock()
 	h.mu.Lock()
@@ -316,7 +316,7 @@ func (h *Hub) gap(g Gap) {
 	h.start(started, nil)
 }
 
-// Join makes a subscriber, without filters yet. After the hub has closed it returns ErrClosed.
+// Join adds a subscriber, which has no filters yet. After the hub has closed it returns ErrClosed.
 func (h *Hub) Join(sink Sink, o Options) (*Subscriber, error) {
 	s := &Subscriber{hub: h, sink: sink, limit: o.MaxBytes, policy: o.Slow}
 	if s.limit == 0 {
@@ -358,7 +358,7 @@ func (h *Hub) close() {
 	ends.Wait()
 }
 
-// want tells a source that brings only what is wanted; unwant takes filters of it back.
+// want tells an Interested source which filters are needed; unwant takes filters back.
 func (h *Hub) want(ctx context.Context, filters []Filter) error {
 	if source, ok := h.source.(Interested); ok {
 		return source.Want(ctx, filters)
@@ -372,19 +372,19 @@ func (h *Hub) unwant(filters ...Filter) {
 	}
 }
 
-// Position is where the hub stands: everything before it has been dispatched.
+// Position returns the hub's position in the log: every message before it has been dispatched.
 func (h *Hub) Position() Position {
 	h.mu.RLock()
 	defer h.mu.RUnlock()
 	return h.newest
 }
 
-// Live tells whether the hub reads ticks: false before the first look and while the database can't be reached.
+// Live reports whether the hub reads ticks. It is false before the first read and while the database can't be reached.
 func (h *Hub) Live() bool { return h.live.Load() }
 
-// Stuck says which part of the hub stands still; nil while all move on. Like Live it takes no lock, so that whoever asks is answered.
+// Stuck returns an error that names the loop that makes no progress, or nil. Like Live it takes no lock, so it always answers.
 func (h *Hub) Stuck() error {
-	return errors.Join(h.ticking.Stuck("the reading of ticks", tickStuck), h.publishing.Stuck("the logging of what is published", publishStuck))
+	return errors.Join(h.ticking.Stuck("reading ticks", tickStuck), h.publishing.Stuck("logging messages", publishStuck))
 }
 
 // Stats returns counters and state.

@@ -29,7 +29,7 @@ func start(t testing.TB, url string) *Hub {
 	return h
 }
 
-// box is a sink that keeps what it gets.
+// box is a sink that records its events.
 type box struct {
 	mu     sync.Mutex
 	events []Event
@@ -38,7 +38,7 @@ type box struct {
 	claims []claim
 }
 
-// claim is a position that a subscriber said it has, and how many events the box had when it had said so.
+// claim is a position that a subscriber reported, and the number of events in the box right after that.
 type claim struct {
 	at  Position
 	had int
@@ -94,7 +94,7 @@ func (b *box) texts(t testing.TB, n int) []string {
 	}
 }
 
-// join makes a subscriber with a box.
+// join adds a subscriber with a box as its sink.
 func join(t testing.TB, h *Hub, filters ...string) (*Subscriber, *box) {
 	t.Helper()
 	b := newBox()
@@ -128,7 +128,7 @@ func exec(t testing.TB, pool *pgxpool.Pool, sql string, args ...any) {
 	}
 }
 
-// TestDeliversWhatCommits: messages come after the commit, in order, once each, to who subscribes, and to nobody after a rollback.
+// TestDeliversWhatCommits: subscribers receive each message once, in order, after its commit, and none after a rollback.
 func TestDeliversWhatCommits(t *testing.T) {
 	url := pgtest.Database(t)
 	pool := pgtest.Pool(t, url)
@@ -150,7 +150,7 @@ func TestDeliversWhatCommits(t *testing.T) {
 	}
 }
 
-// TestResumesWhereItWas: whoever resumes gets what is behind the position, from memory or from the database, and what comes.
+// TestResumesWhereItWas: a subscriber that resumes receives the messages after its position, from memory or the database, and then new ones.
 func TestResumesWhereItWas(t *testing.T) {
 	url := pgtest.Database(t)
 	pool := pgtest.Pool(t, url)
@@ -177,7 +177,7 @@ func TestResumesWhereItWas(t *testing.T) {
 	}
 }
 
-// TestLongTicksComeInParts: a transaction of more messages than fit into memory at once is delivered whole, in order, without repetitions.
+// TestLongTicksComeInParts: a transaction with more messages than the hub holds in memory is delivered completely, in order, without duplicates.
 func TestLongTicksComeInParts(t *testing.T) {
 	url := pgtest.Database(t)
 	pool := pgtest.Pool(t, url)

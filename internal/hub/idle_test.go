@@ -2,14 +2,14 @@ package hub
 
 import "testing"
 
-// nowhere is a sink that forgets.
+// nowhere is a sink that discards events.
 type nowhere struct{}
 
 func (nowhere) Deliver([]Event) error { return nil }
 func (nowhere) Close(error)           {}
 
-// TestAMessageToAnIdleSubscriberMakesNothing: subscribers are many, and most get one message now and then. Neither its coming makes
-// garbage, nor does a place for the next stay behind.
+// TestAMessageToAnIdleSubscriberMakesNothing: most of many subscribers receive a single message now and then. It neither allocates
+// nor leaves a buffer behind.
 func TestAMessageToAnIdleSubscriberMakesNothing(t *testing.T) {
 	s, err := New(Config{}).Join(nowhere{}, Options{})
 	if err != nil {

@@ -8,7 +8,7 @@ type index struct {
 	patterns node // by word; * and > are words like others
 }
 
-// members are the subscribers of one filter. A subscriber knows its place in the list, so leaving is cheap.
+// members holds the subscribers of one filter. Each subscriber stores its place in the list, so that leaving is cheap.
 type members struct {
 	filter Filter
 	list   []*Subscriber
@@ -19,7 +19,7 @@ type node struct {
 	members *members // of the pattern that ends here
 }
 
-// add tells whether the subscriber did not have the filter yet.
+// add reports whether the filter is new to the subscriber.
 func (x *index) add(s *Subscriber, f Filter) bool {
 	m := x.find(f, true)
 	if _, ok := s.places[m]; ok {
@@ -34,7 +34,7 @@ func (x *index) add(s *Subscriber, f Filter) bool {
 	return true
 }
 
-// remove tells whether the subscriber had the filter.
+// remove reports whether the subscriber had the filter.
 func (x *index) remove(s *Subscriber, f Filter) bool {
 	m := x.find(f, false)
 	if m == nil {
@@ -47,7 +47,7 @@ func (x *index) remove(s *Subscriber, f Filter) bool {
 	return ok
 }
 
-// leave takes the subscriber from a list that it is in.
+// leave removes the subscriber from a list that contains it.
 func (x *index) leave(s *Subscriber, m *members) {
 	at := s.places[m]
 	delete(s.places, m)
@@ -67,11 +67,11 @@ func (x *index) leave(s *Subscriber, m *members) {
 	}
 }
 
-// find returns a filter's members, made if need be, or nil.
-func (x *index) find(f Filter, make_ bool) *members {
+// find returns a filter's members, or nil. With create it adds them if they are missing.
+func (x *index) find(f Filter, create bool) *members {
 	if channel, ok := f.(Channel); ok {
 		m := x.channels[channel]
-		if m == nil && make_ {
+		if m == nil && create {
 			m = &members{filter: f}
 			x.channels[channel] = m
 		}
@@ -81,7 +81,7 @@ func (x *index) find(f Filter, make_ bool) *members {
 	for word := range strings.SplitSeq(f.String(), ".") {
 		next := at.words[word]
 		if next == nil {
-			if !make_ {
+			if !create {
 				return nil
 			}
 			next = &node{}
@@ -92,13 +92,13 @@ func (x *index) find(f Filter, make_ bool) *members {
 		}
 		at = next
 	}
-	if at.members == nil && make_ {
+	if at.members == nil && create {
 		at.members = &members{filter: f}
 	}
 	return at.members
 }
 
-// forget drops a filter that has no members any more.
+// forget removes a filter that has lost its last member.
 func (x *index) forget(f Filter) {
 	if channel, ok := f.(Channel); ok {
 		delete(x.channels, channel)
@@ -119,8 +119,8 @@ func (n *node) forget(words []string) {
 	}
 }
 
-// each calls f with the subscribers of every filter that the channel matches. One who has several such filters is in several lists. It
-// returns how many nodes of patterns it has visited: for as many patterns as there may be no more than mostSteps.
+// each calls f with the subscribers of every filter that selects the channel. A subscriber with several such filters is in several lists.
+// It returns the number of pattern nodes visited: at most maxSteps, however many patterns exist.
 func (x *index) each(channel string, f func(*members)) (steps int) {
 	if m := x.channels[Channel(channel)]; m != nil {
 		f(m)
@@ -131,8 +131,8 @@ func (x *index) each(channel string, f func(*members)) (steps int) {
 	return steps
 }
 
-// mostSteps is the size of a binary tree as deep as patterns are long: each word may be had in two ways.
-const mostSteps = 1<<(MaxWords+1) - 1
+// maxSteps is the size of a binary tree as deep as the longest pattern: each word can match in two ways.
+const maxSteps = 1<<(MaxWords+1) - 1
 
 func (n *node) each(channel string, f func(*members)) (steps int) {
 	steps = 1
@@ -142,7 +142,7 @@ func (n *node) each(channel string, f func(*members)) (steps int) {
 	}
 	for i, key := range [...]string{word, "*"} {
 		next := n.words[key]
-		if next == nil || i == 0 && word == ">" || i == 1 && word == "*" { // words of a channel, and had already
+		if next == nil || i == 0 && word == ">" || i == 1 && word == "*" { // already visited: the channel's own word is > or *
 			continue
 		}
 		if more {

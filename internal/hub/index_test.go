@@ -12,7 +12,7 @@ import (
 	"github.com/weir-pg/weir/internal/store"
 )
 
-// TestIndexFindsWhoMatches: whatever filters come and go, a channel's subscribers are those that have a filter that matches it.
+// TestIndexFindsWhoMatches: as filters come and go, the index returns exactly the subscribers with a filter that selects the channel.
 func TestIndexFindsWhoMatches(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -147,11 +147,11 @@ func TestFilterContainsWhatItCovers(t *testing.T) {
 	}
 }
 
-// TestAMessageCostsABoundedWalk: whatever patterns there are, a channel is looked up in so many steps at most.
+// TestAMessageCostsABoundedWalk: whatever patterns exist, looking up a channel takes at most maxSteps.
 func TestAMessageCostsABoundedWalk(t *testing.T) {
 	x := index{channels: map[Channel]*members{}}
 	attacker := &Subscriber{}
-	// Every way to write a channel of ten words, or the beginning of one: each of them matches.
+	// Every pattern for a channel of ten words, or for its first words: all of them match.
 	for length := 1; length <= MaxWords; length++ {
 		for stars := range 1 << length {
 			words := make([]string, length)
@@ -170,8 +170,8 @@ func TestAMessageCostsABoundedWalk(t *testing.T) {
 	longest := strings.Repeat("a.", 127) + "a"
 	for _, channel := range []string{strings.TrimSuffix(strings.Repeat("a.", MaxWords), "."), longest} {
 		found := 0
-		if steps := x.each(channel, func(*members) { found++ }); steps > mostSteps || found < 1<<(MaxWords-1) {
-			t.Errorf("%d steps and %d lists for a channel of %d words, want %d steps at most", steps, found, strings.Count(channel, ".")+1, mostSteps)
+		if steps := x.each(channel, func(*members) { found++ }); steps > maxSteps || found < 1<<(MaxWords-1) {
+			t.Errorf("%d steps and %d lists for a channel of %d words, want %d steps at most", steps, found, strings.Count(channel, ".")+1, maxSteps)
 		}
 	}
 	if f, err := ParseFilter(longest[:2*MaxWords] + "a.*"); err == nil {
@@ -179,7 +179,7 @@ func TestAMessageCostsABoundedWalk(t *testing.T) {
 	}
 }
 
-// TestPatternsOfASubscriberAreBounded: what one subscriber's patterns take in the index has a limit, and what it gives back is its own again.
+// TestPatternsOfASubscriberAreBounded: one subscriber's patterns have a limit in the index, and removing some makes room for others.
 func TestPatternsOfASubscriberAreBounded(t *testing.T) {
 	h, _ := run(t, Config{Source: NewLog(store.New(pgtest.Pool(t, pgtest.Database(t)), 0), nil)})
 	s, err := h.Join(new(box), Options{})
@@ -208,7 +208,7 @@ func TestPatternsOfASubscriberAreBounded(t *testing.T) {
 	}
 }
 
-// TestAChannelThatLooksLikeAPatternIsNone: a literal name and a pattern are never taken for each other.
+// TestAChannelThatLooksLikeAPatternIsNone: a literal name and a pattern are never confused.
 func TestAChannelThatLooksLikeAPatternIsNone(t *testing.T) {
 	literal, pattern := Filter(Channel("chat.*")), Filter(Pattern("chat.*"))
 	if literal == pattern || literal.Contains(pattern) || literal.Contains(Channel("chat.admin")) || literal.Match("chat.admin") {

@@ -14,8 +14,8 @@ import (
 	"github.com/weir-pg/weir/internal/store"
 )
 
-// TestClosedHubTakesNobody: after Run has ended, joining, subscribing and publishing say so, and no goroutine of the hub is left, also
-// of subscribers that were blocked, paused, or on their way through history.
+// TestClosedHubTakesNobody: after Run has ended, joining, subscribing and publishing return ErrClosed, and no goroutine of the hub is left, even
+// for subscribers that were blocked, paused or catching up.
 func TestClosedHubTakesNobody(t *testing.T) {
 	url := pgtest.Database(t)
 	pool := pgtest.Pool(t, url)
@@ -80,7 +80,7 @@ func TestClosedHubTakesNobody(t *testing.T) {
 	}
 }
 
-// ownGoroutines lists the goroutines that run this package's code, but for tests.
+// ownGoroutines lists the goroutines that run this package's code, except for tests.
 func ownGoroutines() string {
 	var all bytes.Buffer
 	_ = pprof.Lookup("goroutine").WriteTo(&all, 2)
@@ -93,7 +93,7 @@ func ownGoroutines() string {
 	return strings.Join(own, "\n\n")
 }
 
-// TestHubEndsBeforeItBegins: Run returns at once when its context has ended, and who waits for the hub is told.
+// TestHubEndsBeforeItBegins: Run returns immediately if its context has ended, and callers that wait for the hub get an error.
 func TestHubEndsBeforeItBegins(t *testing.T) {
 	pool := pgtest.Pool(t, "postgres://nobody@127.0.0.1:1/none?connect_timeout=1")
 	h := New(Config{Source: NewLog(store.New(pool, 0), nil)})
@@ -113,7 +113,7 @@ func TestHubEndsBeforeItBegins(t *testing.T) {
 	waiting.Wait()
 }
 
-// TestPositionNeverRunsAhead: what a subscriber says of itself never goes back, and never beyond what its sink has taken.
+// TestPositionNeverRunsAhead: a subscriber's position never moves backwards, and never past the events its sink has received.
 func TestPositionNeverRunsAhead(t *testing.T) {
 	url := pgtest.Database(t)
 	pool := pgtest.Pool(t, url)
@@ -130,7 +130,7 @@ func TestPositionNeverRunsAhead(t *testing.T) {
 			default:
 			}
 			at := a.Position()
-			got := b.snapshot() // after the position was asked for
+			got := b.snapshot() // after the position was read
 			if at.Before(last) {
 				t.Errorf("position %s after %s", at, last)
 			}
@@ -154,7 +154,7 @@ func TestPositionNeverRunsAhead(t *testing.T) {
 	}
 }
 
-// TestBadDraftHurtsNobodyElse: of messages that strangers publish at the same moment, the one that is refused is refused alone.
+// TestBadDraftHurtsNobodyElse: of messages that different clients publish at the same time, only the invalid one is refused.
 func TestBadDraftHurtsNobodyElse(t *testing.T) {
 	url := pgtest.Database(t)
 	h := start(t, url)

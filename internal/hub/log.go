@@ -13,55 +13,55 @@ import (
 	"github.com/weir-pg/weir/internal/store"
 )
 
-// Log is the source that reads ticks from the database, cuts the next when it is the first to look, and logs what is published.
+// Log is the source that reads ticks from the database, cuts the next tick if no other hub has, and logs published messages.
 type Log struct {
-	// ReadOnly is for a role that may subscribe and no more: ticks are those that hubs cut. Set it before the first call.
+	// ReadOnly is for a role that may only subscribe: it reads the ticks that hubs cut. Set it before the first call.
 	ReadOnly bool
 
 	primary *store.Store
 	read    *store.Store // of a standby, or the primary
 
-	handed chan *Part // ticks cut by what this process published, on their way to Next
+	handed chan *Part // ticks that this process cut while publishing, on their way to Next
 
-	looking   chan looked // of the look that is under way; nil: none
-	looked    time.Time   // when it, or the last, began
-	handedAt  time.Time   // when Next last took what was handed over
+	polling   chan polled // result of the poll in progress; nil: none
+	polledAt  time.Time   // when it, or the last one, began
+	handedAt  time.Time   // when Next last returned a tick from handed
 	seen      store.Seen
-	published time.Time     // when ids were last seen to move
-	came      time.Time     // when the last tick came
-	pace      time.Duration // until another is looked for, from then
+	published time.Time     // when message ids were last seen to grow
+	came      time.Time     // when the last tick arrived
+	pace      time.Duration // from then until the next poll
 
 	mu   sync.Mutex
-	long map[Position]*reader // of ticks that are read in parts, by where each goes on
+	long map[Position]*reader // of ticks that are read in parts, by the position where each continues
 }
 
 const (
-	tickCall    = 200 * time.Millisecond // that one call looks for
-	tickPause   = 3 * time.Millisecond   // between looks,
-	flowPause   = time.Millisecond       // and while messages flow, which they do
-	flowFor     = 250 * time.Millisecond // so long after a tick
-	messagePace = 250 * time.Microsecond // between a tick and the next look, for each of its messages, so that few wait for nothing;
-	tickPace    = 4 * time.Millisecond   // at most: what comes meanwhile shares one tick
-	lookPace    = 2 * time.Millisecond   // between looks while ticks are handed over
-	cutsMost    = 3                      // drafts that are cut with their publishing; more are traffic, and left to the looks
-	tickCalm    = 16                     // looks before a commit alone counts, when nothing has been published for
-	tickFresh   = time.Second            // so long
-	rowsRead    = 10000                  // at a time; the database's ticks are no longer,
-	bytesRead   = 8 << 20                // and no larger, but for single transactions
+	pollCall    = 200 * time.Millisecond // that one poll waits on the server
+	pollPause   = 3 * time.Millisecond   // between the server's checks
+	flowPause   = time.Millisecond       // the same while messages flow, that is,
+	flowFor     = 250 * time.Millisecond // for this long after a tick
+	messagePace = 250 * time.Microsecond // from a tick to the next poll, for each of its messages, so that later messages
+	maxPace     = 4 * time.Millisecond   // share one tick; but at most this
+	handedPace  = 2 * time.Millisecond   // between polls while this process cuts ticks
+	maxCut      = 3                      // drafts that publishing cuts a tick for; more are traffic, and left to the polls
+	calmChecks  = 16                     // checks before a commit alone ends a poll, once nothing has been published
+	calmAfter   = time.Second            // for this long
+	rowsRead    = 10000                  // at a time; no tick in the database is longer,
+	bytesRead   = 8 << 20                // or larger, except for a single large transaction
 	ticksRead   = 32                     // in one round trip
-	broughtMost = 100                    // messages that a tick brings along
-	longKept    = 8                      // ticks being read in parts, at once
-	callTimeout = 10 * time.Second       // a database that does not answer for so long is not there
+	inlineRows  = 100                    // messages returned together with the tick that a poll cuts
+	longKept    = 8                      // ticks read in parts at the same time
+	callTimeout = 10 * time.Second       // after which the database counts as unreachable
 	readTimeout = time.Minute
-	lagPause    = 5 * time.Millisecond // until a standby that lags is asked again
+	lagPause    = 5 * time.Millisecond // before a lagging standby is asked again
 )
 
-// NewLog returns a source on the primary. read, where not nil, is a standby of it to read ticks and messages from.
+// NewLog returns a source on the primary. If read is not nil, it is a standby from which ticks and messages are read.
 func NewLog(primary, read *store.Store) *Log {
 	if read == nil {
 		read = primary
 	}
-	return &Log{primary: primary, read: read, handed: make(chan *Part, handedMost), long: map[Position]*reader{}}
+	return &Log{primary: primary, read: read, handed: make(chan *Part, handedTicks), long: map[Position]*reader{}}
 }
 
 // Newest implements Source.
@@ -85,11 +85,11 @@ func (l *Log) Read(ctx context.Context, after Position) ([]*Part, error) {
 	return l.readFrom(ctx, after)
 }
 
-// readFrom reads a stretch of what is behind the position.
+// readFrom reads ticks after the position.
 func (l *Log) readFrom(ctx context.Context, after Position) ([]*Part, error) {
 	ticks, err := l.from(ctx, l.read, after)
 	if _, elsewhere := store.NotOfThisLog(err); l.read != l.primary && (elsewhere || err == nil && len(ticks) == 0) {
-		// A standby may lag, or follow another primary: it is the primary that says what is of this log.
+		// A standby may lag, or follow another primary: the primary decides what belongs to this log.
 		if _, err := l.from(ctx, l.primary, after); err != nil {
 			return nil, l.explain("look for ticks", err)
 		}
@@ -108,7 +108,7 @@ func (l *Log) readFrom(ctx context.Context, after Position) ([]*Part, error) {
 	return l.readTicks(ctx, after.Epoch, ticks)
 }
 
-// from returns the ticks in which what is behind the position lies, after a look whether it is of this log.
+// from returns the ticks that hold the messages after the position. The position must be of this log.
 func (l *Log) from(ctx context.Context, s *store.Store, after Position) ([]store.Tick, error) {
 	once := store.Look{Looks: 1}
 	if after.Index > 0 {
@@ -119,12 +119,12 @@ func (l *Log) from(ctx context.Context, s *store.Store, after Position) ([]store
 	}
 	ticks, _, err := s.Ticks(ctx, after.reached(), store.Seen{}, once)
 	if err == nil && after.Index > 0 && len(ticks) > 0 {
-		return nil, fmt.Errorf("tick %d has come while it was looked for", after.Tick)
+		return nil, fmt.Errorf("tick %d arrived while it was read: try again", after.Tick)
 	}
 	return ticks, err
 }
 
-// readTicks reads ticks in order, as many as make a stretch of bounded size; at least a part of the first. prior is the epoch of the tick
+// readTicks reads ticks in order, up to a bounded size, and at least a part of the first. prior is the epoch of the tick
 // before.
 func (l *Log) readTicks(ctx context.Context, prior int64, ticks []store.Tick) ([]*Part, error) {
 	n, count, bytes := 0, 0, int64(0)
@@ -160,8 +160,8 @@ func (l *Log) readTicks(ctx context.Context, prior int64, ticks []store.Tick) ([
 	return parts, nil
 }
 
-// readLong reads a stretch of a tick from the position on. Where it does not go on from a stretch before, it begins with the first
-// message, for what was published before decides what repeats.
+// readLong reads a part of a tick from the position on. Unless it continues an earlier part, it starts with the tick's first
+// message, because earlier messages decide which later ones are duplicates.
 func (l *Log) readLong(ctx context.Context, after Position, tick store.Tick) ([]*Part, error) {
 	r := l.takeLong(after)
 	part := &Part{Tick: tick.Seq, Epoch: tick.Epoch, Prior: after.Epoch, At: tick.At, First: r.index + 1}
@@ -203,51 +203,51 @@ func (l *Log) takeLong(at Position) *reader {
 		delete(l.long, at)
 		return r
 	}
-	return &reader{had: map[identity]struct{}{}}
+	return &reader{seen: map[identity]struct{}{}}
 }
 
 func (l *Log) keepLong(at Position, r *reader) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if len(l.long) >= longKept {
-		clear(l.long) // whoever misses his begins anew
+		clear(l.long) // those readers start over
 	}
 	l.long[at] = r
 }
 
-// reader makes messages of a tick's rows, leaving out what repeats within a transaction.
+// reader turns a tick's rows into messages and drops duplicates within a transaction.
 type reader struct {
 	index  int32 // of the last row
 	lastID int64
-	had    map[identity]struct{} // nil: not needed so far
+	seen   map[identity]struct{} // nil: not needed so far
 }
 
-// identity stands for a message's transaction, channel and payload.
+// identity is a hash of a message's transaction, channel and payload.
 type identity [sha256.Size]byte
 
-// add adds rows' messages to a part.
+// add appends the rows' messages to a part.
 func (r *reader) add(part *Part, rows []store.Message) {
 	rowsOf := map[int64]int{}
-	if r.had == nil {
+	if r.seen == nil {
 		for _, m := range rows {
 			rowsOf[m.XID]++
 		}
 	}
 	part.Messages = slices.Grow(part.Messages, len(rows))
-	var room []byte
+	var buffer []byte
 	for _, m := range rows {
 		r.index++
 		r.lastID = m.ID
-		if !m.Keep && (r.had != nil || rowsOf[m.XID] > 1) {
+		if !m.Keep && (r.seen != nil || rowsOf[m.XID] > 1) {
 			var id identity
-			id, room = identify(m, room)
-			if _, ok := r.had[id]; ok {
+			id, buffer = identify(m, buffer)
+			if _, ok := r.seen[id]; ok {
 				continue
 			}
-			if r.had == nil {
-				r.had = make(map[identity]struct{}, len(rows))
+			if r.seen == nil {
+				r.seen = make(map[identity]struct{}, len(rows))
 			}
-			r.had[id] = struct{}{}
+			r.seen[id] = struct{}{}
 		}
 		part.Messages = append(part.Messages, &Message{
 			Position: Position{Epoch: part.Epoch, Tick: part.Tick, Index: r.index}, Channel: m.Channel, Payload: m.Payload, Binary: m.Binary,
@@ -256,29 +256,29 @@ func (r *reader) add(part *Part, rows []store.Message) {
 	part.Last = r.index
 }
 
-// identify gives the identity of a message. What it makes of it lies in room, which it returns to be used again.
-func identify(m store.Message, room []byte) (identity, []byte) {
-	room = strconv.AppendInt(room[:0], m.XID, 10)
-	room = strconv.AppendInt(append(room, ' '), int64(len(m.Channel)), 10)
-	room = strconv.AppendBool(append(room, ' '), m.Binary)
-	room = append(append(room, ' '), m.Channel...)
-	room = append(room, m.Payload...)
-	return sha256.Sum256(room), room
+// identify returns a message's identity, and the buffer that it used, for the next call.
+func identify(m store.Message, buffer []byte) (identity, []byte) {
+	buffer = strconv.AppendInt(buffer[:0], m.XID, 10)
+	buffer = strconv.AppendInt(append(buffer, ' '), int64(len(m.Channel)), 10)
+	buffer = strconv.AppendBool(append(buffer, ' '), m.Binary)
+	buffer = append(append(buffer, ' '), m.Channel...)
+	buffer = append(buffer, m.Payload...)
+	return sha256.Sum256(buffer), buffer
 }
 
-// lags tells whether a standby has not got a tick yet that the primary has.
+// lags reports whether the error means that a standby lacks a tick which the primary has.
 func (l *Log) lags(err error) bool { return l.read != l.primary && store.IsBadArgument(err) }
 
-// unread explains why a tick could not be read. That it is of another epoch than when it was looked for says nothing of the position
-// yet: the next look does.
+// unread explains why a tick could not be read. If the tick's epoch has changed since it was found, that says nothing about the position
+// yet: the next poll does.
 func (l *Log) unread(err error) error {
 	if _, elsewhere := store.NotOfThisLog(err); elsewhere {
-		return fmt.Errorf("read ticks: the log has changed since they were looked for: %w", err)
+		return fmt.Errorf("read ticks: the log has changed since they were found: %w", err)
 	}
 	return l.explain("read ticks", err)
 }
 
-// explain turns the database's words for history that is gone, or not this one, into ours.
+// explain converts the database's errors for truncated or foreign history into TruncatedError and SetBackError.
 func (l *Log) explain(what string, err error) error {
 	if last, ok := store.TruncatedUpTo(err); ok {
 		return &TruncatedError{From: behind(last)}

@@ -9,18 +9,18 @@ import (
 	"github.com/weir-pg/weir/internal/store"
 )
 
-// looked is what a look for ticks behind a position found.
-type looked struct {
+// polled is the result of a poll for ticks after a position.
+type polled struct {
 	after Position
 	ticks []store.Tick
 	seen  store.Seen
 	err   error
 }
 
-// handedMost is how many ticks may be on their way from Publish to Next. What is more, or out of turn, the next look brings.
-const handedMost = 64
+// handedTicks is how many ticks may wait between Publish and Next. The next poll returns those beyond it, and those out of order.
+const handedTicks = 64
 
-// Next implements Source. What this process itself has published comes straight from there, a look in the database is under way meanwhile.
+// Next implements Source. Ticks cut by this process come straight from Publish, while a poll of the database is in progress.
 func (l *Log) Next(ctx context.Context, after Position) ([]*Part, error) {
 	if after.Index > 0 {
 		ctx, cancel := context.WithTimeout(ctx, callTimeout)
@@ -28,8 +28,8 @@ func (l *Log) Next(ctx context.Context, after Position) ([]*Part, error) {
 		return l.readFrom(ctx, after)
 	}
 	for {
-		if l.looking == nil {
-			l.look(ctx, after)
+		if l.polling == nil {
+			l.poll(ctx, after)
 		}
 		select {
 		case p := <-l.handed:
@@ -38,41 +38,41 @@ func (l *Log) Next(ctx context.Context, after Position) ([]*Part, error) {
 				l.handedAt, l.pace = l.came, 0
 				return []*Part{p}, nil
 			}
-		case found := <-l.looking:
-			l.looking = nil
+		case found := <-l.polling:
+			l.polling = nil
 			return l.take(ctx, after, found)
 		case <-ctx.Done():
-			<-l.looking // it ends with ctx, too
-			l.looking = nil
+			<-l.polling // it ends with ctx, too
+			l.polling = nil
 			return nil, ctx.Err()
 		}
 	}
 }
 
-// look starts a look behind the position. It ends by itself, in a fifth of a second if nothing comes, and with ctx.
-func (l *Log) look(ctx context.Context, after Position) {
-	look := store.Look{Pause: tickPause, Cut: !l.ReadOnly}
+// poll starts a poll for ticks after the position. It ends after pollCall if no tick arrives, and with ctx.
+func (l *Log) poll(ctx context.Context, after Position) {
+	look := store.Look{Pause: pollPause, Cut: !l.ReadOnly}
 	if l.read == l.primary {
-		look.Messages = broughtMost
+		look.Messages = inlineRows
 	}
 	if time.Since(l.came) < flowFor {
 		look.Pause = flowPause
 	}
-	look.Looks = int(tickCall / look.Pause)
-	if time.Since(l.published) > tickFresh {
-		look.Patience = tickCalm
+	look.Looks = int(pollCall / look.Pause)
+	if time.Since(l.published) > calmAfter {
+		look.Patience = calmChecks
 	}
 	wait := l.pace - time.Since(l.came)
-	if wait < time.Millisecond { // a sleep takes no less
+	if wait < time.Millisecond { // no sleep is shorter
 		wait = 0
 	}
-	if time.Since(l.handedAt) < lookPace { // this process cuts, what others publish too: a look at each of its ticks would only be in its way
-		wait = max(wait, lookPace-time.Since(l.looked))
+	if time.Since(l.handedAt) < handedPace { // this process cuts ticks, with others' messages too: polling after each of them would only slow it down
+		wait = max(wait, handedPace-time.Since(l.polledAt))
 	}
-	seen, result := l.seen, make(chan looked, 1)
-	l.looking, l.looked = result, time.Now().Add(max(wait, 0))
+	seen, result := l.seen, make(chan polled, 1)
+	l.polling, l.polledAt = result, time.Now().Add(max(wait, 0))
 	go func() {
-		found := looked{after: after}
+		found := polled{after: after}
 		ctx, cancel := context.WithTimeout(ctx, callTimeout)
 		defer cancel()
 		if wait > 0 && !sleep.For(ctx, wait) {
@@ -85,14 +85,14 @@ func (l *Log) look(ctx context.Context, after Position) {
 	}()
 }
 
-// take reads what a look has found. The position may have moved on meanwhile, by what was handed over.
-func (l *Log) take(ctx context.Context, after Position, found looked) ([]*Part, error) {
+// take reads the ticks that a poll has found. The position may have advanced in the meantime, with ticks from Publish.
+func (l *Log) take(ctx context.Context, after Position, found polled) ([]*Part, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	before := l.seen
-	l.seen = store.Seen{} // unless all is well: then the position is looked at again, too
+	l.seen = store.Seen{} // makes the next poll check the position again, unless this one succeeds
 	if store.IsMoved(found.err) {
-		_, err := l.Newest(ctx) // which starts the log anew
+		_, err := l.Newest(ctx) // which rebases the log
 		return nil, err
 	}
 	if found.err != nil {
@@ -103,7 +103,7 @@ func (l *Log) take(ctx context.Context, after Position, found looked) ([]*Part, 
 		at, ticks = behind(store.Place{Tick: ticks[0].Seq, Epoch: ticks[0].Epoch}), ticks[1:]
 	}
 	if len(ticks) > 0 && at != after || after.Before(at) {
-		return nil, nil // it was another position, or another log
+		return nil, nil // the poll was for another position, or another log
 	}
 	if found.seen.Published(before) {
 		l.published = time.Now()
@@ -113,8 +113,8 @@ func (l *Log) take(ctx context.Context, after Position, found looked) ([]*Part, 
 		return nil, nil
 	}
 	l.came = time.Now()
-	l.published = l.came // also where the ids were drawn long ago
-	l.pace = min(tickPace, time.Duration(ticks[len(ticks)-1].Count)*messagePace)
+	l.published = l.came // even if the ids were assigned long ago
+	l.pace = min(maxPace, time.Duration(ticks[len(ticks)-1].Count)*messagePace)
 	return l.readTicks(ctx, after.Epoch, ticks)
 }
 
@@ -129,8 +129,8 @@ func (l *Log) Publish(ctx context.Context, drafts []Draft) error {
 			payloads[i] = []byte{}
 		}
 	}
-	// Traffic is left to the looks, which put what comes from everywhere into ticks of some milliseconds.
-	tick, prior, err := l.primary.PublishDrafts(ctx, channels, payloads, binaries, len(drafts) <= cutsMost)
+	// Heavier traffic is left to the polls, which collect everybody's messages into ticks of a few milliseconds.
+	tick, prior, err := l.primary.PublishDrafts(ctx, channels, payloads, binaries, len(drafts) <= maxCut)
 	if store.IsRefused(err) {
 		return &RefusedError{Err: err}
 	}
@@ -143,7 +143,7 @@ func (l *Log) Publish(ctx context.Context, drafts []Draft) error {
 	return nil
 }
 
-// hand hands a tick to Next, with the messages that make it up.
+// hand passes a tick to Next, with its messages.
 func (l *Log) hand(tick store.Tick, prior int64, channels []string, payloads [][]byte, binaries []bool) {
 	p := &Part{Tick: tick.Seq, Epoch: tick.Epoch, Prior: prior, At: tick.At, First: 1, Last: int32(len(channels)), End: true}
 	for i := range channels {

@@ -2,21 +2,21 @@ package hub
 
 import "sync/atomic"
 
-// Message is one message, shared by all its subscribers: nobody changes it.
+// Message is one message. All its subscribers share it, so it is never changed.
 type Message struct {
-	Position Position // zero: not logged, only passed on
+	Position Position // zero: not logged, only relayed
 	Channel  string
 	Payload  []byte
 	Binary   bool // Payload is not text
 
 	encoded [formats]atomic.Pointer[[]byte]
-	account *account // of the part that it is kept with; nil: it is not kept
+	account *account // of its part in the ring; nil: it is not in the ring
 }
 
-// Format names an encoding that a transport gives messages.
+// Format is a transport's encoding of messages.
 type Format uint8
 
-// The encodings that are kept with a message, each made once however many subscribers get it.
+// The encodings stored with a message. Each is computed once, however many subscribers receive it.
 const (
 	FormatPG Format = iota
 	FormatJSON
@@ -24,21 +24,21 @@ const (
 	formats
 )
 
-// Encoded returns the message in a format, which encode makes unless it has been made before.
+// Encoded returns the message in a format. It calls encode unless the encoding is already stored.
 func (m *Message) Encoded(f Format, encode func(*Message) []byte) []byte {
 	if p := m.encoded[f].Load(); p != nil {
 		return *p
 	}
-	b := encode(m) // two at once make the same
+	b := encode(m) // two concurrent calls compute the same
 	if m.encoded[f].CompareAndSwap(nil, &b) {
 		m.account.add(int64(len(b)))
 	}
 	return b
 }
 
-// account counts what encodings of a part's messages take while the part is in the ring.
+// account counts the bytes of the encodings of a part's messages while the part is in the ring.
 type account struct {
-	part atomic.Int64  // this part's; less than nothing: it is not in the ring any more
+	part atomic.Int64  // this part's; negative: it has left the ring
 	ring *atomic.Int64 // all parts'
 }
 
@@ -52,16 +52,16 @@ func (a *account) add(n int64) {
 			return
 		}
 		if a.part.CompareAndSwap(was, was+n) {
-			a.ring.Add(n) // also after a close that has just taken it off: it is on its way
+			a.ring.Add(n) // even if close has just subtracted n: the sum is right in the end
 			return
 		}
 	}
 }
 
-// close takes off what has been counted, and counts no more.
+// close subtracts what has been counted, and stops counting.
 func (a *account) close() { a.ring.Add(-a.part.Swap(-1)) }
 
-// size is what the message counts for in a queue.
+// size is the message's size in a queue, in bytes.
 func (m *Message) size() int { return len(m.Payload) + len(m.Channel) + 64 }
 
 // Draft is a message to publish.
@@ -69,16 +69,16 @@ type Draft struct {
 	Channel string
 	Payload []byte
 	Binary  bool
-	Keep    bool // deliver it even if the same transaction publishes an identical one
+	Keep    bool // deliver it even if the same transaction has published an identical message
 }
 
-// Event is what a sink gets: a message, or a gap.
+// Event is a message or a gap, as passed to a sink.
 type Event struct {
 	Message *Message // nil: a gap
 	Gap     *Gap
 }
 
-// Position is where the subscriber stands after the event; zero for a message that was not logged.
+// Position returns the subscriber's position after the event; zero for a message that was not logged.
 func (e Event) Position() Position {
 	if e.Message != nil {
 		return e.Message.Position
@@ -86,7 +86,7 @@ func (e Event) Position() Position {
 	return e.Gap.To
 }
 
-// Gap says that messages after From and up to To may be missing.
+// Gap reports that messages after From and up to To may be missing.
 type Gap struct {
 	From, To Position
 	Reason   Reason
@@ -96,7 +96,7 @@ type Gap struct {
 type Reason string
 
 const (
-	Truncated Reason = "truncated" // history no longer reaches back to the position asked for
+	Truncated Reason = "truncated" // the log no longer reaches back to the requested position
 	Slow      Reason = "slow"      // the subscriber did not keep up, and was skipped ahead
 	Unknown   Reason = "unknown"   // the position is not of this log: it is from another database, or the log was set back
 )

@@ -9,28 +9,28 @@ import (
 	"github.com/weir-pg/weir/internal/store"
 )
 
-// Position is a place in the log of messages: after the message with this index of this tick, and before the next. Messages of a tick
-// count from 1, so index 0 is before its first. All hubs on one database agree on positions: one taken from a hub can be resumed at another.
+// Position is a place in the log of messages: after the message with this index in this tick, and before the next one. A tick's messages
+// count from 1, so index 0 is before the first. All hubs on one database agree on positions: a client can resume at any of them.
 //
-// The epoch is that of the last tick that lies before the position, be it in part: of the tick before where the index is 0. It tells
-// logs apart that were one and have parted, as in a failover that lost something: a position is of a log where that tick is of that epoch.
+// The epoch is that of the last tick that lies, at least partly, before the position: the previous tick if the index is 0. It distinguishes
+// logs that share a history, as after a failover that lost data: a position belongs to the log in which that tick has that epoch.
 type Position struct {
 	Epoch int64
 	Tick  int64
 	Index int32
 }
 
-// anyEpoch is for positions of one's own making, which are good in whichever log.
+// anyEpoch makes a position valid in any log.
 const anyEpoch = -1
 
-// String gives the form that clients keep: "epoch.tick.index".
+// String returns the form that clients store: "epoch.tick.index".
 func (p Position) String() string {
 	b := strconv.AppendInt(make([]byte, 0, 40), p.Epoch, 10)
 	b = strconv.AppendInt(append(b, '.'), p.Tick, 10)
 	return string(strconv.AppendInt(append(b, '.'), int64(p.Index), 10))
 }
 
-// ParsePosition reads what String wrote.
+// ParsePosition parses String's format.
 func ParsePosition(s string) (Position, error) {
 	epoch, rest, _ := strings.Cut(s, ".")
 	tick, index, _ := strings.Cut(rest, ".")
@@ -43,18 +43,18 @@ func ParsePosition(s string) (Position, error) {
 	if len(s) > 64 {
 		s = s[:64] + "…"
 	}
-	return Position{}, fmt.Errorf("position %q is not of the form epoch.tick.index, such as 93154770125.1042.3", s)
+	return Position{}, fmt.Errorf("position %q is not valid: it must have the form epoch.tick.index, such as 93154770125.1042.3", s)
 }
 
-// Before tells whether p lies before q, in one log.
+// Before reports whether p lies before q. Both must be of the same log.
 func (p Position) Before(q Position) bool {
 	return p.Tick < q.Tick || p.Tick == q.Tick && p.Index < q.Index
 }
 
-// behind is the position behind a tick.
+// behind returns the position after a tick.
 func behind(p store.Place) Position { return Position{Epoch: p.Epoch, Tick: p.Tick + 1} }
 
-// reached is the last tick that lies before p, be it in part.
+// reached returns the last tick that lies, at least partly, before p.
 func (p Position) reached() store.Place {
 	if p.Index > 0 {
 		return store.Place{Epoch: p.Epoch, Tick: p.Tick}
@@ -62,7 +62,7 @@ func (p Position) reached() store.Place {
 	return store.Place{Epoch: p.Epoch, Tick: max(p.Tick-1, 0)}
 }
 
-// IsZero tells whether p is the zero position: the beginning of the log. A message that was not logged has it too.
+// IsZero reports whether p is the zero position: the beginning of the log, or that of a message that was not logged.
 func (p Position) IsZero() bool { return p == Position{} }
 
 func later(p, q Position) Position {

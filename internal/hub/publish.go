@@ -5,7 +5,7 @@ import (
 	"errors"
 )
 
-// draft is messages to log in one transaction, and whom to tell.
+// draft is a set of messages to log in one transaction, and where to report the result.
 type draft struct {
 	messages []Draft
 	done     chan error
@@ -18,10 +18,10 @@ func (d draft) bytes() (n int) {
 	return n
 }
 
-// Publish logs a message and returns when it is committed; all hubs will deliver it. What many publish at once is logged together.
+// Publish logs a message and returns once it is committed; all hubs will deliver it. Concurrent calls share a transaction.
 func (h *Hub) Publish(ctx context.Context, d Draft) error { return h.PublishAll(ctx, []Draft{d}) }
 
-// PublishAll is Publish of several messages: all are logged, in this order, or none is.
+// PublishAll publishes several messages: either all are logged, in this order, or none.
 func (h *Hub) PublishAll(ctx context.Context, messages []Draft) error {
 	for _, d := range messages {
 		if err := CheckChannel(d.Channel); err != nil {
@@ -43,14 +43,14 @@ func (h *Hub) PublishAll(ctx context.Context, messages []Draft) error {
 	case err := <-one.done:
 		return err
 	case <-h.done:
-		return ErrClosed // it may be logged all the same
+		return ErrClosed // it may be logged nevertheless
 	case <-ctx.Done():
-		return ctx.Err() // it may be logged all the same
+		return ctx.Err() // it may be logged nevertheless
 	}
 }
 
-// Pass gives a message to the subscribers of this hub, and of those it is clustered with, without logging it: at once, once at
-// most, and without a position.
+// Pass delivers a message to the subscribers of this hub and of the hubs clustered with it, without logging it: immediately, at
+// most once, and without a position.
 func (h *Hub) Pass(ctx context.Context, d Draft) error {
 	if err := CheckChannel(d.Channel); err != nil {
 		return err
@@ -62,7 +62,7 @@ func (h *Hub) Pass(ctx context.Context, d Draft) error {
 	return nil
 }
 
-// publishDrafts logs drafts, as many in one transaction as wait for it, until ctx ends.
+// publishDrafts logs drafts until ctx ends, all that wait in one transaction.
 func (h *Hub) publishDrafts(ctx context.Context) {
 	defer h.publishing.Rest()
 	for {
@@ -89,17 +89,17 @@ func (h *Hub) publishDrafts(ctx context.Context) {
 	}
 }
 
-// publishBatch logs a batch; where one of its messages is refused, the others go through all the same.
+// publishBatch logs a batch. If one of its drafts is refused, it logs the others separately.
 func (h *Hub) publishBatch(ctx context.Context, batch []draft) {
 	h.publishing.Beat()
 	var drafts []Draft
 	for _, d := range batch {
 		for _, m := range d.messages {
-			m.Keep = true // those who publish are strangers to each other, and identical messages of theirs are not one
+			m.Keep = true // the drafts are from different clients, so identical messages are not duplicates
 			drafts = append(drafts, m)
 		}
 	}
-	err := h.source.Publish(context.WithoutCancel(ctx), drafts) // a hub that closes finishes what it has begun
+	err := h.source.Publish(context.WithoutCancel(ctx), drafts) // a closing hub finishes the batch
 	var refused *RefusedError
 	if len(batch) > 1 && errors.As(err, &refused) {
 		for _, d := range batch {
@@ -115,7 +115,7 @@ func (h *Hub) publishBatch(ctx context.Context, batch []draft) {
 	}
 }
 
-// RefusedError is Source.Publish's answer to a message that the database does not take. Nothing of the batch was logged.
+// RefusedError is returned by Source.Publish if the database refuses a message. Nothing of the batch was logged.
 type RefusedError struct{ Err error }
 
 func (e *RefusedError) Error() string { return e.Err.Error() }

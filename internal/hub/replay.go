@@ -7,9 +7,9 @@ import (
 	"github.com/weir-pg/weir/internal/sleep"
 )
 
-// Resume delivers, of the filters, what is behind the position, and from there on what comes, with nothing missing and nothing twice.
-// What is no longer in the log becomes a gap event. It is for a subscriber that has no filters yet. It returns at once; what it starts
-// ends with the subscriber. While it reads history it waits for the sink, so a client may take as long as it takes.
+// Resume delivers the messages after the position that the filters select, and then new ones, each exactly once.
+// Messages that are no longer in the log become a gap event. The subscriber must not have filters yet. Resume returns immediately; its
+// work ends with the subscriber. While it reads history it waits for the sink, so a slow client is not ended as slow.
 func (s *Subscriber) Resume(ctx context.Context, after Position, filters ...Filter) error {
 	if err := checkWords(0, filters); err != nil {
 		return err
@@ -22,7 +22,7 @@ func (s *Subscriber) Resume(ctx context.Context, after Position, filters ...Filt
 	err := s.ended
 	if err == nil {
 		s.busy, s.stopReplay, s.settled, s.at, s.delivered = true, cancel, make(chan struct{}), after, after
-		s.hub.flows.Add(1) // replay goes on as flush
+		s.hub.flows.Add(1) // replay continues as flush
 	}
 	s.mu.Unlock()
 	if err != nil {
@@ -37,7 +37,7 @@ func (s *Subscriber) Resume(ctx context.Context, after Position, filters ...Filt
 	return nil
 }
 
-// replay brings the subscriber up to the present, then goes on as its flush.
+// replay delivers history until the subscriber has caught up, then continues as its flush.
 func (s *Subscriber) replay(ctx context.Context, filters []Filter) {
 	r := replay{Subscriber: s, filters: filters}
 	err := s.hub.untilReady(ctx)
@@ -55,15 +55,15 @@ func (s *Subscriber) replay(ctx context.Context, filters []Filter) {
 	s.flush()
 }
 
-// replay is a subscriber on its way to the present. Its position is s.at, which nobody else moves meanwhile.
+// replay is a subscriber that is catching up. Its position is s.at, which nothing else changes in the meantime.
 type replay struct {
 	*Subscriber
 	filters []Filter
-	known   bool // the position is where the log ended at a look, perhaps ahead of this hub: another hub is ahead
-	gaps    int  // of the hub's, before that look: since another it is not to be relied on
+	known   bool // the position was the end of the log when last read; this hub may not have reached it yet
+	gaps    int  // the hub's gaps before that read: if it has changed since, known can't be relied on
 }
 
-// step delivers a stretch of history, or joins the present.
+// step delivers a part of history, or joins the live subscribers.
 func (r *replay) step(ctx context.Context) (joined bool, err error) {
 	parts, joined, err := r.inMemory()
 	if joined || err != nil {
@@ -100,8 +100,8 @@ func (r *replay) step(ctx context.Context) (joined bool, err error) {
 	return false, nil
 }
 
-// inMemory returns the next part that is in the ring. When all that is left fits into the queue, it queues it, enters the subscriber
-// into the index in the same moment, and says that it has joined.
+// inMemory returns the next part from the ring. If everything left fits into the queue, it queues it and in the same step adds the subscriber
+// to the index: joined is then true.
 func (r *replay) inMemory() (parts []*Part, joined bool, err error) {
 	h := r.hub
 	h.mu.Lock()
@@ -110,7 +110,7 @@ func (r *replay) inMemory() (parts []*Part, joined bool, err error) {
 		if r.at != h.newest && !(r.known && r.gaps == h.gaps) {
 			return nil, false, nil
 		}
-		// What comes up to the position is dropped by push.
+		// push drops messages up to the position.
 		return nil, true, r.join()
 	}
 	found, ok := h.ring.behind(r.at, r.filters)
@@ -118,7 +118,7 @@ func (r *replay) inMemory() (parts []*Part, joined bool, err error) {
 		return nil, false, nil
 	}
 	if !r.fits(found) {
-		return found[:1], false, nil // parts are not changed: they may be read without the lock
+		return found[:1], false, nil // parts are immutable, so they can be read without the lock
 	}
 	if err := r.join(); err != nil {
 		return nil, false, err
@@ -127,7 +127,7 @@ func (r *replay) inMemory() (parts []*Part, joined bool, err error) {
 	return nil, true, nil
 }
 
-// join enters the subscriber into the index: from now on it is like others. The caller holds Hub.mu.
+// join adds the subscriber to the index. From then on it is a live subscriber. The caller holds Hub.mu.
 func (r *replay) join() error {
 	if err := r.attach(r.filters); err != nil {
 		return err
@@ -138,7 +138,7 @@ func (r *replay) join() error {
 	return nil
 }
 
-// fits tells whether the parts' messages fit into the queue.
+// fits reports whether the parts' messages fit into the queue.
 func (r *replay) fits(parts []*Part) bool {
 	bytes := 0
 	for _, p := range parts {
@@ -150,7 +150,7 @@ func (r *replay) fits(parts []*Part) bool {
 	return true
 }
 
-// enqueue queues history. Nobody else queues meanwhile: the caller holds Hub.mu.
+// enqueue queues history. Nothing else can queue in the meantime: the caller holds Hub.mu.
 func (r *replay) enqueue(parts []*Part, newest Position) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -165,7 +165,7 @@ func (r *replay) enqueue(parts []*Part, newest Position) {
 	r.at = newest
 }
 
-// read returns a stretch of history from the database, which knows whether the position is of its log.
+// read returns a part of history from the database, which checks whether the position belongs to its log.
 func (r *replay) read(ctx context.Context) ([]*Part, error) {
 	h := r.hub
 	select {
@@ -182,18 +182,18 @@ func (r *replay) read(ctx context.Context) ([]*Part, error) {
 	return parts, err
 }
 
-// skip tells the subscriber of a gap, and moves it behind that.
+// skip delivers a gap and moves the subscriber past it.
 func (r *replay) skip(ctx context.Context, to Position, reason Reason) error {
 	return r.deliver(ctx, []Event{{Gap: &Gap{From: r.at, To: to, Reason: reason}}}, to)
 }
 
-// deliver hands events to the sink, waiting while the subscriber is paused, and moves it on.
+// deliver passes events to the sink, waits while the subscriber is paused, and advances its position.
 func (r *replay) deliver(ctx context.Context, events []Event, to Position) error {
 	for len(events) > 0 {
 		if err := r.untilContinued(ctx); err != nil {
 			return err
 		}
-		n := min(len(events), most)
+		n := min(len(events), maxEvents)
 		if err := r.sink.Deliver(events[:n]); err != nil {
 			return err
 		}

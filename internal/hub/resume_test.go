@@ -13,8 +13,8 @@ import (
 	"github.com/weir-pg/weir/internal/store"
 )
 
-// TestResumeAmidTrafficMissesNothing: hundreds of subscribers resume at random places, from a memory that holds little, while messages
-// come in: each gets all that is behind its position, exactly once, in the order in which one that never left gets it.
+// TestResumeAmidTrafficMissesNothing: hundreds of subscribers resume at random positions, with a small ring, while messages
+// arrive: each receives everything after its position exactly once, in the same order as a subscriber that never left.
 func TestResumeAmidTrafficMissesNothing(t *testing.T) {
 	url := pgtest.Database(t)
 	pool := pgtest.Pool(t, url)
@@ -49,7 +49,7 @@ func TestResumeAmidTrafficMissesNothing(t *testing.T) {
 			t.Fatal("the traffic has stopped")
 		}
 		known := reference.snapshot()
-		// Mostly close to the present, where history ends and what is dispatched begins.
+		// Mostly close to the end, where replay hands over to live delivery.
 		back := rng.IntN(30)
 		if rng.IntN(4) == 0 {
 			back = rng.IntN(len(known))
@@ -87,7 +87,7 @@ func same(a, b Event) bool {
 	return a.Message != nil && b.Message != nil && a.Message.Position == b.Message.Position && string(a.Message.Payload) == string(b.Message.Payload)
 }
 
-// snapshot is what the box has got so far.
+// snapshot returns the events received so far.
 func (b *box) snapshot() []Event {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -118,7 +118,7 @@ func (b *box) upTo(t testing.TB, n int) []Event {
 	return b.snapshot()
 }
 
-// TestNothingIsMissingSilently: a position that is too old, ahead of the log, or from nowhere gives a gap event, and then what comes.
+// TestNothingIsMissingSilently: a position that is too old, past the end of the log, or of another log gives a gap event, and then new messages.
 func TestNothingIsMissingSilently(t *testing.T) {
 	url := pgtest.Database(t)
 	pool := pgtest.Pool(t, url)
@@ -136,7 +136,7 @@ func TestNothingIsMissingSilently(t *testing.T) {
 	if floor < 20 {
 		t.Fatalf("only %d ticks were truncated", floor)
 	}
-	other, _ := run(t, Config{Source: NewLog(store.New(pool, 0), nil)}) // with nothing of that in memory
+	other, _ := run(t, Config{Source: NewLog(store.New(pool, 0), nil)}) // its ring is empty
 	epoch := h.Position().Epoch
 	next := Position{Epoch: epoch, Tick: floor + 1}
 	for _, at := range []Position{{}, {Tick: 1}, {Epoch: epoch, Tick: 5, Index: 1}, {Epoch: epoch, Tick: floor, Index: 99}} {
@@ -146,7 +146,7 @@ func TestNothingIsMissingSilently(t *testing.T) {
 			t.Errorf("after %s: got %q, want %q", at, got, want)
 		}
 	}
-	r := resume(t, other, next, "c") // the first that is left
+	r := resume(t, other, next, "c") // the first position left
 	if got := r.texts(t, 1); !slices.Equal(got, []string{"c=kept"}) {
 		t.Errorf("after the floor: got %q", got)
 	}
@@ -164,8 +164,8 @@ func TestNothingIsMissingSilently(t *testing.T) {
 	}
 }
 
-// TestHubThatFallsBehindTellsOfTheGap: ticks are truncated before a hub has read them; the log is set back; the database is another: the
-// hub goes on by itself, and its subscribers are told.
+// TestHubThatFallsBehindTellsOfTheGap: ticks are truncated before a hub has read them; the log is set back; the database is replaced: each time the
+// hub continues automatically, and its subscribers receive a gap.
 func TestHubThatFallsBehindTellsOfTheGap(t *testing.T) {
 	url := pgtest.Database(t)
 	pool := pgtest.Pool(t, url)
@@ -188,12 +188,12 @@ func TestHubThatFallsBehindTellsOfTheGap(t *testing.T) {
 	floor := scan[int64](t, pool, `SELECT last_value FROM weir.tick_floor`)
 	exec(t, pool, `SELECT weir.publish('c', 'after')`)
 	all := b.until(t, "after")
-	n := len(all) // what it had read before it was held up, the gap, and what came after
+	n := len(all) // the messages read before the hold, the gap, and the messages after it
 	if gap := all[n-2].Gap; gap.Reason != Truncated || gap.From.Before(at) || gap.From.Before(all[n-3].Position()) || gap.To != (Position{Epoch: at.Epoch, Tick: floor + 1}) {
 		t.Fatalf("got %q, want a gap up to %d.0", texts(all), floor+1)
 	}
 
-	// As after a failover to a standby that had not got everything.
+	// As after a failover to a lagging standby.
 	for i := range 5 {
 		exec(t, pool, `SELECT weir.publish('c', $1)`, fmt.Sprint(i))
 		b.until(t, fmt.Sprint(i))
@@ -215,7 +215,7 @@ func TestHubThatFallsBehindTellsOfTheGap(t *testing.T) {
 	all = b.until(t, "set back")
 	until(t, "the position is that of the log", func() bool { return all[len(all)-1].Position().Before(s.Position()) && s.Position().Before(at) })
 
-	// As after a restore into another cluster, behind the hub's back.
+	// As after a restore into another cluster while the hub runs.
 	source.hold(func() {
 		exec(t, pool, `UPDATE weir.setting SET value = '1' WHERE name = 'message_cluster'`)
 		exec(t, pool, `UPDATE weir.epoch SET started_at = started_at - interval '1 hour'`)
@@ -234,8 +234,8 @@ func TestHubThatFallsBehindTellsOfTheGap(t *testing.T) {
 	}
 }
 
-// TestHubOnARestoredDatabaseGoesOn: a hub that starts on a copy from another cluster has the log begin anew by itself: what was in no tick
-// yet is delivered, and old positions give a gap.
+// TestHubOnARestoredDatabaseGoesOn: a hub that starts on a copy from another cluster rebases the log automatically: messages that were in no tick
+// yet are delivered, and old positions give a gap.
 func TestHubOnARestoredDatabaseGoesOn(t *testing.T) {
 	url := pgtest.Database(t)
 	pool := pgtest.Pool(t, url)
@@ -248,9 +248,9 @@ func TestHubOnARestoredDatabaseGoesOn(t *testing.T) {
 	epoch := scan[int64](t, pool, `SELECT weir._epoch_of(2)`)
 	exec(t, pool, `UPDATE weir.setting SET value = '1' WHERE name = 'message_cluster'`)
 	exec(t, pool, `SELECT weir.publish('c', 'before the hub')`)
-	// Two at once: one of them begins it anew.
+	// Two at the same time: one of them rebases the log.
 	for i, h := range []*Hub{start(t, url), start(t, url)} {
-		for _, at := range []Position{{Tick: 1}, {Epoch: epoch, Tick: 2, Index: 1}, {Epoch: epoch, Tick: 1_000_000}} { // the last was reached by the log that was copied
+		for _, at := range []Position{{Tick: 1}, {Epoch: epoch, Tick: 2, Index: 1}, {Epoch: epoch, Tick: 1_000_000}} { // the last one was reached by the original log
 			r := resume(t, h, at, "c")
 			got := r.texts(t, 3)
 			if want := []string{"c=waiting", "c=before the hub"}; got[0][:len("gap truncated")] != "gap truncated" || !slices.Equal(got[1:], want) {
@@ -260,14 +260,14 @@ func TestHubOnARestoredDatabaseGoesOn(t *testing.T) {
 	}
 }
 
-// heldUp is a log that waits, or fails once, when told to.
+// heldUp is a log that can be made to wait, or to fail once.
 type heldUp struct {
 	*Log
 	mu   sync.Mutex
 	fail bool
 }
 
-// hold calls f while the hub reads nothing.
+// hold calls f while the hub can't read.
 func (s *heldUp) hold(f func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -280,13 +280,13 @@ func (s *heldUp) Next(ctx context.Context, after Position) ([]*Part, error) {
 	if s.fail {
 		s.fail = false
 		ctx, cancel := context.WithCancel(ctx)
-		cancel() // as a connection that breaks
+		cancel() // like a broken connection
 		return s.Log.Next(ctx, after)
 	}
 	return s.Log.Next(ctx, after)
 }
 
-// TestHugeMessagesAreReplayedInStretches: one transaction with more than a hub wants to hold, and many ticks that are large together.
+// TestHugeMessagesAreReplayedInStretches: one transaction larger than a hub reads at once, and many ticks that are large together.
 func TestHugeMessagesAreReplayedInStretches(t *testing.T) {
 	url := pgtest.Database(t)
 	pool := pgtest.Pool(t, url)

@@ -5,9 +5,9 @@ import (
 	"sync/atomic"
 )
 
-// ring holds the newest parts, in order and without a hole, up to a limit in bytes, what has been encoded of them included. Hub.mu guards it; parts are never changed. One that
-// does not follow the last, because something between was truncated or has not been read, starts it anew: who looks behind a position
-// must find all there is.
+// ring holds the newest parts in order, without a hole, up to a limit in bytes that includes their encodings. Hub.mu guards it. Parts are
+// immutable. A part that does not follow the last one, because a part between them was truncated or not read, empties the ring first: a reader
+// of the history after a position must find all of it.
 type ring struct {
 	parts    []*Part
 	accounts []*account // of each part
@@ -16,7 +16,7 @@ type ring struct {
 	limit    int
 }
 
-// open makes the account of a part that will be added, before its messages are given to anybody.
+// open creates the account of a part that will be added, before any subscriber has its messages.
 func (r *ring) open(p *Part) *account {
 	a := &account{ring: &r.encoded}
 	for _, m := range p.Messages {
@@ -25,7 +25,7 @@ func (r *ring) open(p *Part) *account {
 	return a
 }
 
-// add adds a part whose account open has made.
+// add adds a part whose account open has created.
 func (r *ring) add(p *Part, a *account) {
 	if !r.reaches(p.Before()) {
 		r.clear()
@@ -35,10 +35,10 @@ func (r *ring) add(p *Part, a *account) {
 	r.trim()
 }
 
-// size is what the ring takes.
+// size is the ring's size in bytes.
 func (r *ring) size() int { return r.bytes + int(r.encoded.Load()) }
 
-// trim drops the oldest parts, past the limit. Those who resume have more and more of them encoded, so it is also called when nothing comes.
+// trim drops the oldest parts beyond the limit. Resuming subscribers add encodings, so it is also called while no ticks arrive.
 func (r *ring) trim() {
 	drop := 0
 	for r.size() > r.limit && drop < len(r.parts)-1 {
@@ -47,11 +47,11 @@ func (r *ring) trim() {
 		r.parts[drop], r.accounts[drop] = nil, nil
 		drop++
 	}
-	// Appending moves the slice on in its array, which is made anew when it is full: amortised, nothing is copied twice.
+	// The slice moves forward in its array until append reallocates it, so copying is amortised.
 	r.parts, r.accounts = r.parts[drop:], r.accounts[drop:]
 }
 
-// reaches tells whether the ring's last part ends at the position.
+// reaches reports whether the ring's last part ends at the position.
 func (r *ring) reaches(at Position) bool {
 	return len(r.parts) > 0 && r.parts[len(r.parts)-1].After() == at
 }
@@ -64,8 +64,8 @@ func (r *ring) clear() {
 	r.parts, r.accounts, r.bytes = nil, nil, 0
 }
 
-// behind returns the parts that hold what is behind the position, and false when the ring does not reach back to it, is of another log, or
-// holds not all of the filters' messages.
+// behind returns the parts after the position. It returns false if the ring does not reach back to the position, is of another log, or
+// lacks some of the filters' messages.
 func (r *ring) behind(at Position, filters []Filter) ([]*Part, bool) {
 	i := sort.Search(len(r.parts), func(i int) bool { return at.Before(r.parts[i].After()) })
 	found := r.parts[i:]

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// TestEncodingsCountInTheRing: what is encoded for those who resume counts in the ring's bytes, whoever encodes when, and is given back with
-// the part it belongs to.
+// TestEncodingsCountInTheRing: encodings made for resuming subscribers count in the ring's size, whenever they are made, and are subtracted with
+// their part.
 func TestEncodingsCountInTheRing(t *testing.T) {
 	const size, parts, most = 1000, 200, 50_000
 	r := ring{limit: most}
@@ -17,7 +17,7 @@ func TestEncodingsCountInTheRing(t *testing.T) {
 		p := &Part{Tick: int64(i + 1), First: 1, Last: 1, End: true, Messages: []*Message{{Position: Position{Tick: int64(i + 1), Index: 1}, Payload: make([]byte, size)}}}
 		r.add(p, r.open(p))
 		all = append(all, p)
-		mine := all[max(0, i-20):] // some of them are in the ring no more
+		mine := all[max(0, i-20):] // some of them have left the ring
 		for _, f := range []Format{FormatPG, FormatJSON, FormatSSE} {
 			encoding.Go(func() {
 				for _, p := range mine {

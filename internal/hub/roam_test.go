@@ -22,8 +22,8 @@ import (
 	"github.com/weir-pg/weir/schema"
 )
 
-// TestAllHubsDeliverTheSame: three hubs under random publishers, one of them ended and begun anew again and again, the database killed and
-// restarted amid it: all subscribers, those that stay and those that go from hub to hub with their position, get the same complete sequence.
+// TestAllHubsDeliverTheSame: three hubs with random publishers; one hub is restarted again and again, and the database is killed and
+// restarted: all subscribers, those that stay and those that move between hubs with their position, receive the same complete sequence.
 func TestAllHubsDeliverTheSame(t *testing.T) {
 	server := pgtest.Server(t, nil)
 	url := server.URL("postgres")
@@ -52,7 +52,7 @@ func TestAllHubsDeliverTheSame(t *testing.T) {
 	}
 	first := hubs[0].hub().Position()
 
-	// Two subscribers stay at a hub each, the others go about.
+	// Two subscribers each stay at one hub, the others move.
 	var diaries []*diary
 	for i := range 6 {
 		d := &diary{at: first}
@@ -131,7 +131,7 @@ func firstDifference(want, got []string) string {
 	return "one ends before the other"
 }
 
-// place is where a hub runs, one after the other.
+// place is where hubs run, one after another.
 type place struct {
 	pool *pgxpool.Pool
 	mu   sync.Mutex
@@ -163,7 +163,7 @@ func (p *place) end() {
 	stop()
 }
 
-// diary is what one subscriber gets over all its visits.
+// diary records what one subscriber receives over all its visits.
 type diary struct {
 	mu       sync.Mutex
 	all      []string
@@ -178,7 +178,7 @@ func (d *diary) lines() []string {
 	return slices.Clone(d.all)
 }
 
-// visit resumes at a hub, and leaves after a while (0: when the hub closes, or all is complete).
+// visit resumes at a hub and leaves after a while (0: when the hub closes, or everything has arrived).
 func (d *diary) visit(ctx context.Context, h *Hub, stay time.Duration) {
 	v := &visitor{diary: d, gone: make(chan struct{})}
 	s, err := h.Join(v, Options{})
@@ -208,7 +208,7 @@ func (d *diary) visit(ctx context.Context, h *Hub, stay time.Duration) {
 	s.Leave()
 }
 
-// visitor is the sink of one visit. What comes after it has left is not counted, as with a connection that broke.
+// visitor is the sink of one visit. Events after it has left don't count, as with a broken connection.
 type visitor struct {
 	*diary
 	left bool // guarded by diary.mu
@@ -245,7 +245,7 @@ func (v *visitor) Deliver(events []Event) error {
 
 func (v *visitor) Close(error) { v.once.Do(func() { close(v.gone) }) }
 
-// ledger is what publishers know of their messages.
+// ledger records what publishers know about their messages.
 type ledger struct {
 	mu                            sync.Mutex
 	committed, rolledBack, unsure []string

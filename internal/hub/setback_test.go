@@ -12,7 +12,7 @@ import (
 	"github.com/weir-pg/weir/internal/store"
 )
 
-// gate is a sink that waits before its nth Deliver until it is opened.
+// gate is a sink that waits in its nth Deliver until it is opened.
 type gate struct {
 	*box
 	calls int
@@ -29,8 +29,8 @@ func (g *gate) Deliver(events []Event) error {
 	return g.box.Deliver(events)
 }
 
-// TestReplayOverALogThatIsSetBackEndsInAGap: the log is set back, and grows over the same numbers again, while subscribers replay it, from
-// memory and from the database. Those who have had messages of the part that is gone get a gap; nobody misses a message of the new log.
+// TestReplayOverALogThatIsSetBackEndsInAGap: the log is set back, and reuses the same numbers, while subscribers replay it from
+// memory and from the database. Those that received messages of the lost part receive a gap; nobody misses a message of the new log.
 func TestReplayOverALogThatIsSetBackEndsInAGap(t *testing.T) {
 	const old, common, added = 40, 25, 30
 	for name, ring := range map[string]int{"from the database": 1, "from memory": 0} {
@@ -41,7 +41,7 @@ func TestReplayOverALogThatIsSetBackEndsInAGap(t *testing.T) {
 			_, witness := join(t, h, "c")
 			say := func(text string) string {
 				exec(t, pool, `SELECT weir.publish('c', $1)`, text)
-				witness.until(t, text) // so that each is a tick
+				witness.until(t, text) // so that each is a tick of its own
 				return text
 			}
 			was := h.Position()
@@ -60,14 +60,14 @@ func TestReplayOverALogThatIsSetBackEndsInAGap(t *testing.T) {
 					close(g.open)
 				}
 			})
-			defer open() // else the hub waits for them
+			defer open() // otherwise the hub waits for them
 			for i := 1; i <= old+1; i += 4 {
 				g := &gate{box: newBox(), at: i, here: make(chan struct{}), open: make(chan struct{})}
 				s, err := h.Join(g, Options{})
 				if err != nil {
 					t.Fatal(err)
 				}
-				// From anywhere, so that some of them wait amid the stretch that they have read, and others amid the next.
+				// From any position, so that some wait in the middle of a part they have read, and others in the next.
 				at := begin
 				at.Tick += int64(i / 2)
 				if err := s.Resume(t.Context(), at, Channel("c")); err != nil {
@@ -80,7 +80,7 @@ func TestReplayOverALogThatIsSetBackEndsInAGap(t *testing.T) {
 					<-g.here
 				}
 			}
-			// Together, or else the hub finds the messages again, which are gone too.
+			// In one transaction, or the hub would find the messages again, which are lost too.
 			exec(t, pool, `WITH gone AS (DELETE FROM weir.tick WHERE seq > $1), old AS (UPDATE weir.epoch SET started_at = started_at - interval '1 hour'),
 				lost AS (DELETE FROM weir.message WHERE convert_from(payload, 'UTF8') = ANY ($2))
 				SELECT setval('weir.tick_seq', $1)`, begin.Tick-1+common, before[common:])
@@ -99,7 +99,7 @@ func TestReplayOverALogThatIsSetBackEndsInAGap(t *testing.T) {
 					}
 				}
 				first := g.at / 2
-				n := len(got) - added // of the old log's
+				n := len(got) - added // of the old log
 				if n < 0 || !slices.Equal(got[n:], after) || !slices.Equal(got[:n], before[first:first+n]) {
 					t.Errorf("gate %d: got %s", g.at, strings.Join(texts(g.snapshot()), ", "))
 				}

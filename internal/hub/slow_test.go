@@ -10,7 +10,7 @@ import (
 	"github.com/weir-pg/weir/internal/pgtest"
 )
 
-// blocked is a sink whose client does not read until it is let go.
+// blocked is a sink whose client does not read until it is released.
 type blocked struct {
 	*box
 	began chan struct{} // a Deliver has begun
@@ -40,8 +40,8 @@ func (s *blocked) Close(err error) {
 	close(s.ended)
 }
 
-// TestSlowSubscriberIsCutOffAlone: one that does not read is ended once when its limit is reached, and its position is that of what it
-// got, so that it misses nothing when it comes back; all others get everything meanwhile.
+// TestSlowSubscriberIsCutOffAlone: a subscriber that does not read is ended once its limit is reached, and its position is that of the messages it
+// received, so that it misses nothing when it resumes; all others receive everything in the meantime.
 func TestSlowSubscriberIsCutOffAlone(t *testing.T) {
 	url := pgtest.Database(t)
 	pool := pgtest.Pool(t, url)
@@ -85,7 +85,7 @@ func TestSlowSubscriberIsCutOffAlone(t *testing.T) {
 	}
 }
 
-// TestSlowSubscriberSkipsAhead: with that policy it is told of one gap for all that was dropped, and goes on behind it.
+// TestSlowSubscriberSkipsAhead: with that policy it receives one gap for everything dropped, and continues after it.
 func TestSlowSubscriberSkipsAhead(t *testing.T) {
 	url := pgtest.Database(t)
 	pool := pgtest.Pool(t, url)
@@ -136,7 +136,7 @@ func TestSlowSubscriberSkipsAhead(t *testing.T) {
 	until(t, "its position is that of the hub", func() bool { return s.Position() == h.Position() })
 }
 
-// TestPauseHoldsBack: nothing is delivered while a subscriber is paused, be it live or on its way through history, and all of it after.
+// TestPauseHoldsBack: nothing is delivered while a subscriber is paused, live or catching up, and everything after it continues.
 func TestPauseHoldsBack(t *testing.T) {
 	url := pgtest.Database(t)
 	pool := pgtest.Pool(t, url)
@@ -192,7 +192,7 @@ func TestPauseHoldsBack(t *testing.T) {
 	leaves.Leave() // and its goroutine ends: Run waits for it
 }
 
-// TestUnsubscribeEndsDelivery: what is published on a channel after it was given up is not delivered; the others are.
+// TestUnsubscribeEndsDelivery: messages on a channel that was unsubscribed are not delivered any more; those on other channels are.
 func TestUnsubscribeEndsDelivery(t *testing.T) {
 	url := pgtest.Database(t)
 	pool := pgtest.Pool(t, url)

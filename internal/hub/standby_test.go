@@ -17,7 +17,7 @@ import (
 	"github.com/weir-pg/weir/schema"
 )
 
-// checker is a sink that looks for each message's row on the primary the moment it hears of it.
+// checker is a sink that queries each message's row on the primary as soon as the message arrives.
 type checker struct {
 	*box
 	primary *pgxpool.Pool
@@ -42,8 +42,8 @@ func (r *checker) Deliver(events []Event) error {
 	return r.box.Deliver(events)
 }
 
-// TestReadsFromAStandbyThatLags: a hub that reads ticks and messages from a standby delivers all, in order, though the standby stands still
-// for a while; ticks are not cut there. With a synchronous standby, whoever hears of a row can read it at once on the primary.
+// TestReadsFromAStandbyThatLags: a hub that reads from a standby delivers everything in order, even if replay on the standby pauses
+// for a while; no ticks are cut there. With a synchronous standby, a client that receives a message can read its row on the primary immediately.
 func TestReadsFromAStandbyThatLags(t *testing.T) {
 	primary := pgtest.Server(t, nil)
 	conn, err := pgx.Connect(t.Context(), primary.URL("postgres"))
@@ -91,7 +91,7 @@ func TestReadsFromAStandbyThatLags(t *testing.T) {
 	if n := len(sink.snapshot()); n > 50 {
 		t.Errorf("%d messages came from a standby that stands still", n)
 	}
-	// A hub that begins while the standby lags has nothing of that in memory, and must not take it for nothing.
+	// A hub that starts while the standby lags has an empty ring, and must not conclude that nothing was published.
 	late, _ := run(t, Config{Source: NewLog(store.New(write, 0), store.New(read, 0))})
 	if err := late.untilReady(t.Context()); err != nil {
 		t.Fatal(err)
@@ -106,7 +106,7 @@ func TestReadsFromAStandbyThatLags(t *testing.T) {
 		t.Errorf("resumed at a new hub: got %d messages, want %d: %s", len(got), len(want), firstDifference(want, got))
 	}
 
-	// Synchronous, and applied before the commit is seen on the primary.
+	// Synchronous, and replayed before the commit becomes visible on the primary.
 	exec(t, write, `ALTER SYSTEM SET synchronous_standby_names = 'near'`)
 	exec(t, write, `ALTER SYSTEM SET synchronous_commit = 'remote_apply'`)
 	exec(t, write, `SELECT pg_reload_conf()`)

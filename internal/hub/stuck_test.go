@@ -8,7 +8,7 @@ import (
 	"github.com/weir-pg/weir/internal/store"
 )
 
-// held is a source that stands still, whatever its context says, while somebody holds it.
+// held is a source that blocks, even after its context has ended, while the test holds it.
 type held struct {
 	Source
 	next, publish chan struct{} // receive to go on; nil: never hold
@@ -28,7 +28,7 @@ func (s held) Publish(ctx context.Context, drafts []Draft) error {
 	return s.Source.Publish(ctx, drafts)
 }
 
-// TestPartsThatStandStillAreNamed: a loop that neither works nor waits for work is told of; one that does is not.
+// TestPartsThatStandStillAreNamed: a loop that neither works nor waits for work is reported; one that does is not.
 func TestPartsThatStandStillAreNamed(t *testing.T) {
 	pool := pgtest.Pool(t, pgtest.Database(t))
 	for _, part := range []string{"next", "publish"} {

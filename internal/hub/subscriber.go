@@ -6,65 +6,65 @@ import (
 	"sync"
 )
 
-// Sink is where one subscriber's events go. The hub never calls a sink twice at once.
+// Sink receives one subscriber's events. The hub never calls Deliver concurrently.
 type Sink interface {
-	// Deliver writes events out, in order, with one write if it can. It may block for as long as the client takes: only this
-	// subscriber waits. An error ends the subscriber. The slice is the hub's again when Deliver returns.
+	// Deliver writes events in order, with one write if possible. It may block for as long as the client needs: only this
+	// subscriber waits. An error ends the subscriber. Deliver must not keep the slice.
 	Deliver(events []Event) error
-	// Close is called once, when the hub ends the subscriber: with ErrSlow, ErrClosed, or what Deliver returned. It must make a
-	// Deliver that blocks return, and may come while one does.
+	// Close is called once, when the hub ends the subscriber: with ErrSlow, ErrClosed, or Deliver's error. It must make a
+	// blocked Deliver return, and may be called during one.
 	Close(err error)
 }
 
-// Why the hub ends a subscriber.
+// Reasons for which the hub ends a subscriber.
 var (
-	ErrSlow   = errors.New("the subscriber did not keep up: more is queued for it than its limit")
+	ErrSlow   = errors.New("the subscriber is too slow: its queue has reached its limit")
 	ErrClosed = errors.New("the hub is closing")
 	errLeft   = errors.New("the subscriber has left")
 )
 
-// Policy is what happens to a subscriber that does not keep up.
+// Policy decides what happens to a subscriber that is too slow.
 type Policy uint8
 
 const (
-	CutOff    Policy = iota // it is ended, and may resume where it was
-	SkipAhead               // what is queued is dropped, and a gap tells of it
+	CutOff    Policy = iota // it is ended, and may resume from its position
+	SkipAhead               // its queue is dropped, and replaced by a gap
 )
 
-// Options are a subscriber's.
+// Options are a subscriber's options.
 type Options struct {
-	MaxBytes int    // what may be queued for it; 0: 1 MiB
-	Slow     Policy // what happens past that; the default is CutOff
+	MaxBytes int    // limit of its queue, in bytes; 0: 1 MiB
+	Slow     Policy // what happens beyond the limit; the default is CutOff
 }
 
 const defaultMaxBytes = 1 << 20
 
-// Subscriber is one connection's place at the hub. Its methods may be called at any time, also by its own sink.
+// Subscriber is one client of the hub. Its methods may be called at any time, even by its own sink.
 type Subscriber struct {
 	hub    *Hub
 	sink   Sink
 	limit  int
 	policy Policy
 
-	words  int                // of its patterns together; guarded by Hub.mu
-	places map[*members]int32 // where it stands in each list of the index; guarded by Hub.mu
-	marked uint64             // the last run of messages given to it, so that two filters give it once; guarded by Hub.dispatching
+	words  int                // in all its patterns; guarded by Hub.mu
+	places map[*members]int32 // its place in each list of the index; guarded by Hub.mu
+	marked uint64             // the last run of messages queued for it, so that two filters queue it once; guarded by Hub.dispatching
 
 	mu         sync.Mutex
 	queue      []Event
-	one        [1]Event // holds the queue while one message comes at a time, as to most: nothing is made for it
+	one        [1]Event // backs the queue while messages arrive one at a time, which avoids an allocation
 	bytes      int
-	at         Position      // up to here everything has been queued or is not for it: what comes again is dropped
-	delivered  Position      // up to here Deliver has returned
-	busy       bool          // a goroutine delivers, or replays
+	at         Position      // everything up to here has been queued, or is not for it; duplicates are dropped
+	delivered  Position      // Deliver has returned for everything up to here
+	busy       bool          // a goroutine delivers or replays
 	cutOff     bool          // it is being ended as slow
 	paused     chan struct{} // nil: it is not; Continue closes it
 	ended      error
-	stopReplay context.CancelFunc // nil: no replay is under way
+	stopReplay context.CancelFunc // nil: no replay is in progress
 	settled    chan struct{}      // closed when the replay has ended; nil: there was none
 }
 
-// Subscribe adds filters. Every message on them that is published after it returns will be delivered. It waits for a Resume to settle.
+// Subscribe adds filters. Every message they select that is published after it returns will be delivered. It waits for a Resume to catch up.
 func (s *Subscriber) Subscribe(ctx context.Context, filters ...Filter) error {
 	s.hub.mu.RLock()
 	words := s.words
@@ -90,7 +90,7 @@ func (s *Subscriber) Subscribe(ctx context.Context, filters ...Filter) error {
 	return err
 }
 
-// attach enters the subscriber into the lists of filters that the source has been asked for. The caller holds Hub.mu.
+// attach adds the subscriber to the index, for filters passed to want before. The caller holds Hub.mu.
 func (s *Subscriber) attach(filters []Filter) error {
 	if err := s.Err(); err != nil {
 		return err
@@ -103,7 +103,7 @@ func (s *Subscriber) attach(filters []Filter) error {
 	return nil
 }
 
-// Settle waits until a Resume that is under way has reached the present: until then its filters stand.
+// Settle waits until a Resume in progress has caught up: until then its filters can't change.
 func (s *Subscriber) Settle(ctx context.Context) error {
 	s.mu.Lock()
 	settled := s.settled
@@ -119,7 +119,7 @@ func (s *Subscriber) Settle(ctx context.Context) error {
 	}
 }
 
-// Unsubscribe takes filters away; those it does not have are no error. What is queued already is still delivered. Settle first.
+// Unsubscribe removes filters; it ignores those the subscriber does not have. Messages already queued are still delivered. Call Settle first.
 func (s *Subscriber) Unsubscribe(filters ...Filter) {
 	s.hub.mu.Lock()
 	defer s.hub.mu.Unlock()
@@ -130,7 +130,7 @@ func (s *Subscriber) Unsubscribe(filters ...Filter) {
 	}
 }
 
-// Pause holds deliveries back until Continue: what comes meanwhile is queued, within the limit. A Deliver that has begun goes on.
+// Pause stops deliveries until Continue. Messages that arrive in between are queued, up to the limit. A Deliver in progress continues.
 func (s *Subscriber) Pause() {
 	s.mu.Lock()
 	if s.paused == nil {
@@ -143,7 +143,7 @@ func (s *Subscriber) Pause() {
 func (s *Subscriber) Continue() {
 	s.mu.Lock()
 	if s.paused != nil {
-		close(s.paused) // for a replay, which waits where it is
+		close(s.paused) // for a replay, which waits on it
 		s.paused = nil
 	}
 	start := s.wake()
@@ -153,10 +153,10 @@ func (s *Subscriber) Continue() {
 	}
 }
 
-// Position is where the subscriber stands: of its channels, everything up to it has been delivered, and Deliver has returned.
-// Who resumes there misses nothing.
+// Position returns the subscriber's position: everything it subscribed to up to there has been delivered, and Deliver has returned.
+// A client that resumes there misses nothing.
 func (s *Subscriber) Position() Position {
-	s.hub.mu.RLock() // throughout: a gap may set the hub back, and its old position must not count after that
+	s.hub.mu.RLock() // throughout: a gap may set the hub back, and its old position must not be used after that
 	defer s.hub.mu.RUnlock()
 	newest := s.hub.newest
 	s.mu.Lock()
@@ -167,14 +167,14 @@ func (s *Subscriber) Position() Position {
 	return s.delivered
 }
 
-// Err is why the subscriber has ended; nil while it lives.
+// Err returns why the subscriber has ended; nil while it is active.
 func (s *Subscriber) Err() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.ended
 }
 
-// Leave ends the subscriber. Its sink is not closed; a Deliver may be under way when Leave returns.
+// Leave ends the subscriber. Its sink is not closed, and a Deliver may still be in progress when Leave returns.
 func (s *Subscriber) Leave() { s.end(errLeft) }
 
 func (s *Subscriber) end(reason error) {
@@ -196,15 +196,15 @@ func (s *Subscriber) end(reason error) {
 	}
 }
 
-// push queues messages, and tells whether flush must be started and whether the subscriber has to be ended as slow. A logged message at or
-// before the subscriber's position is dropped: it has had it.
+// push queues messages. It reports whether flush must be started, and whether the subscriber must be ended as slow. It drops a logged message
+// at or before the subscriber's position, which has been queued before.
 func (s *Subscriber) push(run []*Message) (start, slow bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.ended != nil || s.cutOff {
 		return false, false
 	}
-	if s.queue == nil && !s.busy { // else it may be with the sink
+	if s.queue == nil && !s.busy { // otherwise the sink may be using it
 		s.queue = s.one[:0]
 	}
 	for _, m := range run {
@@ -219,7 +219,7 @@ func (s *Subscriber) push(run []*Message) (start, slow bool) {
 			s.bytes += size
 		case s.policy == CutOff:
 			s.cutOff = true
-			s.hub.flows.Add(1) // for who ends it
+			s.hub.flows.Add(1) // for the goroutine that ends it
 			return s.wake(), true
 		default:
 			s.skip(m)
@@ -231,15 +231,15 @@ func (s *Subscriber) push(run []*Message) (start, slow bool) {
 	return s.wake(), false
 }
 
-// skip replaces what is queued, and m, by a gap.
+// skip replaces the queue and m with a gap.
 func (s *Subscriber) skip(m *Message) {
 	gap := &Gap{From: s.at, To: m.Position, Reason: Slow}
 	if gap.To.IsZero() {
 		gap.To = s.at
 	}
-	for _, e := range s.queue { // from before the first that has a place in the log
+	for _, e := range s.queue { // the gap starts before the first event that has a position
 		if e.Message == nil {
-			gap.From, gap.Reason = e.Gap.From, e.Gap.Reason // a gap follows a gap: one that spans both
+			gap.From, gap.Reason = e.Gap.From, e.Gap.Reason // one gap that covers both
 			break
 		}
 		if at := e.Message.Position; !at.IsZero() {
@@ -257,11 +257,11 @@ func (s *Subscriber) skip(m *Message) {
 func (s *Subscriber) pushGap(gap Gap) (start bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	// A replay meets the gap itself, and has still to deliver what lies before it.
+	// A replay finds the gap itself, and still has to deliver the messages before it.
 	if s.ended != nil || s.stopReplay != nil {
 		return false
 	}
-	// A log that was set back concerns everybody.
+	// A gap backwards, of a log that was set back, concerns every subscriber.
 	if !gap.To.Before(gap.From) && !s.at.Before(gap.To) {
 		return false
 	}
@@ -270,7 +270,7 @@ func (s *Subscriber) pushGap(gap Gap) (start bool) {
 	return s.wake()
 }
 
-// wake tells whether the caller must start flush. The caller holds mu.
+// wake reports whether the caller must start flush. The caller holds mu.
 func (s *Subscriber) wake() bool {
 	if s.busy || s.paused != nil || s.ended != nil || len(s.queue) == 0 {
 		return false
@@ -280,10 +280,10 @@ func (s *Subscriber) wake() bool {
 	return true
 }
 
-// most events are handed to a sink at a time, so that what it makes of them stays of a bounded size.
-const most = 512
+// maxEvents is passed to a sink at a time, which bounds what it writes at once.
+const maxEvents = 512
 
-// flush hands over what is queued until nothing is. Who set busy, and counted it in Hub.flows, runs it, in a goroutine that ends by itself.
+// flush delivers until the queue is empty. The caller has set busy and counted it in Hub.flows (see wake).
 func (s *Subscriber) flush() {
 	defer s.hub.flows.Done()
 	var events []Event
@@ -291,7 +291,7 @@ func (s *Subscriber) flush() {
 	for {
 		s.mu.Lock()
 		if !delivered.IsZero() {
-			s.delivered = delivered // not before what it was, unless a gap said so
+			s.delivered = delivered // moves backwards only after a gap
 		}
 		if s.ended != nil || s.paused != nil || len(s.queue) == 0 {
 			s.busy = false
@@ -301,17 +301,17 @@ func (s *Subscriber) flush() {
 			s.mu.Unlock()
 			return
 		}
-		if len(s.queue) <= most {
+		if len(s.queue) <= maxEvents {
 			events, s.queue = s.queue, events[:0]
 			s.bytes = 0
 		} else {
-			events = append(events[:0], s.queue[:most]...)
+			events = append(events[:0], s.queue[:maxEvents]...)
 			for _, e := range events {
 				if e.Message != nil {
 					s.bytes -= e.Message.size()
 				}
 			}
-			s.queue = append(s.queue[:0], s.queue[most:]...)
+			s.queue = append(s.queue[:0], s.queue[maxEvents:]...)
 		}
 		s.mu.Unlock()
 		if err := s.sink.Deliver(events); err != nil {

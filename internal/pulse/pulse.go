@@ -1,4 +1,4 @@
-// Package pulse tells whether a loop that ought to move on does, without a lock: whoever asks is not held up by what has stopped.
+// Package pulse detects loops that make no progress. It takes no lock, so asking never waits for what is stuck.
 package pulse
 
 import (
@@ -7,26 +7,26 @@ import (
 	"time"
 )
 
-// Pulse is a loop's. The zero value is at rest.
-type Pulse struct{ began atomic.Int64 } // when the present step began, in ns of the process's life; 0: it waits for something to do
+// Pulse belongs to one loop. The zero value is at rest.
+type Pulse struct{ began atomic.Int64 } // when the current step began, in ns since the process started; 0: it waits for work
 
-// began is where the clock starts. It never steps.
-var began = time.Now()
+// start is the origin of a clock that never steps.
+var start = time.Now()
 
-// Beat says that the loop begins its next step.
-func (p *Pulse) Beat() { p.began.Store(int64(time.Since(began)) + 1) }
+// Beat records that the loop begins its next step.
+func (p *Pulse) Beat() { p.began.Store(int64(time.Since(start)) + 1) }
 
-// Rest says that there is nothing to do, however long.
+// Rest records that there is nothing to do, for any length of time.
 func (p *Pulse) Rest() { p.began.Store(0) }
 
-// Stuck is the error of a loop whose present step takes longer than that; nil while it moves on. what names the loop.
+// Stuck returns an error if the current step has taken longer than after, and nil otherwise. what names the loop.
 func (p *Pulse) Stuck(what string, after time.Duration) error {
 	at := p.began.Load()
 	if at == 0 {
 		return nil
 	}
-	if still := time.Since(began) - time.Duration(at); still > after {
-		return fmt.Errorf("%s has stood still for %v", what, still.Round(time.Second))
+	if still := time.Since(start) - time.Duration(at); still > after {
+		return fmt.Errorf("%s has made no progress for %v", what, still.Round(time.Second))
 	}
 	return nil
 }

@@ -20,14 +20,14 @@ func (s stuck) Deliver([]Event) error {
 
 func (stuck) Close(error) {}
 
-// TestManyStuckSubscribersHoldNobodyUp: whoever reads gets everything, however many who do not read are served before.
+// TestManyStuckSubscribersHoldNobodyUp: clients that read receive everything, however many clients that do not read come before them.
 func TestManyStuckSubscribersHoldNobodyUp(t *testing.T) {
 	h := New(Config{})
 	close(h.ready)
 	defer h.close()
 	release := make(chan struct{})
 	defer close(release)
-	const n = 200 // of each: more than a crew has hands
+	const n = 200 // of each kind: more than there are flushers
 	var blocked sync.WaitGroup
 	blocked.Add(n)
 	var readers []*box
@@ -54,15 +54,15 @@ func TestManyStuckSubscribersHoldNobodyUp(t *testing.T) {
 		}
 	}
 	blocked.Wait() // all of them have been tried
-	h.crew.mu.Lock()
-	defer h.crew.mu.Unlock()
-	if waiting := len(h.crew.queue) - h.crew.head; waiting > 0 {
-		t.Errorf("%d subscribers wait for a hand", waiting)
+	h.flushers.mu.Lock()
+	defer h.flushers.mu.Unlock()
+	if waiting := len(h.flushers.queue) - h.flushers.head; waiting > 0 {
+		t.Errorf("%d subscribers wait for a flusher", waiting)
 	}
 }
 
-// TestCrewGoesHome: when everything has been delivered no goroutine is left.
-func TestCrewGoesHome(t *testing.T) {
+// TestFlushersEnd: once everything has been delivered, no flusher is left.
+func TestFlushersEnd(t *testing.T) {
 	h := New(Config{})
 	close(h.ready)
 	defer h.close()
@@ -75,9 +75,9 @@ func TestCrewGoesHome(t *testing.T) {
 	for _, b := range readers {
 		b.texts(t, 1)
 	}
-	until(t, "the crew to go home", func() bool {
-		h.crew.mu.Lock()
-		defer h.crew.mu.Unlock()
-		return len(h.crew.hands) == 0 && !h.crew.watched
+	until(t, "the flushers have ended", func() bool {
+		h.flushers.mu.Lock()
+		defer h.flushers.mu.Unlock()
+		return len(h.flushers.pool) == 0 && !h.flushers.watched
 	})
 }
