@@ -31,6 +31,14 @@ func (o Hooks) then(h Hooks) Hooks {
 	}
 	o.Claimed = both(o.Claimed, h.Claimed)
 	o.Recorded = both(o.Recorded, h.Recorded)
+	if first, second := o.Rescued, h.Rescued; first == nil {
+		o.Rescued = second
+	} else if second != nil {
+		o.Rescued = func(r Rescue) {
+			first(r)
+			second(r)
+		}
+	}
 	return o
 }
 

@@ -72,6 +72,16 @@ type Hooks struct {
 	// Claimed is called after a claim that found jobs, Recorded after a flush of results.
 	Claimed  func(jobs int, took time.Duration)
 	Recorded func(jobs int, took time.Duration)
+	// Rescued is called when this worker's chores have taken attempts from a worker that was lost: each is followed by the next one, or was the
+	// last, and the job has failed. It holds up the next rescue.
+	Rescued func(r Rescue)
+}
+
+// Rescue is what became of a worker that was lost, or of some of what it had.
+type Rescue struct {
+	Worker int32   // its id
+	Reason string  // why it was given up
+	Jobs   []int64 // whose attempts were taken from it
 }
 
 // Worker works jobs. Any number of them may run, in one process or many.
@@ -79,6 +89,8 @@ type Worker struct {
 	pool   *pgxpool.Pool
 	config worker.Config // but for its connections, which each Run has of its own
 	chores bool
+
+	rescued func(store.Rescued) // nil: nobody asks
 }
 
 // pollEvery is how long one idle worker waits between two looks for work, give or take a quarter, and up to a
@@ -147,7 +159,7 @@ func (c *Client) NewWorker(cfg WorkerConfig) (*Worker, error) {
 		}
 		inner.Hub = h
 	}
-	return &Worker{pool: c.store.Pool(), config: inner, chores: !cfg.NoMaintenance}, nil
+	return &Worker{pool: c.store.Pool(), config: inner, chores: !cfg.NoMaintenance, rescued: run.rescued()}, nil
 }
 
 // Run works until ctx ends; then it stops claiming, hands back what has not started, waits for running
@@ -164,7 +176,9 @@ func (w *Worker) Run(ctx context.Context) error {
 	config.Store, config.Keep = own.Work, own.Keep
 	config.Outage = outage.New(config.Log)
 	if w.chores {
-		config.Maintainer = maintain.New(own.Work, config.Log, config.Outage)
+		chores := maintain.New(own.Work, config.Log, config.Outage)
+		chores.Rescued = w.rescued
+		config.Maintainer = chores
 	}
 	return explain(worker.New(config).Run(ctx), "weir_work")
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -129,5 +130,39 @@ func TestHooksAreCalledAsOneWithinTheOther(t *testing.T) {
 	}
 	if len(got) != 4 || got["b after ab"] >= got["a after ab"] || got["a recorded"] >= got["b recorded"] {
 		t.Errorf("told in the order %v, want b's end before a's, and of the flush a before b", got)
+	}
+}
+
+// TestHooksTellWhichJobsWereRescued: from whom, and why; a hook that panics stops no rescue.
+func TestHooksTellWhichJobsWereRescued(t *testing.T) {
+	r := newRig(t)
+	ids := []int64{r.enqueue(1, nil), r.enqueue(2, nil)}
+	var lost int32
+	if err := r.pool.QueryRow(t.Context(), `SELECT weir._start('lost', ARRAY['default'], interval '1 minute')`).Scan(&lost); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.pool.Exec(t.Context(), `SELECT weir._claim($1, ARRAY['default'], ARRAY[10], NULL, NULL)`, lost); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.pool.Exec(t.Context(), `SELECT weir._fence($1, 'its machine burned')`, lost); err != nil {
+		t.Fatal(err)
+	}
+	rescues := make(chan weir.Rescue, 10)
+	attempts := make(chan int, 10)
+	r.work(func(_ context.Context, job *weir.Job[number]) error {
+		attempts <- job.Attempt
+		return nil
+	}, func(c *weir.WorkerConfig) {
+		c.Hooks = []weir.Hooks{{Rescued: func(r weir.Rescue) { rescues <- r }}, {Rescued: func(weir.Rescue) { panic("ouch") }}}
+	})
+	got := receive(t, rescues, "the rescue")
+	slices.Sort(got.Jobs)
+	if got.Worker != lost || got.Reason != "its machine burned" || !slices.Equal(got.Jobs, ids) {
+		t.Errorf("told %+v, want jobs %v of worker %d", got, ids, lost)
+	}
+	for range ids {
+		if got := receive(t, attempts, "a rescued job"); got != 2 {
+			t.Errorf("attempt %d ran, want the second", got)
+		}
 	}
 }

@@ -95,6 +95,21 @@ func (r *runner) ended(ctx context.Context, meta JobMeta, recorded Outcome, took
 	}
 }
 
+// rescued is called when attempts were taken from a lost worker; nil where nobody asks.
+func (r *runner) rescued() func(store.Rescued) {
+	if r.hooks.Rescued == nil {
+		return nil
+	}
+	return func(some store.Rescued) {
+		defer func() {
+			if v := recover(); v != nil {
+				r.Logger.Error("weir: Hooks.Rescued panicked", "worker", some.Worker, "panic", v, "stack", string(debug.Stack()))
+			}
+		}()
+		r.hooks.Rescued(Rescue{Worker: some.Worker, Reason: some.Reason, Jobs: some.Jobs})
+	}
+}
+
 func attrs(meta JobMeta) []any {
 	return []any{"job", meta.ID, "kind", meta.Kind, "queue", meta.Queue, "attempt", meta.Attempt}
 }

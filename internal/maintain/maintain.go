@@ -31,11 +31,15 @@ const (
 	choresIdle   = 4                      // of such rounds, in one where nothing was logged
 	rescueEvery  = 500 * time.Millisecond // also for who has missed somebody, and looks whether he comes back
 	tidyEvery    = 10                     // of the chores' rounds
+	idsMost      = 20                     // jobs named in one line of the log
 	shareMost    = 30                     // nobody waits longer for its turn than in a fleet of so many; in a larger one most let a turn pass
 )
 
 // Maintainer does the chores while Run runs.
 type Maintainer struct {
+	// Rescued, where set, is called when attempts of a lost worker were logged again. Set it before Run.
+	Rescued func(store.Rescued)
+
 	store   *store.Store
 	log     *slog.Logger
 	outage  *outage.Log
@@ -201,7 +205,10 @@ func (m *Maintainer) rescue(ctx context.Context) (missed bool, err error) {
 				err = errors.Join(err, fmt.Errorf("what worker %d (%s) left cannot be logged again: %s", s.Worker, s.Reason, s.Error))
 			}
 			if s.Relogged > 0 {
-				m.log.Warn("weir: jobs of lost workers were logged again", "worker", s.Worker, "reason", s.Reason, "jobs", s.Relogged, "more", s.More)
+				m.log.Warn("weir: jobs of lost workers were logged again", "worker", s.Worker, "reason", s.Reason, "jobs", s.Relogged, "more", s.More, "ids", s.Jobs[:min(len(s.Jobs), idsMost)])
+				if m.Rescued != nil {
+					m.Rescued(s)
+				}
 			}
 			more = more || s.More || s.Relogged > 0
 			missed = missed || s.Missed

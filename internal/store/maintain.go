@@ -11,7 +11,7 @@ const (
 	sqlPromote     = `SELECT promoted, extract(epoch FROM next_due - clock_timestamp())::float8 FROM weir._promote($1)`
 	sqlRotate      = `SELECT coalesce(weir._rotate(), '')`
 	sqlRotateLater = `SELECT coalesce(weir._rotate_later(), '')`
-	sqlRescue      = `SELECT worker, reason, coalesce(relogged, 0), more, coalesce(error, ''), relogged IS NULL AND NOT more AND error IS NULL FROM weir._rescue()`
+	sqlRescue      = `SELECT worker, reason, coalesce(relogged, 0), more, coalesce(error, ''), relogged IS NULL AND NOT more AND error IS NULL, coalesce(jobs, '{}') FROM weir._rescue()`
 	sqlSurvey      = `SELECT coalesce(weir._resurvey(), '')`
 	sqlTidy        = `SELECT coalesce(weir._tidy(), '')`
 	sqlRebase      = `SELECT weir.rebase()`
@@ -47,6 +47,7 @@ type Rescued struct {
 	More     bool   // there may be more of this worker
 	Error    string // why nothing could be done for it, or ""
 	Missed   bool   // its session has ended, and it may still come back
+	Jobs     []int64
 }
 
 // Rescue fences silent workers, and takes a step in logging again what fenced ones have left.

@@ -57,7 +57,7 @@ COMMENT ON FUNCTION weir._holds IS
 
 CREATE OR REPLACE FUNCTION weir._relog(
   worker integer, outcome weir.outcome, reason text, lanes integer[], seqs bigint[], sizes integer[], ids bigint[], after bigint,
-  OUT relogged integer, OUT next bigint)
+  OUT relogged integer, OUT next bigint, OUT jobs bigint[])
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 SET plan_cache_mode = force_generic_plan
@@ -85,6 +85,7 @@ DECLARE
   found     record;
 BEGIN
   relogged := 0;
+  jobs := '{}';
   SELECT coalesce(max(s.no), 0) INTO mark FROM weir.settled s WHERE s.worker = _relog.worker;
   open := coalesce((SELECT s.open FROM weir.settled s WHERE s.worker = _relog.worker AND s.no = mark), '{}');
   IF _relog.after = 0 THEN
@@ -125,6 +126,7 @@ BEGIN
       PERFORM weir._end_attempts(_relog.worker, found.lanes, found.seqs, found.segments, found.ids,
         array_fill(_relog.outcome, ARRAY[found.gone]), array_fill(_relog.reason, ARRAY[found.gone]), NULL, NULL);
       relogged := relogged + found.gone;
+      jobs := jobs || found.ids;
     END IF;
     seen := seen + cardinality(nos);
     still := still || found.open;
@@ -152,7 +154,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION weir._relog IS
-  'Ends unfinished attempts of a worker, but for those named, and logs those that follow: some thousands in one call, and looks at 5,000 batches at most. Those that are being completed in open transactions it passes over: they stay exceptions. next: call again with it as after, to go on; NULL: that was all. The caller holds the worker''s claims, and keeps reclaiming out.';
+  'Ends unfinished attempts of a worker, but for those named, and logs those that follow: some thousands in one call, and looks at 5,000 batches at most. Those that are being completed in open transactions it passes over: they stay exceptions. jobs: whose. next: call again with it as after, to go on; NULL: that was all. The caller holds the worker''s claims, and keeps reclaiming out.';
 
 CREATE OR REPLACE FUNCTION weir._reconcile(worker integer, lanes integer[], seqs bigint[], sizes integer[], ids bigint[], after bigint DEFAULT 0,
                                           OUT released integer, OUT next bigint)
@@ -205,7 +207,7 @@ $$;
 COMMENT ON FUNCTION weir._fence IS
   'Ends a worker: from the commit on it can neither claim nor record; settle logs again what it left, and the rescuer calls that too. False, and nothing done, while a transaction of the worker''s is claiming or recording. Errors: WR001 (unknown), WR004. Locks: advisory: the worker and its claims (exclusive, tried). Isolation: READ COMMITTED.';
 
-CREATE OR REPLACE FUNCTION weir._settle(worker integer, OUT relogged integer, OUT more boolean)
+CREATE OR REPLACE FUNCTION weir._settle(worker integer, OUT relogged integer, OUT more boolean, OUT jobs bigint[])
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET lock_timeout = '5s'
@@ -223,15 +225,16 @@ BEGIN
   ELSIF EXISTS (SELECT FROM weir.settled s WHERE s.worker = _settle.worker AND s.no = 9223372036854775807) THEN
     relogged := 0;
     more := false;
+    jobs := '{}';
   ELSE
-    SELECT r.relogged, r.next IS NOT NULL INTO relogged, more FROM weir._relog(_settle.worker, 'lost', why, '{}', '{}', '{}', '{}', 0) r;
+    SELECT r.relogged, r.next IS NOT NULL, r.jobs INTO relogged, more, jobs FROM weir._relog(_settle.worker, 'lost', why, '{}', '{}', '{}', '{}', 0) r;
   END IF;
 END
 $$;
 COMMENT ON FUNCTION weir._settle IS
-  'Logs again (or fails, if that was their last) attempts that a fenced worker has left unfinished: some thousands in one call; more: call again. What a transaction that is still open completes waits for how that ends: the rescuer comes back to it. Errors: 22023 (not fenced), WR004. Locks: advisory: claims (shared), the worker''s claims and ends (exclusive, waiting at most 5 s). Isolation: READ COMMITTED.';
+  'Logs again (or fails, if that was their last) attempts that a fenced worker has left unfinished: some thousands in one call; jobs: whose; more: call again. What a transaction that is still open completes waits for how that ends: the rescuer comes back to it. Errors: 22023 (not fenced), WR004. Locks: advisory: claims (shared), the worker''s claims and ends (exclusive, waiting at most 5 s). Isolation: READ COMMITTED.';
 
-CREATE OR REPLACE FUNCTION weir._rescue() RETURNS TABLE (worker integer, reason text, relogged integer, more boolean, error text)
+CREATE OR REPLACE FUNCTION weir._rescue() RETURNS TABLE (worker integer, reason text, relogged integer, more boolean, error text, jobs bigint[])
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET jit = off
@@ -268,11 +271,12 @@ BEGIN
     worker := dead.id;
     reason := dead.name;
     BEGIN
-      SELECT s.relogged, s.more, NULL INTO relogged, more, error FROM weir._settle(dead.id) s;
+      SELECT s.relogged, s.more, NULL, s.jobs INTO relogged, more, error, jobs FROM weir._settle(dead.id) s;
     EXCEPTION WHEN OTHERS THEN
       relogged := 0;
       more := false;
       error := SQLERRM;
+      jobs := '{}';
     END;
     RETURN NEXT;
     steps := steps + 1;
@@ -281,4 +285,4 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION weir._rescue IS
-  'Fences workers that are gone or were silent past their lease, and logs again what fenced workers have left unfinished, in bounded steps: returns for which, why they ended, and how many attempts (NULL for one that is fenced or missed just now); where more is true, call again; error is why a worker could not be settled, which holds up no other. To be called about twice a second. Locks: advisory step 6, claims (shared) and the workers'' claims (tried); see fence_silent, fence and settle. Isolation: READ COMMITTED.';
+  'Fences workers that are gone or were silent past their lease, and logs again what fenced workers have left unfinished, in bounded steps: returns for which, why they ended, how many attempts (NULL for one that is fenced or missed just now), and of which jobs; where more is true, call again; error is why a worker could not be settled, which holds up no other. To be called about twice a second. Locks: advisory step 6, claims (shared) and the workers'' claims (tried); see fence_silent, fence and settle. Isolation: READ COMMITTED.';
