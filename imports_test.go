@@ -110,6 +110,12 @@ func TestPackagesImportOnlyWhatTheyMay(t *testing.T) {
 		}
 	}
 
+	for _, imported := range own["weirotel"].Imports {
+		if !standard(imported) && imported != module && (!within(imported, "go.opentelemetry.io/otel") || within(imported, "go.opentelemetry.io/otel/sdk")) {
+			t.Errorf("weirotel imports %s: it may import only the library and OpenTelemetry's API", imported)
+		}
+	}
+
 	for path, p := range own {
 		if slices.Contains(p.Imports, module+"/internal/model") {
 			t.Errorf("%s imports internal/model: it is for its tests alone", path)

@@ -1,0 +1,84 @@
+package weirotel
+
+import (
+	"context"
+	"strconv"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/metric"
+	semconv "go.opentelemetry.io/otel/semconv/v1.43.0"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/weir-pg/weir"
+)
+
+// Enqueue is middleware for a client: Client.WithMiddleware(telemetry.Enqueue).
+func (t *Telemetry) Enqueue(next weir.EnqueueFunc) weir.EnqueueFunc {
+	return func(ctx context.Context, tx weir.Tx, jobs []weir.NewJob) ([]weir.Enqueued, error) {
+		attrs := operation("enqueue", semconv.MessagingOperationTypeSend)
+		name := "enqueue"
+		if queue, same := queueOf(jobs); same {
+			name += " " + queue
+			attrs = append(attrs, semconv.MessagingDestinationName(queue))
+		}
+		if len(jobs) == 1 {
+			attrs = append(attrs, kindKey.String(jobs[0].Args.Kind()))
+		} else {
+			attrs = append(attrs, semconv.MessagingBatchMessageCount(len(jobs)))
+		}
+		ctx, span := t.tracer.Start(ctx, name, trace.WithSpanKind(trace.SpanKindProducer), trace.WithAttributes(attrs...))
+		defer span.End() // also should the next panic
+		for _, remote := range t.keep(ctx, jobs) {
+			span.AddLink(trace.Link{SpanContext: remote})
+		}
+		began := time.Now()
+		all, err := next(ctx, tx, jobs)
+		var failure []attribute.KeyValue
+		if err != nil {
+			class := t.class(err)
+			failure = append(failure, class)
+			span.SetStatus(codes.Error, err.Error())
+			span.SetAttributes(class)
+		} else if len(all) == 1 {
+			span.SetAttributes(semconv.MessagingMessageID(strconv.FormatInt(all[0].ID, 10)))
+		}
+		t.took(ctx, "enqueue", semconv.MessagingOperationTypeSend, time.Since(began), failure...)
+		t.count(ctx, jobs, failure)
+		return all, err
+	}
+}
+
+// count counts jobs that were enqueued, or were to be.
+func (t *Telemetry) count(ctx context.Context, jobs []weir.NewJob, failure []attribute.KeyValue) {
+	n := map[string]int64{}
+	for _, job := range jobs {
+		n[t.queues.bounded(job.Options.Queue)]++
+	}
+	for queue, n := range n {
+		attrs := append(operation("enqueue", semconv.MessagingOperationTypeSend), semconv.MessagingDestinationName(queue))
+		t.sent.Add(ctx, n, metric.WithAttributes(append(attrs, failure...)...))
+	}
+}
+
+// queueOf is the queue that all jobs go to.
+func queueOf(jobs []weir.NewJob) (queue string, same bool) {
+	for i, job := range jobs {
+		if i > 0 && job.Options.Queue != queue {
+			return "", false
+		}
+		queue = job.Options.Queue
+	}
+	return queue, len(jobs) > 0
+}
+
+// operation is what all spans and metrics of an operation have.
+func operation(name string, class attribute.KeyValue) []attribute.KeyValue {
+	return []attribute.KeyValue{system, semconv.MessagingOperationName(name), class}
+}
+
+// took records how long an operation took.
+func (t *Telemetry) took(ctx context.Context, name string, class attribute.KeyValue, d time.Duration, more ...attribute.KeyValue) {
+	t.operation.Record(ctx, d.Seconds(), metric.WithAttributes(append(operation(name, class), more...)...))
+}
