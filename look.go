@@ -66,14 +66,19 @@ type AttemptError struct {
 	Error   string    `json:"error"`
 }
 
-// QueueInfo is a queue.
+// QueueInfo is a queue. Jobs that were cancelled count until a worker or the clock has met them. Up to some 10,000 jobs are counted; past that
+// Approximate is set, and the count errs by some percent.
 type QueueInfo struct {
-	Name      string     `json:"name"`
-	PausedAt  *time.Time `json:"paused_at,omitempty"` // nil: it is not paused
-	Available int64      `json:"available"`           // at most 10,000 of each priority are counted
-	Claimed   int64      `json:"claimed"`             // ever handed out
-	LastClaim *time.Time `json:"last_claim,omitempty"`
-	Workers   int64      `json:"workers"` // that work it now
+	Name        string     `json:"name"`
+	PausedAt    *time.Time `json:"paused_at,omitempty"`   // nil: it is not paused
+	Available   int64      `json:"available"`             // jobs that may be claimed
+	Running     int64      `json:"running"`               // jobs that workers have claimed and not ended
+	Later       int64      `json:"later"`                 // jobs that wait for their RunAt
+	Approximate bool       `json:"approximate"`           // one of these three is an estimate: there is too much to count it all
+	ReadySince  *time.Time `json:"ready_since,omitempty"` // when the available job that has waited longest became available; nil: none waits
+	Claimed     int64      `json:"claimed"`               // attempts ever handed out
+	LastClaim   *time.Time `json:"last_claim,omitempty"`
+	Workers     int64      `json:"workers"` // that work it now
 }
 
 // WorkerInfo is a worker.
@@ -143,7 +148,7 @@ func (c *Client) Jobs(ctx context.Context, state State, queue string, most int) 
 	return jobs, wrap("list jobs", err, "weir_work")
 }
 
-// Queues lists all queues.
+// Queues lists all queues by name, with how many jobs they have in each state that is not final.
 func (c *Client) Queues(ctx context.Context) ([]QueueInfo, error) {
 	queues, err := store.Queues[QueueInfo](ctx, c.store)
 	return queues, wrap("list queues", err, "weir_operate")

@@ -24,7 +24,9 @@ func (queuesCmd) Help() string {
 type queuesListCmd struct{ jsonFlag }
 
 func (queuesListCmd) Help() string {
-	return `Example:
+	return `OLDEST is when the available job that has waited longest became available. A count with a ~ before it is an estimate, which errs by some percent: there is too much to count it all.
+
+Example:
 
     weir queues list --json`
 }
@@ -46,15 +48,20 @@ func (c *queuesListCmd) Run(ctx context.Context, s *streams, db *database) error
 		fmt.Fprintln(s.err, "weir: no queues yet: the first job on a queue makes it")
 		return nil
 	}
+	const mayBeEstimated = 100 // fewer are counted always
 	rows := make([][]string, len(queues))
 	for i, q := range queues {
-		waiting := count(q.Available)
-		if q.Available >= 10_000 { // no more are counted
-			waiting += "+"
+		depth := func(n int64) string {
+			if q.Approximate && n >= mayBeEstimated {
+				return "~" + count(n)
+			}
+			return count(n)
 		}
-		rows[i] = []string{q.Name, waiting, count(q.Claimed), ago(q.LastClaim), strconv.FormatInt(q.Workers, 10), ago(q.PausedAt)}
+		rows[i] = []string{
+			q.Name, depth(q.Available), ago(q.ReadySince), depth(q.Running), depth(q.Later), count(q.Claimed), ago(q.LastClaim), strconv.FormatInt(q.Workers, 10), ago(q.PausedAt),
+		}
 	}
-	return table(s.out, []string{"QUEUE", "AVAILABLE", "CLAIMED", "LAST CLAIM", "WORKERS", "PAUSED"}, rows)
+	return table(s.out, []string{"QUEUE", "AVAILABLE", "OLDEST", "RUNNING", "LATER", "CLAIMED", "LAST CLAIM", "WORKERS", "PAUSED"}, rows)
 }
 
 type queuesPauseCmd struct {

@@ -12,7 +12,7 @@ const (
 	sqlJob      = `SELECT ` + jobColumns + ` FROM weir.job_info($1)`
 	sqlJobJSON  = `SELECT (SELECT to_jsonb(j)::text FROM weir.job_info($1::bigint) j)`
 	sqlJobs     = `SELECT ` + jobColumns + ` FROM weir.jobs($1, $2, $3)`
-	sqlQueues   = `SELECT name, paused_at, available, claimed, last_claim, workers FROM weir.queues()`
+	sqlQueues   = `SELECT name, paused_at, available, running, later, approximate, ready_since, claimed, last_claim, workers FROM weir.queues()`
 	sqlWorkers  = `SELECT id, name, queues, state, started_at, seen_at, running, reason FROM weir.workers()`
 	sqlHubs     = `SELECT hub, address, seen_at, tick, behind, subscribers FROM weir.hubs()`
 	sqlCancel   = `SELECT coalesce(weir.cancel($1::bigint), '')`

@@ -42,8 +42,8 @@ BEGIN
     WITH gone AS (
       DELETE FROM weir.job j WHERE j.segment = _carry_waiting.segment AND j.ctid = ANY (chosen) RETURNING j.*
     )
-    INSERT INTO weir.job (id, xid, enqueued_at, lane, attempt, max_attempts, put_off, segment, kind, args, meta)
-    SELECT g.id, g.xid, g.enqueued_at, g.lane, g.attempt, g.max_attempts, g.put_off, active, g.kind, g.args, g.meta FROM gone g;
+    INSERT INTO weir.job (id, xid, enqueued_at, ready_at, lane, attempt, max_attempts, put_off, segment, kind, args, meta)
+    SELECT g.id, g.xid, g.enqueued_at, g.ready_at, g.lane, g.attempt, g.max_attempts, g.put_off, active, g.kind, g.args, g.meta FROM gone g;
     most := most - cardinality(chosen);
     carried := carried + size;
   END LOOP;
@@ -81,8 +81,8 @@ SET enable_mergejoin = off
 AS $$
 #variable_conflict use_column
 BEGIN
-  INSERT INTO weir.job (id, xid, enqueued_at, lane, attempt, max_attempts, put_off, segment, kind, args, meta)
-  SELECT j.id, j.xid, j.enqueued_at, j.lane, j.attempt, j.max_attempts, j.put_off, active, j.kind, j.args, j.meta
+  INSERT INTO weir.job (id, xid, enqueued_at, ready_at, lane, attempt, max_attempts, put_off, segment, kind, args, meta)
+  SELECT j.id, j.xid, j.enqueued_at, j.ready_at, j.lane, j.attempt, j.max_attempts, j.put_off, active, j.kind, j.args, j.meta
   FROM weir._unclaimed(_carry_unfinished.segment, waiting) j;
 
   WITH suspect AS (
@@ -102,8 +102,8 @@ BEGIN
     SELECT k.lane, active, k.origin, k.worker, k.seq, k.from_xid, k.to_xid, k.pos_xid, k.pos_id, k.total, k.claimed_at, k.no, k.pending, k.pending_after, k.unfinished
     FROM kept k WHERE k.is_state OR k.unfinished <> '{}'
   )
-  INSERT INTO weir.job (id, xid, enqueued_at, lane, attempt, max_attempts, put_off, segment, kind, args, meta)
-  SELECT j.id, j.xid, j.enqueued_at, j.lane, j.attempt, j.max_attempts, j.put_off, active, j.kind, j.args, j.meta
+  INSERT INTO weir.job (id, xid, enqueued_at, ready_at, lane, attempt, max_attempts, put_off, segment, kind, args, meta)
+  SELECT j.id, j.xid, j.enqueued_at, j.ready_at, j.lane, j.attempt, j.max_attempts, j.put_off, active, j.kind, j.args, j.meta
   FROM kept k CROSS JOIN unnest(k.unfinished) i(id)
   CROSS JOIN LATERAL (
     SELECT j.* FROM weir.job j

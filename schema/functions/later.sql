@@ -80,8 +80,8 @@ BEGIN
     ), due AS MATERIALIZED (
       SELECT d.* FROM (SELECT l.* FROM late l UNION ALL SELECT f.* FROM fresh f) d ORDER BY d.run_at, d.id LIMIT quota
     ), logged AS (
-      INSERT INTO weir.job (id, xid, enqueued_at, lane, attempt, max_attempts, put_off, segment, kind, args, meta)
-      SELECT d.id, pg_current_xact_id(), d.enqueued_at, d.lane, d.attempt, d.max_attempts, d.put_off,
+      INSERT INTO weir.job (id, xid, enqueued_at, ready_at, lane, attempt, max_attempts, put_off, segment, kind, args, meta)
+      SELECT d.id, pg_current_xact_id(), d.enqueued_at, d.run_at, d.lane, d.attempt, d.max_attempts, d.put_off,
              (SELECT a.last_value FROM weir.active_job a), d.kind, d.args, d.meta
       FROM due d
       RETURNING 1

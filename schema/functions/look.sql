@@ -252,56 +252,6 @@ END
 $$;
 COMMENT ON FUNCTION weir._newest_completed IS 'The newest completed jobs of each segment, at most so many of each: without an index, from the end of the tables.';
 
-CREATE OR REPLACE FUNCTION weir.queues()
-RETURNS TABLE (name text, paused_at timestamptz, available bigint, claimed bigint, last_claim timestamptz, workers bigint)
-LANGUAGE plpgsql STABLE SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp
-SET jit = off
-SET enable_seqscan = off
-SET enable_bitmapscan = off
-AS $$
-#variable_conflict use_column
-DECLARE
-  s weir.survey;
-BEGIN
-  s := weir._surveyed();
-  RETURN QUERY
-  WITH looked AS MATERIALIZED (
-    SELECT l.lane, b.total, b.claimed_at, k.available
-    FROM (SELECT w FROM unnest(s.waiting) w
-          UNION ALL SELECT q.id * 4 + p FROM weir.queue q, generate_series(0, 3) p WHERE q.id > s.upto) l(lane)
-    LEFT JOIN LATERAL (SELECT b.* FROM weir.batch b WHERE b.lane = l.lane ORDER BY b.seq DESC LIMIT 1) b ON true
-    CROSS JOIN LATERAL (
-      SELECT count(*) AS available FROM (
-        SELECT FROM weir.job j WHERE j.lane = l.lane AND (j.xid, j.id) > (coalesce(b.pos_xid, '0'), coalesce(b.pos_id, 0))
-        UNION ALL
-        SELECT FROM unnest(b.pending, b.pending_after) p(xid, after)
-        CROSS JOIN LATERAL (SELECT FROM weir.job j WHERE j.lane = l.lane AND j.xid = p.xid AND j.id > p.after OFFSET 0) j
-        LIMIT 10000) u) k
-  ), lane AS (
-    SELECT * FROM looked
-    UNION ALL
-    SELECT k.lane, k.total, k.at, 0 FROM unnest(s.lanes, s.totals, s.claimed_at) k(lane, total, at)
-    LEFT JOIN looked l ON l.lane = k.lane WHERE l.lane IS NULL
-  ), crew AS (
-    SELECT u.name, count(*) AS n
-    FROM weir.worker w CROSS JOIN LATERAL (SELECT DISTINCT q.name FROM unnest(w.queues) q(name)) u
-    WHERE NOT w.fenced AND NOT EXISTS (SELECT FROM weir.worker f WHERE f.id = w.id AND f.fenced)
-    GROUP BY u.name
-  ), sums AS (
-    SELECT l.lane / 4 AS id, sum(l.available) AS available, sum(l.total) AS total, max(l.claimed_at) AS claimed_at FROM lane l GROUP BY l.lane / 4
-  )
-  SELECT q.name, max(q.paused_at), coalesce(sum(l.available), 0)::bigint, coalesce(sum(l.total), 0)::bigint, max(l.claimed_at), coalesce(max(c.n), 0)
-  FROM weir.queue q LEFT JOIN sums l ON l.id = q.id LEFT JOIN crew c ON c.name = q.name
-  GROUP BY q.name ORDER BY q.name;
-  RAISE SQLSTATE 'WR099';  -- lets go of the tables
-EXCEPTION WHEN SQLSTATE 'WR099' THEN
-  RETURN;
-END
-$$;
-COMMENT ON FUNCTION weir.queues IS
-  'Queues: available counts at most 10000 of each priority, claimed is all that was ever handed out. Locks: none that others wait for, and none that outlast the call. Isolation: any.';
-
 CREATE OR REPLACE FUNCTION weir.workers()
 RETURNS TABLE (id integer, name text, queues text[], state text, started_at timestamptz, seen_at timestamptz, running integer, reason text)
 LANGUAGE sql STABLE SECURITY DEFINER

@@ -77,8 +77,8 @@ BEGIN
   PERFORM nextval('weir.job_id');
   -- Transactions are counted from 3. History lies below every position, at 1, and every new position at 2: so what is to be done lies past
   -- it, and so does what a transaction logs that is older than this one, and waits for it or has not come to its enqueue yet.
-  INSERT INTO weir.job (id, xid, enqueued_at, lane, attempt, max_attempts, put_off, segment, leads, kind, args, meta)
-  SELECT j.id, CASE WHEN j.unfinished THEN pg_current_xact_id() ELSE '1' END, j.enqueued_at, j.lane, j.attempt, j.max_attempts, j.put_off,
+  INSERT INTO weir.job (id, xid, enqueued_at, ready_at, lane, attempt, max_attempts, put_off, segment, leads, kind, args, meta)
+  SELECT j.id, CASE WHEN j.unfinished THEN pg_current_xact_id() ELSE '1' END, j.enqueued_at, j.ready_at, j.lane, j.attempt, j.max_attempts, j.put_off,
          CASE WHEN j.unfinished THEN active ELSE j.segment END, j.unfinished, j.kind, j.args, j.meta
   FROM pg_temp.weir_job j;
   INSERT INTO weir.batch (lane, segment, origin, worker, seq, from_xid, to_xid, pos_xid, pos_id, total, claimed_at, no, ids)

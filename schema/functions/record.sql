@@ -325,8 +325,8 @@ BEGIN
            CASE WHEN a.ended IN ('snoozed', 'released') THEN a.put_off + 1 ELSE 0 END AS put_off, a.kind, a.args, a.meta, a.enqueued_at, a.run_at, a.ord
     FROM attempt a WHERE a.ended IN ('retried', 'snoozed', 'released', 'lost')
   ), logged AS (
-    INSERT INTO weir.job (id, xid, enqueued_at, lane, attempt, max_attempts, put_off, segment, kind, args, meta)
-    SELECT n.id, pg_current_xact_id(), n.enqueued_at, n.lane, n.attempt, n.max_attempts, n.put_off, (SELECT a.last_value FROM weir.active_job a), n.kind, n.args, n.meta
+    INSERT INTO weir.job (id, xid, enqueued_at, ready_at, lane, attempt, max_attempts, put_off, segment, kind, args, meta)
+    SELECT n.id, pg_current_xact_id(), n.enqueued_at, now(), n.lane, n.attempt, n.max_attempts, n.put_off, (SELECT a.last_value FROM weir.active_job a), n.kind, n.args, n.meta
     FROM next n WHERE n.run_at IS NULL OR n.run_at <= now() ORDER BY n.ord
   ), put_off AS (
     INSERT INTO weir.later (id, xid, run_at, enqueued_at, lane, attempt, max_attempts, put_off, segment, kind, args, meta)

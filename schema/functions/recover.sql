@@ -19,8 +19,11 @@ AS $$
          ARRAY(SELECT i.id FROM unnest(b.ids) i(id)
                EXCEPT SELECT x.id FROM weir.result r, unnest(r.ids) x(id) WHERE r.segment = b.segment AND r.lane = b.lane AND r.seq = b.seq)
   FROM unnest(_unfinished.nos) o(no) JOIN weir.batch b ON b.worker = _unfinished.worker AND b.no = o.no
+  -- An attempt ends once: a batch that has as many results as jobs has ended, which is quickly told.
+  LEFT JOIN LATERAL (SELECT sum(cardinality(r.ids)) AS n FROM weir.result r WHERE r.segment = b.segment AND r.lane = b.lane AND r.seq = b.seq) e ON true
+  WHERE coalesce(e.n, 0) < cardinality(b.ids)
 $$;
-COMMENT ON FUNCTION weir._unfinished IS 'Of the batches of a worker that have these numbers: the jobs without a result.';
+COMMENT ON FUNCTION weir._unfinished IS 'Those of the batches of a worker with these numbers that have jobs without a result, and which jobs.';
 
 CREATE OR REPLACE FUNCTION weir._batches_after(worker integer, after bigint, most integer) RETURNS bigint[]
 LANGUAGE sql STABLE

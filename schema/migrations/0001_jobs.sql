@@ -39,6 +39,7 @@ CREATE TABLE weir.job (
   id           bigint      NOT NULL,
   xid          xid8        NOT NULL,
   enqueued_at  timestamptz NOT NULL,
+  ready_at     timestamptz,
   lane         integer     NOT NULL,
   attempt      integer     NOT NULL,
   max_attempts integer     NOT NULL,
@@ -52,6 +53,7 @@ CREATE TABLE weir.job (
 COMMENT ON TABLE weir.job IS 'The log: one row for each attempt, and for each time that one was put off, with the transaction that logged it.';
 COMMENT ON COLUMN weir.job.put_off IS 'How often this attempt was put off (snoozed) or handed back (released) before: (id, attempt, put_off) names a row, and a job''s rows follow each other in that order.';
 
+COMMENT ON COLUMN weir.job.ready_at IS 'When it became ready to be claimed, where that is not when it was enqueued: it was scheduled, retried or handed back.';
 COMMENT ON COLUMN weir.job.leads IS 'False where the row logged before it, in the same transaction and segment, is of the same lane: the others tell in which lanes a transaction has logged.';
 
 CREATE TABLE weir.batch (

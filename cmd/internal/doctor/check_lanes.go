@@ -3,12 +3,13 @@ package doctor
 import (
 	"context"
 	"fmt"
+	"math"
 	"time"
 )
 
 const (
 	backlogNotable = 1_000
-	backlogCounted = 10_000 // of each priority no more are counted
+	estimateErrs   = 0.05 // of a backlog that is too long to be counted
 	claimsStopped  = 30 * time.Second
 )
 
@@ -32,14 +33,18 @@ func checkLanes(ctx context.Context, l *look) (result, error) {
 		if !known || q.Available < backlogNotable || q.PausedAt != nil {
 			continue
 		}
-		growth, claims := per(float64(q.Available-was.Available), l.span()), per(float64(q.Claimed-was.Claimed), l.span())
+		grown := float64(q.Available - was.Available)
+		if q.Approximate && math.Abs(grown) < estimateErrs*float64(q.Available) {
+			grown = 0
+		}
+		growth, claims := per(grown, l.span()), per(float64(q.Claimed-was.Claimed), l.span())
 		severity, why := Info, ""
 		switch {
 		case q.Workers == 0:
 			severity, why = Warning, "no worker works it"
 		case claims == 0 && (q.LastClaim == nil || time.Since(*q.LastClaim) > claimsStopped):
 			severity, why = Critical, fmt.Sprintf("nothing is claimed, by %s", many(q.Workers, "worker"))
-		case q.Available < backlogCounted && float64(q.Available) < claims/2:
+		case float64(q.Available) < claims/2:
 			continue // half a second's work: what is under way
 		case growth > 0 && growth > claims/20:
 			severity, why = Warning, fmt.Sprintf("%s workers do not keep up", figure(float64(q.Workers)))
@@ -48,9 +53,9 @@ func checkLanes(ctx context.Context, l *look) (result, error) {
 		}
 		f := l.finding(LaneBacklog, severity, 0, 2)
 		f.Samples = 2 // looks at the queues, which are not sampled
-		f.Summary = fmt.Sprintf("The queue %s has %s jobs waiting, and %s.", q.Name, atLeast(q.Available), why)
+		f.Summary = fmt.Sprintf("The queue %s has %s jobs waiting, and %s.", q.Name, about(q), why)
 		f.add("SELECT * FROM weir.queues() -- twice", "%s: %s waiting, %s/s more; %s claimed per second, last %s",
-			q.Name, atLeast(q.Available), signed(growth), figure(claims), ago(q.LastClaim))
+			q.Name, about(q), signed(growth), figure(claims), ago(q.LastClaim))
 		if growth < 0 && claims > 0 {
 			f.add("", "worked off in %s", span(seconds(float64(q.Available)/-growth)))
 		}
@@ -68,11 +73,11 @@ func checkLanes(ctx context.Context, l *look) (result, error) {
 	return r, nil
 }
 
-func atLeast(n int64) string {
-	if n >= backlogCounted {
-		return figure(float64(n)) + " or more"
+func about(q queueCount) string {
+	if q.Approximate {
+		return "about " + figure(float64(q.Available))
 	}
-	return figure(float64(n))
+	return figure(float64(q.Available))
 }
 
 func ago(t *time.Time) string {

@@ -9,6 +9,8 @@ import (
 const (
 	segmentGrace = 10 * time.Second
 	segmentLong  = time.Hour
+
+	carriedAtOnce = 10_000 // jobs that wait
 )
 
 // A closed segment's retention begins at its last event. Those of jobs for later have none: they wait for what is in them.
@@ -142,8 +144,8 @@ func whyKept(ctx context.Context, l *look) string {
 	for _, q := range l.last.Queues {
 		waiting += q.Available
 	}
-	if waiting >= backlogCounted {
-		return fmt.Sprintf("no transaction holds it; %s jobs wait, and are carried out of it a part at a time, half as much as is newly logged", atLeast(waiting))
+	if waiting >= carriedAtOnce {
+		return fmt.Sprintf("no transaction holds it; %s jobs wait, and are carried out of it a part at a time, half as much as is newly logged", figure(float64(waiting)))
 	}
 	return "no transaction holds it: it is given back at the next chance, or when fewer than 10,000 of its jobs are being worked"
 }

@@ -10,15 +10,16 @@ import (
 
 // queueCount is a queue of Weir's at one look: weir.queues.
 type queueCount struct {
-	Name      string
-	PausedAt  *time.Time
-	Available int64
-	Claimed   int64
-	LastClaim *time.Time
-	Workers   int64
+	Name        string
+	PausedAt    *time.Time
+	Available   int64
+	Approximate bool
+	Claimed     int64
+	LastClaim   *time.Time
+	Workers     int64
 }
 
-const queuesSQL = `SELECT q.name, q.paused_at, q.available, q.claimed, q.last_claim, q.workers FROM weir.queues() q ORDER BY q.available DESC LIMIT 1000`
+const queuesSQL = `SELECT q.name, q.paused_at, q.available, q.approximate, q.claimed, q.last_claim, q.workers FROM weir.queues() q ORDER BY q.available DESC LIMIT 1000`
 
 func readQueues(ctx context.Context, s *session) ([]queueCount, error) {
 	return list[queueCount](ctx, s, queuesSQL)

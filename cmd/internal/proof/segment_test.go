@@ -88,8 +88,8 @@ func TestReclaimGoesInBoundedSteps(t *testing.T) {
 		}
 		was = is
 		waiting := value[int](t, conn, `SELECT available FROM weir.queues() WHERE name = 'q'`)
-		if waiting != 10_000 { // which is as far as it counts
-			t.Fatalf("%d jobs wait, want as many as are counted", waiting)
+		if waiting < 19_000 || waiting > 21_000 { // an estimate
+			t.Fatalf("about %d jobs wait, want 20,000", waiting)
 		}
 		return did == "reclaimed job 1"
 	})

@@ -29,7 +29,10 @@ func survey(t *testing.T, conn *pgx.Conn) {
 func TestLooksCostWhatIsNewAndWhatWaits(t *testing.T) {
 	measure := func(n int) (available, queues int) {
 		conn := connect(t, pgtest.Database(t))
-		_, names := manyQueues(t, conn, n)
+		worker, names := manyQueues(t, conn, n)
+		if _, err := reconcile(t.Context(), conn, worker, nil); err != nil { // as workers do now and then
+			t.Fatal(err)
+		}
 		enqueueN(t, conn, names[1], 20)
 		exec(t, conn, `SELECT weir.pause($1)`, names[1])
 		enqueueN(t, conn, names[n-1], 20)

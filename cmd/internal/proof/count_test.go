@@ -1,0 +1,195 @@
+package proof
+
+import (
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/weir-pg/weir/internal/pgtest"
+)
+
+// backlog enqueues jobs in transactions of 10,000, spread over queues.
+func backlog(t *testing.T, conn *pgx.Conn, n, queues int) {
+	t.Helper()
+	for range n / 10_000 {
+		exec(t, conn, `SELECT cardinality(weir.enqueue_many(array_agg('q' || n % $1), array_agg('k'::text), array_agg('{}'::jsonb))) FROM generate_series(1, 10000) n`, queues)
+	}
+}
+
+// queueDepth is what weir.queues says of a queue.
+type queueDepth struct {
+	Available, Running, Later int64
+	Approximate               bool
+	ReadySince                *time.Time
+}
+
+func depthOf(t *testing.T, q querier, queue string) (d queueDepth) {
+	t.Helper()
+	if err := q.QueryRow(t.Context(), `SELECT available, running, later, approximate, ready_since FROM weir.queues() WHERE name = $1`, queue).
+		Scan(&d.Available, &d.Running, &d.Later, &d.Approximate, &d.ReadySince); err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+// TestABacklogIsCountedWithinABound: what it costs to tell how many jobs wait does not grow with the backlog; a short one is counted, and of a long one
+// there is an estimate, which says that it is one.
+func TestABacklogIsCountedWithinABound(t *testing.T) {
+	conn := connect(t, pgtest.Database(t))
+	worker := startWorker(t, conn, "q0", "q1", "q2")
+	mustComplete(t, conn, worker, func() []attempt {
+		backlog(t, conn, 30_000, 3) // history
+		return append(append(claimAll(t, conn, worker, "q0"), claimAll(t, conn, worker, "q1")...), claimAll(t, conn, worker, "q2")...)
+	}()[:10_000])
+	exec(t, conn, `SELECT weir.enqueue('few', 'k') FROM generate_series(1, 90)`)
+	if d := depthOf(t, conn, "few"); d.Available != 90 || d.Approximate {
+		t.Errorf("of 90 jobs %d are counted, approximate: %t", d.Available, d.Approximate)
+	}
+	check := func(want int64) {
+		t.Helper()
+		for _, queue := range []string{"q0", "q1", "q2"} {
+			d := depthOf(t, conn, queue)
+			if off := float64(d.Available-want) / float64(want); !d.Approximate || off < -0.1 || off > 0.1 {
+				t.Errorf("of %d jobs of %s that wait %d are shown, approximate: %t", want, queue, d.Available, d.Approximate)
+			}
+		}
+		if d := depthOf(t, conn, "few"); d.Available != 90 || d.Approximate {
+			t.Errorf("beside a long backlog, of 90 jobs %d are counted, approximate: %t", d.Available, d.Approximate)
+		}
+	}
+	backlog(t, conn, 60_000, 3)
+	check(20_000)
+	short := settled(t, conn, `SELECT * FROM weir.queues()`)
+	backlog(t, conn, 180_000, 3)
+	check(80_000)
+	long := settled(t, conn, `SELECT * FROM weir.queues()`)
+	t.Logf("the queues are shown within %d blocks where 60,000 jobs wait, and within %d where 240,000 do", short, long)
+	if long > short*5/4 {
+		t.Errorf("the queues are shown within %d blocks where 60,000 jobs wait, and within %d where 240,000 do", short, long)
+	}
+}
+
+// TestAScheduleIsCountedWithinABound: as a backlog is, so are the jobs that wait for their time.
+func TestAScheduleIsCountedWithinABound(t *testing.T) {
+	conn := connect(t, pgtest.Database(t))
+	schedule := func(queue string, n int) {
+		exec(t, conn, `SELECT cardinality(weir.enqueue_many(array_agg($1::text), array_agg('k'::text), array_agg('{}'::jsonb), run_at => array_agg(now() + interval '1 hour' + n * interval '1 ms')))
+			FROM generate_series(1, $2::int) n`, queue, n)
+	}
+	schedule("few", 90)
+	for range 3 {
+		schedule("many", 10_000)
+	}
+	measure := func(want int64) int64 {
+		t.Helper()
+		if d := depthOf(t, conn, "few"); d.Later != 90 || d.Approximate {
+			t.Errorf("of 90 scheduled jobs %d are counted, approximate: %t", d.Later, d.Approximate)
+		}
+		d := depthOf(t, conn, "many")
+		if off := float64(d.Later-want) / float64(want); !d.Approximate || off < -0.1 || off > 0.1 {
+			t.Errorf("of %d scheduled jobs %d are shown, approximate: %t", want, d.Later, d.Approximate)
+		}
+		return settled(t, conn, `SELECT * FROM weir.queues()`)
+	}
+	short := measure(30_000)
+	for range 6 {
+		schedule("many", 10_000)
+	}
+	long := measure(90_000)
+	t.Logf("the queues are shown within %d blocks where 30,000 jobs are scheduled, and within %d where 90,000 are", short, long)
+	if long > short*5/4 {
+		t.Errorf("the queues are shown within %d blocks where 30,000 jobs are scheduled, and within %d where 90,000 are", short, long)
+	}
+}
+
+// TestAnOpenTransactionIsNotWalkedThroughToCount: what a transaction has enqueued that is still open costs a look nothing, and is not counted, but by
+// itself.
+func TestAnOpenTransactionIsNotWalkedThroughToCount(t *testing.T) {
+	url := pgtest.Database(t)
+	conn, open := connect(t, url), connect(t, url)
+	enqueueN(t, conn, "q", 10)
+	worker := startWorker(t, conn, "q")
+	mustClaim(t, conn, worker, "q", 3)
+	alone := settled(t, conn, `SELECT * FROM weir.queues()`)
+	exec(t, open, `BEGIN`)
+	enqueueN(t, open, "q", 10_000)
+	enqueueN(t, conn, "q", 10)
+	among := settled(t, conn, `SELECT * FROM weir.queues()`)
+	t.Logf("the queues are shown within %d blocks, and within %d with 10,000 jobs of an open transaction", alone, among)
+	if among > alone+100 {
+		t.Errorf("the queues are shown within %d blocks, and within %d with 10,000 jobs of an open transaction", alone, among)
+	}
+	if d := depthOf(t, conn, "q"); d.Available != 17 || d.Running != 3 || d.Approximate {
+		t.Errorf("the queue has %+v, want 17 available and 3 running", d)
+	}
+	if d := depthOf(t, open, "q"); d.Available != 10_017 && !d.Approximate {
+		t.Errorf("for the transaction itself the queue has %+v, want 10,017 available", d)
+	}
+	exec(t, open, `COMMIT`)
+}
+
+// TestWaitingBeginsWhenAJobCouldRun: a job that was scheduled, or is retried, has waited since it could run, and not since it was enqueued.
+func TestWaitingBeginsWhenAJobCouldRun(t *testing.T) {
+	conn := connect(t, pgtest.Database(t))
+	smallSegments(t, conn)
+	worker := startWorker(t, conn, "q", "filler")
+	since := func() time.Time {
+		t.Helper()
+		d := depthOf(t, conn, "q")
+		if d.ReadySince == nil {
+			t.Fatal("nothing is said to wait")
+		}
+		return *d.ReadySince
+	}
+	if d := depthOf(t, conn, "q"); d.ReadySince != nil {
+		t.Errorf("in an empty queue a job has waited since %s", d.ReadySince)
+	}
+	runAt := value[time.Time](t, conn, `SELECT now() + interval '20 ms'`)
+	exec(t, conn, `WITH e AS (SELECT weir.enqueue('q', 'k', run_at => $1) AS id) SELECT id FROM e`, runAt)
+	exec(t, conn, `UPDATE weir.later SET enqueued_at = now() - interval '30 days'`)
+	until(t, "it is promoted", func() bool { n, _ := promote(t, conn, 10); return n == 1 })
+	if got := since(); !got.Equal(runAt) {
+		t.Errorf("a scheduled job has waited since %s, want %s", got, runAt)
+	}
+	// Also when it is carried into another segment.
+	turn(t, conn, worker)
+	if got := since(); !got.Equal(runAt) {
+		t.Errorf("a scheduled job that was carried has waited since %s, want %s", got, runAt)
+	}
+	a := mustClaim(t, conn, worker, "q", 1)[0]
+	before := value[time.Time](t, conn, `SELECT now()`)
+	if _, err := finish(t.Context(), conn, worker, a, "retried", time.Time{}); err != nil {
+		t.Fatal(err)
+	}
+	if got := since(); got.Before(before) {
+		t.Errorf("a job that is retried has waited since %s, want since it failed, %s or later", got, before)
+	}
+}
+
+// TestWhatRunsIsFoundWithinABound: what it costs to tell what is running does not grow with what has been claimed since a worker's books were compared.
+func TestWhatRunsIsFoundWithinABound(t *testing.T) {
+	conn := connect(t, pgtest.Database(t))
+	worker := startWorker(t, conn, "q")
+	work := func(n int) {
+		for range n / 100 {
+			enqueueN(t, conn, "q", 100)
+			var done []attempt
+			for range 100 {
+				done = append(done, mustClaim(t, conn, worker, "q", 1)...)
+			}
+			mustComplete(t, conn, worker, done)
+		}
+	}
+	work(1000)
+	enqueueN(t, conn, "q", 3)
+	mustClaim(t, conn, worker, "q", 3)
+	if d := depthOf(t, conn, "q"); d.Running != 3 || d.Approximate {
+		t.Errorf("%+v, want 3 running", d)
+	}
+	blocks := settled(t, conn, `SELECT * FROM weir.queues()`)
+	t.Logf("the queues are shown within %d blocks after 1000 batches", blocks)
+	if blocks > 15_000 {
+		t.Errorf("the queues are shown within %d blocks after 1000 batches, want about 10 for each", blocks)
+	}
+}

@@ -1,0 +1,356 @@
+-- How many jobs wait, run, and wait for their time, and since when: of each queue, within a bounded time.
+--
+-- Nothing keeps a count of what waits: a counter would be a row that every enqueue updates. So jobs are counted, up to some number; and where there
+-- are more, a few hundred pages of the log, evenly spaced from the first waiting job on, tell about how many. Jobs lie in the log about as they were
+-- logged, so what waits fills whole stretches of it, and an evenly spaced sample errs by some percent.
+
+CREATE OR REPLACE FUNCTION weir._in_progress(OUT running xid8[], OUT top xid8)
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+AS $$
+DECLARE
+  snapshot pg_snapshot := pg_current_snapshot();
+BEGIN
+  running := '{}';
+  IF (SELECT k.value FROM weir.setting k WHERE k.name = 'cluster') IS DISTINCT FROM (SELECT c.system_identifier::text FROM pg_control_system() c) THEN
+    top := '18446744073709551615';  -- a log from elsewhere: its transaction ids say nothing here
+    RETURN;
+  END IF;
+  top := pg_snapshot_xmax(snapshot);
+  IF pg_snapshot_xmin(snapshot) < top THEN
+    running := ARRAY(SELECT pg_snapshot_xip(snapshot));
+  END IF;
+END
+$$;
+COMMENT ON FUNCTION weir._in_progress IS 'The transactions in progress, in order, and the one from which on none has ended: what a look steps over. Locks: none. Isolation: any.';
+
+CREATE OR REPLACE FUNCTION weir._waiting(lane integer, running xid8[], top xid8, after_xid xid8, after_id bigint, most integer)
+RETURNS TABLE (xid xid8, id bigint, ready_at timestamptz, segment smallint, place tid)
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_sort = off
+AS $$
+#variable_conflict use_column
+DECLARE
+  last_id  CONSTANT bigint := 9223372036854775807;
+  own      xid8 := pg_current_xact_id_if_assigned();
+  last     record;
+  from_xid xid8 := after_xid;
+  from_id  bigint := after_id;
+  skip     xid8[];
+BEGIN
+  SELECT b.pos_xid, b.pos_id, b.pending, b.pending_after INTO last FROM weir.batch b WHERE b.lane = _waiting.lane ORDER BY b.seq DESC LIMIT 1;
+  IF (last.pos_xid, last.pos_id) > (from_xid, from_id) THEN
+    from_xid := last.pos_xid;
+    from_id := last.pos_id;
+  END IF;
+  skip := running[width_bucket(from_xid, running) + 1 : width_bucket(from_xid, running) + 64];
+  RETURN QUERY
+  SELECT u.xid, u.id, coalesce(u.ready_at, u.enqueued_at), u.segment, u.place FROM (
+    SELECT j.* FROM unnest(last.pending, last.pending_after) p(xid, after)
+    CROSS JOIN LATERAL (
+      SELECT j.*, j.ctid AS place FROM weir.job j
+      WHERE j.lane = _waiting.lane AND j.xid = p.xid AND j.id > greatest(p.after, CASE WHEN p.xid = after_xid THEN after_id END)
+      ORDER BY j.xid, j.id LIMIT most) j
+    WHERE p.xid >= after_xid AND running[width_bucket(p.xid, running)] IS DISTINCT FROM p.xid
+    UNION ALL
+    SELECT j.* FROM generate_series(0, cardinality(skip)) i
+    CROSS JOIN LATERAL (
+      SELECT j.*, j.ctid AS place FROM weir.job j
+      WHERE j.lane = _waiting.lane AND j.xid < coalesce(skip[i + 1], top)
+        AND (j.xid, j.id) > (CASE WHEN i > 0 THEN skip[i] ELSE from_xid END, CASE WHEN i > 0 THEN last_id ELSE from_id END)
+      ORDER BY j.xid, j.id LIMIT most) j
+    UNION ALL  -- what the caller's own transaction has logged
+    SELECT j.* FROM (
+      SELECT j.*, j.ctid AS place FROM weir.job j
+      WHERE own >= top AND j.lane = _waiting.lane AND j.xid = own AND (j.xid, j.id) > (from_xid, from_id)
+      ORDER BY j.xid, j.id LIMIT most) j) u
+  LIMIT most;
+END
+$$;
+COMMENT ON FUNCTION weir._waiting IS
+  'The jobs of a lane that wait to be claimed, those that were cancelled among them, in the order in which they will be, past a place in it: at most so many. running and top are of weir._in_progress: what they have written is stepped over, and not walked through. Locks: ACCESS SHARE on the log, which the caller lets go of.';
+
+CREATE OR REPLACE FUNCTION weir._depths(lanes integer[]) RETURNS TABLE (lane integer, waiting bigint, is_estimate boolean, ready_at timestamptz)
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+AS $$
+#variable_conflict use_column
+DECLARE
+  few     CONSTANT integer := 100;    -- of each lane are counted in any case,
+  most    CONSTANT integer := 10000;  -- and so many at most
+  all_in  CONSTANT integer := 20000;  -- of all lanes together
+  pages   CONSTANT integer := 300;    -- tell how many more there are
+  counted integer;
+  v       record;
+  deep    integer[];
+  began   tid[];     -- where in each segment what waits of them begins
+  size    bigint := current_setting('block_size')::bigint;
+  n       bigint;
+BEGIN
+  v := weir._in_progress();
+  FOR lane, waiting, ready_at IN
+    SELECT l.lane, k.n, k.ready_at FROM unnest(_depths.lanes) l(lane)
+    CROSS JOIN LATERAL (SELECT count(*) AS n, min(w.ready_at) AS ready_at FROM weir._waiting(l.lane, v.running, v.top, '0', 0, few) w) k
+    WHERE k.n > 0
+  LOOP
+    IF waiting < few THEN
+      is_estimate := false;
+      RETURN NEXT;
+    ELSE
+      deep := deep || lane;
+    END IF;
+  END LOOP;
+  IF deep IS NULL THEN
+    RETURN;
+  END IF;
+  counted := greatest(few, least(most, all_in / cardinality(deep)));
+  RETURN QUERY
+  WITH found AS MATERIALIZED (
+    SELECT l.lane, w.segment, count(*) AS n, min(w.ready_at) AS ready_at, min(w.place) AS place
+    FROM unnest(deep) l(lane) CROSS JOIN LATERAL weir._waiting(l.lane, v.running, v.top, '0', 0, counted) w
+    GROUP BY l.lane, w.segment
+  ), total AS MATERIALIZED (
+    SELECT f.lane, sum(f.n)::bigint AS n, min(f.ready_at) AS ready_at FROM found f GROUP BY f.lane
+  ), state AS MATERIALIZED (  -- of those that have more
+    SELECT t.lane, coalesce(b.pos_xid, '0') AS pos_xid, coalesce(b.pos_id, 0) AS pos_id, b.pending, b.pending_after
+    FROM total t LEFT JOIN LATERAL (SELECT b.* FROM weir.batch b WHERE b.lane = t.lane ORDER BY b.seq DESC LIMIT 1) b ON true
+    WHERE t.n >= counted
+  ), stretch AS MATERIALIZED (
+    SELECT k.segment, k.first, pg_relation_size('weir.job_' || k.segment) / size AS behind
+    FROM (
+      SELECT g.segment, min((coalesce(f.place, p.place)::text::point)[0])::bigint AS first
+      FROM state s CROSS JOIN generate_series(1, 4) g(segment)
+      LEFT JOIN found f ON f.lane = s.lane AND f.segment = g.segment
+      LEFT JOIN LATERAL (
+        SELECT j.ctid AS place FROM weir.job j
+        WHERE f.lane IS NULL AND j.segment = g.segment AND j.lane = s.lane AND (j.xid, j.id) > (s.pos_xid, s.pos_id) ORDER BY j.xid, j.id LIMIT 1) p ON true
+      GROUP BY g.segment) k
+    WHERE k.first IS NOT NULL
+  ), every AS MATERIALIZED (
+    SELECT greatest(sum(t.behind - t.first) / pages, 1)::float8 AS step FROM stretch t
+  ), seen AS MATERIALIZED (
+    SELECT s.lane, count(*) AS n
+    FROM every e CROSS JOIN stretch t CROSS JOIN LATERAL generate_series(0, ceil((t.behind - t.first) / e.step)::integer - 1) i
+    CROSS JOIN LATERAL weir._jobs_on(t.segment::smallint, t.first + floor(i * e.step)::bigint) r
+    JOIN state s ON s.lane = r.lane
+    WHERE (r.xid, r.id) > (s.pos_xid, s.pos_id) OR r.id > s.pending_after[array_position(s.pending, r.xid)]
+    GROUP BY s.lane
+  )
+  SELECT t.lane, CASE WHEN s.lane IS NULL THEN t.n ELSE greatest(t.n, (coalesce(k.n, 0) * e.step)::bigint) END, s.lane IS NOT NULL AND t.n >= counted, t.ready_at
+  FROM total t CROSS JOIN every e LEFT JOIN state s ON s.lane = t.lane LEFT JOIN seen k ON k.lane = t.lane;
+END
+$$;
+COMMENT ON FUNCTION weir._depths IS
+  'How many jobs of each lane wait to be claimed, those that were cancelled among them, and since when the longest-waiting of its first jobs has been ready; lanes without any are left out. Up to 10,000 of a lane and some 20,000 of all are counted; how many there are past that is an estimate, by a sample of pages. Locks: ACCESS SHARE on the log, which the caller lets go of.';
+
+CREATE OR REPLACE FUNCTION weir._jobs_on(segment smallint, page bigint) RETURNS TABLE (lane integer, xid xid8, id bigint)
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_indexscan = off
+SET enable_bitmapscan = off
+AS $$
+#variable_conflict use_column
+BEGIN
+  RETURN QUERY SELECT j.lane, j.xid, j.id FROM weir.job j
+    WHERE j.segment = _jobs_on.segment AND j.ctid >= format('(%s,0)', _jobs_on.page)::tid AND j.ctid < format('(%s,0)', _jobs_on.page + 1)::tid;
+END
+$$;
+COMMENT ON FUNCTION weir._jobs_on IS 'The jobs on one page of a segment.';
+
+CREATE OR REPLACE FUNCTION weir._in_hand(workers integer[], upto bigint, most integer)
+RETURNS TABLE (no bigint, lane integer, ids bigint[], is_last boolean)
+LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+AS $$
+  SELECT b.no, b.lane,
+         ARRAY(SELECT i.id FROM unnest(b.ids) i(id)
+               EXCEPT SELECT x.id FROM weir.result r, unnest(r.ids) x(id) WHERE r.segment = b.segment AND r.lane = b.lane AND r.seq = b.seq),
+         b.nr = _in_hand.most
+  FROM unnest(_in_hand.workers) w(id)
+  LEFT JOIN LATERAL (SELECT s.no, s.open FROM weir.settled s WHERE s.worker = w.id ORDER BY s.no DESC LIMIT 1) m ON true
+  CROSS JOIN LATERAL (
+    SELECT l.*, row_number() OVER (ORDER BY l.no DESC) AS nr FROM (
+      SELECT b.no, b.lane, b.seq, b.segment, b.ids FROM weir.batch b
+      WHERE b.worker = w.id AND b.no > coalesce(m.no, 0) AND b.no <= _in_hand.upto ORDER BY b.no DESC LIMIT _in_hand.most) l
+    UNION ALL
+    SELECT b.no, b.lane, b.seq, b.segment, b.ids, 0 FROM unnest(m.open) o(no)
+    CROSS JOIN LATERAL (SELECT b.* FROM weir.batch b WHERE b.worker = w.id AND b.no = o.no OFFSET 0) b
+    WHERE o.no <= _in_hand.upto) b
+  -- An attempt ends once: a batch that has as many results as jobs has ended, which is quickly told.
+  LEFT JOIN LATERAL (SELECT sum(cardinality(r.ids)) AS n FROM weir.result r WHERE r.segment = b.segment AND r.lane = b.lane AND r.seq = b.seq) e ON true
+  WHERE coalesce(e.n, 0) < cardinality(b.ids) OR b.nr = _in_hand.most
+$$;
+COMMENT ON FUNCTION weir._in_hand IS
+  'What some workers hold: of their batches up to a number those with jobs that have no result, and which jobs. Of each worker it looks at those that were open when it was last settled, and at the newest claimed since, at most so many: where there may be older ones, a row has is_last.';
+
+CREATE OR REPLACE FUNCTION weir._depths_running() RETURNS TABLE (lane integer, running bigint, is_estimate boolean)
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+AS $$
+#variable_conflict use_column
+DECLARE
+  most    CONSTANT integer := 5000;  -- batches are looked at
+  workers integer[] := weir._holders();
+BEGIN
+  RETURN QUERY
+  SELECT h.lane, sum(cardinality(h.ids))::bigint, bool_or(bool_or(h.is_last)) OVER ()
+  FROM weir._in_hand(workers, 9223372036854775807, greatest(20, most / greatest(cardinality(workers), 1))) h
+  GROUP BY h.lane;
+END
+$$;
+COMMENT ON FUNCTION weir._depths_running IS
+  'How many jobs of each lane are running: an estimate where workers have claimed so many batches, since what they hold was last compared, that only the newest are looked at. Locks: ACCESS SHARE on the log, which the caller lets go of.';
+
+CREATE OR REPLACE FUNCTION weir._holders() RETURNS integer[]
+LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+AS $$
+  SELECT ARRAY(SELECT w.id FROM weir.worker w WHERE NOT w.fenced
+               AND NOT EXISTS (SELECT FROM weir.settled s WHERE s.worker = w.id AND s.no = 9223372036854775807))
+$$;
+COMMENT ON FUNCTION weir._holders IS 'The workers that may hold jobs: all but those that have ended and left nothing.';
+
+CREATE OR REPLACE FUNCTION weir._depths_later() RETURNS TABLE (lane integer, later bigint, is_estimate boolean)
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+AS $$
+#variable_conflict use_column
+DECLARE
+  most  CONSTANT integer := 10000;  -- are counted
+  few   CONSTANT integer := 100;    -- of each lane are counted in any case,
+  lanes CONSTANT integer := 2000;   -- in so many lanes
+  pages CONSTANT integer := 300;
+  size  bigint := current_setting('block_size')::bigint;
+  c     weir.promotion;
+  found record;
+BEGIN
+  SELECT p.* INTO c FROM weir.promotion p ORDER BY p.seq DESC LIMIT 1;
+  SELECT coalesce(sum(k.n), 0) AS n, array_agg(k.lane) AS lanes, array_agg(k.n) AS counts INTO found
+  FROM (
+    SELECT f.lane, count(*) AS n
+    FROM (SELECT l.lane FROM weir.later l WHERE (l.run_at, l.id) > (c.due, c.due_id) AND (c.ahead_due IS NULL OR NOT weir._was_ahead(c, l.run_at, l.id, l.xid))
+          ORDER BY l.run_at, l.id LIMIT most + 1) f
+    GROUP BY f.lane) k;
+  IF found.n <= most THEN
+    RETURN QUERY SELECT k.lane, k.n, false FROM unnest(found.lanes, found.counts) k(lane, n);
+    RETURN;
+  END IF;
+  RETURN QUERY
+  WITH RECURSIVE known(lane) AS (
+    (SELECT l.lane FROM weir.later l ORDER BY l.lane, l.run_at, l.id LIMIT 1)
+    UNION ALL
+    SELECT (SELECT l.lane FROM weir.later l WHERE l.lane > k.lane ORDER BY l.lane, l.run_at, l.id LIMIT 1) FROM known k WHERE k.lane IS NOT NULL
+  ), counted AS MATERIALIZED (
+    SELECT k.lane, (SELECT count(*) FROM (SELECT FROM weir.later l WHERE l.lane = k.lane AND (l.run_at, l.id) > (c.due, c.due_id) LIMIT few) f) AS n
+    FROM (SELECT k.lane FROM known k WHERE k.lane IS NOT NULL LIMIT lanes) k
+  ), stretch AS MATERIALIZED (
+    SELECT g.segment, pg_relation_size('weir.later_' || g.segment) / size AS behind FROM generate_series(1, 4) g(segment)
+  ), every AS MATERIALIZED (
+    SELECT greatest(sum(t.behind) / pages, 1)::float8 AS step FROM stretch t
+  ), seen AS MATERIALIZED (
+    SELECT r.lane, (count(*) * min(e.step))::bigint AS n
+    FROM every e CROSS JOIN stretch t CROSS JOIN LATERAL generate_series(0, ceil(t.behind / e.step)::integer - 1) i
+    CROSS JOIN LATERAL weir._later_on(t.segment::smallint, floor(i * e.step)::bigint) r
+    WHERE (r.run_at, r.id) > (c.due, c.due_id)
+    GROUP BY r.lane
+  )
+  SELECT coalesce(k.lane, s.lane), CASE WHEN k.n < few THEN k.n ELSE greatest(k.n, s.n) END, coalesce(k.n >= few, true)
+  FROM counted k FULL JOIN seen s ON s.lane = k.lane WHERE coalesce(k.n, s.n) > 0;
+END
+$$;
+COMMENT ON FUNCTION weir._depths_later IS
+  'How many jobs of each lane wait for their time, those that were cancelled among them: where there are more than 10,000, an estimate by a sample of pages for lanes that have 100 or more. Locks: ACCESS SHARE on the log, which the caller lets go of.';
+
+CREATE OR REPLACE FUNCTION weir._later_on(segment smallint, page bigint) RETURNS TABLE (lane integer, run_at timestamptz, id bigint)
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_indexscan = off
+SET enable_bitmapscan = off
+AS $$
+#variable_conflict use_column
+BEGIN
+  RETURN QUERY SELECT l.lane, l.run_at, l.id FROM weir.later l
+    WHERE l.segment = _later_on.segment AND l.ctid >= format('(%s,0)', _later_on.page)::tid AND l.ctid < format('(%s,0)', _later_on.page + 1)::tid;
+END
+$$;
+COMMENT ON FUNCTION weir._later_on IS 'The jobs for later on one page of a segment.';
+
+CREATE OR REPLACE FUNCTION weir.queues()
+RETURNS TABLE (name text, paused_at timestamptz, available bigint, running bigint, later bigint, approximate boolean, ready_since timestamptz,
+               claimed bigint, last_claim timestamptz, workers bigint)
+LANGUAGE plpgsql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+AS $$
+#variable_conflict use_column
+DECLARE
+  s weir.survey;
+BEGIN
+  s := weir._surveyed();
+  RETURN QUERY
+  WITH looked AS MATERIALIZED (
+    SELECT l.lane, b.total, b.claimed_at
+    FROM (SELECT w FROM unnest(s.waiting) w
+          UNION ALL SELECT q.id * 4 + p FROM weir.queue q, generate_series(0, 3) p WHERE q.id > s.upto) l(lane)
+    LEFT JOIN LATERAL (SELECT b.* FROM weir.batch b WHERE b.lane = l.lane ORDER BY b.seq DESC LIMIT 1) b ON true
+  ), lane AS (
+    SELECT l.lane, l.total, l.claimed_at FROM looked l
+    UNION ALL
+    SELECT k.lane, k.total, k.at FROM unnest(s.lanes, s.totals, s.claimed_at) k(lane, total, at)
+    LEFT JOIN looked l ON l.lane = k.lane WHERE l.lane IS NULL
+  ), depth AS (
+    SELECT d.lane, d.waiting, 0 AS running, 0 AS later, d.is_estimate, d.ready_at FROM weir._depths(ARRAY(SELECT l.lane FROM looked l)) d
+    UNION ALL SELECT r.lane, 0, r.running, 0, r.is_estimate, NULL FROM weir._depths_running() r
+    UNION ALL SELECT l.lane, 0, 0, l.later, l.is_estimate, NULL FROM weir._depths_later() l
+  ), crew AS (
+    SELECT u.name, count(*) AS n
+    FROM weir.worker w CROSS JOIN LATERAL (SELECT DISTINCT q.name FROM unnest(w.queues) q(name)) u
+    WHERE NOT w.fenced AND NOT EXISTS (SELECT FROM weir.worker f WHERE f.id = w.id AND f.fenced)
+    GROUP BY u.name
+  ), sums AS (
+    SELECT l.lane / 4 AS id, sum(l.total) AS total, max(l.claimed_at) AS claimed_at FROM lane l GROUP BY l.lane / 4
+  ), depths AS (
+    SELECT d.lane / 4 AS id, sum(d.waiting) AS waiting, sum(d.running) AS running, sum(d.later) AS later, bool_or(d.is_estimate) AS is_estimate, min(d.ready_at) AS ready_at
+    FROM depth d GROUP BY d.lane / 4
+  )
+  SELECT q.name, max(q.paused_at), coalesce(sum(d.waiting), 0)::bigint, coalesce(sum(d.running), 0)::bigint, coalesce(sum(d.later), 0)::bigint,
+         coalesce(bool_or(d.is_estimate), false), min(d.ready_at), coalesce(sum(l.total), 0)::bigint, max(l.claimed_at), coalesce(max(c.n), 0)
+  FROM weir.queue q LEFT JOIN sums l ON l.id = q.id LEFT JOIN depths d ON d.id = q.id LEFT JOIN crew c ON c.name = q.name
+  GROUP BY q.name ORDER BY q.name;
+  RAISE SQLSTATE 'WR099';  -- lets go of the tables
+EXCEPTION WHEN SQLSTATE 'WR099' THEN
+  RETURN;
+END
+$$;
+COMMENT ON FUNCTION weir.queues IS
+  'Queues: how many of their jobs are available, running and for later, those that were cancelled and have not been met yet among them; since when the available job that has waited longest could have been claimed; and claimed, all that was ever handed out. Counted up to some 10,000, estimated to some percent past that: approximate says that one of a queue''s counts is an estimate. Locks: none that others wait for, and none that outlast the call. Isolation: any.';
