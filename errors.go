@@ -23,6 +23,9 @@ var ErrNotInstalled = errors.New("weir is not installed in this database, or an 
 // ErrNotFound: there is no job of that id, or no queue of that name.
 var ErrNotFound = errors.New("not found")
 
+// ErrNotClaimed: the job was made by hand, and no worker holds it. A test runs a handler that completes its job with weirtest.Work.
+var ErrNotClaimed = errors.New("no worker has claimed the job, for it was made by hand: run its handler with weirtest.Work")
+
 // ErrUnknownKind, returned by a handler (of HandleRest, say), says that this worker has none for the job's kind: the job is handed back, to be
 // run by a worker that has, after a pause that doubles each time, up to five minutes. No attempt is used up. A worker returns it by itself
 // for kinds without a handler, so that an old one does not fail the new jobs of a deployment that goes on.

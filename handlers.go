@@ -31,6 +31,9 @@ type JobMeta struct {
 	attempt *attempt
 }
 
+// noWorker is the worker of an attempt that is run without a database, by weirtest.Work.
+const noWorker = 0
+
 // attempt is what a handler may set in the course of its work.
 type attempt struct {
 	worker int32
@@ -39,15 +42,28 @@ type attempt struct {
 	inTx   bool
 }
 
-// SetOutput keeps a text with the job's result, at most 1 MiB of it; it is read by Client.Job.
-func (j *JobMeta) SetOutput(text string) { j.attempt.output = &text }
+// SetOutput keeps a text with the job's result, at most 1 MiB of it; it is read by Client.Job. With a job that was made by hand, for a test that
+// calls its handler directly, it does nothing: weirtest.Work returns the output.
+func (j *JobMeta) SetOutput(text string) {
+	if j.attempt != nil {
+		j.attempt.output = &text
+	}
+}
 
 // CompleteTx records the job as completed in a transaction of yours: its effects and its completion
 // commit together, or not at all. The transaction must be READ COMMITTED, in the database that the
 // worker works in. Commit it, then return nil from the handler; if it turns out not to be committed,
 // the attempt counts as failed. It fails, by design, when the worker has been fenced: then another
-// has the job, and this transaction must be rolled back.
+// has the job, and this transaction must be rolled back. With a job that was made by hand, which no worker holds, it fails with
+// ErrNotClaimed; in weirtest.Work it succeeds, and touches nothing.
 func (j *JobMeta) CompleteTx(ctx context.Context, tx Tx) error {
+	switch {
+	case j.attempt == nil:
+		return fmt.Errorf("weir: complete job %d: %w", j.ID, ErrNotClaimed)
+	case j.attempt.worker == noWorker:
+		j.attempt.inTx = true
+		return nil
+	}
 	if err := store.CompleteTx(ctx, tx, j.attempt.worker, j.attempt.batch, j.ID); err != nil {
 		return fmt.Errorf("weir: complete job %d: %w", j.ID, explain(err, "weir_work"))
 	}

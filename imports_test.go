@@ -89,10 +89,12 @@ func TestPackagesImportOnlyWhatTheyMay(t *testing.T) {
 
 	// Packages that import only the standard library, and the trees named here.
 	for path, trees := range map[string][]string{
-		"":               {pgx, module + "/internal"},
-		"schema":         {pgx},
-		"internal/store": {pgx},
-		"internal/model": nil,
+		"":                {pgx, module + "/internal"},
+		"weirtest":        {pgx, module},
+		"schema":          {pgx},
+		"internal/store":  {pgx},
+		"internal/testdb": {pgx, module + "/schema"},
+		"internal/model":  nil,
 	} {
 		for _, imported := range own[path].Imports {
 			if !standard(imported) && !within(imported, trees...) {
@@ -103,7 +105,7 @@ func TestPackagesImportOnlyWhatTheyMay(t *testing.T) {
 
 	// Users of the library get pgx and what pgx needs, and nothing else.
 	if pool, ok := all[pgx+"/pgxpool"]; ok {
-		for _, dep := range own[""].Deps {
+		for _, dep := range slices.Concat(own[""].Deps, own["weirtest"].Deps) {
 			if !standard(dep) && !within(dep, module, pgx) && !slices.Contains(pool.Deps, dep) {
 				t.Errorf("the library drags in %s: find out by go list -deps which internal package imports it", dep)
 			}

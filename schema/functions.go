@@ -122,3 +122,21 @@ func dropFunctions(ctx context.Context, tx pgx.Tx) error {
 		$$;
 		DELETE FROM weir.setting WHERE name = '`+functionsSetting+`'`)
 }
+
+// Sum identifies the schema that this build installs: two builds with the same sum install the same.
+func Sum() (string, error) {
+	all, err := Migrations()
+	if err != nil {
+		return "", err
+	}
+	text, err := functions()
+	if err != nil {
+		return "", err
+	}
+	h := sha256.New()
+	for _, m := range all {
+		fmt.Fprintln(h, m.Name, m.checksum)
+	}
+	fmt.Fprint(h, text, privileges)
+	return hex.EncodeToString(h.Sum(nil)), nil
+}

@@ -18,24 +18,19 @@ package pgtest
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
-	"net/url"
 	"os"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"sync"
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/weir-pg/weir/internal/embedded"
-	"github.com/weir-pg/weir/schema"
+	"github.com/weir-pg/weir/internal/testdb"
 )
 
 // bound is more than any one step of this package takes on a busy machine.
@@ -179,17 +174,13 @@ func tail(path string, bytes int) string {
 	return string(text[max(0, len(text)-bytes):])
 }
 
-// host creates databases on one server. Its zero value starts the server, or finds the one it is told to use, when first asked.
+// host is the server that databases are created on. Its zero value starts it, or finds the one it is told to use, when first asked.
 type host struct {
-	start   sync.Once
-	err     error
-	server  *embedded.Server // nil when WEIR_TEST_DATABASE_URL names one
-	dir     string
-	admin   *pgxpool.Pool
-	migrate sync.Once
-	// template is a migrated database that others are copied from. It is copied in a tenth of the time that a migration takes.
-	template    string
-	templateErr error
+	start     sync.Once
+	err       error
+	server    *embedded.Server // nil when WEIR_TEST_DATABASE_URL names one
+	dir       string
+	databases *testdb.Server
 }
 
 func (h *host) open(ctx context.Context) error {
@@ -202,159 +193,70 @@ func (h *host) open(ctx context.Context) error {
 			}
 			at = h.server.URL("postgres")
 		}
-		h.admin, h.err = pgxpool.New(ctx, at)
+		h.databases, h.err = testdb.Open(ctx, at)
 	})
 	return h.err
 }
 
-// openTemplate is called after open.
-func (h *host) openTemplate(ctx context.Context) (string, error) {
-	h.migrate.Do(func() {
-		h.templateErr = func() error {
-			name := databaseName("template")
-			if err := h.create(ctx, name, ""); err != nil {
-				return err
-			}
-			h.template = name
-			at, err := h.url(name)
-			if err != nil {
-				return err
-			}
-			conn, err := pgx.Connect(ctx, at)
-			if err != nil {
-				return err
-			}
-			return errors.Join(schema.Up(ctx, conn), conn.Close(ctx))
-		}()
-	})
-	return h.template, h.templateErr
-}
-
 func (h *host) close() error {
-	if h.admin == nil {
-		return nil
-	}
 	ctx, cancel := context.WithTimeout(context.Background(), bound)
 	defer cancel()
 	var err error
-	if h.server == nil && h.template != "" {
-		err = h.drop(ctx, h.template)
+	if h.databases != nil {
+		err = h.databases.Close(ctx)
 	}
-	h.admin.Close()
 	if h.server == nil {
 		return err
 	}
-	return errors.Join(h.server.Stop(ctx), embedded.Remove(ctx, h.dir))
-}
-
-// url returns the URL of a database on the server.
-func (h *host) url(name string) (string, error) {
-	if h.server != nil {
-		return h.server.URL(name), nil
-	}
-	u, err := url.Parse(os.Getenv("WEIR_TEST_DATABASE_URL"))
-	if err != nil || u.Host == "" {
-		return "", errors.New("WEIR_TEST_DATABASE_URL must be a URL: postgres://user:password@host:port/database")
-	}
-	u.Path = "/" + name
-	return u.String(), nil
-}
-
-func (h *host) create(ctx context.Context, name, template string) error {
-	sql := "CREATE DATABASE " + pgx.Identifier{name}.Sanitize()
-	if template != "" {
-		sql += " TEMPLATE " + pgx.Identifier{template}.Sanitize()
-	}
-	if _, err := h.admin.Exec(ctx, sql); err != nil {
-		return fmt.Errorf("create database %s: %w", name, err)
-	}
-	return nil
-}
-
-// drop drops a database, whoever is still connected to it.
-func (h *host) drop(ctx context.Context, name string) error {
-	sql := "DROP DATABASE IF EXISTS " + pgx.Identifier{name}.Sanitize() + " WITH (FORCE)"
-	_, err := h.admin.Exec(ctx, sql)
-	var refused *pgconn.PgError
-	if errors.As(err, &refused) && refused.Code == "55006" { // object_in_use: prepared transactions, which FORCE spares
-		if err = h.rollBackPrepared(ctx, name); err == nil {
-			_, err = h.admin.Exec(ctx, sql)
-		}
-	}
-	if err != nil {
-		return fmt.Errorf("drop database %s: %w", name, err)
-	}
-	return nil
-}
-
-func (h *host) rollBackPrepared(ctx context.Context, name string) error {
-	at, err := h.url(name)
-	if err != nil {
-		return err
-	}
-	conn, err := pgx.Connect(ctx, at)
-	if err != nil {
-		return err
-	}
-	defer conn.Close(ctx)
-	rows, err := conn.Query(ctx, "SELECT gid FROM pg_catalog.pg_prepared_xacts WHERE database = pg_catalog.current_database()")
-	if err != nil {
-		return err
-	}
-	gids, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	if err != nil {
-		return err
-	}
-	for _, gid := range gids {
-		if _, err := conn.Exec(ctx, "ROLLBACK PREPARED '"+strings.ReplaceAll(gid, "'", "''")+"'"); err != nil {
-			return err
-		}
-	}
-	return nil
+	return errors.Join(err, h.server.Stop(ctx), embedded.Remove(ctx, h.dir))
 }
 
 func create(t testing.TB, migrated bool) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), bound)
 	defer cancel()
-	if err := shared.open(ctx); err != nil {
-		t.Fatalf("start the tests' server: %v", err)
-	}
-	template := ""
-	if migrated {
-		var err error
-		if template, err = shared.openTemplate(ctx); err != nil {
-			t.Fatalf("migrate the template database: %v", err)
-		}
-	}
-	name := databaseName(t.Name())
-	at, err := shared.url(name)
+	at, drop, err := database(ctx, t.Name(), migrated)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := shared.create(ctx, name, template); err != nil {
-		t.Fatal(err)
-	}
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), bound)
-		defer cancel()
-		if err := shared.drop(ctx, name); err != nil {
+		if err := drop(); err != nil {
 			t.Error(err)
 		}
 	})
 	return at
 }
 
-// databaseName returns a name that nobody else has, and that tells the test in pg_stat_activity.
-func databaseName(test string) string {
-	const longest = 63 // of a PostgreSQL identifier
-	name := strings.Map(func(r rune) rune {
-		if 'a' <= r && r <= 'z' || '0' <= r && r <= '9' {
-			return r
-		}
-		return '_'
-	}, strings.ToLower(test))
-	unique := strings.ToLower(rand.Text()[:10])
-	const prefix = "weir_"
-	return prefix + name[:min(len(name), longest-len(prefix)-1-len(unique))] + "_" + unique
+// database creates a database, for drop to drop.
+func database(ctx context.Context, label string, migrated bool) (at string, drop func() error, err error) {
+	if err := shared.open(ctx); err != nil {
+		return "", nil, fmt.Errorf("start the tests' server: %w", err)
+	}
+	var name string
+	if migrated {
+		name, err = shared.databases.Copy(ctx, label, nil)
+	} else {
+		name, err = shared.databases.Create(ctx, label)
+	}
+	if err == nil {
+		at, err = shared.databases.URL(name)
+	}
+	return at, func() error {
+		ctx, cancel := context.WithTimeout(context.Background(), bound)
+		defer cancel()
+		return shared.databases.Drop(ctx, name)
+	}, err
+}
+
+// Shared returns the URL of a new database with Weir's schema for what is no test: the examples of a package. It is dropped when all tests of
+// the package have run. It panics where there is no server.
+func Shared(label string) string {
+	ctx, cancel := context.WithTimeout(context.Background(), bound)
+	defer cancel()
+	at, drop, err := database(ctx, label, true)
+	if err != nil {
+		panic(err)
+	}
+	AtEnd(drop)
+	return at
 }

@@ -11,6 +11,7 @@ const (
 		worker, cancel_requested, output, error, errors`
 	sqlJob      = `SELECT ` + jobColumns + ` FROM weir.job_info($1)`
 	sqlJobJSON  = `SELECT (SELECT to_jsonb(j)::text FROM weir.job_info($1::bigint) j)`
+	sqlEnqueued = `SELECT coalesce(json_agg(j ORDER BY j.id), '[]')::text FROM weir.enqueued($1) j`
 	sqlJobs     = `SELECT ` + jobColumns + ` FROM weir.jobs($1, $2, $3)`
 	sqlQueues   = `SELECT name, paused_at, available, running, later, approximate, ready_since, claimed, last_claim, workers FROM weir.queues()`
 	sqlWorkers  = `SELECT id, name, queues, state, started_at, seen_at, running, reason FROM weir.workers()`
@@ -32,6 +33,12 @@ func LookUp[T any](ctx context.Context, s *Store, id int64) ([]T, error) {
 // LookUpTx looks one job up in a transaction of the caller's, and returns it as JSON; nil if it is unknown or gone.
 func LookUpTx(ctx context.Context, tx Querier, id int64) (text *string, err error) {
 	err = tx.QueryRow(ctx, sqlJobJSON, id).Scan(&text)
+	return text, err
+}
+
+// EnqueuedTx lists at most so many of the jobs that a transaction of the caller's has enqueued, as a JSON array.
+func EnqueuedTx(ctx context.Context, tx Querier, most int) (text string, err error) {
+	err = tx.QueryRow(ctx, sqlEnqueued, most).Scan(&text)
 	return text, err
 }
 

@@ -8,7 +8,7 @@ import (
 )
 
 const (
-	sqlPromote     = `SELECT promoted, extract(epoch FROM next_due - clock_timestamp())::float8 FROM weir._promote($1)`
+	sqlPromote     = `SELECT promoted, extract(epoch FROM next_due - clock_timestamp())::float8 FROM weir._promote($1, $2)`
 	sqlRotate      = `SELECT coalesce(weir._rotate(), '')`
 	sqlRotateLater = `SELECT coalesce(weir._rotate_later(), '')`
 	sqlRescue      = `SELECT worker, reason, coalesce(relogged, 0), more, coalesce(error, ''), relogged IS NULL AND NOT more AND error IS NULL, coalesce(jobs, '{}') FROM weir._rescue()`
@@ -19,8 +19,17 @@ const (
 
 // Promote logs up to most due jobs; next is how long until the next one known is due, nil for none.
 func (s *Store) Promote(ctx context.Context, most int) (promoted int, next *time.Duration, err error) {
+	return s.PromoteUpto(ctx, most, time.Time{})
+}
+
+// PromoteUpto is Promote as if it were as late as a time that is not past.
+func (s *Store) PromoteUpto(ctx context.Context, most int, upto time.Time) (promoted int, next *time.Duration, err error) {
 	var seconds *float64
-	if err = s.row(ctx, sqlPromote, []any{most}, &promoted, &seconds); err == nil && seconds != nil {
+	var late *time.Time
+	if !upto.IsZero() {
+		late = &upto
+	}
+	if err = s.row(ctx, sqlPromote, []any{most, late}, &promoted, &seconds); err == nil && seconds != nil {
 		d := time.Duration(min(*seconds, 1e6) * float64(time.Second))
 		next = &d
 	}

@@ -19,7 +19,7 @@ AS $$
 $$;
 COMMENT ON FUNCTION weir._was_ahead IS 'Whether a row of later was promoted before a clock stepped back, as a cursor that is kept beside the newest tells.';
 
-CREATE OR REPLACE FUNCTION weir._promote(most integer DEFAULT 2000, OUT promoted integer, OUT next_due timestamptz)
+CREATE OR REPLACE FUNCTION weir._promote(most integer DEFAULT 2000, upto timestamptz DEFAULT NULL, OUT promoted integer, OUT next_due timestamptz)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET jit = off
@@ -41,6 +41,8 @@ BEGIN
   PERFORM weir._check_isolation('promote'), weir._hold_briefly();
   IF _promote.most IS NULL OR _promote.most NOT BETWEEN 1 AND 100000 THEN
     RAISE EXCEPTION 'weir: promote takes 1 to 100000 jobs at once, got %', _promote.most USING ERRCODE = '22023';
+  ELSIF NOT isfinite(_promote.upto) THEN
+    RAISE EXCEPTION 'weir: promote takes a time, got %', _promote.upto USING ERRCODE = '22023';
   ELSIF pg_current_xact_id_if_assigned() IS NOT NULL THEN
     -- It would see its own jobs, and take them for somebody else's when it looks again.
     RAISE EXCEPTION 'weir: promote needs a transaction of its own, and this one has written' USING ERRCODE = 'WR004', HINT = 'Call it in autocommit.';
@@ -50,7 +52,7 @@ BEGIN
   PERFORM weir._check_cluster();
   PERFORM set_config('synchronous_commit', 'off', true);  -- lost together with its cursor, so done again
   SELECT p.* INTO c FROM weir.promotion p ORDER BY p.seq DESC LIMIT 1;
-  at_time := clock_timestamp();
+  at_time := greatest(clock_timestamp(), _promote.upto);
   IF cardinality(c.ahead_due) >= 16 THEN
     -- A clock that steps back again and again: some jobs rather come early, than that the cursor grows without end.
     at_time := greatest(at_time, c.due);
@@ -101,6 +103,12 @@ BEGIN
     )
     SELECT (SELECT count(*) FROM logged), m.due, m.due_id, m.ahead_due, m.ahead_id, m.ahead_snapshot
       INTO _promote.promoted, c.due, c.due_id, c.ahead_due, c.ahead_id, c.ahead_snapshot FROM moved m;
+    IF _promote.upto IS NOT NULL AND c.due > clock_timestamp() THEN  -- back to now: what comes from here on waits for its own time
+      INSERT INTO weir.promotion (seq, due, due_id, snapshot, ahead_due, ahead_id, ahead_snapshot)
+      SELECT p.seq + 1, clock_timestamp(), 9223372036854775807, p.snapshot, p.due || p.ahead_due, p.due_id || p.ahead_id, p.snapshot || p.ahead_snapshot
+      FROM weir.promotion p WHERE p.seq = c.seq + 1
+      RETURNING due, due_id, ahead_due, ahead_id, ahead_snapshot INTO c.due, c.due_id, c.ahead_due, c.ahead_id, c.ahead_snapshot;
+    END IF;
   END IF;
   SELECT l.run_at INTO _promote.next_due FROM weir.later l
   WHERE (l.run_at, l.id) > (c.due, c.due_id) AND l.run_at <= at_time + interval '10 seconds'  -- not through all that is in progress
@@ -109,7 +117,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION weir._promote IS
-  'Copies due attempts from later into the log, in the order of run_at, at most so many in one call; returns how many and when the next is due, if that is within 10 seconds (NULL: none is known, or another session is promoting). Errors: WR003, WR004 (not in READ COMMITTED autocommit), 22023. Locks: advisory step 2 (tried). Isolation: READ COMMITTED. Commits asynchronously.';
+  'Copies due attempts from later into the log, in the order of run_at, at most so many in one call; returns how many and when the next is due, if that is within 10 seconds (NULL: none is known, or another session is promoting). Where upto is given and not past, what is due until then is due, as if the clock showed it and then stepped back: for tests of jobs that are scheduled. Errors: WR003, WR004 (not in READ COMMITTED autocommit), 22023. Locks: advisory step 2 (tried). Isolation: READ COMMITTED. Commits asynchronously.';
 
 CREATE OR REPLACE FUNCTION weir._rotate_later(segment_bytes bigint DEFAULT 67108864) RETURNS text
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER

@@ -48,7 +48,7 @@ func TestEveryFunctionIsDocumentedAndPinned(t *testing.T) {
 func TestRolesDoTheirPartAndNoMore(t *testing.T) {
 	url := pgtest.Database(t)
 	conn := connect(t, url)
-	enqueue := []string{"enqueue", "enqueue_many"}
+	enqueue := []string{"enqueue", "enqueue_many", "enqueued"}
 	work := append(slices.Clone(enqueue), "start", "take", "record", "stop", "complete", "chores", "attend", "heartbeat", "cancel", "_start", "_watch", "_claim", "_record", "_complete", "_reconcile", "_fence", "_settle", "_cancelled_among",
 		"_promote", "_rotate", "_rotate_later", "_rotate_messages", "_rescue", "_resurvey", "_tidy", "rebase", "job_info", "jobs")
 	publish := []string{"publish", "publish_bytes", "publish_many", "notify"}

@@ -80,6 +80,8 @@ func TestBadInputLeavesNothing(t *testing.T) {
 		{sql: `SELECT weir._reconcile($1, ARRAY[1], ARRAY[1]::bigint[], ARRAY[2], ARRAY[1]::bigint[])`, args: []any{worker}, says: "1 sizes and 1 ids"},
 		{sql: `SELECT weir._settle($1)`, args: []any{worker}, says: "is not fenced"},
 		{sql: `SELECT weir._promote(0)`, says: "got 0"},
+		{sql: `SELECT weir._promote(upto => 'infinity')`, says: "got infinity"},
+		{sql: `SELECT weir.enqueued(0)`, says: "got 0"},
 		{sql: `SELECT weir.jobs('done')`, says: "unknown state done"},
 		{sql: `SELECT weir.set('retention', '-1 s')`, says: "-1 s"},
 		{sql: `SELECT weir.set('retention_bytes', '5')`, says: "got 5"},

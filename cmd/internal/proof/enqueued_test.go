@@ -1,0 +1,94 @@
+package proof
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/weir-pg/weir/internal/pgtest"
+)
+
+// TestATransactionSeesWhatItHasEnqueued: weir.enqueued shows the caller's own jobs, whatever others enqueue, and whatever it does besides.
+func TestATransactionSeesWhatItHasEnqueued(t *testing.T) {
+	url := pgtest.Database(t)
+	conn, other := connect(t, url), connect(t, url)
+	worker := startWorker(t, conn, "q")
+	old := enqueueN(t, conn, "q", 3)
+	failed := mustClaim(t, conn, worker, "q", 1)
+	if refused, err := record(t.Context(), conn, worker, failed, "failed", nil); err != nil || len(refused) > 0 {
+		t.Fatal(refused, err)
+	}
+	if got := column[int64](t, conn, `SELECT id FROM weir.enqueued()`); len(got) > 0 {
+		t.Errorf("outside a transaction it shows %v", got)
+	}
+	tx, err := conn.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback(t.Context())
+	exec(t, tx, `SELECT weir.publish('c', 'p')`) // which assigns the transaction's id
+	if got := column[int64](t, tx, `SELECT id FROM weir.enqueued()`); len(got) > 0 {
+		t.Errorf("a transaction that has enqueued nothing shows %v", got)
+	}
+	exec(t, tx, `SELECT weir.retry($1)`, failed[0].ID)
+	var want []int64
+	want = append(want, value[int64](t, tx, `SELECT weir.enqueue('q', 'now')`))
+	enqueueN(t, other, "q", 2)
+	want = append(want, value[int64](t, tx, `SELECT weir.enqueue('r', 'later', run_at => now() + interval '1 hour', priority => 4)`))
+	exec(t, tx, `SAVEPOINT s`)
+	exec(t, tx, `SELECT weir.enqueue('q', 'undone')`)
+	exec(t, tx, `ROLLBACK TO s`)
+	want = append(want, value[[]int64](t, tx, `SELECT weir.enqueue_many('[{"queue": "r", "kind": "many"}, {"queue": "q", "kind": "many"},
+		{"queue": "q", "kind": "many"}, {"queue": "r", "kind": "many", "run_at": "2999-01-01"}]')`)...)
+	exec(t, tx, `SELECT weir.cancel($1)`, want[0])
+	if got := column[int64](t, tx, `SELECT id FROM weir.enqueued()`); !slices.Equal(got, want) {
+		t.Errorf("it shows %v, want %v (of others are %v)", got, want, old)
+	}
+	if got, want := column[string](t, tx, `SELECT state FROM weir.enqueued(3)`), []string{"cancelled", "later", "available"}; !slices.Equal(got, want) {
+		t.Errorf("the first three are %v, want %v", got, want)
+	}
+	if got := column[string](t, tx, `SELECT DISTINCT relation::regclass::text FROM pg_locks WHERE mode = 'AccessShareLock' AND locktype = 'relation' AND pid = pg_backend_pid()
+		AND relation::regclass::text LIKE 'weir.batch%'`); len(got) > 0 {
+		t.Errorf("it leaves locks on %v", got)
+	}
+}
+
+// TestWhatIsScheduledCanBePromotedBeforeItsTime: promoted up to a time that is still to come, each job runs once, and what is scheduled afterwards
+// waits for its own time.
+func TestWhatIsScheduledCanBePromotedBeforeItsTime(t *testing.T) {
+	conn := connect(t, pgtest.Database(t))
+	worker := startWorker(t, conn, "q")
+	promote := func(hours int) int {
+		t.Helper()
+		return value[int](t, conn, `SELECT promoted FROM weir._promote(upto => now() + $1 * interval '1 hour')`, hours)
+	}
+	at := func(hours int) int64 {
+		t.Helper()
+		return value[int64](t, conn, `SELECT weir.enqueue('q', 'k', run_at => now() + $1 * interval '1 hour')`, hours)
+	}
+	first, second := at(1), at(3)
+	if n := promote(-1); n != 0 {
+		t.Errorf("up to a time that is past, %d jobs were promoted", n)
+	}
+	if n := promote(2); n != 1 {
+		t.Errorf("%d jobs were promoted, want the one that is due", n)
+	}
+	third := at(1) // lies before the point that promotion has reached
+	if got := column[int64](t, conn, `SELECT id FROM weir.jobs('later')`); !slices.Equal(got, []int64{third, second}) {
+		t.Errorf("later are %v, want %v", got, []int64{third, second})
+	}
+	if n := value[int](t, conn, `SELECT promoted FROM weir._promote()`); n != 0 {
+		t.Errorf("%d jobs were promoted before their time", n)
+	}
+	if got := idsOf(claimAll(t, conn, worker, "q")); !slices.Equal(got, []int64{first}) {
+		t.Errorf("claimed %v, want %v", got, first)
+	}
+	if got := column[int64](t, conn, `SELECT id FROM weir.jobs('later')`); !slices.Equal(got, []int64{third, second}) {
+		t.Errorf("later are %v, want %v", got, []int64{third, second})
+	}
+	if n := promote(4); n != 2 {
+		t.Errorf("%d jobs were promoted, want the two that are left", n)
+	}
+	if got := idsOf(claimAll(t, conn, worker, "q")); !slices.Equal(got, []int64{second, third}) { // those promoted together, in the order of ids
+		t.Errorf("claimed %v, want %v", got, []int64{second, third})
+	}
+}

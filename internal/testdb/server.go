@@ -1,0 +1,241 @@
+package testdb
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/url"
+	"strings"
+	"sync"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// lockClass is the first key of the locks that runs hold, the second being the run. It differs from those of jobs and messages.
+const lockClass = 1464158560
+
+const (
+	prefix    = "weir_test_"
+	longest   = 63 // of a PostgreSQL identifier, in bytes
+	templates = prefix + "template_"
+)
+
+// connections that a process has open for creating and dropping databases, besides the one that holds its lock.
+const connections = 2
+
+// Server creates databases on one server. It is safe for concurrent use.
+type Server struct {
+	url   string
+	admin *pgxpool.Pool
+	own   *pgx.Conn // holds the lock of this run
+	run   uint32
+	from  uint32 // oid of the database connected to
+	role  string
+
+	mu      sync.Mutex // of the templates
+	private map[*Setup]string
+}
+
+// Setup is what a template gets after Weir's schema.
+type Setup struct {
+	// Run changes the database; nil: it has Weir's schema and nothing else.
+	Run func(ctx context.Context, conn *pgx.Conn) error
+	// Version names what Run leads to. With it the template is kept, for other processes and other days; without, it is this process's.
+	Version string
+}
+
+// Open connects to the server at a URL, or a DSN of keywords and values, and drops what runs that were killed have left there. The role must
+// be allowed to create databases.
+func Open(ctx context.Context, at string) (*Server, error) {
+	config, err := pgxpool.ParseConfig(at)
+	if err != nil {
+		return nil, err // pgx hides the password
+	}
+	config.MaxConns, config.MinConns = connections, 0
+	config.AfterConnect = patient
+	s := &Server{url: at, private: map[*Setup]string{}}
+	if s.own, err = pgx.ConnectConfig(ctx, config.ConnConfig.Copy()); err != nil {
+		return nil, err
+	}
+	if err := patient(ctx, s.own); err != nil {
+		return nil, errors.Join(err, s.own.Close(ctx))
+	}
+	err = s.own.QueryRow(ctx, `SELECT d.oid, current_user::text FROM pg_catalog.pg_database d WHERE d.datname = pg_catalog.current_database()`).Scan(&s.from, &s.role)
+	if err == nil {
+		err = s.lock(ctx)
+	}
+	if err == nil {
+		s.admin, err = pgxpool.NewWithConfig(ctx, config)
+	}
+	if err != nil {
+		return nil, errors.Join(err, s.own.Close(ctx))
+	}
+	s.sweep(ctx)
+	return s, nil
+}
+
+// patient frees a session from timeouts that a role or a server has for applications: copying takes as long as the disk does, and a lock is held
+// by a session that is idle.
+func patient(ctx context.Context, conn *pgx.Conn) error {
+	_, err := conn.Exec(ctx, `SET statement_timeout = 0; SET lock_timeout = 0; SET idle_session_timeout = 0`)
+	return err
+}
+
+// lock chooses a run that no other process has.
+func (s *Server) lock(ctx context.Context) error {
+	for range 10 {
+		var random [4]byte
+		_, _ = rand.Read(random[:]) // it never fails
+		s.run = binary.BigEndian.Uint32(random[:])
+		var got bool
+		if err := s.own.QueryRow(ctx, `SELECT pg_catalog.pg_try_advisory_lock($1, $2)`, lockClass, int32(s.run)).Scan(&got); err != nil || got {
+			return err
+		}
+	}
+	return errors.New("ten advisory locks with random keys were all taken")
+}
+
+// Create makes an empty database, named after what it is for.
+func (s *Server) Create(ctx context.Context, label string) (name string, err error) {
+	name = s.name(label)
+	return name, s.create(ctx, name, "")
+}
+
+// Copy makes a database with Weir's schema in it, and what the setup, where there is one, has added.
+func (s *Server) Copy(ctx context.Context, label string, setup *Setup) (name string, err error) {
+	for range 3 { // another process may take a template of all for out of date
+		var template string
+		if template, err = s.template(ctx, setup); err != nil {
+			return "", err
+		}
+		name = s.name(label)
+		if err = s.create(ctx, name, template); code(err) != "3D000" { // invalid_catalog_name: it is gone
+			break
+		}
+		s.forget(setup)
+	}
+	return name, err
+}
+
+func (s *Server) create(ctx context.Context, name, template string) error {
+	sql := "CREATE DATABASE " + pgx.Identifier{name}.Sanitize()
+	if template != "" {
+		sql += " TEMPLATE " + pgx.Identifier{template}.Sanitize()
+	}
+	_, err := s.admin.Exec(ctx, sql)
+	switch {
+	case code(err) == "42501": // insufficient_privilege
+		return fmt.Errorf("the role %s may not create databases, and every test gets one of its own: let an administrator run ALTER ROLE %s CREATEDB, or use a role that may (%w)",
+			s.role, pgx.Identifier{s.role}.Sanitize(), err)
+	case err != nil:
+		return fmt.Errorf("create database %s: %w", name, err)
+	}
+	return nil
+}
+
+// Drop drops a database, in spite of sessions and of prepared transactions in it.
+func (s *Server) Drop(ctx context.Context, name string) error {
+	sql := "DROP DATABASE IF EXISTS " + pgx.Identifier{name}.Sanitize() + " WITH (FORCE)"
+	_, err := s.admin.Exec(ctx, sql)
+	if code(err) == "55006" { // object_in_use: prepared transactions, which FORCE spares
+		if err = s.rollBackPrepared(ctx, name); err == nil {
+			_, err = s.admin.Exec(ctx, sql)
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("drop database %s: %w", name, err)
+	}
+	return nil
+}
+
+func (s *Server) rollBackPrepared(ctx context.Context, name string) error {
+	conn, err := s.connect(ctx, name)
+	if err != nil {
+		return err
+	}
+	defer conn.Close(ctx)
+	rows, err := conn.Query(ctx, "SELECT gid FROM pg_catalog.pg_prepared_xacts WHERE database = pg_catalog.current_database()")
+	if err != nil {
+		return err
+	}
+	gids, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		return err
+	}
+	for _, gid := range gids {
+		if _, err := conn.Exec(ctx, "ROLLBACK PREPARED '"+strings.ReplaceAll(gid, "'", "''")+"'"); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *Server) connect(ctx context.Context, name string) (*pgx.Conn, error) {
+	at, err := s.URL(name)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.Connect(ctx, at)
+}
+
+// URL is where a database of the server is found: what the server was opened by, with another database in it.
+func (s *Server) URL(name string) (string, error) {
+	if !strings.HasPrefix(s.url, "postgres://") && !strings.HasPrefix(s.url, "postgresql://") {
+		return s.url + " dbname=" + name, nil // of a keyword given twice the last counts
+	}
+	u, err := url.Parse(s.url)
+	if err != nil {
+		return "", errors.New("parse the server's URL") // url.Parse would show the password
+	}
+	u.Path, u.RawPath = "/"+name, ""
+	query := u.Query()
+	query.Del("dbname")
+	query.Del("database")
+	u.RawQuery = query.Encode()
+	return u.String(), nil
+}
+
+// Close drops the templates of this process alone, and ends its connections. Databases that are left go to the next process to sweep.
+func (s *Server) Close(ctx context.Context) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var errs []error
+	for _, name := range s.private {
+		if !strings.HasPrefix(name, templates) {
+			errs = append(errs, s.Drop(ctx, name))
+		}
+	}
+	s.admin.Close()
+	return errors.Join(append(errs, s.own.Close(ctx))...)
+}
+
+// name is one that nobody else has, and that tells in pg_stat_activity which test it is of.
+func (s *Server) name(label string) string {
+	label = strings.Map(func(r rune) rune {
+		if 'a' <= r && r <= 'z' || '0' <= r && r <= '9' {
+			return r
+		}
+		return '_'
+	}, strings.ToLower(label))
+	name := s.mine()
+	unique := "_" + strings.ToLower(rand.Text()[:6])
+	return name + label[:min(len(label), longest-len(name)-len(unique))] + unique
+}
+
+// mine is what the names of this run's databases begin with.
+func (s *Server) mine() string { return fmt.Sprintf("%sr%08x_", s.ours(), s.run) }
+
+// ours is what the names of databases begin with whose runs can be seen from here.
+func (s *Server) ours() string { return fmt.Sprintf("%sa%d_", prefix, s.from) }
+
+func code(err error) string {
+	var refused *pgconn.PgError
+	if errors.As(err, &refused) {
+		return refused.Code
+	}
+	return ""
+}

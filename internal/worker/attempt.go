@@ -1,0 +1,27 @@
+package worker
+
+import (
+	"context"
+
+	"github.com/weir-pg/weir/internal/store"
+)
+
+// Attempt runs one attempt as a worker does, in the calling goroutine and without a database: for tests. It returns what would be recorded, and
+// has told whoever asked so.
+func (w *Worker) Attempt(ctx context.Context, t *Task) Result {
+	if w.Timeout != nil {
+		if limit := w.Timeout(t.Kind); limit > 0 {
+			var cancel context.CancelFunc
+			ctx, cancel = context.WithTimeoutCause(ctx, limit, &TimedOut{limit})
+			defer cancel()
+		}
+	}
+	r := w.Handler(ctx, t)
+	if r.Outcome == store.Retried && t.Attempt >= t.MaxAttempts {
+		r.Outcome = store.Failed
+	}
+	if r.Told != nil {
+		r.Told(r.Outcome, nil)
+	}
+	return r
+}

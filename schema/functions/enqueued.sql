@@ -1,0 +1,36 @@
+-- What a transaction has enqueued, for tests of whoever enqueues: they look before they roll back.
+
+CREATE OR REPLACE FUNCTION weir.enqueued(most integer DEFAULT 1000) RETURNS SETOF weir.job_look
+LANGUAGE plpgsql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+AS $$
+#variable_conflict use_column
+DECLARE
+  mine CONSTANT xid8 := pg_current_xact_id_if_assigned();
+  this bigint;
+BEGIN
+  IF enqueued.most IS NULL OR enqueued.most NOT BETWEEN 1 AND 10000 THEN
+    RAISE EXCEPTION 'weir: enqueued shows 1 to 10000 at once, got %', coalesce(enqueued.most::text, 'null') USING ERRCODE = '22023';
+  END IF;
+  FOR this IN
+    -- Leads tell in which lanes the transaction has logged; what it has logged as a retry was not enqueued.
+    SELECT u.id FROM (
+      SELECT j.id FROM (SELECT DISTINCT k.lane FROM weir.job k WHERE k.xid = mine AND k.leads) l
+      CROSS JOIN LATERAL (SELECT j.id FROM weir.job j WHERE j.lane = l.lane AND j.xid = mine AND j.attempt = 1 AND j.put_off = 0 OFFSET 0) j
+      UNION ALL
+      SELECT l.id FROM weir.later l WHERE l.xid = mine AND l.attempt = 1 AND l.put_off = 0) u
+    ORDER BY u.id LIMIT enqueued.most
+  LOOP
+    RETURN QUERY SELECT k.* FROM weir.job_info(this) k;
+  END LOOP;
+  RAISE SQLSTATE 'WR099';
+EXCEPTION WHEN SQLSTATE 'WR099' THEN
+  RETURN;
+END
+$$;
+COMMENT ON FUNCTION weir.enqueued IS
+  'The jobs that this transaction has enqueued, in the order it did; at most so many. For tests, which look and then roll back. Nothing that others have enqueued is among them, and outside a transaction that has enqueued there are none. Errors: 22023. Locks: none that others wait for, and none that outlast the call. Isolation: any.';

@@ -1,0 +1,163 @@
+package weirtest
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"runtime/debug"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/weir-pg/weir/internal/testdb"
+)
+
+// urlFrom are the variables that name the server, the first that is set.
+var urlFrom = []string{"WEIR_TEST_DATABASE_URL", "DATABASE_URL"}
+
+// Databases makes a database for each test, on any PostgreSQL server from 14 on whose role may create databases. The database that URL names is
+// only connected to: nothing in it is read or changed. Weir's schema, and what Setup adds, is installed once, into a template that is copied for
+// each test; a template of this version stays on the server for the next run. A test's database is dropped at its end; what a test process has left
+// that was killed, the next one drops. Any number of processes may do this on one server at once.
+//
+// The zero value is ready. Keep one for all tests of a package, in a variable: it must not be copied.
+type Databases struct {
+	// URL is that of a database, with the password, of the server; or keywords and values, as libpq has them. Default: what the environment has
+	// in WEIR_TEST_DATABASE_URL, or else in DATABASE_URL.
+	URL string
+	// Setup adds to the template what your tests need besides Weir's schema: your own migrations, say. It must end with all it has committed. It is
+	// called where there is no template yet, so at most once in a process. Nil: nothing.
+	Setup func(ctx context.Context, conn *pgx.Conn) error
+	// Version names what Setup leads to, so that other processes, and the next run, need not call it again: the last migration's number, say.
+	// Default: none, and each process calls it.
+	Version string
+
+	setup     testdb.Setup
+	setupOnce sync.Once
+}
+
+// plain has the schema alone.
+var plain Databases
+
+// Database returns the URL of a new database with Weir's schema, on the server that the environment names; see [Databases]. It is dropped at the
+// end of the test, whoever is still connected to it.
+func Database(t testing.TB) string {
+	t.Helper()
+	return plain.New(t)
+}
+
+// Pool returns a pool of connections to a new database with Weir's schema, on the server that the environment names; see [Databases].
+func Pool(t testing.TB) *pgxpool.Pool {
+	t.Helper()
+	return plain.Pool(t)
+}
+
+// New returns the URL of a new database, or keywords and values if that is what URL is. It is dropped at the end of the test.
+func (d *Databases) New(t testing.TB) string {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), bound)
+	defer cancel()
+	server, err := d.server(ctx)
+	if err != nil {
+		t.Fatalf("weirtest: %v", err)
+	}
+	d.setupOnce.Do(func() {
+		d.setup = testdb.Setup{Run: d.Setup}
+		if d.Version != "" {
+			d.setup.Version = program() + " " + d.Version
+		}
+	})
+	var setup *testdb.Setup
+	if d.Setup != nil {
+		setup = &d.setup
+	}
+	name, err := server.Copy(ctx, t.Name(), setup)
+	if err != nil {
+		t.Fatalf("weirtest: on the server %s: %v", server, err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), bound)
+		defer cancel()
+		if err := server.Drop(ctx, name); err != nil {
+			t.Errorf("weirtest: %v", err)
+		}
+	})
+	at, err := server.URL(name)
+	if err != nil {
+		t.Fatalf("weirtest: %v", err)
+	}
+	return at
+}
+
+// Pool returns a pool of connections to a new database. At the end of the test the pool is closed, and the database dropped.
+func (d *Databases) Pool(t testing.TB) *pgxpool.Pool {
+	t.Helper()
+	at := d.New(t)
+	pool, err := pgxpool.New(t.Context(), at)
+	if err != nil {
+		t.Fatalf("weirtest: connect to a test's database: %v", err)
+	}
+	t.Cleanup(func() {
+		closed := make(chan struct{})
+		go func() { // ends when all connections were given back, at the latest with the process
+			pool.Close()
+			close(closed)
+		}()
+		select {
+		case <-closed:
+		case <-time.After(closeWithin):
+			t.Errorf("weirtest: %d connections of the test's pool were not given back in %s: is there a transaction that was not ended, or rows that were not closed?",
+				pool.Stat().AcquiredConns(), closeWithin)
+		}
+	})
+	return pool
+}
+
+// closeWithin is how long a test's end waits for what still uses its pool.
+const closeWithin = 10 * time.Second
+
+// servers are those that this process has opened, by URL. They are global because each is the process's: tests know of each other in no other way.
+var servers = struct {
+	sync.Mutex
+	open map[string]*opened
+}{open: map[string]*opened{}}
+
+// opened is a server, or why it could not be opened: tests that follow need not wait for that, each by itself.
+type opened struct {
+	server *testdb.Server
+	err    error
+}
+
+func (d *Databases) server(ctx context.Context) (*testdb.Server, error) {
+	at, from := d.URL, "Databases.URL"
+	for _, name := range urlFrom {
+		if at == "" {
+			at, from = os.Getenv(name), name
+		}
+	}
+	if at == "" {
+		return nil, fmt.Errorf("no PostgreSQL server: set %s to the URL of one on which a role may create databases, such as postgres://postgres:secret@127.0.0.1:5432/postgres", urlFrom[0])
+	}
+	servers.Lock()
+	defer servers.Unlock()
+	o := servers.open[at]
+	if o == nil {
+		o = &opened{}
+		if o.server, o.err = testdb.Open(ctx, at); o.err != nil {
+			o.err = fmt.Errorf("open the server that %s names: %w", from, o.err)
+		}
+		servers.open[at] = o
+	}
+	return o.server, o.err
+}
+
+// program names what is tested, so that two projects with the same Version don't share a template.
+func program() string {
+	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Path != "" {
+		return info.Main.Path
+	}
+	return os.Args[0]
+}

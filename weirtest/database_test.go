@@ -1,0 +1,189 @@
+package weirtest_test
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/weir-pg/weir"
+	"github.com/weir-pg/weir/internal/pgtest"
+	"github.com/weir-pg/weir/weirtest"
+)
+
+// leaveEnv has a test binary make a test's database on the server of this URL, and end without a word: what is left of a test run that is killed.
+const leaveEnv = "WEIR_TEST_LEAVE"
+
+// made lists the databases that tests have made on a server.
+func made(t *testing.T, url string) []string {
+	t.Helper()
+	rows, err := pgtest.Pool(t, url).Query(t.Context(), `SELECT datname::text FROM pg_database WHERE datname LIKE 'weir\_test\_%' ORDER BY oid`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	names, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return names
+}
+
+func TestEachTestHasADatabaseOfItsOwn(t *testing.T) {
+	t.Parallel()
+	server := pgtest.Server(t, nil).URL("postgres")
+	var setups atomic.Int32
+	databases := &weirtest.Databases{URL: server, Version: "1", Setup: func(ctx context.Context, conn *pgx.Conn) error {
+		setups.Add(1)
+		_, err := conn.Exec(ctx, `CREATE TABLE account (id bigint PRIMARY KEY)`)
+		return err
+	}}
+	t.Run("all", func(t *testing.T) {
+		for range 5 {
+			t.Run("one", func(t *testing.T) {
+				t.Parallel()
+				pool := databases.Pool(t)
+				if _, err := pool.Exec(t.Context(), `INSERT INTO account VALUES (1)`); err != nil {
+					t.Error(err)
+				}
+				client := weir.NewClient(pool)
+				if _, err := client.Enqueue(t.Context(), sendMail{To: "ada"}, nil); err != nil {
+					t.Error(err)
+				}
+				if ended := weirtest.Drain(t.Context(), t, client, handle(func(context.Context, *weir.Job[sendMail]) error { return nil }), nil); len(ended) != 1 {
+					t.Errorf("ended %+v", ended)
+				}
+			})
+		}
+	})
+	if n := setups.Load(); n != 1 {
+		t.Errorf("the template was set up %d times", n)
+	}
+	names := made(t, server)
+	if len(names) != 1 || !strings.HasPrefix(names[0], "weir_test_template_") {
+		t.Fatalf("left are %v, want the template", names)
+	}
+
+	// Of another version there is another template; and one that can't be set up is not left.
+	databases = &weirtest.Databases{URL: server, Version: "2", Setup: func(ctx context.Context, conn *pgx.Conn) error {
+		_, err := conn.Exec(ctx, `CREATE TABLE account (id money_of_fools)`)
+		return err
+	}}
+	wantFailure(t, func(t testing.TB) { databases.Pool(t) }, "set the template database up", "money_of_fools")
+	if again := made(t, server); !slices.Equal(again, names) {
+		t.Errorf("left are %v, want %v", again, names)
+	}
+}
+
+func TestTheServerComesFromTheEnvironment(t *testing.T) {
+	if at := os.Getenv(leaveEnv); at != "" {
+		weirtest.Database(t)
+		private := &weirtest.Databases{Setup: func(context.Context, *pgx.Conn) error { return nil }}
+		private.New(t)
+		_ = os.Stdout.Close()
+		os.Exit(0) // no cleanup runs
+	}
+	for _, name := range []string{"WEIR_TEST_DATABASE_URL", "DATABASE_URL"} {
+		t.Setenv(name, "")
+	}
+	wantFailure(t, func(t testing.TB) { weirtest.Database(t) }, "set WEIR_TEST_DATABASE_URL to the URL of one")
+	t.Setenv("DATABASE_URL", "postgres://nobody@127.0.0.1:1/none")
+	wantFailure(t, func(t testing.TB) { weirtest.Database(t) }, "open the server that DATABASE_URL names", "127.0.0.1:1")
+	t.Setenv("WEIR_TEST_DATABASE_URL", pgtest.Empty(t))
+	weirtest.Pool(t)
+}
+
+// Keywords and values name a server as a URL does; and the database that tests are begun from keeps what it has.
+func TestAServerIsNamedByKeywordsToo(t *testing.T) {
+	t.Parallel()
+	at := pgtest.Empty(t)
+	config, err := pgx.ParseConfig(at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dsn := "host=" + config.Host + " port=" + strings.Split(strings.Split(at, config.Host+":")[1], "/")[0] + " user=" + config.User + " password=" + config.Password + " dbname=" + config.Database
+	databases := &weirtest.Databases{URL: dsn}
+	var name string
+	if err := databases.Pool(t).QueryRow(t.Context(), `SELECT current_database()`).Scan(&name); err != nil || name == config.Database {
+		t.Errorf("the database is %s (%v)", name, err)
+	}
+}
+
+func TestARoleThatMayNotCreateDatabasesIsToldWhatToDo(t *testing.T) {
+	t.Parallel()
+	s := pgtest.Server(t, nil)
+	if _, err := pgtest.Pool(t, s.URL("postgres")).Exec(t.Context(), `CREATE ROLE app LOGIN PASSWORD 'secret'`); err != nil {
+		t.Fatal(err)
+	}
+	config, err := pgx.ParseConfig(s.URL("postgres"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := strings.Replace(s.URL("postgres"), config.User+":"+config.Password+"@", "app:secret@", 1)
+	wantFailure(t, func(t testing.TB) { (&weirtest.Databases{URL: at}).Pool(t) }, `the role app may not create databases`, `ALTER ROLE "app" CREATEDB`)
+	// One that may, and owns nothing else, makes templates of its own, for a schema of another's would be of no use to it.
+	if _, err := pgtest.Pool(t, s.URL("postgres")).Exec(t.Context(), `ALTER ROLE app CREATEDB CREATEROLE`); err != nil {
+		t.Fatal(err)
+	}
+	(&weirtest.Databases{URL: s.URL("postgres")}).Pool(t)
+	(&weirtest.Databases{URL: at}).Pool(t)
+}
+
+// TestWhatAKilledTestRunLeavesIsSweptUp: by the next run, which leaves alone what a run that lives has, and what it can't know.
+func TestWhatAKilledTestRunLeavesIsSweptUp(t *testing.T) {
+	t.Parallel()
+	s := pgtest.Server(t, nil)
+	server := s.URL("postgres")
+	(&weirtest.Databases{URL: server}).Pool(t) // of this process, which lives
+	alive := made(t, server)
+	leave := func(at string) {
+		t.Helper()
+		cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestTheServerComesFromTheEnvironment$")
+		cmd.Env = append(os.Environ(), leaveEnv+"="+at, "WEIR_TEST_DATABASE_URL="+at)
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+	}
+	leave(server)
+	// The server notices at its own time that a process has gone.
+	gone := func() {
+		pgtest.Until(t, "the sessions of a process end", func() bool {
+			var n int
+			if err := pgtest.Pool(t, server).QueryRow(t.Context(), `SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'`).Scan(&n); err != nil {
+				t.Fatal(err)
+			}
+			return n == 1
+		})
+	}
+	gone()
+	left := made(t, server)
+	if len(left) != len(alive)+3 { // a test's, one with a template that is nobody else's, and that
+		t.Fatalf("the process that ended left %v beside %v", left, alive)
+	}
+	for _, name := range []string{"weir_test_of_mine", "weir_test_a1_r00000000_other_server_abcdef", "weir_test_a5_r0_x"} {
+		if _, err := pgtest.Pool(t, server).Exec(t.Context(), `CREATE DATABASE `+name); err != nil {
+			t.Fatal(err)
+		}
+		alive = append(alive, name)
+	}
+	leave(server) // sweeps up, and leaves the same again
+	gone()
+	again := made(t, server)
+	if len(again) != len(alive)+3 {
+		t.Errorf("there are %v, want %v and three that are new", again, alive)
+	}
+	for _, name := range alive {
+		if !slices.Contains(again, name) {
+			t.Errorf("%s was dropped", name)
+		}
+	}
+	for _, name := range left {
+		if slices.Contains(again, name) != slices.Contains(alive, name) {
+			t.Errorf("%s is still there", name)
+		}
+	}
+}

@@ -1,0 +1,105 @@
+package weirtest
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/weir-pg/weir"
+	"github.com/weir-pg/weir/internal/seam"
+	"github.com/weir-pg/weir/internal/store"
+	"github.com/weir-pg/weir/internal/worker"
+)
+
+// DrainOptions say how far Drain goes. The zero value, or nil, means the defaults.
+type DrainOptions struct {
+	// Until has what is scheduled up to this time when Drain is called worked as if it had come: jobs enqueued for later, retries and snoozes. A job
+	// that is put off once more waits for the next Drain, so each sees one attempt. Only for a database that is the test's own: jobs of all
+	// queues come due. Default: now.
+	Until time.Time
+	// Limit is how many attempts may run before the test fails, for there are handlers that enqueue their own kind again. Default 1,000.
+	Limit int
+}
+
+// Ended is an attempt that Drain has worked.
+type Ended struct {
+	weir.JobMeta
+	Args json.RawMessage
+	Result
+}
+
+// Drain works what is available in the configuration's queues, one attempt after the other, until nothing is left: by priority and then in the
+// order of a worker's claims, those that handlers enqueue to run at once too. What comes due meanwhile, as a retry after a second may, waits for the
+// next Drain. It returns how each ended, in order. Jobs run as they do in a worker, and their
+// ends are recorded; but in the calling goroutine, so that handlers may call t.Fatal, and one at a time, whatever concurrency the configuration
+// names. It fails the test where more than Limit run, or ctx ends, from which handlers' contexts derive.
+//
+// A claim sees what is committed and nothing else: what a transaction has enqueued that is still open is not worked, and so Drain is of no use
+// for tests that roll back. See Pool for a database of the test's own.
+func Drain(ctx context.Context, t testing.TB, client *weir.Client, config weir.WorkerConfig, o *DrainOptions) []Ended {
+	t.Helper()
+	if o == nil {
+		o = &DrainOptions{}
+	}
+	limit := o.Limit
+	if limit == 0 {
+		limit = 1000
+	}
+	if limit < 0 {
+		t.Fatalf("weirtest: DrainOptions.Limit must not be negative, got %d", limit)
+	}
+	config.Hubs = nil
+	w, err := client.NewWorker(config)
+	if err != nil {
+		t.Fatalf("weirtest: %v", err)
+	}
+	var all []Ended
+	err = seam.Drain(ctx, w, o.Until, func(task *worker.Task, r worker.Result, recorded store.Outcome, why error) error {
+		if r.Outcome != recorded && why == nil && recorded == store.Completed {
+			r.Err = nil
+		}
+		all = append(all, Ended{
+			JobMeta: weir.JobMeta{
+				ID: task.ID, Kind: task.Kind, Queue: task.Queue, Priority: task.Priority(), Attempt: int(task.Attempt), PutOff: int(task.PutOff),
+				MaxAttempts: int(task.MaxAttempts), EnqueuedAt: task.EnqueuedAt, Meta: task.Meta,
+			},
+			Args:   task.Args,
+			Result: resultOf(r, recorded, why),
+		})
+		if len(all) < limit {
+			return nil
+		}
+		return errLimit
+	})
+	switch {
+	case errors.Is(err, errLimit):
+		if left := waiting(ctx, client, config); left != "" {
+			t.Fatalf("weirtest: %d attempts have run, and %s: does a handler enqueue its own kind, or retry at once? See DrainOptions.Limit; the last was job %d of kind %s, which %s",
+				limit, left, all[limit-1].ID, all[limit-1].Kind, all[limit-1].Outcome)
+		}
+	case err != nil:
+		t.Fatalf("weirtest: drain: %v", err)
+	case ctx.Err() != nil:
+		t.Fatalf("weirtest: drain: %v after %d attempts", context.Cause(ctx), len(all))
+	}
+	return all
+}
+
+var errLimit = errors.New("limit reached")
+
+// waiting says whether more could be worked.
+func waiting(ctx context.Context, client *weir.Client, config weir.WorkerConfig) string {
+	for queue := range config.Queues {
+		jobs, err := client.Jobs(ctx, weir.StateAvailable, queue, 1)
+		if err != nil {
+			return err.Error()
+		}
+		if len(jobs) > 0 {
+			return fmt.Sprintf("more wait in queue %s", queue)
+		}
+	}
+	return ""
+}

@@ -1,0 +1,138 @@
+package weirtest_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/weir-pg/weir"
+	"github.com/weir-pg/weir/internal/pgtest"
+	"github.com/weir-pg/weir/weirtest"
+)
+
+func TestDrainWorksWhatIsAvailableAndWhatThatEnqueues(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.Pool(t, pgtest.Database(t))
+	client := weir.NewClient(pool)
+	handlers := weir.NewHandlers()
+	weir.Handle(handlers, func(ctx context.Context, job *weir.Job[sendMail]) error {
+		switch job.Args.To {
+		case "nobody":
+			return weir.Fail(errDown)
+		case "later":
+			return weir.RetryAfter(time.Hour, errDown)
+		}
+		job.SetOutput("sent")
+		return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
+			if _, err := client.EnqueueTx(ctx, tx, charge{1}, &weir.Options{Priority: 1}); err != nil {
+				return err
+			}
+			return job.CompleteTx(ctx, tx)
+		})
+	})
+	weir.Handle(handlers, func(ctx context.Context, job *weir.Job[charge]) error {
+		if job.PutOff == 0 {
+			return weir.Snooze(24 * time.Hour)
+		}
+		return nil
+	})
+	config := weir.WorkerConfig{Handlers: handlers, Queues: map[string]int{"default": 8, "money": 2}, Logger: new(pgtest.Log).Logger()}
+	var ids []int64
+	for _, to := range []string{"ada", "nobody", "later", "cancelled"} {
+		job, err := client.Enqueue(t.Context(), sendMail{To: to}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ids = append(ids, job.ID)
+	}
+	if _, err := client.CancelJob(t.Context(), ids[3]); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := client.Enqueue(t.Context(), sendMail{To: "elsewhere"}, &weir.Options{Queue: "mail"}); err != nil {
+		t.Fatal(err)
+	}
+
+	type end struct {
+		kind    string
+		attempt int
+		outcome weir.Outcome
+	}
+	ends := func(all []weirtest.Ended) (short []end) {
+		for _, e := range all {
+			short = append(short, end{e.Kind, e.Attempt, e.Outcome})
+			if info, err := client.Job(t.Context(), e.ID); err != nil || e.Outcome == weir.OutcomeCompleted != (info.State == weir.StateCompleted) && info.Attempt == e.Attempt && info.State != weir.StateLater {
+				t.Errorf("%+v is %+v (%v) in the database", e, info, err)
+			}
+		}
+		return short
+	}
+	all := weirtest.Drain(t.Context(), t, client, config, nil)
+	want := []end{
+		{"send_mail", 1, weir.OutcomeCompleted}, {"send_mail", 1, weir.OutcomeFailed}, {"send_mail", 1, weir.OutcomeRetried}, {"send_mail", 1, weir.OutcomeCancelled},
+		{"charge", 1, weir.OutcomeSnoozed},
+	}
+	if got := ends(all); !slices.Equal(got, want) {
+		t.Fatalf("ended %v, want %v", got, want)
+	}
+	if !all[0].InTx || all[0].Err != nil || !errors.Is(all[1].Err, errDown) || all[2].After != time.Hour || all[4].After != 24*time.Hour || string(all[0].Args) != `{"to": "ada"}` {
+		t.Errorf("ended %+v", all)
+	}
+	if all := weirtest.Drain(t.Context(), t, client, config, nil); len(all) > 0 {
+		t.Errorf("again ended %+v", all)
+	}
+	all = weirtest.Drain(t.Context(), t, client, config, &weirtest.DrainOptions{Until: time.Now().Add(90 * time.Minute)})
+	if got, want := ends(all), []end{{"send_mail", 2, weir.OutcomeRetried}}; !slices.Equal(got, want) {
+		t.Errorf("after 90 minutes ended %v, want %v", got, want)
+	}
+	all = weirtest.Drain(t.Context(), t, client, config, &weirtest.DrainOptions{Until: time.Now().Add(25 * time.Hour)})
+	if got, want := ends(all), []end{{"send_mail", 3, weir.OutcomeRetried}, {"charge", 1, weir.OutcomeCompleted}}; !slices.Equal(got, want) {
+		t.Errorf("after 25 hours ended %v, want %v", got, want)
+	}
+	weirtest.RequireManyEnqueued(t, client, []weir.NewJob{{Args: sendMail{To: "elsewhere"}}, {Args: sendMail{To: "later"}}})
+	workers, err := client.Workers(t.Context())
+	if err != nil || len(workers) != 4 || slices.ContainsFunc(workers, func(w weir.WorkerInfo) bool { return w.State != "ended" }) {
+		t.Errorf("left are workers %+v (%v)", workers, err)
+	}
+}
+
+func TestDrainSaysWhatKeepsItFromAnEnd(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.Pool(t, pgtest.Database(t))
+	client := weir.NewClient(pool)
+	again := handle(func(ctx context.Context, job *weir.Job[charge]) error {
+		_, err := client.Enqueue(ctx, job.Args, nil)
+		return err
+	})
+	enqueue := func() {
+		t.Helper()
+		if _, err := client.Enqueue(t.Context(), charge{1}, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	enqueue()
+	wantFailure(t, func(t testing.TB) { weirtest.Drain(t.Context(), t, client, again, &weirtest.DrainOptions{Limit: 5}) },
+		"5 attempts have run, and more wait in queue money", "of kind charge, which completed")
+
+	// A handler that ends its test has failed, and leaves nothing running.
+	wantFailure(t, func(t testing.TB) {
+		weirtest.Drain(t.Context(), t, client, handle(func(context.Context, *weir.Job[charge]) error { t.Fatal("seen enough"); return nil }), nil)
+	}, "seen enough")
+	info := weirtest.RequireEnqueued(t, client, charge{1}, nil)
+	if info.Attempt != 2 {
+		t.Errorf("left is %+v, want the next attempt", info)
+	}
+
+	ctx, cancel := context.WithCancel(t.Context())
+	wantFailure(t, func(t testing.TB) {
+		weirtest.Drain(ctx, t, client, handle(func(ctx context.Context, _ *weir.Job[charge]) error { cancel(); <-ctx.Done(); return ctx.Err() }),
+			&weirtest.DrainOptions{Until: time.Now().Add(time.Hour)})
+	}, "context canceled")
+	wantFailure(t, func(t testing.TB) { weirtest.Drain(t.Context(), t, client, again, &weirtest.DrainOptions{Limit: -1}) }, "must not be negative, got -1")
+	if jobs, err := client.Jobs(t.Context(), weir.StateRunning, "", 10); err != nil || len(jobs) > 0 {
+		t.Errorf("still running are %v (%v)", jobs, err)
+	}
+}
