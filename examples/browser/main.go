@@ -1,5 +1,5 @@
 // Command browser serves a page that shows what a hub delivers, over WebSocket and over Server-Sent Events. The page and weir.js, a
-// client to copy, are plain files without a build.
+// client to copy, are plain files that need no build.
 //
 //	weir serve --anonymous --listen-http localhost:8080 --origin http://localhost:3000 …
 //	go run ./examples/browser localhost:3000

@@ -1,17 +1,17 @@
-// A hub's streams, for browsers: a module. Copy this file beside your page; it needs nothing else.
+// A browser client for hubs, as a module. Copy this file next to your page; it has no dependencies.
 //
 //   import { WeirSocket } from "./weir.js";
 //   const stream = new WeirSocket("https://hub.example.com", { channels: ["orders.*"] });
 //   stream.onmessage = ({ channel, payload, position }) => …;
-//   stream.ongap     = ({ from, to, reason }) => …;      // messages between them may be missing: load what you show anew
+//   stream.ongap     = ({ from, to, reason }) => …;      // messages between them may be missing: reload what you show
 //   stream.onstate   = (state, detail) => …;             // "connecting", "open", "waiting" (to try again) or "closed" (by you, or refused)
 //   stream.publish("orders.new", "42");
 //   stream.close();
 //
-// WeirEvents is the same over Server-Sent Events, and can't publish. Both come back by themselves, at the position they had got to, so
-// that nothing is missed and nothing comes twice. Options: channels, token, position (where to resume at first), skip (be skipped ahead
-// rather than cut off when the page is too slow). A token that does not live for ever is given as a function that fetches one, or promises
-// to: it is called for each connection. With a token that is refused, and no function to get another, the stream closes and says why.
+// WeirEvents is the same over Server-Sent Events, and can't publish. Both reconnect automatically and resume at their position, so
+// that no message is missed or delivered twice. Options: channels, token, position (where to start), skip (be skipped ahead instead of
+// disconnected when the page is too slow). If tokens expire, pass a function that returns a token or a promise of one: it is called for
+// each connection. If the token is refused and there is no function to get another, the stream closes and reports why.
 
 class WeirStream {
   constructor(hub, { channels, token = "", position = "", skip = false }) {
@@ -32,7 +32,7 @@ class WeirStream {
     if (!this.over) this.connect();
   }
 
-  // ended opens the stream anew, unless that is no use.
+  // ended opens the stream again, unless the hub has refused it for good.
   async ended(why, expired = false) {
     const renewable = typeof this.token === "function";
     const refusal = expired ? { status: 401, error: why } : this.opened ? undefined : await this.refusal();
@@ -40,7 +40,7 @@ class WeirStream {
     else this.again(refusal?.error ?? why);
   }
 
-  // refusal asks the hub why it refuses a stream, which a browser does not tell.
+  // refusal asks the hub why it refuses a stream, which browsers don't report.
   async refusal() {
     const stop = new AbortController();
     try {
@@ -48,13 +48,13 @@ class WeirStream {
         response.ok ? { status: 200 } : { status: response.status, ...await response.json() });
       return status >= 400 && status < 500 && status !== 429 ? { status, error: answer.error } : undefined;
     } catch {
-      return undefined; // it can't be reached, and may be soon
+      return undefined; // the hub can't be reached now
     } finally {
       stop.abort();
     }
   }
 
-  // events is the address of the event stream.
+  // events returns the URL of the event stream.
   events() {
     const url = new URL("/v1/events", this.hub);
     for (const channel of this.channels) url.searchParams.append("channel", channel);
@@ -64,7 +64,7 @@ class WeirStream {
     return url;
   }
 
-  // hear takes what the hub says, whichever way it came.
+  // hear handles what the hub sends, over either transport.
   hear(said) {
     if (said.type === "message" && !said.payload && said.payload_base64 !== undefined) {
       said.bytes = Uint8Array.from(atob(said.payload_base64), (c) => c.charCodeAt(0));
@@ -79,7 +79,7 @@ class WeirStream {
     }
   }
 
-  // again opens the stream anew after a while: the longer the more often it failed, and never all pages at once.
+  // again reopens the stream after a random delay, which grows with each failure.
   again(why) {
     if (this.over) return;
     const wait = Math.min(500 * 2 ** this.failures++, 15000) * (0.5 + Math.random());
@@ -118,10 +118,10 @@ export class WeirSocket extends WeirStream {
       this.ended(reason || (code ? `the connection ended (${code})` : "the connection failed"), code === 4401);
     };
     socket.onclose = over;
-    socket.onerror = () => over({}); // not everywhere is it followed by the other
+    socket.onerror = () => over({}); // not every browser fires close after error
   }
 
-  // alive notes that the hub lives: it speaks every 25 seconds, so a minute's silence means that the network has gone.
+  // alive notes that the hub is alive: it sends something every 25 seconds, so after a minute of silence the connection is dead.
   alive() {
     clearTimeout(this.silence);
     this.silence = setTimeout(() => { this.hangUp(); this.again("the hub is silent"); }, 60000);
@@ -153,7 +153,7 @@ export class WeirEvents extends WeirStream {
     });
     events.onerror = () => {
       if (events !== this.source) return;
-      // A broken stream an EventSource resumes itself, with the same token; a refused request it gives up.
+      // An EventSource resumes a broken stream by itself, with the same token, but gives up after a refused request.
       if (events.readyState === EventSource.CLOSED) {
         this.opened = false;
         this.ended("the hub can't be reached, or refuses the request");

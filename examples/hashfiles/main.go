@@ -1,5 +1,5 @@
-// Command hashfiles computes the SHA-256 of every file below a folder, as background jobs. It shows the two
-// things that a queue in the same database can do and no other can:
+// Command hashfiles computes the SHA-256 of every file below a folder, as background jobs. It shows two
+// things that only a queue in the same database can do:
 //
 //   - the row of a file and the job that hashes it are written in one transaction;
 //   - the hash and the job's completion are written in one transaction, so each hash is recorded exactly once.
@@ -46,7 +46,7 @@ type HashFile struct {
 
 func (HashFile) Kind() string { return "hash_file" }
 
-// run hashes the folder and prints what came out.
+// run hashes the folder and prints the hashes.
 func run(ctx context.Context, url, folder string, out io.Writer) error {
 	pool, err := pgxpool.New(ctx, url)
 	if err != nil {
@@ -66,7 +66,7 @@ func run(ctx context.Context, url, folder string, out io.Writer) error {
 	return report(ctx, pool, out)
 }
 
-// install makes Weir's schema and the program's own table where they are missing.
+// install creates Weir's schema and the program's own table if they don't exist.
 func install(ctx context.Context, pool *pgxpool.Pool) error {
 	return pool.AcquireFunc(ctx, func(c *pgxpool.Conn) error {
 		if err := schema.Up(ctx, c.Conn()); err != nil {
@@ -89,7 +89,7 @@ func enqueue(ctx context.Context, pool *pgxpool.Pool, client *weir.Client, folde
 			var id int64
 			err = tx.QueryRow(ctx, `INSERT INTO file (path) VALUES ($1) ON CONFLICT (path) DO NOTHING RETURNING id`, path).Scan(&id)
 			if errors.Is(err, pgx.ErrNoRows) {
-				return nil // an earlier run has it
+				return nil // an earlier run added it
 			}
 			if err != nil {
 				return err
@@ -113,7 +113,7 @@ func work(ctx context.Context, pool *pgxpool.Pool, client *weir.Client) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	waited := make(chan error, 1)
-	go func() { // it ends by itself or with ctx, and is waited for below
+	go func() { // ends when all files are hashed or with ctx; waited for below
 		waited <- untilHashed(ctx, pool)
 		stop()
 	}()
@@ -139,7 +139,7 @@ func untilHashed(ctx context.Context, pool *pgxpool.Pool) error {
 	}
 }
 
-// hash is one attempt at one file. An error that it returns is retried; a file that can't be read is no such error,
+// hash is one attempt at one file. If it returns an error, the job is retried. A file that can't be read is not such an error,
 // but a result.
 func hash(ctx context.Context, pool *pgxpool.Pool, job *weir.Job[HashFile]) error {
 	var path string

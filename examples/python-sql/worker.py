@@ -1,9 +1,9 @@
-"""A worker over plain SQL, to copy. docs/sql.md tells of the functions.
+"""A worker over plain SQL, to copy. docs/sql.md describes the functions.
 
     pip install 'psycopg[binary]'
     python worker.py postgres://app@localhost/app queue
 
-Its role needs weir_work. Have a supervisor start it again when it ends by itself. worker_asyncpg.py is the same with async handlers.
+Its role needs weir_work. Run it under a supervisor that restarts it when it exits. worker_asyncpg.py is the same with async handlers.
 """
 
 import contextlib, json, os, queue, signal, socket, sys, threading, time, traceback  # noqa: E401
@@ -11,10 +11,10 @@ import contextlib, json, os, queue, signal, socket, sys, threading, time, traceb
 import psycopg
 from psycopg.rows import namedtuple_row
 
-LEASE = float(os.environ.get("WEIR_LEASE", 30))  # seconds of silence after which the jobs are given to others
+LEASE = float(os.environ.get("WEIR_LEASE", 30))  # seconds of silence after which other workers get the jobs
 SLOTS = 8  # jobs that run at once
-GRACE = float(os.environ.get("WEIR_GRACE", 10))  # seconds that handlers have to end in when the process is told to stop
-# How to connect: a line that says nothing fails in time, and PgBouncer in transaction mode knows no prepared statements.
+GRACE = float(os.environ.get("WEIR_GRACE", 10))  # seconds that handlers have to finish when the process is told to stop
+# Connection options: a silent connection fails in time, and PgBouncer in transaction mode has no prepared statements.
 HOW = {"autocommit": True, "prepare_threshold": None, "row_factory": namedtuple_row, "connect_timeout": 5,
        "tcp_user_timeout": int(LEASE * 250), "keepalives_idle": 5, "keepalives_interval": 1, "keepalives_count": 3}  # fmt: skip
 TAKE = """SELECT event, token, id, kind, args, attempt, max_attempts
@@ -26,13 +26,13 @@ class Final(Exception):
 
 
 class Snooze(Exception):
-    """Raised by a handler: the job comes again after so many seconds, and no attempt is used up."""
+    """Raised by a handler: the job runs again after this many seconds, without using up an attempt."""
 
     def __init__(self, seconds):
         self.seconds = float(seconds)
 
 
-# A handler gets a job, and an event that is set when the job is cancelled; it returns what is kept as output. It may run twice for a job.
+# A handler gets a job, and an event that is set when the job is cancelled; it returns the job's output. It may run twice for a job.
 def hello(job, cancelled):
     return "hello, " + job.args["name"]
 
@@ -58,7 +58,7 @@ def run(job, cancelled, ended):
 
 def main(url, work):
     db, worker, lost, pause, chores, stops = None, None, False, 0.1, 0.0, []
-    held, ends, ended = {}, {}, queue.SimpleQueue()  # by token: the jobs not recorded, and how they ended
+    held, ends, ended = {}, {}, queue.SimpleQueue()  # by token: the jobs not yet recorded, and how they ended
     for s in (signal.SIGTERM, signal.SIGINT):
         signal.signal(s, lambda *_: stops.append(time.monotonic() + GRACE))
     while True:
@@ -71,13 +71,13 @@ def main(url, work):
                 worker = db.execute("SELECT weir.start(%s, %s, make_interval(secs => %s))", [name, [work], LEASE]).fetchone()[0]
                 print(f"worker {worker} works {work}", flush=True)
             with contextlib.suppress(queue.Empty):
-                wait = 0.05 if held else 0  # for an end, and then for no more
+                wait = 0.05 if held else 0  # wait for one end, then take the others without waiting
                 while True:
                     end = ended.get(timeout=wait)
                     ends[end["token"]], wait = end, 0
             if ends:
                 rows = db.execute("SELECT token, refusal, detail FROM weir.record(%s, %s)", [worker, json.dumps(list(ends.values()))])
-                again = {row.token: row for row in rows if row.refusal in ("busy", "invalid")}  # what is lost runs elsewhere
+                again = {row.token: row for row in rows if row.refusal in ("busy", "invalid")}  # lost attempts run elsewhere
                 for token in list(ends):
                     if token not in again:
                         del ends[token], held[token]
@@ -94,14 +94,14 @@ def main(url, work):
                 else:
                     held[job.token] = threading.Event()
                     threading.Thread(target=run, args=[job, held[job.token], ended], daemon=True).start()
-            # After a take two thirds of the lease are left at least. When they end so does the process, for a thread can't be interrupted.
+            # A take leaves at least two thirds of the lease. When they are over the process exits, because a thread can't be interrupted.
             signal.setitimer(signal.ITIMER_REAL, max(sent + LEASE * 0.6 - time.monotonic(), 0.001))
             lost, pause = False, 0.1
             if time.monotonic() > chores:
                 chores = time.monotonic() + 0.5
-                db.execute("CALL weir.chores()")  # needless where Go workers run, too
+                db.execute("CALL weir.chores()")  # not needed if Go workers run too
         except psycopg.Error as e:
-            if not worker or (e.sqlstate or "")[:2] in ("WR", "22", "42"):  # fenced, or wrong for good
+            if not worker or (e.sqlstate or "")[:2] in ("WR", "22", "42"):  # fenced, or a permanent error
                 sys.exit(f"worker {worker} ends: {e}")
             print(f"worker {worker}: {e.diag.message_primary or e}", file=sys.stderr, flush=True)
             db, lost = db and db.close(), True

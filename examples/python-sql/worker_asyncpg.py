@@ -1,4 +1,4 @@
-"""worker.py with async handlers, by asyncpg.
+"""worker.py with async handlers, using asyncpg.
 
     pip install asyncpg
     python worker_asyncpg.py postgres://app@localhost/app queue
@@ -9,9 +9,9 @@ from types import SimpleNamespace
 
 import asyncpg
 
-LEASE = float(os.environ.get("WEIR_LEASE", 30))  # seconds of silence after which the jobs are given to others
+LEASE = float(os.environ.get("WEIR_LEASE", 30))  # seconds of silence after which other workers get the jobs
 SLOTS = 100  # jobs that run at once
-GRACE = float(os.environ.get("WEIR_GRACE", 10))  # seconds that handlers have to end in when the process is told to stop
+GRACE = float(os.environ.get("WEIR_GRACE", 10))  # seconds that handlers have to finish when the process is told to stop
 TAKE = """SELECT event, token, id, kind, args, attempt, max_attempts
           FROM weir.take($1, limits => $2, kinds => $3, held => $4, lost => $5, wait => make_interval(secs => $6))"""
 
@@ -21,13 +21,13 @@ class Final(Exception):
 
 
 class Snooze(Exception):
-    """Raised by a handler: the job comes again after so many seconds, and no attempt is used up."""
+    """Raised by a handler: the job runs again after this many seconds, without using up an attempt."""
 
     def __init__(self, seconds):
         self.seconds = float(seconds)
 
 
-# A handler gets a job, and is cancelled with it; it returns what is kept as output. It may run twice for a job.
+# A handler gets a job, and is cancelled with it; it returns the job's output. It may run twice for a job.
 async def hello(job):
     return "hello, " + job.args["name"]
 
@@ -53,12 +53,12 @@ async def run(job, ends, ended):
 
 async def main(url, work):
     db, worker, lost, pause, chores, stops = None, None, False, 0.1, 0.0, []
-    held, ends, ended = {}, {}, asyncio.Event()  # by token: the jobs not recorded, and how they ended
+    held, ends, ended = {}, {}, asyncio.Event()  # by token: the jobs not yet recorded, and how they ended
     for s in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(s, lambda: stops.append(time.monotonic() + GRACE))
     while True:
         try:
-            if not db:  # PgBouncer in transaction mode knows no prepared statements
+            if not db:  # PgBouncer in transaction mode has no prepared statements
                 db = await asyncpg.connect(url, statement_cache_size=0, timeout=5, command_timeout=max(LEASE / 4, 2))
                 db.add_log_listener(lambda _, notice: print(notice, file=sys.stderr, flush=True))
             if not worker:
@@ -76,7 +76,7 @@ async def main(url, work):
                 for token in given:
                     if token in refused and refused[token]["refusal"] == "invalid":
                         ends[token] = {"token": token, "outcome": "failed", "error": refused[token]["detail"]}
-                    elif token not in refused or refused[token]["refusal"] != "busy":  # what is lost runs elsewhere
+                    elif token not in refused or refused[token]["refusal"] != "busy":  # lost attempts run elsewhere
                         del ends[token], held[token]
             if stops and (not held or time.monotonic() > stops[0]):
                 while not await db.fetchval("SELECT weir.stop($1)", worker):
@@ -88,16 +88,16 @@ async def main(url, work):
                     job = held[row["token"]] = SimpleNamespace(**row, cancelled=False)
                     job.args = json.loads(job.args)
                     job.task = asyncio.create_task(run(job, ends, ended))
-                elif not held[row["token"]].cancelled:  # it is told until the job is recorded
+                elif not held[row["token"]].cancelled:  # the cancel is repeated until the job is recorded
                     held[row["token"]].cancelled = held[row["token"]].task.cancel()
-            # After a take two thirds of the lease are left at least. When they end so does the process, even if a handler blocks it.
+            # A take leaves at least two thirds of the lease. When they are over the process exits, even if a handler blocks it.
             signal.setitimer(signal.ITIMER_REAL, max(sent + LEASE * 0.6 - time.monotonic(), 0.001))
             lost, pause = False, 0.1
             if time.monotonic() > chores:
                 chores = time.monotonic() + 0.5
-                await db.execute("CALL weir.chores()")  # needless where Go workers run, too
+                await db.execute("CALL weir.chores()")  # not needed if Go workers run too
         except (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError, asyncio.TimeoutError) as e:
-            if not worker or getattr(e, "sqlstate", None) and e.sqlstate[:2] in ("WR", "22", "42"):  # fenced, or wrong for good
+            if not worker or getattr(e, "sqlstate", None) and e.sqlstate[:2] in ("WR", "22", "42"):  # fenced, or a permanent error
                 sys.exit(f"worker {worker} ends: {e}")
             print(f"worker {worker}: {e!r}", file=sys.stderr, flush=True)
             db, lost = db and db.terminate(), True

@@ -1,22 +1,22 @@
-// A worker over plain SQL, to copy. docs/sql.md tells of the functions.
+// A worker over plain SQL, to copy. docs/sql.md describes the functions.
 //
 //     npm install && npm run build
 //     node worker.js postgres://app@localhost/app queue
 //
-// Its role needs weir_work. Have a supervisor start it again when it ends by itself.
+// Its role needs weir_work. Run it under a supervisor that restarts it when it exits.
 
 import { hostname } from "node:os";
 import { setTimeout as sleep } from "node:timers/promises";
 import pg from "pg";
 
-const LEASE = Number(process.env.WEIR_LEASE ?? 30); // seconds of silence after which the jobs are given to others
+const LEASE = Number(process.env.WEIR_LEASE ?? 30); // seconds of silence after which other workers get the jobs
 const SLOTS = 100; // jobs that run at once
-const GRACE = Number(process.env.WEIR_GRACE ?? 10); // seconds that handlers have to end in when the process is told to stop
+const GRACE = Number(process.env.WEIR_GRACE ?? 10); // seconds that handlers have to finish when the process is told to stop
 
 /** Thrown by a handler: the job fails, and is not tried again. */
 export class Final extends Error {}
 
-/** Thrown by a handler: the job comes again after so many seconds, and no attempt is used up. */
+/** Thrown by a handler: the job runs again after this many seconds, without using up an attempt. */
 export class Snooze extends Error {
   constructor(readonly seconds: number) {
     super();
@@ -26,7 +26,7 @@ export class Snooze extends Error {
 type Job = { event: "job" | "cancel"; token: string; id: string; kind: string; args: any; attempt: number; max_attempts: number };
 type End = { token: string; outcome: string; output?: string; error?: string; final?: boolean; delay?: number };
 
-// A handler gets a job, and a signal that aborts when the job is cancelled; it returns what is kept as output. It may run twice for a job.
+// A handler gets a job, and a signal that aborts when the job is cancelled; it returns the job's output. It may run twice for a job.
 const handlers: Record<string, (job: Job, signal: AbortSignal) => Promise<unknown>> = {
   hello: async (job) => "hello, " + job.args.name.trim(),
   rest: async (job, signal) => void (await sleep(job.args.seconds * 1000, undefined, { signal })),
@@ -44,7 +44,7 @@ async function run(job: Job, signal: AbortSignal): Promise<End> {
 }
 
 async function main(url: string, queue: string) {
-  const held = new Map<string, AbortController>(); // the jobs not recorded
+  const held = new Map<string, AbortController>(); // the jobs not yet recorded
   const ends = new Map<string, End>(); // and how they ended
   let db: pg.Client | undefined, worker: number | undefined, lost = false, pause = 100, chores = 0, stopAt = 0, lapse: NodeJS.Timeout | undefined;
   let fresh = false, wake = () => {}; // a job has ended
@@ -53,7 +53,7 @@ async function main(url: string, queue: string) {
     try {
       if (!db) {
         db = new pg.Client({ connectionString: url, connectionTimeoutMillis: 5000, keepAlive: true });
-        db.on("error", () => {}); // the next query tells
+        db.on("error", () => {}); // the next query reports it
         db.on("notice", (notice) => console.error(notice.message));
         await db.connect();
       }
@@ -70,7 +70,7 @@ async function main(url: string, queue: string) {
         for (const { token } of given) {
           const refused = rows.find((row) => row.token === token);
           if (refused?.refusal === "invalid") ends.set(token, { token, outcome: "failed", error: refused.detail });
-          else if (refused?.refusal !== "busy") ends.delete(token), held.delete(token); // what is lost runs elsewhere
+          else if (refused?.refusal !== "busy") ends.delete(token), held.delete(token); // lost attempts run elsewhere
         }
       }
       if (stopAt && (held.size === 0 || Date.now() > stopAt)) {
@@ -90,17 +90,17 @@ async function main(url: string, queue: string) {
         held.set(job.token, new AbortController());
         run(job, held.get(job.token)!.signal).then((end) => (ends.set(end.token, end), (fresh = true), wake()));
       }
-      // After a take two thirds of the lease are left at least. When they end so does the process, for a handler can't be interrupted.
+      // A take leaves at least two thirds of the lease. When they are over the process exits, because a handler can't be interrupted.
       clearTimeout(lapse);
       lapse = setTimeout(() => process.exit(1), sent + LEASE * 600 - Date.now());
       lost = false, pause = 100;
       if (Date.now() > chores) {
         chores = Date.now() + 500;
-        await db.query("CALL weir.chores()"); // needless where Go workers run, too
+        await db.query("CALL weir.chores()"); // not needed if Go workers run too
       }
     } catch (e) {
       const { code, message } = e as pg.DatabaseError;
-      if (!worker || /^(WR|22|42)...$/.test(code ?? "")) { // fenced, or wrong for good
+      if (!worker || /^(WR|22|42)...$/.test(code ?? "")) { // fenced, or a permanent error
         console.error(`worker ${worker} ends: ${message}`);
         process.exit(1);
       }
