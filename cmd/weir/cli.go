@@ -14,27 +14,27 @@ import (
 
 // cli is the command line. Each field's type has a file of its own.
 type cli struct {
-	Database string `placeholder:"URL" env:"DATABASE_URL" help:"PostgreSQL to work with."`
+	Database string `placeholder:"URL" env:"DATABASE_URL" help:"PostgreSQL database to connect to."`
 
-	Dev      devCmd      `cmd:"" help:"Run a private PostgreSQL with Weir in it, to try things out."`
+	Dev      devCmd      `cmd:"" help:"Run a private PostgreSQL with Weir, to try it out."`
 	Migrate  migrateCmd  `cmd:"" help:"Install, upgrade or remove Weir's schema."`
 	Enqueue  enqueueCmd  `cmd:"" help:"Enqueue one job, or one for each line of standard input."`
 	Work     workCmd     `cmd:"" help:"Work jobs by running a command for each."`
-	Serve    serveCmd    `cmd:"" help:"Run a hub: subscribers get messages over PostgreSQL's protocol, WebSocket and SSE."`
+	Serve    serveCmd    `cmd:"" help:"Run a hub, which delivers messages over PostgreSQL's protocol, WebSocket and SSE."`
 	Publish  publishCmd  `cmd:"" help:"Publish a message on a channel."`
-	Listen   listenCmd   `cmd:"" help:"Print the messages of channels as they come."`
+	Listen   listenCmd   `cmd:"" help:"Print messages as they arrive."`
 	Jobs     jobsCmd     `cmd:"" help:"List, show, cancel and retry jobs."`
 	Queues   queuesCmd   `cmd:"" help:"List, pause and resume queues."`
 	Workers  workersCmd  `cmd:"" help:"List workers."`
 	Settings settingsCmd `cmd:"" help:"List and change settings."`
 	Hubs     hubsCmd     `cmd:"" help:"List hubs."`
-	Guard    guardCmd    `cmd:"" help:"End transactions that hold the vacuum horizon, by policy."`
+	Guard    guardCmd    `cmd:"" help:"End transactions that hold back the vacuum horizon, by policy."`
 
 	Bench      benchCmd      `cmd:"" help:"Measure Weir on your database, or on a private one."`
-	Doctor     doctorCmd     `cmd:"" help:"Name what slows a PostgreSQL down, Weir's or any."`
-	Lab        labCmd        `cmd:"" help:"Reproduce known collapses of PostgreSQL beside their cures."`
+	Doctor     doctorCmd     `cmd:"" help:"Name what slows down a PostgreSQL server, with or without Weir."`
+	Lab        labCmd        `cmd:"" help:"Reproduce known collapses of PostgreSQL, next to their fixes."`
 	Completion completionCmd `cmd:"" help:"Print a completion script for your shell."`
-	Version    versionCmd    `cmd:"" help:"Print which build this is."`
+	Version    versionCmd    `cmd:"" help:"Print the version of this build."`
 	Complete   completeCmd   `cmd:"" name:"__complete" hidden:"" passthrough:""`
 }
 

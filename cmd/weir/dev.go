@@ -29,13 +29,13 @@ const (
 )
 
 type devCmd struct {
-	Port     int `default:"5433" help:"Port of PostgreSQL; 0 takes a free one."`
-	PGPort   int `name:"hub-pg-port" default:"6543" help:"Port where the hub serves LISTEN; 0 takes a free one."`
-	HTTPPort int `name:"hub-http-port" default:"8080" help:"Port where the hub serves WebSocket and SSE; 0 takes a free one."`
+	Port     int `default:"5433" help:"Port of PostgreSQL; 0: any free port."`
+	PGPort   int `name:"hub-pg-port" default:"6543" help:"Port on which the hub serves LISTEN; 0: any free port."`
+	HTTPPort int `name:"hub-http-port" default:"8080" help:"Port on which the hub serves WebSocket and SSE; 0: any free port."`
 }
 
 func (devCmd) Help() string {
-	return `It runs until Ctrl-C and keeps its data in .weir of the current directory. While it runs, the other subcommands use its database there without being told. Its worker works the queue demo only, so your own jobs wait for your own workers.
+	return `It runs until Ctrl-C and stores its data in .weir in the current directory. While it runs, other weir commands in that directory use its database by default. Its worker works only the queue demo, so your own jobs wait for your own workers.
 
 Example:
 
@@ -89,7 +89,7 @@ func (c *devCmd) Run(ctx context.Context, s *streams) (err error) {
 		return err
 	}
 	if err := os.WriteFile(filepath.Join(devDir, ".gitignore"), []byte("*\n"), 0o644); err != nil {
-		return fmt.Errorf("keep the data out of git: %w", err)
+		return fmt.Errorf("write the .gitignore of the data directory: %w", err)
 	}
 	if err := writeURL(url); err != nil {
 		return err
@@ -107,7 +107,7 @@ func (c *devCmd) startHub(ctx context.Context, url string, log *slog.Logger) (*s
 		ListenPG: fmt.Sprintf("127.0.0.1:%d", c.PGPort), ListenHTTP: fmt.Sprintf("127.0.0.1:%d", c.HTTPPort),
 	})
 	if err != nil {
-		return nil, fmt.Errorf("start the hub: %w: if the port is in use, choose others by --hub-pg-port and --hub-http-port", err)
+		return nil, fmt.Errorf("start the hub: %w: if the port is in use, choose others with --hub-pg-port and --hub-http-port", err)
 	}
 	return hub, nil
 }
@@ -153,7 +153,7 @@ func prepareDatabase(ctx context.Context, admin, url string) error {
 	}
 	err = within(ctx, url, func(conn *pgx.Conn) error { return schema.Up(ctx, conn) })
 	if errors.Is(err, schema.ErrOtherBuild) {
-		return fmt.Errorf("%w; or, if you need nothing of it, remove the directory %s and begin anew", err, devDir)
+		return fmt.Errorf("%w; or, if you don't need its data, remove the directory %s and start over", err, devDir)
 	}
 	return err
 }
@@ -170,7 +170,7 @@ func devWorker(client *weir.Client, hub string, log *slog.Logger) (*weir.Worker,
 	handlers := weir.NewHandlers()
 	weir.Handle(handlers, func(_ context.Context, job *weir.Job[hello]) error {
 		if job.Args.Name == "" {
-			return weir.Fail(errors.New(`whom shall I greet? Give a name: --args '{"name": "Ada"}'`))
+			return weir.Fail(errors.New(`the name is missing: give one with --args '{"name": "Ada"}'`))
 		}
 		job.SetOutput("Hello, " + job.Args.Name + "!")
 		return nil

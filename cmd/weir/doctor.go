@@ -22,18 +22,18 @@ const (
 )
 
 type doctorCmd struct {
-	For   time.Duration `default:"15s" help:"How long to look."`
-	Once  bool          `xor:"mode" help:"Look for 3 seconds only: what is wrong at this moment."`
-	Watch bool          `xor:"mode,form" help:"Look until Ctrl-C, and show waits and findings as they come and go."`
+	For   time.Duration `default:"15s" help:"How long to sample."`
+	Once  bool          `xor:"mode" help:"Sample for 3 seconds only, to see what is wrong right now."`
+	Watch bool          `xor:"mode,form" help:"Run until Ctrl-C, and show waits and findings as they come and go."`
 	JSON  bool          `name:"json" xor:"form" help:"Print JSON."`
 }
 
 const onceFor = 3 * time.Second
 
 func (doctorCmd) Help() string {
-	return fmt.Sprintf(`Looks at any PostgreSQL 14 or later from outside, with or without Weir in it, and names what slows it down: causes first, then what is only downstream of them, each with evidence, a cure for now and one for good. It reads only, and pg_monitor is enough; with less it says what it could not see. Connect to the server itself rather than to a pooler. docs/findings has a page for each finding.
+	return fmt.Sprintf(`Examines any PostgreSQL 14 or later from outside, with or without Weir, and names what slows it down: causes first, then their consequences, each with evidence, an immediate fix and a lasting one. It only reads. The role pg_monitor is enough; with fewer privileges the report says what could not be seen. Connect to the server directly, not through a pooler. docs/findings has a page for each finding.
 
-It exits with %d when nothing is above info, %d when the worst is a warning, %d when something is critical.
+Exit code: %d if there is nothing above information, %d if the worst finding is a warning, %d if one is critical.
 
 Examples:
 

@@ -15,22 +15,22 @@ import (
 )
 
 type enqueueCmd struct {
-	Queue       string `short:"q" default:"default" help:"Queue to put the jobs on."`
-	Kind        string `short:"k" required:"" help:"Kind of the jobs: which handler runs them."`
-	Args        string `xor:"input" placeholder:"JSON" help:"Args of one job, a JSON object ({})."`
-	Lines       bool   `xor:"input" help:"A job for each line of standard input, with args {\"line\": …}."`
-	JSONL       bool   `name:"jsonl" xor:"input" help:"A job for each line of standard input, which is its args."`
-	Field       string `default:"line" help:"Name of the field in args, with --lines."`
-	Null        bool   `short:"0" help:"With --lines: NUL ends a line, as find -print0 prints."`
+	Queue       string `short:"q" default:"default" help:"Queue of the jobs."`
+	Kind        string `short:"k" required:"" help:"Kind of the jobs, which selects the handler that runs them."`
+	Args        string `xor:"input" placeholder:"JSON" help:"Arguments of one job, a JSON object ({})."`
+	Lines       bool   `xor:"input" help:"Enqueue one job per line of standard input, with the arguments {\"line\": …}."`
+	JSONL       bool   `name:"jsonl" xor:"input" help:"Enqueue one job per line of standard input; the line is its arguments as JSON."`
+	Field       string `default:"line" help:"With --lines: name of the argument that holds the line."`
+	Null        bool   `short:"0" help:"With --lines: lines end with NUL, as printed by find -print0."`
 	Priority    int    `default:"2" help:"1 (first) to 4."`
-	RunAt       moment `placeholder:"TIME" help:"Not before: RFC 3339, or from now on as in +10m or 10m."`
-	MaxAttempts int    `default:"25" help:"How often to try at most."`
-	Meta        string `placeholder:"JSON" help:"A JSON object to keep with the jobs."`
+	RunAt       moment `placeholder:"TIME" help:"Earliest start: a time (RFC 3339), or a duration from now such as +10m or 10m."`
+	MaxAttempts int    `default:"25" help:"Maximum number of attempts."`
+	Meta        string `placeholder:"JSON" help:"JSON object to store with the jobs."`
 	JSON        bool   `name:"json" help:"Print {\"count\", \"first\", \"last\"} as JSON."`
 }
 
 func (enqueueCmd) Help() string {
-	return `All jobs of one call are enqueued in one transaction: all of them or, when a line is bad, none.
+	return `All jobs of one call are enqueued in one transaction: if a line is not valid, none of them is.
 
 Examples:
 
@@ -184,7 +184,7 @@ func (c *enqueueCmd) stream(ctx context.Context, s *streams, pool *pgxpool.Pool,
 		return done, err
 	}
 	if err := tx.Commit(ctx); err != nil {
-		return done, fmt.Errorf("commit: %w: look at weir queues list before you try again: the jobs may be there", err)
+		return done, fmt.Errorf("commit: %w: run weir queues list before you try again, because the jobs may have been enqueued", err)
 	}
 	return done, nil
 }
@@ -235,13 +235,13 @@ type moment struct{ time.Time }
 func (m *moment) UnmarshalText(text []byte) (err error) {
 	if after, err := time.ParseDuration(string(text)); err == nil {
 		if after < 0 {
-			return fmt.Errorf("%q lies in the past: leave the flag out for at once, or write a time to come as %s", text, text[1:])
+			return fmt.Errorf("%q is in the past: omit the flag to start immediately, or give a future time such as %s", text, text[1:])
 		}
 		m.Time = time.Now().Add(after)
 		return nil
 	}
 	if m.Time, err = time.Parse(time.RFC3339, string(text)); err != nil {
-		return fmt.Errorf("%q is no time: write it as %s, or from now on as 90s, 10m or 24h", text, time.Now().Format(time.RFC3339))
+		return fmt.Errorf("%q is not a valid time: write it as %s, or as a duration from now such as 90s, 10m or 24h", text, time.Now().Format(time.RFC3339))
 	}
 	return nil
 }

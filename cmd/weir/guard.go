@@ -20,19 +20,19 @@ import (
 )
 
 type guardCmd struct {
-	Standby       []string `sep:"none" placeholder:"URL" help:"Standby to look into, too. May be repeated."`
-	Policy        string   `type:"existingfile" placeholder:"FILE" help:"What to protect, and whom to end when."`
+	Standby       []string `sep:"none" placeholder:"URL" help:"Standby to watch as well. May be repeated."`
+	Policy        string   `type:"existingfile" placeholder:"FILE" help:"What to protect, and which sessions to end when."`
 	PrintPolicy   bool     `help:"Print a policy file with all settings, and exit."`
-	Act           bool     `help:"Cancel and terminate; without it, say what would be."`
-	Once          bool     `help:"Look, print what was found, and exit."`
-	ListenMetrics string   `placeholder:"ADDRESS" help:"Serve metrics for Prometheus, as on :9187 (loopback)."`
+	Act           bool     `help:"Cancel and terminate sessions; without it, only report what would be done."`
+	Once          bool     `help:"Check once, print the result, and exit."`
+	ListenMetrics string   `placeholder:"ADDRESS" help:"Serve Prometheus metrics, for example on :9187 (loopback)."`
 	jsonFlag
 }
 
 func (guardCmd) Help() string {
-	return `Watches who holds back the vacuum horizon, on the primary and its standbys. When that harms protected tables, or lasts too long, sessions are reported, cancelled, terminated, in this order and as the policy allows. It begins as a dry run. Its role needs pg_monitor, and with --act pg_signal_backend.
+	return `Watches what holds back the vacuum horizon, on the primary and its standbys. If that harms protected tables or lasts too long, it reports, cancels or terminates the sessions responsible, in this order and as far as the policy allows. By default it is a dry run. Its role needs pg_monitor, and with --act also pg_signal_backend.
 
-With --once it prints tables, or with --json one JSON value; else it logs to standard error until Ctrl-C, with --json as lines of JSON.
+With --once it prints tables, or one JSON value with --json. Otherwise it logs to standard error until Ctrl-C, as lines of JSON with --json.
 
 Example:
 

@@ -9,7 +9,7 @@ import (
 type hubsCmd struct{ jsonFlag }
 
 func (hubsCmd) Help() string {
-	return `Lists the hubs that have shown a sign of life in the last five minutes. BEHIND is how many ticks a hub had still to read then.
+	return `Lists the hubs that have sent a heartbeat in the last five minutes. BEHIND is the number of ticks that a hub had not read at that time.
 
 Example:
 

@@ -16,9 +16,9 @@ import (
 
 type jobsCmd struct {
 	List   jobsListCmd   `cmd:"" default:"withargs" help:"List jobs: those in one state, or the newest few of each."`
-	Show   jobsShowCmd   `cmd:"" help:"Show all that is known of one job."`
-	Cancel jobsCancelCmd `cmd:"" help:"Cancel jobs: they do not start, or are told to stop."`
-	Retry  jobsRetryCmd  `cmd:"" help:"Run finished jobs once more."`
+	Show   jobsShowCmd   `cmd:"" help:"Show everything about one job."`
+	Cancel jobsCancelCmd `cmd:"" help:"Cancel jobs: waiting jobs do not start, running ones are asked to stop."`
+	Retry  jobsRetryCmd  `cmd:"" help:"Run finished jobs again."`
 }
 
 func (jobsCmd) Help() string {

@@ -15,7 +15,7 @@ type jobsCancelCmd struct {
 }
 
 func (jobsCancelCmd) Help() string {
-	return `A job that has not started will not; of a running one the worker is told, which ends its command.
+	return `A job that has not started does not start. A running job's worker is notified, and ends its command.
 
 Example:
 

@@ -14,30 +14,30 @@ import (
 
 // labCmd reproduces known collapses of PostgreSQL beside their cures.
 type labCmd struct {
-	Notify    labNotifyCmd    `cmd:"" help:"NOTIFY lets one commit at a time through."`
+	Notify    labNotifyCmd    `cmd:"" help:"NOTIFY lets only one commit through at a time."`
 	Listeners labListenersCmd `cmd:"" help:"Every notification wakes every listener."`
-	Storm     labStormCmd     `cmd:"" help:"Thousands of connections at once saturate the postmaster."`
+	Storm     labStormCmd     `cmd:"" help:"Thousands of simultaneous connections saturate the postmaster."`
 	Tree      labTreeCmd      `cmd:"" help:"Foreign keys, one row per statement, and hot counters."`
-	Pinned    labPinnedCmd    `cmd:"" help:"A long transaction makes a queue walk through its dead rows."`
-	All       labAllCmd       `cmd:"" help:"All five, one after the other, with their default sizes."`
+	Pinned    labPinnedCmd    `cmd:"" help:"A long transaction makes a queue read through its dead rows."`
+	All       labAllCmd       `cmd:"" help:"All five, one after another, with their default sizes."`
 }
 
 // Help is shown by weir lab --help.
 func (labCmd) Help() string {
-	return "Each scenario runs a load as it collapses, and with each known cure, in the same run, and says in a verdict computed from the figures whether the collapse shows on this machine. " +
-		"By default it starts a private PostgreSQL, and removes it at the end. With --database it uses yours, in a schema weir_lab of its own, " +
-		"and refuses one that holds anything else; " +
-		"DATABASE_URL is ignored, for this is nothing to run by accident.\n\n" +
+	return "Each scenario runs a load in the variant that collapses and with each known fix, in one run. A verdict, computed from the figures, says whether the collapse shows on this machine. " +
+		"By default it starts a private PostgreSQL and removes it at the end. With --database it uses your database, in its own schema weir_lab, " +
+		"and refuses a database that contains anything else. " +
+		"DATABASE_URL is ignored, so that the load is never run by accident.\n\n" +
 		"Example: weir lab notify --report notify.html"
 }
 
 // labFlags are every scenario's.
 type labFlags struct {
-	Duration      time.Duration `placeholder:"10s" help:"How long each way is measured (pinned: 45s)."`
+	Duration      time.Duration `placeholder:"10s" help:"How long each variant is measured (pinned: 45s)."`
 	JSON          string        `name:"json" placeholder:"FILE" help:"Write the result as JSON to a file, or with - to standard output."`
 	Report        string        `placeholder:"FILE" help:"Write a self-contained HTML report with charts."`
-	PostgresMajor int           `name:"postgres-major" placeholder:"18" help:"Version of the private PostgreSQL, 14 to 18. WEIR_POSTGRES names an installed one."`
-	AllowNonempty bool          `name:"allow-nonempty" help:"Measure although the database given by --database holds something else, which the load disturbs."`
+	PostgresMajor int           `name:"postgres-major" placeholder:"18" help:"Major version of the private PostgreSQL, 14 to 18. To use an installed one, set WEIR_POSTGRES to its directory."`
+	AllowNonempty bool          `name:"allow-nonempty" help:"Run even if the database given with --database contains something else, which the load will disturb."`
 }
 
 // labExample is what a scenario's help ends with.
@@ -45,8 +45,8 @@ func labExample(command string) string { return "Example: " + command }
 
 type labNotifyCmd struct {
 	labFlags
-	Clients int `default:"64" help:"How many sessions insert."`
-	Rounds  int `default:"3" help:"In how many rounds the ways take turns."`
+	Clients int `default:"64" help:"Number of sessions that insert."`
+	Rounds  int `default:"3" help:"Number of rounds in which the variants alternate."`
 }
 
 func (labNotifyCmd) Help() string {
@@ -64,7 +64,7 @@ func (c *labNotifyCmd) Run(ctx context.Context, s *streams, d *database, k *kong
 
 type labListenersCmd struct {
 	labFlags
-	Idle    []int `default:"0,10,100,1000" help:"Numbers of idle listeners beside the ping-pong."`
+	Idle    []int `default:"0,10,100,1000" help:"Numbers of idle listeners next to the ping-pong."`
 	Clients []int `default:"1,2,4,8,16,32" help:"Numbers of clients that LISTEN and UNLISTEN."`
 }
 
@@ -83,10 +83,10 @@ func (c *labListenersCmd) Run(ctx context.Context, s *streams, d *database, k *k
 
 type labStormCmd struct {
 	labFlags
-	Clients int           `default:"2000" help:"How many connect in the same instant."`
-	Rounds  int           `default:"3" help:"In how many rounds the ways take turns."`
-	Jitter  time.Duration `default:"10s" help:"Over how long the clients with jitter spread."`
-	Queries int           `default:"4" help:"How many sessions run small parallel queries meanwhile."`
+	Clients int           `default:"2000" help:"Number of clients that connect at the same moment."`
+	Rounds  int           `default:"3" help:"Number of rounds in which the variants alternate."`
+	Jitter  time.Duration `default:"10s" help:"Period over which clients with jitter spread their connections."`
+	Queries int           `default:"4" help:"Number of sessions that run small parallel queries at the same time."`
 }
 
 func (labStormCmd) Help() string {
@@ -104,9 +104,9 @@ func (c *labStormCmd) Run(ctx context.Context, s *streams, d *database, k *kong.
 
 type labTreeCmd struct {
 	labFlags
-	Workers  int `default:"32" help:"How many work items."`
-	Parents  int `default:"4" help:"How many parents they share."`
-	Children int `default:"20" help:"How many children an item brings; one in ten is new."`
+	Workers  int `default:"32" help:"Number of sessions that process items."`
+	Parents  int `default:"4" help:"Number of parent rows that they share."`
+	Children int `default:"20" help:"Number of child rows per item; one in ten is new."`
 }
 
 func (labTreeCmd) Help() string { return labExample("weir lab tree --workers 64 --report tree.html") }
@@ -123,8 +123,8 @@ func (c *labTreeCmd) Run(ctx context.Context, s *streams, d *database, k *kong.C
 type labPinnedCmd struct {
 	labFlags
 	Rate    int    `default:"1000" help:"Jobs enqueued per second."`
-	Workers int    `default:"8" help:"How many sessions claim jobs."`
-	Pin     string `default:"both" enum:"both,read,write" help:"read: a snapshot that stays open; write: an idle transaction that holds an xid; both, one after the other."`
+	Workers int    `default:"8" help:"Number of sessions that claim jobs."`
+	Pin     string `default:"both" enum:"both,read,write" help:"read: a snapshot that stays open; write: an idle transaction that holds an xid; both, one after another."`
 }
 
 func (labPinnedCmd) Help() string {
@@ -145,7 +145,7 @@ func (c *labPinnedCmd) Run(ctx context.Context, s *streams, d *database, k *kong
 
 type labAllCmd struct {
 	labFlags
-	PinnedDuration time.Duration `placeholder:"45s" help:"How long each way of pinned is measured; default: as --duration says, or 45s."`
+	PinnedDuration time.Duration `placeholder:"45s" help:"How long each variant of pinned is measured. Default: --duration, or 45s."`
 }
 
 func (labAllCmd) Help() string { return labExample("weir lab all --report lab.html --json lab.json") }

@@ -13,9 +13,9 @@ import (
 )
 
 type migrateCmd struct {
-	Up     migrateUpCmd     `cmd:"" help:"Install Weir, or bring it up to this build's version."`
-	Down   migrateDownCmd   `cmd:"" help:"Go back to an older version, or remove everything."`
-	Status migrateStatusCmd `cmd:"" help:"Say which version is installed."`
+	Up     migrateUpCmd     `cmd:"" help:"Install Weir, or upgrade it to this build's version."`
+	Down   migrateDownCmd   `cmd:"" help:"Downgrade to an older version, or remove everything."`
+	Status migrateStatusCmd `cmd:"" help:"Show which version is installed."`
 }
 
 func (migrateCmd) Help() string {
@@ -27,7 +27,7 @@ func (migrateCmd) Help() string {
 type migrateUpCmd struct{}
 
 func (migrateUpCmd) Help() string {
-	return `Doing it twice, or from several places at once, does no harm.
+	return `It is safe to run this repeatedly, and from several processes at the same time.
 
 Example:
 
@@ -58,8 +58,8 @@ func (migrateUpCmd) Run(ctx context.Context, s *streams, db *database) error {
 }
 
 type migrateDownCmd struct {
-	To  int  `required:"" placeholder:"N" help:"Version to go down to; 0 removes everything."`
-	Yes bool `help:"Yes, delete what the steps taken back hold."`
+	To  int  `required:"" placeholder:"N" help:"Version to downgrade to; 0 removes everything."`
+	Yes bool `help:"Delete the data that the removed versions hold."`
 }
 
 func (migrateDownCmd) Help() string {

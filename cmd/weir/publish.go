@@ -12,7 +12,7 @@ import (
 
 type publishCmd struct {
 	Channel string  `arg:"" help:"Channel, such as orders.created."`
-	Payload *string `arg:"" optional:"" help:"Text to publish. Default: standard input, whole."`
+	Payload *string `arg:"" optional:"" help:"Text to publish. Default: all of standard input."`
 	Binary  bool    `help:"The payload is not text."`
 }
 
@@ -33,7 +33,7 @@ func (c *publishCmd) Run(ctx context.Context, s *streams, db *database) error {
 		payload = []byte(*c.Payload)
 	} else {
 		if _, ok := isTerminal(s.in); ok {
-			return usagef("there is nothing to publish: give a payload, or send one to standard input")
+			return usagef("the payload is missing: give it as an argument or on standard input")
 		}
 		var err error
 		if payload, err = io.ReadAll(io.LimitReader(&contextReader{ctx: ctx, in: s.in}, payloadMost+1)); err != nil {
@@ -65,16 +65,16 @@ func wildcard(channel string) (word string, ok bool) {
 }
 
 type listenCmd struct {
-	Channels []string `arg:"" help:"Channels, or patterns: orders.* (one word), orders.> (all below)."`
-	Hub      []string `placeholder:"URL" help:"Hub to subscribe at, such as http://127.0.0.1:8080; repeatable. Default: the database itself."`
-	Token    string   `env:"WEIR_TOKEN" placeholder:"TOKEN" help:"What the hub is shown."`
-	After    string   `placeholder:"POSITION" help:"Go on from here, a position that --json printed. Default: what is published from now on."`
-	Count    int      `short:"n" placeholder:"N" help:"Stop after so many messages. Default: at Ctrl-C."`
-	JSON     bool     `name:"json" help:"Print a JSON object on a line for each message."`
+	Channels []string `arg:"" help:"Channels, or patterns: orders.* (one word), orders.> (one or more words)."`
+	Hub      []string `placeholder:"URL" help:"Hub to connect to, such as http://127.0.0.1:8080. May be repeated. Default: read the database directly."`
+	Token    string   `env:"WEIR_TOKEN" placeholder:"TOKEN" help:"Token for the hub."`
+	After    string   `placeholder:"POSITION" help:"Resume after this position, as printed by --json. Default: only messages published from now on."`
+	Count    int      `short:"n" placeholder:"N" help:"Exit after N messages. Default: run until Ctrl-C."`
+	JSON     bool     `name:"json" help:"Print one JSON object per line and message."`
 }
 
 func (listenCmd) Help() string {
-	return `Prints messages as they come: channel and payload, or JSON with their positions. A gap, where messages may be missing, is said on standard error, and is a line of its own in JSON.
+	return `Prints messages as they arrive: channel and payload, or JSON with their positions. A gap, where messages may be missing, is reported on standard error, or with --json as a line of its own.
 
 Examples:
 

@@ -10,9 +10,9 @@ import (
 )
 
 type queuesCmd struct {
-	List   queuesListCmd   `cmd:"" default:"withargs" help:"List queues and how many jobs wait in each."`
-	Pause  queuesPauseCmd  `cmd:"" help:"Stop handing out jobs of a queue; running jobs continue."`
-	Resume queuesResumeCmd `cmd:"" help:"Hand out jobs of a paused queue again."`
+	List   queuesListCmd   `cmd:"" default:"withargs" help:"List queues and the number of jobs that wait in each."`
+	Pause  queuesPauseCmd  `cmd:"" help:"Pause queues: no further jobs start; running jobs continue."`
+	Resume queuesResumeCmd `cmd:"" help:"Resume paused queues."`
 }
 
 func (queuesCmd) Help() string {

@@ -11,34 +11,34 @@ import (
 )
 
 type serveCmd struct {
-	ReadDatabase string `placeholder:"URL" env:"WEIR_READ_DATABASE" help:"Streaming standby to read ticks and messages from. Default: the database itself."`
-	ListenHTTP   string `name:"listen-http" default:"127.0.0.1:8080" placeholder:"ADDR" help:"Where to serve WebSocket, SSE, health and metrics; \"\" for nowhere (${default})."`
-	ListenPG     string `name:"listen-pg" default:"127.0.0.1:6543" placeholder:"ADDR" help:"Where to serve LISTEN in PostgreSQL's wire protocol; \"\" for nowhere (${default})."`
+	ReadDatabase string `placeholder:"URL" env:"WEIR_READ_DATABASE" help:"Streaming standby from which to read ticks and messages. Default: the primary."`
+	ListenHTTP   string `name:"listen-http" default:"127.0.0.1:8080" placeholder:"ADDR" help:"Address on which to serve WebSocket, SSE, health and metrics; \"\" disables it (${default})."`
+	ListenPG     string `name:"listen-pg" default:"127.0.0.1:6543" placeholder:"ADDR" help:"Address on which to serve LISTEN over PostgreSQL's wire protocol; \"\" disables it (${default})."`
 
-	ListenAdmin string `name:"listen-admin" placeholder:"ADDR" help:"Where operators, and nobody else, get metrics, see who is connected (GET /clients), and end clients (DELETE /clients/ID). The metrics are there alone then. Default: nowhere."`
+	ListenAdmin string `name:"listen-admin" placeholder:"ADDR" help:"Separate address for operators: metrics, which are then served only here, connected clients (GET /clients), and ending a client (DELETE /clients/ID). It has no authentication. Default: none."`
 
-	PGAuth    string `name:"pg-auth" default:"scram" enum:"scram,users-file,trust" help:"How PostgreSQL clients log in: scram (the database's roles and passwords), users-file, or trust (loopback addresses only)."`
-	UsersFile string `type:"existingfile" placeholder:"FILE" help:"For --pg-auth users-file: a user and a password or SCRAM verifier on each line, as in PgBouncer's userlist.txt."`
+	PGAuth    string `name:"pg-auth" default:"scram" enum:"scram,users-file,trust" help:"How PostgreSQL clients authenticate: scram (the database's roles and passwords), users-file, or trust (loopback addresses only)."`
+	UsersFile string `type:"existingfile" placeholder:"FILE" help:"For --pg-auth users-file: one user and password or SCRAM verifier per line, as in PgBouncer's userlist.txt."`
 
-	TLSCert    string `name:"tls-cert" placeholder:"FILE" help:"Certificate chain in PEM, for both listeners. Read anew when it changes."`
-	TLSKey     string `name:"tls-key" placeholder:"FILE" help:"Its key in PEM."`
+	TLSCert    string `name:"tls-cert" placeholder:"FILE" help:"Certificate chain in PEM, for both listeners. Reloaded on change."`
+	TLSKey     string `name:"tls-key" placeholder:"FILE" help:"The certificate's key in PEM."`
 	RequireTLS bool   `name:"require-tls" help:"Refuse PostgreSQL clients that do not use TLS."`
 
-	DurableNotify bool `negatable:"" default:"true" help:"Log what PostgreSQL clients NOTIFY before it is delivered, by all hubs (default). Without it, it is passed on at once, to this hub's clients and those of its cluster."`
+	DurableNotify bool `negatable:"" default:"true" help:"Log the notifications of PostgreSQL clients, and deliver them through all hubs (default). Otherwise they are delivered immediately, without being logged, to clients of this hub and of its cluster only."`
 
 	Web webFlags `embed:""`
 
-	QueueBytes int           `default:"1048576" placeholder:"BYTES" help:"What may be queued for a client that reads slowly, before it is cut off (${default})."`
-	Doctor     bool          `help:"Keep looking at the database as weir doctor does, and export what it finds in /metrics. One of several hubs is enough."`
-	Drain      time.Duration `default:"5s" help:"How long clients have to leave when the server stops (${default})."`
-	Name       string        `placeholder:"NAME" help:"Of this hub, in weir.hubs(). Default: host name and process id."`
+	QueueBytes int           `default:"1048576" placeholder:"BYTES" help:"Limit of the queue of a client that reads slowly, beyond which it is disconnected (${default})."`
+	Doctor     bool          `help:"Run weir doctor continuously, and export its findings in /metrics. One hub per database is enough."`
+	Drain      time.Duration `default:"5s" help:"How long clients have to disconnect when the server stops (${default})."`
+	Name       string        `placeholder:"NAME" help:"This hub's name in weir.hubs(). Default: host name and process id."`
 	Verbose    bool          `short:"v" help:"Log more."`
 
 	Cluster clusterFlags `embed:""`
 }
 
 func (serveCmd) Help() string {
-	return `Runs a hub: it reads messages from the database and gives them to whoever subscribes, over PostgreSQL's own protocol (LISTEN), WebSocket and Server-Sent Events. It keeps nothing, so any number of hubs may run on one database, behind any load balancer.
+	return `A hub reads messages from the database and delivers them to subscribers over PostgreSQL's own protocol (LISTEN), WebSocket and Server-Sent Events. It stores nothing, so any number of hubs can serve one database, behind any load balancer.
 
 Examples:
 

@@ -7,17 +7,17 @@ import (
 	"github.com/weir-pg/weir/cmd/internal/cluster"
 )
 
-// clusterFlags let hubs share the reading of ticks.
+// clusterFlags configure hubs that read ticks once for the whole cluster.
 type clusterFlags struct {
-	Cluster            string   `placeholder:"WHERE" help:"Share the reading of messages with other hubs over NATS: URLs of a NATS server, or embedded, to run one in each hub."`
+	Cluster            string   `placeholder:"WHERE" help:"Read messages from the database once for all hubs, and share them over NATS: URLs of a NATS server, or embedded to run one in each hub."`
 	ClusterCredentials string   `type:"existingfile" placeholder:"FILE" help:"NATS credentials for the server at --cluster."`
-	ClusterListen      string   `placeholder:"ADDR" help:"With --cluster embedded: where other hubs reach this one (127.0.0.1:6222)."`
-	ClusterAdvertise   string   `placeholder:"ADDR" help:"With --cluster embedded: the address that other hubs are told, if it is another."`
-	ClusterRoute       []string `placeholder:"ADDR" help:"With --cluster embedded: --cluster-listen of another hub; repeatable; one that is up is enough."`
-	ClusterSecretFile  string   `type:"existingfile" placeholder:"FILE" help:"With --cluster embedded: a secret that all hubs share, 16 characters or more."`
-	ClusterTLSCA       string   `name:"cluster-tls-ca" type:"existingfile" placeholder:"FILE" help:"Who signs certificates within the cluster, in PEM."`
-	ClusterTLSCert     string   `name:"cluster-tls-cert" type:"existingfile" placeholder:"FILE" help:"This hub's certificate within the cluster."`
-	ClusterTLSKey      string   `name:"cluster-tls-key" type:"existingfile" placeholder:"FILE" help:"Its key."`
+	ClusterListen      string   `placeholder:"ADDR" help:"With --cluster embedded: address on which this hub accepts other hubs (127.0.0.1:6222)."`
+	ClusterAdvertise   string   `placeholder:"ADDR" help:"With --cluster embedded: address that other hubs use for this one, if it differs."`
+	ClusterRoute       []string `placeholder:"ADDR" help:"With --cluster embedded: address of another hub (its --cluster-listen). May be repeated; one that runs is enough."`
+	ClusterSecretFile  string   `type:"existingfile" placeholder:"FILE" help:"With --cluster embedded: secret shared by all hubs, 16 characters or more."`
+	ClusterTLSCA       string   `name:"cluster-tls-ca" type:"existingfile" placeholder:"FILE" help:"Certificate authority of the cluster, in PEM."`
+	ClusterTLSCert     string   `name:"cluster-tls-cert" type:"existingfile" placeholder:"FILE" help:"This hub's certificate for the cluster, in PEM."`
+	ClusterTLSKey      string   `name:"cluster-tls-key" type:"existingfile" placeholder:"FILE" help:"The certificate's key, in PEM."`
 }
 
 func (f clusterFlags) config() (*cluster.Config, error) {

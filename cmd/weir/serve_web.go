@@ -10,22 +10,22 @@ import (
 
 // webFlags say who may do what over HTTP.
 type webFlags struct {
-	Anonymous     bool   `xor:"auth" help:"Let everybody who reaches the HTTP address subscribe and publish. Elsewhere than on loopback it needs --host."`
-	JWTSecretFile string `name:"jwt-secret-file" xor:"auth" type:"existingfile" placeholder:"FILE" help:"Secret of 32 bytes or more that HTTP clients' tokens are signed with (HS256)."`
-	JWKSFile      string `name:"jwks-file" xor:"auth" type:"existingfile" placeholder:"FILE" help:"Public keys of HTTP clients' tokens (a JWK set; RS256, ES256). Read every second; keys that are gone from it count no more."`
-	JWKSURL       string `name:"jwks-url" xor:"auth" placeholder:"URL" help:"Where to get them instead. Read every minute."`
-	JWTAudience   string `name:"jwt-audience" placeholder:"NAME" help:"Whom tokens must be for. Default: anybody."`
-	JWTIssuer     string `name:"jwt-issuer" placeholder:"NAME" help:"Whom tokens must be from. Default: anybody."`
-	AuthURL       string `name:"auth-url" xor:"auth" placeholder:"URL" help:"HTTP service that is asked what a client may do."`
+	Anonymous     bool   `xor:"auth" help:"Let every HTTP client subscribe and publish, without authentication. On addresses other than loopback it needs --host."`
+	JWTSecretFile string `name:"jwt-secret-file" xor:"auth" type:"existingfile" placeholder:"FILE" help:"Secret with which HTTP clients' tokens are signed (HS256), 32 bytes or more."`
+	JWKSFile      string `name:"jwks-file" xor:"auth" type:"existingfile" placeholder:"FILE" help:"Public keys for HTTP clients' tokens (a JWK set; RS256, ES256). Read every second; removed keys are no longer accepted."`
+	JWKSURL       string `name:"jwks-url" xor:"auth" placeholder:"URL" help:"URL of the public keys instead of a file. Read every minute."`
+	JWTAudience   string `name:"jwt-audience" placeholder:"NAME" help:"Required audience of tokens. Default: any."`
+	JWTIssuer     string `name:"jwt-issuer" placeholder:"NAME" help:"Required issuer of tokens. Default: any."`
+	AuthURL       string `name:"auth-url" xor:"auth" placeholder:"URL" help:"HTTP service that decides what a client may do."`
 
-	Host           []string `placeholder:"NAME" help:"With --anonymous: the names by which clients reach this hub, besides its addresses and localhost; repeatable; * stands for any characters."`
-	TrustedProxies []string `name:"trusted-proxies" placeholder:"CIDR" help:"Networks of proxies whose X-Forwarded-For, or Forwarded, says who the client is; repeatable. Default: none."`
+	Host           []string `placeholder:"NAME" help:"With --anonymous: host names under which clients reach this hub, in addition to its addresses and localhost. May be repeated; * matches any characters."`
+	TrustedProxies []string `name:"trusted-proxies" placeholder:"CIDR" help:"Networks of proxies whose X-Forwarded-For or Forwarded header is trusted for the client's address. May be repeated. Default: none."`
 
-	Origin []string `placeholder:"ORIGIN" help:"Web origin whose pages may connect, such as https://app.example.com; repeatable. Default: the server's own."`
+	Origin []string `placeholder:"ORIGIN" help:"Web origin whose pages may connect, such as https://app.example.com. May be repeated. Default: the server's own origin."`
 
-	MaxConnections int     `default:"200000" placeholder:"N" help:"WebSocket and SSE connections at once (${default})."`
-	MaxPerAddress  int     `placeholder:"N" help:"Of them from one client address. Default: no limit."`
-	PublishRate    float64 `placeholder:"N" help:"Messages a second that one WebSocket may publish. Default: no limit."`
+	MaxConnections int     `default:"200000" placeholder:"N" help:"Maximum number of WebSocket and SSE connections (${default})."`
+	MaxPerAddress  int     `placeholder:"N" help:"Maximum number of these connections per client address. Default: no limit."`
+	PublishRate    float64 `placeholder:"N" help:"Maximum number of messages per second that one WebSocket may publish. Default: no limit."`
 }
 
 // kind is how HTTP clients are let in.

@@ -10,7 +10,7 @@ import (
 
 type settingsCmd struct {
 	List settingsListCmd `cmd:"" default:"withargs" help:"List the settings of the database and of each queue."`
-	Set  settingsSetCmd  `cmd:"" help:"Change a setting, from now on."`
+	Set  settingsSetCmd  `cmd:"" help:"Change a setting, with immediate effect."`
 }
 
 func (settingsCmd) Help() string {
@@ -49,8 +49,8 @@ func (c *settingsListCmd) Run(ctx context.Context, s *streams, db *database) err
 
 type settingsSetCmd struct {
 	Name  string `arg:"" help:"retention, retention_bytes, message_retention, message_retention_bytes or message_bytes; of a queue backoff or backoff_limit."`
-	Value string `arg:"" help:"The value: an interval such as '3 days', or a number of bytes."`
-	Queue string `short:"q" help:"The queue whose setting it is."`
+	Value string `arg:"" help:"Value: an interval such as '3 days', or a number of bytes."`
+	Queue string `short:"q" help:"Queue, for a setting of a queue."`
 }
 
 func (settingsSetCmd) Help() string {

@@ -19,21 +19,21 @@ import (
 )
 
 type workCmd struct {
-	Queue        []string      `short:"q" required:"" sep:"none" placeholder:"QUEUE[=N]" help:"Queue to work, N jobs at once. May be repeated."`
-	Concurrency  int           `short:"c" default:"8" help:"Jobs of a queue at once."`
-	Kind         []string      `short:"k" sep:"none" help:"Run only this kind; jobs of others are handed back, for workers that run them. May be repeated."`
-	Timeout      time.Duration `default:"1h" help:"End an attempt that takes longer; 0: never."`
-	Lease        time.Duration `default:"30s" help:"Silence after which others get the jobs."`
-	StopTimeout  time.Duration `default:"30s" help:"How long jobs may go on after Ctrl-C."`
-	ExitWhenIdle bool          `help:"Exit when nothing is left to do in the queues: no retry and no scheduled job either."`
+	Queue        []string      `short:"q" required:"" sep:"none" placeholder:"QUEUE[=N]" help:"Queue to work, with up to N jobs at the same time. May be repeated."`
+	Concurrency  int           `short:"c" default:"8" help:"Maximum number of jobs per queue at the same time."`
+	Kind         []string      `short:"k" sep:"none" help:"Run only this kind; other jobs are released to workers that run them. May be repeated."`
+	Timeout      time.Duration `default:"1h" help:"End attempts that take longer; 0: never."`
+	Lease        time.Duration `default:"30s" help:"Silence after which other workers take over the jobs."`
+	StopTimeout  time.Duration `default:"30s" help:"How long running jobs may continue after Ctrl-C."`
+	ExitWhenIdle bool          `help:"Exit when the queues are empty, including retries and scheduled jobs."`
 	Verbose      bool          `short:"v" help:"Log each job, not only failures."`
 	Command      []string      `arg:"" optional:"" passthrough:"all" help:"Command to run, after --."`
 }
 
 func (workCmd) Help() string {
-	return `The command gets a job's args as JSON on standard input, and in its environment WEIR_JOB_ID, _KIND, _QUEUE, _ATTEMPT and _MAX_ATTEMPTS, and each field of args that is a string, number or boolean as WEIR_ARG_ and its name (if that is of letters, digits and _, and short).
+	return `The command receives a job's arguments as JSON on standard input. Its environment contains WEIR_JOB_ID, _KIND, _QUEUE, _ATTEMPT and _MAX_ATTEMPTS, and WEIR_ARG_<name> for each argument that is a string, number or boolean (if the name is short and consists of letters, digits and _).
 
-Exit code 0 completes the job and keeps standard output; 65 fails it for good; any other fails the attempt with standard error as the reason, to be retried. A job that is to stop gets SIGTERM, and SIGKILL 5 s later.
+Exit code 0 completes the job and stores its standard output. Exit code 65 fails the job for good. Any other exit code fails the attempt, stores its standard error, and retries the job. A job that has to stop receives SIGTERM, and SIGKILL 5 s later.
 
 Example:
 
@@ -160,7 +160,7 @@ func (c *workCmd) watch(ctx context.Context, client *weir.Client, tally *tally, 
 			return nil
 		case denied(err):
 			idle()
-			return fmt.Errorf("see whether work is left, for --exit-when-idle: %w", err)
+			return fmt.Errorf("check whether work is left, for --exit-when-idle: %w", err)
 		case err != nil:
 			if !blind {
 				tally.log.Warn("cannot see whether work is left, trying again", "error", err)

@@ -10,12 +10,12 @@ import (
 )
 
 type workersCmd struct {
-	All bool `help:"Those that have ended too."`
+	All bool `help:"Include workers that have ended."`
 	jsonFlag
 }
 
 func (workersCmd) Help() string {
-	return `A worker is alive, silent (past its lease: its jobs are about to be given to others) or ended.
+	return `A worker is alive, silent (past its lease, so other workers are about to take over its jobs) or ended.
 
 Example:
 

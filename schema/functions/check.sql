@@ -164,7 +164,7 @@ BEGIN
     RAISE EXCEPTION 'weir: this transaction has cut tick % itself, and what it published now would be in none', current_setting('weir.cut')
       USING ERRCODE = 'WR004', HINT = 'Publish in another transaction: publish_drafts with cuts is for autocommit.';
   ELSIF _check_message.channel IS NULL OR _check_message.channel = '' THEN
-    RAISE EXCEPTION 'weir: a channel needs a name, and this one is %', CASE WHEN _check_message.channel IS NULL THEN 'null' ELSE 'empty' END
+    RAISE EXCEPTION 'weir: the channel name is %', CASE WHEN _check_message.channel IS NULL THEN 'null' ELSE 'empty' END
       USING ERRCODE = '22023';
   ELSIF octet_length(_check_message.channel) > 255 THEN
     RAISE EXCEPTION 'weir: channel name too long: % bytes, at most 255 are allowed', octet_length(_check_message.channel)

@@ -21,8 +21,8 @@ func TestBadMessageLeavesNothing(t *testing.T) {
 		sql, code, says string
 		args            []any
 	}{
-		{sql: `SELECT weir.publish(NULL, 'x')`, says: "a channel needs a name, and this one is null"},
-		{sql: `SELECT weir.publish('', 'x')`, says: "a channel needs a name, and this one is empty"},
+		{sql: `SELECT weir.publish(NULL, 'x')`, says: "the channel name is null"},
+		{sql: `SELECT weir.publish('', 'x')`, says: "the channel name is empty"},
 		{sql: `SELECT weir.publish($1, 'x')`, args: []any{long}, says: "channel name too long: 256 bytes, at most 255 are allowed"},
 		{sql: `SELECT weir.publish('c', repeat('x', 1048577))`, says: "payload too large: 1048577 bytes, at most 1048576 are allowed"},
 		{sql: `SELECT weir.publish('c', repeat('é', 524288) || 'x')`, says: "payload too large: 1048577 bytes"},
