@@ -122,7 +122,7 @@ func (r *rig) await(name string, n int) (found []tracetest.SpanStub) {
 func attributes(s tracetest.SpanStub) map[string]string {
 	all := map[string]string{}
 	for _, a := range s.Attributes {
-		all[string(a.Key)] = a.Value.Emit()
+		all[string(a.Key)] = a.Value.String()
 	}
 	return all
 }
@@ -436,7 +436,7 @@ func TestAttributesOfMetricsAreBounded(t *testing.T) {
 
 func value(s attribute.Set, key string) string {
 	v, _ := s.Value(attribute.Key(key))
-	return v.Emit()
+	return v.String()
 }
 
 // collect reads one metric; its zero value if there is none.
