@@ -773,7 +773,7 @@ GRANT EXECUTE ON ROUTINE weir.pause(text) TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir.publish(text,text,boolean) TO weir_hub, weir_operate, weir_publish;
 GRANT EXECUTE ON ROUTINE weir.publish_bytes(text,bytea,boolean) TO weir_hub, weir_operate, weir_publish;
 GRANT EXECUTE ON ROUTINE weir.publish_many(text[],text[],boolean) TO weir_hub, weir_operate, weir_publish;
-GRANT EXECUTE ON ROUTINE weir.queues() TO weir_operate;
+GRANT EXECUTE ON ROUTINE weir.queues() TO weir_hub, weir_operate;
 GRANT EXECUTE ON ROUTINE weir.read(bigint,bigint,integer,bigint) TO weir_hub, weir_operate, weir_subscribe;
 GRANT EXECUTE ON ROUTINE weir.rebase() TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir.rebase_messages() TO weir_hub, weir_operate;

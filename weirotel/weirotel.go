@@ -26,11 +26,13 @@
 //	messaging.client.operation.duration   how long enqueue, claim and record took
 //	weir.job.wait.duration                from a job's enqueue until its first attempt started, by queue and kind
 //	weir.jobs.rescued                     jobs that were taken from lost workers
-//	weir.queue.jobs                       jobs of a queue, by state
+//	weir.queue.jobs                       jobs of a queue that are available, running and for later, by state
+//	weir.queue.oldest                     how long the available job that has waited longest has been waiting
+//	weir.queue.claimed                    attempts that were handed to workers
 //	weir.queue.workers                    workers of a queue
 //	weir.queue.paused                     1 for a queue that is paused
 //
-// Queues and kinds are attributes; past the first 100 of each they are _OTHER. A job's wait is by the clocks of the server and the worker.
+// Queues and kinds are attributes; past the first 100 of each, and 500 queues of those observed, they are _OTHER. A job's wait is by the clocks of the server and the worker.
 package weirotel
 
 import (

@@ -382,8 +382,11 @@ func TestQueuesAreObserved(t *testing.T) {
 	for _, p := range gauge[int64](t, r, "weir.queue.jobs") {
 		depth[value(p.Attributes, "queue")+" "+value(p.Attributes, "state")] = p.Value
 	}
-	if depth["mail available"] != 3 {
-		t.Errorf("the depths are %v, want 3 available", depth)
+	if depth["mail available"] != 3 || depth["mail later"] != 1 || depth["mail running"] != 0 || len(depth) != 3 {
+		t.Errorf("the depths are %v, want 3 available and 1 later", depth)
+	}
+	if oldest := gauge[float64](t, r, "weir.queue.oldest"); len(oldest) != 1 || oldest[0].Value <= 0 || oldest[0].Value > 600 {
+		t.Errorf("the oldest is %v", oldest)
 	}
 	if paused := gauge[int64](t, r, "weir.queue.paused"); len(paused) != 1 || paused[0].Value != 1 {
 		t.Errorf("paused is %v, want 1", paused)

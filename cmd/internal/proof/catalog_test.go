@@ -54,7 +54,7 @@ func TestRolesDoTheirPartAndNoMore(t *testing.T) {
 	publish := []string{"publish", "publish_bytes", "publish_many", "notify"}
 	subscribe := []string{"ticks", "read", "newest_tick", "_epoch_of"}
 	cut := []string{"_await_tick", "rebase_messages", "_rotate_messages"}
-	hub := slices.Concat(publish, subscribe, cut, []string{"_publish_drafts", "_beat", "_fresh_queues", "_logins", "_login_secret"})
+	hub := slices.Concat(publish, subscribe, cut, []string{"_publish_drafts", "_beat", "_fresh_queues", "_logins", "_login_secret", "queues"})
 	operate := slices.Concat(work, publish, subscribe, cut, []string{"queues", "workers", "cancel", "retry", "pause", "resume", "set", "settings", "hubs", "notify_callers", "restrict"})
 	for role, want := range map[string][]string{"weir_enqueue": enqueue, "weir_work": work, "weir_operate": operate,
 		"weir_publish": publish, "weir_subscribe": subscribe, "weir_hub": hub} {
@@ -111,7 +111,7 @@ func TestRolesDoTheirPartAndNoMore(t *testing.T) {
 	as("weir_publish", denied, `SELECT * FROM weir.ticks(0)`, `SELECT * FROM weir.read(1)`, `SELECT * FROM weir.message`, `SELECT * FROM weir._logins()`)
 	as("weir_subscribe", "", `SELECT * FROM weir.ticks(0)`, `SELECT * FROM weir.read(1)`, `SELECT weir.newest_tick()`)
 	as("weir_subscribe", denied, `SELECT * FROM weir._await_tick(0)`, `SELECT weir._rotate_messages()`, `SELECT weir.rebase_messages()`, `SELECT weir.publish('c')`, `SELECT * FROM weir.message`, `SELECT weir._cut()`, `SELECT weir._reclaim_messages(1, '0')`, `SELECT * FROM weir._logins()`)
-	as("weir_hub", "", `SELECT * FROM weir._logins()`, `SELECT * FROM weir._login_secret()`, `SELECT weir._beat('h', '', 1, 0)`, `SELECT * FROM weir._fresh_queues(pg_current_snapshot())`)
+	as("weir_hub", "", `SELECT * FROM weir._logins()`, `SELECT * FROM weir._login_secret()`, `SELECT weir._beat('h', '', 1, 0)`, `SELECT * FROM weir._fresh_queues(pg_current_snapshot())`, `SELECT * FROM weir.queues()`)
 	as("weir_hub", denied, `SELECT * FROM weir.message`, `SELECT * FROM pg_authid`, `SELECT weir.set('message_bytes', '8000')`, `SELECT weir.enqueue('q', 'k')`)
 	as("weir_operate", "", `SELECT weir.restrict('app', ARRAY['orders.*'])`, `SELECT weir.restrict('app')`, `SELECT * FROM weir.hubs()`, `SELECT * FROM weir.notify_callers()`, `SELECT weir.set('message_retention', '1 hour')`)
 	as(stranger, denied, `SELECT weir.publish('c')`, `SELECT * FROM weir.ticks(0)`, `SELECT * FROM weir._await_tick(0)`, `SELECT * FROM weir._logins()`, `SELECT weir.enqueue('q', 'k')`, `SELECT * FROM weir.queues()`, `SELECT * FROM weir.job`)

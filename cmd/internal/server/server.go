@@ -248,7 +248,7 @@ func (s *Server) endpointsOf(ctx context.Context) error {
 		return err
 	}
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(collector{s})
+	registry.MustRegister(collector{s}, &queues{store: s.primary, log: s.log})
 	if s.config.Doctor {
 		s.examiner = &examiner{}
 		registry.MustRegister(s.examiner)
