@@ -355,7 +355,7 @@ func (h *household) work(client *weir.Client, pool *pgxpool.Pool, logger *slog.L
 	eventually(h.T, func() error {
 		var back bool
 		if err := h.admin.QueryRow(h.Context(), `SELECT EXISTS (SELECT FROM weir.segment s WHERE s.log = 'job' AND s.event = 'reclaimed' AND s.at > (SELECT min(o.at) FROM weir.segment o WHERE o.log = 'job' AND o.event = 'closed'))`).Scan(&back); err != nil || !back {
-			return fmt.Errorf("no segment was reclaimed: %v", err)
+			return fmt.Errorf("no segment was reclaimed: %w", err)
 		}
 		return nil
 	})

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -203,7 +204,7 @@ func openModes(home string) error {
 }
 
 // lockFile waits for the lock of a file that is created for it.
-func lockFile(ctx context.Context, path string) (interface{ Close() error }, error) {
+func lockFile(ctx context.Context, path string) (io.Closer, error) {
 	for {
 		lock, err := tryLock(path)
 		if !errors.Is(err, errLocked) {

@@ -38,7 +38,8 @@ func checkLanes(ctx context.Context, l *look) (result, error) {
 			grown = 0
 		}
 		growth, claims := per(grown, l.span()), per(float64(q.Claimed-was.Claimed), l.span())
-		severity, why := Info, ""
+		var severity Severity
+		why := ""
 		switch {
 		case q.Workers == 0:
 			severity, why = Warning, "no worker works it"

@@ -99,7 +99,7 @@ func (s *stream) Deliver(events []hub.Event) error {
 		if p := e.Position(); !p.IsZero() {
 			if e.Message == nil && !s.written.Before(p) {
 				// The log was set back: positions that have been given out are not of it, and must not be given out again.
-				s.written, at = hub.Position{}, p
+				s.written = hub.Position{}
 			}
 			at = p
 		}
