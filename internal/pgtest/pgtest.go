@@ -14,6 +14,9 @@
 //	WEIR_POSTGRES=/usr/lib/postgresql/15    one that is installed, as the distribution built it and by its defaults
 //	WEIR_TEST_PG_MAJOR=14                   another version than 18, fetched where it isn't installed
 //	WEIR_TEST_DATABASE_URL=postgres://…     one that runs already, in which databases are created and dropped
+//	TMPDIR=/var/tmp                         where the servers' data lie; without it that is in memory, where there is plenty
+//
+// Tests run in parallel, several for each processor, for most of their time they wait; one that can't says why by Alone.
 package pgtest
 
 import (
@@ -133,7 +136,7 @@ func launch(ctx context.Context, binaries string, parameters map[string]string) 
 			return nil, "", fmt.Errorf("WEIR_TEST_PG_MAJOR=%s must be a major version of PostgreSQL, such as 14", v)
 		}
 	}
-	dir, err := os.MkdirTemp("", "weir-pgtest-*")
+	dir, err := os.MkdirTemp(home(), "weir-pgtest-*")
 	if err != nil {
 		return nil, "", err
 	}
@@ -143,7 +146,8 @@ func launch(ctx context.Context, binaries string, parameters map[string]string) 
 	}
 	settings := map[string]string{
 		"max_connections":           "200",
-		"max_prepared_transactions": "20",
+		"max_prepared_transactions": "100",
+		"max_wal_size":              "256MB", // it may lie in memory
 	}
 	for name, value := range parameters {
 		settings[name] = value
@@ -157,7 +161,7 @@ func launch(ctx context.Context, binaries string, parameters map[string]string) 
 
 // sweep removes the directories of servers whose test processes were killed. It is a courtesy to the disk: errors don't matter.
 func sweep(ctx context.Context) {
-	dirs, _ := filepath.Glob(filepath.Join(os.TempDir(), "weir-pgtest-*"))
+	dirs, _ := filepath.Glob(filepath.Join(home(), "weir-pgtest-*"))
 	for _, dir := range dirs {
 		// A young one may be about to be locked.
 		if info, err := os.Lstat(dir); err == nil && info.IsDir() && time.Since(info.ModTime()) > 10*time.Minute {

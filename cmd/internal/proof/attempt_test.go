@@ -19,8 +19,9 @@ var errStillHeld = errors.New("fence returns NULL although no transaction of the
 // TestEveryAttemptIsInExactlyOneBatch: whatever transactions do, each committed job is claimed, each attempt by one batch, and what was
 // rolled back never; each attempt that does not end a job is followed by the next.
 func TestEveryAttemptIsInExactlyOneBatch(t *testing.T) {
+	t.Parallel()
 	l := newLoad(t, pgtest.Database(t), newSeed(t))
-	l.run(loadTime(8*time.Second), nil)
+	l.run(loadTime(4*time.Second), nil)
 	l.verify(time.Time{})
 }
 
@@ -28,9 +29,6 @@ func TestEveryAttemptIsInExactlyOneBatch(t *testing.T) {
 func loadTime(normal time.Duration) time.Duration {
 	if *longFlag > 0 {
 		return *longFlag
-	}
-	if testing.Short() {
-		return normal / 2
 	}
 	return normal
 }

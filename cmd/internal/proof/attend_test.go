@@ -41,6 +41,7 @@ func hasEnded(t *testing.T, conn *pgx.Conn, pid uint32) {
 // TestJobsOfAKilledWorkerNeedNotWaitForItsLease: once the session of a worker that attends has ended, and no other has followed within seconds,
 // its jobs are others'. Whoever comes back, by whatever session, keeps his.
 func TestJobsOfAKilledWorkerNeedNotWaitForItsLease(t *testing.T) {
+	t.Parallel()
 	url := pgtest.Database(t)
 	conn := connect(t, url)
 	start := func() (int32, *pgx.Conn) {
@@ -102,6 +103,7 @@ func TestJobsOfAKilledWorkerNeedNotWaitForItsLease(t *testing.T) {
 // TestAStepOfTheClockIsNotTakenFromWhoReconnects: of the 3 s that are granted to who has lost his session, a clock that steps, by however much and in
 // either direction, takes half a second: a worker interrupts its jobs after 2.25 s.
 func TestAStepOfTheClockIsNotTakenFromWhoReconnects(t *testing.T) {
+	t.Parallel()
 	url := pgtest.Database(t)
 	conn := connect(t, url)
 	for _, step := range []int{2000, -2000, 3_600_000} {
@@ -135,6 +137,7 @@ func TestAStepOfTheClockIsNotTakenFromWhoReconnects(t *testing.T) {
 
 // TestAttendingNeedsAnUnbrokenLine: a session that a pooler or a proxy has made speaks for nobody.
 func TestAttendingNeedsAnUnbrokenLine(t *testing.T) {
+	pgtest.Alone(t, "it counts locks of the whole server")
 	conn := connect(t, pgtest.Database(t))
 	worker := startWorker(t, conn, "q")
 	here := netip.MustParseAddrPort(conn.PgConn().Conn().LocalAddr().String())
@@ -161,6 +164,7 @@ func TestAttendingNeedsAnUnbrokenLine(t *testing.T) {
 
 // TestAttendingUsesUpNoTransactionIDs: heartbeats and rescues of a fleet that attends write nothing, but for what has changed.
 func TestAttendingUsesUpNoTransactionIDs(t *testing.T) {
+	pgtest.Alone(t, "it counts transaction ids of the whole server")
 	url := pgtest.Database(t)
 	conn := connect(t, url)
 	worker := startWorker(t, conn, "q")
@@ -195,6 +199,7 @@ func TestAttendingUsesUpNoTransactionIDs(t *testing.T) {
 
 // TestASessionThatStandsStillIsEndedAfterTheLease: a process that is stopped keeps its connections; the server ends the one that speaks for it.
 func TestASessionThatStandsStillIsEndedAfterTheLease(t *testing.T) {
+	t.Parallel()
 	url := pgtest.Database(t)
 	conn := connect(t, url)
 	worker := value[int32](t, conn, `SELECT weir._start('w', ARRAY['q'], '1 second')`)
@@ -210,6 +215,7 @@ func TestASessionThatStandsStillIsEndedAfterTheLease(t *testing.T) {
 
 // TestAServerWithoutRoomFencesNobodyForItsSession: who lost his connection and gets no other is granted the lease.
 func TestAServerWithoutRoomFencesNobodyForItsSession(t *testing.T) {
+	t.Parallel()
 	server := pgtest.Server(t, map[string]string{"max_connections": "12"})
 	url := server.URL("postgres")
 	conn := connect(t, url)
@@ -248,6 +254,7 @@ func TestAServerWithoutRoomFencesNobodyForItsSession(t *testing.T) {
 // TestARestartFencesNobodyForItsSession: with the server all locks are gone, whether it was restarted, crashed, or lost to a standby; then
 // the lease decides.
 func TestARestartFencesNobodyForItsSession(t *testing.T) {
+	t.Parallel()
 	for _, how := range []string{"restart", "crash of a backend", "failover"} {
 		t.Run(how, func(t *testing.T) {
 			server := pgtest.Server(t, nil)
@@ -334,6 +341,7 @@ func reconnect(t *testing.T, url string) (conn *pgx.Conn) {
 
 // TestOneWorkerThatCannotBeFencedHidesNoOther: neither those that are in the middle of something, nor one whose end is an error.
 func TestOneWorkerThatCannotBeFencedHidesNoOther(t *testing.T) {
+	t.Parallel()
 	url := pgtest.Database(t)
 	conn, holder := connect(t, url), connect(t, url)
 	exec(t, conn, `SELECT weir._start('held ' || n, ARRAY['q'], '1 second') FROM generate_series(1, 30) n`)
@@ -356,6 +364,7 @@ func TestOneWorkerThatCannotBeFencedHidesNoOther(t *testing.T) {
 
 // TestAStrangersLockStopsNoRescue: locks are anybody's, and so is the number of a worker that there can't be.
 func TestAStrangersLockStopsNoRescue(t *testing.T) {
+	t.Parallel()
 	url := pgtest.Database(t)
 	conn, stranger := connect(t, url), connect(t, url)
 	exec(t, stranger, `SELECT pg_advisory_lock_shared(1464158554, -1)`)
@@ -365,6 +374,7 @@ func TestAStrangersLockStopsNoRescue(t *testing.T) {
 
 // TestWhoFailsToAttendHoldsNoLock: it would outlive the error, and the worker would be taken to be alive.
 func TestWhoFailsToAttendHoldsNoLock(t *testing.T) {
+	t.Parallel()
 	url := pgtest.Database(t)
 	conn, session := connect(t, url), connect(t, url)
 	worker := startWorker(t, conn, "q")
@@ -388,6 +398,7 @@ func TestWhoFailsToAttendHoldsNoLock(t *testing.T) {
 
 // TestASessionThatWasResetAttendsAgain: what has let go of a session's locks is seen by the next heartbeat, which takes them again.
 func TestASessionThatWasResetAttendsAgain(t *testing.T) {
+	t.Parallel()
 	url := pgtest.Database(t)
 	conn, session := connect(t, url), connect(t, url)
 	worker := startWorker(t, conn, "q")
@@ -410,6 +421,7 @@ func TestASessionThatWasResetAttendsAgain(t *testing.T) {
 
 // TestTheServerGivesUpNoQuietLine: who is at the other end of it may not know, and go on while others are given its jobs.
 func TestTheServerGivesUpNoQuietLine(t *testing.T) {
+	t.Parallel()
 	url := pgtest.Database(t)
 	conn, session := connect(t, url), connect(t, url)
 	worker := value[int32](t, conn, `SELECT weir._start('w', ARRAY['q'], '40 seconds')`)
@@ -426,6 +438,7 @@ func TestTheServerGivesUpNoQuietLine(t *testing.T) {
 
 // TestAFullRoleIsFencedByItsLeaseAlone: who may not connect again, for his role or the database takes no more, can't say that he lives.
 func TestAFullRoleIsFencedByItsLeaseAlone(t *testing.T) {
+	t.Parallel()
 	url := pgtest.Database(t)
 	conn := connect(t, url)
 	for _, limit := range []string{
@@ -458,6 +471,7 @@ func TestAFullRoleIsFencedByItsLeaseAlone(t *testing.T) {
 // TestALateHeartbeatIsNotTheLastWordOfWhoAttends: one that was sent before the session attended, and arrived after, would be renewed by nobody; and
 // once the session ends, hours later, its lease would be long over.
 func TestALateHeartbeatIsNotTheLastWordOfWhoAttends(t *testing.T) {
+	t.Parallel()
 	url := pgtest.Database(t)
 	conn, session := connect(t, url), connect(t, url)
 	worker := value[int32](t, conn, `SELECT weir._start('w', ARRAY['q'], '6 seconds')`)

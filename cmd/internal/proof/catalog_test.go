@@ -11,6 +11,7 @@ import (
 
 // TestEveryFunctionIsDocumentedAndPinned: every function says its contract, and cannot be led astray by the caller's search_path.
 func TestEveryFunctionIsDocumentedAndPinned(t *testing.T) {
+	t.Parallel()
 	conn := connect(t, pgtest.Database(t))
 	for _, c := range []struct{ what, sql string }{
 		// A procedure has no settings, which would forbid it to commit; so it may do nothing but call functions, with its caller's rights.
@@ -46,6 +47,7 @@ func TestEveryFunctionIsDocumentedAndPinned(t *testing.T) {
 
 // TestRolesDoTheirPartAndNoMore: the roles' privileges are these and no others.
 func TestRolesDoTheirPartAndNoMore(t *testing.T) {
+	t.Parallel()
 	url := pgtest.Database(t)
 	conn := connect(t, url)
 	enqueue := []string{"enqueue", "enqueue_many", "enqueued"}
@@ -122,6 +124,7 @@ const stranger = "weir_proof_stranger"
 
 // TestEveryCopyOfAJobIsWhole: whatever moves a job's row from one place to another takes all of its columns along.
 func TestEveryCopyOfAJobIsWhole(t *testing.T) {
+	t.Parallel()
 	conn := connect(t, pgtest.Database(t))
 	checked := 0
 	for _, table := range []string{"job", "later"} {

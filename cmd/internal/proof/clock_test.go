@@ -21,6 +21,7 @@ func stepClock(t *testing.T, conn *pgx.Conn, by time.Duration) {
 // TestClockStepsLoseNothingAndHurryNothing: when the clock steps back, jobs wait for their time by the clock as it is now, though the
 // promoter has been there before; none is forgotten, none promoted twice.
 func TestClockStepsLoseNothingAndHurryNothing(t *testing.T) {
+	t.Parallel()
 	const step = time.Hour
 	enqueueAt := func(t *testing.T, conn *pgx.Conn, kind, at string) {
 		t.Helper()
@@ -37,13 +38,13 @@ func TestClockStepsLoseNothingAndHurryNothing(t *testing.T) {
 
 	t.Run("ties", func(t *testing.T) {
 		conn := connect(t, pgtest.Database(t))
-		tie := value[time.Time](t, conn, `SELECT clock_timestamp() + interval '50 ms'`)
+		tie := value[time.Time](t, conn, `SELECT clock_timestamp() + interval '2 s'`) // what is due already when it is enqueued is not promoted
 		for range 5 {
 			exec(t, conn, `SELECT weir.enqueue('q', 'tie', run_at => $1)`, tie)
 		}
 		until(t, "three of five ties are promoted", func() bool { n, _ := promote(t, conn, 3); return n == 3 })
 		stepClock(t, conn, step)
-		enqueueAt(t, conn, "new", "10 ms")
+		enqueueAt(t, conn, "new", "500 ms")
 		until(t, "a new job is promoted", func() bool { n, _ := promote(t, conn, 3); return n == 1 })
 		stepClock(t, conn, -step)
 		until(t, "the other ties are promoted", func() bool { promote(t, conn, 3); return kinds(t, conn)["tie"] >= 5 })
@@ -57,12 +58,12 @@ func TestClockStepsLoseNothingAndHurryNothing(t *testing.T) {
 		conn := connect(t, pgtest.Database(t))
 		late := connect(t, conn.Config().ConnString())
 		exec(t, late, `BEGIN`)
-		enqueueAt(t, late, "late", "10 ms")
-		enqueueAt(t, conn, "before", "10 ms")
+		enqueueAt(t, late, "late", "500 ms")
+		enqueueAt(t, conn, "before", "500 ms")
 		until(t, "a job is promoted", func() bool { n, _ := promote(t, conn, 10); return n == 1 })
 		stepClock(t, conn, step)
 		exec(t, late, `UPDATE weir.later SET run_at = run_at + $1::interval WHERE kind = 'late'`, step)
-		enqueueAt(t, conn, "soon", "100 ms")
+		enqueueAt(t, conn, "soon", "2 s")
 		enqueueAt(t, conn, "in half an hour", "30 minutes")
 		if n, _ := promote(t, conn, 10); n != 0 {
 			t.Errorf("%d were promoted before their time: %v", n, kinds(t, conn))

@@ -14,6 +14,7 @@ import (
 // TestNothingInsideAFunctionIsCompiled: on a server that compiles every plan that it may, no statement of Weir's functions is, from the
 // first enqueue to the reclaimed segment. It is counted, not timed.
 func TestNothingInsideAFunctionIsCompiled(t *testing.T) {
+	t.Parallel()
 	server := pgtest.JIT(t, map[string]string{
 		"jit_above_cost": "0", "shared_preload_libraries": "pg_stat_statements", "pg_stat_statements.track": "all", "pg_stat_statements.max": "10000"})
 	conn, err := pgx.Connect(t.Context(), server.URL("postgres"))

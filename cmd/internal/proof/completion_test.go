@@ -26,6 +26,7 @@ func rescueAll(t *testing.T, q querier) (relogged int) {
 // TestOpenCompletionKeepsNoWorkerAlive: while a handler's transaction that completes a job is open, or prepared, its dead worker is
 // fenced and everything else that it held runs again; that job alone waits for how the transaction ends.
 func TestOpenCompletionKeepsNoWorkerAlive(t *testing.T) {
+	t.Parallel()
 	url := pgtest.Database(t)
 	conn := connect(t, url)
 	other := startWorker(t, conn, "q")
@@ -72,6 +73,7 @@ func TestOpenCompletionKeepsNoWorkerAlive(t *testing.T) {
 
 // TestFencedWorkerCompletesNothingMore: once a fence is committed no completion begins, also one that came while the fence was made.
 func TestFencedWorkerCompletesNothingMore(t *testing.T) {
+	t.Parallel()
 	url := pgtest.Database(t)
 	conn, handler, rescuer := connect(t, url), connect(t, url), connect(t, url)
 	enqueueN(t, conn, "q", 2)
@@ -99,6 +101,7 @@ func TestFencedWorkerCompletesNothingMore(t *testing.T) {
 
 // TestManyOpenCompletionsHideNoDeadWorker: however many workers wait for open completions, those that died after them are rescued.
 func TestManyOpenCompletionsHideNoDeadWorker(t *testing.T) {
+	t.Parallel()
 	url := pgtest.Database(t)
 	conn := connect(t, url)
 	const open, dead = 60, 3
@@ -125,6 +128,7 @@ func TestManyOpenCompletionsHideNoDeadWorker(t *testing.T) {
 // TestCompletionInEveryOrder takes every order of a handler's steps and a rescuer's, and every end of the handler's transaction: the
 // attempt ends once, and its job is done or handed out again.
 func TestCompletionInEveryOrder(t *testing.T) {
+	t.Parallel()
 	url := pgtest.Database(t)
 	conn := connect(t, url)
 	exec(t, conn, `SELECT weir.set('retention', '0 s')`)
@@ -233,6 +237,7 @@ func interleavings(a, b []string) (all [][]string) {
 // TestReconcileGoesPastOpenCompletions: what a worker does not name is found also behind batches of which jobs are being completed in open
 // transactions, by calls that say where to go on and by such as do not; and the calls come to an end.
 func TestReconcileGoesPastOpenCompletions(t *testing.T) {
+	t.Parallel()
 	url := pgtest.Database(t)
 	conn := connect(t, url)
 	const batches = 40
@@ -273,6 +278,7 @@ func TestReconcileGoesPastOpenCompletions(t *testing.T) {
 
 // TestRescueGoesPastAWorkerThatCannotBeSettled: an error of one worker's is told, and holds up no other.
 func TestRescueGoesPastAWorkerThatCannotBeSettled(t *testing.T) {
+	t.Parallel()
 	conn := connect(t, pgtest.Database(t))
 	enqueueN(t, conn, "q", 3)
 	var workers []int32
@@ -314,6 +320,7 @@ func TestRescueGoesPastAWorkerThatCannotBeSettled(t *testing.T) {
 // TestOpenCompletionHoldsItsOwnSegmentAlone: a transaction that has completed a job, and stays open, holds tables of the segment that the
 // job lies in and of no other; the others are given back meanwhile.
 func TestOpenCompletionHoldsItsOwnSegmentAlone(t *testing.T) {
+	t.Parallel()
 	url := pgtest.Database(t)
 	conn, handler := connect(t, url), connect(t, url)
 	age := func(by string) {

@@ -9,6 +9,7 @@ import (
 
 // TestALostAnswerIsFoundWhileASessionAttends: without being said to be lost. A lease that nobody has to renew gives no occasion to compare.
 func TestALostAnswerIsFoundWhileASessionAttends(t *testing.T) {
+	t.Parallel()
 	url := pgtest.Database(t)
 	conn, attending := connect(t, url), connect(t, url)
 	worker := value[int32](t, conn, `SELECT weir.start('w', ARRAY['q'], '1 second')`)
@@ -42,6 +43,7 @@ func TestALostAnswerIsFoundWhileASessionAttends(t *testing.T) {
 
 // TestTakeEndsBeforeTheServerEndsIt: a role whose statements may take half a second waits for work like others.
 func TestTakeEndsBeforeTheServerEndsIt(t *testing.T) {
+	pgtest.Alone(t, "its calls have to end within a timeout")
 	conn := connect(t, pgtest.Database(t))
 	worker := value[int32](t, conn, `SELECT weir.start('w', ARRAY['q'])`)
 	exec(t, conn, `SET statement_timeout = '500 ms'`)
@@ -54,6 +56,7 @@ func TestTakeEndsBeforeTheServerEndsIt(t *testing.T) {
 
 // TestStoppingGoesInBoundedSteps: of a worker that never said what it holds, and so has all it ever claimed to be looked through.
 func TestStoppingGoesInBoundedSteps(t *testing.T) {
+	t.Parallel()
 	conn := connect(t, pgtest.Database(t))
 	worker := value[int32](t, conn, `SELECT weir.start('w', ARRAY['q'])`)
 	const batches = 12000
@@ -79,6 +82,7 @@ func TestStoppingGoesInBoundedSteps(t *testing.T) {
 
 // TestATakeThatWaitsHoldsNothing: no lane, which others may have work in, and no table, which is to be emptied; whatever it did before.
 func TestATakeThatWaitsHoldsNothing(t *testing.T) {
+	pgtest.Alone(t, "it looks at a call while that waits")
 	url := pgtest.Database(t)
 	conn, taker, other := connect(t, url), connect(t, url), connect(t, url)
 	worker, rival := value[int32](t, conn, `SELECT weir.start('w', ARRAY['q'])`), startWorker(t, conn, "q")
@@ -107,6 +111,7 @@ func TestATakeThatWaitsHoldsNothing(t *testing.T) {
 
 // TestASettingIsNeverNull: it is refused by what was wrong, and not by the table that it is kept in.
 func TestASettingIsNeverNull(t *testing.T) {
+	t.Parallel()
 	conn := connect(t, pgtest.Database(t))
 	for _, sql := range []string{`SELECT weir.set('retention', NULL)`, `SELECT weir.set(NULL, '1 day')`, `SELECT weir.set('message_bytes', NULL)`, `SELECT weir.set('q', 'backoff', NULL)`} {
 		_, err := conn.Exec(t.Context(), sql)
@@ -116,6 +121,7 @@ func TestASettingIsNeverNull(t *testing.T) {
 
 // TestAFleetThatWaitsLooksNoMoreThanOneWorker: workers that share a queue pause longer between two looks, up to ten times; others don't count.
 func TestAFleetThatWaitsLooksNoMoreThanOneWorker(t *testing.T) {
+	t.Parallel()
 	conn := connect(t, pgtest.Database(t))
 	var last int32
 	start := func(n int, queues ...string) {

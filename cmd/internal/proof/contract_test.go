@@ -79,6 +79,7 @@ func stateOf(t *testing.T, q querier, id int64) string {
 }
 
 func TestWhatIsTakenIsRecordedByItsToken(t *testing.T) {
+	t.Parallel()
 	conn := connect(t, pgtest.Database(t))
 	worker := value[int32](t, conn, `SELECT weir.start('w', ARRAY['q'])`)
 	ids := enqueueN(t, conn, "q", 6)
@@ -119,6 +120,7 @@ func TestWhatIsTakenIsRecordedByItsToken(t *testing.T) {
 }
 
 func TestEachEndIsJudgedByItself(t *testing.T) {
+	t.Parallel()
 	conn := connect(t, pgtest.Database(t))
 	worker := value[int32](t, conn, `SELECT weir.start('w', ARRAY['q'])`)
 	ids := enqueueN(t, conn, "q", 2)
@@ -152,6 +154,7 @@ func TestEachEndIsJudgedByItself(t *testing.T) {
 
 // TestTakeWaitsForWork: and hears of it when it commits, whenever it was enqueued.
 func TestTakeWaitsForWork(t *testing.T) {
+	t.Parallel()
 	url := pgtest.Database(t)
 	conn, other := connect(t, url), connect(t, url)
 	worker := value[int32](t, conn, `SELECT weir.start('w', ARRAY['q'])`)
@@ -164,7 +167,7 @@ func TestTakeWaitsForWork(t *testing.T) {
 		go func() { defer close(got); got <- takeSome(t, conn, worker, taking{}) }()
 		if when != "before" {
 			until(t, "take waits", func() bool {
-				return value[bool](t, other, `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE wait_event = 'PgSleep' AND query LIKE '%weir.take(%' AND pid <> pg_backend_pid())`)
+				return value[bool](t, other, `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event = 'PgSleep' AND query LIKE '%weir.take(%' AND pid <> pg_backend_pid())`)
 			})
 			enqueueN(t, other, "q", 1)
 		}
@@ -177,6 +180,7 @@ func TestTakeWaitsForWork(t *testing.T) {
 
 // TestAnIdleTakeUsesUpNoTransactionID: and writes nothing, until a third of the lease has passed.
 func TestAnIdleTakeUsesUpNoTransactionID(t *testing.T) {
+	pgtest.Alone(t, "it counts transaction ids of the whole server")
 	conn := connect(t, pgtest.Database(t))
 	worker := value[int32](t, conn, `SELECT weir.start('w', ARRAY['q'])`)
 	words := func() int { return value[int](t, conn, `SELECT count(*) FROM weir.last_word`) }
@@ -200,6 +204,7 @@ func TestAnIdleTakeUsesUpNoTransactionID(t *testing.T) {
 }
 
 func TestTakeTellsOfCancellations(t *testing.T) {
+	t.Parallel()
 	url := pgtest.Database(t)
 	conn, other := connect(t, url), connect(t, url)
 	worker := value[int32](t, conn, `SELECT weir.start('w', ARRAY['q'])`)
@@ -215,7 +220,7 @@ func TestTakeTellsOfCancellations(t *testing.T) {
 	got := make(chan []taken, 1)
 	go func() { defer close(got); got <- take(t, conn, worker, taking{limits: []int32{0}, held: held[1:]}) }()
 	until(t, "take waits", func() bool {
-		return value[bool](t, other, `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE wait_event = 'PgSleep' AND query LIKE '%weir.take(%' AND pid <> pg_backend_pid())`)
+		return value[bool](t, other, `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event = 'PgSleep' AND query LIKE '%weir.take(%' AND pid <> pg_backend_pid())`)
 	})
 	exec(t, other, `SELECT weir.cancel($1)`, ids[1])
 	if rows := append(<-got, take(t, conn, worker, taking{limits: []int32{0}, held: held[1:], wait: "0"})...); len(rows) == 0 || rows[0].Token != held[1] {
@@ -225,6 +230,7 @@ func TestTakeTellsOfCancellations(t *testing.T) {
 
 // TestALostAnswerIsMadeGood: at once where the worker says so, and otherwise with the next renewal of its lease; no attempt is used up.
 func TestALostAnswerIsMadeGood(t *testing.T) {
+	t.Parallel()
 	conn := connect(t, pgtest.Database(t))
 	worker := value[int32](t, conn, `SELECT weir.start('w', ARRAY['q'])`)
 	ids := enqueueN(t, conn, "q", 3)
@@ -254,6 +260,7 @@ func TestALostAnswerIsMadeGood(t *testing.T) {
 
 // TestJobsOfOtherKindsAreHandedBack: each time for longer, and without using up an attempt.
 func TestJobsOfOtherKindsAreHandedBack(t *testing.T) {
+	t.Parallel()
 	conn := connect(t, pgtest.Database(t))
 	worker := value[int32](t, conn, `SELECT weir.start('w', ARRAY['q'])`)
 	id := value[int64](t, conn, `SELECT weir.enqueue('q', 'strange')`)
@@ -283,6 +290,7 @@ func TestJobsOfOtherKindsAreHandedBack(t *testing.T) {
 
 // TestAQueueHasABackoffOfItsOwn: which doubles, up to its limit.
 func TestAQueueHasABackoffOfItsOwn(t *testing.T) {
+	t.Parallel()
 	conn := connect(t, pgtest.Database(t))
 	worker := value[int32](t, conn, `SELECT weir.start('w', ARRAY['q'])`)
 	if !value[bool](t, conn, `SELECT weir.set('q', 'backoff', '10 minutes') AND weir.set('q', 'backoff_limit', '30 minutes') AND NOT weir.set('none', 'backoff', '1 s')`) {
@@ -309,6 +317,7 @@ func TestAQueueHasABackoffOfItsOwn(t *testing.T) {
 
 // TestStopHandsBackWhatIsHeld: at once, without using up an attempt; and once more changes nothing.
 func TestStopHandsBackWhatIsHeld(t *testing.T) {
+	t.Parallel()
 	conn := connect(t, pgtest.Database(t))
 	worker := value[int32](t, conn, `SELECT weir.start('w', ARRAY['q'])`)
 	ids := enqueueN(t, conn, "q", 3)
@@ -334,6 +343,7 @@ func TestStopHandsBackWhatIsHeld(t *testing.T) {
 
 // TestEffectsCommitWithTheirCompletion: by token, as record does.
 func TestEffectsCommitWithTheirCompletion(t *testing.T) {
+	t.Parallel()
 	conn := connect(t, pgtest.Database(t))
 	worker := value[int32](t, conn, `SELECT weir.start('w', ARRAY['q'])`)
 	id := enqueueN(t, conn, "q", 1)[0]
@@ -352,6 +362,7 @@ func TestEffectsCommitWithTheirCompletion(t *testing.T) {
 
 // TestChoresDoWhatThereIsToDo: in autocommit, for a role that works, whatever its isolation; one that fails is said, and keeps no other from its turn.
 func TestChoresDoWhatThereIsToDo(t *testing.T) {
+	t.Parallel()
 	url := pgtest.Database(t)
 	conn := connect(t, url)
 	worker := value[int32](t, conn, `SELECT weir.start('w', ARRAY['q'])`)
@@ -393,6 +404,7 @@ func TestChoresDoWhatThereIsToDo(t *testing.T) {
 
 // TestStartRebasesALogFromElsewhere: whoever speaks SQL alone need not know of it.
 func TestStartRebasesALogFromElsewhere(t *testing.T) {
+	t.Parallel()
 	conn := connect(t, pgtest.Database(t))
 	old := value[int32](t, conn, `SELECT weir.start('w', ARRAY['q'])`)
 	enqueueN(t, conn, "q", 2)
@@ -408,6 +420,7 @@ func TestStartRebasesALogFromElsewhere(t *testing.T) {
 
 // TestTakeRefusesWhatCannotBeRight: nothing is taken meanwhile.
 func TestTakeRefusesWhatCannotBeRight(t *testing.T) {
+	t.Parallel()
 	conn := connect(t, pgtest.Database(t))
 	worker := value[int32](t, conn, `SELECT weir.start('w', ARRAY['q'])`)
 	enqueueN(t, conn, "q", 1)

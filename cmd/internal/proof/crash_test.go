@@ -11,6 +11,7 @@ import (
 // TestKilledServerLosesNothingCommitted: the postmaster is killed under load. What was enqueued or recorded before is there; only a
 // claim may be lost, for it commits asynchronously, and its attempts are handed out again.
 func TestKilledServerLosesNothingCommitted(t *testing.T) {
+	t.Parallel()
 	server := pgtest.Server(t, nil)
 	conn := connect(t, server.URL("postgres"))
 	if err := schema.Up(t.Context(), conn); err != nil {
@@ -19,7 +20,7 @@ func TestKilledServerLosesNothingCommitted(t *testing.T) {
 	l := newLoad(t, server.URL("postgres"), newSeed(t))
 	l.crashing = true
 	var killed time.Time
-	l.run(loadTime(6*time.Second), func() {
+	l.run(loadTime(4*time.Second), func() {
 		killed = time.Now()
 		if err := server.Kill(); err != nil {
 			l.fail(err)

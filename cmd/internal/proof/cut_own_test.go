@@ -13,6 +13,7 @@ import (
 // TestPublishingMayCutItsTick: a tick that is cut in the transaction of its messages holds them, and whatever else was committed; it is there
 // with them or not at all, and hides nobody who was in progress. It is returned only where it holds nothing else.
 func TestPublishingMayCutItsTick(t *testing.T) {
+	t.Parallel()
 	url := pgtest.Database(t)
 	conn := connect(t, url)
 	exec(t, conn, `SELECT weir.publish('c', 'first')`) // with an epoch, for the database is a copy of another

@@ -23,6 +23,7 @@ func reference(t *testing.T) string {
 
 // TestEveryPublicFunctionIsInTheReference: and nothing that is Weir's own.
 func TestEveryPublicFunctionIsInTheReference(t *testing.T) {
+	t.Parallel()
 	conn := connect(t, pgtest.Database(t))
 	text := reference(t)
 	public := column[string](t, conn, `SELECT DISTINCT proname::text FROM pg_proc WHERE pronamespace = 'weir'::regnamespace AND proname NOT LIKE '\_%'`)
@@ -40,6 +41,7 @@ func TestEveryPublicFunctionIsInTheReference(t *testing.T) {
 
 // TestExamplesOfTheReferenceRun: all of them, one after the other, in a new database.
 func TestExamplesOfTheReferenceRun(t *testing.T) {
+	t.Parallel()
 	conn := connect(t, pgtest.Database(t))
 	exec(t, conn, `SELECT weir._cut()`)
 	exec(t, conn, `SELECT weir.publish('c', 'before')`)

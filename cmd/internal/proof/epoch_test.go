@@ -14,6 +14,7 @@ import (
 // TestEachLifeOfAServerIsAnEpoch: ticks that are cut after a restart are of another epoch; positions in the log before it stay good. A tick
 // whose number is there in another epoch, or is ahead, is refused, and the error says from where to go on.
 func TestEachLifeOfAServerIsAnEpoch(t *testing.T) {
+	t.Parallel()
 	server := pgtest.Server(t, nil)
 	conn := connect(t, server.URL("postgres"))
 	if err := schema.Up(t.Context(), conn); err != nil {
@@ -99,6 +100,7 @@ func refused(t *testing.T, conn *pgx.Conn, sql string, tick, epoch int64, want s
 // TestEpochsAreBounded: however often the server starts, the newest epochs are kept and those whose ticks can be read; positions of older ones
 // are refused like any that are not of this log.
 func TestEpochsAreBounded(t *testing.T) {
+	t.Parallel()
 	conn := connect(t, pgtest.Database(t))
 	cut := func(n int) {
 		t.Helper()
@@ -127,6 +129,7 @@ func TestEpochsAreBounded(t *testing.T) {
 
 // TestACopyInTheSameServerIsAnotherLog: a database that is copied in its server goes on under an epoch of its own, for both grow over the same numbers.
 func TestACopyInTheSameServerIsAnotherLog(t *testing.T) {
+	t.Parallel()
 	url := pgtest.Database(t)
 	source := connect(t, url)
 	exec(t, source, `SELECT weir.publish('c', 'before')`)
@@ -157,6 +160,7 @@ func TestACopyInTheSameServerIsAnotherLog(t *testing.T) {
 // TestAMovedLogOfMessagesIsNoticedByWhoStayed: whoever cuts notices that the log comes from another cluster, also where the new one's transaction
 // ids lie between the last tick's and those of messages, so that there seems to be nothing to cut.
 func TestAMovedLogOfMessagesIsNoticedByWhoStayed(t *testing.T) {
+	t.Parallel()
 	conn := connect(t, pgtest.Database(t))
 	at := newest(t, conn)
 	exec(t, conn, `SELECT weir.publish('c', 'waiting')`)

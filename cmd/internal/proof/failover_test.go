@@ -10,6 +10,7 @@ import (
 // A failover that loses a claim gives its number to no other. Else, where a new job has got the id of a lost one too, what a worker still has
 // of the one would end the other.
 func TestNumbersOfBatchesDoNotComeAgainAfterAFailover(t *testing.T) {
+	t.Parallel()
 	primary := pgtest.Server(t, nil)
 	conn := connect(t, primary.URL("postgres"))
 	if err := schema.Up(t.Context(), conn); err != nil {

@@ -28,6 +28,7 @@ func wantFenced(t *testing.T, q querier, worker int32, lost int) {
 
 // TestFencedWorkerIsRefused: a zombie can claim nothing and overwrite nothing; what it had not recorded is worked again by others.
 func TestFencedWorkerIsRefused(t *testing.T) {
+	t.Parallel()
 	conn := connect(t, pgtest.Database(t))
 	ctx := t.Context()
 	ids := enqueueN(t, conn, "q", 4)
@@ -69,6 +70,7 @@ func TestFencedWorkerIsRefused(t *testing.T) {
 
 // TestFenceWaitsForAResultInFlight: results and fence exclude one another, without either waiting.
 func TestFenceWaitsForAResultInFlight(t *testing.T) {
+	t.Parallel()
 	url := pgtest.Database(t)
 	conn, inside := connect(t, url), connect(t, url)
 	enqueueN(t, conn, "q", 2)
@@ -93,6 +95,7 @@ func TestFenceWaitsForAResultInFlight(t *testing.T) {
 
 // TestRescueTakesOverFromTheSilent: a worker that is silent past its lease loses its attempts, one that beats keeps them.
 func TestRescueTakesOverFromTheSilent(t *testing.T) {
+	t.Parallel()
 	conn := connect(t, pgtest.Database(t))
 	enqueueN(t, conn, "q", 10)
 	silent := value[int32](t, conn, `SELECT weir._start('silent', ARRAY['q'], '1 second')`)
@@ -120,6 +123,7 @@ func TestRescueTakesOverFromTheSilent(t *testing.T) {
 // TestAPreparedTransactionThatKeepsAWorkerIsSaid: what records, claims or beats in a transaction that is prepared keeps its worker from being
 // fenced until that ends, and the rescuer says which transaction it is; other workers are fenced meanwhile.
 func TestAPreparedTransactionThatKeepsAWorkerIsSaid(t *testing.T) {
+	t.Parallel()
 	conn := connect(t, pgtest.Database(t))
 	for name, call := range map[string]string{
 		"record":    `weir._record($1, '{}', '{}', '{}', '{}')`,
@@ -152,6 +156,7 @@ func TestAPreparedTransactionThatKeepsAWorkerIsSaid(t *testing.T) {
 
 // TestResultNamesItsBatch: a result is refused when its batch is another worker's, or does not exist.
 func TestResultNamesItsBatch(t *testing.T) {
+	t.Parallel()
 	conn := connect(t, pgtest.Database(t))
 	ctx := t.Context()
 	enqueueN(t, conn, "q", 2)
@@ -181,6 +186,7 @@ func TestResultNamesItsBatch(t *testing.T) {
 
 // TestFinishMayBeRepeated: a client that lost its connection says again what it said; there is one result and one next attempt.
 func TestFinishMayBeRepeated(t *testing.T) {
+	t.Parallel()
 	url := pgtest.Database(t)
 	conn, second := connect(t, url), connect(t, url)
 	enqueueN(t, conn, "q", 3)
@@ -222,6 +228,7 @@ func TestFinishMayBeRepeated(t *testing.T) {
 
 // TestLastAttemptLostIsFailed: when a worker dies in the last attempt, the job has failed, with the reason.
 func TestLastAttemptLostIsFailed(t *testing.T) {
+	t.Parallel()
 	conn := connect(t, pgtest.Database(t))
 	id := value[int64](t, conn, `SELECT weir.enqueue('q', 'k', max_attempts => 2)`)
 	for n := range 2 {
@@ -242,6 +249,7 @@ func TestLastAttemptLostIsFailed(t *testing.T) {
 // TestRetryFindsItsOwnAttempt: a batch with the job of a late transaction spans what was logged since, a job's earlier attempt among it; ending
 // an attempt is followed by the one after it, not by a copy of an earlier one, and reclaiming carries that one alone.
 func TestRetryFindsItsOwnAttempt(t *testing.T) {
+	t.Parallel()
 	url := pgtest.Database(t)
 	conn, late := connect(t, url), connect(t, url)
 	exec(t, conn, `SELECT weir.set('retention', '0 s')`)
@@ -279,6 +287,7 @@ func TestRetryFindsItsOwnAttempt(t *testing.T) {
 // TestCompletionAndFailureOfOneAttemptExclude: while a handler's transaction that completes an attempt is open, the same attempt cannot
 // end otherwise; when it has ended otherwise, it cannot be completed.
 func TestCompletionAndFailureOfOneAttemptExclude(t *testing.T) {
+	t.Parallel()
 	url := pgtest.Database(t)
 	conn, handler := connect(t, url), connect(t, url)
 	enqueueN(t, conn, "q", 2)
@@ -317,6 +326,7 @@ func TestCompletionAndFailureOfOneAttemptExclude(t *testing.T) {
 
 // TestChoresNeedReadCommitted: with the snapshot of an older look, TRUNCATE would take what that look cannot see.
 func TestChoresNeedReadCommitted(t *testing.T) {
+	t.Parallel()
 	conn := connect(t, pgtest.Database(t))
 	for _, call := range []string{"_promote()", "_rotate()", "_rotate_later()", "_reclaim(2)", "_rescue()", "retry(1)", "_resurvey()", "_tidy()", "rebase()", "_fence(1)", "_settle(1)", "_reconcile(1, '{}', '{}', '{}', '{}')"} {
 		exec(t, conn, `BEGIN ISOLATION LEVEL REPEATABLE READ`)

@@ -10,6 +10,7 @@ import (
 // TestLateJobsComeWithFreshOnes: under a flow of transactions nearly every claim finds one that committed late. Its jobs and those that came
 // after share a batch, or each claim would leave half of what there is to the next. Whatever the batch spans, its jobs are found in it.
 func TestLateJobsComeWithFreshOnes(t *testing.T) {
+	t.Parallel()
 	url := pgtest.Database(t)
 	conn, late := connect(t, url), connect(t, url)
 	worker := startWorker(t, conn, "q")

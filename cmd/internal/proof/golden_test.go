@@ -17,6 +17,7 @@ var golden = filepath.Join("..", "..", "..", "schema", "schema.golden.sql")
 
 // TestSchemaMatchesGolden: a change of the schema shows in review as a change of the golden file. It is the same on every PostgreSQL.
 func TestSchemaMatchesGolden(t *testing.T) {
+	t.Parallel()
 	conn := connect(t, pgtest.Database(t))
 	got := describeSchema(t, conn)
 	if *update {
@@ -36,6 +37,7 @@ func TestSchemaMatchesGolden(t *testing.T) {
 
 // TestMigrationsGoDownAndUp: everything can be taken back, and put up again to the same schema.
 func TestMigrationsGoDownAndUp(t *testing.T) {
+	t.Parallel()
 	conn := connect(t, pgtest.Empty(t))
 	ctx := t.Context()
 	all, err := schema.Migrations()
@@ -83,6 +85,7 @@ func TestMigrationsGoDownAndUp(t *testing.T) {
 
 // TestFunctionsAreReplacedAsAWhole: whatever functions a database has, afterwards it has this build's and no others, and the same privileges.
 func TestFunctionsAreReplacedAsAWhole(t *testing.T) {
+	t.Parallel()
 	conn := connect(t, pgtest.Database(t))
 	want := describeSchema(t, conn)
 	for _, older := range []string{

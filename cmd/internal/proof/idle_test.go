@@ -14,6 +14,7 @@ import (
 // TestIdleLanesForgetWhatHasEnded: what was in flight when a lane was last claimed from, and has ended since, costs claims nothing for long;
 // what is still in flight, or has left jobs that nobody has claimed, is remembered. Counted in blocks.
 func TestIdleLanesForgetWhatHasEnded(t *testing.T) {
+	pgtest.Alone(t, "what a claim touches depends on the transactions of the whole server")
 	const lanes, flights = 20, 30
 	url := pgtest.Database(t)
 	conn := connect(t, url)

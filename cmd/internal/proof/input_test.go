@@ -12,6 +12,7 @@ import (
 
 // TestBadInputLeavesNothing: what can't be right is refused with a SQLSTATE and a message that shows the value, and leaves no row behind.
 func TestBadInputLeavesNothing(t *testing.T) {
+	t.Parallel()
 	conn := connect(t, pgtest.Database(t))
 	worker := startWorker(t, conn, "known")
 	exec(t, conn, `SELECT weir.enqueue('known', 'k')`)
@@ -107,6 +108,7 @@ func TestBadInputLeavesNothing(t *testing.T) {
 // TestSizesAreCountedAsWorkersGetThem: what another table holds compressed, and numbers of which a few bytes make a long text, count by the
 // text that a worker is given.
 func TestSizesAreCountedAsWorkersGetThem(t *testing.T) {
+	t.Parallel()
 	conn := connect(t, pgtest.Database(t))
 	exec(t, conn, `CREATE TABLE source (args jsonb, text text)`)
 	exec(t, conn, `INSERT INTO source SELECT jsonb_build_object('k', t), t FROM repeat('x', 5000000) t`)
@@ -143,6 +145,7 @@ func TestSizesAreCountedAsWorkersGetThem(t *testing.T) {
 
 // TestClaimNeedsAutocommit: a claim sees the newest batch only in READ COMMITTED, and gives its lane back at once only in autocommit.
 func TestClaimNeedsAutocommit(t *testing.T) {
+	t.Parallel()
 	conn := connect(t, pgtest.Database(t))
 	worker := startWorker(t, conn, "q")
 	enqueueN(t, conn, "q", 1)
@@ -181,6 +184,7 @@ func TestClaimNeedsAutocommit(t *testing.T) {
 
 // TestArraysAreLists: arrays that go together by place are lists: what begins elsewhere, has two dimensions or a hole is refused, and named.
 func TestArraysAreLists(t *testing.T) {
+	t.Parallel()
 	conn := connect(t, pgtest.Database(t))
 	worker := startWorker(t, conn, "q")
 	enqueueN(t, conn, "q", 2)
@@ -231,6 +235,7 @@ func TestArraysAreLists(t *testing.T) {
 // TestWhatOthersWaitForIsNotHeldForLong: of a transaction that is left open after a call which takes locks that others wait for, the
 // server ends the session soon; a role that is stricter stays so, and the setting ends with the transaction.
 func TestWhatOthersWaitForIsNotHeldForLong(t *testing.T) {
+	t.Parallel()
 	conn := connect(t, pgtest.Database(t))
 	worker := startWorker(t, conn, "q")
 	for _, own := range []struct{ is, becomes string }{{"0", "10s"}, {"1h", "10s"}, {"700ms", "700ms"}} {

@@ -45,6 +45,7 @@ func hintedClaim(t *testing.T, conn *pgx.Conn, worker int32, names []string, sin
 // TestIdleQueuesCostAClaimNothing: with a hint, a claim of a worker of two thousand queues costs what one of ten costs; and so does a hub's look
 // for queues with fresh jobs. Counted in blocks.
 func TestIdleQueuesCostAClaimNothing(t *testing.T) {
+	pgtest.Alone(t, "what a claim touches depends on the transactions of the whole server")
 	measure := func(n int) (claimed, looked int) {
 		conn := connect(t, pgtest.Database(t))
 		worker, names := manyQueues(t, conn, n)
@@ -71,6 +72,7 @@ func TestIdleQueuesCostAClaimNothing(t *testing.T) {
 // TestHintedClaimsMissNothing: with the hint of the claim before, and the queues that it left something in, a claim finds whatever was
 // committed since: late, retried, promoted, of a queue's twin; and more than it can look through lane by lane.
 func TestHintedClaimsMissNothing(t *testing.T) {
+	t.Parallel()
 	url := pgtest.Database(t)
 	conn, late, twin := connect(t, url), connect(t, url), connect(t, url)
 	exec(t, twin, `BEGIN`)
@@ -128,6 +130,7 @@ func scatter(t *testing.T, url string, conn *pgx.Conn, n int, between func(i int
 // TestScatteredTransactionsCostAClaimOnce: what lies between the transactions in progress is asked once, and not for each idle lane. Counted
 // in blocks, of a claim from ten queues and from three hundred.
 func TestScatteredTransactionsCostAClaimOnce(t *testing.T) {
+	pgtest.Alone(t, "what a claim touches depends on the transactions of the whole server")
 	var extra []int
 	for _, n := range []int{10, 300} {
 		url := pgtest.Database(t)
@@ -157,6 +160,7 @@ func TestScatteredTransactionsCostAClaimOnce(t *testing.T) {
 // TestClaimsFindWhatLiesBetweenOpenTransactions: whatever has been committed is handed out by the next claim, wherever among transactions in
 // progress it lies, in however many lanes, and also the rest of a transaction of which a part has been handed out.
 func TestClaimsFindWhatLiesBetweenOpenTransactions(t *testing.T) {
+	t.Parallel()
 	url := pgtest.Database(t)
 	conn := connect(t, url)
 	worker, names := manyQueues(t, conn, 40)
@@ -214,6 +218,7 @@ func TestClaimsFindWhatLiesBetweenOpenTransactions(t *testing.T) {
 // TestWhatIsLoggedWhileSegmentsTurnIsFound: a statement that logs many of a lane, and what it logged first is done and truncated long before the
 // rest. What leads tells of all.
 func TestWhatIsLoggedWhileSegmentsTurnIsFound(t *testing.T) {
+	t.Parallel()
 	url := pgtest.Database(t)
 	conn, open := connect(t, url), connect(t, url)
 	queues, limits := make([]string, 8), make([]int32, 8)

@@ -10,6 +10,7 @@ import (
 // TestFailoverFencesNobody: a standby that takes over has heard of nobody since the primary died, and its clock and its age say nothing
 // about who lives. Whoever is silent from then on is fenced in his time.
 func TestFailoverFencesNobody(t *testing.T) {
+	t.Parallel()
 	primary := pgtest.Server(t, nil)
 	conn := connect(t, primary.URL("postgres"))
 	if err := schema.Up(t.Context(), conn); err != nil {
@@ -50,6 +51,7 @@ func TestFailoverFencesNobody(t *testing.T) {
 // TestLeasesDoNotTrustTheClock: a clock that steps, in either direction, and as often as it likes, fences nobody who is not silent, and keeps
 // nobody alive who is.
 func TestLeasesDoNotTrustTheClock(t *testing.T) {
+	t.Parallel()
 	conn := connect(t, pgtest.Database(t))
 	alive := value[int32](t, conn, `SELECT weir._start('alive', ARRAY['q'], '10 seconds')`)
 	silent := value[int32](t, conn, `SELECT weir._start('silent', ARRAY['q'], '10 seconds')`)
@@ -77,6 +79,7 @@ func TestLeasesDoNotTrustTheClock(t *testing.T) {
 // TestLeasesCountFromTheFirstLookInALifeOfTheServer: the last heartbeats may have been lost with the server before, so who was heard of last long
 // ago may have been heard of a moment before it ended.
 func TestLeasesCountFromTheFirstLookInALifeOfTheServer(t *testing.T) {
+	t.Parallel()
 	server := pgtest.Server(t, nil)
 	conn := connect(t, server.URL("postgres"))
 	if err := schema.Up(t.Context(), conn); err != nil {

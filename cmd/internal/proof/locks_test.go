@@ -15,6 +15,7 @@ import (
 // TestEnqueuesNeverWaitForEachOther: transactions that enqueue and stay open let all others enqueue, commit and roll back, be it into
 // one queue, into a queue that all of them make, or of one kind.
 func TestEnqueuesNeverWaitForEachOther(t *testing.T) {
+	pgtest.Alone(t, "it sees all locks of the server")
 	for _, n := range []int{2, 16} {
 		for _, queue := range []string{"old", "new"} {
 			t.Run(fmt.Sprintf("%d transactions, %s queue", n, queue), func(t *testing.T) {
@@ -65,6 +66,7 @@ func TestEnqueuesNeverWaitForEachOther(t *testing.T) {
 
 // TestEnqueueTakesNoStrongLock: after enqueuing, an open transaction holds nothing that another enqueue could wait for.
 func TestEnqueueTakesNoStrongLock(t *testing.T) {
+	t.Parallel()
 	url := pgtest.Database(t)
 	for name, queue := range map[string]string{"old queue": "old", "new queue": "new"} {
 		for _, sql := range []string{
@@ -100,6 +102,7 @@ const locksSQL = `SELECT CASE locktype WHEN 'relation' THEN 'relation ' || relat
 // TestClaimLocks: a claim, a flush of results and a poll that finds nothing take a bounded number of locks. Below PostgreSQL 18 a backend
 // has 16 fast-path locks, and every relation lock beyond goes through the shared lock table. A new partition or index shows here.
 func TestClaimLocks(t *testing.T) {
+	pgtest.Alone(t, "others' strong locks turn locks of the fast path into slow ones")
 	url := pgtest.Database(t)
 	conn := connect(t, url)
 	worker := startWorker(t, conn, "q")

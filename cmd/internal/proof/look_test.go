@@ -14,6 +14,7 @@ import (
 
 // TestLooksLeaveNoLockBehind: who has looked at jobs, and has left the transaction open, keeps no segment from being given back.
 func TestLooksLeaveNoLockBehind(t *testing.T) {
+	t.Parallel()
 	url := pgtest.Database(t)
 	conn, reader := connect(t, url), connect(t, url)
 	smallSegments(t, conn)
@@ -57,6 +58,7 @@ func settled(t *testing.T, conn *pgx.Conn, sql string) int64 {
 // TestLooksDoNotGrowWithTheLog: a look by id, a page of each state and a cancellation touch about as many blocks in a log of two thousand
 // batches as in one of two hundred, also for jobs that were retried.
 func TestLooksDoNotGrowWithTheLog(t *testing.T) {
+	pgtest.Alone(t, "what a look touches depends on the transactions of the whole server")
 	url := pgtest.Database(t)
 	conn := connect(t, url)
 	worker := startWorker(t, conn, "q")
@@ -113,6 +115,7 @@ func TestLooksDoNotGrowWithTheLog(t *testing.T) {
 
 // TestCancelledJobsHideNobody: cancelled jobs stand in the log until they are claimed; those behind them are shown.
 func TestCancelledJobsHideNobody(t *testing.T) {
+	t.Parallel()
 	url := pgtest.Database(t)
 	conn := connect(t, url)
 	worker := startWorker(t, conn, "q")
@@ -139,6 +142,7 @@ func TestCancelledJobsHideNobody(t *testing.T) {
 // TestLateJobsAreFoundInTheirBatch: a look finds the batch that handed a job out, also when its transaction committed long after others had
 // been handed out, and was handed out in parts.
 func TestLateJobsAreFoundInTheirBatch(t *testing.T) {
+	t.Parallel()
 	url := pgtest.Database(t)
 	conn, late, later := connect(t, url), connect(t, url), connect(t, url)
 	worker := startWorker(t, conn, "q")
@@ -192,6 +196,7 @@ func TestLateJobsAreFoundInTheirBatch(t *testing.T) {
 
 // TestWorkersAreListedByIndex: the list of a thousand workers touches some blocks for each, however many heartbeats they have left.
 func TestWorkersAreListedByIndex(t *testing.T) {
+	pgtest.Alone(t, "what a look touches depends on the transactions of the whole server")
 	url := pgtest.Database(t)
 	conn := connect(t, url)
 	exec(t, conn, `SELECT weir._start('w' || n, '{q}') FROM generate_series(1, 1000) n`)
@@ -210,6 +215,7 @@ func TestWorkersAreListedByIndex(t *testing.T) {
 
 // TestLooksWorkOnAStandby: what looks can be asked of a hot standby, where nothing may be written.
 func TestLooksWorkOnAStandby(t *testing.T) {
+	t.Parallel()
 	primary := pgtest.Server(t, nil)
 	standby := pgtest.Standby(t, primary, nil)
 	conn := connect(t, primary.URL("postgres"))
@@ -236,6 +242,7 @@ func TestLooksWorkOnAStandby(t *testing.T) {
 // TestAnothersScheduleIsNotWalkedThrough: a page of a queue's jobs for later costs the same, however many of other queues are due before them, or
 // are cancelled.
 func TestAnothersScheduleIsNotWalkedThrough(t *testing.T) {
+	pgtest.Alone(t, "what a look touches depends on the transactions of the whole server")
 	conn := connect(t, pgtest.Database(t))
 	schedule := func(queue, in string, n int) []int64 {
 		return value[[]int64](t, conn, `SELECT weir.enqueue_many(array_fill($1::text, ARRAY[$3::int]), array_fill('k'::text, ARRAY[$3::int]),
@@ -258,6 +265,7 @@ func TestAnothersScheduleIsNotWalkedThrough(t *testing.T) {
 
 // TestPromotedJobsAreNotShownAsLater: a job that was promoted before the clock stepped back is what it has become since.
 func TestPromotedJobsAreNotShownAsLater(t *testing.T) {
+	t.Parallel()
 	conn := connect(t, pgtest.Database(t))
 	worker := startWorker(t, conn, "q")
 	enqueueAt := func(at string) int64 {

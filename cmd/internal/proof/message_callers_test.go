@@ -10,6 +10,7 @@ import (
 // TestCallersOfNotifyAreFound: functions, triggers, rules and views that send PostgreSQL's own notifications are listed with the line that
 // does; comments and mere names are not.
 func TestCallersOfNotifyAreFound(t *testing.T) {
+	t.Parallel()
 	conn := connect(t, pgtest.Database(t))
 	if value[bool](t, conn, `SELECT EXISTS (SELECT FROM weir.notify_callers())`) {
 		t.Error("a database without callers has some")

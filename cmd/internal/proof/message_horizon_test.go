@@ -11,6 +11,7 @@ import (
 // TestMessagesLeaveNothingDeadUnderAPinnedHorizon: while a long transaction keeps VACUUM from removing anything, a hundred thousand messages
 // leave no dead tuple, their space comes back, and a tick takes as long at the end as at the beginning.
 func TestMessagesLeaveNothingDeadUnderAPinnedHorizon(t *testing.T) {
+	pgtest.Alone(t, "it compares the times of ticks")
 	for name, pin := range map[string][]string{
 		"snapshot": {`BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY`, `SELECT count(*) FROM pg_class`},
 		"xid":      {`BEGIN`, `SELECT pg_current_xact_id()`},

@@ -15,6 +15,7 @@ func itoa(n int64) string { return strconv.FormatInt(n, 10) }
 // TestBadMessageLeavesNothing: what can't be published is refused with a message that names the value and the limit, and leaves nothing
 // behind, also of a call that publishes many.
 func TestBadMessageLeavesNothing(t *testing.T) {
+	t.Parallel()
 	conn := connect(t, pgtest.Database(t))
 	long, longest := strings.Repeat("é", 128), strings.Repeat("é", 127)+"e" // 256 and 255 bytes
 	for _, c := range []struct {
@@ -97,6 +98,7 @@ func TestBadMessageLeavesNothing(t *testing.T) {
 // TestRepeatedMessageCostsOneRow: what a transaction notifies again right away is not logged again. The memory of it ends with the
 // transaction, and with a savepoint or an exception that undoes the message.
 func TestRepeatedMessageCostsOneRow(t *testing.T) {
+	t.Parallel()
 	conn := connect(t, pgtest.Database(t))
 	at := newest(t, conn)
 	for _, c := range []struct {

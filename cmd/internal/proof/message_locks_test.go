@@ -23,6 +23,7 @@ var publishings = map[string]string{
 // TestPublishersNeverWaitForEachOther: transactions that publish and stay open let all others publish, prepare, commit and roll back,
 // and ticks be cut.
 func TestPublishersNeverWaitForEachOther(t *testing.T) {
+	pgtest.Alone(t, "it sees all locks of the server")
 	url := pgtest.Database(t)
 	watch := connect(t, url)
 	var open []*pgx.Conn
@@ -70,6 +71,7 @@ func TestPublishersNeverWaitForEachOther(t *testing.T) {
 // TestPublishStaysInTheFastPath: a publishing transaction holds nothing that another waits for, and few enough relation locks for the 16
 // that PostgreSQL 14 keeps out of the shared lock table, with room for the transaction's own tables.
 func TestPublishStaysInTheFastPath(t *testing.T) {
+	pgtest.Alone(t, "others' strong locks turn locks of the fast path into slow ones")
 	conn := connect(t, pgtest.Database(t))
 	for name, sql := range publishings {
 		for range 2 { // the second time with the catalogs in the caches
@@ -97,6 +99,7 @@ func TestPublishStaysInTheFastPath(t *testing.T) {
 // TestIdleTickHoldsNoTable: while a hub waits for news, its backend holds no lock on a table, so that it keeps no segment from being
 // given back; on the two counters that it looks at nobody ever takes a lock that conflicts.
 func TestIdleTickHoldsNoTable(t *testing.T) {
+	pgtest.Alone(t, "it looks at a call while that waits")
 	url := pgtest.Database(t)
 	conn, watch := connect(t, url), connect(t, url)
 	var ids *int64

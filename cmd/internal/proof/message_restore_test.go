@@ -17,6 +17,7 @@ import (
 // TestRestoredMessagesGoOn: in another cluster the log of messages says so and is re-based. What was in no tick yet is delivered, also what
 // was published before the re-basing; positions of the old log give a gap, also those that it reached after the dump.
 func TestRestoredMessagesGoOn(t *testing.T) {
+	t.Parallel()
 	t.Run("copied tables", func(t *testing.T) {
 		restoredMessages(t, func(from, to *pgx.Conn, _ string) func() {
 			if err := schema.Up(t.Context(), to); err != nil {

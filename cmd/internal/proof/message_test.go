@@ -15,6 +15,7 @@ import (
 // TestEveryMessageIsInExactlyOneTick: whatever transactions do, those that commit are in one tick each, whole and in order, and the others
 // in none; and every listener reads the same ticks, none before its transactions' rows are there.
 func TestEveryMessageIsInExactlyOneTick(t *testing.T) {
+	t.Parallel()
 	l := newLoad(t, pgtest.Database(t), newSeed(t))
 	talk := newTalk()
 	exec(t, connect(t, l.url), `SELECT weir.set('message_retention', '4 s')`)
@@ -28,6 +29,7 @@ func TestEveryMessageIsInExactlyOneTick(t *testing.T) {
 // TestKilledServerLosesNoTick: the postmaster is killed under load. A tick that was handed out is there afterwards, the same, and what
 // was committed is in a tick.
 func TestKilledServerLosesNoTick(t *testing.T) {
+	t.Parallel()
 	server := pgtest.Server(t, nil)
 	conn := connect(t, server.URL("postgres"))
 	if err := schema.Up(t.Context(), conn); err != nil {
@@ -35,7 +37,7 @@ func TestKilledServerLosesNoTick(t *testing.T) {
 	}
 	l := newLoad(t, server.URL("postgres"), newSeed(t))
 	talk := newTalk()
-	l.converse(talk, loadTime(4*time.Second), func() {
+	l.converse(talk, loadTime(3*time.Second), func() {
 		if err := server.Kill(); err != nil {
 			l.fail(err)
 		} else if err := server.Restart(t.Context()); err != nil {

@@ -16,6 +16,7 @@ import (
 // TestTruncatedHistoryIsSaid: while segments are given back under their hands, those who read old ticks get all of a tick, or an error
 // that says up to where history is gone. Nobody gets less without being told.
 func TestTruncatedHistoryIsSaid(t *testing.T) {
+	t.Parallel()
 	url := pgtest.Database(t)
 	seed := newSeed(t)
 	conn := connect(t, url)
@@ -26,7 +27,7 @@ func TestTruncatedHistoryIsSaid(t *testing.T) {
 	var whole, gone, given atomic.Int64
 	over := func() bool { // when enough has happened, too
 		took := time.Since(begin)
-		return took > loadTime(3*time.Second) && whole.Load() > 100 && gone.Load() > 10 && given.Load() > 1 || took > patience
+		return took > loadTime(2*time.Second) && whole.Load() > 100 && gone.Load() > 10 && given.Load() > 1 || took > patience
 	}
 	var all sync.WaitGroup
 	fail := func(format string, args ...any) {
@@ -126,6 +127,7 @@ func queryColumn[T any](t *testing.T, conn *pgx.Conn, sql string, args ...any) (
 // TestSegmentsComeBackUnderReaders: those who read tick after tick hold locks on all segments for most of the time, and segments are given
 // back all the same.
 func TestSegmentsComeBackUnderReaders(t *testing.T) {
+	t.Parallel()
 	url := pgtest.Database(t)
 	conn := connect(t, url)
 	exec(t, conn, `SELECT weir.set('message_retention', '0 s')`)

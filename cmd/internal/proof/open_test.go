@@ -32,6 +32,7 @@ func blocks(t *testing.T, conn *pgx.Conn, sql string) int {
 // TestOpenTransactionsSlowNobody: a bulk enqueue that is still open, with subtransactions and without, costs neither claims nor promotion anything,
 // wherever it stands: past the position, below it, or newest of all. Counted in blocks.
 func TestOpenTransactionsSlowNobody(t *testing.T) {
+	pgtest.Alone(t, "what a claim touches depends on the transactions of the whole server")
 	url := pgtest.Database(t)
 	conn, bulk := connect(t, url), connect(t, url)
 	worker := startWorker(t, conn, "q")
@@ -88,6 +89,7 @@ func TestOpenTransactionsSlowNobody(t *testing.T) {
 
 // TestPreparedTransactionsSlowNobody: two thousand prepared transactions hardly show in the time of a claim.
 func TestPreparedTransactionsSlowNobody(t *testing.T) {
+	pgtest.Alone(t, "it compares the times of claims")
 	server := pgtest.Server(t, map[string]string{"max_prepared_transactions": "2100"})
 	conn := connect(t, server.URL("postgres"))
 	if err := schema.Up(t.Context(), conn); err != nil {

@@ -26,6 +26,7 @@ func promote(t *testing.T, conn *pgx.Conn, most int) (int, time.Time) {
 // TestPromotionMissesNothing: every job for later is promoted once: ties, those whose transaction commits after their time, and those of a
 // transaction that is prepared meanwhile.
 func TestPromotionMissesNothing(t *testing.T) {
+	t.Parallel()
 	url := pgtest.Database(t)
 	conn, open, prepared, aborted := connect(t, url), connect(t, url), connect(t, url), connect(t, url)
 	worker := startWorker(t, conn, "q")
@@ -100,6 +101,7 @@ func TestPromotionMissesNothing(t *testing.T) {
 
 // TestPromotionOutlivesItsSegments: rotating later gives promoted rows back and carries the others along, the late ones too.
 func TestPromotionOutlivesItsSegments(t *testing.T) {
+	t.Parallel()
 	url := pgtest.Database(t)
 	conn, late := connect(t, url), connect(t, url)
 	worker := startWorker(t, conn, "q")

@@ -22,6 +22,7 @@ func moveElsewhere(t *testing.T, q querier) {
 
 // TestRebaseStepsOverNobody: what a transaction logs that is older than the rebase, and goes on after it, is worked all the same.
 func TestRebaseStepsOverNobody(t *testing.T) {
+	t.Parallel()
 	url := pgtest.Database(t)
 	conn := connect(t, url)
 	worker := startWorker(t, conn, "q")
@@ -74,6 +75,7 @@ func TestRebaseStepsOverNobody(t *testing.T) {
 // TestMovedLogIsNoticedByWhoStayed: a session that outlives a logical move, behind a pooler, steps over nothing: not even where this
 // cluster's counter has passed the old positions already.
 func TestMovedLogIsNoticedByWhoStayed(t *testing.T) {
+	t.Parallel()
 	conn := connect(t, pgtest.Database(t))
 	worker := startWorker(t, conn, "q")
 	enqueueN(t, conn, "q", 2)
@@ -96,6 +98,7 @@ func TestMovedLogIsNoticedByWhoStayed(t *testing.T) {
 // TestRebaseOutlivesAStatementTimeout: a role's statement_timeout does not keep workers from a new beginning for ever; where a rebase is
 // called by hand, it says what to do.
 func TestRebaseOutlivesAStatementTimeout(t *testing.T) {
+	pgtest.Alone(t, "it has statements end in the midst of a function")
 	url := pgtest.Database(t)
 	conn := connect(t, url)
 	for range 3 {
@@ -128,6 +131,7 @@ func TestRebaseOutlivesAStatementTimeout(t *testing.T) {
 // TestRebaseWritesEachRowOnce: a re-basing holds everybody up, so it writes rows without their indexes, and makes those again when all is there,
 // as they were. Counted in bytes of WAL.
 func TestRebaseWritesEachRowOnce(t *testing.T) {
+	pgtest.Alone(t, "it counts what the whole server writes")
 	conn := connect(t, pgtest.Database(t))
 	worker := startWorker(t, conn, "q")
 	for range 3 {

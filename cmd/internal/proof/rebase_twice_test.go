@@ -20,6 +20,7 @@ func blocked(t *testing.T, watch, session *pgx.Conn) {
 // TestRebasesAtTheSameTimeAreOne: a fleet that starts on a restored database rebases it once. Those that come second wait holding nothing
 // that the first needs, so none of them is ended as a deadlock, and they find nothing left to do.
 func TestRebasesAtTheSameTimeAreOne(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		call, setting string
 		step          int // the advisory lock that it takes first
@@ -67,6 +68,7 @@ func TestRebasesAtTheSameTimeAreOne(t *testing.T) {
 
 // TestNewestTickIsOfItsEpoch: a hub that asks for the newest tick while the log is rebased gets the new log's, with the new log's epoch.
 func TestNewestTickIsOfItsEpoch(t *testing.T) {
+	t.Parallel()
 	url := pgtest.Database(t)
 	conn, rebase := connect(t, url), connect(t, url)
 	pool := pgtest.Pool(t, url)

@@ -39,6 +39,7 @@ func smallSegments(t *testing.T, conn *pgx.Conn) {
 // TestReclaimKeepsWhatIsUnfinished: jobs that run, wait, wait in a paused queue, were committed late or are for later outlive the segments
 // that they were logged in, keep their order, and end under the batch that they were claimed in.
 func TestReclaimKeepsWhatIsUnfinished(t *testing.T) {
+	t.Parallel()
 	url := pgtest.Database(t)
 	conn, late := connect(t, url), connect(t, url)
 	smallSegments(t, conn)
@@ -102,6 +103,7 @@ func TestReclaimKeepsWhatIsUnfinished(t *testing.T) {
 // TestReclaimWaitsForNobody: a transaction in flight, a prepared one and a result in flight postpone the reclaiming of their segment;
 // meanwhile everybody works, and the other segments rotate.
 func TestReclaimWaitsForNobody(t *testing.T) {
+	t.Parallel()
 	url := pgtest.Database(t)
 	for name, c := range map[string]struct{ hold, release string }{
 		"in flight": {"", "COMMIT"},
@@ -161,6 +163,7 @@ func TestReclaimWaitsForNobody(t *testing.T) {
 // TestRotationSurvivesARollback: the active segment is a register that does not roll back, the list of events does. Segments must not be
 // lost between the two.
 func TestRotationSurvivesARollback(t *testing.T) {
+	t.Parallel()
 	url := pgtest.Database(t)
 	conn := connect(t, url)
 	smallSegments(t, conn)
@@ -194,6 +197,7 @@ func TestRotationSurvivesARollback(t *testing.T) {
 
 // TestLookWaitsForReclaim: who cancels or retries a job while its segment is being emptied finds it where it was carried.
 func TestLookWaitsForReclaim(t *testing.T) {
+	t.Parallel()
 	url := pgtest.Database(t)
 	conn, reclaimer, second := connect(t, url), connect(t, url), connect(t, url)
 	smallSegments(t, conn)
@@ -227,6 +231,7 @@ func TestLookWaitsForReclaim(t *testing.T) {
 // TestPausedQueueStaysPaused: two transactions may make a queue each under one name. A pause holds for both, also for the one that was
 // not committed yet.
 func TestPausedQueueStaysPaused(t *testing.T) {
+	t.Parallel()
 	url := pgtest.Database(t)
 	conn, open := connect(t, url), connect(t, url)
 	exec(t, open, `BEGIN`)
@@ -246,6 +251,7 @@ func TestPausedQueueStaysPaused(t *testing.T) {
 
 // TestReclaimLooksAtBatchesAndNotAtJobs: the long look costs less than unnesting the ids of what has ended would. All chores stand still for it.
 func TestReclaimLooksAtBatchesAndNotAtJobs(t *testing.T) {
+	pgtest.Alone(t, "it compares times")
 	conn := connect(t, pgtest.Database(t))
 	smallSegments(t, conn)
 	worker := startWorker(t, conn, "filler", "q")

@@ -11,6 +11,7 @@ import (
 // TestWhatAWorkerDoesNotNameIsHandedOutAgain: of a claim whose answer was lost, and of a batch of which a result was lost, what the worker
 // does not know to be its own is run again, as not started; what it names stays its own.
 func TestWhatAWorkerDoesNotNameIsHandedOutAgain(t *testing.T) {
+	t.Parallel()
 	conn := connect(t, pgtest.Database(t))
 	enqueueN(t, conn, "q", 10)
 	worker, other := startWorker(t, conn, "q"), startWorker(t, conn, "q")
@@ -43,6 +44,7 @@ func TestWhatAWorkerDoesNotNameIsHandedOutAgain(t *testing.T) {
 // TestTheServerKnowsWhatAWorkerHolds: a worker that says nothing of what it runs, however long it has been running it, loses nothing when
 // it dies.
 func TestTheServerKnowsWhatAWorkerHolds(t *testing.T) {
+	t.Parallel()
 	conn := connect(t, pgtest.Database(t))
 	enqueueN(t, conn, "q", 3)
 	worker := startWorker(t, conn, "q")
@@ -57,6 +59,7 @@ func TestTheServerKnowsWhatAWorkerHolds(t *testing.T) {
 
 // TestWhatIsSettledIsNotLookedAtAgain: of a worker's history only what came since is looked at, also while one of its oldest jobs runs on.
 func TestWhatIsSettledIsNotLookedAtAgain(t *testing.T) {
+	t.Parallel()
 	conn := connect(t, pgtest.Database(t))
 	const batches = 400
 	enqueueN(t, conn, "q", batches)
@@ -97,6 +100,7 @@ func TestWhatIsSettledIsNotLookedAtAgain(t *testing.T) {
 
 // TestRescueTakesBoundedSteps: whatever a dead worker has left, each step logs a bounded part of it, commits, and others claim meanwhile.
 func TestRescueTakesBoundedSteps(t *testing.T) {
+	t.Parallel()
 	conn := connect(t, pgtest.Database(t))
 	const jobs = 10_000
 	enqueueN(t, conn, "q", jobs)
@@ -129,6 +133,7 @@ func TestRescueTakesBoundedSteps(t *testing.T) {
 
 // TestResultsAreJudgedOneByOne: those that cannot be recorded are named, and hold nobody up.
 func TestResultsAreJudgedOneByOne(t *testing.T) {
+	t.Parallel()
 	conn := connect(t, pgtest.Database(t))
 	enqueueN(t, conn, "q", 6)
 	worker := startWorker(t, conn, "q")
@@ -167,6 +172,7 @@ func TestResultsAreJudgedOneByOne(t *testing.T) {
 
 // TestOpenCompletionHoldsUpNobody: while a handler's transaction that completes a job is open, its worker records everything else.
 func TestOpenCompletionHoldsUpNobody(t *testing.T) {
+	t.Parallel()
 	url := pgtest.Database(t)
 	conn, handler := connect(t, url), connect(t, url)
 	enqueueN(t, conn, "q", 20)
@@ -208,6 +214,7 @@ func TestOpenCompletionHoldsUpNobody(t *testing.T) {
 
 // TestManyResultsTakeFewLocks: two workers that record thousands of failures at once do not fill the lock table.
 func TestManyResultsTakeFewLocks(t *testing.T) {
+	t.Parallel()
 	conn := connect(t, pgtest.Database(t))
 	enqueueN(t, conn, "q", 8640)
 	worker := startWorker(t, conn, "q")
@@ -228,6 +235,7 @@ func TestManyResultsTakeFewLocks(t *testing.T) {
 
 // TestAcknowledgedResultsSurvive: a role that commits asynchronously records synchronously.
 func TestAcknowledgedResultsSurvive(t *testing.T) {
+	t.Parallel()
 	conn := connect(t, pgtest.Database(t))
 	enqueueN(t, conn, "q", 2)
 	exec(t, conn, `SET synchronous_commit = off`)
@@ -245,6 +253,7 @@ func TestAcknowledgedResultsSurvive(t *testing.T) {
 
 // TestSettledIsCompacted: how far each worker has settled takes bounded space, and is kept; a worker that has left something is not forgotten.
 func TestSettledIsCompacted(t *testing.T) {
+	t.Parallel()
 	conn := connect(t, pgtest.Database(t))
 	enqueueN(t, conn, "q", 3)
 	worker, dead := startWorker(t, conn, "q"), startWorker(t, conn, "q")
@@ -273,6 +282,7 @@ func TestSettledIsCompacted(t *testing.T) {
 
 // TestRescueGoesPastAWorkerThatIsHeld: whoever settles one worker, or sits on it, holds up the rescue of no other.
 func TestRescueGoesPastAWorkerThatIsHeld(t *testing.T) {
+	t.Parallel()
 	url := pgtest.Database(t)
 	conn, other := connect(t, url), connect(t, url)
 	held, free := startWorker(t, conn, "q"), startWorker(t, conn, "q")
@@ -293,6 +303,7 @@ func TestRescueGoesPastAWorkerThatIsHeld(t *testing.T) {
 
 // TestRebaseOfALogThatIsAtHomeHoldsUpNobody: with nothing to do it takes no lock, in whatever transaction it is called.
 func TestRebaseOfALogThatIsAtHomeHoldsUpNobody(t *testing.T) {
+	t.Parallel()
 	url := pgtest.Database(t)
 	conn, other := connect(t, url), connect(t, url)
 	enqueueN(t, conn, "q", 1)

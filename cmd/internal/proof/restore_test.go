@@ -22,6 +22,7 @@ import (
 // TestRestoredDumpGoesOn: transaction ids mean nothing in another cluster. A copied log says so, is re-based, and everything unfinished is
 // worked once more; nothing that had ended is.
 func TestRestoredDumpGoesOn(t *testing.T) {
+	t.Parallel()
 	t.Run("copied tables", func(t *testing.T) {
 		source := newSource(t)
 		server := pgtest.Server(t, nil)

@@ -16,6 +16,7 @@ import (
 // TestSegmentsDoNotTrustTheClock: the clock was ahead when segments were opened, closed and reclaimed, and has been set back. Their states
 // are as they were, and neither rotation nor reclaiming waits for the clock to catch up.
 func TestSegmentsDoNotTrustTheClock(t *testing.T) {
+	t.Parallel()
 	url := pgtest.Database(t)
 	conn := connect(t, url)
 	smallSegments(t, conn)
@@ -42,6 +43,7 @@ func TestSegmentsDoNotTrustTheClock(t *testing.T) {
 
 // TestSizesCountLargeJobs: what lies in TOAST and in indexes is part of what a segment takes.
 func TestSizesCountLargeJobs(t *testing.T) {
+	t.Parallel()
 	url := pgtest.Database(t)
 	conn := connect(t, url)
 	exec(t, conn, `SELECT weir.set('retention_bytes', '4194304')`)
@@ -58,6 +60,7 @@ func TestSizesCountLargeJobs(t *testing.T) {
 // TestReclaimGoesInBoundedSteps: a backlog is carried out of the way a part at a time, while everybody works; each job is there once all
 // the while, and in its place at the end.
 func TestReclaimGoesInBoundedSteps(t *testing.T) {
+	t.Parallel()
 	url := pgtest.Database(t)
 	conn, late := connect(t, url), connect(t, url)
 	smallSegments(t, conn)
@@ -104,6 +107,7 @@ func TestReclaimGoesInBoundedSteps(t *testing.T) {
 
 // TestCarryingHandsOutNothingTwice: jobs are claimed while they are being carried, each once.
 func TestCarryingHandsOutNothingTwice(t *testing.T) {
+	t.Parallel()
 	url := pgtest.Database(t)
 	conn, claimer := connect(t, url), connect(t, url)
 	smallSegments(t, conn)
@@ -150,6 +154,7 @@ func TestCarryingHandsOutNothingTwice(t *testing.T) {
 
 // TestIdleLanesAreCarried: thousands of lanes that were worked once and are idle keep no segment, and their positions outlive it.
 func TestIdleLanesAreCarried(t *testing.T) {
+	t.Parallel()
 	const n = 2500
 	url := pgtest.Database(t)
 	conn := connect(t, url)
@@ -191,6 +196,7 @@ func TestIdleLanesAreCarried(t *testing.T) {
 // TestSegmentsComeBackUnderLoadAndReaders: while results are recorded without a pause, many of them in transactions of the handlers'
 // own, and after a reader that held every table for a while, segments are given back; and no claim waits for that.
 func TestSegmentsComeBackUnderLoadAndReaders(t *testing.T) {
+	pgtest.Alone(t, "it measures times")
 	url := pgtest.Database(t)
 	conn, reader := connect(t, url), connect(t, url)
 	smallSegments(t, conn)
@@ -269,6 +275,7 @@ func TestSegmentsComeBackUnderLoadAndReaders(t *testing.T) {
 // TestReclaimDoesNotQueueBehindAReader: ACCESS EXCLUSIVE is not even asked for while a transaction stays in the segment, for
 // everybody after it would wait too.
 func TestReclaimDoesNotQueueBehindAReader(t *testing.T) {
+	t.Parallel()
 	url := pgtest.Database(t)
 	conn, reader := connect(t, url), connect(t, url)
 	smallSegments(t, conn)

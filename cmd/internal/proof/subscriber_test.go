@@ -10,6 +10,7 @@ import (
 
 // TestASubscriberStopsNobody: whatever a role that may subscribe does in a transaction that it does not end, ticks are cut and segments turn.
 func TestASubscriberStopsNobody(t *testing.T) {
+	t.Parallel()
 	url := pgtest.Database(t)
 	subscriber, hub := connect(t, url), connect(t, url)
 	exec(t, hub, `SELECT weir.publish('c', 'one')`)
@@ -45,6 +46,7 @@ func TestASubscriberStopsNobody(t *testing.T) {
 // TestWhatWasReadIsWhole: what a reader has been given stays whole, also where it fetches the rest after their segment was given back; and
 // while its transaction is open segments turn.
 func TestWhatWasReadIsWhole(t *testing.T) {
+	t.Parallel()
 	url := pgtest.Database(t)
 	reader, conn := connect(t, url), connect(t, url)
 	exec(t, conn, `SELECT weir.set('message_retention', '0 s')`)
@@ -66,6 +68,7 @@ func TestWhatWasReadIsWhole(t *testing.T) {
 
 // TestWhatWasLookedAtIsWhole: a look at jobs gives their args whole, also where the rest is fetched after their segment was given back.
 func TestWhatWasLookedAtIsWhole(t *testing.T) {
+	t.Parallel()
 	url := pgtest.Database(t)
 	reader, conn := connect(t, url), connect(t, url)
 	smallSegments(t, conn)

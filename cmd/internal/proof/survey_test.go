@@ -27,6 +27,7 @@ func survey(t *testing.T, conn *pgx.Conn) {
 // TestLooksCostWhatIsNewAndWhatWaits: a look at what waits, and one at all queues, touch about as many blocks of the log with two thousand queues
 // as with ten, where as much waits: an old backlog in a queue that is paused, another, and what is new.
 func TestLooksCostWhatIsNewAndWhatWaits(t *testing.T) {
+	pgtest.Alone(t, "what a look touches depends on the transactions of the whole server")
 	measure := func(n int) (available, queues int) {
 		conn := connect(t, pgtest.Database(t))
 		worker, names := manyQueues(t, conn, n)
@@ -62,6 +63,7 @@ func TestLooksCostWhatIsNewAndWhatWaits(t *testing.T) {
 // show: jobs committed late, retried, promoted, put back by a fence, carried into another segment, logged anew after a move; in new queues, paused
 // ones, and by the transaction that looks.
 func TestLooksMissNothing(t *testing.T) {
+	t.Parallel()
 	seed := newSeed(t)
 	rng := rand.New(rand.NewPCG(seed, 1))
 	url := pgtest.Database(t)

@@ -13,6 +13,7 @@ import (
 // TestTickBringsItsMessages: a tick comes with its messages when they are few, and with none when they are not; they are those that a read of
 // it gives, whoever was in progress before and after. Where it holds all that was committed, what it says to look with next finds nothing.
 func TestTickBringsItsMessages(t *testing.T) {
+	t.Parallel()
 	url := pgtest.Database(t)
 	conn := connect(t, url)
 	exec(t, conn, `SELECT weir.publish('c', 'first')`)

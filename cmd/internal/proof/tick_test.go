@@ -50,6 +50,7 @@ func newest(t *testing.T, q querier) int64 {
 // TestGiantTransactionHidesNobody: a transaction with more messages than a tick otherwise holds is a tick of its own, and what was
 // committed around it, in every order of beginning and ending, is in ticks before and after.
 func TestGiantTransactionHidesNobody(t *testing.T) {
+	t.Parallel()
 	for name, order := range map[string]string{ // upper case begins and publishes a little, or more; lower case commits
 		"alone, then others":          "G g A a B b",
 		"first, others inside":        "G A a B b g",
@@ -120,6 +121,7 @@ func TestGiantTransactionHidesNobody(t *testing.T) {
 
 // TestCutThatIsRolledBackStopsNobody: the register of ticks does not roll back with a cut; those who look after it cut all the same.
 func TestCutThatIsRolledBackStopsNobody(t *testing.T) {
+	t.Parallel()
 	url := pgtest.Database(t)
 	conn, other := connect(t, url), connect(t, url)
 	start := newest(t, conn)
@@ -167,6 +169,7 @@ func TestCutThatIsRolledBackStopsNobody(t *testing.T) {
 
 // TestLargeTransactionIsReadInStretches: of a tick that is larger than memory should have to hold, a read returns a stretch, in order.
 func TestLargeTransactionIsReadInStretches(t *testing.T) {
+	t.Parallel()
 	url := pgtest.Database(t)
 	conn := connect(t, url)
 	start := newest(t, conn)
@@ -201,6 +204,7 @@ func TestLargeTransactionIsReadInStretches(t *testing.T) {
 
 // TestTickSaysWhenItCannotBeRight: a position ahead of the log, an open transaction, another isolation, silly arguments.
 func TestTickSaysWhenItCannotBeRight(t *testing.T) {
+	t.Parallel()
 	url := pgtest.Database(t)
 	conn := connect(t, url)
 	_, err := conn.Exec(t.Context(), `SELECT * FROM weir._await_tick(1000)`)
@@ -236,6 +240,7 @@ func TestTickSaysWhenItCannotBeRight(t *testing.T) {
 // TestLongTransactionDoesNotSlowTicks: a hundred thousand messages that are published and not committed cost those who tick and read
 // nothing, be the transaction older or younger than the tick.
 func TestLongTransactionDoesNotSlowTicks(t *testing.T) {
+	pgtest.Alone(t, "what a cut touches depends on the transactions of the whole server")
 	url := pgtest.Database(t)
 	conn, long, young := connect(t, url), connect(t, url), connect(t, url)
 	at := newest(t, conn)

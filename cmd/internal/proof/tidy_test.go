@@ -9,6 +9,7 @@ import (
 // TestTidyForgetsCancellationsPartByPart: tens of thousands of cancelled jobs whose time is far away are looked through in bounded steps, and
 // those among them that have ended are forgotten.
 func TestTidyForgetsCancellationsPartByPart(t *testing.T) {
+	t.Parallel()
 	url := pgtest.Database(t)
 	conn := connect(t, url)
 	worker := startWorker(t, conn, "q")

@@ -21,6 +21,7 @@ import (
 // and survived is lost, no attempt ended twice, none was `running` with nobody running it for longer than two leases, no message came out of
 // the log's order or twice, and none is missing without a gap.
 func TestTorture(t *testing.T) {
+	t.Parallel()
 	w := newTorture(t, 8*time.Second)
 	w.subscribe()
 	w.torment(faults)
@@ -31,6 +32,7 @@ func TestTorture(t *testing.T) {
 // TestNoJobIsRunningWithNobody: workers that are killed, answers that are lost, crashes and failovers to a standby that lags leave no attempt
 // `running` that nobody runs for longer than two leases.
 func TestNoJobIsRunningWithNobody(t *testing.T) {
+	t.Parallel()
 	w := newTorture(t, 8*time.Second)
 	w.torment([]string{"kill worker", "lose answers", "failover", "kill worker", "lose answers", "lose answers", "cut worker", "crash", "lose answers"})
 	w.judgeJobs()
@@ -162,10 +164,7 @@ func (w *torture) addWorker(i int) {
 // torment has everybody work while one bad thing happens after the other: each of those named at least once, in an order drawn by lot, and on until
 // the time is over. Then all that is bad ends.
 func (w *torture) torment(deck []string) {
-	long := *longFlag
-	if long == 0 {
-		long = 8 * time.Second
-	}
+	long := *longFlag // or no longer than it takes to do each once
 	produce, enough := context.WithCancel(w.ctx)
 	defer enough()
 	var producers sync.WaitGroup

@@ -12,6 +12,7 @@ import (
 // TestTwinsAreSetAside: many first uses of a name at once make as many ids; once their jobs are done, a claim costs no more for them. A job
 // that comes to one of them all the same, from a transaction that knows no other, is found.
 func TestTwinsAreSetAside(t *testing.T) {
+	pgtest.Alone(t, "what a claim touches depends on the transactions of the whole server")
 	url := pgtest.Database(t)
 	conn := connect(t, url)
 	worker := startWorker(t, conn, "single")
