@@ -34,16 +34,18 @@ var ErrUnknownKind = errors.New("no handler for this kind in this worker")
 // IsFenced tells whether a call was refused because its worker had been fenced.
 func IsFenced(err error) bool { return store.IsFenced(err) || errors.Is(err, ErrFenced) }
 
-// Fail returns an error that ends a job for good, whatever attempts it has left.
+// Fail returns an error that ends a job as failed for good, whatever attempts it has left. err is kept as the reason; nil is allowed.
 func Fail(err error) error { return &ending{store.Failed, err, 0} }
 
-// Cancel returns an error that ends a job as cancelled: it has become needless.
+// Cancel returns an error that ends a job as cancelled: it has become needless. err is kept as the reason; nil is allowed.
 func Cancel(err error) error { return &ending{store.Cancelled, err, 0} }
 
-// Snooze returns an error that puts a job off without using up an attempt: Job.Attempt stays as it is, and Job.PutOff counts.
+// Snooze returns an error that puts a job off without using up an attempt: Job.Attempt stays as it is, and Job.PutOff
+// counts. 0 or less runs it again at once.
 func Snooze(d time.Duration) error { return &ending{store.Snoozed, nil, d} }
 
-// RetryAfter returns an error that fails the attempt and retries it after d, whatever the policy.
+// RetryAfter returns an error that fails the attempt and retries it after d, whatever the policy; 0 or less: at once. The last of
+// Job.MaxAttempts is not retried: the job has failed. err is kept as the reason.
 func RetryAfter(d time.Duration, err error) error { return &ending{store.Retried, err, d} }
 
 // ending is a handler's wish for how its attempt ends.

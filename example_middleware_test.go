@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log"
 	"time"
 
 	"github.com/weir-pg/weir"
@@ -41,19 +42,30 @@ func forTenant(next weir.WorkFunc) weir.WorkFunc {
 
 // Middleware around enqueue keeps something in each job's meta, and middleware around work takes it out.
 func ExampleClient_WithMiddleware() {
-	client := weir.NewClient(pool).WithMiddleware(withTenant)
-	enqueue := func(ctx context.Context) error {
-		_, err := client.Enqueue(ctx, SendMail{To: "ada@example.org"}, nil)
-		return err
+	ctx, stop := context.WithCancel(context.Background())
+	defer stop()
+	client := weir.NewClient(connect()).WithMiddleware(withTenant)
+	if _, err := client.Enqueue(context.WithValue(ctx, tenantKey{}, "acme"), SendMail{To: "ada@example.org"}, &weir.Options{Queue: "tenants"}); err != nil {
+		log.Fatal(err)
 	}
-	work := func(handlers *weir.Handlers) (*weir.Worker, error) {
-		return client.NewWorker(weir.WorkerConfig{
-			Handlers:   handlers,
-			Queues:     map[string]int{"default": 8},
-			Middleware: []func(weir.WorkFunc) weir.WorkFunc{forTenant},
-		})
+	handlers := weir.NewHandlers()
+	weir.Handle(handlers, func(ctx context.Context, job *weir.Job[SendMail]) error {
+		fmt.Println("mail to", job.Args.To, "for", ctx.Value(tenantKey{}))
+		stop() // this example is over
+		return nil
+	})
+	worker, err := client.NewWorker(weir.WorkerConfig{
+		Handlers:   handlers,
+		Queues:     map[string]int{"tenants": 8},
+		Middleware: []func(weir.WorkFunc) weir.WorkFunc{forTenant},
+	})
+	if err != nil {
+		log.Fatal(err)
 	}
-	_, _ = enqueue, work
+	if err := worker.Run(ctx); err != nil {
+		log.Fatal(err)
+	}
+	// Output: mail to ada@example.org for acme
 }
 
 var (

@@ -2,19 +2,19 @@ package weir_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io/fs"
 	"log"
+	"log/slog"
 	"os"
 	"os/signal"
+	"sync"
 	"syscall"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/weir-pg/weir"
+	"github.com/weir-pg/weir/internal/pgtest"
 )
 
 // SendMail is a kind of job.
@@ -24,30 +24,50 @@ type SendMail struct {
 
 func (SendMail) Kind() string { return "send_mail" }
 
-var (
-	ctx  context.Context
-	pool *pgxpool.Pool
-)
+// connect returns a pool of connections to a database in which Weir is installed. In your program: pgxpool.New(ctx, os.Getenv("DATABASE_URL")).
+func connect() *pgxpool.Pool { return examples() }
 
-// The job runs if the order is committed, and only then.
-func ExampleClient_EnqueueTx() {
-	client := weir.NewClient(pool)
-	err := pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, `INSERT INTO orders (buyer) VALUES ('ada@example.org')`); err != nil {
-			return err
-		}
-		_, err := client.EnqueueTx(ctx, tx, SendMail{To: "ada@example.org"}, &weir.Options{
-			Queue: "mail",
-			RunAt: time.Now().Add(10 * time.Minute),
-		})
-		return err
+// examples have a database of their own.
+var examples = sync.OnceValue(func() *pgxpool.Pool {
+	slog.SetLogLoggerLevel(slog.LevelError) // the log is not what examples show
+	ctx := context.Background()
+	pool, err := pgxpool.New(ctx, pgtest.Shared("examples"))
+	if err != nil {
+		panic(err)
+	}
+	if _, err := pool.Exec(ctx, `CREATE TABLE orders (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, buyer text NOT NULL, mails integer NOT NULL DEFAULT 0)`); err != nil {
+		panic(err)
+	}
+	return pool
+})
+
+// A job is enqueued, and a worker runs it.
+func Example() {
+	ctx, stop := context.WithCancel(context.Background())
+	defer stop()
+	client := weir.NewClient(connect())
+
+	if _, err := client.Enqueue(ctx, SendMail{To: "ada@example.org"}, &weir.Options{Queue: "first"}); err != nil {
+		log.Fatal(err)
+	}
+
+	handlers := weir.NewHandlers()
+	weir.Handle(handlers, func(ctx context.Context, job *weir.Job[SendMail]) error {
+		fmt.Println("mail to", job.Args.To)
+		stop() // this example is over
+		return nil
 	})
+	worker, err := client.NewWorker(weir.WorkerConfig{Handlers: handlers, Queues: map[string]int{"first": 8}})
 	if err != nil {
 		log.Fatal(err)
 	}
+	if err := worker.Run(ctx); err != nil { // until ctx ends
+		log.Fatal(err)
+	}
+	// Output: mail to ada@example.org
 }
 
-// A worker that stops gracefully at Ctrl-C or SIGTERM.
+// A program that works jobs until Ctrl-C or SIGTERM, and then stops gracefully.
 func ExampleWorker() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -63,8 +83,9 @@ func ExampleWorker() {
 		return nil
 	})
 	worker, err := weir.NewClient(pool).NewWorker(weir.WorkerConfig{
-		Handlers: handlers,
-		Queues:   map[string]int{"mail": 8},
+		Handlers:    handlers,
+		Queues:      map[string]int{"mail": 8},
+		StopTimeout: time.Minute, // how long running jobs may take to finish
 	})
 	if err != nil {
 		log.Fatal(err)
@@ -72,34 +93,4 @@ func ExampleWorker() {
 	if err := worker.Run(ctx); err != nil {
 		log.Fatal(err)
 	}
-}
-
-// The effect and the job's completion commit together, so the effect happens exactly once.
-func ExampleJobMeta_CompleteTx() {
-	handlers := weir.NewHandlers()
-	weir.Handle(handlers, func(ctx context.Context, job *weir.Job[SendMail]) error {
-		return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
-			if _, err := tx.Exec(ctx, `UPDATE buyers SET mails = mails + 1 WHERE address = $1`, job.Args.To); err != nil {
-				return err
-			}
-			return job.CompleteTx(ctx, tx)
-		})
-	})
-}
-
-// What a handler returns says what becomes of the job; any other error is retried with backoff.
-func ExampleFail() {
-	handlers := weir.NewHandlers()
-	weir.Handle(handlers, func(ctx context.Context, job *weir.Job[SendMail]) error {
-		text, err := os.ReadFile("mail.txt")
-		switch {
-		case errors.Is(err, fs.ErrNotExist):
-			return weir.Fail(err) // trying again is no use
-		case err != nil:
-			return weir.RetryAfter(time.Minute, err)
-		case len(text) == 0:
-			return weir.Snooze(time.Hour) // not yet; no attempt is used up
-		}
-		return nil
-	})
 }

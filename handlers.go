@@ -18,14 +18,14 @@ type Job[A any] struct {
 
 // JobMeta is what is known of an attempt besides its args.
 type JobMeta struct {
-	ID          int64
+	ID          int64 // unique in its database
 	Kind        string
 	Queue       string
-	Priority    int
-	Attempt     int // from 1
-	PutOff      int // how often this attempt was snoozed, or handed back by a worker, before
-	MaxAttempts int
-	EnqueuedAt  time.Time
+	Priority    int             // 1 (first) to 4
+	Attempt     int             // from 1
+	PutOff      int             // how often this attempt was snoozed, or handed back by a worker, before
+	MaxAttempts int             // the attempt of this number is the last
+	EnqueuedAt  time.Time       // by the server's clock
 	Meta        json.RawMessage // nil: none was given
 
 	attempt *attempt

@@ -13,11 +13,11 @@ type State string
 
 const (
 	StateAvailable State = "available" // may be claimed
-	StateRunning   State = "running"
-	StateLater     State = "later" // waits for its RunAt
-	StateCompleted State = "completed"
-	StateFailed    State = "failed"
-	StateCancelled State = "cancelled"
+	StateRunning   State = "running"   // a worker has it
+	StateLater     State = "later"     // waits for its RunAt, or for its next attempt
+	StateCompleted State = "completed" // final
+	StateFailed    State = "failed"    // final: its attempts are used up, or Fail was returned
+	StateCancelled State = "cancelled" // final
 )
 
 // States are all of them.
@@ -134,6 +134,9 @@ func (c *Client) JobTx(ctx context.Context, tx Tx, id int64) (*JobInfo, error) {
 	}
 	if err != nil {
 		return nil, wrap("look up job", err, "weir_work")
+	}
+	if string(info.Meta) == "null" {
+		info.Meta = nil
 	}
 	return &info, nil
 }

@@ -64,6 +64,13 @@ func TestATransactionSeesAndCancelsWhatItHasEnqueued(t *testing.T) {
 		if info.State != weir.StateLater || info.Kind != "number" || string(info.Args) != `{"n": 1}` || info.RunAt == nil || !info.RunAt.Equal(at) || info.Attempt != 1 {
 			t.Errorf("%s: it sees %+v", name, info)
 		}
+		plain, err := r.client.EnqueueTx(t.Context(), tx, number{2}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if info, err := r.client.JobTx(t.Context(), tx, plain.ID); err != nil || info.Meta != nil {
+			t.Errorf("%s: the meta of a job that has none is %q (%v)", name, info.Meta, err)
+		}
 		if state, err := r.client.CancelJobTx(t.Context(), tx, job.ID); err != nil || state != weir.StateCancelled {
 			t.Errorf("%s: cancel: %s, %v", name, state, err)
 		}

@@ -16,7 +16,7 @@ type PublishOptions struct {
 }
 
 // Publish publishes a message in a transaction of its own. Channel: 1 to 255 bytes, by convention words with dots between them;
-// payload: up to the setting message_bytes, 1 MiB by default.
+// payload: up to the setting message_bytes, 1 MiB by default. What is out of bounds is refused with an error that has the value (SQLSTATE 22023).
 func (c *Client) Publish(ctx context.Context, channel string, payload []byte, o *PublishOptions) error {
 	return c.store.Direct(ctx, func(q store.Querier) error { return c.PublishTx(ctx, q, channel, payload, o) })
 }

@@ -87,9 +87,10 @@ type placed struct {
 // ErrClosed: the subscription was closed.
 var ErrClosed = errors.New("weir: the subscription is closed")
 
-// Subscribe subscribes, and returns when it has: what is published from then on will be got. Lost connections are made anew, with jitter,
-// and the subscription goes on where it was: nothing is missing and nothing comes twice, or a Gap tells of it. ctx bounds the call, not
-// the subscription. Close it in the end.
+// Subscribe subscribes, and returns once it has: you receive everything published from then on. After a lost connection it connects again, with
+// jitter, and continues where it was: nothing is missing and nothing comes twice, or a Gap says so. ctx bounds the call, not the
+// subscription, which you must close. It fails where the configuration is wrong, or the hub or the database refuses the subscriber; a hub or a
+// database that can't be reached is waited for, until ctx ends.
 //
 //	sub, err := weir.Subscribe(ctx, weir.SubscribeConfig{Hubs: []string{"http://127.0.0.1:8080"}, Channels: []string{"orders.*"}})
 //	...

@@ -66,6 +66,16 @@
 //
 // A worker told of hubs (WorkerConfig.Hubs) waits there for work instead of looking for it.
 //
+// # Errors
+//
+// Errors say what was wrong, with the value, and what to do. [ErrNotFound], [ErrNotInstalled] and the others named in this package are asked for with
+// errors.Is; what the server has refused is a *pgconn.PgError, for errors.As, with Weir's own SQLSTATEs in docs/sql.md.
+//
+// # Test
+//
+// Package weirtest asserts on what a transaction has enqueued, runs handlers without a database, drains queues, and gives each test a database
+// of its own.
+//
 // # Connections
 //
 // A worker opens at most 3 connections of its own, whatever its concurrency, made as those of the client's pool are; it takes none from
@@ -89,7 +99,7 @@ import (
 	"github.com/weir-pg/weir/internal/store"
 )
 
-// Args are the arguments of one kind of job. They are stored as JSON, and must encode to an object.
+// Args are the arguments of one kind of job. They are stored as JSON, and must encode to an object, of up to 1 MiB.
 type Args interface {
 	// Kind names the kind; it must not depend on the value. At most 128 characters.
 	Kind() string
@@ -97,11 +107,11 @@ type Args interface {
 
 // Options say how a job is to be run. The zero value, or nil, means the defaults.
 type Options struct {
-	Queue       string    // default "default"; at most 128 characters
+	Queue       string    // default "default"; 1 to 128 characters; its first use makes it
 	Priority    int       // 1 (first) to 4; default 2
-	RunAt       time.Time // not before; default at once
-	MaxAttempts int       // 1 to 1000; default 25
-	Meta        any       // anything that encodes to a JSON object; handlers see it as Job.Meta
+	RunAt       time.Time // not before, by the server's clock; default at once
+	MaxAttempts int       // how often the job is tried before it has failed, 1 to 1000; default 25
+	Meta        any       // anything that encodes to a JSON object, of up to 64 KiB; handlers see it as Job.Meta
 }
 
 // ArgsWithOptions are args whose kind has options of its own. What Enqueue is given goes before, field by field.
@@ -112,7 +122,7 @@ type ArgsWithOptions interface {
 
 // Enqueued is what became of a job that was enqueued.
 type Enqueued struct {
-	ID int64
+	ID int64 // of the job, unique in its database
 }
 
 // NewJob is one job for EnqueueMany.
@@ -162,7 +172,9 @@ func NewClient(pool *pgxpool.Pool) *Client {
 	return &Client{store: store.New(pool, 0)}
 }
 
-// Enqueue enqueues a job in a transaction of its own.
+// Enqueue enqueues a job in a transaction of its own. nil options are the defaults. What is out of bounds is refused with an error that has the value
+// (SQLSTATE 22023, where the server refuses it); ErrNotInstalled: the database has no Weir. After an error of the connection the job may have
+// been enqueued all the same.
 func (c *Client) Enqueue(ctx context.Context, args Args, o *Options) (job Enqueued, err error) {
 	if c.wrapped != nil {
 		return c.throughOne(ctx, nil, NewJob{Args: args, Options: o})
@@ -174,7 +186,8 @@ func (c *Client) Enqueue(ctx context.Context, args Args, o *Options) (job Enqueu
 	return job, err
 }
 
-// EnqueueTx enqueues a job in a transaction of yours: it runs after the commit, and never after a rollback.
+// EnqueueTx enqueues a job in a transaction of yours: it runs after the commit, and never after a rollback. Errors: as Enqueue. One that the
+// server refuses ends the transaction: roll it back.
 func (c *Client) EnqueueTx(ctx context.Context, tx Tx, args Args, o *Options) (Enqueued, error) {
 	if tx == nil {
 		return Enqueued{}, errNoTx

@@ -203,4 +203,5 @@ type PanicError struct {
 	Stack []byte
 }
 
+// Error is the value and the stack.
 func (e *PanicError) Error() string { return fmt.Sprintf("panic: %v\n\n%s", e.Value, e.Stack) }

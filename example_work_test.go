@@ -1,0 +1,308 @@
+package weir_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/weir-pg/weir"
+)
+
+// run works a queue until ctx ends, and says how each attempt was recorded.
+func run(ctx context.Context, client *weir.Client, queue string, handlers *weir.Handlers) {
+	worker, err := client.NewWorker(weir.WorkerConfig{
+		Handlers: handlers,
+		Queues:   map[string]int{queue: 1},
+		Hooks: []weir.Hooks{{End: func(_ context.Context, job weir.JobMeta, outcome weir.Outcome, _ time.Duration, err error) {
+			fmt.Printf("attempt %d: %s (%v)\n", job.Attempt, outcome, err)
+		}}},
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	if err := worker.Run(ctx); err != nil {
+		log.Fatal(err)
+	}
+}
+
+// An error is retried, here after a time that the kind says. Without Retry it is the backoff of the job's queue: see Client.SetQueue.
+func ExampleHandleWith() {
+	ctx, stop := context.WithCancel(context.Background())
+	defer stop()
+	client := weir.NewClient(connect())
+	if _, err := client.Enqueue(ctx, SendMail{To: "ada@example.org"}, &weir.Options{Queue: "retries", MaxAttempts: 3}); err != nil {
+		log.Fatal(err)
+	}
+	handlers := weir.NewHandlers()
+	weir.HandleWith(handlers, weir.KindOptions{
+		Timeout: time.Minute, // of each attempt
+		Retry:   func(attempt int, err error) time.Duration { return time.Duration(attempt) * time.Millisecond },
+	}, func(ctx context.Context, job *weir.Job[SendMail]) error {
+		if job.Attempt == job.MaxAttempts {
+			stop() // this example is over
+		}
+		return errors.New("connection refused")
+	})
+	run(ctx, client, "retries", handlers)
+	// Output:
+	// attempt 1: retried (connection refused)
+	// attempt 2: retried (connection refused)
+	// attempt 3: failed (connection refused)
+}
+
+// RetryAfter says by itself how long to wait: as the other side has asked for, say.
+func ExampleRetryAfter() {
+	ctx, stop := context.WithCancel(context.Background())
+	defer stop()
+	client := weir.NewClient(connect())
+	if _, err := client.Enqueue(ctx, SendMail{To: "ada@example.org"}, &weir.Options{Queue: "retry-after"}); err != nil {
+		log.Fatal(err)
+	}
+	handlers := weir.NewHandlers()
+	weir.Handle(handlers, func(ctx context.Context, job *weir.Job[SendMail]) error {
+		if job.Attempt == 1 {
+			return weir.RetryAfter(10*time.Millisecond, errors.New("too many requests"))
+		}
+		stop() // this example is over
+		return nil
+	})
+	run(ctx, client, "retry-after", handlers)
+	// Output:
+	// attempt 1: retried (too many requests)
+	// attempt 2: completed (<nil>)
+}
+
+// Fail ends a job for good, where another attempt would be no use.
+func ExampleFail() {
+	ctx, stop := context.WithCancel(context.Background())
+	defer stop()
+	client := weir.NewClient(connect())
+	enqueued, err := client.Enqueue(ctx, SendMail{To: "nobody"}, &weir.Options{Queue: "fail"})
+	if err != nil {
+		log.Fatal(err)
+	}
+	handlers := weir.NewHandlers()
+	weir.Handle(handlers, func(ctx context.Context, job *weir.Job[SendMail]) error {
+		stop() // this example is over
+		return weir.Fail(fmt.Errorf("%q is not an address", job.Args.To))
+	})
+	run(ctx, client, "fail", handlers)
+
+	job, err := client.Job(context.Background(), enqueued.ID)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(job.State, "after", job.Attempt, "of", job.MaxAttempts, "attempts:", *job.Error)
+	// Output:
+	// attempt 1: failed ("nobody" is not an address)
+	// failed after 1 of 25 attempts: "nobody" is not an address
+}
+
+// Cancel ends a job that has become needless. It has not failed.
+func ExampleCancel() {
+	ctx, stop := context.WithCancel(context.Background())
+	defer stop()
+	client := weir.NewClient(connect())
+	if _, err := client.Enqueue(ctx, SendMail{To: "ada@example.org"}, &weir.Options{Queue: "cancel"}); err != nil {
+		log.Fatal(err)
+	}
+	handlers := weir.NewHandlers()
+	weir.Handle(handlers, func(ctx context.Context, job *weir.Job[SendMail]) error {
+		stop() // this example is over
+		return weir.Cancel(errors.New("she has unsubscribed"))
+	})
+	run(ctx, client, "cancel", handlers)
+	// Output: attempt 1: cancelled (she has unsubscribed)
+}
+
+// Snooze puts a job off. It uses up no attempt.
+func ExampleSnooze() {
+	ctx, stop := context.WithCancel(context.Background())
+	defer stop()
+	client := weir.NewClient(connect())
+	if _, err := client.Enqueue(ctx, SendMail{To: "ada@example.org"}, &weir.Options{Queue: "snooze"}); err != nil {
+		log.Fatal(err)
+	}
+	handlers := weir.NewHandlers()
+	weir.Handle(handlers, func(ctx context.Context, job *weir.Job[SendMail]) error {
+		if job.PutOff < 2 { // how often it was put off before
+			return weir.Snooze(10 * time.Millisecond)
+		}
+		stop() // this example is over
+		return nil
+	})
+	run(ctx, client, "snooze", handlers)
+	// Output:
+	// attempt 1: snoozed (snoozed for 10ms)
+	// attempt 1: snoozed (snoozed for 10ms)
+	// attempt 1: completed (<nil>)
+}
+
+// The effect and the job's completion commit together, so the effect happens exactly once.
+func ExampleJobMeta_CompleteTx() {
+	ctx, stop := context.WithCancel(context.Background())
+	defer stop()
+	pool := connect()
+	client := weir.NewClient(pool)
+	if _, err := client.Enqueue(ctx, SendMail{To: "grace@example.org"}, &weir.Options{Queue: "complete"}); err != nil {
+		log.Fatal(err)
+	}
+	if _, err := pool.Exec(ctx, `INSERT INTO orders (buyer) VALUES ('grace@example.org')`); err != nil {
+		log.Fatal(err)
+	}
+	handlers := weir.NewHandlers()
+	weir.Handle(handlers, func(ctx context.Context, job *weir.Job[SendMail]) error {
+		defer stop() // this example is over
+		return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
+			if _, err := tx.Exec(ctx, `UPDATE orders SET mails = mails + 1 WHERE buyer = $1`, job.Args.To); err != nil {
+				return err
+			}
+			return job.CompleteTx(ctx, tx)
+		})
+	})
+	run(ctx, client, "complete", handlers)
+
+	var mails int
+	err := pool.QueryRow(context.Background(), `SELECT mails FROM orders WHERE buyer = 'grace@example.org'`).Scan(&mails)
+	fmt.Println(mails, err)
+	// Output:
+	// attempt 1: completed (<nil>)
+	// 1 <nil>
+}
+
+// What a handler leaves as output is kept with the job.
+func ExampleJobMeta_SetOutput() {
+	ctx, stop := context.WithCancel(context.Background())
+	defer stop()
+	client := weir.NewClient(connect())
+	enqueued, err := client.Enqueue(ctx, SendMail{To: "ada@example.org"}, &weir.Options{Queue: "output"})
+	if err != nil {
+		log.Fatal(err)
+	}
+	handlers := weir.NewHandlers()
+	weir.Handle(handlers, func(ctx context.Context, job *weir.Job[SendMail]) error {
+		job.SetOutput("250 queued as 4711")
+		stop() // this example is over
+		return nil
+	})
+	run(ctx, client, "output", handlers)
+
+	job, err := client.Job(context.Background(), enqueued.ID)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(job.State, *job.Output)
+	// Output:
+	// attempt 1: completed (<nil>)
+	// completed 250 queued as 4711
+}
+
+// One function runs jobs of any kind, with their args as JSON.
+func ExampleHandleRest() {
+	ctx, stop := context.WithCancel(context.Background())
+	defer stop()
+	client := weir.NewClient(connect())
+	if _, err := client.Enqueue(ctx, SendMail{To: "ada@example.org"}, &weir.Options{Queue: "rest"}); err != nil {
+		log.Fatal(err)
+	}
+	handlers := weir.NewHandlers()
+	weir.HandleRest(handlers, weir.KindOptions{}, func(ctx context.Context, job *weir.Job[json.RawMessage]) error {
+		fmt.Println(job.Kind, string(job.Args))
+		stop()     // this example is over
+		return nil // or weir.ErrUnknownKind, to leave it to another worker
+	})
+	run(ctx, client, "rest", handlers)
+	// Output:
+	// send_mail {"to": "ada@example.org"}
+	// attempt 1: completed (<nil>)
+}
+
+func sendMail(context.Context, string) error { return nil }
+
+// Each queue has a limit of how many of its jobs this worker runs at once.
+func ExampleWorkerConfig() {
+	ctx, stop := context.WithCancel(context.Background())
+	defer stop()
+	client := weir.NewClient(connect())
+	const mails = 12
+	for n := range mails {
+		if _, err := client.Enqueue(ctx, SendMail{To: fmt.Sprintf("user%d@example.org", n)}, &weir.Options{Queue: "limits"}); err != nil {
+			log.Fatal(err)
+		}
+	}
+	var mu sync.Mutex
+	var running, most, done int
+	handlers := weir.NewHandlers()
+	weir.Handle(handlers, func(ctx context.Context, job *weir.Job[SendMail]) error {
+		mu.Lock()
+		running++
+		most = max(most, running)
+		mu.Unlock()
+
+		_ = sendMail(ctx, job.Args.To) // which takes time
+
+		mu.Lock()
+		defer mu.Unlock()
+		running--
+		if done++; done == mails {
+			stop() // this example is over
+		}
+		return nil
+	})
+	worker, err := client.NewWorker(weir.WorkerConfig{
+		Handlers: handlers,
+		Queues:   map[string]int{"limits": 3, "invoices": 100},
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	if err := worker.Run(ctx); err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(done, "mails, at once at most 3:", most <= 3)
+	// Output: 12 mails, at once at most 3: true
+}
+
+// When Run's context ends, running jobs may finish within StopTimeout. Past it their contexts end, and the jobs are handed back: another
+// worker runs them, and no attempt is used up.
+func ExampleWorker_Run() {
+	ctx, stop := context.WithCancel(context.Background())
+	defer stop()
+	client := weir.NewClient(connect())
+	enqueued, err := client.Enqueue(ctx, SendMail{To: "ada@example.org"}, &weir.Options{Queue: "shutdown"})
+	if err != nil {
+		log.Fatal(err)
+	}
+	handlers := weir.NewHandlers()
+	weir.Handle(handlers, func(ctx context.Context, job *weir.Job[SendMail]) error {
+		stop() // as a signal would
+		<-ctx.Done()
+		fmt.Println("interrupted:", errors.Is(context.Cause(ctx), weir.ErrStopping))
+		return ctx.Err()
+	})
+	worker, err := client.NewWorker(weir.WorkerConfig{
+		Handlers:    handlers,
+		Queues:      map[string]int{"shutdown": 8},
+		StopTimeout: 50 * time.Millisecond,
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println("stopped:", worker.Run(ctx))
+
+	job, err := client.Job(context.Background(), enqueued.ID)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(job.State, "attempt", job.Attempt)
+	// Output:
+	// interrupted: true
+	// stopped: <nil>
+	// available attempt 1
+}
