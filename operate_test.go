@@ -125,7 +125,7 @@ func TestSettingsCanBeRead(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	r.enqueue(1, nil)
-	if err := errors.Join(r.client.Set(t.Context(), "retention", "2 days"), r.client.SetQueue(t.Context(), "default", "backoff", "5 s")); err != nil {
+	if err := errors.Join(r.client.Set(t.Context(), "completed_retention", "2 days"), r.client.SetQueue(t.Context(), "default", "backoff", "5 s")); err != nil {
 		t.Fatal(err)
 	}
 	settings, err := r.client.Settings(t.Context())
@@ -136,7 +136,7 @@ func TestSettingsCanBeRead(t *testing.T) {
 	for _, s := range settings {
 		got[s.Queue+"/"+s.Name] = s.Value
 	}
-	if len(got) != 7 || got["/retention"] != "2 days" || got["default/backoff"] != "00:00:05" || got["default/backoff_limit"] != "01:00:00" {
+	if len(got) != 8 || got["/completed_retention"] != "2 days" || got["default/backoff"] != "00:00:05" || got["default/backoff_limit"] != "01:00:00" {
 		t.Errorf("settings: %v", got)
 	}
 }

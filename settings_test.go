@@ -348,7 +348,7 @@ func (h *household) work(client *weir.Client, pool *pgxpool.Pool, logger *slog.L
 	if workers, err := client.Workers(h.Context()); err != nil || len(workers) != 2 {
 		h.Errorf("workers: %v, %v", workers, err)
 	}
-	if err := client.Set(h.Context(), "retention", "0 s"); err != nil {
+	if err := client.Set(h.Context(), "completed_retention", "0 s"); err != nil {
 		h.Errorf("set: %v", err)
 	}
 	// The segment that all this lies in comes back, and what nobody has worked yet is in another.

@@ -2,6 +2,7 @@
 
 CREATE TYPE weir.outcome AS ENUM ('completed', 'failed', 'cancelled', 'retried', 'snoozed', 'released', 'lost');
 
+CREATE SEQUENCE weir.active_failure AS smallint MINVALUE 1 MAXVALUE 4;
 CREATE SEQUENCE weir.active_job AS smallint MINVALUE 1 MAXVALUE 4;
 CREATE SEQUENCE weir.active_later AS smallint MINVALUE 1 MAXVALUE 4;
 CREATE SEQUENCE weir.active_message AS smallint MINVALUE 1 MAXVALUE 4;
@@ -146,6 +147,26 @@ CREATE VIEW weir.failed_jobs (
   error text,
   errors jsonb
 );
+CREATE TABLE weir.failure (
+  id bigint NOT NULL,
+  segment smallint NOT NULL,
+  lane integer NOT NULL,
+  attempt integer NOT NULL,
+  max_attempts integer,
+  enqueued_at timestamp with time zone,
+  claimed_at timestamp with time zone,
+  finished_at timestamp with time zone,
+  worker integer,
+  kind text,
+  args jsonb,
+  meta jsonb,
+  error text,
+  output text
+) PARTITION BY LIST (segment);
+CREATE TABLE weir.failure_1 PARTITION OF weir.failure FOR VALUES IN ('1') WITH (autovacuum_enabled=off);
+CREATE TABLE weir.failure_2 PARTITION OF weir.failure FOR VALUES IN ('2') WITH (autovacuum_enabled=off);
+CREATE TABLE weir.failure_3 PARTITION OF weir.failure FOR VALUES IN ('3') WITH (autovacuum_enabled=off);
+CREATE TABLE weir.failure_4 PARTITION OF weir.failure FOR VALUES IN ('4') WITH (autovacuum_enabled=off);
 CREATE TABLE weir.hub_beat (
   ring smallint NOT NULL,
   at timestamp with time zone NOT NULL,
@@ -396,7 +417,7 @@ ALTER TABLE weir.promotion ADD PRIMARY KEY (seq);
 ALTER TABLE weir.queue ADD PRIMARY KEY (id);
 ALTER TABLE weir.role_channel ADD PRIMARY KEY (role);
 ALTER TABLE weir.segment ADD CHECK ((event = ANY (ARRAY['opened'::text, 'closed'::text, 'reclaimed'::text])));
-ALTER TABLE weir.segment ADD CHECK ((log = ANY (ARRAY['job'::text, 'later'::text, 'message'::text])));
+ALTER TABLE weir.segment ADD CHECK ((log = ANY (ARRAY['job'::text, 'later'::text, 'failure'::text, 'message'::text])));
 ALTER TABLE weir.segment ADD PRIMARY KEY (no);
 ALTER TABLE weir.setting ADD PRIMARY KEY (name);
 ALTER TABLE weir.settled ADD PRIMARY KEY (worker, no);
@@ -405,6 +426,8 @@ ALTER TABLE weir.tick ADD PRIMARY KEY (seq, segment);
 ALTER TABLE weir.worker ADD PRIMARY KEY (id, fenced);
 
 CREATE INDEX batch_worker ON ONLY weir.batch USING btree (worker, no);
+CREATE INDEX failure_by_id ON ONLY weir.failure USING btree (id, attempt);
+CREATE INDEX failure_ended ON ONLY weir.failure USING btree (finished_at) WHERE (finished_at IS NOT NULL);
 CREATE INDEX job_by_id ON ONLY weir.job USING btree (id);
 CREATE INDEX job_lane ON ONLY weir.job USING btree (lane, xid, id);
 CREATE INDEX job_lead ON ONLY weir.job USING btree (xid) WHERE leads;
@@ -416,7 +439,7 @@ CREATE INDEX later_xid ON ONLY weir.later USING btree (xid);
 CREATE INDEX message_xid ON ONLY weir.message USING btree (xid, id);
 CREATE INDEX queue_name ON weir.queue USING btree (name, id);
 CREATE INDEX result_batch ON ONLY weir.result USING btree (lane, seq);
-CREATE INDEX result_ended ON ONLY weir.result USING btree (outcome, finished_at) WHERE (outcome = ANY (ARRAY['failed'::weir.outcome, 'cancelled'::weir.outcome]));
+CREATE INDEX result_cancelled ON ONLY weir.result USING btree (finished_at) WHERE (outcome = 'cancelled'::weir.outcome);
 
 CREATE FUNCTION weir._as_committed(snapshot pg_snapshot, xid xid8) RETURNS pg_snapshot LANGUAGE plpgsql IMMUTABLE SET search_path=pg_catalog, pg_temp SET jit=off;
 CREATE FUNCTION weir._attending() RETURNS SETOF integer LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET jit=off;
@@ -473,6 +496,8 @@ CREATE FUNCTION weir._is_token(token text) RETURNS boolean LANGUAGE sql IMMUTABL
 CREATE FUNCTION weir._job_now(job_id bigint) RETURNS weir.job_look LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off;
 CREATE FUNCTION weir._jobs_on(segment smallint, page bigint) RETURNS TABLE(lane integer, xid xid8, id bigint) LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_indexscan=off SET enable_bitmapscan=off;
 CREATE FUNCTION weir._jsonb_of(given text) RETURNS jsonb LANGUAGE plpgsql IMMUTABLE SET search_path=pg_catalog, pg_temp SET jit=off;
+CREATE FUNCTION weir._keep_failures(worker integer, lanes integer[], seqs bigint[], segments smallint[], ids bigint[], errors text[], outputs text[]) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_mergejoin=off SET enable_hashjoin=off SET jit=off;
+CREATE FUNCTION weir._kept_failure(job_id bigint, after integer) RETURNS SETOF weir.failure LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET jit=off;
 CREATE FUNCTION weir._last_reclaimed() RETURNS bigint LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET enable_seqscan=off SET enable_sort=off;
 CREATE FUNCTION weir._last_says(worker integer) RETURNS text LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET enable_seqscan=off SET enable_bitmapscan=off;
 CREATE FUNCTION weir._later_on(segment smallint, page bigint) RETURNS TABLE(lane integer, run_at timestamp with time zone, id bigint) LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_indexscan=off SET enable_bitmapscan=off;
@@ -495,6 +520,7 @@ CREATE FUNCTION weir._relog(worker integer, outcome weir.outcome, reason text, l
 CREATE FUNCTION weir._rescue() RETURNS TABLE(worker integer, reason text, relogged integer, more boolean, error text, jobs bigint[]) LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off;
 CREATE FUNCTION weir._resurvey() RETURNS text LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off;
 CREATE FUNCTION weir._rotate() RETURNS text LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off;
+CREATE FUNCTION weir._rotate_failures() RETURNS text LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off;
 CREATE FUNCTION weir._rotate_later(segment_bytes bigint DEFAULT 67108864) RETURNS text LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET lock_timeout=50ms;
 CREATE FUNCTION weir._rotate_messages() RETURNS text LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off;
 CREATE FUNCTION weir._segment_bytes(segment integer) RETURNS bigint LANGUAGE sql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off;
@@ -554,6 +580,7 @@ COMMENT ON COLUMN weir.batch.origin IS 'The segment it was made in; it tells the
 COMMENT ON COLUMN weir.batch.pending IS 'Transactions that were in progress below the position; pending_after is the last id already taken of each.';
 COMMENT ON COLUMN weir.epoch.epoch IS 'Drawn at random, 48 bits.';
 COMMENT ON COLUMN weir.epoch.started_at IS 'When the server started, and home, its timeline and the file of this table, which a copy in the same server has not: while both are the same, so is the epoch. Only compared for being equal.';
+COMMENT ON COLUMN weir.failure.finished_at IS 'NULL: no end, but the word that the job was retried by hand, as this attempt.';
 COMMENT ON COLUMN weir.job.leads IS 'False where the row logged before it, in the same transaction and segment, is of the same lane: the others tell in which lanes a transaction has logged.';
 COMMENT ON COLUMN weir.job.put_off IS 'How often this attempt was put off (snoozed) or handed back (released) before: (id, attempt, put_off) names a row, and a job''s rows follow each other in that order.';
 COMMENT ON COLUMN weir.job.ready_at IS 'When it became ready to be claimed, where that is not when it was enqueued: it was scheduled, retried or handed back.';
@@ -621,6 +648,8 @@ COMMENT ON ROUTINE weir._is_token(text) IS 'Whether a text has a token''s form. 
 COMMENT ON ROUTINE weir._job_now(bigint) IS 'A job as it is once a segment that is being emptied has been, for those who act on it. Locks: ACCESS SHARE on the log, which it lets go of.';
 COMMENT ON ROUTINE weir._jobs_on(smallint,bigint) IS 'The jobs on one page of a segment.';
 COMMENT ON ROUTINE weir._jsonb_of(text) IS 'A JSON text, with U+FFFD for escaped characters that PostgreSQL can''t keep, as they come in error messages. Errors: 22P02. Locks: none. Isolation: any.';
+COMMENT ON ROUTINE weir._keep_failures(integer,integer[],bigint[],smallint[],bigint[],text[],text[]) IS 'Writes down jobs that fail for good with these attempts. The caller writes the attempts'' ends in the same transaction.';
+COMMENT ON ROUTINE weir._kept_failure(bigint,integer) IS 'How a job failed for good, in an attempt after that one, unless it was retried since.';
 COMMENT ON ROUTINE weir._last_reclaimed() IS 'The number of the event by which a segment of jobs was given back last; 0: none was.';
 COMMENT ON ROUTINE weir._last_says(integer) IS 'What a worker''s last word says; NULL: there is none any more.';
 COMMENT ON ROUTINE weir._later_on(smallint,bigint) IS 'The jobs for later on one page of a segment.';
@@ -642,7 +671,8 @@ COMMENT ON ROUTINE weir._record(integer,integer[],bigint[],integer[],bigint[],te
 COMMENT ON ROUTINE weir._relog(integer,weir.outcome,text,integer[],bigint[],integer[],bigint[],bigint) IS 'Ends unfinished attempts of a worker, but for those named, and logs those that follow: some thousands in one call, and looks at 5,000 batches at most. Those that are being completed in open transactions it passes over: they stay exceptions. jobs: whose. next: call again with it as after, to go on; NULL: that was all. The caller holds the worker''s claims, and keeps reclaiming out.';
 COMMENT ON ROUTINE weir._rescue() IS 'Fences workers that are gone or were silent past their lease, and logs again what fenced workers have left unfinished, in bounded steps: returns for which, why they ended, how many attempts (NULL for one that is fenced or missed just now), and of which jobs; where more is true, call again; error is why a worker could not be settled, which holds up no other. To be called about twice a second. Locks: advisory step 6, claims (shared) and the workers'' claims (tried); see fence_silent, fence and settle. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._resurvey() IS 'Where there are more than a hundred queues, notes for looks in which lanes jobs wait, and how many were handed out of each: of what is new since the last survey and what waited then, or of 500 queues more; only once enough is new. Returns what it did, or NULL. Errors: WR003, WR004. Locks: advisory step 3 (tried), claims (shared, tried); ACCESS EXCLUSIVE NOWAIT on weir.survey when it has grown and is emptied. Isolation: READ COMMITTED. Commits asynchronously.';
-COMMENT ON ROUTINE weir._rotate() IS 'Takes the next step in the life of segments, if one is due: opens a free segment when the active one is a quarter of retention_bytes or half of retention old; reclaims the oldest closed one, or carries some of it, when retention has passed, or when no free one is left. Returns what it did, or NULL. Locks: advisory step 1 (tried); see reclaim.';
+COMMENT ON ROUTINE weir._rotate() IS 'Takes the next step in the life of segments, if one is due: opens a free segment when the active one is a quarter of retention_bytes or half of completed_retention old; reclaims the oldest closed one, or carries some of it, when completed_retention has passed, or when no free one is left; then see rotate_failures. Returns what it did, or NULL. Locks: advisory step 1 (tried); see reclaim and rotate_failures.';
+COMMENT ON ROUTINE weir._rotate_failures() IS 'Takes the next step in the life of the segments of failures: opens a free one when the active is a sixteenth of retention_bytes, or half of the longer of failed_retention and completed_retention old; empties the oldest when that time has passed since it was closed, or when no free one is left. Returns what it did, or NULL. The caller has advisory step 1. Locks: ACCESS EXCLUSIVE on the segment, NOWAIT.';
 COMMENT ON ROUTINE weir._rotate_later(bigint) IS 'Opens the next segment of later when the active one has reached segment_bytes, and gives back a closed one when all of it has been promoted, or, when space is needed, half of it and all but about 100,000, carrying the rest along unchanged. Returns what it did, or NULL. Locks: advisory step 2 (tried); ACCESS EXCLUSIVE on the segment, NOWAIT.';
 COMMENT ON ROUTINE weir._rotate_messages() IS 'Takes the next step in the life of message segments, if one is due: opens a free one when the active one is half of message_retention old or a quarter of message_retention_bytes; gives the oldest closed one back when its newest message was delivered message_retention ago, or when no free one is left. Returns what it did, or NULL. Errors: WR004 (not in autocommit). Locks: advisory step 5 (tried); see reclaim_messages.';
 COMMENT ON ROUTINE weir._segment_bytes(integer) IS 'What a segment takes on disk, with its indexes and with what lies in TOAST.';
@@ -670,7 +700,7 @@ COMMENT ON ROUTINE weir.enqueue_many(text[],text[],jsonb[],integer[],timestamp w
 COMMENT ON ROUTINE weir.enqueued(integer) IS 'The jobs that this transaction has enqueued, in the order it did; at most so many. For tests, which look and then roll back. Nothing that others have enqueued is among them, and outside a transaction that has enqueued there are none. Errors: 22023. Locks: none that others wait for, and none that outlast the call. Isolation: any.';
 COMMENT ON ROUTINE weir.heartbeat(integer,integer) IS 'Renews a worker''s lease; tells whether it is fenced, how many workers live, and how many of them share a queue with it. By a session that attends for the worker it writes only what has changed, and an idle worker uses up no transaction id. Locks: advisory: the worker''s last word (shared; a rescuer is waited for, at most 5 s). Isolation: any. Commits asynchronously.';
 COMMENT ON ROUTINE weir.hubs() IS 'The hubs that have shown a sign of life in the last five minutes, and have not stopped since; behind is how many ticks had been cut by then that it had not dispatched.';
-COMMENT ON ROUTINE weir.job_info(bigint) IS 'One job by id, in state available, running, later, completed, failed or cancelled. No row if the id is unknown or the job has gone with its segment. Locks: none that others wait for, and none that outlast the call. Isolation: any.';
+COMMENT ON ROUTINE weir.job_info(bigint) IS 'One job by id, in state available, running, later, completed, failed or cancelled. No row if the id is unknown or its retention is over. Of a job that failed for good and whose segment has gone, errors is the last one. Locks: none that others wait for, and none that outlast the call. Isolation: any.';
 COMMENT ON ROUTINE weir.jobs(text,text,integer) IS 'Jobs in one state: available in the order they will be claimed, later by run_at, the others newest first; at most so many. Locks: none that others wait for, and none that outlast the call. Isolation: any.';
 COMMENT ON ROUTINE weir.newest_tick() IS 'The newest tick. Errors: WR003 (the log comes from another cluster and needs weir.rebase_messages). Locks: none that others wait for, and none that outlast the call. Isolation: any.';
 COMMENT ON ROUTINE weir.notify(text,text) IS 'weir.publish in the shape of PostgreSQL''s function of that name, to put in its place, also in triggers for each row: a message of up to 200 bytes that repeats the last one of its transaction is not even logged.';
@@ -687,7 +717,7 @@ COMMENT ON ROUTINE weir.record(integer,text) IS 'Records how attempts ended, man
 COMMENT ON ROUTINE weir.restrict(text,text[],text[]) IS 'Restricts what a role may LISTEN on and NOTIFY at hubs to channels and patterns such as orders.*; null is all that its grants allow. It replaces what was said of the role before, and holds for who is connected within some seconds. In the database itself it changes nothing. Errors: 22023.';
 COMMENT ON ROUTINE weir.resume(text) IS 'Resumes a queue. False if there is no such queue.';
 COMMENT ON ROUTINE weir.retry(bigint) IS 'Logs another attempt of a job that completed, failed or was cancelled, and returns its new state; of any other, its state unchanged; NULL for an unknown id. Errors: WR004. Locks: a second retry of the same job waits. Isolation: READ COMMITTED.';
-COMMENT ON ROUTINE weir.set(text,text) IS 'Changes a setting: retention (how long finished jobs can be looked at, default 1 day), retention_bytes (what log and history may take together, default 4294967296; unfinished jobs are kept whatever they take), message_retention (how long a subscriber can resume from a position, default 1 hour), message_retention_bytes (what messages may take, default 1073741824) or message_bytes (the largest payload, default 1048576, at most 16777216). Errors: 22023.';
+COMMENT ON ROUTINE weir.set(text,text) IS 'Changes a setting: completed_retention (how long completed and cancelled jobs can be looked at and retried, default 1 day), failed_retention (how long those that failed for good can, default 7 days, and as long as the others in any case), retention_bytes (what log and history may take together, default 4294967296, and a quarter more for jobs that failed; unfinished jobs are kept whatever they take), message_retention (how long a subscriber can resume from a position, default 1 hour), message_retention_bytes (what messages may take, default 1073741824) or message_bytes (the largest payload, default 1048576, at most 16777216). Errors: 22023.';
 COMMENT ON ROUTINE weir.set(text,text,text) IS 'Changes a setting of a queue from the commit on: backoff (1 second), how long after its first failure a job is tried again; it doubles with each that follows, up to backoff_limit (1 hour), give or take a quarter. False if there is no such queue. Errors: 22023, 22007 (no interval). Locks: none that others wait for, but another change of the queue. Isolation: any.';
 COMMENT ON ROUTINE weir.settings() IS 'All settings that weir.set changes, as they are: those of the database (queue is NULL), then those of each queue. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir.start(text,text[],interval) IS 'Registers a worker, makes its queues and returns its id. From then on it must call take (or heartbeat) well within its lease, 1 second to 5 minutes (30 seconds where NULL), or its jobs are given to others. A log that has come from another cluster is re-based first: that may take minutes, without a statement_timeout. Errors: 22023; see rebase. Locks: none that others wait for, but where it re-bases. Isolation: any; where it re-bases READ COMMITTED, in autocommit.';
@@ -695,6 +725,7 @@ COMMENT ON ROUTINE weir.stop(integer) IS 'Ends a worker. What it holds still is 
 COMMENT ON ROUTINE weir.take(integer,text[],integer[],text[],text[],boolean,interval) IS 'The next rows for a worker to act on: event job, an attempt to run and then to record by its token; event cancel, an attempt that it holds (held) whose job was cancelled, to be interrupted. Up to limits[i] of queues[i] (all that the worker was started for, and 1 of each, where NULL; at most 960 of a priority in one call), priority by priority. Jobs of a kind that is not in kinds (NULL: all) are handed back for workers that have a handler, each time for longer. Where there is nothing it waits, for 1 second at most (wait; 0 does not) and half of what statement_timeout allows, and returns no row. It also renews the lease once a third of it has passed, so that two thirds at least are left, from when it was called; and compares what the database takes the worker to hold with held (the tokens of all that it has not recorded): what held does not name is given to others, a few times in a lease, and at once where lost says that the answer of a take got lost; a call that has written for this hands out nothing. One take of a worker at a time. Errors: WR001 (fenced: drop everything and start again), 22023, WR003, WR004, 55000 (the transaction is old: try again). Locks: see _claim and _reconcile. Isolation: READ COMMITTED, in autocommit. While it waits it holds a snapshot, and no lock that others wait for.';
 COMMENT ON ROUTINE weir.ticks(bigint,bigint,integer,double precision,bigint) IS 'weir.tick for who reads and does not cut: a lock that a cut takes lasts until its transaction ends, so subscribers could stop everybody by not ending theirs. They see what hubs cut. Errors, isolation: as weir.tick with cuts => false. Locks: none that others wait for, and none that outlast the call.';
 COMMENT ON ROUTINE weir.workers() IS 'Workers, newest first: alive, silent (past their lease, about to be fenced; reason, where there is one: why that can''t be) or ended, with the reason. Locks: none that others wait for.';
+COMMENT ON SEQUENCE weir.active_failure IS 'The segment that failures are kept in.';
 COMMENT ON SEQUENCE weir.active_job IS 'The segment that new jobs are logged in.';
 COMMENT ON SEQUENCE weir.active_later IS 'The segment that jobs for later are logged in.';
 COMMENT ON SEQUENCE weir.active_message IS 'The segment that new messages are logged in.';
@@ -713,6 +744,7 @@ COMMENT ON TABLE weir.attendance IS 'Workers that have attended, of the server t
 COMMENT ON TABLE weir.batch IS 'A slice of a lane and who works it, one row for each segment its jobs are in. The newest batch of a lane holds its position, its pending transactions and the total handed out.';
 COMMENT ON TABLE weir.cancellation IS 'Tombstones: jobs that must not start, or must stop.';
 COMMENT ON TABLE weir.epoch IS 'The lives of servers in which ticks were cut, each with the first tick of it: which of several logs, that were one and have parted, a tick is of. Never truncated: a row for each start of the server, the newest 1000 and those whose ticks can still be read.';
+COMMENT ON TABLE weir.failure IS 'Jobs that have failed for good, each as it stood after the attempt it failed in; a copy, which outlives the job''s segment. It holds no transaction ids, so it means the same in another cluster.';
 COMMENT ON TABLE weir.hub_beat IS 'Hubs'' signs of life, and the newest tick each has dispatched (NULL: it has stopped): a ring of three, five minutes each, truncated before its turn.';
 COMMENT ON TABLE weir.job IS 'The log: one row for each attempt, and for each time that one was put off, with the transaction that logged it.';
 COMMENT ON TABLE weir.last_word IS 'Workers'' last words, in the order of no: a ring of three, five minutes of weir.watched each, truncated before its turn. watched is what that register showed; at is for people.';
@@ -723,7 +755,7 @@ COMMENT ON TABLE weir.queue IS 'Queues by name. lane = id * 4 + priority - 1. A 
 COMMENT ON TABLE weir.result IS 'How attempts ended: a row for each flush, batch and outcome. It lies in its batch''s segment.';
 COMMENT ON TABLE weir.role_channel IS 'The channels and patterns that a role is restricted to at hubs; null: not restricted.';
 COMMENT ON TABLE weir.segment IS 'What happened to segments, insert-only. The event with the greatest number of a segment is its state; at tells ages, never order.';
-COMMENT ON TABLE weir.setting IS 'Settings, changed by an operator: retention, retention_bytes; and the cluster this log belongs to.';
+COMMENT ON TABLE weir.setting IS 'Settings, changed by an operator: see weir.set; and the cluster this log belongs to.';
 COMMENT ON TABLE weir.settled IS 'How far a worker''s batches have all ended: up to number no, but for those listed. Insert-only; the row with the greatest no counts. The greatest number there is means that the worker is fenced and has left nothing.';
 COMMENT ON TABLE weir.survey IS 'What is known of the lanes of queues up to the id upto, for looks; insert-only, and the newest row counts. Of what snapshot sees, all was handed out but in the lanes waiting; and lanes, totals and claimed_at tell what was ever handed out, and when last.';
 COMMENT ON TABLE weir.tick IS 'A batch of messages: those of the transactions that its snapshot sees and that of the tick before did not. They are the transactions from from_xid up to the snapshot''s xmax that are not in progress in it, and the late ones, which were in progress before.';

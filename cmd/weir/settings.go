@@ -48,7 +48,7 @@ func (c *settingsListCmd) Run(ctx context.Context, s *streams, db *database) err
 }
 
 type settingsSetCmd struct {
-	Name  string `arg:"" help:"retention, retention_bytes, message_retention, message_retention_bytes or message_bytes; of a queue backoff or backoff_limit."`
+	Name  string `arg:"" help:"completed_retention, failed_retention, retention_bytes, message_retention, message_retention_bytes or message_bytes; of a queue backoff or backoff_limit."`
 	Value string `arg:"" help:"Value: an interval such as '3 days', or a number of bytes."`
 	Queue string `short:"q" help:"Queue, for a setting of a queue."`
 }
@@ -56,7 +56,7 @@ type settingsSetCmd struct {
 func (settingsSetCmd) Help() string {
 	return `Examples:
 
-    weir settings set retention '3 days'
+    weir settings set failed_retention '14 days'
     weir settings set --queue mail backoff '10 seconds'`
 }
 

@@ -55,6 +55,7 @@ DECLARE
   a    record;
   b    record;
   r    record;
+  f    weir.failure;
   past jsonb := '[]';
 BEGIN
   look.cancel_requested := EXISTS (SELECT FROM weir.cancellation k WHERE k.id = job_id);
@@ -97,6 +98,19 @@ BEGIN
       END IF;
     END IF;
   END LOOP;
+  IF look.id IS NULL OR look.state IN ('retried', 'snoozed', 'released', 'lost') THEN  -- what followed has gone with its segment
+    SELECT k.* INTO f FROM weir._kept_failure(job_id, coalesce(look.attempt, 0)) k;
+    IF FOUND THEN
+      look.id := f.id; look.kind := f.kind; look.args := f.args || '{}'; look.meta := f.meta || '{}'; look.enqueued_at := f.enqueued_at;
+      look.attempt := f.attempt; look.max_attempts := f.max_attempts; look.run_at := NULL; look.priority := f.lane % 4 + 1;
+      look.queue := (SELECT q.name FROM weir.queue q WHERE q.id = f.lane / 4);
+      look.state := 'failed'; look.claimed_at := f.claimed_at; look.finished_at := f.finished_at; look.worker := f.worker;
+      look.output := f.output || ''; look.error := f.error || '';
+      IF f.error IS NOT NULL THEN
+        past := past || jsonb_build_object('attempt', f.attempt, 'at', f.finished_at, 'outcome', 'failed', 'error', f.error);
+      END IF;
+    END IF;
+  END IF;
   RAISE SQLSTATE 'WR099';
 EXCEPTION WHEN SQLSTATE 'WR099' THEN
   IF look.id IS NOT NULL THEN
@@ -106,7 +120,7 @@ EXCEPTION WHEN SQLSTATE 'WR099' THEN
 END
 $$;
 COMMENT ON FUNCTION weir.job_info IS
-  'One job by id, in state available, running, later, completed, failed or cancelled. No row if the id is unknown or the job has gone with its segment. Locks: none that others wait for, and none that outlast the call. Isolation: any.';
+  'One job by id, in state available, running, later, completed, failed or cancelled. No row if the id is unknown or its retention is over. Of a job that failed for good and whose segment has gone, errors is the last one. Locks: none that others wait for, and none that outlast the call. Isolation: any.';
 
 CREATE OR REPLACE FUNCTION weir.jobs(state text, queue text DEFAULT NULL, most integer DEFAULT 100) RETURNS SETOF weir.job_look
 LANGUAGE plpgsql STABLE SECURITY DEFINER
@@ -122,7 +136,6 @@ DECLARE
   c     weir.promotion;
   s     weir.survey;
   ids   refcursor;
-  ended weir.outcome;
   this  bigint;
   seen  bigint[] := '{}';
   shown integer := 0;
@@ -185,17 +198,19 @@ BEGIN
           WHERE r.lane = l.lane AND r.outcome = 'completed' ORDER BY r.seq DESC LIMIT least(jobs.most * 2, jobs.most + 1000)) j
         ORDER BY j.finished_at DESC;
     END IF;
-  ELSIF jobs.state IN ('failed', 'cancelled') THEN
-    ended := jobs.state;
+  ELSIF jobs.state = 'failed' THEN
+    OPEN ids FOR
+      SELECT f.id FROM weir.failure f WHERE f.finished_at IS NOT NULL AND (jobs.queue IS NULL OR f.lane = ANY (lanes)) ORDER BY f.finished_at DESC;
+  ELSIF jobs.state = 'cancelled' THEN
     OPEN ids FOR
       SELECT k.id FROM (
         SELECT i.id FROM weir.result r, unnest(r.ids) i(id)
-        WHERE r.outcome = ended AND r.outcome IN ('failed', 'cancelled') AND (jobs.queue IS NULL OR r.lane = ANY (lanes)) ORDER BY r.finished_at DESC) k
+        WHERE r.outcome = 'cancelled' AND (jobs.queue IS NULL OR r.lane = ANY (lanes)) ORDER BY r.finished_at DESC) k
       UNION ALL  -- and those whose tombstone has not been met yet
       SELECT k.id FROM (
         SELECT c.id FROM weir.cancellation c
-        WHERE jobs.state = 'cancelled' AND (jobs.queue IS NULL OR EXISTS (SELECT FROM weir.job j WHERE j.id = c.id AND j.lane = ANY (lanes))
-                                                               OR EXISTS (SELECT FROM weir.later l WHERE l.id = c.id AND l.lane = ANY (lanes)))
+        WHERE jobs.queue IS NULL OR EXISTS (SELECT FROM weir.job j WHERE j.id = c.id AND j.lane = ANY (lanes))
+                                 OR EXISTS (SELECT FROM weir.later l WHERE l.id = c.id AND l.lane = ANY (lanes))
         ORDER BY c.id DESC) k;
   ELSE
     RAISE EXCEPTION 'weir: unknown state %', coalesce(jobs.state, 'null')

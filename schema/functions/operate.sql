@@ -71,6 +71,11 @@ BEGIN
   IF j.finished_at IS NULL THEN
     RETURN CASE WHEN j.run_at IS NULL THEN 'available' ELSE 'later' END;  -- cancelled before it started: it still stands in the log
   END IF;
+  IF j.state = 'failed' THEN
+    -- Where that is kept, so that both go together: else it would have failed again once the attempt that follows has gone from the log.
+    INSERT INTO weir.failure (id, segment, lane, attempt)
+    SELECT f.id, f.segment, f.lane, j.attempt + 1 FROM weir.failure f WHERE f.id = j.id AND f.attempt = j.attempt;
+  END IF;
   PERFORM pg_current_xact_id();
   PERFORM nextval('weir.job_id');
   INSERT INTO weir.job (id, xid, enqueued_at, ready_at, lane, attempt, max_attempts, segment, kind, args, meta)
@@ -123,7 +128,7 @@ DECLARE
 BEGIN
   IF set.name IS NULL OR set.value IS NULL THEN
     RAISE EXCEPTION 'weir: a setting needs a name and a value, and got % and %', coalesce(set.name, 'null'), coalesce(set.value, 'null') USING ERRCODE = '22023';
-  ELSIF set.name IN ('retention', 'message_retention') THEN
+  ELSIF set.name IN ('completed_retention', 'failed_retention', 'message_retention') THEN
     IF set.value::interval < interval '0' OR set.value::interval > interval '1 year' THEN
       RAISE EXCEPTION 'weir: % must be 0 to 1 year, got %', set.name, set.value USING ERRCODE = '22023';
     END IF;
@@ -133,7 +138,7 @@ BEGIN
       ('message_bytes', 8000, 16777216)) l(name, low, high) WHERE l.name = set.name;
     IF low IS NULL THEN
       RAISE EXCEPTION 'weir: unknown setting %', set.name
-        USING ERRCODE = '22023', HINT = 'Settings are retention and message_retention (intervals), retention_bytes, message_retention_bytes and message_bytes.';
+        USING ERRCODE = '22023', HINT = 'Settings are completed_retention, failed_retention and message_retention (intervals), retention_bytes, message_retention_bytes and message_bytes.';
     ELSIF set.value::bigint NOT BETWEEN low AND high THEN
       RAISE EXCEPTION 'weir: % must be % to %, got %', set.name, low, high, set.value USING ERRCODE = '22023';
     END IF;
@@ -142,7 +147,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION weir.set(text, text) IS
-  'Changes a setting: retention (how long finished jobs can be looked at, default 1 day), retention_bytes (what log and history may take together, default 4294967296; unfinished jobs are kept whatever they take), message_retention (how long a subscriber can resume from a position, default 1 hour), message_retention_bytes (what messages may take, default 1073741824) or message_bytes (the largest payload, default 1048576, at most 16777216). Errors: 22023.';
+  'Changes a setting: completed_retention (how long completed and cancelled jobs can be looked at and retried, default 1 day), failed_retention (how long those that failed for good can, default 7 days, and as long as the others in any case), retention_bytes (what log and history may take together, default 4294967296, and a quarter more for jobs that failed; unfinished jobs are kept whatever they take), message_retention (how long a subscriber can resume from a position, default 1 hour), message_retention_bytes (what messages may take, default 1073741824) or message_bytes (the largest payload, default 1048576, at most 16777216). Errors: 22023.';
 
 CREATE OR REPLACE FUNCTION weir.set(queue text, name text, value text) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
@@ -173,7 +178,7 @@ SET search_path = pg_catalog, pg_temp
 SET jit = off
 AS $$
   SELECT NULL, s.name, s.value FROM weir.setting s
-  WHERE s.name IN ('retention', 'retention_bytes', 'message_retention', 'message_retention_bytes', 'message_bytes')
+  WHERE s.name IN ('completed_retention', 'failed_retention', 'retention_bytes', 'message_retention', 'message_retention_bytes', 'message_bytes')
   UNION ALL
   -- Of twins under one name the first is as good as any.
   SELECT q.name, v.name, v.value

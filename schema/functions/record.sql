@@ -183,6 +183,15 @@ BEGIN
       FROM unnest(batch_of, segments, _record.ids, refusals, _record.outcomes, _record.errors, _record.outputs) u(nr, segment, id, refusal, outcome, error, output)
       WHERE u.refusal IS NULL AND coalesce(u.outcome, 'completed') IN ('completed', 'failed', 'cancelled')) k
     GROUP BY k.nr, k.segment, k.outcome, k.alone;
+    IF _record.outcomes && ARRAY['failed'] THEN
+      PERFORM weir._keep_failures(_record.worker, e.lanes, e.seqs, e.segments, e.ids, e.errors, e.outputs)
+      FROM (
+        SELECT array_agg(_record.lanes[k.nr]) AS lanes, array_agg(_record.seqs[k.nr]) AS seqs, array_agg(k.segment) AS segments, array_agg(k.id) AS ids,
+               array_agg(k.error) AS errors, array_agg(k.output) AS outputs
+        FROM unnest(batch_of, segments, _record.ids, refusals, _record.outcomes, _record.errors, _record.outputs) k(nr, segment, id, refusal, outcome, error, output)
+        WHERE k.refusal IS NULL AND k.outcome = 'failed') e
+      WHERE e.ids IS NOT NULL;
+    END IF;
     IF _record.outcomes && ARRAY['retried', 'snoozed', 'released'] THEN
       PERFORM weir._end_attempts(_record.worker, e.lanes, e.seqs, e.segments, e.ids, e.outcomes, e.errors, e.outputs, e.run_at)
       FROM (
@@ -293,6 +302,8 @@ SET enable_hashjoin = off
 SET jit = off
 AS $$
 #variable_conflict use_column
+DECLARE
+  failed record;
 BEGIN
   IF _end_attempts.outcomes && ARRAY['retried', 'snoozed', 'released', 'lost']::weir.outcome[] THEN
     -- As in enqueue: the xid first, then an id, which wakes whoever waits for work.
@@ -332,13 +343,20 @@ BEGIN
     INSERT INTO weir.later (id, xid, run_at, enqueued_at, lane, attempt, max_attempts, put_off, segment, kind, args, meta)
     SELECT n.id, pg_current_xact_id(), n.run_at, n.enqueued_at, n.lane, n.attempt, n.max_attempts, n.put_off, (SELECT a.last_value FROM weir.active_later a), n.kind, n.args, n.meta
     FROM next n WHERE n.run_at > now() ORDER BY n.ord
+  ), recorded AS (
+    INSERT INTO weir.result (lane, segment, worker, seq, finished_at, outcome, ids, errors, outputs)
+    SELECT a.lane, a.segment, _end_attempts.worker, a.seq, clock_timestamp(), a.ended, array_agg(a.id),
+           CASE WHEN count(a.error) > 0 THEN array_agg(left(a.error, 65536)) END, CASE WHEN count(a.output) > 0 THEN array_agg(a.output) END
+    FROM attempt a
+    -- A long text has a row to itself: whoever reads one does not read them all.
+    GROUP BY a.lane, a.segment, a.seq, a.ended, CASE WHEN length(a.error) > 2000 OR length(a.output) > 2000 THEN a.ord END
   )
-  INSERT INTO weir.result (lane, segment, worker, seq, finished_at, outcome, ids, errors, outputs)
-  SELECT a.lane, a.segment, _end_attempts.worker, a.seq, clock_timestamp(), a.ended, array_agg(a.id),
-         CASE WHEN count(a.error) > 0 THEN array_agg(left(a.error, 65536)) END, CASE WHEN count(a.output) > 0 THEN array_agg(a.output) END
-  FROM attempt a
-  -- A long text has a row to itself: whoever reads one does not read them all.
-  GROUP BY a.lane, a.segment, a.seq, a.ended, CASE WHEN length(a.error) > 2000 OR length(a.output) > 2000 THEN a.ord END;
+  SELECT array_agg(a.lane) AS lanes, array_agg(a.seq) AS seqs, array_agg(a.segment) AS segments, array_agg(a.id) AS ids,
+         array_agg(a.error) AS errors, array_agg(a.output) AS outputs INTO failed
+  FROM attempt a WHERE a.ended = 'failed';
+  IF failed.ids IS NOT NULL THEN
+    PERFORM weir._keep_failures(_end_attempts.worker, failed.lanes, failed.seqs, failed.segments, failed.ids, failed.errors, failed.outputs);
+  END IF;
 END
 $$;
 COMMENT ON FUNCTION weir._end_attempts IS

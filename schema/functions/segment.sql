@@ -11,7 +11,7 @@ SET jit = off
 AS $$
 #variable_conflict use_column
 DECLARE
-  retention interval := (SELECT s.value::interval FROM weir.setting s WHERE s.name = 'retention');
+  retention interval := (SELECT s.value::interval FROM weir.setting s WHERE s.name = 'completed_retention');
   bytes     bigint   := (SELECT s.value::bigint / 4 FROM weir.setting s WHERE s.name = 'retention_bytes');
   active    integer;
   target    integer;
@@ -53,11 +53,11 @@ BEGIN
       RETURN 'carried from job ' || k.segment;
     END IF;
   END LOOP;
-  RETURN NULL;
+  RETURN weir._rotate_failures();
 END
 $$;
 COMMENT ON FUNCTION weir._rotate IS
-  'Takes the next step in the life of segments, if one is due: opens a free segment when the active one is a quarter of retention_bytes or half of retention old; reclaims the oldest closed one, or carries some of it, when retention has passed, or when no free one is left. Returns what it did, or NULL. Locks: advisory step 1 (tried); see reclaim.';
+  'Takes the next step in the life of segments, if one is due: opens a free segment when the active one is a quarter of retention_bytes or half of completed_retention old; reclaims the oldest closed one, or carries some of it, when completed_retention has passed, or when no free one is left; then see rotate_failures. Returns what it did, or NULL. Locks: advisory step 1 (tried); see reclaim and rotate_failures.';
 
 CREATE OR REPLACE FUNCTION weir._segment_state(log text, segment integer) RETURNS text
 LANGUAGE sql STABLE

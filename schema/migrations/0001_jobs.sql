@@ -30,6 +30,8 @@ CREATE SEQUENCE weir.active_later AS smallint MINVALUE 1 MAXVALUE 4;
 CREATE SEQUENCE weir.carried AS bigint MINVALUE 0;
 COMMENT ON SEQUENCE weir.carried IS 'Bytes carried into the active segment, step by step, since it was opened.';
 COMMENT ON SEQUENCE weir.active_later IS 'The segment that jobs for later are logged in.';
+CREATE SEQUENCE weir.active_failure AS smallint MINVALUE 1 MAXVALUE 4;
+COMMENT ON SEQUENCE weir.active_failure IS 'The segment that failures are kept in.';
 
 CREATE TYPE weir.outcome AS ENUM ('completed', 'failed', 'cancelled', 'retried', 'snoozed', 'released', 'lost');
 COMMENT ON TYPE weir.outcome IS
@@ -110,6 +112,26 @@ CREATE TABLE weir.later (
 ) PARTITION BY LIST (segment);
 COMMENT ON TABLE weir.later IS 'Attempts with a run_at in the future: scheduled, retried, snoozed. The promoter copies them into the log when they are due.';
 
+CREATE TABLE weir.failure (
+  id           bigint   NOT NULL,
+  segment      smallint NOT NULL,
+  lane         integer  NOT NULL,
+  attempt      integer  NOT NULL,
+  max_attempts integer,
+  enqueued_at  timestamptz,
+  claimed_at   timestamptz,
+  finished_at  timestamptz,
+  worker       integer,
+  kind         text,
+  args         jsonb,
+  meta         jsonb,
+  error        text,
+  output       text
+) PARTITION BY LIST (segment);
+COMMENT ON TABLE weir.failure IS
+  'Jobs that have failed for good, each as it stood after the attempt it failed in; a copy, which outlives the job''s segment. It holds no transaction ids, so it means the same in another cluster.';
+COMMENT ON COLUMN weir.failure.finished_at IS 'NULL: no end, but the word that the job was retried by hand, as this attempt.';
+
 -- Leaves. Autovacuum has nothing to do on them (freezing against wraparound still happens by
 -- itself). toast_tuple_target keeps a full batch of ids inline and out of TOAST.
 DO $$
@@ -121,6 +143,7 @@ BEGIN
     EXECUTE format('CREATE TABLE weir.batch_%s PARTITION OF weir.batch FOR VALUES IN (%s) WITH (autovacuum_enabled = off, toast_tuple_target = 8160)', s, s);
     EXECUTE format('CREATE TABLE weir.result_%s PARTITION OF weir.result FOR VALUES IN (%s) WITH (autovacuum_enabled = off, toast_tuple_target = 8160)', s, s);
     EXECUTE format('CREATE TABLE weir.later_%s PARTITION OF weir.later FOR VALUES IN (%s) WITH (autovacuum_enabled = off)', s, s);
+    EXECUTE format('CREATE TABLE weir.failure_%s PARTITION OF weir.failure FOR VALUES IN (%s) WITH (autovacuum_enabled = off)', s, s);
     EXECUTE format('ALTER TABLE weir.batch_%s ALTER COLUMN ids SET STORAGE EXTERNAL', s);
     EXECUTE format('ALTER TABLE weir.batch_%s ALTER COLUMN pending SET STORAGE EXTERNAL', s);
     EXECUTE format('ALTER TABLE weir.result_%s ALTER COLUMN ids SET STORAGE EXTERNAL', s);
@@ -132,11 +155,13 @@ CREATE INDEX job_lead ON weir.job (xid) WHERE leads;
 CREATE INDEX job_by_id ON weir.job (id);
 CREATE INDEX batch_worker ON weir.batch (worker, no);
 CREATE INDEX result_batch ON weir.result (lane, seq);
-CREATE INDEX result_ended ON weir.result (outcome, finished_at) WHERE outcome IN ('failed', 'cancelled');
+CREATE INDEX result_cancelled ON weir.result (finished_at) WHERE outcome = 'cancelled';
 CREATE INDEX later_due ON weir.later (run_at, id);
 CREATE INDEX later_lane ON weir.later (lane, run_at, id);
 CREATE INDEX later_xid ON weir.later (xid);
 CREATE INDEX later_by_id ON weir.later (id);
+CREATE INDEX failure_by_id ON weir.failure (id, attempt);
+CREATE INDEX failure_ended ON weir.failure (finished_at) WHERE finished_at IS NOT NULL;
 
 CREATE TABLE weir.promotion (
   seq            bigint      PRIMARY KEY,
@@ -254,22 +279,23 @@ COMMENT ON TABLE weir.cancellation IS 'Tombstones: jobs that must not start, or 
 CREATE SEQUENCE weir.segment_no AS bigint;
 CREATE TABLE weir.segment (
   no      bigint      PRIMARY KEY DEFAULT nextval('weir.segment_no'),
-  log     text        NOT NULL CHECK (log IN ('job', 'later', 'message')),
+  log     text        NOT NULL CHECK (log IN ('job', 'later', 'failure', 'message')),
   segment smallint    NOT NULL,
   event   text        NOT NULL CHECK (event IN ('opened', 'closed', 'reclaimed')),
   at      timestamptz NOT NULL DEFAULT clock_timestamp()
 ) WITH (autovacuum_enabled = off);
 COMMENT ON TABLE weir.segment IS 'What happened to segments, insert-only. The event with the greatest number of a segment is its state; at tells ages, never order.';
-INSERT INTO weir.segment (log, segment, event) VALUES ('job', 1, 'opened'), ('later', 1, 'opened');
-SELECT setval('weir.active_job', 1), setval('weir.active_later', 1), setval('weir.carried', 0);
+INSERT INTO weir.segment (log, segment, event) VALUES ('job', 1, 'opened'), ('later', 1, 'opened'), ('failure', 1, 'opened');
+SELECT setval('weir.active_job', 1), setval('weir.active_later', 1), setval('weir.active_failure', 1), setval('weir.carried', 0);
 
 CREATE TABLE weir.setting (
   name  text PRIMARY KEY,
   value text NOT NULL
 );
-COMMENT ON TABLE weir.setting IS 'Settings, changed by an operator: retention, retention_bytes; and the cluster this log belongs to.';
+COMMENT ON TABLE weir.setting IS 'Settings, changed by an operator: see weir.set; and the cluster this log belongs to.';
 INSERT INTO weir.setting (name, value) VALUES
-  ('retention', '1 day'),
+  ('completed_retention', '1 day'),
+  ('failed_retention', '7 days'),
   ('retention_bytes', '4294967296'),
   ('cluster', (SELECT system_identifier::text FROM pg_control_system()));
 

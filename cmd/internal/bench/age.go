@@ -282,14 +282,14 @@ func (a *aging) fence(ctx context.Context, worker int32) error {
 // space takes the time of opening a segment and of giving the filled one back, while somebody claims without a pause.
 func (a *aging) space(ctx context.Context) (err error) {
 	var was string
-	if err := a.pool.QueryRow(ctx, `SELECT value FROM weir.setting WHERE name = 'retention'`).Scan(&was); err != nil {
+	if err := a.pool.QueryRow(ctx, `SELECT value FROM weir.setting WHERE name = 'completed_retention'`).Scan(&was); err != nil {
 		return err
 	}
-	if _, err := a.pool.Exec(ctx, `SELECT weir.set('retention', '0 s')`); err != nil {
+	if _, err := a.pool.Exec(ctx, `SELECT weir.set('completed_retention', '0 s')`); err != nil {
 		return err
 	}
 	defer func() {
-		_, setErr := a.pool.Exec(context.WithoutCancel(ctx), `SELECT weir.set('retention', $1)`, was)
+		_, setErr := a.pool.Exec(context.WithoutCancel(ctx), `SELECT weir.set('completed_retention', $1)`, was)
 		err = errors.Join(err, setErr)
 	}()
 	queues, limits := a.all()

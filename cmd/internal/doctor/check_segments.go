@@ -16,10 +16,12 @@ const (
 // A closed segment's retention begins at its last event. Those of jobs for later have none: they wait for what is in them.
 const segmentsSQL = `
 SELECT s.log, s.segment::integer, extract(epoch FROM clock_timestamp() - s.at)::float8,
-       extract(epoch FROM (SELECT g.value::interval FROM weir.setting g WHERE g.name = l.prefix || 'retention'))::float8,
+       extract(epoch FROM (SELECT max(g.value::interval) FROM weir.setting g WHERE g.name = ANY (l.retention)))::float8,
        (SELECT sum(coalesce(pg_total_relation_size(to_regclass(format('weir.%s_%s', t, s.segment))), 0)) FROM unnest(l.tables) t)::bigint,
-       (SELECT g.value::bigint / 4 FROM weir.setting g WHERE g.name = l.prefix || 'retention_bytes')
-FROM (VALUES ('job', '', ARRAY['job', 'batch', 'result']), ('message', 'message_', ARRAY['message', 'tick'])) l(log, prefix, tables)
+       (SELECT g.value::bigint / l.parts FROM weir.setting g WHERE g.name = l.bytes)
+FROM (VALUES ('job', ARRAY['completed_retention'], 'retention_bytes', 4, ARRAY['job', 'batch', 'result']),
+             ('failure', ARRAY['completed_retention', 'failed_retention'], 'retention_bytes', 16, ARRAY['failure']),
+             ('message', ARRAY['message_retention'], 'message_retention_bytes', 4, ARRAY['message', 'tick'])) l(log, retention, bytes, parts, tables)
 JOIN (SELECT DISTINCT ON (e.log, e.segment) e.log, e.segment, e.event, e.at FROM weir.segment e ORDER BY e.log, e.segment, e.no DESC) s ON s.log = l.log
 WHERE s.event <> 'reclaimed' AND s.segment IS DISTINCT FROM pg_sequence_last_value(to_regclass('weir.active_' || s.log))
 ORDER BY s.at`
@@ -104,8 +106,11 @@ func segmentHolders(ctx context.Context, l *look, log string, segment int32) ([]
 	}
 	name := func(table string) string { return fmt.Sprintf("weir.%s_%d", table, segment) }
 	tables := []string{name("job"), name("batch"), name("result")}
-	if log == "message" {
+	switch log {
+	case "message":
 		tables = []string{name("message"), name("tick")}
+	case "failure":
+		tables = []string{name("failure")}
 	}
 	rows, err := list[row](ctx, l.session, segmentHoldersSQL, tables)
 	if err != nil {

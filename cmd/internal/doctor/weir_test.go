@@ -27,7 +27,7 @@ func TestWeirsOwnTroublesAreNamed(t *testing.T) {
 		"SELECT weir.enqueue('mail', 'reminder', '{}', run_at => now() + interval '1 second')",
 		// A backlog, and nobody to work it.
 		"SELECT weir.enqueue_many((SELECT jsonb_agg(jsonb_build_object('queue', 'bulk', 'kind', 'k', 'args', '{}'::jsonb)) FROM generate_series(1, 1500)))",
-		"SELECT weir.set('retention', '1 second')")
+		"SELECT weir.set('completed_retention', '1 second')")
 	until(t, conn, "SELECT clock_timestamp() - max(at) > interval '1.1 seconds' FROM weir.segment")
 	// Somebody who enqueues, and forgets to commit. Then the segment is closed, long ago.
 	holder := connect(t, url)
@@ -56,7 +56,7 @@ func TestReaderOfASegmentIsNamed(t *testing.T) {
 	if err := schema.Up(t.Context(), conn); err != nil {
 		t.Fatal(err)
 	}
-	execute(t, conn, "SELECT weir.enqueue('mail', 'welcome', '{}')", "SELECT weir.set('retention', '1 second')")
+	execute(t, conn, "SELECT weir.enqueue('mail', 'welcome', '{}')", "SELECT weir.set('completed_retention', '1 second')")
 	until(t, conn, "SELECT clock_timestamp() - max(at) > interval '1.1 seconds' FROM weir.segment")
 	execute(t, reader, "SET application_name = 'dump'", "BEGIN ISOLATION LEVEL REPEATABLE READ", "LOCK TABLE weir.job, weir.batch, weir.result IN ACCESS SHARE MODE")
 	execute(t, conn, "SELECT weir._rotate()", "UPDATE weir.segment SET at = at - interval '2 minutes'")

@@ -36,7 +36,7 @@ func loadTime(normal time.Duration) time.Duration {
 // run loads the server for so long, then drains it. disturb is called halfway.
 func (l *load) run(d time.Duration, disturb func()) {
 	conn := connect(l.t, l.url)
-	for _, sql := range []string{`SELECT weir.set('retention', '0 s')`, `SELECT weir.set('retention_bytes', '1048576')`} {
+	for _, sql := range []string{`SELECT weir.set('completed_retention', '0 s')`, `SELECT weir.set('retention_bytes', '1048576')`} {
 		exec(l.t, conn, sql)
 	}
 	_ = conn.Close(l.t.Context())

@@ -131,7 +131,7 @@ func TestCompletionInEveryOrder(t *testing.T) {
 	t.Parallel()
 	url := pgtest.Database(t)
 	conn := connect(t, url)
-	exec(t, conn, `SELECT weir.set('retention', '0 s')`)
+	exec(t, conn, `SELECT weir.set('completed_retention', '0 s')`)
 	other := value[int32](t, conn, `SELECT weir._start('other', '{q}', '5 minutes')`)
 	orders := 0
 	for _, end := range []string{"commit", "rollback", "commit prepared", "rollback prepared", "terminate", "rollback to savepoint"} {

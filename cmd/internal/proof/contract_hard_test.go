@@ -113,7 +113,7 @@ func TestATakeThatWaitsHoldsNothing(t *testing.T) {
 func TestASettingIsNeverNull(t *testing.T) {
 	t.Parallel()
 	conn := connect(t, pgtest.Database(t))
-	for _, sql := range []string{`SELECT weir.set('retention', NULL)`, `SELECT weir.set(NULL, '1 day')`, `SELECT weir.set('message_bytes', NULL)`, `SELECT weir.set('q', 'backoff', NULL)`} {
+	for _, sql := range []string{`SELECT weir.set('completed_retention', NULL)`, `SELECT weir.set(NULL, '1 day')`, `SELECT weir.set('message_bytes', NULL)`, `SELECT weir.set('q', 'backoff', NULL)`} {
 		_, err := conn.Exec(t.Context(), sql)
 		wantCode(t, sql, err, "22023")
 	}

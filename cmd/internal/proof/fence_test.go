@@ -252,7 +252,7 @@ func TestRetryFindsItsOwnAttempt(t *testing.T) {
 	t.Parallel()
 	url := pgtest.Database(t)
 	conn, late := connect(t, url), connect(t, url)
-	exec(t, conn, `SELECT weir.set('retention', '0 s')`)
+	exec(t, conn, `SELECT weir.set('completed_retention', '0 s')`)
 	worker := startWorker(t, conn, "q")
 	exec(t, late, `BEGIN`)
 	exec(t, late, `SELECT weir.enqueue('q', 'late')`)

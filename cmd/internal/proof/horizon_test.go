@@ -33,7 +33,7 @@ func pinned(t *testing.T, pin []string) {
 	atOnce := total / 100
 	url := pgtest.Database(t)
 	conn, producer, holder := connect(t, url), connect(t, url), connect(t, url)
-	exec(t, conn, `SELECT weir.set('retention', '0 s')`)
+	exec(t, conn, `SELECT weir.set('completed_retention', '0 s')`)
 	exec(t, conn, fmt.Sprintf(`SELECT weir.set('retention_bytes', '%d')`, retained))
 	worker := startWorker(t, conn, "q")
 	for _, sql := range pin {

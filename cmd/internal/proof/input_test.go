@@ -84,7 +84,7 @@ func TestBadInputLeavesNothing(t *testing.T) {
 		{sql: `SELECT weir._promote(upto => 'infinity')`, says: "got infinity"},
 		{sql: `SELECT weir.enqueued(0)`, says: "got 0"},
 		{sql: `SELECT weir.jobs('done')`, says: "unknown state done"},
-		{sql: `SELECT weir.set('retention', '-1 s')`, says: "-1 s"},
+		{sql: `SELECT weir.set('completed_retention', '-1 s')`, says: "-1 s"},
 		{sql: `SELECT weir.set('retention_bytes', '5')`, says: "got 5"},
 		{sql: `SELECT weir.set('colour', 'red')`, says: "unknown setting colour"},
 	} {

@@ -33,7 +33,7 @@ func TestLooksLeaveNoLockBehind(t *testing.T) {
 		exec(t, reader, look)
 		// What retry logs is in the active segment, and its own.
 		held := column[string](t, conn, `SELECT relation::regclass || ' ' || mode FROM pg_locks WHERE pid = $1 AND locktype = 'relation' AND granted
-			AND relation::regclass::text ~ '^weir\.(job|batch|result|later)_[1-4]$' AND mode <> 'RowExclusiveLock'`, reader.PgConn().PID())
+			AND relation::regclass::text ~ '^weir\.(job|batch|result|later|failure)_[1-4]$' AND mode <> 'RowExclusiveLock'`, reader.PgConn().PID())
 		if len(held) > 0 {
 			t.Errorf("%s holds %v", look, held)
 		}
@@ -225,6 +225,9 @@ func TestLooksWorkOnAStandby(t *testing.T) {
 	worker := startWorker(t, conn, "q")
 	ids := enqueueN(t, conn, "q", 3)
 	mustComplete(t, conn, worker, mustClaim(t, conn, worker, "q", 1))
+	other := startWorker(t, conn, "other")
+	failed := enqueueN(t, conn, "other", 1)[0]
+	fail(t, conn, other, mustClaim(t, conn, other, "other", 1)[0])
 	pgtest.Replayed(t, primary, standby)
 	look := connect(t, standby.URL("postgres"))
 	if state := value[string](t, look, `SELECT state FROM weir.job_info($1)`, ids[0]); state != "completed" {
@@ -233,8 +236,12 @@ func TestLooksWorkOnAStandby(t *testing.T) {
 	for _, state := range []string{"available", "running", "later", "completed", "failed", "cancelled"} {
 		exec(t, look, `SELECT * FROM weir.jobs($1)`, state)
 	}
-	if n := value[int](t, look, `SELECT available FROM weir.queues()`); n != 2 {
+	if n := value[int](t, look, `SELECT available FROM weir.queues() WHERE name = 'q'`); n != 2 {
 		t.Errorf("%d jobs are available on the standby, want 2", n)
+	}
+	wantState(t, look, failed, "failed")
+	if got := column[int64](t, look, `SELECT id FROM weir.jobs('failed')`); len(got) != 1 || got[0] != failed {
+		t.Errorf("failed on the standby: %v, want %d", got, failed)
 	}
 	exec(t, look, `SELECT * FROM weir.workers()`)
 }

@@ -3,6 +3,7 @@ package proof
 import (
 	"context"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -26,13 +27,13 @@ func openNext(t *testing.T, conn *pgx.Conn, worker int32) {
 			array_fill(jsonb_build_object('pad', repeat('x', 500)), ARRAY[500]))`)
 		mustComplete(t, conn, worker, claimAll(t, conn, worker, "filler"))
 		did := value[string](t, conn, `SELECT coalesce(weir._rotate(), '')`)
-		return len(did) > 6 && did[:6] == "opened"
+		return strings.HasPrefix(did, "opened job")
 	})
 }
 
 func smallSegments(t *testing.T, conn *pgx.Conn) {
 	t.Helper()
-	exec(t, conn, `SELECT weir.set('retention', '0 s')`)
+	exec(t, conn, `SELECT weir.set('completed_retention', '0 s')`)
 	exec(t, conn, `SELECT weir.set('retention_bytes', '1048576')`)
 }
 

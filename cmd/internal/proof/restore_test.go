@@ -235,6 +235,12 @@ func (s *source) goesOn(t *testing.T, target *pgx.Conn) {
 		exec(t, target, `SELECT weir._promote()`)
 		work()
 	}
+	for id, state := range s.history {
+		if state != "failed" {
+			state = "unknown"
+		}
+		wantState(t, target, id, state) // failures are kept for longer
+	}
 	for id := range s.unfinished {
 		if worked[id] == 0 {
 			t.Errorf("job %d was not worked", id)

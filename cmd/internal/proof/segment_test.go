@@ -35,7 +35,7 @@ func TestSegmentsDoNotTrustTheClock(t *testing.T) {
 		t.Errorf("the segment that was filled and closed is %s; before that all were %v", got, before)
 	}
 	exec(t, conn, `UPDATE weir.segment SET at = at + interval '1 year'`)
-	exec(t, conn, `SELECT weir.set('retention', '1 s')`)
+	exec(t, conn, `SELECT weir.set('completed_retention', '1 s')`)
 	exec(t, conn, `SELECT weir.enqueue('filler', 'k')`)
 	rotateUntil(t, conn, "opened")    // by age: there is next to nothing in it
 	rotateUntil(t, conn, "reclaimed") // a second after the clock was found to have been set back

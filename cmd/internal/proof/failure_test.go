@@ -1,0 +1,202 @@
+package proof
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/weir-pg/weir/internal/pgtest"
+)
+
+// fail has an attempt fail for good.
+func fail(t *testing.T, conn *pgx.Conn, worker int32, a attempt) {
+	t.Helper()
+	if first, err := finish(t.Context(), conn, worker, a, "failed", time.Time{}); err != nil || !first {
+		t.Fatalf("fail job %d: %v %v", a.ID, first, err)
+	}
+}
+
+// wantState compares a job's state; unknown: there is no trace of it.
+func wantState(t *testing.T, conn *pgx.Conn, id int64, want string) {
+	t.Helper()
+	if got := value[string](t, conn, `SELECT coalesce((SELECT state FROM weir.job_info($1)), 'unknown')`, id); got != want {
+		t.Errorf("job %d is %s, want %s", id, got, want)
+	}
+}
+
+// TestFailedJobsOutliveTheirSegment: with completed jobs and cancelled ones goes their segment; what failed for good, however it did, is there
+// as it was, can be listed, and can be retried.
+func TestFailedJobsOutliveTheirSegment(t *testing.T) {
+	conn := connect(t, pgtest.Database(t))
+	smallSegments(t, conn)
+	worker := startWorker(t, conn, "q", "filler")
+	ended := map[string]int64{}
+	for _, outcome := range []string{"completed", "cancelled", "failed", "retried"} {
+		id := value[int64](t, conn, `SELECT weir.enqueue('q', 'k', '{"a": [1, 2]}', priority => 1, max_attempts => 1, meta => '{"m": 3}')`)
+		a := mustClaim(t, conn, worker, "q", 10)
+		if _, err := finish(t.Context(), conn, worker, a[0], outcome, time.Time{}); err != nil { // retried: its attempts are used up
+			t.Fatal(err)
+		}
+		ended[outcome] = id
+	}
+	lost := value[int64](t, conn, `SELECT weir.enqueue('q', 'k', max_attempts => 1)`)
+	dead := startWorker(t, conn, "q")
+	mustClaim(t, conn, dead, "q", 1)
+	wantFenced(t, conn, dead, 1)
+	const shape = `SELECT to_jsonb(i) - 'claimed_at' - 'finished_at' - 'errors' FROM weir.job_info($1) i`
+	before := value[map[string]any](t, conn, shape, ended["failed"])
+
+	for range 3 {
+		turn(t, conn, worker)
+	}
+	wantState(t, conn, ended["completed"], "unknown")
+	wantState(t, conn, ended["cancelled"], "unknown")
+	for _, id := range []int64{ended["failed"], ended["retried"], lost} {
+		wantState(t, conn, id, "failed")
+	}
+	if after := value[map[string]any](t, conn, shape, ended["failed"]); fmt.Sprint(after) != fmt.Sprint(before) {
+		t.Errorf("the job was\n%v, it is\n%v", before, after)
+	}
+	if ok := value[bool](t, conn, `SELECT finished_at >= claimed_at AND claimed_at >= enqueued_at AND errors->0->>'error' = error FROM weir.job_info($1)`, lost); !ok {
+		t.Error("when the job was claimed and finished, or why it failed, is not kept")
+	}
+	for _, queue := range []any{nil, "q"} {
+		if got := column[int64](t, conn, `SELECT id FROM weir.jobs('failed', $1)`, queue); fmt.Sprint(got) != fmt.Sprint([]int64{lost, ended["retried"], ended["failed"]}) {
+			t.Errorf("failed jobs of %v: %v, want %d, %d and %d", queue, got, lost, ended["retried"], ended["failed"])
+		}
+	}
+
+	exec(t, conn, `SELECT setval('weir.active_failure', 2)`)
+	if state := value[string](t, conn, `SELECT weir.retry($1)`, ended["failed"]); state != "available" {
+		t.Errorf("a retry says %s", state)
+	}
+	wantState(t, conn, ended["failed"], "available")
+	got := mustClaim(t, conn, worker, "q", 10)
+	if len(got) != 1 || got[0].ID != ended["failed"] || got[0].Attempt != 2 {
+		t.Fatalf("claimed %v, want the second attempt of job %d", got, ended["failed"])
+	}
+	mustComplete(t, conn, worker, got)
+	wantState(t, conn, ended["failed"], "completed")
+	for range 3 {
+		turn(t, conn, worker)
+	}
+	exec(t, conn, `TRUNCATE weir.failure_2, weir.failure_3, weir.failure_4`) // in whatever order they go
+	wantState(t, conn, ended["failed"], "unknown")                           // not failed: it has completed since
+	if got := column[int64](t, conn, `SELECT id FROM weir.jobs('failed')`); len(got) != 2 {
+		t.Errorf("failed jobs: %v", got)
+	}
+}
+
+// TestAJobThatFailsAgainIsKeptAsItFailedLast: retried by hand, before and after its segment has gone.
+func TestAJobThatFailsAgainIsKeptAsItFailedLast(t *testing.T) {
+	conn := connect(t, pgtest.Database(t))
+	smallSegments(t, conn)
+	worker := startWorker(t, conn, "q", "filler")
+	id := value[int64](t, conn, `SELECT weir.enqueue('q', 'k')`)
+	for n := range 4 {
+		got := mustClaim(t, conn, worker, "q", 10)
+		if len(got) != 1 || int(got[0].Attempt) != n+1 {
+			t.Fatalf("claimed %v, want attempt %d", got, n+1)
+		}
+		fail(t, conn, worker, got[0])
+		if n%2 == 1 {
+			turn(t, conn, worker)
+			turn(t, conn, worker)
+		}
+		wantState(t, conn, id, "failed")
+		if got := column[int64](t, conn, `SELECT id FROM weir.jobs('failed')`); len(got) != 1 {
+			t.Errorf("failed jobs: %v, want one", got)
+		}
+		if n < 3 {
+			exec(t, conn, `SELECT weir.retry($1)`, id)
+		}
+	}
+	if n := value[int](t, conn, `SELECT attempt FROM weir.job_info($1)`, id); n != 4 {
+		t.Errorf("it failed in attempt %d, want 4", n)
+	}
+}
+
+// TestAFailureIsKeptWithItsResultOrNotAtAll: what is rolled back leaves neither.
+func TestAFailureIsKeptWithItsResultOrNotAtAll(t *testing.T) {
+	conn := connect(t, pgtest.Database(t))
+	worker := startWorker(t, conn, "q")
+	enqueueN(t, conn, "q", 1)
+	a := mustClaim(t, conn, worker, "q", 1)[0]
+	exec(t, conn, `BEGIN`)
+	fail(t, conn, worker, a)
+	exec(t, conn, `ROLLBACK`)
+	wantState(t, conn, a.ID, "running")
+	mustComplete(t, conn, worker, []attempt{a})
+	wantState(t, conn, a.ID, "completed")
+	if n := value[int](t, conn, `SELECT count(*) FROM weir.failure`); n != 0 {
+		t.Errorf("%d failures are kept", n)
+	}
+}
+
+// TestAFloodOfFailuresIsBounded: where everything fails, segments of the log are given back all the same, and what is kept of failures stays within
+// its share; the newest are kept.
+func TestAFloodOfFailuresIsBounded(t *testing.T) {
+	conn := connect(t, pgtest.Database(t))
+	smallSegments(t, conn)
+	worker := startWorker(t, conn, "q")
+	const share = 1 << 20 / 4
+	reclaimed, largest, total := 0, 0, 0
+	last := int64(0)
+	for reclaimed < 3 {
+		ids := enqueueN(t, conn, "q", 50)
+		total += len(ids)
+		got := claimAll(t, conn, worker, "q")
+		if refused, err := record(t.Context(), conn, worker, got, "failed", nil); err != nil || len(refused) > 0 {
+			t.Fatal(refused, err)
+		}
+		last = ids[len(ids)-1]
+		for {
+			did := value[string](t, conn, `SELECT coalesce(weir._rotate(), '')`)
+			if strings.HasPrefix(did, "reclaimed job") {
+				reclaimed++
+			}
+			if did == "" {
+				break
+			}
+		}
+		largest = max(largest, value[int](t, conn, `SELECT sum(pg_total_relation_size('weir.failure_' || s)) FROM generate_series(1, 4) s`))
+		if total > 100_000 {
+			t.Fatalf("%d jobs have failed and %d segments were given back", total, reclaimed)
+		}
+	}
+	t.Logf("%d jobs failed, at most %d kB were kept of them", total, largest>>10)
+	if largest > 2*share { // beside 50 more in each, pages and indexes that are empty
+		t.Errorf("failures took %d bytes, want about %d", largest, share)
+	}
+	wantState(t, conn, last, "failed")
+	if n := value[int](t, conn, `SELECT count(*) FROM weir.jobs('failed')`); n < 50 {
+		t.Errorf("%d of %d failures can be listed", n, total)
+	}
+}
+
+// TestFailuresGoAfterTheirRetention, the oldest first, though somebody reads: then later.
+func TestFailuresGoAfterTheirRetention(t *testing.T) {
+	url := pgtest.Database(t)
+	conn, reader := connect(t, url), connect(t, url)
+	smallSegments(t, conn)
+	worker := startWorker(t, conn, "q", "filler")
+	id := enqueueN(t, conn, "q", 1)[0]
+	fail(t, conn, worker, mustClaim(t, conn, worker, "q", 1)[0])
+	turn(t, conn, worker)
+	turn(t, conn, worker)
+	wantState(t, conn, id, "failed")
+	exec(t, conn, `SELECT weir.set('failed_retention', '0 s')`)
+	rotateUntil(t, conn, "opened failure 2") // after a second
+	exec(t, reader, `BEGIN; SELECT * FROM weir.failure_1`)
+	exec(t, conn, `SELECT weir._rotate()`)
+	wantState(t, conn, id, "failed")
+	exec(t, reader, `COMMIT`)
+	rotateUntil(t, conn, "reclaimed failure 1")
+	wantState(t, conn, id, "unknown")
+	if state := value[*string](t, conn, `SELECT weir.retry($1)`, id); state != nil {
+		t.Errorf("a retry of what has gone says %s", *state)
+	}
+}

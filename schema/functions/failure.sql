@@ -1,0 +1,99 @@
+-- Jobs that have failed for good are kept for longer than what has completed: people look into them, and retry them. Copying them from segment to
+-- segment would cost the more the longer they are kept, and a flood of failures would hold up giving segments back. So who records that a job has
+-- failed also writes what is to be known of it into a log of its own, in the same transaction. The job's segment goes as any other does, and
+-- reclaiming knows nothing of failures.
+
+CREATE OR REPLACE FUNCTION weir._keep_failures(worker integer, lanes integer[], seqs bigint[], segments smallint[], ids bigint[], errors text[], outputs text[])
+RETURNS void
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_mergejoin = off
+SET enable_hashjoin = off
+SET jit = off
+AS $$
+#variable_conflict use_column
+BEGIN
+  INSERT INTO weir.failure (id, segment, lane, attempt, max_attempts, enqueued_at, claimed_at, finished_at, worker, kind, args, meta, error, output)
+  SELECT e.id, (SELECT a.last_value FROM weir.active_failure a), e.lane, j.attempt, j.max_attempts, j.enqueued_at, b.claimed_at, clock_timestamp(),
+         _keep_failures.worker, j.kind, j.args, j.meta, left(e.error, 65536), e.output
+  FROM unnest(_keep_failures.lanes, _keep_failures.seqs, _keep_failures.segments, _keep_failures.ids, _keep_failures.errors, _keep_failures.outputs)
+       e(lane, seq, segment, id, error, output)
+  CROSS JOIN LATERAL (SELECT b.* FROM weir.batch b WHERE b.segment = e.segment AND b.lane = e.lane AND b.seq = e.seq LIMIT 1) b
+  CROSS JOIN LATERAL (
+    SELECT j.* FROM weir.job j
+    WHERE j.segment = b.segment AND j.id = e.id AND j.lane IS NOT DISTINCT FROM e.lane  -- so worded to be read by id
+      AND NOT (j.xid < b.from_xid) AND NOT (j.xid > b.to_xid)
+    ORDER BY j.attempt DESC, j.put_off DESC LIMIT 1) j;
+END
+$$;
+COMMENT ON FUNCTION weir._keep_failures IS 'Writes down jobs that fail for good with these attempts. The caller writes the attempts'' ends in the same transaction.';
+
+CREATE OR REPLACE FUNCTION weir._kept_failure(job_id bigint, after integer) RETURNS SETOF weir.failure
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET jit = off
+AS $$
+#variable_conflict use_column
+DECLARE
+  f weir.failure;
+BEGIN
+  -- That a job was retried is kept beside how it had failed.
+  SELECT k.* INTO f FROM weir.failure k WHERE k.id = _kept_failure.job_id ORDER BY k.attempt DESC, k.finished_at IS NULL LIMIT 1;
+  IF f.finished_at IS NOT NULL AND f.attempt > _kept_failure.after THEN
+    RETURN NEXT f;
+  END IF;
+END
+$$;
+COMMENT ON FUNCTION weir._kept_failure IS 'How a job failed for good, in an attempt after that one, unless it was retried since.';
+
+CREATE OR REPLACE FUNCTION weir._rotate_failures() RETURNS text
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+AS $$
+#variable_conflict use_column
+DECLARE
+  -- What is in the log is kept here too.
+  retention interval := (SELECT max(s.value::interval) FROM weir.setting s WHERE s.name IN ('completed_retention', 'failed_retention'));
+  bytes     bigint   := (SELECT s.value::bigint / 16 FROM weir.setting s WHERE s.name = 'retention_bytes');
+  active    integer  := pg_sequence_last_value('weir.active_failure');
+  target    integer;
+  size      bigint   := pg_total_relation_size('weir.failure_' || active);
+  age       interval;
+  k         record;
+BEGIN
+  SELECT min(s) INTO target FROM generate_series(1, 4) s WHERE s <> active AND weir._segment_state('failure', s) = 'reclaimed';
+  age := clock_timestamp() - (SELECT s.at FROM weir.segment s WHERE s.log = 'failure' AND s.segment = active AND s.event = 'opened' ORDER BY s.no DESC LIMIT 1);
+  IF target IS NOT NULL AND (size >= bytes OR age IS NULL OR age < interval '-1 minute' OR age >= greatest(retention / 2, interval '1 second'))
+     AND pg_relation_size('weir.failure_' || active) > 0 THEN
+    INSERT INTO weir.segment (log, segment, event) VALUES ('failure', active, 'closed'), ('failure', target, 'opened');
+    PERFORM setval('weir.active_failure', target);  -- last: it does not roll back
+    RETURN 'opened failure ' || target;
+  END IF;
+  SELECT e.segment, e.at INTO k FROM (SELECT DISTINCT ON (s.segment) s.* FROM weir.segment s WHERE s.log = 'failure' AND s.segment <> active
+    ORDER BY s.segment, s.no DESC) e WHERE e.event <> 'reclaimed' ORDER BY e.no LIMIT 1;
+  IF NOT FOUND THEN
+    RETURN NULL;
+  END IF;
+  age := clock_timestamp() - k.at;
+  IF age < interval '-1 minute' THEN
+    INSERT INTO weir.segment (log, segment, event) VALUES ('failure', k.segment, 'closed');
+  ELSIF age >= retention OR target IS NULL AND size >= bytes / 2 THEN
+    EXECUTE format('LOCK TABLE weir.failure_%s IN ACCESS EXCLUSIVE MODE NOWAIT', k.segment);
+    EXECUTE format('TRUNCATE weir.failure_%s', k.segment);
+    INSERT INTO weir.segment (log, segment, event) VALUES ('failure', k.segment, 'reclaimed');
+    RETURN 'reclaimed failure ' || k.segment;
+  END IF;
+  RETURN NULL;
+EXCEPTION WHEN lock_not_available THEN
+  RETURN NULL;  -- somebody reads or writes there: later
+END
+$$;
+COMMENT ON FUNCTION weir._rotate_failures IS
+  'Takes the next step in the life of the segments of failures: opens a free one when the active is a sixteenth of retention_bytes, or half of the longer of failed_retention and completed_retention old; empties the oldest when that time has passed since it was closed, or when no free one is left. Returns what it did, or NULL. The caller has advisory step 1. Locks: ACCESS EXCLUSIVE on the segment, NOWAIT.';
