@@ -132,8 +132,8 @@ func TestPackagesImportOnlyWhatTheyMay(t *testing.T) {
 				t.Errorf("%s imports %s: only the commands may", path, imported)
 			}
 		}
-		if strings.Contains("/"+path, "/internal/") && slices.Contains(p.Deps, module) {
-			t.Errorf("%s imports the root package: nothing internal may", path)
+		if strings.Contains("/"+path, "/internal/") && path != "cmd/internal/engine" && slices.Contains(p.Deps, module) {
+			t.Errorf("%s imports the root package: nothing internal may, but what measures it", path)
 		}
 	}
 

@@ -1,140 +1,123 @@
-// Command bench runs the same work on Weir and on a peer, in turn, on one PostgreSQL server, and prints both
-// figures and their ratio. Rates do not carry from one machine to another; ratios on one machine do better.
+// Command bench measures Weir for those who make it: beside a peer, in turn on one PostgreSQL server, and what users need not measure for themselves,
+// for which there are `weir bench` and `weir lab`. Rates do not carry from one machine to another; ratios on one machine do better.
 //
-//	cd bench && go run . drain --jobs 500000
-//	cd bench && go run . pinned --seconds 60 --pin write
-//	cd bench && go run . latency --seconds 10
+//	go run ./cmd/bench drain --jobs 500000                # beside River
+//	go run ./cmd/bench pinned --seconds 60 --pin write
+//	go run ./cmd/bench fanout --subscribers 10000
 package main
 
 import (
 	"context"
 	"encoding/json"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"os"
 	"os/signal"
-	"slices"
+	"runtime/pprof"
 	"time"
 
-	"github.com/weir-pg/weir/cmd/internal/bench"
+	"github.com/alecthomas/kong"
+
+	"github.com/weir-pg/weir/cmd/internal/engine"
+	"github.com/weir-pg/weir/cmd/internal/load"
 )
 
-const usage = `usage: go run . drain  [--jobs N] [--rounds N] [--json] [--database URL]
-       go run . pinned [--rate N] [--seconds N] [--pin read|write] [--json] [--database URL]
-       go run . latency [--seconds N] [--rounds N] [--json] [--database URL]`
+// command is the command line.
+type command struct {
+	Drain   drainCmd   `cmd:"" help:"How fast a backlog of no-op jobs is worked, beside River."`
+	Latency latencyCmd `cmd:"" help:"How soon a job starts, and what an idle worker costs, beside River."`
+	Pinned  pinnedCmd  `cmd:"" help:"What a long transaction elsewhere in the database does to a flow of jobs, beside River."`
+
+	Workers workersCmd `cmd:"" help:"How fast and how evenly many workers share one queue."`
+	Age     ageCmd     `cmd:"" help:"What looks, cancellations, claims and giving space back take in a log that has grown at a steady flow."`
+	Memory  memoryCmd  `cmd:"" help:"How much memory a worker takes with many jobs running."`
+
+	Publish   publishCmd   `cmd:"" help:"What publishing costs beside a plain insert, and beside pg_notify."`
+	Pingpong  pingPongCmd  `cmd:"" help:"How fast two clients notify each other beside ever more idle listeners, and so on PostgreSQL."`
+	Fanout    fanoutCmd    `cmd:"" help:"How fast messages go out to many subscribers, and how soon."`
+	Listeners listenersCmd `cmd:"" help:"How much memory an idle subscriber takes."`
+	Storm     stormCmd     `cmd:"" help:"How soon all are served who connect in the same instant."`
+	Child     childCmd     `cmd:"" name:"__child" hidden:""`
+}
+
+// streams are those of the process.
+type streams struct {
+	in        io.Reader
+	out, errs io.Writer
+}
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	if err := run(ctx, os.Args[1:], os.Stdout, os.Stderr); err != nil {
+	if err := run(ctx, os.Args[1:], &streams{os.Stdin, os.Stdout, os.Stderr}); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
 }
 
-// comparison is what is printed with --json.
-type comparison struct {
-	Bench   string          `json:"bench"`
-	Weir    []*bench.Report `json:"weir"`
-	River   []*bench.Report `json:"river"`
-	Ratio   bench.Spread    `json:"ratio"` // of jobs per second, Weir's to River's, round by round; of latency's medians, River's to Weir's
-	Targets []bench.Target  `json:"targets,omitempty"`
-}
-
-func run(ctx context.Context, args []string, out, errs io.Writer) (err error) {
-	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
-	flags.SetOutput(errs)
-	flags.Usage = func() { fmt.Fprintln(errs, usage) }
-	url := flags.String("database", "", "")
-	yes := flags.Bool("yes", false, "")
-	asJSON := flags.Bool("json", false, "")
-	jobs := flags.Int("jobs", 500_000, "")
-	rounds := flags.Int("rounds", 3, "")
-	rate := flags.Int("rate", 3000, "")
-	seconds := flags.Float64("seconds", 60, "")
-	pin := flags.String("pin", "read", "")
-	if len(args) == 0 {
-		return errors.New(usage)
-	}
-	name := args[0]
-	if err := flags.Parse(args[1:]); err != nil {
+func run(ctx context.Context, args []string, s *streams) error {
+	var line command
+	parser, err := kong.New(&line, kong.Name("bench"), kong.Writers(s.out, s.errs), kong.BindTo(ctx, (*context.Context)(nil)), kong.Bind(s),
+		kong.Description("Measures Weir for those who make it. Without --database, on a private PostgreSQL with fsync and synchronous_commit on."))
+	if err != nil {
 		return err
 	}
-
-	engines := []bench.Engine{weirEngine{errs}, riverEngine{errs}}
-	var measure func(*bench.Database, bench.Engine) (*bench.Report, error)
-	switch name {
-	case "drain":
-		connections := map[string]int{"river": 20}
-		measure = func(d *bench.Database, e bench.Engine) (*bench.Report, error) {
-			return bench.Drain(ctx, d, e, bench.DrainConfig{Jobs: *jobs, Concurrency: 2000, Connections: connections[e.Name()]})
-		}
-	case "pinned":
-		*rounds = 1
-		measure = func(d *bench.Database, e bench.Engine) (*bench.Report, error) {
-			duration := time.Duration(*seconds * float64(time.Second))
-			return bench.Pinned(ctx, d, e, bench.PinnedConfig{Duration: duration, Rate: *rate, Pin: *pin})
-		}
-	case "latency":
-		measure = func(d *bench.Database, e bench.Engine) (*bench.Report, error) {
-			return bench.Latency(ctx, d, e, bench.LatencyConfig{Duration: time.Duration(*seconds * float64(time.Second))})
-		}
-	default:
-		return errors.New(usage)
+	parsed, err := parser.Parse(args)
+	if err != nil {
+		return fmt.Errorf("%w (--help lists the commands)", err)
 	}
+	return parsed.Run()
+}
 
-	d, err := bench.Open(ctx, bench.Config{URL: *url, Yes: *yes, Progress: errs}, engines...)
+// flags are every command's.
+type flags struct {
+	Database   string `placeholder:"URL" help:"Where to measure. Default: on a private server."`
+	JSON       bool   `name:"json" help:"Print one JSON object."`
+	Yes        bool   `help:"Measure although the database holds unfinished jobs."`
+	CPUProfile string `name:"cpu-profile" type:"path" placeholder:"FILE" help:"Write a CPU profile of this process, for go tool pprof."`
+}
+
+// with opens the database, with so many connections if more than usual, and has something measured there.
+func (f *flags) with(ctx context.Context, s *streams, connections int, measure func(*load.Database) error, engines ...load.Engine) (err error) {
+	d, err := load.Open(ctx, load.Config{URL: f.Database, Yes: f.Yes, MaxConnections: connections, Progress: s.errs}, engines...)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, d.Close()) }()
-	c := comparison{Bench: name}
-	var ratios []float64
-	for range *rounds {
-		weir, err := measure(d, engines[0])
+	if f.CPUProfile != "" {
+		file, err := os.Create(f.CPUProfile)
 		if err != nil {
-			return fmt.Errorf("weir: %w", err)
-		}
-		river, err := measure(d, engines[1])
-		if err != nil {
-			return fmt.Errorf("river: %w", err)
-		}
-		river.Targets = nil // they are Weir's promises
-		c.Weir, c.River = append(c.Weir, weir), append(c.River, river)
-		if name == "latency" {
-			ratios = append(ratios, *river.P50 / *weir.P50)
-		} else {
-			ratios = append(ratios, speed(weir)/speed(river))
-		}
-	}
-	c.Ratio = *bench.SpreadOf(ratios)
-	if name == "drain" {
-		c.Targets = []bench.Target{{What: "ratio to River", Got: c.Ratio.Median, Want: 8, Met: c.Ratio.Median >= 8}}
-	}
-	if *asJSON {
-		e := json.NewEncoder(out)
-		e.SetIndent("", "  ")
-		return e.Encode(c)
-	}
-	for _, r := range slices.Concat(c.Weir, c.River) {
-		if err := r.Text(out); err != nil {
 			return err
 		}
+		defer file.Close()
+		if err := pprof.StartCPUProfile(file); err != nil {
+			return err
+		}
+		defer pprof.StopCPUProfile()
 	}
-	what := "Weir to River"
-	if name == "latency" {
-		what = "latency's median, River to Weir"
-	}
-	_, err = fmt.Fprintf(out, "%s: %.1f (%.1f to %.1f in %d rounds)\n", what, c.Ratio.Median, c.Ratio.Min, c.Ratio.Max, c.Ratio.Samples)
-	return err
+	return measure(d)
 }
 
-// speed is the rate that is compared: under the pin, where there is one.
-func speed(r *bench.Report) float64 {
-	if r.During != nil {
-		return r.During.JobsPerSecond
-	}
-	return r.JobsPerSecond
+// alone measures Weir, and prints the report.
+func (f *flags) alone(ctx context.Context, s *streams, connections int, measure func(*load.Database, load.Engine) (*load.Report, error)) error {
+	weir := engine.Engine{Log: s.errs}
+	return f.with(ctx, s, connections, func(d *load.Database) error {
+		report, err := measure(d, weir)
+		if err != nil {
+			return err
+		}
+		if f.JSON {
+			return printJSON(s.out, report)
+		}
+		return report.Text(s.out)
+	}, weir)
 }
+
+func printJSON(w io.Writer, v any) error {
+	e := json.NewEncoder(w)
+	e.SetIndent("", "  ")
+	return e.Encode(v)
+}
+
+func seconds(n float64) time.Duration { return time.Duration(n * float64(time.Second)) }

@@ -19,8 +19,6 @@ import (
 	"github.com/weir-pg/weir/internal/pgtest"
 )
 
-func TestMain(m *testing.M) { pgtest.Main(m) }
-
 const movingPage = "../../docs/moving-from-river.md"
 
 //go:embed moving_test.go

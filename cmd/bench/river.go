@@ -11,7 +11,8 @@ import (
 	"github.com/riverqueue/river/riverdriver/riverpgxv5"
 	"github.com/riverqueue/river/rivermigrate"
 
-	"github.com/weir-pg/weir/cmd/internal/bench"
+	"github.com/weir-pg/weir/cmd/internal/engine"
+	"github.com/weir-pg/weir/cmd/internal/load"
 )
 
 // riverEngine is River with the settings that make it fastest on a backlog.
@@ -48,7 +49,7 @@ func (riverEngine) Unfinished(ctx context.Context, pool *pgxpool.Pool) (unfinish
 	return unfinished, err
 }
 
-func (e riverEngine) Client(pool *pgxpool.Pool) (bench.Client, error) {
+func (e riverEngine) Client(pool *pgxpool.Pool) (load.Client, error) {
 	inserter, err := river.NewClient(riverpgxv5.New(pool), &river.Config{})
 	return riverClient{pool, inserter, e.log}, err
 }
@@ -60,9 +61,9 @@ type riverClient struct {
 }
 
 func (c riverClient) Fill(ctx context.Context, queue string, n int) error {
-	jobs := make([]river.InsertManyParams, min(n, fillMost))
+	jobs := make([]river.InsertManyParams, min(n, engine.FillMost))
 	for i := range jobs {
-		jobs[i] = river.InsertManyParams{Args: job{}, InsertOpts: &river.InsertOpts{Queue: queue}}
+		jobs[i] = river.InsertManyParams{Args: engine.Job{}, InsertOpts: &river.InsertOpts{Queue: queue}}
 	}
 	for ; n > 0; n -= len(jobs) {
 		if _, err := c.inserter.InsertManyFast(ctx, jobs[:min(n, len(jobs))]); err != nil {
@@ -75,25 +76,25 @@ func (c riverClient) Fill(ctx context.Context, queue string, n int) error {
 func (c riverClient) Enqueue(ctx context.Context, tx pgx.Tx, queue string, number int64) (err error) {
 	options := &river.InsertOpts{Queue: queue}
 	if tx == nil {
-		_, err = c.inserter.Insert(ctx, job{number}, options)
+		_, err = c.inserter.Insert(ctx, engine.Job{Number: number}, options)
 	} else {
-		_, err = c.inserter.InsertTx(ctx, tx, job{number}, options)
+		_, err = c.inserter.InsertTx(ctx, tx, engine.Job{Number: number}, options)
 	}
 	return err
 }
 
 type riverWorker struct {
-	river.WorkerDefaults[job]
+	river.WorkerDefaults[engine.Job]
 	run func(ctx context.Context, number int64)
 }
 
-func (w riverWorker) Work(ctx context.Context, j *river.Job[job]) error {
+func (w riverWorker) Work(ctx context.Context, j *river.Job[engine.Job]) error {
 	w.run(ctx, j.Args.Number)
 	return nil
 }
 
 // Work hears of recorded jobs by River's events, which it sends after their completion is on disk.
-func (c riverClient) Work(ctx context.Context, w bench.Work) error {
+func (c riverClient) Work(ctx context.Context, w load.Work) error {
 	workers := river.NewWorkers()
 	river.AddWorker(workers, riverWorker{run: w.Run})
 	queues := map[string]river.QueueConfig{}
@@ -101,7 +102,7 @@ func (c riverClient) Work(ctx context.Context, w bench.Work) error {
 		queues[name] = river.QueueConfig{MaxWorkers: concurrency}
 	}
 	client, err := river.NewClient(riverpgxv5.New(c.pool), &river.Config{
-		Queues: queues, Workers: workers, FetchCooldown: riverFetchCooldown, FetchPollInterval: riverPoll, Logger: quiet(c.log),
+		Queues: queues, Workers: workers, FetchCooldown: riverFetchCooldown, FetchPollInterval: riverPoll, Logger: engine.Warnings(c.log),
 	})
 	if err != nil {
 		return err

@@ -4,7 +4,8 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"slices"
+	"os"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -12,18 +13,19 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/weir-pg/weir"
-	"github.com/weir-pg/weir/cmd/internal/bench"
+	"github.com/weir-pg/weir/cmd/internal/engine"
+	"github.com/weir-pg/weir/cmd/internal/load"
 	"github.com/weir-pg/weir/internal/pgtest"
 )
 
 // benchReport runs a bench on a database, or with "" on a private server, and returns its JSON, decoded twice.
-func benchReport(t *testing.T, url string, args ...string) (bench.Report, map[string]any) {
+func benchReport(t *testing.T, url string, args ...string) (load.Report, map[string]any) {
 	t.Helper()
 	var out, errs bytes.Buffer
 	if err := runBench(t, url, &out, &errs, append(args, "--json")...); err != nil {
 		t.Fatalf("weir bench %s: %v\n%s", strings.Join(args, " "), err, errs.String())
 	}
-	var report bench.Report
+	var report load.Report
 	var fields map[string]any
 	for _, into := range []any{&report, &fields} {
 		if err := json.Unmarshal(out.Bytes(), into); err != nil {
@@ -64,7 +66,7 @@ func hasFields(t *testing.T, fields map[string]any, names ...string) {
 	}
 }
 
-func noneDeadIn(t *testing.T, phases ...*bench.Figures) {
+func noneDeadIn(t *testing.T, phases ...*load.Figures) {
 	t.Helper()
 	for _, f := range phases {
 		if f == nil || f.DeadTuples == nil || *f.DeadTuples != 0 {
@@ -104,59 +106,10 @@ func TestBenchLatencyMeasuresStartAndIdling(t *testing.T) {
 	noneDeadIn(t, r.Figures)
 }
 
-func TestBenchPinnedTellsBeforeFromDuring(t *testing.T) {
-	t.Parallel()
-	for _, pin := range []string{"read", "write"} {
-		r, fields := benchReport(t, pgtest.Database(t), "pinned", "--rate", "200", "--seconds", "1", "--pin", pin)
-		hasFields(t, fields, "before", "during", "ratio")
-		for name, f := range map[string]*bench.Figures{"before": r.Before, "during": r.During} {
-			hasFields(t, fields[name].(map[string]any), "jobs", "seconds", "jobs_per_second", "p50_ms", "p99_ms", "claim_p50_ms", "dead_tuples")
-			if f.Jobs <= 0 || f.JobsPerSecond <= 0 {
-				t.Errorf("%s: %+v", name, f)
-			}
-		}
-		noneDeadIn(t, r.Before, r.During)
-	}
-}
-
-func TestBenchWorkersShareOneQueue(t *testing.T) {
-	pgtest.Alone(t, "each worker has a second to get its share")
-	r, fields := benchReport(t, pgtest.Database(t), "workers", "--workers", "5", "--seconds", "1")
-	hasFields(t, fields, "jobs", "seconds", "jobs_per_second", "dead_tuples", "shares")
-	if s := r.Shares; r.Jobs <= 0 || s.Workers != 5 || s.Least <= 0 || s.Least > 0.2 || s.Greatest < 0.2 || s.Greatest > 1 {
-		t.Errorf("%+v %+v", r.Figures, r.Shares)
-	}
-	noneDeadIn(t, r.Figures)
-}
-
-func TestBenchAgeTakesTheTimeOfEverything(t *testing.T) {
-	t.Parallel()
-	r, fields := benchReport(t, pgtest.Database(t), "age", "--jobs", "2000", "--queues", "3", "--scheduled", "500", "--failing", "10")
-	hasFields(t, fields, "jobs", "seconds", "operations", "targets")
-	for _, what := range []string{"job_info", "job_info of retried", "cancel", "jobs(completed)", "jobs(later) of a queue", "claim from all queues",
-		"rotate", "reclaim", "claim while segments come back"} {
-		if !slices.ContainsFunc(r.Operations, func(o bench.Operation) bool {
-			return o.What == what && o.Times > 0 && o.Median > 0 && o.Max >= o.Median
-		}) {
-			t.Errorf("%s is missing among %+v", what, r.Operations)
-		}
-	}
-}
-
-func TestBenchMemoryRunsAllJobsAtOnce(t *testing.T) {
-	t.Parallel()
-	r, fields := benchReport(t, pgtest.Database(t), "memory", "--jobs", "100")
-	hasFields(t, fields, "jobs", "dead_tuples", "memory")
-	if r.Memory.Running != 100 || r.Memory.RSS < 1<<20 {
-		t.Errorf("%+v", r.Memory)
-	}
-	noneDeadIn(t, r.Figures)
-}
-
 func TestBenchRefusesADatabaseWithUnfinishedJobs(t *testing.T) {
 	t.Parallel()
 	url := pgtest.Database(t)
-	if _, err := weir.NewClient(pgtest.Pool(t, url)).Enqueue(t.Context(), benchJob{}, nil); err != nil {
+	if _, err := weir.NewClient(pgtest.Pool(t, url)).Enqueue(t.Context(), engine.Job{}, nil); err != nil {
 		t.Fatal(err)
 	}
 	var out, errs bytes.Buffer
@@ -183,5 +136,27 @@ func TestBenchSaysWhoseRoleItTakes(t *testing.T) {
 	}
 	if err := runBench(t, database, &out, &errs, "drain", "--jobs", "10", "--rounds", "1"); err != nil || !strings.Contains(errs.String(), "as "+admin.Config().User+", who owns") {
 		t.Errorf("%v; it says:\n%s", err, errs.String())
+	}
+}
+
+// TestCommandsOfTheBenchmarksExist: every figure of the page comes from a command that can be run.
+func TestCommandsOfTheBenchmarksExist(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile("../../docs/benchmarks.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	named := regexp.MustCompile("(?m)(?:^|`)weir bench ([^\n#`]+)").FindAllStringSubmatch(string(page), -1)
+	if len(named) == 0 {
+		t.Error("the page of benchmarks names no command")
+	}
+	for _, m := range named {
+		parser, err := kong.New(&benchCmd{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := parser.Parse(strings.Fields(m[1])); err != nil {
+			t.Errorf("weir bench %s: %v", m[1], err)
+		}
 	}
 }

@@ -1,10 +1,15 @@
+// Package bench answers how fast a job queue is on a server: how fast a backlog drains, what enqueuing costs beside a plain INSERT, how soon a job
+// starts. It knows the queue only as a load.Engine, so that the same measurement runs on Weir and on its peers.
 package bench
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/weir-pg/weir/cmd/internal/load"
 )
 
 // DrainConfig configures Drain.
@@ -17,17 +22,17 @@ type DrainConfig struct {
 
 // Drain fills the queue with no-op jobs, then works them with one worker in this process. Only the work
 // is timed, from the first claim to the last result; the WAL is that of both.
-func Drain(ctx context.Context, d *Database, e Engine, c DrainConfig) (*Report, error) {
+func Drain(ctx context.Context, d *load.Database, e load.Engine, c DrainConfig) (*load.Report, error) {
 	if c.Jobs < 1 {
 		return nil, fmt.Errorf("bench: drain needs at least one job, got %d", c.Jobs)
 	}
-	c.Rounds, c.Concurrency, c.Connections = max(c.Rounds, 1), orDefault(c.Concurrency, 2000), orDefault(c.Connections, 4)
-	r, err := d.report(ctx, "drain", e)
+	c.Rounds, c.Concurrency, c.Connections = max(c.Rounds, 1), cmp.Or(c.Concurrency, 2000), cmp.Or(c.Connections, 4)
+	r, err := d.Begin(ctx, "drain", e)
 	if err != nil {
 		return nil, err
 	}
 	r.Note = fmt.Sprintf("%d no-op jobs enqueued in bulk, then worked by one process with concurrency %d; %d rounds, the median one is shown", c.Jobs, c.Concurrency, c.Rounds)
-	f := &Figures{}
+	f := &load.Figures{}
 	r.Figures = f
 	var rates, seconds, bytes []float64
 	for round := range c.Rounds {
@@ -36,51 +41,43 @@ func Drain(ctx context.Context, d *Database, e Engine, c DrainConfig) (*Report, 
 			return nil, err
 		}
 		rate := float64(c.Jobs) / took.Seconds()
-		d.say("%s drain, round %d of %d: %.0f jobs/s", e.Name(), round+1, c.Rounds, rate)
+		d.Say("%s drain, round %d of %d: %.0f jobs/s", e.Name(), round+1, c.Rounds, rate)
 		rates, seconds, bytes = append(rates, rate), append(seconds, took.Seconds()), append(bytes, float64(written)/float64(c.Jobs))
 	}
-	f.Jobs, f.Rate = int64(c.Jobs), SpreadOf(rates)
-	f.Seconds, f.JobsPerSecond = SpreadOf(seconds).Median, f.Rate.Median
-	f.WALBytesPerJob = &SpreadOf(bytes).Median
-	if f.DeadTuples, err = d.deadTuples(ctx, e); err != nil {
+	f.Jobs, f.Rate = int64(c.Jobs), load.SpreadOf(rates)
+	f.Seconds, f.JobsPerSecond = load.SpreadOf(seconds).Median, f.Rate.Median
+	f.WALBytesPerJob = &load.SpreadOf(bytes).Median
+	if f.DeadTuples, err = d.DeadTuples(ctx, e); err != nil {
 		return nil, err
 	}
-	r.atMost("dead tuples", float64(*f.DeadTuples), 0)
+	r.AtMost("dead tuples", float64(*f.DeadTuples), 0)
 	return r, nil
 }
 
-func drainRound(ctx context.Context, d *Database, e Engine, c DrainConfig) (took time.Duration, written int64, err error) {
-	pool, client, err := d.client(ctx, e, c.Connections)
+func drainRound(ctx context.Context, d *load.Database, e load.Engine, c DrainConfig) (took time.Duration, written int64, err error) {
+	pool, client, err := d.Client(ctx, e, c.Connections)
 	if err != nil {
 		return 0, 0, err
 	}
 	defer pool.Close()
-	before, err := d.wal(ctx)
+	before, err := d.WAL(ctx)
 	if err != nil {
 		return 0, 0, err
 	}
-	if err := client.Fill(ctx, Queue, c.Jobs); err != nil {
+	if err := client.Fill(ctx, load.Queue, c.Jobs); err != nil {
 		return 0, 0, fmt.Errorf("bench: fill: %w", err)
 	}
-	m := &meter{}
-	stop, failed := work(ctx, client, Work{
-		Queues:   map[string]int{Queue: c.Concurrency},
-		Run:      func(context.Context, int64) { m.start() },
-		Claimed:  func(_ int, took time.Duration) { m.begin(time.Now().Add(-took)) },
-		Recorded: m.add,
+	m := &load.Meter{}
+	stop, failed := load.Start(ctx, client, load.Work{
+		Queues:   map[string]int{load.Queue: c.Concurrency},
+		Run:      func(context.Context, int64) { m.Start() },
+		Claimed:  func(_ int, took time.Duration) { m.Begin(time.Now().Add(-took)) },
+		Recorded: m.Add,
 	})
-	err = m.reach(ctx, int64(c.Jobs), failed)
+	err = m.Reach(ctx, int64(c.Jobs), failed)
 	if err := errors.Join(err, stop()); err != nil {
 		return 0, 0, err
 	}
-	after, err := d.wal(ctx)
-	return time.Duration(m.ended.Load() - m.began.Load()), after - before, err
-}
-
-func orDefault[T comparable](value, or T) T {
-	var zero T
-	if value == zero {
-		return or
-	}
-	return value
+	after, err := d.WAL(ctx)
+	return m.Took(), after - before, err
 }

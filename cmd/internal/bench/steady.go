@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,6 +10,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/weir-pg/weir/cmd/internal/load"
 )
 
 // SteadyConfig configures Steady.
@@ -32,25 +35,25 @@ const (
 // Steady has clients enqueue one job in each of their transactions, while a worker works them. In turn with
 // that the same clients insert the same row into a plain table, which is the least that keeping a job
 // can cost. Both kinds of round go through one pool, so both are BEGIN, one statement, COMMIT.
-func Steady(ctx context.Context, d *Database, e Engine, c SteadyConfig) (r *Report, err error) {
-	c.Clients = orDefault(c.Clients, 16)
-	c.Rounds = orDefault(c.Rounds, max(int(c.Duration/(10*time.Second)), 2))
+func Steady(ctx context.Context, d *load.Database, e load.Engine, c SteadyConfig) (r *load.Report, err error) {
+	c.Clients = cmp.Or(c.Clients, 16)
+	c.Rounds = cmp.Or(c.Rounds, max(int(c.Duration/(10*time.Second)), 2))
 	slice := c.Duration / time.Duration(2*c.Rounds)
 	if slice < 50*time.Millisecond {
 		return nil, fmt.Errorf("bench: steady needs a longer time than %s for %d rounds of each kind", c.Duration, c.Rounds)
 	}
-	if r, err = d.report(ctx, "steady", e); err != nil {
+	if r, err = d.Begin(ctx, "steady", e); err != nil {
 		return nil, err
 	}
 	r.Note = fmt.Sprintf("%d clients, a transaction for each job, while one worker works; %d rounds of %s, in turn with plain INSERTs; latencies are the clients' transactions'",
 		c.Clients, c.Rounds, slice)
 
-	pool, client, err := d.client(ctx, e, c.Clients)
+	pool, client, err := d.Client(ctx, e, c.Clients)
 	if err != nil {
 		return nil, err
 	}
 	defer pool.Close()
-	workers, workerClient, err := d.client(ctx, e, 4)
+	workers, workerClient, err := d.Client(ctx, e, 4)
 	if err != nil {
 		return nil, err
 	}
@@ -63,14 +66,14 @@ func Steady(ctx context.Context, d *Database, e Engine, c SteadyConfig) (r *Repo
 		err = errors.Join(err, dropErr)
 	}()
 
-	m := &meter{}
-	stop, failed := work(ctx, workerClient, Work{Queues: map[string]int{Queue: 200}, Recorded: m.add})
+	m := &load.Meter{}
+	stop, failed := load.Start(ctx, workerClient, load.Work{Queues: map[string]int{load.Queue: 200}, Recorded: m.Add})
 	defer func() { err = errors.Join(err, stop()) }()
 
-	enqueue := func(tx pgx.Tx) error { return client.Enqueue(ctx, tx, Queue, 0) }
+	enqueue := func(tx pgx.Tx) error { return client.Enqueue(ctx, tx, load.Queue, 0) }
 	insert := func(tx pgx.Tx) error {
 		var id int64
-		return tx.QueryRow(ctx, sqlPlainInsert, Queue, "bench", "{}", 2, 1, 25).Scan(&id)
+		return tx.QueryRow(ctx, sqlPlainInsert, load.Queue, "bench", "{}", 2, 1, 25).Scan(&id)
 	}
 	// The first transactions prepare statements and plans.
 	for _, f := range []func(pgx.Tx) error{enqueue, insert} {
@@ -78,8 +81,8 @@ func Steady(ctx context.Context, d *Database, e Engine, c SteadyConfig) (r *Repo
 		if err := warm.run(ctx, min(slice, 500*time.Millisecond)); err != nil {
 			return nil, err
 		}
-		if f := warm.jobs; m.done.Load() == 0 {
-			if err := m.reach(ctx, f, failed); err != nil {
+		if f := warm.jobs; m.Done.Load() == 0 {
+			if err := m.Reach(ctx, f, failed); err != nil {
 				return nil, err
 			}
 		}
@@ -88,19 +91,19 @@ func Steady(ctx context.Context, d *Database, e Engine, c SteadyConfig) (r *Repo
 	queue, plain := &loop{pool: pool, clients: c.Clients, f: enqueue}, &loop{pool: pool, clients: c.Clients, f: insert}
 	var ratios []float64
 	var written int64
-	worked := m.done.Load()
+	worked := m.Done.Load()
 	for round := range c.Rounds {
-		before, err := d.wal(ctx)
+		before, err := d.WAL(ctx)
 		if err != nil {
 			return nil, err
 		}
 		if err := queue.run(ctx, slice); err != nil {
 			return nil, fmt.Errorf("bench: enqueue: %w", err)
 		}
-		if err := m.reach(ctx, worked+queue.jobs, failed); err != nil {
+		if err := m.Reach(ctx, worked+queue.jobs, failed); err != nil {
 			return nil, err
 		}
-		after, err := d.wal(ctx)
+		after, err := d.WAL(ctx)
 		if err != nil {
 			return nil, err
 		}
@@ -109,21 +112,21 @@ func Steady(ctx context.Context, d *Database, e Engine, c SteadyConfig) (r *Repo
 			return nil, fmt.Errorf("bench: insert: %w", err)
 		}
 		ratios = append(ratios, queue.rates[round]/plain.rates[round])
-		d.say("steady, round %d of %d: %.0f enqueues/s, %.0f plain INSERTs/s", round+1, c.Rounds, queue.rates[round], plain.rates[round])
+		d.Say("steady, round %d of %d: %.0f enqueues/s, %.0f plain INSERTs/s", round+1, c.Rounds, queue.rates[round], plain.rates[round])
 	}
-	r.Figures, r.Plain, r.Ratio = queue.figures(), plain.figures(), SpreadOf(ratios)
+	r.Figures, r.Plain, r.Ratio = queue.figures(), plain.figures(), load.SpreadOf(ratios)
 	perJob := float64(written) / float64(queue.jobs)
 	r.WALBytesPerJob = &perJob
 	if err := stop(); err != nil {
 		return nil, err
 	}
 	workers.Close()
-	if r.DeadTuples, err = d.deadTuples(ctx, e); err != nil {
+	if r.DeadTuples, err = d.DeadTuples(ctx, e); err != nil {
 		return nil, err
 	}
-	r.atLeast("ratio of enqueues to plain INSERTs", r.Ratio.Median, 0.75)
-	r.atMost("WAL bytes per job", perJob, 400)
-	r.atMost("dead tuples", float64(*r.DeadTuples), 0)
+	r.AtLeast("ratio of enqueues to plain INSERTs", r.Ratio.Median, 0.75)
+	r.AtMost("WAL bytes per job", perJob, 400)
+	r.AtMost("dead tuples", float64(*r.DeadTuples), 0)
 	return r, nil
 }
 
@@ -136,13 +139,13 @@ type loop struct {
 	jobs  int64
 	took  time.Duration
 	rates []float64 // of each run
-	h     histogram
+	h     load.Histogram
 }
 
 // run runs for a time; the last transactions are waited for and counted.
 func (l *loop) run(ctx context.Context, d time.Duration) error {
-	if l.h.h == nil {
-		l.h = newHistogram()
+	if l.h.IsZero() {
+		l.h = load.NewHistogram()
 	}
 	var clients sync.WaitGroup
 	var mu sync.Mutex
@@ -151,19 +154,19 @@ func (l *loop) run(ctx context.Context, d time.Duration) error {
 	began := time.Now()
 	for range l.clients {
 		clients.Go(func() {
-			h, n := newHistogram(), int64(0)
+			h, n := load.NewHistogram(), int64(0)
 			var err error
 			for now := time.Now(); err == nil && now.Sub(began) < d; {
 				if err = pgx.BeginFunc(ctx, l.pool, l.f); err == nil {
 					n++
 					next := time.Now()
-					h.add(next.Sub(now))
+					h.Add(next.Sub(now))
 					now = next
 				}
 			}
 			mu.Lock()
 			defer mu.Unlock()
-			l.h.merge(h)
+			l.h.Merge(h)
 			total += n
 			failed = errors.Join(failed, err)
 		})
@@ -176,9 +179,9 @@ func (l *loop) run(ctx context.Context, d time.Duration) error {
 	return failed
 }
 
-func (l *loop) figures() *Figures {
-	return &Figures{
-		Jobs: l.jobs, Seconds: l.took.Seconds(), JobsPerSecond: float64(l.jobs) / l.took.Seconds(), Rate: SpreadOf(l.rates),
-		P50: l.h.at(50), P99: l.h.at(99),
+func (l *loop) figures() *load.Figures {
+	return &load.Figures{
+		Jobs: l.jobs, Seconds: l.took.Seconds(), JobsPerSecond: float64(l.jobs) / l.took.Seconds(), Rate: load.SpreadOf(l.rates),
+		P50: l.h.At(50), P99: l.h.At(99),
 	}
 }

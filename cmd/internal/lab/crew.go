@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/weir-pg/weir/cmd/internal/load"
 )
 
 // connect opens one session under a name of the lab's.
@@ -67,7 +69,7 @@ func (c *crew) exec(ctx context.Context, sql string) error {
 
 // work repeats step in every session until `until` ends, and counts each. A step that has begun is finished: ctx alone
 // cuts it off.
-func (c *crew) work(ctx, until context.Context, m *meter, step func(ctx context.Context, conn *pgx.Conn, i int) error) error {
+func (c *crew) work(ctx, until context.Context, m *load.Tally, step func(ctx context.Context, conn *pgx.Conn, i int) error) error {
 	until, cancel := context.WithCancel(until)
 	defer cancel()
 	var all sync.WaitGroup
@@ -81,7 +83,7 @@ func (c *crew) work(ctx, until context.Context, m *meter, step func(ctx context.
 					cancel() // the others need not go on
 					return
 				}
-				m.did(1, time.Since(begun))
+				m.Did(1, time.Since(begun))
 			}
 		})
 	}

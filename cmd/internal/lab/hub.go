@@ -11,7 +11,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/weir-pg/weir/cmd/internal/pgwire"
+	"github.com/weir-pg/weir/cmd/internal/load"
 	"github.com/weir-pg/weir/cmd/internal/server"
 )
 
@@ -28,24 +28,18 @@ func startHub(ctx context.Context, s *site) (_ *hub, err error) {
 	if err != nil {
 		return nil, err
 	}
-	users, err := os.CreateTemp("", "weir-lab-users-")
+	password := rand.Text()
+	users, err := load.UsersFile(config.User, password)
 	if err != nil {
 		return nil, err
 	}
 	defer func() {
 		if err != nil {
-			_ = os.Remove(users.Name())
+			_ = os.Remove(users)
 		}
 	}()
-	password := rand.Text()
-	if _, err := users.WriteString(pgwire.UserLine(config.User, password)); err != nil {
-		return nil, err
-	}
-	if err := users.Close(); err != nil {
-		return nil, err
-	}
 	h, err := server.Start(ctx, server.Config{
-		Database: s.url, ListenPG: "127.0.0.1:0", PGAuth: server.UsersFile, UsersFile: users.Name(), Name: "weir lab", Drain: time.Second,
+		Database: s.url, ListenPG: "127.0.0.1:0", PGAuth: server.UsersFile, UsersFile: users, Name: "weir lab", Drain: time.Second,
 		Logger: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
@@ -55,7 +49,7 @@ func startHub(ctx context.Context, s *site) (_ *hub, err error) {
 		Scheme: "postgres", User: url.UserPassword(config.User, password), Host: h.PGAddr().String(), Path: "/" + config.Database,
 		RawQuery: "sslmode=disable",
 	}
-	return &hub{server: h, url: u.String(), users: users.Name()}, nil
+	return &hub{server: h, url: u.String(), users: users}, nil
 }
 
 // stop ends the hub. That of no hub does nothing.

@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/weir-pg/weir/cmd/internal/load"
 	"github.com/weir-pg/weir/internal/pgtest"
 	"github.com/weir-pg/weir/internal/sleep"
 )
@@ -261,10 +262,10 @@ func TestEveryQueueDoesEachJobOnce(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer workers.close()
-			trial := &trial{PinnedSize: PinnedSize{Workers: 4}, queue: q, crew: workers, calm: newMeter(), late: newMeter(), begun: time.Now(), pinAfter: time.Hour}
+			trial := &trial{PinnedSize: PinnedSize{Workers: 4}, queue: q, crew: workers, calm: load.NewTally(), late: load.NewTally(), begun: time.Now(), pinAfter: time.Hour}
 			until, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
-			m := newMeter()
+			m := load.NewTally()
 			go func() {
 				for trial.done.Load() < jobs && sleep.For(until, time.Millisecond) {
 				}

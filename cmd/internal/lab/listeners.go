@@ -1,12 +1,15 @@
 package lab
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/weir-pg/weir/cmd/internal/load"
 )
 
 // ListenersSize is the size of scenario listeners.
@@ -110,12 +113,12 @@ func list(numbers []int) string {
 func loadListeners(ctx context.Context, s *site, c LoadConfig) error {
 	idle := &crew{}
 	defer idle.close()
-	if err := grow(ctx, idle, s.url, orDefault(c.Clients, 100)); err != nil {
+	if err := grow(ctx, idle, s.url, cmp.Or(c.Clients, 100)); err != nil {
 		return err
 	}
 	p := post{listen: s.url, notify: s.url, send: `SELECT pg_notify($1, $2)`}
-	return playPingPong(ctx, p, func(play func(until context.Context, m *meter) error) error {
+	return playPingPong(ctx, p, func(play func(until context.Context, m *load.Tally) error) error {
 		c.Ready()
-		return play(ctx, newMeter())
+		return play(ctx, load.NewTally())
 	})
 }

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/weir-pg/weir/cmd/internal/load"
 )
 
 // listenOps are what clients do that come and go.
@@ -57,7 +59,7 @@ func runListening(ctx context.Context, r *run, posts []post, point time.Duration
 					}
 					t := newTrack(way, point)
 					err := withListeners(ctx, p, n, func(ears, mouths *crew) error {
-						return r.measure(ctx, t, point, nil, nil, func(until context.Context, m *meter) error {
+						return r.measure(ctx, t, point, nil, nil, func(until context.Context, m *load.Tally) error {
 							return ears.work(ctx, until, m, func(ctx context.Context, conn *pgx.Conn, i int) error {
 								channel := "weir_lab_common"
 								if !common {

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"strconv"
 	"time"
+
+	"github.com/weir-pg/weir/cmd/internal/load"
 )
 
 // runPingPong measures round trips against the number of idle listeners.
@@ -60,7 +62,7 @@ func pingPongBesideIdle(ctx context.Context, r *run, p post, point time.Duration
 			way.Kind = Baseline
 		}
 		t := newTrack(way, point)
-		err := playPingPong(ctx, p, func(play func(until context.Context, m *meter) error) error {
+		err := playPingPong(ctx, p, func(play func(until context.Context, m *load.Tally) error) error {
 			return r.measure(ctx, t, point, s, nil, play)
 		})
 		if err != nil {
@@ -96,7 +98,7 @@ func grow(ctx context.Context, idle *crew, url string, n int) error {
 func idleChannel(i int) string { return "weir_lab_idle_" + strconv.Itoa(i) }
 
 // playPingPong opens two sessions that listen and two that notify, and hands the game to during.
-func playPingPong(ctx context.Context, p post, during func(play func(until context.Context, m *meter) error) error) error {
+func playPingPong(ctx context.Context, p post, during func(play func(until context.Context, m *load.Tally) error) error) error {
 	ears, err := openCrew(ctx, p.listen, 2, nil)
 	if err != nil {
 		return err
@@ -115,7 +117,7 @@ func playPingPong(ctx context.Context, p post, during func(play func(until conte
 			return err
 		}
 	}
-	return during(func(until context.Context, m *meter) error {
+	return during(func(until context.Context, m *load.Tally) error {
 		// The player of one side hears ping and says pong. It ends when the game does, and is waited for.
 		playing, stop := context.WithCancel(ctx)
 		defer stop()
@@ -145,7 +147,7 @@ func playPingPong(ctx context.Context, p post, during func(play func(until conte
 				if err != nil {
 					return fmt.Errorf("wait for the answer: %w", err)
 				}
-				m.did(1, time.Since(begun))
+				m.Did(1, time.Since(begun))
 			}
 			return nil
 		}()

@@ -6,47 +6,9 @@ import (
 	"sync"
 	"time"
 
-	"github.com/HdrHistogram/hdrhistogram-go"
-
+	"github.com/weir-pg/weir/cmd/internal/load"
 	"github.com/weir-pg/weir/internal/sleep"
 )
-
-// meter counts what the sessions of one way do, and how long each time.
-type meter struct {
-	mu   sync.Mutex
-	done int64
-	took *hdrhistogram.Histogram
-}
-
-func newHistogram() *hdrhistogram.Histogram {
-	return hdrhistogram.New(1, time.Hour.Microseconds(), 3)
-}
-
-func newMeter() *meter { return &meter{took: newHistogram()} }
-
-// did counts n things done, by one step that took so long.
-func (m *meter) did(n int, took time.Duration) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.done += int64(n)
-	_ = m.took.RecordValue(max(took.Microseconds(), 1))
-}
-
-// count counts things done by no step of their own.
-func (m *meter) count(n int) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.done += int64(n)
-}
-
-// cut returns what was counted since the last cut.
-func (m *meter) cut() (int64, *hdrhistogram.Histogram) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	done, took := m.done, m.took
-	m.done, m.took = 0, newHistogram()
-	return done, took
-}
 
 // track is what was recorded of one way over its measured time, which may consist of several rounds.
 type track struct {
@@ -58,7 +20,7 @@ type track struct {
 	rate, p50, p99 []float64
 	waits          waitTrack
 	gauges         map[string][]float64
-	took           *hdrhistogram.Histogram
+	took           load.Histogram
 	latencyOf      string
 	gaugeNames     []string
 }
@@ -67,7 +29,7 @@ type track struct {
 func newTrack(w *Way, total time.Duration) *track {
 	return &track{
 		way: w, every: min(max(total/80, 200*time.Millisecond), 5*time.Second),
-		took: newHistogram(), gauges: map[string][]float64{}, latencyOf: "each of the " + w.Unit,
+		took: load.NewHistogram(), gauges: map[string][]float64{}, latencyOf: "each of the " + w.Unit,
 	}
 }
 
@@ -81,11 +43,11 @@ type gauge struct {
 // counted. The sampler may be nil. tell, where set, hears of each interval.
 func (t *track) measure(
 	ctx context.Context, d time.Duration, s sampler, gauges []gauge, tell func(t *track, elapsed time.Duration),
-	work func(until context.Context, m *meter) error,
+	work func(until context.Context, m *load.Tally) error,
 ) error {
 	until, cancel := context.WithTimeout(ctx, d)
 	defer cancel()
-	m := newMeter()
+	m := load.NewTally()
 	finished := make(chan error, 1)
 	go func() { finished <- work(until, m) }() // ends with until; waited for below
 	var watchers sync.WaitGroup
@@ -137,8 +99,8 @@ func (t *track) measure(
 }
 
 // add appends one interval to the series.
-func (t *track) add(at, seconds float64, m *meter, now *levels) {
-	done, took := m.cut()
+func (t *track) add(at, seconds float64, m *load.Tally, now *levels) {
+	done, took := m.Cut()
 	t.way.Done += done
 	t.took.Merge(took)
 	t.at = append(t.at, at)
@@ -157,10 +119,10 @@ func (t *track) sum() *Way {
 	w.Seconds = round(t.seconds)
 	w.Rate = round(ratio(float64(w.Done), t.seconds))
 	if n := len(t.rate); n > 0 {
-		s := slices.Sorted(slices.Values(t.rate))
-		w.Spread = &Spread{Median: round(s[n/2]), Min: round(s[0]), Max: round(s[n-1]), Samples: n}
+		s := load.SpreadOf(t.rate)
+		w.Spread = &Spread{Median: round(s.Median), Min: round(s.Min), Max: round(s.Max), Samples: n}
 	}
-	if t.took.TotalCount() > 0 {
+	if t.took.At(50) != nil {
 		w.Latency = latencyOf(t.took, t.latencyOf)
 	}
 	all, dominant := t.waits.top()
@@ -168,16 +130,16 @@ func (t *track) sum() *Way {
 	return w
 }
 
-func latencyOf(h *hdrhistogram.Histogram, of string) *Latency {
+func latencyOf(h load.Histogram, of string) *Latency {
 	return &Latency{Of: of, P50: milliseconds(h, 50), P90: milliseconds(h, 90), P99: milliseconds(h, 99), Max: milliseconds(h, 100)}
 }
 
-// milliseconds is a percentile of a histogram of microseconds.
-func milliseconds(h *hdrhistogram.Histogram, percent float64) float64 {
-	if h.TotalCount() == 0 {
-		return 0
+// milliseconds is a percentile; 0 if nothing was recorded.
+func milliseconds(h load.Histogram, percent float64) float64 {
+	if ms := h.At(percent); ms != nil {
+		return round(*ms)
 	}
-	return round(float64(h.ValueAtPercentile(percent)) / 1000)
+	return 0
 }
 
 // levels are the newest values of gauges.

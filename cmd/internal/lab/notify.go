@@ -1,11 +1,14 @@
 package lab
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/weir-pg/weir/cmd/internal/load"
 )
 
 // NotifySize is the size of scenario notify.
@@ -21,8 +24,8 @@ var notifyScenario = &scenario{
 		"as on network storage. A transaction that notifies takes one lock of the whole cluster before its commit record is flushed and holds " +
 		"it until after, so its commits cannot share a flush.",
 	needs: func(c *Config) needs {
-		c.Notify.Clients = orDefault(c.Notify.Clients, 64)
-		c.Notify.Rounds = orDefault(c.Notify.Rounds, 3)
+		c.Notify.Clients = cmp.Or(c.Notify.Clients, 64)
+		c.Notify.Rounds = cmp.Or(c.Notify.Rounds, 3)
 		return needs{connections: c.Notify.Clients + 5, weir: true}
 	},
 	run:  runNotify,
@@ -101,7 +104,7 @@ func runNotify(ctx context.Context, r *run) error {
 			if err := writers.exec(ctx, v.flush); err != nil {
 				return err
 			}
-			err := r.measure(ctx, v.track, r.Duration/time.Duration(size.Rounds), sampler, nil, func(until context.Context, m *meter) error {
+			err := r.measure(ctx, v.track, r.Duration/time.Duration(size.Rounds), sampler, nil, func(until context.Context, m *load.Tally) error {
 				return writers.work(ctx, until, m, writeEntry(v.add))
 			})
 			if err != nil {
@@ -175,18 +178,11 @@ func join(a, b string) string {
 	return a + "; " + b
 }
 
-func orDefault(n, d int) int {
-	if n == 0 {
-		return d
-	}
-	return n
-}
-
 func loadNotify(ctx context.Context, s *site, c LoadConfig) error {
 	if _, err := s.guard.Exec(ctx, makeEntry); err != nil {
 		return err
 	}
-	writers, err := openCrew(ctx, s.url, orDefault(c.Clients, 32), nil)
+	writers, err := openCrew(ctx, s.url, cmp.Or(c.Clients, 32), nil)
 	if err != nil {
 		return err
 	}
@@ -197,5 +193,5 @@ func loadNotify(ctx context.Context, s *site, c LoadConfig) error {
 		}
 	}
 	c.Ready()
-	return writers.work(ctx, ctx, newMeter(), writeEntry(notifyWays[1].add))
+	return writers.work(ctx, ctx, load.NewTally(), writeEntry(notifyWays[1].add))
 }

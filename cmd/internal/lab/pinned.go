@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/weir-pg/weir/cmd/internal/load"
 	"github.com/weir-pg/weir/internal/sleep"
 )
 
@@ -27,8 +29,8 @@ var pinnedScenario = &scenario{
 		"updates or deletes can be vacuumed, and a claim meets all of them before it finds the first live one. The same with queues of every " +
 		"known kind, and with both kinds of long transaction.",
 	needs: func(c *Config) needs {
-		c.Pinned.Rate = orDefault(c.Pinned.Rate, 1000)
-		c.Pinned.Workers = orDefault(c.Pinned.Workers, 8)
+		c.Pinned.Rate = cmp.Or(c.Pinned.Rate, 1000)
+		c.Pinned.Workers = cmp.Or(c.Pinned.Workers, 8)
 		if len(c.Pinned.Pins) == 0 {
 			c.Pinned.Pins = []string{"read", "write"}
 		}
@@ -39,20 +41,11 @@ var pinnedScenario = &scenario{
 	load: loadPinned,
 }
 
-// pins are what the long transaction does before it goes to sleep.
-var pins = map[string]struct {
-	what string
-	sql  []string
-}{
-	"read":  {"a repeatable-read snapshot that only reads", []string{`BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY`, `SELECT count(*) FROM pg_class`}},
-	"write": {"an idle transaction that holds an xid", []string{`BEGIN`, `SELECT pg_current_xact_id()`}},
-}
-
 func runPinned(ctx context.Context, r *run) error {
 	size := r.Pinned
 	for _, pin := range size.Pins {
-		if _, ok := pins[pin]; !ok {
-			return fmt.Errorf("there is no pin %q: it is read (an old snapshot) or write (an idle transaction that holds an xid)", pin)
+		if _, err := load.PinOf(pin); err != nil {
+			return err
 		}
 	}
 	r.set("jobs per second", size.Rate)
@@ -86,7 +79,7 @@ func runPinned(ctx context.Context, r *run) error {
 				return fmt.Errorf("%s: %w", way.Name, err)
 			}
 			sampler.sampler.Ignore(trial.holder.PgConn().PID())
-			err := r.measure(ctx, t, r.Duration, sampler, gauges, func(until context.Context, m *meter) error {
+			err := r.measure(ctx, t, r.Duration, sampler, gauges, func(until context.Context, m *load.Tally) error {
 				return trial.run(ctx, until, m)
 			})
 			if err := trial.end(ctx, err); err != nil {
@@ -122,11 +115,11 @@ type trial struct {
 	holder         *pgx.Conn
 	enqueued, done atomic.Int64
 	begun          time.Time
-	calm, late     *meter // claims before the pin, and in the last quarter of the time
+	calm, late     *load.Tally // claims before the pin, and in the last quarter of the time
 }
 
 func (t *trial) begin(ctx context.Context) (err error) {
-	t.calm, t.late = newMeter(), newMeter()
+	t.calm, t.late = load.NewTally(), load.NewTally()
 	if len(t.queue.setup) > 0 {
 		if _, err := t.site.guard.Exec(ctx, strings.Join(t.queue.setup, ";")); err != nil {
 			return err
@@ -156,7 +149,7 @@ func (t *trial) end(ctx context.Context, err error) error {
 }
 
 // run enqueues, works, and pins when it is time.
-func (t *trial) run(ctx, until context.Context, m *meter) error {
+func (t *trial) run(ctx, until context.Context, m *load.Tally) error {
 	t.begun = time.Now()
 	until, cancel := context.WithCancel(until)
 	defer cancel()
@@ -175,7 +168,7 @@ func (t *trial) run(ctx, until context.Context, m *meter) error {
 		if !sleep.For(until, t.pinAfter) {
 			return nil
 		}
-		for _, sql := range pins[t.pin].sql {
+		for _, sql := range load.Pins[t.pin].SQL {
 			if _, err := t.holder.Exec(ctx, sql); err != nil {
 				return fmt.Errorf("open the long transaction: %w", err)
 			}
@@ -219,19 +212,19 @@ func (t *trial) enqueueArgs(n int) []any {
 }
 
 // claimed takes down one claim that found n jobs.
-func (t *trial) claimed(m *meter, n int, took time.Duration) {
-	m.did(0, took)
+func (t *trial) claimed(m *load.Tally, n int, took time.Duration) {
+	m.Did(0, took)
 	switch passed := time.Since(t.begun); {
 	case passed < t.pinAfter:
-		t.calm.did(n, took)
+		t.calm.Did(n, took)
 	case passed > t.total*3/4:
-		t.late.did(n, took)
+		t.late.Did(n, took)
 	}
 }
 
 // finished takes down that n jobs are done for good.
-func (t *trial) finished(m *meter, n int) {
-	m.count(n)
+func (t *trial) finished(m *load.Tally, n int) {
+	m.Count(n)
 	t.done.Add(int64(n))
 }
 
@@ -241,14 +234,14 @@ func loadPinned(ctx context.Context, s *site, c LoadConfig) error {
 	if pin == "" {
 		pin = "read"
 	}
-	if _, ok := pins[pin]; !ok {
-		return fmt.Errorf("there is no pin %q: it is read or write", c.Pin)
+	if _, err := load.PinOf(pin); err != nil {
+		return err
 	}
-	t := &trial{PinnedSize: PinnedSize{Rate: orDefault(c.Rate, 1000), Workers: orDefault(c.Clients, 4)}, site: s, queue: sqlQueues[0], pin: pin}
+	t := &trial{PinnedSize: PinnedSize{Rate: cmp.Or(c.Rate, 1000), Workers: cmp.Or(c.Clients, 4)}, site: s, queue: sqlQueues[0], pin: pin}
 	if err := t.begin(ctx); err != nil {
 		return err
 	}
 	c.Ready()
-	err := t.run(ctx, ctx, newMeter())
+	err := t.run(ctx, ctx, load.NewTally())
 	return t.end(context.WithoutCancel(ctx), err)
 }

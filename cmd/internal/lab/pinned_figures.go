@@ -2,6 +2,8 @@ package lab
 
 import (
 	"fmt"
+
+	"github.com/weir-pg/weir/cmd/internal/load"
 )
 
 const (
@@ -14,8 +16,8 @@ const (
 )
 
 func (t *trial) figures(k *track) []Figure {
-	_, before := t.calm.cut()
-	_, late := t.late.cut()
+	_, before := t.calm.Cut()
+	_, late := t.late.Cut()
 	calm := 0 // intervals before the pin
 	for calm < len(k.at) && k.at[calm] <= t.pinAfter.Seconds() {
 		calm++
@@ -49,12 +51,12 @@ func chartPinned(r *run, pin string, tracks []*track) {
 	at := Mark{calmTime(r.Duration).Seconds(), "the long transaction begins"}
 	from := len(r.result.Charts)
 	x := Axis{Label: "seconds"}
-	backlogs := Chart{Title: "Backlog, " + pin + " pin", Note: pins[pin].what, Y: Axis{Label: "jobs"}}
-	dead := Chart{Title: "Dead tuples, " + pin + " pin", Note: pins[pin].what, Y: Axis{Label: "rows"}}
+	backlogs := Chart{Title: "Backlog, " + pin + " pin", Note: load.Pins[pin].What, Y: Axis{Label: "jobs"}}
+	dead := Chart{Title: "Dead tuples, " + pin + " pin", Note: load.Pins[pin].What, Y: Axis{Label: "rows"}}
 	r.chartGauge(tracks, backlog, backlogs)
 	r.chartGauge(tracks, "dead tuples", dead)
-	claim := Chart{Title: "Time of a claim, median, " + pin + " pin", Note: pins[pin].what, Kind: Lines, X: x, Y: Axis{Label: "ms", Log: true}}
-	rates := Chart{Title: "Jobs finished, " + pin + " pin", Note: pins[pin].what, Kind: Lines, X: x, Y: Axis{Label: "jobs per second"}}
+	claim := Chart{Title: "Time of a claim, median, " + pin + " pin", Note: load.Pins[pin].What, Kind: Lines, X: x, Y: Axis{Label: "ms", Log: true}}
+	rates := Chart{Title: "Jobs finished, " + pin + " pin", Note: load.Pins[pin].What, Kind: Lines, X: x, Y: Axis{Label: "jobs per second"}}
 	for _, t := range tracks {
 		claim.Lines = append(claim.Lines, Line{t.way.Name, t.way.Kind, t.at, t.p50})
 		rates.Lines = append(rates.Lines, Line{t.way.Name, t.way.Kind, t.at, rounded(t.rate)})

@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/weir-pg/weir/cmd/internal/load"
 	"github.com/weir-pg/weir/internal/sleep"
 )
 
@@ -21,7 +22,7 @@ type queueKind struct {
 	cleanup    string   // drops it
 	enqueue    string   // enqueues $1 jobs
 	named      bool     // into the queue $2
-	work       func(ctx, until context.Context, t *trial, m *meter) error
+	work       func(ctx, until context.Context, t *trial, m *load.Tally) error
 }
 
 // pollEvery is how long a worker that found nothing waits.
@@ -31,8 +32,8 @@ const pollEvery = 10 * time.Millisecond
 type claimFunc func(ctx context.Context, conn *pgx.Conn) (n int, took time.Duration, err error)
 
 // workers has each worker's session repeat a claim function of its own.
-func workers(newClaim func() claimFunc) func(ctx, until context.Context, t *trial, m *meter) error {
-	return func(ctx, until context.Context, t *trial, m *meter) error {
+func workers(newClaim func() claimFunc) func(ctx, until context.Context, t *trial, m *load.Tally) error {
+	return func(ctx, until context.Context, t *trial, m *load.Tally) error {
 		return eachOf(t.Workers, t.Workers, func(i int) error {
 			claim := newClaim()
 			for until.Err() == nil {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/weir-pg/weir/cmd/internal/load"
 	"github.com/weir-pg/weir/internal/maintain"
 	"github.com/weir-pg/weir/internal/outage"
 	"github.com/weir-pg/weir/internal/store"
@@ -23,7 +24,7 @@ var weirQueue = queueKind{
 	work:    workWeir,
 }
 
-func workWeir(ctx, until context.Context, t *trial, m *meter) error {
+func workWeir(ctx, until context.Context, t *trial, m *load.Tally) error {
 	config, err := pgxpool.ParseConfig(t.site.url)
 	if err != nil {
 		return err

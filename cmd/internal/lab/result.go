@@ -5,6 +5,8 @@ import (
 	"math"
 	"strconv"
 	"time"
+
+	"github.com/weir-pg/weir/cmd/internal/load"
 )
 
 // Version of the JSON that Report is written as: it grows when a field changes its meaning or goes.
@@ -86,12 +88,7 @@ type Way struct {
 }
 
 // Spread of a rate over the samples of a way.
-type Spread struct {
-	Median  float64 `json:"median"`
-	Min     float64 `json:"min"`
-	Max     float64 `json:"max"`
-	Samples int     `json:"samples"`
-}
+type Spread = load.Spread
 
 // Latency in milliseconds.
 type Latency struct {

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/weir-pg/weir/cmd/internal/load"
 )
 
 // Config says what to measure. Scenario is required.
@@ -170,7 +172,7 @@ func (r *run) watchers(ctx context.Context) (*activity, *pgx.Conn, error) {
 }
 
 // measure measures one step of a track, and shows how it goes.
-func (r *run) measure(ctx context.Context, t *track, d time.Duration, s sampler, gauges []gauge, work func(until context.Context, m *meter) error) error {
+func (r *run) measure(ctx context.Context, t *track, d time.Duration, s sampler, gauges []gauge, work func(until context.Context, m *load.Tally) error) error {
 	r.step++
 	tell := func(t *track, elapsed time.Duration) {
 		p := Progress{

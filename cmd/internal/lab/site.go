@@ -13,7 +13,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/weir-pg/weir/cmd/internal/binaries"
+	"github.com/weir-pg/weir/cmd/internal/load"
 	"github.com/weir-pg/weir/internal/embedded"
 	"github.com/weir-pg/weir/schema"
 )
@@ -38,7 +38,7 @@ type needs struct {
 type site struct {
 	url     string
 	server  *embedded.Server // nil: the database was given
-	dir     string
+	private load.Server
 	guard   *pgx.Conn // holds the lab's lock; makes and drops the schemas
 	weir    bool      // Weir's functions may be used
 	notes   []string
@@ -84,15 +84,8 @@ func openSite(ctx context.Context, url string, major int, allowNonempty bool, n 
 	return s, s.occupy(ctx, allowNonempty, n.weir)
 }
 
-// start starts a private server that keeps every promise that PostgreSQL makes by default.
-func (s *site) start(ctx context.Context, major int, n needs, say func(string)) (err error) {
-	if s.dir, err = os.MkdirTemp("", "weir-lab-*"); err != nil {
-		return fmt.Errorf("lab: %w", err)
-	}
-	// Started by root, the server runs as another user, who must pass.
-	if err := os.Chmod(s.dir, 0o711); err != nil {
-		return fmt.Errorf("lab: %w", err)
-	}
+// start starts a private server.
+func (s *site) start(ctx context.Context, major int, n needs, say func(string)) error {
 	say("starting a private PostgreSQL")
 	parameters := map[string]string{
 		"shared_buffers":  "512MB",
@@ -100,10 +93,10 @@ func (s *site) start(ctx context.Context, major int, n needs, say func(string)) 
 		"max_connections": strconv.Itoa(max(n.connections+20, 100)),
 	}
 	maps.Copy(parameters, n.parameters)
-	s.server, err = embedded.Start(ctx, embedded.Config{Dir: s.dir, Major: major, Parameters: parameters, Fetch: binaries.Fetch})
-	if err != nil {
+	if err := s.private.Start(ctx, embedded.Config{Major: major, Parameters: parameters}); err != nil {
 		return fmt.Errorf("lab: %w", err)
 	}
+	s.server = s.private.Server
 	s.url = s.server.URL("postgres")
 	return nil
 }
@@ -228,7 +221,7 @@ func (s *site) close() error {
 	// Whatever ended the run, what it made goes.
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
-	if s.dir == "" {
+	if !s.private.Started() {
 		if s.guard == nil {
 			return nil
 		}
@@ -246,10 +239,7 @@ func (s *site) close() error {
 	if s.guard != nil {
 		_ = s.guard.Close(ctx) // the server is stopped anyway
 	}
-	if s.server == nil {
-		return os.RemoveAll(s.dir)
-	}
-	return errors.Join(s.server.Stop(ctx), embedded.Remove(ctx, s.dir))
+	return s.private.Remove(ctx)
 }
 
 // facts of the server for the result.

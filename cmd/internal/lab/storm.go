@@ -5,6 +5,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/weir-pg/weir/cmd/internal/load"
 	"github.com/weir-pg/weir/internal/sleep"
 )
 
@@ -23,9 +24,9 @@ var stormScenario = &scenario{
 		"one core; what is measured is the time from a client's startup message to the server's first answer, its request for authentication. " +
 		"No client goes on from there, and none hangs up before the last is served.",
 	needs: func(c *Config) needs {
-		c.Storm.Clients = orDefault(c.Storm.Clients, 2000)
-		c.Storm.Rounds = orDefault(c.Storm.Rounds, 3)
-		c.Storm.Queries = orDefault(c.Storm.Queries, 4)
+		c.Storm.Clients = cmp.Or(c.Storm.Clients, 2000)
+		c.Storm.Rounds = cmp.Or(c.Storm.Rounds, 3)
+		c.Storm.Queries = cmp.Or(c.Storm.Queries, 4)
 		c.Storm.Jitter = cmp.Or(c.Storm.Jitter, 10*time.Second)
 		return needs{connections: c.Storm.Clients + c.Storm.Queries + 20, weir: true, parameters: stormParameters}
 	},
@@ -79,7 +80,7 @@ func runStorm(ctx context.Context, r *run) error {
 	}
 	// The first storm of a process and of a server pays for memory that the others find in place: it is not counted.
 	r.say("a storm that is not counted")
-	if _, err := storm(ctx, size.Clients, ways[0].targets, signal, noJitter, newMeter()); err != nil {
+	if _, err := storm(ctx, size.Clients, ways[0].targets, signal, noJitter, load.NewTally()); err != nil {
 		return err
 	}
 	r.steps = 1 + size.Rounds*len(ways)
@@ -88,7 +89,7 @@ func runStorm(ctx context.Context, r *run) error {
 			if err := settle(ctx, w.targets); err != nil {
 				return err
 			}
-			err := r.measure(ctx, w.track, stormPatience, sampler, gauges, func(until context.Context, m *meter) error {
+			err := r.measure(ctx, w.track, stormPatience, sampler, gauges, func(until context.Context, m *load.Tally) error {
 				before, _ := cpuTime(postmaster)
 				defer func() {
 					after, _ := cpuTime(postmaster)
@@ -144,14 +145,14 @@ func measureLone(ctx context.Context, r *run, to target) error {
 	way := &Way{Name: "one after the other", Kind: Baseline, What: "one client connects, again and again, and nobody else does", Unit: "connections"}
 	t := newTrack(way, r.Duration/5)
 	t.latencyOf = "from startup message to request for authentication"
-	err := r.measure(ctx, t, max(r.Duration/5, 200*time.Millisecond), nil, nil, func(until context.Context, m *meter) error {
+	err := r.measure(ctx, t, max(r.Duration/5, 200*time.Millisecond), nil, nil, func(until context.Context, m *load.Tally) error {
 		for i := 0; until.Err() == nil; i++ {
 			k := knockAt(ctx, to, i)
 			if k.err != nil {
 				return k.err
 			}
 			k.conn.Close()
-			m.did(1, k.answered)
+			m.Did(1, k.answered)
 		}
 		return nil
 	})

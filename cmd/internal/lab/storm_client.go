@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"runtime"
 	"strconv"
 	"strings"
 	"sync"
@@ -16,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgproto3"
 
+	"github.com/weir-pg/weir/cmd/internal/load"
 	"github.com/weir-pg/weir/internal/sleep"
 )
 
@@ -52,23 +52,10 @@ func targetOf(url string) (target, error) {
 	return target{net.JoinHostPort(config.Host, strconv.Itoa(int(config.Port))), startup}, err
 }
 
-// perAddress is how many clients share a source address: fewer than there are ports for outgoing connections.
-const perAddress = 20_000
-
-// dialer spreads many clients on a loopback interface over its addresses. Only Linux has all of them without being told.
-func dialer(address string, i int) *net.Dialer {
-	d := &net.Dialer{KeepAlive: -1}
-	host, _, err := net.SplitHostPort(address)
-	if ip := net.ParseIP(host); err == nil && ip.To4() != nil && ip.IsLoopback() && runtime.GOOS == "linux" && i >= perAddress {
-		d.LocalAddr = &net.TCPAddr{IP: net.IPv4(127, 0, 1, byte(i/perAddress))}
-	}
-	return d
-}
-
 // knockAt connects client i and waits for the server's first answer. The connection stays open, for the caller to close.
 func knockAt(ctx context.Context, to target, i int) (k knock) {
 	begun := time.Now()
-	k.conn, k.err = dialer(to.address, i).DialContext(ctx, "tcp", to.address)
+	k.conn, k.err = load.Dial(ctx, to.address, i)
 	if k.err != nil {
 		return k
 	}
@@ -95,7 +82,7 @@ func knockAt(ctx context.Context, to target, i int) (k knock) {
 }
 
 // storm has clients connect when they hear the signal, each after its jitter, and returns when all have an answer.
-func storm(ctx context.Context, clients int, targets []target, g *signal, jitter func() time.Duration, m *meter) ([]knock, error) {
+func storm(ctx context.Context, clients int, targets []target, g *signal, jitter func() time.Duration, m *load.Tally) ([]knock, error) {
 	g.again()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -117,7 +104,7 @@ func storm(ctx context.Context, clients int, targets []target, g *signal, jitter
 			knocks[i] = knockAt(ctx, targets[i%len(targets)], i)
 			answered[i] = time.Now()
 			if k := &knocks[i]; k.err == nil && !k.refused {
-				m.did(1, k.answered)
+				m.Did(1, k.answered)
 			}
 		})
 	}

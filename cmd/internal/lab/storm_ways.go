@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/weir-pg/weir/cmd/internal/load"
 )
 
 // stormWay is one way for many clients to connect.
@@ -127,13 +129,13 @@ func hugeSite(ctx context.Context, r *run, size StormSize) (*site, error) {
 }
 
 // blow is one storm. It returns when every client has its answer.
-func (w *stormWay) blow(ctx, until context.Context, clients int, signal *signal, m *meter) error {
+func (w *stormWay) blow(ctx, until context.Context, clients int, signal *signal, m *load.Tally) error {
 	stop := func() error { return nil }
 	if w.queries != nil {
 		querying, cancel := context.WithCancel(until)
 		ended := make(chan error, 1)
 		go func() { // ends with querying; waited for by stop
-			ended <- w.queries.work(ctx, querying, newMeter(), repeatQuery)
+			ended <- w.queries.work(ctx, querying, load.NewTally(), repeatQuery)
 		}()
 		stop = func() error {
 			cancel()

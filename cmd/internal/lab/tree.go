@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,6 +10,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/weir-pg/weir/cmd/internal/load"
 )
 
 // TreeSize is the size of scenario tree.
@@ -33,7 +36,7 @@ var treeScenario = &scenario{
 }
 
 func (s TreeSize) withDefaults() TreeSize {
-	return TreeSize{orDefault(s.Workers, 32), orDefault(s.Parents, 4), orDefault(s.Children, 20)}
+	return TreeSize{cmp.Or(s.Workers, 32), cmp.Or(s.Parents, 4), cmp.Or(s.Children, 20)}
 }
 
 // cures of the tree. Each step has those of the steps before it.
@@ -78,7 +81,7 @@ func runTree(ctx context.Context, r *run) error {
 		if err != nil {
 			return err
 		}
-		err = r.measure(ctx, t, r.Duration, sampler, []gauge{dead}, func(until context.Context, m *meter) error {
+		err = r.measure(ctx, t, r.Duration, sampler, []gauge{dead}, func(until context.Context, m *load.Tally) error {
 			return tree.grow(ctx, until, workers, m)
 		})
 		if err != nil {
@@ -132,7 +135,7 @@ func dominantWords(w *Way) string {
 }
 
 func loadTree(ctx context.Context, s *site, c LoadConfig) error {
-	size := TreeSize{Workers: orDefault(c.Clients, 24)}.withDefaults()
+	size := TreeSize{Workers: cmp.Or(c.Clients, 24)}.withDefaults()
 	tree, err := plantTree(ctx, s, size, cures{})
 	if err != nil {
 		return err
@@ -143,7 +146,7 @@ func loadTree(ctx context.Context, s *site, c LoadConfig) error {
 	}
 	defer workers.close()
 	c.Ready()
-	return tree.grow(ctx, ctx, workers, newMeter())
+	return tree.grow(ctx, ctx, workers, load.NewTally())
 }
 
 // tree is what the fleet builds, and the process that the fleet is.
@@ -200,7 +203,7 @@ func (t *tree) next(random func(n int64) int64) item {
 const span, recent = 200, 100
 
 // grow has every worker take items until the time is over.
-func (t *tree) grow(ctx, until context.Context, workers *crew, m *meter) error {
+func (t *tree) grow(ctx, until context.Context, workers *crew, m *load.Tally) error {
 	folded := make(chan error, 1)
 	folding, stop := context.WithCancel(ctx) // not until: the last items leave deltas too
 	defer stop()

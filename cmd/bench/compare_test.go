@@ -1,0 +1,49 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"testing"
+)
+
+func TestDrainComparesWeirWithRiver(t *testing.T) {
+	var out, errs bytes.Buffer
+	if err := run(t.Context(), []string{"drain", "--jobs", "3000", "--rounds", "1", "--json"}, &streams{out: &out, errs: &errs}); err != nil {
+		t.Fatalf("%v\n%s", err, errs.String())
+	}
+	var c comparison
+	if err := json.Unmarshal(out.Bytes(), &c); err != nil {
+		t.Fatalf("not one JSON object: %v\n%s", err, out.String())
+	}
+	if len(c.Weir) != 1 || len(c.River) != 1 || c.Ratio.Median <= 0 || c.Weir[0].Jobs != 3000 || c.River[0].Jobs != 3000 || *c.Weir[0].DeadTuples != 0 {
+		t.Errorf("%s", out.String())
+	}
+}
+
+func TestPinnedComparesWeirWithRiver(t *testing.T) {
+	var out, errs bytes.Buffer
+	if err := run(t.Context(), []string{"pinned", "--rate", "200", "--seconds", "1", "--pin", "write", "--json"}, &streams{out: &out, errs: &errs}); err != nil {
+		t.Fatalf("%v\n%s", err, errs.String())
+	}
+	var c comparison
+	if err := json.Unmarshal(out.Bytes(), &c); err != nil {
+		t.Fatalf("not one JSON object: %v\n%s", err, out.String())
+	}
+	if c.Weir[0].During.Jobs <= 0 || c.River[0].During.Jobs <= 0 {
+		t.Errorf("%s", out.String())
+	}
+}
+
+func TestLatencyComparesWeirWithRiver(t *testing.T) {
+	var out, errs bytes.Buffer
+	if err := run(t.Context(), []string{"latency", "--seconds", "1", "--rounds", "1", "--json"}, &streams{out: &out, errs: &errs}); err != nil {
+		t.Fatalf("%v\n%s", err, errs.String())
+	}
+	var c comparison
+	if err := json.Unmarshal(out.Bytes(), &c); err != nil {
+		t.Fatalf("not one JSON object: %v\n%s", err, out.String())
+	}
+	if *c.Weir[0].P50 <= 0 || *c.Weir[0].SQL.P50 <= 0 || *c.River[0].P50 <= 0 || c.River[0].SQL != nil {
+		t.Errorf("%s", out.String())
+	}
+}

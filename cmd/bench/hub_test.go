@@ -1,0 +1,145 @@
+package main
+
+import (
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/weir-pg/weir/cmd/internal/load"
+	"github.com/weir-pg/weir/internal/pgtest"
+)
+
+// hubReport runs a bench of the hub and returns its ways by name, with their condition.
+func hubReport(t *testing.T, url string, args ...string) (load.Report, map[string][]load.Way) {
+	t.Helper()
+	r, fields := report(t, url, args...)
+	hasFields(t, fields, "hub", "note", "targets")
+	if r.Hub == nil || len(r.Hub.Ways) == 0 {
+		t.Fatalf("the report holds no ways: %v", fields)
+	}
+	ways := map[string][]load.Way{}
+	for _, w := range r.Hub.Ways {
+		ways[w.Way] = append(ways[w.Way], w)
+		if w.Unit == "" || w.Done <= 0 {
+			t.Errorf("it does not say what was done: %+v", w)
+		}
+	}
+	return r, ways
+}
+
+func rated(t *testing.T, w load.Way, rounds int) {
+	t.Helper()
+	if w.PerSecond == nil || w.PerSecond.Min <= 0 || w.PerSecond.Samples != rounds || w.P50 == nil || *w.P50 <= 0 || *w.P99 < *w.P50 {
+		t.Errorf("no plausible rate or latency: %+v", w)
+	}
+}
+
+// On a private server, for one that does not flush is not slowed down by slow flushes.
+func TestPublishComparesWithInsertAloneAndNotify(t *testing.T) {
+	t.Parallel()
+	r, ways := hubReport(t, "", "publish", "--clients", "4", "--rounds", "2", "--seconds", "0.1")
+	if len(ways) != 5 {
+		t.Errorf("%d ways, want 5: %+v", len(ways), ways)
+	}
+	for name, conditions := range ways {
+		if len(conditions) != 2 || conditions[0].Under == conditions[1].Under {
+			t.Errorf("%s: not measured once with the disk as it is and once with slow flushes: %+v", name, conditions)
+		}
+		for _, w := range conditions {
+			rated(t, w, 2)
+		}
+	}
+	if slow := ways["insert alone"][1]; *slow.P50 < 2 {
+		t.Errorf("a flush was to take 2 ms, and half of the transactions took %.2f ms and less", *slow.P50)
+	}
+	if len(r.Hub.Comparisons) != 10 || len(r.Targets) != 3 {
+		t.Errorf("comparisons %+v, targets %+v", r.Hub.Comparisons, r.Targets)
+	}
+}
+
+func TestPingPongPlaysOnHubAndPostgres(t *testing.T) {
+	t.Parallel()
+	r, ways := hubReport(t, pgtest.Database(t), "pingpong", "--idle", "12", "--idle-postgres", "10", "--rounds", "1", "--seconds", "0.1")
+	for name, sizes := range map[string][]int{"hub, passed on at once": {0, 10, 12}, "hub, logged first": {0, 10, 12}, "PostgreSQL": {0, 10}} {
+		if len(ways[name]) != len(sizes) {
+			t.Fatalf("%s: %+v", name, ways[name])
+		}
+		for i, w := range ways[name] {
+			rated(t, w, 1)
+			if *w.Idle != sizes[i] {
+				t.Errorf("%s: %d idle listeners, want %d", name, *w.Idle, sizes[i])
+			}
+		}
+	}
+	if len(r.Hub.Comparisons) != 4 {
+		t.Errorf("%+v", r.Hub.Comparisons)
+	}
+}
+
+// Every message reaches every subscriber, or the bench fails.
+func TestFanoutDeliversEverything(t *testing.T) {
+	t.Parallel()
+	url := pgtest.Database(t)
+	for _, transport := range []string{"pg", "ws", "sse"} {
+		profile := t.TempDir() + "/hub.pprof"
+		_, ways := hubReport(t, url, "fanout", "--subscribers", "20", "--seconds", "0.2", "--transport", transport, "--hub-cpu-profile", profile)
+		bare := 0
+		for name, w := range ways {
+			if strings.HasSuffix(name, "bare loop") {
+				if bare++; w[0].Done == 0 || w[0].PerSecond.Median <= 0 {
+					t.Errorf("%+v", w[0])
+				}
+			} else if rated(t, w[0], 1); w[0].Clients != 20 || w[0].Cores == nil || name != "a channel for each" && w[0].Done%20 != 0 {
+				t.Errorf("over %s: %+v", transport, w[0])
+			}
+		}
+		if want := map[string]int{"pg": 3}[transport]; bare != want || len(ways) != 3+want {
+			t.Errorf("over %s: %d ways, %d of them a bare loop's, want %d and %d: %+v", transport, len(ways), bare, 3+want, want, ways)
+		}
+		if info, err := os.Stat(profile); err != nil || info.Size() == 0 {
+			t.Errorf("no profile of the hub: %v", err)
+		}
+	}
+}
+
+// On a private server, whose processes can be looked at.
+func TestListenersWeighsSubscribers(t *testing.T) {
+	t.Parallel()
+	_, ways := hubReport(t, "", "listeners", "--subscribers", "300", "--backends", "3", "--settle", "0.1")
+	for _, transport := range []string{"pg", "ws", "sse"} {
+		w := ways["hub, over "+transport]
+		if len(w) != 1 || w[0].Clients != 300 || w[0].Each == nil || w[0].Each.RSS > 1<<20 || w[0].Each.Stack <= 0 {
+			t.Errorf("over %s: %+v", transport, w)
+		}
+	}
+	if w := ways["PostgreSQL, a backend each"]; exists("/proc/self/smaps_rollup") && (len(w) != 1 || w[0].Each.PSS < 100<<10) {
+		t.Errorf("a backend: %+v", w)
+	}
+}
+
+func TestStormServesEverybody(t *testing.T) {
+	pgtest.Alone(t, "it compares two ways by their time")
+	r, ways := hubReport(t, pgtest.Database(t), "storm", "--clients", "100", "--postgres", "10", "--rounds", "2")
+	for name, clients := range map[string]int{"hub": 100, "hub, as many as PostgreSQL": 10, "PostgreSQL": 10} {
+		if w := ways[name]; len(w) != 1 || w[0].Clients != clients || *w[0].Refused != 0 || w[0].Seconds.Samples != 2 || *w[0].Longest < *w[0].P50 {
+			t.Errorf("%s: %+v", name, w)
+		}
+	}
+	if len(r.Hub.Comparisons) != 1 || !r.Targets[0].Met {
+		t.Errorf("%+v %+v", r.Hub.Comparisons, r.Targets)
+	}
+}
+
+// All clients are on this machine, and so are more than a hub lets log in at once from one address.
+func TestStormIsLargerThanHubsTakeFromOneAddress(t *testing.T) {
+	t.Parallel()
+	_, ways := hubReport(t, pgtest.Database(t), "storm", "--clients", "3000", "--postgres", "10", "--rounds", "1")
+	if w := ways["hub"]; len(w) != 1 || w[0].Clients != 3000 || *w[0].Refused != 0 {
+		t.Errorf("%+v", w)
+	}
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}

@@ -1,0 +1,5 @@
+//go:build !unix
+
+package hub
+
+func openFiles() int { return 0 }

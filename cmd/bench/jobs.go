@@ -1,0 +1,45 @@
+package main
+
+import (
+	"context"
+
+	"github.com/weir-pg/weir/cmd/bench/internal/jobs"
+	"github.com/weir-pg/weir/cmd/internal/load"
+)
+
+type workersCmd struct {
+	flags
+	Workers int     `default:"100" help:"How many, each of concurrency 1 (${default})."`
+	Seconds float64 `default:"60" help:"For how long (${default})."`
+}
+
+func (c *workersCmd) Run(ctx context.Context, s *streams) error {
+	return c.alone(ctx, s, jobs.WorkersConnections(c.Workers), func(d *load.Database, e load.Engine) (*load.Report, error) {
+		return jobs.Workers(ctx, d, e, jobs.WorkersConfig{Duration: seconds(c.Seconds), Workers: c.Workers})
+	})
+}
+
+type ageCmd struct {
+	flags
+	Jobs      int     `default:"60000" help:"How many are worked before (${default})."`
+	Queues    int     `default:"20" help:"How many queues they are spread over (${default})."`
+	Scheduled int     `default:"20000" help:"How many wait for a time that is far away (${default})."`
+	Failing   float64 `default:"5" help:"Percent of the attempts that fail, and are retried (${default})."`
+}
+
+func (c *ageCmd) Run(ctx context.Context, s *streams) error {
+	return c.alone(ctx, s, 0, func(d *load.Database, e load.Engine) (*load.Report, error) {
+		return jobs.Age(ctx, d, e, jobs.AgeConfig{Jobs: c.Jobs, Queues: c.Queues, Scheduled: c.Scheduled, Failing: c.Failing})
+	})
+}
+
+type memoryCmd struct {
+	flags
+	Jobs int `default:"2000" help:"How many run at once (${default})."`
+}
+
+func (c *memoryCmd) Run(ctx context.Context, s *streams) error {
+	return c.alone(ctx, s, 0, func(d *load.Database, e load.Engine) (*load.Report, error) {
+		return jobs.Running(ctx, d, e, c.Jobs)
+	})
+}

@@ -1,0 +1,58 @@
+package main
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/weir-pg/weir/cmd/internal/load"
+	"github.com/weir-pg/weir/internal/pgtest"
+)
+
+func TestPinnedTellsBeforeFromDuring(t *testing.T) {
+	t.Parallel()
+	for _, pin := range []string{"read", "write"} {
+		r, fields := report(t, pgtest.Database(t), "pinned", "--rate", "200", "--seconds", "1", "--pin", pin, "--alone")
+		hasFields(t, fields, "before", "during", "ratio")
+		for name, f := range map[string]*load.Figures{"before": r.Before, "during": r.During} {
+			hasFields(t, fields[name].(map[string]any), "jobs", "seconds", "jobs_per_second", "p50_ms", "p99_ms", "claim_p50_ms", "dead_tuples")
+			if f.Jobs <= 0 || f.JobsPerSecond <= 0 {
+				t.Errorf("%s: %+v", name, f)
+			}
+		}
+		noneDeadIn(t, r.Before, r.During)
+	}
+}
+
+func TestWorkersShareOneQueue(t *testing.T) {
+	pgtest.Alone(t, "each worker has a second to get its share")
+	r, fields := report(t, pgtest.Database(t), "workers", "--workers", "5", "--seconds", "1")
+	hasFields(t, fields, "jobs", "seconds", "jobs_per_second", "dead_tuples", "shares")
+	if s := r.Shares; r.Jobs <= 0 || s.Workers != 5 || s.Least <= 0 || s.Least > 0.2 || s.Greatest < 0.2 || s.Greatest > 1 {
+		t.Errorf("%+v %+v", r.Figures, r.Shares)
+	}
+	noneDeadIn(t, r.Figures)
+}
+
+func TestAgeTakesTheTimeOfEverything(t *testing.T) {
+	t.Parallel()
+	r, fields := report(t, pgtest.Database(t), "age", "--jobs", "2000", "--queues", "3", "--scheduled", "500", "--failing", "10")
+	hasFields(t, fields, "jobs", "seconds", "operations", "targets")
+	for _, what := range []string{"job_info", "job_info of retried", "cancel", "jobs(completed)", "jobs(later) of a queue", "claim from all queues",
+		"rotate", "reclaim", "claim while segments come back"} {
+		if !slices.ContainsFunc(r.Operations, func(o load.Operation) bool {
+			return o.What == what && o.Times > 0 && o.Median > 0 && o.Max >= o.Median
+		}) {
+			t.Errorf("%s is missing among %+v", what, r.Operations)
+		}
+	}
+}
+
+func TestMemoryRunsAllJobsAtOnce(t *testing.T) {
+	t.Parallel()
+	r, fields := report(t, pgtest.Database(t), "memory", "--jobs", "100")
+	hasFields(t, fields, "jobs", "dead_tuples", "memory")
+	if r.Memory.Running != 100 || r.Memory.RSS < 1<<20 {
+		t.Errorf("%+v", r.Memory)
+	}
+	noneDeadIn(t, r.Figures)
+}

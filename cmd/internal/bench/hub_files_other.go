@@ -1,5 +1,0 @@
-//go:build !unix
-
-package bench
-
-func openFiles() int { return 0 }

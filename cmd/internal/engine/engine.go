@@ -1,0 +1,129 @@
+// Package engine is Weir as benches see it: through its public API, as any program uses it.
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/weir-pg/weir"
+	"github.com/weir-pg/weir/cmd/internal/load"
+	"github.com/weir-pg/weir/schema"
+)
+
+// Engine is Weir. Warnings of its workers go to Log.
+type Engine struct{ Log io.Writer }
+
+func (Engine) Name() string   { return "weir" }
+func (Engine) Tables() string { return `^weir\.` }
+
+func (Engine) Install(ctx context.Context, conn *pgx.Conn) error {
+	if err := schema.Up(ctx, conn); err != nil {
+		return err
+	}
+	// Clients that use a new queue's name for the first time at the same instant make twins, and setting those aside later updates rows.
+	_, err := conn.Exec(ctx, `SELECT weir._queue_id($1)`, load.Queue)
+	return err
+}
+
+func (Engine) Unfinished(ctx context.Context, pool *pgxpool.Pool) (bool, error) {
+	jobsOf := weir.NewClient(pool)
+	for _, state := range []weir.State{weir.StateAvailable, weir.StateRunning, weir.StateLater} {
+		jobs, err := jobsOf.Jobs(ctx, state, "", 1)
+		if errors.Is(err, weir.ErrNotInstalled) {
+			return false, nil
+		}
+		if err != nil || len(jobs) > 0 {
+			return len(jobs) > 0, err
+		}
+	}
+	return false, nil
+}
+
+func (e Engine) Client(pool *pgxpool.Pool) (load.Client, error) {
+	return client{weir.NewClient(pool), pool, e.Log}, nil
+}
+
+type client struct {
+	weir *weir.Client
+	pool *pgxpool.Pool
+	log  io.Writer
+}
+
+// errFails is what an attempt fails with that is to fail.
+var errFails = errors.New("bench: this attempt was to fail")
+
+// FillMost is how many jobs are enqueued at once.
+const FillMost = 10_000
+
+// Job does what a bench wants of it; peers have the same. Number 0 is left out, for an args of {}.
+type Job struct {
+	Number int64 `json:"n,omitempty"`
+}
+
+func (Job) Kind() string { return "bench" }
+
+func (c client) Fill(ctx context.Context, queue string, n int) error {
+	jobs := make([]weir.NewJob, min(n, FillMost))
+	for i := range jobs {
+		jobs[i] = weir.NewJob{Args: Job{}, Options: &weir.Options{Queue: queue}}
+	}
+	for ; n > 0; n -= len(jobs) {
+		if _, err := c.weir.EnqueueMany(ctx, jobs[:min(n, len(jobs))]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (c client) Enqueue(ctx context.Context, tx pgx.Tx, queue string, number int64) (err error) {
+	options := &weir.Options{Queue: queue}
+	if tx == nil {
+		_, err = c.weir.Enqueue(ctx, Job{number}, options)
+	} else {
+		_, err = c.weir.EnqueueTx(ctx, tx, Job{number}, options)
+	}
+	return err
+}
+
+// EnqueueSQL is the call of programs in other languages.
+func (c client) EnqueueSQL(ctx context.Context, queue string, number int64) error {
+	_, err := c.pool.Exec(ctx, `SELECT weir.enqueue($1, 'bench', jsonb_build_object('n', $2::bigint))`, queue, number)
+	return err
+}
+
+func (c client) Work(ctx context.Context, w load.Work) error {
+	handlers := weir.NewHandlers()
+	weir.Handle(handlers, func(ctx context.Context, job *weir.Job[Job]) error {
+		if w.Run != nil {
+			w.Run(ctx, job.Args.Number)
+		}
+		if w.Fail != nil && w.Fail(job.Args.Number) {
+			return errFails
+		}
+		return nil
+	})
+	hooks := weir.Hooks{Claimed: w.Claimed}
+	if w.Recorded != nil {
+		hooks.Recorded = func(jobs int, _ time.Duration) { w.Recorded(jobs) }
+	}
+	worker, err := c.weir.NewWorker(weir.WorkerConfig{
+		Handlers: handlers, Queues: w.Queues, Hooks: []weir.Hooks{hooks},
+		Logger: Warnings(c.log),
+	})
+	if err != nil {
+		return fmt.Errorf("bench: %w", err)
+	}
+	return worker.Run(ctx)
+}
+
+// Warnings logs what goes wrong.
+func Warnings(w io.Writer) *slog.Logger {
+	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: slog.LevelWarn}))
+}

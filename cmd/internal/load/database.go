@@ -1,0 +1,190 @@
+package load
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"runtime"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/weir-pg/weir/internal/embedded"
+)
+
+// Config says which database to measure on.
+type Config struct {
+	URL            string    // of a database; "": a private server, which is removed at the end
+	Yes            bool      // measure although there are unfinished jobs, which the figures then include
+	MaxConnections int       // that the bench needs; default 100
+	Progress       io.Writer // default: nowhere
+}
+
+// Database is where benches run.
+type Database struct {
+	Config  Config
+	URL     string
+	Server  *embedded.Server // nil: the database was given
+	Looker  *pgxpool.Pool    // for looking on, not for what is measured
+	private Server
+}
+
+// Open starts the private server, or connects to the given one, and installs the engines.
+func Open(ctx context.Context, c Config, engines ...Engine) (d *Database, err error) {
+	if c.MaxConnections == 0 {
+		c.MaxConnections = 100
+	}
+	if c.Progress == nil {
+		c.Progress = io.Discard
+	}
+	d = &Database{Config: c, URL: c.URL}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, d.Close())
+		}
+	}()
+	if c.URL == "" {
+		if err := d.start(ctx); err != nil {
+			return d, err
+		}
+	}
+	if d.Looker, err = pgxpool.New(ctx, d.URL); err != nil {
+		return d, fmt.Errorf("bench: connect: %w", err)
+	}
+	var most int
+	if err := d.Looker.QueryRow(ctx, `SELECT current_setting('max_connections')::int`).Scan(&most); err != nil {
+		return d, fmt.Errorf("bench: connect: %w", err)
+	}
+	if most < c.MaxConnections {
+		return d, fmt.Errorf("bench: this one needs %d connections and the server's max_connections is %d: raise it, or measure on a private server", c.MaxConnections, most)
+	}
+	for _, e := range engines {
+		unfinished, err := e.Unfinished(ctx, d.Looker)
+		if err != nil {
+			return d, fmt.Errorf("bench: look for unfinished jobs: %w", err)
+		}
+		if unfinished && !c.Yes {
+			return d, errors.New("bench: the database holds unfinished jobs, which would be disturbed and disturb the figures: name another database, or say --yes")
+		}
+		err = d.Looker.AcquireFunc(ctx, func(conn *pgxpool.Conn) error { return e.Install(ctx, conn.Conn()) })
+		if err != nil {
+			return d, fmt.Errorf("bench: install %s: %w", e.Name(), err)
+		}
+	}
+	return d, nil
+}
+
+// start starts a private server.
+func (d *Database) start(ctx context.Context) error {
+	d.Say("starting a private PostgreSQL")
+	last := time.Now()
+	err := d.private.Start(ctx, embedded.Config{
+		Parameters: map[string]string{
+			"shared_buffers":  "1GB",
+			"max_wal_size":    "8GB",
+			"max_connections": strconv.Itoa(max(d.Config.MaxConnections, 100)),
+		},
+		Progress: func(done, total int64) {
+			if time.Since(last) > 2*time.Second {
+				last = time.Now()
+				d.Say("downloading PostgreSQL: %d of %d MB", done>>20, total>>20)
+			}
+		},
+	})
+	if err != nil {
+		return fmt.Errorf("bench: %w", err)
+	}
+	d.Server = d.private.Server
+	d.URL = d.Server.URL("postgres")
+	return nil
+}
+
+// Close disconnects, and stops and removes a private server.
+func (d *Database) Close() error {
+	if d.Looker != nil {
+		d.Looker.Close()
+	}
+	// Whatever ended the bench, the server goes.
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	return d.private.Remove(ctx)
+}
+
+// Say reports progress.
+func (d *Database) Say(format string, args ...any) {
+	fmt.Fprintf(d.Config.Progress, "%s "+format+"\n", append([]any{time.Now().Format(time.TimeOnly)}, args...)...)
+}
+
+// Pool opens a pool of its own for a part of the program that is measured.
+func (d *Database) Pool(ctx context.Context, connections int) (*pgxpool.Pool, error) {
+	config, err := pgxpool.ParseConfig(d.URL)
+	if err != nil {
+		return nil, fmt.Errorf("bench: %w", err)
+	}
+	config.MaxConns = int32(connections)
+	return pgxpool.NewWithConfig(ctx, config)
+}
+
+// Client opens a pool and a client of the engine on it. The caller closes the pool.
+func (d *Database) Client(ctx context.Context, e Engine, connections int) (*pgxpool.Pool, Client, error) {
+	pool, err := d.Pool(ctx, connections)
+	if err != nil {
+		return nil, nil, err
+	}
+	client, err := e.Client(pool)
+	if err != nil {
+		pool.Close()
+		return nil, nil, fmt.Errorf("bench: %w", err)
+	}
+	return pool, client, nil
+}
+
+// Begin begins a report.
+func (d *Database) Begin(ctx context.Context, bench string, e Engine) (*Report, error) {
+	r := &Report{
+		Bench: bench, Engine: e.Name(), StartedAt: time.Now().UTC().Truncate(time.Second),
+		Server:  ServerFacts{Private: d.Server != nil, Settings: map[string]string{}},
+		Machine: MachineFacts{Cores: runtime.NumCPU(), OS: runtime.GOOS, Arch: runtime.GOARCH},
+	}
+	if load, err := os.ReadFile("/proc/loadavg"); err == nil {
+		r.Machine.Load = strings.Join(strings.Fields(string(load))[:3], " ")
+	}
+	rows, err := d.Looker.Query(ctx, `SELECT name, current_setting(name) FROM pg_settings WHERE name IN (
+		'server_version', 'fsync', 'synchronous_commit', 'full_page_writes', 'wal_level', 'wal_compression', 'shared_buffers', 'max_wal_size',
+		'checkpoint_timeout', 'max_connections', 'autovacuum', 'jit', 'io_method')`)
+	if err != nil {
+		return nil, fmt.Errorf("bench: read the server's settings: %w", err)
+	}
+	var name, value string
+	_, err = pgx.ForEachRow(rows, []any{&name, &value}, func() error {
+		if name == "server_version" {
+			r.Server.Version = value
+		} else {
+			r.Server.Settings[name] = value
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("bench: read the server's settings: %w", err)
+	}
+	return r, nil
+}
+
+// WAL returns how many bytes of WAL the server has written, whoever caused them.
+func (d *Database) WAL(ctx context.Context) (bytes int64, err error) {
+	err = d.Looker.QueryRow(ctx, `SELECT (pg_current_wal_insert_lsn() - '0/0')::bigint`).Scan(&bytes)
+	return bytes, err
+}
+
+// DeadTuples counts the dead rows of all tables of the engine. Sessions report what they did once a second while
+// they are at work, and when they end.
+func (d *Database) DeadTuples(ctx context.Context, e Engine) (*int64, error) {
+	var dead int64
+	err := d.Looker.QueryRow(ctx, `SELECT coalesce(sum(n_dead_tup), 0)::bigint FROM pg_stat_all_tables WHERE schemaname || '.' || relname ~ $1`, e.Tables()).Scan(&dead)
+	return &dead, err
+}

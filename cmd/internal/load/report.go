@@ -1,0 +1,198 @@
+package load
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"text/tabwriter"
+	"time"
+)
+
+// Report is what a bench found. Only what applies is set.
+type Report struct {
+	Bench     string    `json:"bench"`
+	Engine    string    `json:"engine"`
+	StartedAt time.Time `json:"started_at"`
+	Note      string    `json:"note,omitempty"` // what exactly was done
+	*Figures
+	Before     *Figures     `json:"before,omitempty"` // the pin
+	During     *Figures     `json:"during,omitempty"` // the pin
+	Plain      *Figures     `json:"plain,omitempty"`  // plain INSERTs of the same row
+	SQL        *Figures     `json:"sql,omitempty"`    // jobs that were enqueued by plain SQL
+	Ratio      *Spread      `json:"ratio,omitempty"`  // of enqueues to plain INSERTs; of during to before
+	Idle       *Idle        `json:"idle,omitempty"`
+	Shares     *Shares      `json:"shares,omitempty"`
+	Memory     *Memory      `json:"memory,omitempty"`
+	Hub        *HubFigures  `json:"hub,omitempty"`
+	Operations []Operation  `json:"operations,omitempty"` // in a log that has grown
+	Targets    []Target     `json:"targets,omitempty"`
+	Server     ServerFacts  `json:"server"`
+	Machine    MachineFacts `json:"machine"`
+}
+
+// Figures of one phase.
+type Figures struct {
+	Jobs           int64    `json:"jobs"`
+	Seconds        float64  `json:"seconds"`
+	JobsPerSecond  float64  `json:"jobs_per_second"`
+	Rate           *Spread  `json:"rate,omitempty"` // jobs per second, of each sample or round
+	WALBytesPerJob *float64 `json:"wal_bytes_per_job,omitempty"`
+	P50            *float64 `json:"p50_ms,omitempty"`
+	P99            *float64 `json:"p99_ms,omitempty"`
+	ClaimP50       *float64 `json:"claim_p50_ms,omitempty"`
+	ClaimP99       *float64 `json:"claim_p99_ms,omitempty"`
+	DeadTuples     *int64   `json:"dead_tuples,omitempty"`
+	Offered        float64  `json:"offered_jobs_per_second,omitempty"` // by the producer
+}
+
+// Spread of repeated measurements.
+type Spread struct {
+	Median  float64 `json:"median"`
+	Min     float64 `json:"min"`
+	Max     float64 `json:"max"`
+	Samples int     `json:"samples"`
+}
+
+// Idle is the CPU time that an idle worker takes, in percent of one core.
+type Idle struct {
+	Seconds float64  `json:"seconds"`
+	Queues  int      `json:"queues"`
+	Worker  float64  `json:"worker_cpu_percent"`
+	Server  *float64 `json:"server_cpu_percent,omitempty"` // all its processes; only of a private server on Linux
+}
+
+// Shares of the jobs that single workers got.
+type Shares struct {
+	Workers  int     `json:"workers"`
+	Least    float64 `json:"least"` // of all jobs
+	Greatest float64 `json:"greatest"`
+}
+
+// Memory of this process.
+type Memory struct {
+	Running int   `json:"running_jobs"`
+	RSS     int64 `json:"rss_bytes"`
+}
+
+// Operation is what one of the things that people and workers do took, once the log had its age.
+type Operation struct {
+	What   string  `json:"what"`
+	Times  int     `json:"times"`
+	Median float64 `json:"median_ms"`
+	Max    float64 `json:"max_ms"`
+}
+
+// Target is a figure that is promised.
+type Target struct {
+	What string  `json:"what"`
+	Got  float64 `json:"got"`
+	Want float64 `json:"want"`
+	Most bool    `json:"most"` // Want is an upper bound
+	Met  bool    `json:"met"`
+}
+
+// ServerFacts is what of the server bears on the figures.
+type ServerFacts struct {
+	Version  string            `json:"version"`
+	Private  bool              `json:"private"`
+	Settings map[string]string `json:"settings"`
+}
+
+// MachineFacts is what of the machine that the bench runs on bears on the figures.
+type MachineFacts struct {
+	Cores int    `json:"cores"`
+	OS    string `json:"os"`
+	Arch  string `json:"arch"`
+	Load  string `json:"load_average,omitempty"` // at the start; others at work make figures worse
+}
+
+func (r *Report) AtLeast(what string, got, want float64) {
+	r.Targets = append(r.Targets, Target{What: what, Got: got, Want: want, Met: got >= want})
+}
+
+func (r *Report) AtMost(what string, got, want float64) {
+	r.Targets = append(r.Targets, Target{What: what, Got: got, Want: want, Most: true, Met: got <= want})
+}
+
+// SpreadOf sums up samples; nil for none.
+func SpreadOf(samples []float64) *Spread {
+	if len(samples) == 0 {
+		return nil
+	}
+	s := slices.Sorted(slices.Values(samples))
+	median := s[len(s)/2]
+	if len(s)%2 == 0 {
+		median = (median + s[len(s)/2-1]) / 2
+	}
+	return &Spread{Median: median, Min: s[0], Max: s[len(s)-1], Samples: len(s)}
+}
+
+// Text writes the report for people.
+func (r *Report) Text(w io.Writer) error {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintf(t, "%s %s on PostgreSQL %s, %d cores\n", r.Engine, r.Bench, r.Server.Version, r.Machine.Cores)
+	if r.Note != "" {
+		fmt.Fprintln(t, r.Note)
+	}
+	r.Figures.text(t, "")
+	r.Before.text(t, "before: ")
+	r.During.text(t, "during: ")
+	r.Plain.text(t, "plain INSERT: ")
+	r.SQL.text(t, "enqueued by SQL: ")
+	if r.Ratio != nil {
+		fmt.Fprintf(t, "ratio\t%.2f\t%.2f to %.2f in %d samples\n", r.Ratio.Median, r.Ratio.Min, r.Ratio.Max, r.Ratio.Samples)
+	}
+	if i := r.Idle; i != nil {
+		fmt.Fprintf(t, "CPU of an idle worker of %d queues\t%.2f%%\n", i.Queues, i.Worker)
+		if i.Server != nil {
+			fmt.Fprintf(t, "CPU of its server\t%.2f%%\n", *i.Server)
+		}
+	}
+	if s := r.Shares; s != nil {
+		fmt.Fprintf(t, "share of one of %d workers\t%.2f%% to %.2f%%\n", s.Workers, 100*s.Least, 100*s.Greatest)
+	}
+	if m := r.Memory; m != nil {
+		fmt.Fprintf(t, "memory with %d jobs running\t%.1f MB\n", m.Running, float64(m.RSS)/1e6)
+	}
+	r.Hub.text(t)
+	for _, o := range r.Operations {
+		fmt.Fprintf(t, "ms, %s\t%.2f\tat most %.2f in %d\n", o.What, o.Median, o.Max, o.Times)
+	}
+	for _, g := range r.Targets {
+		bound, verdict := "at least", "met"
+		if g.Most {
+			bound = "at most"
+		}
+		if !g.Met {
+			verdict = "MISSED"
+		}
+		fmt.Fprintf(t, "target: %s %s %g\t%.4g\t%s\n", g.What, bound, g.Want, g.Got, verdict)
+	}
+	return t.Flush()
+}
+
+func (f *Figures) text(w io.Writer, phase string) {
+	if f == nil {
+		return
+	}
+	fmt.Fprintf(w, "%sjobs\t%d\tin %.1f s\n", phase, f.Jobs, f.Seconds)
+	fmt.Fprintf(w, "%sjobs per second\t%.0f", phase, f.JobsPerSecond)
+	if f.Rate != nil && f.Rate.Samples > 1 {
+		fmt.Fprintf(w, "\tmedian %.0f, %.0f to %.0f in %d samples", f.Rate.Median, f.Rate.Min, f.Rate.Max, f.Rate.Samples)
+	}
+	fmt.Fprintln(w)
+	for _, line := range []struct {
+		what  string
+		value *float64
+	}{
+		{"ms, p50", f.P50}, {"ms, p99", f.P99}, {"claim ms, p50", f.ClaimP50}, {"claim ms, p99", f.ClaimP99},
+		{"WAL bytes per job", f.WALBytesPerJob},
+	} {
+		if line.value != nil {
+			fmt.Fprintf(w, "%s%s\t%.2f\n", phase, line.what, *line.value)
+		}
+	}
+	if f.DeadTuples != nil {
+		fmt.Fprintf(w, "%sdead tuples\t%d\n", phase, *f.DeadTuples)
+	}
+}
