@@ -74,7 +74,7 @@ func chattyCounted(ctx context.Context, l *look) (result, error) {
 		}
 		if f.Code == "" {
 			f = l.finding(ChattyStatements, Info, 0, len(l.view.samples))
-			f.Summary = fmt.Sprintf("A statement is called %s times a second and touches a row in %s of the calls: %s", figure(g.calls), shareOf(g.rows, g.calls), clip(text, 100))
+			f.Summary = fmt.Sprintf("A statement is called %s times a second and affects a row in %s of the calls: %s", figure(g.calls), shareOf(g.rows, g.calls), clip(text, 100))
 		}
 		f.Lost += g.time
 		if len(f.Evidence) < mostStatement {
@@ -83,7 +83,7 @@ func chattyCounted(ctx context.Context, l *look) (result, error) {
 		}
 	}
 	if f.Code == "" {
-		return well("No statement is called more than %s times a second for next to no rows (pg_stat_statements).", figure(chattyCalls))
+		return well("No statement is called more than %s times a second for almost no rows (pg_stat_statements).", figure(chattyCalls))
 	}
 	return foundChatty(f)
 }
@@ -141,15 +141,15 @@ func chattySampled(ctx context.Context, l *look) (result, error) {
 		if f.Code == "" || lost > f.Lost {
 			evidence := f.Evidence
 			f = l.finding(ChattyStatements, Info, lost, len(l.view.samples))
-			f.Summary = fmt.Sprintf("Rows that are there already are inserted again: %s/s looks for a row in %s, for %s rows/s written.", figure(probes), name, figure(written))
+			f.Summary = fmt.Sprintf("Existing rows are inserted again: %s index probes/s in %s, for %s rows/s written.", figure(probes), name, figure(written))
 			f.Evidence = evidence
 		}
 		f.add(fmt.Sprintf("SELECT idx_scan, n_tup_ins FROM pg_stat_user_tables WHERE relid = '%s'::regclass -- twice", name),
 			"%s: %s index probes/s for %s rows inserted/s, by %s", name, figure(probes), figure(written), text)
 	}
 	if f.Code == "" {
-		r, err := well("No INSERT … ON CONFLICT DO NOTHING was seen to write next to nothing.")
-		r.unseen = append(r.unseen, "calls and rows of other statements: pg_stat_statements is not installed in "+l.server.Database+", or not loaded, or may not be read")
+		r, err := well("No INSERT … ON CONFLICT DO NOTHING writes almost nothing.")
+		r.unseen = append(r.unseen, "calls and rows of other statements: pg_stat_statements is not installed in "+l.server.Database+", not loaded, or not readable")
 		return r, err
 	}
 	return foundChatty(f)
@@ -165,7 +165,7 @@ func foundChatty(f Finding) (result, error) {
 	if f.Lost >= costly {
 		f.Severity = Warning
 	}
-	f.Now = "Remember in the process which keys are written already, and leave out those calls."
+	f.Now = "Remember the keys already written in the process, and skip those calls."
 	f.ForGood = "Write many rows with one statement (unnest, COPY, VALUES lists), once an item is complete."
 	f.Lab = "weir lab tree"
 	return found(f)

@@ -58,15 +58,15 @@ func checkHorizon(ctx context.Context, l *look) (result, error) {
 		}
 	}
 	if len(old) == 0 {
-		oldest := "nobody holds it"
+		oldest := "nothing holds it back"
 		if len(pins) > 0 {
-			oldest = fmt.Sprintf("the oldest who holds it is %s transactions behind", figure(float64(pins[0].Age)))
+			oldest = fmt.Sprintf("its oldest holder is %s transactions behind", figure(float64(pins[0].Age)))
 		}
-		return well("The vacuum horizon moves on: %s.", oldest)
+		return well("The vacuum horizon advances: %s.", oldest)
 	}
 	sick := suffering(l)
 	if len(sick) == 0 {
-		r, err := well("The horizon is held (by %s, for %s), but no table suffers from it.", old[0], heldFor(old[0], now))
+		r, err := well("The vacuum horizon is held back (by %s, for %s), but no table suffers from it.", old[0], heldFor(old[0], now))
 		return r, err
 	}
 	return foundPins(ctx, l, old, sick, now)
@@ -117,8 +117,8 @@ func foundPins(ctx context.Context, l *look, old []pin, sick []sufferer, now tim
 		severity = Critical
 	}
 	f := l.finding(HorizonPinned, severity, 0, len(l.view.samples))
-	f.Summary = fmt.Sprintf("%s keeps dead rows from being removed, for %s now, and %s has %s of them for %s living.",
-		capitalised(old[0].String()), heldFor(old[0], now), worst.qualified(), figure(float64(worst.Dead)), figure(float64(worst.Live)))
+	f.Summary = fmt.Sprintf("Dead rows have been kept from removal for %s, by %s: %s has %s of them, and %s live rows.",
+		heldFor(old[0], now), old[0], worst.qualified(), figure(float64(worst.Dead)), figure(float64(worst.Live)))
 	const most = 5
 	for i, p := range old[:min(len(old), most)] {
 		also := ""
@@ -136,7 +136,7 @@ func foundPins(ctx context.Context, l *look, old []pin, sick []sufferer, now tim
 	}
 	for _, t := range sick[:min(len(sick), most)] {
 		f.add(`SELECT relname, n_live_tup, n_dead_tup, last_autovacuum FROM pg_stat_user_tables ORDER BY n_dead_tup DESC`,
-			"%s: %s dead rows and %s living; %s more dead each second, living %s/s", t.qualified(), figure(float64(t.Dead)), figure(float64(t.Live)),
+			"%s: %s dead rows and %s live ones; %s more dead rows a second, live rows %s/s", t.qualified(), figure(float64(t.Dead)), figure(float64(t.Live)),
 			figure(t.deadPerSecond), signed(t.livePerSecond))
 		if text := t.busy.text(); text != "" {
 			f.add("", "%s: %s", t.qualified(), text)
@@ -147,8 +147,8 @@ func foundPins(ctx context.Context, l *look, old []pin, sick []sufferer, now tim
 	}
 	f.add("", "%s", outlook(worst))
 	f.Now = capitalised(fmt.Sprintf(endPin[old[0].Kind], strings.ReplaceAll(old[0].Name, "'", "''"))) + "."
-	f.ForGood = "Bound transactions where they come from: idle_in_transaction_session_timeout, transaction_timeout (17 and later), " +
-		"statement_timeout for reports; weir guard ends those that do harm. A queue whose rows are never updated or deleted, as Weir's, does not suffer."
+	f.ForGood = "Limit transactions at their source: idle_in_transaction_session_timeout, transaction_timeout (17 and later), " +
+		"statement_timeout for reports; weir guard ends those that do harm. A queue whose rows are never updated or deleted, such as Weir's, is not affected."
 	f.Lab = "weir lab pinned"
 	return found(f)
 }

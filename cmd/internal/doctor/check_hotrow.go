@@ -21,7 +21,7 @@ const seeHotRow = `SELECT l.relation::regclass, l.page, l.tuple, count(*) FROM p
 func checkHotRow(ctx context.Context, l *look) (result, error) {
 	lost := l.waits.Rate(RowLock)
 	if lost < noticeable {
-		return well("No session waits for another's row (%s sessions at any moment).", figure(lost))
+		return well("No sessions queue up for a row (%s wait on average).", figure(lost))
 	}
 	rows, tables := map[place]int{}, map[uint32]int{}
 	perTable := map[uint32]map[place]bool{}
@@ -70,7 +70,7 @@ func checkHotRow(ctx context.Context, l *look) (result, error) {
 			case class == CPU:
 				what = "at work"
 			case class == RowLock:
-				what = "waiting for a row itself"
+				what = "waiting for another row"
 			case class == Commit:
 				what = "committing (" + Event{k.WaitType, k.Wait}.String() + ")"
 			default:
@@ -95,7 +95,7 @@ func checkHotRow(ctx context.Context, l *look) (result, error) {
 	if err != nil {
 		return result{}, err
 	}
-	where := "one another's rows"
+	where := "each other's rows"
 	const mostRelations = 3
 	var facts []string
 	for i, oid := range relations[:min(len(relations), mostRelations)] {
@@ -112,7 +112,7 @@ func checkHotRow(ctx context.Context, l *look) (result, error) {
 				hottest = p
 			}
 		}
-		fact := fmt.Sprintf("%s: %s at %s, the most at ctid %s", name, many(tables[oid], "wait"), many(len(perTable[oid]), "row version"), hottest.ctid())
+		fact := fmt.Sprintf("%s: %s at %s, most of them at ctid %s", name, many(tables[oid], "wait"), many(len(perTable[oid]), "row version"), hottest.ctid())
 		keys, denied := l.hot.known(oid)
 		switch {
 		case len(keys) > 0:
@@ -122,13 +122,13 @@ func checkHotRow(ctx context.Context, l *look) (result, error) {
 				where = fmt.Sprintf("the row of %s with %s", name, keys[0])
 			}
 		case denied:
-			fact += fmt.Sprintf("; its key may not be read by %s", l.server.User)
+			fact += fmt.Sprintf("; %s may not read its key", l.server.User)
 		default:
 			fact += "; its key could not be read in time"
 		}
 		facts = append(facts, fact)
 	}
-	f.Summary = fmt.Sprintf("%s transactions stand in line for %s, and each waits for the commit of the one before.", figure(lost), where)
+	f.Summary = fmt.Sprintf("%s transactions queue up for %s, and each waits for the commit of the one before it.", figure(lost), where)
 	for _, fact := range facts {
 		f.add(seeHotRow, "%s", fact)
 	}
@@ -137,11 +137,11 @@ func checkHotRow(ctx context.Context, l *look) (result, error) {
 			figure(line), many(heads/max(1, len(l.view.looks())), "line"))
 	}
 	if unplaced > 0 {
-		f.add("", "%s of the waits are of inserts: another transaction has inserted the same key of a unique index, and may yet roll back",
+		f.add("", "%s of the waits are inserts: another transaction has inserted the same key of a unique index, and may still roll back",
 			shareOf(float64(unplaced), float64(waits)))
 	}
 	if n := total(doing); n > 0 {
-		f.add("", "who holds the rows is %s", ranked(doing, n, func(s string) string { return s }))
+		f.add("", "the holders of the rows are %s", ranked(doing, n, func(s string) string { return s }))
 	}
 	statements := map[string]int{}
 	l.view.each(func(s Session, _ float64) {
@@ -151,12 +151,12 @@ func checkHotRow(ctx context.Context, l *look) (result, error) {
 	})
 	f.add("", "waiting statements: %s", ranked(statements, total(statements), func(s string) string { return s }))
 	scale(holding, lost, f.holders)
-	f.Now = "Change that row last in its transaction, and commit at once: the lock is held from the change to the commit."
+	f.Now = "Update that row last in its transaction, and commit immediately: the lock is held from the update to the commit."
 	if idle*2 > total(doing) {
 		f.Now = "End the transactions that hold the rows and do nothing: SELECT pg_terminate_backend(pid) for those idle in transaction."
 	}
-	f.ForGood = "Do not keep a running count in one row: insert a row for each change, and add them up when read or in the background; " +
-		"or gather changes in the process and write one."
+	f.ForGood = "Do not keep a running count in one row: insert a row per change and add them up when reading or in the background; " +
+		"or collect changes in the process and write one for many."
 	f.Lab = "weir lab tree"
 	return found(f)
 }

@@ -41,7 +41,7 @@ FROM weir.hubs() h ORDER BY h.behind DESC NULLS LAST, h.seen_at LIMIT 1000`)
 		switch {
 		case silent >= hubSilent:
 			// Whether it was stopped or has died can't be told from its silence; its subscribers are elsewhere or waiting.
-			fact = fmt.Sprintf("hub %s at %s has been silent for %s; it had %s", h.Hub, h.Address, span(silent), many(int64(h.Subscribers), "subscriber"))
+			fact = fmt.Sprintf("hub %s at %s has sent no heartbeat for %s; it had %s", h.Hub, h.Address, span(silent), many(int64(h.Subscribers), "subscriber"))
 		case h.Behind >= hubBehind:
 			severity = worse(severity, Warning)
 			if h.Behind >= hubFarBehind {
@@ -62,15 +62,15 @@ FROM weir.hubs() h ORDER BY h.behind DESC NULLS LAST, h.seen_at LIMIT 1000`)
 		f.add("SELECT * FROM weir.hubs()", "%s", fact)
 	}
 	if f.Code == "" {
-		return well("Weir's hubs: %d alive, none behind.", alive)
+		return well("Weir's hubs: %d alive, none lagging.", alive)
 	}
 	f.Severity = severity
 	if alive == 0 && severity == Info {
 		f.Severity = Warning
 	}
 	f.Summary = capitalised(f.Evidence[0].Fact) + "."
-	f.Now = "See whether the hub's process runs and has a processor to run on; its subscribers can go to another hub, at the same position."
-	f.ForGood = "Run two hubs or more, and put fewer subscribers on each."
+	f.Now = "Check that the hub's process runs and has a CPU to run on; its subscribers can resume at another hub from the same position."
+	f.ForGood = "Run two or more hubs, with fewer subscribers each."
 	return found(f)
 }
 

@@ -32,7 +32,7 @@ func checkKinds(ctx context.Context, l *look) (result, error) {
 		return r, err
 	}
 	if len(kinds) == 0 {
-		return well("Weir's workers have handlers for what they are given.")
+		return well("Weir's workers have handlers for all jobs they claim.")
 	}
 	severity := Info
 	if seconds(kinds[0].Oldest) >= kindUnknownFor {
@@ -42,10 +42,10 @@ func checkKinds(ctx context.Context, l *look) (result, error) {
 	f.Samples = 1
 	for _, k := range kinds {
 		f.add(`SELECT id, kind, queue, error FROM weir.jobs('later') WHERE error LIKE '%no handler for this kind%'`,
-			"kind %s of queue %s: %s handed back, the oldest enqueued %s ago", k.Kind, k.Queue, many(int64(k.Jobs), "job"), span(seconds(k.Oldest)))
+			"kind %s in queue %s: %s released, the oldest enqueued %s ago", k.Kind, k.Queue, many(int64(k.Jobs), "job"), span(seconds(k.Oldest)))
 	}
-	f.Summary = fmt.Sprintf("No worker so far had a handler for jobs of kind %s.", kinds[0].Kind)
-	f.Now = "If a deployment is under way, wait for its end: the jobs run on the new workers. If not, start workers that have a handler for the kind, or cancel the jobs."
-	f.ForGood = "Deploy workers that know a kind before the programs that enqueue it."
+	f.Summary = fmt.Sprintf("No worker so far has a handler for jobs of kind %s.", kinds[0].Kind)
+	f.Now = "If a deployment is in progress, wait for it to finish: the jobs run on the new workers. Otherwise start workers with a handler for the kind, or cancel the jobs."
+	f.ForGood = "Deploy the workers that know a kind before the programs that enqueue it."
 	return found(f)
 }

@@ -44,11 +44,11 @@ func checkLanes(ctx context.Context, l *look) (result, error) {
 		case q.Workers == 0:
 			severity, why = Warning, "no worker works it"
 		case claims == 0 && (q.LastClaim == nil || time.Since(*q.LastClaim) > claimsStopped):
-			severity, why = Critical, fmt.Sprintf("nothing is claimed, by %s", many(q.Workers, "worker"))
+			severity, why = Critical, fmt.Sprintf("%s claim nothing", many(q.Workers, "worker"))
 		case float64(q.Available) < claims/2:
 			continue // half a second's work: what is under way
 		case growth > 0 && growth > claims/20:
-			severity, why = Warning, fmt.Sprintf("%s workers do not keep up", figure(float64(q.Workers)))
+			severity, why = Warning, fmt.Sprintf("%s workers can't keep up", figure(float64(q.Workers)))
 		default:
 			continue
 		}
@@ -58,10 +58,10 @@ func checkLanes(ctx context.Context, l *look) (result, error) {
 		f.add("SELECT * FROM weir.queues() -- twice", "%s: %s waiting, %s/s more; %s claimed per second, last %s",
 			q.Name, about(q), signed(growth), figure(claims), ago(q.LastClaim))
 		if growth < 0 && claims > 0 {
-			f.add("", "worked off in %s", span(seconds(float64(q.Available)/-growth)))
+			f.add("", "empty in %s at this rate", span(seconds(float64(q.Available)/-growth)))
 		}
 		f.Now = "Start more workers for the queue, or raise their concurrency for it: weir work --queue " + q.Name + "."
-		f.ForGood = "Give what must not wait a queue or a priority of its own, with workers of its own."
+		f.ForGood = "Give urgent jobs their own queue or priority, with their own workers."
 		r.findings = append(r.findings, f)
 		const most = 3
 		if len(r.findings) == most {
@@ -69,7 +69,7 @@ func checkLanes(ctx context.Context, l *look) (result, error) {
 		}
 	}
 	if len(r.findings) == 0 {
-		r.well = fmt.Sprintf("Weir's %s: %s jobs wait, and no backlog of %d or more grows.", many(len(l.last.Queues), "queue"), figure(float64(waiting)), backlogNotable)
+		r.well = fmt.Sprintf("Weir's %s: %s jobs wait, and no backlog of %d or more jobs is growing.", many(len(l.last.Queues), "queue"), figure(float64(waiting)), backlogNotable)
 	}
 	return r, nil
 }

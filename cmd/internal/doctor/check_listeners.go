@@ -55,7 +55,7 @@ func checkListeners(ctx context.Context, l *look) (result, error) {
 	}
 	spent := wakes * wakeCost.Seconds()
 	if max(awake, queue, spent) < noticeable || listeners == 0 && byName == 0 {
-		return well("Idle listeners sleep: %s whose last statement is LISTEN, %s awake at any moment.", many(listeners, "session"), figure(awake))
+		return well("Idle listeners are asleep: %s whose last statement is LISTEN, %s awake on average.", many(listeners, "session"), figure(awake))
 	}
 	lost := max(awake+queue, spent)
 	severity := Info
@@ -68,20 +68,20 @@ func checkListeners(ctx context.Context, l *look) (result, error) {
 	f := l.finding(ListenersWoken, severity, lost, l.view.seen(Woken, NotifyQueue))
 	f.Summary = fmt.Sprintf("Every notification wakes every listener of the database: about %s notifications/s wake %s each.",
 		figure(notified), many(listeners, "idle session"))
-	f.add(seeListeners, "%s idle with LISTEN or UNLISTEN as the last statement; who listens and has done something else since is not among them", many(listeners, "session"))
+	f.add(seeListeners, "%s idle with LISTEN or UNLISTEN as the last statement; listeners that have run another statement since are not counted", many(listeners, "session"))
 	f.add(`SELECT pid, wait_event_type, wait_event FROM pg_stat_activity WHERE state = 'idle' AND wait_event_type IS DISTINCT FROM 'Client'`,
-		"idle and yet awake were %s sessions in %s, %d at the most", figure(float64(most)), many(len(l.view.samples), "sample"), peak)
+		"%s idle sessions were awake in %s, %d at most", figure(float64(most)), many(len(l.view.samples), "sample"), peak)
 	if queue > 0 {
 		f.add("", "%s sessions wait for the notification queue itself (%s)", figure(queue), eventsOf(l.waits, NotifyQueue))
 	}
 	f.add(`SELECT name, blks_zeroed FROM pg_stat_slru WHERE lower(name) = 'notify'`,
 		"about %s notifications/s: the queue grows by %s pages of 8 kB/s, of some %d short notifications each; the database commits %s/s",
 		figure(notified), figure(pages), pageSize/entrySize, figure(l.commits()))
-	f.add("", "that is %s wake-ups/s, for %s: about %s of processor time each second, at %s each", figure(wakes), many(listeners, "listener"),
+	f.add("", "that is %s wake-ups/s for %s: about %s of CPU time a second, at %s each", figure(wakes), many(listeners, "listener"),
 		span(seconds(spent)), wakeCost)
 	f.add(`SELECT pg_notification_queue_usage()`, "the queue is %s full", percent(l.last.NotifyUsage))
-	f.Now = "End listeners that nobody needs, and let the rest of a process share one connection for all its channels."
-	f.ForGood = "Listen once per host and hand notifications on in the application, or connect listeners to Weir's hub, which wakes those alone that subscribed."
+	f.Now = "End listeners that nobody needs, and let the threads of a process share one connection for all channels."
+	f.ForGood = "Listen once per host and distribute notifications inside the application, or connect listeners to Weir's hub, which wakes only those that subscribed."
 	f.Lab = "weir lab listeners"
 	return found(f)
 }

@@ -20,7 +20,7 @@ func checkMultiXact(ctx context.Context, l *look) (result, error) {
 	made := max(0, l.rate(func(c *counters) int64 { return c.NextMultiXact }))
 	reads := l.rate(func(c *counters) int64 { return c.MultiXactReads })
 	if lost < noticeable && made < manyMultiXacts {
-		return well("No session waits for multixacts; %s are made per second.", figure(made))
+		return well("No session waits for multixacts; %s are created per second.", figure(made))
 	}
 	severity := grade(lost)
 	// With few processors the same work shows as work and not as waits.
@@ -28,9 +28,9 @@ func checkMultiXact(ctx context.Context, l *look) (result, error) {
 		severity = Warning
 	}
 	f := l.finding(MultiXactContention, severity, lost, l.view.seen(MultiXact))
-	f.Summary = fmt.Sprintf("Rows that several transactions lock at once make %s multixacts/s, and %s sessions stand still for the log of them.", figure(made), figure(lost))
+	f.Summary = fmt.Sprintf("Rows that several transactions lock at the same time need %s multixacts/s, and %s sessions wait for the multixact log.", figure(made), figure(lost))
 	if lost > 0 {
-		f.add(seeMultiXact, "%s sessions wait at any moment: %s", figure(lost), eventsOf(l.waits, MultiXact))
+		f.add(seeMultiXact, "%s sessions wait on average: %s", figure(lost), eventsOf(l.waits, MultiXact))
 	}
 	f.add(`SELECT mxid_age('1'::xid) -- twice, a few seconds apart`, "%s multixacts made per second", figure(made))
 	f.add(`SELECT name, blks_hit, blks_read FROM pg_stat_slru WHERE name ILIKE 'multixact%'`, "%s pages of their log looked up per second", figure(reads))
@@ -50,9 +50,9 @@ func checkMultiXact(ctx context.Context, l *look) (result, error) {
 	if len(keys) == 0 {
 		f.add("", "no foreign key was seen behind it: SELECT … FOR SHARE or FOR KEY SHARE, or savepoints in transactions that lock rows, do the same")
 	}
-	f.Now = "Spread the children of one parent over time, or have one worker insert them in one transaction: " +
-		"each transaction that is alone with a parent makes no multixact."
-	f.ForGood = "Drop the foreign keys named here from tables that are written this often, and check the reference in the application or by a sweep."
+	f.Now = "Spread the children of a parent over time, or let one worker insert them in one transaction: " +
+		"a transaction that is alone with a parent row creates no multixact."
+	f.ForGood = "Drop the foreign keys named here from tables with this write rate, and check the reference in the application or with a periodic query."
 	f.Lab = "weir lab tree"
 	return found(f)
 }

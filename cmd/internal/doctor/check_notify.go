@@ -46,9 +46,9 @@ func checkNotify(ctx context.Context, l *look) (result, error) {
 	}
 	if lost < noticeable {
 		if len(looks) == 0 {
-			return well("No session waits for the lock of NOTIFY: no session waited for any lock in %s.", many(len(l.view.samples), "sample"))
+			return well("No session waits for NOTIFY's commit lock: no session waited for any lock in %s.", many(len(l.view.samples), "sample"))
 		}
-		return well("No session waits for the lock of NOTIFY (%s of all locks).", many(len(looks), "look"))
+		return well("No session waits for NOTIFY's commit lock (%s of all locks).", many(len(looks), "sample"))
 	}
 	l.view.each(func(s Session, _ float64) {
 		if s.Class == ObjectLock {
@@ -56,14 +56,14 @@ func checkNotify(ctx context.Context, l *look) (result, error) {
 		}
 	})
 	f := l.finding(NotifyCommitLock, grade(lost), lost, l.view.seen(ObjectLock))
-	f.Summary = fmt.Sprintf("NOTIFY lets one commit at a time through: %s sessions stand still for its lock, at %s commits/s.", figure(lost), figure(l.commits()))
-	f.add(seeNotifyLock, "%s waits for object 0 of class 1262 of database 0 in %s, %s a look", figure(float64(waiting)), many(len(looks), "look"),
+	f.Summary = fmt.Sprintf("NOTIFY lets only one commit through at a time: %s sessions wait for its lock, at %s commits/s.", figure(lost), figure(l.commits()))
+	f.add(seeNotifyLock, "%s waits for object 0 of class 1262 in database 0 in %s, %s per sample", figure(float64(waiting)), many(len(looks), "sample"),
 		figure(float64(waiting)/float64(len(looks))))
 	if n := total(events); n > 0 {
-		f.add(seeNotifyLock, "the holder itself, seen in %s: %s", many(n, "look"), ranked(events, n, describeHolder))
+		f.add(seeNotifyLock, "the lock's holder, in %s: %s", many(n, "sample"), ranked(events, n, describeHolder))
 	}
 	if l.server.commitDelay > 0 {
-		f.add("SHOW commit_delay", "commit_delay is %d µs: a holder sleeps so long in its commit, while it shows no wait", l.server.commitDelay)
+		f.add("SHOW commit_delay", "commit_delay is %d µs: a holder sleeps that long in its commit without showing a wait", l.server.commitDelay)
 	}
 	f.add("", "waiting statements: %s", ranked(statements, total(statements), func(s string) string { return s }))
 	scale(holding, lost, f.holders)
@@ -76,12 +76,12 @@ func checkNotify(ctx context.Context, l *look) (result, error) {
 		f.add(notifySourcesSQL, "%s", s)
 	}
 	if err == nil && len(sources) == 0 {
-		f.add("", "no trigger, function or rule of database %s calls pg_notify or NOTIFY: the application does, or another database", l.server.Database)
+		f.add("", "no trigger, function or rule of database %s calls pg_notify or NOTIFY: the application or another database does", l.server.Database)
 	}
-	result.unseen = append(result.unseen, "triggers and functions that notify in databases other than "+l.server.Database+": the lock is one for all of them")
-	f.Now = "Take NOTIFY out of the transactions that write most: disable the triggers named here, or notify from one session, " +
-		"a few times a second for all that changed."
-	f.ForGood = "Let readers poll a position instead, or publish through Weir: weir.publish takes no lock that another commit waits for."
+	result.unseen = append(result.unseen, "triggers and functions that notify in databases other than "+l.server.Database+", which all share this lock")
+	f.Now = "Move NOTIFY out of the transactions that write most: disable the triggers named here, or notify from one session, " +
+		"a few times a second, about everything that has changed."
+	f.ForGood = "Let readers poll a position instead, or publish through Weir: weir.publish takes no lock for which another commit waits."
 	f.Lab = "weir lab notify"
 	result.findings = []Finding{f}
 	return result, nil
@@ -95,7 +95,7 @@ func describeHolder(e Event) string {
 		if strings.EqualFold(e.Name, "SyncRep") {
 			return e.String() + " (a synchronous standby)"
 		}
-		return e.String() + " (the flush of the log)"
+		return e.String() + " (the WAL flush)"
 	}
 	return e.String()
 }

@@ -26,7 +26,7 @@ const seeSessions = `SELECT sum(sessions) FROM pg_stat_database -- twice, a few 
 func checkPostmaster(ctx context.Context, l *look) (result, error) {
 	answers := l.view.probes
 	if len(answers) == 0 {
-		return result{unseen: []string{"how fast the postmaster answers: no probe has ended"}}, nil
+		return result{unseen: []string{"how fast the postmaster answers: no probe has completed"}}, nil
 	}
 	var took []time.Duration
 	late, failed := 0, ""
@@ -84,7 +84,7 @@ func checkPostmaster(ctx context.Context, l *look) (result, error) {
 	}
 	f := l.finding(PostmasterSaturated, severity, queued, late)
 	f.Samples = len(took)
-	f.Summary = fmt.Sprintf("New connections wait for the postmaster, which forks them one after the other: it takes %s (at worst %s) to say the first byte%s.",
+	f.Summary = fmt.Sprintf("New connections wait for the postmaster, which forks one backend after another: its first byte takes %s (at worst %s)%s.",
 		span(mean), span(slowest), pace)
 	f.add("", "answer to an SSLRequest: median %s, mean %s, slowest %s, of %s; %d later than %s",
 		span(median), span(mean), span(slowest), many(len(took), "probe"), late, span(answerLate))
@@ -93,26 +93,26 @@ func checkPostmaster(ctx context.Context, l *look) (result, error) {
 	}
 	f.add(seeSessions, "%s sessions logged in per second, all databases", figure(sessions))
 	if pace != "" {
-		f.add("", "at %s %s/s and %s for each, about %s wait at any moment", figure(begun), what, span(mean), figure(queued))
+		f.add("", "at %s %s/s and %s each, about %s wait on average", figure(begun), what, span(mean), figure(queued))
 	} else {
-		f.add("", "none of those who connect gets to log in, so how many there are can't be counted")
+		f.add("", "no new client gets to log in, so their number can't be counted")
 	}
 	if forksKnown {
 		f.add(`SELECT pid, backend_start FROM pg_stat_activity ORDER BY backend_start DESC LIMIT 2`,
-			"process ids of new sessions grow by %s/s: so many processes and threads begin on the machine", figure(forks))
+			"process ids of new sessions grow by %s/s, the number of processes and threads started on the machine", figure(forks))
 	}
 	f.add(parallelHow, "parallel workers launched: %s/s", figure(parallel))
 	if cpuKnown {
-		f.add(fmt.Sprintf("-- in a shell: pidstat -p %d 1", l.local.postmaster), "the postmaster (pid %d) takes %s of a core", l.local.postmaster, shareOf(cpu, 1))
+		f.add(fmt.Sprintf("-- in a shell: pidstat -p %d 1", l.local.postmaster), "the postmaster (pid %d) uses %s of a core", l.local.postmaster, shareOf(cpu, 1))
 		if size, ok := l.local.pageTables(); ok {
-			f.add(fmt.Sprintf("-- in a shell: grep VmPTE /proc/%d/status", l.local.postmaster), "each fork copies page tables of %s MB; huge_pages make them small", figure(float64(size)/1e6))
+			f.add(fmt.Sprintf("-- in a shell: grep VmPTE /proc/%d/status", l.local.postmaster), "each fork copies page tables of %s MB; huge_pages makes them small", figure(float64(size)/1e6))
 		}
 	} else {
-		f.add("", "the postmaster's processor time and page tables can be read only on its own machine")
+		f.add("", "the postmaster's CPU time and page tables can be read only on its own machine")
 	}
-	f.Now = "Let clients wait a random while before they connect again; keep those connected that are."
-	f.ForGood = "Put a pooler with standing connections in front, start fleets with jitter, keep parallel queries out of the peak " +
-		"(max_parallel_workers_per_gather), and turn huge_pages on. Weir's hub takes any number of subscribers over its few connections."
+	f.Now = "Let clients wait for a random time before they reconnect, and keep existing connections open."
+	f.ForGood = "Put a connection pooler in front, start fleets with jitter, keep parallel queries out of peak times " +
+		"(max_parallel_workers_per_gather), and turn huge_pages on. Weir's hub serves any number of subscribers over its few connections."
 	f.Lab = "weir lab storm"
 	return found(f)
 }

@@ -29,7 +29,7 @@ func checkPromotion(ctx context.Context, l *look) (result, error) {
 		Due  int64
 	}
 	r, err := one[row](ctx, l.session, promotionSQL, mostDue)
-	if r, ok, err := unless(err, "whether Weir's scheduled jobs are promoted in time", "the schema's owner"); !ok {
+	if r, ok, err := unless(err, "whether Weir's scheduled jobs are promoted on time", "the schema's owner"); !ok {
 		return r, err
 	}
 	late := time.Duration(0)
@@ -37,7 +37,7 @@ func checkPromotion(ctx context.Context, l *look) (result, error) {
 		late = r.Now.Sub(*r.Next)
 	}
 	if late < promotionLate {
-		return well("Weir's scheduled jobs are promoted in time.")
+		return well("Weir's scheduled jobs are promoted on time.")
 	}
 	severity := Warning
 	if late >= promotionVeryLate {
@@ -48,7 +48,7 @@ func checkPromotion(ctx context.Context, l *look) (result, error) {
 	f.Summary = fmt.Sprintf("%s due and not promoted, the oldest for %s.", isAre(int(r.Due), "scheduled job"), span(late))
 	f.add(`SELECT run_at FROM weir.later l, (SELECT due, due_id FROM weir.promotion ORDER BY seq DESC LIMIT 1) c
 WHERE (l.run_at, l.id) > (c.due, c.due_id) ORDER BY l.run_at, l.id LIMIT 1`,
-		"the next to be promoted was due at %s, %s ago; %s due", r.Next.UTC().Format(time.RFC3339), span(late), isAre(int(r.Due), "job"))
+		"the next one was due at %s, %s ago; %s due", r.Next.UTC().Format(time.RFC3339), span(late), isAre(int(r.Due), "job"))
 	if workers, err := readWorkers(ctx, l.session); err == nil {
 		alive := 0
 		for _, w := range workers {
@@ -58,7 +58,7 @@ WHERE (l.run_at, l.id) > (c.due, c.due_id) ORDER BY l.run_at, l.id LIMIT 1`,
 		}
 		f.add("SELECT * FROM weir.workers()", "%s alive; each promotes", isAre(alive, "worker"))
 	}
-	f.Now = "Start a worker of any queue; or CALL weir.chores() twice a second."
-	f.ForGood = "Keep one Go worker running, or have workers in other languages CALL weir.chores() twice a second."
+	f.Now = "Start a worker, for any queue; or run CALL weir.chores() twice a second."
+	f.ForGood = "Keep one Go worker running, or have workers in other languages run CALL weir.chores() twice a second."
 	return found(f)
 }

@@ -26,7 +26,7 @@ func checkNotifyQueue(ctx context.Context, l *look) (result, error) {
 	usage := l.last.NotifyUsage
 	grown := usage - l.first.NotifyUsage
 	if usage < queueNotable {
-		return well("The queue of notifications is %s full.", percent(usage))
+		return well("The notification queue is %s full.", percent(usage))
 	}
 	severity := Info
 	switch {
@@ -36,10 +36,10 @@ func checkNotifyQueue(ctx context.Context, l *look) (result, error) {
 		severity = Warning
 	}
 	f := l.finding(NotifyQueueFilling, severity, 0, len(l.view.samples))
-	f.Summary = fmt.Sprintf("The queue of notifications is %s full, because a listener does not read; when it is full, every commit that notifies fails.", percent(usage))
+	f.Summary = fmt.Sprintf("The notification queue is %s full because a listener does not read it; once it is full, every commit that notifies fails.", percent(usage))
 	f.add("SELECT pg_notification_queue_usage()", "%s full, %s more than %s before", percent(usage), percent(max(0, grown)), span(l.span()))
 	if grown > 0 {
-		f.add("", "at this pace it is full in %s", span(seconds((1-usage)/grown*l.span().Seconds())))
+		f.add("", "at this rate it is full in %s", span(seconds((1-usage)/grown*l.span().Seconds())))
 	}
 	type row struct {
 		PID                                int32
@@ -53,16 +53,16 @@ func checkNotifyQueue(ctx context.Context, l *look) (result, error) {
 		return result{}, err
 	}
 	for _, s := range suspects {
-		how := "may hold the tail, if it listens: who listens on what cannot be read from outside"
+		how := "may hold the tail if it listens, which can't be seen from outside"
 		if s.Sure {
-			how = "holds the tail, most likely"
+			how = "most likely holds the tail"
 		}
 		f.add(`SELECT pid, state, xact_start, wait_event, query FROM pg_stat_activity WHERE xact_start < now() - interval '1 second' ORDER BY xact_start`,
 			"pid %d (%s, database %s, %s for %s, last statement %q) %s", s.PID, orUnnamed(s.Application), s.Database, s.State, span(seconds(s.Age)), shape(s.Query), how)
 	}
 	f.Now = "End the transaction of the listener that does not read; SELECT pg_terminate_backend(pid) where its owner cannot."
 	f.ForGood = "Keep listening sessions out of transactions, and set idle_in_transaction_session_timeout for their role. " +
-		"Weir's hub cuts a slow subscriber off without slowing others."
+		"Weir's hub disconnects a slow subscriber without slowing others."
 	f.Lab = "weir lab listeners"
 	return found(f)
 }

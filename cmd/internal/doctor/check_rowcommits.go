@@ -26,7 +26,7 @@ func checkRowCommits(ctx context.Context, l *look) (result, error) {
 		perCommit = written / commits
 	}
 	if lost < costly/2 || commits < manyCommits || perCommit > someRows || lost < commitsShare*l.waits.Lost() {
-		return well("Commits hold nobody up: %s/s of about %s rows each, %s sessions in them at any moment.", figure(commits), figure(perCommit), figure(lost))
+		return well("Commits are fast enough: %s/s of about %s rows each, with %s sessions in them on average.", figure(commits), figure(perCommit), figure(lost))
 	}
 	// A session that waits for its commit inside INSERT or UPDATE has that statement for a transaction.
 	single, all := 0, 0
@@ -45,20 +45,20 @@ func checkRowCommits(ctx context.Context, l *look) (result, error) {
 		severity = Warning
 	}
 	f := l.finding(RowCommits, severity, lost, l.view.seen(Commit))
-	f.Summary = fmt.Sprintf("Each commit carries %s rows, at %s commits/s, and %s sessions wait for the log to be flushed.", figure(perCommit), figure(commits), figure(lost))
+	f.Summary = fmt.Sprintf("Each commit carries %s rows, at %s commits/s, and %s sessions wait for the WAL flush.", figure(perCommit), figure(commits), figure(lost))
 	f.add(`SELECT wait_event_type, wait_event, count(*) FROM pg_stat_activity WHERE state = 'active' GROUP BY 1, 2 ORDER BY 3 DESC`,
 		"waits for commits: %s", eventsOf(l.waits, Commit))
 	f.add(`SELECT xact_commit, tup_inserted + tup_updated + tup_deleted FROM pg_stat_database WHERE datname = current_database() -- twice`,
 		"%s commits/s for %s rows/s", figure(commits), figure(written))
 	if single > 0 {
-		f.add("", "%s of those sessions run one statement for a transaction: %s",
+		f.add("", "%s of those sessions run one statement per transaction: %s",
 			shareOf(float64(single), float64(all)), ranked(texts, total(texts), func(s string) string { return s }))
 	}
 	if l.server.commitDelay > 0 {
-		f.add("SHOW commit_delay", "commit_delay is %d µs, and each commit waits so long for company", l.server.commitDelay)
+		f.add("SHOW commit_delay", "commit_delay is %d µs, and each commit waits that long for others", l.server.commitDelay)
 	}
-	f.Now = "Where the last moments may be lost in a crash, SET synchronous_commit = off for those sessions."
-	f.ForGood = "Write what belongs together in one transaction: a commit costs a flush whether it carries one row or a thousand."
+	f.Now = "If a crash may lose the last moments of this data, SET synchronous_commit = off for those sessions."
+	f.ForGood = "Write what belongs together in one transaction: a commit costs one flush, for one row or a thousand."
 	f.Lab = "weir lab tree"
 	return found(f)
 }

@@ -69,7 +69,7 @@ func checkSegments(ctx context.Context, l *look) (result, error) {
 		}
 		f := l.finding(SegmentStuck, severity, 0, 1)
 		f.Samples = 1
-		f.Summary = fmt.Sprintf("Segment %d of Weir's %ss should have been given back %s ago, and takes %s MB.", s.Segment, s.Log, span(overdue), figure(float64(s.Size)/1e6))
+		f.Summary = fmt.Sprintf("Segment %d of Weir's %ss should have been reclaimed %s ago, and uses %s MB.", s.Segment, s.Log, span(overdue), figure(float64(s.Size)/1e6))
 		f.add("SELECT * FROM weir.segment ORDER BY at DESC", "closed %s ago, with a retention of %s", span(seconds(s.Age)), span(seconds(s.Retention)))
 		why, err := segmentHolders(ctx, l, s.Log, s.Segment)
 		if err != nil {
@@ -84,8 +84,8 @@ func checkSegments(ctx context.Context, l *look) (result, error) {
 		if len(why) == 0 {
 			f.add("SELECT * FROM weir.queues()", "%s", whyKept(ctx, l))
 		}
-		f.Now = "End the transactions named here, or wait for them: a pg_dump ends by itself. What waits to be worked is carried along, a part at a time."
-		f.ForGood = "Set idle_in_transaction_session_timeout for the roles that enqueue, work and read, take dumps from a standby, and keep one worker running, for it does the chores."
+		f.Now = "End the transactions named here, or wait for them; a pg_dump ends eventually. Jobs that still wait are moved to another segment in small steps."
+		f.ForGood = "Set idle_in_transaction_session_timeout for the roles that enqueue, work and read, take dumps from a standby, and keep one worker running, because workers do the chores."
 		r.findings = append(r.findings, f)
 		break // one says it all: the others wait for the same
 	}
@@ -114,7 +114,7 @@ func segmentHolders(ctx context.Context, l *look, log string, segment int32) ([]
 	}
 	rows, err := list[row](ctx, l.session, segmentHoldersSQL, tables)
 	if err != nil {
-		return nil, fmt.Errorf("look up who holds segment %d of %ss: %w", segment, log, err)
+		return nil, fmt.Errorf("find what holds segment %d of %ss: %w", segment, log, err)
 	}
 	var facts []string
 	for _, r := range rows {
@@ -122,9 +122,9 @@ func segmentHolders(ctx context.Context, l *look, log string, segment int32) ([]
 			facts = append(facts, "a prepared transaction holds it: SELECT * FROM pg_prepared_xacts")
 			continue
 		}
-		does := "has read it, in a transaction that has been open for"
+		does := "has read it in a transaction that has been open for"
 		if r.Wrote {
-			does = "has written to it, in a transaction that has been open for"
+			does = "has written to it in a transaction that has been open for"
 		}
 		facts = append(facts, fmt.Sprintf("pid %d (%s, %s) %s %s; last statement: %s", r.PID, orUnnamed(r.Application), r.State, does,
 			span(seconds(r.Age)), shape(r.Query)))
@@ -142,7 +142,7 @@ func whyKept(ctx context.Context, l *look) string {
 			}
 		}
 		if alive == 0 {
-			return "no worker is alive, and nobody else does the chores"
+			return "no worker is alive, and nothing else does the chores"
 		}
 	}
 	waiting := int64(0)
@@ -150,7 +150,7 @@ func whyKept(ctx context.Context, l *look) string {
 		waiting += q.Available
 	}
 	if waiting >= carriedAtOnce {
-		return fmt.Sprintf("no transaction holds it; %s jobs wait, and are carried out of it a part at a time, half as much as is newly logged", figure(float64(waiting)))
+		return fmt.Sprintf("no transaction holds it; %s jobs wait, and are moved out of it in small steps, at half the rate of new jobs", figure(float64(waiting)))
 	}
-	return "no transaction holds it: it is given back at the next chance, or when fewer than 10,000 of its jobs are being worked"
+	return "no transaction holds it: it is reclaimed at the next opportunity, once fewer than 10,000 of its jobs are running"
 }

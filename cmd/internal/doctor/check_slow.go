@@ -61,7 +61,7 @@ func checkSlow(ctx context.Context, l *look) (result, error) {
 	slowLooks := permitted && took >= slowLook
 	slowCalls := len(calls) >= slowSeen && float64(samples) >= slowShare*float64(len(l.view.samples))
 	if !slowCalls && !slowLooks {
-		r.well = fmt.Sprintf("Weir's own calls are quick: %s of claims and heartbeats seen to take %s or longer.", many(int64(len(calls)), "call"), span(slowCall))
+		r.well = fmt.Sprintf("Weir's own calls are fast: %s of claims and heartbeats took %s or longer.", many(int64(len(calls)), "call"), span(slowCall))
 		return r, nil
 	}
 	severity := Info
@@ -69,17 +69,17 @@ func checkSlow(ctx context.Context, l *look) (result, error) {
 		severity = Warning
 	}
 	f := l.finding(WeirSlow, severity, per(lost, l.view.duration()), samples)
-	f.Summary = fmt.Sprintf("weir.queues() takes %s, where it takes milliseconds elsewhere.", span(took))
+	f.Summary = fmt.Sprintf("weir.queues() takes %s; it normally takes milliseconds.", span(took))
 	if slowCalls {
 		counts, longest := map[string]int{}, 0.0
 		for _, c := range calls {
 			counts["weir."+c.function]++
 			longest = max(longest, c.longest)
 		}
-		f.Summary = fmt.Sprintf("Weir's own calls are slow on this server: up to %s and more, where they take milliseconds elsewhere.", span(seconds(longest)))
+		f.Summary = fmt.Sprintf("Weir's own calls are slow on this server: up to %s or more; they normally take milliseconds.", span(seconds(longest)))
 		f.add(`SELECT pid, clock_timestamp() - query_start, wait_event_type, wait_event, query FROM pg_stat_activity WHERE state = 'active' AND query ~ 'weir\.(_claim|heartbeat|_promote)'`,
-			"%s seen at work for %s or longer: %s", many(int64(len(calls)), "call"), span(slowCall), ranked(counts, total(counts), func(s string) string { return s }))
-		f.add("", "meanwhile they were seen in: %s", ranked(waits, total(waits), func(s string) string { return s }))
+			"%s seen running for %s or longer: %s", many(int64(len(calls)), "call"), span(slowCall), ranked(counts, total(counts), func(s string) string { return s }))
+		f.add("", "what they were doing: %s", ranked(waits, total(waits), func(s string) string { return s }))
 	}
 	if permitted {
 		f.add("SELECT * FROM weir.queues()", "weir.queues() took %s", span(took))
@@ -87,8 +87,8 @@ func checkSlow(ctx context.Context, l *look) (result, error) {
 	if err := addAdverse(ctx, l, &f); err != nil {
 		r.unseen = append(r.unseen, fmt.Sprintf("which settings make Weir's calls slow: %v", err))
 	}
-	f.Now = "Set back what the evidence names, for the role of Weir's workers: ALTER ROLE … RESET …; else see what the calls wait for."
-	f.ForGood = "Run weir migrate up after an upgrade of Weir: its functions bring along the settings that they need. Give the server processors and a disk that are its own."
+	f.Now = "Reset the settings that the evidence names for the role of Weir's workers: ALTER ROLE … RESET …; otherwise check what the calls wait for."
+	f.ForGood = "Run weir migrate up after an upgrade of Weir: its functions set what they need. Give the server dedicated CPUs and a dedicated disk."
 	r.findings = append(r.findings, f)
 	return r, nil
 }
@@ -118,7 +118,7 @@ LIMIT 5000`)
 WHERE n.nspname = 'weir' AND p.prokind = 'f' AND NOT coalesce(p.proconfig @> ARRAY['jit=off'], false) ORDER BY 1 LIMIT 100`)
 	if err == nil && len(open) > 0 {
 		f.add(`SELECT oid::regprocedure, proconfig FROM pg_proc WHERE pronamespace = 'weir'::regnamespace`,
-			"statements of %s may be compiled at each call, for want of SET jit = off: %s, …", many(int64(len(open)), "function"), open[0])
+			"statements of %s may be compiled on each call, because they lack SET jit = off: %s, …", many(int64(len(open)), "function"), open[0])
 	}
 	return err
 }

@@ -54,7 +54,7 @@ func checkTableLock(ctx context.Context, l *look) (result, error) {
 	worst := relations[0]
 	name := names[worst]
 	f := l.finding(TableLock, grade(lost), lost, l.view.seen(OtherLock))
-	f.Summary = fmt.Sprintf("%s sessions stand in line for the table %s.", figure(lost), name)
+	f.Summary = fmt.Sprintf("%s sessions queue up for the table %s.", figure(lost), name)
 	queries := map[uint32]Session{}
 	l.view.each(func(s Session, _ float64) { queries[s.PID] = s })
 	// The strongest wish is the one that the others wait behind.
@@ -82,11 +82,11 @@ func checkTableLock(ctx context.Context, l *look) (result, error) {
 		}
 		f.add(seeTableLock, "pid %d holds %s, %s, for %s; last statement: %s", w.pid, w.mode, k.State, span(seconds(k.Age)), shape(k.Query))
 	}
-	f.Now = "Cancel whoever wants the table for itself, and try again with a lock_timeout of a second or so."
+	f.Now = "Cancel the session that wants the table for itself, and retry with a lock_timeout of about a second."
 	if first != nil {
 		f.Now = fmt.Sprintf("End who holds it: SELECT pg_terminate_backend(%d); or cancel whoever wants it for itself.", first.PID)
 	}
-	f.ForGood = "Set lock_timeout for every ALTER TABLE, and try it again: then nobody waits behind it for longer. Keep transactions short that read the table."
+	f.ForGood = "Set lock_timeout for every ALTER TABLE and retry it: then nobody waits behind it for longer. Keep transactions that read the table short."
 	return found(f)
 }
 

@@ -41,26 +41,26 @@ func checkWorkers(ctx context.Context, l *look) (result, error) {
 		}
 	}
 	severity := Warning
-	rescue := "those that are alive did not give their jobs to others while the doctor looked"
+	rescue := "the workers that are alive have not taken over their jobs during this run"
 	if alive == 0 {
-		severity, rescue = Critical, "no worker is alive to give their jobs to others"
+		severity, rescue = Critical, "no worker is alive to take over their jobs"
 	}
 	f := l.finding(WorkerDead, severity, 0, 1)
 	f.Samples = 1
-	f.Summary = fmt.Sprintf("%s silent past the lease, with %s in hand: %s.", isAre(len(silent), "worker"), many(int64(running), "job"), rescue)
+	f.Summary = fmt.Sprintf("%s silent for longer than the lease, with %s running: %s.", isAre(len(silent), "worker"), many(int64(running), "job"), rescue)
 	const most = 5
 	for _, w := range silent[:min(len(silent), most)] {
-		fact := fmt.Sprintf("worker %d (%s): last heard of at %s, %s in hand", w.ID, w.Name, w.SeenAt.UTC().Format(time.RFC3339), many(int64(w.Running), "job"))
+		fact := fmt.Sprintf("worker %d (%s): last heartbeat at %s, %s running", w.ID, w.Name, w.SeenAt.UTC().Format(time.RFC3339), many(int64(w.Running), "job"))
 		if w.Reason != nil {
 			fact += "; " + *w.Reason
 		}
 		f.add("SELECT * FROM weir.workers() WHERE state = 'silent'", "%s", fact)
 	}
-	f.Now = "See whether the process still runs, and start a worker, which gives the jobs to others; without one, CALL weir.chores() twice a second for as long as the lease was."
+	f.Now = "Check whether the process still runs, and start a worker, which takes over the jobs; without one, run CALL weir.chores() twice a second for the length of the lease."
 	if kept != nil {
-		f.Now = "Of a worker that is kept by a prepared transaction nobody can say what it has recorded: " + *kept + "."
+		f.Now = "A prepared transaction keeps a worker from being fenced, because what it has recorded is undecided: " + *kept + "."
 	}
-	f.ForGood = "Let a supervisor restart workers, and give a worker a lease longer than its longest pause. No transaction that calls weir._record or weir.heartbeat is for preparing."
+	f.ForGood = "Let a supervisor restart workers, and give a worker a lease longer than its longest pause. Never prepare a transaction that has called weir._record or weir.heartbeat."
 	return found(f)
 }
 

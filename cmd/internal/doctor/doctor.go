@@ -204,7 +204,7 @@ func (d *Doctor) look(ctx context.Context) *taken {
 	}
 	var err error
 	if t.pins, err = readPins(ctx, d.session); err != nil {
-		t.errs = append(t.errs, fmt.Errorf("who holds the horizon: %w", err))
+		t.errs = append(t.errs, fmt.Errorf("what holds back the vacuum horizon: %w", err))
 	}
 	return t
 }
@@ -250,13 +250,13 @@ func (d *Doctor) judge(ctx context.Context, from time.Time, first, last *taken) 
 func (d *Doctor) unseen() []string {
 	list := []string{}
 	if !d.server.sees() {
-		list = append(list, "what sessions of other roles wait for, and their statements: GRANT pg_monitor TO "+quoteIdentifier(d.server.User))
+		list = append(list, "the waits and statements of other roles' sessions: GRANT pg_monitor TO "+quoteIdentifier(d.server.User))
 	}
 	if !d.server.Weir {
-		list = append(list, "Weir: its schema is not in database "+d.server.Database+", so only PostgreSQL was looked at (if it should be: name another database, or run weir migrate up)")
+		list = append(list, "Weir: its schema is not in database "+d.server.Database+", so only PostgreSQL was examined (if Weir should be there, name another database, or run weir migrate up)")
 	}
 	if d.server.Standby {
-		list = append(list, "what happens on the primary: this is a standby")
+		list = append(list, "the primary: this is a standby")
 	}
 	if n, err := d.sampler.failures(); n > 0 {
 		list = append(list, fmt.Sprintf("%s: %v", many(n, "sample"), err))

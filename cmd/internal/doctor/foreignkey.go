@@ -85,7 +85,7 @@ func foreignKeys(ctx context.Context, l *look, looks []Sample, counts func(Sessi
 		if n == 0 {
 			continue
 		}
-		keys = append(keys, fmt.Sprintf("%s on %s: %s, held by %s of the sessions looked at that lock another table's rows; %s has about %s rows",
+		keys = append(keys, fmt.Sprintf("%s on %s: %s, held by %s of the sampled sessions that lock another table's rows; %s has about %s rows",
 			r.Name, r.ReferringName, r.Def, shareOf(float64(n), float64(all)), r.ReferredName, figure(r.Rows)))
 	}
 	return keys, nil

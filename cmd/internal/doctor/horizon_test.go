@@ -47,11 +47,11 @@ func TestEveryHolderOfTheHorizonIsNamed(t *testing.T) {
 	execute(t, prepared, "BEGIN", "SELECT pg_current_xact_id()", "PREPARE TRANSACTION 'in doubt'")
 	churn(t, at)
 	f := expect(t, examine(t, at, pinnedLong), doctor.HorizonPinned, doctor.Warning)
-	expectFact(t, f, "(report, database", "reads an old snapshot")
+	expectFact(t, f, "(report, database", "holds an old snapshot")
 	expectFact(t, f, "(forgotten, database", "has written")
 	expectFact(t, f, "(another team, database", "it is in another database, but has written")
 	expectFact(t, f, `prepared transaction "in doubt"`)
-	expectFact(t, f, "queue: ", "dead rows and", "more dead each second")
+	expectFact(t, f, "queue: ", "dead rows and", "more dead rows a second")
 	if !strings.Contains(f.Now, "pg_terminate_backend") && !strings.Contains(f.Now, "ROLLBACK PREPARED") {
 		t.Errorf("what to do now does not end the oldest: %s", f.Now)
 	}
@@ -115,7 +115,7 @@ func TestWhenAQueueStopsKeepingUpIsTold(t *testing.T) {
 	crew(t, at, 1, repeat("INSERT INTO queue SELECT FROM generate_series(1, 40)",
 		"DELETE FROM queue WHERE id IN (SELECT id FROM queue ORDER BY id LIMIT 20)"))
 	f := expect(t, examine(t, at, pinnedLong), doctor.HorizonPinned, doctor.Info)
-	expectFact(t, f, "queue does not keep up:", "inserted per second")
+	expectFact(t, f, "queue can't keep up:", "inserted per second")
 }
 
 func TestHowMuchSlowerClaimsGetIsTold(t *testing.T) {

@@ -38,9 +38,9 @@ func (p pin) String() string {
 	case "slot":
 		return fmt.Sprintf("the replication slot %s (%s)", p.Name, p.State)
 	case "standby":
-		return fmt.Sprintf("the standby %s at %s, by hot_standby_feedback", orUnnamed(p.App), p.Database)
+		return fmt.Sprintf("the standby %s at %s, through hot_standby_feedback", orUnnamed(p.App), p.Database)
 	}
-	what := "reads an old snapshot"
+	what := "holds an old snapshot"
 	if p.By == "xid" {
 		what = "has written"
 	}

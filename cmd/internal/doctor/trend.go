@@ -60,7 +60,7 @@ func (t trend) text() string {
 	case t.after < t.before*0.8:
 		change = "down from " + figure(t.before)
 	}
-	return fmt.Sprintf("%s of %s that name it are in such a statement at any moment, %s %s before", figure(t.after), many(t.sessions, "session"), change, span(t.half))
+	return fmt.Sprintf("%s of %s that use it are in such a statement on average, %s %s ago", figure(t.after), many(t.sessions, "session"), change, span(t.half))
 }
 
 // saturated tells whether nearly all of the sessions are busy nearly all of the time, and were less so before.
@@ -81,10 +81,10 @@ func (t trend) full() (time.Duration, bool) {
 func outlook(t sufferer) string {
 	// A queue that deletes what is done shows its backlog; one that keeps it, as another state, does not.
 	if t.outPerSecond > 0 && t.inPerSecond > t.outPerSecond*1.05 {
-		return fmt.Sprintf("%s does not keep up: %s rows are inserted per second, and %s deleted", t.qualified(), figure(t.inPerSecond), figure(t.outPerSecond))
+		return fmt.Sprintf("%s can't keep up: %s rows are inserted per second, and %s deleted", t.qualified(), figure(t.inPerSecond), figure(t.outPerSecond))
 	}
 	if left, ok := t.busy.full(); ok {
-		return fmt.Sprintf("%s keeps up for about %s more, if nothing changes: by then all %s are busy with it all the time",
+		return fmt.Sprintf("%s keeps up for about %s more if nothing changes: by then all %s are busy with it all the time",
 			t.qualified(), span(max(left, time.Second)), many(t.busy.sessions, "session"))
 	}
 	if t.deadPerSecond > 0 {

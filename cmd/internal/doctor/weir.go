@@ -48,16 +48,16 @@ func notPermitted(err error) bool {
 	return errors.As(err, &refused) && refused.Code == insufficientPrivilege
 }
 
-// unless turns a refusal into what could not be seen. ok is false where the check has to end with the result.
-func unless(err error, what, takes string) (r result, ok bool, failed error) {
+// unless turns a missing privilege into an entry of what could not be seen. If ok is false, the check ends with the result.
+func unless(err error, what, needs string) (r result, ok bool, failed error) {
 	switch {
 	case err == nil:
 		return result{}, true, nil
 	case notPermitted(err):
-		return result{unseen: []string{what + ": it takes " + takes}}, false, nil
+		return result{unseen: []string{what + ": it needs " + needs}}, false, nil
 	}
 	return result{}, false, err
 }
 
-// absent is the answer of checks of Weir's own where its schema is not.
+// absent is the result of Weir's own checks where its schema is missing.
 var absent = result{}

@@ -37,7 +37,7 @@ func TestWeirsOwnTroublesAreNamed(t *testing.T) {
 
 	r := examine(t, url, time.Second)
 	f := expect(t, r, doctor.WorkerDead, doctor.Critical)
-	expectFact(t, f, "(killed): last heard of", "1 job in hand")
+	expectFact(t, f, "(killed): last heartbeat at", "1 job running")
 	f = expectDownstream(t, r, doctor.PromotionLate)
 	expectFact(t, f, "1 job is due")
 	f = expectDownstream(t, r, doctor.SegmentStuck)
@@ -120,7 +120,7 @@ func TestAPreparedTransactionThatKeepsAWorkerIsNamed(t *testing.T) {
 	crew(t, url, 1, repeat("SELECT weir._rescue()", "SELECT pg_sleep(0.5)"))
 	until(t, conn, "SELECT state = 'silent' FROM weir.workers()")
 	f := expect(t, examine(t, url, time.Second), doctor.WorkerDead, doctor.Warning)
-	expectFact(t, f, "(prepared): last heard of", "'left over'", "ROLLBACK PREPARED")
+	expectFact(t, f, "(prepared): last heartbeat at", "'left over'", "ROLLBACK PREPARED")
 	execute(t, conn, "ROLLBACK PREPARED 'left over'")
 	until(t, conn, "SELECT state = 'ended' FROM weir.workers()")
 }
@@ -184,7 +184,7 @@ func TestKindThatNoWorkerKnowsIsNamed(t *testing.T) {
 	}
 	execute(t, conn, "UPDATE weir.later SET run_at = run_at + interval '1 hour'")
 	f := expect(t, examine(t, url, time.Second), doctor.KindUnknown, doctor.Info)
-	expectFact(t, f, "kind misspelt of queue mail: 1 job handed back")
+	expectFact(t, f, "kind misspelt in queue mail: 1 job released")
 	execute(t, conn, "UPDATE weir.later SET enqueued_at = enqueued_at - interval '11 minutes'")
 	expect(t, examine(t, url, time.Second), doctor.KindUnknown, doctor.Warning)
 }
