@@ -2,6 +2,7 @@ package weirtest_test
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"os/exec"
 	"slices"
@@ -133,6 +134,45 @@ func TestARoleThatMayNotCreateDatabasesIsToldWhatToDo(t *testing.T) {
 	(&weirtest.Databases{URL: at}).Pool(t)
 }
 
+// TestProcessesShareATemplate: one makes it, and those that start at the same time wait for it.
+func TestProcessesShareATemplate(t *testing.T) {
+	t.Parallel()
+	server := pgtest.Server(t, nil).URL("postgres")
+	const processes = 4
+	ended := make(chan error, processes)
+	for range processes {
+		go func() { // each ends with its process
+			ended <- leave(t, server)
+		}()
+	}
+	for range processes {
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	}
+	shared := 0
+	names := made(t, server)
+	for _, name := range names {
+		if strings.HasPrefix(name, "weir_test_template_") {
+			shared++
+		}
+	}
+	// Besides, each has left a test's database, and a template of its own with a copy; or another has swept that up already.
+	if shared != 1 || len(names) > 1+3*processes {
+		t.Errorf("there are %v", names)
+	}
+}
+
+// leave runs a process that leaves three databases on a server: a test's, a template of its own, and a copy of that.
+func leave(t *testing.T, server string) error {
+	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestTheServerComesFromTheEnvironment$")
+	cmd.Env = append(os.Environ(), leaveEnv+"="+server, "WEIR_TEST_DATABASE_URL="+server)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("%w: %s", err, out)
+	}
+	return nil
+}
+
 // TestWhatAKilledTestRunLeavesIsSweptUp: by the next run, which leaves alone what a run that lives has, and what it can't know.
 func TestWhatAKilledTestRunLeavesIsSweptUp(t *testing.T) {
 	t.Parallel()
@@ -140,15 +180,9 @@ func TestWhatAKilledTestRunLeavesIsSweptUp(t *testing.T) {
 	server := s.URL("postgres")
 	(&weirtest.Databases{URL: server}).Pool(t) // of this process, which lives
 	alive := made(t, server)
-	leave := func(at string) {
-		t.Helper()
-		cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestTheServerComesFromTheEnvironment$")
-		cmd.Env = append(os.Environ(), leaveEnv+"="+at, "WEIR_TEST_DATABASE_URL="+at)
-		if out, err := cmd.CombinedOutput(); err != nil {
-			t.Fatalf("%v: %s", err, out)
-		}
+	if err := leave(t, server); err != nil {
+		t.Fatal(err)
 	}
-	leave(server)
 	// The server notices at its own time that a process has gone.
 	gone := func() {
 		pgtest.Until(t, "the sessions of a process end", func() bool {
@@ -170,7 +204,9 @@ func TestWhatAKilledTestRunLeavesIsSweptUp(t *testing.T) {
 		}
 		alive = append(alive, name)
 	}
-	leave(server) // sweeps up, and leaves the same again
+	if err := leave(t, server); err != nil { // sweeps up, and leaves the same again
+		t.Fatal(err)
+	}
 	gone()
 	again := made(t, server)
 	if len(again) != len(alive)+3 {
