@@ -1,0 +1,56 @@
+package weir_test
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// TestLinksInTheDocumentsLeadSomewhere: relative links name files that exist, and headings that are in them.
+func TestLinksInTheDocumentsLeadSomewhere(t *testing.T) {
+	t.Parallel()
+	var pages []string
+	for _, pattern := range []string{"*.md", "docs/*.md", "docs/*/*.md"} {
+		found, err := filepath.Glob(pattern)
+		if err != nil {
+			t.Fatal(err)
+		}
+		pages = append(pages, found...)
+	}
+	if len(pages) < 10 {
+		t.Fatalf("found only %v", pages)
+	}
+	for _, page := range pages {
+		text := code.ReplaceAllString(string(read(t, page)), "")
+		for _, link := range regexp.MustCompile(`\]\(([^)\s]+)\)`).FindAllStringSubmatch(text, -1) {
+			target, anchor, _ := strings.Cut(link[1], "#")
+			if strings.Contains(target, "://") || strings.HasPrefix(target, "mailto:") {
+				continue
+			}
+			path := page
+			if target != "" {
+				path = filepath.Join(filepath.Dir(page), target)
+			}
+			if _, err := os.Stat(path); err != nil {
+				t.Errorf("%s: %v", page, err)
+			} else if anchor != "" && !anchors(t, path)[anchor] {
+				t.Errorf("%s: %s has no heading #%s", page, path, anchor)
+			}
+		}
+	}
+}
+
+var code = regexp.MustCompile("(?ms)^```.*?^```")
+
+// anchors are the headings of a page, as links name them.
+func anchors(t *testing.T, page string) map[string]bool {
+	t.Helper()
+	all := map[string]bool{}
+	for _, heading := range regexp.MustCompile(`(?m)^#+ (.*)$`).FindAllStringSubmatch(code.ReplaceAllString(string(read(t, page)), ""), -1) {
+		name := regexp.MustCompile(`[^\p{L}\p{N}_ -]`).ReplaceAllString(strings.ToLower(heading[1]), "")
+		all[strings.ReplaceAll(name, " ", "-")] = true
+	}
+	return all
+}
