@@ -18,21 +18,22 @@ import (
 // urlFrom are the variables that name the server, the first that is set.
 var urlFrom = []string{"WEIR_TEST_DATABASE_URL", "DATABASE_URL"}
 
-// Databases makes a database for each test, on any PostgreSQL server from 14 on whose role may create databases. The database that URL names is
-// only connected to: nothing in it is read or changed. Weir's schema, and what Setup adds, is installed once, into a template that is copied for
-// each test; a template of this version stays on the server for the next run. A test's database is dropped at its end; what a test process has left
-// that was killed, the next one drops. Any number of processes may do this on one server at once.
+// Databases creates a database for each test, on a PostgreSQL server from version 14 on. The role must be allowed to create databases, and Weir's roles
+// must exist or the role must be allowed to create them. The database that URL names is only connected to: nothing in it is changed.
 //
-// The zero value is ready. Keep one for all tests of a package, in a variable: it must not be copied.
+// Weir's schema, and what Setup adds, are installed once, into a template that is copied for each test. A test's database is dropped when the test
+// ends. If a test process is killed, the next one drops what it has left. Any number of processes may use one server at once.
+//
+// The zero value is ready to use. Keep one in a package variable for all tests, and do not copy it.
 type Databases struct {
-	// URL is that of a database, with the password, of the server; or keywords and values, as libpq has them. Default: what the environment has
-	// in WEIR_TEST_DATABASE_URL, or else in DATABASE_URL.
+	// URL of any database on the server, with the password; keywords and values, as in "host=… user=…", will do too. Default: the environment variable
+	// WEIR_TEST_DATABASE_URL, or else DATABASE_URL. The server must be reached directly, not through PgBouncer.
 	URL string
-	// Setup adds to the template what your tests need besides Weir's schema: your own migrations, say. It must end with all it has committed. It is
-	// called where there is no template yet, so at most once in a process. Nil: nothing.
+	// Setup adds to the template what your tests need besides Weir's schema, such as your own tables. It is called at most once in a process, and
+	// not at all if there is a template of this Version. Connections that it opens itself it must close. Default: nothing is added.
 	Setup func(ctx context.Context, conn *pgx.Conn) error
-	// Version names what Setup leads to, so that other processes, and the next run, need not call it again: the last migration's number, say.
-	// Default: none, and each process calls it.
+	// Version names the result of Setup: the number of your last migration, say. Change it whenever Setup changes. With a Version the template stays on
+	// the server, for other processes and later runs of the same module. Default: every process makes a template of its own.
 	Version string
 
 	setup     testdb.Setup
@@ -42,20 +43,21 @@ type Databases struct {
 // plain has the schema alone.
 var plain Databases
 
-// Database returns the URL of a new database with Weir's schema, on the server that the environment names; see [Databases]. It is dropped at the
-// end of the test, whoever is still connected to it.
+// Database returns the URL of a new database with Weir's schema, on the server that the environment names: see [Databases]. It is dropped when the
+// test ends, even if something is still connected to it.
 func Database(t testing.TB) string {
 	t.Helper()
 	return plain.New(t)
 }
 
-// Pool returns a pool of connections to a new database with Weir's schema, on the server that the environment names; see [Databases].
+// Pool returns a pool of connections to a new database with Weir's schema, on the server that the environment names: see [Databases]. When the
+// test ends, the pool is closed and the database dropped.
 func Pool(t testing.TB) *pgxpool.Pool {
 	t.Helper()
 	return plain.Pool(t)
 }
 
-// New returns the URL of a new database, or keywords and values if that is what URL is. It is dropped at the end of the test.
+// New returns the URL of a new database (keywords and values, if that is what URL is). It is dropped when the test ends.
 func (d *Databases) New(t testing.TB) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), bound)
@@ -92,7 +94,7 @@ func (d *Databases) New(t testing.TB) string {
 	return at
 }
 
-// Pool returns a pool of connections to a new database. At the end of the test the pool is closed, and the database dropped.
+// Pool returns a pool of connections to a new database. When the test ends, the pool is closed and the database dropped.
 func (d *Databases) Pool(t testing.TB) *pgxpool.Pool {
 	t.Helper()
 	at := d.New(t)

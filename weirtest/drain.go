@@ -16,29 +16,28 @@ import (
 
 // DrainOptions say how far Drain goes. The zero value, or nil, means the defaults.
 type DrainOptions struct {
-	// Until has what is scheduled up to this time when Drain is called worked as if it had come: jobs enqueued for later, retries and snoozes. A job
-	// that is put off once more waits for the next Drain, so each sees one attempt. Only for a database that is the test's own: jobs of all
-	// queues come due. Default: now.
+	// Until: jobs scheduled up to this time are worked as if the time had come, be they enqueued for later, retried or snoozed. A job that is
+	// retried or snoozed again waits for the next Drain, so each Drain sees one attempt of it. Jobs of all queues become due, so use it only on a
+	// database of the test's own. Default: now.
 	Until time.Time
-	// Limit is how many attempts may run before the test fails, for there are handlers that enqueue their own kind again. Default 1,000.
+	// Limit: the test fails if more attempts than this run. It stops handlers that enqueue their own kind again and again. Default 1,000.
 	Limit int
 }
 
-// Ended is an attempt that Drain has worked.
+// Ended is an attempt that Drain has worked, and how it ended.
 type Ended struct {
 	weir.JobMeta
 	Args json.RawMessage
 	Result
 }
 
-// Drain works what is available in the configuration's queues, one attempt after the other, until nothing is left: by priority and then in the
-// order of a worker's claims, those that handlers enqueue to run at once too. What comes due meanwhile, as a retry after a second may, waits for the
-// next Drain. It returns how each ended, in order. Jobs run as they do in a worker, and their
-// ends are recorded; but in the calling goroutine, so that handlers may call t.Fatal, and one at a time, whatever concurrency the configuration
-// names. It fails the test where more than Limit run, or ctx ends, from which handlers' contexts derive.
+// Drain works the available jobs of the configured queues until none is left, and returns how each attempt ended, in order. Jobs run and are
+// recorded as in a worker, but in the calling goroutine, so that handlers may call t.Fatal, and one at a time: queue by queue in the order of
+// their names, and by priority. Jobs that handlers enqueue to run at once are worked too. Jobs that become due while Drain runs, such as a retry after
+// a second, wait for the next Drain. Handlers' contexts derive from ctx; if it ends, the test fails.
 //
-// A claim sees what is committed and nothing else: what a transaction has enqueued that is still open is not worked, and so Drain is of no use
-// for tests that roll back. See Pool for a database of the test's own.
+// Workers claim only committed jobs: Drain does not see those of an open transaction, so it can't be used in tests that roll back. See [Pool] for a
+// database of the test's own.
 func Drain(ctx context.Context, t testing.TB, client *weir.Client, config weir.WorkerConfig, o *DrainOptions) []Ended {
 	t.Helper()
 	if o == nil {

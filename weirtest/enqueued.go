@@ -13,7 +13,7 @@ import (
 	"github.com/weir-pg/weir/internal/store"
 )
 
-// Job is a job that waits to be run: what a handler would get, and when.
+// Job is a job that waits: what its handler would get, and when.
 type Job[A weir.Args] struct {
 	weir.Job[A]
 	RunAt time.Time // zero: at once
@@ -22,20 +22,21 @@ type Job[A weir.Args] struct {
 // most jobs are looked at.
 const most = 10_000
 
-// EnqueuedTx returns the jobs of A's kind that a transaction has enqueued, in the order it did. The transaction's role needs weir_enqueue.
+// EnqueuedTx returns the jobs of A's kind that a transaction has enqueued, in that order. Jobs that it has cancelled again are left out. The
+// role needs weir_enqueue.
 func EnqueuedTx[A weir.Args](t testing.TB, tx weir.Tx) []*Job[A] {
 	t.Helper()
 	return ofKind[A](t, inTx(t, tx))
 }
 
-// Enqueued returns the jobs of A's kind that wait in a database, at once or later, in the order they were enqueued.
+// Enqueued returns the jobs of A's kind that wait in a database, available or scheduled, in the order they were enqueued.
 func Enqueued[A weir.Args](t testing.TB, client *weir.Client) []*Job[A] {
 	t.Helper()
 	return ofKind[A](t, inDatabase(t, client))
 }
 
 // RequireEnqueuedTx fails the test unless a transaction has enqueued exactly one job of A's kind with these args and options, and returns it.
-// Args are compared as JSON. Of options those that are set are compared: RunAt to the second, and of Meta the keys that are given. The failure
+// Args are compared as JSON. Only the options that are set are compared: RunAt to within a second, Meta by the keys that are given. The failure
 // lists what was enqueued instead.
 func RequireEnqueuedTx[A weir.Args](t testing.TB, tx weir.Tx, args A, o *weir.Options) *Job[A] {
 	t.Helper()
@@ -48,8 +49,8 @@ func RequireEnqueued[A weir.Args](t testing.TB, client *weir.Client, args A, o *
 	return requireOne(t, inDatabase(t, client), args, o)
 }
 
-// RequireManyEnqueuedTx fails the test unless a transaction has enqueued these jobs and no others, of whatever kind, in any order. They are
-// compared as by RequireEnqueuedTx.
+// RequireManyEnqueuedTx fails the test unless a transaction has enqueued exactly these jobs, of any kinds, in any order. They are compared as by
+// RequireEnqueuedTx.
 func RequireManyEnqueuedTx(t testing.TB, tx weir.Tx, want []weir.NewJob) {
 	t.Helper()
 	requireMany(t, inTx(t, tx), want)
@@ -61,8 +62,8 @@ func RequireManyEnqueued(t testing.TB, client *weir.Client, want []weir.NewJob) 
 	requireMany(t, inDatabase(t, client), want)
 }
 
-// RequireNotEnqueuedTx fails the test if a transaction has enqueued a job of A's kind, whatever its args: an assertion that named them would hold
-// for any typing error in them.
+// RequireNotEnqueuedTx fails the test if a transaction has enqueued a job of A's kind, whatever its args. (An assertion that named args would pass
+// because of any typing error in them.)
 func RequireNotEnqueuedTx[A weir.Args](t testing.TB, tx weir.Tx) {
 	t.Helper()
 	requireNone[A](t, inTx(t, tx))

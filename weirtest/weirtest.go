@@ -1,32 +1,32 @@
-// Package weirtest is for tests of programs that use Weir.
+// Package weirtest helps you test programs that use Weir: code that enqueues jobs, and code that runs them. docs/testing.md is a guide to it.
 //
-// # What is enqueued
+// # Assert on what is enqueued
 //
-// A test that rolls its transaction back asserts on what the code under test has enqueued in it. Jobs that others enqueue meanwhile, in other
-// tests or in a database that is in use, are not among them:
+// In a transaction that you roll back, assert on the jobs that the code under test has enqueued in it. Jobs of other transactions are never seen,
+// so tests can run in parallel, on a database that is in use:
 //
 //	tx := weirtest.Tx(t, pool) // rolled back at the end of the test
 //	signUp(ctx, tx, client, "ada@example.org")
 //	job := weirtest.RequireEnqueuedTx(t, tx, SendMail{To: "ada@example.org"}, &weir.Options{Queue: "mail"})
 //	weirtest.RequireNotEnqueuedTx[DeleteAccount](t, tx)
 //
-// [RequireEnqueued] and the others without Tx look at the jobs that wait anywhere in a database.
+// [RequireEnqueued] and the other functions without Tx look at the jobs that wait anywhere in a database.
 //
-// # What a handler does
+// # Run one handler
 //
-// [Work] runs a handler as a worker does: with its middleware, hooks, timeouts and retry policy, in the calling goroutine and without a database.
+// [Work] runs a handler as a worker would, with its middleware, hooks, timeouts and retry policy, in the calling goroutine and without a database.
 // It returns what would be recorded:
 //
 //	config := weir.WorkerConfig{Handlers: handlers}
 //	result := weirtest.Work(t.Context(), t, config, &weir.Job[SendMail]{Args: SendMail{To: "nobody"}})
 //	if result.Outcome != weir.OutcomeFailed { … }
 //
-// A job that RequireEnqueuedTx has returned can be run so, too, and with that all of a flow in one transaction.
+// Pass it a job that RequireEnqueuedTx has returned to test a whole flow in one transaction.
 //
-// # All of it
+// # Work everything
 //
-// [Drain] works the jobs of a database one after the other, those that handlers enqueue too, and returns what happened. A claim sees only what
-// is committed, and so does this: it can't be done in a transaction that is rolled back. Use a database of the test's own:
+// [Drain] works the jobs of a database one at a time, including those that handlers enqueue, and returns how each ended. Workers claim only
+// committed jobs, so Drain can't work inside a transaction that you roll back. Use a database of the test's own:
 //
 //	pool := weirtest.Pool(t) // on the server that DATABASE_URL names; copied from a template, and dropped at the end of the test
 //	client := weir.NewClient(pool)

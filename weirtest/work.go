@@ -18,28 +18,28 @@ import (
 
 // Result is how an attempt ended.
 type Result struct {
-	// Outcome is what is recorded: OutcomeFailed only where the job has failed for good, OutcomeRetried where another attempt follows.
+	// Outcome is what is recorded: OutcomeRetried if another attempt follows, OutcomeFailed if the job has failed for good.
 	Outcome weir.Outcome
-	// After is how long until the job is run again, of one that is retried, snoozed or released. Where ByQueue is set it is 0, and the backoff of
-	// the job's queue says.
+	// After is how long until a job that was retried, snoozed or released runs again. If ByQueue is set, the backoff of the job's queue decides, and
+	// After is 0.
 	After   time.Duration
 	ByQueue bool
-	// Err is why the attempt did not complete, as it is recorded: the handler's error, its panic (a *weir.PanicError), its timeout
-	// (errors.Is context.DeadlineExceeded). Nil where Outcome is OutcomeCompleted or OutcomeSnoozed.
+	// Err is why the attempt did not complete: the handler's error, its panic (a *weir.PanicError) or its timeout (errors.Is
+	// context.DeadlineExceeded). Nil if Outcome is OutcomeCompleted or OutcomeSnoozed.
 	Err error
 	// Output is what the handler has set by SetOutput.
 	Output string
-	// InTx tells that the handler completed the job in a transaction of its own, by CompleteTx.
+	// InTx: the handler has called CompleteTx.
 	InTx bool
 }
 
 // Work runs the handler of a job as a worker of this configuration does: with its middleware, hooks, timeouts and retry policy, and panics caught.
-// It does so in the calling goroutine, so that handlers may call t.Fatal, and without a database: nothing is recorded, and CompleteTx leaves its
-// transaction alone. The handler's context derives from ctx: one that ended with the cause weir.ErrCancelled or weir.ErrStopping shows what a
-// handler does then. Queues and all else that is about the database may be missing in the configuration.
+// It runs in the calling goroutine, so that handlers may call t.Fatal, and without a database: nothing is recorded, and CompleteTx leaves its
+// transaction alone. The handler's context derives from ctx. To see what a handler does when it is interrupted, pass a context that ends with the
+// cause weir.ErrCancelled or weir.ErrStopping. The configuration needs handlers, and no queues.
 //
-// Args go through JSON, as they would. What is not set in the job has the defaults of the kind and of weir.Options; Attempt is 1 then, ID 1 and
-// EnqueuedAt now.
+// Args go through JSON, as they do in a worker. Fields of the job that are not set have the defaults of the kind and of weir.Options: Attempt 1, for
+// example. ID is 1 by default, and EnqueuedAt is now.
 func Work[A weir.Args](ctx context.Context, t testing.TB, config weir.WorkerConfig, job *weir.Job[A]) Result {
 	t.Helper()
 	task, err := taskOf(job)
