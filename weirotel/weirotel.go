@@ -36,6 +36,7 @@
 package weirotel
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"sync"
@@ -115,6 +116,7 @@ func New(c Config) (*Telemetry, error) {
 	if err := errors.Join(errs[:]...); err != nil {
 		return nil, fmt.Errorf("weirotel: %w", err)
 	}
+	t.rescued.Add(context.Background(), 0) // so that the first is an increase
 	return t, nil
 }
 
