@@ -144,6 +144,43 @@ func ExampleSnooze() {
 	// attempt 1: completed (<nil>)
 }
 
+// Hooks are told what the database has recorded: for metrics, say, or to report jobs that have failed for good.
+func ExampleHooks() {
+	ctx, stop := context.WithCancel(context.Background())
+	defer stop()
+	client := weir.NewClient(connect())
+	if _, err := client.Enqueue(ctx, SendMail{To: "ada@example.org"}, &weir.Options{Queue: "hooks", MaxAttempts: 1}); err != nil {
+		log.Fatal(err)
+	}
+	handlers := weir.NewHandlers()
+	weir.Handle(handlers, func(ctx context.Context, job *weir.Job[SendMail]) error {
+		stop() // this example is over
+		panic("out of paper")
+	})
+	worker, err := client.NewWorker(weir.WorkerConfig{
+		Handlers: handlers,
+		Queues:   map[string]int{"hooks": 8},
+		Hooks: []weir.Hooks{{
+			Claimed: func(jobs int, took time.Duration) { fmt.Println("claimed", jobs) },
+			End: func(ctx context.Context, job weir.JobMeta, outcome weir.Outcome, took time.Duration, err error) {
+				var panicked *weir.PanicError
+				if outcome == weir.OutcomeFailed && errors.As(err, &panicked) {
+					fmt.Println(job.Kind, "failed for good:", panicked.Value)
+				}
+			},
+		}},
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	if err := worker.Run(ctx); err != nil {
+		log.Fatal(err)
+	}
+	// Output:
+	// claimed 1
+	// send_mail failed for good: out of paper
+}
+
 // The effect and the job's completion commit together, so the effect happens exactly once.
 func ExampleJobMeta_CompleteTx() {
 	ctx, stop := context.WithCancel(context.Background())
