@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/weir-pg/weir/cmd/internal/horizon"
 )
 
 const (
@@ -24,18 +26,23 @@ const (
 const seePins = `SELECT pid, datname, usename, application_name, state, xact_start, greatest(age(backend_xid), age(backend_xmin)) AS xids, query
 FROM pg_stat_activity WHERE backend_xid IS NOT NULL OR backend_xmin IS NOT NULL ORDER BY xids DESC`
 
-var seePin = map[string]string{
-	"session":  seePins,
-	"prepared": `SELECT gid, prepared, owner, database, age(transaction) AS xids FROM pg_prepared_xacts ORDER BY prepared`,
-	"slot":     `SELECT slot_name, slot_type, active, age(xmin) AS xids FROM pg_replication_slots WHERE xmin IS NOT NULL`,
-	"standby":  `SELECT pid, application_name, client_addr, age(backend_xmin) AS xids FROM pg_stat_replication WHERE backend_xmin IS NOT NULL`,
+var seePin = map[horizon.Kind]string{
+	horizon.Transaction: seePins,
+	horizon.Snapshot:    seePins,
+	horizon.Prepared:    `SELECT gid, prepared, owner, database, age(transaction) AS xids FROM pg_prepared_xacts ORDER BY prepared`,
+	horizon.Slot:        `SELECT slot_name, slot_type, active, age(xmin) AS xids FROM pg_replication_slots WHERE xmin IS NOT NULL`,
+	horizon.Standby: `SELECT r.pid, r.application_name, r.client_addr, s.slot_name, age(coalesce(s.xmin, r.backend_xmin)) AS xids
+FROM pg_stat_replication r LEFT JOIN pg_replication_slots s ON s.active_pid = r.pid WHERE coalesce(s.xmin, r.backend_xmin) IS NOT NULL`,
 }
 
-var endPin = map[string]string{
-	"session":  "SELECT pg_terminate_backend(%s); or pg_cancel_backend where a statement still runs",
-	"prepared": "COMMIT PREPARED '%[1]s' or ROLLBACK PREPARED '%[1]s', in its database, as its coordinator would",
-	"slot":     "let its consumer catch up, or, when nobody needs it any more, SELECT pg_drop_replication_slot('%s')",
-	"standby":  "end the long query on that standby, or on one that follows it (walsender %s shows only the feedback); run weir doctor there",
+const endSession = "SELECT pg_terminate_backend(%s); or pg_cancel_backend where a statement still runs"
+
+var endPin = map[horizon.Kind]string{
+	horizon.Transaction: endSession,
+	horizon.Snapshot:    endSession,
+	horizon.Prepared:    "COMMIT PREPARED '%[1]s' or ROLLBACK PREPARED '%[1]s', in its database, as its coordinator would",
+	horizon.Slot:        "let its consumer catch up, or, when nobody needs it any more, SELECT pg_drop_replication_slot('%s')",
+	horizon.Standby:     "end the long query on that standby, or on one that follows it (walsender %s shows only the feedback); run weir doctor there",
 }
 
 // checkHorizon looks for who keeps dead rows from being removed, and for tables in which that shows.
@@ -47,13 +54,13 @@ func checkHorizon(ctx context.Context, l *look) (result, error) {
 	now := time.Now()
 	var old []pin
 	for _, p := range pins {
-		was := slices.IndexFunc(l.pins, p.same)
+		was := p.among(l.pins)
 		switch {
-		case was < 0: // it came after the first look
-		case p.Since != nil && p.held(now) >= pinnedLong:
+		case was < 0: // it came after the first look, or holds another snapshot by now
+		case p.Started != nil && p.held(now) >= pinnedLong:
 			old = append(old, p)
 		// It has no time; but it has not moved while others went on.
-		case p.Since == nil && p.Age >= pinnedXIDs && p.Age-l.pins[was].Age >= (l.last.NextXID-l.first.NextXID)*9/10:
+		case p.Started == nil && p.Age >= pinnedXIDs && p.Age-l.pins[was].Age >= (l.last.NextXID-l.first.NextXID)*9/10:
 			old = append(old, p)
 		}
 	}
@@ -126,7 +133,7 @@ func foundPins(ctx context.Context, l *look, old []pin, sick []sufferer, now tim
 			also = "also held by "
 		}
 		fact := fmt.Sprintf("%s%s: for %s, %s transactions", also, p, heldFor(p, now), figure(float64(p.Age)))
-		if p.Kind == "session" && p.Database != l.server.Database {
+		if p.Scope == horizon.Through {
 			fact += "; it is in another database, but has written, so every snapshot here counts it as running"
 		}
 		if p.Query != "" {
@@ -146,7 +153,7 @@ func foundPins(ctx context.Context, l *look, old []pin, sick []sufferer, now tim
 		f.add("SELECT calls, mean_exec_time, query FROM pg_stat_statements ORDER BY total_exec_time DESC -- twice", "%s", slow)
 	}
 	f.add("", "%s", outlook(worst))
-	f.Now = capitalised(fmt.Sprintf(endPin[old[0].Kind], strings.ReplaceAll(old[0].Name, "'", "''"))) + "."
+	f.Now = capitalised(fmt.Sprintf(endPin[old[0].Kind], old[0].quoted())) + "."
 	f.ForGood = "Limit transactions at their source: idle_in_transaction_session_timeout, transaction_timeout (17 and later), " +
 		"statement_timeout for reports; weir guard ends those that do harm. A queue whose rows are never updated or deleted, such as Weir's, is not affected."
 	f.Lab = "weir lab pinned"
@@ -154,7 +161,7 @@ func foundPins(ctx context.Context, l *look, old []pin, sick []sufferer, now tim
 }
 
 func heldFor(p pin, now time.Time) string {
-	if p.Since == nil {
+	if p.Started == nil {
 		return many(p.Age, "transaction")
 	}
 	return span(p.held(now))

@@ -10,10 +10,12 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/weir-pg/weir/cmd/internal/horizon"
 )
 
 // ApplicationName is that of the doctor's own sessions, which never count.
-const ApplicationName = "weir doctor"
+const ApplicationName = horizon.Doctor
 
 const (
 	connectTimeout   = 10 * time.Second

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/weir-pg/weir/cmd/internal/horizon"
 )
 
 // settleBound is how long the effect of a signal may take to show on the primary. A standby reports every wal_receiver_status_interval,
@@ -59,16 +61,16 @@ func send(ctx context.Context, sql string, h *Holder) (sent bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, lookBound)
 	defer cancel()
 	s := h.session
-	if s.xactStart == nil {
+	if s.Started == nil {
 		return false, pgx.ErrNoRows
 	}
-	holdsXid, holdsXmin := s.xid, s.xmin
+	holdsXid, holdsXmin := number(s.XID), number(s.Xmin)
 	if h.By == "xid" {
 		holdsXmin = nil
 	} else {
 		holdsXid = nil
 	}
-	err = h.at.server.DB.QueryRow(ctx, sql, s.pid, s.backendStart, *s.xactStart, holdsXid, holdsXmin).Scan(&sent)
+	err = h.at.server.DB.QueryRow(ctx, sql, s.PID, s.Connected, *s.Started, holdsXid, holdsXmin).Scan(&sent)
 	return sent, err
 }
 
@@ -127,7 +129,7 @@ func (c *cluster) effect(s *signal, holders []*Holder) (outcome, why string) {
 	}
 	front := (*Holder)(nil)
 	for _, h := range holders {
-		if h.relevant && !s.holder.hold.before(h.hold) {
+		if h.relevant && !s.holder.hold.Before(h.hold) {
 			front = h
 			break
 		}
@@ -153,11 +155,20 @@ func (c *cluster) find(name string) *view {
 	return nil
 }
 
+// number is an xid as a parameter.
+func number(x *horizon.XID) *int64 {
+	if x == nil {
+		return nil
+	}
+	n := int64(*x)
+	return &n
+}
+
 // holds tells whether a session still holds, in the same transaction, what it held when it was judged.
 func (v *view) holds(h *Holder) bool {
-	for _, s := range v.sessions {
-		same := s.pid == h.PID && s.backendStart.Equal(h.session.backendStart) && s.xactStart != nil && s.xactStart.Equal(*h.session.xactStart)
-		if same && (s.xid != nil && xid(*s.xid) == h.own || s.xmin != nil && xid(*s.xmin) == h.own) {
+	for _, s := range v.Sessions {
+		same := s.PID == h.PID && s.Connected.Equal(h.session.Connected) && s.Started != nil && s.Started.Equal(*h.session.Started)
+		if same && (s.XID != nil && *s.XID == h.own || s.Xmin != nil && *s.Xmin == h.own) {
 			return true
 		}
 	}

@@ -3,7 +3,8 @@ package guard
 import (
 	"cmp"
 	"slices"
-	"strings"
+
+	"github.com/weir-pg/weir/cmd/internal/horizon"
 )
 
 // cluster is what one look saw of all servers.
@@ -18,15 +19,15 @@ type cluster struct {
 func (c *cluster) holders() []*Holder {
 	list := distinct(c.of(c.primary, map[*view]bool{}))
 	for _, h := range list {
-		h.Xid, h.AgeXids = uint32(h.hold), int64(int32(c.primary.next-h.hold))
+		h.Xid, h.AgeXids = uint32(h.hold), c.primary.Next.Since(h.hold)
 	}
 	c.markDerived(list)
 	c.markRelevant(list)
 	slices.SortStableFunc(list, func(a, b *Holder) int {
 		switch {
-		case a.hold.before(b.hold):
+		case a.hold.Before(b.hold):
 			return -1
-		case b.hold.before(a.hold):
+		case b.hold.Before(a.hold):
 			return 1
 		}
 		return cmp.Compare(order(a), order(b))
@@ -39,7 +40,7 @@ func (c *cluster) holders() []*Holder {
 func distinct(list []*Holder) []*Holder {
 	oldest := map[string]*Holder{}
 	for _, h := range list {
-		if o := oldest[h.identity()]; o == nil || h.hold.before(o.hold) {
+		if o := oldest[h.identity()]; o == nil || h.hold.Before(o.hold) {
 			oldest[h.identity()] = h
 		}
 	}
@@ -62,57 +63,39 @@ func (c *cluster) of(v *view, above map[*view]bool) []*Holder {
 	above[v] = true
 	defer delete(above, v)
 	var list []*Holder
-	for _, s := range v.sessions {
-		switch {
-		case isGuard(s):
-		case s.backendType == "walsender" && s.xmin != nil:
-			list = append(list, c.trace(v, xid(*s.xmin), "", s.application, s.client, above)...)
-		case s.xid != nil || s.xmin != nil:
-			list = append(list, ofSession(v, s))
-		}
-	}
-	for _, p := range v.prepared {
-		list = append(list, ofPrepared(v, p))
-	}
-	for _, s := range v.slots {
-		if s.xmin == nil {
-			h := ofSlot(v, s, xid(*s.catalogXmin))
-			h.catalogs = true
-			list = append(list, h)
-			continue
-		}
-		if s.active && s.kind == "physical" {
-			list = append(list, c.trace(v, xid(*s.xmin), s.name, s.application, s.client, above)...)
+	for _, h := range v.Holders() {
+		if h.Kind == horizon.Standby {
+			list = append(list, c.trace(v, h, above)...)
 		} else {
-			list = append(list, ofSlot(v, s, xid(*s.xmin)))
+			list = append(list, of(v, h, ""))
 		}
 	}
 	return list
 }
 
 // trace returns who on a standby is behind what it reported to v.
-func (c *cluster) trace(v *view, reported xid, slot, application, client string, above map[*view]bool) []*Holder {
-	standbys := c.streaming(v, slot, application)
+func (c *cluster) trace(v *view, standby horizon.Holder, above map[*view]bool) []*Holder {
+	standbys := c.streaming(v, standby.Slot, standby.Application)
 	var list []*Holder
 	for _, s := range standbys {
 		if above[s] {
 			continue
 		}
 		for _, h := range c.of(s, above) {
-			if reported.before(h.hold) {
+			if standby.Hold.Before(h.hold) {
 				continue // what holds there is older, or has ended
 			}
-			h.hold = reported // that is what v knows
+			h.hold = standby.Hold // that is what v knows
 			list = append(list, h)
 		}
 	}
 	switch {
 	case len(list) > 0:
 	case len(standbys) == 0:
-		list = append(list, ofStandby(v, application, client, reported,
+		list = append(list, of(v, standby,
 			"it is a standby that the guard can't look into: name it with --standby, and its sessions can be judged"))
 	default:
-		list = append(list, ofStandby(v, application, client, reported,
+		list = append(list, of(v, standby,
 			"no session accounts for it: they have let go and its next report will say so, or it is a standby that --standby does not name"))
 	}
 	return list
@@ -142,35 +125,30 @@ func (c *cluster) streaming(v *view, slot, application string) []*view {
 // markDerived marks the snapshots, and the reports of standbys, that are old because a transaction is that runs: every new one is as old as
 // the oldest of those. While it runs, nobody can tell them from snapshots that are old themselves, and to end them would move nothing.
 func (c *cluster) markDerived(list []*Holder) {
-	running := map[xid]bool{}
-	for _, s := range c.primary.sessions {
-		if s.xid != nil {
-			running[xid(*s.xid)] = true
+	running := map[horizon.XID]bool{}
+	for _, s := range c.primary.Sessions {
+		if s.XID != nil {
+			running[*s.XID] = true
 		}
 	}
-	for _, p := range c.primary.prepared {
-		running[xid(p.xid)] = true
+	for _, p := range c.primary.Prepared {
+		running[p.XID] = true
 	}
 	for _, h := range list {
 		h.derived = (h.By == "snapshot" || h.By == "feedback") && running[h.own]
 	}
 }
 
-// markRelevant leaves out who does not hold the tables of the primary's database. A snapshot in another database holds only shared catalogs. A
-// transaction with an xid there holds what the snapshots here, which are as old as it, hold while they last: so it counts when
-// there is one.
+// markRelevant leaves out who does not hold the tables of the primary's database now. Who has written in another database holds
+// what the snapshots here hold that are as old as it, while they last: so it counts when there is one.
 func (c *cluster) markRelevant(list []*Holder) {
-	here := map[xid]bool{}
+	here := map[horizon.XID]bool{}
 	for _, h := range list {
-		if h.By == "snapshot" && (h.at.standby || h.Database == c.primary.database) {
+		if h.By == "snapshot" && h.Scope == horizon.Here {
 			here[h.own] = true
 		}
 	}
 	for _, h := range list {
-		elsewhere := !h.at.standby && (h.session != nil || h.Kind == Prepared) && h.Database != "" && h.Database != c.primary.database
-		h.relevant = !h.catalogs && (!elsewhere || h.By == "xid" && here[h.own])
+		h.relevant = h.Scope == horizon.Here || h.Scope == horizon.Through && here[h.own]
 	}
 }
-
-// isGuard tells a session of this or another guard.
-func isGuard(s *session) bool { return strings.HasPrefix(s.application, ApplicationName) }

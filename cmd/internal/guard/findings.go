@@ -23,7 +23,7 @@ type Findings struct {
 
 func newFindings(acting bool, c *cluster, holders []*Holder, tables []Table, timings []Timing) *Findings {
 	r := &Findings{
-		Version: 1, At: c.primary.at, Acting: acting, Primary: c.primary.server.Name, Postgres: c.primary.version, Database: c.primary.database,
+		Version: 1, At: c.primary.At, Acting: acting, Primary: c.primary.server.Name, Postgres: c.primary.version, Database: c.primary.Database,
 		Standbys: []string{}, Absent: append([]string{}, c.absent...), Holders: []Holder{}, Tables: append([]Table{}, tables...),
 		Probes: timings, Actions: []Done{},
 	}

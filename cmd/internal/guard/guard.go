@@ -10,10 +10,12 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/weir-pg/weir/cmd/internal/horizon"
 )
 
 // ApplicationName is what a guard's sessions go by. No guard judges another's.
-const ApplicationName = "weir guard"
+const ApplicationName = horizon.Guard
 
 // More than one look takes: at the primary, and at a standby, for which the primary does not wait long.
 const (
@@ -74,7 +76,7 @@ func (g *Guard) Check(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if primary.standby {
+	if primary.Standby {
 		return fmt.Errorf("%s is a standby: name its primary in --database, and standbys with --standby", primary.server.Name)
 	}
 	all := []*view{primary}
@@ -104,7 +106,7 @@ func standbyOf(primary, v *view) error {
 	if v.system != primary.system {
 		return fmt.Errorf("%s is of another cluster than %s: name only its standbys with --standby", v.server.Name, primary.server.Name)
 	}
-	if !v.standby {
+	if !v.Standby {
 		return fmt.Errorf("%s is no standby: it was promoted, or is the primary itself", v.server.Name)
 	}
 	return nil
@@ -209,7 +211,7 @@ func (g *Guard) cluster(ctx context.Context) (*cluster, error) {
 		return nil, errs[0]
 	}
 	c := &cluster{primary: views[0]}
-	if c.primary.standby {
+	if c.primary.Standby {
 		return nil, fmt.Errorf("%s is a standby now: name the new primary in --database", c.primary.server.Name)
 	}
 	for i, s := range g.config.Standbys {

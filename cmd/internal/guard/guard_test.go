@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/weir-pg/weir/cmd/internal/horizon"
 	"github.com/weir-pg/weir/internal/embedded"
 	"github.com/weir-pg/weir/internal/pgtest"
 )
@@ -114,7 +115,7 @@ func preparedTransaction(t *testing.T, s *servers) {
 	defer c.exec("ROLLBACK PREPARED 'it''s prepared'")
 	s.watch(t, s.guard(t, hasty(), true), func(r *Findings) bool {
 		h := r.holder("primary", "it's prepared")
-		return h != nil && h.Kind == Prepared && h.Step == Report && h.Command == "ROLLBACK PREPARED 'it''s prepared'" &&
+		return h != nil && h.Kind == horizon.Prepared && h.Step == Report && h.Command == "ROLLBACK PREPARED 'it''s prepared'" &&
 			r.outcome("primary", "it's prepared", Report, outcomeReported)
 	})
 }
@@ -133,7 +134,7 @@ func abandonedSlot(t *testing.T, s *servers) {
 	}
 	s.watch(t, g, func(r *Findings) bool {
 		h := r.holder("primary", "for_standby")
-		return h != nil && h.Kind == Slot && h.Step == Report && h.Command == "SELECT pg_drop_replication_slot('for_standby')"
+		return h != nil && h.Kind == horizon.Slot && h.Step == Report && h.Command == "SELECT pg_drop_replication_slot('for_standby')"
 	})
 	if err := s.standby.Restart(t.Context()); err != nil {
 		t.Fatal(err)
@@ -192,7 +193,7 @@ func unknownStandby(t *testing.T, s *servers) {
 	}
 	s.watch(t, g, func(r *Findings) bool {
 		h := r.holder("standby", "walreceiver at 127.0.0.1")
-		return h != nil && h.Kind == Standby && h.Step == Report && strings.Contains(h.Why, "name it with --standby")
+		return h != nil && h.Kind == horizon.Standby && h.Step == Report && strings.Contains(h.Why, "name it with --standby")
 	})
 	if !c.lives() {
 		t.Error("the session was ended")
@@ -244,38 +245,44 @@ func reusedPid(t *testing.T, s *servers) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var found *session
-	for _, x := range v.sessions {
-		if x.pid == c.pid() {
+	var found *horizon.Session
+	for _, x := range v.Sessions {
+		if x.PID == c.pid() {
 			found = x
 		}
 	}
 	if found == nil {
 		t.Fatal("the session was not seen")
 	}
-	try := func(what string, change func(*session)) {
+	try := func(what string, change func(*horizon.Session)) {
 		t.Helper()
 		other := *found
 		change(&other)
 		for _, sql := range []string{cancelSQL, terminateSQL} {
-			if _, err := send(t.Context(), sql, ofSession(v, &other)); !errors.Is(err, pgx.ErrNoRows) {
+			if _, err := send(t.Context(), sql, held(v, &other)); !errors.Is(err, pgx.ErrNoRows) {
 				t.Errorf("%s: %v", what, err)
 			}
 		}
 	}
 	earlier := func(at time.Time) time.Time { return at.Add(-time.Microsecond) }
-	try("another session with its pid", func(x *session) { x.backendStart = earlier(x.backendStart) })
-	try("another transaction of the session", func(x *session) { at := earlier(*x.xactStart); x.xactStart = &at })
-	try("another snapshot in the transaction", func(x *session) { other := *x.xmin - 1; x.xmin = &other })
+	try("another session with its pid", func(x *horizon.Session) { x.Connected = earlier(x.Connected) })
+	try("another transaction of the session", func(x *horizon.Session) { at := earlier(*x.Started); x.Started = &at })
+	try("another snapshot in the transaction", func(x *horizon.Session) { other := *x.Xmin - 1; x.Xmin = &other })
 	if !c.lives() {
 		t.Fatal("the session was ended")
 	}
-	if sent, err := send(t.Context(), cancelSQL, ofSession(v, found)); !errors.Is(err, pgx.ErrNoRows) {
+	if sent, err := send(t.Context(), cancelSQL, held(v, found)); !errors.Is(err, pgx.ErrNoRows) {
 		t.Errorf("an idle session was cancelled: %v, %v", sent, err)
 	}
-	if sent, err := send(t.Context(), terminateSQL, ofSession(v, found)); err != nil || !sent {
+	if sent, err := send(t.Context(), terminateSQL, held(v, found)); err != nil || !sent {
 		t.Errorf("the very session: %v, %v", sent, err)
 	}
+}
+
+// held returns the holder that a session is.
+func held(v *view, s *horizon.Session) *Holder {
+	alone := &horizon.View{At: v.At, Database: v.Database, Next: v.Next, Sessions: []*horizon.Session{s}}
+	return of(v, alone.Holders()[0], "")
 }
 
 func dryRun(t *testing.T, s *servers) {

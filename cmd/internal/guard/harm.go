@@ -57,11 +57,11 @@ func (m *harm) tables(ctx context.Context, primary *view, p Protect, pinnedSince
 	m.dead = make(map[string][]deadAt, len(list))
 	for i := range list {
 		t := &list[i]
-		seen := append(before[t.Name], deadAt{primary.at, t.Dead})
+		seen := append(before[t.Name], deadAt{primary.At, t.Dead})
 		seen = seen[max(0, len(seen)-growthWindow):]
 		m.dead[t.Name] = seen
-		if first := seen[0]; primary.at.After(first.at) {
-			t.PerSecond = float64(t.Dead-first.dead) / primary.at.Sub(first.at).Seconds()
+		if first := seen[0]; primary.At.After(first.at) {
+			t.PerSecond = float64(t.Dead-first.dead) / primary.At.Sub(first.at).Seconds()
 		}
 		t.InVain = t.vacuumed != nil && !pinnedSince.IsZero() && t.vacuumed.After(pinnedSince)
 		t.Suffers = t.Dead >= max(p.DeadRows, t.Usual, 1) && (t.PerSecond > 0 || t.InVain)

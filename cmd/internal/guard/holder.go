@@ -4,54 +4,44 @@ import (
 	"fmt"
 	"strings"
 	"time"
-)
 
-// Kind is how somebody holds the horizon.
-type Kind string
-
-// The kinds of holders.
-const (
-	Transaction Kind = "transaction"          // a session with an xid
-	Snapshot    Kind = "snapshot"             // a session that only reads, as far as the horizon knows
-	Prepared    Kind = "prepared transaction" //
-	Slot        Kind = "replication slot"     // one that nobody uses, or of a logical consumer
-	Standby     Kind = "standby"              // one that reports what it needs, and can't be looked into
+	"github.com/weir-pg/weir/cmd/internal/horizon"
 )
 
 // Holder is somebody who holds the horizon, as one look found it and judged it.
 type Holder struct {
-	Server      string    `json:"server"`
-	Kind        Kind      `json:"kind"`
-	Name        string    `json:"name"` // "pid 123", or the name of a prepared transaction, slot or standby
-	PID         int32     `json:"pid,omitempty"`
-	Role        string    `json:"role,omitempty"`
-	Application string    `json:"application,omitempty"`
-	Database    string    `json:"database,omitempty"`
-	Client      string    `json:"client,omitempty"`
-	State       string    `json:"state,omitempty"`
-	Wait        string    `json:"wait,omitempty"`
-	Started     time.Time `json:"started,omitzero"` // the transaction
-	Query       string    `json:"query,omitempty"`
+	Server      string       `json:"server"`
+	Kind        horizon.Kind `json:"kind"`
+	Name        string       `json:"name"` // "pid 123", or the name of a prepared transaction, slot or standby
+	PID         int32        `json:"pid,omitempty"`
+	Role        string       `json:"role,omitempty"`
+	Application string       `json:"application,omitempty"`
+	Database    string       `json:"database,omitempty"`
+	Client      string       `json:"client,omitempty"`
+	State       string       `json:"state,omitempty"`
+	Wait        string       `json:"wait,omitempty"`
+	Started     time.Time    `json:"started,omitzero"` // the transaction
+	Query       string       `json:"query,omitempty"`
 
-	Xid     uint32  `json:"xid"`               // nothing that a transaction since this one deleted can be removed
-	AgeXids int64   `json:"age_xids"`          // transactions since
-	Held    float64 `json:"held_seconds"`      // for so long at least
-	By      string  `json:"held_by"`           // xid, snapshot, slot, feedback
-	Rule    string  `json:"rule,omitempty"`    // of the policy
-	Step    Action  `json:"step,omitempty"`    // what is due: report, cancel, terminate
-	Why     string  `json:"why"`               // the reason for the step, or for none
-	Command string  `json:"command,omitempty"` // what to run by hand, for those whom the guard never ends
+	Xid     uint32        `json:"xid"`               // nothing that a transaction since this one deleted can be removed
+	AgeXids int64         `json:"age_xids"`          // transactions since
+	Held    float64       `json:"held_seconds"`      // for so long at least
+	By      string        `json:"held_by"`           // xid, snapshot, slot, feedback
+	Scope   horizon.Scope `json:"scope"`             // what it holds: tables here, tables here through snapshots, tables elsewhere, catalogs
+	Rule    string        `json:"rule,omitempty"`    // of the policy
+	Step    Action        `json:"step,omitempty"`    // what is due: report, cancel, terminate
+	Why     string        `json:"why"`               // the reason for the step, or for none
+	Command string        `json:"command,omitempty"` // what to run by hand, for those whom the guard never ends
 
-	session  *session // nil: no session
-	at       *view    // the server that it is on
-	hold     xid      // as the primary sees it
-	own      xid      // as its server shows it, for the statement that ends it
+	session  *horizon.Session // nil: no session
+	at       *view            // the server that it is on
+	hold     horizon.XID      // as the primary sees it
+	own      horizon.XID      // as its server shows it, for the statement that ends it
 	since    time.Time
 	limits   Limits
 	never    string // why it is not the guard's to end
 	derived  bool   // its snapshot is as old as a transaction that still runs, not by its own age
-	relevant bool
-	catalogs bool // it holds the system catalogs alone
+	relevant bool   // it holds tables of the primary's database now
 }
 
 // key is the same for as long as the same session holds the same in the same transaction.
@@ -63,80 +53,51 @@ func (h *Holder) identity() string {
 		return h.Server + " " + string(h.Kind) + " " + h.Name
 	}
 	started := time.Time{}
-	if h.session.xactStart != nil {
-		started = *h.session.xactStart
+	if h.session.Started != nil {
+		started = *h.session.Started
 	}
-	return fmt.Sprintf("%s %d %d %d", h.Server, h.PID, h.session.backendStart.UnixMicro(), started.UnixMicro())
+	return fmt.Sprintf("%s %d %d %d", h.Server, h.PID, h.session.Connected.UnixMicro(), started.UnixMicro())
 }
 
-func (h *Holder) held() time.Duration { return max(0, h.at.at.Sub(h.since)) }
+func (h *Holder) held() time.Duration { return max(0, h.at.At.Sub(h.since)) }
 
 // cancellable tells whether a cancel can have an effect: an idle session runs nothing, and one that waits for its client to
 // take an answer hears nothing.
 func (h *Holder) cancellable() bool {
-	return (h.session.state == "active" || h.session.state == "fastpath function call") && h.session.wait != "Client:ClientWrite"
+	return (h.session.State == "active" || h.session.State == "fastpath function call") && h.session.Wait != "Client:ClientWrite"
 }
 
-// ofSession returns the holder for a session, by its xid where that holds as much as its snapshot.
-func ofSession(v *view, s *session) *Holder {
+// of returns a holder on a server, before it is judged. A reason is given why a standby can't be replaced by its sessions.
+func of(v *view, x horizon.Holder, why string) *Holder {
 	h := &Holder{
-		Server: v.server.Name, Kind: Snapshot, Name: fmt.Sprintf("pid %d", s.pid), PID: s.pid, Role: s.role, Application: s.application,
-		Database: s.database, Client: s.client, State: s.state, Wait: s.wait, Query: strings.Join(strings.Fields(s.query), " "),
-		By: "snapshot", session: s, at: v, since: v.at, relevant: true,
+		Server: v.server.Name, Kind: x.Kind, Name: x.Name, Role: x.Role, Application: x.Application, Database: x.Database, Client: x.Client,
+		State: x.State, Wait: x.Wait, Query: strings.Join(strings.Fields(x.Query), " "), By: x.By, Scope: x.Scope,
+		session: x.Session, at: v, hold: x.Hold, own: x.Hold, since: v.At,
 	}
-	if s.xactStart != nil {
-		h.Started = *s.xactStart
+	if x.Session != nil {
+		h.PID = x.PID
 	}
-	if s.quietSince != nil {
-		h.since = *s.quietSince
+	if x.Started != nil {
+		h.Started = *x.Started
 	}
-	switch {
-	case s.xid != nil && (s.xmin == nil || !xid(*s.xmin).before(xid(*s.xid))):
-		h.Kind, h.By, h.own = Transaction, "xid", xid(*s.xid)
-	case s.xid != nil:
-		h.Kind, h.own = Transaction, xid(*s.xmin)
-	default:
-		h.own = xid(*s.xmin)
+	if x.Since != nil {
+		h.since = *x.Since
 	}
-	h.hold = h.own
-	return h
-}
-
-func ofPrepared(v *view, p prepared) *Holder {
-	return &Holder{
-		Server: v.server.Name, Kind: Prepared, Name: p.gid, Role: p.owner, Database: p.database, Started: p.since, By: "xid",
-		at: v, hold: xid(p.xid), own: xid(p.xid), since: p.since, relevant: true,
-		never:   "a prepared transaction has promised to survive: only who prepared it knows whether it should be committed",
-		Command: "ROLLBACK PREPARED " + literal(p.gid),
-	}
-}
-
-func ofSlot(v *view, s slot, hold xid) *Holder {
-	h := &Holder{
-		Server: v.server.Name, Kind: Slot, Name: s.name, Application: s.application, Client: s.client, By: "slot",
-		at: v, hold: hold, own: hold, since: v.at, relevant: true,
-		never:   "a slot is a promise to a consumer: only who made it knows whether that comes back",
-		Command: "SELECT pg_drop_replication_slot(" + literal(s.name) + ")",
-	}
-	if s.inactiveSince != nil {
-		h.since = *s.inactiveSince
-	}
-	if s.active {
-		h.State, h.Command = "active", ""
+	switch x.Kind {
+	case horizon.Prepared:
+		h.never = "a prepared transaction has promised to survive: only who prepared it knows whether it should be committed"
+		h.Command = "ROLLBACK PREPARED " + literal(x.Name)
+	case horizon.Slot:
+		h.never = "a slot is a promise to a consumer: only who made it knows whether that comes back"
+		if x.Active {
+			h.State = "active"
+		} else {
+			h.Command = "SELECT pg_drop_replication_slot(" + literal(x.Name) + ")"
+		}
+	case horizon.Standby:
+		h.never = why
 	}
 	return h
-}
-
-// ofStandby is for a standby that reports what it needs and that none of its sessions accounts for.
-func ofStandby(v *view, application, client string, hold xid, why string) *Holder {
-	name := application
-	if client != "" {
-		name += " at " + client
-	}
-	return &Holder{
-		Server: v.server.Name, Kind: Standby, Name: name, Application: application, Client: client, By: "feedback",
-		at: v, hold: hold, own: hold, since: v.at, relevant: true, never: why,
-	}
 }
 
 func literal(text string) string { return "'" + strings.ReplaceAll(text, "'", "''") + "'" }

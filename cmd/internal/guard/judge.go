@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strings"
 	"time"
+
+	"github.com/weir-pg/weir/cmd/internal/horizon"
 )
 
 // judge decides for each holder what is due, and says why. list is in order of age; harmed names what suffers.
@@ -22,8 +24,8 @@ func judge(p *Policy, list []*Holder, harmed []string) {
 		h.limits = p.Default
 		if h.session != nil {
 			var named bool
-			h.limits, h.Rule, named = p.ruleFor(h.session, h.at.standby)
-			h.never = h.session.never(named)
+			h.limits, h.Rule, named = p.ruleFor(h.session, h.at.Standby)
+			h.never = neverEnds(h.session, named)
 		}
 		if p.HideQueries {
 			h.Query = ""
@@ -63,8 +65,10 @@ func pastLimit(h *Holder) bool {
 func decide(h *Holder, harmed []string, blocked *Holder) (Action, string) {
 	held := Duration{h.held().Truncate(time.Second)}
 	switch {
-	case h.catalogs:
+	case h.Scope == horizon.Catalogs:
 		return "", "it holds the system catalogs alone, no table"
+	case h.Scope == horizon.Through && !h.relevant:
+		return "", "it has written in database " + h.Database + ", and no snapshot here is as old as it just now"
 	case !h.relevant:
 		return "", "it holds nothing here: it is in database " + h.Database
 	case h.AgeXids <= 0:

@@ -4,6 +4,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/weir-pg/weir/cmd/internal/horizon"
 )
 
 // made is a cluster as a look might have seen it. The next xid is 1000, sessions are idle in their transactions for an hour, and all may be ended.
@@ -14,30 +16,31 @@ type made struct {
 
 func newMade() *made {
 	now := time.Now()
-	return &made{&cluster{primary: &view{server: Server{Name: "primary"}, at: now, database: "shop", next: 1000, port: 5432}}, now}
+	return &made{&cluster{primary: &view{View: &horizon.View{At: now, Database: "shop", Next: 1000}, server: Server{Name: "primary"}, port: 5432}}, now}
 }
 
-func (m *made) session(v *view, pid int32, xid, xmin int64) *session {
+func (m *made) session(v *view, pid int32, xid, xmin horizon.XID) *horizon.Session {
 	since := m.now.Add(-time.Hour)
-	s := &session{
-		pid: pid, backendStart: since, xactStart: &since, quietSince: &since, backendType: "client backend", database: "shop", state: "idle in transaction",
+	s := &horizon.Session{
+		PID: pid, Connected: since, Started: &since, Quiet: &since, Backend: "client backend", Database: "shop", State: "idle in transaction",
 	}
 	if xid > 0 {
-		s.xid = &xid
+		s.XID = &xid
 	}
 	if xmin > 0 {
-		s.xmin = &xmin
+		s.Xmin = &xmin
 	}
-	v.sessions = append(v.sessions, s)
+	v.Sessions = append(v.Sessions, s)
 	return s
 }
 
 // standby adds a standby that reports an xmin to v.
-func (m *made) standby(v *view, name, application string, xmin int64) *view {
+func (m *made) standby(v *view, name, application string, xmin horizon.XID) *view {
 	walsender := m.session(v, int32(900+len(m.c.standbys)), 0, xmin)
-	walsender.backendType, walsender.application, walsender.database = "walsender", application, ""
+	walsender.Backend, walsender.Application, walsender.Database = "walsender", application, ""
 	s := &view{
-		server: Server{Name: name}, at: m.now, standby: true, feedback: true, database: "shop", next: 1000, port: 5432,
+		View:   &horizon.View{At: m.now, Standby: true, Database: "shop", Next: 1000},
+		server: Server{Name: name}, feedback: true, port: 5432,
 		streamFrom: &receiver{conninfo: "user=x passfile=/a b port=5432 fallback_application_name=" + application + " sslmode=prefer", port: 5432},
 	}
 	m.c.standbys = append(m.c.standbys, s)
@@ -95,19 +98,19 @@ func TestStandbyOfAnotherNameIsNotTakenForTheOneThatHolds(t *testing.T) {
 func TestStandbyWithoutFeedbackHoldsNothing(t *testing.T) {
 	m := newMade()
 	a := m.standby(m.c.primary, "a", "first", 100)
-	m.c.primary.sessions, a.feedback = nil, false
+	m.c.primary.Sessions, a.feedback = nil, false
 	m.session(a, 1, 0, 100)
 	m.expect(t, "", "jobs")
 }
 
 func TestEndThatGivesBackLittleIsNotWorthIt(t *testing.T) {
-	for next, want := range map[int64]string{
+	for next, want := range map[horizon.XID]string{
 		110: "primary pid 1 report; primary pid 2 report; ",
 		900: "primary pid 1 terminate; primary pid 2 report; ",
 	} {
 		m := newMade()
 		m.session(m.c.primary, 1, 0, 100)
-		m.session(m.c.primary, 2, 0, next).application = "pg_dump"
+		m.session(m.c.primary, 2, 0, next).Application = "pg_dump"
 		m.expect(t, want, "jobs")
 	}
 }
@@ -116,18 +119,18 @@ func TestFrontIsEndedAsFarAsItReaches(t *testing.T) {
 	m := newMade()
 	m.session(m.c.primary, 1, 100, 0)
 	m.session(m.c.primary, 2, 0, 200)
-	m.session(m.c.primary, 3, 0, 300).superuser = true // stays
+	m.session(m.c.primary, 3, 0, 300).Superuser = true // stays
 	m.session(m.c.primary, 4, 0, 400)
 	m.expect(t, "primary pid 1 report; primary pid 2 report; primary pid 3 report; primary pid 4 ; ", "jobs")
-	m.c.primary.next = 10_000
-	*m.c.primary.sessions[2].xmin = 9_000
-	*m.c.primary.sessions[3].xmin = 9_100
+	m.c.primary.Next = 10_000
+	*m.c.primary.Sessions[2].Xmin = 9_000
+	*m.c.primary.Sessions[3].Xmin = 9_100
 	m.expect(t, "primary pid 1 terminate; primary pid 2 terminate; primary pid 3 report; primary pid 4 ; ", "jobs")
 }
 
 func TestXidsAreComparedOnACircle(t *testing.T) {
 	m := newMade()
-	m.c.primary.next = 5
+	m.c.primary.Next = 5
 	m.session(m.c.primary, 1, 0, 4294967000)
 	m.session(m.c.primary, 2, 0, 4)
 	holders := m.judged("jobs")
@@ -152,8 +155,8 @@ func TestNameOfAStandbyIsReadFromItsConnection(t *testing.T) {
 // A snapshot is as old as the oldest transaction of all databases, and VACUUM minds the snapshots of its own.
 func TestTransactionElsewhereCountsThroughSnapshotsHere(t *testing.T) {
 	m := newMade()
-	m.session(m.c.primary, 1, 100, 0).database = "elsewhere"
-	m.session(m.c.primary, 2, 0, 50).database = "elsewhere"
+	m.session(m.c.primary, 1, 100, 0).Database = "elsewhere"
+	m.session(m.c.primary, 2, 0, 50).Database = "elsewhere"
 	m.expect(t, "primary pid 2 ; primary pid 1 ; ", "jobs")
 	m.session(m.c.primary, 3, 0, 100)
 	m.expect(t, "primary pid 2 ; primary pid 1 terminate; primary pid 3 ; ", "jobs")
@@ -161,8 +164,8 @@ func TestTransactionElsewhereCountsThroughSnapshotsHere(t *testing.T) {
 
 func TestSlotOfACatalogHoldsNoTable(t *testing.T) {
 	m := newMade()
-	old := int64(10)
-	m.c.primary.slots = []slot{{name: "changes", kind: "logical", catalogXmin: &old}}
+	old := horizon.XID(10)
+	m.c.primary.Slots = []horizon.ReplicationSlot{{Name: "changes", Logical: true, CatalogXmin: &old}}
 	m.session(m.c.primary, 1, 100, 0)
 	m.expect(t, "primary changes ; primary pid 1 terminate; ", "jobs")
 }

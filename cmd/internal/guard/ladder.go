@@ -124,7 +124,7 @@ func evidence(h *Holder, more ...string) []slog.Attr {
 		list = append(list, slog.Time("transaction_since", h.Started))
 	}
 	if h.session != nil {
-		list = append(list, slog.Time("session_since", h.session.backendStart))
+		list = append(list, slog.Time("session_since", h.session.Connected))
 	}
 	return list
 }

@@ -5,6 +5,8 @@ import (
 	"path"
 	"slices"
 	"strings"
+
+	"github.com/weir-pg/weir/cmd/internal/horizon"
 )
 
 // backups are the names by which backup programs connect, in lower case.
@@ -13,20 +15,20 @@ var backups = []string{
 }
 
 // ruleFor returns the limits of a session and the name of the rule that gives them. named tells whether the rule names the role in full.
-func (p *Policy) ruleFor(s *session, standby bool) (limits Limits, rule string, named bool) {
+func (p *Policy) ruleFor(s *horizon.Session, standby bool) (limits Limits, rule string, named bool) {
 	for i := range p.Rules {
 		r := &p.Rules[i]
 		if r.matches(s, standby) {
-			return r.limits(p.Default), r.Name, slices.Contains(r.Roles, s.role)
+			return r.limits(p.Default), r.Name, slices.Contains(r.Roles, s.Role)
 		}
 	}
 	return p.Default, "default", false
 }
 
-func (r *Rule) matches(s *session, standby bool) bool {
+func (r *Rule) matches(s *horizon.Session, standby bool) bool {
 	return (r.On == "" || (r.On == "standby") == standby) &&
-		anyMatches(r.Roles, s.role) && anyMatches(r.Applications, s.application) && anyMatches(r.Databases, s.database) &&
-		(len(r.Clients) == 0 || r.matchesClient(s.client))
+		anyMatches(r.Roles, s.Role) && anyMatches(r.Applications, s.Application) && anyMatches(r.Databases, s.Database) &&
+		(len(r.Clients) == 0 || r.matchesClient(s.Client))
 }
 
 func (r *Rule) matchesClient(client string) bool {
@@ -49,21 +51,21 @@ func anyMatches(patterns []string, text string) bool {
 	})
 }
 
-// never says why a session is not for the guard to end, whatever the policy; "" is: it may.
-func (s *session) never(named bool) string {
-	application, query := strings.ToLower(s.application), strings.ToLower(s.query)
+// neverEnds says why a session is not for the guard to end, whatever the policy; "" is: it may.
+func neverEnds(s *horizon.Session, named bool) string {
+	application, query := strings.ToLower(s.Application), strings.ToLower(s.Query)
 	switch {
-	case s.backendType == "walsender":
+	case s.Backend == "walsender":
 		return "it is a walsender: a standby or a consumer of changes would lose its connection"
-	case strings.HasPrefix(s.backendType, "autovacuum"):
+	case strings.HasPrefix(s.Backend, "autovacuum"):
 		return "it is autovacuum"
-	case s.backendType != "client backend":
-		return "it is a process of the server (" + s.backendType + ")"
+	case s.Backend != "client backend":
+		return "it is a process of the server (" + s.Backend + ")"
 	case slices.ContainsFunc(backups, func(name string) bool { return strings.HasPrefix(application, name) }):
 		return "it is a backup"
 	case strings.Contains(query, "pg_backup_start") || strings.Contains(query, "pg_start_backup"):
 		return "it has a backup in progress"
-	case s.superuser && !named:
+	case s.Superuser && !named:
 		return "its role is a superuser, whom no rule names in full"
 	}
 	return ""

@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/weir-pg/weir/cmd/internal/horizon"
 )
 
 func TestExampleIsTheDefaultPolicy(t *testing.T) {
@@ -81,21 +83,21 @@ func TestFirstRuleThatMatchesDecides(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, c := range []struct {
-		session session
+		session horizon.Session
 		standby bool
 		rule    string
 		named   bool
 	}{
-		{session{application: "psql", client: "10.1.2.3"}, false, "office", false},
-		{session{application: "psql", client: "::ffff:10.1.2.3"}, false, "office", false},
-		{session{application: "psql", client: "::1"}, true, "office", false},
-		{session{application: "psql"}, false, "office", false},
-		{session{application: "pg/a/x"}, false, "office", false},
-		{session{application: "psql", client: "10.2.0.1"}, false, "default", false},
-		{session{application: "web", role: "bi_reader", database: "shop", client: "10.1.2.3"}, true, "replica", false},
-		{session{application: "web", role: "boss", database: "shop", client: "10.1.2.3"}, true, "replica", true},
-		{session{application: "web", role: "boss", database: "shop", client: "10.1.2.3"}, false, "default", false},
-		{session{application: "web", role: "boss", database: "other", client: "10.1.2.3"}, true, "default", false},
+		{horizon.Session{Application: "psql", Client: "10.1.2.3"}, false, "office", false},
+		{horizon.Session{Application: "psql", Client: "::ffff:10.1.2.3"}, false, "office", false},
+		{horizon.Session{Application: "psql", Client: "::1"}, true, "office", false},
+		{horizon.Session{Application: "psql"}, false, "office", false},
+		{horizon.Session{Application: "pg/a/x"}, false, "office", false},
+		{horizon.Session{Application: "psql", Client: "10.2.0.1"}, false, "default", false},
+		{horizon.Session{Application: "web", Role: "bi_reader", Database: "shop", Client: "10.1.2.3"}, true, "replica", false},
+		{horizon.Session{Application: "web", Role: "boss", Database: "shop", Client: "10.1.2.3"}, true, "replica", true},
+		{horizon.Session{Application: "web", Role: "boss", Database: "shop", Client: "10.1.2.3"}, false, "default", false},
+		{horizon.Session{Application: "web", Role: "boss", Database: "other", Client: "10.1.2.3"}, true, "default", false},
 	} {
 		limits, rule, named := p.ruleFor(&c.session, c.standby)
 		if rule != c.rule || named != c.named {
@@ -109,21 +111,21 @@ func TestFirstRuleThatMatchesDecides(t *testing.T) {
 
 func TestSomeAreNeverEnded(t *testing.T) {
 	for _, c := range []struct {
-		session session
+		session horizon.Session
 		named   bool
 		want    string // "" is that it may be ended
 	}{
-		{session{backendType: "client backend"}, false, ""},
-		{session{backendType: "client backend", superuser: true}, true, ""},
-		{session{backendType: "client backend", superuser: true}, false, "superuser"},
-		{session{backendType: "walsender"}, true, "walsender"},
-		{session{backendType: "autovacuum worker"}, true, "autovacuum"},
-		{session{backendType: "logical replication worker"}, true, "process of the server"},
-		{session{backendType: "client backend", application: "pgBackRest [backup]"}, true, "backup"},
-		{session{backendType: "client backend", application: "pg_dump"}, true, "backup"},
-		{session{backendType: "client backend", query: "SELECT PG_BACKUP_START('x')"}, true, "backup in progress"},
+		{horizon.Session{Backend: "client backend"}, false, ""},
+		{horizon.Session{Backend: "client backend", Superuser: true}, true, ""},
+		{horizon.Session{Backend: "client backend", Superuser: true}, false, "superuser"},
+		{horizon.Session{Backend: "walsender"}, true, "walsender"},
+		{horizon.Session{Backend: "autovacuum worker"}, true, "autovacuum"},
+		{horizon.Session{Backend: "logical replication worker"}, true, "process of the server"},
+		{horizon.Session{Backend: "client backend", Application: "pgBackRest [backup]"}, true, "backup"},
+		{horizon.Session{Backend: "client backend", Application: "pg_dump"}, true, "backup"},
+		{horizon.Session{Backend: "client backend", Query: "SELECT PG_BACKUP_START('x')"}, true, "backup in progress"},
 	} {
-		if got := c.session.never(c.named); (got == "") != (c.want == "") || !strings.Contains(got, c.want) {
+		if got := neverEnds(&c.session, c.named); (got == "") != (c.want == "") || !strings.Contains(got, c.want) {
 			t.Errorf("%+v: %q, want %q", c.session, got, c.want)
 		}
 	}
