@@ -20,12 +20,15 @@ type listed struct {
 	Standard   bool
 	Imports    []string // by the package itself
 	Deps       []string // and by whatever it imports
+	Dir        string
+	GoFiles    []string
+	EmbedFiles []string
 }
 
 // list returns the packages of all modules here by their path below the root ("" is the root), and the standard library's and others' by their import path.
 func list(t *testing.T) (own, all map[string]listed) {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), "go", "list", "-deps", "-json=ImportPath,Standard,Imports,Deps", "work")
+	cmd := exec.CommandContext(t.Context(), "go", "list", "-deps", "-json=ImportPath,Standard,Imports,Deps,Dir,GoFiles,EmbedFiles", "work")
 	var stderr strings.Builder
 	cmd.Stderr = &stderr
 	out, err := cmd.StdoutPipe()

@@ -1,4 +1,4 @@
-// Package store makes typed calls of Weir's SQL functions. It is the only Go code that holds SQL,
+// Package store makes typed calls of Weir's SQL functions. No other package that runs jobs, publishes or serves holds SQL,
 // outside the migrations in package schema.
 package store
 

@@ -1,0 +1,97 @@
+package weir_test
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"maps"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// holdSQL are the packages that may hold SQL besides internal/store, each with whether it may be Weir's: name something in its schema. What runs
+// jobs, publishes and serves is not among them: it goes through internal/store.
+var holdSQL = map[string]struct {
+	weirs bool
+	why   string
+}{
+	"internal/store": {true, "the typed calls"},
+	"schema":         {true, "installs the schema"},
+
+	"internal/adverse":     {false, "reads the server's settings"},
+	"cmd/internal/horizon": {false, "reads who holds the vacuum horizon, from the catalogs"},
+	"cmd/internal/guard":   {false, "reads tables' statistics, and ends sessions"},
+	"cmd/internal/doctor":  {true, "reads the catalogs; and Weir's views, which a server that it examines may lack"},
+	"cmd/weir":             {false, "makes the database of weir dev, and asks who owns a schema"},
+
+	"cmd/internal/load":       {false, "reads a server's figures; pins its horizon"},
+	"cmd/internal/bench":      {false, "inserts into a plain table, for comparison"},
+	"cmd/internal/engine":     {true, "enqueues as programs in other languages do"},
+	"cmd/internal/lab":        {true, "the loads that collapse, beside their cures"},
+	"cmd/bench":               {false, "asks River for unfinished jobs"},
+	"cmd/bench/internal/hub":  {true, "publishes as programs in other languages do"},
+	"cmd/bench/internal/jobs": {true, "takes the time of each call"},
+	"examples":                {true, "are programs of users'"},
+	"internal/embedded":       {false, "sets up standbys"},
+	"internal/pgtest":         {false, "sets up servers for tests"},
+	"internal/testdb":         {false, "makes databases for tests"},
+	"internal/workertest":     {true, "checks workers in any language"},
+}
+
+// TestStoreAloneHoldsSQL: every other package that does is listed, with its reason.
+func TestStoreAloneHoldsSQL(t *testing.T) {
+	statement := regexp.MustCompile(`^(?:\s|--[^\n]*\n)*(WITH\s|SELECT\s+[^\d\s]|INSERT INTO\s|UPDATE \S+ SET\s|DELETE FROM\s|TRUNCATE\s|CALL\s|DO \$|LOCK TABLE\s|COPY\s|` +
+		`(CREATE|ALTER|DROP) (OR REPLACE |UNLOGGED |TEMP )?(TABLE|SCHEMA|DATABASE|ROLE|FUNCTION|VIEW|INDEX|EXTENSION|SEQUENCE|SUBSCRIPTION|PUBLICATION)\s)`)
+	weirs := regexp.MustCompile(`\bweir\.\w`)
+	own, _ := list(t)
+	held := map[string]bool{}
+	for path, p := range own {
+		note := func(text, where string) {
+			in := place(path)
+			held[in] = true
+			switch rule, ok := holdSQL[in]; {
+			case !ok:
+				t.Errorf("%s holds SQL: put it into internal/store, or list %s in holdSQL, with the reason", where, in)
+			case weirs.MatchString(text) && !rule.weirs:
+				t.Errorf("%s holds SQL of Weir's: put it into internal/store", where)
+			}
+		}
+		for _, name := range p.EmbedFiles {
+			if strings.HasSuffix(name, ".sql") {
+				note(string(read(t, filepath.Join(p.Dir, name))), filepath.Join(path, name))
+			}
+		}
+		files := token.NewFileSet()
+		for _, name := range p.GoFiles {
+			file, err := parser.ParseFile(files, filepath.Join(p.Dir, name), nil, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			ast.Inspect(file, func(n ast.Node) bool {
+				if literal, ok := n.(*ast.BasicLit); ok && literal.Kind == token.STRING {
+					if text, err := strconv.Unquote(literal.Value); err == nil && statement.MatchString(text) {
+						note(text, files.Position(literal.Pos()).String())
+					}
+				}
+				return true
+			})
+		}
+	}
+	for _, in := range slices.Sorted(maps.Keys(holdSQL)) {
+		if !held[in] {
+			t.Errorf("%s holds no SQL any more (%s): take it out of holdSQL", in, holdSQL[in].why)
+		}
+	}
+}
+
+// place is a package, or the tree of examples.
+func place(path string) string {
+	if within(path, "examples") {
+		return "examples"
+	}
+	return path
+}
