@@ -27,7 +27,7 @@ import (
 // directory returns one that the server's user can reach, also where the tests run as root, which t.TempDir's can't be.
 func directory(t *testing.T) string {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "weir-embedded-*")
+	dir, err := os.MkdirTemp(pgtest.Home(), "weir-embedded-*")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -86,6 +86,7 @@ func execute(t *testing.T, s *embedded.Server, sql string) {
 }
 
 func TestEachMajorVersionStarts(t *testing.T) {
+	t.Parallel()
 	for _, major := range []int{14, 18} {
 		t.Run(strconv.Itoa(major), func(t *testing.T) {
 			s := start(t, embedded.Config{Dir: directory(t), Major: major, Parameters: map[string]string{"work_mem": "7MB"}})
@@ -103,6 +104,7 @@ func TestEachMajorVersionStarts(t *testing.T) {
 }
 
 func TestServerListensOnLoopbackAloneAndAsksForItsPassword(t *testing.T) {
+	t.Parallel()
 	dir := directory(t)
 	s := start(t, embedded.Config{Dir: dir})
 	if v := query(t, s, "SHOW listen_addresses"); v != "127.0.0.1" {
@@ -130,6 +132,7 @@ func TestServerListensOnLoopbackAloneAndAsksForItsPassword(t *testing.T) {
 }
 
 func TestDataOutlivesStop(t *testing.T) {
+	t.Parallel()
 	dir := directory(t)
 	s := start(t, embedded.Config{Dir: dir})
 	execute(t, s, "CREATE TABLE kept AS SELECT 1")
@@ -147,6 +150,7 @@ func TestDataOutlivesStop(t *testing.T) {
 }
 
 func TestKilledServerRestartsOnItsPortAndData(t *testing.T) {
+	t.Parallel()
 	s := start(t, embedded.Config{Dir: directory(t)})
 	execute(t, s, "CREATE TABLE kept AS SELECT 1")
 	port, pid := s.Port(), s.PID()
@@ -183,6 +187,7 @@ func TestKilledServerRestartsOnItsPortAndData(t *testing.T) {
 }
 
 func TestPortInUseIsNamed(t *testing.T) {
+	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -196,6 +201,7 @@ func TestPortInUseIsNamed(t *testing.T) {
 }
 
 func TestStalePidFileOfAnyKindIsNoObstacle(t *testing.T) {
+	t.Parallel()
 	other := exec.Command("sleep", "600")
 	if err := other.Start(); err != nil {
 		t.Fatal(err)
@@ -231,6 +237,7 @@ func TestStalePidFileOfAnyKindIsNoObstacle(t *testing.T) {
 }
 
 func TestConcurrentStartsShareTheBinaries(t *testing.T) {
+	t.Parallel()
 	var wg sync.WaitGroup
 	for range 2 {
 		dir := directory(t)
@@ -249,6 +256,7 @@ func TestConcurrentStartsShareTheBinaries(t *testing.T) {
 }
 
 func TestSecondStartOnOneDirectoryIsRefused(t *testing.T) {
+	t.Parallel()
 	dir := directory(t)
 	start(t, embedded.Config{Dir: dir})
 	_, err := embedded.Start(t.Context(), embedded.Config{Dir: dir, Fast: true})
@@ -262,6 +270,7 @@ func TestSecondStartOnOneDirectoryIsRefused(t *testing.T) {
 
 // Everything below /root is closed to the server's user, and weir dev must run there all the same.
 func TestClosedDirectoryIsNoObstacleToRoot(t *testing.T) {
+	t.Parallel()
 	if os.Geteuid() != 0 {
 		t.Skip("only a server that root starts runs as another user")
 	}
@@ -290,6 +299,7 @@ func TestClosedDirectoryIsNoObstacleToRoot(t *testing.T) {
 }
 
 func TestDataOfAnotherMajorVersionIsNamed(t *testing.T) {
+	t.Parallel()
 	dir := directory(t)
 	s := start(t, embedded.Config{Dir: dir, Major: 14})
 	if err := s.Stop(t.Context()); err != nil {
@@ -302,6 +312,7 @@ func TestDataOfAnotherMajorVersionIsNamed(t *testing.T) {
 }
 
 func TestBadParameterIsNamed(t *testing.T) {
+	t.Parallel()
 	_, err := embedded.Start(t.Context(), embedded.Config{Dir: directory(t), Fast: true, Parameters: map[string]string{"max_connections": "many"}})
 	if err == nil || !strings.Contains(err.Error(), `"max_connections"`) {
 		t.Fatalf("error is %v", err)
@@ -347,6 +358,7 @@ func TestWrongDirectoryOfBinariesIsNamed(t *testing.T) {
 
 // The server must not outlive a process that is killed. So a process of this test binary starts one, and is killed.
 func TestServerDiesWithItsProcess(t *testing.T) {
+	t.Parallel()
 	const role = "WEIR_EMBEDDED_TEST_DIR"
 	if dir := os.Getenv(role); dir != "" {
 		s, err := embedded.Start(context.Background(), embedded.Config{Dir: dir, Fast: true})

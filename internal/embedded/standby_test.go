@@ -50,6 +50,7 @@ func eventually(t *testing.T, s *embedded.Server, sql, want string) {
 }
 
 func TestStandbyStreamsAlsoFromAStandby(t *testing.T) {
+	t.Parallel()
 	for _, major := range []int{14, 18} {
 		t.Run(strconv.Itoa(major), func(t *testing.T) {
 			primary := start(t, embedded.Config{Dir: directory(t), Major: major, Parameters: map[string]string{"max_connections": "150"}})
@@ -81,6 +82,7 @@ func TestStandbyStreamsAlsoFromAStandby(t *testing.T) {
 }
 
 func TestStandbyTakesUpWhereItStopped(t *testing.T) {
+	t.Parallel()
 	primary := start(t, embedded.Config{Dir: directory(t)})
 	execute(t, primary, "CREATE TABLE kept AS SELECT 1 AS n")
 	s := standby(t, primary, embedded.Config{Parameters: map[string]string{"primary_slot_name": "for_it"}})
@@ -103,6 +105,7 @@ func TestStandbyTakesUpWhereItStopped(t *testing.T) {
 }
 
 func TestCommitWaitsForASynchronousStandby(t *testing.T) {
+	t.Parallel()
 	primary := start(t, embedded.Config{Dir: directory(t)})
 	execute(t, primary, "CREATE TABLE kept (n int)")
 	s := standby(t, primary, embedded.Config{Parameters: map[string]string{"cluster_name": "second_copy"}})
@@ -122,6 +125,7 @@ func TestCommitWaitsForASynchronousStandby(t *testing.T) {
 
 // Rows that are written while the data directory is copied must be in the copy.
 func TestStandbyOfABusyPrimaryMissesNothing(t *testing.T) {
+	t.Parallel()
 	primary := start(t, embedded.Config{Dir: directory(t)})
 	execute(t, primary, "CREATE TABLE kept (n int PRIMARY KEY, filler text DEFAULT repeat('x', 500))")
 	conn, err := pgx.Connect(t.Context(), primary.URL("postgres"))
@@ -158,6 +162,7 @@ func TestStandbyOfABusyPrimaryMissesNothing(t *testing.T) {
 }
 
 func TestStandbyNeedsADirectoryWithoutData(t *testing.T) {
+	t.Parallel()
 	dir := directory(t)
 	primary := start(t, embedded.Config{Dir: dir})
 	_, err := primary.Standby(t.Context(), embedded.Config{Dir: dir})
@@ -172,6 +177,7 @@ func TestStandbyNeedsADirectoryWithoutData(t *testing.T) {
 
 // Removing what somebody else has swept up is no error.
 func TestRemovingWhatIsGoneIsNoError(t *testing.T) {
+	t.Parallel()
 	if err := embedded.Remove(t.Context(), directory(t)+"/gone"); err != nil {
 		t.Error(err)
 	}

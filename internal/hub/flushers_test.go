@@ -22,6 +22,7 @@ func (stuck) Close(error) {}
 
 // TestManyStuckSubscribersHoldNobodyUp: clients that read receive everything, however many clients that do not read come before them.
 func TestManyStuckSubscribersHoldNobodyUp(t *testing.T) {
+	t.Parallel()
 	h := New(Config{})
 	close(h.ready)
 	defer h.close()
@@ -63,6 +64,7 @@ func TestManyStuckSubscribersHoldNobodyUp(t *testing.T) {
 
 // TestFlushersEnd: once everything has been delivered, no flusher is left.
 func TestFlushersEnd(t *testing.T) {
+	t.Parallel()
 	h := New(Config{})
 	close(h.ready)
 	defer h.close()

@@ -130,6 +130,7 @@ func exec(t testing.TB, pool *pgxpool.Pool, sql string, args ...any) {
 
 // TestDeliversWhatCommits: subscribers receive each message once, in order, after its commit, and none after a rollback.
 func TestDeliversWhatCommits(t *testing.T) {
+	t.Parallel()
 	url := pgtest.Database(t)
 	pool := pgtest.Pool(t, url)
 	h := start(t, url)
@@ -152,6 +153,7 @@ func TestDeliversWhatCommits(t *testing.T) {
 
 // TestResumesWhereItWas: a subscriber that resumes receives the messages after its position, from memory or the database, and then new ones.
 func TestResumesWhereItWas(t *testing.T) {
+	t.Parallel()
 	url := pgtest.Database(t)
 	pool := pgtest.Pool(t, url)
 	h := start(t, url)
@@ -179,6 +181,7 @@ func TestResumesWhereItWas(t *testing.T) {
 
 // TestLongTicksComeInParts: a transaction with more messages than the hub holds in memory is delivered completely, in order, without duplicates.
 func TestLongTicksComeInParts(t *testing.T) {
+	t.Parallel()
 	url := pgtest.Database(t)
 	pool := pgtest.Pool(t, url)
 	h := start(t, url)

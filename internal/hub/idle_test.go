@@ -1,6 +1,10 @@
 package hub
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/weir-pg/weir/internal/pgtest"
+)
 
 // nowhere is a sink that discards events.
 type nowhere struct{}
@@ -11,6 +15,7 @@ func (nowhere) Close(error)           {}
 // TestAMessageToAnIdleSubscriberMakesNothing: most of many subscribers receive a single message now and then. It neither allocates
 // nor leaves a buffer behind.
 func TestAMessageToAnIdleSubscriberMakesNothing(t *testing.T) {
+	pgtest.Alone(t, "it counts what the whole process allocates")
 	s, err := New(Config{}).Join(nowhere{}, Options{})
 	if err != nil {
 		t.Fatal(err)

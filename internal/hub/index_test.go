@@ -14,6 +14,7 @@ import (
 
 // TestIndexFindsWhoMatches: as filters come and go, the index returns exactly the subscribers with a filter that selects the channel.
 func TestIndexFindsWhoMatches(t *testing.T) {
+	t.Parallel()
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	rng := rand.New(rand.NewPCG(seed, 0))
@@ -106,6 +107,7 @@ func TestIndexFindsWhoMatches(t *testing.T) {
 
 // TestFilterContainsWhatItCovers: Contains agrees with Match on every channel.
 func TestFilterContainsWhatItCovers(t *testing.T) {
+	t.Parallel()
 	words := []string{"a", "b", "c"}
 	var channels, filters []string
 	var grow func(prefix []string)
@@ -149,6 +151,7 @@ func TestFilterContainsWhatItCovers(t *testing.T) {
 
 // TestAMessageCostsABoundedWalk: whatever patterns exist, looking up a channel takes at most maxSteps.
 func TestAMessageCostsABoundedWalk(t *testing.T) {
+	t.Parallel()
 	x := index{channels: map[Channel]*members{}}
 	attacker := &Subscriber{}
 	// Every pattern for a channel of ten words, or for its first words: all of them match.
@@ -181,6 +184,7 @@ func TestAMessageCostsABoundedWalk(t *testing.T) {
 
 // TestPatternsOfASubscriberAreBounded: one subscriber's patterns have a limit in the index, and removing some makes room for others.
 func TestPatternsOfASubscriberAreBounded(t *testing.T) {
+	t.Parallel()
 	h, _ := run(t, Config{Source: NewLog(store.New(pgtest.Pool(t, pgtest.Database(t)), 0), nil)})
 	s, err := h.Join(new(box), Options{})
 	if err != nil {
@@ -210,6 +214,7 @@ func TestPatternsOfASubscriberAreBounded(t *testing.T) {
 
 // TestAChannelThatLooksLikeAPatternIsNone: a literal name and a pattern are never confused.
 func TestAChannelThatLooksLikeAPatternIsNone(t *testing.T) {
+	t.Parallel()
 	literal, pattern := Filter(Channel("chat.*")), Filter(Pattern("chat.*"))
 	if literal == pattern || literal.Contains(pattern) || literal.Contains(Channel("chat.admin")) || literal.Match("chat.admin") {
 		t.Error("the channel chat.* stands for more than itself")

@@ -17,6 +17,7 @@ import (
 // TestClosedHubTakesNobody: after Run has ended, joining, subscribing and publishing return ErrClosed, and no goroutine of the hub is left, even
 // for subscribers that were blocked, paused or catching up.
 func TestClosedHubTakesNobody(t *testing.T) {
+	t.Parallel()
 	url := pgtest.Database(t)
 	pool := pgtest.Pool(t, url)
 	h, end := run(t, Config{Source: NewLog(store.New(pool, 0), nil), RingBytes: 1})
@@ -95,6 +96,7 @@ func ownGoroutines() string {
 
 // TestHubEndsBeforeItBegins: Run returns immediately if its context has ended, and callers that wait for the hub get an error.
 func TestHubEndsBeforeItBegins(t *testing.T) {
+	t.Parallel()
 	pool := pgtest.Pool(t, "postgres://nobody@127.0.0.1:1/none?connect_timeout=1")
 	h := New(Config{Source: NewLog(store.New(pool, 0), nil)})
 	s, err := h.Join(newBox(), Options{})
@@ -115,6 +117,7 @@ func TestHubEndsBeforeItBegins(t *testing.T) {
 
 // TestPositionNeverRunsAhead: a subscriber's position never moves backwards, and never past the events its sink has received.
 func TestPositionNeverRunsAhead(t *testing.T) {
+	t.Parallel()
 	url := pgtest.Database(t)
 	pool := pgtest.Pool(t, url)
 	h := start(t, url)
@@ -156,6 +159,7 @@ func TestPositionNeverRunsAhead(t *testing.T) {
 
 // TestBadDraftHurtsNobodyElse: of messages that different clients publish at the same time, only the invalid one is refused.
 func TestBadDraftHurtsNobodyElse(t *testing.T) {
+	t.Parallel()
 	url := pgtest.Database(t)
 	h := start(t, url)
 	_, b := join(t, h, "a")

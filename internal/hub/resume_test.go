@@ -16,6 +16,7 @@ import (
 // TestResumeAmidTrafficMissesNothing: hundreds of subscribers resume at random positions, with a small ring, while messages
 // arrive: each receives everything after its position exactly once, in the same order as a subscriber that never left.
 func TestResumeAmidTrafficMissesNothing(t *testing.T) {
+	t.Parallel()
 	url := pgtest.Database(t)
 	pool := pgtest.Pool(t, url)
 	h, _ := run(t, Config{Source: NewLog(store.New(pgtest.Pool(t, url+"&pool_max_conns=8"), 0), nil), RingBytes: 20_000})
@@ -120,6 +121,7 @@ func (b *box) upTo(t testing.TB, n int) []Event {
 
 // TestNothingIsMissingSilently: a position that is too old, past the end of the log, or of another log gives a gap event, and then new messages.
 func TestNothingIsMissingSilently(t *testing.T) {
+	t.Parallel()
 	url := pgtest.Database(t)
 	pool := pgtest.Pool(t, url)
 	h := start(t, url)
@@ -167,6 +169,7 @@ func TestNothingIsMissingSilently(t *testing.T) {
 // TestHubThatFallsBehindTellsOfTheGap: ticks are truncated before a hub has read them; the log is set back; the database is replaced: each time the
 // hub continues automatically, and its subscribers receive a gap.
 func TestHubThatFallsBehindTellsOfTheGap(t *testing.T) {
+	t.Parallel()
 	url := pgtest.Database(t)
 	pool := pgtest.Pool(t, url)
 	exec(t, pool, `SELECT weir.set('message_retention', '0 s')`)
@@ -237,6 +240,7 @@ func TestHubThatFallsBehindTellsOfTheGap(t *testing.T) {
 // TestHubOnARestoredDatabaseGoesOn: a hub that starts on a copy from another cluster rebases the log automatically: messages that were in no tick
 // yet are delivered, and old positions give a gap.
 func TestHubOnARestoredDatabaseGoesOn(t *testing.T) {
+	t.Parallel()
 	url := pgtest.Database(t)
 	pool := pgtest.Pool(t, url)
 	for _, text := range []string{"delivered", "waiting"} {
@@ -288,6 +292,7 @@ func (s *heldUp) Next(ctx context.Context, after Position) ([]*Part, error) {
 
 // TestHugeMessagesAreReplayedInStretches: one transaction larger than a hub reads at once, and many ticks that are large together.
 func TestHugeMessagesAreReplayedInStretches(t *testing.T) {
+	t.Parallel()
 	url := pgtest.Database(t)
 	pool := pgtest.Pool(t, url)
 	exec(t, pool, `SELECT weir.publish_many(array_fill('c'::text, ARRAY[25]), array_agg(lpad(n::text, 1000000) ORDER BY n)) FROM generate_series(1, 25) n`)

@@ -9,6 +9,7 @@ import (
 // TestEncodingsCountInTheRing: encodings made for resuming subscribers count in the ring's size, whenever they are made, and are subtracted with
 // their part.
 func TestEncodingsCountInTheRing(t *testing.T) {
+	t.Parallel()
 	const size, parts, most = 1000, 200, 50_000
 	r := ring{limit: most}
 	var all []*Part

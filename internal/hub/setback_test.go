@@ -32,6 +32,7 @@ func (g *gate) Deliver(events []Event) error {
 // TestReplayOverALogThatIsSetBackEndsInAGap: the log is set back, and reuses the same numbers, while subscribers replay it from
 // memory and from the database. Those that received messages of the lost part receive a gap; nobody misses a message of the new log.
 func TestReplayOverALogThatIsSetBackEndsInAGap(t *testing.T) {
+	t.Parallel()
 	const old, common, added = 40, 25, 30
 	for name, ring := range map[string]int{"from the database": 1, "from memory": 0} {
 		t.Run(name, func(t *testing.T) {

@@ -43,6 +43,7 @@ func (s *blocked) Close(err error) {
 // TestSlowSubscriberIsCutOffAlone: a subscriber that does not read is ended once its limit is reached, and its position is that of the messages it
 // received, so that it misses nothing when it resumes; all others receive everything in the meantime.
 func TestSlowSubscriberIsCutOffAlone(t *testing.T) {
+	t.Parallel()
 	url := pgtest.Database(t)
 	pool := pgtest.Pool(t, url)
 	h := start(t, url)
@@ -87,6 +88,7 @@ func TestSlowSubscriberIsCutOffAlone(t *testing.T) {
 
 // TestSlowSubscriberSkipsAhead: with that policy it receives one gap for everything dropped, and continues after it.
 func TestSlowSubscriberSkipsAhead(t *testing.T) {
+	t.Parallel()
 	url := pgtest.Database(t)
 	pool := pgtest.Pool(t, url)
 	h := start(t, url)
@@ -138,6 +140,7 @@ func TestSlowSubscriberSkipsAhead(t *testing.T) {
 
 // TestPauseHoldsBack: nothing is delivered while a subscriber is paused, live or catching up, and everything after it continues.
 func TestPauseHoldsBack(t *testing.T) {
+	t.Parallel()
 	url := pgtest.Database(t)
 	pool := pgtest.Pool(t, url)
 	h := start(t, url)
@@ -194,6 +197,7 @@ func TestPauseHoldsBack(t *testing.T) {
 
 // TestUnsubscribeEndsDelivery: messages on a channel that was unsubscribed are not delivered any more; those on other channels are.
 func TestUnsubscribeEndsDelivery(t *testing.T) {
+	t.Parallel()
 	url := pgtest.Database(t)
 	pool := pgtest.Pool(t, url)
 	h := start(t, url)

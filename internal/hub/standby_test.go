@@ -45,6 +45,7 @@ func (r *checker) Deliver(events []Event) error {
 // TestReadsFromAStandbyThatLags: a hub that reads from a standby delivers everything in order, even if replay on the standby pauses
 // for a while; no ticks are cut there. With a synchronous standby, a client that receives a message can read its row on the primary immediately.
 func TestReadsFromAStandbyThatLags(t *testing.T) {
+	t.Parallel()
 	primary := pgtest.Server(t, nil)
 	conn, err := pgx.Connect(t.Context(), primary.URL("postgres"))
 	if err != nil {

@@ -30,6 +30,7 @@ func (s held) Publish(ctx context.Context, drafts []Draft) error {
 
 // TestPartsThatStandStillAreNamed: a loop that neither works nor waits for work is reported; one that does is not.
 func TestPartsThatStandStillAreNamed(t *testing.T) {
+	pgtest.Alone(t, "to stand still is to do nothing for a moment")
 	pool := pgtest.Pool(t, pgtest.Database(t))
 	for _, part := range []string{"next", "publish"} {
 		log, hold := NewLog(store.New(pool, 0), nil), make(chan struct{})

@@ -29,6 +29,7 @@ func holds[S comparable](t *testing.T, m *machine[S]) {
 func TestEveryPromiseHolds(t *testing.T) {
 	for _, sc := range scenarios {
 		t.Run(sc.name, func(t *testing.T) {
+			t.Parallel()
 			if *large {
 				sc.transactions = append([]uint8{1}, sc.transactions...)
 				sc.Claims++
@@ -38,6 +39,7 @@ func TestEveryPromiseHolds(t *testing.T) {
 	}
 	for _, sc := range laterScenarios {
 		t.Run(sc.name, func(t *testing.T) {
+			t.Parallel()
 			if *large {
 				sc.at = append([]uint8{2}, sc.at...)
 			}
@@ -46,6 +48,7 @@ func TestEveryPromiseHolds(t *testing.T) {
 	}
 	for _, sc := range attendScenarios {
 		t.Run(sc.name, func(t *testing.T) {
+			t.Parallel()
 			if *large {
 				sc.ends++
 				sc.late++
@@ -55,6 +58,7 @@ func TestEveryPromiseHolds(t *testing.T) {
 	}
 	for _, sc := range messageScenarios {
 		t.Run(sc.name, func(t *testing.T) {
+			t.Parallel()
 			if *large {
 				sc.transactions = append([]uint8{1}, sc.transactions...)
 			}
@@ -101,6 +105,7 @@ func TestEveryGuardIsNeeded(t *testing.T) {
 			continue
 		}
 		t.Run(guarded[g].what, func(t *testing.T) {
+			t.Parallel()
 			f := without(t, guarded[g].scenario, g)
 			if f.broken == nil {
 				t.Fatalf("without %s, nothing breaks in %d states", guarded[g].what, f.states)
@@ -114,6 +119,7 @@ func TestEveryGuardIsNeeded(t *testing.T) {
 func TestGuardsThatBackEachOther(t *testing.T) {
 	for _, p := range backed {
 		t.Run(guarded[p.a].what, func(t *testing.T) {
+			t.Parallel()
 			for _, g := range []guard{p.a, p.b} {
 				if f := without(t, p.scenario, g); f.broken != nil {
 					t.Errorf("without %s alone: %v:\n%s", guarded[g].what, f.broken, f.trace)

@@ -136,7 +136,7 @@ func launch(ctx context.Context, binaries string, parameters map[string]string) 
 			return nil, "", fmt.Errorf("WEIR_TEST_PG_MAJOR=%s must be a major version of PostgreSQL, such as 14", v)
 		}
 	}
-	dir, err := os.MkdirTemp(home(), "weir-pgtest-*")
+	dir, err := os.MkdirTemp(Home(), "weir-pgtest-*")
 	if err != nil {
 		return nil, "", err
 	}
@@ -161,7 +161,7 @@ func launch(ctx context.Context, binaries string, parameters map[string]string) 
 
 // sweep removes the directories of servers whose test processes were killed. It is a courtesy to the disk: errors don't matter.
 func sweep(ctx context.Context) {
-	dirs, _ := filepath.Glob(filepath.Join(home(), "weir-pgtest-*"))
+	dirs, _ := filepath.Glob(filepath.Join(Home(), "weir-pgtest-*"))
 	for _, dir := range dirs {
 		// A young one may be about to be locked.
 		if info, err := os.Lstat(dir); err == nil && info.IsDir() && time.Since(info.ModTime()) > 10*time.Minute {

@@ -18,7 +18,7 @@ func Standby(t testing.TB, of *embedded.Server, parameters map[string]string) *e
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), bound)
 	defer cancel()
-	dir, err := os.MkdirTemp(home(), "weir-pgtest-*")
+	dir, err := os.MkdirTemp(Home(), "weir-pgtest-*")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -15,6 +15,7 @@ import (
 // TestAServerIsDownOnlyWhereEveryAddressRefuses: one that refuses among several hosts says nothing of the others, of which one may be full, or
 // not answer.
 func TestAServerIsDownOnlyWhereEveryAddressRefuses(t *testing.T) {
+	t.Parallel()
 	server, err := url.Parse(pgtest.Database(t))
 	if err != nil {
 		t.Fatal(err)

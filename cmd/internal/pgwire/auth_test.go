@@ -60,6 +60,7 @@ func (e *endpoint) login(user, password, options string) string {
 }
 
 func TestOnlyTheRightPasswordGetsIn(t *testing.T) {
+	t.Parallel()
 	e := start(t, pgwire.Config{Auth: usersFile(t, `# who may come in
 "app" "se""cret"
 plain word   more is ignored
@@ -82,6 +83,7 @@ plain word   more is ignored
 }
 
 func TestWithoutAuthNobodyGetsIn(t *testing.T) {
+	t.Parallel()
 	e := start(t, pgwire.Config{Auth: pgwire.AuthFunc(func(context.Context, string) (pgwire.Login, error) { return pgwire.Login{}, pgwire.ErrUnknownUser })})
 	if got := e.login("postgres", "postgres", "sslmode=disable"); got != "28P01" {
 		t.Error(got)
@@ -100,6 +102,7 @@ func TestWithoutAuthNobodyGetsIn(t *testing.T) {
 
 // The server's first SCRAM message shows a salt. That of a user that does not exist must look like any other, and be the same each time.
 func TestAnUnknownUserLooksLikeAWrongPassword(t *testing.T) {
+	t.Parallel()
 	e := start(t, pgwire.Config{Auth: usersFile(t, "app secret\n")})
 	challenge := func(user string) string {
 		t.Helper()
@@ -132,6 +135,7 @@ func TestAnUnknownUserLooksLikeAWrongPassword(t *testing.T) {
 }
 
 func TestMalformedAuthenticationIsRefused(t *testing.T) {
+	t.Parallel()
 	e := start(t, pgwire.Config{Auth: usersFile(t, "app secret\n")})
 	for _, first := range []string{
 		"", "n", "n,,", "n,,n=", "n,,n=,r=", "n,,n=,r=a b", "n,a=other,n=,r=abc", "x,,n=,r=abc",
@@ -157,6 +161,7 @@ func TestMalformedAuthenticationIsRefused(t *testing.T) {
 }
 
 func TestUsersFilesThatCannotBeUsedSayWhy(t *testing.T) {
+	t.Parallel()
 	for text, want := range map[string]string{
 		"app md5" + strings.Repeat("0", 32):   `line 1, user "app": an md5 hash can't be used`,
 		"\napp":                               `line 2, user "app": a user and a password are needed`,
@@ -181,6 +186,7 @@ func TestUsersFilesThatCannotBeUsedSayWhy(t *testing.T) {
 }
 
 func TestPasswordsOfPostgresRolesWork(t *testing.T) {
+	t.Parallel()
 	pool := pgtest.Pool(t, pgtest.Empty(t))
 	const role = "weir_pgwire_test"
 	if _, err := pool.Exec(t.Context(), "CREATE ROLE "+role+" LOGIN PASSWORD 'p€ss wörd'"); err != nil {
@@ -207,6 +213,7 @@ func TestPasswordsOfPostgresRolesWork(t *testing.T) {
 // TestStormsOfNamesCostOneQuestion: however many clients come under however many names, the database is asked once at a time and once in
 // a while.
 func TestStormsOfNamesCostOneQuestion(t *testing.T) {
+	t.Parallel()
 	var asked atomic.Int32
 	release := make(chan struct{})
 	roster := pgwire.NewRoster(func(context.Context) (map[string]pgwire.Login, error) {
@@ -247,6 +254,7 @@ func TestStormsOfNamesCostOneQuestion(t *testing.T) {
 
 // TestRosterTellsOfFailuresAndRecovers: users are not let in by what was known before a failure, and are again when it is over.
 func TestRosterTellsOfFailuresAndRecovers(t *testing.T) {
+	t.Parallel()
 	away := errors.New("the database is away")
 	var fails atomic.Bool
 	fails.Store(true)
@@ -272,6 +280,7 @@ func TestRosterTellsOfFailuresAndRecovers(t *testing.T) {
 
 // TestUsersListenAndNotifyWhereTheyMay: what a users file restricts a user to.
 func TestUsersListenAndNotifyWhereTheyMay(t *testing.T) {
+	t.Parallel()
 	e := start(t, pgwire.Config{Auth: usersFile(t, "all x\nsome x listen=orders.*,news notify=chat.>\nnone x listen= notify=\n")})
 	for _, try := range []struct {
 		user, sql, want string
@@ -298,6 +307,7 @@ func TestUsersListenAndNotifyWhereTheyMay(t *testing.T) {
 
 // TestTwoHubsTellTheSameOfAUser: what is shown of users who exist, and of others, is the same at each hub that has the secret.
 func TestTwoHubsTellTheSameOfAUser(t *testing.T) {
+	t.Parallel()
 	config := pgwire.Config{Secret: []byte("shared"), Iterations: 7777}
 	shown := func(e *endpoint, user string) string {
 		r := e.dial()
@@ -328,6 +338,7 @@ func TestTwoHubsTellTheSameOfAUser(t *testing.T) {
 
 // TestSilentConnectionsMakeRoom: who connects and says nothing is ended when too many others do so, and holds up nobody who logs in.
 func TestSilentConnectionsMakeRoom(t *testing.T) {
+	pgtest.Alone(t, "silent is who sends nothing for a moment")
 	const most = 20
 	e := start(t, pgwire.Config{Auth: usersFile(t, "app x\n"), MaxFromAddress: most})
 	silent := make([]net.Conn, 5*most)
@@ -436,6 +447,7 @@ func (e *endpoint) loginFrom(ctx context.Context, address, user, password string
 
 // TestGuessersWaitAndOthersDoNot: an address from which very many wrong passwords come is refused, and others get in as ever.
 func TestGuessersWaitAndOthersDoNot(t *testing.T) {
+	pgtest.Alone(t, "others must not wait")
 	e := start(t, pgwire.Config{Auth: usersFile(t, `"app" "secret"`)})
 	if err := e.loginFrom(t.Context(), "127.0.0.1", "app", "secret"); err != nil {
 		t.Skip("this machine has no other loopback addresses: ", err)
@@ -472,6 +484,7 @@ func TestGuessersWaitAndOthersDoNot(t *testing.T) {
 // TestUsersFileIsReadAgainWhenItChanges: a new user gets in, one that is gone does not and is cut off, and a file with a mistake revokes nobody
 // at once.
 func TestUsersFileIsReadAgainWhenItChanges(t *testing.T) {
+	t.Parallel()
 	path := filepath.Join(t.TempDir(), "users.txt")
 	write := func(text string) {
 		t.Helper()
@@ -513,6 +526,7 @@ func TestUsersFileIsReadAgainWhenItChanges(t *testing.T) {
 // TestWhatIsTakenFromAUserIsTakenFromItsClients: who listens where it may not any more is cut off, at the next check; others go on, with what
 // they may now; and while users can't be looked up nobody is.
 func TestWhatIsTakenFromAUserIsTakenFromItsClients(t *testing.T) {
+	t.Parallel()
 	known := usersFile(t, `"app" "secret"`)
 	login, err := known.Login(t.Context(), "app")
 	if err != nil {

@@ -24,6 +24,7 @@ import (
 var driverPayloads = []string{`it's "quoted" \ and $1`, "Grüße, 世界 🎉\nsecond line", "", strings.Repeat("long ", 10_000)}
 
 func TestDriverPgx(t *testing.T) {
+	t.Parallel()
 	config := pgwire.Config{Auth: usersFile(t, "someone secret\n")}
 	e := startAt(t, config, steady(t))
 	for range 2 {
@@ -82,6 +83,7 @@ func rollBackAndCommit(t *testing.T, ping func(context.Context) error, inTx func
 
 // Its Listener connects again and listens again by itself.
 func TestDriverLibPQ(t *testing.T) {
+	t.Parallel()
 	config := pgwire.Config{Auth: usersFile(t, "someone secret\n")}
 	e := startAt(t, config, steady(t))
 	url := e.url("someone", "secret", "sslmode=disable")
@@ -131,6 +133,7 @@ func TestDriverLibPQ(t *testing.T) {
 
 // psql shows notifications after it has executed something.
 func TestDriverPsql(t *testing.T) {
+	t.Parallel()
 	psql := drivertest.Tool(t, "psql")
 	tls, root := certificate(t)
 	config := pgwire.Config{Auth: usersFile(t, `"app" "secret"`), TLS: tls}
@@ -166,6 +169,7 @@ func TestDriverPsql(t *testing.T) {
 }
 
 func TestTargetSessionAttributesFindAPrimary(t *testing.T) {
+	t.Parallel()
 	e := start(t, pgwire.Config{})
 	for attributes, found := range map[string]bool{
 		"any": true, "read-write": true, "primary": true, "prefer-standby": true, "read-only": false, "standby": false,

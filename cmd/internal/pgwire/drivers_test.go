@@ -51,6 +51,7 @@ func driveNode(t *testing.T, script string) {
 }
 
 func TestDriverJDBC(t *testing.T) {
+	t.Parallel()
 	drivertest.Want(t)
 	java, _, mvn := drivertest.Tool(t, "java"), drivertest.Tool(t, "javac"), drivertest.Tool(t, "mvn")
 	const artifact = "org.postgresql:postgresql:42.7.7"

@@ -16,6 +16,7 @@ import (
 
 // TestWhatAConnectionKeepsCountsByItsSize: a hundred wide statements take as much as thousands of narrow ones, and as few of them may be kept.
 func TestWhatAConnectionKeepsCountsByItsSize(t *testing.T) {
+	t.Parallel()
 	e := start(t, pgwire.Config{})
 	conn, err := pgx.Connect(t.Context(), e.url("app", "x", "sslmode=disable"))
 	if err != nil {
@@ -41,6 +42,7 @@ func TestWhatAConnectionKeepsCountsByItsSize(t *testing.T) {
 // TestOpenTransactionsShareABound: what many connections hold in transactions that they do not end has a bound together, and is given back by
 // the end of a transaction, of a part of it, or of a connection.
 func TestOpenTransactionsShareABound(t *testing.T) {
+	t.Parallel()
 	e := start(t, pgwire.Config{MaxPending: 2500})
 	open := func() *pgx.Conn {
 		t.Helper()

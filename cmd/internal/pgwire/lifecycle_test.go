@@ -18,6 +18,7 @@ import (
 )
 
 func TestClientsAreToldThatTheServerStops(t *testing.T) {
+	t.Parallel()
 	e := start(t, pgwire.Config{})
 	idle, _ := e.session(nil)
 	listening, _ := e.session(nil)
@@ -39,6 +40,7 @@ func TestClientsAreToldThatTheServerStops(t *testing.T) {
 }
 
 func TestStopDoesNotWaitForClientsThatDoNotRead(t *testing.T) {
+	pgtest.Alone(t, "it measures the time")
 	e := start(t, pgwire.Config{Drain: 10 * time.Second, WriteTimeout: time.Hour, MaxBytes: 64 << 20})
 	deaf, _ := e.session(nil)
 	deaf.send(&pgproto3.Query{String: "LISTEN a"})
@@ -52,6 +54,7 @@ func TestStopDoesNotWaitForClientsThatDoNotRead(t *testing.T) {
 }
 
 func TestStoppingFinishesTheQueryThatRuns(t *testing.T) {
+	t.Parallel()
 	release := make(chan struct{})
 	source := &slowSource{memory: newMemory(), begun: make(chan struct{}, 1), release: release}
 	e := startOn(t, pgwire.Config{DurableNotify: true}, source, "127.0.0.1:0")
@@ -104,6 +107,7 @@ func flood(t testing.TB, e *endpoint, channel string, bytes, n int) {
 }
 
 func TestWhoDoesNotReadIsCutOffAndNobodyElseNotices(t *testing.T) {
+	t.Parallel()
 	e := start(t, pgwire.Config{MaxBytes: 256 << 10})
 	deaf, _ := e.session(nil)
 	if err := deaf.net.(*net.TCPConn).SetReadBuffer(4096); err != nil {
@@ -142,6 +146,7 @@ func TestWhoDoesNotReadIsCutOffAndNobodyElseNotices(t *testing.T) {
 }
 
 func TestWhoTakesNothingForTooLongIsCutOff(t *testing.T) {
+	pgtest.Alone(t, "too long is a moment")
 	e := start(t, pgwire.Config{WriteTimeout: 200 * time.Millisecond, MaxBytes: 1 << 30})
 	deaf, _ := e.session(nil)
 	deaf.asks("LISTEN a", "LISTEN /I")
@@ -151,6 +156,7 @@ func TestWhoTakesNothingForTooLongIsCutOff(t *testing.T) {
 }
 
 func TestWhoDoesNotReadInATransactionIsToldWhy(t *testing.T) {
+	t.Parallel()
 	e := start(t, pgwire.Config{MaxBytes: 10 << 10})
 	r, _ := e.session(nil)
 	r.asks("LISTEN a", "LISTEN /I", "BEGIN", "BEGIN /T")
@@ -160,6 +166,7 @@ func TestWhoDoesNotReadInATransactionIsToldWhy(t *testing.T) {
 }
 
 func TestAGapEndsTheConnection(t *testing.T) {
+	t.Parallel()
 	source := &gapSource{memory: newMemory(), gap: make(chan struct{})}
 	e := startOn(t, pgwire.Config{}, source, "127.0.0.1:0")
 	r, _ := e.session(nil)
@@ -191,6 +198,7 @@ func (s *gapSource) Next(ctx context.Context, after hub.Position) ([]*hub.Part, 
 }
 
 func TestPayloadsArriveWhole(t *testing.T) {
+	t.Parallel()
 	e := start(t, pgwire.Config{})
 	listener, sender := e.connect(), e.connect()
 	run(t, listener, "LISTEN a")
@@ -220,6 +228,7 @@ func TestPayloadsArriveWhole(t *testing.T) {
 }
 
 func TestPayloadsThatAreNoTextComeInHexadecimal(t *testing.T) {
+	t.Parallel()
 	e := start(t, pgwire.Config{})
 	r, _ := e.session(nil)
 	r.asks("LISTEN a", "LISTEN /I")
@@ -235,6 +244,7 @@ func TestPayloadsThatAreNoTextComeInHexadecimal(t *testing.T) {
 }
 
 func TestAfterUnlistenNothingComes(t *testing.T) {
+	t.Parallel()
 	e := start(t, pgwire.Config{})
 	r, _ := e.session(nil)
 	for i := range 200 {
@@ -254,6 +264,7 @@ func TestAfterUnlistenNothingComes(t *testing.T) {
 }
 
 func TestAClientMayReconnectToTheNextHub(t *testing.T) {
+	t.Parallel()
 	address := steady(t)
 	e := startAt(t, pgwire.Config{}, address)
 	for range 3 {

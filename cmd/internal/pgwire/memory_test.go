@@ -9,10 +9,12 @@ import (
 	"github.com/jackc/pgx/v5/pgproto3"
 
 	"github.com/weir-pg/weir/cmd/internal/pgwire"
+	"github.com/weir-pg/weir/internal/pgtest"
 )
 
 // Most of a hub's connections listen and do nothing. What one costs decides how many there may be.
 func TestAnIdleListenerCostsLittle(t *testing.T) {
+	pgtest.Alone(t, "it counts what the whole process holds")
 	if raceEnabled {
 		t.Skip("the race detector has its own costs")
 	}

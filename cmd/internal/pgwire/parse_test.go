@@ -7,9 +7,12 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+
+	"github.com/weir-pg/weir/internal/pgtest"
 )
 
 func TestStatementsAreReadAsPostgresReadsThem(t *testing.T) {
+	t.Parallel()
 	null := func() *string { return nil }
 	str := func(s string) *string { return &s }
 	for sql, want := range map[string]statement{
@@ -79,6 +82,7 @@ func TestStatementsAreReadAsPostgresReadsThem(t *testing.T) {
 }
 
 func TestQueriesAreSplitAtSemicolons(t *testing.T) {
+	t.Parallel()
 	for sql, want := range map[string]string{
 		"":                               "",
 		" ; /* ; */ ; -- ;":              "",
@@ -99,6 +103,7 @@ func TestQueriesAreSplitAtSemicolons(t *testing.T) {
 }
 
 func TestBadSyntaxIsAnError(t *testing.T) {
+	t.Parallel()
 	for sql, want := range map[string]string{
 		"LISTEN":                             "syntax error at end of input",
 		"LISTEN 'a'":                         `syntax error at or near "'a'"`,
@@ -134,6 +139,7 @@ func TestBadSyntaxIsAnError(t *testing.T) {
 }
 
 func TestTypesGoThroughBothFormats(t *testing.T) {
+	t.Parallel()
 	for _, test := range []struct {
 		typ    *dataType
 		binary string
@@ -186,6 +192,7 @@ func FuzzParse(f *testing.F) {
 
 // TestLongStatementsCostLittle: a query that is nothing but statements, columns, casts or parameters takes no multiple of its length.
 func TestLongStatementsCostLittle(t *testing.T) {
+	pgtest.Alone(t, "it counts what the whole process allocates")
 	const length = 2 << 20
 	for what, sql := range map[string]string{
 		"columns":    "SELECT 1" + strings.Repeat(",1", length/2),

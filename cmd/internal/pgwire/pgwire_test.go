@@ -200,6 +200,7 @@ func notification(t testing.TB, conn *pgx.Conn) *pgconn.Notification {
 }
 
 func TestAListenerIsNotified(t *testing.T) {
+	t.Parallel()
 	for _, durable := range []bool{false, true} {
 		t.Run(fmt.Sprintf("durable=%t", durable), func(t *testing.T) {
 			e := start(t, pgwire.Config{DurableNotify: durable})

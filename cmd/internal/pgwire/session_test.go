@@ -12,6 +12,7 @@ import (
 )
 
 func TestListenAndNotifyTakeEffectAtCommit(t *testing.T) {
+	t.Parallel()
 	e := start(t, pgwire.Config{})
 	listener, _ := e.session(nil)
 	sender, _ := e.session(nil)
@@ -51,6 +52,7 @@ func TestListenAndNotifyTakeEffectAtCommit(t *testing.T) {
 }
 
 func TestErrorsFailTheTransactionUntilItEnds(t *testing.T) {
+	t.Parallel()
 	e := start(t, pgwire.Config{})
 	r, _ := e.session(nil)
 	r.asks(
@@ -74,6 +76,7 @@ func TestErrorsFailTheTransactionUntilItEnds(t *testing.T) {
 }
 
 func TestWhatIsNotSupportedSaysWhereToSendIt(t *testing.T) {
+	t.Parallel()
 	e := start(t, pgwire.Config{})
 	r, _ := e.session(nil)
 	r.send(&pgproto3.Query{String: "INSERT INTO account VALUES (1)"})
@@ -89,6 +92,7 @@ func TestWhatIsNotSupportedSaysWhereToSendIt(t *testing.T) {
 }
 
 func TestNotificationsWaitWhileATransactionIsOpen(t *testing.T) {
+	t.Parallel()
 	e := start(t, pgwire.Config{})
 	listener, _ := e.session(nil)
 	other, _ := e.session(nil)
@@ -103,6 +107,7 @@ func TestNotificationsWaitWhileATransactionIsOpen(t *testing.T) {
 }
 
 func TestATransactionHearsItself(t *testing.T) {
+	t.Parallel()
 	e := start(t, pgwire.Config{})
 	r, _ := e.session(nil)
 	r.asks("LISTEN a; NOTIFY a, 'own'", "LISTEN NOTIFY /I")
@@ -110,6 +115,7 @@ func TestATransactionHearsItself(t *testing.T) {
 }
 
 func TestACommitThatFailsDoesNothing(t *testing.T) {
+	t.Parallel()
 	e := start(t, pgwire.Config{DurableNotify: true})
 	r, _ := e.session(nil)
 	r.asks("SELECT 1", "[?column?:23] (1) SELECT 1 /I")
@@ -125,6 +131,7 @@ func TestACommitThatFailsDoesNothing(t *testing.T) {
 }
 
 func TestExtendedProtocol(t *testing.T) {
+	t.Parallel()
 	e := start(t, pgwire.Config{})
 	r, _ := e.session(nil)
 	parse := func(name, sql string, oids ...uint32) *pgproto3.Parse {
@@ -180,6 +187,7 @@ func TestExtendedProtocol(t *testing.T) {
 func portalless(kind byte) *pgproto3.Describe { return &pgproto3.Describe{ObjectType: kind} }
 
 func TestSettingsAreKeptAndReported(t *testing.T) {
+	t.Parallel()
 	e := start(t, pgwire.Config{ServerVersion: "17.2 (Debian 17.2-1)"})
 	r, begin := e.session(map[string]string{
 		"application_name": "tests", "client_encoding": "'utf-8'", "options": `-c TimeZone=Europe/Rome --statement-timeout=5 -csearch_path=a\ b`,

@@ -8,9 +8,11 @@ import (
 	"github.com/jackc/pgx/v5/pgproto3"
 
 	"github.com/weir-pg/weir/cmd/internal/pgwire"
+	"github.com/weir-pg/weir/internal/pgtest"
 )
 
 func TestEncryptionThatIsNotThereIsDeclined(t *testing.T) {
+	t.Parallel()
 	e := start(t, pgwire.Config{})
 	r := e.dial()
 	for _, m := range []pgproto3.FrontendMessage{&pgproto3.GSSEncRequest{}, &pgproto3.SSLRequest{}} {
@@ -26,6 +28,7 @@ func TestEncryptionThatIsNotThereIsDeclined(t *testing.T) {
 }
 
 func TestCancelRequestsAreIgnored(t *testing.T) {
+	t.Parallel()
 	e := start(t, pgwire.Config{})
 	r := e.dial()
 	r.send(&pgproto3.CancelRequest{ProcessID: 2, SecretKey: []byte("1234")})
@@ -33,6 +36,7 @@ func TestCancelRequestsAreIgnored(t *testing.T) {
 }
 
 func TestProtocolVersionsAreNegotiated(t *testing.T) {
+	t.Parallel()
 	e := start(t, pgwire.Config{})
 	for _, test := range []struct {
 		version uint32
@@ -77,6 +81,7 @@ func TestProtocolVersionsAreNegotiated(t *testing.T) {
 }
 
 func TestStartupThatCannotWorkIsRefused(t *testing.T) {
+	t.Parallel()
 	e := start(t, pgwire.Config{Database: "app"})
 	for _, test := range []struct{ parameters, want string }{
 		{"user\x00x\x00database\x00app\x00\x00", "AuthenticationOk"},
@@ -112,6 +117,7 @@ func TestStartupThatCannotWorkIsRefused(t *testing.T) {
 }
 
 func TestClientsPastTheLimitAreTold(t *testing.T) {
+	t.Parallel()
 	e := start(t, pgwire.Config{MaxConnections: 1})
 	first, _ := e.session(nil)
 	if _, begin := e.session(nil); begin != "FATAL 53300 gone" {
@@ -124,6 +130,7 @@ func TestClientsPastTheLimitAreTold(t *testing.T) {
 }
 
 func TestWhoDoesNotAuthenticateInTimeIsCutOff(t *testing.T) {
+	pgtest.Alone(t, "in time is within a moment")
 	e := start(t, pgwire.Config{AuthTimeout: time.Second, Auth: usersFile(t, "someone secret\n")})
 	conn := e.connect()
 	silent := e.dial()

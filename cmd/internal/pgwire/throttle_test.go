@@ -10,6 +10,7 @@ import (
 // TestGuessingIsBounded: from an address, and for a user, so many passwords can be tried at once, and then a few in a second. Who knows the
 // password pays nothing, is never refused for what others do elsewhere, and not even held up where it has logged in before.
 func TestGuessingIsBounded(t *testing.T) {
+	t.Parallel()
 	var throttle throttle
 	now := time.Unix(1_000_000, 0)
 	here, there, elsewhere := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2"), netip.MustParseAddr("192.0.2.3")

@@ -43,6 +43,7 @@ func certificate(t testing.TB) (*tls.Config, string) {
 }
 
 func TestTLS(t *testing.T) {
+	t.Parallel()
 	config, root := certificate(t)
 	e := start(t, pgwire.Config{TLS: config, RequireTLS: true, Auth: usersFile(t, "someone secret\n")})
 	for _, options := range []string{
@@ -63,6 +64,7 @@ func TestTLS(t *testing.T) {
 }
 
 func TestChannelBindingCannotBeTalkedAway(t *testing.T) {
+	t.Parallel()
 	config, _ := certificate(t)
 	e := start(t, pgwire.Config{TLS: config, Auth: usersFile(t, "someone secret\n")})
 	r := e.dial()
@@ -79,6 +81,7 @@ func TestChannelBindingCannotBeTalkedAway(t *testing.T) {
 }
 
 func TestWhatIsSentBeforeTLSIsNotTakenForWhatComesAfter(t *testing.T) {
+	t.Parallel()
 	config, _ := certificate(t)
 	e := start(t, pgwire.Config{TLS: config})
 	r := e.dial()

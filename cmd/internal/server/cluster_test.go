@@ -13,6 +13,7 @@ import (
 // TestClusteredHubsShareWhatIsNotLogged: what a client of one hub notifies without logging reaches the clients of the others, and what is
 // published in the database reaches all.
 func TestClusteredHubsShareWhatIsNotLogged(t *testing.T) {
+	t.Parallel()
 	database := pgtest.Database(t)
 	pool := pgtest.Pool(t, database)
 	member := func(routes ...string) *Server {

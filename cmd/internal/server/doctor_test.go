@@ -12,6 +12,7 @@ import (
 
 // TestDoctorExportsWhatItFinds: with Doctor, /metrics has the doctor's waits and findings.
 func TestDoctorExportsWhatItFinds(t *testing.T) {
+	t.Parallel()
 	s := start(t, Config{Database: pgtest.Database(t), Doctor: true})
 	for end := time.Now().Add(patience); ; <-time.After(100 * time.Millisecond) {
 		response, err := http.Get("http://" + s.HTTPAddr().String() + "/metrics")

@@ -27,6 +27,7 @@ import (
 // reached. Whoever resumes at a position of the lost part gets a gap, in every protocol, and then all that the new log has since both were
 // one; whoever resumes before that misses nothing and gets no gap. A hub that lived through it tells its clients.
 func TestFailoverThatLostMessagesIsToldEverywhere(t *testing.T) {
+	t.Parallel()
 	primary := pgtest.Server(t, nil)
 	conn, err := pgx.Connect(t.Context(), primary.URL("postgres"))
 	if err != nil {

@@ -12,6 +12,7 @@ import (
 
 // TestAHubThatHasStoppedIsNotMissed: it says so, and nobody takes its silence for a fault.
 func TestAHubThatHasStoppedIsNotMissed(t *testing.T) {
+	t.Parallel()
 	database := pgtest.Database(t)
 	client := weir.NewClient(pgtest.Pool(t, database))
 	names := func() (all []string) {

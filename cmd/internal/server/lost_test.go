@@ -26,6 +26,7 @@ func awaitLine(t *testing.T, log *pgtest.Log, text string, n int) {
 // TestALostHubIsSaidOnceAndOnceWhenItIsOver: subscribers and workers say when their hub is lost, and when they have it again, however often they
 // have tried meanwhile.
 func TestALostHubIsSaidOnceAndOnceWhenItIsOver(t *testing.T) {
+	t.Parallel()
 	database := pgtest.Database(t)
 	s := start(t, Config{Database: database, Web: web.Config{Anonymous: true}})
 	proxy := httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: s.HTTPAddr().String()})

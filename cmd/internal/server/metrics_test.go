@@ -32,6 +32,7 @@ func scrape(t testing.TB, s *Server) string {
 
 // TestQueuesAreAmongTheMetrics, whatever their number, by one question for many scrapes; a hub that may not ask says so and serves.
 func TestQueuesAreAmongTheMetrics(t *testing.T) {
+	pgtest.Alone(t, "what a hub has learnt is good for a while")
 	database := pgtest.Database(t)
 	pool := pgtest.Pool(t, database)
 	for _, statement := range []string{
@@ -67,6 +68,7 @@ func TestQueuesAreAmongTheMetrics(t *testing.T) {
 
 // TestAHubThatMayNotLookAtQueuesServes, and its metrics say so.
 func TestAHubThatMayNotLookAtQueuesServes(t *testing.T) {
+	t.Parallel()
 	database := pgtest.Database(t)
 	pool := pgtest.Pool(t, database)
 	s := start(t, Config{Database: database, Web: web.Config{Anonymous: true}})

@@ -23,6 +23,7 @@ import (
 // TestAHubHonoursTheDatabasesRoles: who may not read or publish in the database may not listen or notify at a hub either, nor past what
 // weir.restrict says; and whoever is, or could become, a superuser does not log in there at all.
 func TestAHubHonoursTheDatabasesRoles(t *testing.T) {
+	t.Parallel()
 	database := pgtest.Database(t)
 	pool := pgtest.Pool(t, database)
 	s := start(t, Config{Database: database})
@@ -75,6 +76,7 @@ func TestAHubHonoursTheDatabasesRoles(t *testing.T) {
 // TestRevokedRolesAreCutOff: who listens, and loses the membership by which it may, is told and cut off; a role that may not log in any more is
 // too.
 func TestRevokedRolesAreCutOff(t *testing.T) {
+	t.Parallel()
 	database := pgtest.Database(t)
 	pool := pgtest.Pool(t, database)
 	s := start(t, Config{Database: database})
@@ -119,6 +121,7 @@ func sqlstate(err error) string {
 // TestAHubThatCannotCheckPasswordsIsNotReady: where Weir's owner may not read the roles' passwords a hub says so, with the cure, once, however
 // many try to log in; it is ready when it may.
 func TestAHubThatCannotCheckPasswordsIsNotReady(t *testing.T) {
+	t.Parallel()
 	database := pgtest.Database(t)
 	pool := pgtest.Pool(t, database)
 	exec := func(sql string) {
@@ -160,6 +163,7 @@ func TestAHubThatCannotCheckPasswordsIsNotReady(t *testing.T) {
 
 // TestASubscriberReadsWhatHubsCut: a role that may subscribe and no more gets messages straight from the database while a hub runs.
 func TestASubscriberReadsWhatHubsCut(t *testing.T) {
+	t.Parallel()
 	database := pgtest.Database(t)
 	pool := pgtest.Pool(t, database)
 	s := start(t, Config{Database: database})
@@ -189,6 +193,7 @@ func TestASubscriberReadsWhatHubsCut(t *testing.T) {
 
 // TestAHubForEverybodyIsNamed: off loopback it does not start without its names.
 func TestAHubForEverybodyIsNamed(t *testing.T) {
+	t.Parallel()
 	config := Config{Database: pgtest.Database(t), ListenHTTP: "0.0.0.0:0", Name: "open", Web: web.Config{Anonymous: true}}
 	if s, err := Start(t.Context(), config); err == nil || !strings.Contains(err.Error(), "--host") {
 		t.Errorf("it starts: %v", err)
@@ -200,6 +205,7 @@ func TestAHubForEverybodyIsNamed(t *testing.T) {
 
 // TestOperatorsEndClientsOfTheWireProtocol: they see them, and end them by user.
 func TestOperatorsEndClientsOfTheWireProtocol(t *testing.T) {
+	t.Parallel()
 	database := pgtest.Database(t)
 	s := start(t, Config{Database: database, ListenAdmin: "127.0.0.1:0"})
 	conn := listen(t, s, database, "a")

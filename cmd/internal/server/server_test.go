@@ -115,6 +115,7 @@ func received(t testing.TB, conn *pgx.Conn) string {
 // TestOneHubServesBothProtocols: what a transaction publishes reaches clients of PostgreSQL's protocol, who log in with the database's
 // passwords, and of HTTP.
 func TestOneHubServesBothProtocols(t *testing.T) {
+	t.Parallel()
 	database := pgtest.Database(t)
 	pool := pgtest.Pool(t, database)
 	s := start(t, Config{Database: database, DurableNotify: true, Web: web.Config{Anonymous: true}})
@@ -154,6 +155,7 @@ func TestOneHubServesBothProtocols(t *testing.T) {
 
 // TestWrongPasswordIsRefused: the database's verifiers decide who gets in.
 func TestWrongPasswordIsRefused(t *testing.T) {
+	t.Parallel()
 	database := pgtest.Database(t)
 	s := start(t, Config{Database: database})
 	u := clientURL(t, s, database, "")

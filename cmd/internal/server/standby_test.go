@@ -14,6 +14,7 @@ import (
 // TestReadsFromAStandby: a hub that reads from a streaming standby delivers all, in order, also what was published while the standby
 // lagged; and a subscriber can then read the row on that standby.
 func TestReadsFromAStandby(t *testing.T) {
+	t.Parallel()
 	primary := pgtest.Server(t, map[string]string{"wal_level": "replica", "max_wal_senders": "5"})
 	conn, err := pgx.Connect(t.Context(), primary.URL("postgres"))
 	if err != nil {

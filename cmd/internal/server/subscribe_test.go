@@ -28,6 +28,7 @@ func next(t testing.TB, sub *weir.Subscription) string {
 // TestGoClientGoesOnWhereItWas: over hubs that stop one after the other, and straight from the database, nothing is missing and nothing
 // comes twice.
 func TestGoClientGoesOnWhereItWas(t *testing.T) {
+	t.Parallel()
 	database := pgtest.Database(t)
 	client := weir.NewClient(pgtest.Pool(t, database))
 	anonymous := Config{Database: database, Web: web.Config{Anonymous: true}}
@@ -94,6 +95,7 @@ func TestGoClientGoesOnWhereItWas(t *testing.T) {
 
 // TestRefusalEndsTheSubscription: who may not subscribe is told so at once.
 func TestRefusalEndsTheSubscription(t *testing.T) {
+	t.Parallel()
 	database := pgtest.Database(t)
 	s := start(t, Config{Database: database})
 	_, err := weir.Subscribe(t.Context(), weir.SubscribeConfig{Channels: []string{"a"}, Hubs: []string{"http://" + s.HTTPAddr().String()}})

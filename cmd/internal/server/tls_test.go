@@ -57,6 +57,7 @@ func certificateFor(t testing.TB, dir, name string) (cert, key string, pool *x50
 
 // TestTLSOnBothListeners: both speak TLS, who must use it and does not is refused, and a new certificate is used without a restart.
 func TestTLSOnBothListeners(t *testing.T) {
+	t.Parallel()
 	database := pgtest.Database(t)
 	dir := t.TempDir()
 	cert, key, pool := certificateFor(t, dir, "first")

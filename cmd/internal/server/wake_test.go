@@ -34,6 +34,7 @@ func (ping) Kind() string { return "ping" }
 // TestWorkerWaitsAtTheHub: a worker told of a hub is woken by it, looks by itself only now and then, misses nothing while it is on its
 // way from one wait to the next, and works on when the hub is gone.
 func TestWorkerWaitsAtTheHub(t *testing.T) {
+	t.Parallel()
 	database := pgtest.Database(t)
 	s := start(t, Config{Database: database, Web: web.Config{Anonymous: true}})
 	config, err := pgxpool.ParseConfig(database)

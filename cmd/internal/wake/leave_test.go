@@ -31,6 +31,7 @@ func within(t *testing.T, what string, f func()) {
 
 // TestWhoLeavesWhileBeingWokenHangsNobody: waiters of several queues leave in the same moment in which they are woken, again and again.
 func TestWhoLeavesWhileBeingWokenHangsNobody(t *testing.T) {
+	t.Parallel()
 	j, since := looking()
 	queues := []string{"a", "b"}
 	for range 200 {
@@ -59,6 +60,7 @@ func TestWhoLeavesWhileBeingWokenHangsNobody(t *testing.T) {
 
 // TestAWakeUpIsNotLostWithWhoLeaves: who was woken and has gone is replaced by the next who waits.
 func TestAWakeUpIsNotLostWithWhoLeaves(t *testing.T) {
+	t.Parallel()
 	j, since := looking()
 	gone, leave := context.WithCancel(t.Context())
 	first := j.join([]string{"a", "b"}, since)
@@ -80,6 +82,7 @@ func TestAWakeUpIsNotLostWithWhoLeaves(t *testing.T) {
 
 // TestOneLookWakesForAllOfItsQueues: who waits for several queues hears of each of them that has jobs, for the next wait begins after all.
 func TestOneLookWakesForAllOfItsQueues(t *testing.T) {
+	t.Parallel()
 	j, since := looking()
 	w := j.join([]string{"a", "b", "c", "a"}, since)
 	j.wake(store.Fresh{Queues: []string{"a", "c"}, Counts: []int32{1, 1}})

@@ -48,6 +48,7 @@ func token(t *testing.T, j *Jobs, queues ...string) string {
 
 // TestNoMoreAreWokenThanThereAreJobs: three jobs wake three of ten who wait for their queue, and nobody who waits for another.
 func TestNoMoreAreWokenThanThereAreJobs(t *testing.T) {
+	t.Parallel()
 	j, pool := start(t)
 	enqueue(t, pool, `SELECT weir.enqueue('q', 'k'), weir.enqueue('other', 'k')`)
 	since := token(t, j, "q")
@@ -110,6 +111,7 @@ func (j *Jobs) tokenNow() string {
 // TestNoCommitFallsBetweenTwoWaits: who takes a token, looks, and waits with it hears of every commit that the look did not see, also of
 // transactions that were open for long.
 func TestNoCommitFallsBetweenTwoWaits(t *testing.T) {
+	t.Parallel()
 	j, pool := start(t)
 	const jobs = 200
 	var committed atomic.Int64

@@ -18,6 +18,7 @@ import (
 
 // TestAHubForEverybodyGoesByItsNamesAlone: a page that makes a name of its own point here is refused, whatever it asks for.
 func TestAHubForEverybodyGoesByItsNamesAlone(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, newMemory(), func(c *Config) { c.Hosts = []string{"hub.example.com", "*.internal"} })
 	for host, ok := range map[string]bool{
 		"localhost": true, "localhost:8080": true, "127.0.0.1": true, "[::1]:80": true, "192.0.2.1:80": true, "hub.example.com": true,
@@ -47,6 +48,7 @@ func TestAHubForEverybodyGoesByItsNamesAlone(t *testing.T) {
 
 // TestOnlyTrustedProxiesSayWhoTheClientIs: the last address that a trusted proxy has noted and that is no proxy's counts.
 func TestOnlyTrustedProxiesSayWhoTheClientIs(t *testing.T) {
+	t.Parallel()
 	of := ClientBehind([]netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("2001:db8::/32")})
 	for _, try := range []struct {
 		peer, list, standard, want string
@@ -81,6 +83,7 @@ func TestOnlyTrustedProxiesSayWhoTheClientIs(t *testing.T) {
 // TestOperatorsSeeWhoIsConnectedAndEndThem: where the metrics are then too, and nowhere else.
 // TestWhoIsEndedBeforeItIsConnectedEndsAllTheSame: an operator, or the end of a grant, may come at any moment.
 func TestWhoIsEndedBeforeItIsConnectedEndsAllTheSame(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, newMemory(), nil)
 	s := &stream{web: r.web, kind: eventKind{}, remote: "192.0.2.1"}
 	if f := r.web.enter(s); f != nil {
@@ -104,6 +107,7 @@ func TestWhoIsEndedBeforeItIsConnectedEndsAllTheSame(t *testing.T) {
 }
 
 func TestOperatorsSeeWhoIsConnectedAndEndThem(t *testing.T) {
+	t.Parallel()
 	tokens := withSecret(t)
 	r := newRig(t, newMemory(), func(c *Config) { tokens(c); c.AdminApart = true })
 	claims := may([]string{">"}, nil, nil)

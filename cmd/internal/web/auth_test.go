@@ -70,6 +70,7 @@ func withSecret(t testing.TB) func(*Config) {
 func bearerOf(token string) http.Header { return http.Header{"Authorization": {"Bearer " + token}} }
 
 func TestTokensAllowWhatTheyNameAndNoMore(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, newMemory(), withSecret(t))
 	both := hs256(t, may([]string{"orders.*", "news"}, []string{"chat.>"}, nil))
 	onlySubscribe := hs256(t, may([]string{">"}, nil, nil))
@@ -134,6 +135,7 @@ func TestTokensAllowWhatTheyNameAndNoMore(t *testing.T) {
 }
 
 func TestTokensMayComeInThreeWays(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, newMemory(), withSecret(t))
 	token := hs256(t, may([]string{"a"}, []string{"a"}, nil))
 	if response, _ := r.get("/v1/events?channel=a&access_token="+token, nil); response.StatusCode != 200 {
@@ -155,6 +157,7 @@ func TestTokensMayComeInThreeWays(t *testing.T) {
 }
 
 func TestTokensThatAreWrongAreRefused(t *testing.T) {
+	t.Parallel()
 	a, err := NewJWT(JWTConfig{Secret: secret, Audience: "weir", Issuer: "test"})
 	if err != nil {
 		t.Fatal(err)
@@ -236,6 +239,7 @@ func jwks(t *testing.T, path string, at time.Time, keys map[string]crypto.Public
 }
 
 func TestKeysFileIsReadAgainWhenItChanges(t *testing.T) {
+	t.Parallel()
 	first, err := rsa.GenerateKey(rand.Reader, 2048)
 	if err != nil {
 		t.Fatal(err)
@@ -322,6 +326,7 @@ func TestKeysFileIsReadAgainWhenItChanges(t *testing.T) {
 // TestKeysComeFromAURL: they are got again when a token names one that is not there, and those that are gone count no more, for whoever is
 // connected neither.
 func TestKeysComeFromAURL(t *testing.T) {
+	t.Parallel()
 	first, err := rsa.GenerateKey(rand.Reader, 2048)
 	if err != nil {
 		t.Fatal(err)
@@ -372,6 +377,7 @@ func TestKeysComeFromAURL(t *testing.T) {
 }
 
 func TestCriticalParametersThatAreNotUnderstoodAreRefused(t *testing.T) {
+	t.Parallel()
 	a, err := NewJWT(JWTConfig{Secret: secret})
 	if err != nil {
 		t.Fatal(err)
@@ -388,6 +394,7 @@ func TestCriticalParametersThatAreNotUnderstoodAreRefused(t *testing.T) {
 }
 
 func TestConnectionEndsWithItsToken(t *testing.T) {
+	t.Parallel()
 	a, err := NewJWT(JWTConfig{Secret: secret, Leeway: time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
@@ -435,6 +442,7 @@ func TestConnectionEndsWithItsToken(t *testing.T) {
 }
 
 func TestNobodyIsLetInByDefault(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, newMemory(), func(c *Config) { c.Anonymous = false })
 	if status, _ := r.post("?channel=a", "x", nil); status != http.StatusForbidden {
 		t.Errorf("publish: status %d, want 403", status)
@@ -448,6 +456,7 @@ func TestNobodyIsLetInByDefault(t *testing.T) {
 }
 
 func TestCallbackDecides(t *testing.T) {
+	t.Parallel()
 	var asked atomic.Int32
 	questions := make(chan question, 100)
 	service := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
@@ -525,6 +534,7 @@ func TestCallbackDecides(t *testing.T) {
 }
 
 func TestPagesOfOtherOriginsMayNotConnect(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, newMemory(), func(c *Config) { c.Origins = []string{"https://*.example.com", "partner.test:8080"} })
 	own, err := url.Parse(r.server.URL)
 	if err != nil {

@@ -15,6 +15,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/weir-pg/weir/internal/pgtest"
 )
 
 // raw says something to the server, and returns the connection and what it answers.
@@ -34,6 +36,7 @@ func (r *rig) raw(text string) (net.Conn, *bufio.Reader) {
 
 // TestStrangersAreRefusedUnread: who may not publish is told so before anything of the body has come.
 func TestStrangersAreRefusedUnread(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, newMemory(), withSecret(t))
 	for token, want := range map[string]int{
 		"": 401, "nonsense": 401,
@@ -57,6 +60,7 @@ func TestStrangersAreRefusedUnread(t *testing.T) {
 
 // TestLongListsCostLittle: what takes two bytes in a request does not take forty in memory, however often it is there.
 func TestLongListsCostLittle(t *testing.T) {
+	pgtest.Alone(t, "it counts what the whole process allocates")
 	r := newRig(t, newMemory(), nil)
 	list := "[{}" + strings.Repeat(",{}", 700_000) + "]"
 	ws := r.ws("")
@@ -110,6 +114,7 @@ func asked(t *testing.T) (Authorizer, *atomic.Int64) {
 
 // TestOnePostAsksTheCallbackTwiceAtMost: once who it is, once about all of its channels, and about no more of them than a request may have.
 func TestOnePostAsksTheCallbackTwiceAtMost(t *testing.T) {
+	t.Parallel()
 	a, questions := asked(t)
 	r := newRig(t, newMemory(), func(c *Config) { c.Authorizer = a })
 	list := func(n int) string {
@@ -141,6 +146,7 @@ func TestOnePostAsksTheCallbackTwiceAtMost(t *testing.T) {
 
 // TestALiteralGrantIsNoPattern: who was let publish to a channel that is named like a pattern has got no more than that.
 func TestALiteralGrantIsNoPattern(t *testing.T) {
+	t.Parallel()
 	a, _ := asked(t)
 	r := newRig(t, newMemory(), func(c *Config) { c.Authorizer = a })
 	c, _, err := r.dial("", bearerOf("t"))
@@ -157,6 +163,7 @@ func TestALiteralGrantIsNoPattern(t *testing.T) {
 
 // TestSlowBodiesAreEnded: a body that does not come ends the request, wherever it was sent, and what sends none does not wait for it.
 func TestSlowBodiesAreEnded(t *testing.T) {
+	pgtest.Alone(t, "slow is who sends nothing for a moment")
 	r := newRig(t, newMemory(), func(c *Config) { c.BodyTimeout = 200 * time.Millisecond })
 	for _, path := range []string{"/v1/publish", "/v1/publish?channel=a", "/v1/events", "/nowhere", "/readyz"} {
 		_, answers := r.raw("POST " + path + " HTTP/1.1\r\nHost: x\r\nContent-Length: 200000\r\n\r\n[")
@@ -184,6 +191,7 @@ func TestSlowBodiesAreEnded(t *testing.T) {
 
 // TestEverythingThatWaitsCountsAsAConnection: waits of workers and requests to publish that are under way count as streams do.
 func TestEverythingThatWaitsCountsAsAConnection(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, newMemory(), func(c *Config) { c.Limits.Connections, c.Jobs = 2, waiter{} })
 	r.raw("POST /v1/publish?channel=a HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n")
 	var waits sync.WaitGroup

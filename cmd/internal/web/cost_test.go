@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/weir-pg/weir/internal/hub"
+	"github.com/weir-pg/weir/internal/pgtest"
 )
 
 // rawStream opens a stream over a bare connection, which costs this process as little as can be, and reads until it has subscribed.
@@ -52,6 +53,7 @@ func rawStream(t testing.TB, address, transport, channel string) net.Conn {
 }
 
 func TestIdleStreamsAreCheap(t *testing.T) {
+	pgtest.Alone(t, "it counts what the whole process holds")
 	if raceDetector {
 		t.Skip("the race detector takes memory of its own")
 	}

@@ -7,6 +7,7 @@ import (
 )
 
 func TestErrorsSpeakOfJSONAndNotOfGo(t *testing.T) {
+	t.Parallel()
 	for body, want := range map[string]string{
 		`{"type":`:                             "it is not JSON, as its byte 8 shows",
 		`hello`:                                "it is not JSON, as its byte 1 shows",

@@ -17,6 +17,7 @@ import (
 )
 
 func TestEveryRequestIsAnswered(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, newMemory(), func(c *Config) { c.Heartbeat = time.Hour })
 	c := r.ws("")
 	answers := func(request, kind, code string) said {
@@ -79,6 +80,7 @@ func TestEveryRequestIsAnswered(t *testing.T) {
 }
 
 func TestSubscribingLaterKeepsOrderAndPositions(t *testing.T) {
+	t.Parallel()
 	source := newMemory()
 	r := newRig(t, source, nil)
 	for i := range 50 {
@@ -124,6 +126,7 @@ func (r *rig) post(query, body string, header http.Header) (int, map[string]any)
 }
 
 func TestPublishOverHTTP(t *testing.T) {
+	t.Parallel()
 	source := newMemory()
 	source.refuse = func(d hub.Draft) error {
 		if d.Channel == "refused" {
@@ -170,6 +173,7 @@ func TestPublishOverHTTP(t *testing.T) {
 }
 
 func TestLimits(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, newMemory(), func(c *Config) {
 		c.Limits = Limits{Connections: 3, PerAddress: 2, Subscriptions: 3, MessageBytes: 100, ChannelBytes: 10, PublishRate: 0.001, PublishBurst: 2}
 		c.ClientAddress = func(r *http.Request) string { return r.URL.Query().Get("from") }
@@ -226,6 +230,7 @@ func TestLimits(t *testing.T) {
 }
 
 func TestFramesThatAreTooLongEndTheConnection(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, newMemory(), func(c *Config) { c.Limits.MessageBytes = 1000 })
 	c := r.ws("")
 	c.say(`{"type":"publish","channel":"x","payload":%q}`, bytes.Repeat([]byte("x"), 10000))
@@ -235,6 +240,7 @@ func TestFramesThatAreTooLongEndTheConnection(t *testing.T) {
 }
 
 func TestEventStreamsRefuseWhatTheyDoNotUnderstand(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, newMemory(), nil)
 	for _, path := range []string{"/v1/events", "/v1/events?channel=", "/v1/events?channel=a&slow=what", "/v1/events?channel=a&position=x", "/v1/ws?slow=what"} {
 		response, _ := r.get(path, nil)
@@ -254,6 +260,7 @@ func TestEventStreamsRefuseWhatTheyDoNotUnderstand(t *testing.T) {
 }
 
 func TestEventStreamsOverHTTP2(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, newMemory(), func(c *Config) { c.Heartbeat = 5 * time.Millisecond })
 	r.server.Close()
 	r.server = newTLSServer(r.web)

@@ -27,6 +27,7 @@ func (w waiter) Wait(ctx context.Context, queues []string, since string) ([]stri
 }
 
 func TestWaitForJobs(t *testing.T) {
+	t.Parallel()
 	jobs := waiter{make(chan []string, 1)}
 	r := newRig(t, newMemory(), func(c *Config) { c.Jobs, c.JobsWait = jobs, 50*time.Millisecond })
 	wait := func(query string) (int, string) {
@@ -57,6 +58,7 @@ func TestWaitForJobs(t *testing.T) {
 }
 
 func TestShutdownAnswersWhoWaits(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, newMemory(), func(c *Config) { c.Jobs, c.JobsWait = waiter{}, time.Hour })
 	answered := make(chan int)
 	go func() {
@@ -79,6 +81,7 @@ func TestShutdownAnswersWhoWaits(t *testing.T) {
 }
 
 func TestHealthAndMetrics(t *testing.T) {
+	t.Parallel()
 	var broken error
 	r := newRig(t, newMemory(), func(c *Config) { c.Ready = func() error { return broken } })
 	body := func(path string, want int) string {

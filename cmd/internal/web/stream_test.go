@@ -10,9 +10,11 @@ import (
 	"github.com/coder/websocket"
 
 	"github.com/weir-pg/weir/internal/hub"
+	"github.com/weir-pg/weir/internal/pgtest"
 )
 
 func TestSubscribersGetWhatIsPublished(t *testing.T) {
+	t.Parallel()
 	transports(t, func(t *testing.T, open func(*rig, string, ...string) (client, said)) {
 		r := newRig(t, newMemory(), nil)
 		c, first := open(r, "", "orders.*", "x", "orders.>", "*.old", "orders.new.little")
@@ -28,6 +30,7 @@ func TestSubscribersGetWhatIsPublished(t *testing.T) {
 }
 
 func TestResumeMissesNothingAndRepeatsNothing(t *testing.T) {
+	t.Parallel()
 	transports(t, func(t *testing.T, open func(*rig, string, ...string) (client, said)) {
 		source := newMemory()
 		// Two hubs on one log: a client goes from one to the other.
@@ -64,6 +67,7 @@ func TestResumeMissesNothingAndRepeatsNothing(t *testing.T) {
 }
 
 func TestTruncatedHistoryIsAGap(t *testing.T) {
+	t.Parallel()
 	transports(t, func(t *testing.T, open func(*rig, string, ...string) (client, said)) {
 		source := newMemory()
 		r := newRig(t, source, nil)
@@ -97,6 +101,7 @@ func TestTruncatedHistoryIsAGap(t *testing.T) {
 }
 
 func TestBinaryPayloadsAndMessagesThatAreNotLogged(t *testing.T) {
+	t.Parallel()
 	transports(t, func(t *testing.T, open func(*rig, string, ...string) (client, said)) {
 		r := newRig(t, newMemory(), nil)
 		c, _ := open(r, "", ">")
@@ -114,6 +119,7 @@ func TestBinaryPayloadsAndMessagesThatAreNotLogged(t *testing.T) {
 }
 
 func TestHeartbeatsStandWhereTheClientStands(t *testing.T) {
+	t.Parallel()
 	transports(t, func(t *testing.T, open func(*rig, string, ...string) (client, said)) {
 		r := newRig(t, newMemory(), func(c *Config) { c.Heartbeat = time.Millisecond })
 		const n = 3000
@@ -170,6 +176,7 @@ func expectType(t *testing.T, c client, kind string) said {
 }
 
 func TestSlowConsumersAreCutOffOrSkippedAhead(t *testing.T) {
+	t.Parallel()
 	big := strings.Repeat("x", 100<<10)
 	// flood publishes to a client that does not read until the hub has had enough of it.
 	flood := func(r *rig, enough func(hub.Stats) bool) (n int) {
@@ -270,6 +277,7 @@ func TestSlowConsumersAreCutOffOrSkippedAhead(t *testing.T) {
 }
 
 func TestStalledClientDoesNotHoldUpOthers(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, newMemory(), func(c *Config) { c.Limits.QueueBytes = 200 << 10 })
 	stalled := r.ws("")
 	stalled.ask(`{"type":"subscribe","channels":["a"]}`)
@@ -294,6 +302,7 @@ func TestStalledClientDoesNotHoldUpOthers(t *testing.T) {
 }
 
 func TestDrainSendsClientsAway(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, newMemory(), nil)
 	ws, sse := r.ws(""), r.sse("?channel=a", "")
 	ws.ask(`{"type":"subscribe","channels":["a"]}`)
@@ -323,6 +332,7 @@ func TestDrainSendsClientsAway(t *testing.T) {
 
 // TestAWebSocketThatComesAsTheHubClosesIsSentAway: between the hub's end and the server's, a client may open a WebSocket and speak at once.
 func TestAWebSocketThatComesAsTheHubClosesIsSentAway(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, newMemory(), nil)
 	r.stopHub()
 	for range 20 {
@@ -335,6 +345,7 @@ func TestAWebSocketThatComesAsTheHubClosesIsSentAway(t *testing.T) {
 }
 
 func TestClientsThatGoAreForgotten(t *testing.T) {
+	t.Parallel()
 	transports(t, func(t *testing.T, open func(*rig, string, ...string) (client, said)) {
 		r := newRig(t, newMemory(), nil)
 		for range 20 {
@@ -351,6 +362,7 @@ func TestClientsThatGoAreForgotten(t *testing.T) {
 }
 
 func TestSilentWebSocketIsDropped(t *testing.T) {
+	pgtest.Alone(t, "silent is who sends nothing for a moment")
 	r := newRig(t, newMemory(), func(c *Config) {
 		c.Heartbeat, c.WriteTimeout = 5*time.Millisecond, 300*time.Millisecond
 	})
