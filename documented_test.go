@@ -41,7 +41,7 @@ func readDoc(t *testing.T, dir string) *doc.Package {
 // group by the group's at least.
 func TestEveryExportedNameIsDocumented(t *testing.T) {
 	t.Parallel()
-	for _, dir := range []string{".", "schema", "weirtest"} {
+	for _, dir := range []string{".", "schema", "weirotel", "weirtest"} {
 		p := readDoc(t, dir)
 		if p.Doc == "" {
 			t.Errorf("package %s has no documentation", p.Name)
