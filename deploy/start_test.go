@@ -1,11 +1,11 @@
 package deploy
 
 import (
+	"bufio"
 	"context"
 	"debug/elf"
 	"fmt"
 	"maps"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -73,11 +73,13 @@ func TestWhatIsDeployedStartsAndAnswersWhereItIsAsked(t *testing.T) {
 var (
 	listens = regexp.MustCompile(`^(--listen-[a-z]+)=.*:\d+$`)
 	secrets = regexp.MustCompile(`=(/run/secrets/weir|\$\{CREDENTIALS_DIRECTORY\})/(.+)$`)
+	// What a hub and a guard log of where they serve HTTP.
+	serves = regexp.MustCompile(`(?:\bhttp=|"url":"http://)(127\.0\.0\.1:\d+)`)
 )
 
 // start runs what is deployed on a database of its own, at free ports of loopback and with secrets of the test's, and in no other way different.
 func start(t *testing.T, weir string, what started) {
-	dir, port := t.TempDir(), ""
+	dir := t.TempDir()
 	for name, text := range map[string]string{"jwt-secret": strings.Repeat("secret", 8), "users.txt": `"app" "password"` + "\n"} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
@@ -85,13 +87,7 @@ func start(t *testing.T, weir string, what started) {
 	}
 	var args []string
 	for _, arg := range what.args {
-		if m := listens.FindStringSubmatch(arg); m != nil {
-			free := freePort(t)
-			if m[1] == "--listen-http" || m[1] == "--listen-metrics" {
-				port = free
-			}
-			arg = m[1] + "=127.0.0.1:" + free
-		}
+		arg = listens.ReplaceAllString(arg, "$1=127.0.0.1:0")
 		args = append(args, secrets.ReplaceAllString(arg, "="+dir+"/$2"))
 	}
 	database := pgtest.Empty
@@ -103,26 +99,33 @@ func start(t *testing.T, weir string, what started) {
 	cmd := exec.CommandContext(ctx, weir, args...)
 	cmd.Env = []string{"DATABASE_URL=" + database(t), "PATH=/nowhere"}
 	cmd.Dir = dir
-	var said strings.Builder
-	cmd.Stdout, cmd.Stderr = &said, &said
+	log, err := cmd.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	ended := make(chan error, 1)
-	go func() { ended <- cmd.Wait() }() // ends with the process, which ctx ends at last; received below
-	failed := false
-	for _, path := range what.paths {
-		if err := answers(ctx, "http://127.0.0.1:"+port+path); err != nil {
-			t.Error(err)
-			failed = true
+	var said strings.Builder
+	lines := bufio.NewScanner(log)
+	asked := len(what.paths) == 0
+	for lines.Scan() { // until the process ends, which ctx does at last
+		fmt.Fprintln(&said, lines.Text())
+		at := serves.FindStringSubmatch(lines.Text())
+		if at == nil || asked {
+			continue
 		}
-	}
-	if len(what.paths) > 0 {
+		asked = true
+		for _, path := range what.paths {
+			if err := answers(ctx, "http://"+at[1]+path); err != nil {
+				t.Error(err)
+			}
+		}
 		if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
 			t.Error(err)
 		}
 	}
-	if err := <-ended; failed || err != nil {
+	if err := cmd.Wait(); err != nil || !asked || t.Failed() {
 		t.Errorf("weir %s: %v\n%s", strings.Join(args, " "), err, said.String())
 	}
 }
@@ -145,22 +148,8 @@ func answers(ctx context.Context, url string) error {
 		if time.Now().After(end) {
 			return err
 		}
-		<-time.After(20 * time.Millisecond) // nobody tells when it listens
+		<-time.After(20 * time.Millisecond) // nobody tells when it is ready
 	}
-}
-
-func freePort(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	_, port, err := net.SplitHostPort(l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	return port
 }
 
 // mostExposed is what systemd may say at most of how much a unit leaves open to whoever takes it over: tenths, of 100.
