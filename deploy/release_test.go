@@ -1,0 +1,43 @@
+package deploy
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"sigs.k8s.io/yaml"
+)
+
+// What goreleaser itself checks is checked by `.ci/run nightly`, for it takes minutes to build. This is what it finds out only when it releases.
+func TestWhatIsReleasedIsThere(t *testing.T) {
+	text, err := os.ReadFile("../.goreleaser.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var release struct {
+		Builds []struct {
+			Main string `json:"main"`
+		} `json:"builds"`
+		Archives []struct {
+			Files []string `json:"files"`
+		} `json:"archives"`
+	}
+	if err := yaml.Unmarshal(text, &release); err != nil {
+		t.Fatal(err)
+	}
+	var wanted []string
+	for _, b := range release.Builds {
+		wanted = append(wanted, filepath.Join(b.Main, "main.go"))
+	}
+	for _, a := range release.Archives {
+		wanted = append(wanted, a.Files...)
+	}
+	if len(wanted) < 4 {
+		t.Errorf("only %v would be released", wanted)
+	}
+	for _, pattern := range wanted {
+		if found, err := filepath.Glob(filepath.Join("..", pattern)); err != nil || len(found) == 0 {
+			t.Errorf("there is no %s (%v)", pattern, err)
+		}
+	}
+}
