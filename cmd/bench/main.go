@@ -9,12 +9,10 @@ package main
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"os"
 	"os/signal"
-	"runtime/pprof"
 	"time"
 
 	"github.com/alecthomas/kong"
@@ -78,25 +76,10 @@ type flags struct {
 	CPUProfile string `name:"cpu-profile" type:"path" placeholder:"FILE" help:"Write a CPU profile of this process, for go tool pprof."`
 }
 
-// with opens the database, with so many connections if more than usual, and has something measured there.
-func (f *flags) with(ctx context.Context, s *streams, connections int, measure func(*load.Database) error, engines ...load.Engine) (err error) {
-	d, err := load.Open(ctx, load.Config{URL: f.Database, Yes: f.Yes, MaxConnections: connections, Progress: s.errs}, engines...)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, d.Close()) }()
-	if f.CPUProfile != "" {
-		file, err := os.Create(f.CPUProfile)
-		if err != nil {
-			return err
-		}
-		defer file.Close()
-		if err := pprof.StartCPUProfile(file); err != nil {
-			return err
-		}
-		defer pprof.StopCPUProfile()
-	}
-	return measure(d)
+// with has something measured on the database, with so many connections if more than usual.
+func (f *flags) with(ctx context.Context, s *streams, connections int, measure func(*load.Database) error, engines ...load.Engine) error {
+	config := load.Config{URL: f.Database, Yes: f.Yes, MaxConnections: connections, Progress: s.errs}
+	return load.Run(ctx, config, f.CPUProfile, measure, engines...)
 }
 
 // alone measures Weir, and prints the report.

@@ -2,10 +2,7 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"os"
-	"runtime/pprof"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -74,34 +71,21 @@ func (c *benchLatencyCmd) Run(ctx context.Context, s *streams, d *database) erro
 func seconds(n float64) time.Duration { return time.Duration(n * float64(time.Second)) }
 
 // run runs one bench on the database that the command line names, and prints its report.
-func (f *benchFlags) run(ctx context.Context, s *streams, d *database, measure func(*load.Database) (*load.Report, error)) (err error) {
+func (f *benchFlags) run(ctx context.Context, s *streams, d *database, measure func(*load.Database) (*load.Report, error)) error {
 	if err := benchesAsOwner(ctx, s, d); err != nil {
 		return err
 	}
-	db, err := load.Open(ctx, load.Config{URL: d.url, Yes: f.Yes, Progress: s.err}, engine.Engine{Log: s.err})
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, db.Close()) }()
-	if f.CPUProfile != "" {
-		file, err := os.Create(f.CPUProfile)
+	weir := engine.Engine{Log: s.err}
+	return load.Run(ctx, load.Config{URL: d.url, Yes: f.Yes, Progress: s.err}, f.CPUProfile, func(db *load.Database) error {
+		report, err := measure(db)
 		if err != nil {
 			return err
 		}
-		defer file.Close()
-		if err := pprof.StartCPUProfile(file); err != nil {
-			return err
+		if f.JSON {
+			return printJSON(s.out, report)
 		}
-		defer pprof.StopCPUProfile()
-	}
-	report, err := measure(db)
-	if err != nil {
-		return err
-	}
-	if f.JSON {
-		return printJSON(s.out, report)
-	}
-	return report.Text(s.out)
+		return report.Text(s.out)
+	}, weir)
 }
 
 // benchesAsOwner says on which database of the user's a bench measures, and as whom; any but the owner of Weir's schema is told so before

@@ -1,5 +1,4 @@
-// Package store makes typed calls of Weir's SQL functions. No other package that runs jobs, publishes or serves holds SQL,
-// outside the migrations in package schema.
+// Package store makes typed calls of Weir's SQL functions. No other package that runs jobs, publishes or serves holds SQL.
 package store
 
 import (

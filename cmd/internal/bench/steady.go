@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -81,7 +80,7 @@ func Steady(ctx context.Context, d *load.Database, e load.Engine, c SteadyConfig
 		if err := warm.run(ctx, min(slice, 500*time.Millisecond)); err != nil {
 			return nil, err
 		}
-		if f := warm.jobs; m.Done.Load() == 0 {
+		if f := warm.Done; m.Done.Load() == 0 {
 			if err := m.Reach(ctx, f, failed); err != nil {
 				return nil, err
 			}
@@ -100,7 +99,7 @@ func Steady(ctx context.Context, d *load.Database, e load.Engine, c SteadyConfig
 		if err := queue.run(ctx, slice); err != nil {
 			return nil, fmt.Errorf("bench: enqueue: %w", err)
 		}
-		if err := m.Reach(ctx, worked+queue.jobs, failed); err != nil {
+		if err := m.Reach(ctx, worked+queue.Done, failed); err != nil {
 			return nil, err
 		}
 		after, err := d.WAL(ctx)
@@ -111,11 +110,11 @@ func Steady(ctx context.Context, d *load.Database, e load.Engine, c SteadyConfig
 		if err := plain.run(ctx, slice); err != nil {
 			return nil, fmt.Errorf("bench: insert: %w", err)
 		}
-		ratios = append(ratios, queue.rates[round]/plain.rates[round])
-		d.Say("steady, round %d of %d: %.0f enqueues/s, %.0f plain INSERTs/s", round+1, c.Rounds, queue.rates[round], plain.rates[round])
+		ratios = append(ratios, queue.Rates[round]/plain.Rates[round])
+		d.Say("steady, round %d of %d: %.0f enqueues/s, %.0f plain INSERTs/s", round+1, c.Rounds, queue.Rates[round], plain.Rates[round])
 	}
 	r.Figures, r.Plain, r.Ratio = queue.figures(), plain.figures(), load.SpreadOf(ratios)
-	perJob := float64(written) / float64(queue.jobs)
+	perJob := float64(written) / float64(queue.Done)
 	r.WALBytesPerJob = &perJob
 	if err := stop(); err != nil {
 		return nil, err
@@ -132,56 +131,20 @@ func Steady(ctx context.Context, d *load.Database, e load.Engine, c SteadyConfig
 
 // loop runs transactions from a number of clients and adds up what came of them.
 type loop struct {
+	load.Rounds
 	pool    *pgxpool.Pool
 	clients int
 	f       func(tx pgx.Tx) error
-
-	jobs  int64
-	took  time.Duration
-	rates []float64 // of each run
-	h     load.Histogram
 }
 
-// run runs for a time; the last transactions are waited for and counted.
+// run runs for a time.
 func (l *loop) run(ctx context.Context, d time.Duration) error {
-	if l.h.IsZero() {
-		l.h = load.NewHistogram()
-	}
-	var clients sync.WaitGroup
-	var mu sync.Mutex
-	var failed error
-	total := int64(0)
-	began := time.Now()
-	for range l.clients {
-		clients.Go(func() {
-			h, n := load.NewHistogram(), int64(0)
-			var err error
-			for now := time.Now(); err == nil && now.Sub(began) < d; {
-				if err = pgx.BeginFunc(ctx, l.pool, l.f); err == nil {
-					n++
-					next := time.Now()
-					h.Add(next.Sub(now))
-					now = next
-				}
-			}
-			mu.Lock()
-			defer mu.Unlock()
-			l.h.Merge(h)
-			total += n
-			failed = errors.Join(failed, err)
-		})
-	}
-	clients.Wait()
-	took := time.Since(began)
-	l.jobs += total
-	l.took += took
-	l.rates = append(l.rates, float64(total)/took.Seconds())
-	return failed
+	return l.Run(l.clients, d, func(int) error { return pgx.BeginFunc(ctx, l.pool, l.f) })
 }
 
 func (l *loop) figures() *load.Figures {
 	return &load.Figures{
-		Jobs: l.jobs, Seconds: l.took.Seconds(), JobsPerSecond: float64(l.jobs) / l.took.Seconds(), Rate: load.SpreadOf(l.rates),
-		P50: l.h.At(50), P99: l.h.At(99),
+		Jobs: l.Done, Seconds: l.Took.Seconds(), JobsPerSecond: float64(l.Done) / l.Took.Seconds(), Rate: load.SpreadOf(l.Rates),
+		P50: l.H.At(50), P99: l.H.At(99),
 	}
 }

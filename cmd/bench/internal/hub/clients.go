@@ -2,10 +2,8 @@ package hub
 
 import (
 	"context"
-	"errors"
 	"net/url"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgproto3"
@@ -30,50 +28,17 @@ func pipeline(names ...string) ([]byte, error) {
 	return encodeAll(append(messages, &pgproto3.Sync{})...)
 }
 
-// flow is what came of transactions that many clients ran at once.
-type flow struct {
-	done  int64
-	rates []float64 // of each run
-	h     load.Histogram
-}
-
-// run has each client run the same transaction over and over, for a time. The last ones are waited for and counted.
-func (l *flow) run(ctx context.Context, clients []*wire, transaction []byte, d time.Duration) error {
-	if l.h.IsZero() {
-		l.h = load.NewHistogram()
-	}
-	var running sync.WaitGroup
-	var mu sync.Mutex
-	var failed error
-	done := int64(0)
-	began := time.Now()
+// repeat has each client run the same transaction over and over, for a time.
+func repeat(ctx context.Context, r *load.Rounds, clients []*wire, transaction []byte, d time.Duration) error {
 	for _, w := range clients {
-		running.Go(func() {
-			defer w.bound(ctx)()
-			h, n := load.NewHistogram(), int64(0)
-			var err error
-			for now := began; err == nil && now.Sub(began) < d; {
-				if _, err = w.conn.Write(transaction); err == nil {
-					err = w.ready()
-				}
-				if err == nil {
-					n++
-					next := time.Now()
-					h.Add(next.Sub(now))
-					now = next
-				}
-			}
-			mu.Lock()
-			defer mu.Unlock()
-			l.h.Merge(h)
-			done += n
-			failed = errors.Join(failed, err)
-		})
+		defer w.bound(ctx)()
 	}
-	running.Wait()
-	l.done += done
-	l.rates = append(l.rates, float64(done)/time.Since(began).Seconds())
-	return failed
+	return r.Run(len(clients), d, func(i int) error {
+		if _, err := clients[i].conn.Write(transaction); err != nil {
+			return err
+		}
+		return clients[i].ready()
+	})
 }
 
 // withSettings adds settings of sessions to a connection string.

@@ -63,7 +63,7 @@ type publishWay struct {
 	statements []string
 	hub        bool // a hub runs, with one subscriber
 	listener   bool // one session listens to PostgreSQL
-	l          flow
+	l          load.Rounds
 }
 
 func publishWays() []*publishWay {
@@ -157,7 +157,7 @@ func (p *publishBench) latest() (text string) {
 		if i > 0 {
 			text += "; "
 		}
-		text += fmt.Sprintf("%s %.0f", way.name, way.l.rates[len(way.l.rates)-1])
+		text += fmt.Sprintf("%s %.0f", way.name, way.l.Rates[len(way.l.Rates)-1])
 	}
 	return text
 }
@@ -190,11 +190,11 @@ func (p *publishBench) turn(ctx context.Context, way *publishWay) (err error) {
 	if err != nil {
 		return err
 	}
-	warm := flow{}
-	if err := warm.run(ctx, p.clients, transaction, min(p.config.Slice/5, 300*time.Millisecond)); err != nil {
+	var warm load.Rounds
+	if err := repeat(ctx, &warm, p.clients, transaction, min(p.config.Slice/5, 300*time.Millisecond)); err != nil {
 		return err
 	}
-	return way.l.run(ctx, p.clients, transaction, p.config.Slice)
+	return repeat(ctx, &way.l, p.clients, transaction, p.config.Slice)
 }
 
 // attend listens with one connection, and returns when it has heard a message: by then a hub has read what lay in the log.
@@ -232,10 +232,10 @@ func (p *publishBench) attend(ctx context.Context, address string) (leave func()
 func (p *publishBench) report(r *load.Report) {
 	rates := map[string][]float64{}
 	for _, way := range p.ways {
-		rates[way.name] = way.l.rates
+		rates[way.name] = way.l.Rates
 		r.Hub.Ways = append(r.Hub.Ways, load.Way{
-			Way: way.name, Under: p.under.name, Clients: p.config.Clients, Unit: "transactions", Done: way.l.done,
-			PerSecond: load.SpreadOf(way.l.rates), P50: way.l.h.At(50), P99: way.l.h.At(99),
+			Way: way.name, Under: p.under.name, Clients: p.config.Clients, Unit: "transactions", Done: way.l.Done,
+			PerSecond: load.SpreadOf(way.l.Rates), P50: way.l.H.At(50), P99: way.l.H.At(99),
 		})
 	}
 	alone, quiet, heard, unheard, notify := rates[p.ways[0].name], rates[p.ways[1].name], rates[p.ways[2].name], rates[p.ways[3].name], rates[p.ways[4].name]
