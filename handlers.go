@@ -26,6 +26,7 @@ type JobMeta struct {
 	PutOff      int             // how often this attempt was snoozed, or handed back by a worker, before
 	MaxAttempts int             // the attempt of this number is the last
 	EnqueuedAt  time.Time       // by the server's clock
+	ReadyAt     time.Time       // since when this attempt could be claimed: later than EnqueuedAt where it had to wait for its time
 	Meta        json.RawMessage // nil: none was given
 
 	attempt *attempt

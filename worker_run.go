@@ -44,7 +44,7 @@ func (r *runner) run(ctx context.Context, t *worker.Task) (result worker.Result)
 	meta := JobMeta{
 		ID: t.ID, Kind: t.Kind, Queue: t.Queue, Priority: t.Priority(),
 		Attempt: int(t.Attempt), PutOff: int(t.PutOff), MaxAttempts: int(t.MaxAttempts), EnqueuedAt: t.EnqueuedAt, Meta: t.Meta,
-		attempt: &attempt{worker: t.Worker, batch: t.Batch},
+		ReadyAt: t.Ready(), attempt: &attempt{worker: t.Worker, batch: t.Batch},
 	}
 	h := r.Handlers.find(t.Kind)
 	options := KindOptions{}

@@ -500,3 +500,30 @@ func TestScheduledJobsWaitForTheirTime(t *testing.T) {
 	}
 	r.await(id, weir.StateCompleted)
 }
+
+// TestAnAttemptSaysSinceWhenItCouldBeClaimed: since its enqueue, or since the time that it had to wait for.
+func TestAnAttemptSaysSinceWhenItCouldBeClaimed(t *testing.T) {
+	r := newRig(t)
+	seen := make(chan weir.JobMeta, 10)
+	r.work(func(_ context.Context, job *weir.Job[number]) error {
+		seen <- job.JobMeta
+		if job.Args.N == 3 && job.Attempt == 1 {
+			return weir.RetryAfter(50*time.Millisecond, errors.New("not yet"))
+		}
+		return nil
+	}, nil)
+	r.enqueue(1, nil)
+	if job := receive(t, seen, "a job"); !job.ReadyAt.Equal(job.EnqueuedAt) || job.ReadyAt.IsZero() {
+		t.Errorf("ready at %s, want when it was enqueued: %s", job.ReadyAt, job.EnqueuedAt)
+	}
+	at := time.Now().Add(300 * time.Millisecond).Truncate(time.Microsecond)
+	r.enqueue(2, &weir.Options{RunAt: at})
+	if job := receive(t, seen, "a scheduled job"); !job.ReadyAt.Equal(at) || !job.EnqueuedAt.Before(at) {
+		t.Errorf("ready at %s, want its RunAt: %s", job.ReadyAt, at)
+	}
+	r.enqueue(3, nil)
+	first, second := receive(t, seen, "an attempt"), receive(t, seen, "the next attempt")
+	if second.ReadyAt.Sub(first.ReadyAt) < 50*time.Millisecond || !second.EnqueuedAt.Equal(first.EnqueuedAt) {
+		t.Errorf("the second attempt was ready at %s, want 50 ms after the first at least: %s", second.ReadyAt, first.ReadyAt)
+	}
+}

@@ -24,7 +24,7 @@
 //	messaging.process.duration            how long handlers took, by queue, kind, outcome as recorded, and error.type
 //	messaging.client.sent.messages        jobs enqueued, by queue and error.type
 //	messaging.client.operation.duration   how long enqueue, claim and record took
-//	weir.job.wait.duration                from a job's enqueue until its first attempt started, by queue and kind
+//	weir.job.wait.duration                from when an attempt could be claimed until it started, by queue and kind
 //	weir.jobs.rescued                     jobs that were taken from lost workers
 //	weir.queue.jobs                       jobs of a queue that are available, running and for later, by state
 //	weir.queue.oldest                     how long the available job that has waited longest has been waiting
@@ -106,7 +106,7 @@ func New(c Config) (*Telemetry, error) {
 	t.process, errs[0] = t.meter.Float64Histogram("messaging.process.duration", metric.WithUnit("s"), seconds,
 		metric.WithDescription("How long handlers took, once it was recorded how their attempts ended."))
 	t.wait, errs[1] = t.meter.Float64Histogram("weir.job.wait.duration", metric.WithUnit("s"), seconds,
-		metric.WithDescription("From a job's enqueue until its first attempt started."))
+		metric.WithDescription("From when an attempt could be claimed until its handler started."))
 	t.operation, errs[2] = t.meter.Float64Histogram("messaging.client.operation.duration", metric.WithUnit("s"), seconds,
 		metric.WithDescription("How long enqueuing, claiming and recording took."))
 	t.sent, errs[3] = t.meter.Int64Counter("messaging.client.sent.messages", metric.WithUnit("{message}"),

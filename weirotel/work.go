@@ -42,10 +42,8 @@ func (t *Telemetry) start(ctx context.Context, job weir.JobMeta) context.Context
 	began := time.Now()
 	carrier, _ := carried(job.Meta)
 	first := job.Attempt == 1 && job.PutOff == 0
-	if first {
-		t.wait.Record(ctx, max(began.Sub(job.EnqueuedAt), 0).Seconds(),
-			metric.WithAttributes(attribute.String("queue", t.queues.bounded(job.Queue)), attribute.String("kind", t.kinds.bounded(job.Kind))))
-	}
+	t.wait.Record(ctx, max(began.Sub(job.ReadyAt), 0).Seconds(),
+		metric.WithAttributes(attribute.String("queue", t.queues.bounded(job.Queue)), attribute.String("kind", t.kinds.bounded(job.Kind))))
 	attrs := append(operation("work", semconv.MessagingOperationTypeProcess), semconv.MessagingDestinationName(job.Queue),
 		semconv.MessagingMessageID(strconv.FormatInt(job.ID, 10)), kindKey.String(job.Kind), attemptKey.Int(job.Attempt))
 	if job.PutOff > 0 {

@@ -90,6 +90,9 @@ func taskOf[A weir.Args](job *weir.Job[A]) (*worker.Task, error) {
 		ID:    cmp.Or(m.ID, 1), Attempt: int32(cmp.Or(m.Attempt, 1)), MaxAttempts: int32(cmp.Or(m.MaxAttempts, o.MaxAttempts, store.DefaultMaxAttempts)),
 		PutOff: int32(m.PutOff), Kind: kind, Args: args, Meta: m.Meta, EnqueuedAt: m.EnqueuedAt,
 	}}
+	if !m.ReadyAt.IsZero() {
+		task.ReadyAt = &m.ReadyAt
+	}
 	if p := task.Lane; p < 0 || p > 3 {
 		return nil, fmt.Errorf("unknown priority %d: priorities are 1 (first) to 4", p+1)
 	}

@@ -41,11 +41,20 @@ type Claim struct {
 	Args        []byte
 	Meta        []byte
 	EnqueuedAt  time.Time
-	Cancelled   bool // must not be run, but finished as cancelled
+	ReadyAt     *time.Time // nil: when it was enqueued
+	Cancelled   bool       // must not be run, but finished as cancelled
 }
 
 // Priority of the lane the job came from, 1 to 4.
 func (c *Claim) Priority() int { return int(c.Lane%4) + 1 }
+
+// Ready is since when it could be claimed.
+func (c *Claim) Ready() time.Time {
+	if c.ReadyAt == nil {
+		return c.EnqueuedAt
+	}
+	return *c.ReadyAt
+}
 
 // End is how one attempt ended.
 type End struct {
@@ -82,7 +91,7 @@ const (
 	sqlHeartbeat = `SELECT fenced, workers, sharing FROM weir.heartbeat($1, $2)`
 	sqlWatch     = `SELECT jobs_now, control_now, seen_now::text, upto_now::text, ended FROM weir._watch($1, $2, $3::text::pg_snapshot, $4::text::xid8, $5, $6)`
 	sqlReconcile = `SELECT released, next FROM weir._reconcile($1, $2, $3, $4, $5, $6)`
-	sqlClaim     = `SELECT queue, lane, seq, id, attempt, max_attempts, kind, args, meta, enqueued_at, cancelled, put_off FROM weir._claim($1, $2, $3, $4::text::pg_snapshot, $5)`
+	sqlClaim     = `SELECT queue, lane, seq, id, attempt, max_attempts, kind, args, meta, enqueued_at, cancelled, put_off, ready_at FROM weir._claim($1, $2, $3, $4::text::pg_snapshot, $5)`
 	sqlRecord    = `SELECT place, refusal, coalesce(detail, '') FROM weir._record($1, $2, $3, $4, $5)`
 	sqlRecordAll = `SELECT place, refusal, coalesce(detail, '') FROM weir._record($1, $2, $3, $4, $5, $6, $7, $8,
 		ARRAY(SELECT CASE WHEN a.after < 0 THEN '-infinity' ELSE clock_timestamp() + make_interval(secs => a.after) END FROM unnest($9::float8[]) WITH ORDINALITY a(after, ord) ORDER BY a.ord))`
@@ -110,7 +119,7 @@ func (s *Store) Claim(ctx context.Context, worker int32, queues []string, limits
 	return s.query(ctx, sqlClaim, []any{worker, queues, limits, since, backlog}, func(r pgx.Rows) error {
 		var c Claim
 		var queue, kind repeated
-		_, err := pgx.ForEachRow(r, []any{&queue, &c.Lane, &c.Seq, &c.ID, &c.Attempt, &c.MaxAttempts, &kind, &c.Args, &c.Meta, &c.EnqueuedAt, &c.Cancelled, &c.PutOff}, func() error {
+		_, err := pgx.ForEachRow(r, []any{&queue, &c.Lane, &c.Seq, &c.ID, &c.Attempt, &c.MaxAttempts, &kind, &c.Args, &c.Meta, &c.EnqueuedAt, &c.Cancelled, &c.PutOff, &c.ReadyAt}, func() error {
 			c.Queue, c.Kind = string(queue), string(kind)
 			add(c)
 			return nil

@@ -8,7 +8,7 @@
 
 CREATE OR REPLACE FUNCTION weir._claim(worker integer, queues text[], limits integer[], since pg_snapshot DEFAULT NULL, backlog text[] DEFAULT NULL)
 RETURNS TABLE (queue text, lane integer, seq bigint, id bigint, attempt integer, max_attempts integer,
-               kind text, args jsonb, meta jsonb, enqueued_at timestamptz, cancelled boolean, put_off integer)
+               kind text, args jsonb, meta jsonb, enqueued_at timestamptz, cancelled boolean, put_off integer, ready_at timestamptz)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET jit = off
@@ -203,7 +203,7 @@ BEGIN
     )
     SELECT ready.name, ready.lane, this_seq, p.id, p.attempt, p.max_attempts, p.kind, p.args, p.meta, p.enqueued_at,
            -- Mostly nothing is cancelled: that is found out once, not row by row.
-           EXISTS (SELECT FROM weir.cancellation) AND EXISTS (SELECT FROM weir.cancellation c WHERE c.id = p.id), p.put_off
+           EXISTS (SELECT FROM weir.cancellation) AND EXISTS (SELECT FROM weir.cancellation c WHERE c.id = p.id), p.put_off, p.ready_at
     FROM picked p;
 
     GET DIAGNOSTICS taken = ROW_COUNT;
@@ -212,4 +212,4 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION weir._claim IS
-  'Hands the next jobs of the named queues to a worker: up to limits[i] of queues[i] (at most 960 of a lane in one call), priority by priority, each attempt in exactly one batch. put_off is how often this attempt was put off or handed back before. A job returned as cancelled must not be run but recorded as cancelled. A paused or unknown queue gives nothing. since is a hint for workers of very many queues: of the queues that are not in backlog, only what transactions have logged that ended after that snapshot is looked for; without it, everything. Errors: WR001 (worker fenced or unknown), WR003 (positions ahead of the cluster), WR004 (not in READ COMMITTED autocommit), 55000 (the transaction is old: try again). Locks: advisory: claims (shared), the worker''s claims (exclusive), each lane with work (exclusive, to the end of the call). Commits asynchronously.';
+  'Hands the next jobs of the named queues to a worker: up to limits[i] of queues[i] (at most 960 of a lane in one call), priority by priority, each attempt in exactly one batch. put_off is how often this attempt was put off or handed back before, ready_at when it became ready, where that is not enqueued_at. A job returned as cancelled must not be run but recorded as cancelled. A paused or unknown queue gives nothing. since is a hint for workers of very many queues: of the queues that are not in backlog, only what transactions have logged that ended after that snapshot is looked for; without it, everything. Errors: WR001 (worker fenced or unknown), WR003 (positions ahead of the cluster), WR004 (not in READ COMMITTED autocommit), 55000 (the transaction is old: try again). Locks: advisory: claims (shared), the worker''s claims (exclusive), each lane with work (exclusive, to the end of the call). Commits asynchronously.';
