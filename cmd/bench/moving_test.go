@@ -267,6 +267,27 @@ func TestMovingFromRiverIsOneStatementThatCanBeEnded(t *testing.T) {
 	}
 }
 
+func TestMovingFromRiverMovesNothingWhereWeirRefusesAJob(t *testing.T) {
+	b := startBoth(t)
+	ctx := t.Context()
+	b.insert(t, 0, 10, river.InsertOpts{ScheduledAt: time.Now().Add(time.Hour)})
+	if _, err := b.pool.Exec(ctx, `UPDATE river_job SET args = jsonb_build_object('account', repeat('9', 1 << 20)) WHERE args->>'account' = '5'`); err != nil {
+		t.Fatal(err)
+	}
+	statement := moving.Read(t, movingPage).Block(t, "4. Move what waits", "sql")
+	var moved int
+	if err := b.pool.QueryRow(ctx, statement).Scan(&moved); err == nil || !strings.Contains(err.Error(), "22023") {
+		t.Fatalf("moved %d with one that is too large: %v", moved, err)
+	}
+	if n := b.count(t, `SELECT count(*) FROM river_job`); n != 10 {
+		t.Errorf("River has %d of 10 jobs after that", n)
+	}
+	without := strings.Replace(statement, "AND kind", "AND octet_length(args::text) <= 1048576 AND kind", 1)
+	if err := b.pool.QueryRow(ctx, without).Scan(&moved); err != nil || moved != 9 {
+		t.Errorf("moved %d, want the 9 others: %v", moved, err)
+	}
+}
+
 func TestMovingFromRiverEnqueuesIntoOneOfTheTwoInOneTransaction(t *testing.T) {
 	moving.Read(t, movingPage).IsIn(t, "go", movingSource)
 	b := startBoth(t)
