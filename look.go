@@ -3,6 +3,7 @@ package weir
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"time"
 
 	"github.com/weir-pg/weir/internal/store"
@@ -135,20 +136,66 @@ func (c *Client) JobTx(ctx context.Context, tx Tx, id int64) (*JobInfo, error) {
 	if err != nil {
 		return nil, wrap("look up job", err, "weir_work")
 	}
-	if string(info.Meta) == "null" {
-		info.Meta = nil
-	}
+	info.withoutNull()
 	return &info, nil
 }
 
-// Jobs lists jobs in a state, of one queue or, with "", of all: available ones in the order they will be
-// claimed, later ones by RunAt, the others newest first. At most 10,000; 0 means 100.
-func (c *Client) Jobs(ctx context.Context, state State, queue string, most int) ([]JobInfo, error) {
-	if most == 0 {
-		most = 100
+// JobsParams says which jobs to list. The zero value lists all.
+type JobsParams struct {
+	States []State  // one after the other, in this order; none: all of them, in the order of States
+	Queue  string   // "": of all queues
+	Kinds  []string // none: of all kinds; 1,000 at most
+	Meta   any      // anything that encodes to a JSON object: jobs whose meta contains it; nil: whatever they have
+	After  string   // JobsPage.Next of the page before; "": the first page
+	Limit  int      // of jobs on a page, 1 to 1,000; 0: 100
+}
+
+// JobsPage is a page of a list of jobs.
+type JobsPage struct {
+	Jobs []JobInfo `json:"jobs"`
+	Next string    `json:"next,omitempty"` // for JobsParams.After of the page that follows; "": this was the last
+}
+
+// Jobs lists jobs, a page at a time: available ones in the order they will be claimed, later ones by RunAt, the others newest first (of completed
+// ones about so, as they were recorded). A job that stays in its state while pages are read is on exactly one of them, whatever else comes and goes; one
+// that comes into a state meanwhile may be on none.
+//
+// What a page looks at is bounded. So one that Kinds or Meta leave little of may have fewer jobs than Limit, or none, and still a Next: go on until Next is "".
+func (c *Client) Jobs(ctx context.Context, p JobsParams) (*JobsPage, error) {
+	const what, role = "list jobs", "weir_work"
+	if p.Limit == 0 {
+		p.Limit = 100
 	}
-	jobs, err := store.Jobs[JobInfo](ctx, c.store, string(state), queue, most)
-	return jobs, wrap("list jobs", err, "weir_work")
+	list := store.List{Queue: p.Queue, Kinds: p.Kinds, After: p.After, Limit: p.Limit}
+	for _, s := range p.States {
+		list.States = append(list.States, string(s))
+	}
+	if p.Meta != nil {
+		text, err := json.Marshal(p.Meta)
+		if err != nil {
+			return nil, wrap(what, fmt.Errorf("encode JobsParams.Meta: %w", err), role)
+		}
+		list.Meta = text
+	}
+	text, next, err := c.store.Jobs(ctx, list)
+	page := &JobsPage{Next: next}
+	if err == nil {
+		err = json.Unmarshal(text, &page.Jobs)
+	}
+	if err != nil {
+		return nil, wrap(what, err, role)
+	}
+	for i := range page.Jobs {
+		page.Jobs[i].withoutNull()
+	}
+	return page, nil
+}
+
+// withoutNull has no Meta where none was given: in JSON that is a null.
+func (j *JobInfo) withoutNull() {
+	if string(j.Meta) == "null" {
+		j.Meta = nil
+	}
 }
 
 // Queues lists all queues by name, with how many jobs they have in each state that is not final.

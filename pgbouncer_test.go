@@ -40,9 +40,9 @@ func TestWorksThroughPgBouncerInTransactionMode(t *testing.T) {
 		if queues[0].Claimed < n+n/10 {
 			return fmt.Errorf("%d attempts were claimed, want %d", queues[0].Claimed, n+n/10)
 		}
-		running, err := direct.client.Jobs(t.Context(), weir.StateRunning, "", 10)
-		if err == nil && len(running) > 0 {
-			err = fmt.Errorf("%d jobs are still running", len(running))
+		running, err := direct.client.Jobs(t.Context(), weir.JobsParams{States: []weir.State{weir.StateRunning}})
+		if err == nil && len(running.Jobs) > 0 {
+			err = fmt.Errorf("%d jobs are still running", len(running.Jobs))
 		}
 		return err
 	})
@@ -53,9 +53,19 @@ func TestWorksThroughPgBouncerInTransactionMode(t *testing.T) {
 	if failed.Load() != n/10 {
 		t.Errorf("%d first attempts failed, want %d", failed.Load(), n/10)
 	}
-	info, err := direct.client.Jobs(t.Context(), weir.StateCompleted, "default", n*2)
-	if err != nil || len(info) != n {
-		t.Errorf("%d jobs completed, want %d (%v)", len(info), n, err)
+	var completed int
+	for list := (weir.JobsParams{States: []weir.State{weir.StateCompleted}, Queue: "default"}); ; {
+		page, err := direct.client.Jobs(t.Context(), list)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if completed += len(page.Jobs); page.Next == "" {
+			break
+		}
+		list.After = page.Next
+	}
+	if completed != n {
+		t.Errorf("%d jobs completed, want %d", completed, n)
 	}
 	// Enqueuing through it works as well: from many goroutines, so that connections change hands.
 	ids := make(chan int64, 100)

@@ -92,11 +92,11 @@ var errLimit = errors.New("limit reached")
 // waiting says whether more could be worked.
 func waiting(ctx context.Context, client *weir.Client, config weir.WorkerConfig) string {
 	for queue := range config.Queues {
-		jobs, err := client.Jobs(ctx, weir.StateAvailable, queue, 1)
+		page, err := client.Jobs(ctx, weir.JobsParams{States: []weir.State{weir.StateAvailable}, Queue: queue, Limit: 1})
 		if err != nil {
 			return err.Error()
 		}
-		if len(jobs) > 0 {
+		if len(page.Jobs) > 0 {
 			return fmt.Sprintf("more wait in queue %s", queue)
 		}
 	}

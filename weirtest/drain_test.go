@@ -132,7 +132,7 @@ func TestDrainSaysWhatKeepsItFromAnEnd(t *testing.T) {
 			&weirtest.DrainOptions{Until: time.Now().Add(time.Hour)})
 	}, "context canceled")
 	wantFailure(t, func(t testing.TB) { weirtest.Drain(t.Context(), t, client, again, &weirtest.DrainOptions{Limit: -1}) }, "must not be negative, got -1")
-	if jobs, err := client.Jobs(t.Context(), weir.StateRunning, "", 10); err != nil || len(jobs) > 0 {
-		t.Errorf("still running are %v (%v)", jobs, err)
+	if page, err := client.Jobs(t.Context(), weir.JobsParams{States: []weir.State{weir.StateRunning}}); err != nil || len(page.Jobs) > 0 {
+		t.Errorf("still running are %+v (%v)", page, err)
 	}
 }

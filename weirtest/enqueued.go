@@ -111,15 +111,18 @@ func inDatabase(t testing.TB, client *weir.Client) found {
 	ctx, cancel := context.WithTimeout(t.Context(), bound)
 	defer cancel()
 	var all []weir.JobInfo
-	for _, state := range []weir.State{weir.StateAvailable, weir.StateLater} {
-		jobs, err := client.Jobs(ctx, state, "", most)
+	for list := (weir.JobsParams{States: []weir.State{weir.StateAvailable, weir.StateLater}, Limit: 1000}); ; {
+		page, err := client.Jobs(ctx, list)
 		if err != nil {
 			t.Fatalf("weirtest: %v", err)
 		}
-		if len(jobs) == most {
-			t.Fatalf("weirtest: %d jobs or more are %s in this database: no more than that can be looked at", most, state)
+		if all = append(all, page.Jobs...); len(all) > most {
+			t.Fatalf("weirtest: more than %d jobs wait in this database: no more than that can be looked at", most)
 		}
-		all = append(all, jobs...)
+		if page.Next == "" {
+			break
+		}
+		list.After = page.Next
 	}
 	slices.SortFunc(all, func(a, b weir.JobInfo) int { return cmp.Compare(a.ID, b.ID) })
 	return found{all, "in this database"}

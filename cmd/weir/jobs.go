@@ -28,9 +28,12 @@ func (jobsCmd) Help() string {
 }
 
 type jobsListCmd struct {
-	State string `placeholder:"STATE" values:"available,running,later,completed,failed,cancelled" help:"available, running, later, completed, failed or cancelled."`
-	Queue string `short:"q" help:"Only of this queue."`
-	Limit int    `placeholder:"N" help:"At most so many of a state (100 with --state, otherwise 5)."`
+	State []string `placeholder:"STATE" values:"available,running,later,completed,failed,cancelled" help:"available, running, later, completed, failed or cancelled; repeat it for several, which follow each other."`
+	Queue string   `short:"q" help:"Only of this queue."`
+	Kind  []string `short:"k" placeholder:"KIND" sep:"none" help:"Only jobs of this kind; repeat it for several."`
+	Meta  string   `placeholder:"JSON" help:"Only jobs whose meta contains this JSON object."`
+	After string   `placeholder:"CURSOR" help:"Go on where the list before stopped, which said so: with the same --state, --queue, --kind and --meta."`
+	Limit int      `placeholder:"N" help:"Maximum jobs (100 with --state; otherwise 5 of each state)."`
 	jsonFlag
 }
 
@@ -41,17 +44,23 @@ Examples:
 
     weir jobs list
 
-    weir jobs list --state failed --queue files --json`
+    weir jobs list --state failed --queue files --json
+
+    weir jobs list --state failed --state cancelled --meta '{"tenant": "acme"}'`
 }
 
 func (c *jobsListCmd) Run(ctx context.Context, s *streams, db *database) error {
 	const most = 10_000
-	states, limit := []weir.State{weir.State(c.State)}, 100
-	if c.State != "" && !slices.Contains(weir.States, states[0]) {
-		return usagef("there is no state %q: states are available, running, later, completed, failed and cancelled", c.State)
+	list := weir.JobsParams{Queue: c.Queue, Kinds: c.Kind, After: c.After}
+	limit := 100
+	for _, name := range c.State {
+		state := weir.State(name)
+		if !slices.Contains(weir.States, state) {
+			return usagef("there is no state %q: states are available, running, later, completed, failed and cancelled", name)
+		}
+		list.States = append(list.States, state)
 	}
-	if c.State == "" {
-		states = []weir.State{weir.StateRunning, weir.StateAvailable, weir.StateLater, weir.StateFailed, weir.StateCancelled, weir.StateCompleted}
+	if len(c.State) == 0 {
 		limit = 5
 	}
 	if c.Limit != 0 {
@@ -60,23 +69,46 @@ func (c *jobsListCmd) Run(ctx context.Context, s *streams, db *database) error {
 	if limit < 1 || limit > most {
 		return usagef("--limit must be 1 to %d, got %d", most, limit)
 	}
+	if c.Meta != "" {
+		var object map[string]json.RawMessage
+		if json.Unmarshal([]byte(c.Meta), &object) != nil || object == nil {
+			return usagef("--meta must be a JSON object, got %s", c.Meta)
+		}
+		list.Meta = json.RawMessage(c.Meta)
+	}
+	if c.After != "" && len(c.State) == 0 {
+		return usagef("--after goes on with a list of one state or several: give --state as before")
+	}
 	client, closePool, err := db.client(ctx)
 	if err != nil {
 		return err
 	}
 	defer closePool()
 	var jobs []weir.JobInfo
+	var next string
 	cut := []string{}
-	for _, state := range states {
-		some, err := client.Jobs(ctx, state, c.Queue, min(limit+1, most))
+	if len(c.State) > 0 {
+		jobs, next, err = listJobs(ctx, client, list, limit)
 		if err != nil {
 			return err
 		}
-		if len(some) > limit {
-			some = some[:limit]
-			cut = append(cut, string(state))
+	} else {
+		for _, state := range []weir.State{weir.StateRunning, weir.StateAvailable, weir.StateLater, weir.StateFailed, weir.StateCancelled, weir.StateCompleted} {
+			list.States = []weir.State{state}
+			some, more, err := listJobs(ctx, client, list, limit)
+			if err != nil {
+				return err
+			}
+			if more != "" {
+				cut = append(cut, string(state))
+			}
+			jobs = append(jobs, some...)
 		}
-		jobs = append(jobs, some...)
+	}
+	if next != "" {
+		defer func() {
+			fmt.Fprintf(s.err, "weir: there may be more: see them with --after %s\n", next)
+		}()
 	}
 	if c.JSON {
 		return printJSON(s.out, orEmpty(jobs))
@@ -94,13 +126,27 @@ func (c *jobsListCmd) Run(ctx context.Context, s *streams, db *database) error {
 	if err := table(s.out, []string{"ID", "STATE", "QUEUE", "KIND", "ATTEMPT", "WHEN", "WHAT"}, rows); err != nil {
 		return err
 	}
-	switch {
-	case len(cut) > 0 && c.State == "":
+	if len(cut) > 0 {
 		fmt.Fprintf(s.err, "weir: there are more that are %s: see them with --state\n", strings.Join(cut, ", "))
-	case len(cut) > 0:
-		fmt.Fprintf(s.err, "weir: there are more than %s: raise --limit\n", count(limit))
 	}
 	return nil
+}
+
+// listJobs reads pages until it has so many jobs, or there are no more. next is what to go on after.
+func listJobs(ctx context.Context, client *weir.Client, list weir.JobsParams, limit int) (jobs []weir.JobInfo, next string, err error) {
+	const onPage = 1000
+	for {
+		list.Limit = min(limit-len(jobs), onPage)
+		page, err := client.Jobs(ctx, list)
+		if err != nil {
+			return nil, "", err
+		}
+		jobs = append(jobs, page.Jobs...)
+		if len(jobs) == limit || page.Next == "" {
+			return jobs, page.Next, nil
+		}
+		list.After = page.Next
+	}
 }
 
 // moved is when a job came into its state, or is due.

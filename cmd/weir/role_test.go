@@ -59,7 +59,7 @@ func TestWorkEndsWhenIdleWithItsRoleAlone(t *testing.T) {
 		t.Errorf("exit code %d:\n%s", code, said)
 	}
 	// Without the right to look it can't know when to end, and says so once.
-	if _, err := admin.Exec(t.Context(), `REVOKE EXECUTE ON FUNCTION weir.jobs FROM weir_work`); err != nil {
+	if _, err := admin.Exec(t.Context(), `REVOKE EXECUTE ON FUNCTION weir.jobs_page FROM weir_work`); err != nil {
 		t.Fatal(err)
 	}
 	if code, said := work(); code != exitFailure || strings.Count(said, "permission denied") != 1 {

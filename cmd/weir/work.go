@@ -183,19 +183,16 @@ func (c *workCmd) watch(ctx context.Context, client *weir.Client, tally *tally, 
 	}
 }
 
-// lookMost is among how many jobs for later one is looked for that this worker runs.
-const lookMost = 1000
-
 // anyLeft tells whether a queue has a job to do, in any worker, now or later: with --kind, a job that this worker may do. A job may step
 // from one state to another between two of these questions, so one answer is not enough. next is when the first of them is due, where all that is left is for later.
 func (c *workCmd) anyLeft(ctx context.Context, client *weir.Client, queues map[string]int) (left bool, next time.Time, err error) {
 	for queue := range queues {
 		for _, state := range []weir.State{weir.StateAvailable, weir.StateRunning, weir.StateLater} {
-			most := 1
-			if state == weir.StateLater && len(c.Kind) > 0 {
-				most = lookMost // jobs of other kinds wait there for other workers
+			list := weir.JobsParams{States: []weir.State{state}, Queue: queue, Limit: 1}
+			if state == weir.StateLater {
+				list.Kinds = c.Kind // jobs of other kinds wait there for other workers
 			}
-			jobs, err := client.Jobs(ctx, state, queue, most)
+			jobs, _, err := listJobs(ctx, client, list, 1)
 			if err != nil {
 				return true, time.Time{}, err
 			}
@@ -205,18 +202,11 @@ func (c *workCmd) anyLeft(ctx context.Context, client *weir.Client, queues map[s
 				}
 				continue
 			}
-			if len(jobs) == lookMost {
-				left = true
-			}
-			for _, j := range jobs { // by their time
-				if len(c.Kind) > 0 && !slices.Contains(c.Kind, j.Kind) {
-					continue
-				}
+			for _, j := range jobs {
 				left = true
 				if j.RunAt != nil && (next.IsZero() || j.RunAt.Before(next)) {
 					next = *j.RunAt
 				}
-				break
 			}
 		}
 	}

@@ -12,7 +12,7 @@ const (
 	sqlJob      = `SELECT ` + jobColumns + ` FROM weir.job_info($1)`
 	sqlJobJSON  = `SELECT (SELECT to_jsonb(j)::text FROM weir.job_info($1::bigint) j)`
 	sqlEnqueued = `SELECT coalesce(json_agg(j ORDER BY j.id), '[]')::text FROM weir.enqueued($1) j`
-	sqlJobs     = `SELECT ` + jobColumns + ` FROM weir.jobs($1, $2, $3)`
+	sqlJobs     = `SELECT jobs::text, coalesce(next, '') FROM weir.jobs_page($1::text[], nullif($2, ''), $3::text[], $4::text::jsonb, nullif($5, ''), $6)`
 	sqlQueues   = `SELECT name, paused_at, available, running, later, approximate, ready_since, claimed, last_claim, workers FROM weir.queues()`
 	sqlWorkers  = `SELECT id, name, queues, state, started_at, seen_at, running, reason FROM weir.workers()`
 	sqlHubs     = `SELECT hub, address, seen_at, tick, behind, subscribers FROM weir.hubs()`
@@ -42,13 +42,25 @@ func EnqueuedTx(ctx context.Context, tx Querier, most int) (text string, err err
 	return text, err
 }
 
-// Jobs lists at most so many jobs in a state, of one queue or, with "", of all.
-func Jobs[T any](ctx context.Context, s *Store, state, queue string, most int) ([]T, error) {
-	var name *string
-	if queue != "" {
-		name = &queue
+// List says which jobs Jobs lists. Zero values leave nothing out.
+type List struct {
+	States []string
+	Queue  string
+	Kinds  []string
+	Meta   []byte // a JSON object
+	After  string // the next of the page before
+	Limit  int
+}
+
+// Jobs returns a page of jobs, as a JSON array, and what to go on after; "" when there are no more.
+func (s *Store) Jobs(ctx context.Context, l List) (jobs []byte, next string, err error) {
+	var meta *string
+	if l.Meta != nil {
+		text := string(l.Meta)
+		meta = &text
 	}
-	return rows(ctx, s, sqlJobs, []any{state, name, most}, pgx.RowToStructByPos[T])
+	err = s.row(ctx, sqlJobs, []any{l.States, l.Queue, l.Kinds, meta, l.After, l.Limit}, &jobs, &next)
+	return jobs, next, err
 }
 
 // Queues lists all queues.

@@ -35,12 +35,18 @@ func (Engine) Install(ctx context.Context, conn *pgx.Conn) error {
 func (Engine) Unfinished(ctx context.Context, pool *pgxpool.Pool) (bool, error) {
 	jobsOf := weir.NewClient(pool)
 	for _, state := range []weir.State{weir.StateAvailable, weir.StateRunning, weir.StateLater} {
-		jobs, err := jobsOf.Jobs(ctx, state, "", 1)
-		if errors.Is(err, weir.ErrNotInstalled) {
-			return false, nil
-		}
-		if err != nil || len(jobs) > 0 {
-			return len(jobs) > 0, err
+		for list := (weir.JobsParams{States: []weir.State{state}, Limit: 1}); ; {
+			page, err := jobsOf.Jobs(ctx, list)
+			if errors.Is(err, weir.ErrNotInstalled) {
+				return false, nil
+			}
+			if err != nil || len(page.Jobs) > 0 {
+				return err == nil, err
+			}
+			if page.Next == "" {
+				break
+			}
+			list.After = page.Next
 		}
 	}
 	return false, nil

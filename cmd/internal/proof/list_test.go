@@ -1,0 +1,341 @@
+package proof
+
+import (
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/weir-pg/weir/internal/pgtest"
+)
+
+// allStates are in the order of a list without states.
+var allStates = []string{"available", "running", "later", "completed", "failed", "cancelled"}
+
+// list is the arguments of weir.jobs_page.
+type list struct {
+	states []string
+	queue  *string
+	kinds  []string
+	meta   *string
+}
+
+// listed is a job of a page.
+type listed struct {
+	ID         int64      `json:"id"`
+	State      string     `json:"state"`
+	Queue      string     `json:"queue"`
+	Kind       string     `json:"kind"`
+	Priority   int        `json:"priority"`
+	FinishedAt *time.Time `json:"finished_at"`
+	RunAt      *time.Time `json:"run_at"`
+}
+
+func (l list) page(t *testing.T, q querier, after string, most int) (jobs []listed, next string) {
+	t.Helper()
+	var text []byte
+	if err := q.QueryRow(t.Context(), `SELECT jobs, coalesce(next, '') FROM weir.jobs_page($1, $2, $3, $4, $5, $6)`,
+		l.states, l.queue, l.kinds, l.meta, after, most).Scan(&text, &next); err != nil {
+		t.Fatalf("%+v after %q: %v", l, after, err)
+	}
+	if err := json.Unmarshal(text, &jobs); err != nil {
+		t.Fatal(err)
+	}
+	if len(jobs) > most {
+		t.Fatalf("a page of at most %d has %d jobs", most, len(jobs))
+	}
+	return jobs, next
+}
+
+// all reads a list to its end, with something done between pages.
+func (l list) all(t *testing.T, q querier, most int, between func()) (jobs []listed, pages int) {
+	t.Helper()
+	for after := ""; pages < 1000; {
+		some, next := l.page(t, q, after, most)
+		jobs = append(jobs, some...)
+		if pages++; next == "" {
+			return jobs, pages
+		}
+		if after = next; between != nil {
+			between()
+		}
+	}
+	t.Fatalf("%+v does not end", l)
+	return nil, 0
+}
+
+func listedIDs(jobs []listed) (ids []int64) {
+	for _, j := range jobs {
+		ids = append(ids, j.ID)
+	}
+	return ids
+}
+
+// manyStates makes some jobs of each state in two queues.
+func manyStates(t *testing.T, conn *pgx.Conn, worker int32, n int) {
+	t.Helper()
+	for _, queue := range []string{"q", "r"} {
+		end := func(outcome string) {
+			ids := value[[]int64](t, conn, `SELECT array_agg(weir.enqueue($1, 'k' || n % 3, priority => 1 + n % 4, meta => jsonb_build_object('n', n, 't', n % 2))) FROM generate_series(1, $2::int) n`, queue, n)
+			for _, a := range claimAll(t, conn, worker, queue) {
+				if !slices.Contains(ids, a.ID) {
+					t.Fatalf("job %d is not new", a.ID)
+				}
+				if _, err := finish(t.Context(), conn, worker, a, outcome, time.Time{}); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		end("completed")
+		end("failed")
+		end("cancelled")
+		exec(t, conn, `SELECT weir.enqueue($1, 'k' || n % 3, meta => jsonb_build_object('n', n, 't', n % 2)) FROM generate_series(1, $2::int) n`, queue, n)
+		mustClaim(t, conn, worker, queue, int32(n/2))
+		mustClaim(t, conn, worker, queue, int32(n-n/2))
+		exec(t, conn, `SELECT weir.enqueue($1, 'k' || n % 3, run_at => now() + (10 + n % 7) * interval '1 hour', meta => jsonb_build_object('n', n, 't', n % 2)) FROM generate_series(1, $2::int) n`, queue, n)
+		exec(t, conn, `SELECT weir.enqueue($1, 'k' || n % 3, priority => 1 + n % 4, meta => jsonb_build_object('n', n, 't', n % 2)) FROM generate_series(1, $2::int) n`, queue, n)
+		exec(t, conn, `SELECT weir.cancel(weir.enqueue($1, 'k' || n % 3, meta => jsonb_build_object('n', n, 't', n % 2))) FROM generate_series(1, $2::int) n`, queue, n)
+	}
+}
+
+// TestPagesAreTheListCutUp: whatever the states, the filter and the size of the pages, together they have each job once, in the order of the list read
+// at once; and each of its state, queue, kind and meta.
+func TestPagesAreTheListCutUp(t *testing.T) {
+	conn := connect(t, pgtest.Database(t))
+	worker := startWorker(t, conn, "q", "r")
+	const n = 12
+	manyStates(t, conn, worker, n)
+	q, meta := "q", `{"t": 1}`
+	for _, l := range []list{
+		{}, {states: []string{"available"}}, {states: []string{"running"}}, {states: []string{"later"}}, {states: []string{"completed"}}, {states: []string{"failed"}},
+		{states: []string{"cancelled"}}, {queue: &q}, {kinds: []string{"k1", "k2"}}, {meta: &meta}, {states: []string{"failed", "later"}, queue: &q, kinds: []string{"k0"}, meta: &meta},
+	} {
+		whole, pages := l.all(t, conn, 1000, nil)
+		if pages != 1 {
+			t.Errorf("%+v has %d pages of 1000", l, pages)
+		}
+		for _, most := range []int{1, 5, 7} {
+			cut, _ := l.all(t, conn, most, nil)
+			if !slices.Equal(listedIDs(cut), listedIDs(whole)) {
+				t.Errorf("%+v by pages of %d is %v, at once %v", l, most, listedIDs(cut), listedIDs(whole))
+			}
+		}
+		states := l.states
+		if states == nil {
+			states = allStates
+		}
+		want := 0
+		for _, state := range states {
+			each := 2 * n
+			if state == "cancelled" {
+				each = 4 * n // before and while they ran
+			}
+			if l.queue != nil {
+				each /= 2
+			}
+			each = each * max(len(l.kinds), 3*(1-min(len(l.kinds), 1))) / 3
+			if l.meta != nil {
+				each /= 2
+			}
+			want += each
+		}
+		if len(whole) != want {
+			t.Errorf("%+v has %d jobs, want %d", l, len(whole), want)
+		}
+		at := 0
+		for _, j := range whole {
+			for at < len(states) && j.State != states[at] {
+				at++
+			}
+			if at == len(states) || l.queue != nil && j.Queue != *l.queue || l.kinds != nil && !slices.Contains(l.kinds, j.Kind) {
+				t.Errorf("%+v has %+v", l, j)
+			}
+		}
+	}
+	ordered := func(state string, inOrder func(a, b listed) bool) {
+		t.Helper()
+		jobs, _ := list{states: []string{state}}.all(t, conn, 5, nil)
+		for i := 1; i < len(jobs); i++ {
+			if !inOrder(jobs[i-1], jobs[i]) {
+				t.Errorf("%s: %+v stands before %+v", state, jobs[i-1], jobs[i])
+			}
+		}
+	}
+	ordered("available", func(a, b listed) bool { return a.Priority < b.Priority || a.Priority == b.Priority && a.ID < b.ID })
+	ordered("later", func(a, b listed) bool { return !b.RunAt.Before(*a.RunAt) })
+	ordered("failed", func(a, b listed) bool { return !b.FinishedAt.After(*a.FinishedAt) })
+	ordered("completed", func(a, b listed) bool { return !b.FinishedAt.After(*a.FinishedAt) })
+}
+
+// TestAJobThatStaysInItsStateIsOnExactlyOnePage: while pages are read, jobs come and go, are claimed, retried, cancelled, and carried into other
+// segments.
+func TestAJobThatStaysInItsStateIsOnExactlyOnePage(t *testing.T) {
+	seed := newSeed(t)
+	rng := rand.New(rand.NewPCG(seed, 1))
+	conn := connect(t, pgtest.Database(t))
+	exec(t, conn, `SELECT weir.set('completed_retention', '1 hour'), weir.set('retention_bytes', '1048576')`)
+	worker := startWorker(t, conn, "q", "r", "filler")
+	fill := startWorker(t, conn, "filler")
+	manyStates(t, conn, worker, 8)
+	state := func() map[int64]string {
+		got := map[int64]string{}
+		for _, s := range column[string](t, conn, `SELECT i.id || ' ' || i.state FROM (
+			SELECT j.id FROM weir.job j WHERE j.lane / 4 IN (SELECT q.id FROM weir.queue q WHERE q.name <> 'filler') UNION SELECT l.id FROM weir.later l) k, weir.job_info(k.id) i`) {
+			var id int64
+			var name string
+			if _, err := fmt.Sscan(s, &id, &name); err != nil {
+				t.Fatal(err)
+			}
+			got[id] = name
+		}
+		return got
+	}
+	for _, name := range allStates {
+		for _, queue := range []string{"", "q"} {
+			l := list{states: []string{name}}
+			if queue != "" {
+				l.queue = &queue
+			}
+			before, left := state(), map[int64]bool{}
+			moved, most := 0, 3
+			if name == "completed" && queue == "" {
+				most = 100 // those that fill the segments are among them
+			}
+			got, pages := l.all(t, conn, most, func() {
+				if moved++; moved > 6 {
+					return
+				}
+				switch rng.IntN(5) {
+				case 0:
+					exec(t, conn, `SELECT weir.enqueue('q', 'k', priority => 1 + n % 4), weir.enqueue('r', 'k', run_at => now() + interval '11 hours') FROM generate_series(1, 3) n`)
+				case 1:
+					for _, a := range mustClaim(t, conn, worker, []string{"q", "r"}[rng.IntN(2)], 3) {
+						if _, err := finish(t.Context(), conn, worker, a, []string{"completed", "failed", "cancelled", "retried"}[rng.IntN(4)], time.Time{}); err != nil {
+							t.Fatal(err)
+						}
+					}
+				case 2:
+					exec(t, conn, `SELECT weir.retry((SELECT id FROM weir.jobs($1) ORDER BY random() LIMIT 1))`, []string{"completed", "failed", "cancelled"}[rng.IntN(3)])
+				case 3:
+					exec(t, conn, `SELECT weir.cancel((SELECT id FROM weir.jobs($1) ORDER BY random() LIMIT 1))`, []string{"available", "later"}[rng.IntN(2)])
+				case 4:
+					openNext(t, conn, fill)
+				}
+				for id, was := range state() {
+					left[id] = left[id] || was != before[id]
+				}
+			})
+			after := state()
+			times := map[int64]int{}
+			for _, j := range got {
+				times[j.ID]++
+			}
+			for id, was := range before {
+				var of string
+				if err := conn.QueryRow(t.Context(), `SELECT queue FROM weir.job_info($1)`, id).Scan(&of); err != nil {
+					continue // gone with its segment
+				}
+				if was == name && after[id] == name && !left[id] && (queue == "" || of == queue) && times[id] != 1 {
+					t.Errorf("seed %d: %s of %q: job %d was %s all the time, and is on %d pages of %d", seed, name, queue, id, was, times[id], pages)
+				}
+			}
+		}
+	}
+}
+
+// TestAFilterThatFindsNothingEndsPagesEarly: a page touches about as many blocks in a log of ten thousand jobs as in one of two thousand when its filter
+// finds nothing; pages go on to the end, and what there is at the end is found.
+func TestAFilterThatFindsNothingEndsPagesEarly(t *testing.T) {
+	conn := connect(t, pgtest.Database(t))
+	worker := startWorker(t, conn, "q")
+	work := func(n int) {
+		for range n / 1000 {
+			enqueueN(t, conn, "q", 1000)
+			mustComplete(t, conn, worker, claimAll(t, conn, worker, "q"))
+		}
+	}
+	want := value[int64](t, conn, `SELECT weir.enqueue('q', 'rare', meta => '{"a": {"b": 1}, "c": 2}')`)
+	mustComplete(t, conn, worker, claimAll(t, conn, worker, "q"))
+	work(2000)
+	meta := `{"a": {"b": 1}}`
+	l := list{states: []string{"completed"}, meta: &meta}
+	page := fmt.Sprintf(`SELECT * FROM weir.jobs_page(ARRAY['completed'], meta => '%s')`, meta)
+	small := settled(t, conn, page)
+	work(8000)
+	large := settled(t, conn, page)
+	t.Logf("a page without a job touches %d blocks in a log of 2,000 jobs, and %d in one of 10,000", small, large)
+	if large > small*5/4+100 {
+		t.Errorf("a page without a job touches %d blocks in a log of 2,000 jobs, and %d in one of 10,000", small, large)
+	}
+	got, pages := l.all(t, conn, 100, nil)
+	if ids := listedIDs(got); !slices.Equal(ids, []int64{want}) || pages < 3 {
+		t.Errorf("%d pages have %v, want %d after several", pages, ids, want)
+	}
+}
+
+// TestEveryPageIsReadWithinABound: what is running is found although its worker has claimed thousands of batches since its books were compared, and no
+// page looks at all of them.
+func TestEveryPageIsReadWithinABound(t *testing.T) {
+	conn := connect(t, pgtest.Database(t))
+	worker := startWorker(t, conn, "q")
+	held := enqueueN(t, conn, "q", 3)
+	mustClaim(t, conn, worker, "q", 3)
+	for range 60 {
+		enqueueN(t, conn, "q", 200)
+		var done []attempt
+		for range 200 {
+			done = append(done, mustClaim(t, conn, worker, "q", 1)...)
+		}
+		mustComplete(t, conn, worker, done)
+	}
+	l := list{states: []string{"running"}}
+	page := settled(t, conn, `SELECT * FROM weir.jobs_page(ARRAY['running'])`)
+	got, pages := l.all(t, conn, 100, nil)
+	t.Logf("what runs is found on %d pages, after 12,000 batches; the first touches %d blocks", pages, page)
+	slices.Reverse(held)
+	if ids := listedIDs(got); !slices.Equal(ids, held) || pages < 2 {
+		t.Errorf("%d pages have %v, want %v at the end", pages, ids, held)
+	}
+	if page > 100_000 {
+		t.Errorf("a page touches %d blocks", page)
+	}
+}
+
+// TestListsRefuseWhatTheyDoNotUnderstand: each argument is judged, with the value and what to do.
+func TestListsRefuseWhatTheyDoNotUnderstand(t *testing.T) {
+	conn := connect(t, pgtest.Database(t))
+	enqueueN(t, conn, "q", 3)
+	next := value[string](t, conn, `SELECT next FROM weir.jobs_page(ARRAY['available'], most => 1)`)
+	for _, c := range []struct{ args, says string }{
+		{`ARRAY['available', 'done']`, "unknown state done"},
+		{`ARRAY[NULL]`, "unknown state null"},
+		{`array_fill('failed'::text, ARRAY[7])`, "6 states at most, got 7"},
+		{`kinds => ARRAY['k', NULL]`, "none of them null"},
+		{`kinds => array_fill('k'::text, ARRAY[1001])`, "1 to 1000 kinds"},
+		{`meta => '[1]'`, "must be a JSON object of at most 64 KiB, got [1]"},
+		{`meta => 'null'`, "must be a JSON object"},
+		{`most => 0`, "1 to 1000 jobs, got 0"},
+		{`most => 1001`, "1 to 1000 jobs, got 1001"},
+		{`most => NULL`, "got null"},
+		{`after => 'x'`, "not a valid cursor for this list: x"},
+		{`after => '!'`, "not a valid cursor"},
+		{`after => 'bnVsbA'`, "not a valid cursor"},
+		{`after => repeat('A', 100)`, "not a valid cursor"},
+		{fmt.Sprintf(`ARRAY['failed'], after => '%s'`, next), "not a valid cursor"},
+		{fmt.Sprintf(`ARRAY['available'], 'q', after => '%s'`, next), "not a valid cursor"},
+		{fmt.Sprintf(`ARRAY['available'], after => '%s'`, next[:len(next)-4]), "not a valid cursor"},
+	} {
+		_, err := conn.Exec(t.Context(), `SELECT * FROM weir.jobs_page(`+c.args+`)`)
+		if wantCode(t, c.args, err, "22023"); err != nil && !strings.Contains(err.Error(), c.says) {
+			t.Errorf("%s: %v, want %q", c.args, err, c.says)
+		}
+	}
+	if jobs, _ := (list{states: []string{"available"}}).page(t, conn, next, 10); len(jobs) != 2 {
+		t.Errorf("with the cursor %d jobs are left, want 2", len(jobs))
+	}
+}

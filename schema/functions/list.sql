@@ -1,0 +1,476 @@
+-- Lists of jobs, a page at a time.
+--
+-- A page goes on after a key, and not after so many rows: so what comes and goes meanwhile moves nobody to another page. Each state has an order whose
+-- keys do not change while a job is in that state, and that an index or the log itself is in:
+--
+--   available  in the order in which they will be claimed: priority, then (xid, id)
+--   running    newest claimed first: the number of the batch, then the id
+--   later      by (run_at, id)
+--   completed  newest first: of a queue by its batches, lane by lane; of all queues as results lie in each segment, from the end. These are streams of
+--              their own order, merged by when they ended; the key is the place in each
+--   failed     newest first: (finished_at, id)
+--   cancelled  those with a tombstone by id, newest first; then, as failed ones, those that their handler cancelled
+--
+-- Several states follow each other. What a page costs is bounded: a filter that finds nothing, or jobs that are in another state by now, end it early,
+-- and the next goes on from there.
+
+CREATE OR REPLACE FUNCTION weir._next_available(lanes integer[], after jsonb, most integer) RETURNS TABLE (id bigint, ended_at timestamptz, key jsonb)
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+SET enable_seqscan = off
+AS $$
+#variable_conflict use_column
+DECLARE
+  v       record := weir._in_progress();
+  first   integer := coalesce((after->>0)::integer, 0);  -- priority
+  at_xid  xid8 := coalesce((after->>1)::xid8, '0');
+  at_id   bigint := coalesce((after->>2)::bigint, 0);
+  s       weir.survey;
+BEGIN
+  IF lanes IS NULL THEN
+    s := weir._surveyed();
+    lanes := s.waiting || ARRAY(SELECT q.id * 4 + p FROM weir.queue q, generate_series(0, 3) p WHERE q.id > s.upto);
+  END IF;
+  RETURN QUERY
+  WITH lane AS (
+    SELECT l.lane, l.lane % 4 AS priority, CASE WHEN l.lane % 4 = first THEN at_xid ELSE '0' END AS xid, CASE WHEN l.lane % 4 = first THEN at_id ELSE 0 END AS id
+    FROM unnest(_next_available.lanes) l(lane) WHERE l.lane % 4 >= first
+  ), head AS MATERIALIZED (  -- no other lane has a job on the page
+    SELECT l.* FROM lane l CROSS JOIN LATERAL weir._waiting(l.lane, v.running, v.top, l.xid, l.id, 1) w
+    ORDER BY l.priority, w.xid, w.id LIMIT most
+  )
+  -- Cancelled ones stand among them until they are claimed.
+  SELECT CASE WHEN NOT EXISTS (SELECT FROM weir.cancellation c WHERE c.id = w.id) THEN w.id END, NULL::timestamptz, jsonb_build_array(h.priority, w.xid::text, w.id)
+  FROM head h CROSS JOIN LATERAL weir._waiting(h.lane, v.running, v.top, h.xid, h.id, most) w
+  ORDER BY h.priority, w.xid, w.id LIMIT most;
+END
+$$;
+COMMENT ON FUNCTION weir._next_available IS 'Jobs that wait to be claimed, in that order, after a key; no id where one was cancelled. See weir._next.';
+
+CREATE OR REPLACE FUNCTION weir._next_running(lanes integer[], after jsonb, most integer) RETURNS TABLE (id bigint, ended_at timestamptz, key jsonb)
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+AS $$
+#variable_conflict use_column
+DECLARE
+  batches CONSTANT integer := 2500;  -- are looked at
+  workers integer[] := weir._holders();
+  at_no   bigint := coalesce((after->>0)::bigint, 9223372036854775807);
+  at_id   bigint := coalesce((after->>1)::bigint, 9223372036854775807);
+BEGIN
+  RETURN QUERY
+  WITH held AS MATERIALIZED (
+    SELECT h.* FROM weir._in_hand(workers, at_no, greatest(20, batches / greatest(cardinality(workers), 1))) h
+  ), reached AS MATERIALIZED (  -- of a worker with more, older ones have not been looked at
+    SELECT max(h.no) AS no FROM held h WHERE h.is_last
+  )
+  SELECT k.id, NULL::timestamptz, jsonb_build_array(k.no, coalesce(k.id, 0))
+  FROM (
+    SELECT i.id, h.no FROM reached r CROSS JOIN held h CROSS JOIN LATERAL unnest(h.ids) i(id)
+    WHERE h.no >= coalesce(r.no, 0) AND (h.no, i.id) < (at_no, at_id) AND (_next_running.lanes IS NULL OR h.lane = ANY (_next_running.lanes))
+    UNION ALL
+    SELECT NULL, r.no FROM reached r WHERE r.no IS NOT NULL) k
+  ORDER BY k.no DESC, k.id DESC NULLS LAST LIMIT most;
+END
+$$;
+COMMENT ON FUNCTION weir._next_running IS 'Running jobs, those of the newest batches first, after a key; a row without an id says how far it has looked. See weir._next.';
+
+CREATE OR REPLACE FUNCTION weir._next_later(lanes integer[], after jsonb, most integer) RETURNS TABLE (id bigint, ended_at timestamptz, key jsonb)
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET cursor_tuple_fraction = 0.001
+AS $$
+#variable_conflict use_column
+DECLARE
+  c      weir.promotion;
+  at_due timestamptz := (after->>0)::timestamptz;
+  at_id  bigint := (after->>1)::bigint;
+BEGIN
+  SELECT p.* INTO c FROM weir.promotion p ORDER BY p.seq DESC LIMIT 1;
+  IF at_due IS NULL OR (c.due, c.due_id) > (at_due, at_id) THEN
+    at_due := c.due;
+    at_id := c.due_id;
+  END IF;
+  IF lanes IS NULL THEN
+    RETURN QUERY
+    SELECT CASE WHEN NOT EXISTS (SELECT FROM weir.cancellation k WHERE k.id = l.id) THEN l.id END, NULL::timestamptz, jsonb_build_array(l.run_at, l.id)
+    FROM weir.later l WHERE (l.run_at, l.id) > (at_due, at_id) AND (c.ahead_due IS NULL OR NOT weir._was_ahead(c, l.run_at, l.id, l.xid))
+    ORDER BY l.run_at, l.id LIMIT most;
+  ELSE
+    RETURN QUERY
+    SELECT CASE WHEN NOT EXISTS (SELECT FROM weir.cancellation k WHERE k.id = j.id) THEN j.id END, NULL::timestamptz, jsonb_build_array(j.run_at, j.id)
+    FROM unnest(_next_later.lanes) n(lane) CROSS JOIN LATERAL (
+      SELECT l.id, l.run_at FROM weir.later l
+      WHERE l.lane = n.lane AND (l.run_at, l.id) > (at_due, at_id) AND (c.ahead_due IS NULL OR NOT weir._was_ahead(c, l.run_at, l.id, l.xid))
+      ORDER BY l.run_at, l.id LIMIT most) j
+    ORDER BY j.run_at, j.id LIMIT most;
+  END IF;
+END
+$$;
+COMMENT ON FUNCTION weir._next_later IS 'Jobs that wait for their time, by it, after a key; no id where one was cancelled. See weir._next.';
+
+CREATE OR REPLACE FUNCTION weir._results_of(lane integer, before_seq bigint, before_id bigint, most integer) RETURNS TABLE (place bigint, id bigint, finished_at timestamptz, is_end boolean)
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+AS $$
+#variable_conflict use_column
+BEGIN
+  RETURN QUERY
+  SELECT r.seq, coalesce(i.id, 0), r.finished_at, i.id IS NOT NULL
+  FROM weir.result r LEFT JOIN LATERAL unnest(CASE WHEN r.outcome = 'completed' THEN r.ids END) i(id) ON true
+  WHERE r.lane = _results_of.lane AND r.seq <= before_seq AND (r.seq, coalesce(i.id, 0)) < (before_seq, before_id)
+  ORDER BY r.seq DESC, coalesce(i.id, 0) DESC LIMIT most;
+END
+$$;
+COMMENT ON FUNCTION weir._results_of IS 'Completed jobs of a lane, from its newest batches back, before a place; a row with is_end false is of another outcome.';
+
+CREATE OR REPLACE FUNCTION weir._results_in(segment integer, before_place bigint, before_id bigint, most integer) RETURNS TABLE (place bigint, id bigint, finished_at timestamptz, is_end boolean)
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+AS $$
+#variable_conflict use_column
+DECLARE
+  behind bigint := before_place / 65536;
+  first  bigint;
+  upto   tid := format('(%s,%s)', behind, before_place % 65536 + 1);
+  shown  bigint := 0;
+  more   bigint;
+  pages  bigint := 2;
+BEGIN
+  -- Results are never updated nor deleted, so a segment's lie about in the order of their recording: the newest are in its last pages.
+  WHILE behind >= 0 AND shown < most LOOP
+    first := greatest(behind - pages, 0);
+    RETURN QUERY
+    SELECT k.place, k.id, k.finished_at, k.is_end FROM (
+      SELECT (r.at[0]::bigint * 65536 + r.at[1]::bigint) AS place, coalesce(i.id, 0) AS id, r.finished_at, i.id IS NOT NULL AS is_end
+      FROM (SELECT r.ctid::text::point AS at, r.finished_at, r.outcome, r.ids FROM weir.result r
+            WHERE r.segment = _results_in.segment AND r.ctid >= format('(%s,0)', first)::tid AND r.ctid < upto) r
+      LEFT JOIN LATERAL unnest(CASE WHEN r.outcome = 'completed' THEN r.ids END) i(id) ON true) k
+    WHERE (k.place, k.id) < (before_place, before_id)
+    ORDER BY k.place DESC, k.id DESC LIMIT most - shown;
+    GET DIAGNOSTICS more = ROW_COUNT;
+    shown := shown + more;
+    EXIT WHEN first = 0;
+    behind := first - 1;
+    upto := format('(%s,0)', first);
+    pages := pages * 2;
+  END LOOP;
+END
+$$;
+COMMENT ON FUNCTION weir._results_in IS
+  'Completed jobs of a segment, from the end of its results back, before a place (page * 65536 + line); a row with is_end false is of another outcome.';
+
+CREATE OR REPLACE FUNCTION weir._next_completed(lanes integer[], after jsonb, most integer) RETURNS TABLE (id bigint, ended_at timestamptz, key jsonb)
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+AS $$
+#variable_conflict use_column
+DECLARE
+  last_id  CONSTANT bigint := 9223372036854775807;
+  size     bigint := current_setting('block_size')::bigint;
+  r        record;
+BEGIN
+  key := after;
+  IF lanes IS NOT NULL THEN
+    key := coalesce(key, '{}');
+    FOR r IN
+      SELECT k.*, min(k.finished_at) OVER (PARTITION BY k.lane ORDER BY k.place DESC, k.id DESC ROWS UNBOUNDED PRECEDING) AS at  -- each lane keeps its order
+      FROM unnest(_next_completed.lanes) l(lane)
+      CROSS JOIN LATERAL (SELECT l.lane, e.* FROM weir._results_of(l.lane, coalesce((after->l.lane::text->>0)::bigint, last_id), coalesce((after->l.lane::text->>1)::bigint, last_id), most) e) k
+      ORDER BY at DESC, k.lane, k.place DESC, k.id DESC LIMIT most
+    LOOP
+      id := CASE WHEN r.is_end THEN r.id END;
+      ended_at := r.finished_at;
+      key := key || jsonb_build_object(r.lane::text, jsonb_build_array(r.place, r.id));
+      RETURN NEXT;
+    END LOOP;
+    RETURN;
+  END IF;
+  -- What is appended from now on is newer than all that is shown; and a segment that has been given back has nothing of what was there.
+  key := coalesce(key, (SELECT jsonb_object_agg(s::text, jsonb_build_array((pg_relation_size('weir.result_' || s) / size) * 65536, 0, weir._times_reclaimed(s))) FROM generate_series(1, 4) s));
+  FOR r IN
+    SELECT k.*, min(k.finished_at) OVER (PARTITION BY k.segment ORDER BY k.place DESC, k.id DESC ROWS UNBOUNDED PRECEDING) AS at
+    FROM generate_series(1, 4) s(segment)
+    CROSS JOIN LATERAL (
+      SELECT s.segment, e.* FROM weir._results_in(s.segment, (key->s.segment::text->>0)::bigint, (key->s.segment::text->>1)::bigint, most) e
+      WHERE (key->s.segment::text->>2)::bigint = weir._times_reclaimed(s.segment)) k
+    ORDER BY at DESC, k.segment, k.place DESC, k.id DESC LIMIT most
+  LOOP
+    id := CASE WHEN r.is_end THEN r.id END;
+    ended_at := r.finished_at;
+    key := key || jsonb_build_object(r.segment::text, jsonb_build_array(r.place, r.id, key->r.segment::text->2));
+    RETURN NEXT;
+  END LOOP;
+END
+$$;
+COMMENT ON FUNCTION weir._next_completed IS
+  'Completed jobs, newest first, after a key: the place in each lane, or of all queues in each segment. No id where a result is of another outcome. See weir._next.';
+
+CREATE OR REPLACE FUNCTION weir._times_reclaimed(segment integer) RETURNS bigint
+LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+AS $$
+  SELECT coalesce((SELECT max(k.no) FROM weir.segment k WHERE k.log = 'job' AND k.segment = _times_reclaimed.segment AND k.event = 'reclaimed'), 0)
+$$;
+COMMENT ON FUNCTION weir._times_reclaimed IS 'The number of the event by which a segment of jobs was given back last: another one each time.';
+
+CREATE OR REPLACE FUNCTION weir._next_failed(lanes integer[], after jsonb, most integer) RETURNS TABLE (id bigint, ended_at timestamptz, key jsonb)
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET cursor_tuple_fraction = 0.001
+AS $$
+#variable_conflict use_column
+DECLARE
+  at_time timestamptz := coalesce((after->>0)::timestamptz, 'infinity');
+  at_id   bigint := coalesce((after->>1)::bigint, 9223372036854775807);
+BEGIN
+  RETURN QUERY
+  -- One that has failed again since stands there.
+  SELECT CASE WHEN (_next_failed.lanes IS NULL OR f.lane = ANY (_next_failed.lanes))
+                AND NOT EXISTS (SELECT FROM weir.failure k WHERE k.id = f.id AND k.attempt > f.attempt) THEN f.id END, NULL::timestamptz, jsonb_build_array(f.finished_at, f.id)
+  FROM weir.failure f
+  WHERE f.finished_at <= at_time AND (f.finished_at, f.id) < (at_time, at_id)
+  ORDER BY f.finished_at DESC, f.id DESC LIMIT most;
+END
+$$;
+COMMENT ON FUNCTION weir._next_failed IS 'Jobs that failed, newest first, after a key; no id where one is of another queue. See weir._next.';
+
+CREATE OR REPLACE FUNCTION weir._next_cancelled(lanes integer[], after jsonb, most integer) RETURNS TABLE (id bigint, ended_at timestamptz, key jsonb)
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+AS $$
+#variable_conflict use_column
+DECLARE
+  shown   integer := 0;
+  at_time timestamptz;
+  at_id   bigint;
+BEGIN
+  IF after IS NULL OR jsonb_typeof(after) = 'number' THEN
+    RETURN QUERY
+    SELECT CASE WHEN _next_cancelled.lanes IS NULL OR EXISTS (SELECT FROM weir.job j WHERE j.id = c.id AND j.lane = ANY (_next_cancelled.lanes))
+                       OR EXISTS (SELECT FROM weir.later l WHERE l.id = c.id AND l.lane = ANY (_next_cancelled.lanes)) THEN c.id END,
+           NULL::timestamptz, to_jsonb(c.id)
+    FROM weir.cancellation c WHERE c.id < coalesce(after::bigint, 9223372036854775807) ORDER BY c.id DESC LIMIT most;
+    GET DIAGNOSTICS shown = ROW_COUNT;
+    IF shown = most THEN
+      RETURN;
+    END IF;
+    after := '["infinity", 0]';
+  END IF;
+  at_time := (after->>0)::timestamptz;
+  at_id := (after->>1)::bigint;
+  RETURN QUERY
+  SELECT CASE WHEN (_next_cancelled.lanes IS NULL OR r.lane = ANY (_next_cancelled.lanes)) AND NOT EXISTS (SELECT FROM weir.cancellation c WHERE c.id = i.id) THEN i.id END,
+         r.finished_at, jsonb_build_array(r.finished_at, i.id)
+  FROM weir.result r CROSS JOIN LATERAL unnest(r.ids) i(id)
+  WHERE r.outcome = 'cancelled' AND r.finished_at <= at_time AND (r.finished_at, i.id) < (at_time, at_id)
+  ORDER BY r.finished_at DESC, i.id DESC LIMIT most - shown;
+END
+$$;
+COMMENT ON FUNCTION weir._next_cancelled IS
+  'Cancelled jobs, after a key: those with a tombstone by id, newest first, then those that their handler cancelled. No id where one is of another queue. See weir._next.';
+
+CREATE OR REPLACE FUNCTION weir._next(state text, lanes integer[], after jsonb, most integer) RETURNS TABLE (id bigint, ended_at timestamptz, key jsonb)
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+AS $$
+BEGIN
+  CASE _next.state
+    WHEN 'available' THEN RETURN QUERY SELECT n.* FROM weir._next_available(_next.lanes, _next.after, _next.most) n;
+    WHEN 'running' THEN RETURN QUERY SELECT n.* FROM weir._next_running(_next.lanes, _next.after, _next.most) n;
+    WHEN 'later' THEN RETURN QUERY SELECT n.* FROM weir._next_later(_next.lanes, _next.after, _next.most) n;
+    WHEN 'completed' THEN RETURN QUERY SELECT n.* FROM weir._next_completed(_next.lanes, _next.after, _next.most) n;
+    WHEN 'failed' THEN RETURN QUERY SELECT n.* FROM weir._next_failed(_next.lanes, _next.after, _next.most) n;
+    WHEN 'cancelled' THEN RETURN QUERY SELECT n.* FROM weir._next_cancelled(_next.lanes, _next.after, _next.most) n;
+  END CASE;
+END
+$$;
+COMMENT ON FUNCTION weir._next IS
+  'The next jobs that are, or were, in a state, of some lanes or, for NULL, of all, after a key: at most so many, each with the key to go on after it, and when it ended. A row without an id only says how far the look has come; no row says that there are no more.';
+
+CREATE OR REPLACE FUNCTION weir._page(states text[], queue text, kinds text[], meta jsonb, after text, most integer, OUT jobs weir.job_look[], OUT next text)
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+AS $$
+#variable_conflict use_column
+DECLARE
+  every  CONSTANT text[] := ARRAY['available', 'running', 'later', 'completed', 'failed', 'cancelled'];
+  bound  CONSTANT integer := 10000;  -- of a page's effort: 1 for a row or a batch, 10 for a job that is compared, 50 for one that is looked up in vain
+  effort integer := 0;
+  lanes  integer[];
+  wrong  text;
+  at     jsonb;   -- where the page before stopped: the state's place in the list, and the key
+  nr     integer := 1;
+  key    jsonb;
+  got    integer;
+  r      record;
+  look   weir.job_look;
+BEGIN
+  IF most IS NULL OR most NOT BETWEEN 1 AND 1000 THEN
+    RAISE EXCEPTION 'weir: a page has 1 to 1000 jobs, got %', coalesce(most::text, 'null') USING ERRCODE = '22023', HINT = 'Ask for more pages.';
+  END IF;
+  SELECT s INTO wrong FROM unnest(states) s WHERE s IS NULL OR s <> ALL (every) LIMIT 1;
+  IF FOUND THEN
+    RAISE EXCEPTION 'weir: unknown state %', coalesce(left(wrong, 100), 'null')
+      USING ERRCODE = '22023', HINT = 'States are available, running, later, completed, failed and cancelled.';
+  ELSIF cardinality(states) > 6 THEN
+    RAISE EXCEPTION 'weir: a list is of 6 states at most, got %', cardinality(states) USING ERRCODE = '22023', HINT = 'Name each once.';
+  ELSIF cardinality(kinds) > 1000 OR array_position(kinds, NULL) IS NOT NULL THEN
+    RAISE EXCEPTION 'weir: a list is of 1 to 1000 kinds, none of them null, got %', cardinality(kinds) USING ERRCODE = '22023';
+  ELSIF jsonb_typeof(meta) <> 'object' OR pg_column_size(meta) > 65536 THEN
+    RAISE EXCEPTION 'weir: meta must be a JSON object of at most 64 KiB, got %', left(meta::text, 100) USING ERRCODE = '22023', HINT = 'It lists jobs whose meta contains it, as by @>.';
+  END IF;
+  states := ARRAY(SELECT u.s FROM unnest(CASE WHEN cardinality(states) > 0 THEN states ELSE every END) WITH ORDINALITY u(s, nr) GROUP BY u.s ORDER BY min(u.nr));
+  kinds := CASE WHEN cardinality(kinds) > 0 THEN kinds END;
+  IF after <> '' THEN
+    BEGIN
+      at := convert_from(decode(rpad(translate(after, '-_', '+/'), (length(after) + 3) / 4 * 4, '='), 'base64'), 'UTF8')::jsonb;
+      IF at->>2 IS DISTINCT FROM weir._seal(states, queue, kinds, meta, at) THEN
+        RAISE EXCEPTION USING ERRCODE = '22023';
+      END IF;
+    EXCEPTION WHEN data_exception OR character_not_in_repertoire THEN
+      RAISE EXCEPTION 'weir: not a valid cursor for this list: %', left(after, 100)
+        USING ERRCODE = '22023', HINT = 'Give what the page before returned as next, with the same states, queue, kinds and meta; or none, for the first page.';
+    END;
+    nr := (at->>0)::integer;
+    key := at->1;
+  END IF;
+  IF queue IS NOT NULL THEN
+    lanes := ARRAY(SELECT q.id * 4 + p FROM weir.queue q, generate_series(0, 3) p WHERE q.name = _page.queue);
+  END IF;
+
+  jobs := '{}';
+  <<states>>
+  WHILE nr <= cardinality(states) LOOP
+    LOOP
+      got := 0;
+      effort := effort + CASE states[nr] WHEN 'running' THEN 2500 ELSE 0 END;
+      FOR r IN SELECT n.* FROM weir._next(states[nr], lanes, nullif(key, 'null'), least(most + 1, 200)) n LOOP
+        got := got + 1;
+        effort := effort + 1;
+        IF r.id IS NOT NULL AND (kinds IS NOT NULL OR meta IS NOT NULL) THEN
+          effort := effort + 9;
+          IF NOT EXISTS (SELECT FROM weir.job j WHERE j.id = r.id AND (kinds IS NULL OR j.kind = ANY (kinds)) AND (_page.meta IS NULL OR j.meta @> _page.meta))
+             AND NOT EXISTS (SELECT FROM weir.later l WHERE l.id = r.id AND (kinds IS NULL OR l.kind = ANY (kinds)) AND (_page.meta IS NULL OR l.meta @> _page.meta))
+             AND NOT EXISTS (SELECT FROM weir.failure f WHERE f.id = r.id AND (kinds IS NULL OR f.kind = ANY (kinds)) AND (_page.meta IS NULL OR f.meta @> _page.meta)) THEN
+            r.id := NULL;
+          END IF;
+        END IF;
+        IF r.id IS NOT NULL THEN
+          SELECT k.* INTO look FROM weir.job_info(r.id) k;
+          -- What has been retried by hand is in another state now, or has ended once more since.
+          IF look.state = states[nr] AND (_page.queue IS NULL OR look.queue = _page.queue) AND (r.ended_at IS NULL OR look.finished_at = r.ended_at) THEN
+            IF cardinality(jobs) = most THEN
+              next := jsonb_build_array(nr, key);
+              EXIT states;
+            END IF;
+            jobs := jobs || look;
+          ELSE
+            effort := effort + 50;
+          END IF;
+        END IF;
+        key := r.key;
+        IF effort >= bound THEN
+          next := jsonb_build_array(nr, key);
+          EXIT states;
+        END IF;
+      END LOOP;
+      EXIT WHEN got = 0;
+    END LOOP;
+    nr := nr + 1;
+    key := NULL;
+  END LOOP;
+  IF next IS NOT NULL THEN
+    at := next::jsonb;
+    next := rtrim(translate(encode(convert_to((at || to_jsonb(weir._seal(states, queue, kinds, meta, at)))::text, 'UTF8'), 'base64'), E'+/\n', '-_'), '=');
+  END IF;
+END
+$$;
+COMMENT ON FUNCTION weir._page IS 'A page of jobs, see weir.jobs_page. The caller lets go of the tables.';
+
+CREATE OR REPLACE FUNCTION weir._seal(states text[], queue text, kinds text[], meta jsonb, at jsonb) RETURNS text
+LANGUAGE sql IMMUTABLE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+AS $$
+  SELECT left(md5(jsonb_build_array(states, queue, kinds, meta, at->0, at->1)::text), 8)
+$$;
+COMMENT ON FUNCTION weir._seal IS 'Ties a cursor to the list that it is of: a mistake is told, where another list would be gone on with. It keeps no secret.';
+
+CREATE OR REPLACE FUNCTION weir.jobs_page(states text[] DEFAULT NULL, queue text DEFAULT NULL, kinds text[] DEFAULT NULL, meta jsonb DEFAULT NULL,
+                                          after text DEFAULT NULL, most integer DEFAULT 100, OUT jobs jsonb, OUT next text)
+LANGUAGE plpgsql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+AS $$
+DECLARE
+  p record;
+BEGIN
+  p := weir._page(jobs_page.states, jobs_page.queue, jobs_page.kinds, jobs_page.meta, jobs_page.after, jobs_page.most);
+  jobs := to_jsonb(p.jobs);
+  next := p.next;
+  RAISE SQLSTATE 'WR099';  -- lets go of the tables
+EXCEPTION WHEN SQLSTATE 'WR099' THEN
+  RETURN;
+END
+$$;
+COMMENT ON FUNCTION weir.jobs_page IS
+  'A page of the list of jobs in some states (NULL: all), of a queue, of some kinds, and whose meta contains meta: a JSON array of at most so many jobs, 1 to 1000, as weir.job_info shows them; and next, to be given as after for the page that follows, NULL when there is none. The states follow each other in the order in which they are named: available jobs in the order in which they will be claimed, later ones by run_at, the others newest first (of completed ones about so: as they were recorded; of cancelled ones those that weir.cancel cancelled by id, then the others). A job that stays in its state while pages are read is on exactly one of them; one that comes into a state meanwhile may be on none. A page may have fewer jobs than most, or none, and still a next: what one page looks at is bounded, however little a filter finds. Errors: 22023. Locks: none that others wait for, and none that outlast the call. Isolation: any.';
+
+CREATE OR REPLACE FUNCTION weir.jobs(state text, queue text DEFAULT NULL, most integer DEFAULT 100) RETURNS SETOF weir.job_look
+LANGUAGE plpgsql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+AS $$
+DECLARE
+  pages CONSTANT integer := 20;
+  left_ integer := jobs.most;
+  after text;
+  p     record;
+BEGIN
+  IF jobs.most IS NULL OR jobs.most NOT BETWEEN 1 AND 10000 THEN
+    RAISE EXCEPTION 'weir: jobs shows 1 to 10000 at once, got %', jobs.most USING ERRCODE = '22023', HINT = 'weir.jobs_page goes on, page by page.';
+  END IF;
+  FOR page IN 1..pages LOOP
+    p := weir._page(ARRAY[jobs.state], jobs.queue, NULL, NULL, after, least(left_, 1000));
+    RETURN QUERY SELECT j.* FROM unnest(p.jobs) j;
+    left_ := left_ - cardinality(p.jobs);
+    after := p.next;
+    EXIT WHEN left_ = 0 OR after IS NULL;
+  END LOOP;
+  RAISE SQLSTATE 'WR099';
+EXCEPTION WHEN SQLSTATE 'WR099' THEN
+  RETURN;
+END
+$$;
+COMMENT ON FUNCTION weir.jobs IS
+  'The first jobs in one state, as rows, in the order that weir.jobs_page says: at most so many, 1 to 10000, and fewer where they stand behind very many that have come into another state. Errors: 22023. Locks: none that others wait for, and none that outlast the call. Isolation: any.';
