@@ -10,39 +10,39 @@ import (
 	"github.com/weir-pg/weir/internal/hub"
 )
 
-// Auth looks up what a user's password is checked against, and what the user may do.
+// Auth looks up a user's password verifier and the channels that the user may use.
 type Auth interface {
-	// Login returns what is known of a user. ErrUnknownUser says that nobody may log in under the name; a client can't tell it from a
+	// Login returns a user's login. ErrUnknownUser means that no user may log in under this name; a client can't distinguish it from a
 	// wrong password.
 	Login(ctx context.Context, user string) (Login, error)
 }
 
-// Login is what is known of a user.
+// Login describes a user.
 type Login struct {
-	Verifier       string       // as PostgreSQL keeps it, SCRAM-SHA-256$<iterations>:<salt>$<StoredKey>:<ServerKey>
+	Verifier       string       // as PostgreSQL stores it, SCRAM-SHA-256$<iterations>:<salt>$<StoredKey>:<ServerKey>
 	Listen, Notify []hub.Filter // channels that the user may LISTEN on and NOTIFY; nil: none
 }
 
 // Everything allows all channels.
 func Everything() []hub.Filter { return []hub.Filter{hub.Pattern(">")} }
 
-// ErrUnknownUser is Login's answer when there is no such user, or it may not log in, or has no password.
-var ErrUnknownUser = errors.New("no such user, or it may not log in with a password")
+// ErrUnknownUser is returned by Login if the user does not exist, may not log in, or has no password.
+var ErrUnknownUser = errors.New("the user does not exist, or may not log in with a password")
 
-// AuthFunc is a function as an Auth.
+// AuthFunc adapts a function to an Auth.
 type AuthFunc func(ctx context.Context, user string) (Login, error)
 
 // Login calls the function.
 func (f AuthFunc) Login(ctx context.Context, user string) (Login, error) { return f(ctx, user) }
 
-// Trust lets everybody in, under any name, to listen and notify on all channels. It is for listeners on loopback addresses.
+// Trust accepts every client under any name, and lets it listen and notify on all channels. Use it on loopback addresses only.
 var Trust Auth = trust{}
 
 type trust struct{}
 
 func (trust) Login(context.Context, string) (Login, error) { return Login{}, ErrUnknownUser }
 
-// may tells whether one of the filters allows the channel.
+// may returns an error unless one of the filters allows the channel.
 func (c *conn) may(do string, filters []hub.Filter, channel string) error {
 	if err := hub.CheckChannel(channel); err != nil {
 		return errorf(badValue, "%v", err)
@@ -62,7 +62,7 @@ const (
 	boundSCRAM = "SCRAM-SHA-256-PLUS"
 )
 
-// authenticate lets the client prove that it knows the user's password.
+// authenticate checks that the client knows the user's password.
 func (c *conn) authenticate(ctx context.Context) error {
 	auth := c.server.config.Auth
 	if auth == Trust {
@@ -119,7 +119,7 @@ func (c *conn) authenticate(ctx context.Context) error {
 	return nil
 }
 
-// lookUp returns the user's verifier, or one that nobody's password fits.
+// lookUp returns the user's verifier, or one that no password matches.
 func (c *conn) lookUp(ctx context.Context, auth Auth) (*verifier, error) {
 	var login Login
 	err := ErrUnknownUser
@@ -136,13 +136,13 @@ func (c *conn) lookUp(ctx context.Context, auth Auth) (*verifier, error) {
 		err = ErrUnknownUser
 	}
 	if !errors.Is(err, ErrUnknownUser) {
-		c.server.log.Debug("weir: can't look up a user", "user", cut(c.user, 64), "error", err) // whoever looks up says so once
+		c.server.log.Debug("weir: can't look up a user", "user", cut(c.user, 64), "error", err) // the Auth logs it once
 		return nil, errorf(cannotConnect, "the hub can't look up users now").hint("Try again in a while; why not is in the hub's log.")
 	}
 	return mock(c.server.config.Secret, c.user, c.server.config.Iterations), nil
 }
 
-// password reads one of the client's answers.
+// password reads one of the client's SASL messages.
 func (c *conn) password(m pgproto3.FrontendMessage) error {
 	const most = 64 << 10
 	kind, body, err := c.in.message(most)
@@ -158,7 +158,7 @@ func (c *conn) password(m pgproto3.FrontendMessage) error {
 	return nil
 }
 
-// malformed is a SCRAM message that is not.
+// malformed is the error for a malformed SCRAM message.
 func malformed(what string) error {
 	return errorf(protocolViolation, "malformed SCRAM message").hint(fmt.Sprintf("The message's %s is missing or wrong.", what))
 }

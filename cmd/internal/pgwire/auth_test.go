@@ -44,7 +44,7 @@ func usersFile(t testing.TB, text string) *pgwire.UsersFile {
 	return users
 }
 
-// login returns the SQLSTATE of why a client does not get in; "" if it does.
+// login returns the SQLSTATE with which a login fails; "" if it succeeds.
 func (e *endpoint) login(user, password, options string) string {
 	e.t.Helper()
 	conn, err := pgx.Connect(e.t.Context(), e.url(user, password, options))
@@ -100,7 +100,7 @@ func TestWithoutAuthNobodyGetsIn(t *testing.T) {
 	}
 }
 
-// The server's first SCRAM message shows a salt. That of a user that does not exist must look like any other, and be the same each time.
+// The server's first SCRAM message contains a salt. That of a user that does not exist must look like any other, and always be the same.
 func TestAnUnknownUserLooksLikeAWrongPassword(t *testing.T) {
 	t.Parallel()
 	e := start(t, pgwire.Config{Auth: usersFile(t, "app secret\n")})
@@ -163,13 +163,13 @@ func TestMalformedAuthenticationIsRefused(t *testing.T) {
 func TestUsersFilesThatCannotBeUsedSayWhy(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
-		"app md5" + strings.Repeat("0", 32):   `line 1, user "app": an md5 hash can't be used`,
-		"\napp":                               `line 2, user "app": a user and a password are needed`,
-		`"app" "x`:                            "a double quote is missing",
+		"app md5" + strings.Repeat("0", 32):   `line 1, user "app": an md5 hash is not supported`,
+		"\napp":                               `line 2, user "app": a line needs a user and a password`,
+		`"app" "x`:                            "the closing double quote is missing",
 		`"app" ""`:                            "the password is empty",
-		"app x\napp y":                        `line 2: user "app" is there twice`,
-		"app SCRAM-SHA-256$4096:AAAA$BBBB:CC": "not kept as a SCRAM-SHA-256 verifier",
-		"app x listne=a":                      `line 1, user "app": "listne" is not known`,
+		"app x\napp y":                        `line 2: user "app" appears twice`,
+		"app SCRAM-SHA-256$4096:AAAA$BBBB:CC": "not stored as a SCRAM-SHA-256 verifier",
+		"app x listne=a":                      `line 1, user "app": "listne" is not valid`,
 		"app x listen=a.>.b":                  `line 1, user "app": listen: pattern "a.>.b"`,
 	} {
 		path := filepath.Join(t.TempDir(), "users.txt")
@@ -210,8 +210,8 @@ func TestPasswordsOfPostgresRolesWork(t *testing.T) {
 	}
 }
 
-// TestStormsOfNamesCostOneQuestion: however many clients come under however many names, the database is asked once at a time and once in
-// a while.
+// TestStormsOfNamesCostOneQuestion: however many clients log in under however many names, the database is queried by one at a time, and at most
+// once per period.
 func TestStormsOfNamesCostOneQuestion(t *testing.T) {
 	t.Parallel()
 	var asked atomic.Int32
@@ -246,13 +246,13 @@ func TestStormsOfNamesCostOneQuestion(t *testing.T) {
 			t.Errorf("%+v", a)
 		}
 	}
-	// One that took a moment holds for a second at least: only a very slow machine gets as far as another one.
+	// A fast result is reused for a second: only a very slow machine gets to a second query.
 	if unknown != 500 || asked.Load() > 3 {
 		t.Errorf("%d unknown, %d asked", unknown, asked.Load())
 	}
 }
 
-// TestRosterTellsOfFailuresAndRecovers: users are not let in by what was known before a failure, and are again when it is over.
+// TestRosterTellsOfFailuresAndRecovers: after a failed load nobody logs in with the old users, and everybody can again after a successful one.
 func TestRosterTellsOfFailuresAndRecovers(t *testing.T) {
 	t.Parallel()
 	away := errors.New("the database is away")
@@ -278,7 +278,7 @@ func TestRosterTellsOfFailuresAndRecovers(t *testing.T) {
 	}
 }
 
-// TestUsersListenAndNotifyWhereTheyMay: what a users file restricts a user to.
+// TestUsersListenAndNotifyWhereTheyMay: a users file restricts users to channels.
 func TestUsersListenAndNotifyWhereTheyMay(t *testing.T) {
 	t.Parallel()
 	e := start(t, pgwire.Config{Auth: usersFile(t, "all x\nsome x listen=orders.*,news notify=chat.>\nnone x listen= notify=\n")})
@@ -305,7 +305,7 @@ func TestUsersListenAndNotifyWhereTheyMay(t *testing.T) {
 	}
 }
 
-// TestTwoHubsTellTheSameOfAUser: what is shown of users who exist, and of others, is the same at each hub that has the secret.
+// TestTwoHubsTellTheSameOfAUser: hubs with the same secret send the same salt and iterations, for existing users and for others.
 func TestTwoHubsTellTheSameOfAUser(t *testing.T) {
 	t.Parallel()
 	config := pgwire.Config{Secret: []byte("shared"), Iterations: 7777}
@@ -336,7 +336,7 @@ func TestTwoHubsTellTheSameOfAUser(t *testing.T) {
 	}
 }
 
-// TestSilentConnectionsMakeRoom: who connects and says nothing is ended when too many others do so, and holds up nobody who logs in.
+// TestSilentConnectionsMakeRoom: silent connections are ended once there are too many, and do not keep others from logging in.
 func TestSilentConnectionsMakeRoom(t *testing.T) {
 	pgtest.Alone(t, "silent is who sends nothing for a moment")
 	const most = 20
@@ -445,7 +445,7 @@ func (e *endpoint) loginFrom(ctx context.Context, address, user, password string
 	return err
 }
 
-// TestGuessersWaitAndOthersDoNot: an address from which very many wrong passwords come is refused, and others get in as ever.
+// TestGuessersWaitAndOthersDoNot: an address that sends very many wrong passwords is refused, while others log in as usual.
 func TestGuessersWaitAndOthersDoNot(t *testing.T) {
 	pgtest.Alone(t, "others must not wait")
 	e := start(t, pgwire.Config{Auth: usersFile(t, `"app" "secret"`)})
@@ -481,8 +481,8 @@ func TestGuessersWaitAndOthersDoNot(t *testing.T) {
 	guessers.Wait()
 }
 
-// TestUsersFileIsReadAgainWhenItChanges: a new user gets in, one that is gone does not and is cut off, and a file with a mistake revokes nobody
-// at once.
+// TestUsersFileIsReadAgainWhenItChanges: a new user can log in, a removed one can't and is disconnected, and a file with a mistake does not revoke
+// anybody immediately.
 func TestUsersFileIsReadAgainWhenItChanges(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "users.txt")
@@ -523,8 +523,8 @@ func TestUsersFileIsReadAgainWhenItChanges(t *testing.T) {
 	}
 }
 
-// TestWhatIsTakenFromAUserIsTakenFromItsClients: who listens where it may not any more is cut off, at the next check; others go on, with what
-// they may now; and while users can't be looked up nobody is.
+// TestWhatIsTakenFromAUserIsTakenFromItsClients: clients that listen on revoked channels are disconnected at the next check; others continue with
+// their new rights; and while users can't be looked up, nobody is disconnected.
 func TestWhatIsTakenFromAUserIsTakenFromItsClients(t *testing.T) {
 	t.Parallel()
 	known := usersFile(t, `"app" "secret"`)

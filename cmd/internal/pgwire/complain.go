@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// complaints are log lines that strangers cause: so many in a while, and then a word of how many there were besides.
+// complaints limits the log lines that unauthenticated clients cause: a number per period, then one line that counts the others.
 type complaints struct {
 	most  int
 	every time.Duration
@@ -17,7 +17,7 @@ type complaints struct {
 	unsaid int
 }
 
-// warn logs a warning, unless there have been enough of them.
+// warn logs a warning, unless the limit is reached.
 func (c *complaints) warn(log *slog.Logger, text string, args ...any) {
 	c.mu.Lock()
 	unsaid := 0
@@ -40,10 +40,10 @@ func (c *complaints) warn(log *slog.Logger, text string, args ...any) {
 	}
 }
 
-// complain logs what a stranger causes, ten times in a second at most.
+// complain logs a warning caused by a client, at most ten times a second.
 func (s *Server) complain(text string, args ...any) { s.complaints.warn(s.log, text, args...) }
 
-// turnedAway logs that a client could not log in: once a minute where that is no fault of the client's, for then it is everybody's.
+// turnedAway logs that a client could not log in. If the cause is not the client's, every client meets it, so it is logged once a minute.
 func (s *Server) turnedAway(err error, args ...any) {
 	if asError(err).Code == cannotConnect {
 		s.outages.warn(s.log, "weir: clients can't log in now, whoever they are", append(args, "error", err)...)

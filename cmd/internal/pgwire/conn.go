@@ -15,8 +15,8 @@ import (
 	"github.com/weir-pg/weir/internal/hub"
 )
 
-// conn is one client's connection. One goroutine, serve's, reads and answers; the hub's write notifications in between, through
-// Deliver. It is small: there are very many, and most do nothing most of the time.
+// conn is one client's connection. One goroutine, serve's, reads and answers; the hub's goroutines write notifications in between, through
+// Deliver. It is small, because there are very many, and most are idle.
 type conn struct {
 	server   *Server
 	raw      net.Conn
@@ -28,30 +28,30 @@ type conn struct {
 	database string
 	rights   atomic.Pointer[rights]
 	settings settings
-	told     settings // as the client was last told
+	told     settings // as last reported to the client
 
 	tx            transaction
 	prepared      map[string]*prepared
 	preparedBytes int
 	portals       map[string]*portal
-	skipping      bool // up to Sync
+	skipping      bool // until Sync
 	subscriber    *hub.Subscriber
 
-	answer []byte // messages that have not been written yet; nil between queries
+	answer []byte // messages not written yet; nil between queries
 
-	loggedIn atomic.Bool // pid and user are settled
-	shed     atomic.Bool // it had not logged in, and made room for another
+	loggedIn atomic.Bool // pid and user are final
+	shed     atomic.Bool // it was ended before it had logged in, to make room for another
 
-	closing atomic.Bool // it is being ended: nothing but the reason is written any more
+	closing atomic.Bool // it is being ended: only the reason is written from now on
 
-	out      sync.Mutex // guards what follows, and writing
+	out      sync.Mutex // guards the fields below, and writing
 	listens  map[string]struct{}
 	deadline time.Time
 	held     []byte
 	holding  bool // a query is being answered, or a transaction is open: notifications wait
-	broken   bool // a message may have been written in part
+	broken   bool // a message may have been written partly
 
-	unlistened bool // to some channel, so that what is queued of it may come yet
+	unlistened bool // from some channel, whose queued messages may still arrive
 }
 
 var errEnding = errors.New("the connection is being ended")
@@ -61,14 +61,14 @@ func (c *conn) write(b []byte) error {
 	if c.broken || c.closing.Load() {
 		return errEnding
 	}
-	// A deadline costs a little to set: one that is far off will do.
+	// Setting a deadline has a cost, so one that is still far enough away is kept.
 	now := time.Now()
 	if wait := c.server.config.WriteTimeout; c.deadline.Sub(now) < wait/2 {
 		c.deadline = now.Add(wait)
 		if err := c.net.SetWriteDeadline(c.deadline); err != nil {
 			return err
 		}
-		if c.closing.Load() { // cutOff's deadline may just have been overwritten
+		if c.closing.Load() { // it may have overwritten cutOff's deadline
 			return errEnding
 		}
 	}
@@ -81,9 +81,9 @@ func (c *conn) write(b []byte) error {
 
 var answers = sync.Pool{New: func() any { b := make([]byte, 0, 1024); return &b }}
 
-const largeAnswer = 64 << 10 // is written before it is complete, and its buffer is not kept
+const largeAnswer = 64 << 10 // bytes from which an answer is written before it is complete, and its buffer is not kept
 
-// buffer returns what there is of the answer, for more to be appended.
+// buffer returns the answer so far, to append to.
 func (c *conn) buffer() []byte {
 	if c.answer == nil {
 		c.answer = (*answers.Get().(*[]byte))[:0]
@@ -91,7 +91,7 @@ func (c *conn) buffer() []byte {
 	return c.answer
 }
 
-// send adds a message to the answer.
+// send appends a message to the answer.
 func (c *conn) send(m pgproto3.BackendMessage) {
 	b, err := m.Encode(c.buffer())
 	if err != nil { // past a gigabyte
@@ -109,7 +109,7 @@ func (c *conn) flush() {
 	c.flushLocked()
 }
 
-// flushLocked does it for a caller that holds out. That it can't be written shows when the next message is read.
+// flushLocked does it for a caller that holds out. A write error shows when the next message is read.
 func (c *conn) flushLocked() {
 	if len(c.answer) > 0 {
 		if err := c.write(c.answer); err != nil && !c.closing.Load() {
@@ -122,7 +122,7 @@ func (c *conn) flushLocked() {
 	c.answer = nil
 }
 
-// ready ends the answer to a query, and lets notifications through again if no transaction is open.
+// ready ends the answer to a query, and resumes notifications if no transaction is open.
 func (c *conn) ready() {
 	if c.told.version != c.settings.version {
 		c.tell(false)
@@ -142,7 +142,7 @@ func (c *conn) ready() {
 	}
 }
 
-// tell sends the settings that the client wants to know of: all, or those that have changed.
+// tell sends the settings that PostgreSQL reports to clients: all, or those that have changed.
 func (c *conn) tell(all bool) {
 	for _, name := range reported {
 		now, err := c.settingIn(&c.settings, name)
@@ -156,7 +156,7 @@ func (c *conn) tell(all bool) {
 	c.told = c.settings
 }
 
-// fail answers with an error, which ends the transaction or makes it a failed one.
+// fail answers with an error, which ends the transaction or marks it as failed.
 func (c *conn) fail(err error) {
 	c.abort()
 	c.send(asError(err).response("ERROR"))
@@ -166,8 +166,8 @@ func (c *conn) warn(code, message string) {
 	c.send(&pgproto3.NoticeResponse{Severity: "WARNING", SeverityUnlocalized: "WARNING", Code: code, Message: message})
 }
 
-// cutOff ends the connection, and tells the client why if there is a reason and the client takes it without delay. It makes a write
-// that blocks return. It may be called from anywhere, and more than once.
+// cutOff ends the connection. It sends the reason, if there is one, unless the client does not read it promptly. It makes a blocked
+// write return. It may be called from any goroutine, and more than once.
 func (c *conn) cutOff(reason *Error) {
 	if !c.closing.CompareAndSwap(false, true) {
 		return
@@ -182,7 +182,7 @@ func (c *conn) cutOff(reason *Error) {
 		}
 	}
 	if tcp, ok := c.raw.(*net.TCPConn); ok && c.broken {
-		_ = tcp.SetLinger(0) // what the client has not taken, the kernel need not keep for it
+		_ = tcp.SetLinger(0) // the kernel need not keep what the client has not read
 	}
 	c.broken = true
 	c.out.Unlock()
@@ -210,7 +210,7 @@ func (c *conn) serve(ctx context.Context) {
 	}
 }
 
-// leave ends the connection because of an error, which may be that the client has gone.
+// leave ends the connection after an error, which may be that the client has disconnected.
 func (c *conn) leave(err error) {
 	if c.subscriber != nil {
 		c.subscriber.Leave()
@@ -226,7 +226,7 @@ func (c *conn) leave(err error) {
 	}
 }
 
-// handle answers a message. An error ends the connection.
+// handle answers one message. An error ends the connection.
 func (c *conn) handle(ctx context.Context, kind byte, body []byte) error {
 	var m pgproto3.FrontendMessage
 	switch kind {
@@ -252,7 +252,7 @@ func (c *conn) handle(ctx context.Context, kind byte, body []byte) error {
 			c.ready()
 		}
 		return nil
-	case 'd', 'c', 'f': // of a COPY that has failed: PostgreSQL passes over them too
+	case 'd', 'c', 'f': // of a failed COPY: PostgreSQL ignores them too
 		return nil
 	case 'X':
 		return io.EOF

@@ -7,8 +7,8 @@ import (
 	"sync"
 )
 
-// crowd is the connections that have not logged in yet. There may be so many of them, and so many from one address; when another comes,
-// the oldest must go. Who logs in without delay is gone from here before it is the oldest.
+// crowd holds the connections that have not logged in yet. Their number is limited, in total and per address. Beyond a limit,
+// a new connection replaces the oldest. A client that logs in promptly has left the crowd before it is the oldest.
 type crowd struct {
 	mu     sync.Mutex
 	all    list.List // of *conn, oldest first
@@ -21,7 +21,7 @@ type places struct {
 	all, from *list.Element
 }
 
-// enter takes a connection in, and returns another one that must go; nil: none.
+// enter adds a connection, and returns one that must be ended in exchange, or nil.
 func (w *crowd) enter(c *conn, mostOfAll, mostFrom int) (leaves *conn) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -44,7 +44,7 @@ func (w *crowd) enter(c *conn, mostOfAll, mostFrom int) (leaves *conn) {
 	return leaves
 }
 
-// leave takes a connection out: it has logged in, or has ended.
+// leave removes a connection that has logged in or ended.
 func (w *crowd) leave(c *conn) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -70,7 +70,7 @@ func (w *crowd) size() int {
 	return w.all.Len()
 }
 
-// origin is where a connection comes from: an address, or the network that a host has to itself with IPv6.
+// origin is where a connection comes from: an IPv4 address, or the /64 network that a host typically owns with IPv6.
 func origin(a net.Addr) netip.Addr {
 	at, err := netip.ParseAddrPort(a.String())
 	if err != nil {

@@ -59,7 +59,7 @@ func TestDriverPgx(t *testing.T) {
 	}
 }
 
-// rollBackAndCommit notifies in a transaction that is rolled back, then in one that is committed.
+// rollBackAndCommit notifies in a transaction that is rolled back, and then in one that commits.
 func rollBackAndCommit(t *testing.T, ping func(context.Context) error, inTx func(func(exec func(string, ...any) error) error) error) {
 	t.Helper()
 	if err := ping(t.Context()); err != nil {
@@ -81,7 +81,7 @@ func rollBackAndCommit(t *testing.T, ping func(context.Context) error, inTx func
 	}
 }
 
-// Its Listener connects again and listens again by itself.
+// Its Listener reconnects and listens again automatically.
 func TestDriverLibPQ(t *testing.T) {
 	t.Parallel()
 	config := pgwire.Config{Auth: usersFile(t, "someone secret\n")}
@@ -159,7 +159,7 @@ func TestDriverPsql(t *testing.T) {
 		s.until("this endpoint only listens and notifies: it does not run this TABLE statement")
 		s.say("SHOW server_version;")
 		s.until("18.0 (Weir)")
-		// It does not reconnect by itself when it is fed by a pipe.
+		// It does not reconnect automatically when its input is a pipe.
 		e.stop()
 		s.say("SELECT 1;")
 		s.until("terminating connection due to administrator command")
@@ -234,7 +234,7 @@ func (s *psqlSession) say(line string) {
 	}
 }
 
-// until reads up to a text, which may be of several lines.
+// until reads up to a text, which may span several lines.
 func (s *psqlSession) until(text string) {
 	s.t.Helper()
 	if !s.within(text, patience) {
@@ -260,7 +260,7 @@ func (s *psqlSession) within(text string, d time.Duration) bool {
 	return true
 }
 
-// shows executes something until psql shows a text.
+// shows executes a statement until psql prints a text.
 func (s *psqlSession) shows(text string) {
 	s.t.Helper()
 	for end := time.Now().Add(patience); ; {

@@ -21,7 +21,7 @@ import (
 	"github.com/weir-pg/weir/internal/pgtest"
 )
 
-// Drivers of other languages, unmodified: see drivertest for how to run these tests.
+// Unmodified drivers of other languages. Package drivertest describes how to run these tests.
 
 func fixture(t *testing.T, name string) string {
 	t.Helper()
@@ -32,7 +32,7 @@ func fixture(t *testing.T, name string) string {
 	return path
 }
 
-// TestDriverPsycopg3 and those that follow: connect, listen, receive, notify, and all again after the hub was restarted.
+// TestDriverPsycopg3 and the tests below: connect, listen, receive, notify, and the same again after a restart of the hub.
 func TestDriverPsycopg3(t *testing.T) { drivePython(t, "psycopg3.py") }
 func TestDriverAsyncpg(t *testing.T)  { drivePython(t, "asyncpg_listen.py") }
 
@@ -68,7 +68,7 @@ func TestDriverJDBC(t *testing.T) {
 
 const driverChannel = `Orders "new"`
 
-// process is a hub as weir serve runs it, on a database, whose roles are those of the clients.
+// process is a hub run by weir serve, on a database with the clients' roles.
 type process struct {
 	t        *testing.T
 	database string
@@ -120,7 +120,7 @@ func (p *process) sql(sql string, args ...any) {
 	}
 }
 
-// drive runs a program that does what testdata/drivers/README.md says.
+// drive runs a program that follows testdata/drivers/README.md.
 func drive(t *testing.T, cmd *exec.Cmd) {
 	t.Helper()
 	p := startProcess(t)
@@ -183,7 +183,7 @@ func drive(t *testing.T, cmd *exec.Cmd) {
 	}
 	for round := range 3 {
 		if round > 0 {
-			// What is published while there is no hub is for those who resume: a LISTEN begins afresh.
+			// Messages published while no hub runs are not delivered: LISTEN does not resume.
 			p.stop()
 			p.start(address.String())
 		}
@@ -213,7 +213,7 @@ func newScanner(from interface{ Read([]byte) (int, error) }) *bufio.Scanner {
 	return s
 }
 
-// publish logs a message, as weir.publish in the database does.
+// publish logs a message, like weir.publish in the database.
 func publish(t testing.TB, e *endpoint, channel, payload string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)

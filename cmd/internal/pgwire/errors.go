@@ -43,7 +43,7 @@ const (
 	internalError      = "XX000"
 )
 
-// Error is what a client is told: a SQLSTATE, a message, and what to do next.
+// Error is an error as sent to a client: a SQLSTATE, a message, and a hint.
 type Error struct {
 	Code, Message, Hint string
 }
@@ -59,7 +59,7 @@ func (e *Error) hint(text string) *Error {
 	return e
 }
 
-// asError makes an error one that can be told.
+// asError converts an error to one that can be sent to a client.
 func asError(err error) *Error {
 	var e *Error
 	if errors.As(err, &e) {

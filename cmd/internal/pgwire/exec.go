@@ -8,13 +8,13 @@ import (
 	"strconv"
 )
 
-// result is what a statement answers.
+// result is a statement's answer.
 type result struct {
 	tag  string
 	rows [][]value
 }
 
-// execute runs a statement in the transaction that is open.
+// execute runs a statement in the open transaction.
 func (c *conn) execute(ctx context.Context, p parsed, params []value) (result, error) {
 	tx, isTx := p.statement.(txStatement)
 	ends := isTx && (tx.op == commitTx || tx.op == rollbackTx || tx.op == rollbackToTx)
@@ -124,7 +124,7 @@ func (c *conn) executeTx(ctx context.Context, s txStatement) (result, error) {
 	return result{tag: "ROLLBACK"}, nil
 }
 
-// endExplicit is COMMIT or ROLLBACK. Outside of a transaction it ends the implicit one, with a warning.
+// endExplicit executes COMMIT or ROLLBACK. Outside a transaction it ends the implicit one, with a warning.
 func (c *conn) endExplicit(ctx context.Context, s txStatement, explicit bool) (result, error) {
 	if !explicit {
 		if s.chain {

@@ -6,32 +6,32 @@ import (
 	"github.com/jackc/pgx/v5/pgproto3"
 )
 
-// prepared is a statement that Parse has read.
+// prepared is a prepared statement.
 type prepared struct {
 	parsed
 	empty bool
-	bytes int // that it takes, about
+	bytes int // approximate memory
 }
 
-// portal is a statement bound to parameters; once executed, what is left of its rows.
+// portal is a statement bound to parameters and, once executed, its remaining rows.
 type portal struct {
 	prepared *prepared
 	params   []value
 	formats  []int16 // of the result
-	bytes    int     // that its parameters take, about
+	bytes    int     // approximate memory of its parameters
 	ran      bool
 	result   result
 }
 
-// What a connection may keep.
+// Limits of a connection.
 const (
 	mostPrepared      = 2_000
 	mostPreparedBytes = 4 << 20
 	mostPortals       = 100
-	mostPortalBytes   = 4 << 20 // of several together
+	mostPortalBytes   = 4 << 20 // of all portals together
 )
 
-// extended answers a message of the extended protocol. After an error, those up to Sync are passed over.
+// extended answers a message of the extended protocol. After an error, messages up to Sync are skipped.
 func (c *conn) extended(ctx context.Context, m pgproto3.FrontendMessage) {
 	if _, sync := m.(*pgproto3.Sync); sync {
 		c.skipping = false
@@ -105,7 +105,7 @@ func (c *conn) parse(m *pgproto3.Parse) error {
 	return nil
 }
 
-// declare gives parameters the types that the client says they have.
+// declare sets the parameter types that the client has declared.
 func (p *prepared) declare(oids []uint32) error {
 	for i, oid := range oids {
 		typ, known := typesByOID[oid]
@@ -116,7 +116,7 @@ func (p *prepared) declare(oids []uint32) error {
 		case i >= len(p.params):
 			p.params = append(p.params, typ)
 		case typ != nil && typ != unknownType:
-			// Columns and calls may have been given the type that was presumed.
+			// Columns and calls may have been given the presumed type.
 			p.retype(i+1, typ)
 			p.params[i] = typ
 		}
@@ -133,7 +133,7 @@ func (p *prepared) declare(oids []uint32) error {
 	return nil
 }
 
-// retype gives a column that is a bare parameter the parameter's declared type.
+// retype sets the type of columns that are bare parameters to the parameters' declared types.
 func (p *prepared) retype(n int, to *dataType) {
 	s, ok := p.statement.(selectStatement)
 	if !ok {
@@ -146,7 +146,7 @@ func (p *prepared) retype(n int, to *dataType) {
 	}
 }
 
-// forget drops a prepared statement, if there is one.
+// forget drops a prepared statement if it exists.
 func (c *conn) forget(name string) {
 	if p := c.prepared[name]; p != nil {
 		c.preparedBytes -= p.bytes
@@ -251,7 +251,7 @@ func (c *conn) describe(m *pgproto3.Describe) error {
 	return nil
 }
 
-// run is Execute.
+// run executes a portal.
 func (c *conn) run(ctx context.Context, m *pgproto3.Execute) error {
 	p, err := c.portalNamed(m.Portal)
 	if err != nil {

@@ -2,11 +2,11 @@ package pgwire
 
 import "strconv"
 
-// function is one that SELECT may call.
+// function is a function that SELECT can call.
 type function struct {
 	name   string // of a result column
 	takes  []*dataType
-	least  int // arguments that must be given
+	least  int // required arguments
 	result *dataType
 	bare   bool // it may be written without parentheses
 	set    bool // it returns rows: pg_listening_channels

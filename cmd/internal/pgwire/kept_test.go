@@ -14,7 +14,7 @@ import (
 	"github.com/weir-pg/weir/cmd/internal/pgwire"
 )
 
-// TestWhatAConnectionKeepsCountsByItsSize: a hundred wide statements take as much as thousands of narrow ones, and as few of them may be kept.
+// TestWhatAConnectionKeepsCountsByItsSize: prepared statements count by their size, so a hundred wide ones reach the limit of thousands of narrow ones.
 func TestWhatAConnectionKeepsCountsByItsSize(t *testing.T) {
 	t.Parallel()
 	e := start(t, pgwire.Config{})
@@ -39,8 +39,8 @@ func TestWhatAConnectionKeepsCountsByItsSize(t *testing.T) {
 	}
 }
 
-// TestOpenTransactionsShareABound: what many connections hold in transactions that they do not end has a bound together, and is given back by
-// the end of a transaction, of a part of it, or of a connection.
+// TestOpenTransactionsShareABound: the pending notifications of all open transactions share a limit, and are released by
+// the end of a transaction, a savepoint or a connection.
 func TestOpenTransactionsShareABound(t *testing.T) {
 	t.Parallel()
 	e := start(t, pgwire.Config{MaxPending: 2500})

@@ -6,7 +6,7 @@ import (
 	"unicode/utf8"
 )
 
-// The lexical rules are PostgreSQL's (chapter "Lexical Structure" of its manual), with standard_conforming_strings on.
+// The lexical rules are those of PostgreSQL (chapter "Lexical Structure" of its manual) with standard_conforming_strings on.
 
 type tokenKind uint8
 
@@ -26,7 +26,7 @@ type token struct {
 	raw  string // as written
 }
 
-// lexer cuts SQL into tokens.
+// lexer splits SQL into tokens.
 type lexer struct {
 	sql string
 	at  int
@@ -77,7 +77,7 @@ func (l *lexer) scan() (token, error) {
 	}
 }
 
-// skip passes white space and comments.
+// skip skips white space and comments.
 func (l *lexer) skip() error {
 	for l.at < len(l.sql) {
 		rest := l.sql[l.at:]
@@ -101,7 +101,7 @@ func (l *lexer) skip() error {
 	return nil
 }
 
-// comment passes a comment in /* */; they nest.
+// comment skips a /* */ comment; they nest.
 func (l *lexer) comment() error {
 	depth := 0
 	for at := l.at; at+1 < len(l.sql); at++ {
@@ -121,7 +121,7 @@ func (l *lexer) comment() error {
 	return errorf(syntaxError, "unterminated /* comment")
 }
 
-// quotedString reads from the quote on. Strings with a newline between them are one.
+// quotedString reads a string from the quote on. Strings separated by a newline are one.
 func (l *lexer) quotedString(escapes bool) (token, error) {
 	var text strings.Builder
 	for {
@@ -173,7 +173,7 @@ func (l *lexer) segment(text *strings.Builder, escapes bool) error {
 	}
 }
 
-// escape reads a backslash and what belongs to it.
+// escape reads a backslash escape.
 func (l *lexer) escape(text *strings.Builder) error {
 	l.at++
 	if l.at >= len(l.sql) {
@@ -204,7 +204,7 @@ func (l *lexer) escape(text *strings.Builder) error {
 	return nil
 }
 
-// unicode reads what follows \u or \U. A character past the basic plane may be written as two surrogates.
+// unicode reads the digits after \u or \U. A character outside the basic plane may be written as two surrogates.
 func (l *lexer) unicode(text *strings.Builder, c byte) error {
 	width := map[byte]int{'u': 4, 'U': 8}[c]
 	n, ok := l.digits(16, width, width)
@@ -275,7 +275,7 @@ func (l *lexer) number() token {
 	return token{kind: numberToken, text: text}
 }
 
-// dollar reads a parameter or a string in dollar quotes.
+// dollar reads a parameter or a dollar-quoted string.
 func (l *lexer) dollar() (token, error) {
 	rest := l.sql[l.at+1:]
 	n := 0
@@ -309,7 +309,7 @@ func beginsName(c byte) bool {
 	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c == '_' || c >= 0x80
 }
 
-// fold makes letters small as PostgreSQL does in UTF8: those of ASCII only.
+// fold converts ASCII letters to lower case, as PostgreSQL does in UTF8.
 func fold(s string) string {
 	return strings.Map(func(r rune) rune {
 		if r >= 'A' && r <= 'Z' {
@@ -319,5 +319,5 @@ func fold(s string) string {
 	}, s)
 }
 
-// isText tells whether PostgreSQL would take the string as text.
+// isText reports whether PostgreSQL would accept the string as text.
 func isText(s string) bool { return utf8.ValidString(s) && strings.IndexByte(s, 0) < 0 }

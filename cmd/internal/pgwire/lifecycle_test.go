@@ -77,7 +77,7 @@ func TestStoppingFinishesTheQueryThatRuns(t *testing.T) {
 	receive(t, stopped, "the stop")
 }
 
-// slowSource publishes when it is allowed to.
+// slowSource publishes once the test allows it.
 type slowSource struct {
 	*memory
 	begun   chan struct{}
@@ -95,7 +95,7 @@ func eventually(t testing.TB, what string, holds func() bool) {
 	pgtest.Until(t, what, holds)
 }
 
-// flood passes n messages on.
+// flood relays n messages.
 func flood(t testing.TB, e *endpoint, channel string, bytes, n int) {
 	t.Helper()
 	payload := []byte(strings.Repeat("x", bytes))
@@ -130,7 +130,7 @@ func TestWhoDoesNotReadIsCutOffAndNobodyElseNotices(t *testing.T) {
 			}
 		})
 	}
-	// As fast as those who read follow, and more than fits into the sockets of who does not.
+	// As fast as the readers follow, and more than fits into the socket of the client that does not read.
 	for i := range messages {
 		flood(t, e, "a", 64<<10, 1)
 		eventually(t, "all that read have it", func() bool { return read.Load() == int64((i+1)*readers) })
@@ -176,7 +176,7 @@ func TestAGapEndsTheConnection(t *testing.T) {
 	r.expect("gone")
 }
 
-// gapSource loses ticks when told to.
+// gapSource loses ticks when the test says so.
 type gapSource struct {
 	*memory
 	gap  chan struct{}

@@ -34,7 +34,7 @@ func (c *conn) listen(ctx context.Context, channels []string) error {
 		c.listens = make(map[string]struct{}, len(channels))
 	}
 	for i, channel := range channels {
-		if err := c.may("LISTEN", c.rights.Load().listen, channel); err != nil { // it was taken away since the command
+		if err := c.may("LISTEN", c.rights.Load().listen, channel); err != nil { // it has been revoked since the command
 			c.out.Unlock()
 			return err
 		}
@@ -51,7 +51,7 @@ func (c *conn) listen(ctx context.Context, channels []string) error {
 	return nil
 }
 
-// unlisten ends subscriptions. What is queued of them is not delivered: Deliver looks at listens.
+// unlisten ends subscriptions. Their queued messages are not delivered: Deliver checks listens.
 func (c *conn) unlisten(channels []string) {
 	if len(channels) == 0 {
 		return
@@ -72,7 +72,7 @@ func (c *conn) hubError(err error) error {
 	switch {
 	case errors.As(err, &refused):
 		return errorf(badValue, "%v", err)
-	case errors.Is(err, hub.ErrClosed), errors.Is(err, context.Canceled): // Serve has waited long enough for this query
+	case errors.Is(err, hub.ErrClosed), errors.Is(err, context.Canceled): // Serve's drain time is over
 		return errorf(shuttingDown, "the hub is stopping").hint("Connect again: another hub may take over.")
 	case errors.Is(err, hub.ErrSlow):
 		return errSlow
@@ -93,11 +93,11 @@ var (
 	errStopping = errorf(shuttingDown, "terminating connection due to administrator command").hint("The hub is stopping: connect again.")
 )
 
-// notifier is the process id that all notifications seem to come from, so that their bytes are the same for everybody. No
+// notifier is the process id in all notifications, so that their bytes are the same for all clients. No
 // connection has it.
 const notifier = 1
 
-// encode makes the NotificationResponse of a message. A payload that is no text is given as PostgreSQL writes a bytea.
+// encode encodes a message as a NotificationResponse. A binary payload is written in PostgreSQL's hex format of bytea.
 func encode(m *hub.Message) []byte {
 	payload := m.Payload
 	if m.Binary || !utf8.Valid(payload) || bytes.IndexByte(payload, 0) >= 0 {
@@ -121,16 +121,16 @@ func hexadecimal(b []byte) []byte {
 	return s
 }
 
-// chunk is how much is written at a time when notifications are many: so much is copied together, and a larger one goes by itself.
+// chunk is the size up to which notifications are copied together for one write; a larger one is written separately.
 const chunk = 32 << 10
 
 var chunks = sync.Pool{New: func() any { b := make([]byte, 0, chunk); return &b }}
 
-// Deliver writes notifications. It is the hub's, in a goroutine of the hub's.
+// Deliver implements hub.Sink. It runs in one of the hub's goroutines.
 func (c *conn) Deliver(events []hub.Event) error {
 	c.out.Lock()
 	defer c.out.Unlock()
-	if len(events) == 1 && events[0].Message != nil { // most often; nothing is copied
+	if len(events) == 1 && events[0].Message != nil { // the common case: nothing is copied
 		if m := events[0].Message; c.wants(m.Channel) {
 			return c.deliver(m.Encoded(hub.FormatPG, encode))
 		}
@@ -144,7 +144,7 @@ func (c *conn) Deliver(events []hub.Event) error {
 		if e.Message == nil {
 			return errGap
 		}
-		if e.Message.Channel != channel { // they come in runs
+		if e.Message.Channel != channel { // messages of a channel come in runs
 			channel = e.Message.Channel
 			wants = c.wants(channel)
 		}
@@ -172,16 +172,16 @@ func (c *conn) Deliver(events []hub.Event) error {
 	return c.deliver(buf)
 }
 
-// wants tells whether the connection listens to a channel: it may have stopped meanwhile.
+// wants reports whether the connection still listens to a channel.
 func (c *conn) wants(channel string) bool {
-	if !c.unlistened { // most often; nothing is looked up
+	if !c.unlistened { // the common case: nothing is looked up
 		return true
 	}
 	_, ok := c.listens[channel]
 	return ok
 }
 
-// deliver writes notifications, or keeps what a Deliver brings that had begun before hold. The caller holds out.
+// deliver writes notifications, or keeps those of a Deliver that began before hold. The caller holds out.
 func (c *conn) deliver(b []byte) error {
 	if c.holding {
 		c.held = append(c.held, b...)
@@ -190,7 +190,7 @@ func (c *conn) deliver(b []byte) error {
 	return c.write(b)
 }
 
-// hold stops notifications until ready lets them through: as from PostgreSQL, none come amid an answer or in a transaction.
+// hold stops notifications until ready resumes them: as with PostgreSQL, none arrive within an answer or a transaction.
 func (c *conn) hold() {
 	c.out.Lock()
 	c.holding = true
@@ -200,7 +200,7 @@ func (c *conn) hold() {
 	}
 }
 
-// Close tells the client why the hub has ended the subscriber, and ends the connection. It is the hub's.
+// Close implements hub.Sink: it sends the client the reason and ends the connection.
 func (c *conn) Close(err error) {
 	switch {
 	case errors.Is(err, hub.ErrSlow), errors.Is(err, os.ErrDeadlineExceeded) && !c.closing.Load():
@@ -211,7 +211,7 @@ func (c *conn) Close(err error) {
 		c.cutOff(errStopping)
 	case errors.Is(err, errGap):
 		c.cutOff(errGap)
-	default: // it could not be written to
+	default: // writing failed
 		c.cutOff(nil)
 	}
 }

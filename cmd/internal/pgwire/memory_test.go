@@ -12,7 +12,7 @@ import (
 	"github.com/weir-pg/weir/internal/pgtest"
 )
 
-// Most of a hub's connections listen and do nothing. What one costs decides how many there may be.
+// Most of a hub's connections listen and are idle. Their memory decides how many a hub can hold.
 func TestAnIdleListenerCostsLittle(t *testing.T) {
 	pgtest.Alone(t, "it counts what the whole process holds")
 	if raceEnabled {
@@ -30,7 +30,7 @@ func TestAnIdleListenerCostsLittle(t *testing.T) {
 		r.expect("/I")
 		clients = append(clients, &raw{net: r.net})
 	}
-	// What the clients themselves cost in this process is measured with connections that nobody serves.
+	// The clients' own memory in this process is measured with connections that are not served.
 	both := inUse() - before
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -61,7 +61,7 @@ func TestAnIdleListenerCostsLittle(t *testing.T) {
 	runtime.KeepAlive(bare)
 }
 
-// inUse returns the bytes of heap and stacks that are used. Stacks shrink by half at each collection.
+// inUse returns the bytes of heap and stacks in use. Stacks shrink by half at each collection.
 func inUse() int {
 	for range 5 {
 		runtime.GC()

@@ -10,7 +10,7 @@ import (
 	"github.com/weir-pg/weir/cmd/internal/pgwire"
 )
 
-// Whatever bytes come, before a session begins or in it, the server neither falls over nor leaves connections behind.
+// Whatever bytes arrive, before or during a session, the server neither crashes nor leaks connections.
 func TestNoiseHarmsNobody(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -47,7 +47,7 @@ func closeWrite(t *testing.T, r *raw) {
 	}
 }
 
-// someMessage is a message of some kind, which may be whole, cut, or nothing at all.
+// someMessage returns a random message, which may be complete, truncated or empty.
 func someMessage(random *rand.Rand) []byte {
 	words := []string{
 		"LISTEN a", "BEGIN", "NOTIFY a, 'x'", "ROLLBACK", "COMMIT", "SELECT pg_notify($1, $2)", "'", "", "SAVEPOINT s", "ROLLBACK TO s",

@@ -6,29 +6,29 @@ import (
 	"github.com/weir-pg/weir/internal/hub"
 )
 
-// parser reads statements. It looks one token ahead, and one more where it must.
+// parser parses statements, with one token of lookahead, and a second one where necessary.
 type parser struct {
 	lexer  lexer
 	token  token
-	params []*dataType // of the statement, nil where nothing says which
-	depth  int         // of expressions in expressions
+	params []*dataType // of the statement; nil: unknown
+	depth  int         // of nested expressions
 	tokens int         // so far
 }
 
-// Bounds of a query, whose text takes far less memory than what it is read into. A payload is one token, however long.
+// Limits of a query, because the parsed form needs far more memory than the text. A payload of any length is one token.
 const (
 	mostTokens = 20_000
-	tokenCosts = 128 // bytes of a statement for each token, about
+	tokenCosts = 128 // approximate bytes of a parsed statement per token
 )
 
 // parsed is a statement and the types of its parameters.
 type parsed struct {
 	statement statement
 	params    []*dataType
-	bytes     int // that it takes, about
+	bytes     int // approximate memory
 }
 
-// parse reads all statements of a query; empty ones are left out.
+// parse parses all statements of a query; empty ones are left out.
 func parse(sql string) ([]parsed, error) {
 	if !isText(sql) {
 		return nil, errorf(badEncoding, "invalid byte sequence for encoding \"UTF8\" in a query")
@@ -73,7 +73,7 @@ func (p *parser) isOp(op string) bool     { return p.token.kind == opToken && p.
 func (p *parser) isWord(word string) bool { return p.token.kind == wordToken && p.token.text == word }
 func (p *parser) atEnd() bool             { return p.token.kind == endToken || p.isOp(";") }
 
-// word passes a key word and returns whether it was there.
+// word skips a key word if it is next, and reports whether it was.
 func (p *parser) word(words ...string) (bool, error) {
 	for _, w := range words {
 		if p.isWord(w) {
@@ -90,7 +90,7 @@ func (p *parser) op(op string) (bool, error) {
 	return false, nil
 }
 
-// expect passes a key word or an operator that must be there.
+// expect skips a key word or an operator, which is required.
 func (p *parser) expect(what string) error {
 	if !p.isWord(what) && !p.isOp(what) {
 		return p.unexpected()
@@ -105,7 +105,7 @@ func (p *parser) unexpected() error {
 	return errorf(syntaxError, "syntax error at or near \"%s\"", cut(p.token.raw, 64))
 }
 
-// name passes a name.
+// name reads a name.
 func (p *parser) name() (string, error) {
 	if p.token.kind != wordToken && p.token.kind != quotedToken {
 		return "", p.unexpected()
@@ -125,7 +125,7 @@ func (p *parser) str() (string, error) {
 	return s, p.advance()
 }
 
-// rest passes the statement up to its end.
+// rest skips the rest of the statement.
 func (p *parser) rest() error {
 	for !p.atEnd() {
 		if err := p.advance(); err != nil {
@@ -153,7 +153,7 @@ func (p *parser) statement() (statement, error) {
 	return read(p)
 }
 
-// statements reads those that begin with a word, after it.
+// statements holds the parsers of statements, by their first word.
 var statements map[string]func(*parser) (statement, error)
 
 func init() { // not in the declaration: they refer to each other

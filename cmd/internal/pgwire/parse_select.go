@@ -7,10 +7,10 @@ import (
 	"strings"
 )
 
-// errNotUnderstood is why a SELECT becomes an unknownStatement.
+// errNotUnderstood turns a SELECT into an unknownStatement.
 var errNotUnderstood = errors.New("not understood")
 
-// selectOrUnknown reads a SELECT of constants, parameters and the functions that are known here, or passes over any other.
+// selectOrUnknown parses a SELECT of constants, parameters and known functions, and skips any other.
 func (p *parser) selectOrUnknown() (statement, error) {
 	lexer, first := p.lexer, p.token
 	s, err := p.selectColumns()
@@ -40,8 +40,8 @@ func (p *parser) selectOrUnknown() (statement, error) {
 	return unknownStatement{"SELECT"}, nil
 }
 
-// catalogQueries are those that drivers make of the system catalogs when they connect, by their tokens. That they find nothing says
-// that there are no types but the built-in ones.
+// catalogQueries are the queries of system catalogs that drivers send when they connect, by their tokens. An empty result means
+// that there are only built-in types.
 var catalogQueries = map[string]catalogStatement{
 	// postgres.js looks for array types.
 	"select b . oid , b . typarray from pg_catalog . pg_type a left join pg_catalog . pg_type b on b . oid = a . typelem " +
@@ -138,7 +138,7 @@ func (p *parser) typeOf(e expression) *dataType {
 	return textType
 }
 
-// expression reads one. A parameter in it that is not cast has the given type.
+// expression parses an expression. A parameter in it that is not cast has the given type.
 func (p *parser) expression(typ *dataType) (expression, error) {
 	e, err := p.primary()
 	for err == nil && p.isOp("::") {
@@ -157,7 +157,7 @@ func (p *parser) expression(typ *dataType) (expression, error) {
 
 const mostParams = 1000
 
-// param notes the type of a parameter; the first that is known counts.
+// param records the type of a parameter; the first known type counts.
 func (p *parser) param(n int, typ *dataType) error {
 	if n > mostParams {
 		return errorf(tooLarge, "a statement may have at most %d parameters here", mostParams)
@@ -206,7 +206,7 @@ func (p *parser) primary() (expression, error) {
 	return expression{}, errNotUnderstood
 }
 
-// number reads an integer, which is an int4 if it fits.
+// number parses an integer, which is an int4 if it fits.
 func (p *parser) number(text string) (expression, error) {
 	for _, typ := range []*dataType{int4Type, int8Type} {
 		if _, err := strconv.ParseInt(text, 10, int(typ.size)*8); err == nil {
@@ -236,7 +236,7 @@ func (p *parser) castCall() (expression, error) {
 	return e, err
 }
 
-// cast reads a type's name.
+// cast parses a type's name.
 func (p *parser) cast(e *expression) error {
 	if qualified, err := p.words("pg_catalog"); err != nil {
 		return err
@@ -262,7 +262,7 @@ func (p *parser) cast(e *expression) error {
 	return nil
 }
 
-// call reads a function's call.
+// call parses a function call.
 func (p *parser) call() (expression, error) {
 	name, err := p.name()
 	if err != nil {

@@ -54,10 +54,10 @@ func (p *parser) set() (statement, error) {
 	return setStatement{name, value, local}, err
 }
 
-// ignored is a statement that is confirmed as SET, whatever follows.
+// ignored parses a statement that is confirmed as SET and otherwise ignored.
 func (p *parser) ignored() (statement, error) { return ignoredStatement{"SET"}, p.rest() }
 
-// setRole allows to be who one is, which pools ask for when they take a connection back.
+// setRole allows switching to the client's own role, which pools do when a connection is returned.
 func (p *parser) setRole() (statement, error) {
 	if none, err := p.word("none", "default"); none || err != nil {
 		return ignoredStatement{"SET"}, err
@@ -65,7 +65,7 @@ func (p *parser) setRole() (statement, error) {
 	return p.unknown("SET ROLE")
 }
 
-// setting passes the name of a setting, which may have dots in it or be several key words.
+// setting reads the name of a setting, which may contain dots or consist of several key words.
 func (p *parser) setting() (string, error) {
 	for _, special := range []struct {
 		name  string
@@ -90,7 +90,7 @@ func (p *parser) setting() (string, error) {
 	return canonical(name), err
 }
 
-// settingValue passes what a setting is set to; nil is its default.
+// settingValue reads a setting's value; nil is its default.
 func (p *parser) settingValue() (*string, error) {
 	if def, err := p.word("default"); def || err != nil {
 		return nil, err

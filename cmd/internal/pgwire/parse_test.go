@@ -190,7 +190,7 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// TestLongStatementsCostLittle: a query that is nothing but statements, columns, casts or parameters takes no multiple of its length.
+// TestLongStatementsCostLittle: a query made only of statements, columns, casts or parameters needs no multiple of its length in memory.
 func TestLongStatementsCostLittle(t *testing.T) {
 	pgtest.Alone(t, "it counts what the whole process allocates")
 	const length = 2 << 20

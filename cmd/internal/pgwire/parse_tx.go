@@ -14,7 +14,7 @@ func (p *parser) start() (statement, error) {
 	return txStatement{op: startTx}, p.modes()
 }
 
-// modes passes a transaction's modes, none of which makes a difference here.
+// modes skips a transaction's modes, which make no difference here.
 func (p *parser) modes() error {
 	for !p.atEnd() {
 		known := false
@@ -40,7 +40,7 @@ func (p *parser) modes() error {
 	return nil
 }
 
-// words passes key words if all of them are there, and nothing else.
+// words skips key words if all of them are next and nothing follows.
 func (p *parser) words(words ...string) (bool, error) {
 	lexer, first := p.lexer, p.token
 	for _, w := range words {

@@ -16,12 +16,13 @@ import (
 
 	"github.com/weir-pg/weir/cmd/internal/pgwire"
 	"github.com/weir-pg/weir/internal/hub"
+	"github.com/weir-pg/weir/internal/pgtest"
 )
 
-// patience is more than any one step takes on a busy machine.
+// patience is longer than any single step takes on a busy machine.
 const patience = 20 * time.Second
 
-// memory is a hub.Source whose log is a slice: a tick for each Publish.
+// memory is a hub.Source with a slice as its log, and one tick per Publish.
 type memory struct {
 	mu    sync.Mutex
 	parts []*hub.Part
@@ -87,7 +88,7 @@ type endpoint struct {
 	stop   func() // ends the server, then the hub; may be called more than once
 }
 
-// start runs an endpoint until the end of the test. The configuration needs no hub; without Auth it trusts everybody.
+// start runs an endpoint until the test ends. The configuration needs no hub; without Auth every client is trusted.
 func start(t testing.TB, config pgwire.Config) *endpoint {
 	t.Helper()
 	return startAt(t, config, "127.0.0.1:0")
@@ -101,8 +102,8 @@ func startAt(t testing.TB, config pgwire.Config, address string) *endpoint {
 	return e
 }
 
-// steady returns an address for a hub that is restarted there. It lies below the ports that are given to outgoing connections, one of
-// which might take it in between.
+// steady returns an address for a hub that is restarted there. Its port lies below those of outgoing connections, one of which might
+// take it in the meantime.
 func steady(t testing.TB) string {
 	t.Helper()
 	for range 100 {
@@ -127,10 +128,11 @@ func startOn(t testing.TB, config pgwire.Config, source hub.Source, address stri
 	if config.Logger == nil {
 		config.Logger = quiet
 	}
-	l, err := net.Listen("tcp", address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	var l net.Listener
+	pgtest.Eventually(t, func() (err error) { // a process that another test starts holds a copy of a closed socket until it runs its program
+		l, err = net.Listen("tcp", address)
+		return err
+	})
 	e := &endpoint{t: t, hub: h, server: pgwire.New(config), addr: l.Addr().(*net.TCPAddr)}
 	serving, stopServing := context.WithCancel(context.Background())
 	running, stopRunning := context.WithCancel(context.Background())

@@ -10,7 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgproto3"
 )
 
-// raw speaks the protocol message by message, and writes answers down in short:
+// raw speaks the protocol message by message, and abbreviates the answers:
 //
 //	tag             CommandComplete            1 2 3 n s    ParseComplete, BindComplete, CloseComplete, NoData, PortalSuspended
 //	[name:oid]      RowDescription             t(oid)       ParameterDescription
@@ -36,7 +36,7 @@ func (e *endpoint) dial() *raw {
 	return &raw{t: e.t, net: conn, wire: pgproto3.NewFrontend(conn, conn)}
 }
 
-// session connects and passes the beginning, which it returns.
+// session connects, and returns the messages up to the first ReadyForQuery.
 func (e *endpoint) session(parameters map[string]string) (*raw, string) {
 	e.t.Helper()
 	r := e.dial()
@@ -58,7 +58,7 @@ func (r *raw) send(messages ...pgproto3.FrontendMessage) {
 	}
 }
 
-// next returns the next message in short; "gone" when the connection has ended.
+// next returns the next message, abbreviated; "gone" if the connection has ended.
 func (r *raw) next() string {
 	m, err := r.wire.Receive()
 	if err != nil {
@@ -115,7 +115,7 @@ func inShort(m pgproto3.BackendMessage) string {
 	return strings.TrimPrefix(fmt.Sprintf("%T", m), "*pgproto3.")
 }
 
-// answer reads up to ReadyForQuery, or to the end.
+// answer reads up to ReadyForQuery, or the end of the connection.
 func (r *raw) answer() string {
 	r.t.Helper()
 	var all []string
@@ -134,7 +134,7 @@ func (r *raw) query(sql string) string {
 	return r.answer()
 }
 
-// asks runs queries, and compares the answers.
+// asks runs queries and compares the answers.
 func (r *raw) asks(pairs ...string) {
 	r.t.Helper()
 	for i := 0; i < len(pairs); i += 2 {

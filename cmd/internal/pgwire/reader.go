@@ -6,8 +6,8 @@ import (
 	"sync"
 )
 
-// reader cuts what comes in into messages. While it waits for one it holds a small buffer of its own and nothing else: most
-// connections wait most of the time. A larger message borrows a larger buffer.
+// reader splits the input into messages. While it waits for one it holds only a small buffer, because most
+// connections wait most of the time. For a larger message it borrows a larger buffer.
 type reader struct {
 	from  io.Reader
 	buf   []byte // small, or borrowed
@@ -41,8 +41,8 @@ func (r *reader) next(n int) ([]byte, error) {
 	return b, nil
 }
 
-// make makes room at the end of the buffer: for n bytes if they fit into one of medium size, else for twice what is there, so that
-// memory is had only for what has come in, whatever a message says of its length.
+// make makes room at the end of the buffer: for n bytes if they fit into a medium buffer, otherwise for twice the present size, so that
+// memory grows only with the bytes received, whatever length a message claims.
 func (r *reader) make(n int) {
 	have := r.buf[r.begin:r.end]
 	switch {
@@ -64,7 +64,7 @@ func (r *reader) make(n int) {
 	r.begin, r.end = 0, len(have)
 }
 
-// give returns a borrowed buffer.
+// give gives a borrowed buffer back.
 func (r *reader) give() {
 	if len(r.buf) == mediumSize {
 		mediumBuffers.Put((*[mediumSize]byte)(r.buf))
@@ -72,7 +72,7 @@ func (r *reader) give() {
 	r.buf = r.small[:]
 }
 
-// startup returns the next message of those that come first and have no type.
+// startup returns the next message of the startup phase, which has no type.
 func (r *reader) startup() ([]byte, error) {
 	const most = 10_000 // as PostgreSQL
 	head, err := r.next(4)
@@ -113,7 +113,7 @@ func (r *reader) peek() (byte, error) {
 	return b[0], nil
 }
 
-// rest takes what has been read and not used.
+// rest returns the bytes read but not used yet.
 func (r *reader) rest() []byte {
 	b := append([]byte(nil), r.buf[r.begin:r.end]...)
 	r.begin, r.end = 0, 0

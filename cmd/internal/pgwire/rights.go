@@ -8,16 +8,16 @@ import (
 	"github.com/weir-pg/weir/internal/hub"
 )
 
-// rights are the channels that a user may listen on and notify.
+// rights are the channels on which a user may listen and notify.
 type rights struct{ listen, notify []hub.Filter }
 
 func (r *rights) equal(o *rights) bool {
 	return slices.Equal(r.listen, o.listen) && slices.Equal(r.notify, o.notify)
 }
 
-// Recheck looks up again what those who have logged in may do: a user is looked up once, whatever connections it has. Who may not log in any
-// more, or listens where it may not any more, is cut off; what else has changed holds from now on. It returns why users could not be looked up,
-// if they could not; nobody is cut off for that.
+// Recheck looks up the rights of all connected users again, each user once. It ends the connections of users that may no longer log in,
+// and those that listen on channels that are no longer allowed; other changes apply from now on. It returns why users could not be looked up,
+// if they could not; that ends no connection.
 func (s *Server) Recheck(ctx context.Context) error {
 	if s.config.Auth == nil || s.config.Auth == Trust {
 		return nil
@@ -38,17 +38,17 @@ func (s *Server) Recheck(ctx context.Context) error {
 		for _, c := range conns {
 			if err != nil || !c.nowMay(now) {
 				ended++
-				go c.cutOff(errRevoked) // it may have to wait for a write; it ends soon after that
+				go c.cutOff(errRevoked) // it may wait for a write; it ends soon after that
 			}
 		}
 		if ended > 0 {
-			s.complain("weir: clients were cut off, for they may not log in, or listen where they did, any more", "user", cut(user, 64), "clients", ended)
+			s.complain("weir: clients were disconnected, because they may no longer log in or listen on their channels", "user", cut(user, 64), "clients", ended)
 		}
 	}
 	return nil
 }
 
-// nowMay gives the connection other rights, and tells whether it may listen on all that it listens on.
+// nowMay sets the connection's rights, and reports whether they allow all channels that it listens on.
 func (c *conn) nowMay(r *rights) bool {
 	if c.rights.Load().equal(r) {
 		return true

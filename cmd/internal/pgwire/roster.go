@@ -7,26 +7,26 @@ import (
 	"time"
 )
 
-// Roster is an Auth that knows all users at once. So neither a storm of clients nor one of invented names makes it ask more often than once
-// in a while, and nobody has to wait behind names that do not exist.
+// Roster is an Auth that loads all users at once. So neither a storm of clients nor one of invented names makes it query more often than once
+// per period, and no client waits behind names that do not exist.
 type Roster struct {
 	load func(context.Context) (map[string]Login, error)
 
 	mu      sync.Mutex
 	users   map[string]Login
-	until   time.Time     // they, or the error, are not asked for again
+	until   time.Time     // until then the users, or the error, are reused
 	err     error         // of the last time
-	loading chan struct{} // closed when the asking that is under way has ended; nil: none is
+	loading chan struct{} // closed when the load in progress has ended; nil: none
 }
 
 const (
-	rosterKeeps   = time.Second      // an answer, and
-	rosterRests   = 10               // times as long as asking took
-	rosterTimeout = 10 * time.Second // of a question
+	rosterKeeps   = time.Second      // how long a result is reused, at least
+	rosterRests   = 10               // and at least this many times as long as loading took
+	rosterTimeout = 10 * time.Second // of a load
 )
 
-// NewRoster returns a Roster that asks load for all users, at most once a second, and for a tenth of the time if that takes long. Names that are
-// among them and others are treated alike, so that nobody can tell one from the other by the time it takes.
+// NewRoster returns a Roster that calls load for all users at most once a second, and less often if that is slow, so that it runs for at most a tenth
+// of the time. Existing and unknown names are treated alike, so that timing does not tell them apart.
 func NewRoster(load func(context.Context) (map[string]Login, error)) *Roster {
 	return &Roster{load: load}
 }
@@ -54,7 +54,7 @@ func (r *Roster) Login(ctx context.Context, user string) (Login, error) {
 	}
 }
 
-// Check asks for the users, unless that was done a moment ago, and returns why it can't be done.
+// Check loads the users unless that was done recently, and returns the error if it fails.
 func (r *Roster) Check(ctx context.Context) error {
 	if _, err := r.Login(ctx, ""); !errors.Is(err, ErrUnknownUser) {
 		return err
@@ -62,14 +62,14 @@ func (r *Roster) Check(ctx context.Context) error {
 	return nil
 }
 
-// Err is why users could not be asked for when that was last tried; nil if they could.
+// Err returns the error of the last load; nil if it succeeded.
 func (r *Roster) Err() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.err
 }
 
-// refresh has the users asked for, by one at a time, and returns what is closed when it is done. The goroutine ends with the question. The
+// refresh starts a load, unless one is in progress, and returns a channel that is closed once it is done. The goroutine ends with the load. The
 // caller holds mu.
 func (r *Roster) refresh() chan struct{} {
 	if r.loading != nil {

@@ -14,20 +14,20 @@ import (
 	"golang.org/x/text/secure/precis"
 )
 
-// verifier is what a server keeps of a password (RFC 5803). It does not tell the password, but who has read one could pose as the
+// verifier is what a server stores about a password (RFC 5803). It does not reveal the password, but with it one could impersonate the
 // server.
 type verifier struct {
 	iterations           int
 	salt                 []byte
 	storedKey, serverKey []byte
-	mock                 bool // nobody's: no proof fits
+	mock                 bool // of no user: no proof matches
 }
 
 const scramPrefix = plainSCRAM + "$"
 
-// parseVerifier reads a verifier as PostgreSQL keeps it.
+// parseVerifier parses a verifier as PostgreSQL stores it.
 func parseVerifier(s string) (*verifier, error) {
-	bad := fmt.Errorf("its password is not kept as a SCRAM-SHA-256 verifier: set password_encryption to scram-sha-256 and set the password again")
+	bad := fmt.Errorf("its password is not stored as a SCRAM-SHA-256 verifier: set password_encryption to scram-sha-256 and set the password again")
 	rest, ok := strings.CutPrefix(s, scramPrefix)
 	parameters, keys, ok2 := strings.Cut(rest, "$")
 	iterations, salt, ok3 := strings.Cut(parameters, ":")
@@ -53,7 +53,7 @@ func parseVerifier(s string) (*verifier, error) {
 	return v, nil
 }
 
-// String writes the verifier as PostgreSQL keeps it.
+// String formats the verifier as PostgreSQL stores it.
 func (v *verifier) String() string {
 	b64 := base64.StdEncoding.EncodeToString
 	return scramPrefix + strconv.Itoa(v.iterations) + ":" + b64(v.salt) + "$" + b64(v.storedKey) + ":" + b64(v.serverKey)
@@ -61,10 +61,10 @@ func (v *verifier) String() string {
 
 const iterations = 4096 // PostgreSQL's default
 
-// newVerifier makes one for a password.
+// newVerifier returns a verifier of a password.
 func newVerifier(password string, salt []byte) (*verifier, error) {
 	if prepared, err := precis.OpaqueString.String(password); err == nil {
-		password = prepared // else it is used as it is, as PostgreSQL does
+		password = prepared // otherwise it is used unchanged, as in PostgreSQL
 	}
 	salted, err := pbkdf2.Key(sha256.New, password, salt, iterations, sha256.Size)
 	if err != nil {
@@ -74,10 +74,10 @@ func newVerifier(password string, salt []byte) (*verifier, error) {
 	return &verifier{iterations: iterations, salt: salt, storedKey: stored[:], serverKey: mac(salted, "Server Key")}, nil
 }
 
-// saltOf is the salt of a user who has none of its own: the same each time, and wherever the secret is the same.
+// saltOf returns the salt of a user without a stored one: always the same, on every hub with the same secret.
 func saltOf(secret []byte, user string) []byte { return mac(secret, "salt of "+user)[:16] }
 
-// mock returns a verifier for a user that does not exist, which looks as if the user did.
+// mock returns a verifier for a user that does not exist, indistinguishable from a real one.
 func mock(secret []byte, user string, iterations int) *verifier {
 	return &verifier{iterations: iterations, salt: saltOf(secret, user), storedKey: make([]byte, sha256.Size), serverKey: make([]byte, sha256.Size), mock: true}
 }
@@ -95,7 +95,7 @@ type scram struct {
 	bound    bool   // the client has chosen the mechanism with channel binding
 
 	gs2         string // the header of the client's first message
-	clientFirst string // what follows it
+	clientFirst string // the rest of it
 	serverFirst string
 	nonce       string
 }
@@ -121,7 +121,7 @@ func (s *scram) first(message []byte) ([]byte, error) {
 	if identity != "" {
 		return nil, errorf(unsupported, "client uses authorization identity, but it is not supported")
 	}
-	// The user's name is the one of the startup message, as in PostgreSQL.
+	// The user name is that of the startup message, as in PostgreSQL.
 	name, nonce, ok := strings.Cut(bare, ",")
 	if !ok || !strings.HasPrefix(name, "n=") {
 		return nil, malformed("user name")

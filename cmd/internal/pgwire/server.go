@@ -17,42 +17,42 @@ import (
 	"github.com/weir-pg/weir/internal/sleep"
 )
 
-// Config says how a Server works. Hub is required, and so is Auth for anybody to get in.
+// Config configures a Server. Hub is required, and Auth for any client to log in.
 type Config struct {
 	Hub    *hub.Hub
-	Auth   Auth         // nil: nobody gets in
+	Auth   Auth         // nil: no client can log in
 	TLS    *tls.Config  // nil: without TLS
 	Logger *slog.Logger // nil: slog.Default()
 
 	RequireTLS    bool   // refuse clients that don't use TLS
-	DurableNotify bool   // NOTIFY and pg_notify are logged before they are delivered (Hub.Publish); else they are passed on (Hub.Pass)
-	ServerVersion string // what clients are told, such as the version of the database behind; "": 18.0 (Weir)
-	Database      string // the name of the only database there is; "": any name will do
+	DurableNotify bool   // NOTIFY and pg_notify are logged before delivery (Hub.Publish); otherwise they are only relayed (Hub.Pass)
+	ServerVersion string // reported to clients, such as the database's version; "": 18.0 (Weir)
+	Database      string // the only database name accepted; "": any
 
-	// Secret is what salts of users that do not exist are made from, and Iterations what is shown for them: where all hubs have the same,
-	// nobody can tell by asking two of them who exists. nil: random; 0: 4096.
+	// Secret and Iterations determine the salt and iteration count sent for users that do not exist. If all hubs share them,
+	// comparing two hubs does not reveal which users exist. nil: random; 0: 4096.
 	Secret     []byte
 	Iterations int
 
 	MaxConnections int // 0: 100,000
-	MaxStrangers   int // of them that have not logged in yet: past it the oldest is ended; 0: 10,000
-	MaxFromAddress int // of those from one address, or network of 64 bits; 0: 2,000
-	MaxBytes       int // of notifications that may be queued for a connection, before it is cut off; 0: the hub's default
-	MaxChannels    int // that a connection may listen on; 0: 10,000
-	MaxPending     int // bytes that transactions of all connections may hold together; 0: 256 MiB
+	MaxStrangers   int // connections that have not logged in yet: beyond it the oldest is ended; 0: 10,000
+	MaxFromAddress int // of those from one IPv4 address or IPv6 /64 network; 0: 2,000
+	MaxBytes       int // of notifications queued for a connection, beyond which it is ended; 0: the hub's default
+	MaxChannels    int // on which a connection may listen; 0: 10,000
+	MaxPending     int // bytes of pending notifications in all connections' transactions; 0: 256 MiB
 	MaxPayload     int // bytes of a NOTIFY's payload; 0: 1 MiB
 
 	AuthTimeout  time.Duration // from connecting until a client is authenticated; 0: one minute, as PostgreSQL
-	WriteTimeout time.Duration // a client that takes no byte for so long is cut off; 0: 30 s
-	Drain        time.Duration // how long Serve waits for connections to end, before it closes them; 0: 5 s
+	WriteTimeout time.Duration // after which a client that reads nothing is disconnected; 0: 30 s
+	Drain        time.Duration // how long Serve waits for connections to end before it closes them; 0: 5 s
 }
 
 const (
 	commitTimeout = 30 * time.Second       // for the hub to subscribe or to log
-	lastWords     = 500 * time.Millisecond // for the client to take the reason why it is cut off
+	lastWords     = 500 * time.Millisecond // for the client to read why it is disconnected
 )
 
-// Server is an endpoint. Make it with New; Serve it on one listener or on several.
+// Server is an endpoint. Create it with New, and call Serve for one or more listeners.
 type Server struct {
 	config      Config
 	log         *slog.Logger
@@ -74,20 +74,20 @@ type stats struct {
 	accepted, refused, shed, authenticated, authFailed, notified, slow atomic.Int64
 }
 
-// Stats are counters since the server was made, and how many connections there are now.
+// Stats holds counters since the server was created, and the current number of connections.
 type Stats struct {
-	Connections   int   // now, those that are being authenticated among them
+	Connections   int   // now, including those being authenticated
 	Accepted      int64 // connections
-	Refused       int64 // of them past MaxConnections
-	Shed          int64 // of them that had not logged in and made room for others
-	Strangers     int   // now, that have not logged in yet
+	Refused       int64 // refused because of MaxConnections
+	Shed          int64 // ended before they had logged in, to make room for others
+	Strangers     int   // now, not logged in yet
 	Authenticated int64
 	AuthFailed    int64
 	Notified      int64 // notifications that clients sent
-	Slow          int64 // connections cut off because they did not read
+	Slow          int64 // connections ended because they did not read
 }
 
-// New returns a server that Serve brings to life.
+// New returns a server. It accepts connections once Serve is called.
 func New(c Config) *Server {
 	if c.ServerVersion == "" {
 		c.ServerVersion = "18.0 (Weir)"
@@ -141,15 +141,15 @@ func (s *Server) Stats() Stats {
 	}
 }
 
-// Serve accepts connections until ctx ends. Then it closes the listener, lets every client finish the query it has sent, tells it
-// that the server is going (SQLSTATE 57P01), closes the connection, and returns nil when all have ended: after Config.Drain at the
-// latest. A listener that fails is an error, after which connections are ended in the same way. It may be called for several listeners,
+// Serve accepts connections until ctx ends. Then it closes the listener, lets every client finish the query it has sent, sends it
+// SQLSTATE 57P01, closes the connection, and returns nil once all have ended, after Config.Drain at the
+// latest. If the listener fails, Serve returns the error after ending connections in the same way. It may be called for several listeners,
 // with contexts that end together.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	stop := context.AfterFunc(ctx, func() { l.Close() })
 	defer stop()
 	defer l.Close()
-	// Queries outlive ctx: the drain lets them finish.
+	// Queries outlive ctx: they may finish during the drain.
 	work, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	var ended sync.WaitGroup // goroutines of this listener's connections
@@ -173,7 +173,7 @@ func (s *Server) accept(ctx context.Context, l net.Listener, start func(net.Conn
 				raw.Close()
 			}
 			return nil
-		case err != nil && temporary(err): // out of file descriptors, say
+		case err != nil && temporary(err): // for example, out of file descriptors
 			s.log.Warn("weir: can't accept a connection, trying again", "error", err)
 			sleep.For(ctx, 50*time.Millisecond)
 		case err != nil:
@@ -219,14 +219,14 @@ func (s *Server) over() bool {
 	return len(s.conns) > s.config.MaxConnections
 }
 
-// Client is one who has logged in.
+// Client describes a connection that has logged in.
 type Client struct {
 	PID           uint32
 	Address, User string
 	Since         time.Time
 }
 
-// Clients returns all who have logged in.
+// Clients returns all connections that have logged in.
 func (s *Server) Clients() (all []Client) {
 	s.each(func(c *conn) {
 		if c.loggedIn.Load() {
@@ -236,18 +236,18 @@ func (s *Server) Clients() (all []Client) {
 	return all
 }
 
-// End ends a client, and tells whether there is one.
+// End ends a client's connection, and reports whether it existed.
 func (s *Server) End(pid uint32) (found bool) {
 	s.each(func(c *conn) {
 		if c.loggedIn.Load() && c.pid == pid {
 			found = true
-			go c.cutOff(errEnded) // it may have to wait for a write; it ends soon after that
+			go c.cutOff(errEnded) // it may wait for a write; it ends soon after that
 		}
 	})
 	return found
 }
 
-// drain ends all connections. Each ends itself when its goroutine next wants to read.
+// drain ends all connections. Each ends when its goroutine next reads.
 func (s *Server) drain(ended *sync.WaitGroup, cancel context.CancelFunc) {
 	s.stopping.Store(true)
 	s.each(func(c *conn) { _ = c.raw.SetReadDeadline(time.Unix(1, 0)) })

@@ -17,7 +17,7 @@ func TestListenAndNotifyTakeEffectAtCommit(t *testing.T) {
 	listener, _ := e.session(nil)
 	sender, _ := e.session(nil)
 	listener.asks("LISTEN marker", "LISTEN /I")
-	// Passed on messages come in order, so a marker shows what did not come before it.
+	// Relayed messages arrive in order, so a marker shows what did not arrive before it.
 	marker := func(name string) {
 		t.Helper()
 		sender.asks("NOTIFY marker, '"+name+"'", "NOTIFY /I")
@@ -163,7 +163,7 @@ func TestExtendedProtocol(t *testing.T) {
 	run("2 () SELECT 1 /I", binary, execute)
 	r.expect("!a ")
 
-	// What comes after an error is passed over, up to Sync; and what came before is undone.
+	// After an error, messages up to Sync are skipped, and what came before is undone.
 	run("1 2 LISTEN ERROR 26000 /I", parse("", "LISTEN b"), bind("", ""), execute, bind("", "none"), execute)
 	run("1 2 (a) SELECT 1 /I", parse("", "SELECT pg_listening_channels()"), bind("", ""), execute)
 	run("ERROR 34000 /I", execute)
@@ -175,7 +175,7 @@ func TestExtendedProtocol(t *testing.T) {
 	run("ERROR 0A000 /I", parse("", "SELECT pg_notify('a', $1)", 600))
 	run("1 2 ERROR 0A000 /I", parse("", "SELECT a FROM b WHERE c = $1"), bind("", ""), execute)
 
-	// A portal gives its rows in portions, in a transaction.
+	// A portal returns its rows in portions, within a transaction.
 	r.asks("LISTEN a; LISTEN a2", "LISTEN LISTEN /I")
 	rows := &pgproto3.Execute{Portal: "p", MaxRows: 1}
 	r.send(parse("", "BEGIN"), bind("", ""), execute, parse("", "SELECT pg_listening_channels()"), bind("p", ""), rows, rows, &pgproto3.Sync{})

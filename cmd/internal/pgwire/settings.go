@@ -6,15 +6,15 @@ import (
 	"strings"
 )
 
-// reported are the settings that a client is told of when it connects and when they change; PostgreSQL 18's GUC_REPORT, among them
-// those that libpq's target_session_attrs looks at.
+// reported are the settings that are sent to a client when it connects and when they change: PostgreSQL 18's GUC_REPORT settings, among them
+// those that libpq's target_session_attrs uses.
 var reported = [...]string{
 	"application_name", "client_encoding", "DateStyle", "default_transaction_read_only", "in_hot_standby", "integer_datetimes",
 	"IntervalStyle", "is_superuser", "scram_iterations", "search_path", "server_encoding", "server_version", "session_authorization",
 	"standard_conforming_strings", "TimeZone",
 }
 
-// defaults are the settings that are known although nobody has set them. Any other may be set, and means nothing.
+// defaults are the settings that have a value without being set. Any other setting can be set, without effect.
 var defaults = map[string]string{
 	"application_name": "", "client_encoding": "UTF8", "DateStyle": "ISO, MDY", "default_transaction_isolation": "read committed",
 	"default_transaction_read_only": "off", "extra_float_digits": "1", "in_hot_standby": "off", "integer_datetimes": "on",
@@ -30,7 +30,7 @@ var fixed = map[string]bool{
 	"server_version": true, "server_version_num": true, "session_authorization": true, "ssl": true, "lc_collate": true,
 }
 
-// canonical spells a setting's name as PostgreSQL does.
+// canonical returns a setting's name in PostgreSQL's spelling.
 func canonical(name string) string {
 	switch name = fold(name); name {
 	case "datestyle":
@@ -43,9 +43,9 @@ func canonical(name string) string {
 	return name
 }
 
-// settings are what a client has set. The maps are never changed but replaced, so a copy of the struct is a copy of the settings.
+// settings holds a session's settings. The maps are replaced, never changed, so a copy of the struct is a copy of the settings.
 type settings struct {
-	start   map[string]string // in the startup message: what RESET goes back to
+	start   map[string]string // from the startup message: what RESET restores
 	session map[string]string
 	local   map[string]string // until the transaction ends
 	version int               // counts changes
@@ -115,7 +115,7 @@ func (s *settings) resetAll() {
 	s.version++
 }
 
-// checkSetting tells what is wrong with a setting, and returns the value as it is kept.
+// checkSetting checks a setting, and returns the value to store.
 func checkSetting(name string, v *string) (*string, error) {
 	if fixed[name] {
 		return nil, errorf("55P02", "parameter \"%s\" cannot be changed", name)
@@ -134,7 +134,7 @@ func checkSetting(name string, v *string) (*string, error) {
 				hint("Here text is UTF-8: set client_encoding to UTF8.")
 		}
 		v = &encoding
-	case "DateStyle": // PostgreSQL reports both of its parts, and drivers insist on ISO
+	case "DateStyle": // PostgreSQL reports both parts, and drivers require ISO
 		style := strings.ToUpper(*v)
 		if !strings.Contains(style, ",") {
 			style += ", MDY"
@@ -150,7 +150,7 @@ func checkSetting(name string, v *string) (*string, error) {
 	return v, nil
 }
 
-// encodingName returns the name of an encoding that UTF-8 passes through as it is, or nothing.
+// encodingName returns the canonical name of an encoding under which UTF-8 passes unchanged, or "".
 func encodingName(s string) string {
 	s = strings.Map(func(r rune) rune {
 		if r >= 'a' && r <= 'z' || r >= '0' && r <= '9' {
@@ -167,7 +167,7 @@ func encodingName(s string) string {
 	return ""
 }
 
-// setting returns a setting's value, also of those that are the server's or the connection's.
+// setting returns a setting's value, including settings of the server and of the connection.
 func (c *conn) setting(name string) (string, error) { return c.settingIn(&c.settings, name) }
 
 func (c *conn) settingIn(s *settings, name string) (string, error) {
@@ -193,7 +193,7 @@ func (c *conn) set(name string, v *string, local bool) error {
 	return c.settings.change(name, v, local)
 }
 
-// versionNumber makes 180001 of "18.1 (Debian 18.1-1)".
+// versionNumber converts "18.1 (Debian 18.1-1)" to 180001.
 func versionNumber(version string) string {
 	version, _, _ = strings.Cut(version, " ")
 	major, minor, _ := strings.Cut(version, ".")

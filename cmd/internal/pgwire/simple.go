@@ -6,7 +6,7 @@ import (
 	"github.com/jackc/pgx/v5/pgproto3"
 )
 
-// query answers a simple query, which may be several statements: they are one transaction, unless they say otherwise.
+// query answers a simple query. Several statements in it are one transaction, unless they contain BEGIN or COMMIT.
 func (c *conn) query(ctx context.Context, sql string) {
 	if err := c.runQuery(ctx, sql); err != nil {
 		c.fail(err)
@@ -31,7 +31,7 @@ func (c *conn) runQuery(ctx context.Context, sql string) error {
 		}
 		r, err := c.execute(ctx, s, nil)
 		if err == nil && i == len(statements)-1 {
-			err = c.finish(ctx) // before the answer: what is confirmed is done
+			err = c.finish(ctx) // before the answer, which confirms that it is done
 		}
 		if err != nil {
 			return err
@@ -47,7 +47,7 @@ func (c *conn) runQuery(ctx context.Context, sql string) error {
 	return nil
 }
 
-// rowDescription describes columns; formats are as in Bind: none means text for all, one is for all.
+// rowDescription describes columns. formats are as in Bind: none means text for all, one applies to all.
 func rowDescription(columns []column, formats []int16) *pgproto3.RowDescription {
 	d := &pgproto3.RowDescription{Fields: make([]pgproto3.FieldDescription, len(columns))}
 	for i, col := range columns {

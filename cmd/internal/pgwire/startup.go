@@ -22,7 +22,7 @@ const (
 	gssRequest    = 80877104
 )
 
-// startup makes a session of a connection: TLS if asked for, the startup message, authentication.
+// startup turns a connection into a session: TLS on request, the startup message, authentication.
 func (c *conn) startup(ctx context.Context) error {
 	until := time.Now().Add(c.server.config.AuthTimeout)
 	ctx, cancel := context.WithDeadline(ctx, until)
@@ -48,7 +48,7 @@ func (c *conn) startup(ctx context.Context) error {
 			return err
 		}
 		if errors.Is(err, io.EOF) || errors.Is(err, net.ErrClosed) || errors.Is(err, errEnding) {
-			return err // psql looks whether a password is asked for, and comes again with one
+			return err // psql only checks whether a password is needed, and reconnects with one
 		}
 		c.server.stats.authFailed.Add(1)
 		c.server.turnedAway(err, "client", c.remote(), "user", cut(c.user, 64))
@@ -60,7 +60,7 @@ func (c *conn) startup(ctx context.Context) error {
 	c.loggedIn.Store(true)
 	c.send(&pgproto3.AuthenticationOk{})
 	c.tell(true)
-	// Nothing that runs here could be cancelled, so the key is never compared.
+	// Nothing that runs here can be cancelled, so the key is never compared.
 	key := make([]byte, map[bool]int{true: 32, false: 4}[version >= pgproto3.ProtocolVersion32])
 	randomBytes(key)
 	c.send(&pgproto3.BackendKeyData{ProcessID: c.pid, SecretKey: key})
@@ -77,7 +77,7 @@ func (c *conn) setReadDeadline(t time.Time) {
 	}
 }
 
-// keepAlive finds out within two minutes that a silent client has gone.
+// keepAlive detects within two minutes that a silent client has disconnected.
 func keepAlive(raw net.Conn) {
 	if tcp, ok := raw.(*net.TCPConn); ok {
 		_ = tcp.SetKeepAliveConfig(net.KeepAliveConfig{Enable: true, Idle: 60 * time.Second, Interval: 15 * time.Second, Count: 4})
@@ -93,7 +93,7 @@ func (c *conn) encrypted() bool {
 
 const mostName = 255 // bytes, of a user or a database
 
-// negotiate reads up to the startup message, and returns what it says.
+// negotiate reads up to the startup message, and returns its parameters.
 func (c *conn) negotiate(ctx context.Context) (version uint32, params map[string]string, err error) {
 	first, err := c.in.peek()
 	if err != nil {
@@ -131,14 +131,14 @@ func (c *conn) negotiate(ctx context.Context) (version uint32, params map[string
 	return 0, nil, errorf(protocolViolation, "expected a startup packet")
 }
 
-// refuse says that there is no such encryption.
+// refuse answers that the requested encryption is not available.
 func (c *conn) refuse() error {
 	c.answer = append(c.buffer(), 'N')
 	c.flush()
 	return nil
 }
 
-// parameters reads those of a startup message.
+// parameters parses a startup message's parameters.
 func parameters(b []byte) (map[string]string, error) {
 	params := map[string]string{}
 	for {
@@ -165,7 +165,7 @@ func parameters(b []byte) (map[string]string, error) {
 	return nil, errorf(protocolViolation, "invalid startup packet layout: expected terminator as last byte")
 }
 
-// begins takes the startup message's parameters over, and says which of them, or which protocol version, are not known.
+// begins applies the startup message's parameters, and answers which of them, or which protocol version, are not supported.
 func (c *conn) begins(version uint32, params map[string]string) error {
 	c.user = params["user"]
 	if c.user == "" {
@@ -225,8 +225,8 @@ func (c *conn) begins(version uint32, params map[string]string) error {
 	return nil
 }
 
-// optionSettings finds the settings in command line options: -c name=value, -cname=value and --name=value. A backslash keeps the next
-// character as it is. Other options mean nothing here.
+// optionSettings returns the settings in command line options: -c name=value, -cname=value and --name=value. A backslash escapes the next
+// character. Other options are ignored.
 func optionSettings(options string) (settings [][2]string) {
 	var words []string
 	var word strings.Builder

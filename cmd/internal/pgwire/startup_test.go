@@ -45,7 +45,7 @@ func TestProtocolVersionsAreNegotiated(t *testing.T) {
 		key     int
 	}{{3 << 16, "", 0, 4}, {3<<16 + 2, "", 0, 32}, {3<<16 + 9999, "", 3<<16 + 2, 32}, {3 << 16, "_pq_.wonder", 3 << 16, 4}} {
 		r := e.dial()
-		// The library writes no other versions.
+		// The library can't write other versions.
 		body := []byte{byte(test.version >> 24), byte(test.version >> 16), byte(test.version >> 8), byte(test.version)}
 		body = append(body, "user\x00x\x00"...)
 		if test.option != "" {

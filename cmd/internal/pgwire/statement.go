@@ -1,7 +1,7 @@
 package pgwire
 
-// The statements that are understood. One that is not is an unknownStatement, which fails when it is executed: as in PostgreSQL,
-// those before it in the same query run.
+// The supported statements. Any other is an unknownStatement, which fails when it is executed: as in PostgreSQL,
+// the statements before it in the same query run.
 
 type statement interface{}
 
@@ -18,14 +18,14 @@ type notifyStatement struct{ channel, payload string }
 type txStatement struct {
 	op    txOp
 	name  string // of a savepoint
-	chain bool   // another transaction begins at once
+	chain bool   // another transaction begins immediately
 }
 
 type txOp uint8
 
 const (
 	beginTx txOp = iota
-	startTx      // as BEGIN; it is answered by another tag
+	startTx      // like BEGIN, with another tag in the answer
 	commitTx
 	rollbackTx
 	savepointTx
@@ -63,25 +63,25 @@ type closeStatement struct {
 
 type selectStatement struct {
 	columns  []column
-	channels bool // FROM pg_listening_channels(): a row for each channel, instead of columns
+	channels bool // FROM pg_listening_channels(): one row per channel, instead of columns
 }
 
-// catalogStatement is a query of the system catalogs that a driver makes on its own: it finds nothing.
+// catalogStatement is a query of the system catalogs that a driver sends automatically. It returns no rows.
 type catalogStatement struct{ columns []column }
 
-// ignoredStatement changes nothing here and is confirmed all the same.
+// ignoredStatement is confirmed without any effect.
 type ignoredStatement struct{ tag string }
 
 type unknownStatement struct{ what string }
 
-// column is one of a result.
+// column is a result column.
 type column struct {
 	name string
 	expr expression
 	typ  *dataType
 }
 
-// expression is what SELECT may compute: a constant, a parameter, or a call; then casts.
+// expression is what SELECT can compute: a constant, a parameter, or a call, followed by casts.
 type expression struct {
 	constant value
 	typ      *dataType // of the constant; nil: text

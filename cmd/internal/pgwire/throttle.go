@@ -7,27 +7,27 @@ import (
 	"time"
 )
 
-// throttle bounds how fast passwords can be guessed. An attempt is charged before its password is checked, and given back if that was right: so
-// a wrong one can't be told from one that waits, and who knows the password pays nothing.
+// throttle limits how fast passwords can be guessed. An attempt is charged before its password is checked, and refunded if that is right, so
+// a wrong password can't be distinguished from a delayed one, and clients that know the password pay nothing.
 //
-// Charged is the address that it comes from, past which an attempt waits its turn and in the end is refused; and the user, past which it waits
-// for some seconds only, for nobody is to be locked out by what others do elsewhere. An address from which a user has logged in before is charged
-// for that user apart from both: neighbours behind the same address, and guesses from everywhere else, do not hold the user up there.
+// An attempt is charged to its address, beyond whose limit it waits and finally is refused; and to its user, beyond whose limit it waits
+// for a few seconds only, because attempts from elsewhere must not lock a user out. An address from which a user has logged in before is charged
+// for that user separately: neighbours behind the same address, and guesses from elsewhere, do not delay the user there.
 type throttle struct {
 	mu      sync.Mutex
 	guesses recent // of addresses, and of users
-	proven  recent // of users at addresses where they have logged in
+	proven  recent // of users at addresses from which they have logged in
 }
 
 const (
-	guessesAtOnce  = 100                    // from an address or for a user, and then
+	guessesAtOnce  = 100                    // from an address or for a user; after that,
 	guessEvery     = 200 * time.Millisecond // one
-	mostTurn       = 10 * time.Second       // that an address waits for its turn: more is refused
-	mostDelay      = 5 * time.Second        // that a user may be held up by others
-	mostRemembered = 10_000                 // addresses and users; those longest unheard of are forgotten
+	mostTurn       = 10 * time.Second       // longest wait because of an address; beyond it, attempts are refused
+	mostDelay      = 5 * time.Second        // longest wait because of a user
+	mostRemembered = 10_000                 // addresses and users; the least recently used are forgotten
 )
 
-// attempt is a password that is to be checked.
+// attempt is one password check.
 type attempt struct {
 	throttle *throttle
 	who      guesser
@@ -39,7 +39,7 @@ type guesser struct {
 	user    string
 }
 
-// attempt charges for one, and returns how long it has to wait; false: it is refused.
+// attempt charges an attempt and returns how long it has to wait; false: it is refused.
 func (t *throttle) attempt(address netip.Addr, user string, now time.Time) (a attempt, wait time.Duration, ok bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -63,7 +63,7 @@ func (t *throttle) attempt(address netip.Addr, user string, now time.Time) (a at
 	return a, max(wait, min(delay, mostDelay)), true
 }
 
-// right gives back what the attempt was charged, for its password was right.
+// right refunds the attempt, because its password was right.
 func (a attempt) right() {
 	t := a.throttle
 	t.mu.Lock()
@@ -74,13 +74,13 @@ func (a attempt) right() {
 	t.proven.get(a.who, true)
 }
 
-// bucket counts guesses by the time at which all of them would be paid off.
+// bucket counts guesses, as the time at which all of them are paid off.
 type bucket struct {
 	who  guesser
 	free time.Time
 }
 
-// take charges a guess and returns for how long it has to wait, unless that is more than most.
+// take charges a guess and returns how long it has to wait, unless that exceeds the limit.
 func (b *bucket) take(now time.Time, most time.Duration) (wait time.Duration, ok bool) {
 	free := now.Add(-guessesAtOnce * guessEvery)
 	if b.free.After(free) {
@@ -94,13 +94,13 @@ func (b *bucket) take(now time.Time, most time.Duration) (wait time.Duration, ok
 	return max(wait, 0), true
 }
 
-// recent is buckets, those used last in front.
+// recent holds buckets, the most recently used first.
 type recent struct {
 	all   map[guesser]*list.Element
 	order list.List
 }
 
-// get returns somebody's bucket; nil where there is none and none is to be made.
+// get returns a bucket. If it is missing, it is created on request; otherwise get returns nil.
 func (r *recent) get(who guesser, create bool) *bucket {
 	if e := r.all[who]; e != nil {
 		r.order.MoveToFront(e)
@@ -120,9 +120,9 @@ func (r *recent) get(who guesser, create bool) *bucket {
 	return b
 }
 
-const stillThere = 200 * time.Millisecond // so often who waits is looked after
+const stillThere = 200 * time.Millisecond // interval at which a waiting client's connection is checked
 
-// turn waits until the client's password may be checked.
+// turn waits until the client's password can be checked.
 func (c *conn) turn() (attempt, error) {
 	a, wait, ok := c.server.throttle.attempt(origin(c.raw.RemoteAddr()), c.user, time.Now())
 	if !ok {

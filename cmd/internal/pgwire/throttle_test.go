@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// TestGuessingIsBounded: from an address, and for a user, so many passwords can be tried at once, and then a few in a second. Who knows the
-// password pays nothing, is never refused for what others do elsewhere, and not even held up where it has logged in before.
+// TestGuessingIsBounded: per address and per user, a limited number of passwords can be tried at once, and then a few a second. A client that knows the
+// password pays nothing, is never refused because of others, and is not even delayed where it has logged in before.
 func TestGuessingIsBounded(t *testing.T) {
 	t.Parallel()
 	var throttle throttle
@@ -42,7 +42,7 @@ func TestGuessingIsBounded(t *testing.T) {
 	now = now.Add(2 * guessEvery)
 	expect("a guess some time later", here, "more", false, mostTurn-guessEvery, true)
 
-	// Guesses of one user from everywhere: they are held up, and who has not logged in at its address before is for some seconds at most.
+	// Guesses for one user from everywhere are delayed; the user itself is delayed by a few seconds at most, at an address where it has not logged in.
 	held := 0
 	for i := range 1000 {
 		wait, ok := try(netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}), "app", false)
@@ -60,7 +60,7 @@ func TestGuessingIsBounded(t *testing.T) {
 	expect("the user where it logged in before", there, "app", true, 0, true)
 	expect("the user where it logged in a moment ago", elsewhere, "app", true, 0, true)
 
-	// Neighbours behind one address.
+	// Neighbours behind the same address.
 	for range guessesAtOnce + turns {
 		try(there, "guessed", false)
 	}

@@ -9,10 +9,10 @@ import (
 	"slices"
 )
 
-// alpn is what clients that begin with TLS at once ask for.
+// alpn is the protocol requested by clients that start with TLS directly.
 const alpn = "postgresql"
 
-// tlsConn is what TLS runs over. It knows what was read before TLS began, and which certificate was shown.
+// tlsConn is the connection below TLS. It returns bytes read before TLS began, and records the certificate in use.
 type tlsConn struct {
 	net.Conn
 	early []byte
@@ -28,15 +28,15 @@ func (t *tlsConn) Read(b []byte) (int, error) {
 	return t.Conn.Read(b)
 }
 
-// withALPN returns a configuration that also speaks of the protocol, and notes the certificate that it shows: channel binding is over
-// its hash, and Go's TLS does not tell the server which one it was.
+// withALPN returns a configuration that also offers the protocol, and records the certificate it uses: channel binding needs
+// its hash, and Go's TLS does not report which one was chosen.
 func withALPN(config *tls.Config) *tls.Config {
 	config = config.Clone()
 	if !slices.Contains(config.NextProtos, alpn) {
 		config.NextProtos = append([]string{alpn}, config.NextProtos...)
 	}
 	get, certificates := config.GetCertificate, config.Certificates
-	config.Certificates = nil // else GetCertificate is not asked for clients that name no server
+	config.Certificates = nil // otherwise GetCertificate is not called for clients without SNI
 	config.GetCertificate = func(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
 		certificate, err := choose(hello, get, certificates)
 		if t, ok := hello.Conn.(*tlsConn); ok && certificate != nil && len(certificate.Certificate) > 0 {
@@ -56,7 +56,7 @@ func withALPN(config *tls.Config) *tls.Config {
 	return config
 }
 
-// choose does what crypto/tls does with GetCertificate and Certificates.
+// choose selects a certificate as crypto/tls does with GetCertificate and Certificates.
 func choose(
 	hello *tls.ClientHelloInfo, get func(*tls.ClientHelloInfo) (*tls.Certificate, error), certificates []tls.Certificate,
 ) (*tls.Certificate, error) {
@@ -78,7 +78,7 @@ func choose(
 
 // upgrade answers an SSLRequest.
 func (c *conn) upgrade(ctx context.Context) error {
-	if len(c.in.rest()) > 0 { // somebody may have put it there, to be taken for what comes encrypted
+	if len(c.in.rest()) > 0 { // it may have been injected, to be mistaken for encrypted input
 		return errorf(protocolViolation, "received unencrypted data after SSL request")
 	}
 	c.answer = append(c.buffer(), 'S')
@@ -87,7 +87,7 @@ func (c *conn) upgrade(ctx context.Context) error {
 	return err
 }
 
-// direct begins with TLS at once.
+// direct starts TLS without an SSLRequest.
 func (c *conn) direct(ctx context.Context) error {
 	if c.server.config.TLS == nil {
 		return errorf(protocolViolation, "this hub does not use TLS")
@@ -128,7 +128,7 @@ func (c *conn) endPoint() []byte {
 		hash = crypto.SHA384
 	case x509.SHA512WithRSA, x509.ECDSAWithSHA512, x509.SHA512WithRSAPSS:
 		hash = crypto.SHA512
-	case x509.PureEd25519: // no hash goes with it, so the binding is not defined
+	case x509.PureEd25519: // it has no hash function, so the binding is undefined
 		return nil
 	}
 	h := hash.New()

@@ -20,7 +20,7 @@ import (
 	"github.com/weir-pg/weir/cmd/internal/pgwire"
 )
 
-// certificate makes one for 127.0.0.1, and a file with it for clients.
+// certificate creates a certificate for 127.0.0.1, and a file with it for clients.
 func certificate(t testing.TB) (*tls.Config, string) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)

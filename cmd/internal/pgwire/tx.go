@@ -15,11 +15,11 @@ const (
 	failed = 'E'
 )
 
-// transaction holds what takes effect at its commit: as in PostgreSQL, LISTEN, UNLISTEN and NOTIFY do nothing before.
-// Statements outside of BEGIN … COMMIT make an implicit one, which ends with the query or at Sync.
+// transaction collects what takes effect at commit: as in PostgreSQL, LISTEN, UNLISTEN and NOTIFY do nothing before.
+// Statements outside BEGIN … COMMIT form an implicit transaction, which ends with the query or at Sync.
 type transaction struct {
 	status     byte
-	implicit   bool // something has been executed since the last one ended
+	implicit   bool // a statement has been executed since the last transaction ended
 	before     settings
 	pending    []action
 	bytes      int // of pending
@@ -51,14 +51,14 @@ const (
 	notifyAction
 )
 
-// A transaction's bounds.
+// Limits of a transaction.
 const (
 	mostPending      = 100_000
 	mostSavepoints   = 1_000
 	mostPendingBytes = 64 << 20
 )
 
-// pend puts an action off until the commit.
+// pend defers an action until commit.
 func (c *conn) pend(a action) error {
 	if a.kind != unlistenAllAction {
 		if err := hub.CheckChannel(a.channel); err != nil {
@@ -83,7 +83,7 @@ func (c *conn) pend(a action) error {
 	return nil
 }
 
-// notify is pg_notify and those like it.
+// notify implements NOTIFY and pg_notify.
 func (c *conn) notify(args []value, logged, keep bool) error {
 	a := action{kind: notifyAction, logged: logged || c.server.config.DurableNotify, keep: keep}
 	if args[0] != nil {
@@ -98,7 +98,7 @@ func (c *conn) notify(args []value, logged, keep bool) error {
 	return c.pend(a)
 }
 
-// open begins the implicit transaction, unless one has begun.
+// open begins the implicit transaction, unless a transaction is open.
 func (c *conn) open() {
 	if c.tx.status == idle && !c.tx.implicit {
 		c.tx.implicit = true
@@ -106,12 +106,12 @@ func (c *conn) open() {
 	}
 }
 
-// begin makes the transaction an explicit one. What was done in the implicit one is part of it.
+// begin makes the transaction explicit. It includes what the implicit one has done.
 func (c *conn) begin() {
 	c.tx.status, c.tx.implicit = inTx, false
 }
 
-// finish ends the implicit transaction, if there is one.
+// finish ends the implicit transaction, if one is open.
 func (c *conn) finish(ctx context.Context) error {
 	if c.tx.status != idle || !c.tx.implicit {
 		return nil
@@ -119,7 +119,7 @@ func (c *conn) finish(ctx context.Context) error {
 	return c.commit(ctx)
 }
 
-// abort is what an error does to the transaction.
+// abort handles an error in the transaction.
 func (c *conn) abort() {
 	if c.tx.status == idle {
 		c.rollback()
@@ -135,7 +135,7 @@ func (c *conn) rollback() {
 	c.endTx()
 }
 
-// restore goes back to earlier settings.
+// restore restores earlier settings.
 func (c *conn) restore(before settings) {
 	if c.settings.version != before.version {
 		before.version = c.settings.version + 1
@@ -149,12 +149,12 @@ func (c *conn) endTx() {
 	clear(c.portals)
 }
 
-// commit does what is pending: first it listens, so that a transaction hears itself, then it notifies, and if that fails it takes the
-// listening back.
+// commit executes the pending actions. It listens first, so that a transaction receives its own notifications, then it notifies; if that fails, it undoes the
+// listening.
 func (c *conn) commit(ctx context.Context) error {
 	pending := c.tx.pending
 	before := c.tx.before
-	held := int64(c.tx.bytes) // until all is done
+	held := int64(c.tx.bytes) // until everything is done
 	c.server.pending.Add(held)
 	defer c.server.pending.Add(-held)
 	if c.settings.local != nil {
@@ -182,7 +182,7 @@ func (c *conn) commit(ctx context.Context) error {
 	return nil
 }
 
-// changes returns on which channels the connection will listen when all is done, and on which it no longer will.
+// changes returns the channels on which the commit starts and stops listening.
 func (c *conn) changes(pending []action) (add, remove []string) {
 	if !slices.ContainsFunc(pending, func(a action) bool { return a.kind != notifyAction }) {
 		return nil, nil
@@ -212,7 +212,7 @@ func (c *conn) changes(pending []action) (add, remove []string) {
 	return add, remove
 }
 
-// publish sends the notifications in order, without those that repeat an earlier one. Those that are logged are so together, and first:
+// publish sends the notifications in order, without duplicates. Durable ones are logged together, before the others:
 // if that fails, none is sent.
 func (c *conn) publish(ctx context.Context, pending []action) error {
 	type pair struct{ channel, payload string }

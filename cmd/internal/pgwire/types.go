@@ -6,11 +6,11 @@ import (
 	"strings"
 )
 
-// dataType is a type of PostgreSQL's that parameters and results may have.
+// dataType is a PostgreSQL type of parameters and results.
 type dataType struct {
-	name string // that a result column cast to it has
+	name string // of a result column cast to the type
 	oid  uint32
-	size int16 // of the binary form; -1: it varies
+	size int16 // of the binary form; -1: variable
 }
 
 var (
@@ -29,7 +29,7 @@ var (
 	jsonbType   = &dataType{"jsonb", 3802, -1}
 )
 
-// typesByName are the types that a cast may name.
+// typesByName are the types that a cast can name.
 var typesByName = map[string]*dataType{
 	"bool": boolType, "boolean": boolType, "name": nameType, "int8": int8Type, "bigint": int8Type, "int2": int2Type, "smallint": int2Type,
 	"int4": int4Type, "int": int4Type, "integer": int4Type, "text": textType, "oid": oidType, "json": jsonType, "bpchar": bpcharType,
@@ -37,7 +37,7 @@ var typesByName = map[string]*dataType{
 }
 
 var typesByOID = func() map[uint32]*dataType {
-	types := map[uint32]*dataType{0: nil} // the client leaves it to the server
+	types := map[uint32]*dataType{0: nil} // the client leaves the type to the server
 	for _, t := range typesByName {
 		types[t.oid] = t
 	}
@@ -56,7 +56,7 @@ func boolValue(b bool) value {
 	return textValue("f")
 }
 
-// decode makes a value of a parameter's bytes.
+// decode converts a parameter's bytes to a value.
 func (t *dataType) decode(b []byte, format int16) (value, error) {
 	if b == nil {
 		return nil, nil
@@ -78,7 +78,7 @@ func (t *dataType) decode(b []byte, format int16) (value, error) {
 
 func (t *dataType) decodeBinary(b []byte) (string, bool) {
 	switch {
-	case t == jsonbType: // a version comes first
+	case t == jsonbType: // a version byte comes first
 		return string(b[min(1, len(b)):]), len(b) > 0 && b[0] == 1
 	case t == boolType:
 		return *boolValue(len(b) == 1 && b[0] != 0), len(b) == 1
@@ -94,7 +94,7 @@ func (t *dataType) decodeBinary(b []byte) (string, bool) {
 	return string(b), t.size < 0 || t == nameType
 }
 
-// cast converts a value to the type; its text form is the same, where it is of the type at all.
+// cast converts a value to the type. The text form stays the same if it is valid for the type.
 func (t *dataType) cast(v value) (value, error) {
 	if v == nil {
 		return nil, nil
@@ -121,7 +121,7 @@ func (t *dataType) cast(v value) (value, error) {
 	return nil, errorf(badText, "invalid input syntax for type %s: %q", t.name, cut(*v, 64))
 }
 
-// encode makes the bytes of a result; nil is null.
+// encode converts a value to the bytes of a result; nil is null.
 func (t *dataType) encode(v value, format int16) []byte {
 	if v == nil {
 		return nil
@@ -144,7 +144,7 @@ func (t *dataType) encode(v value, format int16) []byte {
 	return append([]byte{}, *v...)
 }
 
-// cut shortens text that is quoted in a message.
+// cut shortens text for use in a message.
 func cut(s string, most int) string {
 	if len(s) <= most {
 		return s

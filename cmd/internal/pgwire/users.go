@@ -14,39 +14,39 @@ import (
 	"github.com/weir-pg/weir/internal/hub"
 )
 
-// UsersFile is an Auth from a file, as PgBouncer's userlist.txt: on each line a user and a password or a SCRAM verifier, each in
+// UsersFile is an Auth from a file like PgBouncer's userlist.txt: each line has a user and a password or a SCRAM verifier, each in
 // double quotes or without white space. A # or ; at the beginning of a line makes it a comment. After the password, listen=A,B and notify=A,B
-// restrict the user to those channels and patterns; without, it may listen on all, and notify all.
+// restrict the user to those channels and patterns; without them it may listen and notify on all channels.
 //
-// The file is read again when it has changed. While it can't be read, or has a mistake, those of before count for 10 seconds, and then nobody.
+// The file is reloaded on change. While it can't be read or contains a mistake, the previous users stay valid for 10 seconds, and then none.
 type UsersFile struct {
 	*Roster
 	path   string
 	secret []byte
 	log    *slog.Logger
 
-	// Of the roster's question, of which there is one at a time.
+	// Used by the roster's load, which is never concurrent.
 	text  []byte
 	users map[string]Login
-	good  time.Time // when they were last read
+	good  time.Time // when the file was last read successfully
 	bad   bool      // which was said
 }
 
 const usersKeep = 10 * time.Second
 
-// ReadUsersFile reads the file. Passwords are turned into verifiers, which costs a few milliseconds each; their salts are made of the
-// secret, as those of users that do not exist are. The logger is told when the file can't be read later on.
+// ReadUsersFile reads the file. It converts passwords to verifiers, which takes a few milliseconds each; their salts are derived from the
+// secret, as those of users that do not exist. Later errors in reading the file are logged.
 func ReadUsersFile(path string, secret []byte, log *slog.Logger) (*UsersFile, error) {
 	u := &UsersFile{path: path, secret: secret, log: log}
 	if err := u.read(); err != nil {
 		return nil, err
 	}
-	u.Roster = NewRoster(func(context.Context) (map[string]Login, error) { return u.again() })
+	u.Roster = NewRoster(func(context.Context) (map[string]Login, error) { return u.reload() })
 	return u, nil
 }
 
-// again returns the users as they are now.
-func (u *UsersFile) again() (map[string]Login, error) {
+// reload returns the users, read again if the file has changed.
+func (u *UsersFile) reload() (map[string]Login, error) {
 	err := u.read()
 	if err == nil {
 		if u.bad {
@@ -59,7 +59,7 @@ func (u *UsersFile) again() (map[string]Login, error) {
 		u.log.Error("weir: the users file can't be read, and soon nobody can log in", "error", err, "in", usersKeep)
 	}
 	if u.bad = true; time.Since(u.good) < usersKeep {
-		return u.users, nil // it may be written just now
+		return u.users, nil // it may be incomplete because it is being written
 	}
 	return nil, err
 }
@@ -97,7 +97,7 @@ func readUsers(r io.Reader, secret []byte) (map[string]Login, error) {
 			return nil, fmt.Errorf("line %d, user %q: %w", n, user, err)
 		}
 		if _, twice := users[user]; twice {
-			return nil, fmt.Errorf("line %d: user %q is there twice", n, user)
+			return nil, fmt.Errorf("line %d: user %q appears twice", n, user)
 		}
 		login, err := restrictions(rest)
 		if err == nil {
@@ -111,13 +111,13 @@ func readUsers(r io.Reader, secret []byte) (map[string]Login, error) {
 	return users, lines.Err()
 }
 
-// UserLine is a line of a users file.
+// UserLine returns a line of a users file.
 func UserLine(user, password string) string {
 	quoted := func(s string) string { return `"` + strings.ReplaceAll(s, `"`, `""`) + `"` }
 	return quoted(user) + " " + quoted(password) + "\n"
 }
 
-// restrictions reads what follows the password. PgBouncer's older files have other words there, which mean nothing.
+// restrictions parses what follows the password. Older PgBouncer files have other words there, which are ignored.
 func restrictions(text string) (login Login, err error) {
 	login.Listen, login.Notify = Everything(), Everything()
 	for text = strings.TrimSpace(text); text != ""; text = strings.TrimSpace(text) {
@@ -141,20 +141,20 @@ func restrictions(text string) (login Login, err error) {
 		case "notify":
 			login.Notify = filters
 		default:
-			return login, fmt.Errorf("%q is not known: after the password there may be listen= and notify=, with channels and patterns between commas", name)
+			return login, fmt.Errorf("%q is not valid: after the password, only listen= and notify= with comma-separated channels and patterns are allowed", name)
 		}
 	}
 	return login, nil
 }
 
-// asVerifier makes a verifier of a password, unless it is one.
+// asVerifier converts a password to a verifier, unless it is one.
 func asVerifier(password string, salt []byte) (string, error) {
 	switch {
 	case strings.HasPrefix(password, scramPrefix):
 		_, err := parseVerifier(password)
 		return password, err
 	case len(password) == 35 && strings.HasPrefix(password, "md5"):
-		return "", fmt.Errorf("an md5 hash can't be used: give the password, or its SCRAM-SHA-256 verifier from pg_authid.rolpassword")
+		return "", fmt.Errorf("an md5 hash is not supported: give the password, or its SCRAM-SHA-256 verifier from pg_authid.rolpassword")
 	case password == "":
 		return "", fmt.Errorf("the password is empty")
 	}
@@ -165,10 +165,10 @@ func asVerifier(password string, salt []byte) (string, error) {
 	return v.String(), nil
 }
 
-// quotedWord cuts the first word off. In double quotes a doubled one stands for itself.
+// quotedWord splits off the first word. Within double quotes, a doubled quote stands for one.
 func quotedWord(s string) (word, rest string, err error) {
 	if s == "" {
-		return "", "", fmt.Errorf("a user and a password are needed")
+		return "", "", fmt.Errorf("a line needs a user and a password")
 	}
 	if s[0] != '"' {
 		end := strings.IndexAny(s, " \t")
@@ -189,5 +189,5 @@ func quotedWord(s string) (word, rest string, err error) {
 			return b.String(), s[i+1:], nil
 		}
 	}
-	return "", "", fmt.Errorf("a double quote is missing at the end")
+	return "", "", fmt.Errorf("the closing double quote is missing")
 }
