@@ -45,12 +45,14 @@ func ExampleClient_WithMiddleware() {
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()
 	client := weir.NewClient(connect()).WithMiddleware(withTenant)
+
 	if _, err := client.Enqueue(context.WithValue(ctx, tenantKey{}, "acme"), SendMail{To: "ada@example.org"}, &weir.Options{Queue: "tenants"}); err != nil {
 		log.Fatal(err)
 	}
+
 	handlers := weir.NewHandlers()
 	weir.Handle(handlers, func(ctx context.Context, job *weir.Job[SendMail]) error {
-		fmt.Println("mail to", job.Args.To, "for", ctx.Value(tenantKey{}))
+		fmt.Println("mail to", job.Args.To, "of", ctx.Value(tenantKey{}))
 		stop() // this example is over
 		return nil
 	})
@@ -65,7 +67,7 @@ func ExampleClient_WithMiddleware() {
 	if err := worker.Run(ctx); err != nil {
 		log.Fatal(err)
 	}
-	// Output: mail to ada@example.org for acme
+	// Output: mail to ada@example.org of acme
 }
 
 var (

@@ -78,6 +78,9 @@ func (t *Telemetry) end(ctx context.Context, job weir.JobMeta, outcome weir.Outc
 	switch outcome {
 	case weir.OutcomeFailed, weir.OutcomeRetried, weir.OutcomeLost:
 		class := t.class(err)
+		if outcome == weir.OutcomeLost { // whatever the handler said
+			class = semconv.ErrorTypeKey.String(string(outcome))
+		}
 		attrs = append(attrs, class)
 		a.span.SetAttributes(class)
 		var panicked *weir.PanicError
@@ -116,8 +119,6 @@ func (t *Telemetry) class(err error) attribute.KeyValue {
 		return semconv.ErrorTypeKey.String("panic")
 	case errors.Is(err, context.DeadlineExceeded):
 		return semconv.ErrorTypeKey.String("timeout")
-	case weir.IsFenced(err):
-		return semconv.ErrorTypeKey.String("fenced")
 	}
 	for inner := errors.Unwrap(err); inner != nil; inner = errors.Unwrap(err) { // what says only where it happened
 		err = inner
