@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log"
+	"time"
 
 	"github.com/weir-pg/weir"
 )
@@ -118,4 +119,64 @@ func ExampleClient_Job() {
 	// Output:
 	// never enqueued, or its retention is over
 	// weir: look up job: job 1000000000: not found
+}
+
+// Jobs are listed a page at a time, by state, queue, kind and what their meta contains.
+func ExampleClient_Jobs() {
+	ctx := context.Background()
+	client := weir.NewClient(connect())
+	for n := range 5 {
+		_, err := client.Enqueue(ctx, Invoice{Order: int64(n)}, &weir.Options{Queue: "list", Meta: map[string]string{"tenant": []string{"acme", "umbrella"}[n%2]}})
+		if err != nil {
+			log.Fatal(err)
+		}
+	}
+	list := weir.JobsParams{
+		States: []weir.State{weir.StateAvailable, weir.StateFailed},
+		Queue:  "list",
+		Meta:   map[string]string{"tenant": "acme"},
+		Limit:  2,
+	}
+	for {
+		page, err := client.Jobs(ctx, list)
+		if err != nil {
+			log.Fatal(err)
+		}
+		for _, job := range page.Jobs {
+			fmt.Println(job.State, job.Kind, string(job.Args))
+		}
+		if page.Next == "" {
+			break
+		}
+		list.After = page.Next
+	}
+	// Output:
+	// available invoice {"Order": 0}
+	// available invoice {"Order": 2}
+	// available invoice {"Order": 4}
+}
+
+// Queues say how much waits, and since when.
+func ExampleClient_Queues() {
+	ctx := context.Background()
+	client := weir.NewClient(connect())
+	if _, err := client.Enqueue(ctx, SendMail{To: "ada@example.org"}, &weir.Options{Queue: "depth"}); err != nil {
+		log.Fatal(err)
+	}
+	if _, err := client.Enqueue(ctx, SendMail{To: "bob@example.org"}, &weir.Options{Queue: "depth", RunAt: time.Now().Add(time.Hour)}); err != nil {
+		log.Fatal(err)
+	}
+	queues, err := client.Queues(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	for _, queue := range queues {
+		if queue.Name == "depth" {
+			fmt.Println("available:", queue.Available, "later:", queue.Later, "approximate:", queue.Approximate)
+			fmt.Println("waiting for more than a minute:", queue.ReadySince != nil && time.Since(*queue.ReadySince) > time.Minute)
+		}
+	}
+	// Output:
+	// available: 1 later: 1 approximate: false
+	// waiting for more than a minute: false
 }
