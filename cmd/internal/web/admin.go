@@ -2,6 +2,7 @@ package web
 
 import (
 	"errors"
+	"fmt"
 	"net/http"
 	"slices"
 	"strconv"
@@ -9,27 +10,27 @@ import (
 	"time"
 )
 
-// Client is one who is connected.
+// Client is a connected client.
 type Client struct {
 	ID       string    `json:"id"`
 	Protocol string    `json:"protocol"`
 	Address  string    `json:"address"`
 	User     string    `json:"user,omitempty"`
-	Name     string    `json:"name,omitempty"` // that it gives itself
+	Name     string    `json:"name,omitempty"` // chosen by the client
 	Since    time.Time `json:"since"`
 }
 
-// Others are clients of another protocol, which Admin shows and ends too.
+// Others are clients of another protocol, which Admin lists and ends too.
 type Others interface {
 	Clients() []Client
 	End(id string) bool
 }
 
-var errEnded = errors.New("an operator has ended the connection")
+var errEnded = errors.New("an operator closed the connection")
 
-// Admin is the handler for operators alone: /metrics, /healthz, /readyz; GET /clients lists who is connected, DELETE /clients/ID ends a
-// client, and DELETE /clients?user=NAME, or address=, all of those. others may be nil. Whoever reaches it may do all of that, but
-// pages may not: /clients takes requests for its address or localhost alone.
+// Admin returns the handler for operators: /metrics, /healthz, /readyz; GET /clients lists the connected clients, DELETE /clients/ID ends one,
+// and DELETE /clients?user=NAME, or address=, ends all that match. others may be nil. Anyone who can reach it may do all of this, except
+// web pages: /clients only accepts requests for its address or localhost.
 func (w *Web) Admin(others Others) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", w.serveHealth)
@@ -47,14 +48,14 @@ func (w *Web) Admin(others Others) http.Handler {
 	end := func(id string) bool { return w.End(id) || others != nil && others.End(id) }
 	mux.HandleFunc("DELETE /clients/{id}", func(rw http.ResponseWriter, r *http.Request) {
 		if !end(r.PathValue("id")) {
-			fail(http.StatusNotFound, "not_found", "there is no such client", "GET /clients lists them").write(rw)
+			fail(http.StatusNotFound, "not_found", fmt.Sprintf("client %.50q does not exist", r.PathValue("id")), "GET /clients lists the clients").write(rw)
 			return
 		}
 		reply(rw, http.StatusOK, ended{1})
 	})
 	mux.HandleFunc("DELETE /clients", func(rw http.ResponseWriter, r *http.Request) {
 		if q := r.URL.Query(); !q.Has("user") && !q.Has("address") {
-			badRequest("it is not said whom to end", "name a user or an address: DELETE /clients?user=NAME").write(rw)
+			badRequest("the request names no clients to end", "name a user or an address: DELETE /clients?user=NAME").write(rw)
 			return
 		}
 		all := w.Clients()
@@ -83,7 +84,7 @@ type ended struct {
 	Ended int `json:"ended"`
 }
 
-// chosen returns the clients of the user and the address that the URL names, if it does.
+// chosen returns the clients that match the user and the address in the URL, where given.
 func chosen(all []Client, r *http.Request) []Client {
 	q := r.URL.Query()
 	return slices.DeleteFunc(all, func(c Client) bool {
@@ -91,7 +92,7 @@ func chosen(all []Client, r *http.Request) []Client {
 	})
 }
 
-// Clients returns the streams that are open.
+// Clients lists the open streams.
 func (w *Web) Clients() []Client {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -102,7 +103,7 @@ func (w *Web) Clients() []Client {
 	return all
 }
 
-// End ends a stream, if there is one of the name.
+// End ends the stream with the given id, and reports whether there was one.
 func (w *Web) End(id string) bool {
 	if !strings.HasPrefix(id, "web-") {
 		return false

@@ -16,7 +16,8 @@ import (
 	"github.com/weir-pg/weir/internal/hub"
 )
 
-// TestAHubForEverybodyGoesByItsNamesAlone: a page that makes a name of its own point here is refused, whatever it asks for.
+// TestAHubForEverybodyGoesByItsNamesAlone: a server with a list of names refuses requests for any other name, so a foreign page can't reach it
+// by pointing a name of its own to it.
 func TestAHubForEverybodyGoesByItsNamesAlone(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, newMemory(), func(c *Config) { c.Hosts = []string{"hub.example.com", "*.internal"} })
@@ -31,11 +32,11 @@ func TestAHubForEverybodyGoesByItsNamesAlone(t *testing.T) {
 			}
 			want := http.StatusOK
 			if path == "/readyz" {
-				request.Method, request.Body = http.MethodGet, nil // probes come by any name
+				request.Method, request.Body = http.MethodGet, nil // probes may use any name
 			} else if !ok {
 				want = http.StatusForbidden
 			}
-			request.Header.Set("Origin", "http://"+host) // its own, as far as that tells
+			request.Header.Set("Origin", "http://"+host) // same origin, as far as the header shows
 			recorder := httptest.NewRecorder()
 			request.Host = host
 			r.web.ServeHTTP(recorder, request)
@@ -46,25 +47,25 @@ func TestAHubForEverybodyGoesByItsNamesAlone(t *testing.T) {
 	}
 }
 
-// TestOnlyTrustedProxiesSayWhoTheClientIs: the last address that a trusted proxy has noted and that is no proxy's counts.
+// TestOnlyTrustedProxiesSayWhoTheClientIs: the client's address is the last one noted by a trusted proxy that is not itself a trusted proxy's.
 func TestOnlyTrustedProxiesSayWhoTheClientIs(t *testing.T) {
 	t.Parallel()
 	of := ClientBehind([]netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("2001:db8::/32")})
 	for _, try := range []struct {
 		peer, list, standard, want string
 	}{
-		{"192.0.2.1:1", "203.0.113.9", "", "192.0.2.1"},                     // no proxy of ours
-		{"10.0.0.1:1", "", "", "10.0.0.1"},                                  // it says nothing
+		{"192.0.2.1:1", "203.0.113.9", "", "192.0.2.1"},                     // not a trusted proxy
+		{"10.0.0.1:1", "", "", "10.0.0.1"},                                  // the proxy notes nothing
 		{"10.0.0.1:1", "203.0.113.9", "", "203.0.113.9"},                    //
-		{"10.0.0.1:1", "1.1.1.1, 203.0.113.9", "", "203.0.113.9"},           // the first is the client's invention
+		{"10.0.0.1:1", "1.1.1.1, 203.0.113.9", "", "203.0.113.9"},           // the client made up the first
 		{"10.0.0.1:1", "1.1.1.1, 203.0.113.9, 10.2.2.2", "", "203.0.113.9"}, // two proxies
-		{"10.0.0.1:1", "10.9.9.9, 10.2.2.2", "", "10.9.9.9"},                // a client within
+		{"10.0.0.1:1", "10.9.9.9, 10.2.2.2", "", "10.9.9.9"},                // a client in the proxies' network
 		{"10.0.0.1:1", "nonsense, 10.2.2.2", "", "10.2.2.2"},                //
 		{"10.0.0.1:1", "203.0.113.9:4711", "", "203.0.113.9"},               //
 		{"[::ffff:10.0.0.1]:1", "203.0.113.9", "", "203.0.113.9"},           //
 		{"[2001:db8::1]:1", "", `for="[2001:db9::7]:80";proto=https`, "2001:db9::7"},
 		{"10.0.0.1:1", "", "for=1.1.1.1, for=203.0.113.9;by=10.0.0.1", "203.0.113.9"},
-		{"10.0.0.1:1", "1.1.1.1", "for=203.0.113.9", "10.0.0.1"}, // which of them is the proxy's?
+		{"10.0.0.1:1", "1.1.1.1", "for=203.0.113.9", "10.0.0.1"}, // it is unknown which of them the proxy set
 		{"10.0.0.1:1", "", "for=unknown", "10.0.0.1"},
 	} {
 		r := &http.Request{RemoteAddr: try.peer, Header: http.Header{}}
@@ -80,8 +81,8 @@ func TestOnlyTrustedProxiesSayWhoTheClientIs(t *testing.T) {
 	}
 }
 
-// TestOperatorsSeeWhoIsConnectedAndEndThem: where the metrics are then too, and nowhere else.
-// TestWhoIsEndedBeforeItIsConnectedEndsAllTheSame: an operator, or the end of a grant, may come at any moment.
+// TestWhoIsEndedBeforeItIsConnectedEndsAllTheSame: a stream that an operator or an expiring grant ends before it has its connection ends as
+// soon as it has one.
 func TestWhoIsEndedBeforeItIsConnectedEndsAllTheSame(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, newMemory(), nil)
@@ -96,7 +97,7 @@ func TestWhoIsEndedBeforeItIsConnectedEndsAllTheSame(t *testing.T) {
 	s.attach(taken{Conn: ours})
 	_ = theirs.SetReadDeadline(time.Now().Add(30 * time.Second))
 	if n, err := theirs.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
-		t.Errorf("its client reads %d bytes, %v: want the end", n, err)
+		t.Errorf("its client reads %d bytes, %v: want EOF", n, err)
 	}
 	if err := s.join(hub.Options{}); err != nil {
 		t.Fatal(err)
@@ -106,6 +107,7 @@ func TestWhoIsEndedBeforeItIsConnectedEndsAllTheSame(t *testing.T) {
 	}
 }
 
+// TestOperatorsSeeWhoIsConnectedAndEndThem: the admin handler lists clients, ends them, and is then the only one that serves metrics.
 func TestOperatorsSeeWhoIsConnectedAndEndThem(t *testing.T) {
 	t.Parallel()
 	tokens := withSecret(t)
@@ -148,8 +150,9 @@ func TestOperatorsSeeWhoIsConnectedAndEndThem(t *testing.T) {
 		t.Errorf("under another name: %d", status)
 	}
 	if status, _ := ask("DELETE", "/clients", nil); status != 400 {
-		t.Errorf("ending nobody in particular: %d", status)
+		t.Errorf("ending clients without naming any: %d", status)
 	}
+	ws.ask(`{"type":"ping"}`) // once this is answered, the stream has its connection, and the client receives the close code
 	if status, text := ask("DELETE", "/clients/"+list.Clients[0].ID, nil); status != 200 {
 		t.Errorf("ending one: %d %s", status, text)
 	}
@@ -161,7 +164,7 @@ func TestOperatorsSeeWhoIsConnectedAndEndThem(t *testing.T) {
 	}
 	eventually(t, func() error {
 		if status, _ := ask("DELETE", "/clients/"+list.Clients[0].ID, nil); status != 404 {
-			return fmt.Errorf("ending one who is gone: %d", status)
+			return fmt.Errorf("ending a client that has disconnected: %d", status)
 		}
 		return nil
 	})
@@ -169,6 +172,6 @@ func TestOperatorsSeeWhoIsConnectedAndEndThem(t *testing.T) {
 		t.Errorf("metrics: %d", status)
 	}
 	if response, _ := r.get("/metrics", nil); response.StatusCode != 404 {
-		t.Errorf("metrics for everybody: %d", response.StatusCode)
+		t.Errorf("metrics on the public handler: %d", response.StatusCode)
 	}
 }

@@ -10,17 +10,17 @@ import (
 	"github.com/weir-pg/weir/internal/hub"
 )
 
-// Authorizer decides who may do what.
+// Authorizer decides what clients may do.
 type Authorizer interface {
-	// Authorize says what the bearer of the token may do. An error that Denied or NoToken made is told to the client; others are
+	// Authorize returns what the bearer of the token may do. An error from Denied or NoToken is sent to the client; any other error is
 	// logged, and the client is told to try again.
 	Authorize(ctx context.Context, ask Ask) (Grant, error)
 }
 
-// revisable is an Authorizer that may take back what it has said: whenever Revision changes, those who are connected are asked for anew.
+// revisable is an Authorizer that can revoke grants: whenever Revision changes, the tokens of connected clients are checked again.
 type revisable interface{ Revision() uint64 }
 
-// revision is the Authorizer's.
+// revision returns the Authorizer's revision; 0 if it has none.
 func (w *Web) revision() uint64 {
 	if a, ok := w.Authorizer.(revisable); ok {
 		return a.Revision()
@@ -31,7 +31,7 @@ func (w *Web) revision() uint64 {
 // Action is what a client wants to do.
 type Action string
 
-// The actions. Connect is about no channels: it asks whether the token is any good, when a WebSocket opens.
+// The actions. Connect has no channels: it asks whether the token is valid, when a WebSocket opens.
 const (
 	Connect   Action = "connect"
 	Subscribe Action = "subscribe"
@@ -43,18 +43,18 @@ const (
 type Ask struct {
 	Token   string // empty: the client sent none
 	Action  Action
-	Filters []hub.Filter // what it is about; none: whether the client may do it at all, before it is listened to any further
+	Filters []hub.Filter // the channels; none: whether the client may do it at all, before the rest of its request is read
 	Remote  string       // the client's address
 }
 
-// Grant is an answer: what is allowed, which may be more than was asked for, and until when.
+// Grant is an Authorizer's answer: what is allowed, which may be more than was asked for, and until when.
 type Grant struct {
 	Allow   []hub.Filter // nil: nothing
 	Expires time.Time    // zero: never
-	User    string       // whose token it is, for operators; empty: not known
+	User    string       // whose token it is, for operators; empty: unknown
 }
 
-// covers returns the first of the channels that the grant does not allow.
+// covers reports whether the grant allows all of the channels; if not, it returns the first that is denied.
 func (g Grant) covers(filters []hub.Filter) (denied string, ok bool) {
 	for _, f := range filters {
 		if !allowed(g.Allow, f) {
@@ -75,17 +75,17 @@ func allowed(allow []hub.Filter, f hub.Filter) bool {
 
 func (g Grant) expired(now time.Time) bool { return !g.Expires.IsZero() && !now.Before(g.Expires) }
 
-// Denied makes the error of an Authorizer that knows the client and does not let it.
+// Denied returns the error of an Authorizer that accepts the token but does not allow the action.
 func Denied(text, hint string) error { return fail(http.StatusForbidden, "denied", text, hint) }
 
-// NoToken makes the error of an Authorizer for a token that is missing, wrong or expired.
+// NoToken returns the error of an Authorizer for a token that is missing, invalid or expired.
 func NoToken(text, hint string) error {
 	return fail(http.StatusUnauthorized, "unauthorized", text, hint)
 }
 
-var noToken = NoToken("no token was sent", "send it as Authorization: Bearer, as access_token in the URL, or as WebSocket subprotocol bearer.TOKEN")
+var noToken = NoToken("the request has no token", "send it as Authorization: Bearer, as access_token in the URL, or as WebSocket subprotocol bearer.TOKEN")
 
-// authorize asks whether the client may do it with all of the filters.
+// authorize asks the Authorizer, and returns an error unless all of the filters are allowed.
 func (w *Web) authorize(ctx context.Context, ask Ask) (Grant, error) {
 	grant, err := w.Authorizer.Authorize(ctx, ask)
 	if err == nil && grant.expired(time.Now()) {
@@ -93,21 +93,21 @@ func (w *Web) authorize(ctx context.Context, ask Ask) (Grant, error) {
 	}
 	if err == nil {
 		if channel, ok := grant.covers(ask.Filters); !ok {
-			err = Denied(fmt.Sprintf("%s %q is not allowed", ask.Action, channel), "the token must allow the channel, or a pattern that it lies within")
+			err = Denied(fmt.Sprintf("%s %q is not allowed", ask.Action, channel), "use a token that allows this channel, or a pattern that contains it")
 		}
 	}
 	if err != nil {
-		f := w.explain("authorise a client", err)
+		f := w.explain("authorize a client", err)
 		w.metrics.refused(f.Code)
 		return Grant{}, f
 	}
 	return grant, nil
 }
 
-// tokenPrefix begins the subprotocol that carries a token, for browsers can't set headers for a WebSocket.
+// tokenPrefix begins the subprotocol that carries a token, because browsers can't set headers for a WebSocket.
 const tokenPrefix = "bearer."
 
-// token returns what the client shows: in the header, as a subprotocol, or in the URL.
+// token returns the client's token: from the header, a subprotocol, or the URL.
 func token(r *http.Request) string {
 	if scheme, value, ok := strings.Cut(r.Header.Get("Authorization"), " "); ok && strings.EqualFold(scheme, "Bearer") {
 		return strings.TrimSpace(value)
@@ -122,14 +122,14 @@ func token(r *http.Request) string {
 	return r.URL.Query().Get("access_token")
 }
 
-// nobody may do anything.
+// nobody refuses all clients.
 type nobody struct{}
 
 func (nobody) Authorize(context.Context, Ask) (Grant, error) {
-	return Grant{}, Denied("this server lets nobody in", "whoever runs it must configure tokens, a callback, or anonymous access")
+	return Grant{}, Denied("this server refuses all clients", "its operator has to configure tokens, a callback, or anonymous access")
 }
 
-// everybody may do everything.
+// everybody allows everything to all clients.
 type everybody struct{}
 
 func (everybody) Authorize(context.Context, Ask) (Grant, error) {

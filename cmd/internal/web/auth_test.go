@@ -29,7 +29,7 @@ import (
 
 var secret = []byte("0123456789abcdef0123456789abcdef")
 
-// may are a token's claims; change may change them.
+// may returns a token's claims; change, if not nil, changes them.
 func may(subscribe, publish []string, change func(jwt.MapClaims)) jwt.MapClaims {
 	c := jwt.MapClaims{
 		"aud": "weir", "iss": "test", "exp": time.Now().Add(time.Hour).Unix(),
@@ -117,7 +117,7 @@ func TestTokensAllowWhatTheyNameAndNoMore(t *testing.T) {
 			t.Fatal(err)
 		}
 		for request, status := range map[string]int{"subscribe": try.subscribe, "publish": try.publish} {
-			// Only an answer: what it publishes is not to be confused with it.
+			// Skip messages: the client may receive what it publishes before the answer.
 			s := c.ask(`{"type":%q,"channels":[%q],"channel":%q,"id":1}`, request, try.channel, try.channel)
 			for s.Type == "message" {
 				s = c.next()
@@ -127,7 +127,7 @@ func TestTokensAllowWhatTheyNameAndNoMore(t *testing.T) {
 			}
 			c.ask(`{"type":"unsubscribe","channels":[%q]}`, try.channel)
 		}
-		// One channel that is not allowed refuses the request as a whole.
+		// If one channel is not allowed, the whole request is refused.
 		if s := c.ask(`{"type":"subscribe","channels":["news","not.this.one"]}`); try.token == both && s.Code != "denied" {
 			t.Errorf("got %+v, want denied", s)
 		}
@@ -192,16 +192,16 @@ func TestTokensThatAreWrongAreRefused(t *testing.T) {
 		}
 	}
 	if _, err := a.Authorize(t.Context(), Ask{Token: hs256(t, good(nil)), Action: Subscribe}); err != nil {
-		t.Errorf("a good one: %v", err)
+		t.Errorf("a valid token: %v", err)
 	}
 	for name, c := range map[string]JWTConfig{"nothing": {}, "a short secret": {Secret: []byte("short")}, "no file": {KeysFile: "/does/not/exist"}} {
 		if _, err := NewJWT(c); err == nil {
-			t.Errorf("NewJWT takes %s", name)
+			t.Errorf("NewJWT accepts %s", name)
 		}
 	}
 }
 
-// jwks writes public keys as a JWK set, in one step, as a careful deployment does.
+// jwks writes public keys as a JWK set, atomically, as a careful deployment does.
 func jwks(t *testing.T, path string, at time.Time, keys map[string]crypto.PublicKey) {
 	t.Helper()
 	encode := base64.RawURLEncoding.EncodeToString
@@ -265,27 +265,27 @@ func TestKeysFileIsReadAgainWhenItChanges(t *testing.T) {
 		t.Error(err)
 	}
 	if err := check(sign(t, jwt.SigningMethodRS256, first, "", claims)); err != nil {
-		t.Errorf("a token that names no key, where there is one: %v", err)
+		t.Errorf("a token without kid, with only one key: %v", err)
 	}
 	if check(sign(t, jwt.SigningMethodRS256, first, "other", claims)) == nil {
-		t.Error("a token of a key that is not there is taken")
+		t.Error("a token with an unknown key is accepted")
 	}
 	public, err := json.Marshal(first.PublicKey)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if check(sign(t, jwt.SigningMethodHS256, public, "one", claims)) == nil {
-		t.Error("a token signed with the public key as a secret is taken")
+		t.Error("a token signed with the public key as a secret is accepted")
 	}
 	if check(two) == nil {
-		t.Error("the second key is taken before it is there")
+		t.Error("the second key is accepted before it is in the file")
 	}
 	jwks(t, path, time.Now(), map[string]crypto.PublicKey{"two": second.Public()})
 	eventually(t, func() error { return check(two) })
 	if check(one) == nil {
-		t.Error("the first key still counts though it was taken away")
+		t.Error("the first key is still valid after it was removed")
 	}
-	// Half written, the keys before still count; for as long as it stays so they don't.
+	// While the file is half written, the previous keys remain valid, but only until hold has passed.
 	if err := os.WriteFile(path, []byte("{"), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -293,7 +293,7 @@ func TestKeysFileIsReadAgainWhenItChanges(t *testing.T) {
 	age := func(by time.Duration) {
 		keys.mu.Lock()
 		defer keys.mu.Unlock()
-		keys.looked, keys.good = keys.looked.Add(-by), keys.good.Add(-by)
+		keys.tried, keys.good = keys.tried.Add(-by), keys.good.Add(-by)
 	}
 	age(filePace.every)
 	if err := check(two); err != nil {
@@ -301,12 +301,12 @@ func TestKeysFileIsReadAgainWhenItChanges(t *testing.T) {
 	}
 	age(filePace.hold)
 	if check(two) == nil {
-		t.Error("a key still counts though its file has been damaged for long")
+		t.Error("a key is still valid although its file has been damaged for longer than hold")
 	}
-	// An empty set, and a file that was deleted, revoke.
+	// An empty set, and a deleted file, revoke all keys.
 	for what, gone := range map[string]func() error{
-		"the set is empty": func() error { return os.WriteFile(path, []byte(`{"keys":[]}`), 0o600) },
-		"the file is gone": func() error { return os.Remove(path) },
+		"the set is empty":    func() error { return os.WriteFile(path, []byte(`{"keys":[]}`), 0o600) },
+		"the file is deleted": func() error { return os.Remove(path) },
 	} {
 		jwks(t, path, time.Now(), map[string]crypto.PublicKey{"two": second.Public()})
 		eventually(t, func() error { return check(two) })
@@ -314,17 +314,17 @@ func TestKeysFileIsReadAgainWhenItChanges(t *testing.T) {
 			t.Fatal(err)
 		}
 		age(filePace.every)
-		if what == "the file is gone" {
+		if what == "the file is deleted" {
 			age(filePace.hold)
 		}
 		if check(two) == nil {
-			t.Errorf("%s, and its key still counts", what)
+			t.Errorf("%s, and its key is still valid", what)
 		}
 	}
 }
 
-// TestKeysComeFromAURL: they are got again when a token names one that is not there, and those that are gone count no more, for whoever is
-// connected neither.
+// TestKeysComeFromAURL: tokens with unknown keys cause few requests, and when a key is removed, its tokens are no longer valid and connections
+// that used it are closed.
 func TestKeysComeFromAURL(t *testing.T) {
 	t.Parallel()
 	first, err := rsa.GenerateKey(rand.Reader, 2048)
@@ -352,27 +352,27 @@ func TestKeysComeFromAURL(t *testing.T) {
 	for i := range 50 {
 		other := sign(t, jwt.SigningMethodRS256, first, fmt.Sprint(i), may([]string{">"}, nil, nil))
 		if _, err := a.Authorize(t.Context(), Ask{Token: other, Action: Connect}); err == nil {
-			t.Error("a token of a key that is not there is taken")
+			t.Error("a token with an unknown key is accepted")
 		}
 	}
 	if n := asked.Load(); n != 1 {
-		t.Errorf("it was asked %d times for keys that are not there", n)
+		t.Errorf("tokens with unknown keys caused %d requests, want 1", n)
 	}
 	if err := os.WriteFile(path, []byte(`{"keys":[]}`), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	keys := a.(*bearer).keys
 	keys.mu.Lock()
-	keys.looked = keys.looked.Add(-urlPace.every)
+	keys.tried = keys.tried.Add(-urlPace.every)
 	keys.mu.Unlock()
 	if code := c.end(); code != "4401" {
-		t.Errorf("whoever was connected by a key that was taken away is ended with %s, want 4401", code)
+		t.Errorf("a client whose key was removed is closed with %s, want 4401", code)
 	}
 	if _, err := a.Authorize(t.Context(), Ask{Token: token, Action: Connect}); err == nil {
-		t.Error("the token still counts")
+		t.Error("a token of the removed key is accepted")
 	}
 	if _, err := NewJWT(JWTConfig{KeysURL: "http://keys.example.com/"}); err == nil {
-		t.Error("keys would be got without TLS from elsewhere")
+		t.Error("NewJWT accepts keys over http from another host")
 	}
 }
 
@@ -389,7 +389,7 @@ func TestCriticalParametersThatAreNotUnderstoodAreRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := a.Authorize(t.Context(), Ask{Token: s, Action: Connect}); err == nil {
-		t.Error("it is taken")
+		t.Error("the token is accepted")
 	}
 }
 
@@ -418,7 +418,7 @@ func TestConnectionEndsWithItsToken(t *testing.T) {
 		c.ask(`{"type":"subscribe","channels":["a"]}`)
 	}
 	expectType(t, sse, "subscribed")
-	// A token that does not allow what is subscribed to changes nothing; one that does, does.
+	// A token that does not allow the stream's subscriptions changes nothing; one that does replaces the old one.
 	if s := stays.ask(`{"type":"auth","token":%q}`, hs256(t, may([]string{"b"}, nil, nil))); s.Code != "denied" {
 		t.Errorf("got %+v, want denied", s)
 	}
@@ -512,7 +512,7 @@ func TestCallbackDecides(t *testing.T) {
 	if q := <-questions; q.Token != "t" || q.Action != Connect || q.Remote != "127.0.0.1" || q.Channels == nil {
 		t.Errorf("the first question was %+v", q)
 	}
-	// mine.x's answer served for mine.y too; an answer serves another connection that asks the same.
+	// The answer for mine.x covered mine.y too; another connection that asks the same reuses an answer.
 	before := asked.Load()
 	if before != 5 {
 		t.Errorf("%d questions were asked, want 5", before)
@@ -529,7 +529,7 @@ func TestCallbackDecides(t *testing.T) {
 		}
 	}
 	if _, err := NewCallback(CallbackConfig{URL: "ftp://x"}); err == nil {
-		t.Error("a URL that is not HTTP's is taken")
+		t.Error("an ftp URL is accepted")
 	}
 }
 
@@ -541,7 +541,7 @@ func TestPagesOfOtherOriginsMayNotConnect(t *testing.T) {
 		t.Fatal(err)
 	}
 	for origin, ok := range map[string]bool{
-		"":                           true, // no page
+		"":                           true, // not a page
 		"http://" + own.Host:         true,
 		"https://app.example.com":    true,
 		"HTTPS://APP.EXAMPLE.COM":    true,
@@ -586,6 +586,6 @@ func TestPagesOfOtherOriginsMayNotConnect(t *testing.T) {
 		t.Errorf("preflight: status %d, %v", response.StatusCode, response.Header)
 	}
 	if _, err := New(Config{Hub: r.hub, Origins: []string{"[bad"}}); err == nil {
-		t.Error("a bad origin pattern is taken")
+		t.Error("an invalid origin pattern is accepted")
 	}
 }

@@ -19,7 +19,7 @@ import (
 	"github.com/weir-pg/weir/internal/pgtest"
 )
 
-// raw says something to the server, and returns the connection and what it answers.
+// raw sends text to the server, and returns the connection and a reader of the answer.
 func (r *rig) raw(text string) (net.Conn, *bufio.Reader) {
 	r.t.Helper()
 	conn, err := new(net.Dialer).DialContext(r.t.Context(), "tcp", strings.TrimPrefix(r.server.URL, "http://"))
@@ -34,15 +34,15 @@ func (r *rig) raw(text string) (net.Conn, *bufio.Reader) {
 	return conn, bufio.NewReader(conn)
 }
 
-// TestStrangersAreRefusedUnread: who may not publish is told so before anything of the body has come.
+// TestStrangersAreRefusedUnread: a client that may not publish is refused before any of its body has arrived.
 func TestStrangersAreRefusedUnread(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, newMemory(), withSecret(t))
 	for token, want := range map[string]int{
 		"": 401, "nonsense": 401,
-		hs256(t, may([]string{">"}, nil, nil)):        403, // for subscribing alone
+		hs256(t, may([]string{">"}, nil, nil)):        403, // only for subscribing
 		hs256(t, may(nil, []string{"mine.>"}, nil)):   403, // the channel is in the URL
-		hs256(t, may(nil, []string{"your.own"}, nil)): 0,   // this one is waited for
+		hs256(t, may(nil, []string{"your.own"}, nil)): 0,   // the server waits for the body
 	} {
 		_, answers := r.raw("POST /v1/publish?channel=your.own HTTP/1.1\r\nHost: x\r\nContent-Length: 2000000\r\nAuthorization: Bearer " + token + "\r\n\r\n")
 		if want == 0 {
@@ -58,9 +58,9 @@ func TestStrangersAreRefusedUnread(t *testing.T) {
 	}
 }
 
-// TestLongListsCostLittle: what takes two bytes in a request does not take forty in memory, however often it is there.
+// TestLongListsCostLittle: long lists of two-byte elements, which would take forty bytes each in memory, are refused before they are built.
 func TestLongListsCostLittle(t *testing.T) {
-	pgtest.Alone(t, "it counts what the whole process allocates")
+	pgtest.Alone(t, "it measures what the whole process allocates")
 	r := newRig(t, newMemory(), nil)
 	list := "[{}" + strings.Repeat(",{}", 700_000) + "]"
 	ws := r.ws("")
@@ -78,7 +78,7 @@ func TestLongListsCostLittle(t *testing.T) {
 		}
 	}
 	runtime.ReadMemStats(&after)
-	// The client's and the server's copies are in it: each of the twelve is read in growing buffers.
+	// The figure includes the client's and the server's copies: each of the twelve requests is read in growing buffers.
 	if took := after.TotalAlloc - before.TotalAlloc; took > 12*12*uint64(len(list)) {
 		t.Errorf("%d MB were allocated for %d MB of requests", took>>20, 12*len(list)>>20)
 	}
@@ -87,7 +87,7 @@ func TestLongListsCostLittle(t *testing.T) {
 	}
 }
 
-// asked counts questions to a callback, which allows all but channels that end in admin.
+// asked returns an Authorizer with a callback that denies channels ending in admin, and counts the questions to it.
 func asked(t *testing.T) (Authorizer, *atomic.Int64) {
 	var questions atomic.Int64
 	service := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
@@ -112,7 +112,8 @@ func asked(t *testing.T) (Authorizer, *atomic.Int64) {
 	return a, &questions
 }
 
-// TestOnePostAsksTheCallbackTwiceAtMost: once who it is, once about all of its channels, and about no more of them than a request may have.
+// TestOnePostAsksTheCallbackTwiceAtMost: a POST causes one question about the client and one about all of its channels; a POST with too many
+// messages causes only the first.
 func TestOnePostAsksTheCallbackTwiceAtMost(t *testing.T) {
 	t.Parallel()
 	a, questions := asked(t)
@@ -144,7 +145,7 @@ func TestOnePostAsksTheCallbackTwiceAtMost(t *testing.T) {
 	}
 }
 
-// TestALiteralGrantIsNoPattern: who was let publish to a channel that is named like a pattern has got no more than that.
+// TestALiteralGrantIsNoPattern: permission to publish to a channel that is named like a pattern permits only that channel.
 func TestALiteralGrantIsNoPattern(t *testing.T) {
 	t.Parallel()
 	a, _ := asked(t)
@@ -157,13 +158,13 @@ func TestALiteralGrantIsNoPattern(t *testing.T) {
 		t.Fatalf("got %+v", s)
 	}
 	if s := c.ask(`{"type":"publish","channel":"chat.admin"}`); s.Code != "denied" {
-		t.Errorf("published unasked: %+v", s)
+		t.Errorf("published without permission: %+v", s)
 	}
 }
 
-// TestSlowBodiesAreEnded: a body that does not come ends the request, wherever it was sent, and what sends none does not wait for it.
+// TestSlowBodiesAreEnded: a request whose body, or a frame whose rest, does not arrive in time is ended, on any path.
 func TestSlowBodiesAreEnded(t *testing.T) {
-	pgtest.Alone(t, "slow is who sends nothing for a moment")
+	pgtest.Alone(t, "a client that sends nothing for a moment counts as slow")
 	r := newRig(t, newMemory(), func(c *Config) { c.BodyTimeout = 200 * time.Millisecond })
 	for _, path := range []string{"/v1/publish", "/v1/publish?channel=a", "/v1/events", "/nowhere", "/readyz"} {
 		_, answers := r.raw("POST " + path + " HTTP/1.1\r\nHost: x\r\nContent-Length: 200000\r\n\r\n[")
@@ -176,12 +177,12 @@ func TestSlowBodiesAreEnded(t *testing.T) {
 			}
 		}
 	}
-	// A frame whose rest does not come ends a WebSocket.
+	// A frame whose rest does not arrive ends a WebSocket.
 	conn, answers := r.raw("GET /v1/ws HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: MDEyMzQ1Njc4OWFiY2RlZg==\r\n\r\n")
 	if response, err := http.ReadResponse(answers, nil); err != nil || response.StatusCode != http.StatusSwitchingProtocols {
 		t.Fatal(err)
 	}
-	if _, err := conn.Write([]byte{0x81, 0x80 | 126, 0xff, 0xff, 1, 2, 3, 4, '{'}); err != nil { // a text of 65535 bytes, of which one comes
+	if _, err := conn.Write([]byte{0x81, 0x80 | 126, 0xff, 0xff, 1, 2, 3, 4, '{'}); err != nil { // a text frame of 65535 bytes, of which one arrives
 		t.Fatal(err)
 	}
 	if _, err := io.Copy(io.Discard, answers); err != nil {
@@ -189,7 +190,7 @@ func TestSlowBodiesAreEnded(t *testing.T) {
 	}
 }
 
-// TestEverythingThatWaitsCountsAsAConnection: waits of workers and requests to publish that are under way count as streams do.
+// TestEverythingThatWaitsCountsAsAConnection: waits for jobs and requests to publish count towards the limit of connections, as streams do.
 func TestEverythingThatWaitsCountsAsAConnection(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, newMemory(), func(c *Config) { c.Limits.Connections, c.Jobs = 2, waiter{} })

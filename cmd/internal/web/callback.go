@@ -16,13 +16,13 @@ import (
 	"github.com/weir-pg/weir/internal/hub"
 )
 
-// CallbackConfig says whom to ask. URL alone is needed.
+// CallbackConfig configures an authorization callback. Only URL is required.
 type CallbackConfig struct {
-	URL        string        // gets a POST for each question
+	URL        string        // receives a POST for each question
 	Timeout    time.Duration // for an answer; 0: 2 s
-	Concurrent int           // questions at once; more wait, within Timeout; 0: 64
-	Cache      time.Duration // how long an answer serves for the same question; 0: 5 s; negative: not at all
-	Client     *http.Client  // nil: one of its own
+	Concurrent int           // maximum questions at once; others wait, within Timeout; 0: 64
+	Cache      time.Duration // how long an answer is reused for the same question; 0: 5 s; negative: not at all
+	Client     *http.Client  // nil: a new client that follows no redirects
 }
 
 const (
@@ -31,10 +31,10 @@ const (
 	defaultCache           = 5 * time.Second
 	maxCached              = 10000
 	maxAnswer              = 64 << 10
-	maxAllowed             = 1000 // channels and patterns of an answer
+	maxAllowed             = 1000 // channels and patterns in an answer
 )
 
-// callback authorises by asking an HTTP service.
+// callback authorizes clients by asking an HTTP service.
 type callback struct {
 	CallbackConfig
 	slots chan struct{}
@@ -49,7 +49,7 @@ type cachedGrant struct {
 	until time.Time
 }
 
-// question is what the service is asked.
+// question is the body of a request to the service.
 type question struct {
 	Token    string   `json:"token"`
 	Action   Action   `json:"action"`
@@ -60,7 +60,7 @@ type question struct {
 // NewCallback returns an Authorizer that asks an HTTP service.
 func NewCallback(c CallbackConfig) (Authorizer, error) {
 	if u, err := url.Parse(c.URL); err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
-		return nil, fmt.Errorf("web: authorisation callback %q is no http or https URL", c.URL)
+		return nil, fmt.Errorf("web: %q is not a valid URL for the authorization callback: use an http or https URL", c.URL)
 	}
 	if c.Timeout <= 0 {
 		c.Timeout = defaultCallbackTimeout
@@ -74,7 +74,7 @@ func NewCallback(c CallbackConfig) (Authorizer, error) {
 	if c.Client == nil {
 		transport := http.DefaultTransport.(*http.Transport).Clone()
 		transport.MaxIdleConnsPerHost = c.Concurrent
-		// An answer that redirects is no answer: the token is for the service that was named.
+		// Redirects are not followed: the token must only reach the configured service.
 		c.Client = &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	}
 	return &callback{CallbackConfig: c, slots: make(chan struct{}, c.Concurrent), cached: map[[sha256.Size]byte]cachedGrant{}}, nil
@@ -83,15 +83,15 @@ func NewCallback(c CallbackConfig) (Authorizer, error) {
 // Authorize implements Authorizer.
 func (c *callback) Authorize(ctx context.Context, ask Ask) (Grant, error) {
 	if ask.Token == "" {
-		return Grant{}, noToken // whoever comes without one can't make this server ask another
+		return Grant{}, noToken // a client without a token must not cause requests to the service
 	}
 	if len(ask.Filters) == 0 {
 		ask.Action = Connect
 	}
 	body := marshal(question{Token: ask.Token, Action: ask.Action, Channels: names(ask.Filters), Remote: ask.Remote})
 	key := sha256.Sum256(body)
-	if known, ok := c.recall(key); ok {
-		return known.grant, known.err
+	if cached, ok := c.recall(key); ok {
+		return cached.grant, cached.err
 	}
 	ctx, cancel := context.WithTimeout(ctx, c.Timeout)
 	defer cancel()
@@ -99,10 +99,10 @@ func (c *callback) Authorize(ctx context.Context, ask Ask) (Grant, error) {
 	case c.slots <- struct{}{}:
 		defer func() { <-c.slots }()
 	case <-ctx.Done():
-		return Grant{}, fmt.Errorf("ask the authorisation callback: %d questions are under way: %w", c.Concurrent, ctx.Err())
+		return Grant{}, fmt.Errorf("ask the authorization callback: %d questions are in progress: %w", c.Concurrent, ctx.Err())
 	}
-	if known, ok := c.recall(key); ok { // by somebody who asked the same
-		return known.grant, known.err
+	if cached, ok := c.recall(key); ok { // another request has asked the same in the meantime
+		return cached.grant, cached.err
 	}
 	grant, err := c.ask(ctx, body, ask.Filters)
 	var refusal *failure
@@ -115,37 +115,37 @@ func (c *callback) Authorize(ctx context.Context, ask Ask) (Grant, error) {
 func (c *callback) ask(ctx context.Context, body []byte, filters []hub.Filter) (Grant, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost, c.URL, bytes.NewReader(body))
 	if err != nil {
-		return Grant{}, fmt.Errorf("ask the authorisation callback: %w", err)
+		return Grant{}, fmt.Errorf("ask the authorization callback: %w", err)
 	}
 	request.Header.Set("Content-Type", "application/json")
 	response, err := c.Client.Do(request)
 	if err != nil {
-		return Grant{}, fmt.Errorf("ask the authorisation callback: %w", err)
+		return Grant{}, fmt.Errorf("ask the authorization callback: %w", err)
 	}
 	defer response.Body.Close()
 	answer, err := io.ReadAll(io.LimitReader(response.Body, maxAnswer+1))
 	if err != nil {
-		return Grant{}, fmt.Errorf("read the authorisation callback's answer: %w", err)
+		return Grant{}, fmt.Errorf("read the authorization callback's answer: %w", err)
 	}
 	switch {
 	case response.StatusCode == http.StatusUnauthorized:
-		return Grant{}, NoToken("the token is not accepted", "get a new one")
+		return Grant{}, NoToken("the token is not valid", "get a new one")
 	case response.StatusCode == http.StatusForbidden:
-		return Grant{}, Denied("it is not allowed", "")
+		return Grant{}, Denied("this is not allowed", "")
 	case response.StatusCode != http.StatusOK:
-		return Grant{}, fmt.Errorf("the authorisation callback answered %s: it must answer 200, 401 or 403", response.Status)
+		return Grant{}, fmt.Errorf("the authorization callback answered %s: it must answer 200, 401 or 403", response.Status)
 	case len(answer) > maxAnswer:
-		return Grant{}, fmt.Errorf("the authorisation callback's answer is longer than %d bytes", maxAnswer)
+		return Grant{}, fmt.Errorf("the authorization callback's answer is longer than %d bytes", maxAnswer)
 	}
 	grant, err := parseAnswer(answer, filters)
 	if err != nil {
-		return Grant{}, fmt.Errorf("the authorisation callback's answer: %w", err)
+		return Grant{}, fmt.Errorf("the authorization callback's answer: %w", err)
 	}
 	return grant, nil
 }
 
-// parseAnswer reads {"allow": true, "expires_in": 300}: allow may be a list of channels and patterns instead. True allows what was asked
-// for, as it was asked for: a channel that is named like a pattern is still one channel.
+// parseAnswer parses {"allow": true, "expires_in": 300}; allow may be a list of channels and patterns instead. true allows exactly what was
+// asked for: a channel that is named like a pattern is still one channel.
 func parseAnswer(answer []byte, asked []hub.Filter) (grant Grant, err error) {
 	var a struct {
 		Allow     json.RawMessage `json:"allow"`
@@ -158,13 +158,13 @@ func parseAnswer(answer []byte, asked []hub.Filter) (grant Grant, err error) {
 	var patterns []string
 	if err := json.Unmarshal(a.Allow, &yes); err == nil {
 		if !yes {
-			return grant, Denied("it is not allowed", "")
+			return grant, Denied("this is not allowed", "")
 		}
 		grant.Allow = asked
 	} else if err := json.Unmarshal(a.Allow, &patterns); err != nil {
 		return grant, errors.New("allow must be true, false or a list of channels and patterns")
 	} else if len(patterns) > maxAllowed {
-		return grant, fmt.Errorf("it allows %d channels and patterns, at most %d are read: use broader ones", len(patterns), maxAllowed)
+		return grant, fmt.Errorf("it allows %d channels and patterns; the limit is %d: use broader patterns", len(patterns), maxAllowed)
 	} else if grant.Allow, err = hub.ParseFilters(patterns); err != nil {
 		return grant, err
 	}
@@ -181,12 +181,12 @@ func parseAnswer(answer []byte, asked []hub.Filter) (grant Grant, err error) {
 func (c *callback) recall(key [sha256.Size]byte) (cachedGrant, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	known, ok := c.cached[key]
+	cached, ok := c.cached[key]
 	now := time.Now()
-	return known, ok && now.Before(known.until) && !known.grant.expired(now)
+	return cached, ok && now.Before(cached.until) && !cached.grant.expired(now)
 }
 
-func (c *callback) remember(key [sha256.Size]byte, known cachedGrant) {
+func (c *callback) remember(key [sha256.Size]byte, answer cachedGrant) {
 	if c.Cache < 0 {
 		return
 	}
@@ -200,9 +200,9 @@ func (c *callback) remember(key [sha256.Size]byte, known cachedGrant) {
 			}
 		}
 		if len(c.cached) >= maxCached {
-			clear(c.cached) // a storm of different clients: caching does not help against it
+			clear(c.cached) // caching does not help against a storm of different clients
 		}
 	}
-	known.until = now.Add(c.Cache)
-	c.cached[key] = known
+	answer.until = now.Add(c.Cache)
+	c.cached[key] = answer
 }

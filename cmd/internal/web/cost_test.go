@@ -17,7 +17,7 @@ import (
 	"github.com/weir-pg/weir/internal/pgtest"
 )
 
-// rawStream opens a stream over a bare connection, which costs this process as little as can be, and reads until it has subscribed.
+// rawStream opens a stream over a bare connection, which costs this process as little as possible, and reads until it has subscribed.
 func rawStream(t testing.TB, address, transport, channel string) net.Conn {
 	t.Helper()
 	conn, err := net.Dial("tcp", address)
@@ -53,16 +53,16 @@ func rawStream(t testing.TB, address, transport, channel string) net.Conn {
 }
 
 func TestIdleStreamsAreCheap(t *testing.T) {
-	pgtest.Alone(t, "it counts what the whole process holds")
+	pgtest.Alone(t, "it measures the memory of the whole process")
 	if raceDetector {
-		t.Skip("the race detector takes memory of its own")
+		t.Skip("the race detector uses additional memory")
 	}
-	const n, most = 2000, 12 << 10
+	const n, limit = 2000, 12 << 10
 	for _, transport := range []string{"websocket", "sse"} {
 		t.Run(transport, func(t *testing.T) {
 			r := newRig(t, newMemory(), nil)
 			memory := func() uint64 {
-				for range 3 { // the first frees, the next ones shrink stacks and empty pools
+				for range 3 { // the first frees memory, the others shrink stacks and empty pools
 					runtime.GC()
 				}
 				var m runtime.MemStats
@@ -83,9 +83,9 @@ func TestIdleStreamsAreCheap(t *testing.T) {
 			}
 			all.Wait()
 			each := (int64(memory()) - int64(before)) / n
-			t.Logf("%d bytes and %.2f goroutines for each idle stream, its client's end included", each, float64(runtime.NumGoroutine()-goroutines)/n)
-			if each > most {
-				t.Errorf("an idle stream takes %d bytes, more than %d", each, most)
+			t.Logf("%d bytes and %.2f goroutines for each idle stream, including the client's side", each, float64(runtime.NumGoroutine()-goroutines)/n)
+			if each > limit {
+				t.Errorf("an idle stream takes %d bytes, more than %d", each, limit)
 			}
 		})
 	}
@@ -128,7 +128,7 @@ func BenchmarkFanout(b *testing.B) {
 				}
 			}
 			eventually(b, func() error {
-				if n := received.Load(); n < want*99/100 { // a marker that two reads split is not counted
+				if n := received.Load(); n < want*99/100 { // a marker split between two reads is not counted
 					return fmt.Errorf("received %d of %d", n, want)
 				}
 				return nil

@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// dropDead has the kernel end the connection when what was sent is not acknowledged for so long: a client that vanished without a
-// word takes heartbeats without an error otherwise, until the kernel gives up after a quarter of an hour.
+// dropDead makes the kernel end the connection when data sent to the client stays unacknowledged for that long. Otherwise heartbeats to a
+// client that has vanished cause no error until the kernel gives up after a quarter of an hour.
 func dropDead(conn net.Conn, after time.Duration) {
 	for within, ok := conn.(interface{ NetConn() net.Conn }); ok; within, ok = conn.(interface{ NetConn() net.Conn }) {
 		conn = within.NetConn()
@@ -17,7 +17,7 @@ func dropDead(conn net.Conn, after time.Duration) {
 	if c, ok := conn.(syscall.Conn); ok {
 		if raw, err := c.SyscallConn(); err == nil {
 			_ = raw.Control(func(fd uintptr) {
-				// It fails for what is no TCP, where there is nothing to do.
+				// It fails for connections other than TCP, which need nothing.
 				_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(after.Milliseconds()))
 			})
 		}

@@ -7,5 +7,5 @@ import (
 	"time"
 )
 
-// dropDead is for kernels that can be told when to give a silent peer up.
+// dropDead does nothing: only Linux is told when to give up on a silent peer.
 func dropDead(net.Conn, time.Duration) {}

@@ -1,27 +1,28 @@
-// Package web is the hub's HTTP side: WebSocket, Server-Sent Events, publishing, health and metrics. docs/websocket-sse.md is its protocol.
+// Package web is the hub's HTTP side: WebSocket, Server-Sent Events, publishing, health and metrics. docs/websocket-sse.md describes its protocol.
 //
 //	w, err := web.New(web.Config{Hub: h, Authorizer: a})
 //	server := &http.Server{Handler: w}
 //	…
-//	w.Drain()       // no longer ready; then end the hub's Run, which tells streams to come back elsewhere
-//	w.Shutdown(ctx) // waits for them; then the server's own Shutdown
+//	w.Drain()       // /readyz fails from now on; then end the hub's Run, which tells streams to reconnect elsewhere
+//	w.Shutdown(ctx) // waits for the streams; then call the server's own Shutdown
 //
 //	GET  /v1/ws         WebSocket: subscribe, publish, resume
 //	GET  /v1/events     Server-Sent Events: subscribe, resume
 //	POST /v1/publish    publish
-//	GET  /v1/jobs/wait  waits for work in queues
-//	GET  /healthz       the process lives
-//	GET  /readyz        it can serve
+//	GET  /v1/jobs/wait  wait for work in queues
+//	GET  /healthz       the process is alive
+//	GET  /readyz        the process can serve
 //	GET  /metrics       for Prometheus
 //
-// A stream is a client's connection, of either kind, and the hub's sink. It takes the connection from net/http, whose goroutine and
-// buffers end there: an idle stream has one goroutine, which reads, and a timer for heartbeats. All its writes go through Stream.mu, so
-// that what the client gets has positions that never go back, heartbeats included. Where a connection can't be taken (HTTP/2) the
-// stream writes through net/http and the request's goroutine waits for its end.
+// A stream is a client's connection, of either kind, and the hub's sink for that client. It takes the connection over from net/http, which
+// releases its goroutine and buffers: an idle stream has one goroutine, which reads, and a timer for heartbeats. All its writes go
+// through stream.mu, so the positions that a client receives never go back, those in heartbeats included. Where a connection can't be
+// taken over (HTTP/2), the stream writes through net/http, and the request's goroutine waits until the stream ends.
 //
-// Messages are encoded once for all streams of a kind, WebSocket's frame included, and what the hub hands over together goes out with
-// one write. coder/websocket does the rest of WebSocket: the handshake, reading, and what to say to a peer that breaks its rules.
+// Messages are encoded once for all streams of a kind, including the WebSocket frame, and events that the hub delivers together leave in
+// one write. coder/websocket does the rest of WebSocket: the handshake, reading, and the answers to a peer that violates the protocol.
 //
-// Goroutines: a stream's reader is started by its handler and ends with its connection; it starts one for each request of a WebSocket,
-// and waits for it. Deliver and Close are called by the hub's. The hub's end ends all streams; Web.Shutdown waits for their readers.
+// Goroutines: a stream's reader is started by its handler and ends with its connection. A WebSocket's reader starts a goroutine for each
+// request and waits for it. Deliver and Close are called from the hub's goroutines. When the hub ends, all streams end; Web.Shutdown
+// waits for their readers.
 package web

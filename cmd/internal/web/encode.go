@@ -39,14 +39,14 @@ func messageJSON(m *hub.Message) []byte {
 	}
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
-	e.SetEscapeHTML(false) // payloads are often JSON or XML, and no browser takes this for a page
+	e.SetEscapeHTML(false) // payloads are often JSON or XML, and browsers don't interpret this as a page
 	if err := e.Encode(out); err != nil {
 		panic(err) // strings can always be encoded
 	}
 	return bytes.TrimSuffix(b.Bytes(), []byte{'\n'})
 }
 
-// webSocketKind says things in frames, each with one JSON object.
+// webSocketKind encodes events as frames, each with one JSON object.
 type webSocketKind struct{}
 
 func (webSocketKind) name() string { return "websocket" }
@@ -61,7 +61,7 @@ func (webSocketKind) append(dst []byte, _ hub.Position, e outgoing) []byte {
 
 func (webSocketKind) probe(dst []byte) []byte { return appendFrame(dst, opPing, nil) }
 
-// Why a WebSocket is closed, besides the codes of RFC 6455.
+// Close codes in addition to those of RFC 6455.
 const (
 	closeExpired websocket.StatusCode = 4401
 	closeSlow    websocket.StatusCode = 4408
@@ -77,7 +77,7 @@ func (webSocketKind) farewell(reason error) []byte {
 	case errors.Is(reason, errExpired):
 		code, text = closeExpired, "your token has expired: connect again with a new one"
 	case errors.Is(reason, errEnded):
-		code, text = websocket.StatusPolicyViolation, "an operator has ended this connection"
+		code, text = websocket.StatusPolicyViolation, "an operator closed this connection"
 	case errors.Is(reason, errSilent):
 		code, text = websocket.StatusPolicyViolation, "you do not answer pings"
 	}
@@ -91,7 +91,7 @@ const (
 	opPong  = 0xa
 )
 
-// appendFrame appends a whole WebSocket frame, as a server sends it.
+// appendFrame appends a complete WebSocket frame, unmasked as servers send them.
 func appendFrame(dst []byte, opcode byte, payload []byte) []byte {
 	const final = 0x80
 	dst = append(dst, final|opcode)
@@ -106,7 +106,7 @@ func appendFrame(dst []byte, opcode byte, payload []byte) []byte {
 	return append(dst, payload...)
 }
 
-// eventKind says things in events of text/event-stream.
+// eventKind encodes events as text/event-stream.
 type eventKind struct{}
 
 func (eventKind) name() string { return "sse" }
@@ -121,7 +121,7 @@ func (eventKind) append(dst []byte, at hub.Position, e outgoing) []byte {
 
 func (eventKind) probe(dst []byte) []byte { return dst }
 
-// farewell makes clients come back one after the other where all are sent away at once.
+// farewell gives each client a random delay when all are told to reconnect at once.
 func (eventKind) farewell(reason error) []byte {
 	if errors.Is(reason, hub.ErrClosed) {
 		return fmt.Appendf(nil, "retry: %d\n\n", 500+rand.IntN(4500))
@@ -152,10 +152,10 @@ func appendEvent(dst []byte, at hub.Position, event string, data []byte) []byte 
 	return append(append(dst, data...), "\n\n"...)
 }
 
-// buffer collects what goes out with one write.
+// buffer collects the events of one write.
 type buffer struct{ bytes []byte }
 
-// bufferBytes is what goes out with one write, at most, unless a single message is longer.
+// bufferBytes limits one write, unless a single message is longer.
 const bufferBytes = 32 << 10
 
 var buffers = sync.Pool{New: func() any { return &buffer{bytes: make([]byte, 0, bufferBytes)} }}
@@ -169,5 +169,5 @@ func (b *buffer) give() {
 	}
 }
 
-// reconnectAfter is what an event stream asks its client to wait before it comes back.
+// reconnectAfter returns the delay that an event stream tells its client to wait before it reconnects.
 func reconnectAfter() time.Duration { return time.Second + rand.N(2*time.Second) }

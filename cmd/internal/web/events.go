@@ -11,7 +11,7 @@ import (
 	"github.com/weir-pg/weir/internal/hub"
 )
 
-// wanted is what an event stream's client asks for.
+// wanted is the request for an event stream.
 type wanted struct {
 	filters []hub.Filter
 	resume  bool
@@ -33,7 +33,7 @@ func (w *Web) parseWanted(r *http.Request) (want wanted, err error) {
 	}
 	if want.resume = at != ""; want.resume {
 		if want.after, err = hub.ParsePosition(at); err != nil {
-			return want, badRequest(err.Error(), "resume with the id of an event")
+			return want, badRequest(err.Error(), "use the id of an event")
 		}
 	}
 	return want, nil
@@ -41,7 +41,7 @@ func (w *Web) parseWanted(r *http.Request) (want wanted, err error) {
 
 func (w *Web) serveEvents(rw http.ResponseWriter, r *http.Request) {
 	if r.Method != http.MethodGet {
-		fail(http.StatusMethodNotAllowed, "bad_request", "an event stream is got by GET", "").write(rw)
+		fail(http.StatusMethodNotAllowed, "bad_request", "an event stream must be requested with GET", "").write(rw)
 		return
 	}
 	want, err := w.parseWanted(r)
@@ -50,7 +50,7 @@ func (w *Web) serveEvents(rw http.ResponseWriter, r *http.Request) {
 		return
 	}
 	remote := strings.Clone(w.ClientAddress(r))
-	token, revision := strings.Clone(token(r)), w.revision() // before the question
+	token, revision := strings.Clone(token(r)), w.revision() // before the Authorizer is asked
 	grant, err := w.authorize(r.Context(), Ask{Token: token, Action: Subscribe, Filters: want.filters, Remote: remote})
 	if err != nil {
 		w.explain("", err).write(rw)
@@ -66,11 +66,11 @@ func (w *Web) serveEvents(rw http.ResponseWriter, r *http.Request) {
 	head := rw.Header()
 	head.Set("Content-Type", "text/event-stream")
 	head.Set("Cache-Control", "no-store")
-	head.Set("X-Accel-Buffering", "no") // nginx would hold events back
+	head.Set("X-Accel-Buffering", "no") // nginx would otherwise buffer events
 	if r.ProtoMajor == 1 {
 		if conn, ok := w.takeEvents(rw); ok {
 			s.attach(taken{Conn: conn})
-			go s.serveTaken(conn, eventsHead(head), want) // net/http's goroutine, its buffers and the request end with this handler
+			go s.serveTaken(conn, eventsHead(head), want) // net/http's goroutine, its buffers and the request are released when this handler returns
 			return
 		}
 	}
@@ -82,11 +82,11 @@ func (w *Web) serveEvents(rw http.ResponseWriter, r *http.Request) {
 	case <-over:
 	case <-r.Context().Done():
 		s.leave(errGone)
-		<-over // somebody else may have begun to end it
+		<-over // another goroutine may be closing it already
 	}
 }
 
-// takeEvents takes the connection from net/http, if it can be.
+// takeEvents takes the connection over from net/http, if possible.
 func (w *Web) takeEvents(rw http.ResponseWriter) (net.Conn, bool) {
 	conn, _, err := http.NewResponseController(rw).Hijack()
 	if err != nil {
@@ -97,7 +97,7 @@ func (w *Web) takeEvents(rw http.ResponseWriter) (net.Conn, bool) {
 	return conn, true
 }
 
-// eventsHead is the beginning of a response that ends with its connection.
+// eventsHead returns the head of a response that ends with its connection.
 func eventsHead(h http.Header) []byte {
 	var b strings.Builder
 	b.WriteString("HTTP/1.1 200 OK\r\nConnection: close\r\n")
@@ -106,7 +106,7 @@ func eventsHead(h http.Header) []byte {
 	return []byte(b.String())
 }
 
-// serveTaken serves a stream until its client closes the connection, which is all that a client has to say.
+// serveTaken serves a stream until its client closes the connection; anything that the client sends is ignored.
 func (s *stream) serveTaken(conn net.Conn, head []byte, want wanted) {
 	defer s.web.exit(s)
 	s.begin(head, want)
@@ -118,8 +118,8 @@ func (s *stream) serveTaken(conn net.Conn, head []byte, want wanted) {
 	s.leave(errGone)
 }
 
-// begin writes the stream's first event and subscribes. The client is there already, and is asked to come back if something fails:
-// an EventSource gives up for good when its request is refused.
+// begin writes the stream's first event and subscribes. The response has status 200 already, so if something fails the client reconnects:
+// an EventSource gives up permanently when its request is refused.
 func (s *stream) begin(head []byte, want wanted) {
 	err := s.opening(head)
 	if err == nil {
@@ -142,12 +142,12 @@ func (s *stream) begin(head []byte, want wanted) {
 		err = s.follow(ctx, answer, want.filters)
 	}
 	if err != nil {
-		s.web.log.Debug("weir: an event stream could not begin", "error", err)
+		s.web.log.Debug("weir: start an event stream", "error", err)
 		s.leave(err)
 	}
 }
 
-// opening writes what comes before all events.
+// opening writes what precedes all events.
 func (s *stream) opening(head []byte) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

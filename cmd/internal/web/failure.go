@@ -12,7 +12,7 @@ import (
 	"github.com/weir-pg/weir/internal/hub"
 )
 
-// failure is what a client is told. Code is for programs and does not change; Text and Hint are for people.
+// failure is an error sent to a client. Code is for programs and does not change; Text and Hint are for people.
 type failure struct {
 	Status int    `json:"-"`
 	Code   string `json:"code"`
@@ -31,7 +31,8 @@ func badRequest(text, hint string) *failure {
 	return fail(http.StatusBadRequest, "bad_request", text, hint)
 }
 
-// explain makes of an error what a client may know. What is not the client's doing is logged, and told in general words alone.
+// explain converts an error to what the client may know of it. An error that the client did not cause is logged, and described to the client
+// only in general terms.
 func (w *Web) explain(doing string, err error) *failure {
 	var f *failure
 	var refused *hub.RefusedError
@@ -44,26 +45,26 @@ func (w *Web) explain(doing string, err error) *failure {
 	case errors.As(err, &refused):
 		return badRequest(refused.Error(), "")
 	case errors.Is(err, hub.ErrClosed), errors.Is(err, context.Canceled):
-		return fail(http.StatusServiceUnavailable, "draining", "this server is stopping", "connect again: another takes over")
+		return fail(http.StatusServiceUnavailable, "draining", "this server is stopping", "connect again: another server takes over")
 	}
 	w.log.Warn("weir: "+doing, "error", err)
-	return fail(http.StatusServiceUnavailable, "unavailable", "the server can't do it now", "try again; if it goes on, the server's log says why")
+	return fail(http.StatusServiceUnavailable, "unavailable", "the server can't process the request now", "try again; if this persists, see the server's log")
 }
 
-// unreadable says what is wrong with a client's JSON in words that need no knowledge of Go.
+// unreadable describes what is wrong with a client's JSON without the vocabulary of Go.
 func unreadable(err error) string {
 	var syntax *json.SyntaxError
 	var kind *json.UnmarshalTypeError
 	switch {
 	case errors.As(err, &syntax):
-		return fmt.Sprintf("it is not JSON, as its byte %d shows", syntax.Offset)
+		return fmt.Sprintf("it is not valid JSON at byte %d", syntax.Offset)
 	case errors.As(err, &kind) && kind.Field == "":
-		return "it can't be JSON's " + kind.Value
+		return "it has the wrong JSON type: " + kind.Value
 	case errors.As(err, &kind):
-		// Where a type is embedded, its name stands in the field's.
-		return fmt.Sprintf("%q can't be JSON's %s", strings.ReplaceAll(kind.Field, "draftJSON.", ""), kind.Value)
+		// The path of a field includes the names of embedded types.
+		return fmt.Sprintf("%q has the wrong JSON type: %s", strings.ReplaceAll(kind.Field, "draftJSON.", ""), kind.Value)
 	}
-	return err.Error() // one of our own
+	return err.Error() // from UnmarshalJSON in this package
 }
 
 // write answers an HTTP request with the failure.
@@ -86,7 +87,7 @@ func reply(rw http.ResponseWriter, status int, v any) {
 	_, _ = rw.Write(append(marshal(v), '\n'))
 }
 
-// marshal encodes a value of this package's own types, which can't fail.
+// marshal encodes a value of one of this package's types, which can't fail.
 func marshal(v any) []byte {
 	b, err := json.Marshal(v)
 	if err != nil {
@@ -96,6 +97,6 @@ func marshal(v any) []byte {
 }
 
 func serveNothing(rw http.ResponseWriter, r *http.Request) {
-	fail(http.StatusNotFound, "not_found", "there is nothing at "+r.Method+" "+r.URL.Path,
-		"GET /v1/ws, GET /v1/events, POST /v1/publish, GET /healthz, GET /readyz and GET /metrics are here").write(rw)
+	fail(http.StatusNotFound, "not_found", r.Method+" "+r.URL.Path+" does not exist",
+		"use GET /v1/ws, GET /v1/events, POST /v1/publish, GET /healthz, GET /readyz or GET /metrics").write(rw)
 }

@@ -9,12 +9,12 @@ import (
 func TestErrorsSpeakOfJSONAndNotOfGo(t *testing.T) {
 	t.Parallel()
 	for body, want := range map[string]string{
-		`{"type":`:                             "it is not JSON, as its byte 8 shows",
-		`hello`:                                "it is not JSON, as its byte 1 shows",
-		`{"type":"subscribe","channels":5}`:    "a list was expected",
-		`{"type":"publish","payload":{"a":1}}`: `"payload" can't be JSON's object`,
-		`[1]`:                                  "it can't be JSON's array",
-		`"subscribe"`:                          "it can't be JSON's string",
+		`{"type":`:                             "it is not valid JSON at byte 8",
+		`hello`:                                "it is not valid JSON at byte 1",
+		`{"type":"subscribe","channels":5}`:    "expected a list",
+		`{"type":"publish","payload":{"a":1}}`: `"payload" has the wrong JSON type: object`,
+		`[1]`:                                  "it has the wrong JSON type: array",
+		`"subscribe"`:                          "it has the wrong JSON type: string",
 	} {
 		var r request
 		err := json.Unmarshal([]byte(body), &r)

@@ -11,13 +11,13 @@ import (
 	"github.com/weir-pg/weir/internal/hub"
 )
 
-// sunk is a link that keeps what is written.
+// sunk is a link that keeps everything written to it.
 type sunk struct{ bytes.Buffer }
 
 func (*sunk) SetWriteDeadline(time.Time) error { return nil }
 func (*sunk) HangUp(time.Time)                 {}
 
-// FuzzHear: whatever a client says, it gets an answer in JSON, and the server lives on.
+// FuzzHear: the server answers any frame in JSON, and survives it.
 func FuzzHear(f *testing.F) {
 	for _, seed := range []string{
 		`{"type":"subscribe","id":1,"channels":["a.*",">"],"position":"7.1.2"}`, `{"type":"unsubscribe","channels":["x"]}`,

@@ -7,7 +7,7 @@ import (
 	"github.com/weir-pg/weir/internal/hub"
 )
 
-// grants are what a WebSocket has been allowed, so that it need not be asked for again. The zero value allows nothing.
+// grants caches what a WebSocket has been allowed, which saves questions to the Authorizer. The zero value allows nothing.
 type grants struct{ connect, subscribe, publish Grant }
 
 func (g *grants) of(action Action) *Grant {
@@ -20,10 +20,10 @@ func (g *grants) of(action Action) *Grant {
 	return &g.connect
 }
 
-// permit asks the authorizer, unless what it granted before is enough.
+// permit asks the Authorizer, unless an earlier grant is enough.
 func (ws *webSocket) permit(ctx context.Context, action Action, filters []hub.Filter) error {
-	known := ws.grants.of(action)
-	if _, ok := known.covers(filters); ok && !known.expired(time.Now()) {
+	earlier := ws.grants.of(action)
+	if _, ok := earlier.covers(filters); ok && !earlier.expired(time.Now()) {
 		return nil
 	}
 	grant, err := ws.web.authorize(ctx, Ask{Token: ws.token, Action: action, Filters: filters, Remote: ws.remote})
@@ -34,7 +34,7 @@ func (ws *webSocket) permit(ctx context.Context, action Action, filters []hub.Fi
 	return nil
 }
 
-// allow keeps a grant. The stream ends when the first one ends that it lives by; one to publish is asked for anew.
+// allow keeps a grant. The stream ends when the first of its grants expires; an expired grant to publish is only requested again.
 func (ws *webSocket) allow(action Action, grant Grant) {
 	*ws.grants.of(action) = grant
 	if action != Publish {
@@ -43,7 +43,7 @@ func (ws *webSocket) allow(action Action, grant Grant) {
 	}
 }
 
-// earlier returns the earlier of two times, of which zero is never.
+// earlier returns the earlier of two times; the zero time means never.
 func earlier(a, b time.Time) time.Time {
 	if a.IsZero() || !b.IsZero() && b.Before(a) {
 		return b
@@ -51,14 +51,14 @@ func earlier(a, b time.Time) time.Time {
 	return a
 }
 
-// authenticate replaces the token. The new one must allow what the stream has subscribed to; if not, the old one stays.
+// authenticate replaces the token. The new token must allow everything that the stream has subscribed to; if it doesn't, the old one stays.
 func (ws *webSocket) authenticate(ctx context.Context, token string) (*time.Time, error) {
 	filters := make([]hub.Filter, 0, len(ws.filters))
 	for f := range ws.filters {
 		filters = append(filters, f)
 	}
 	var all grants
-	revision := ws.web.revision() // before the question
+	revision := ws.web.revision() // before the Authorizer is asked
 	grant, err := ws.web.authorize(ctx, Ask{Token: token, Action: Connect, Remote: ws.remote})
 	if err != nil {
 		return nil, err

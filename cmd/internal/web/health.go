@@ -10,12 +10,12 @@ type health struct {
 	Status string `json:"status"`
 }
 
-// serveHealth says that the process lives; a supervisor that hears nothing may start it anew.
+// serveHealth reports that the process is alive; a supervisor may restart a process that doesn't answer.
 func (w *Web) serveHealth(rw http.ResponseWriter, _ *http.Request) {
 	reply(rw, http.StatusOK, health{"live"})
 }
 
-// serveReady says whether a load balancer should send clients here.
+// serveReady reports whether a load balancer should send clients here.
 func (w *Web) serveReady(rw http.ResponseWriter, _ *http.Request) {
 	if err := w.ready(); err != nil {
 		fail(http.StatusServiceUnavailable, "unavailable", "not ready: "+err.Error(), "").write(rw)
@@ -35,7 +35,7 @@ func (w *Web) ready() error {
 		return fmt.Errorf("%w: restart this process", err)
 	}
 	if !w.Hub.Live() {
-		return errors.New("the hub can't read ticks: the database may be out of reach")
+		return errors.New("the hub can't read ticks: the database may be unreachable")
 	}
 	if w.Ready != nil {
 		return w.Ready()

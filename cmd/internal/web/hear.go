@@ -14,37 +14,37 @@ import (
 	"github.com/weir-pg/weir/internal/hub"
 )
 
-// request is what a WebSocket's client says.
+// request is a frame from a WebSocket's client.
 type request struct {
 	Type     string          `json:"type"`
 	ID       json.RawMessage `json:"id"`
-	Channels few[string]     `json:"channels"`
+	Channels list[string]    `json:"channels"`
 	Position string          `json:"position"`
 	Token    string          `json:"token"`
 	draftJSON
-	Messages few[draftJSON] `json:"messages"`
+	Messages list[draftJSON] `json:"messages"`
 }
 
 const (
 	maxID      = 64               // bytes of a request's id
-	patience   = 10 * time.Second // with what a request has to wait for
-	retryLater = "the server can't do it in time"
+	patience   = 10 * time.Second // for what a request has to wait for
+	retryLater = "the server could not complete the request in time"
 )
 
-// hear does what the client asks and answers. An error ends the connection.
+// hear carries out a request and answers it. An error ends the connection.
 func (ws *webSocket) hear(kind websocket.MessageType, b []byte) error {
 	var r request
 	if kind != websocket.MessageText {
-		return ws.refuse(nil, badRequest("binary frames are not understood", "send JSON in text frames"))
+		return ws.refuse(nil, badRequest("binary frames are not supported", "send JSON in text frames"))
 	}
 	if err := json.Unmarshal(b, &r); err != nil {
 		if limit := new(failure); errors.As(err, &limit) {
 			return ws.refuse(nil, limit)
 		}
-		return ws.refuse(nil, badRequest("the frame is no request: "+unreadable(err), `send a JSON object such as {"type":"subscribe","channels":["orders.*"]}`))
+		return ws.refuse(nil, badRequest("the frame is not a valid request: "+unreadable(err), `send a JSON object such as {"type":"subscribe","channels":["orders.*"]}`))
 	}
 	if len(r.ID) > maxID {
-		return ws.refuse(nil, badRequest(fmt.Sprintf("the id is %d bytes long, at most %d are allowed", len(r.ID), maxID), ""))
+		return ws.refuse(nil, badRequest(fmt.Sprintf("the id has %d bytes; the limit is %d", len(r.ID), maxID), ""))
 	}
 	ctx, cancel := context.WithTimeout(ws.web.ctx, patience)
 	defer cancel()
@@ -55,7 +55,7 @@ func (ws *webSocket) hear(kind websocket.MessageType, b []byte) error {
 		}
 		return ws.refuse(r.ID, err)
 	}
-	if answer.Type == "" { // it has been answered
+	if answer.Type == "" { // it has been answered already
 		return nil
 	}
 	answer.ID = r.ID
@@ -63,7 +63,7 @@ func (ws *webSocket) hear(kind websocket.MessageType, b []byte) error {
 }
 
 func (ws *webSocket) refuse(id json.RawMessage, err error) error {
-	return ws.tell(outgoing{Type: "error", ID: id, failure: ws.web.explain("do what a client asks", err)})
+	return ws.tell(outgoing{Type: "error", ID: id, failure: ws.web.explain("carry out a client's request", err)})
 }
 
 func (ws *webSocket) do(ctx context.Context, r *request) (outgoing, error) {
@@ -80,10 +80,10 @@ func (ws *webSocket) do(ctx context.Context, r *request) (outgoing, error) {
 	case "ping":
 		return outgoing{Type: "pong"}, nil
 	}
-	return outgoing{}, badRequest(fmt.Sprintf("there is no request of type %.50q", r.Type), "the types are subscribe, unsubscribe, publish, auth and ping")
+	return outgoing{}, badRequest(fmt.Sprintf("%.50q is not a valid request type", r.Type), "the types are subscribe, unsubscribe, publish, auth and ping")
 }
 
-// subscribe adds channels. The first one may resume at a position.
+// subscribe adds channels. A connection's first subscribe may resume at a position.
 func (ws *webSocket) subscribe(ctx context.Context, r *request) error {
 	filters, err := ws.web.parseFilters(r.Channels)
 	if err != nil {
@@ -95,26 +95,25 @@ func (ws *webSocket) subscribe(ctx context.Context, r *request) error {
 			return badRequest("only a connection's first subscribe may have a position", "open another connection to resume there")
 		}
 		if after, err = hub.ParsePosition(r.Position); err != nil {
-			return badRequest(err.Error(), "use a position that a message or a heartbeat told you")
+			return badRequest(err.Error(), "use the position of a message or a heartbeat")
 		}
 	}
 	added := ws.without(filters)
-	if n, most := len(ws.filters)+len(added), ws.web.Limits.Subscriptions; n > most {
-		return fail(http.StatusTooManyRequests, "limit", fmt.Sprintf("%d subscriptions are more than the %d that a connection may have", n, most),
-			"use a pattern, or another connection")
+	if n, limit := len(ws.filters)+len(added), ws.web.Limits.Subscriptions; n > limit {
+		return tooManySubscriptions(n, limit)
 	}
 	if err := ws.permit(ctx, Subscribe, filters); err != nil {
 		return err
 	}
 	answer := outgoing{Type: "subscribed", ID: r.ID}
 	if r.Position != "" {
-		// First the answer, then what was missed.
+		// The answer comes first, then the messages that were missed.
 		answer.Position = after.String()
 		if err := ws.standsAt(after, answer); err != nil {
 			return err
 		}
 		if err := ws.sub.Resume(ctx, after, added...); err != nil {
-			ws.leave(err) // it has been told that it is subscribed
+			ws.leave(err) // the client has already been told that it is subscribed
 			return err
 		}
 	} else if err := ws.follow(ctx, answer, added); err != nil {
@@ -130,13 +129,18 @@ func (ws *webSocket) subscribe(ctx context.Context, r *request) error {
 	return nil
 }
 
+func tooManySubscriptions(n, limit int) *failure {
+	return fail(http.StatusTooManyRequests, "limit", fmt.Sprintf("%d subscriptions: a connection may have up to %d", n, limit),
+		"use a pattern, or another connection")
+}
+
 // without returns the filters that the stream does not have yet, each once.
 func (ws *webSocket) without(filters []hub.Filter) []hub.Filter {
 	added := make([]hub.Filter, 0, len(filters))
 	seen := make(map[hub.Filter]struct{}, len(filters))
 	for _, f := range filters {
-		_, had := ws.filters[f]
-		if _, twice := seen[f]; !had && !twice {
+		_, subscribed := ws.filters[f]
+		if _, twice := seen[f]; !subscribed && !twice {
 			seen[f] = struct{}{}
 			added = append(added, f)
 		}
@@ -172,36 +176,36 @@ func (ws *webSocket) publish(ctx context.Context, r *request) error {
 		return err
 	}
 	if ws.rate != nil && !ws.rate.AllowN(time.Now(), len(drafts)) {
-		return fail(http.StatusTooManyRequests, "limit", "you publish faster than a connection may", "publish more slowly, or several messages as one")
+		return fail(http.StatusTooManyRequests, "limit", "you have exceeded the rate at which a connection may publish", "publish more slowly, or combine messages")
 	}
 	return ws.web.publish(ctx, ws.kind.name(), drafts)
 }
 
-// draftJSON is a message as clients publish it.
+// draftJSON is a message that a client publishes.
 type draftJSON struct {
 	Channel string  `json:"channel"`
 	Payload *string `json:"payload"`
 	Base64  *string `json:"payload_base64"`
 }
 
-// parseDrafts checks messages.
+// parseDrafts decodes and checks messages.
 func (w *Web) parseDrafts(all []draftJSON) ([]hub.Draft, error) {
 	if len(all) == 0 {
-		return nil, badRequest("there is no message to publish", `give "channel" and "payload"`)
+		return nil, badRequest("there is no message to publish", `send "channel" and "payload"`)
 	}
-	if most := w.Limits.Messages; len(all) > most {
-		return nil, tooMany("messages", most)
+	if limit := w.Limits.Messages; len(all) > limit {
+		return nil, tooMany("messages", limit)
 	}
 	drafts := make([]hub.Draft, len(all))
 	for i, d := range all {
 		draft := hub.Draft{Channel: d.Channel}
 		switch {
 		case d.Payload != nil && d.Base64 != nil:
-			return nil, badRequest("a message has payload or payload_base64, not both", "")
+			return nil, badRequest("a message has both payload and payload_base64", "send only one of them")
 		case d.Base64 != nil:
 			var err error
 			if draft.Payload, err = base64.StdEncoding.DecodeString(*d.Base64); err != nil {
-				return nil, badRequest("payload_base64 is not base64: "+err.Error(), "")
+				return nil, badRequest("payload_base64 is not valid base64: "+err.Error(), "")
 			}
 			draft.Binary = true
 		case d.Payload != nil:
@@ -234,7 +238,7 @@ func (w *Web) checkDraft(d hub.Draft) error {
 	}
 	if len(d.Payload) > w.Limits.MessageBytes {
 		return fail(http.StatusRequestEntityTooLarge, "limit",
-			fmt.Sprintf("the payload is %d bytes long, at most %d are allowed", len(d.Payload), w.Limits.MessageBytes),
+			fmt.Sprintf("the payload has %d bytes; the limit is %d", len(d.Payload), w.Limits.MessageBytes),
 			"publish a reference to it, such as the row's key")
 	}
 	return nil
@@ -243,7 +247,7 @@ func (w *Web) checkDraft(d hub.Draft) error {
 func (w *Web) checkChannel(name string) error {
 	err := hub.CheckChannel(name)
 	if err == nil && len(name) > w.Limits.ChannelBytes {
-		err = fmt.Errorf("channel name too long: %d bytes, at most %d are allowed", len(name), w.Limits.ChannelBytes)
+		err = fmt.Errorf("the channel name has %d bytes; the limit is %d", len(name), w.Limits.ChannelBytes)
 	}
 	if err != nil {
 		return badRequest(err.Error(), "")
@@ -251,14 +255,13 @@ func (w *Web) checkChannel(name string) error {
 	return nil
 }
 
-// parseFilters reads channels and patterns to subscribe to.
+// parseFilters parses channels and patterns to subscribe to.
 func (w *Web) parseFilters(channels []string) ([]hub.Filter, error) {
 	if len(channels) == 0 {
-		return nil, badRequest("no channel is named", "name channels or patterns, such as orders.*")
+		return nil, badRequest("the request names no channel", "name channels or patterns, such as orders.*")
 	}
-	if most := w.Limits.Subscriptions; len(channels) > most {
-		return nil, fail(http.StatusTooManyRequests, "limit",
-			fmt.Sprintf("%d channels are more than the %d that a connection may have", len(channels), most), "use a pattern, or another connection")
+	if limit := w.Limits.Subscriptions; len(channels) > limit {
+		return nil, tooManySubscriptions(len(channels), limit)
 	}
 	filters := make([]hub.Filter, len(channels))
 	for i, c := range channels {

@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// named tells whether a request is for a name that this server has. A page of elsewhere can make a name of its own point here (DNS
-// rebinding), and is of the server's own origin then; it can't do so with an address.
+// named reports whether a request uses one of the server's names. A foreign page can make a name of its own point to this server (DNS
+// rebinding), and then has the server's own origin; it can't do that with an address.
 func (w *Web) named(r *http.Request) bool {
 	if w.Hosts == nil {
 		return true
@@ -33,12 +33,12 @@ func (w *Web) named(r *http.Request) bool {
 
 func (w *Web) refuseName(rw http.ResponseWriter, r *http.Request) {
 	w.metrics.refused("host")
-	fail(http.StatusForbidden, "host", fmt.Sprintf("this server does not go by the name %.100q", r.Host),
-		"it lets everybody in, so whoever runs it must say under which names, or use its address").write(rw)
+	fail(http.StatusForbidden, "host", fmt.Sprintf("%.100q is not a name of this server", r.Host),
+		"use its address, or have its operator configure this name: a server that allows anonymous access only answers to configured names").write(rw)
 }
 
-// ClientBehind returns a Config.ClientAddress for a server behind proxies. Of what they say of those who came to them, only what a trusted
-// one has said counts: so the list of addresses is read from its end, up to the first that is no proxy's.
+// ClientBehind returns a Config.ClientAddress for a server behind proxies. Only addresses noted by a trusted proxy count: so the list of
+// addresses is read from its end, up to the first that is not a trusted proxy's.
 func ClientBehind(proxies []netip.Prefix) func(*http.Request) string {
 	trusted := func(a netip.Addr) bool {
 		for _, p := range proxies {
@@ -54,9 +54,9 @@ func ClientBehind(proxies []netip.Prefix) func(*http.Request) string {
 		if at = at.Unmap().WithZone(""); err != nil || !trusted(at) {
 			return peer
 		}
-		said := forwarded(r.Header)
-		for i := len(said) - 1; i >= 0 && trusted(at); i-- {
-			next, ok := address(said[i])
+		noted := forwarded(r.Header)
+		for i := len(noted) - 1; i >= 0 && trusted(at); i-- {
+			next, ok := address(noted[i])
 			if !ok {
 				break
 			}
@@ -66,8 +66,8 @@ func ClientBehind(proxies []netip.Prefix) func(*http.Request) string {
 	}
 }
 
-// forwarded returns the addresses that proxies have noted, the nearest last. Where both headers are there one of them is the client's own
-// invention, and nobody knows which.
+// forwarded returns the addresses that proxies have noted, the nearest last. If both headers are present, it returns none: the client may have
+// made one of them up, and there is no telling which.
 func forwarded(h http.Header) (all []string) {
 	list, standard := h.Values("X-Forwarded-For"), h.Values("Forwarded")
 	switch {
@@ -76,7 +76,7 @@ func forwarded(h http.Header) (all []string) {
 	case len(list) > 0:
 		return strings.Split(strings.Join(list, ","), ",")
 	}
-	for element := range strings.SplitSeq(strings.Join(standard, ","), ",") { // RFC 7239; quoted strings have no commas where there are addresses
+	for element := range strings.SplitSeq(strings.Join(standard, ","), ",") { // RFC 7239; quoted addresses contain no commas
 		of := ""
 		for pair := range strings.SplitSeq(element, ";") {
 			if name, value, _ := strings.Cut(strings.TrimSpace(pair), "="); strings.EqualFold(name, "for") {
@@ -88,7 +88,7 @@ func forwarded(h http.Header) (all []string) {
 	return all
 }
 
-// address reads an address with or without a port.
+// address parses an address with or without a port.
 func address(s string) (netip.Addr, bool) {
 	s = strings.TrimSpace(s)
 	if at, err := netip.ParseAddrPort(s); err == nil {

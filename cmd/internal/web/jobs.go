@@ -10,7 +10,7 @@ import (
 	"github.com/weir-pg/weir/internal/hub"
 )
 
-// serveJobs waits until one of the queues has work, or JobsWait is over.
+// serveJobs waits until one of the queues has work, for at most JobsWait.
 func (w *Web) serveJobs(rw http.ResponseWriter, r *http.Request) {
 	queues, token, err := w.waitJobs(r)
 	if err != nil {
@@ -26,10 +26,10 @@ func (w *Web) serveJobs(rw http.ResponseWriter, r *http.Request) {
 func (w *Web) waitJobs(r *http.Request) (found []string, next string, err error) {
 	queues := r.URL.Query()["queue"]
 	if len(queues) == 0 {
-		return nil, "", badRequest("no queue is named", "name queues: /v1/jobs/wait?queue=mail&queue=files")
+		return nil, "", badRequest("the request names no queue", "name queues: /v1/jobs/wait?queue=mail&queue=files")
 	}
 	if len(queues) > w.Limits.Queues {
-		return nil, "", badRequest(fmt.Sprintf("%d queues are more than the %d that one may wait for", len(queues), w.Limits.Queues), "")
+		return nil, "", badRequest(fmt.Sprintf("%d queues: one request may wait for up to %d", len(queues), w.Limits.Queues), "send several requests")
 	}
 	filters := make([]hub.Filter, len(queues))
 	for i, q := range queues {
@@ -45,7 +45,7 @@ func (w *Web) waitJobs(r *http.Request) (found []string, next string, err error)
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), w.JobsWait)
 	defer cancel()
-	defer context.AfterFunc(w.ctx, cancel)() // a server that stops answers, so that the worker asks another
+	defer context.AfterFunc(w.ctx, cancel)() // a server that is stopping answers, so that the worker asks another server
 	found, next, err = w.Jobs.Wait(ctx, queues, r.URL.Query().Get("since"))
 	if found == nil {
 		found = []string{}

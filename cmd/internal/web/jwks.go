@@ -21,8 +21,8 @@ import (
 	"time"
 )
 
-// keySet is public keys (RFC 7517), from a file or a URL. It is read again and again, and a key that is no longer there counts no more. While it
-// can't be read the keys of before count for a while, and then none does.
+// keySet holds public keys (RFC 7517) from a file or a URL. It is read periodically, and a key that has been removed is no longer valid. While
+// the set can't be read, the previous keys remain valid for a while; after that no key is.
 type keySet struct {
 	from string
 	read func(context.Context) ([]byte, error)
@@ -30,20 +30,20 @@ type keySet struct {
 	log *slog.Logger
 
 	mu       sync.Mutex
-	raw      []byte // as last read
+	raw      []byte // the set as last read
 	keys     []publicKey
 	revision uint64        // counts changes
-	looked   time.Time     // when it was last tried to read them
-	good     time.Time     // and when that last succeeded
-	loading  chan struct{} // closed when the reading that is under way has ended; nil: none is
+	tried    time.Time     // when the last read ended
+	good     time.Time     // when the last successful read ended
+	loading  chan struct{} // closed when the current read ends; nil: none is in progress
 }
 
 // pace is how often a set is read.
 type pace struct {
-	every time.Duration // at most
-	soon  time.Duration // for the sake of a key that is not there
-	hold  time.Duration // after the last time that it could be read its keys count no more
-	wait  bool          // for a reading that is due, and not only for one that a key is missed for
+	every time.Duration // between reads
+	soon  time.Duration // between reads caused by a missing key
+	hold  time.Duration // how long keys remain valid after the last successful read
+	wait  bool          // whether find waits for every read that is due, not only for those caused by a missing key
 }
 
 var (
@@ -83,9 +83,9 @@ func openKeySet(c JWTConfig) (*keySet, error) {
 	switch {
 	case len(s.keys) > 0:
 	case c.KeysURL != "" && s.good.IsZero():
-		s.log.Warn("weir: nobody gets in until the keys for tokens can be read", "from", s.from)
+		s.log.Warn("weir: the keys for tokens can't be read yet, so all tokens are refused until they can", "from", s.from)
 	default:
-		return nil, fmt.Errorf(`web: %s has no key for RS256 or ES256 that can be read: it must look like {"keys": [{"kty": "RSA", …}]}`, s.from)
+		return nil, fmt.Errorf(`web: no key for RS256 or ES256 could be read from %s: it must contain a JWK set such as {"keys": [{"kty": "RSA", …}]}`, s.from)
 	}
 	return s, nil
 }
@@ -109,11 +109,11 @@ func readKeys(r io.Reader) ([]byte, error) {
 	return b, err
 }
 
-// keysClient reads keys over HTTPS. Whoever could change them on their way could make tokens.
+// keysClient returns a function that reads keys over HTTPS: anyone who could change them in transit could forge tokens.
 func keysClient(address string) (func(context.Context) ([]byte, error), error) {
 	u, err := url.Parse(address)
 	if err != nil || u.Host == "" || u.Scheme != "https" && (u.Scheme != "http" || !loopbackName(u.Hostname())) {
-		return nil, fmt.Errorf("web: keys are read from an https URL, or from this machine, and %q is none", address)
+		return nil, fmt.Errorf("web: %q is not a valid URL for keys: use an https URL, or http on a loopback address", address)
 	}
 	client := &http.Client{Timeout: keysTimeout, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	return func(ctx context.Context) ([]byte, error) {
@@ -127,7 +127,7 @@ func keysClient(address string) (func(context.Context) ([]byte, error), error) {
 		}
 		defer response.Body.Close()
 		if response.StatusCode != http.StatusOK {
-			return nil, fmt.Errorf("the answer is %s", response.Status)
+			return nil, fmt.Errorf("the server answered %s: it must answer 200", response.Status)
 		}
 		return readKeys(response.Body)
 	}, nil
@@ -138,7 +138,7 @@ func loopbackName(host string) bool {
 	return host == "localhost" || ip != nil && ip.IsLoopback()
 }
 
-// find returns the key that a token names. A token that names none gets the only key there is for its method.
+// find returns the key with the given id. Without an id it returns the only key for the method.
 func (s *keySet) find(method, id string) (any, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -150,9 +150,9 @@ func (s *keySet) find(method, id string) (any, error) {
 	}
 	switch {
 	case len(found) == 0:
-		return nil, fmt.Errorf("there is no %s key with id %.100q", method, id)
+		return nil, fmt.Errorf("no %s key has id %.100q", method, id)
 	case len(found) > 1:
-		return nil, errors.New("several keys may have signed it, and it names none")
+		return nil, errors.New("it has no kid, and several keys could have signed it")
 	}
 	return found[0], nil
 }
@@ -166,7 +166,7 @@ func (s *keySet) matching(method, id string) (found []any) {
 	return found
 }
 
-// changes counts how often the keys have changed.
+// changes returns how often the keys have changed.
 func (s *keySet) changes() uint64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -174,10 +174,10 @@ func (s *keySet) changes() uint64 {
 	return s.revision
 }
 
-// refresh has the keys read if that was last done so long ago, and drops those that are too old. The caller holds mu, which is given up
-// while it waits.
+// refresh reads the keys if the last read is older than age, and drops keys past their hold time. The caller holds mu, which is released
+// while waiting.
 func (s *keySet) refresh(age time.Duration, wait bool) {
-	if time.Since(s.looked) >= age || s.loading != nil {
+	if time.Since(s.tried) >= age || s.loading != nil {
 		loading := s.load()
 		if wait {
 			s.mu.Unlock()
@@ -186,13 +186,13 @@ func (s *keySet) refresh(age time.Duration, wait bool) {
 		}
 	}
 	if len(s.keys) > 0 && time.Since(s.good) > s.hold {
-		s.log.Error("weir: the keys for tokens could not be read for too long: tokens count no more", "from", s.from, "for", s.hold)
+		s.log.Error("weir: the keys for tokens have not been readable for too long: all tokens are refused", "from", s.from, "for", s.hold)
 		s.set(nil, nil)
 	}
 }
 
-// load has the keys read, by one at a time, and returns what is closed when it is done, keysTimeout later at most: so does its goroutine
-// end. The caller holds mu.
+// load starts reading the keys, unless a read is in progress, and returns a channel that is closed when the read ends, at most keysTimeout
+// later; its goroutine ends then too. The caller holds mu.
 func (s *keySet) load() chan struct{} {
 	if s.loading != nil {
 		return s.loading
@@ -210,12 +210,12 @@ func (s *keySet) load() chan struct{} {
 		}
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		s.looked, s.loading = time.Now(), nil
+		s.tried, s.loading = time.Now(), nil
 		if err != nil {
-			s.log.Warn("weir: the keys for tokens can't be read, those read before count for a while", "from", s.from, "for", s.hold, "error", err)
+			s.log.Warn("weir: the keys for tokens can't be read; the previous ones remain valid for a while", "from", s.from, "for", s.hold, "error", err)
 			return
 		}
-		s.good = s.looked
+		s.good = s.tried
 		if !bytes.Equal(raw, s.raw) {
 			s.set(raw, keys)
 		}
@@ -225,7 +225,7 @@ func (s *keySet) load() chan struct{} {
 
 func (s *keySet) set(raw []byte, keys []publicKey) {
 	if s.raw != nil && len(keys) == 0 {
-		s.log.Warn("weir: there is no key for tokens any more, so nobody gets in by one", "from", s.from)
+		s.log.Warn("weir: there are no keys for tokens any more, so all tokens are refused", "from", s.from)
 	}
 	s.raw, s.keys = raw, keys
 	s.revision++
@@ -243,16 +243,16 @@ type jwk struct {
 	Y     string `json:"y"`
 }
 
-// parseKeys reads a JWK set. Keys that are for something else are left out; one that is damaged is an error.
+// parseKeys parses a JWK set. It leaves out keys for other purposes; a malformed key is an error.
 func parseKeys(b []byte) ([]publicKey, error) {
 	var set struct {
 		Keys *[]jwk `json:"keys"`
 	}
 	if err := json.Unmarshal(b, &set); err != nil {
-		return nil, fmt.Errorf("it is no JWK set: %w", err)
+		return nil, fmt.Errorf("it is not a JWK set: %w", err)
 	}
 	if set.Keys == nil {
-		return nil, errors.New("it is no JWK set: there are no keys in it")
+		return nil, errors.New(`it is not a JWK set: it has no member "keys"`)
 	}
 	var keys []publicKey
 	for _, k := range *set.Keys {
@@ -292,10 +292,10 @@ func (k jwk) rsa() (*rsa.PublicKey, error) {
 	key := &rsa.PublicKey{N: new(big.Int).SetBytes(n)}
 	exponent := new(big.Int).SetBytes(e)
 	if bits := key.N.BitLen(); bits < minRSA {
-		return nil, fmt.Errorf("it has %d bits, at least %d are needed", bits, minRSA)
+		return nil, fmt.Errorf("it has %d bits; at least %d are required", bits, minRSA)
 	}
 	if exponent.BitLen() > 31 || exponent.Int64() < 3 || exponent.Bit(0) == 0 {
-		return nil, fmt.Errorf("its exponent %.20s is none", exponent)
+		return nil, fmt.Errorf("its exponent %.20s is not valid", exponent)
 	}
 	key.E = int(exponent.Int64())
 	return key, nil
@@ -310,7 +310,7 @@ func (k jwk) ecdsa() (*ecdsa.PublicKey, error) {
 			return nil, err
 		}
 		if len(b) != size {
-			return nil, fmt.Errorf("a coordinate has %d bytes, P-256 has %d", len(b), size)
+			return nil, fmt.Errorf("a coordinate has %d bytes; those of P-256 have %d", len(b), size)
 		}
 		point = append(point, b...)
 	}

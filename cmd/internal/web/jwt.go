@@ -12,24 +12,24 @@ import (
 	"github.com/weir-pg/weir/internal/hub"
 )
 
-// JWTConfig says which tokens count. One of Secret and KeysFile, or both, is needed.
+// JWTConfig defines which tokens are valid. Set Secret, a source of keys (KeysFile or KeysURL), or both.
 type JWTConfig struct {
 	Secret   []byte        // for HS256; at least 32 bytes
-	KeysFile string        // a JWK set, for RS256 and ES256; it is read every second
-	KeysURL  string        // or where to get one; it is read every minute
-	Audience string        // tokens must be for it; empty: for anybody
-	Issuer   string        // tokens must be from it; empty: from anybody
+	KeysFile string        // a JWK set, for RS256 and ES256; read every second
+	KeysURL  string        // the URL of one, used instead of KeysFile; read every minute
+	Audience string        // required in the claim aud; empty: any
+	Issuer   string        // required in the claim iss; empty: any
 	Leeway   time.Duration // by which clocks may differ; 0: 5 s
 	Logger   *slog.Logger  // nil: slog.Default()
 }
 
 const (
 	defaultLeeway = 5 * time.Second
-	minSecret     = 32  // bytes: as long as the hash, says RFC 7518
-	maxPatterns   = 100 // of one claim
+	minSecret     = 32  // bytes: RFC 7518 requires the length of the hash
+	maxPatterns   = 100 // in one claim
 )
 
-// claims are those of a token that matter here.
+// claims are a token's claims that are read here.
 type claims struct {
 	jwt.RegisteredClaims
 	Weir struct {
@@ -39,15 +39,15 @@ type claims struct {
 	} `json:"weir"`
 }
 
-// bearer authorises by tokens that somebody else has signed.
+// bearer authorizes clients by signed tokens.
 type bearer struct {
 	secret []byte
-	keys   *keySet // nil: none
+	keys   *keySet // nil: no keys
 	parser *jwt.Parser
 	leeway time.Duration
 }
 
-// NewJWT returns an Authorizer that reads JSON Web Tokens.
+// NewJWT returns an Authorizer that verifies JSON Web Tokens.
 func NewJWT(c JWTConfig) (Authorizer, error) {
 	b := &bearer{secret: c.Secret, leeway: c.Leeway}
 	if b.leeway == 0 {
@@ -56,7 +56,7 @@ func NewJWT(c JWTConfig) (Authorizer, error) {
 	var methods []string
 	if len(c.Secret) > 0 {
 		if len(c.Secret) < minSecret {
-			return nil, fmt.Errorf("web: the secret for tokens has %d bytes: use at least %d random ones", len(c.Secret), minSecret)
+			return nil, fmt.Errorf("web: the secret for tokens has %d bytes: use at least %d random bytes", len(c.Secret), minSecret)
 		}
 		methods = append(methods, "HS256")
 	}
@@ -68,7 +68,7 @@ func NewJWT(c JWTConfig) (Authorizer, error) {
 		methods = append(methods, "RS256", "ES256")
 	}
 	if len(methods) == 0 {
-		return nil, errors.New("web: tokens need a secret, a file of keys, or a URL of them")
+		return nil, errors.New("web: nothing to verify tokens with: set a secret, a keys file, or a keys URL")
 	}
 	options := []jwt.ParserOption{jwt.WithValidMethods(methods), jwt.WithExpirationRequired(), jwt.WithLeeway(b.leeway)}
 	if c.Audience != "" {
@@ -100,14 +100,14 @@ func (b *bearer) Authorize(_ context.Context, ask Ask) (Grant, error) {
 		patterns = c.Weir.Jobs
 	}
 	if len(patterns) > maxPatterns {
-		return Grant{}, NoToken(fmt.Sprintf("the token has %d patterns, at most %d are read", len(patterns), maxPatterns), "use broader ones")
+		return Grant{}, NoToken(fmt.Sprintf("the token has %d patterns; the limit is %d", len(patterns), maxPatterns), "use broader patterns")
 	}
 	if len(patterns) == 0 && ask.Action != Connect {
-		return Grant{}, Denied(fmt.Sprintf("%s is not allowed", ask.Action), fmt.Sprintf("the token's claim weir must name channels in %q", ask.Action))
+		return Grant{}, Denied(fmt.Sprintf("%s is not allowed", ask.Action), fmt.Sprintf("list the allowed names in %q of the token's claim weir", ask.Action))
 	}
 	allow, err := hub.ParseFilters(patterns)
 	if err != nil {
-		return Grant{}, NoToken("the token's claim weir can't be read: "+err.Error(), "")
+		return Grant{}, NoToken("the token's claim weir is not valid: "+err.Error(), "")
 	}
 	return Grant{Allow: allow, Expires: c.ExpiresAt.Add(b.leeway), User: c.Subject}, nil
 }
@@ -120,11 +120,11 @@ func (b *bearer) Revision() uint64 {
 	return b.keys.changes()
 }
 
-// key finds what a token's signature is checked with. The method decides which kind it is, so that nobody signs with a public key as
-// if it were the secret.
+// key returns the key that verifies a token's signature. The signing method decides which kind of key that is, so a token can't be signed
+// with a public key as if it were the secret.
 func (b *bearer) key(t *jwt.Token) (any, error) {
-	if _, ok := t.Header["crit"]; ok { // RFC 7515: what is critical and not understood makes a token one that does not count
-		return nil, errors.New("it has critical header parameters, and none are understood here")
+	if _, ok := t.Header["crit"]; ok { // RFC 7515: a token with critical parameters that are not understood is invalid
+		return nil, errors.New("it has critical header parameters (crit), which are not supported")
 	}
 	method := t.Method.Alg()
 	if method == "HS256" {

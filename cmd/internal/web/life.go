@@ -10,7 +10,7 @@ import (
 	"github.com/weir-pg/weir/internal/sleep"
 )
 
-// life is a stream's timer: for heartbeats, and for the end of what it was allowed.
+// life is a stream's timer: for heartbeats, and for the expiry of its grant.
 type life struct {
 	mu      sync.Mutex
 	timer   *time.Timer
@@ -18,11 +18,11 @@ type life struct {
 	beatAt  time.Time
 	expires time.Time // zero: never
 
-	token    string // by which the stream lives
-	user     string // whose it is
-	revision uint64 // of the Authorizer when it last said that the token is good
+	token    string // the token that the Authorizer last accepted
+	user     string // whose token it is
+	revision uint64 // the Authorizer's when it last accepted the token
 
-	heard atomic.Int64 // when the client last said anything, in ns since 1970; WebSocket alone
+	heard atomic.Int64 // when the client last sent anything, in ns since 1970; only for WebSocket
 }
 
 func (s *stream) startTimer() {
@@ -45,7 +45,7 @@ func (s *stream) stopTimer() {
 	}
 }
 
-// until lets the stream live until then, or ever if it is zero.
+// until sets when the stream expires; zero means never.
 func (s *stream) until(t time.Time) {
 	l := &s.life
 	l.mu.Lock()
@@ -56,7 +56,7 @@ func (s *stream) until(t time.Time) {
 	}
 }
 
-// next is how long nothing is to be done. The caller holds mu.
+// next returns the time until the timer's next task. The caller holds mu.
 func (l *life) next() time.Duration {
 	at := l.beatAt
 	if !l.expires.IsZero() && l.expires.Before(at) {
@@ -96,7 +96,7 @@ func (s *stream) tick() {
 	}
 }
 
-// livesBy notes the token by which the stream lives, which has just been found good.
+// livesBy records the token that the stream was granted by, which the Authorizer has just accepted.
 func (s *stream) livesBy(token, user string, revision uint64) {
 	s.life.mu.Lock()
 	defer s.life.mu.Unlock()
@@ -109,13 +109,13 @@ func (s *stream) user() string {
 	return s.life.user
 }
 
-// stillGood looks at the stream's token again when the Authorizer may have changed its mind. That it can't be asked is no no.
+// stillGood checks the stream's token again if the Authorizer's revision has changed. If the Authorizer can't answer, the token remains good.
 func (s *stream) stillGood() bool {
-	now := s.web.revision()
+	current := s.web.revision()
 	s.life.mu.Lock()
-	token, was := s.life.token, s.life.revision
+	token, accepted := s.life.token, s.life.revision
 	s.life.mu.Unlock()
-	if now == was {
+	if current == accepted {
 		return true
 	}
 	ctx, cancel := context.WithTimeout(s.web.ctx, patience)
@@ -126,12 +126,12 @@ func (s *stream) stillGood() bool {
 		return false
 	}
 	if err == nil {
-		s.livesBy(token, grant.User, now)
+		s.livesBy(token, grant.User, current)
 	}
 	return true
 }
 
-// heartbeat tells the client where it stands. Where something is being written the client hears enough as it is.
+// heartbeat sends the client its position. While something else is being written, no heartbeat is needed.
 func (s *stream) heartbeat() error {
 	if !s.mu.TryLock() {
 		return nil
@@ -151,13 +151,13 @@ func (s *stream) heartbeat() error {
 	return s.write(b.bytes, at)
 }
 
-// heard notes that the client lives.
+// heard records that the client has just sent something.
 func (s *stream) heard() { s.life.heard.Store(time.Now().UnixNano()) }
 
-// silent tells whether the client has left two probes unanswered, and had as much time as a write has.
+// silent reports whether the client has left two probes unanswered for at least the time that a write may take.
 func (s *stream) silent() bool {
 	return time.Since(time.Unix(0, s.life.heard.Load())) > max(2*s.web.Heartbeat, s.web.WriteTimeout)
 }
 
-// untilBeat is how long until a stream's next heartbeat: the interval at most, for proxies end what is silent for longer.
+// untilBeat returns the time until a stream's next heartbeat: never longer than Heartbeat, because proxies end connections that are silent.
 func (w *Web) untilBeat() time.Duration { return sleep.Jitter(w.Heartbeat * 4 / 5) }

@@ -7,18 +7,18 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// Limits bound what clients may take.
+// Limits bound what clients may use.
 type Limits struct {
 	Connections   int     // streams, waits for jobs and requests to publish at once; 0: no limit
-	PerAddress    int     // of them at once of one client address; 0: no limit
+	PerAddress    int     // of these at once from one client address; 0: no limit
 	Subscriptions int     // channels and patterns of one stream; 0: 1000
-	MessageBytes  int     // a payload that is published; 0: 1 MiB. What carries it may be twice as long and 4 KiB, for JSON's escapes
-	ChannelBytes  int     // a channel's name; 0: what the hub allows
-	QueueBytes    int     // queued for a stream that reads slowly; 0: the hub's default
-	PublishRate   float64 // messages that one WebSocket may publish in a second; 0: no limit
-	PublishBurst  int     // and at once; 0: a second's worth
-	Queues        int     // of one wait for jobs; 0: 1000
-	Messages      int     // published by one request; 0: 1000
+	MessageBytes  int     // bytes of a published payload; 0: 1 MiB. A body or frame may have twice as many plus 4 KiB, for JSON escapes
+	ChannelBytes  int     // bytes of a channel name; 0: 255, the hub's limit
+	QueueBytes    int     // bytes queued for a stream that reads slowly; 0: the hub's default
+	PublishRate   float64 // messages that one WebSocket may publish per second; 0: no limit
+	PublishBurst  int     // messages that it may publish at once; 0: one second's worth
+	Queues        int     // queues in one wait for jobs; 0: 1000
+	Messages      int     // messages published by one request; 0: 1000
 }
 
 func (l Limits) withDefaults() Limits {
@@ -36,10 +36,10 @@ func (l Limits) withDefaults() Limits {
 	return l
 }
 
-// carrier is how long a frame or a body with a message may be.
+// carrier returns the maximum length of a frame or body that contains a message.
 func (l Limits) carrier() int64 { return int64(l.MessageBytes)*2 + 4<<10 }
 
-// enter counts a stream in, or says why it may not. Who enters must leave, by exit.
+// enter admits a stream, or returns why it is refused. A stream that was admitted must call exit.
 func (w *Web) enter(s *stream) *failure {
 	if f := w.admit(s.remote); f != nil {
 		return f
@@ -61,8 +61,8 @@ func (w *Web) exit(s *stream) {
 	w.release(s.remote)
 }
 
-// admit counts in what a client makes the server keep: a stream, a wait, a message that is on its way. Or it says why it may not. Who is
-// admitted must be released.
+// admit counts something that a client makes the server hold: a stream, a wait for jobs, a request to publish. It returns a failure if a limit
+// refuses it. Each admission must be followed by release.
 func (w *Web) admit(remote string) (f *failure) {
 	defer func() {
 		if f != nil {
@@ -73,11 +73,11 @@ func (w *Web) admit(remote string) (f *failure) {
 	defer w.mu.Unlock()
 	switch {
 	case w.refusing:
-		return fail(http.StatusServiceUnavailable, "draining", "this server is stopping", "connect again: another takes over")
+		return fail(http.StatusServiceUnavailable, "draining", "this server is stopping", "connect again: another server takes over")
 	case w.Limits.Connections > 0 && w.streams >= w.Limits.Connections:
-		return fail(http.StatusServiceUnavailable, "limit", "this server has as many connections as it may have", "try again later")
+		return fail(http.StatusServiceUnavailable, "limit", "this server has reached its limit of connections", "try again later")
 	case w.Limits.PerAddress > 0 && w.from[remote] >= w.Limits.PerAddress:
-		return fail(http.StatusTooManyRequests, "limit", "your address has as many connections as it may have",
+		return fail(http.StatusTooManyRequests, "limit", "your address has reached its limit of connections",
 			"subscribe to several channels on one connection")
 	}
 	w.streams++
@@ -100,7 +100,7 @@ func (w *Web) release(remote string) {
 	w.ended.Done()
 }
 
-// newRate returns what lets a client publish so many messages in a second; nil where there is no limit.
+// newRate returns a limiter of what a client publishes; nil if there is no limit.
 func newRate(l Limits) *rate.Limiter {
 	if l.PublishRate <= 0 {
 		return nil

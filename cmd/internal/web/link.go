@@ -6,20 +6,20 @@ import (
 	"time"
 )
 
-// taken is a connection that was taken from net/http.
+// taken is a connection taken over from net/http.
 type taken struct {
 	net.Conn
-	polite bool // the client answers a goodbye
+	polite bool // the client answers a farewell by closing
 }
 
-// HangUp implements link. Who reads sees the connection's end.
+// HangUp implements link. The reader then sees the end of the connection.
 func (t taken) HangUp(by time.Time) {
 	if !t.polite || by.IsZero() || t.SetReadDeadline(by) != nil {
 		_ = t.Conn.Close()
 	}
 }
 
-// lent is a response of net/http's, for connections that can't be taken. It must not be used after its handler has returned.
+// lent is a net/http response, for connections that can't be taken over. It must not be used after its handler has returned.
 type lent struct {
 	response   http.ResponseWriter
 	controller *http.ResponseController

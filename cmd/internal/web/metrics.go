@@ -10,7 +10,7 @@ import (
 	"github.com/weir-pg/weir/internal/hub"
 )
 
-// metrics are the streams' own; the hub's come from Collector.
+// metrics are those of streams; the hub's come from Collector.
 type metrics struct {
 	registry    *prometheus.Registry
 	connections *prometheus.GaugeVec
@@ -25,18 +25,18 @@ func newMetrics(registry *prometheus.Registry, h *hub.Hub) (*metrics, error) {
 		registry = prometheus.NewRegistry()
 	}
 	sent := prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "weir_hub_sent_bytes_total", Help: "Bytes written to streams, TLS and HTTP's own left out.",
+		Name: "weir_hub_sent_bytes_total", Help: "Bytes written to streams, without the overhead of TLS and HTTP.",
 	}, []string{"transport"})
 	m := &metrics{
 		registry: registry,
 		connections: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "weir_hub_connections", Help: "Streams that are open.",
+			Name: "weir_hub_connections", Help: "Open streams.",
 		}, []string{"transport"}),
 		opens: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "weir_hub_connections_opened_total", Help: "Streams that were opened.",
+			Name: "weir_hub_connections_opened_total", Help: "Streams opened.",
 		}, []string{"transport"}),
 		refusals: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "weir_hub_refused_requests_total", Help: "What clients were refused, by the error's code; unauthorized and denied are authorisation's.",
+			Name: "weir_hub_refused_requests_total", Help: "Requests refused, by error code; unauthorized and denied come from authorization.",
 		}, []string{"code"}),
 		publishes: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "weir_hub_publish_requests_total", Help: "Requests to publish.",
@@ -80,27 +80,27 @@ func Collector(h *hub.Hub) prometheus.Collector {
 		kind       prometheus.ValueType
 		value      func(hub.Stats) float64
 	}{
-		{"live", "1 while the hub reads ticks, 0 while it can't.", prometheus.GaugeValue, func(s hub.Stats) float64 {
+		{"live", "1 while the hub can read ticks, otherwise 0.", prometheus.GaugeValue, func(s hub.Stats) float64 {
 			if s.Live {
 				return 1
 			}
 			return 0
 		}},
 		{"subscribers", "Subscribers of all transports.", prometheus.GaugeValue, func(s hub.Stats) float64 { return float64(s.Subscribers) }},
-		{"channels", "Channels with a subscriber of their own, patterns not counted.", prometheus.GaugeValue,
+		{"channels", "Channels with at least one subscriber; patterns are not counted.", prometheus.GaugeValue,
 			func(s hub.Stats) float64 { return float64(s.Channels) }},
-		{"ring_bytes", "Newest history kept in memory.", prometheus.GaugeValue, func(s hub.Stats) float64 { return float64(s.RingBytes) }},
-		{"tick", "The tick that comes next: where the hub stands in the log.", prometheus.GaugeValue,
+		{"ring_bytes", "Bytes of newest history kept in memory.", prometheus.GaugeValue, func(s hub.Stats) float64 { return float64(s.RingBytes) }},
+		{"tick", "The hub's position in the log: the next tick.", prometheus.GaugeValue,
 			func(s hub.Stats) float64 { return float64(s.Position.Tick) }},
-		{"messages_total", "Messages dispatched, however many subscribers each had.", prometheus.CounterValue,
+		{"messages_total", "Messages dispatched, each counted once for all its subscribers.", prometheus.CounterValue,
 			func(s hub.Stats) float64 { return float64(s.Messages) }},
-		{"deliveries_total", "Messages and gaps handed to subscribers.", prometheus.CounterValue,
+		{"deliveries_total", "Messages and gaps delivered to subscribers.", prometheus.CounterValue,
 			func(s hub.Stats) float64 { return float64(s.Delivered) }},
-		{"skips_total", "Times that a slow subscriber was skipped ahead.", prometheus.CounterValue,
+		{"skips_total", "Times a slow subscriber was skipped ahead.", prometheus.CounterValue,
 			func(s hub.Stats) float64 { return float64(s.Skipped) }},
-		{"slow_subscribers_total", "Subscribers that were cut off because they did not keep up.", prometheus.CounterValue,
+		{"slow_subscribers_total", "Subscribers disconnected because they did not keep up.", prometheus.CounterValue,
 			func(s hub.Stats) float64 { return float64(s.Slow) }},
-		{"relayed_messages_total", "Messages that came from other hubs and are not in the log.", prometheus.CounterValue,
+		{"relayed_messages_total", "Messages received from other hubs that are not in the log.", prometheus.CounterValue,
 			func(s hub.Stats) float64 { return float64(s.Relayed) }},
 		{"published_messages_total", "Messages logged for clients of this hub.", prometheus.CounterValue,
 			func(s hub.Stats) float64 { return float64(s.Published) }},

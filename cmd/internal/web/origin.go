@@ -22,7 +22,7 @@ func parseOrigins(patterns []string) (origins, error) {
 	return all, nil
 }
 
-// allow tells whether a page may connect. Who is no page sends no Origin, and is nothing to protect against here.
+// allow reports whether a page may connect. Clients other than pages send no Origin; this check is not about them.
 func (o origins) allow(r *http.Request) bool {
 	origin := r.Header.Get("Origin")
 	if origin == "" {
@@ -50,7 +50,7 @@ func (o origins) allow(r *http.Request) bool {
 	return false
 }
 
-// sameOrigin lets only pages of allowed origins through, and tells their browsers that they may read the answer.
+// sameOrigin refuses pages of origins that are not allowed, and adds the headers that let browsers read the answer.
 func (w *Web) sameOrigin(next http.HandlerFunc) http.HandlerFunc {
 	return func(rw http.ResponseWriter, r *http.Request) {
 		rw.Header().Add("Vary", "Origin")
@@ -61,8 +61,8 @@ func (w *Web) sameOrigin(next http.HandlerFunc) http.HandlerFunc {
 		origin := r.Header.Get("Origin")
 		if !w.origins.allow(r) {
 			w.metrics.refused("origin")
-			fail(http.StatusForbidden, "origin", fmt.Sprintf("pages of %.200q may not connect to %.200q", origin, r.Host),
-				"whoever runs the server can allow the origin").write(rw)
+			fail(http.StatusForbidden, "origin", fmt.Sprintf("pages of origin %.200q are not allowed to connect to %.200q", origin, r.Host),
+				"the server's operator can allow the origin").write(rw)
 			return
 		}
 		if origin != "" {
@@ -73,7 +73,7 @@ func (w *Web) sameOrigin(next http.HandlerFunc) http.HandlerFunc {
 	}
 }
 
-// servePreflight answers the question that a browser asks before it lets a page send a token or JSON elsewhere.
+// servePreflight answers the request that a browser makes before it lets a page send a token or JSON to another origin.
 func servePreflight(rw http.ResponseWriter, _ *http.Request) {
 	h := rw.Header()
 	h.Set("Access-Control-Allow-Methods", "GET, POST")

@@ -13,7 +13,7 @@ import (
 	"github.com/weir-pg/weir/internal/hub"
 )
 
-// servePublish publishes one message, several, or the body as it is where the URL names the channel.
+// servePublish publishes one message, a list of messages, or the raw body if the URL names the channel.
 func (w *Web) servePublish(rw http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(r.Context(), patience)
 	defer cancel()
@@ -28,8 +28,7 @@ func (w *Web) servePublish(rw http.ResponseWriter, r *http.Request) {
 	}{published})
 }
 
-// publishRequest asks first who it is, and whether they may publish at all, or to the channel that the URL names: for others nothing is
-// read.
+// publishRequest first checks whether the client may publish at all, or to the channel in the URL; otherwise it does not read the body.
 func (w *Web) publishRequest(ctx context.Context, rw http.ResponseWriter, r *http.Request) (int, error) {
 	ask := Ask{Token: token(r), Action: Publish, Remote: strings.Clone(w.ClientAddress(r))}
 	if f := w.admit(ask.Remote); f != nil {
@@ -71,7 +70,7 @@ func (w *Web) parseBody(r *http.Request, body []byte) ([]hub.Draft, error) {
 		d := hub.Draft{Channel: q.Get("channel"), Payload: body, Binary: kind == "application/octet-stream" || !utf8.Valid(body)}
 		return []hub.Draft{d}, w.checkDraft(d)
 	}
-	var all few[draftJSON]
+	var all list[draftJSON]
 	var err error
 	if trimmed := bytes.TrimLeft(body, " \t\r\n"); len(trimmed) > 0 && trimmed[0] == '[' {
 		err = json.Unmarshal(body, &all)
@@ -84,8 +83,8 @@ func (w *Web) parseBody(r *http.Request, body []byte) ([]hub.Draft, error) {
 		return nil, limit
 	}
 	if err != nil {
-		return nil, badRequest("the body is no message: "+unreadable(err),
-			`send {"channel":…,"payload":…}, a list of such, or any body with ?channel= in the URL`)
+		return nil, badRequest("the body is not a valid message: "+unreadable(err),
+			`send {"channel":…,"payload":…}, a list of such objects, or any body with ?channel= in the URL`)
 	}
 	return w.parseDrafts(all)
 }
@@ -95,8 +94,8 @@ func (w *Web) publish(ctx context.Context, transport string, drafts []hub.Draft)
 	if err := w.Hub.PublishAll(ctx, drafts); err != nil {
 		w.metrics.publish(transport, "failed")
 		if errors.Is(err, context.DeadlineExceeded) {
-			return fail(http.StatusServiceUnavailable, "unavailable", "the database did not answer in time: what you published may be logged all the same",
-				"publish again, if your subscribers can take it twice")
+			return fail(http.StatusServiceUnavailable, "unavailable", "the database did not answer in time: the messages may be logged nevertheless",
+				"publish again if your subscribers tolerate duplicates")
 		}
 		return err
 	}

@@ -63,7 +63,7 @@ func TestEveryRequestIsAnswered(t *testing.T) {
 		t.Helper()
 		c.say("%s", request)
 		got := map[string]int{}
-		for range len(want) + 1 { // the answer and the messages come in any order
+		for range len(want) + 1 { // the answer and the messages arrive in any order
 			got[c.next().String()]++
 		}
 		for _, w := range append(want, "published") {
@@ -87,7 +87,7 @@ func TestSubscribingLaterKeepsOrderAndPositions(t *testing.T) {
 		r.publish(fmt.Sprintf("a=%d", i))
 	}
 	c := r.ws("")
-	// The second request comes while the first one's history is read.
+	// The second request arrives while history is being read for the first.
 	c.say(`{"type":"subscribe","id":1,"channels":["a"],"position":"0.0.0"}`)
 	c.say(`{"type":"subscribe","id":2,"channels":["b"]}`)
 	c.say(`{"type":"unsubscribe","id":3,"channels":["a"]}`)
@@ -189,11 +189,11 @@ func TestLimits(t *testing.T) {
 	c.ask(`{"type":"subscribe","channels":["1","2","3"]}`)
 	refused("limit", c.ask(`{"type":"subscribe","channels":["4"]}`))
 	if s := c.ask(`{"type":"subscribe","channels":["1","2"]}`); s.Type != "subscribed" {
-		t.Errorf("subscribing to what one has: %+v", s)
+		t.Errorf("subscribing again to the same channels: %+v", s)
 	}
 	c.ask(`{"type":"unsubscribe","channels":["1"]}`)
 	if s := c.ask(`{"type":"subscribe","channels":["4"]}`); s.Type != "subscribed" {
-		t.Errorf("after unsubscribing there is room for one: %+v", s)
+		t.Errorf("subscribing after unsubscribing from another channel: %+v", s)
 	}
 	refused("bad_request", c.ask(`{"type":"publish","channel":"longer than ten"}`))
 	refused("limit", c.ask(`{"type":"publish","channel":"x","payload":%q}`, strings.Repeat("x", 101)))
@@ -210,7 +210,7 @@ func TestLimits(t *testing.T) {
 		if response, _ := r.get("/v1/events?channel=x&from="+from, nil); response.StatusCode != want {
 			t.Errorf("from %s: status %d, want %d", from, response.StatusCode, want)
 		} else if want != 200 && response.Header.Get("Retry-After") == "" {
-			t.Error("it does not say when to try again")
+			t.Error("the answer has no Retry-After header")
 		}
 	}
 	status("a", http.StatusTooManyRequests)
@@ -225,7 +225,7 @@ func TestLimits(t *testing.T) {
 	})
 	status("a", http.StatusOK)
 	if _, response, err := r.dial("?from=z", nil); err == nil || response.StatusCode != http.StatusServiceUnavailable {
-		t.Errorf("a WebSocket more than allowed: %v, want status 503", err)
+		t.Errorf("a WebSocket beyond the limit: %v, want status 503", err)
 	}
 }
 
@@ -252,7 +252,7 @@ func TestEventStreamsRefuseWhatTheyDoNotUnderstand(t *testing.T) {
 	if response, _ := r.get("/v2/events", nil); response.StatusCode != http.StatusNotFound {
 		t.Errorf("status %d, want 404", response.StatusCode)
 	}
-	// The header says more than the URL, which an EventSource keeps as it was at first.
+	// The header takes precedence over the URL, which an EventSource never changes.
 	r.publish("a=1")
 	r.publish("a=2")
 	c := r.sse("?channel=a&position=7.1.0", "7.1.1")
@@ -267,7 +267,7 @@ func TestEventStreamsOverHTTP2(t *testing.T) {
 	t.Cleanup(r.server.Close)
 	c := r.sse("?channel=a", "")
 	if c.response.ProtoMajor != 2 {
-		t.Fatalf("the response came by %s", c.response.Proto)
+		t.Fatalf("the response uses %s", c.response.Proto)
 	}
 	expect(t, c, "subscribed")
 	r.publish("a=1", "a=2")
@@ -285,6 +285,6 @@ func TestEventStreamsOverHTTP2(t *testing.T) {
 	r.stopHub()
 	c.retry = ""
 	if c.end(); c.retry == "" {
-		t.Error("the event stream ended without saying when to come back")
+		t.Error("the event stream ended without a reconnection delay")
 	}
 }

@@ -30,7 +30,7 @@ type memory struct {
 	refuse  func(hub.Draft) error // nil: nothing is refused
 }
 
-// epoch is that of all ticks.
+// epoch is the epoch of all ticks.
 const epoch = 7
 
 func newMemory() *memory { return &memory{first: 1, changed: make(chan struct{})} }
@@ -83,7 +83,7 @@ func (m *memory) Read(_ context.Context, after hub.Position) ([]*hub.Part, error
 	return parts, nil
 }
 
-// copied is for one hub: messages are the hub's that reads them.
+// copied returns a copy for one hub: a hub owns the messages that it reads.
 func copied(p *hub.Part) *hub.Part {
 	c := *p
 	c.Messages = nil
@@ -116,7 +116,7 @@ func (m *memory) Publish(_ context.Context, drafts []hub.Draft) error {
 	return nil
 }
 
-// truncate forgets the oldest ticks.
+// truncate deletes the oldest n ticks.
 func (m *memory) truncate(n int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -130,15 +130,15 @@ type rig struct {
 	hub     *hub.Hub
 	web     *Web
 	server  *httptest.Server
-	stopHub func() // and waits
+	stopHub func() // stops it and waits
 }
 
-// newRig serves a hub on the source; change may change how.
+// newRig serves a hub on the source; change, if not nil, changes the configuration.
 func newRig(t testing.TB, source *memory, change func(*Config)) *rig {
 	t.Helper()
 	r := &rig{t: t, source: source}
 	quiet := slog.New(slog.DiscardHandler)
-	r.hub = hub.New(hub.Config{Source: source, Logger: quiet, RingBytes: 1}) // so small a ring has replays read the source
+	r.hub = hub.New(hub.Config{Source: source, Logger: quiet, RingBytes: 1}) // with so small a ring, replays read the source
 	c := Config{Hub: r.hub, Logger: quiet, Anonymous: true}
 	if change != nil {
 		change(&c)
@@ -165,7 +165,7 @@ func newRig(t testing.TB, source *memory, change func(*Config)) *rig {
 	return r
 }
 
-// publish logs messages as one tick, past the hub.
+// publish logs messages as one tick, directly in the source.
 func (r *rig) publish(messages ...string) {
 	r.t.Helper()
 	drafts := make([]hub.Draft, len(messages))
@@ -178,7 +178,7 @@ func (r *rig) publish(messages ...string) {
 	}
 }
 
-// said is what a server says on a stream.
+// said is an object that the server sends on a stream.
 type said struct {
 	Type     string
 	ID       json.RawMessage
@@ -221,7 +221,7 @@ func (s said) at(t testing.TB) hub.Position {
 type client interface {
 	next() said
 	close()
-	end() string // waits for the end, and tells how it came
+	end() string // waits for the end, and returns its close code or reason
 }
 
 // wsClient speaks WebSocket.
@@ -259,7 +259,7 @@ func (c *wsClient) say(format string, args ...any) {
 	}
 }
 
-// ask says something and returns the next thing that the server says, besides heartbeats.
+// ask sends a request and returns the next object from the server that is not a heartbeat.
 func (c *wsClient) ask(format string, args ...any) said {
 	c.t.Helper()
 	c.say(format, args...)
@@ -306,7 +306,7 @@ type sseClient struct {
 	response *http.Response
 	lines    *bufio.Reader
 	cancel   context.CancelFunc
-	retry    string // what the server last said of when to come back
+	retry    string // the newest reconnection delay that the server sent
 }
 
 func (r *rig) get(path string, header http.Header) (*http.Response, context.CancelFunc) {
@@ -400,8 +400,8 @@ func (c *sseClient) end() string {
 	}
 }
 
-// transports runs a test over both. open opens a stream on the channels, and returns it with the first thing that it says; position
-// is where to resume, or empty.
+// transports runs a test over both transports. open opens a stream on the channels, and returns it with the first object that it receives;
+// position is where to resume, or empty.
 func transports(t *testing.T, test func(t *testing.T, open func(r *rig, position string, channels ...string) (client, said))) {
 	t.Run("websocket", func(t *testing.T) {
 		test(t, func(r *rig, position string, channels ...string) (client, said) {
@@ -420,7 +420,7 @@ func transports(t *testing.T, test func(t *testing.T, open func(r *rig, position
 	})
 }
 
-// expect reads until all of these have come, in this order, and nothing else but heartbeats.
+// expect reads all of these, in this order, and nothing else except heartbeats.
 func expect(t testing.TB, c client, want ...string) (last said) {
 	t.Helper()
 	for _, w := range want {

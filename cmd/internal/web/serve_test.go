@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// waiter is a Jobs that answers when it is told to.
+// waiter is a Jobs that answers when the test sends it work.
 type waiter struct{ work chan []string }
 
 func (w waiter) Wait(ctx context.Context, queues []string, since string) ([]string, string, error) {
@@ -39,7 +39,7 @@ func TestWaitForJobs(t *testing.T) {
 		return response.StatusCode, strings.TrimSpace(string(b))
 	}
 	if status, body := wait("?queue=mail&queue=files"); status != 200 || body != `{"queues":[],"token":"0"}` {
-		t.Errorf("at first: %d %s", status, body)
+		t.Errorf("without a token: %d %s", status, body)
 	}
 	jobs.work <- []string{"mail"}
 	if status, body := wait("?queue=mail&queue=files&since=0"); status != 200 || body != `{"queues":["mail"],"token":"0+"}` {
@@ -53,7 +53,7 @@ func TestWaitForJobs(t *testing.T) {
 	}
 	without := newRig(t, newMemory(), nil)
 	if response, _ := without.get("/v1/jobs/wait?queue=a", nil); response.StatusCode != 404 {
-		t.Errorf("where there are no jobs: %d, want 404", response.StatusCode)
+		t.Errorf("without Config.Jobs: %d, want 404", response.StatusCode)
 	}
 }
 
@@ -67,7 +67,7 @@ func TestShutdownAnswersWhoWaits(t *testing.T) {
 	}()
 	eventually(t, func() error {
 		if r.web.count() == 0 {
-			return errors.New("nobody waits yet")
+			return errors.New("no request waits yet")
 		}
 		return nil
 	})

@@ -16,40 +16,40 @@ type stream struct {
 	link   link            // set by attach
 	sub    *hub.Subscriber // set by join
 	remote string
-	number uint64 // among all, and
+	number uint64 // unique in this Web
 	since  time.Time
-	token  string // what the client showed last
+	token  string // the client's newest
 
 	mu      sync.Mutex // one write at a time
 	written hub.Position
-	broken  error // nothing can be written any more
+	broken  error // not nil: nothing can be written any more
 
-	// closing is guarded by its own lock, so that a write which blocks can be given a deadline.
+	// closing has its own lock, so that a write that blocks can be given a deadline.
 	deadline sync.Mutex
 	closing  bool
-	doomed   bool      // it was told to end before it had a connection
-	renewed  time.Time // when the deadline of writes was last moved on
+	doomed   bool      // it was closed before it had a connection
+	renewed  time.Time // when the write deadline was last extended
 
 	life life
 }
 
-// link is what a stream writes to. A Write either takes everything or breaks the stream.
+// link is what a stream writes to. A Write either writes everything or breaks the stream.
 type link interface {
 	SetWriteDeadline(time.Time) error
 	Write([]byte) (int, error)
-	HangUp(by time.Time) // closes it, or waits that long for the client to do so
+	HangUp(by time.Time) // closes it; if by is not zero, the client may close it first until then
 }
 
-// kind is WebSocket's or SSE's way to say things.
+// kind is an encoding of events, for WebSocket or SSE.
 type kind interface {
 	name() string
-	message(m *hub.Message) []byte                         // shared by all streams: nobody changes it
+	message(m *hub.Message) []byte                         // shared by all streams: must not be modified
 	append(dst []byte, at hub.Position, e outgoing) []byte // e moves the client to at, unless that is zero
-	probe(dst []byte) []byte                               // what goes with a heartbeat, to make the client answer
-	farewell(reason error) []byte
+	probe(dst []byte) []byte                               // sent with a heartbeat, to make the client answer
+	farewell(reason error) []byte                          // the last thing written
 }
 
-// outgoing is everything but a message that a client is told.
+// outgoing is anything sent to a client except a message.
 type outgoing struct {
 	Type     string          `json:"type"`
 	ID       json.RawMessage `json:"id,omitempty"`
@@ -65,7 +65,7 @@ var (
 	errClosing = errors.New("the connection is being closed")
 	errSilent  = errors.New("the client does not answer")
 	errExpired = errors.New("the token has expired")
-	errGone    = errors.New("the client has gone")
+	errGone    = errors.New("the client has disconnected")
 )
 
 // Deliver implements hub.Sink.
@@ -98,7 +98,7 @@ func (s *stream) Deliver(events []hub.Event) error {
 		}
 		if p := e.Position(); !p.IsZero() {
 			if e.Message == nil && !s.written.Before(p) {
-				// The log was set back: positions that have been given out are not of it, and must not be given out again.
+				// The log was set back: positions sent before are not positions of this log, and must not be sent again.
 				s.written = hub.Position{}
 			}
 			at = p
@@ -107,7 +107,7 @@ func (s *stream) Deliver(events []hub.Event) error {
 	return s.write(b.bytes, at)
 }
 
-// write writes to the client, who then stands at the position. The caller holds mu.
+// write writes to the client, which is then at the position. The caller holds mu.
 func (s *stream) write(b []byte, at hub.Position) error {
 	if s.broken != nil {
 		return s.broken
@@ -134,7 +134,7 @@ func (s *stream) allowWrite() error {
 	if s.closing {
 		return errClosing
 	}
-	// Not for each write: moving it costs about as much as a small write does.
+	// Not for each write: extending it costs about as much as a small write.
 	if now := time.Now(); now.Sub(s.renewed) > s.web.WriteTimeout/8 {
 		s.renewed = now
 		return s.link.SetWriteDeadline(now.Add(s.web.WriteTimeout))
@@ -142,7 +142,7 @@ func (s *stream) allowWrite() error {
 	return nil
 }
 
-// tell writes one thing to the client.
+// tell writes one object to the client.
 func (s *stream) tell(e outgoing) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -156,8 +156,8 @@ func (s *stream) tellLocked(at hub.Position, e outgoing) error {
 	return s.write(b.bytes, at)
 }
 
-// position is where the client stands: it has got everything of its channels up to there. It never goes back. The caller holds mu, so
-// nothing is written meanwhile, and what the hub is handing over is not counted as delivered.
+// position returns the client's position: it has received everything on its channels up to there. It never goes back. The caller holds mu, so
+// nothing is written at the same time, and events that the hub is delivering do not count yet.
 func (s *stream) position() hub.Position {
 	if at := s.sub.Position(); s.written.Before(at) {
 		s.written = at
@@ -165,12 +165,12 @@ func (s *stream) position() hub.Position {
 	return s.written
 }
 
-// standsAt adds where the client stands to e and writes it. known, where not zero, is as far as the client has got at least.
-func (s *stream) standsAt(known hub.Position, e outgoing) error {
+// standsAt adds the client's position to e and writes it. The client has received everything up to floor at least, unless that is zero.
+func (s *stream) standsAt(floor hub.Position, e outgoing) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.written.Before(known) {
-		s.written = known
+	if s.written.Before(floor) {
+		s.written = floor
 	}
 	if !s.written.IsZero() {
 		e.Position = s.written.String()
@@ -181,7 +181,7 @@ func (s *stream) standsAt(known hub.Position, e outgoing) error {
 // Close implements hub.Sink.
 func (s *stream) Close(reason error) { s.close(reason) }
 
-// leave ends the stream from this side. It may come at any time from when the stream has entered.
+// leave ends the stream from this side. It may be called at any time after enter.
 func (s *stream) leave(reason error) {
 	s.deadline.Lock()
 	sub := s.sub
@@ -199,7 +199,7 @@ func (s *stream) attach(l link) {
 	doomed := s.doomed
 	s.deadline.Unlock()
 	if doomed {
-		s.close(errGone) // its client has not even been answered
+		s.close(errGone) // its client has received no answer yet
 	}
 }
 
@@ -219,8 +219,8 @@ func (s *stream) join(o hub.Options) error {
 	return nil
 }
 
-// close lets a write that is under way finish within closeGrace, and tells the client why. The connection is closed at once, or when the
-// client has answered, closeGrace later at most. Whoever serves the stream sees that and ends it.
+// close lets a write in progress finish within closeGrace, and tells the client the reason. The connection is closed immediately, or when the
+// client has answered, at most closeGrace later. The stream's reader sees that and ends the stream.
 func (s *stream) close(reason error) {
 	end := time.Now().Add(closeGrace)
 	s.deadline.Lock()

@@ -19,7 +19,7 @@ func TestSubscribersGetWhatIsPublished(t *testing.T) {
 		r := newRig(t, newMemory(), nil)
 		c, first := open(r, "", "orders.*", "x", "orders.>", "*.old", "orders.new.little")
 		if first.Type != "subscribed" || first.at(t).IsZero() {
-			t.Fatalf("the first thing said is %+v, want subscribed with a position", first)
+			t.Fatalf("the first object is %+v, want subscribed with a position", first)
 		}
 		r.publish("orders.new=1", "y=not for it", "x=2", "z.new=nor this", "orders.old=3 <b>&\n\"ü\"")
 		last := expect(t, c, "orders.new=1", "x=2", "orders.old=3 <b>&\n\"ü\"")
@@ -33,7 +33,7 @@ func TestResumeMissesNothingAndRepeatsNothing(t *testing.T) {
 	t.Parallel()
 	transports(t, func(t *testing.T, open func(*rig, string, ...string) (client, said)) {
 		source := newMemory()
-		// Two hubs on one log: a client goes from one to the other.
+		// Two hubs on one log: a client alternates between them.
 		rigs := []*rig{newRig(t, source, nil), newRig(t, source, nil)}
 		const n = 400
 		done := make(chan struct{})
@@ -47,7 +47,7 @@ func TestResumeMissesNothingAndRepeatsNothing(t *testing.T) {
 		for i, visits := 0, 0; i < n; visits++ {
 			c, first := open(rigs[visits%2], position, "a.*")
 			if first.Type != "subscribed" || first.Position != position {
-				t.Fatalf("resumed at %s, and told %+v", position, first)
+				t.Fatalf("resumed at %s, and received %+v", position, first)
 			}
 			for range 37 {
 				if i == n {
@@ -87,7 +87,7 @@ func TestTruncatedHistoryIsAGap(t *testing.T) {
 			t.Errorf("the gap goes from %s to %s, want 7.2.1 to 7.7.0", gap.From, gap.To)
 		}
 		if gap.eventID != "" && gap.eventID != "7.7.0" {
-			t.Errorf("the gap's event has id %s: who resumes there meets it again", gap.eventID)
+			t.Errorf("the gap's event has id %s: a client that resumes there receives the gap again", gap.eventID)
 		}
 		expect(t, c, "a=6", "a=7", "a=8", "a=9")
 
@@ -124,7 +124,7 @@ func TestHeartbeatsStandWhereTheClientStands(t *testing.T) {
 		r := newRig(t, newMemory(), func(c *Config) { c.Heartbeat = time.Millisecond })
 		const n = 3000
 		c, first := open(r, "", "a")
-		done, window := make(chan struct{}), make(chan struct{}, 3) // few at a time, so that streams are idle in between
+		done, window := make(chan struct{}), make(chan struct{}, 3) // a few messages at a time, so that streams are idle in between
 		go func() {
 			defer close(done)
 			for i := range n {
@@ -142,13 +142,13 @@ func TestHeartbeatsStandWhereTheClientStands(t *testing.T) {
 					t.Fatalf("got %s, want %s", s, want)
 				}
 				if !at.Before(p) {
-					t.Fatalf("message %d at %s comes after the client was told that it stands at %s: resuming there would lose it", got, p, at)
+					t.Fatalf("message %d at %s arrived after position %s had been sent: a client that resumed there would lose it", got, p, at)
 				}
 				got++
 				<-window
 			case "heartbeat":
 				if p.Before(at) {
-					t.Fatalf("a heartbeat says %s, behind %s", p, at)
+					t.Fatalf("a heartbeat has position %s, which is before %s", p, at)
 				}
 				beats++
 			default:
@@ -157,7 +157,7 @@ func TestHeartbeatsStandWhereTheClientStands(t *testing.T) {
 			at = p
 		}
 		<-done
-		// An idle stream is moved on past what is not for it.
+		// The position of an idle stream advances past messages on other channels.
 		r.publish("noise=")
 		for at != r.source.end() {
 			at = expectType(t, c, "heartbeat").at(t)
@@ -178,7 +178,7 @@ func expectType(t *testing.T, c client, kind string) said {
 func TestSlowConsumersAreCutOffOrSkippedAhead(t *testing.T) {
 	t.Parallel()
 	big := strings.Repeat("x", 100<<10)
-	// flood publishes to a client that does not read until the hub has had enough of it.
+	// flood publishes to a client that does not read, until enough returns true.
 	flood := func(r *rig, enough func(hub.Stats) bool) (n int) {
 		eventually(r.t, func() error {
 			r.publish(fmt.Sprintf("a=%06d%s", n, big))
@@ -199,7 +199,7 @@ func TestSlowConsumersAreCutOffOrSkippedAhead(t *testing.T) {
 		c := r.ws("")
 		c.ask(`{"type":"subscribe","channels":["a"]}`)
 		flood(r, func(s hub.Stats) bool { return s.Slow > 0 })
-		if code := c.end(); code != "4408" { // it reads on within the grace, so it is told
+		if code := c.end(); code != "4408" { // it reads within closeGrace, so it receives the code
 			t.Errorf("closed with %s, want 4408", code)
 		}
 	})
@@ -247,7 +247,7 @@ func TestSlowConsumersAreCutOffOrSkippedAhead(t *testing.T) {
 				c.(*wsClient).ask(`{"type":"subscribe","channels":["a"]}`)
 			}
 			n := flood(r, func(s hub.Stats) bool { return s.Skipped > 3 })
-			// Whatever it does not get, a gap tells of, exactly.
+			// Gaps cover exactly the messages that it does not receive.
 			gaps := 0
 			for next := int64(0); next < int64(n); {
 				s := c.next()
@@ -293,9 +293,9 @@ func TestStalledClientDoesNotHoldUpOthers(t *testing.T) {
 			t.Fatal("the stalled client was never cut off")
 		}
 	}
-	eventually(t, func() error { // its connection is given up, though it never reads
+	eventually(t, func() error { // its connection is closed although it never reads
 		if n := r.web.count(); n != 1 {
-			return fmt.Errorf("%d streams are there, want 1", n)
+			return fmt.Errorf("%d streams are open, want 1", n)
 		}
 		return nil
 	})
@@ -320,7 +320,7 @@ func TestDrainSendsClientsAway(t *testing.T) {
 	}
 	sse.retry = ""
 	if sse.end(); sse.retry == "" {
-		t.Error("the event stream ended without saying when to come back")
+		t.Error("the event stream ended without a reconnection delay")
 	}
 	if err := r.web.Shutdown(t.Context()); err != nil {
 		t.Error(err)
@@ -330,7 +330,8 @@ func TestDrainSendsClientsAway(t *testing.T) {
 	}
 }
 
-// TestAWebSocketThatComesAsTheHubClosesIsSentAway: between the hub's end and the server's, a client may open a WebSocket and speak at once.
+// TestAWebSocketThatComesAsTheHubClosesIsSentAway: a client that opens a WebSocket between the hub's end and the server's, and sends a
+// request immediately, is closed with 1012.
 func TestAWebSocketThatComesAsTheHubClosesIsSentAway(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, newMemory(), nil)
@@ -362,19 +363,19 @@ func TestClientsThatGoAreForgotten(t *testing.T) {
 }
 
 func TestSilentWebSocketIsDropped(t *testing.T) {
-	pgtest.Alone(t, "silent is who sends nothing for a moment")
+	pgtest.Alone(t, "a client that sends nothing for a moment counts as silent")
 	r := newRig(t, newMemory(), func(c *Config) {
 		c.Heartbeat, c.WriteTimeout = 5*time.Millisecond, 300*time.Millisecond
 	})
 	r.ws("") // it never reads, so it never answers a ping
 	eventually(t, func() error {
 		if n := r.web.count(); n != 0 {
-			return fmt.Errorf("%d streams are there", n)
+			return fmt.Errorf("%d streams are open, want none", n)
 		}
 		return nil
 	})
 	reading := r.ws("")
-	for range 100 { // one that reads answers, and stays
+	for range 100 { // a client that reads also answers pings, and stays connected
 		expectType(t, reading, "heartbeat")
 	}
 }

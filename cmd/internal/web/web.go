@@ -15,42 +15,43 @@ import (
 	"github.com/weir-pg/weir/internal/hub"
 )
 
-// Config says what is served and to whom. Hub alone is required; without Authorizer and Anonymous nobody may subscribe or publish.
+// Config configures a Web. Only Hub is required; with neither Authorizer nor Anonymous, all clients are refused.
 type Config struct {
 	Hub    *hub.Hub
 	Logger *slog.Logger // nil: slog.Default()
 
-	Authorizer Authorizer // nil: everything is refused, unless Anonymous
-	Anonymous  bool       // without an Authorizer everybody may subscribe, publish and wait for jobs
+	Authorizer Authorizer // nil: all clients are refused, unless Anonymous is set
+	Anonymous  bool       // without an Authorizer, all clients may subscribe, publish and wait for jobs
 
-	// Origins are the web origins, besides the server's own, whose pages may connect: hosts or scheme://host, in which * stands for any
-	// characters but a slash. A lone * allows all.
+	// Origins are the web origins whose pages may connect, in addition to the server's own: hosts or scheme://host, in which * matches any
+	// characters except a slash. * alone allows all origins.
 	Origins []string
 
-	// Hosts are the names that clients may use for this server, besides localhost and addresses; patterns as in Origins. nil: any.
+	// Hosts are the names that clients may use for this server, in addition to localhost and IP addresses; patterns as in Origins. nil: any.
 	Hosts []string
 
-	// ClientAddress tells a request's client, for limits and authorisation. nil: the address that the connection comes from.
+	// ClientAddress returns the address of a request's client, for limits and authorization. nil: the address that the connection comes from.
 	ClientAddress func(*http.Request) string
 
 	Limits  Limits
-	Metrics *prometheus.Registry // where metrics are registered and what /metrics shows; nil: one of its own
-	Jobs    Jobs                 // nil: /v1/jobs/wait is not there
-	Ready   func() error         // asked by /readyz besides the hub; nil: the hub alone decides
+	Metrics *prometheus.Registry // where metrics are registered, and what /metrics shows; nil: a new registry
+	Jobs    Jobs                 // nil: /v1/jobs/wait is not served
+	Ready   func() error         // a further check of /readyz, after the hub's; nil: none
 
-	// AdminApart leaves /metrics to Admin.
+	// AdminApart serves /metrics only in Admin.
 	AdminApart bool
 
-	Heartbeat    time.Duration // how often a stream is told that it lives, and where it stands; 0: 25 s
+	Heartbeat    time.Duration // the longest interval between heartbeats, which contain the stream's position; 0: 25 s
 	WriteTimeout time.Duration // how long a write may take before the client counts as dead; 0: 30 s
-	BodyTimeout  time.Duration // how long a request's body, or a frame, may take to come; 0: 10 s
+	BodyTimeout  time.Duration // how long a request's body, or a frame, may take to arrive; 0: 10 s
 	JobsWait     time.Duration // how long /v1/jobs/wait waits; 0: 20 s
 }
 
-// Jobs waits for work.
+// Jobs waits for work in queues.
 type Jobs interface {
-	// Wait returns those of the queues for which work was committed since the token was given out, as soon as there is one, and the token
-	// to wait with next; at once without a token, which says where to begin. When ctx ends first it returns its error and the same token.
+	// Wait waits until work is committed to one of the queues after since was issued, and returns the queues that have work and a token for
+	// the next call. With an empty since it returns immediately, with a token to start from. If ctx ends first, it returns ctx's error and
+	// the same token.
 	Wait(ctx context.Context, queues []string, since string) (ready []string, token string, err error)
 }
 
@@ -58,35 +59,35 @@ const (
 	defaultHeartbeat    = 25 * time.Second
 	defaultWriteTimeout = 30 * time.Second
 	defaultJobsWait     = 20 * time.Second
-	closeGrace          = 2 * time.Second // for a client that is being ended to take in the rest
+	closeGrace          = 2 * time.Second // how long a client that is being disconnected may take to read the rest
 )
 
-// Web is an http.Handler. Make it with New and end it with Shutdown.
+// Web is an http.Handler. Create it with New and end it with Shutdown.
 type Web struct {
 	Config
 	log     *slog.Logger
 	mux     *http.ServeMux
 	metrics *metrics
 	origins origins
-	long    chan struct{} // slots for long messages that are being taken in
+	long    chan struct{} // slots for long bodies and frames that are being read
 
-	ctx  context.Context // ends with Shutdown; bounds what no client's connection bounds
+	ctx  context.Context // ends with Shutdown; bounds work that outlives a request
 	stop context.CancelFunc
 
 	mu       sync.Mutex
-	draining bool                 // not ready any more
-	refusing bool                 // new streams
-	all      map[*stream]struct{} // the streams themselves
+	draining bool                 // /readyz fails
+	refusing bool                 // new streams are refused
+	all      map[*stream]struct{} // open streams
 	lastID   uint64
-	streams  int
-	from     map[string]int // streams by client address, where that is limited
-	ended    sync.WaitGroup // counts streams
+	streams  int            // admitted: open streams, waits for jobs and requests to publish
+	from     map[string]int // the same by client address, if that is limited
+	ended    sync.WaitGroup // counts what is admitted
 }
 
 // New returns a handler for the hub.
 func New(c Config) (*Web, error) {
 	if c.Hub == nil {
-		return nil, errors.New("web: Config.Hub is nil: give it the hub to serve")
+		return nil, errors.New("web: Config.Hub is nil: set it to the hub to serve")
 	}
 	allowed, err := parseOrigins(c.Origins)
 	if err != nil {
@@ -138,8 +139,8 @@ func (w *Web) routes() {
 	w.mux.HandleFunc("/", serveNothing)
 }
 
-// ServeHTTP implements http.Handler. Whatever a request has as a body must come soon, also where nobody wants it: net/http reads it to its
-// end before the connection's next request.
+// ServeHTTP implements http.Handler. Every body has a deadline, even one that no handler reads: net/http reads it to its end before the
+// connection's next request.
 func (w *Web) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	if r.Body != nil && r.Body != http.NoBody {
 		_ = http.NewResponseController(rw).SetReadDeadline(time.Now().Add(w.BodyTimeout))
@@ -147,22 +148,22 @@ func (w *Web) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	w.mux.ServeHTTP(rw, r)
 }
 
-// Drain makes /readyz say that the server is not ready, so that a load balancer sends new clients elsewhere.
+// Drain makes /readyz fail, so that load balancers send new clients elsewhere.
 func (w *Web) Drain() {
 	w.mu.Lock()
 	w.draining = true
 	w.mu.Unlock()
 }
 
-// Shutdown refuses new streams, answers who waits for jobs, and waits until all streams have ended, or ctx. It is the hub's end that
-// ends streams, telling each client to come back: so end the hub's Run first, or at the same time.
+// Shutdown refuses new streams, answers all waits for jobs, and waits until all streams have ended or ctx ends. Streams end when the hub
+// ends, which tells each client to reconnect: so end the hub's Run first, or at the same time.
 func (w *Web) Shutdown(ctx context.Context) error {
 	w.mu.Lock()
 	w.draining, w.refusing = true, true
 	w.mu.Unlock()
 	w.stop()
 	done := make(chan struct{})
-	go func() { // it ends with the last stream
+	go func() { // ends with the last stream
 		w.ended.Wait()
 		close(done)
 	}()

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -17,12 +18,12 @@ import (
 	"github.com/weir-pg/weir/internal/hub"
 )
 
-// subprotocol is what a client that offers subprotocols, to carry its token, gets.
+// subprotocol is selected for a client that offers subprotocols, as it does to send its token.
 const subprotocol = "weir.v1"
 
 const (
-	readBuffer  = 256 // of an idle WebSocket; longer frames are read past it
-	writeBuffer = 144 // for what coder/websocket writes itself: control frames, each of which must be one Write
+	readBuffer  = 256 // bytes; longer frames are read past it
+	writeBuffer = 144 // bytes, for the frames that coder/websocket writes: control frames, each of which must be one Write
 )
 
 func (w *Web) serveWebSocket(rw http.ResponseWriter, r *http.Request) {
@@ -31,8 +32,8 @@ func (w *Web) serveWebSocket(rw http.ResponseWriter, r *http.Request) {
 		w.explain("", err).write(rw)
 		return
 	}
-	remote, token := strings.Clone(w.ClientAddress(r)), strings.Clone(token(r)) // they outlive the request, which must not
-	revision := w.revision()                                                    // before the question
+	remote, token := strings.Clone(w.ClientAddress(r)), strings.Clone(token(r)) // clones don't keep the request alive
+	revision := w.revision()                                                    // before the Authorizer is asked
 	grant, err := w.authorize(r.Context(), Ask{Token: token, Action: Connect, Remote: remote})
 	if err != nil {
 		w.explain("", err).write(rw)
@@ -47,7 +48,7 @@ func (w *Web) serveWebSocket(rw http.ResponseWriter, r *http.Request) {
 	ws := &webSocket{stream: s, rate: newRate(w.Limits)}
 	ws.conn, err = websocket.Accept(hijack{rw, ws}, r, &websocket.AcceptOptions{
 		Subprotocols:       []string{subprotocol},
-		InsecureSkipVerify: true, // sameOrigin has looked
+		InsecureSkipVerify: true, // sameOrigin has checked the origin
 		OnPingReceived:     ws.pong,
 		OnPongReceived:     func(context.Context, []byte) { s.heard() },
 	})
@@ -60,11 +61,11 @@ func (w *Web) serveWebSocket(rw http.ResponseWriter, r *http.Request) {
 	if err := s.join(hub.Options{MaxBytes: w.Limits.QueueBytes, Slow: policy}); err != nil {
 		s.close(err)
 	}
-	// net/http's goroutine, its buffers and the request end with this handler.
+	// net/http's goroutine, its buffers and the request are released when this handler returns.
 	go ws.serve()
 }
 
-// hijack gives coder/websocket a connection whose writes are the stream's, with small buffers.
+// hijack gives coder/websocket small buffers, and a connection that writes through the stream.
 type hijack struct {
 	http.ResponseWriter
 	ws *webSocket
@@ -79,22 +80,22 @@ func (h hijack) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 		return nil, nil, err
 	}
 	dropDead(conn, h.ws.web.WriteTimeout)
-	if buffered.Writer.Buffered() > 0 { // the handshake's answer
+	if buffered.Writer.Buffered() > 0 { // the answer to the handshake
 		if err := buffered.Writer.Flush(); err != nil {
 			return nil, nil, err
 		}
 	}
 	h.ws.attach(taken{Conn: conn, polite: true})
-	early, _ := buffered.Reader.Peek(buffered.Reader.Buffered()) // of a client that did not wait for the answer
+	early, _ := buffered.Reader.Peek(buffered.Reader.Buffered()) // from a client that did not wait for the answer
 	shim := &frames{Conn: conn, stream: h.ws.stream, early: slices.Clone(early)}
 	return shim, bufio.NewReadWriter(bufio.NewReaderSize(shim, readBuffer), bufio.NewWriterSize(shim, writeBuffer)), nil
 }
 
-// frames is the connection as coder/websocket sees it: each Write is a frame of its own.
+// frames is the connection as coder/websocket sees it: each Write is one frame.
 type frames struct {
 	net.Conn
 	stream *stream
-	early  []byte // read already
+	early  []byte // already read by net/http
 }
 
 func (f *frames) Read(b []byte) (int, error) {
@@ -112,23 +113,23 @@ func (f *frames) Write(b []byte) (int, error) {
 	if err := f.stream.write(b, hub.Position{}); err != nil && !errors.Is(err, errClosing) {
 		return 0, err
 	}
-	return len(b), nil // after the stream's own goodbye nothing else is said
+	return len(b), nil // nothing is written after the stream's farewell
 }
 
-// webSocket is a stream that also listens.
+// webSocket is a stream that also receives requests.
 type webSocket struct {
 	*stream
 	conn *websocket.Conn
 	rate *rate.Limiter
 
-	// The reader's alone, and of the request it waits for.
+	// Used only by the reader and by the request that it waits for.
 	grants  grants
-	ends    time.Time // of the first grant that the stream lives by; zero: never
+	ends    time.Time // when the first of its grants expires; zero: never
 	filters map[hub.Filter]struct{}
-	resumed bool // the first subscribe has been
+	resumed bool // the first subscribe has been processed
 }
 
-// serve reads what the client says until the connection ends.
+// serve reads requests until the connection ends.
 func (ws *webSocket) serve() {
 	defer ws.web.exit(ws.stream)
 	if ws.heard(); ws.sub != nil {
@@ -146,9 +147,9 @@ func (ws *webSocket) serve() {
 		}
 		if ws.sub == nil {
 			taken()
-			continue // the hub has closed, and the client has been told: it is waited for to close, and not heard
+			continue // the hub has closed and the client was told so: wait for it to close, and ignore its requests
 		}
-		// What a request does needs a larger stack than waiting for one, and this goroutine would keep it.
+		// Processing a request needs a larger stack than waiting for one, and this goroutine would keep it.
 		done := make(chan error)
 		go func() { done <- ws.hear(kind, b) }()
 		err = <-done
@@ -162,7 +163,7 @@ func (ws *webSocket) serve() {
 	_ = ws.conn.CloseNow()
 }
 
-// take reads a frame, which must come soon.
+// take reads a frame, within BodyTimeout.
 func (ws *webSocket) take(from io.Reader) (b []byte, done func(), err error) {
 	ctx, cancel := context.WithTimeout(ws.web.ctx, ws.web.BodyTimeout)
 	defer cancel()
@@ -174,7 +175,7 @@ func (ws *webSocket) take(from io.Reader) (b []byte, done func(), err error) {
 	return b, done, err
 }
 
-// readBy sets the deadline for reading, unless the stream is being closed and has set its own.
+// readBy sets the read deadline, unless the stream is being closed and has set its own.
 func (ws *webSocket) readBy(t time.Time) {
 	ws.deadline.Lock()
 	defer ws.deadline.Unlock()
@@ -183,8 +184,8 @@ func (ws *webSocket) readBy(t time.Time) {
 	}
 }
 
-// linger reads on for a while after coder/websocket has said goodbye to a client that broke a rule: closing with something unread
-// would make the kernel reset the connection, and the client might lose the goodbye.
+// linger continues to read for a while after coder/websocket has sent a close frame to a client that violated the protocol: closing with
+// unread data would make the kernel reset the connection, and the client might lose the close frame.
 func (ws *webSocket) linger() {
 	if ws.sub != nil {
 		ws.sub.Leave()
@@ -199,7 +200,7 @@ func (ws *webSocket) linger() {
 	_, _ = io.Copy(io.Discard, io.LimitReader(conn.Conn, ws.web.Limits.carrier()))
 }
 
-// pong answers a ping in the stream's own way: coder/websocket would take a write that waits its turn for a dead connection.
+// pong answers a ping through the stream: coder/websocket would mistake a write that waits its turn for a dead connection.
 func (ws *webSocket) pong(_ context.Context, payload []byte) bool {
 	ws.heard()
 	ws.mu.Lock()
@@ -208,7 +209,7 @@ func (ws *webSocket) pong(_ context.Context, payload []byte) bool {
 	return false
 }
 
-// slowPolicy reads the parameter slow.
+// slowPolicy parses the parameter slow.
 func slowPolicy(r *http.Request) (hub.Policy, error) {
 	switch v := r.URL.Query().Get("slow"); v {
 	case "", "cut":
@@ -216,6 +217,6 @@ func slowPolicy(r *http.Request) (hub.Policy, error) {
 	case "skip":
 		return hub.SkipAhead, nil
 	default:
-		return 0, badRequest("slow must be cut or skip", "cut ends a stream that does not keep up, skip skips it ahead with a gap")
+		return 0, badRequest(fmt.Sprintf("%.50q is not a valid value of slow", v), "use cut, which ends a stream that does not keep up, or skip, which skips it ahead with a gap")
 	}
 }
