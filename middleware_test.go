@@ -33,6 +33,7 @@ type seen struct {
 
 // TestEveryEnqueueGoesThroughTheMiddleware: in a transaction of its own or of the caller's, of pgx or database/sql, one job or many.
 func TestEveryEnqueueGoesThroughTheMiddleware(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	var calls []seen
 	client := r.client.WithMiddleware(func(next weir.EnqueueFunc) weir.EnqueueFunc {
@@ -116,6 +117,7 @@ func TestEveryEnqueueGoesThroughTheMiddleware(t *testing.T) {
 }
 
 func TestTheFirstEnqueueMiddlewareIsOutermost(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	var order []string
 	layer := func(name string) func(weir.EnqueueFunc) weir.EnqueueFunc {
@@ -142,6 +144,7 @@ func TestTheFirstEnqueueMiddlewareIsOutermost(t *testing.T) {
 
 // TestEnqueueMiddlewareThatBreaksItsContractIsSaid, and a middleware's own error is the caller's, and nothing is enqueued.
 func TestEnqueueMiddlewareThatBreaksItsContractIsSaid(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	errNo := errors.New("not today")
 	answer := func(all []weir.Enqueued, err error) *weir.Client {
@@ -178,6 +181,7 @@ func TestEnqueueMiddlewareThatBreaksItsContractIsSaid(t *testing.T) {
 
 // TestMiddlewareClassifiesWhatHandlersReturn: errors, panics and timeouts; and what it returns is what counts.
 func TestMiddlewareClassifiesWhatHandlersReturn(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	errGone, errBusy := errors.New("gone"), errors.New("busy")
 	classify := func(next weir.WorkFunc) weir.WorkFunc {
@@ -232,6 +236,7 @@ func TestMiddlewareClassifiesWhatHandlersReturn(t *testing.T) {
 
 // TestWorkMiddlewareSeesTheAttemptAndMayChangeIt: args before they are decoded, the context, the kind; the first is outermost.
 func TestWorkMiddlewareSeesTheAttemptAndMayChangeIt(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	type key struct{}
 	var mu sync.Mutex
@@ -283,6 +288,7 @@ func TestWorkMiddlewareSeesTheAttemptAndMayChangeIt(t *testing.T) {
 // TestWorkMiddlewareIsPartOfTheAttempt: its panic fails it, cancellation and stopping reach it, and a kind without a handler is an error to it
 // that hands the job back.
 func TestWorkMiddlewareIsPartOfTheAttempt(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	started, unknown := make(chan struct{}, 1), make(chan error, 10)
 	r.work(func(ctx context.Context, job *weir.Job[number]) error { return nil }, func(c *weir.WorkerConfig) {
@@ -323,6 +329,7 @@ func TestWorkMiddlewareIsPartOfTheAttempt(t *testing.T) {
 }
 
 func TestMiddlewareThatIsNilIsRefused(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	handlers := weir.NewHandlers()
 	weir.Handle(handlers, func(context.Context, *weir.Job[number]) error { return nil })

@@ -143,9 +143,10 @@ func TestSettingsCanBeRead(t *testing.T) {
 
 // TestErrorsSayWhatToDo: what the server advises is part of an error's text.
 func TestErrorsSayWhatToDo(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	err := r.client.Set(t.Context(), "retentoin", "1 day")
-	if err == nil || !strings.Contains(err.Error(), "retentoin") || !strings.Contains(err.Error(), "Settings are retention") {
+	if err == nil || !strings.Contains(err.Error(), "retentoin") || !strings.Contains(err.Error(), "Settings are completed_retention") {
 		t.Errorf("got %v", err)
 	}
 }

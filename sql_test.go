@@ -44,6 +44,7 @@ var holdSQL = map[string]struct {
 
 // TestStoreAloneHoldsSQL: every other package that does is listed, with its reason.
 func TestStoreAloneHoldsSQL(t *testing.T) {
+	t.Parallel()
 	statement := regexp.MustCompile(`^(?:\s|--[^\n]*\n)*(WITH\s|SELECT\s+[^\d\s]|INSERT INTO\s|UPDATE \S+ SET\s|DELETE FROM\s|TRUNCATE\s|CALL\s|DO \$|LOCK TABLE\s|COPY\s|` +
 		`(CREATE|ALTER|DROP) (OR REPLACE |UNLOGGED |TEMP )?(TABLE|SCHEMA|DATABASE|ROLE|FUNCTION|VIEW|INDEX|EXTENSION|SEQUENCE|SUBSCRIPTION|PUBLICATION)\s)`)
 	weirs := regexp.MustCompile(`\bweir\.\w`)

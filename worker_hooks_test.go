@@ -95,6 +95,7 @@ func TestHooksTellWhatIsRecordedAndNotWhatTheHandlerSaid(t *testing.T) {
 
 // TestHooksAreCalledAsOneWithinTheOther: each sees the context of those before it, and a panic of one keeps no other from its end.
 func TestHooksAreCalledAsOneWithinTheOther(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	type key struct{}
 	told := make(chan string, 10)
@@ -135,6 +136,7 @@ func TestHooksAreCalledAsOneWithinTheOther(t *testing.T) {
 
 // TestHooksTellWhichJobsWereRescued: from whom, and why; a hook that panics stops no rescue.
 func TestHooksTellWhichJobsWereRescued(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	ids := []int64{r.enqueue(1, nil), r.enqueue(2, nil)}
 	var lost int32

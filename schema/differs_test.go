@@ -14,6 +14,7 @@ import (
 // TestASchemaOfAnotherBuildIsNotTakenForThisOnes: a database whose migrations had other texts, or were made before checksums were kept, is named
 // as such, with what to do; nothing is changed in it, and what is told to be done helps.
 func TestASchemaOfAnotherBuildIsNotTakenForThisOnes(t *testing.T) {
+	t.Parallel()
 	for how, sql := range map[string]string{
 		"another text":      `UPDATE weir.migration SET checksum = repeat('0', 64) WHERE version = 2`,
 		"another name":      `UPDATE weir.migration SET name = 'job' WHERE version = 1`,

@@ -17,6 +17,7 @@ func TestMain(m *testing.M) { pgtest.Main(m) }
 
 // TestTimeoutsOfTheRoleEndNoMigration: however slow the server, or what migrates, is.
 func TestTimeoutsOfTheRoleEndNoMigration(t *testing.T) {
+	t.Parallel()
 	conn, err := pgx.Connect(t.Context(), pgtest.Empty(t))
 	if err != nil {
 		t.Fatal(err)
@@ -37,6 +38,7 @@ func TestTimeoutsOfTheRoleEndNoMigration(t *testing.T) {
 // TestASchemaOfAnotherOwnerIsRefused: who may create a schema weir, or a function in it, before Weir comes gets nothing run with the rights of
 // who installs it; and who owns all of it may migrate.
 func TestASchemaOfAnotherOwnerIsRefused(t *testing.T) {
+	t.Parallel()
 	conn, err := pgx.Connect(t.Context(), pgtest.Empty(t))
 	if err != nil {
 		t.Fatal(err)
@@ -72,6 +74,7 @@ func TestASchemaOfAnotherOwnerIsRefused(t *testing.T) {
 // TestWithoutItsRolesNothingIsInstalled: who may not create Weir's roles is told of all that are missing, and nothing is left behind; once an
 // administrator has created them, it goes on.
 func TestWithoutItsRolesNothingIsInstalled(t *testing.T) {
+	t.Parallel()
 	server := pgtest.Server(t, nil) // roles are the whole server's
 	admin, err := pgx.Connect(t.Context(), server.URL("postgres"))
 	if err != nil {

@@ -4,9 +4,12 @@ import (
 	"bytes"
 	"encoding/json"
 	"testing"
+
+	"github.com/weir-pg/weir/internal/pgtest"
 )
 
 func TestDrainComparesWeirWithRiver(t *testing.T) {
+	t.Parallel()
 	var out, errs bytes.Buffer
 	if err := run(t.Context(), []string{"drain", "--jobs", "3000", "--rounds", "1", "--json"}, &streams{out: &out, errs: &errs}); err != nil {
 		t.Fatalf("%v\n%s", err, errs.String())
@@ -21,6 +24,7 @@ func TestDrainComparesWeirWithRiver(t *testing.T) {
 }
 
 func TestPinnedComparesWeirWithRiver(t *testing.T) {
+	pgtest.Alone(t, "in a second before the pin, and one during it, something must have been done")
 	var out, errs bytes.Buffer
 	if err := run(t.Context(), []string{"pinned", "--rate", "200", "--seconds", "1", "--pin", "write", "--json"}, &streams{out: &out, errs: &errs}); err != nil {
 		t.Fatalf("%v\n%s", err, errs.String())
@@ -35,6 +39,7 @@ func TestPinnedComparesWeirWithRiver(t *testing.T) {
 }
 
 func TestLatencyComparesWeirWithRiver(t *testing.T) {
+	t.Parallel()
 	var out, errs bytes.Buffer
 	if err := run(t.Context(), []string{"latency", "--seconds", "1", "--rounds", "1", "--json"}, &streams{out: &out, errs: &errs}); err != nil {
 		t.Fatalf("%v\n%s", err, errs.String())

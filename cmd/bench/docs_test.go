@@ -11,6 +11,7 @@ import (
 
 // TestCommandsOfTheBenchmarksExist: every figure of the page comes from a command that can be run.
 func TestCommandsOfTheBenchmarksExist(t *testing.T) {
+	t.Parallel()
 	page, err := os.ReadFile("../../docs/benchmarks.md")
 	if err != nil {
 		t.Fatal(err)

@@ -9,7 +9,7 @@ import (
 )
 
 func TestPinnedTellsBeforeFromDuring(t *testing.T) {
-	t.Parallel()
+	pgtest.Alone(t, "in a second before the pin, and one during it, something must have been done")
 	for _, pin := range []string{"read", "write"} {
 		r, fields := report(t, pgtest.Database(t), "pinned", "--rate", "200", "--seconds", "1", "--pin", pin, "--alone")
 		hasFields(t, fields, "before", "during", "ratio")

@@ -171,6 +171,7 @@ func (b both) insert(t *testing.T, from, n int64, options river.InsertOpts) {
 }
 
 func TestMovingFromRiverLosesNoJobAndRunsNoneTwice(t *testing.T) {
+	t.Parallel()
 	page := moving.Read(t, movingPage)
 	b := startBoth(t)
 	const waiting, scheduled, retried, discarded = 5_000, 300, 200, 7
@@ -248,6 +249,7 @@ func TestMovingFromRiverLosesNoJobAndRunsNoneTwice(t *testing.T) {
 }
 
 func TestMovingFromRiverIsOneStatementThatCanBeEnded(t *testing.T) {
+	t.Parallel()
 	b := startBoth(t)
 	ctx := t.Context()
 	b.insert(t, 0, 100, river.InsertOpts{ScheduledAt: time.Now().Add(time.Hour)})
@@ -289,6 +291,7 @@ func TestMovingFromRiverMovesNothingWhereWeirRefusesAJob(t *testing.T) {
 }
 
 func TestMovingFromRiverEnqueuesIntoOneOfTheTwoInOneTransaction(t *testing.T) {
+	t.Parallel()
 	moving.Read(t, movingPage).IsIn(t, "go", movingSource)
 	b := startBoth(t)
 	ctx := t.Context()

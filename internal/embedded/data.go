@@ -144,7 +144,7 @@ func lockDir(dir string) (io.Closer, error) {
 	return lock, nil
 }
 
-func writeAt0(f *os.File, text string) error {
+func writeAt0(f io.WriterAt, text string) error {
 	_, err := f.WriteAt([]byte(text), 0)
 	return err
 }

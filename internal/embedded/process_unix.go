@@ -136,8 +136,16 @@ func checkPrivate(dir string) error {
 
 var errLocked = errors.New("locked by another process")
 
+// lockedFile is a file with a lock, which its Close gives up at once. Without that a child that another goroutine has forked, and that has not come
+// to its exec yet, would hold the file open, and with it the lock.
+type lockedFile struct{ *os.File }
+
+func (l *lockedFile) Close() error {
+	return errors.Join(syscall.Flock(int(l.Fd()), syscall.LOCK_UN), l.File.Close())
+}
+
 // tryLock locks a file, creating it, until it is closed or this process ends.
-func tryLock(path string) (*os.File, error) {
+func tryLock(path string) (*lockedFile, error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return nil, err
@@ -149,7 +157,7 @@ func tryLock(path string) (*os.File, error) {
 		}
 		return nil, fmt.Errorf("lock %s: %w", path, err)
 	}
-	return f, nil
+	return &lockedFile{f}, nil
 }
 
 func alive(pid int) bool {

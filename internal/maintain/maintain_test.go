@@ -32,6 +32,7 @@ func (calls) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
 // TestChoresComeRoundLessOftenWhileNothingIsLogged: of forty turns all do a round where something was logged before each, and every fourth where nothing
 // is; tidying comes with every tenth round.
 func TestChoresComeRoundLessOftenWhileNothingIsLogged(t *testing.T) {
+	t.Parallel()
 	config, err := pgxpool.ParseConfig(pgtest.Database(t))
 	if err != nil {
 		t.Fatal(err)

@@ -26,6 +26,7 @@ func lines() (*slog.Logger, func() []string) {
 }
 
 func TestAnOutageIsSaidWhenItBeginsAndWhenItIsOver(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		log, said := lines()
 		l := New(log)
@@ -49,6 +50,7 @@ func TestAnOutageIsSaidWhenItBeginsAndWhenItIsOver(t *testing.T) {
 }
 
 func TestWhatTheNextTryCuresIsNotSaid(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		log, said := lines()
 		l := New(log)
@@ -68,6 +70,7 @@ func TestWhatTheNextTryCuresIsNotSaid(t *testing.T) {
 }
 
 func TestACallThatGetsNoAnswerIsSaidAtOnce(t *testing.T) {
+	t.Parallel()
 	log, said := lines()
 	New(log).Failed("claims", fmt.Errorf("claim: %w", context.DeadlineExceeded))
 	if got := said(); len(got) != 1 || got[0] == "" {
@@ -76,6 +79,7 @@ func TestACallThatGetsNoAnswerIsSaidAtOnce(t *testing.T) {
 }
 
 func TestWhatFailsForLongIsSaidAtGrowingIntervals(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		log, said := lines()
 		l := New(log)

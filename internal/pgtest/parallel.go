@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// overlap lets more parallel tests run at once than there are processors, unless -parallel says how many: most of the time of a test
+// overlap lets twice as many parallel tests run at once as there are processors, unless -parallel says how many: most of the time of a test
 // is spent waiting for leases, segments and servers.
 func overlap() {
 	if !flag.Parsed() {
@@ -16,7 +16,7 @@ func overlap() {
 	told := false
 	flag.Visit(func(f *flag.Flag) { told = told || f.Name == "test.parallel" })
 	if !told {
-		_ = flag.Set("test.parallel", strconv.Itoa(4*runtime.GOMAXPROCS(0))) // the flag is there, and takes numbers
+		_ = flag.Set("test.parallel", strconv.Itoa(2*runtime.GOMAXPROCS(0))) // the flag is there, and takes numbers
 	}
 }
 

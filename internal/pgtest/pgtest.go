@@ -16,7 +16,7 @@
 //	WEIR_TEST_DATABASE_URL=postgres://…     one that runs already, in which databases are created and dropped
 //	TMPDIR=/var/tmp                         where the servers' data lie; without it that is in memory, where there is plenty
 //
-// Tests run in parallel, several for each processor, for most of their time they wait; one that can't says why by Alone.
+// Tests run in parallel, two for each processor, for most of their time they wait; one that can't says why by Alone.
 package pgtest
 
 import (

@@ -7,6 +7,7 @@ import (
 )
 
 func TestOneTriesAgainSoonAndAFleetIsSpreadOut(t *testing.T) {
+	t.Parallel()
 	longest := func(fleet int32) (most time.Duration) {
 		var n atomic.Int32
 		n.Store(fleet)
@@ -27,6 +28,7 @@ func TestOneTriesAgainSoonAndAFleetIsSpreadOut(t *testing.T) {
 
 // TestAnIdleWorkerLooksLessAndLessOften: where jobs come it looks as often as ever, and the longer none has come the more rarely, within a bound.
 func TestAnIdleWorkerLooksLessAndLessOften(t *testing.T) {
+	t.Parallel()
 	const pause = 4 * time.Millisecond
 	if got := drowsy(pause, 100*time.Millisecond); got > pause+pause/20 {
 		t.Errorf("a tenth of a second after a job it looks every %v, want about %v", got, pause)

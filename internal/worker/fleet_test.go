@@ -24,6 +24,7 @@ var fleetSize = flag.Int("fleet", 100, "how many workers TestIdleFleetCostsWhatA
 // TestIdleFleetCostsWhatAFewWorkersCost: a hundred workers with nothing to do look rarely, find a job all the same, and use up transaction ids
 // for jobs alone, but for the heartbeats of those that can't attend.
 func TestIdleFleetCostsWhatAFewWorkersCost(t *testing.T) {
+	pgtest.Alone(t, "a fleet takes all of a small machine")
 	for _, attends := range []bool{true, false} {
 		t.Run(map[bool]string{true: "attending", false: "by heartbeats"}[attends], func(t *testing.T) { idleFleet(t, *fleetSize, attends) })
 	}

@@ -16,6 +16,7 @@ import (
 // TestWorkerOfManyQueuesMissesNothing: a worker of hundreds of queues runs every job, though its claims look only where something is new or
 // left: more than fit at once, late ones, those of a queue that was paused.
 func TestWorkerOfManyQueuesMissesNothing(t *testing.T) {
+	t.Parallel()
 	const queues, patience = 300, time.Minute
 	url := pgtest.Database(t)
 	pool := pgtest.Pool(t, url)
@@ -97,6 +98,7 @@ func TestWorkerOfManyQueuesMissesNothing(t *testing.T) {
 // TestAQueueIsLookedAtWhenItsResumingHasCommitted: of a worker of many queues the claim after a queue was resumed looks everywhere, and so
 // does the one after that transaction has ended, however late that is; those in between, and those after it, look at what is new.
 func TestAQueueIsLookedAtWhenItsResumingHasCommitted(t *testing.T) {
+	pgtest.Alone(t, "where a claim looks depends on the transactions of the whole server")
 	ctx := t.Context()
 	pool := pgtest.Pool(t, pgtest.Database(t))
 	st := store.New(pool, 0)

@@ -1,6 +1,10 @@
 package worker
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/weir-pg/weir/internal/pgtest"
+)
 
 // crew stands in for runners: it counts how many were started, and has those that were take all tasks.
 func crew(concurrency int) (q *queue, started *int, work func() int) {
@@ -26,6 +30,7 @@ func tasks(n int) []*Task {
 }
 
 func TestJobsThatOnlyComputeAreRunByFew(t *testing.T) {
+	pgtest.Alone(t, "how many run at a time depends on how long they take")
 	q, started, work := crew(2000)
 	for range 200 {
 		q.finished(0)
@@ -45,6 +50,7 @@ func TestJobsThatOnlyComputeAreRunByFew(t *testing.T) {
 }
 
 func TestJobsThatTakeTimeRunAtOnce(t *testing.T) {
+	pgtest.Alone(t, "how many run at a time depends on how long they take")
 	q, started, _ := crew(2000)
 	q.push(tasks(960)) // how long they take is not known yet
 	if *started != 960 {
@@ -58,6 +64,7 @@ func TestJobsThatTakeTimeRunAtOnce(t *testing.T) {
 }
 
 func TestJobsThatTakeLongerThanTheLastOnesAreAllRunSoon(t *testing.T) {
+	pgtest.Alone(t, "how many run at a time depends on how long they take")
 	q, started, _ := crew(2000)
 	for range 200 {
 		q.finished(0)

@@ -8,6 +8,7 @@ import (
 
 // TestAThousandAttemptsShareFewDeadlines: what a timeout costs does not grow with the jobs that run. None ends early, none a thirtieth late.
 func TestAThousandAttemptsShareFewDeadlines(t *testing.T) {
+	t.Parallel()
 	all := newTimeouts(t.Context(), t.Context())
 	distinct := map[context.Context]bool{}
 	begin := time.Now()

@@ -15,6 +15,7 @@ func TestMain(m *testing.M) { pgtest.Main(m) }
 // TestWatchMissesNoTransaction: when a job's transaction commits, however late, the next look says so,
 // though the job's id was drawn long before. Each step is a look as the fetcher takes it.
 func TestWatchMissesNoTransaction(t *testing.T) {
+	t.Parallel()
 	ctx := t.Context()
 	url := pgtest.Database(t)
 	pool := pgtest.Pool(t, url)

@@ -189,6 +189,7 @@ func (v *visit) compare(t testing.TB, log []string) {
 
 // TestOneHubReadsForAll: followers ask the database for nothing, whether messages flow or not.
 func TestOneHubReadsForAll(t *testing.T) {
+	t.Parallel()
 	s := newSite(t)
 	nodes := s.cluster(natsServer(t, nil).ClientURL(), 10)
 	boxes := make([]*box, len(nodes))

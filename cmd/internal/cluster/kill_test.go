@@ -205,6 +205,7 @@ func (p *process) got() ([]string, []time.Time) {
 // TestKilledReaderIsReplacedWithinASecond: hubs in processes of their own, each with its NATS server, lose the one that reads to SIGKILL, again
 // and again, while messages flow. The others go on within a second and miss nothing.
 func TestKilledReaderIsReplacedWithinASecond(t *testing.T) {
+	t.Parallel()
 	s := newSite(t)
 	first := s.spawn("one")
 	to, _ := first.state()

@@ -29,11 +29,16 @@ func tiny(scenario, url string) Config {
 }
 
 func TestEveryScenarioEndsWithAPlausibleResultAndCleansUp(t *testing.T) {
+	pgtest.Alone(t, "in the time that a scenario has here, something must have been done")
 	for _, name := range Scenarios {
 		t.Run(name, func(t *testing.T) {
 			url := pgtest.Empty(t)
 			begun := time.Now()
-			r, err := Run(t.Context(), tiny(name, url))
+			c := tiny(name, url)
+			if name == "pinned" { // which has to do something before its pin too
+				c.Duration = 2 * time.Second
+			}
+			r, err := Run(t.Context(), c)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -111,6 +116,7 @@ func nothingLeft(t *testing.T, url string) {
 
 // Storms over several servers take private ones.
 func TestStormRunsOnPrivateServersSideBySide(t *testing.T) {
+	t.Parallel()
 	c := tiny("storm", "")
 	r, err := Run(t.Context(), c)
 	if err != nil {
@@ -132,6 +138,7 @@ func TestStormRunsOnPrivateServersSideBySide(t *testing.T) {
 }
 
 func TestTreeCuresChangeWhatIsAskedNotWhatIsBuilt(t *testing.T) {
+	pgtest.Alone(t, "it counts MultiXacts of the whole server")
 	r, err := Run(t.Context(), tiny("tree", pgtest.Empty(t))) // which fails where children and counters differ
 	if err != nil {
 		t.Fatal(err)
@@ -159,8 +166,10 @@ func TestTreeCuresChangeWhatIsAskedNotWhatIsBuilt(t *testing.T) {
 }
 
 func TestEveryLoadRunsUntilItsContextEndsAndCleansUp(t *testing.T) {
+	t.Parallel()
 	for _, name := range Scenarios {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			url := pgtest.Empty(t)
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
@@ -192,6 +201,7 @@ func TestEveryLoadRunsUntilItsContextEndsAndCleansUp(t *testing.T) {
 }
 
 func TestLoadAndRunRefuseWhatTheyDoNotKnow(t *testing.T) {
+	t.Parallel()
 	_, err := Run(t.Context(), Config{Scenario: "notfy"})
 	for _, err := range []error{
 		err, Load(t.Context(), LoadConfig{Scenario: "notfy", Database: "x"}),
@@ -209,6 +219,7 @@ func TestLoadAndRunRefuseWhatTheyDoNotKnow(t *testing.T) {
 }
 
 func TestInterruptedRunCleansUp(t *testing.T) {
+	t.Parallel()
 	url := pgtest.Empty(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	c := tiny("tree", url)
@@ -225,6 +236,7 @@ func TestInterruptedRunCleansUp(t *testing.T) {
 }
 
 func TestVerdictIsComputed(t *testing.T) {
+	t.Parallel()
 	way := func(name string, rate float64) *Way { return &Way{Name: name, Rate: rate} }
 	for _, c := range []struct {
 		notify float64
@@ -239,6 +251,7 @@ func TestVerdictIsComputed(t *testing.T) {
 }
 
 func TestEveryQueueDoesEachJobOnce(t *testing.T) {
+	t.Parallel()
 	url := pgtest.Empty(t)
 	conn, err := pgx.Connect(t.Context(), url)
 	if err != nil {

@@ -9,6 +9,7 @@ import (
 )
 
 func TestForeignDatabaseIsRefusedUnlessTold(t *testing.T) {
+	t.Parallel()
 	for name, sql := range map[string]string{
 		"table":    `CREATE TABLE public.account (id int)`,
 		"schema":   `CREATE SCHEMA shop`,
@@ -49,6 +50,7 @@ func TestForeignDatabaseIsRefusedUnlessTold(t *testing.T) {
 }
 
 func TestSchemaOfTheSameNameIsNotDropped(t *testing.T) {
+	t.Parallel()
 	url := pgtest.Empty(t)
 	pool := pgtest.Pool(t, url)
 	if _, err := pool.Exec(t.Context(), `CREATE SCHEMA weir_lab; CREATE TABLE weir_lab.dear (id int)`); err != nil {
@@ -65,6 +67,7 @@ func TestSchemaOfTheSameNameIsNotDropped(t *testing.T) {
 }
 
 func TestKilledLabIsClearedAwayByTheNext(t *testing.T) {
+	t.Parallel()
 	url := pgtest.Empty(t)
 	dead, err := openSite(t.Context(), url, 0, false, needs{weir: true}, func(string) {})
 	if err != nil {

@@ -107,7 +107,7 @@ func flood(t testing.TB, e *endpoint, channel string, bytes, n int) {
 }
 
 func TestWhoDoesNotReadIsCutOffAndNobodyElseNotices(t *testing.T) {
-	t.Parallel()
+	pgtest.Alone(t, "who reads has to keep up")
 	e := start(t, pgwire.Config{MaxBytes: 256 << 10})
 	deaf, _ := e.session(nil)
 	if err := deaf.net.(*net.TCPConn).SetReadBuffer(4096); err != nil {

@@ -138,10 +138,11 @@ func TestACopyInTheSameServerIsAnotherLog(t *testing.T) {
 	epoch := value[int64](t, source, `SELECT weir._epoch_of($1)`, both)
 	_ = source.Close(t.Context())
 	other := connect(t, pgtest.Empty(t))
-	exec(t, other, `CREATE DATABASE `+name+`_copy TEMPLATE `+name)
-	defer exec(t, other, `DROP DATABASE `+name+`_copy WITH (FORCE)`)
+	copied := name[:len(name)-5] + "_copy" // which is no longer: a name may be cut short at 63 bytes
+	exec(t, other, `CREATE DATABASE `+copied+` TEMPLATE `+name)
+	defer exec(t, other, `DROP DATABASE `+copied+` WITH (FORCE)`)
 	config := source.Config().Copy()
-	config.Database += "_copy"
+	config.Database = copied
 	conn, err := pgx.ConnectConfig(t.Context(), config)
 	if err != nil {
 		t.Fatal(err)

@@ -37,7 +37,7 @@ func TestKilledServerLosesNoTick(t *testing.T) {
 	}
 	l := newLoad(t, server.URL("postgres"), newSeed(t))
 	talk := newTalk()
-	l.converse(talk, loadTime(3*time.Second), func() {
+	l.converse(talk, loadTime(4*time.Second), func() {
 		if err := server.Kill(); err != nil {
 			l.fail(err)
 		} else if err := server.Restart(t.Context()); err != nil {
