@@ -149,6 +149,7 @@ func (c *Client) NewWorker(cfg WorkerConfig) (*Worker, error) {
 		Lease:       cfg.Lease,
 		StopTimeout: cfg.StopTimeout,
 		Poll:        pollEvery,
+		Health:      &worker.Health{},
 		Log:         cfg.Logger,
 		Hooks:       worker.Hooks{Claimed: run.hooks.Claimed, Recorded: run.hooks.Recorded},
 	}

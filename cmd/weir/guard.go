@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -10,7 +9,6 @@ import (
 	"os"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
@@ -86,7 +84,11 @@ func (c *guardCmd) Run(ctx context.Context, s *streams, db *database) error {
 		return err
 	}
 	if c.ListenMetrics != "" {
-		stop, err := serveMetrics(c.ListenMetrics, registry, config.Logger)
+		address := c.ListenMetrics
+		if strings.HasPrefix(address, ":") { // metrics are for this machine, unless another address is named
+			address = "127.0.0.1" + address
+		}
+		stop, err := serveHTTP("--listen-metrics", address, metricsOf(registry), "metrics", "/metrics", config.Logger)
 		if err != nil {
 			return err
 		}
@@ -147,28 +149,8 @@ func guarded(ctx context.Context, url string, dev bool) (guard.Server, func(), e
 	return guard.Server{Name: name, DB: pool}, pool.Close, nil
 }
 
-// serveMetrics serves until stop is called. An address without a host is loopback's.
-func serveMetrics(address string, from prometheus.Gatherer, log *slog.Logger) (stop func(), err error) {
-	if strings.HasPrefix(address, ":") {
-		address = "127.0.0.1" + address
-	}
-	listener, err := net.Listen("tcp", address)
-	if err != nil {
-		return nil, usagef("--listen-metrics %s: %s: name a free port, as in :9187", address, reason(err))
-	}
+func metricsOf(from prometheus.Gatherer) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(from, promhttp.HandlerOpts{}))
-	server := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second}
-	done := make(chan struct{})
-	go func() { // ends when the server is closed, and is waited for by stop
-		defer close(done)
-		if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
-			log.Error("cannot serve metrics any more", "error", err)
-		}
-	}()
-	log.Info("serving metrics", "url", "http://"+listener.Addr().String()+"/metrics")
-	return func() {
-		_ = server.Close()
-		<-done
-	}, nil
+	return mux
 }

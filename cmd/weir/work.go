@@ -26,6 +26,7 @@ type workCmd struct {
 	Lease        time.Duration `default:"30s" help:"Silence after which other workers take over the jobs."`
 	StopTimeout  time.Duration `default:"30s" help:"How long running jobs may continue after Ctrl-C."`
 	ExitWhenIdle bool          `help:"Exit when the queues are empty, including retries and scheduled jobs."`
+	ListenHTTP   string        `name:"listen-http" placeholder:"ADDRESS" help:"Serve /readyz and /healthz on this address, for probes."`
 	Verbose      bool          `short:"v" help:"Log each job, not only failures."`
 	Command      []string      `arg:"" optional:"" passthrough:"all" help:"Command to run, after --."`
 }
@@ -93,6 +94,13 @@ func (c *workCmd) Run(ctx context.Context, s *streams, db *database, signals *tr
 	})
 	if err != nil {
 		return &failure{exitUsage, err}
+	}
+	if c.ListenHTTP != "" {
+		stop, err := serveHTTP("--listen-http", c.ListenHTTP, probes(worker.Health), "probes", "/readyz", tally.log)
+		if err != nil {
+			return err
+		}
+		defer stop()
 	}
 	ctx, idle := context.WithCancel(ctx)
 	defer idle()

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -30,13 +31,41 @@ type Log struct {
 	began  time.Time           // when the first of them did, once it was said
 	remind reminder
 	chores map[string]*trouble
+
+	shown atomic.Pointer[[]Trouble] // waits, for who asks
+}
+
+// Trouble is a run of failures of one kind of call.
+type Trouble struct {
+	What        string    // waits for it
+	Since, Last time.Time // when the first and the last failed
+	Tries       int
+	Err         error // the last
+}
+
+// Troubles lists the kinds of calls that work waits for and whose last has failed. It takes no lock.
+func (l *Log) Troubles() []Trouble {
+	if shown := l.shown.Load(); shown != nil {
+		return *shown
+	}
+	return nil
+}
+
+// show has Troubles list what waits now. The caller holds mu.
+func (l *Log) show() {
+	all := make([]Trouble, 0, len(l.waits))
+	for what, t := range l.waits {
+		all = append(all, Trouble{what, t.since, t.last, t.tries, t.err})
+	}
+	l.shown.Store(&all)
 }
 
 // trouble is a run of failures.
 type trouble struct {
 	since, last time.Time
 	tries       int
-	said        bool // of a chore
+	err         error // the last, of a call that work waits for
+	said        bool  // of a chore
 	remind      reminder
 }
 
@@ -54,7 +83,10 @@ func (l *Log) Failed(what string, err error) {
 	if !l.said {
 		maps.DeleteFunc(l.waits, func(_ string, t *trouble) bool { return now.Sub(t.last) > stale })
 	}
-	tries := failed(l.waits, what, now).tries
+	t := failed(l.waits, what, now)
+	t.err = err
+	tries := t.tries
+	l.show()
 	switch {
 	case !l.said && (tries > 1 || errors.Is(err, context.DeadlineExceeded)):
 		l.said, l.began = true, now
@@ -74,7 +106,10 @@ func (l *Log) Failed(what string, err error) {
 func (l *Log) Worked(what string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	delete(l.waits, what)
+	if l.waits[what] != nil {
+		delete(l.waits, what)
+		l.show()
+	}
 	l.over()
 }
 
@@ -83,6 +118,7 @@ func (l *Log) Anew() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	clear(l.waits)
+	l.show()
 	l.over()
 }
 

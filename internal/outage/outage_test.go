@@ -95,3 +95,36 @@ func TestWhatFailsForLongIsSaidAtGrowingIntervals(t *testing.T) {
 		}
 	})
 }
+
+// TestTroublesAreToldWhileTheLogStandsStill: who asks is not held up by a log that nobody reads.
+func TestTroublesAreToldWhileTheLogStandsStill(t *testing.T) {
+	entered, release := make(chan bool), make(chan bool)
+	l := New(slog.New(slog.NewTextHandler(blocked{entered, release}, nil)))
+	done := make(chan bool)
+	go func() { // ends when the log is released
+		defer close(done)
+		l.Failed("claims", errors.New("refused"))
+		l.Failed("claims", errors.New("refused"))
+	}()
+	<-entered
+	if all := l.Troubles(); len(all) != 1 || all[0].What != "claims" || all[0].Tries != 2 || all[0].Err == nil {
+		t.Errorf("troubles: %+v", all)
+	}
+	close(release)
+	<-done
+	l.Worked("claims")
+	if all := l.Troubles(); len(all) != 0 {
+		t.Errorf("troubles after a success: %+v", all)
+	}
+}
+
+type blocked struct{ entered, release chan bool }
+
+func (b blocked) Write(p []byte) (int, error) {
+	select {
+	case b.entered <- true:
+	case <-b.release:
+	}
+	<-b.release
+	return len(p), nil
+}

@@ -192,6 +192,7 @@ func (c *completer) flush(ctx context.Context) bool {
 		}
 	}
 	clear(some)
+	c.s.Health.results.Rest()
 	c.mu.Lock()
 	c.spare = some[:0]
 	c.mu.Unlock()
@@ -229,6 +230,7 @@ func (c *completer) write(ctx context.Context, some []*Task) {
 	slices.SortFunc(some, inOrder)
 	wait := c.s.backoff()
 	for {
+		c.s.Health.results.Beat()
 		c.ends = c.ends[:0]
 		for _, t := range some {
 			c.ends = append(c.ends, t.end())

@@ -43,10 +43,13 @@ func (s *session) fetch(ctx context.Context) error {
 	busy := time.Now() // when there last was a job
 	moved := true      // something may have been logged since the claim before
 	books := &books{session: s}
+	defer s.Health.claims.Rest()
 	for ctx.Err() == nil {
+		s.Health.claims.Rest()
 		if !s.waitForRoom(ctx, books) || !s.lease.hold(ctx) {
 			break
 		}
+		s.Health.claims.Beat()
 		if err := books.compare(ctx); err != nil {
 			if s.endedBy(err) {
 				return nil
@@ -103,6 +106,7 @@ func (s *session) fetch(ctx context.Context) error {
 			}
 			continue
 		}
+		s.Health.claims.Rest()
 		if hub.rest(ctx, watch) {
 			continue
 		}

@@ -22,6 +22,7 @@ type lease struct {
 // begin starts the count at the call that registered the worker; stop ends it.
 func (l *lease) begin(s *session, sent time.Time) {
 	l.s = s
+	s.Health.heard.Store(&sent)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.sent = sent
@@ -55,6 +56,7 @@ func (l *lease) stop() {
 
 // renew counts anew from when a heartbeat that arrived was sent.
 func (l *lease) renew(sent time.Time) {
+	l.s.Health.heard.Store(&sent)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.sent, l.soon = sent, time.Time{}

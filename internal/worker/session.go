@@ -82,6 +82,7 @@ func newSession(w *Worker, id int32, asked time.Time) *session {
 func (s *session) over(err error) {
 	s.fence.Do(func() {
 		s.Log.Warn("weir: the session is over", "worker", s.id, "error", err)
+		s.Health.enter(Fenced, err)
 		s.stopJobs(ErrFenced)
 		close(s.fenced)
 	})

@@ -76,7 +76,7 @@ type Hub interface {
 	Wait(ctx context.Context, queues []string, since string) (token string, err error)
 }
 
-// Config of a Worker. All fields are required, but for Timeout, Hooks, Maintainer and Hub.
+// Config of a Worker. All fields are required, but for Timeout, Hooks, Maintainer, Hub and Health.
 type Config struct {
 	Store       *store.Store // claims, results and chores
 	Keep        *store.Store // heartbeats and cancellations: nothing else may hold them up
@@ -92,6 +92,7 @@ type Config struct {
 	Hooks       Hooks
 	Maintainer  Maintainer
 	Hub         Hub
+	Health      *Health // kept while it runs
 }
 
 // Worker works jobs until its context ends.
@@ -104,6 +105,9 @@ type Worker struct {
 // New returns a worker that Run starts.
 func New(c Config) *Worker {
 	w := &Worker{Config: c}
+	if w.Health == nil {
+		w.Health = &Health{}
+	}
 	for name := range c.Queues {
 		w.queues = append(w.queues, name)
 	}
@@ -114,7 +118,9 @@ func New(c Config) *Worker {
 // Run works until ctx ends, then stops gracefully; nil means that every job was finished or handed
 // back. Lost connections and restarts of the server are waited out, without an end. An error that
 // waiting cannot cure (the schema is missing, a privilege lacks) is returned.
-func (w *Worker) Run(ctx context.Context) error {
+func (w *Worker) Run(ctx context.Context) (err error) {
+	end := w.Health.begin(ctx, w.Lease, w.Outage)
+	defer func() { end(err) }()
 	wait := w.backoff()
 	warned := false
 	for {
@@ -149,6 +155,7 @@ func (w *Worker) Run(ctx context.Context) error {
 		wait.reset()
 		w.Outage.Anew()
 		s := newSession(w, id, asked)
+		w.Health.works()
 		w.Log.Info("weir: worker started", "worker", id, "queues", w.queues)
 		again, err := s.run(ctx)
 		if !again || ctx.Err() != nil {

@@ -1,0 +1,30 @@
+package main
+
+import (
+	"errors"
+	"log/slog"
+	"net"
+	"net/http"
+	"time"
+)
+
+// serveHTTP serves until stop is called, and logs where.
+func serveHTTP(flag, address string, handler http.Handler, what, path string, log *slog.Logger) (stop func(), err error) {
+	listener, err := net.Listen("tcp", address)
+	if err != nil {
+		return nil, usagef("%s %s: %s: name a free port, as in :9187", flag, address, reason(err))
+	}
+	server := &http.Server{Handler: handler, ReadHeaderTimeout: 5 * time.Second}
+	done := make(chan struct{})
+	go func() { // ends when the server is closed, and is waited for by stop
+		defer close(done)
+		if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+			log.Error("cannot serve "+what+" any more", "error", err)
+		}
+	}()
+	log.Info("serving "+what, "url", "http://"+listener.Addr().String()+path)
+	return func() {
+		_ = server.Close()
+		<-done
+	}, nil
+}
