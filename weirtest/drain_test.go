@@ -85,6 +85,9 @@ func TestDrainWorksWhatIsAvailableAndWhatThatEnqueues(t *testing.T) {
 		t.Errorf("again ended %+v", all)
 	}
 	all = weirtest.Drain(t.Context(), t, client, config, &weirtest.DrainOptions{Until: time.Now().Add(90 * time.Minute)})
+	if len(all) == 1 && !all[0].ReadyAt.After(all[0].EnqueuedAt) {
+		t.Errorf("an attempt that had to wait for its time could be claimed at %v, when it was enqueued", all[0].ReadyAt)
+	}
 	if got, want := ends(all), []end{{"send_mail", 2, weir.OutcomeRetried}}; !slices.Equal(got, want) {
 		t.Errorf("after 90 minutes ended %v, want %v", got, want)
 	}

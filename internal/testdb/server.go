@@ -179,7 +179,14 @@ func (s *Server) connect(ctx context.Context, name string) (*pgx.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return pgx.Connect(ctx, at)
+	conn, err := pgx.Connect(ctx, at)
+	if err != nil {
+		return nil, err
+	}
+	if err := patient(ctx, conn); err != nil {
+		return nil, errors.Join(err, conn.Close(ctx))
+	}
+	return conn, nil
 }
 
 // URL is where a database of the server is found: what the server was opened by, with another database in it.

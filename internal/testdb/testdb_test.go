@@ -90,7 +90,7 @@ func TestTimeoutsOfARoleAreForApplications(t *testing.T) {
 	s := pgtest.Server(t, nil)
 	for _, sql := range []string{
 		`CREATE ROLE app LOGIN PASSWORD 'secret' CREATEDB CREATEROLE`,
-		`ALTER ROLE app SET statement_timeout = '1ms'`, `ALTER ROLE app SET lock_timeout = '1ms'`, `ALTER ROLE app SET idle_session_timeout = '100ms'`,
+		`ALTER ROLE app SET statement_timeout = '100ms'`, `ALTER ROLE app SET lock_timeout = '100ms'`, `ALTER ROLE app SET idle_session_timeout = '100ms'`,
 	} {
 		if _, err := pgtest.Pool(t, s.URL("postgres")).Exec(t.Context(), sql); err != nil {
 			t.Fatal(err)
