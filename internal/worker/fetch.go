@@ -93,6 +93,7 @@ func (s *session) fetch(ctx context.Context) error {
 		moved = true
 		if got > 0 {
 			busy = time.Now()
+			books.claims++
 			hub.stop()                        // others wait for what comes now
 			s.Outage.Worked("looks for work") // none is needed
 		}

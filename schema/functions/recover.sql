@@ -25,6 +25,26 @@ AS $$
 $$;
 COMMENT ON FUNCTION weir._unfinished IS 'Those of the batches of a worker with these numbers that have jobs without a result, and which jobs.';
 
+CREATE OR REPLACE FUNCTION weir._unfinished_in(worker integer, after bigint, upto bigint)
+RETURNS TABLE (no bigint, lane integer, seq bigint, segment smallint, claimed_at timestamptz, ids bigint[])
+LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+SET jit = off
+AS $$
+  SELECT b.no, b.lane, b.seq, b.segment, b.claimed_at,
+         ARRAY(SELECT i.id FROM unnest(b.ids) i(id)
+               EXCEPT SELECT x.id FROM weir.result r, unnest(r.ids) x(id) WHERE r.segment = b.segment AND r.lane = b.lane AND r.seq = b.seq)
+  FROM weir.batch b
+  LEFT JOIN LATERAL (SELECT sum(cardinality(r.ids)) AS n FROM weir.result r WHERE r.segment = b.segment AND r.lane = b.lane AND r.seq = b.seq) e ON true
+  WHERE b.worker = _unfinished_in.worker AND b.no > _unfinished_in.after AND b.no <= _unfinished_in.upto AND coalesce(e.n, 0) < cardinality(b.ids)
+$$;
+COMMENT ON FUNCTION weir._unfinished_in IS 'As weir._unfinished, of all batches past a number and up to another.';
+
 CREATE OR REPLACE FUNCTION weir._batches_after(worker integer, after bigint, most integer) RETURNS bigint[]
 LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
@@ -68,7 +88,7 @@ SET jit = off
 AS $$
 #variable_conflict use_column
 DECLARE
-  of_some   constant integer := 25;    -- batches looked at in one statement
+  of_some   constant integer := 100;   -- batches looked at in one statement
   most      constant integer := 1000;  -- attempts logged in one call, and the rest of some batches
   most_seen constant integer := 5000;  -- batches looked at in one call
   most_open constant integer := 1000;  -- exceptions kept
@@ -104,7 +124,7 @@ BEGIN
   LOOP
     -- First the exceptions, then what was claimed since, some batches at a time.
     IF checked < cardinality(to_check) THEN
-      nos := to_check[checked + 1 : checked + of_some / 5];
+      nos := to_check[checked + 1 : checked + of_some / 20];
     ELSE
       nos := weir._batches_after(_relog.worker, position, of_some);
       EXIT WHEN nos = '{}';
@@ -114,7 +134,10 @@ BEGIN
            (count(*) FILTER (WHERE g.gone))::integer AS gone, coalesce(array_agg(DISTINCT g.no) FILTER (WHERE NOT g.gone), '{}') AS open INTO found
     FROM (SELECT u.no, u.lane, u.seq, u.segment, i.id,
                  NOT known ? format('%s %s %s', u.lane, u.seq, i.id) AND hashint8(i.id) <> ALL (coalesce(busy, '{}')) AS gone
-          FROM weir._unfinished(_relog.worker, nos) u CROSS JOIN unnest(u.ids) i(id)) g;
+          FROM (SELECT k.* FROM weir._unfinished(_relog.worker, nos) k WHERE checked < cardinality(to_check)
+                UNION ALL
+                SELECT k.* FROM weir._unfinished_in(_relog.worker, position, nos[cardinality(nos)]) k WHERE checked >= cardinality(to_check)) u
+          CROSS JOIN unnest(u.ids) i(id)) g;
     IF found.gone > 0 AND NOT has_ends THEN
       -- Results wait meanwhile: so not before there is something to do, that is not being completed. Then it is looked at once more.
       IF busy IS NULL THEN

@@ -1,0 +1,41 @@
+package weir_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/weir-pg/weir"
+)
+
+// TestABusyWorkersClaimsAreNotLookedThroughAgain: whoever asks what is running looks at what a worker has claimed since its books were compared, so a
+// worker that claims a lot has them compared without waiting for its lease.
+func TestABusyWorkersClaimsAreNotLookedThroughAgain(t *testing.T) {
+	const jobs, batches = 3500, 1100 // of at most three jobs each
+	r := newRig(t)
+	all := make([]weir.NewJob, jobs)
+	for i := range all {
+		all[i].Args = number{i}
+	}
+	if _, err := r.client.EnqueueMany(t.Context(), all); err != nil {
+		t.Fatal(err)
+	}
+	stop := r.work(func(context.Context, *weir.Job[number]) error { return nil }, func(c *weir.WorkerConfig) {
+		c.Queues, c.Lease = map[string]int{"default": 1}, 5*time.Minute
+	})
+	eventually(t, func() error {
+		var all, since int
+		if err := r.pool.QueryRow(t.Context(), `SELECT count(*), count(*) FILTER (WHERE b.no > coalesce((SELECT max(s.no) FROM weir.settled s WHERE s.worker = b.worker), 0))
+			FROM weir.batch b`).Scan(&all, &since); err != nil {
+			return err
+		}
+		if all < batches || since > all-900 {
+			return fmt.Errorf("of %d batches %d are looked through to tell what is running, want %d batches or more, and all but 900 of them at most", all, since, batches)
+		}
+		return nil
+	})
+	if err := stop(); err != nil {
+		t.Error(err)
+	}
+}
