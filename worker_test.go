@@ -503,6 +503,7 @@ func TestScheduledJobsWaitForTheirTime(t *testing.T) {
 
 // TestAnAttemptSaysSinceWhenItCouldBeClaimed: since its enqueue, or since the time that it had to wait for.
 func TestAnAttemptSaysSinceWhenItCouldBeClaimed(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	seen := make(chan weir.JobMeta, 10)
 	r.work(func(_ context.Context, job *weir.Job[number]) error {

@@ -36,6 +36,7 @@ func depthOf(t *testing.T, q querier, queue string) (d queueDepth) {
 // TestABacklogIsCountedWithinABound: what it costs to tell how many jobs wait does not grow with the backlog; a short one is counted, and of a long one
 // there is an estimate, which says that it is one.
 func TestABacklogIsCountedWithinABound(t *testing.T) {
+	pgtest.Alone(t, "what a count touches depends on the transactions of the whole server")
 	conn := connect(t, pgtest.Database(t))
 	worker := startWorker(t, conn, "q0", "q1", "q2")
 	mustComplete(t, conn, worker, func() []attempt {
@@ -72,6 +73,7 @@ func TestABacklogIsCountedWithinABound(t *testing.T) {
 
 // TestAScheduleIsCountedWithinABound: as a backlog is, so are the jobs that wait for their time.
 func TestAScheduleIsCountedWithinABound(t *testing.T) {
+	pgtest.Alone(t, "what a count touches depends on the transactions of the whole server")
 	conn := connect(t, pgtest.Database(t))
 	schedule := func(queue string, n int) {
 		exec(t, conn, `SELECT cardinality(weir.enqueue_many(array_agg($1::text), array_agg('k'::text), array_agg('{}'::jsonb), run_at => array_agg(now() + interval '1 hour' + n * interval '1 ms')))
@@ -106,6 +108,7 @@ func TestAScheduleIsCountedWithinABound(t *testing.T) {
 // TestAnOpenTransactionIsNotWalkedThroughToCount: what a transaction has enqueued that is still open costs a look nothing, and is not counted, but by
 // itself.
 func TestAnOpenTransactionIsNotWalkedThroughToCount(t *testing.T) {
+	pgtest.Alone(t, "what a count touches depends on the transactions of the whole server")
 	url := pgtest.Database(t)
 	conn, open := connect(t, url), connect(t, url)
 	enqueueN(t, conn, "q", 10)
@@ -131,6 +134,7 @@ func TestAnOpenTransactionIsNotWalkedThroughToCount(t *testing.T) {
 
 // TestWaitingBeginsWhenAJobCouldRun: a job that was scheduled, or is retried, has waited since it could run, and not since it was enqueued.
 func TestWaitingBeginsWhenAJobCouldRun(t *testing.T) {
+	t.Parallel()
 	conn := connect(t, pgtest.Database(t))
 	smallSegments(t, conn)
 	worker := startWorker(t, conn, "q", "filler")
@@ -169,6 +173,7 @@ func TestWaitingBeginsWhenAJobCouldRun(t *testing.T) {
 
 // TestWhatRunsIsFoundWithinABound: what it costs to tell what is running does not grow with what has been claimed since a worker's books were compared.
 func TestWhatRunsIsFoundWithinABound(t *testing.T) {
+	pgtest.Alone(t, "what a look touches depends on the transactions of the whole server")
 	conn := connect(t, pgtest.Database(t))
 	worker := startWorker(t, conn, "q")
 	work := func(n int) {

@@ -9,6 +9,7 @@ import (
 
 // TestATransactionSeesWhatItHasEnqueued: weir.enqueued shows the caller's own jobs, whatever others enqueue, and whatever it does besides.
 func TestATransactionSeesWhatItHasEnqueued(t *testing.T) {
+	t.Parallel()
 	url := pgtest.Database(t)
 	conn, other := connect(t, url), connect(t, url)
 	worker := startWorker(t, conn, "q")
@@ -55,6 +56,7 @@ func TestATransactionSeesWhatItHasEnqueued(t *testing.T) {
 // TestWhatIsScheduledCanBePromotedBeforeItsTime: promoted up to a time that is still to come, each job runs once, and what is scheduled afterwards
 // waits for its own time.
 func TestWhatIsScheduledCanBePromotedBeforeItsTime(t *testing.T) {
+	t.Parallel()
 	conn := connect(t, pgtest.Database(t))
 	worker := startWorker(t, conn, "q")
 	promote := func(hours int) int {

@@ -30,6 +30,7 @@ func wantState(t *testing.T, conn *pgx.Conn, id int64, want string) {
 // TestFailedJobsOutliveTheirSegment: with completed jobs and cancelled ones goes their segment; what failed for good, however it did, is there
 // as it was, can be listed, and can be retried.
 func TestFailedJobsOutliveTheirSegment(t *testing.T) {
+	t.Parallel()
 	conn := connect(t, pgtest.Database(t))
 	smallSegments(t, conn)
 	worker := startWorker(t, conn, "q", "filler")
@@ -92,6 +93,7 @@ func TestFailedJobsOutliveTheirSegment(t *testing.T) {
 
 // TestAJobThatFailsAgainIsKeptAsItFailedLast: retried by hand, before and after its segment has gone.
 func TestAJobThatFailsAgainIsKeptAsItFailedLast(t *testing.T) {
+	t.Parallel()
 	conn := connect(t, pgtest.Database(t))
 	smallSegments(t, conn)
 	worker := startWorker(t, conn, "q", "filler")
@@ -121,6 +123,7 @@ func TestAJobThatFailsAgainIsKeptAsItFailedLast(t *testing.T) {
 
 // TestAFailureIsKeptWithItsResultOrNotAtAll: what is rolled back leaves neither.
 func TestAFailureIsKeptWithItsResultOrNotAtAll(t *testing.T) {
+	t.Parallel()
 	conn := connect(t, pgtest.Database(t))
 	worker := startWorker(t, conn, "q")
 	enqueueN(t, conn, "q", 1)
@@ -139,6 +142,7 @@ func TestAFailureIsKeptWithItsResultOrNotAtAll(t *testing.T) {
 // TestAFloodOfFailuresIsBounded: where everything fails, segments of the log are given back all the same, and what is kept of failures stays within
 // its share; the newest are kept.
 func TestAFloodOfFailuresIsBounded(t *testing.T) {
+	t.Parallel()
 	conn := connect(t, pgtest.Database(t))
 	smallSegments(t, conn)
 	worker := startWorker(t, conn, "q")
@@ -179,6 +183,7 @@ func TestAFloodOfFailuresIsBounded(t *testing.T) {
 
 // TestFailuresGoAfterTheirRetention, the oldest first, though somebody reads: then later.
 func TestFailuresGoAfterTheirRetention(t *testing.T) {
+	t.Parallel()
 	url := pgtest.Database(t)
 	conn, reader := connect(t, url), connect(t, url)
 	smallSegments(t, conn)

@@ -106,6 +106,7 @@ func manyStates(t *testing.T, conn *pgx.Conn, worker int32, n int) {
 // TestPagesAreTheListCutUp: whatever the states, the filter and the size of the pages, together they have each job once, in the order of the list read
 // at once; and each of its state, queue, kind and meta.
 func TestPagesAreTheListCutUp(t *testing.T) {
+	t.Parallel()
 	conn := connect(t, pgtest.Database(t))
 	worker := startWorker(t, conn, "q", "r")
 	const n = 12
@@ -175,6 +176,7 @@ func TestPagesAreTheListCutUp(t *testing.T) {
 // TestAJobThatStaysInItsStateIsOnExactlyOnePage: while pages are read, jobs come and go, are claimed, retried, cancelled, and carried into other
 // segments.
 func TestAJobThatStaysInItsStateIsOnExactlyOnePage(t *testing.T) {
+	t.Parallel()
 	seed := newSeed(t)
 	rng := rand.New(rand.NewPCG(seed, 1))
 	conn := connect(t, pgtest.Database(t))
@@ -252,6 +254,7 @@ func TestAJobThatStaysInItsStateIsOnExactlyOnePage(t *testing.T) {
 // TestAFilterThatFindsNothingEndsPagesEarly: a page touches about as many blocks in a log of ten thousand jobs as in one of two thousand when its filter
 // finds nothing; pages go on to the end, and what there is at the end is found.
 func TestAFilterThatFindsNothingEndsPagesEarly(t *testing.T) {
+	pgtest.Alone(t, "what a page touches depends on the transactions of the whole server")
 	conn := connect(t, pgtest.Database(t))
 	worker := startWorker(t, conn, "q")
 	work := func(n int) {
@@ -282,6 +285,7 @@ func TestAFilterThatFindsNothingEndsPagesEarly(t *testing.T) {
 // TestEveryPageIsReadWithinABound: what is running is found although its worker has claimed thousands of batches since its books were compared, and no
 // page looks at all of them.
 func TestEveryPageIsReadWithinABound(t *testing.T) {
+	pgtest.Alone(t, "what a page touches depends on the transactions of the whole server")
 	conn := connect(t, pgtest.Database(t))
 	worker := startWorker(t, conn, "q")
 	held := enqueueN(t, conn, "q", 3)
@@ -309,6 +313,7 @@ func TestEveryPageIsReadWithinABound(t *testing.T) {
 
 // TestListsRefuseWhatTheyDoNotUnderstand: each argument is judged, with the value and what to do.
 func TestListsRefuseWhatTheyDoNotUnderstand(t *testing.T) {
+	t.Parallel()
 	conn := connect(t, pgtest.Database(t))
 	enqueueN(t, conn, "q", 3)
 	next := value[string](t, conn, `SELECT next FROM weir.jobs_page(ARRAY['available'], most => 1)`)
