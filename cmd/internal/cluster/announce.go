@@ -7,11 +7,11 @@ import (
 )
 
 const (
-	pieceBytes = 256 << 10 // of a bucket's bytes in one frame
-	partBytes  = 16 << 20  // a larger part is left to the others to read
+	pieceBytes = 256 << 10 // bytes of a bucket in one frame
+	partBytes  = 16 << 20  // a larger part is not sent: the other hubs read it from the database
 )
 
-// announce sends parts and signs of life until Close.
+// announce sends parts and heartbeats until Close.
 func (c *Cluster) announce() {
 	every := time.NewTicker(beatEvery)
 	defer every.Stop()
@@ -33,14 +33,14 @@ func (c *Cluster) announce() {
 	}
 }
 
-// announcer is the announcer's own state.
+// announcer is the state of the goroutine announce.
 type announcer struct {
 	*Cluster
 	filled [buckets][]byte
 	beaten time.Time
 }
 
-// due tells whether it is time for a sign of life. A reader whose database does not answer gives none.
+// due reports whether it is time for a heartbeat. A reader whose database does not answer sends none.
 func (a *announcer) due(now time.Time) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -50,10 +50,10 @@ func (a *announcer) due(now time.Time) bool {
 	return now.Sub(a.beaten) > presentEvery
 }
 
-// beat sends a sign of life, after the parts that it says have been read.
+// beat sends a heartbeat, after the parts up to its position.
 func (a *announcer) beat() {
 	for range len(a.outbox) {
-		a.sendPart(<-a.outbox) // nobody else takes from it
+		a.sendPart(<-a.outbox) // no other goroutine receives from it
 	}
 	a.mu.Lock()
 	role := a.role
@@ -66,11 +66,11 @@ func (a *announcer) sendBeat(role Role) {
 	at := a.at
 	a.mu.Unlock()
 	a.beaten = time.Now()
-	// Sent or not: whoever does not hear it acts on that.
+	// An error needs no handling: hubs that don't receive the heartbeat act on its absence.
 	_ = a.send(a.subjects.beat, beat{role: role, at: at, name: a.name}.append(newFrame(kindBeat, a.id, 32+len(a.name))))
 }
 
-// sendPart sends a part's messages, bucket by bucket, and then its head. While there is nobody to hear it, it is not even encoded.
+// sendPart sends a part's messages, bucket by bucket, and then its head. Without other hubs, it doesn't even encode them.
 func (a *announcer) sendPart(p *hub.Part) {
 	a.mu.Lock()
 	alone := len(a.peers) == 0 || !a.connected
@@ -96,7 +96,7 @@ func (a *announcer) sendPart(p *hub.Part) {
 	a.counters.partsSent.Add(1)
 }
 
-// sendMessages sends messages and counts them in the head.
+// sendMessages sends messages and counts them in the part's head.
 func (a *announcer) sendMessages(h *head, messages []*hub.Message) (err error) {
 	for _, m := range messages {
 		b := bucketOf(m.Channel)
@@ -108,8 +108,8 @@ func (a *announcer) sendMessages(h *head, messages []*hub.Message) (err error) {
 		a.filled[b] = appendMessage(a.filled[b], m)
 	}
 	room := pieceBytes
-	if most := int(a.conn.MaxPayload()); most > 0 {
-		room = min(room, most-64)
+	if limit := int(a.conn.MaxPayload()); limit > 0 {
+		room = min(room, limit-64)
 	}
 	h.filled.each(func(b byte) {
 		all := a.filled[b]
@@ -121,7 +121,7 @@ func (a *announcer) sendMessages(h *head, messages []*hub.Message) (err error) {
 			all = all[n:]
 		}
 		if cap(a.filled[b]) > pieceBytes {
-			a.filled[b] = nil // don't keep what one large message needed
+			a.filled[b] = nil // release the memory that a large message needed
 		}
 	})
 	return err
@@ -131,7 +131,7 @@ func headOf(p *hub.Part) *head {
 	return &head{tick: p.Tick, epoch: p.Epoch, prior: max(p.Prior, 0), cut: p.At.UnixMicro(), first: p.First, last: p.Last, end: p.End}
 }
 
-// send sends a frame. NATS keeps nothing of it.
+// send sends a frame to the hubs that are connected now; NATS stores nothing.
 func (c *Cluster) send(subject string, frame []byte) error {
 	if err := c.conn.Publish(subject, frame); err != nil {
 		return err

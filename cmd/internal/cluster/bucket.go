@@ -8,8 +8,8 @@ import (
 	"github.com/weir-pg/weir/internal/hub"
 )
 
-// A channel's bucket has two halves: the upper four bits are of its first word, so that a pattern which names that word wants 16 buckets
-// and not all; the lower four are of the whole name. All hubs of a version must agree on it.
+// A channel's bucket has two halves: the upper four bits come from its first word, so that a pattern that begins with a word needs only 16
+// buckets; the lower four come from the whole name. All hubs of a version must agree on it.
 const buckets = 256
 
 func bucketOf(channel string) byte {
@@ -17,9 +17,9 @@ func bucketOf(channel string) byte {
 	return byte(hash(word)>>24)&0xf0 | byte(hash(channel)>>24)&0x0f
 }
 
-// hash spreads what a checksum makes of similar names.
+// hash spreads the checksums of similar names.
 func hash(s string) uint32 {
-	return crc32.ChecksumIEEE([]byte(s)) * 2654435761 // the golden ratio's 32 bits, as Knuth has it
+	return crc32.ChecksumIEEE([]byte(s)) * 2654435761 // 32 bits of the golden ratio: Knuth's multiplicative hash
 }
 
 // set is a set of buckets.
@@ -54,7 +54,7 @@ func (s *set) and(t *set) (both set) {
 	return both
 }
 
-// addFilter adds the buckets of all channels that the filter stands for.
+// addFilter adds the buckets of all channels that the filter matches.
 func (s *set) addFilter(f hub.Filter) {
 	if channel, ok := f.(hub.Channel); ok {
 		s.add(bucketOf(string(channel)))
@@ -71,7 +71,7 @@ func (s *set) addFilter(f hub.Filter) {
 	}
 }
 
-// coverage is a part's: the buckets whose messages it holds.
+// coverage is the set of buckets whose messages a part contains.
 type coverage struct{ set }
 
 // Covers implements hub.Coverage.

@@ -15,7 +15,7 @@ import (
 	"github.com/weir-pg/weir/internal/hub"
 )
 
-// Cluster is a hub's source that shares with other hubs what one of them reads. Start makes it.
+// Cluster is a hub's source that shares the ticks that one hub reads with the others. Create it with Start.
 type Cluster struct {
 	source   hub.Source
 	log      *slog.Logger
@@ -29,8 +29,8 @@ type Cluster struct {
 	subscriptions subscriptions
 	frames        chan *nats.Msg // from all subscriptions, to the receiver
 	outbox        chan *hub.Part
-	beats         chan struct{} // tells the announcer to beat at once
-	news          chan struct{} // tells Next that there is something to see
+	beats         chan struct{} // tells the announcer to send a heartbeat immediately
+	news          chan struct{} // tells Next that the state has changed
 	relayed       chan hub.Draft
 
 	closing chan struct{}
@@ -40,18 +40,18 @@ type Cluster struct {
 	mu        sync.Mutex
 	connected bool
 	role      Role
-	candidate time.Time // while serving: when it offers itself as reader
+	candidate time.Time // while serving: when it may become the reader
 	heard     time.Time // while following: when the reader was last heard
 	reader    ident
-	announced hub.Position // up to here the reader has read, by what was last heard
+	announced hub.Position // how far the reader has read, by its newest frame
 	peers     map[ident]peer
-	at        hub.Position // where the hub stands: Next was last asked for what is behind it
-	polling   time.Time    // when the database last showed signs of life: Next called, or returned
+	at        hub.Position // the hub's position: the argument of the last call of Next
+	polling   time.Time    // when Next was last called, or the database last answered
 	inbox     inbox
 	interest  interest
 	flight    *flight         // parts that Next has returned and the hub may not have dispatched yet; nil: none that lack a bucket
-	warned    rarely          // that a reader's history is not this hub's
-	hubDone   <-chan struct{} // of the context that Next was last called with
+	warned    rarely          // limits warnings that a reader's history is not this hub's
+	hubDone   <-chan struct{} // of the context of the last call of Next
 }
 
 // peer is another hub.
@@ -61,20 +61,19 @@ type peer struct {
 }
 
 const (
-	beatEvery    = 100 * time.Millisecond // of a reader
-	presentEvery = time.Second            // and of others
-	silence      = 400 * time.Millisecond // for so long a follower hears no reader, and serves itself
-	candidacy    = 200 * time.Millisecond // a server offers itself as reader after a random part of it
-	stuckAfter   = time.Second            // a reader whose database has not answered for so long is none any more
-	gone         = 3500 * time.Millisecond
+	beatEvery    = 100 * time.Millisecond  // heartbeats of a reader
+	presentEvery = time.Second             // heartbeats of other hubs
+	silence      = 400 * time.Millisecond  // a follower that hears no reader for this long serves itself
+	candidacy    = 200 * time.Millisecond  // a serving hub becomes the reader after a random part of this
+	stuckAfter   = time.Second             // a reader whose database has not answered for this long sends no more heartbeats
+	gone         = 3500 * time.Millisecond // a hub not heard for this long is forgotten
 	frameQueue   = 1024
 	outboxQueue  = 256
 	relayQueue   = 4096
 )
 
-// Start connects to NATS and returns a source for hub.New. It fails for what waiting won't mend, such as files that can't be read or a port
-// that is taken; a NATS server that can't be reached is tried again and again, and the hub reads for itself meanwhile. ctx bounds the
-// start alone.
+// Start connects to NATS and returns a source for hub.New. It fails for reasons that retrying can't fix, such as unreadable files or a port
+// in use. While the NATS server can't be reached, it retries in the background, and the hub reads for itself. ctx bounds only the start.
 func Start(ctx context.Context, config Config) (*Cluster, error) {
 	if err := config.check(); err != nil {
 		return nil, err
@@ -95,7 +94,7 @@ func Start(ctx context.Context, config Config) (*Cluster, error) {
 	return c, nil
 }
 
-// Close tells the other hubs, leaves NATS and stops the embedded server. Call it when the hub's Run has returned.
+// Close tells the other hubs, disconnects from NATS and stops the embedded server. Call it after the hub's Run has returned.
 func (c *Cluster) Close() {
 	c.closed.Do(func() {
 		close(c.closing)
@@ -123,7 +122,7 @@ func (c *Cluster) Relay(ctx context.Context, d hub.Draft) error {
 	send := c.connected && len(c.peers) > 0
 	c.mu.Unlock()
 	if !send {
-		return nil // nobody to hear it
+		return nil // no hub would receive it
 	}
 	if err := ctx.Err(); err != nil {
 		return err
@@ -131,10 +130,10 @@ func (c *Cluster) Relay(ctx context.Context, d hub.Draft) error {
 	frame := appendDraft(newFrame(kindRelay, c.id, len(d.Channel)+len(d.Payload)+16), d)
 	if err := c.send(c.subjects.bucket[bucketOf(d.Channel)], frame); err != nil {
 		if errors.Is(err, nats.ErrMaxPayload) {
-			return fmt.Errorf("pass a message of %d bytes on to other hubs: NATS takes at most %d: publish it, or raise max_payload there",
+			return fmt.Errorf("pass a message of %d bytes to other hubs: the limit of NATS is %d: publish it through the log, or raise max_payload in NATS",
 				len(d.Payload), c.conn.MaxPayload())
 		}
-		return fmt.Errorf("pass a message on to other hubs: %w", err)
+		return fmt.Errorf("pass a message to other hubs: %w", err)
 	}
 	c.counters.relaySent.Add(1)
 	return nil
@@ -152,7 +151,7 @@ func (c *Cluster) Relayed(ctx context.Context, f func(hub.Draft)) {
 	}
 }
 
-// tell tells Next that there is something to see.
+// tell tells Next that the state has changed.
 func (c *Cluster) tell() {
 	select {
 	case c.news <- struct{}{}:

@@ -11,8 +11,8 @@ import (
 	"github.com/weir-pg/weir/internal/hub"
 )
 
-// TestAllHubsDeliverTheSameSequence: whatever is published, and whoever subscribes and leaves meanwhile, subscribers at every hub get what the
-// database has, in its order, nothing missing and nothing twice.
+// TestAllHubsDeliverTheSameSequence: subscribers at every hub receive what the database has, in its order, complete and without duplicates, while
+// others subscribe and leave.
 func TestAllHubsDeliverTheSameSequence(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -56,16 +56,16 @@ func TestAllHubsDeliverTheSameSequence(t *testing.T) {
 		t.Logf("%+v", n.cluster.Stats())
 	}
 	if got := followers[1].cluster.Stats(); got.PartsReceived == 0 || got.PartsReceived < 4*got.Fallbacks {
-		t.Errorf("NATS brought %d parts, and %d stretches came from the database", got.PartsReceived, got.Fallbacks)
+		t.Errorf("%d parts came over NATS, and %d reads from the database were needed", got.PartsReceived, got.Fallbacks)
 	}
 }
 
-// wait waits until all that has been published so far is in ticks, and a box holds what there is for the filters, which it returns.
+// wait waits until everything published so far is in ticks and the box has received as many messages as match the filters; it returns those.
 func (s *site) wait(b *box, filters ...hub.Filter) (want []string) {
 	s.t.Helper()
 	s.publish("mark", "")
 	s.marks++
-	until(s.t, "all that was published is in ticks", func() bool { return len(s.log(hub.Channel("mark"))) == s.marks })
+	until(s.t, "everything published is in ticks", func() bool { return len(s.log(hub.Channel("mark"))) == s.marks })
 	for _, text := range s.log(filters...) {
 		if !strings.Contains(text, " mark ") {
 			want = append(want, text)
@@ -75,7 +75,7 @@ func (s *site) wait(b *box, filters ...hub.Filter) (want []string) {
 	return want
 }
 
-// publishAtRandom publishes in transactions, some of which roll back, some take long, and some hold a lot.
+// publishAtRandom publishes in transactions, some of which roll back, and some of which contain large messages.
 func publishAtRandom(s *site, r *rand.Rand, publisher uint64, transactions int) {
 	ctx := s.t.Context()
 	for i := range transactions {
@@ -113,14 +113,14 @@ type visits struct {
 	all []visit
 }
 
-// visit is what a subscriber got between two positions.
+// visit is a subscriber's stay between two positions.
 type visit struct {
 	name     string
 	from, to hub.Position
 	box      *box
 }
 
-// make subscribes and leaves, again and again, now from the present on and now from a position that was seen at another hub.
+// make subscribes and leaves repeatedly, sometimes from now on and sometimes from a position seen at another hub.
 func (v *visits) make(s *site, n *node, seen *box, r *rand.Rand, stop chan struct{}) {
 	for {
 		select {
@@ -163,7 +163,7 @@ func (v *visits) make(s *site, n *node, seen *box, r *rand.Rand, stop chan struc
 	}
 }
 
-// compare compares what a subscriber got with what the log has between its positions.
+// compare compares what a subscriber received with what the log has between its positions.
 func (v *visit) compare(t testing.TB, log []string) {
 	filter := filters(t, v.name)[0]
 	between := func(texts []string) (some []string) {
@@ -187,7 +187,7 @@ func (v *visit) compare(t testing.TB, log []string) {
 	same(t, fmt.Sprintf("subscriber to %s from %s to %s", v.name, v.from, v.to), between(got), between(log))
 }
 
-// TestOneHubReadsForAll: followers ask the database for nothing, whether messages flow or not.
+// TestOneHubReadsForAll: followers send the database no queries, whether messages flow or not.
 func TestOneHubReadsForAll(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -210,17 +210,17 @@ func TestOneHubReadsForAll(t *testing.T) {
 		until(t, "all messages at all hubs", func() bool { return b.count() == messages })
 	}
 	polls := reader.cluster.Stats().Polls
-	until(t, "the reader has looked five times while nothing happens", func() bool { return reader.cluster.Stats().Polls >= polls+5 })
+	until(t, "the reader has polled five times while nothing happens", func() bool { return reader.cluster.Stats().Polls >= polls+5 })
 
 	var followersAsked int64
 	for _, n := range followers {
 		followersAsked += n.asked.nexts.Load() - before[n].nexts + n.asked.reads.Load() - before[n].reads
 	}
 	readerAsked := reader.asked.nexts.Load() - before[reader].nexts
-	t.Logf("the reader asked the database %d times, the 9 followers together %d times", readerAsked, followersAsked)
-	// On a machine that stands still for a moment, a follower takes the reader for gone: a few times are no harm.
+	t.Logf("the reader queried the database %d times, the 9 followers together %d times", readerAsked, followersAsked)
+	// When the machine stalls for a moment, a follower considers the reader dead: a few queries do no harm.
 	if followersAsked > readerAsked/5 {
-		t.Errorf("followers asked the database %d times, the reader %d", followersAsked, readerAsked)
+		t.Errorf("followers queried the database %d times, the reader %d", followersAsked, readerAsked)
 	}
 	want := s.log(filters(t, ">")...)
 	for _, b := range boxes {
@@ -229,7 +229,7 @@ func TestOneHubReadsForAll(t *testing.T) {
 	}
 }
 
-// TestNobodyGetsWhatNobodyWants: the payloads of a channel don't go to a hub without subscribers to it.
+// TestNobodyGetsWhatNobodyWants: a hub does not receive payloads of channels without subscribers at this hub.
 func TestNobodyGetsWhatNobodyWants(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -254,10 +254,10 @@ func TestNobodyGetsWhatNobodyWants(t *testing.T) {
 		t.Errorf("the hub without interest received %d bytes", got)
 	}
 	if wanting.cluster.Stats().BytesReceived < each*times {
-		t.Errorf("the hub with interest received %d bytes only over NATS", wanting.cluster.Stats().BytesReceived)
+		t.Errorf("the hub with interest received only %d bytes over NATS", wanting.cluster.Stats().BytesReceived)
 	}
 
-	// And no longer, once its last subscriber has left.
+	// The hub unsubscribes once its last subscriber has left.
 	sub, _ := subscribe(t, other, hub.Position{}, "large")
 	if n := other.cluster.Stats().Buckets; n != 2 {
 		t.Errorf("the hub subscribes to %d buckets", n)
@@ -266,7 +266,7 @@ func TestNobodyGetsWhatNobodyWants(t *testing.T) {
 	until(t, "the hub has dropped its subscription", func() bool { return other.cluster.Stats().Buckets == 1 })
 }
 
-// TestResumesAtAnotherHub: a client takes its position to a hub whose memory holds other channels only.
+// TestResumesAtAnotherHub: a client can resume its position at a hub whose memory has only other channels.
 func TestResumesAtAnotherHub(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -279,19 +279,19 @@ func TestResumesAtAnotherHub(t *testing.T) {
 		s.publish("b", fmt.Sprint(i))
 	}
 	want := s.wait(here, filters(t, "a")...)
-	until(t, "the other hub is as far", func() bool { return there.count() == 50 })
+	until(t, "the other hub has caught up", func() bool { return there.count() == 50 })
 	_, places := here.got()
 	for _, n := range append(followers, reader) {
 		for _, at := range []int{0, 20, 48} {
 			_, b := subscribe(t, n, places[at], "a")
-			until(t, "what was missed", func() bool { return b.count() >= len(want)-at-1 })
+			until(t, "the missed messages", func() bool { return b.count() >= len(want)-at-1 })
 			got, _ := b.got()
 			same(t, fmt.Sprintf("resumed after %d", at), got, want[at+1:])
 		}
 	}
 }
 
-// TestLargeTicksReachAllHubs: transactions of more messages or bytes than are sent or held at once are delivered whole and in order.
+// TestLargeTicksReachAllHubs: transactions with more messages or bytes than are sent or held at once are delivered completely and in order.
 func TestLargeTicksReachAllHubs(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -305,11 +305,11 @@ func TestLargeTicksReachAllHubs(t *testing.T) {
 	want := s.wait(b, filters(t, "many", "large", "c")...)
 	same(t, "follower", b.messages(), want)
 	if stats := followers[0].cluster.Stats(); stats.PartsReceived == 0 {
-		t.Errorf("nothing came over NATS: %+v", stats)
+		t.Errorf("no part came over NATS: %+v", stats)
 	}
 }
 
-// TestRelaysWhatIsNotLogged: a message that is passed on goes to subscribers at all hubs, and to none twice.
+// TestRelaysWhatIsNotLogged: a message passed without being logged reaches subscribers at all hubs once.
 func TestRelaysWhatIsNotLogged(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -331,10 +331,10 @@ func TestRelaysWhatIsNotLogged(t *testing.T) {
 	for _, b := range boxes {
 		until(t, "the end", func() bool { return b.count() > len(nodes) })
 		if n := b.count(); n != len(nodes)+1 {
-			t.Errorf("%d events for %d", n, len(nodes)+1)
+			t.Errorf("%d events, want %d", n, len(nodes)+1)
 		}
 	}
 	if err := nodes[0].Pass(t.Context(), hub.Draft{Channel: "x", Payload: make([]byte, 2<<20)}); err == nil {
-		t.Error("a message larger than NATS takes is passed on without an error")
+		t.Error("a message larger than NATS accepts was passed without an error")
 	}
 }

@@ -10,71 +10,71 @@ import (
 	"github.com/weir-pg/weir/internal/hub"
 )
 
-// Config says how a hub joins others. Source, Database, and one of URL and Embedded are required.
+// Config configures how a hub joins others. Source, Database, and one of URL and Embedded are required.
 type Config struct {
 	Source hub.Source // the database
 
-	// Database names the database, and keeps those that share a NATS apart: hubs with the same name believe each other's ticks. See
-	// store.DatabaseID. Letters, digits, - and _.
+	// Database identifies the database, because several can share a NATS server: hubs with the same value accept each other's ticks. See
+	// store.DatabaseID. It consists of letters, digits, - and _.
 	Database string
 
-	// URL is of a NATS server, or of several of one cluster, separated by commas: nats://host:4222, tls://host:4222.
+	// URL is the address of a NATS server, or of several in one NATS cluster, separated by commas: nats://host:4222, tls://host:4222.
 	URL string
 
 	// Embedded runs a NATS server in this process instead.
 	Embedded *Embedded
 
-	// At most one of these says who the hub is to the server at URL. A URL may hold user and password, or a token, itself.
+	// At most one of these authenticates the hub to the server at URL. The URL may contain user and password, or a token, instead.
 	Token       string
 	User        string
 	Password    string
-	Credentials string // a file of NATS credentials: a JWT and its key
-	NKey        string // a file with the seed of an NKey
+	Credentials string // a NATS credentials file: a JWT and its key
+	NKey        string // a file that contains the seed of an NKey
 
-	// TLS are certificates for the connection to URL. A URL that begins with tls:// is encrypted without them, too.
+	// TLS names certificates for the connection to URL. A URL that begins with tls:// is encrypted even without them.
 	TLS TLS
 
-	Name   string       // of this hub, for people; "": host name and process id
+	Name   string       // this hub's name in logs; "": host name and process id
 	Logger *slog.Logger // nil: slog.Default()
 }
 
-// TLS names files in PEM.
+// TLS names PEM files.
 type TLS struct {
-	CA   string // who signs the other side's certificates; "": whom the system trusts
-	Cert string // one's own
+	CA   string // the CA of the other side's certificate; "": the system's CAs
+	Cert string // this side's certificate
 	Key  string // and its key
 }
 
 func (t TLS) isZero() bool { return t == TLS{} }
 
-// Embedded is a NATS server of the hub's own. It takes no clients but the hub itself, which is connected in memory. The servers of
-// the other hubs must know the secret, or show a certificate.
+// Embedded configures a NATS server inside the hub. Its only client is the hub itself, connected in memory. The servers of
+// the other hubs must know the secret, or present a certificate.
 type Embedded struct {
-	Listen    string   // for the other hubs; "": 127.0.0.1:6222. A port of -1 is one that is free
-	Advertise string   // where the others reach it, if not at Listen: host:port
-	Routes    []string // of other hubs, host:port; one of them that is up is enough to find all
-	Secret    string   // the same at all hubs, 16 characters or more; it may be left out only with TLS
-	TLS       TLS      // all three files: both sides show a certificate that CA has signed
+	Listen    string   // address for the other hubs; "": 127.0.0.1:6222. Port -1 chooses a free port
+	Advertise string   // where the other hubs reach it, if not at Listen: host:port
+	Routes    []string // addresses of other hubs, host:port; one that is up is enough to find all hubs
+	Secret    string   // the same at all hubs, at least 16 characters; optional only with TLS
+	TLS       TLS      // all three files: both sides present a certificate that CA has signed
 }
 
 const (
 	defaultListen = "127.0.0.1:6222"
-	leastSecret   = 16
+	minSecret     = 16
 )
 
-// check says what is wrong, and fills in defaults.
+// check validates the configuration and fills in defaults.
 func (c *Config) check() error {
 	switch {
 	case c.Source == nil:
-		return errors.New("a cluster needs a source of ticks")
+		return errors.New("the cluster's Config.Source is nil: set it to the database's log")
 	case c.Database == "" || strings.Trim(strings.ToLower(c.Database), "abcdefghijklmnopqrstuvwxyz0123456789-_") != "":
-		return fmt.Errorf("a cluster needs a name for its database of letters, digits, - and _: got %q", c.Database)
+		return fmt.Errorf("%q is not a valid name of a cluster's database: use letters, digits, - and _", c.Database)
 	case (c.URL == "") == (c.Embedded == nil):
-		return errors.New("a cluster needs either the URL of a NATS server or an embedded one")
+		return errors.New("a cluster needs either the URL of a NATS server or an embedded server")
 	case c.URL == "" && (c.identities() > 0 || !c.TLS.isZero()):
-		return errors.New("token, user, credentials, nkey and certificates go with the URL of a NATS server: an embedded one has its own")
+		return errors.New("token, user, credentials, nkey and certificates apply only to the URL of a NATS server: an embedded server has its own settings")
 	case c.identities() > 1:
-		return errors.New("only one of token, user, credentials and nkey can say who the hub is to NATS")
+		return errors.New("more than one of token, user, credentials and nkey is set: a hub can use only one of them")
 	}
 	if c.Name == "" {
 		host, err := os.Hostname()
@@ -84,7 +84,7 @@ func (c *Config) check() error {
 		c.Name = fmt.Sprintf("%s-%d", host, os.Getpid())
 	}
 	if len(c.Name) > 128 {
-		return fmt.Errorf("a hub's name has at most 128 bytes, and this one %d: %q", len(c.Name), c.Name)
+		return fmt.Errorf("the hub's name has %d bytes; the limit is 128: %q", len(c.Name), c.Name)
 	}
 	if c.Logger == nil {
 		c.Logger = slog.Default()
@@ -92,7 +92,7 @@ func (c *Config) check() error {
 	return nil
 }
 
-// identities counts the ways in which the hub says who it is.
+// identities counts the ways to authenticate that are set.
 func (c *Config) identities() (n int) {
 	for _, s := range [...]string{c.Token, c.User, c.Credentials, c.NKey} {
 		if s != "" {

@@ -15,7 +15,7 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// subjects are those of a database.
+// subjects are the NATS subjects of a database.
 type subjects struct {
 	head, beat string
 	bucket     [buckets]string
@@ -38,7 +38,7 @@ const (
 	warnedRarely = 10 * time.Second
 )
 
-// connect starts the embedded server, if there is to be one, and connects.
+// connect starts the embedded server, if configured, and connects to NATS.
 func (c *Cluster) connect(ctx context.Context, config *Config) (err error) {
 	options := c.options()
 	if config.Embedded != nil {
@@ -61,12 +61,12 @@ func (c *Cluster) connect(ctx context.Context, config *Config) (err error) {
 		return fmt.Errorf("join the cluster over NATS: %w", err)
 	}
 	if !c.conn.IsConnected() {
-		c.log.Warn("weir: NATS can't be reached, trying on: this hub reads ticks for itself meanwhile", "hub", c.name)
+		c.log.Warn("weir: NATS can't be reached: this hub reads ticks for itself, and keeps trying to connect", "hub", c.name)
 	}
 	return nil
 }
 
-// options say that the connection is to be kept up for ever, that frames are for now or never, and that one's own are not for oneself.
+// options make the connection reconnect forever, drop frames instead of buffering them while disconnected, and not receive its own frames.
 func (c *Cluster) options() []nats.Option {
 	return []nats.Option{
 		nats.Name("weir hub " + c.name), nats.NoEcho(),
@@ -76,22 +76,22 @@ func (c *Cluster) options() []nats.Option {
 		nats.ConnectHandler(func(*nats.Conn) { c.setConnected(true) }),
 		nats.ReconnectHandler(func(*nats.Conn) {
 			c.setConnected(true)
-			c.log.Info("weir: NATS is back", "hub", c.name)
+			c.log.Info("weir: reconnected to NATS", "hub", c.name)
 		}),
 		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
 			c.setConnected(false)
 			if err != nil {
-				c.log.Warn("weir: NATS is gone: this hub reads ticks for itself until it is back", "hub", c.name, "error", redact(err))
+				c.log.Warn("weir: disconnected from NATS: this hub reads ticks for itself until it reconnects", "hub", c.name, "error", redact(err))
 			}
 		}),
 		nats.ErrorHandler(c.natsError()),
 	}
 }
 
-// rarely is when something was last logged that may come often.
+// rarely limits how often a recurring message is logged.
 type rarely struct{ last time.Time }
 
-// now tells whether it is to be logged again.
+// now reports whether the message may be logged again.
 func (r *rarely) now() bool {
 	if time.Since(r.last) < warnedRarely {
 		return false
@@ -100,7 +100,7 @@ func (r *rarely) now() bool {
 	return true
 }
 
-// natsError counts what was dropped, and logs other errors now and then.
+// natsError counts dropped frames, and logs other errors rarely.
 func (c *Cluster) natsError() nats.ErrHandler {
 	var warned rarely // NATS calls handlers one at a time
 	return func(_ *nats.Conn, _ *nats.Subscription, err error) {
@@ -114,7 +114,7 @@ func (c *Cluster) natsError() nats.ErrHandler {
 	}
 }
 
-// disconnect leaves NATS, having sent what is still to be sent.
+// disconnect sends what is still buffered, disconnects from NATS and stops the embedded server.
 func (c *Cluster) disconnect() {
 	if c.conn != nil {
 		if c.conn.IsConnected() {
@@ -128,7 +128,7 @@ func (c *Cluster) disconnect() {
 	}
 }
 
-// identify returns options that say who the hub is, and whom it trusts.
+// identify returns the options that authenticate the hub, and those that verify the server.
 func identify(config *Config) (options []nats.Option, err error) {
 	switch {
 	case config.Token != "":
@@ -165,17 +165,17 @@ func identify(config *Config) (options []nats.Option, err error) {
 func checkURL(at string) error {
 	u, err := url.Parse(at)
 	if err != nil || u.Host == "" {
-		return fmt.Errorf("the URL of a NATS server must be of the form nats://host:4222 or tls://host:4222") // it may hold a password
+		return errors.New("the URL of a NATS server is not valid: use the form nats://host:4222 or tls://host:4222") // not quoted: it may contain a password
 	}
 	switch u.Scheme {
 	case "nats", "tls", "ws", "wss":
 		return nil
 	default:
-		return fmt.Errorf("the URL of a NATS server begins with nats:// or tls://, and this one with %s://", u.Scheme)
+		return fmt.Errorf("%q is not a valid scheme for the URL of a NATS server: use nats:// or tls://", u.Scheme)
 	}
 }
 
-// load reads the files.
+// load reads the files into a TLS configuration.
 func (t TLS) load() (*tls.Config, error) {
 	config := &tls.Config{MinVersion: tls.VersionTLS12}
 	if t.CA != "" {
@@ -185,11 +185,11 @@ func (t TLS) load() (*tls.Config, error) {
 		}
 		config.RootCAs = x509.NewCertPool()
 		if !config.RootCAs.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("%s holds no certificate in PEM", t.CA)
+			return nil, fmt.Errorf("%s contains no PEM certificate", t.CA)
 		}
 	}
 	if (t.Cert == "") != (t.Key == "") {
-		return nil, errors.New("a certificate needs its key, and a key its certificate: name both files")
+		return nil, errors.New("only one of certificate and key is set: name both files")
 	}
 	if t.Cert != "" {
 		pair, err := tls.LoadX509KeyPair(t.Cert, t.Key)
@@ -201,7 +201,7 @@ func (t TLS) load() (*tls.Config, error) {
 	return config, nil
 }
 
-// redact keeps passwords that stand in URLs out of logs.
+// redact removes passwords in URLs from an error's text.
 func redact(err error) string {
 	if err == nil {
 		return ""

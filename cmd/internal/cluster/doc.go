@@ -5,40 +5,40 @@
 //	h.Run(ctx)
 //	source.Close()
 //
-// A Cluster is a hub.Source around another one, mostly a hub.Log. NATS only makes it faster: what there is, in which order, and whether
-// it is complete, the database alone says. So nothing that is lost, delayed or doubled on NATS is lost, delayed for long or doubled for
-// a subscriber, and there is no consensus to be reached: two hubs that read at once read the same.
+// A Cluster is a hub.Source that wraps another one, usually a hub.Log. NATS makes delivery faster, but decides nothing: which messages exist,
+// their order, and whether a hub has all of them comes from the database alone. So frames that NATS loses, delays or duplicates cause no loss,
+// no long delay and no duplicates for subscribers, and hubs need no consensus: two hubs that read at once read the same ticks.
 //
 // # Who reads
 //
-//	Following ──(no reader heard for a while, or NATS is gone)──► Serving ──(its time has come)──► Reading
-//	    ▲                                                           │                               │
-//	    └───────────────(a reader is heard)─────────────────────────┴──(one of a smaller id is)─────┘
+//	Following ──(no reader heard for a while, or NATS is down)──► Serving ──(its random delay is over)──► Reading
+//	    ▲                                                           │                                       │
+//	    └──────────────────(a reader is heard)──────────────────────┴──────(a reader with a lower id is)────┘
 //
-// A reader gives the ticks it reads to the others and tells several times a second that it lives and how far it has come. Who hears none
-// serves itself from the database at once, and offers itself as reader after a random while. A partition of NATS has a reader on each
-// side; who is alone reads for itself.
+// A reader sends the ticks that it reads to the others, and a heartbeat with its position several times a second. A hub that hears no reader
+// reads from the database for itself immediately, and becomes the reader after a random delay. A partition of NATS has a reader on each
+// side; a hub that is alone reads for itself.
 //
 // # What goes over NATS
 //
-// The subjects of a database begin with "weir." and its name. Channels fall into 256 buckets; for each part of a tick, the reader sends
-// the messages of every bucket on the bucket's subject, in pieces, and then, on the subject "head", the part's head: its place, when it
-// was cut, when the tick before it was, and how much there is in which bucket. A hub subscribes to the heads and to the buckets that its
-// subscribers want. Once it has the head and all that the head lists of its buckets, it has the part. What is still missing a moment after
-// the head has come it reads from the database. So a bucket that was subscribed to too late for a tick costs a read, and nothing else.
-// A head whose tick before is of another epoch than the one the hub knows is of another history, and is not believed.
+// The subjects of a database begin with "weir." and its name. Channels are hashed into 256 buckets. For each part of a tick, the reader sends
+// the messages of each bucket on the bucket's subject, in pieces, and then, on the subject "head", the part's head: its position, when it
+// was cut, the epoch of the tick before it, and the number of pieces and messages in each bucket. A hub subscribes to the heads and to the
+// buckets that its subscribers want. Once it has the head and everything that the head lists for these buckets, it has the part. A hub reads
+// from the database what is still missing a moment after the head has arrived. So a bucket that was subscribed to too late for a tick costs a
+// read, and nothing else. If the previous tick of a head has another epoch than the hub's, the head is of another history and is rejected.
 //
-// "beat" carries the hubs' signs of life. Messages that are not logged go on their bucket's subject, too. Every frame begins with a
-// version: one that is not known is as good as not sent.
+// "beat" carries the hubs' heartbeats. Messages that are not logged are sent on their bucket's subject, too. Every frame begins with a
+// version; frames of an unknown version are ignored.
 //
 // # Goroutines
 //
-// Start starts three, and Close stops and waits for them:
+// Start starts three, and Close stops them and waits for them:
 //
 //	receiver   takes frames off the subscriptions' common channel into the inbox; never waits for anything else
-//	announcer  sends the parts that Next hands it, and beats; so that a slow NATS holds up no dispatching
-//	keeper     drops subscriptions that nobody wants any more
+//	announcer  sends the parts that Next passes to it, and heartbeats, so that a slow NATS does not delay dispatching
+//	keeper     drops subscriptions that are no longer wanted
 //
-// Next runs in the goroutine of hub.Run, and decides: take a part from the inbox, or read. Cluster.mu guards all state; nothing waits while
-// holding it.
+// Next runs in the goroutine of hub.Run, and decides whether to take a part from the inbox or to read. Cluster.mu guards all state; nothing
+// waits while holding it.
 package cluster

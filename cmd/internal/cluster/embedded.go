@@ -17,15 +17,15 @@ import (
 )
 
 const (
-	startAtMost   = 10 * time.Second
-	routeUser     = "weir"
-	payloadMost   = 4 << 20  // of a frame
-	pendingMost   = 64 << 20 // that wait for the hub, or it is cut off and comes again
-	routePing     = 2 * time.Second
-	readyLookTime = 50 * time.Millisecond
+	startAtMost = 10 * time.Second
+	routeUser   = "weir"
+	maxPayload  = 4 << 20  // bytes of a frame
+	maxPending  = 64 << 20 // bytes that wait for the hub; beyond that it is disconnected, and reconnects
+	routePing   = 2 * time.Second
+	readyEvery  = 50 * time.Millisecond // between checks whether the server accepts connections
 )
 
-// startServer starts a NATS server that other hubs' servers can join, and that takes no client except from within this process.
+// startServer starts a NATS server that other hubs' servers can join, and that accepts clients only from within this process.
 func startServer(ctx context.Context, config *Config, id ident) (*server.Server, error) {
 	options, err := serverOptions(config, id)
 	if err != nil {
@@ -33,14 +33,14 @@ func startServer(ctx context.Context, config *Config, id ident) (*server.Server,
 	}
 	s, err := server.NewServer(options)
 	if err != nil {
-		return nil, fmt.Errorf("make the embedded NATS server: %w", err)
+		return nil, fmt.Errorf("create the embedded NATS server: %w", err)
 	}
 	log := &serverLog{log: config.Logger, warned: map[string]*rarely{}}
 	s.SetLoggerV2(log, false, false, false)
 	s.Start()
 	ctx, cancel := context.WithTimeout(ctx, startAtMost)
 	defer cancel()
-	for !s.ReadyForConnections(readyLookTime) {
+	for !s.ReadyForConnections(readyEvery) {
 		err := log.failed()
 		if err == nil {
 			err = ctx.Err()
@@ -63,19 +63,19 @@ func serverOptions(config *Config, id ident) (*server.Options, error) {
 	if err != nil {
 		return nil, err
 	}
-	if e.Secret != "" && len(e.Secret) < leastSecret {
-		return nil, fmt.Errorf("the secret of a cluster has at least %d characters, and this one %d: openssl rand -hex 32 makes one",
-			leastSecret, len(e.Secret))
+	if e.Secret != "" && len(e.Secret) < minSecret {
+		return nil, fmt.Errorf("the cluster's secret has %d characters; at least %d are required: create one with openssl rand -hex 32",
+			len(e.Secret), minSecret)
 	}
 	if e.Secret == "" && e.TLS.isZero() {
-		return nil, errors.New("hubs that join each other need a secret or certificates: openssl rand -hex 32 makes a secret")
+		return nil, errors.New("an embedded NATS server needs a secret or certificates: create a secret with openssl rand -hex 32")
 	}
 	options := &server.Options{
 		ServerName: "weir-" + hex.EncodeToString(id[:]),
-		// Routes wait for a client port to be open. Nobody is let in through it.
+		// Routes need an open client port. All logins there are refused.
 		Host: "127.0.0.1", Port: server.RANDOM_PORT, CustomClientAuthentication: inProcess{},
 		NoSigs: true, NoLog: true, DisableShortFirstPing: true,
-		MaxPayload: payloadMost, MaxPending: pendingMost,
+		MaxPayload: maxPayload, MaxPending: maxPending,
 		Cluster: server.ClusterOpts{
 			Name: "weir-" + config.Database, Host: host, Port: port, Advertise: e.Advertise, NoAdvertise: true,
 			PingInterval: routePing, MaxPingsOut: 2, ConnectRetries: 120,
@@ -86,7 +86,7 @@ func serverOptions(config *Config, id ident) (*server.Options, error) {
 	}
 	if e.TLS.isZero() {
 		if ip := net.ParseIP(host); host != "localhost" && (ip == nil || !ip.IsLoopback()) {
-			config.Logger.Warn("weir: messages go to other hubs unencrypted: name certificates, or keep the network private", "listen", e.Listen)
+			config.Logger.Warn("weir: messages to other hubs are not encrypted: configure certificates, or keep the network private", "listen", e.Listen)
 		}
 	} else if options.Cluster.TLSConfig, err = mutual(e.TLS); err != nil {
 		return nil, err
@@ -107,7 +107,7 @@ func serverOptions(config *Config, id ident) (*server.Options, error) {
 	return options, nil
 }
 
-// inProcess lets clients in that come from within this process.
+// inProcess accepts only clients from within this process.
 type inProcess struct{}
 
 // Check implements server.Authentication.
@@ -116,10 +116,10 @@ func (inProcess) Check(c server.ClientAuthentication) bool {
 	return at != nil && at.Network() == "pipe"
 }
 
-// mutual demands a certificate of both sides.
+// mutual returns a configuration in which both sides have to present a certificate.
 func mutual(t TLS) (*tls.Config, error) {
 	if t.CA == "" || t.Cert == "" || t.Key == "" {
-		return nil, errors.New("hubs that join each other over TLS need three files: a CA, a certificate that it signed, and its key")
+		return nil, errors.New("an embedded NATS server with TLS needs three files: a CA, a certificate that it has signed, and the certificate's key")
 	}
 	config, err := t.load()
 	if err != nil {
@@ -136,12 +136,12 @@ func splitAddress(address string) (host string, port int, err error) {
 		port, err = strconv.Atoi(text)
 	}
 	if err != nil || port < -1 || port == 0 || port > 65535 {
-		return "", 0, fmt.Errorf("the address of a hub's NATS server must be of the form host:port, got %q", address)
+		return "", 0, fmt.Errorf("%q is not a valid address of a hub's NATS server: use the form host:port", address)
 	}
 	return host, port, nil
 }
 
-// Address is where the embedded server listens for those of other hubs; "" without one.
+// Address returns where the embedded server listens for the servers of other hubs; "" without an embedded server.
 func (c *Cluster) Address() string {
 	if c.server == nil {
 		return ""
@@ -149,12 +149,12 @@ func (c *Cluster) Address() string {
 	return c.server.ClusterAddr().String()
 }
 
-// serverLog makes the embedded server log with slog, and keeps why it did not start.
+// serverLog makes the embedded server log with slog, and keeps the reason if it fails to start.
 type serverLog struct {
 	log    *slog.Logger
 	mu     sync.Mutex
 	fatal  error
-	warned map[string]*rarely // by format: a route that is down is tried every second
+	warned map[string]*rarely // by format: a route that is down is retried every second
 }
 
 func (l *serverLog) failed() error {

@@ -22,15 +22,15 @@ import (
 	"github.com/weir-pg/weir/internal/hub"
 )
 
-// TestEmbeddedServersJoinBySecretOrCertificate: hubs whose servers know the same secret, or whose certificates the same CA has signed, are a cluster;
-// others stay outside, and read for themselves.
+// TestEmbeddedServersJoinBySecretOrCertificate: hubs whose servers know the same secret, or have certificates signed by the same CA, form a
+// cluster; other hubs stay outside, and read for themselves.
 func TestEmbeddedServersJoinBySecretOrCertificate(t *testing.T) {
 	t.Parallel()
 	mine, theirs := certificates(t), certificates(t)
 	for name, c := range map[string]struct{ inside, outside Embedded }{
-		"secret":           {Embedded{Secret: secret}, Embedded{Secret: secret + "!"}},
-		"certificate":      {Embedded{TLS: mine}, Embedded{TLS: theirs}},
-		"both, and a liar": {Embedded{TLS: mine, Secret: secret}, Embedded{TLS: mine, Secret: secret + "!"}},
+		"secret":             {Embedded{Secret: secret}, Embedded{Secret: secret + "!"}},
+		"certificate":        {Embedded{TLS: mine}, Embedded{TLS: theirs}},
+		"both, wrong secret": {Embedded{TLS: mine, Secret: secret}, Embedded{TLS: mine, Secret: secret + "!"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newSite(t)
@@ -63,20 +63,20 @@ func TestEmbeddedServersJoinBySecretOrCertificate(t *testing.T) {
 	}
 }
 
-// TestEmbeddedServerLetsNobodyIn: no client gets in from outside of the process, not even with the routes' secret, and nothing listens beyond
-// loopback unless told to.
+// TestEmbeddedServerLetsNobodyIn: the embedded server refuses clients from outside the process, even with the routes' secret, and by default
+// listens only on loopback.
 func TestEmbeddedServerLetsNobodyIn(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
 	n := s.join(Config{Embedded: &Embedded{Listen: "127.0.0.1:-1", Secret: secret}})
 	at := n.cluster.server.ClientURL()
 	if !strings.HasPrefix(at, "nats://127.0.0.1:") {
-		t.Errorf("clients' port is at %s", at)
+		t.Errorf("the client port is at %s", at)
 	}
 	for _, options := range [][]nats.Option{nil, {nats.UserInfo(routeUser, secret)}, {nats.Token(secret)}} {
 		if conn, err := nats.Connect(at, options...); err == nil {
 			conn.Close()
-			t.Error("a client was let in")
+			t.Error("a client from outside was accepted")
 		}
 	}
 	if options, err := serverOptions(&Config{Embedded: &Embedded{Secret: secret}, Database: "d"}, ident{}); err != nil || options.Cluster.Host != "127.0.0.1" {
@@ -84,26 +84,26 @@ func TestEmbeddedServerLetsNobodyIn(t *testing.T) {
 	}
 }
 
-// TestMistakesAreNamed: what is wrong with a configuration is said at the start, and secrets are not.
+// TestMistakesAreNamed: Start names what is wrong with a configuration, and never quotes secrets.
 func TestMistakesAreNamed(t *testing.T) {
 	t.Parallel()
 	source := &counting{}
 	for want, c := range map[string]Config{
-		"needs a source":                  {Database: "d", URL: "nats://h"},
-		`got "a b"`:                       {Source: source, Database: "a b", URL: "nats://h"},
+		"Source is nil":                   {Database: "d", URL: "nats://h"},
+		`"a b" is not a valid name`:       {Source: source, Database: "a b", URL: "nats://h"},
 		"either the URL":                  {Source: source, Database: "d"},
-		"only one of token":               {Source: source, Database: "d", URL: "nats://h", Token: "t", User: "u"},
-		"begins with nats://":             {Source: source, Database: "d", URL: "http://user:hunter2@h:1"},
-		"of the form nats://":             {Source: source, Database: "d", URL: "nats://user:hunter2@h:port"},
-		"need a secret or certificates":   {Source: source, Database: "d", Embedded: &Embedded{}},
-		"at least 16 characters":          {Source: source, Database: "d", Embedded: &Embedded{Secret: "hunter2"}},
-		`got "nowhere"`:                   {Source: source, Database: "d", Embedded: &Embedded{Secret: secret, Listen: "nowhere"}},
-		`got "elsewhere"`:                 {Source: source, Database: "d", Embedded: &Embedded{Secret: secret, Routes: []string{"elsewhere"}}},
-		"need three files":                {Source: source, Database: "d", Embedded: &Embedded{TLS: TLS{CA: "ca.pem"}}},
+		"more than one of token":          {Source: source, Database: "d", URL: "nats://h", Token: "t", User: "u"},
+		`"http" is not a valid scheme`:    {Source: source, Database: "d", URL: "http://user:hunter2@h:1"},
+		"use the form nats://":            {Source: source, Database: "d", URL: "nats://user:hunter2@h:port"},
+		"needs a secret or certificates":  {Source: source, Database: "d", Embedded: &Embedded{}},
+		"at least 16 are required":        {Source: source, Database: "d", Embedded: &Embedded{Secret: "hunter2"}},
+		`"nowhere" is not a valid`:        {Source: source, Database: "d", Embedded: &Embedded{Secret: secret, Listen: "nowhere"}},
+		`"elsewhere" is not a valid`:      {Source: source, Database: "d", Embedded: &Embedded{Secret: secret, Routes: []string{"elsewhere"}}},
+		"needs three files":               {Source: source, Database: "d", Embedded: &Embedded{TLS: TLS{CA: "ca.pem"}}},
 		"no such file":                    {Source: source, Database: "d", URL: "nats://h", TLS: TLS{CA: "missing.pem"}},
 		"read NATS credentials":           {Source: source, Database: "d", URL: "nats://h", Credentials: "missing.creds"},
 		"read the NATS nkey missing.seed": {Source: source, Database: "d", URL: "nats://h", NKey: "missing.seed"},
-		"go with the URL":                 {Source: source, Database: "d", Token: "t", Embedded: &Embedded{Secret: secret}},
+		"apply only to the URL":           {Source: source, Database: "d", Token: "t", Embedded: &Embedded{Secret: secret}},
 	} {
 		c.Logger = logger(t)
 		_, err := Start(t.Context(), c)
@@ -118,11 +118,11 @@ func TestMistakesAreNamed(t *testing.T) {
 	defer taken.Close()
 	_, err = Start(t.Context(), Config{Source: source, Database: "d", Logger: logger(t), Embedded: &Embedded{Secret: secret, Listen: taken.Addr().String()}})
 	if err == nil || !strings.Contains(err.Error(), "address already in use") {
-		t.Errorf("for a port that is taken: %v", err)
+		t.Errorf("for a port in use: %v", err)
 	}
 }
 
-// TestExternalNATSWithTLSAndPassword: a hub shows its certificate and password to a server that demands both.
+// TestExternalNATSWithTLSAndPassword: a hub presents its certificate and password to a server that requires both.
 func TestExternalNATSWithTLSAndPassword(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -138,15 +138,15 @@ func TestExternalNATSWithTLSAndPassword(t *testing.T) {
 	settle(t, one, two)
 	for _, c := range []Config{{URL: url, TLS: files}, {URL: url, TLS: files, User: "weir", Password: "wrong"}, {URL: url, User: "weir", Password: secret}} {
 		n := s.join(c)
-		until(t, "a hub that is not let in reads for itself", func() bool { return n.Live() })
+		until(t, "a hub that NATS refuses reads for itself", func() bool { return n.Live() })
 		if stats := n.cluster.Stats(); stats.Connected || stats.Role != Serving {
-			t.Errorf("it is %+v", stats)
+			t.Errorf("its state is %+v", stats)
 		}
 		n.end()
 	}
 }
 
-// certificates makes a CA and a certificate that it has signed, for servers and clients on 127.0.0.1.
+// certificates creates a CA and a certificate signed by it, for servers and clients on 127.0.0.1.
 func certificates(t testing.TB) TLS {
 	t.Helper()
 	dir := t.TempDir()

@@ -16,8 +16,8 @@ import (
 	"github.com/weir-pg/weir/internal/hub"
 )
 
-// TestWhatNATSLosesComesFromTheDatabase: a hub that never gets the messages of its channel over NATS, for the server forbids them to it, and gets heads
-// only, misses nothing.
+// TestWhatNATSLosesComesFromTheDatabase: a hub that receives only heads over NATS, because the server denies it the messages of its channel, misses
+// nothing.
 func TestWhatNATSLosesComesFromTheDatabase(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -25,12 +25,12 @@ func TestWhatNATSLosesComesFromTheDatabase(t *testing.T) {
 	lossy := &server.Permissions{Publish: may.Publish, Subscribe: &server.SubjectPermission{Deny: []string{subjectsOf(s.name).bucket[bucketOf("lost")]}}}
 	nats := natsServer(t, &server.Options{Port: -1, Users: []*server.User{
 		{Username: "all", Password: "all", Permissions: may}, {Username: "lossy", Password: "lossy", Permissions: lossy}}})
-	// Started first, so that it reads.
+	// Start this hub first, so that it is the reader.
 	all := s.join(Config{URL: nats.ClientURL(), User: "all", Password: "all"})
 	settle(t, all)
 	some := s.join(Config{URL: nats.ClientURL(), User: "lossy", Password: "lossy"})
 	if reader, _ := settle(t, all, some); reader != all {
-		t.Fatal("the hub that started last reads")
+		t.Fatal("the hub that started last is the reader")
 	}
 	_, b := subscribe(t, some, hub.Position{}, "lost", "found")
 	for i := range 50 {
@@ -40,12 +40,12 @@ func TestWhatNATSLosesComesFromTheDatabase(t *testing.T) {
 	want := s.wait(b, filters(t, "lost", "found")...)
 	same(t, "hub", b.messages(), want)
 	if stats := some.cluster.Stats(); stats.Fallbacks == 0 || stats.Role != Following {
-		t.Errorf("it read from the database %d times, and is %s", stats.Fallbacks, stats.Role)
+		t.Errorf("it fell back to the database %d times, and is %s", stats.Fallbacks, stats.Role)
 	}
 }
 
-// TestReaderWithoutDatabaseFollows: a reader whose database is gone lets another read, and its own subscribers get what that one reads. A reader that
-// is stopped does not leave the others waiting, either.
+// TestReaderWithoutDatabaseFollows: a reader that loses its database lets another hub read, and its own subscribers receive what that hub reads. When
+// a reader is stopped, the others continue without a pause.
 func TestReaderWithoutDatabaseFollows(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -59,19 +59,19 @@ func TestReaderWithoutDatabaseFollows(t *testing.T) {
 	settle(t, poor)
 	rich := s.join(Config{URL: url})
 	if reader, _ := settle(t, poor, rich); reader != poor {
-		t.Fatal("the hub that started last reads")
+		t.Fatal("the hub that started last is the reader")
 	}
 	_, b := subscribe(t, poor, hub.Position{}, "c")
 	pool.Close()
 	until(t, "the other reads", func() bool { return rich.cluster.Stats().Role == Reading })
 	if reader, _ := settle(t, poor, rich); reader != rich {
-		t.Fatal("a hub without database reads")
+		t.Fatal("a hub without a database is the reader")
 	}
 	for i := range 20 {
 		s.publish("c", fmt.Sprint(i))
 	}
 	want := s.wait(b, filters(t, "c")...)
-	same(t, "the hub without database", b.messages(), want)
+	same(t, "the hub without a database", b.messages(), want)
 
 	third := s.join(Config{URL: url})
 	settle(t, poor, rich, third)
@@ -80,10 +80,10 @@ func TestReaderWithoutDatabaseFollows(t *testing.T) {
 	start := time.Now()
 	s.publish("d", "")
 	until(t, "a message after the reader was stopped", func() bool { return b.count() == 1 })
-	t.Logf("it came after %v", time.Since(start).Round(time.Millisecond))
+	t.Logf("it arrived after %v", time.Since(start).Round(time.Millisecond))
 }
 
-// link is a way to a NATS server that can be cut and mended. While it is cut nothing gets through, and neither side is told.
+// link is a connection to a NATS server that can be cut and restored. While it is cut, nothing gets through, and neither side is notified.
 type link struct {
 	listener net.Listener
 	mu       sync.Mutex
@@ -149,8 +149,8 @@ func (l *link) set(up bool) {
 	}
 }
 
-// TestPartitionedHubServesItself: a hub whose network to NATS swallows everything notices, serves itself, and follows again later; whether it was
-// the reader or not.
+// TestPartitionedHubServesItself: a hub, reader or follower, whose network to NATS silently drops everything notices, serves itself, and rejoins
+// when the network is back.
 func TestPartitionedHubServesItself(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -182,7 +182,7 @@ func TestPartitionedHubServesItself(t *testing.T) {
 		links[partitioned].set(false)
 		start := time.Now()
 		publish(who + " partitioned ")
-		t.Logf("with the %s partitioned, 30 messages were everywhere after %v", who, time.Since(start).Round(time.Millisecond))
+		t.Logf("with the %s partitioned, 30 messages had arrived at all hubs after %v", who, time.Since(start).Round(time.Millisecond))
 		until(t, "both sides read", func() bool {
 			reading := 0
 			for _, n := range nodes {
@@ -203,8 +203,8 @@ func TestPartitionedHubServesItself(t *testing.T) {
 	}
 }
 
-// TestWantWaitsForPartsInFlight: a subscriber who resumes while a part without his channel is on its way to the hub's subscribers must not take
-// it for one that has all of his.
+// TestWantWaitsForPartsInFlight: a subscriber that resumes while a part without its channel is in flight waits until that part is dispatched, so
+// it cannot mistake the part for a complete one.
 func TestWantWaitsForPartsInFlight(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -225,7 +225,7 @@ func TestWantWaitsForPartsInFlight(t *testing.T) {
 	if err := c.Want(ctx, filters(t, "a")); err != nil {
 		t.Fatal(err)
 	}
-	var parts []*hub.Part // that were returned together, and of which next has still to return some
+	var parts []*hub.Part // returned by Next, but not yet by next
 	next := func(what string) *hub.Part {
 		t.Helper()
 		for len(parts) == 0 {
@@ -248,11 +248,11 @@ func TestWantWaitsForPartsInFlight(t *testing.T) {
 	for part = next("before"); len(part.Messages) == 0; part = next("before") {
 	}
 	if part.Covers == nil || part.Covers.Covers(filters(t, "b")) || !part.Covers.Covers(filters(t, "a")) || part.Covers.Covers(filters(t, ">")) {
-		t.Error("the part says that it holds what nobody wanted, or not what was wanted")
+		t.Error("the part claims channels that were not wanted, or lacks one that was")
 	}
 	wanted := make(chan error, 2)
 	go func() { wanted <- c.Want(ctx, filters(t, "a")) }()
-	if err := <-wanted; err != nil { // this returns at once
+	if err := <-wanted; err != nil { // this returns immediately
 		t.Fatal(err)
 	}
 	short, stop := context.WithTimeout(ctx, 50*time.Millisecond)
@@ -277,7 +277,7 @@ func TestWantWaitsForPartsInFlight(t *testing.T) {
 	}
 }
 
-// TestFramesOfOthersAreNotBelieved: frames of another version, damaged ones, and ticks of another history change nothing.
+// TestFramesOfOthersAreNotBelieved: frames of another version, damaged frames, and ticks of another history change nothing.
 func TestFramesOfOthersAreNotBelieved(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -314,7 +314,7 @@ func TestFramesOfOthersAreNotBelieved(t *testing.T) {
 		t.Errorf("frames of another version made the hub %s", role)
 	}
 
-	// A reader of another history whose id wins: the hub follows it, and believes none of its messages.
+	// A reader of another history with a lower id: the hub follows it, but rejects all of its messages.
 	lie := func() {
 		at := n.Position()
 		m := &hub.Message{Position: hub.Position{Epoch: 12345, Tick: at.Tick, Index: 1}, Channel: "c", Payload: []byte("a lie")}

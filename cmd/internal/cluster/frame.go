@@ -9,7 +9,7 @@ import (
 	"github.com/weir-pg/weir/internal/hub"
 )
 
-// A frame begins with the version, its kind, and the sender's id. Numbers are varints, lengths come before what they measure.
+// A frame begins with the version, its kind, and the sender's id. Numbers are varints; lengths precede what they measure.
 const version = 2
 
 type kind byte
@@ -21,7 +21,7 @@ const (
 	kindRelay
 )
 
-// ident tells hubs apart: it is drawn when one starts.
+// ident identifies a hub: it is chosen at random when the hub starts.
 type ident [8]byte
 
 const frameHead = 2 + len(ident{})
@@ -32,8 +32,8 @@ func newFrame(k kind, from ident, room int) []byte {
 }
 
 var (
-	errVersion = errors.New("a frame of another version")
-	errFrame   = errors.New("a damaged frame")
+	errVersion = errors.New("the frame has another version")
+	errFrame   = errors.New("the frame is damaged")
 )
 
 // openFrame returns a frame's kind, sender, and a cursor on the rest.
@@ -48,15 +48,15 @@ func openFrame(b []byte) (k kind, from ident, rest cursor, err error) {
 	return kind(b[1]), from, cursor{b: b[frameHead:]}, nil
 }
 
-// cursor reads what others sent: it goes bad instead of reading past the end.
+// cursor decodes received bytes. Invalid input sets bad; nothing is read past the end.
 type cursor struct {
 	b   []byte
 	bad bool
 }
 
-func (c *cursor) number(most uint64) uint64 {
+func (c *cursor) number(limit uint64) uint64 {
 	n, size := binary.Uvarint(c.b)
-	if size <= 0 || n > most {
+	if size <= 0 || n > limit {
 		c.bad, c.b = true, nil
 		return 0
 	}
@@ -99,10 +99,10 @@ func appendPosition(b []byte, p hub.Position) []byte {
 	return binary.AppendUvarint(binary.AppendUvarint(b, uint64(p.Tick)), uint64(p.Index))
 }
 
-// beat is a sign of life.
+// beat is a heartbeat.
 type beat struct {
 	role Role
-	at   hub.Position // up to here it has announced, or has
+	at   hub.Position // the sender's position
 	name string
 }
 
@@ -121,16 +121,16 @@ func readBeat(c cursor) (m beat, err error) {
 // head describes a part of a tick.
 type head struct {
 	tick         int64
-	epoch, prior int64 // its and the tick before's
+	epoch, prior int64 // of the tick, and of the tick before it
 	cut          int64 // when it was cut, in µs since 1970
 	first, last  int32
 	end          bool
-	absent       bool // it is too large to be sent: read it
+	absent       bool // its messages are not sent: hubs read the part from the database
 	filled       set  // the buckets that have messages
 	contents     [buckets]content
 }
 
-// content is what a part has in a bucket.
+// content is the number of pieces and messages of a part in a bucket.
 type content struct{ pieces, messages uint32 }
 
 const (
@@ -138,12 +138,12 @@ const (
 	flagAbsent = 2
 )
 
-// part is the part without its messages.
+// part returns the part without its messages.
 func (h *head) part() *hub.Part {
 	return &hub.Part{Tick: h.tick, Epoch: h.epoch, Prior: h.prior, At: time.UnixMicro(h.cut), First: h.first, Last: h.last, End: h.end}
 }
 
-// from is the position that the part goes on from, and to the one behind it.
+// from returns the position before the part, and to the one after it.
 func (h *head) from() hub.Position { return h.part().Before() }
 func (h *head) to() hub.Position   { return h.part().After() }
 
@@ -190,9 +190,9 @@ func readHead(c cursor) (*head, error) {
 	return h, c.err()
 }
 
-// data is a piece of what a part has in a bucket.
+// data is a piece of a part's messages in a bucket.
 type data struct {
-	at     hub.Position // the part's from
+	at     hub.Position // the head's from
 	bucket byte
 	piece  uint32 // from 0
 	bytes  []byte
@@ -215,7 +215,7 @@ func readData(c cursor) (m data, err error) {
 
 const flagBinary = 1
 
-// appendMessage adds a message to a bucket's bytes.
+// appendMessage appends a message to a bucket's bytes.
 func appendMessage(b []byte, m *hub.Message) []byte {
 	b = binary.AppendUvarint(b, uint64(m.Position.Index))
 	return appendDraft(b, hub.Draft{Channel: m.Channel, Payload: m.Payload, Binary: m.Binary})
@@ -229,7 +229,7 @@ func appendDraft(b []byte, d hub.Draft) []byte {
 	return appendBytes(appendBytes(append(b, flags), d.Channel), d.Payload)
 }
 
-// readMessages reads all of a bucket's messages, whose tick and epoch are those of a position. Their payloads are parts of b.
+// readMessages decodes a bucket's messages and appends them to into; their tick and epoch are those of the position of. Payloads share b's memory.
 func readMessages(into []*hub.Message, b []byte, of hub.Position, count uint32) ([]*hub.Message, error) {
 	c := cursor{b: b}
 	for range count {

@@ -9,7 +9,7 @@ import (
 	"github.com/weir-pg/weir/internal/hub"
 )
 
-// FuzzFrames: nothing that comes over NATS makes a hub panic.
+// FuzzFrames: no frame makes a hub panic.
 func FuzzFrames(f *testing.F) {
 	h := &head{tick: 7, epoch: 5, prior: 4, cut: 1, first: 1, last: 3, end: true}
 	h.filled.add(3)
@@ -36,7 +36,8 @@ func everything() (all set) {
 	return all
 }
 
-// TestPatternsWantTheBucketsOfAllTheirChannels: whatever a filter matches lies in its buckets, and a pattern with a first word does not want all.
+// TestPatternsWantTheBucketsOfAllTheirChannels: all channels that a filter matches are in the filter's buckets, and a pattern that begins with a
+// word needs only 16 buckets.
 func TestPatternsWantTheBucketsOfAllTheirChannels(t *testing.T) {
 	t.Parallel()
 	r := rand.New(rand.NewPCG(rand.Uint64(), 1))
@@ -69,7 +70,7 @@ func TestPatternsWantTheBucketsOfAllTheirChannels(t *testing.T) {
 	}
 }
 
-// TestBucketsAreFilledEvenly: names as people give them don't fall into a few buckets.
+// TestBucketsAreFilledEvenly: typical channel names are distributed evenly over the buckets.
 func TestBucketsAreFilledEvenly(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {

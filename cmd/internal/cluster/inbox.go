@@ -7,20 +7,20 @@ import (
 	"github.com/weir-pg/weir/internal/hub"
 )
 
-// inbox gathers what arrives of parts. Cluster.mu guards it.
+// inbox collects heads and pieces of parts as they arrive. Cluster.mu guards it.
 type inbox struct {
-	parts map[hub.Position][]*arriving // by where they go on from, epoch and all; of each sender
+	parts map[hub.Position][]*arriving // by the position before them, including the epoch; one for each sender
 	bytes int
 }
 
-// What is more than this is dropped, and read from the database when its turn comes.
+// Anything beyond these limits is dropped, and read from the database when its turn comes.
 const (
 	inboxBytes   = 64 << 20
 	inboxParts   = 4096
 	inboxSenders = 4
 )
 
-// arriving is a part of which something has arrived.
+// arriving is a part of which at least one frame has arrived.
 type arriving struct {
 	sender ident
 	head   *head
@@ -30,7 +30,7 @@ type arriving struct {
 
 func newInbox() inbox { return inbox{parts: map[hub.Position][]*arriving{}} }
 
-// of returns a part's place, nil where there is no room for so many bytes more.
+// of returns the entry of a sender's part; nil if there is no room for bytes more.
 func (x *inbox) of(at hub.Position, sender ident, bytes int) *arriving {
 	if x.bytes+bytes > inboxBytes {
 		return nil
@@ -49,7 +49,7 @@ func (x *inbox) of(at hub.Position, sender ident, bytes int) *arriving {
 	return a
 }
 
-// addHead tells whether there was room for the head.
+// addHead reports whether there was room for the head.
 func (x *inbox) addHead(sender ident, h *head) bool {
 	a := x.of(h.from(), sender, 0)
 	if a == nil {
@@ -59,7 +59,7 @@ func (x *inbox) addHead(sender ident, h *head) bool {
 	return true
 }
 
-// addData tells whether the piece was of use: it is of none after one that is missing.
+// addData reports whether the piece was added: it is useless if an earlier piece is missing.
 func (x *inbox) addData(sender ident, d data) bool {
 	a := x.of(d.at, sender, len(d.bytes))
 	if a == nil || int(d.piece) != len(a.pieces[d.bucket]) {
@@ -71,7 +71,7 @@ func (x *inbox) addData(sender ident, d data) bool {
 	return true
 }
 
-// find returns a part that is whole as far as it is wanted, nil if there is none.
+// find returns a part that is complete for the wanted buckets, or nil.
 func (x *inbox) find(at hub.Position, wanted *set) *arriving {
 	for _, a := range x.parts[at] {
 		if a.whole(wanted) {
@@ -85,7 +85,7 @@ func (x *inbox) hasHead(at hub.Position) bool {
 	return slices.ContainsFunc(x.parts[at], func(a *arriving) bool { return a.head != nil })
 }
 
-// parted tells whether a head has come that begins at the position's place, but in the history of another epoch.
+// parted reports whether a head has arrived that begins at the same tick and index as at, but in another epoch.
 func (x *inbox) parted(at hub.Position) bool {
 	for other, all := range x.parts {
 		if other.Tick == at.Tick && other.Index == at.Index && other.Epoch != at.Epoch {
@@ -95,7 +95,7 @@ func (x *inbox) parted(at hub.Position) bool {
 	return false
 }
 
-// drop forgets what lies before a position.
+// drop deletes the parts before a position.
 func (x *inbox) drop(before hub.Position) {
 	for at, all := range x.parts {
 		if at.Before(before) {
@@ -107,7 +107,7 @@ func (x *inbox) drop(before hub.Position) {
 	}
 }
 
-// whole tells whether all has come that the head lists of the wanted buckets.
+// whole reports whether everything has arrived that the head lists for the wanted buckets.
 func (a *arriving) whole(wanted *set) bool {
 	if a.head == nil || a.head.absent {
 		return false
@@ -118,7 +118,7 @@ func (a *arriving) whole(wanted *set) bool {
 	return whole
 }
 
-// part makes a part of the wanted buckets' messages, all of which have come.
+// part returns the part with the messages of the wanted buckets, all of which have arrived.
 func (a *arriving) part(wanted *set) (p *hub.Part, err error) {
 	h := a.head
 	p = h.part()

@@ -11,7 +11,7 @@ import (
 	"github.com/weir-pg/weir/internal/hub"
 )
 
-// interest counts who wants a bucket. Cluster.mu guards it.
+// interest counts the filters that want each bucket. Cluster.mu guards it.
 type interest struct {
 	counts [buckets]int32
 	wanted set
@@ -30,15 +30,15 @@ func (x *interest) count(f hub.Filter, by int32) {
 	})
 }
 
-// flight is parts on their way from Next to the hub's subscribers.
+// flight represents parts on their way from Next to the hub's subscribers.
 type flight struct {
 	covers set
 	landed chan struct{} // closed when they have been dispatched
 }
 
-// Want implements hub.Interested. Completeness does not depend on the subscriptions: from the moment the filters are counted, no part is
-// whole without their buckets. But parts that were taken before have still to be dispatched: a subscriber who resumes at a position before
-// such a part would take it for one that has all of his.
+// Want implements hub.Interested. Completeness does not depend on the subscriptions: once the filters are counted, no part is complete
+// without their buckets. But parts taken before still have to be dispatched: a subscriber that resumes at a position before such a part
+// would assume that it contains all of the subscriber's messages.
 func (c *Cluster) Want(ctx context.Context, filters []hub.Filter) error {
 	var of set
 	for _, f := range filters {
@@ -69,7 +69,7 @@ func (c *Cluster) Want(ctx context.Context, filters []hub.Filter) error {
 	return err
 }
 
-// Unwant implements hub.Interested. What nobody wants any more, the keeper drops after a while.
+// Unwant implements hub.Interested. The keeper drops subscriptions that are no longer wanted after a while.
 func (c *Cluster) Unwant(filters []hub.Filter) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -78,7 +78,7 @@ func (c *Cluster) Unwant(filters []hub.Filter) {
 	}
 }
 
-// subscriptions are those of buckets. Its mutex may be held while NATS is slow.
+// subscriptions are the NATS subscriptions to buckets. Its mutex may be held while NATS is slow.
 type subscriptions struct {
 	mu  sync.Mutex
 	of  [buckets]*nats.Subscription
@@ -86,22 +86,22 @@ type subscriptions struct {
 }
 
 const (
-	subscribeAtMost = 250 * time.Millisecond // until NATS knows; without, the first ticks are read from the database
+	subscribeAtMost = 250 * time.Millisecond // wait for NATS to confirm; without confirmation, the first ticks are read from the database
 	keepEvery       = time.Second
 )
 
-// want subscribes to the buckets that are not subscribed to yet, and waits until NATS knows.
+// want subscribes to the buckets that are not subscribed to yet, and waits until NATS has confirmed.
 func (s *subscriptions) want(ctx context.Context, c *Cluster, of *set) {
 	s.mu.Lock()
-	had := s.set.contains(of)
-	if !had {
+	subscribed := s.set.contains(of)
+	if !subscribed {
 		of.each(func(b byte) {
 			if s.of[b] != nil {
 				return
 			}
 			sub, err := c.conn.ChanSubscribe(c.subjects.bucket[b], c.frames)
 			if err != nil {
-				c.log.Warn("weir: NATS takes no subscription: ticks are read from the database", "bucket", b, "error", err)
+				c.log.Warn("weir: NATS refused a subscription: this hub reads its ticks from the database", "bucket", b, "error", err)
 				return
 			}
 			s.of[b] = sub
@@ -109,14 +109,14 @@ func (s *subscriptions) want(ctx context.Context, c *Cluster, of *set) {
 		})
 	}
 	s.mu.Unlock()
-	if !had && c.conn.IsConnected() {
+	if !subscribed && c.conn.IsConnected() {
 		ctx, cancel := context.WithTimeout(ctx, subscribeAtMost)
 		defer cancel()
 		_ = c.conn.FlushWithContext(ctx)
 	}
 }
 
-// keep drops the subscriptions of buckets that were wanted at neither of two looks, until Close.
+// keep drops subscriptions to buckets that were not wanted at two consecutive checks. It runs until Close.
 func (c *Cluster) keep() {
 	every := time.NewTicker(keepEvery)
 	defer every.Stop()
@@ -135,11 +135,11 @@ func (c *Cluster) keep() {
 	}
 }
 
-// drop drops subscriptions to buckets that are not wanted, and were not before.
+// drop drops subscriptions to buckets that are not wanted now, and were not at the previous check.
 func (s *subscriptions) drop(c *Cluster, before *set) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	// Looked at under the mutex: who wants a bucket counts it first, and then comes here.
+	// Read while holding s.mu: Want counts a bucket first, and then calls subscriptions.want.
 	c.mu.Lock()
 	wanted := c.interest.wanted
 	c.mu.Unlock()
@@ -149,7 +149,7 @@ func (s *subscriptions) drop(c *Cluster, before *set) {
 			return
 		}
 		if err := s.of[b].Unsubscribe(); err != nil {
-			c.log.Debug("weir: unsubscribing failed", "bucket", b, "error", err)
+			c.log.Debug("weir: unsubscribe from NATS", "bucket", b, "error", err)
 		}
 		s.of[b] = nil
 		s.set.remove(b)
@@ -163,7 +163,7 @@ func (s *subscriptions) count() (n int) {
 	return n
 }
 
-// listen subscribes to what every hub hears.
+// listen subscribes to the subjects that every hub receives.
 func (c *Cluster) listen() error {
 	for _, subject := range [...]string{c.subjects.head, c.subjects.beat} {
 		if _, err := c.conn.ChanSubscribe(subject, c.frames); err != nil {

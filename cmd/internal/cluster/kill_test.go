@@ -20,8 +20,8 @@ import (
 	"github.com/weir-pg/weir/internal/store"
 )
 
-// A hub in a process of its own says on its standard output, a line each: "address" and where it listens, "role" and how many hubs it knows when
-// that changes, "message" and when it came. It ends when its standard input does.
+// A hub in a separate process writes lines to its standard output: "address" and where it listens; "role", its role and the number of hubs when
+// they change; "message", the time and the text of each message. It ends when its standard input does.
 
 const childVariable = "WEIR_TEST_CLUSTER_CHILD"
 
@@ -77,11 +77,11 @@ func child() error {
 	}
 	every := time.NewTicker(5 * time.Millisecond)
 	defer every.Stop()
-	for was := ""; ctx.Err() == nil; {
+	for previous := ""; ctx.Err() == nil; {
 		s := c.Stats()
-		if now := fmt.Sprintf("role %s %d", s.Role, s.Hubs); now != was {
+		if now := fmt.Sprintf("role %s %d", s.Role, s.Hubs); now != previous {
 			out.line("%s", now)
-			was = now
+			previous = now
 		}
 		select {
 		case <-every.C:
@@ -110,7 +110,7 @@ func (o *output) Deliver(events []hub.Event) error {
 
 func (o *output) Close(error) {}
 
-// process is a hub in a process of its own.
+// process is a hub in a separate process.
 type process struct {
 	cmd *exec.Cmd
 	end func()
@@ -122,7 +122,7 @@ type process struct {
 	came    []time.Time
 }
 
-// spawn starts a hub in a process of its own, with a NATS server of its own, and waits until it listens.
+// spawn starts a hub with an embedded NATS server in a separate process, and waits until it listens.
 func (s *site) spawn(name string, routes ...string) *process {
 	s.t.Helper()
 	config, err := json.Marshal(childConfig{Database: s.name, Name: name, At: s.pool.Config().ConnString(), Routes: routes})
@@ -150,7 +150,7 @@ func (s *site) spawn(name string, routes ...string) *process {
 		once.Do(func() {
 			_ = in.Close()
 			read.Wait()
-			_ = p.cmd.Wait() // it may have been killed
+			_ = p.cmd.Wait() // fails if it was killed
 		})
 	}
 	s.t.Cleanup(p.end)
@@ -158,7 +158,7 @@ func (s *site) spawn(name string, routes ...string) *process {
 	return p
 }
 
-// prefixed writes what a child logs.
+// prefixed writes a child's log with its name.
 type prefixed struct {
 	io.Writer
 	name string
@@ -202,8 +202,8 @@ func (p *process) got() ([]string, []time.Time) {
 	return p.texts[:len(p.texts):len(p.texts)], p.came[:len(p.came):len(p.came)]
 }
 
-// TestKilledReaderIsReplacedWithinASecond: hubs in processes of their own, each with its NATS server, lose the one that reads to SIGKILL, again
-// and again, while messages flow. The others go on within a second and miss nothing.
+// TestKilledReaderIsReplacedWithinASecond: when the hub that reads is killed by SIGKILL while messages flow, the others continue within a second
+// and miss nothing, until only one hub is left.
 func TestKilledReaderIsReplacedWithinASecond(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -230,7 +230,7 @@ func TestKilledReaderIsReplacedWithinASecond(t *testing.T) {
 	})
 	for len(hubs) > 1 {
 		reader := -1
-		until(t, fmt.Sprintf("one of %d hubs reads, the others follow, and messages come", len(hubs)), func() bool {
+		until(t, fmt.Sprintf("one of %d hubs reads, the others follow, and messages arrive", len(hubs)), func() bool {
 			reader = -1
 			followers := 0
 			for i, p := range hubs {
@@ -265,8 +265,8 @@ func TestKilledReaderIsReplacedWithinASecond(t *testing.T) {
 				}
 			}
 			t.Logf("%d hubs are left; the longest pause at one was %v", len(hubs), longest.Round(time.Millisecond))
-			if longest > 5*time.Second { // a second, on a machine that has nothing else to do
-				t.Errorf("nothing came for %v", longest)
+			if longest > 5*time.Second { // about one second on an idle machine
+				t.Errorf("no message arrived for %v", longest)
 			}
 		}
 	}

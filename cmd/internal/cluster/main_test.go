@@ -20,7 +20,7 @@ import (
 	"github.com/weir-pg/weir/internal/store"
 )
 
-// The test binary is also the hub that a test kills.
+// The test binary also runs as the hub that a test kills.
 func TestMain(m *testing.M) {
 	if os.Getenv(childVariable) != "" {
 		os.Exit(runChild())
@@ -33,7 +33,7 @@ const (
 	secret   = "a secret of a test's hubs"
 )
 
-// counting counts what is asked of the database.
+// counting counts queries to the database.
 type counting struct {
 	hub.Source
 	nexts, reads atomic.Int64
@@ -62,7 +62,7 @@ type site struct {
 	t     testing.TB
 	pool  *pgxpool.Pool
 	name  string
-	marks int // published to find out how far the log is
+	marks int // messages published to find out how far the log is
 }
 
 func newSite(t testing.TB) *site {
@@ -76,7 +76,7 @@ func newSite(t testing.TB) *site {
 	return s
 }
 
-// source is the database as hubs see it.
+// source returns a hub's view of the database.
 func (s *site) source() *counting { return sourceOn(s.pool) }
 
 func sourceOn(pool *pgxpool.Pool) *counting {
@@ -154,7 +154,7 @@ func (s *site) publish(channel, payload string) {
 	s.exec(`SELECT weir.publish($1, $2)`, channel, payload)
 }
 
-// log reads all that has been published, as text, on channels of the filters.
+// log returns the texts of all messages published on channels that match the filters.
 func (s *site) log(filters ...hub.Filter) (all []string) {
 	s.t.Helper()
 	source := s.source()
@@ -181,7 +181,7 @@ func text(m *hub.Message) string {
 	return fmt.Sprintf("%s %s %s %t", m.Position, m.Channel, m.Payload, m.Binary)
 }
 
-// natsServer runs a NATS server that stands for an external one until the test ends.
+// natsServer runs a NATS server in place of an external one, until the test ends.
 func natsServer(t testing.TB, options *server.Options) *server.Server {
 	t.Helper()
 	if options == nil {
@@ -217,7 +217,7 @@ func filters(t testing.TB, names ...string) (all []hub.Filter) {
 	return all
 }
 
-// box is a sink that keeps what it gets, as text.
+// box is a sink that keeps the events it receives, as text.
 type box struct {
 	mu     sync.Mutex
 	texts  []string
@@ -251,7 +251,7 @@ func (b *box) got() ([]string, []hub.Position) {
 	return slices.Clone(b.texts), slices.Clone(b.places)
 }
 
-// messages are what it got, marks aside.
+// messages returns the texts received, without marks.
 func (b *box) messages() []string {
 	all, _ := b.got()
 	return slices.DeleteFunc(all, func(text string) bool { return strings.Contains(text, " mark ") })
@@ -259,7 +259,7 @@ func (b *box) messages() []string {
 
 func (b *box) count() int { return len(b.messages()) }
 
-// subscribe makes a subscriber with a box, from a position on if it is not zero.
+// subscribe adds a subscriber with a box, which resumes at the position after unless that is zero.
 func subscribe(t testing.TB, n *node, after hub.Position, names ...string) (*hub.Subscriber, *box) {
 	t.Helper()
 	b := &box{}
@@ -275,12 +275,12 @@ func subscribe(t testing.TB, n *node, after hub.Position, names ...string) (*hub
 	return s, b
 }
 
-// same fails the test where two sequences differ, and shows where.
+// same fails the test if two sequences differ, and reports the first difference.
 func same(t testing.TB, what string, got, want []string) {
 	t.Helper()
 	for i := range max(len(got), len(want)) {
 		if i >= len(got) || i >= len(want) || got[i] != want[i] {
-			t.Errorf("%s: %d messages for %d; the first difference is at %d: got %.80q, want %.80q", what, len(got), len(want), i, at(got, i), at(want, i))
+			t.Errorf("%s: got %d messages, want %d; the first difference is at %d: got %.80q, want %.80q", what, len(got), len(want), i, at(got, i), at(want, i))
 			return
 		}
 	}

@@ -10,7 +10,8 @@ import (
 	"github.com/weir-pg/weir/internal/hub"
 )
 
-// TestWithoutNATSEveryHubServesItself: NATS stops and comes back while messages flow, and a hub starts while it is away; nobody misses anything.
+// TestWithoutNATSEveryHubServesItself: when NATS stops and comes back while messages flow, subscribers miss nothing, also at a hub that starts
+// in between.
 func TestWithoutNATSEveryHubServesItself(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -38,7 +39,7 @@ func TestWithoutNATSEveryHubServesItself(t *testing.T) {
 	first.Shutdown()
 	first.WaitForShutdown()
 	for _, n := range nodes {
-		until(t, "the hub knows", func() bool { s := n.cluster.Stats(); return !s.Connected && s.Role == Serving })
+		until(t, "the hub notices", func() bool { s := n.cluster.Stats(); return !s.Connected && s.Role == Serving })
 	}
 	nodes = append(nodes, s.join(Config{URL: url}))
 	listen(nodes[2])

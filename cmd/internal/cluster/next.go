@@ -10,16 +10,16 @@ import (
 )
 
 const (
-	nextAtMost = time.Second           // a Next that nothing comes for
-	missing    = 20 * time.Millisecond // after word of it, what has not come is missing
-	partsTaken = 64                    // at once
+	nextAtMost = time.Second           // how long Next waits for ticks
+	missing    = 20 * time.Millisecond // how long after its announcement a part counts as missing
+	partsLimit = 64                    // parts that Next returns at once
 )
 
 // Next implements hub.Source. Only the hub's Run calls it, one call at a time.
 func (c *Cluster) Next(ctx context.Context, after hub.Position) ([]*hub.Part, error) {
 	c.enter(ctx, after)
 	until := time.Now().Add(nextAtMost)
-	var known time.Time // since when there is known to be something behind the position
+	var expected time.Time // when a tick after the position was first known to exist
 	for now := time.Now(); now.Before(until); now = time.Now() {
 		if c.serves(now) {
 			return c.poll(ctx, after)
@@ -30,17 +30,17 @@ func (c *Cluster) Next(ctx context.Context, after hub.Position) ([]*hub.Part, er
 		wait := min(until.Sub(now), silence/4)
 		switch {
 		case !c.expects(after):
-			known = time.Time{}
-		case known.IsZero():
-			known, wait = now, missing
-		case now.Sub(known) < missing:
-			wait = missing - now.Sub(known)
+			expected = time.Time{}
+		case expected.IsZero():
+			expected, wait = now, missing
+		case now.Sub(expected) < missing:
+			wait = missing - now.Sub(expected)
 		default:
 			parts, err := c.fallBack(ctx, after)
 			if len(parts) > 0 || err != nil {
 				return parts, err
 			}
-			known, wait = now, missing
+			expected, wait = now, missing
 		}
 		if err := c.await(ctx, wait); err != nil {
 			return nil, err
@@ -49,7 +49,7 @@ func (c *Cluster) Next(ctx context.Context, after hub.Position) ([]*hub.Part, er
 	return nil, nil
 }
 
-// await waits for news, but not for long.
+// await waits for news, for at most atMost.
 func (c *Cluster) await(ctx context.Context, atMost time.Duration) error {
 	t := time.NewTimer(atMost)
 	defer t.Stop()
@@ -61,7 +61,7 @@ func (c *Cluster) await(ctx context.Context, atMost time.Duration) error {
 	return ctx.Err()
 }
 
-// enter takes note of where the hub stands: what Next returned before has been dispatched.
+// enter records the hub's position: the parts that Next returned before have been dispatched.
 func (c *Cluster) enter(ctx context.Context, after hub.Position) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -73,7 +73,7 @@ func (c *Cluster) enter(ctx context.Context, after hub.Position) {
 	c.inbox.drop(after)
 }
 
-// serves tells whether the hub is to read for itself.
+// serves reports whether the hub has to read for itself.
 func (c *Cluster) serves(now time.Time) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -84,7 +84,7 @@ func (c *Cluster) serves(now time.Time) bool {
 	return c.role != Following
 }
 
-// poll reads from the database what comes next, and hands it on if this hub is the reader.
+// poll reads the next parts from the database, and passes them to the announcer if this hub is the reader.
 func (c *Cluster) poll(ctx context.Context, after hub.Position) ([]*hub.Part, error) {
 	c.counters.polls.Add(1)
 	parts, err := c.source.Next(ctx, after)
@@ -101,47 +101,47 @@ func (c *Cluster) poll(ctx context.Context, after hub.Position) ([]*hub.Part, er
 			select {
 			case c.outbox <- p:
 			default:
-				c.counters.dropped.Add(1) // followers hear of later ones, and read this one
+				c.counters.dropped.Add(1) // followers notice the gap when a later part arrives, and read this one
 			}
 		}
 	}
 	return parts, err
 }
 
-// isHistory tells whether an error is what a database in good order says of a position.
+// isHistory reports whether an error concerns only the position, so that the database is in order.
 func isHistory(err error) bool {
 	var truncated *hub.TruncatedError
 	var setBack *hub.SetBackError
 	return errors.As(err, &truncated) || errors.As(err, &setBack)
 }
 
-// fallBack reads from the database what NATS has not brought.
+// fallBack reads parts from the database that have not arrived over NATS.
 func (c *Cluster) fallBack(ctx context.Context, after hub.Position) ([]*hub.Part, error) {
 	c.counters.fallbacks.Add(1)
-	parts, err := c.source.Read(ctx, after) // which says so if this hub's history is not the database's
+	parts, err := c.source.Read(ctx, after) // it fails if this hub's history is not the database's
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if len(parts) == 0 {
-		c.announced = hub.Position{} // wait for the next word of it
+		c.announced = hub.Position{} // wait for the next announcement
 	}
 	return parts, err
 }
 
-// expects tells whether there is known to be something behind the position.
+// expects reports whether a tick after the position is known to exist.
 func (c *Cluster) expects(after hub.Position) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.inbox.parted(after) {
 		c.counters.diverged.Add(1)
 		if c.warned.now() {
-			c.log.Warn("weir: a tick does not go on from this hub's history, reading the database: do all hubs use the same primary?",
+			c.log.Warn("weir: a tick does not continue this hub's history: this hub reads it from the database; check that all hubs use the same primary",
 				"hub", c.name, "position", after, "reader", c.peers[c.reader].name)
 		}
 	}
 	return after.Before(c.announced) || c.inbox.hasHead(after)
 }
 
-// take takes parts from the inbox that are whole, as far as this hub wants them.
+// take returns the next parts from the inbox that are complete for the buckets that this hub wants.
 func (c *Cluster) take(after hub.Position) (parts []*hub.Part) {
 	arrived, wanted := c.pick(after)
 	for _, a := range arrived {
@@ -151,7 +151,7 @@ func (c *Cluster) take(after hub.Position) (parts []*hub.Part) {
 			a.head.absent = true
 			c.mu.Unlock()
 			c.counters.unknown.Add(1)
-			c.log.Warn("weir: a part of a tick came damaged over NATS, reading it from the database", "tick", a.head.tick, "error", err)
+			c.log.Warn("weir: a part of a tick arrived damaged over NATS: this hub reads it from the database", "tick", a.head.tick, "error", err)
 			break
 		}
 		parts = append(parts, p)
@@ -160,13 +160,13 @@ func (c *Cluster) take(after hub.Position) (parts []*hub.Part) {
 	return parts
 }
 
-// pick finds parts that are whole, and what is wanted of them. From this moment on they are in flight: whoever wants more must wait
-// until the hub has dispatched them.
+// pick returns the next complete parts, and the buckets wanted of them. From then on they are in flight: a subscriber that wants more buckets has
+// to wait until the hub has dispatched them.
 func (c *Cluster) pick(after hub.Position) (arrived []*arriving, wanted set) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	wanted = c.interest.wanted
-	for at := after; len(arrived) < partsTaken; {
+	for at := after; len(arrived) < partsLimit; {
 		a := c.inbox.find(at, &wanted)
 		if a == nil {
 			break

@@ -7,7 +7,7 @@ import (
 	"github.com/weir-pg/weir/internal/hub"
 )
 
-// receive takes in what the others send until Close.
+// receive processes the frames of other hubs until Close.
 func (c *Cluster) receive() {
 	forget := time.NewTicker(presentEvery)
 	defer forget.Stop()
@@ -18,7 +18,7 @@ func (c *Cluster) receive() {
 			if err := c.takeFrame(m.Data, time.Now()); err != nil {
 				c.counters.unknown.Add(1)
 				if !errors.Is(err, errVersion) {
-					c.log.Debug("weir: something on NATS can't be understood", "subject", m.Subject, "error", err)
+					c.log.Debug("weir: a frame on NATS is not valid", "subject", m.Subject, "error", err)
 				}
 			}
 		case now := <-forget.C:
@@ -29,7 +29,7 @@ func (c *Cluster) receive() {
 	}
 }
 
-// takeFrame takes in one frame.
+// takeFrame processes one frame.
 func (c *Cluster) takeFrame(b []byte, now time.Time) error {
 	kind, from, rest, err := openFrame(b)
 	if err != nil {
@@ -62,10 +62,10 @@ func (c *Cluster) takeBeat(from ident, rest cursor, now time.Time) error {
 		return nil
 	}
 	if _, known := c.peers[from]; !known {
-		if len(c.peers) >= peersMost {
+		if len(c.peers) >= maxPeers {
 			return nil
 		}
-		c.beatNow() // so that it knows of this one, too
+		c.beatNow() // so that the new hub learns of this one, too
 	}
 	c.peers[from] = peer{name: m.name, seen: now}
 	if m.role == Reading {
@@ -76,8 +76,8 @@ func (c *Cluster) takeBeat(from ident, rest cursor, now time.Time) error {
 	return nil
 }
 
-// peersMost is a bound on what a hub remembers of others; the rest are not counted.
-const peersMost = 10000
+// maxPeers limits the hubs that a hub remembers; further ones are not counted.
+const maxPeers = 10000
 
 func (c *Cluster) takeHead(from ident, rest cursor, now time.Time) error {
 	h, err := readHead(rest)
@@ -126,7 +126,7 @@ func (c *Cluster) takeRelay(rest cursor) error {
 	return nil
 }
 
-// forget forgets hubs that have not been heard for long.
+// forget removes hubs that have not been heard recently.
 func (c *Cluster) forget(now time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

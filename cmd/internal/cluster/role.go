@@ -8,25 +8,25 @@ import (
 	"github.com/weir-pg/weir/internal/hub"
 )
 
-// behindMost is how many ticks a reader may be behind a hub that reads itself, for that hub to follow it. Two that read at once are never
-// quite level; one that stays behind is found out by its followers.
-const behindMost = 1000
+// maxLag is how many ticks a reader may be behind a hub that reads for itself, for that hub to follow it. Two hubs that read at once never have
+// exactly the same position; a reader that stays behind is abandoned by its followers.
+const maxLag = 1000
 
-// hear takes note of a reader. The caller holds mu.
+// hear records a frame from a reader. The caller holds mu.
 func (c *Cluster) hear(from ident, at hub.Position, now time.Time) {
 	switch c.role {
 	case Following:
-		// One that is behind can't be followed: it may be reading another history.
+		// A reader that is behind is not followed: it may be reading another history.
 		if at.Before(c.at) {
 			return
 		}
 	case Reading:
-		if bytes.Compare(from[:], c.id[:]) > 0 || at.Tick+behindMost < c.at.Tick {
+		if bytes.Compare(from[:], c.id[:]) > 0 || at.Tick+maxLag < c.at.Tick {
 			return // it will hear this hub and follow it
 		}
-		c.log.Info("weir: another hub reads ticks, too, and goes on with it", "reader", c.peers[from].name)
+		c.log.Info("weir: another hub also reads ticks for all: this one follows it", "reader", c.peers[from].name)
 	case Serving:
-		if at.Tick+behindMost < c.at.Tick {
+		if at.Tick+maxLag < c.at.Tick {
 			return
 		}
 	}
@@ -35,20 +35,20 @@ func (c *Cluster) hear(from ident, at hub.Position, now time.Time) {
 	c.tell()
 }
 
-// lost takes note that a hub reads no more. The caller holds mu.
+// lost records that a hub is not the reader, or no longer. The caller holds mu.
 func (c *Cluster) lost(from ident) {
 	if c.role == Following && c.reader == from {
 		c.serve(time.Now().Add(rand.N(candidacy)))
 	}
 }
 
-// serve makes the hub serve itself, and a reader after a time unless another is heard before. The caller holds mu.
+// serve makes the hub serve itself; from candidate on it may become the reader, unless it hears another before. The caller holds mu.
 func (c *Cluster) serve(candidate time.Time) {
 	c.role, c.candidate, c.announced = Serving, candidate, hub.Position{}
 	c.tell()
 }
 
-// mayRead makes a hub that serves itself the reader when its time has come. It is called when the database has just answered.
+// mayRead makes a hub that serves itself the reader if candidate has passed. It is called when the database has just answered.
 func (c *Cluster) mayRead(now time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -57,11 +57,11 @@ func (c *Cluster) mayRead(now time.Time) {
 	}
 	c.role = Reading
 	c.counters.takeovers.Add(1)
-	c.log.Info("weir: this hub reads ticks for all", "hub", c.name, "hubs", len(c.peers)+1)
+	c.log.Info("weir: this hub now reads ticks for all", "hub", c.name, "hubs", len(c.peers)+1)
 	c.beatNow()
 }
 
-// resign lets others read, after a failure of the database here.
+// resign lets another hub read, after this hub's database has failed.
 func (c *Cluster) resign() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -71,7 +71,7 @@ func (c *Cluster) resign() {
 	}
 }
 
-// beatNow makes the announcer beat at once.
+// beatNow makes the announcer send a heartbeat immediately.
 func (c *Cluster) beatNow() {
 	select {
 	case c.beats <- struct{}{}:
@@ -79,13 +79,13 @@ func (c *Cluster) beatNow() {
 	}
 }
 
-// setConnected takes note of NATS' being there or not.
+// setConnected records whether NATS is connected.
 func (c *Cluster) setConnected(connected bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.connected = connected
 	if connected {
-		// Whoever reads has a while to be heard.
+		// Give the current reader time to be heard.
 		if c.role != Following {
 			c.serve(time.Now().Add(silence + rand.N(candidacy)))
 		}

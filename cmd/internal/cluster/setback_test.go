@@ -9,8 +9,8 @@ import (
 	"github.com/weir-pg/weir/internal/hub"
 )
 
-// TestLogSetBackIsToldAtAllHubs: after a failover to a state of before, hubs that followed go back with the reader: their subscribers hear of a
-// gap, and then of what is published.
+// TestLogSetBackIsToldAtAllHubs: after a failover to an earlier state, subscribers at followers receive a gap, as those at the reader do, and
+// then the messages published since.
 func TestLogSetBackIsToldAtAllHubs(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -35,15 +35,15 @@ func TestLogSetBackIsToldAtAllHubs(t *testing.T) {
 	}
 	s.publish("c", "after")
 	for _, b := range boxes {
-		until(t, "what is published after", func() bool {
+		until(t, "the message published after", func() bool {
 			all, _ := b.got()
 			return strings.Contains(all[len(all)-1], " after ")
 		})
 	}
 }
 
-// setBack makes the log as it was three ticks ago, on a server that started at another time. (Nothing else of a database that is set back
-// matters here.)
+// setBack restores the log to its state three ticks ago, on a server that started at another time. (Nothing else of a database that is set
+// back matters here.)
 func (s *site) setBack() {
 	s.t.Helper()
 	s.exec(`WITH gone AS (DELETE FROM weir.tick WHERE seq > (SELECT max(seq) - 3 FROM weir.tick) RETURNING seq),
@@ -51,8 +51,8 @@ func (s *site) setBack() {
 		SELECT setval('weir.tick_seq', (SELECT min(seq) - 1 FROM gone))`)
 }
 
-// TestLogSetBackIsNoticedAfterItHasGrown: a hub that looks again when the log, set back, has grown past its position, does not go on as if
-// nothing had happened.
+// TestLogSetBackIsNoticedAfterItHasGrown: a hub whose next poll comes after a log that was set back has grown past the hub's position still
+// notices the change.
 func TestLogSetBackIsNoticedAfterItHasGrown(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -98,15 +98,15 @@ func TestLogSetBackIsNoticedAfterItHasGrown(t *testing.T) {
 			break
 		}
 		if err != nil || len(parts) > 0 {
-			t.Fatalf("%d parts behind %s: %v", len(parts), at, err)
+			t.Fatalf("%d parts after %s: %v", len(parts), at, err)
 		}
 	}
 	if setBack == nil {
-		t.Fatal("nothing happened")
+		t.Fatal("the log that was set back was not noticed")
 	}
-	// It goes on where the two logs part, so that nothing which the new one has is missing.
+	// It continues where the two logs diverge, so that nothing in the new log is missing.
 	if !setBack.To.Before(at) {
-		t.Errorf("behind %s it goes on from %s", at, setBack.To)
+		t.Errorf("after %s it continues from %s", at, setBack.To)
 	}
 	for at = setBack.To; at.Before(reader.Position()); {
 		parts, err := c.Next(ctx, at)

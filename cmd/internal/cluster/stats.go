@@ -6,15 +6,15 @@ import (
 	"github.com/weir-pg/weir/internal/hub"
 )
 
-// Role is what a hub does about ticks.
+// Role is how a hub gets ticks.
 type Role uint8
 
-// The roles; package comment.
+// The roles. The package comment has the transitions.
 const (
-	Serving   Role = iota // reads for itself alone
-	Following             // receives what another reads
-	Reading               // reads for all
-	left                  // in a beat: is about to end
+	Serving   Role = iota // reads for itself only
+	Following             // receives the ticks that another hub reads
+	Reading               // reads for all hubs
+	left                  // only in a beat: the hub is stopping
 )
 
 func (r Role) String() string {
@@ -30,29 +30,29 @@ func (r Role) String() string {
 	}
 }
 
-// Stats are counters since Start, and the state now.
+// Stats holds counters since Start, and the current state.
 type Stats struct {
 	Role      Role
 	Connected bool         // to NATS
-	Reader    string       // the name of the hub that reads; "" while none is known
-	Hubs      int          // that can be heard, this one included
-	Position  hub.Position // up to here this hub has ticks
-	Buckets   int          // of the 256 that it subscribes to
+	Reader    string       // the name of the hub that reads; "": unknown
+	Hubs      int          // hubs heard recently, including this one
+	Position  hub.Position // how far this hub has ticks
+	Buckets   int          // how many of the 256 it subscribes to
 
-	Polls     int64 // calls that look for ticks in the database: none while following
-	Fallbacks int64 // stretches read from the database because NATS did not bring them
-	Takeovers int64 // times that this hub became the reader
+	Polls     int64 // calls that poll the database for ticks: none while following
+	Fallbacks int64 // reads from the database because parts did not arrive over NATS
+	Takeovers int64 // times this hub became the reader
 
-	PartsReceived int64 // parts of ticks that NATS brought whole
+	PartsReceived int64 // parts of ticks received completely over NATS
 	PartsSent     int64
-	BytesReceived int64 // of frames, all kinds
+	BytesReceived int64 // of all kinds of frames
 	BytesSent     int64
 	RelayReceived int64 // messages that are not logged
 	RelaySent     int64
 
-	Dropped  int64 // frames and parts given up, because a queue was full or NATS did not take them
-	Unknown  int64 // frames of another version, or damaged
-	Diverged int64 // heads that do not go on from this hub's history: is another database under the same name?
+	Dropped  int64 // frames and parts dropped because a queue was full or NATS refused them
+	Unknown  int64 // frames that have another version or are damaged
+	Diverged int64 // heads that do not continue this hub's history; another database may be using the same name
 }
 
 type counters struct {
@@ -61,7 +61,7 @@ type counters struct {
 	dropped, unknown, diverged                                                   atomic.Int64
 }
 
-// Stats returns counters and state.
+// Stats returns the counters and the state.
 func (c *Cluster) Stats() Stats {
 	c.mu.Lock()
 	s := Stats{
