@@ -10,14 +10,14 @@ import (
 	"github.com/weir-pg/weir/internal/store"
 )
 
-// looking returns a Jobs that is told by the test what a look has found.
-func looking() (j *Jobs, since string) {
+// polled returns a Jobs whose poll results come from the test.
+func polled() (j *Jobs, since string) {
 	j = New(nil, slog.New(slog.DiscardHandler))
 	j.started()
 	return j, j.token()
 }
 
-// within fails the test when f does not return.
+// within fails the test if f does not return within patience.
 func within(t *testing.T, what string, f func()) {
 	t.Helper()
 	done := make(chan struct{})
@@ -29,10 +29,11 @@ func within(t *testing.T, what string, f func()) {
 	}
 }
 
-// TestWhoLeavesWhileBeingWokenHangsNobody: waiters of several queues leave in the same moment in which they are woken, again and again.
+// TestWhoLeavesWhileBeingWokenHangsNobody: waiters of several queues that leave at the moment they are woken block neither each other nor the
+// hub.
 func TestWhoLeavesWhileBeingWokenHangsNobody(t *testing.T) {
 	t.Parallel()
-	j, since := looking()
+	j, since := polled()
 	queues := []string{"a", "b"}
 	for range 200 {
 		ctx, leave := context.WithCancel(t.Context())
@@ -54,14 +55,14 @@ func TestWhoLeavesWhileBeingWokenHangsNobody(t *testing.T) {
 		since = j.tokenNow()
 	}
 	if n := j.waitersOf("a") + j.waitersOf("b"); n != 0 {
-		t.Errorf("%d who have left are still waited for", n)
+		t.Errorf("%d waiters are still listed after they left", n)
 	}
 }
 
-// TestAWakeUpIsNotLostWithWhoLeaves: who was woken and has gone is replaced by the next who waits.
+// TestAWakeUpIsNotLostWithWhoLeaves: if a waiter leaves after it was woken, the next waiter is woken in its place.
 func TestAWakeUpIsNotLostWithWhoLeaves(t *testing.T) {
 	t.Parallel()
-	j, since := looking()
+	j, since := polled()
 	gone, leave := context.WithCancel(t.Context())
 	first := j.join([]string{"a", "b"}, since)
 	woken := make(chan []string, 1)
@@ -72,18 +73,18 @@ func TestAWakeUpIsNotLostWithWhoLeaves(t *testing.T) {
 	for j.waitersOf("b") < 2 {
 		<-time.After(100 * time.Microsecond)
 	}
-	j.wake(store.Fresh{Queues: []string{"b"}, Counts: []int32{1}}) // the first in the queue
+	j.wake(store.Fresh{Queues: []string{"b"}, Counts: []int32{1}}) // wakes the first
 	leave()
 	if ready, token, err := j.await(gone, first, since); err == nil || ready != nil || token != since {
-		t.Errorf("who has gone is answered %q, %q, %v", ready, token, err)
+		t.Errorf("the waiter that left is answered %q, %q, %v", ready, token, err)
 	}
 	within(t, "the next wake-up", func() { <-woken })
 }
 
-// TestOneLookWakesForAllOfItsQueues: who waits for several queues hears of each of them that has jobs, for the next wait begins after all.
+// TestOneLookWakesForAllOfItsQueues: an answer names all of a waiter's queues that have jobs, because its next wait starts after them.
 func TestOneLookWakesForAllOfItsQueues(t *testing.T) {
 	t.Parallel()
-	j, since := looking()
+	j, since := polled()
 	w := j.join([]string{"a", "b", "c", "a"}, since)
 	j.wake(store.Fresh{Queues: []string{"a", "c"}, Counts: []int32{1, 1}})
 	ready, _, err := j.await(t.Context(), w, since)

@@ -9,15 +9,15 @@ import (
 	"github.com/weir-pg/weir/internal/store"
 )
 
-// waiter waits for one of some queues. Whoever takes it out of the lists, with Jobs.mu held, answers it: so it is answered once at most,
-// and nobody waits in order to do so.
+// waiter waits for any of its queues. The goroutine that takes it out of the lists, holding Jobs.mu, also answers it: so it is answered at most
+// once, and answering never blocks.
 type waiter struct {
 	queues []string
-	places []*list.Element // in the list of each
-	at     uint64          // since when
+	places []*list.Element // its element in the list of each queue
+	at     uint64          // the count that it waits from
 
 	woken chan struct{} // closed by the answer, which is:
-	count string        // the queue by which it was counted; "": it was told to look itself
+	count string        // the queue whose jobs it was woken for; "": none, it has to poll for itself
 	ready []string
 	token string
 }
@@ -27,33 +27,34 @@ func (w *waiter) answer(count string, ready []string, token string) {
 	close(w.woken)
 }
 
-// Wait returns when jobs were committed for one of the queues since the token was given out, with those of the queues that are known to
-// have some, and the token to wait with next. Without a token, or with that of another hub, it returns at once. When ctx ends first
-// it returns no queue and the same token.
+// Wait waits until jobs are committed to one of the queues after since was issued, and returns the queues that are known to have jobs and the
+// token for the next call. Without a token, or with another hub's, it returns immediately. If ctx ends first, it returns no queues and the
+// same token.
 func (j *Jobs) Wait(ctx context.Context, queues []string, since string) (ready []string, token string, err error) {
 	j.mu.Lock()
 	j.waited = time.Now()
 	j.mu.Unlock()
-	if err := j.untilLooking(ctx); err != nil {
+	if err := j.untilPolling(ctx); err != nil {
 		return nil, since, err
 	}
 	return j.await(ctx, j.join(queues, since), since)
 }
 
-func (j *Jobs) untilLooking(ctx context.Context) error {
+// untilPolling makes Run poll, and waits until it does.
+func (j *Jobs) untilPolling(ctx context.Context) error {
 	j.need()
 	j.mu.Lock()
-	looking := j.looking
+	polling := j.polling
 	j.mu.Unlock()
 	select {
-	case <-looking:
+	case <-polling:
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()
 	}
 }
 
-// join enters a waiter into the lists of its queues, unless there is news for it already.
+// join adds a waiter to the lists of its queues, unless there is news for it already.
 func (j *Jobs) join(queues []string, since string) *waiter {
 	queues = slices.Compact(slices.Sorted(slices.Values(queues)))
 	w := &waiter{queues: queues, woken: make(chan struct{})}
@@ -92,23 +93,23 @@ func (j *Jobs) await(ctx context.Context, w *waiter, since string) (ready []stri
 	}
 	select {
 	case <-w.woken:
-		j.wakeFor(w.count, 1) // a wake-up is not lost with who leaves
+		j.wakeFor(w.count, 1) // pass the wake-up on to the next waiter
 	default:
 		j.take(w)
 	}
 	return nil, since, ctx.Err()
 }
 
-// wake tells as many waiters of each queue as it has jobs, the longest waiting first.
+// wake wakes as many waiters of each queue as the queue has new jobs; those that have waited longest come first.
 func (j *Jobs) wake(f store.Fresh) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.count++
-	if len(j.seen) > mostSeen {
+	if len(j.seen) > maxSeen {
 		clear(j.seen)
 		j.floor = j.count
 	}
-	for _, queue := range f.Queues { // all of them first: a waiter is told of all at once, and its next wait begins after them
+	for _, queue := range f.Queues { // all queues first: an answer includes all of a waiter's queues, and its next wait starts after them
 		j.seen[queue] = j.count
 	}
 	for i, queue := range f.Queues {
@@ -116,15 +117,15 @@ func (j *Jobs) wake(f store.Fresh) {
 	}
 }
 
-// wakeFor wakes so many of those who wait for the queue, if there are as many. The caller holds mu.
-func (j *Jobs) wakeFor(queue string, most int) {
-	for ; most > 0 && j.waiting[queue] != nil; most-- {
+// wakeFor wakes up to limit waiters of the queue. The caller holds mu.
+func (j *Jobs) wakeFor(queue string, limit int) {
+	for ; limit > 0 && j.waiting[queue] != nil; limit-- {
 		w := j.take(j.waiting[queue].Front().Value.(*waiter))
 		w.answer(queue, j.news(w), j.token())
 	}
 }
 
-// news returns the waiter's queues that have had jobs since it began to wait. The caller holds mu.
+// news returns the waiter's queues that have received jobs since its token. The caller holds mu.
 func (j *Jobs) news(w *waiter) (ready []string) {
 	for _, q := range w.queues {
 		if j.seen[q] > w.at {
@@ -134,7 +135,7 @@ func (j *Jobs) news(w *waiter) (ready []string) {
 	return ready
 }
 
-// take takes a waiter out of the lists that it is in. The caller holds mu.
+// take removes a waiter from the lists of its queues. The caller holds mu.
 func (j *Jobs) take(w *waiter) *waiter {
 	for i, q := range w.queues {
 		all := j.waiting[q]

@@ -1,10 +1,10 @@
-// Package wake tells workers that wait at a hub when there is work in their queues, so that they need not look themselves.
+// Package wake notifies workers that wait at a hub when there is work in their queues, so that they need not poll for themselves.
 //
-// Only those are woken who are waiting, and of them no more than there are new jobs: a worker that is busy does not wait, and a fleet
-// is not set in motion for one job. Whom a wake-up does not reach finds the job when it looks by itself, some seconds later.
+// It wakes only workers that are waiting, and no more of them than there are new jobs: busy workers don't wait, and one job does not wake a
+// whole fleet. If a wake-up does not reach its worker, a worker finds the job some seconds later, when it polls for itself.
 //
-// A wait says, by a token, since when: the token of the wait before, which the worker got before it last looked for work. What was
-// committed after that is news, also when it came while the worker was looking. So no commit falls between two waits.
+// The token of a wait defines where it starts: it is the token of the previous wait, which the worker received before it last polled for work.
+// Jobs committed after that are news, even if they were committed while the worker was polling. So no commit falls between two waits.
 package wake
 
 import (
@@ -21,47 +21,47 @@ import (
 )
 
 const (
-	looks    = 66                   // in one call, a fifth of a second
-	pause    = 3 * time.Millisecond // between looks
-	calm     = 16                   // looks before a commit alone counts, when no job has been logged for
-	recent   = time.Second          // so long
-	pace     = 2 * time.Millisecond // between two answers under load
-	idle     = time.Minute          // without waiters, until the hub stops looking
-	retry    = time.Second          // after a failure
-	answers  = 10 * time.Second     // a database that does not answer for so long is not there
-	mostSeen = 10_000               // queues remembered
+	polls   = 66                   // on the server in one call, a fifth of a second
+	pause   = 3 * time.Millisecond // between polls
+	calm    = 16                   // polls of a call that ignore commits alone, if no job was logged within recent
+	recent  = time.Second
+	pace    = 2 * time.Millisecond // between answers under load
+	idle    = time.Minute          // time without waiters until the hub stops polling
+	retry   = time.Second          // pause after a failure
+	answers = 10 * time.Second     // a database that does not answer within this counts as unreachable
+	maxSeen = 10_000               // queues remembered
 
 	stuckAfter = 3 * answers
 )
 
-// Jobs tells waiters of queues with fresh jobs. Make it with New, and Run it.
+// Jobs notifies waiters of queues with fresh jobs. Create it with New, then call Run.
 type Jobs struct {
 	store *store.Store
 	log   *slog.Logger
-	id    string // of this process's tokens
+	id    string // the prefix of this process's tokens
 
 	pulse pulse.Pulse
 
-	// Nothing is waited for while it is held.
+	// Nothing waits while holding mu.
 	mu      sync.Mutex
 	waiting map[string]*list.List // of *waiter, by queue, longest waiting first
-	seen    map[string]uint64     // the count at which a queue had fresh jobs
-	count   uint64                // of looks that found some
-	floor   uint64                // tokens before it are of no use: nobody looked then
-	waited  time.Time             // when somebody last waited
-	looking chan struct{}         // closed while Run looks
+	seen    map[string]uint64     // the count at which a queue last had fresh jobs
+	count   uint64                // polls that found fresh jobs, and starts of polling
+	floor   uint64                // tokens before it are invalid: commits since then may have been missed
+	waited  time.Time             // when a wait last began or ended
+	polling chan struct{}         // closed while Run polls
 	needed  chan struct{}         // wakes Run
 }
 
-// New returns a Jobs that Run brings to life.
+// New returns a Jobs, which works while Run runs.
 func New(s *store.Store, log *slog.Logger) *Jobs {
 	return &Jobs{
 		store: s, log: log, id: strconv.FormatInt(time.Now().UnixNano(), 36),
-		waiting: map[string]*list.List{}, seen: map[string]uint64{}, looking: make(chan struct{}), needed: make(chan struct{}, 1),
+		waiting: map[string]*list.List{}, seen: map[string]uint64{}, polling: make(chan struct{}), needed: make(chan struct{}, 1),
 	}
 }
 
-// Run looks for fresh jobs while somebody waits, until ctx ends.
+// Run polls for fresh jobs while there are waiters, until ctx ends.
 func (j *Jobs) Run(ctx context.Context) {
 	defer j.pulse.Rest()
 	for ctx.Err() == nil {
@@ -72,21 +72,21 @@ func (j *Jobs) Run(ctx context.Context) {
 			return
 		}
 		j.pulse.Beat()
-		err := j.look(ctx)
+		err := j.poll(ctx)
 		j.stopped()
 		if err != nil && ctx.Err() == nil {
-			j.log.Warn("weir: the hub can't look for jobs, workers look by themselves", "error", err)
+			j.log.Warn("weir: the hub can't poll for jobs: workers poll for themselves", "error", err)
 			select {
 			case <-time.After(retry):
 			case <-ctx.Done():
 			}
-			j.need() // while somebody waits
+			j.need() // there may be waiters
 		}
 	}
 }
 
-// look looks until nobody has waited for a while.
-func (j *Jobs) look(ctx context.Context) error {
+// poll polls until there have been no waiters for a while.
+func (j *Jobs) poll(ctx context.Context) error {
 	at, err := j.fresh(ctx, store.Fresh{}, store.Look{Looks: 1, Pause: pause})
 	if err != nil {
 		return err
@@ -95,7 +95,7 @@ func (j *Jobs) look(ctx context.Context) error {
 	var logged time.Time
 	for j.wanted() {
 		j.pulse.Beat()
-		l := store.Look{Looks: looks, Pause: pause}
+		l := store.Look{Looks: polls, Pause: pause}
 		if time.Since(logged) > recent {
 			l.Patience = calm
 		}
@@ -132,18 +132,18 @@ func (j *Jobs) started() {
 	j.count++
 	j.floor = j.count
 	clear(j.seen)
-	close(j.looking)
+	close(j.polling)
 }
 
 func (j *Jobs) stopped() {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	select {
-	case <-j.looking:
-		j.looking = make(chan struct{})
+	case <-j.polling:
+		j.polling = make(chan struct{})
 	default:
 	}
-	// Whoever waits is told to look himself, for nobody does it for him.
+	// Answer all waiters, so that their workers poll for themselves.
 	for _, all := range j.waiting {
 		for all.Len() > 0 {
 			j.take(all.Front().Value.(*waiter)).answer("", nil, "")
@@ -151,8 +151,8 @@ func (j *Jobs) stopped() {
 	}
 }
 
-// Stuck says that the looking stands still; nil while it goes on, and while nobody waits.
-func (j *Jobs) Stuck() error { return j.pulse.Stuck("the looking for jobs", stuckAfter) }
+// Stuck returns an error if polling makes no progress; nil otherwise, and while there are no waiters.
+func (j *Jobs) Stuck() error { return j.pulse.Stuck("the hub's polling for jobs", stuckAfter) }
 
 func (j *Jobs) wanted() bool {
 	j.mu.Lock()
@@ -167,7 +167,7 @@ func (j *Jobs) need() {
 	}
 }
 
-// token stands for now. The caller holds mu.
+// token returns a token for the current count. The caller holds mu.
 func (j *Jobs) token() string { return j.id + "-" + strconv.FormatUint(j.count, 36) }
 
 func (j *Jobs) parse(token string) (at uint64, ok bool) {

@@ -46,13 +46,13 @@ func token(t *testing.T, j *Jobs, queues ...string) string {
 	return now
 }
 
-// TestNoMoreAreWokenThanThereAreJobs: three jobs wake three of ten who wait for their queue, and nobody who waits for another.
+// TestNoMoreAreWokenThanThereAreJobs: three jobs wake three of the ten waiters of their queue, and no waiter of another queue.
 func TestNoMoreAreWokenThanThereAreJobs(t *testing.T) {
 	t.Parallel()
 	j, pool := start(t)
 	enqueue(t, pool, `SELECT weir.enqueue('q', 'k'), weir.enqueue('other', 'k')`)
 	since := token(t, j, "q")
-	// What was committed before may still be on its way through the hub: it is taken in first.
+	// The hub may not have seen the commits above yet: wait until it has.
 	waited, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
 	defer cancel()
 	for {
@@ -86,13 +86,13 @@ func TestNoMoreAreWokenThanThereAreJobs(t *testing.T) {
 			t.Fatal("fewer than three were woken")
 		}
 	}
-	enqueue(t, pool, `SELECT weir.enqueue('other', 'k')`) // what comes next is no straggler
+	enqueue(t, pool, `SELECT weir.enqueue('other', 'k')`) // so that the next wake-up is known
 	if queue := <-woken; queue != "other" {
 		t.Errorf("a fourth waiter for %s was woken", queue)
 	}
 }
 
-// waitersOf tells how many wait for a queue.
+// waitersOf returns the number of waiters of a queue.
 func (j *Jobs) waitersOf(queue string) int {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -108,8 +108,8 @@ func (j *Jobs) tokenNow() string {
 	return j.token()
 }
 
-// TestNoCommitFallsBetweenTwoWaits: who takes a token, looks, and waits with it hears of every commit that the look did not see, also of
-// transactions that were open for long.
+// TestNoCommitFallsBetweenTwoWaits: a worker that receives a token, polls, and waits with the token is woken for every commit that the poll did
+// not see, including those of transactions that were open for long.
 func TestNoCommitFallsBetweenTwoWaits(t *testing.T) {
 	t.Parallel()
 	j, pool := start(t)
@@ -117,7 +117,7 @@ func TestNoCommitFallsBetweenTwoWaits(t *testing.T) {
 	var committed atomic.Int64
 	go func() {
 		for i := range jobs {
-			// Some commit late, after others that began later.
+			// Some commit late, after transactions that began later.
 			if i%10 == 0 {
 				tx, err := pool.Begin(context.Background())
 				if err != nil {
@@ -143,7 +143,7 @@ func TestNoCommitFallsBetweenTwoWaits(t *testing.T) {
 		_, next, err := j.Wait(ctx, []string{"q"}, since)
 		cancel()
 		if err != nil {
-			t.Fatalf("%d of %d jobs seen, and nobody told of the others: %v", seen, committed.Load(), err)
+			t.Fatalf("%d of %d jobs seen, and no wake-up for the others: %v", seen, committed.Load(), err)
 		}
 		since = next
 		if err := pool.QueryRow(t.Context(), `SELECT count(*) FROM weir.job`).Scan(&seen); err != nil {
