@@ -66,7 +66,8 @@ func (c *Cluster) connect(ctx context.Context, config *Config) (err error) {
 	return nil
 }
 
-// options make the connection reconnect forever, drop frames instead of buffering them while disconnected, and not receive its own frames.
+// options configure the connection to reconnect forever, to drop frames instead of buffering them while disconnected, and not to receive its own
+// frames.
 func (c *Cluster) options() []nats.Option {
 	return []nats.Option{
 		nats.Name("weir hub " + c.name), nats.NoEcho(),

@@ -6,8 +6,8 @@
 //	source.Close()
 //
 // A Cluster is a hub.Source that wraps another one, usually a hub.Log. NATS makes delivery faster, but decides nothing: which messages exist,
-// their order, and whether a hub has all of them comes from the database alone. So frames that NATS loses, delays or duplicates cause no loss,
-// no long delay and no duplicates for subscribers, and hubs need no consensus: two hubs that read at once read the same ticks.
+// their order, and whether a hub has all of them, is known from the database alone. So frames that NATS loses, delays or duplicates cause no
+// loss, no long delay and no duplicates for subscribers, and hubs need no consensus: two hubs that read at once read the same ticks.
 //
 // # Who reads
 //

@@ -108,7 +108,7 @@ func (c *Cluster) poll(ctx context.Context, after hub.Position) ([]*hub.Part, er
 	return parts, err
 }
 
-// isHistory reports whether an error concerns only the position, so that the database is in order.
+// isHistory reports whether an error concerns the position's history, while the database itself works.
 func isHistory(err error) bool {
 	var truncated *hub.TruncatedError
 	var setBack *hub.SetBackError

@@ -86,7 +86,7 @@ func TestNoMoreAreWokenThanThereAreJobs(t *testing.T) {
 			t.Fatal("fewer than three were woken")
 		}
 	}
-	enqueue(t, pool, `SELECT weir.enqueue('other', 'k')`) // so that the next wake-up is known
+	enqueue(t, pool, `SELECT weir.enqueue('other', 'k')`) // the next wake-up must be for this job
 	if queue := <-woken; queue != "other" {
 		t.Errorf("a fourth waiter for %s was woken", queue)
 	}

@@ -19,7 +19,7 @@ type JWTConfig struct {
 	KeysURL  string        // the URL of one, used instead of KeysFile; read every minute
 	Audience string        // required in the claim aud; empty: any
 	Issuer   string        // required in the claim iss; empty: any
-	Leeway   time.Duration // by which clocks may differ; 0: 5 s
+	Leeway   time.Duration // how far clocks may differ; 0: 5 s
 	Logger   *slog.Logger  // nil: slog.Default()
 }
 

@@ -100,7 +100,7 @@ func (w *Web) release(remote string) {
 	w.ended.Done()
 }
 
-// newRate returns a limiter of what a client publishes; nil if there is no limit.
+// newRate returns the limiter of a WebSocket's publishing; nil if there is no limit.
 func newRate(l Limits) *rate.Limiter {
 	if l.PublishRate <= 0 {
 		return nil
