@@ -103,7 +103,7 @@ func (b *bearer) Authorize(_ context.Context, ask Ask) (Grant, error) {
 		return Grant{}, NoToken(fmt.Sprintf("the token has %d patterns; the limit is %d", len(patterns), maxPatterns), "use broader patterns")
 	}
 	if len(patterns) == 0 && ask.Action != Connect {
-		return Grant{}, Denied(fmt.Sprintf("%s is not allowed", ask.Action), fmt.Sprintf("list the allowed names in %q of the token's claim weir", ask.Action))
+		return Grant{}, Denied(fmt.Sprintf("%s is not allowed", ask.Action), fmt.Sprintf("the token's claim weir needs a list of allowed names under %q", ask.Action))
 	}
 	allow, err := hub.ParseFilters(patterns)
 	if err != nil {
