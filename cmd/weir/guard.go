@@ -85,7 +85,7 @@ func (c *guardCmd) Run(ctx context.Context, s *streams, db *database) error {
 	}
 	if c.ListenMetrics != "" {
 		address := c.ListenMetrics
-		if strings.HasPrefix(address, ":") { // metrics are for this machine, unless another address is named
+		if strings.HasPrefix(address, ":") { // without a host: loopback only
 			address = "127.0.0.1" + address
 		}
 		stop, err := serveHTTP("--listen-metrics", address, metricsOf(registry), "metrics", "/metrics", config.Logger)
@@ -104,7 +104,7 @@ func (c *guardCmd) Run(ctx context.Context, s *streams, db *database) error {
 		}
 		return printFindings(s, found)
 	}
-	mode := "a dry run: pass --act to have sessions ended"
+	mode := "dry run: pass --act to end sessions"
 	if c.Act {
 		mode = "sessions will be ended"
 	}
@@ -112,7 +112,7 @@ func (c *guardCmd) Run(ctx context.Context, s *streams, db *database) error {
 	return g.Run(ctx)
 }
 
-// logger is quiet where the findings are printed.
+// logger discards logs if the findings are printed.
 func (c *guardCmd) logger(s *streams) *slog.Logger {
 	switch {
 	case c.Once:
@@ -123,7 +123,7 @@ func (c *guardCmd) logger(s *streams) *slog.Logger {
 	return newLogger(s.err, slog.LevelInfo)
 }
 
-// guarded reaches a server under the guard's own name, for it must not judge itself.
+// guarded connects to a server under the guard's application name, so that the guard does not judge itself.
 func guarded(ctx context.Context, url string, dev bool) (guard.Server, func(), error) {
 	config, err := pgxpool.ParseConfig(url)
 	if err != nil {

@@ -8,16 +8,16 @@ import (
 	"github.com/weir-pg/weir/cmd/internal/guard"
 )
 
-// printFindings prints them for people: who holds the horizon, which tables have dead rows, what was done, what is left to do by hand.
+// printFindings prints findings as text: the holders of the horizon, tables with dead rows, actions taken, and commands to run by hand.
 func printFindings(s *streams, f *guard.Findings) error {
 	fmt.Fprintf(s.out, "%s of %s: PostgreSQL %s\n", printable(f.Database), f.Primary, f.Postgres)
 	for _, name := range f.Absent {
-		fmt.Fprintf(s.err, "weir: standby %s could not be looked at\n", name)
+		fmt.Fprintf(s.err, "weir: standby %s does not answer\n", name)
 	}
 	if len(f.Holders) == 0 {
-		fmt.Fprintln(s.out, "nobody holds the horizon")
+		fmt.Fprintln(s.out, "nothing holds back the horizon")
 	} else {
-		fmt.Fprintf(s.out, "horizon: %s back, held for %s at least\n\n", plural(f.AgeXids, "transaction"), lasted(f.Held))
+		fmt.Fprintf(s.out, "horizon: %s old, held for at least %s\n\n", plural(f.AgeXids, "transaction"), lasted(f.Held))
 		rows := make([][]string, len(f.Holders))
 		for i, h := range f.Holders {
 			rows[i] = []string{h.Server, string(h.Kind), h.Name, who(h), h.State, lasted(h.Held), count(h.AgeXids), string(h.Step)}
@@ -47,7 +47,7 @@ func printFindings(s *streams, f *guard.Findings) error {
 			continue
 		}
 		if !byHand {
-			fmt.Fprintln(s.out, "\nby hand, once you know that nobody needs it:")
+			fmt.Fprintln(s.out, "\nto run by hand, once you know that it is no longer needed:")
 		}
 		byHand = true
 		at := h.Server
@@ -57,16 +57,16 @@ func printFindings(s *streams, f *guard.Findings) error {
 		fmt.Fprintf(s.out, "  %s;  -- on %s\n", printable(h.Command), at)
 	}
 	if !f.Acting {
-		fmt.Fprintln(s.err, "weir: a dry run: pass --act to have sessions ended")
+		fmt.Fprintln(s.err, "weir: dry run: pass --act to end sessions")
 	}
 	return nil
 }
 
-// printHarm prints the tables that have most dead rows, and the probes.
+// printHarm prints the tables with the most dead rows, and the probes.
 func printHarm(s *streams, f *guard.Findings) error {
-	const most = 10
+	const limit = 10
 	if len(f.Tables) > 0 {
-		rows := make([][]string, min(most, len(f.Tables)))
+		rows := make([][]string, min(limit, len(f.Tables)))
 		for i := range rows {
 			t := f.Tables[i]
 			rows[i] = []string{t.Name, count(t.Dead), strconv.FormatFloat(t.PerSecond, 'f', 0, 64), usual(t), yes(t.Suffers)}

@@ -81,7 +81,7 @@ func agree(t *testing.T, at string, names []string, last ...string) {
 		t.Fatal(err)
 	}
 	f := expect(t, examine(t, at, pinnedLong), doctor.HorizonPinned, doctor.Info)
-	found, err := g.Look(t.Context())
+	found, err := g.Poll(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

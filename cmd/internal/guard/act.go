@@ -11,11 +11,11 @@ import (
 	"github.com/weir-pg/weir/cmd/internal/horizon"
 )
 
-// settleBound is how long the effect of a signal may take to show on the primary. A standby reports every wal_receiver_status_interval,
+// settleBound limits how long the effect of a signal may take to show on the primary. A standby reports every wal_receiver_status_interval,
 // by default 10 s.
 const settleBound = 30 * time.Second
 
-// signal is one that was sent, and whose effect is not known yet.
+// signal is a signal that was sent and whose effect is not known yet.
 type signal struct {
 	holder *Holder
 	climb  *climb
@@ -23,7 +23,7 @@ type signal struct {
 	at     time.Time
 }
 
-// signal cancels or ends a session, if it still is the one that was judged.
+// signal cancels or terminates a session if it is still the one that was judged.
 func (g *Guard) signal(ctx context.Context, h *Holder, c *climb, action Action) Done {
 	now := time.Now()
 	c.took(action, now)
@@ -34,9 +34,9 @@ func (g *Guard) signal(ctx context.Context, h *Holder, c *climb, action Action) 
 	sent, err := send(ctx, sql, h)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
-		*c = climb{reported: c.reported} // it will be judged anew, if it is still there
-		g.log.LogAttrs(ctx, slog.LevelInfo, "spared: it has let go, or is another by now", evidence(h, "action", string(action))...)
-		return g.did(h, action, outcomeSpared, "it has let go, or is another by now")
+		*c = climb{reported: c.reported} // it is judged again if it still exists
+		g.log.LogAttrs(ctx, slog.LevelInfo, "spared: it has released the horizon, or is no longer the same", evidence(h, "action", string(action))...)
+		return g.did(h, action, outcomeSpared, "it has released the horizon, or is no longer the same")
 	case err != nil:
 		c.spent = true
 		g.caution.failed(now)
@@ -56,9 +56,9 @@ func (g *Guard) signal(ctx context.Context, h *Holder, c *climb, action Action) 
 	return g.did(h, action, outcomeSignalled, h.Why)
 }
 
-// send finds the session anew, and signals it, in one statement. It returns pgx.ErrNoRows when the session was not found.
+// send finds the session again and signals it, in one statement. It returns pgx.ErrNoRows if the session was not found.
 func send(ctx context.Context, sql string, h *Holder) (sent bool, err error) {
-	ctx, cancel := context.WithTimeout(ctx, lookBound)
+	ctx, cancel := context.WithTimeout(ctx, pollTimeout)
 	defer cancel()
 	s := h.session
 	if s.Started == nil {
@@ -74,7 +74,7 @@ func send(ctx context.Context, sql string, h *Holder) (sent bool, err error) {
 	return sent, err
 }
 
-// verify looks what came of the signals sent before. holders are those of this look, judged.
+// verify checks the effects of earlier signals. holders are the judged holders of this poll.
 func (g *Guard) verify(c *cluster, holders []*Holder) []Done {
 	var done []Done
 	waiting := g.pending[:0]
@@ -92,14 +92,14 @@ func (g *Guard) verify(c *cluster, holders []*Holder) []Done {
 		case outcomeNotMoved:
 			g.caution.failed(time.Now())
 		case outcomeNoEffect:
-			// The ladder goes on from a cancel that did nothing, where it may.
+			// A cancel without effect is followed by a terminate if the limits allow it.
 			if s.action == Terminate || s.holder.limits.Action == Cancel {
 				s.climb.spent = true
 				level = slog.LevelError
 				g.caution.failed(time.Now())
 			}
 		}
-		g.log.Log(context.Background(), level, "what came of it", "server", s.holder.Server, "name", s.holder.Name, "action", s.action,
+		g.log.Log(context.Background(), level, "effect of the signal", "server", s.holder.Server, "name", s.holder.Name, "action", s.action,
 			"effect", outcome, "why", why, "after", time.Since(s.at).Round(time.Millisecond))
 		done = append(done, g.did(s.holder, s.action, outcome, why))
 	}
@@ -107,7 +107,7 @@ func (g *Guard) verify(c *cluster, holders []*Holder) []Done {
 	return done
 }
 
-// effect tells what a signal did; "" is that it can't be told yet.
+// effect returns the outcome of a signal, or "" if it is not known yet.
 func (c *cluster) effect(s *signal, holders []*Holder) (outcome, why string) {
 	passed := time.Since(s.at)
 	v := c.find(s.holder.Server)
@@ -115,7 +115,7 @@ func (c *cluster) effect(s *signal, holders []*Holder) (outcome, why string) {
 		if passed < settleBound {
 			return "", ""
 		}
-		return outcomeNoEffect, "its server can't be looked at"
+		return outcomeNoEffect, "its server can't be reached"
 	}
 	if v.holds(s.holder) {
 		patience := settleBound
@@ -125,7 +125,7 @@ func (c *cluster) effect(s *signal, holders []*Holder) (outcome, why string) {
 		if passed < patience {
 			return "", ""
 		}
-		return outcomeNoEffect, "it holds on"
+		return outcomeNoEffect, "the session still holds the horizon"
 	}
 	front := (*Holder)(nil)
 	for _, h := range holders {
@@ -136,13 +136,13 @@ func (c *cluster) effect(s *signal, holders []*Holder) (outcome, why string) {
 	}
 	switch {
 	case front == nil:
-		return outcomeMoved, "the session let go, and the horizon moved"
+		return outcomeMoved, "the session released the horizon, which moved"
 	case front.Step == Cancel || front.Step == Terminate:
-		return outcomeMoved, "the session let go; " + front.Name + " holds as much, and is next"
+		return outcomeMoved, "the session released the horizon; " + front.Name + " is as old, and is next"
 	case passed < settleBound:
 		return "", ""
 	}
-	return outcomeNotMoved, "the session let go, and " + front.Name + " holds the horizon where it was (" + front.Why + ")"
+	return outcomeNotMoved, "the session released the horizon, but " + front.Name + " still holds it at the same age (" + front.Why + ")"
 }
 
 // find returns the view of a server by its name, or nil.
@@ -155,7 +155,7 @@ func (c *cluster) find(name string) *view {
 	return nil
 }
 
-// number is an xid as a parameter.
+// number converts an xid to a query parameter.
 func number(x *horizon.XID) *int64 {
 	if x == nil {
 		return nil
@@ -164,7 +164,7 @@ func number(x *horizon.XID) *int64 {
 	return &n
 }
 
-// holds tells whether a session still holds, in the same transaction, what it held when it was judged.
+// holds reports whether a session still holds, in the same transaction, what it held when it was judged.
 func (v *view) holds(h *Holder) bool {
 	for _, s := range v.Sessions {
 		same := s.PID == h.PID && s.Connected.Equal(h.session.Connected) && s.Started != nil && s.Started.Equal(*h.session.Started)

@@ -7,15 +7,15 @@ const (
 	longestPause = time.Hour
 )
 
-// caution bounds what the guard may do: so many signals a minute, and after one that did no good none for a while, which doubles each
-// time. Its zero value has done nothing yet.
+// caution limits the rate of signals. After a signal that did not help, it pauses; the pause doubles each time. The zero value is ready to
+// use.
 type caution struct {
 	signals []time.Time // of the last minute
 	pause   time.Duration
 	until   time.Time
 }
 
-// wait says how long the next signal must wait; 0 is not at all.
+// wait returns how long the next signal must wait, or 0.
 func (c *caution) wait(now time.Time, perMinute int) time.Duration {
 	for len(c.signals) > 0 && now.Sub(c.signals[0]) >= time.Minute {
 		c.signals = c.signals[1:]

@@ -7,15 +7,15 @@ import (
 	"github.com/weir-pg/weir/cmd/internal/horizon"
 )
 
-// cluster is what one look saw of all servers.
+// cluster is what one poll saw of all servers.
 type cluster struct {
 	primary  *view
-	standbys []*view // those that could be looked at
+	standbys []*view // those that answered
 	absent   []string
 }
 
-// holders returns everybody who holds the primary's horizon, the oldest first. A standby that reports what it needs is replaced by its
-// sessions, where it was looked at.
+// holders returns all holders of the primary's horizon, oldest first. A standby that reports feedback is replaced by its sessions if it
+// answered.
 func (c *cluster) holders() []*Holder {
 	list := distinct(c.of(c.primary, map[*view]bool{}))
 	for _, h := range list {
@@ -35,8 +35,8 @@ func (c *cluster) holders() []*Holder {
 	return list
 }
 
-// distinct leaves each holder once, with the oldest it accounts for. One comes up twice where two standbys go by the same name, as they do
-// when nobody named them.
+// distinct keeps each holder once, with its oldest hold. A holder appears twice if two standbys have the same name, as they have by
+// default.
 func distinct(list []*Holder) []*Holder {
 	oldest := map[string]*Holder{}
 	for _, h := range list {
@@ -47,7 +47,7 @@ func distinct(list []*Holder) []*Holder {
 	return slices.DeleteFunc(list, func(h *Holder) bool { return oldest[h.identity()] != h })
 }
 
-// order is among holders of the same: those who have it by themselves come first.
+// order sorts holders of the same age: those that hold it themselves come first.
 func order(h *Holder) int {
 	switch {
 	case h.By == "xid":
@@ -73,7 +73,7 @@ func (c *cluster) of(v *view, above map[*view]bool) []*Holder {
 	return list
 }
 
-// trace returns who on a standby is behind what it reported to v.
+// trace returns the holders on a standby that account for what it reported to v.
 func (c *cluster) trace(v *view, standby horizon.Holder, above map[*view]bool) []*Holder {
 	standbys := c.streaming(v, standby.Slot, standby.Application)
 	var list []*Holder
@@ -83,9 +83,9 @@ func (c *cluster) trace(v *view, standby horizon.Holder, above map[*view]bool) [
 		}
 		for _, h := range c.of(s, above) {
 			if standby.Hold.Before(h.hold) {
-				continue // what holds there is older, or has ended
+				continue // the report is older than this hold: its holder has ended
 			}
-			h.hold = standby.Hold // that is what v knows
+			h.hold = standby.Hold // what v knows
 			list = append(list, h)
 		}
 	}
@@ -93,15 +93,15 @@ func (c *cluster) trace(v *view, standby horizon.Holder, above map[*view]bool) [
 	case len(list) > 0:
 	case len(standbys) == 0:
 		list = append(list, of(v, standby,
-			"it is a standby that the guard can't look into: name it with --standby, and its sessions can be judged"))
+			"the guard can't see the sessions of this standby: name it with --standby so that they can be judged"))
 	default:
 		list = append(list, of(v, standby,
-			"no session accounts for it: they have let go and its next report will say so, or it is a standby that --standby does not name"))
+			"no session accounts for it: either it has ended and the standby's next report will show that, or this is a standby that --standby does not name"))
 	}
 	return list
 }
 
-// streaming returns the standbys that may be the one whose walsender on v has this slot or, without one, this name.
+// streaming returns the standbys that the walsender on v with this slot or, without a slot, with this name may serve.
 func (c *cluster) streaming(v *view, slot, application string) []*view {
 	var found []*view
 	for _, s := range c.standbys {
@@ -114,7 +114,7 @@ func (c *cluster) streaming(v *view, slot, application string) []*view {
 		}
 		found = append(found, s)
 	}
-	// Where several servers have standbys, those of another have another port, mostly.
+	// If several servers have standbys, those of other servers usually have another port.
 	near := slices.DeleteFunc(slices.Clone(found), func(s *view) bool { return s.streamFrom.port != v.port })
 	if len(near) > 0 {
 		return near
@@ -122,8 +122,8 @@ func (c *cluster) streaming(v *view, slot, application string) []*view {
 	return found
 }
 
-// markDerived marks the snapshots, and the reports of standbys, that are old because a transaction is that runs: every new one is as old as
-// the oldest of those. While it runs, nobody can tell them from snapshots that are old themselves, and to end them would move nothing.
+// markDerived marks snapshots and standby reports that are only as old as a running transaction: every new snapshot is as old as the oldest
+// one. While it runs they can't be distinguished from snapshots that are old themselves, and ending them would move nothing.
 func (c *cluster) markDerived(list []*Holder) {
 	running := map[horizon.XID]bool{}
 	for _, s := range c.primary.Sessions {
@@ -139,8 +139,8 @@ func (c *cluster) markDerived(list []*Holder) {
 	}
 }
 
-// markRelevant leaves out who does not hold the tables of the primary's database now. Who has written in another database holds
-// what the snapshots here hold that are as old as it, while they last: so it counts when there is one.
+// markRelevant marks the holders that currently hold tables of the primary's database. A session that has written in another database
+// holds them only through a snapshot here that is as old, so it counts while there is one.
 func (c *cluster) markRelevant(list []*Holder) {
 	here := map[horizon.XID]bool{}
 	for _, h := range list {

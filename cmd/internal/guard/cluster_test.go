@@ -16,7 +16,7 @@ import (
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
 
-// servers are a primary, a standby of it that uses a slot, and a standby of that which uses none. Both report what they need.
+// servers are a primary, a standby that uses a slot, and a cascaded standby without one. Both send hot_standby_feedback.
 type servers struct{ primary, standby, cascaded *embedded.Server }
 
 func startServers(t *testing.T) *servers {
@@ -39,7 +39,7 @@ func startServers(t *testing.T) *servers {
 	return s
 }
 
-// as returns the URL of a database for another role; its password is its name.
+// as returns the URL of a database for another role, whose password is its name.
 func as(t *testing.T, s *embedded.Server, role, database string) string {
 	u, err := url.Parse(s.URL(database))
 	if err != nil {
@@ -63,7 +63,7 @@ func server(t *testing.T, name string, s *embedded.Server) Server {
 	return Server{Name: name, DB: pool}
 }
 
-// hasty is a policy for tests: everybody may be ended after a moment.
+// hasty is a policy for tests: every session may be ended after a moment.
 func hasty() Policy {
 	p := DefaultPolicy()
 	p.Interval = Duration{100 * time.Millisecond}
@@ -73,7 +73,7 @@ func hasty() Policy {
 	return p
 }
 
-// guard returns one of the primary and both standbys.
+// guard returns a guard of the primary and both standbys.
 func (s *servers) guard(t *testing.T, p Policy, act bool) *Guard {
 	g, err := New(Config{
 		Primary: server(t, "primary", s.primary), Standbys: []Server{server(t, "standby", s.standby), server(t, "cascaded", s.cascaded)},
@@ -88,7 +88,7 @@ func (s *servers) guard(t *testing.T, p Policy, act bool) *Guard {
 	return g
 }
 
-// client is a session of a test's.
+// client is a session of a test.
 type client struct {
 	t    *testing.T
 	conn *pgx.Conn
@@ -116,30 +116,30 @@ func (c *client) exec(sql ...string) *client {
 
 func (c *client) pid() int32 { return int32(c.conn.PgConn().PID()) }
 
-// lives tells whether the session still answers.
+// lives reports whether the session still answers.
 func (c *client) lives() bool {
 	_, err := c.conn.Exec(c.t.Context(), "SELECT 1")
 	return err == nil
 }
 
-// runs starts a statement that takes long, and returns how it ends.
+// runs starts a slow statement, and returns a channel that receives its error.
 func (c *client) runs(sql string) <-chan error {
 	ended := make(chan error, 1)
-	go func() { // ends with the statement, at the latest with the connection
+	go func() { // ends with the statement, or with the connection
 		_, err := c.conn.Exec(context.Background(), sql)
 		ended <- err
 	}()
 	return ended
 }
 
-// watch lets the guard look, with dead rows made before each look, until found says that it has seen enough.
+// watch makes dead rows and polls with the guard until found returns true.
 func (s *servers) watch(t *testing.T, g *Guard, found func(*Findings) bool) {
 	t.Helper()
 	var last *Findings
 	deadline := time.Now().Add(30 * time.Second)
 	for tick := time.NewTicker(100 * time.Millisecond); time.Now().Before(deadline); <-tick.C {
 		s.harm(t)
-		r, err := g.Look(t.Context())
+		r, err := g.Poll(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -150,7 +150,7 @@ func (s *servers) watch(t *testing.T, g *Guard, found func(*Findings) bool) {
 	t.Fatalf("not seen: %s", describe(last))
 }
 
-// harm makes dead rows in the protected table. The session ends, because sessions send their statistics then.
+// harm makes dead rows in the protected table. It ends its session, so that the server sends the session's statistics.
 func (s *servers) harm(t *testing.T) {
 	t.Helper()
 	conn, err := pgx.Connect(t.Context(), s.primary.URL("postgres"))
@@ -178,7 +178,7 @@ func describe(r *Findings) string {
 	return b.String()
 }
 
-// outcome tells whether an action on a session had this outcome, in this look.
+// outcome reports whether an action on a session had this outcome in this poll.
 func (r *Findings) outcome(server, name string, action Action, outcome string) bool {
 	for _, a := range r.Actions {
 		if a.Server == server && a.Name == name && a.Action == action && a.Outcome == outcome {

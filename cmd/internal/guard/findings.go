@@ -2,23 +2,23 @@ package guard
 
 import "time"
 
-// Findings are what one look found, and what was done. Its JSON is an interface: fields do not change their meaning.
+// Findings are the results of one poll and the actions taken. Its JSON is an interface: fields do not change their meaning.
 type Findings struct {
-	Version  int       `json:"version"` // of this form: 1
+	Version  int       `json:"version"` // of this format: 1
 	At       time.Time `json:"at"`      // by the primary's clock
-	Acting   bool      `json:"acting"`  // false: a dry run
+	Acting   bool      `json:"acting"`  // false: dry run
 	Primary  string    `json:"primary"`
 	Postgres string    `json:"postgres"`
 	Database string    `json:"database"` // whose tables are protected
-	Standbys []string  `json:"standbys"` // that were looked at
-	Absent   []string  `json:"absent"`   // that could not be looked at
+	Standbys []string  `json:"standbys"` // that answered
+	Absent   []string  `json:"absent"`   // that did not
 
 	AgeXids int64    `json:"age_xids"`     // of the horizon: transactions since the oldest hold
-	Held    float64  `json:"held_seconds"` // the oldest hold, for so long at least
-	Holders []Holder `json:"holders"`      // the oldest first
-	Tables  []Table  `json:"tables"`       // protected ones with dead rows, the most first
+	Held    float64  `json:"held_seconds"` // the oldest hold has lasted at least this long
+	Holders []Holder `json:"holders"`      // oldest first
+	Tables  []Table  `json:"tables"`       // protected tables with dead rows, most first
 	Probes  []Timing `json:"probes"`
-	Actions []Done   `json:"actions"` // what was done since the last report, and what came of it
+	Actions []Done   `json:"actions"` // taken since the last report, and their outcomes
 }
 
 func newFindings(acting bool, c *cluster, holders []*Holder, tables []Table, timings []Timing) *Findings {
@@ -39,7 +39,7 @@ func newFindings(acting bool, c *cluster, holders []*Holder, tables []Table, tim
 	return r
 }
 
-// due tells whether somebody is to be ended who has not been yet.
+// due reports whether a session is still to be ended.
 func (r *Findings) due() bool {
 	for _, h := range r.Holders {
 		if h.Step == Cancel || h.Step == Terminate {

@@ -14,40 +14,40 @@ import (
 	"github.com/weir-pg/weir/cmd/internal/horizon"
 )
 
-// ApplicationName is what a guard's sessions go by. No guard judges another's.
+// ApplicationName is the application name of a guard's sessions. A guard ignores the sessions of other guards.
 const ApplicationName = horizon.Guard
 
-// More than one look takes: at the primary, and at a standby, for which the primary does not wait long.
+// Limits of one poll, well above what it takes: of the primary, and of a standby, which should not delay the primary for long.
 const (
-	lookBound    = 15 * time.Second
-	standbyBound = 5 * time.Second
+	pollTimeout    = 15 * time.Second
+	standbyTimeout = 5 * time.Second
 )
 
-// Config says what to guard, and how.
+// Config configures a guard.
 type Config struct {
 	Primary    Server
-	Standbys   []Server              // of the primary, and theirs
-	Policy     Policy                // the zero value is DefaultPolicy
-	Act        bool                  // false: say what would be done, and do nothing
+	Standbys   []Server              // of the primary, and cascaded ones
+	Policy     Policy                // zero value: DefaultPolicy
+	Act        bool                  // false: only report what would be done
 	Logger     *slog.Logger          // nil: none
 	Registerer prometheus.Registerer // nil: no metrics
 }
 
-// Guard watches one cluster. One goroutine at a time may use it.
+// Guard watches one cluster. It must not be used by several goroutines at the same time.
 type Guard struct {
 	config  Config
 	log     *slog.Logger
 	metrics *metrics
 
-	since   map[string]time.Time // by a holder's key: since when it has at least held
+	since   map[string]time.Time // by a holder's key: it has held at least since then
 	climbs  map[string]*climb    // by a holder's identity
 	pending []*signal            // whose effect is not known yet
 	harm    harm
 	caution caution
-	absent  map[string]string // standbys that could not be looked at, and why
+	absent  map[string]string // standbys that did not answer, and why
 }
 
-// New returns a guard of what c says. It looks at nothing yet.
+// New returns a guard. It does not query any server yet.
 func New(c Config) (*Guard, error) {
 	if c.Primary.DB == nil {
 		return nil, errors.New("guard: Config.Primary is missing")
@@ -70,9 +70,9 @@ func New(c Config) (*Guard, error) {
 	}, nil
 }
 
-// Check tells whether the servers are what they are said to be, and let the guard see and do what it must.
+// Check returns an error if a server does not have the role that the configuration gives it, or the guard lacks privileges there.
 func (g *Guard) Check(ctx context.Context) error {
-	primary, err := look(ctx, g.config.Primary)
+	primary, err := inspect(ctx, g.config.Primary)
 	if err != nil {
 		return err
 	}
@@ -81,7 +81,7 @@ func (g *Guard) Check(ctx context.Context) error {
 	}
 	all := []*view{primary}
 	for _, s := range g.config.Standbys {
-		v, err := look(ctx, s)
+		v, err := inspect(ctx, s)
 		if err != nil {
 			return err
 		}
@@ -101,33 +101,33 @@ func (g *Guard) Check(ctx context.Context) error {
 	return nil
 }
 
-// standbyOf returns an error when v is no standby of the primary.
+// standbyOf returns an error if v is not a standby of the primary.
 func standbyOf(primary, v *view) error {
 	if v.system != primary.system {
-		return fmt.Errorf("%s is of another cluster than %s: name only its standbys with --standby", v.server.Name, primary.server.Name)
+		return fmt.Errorf("%s and %s are not of the same cluster: name only standbys of the primary with --standby", v.server.Name, primary.server.Name)
 	}
 	if !v.Standby {
-		return fmt.Errorf("%s is no standby: it was promoted, or is the primary itself", v.server.Name)
+		return fmt.Errorf("%s is not a standby: it was promoted, or is the primary itself", v.server.Name)
 	}
 	return nil
 }
 
-// Run looks, again and again, until ctx ends. A look that fails is logged, and the next one tries again.
+// Run polls until ctx ends. A poll that fails is logged, and the next one tries again.
 func (g *Guard) Run(ctx context.Context) error {
 	tick := time.NewTicker(g.config.Policy.Interval.Duration)
 	defer tick.Stop()
 	failing := ""
 	for {
-		_, err := g.Look(ctx)
+		_, err := g.Poll(ctx)
 		switch {
 		case ctx.Err() != nil:
 			return nil
 		case err != nil && err.Error() != failing:
 			failing = err.Error()
-			g.log.Error("cannot look, trying again", "error", err)
+			g.log.Error("cannot poll the cluster, trying again", "error", err)
 		case err == nil && failing != "":
 			failing = ""
-			g.log.Info("looking again")
+			g.log.Info("polling again")
 		}
 		select {
 		case <-ctx.Done():
@@ -137,23 +137,23 @@ func (g *Guard) Run(ctx context.Context) error {
 	}
 }
 
-// Once looks twice, to see what grows; a guard that acts goes on until nobody is left whom it may end, or it has waited for a minute. It
-// returns the last look, with what was done in all of them.
+// Once polls twice, to see growth. A guard that acts continues until no session is left that it may end, for at most a minute. Once returns
+// the findings of the last poll, with the actions of all.
 func (g *Guard) Once(ctx context.Context) (*Findings, error) {
 	const bound = time.Minute
 	tick := time.NewTicker(g.config.Policy.Interval.Duration)
 	defer tick.Stop()
 	var actions []Done
 	begin := time.Now()
-	for looks := 1; ; looks++ {
-		r, err := g.Look(ctx)
+	for polls := 1; ; polls++ {
+		r, err := g.Poll(ctx)
 		if err != nil {
 			return nil, err
 		}
 		actions = append(actions, r.Actions...)
 		r.Actions = actions
 		settled := !g.config.Act || len(g.pending) == 0 && !r.due()
-		if looks >= 2 && (settled || time.Since(begin) > bound) {
+		if polls >= 2 && (settled || time.Since(begin) > bound) {
 			return r, nil
 		}
 		select {
@@ -164,14 +164,14 @@ func (g *Guard) Once(ctx context.Context) (*Findings, error) {
 	}
 }
 
-// Look looks once, judges, and takes the next step of what is due.
-func (g *Guard) Look(ctx context.Context) (*Findings, error) {
-	r, err := g.look(ctx)
-	g.metrics.looked(r, err)
+// Poll polls the cluster once, judges the holders, and takes the next step for each that is due.
+func (g *Guard) Poll(ctx context.Context) (*Findings, error) {
+	r, err := g.poll(ctx)
+	g.metrics.polled(r, err)
 	return r, err
 }
 
-func (g *Guard) look(ctx context.Context) (*Findings, error) {
+func (g *Guard) poll(ctx context.Context) (*Findings, error) {
 	c, err := g.cluster(ctx)
 	if err != nil {
 		return nil, err
@@ -190,20 +190,20 @@ func (g *Guard) look(ctx context.Context) (*Findings, error) {
 	return r, nil
 }
 
-// cluster looks at all servers at once. A standby that can't be looked at is left out; its goroutine is waited for, too.
+// cluster reads all servers concurrently. A standby that does not answer is left out, but its goroutine is waited for too.
 func (g *Guard) cluster(ctx context.Context) (*cluster, error) {
 	servers := append([]Server{g.config.Primary}, g.config.Standbys...)
 	views, errs := make([]*view, len(servers)), make([]error, len(servers))
 	var wg sync.WaitGroup
 	for i, s := range servers {
-		bound := standbyBound
+		bound := standbyTimeout
 		if i == 0 {
-			bound = lookBound
+			bound = pollTimeout
 		}
 		wg.Go(func() {
 			ctx, cancel := context.WithTimeout(ctx, bound)
 			defer cancel()
-			views[i], errs[i] = look(ctx, s)
+			views[i], errs[i] = inspect(ctx, s)
 		})
 	}
 	wg.Wait()
@@ -222,7 +222,7 @@ func (g *Guard) cluster(ctx context.Context) (*cluster, error) {
 		if err != nil {
 			c.absent = append(c.absent, s.Name)
 			if g.absent[s.Name] == "" {
-				g.log.Warn("a standby is left out", "server", s.Name, "error", err)
+				g.log.Warn("a standby does not answer and is left out", "server", s.Name, "error", err)
 			}
 			g.absent[s.Name] = err.Error()
 			continue
@@ -233,7 +233,7 @@ func (g *Guard) cluster(ctx context.Context) (*cluster, error) {
 	return c, nil
 }
 
-// remember sets since when each holder has at least held what it holds: what was known when it was first seen.
+// remember sets how long each holder has held at least: since the time known when it was first seen.
 func (g *Guard) remember(holders []*Holder) {
 	since := make(map[string]time.Time, len(holders))
 	for _, h := range holders {
@@ -246,7 +246,7 @@ func (g *Guard) remember(holders []*Holder) {
 	g.since = since
 }
 
-// pinnedSince is since when the horizon has at least stood still.
+// pinnedSince returns a time since which the horizon has not moved.
 func pinnedSince(holders []*Holder) time.Time {
 	for _, h := range holders {
 		if h.relevant && h.AgeXids > 0 {

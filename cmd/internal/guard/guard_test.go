@@ -18,7 +18,7 @@ import (
 	"github.com/weir-pg/weir/internal/pgtest"
 )
 
-// The horizon belongs to the whole cluster, so the tests take turns on one.
+// The horizon is shared by the whole cluster, so the tests run one after another on one cluster.
 func TestGuard(t *testing.T) {
 	s := startServers(t)
 	for name, test := range map[string]func(*testing.T, *servers){
@@ -62,14 +62,14 @@ func idleTransaction(t *testing.T, s *servers) {
 	ended(t, s, "primary", c)
 }
 
-// ended checks that a session is terminated, without a cancel before, and that the guard sees the horizon move.
+// ended checks that a session is terminated without a cancel, and that the guard sees the horizon move.
 func ended(t *testing.T, s *servers, server string, c *client) {
 	t.Helper()
 	name := fmt.Sprintf("pid %d", c.pid())
 	g := s.guard(t, hasty(), true)
 	s.watch(t, g, func(r *Findings) bool {
 		if r.outcome(server, name, Cancel, outcomeSignalled) {
-			t.Error("an idle session was cancelled, which does nothing")
+			t.Error("an idle session was cancelled, which has no effect")
 		}
 		return r.outcome(server, name, Terminate, outcomeMoved)
 	})
@@ -92,7 +92,7 @@ func runningSnapshot(t *testing.T, s *servers) {
 	}
 }
 
-// A cancel rolls back to the savepoint only, and the transaction keeps its xid.
+// A cancel only rolls back to the savepoint: the transaction keeps its xid.
 func cancelThenTerminate(t *testing.T, s *servers) {
 	c := connect(t, as(t, s.primary, "app", "postgres")).exec("BEGIN", "INSERT INTO other VALUES (1)", "SAVEPOINT s")
 	end := c.runs("SELECT pg_sleep(600)")
@@ -120,7 +120,7 @@ func preparedTransaction(t *testing.T, s *servers) {
 	})
 }
 
-// A standby that went away leaves its slot with what it last needed.
+// The slot of a stopped standby keeps its last xmin.
 func abandonedSlot(t *testing.T, s *servers) {
 	c := connect(t, as(t, s.standby, "app", "postgres")).exec(readOnly, "SELECT count(*) FROM harmed")
 	s.waitFor(t, s.primary, "SELECT EXISTS (SELECT FROM pg_catalog.pg_replication_slots WHERE xmin IS NOT NULL)")
@@ -156,7 +156,7 @@ func (s *servers) waitFor(t *testing.T, at *embedded.Server, sql string) {
 			return
 		}
 		if time.Now().After(deadline) {
-			t.Fatalf("not so in time: %s", sql)
+			t.Fatalf("not true in time: %s", sql)
 		}
 	}
 }
@@ -200,8 +200,7 @@ func unknownStandby(t *testing.T, s *servers) {
 	}
 }
 
-// harmless lets a guard that may act look while a session of another role is ended, so that it has had every chance, and checks that c
-// was not touched.
+// harmless runs a guard that may act until it has ended a session of another role, and checks that it did not touch clients.
 func (s *servers) harmless(t *testing.T, p Policy, clients ...*client) {
 	t.Helper()
 	g := s.guard(t, p, true)
@@ -228,7 +227,7 @@ func (s *servers) harmless(t *testing.T, p Policy, clients ...*client) {
 }
 
 func innocent(t *testing.T, s *servers) {
-	c := connect(t, as(t, s.primary, "app", "postgres")).exec("BEGIN", "SELECT count(*) FROM harmed") // READ COMMITTED: the snapshot is gone
+	c := connect(t, as(t, s.primary, "app", "postgres")).exec("BEGIN", "SELECT count(*) FROM harmed") // READ COMMITTED: the snapshot has been released
 	s.harmless(t, hasty(), c)
 }
 
@@ -241,7 +240,7 @@ func elsewhere(t *testing.T, s *servers) {
 
 func reusedPid(t *testing.T, s *servers) {
 	c := connect(t, as(t, s.primary, "app", "postgres")).exec(readOnly, "SELECT 1")
-	v, err := look(t.Context(), server(t, "primary", s.primary))
+	v, err := inspect(t.Context(), server(t, "primary", s.primary))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -275,11 +274,11 @@ func reusedPid(t *testing.T, s *servers) {
 		t.Errorf("an idle session was cancelled: %v, %v", sent, err)
 	}
 	if sent, err := send(t.Context(), terminateSQL, held(v, found)); err != nil || !sent {
-		t.Errorf("the very session: %v, %v", sent, err)
+		t.Errorf("the same session: %v, %v", sent, err)
 	}
 }
 
-// held returns the holder that a session is.
+// held returns the holder of a session.
 func held(v *view, s *horizon.Session) *Holder {
 	alone := &horizon.View{At: v.At, Database: v.Database, Next: v.Next, Sessions: []*horizon.Session{s}}
 	return of(v, alone.Holders()[0], "")
@@ -289,15 +288,15 @@ func dryRun(t *testing.T, s *servers) {
 	idle := connect(t, as(t, s.primary, "app", "postgres")).exec("BEGIN", "INSERT INTO other VALUES (1)")
 	name := fmt.Sprintf("pid %d", idle.pid())
 	g := s.guard(t, hasty(), false)
-	looks := 0
+	polls := 0
 	s.watch(t, g, func(r *Findings) bool {
 		if r.outcome("primary", name, Terminate, outcomeWould) {
-			looks = 1
+			polls = 1
 		}
-		if looks > 0 {
-			looks++
+		if polls > 0 {
+			polls++
 		}
-		return looks > 6
+		return polls > 6
 	})
 	if !idle.lives() {
 		t.Error("the session was ended")
@@ -318,7 +317,7 @@ func namedSuperuser(t *testing.T, s *servers) {
 	c := connect(t, as(t, s.primary, "boss", "postgres")).exec("BEGIN", "INSERT INTO other VALUES (1)")
 	p := hasty()
 	p.Rules = []Rule{{Roles: []string{"boss"}}}
-	// Only a superuser may end a superuser.
+	// Only a superuser may terminate a superuser's session.
 	pool := pgtest.Pool(t, s.primary.URL("postgres")+"&application_name=weir+guard")
 	g, err := New(Config{Primary: Server{Name: "primary", DB: pool}, Policy: p, Act: true})
 	if err != nil {
@@ -352,13 +351,13 @@ func withoutHarm(t *testing.T, s *servers) {
 	c := connect(t, as(t, s.primary, "app", "postgres")).exec("BEGIN", "INSERT INTO other VALUES (1)")
 	p := hasty()
 	p.Protect.Tables = []string{"public.other"}
-	looks := 0
+	polls := 0
 	s.watch(t, s.guard(t, p, true), func(r *Findings) bool {
 		h := r.holder("primary", fmt.Sprintf("pid %d", c.pid()))
-		if h != nil && h.Why == "nothing suffers from it so far" {
-			looks++
+		if h != nil && h.Why == "nothing suffers yet" {
+			polls++
 		}
-		return looks == 10
+		return polls == 10
 	})
 	if !c.lives() {
 		t.Error("the session was ended")
@@ -390,7 +389,7 @@ func bounded(t *testing.T, s *servers) {
 			}
 		}
 		for _, h := range r.Holders {
-			if strings.Contains(h.Why, "caution lets the next signal wait") {
+			if strings.Contains(h.Why, "the limit on signals delays the next one") {
 				waits++
 				break
 			}
@@ -478,5 +477,5 @@ func rights(t *testing.T, s *servers) {
 	check("blind", `GRANT pg_monitor TO "blind"`, false)
 	connect(t, s.primary.URL("postgres")).exec("GRANT pg_monitor TO blind")
 	check("blind", `GRANT pg_signal_backend TO "blind"`, true)
-	check("guard", "primary is no standby", true, server(t, "primary", s.primary))
+	check("guard", "primary is not a standby", true, server(t, "primary", s.primary))
 }

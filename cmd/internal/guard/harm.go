@@ -14,13 +14,13 @@ type Table struct {
 	Name      string  `json:"name"`
 	Dead      int64   `json:"dead_rows"`
 	PerSecond float64 `json:"growth_per_second"`
-	Usual     int64   `json:"autovacuum_at"` // what autovacuum lets come together; 0: it is off
+	Usual     int64   `json:"autovacuum_at"` // the number at which autovacuum starts; 0: it is off
 	InVain    bool    `json:"vacuumed_in_vain"`
 	Suffers   bool    `json:"suffers"`
 	vacuumed  *time.Time
 }
 
-// Timing is what a probe took.
+// Timing is the result of a probe.
 type Timing struct {
 	Name    string  `json:"name"`
 	Seconds float64 `json:"seconds"`
@@ -29,15 +29,15 @@ type Timing struct {
 }
 
 const (
-	growthWindow = 12 // looks that growth is seen over
-	probeLooks   = 3  // looks on end in which a probe must be slow
-	probeBound   = 5 * time.Second
+	growthWindow = 12 // polls over which growth is measured
+	probePolls   = 3  // consecutive polls in which a probe must be slow
+	probeTimeout = 5 * time.Second
 )
 
-// harm remembers what is needed to tell growth. Its zero value remembers nothing.
+// harm remembers earlier polls, to detect growth. Its zero value is ready to use.
 type harm struct {
 	dead map[string][]deadAt
-	slow map[string]int // looks on end
+	slow map[string]int // consecutive polls
 }
 
 type deadAt struct {
@@ -45,13 +45,13 @@ type deadAt struct {
 	dead int64
 }
 
-// tables reads the protected tables, and judges those whose dead rows grow.
+// tables reads the protected tables and marks those that suffer.
 func (m *harm) tables(ctx context.Context, primary *view, p Protect, pinnedSince time.Time) ([]Table, error) {
 	list, err := read(ctx, primary.server.DB, tablesSQL, func(row pgx.CollectableRow) (t Table, err error) {
 		return t, row.Scan(&t.Name, &t.Dead, &t.vacuumed, &t.Usual)
 	}, likePatterns(p.Tables))
 	if err != nil {
-		return nil, fmt.Errorf("look at the tables of %s: %w", primary.server.Name, err)
+		return nil, fmt.Errorf("read the tables of %s: %w", primary.server.Name, err)
 	}
 	before := m.dead
 	m.dead = make(map[string][]deadAt, len(list))
@@ -69,7 +69,7 @@ func (m *harm) tables(ctx context.Context, primary *view, p Protect, pinnedSince
 	return list, nil
 }
 
-// probes times the policy's probes. They are read-only, and bounded, for they hold the horizon too.
+// probes times the policy's probes. They are read-only and have a timeout, because they hold the horizon too.
 func (m *harm) probes(ctx context.Context, primary *view, probes []Probe) []Timing {
 	list := make([]Timing, len(probes))
 	if m.slow == nil {
@@ -82,8 +82,8 @@ func (m *harm) probes(ctx context.Context, primary *view, probes []Probe) []Timi
 		err := probe(ctx, primary.server.DB, p.SQL)
 		took := time.Since(begin)
 		t.Seconds = took.Seconds()
-		// One that is cut off is slow; one that fails otherwise says nothing.
-		cutOff := err != nil && took >= probeBound
+		// A probe that times out is slow; one that fails otherwise shows nothing.
+		cutOff := err != nil && took >= probeTimeout
 		if err != nil {
 			t.Error = err.Error()
 		}
@@ -92,27 +92,27 @@ func (m *harm) probes(ctx context.Context, primary *view, probes []Probe) []Timi
 		} else {
 			m.slow[p.Name] = 0
 		}
-		t.Suffers = m.slow[p.Name] >= probeLooks
+		t.Suffers = m.slow[p.Name] >= probePolls
 	}
 	return list
 }
 
 func probe(ctx context.Context, db DB, sql string) error {
-	ctx, cancel := context.WithTimeout(ctx, probeBound+time.Second)
+	ctx, cancel := context.WithTimeout(ctx, probeTimeout+time.Second)
 	defer cancel()
 	tx, err := db.Begin(ctx)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }() // there is nothing to keep
-	if _, err := tx.Exec(ctx, fmt.Sprintf("SET TRANSACTION READ ONLY; SET LOCAL statement_timeout = %d", probeBound.Milliseconds())); err != nil {
+	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }() // it has changed nothing
+	if _, err := tx.Exec(ctx, fmt.Sprintf("SET TRANSACTION READ ONLY; SET LOCAL statement_timeout = %d", probeTimeout.Milliseconds())); err != nil {
 		return err
 	}
 	_, err = tx.Exec(ctx, sql)
 	return err
 }
 
-// sufferers names what suffers.
+// sufferers describes the tables and probes that suffer.
 func sufferers(tables []Table, timings []Timing) []string {
 	var names []string
 	for _, t := range tables {

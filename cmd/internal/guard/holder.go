@@ -8,7 +8,7 @@ import (
 	"github.com/weir-pg/weir/cmd/internal/horizon"
 )
 
-// Holder is somebody who holds the horizon, as one look found it and judged it.
+// Holder is a holder of the horizon, as found and judged by one poll.
 type Holder struct {
 	Server      string       `json:"server"`
 	Kind        horizon.Kind `json:"kind"`
@@ -23,31 +23,31 @@ type Holder struct {
 	Started     time.Time    `json:"started,omitzero"` // the transaction
 	Query       string       `json:"query,omitempty"`
 
-	Xid     uint32        `json:"xid"`               // nothing that a transaction since this one deleted can be removed
-	AgeXids int64         `json:"age_xids"`          // transactions since
-	Held    float64       `json:"held_seconds"`      // for so long at least
+	Xid     uint32        `json:"xid"`               // rows deleted by this or a later transaction can't be removed
+	AgeXids int64         `json:"age_xids"`          // transactions since Xid
+	Held    float64       `json:"held_seconds"`      // it has held for at least this long
 	By      string        `json:"held_by"`           // xid, snapshot, slot, feedback
-	Scope   horizon.Scope `json:"scope"`             // what it holds: tables here, tables here through snapshots, tables elsewhere, catalogs
-	Rule    string        `json:"rule,omitempty"`    // of the policy
+	Scope   horizon.Scope `json:"scope"`             // tables here, tables here through snapshots, tables elsewhere, catalogs
+	Rule    string        `json:"rule,omitempty"`    // the rule of the policy that applies
 	Step    Action        `json:"step,omitempty"`    // what is due: report, cancel, terminate
-	Why     string        `json:"why"`               // the reason for the step, or for none
-	Command string        `json:"command,omitempty"` // what to run by hand, for those whom the guard never ends
+	Why     string        `json:"why"`               // the reason for the step, or for taking none
+	Command string        `json:"command,omitempty"` // to run by hand, for holders that the guard never ends
 
-	session  *horizon.Session // nil: no session
+	session  *horizon.Session // nil: not a session
 	at       *view            // the server that it is on
 	hold     horizon.XID      // as the primary sees it
-	own      horizon.XID      // as its server shows it, for the statement that ends it
+	own      horizon.XID      // as its own server shows it, for the statement that ends it
 	since    time.Time
 	limits   Limits
-	never    string // why it is not the guard's to end
-	derived  bool   // its snapshot is as old as a transaction that still runs, not by its own age
+	never    string // why the guard must not end it
+	derived  bool   // its snapshot is only as old as a transaction that still runs
 	relevant bool   // it holds tables of the primary's database now
 }
 
-// key is the same for as long as the same session holds the same in the same transaction.
+// key identifies a holder together with the xid or snapshot that it holds.
 func (h *Holder) key() string { return h.identity() + fmt.Sprintf(" %d", h.own) }
 
-// identity is the same for as long as the same session is in the same transaction.
+// identity identifies a session in one transaction, or another holder by name.
 func (h *Holder) identity() string {
 	if h.session == nil {
 		return h.Server + " " + string(h.Kind) + " " + h.Name
@@ -61,13 +61,13 @@ func (h *Holder) identity() string {
 
 func (h *Holder) held() time.Duration { return max(0, h.at.At.Sub(h.since)) }
 
-// cancellable tells whether a cancel can have an effect: an idle session runs nothing, and one that waits for its client to
-// take an answer hears nothing.
+// cancellable reports whether a cancel can have an effect: an idle session runs no statement, and one that waits for its client to read a
+// result does not process the cancel.
 func (h *Holder) cancellable() bool {
 	return (h.session.State == "active" || h.session.State == "fastpath function call") && h.session.Wait != "Client:ClientWrite"
 }
 
-// of returns a holder on a server, before it is judged. A reason is given why a standby can't be replaced by its sessions.
+// of returns a holder on a server, not judged yet. reason says why a standby can't be replaced by its sessions.
 func of(v *view, x horizon.Holder, why string) *Holder {
 	h := &Holder{
 		Server: v.server.Name, Kind: x.Kind, Name: x.Name, Role: x.Role, Application: x.Application, Database: x.Database, Client: x.Client,
@@ -85,10 +85,10 @@ func of(v *view, x horizon.Holder, why string) *Holder {
 	}
 	switch x.Kind {
 	case horizon.Prepared:
-		h.never = "a prepared transaction has promised to survive: only who prepared it knows whether it should be committed"
+		h.never = "a prepared transaction must survive: only the application that prepared it knows whether to commit it"
 		h.Command = "ROLLBACK PREPARED " + literal(x.Name)
 	case horizon.Slot:
-		h.never = "a slot is a promise to a consumer: only who made it knows whether that comes back"
+		h.never = "a slot keeps data for its consumer: only its owner knows whether the consumer will return"
 		if x.Active {
 			h.State = "active"
 		} else {

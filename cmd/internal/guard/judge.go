@@ -8,12 +8,12 @@ import (
 	"github.com/weir-pg/weir/cmd/internal/horizon"
 )
 
-// judge decides for each holder what is due, and says why. list is in order of age; harmed names what suffers.
+// judge decides for each holder which step is due, and why. list is ordered by age; harmed describes what suffers.
 //
-// Sessions are ended from the front, as far as that moves the horizon: what stands behind a hold that will stay waits for that. A session
-// past its limit is ended wherever it stands.
+// Sessions are ended oldest first, as long as that moves the horizon: a session behind a holder that will stay is left alone. A session
+// past its limit is ended in any position.
 func judge(p *Policy, list []*Holder, harmed []string) {
-	var blocked *Holder // the first that stays
+	var blocked *Holder // the first holder that stays
 	relevant := make([]*Holder, 0, len(list))
 	for _, h := range list {
 		if h.relevant {
@@ -42,12 +42,12 @@ func judge(p *Policy, list []*Holder, harmed []string) {
 		}
 		if next := stays(relevant[i+1:]); next != nil && next.AgeXids*2 > h.AgeXids {
 			h.Step = Report
-			h.Why = fmt.Sprintf("ending it would move the horizon little: %s holds nearly as much, and stays (%s)", next.Name, next.Why)
+			h.Why = fmt.Sprintf("ending it would hardly move the horizon: %s is nearly as old, and stays (%s)", next.Name, next.Why)
 		}
 	}
 }
 
-// stays returns the first that is not about to be ended.
+// stays returns the first holder that is not about to be ended.
 func stays(list []*Holder) *Holder {
 	for _, h := range list {
 		if !h.derived && (h.Step == "" || h.Step == Report) {
@@ -61,43 +61,43 @@ func pastLimit(h *Holder) bool {
 	return !h.derived && h.limits.Limit.Duration > 0 && h.held() >= h.limits.Limit.Duration
 }
 
-// decide returns the highest rung that is due; the ladder climbs to it.
+// decide returns the highest step that is due, which the ladder reaches step by step.
 func decide(h *Holder, harmed []string, blocked *Holder) (Action, string) {
 	held := Duration{h.held().Truncate(time.Second)}
 	switch {
 	case h.Scope == horizon.Catalogs:
-		return "", "it holds the system catalogs alone, no table"
+		return "", "it holds only the system catalogs, no tables"
 	case h.Scope == horizon.Through && !h.relevant:
-		return "", "it has written in database " + h.Database + ", and no snapshot here is as old as it just now"
+		return "", "it has written in database " + h.Database + ", and at the moment no snapshot here is as old"
 	case !h.relevant:
-		return "", "it holds nothing here: it is in database " + h.Database
+		return "", "it holds no tables here: it is in database " + h.Database
 	case h.AgeXids <= 0:
-		return "", "no transaction has ended since: it holds nothing back"
+		return "", "no transaction has ended since it started: it holds nothing back"
 	case h.limits.Action == Ignore:
-		return "", "rule " + h.Rule + " says to ignore it"
+		return "", "rule " + h.Rule + " ignores it"
 	case h.derived:
-		return "", "its snapshot is as old as a transaction that still runs: that comes first"
+		return "", "its snapshot is as old as a transaction that still runs: that transaction comes first"
 	case h.held() < h.limits.After.Duration:
-		return "", fmt.Sprintf("it may hold the horizon for %s, and has for %s", h.limits.After, held)
+		return "", fmt.Sprintf("it may hold the horizon for %s, and has held it for %s", h.limits.After, held)
 	}
 	var why string
 	switch {
 	case pastLimit(h):
 		why = fmt.Sprintf("it has held the horizon for %s, and its limit is %s", held, h.limits.Limit)
 	case len(harmed) == 0:
-		return "", "nothing suffers from it so far"
+		return "", "nothing suffers yet"
 	default:
-		why = fmt.Sprintf("it has held the horizon for %s, and there suffers %s", held, strings.Join(harmed, ", "))
+		why = fmt.Sprintf("it has held the horizon for %s, and this suffers: %s", held, strings.Join(harmed, ", "))
 	}
 	switch {
 	case h.never != "":
-		return Report, why + "; it is not the guard's to end: " + h.never
+		return Report, why + "; the guard does not end it: " + h.never
 	case h.limits.Action == Report:
 		return Report, why
 	case h.limits.Action == Cancel && !h.cancellable():
-		return Report, why + "; to cancel it would do nothing, and its rule goes no further"
+		return Report, why + "; a cancel would have no effect, and its rule does not allow terminate"
 	case blocked != nil && !pastLimit(h):
-		return "", fmt.Sprintf("ending it would move nothing: %s is in front and stays", blocked.Name)
+		return "", fmt.Sprintf("ending it would move nothing: %s is at least as old, and stays", blocked.Name)
 	}
 	return h.limits.Action, why
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/weir-pg/weir/cmd/internal/horizon"
 )
 
-// made is a cluster as a look might have seen it. The next xid is 1000, sessions are idle in their transactions for an hour, and all may be ended.
+// made is an invented cluster. The next xid is 1000, sessions have been idle in their transactions for an hour, and all may be ended.
 type made struct {
 	c   *cluster
 	now time.Time
@@ -34,7 +34,7 @@ func (m *made) session(v *view, pid int32, xid, xmin horizon.XID) *horizon.Sessi
 	return s
 }
 
-// standby adds a standby that reports an xmin to v.
+// standby adds a standby that reports xmin to v.
 func (m *made) standby(v *view, name, application string, xmin horizon.XID) *view {
 	walsender := m.session(v, int32(900+len(m.c.standbys)), 0, xmin)
 	walsender.Backend, walsender.Application, walsender.Database = "walsender", application, ""
@@ -152,7 +152,7 @@ func TestNameOfAStandbyIsReadFromItsConnection(t *testing.T) {
 	}
 }
 
-// A snapshot is as old as the oldest transaction of all databases, and VACUUM minds the snapshots of its own.
+// A snapshot is as old as the oldest transaction of any database; VACUUM respects the snapshots of its own database.
 func TestTransactionElsewhereCountsThroughSnapshotsHere(t *testing.T) {
 	m := newMade()
 	m.session(m.c.primary, 1, 100, 0).Database = "elsewhere"

@@ -7,14 +7,14 @@ import (
 	"time"
 )
 
-// climb is how far the guard has gone with a session in one transaction. In a dry run the times are those at which it would have.
+// climb records the steps taken with a session in one transaction; in a dry run, the steps that would have been taken.
 type climb struct {
-	reported              string // the step and rule last reported
+	reported              string // step and rule last reported
 	cancelled, terminated time.Time
 	spent                 bool // nothing is left to try
 }
 
-// Done is what the guard did, or in a dry run would have done, or what came of it.
+// Done is an action that the guard took, or in a dry run would have taken, or the outcome of one.
 type Done struct {
 	At      time.Time `json:"at"`
 	Server  string    `json:"server"`
@@ -24,19 +24,19 @@ type Done struct {
 	Why     string    `json:"why"`
 }
 
-// The outcomes of an action: what became of the signal, and later what came of it.
+// Outcomes of an action: first whether the signal was sent, later its effect.
 const (
 	outcomeReported  = "reported"
 	outcomeWould     = "dry run"
 	outcomeSignalled = "signalled"
-	outcomeSpared    = "spared"    // it was no longer the one, or held it no longer
+	outcomeSpared    = "spared"    // it was no longer the same, or no longer held the horizon
 	outcomeFailed    = "failed"    // the server refused
-	outcomeMoved     = "moved"     // it let go, and the horizon moved
-	outcomeNotMoved  = "not moved" // it let go, and the horizon did not move
-	outcomeNoEffect  = "no effect" // it goes on
+	outcomeMoved     = "moved"     // it released the horizon, which moved
+	outcomeNotMoved  = "not moved" // it released the horizon, which did not move
+	outcomeNoEffect  = "no effect" // it still holds the horizon
 )
 
-// climb takes the next step with each holder for whom one is due.
+// climb takes the next step with each holder that is due.
 func (g *Guard) climb(ctx context.Context, holders []*Holder) []Done {
 	var done []Done
 	climbs := make(map[string]*climb, len(holders))
@@ -53,7 +53,7 @@ func (g *Guard) climb(ctx context.Context, holders []*Holder) []Done {
 			c.reported = as
 			g.log.LogAttrs(ctx, slog.LevelWarn, "the horizon is held", evidence(h, "due", string(h.Step))...)
 			done = append(done, g.did(h, Report, outcomeReported, h.Why))
-			continue // the first rung; the next look takes the next
+			continue // the first step; the next poll takes the next one
 		}
 		action := next(h, c, time.Now())
 		if action == "" {
@@ -66,7 +66,7 @@ func (g *Guard) climb(ctx context.Context, holders []*Holder) []Done {
 			continue
 		}
 		if wait := g.caution.wait(time.Now(), g.config.Policy.EndsPerMinute); wait > 0 {
-			h.Why += fmt.Sprintf("; caution lets the next signal wait for %s", wait.Round(time.Second))
+			h.Why += fmt.Sprintf("; the limit on signals delays the next one by %s", wait.Round(time.Second))
 			continue
 		}
 		done = append(done, g.signal(ctx, h, c, action))
@@ -75,7 +75,7 @@ func (g *Guard) climb(ctx context.Context, holders []*Holder) []Done {
 	return done
 }
 
-// next returns the rung to take now; "" is none.
+// next returns the step to take now, or "".
 func next(h *Holder, c *climb, now time.Time) Action {
 	switch {
 	case h.Step == Report || c.spent || !c.terminated.IsZero():
@@ -103,7 +103,7 @@ func (g *Guard) did(h *Holder, action Action, outcome, why string) Done {
 	return Done{At: time.Now(), Server: h.Server, Name: h.Name, Action: action, Outcome: outcome, Why: why}
 }
 
-// evidence is what is logged of a holder with each action, and what came before it.
+// evidence returns what is logged about a holder with each action: the given attributes, then the holder's.
 func evidence(h *Holder, more ...string) []slog.Attr {
 	list := []slog.Attr{slog.String("server", h.Server), slog.String("kind", string(h.Kind)), slog.String("name", h.Name)}
 	for i := 0; i+1 < len(more); i += 2 {

@@ -9,12 +9,13 @@ import (
 	"github.com/weir-pg/weir/cmd/internal/horizon"
 )
 
-// backups are the names by which backup programs connect, in lower case.
+// backups are the application names of backup programs, in lower case.
 var backups = []string{
 	"pg_dump", "pg_dumpall", "pg_basebackup", "pg_receivewal", "pg_probackup", "pg_rman", "pgbackrest", "barman", "wal-g", "walg",
 }
 
-// ruleFor returns the limits of a session and the name of the rule that gives them. named tells whether the rule names the role in full.
+// ruleFor returns the limits of a session and the name of the rule that sets them. named reports whether the rule contains the role's exact
+// name.
 func (p *Policy) ruleFor(s *horizon.Session, standby bool) (limits Limits, rule string, named bool) {
 	for i := range p.Rules {
 		r := &p.Rules[i]
@@ -42,36 +43,36 @@ func (r *Rule) matchesClient(client string) bool {
 	return slices.ContainsFunc(r.networks, func(n netip.Prefix) bool { return n.Contains(address.Unmap().WithZone("")) })
 }
 
-// anyMatches tells whether a pattern matches; none at all matches everything.
+// anyMatches reports whether a pattern matches; an empty list matches everything.
 func anyMatches(patterns []string, text string) bool {
 	return len(patterns) == 0 || slices.ContainsFunc(patterns, func(pattern string) bool {
-		// A slash is an ordinary character here.
+		// A slash is an ordinary character here, unlike in a path.
 		ok, err := path.Match(strings.ReplaceAll(pattern, "/", "\x00"), strings.ReplaceAll(text, "/", "\x00"))
 		return err == nil && ok
 	})
 }
 
-// neverEnds says why a session is not for the guard to end, whatever the policy; "" is: it may.
+// neverEnds returns why the guard must not end a session, whatever the policy says, or "" if it may.
 func neverEnds(s *horizon.Session, named bool) string {
 	application, query := strings.ToLower(s.Application), strings.ToLower(s.Query)
 	switch {
 	case s.Backend == "walsender":
-		return "it is a walsender: a standby or a consumer of changes would lose its connection"
+		return "it is a walsender: a standby or a replication consumer would lose its connection"
 	case strings.HasPrefix(s.Backend, "autovacuum"):
 		return "it is autovacuum"
 	case s.Backend != "client backend":
-		return "it is a process of the server (" + s.Backend + ")"
+		return "it is a server process (" + s.Backend + ")"
 	case slices.ContainsFunc(backups, func(name string) bool { return strings.HasPrefix(application, name) }):
 		return "it is a backup"
 	case strings.Contains(query, "pg_backup_start") || strings.Contains(query, "pg_start_backup"):
 		return "it has a backup in progress"
 	case s.Superuser && !named:
-		return "its role is a superuser, whom no rule names in full"
+		return "its role is a superuser, and the rule does not contain its exact name"
 	}
 	return ""
 }
 
-// likePatterns turns patterns with * and ? into those of LIKE.
+// likePatterns converts patterns with * and ? to LIKE patterns.
 func likePatterns(patterns []string) []string {
 	like := make([]string, len(patterns))
 	for i, pattern := range patterns {

@@ -2,9 +2,9 @@ package guard
 
 import "github.com/prometheus/client_golang/prometheus"
 
-// metrics are counted whether or not anybody asks for them.
+// metrics are counted even if they are not registered.
 type metrics struct {
-	looks   *prometheus.CounterVec // by result
+	polls   *prometheus.CounterVec // by result
 	actions *prometheus.CounterVec // by action and outcome
 	age     prometheus.Gauge
 	held    prometheus.Gauge
@@ -21,20 +21,20 @@ func newMetrics(r prometheus.Registerer) (*metrics, error) {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "weir", Subsystem: "guard", Name: name, Help: help}, labels)
 	}
 	m := &metrics{
-		looks:   counter("looks_total", "Looks at the cluster.", "result"),
-		actions: counter("actions_total", "Actions, by what became of them.", "action", "outcome"),
-		age:     gauge("horizon_age_xids", "Transactions since the oldest that somebody holds."),
-		held:    gauge("horizon_held_seconds", "How long the oldest hold has lasted, at least."),
+		polls:   counter("looks_total", "Polls of the cluster, by result.", "result"),
+		actions: counter("actions_total", "Actions, by outcome.", "action", "outcome"),
+		age:     gauge("horizon_age_xids", "Age of the horizon in transactions."),
+		held:    gauge("horizon_held_seconds", "Time for which the oldest holder has held the horizon, at least."),
 		holders: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Namespace: "weir", Subsystem: "guard", Name: "holders", Help: "Who holds the horizon, by kind.",
+			Namespace: "weir", Subsystem: "guard", Name: "holders", Help: "Holders of the horizon, by kind.",
 		}, []string{"kind"}),
 		suffers: gauge("suffering", "Protected tables and probes that suffer."),
-		dead:    gauge("dead_rows", "Dead rows in the protected tables that have most."),
+		dead:    gauge("dead_rows", "Dead rows in the protected tables that have the most."),
 	}
 	if r == nil {
 		return m, nil
 	}
-	for _, c := range []prometheus.Collector{m.looks, m.actions, m.age, m.held, m.holders, m.suffers, m.dead} {
+	for _, c := range []prometheus.Collector{m.polls, m.actions, m.age, m.held, m.holders, m.suffers, m.dead} {
 		if err := r.Register(c); err != nil {
 			return nil, err
 		}
@@ -42,12 +42,12 @@ func newMetrics(r prometheus.Registerer) (*metrics, error) {
 	return m, nil
 }
 
-func (m *metrics) looked(r *Findings, err error) {
+func (m *metrics) polled(r *Findings, err error) {
 	if err != nil {
-		m.looks.WithLabelValues("failed").Inc()
+		m.polls.WithLabelValues("failed").Inc()
 		return
 	}
-	m.looks.WithLabelValues("done").Inc()
+	m.polls.WithLabelValues("done").Inc()
 	m.age.Set(float64(r.AgeXids))
 	m.held.Set(r.Held)
 	m.holders.Reset()

@@ -12,15 +12,15 @@ import (
 	"github.com/pelletier/go-toml/v2"
 )
 
-// Example is a policy file with every setting, its default and what it means.
+// Example is a policy file with every setting, its default and its meaning.
 //
 //go:embed example.toml
 var Example string
 
-// Action is how far up the ladder a rule goes.
+// Action is the last step that a rule allows.
 type Action string
 
-// The rungs of the ladder, and Ignore below them.
+// The steps, lowest first. Ignore takes none.
 const (
 	Ignore    Action = "ignore"
 	Report    Action = "report"
@@ -28,20 +28,20 @@ const (
 	Terminate Action = "terminate"
 )
 
-// Duration is written as in "1h30m". It is no number, so that a policy can't have one for it, whatever its unit would be.
+// Duration is written as in "1h30m". It is not a number, so that a policy can't give a number without a unit.
 type Duration struct{ time.Duration }
 
-// UnmarshalText reads a duration.
+// UnmarshalText parses a duration.
 func (d *Duration) UnmarshalText(text []byte) error {
 	v, err := time.ParseDuration(string(text))
 	if err != nil {
-		return fmt.Errorf("%q is no duration: write it as in 30s, 5m or 1h30m", text)
+		return fmt.Errorf("%q is not a valid duration: write it as 30s, 5m or 1h30m", text)
 	}
 	d.Duration = v
 	return nil
 }
 
-// String is without the zeros that time.Duration has at its end.
+// String omits the trailing zero units that time.Duration prints.
 func (d Duration) String() string {
 	text := d.Duration.String()
 	if strings.HasSuffix(text, "m0s") {
@@ -53,7 +53,7 @@ func (d Duration) String() string {
 	return text
 }
 
-// Policy says what to watch, and whom to end when. Its fields are explained in Example; DefaultPolicy returns the defaults.
+// Policy says what to protect, and which sessions to end when. Example explains its fields; DefaultPolicy returns the defaults.
 type Policy struct {
 	Interval      Duration `toml:"interval"`
 	EndsPerMinute int      `toml:"ends_per_minute"`
@@ -63,21 +63,21 @@ type Policy struct {
 	Rules         []Rule   `toml:"rule"`
 }
 
-// Protect says which tables matter, and what harms them.
+// Protect selects the tables to protect, and defines what harms them.
 type Protect struct {
 	Tables   []string `toml:"tables"`
 	DeadRows int64    `toml:"dead_rows"`
 	Probes   []Probe  `toml:"probe"`
 }
 
-// Probe is a query that is timed at each look, such as a queue's claim without its locks.
+// Probe is a query that is timed in each poll, such as a queue's claim without its locks.
 type Probe struct {
 	Name       string   `toml:"name"`
 	SQL        string   `toml:"sql"`
 	SlowerThan Duration `toml:"slower_than"`
 }
 
-// Limits is what a session may do, and what happens to it then.
+// Limits are what a session may do, and the last step allowed beyond that.
 type Limits struct {
 	Action   Action   `toml:"action"`
 	After    Duration `toml:"after"`
@@ -85,7 +85,7 @@ type Limits struct {
 	Limit    Duration `toml:"limit"` // 0: none
 }
 
-// Rule gives limits to the sessions that it matches: those that match one pattern of each list that is not empty.
+// Rule sets the limits of the sessions that it matches: those that match a pattern of each list that is not empty.
 type Rule struct {
 	Name         string    `toml:"name"`
 	Roles        []string  `toml:"roles"`
@@ -98,11 +98,11 @@ type Rule struct {
 	Patience     *Duration `toml:"patience"`
 	Limit        *Duration `toml:"limit"`
 
-	networks []netip.Prefix // of Clients
-	local    bool           // Clients has "local"
+	networks []netip.Prefix // parsed from Clients
+	local    bool           // Clients contains "local"
 }
 
-// DefaultPolicy is the policy without a file.
+// DefaultPolicy returns the policy used without a file.
 func DefaultPolicy() Policy {
 	return Policy{
 		Interval:      Duration{5 * time.Second},
@@ -114,7 +114,7 @@ func DefaultPolicy() Policy {
 	}
 }
 
-// ParsePolicy reads a policy. What it leaves out has its default; what it must not have is an error that names the line.
+// ParsePolicy parses a policy. Settings left out have their defaults; an unknown setting is an error that names its line.
 func ParsePolicy(text string) (Policy, error) {
 	p := DefaultPolicy()
 	decoder := toml.NewDecoder(strings.NewReader(text)).DisallowUnknownFields()
@@ -123,7 +123,7 @@ func ParsePolicy(text string) (Policy, error) {
 		if errors.As(err, &unknown) && len(unknown.Errors) > 0 {
 			first := unknown.Errors[0]
 			line, _ := first.Position()
-			return p, fmt.Errorf("line %d: there is no setting %s: see weir guard --print-policy", line, strings.Join(first.Key(), "."))
+			return p, fmt.Errorf("line %d: unknown setting %s: see weir guard --print-policy", line, strings.Join(first.Key(), "."))
 		}
 		var wrong *toml.DecodeError
 		if errors.As(err, &wrong) {
@@ -135,13 +135,13 @@ func ParsePolicy(text string) (Policy, error) {
 	return p, p.prepare()
 }
 
-// prepare checks the values and readies the rules.
+// prepare checks the values and parses the rules' networks.
 func (p *Policy) prepare() error {
 	switch {
 	case p.Interval.Duration < 100*time.Millisecond || p.Interval.Duration > time.Hour:
 		return fmt.Errorf("interval must be 100ms to 1h, got %v", p.Interval)
 	case p.EndsPerMinute < 1 || p.EndsPerMinute > 600:
-		return fmt.Errorf("ends_per_minute must be 1 to 600, got %d: to end nobody, leave out --act", p.EndsPerMinute)
+		return fmt.Errorf("ends_per_minute must be 1 to 600, got %d: to end no sessions, leave out --act", p.EndsPerMinute)
 	case p.Protect.DeadRows < 0:
 		return fmt.Errorf("protect.dead_rows must not be negative, got %d", p.Protect.DeadRows)
 	}
@@ -184,7 +184,7 @@ func (r *Rule) prepare() error {
 	for _, patterns := range [][]string{r.Roles, r.Applications, r.Databases} {
 		for _, pattern := range patterns {
 			if _, err := path.Match(pattern, ""); err != nil {
-				return fmt.Errorf("%q is no pattern: use * and ? alone", pattern)
+				return fmt.Errorf("%q is not a valid pattern: use only * and ?", pattern)
 			}
 		}
 	}
@@ -212,7 +212,7 @@ func (r *Rule) prepare() error {
 	return nil
 }
 
-// limits fills in what the rule leaves to the default.
+// limits returns the rule's limits, with l's where the rule sets none.
 func (r *Rule) limits(l Limits) Limits {
 	if r.Action != "" {
 		l.Action = r.Action

@@ -19,7 +19,7 @@ func TestExampleIsTheDefaultPolicy(t *testing.T) {
 	if !reflect.DeepEqual(p, want) {
 		t.Errorf("the example is %+v, and the default %+v", p, want)
 	}
-	// What stands in comments is a policy too.
+	// The commented-out settings are a valid policy too.
 	var uncommented []string
 	for _, line := range strings.Split(Example, "\n") {
 		rest, commented := strings.CutPrefix(line, "# ")
@@ -39,15 +39,15 @@ func TestExampleIsTheDefaultPolicy(t *testing.T) {
 
 func TestBadPolicyIsNamed(t *testing.T) {
 	for text, want := range map[string]string{
-		"interval = \"1s\"\nactions = 3":                       "line 2: there is no setting actions",
-		"interval = 5":                                         `"5" is no duration`,
-		"interval = \"fast\"":                                  `"fast" is no duration`,
+		"interval = \"1s\"\nactions = 3":                       "line 2: unknown setting actions",
+		"interval = 5":                                         `"5" is not a valid duration`,
+		"interval = \"fast\"":                                  `"fast" is not a valid duration`,
 		"interval = \"1ms\"":                                   "interval must be 100ms to 1h, got 1ms",
 		"ends_per_minute = 0":                                  "leave out --act",
 		"[default]\naction = \"kill\"":                         `got "kill"`,
 		"[default]\nafter = \"5h\"":                            "limit (4h) must not be less than after (5h)",
 		"[[rule]]\non = \"replica\"":                           `rule "rule 1": on must be`,
-		"[[rule]]\nroles = [\"[\"]":                            `"[" is no pattern`,
+		"[[rule]]\nroles = [\"[\"]":                            `"[" is not a valid pattern`,
 		"[[rule]]\nclients = [\"example.com\"]":                `"example.com" must be an address`,
 		"[[rule]]\naction = \"stop\"":                          `got "stop"`,
 		"[protect]\ndead_rows = -1":                            "must not be negative, got -1",
@@ -113,14 +113,14 @@ func TestSomeAreNeverEnded(t *testing.T) {
 	for _, c := range []struct {
 		session horizon.Session
 		named   bool
-		want    string // "" is that it may be ended
+		want    string // "": it may be ended
 	}{
 		{horizon.Session{Backend: "client backend"}, false, ""},
 		{horizon.Session{Backend: "client backend", Superuser: true}, true, ""},
 		{horizon.Session{Backend: "client backend", Superuser: true}, false, "superuser"},
 		{horizon.Session{Backend: "walsender"}, true, "walsender"},
 		{horizon.Session{Backend: "autovacuum worker"}, true, "autovacuum"},
-		{horizon.Session{Backend: "logical replication worker"}, true, "process of the server"},
+		{horizon.Session{Backend: "logical replication worker"}, true, "server process"},
 		{horizon.Session{Backend: "client backend", Application: "pgBackRest [backup]"}, true, "backup"},
 		{horizon.Session{Backend: "client backend", Application: "pg_dump"}, true, "backup"},
 		{horizon.Session{Backend: "client backend", Query: "SELECT PG_BACKUP_START('x')"}, true, "backup in progress"},

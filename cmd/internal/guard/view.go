@@ -18,7 +18,7 @@ var files embed.FS
 func statement(name string) string {
 	text, err := files.ReadFile("sql/" + name + ".sql")
 	if err != nil {
-		panic(err) // it is embedded
+		panic(err) // can't happen: it is embedded
 	}
 	return string(text)
 }
@@ -31,31 +31,31 @@ var (
 	terminateSQL = statement("terminate")
 )
 
-// DB is a server to look at: a pool, or a connection of which nobody else makes use.
+// DB is a connection to a server: a pool, or a connection that is not used by anything else.
 type DB interface {
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 	Begin(ctx context.Context) (pgx.Tx, error)
 }
 
-// Server is one of the cluster.
+// Server is a server of the cluster.
 type Server struct {
-	Name string // for people, such as host:port
+	Name string // to show, such as host:port
 	DB   DB
 }
 
-// view is what one look saw of one server.
+// view is what one poll saw of one server.
 type view struct {
 	*horizon.View
 	server     Server
-	role       string // the guard's own
+	role       string // the guard's own role
 	system     int64  // identifies the cluster
 	version    string
 	port       int
 	feedback   bool
-	seesAll    bool // may read everybody's statistics
+	seesAll    bool // may read all roles' statistics
 	maySignal  bool
-	streamFrom *receiver // of a standby that streams
+	streamFrom *receiver // nil unless it is a streaming standby
 }
 
 type receiver struct {
@@ -63,12 +63,12 @@ type receiver struct {
 	port           int
 }
 
-// look reads one server. Only a standby streams.
-func look(ctx context.Context, s Server) (*view, error) {
+// inspect reads one server.
+func inspect(ctx context.Context, s Server) (*view, error) {
 	v := &view{server: s}
 	err := s.DB.QueryRow(ctx, serverSQL).Scan(&v.role, &v.system, &v.version, &v.port, &v.feedback, &v.seesAll, &v.maySignal)
 	if err != nil {
-		return nil, fmt.Errorf("look at %s: %w", s.Name, err)
+		return nil, fmt.Errorf("inspect %s: %w", s.Name, err)
 	}
 	rows, err := read(ctx, s.DB, horizon.SQL, pgx.RowToStructByPos[horizon.Row])
 	if err == nil {
@@ -84,7 +84,7 @@ func look(ctx context.Context, s Server) (*view, error) {
 		}
 	}
 	if err != nil {
-		return nil, fmt.Errorf("look at %s: %w", s.Name, err)
+		return nil, fmt.Errorf("inspect %s: %w", s.Name, err)
 	}
 	return v, nil
 }
@@ -97,13 +97,13 @@ func read[T any](ctx context.Context, db DB, sql string, scan func(pgx.Collectab
 	return pgx.CollectRows(rows, scan)
 }
 
-// The server lists the parameters unquoted, one after the other.
+// The server lists the parameters one after another, unquoted.
 var (
 	applicationParameter = regexp.MustCompile(`(?:^|\s)application_name=(.*?)(?:\s+\w+=|$)`)
 	fallbackParameter    = regexp.MustCompile(`(?:^|\s)fallback_application_name=(.*?)(?:\s+\w+=|$)`)
 )
 
-// application is the name under which a standby is known where it streams from; "" where that can't be told.
+// application returns the application name of a standby on the server that it streams from, or "" if it is unknown.
 func (r *receiver) application() string {
 	for _, parameter := range []*regexp.Regexp{applicationParameter, fallbackParameter} {
 		if m := parameter.FindStringSubmatch(r.conninfo); m != nil && m[1] != "" {

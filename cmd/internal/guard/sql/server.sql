@@ -1,4 +1,4 @@
--- What the server is, and what the guard may do there.
+-- The server, and the guard's privileges there.
 SELECT current_user::text,
        (SELECT system_identifier FROM pg_catalog.pg_control_system()),
        pg_catalog.current_setting('server_version'),

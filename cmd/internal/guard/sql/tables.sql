@@ -1,6 +1,6 @@
--- The tables with the most dead rows, of those that a pattern of $1 matches, or of all when it has none. "usual" is the number
--- at which autovacuum sets to work, and so what a healthy table may have at any time; 0 where autovacuum leaves the table alone.
--- autovacuum_vacuum_max_threshold is known since 18.
+-- The tables with the most dead rows that match a pattern of $1 (empty: all tables). "usual" is the number of dead rows at which
+-- autovacuum starts, which a healthy table may therefore have at any time; 0 if autovacuum is off for the table.
+-- autovacuum_vacuum_max_threshold exists since PostgreSQL 18.
 SELECT t.name, t.dead, t.vacuumed,
        CASE WHEN COALESCE(o.enabled, 'on')::bool AND pg_catalog.current_setting('autovacuum')::bool THEN
             LEAST(COALESCE(o.threshold, pg_catalog.current_setting('autovacuum_vacuum_threshold'))::float8

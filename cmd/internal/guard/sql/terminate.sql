@@ -1,5 +1,5 @@
--- Ends a session, if it is still the one that was judged, in the same transaction, and holds what it held then ($4 its xid, or
--- $5 its snapshot's oldest).
+-- Terminates a session, if it is still the one that was judged, in the same transaction, with the same xid ($4) or the same snapshot
+-- ($5, its oldest xid).
 SELECT pg_catalog.pg_terminate_backend(a.pid)
   FROM pg_catalog.pg_stat_activity AS a
  WHERE a.pid = $1 AND a.backend_start = $2 AND a.xact_start = $3
