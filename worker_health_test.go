@@ -20,7 +20,7 @@ func healthy(t *testing.T, w *weir.Worker, reason weir.HealthReason) (ill *weir.
 		if errors.As(err, &ill) && ill.Reason == reason || err == nil && reason == "" {
 			return nil
 		}
-		return fmt.Errorf("its health is %v, want %q", err, reason)
+		return fmt.Errorf("its health is %s, want %q", fmt.Sprint(err), reason)
 	})
 	return ill
 }
