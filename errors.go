@@ -9,46 +9,49 @@ import (
 	"github.com/weir-pg/weir/internal/worker"
 )
 
-// Causes of the end of a job's context: context.Cause(ctx) is one of them when a handler is stopped.
+// Errors that end a job's context before its handler returns: context.Cause(ctx) is one of them.
 var (
 	ErrCancelled = worker.ErrCancelled // the job was cancelled
-	ErrStopping  = worker.ErrStopping  // the worker's StopTimeout is over; the job is handed back
+	ErrStopping  = worker.ErrStopping  // the worker is stopping and StopTimeout has passed; the job is released
 	ErrFenced    = worker.ErrFenced    // the job was given to another worker
-	ErrLapsed    = worker.ErrLapsed    // the worker's heartbeats do not arrive, and the job may soon be given to another; it is handed back
+	ErrLapsed    = worker.ErrLapsed    // the worker's heartbeats do not arrive, so that another worker may soon get the job; it is released
 )
 
-// ErrNotInstalled: the database has no schema weir, or an older one. Run `weir migrate up`.
+// ErrNotInstalled means that Weir's schema is missing from the database, or older than this library needs. Run `weir migrate up`.
 var ErrNotInstalled = errors.New("weir is not installed in this database, or an older version of it: run `weir migrate up`")
 
-// ErrNotFound: there is no job of that id, or no queue of that name.
+// ErrNotFound means that there is no job with that id, or no queue with that name.
 var ErrNotFound = errors.New("not found")
 
-// ErrNotClaimed: the job was made by hand, and no worker holds it. A test runs a handler that completes its job with weirtest.Work.
-var ErrNotClaimed = errors.New("no worker has claimed the job, for it was made by hand: run its handler with weirtest.Work")
+// ErrNotClaimed means that the job was constructed directly, and no worker has claimed it. In tests, run a handler that completes its job
+// with weirtest.Work.
+var ErrNotClaimed = errors.New("no worker has claimed the job, because it was constructed directly: run its handler with weirtest.Work")
 
-// ErrUnknownKind, returned by a handler (of HandleRest, say), says that this worker has none for the job's kind: the job is handed back, to be
-// run by a worker that has, after a pause that doubles each time, up to five minutes. No attempt is used up. A worker returns it by itself
-// for kinds without a handler, so that an old one does not fail the new jobs of a deployment that goes on.
+// ErrUnknownKind means that this worker has no handler for the job's kind. A worker returns it automatically for kinds without a handler,
+// and a handler may return it too, for example one registered with HandleRest. The job is released for a worker that has a handler, after a
+// pause that doubles each time, up to five minutes. No attempt is used up. During a rolling deployment, old workers therefore do not fail
+// jobs of new kinds.
 var ErrUnknownKind = errors.New("no handler for this kind in this worker")
 
-// IsFenced tells whether a call was refused because its worker had been fenced.
+// IsFenced reports whether a call was refused because its worker had been fenced.
 func IsFenced(err error) bool { return store.IsFenced(err) || errors.Is(err, ErrFenced) }
 
-// Fail returns an error that ends a job as failed for good, whatever attempts it has left. err is kept as the reason; nil is allowed.
+// Fail returns an error that ends a job as failed, even if it has attempts left. err is stored as the reason; it may be nil.
 func Fail(err error) error { return &ending{store.Failed, err, 0} }
 
-// Cancel returns an error that ends a job as cancelled: it has become needless. err is kept as the reason; nil is allowed.
+// Cancel returns an error that ends a job as cancelled, because it is no longer needed. err is stored as the reason; it may be nil.
 func Cancel(err error) error { return &ending{store.Cancelled, err, 0} }
 
-// Snooze returns an error that puts a job off without using up an attempt: Job.Attempt stays as it is, and Job.PutOff
-// counts. 0 or less runs it again at once.
+// Snooze returns an error that postpones a job by d without using up an attempt: Job.Attempt stays the same, and Job.PutOff increases. If d
+// is 0 or less, the job is available again at once.
 func Snooze(d time.Duration) error { return &ending{store.Snoozed, nil, d} }
 
-// RetryAfter returns an error that fails the attempt and retries it after d, whatever the policy; 0 or less: at once. The last of
-// Job.MaxAttempts is not retried: the job has failed. err is kept as the reason.
+// RetryAfter returns an error that fails the attempt and retries the job after d, regardless of the retry policy. If d is 0 or less, the
+// job is available again at once. The attempt with the number Job.MaxAttempts is not retried: it fails the job. err is stored as the
+// reason.
 func RetryAfter(d time.Duration, err error) error { return &ending{store.Retried, err, d} }
 
-// ending is a handler's wish for how its attempt ends.
+// ending is the outcome that a handler requests for its attempt.
 type ending struct {
 	outcome store.Outcome
 	err     error
@@ -69,7 +72,8 @@ func (e *ending) Error() string {
 
 func (e *ending) Unwrap() error { return e.err }
 
-// explain adds to an error what to do about it: the server's hint, which an error's text leaves out, or ours. role is one that may make the call.
+// explain adds what to do to an error: the server's hint, which an error's text leaves out, or our own. role is a role that may make the
+// call.
 func explain(err error, role string) error {
 	switch {
 	case err == nil:

@@ -16,26 +16,26 @@ type Job[A any] struct {
 	Args A
 }
 
-// JobMeta is what is known of an attempt besides its args.
+// JobMeta describes an attempt, without its args.
 type JobMeta struct {
 	ID          int64 // unique in its database
 	Kind        string
 	Queue       string
 	Priority    int             // 1 (first) to 4
 	Attempt     int             // from 1
-	PutOff      int             // how often this attempt was snoozed, or handed back by a worker, before
-	MaxAttempts int             // the attempt of this number is the last
+	PutOff      int             // how many times the job was snoozed or released before this attempt
+	MaxAttempts int             // the number of the last attempt
 	EnqueuedAt  time.Time       // by the server's clock
-	ReadyAt     time.Time       // since when this attempt could be claimed: later than EnqueuedAt where it had to wait for its time
-	Meta        json.RawMessage // nil: none was given
+	ReadyAt     time.Time       // when this attempt became available; later than EnqueuedAt if it had to wait for its RunAt or a retry
+	Meta        json.RawMessage // nil: the job has none
 
 	attempt *attempt
 }
 
-// noWorker is the worker of an attempt that is run without a database, by weirtest.Work.
+// noWorker is the worker of an attempt that weirtest.Work runs without a database.
 const noWorker = 0
 
-// attempt is what a handler may set in the course of its work.
+// attempt holds what a handler may set while it runs.
 type attempt struct {
 	worker int32
 	batch  store.Batch
@@ -43,20 +43,21 @@ type attempt struct {
 	inTx   bool
 }
 
-// SetOutput keeps a text with the job's result, at most 1 MiB of it; it is read by Client.Job. With a job that was made by hand, for a test that
-// calls its handler directly, it does nothing: weirtest.Work returns the output.
+// SetOutput stores a text of up to 1 MiB with the job's result; longer text is truncated. Client.Job returns it. On a job that was
+// constructed directly, for a test that calls its handler, SetOutput does nothing; weirtest.Work does return the output.
 func (j *JobMeta) SetOutput(text string) {
 	if j.attempt != nil {
 		j.attempt.output = &text
 	}
 }
 
-// CompleteTx records the job as completed in a transaction of yours: its effects and its completion
-// commit together, or not at all. The transaction must be READ COMMITTED, in the database that the
-// worker works in. Commit it, then return nil from the handler; if it turns out not to be committed,
-// the attempt counts as failed. It fails, by design, when the worker has been fenced: then another
-// has the job, and this transaction must be rolled back. With a job that was made by hand, which no worker holds, it fails with
-// ErrNotClaimed; in weirtest.Work it succeeds, and touches nothing.
+// CompleteTx records the job as completed in your transaction, so that the job's effects and its completion commit together or not at all.
+// The transaction must be READ COMMITTED, and in the database of the worker. Commit it, then return nil from the handler; if the
+// transaction turns out not to be committed, the attempt counts as failed.
+//
+// CompleteTx fails by design if the worker has been fenced: another worker has the job then, and you must roll the transaction back. On a
+// job that was constructed directly, which no worker has claimed, it fails with ErrNotClaimed; in weirtest.Work it succeeds and writes
+// nothing.
 func (j *JobMeta) CompleteTx(ctx context.Context, tx Tx) error {
 	switch {
 	case j.attempt == nil:
@@ -72,13 +73,13 @@ func (j *JobMeta) CompleteTx(ctx context.Context, tx Tx) error {
 	return nil
 }
 
-// KindOptions say how jobs of one kind are run. The zero value means the worker's defaults.
+// KindOptions specify how to run the jobs of one kind. The zero value means the worker's defaults.
 type KindOptions struct {
-	Timeout time.Duration                              // of one attempt; 0: WorkerConfig.Timeout, an hour by default; negative: none
-	Retry   func(attempt int, err error) time.Duration // how long until the next attempt; nil: WorkerConfig.Retry
+	Timeout time.Duration                              // of one attempt; 0: WorkerConfig.Timeout, one hour by default; negative: none
+	Retry   func(attempt int, err error) time.Duration // delay before the next attempt; nil: WorkerConfig.Retry
 }
 
-// Handlers maps kinds of jobs to the functions that run them. Fill it before a worker starts.
+// Handlers maps kinds of jobs to the functions that run them. Register all handlers before a worker starts.
 type Handlers struct {
 	kinds map[string]*handler
 	rest  *handler
@@ -89,10 +90,10 @@ type handler struct {
 	options KindOptions
 }
 
-// NewHandlers returns an empty map.
+// NewHandlers returns an empty Handlers.
 func NewHandlers() *Handlers { return &Handlers{kinds: map[string]*handler{}} }
 
-// Handle registers the function for the kind of A. It panics if the kind has one already.
+// Handle registers the handler for the kind of A. It panics if the kind already has one.
 func Handle[A Args](h *Handlers, run func(ctx context.Context, job *Job[A]) error) {
 	HandleWith(h, KindOptions{}, run)
 }
@@ -102,7 +103,7 @@ func HandleWith[A Args](h *Handlers, o KindOptions, run func(ctx context.Context
 	var zero A
 	kind := zero.Kind()
 	if _, ok := h.kinds[kind]; ok {
-		panic(fmt.Sprintf("weir: kind %q has a handler already", kind))
+		panic(fmt.Sprintf("weir: kind %q already has a handler", kind))
 	}
 	h.kinds[kind] = &handler{options: o, run: func(ctx context.Context, meta JobMeta, args []byte) error {
 		job := &Job[A]{JobMeta: meta}
@@ -113,7 +114,7 @@ func HandleWith[A Args](h *Handlers, o KindOptions, run func(ctx context.Context
 	}}
 }
 
-// undecoded is the error of args that the handler's type can't take.
+// undecoded is the error for args that do not decode into the handler's type.
 type undecoded struct {
 	kind string
 	err  error
@@ -125,14 +126,14 @@ func (e *undecoded) Error() string {
 
 func (e *undecoded) Unwrap() error { return e.err }
 
-// HandleRest registers a function for all kinds that have none of their own; it gets the args as JSON.
+// HandleRest registers a handler for all kinds without one of their own. It receives the args as JSON.
 func HandleRest(h *Handlers, o KindOptions, run func(ctx context.Context, job *Job[json.RawMessage]) error) {
 	h.rest = &handler{options: o, run: func(ctx context.Context, meta JobMeta, args []byte) error {
 		return run(ctx, &Job[json.RawMessage]{JobMeta: meta, Args: args})
 	}}
 }
 
-// Kinds lists the kinds with a handler of their own.
+// Kinds lists the kinds that have their own handler, sorted.
 func (h *Handlers) Kinds() []string {
 	var kinds []string
 	for kind := range h.kinds {

@@ -13,24 +13,24 @@ type HealthReason string
 // Reasons of a HealthError.
 const (
 	HealthNotRunning  = HealthReason(worker.NotRunning)  // Run has not been called, or has returned
-	HealthStarting    = HealthReason(worker.Starting)    // the database does not know the worker yet
-	HealthStopping    = HealthReason(worker.Stopping)    // Run's context has ended: it claims nothing more, and finishes what runs
-	HealthFenced      = HealthReason(worker.Fenced)      // its jobs were given to others; it starts again by itself
-	HealthUnreachable = HealthReason(worker.Unreachable) // the database does not answer, or fails what the worker asks; it goes on by itself
-	HealthStuck       = HealthReason(worker.Stuck)       // a part of the worker stands still, for a hook of yours, or by a fault: a restart of the process helps
+	HealthStarting    = HealthReason(worker.Starting)    // the worker is not registered in the database yet
+	HealthStopping    = HealthReason(worker.Stopping)    // Run's context has ended: the worker claims nothing more, and finishes running jobs
+	HealthFenced      = HealthReason(worker.Fenced)      // the worker's jobs were given to others; it restarts automatically
+	HealthUnreachable = HealthReason(worker.Unreachable) // the database does not answer, or the worker's calls fail; it recovers automatically
+	HealthStuck       = HealthReason(worker.Stuck)       // a part of the worker is blocked, by one of your hooks or by a bug: restart the process
 )
 
-// HealthError says why a worker does not work as it should.
+// HealthError reports why a worker does not work as it should.
 type HealthError struct {
 	Reason HealthReason
-	Since  time.Time // when it began; zero: the worker was never started
-	Err    error     // what went wrong last, where that is known
+	Since  time.Time // when the condition began; zero: the worker was never started
+	Err    error     // the last error, if any
 }
 
-// Error is the reason, since when, and what went wrong.
+// Error returns the reason, its duration, and the last error.
 func (e *HealthError) Error() string {
 	text := "weir: the worker is " + map[HealthReason]string{
-		HealthNotRunning: "not running", HealthStarting: "starting", HealthStopping: "stopping", HealthFenced: "fenced, and starts again",
+		HealthNotRunning: "not running", HealthStarting: "starting", HealthStopping: "stopping", HealthFenced: "fenced, and restarts automatically",
 		HealthUnreachable: "not served by the database", HealthStuck: "stuck: restart this process",
 	}[e.Reason]
 	if !e.Since.IsZero() {
@@ -42,16 +42,16 @@ func (e *HealthError) Error() string {
 	return text
 }
 
-// Unwrap is what went wrong last.
+// Unwrap returns Err.
 func (e *HealthError) Unwrap() error { return e.Err }
 
-// Health is nil while the worker works: the database knows it, answers its heartbeats, and does what it is asked. Otherwise it is a
-// *HealthError. It tells what the server has answered, by itself asks nothing, and takes no lock: so it costs nothing, and answers at once
-// whatever goes wrong. A call that is slow, or fails and then succeeds, is no news: failures count once they have gone on for a third of the lease,
-// and for 2 seconds at least.
+// Health returns nil while the worker works: it is registered in the database, and the database answers its heartbeats and carries out its
+// calls. Otherwise it returns a *HealthError. It reports what the server answered last, sends nothing itself, and takes no lock. It
+// therefore costs nothing, and returns at once whatever goes wrong. A call that is slow, or that fails and then succeeds, is not reported:
+// failures count once they have lasted a third of the lease, and at least 2 seconds.
 //
-// A readiness probe fails on any error. A liveness probe, which has the process killed, is to fail on HealthStuck alone: all else a restart does
-// not cure, and while the database is out of reach it would only interrupt what runs.
+// Let a readiness probe fail on any error. Let a liveness probe, which restarts the process, fail only on HealthStuck: a restart fixes
+// nothing else, and while the database is unreachable it would only interrupt running jobs.
 func (w *Worker) Health() error {
 	why, since, err := w.config.Health.Ill()
 	if why == "" {

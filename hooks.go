@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// joined makes one of hooks. What none of them has is nil in it, and costs nothing.
+// joined combines several hooks into one. A hook that none of them has stays nil and costs nothing.
 func joined(all []Hooks) Hooks {
 	var one Hooks
 	for _, h := range all {
@@ -14,7 +14,7 @@ func joined(all []Hooks) Hooks {
 	return one
 }
 
-// then is both: o, and within it h.
+// then combines o with h, which is nested inside it.
 func (o Hooks) then(h Hooks) Hooks {
 	if first, second := o.Start, h.Start; first == nil {
 		o.Start = second
@@ -25,7 +25,7 @@ func (o Hooks) then(h Hooks) Hooks {
 		o.End = second
 	} else if second != nil {
 		o.End = func(ctx context.Context, job JobMeta, outcome Outcome, took time.Duration, err error) {
-			defer first(ctx, job, outcome, took, err) // also should the other panic
+			defer first(ctx, job, outcome, took, err) // even if second panics
 			second(ctx, job, outcome, took, err)
 		}
 	}

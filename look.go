@@ -9,19 +9,19 @@ import (
 	"github.com/weir-pg/weir/internal/store"
 )
 
-// State of a job.
+// State is the state of a job.
 type State string
 
 const (
 	StateAvailable State = "available" // may be claimed
-	StateRunning   State = "running"   // a worker has it
+	StateRunning   State = "running"   // claimed by a worker
 	StateLater     State = "later"     // waits for its RunAt, or for its next attempt
 	StateCompleted State = "completed" // final
-	StateFailed    State = "failed"    // final: its attempts are used up, or Fail was returned
+	StateFailed    State = "failed"    // final: its attempts are used up, or the handler returned Fail
 	StateCancelled State = "cancelled" // final
 )
 
-// States are all of them.
+// States lists all states.
 var States = []State{StateAvailable, StateRunning, StateLater, StateCompleted, StateFailed, StateCancelled}
 
 // Outcome is how an attempt ended.
@@ -32,12 +32,12 @@ const (
 	OutcomeFailed    Outcome = "failed"    // for good
 	OutcomeCancelled Outcome = "cancelled" // for good
 	OutcomeRetried   Outcome = "retried"   // failed, and another attempt follows
-	OutcomeSnoozed   Outcome = "snoozed"   // put off by the handler
-	OutcomeReleased  Outcome = "released"  // handed back by a worker that stopped
+	OutcomeSnoozed   Outcome = "snoozed"   // postponed by the handler
+	OutcomeReleased  Outcome = "released"  // released by its worker, which stopped or had no handler
 	OutcomeLost      Outcome = "lost"      // its worker was lost
 )
 
-// JobInfo is a job as its newest attempt stands.
+// JobInfo describes a job, as of its latest attempt.
 type JobInfo struct {
 	ID              int64           `json:"id"`
 	State           State           `json:"state"`
@@ -45,21 +45,21 @@ type JobInfo struct {
 	Priority        int             `json:"priority"`
 	Kind            string          `json:"kind"`
 	Args            json.RawMessage `json:"args"`
-	Meta            json.RawMessage `json:"meta,omitempty"` // nil: none was given
+	Meta            json.RawMessage `json:"meta,omitempty"` // nil: the job has none
 	Attempt         int             `json:"attempt"`        // from 1
 	MaxAttempts     int             `json:"max_attempts"`
 	EnqueuedAt      time.Time       `json:"enqueued_at"`
-	RunAt           *time.Time      `json:"run_at,omitempty"`           // of one that is later
-	ClaimedAt       *time.Time      `json:"claimed_at,omitempty"`       // when the newest attempt was handed out
-	FinishedAt      *time.Time      `json:"finished_at,omitempty"`      // when it ended
-	Worker          *int32          `json:"worker,omitempty"`           // that has it, or had it last
+	RunAt           *time.Time      `json:"run_at,omitempty"`           // only in StateLater
+	ClaimedAt       *time.Time      `json:"claimed_at,omitempty"`       // when the latest attempt was claimed
+	FinishedAt      *time.Time      `json:"finished_at,omitempty"`      // when the job reached a final state
+	Worker          *int32          `json:"worker,omitempty"`           // the worker of the latest attempt
 	CancelRequested bool            `json:"cancel_requested,omitempty"` // Client.CancelJob was called
-	Output          *string         `json:"output,omitempty"`           // as the handler set it
-	Error           *string         `json:"error,omitempty"`            // of the last attempt that did not complete
-	Errors          []AttemptError  `json:"errors,omitempty"`           // of all attempts that are still kept, oldest first
+	Output          *string         `json:"output,omitempty"`           // the text passed to JobMeta.SetOutput
+	Error           *string         `json:"error,omitempty"`            // of the latest attempt that did not complete
+	Errors          []AttemptError  `json:"errors,omitempty"`           // of all attempts within retention, oldest first
 }
 
-// AttemptError is why an attempt of a job did not complete.
+// AttemptError describes an attempt that did not complete.
 type AttemptError struct {
 	Attempt int       `json:"attempt"`
 	At      time.Time `json:"at"`
@@ -67,22 +67,22 @@ type AttemptError struct {
 	Error   string    `json:"error"`
 }
 
-// QueueInfo is a queue. Jobs that were cancelled count until a worker or the clock has met them. Up to some 10,000 jobs are counted; past that
-// Approximate is set, and the count errs by some percent.
+// QueueInfo describes a queue. A cancelled job is still counted until a worker reaches it or its time comes. Counts are exact up to about
+// 10,000 jobs; above that, Approximate is set, and counts may be off by some percent.
 type QueueInfo struct {
 	Name        string     `json:"name"`
-	PausedAt    *time.Time `json:"paused_at,omitempty"`   // nil: it is not paused
+	PausedAt    *time.Time `json:"paused_at,omitempty"`   // nil: not paused
 	Available   int64      `json:"available"`             // jobs that may be claimed
-	Running     int64      `json:"running"`               // jobs that workers have claimed and not ended
-	Later       int64      `json:"later"`                 // jobs that wait for their RunAt
-	Approximate bool       `json:"approximate"`           // one of these three is an estimate: there is too much to count it all
-	ReadySince  *time.Time `json:"ready_since,omitempty"` // when the available job that has waited longest became available; nil: none waits
-	Claimed     int64      `json:"claimed"`               // attempts ever handed out
+	Running     int64      `json:"running"`               // jobs that are claimed and have not finished
+	Later       int64      `json:"later"`                 // jobs that wait for their RunAt or their next attempt
+	Approximate bool       `json:"approximate"`           // Available, Running or Later is an estimate
+	ReadySince  *time.Time `json:"ready_since,omitempty"` // when the job that has waited longest became available; nil: none is available
+	Claimed     int64      `json:"claimed"`               // attempts claimed since the queue was created
 	LastClaim   *time.Time `json:"last_claim,omitempty"`
-	Workers     int64      `json:"workers"` // that work it now
+	Workers     int64      `json:"workers"` // workers that currently work the queue
 }
 
-// WorkerInfo is a worker.
+// WorkerInfo describes a worker.
 type WorkerInfo struct {
 	ID        int32     `json:"id"`
 	Name      string    `json:"name"`
@@ -90,28 +90,28 @@ type WorkerInfo struct {
 	State     string    `json:"state"` // alive, silent, ended
 	StartedAt time.Time `json:"started_at"`
 	SeenAt    time.Time `json:"seen_at"`          // when it was last known to be alive
-	Running   int       `json:"running"`          // how many attempts it had at its last heartbeat
+	Running   int       `json:"running"`          // attempts it was running at its last heartbeat
 	Reason    *string   `json:"reason,omitempty"` // why it ended
 }
 
-// HubInfo is a hub.
+// HubInfo describes a hub.
 type HubInfo struct {
 	Name        string    `json:"name"`
 	Address     string    `json:"address"`
 	SeenAt      time.Time `json:"seen_at"`
-	Tick        int64     `json:"tick"`   // the newest that it has dispatched
-	Behind      int64     `json:"behind"` // how many ticks it had not
+	Tick        int64     `json:"tick"`   // the newest tick that the hub has dispatched
+	Behind      int64     `json:"behind"` // number of newer ticks in the log
 	Subscribers int       `json:"subscribers"`
 }
 
-// Setting is a setting of the database, or of a queue.
+// Setting is a setting of the database or of a queue.
 type Setting struct {
-	Queue string `json:"queue,omitempty"` // "": of the database
+	Queue string `json:"queue,omitempty"` // "": a setting of the database
 	Name  string `json:"name"`
 	Value string `json:"value"`
 }
 
-// Job looks a job up. ErrNotFound: its id is unknown, or its retention is over.
+// Job returns a job. It returns ErrNotFound if the id is unknown, or the job's retention is over.
 func (c *Client) Job(ctx context.Context, id int64) (*JobInfo, error) {
 	found, err := store.LookUp[JobInfo](ctx, c.store, id)
 	if err == nil && len(found) == 0 {
@@ -123,7 +123,7 @@ func (c *Client) Job(ctx context.Context, id int64) (*JobInfo, error) {
 	return &found[0], nil
 }
 
-// JobTx looks a job up in a transaction of yours, which sees what it has enqueued itself. ErrNotFound: as Job.
+// JobTx returns a job, in your transaction, which sees the jobs that it has enqueued itself. It returns ErrNotFound as Job does.
 func (c *Client) JobTx(ctx context.Context, tx Tx, id int64) (*JobInfo, error) {
 	text, err := store.LookUpTx(ctx, tx, id)
 	if err == nil && text == nil {
@@ -140,27 +140,28 @@ func (c *Client) JobTx(ctx context.Context, tx Tx, id int64) (*JobInfo, error) {
 	return &info, nil
 }
 
-// JobsParams says which jobs to list. The zero value lists all.
+// JobsParams selects the jobs to list. The zero value lists all jobs.
 type JobsParams struct {
-	States []State  // one after the other, in this order; none: all of them, in the order of States
-	Queue  string   // "": of all queues
-	Kinds  []string // none: of all kinds; 1,000 at most
-	Meta   any      // anything that encodes to a JSON object: jobs whose meta contains it; nil: whatever they have
-	After  string   // JobsPage.Next of the page before; "": the first page
-	Limit  int      // of jobs on a page, 1 to 1,000; 0: 100
+	States []State  // listed one after the other, in this order; none: all, in the order of the variable States
+	Queue  string   // "": all queues
+	Kinds  []string // up to 1,000; none: all kinds
+	Meta   any      // only jobs whose meta contains this, any value that encodes to a JSON object; nil: all jobs
+	After  string   // JobsPage.Next of the previous page; "": the first page
+	Limit  int      // maximum jobs on a page, 1 to 1,000; 0: 100
 }
 
-// JobsPage is a page of a list of jobs.
+// JobsPage is one page of a list of jobs.
 type JobsPage struct {
 	Jobs []JobInfo `json:"jobs"`
-	Next string    `json:"next,omitempty"` // for JobsParams.After of the page that follows; "": this was the last
+	Next string    `json:"next,omitempty"` // pass it as JobsParams.After to get the next page; "": this is the last page
 }
 
-// Jobs lists jobs, a page at a time: available ones in the order they will be claimed, later ones by RunAt, the others newest first (of completed
-// ones about so, as they were recorded). A job that stays in its state while pages are read is on exactly one of them, whatever else comes and goes; one
-// that comes into a state meanwhile may be on none.
+// Jobs lists jobs, one page at a time: available jobs in the order in which they will be claimed, later jobs by RunAt, the others newest
+// first (completed jobs approximately, in the order in which they were recorded). A job that stays in its state while you read the pages is
+// on exactly one of them, whatever jobs come and go. A job that enters a state during that time may be on no page.
 //
-// What a page looks at is bounded. So one that Kinds or Meta leave little of may have fewer jobs than Limit, or none, and still a Next: go on until Next is "".
+// Jobs examines a limited number of jobs for each page. If Kinds or Meta match few of them, a page may hold fewer jobs than Limit, even
+// none, and still have a Next: continue until Next is "".
 func (c *Client) Jobs(ctx context.Context, p JobsParams) (*JobsPage, error) {
 	const what, role = "list jobs", "weir_work"
 	if p.Limit == 0 {
@@ -191,20 +192,20 @@ func (c *Client) Jobs(ctx context.Context, p JobsParams) (*JobsPage, error) {
 	return page, nil
 }
 
-// withoutNull has no Meta where none was given: in JSON that is a null.
+// withoutNull sets Meta to nil if the job has none: in JSON that is a null.
 func (j *JobInfo) withoutNull() {
 	if string(j.Meta) == "null" {
 		j.Meta = nil
 	}
 }
 
-// Queues lists all queues by name, with how many jobs they have in each state that is not final.
+// Queues lists all queues by name, with the number of jobs in each state that is not final.
 func (c *Client) Queues(ctx context.Context) ([]QueueInfo, error) {
 	queues, err := store.Queues[QueueInfo](ctx, c.store)
 	return queues, wrap("list queues", err, "weir_operate")
 }
 
-// Workers lists workers, newest first, those that have ended too.
+// Workers lists workers, newest first, including those that have ended.
 func (c *Client) Workers(ctx context.Context) ([]WorkerInfo, error) {
 	workers, err := store.Workers[WorkerInfo](ctx, c.store)
 	return workers, wrap("list workers", err, "weir_operate")

@@ -12,17 +12,18 @@ import (
 	"github.com/weir-pg/weir/internal/store"
 )
 
-// WorkFunc works one attempt at a job, whose args are JSON. It is what middleware of a worker wraps: see WorkerConfig.Middleware.
+// WorkFunc works one attempt at a job, whose args are JSON. A worker's middleware wraps it: see WorkerConfig.Middleware.
 type WorkFunc func(ctx context.Context, job *Job[json.RawMessage]) error
 
-// EnqueueFunc enqueues jobs, all or none, and returns what became of each, in order: in the transaction tx, or with nil in one of its own.
-// It is what middleware of a client wraps: see Client.WithMiddleware.
+// EnqueueFunc enqueues all jobs or none, and returns the results in order. It uses the transaction tx, or one of its own if tx is nil. A
+// client's middleware wraps it: see [Client.WithMiddleware].
 type EnqueueFunc func(ctx context.Context, tx Tx, jobs []NewJob) ([]Enqueued, error)
 
-// WithMiddleware returns a client whose Enqueue, EnqueueTx, EnqueueMany and EnqueueManyTx go through the middleware, the first outermost, and
-// then through what c has already. It shares c's pool. Each of the four is one call; the jobs are the middleware's to change, and so are their
-// Options, which are never nil, name a queue, and include what the kind says (ArgsWithOptions). What calls next with tx enqueues in the caller's
-// transaction; with nil, it would not. Jobs that are enqueued by SQL, or by other clients, do not pass through.
+// WithMiddleware returns a client whose Enqueue, EnqueueTx, EnqueueMany and EnqueueManyTx pass through the middleware, the first outermost,
+// and then through the middleware that c already has. It shares c's pool. Each call of the four is one call of the middleware. The
+// middleware may change the jobs and their Options, which are never nil, name a queue, and include the defaults of the kind
+// ([ArgsWithOptions]). To enqueue in the caller's transaction, middleware must pass tx on to next. Jobs that are enqueued with SQL or by
+// other clients do not pass through.
 func (c *Client) WithMiddleware(middleware ...func(next EnqueueFunc) EnqueueFunc) *Client {
 	next := c.wrapped
 	if next == nil {
@@ -37,7 +38,7 @@ func (c *Client) WithMiddleware(middleware ...func(next EnqueueFunc) EnqueueFunc
 	return &Client{store: c.store, wrapped: next}
 }
 
-// enqueue is what is in the middle of a client's middleware.
+// enqueue is the innermost function of a client's middleware.
 func enqueue(ctx context.Context, s *store.Store, tx Tx, jobs []NewJob) (all []Enqueued, err error) {
 	switch {
 	case tx == nil && len(jobs) == 1:
@@ -61,7 +62,7 @@ func enqueue(ctx context.Context, s *store.Store, tx Tx, jobs []NewJob) (all []E
 
 // through enqueues jobs through the client's middleware.
 func (c *Client) through(ctx context.Context, tx Tx, jobs ...NewJob) ([]Enqueued, error) {
-	// What a caller has given may be given again: it is not for middleware to change.
+	// The caller may use its jobs again, so middleware must not change them: give it copies.
 	jobs = slices.Clone(jobs)
 	options := make([]Options, len(jobs))
 	for i, j := range jobs {
@@ -88,7 +89,8 @@ func (c *Client) throughOne(ctx context.Context, tx Tx, job NewJob) (Enqueued, e
 	return all[0], nil
 }
 
-// SetMeta sets a key of Meta, which it replaces by a copy: what was given as Meta stays as it is. Keys that begin with "weir." are Weir's own.
+// SetMeta sets a key of Meta. It replaces Meta with a copy: the value that Meta held is not changed. Keys that start with "weir." are
+// reserved for Weir.
 func (o *Options) SetMeta(key string, value any) error {
 	fields := map[string]json.RawMessage{}
 	if o.Meta != nil {
@@ -104,7 +106,7 @@ func (o *Options) SetMeta(key string, value any) error {
 	if err != nil {
 		return fmt.Errorf("weir: encode %q for meta: %w", key, err)
 	}
-	if fields == nil { // it was null
+	if fields == nil { // Meta encodes to null
 		fields = map[string]json.RawMessage{}
 	}
 	fields[key] = text
@@ -112,7 +114,7 @@ func (o *Options) SetMeta(key string, value any) error {
 	return nil
 }
 
-// wrapped is next within middleware, the first outermost.
+// wrapped wraps next in middleware, the first outermost.
 func wrapped[F WorkFunc | EnqueueFunc](next F, middleware []func(F) F) (F, error) {
 	for i, wrap := range slices.Backward(middleware) {
 		if wrap == nil {
@@ -125,7 +127,7 @@ func wrapped[F WorkFunc | EnqueueFunc](next F, middleware []func(F) F) (F, error
 	return next, nil
 }
 
-// work is what is in the middle of a worker's middleware: the handler, whose panics are errors already.
+// work is the innermost function of a worker's middleware: the handler, with panics turned into errors.
 func (h *Handlers) work(ctx context.Context, job *Job[json.RawMessage]) error {
 	found := h.find(job.Kind)
 	if found == nil {
@@ -149,5 +151,5 @@ func caught(err *error) {
 
 var (
 	errNoArgs = errors.New("the job has no args")
-	errNoTx   = errors.New("weir: enqueue: the transaction is nil: to enqueue in one of its own, call Enqueue or EnqueueMany")
+	errNoTx   = errors.New("weir: enqueue: the transaction is nil: to enqueue without a transaction of yours, call Enqueue or EnqueueMany")
 )

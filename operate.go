@@ -7,14 +7,15 @@ import (
 	"github.com/weir-pg/weir/internal/store"
 )
 
-// CancelJob cancels a job, and returns the state it is in then: StateCancelled, and it will not start; StateRunning: its worker is told, and ends
-// its context; StateCompleted or StateFailed: it was too late. ErrNotFound: its id is unknown, or its retention is over.
+// CancelJob cancels a job, and returns its new state. StateCancelled: it will not start. StateRunning: its worker is notified, and ends the
+// job's context. StateCompleted or StateFailed: it has already finished. CancelJob returns ErrNotFound if the id is unknown, or the job's
+// retention is over.
 func (c *Client) CancelJob(ctx context.Context, id int64) (State, error) {
 	answer, err := c.store.Cancel(ctx, id)
 	return cancelled(id, answer, err)
 }
 
-// CancelJobTx is CancelJob in a transaction of yours: it takes effect with the commit.
+// CancelJobTx is CancelJob in your transaction: it takes effect when you commit.
 func (c *Client) CancelJobTx(ctx context.Context, tx Tx, id int64) (State, error) {
 	answer, err := store.CancelTx(ctx, tx, id)
 	return cancelled(id, answer, err)
@@ -31,14 +32,14 @@ func cancelled(id int64, answer string, err error) (State, error) {
 	return state, wrap("cancel job", err, "weir_work")
 }
 
-// RetryJob makes a job that has ended available once more, and returns the state it is in then; of one that has not ended it changes nothing.
-// ErrNotFound: its id is unknown, or its retention is over.
+// RetryJob makes a job in a final state available again, and returns its new state. A job in another state is not changed. RetryJob returns
+// ErrNotFound if the id is unknown, or the job's retention is over.
 func (c *Client) RetryJob(ctx context.Context, id int64) (State, error) {
 	state, err := c.store.Retry(ctx, id)
 	return retried(id, state, err)
 }
 
-// RetryJobTx is RetryJob in a transaction of yours, which must be READ COMMITTED: it takes effect with the commit.
+// RetryJobTx is RetryJob in your transaction, which must be READ COMMITTED: it takes effect when you commit.
 func (c *Client) RetryJobTx(ctx context.Context, tx Tx, id int64) (State, error) {
 	state, err := store.RetryTx(ctx, tx, id)
 	return retried(id, state, err)
@@ -51,13 +52,13 @@ func retried(id int64, state string, err error) (State, error) {
 	return State(state), wrap("retry job", err, "weir_operate")
 }
 
-// PauseQueue stops claims from a queue; running jobs continue. ErrNotFound: there is no queue of that name.
+// PauseQueue stops claims from a queue; running jobs continue. It returns ErrNotFound if the queue does not exist.
 func (c *Client) PauseQueue(ctx context.Context, queue string) error {
 	found, err := c.store.Pause(ctx, queue)
 	return wrap("pause queue", orNotFound(found, err, "queue", queue), "weir_operate")
 }
 
-// ResumeQueue undoes PauseQueue. ErrNotFound: there is no queue of that name.
+// ResumeQueue undoes PauseQueue. It returns ErrNotFound if the queue does not exist.
 func (c *Client) ResumeQueue(ctx context.Context, queue string) error {
 	found, err := c.store.Resume(ctx, queue)
 	return wrap("resume queue", orNotFound(found, err, "queue", queue), "weir_operate")
@@ -69,8 +70,8 @@ func (c *Client) Set(ctx context.Context, name, value string) error {
 	return wrap("set "+name, c.store.Set(ctx, name, value), "weir_operate")
 }
 
-// SetQueue changes a setting of a queue: backoff, how long after its first failure a job is tried again, or backoff_limit, up to which that doubles;
-// both are intervals. ErrNotFound: there is no queue of that name.
+// SetQueue changes a setting of a queue: backoff, the delay after a job's first failure, which doubles with each further one, or
+// backoff_limit, the longest delay. Both are intervals. It returns ErrNotFound if the queue does not exist.
 func (c *Client) SetQueue(ctx context.Context, queue, name, value string) error {
 	found, err := c.store.SetQueue(ctx, queue, name, value)
 	return wrap("set "+name, orNotFound(found, err, "queue", queue), "weir_operate")

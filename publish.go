@@ -7,22 +7,23 @@ import (
 	"github.com/weir-pg/weir/internal/store"
 )
 
-// PublishOptions say how a message is published. The zero value, or nil, means the defaults.
+// PublishOptions specify how to publish a message. The zero value, or nil, means the defaults.
 type PublishOptions struct {
-	// Binary says that the payload is not text. Text must be UTF-8 without NUL characters.
+	// Binary marks the payload as bytes. Without it, the payload must be UTF-8 text without NUL characters.
 	Binary bool
-	// Keep delivers the message even where the same transaction has published an identical one.
+	// Keep delivers the message even if the same transaction has already published an identical one.
 	Keep bool
 }
 
-// Publish publishes a message in a transaction of its own. Channel: 1 to 255 bytes, by convention words with dots between them;
-// payload: up to the setting message_bytes, 1 MiB by default. What is out of bounds is refused with an error that has the value (SQLSTATE 22023).
+// Publish publishes a message in a transaction of its own. A channel has 1 to 255 bytes, by convention words separated by dots. A payload
+// is limited by the setting message_bytes, 1 MiB by default. A value that is out of bounds is refused with an error that names it (SQLSTATE
+// 22023).
 func (c *Client) Publish(ctx context.Context, channel string, payload []byte, o *PublishOptions) error {
 	return c.store.Direct(ctx, func(q store.Querier) error { return c.PublishTx(ctx, q, channel, payload, o) })
 }
 
-// PublishTx publishes a message with a transaction of yours: subscribers get it after the commit, and can then read what the
-// transaction wrote; after a rollback they never get it.
+// PublishTx publishes a message in your transaction. Subscribers receive it after the commit, and can then read what the transaction wrote;
+// after a rollback they never receive it.
 func (c *Client) PublishTx(ctx context.Context, tx Tx, channel string, payload []byte, o *PublishOptions) error {
 	if o == nil {
 		o = &PublishOptions{}

@@ -20,7 +20,7 @@ func init() {
 	}
 }
 
-// drain is Run for tests: see worker.Drain.
+// drain runs the worker for tests: see worker.Drain.
 func (w *Worker) drain(ctx context.Context, upto time.Time, done seam.Done) error {
 	own, err := store.OpenOwn(w.pool)
 	if err != nil {

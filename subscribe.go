@@ -12,68 +12,71 @@ import (
 	"github.com/weir-pg/weir/internal/hub"
 )
 
-// SubscribeConfig says what to subscribe to, and where. Channels are required, and either Hubs or Client.
+// SubscribeConfig specifies what to subscribe to, and where. Channels are required, and either Hubs or Client.
 type SubscribeConfig struct {
-	// Channels are names of channels, or patterns of words with dots between them, in which * stands for any one word, and > at the end
-	// for one or more: orders.*, orders.>.
+	// Channels are names of channels, or patterns: words separated by dots, in which * stands for any one word, and > at the end for one or
+	// more words, such as orders.* and orders.>.
 	Channels []string
 
-	// Hubs are the HTTP addresses of hubs, such as http://127.0.0.1:8080. Any of them will do: when one can't be reached, or is lost,
-	// the next is tried, and the subscription goes on where it was.
+	// Hubs are the HTTP addresses of hubs, such as http://127.0.0.1:8080. The subscription uses one of them at a time; if that hub is lost
+	// or unreachable, it continues at the next.
 	Hubs []string
-	// Token, where set, is asked for the token that a hub is shown, each time that one is connected to.
+	// Token, if set, returns the token for each connection to a hub.
 	Token func(ctx context.Context) (string, error)
-	// HTTP is used for hubs; nil: a client of its own without a timeout.
+	// HTTP is the client for requests to hubs; nil means a client without a timeout.
 	HTTP *http.Client
 
-	// Client, where there is no hub, reads the database itself. It costs the database what a hub does: good for a few processes.
+	// Client reads the database directly, without a hub. Each such subscription costs the database as much as a hub, so use it in a few
+	// processes only.
 	Client *Client
 
-	// After is the position to go on from; "": what is published from now on. Take it from an event, or from Subscription.Position.
+	// After is the position to continue from: that of a message or a gap, or Subscription.Position. "" means messages published from now
+	// on.
 	After Position
-	// Logger; default slog.Default().
+	// Logger is the log's destination; default slog.Default().
 	Logger *slog.Logger
 }
 
-// Position is a place in the log of messages: behind a certain message. It is opaque. It may be kept, and a subscription go on from it, at any hub,
-// as long as the database keeps the messages behind it (the setting message_retention, one hour by default).
+// Position is a position in the log of messages, just after some message. It is opaque. You may store it, and continue a subscription from
+// it at any hub, as long as the database keeps the messages that follow it (setting message_retention, one hour by default).
 type Position string
 
-// Message is a message of a channel.
+// Message is a message published to a channel.
 type Message struct {
 	Channel  string
 	Payload  []byte
-	Binary   bool     // Payload is not text
-	Position Position // "": the message was not logged, only passed on by a hub
+	Binary   bool     // the payload was published as bytes, not text
+	Position Position // "": the message is not in the log, because a hub relayed it without logging
 }
 
-// Gap says that messages may be missing.
+// Gap reports that messages may be missing.
 type Gap struct {
-	From, To Position // behind From, up to To
-	Reason   string   // truncated: the database no longer has them; unknown: From is not of this log, which was set back or is another
+	From, To Position // messages after From, up to To, may be missing
+	Reason   string   // truncated: the database no longer has them; unknown: From is not in this log, which was restored or replaced
 }
 
-// Event is a message or a gap: the other is nil.
+// Event is either a message or a gap; the other field is nil.
 type Event struct {
 	Message *Message
 	Gap     *Gap
 }
 
-// Subscription gets events until it is closed. Its methods may be called from several goroutines; each event goes to one caller of Next.
+// Subscription receives events until it is closed. Its methods may be called from several goroutines; each event goes to one caller of
+// Next.
 type Subscription struct {
 	events chan placed
 	cancel context.CancelFunc
 	done   chan struct{} // closed when the goroutine that feeds events has ended
 
-	given  Position // behind what was handed over; only the goroutine that feeds events uses it
-	serial uint64   // of what it handed over
+	given  Position // position after the last event passed to Next; used only by the goroutine that feeds events
+	serial uint64   // number of that event
 
 	mu  sync.Mutex
 	at  place
 	err error
 }
 
-// place is where the subscription stood after its serial-th event.
+// place is the position of the subscription after the event with that serial number.
 type place struct {
 	position Position
 	serial   uint64
@@ -84,13 +87,13 @@ type placed struct {
 	place
 }
 
-// ErrClosed: the subscription was closed.
+// ErrClosed means that the subscription was closed.
 var ErrClosed = errors.New("weir: the subscription is closed")
 
-// Subscribe subscribes, and returns once it has: you receive everything published from then on. After a lost connection it connects again, with
-// jitter, and continues where it was: nothing is missing and nothing comes twice, or a Gap says so. ctx bounds the call, not the
-// subscription, which you must close. It fails where the configuration is wrong, or the hub or the database refuses the subscriber; a hub or a
-// database that can't be reached is waited for, until ctx ends.
+// Subscribe subscribes, and returns once it has: you receive everything published from then on. After a lost connection it reconnects, with
+// jitter, and continues where it was: no message is missing and none is delivered twice, or a Gap reports it. ctx limits the call, not the
+// subscription, which you must close. Subscribe returns an error if the configuration is wrong, or if the hub or the database refuses the
+// subscriber. It waits for a hub or a database that is unreachable, until ctx ends.
 //
 //	sub, err := weir.Subscribe(ctx, weir.SubscribeConfig{Hubs: []string{"http://127.0.0.1:8080"}, Channels: []string{"orders.*"}})
 //	...
@@ -107,7 +110,7 @@ func Subscribe(ctx context.Context, c SubscribeConfig) (*Subscription, error) {
 	if len(filters) == 0 {
 		return nil, errors.New("weir: subscribe: SubscribeConfig.Channels is empty: name at least one channel or pattern")
 	}
-	if c.After != "" && c.Client != nil { // a hub judges by itself
+	if c.After != "" && c.Client != nil { // a hub checks it itself
 		if _, err := hub.ParsePosition(string(c.After)); err != nil {
 			return nil, fmt.Errorf("weir: subscribe: SubscribeConfig.After: %w", err)
 		}
@@ -118,7 +121,7 @@ func Subscribe(ctx context.Context, c SubscribeConfig) (*Subscription, error) {
 	var follow follower
 	switch {
 	case len(c.Hubs) > 0 && c.Client != nil:
-		return nil, errors.New("weir: subscribe: SubscribeConfig has both Hubs and Client: give one of them")
+		return nil, errors.New("weir: subscribe: SubscribeConfig has both Hubs and Client: set only one of them")
 	case len(c.Hubs) > 0:
 		f, err := newHubFollower(c)
 		if err != nil {
@@ -128,10 +131,10 @@ func Subscribe(ctx context.Context, c SubscribeConfig) (*Subscription, error) {
 	case c.Client != nil:
 		follow = &databaseFollower{SubscribeConfig: c, filters: filters}
 	default:
-		return nil, errors.New("weir: subscribe: SubscribeConfig has neither Hubs nor Client: say where to subscribe")
+		return nil, errors.New("weir: subscribe: SubscribeConfig has neither Hubs nor Client: set one of them")
 	}
 
-	// What is started here outlives ctx.
+	// The subscription outlives ctx.
 	lasting, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	s := &Subscription{events: make(chan placed), cancel: cancel, done: make(chan struct{}), given: c.After, at: place{position: c.After}}
 	ready := make(chan struct{})
@@ -150,12 +153,12 @@ func Subscribe(ctx context.Context, c SubscribeConfig) (*Subscription, error) {
 	}
 }
 
-// follower feeds a subscription until ctx ends or something fails that waiting cannot cure. It calls ready when it has subscribed.
+// follower feeds a subscription until ctx ends, or until an error that waiting cannot fix. It calls ready when it has subscribed.
 type follower interface {
 	run(ctx context.Context, s *Subscription, ready func()) error
 }
 
-// Next returns the next event. It waits until there is one, ctx ends, or the subscription does: closed, or refused by the hub.
+// Next returns the next event. It waits until there is one, ctx ends, or the subscription is closed or refused by the hub.
 func (s *Subscription) Next(ctx context.Context) (Event, error) {
 	select {
 	case e := <-s.events:
@@ -168,7 +171,7 @@ func (s *Subscription) Next(ctx context.Context) (Event, error) {
 	}
 }
 
-// All ranges over the events; an error is the last pair.
+// All iterates over the events. When Next fails, its error is the last pair.
 func (s *Subscription) All(ctx context.Context) iter.Seq2[Event, error] {
 	return func(yield func(Event, error) bool) {
 		for {
@@ -180,21 +183,21 @@ func (s *Subscription) All(ctx context.Context) iter.Seq2[Event, error] {
 	}
 }
 
-// Position is where the subscription stands: everything up to it has been returned by Next. It moves on while nothing comes, so keep
-// the newest one to go on from.
+// Position returns the current position of the subscription: Next has returned all events up to it. It advances even without events, so
+// store the latest position to continue from.
 func (s *Subscription) Position() Position {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.at.position
 }
 
-// Close ends the subscription and waits for what it has started.
+// Close ends the subscription, and waits for its goroutines.
 func (s *Subscription) Close() {
 	s.cancel()
 	<-s.done
 }
 
-// give hands an event to Next.
+// give passes an event to Next.
 func (s *Subscription) give(ctx context.Context, e Event) error {
 	at := s.given
 	switch {
@@ -213,14 +216,15 @@ func (s *Subscription) give(ctx context.Context, e Event) error {
 	return nil
 }
 
-// move says that there is nothing for the subscription up to a position.
+// move records that there are no events for the subscription up to a position.
 func (s *Subscription) move(at Position) {
 	s.serial++
 	s.given = at
 	s.reached(place{at, s.serial})
 }
 
-// reached notes where the subscription stands. An event may still be on its way through Next when the position moves beyond it.
+// reached updates the position of the subscription. Calls of Next may arrive here out of order, and after move, so only a later place
+// counts.
 func (s *Subscription) reached(p place) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

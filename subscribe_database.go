@@ -9,17 +9,17 @@ import (
 	"github.com/weir-pg/weir/internal/store"
 )
 
-// databaseFollower is a hub of one subscriber.
+// databaseFollower is a hub with one subscriber.
 type databaseFollower struct {
 	SubscribeConfig
 	filters []hub.Filter
 }
 
-// ringBytes are enough for one subscriber, who reads history from the database when it falls behind.
+// ringBytes is enough for one subscriber: when it falls behind, it reads history from the database.
 const ringBytes = 1 << 20
 
 func (f *databaseFollower) run(ctx context.Context, s *Subscription, ready func()) error {
-	// What waiting cannot cure is told at once.
+	// Return an error that waiting cannot fix at once.
 	if _, err := f.Client.store.NewestTick(ctx); store.IsRefused(err) && !store.IsMoved(err) {
 		return explain(err, "weir_subscribe")
 	}
@@ -29,7 +29,7 @@ func (f *databaseFollower) run(ctx context.Context, s *Subscription, ready func(
 		return explain(err, "weir_subscribe")
 	}
 	if log.ReadOnly = err == nil && !may; log.ReadOnly {
-		f.Logger.Info("weir: this role may subscribe and no more, so messages come while a hub runs", "cure", "GRANT weir_hub, where none does")
+		f.Logger.Info("weir: this role may subscribe but not write ticks, so messages arrive only while a hub runs", "fix", "GRANT weir_hub to this role, or run a hub")
 	}
 	h := hub.New(hub.Config{Source: log, Logger: f.Logger, RingBytes: ringBytes})
 	var running sync.WaitGroup
@@ -59,15 +59,15 @@ func (f *databaseFollower) run(ctx context.Context, s *Subscription, ready func(
 		if !errors.Is(err, hub.ErrSlow) {
 			return err
 		}
-		// It reads slowly: what was queued comes from the database once more, as fast as it reads.
+		// The reader is slow: read the queued messages from the database again, at the reader's speed.
 	}
 }
 
-// follow subscribes from where the subscription stands.
+// follow subscribes from the subscription's position.
 func (f *databaseFollower) follow(ctx context.Context, sub *hub.Subscriber, s *Subscription) error {
 	at := s.given
 	if at == "" {
-		if err := sub.Subscribe(ctx); err != nil { // waits until the hub knows where the log ends
+		if err := sub.Subscribe(ctx); err != nil { // waits until the hub knows the end of the log
 			return err
 		}
 		at = Position(sub.Position().String())
@@ -80,7 +80,7 @@ func (f *databaseFollower) follow(ctx context.Context, sub *hub.Subscriber, s *S
 	return sub.Resume(ctx, after, f.filters...)
 }
 
-// sink hands a hub's events to a subscription, one after the other, as fast as it takes them.
+// sink passes a hub's events to a subscription, one at a time, as fast as its reader takes them.
 type sink struct {
 	s          *Subscription
 	ctx        context.Context
@@ -113,7 +113,7 @@ func (k *sink) Close(err error) {
 	})
 }
 
-// settle returns when nothing more is given: then the subscription's place is settled, to go on from.
+// settle returns when no more events will be passed on: the subscription's position no longer changes, and following may continue from it.
 func (k *sink) settle() {
 	k.stop()
 	k.delivering.Lock()

@@ -22,16 +22,16 @@ import (
 // hubFollower reads a hub's event stream (Server-Sent Events).
 type hubFollower struct {
 	SubscribeConfig
-	urls       []string // of the hubs' event streams
-	next       int      // which to try
-	subscribed bool     // a hub has taken the subscription before: one that does not is not right for that
+	urls       []string // the hubs' event streams
+	next       int      // index of the URL to try next
+	subscribed bool     // a hub has accepted this subscription before, so a hub that refuses it now may be at fault
 }
 
 const (
-	silence      = 90 * time.Second      // a hub says something every 25 s; silent for so long, it is lost
-	reconnectMin = 50 * time.Millisecond // after a loss, at most, at first
-	reconnectMax = 5 * time.Second       // and later
-	lineMax      = 6*(16<<20) + 64<<10   // of an event: the largest payload there can be, all of it in JSON's escapes
+	silence      = 90 * time.Second      // a hub sends something every 25 s; after this silence, its connection is lost
+	reconnectMin = 50 * time.Millisecond // longest first pause after a loss
+	reconnectMax = 5 * time.Second       // longest pause
+	lineMax      = 6*(16<<20) + 64<<10   // of an event: the largest possible payload, with every byte escaped in JSON
 )
 
 func newHubFollower(c SubscribeConfig) (*hubFollower, error) {
@@ -49,20 +49,20 @@ func newHubFollower(c SubscribeConfig) (*hubFollower, error) {
 	return f, nil
 }
 
-// refusedError is a hub's answer that asking again does not change.
+// refusedError is a hub's refusal that trying again does not change.
 type refusedError struct{ text string }
 
 func (e *refusedError) Error() string { return e.text }
 
-func (f *hubFollower) run(ctx context.Context, s *Subscription, tell func()) error {
-	most := reconnectMin
-	var lost time.Time // since when no hub has answered, once that was said
+func (f *hubFollower) run(ctx context.Context, s *Subscription, subscribed func()) error {
+	pause := reconnectMin
+	var lost time.Time // when the loss was logged; zero: subscribed
 	ready := func() {
 		if f.subscribed = true; !lost.IsZero() {
 			f.Logger.Warn("weir: subscribed at a hub again", "hub", f.urls[f.next], "after", time.Since(lost).Round(time.Millisecond))
 			lost = time.Time{}
 		}
-		tell()
+		subscribed()
 	}
 	for {
 		began := time.Now()
@@ -76,16 +76,16 @@ func (f *hubFollower) run(ctx context.Context, s *Subscription, tell func()) err
 		}
 		f.next = (f.next + 1) % len(f.urls)
 		if time.Since(began) > reconnectMax {
-			most = reconnectMin
+			pause = reconnectMin
 		}
-		// Full jitter: a hub's clients do not all come to the next one in one instant.
-		wait := rand.N(most)
+		// Full jitter, so that a hub's clients do not all reconnect to the next hub at once.
+		wait := rand.N(pause)
 		level := slog.LevelDebug
 		if lost.IsZero() {
-			level, lost = slog.LevelWarn, time.Now() // once, until it is over
+			level, lost = slog.LevelWarn, time.Now() // warn once per outage
 		}
-		most = min(2*most, reconnectMax)
-		f.Logger.Log(ctx, level, "weir: the hub was lost, trying the next until one answers", "error", err, "in", wait)
+		pause = min(2*pause, reconnectMax)
+		f.Logger.Log(ctx, level, "weir: lost the hub, trying the next until one answers", "error", err, "in", wait)
 		if !sleep.For(ctx, wait) {
 			return ctx.Err()
 		}
@@ -112,7 +112,7 @@ func (f *hubFollower) stream(ctx context.Context, s *Subscription, ready func())
 			e.line(in.Bytes())
 			continue
 		}
-		// While the reader thinks, the hub's silence is not its own.
+		// While the subscription's reader is busy, nothing is read: that is not the hub's silence.
 		watchdog.Stop()
 		if err := e.give(ctx, s, ready); err != nil {
 			return err
@@ -121,7 +121,7 @@ func (f *hubFollower) stream(ctx context.Context, s *Subscription, ready func())
 		e = sseEvent{}
 	}
 	if err := in.Err(); errors.Is(err, bufio.ErrTooLong) {
-		return &refusedError{fmt.Sprintf("the hub %s sent an event of more than %d bytes", response.Request.URL.Host, lineMax)}
+		return &refusedError{fmt.Sprintf("the hub %s sent an event larger than %d bytes", response.Request.URL.Host, lineMax)}
 	} else if err != nil {
 		return fmt.Errorf("read the hub's events: %w", err)
 	}
@@ -154,15 +154,15 @@ func (f *hubFollower) open(ctx context.Context, at Position) (*http.Response, er
 	}
 	defer response.Body.Close()
 	if response.StatusCode == http.StatusOK {
-		return nil, fmt.Errorf("%s is no hub: it answered with %q", request.URL.Host, kind)
+		return nil, fmt.Errorf("%s is not a hub: it answered with the content type %q", request.URL.Host, kind)
 	}
 	err = hubRefusal(response)
 	switch response.StatusCode {
 	case http.StatusForbidden:
 		return nil, &refusedError{err.Error()}
-	case http.StatusUnauthorized: // a new token may do
+	case http.StatusUnauthorized: // a new token may be accepted
 		if f.Token == nil {
-			return nil, &refusedError{fmt.Sprintf("the hub %s lets in only who has a token: set SubscribeConfig.Token (weir listen: --token, or WEIR_TOKEN)", request.URL.Host)}
+			return nil, &refusedError{fmt.Sprintf("the hub %s requires a token: set SubscribeConfig.Token (weir listen: --token, or WEIR_TOKEN)", request.URL.Host)}
 		}
 		if !f.subscribed {
 			return nil, &refusedError{err.Error()}
@@ -175,7 +175,7 @@ func (f *hubFollower) open(ctx context.Context, at Position) (*http.Response, er
 	return nil, err
 }
 
-// hubRefusal is what a hub says that does not do what it was asked for.
+// hubRefusal returns a hub's error response as an error.
 func hubRefusal(response *http.Response) error {
 	text, _ := io.ReadAll(io.LimitReader(response.Body, 4096))
 	var said struct{ Error, Hint string }
@@ -185,7 +185,7 @@ func hubRefusal(response *http.Response) error {
 	return fmt.Errorf("the hub %s answered %s: %s", response.Request.URL.Host, response.Status, bytes.TrimSpace(text))
 }
 
-// sseEvent is an event as it comes in.
+// sseEvent is an event being read.
 type sseEvent struct {
 	id, kind string
 	data     []byte
@@ -204,7 +204,7 @@ func (e *sseEvent) line(line []byte) {
 	}
 }
 
-// give hands the event on.
+// give passes the event to the subscription.
 func (e *sseEvent) give(ctx context.Context, s *Subscription, ready func()) error {
 	switch e.kind {
 	case "message":

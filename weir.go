@@ -1,25 +1,25 @@
-// Package weir runs background jobs and publish/subscribe on PostgreSQL, and keeps its speed when PostgreSQL is under stress.
+// Package weir runs background jobs and publish/subscribe on PostgreSQL, and stays fast when PostgreSQL is under stress.
 //
-// Jobs are rows of an insert-only log: enqueued in your transaction, claimed through a snapshot cursor,
-// recorded as finished in bulk, and given back by TRUNCATE. Nothing on a hot path is updated or deleted,
-// so a long transaction elsewhere in the database slows nothing down.
+// Jobs are rows of an insert-only log. They are enqueued in your transaction, claimed through a snapshot cursor, and recorded as finished
+// in bulk; TRUNCATE reclaims their space. Nothing on a hot path is updated or deleted, so a long transaction elsewhere in the database does
+// not slow Weir down.
 //
 // # Enqueue
 //
-// A kind of job is a type with its arguments:
+// A kind of job is a type that holds the job's arguments:
 //
 //	type HashFile struct{ Path string }
 //
 //	func (HashFile) Kind() string { return "hash_file" }
 //
-// A [Client] enqueues it, in a transaction of yours or by itself:
+// A [Client] enqueues it, in your transaction or in one of its own:
 //
 //	client := weir.NewClient(pool)
 //	job, err := client.Enqueue(ctx, HashFile{Path: "a.txt"}, nil) // job.ID
 //	job, err := client.EnqueueTx(ctx, tx, HashFile{Path: "b.txt"}, &weir.Options{Queue: "files"})
 //
-// A job enqueued in a transaction runs after its commit, and never after its rollback. A database/sql
-// transaction is passed as [SQLTx].
+// A job enqueued in a transaction runs only after the transaction has committed; if the transaction rolls back, the job never runs. Wrap a
+// database/sql transaction with [SQLTx].
 //
 // # Work
 //
@@ -32,21 +32,20 @@
 //	worker, err := client.NewWorker(weir.WorkerConfig{Handlers: handlers, Queues: map[string]int{"files": 8}})
 //	err = worker.Run(ctx) // until ctx ends; then it stops gracefully
 //
-// Delivery is at least once: a job may be run again when its worker or the server dies before the result
-// is on disk, so handlers should be safe to repeat. [Job.CompleteTx] makes a job's effects and its
-// completion commit together, which is exactly-once for effects in the same database.
+// Delivery is at least once: if the worker or the server dies before the result is on disk, the job runs again, so handlers should be safe
+// to repeat. [Job.CompleteTx] commits a job's effects and its completion together, which makes effects in the same database exactly-once.
 //
-// An error of a handler is retried with exponential backoff until the attempts are used up; [Fail],
-// [Snooze] and [Cancel] return errors that mean something else.
+// When a handler returns an error, the job is retried with exponential backoff until its attempts are used up. [Fail], [Snooze], [Cancel]
+// and [RetryAfter] return errors that end the attempt in another way.
 //
-// Middleware wraps every enqueue of a client ([Client.WithMiddleware]) and every attempt of a worker (WorkerConfig.Middleware): to add to a job's
-// meta, or to say for all kinds which errors are not worth another attempt. Hooks (WorkerConfig.Hooks) are told how attempts have ended in the
-// database. The module weirotel has both for OpenTelemetry.
+// Middleware wraps every enqueue of a client ([Client.WithMiddleware]) and every attempt of a worker (WorkerConfig.Middleware). Use it to
+// add to a job's meta, or to decide for all kinds which errors are not worth another attempt. Hooks (WorkerConfig.Hooks) report how
+// attempts ended in the database. The module weirotel provides both for OpenTelemetry.
 //
 // # Publish and subscribe
 //
-// [Client.PublishTx] publishes a message with a transaction of yours: subscribers get it after the commit, and can read what the
-// transaction wrote. [Subscribe] subscribes, at a hub (weir serve) or straight from the database:
+// [Client.PublishTx] publishes a message in your transaction: subscribers receive it after the commit, and can then read what the
+// transaction wrote. [Subscribe] subscribes, either at a hub (weir serve) or directly at the database:
 //
 //	sub, err := weir.Subscribe(ctx, weir.SubscribeConfig{Hubs: []string{"http://127.0.0.1:8080"}, Channels: []string{"orders.*"}})
 //	defer sub.Close()
@@ -55,33 +54,34 @@
 //		case err != nil:
 //			return err
 //		case event.Gap != nil:
-//			// Messages may be missing: read the state anew.
+//			// Messages may be missing: reload the state.
 //		default:
 //			// event.Message
 //		}
 //	}
 //
-// A lost connection is made anew, at any hub, and nothing is missing and nothing comes twice. A position kept from
-// [Subscription.Position] goes on after a restart of the program (SubscribeConfig.After).
+// After a lost connection, the subscription reconnects to any of its hubs; no message is missed and none is delivered twice. To resume
+// after a restart of your program, save [Subscription.Position] and pass it as SubscribeConfig.After.
 //
-// A worker told of hubs (WorkerConfig.Hubs) waits there for work instead of looking for it.
+// A worker that is given hubs (WorkerConfig.Hubs) waits there for work instead of polling the database.
 //
 // # Errors
 //
-// Errors say what was wrong, with the value, and what to do. [ErrNotFound], [ErrNotInstalled] and the others named in this package are asked for with
-// errors.Is; what the server has refused is a *pgconn.PgError, for errors.As, with Weir's own SQLSTATEs in docs/sql.md.
+// Errors say what was wrong, with the value, and what to do. Check for [ErrNotFound], [ErrNotInstalled] and the other error values of this
+// package with errors.Is. When the server refuses a call, errors.As finds a *pgconn.PgError; docs/sql.md lists Weir's own SQLSTATEs.
 //
 // # Test
 //
-// Package weirtest asserts on what a transaction has enqueued, runs handlers without a database, drains queues, and gives each test a database
-// of its own.
+// Package weirtest checks what a transaction has enqueued, runs handlers without a database, drains queues, and gives each test its own
+// database.
 //
 // # Connections
 //
-// A worker opens at most 3 connections of its own, whatever its concurrency, made as those of the client's pool are; it takes none from
-// the pool, so handlers may use up all of that. It works through PgBouncer in transaction mode, and survives restarts of the server.
+// A worker opens at most 3 connections of its own, whatever its concurrency, with the configuration of the client's pool. It takes none
+// from the pool, so handlers may use all of the pool's connections. A worker works through PgBouncer in transaction mode, and survives
+// restarts of the server.
 //
-// The schema is installed by `weir migrate up`, or from Go by package schema.
+// Install the schema with `weir migrate up`, or from Go with package schema.
 package weir
 
 import (
@@ -99,41 +99,42 @@ import (
 	"github.com/weir-pg/weir/internal/store"
 )
 
-// Args are the arguments of one kind of job. They are stored as JSON, and must encode to an object, of up to 1 MiB.
+// Args are the arguments of one kind of job. They are stored as JSON, and must encode to an object of up to 1 MiB.
 type Args interface {
-	// Kind names the kind; it must not depend on the value. At most 128 characters.
+	// Kind returns the name of the kind, of up to 128 characters. It must not depend on the value.
 	Kind() string
 }
 
-// Options say how a job is to be run. The zero value, or nil, means the defaults.
+// Options specify how to run a job. The zero value, or nil, means the defaults.
 type Options struct {
-	Queue       string    // default "default"; 1 to 128 characters; its first use makes it
+	Queue       string    // 1 to 128 characters, created by its first use; default "default"
 	Priority    int       // 1 (first) to 4; default 2
-	RunAt       time.Time // not before, by the server's clock; default at once
-	MaxAttempts int       // how often the job is tried before it has failed, 1 to 1000; default 25
-	Meta        any       // anything that encodes to a JSON object, of up to 64 KiB; handlers see it as Job.Meta
+	RunAt       time.Time // the earliest start, by the server's clock; default: at once
+	MaxAttempts int       // number of attempts before the job fails for good, 1 to 1000; default 25
+	Meta        any       // any value that encodes to a JSON object of up to 64 KiB; handlers see it as Job.Meta
 }
 
-// ArgsWithOptions are args whose kind has options of its own. What Enqueue is given goes before, field by field.
+// ArgsWithOptions are args whose kind has its own default options. Each field that is set in the options passed to Enqueue takes
+// precedence.
 type ArgsWithOptions interface {
 	Args
 	EnqueueOptions() Options
 }
 
-// Enqueued is what became of a job that was enqueued.
+// Enqueued is the result of enqueueing a job.
 type Enqueued struct {
 	ID int64 // of the job, unique in its database
 }
 
-// NewJob is one job for EnqueueMany.
+// NewJob is one job for [Client.EnqueueMany].
 type NewJob struct {
 	Args    Args
 	Options *Options
 
-	complete bool // Options include what the kind says
+	complete bool // Options already include those of the kind
 }
 
-// or fills in what is not set.
+// or returns o with unset fields filled in from defaults.
 func (o Options) or(defaults Options) Options {
 	o.Queue = cmp.Or(o.Queue, defaults.Queue)
 	o.Priority = cmp.Or(o.Priority, defaults.Priority)
@@ -147,12 +148,12 @@ func (o Options) or(defaults Options) Options {
 	return o
 }
 
-// Tx is a transaction to enqueue or to complete a job in. A pgx.Tx is one; SQLTx makes one of a *sql.Tx.
+// Tx is the transaction in which a job is enqueued or completed. A pgx.Tx is a Tx; SQLTx makes one from a *sql.Tx.
 type Tx interface {
 	QueryRow(ctx context.Context, query string, args ...any) pgx.Row
 }
 
-// SQLTx adapts a transaction of database/sql, whatever its driver for PostgreSQL.
+// SQLTx adapts a database/sql transaction of any PostgreSQL driver.
 func SQLTx(tx *sql.Tx) Tx { return sqlTx{tx} }
 
 type sqlTx struct{ tx *sql.Tx }
@@ -161,20 +162,20 @@ func (t sqlTx) QueryRow(ctx context.Context, query string, args ...any) pgx.Row 
 	return t.tx.QueryRowContext(ctx, query, args...)
 }
 
-// Client enqueues jobs, looks at them and operates on them. It is safe for concurrent use.
+// Client enqueues, inspects and manages jobs. It is safe for concurrent use.
 type Client struct {
 	store   *store.Store
-	wrapped EnqueueFunc // nil: there is no middleware
+	wrapped EnqueueFunc // nil: no middleware
 }
 
-// NewClient returns a client on a pool, which stays yours to close.
+// NewClient returns a client that uses pool. Closing the pool remains the caller's responsibility.
 func NewClient(pool *pgxpool.Pool) *Client {
 	return &Client{store: store.New(pool, 0)}
 }
 
-// Enqueue enqueues a job in a transaction of its own. nil options are the defaults. What is out of bounds is refused with an error that has the value
-// (SQLSTATE 22023, where the server refuses it); ErrNotInstalled: the database has no Weir. After an error of the connection the job may have
-// been enqueued all the same.
+// Enqueue enqueues a job in a transaction of its own. nil options mean the defaults. A value that is out of bounds is refused with an error
+// that names it (SQLSTATE 22023 if the server refuses it). The error is ErrNotInstalled if Weir is not installed in the database. After a
+// connection error, the job may still have been enqueued.
 func (c *Client) Enqueue(ctx context.Context, args Args, o *Options) (job Enqueued, err error) {
 	if c.wrapped != nil {
 		return c.throughOne(ctx, nil, NewJob{Args: args, Options: o})
@@ -186,8 +187,8 @@ func (c *Client) Enqueue(ctx context.Context, args Args, o *Options) (job Enqueu
 	return job, err
 }
 
-// EnqueueTx enqueues a job in a transaction of yours: it runs after the commit, and never after a rollback. Errors: as Enqueue. One that the
-// server refuses ends the transaction: roll it back.
+// EnqueueTx enqueues a job in your transaction: the job runs after the commit, and never after a rollback. It returns the same errors as
+// Enqueue. An error from the server aborts the transaction: roll it back.
 func (c *Client) EnqueueTx(ctx context.Context, tx Tx, args Args, o *Options) (Enqueued, error) {
 	if tx == nil {
 		return Enqueued{}, errNoTx
@@ -198,8 +199,8 @@ func (c *Client) EnqueueTx(ctx context.Context, tx Tx, args Args, o *Options) (E
 	return enqueueOne(ctx, tx, NewJob{Args: args, Options: o})
 }
 
-// EnqueueMany enqueues jobs in one transaction of its own, all or none, and returns what became of each, in order.
-// Up to 10,000 are sent at once.
+// EnqueueMany enqueues all jobs or none, in one transaction of its own, and returns the results in order. It sends up to 10,000 jobs at a
+// time.
 func (c *Client) EnqueueMany(ctx context.Context, jobs []NewJob) (all []Enqueued, err error) {
 	if c.wrapped != nil {
 		return c.through(ctx, nil, jobs...)
@@ -211,7 +212,7 @@ func (c *Client) EnqueueMany(ctx context.Context, jobs []NewJob) (all []Enqueued
 	return all, err
 }
 
-// EnqueueManyTx is EnqueueMany in a transaction of yours.
+// EnqueueManyTx is EnqueueMany in your transaction.
 func (c *Client) EnqueueManyTx(ctx context.Context, tx Tx, jobs []NewJob) ([]Enqueued, error) {
 	if tx == nil {
 		return nil, errNoTx
@@ -239,10 +240,10 @@ func enqueueMany(ctx context.Context, tx Tx, jobs []NewJob) ([]Enqueued, error) 
 	if _, ok := tx.(sqlTx); ok {
 		send = store.EnqueueManyJSON
 	}
-	const most = 10_000
+	const limit = 10_000
 	all := make([]Enqueued, 0, len(jobs))
-	for start := 0; start < len(jobs); start += most {
-		some := jobs[start:min(start+most, len(jobs))]
+	for start := 0; start < len(jobs); start += limit {
+		some := jobs[start:min(start+limit, len(jobs))]
 		encoded := make([]store.Job, len(some))
 		for i, j := range some {
 			var err error
@@ -261,7 +262,7 @@ func enqueueMany(ctx context.Context, tx Tx, jobs []NewJob) ([]Enqueued, error) 
 	return all, nil
 }
 
-// options are those given, and those of the kind.
+// options returns the given options, completed by those of the kind.
 func (j NewJob) options() (o Options) {
 	if j.Options != nil {
 		o = *j.Options
@@ -272,7 +273,7 @@ func (j NewJob) options() (o Options) {
 	return o
 }
 
-// encode checks what the server cannot say as well.
+// encode encodes the job, and checks what the server cannot report as clearly.
 func (j NewJob) encode() (store.Job, error) {
 	if j.Args == nil {
 		return store.Job{}, errNoArgs

@@ -18,88 +18,89 @@ import (
 
 // WorkerConfig configures a Worker. Handlers and Queues are required.
 type WorkerConfig struct {
-	// Handlers run the jobs. A job of a kind without one is handed back, for another worker: see ErrUnknownKind.
+	// Handlers run the jobs. Jobs of a kind without a handler are released, for other workers: see [ErrUnknownKind].
 	Handlers *Handlers
-	// Queues to work, and how many jobs of each at once, 1 to 10,000.
+	// Queues are the queues to work, each with the maximum number of its jobs to run at once, 1 to 10,000.
 	Queues map[string]int
-	// Name tells this worker from others, for people. Default: host name and process id.
+	// Name identifies the worker for people. Default: host name and process id.
 	Name string
-	// Timeout of an attempt: past it the attempt's context ends, with [context.DeadlineExceeded], and unless its handler returns nil all the
-	// same it has failed, with an error that names the timeout. Attempts that start within a sixty-fourth of the timeout share its end, so
-	// that it costs no timer for each. Negative: none. Kinds may have their own, see KindOptions.
+	// Timeout is the time limit of one attempt. After it, the attempt's context ends with [context.DeadlineExceeded], and the attempt fails
+	// with an error that names the timeout, unless the handler still returns nil. Attempts that start within 1/64 of the timeout end
+	// together, so that attempts need no timer each. Negative: no timeout. A kind may have its own timeout: see [KindOptions].
 	//
-	// Default 1 hour. It is there for what hangs: a call without a timeout of its own would keep its place in the worker for ever, and nobody
-	// would be told. A timeout that is too long frees the place late; one that is too short ends sound work, again at each attempt, until the job has
-	// failed for good. So the default is far above what most jobs take; give yours what suits them.
+	// The default, 1 hour, is for attempts that hang: without a timeout, a call that never returns would occupy a slot of the worker
+	// forever, and nobody would notice. A timeout that is too long frees the slot late. One that is too short stops healthy work on every
+	// attempt until the job has failed for good. The default is therefore far above what most jobs take; set a timeout that suits yours.
 	Timeout time.Duration
-	// Retry is how long to wait before the attempt that follows a failed one; negative: as long as the queue's backoff says. Default: always
-	// that. It is 1, 2, 4, 8 … seconds up to an hour, give or take a quarter, until weir.set changes it for a queue.
+	// Retry returns the delay between a failed attempt and the next; a negative delay means the backoff of the queue. Default: always the
+	// backoff of the queue, which is 1, 2, 4, 8 … seconds up to an hour, plus or minus a quarter, and which weir.set changes.
 	Retry func(attempt int, err error) time.Duration
-	// Lease: when the database has not heard of the worker for so long, its jobs are given to others. Those of a process that has ended are within
-	// seconds, where its connections to the server are direct.
-	// 1 second to 5 minutes; default 30 seconds.
+	// Lease is how long the database waits for a heartbeat of the worker before it gives the worker's jobs to others. If the process has
+	// ended, that happens within seconds, provided that its connections to the server are direct. 1 second to 5 minutes; default 30
+	// seconds.
 	Lease time.Duration
-	// StopTimeout is how long running jobs may go on after Run's context has ended; then their contexts
-	// end, and what does not complete is handed back. Default 30 seconds.
+	// StopTimeout is how long running jobs may continue after Run's context has ended. Then their contexts end, and jobs that do not
+	// complete are released. Default 30 seconds.
 	StopTimeout time.Duration
-	// Hubs are HTTP addresses of hubs, such as http://127.0.0.1:8080. A worker without work waits at one of them for more, and looks into
-	// the database by itself every few seconds only; while none can be reached it looks as ever. Default: none.
+	// Hubs are HTTP addresses of hubs, such as http://127.0.0.1:8080. A worker without work waits at one of them for more, and polls the
+	// database itself only every few seconds; while no hub can be reached, it polls as usual. Default: none.
 	Hubs []string
-	// HubToken, where set, is asked for the token that a hub is shown.
+	// HubToken, if set, returns the token for each request to a hub.
 	HubToken func(ctx context.Context) (string, error)
 	// NoMaintenance leaves promotion, rescue, rotation and retention to other workers.
 	NoMaintenance bool
-	// Logger; default slog.Default().
+	// Logger is the log's destination; default slog.Default().
 	Logger *slog.Logger
-	// Middleware wraps the handlers of all kinds, the first outermost. It sees each attempt before its args are decoded, may change them, the
-	// context and the kind, and may turn one error into another, such as [Fail] or [Snooze]. It is part of the attempt: the timeout, cancellation and
-	// panics count for it as for a handler. A handler's panic is a [*PanicError] to it, and a kind without a handler [ErrUnknownKind].
+	// Middleware wraps the handlers of all kinds, the first outermost. It sees each attempt before its args are decoded, may change the
+	// args, the context and the kind, and may turn one error into another, such as [Fail] or [Snooze]. It is part of the attempt: the
+	// timeout, cancellation and panics apply to it as to a handler. It receives a handler's panic as a [*PanicError], and [ErrUnknownKind]
+	// for a kind without a handler.
 	Middleware []func(next WorkFunc) WorkFunc
-	// Hooks for metrics and tracing.
+	// Hooks are for metrics and tracing.
 	Hooks []Hooks
 }
 
-// Hooks are called in the course of work, from many goroutines at once; nil ones are skipped. Of several, each Start is called with the context
-// that the one before has returned, and Ends are called in the other order.
+// Hooks are called while the worker works, from many goroutines at once; nil hooks are skipped. With several Hooks, each Start receives the
+// context that the previous one returned, and the Ends are called in reverse order.
 type Hooks struct {
-	// Start is called before a handler; the context it returns is the handler's.
+	// Start is called before a handler; the handler receives the context that Start returns.
 	Start func(ctx context.Context, job JobMeta) context.Context
-	// End is called once it is recorded how the attempt of a handler has ended, with the handler's context, that outcome, how long the handler
-	// took, and its error. The outcome is what the database has, whatever the handler returned: a success whose CompleteTx was not committed is
-	// retried; what could not be recorded, because the job was given to another worker, is OutcomeLost. Ends are told one after the other: a
-	// slow hook holds up what is recorded later.
+	// End is called when the outcome of an attempt has been recorded, with the handler's context, the recorded outcome, the handler's
+	// running time, and its error. The outcome is the one in the database, whatever the handler returned: if CompleteTx succeeded but its
+	// transaction was not committed, the outcome is retried; if the outcome could not be recorded because the job was given to another
+	// worker, it is OutcomeLost. Ends are called one at a time: a slow hook delays the recording of later results.
 	End func(ctx context.Context, job JobMeta, outcome Outcome, took time.Duration, err error)
-	// Claimed is called after a claim that found jobs, Recorded after a flush of results.
+	// Claimed is called after a claim that returned jobs, Recorded after results were recorded in bulk.
 	Claimed  func(jobs int, took time.Duration)
 	Recorded func(jobs int, took time.Duration)
-	// Rescued is called when this worker's chores have taken attempts from a worker that was lost: each is followed by the next one, or was the
-	// last, and the job has failed. It holds up the next rescue.
+	// Rescued is called when this worker's maintenance has taken attempts from a lost worker. Each attempt is followed by another one,
+	// unless it was the last: then the job has failed. A slow hook delays the next rescue.
 	Rescued func(r Rescue)
 }
 
-// Rescue is what became of a worker that was lost, or of some of what it had.
+// Rescue reports attempts that were taken from a lost worker: all of them, or some.
 type Rescue struct {
-	Worker int32   // its id
-	Reason string  // why it was given up
-	Jobs   []int64 // whose attempts were taken from it
+	Worker int32   // the id of the lost worker
+	Reason string  // why the worker is considered lost
+	Jobs   []int64 // ids of the jobs whose attempts were taken
 }
 
-// Worker works jobs. Any number of them may run, in one process or many.
+// Worker runs jobs. Any number of workers may run, in one process or in many.
 type Worker struct {
 	pool   *pgxpool.Pool
-	config worker.Config // but for its connections, which each Run has of its own
+	config worker.Config // without connections: each Run opens its own
 	chores bool
 
-	rescued func(store.Rescued) // nil: nobody asks
+	rescued func(store.Rescued) // nil: no hook wants it
 }
 
-// pollEvery is how long one idle worker waits between two looks for work, give or take a quarter, and up to a
-// millisecond more when the server does the looking. N workers wait N times as
-// long, so that a job is found as soon, and a fleet costs the server what one worker does.
+// pollEvery is the pause of a single idle worker between two polls, plus or minus a quarter, and up to a millisecond more when the server
+// polls on its behalf. N workers pause N times as long, so that a job is found just as soon and a fleet costs the server no more than one
+// worker.
 const pollEvery = 3500 * time.Microsecond
 
-// NewWorker returns a worker for the client's database. It starts with Run, and then opens at most three connections of its own, made as
-// those of the client's pool are: with its configuration and hooks. It takes none from the pool, so handlers may use up all of that.
+// NewWorker returns a worker for the client's database. Call Run to start it. It then opens at most three connections of its own, with the
+// configuration and hooks of the client's pool. It takes none from the pool, so handlers may use all of the pool's connections.
 func (c *Client) NewWorker(cfg WorkerConfig) (*Worker, error) {
 	if cfg.Handlers == nil || len(cfg.Handlers.kinds) == 0 && cfg.Handlers.rest == nil {
 		return nil, errors.New("weir: WorkerConfig.Handlers is empty: register a handler with weir.Handle")
@@ -163,10 +164,9 @@ func (c *Client) NewWorker(cfg WorkerConfig) (*Worker, error) {
 	return &Worker{pool: c.store.Pool(), config: inner, chores: !cfg.NoMaintenance, rescued: run.rescued()}, nil
 }
 
-// Run works until ctx ends; then it stops claiming, hands back what has not started, waits for running
-// jobs up to StopTimeout, cancels their contexts, and returns nil when every job was finished or handed
-// back. Lost connections and restarts of the server are waited out. An error that waiting cannot cure,
-// such as a missing schema, is returned. Run may be called again after it has returned.
+// Run works until ctx ends. Then it stops claiming, releases jobs that have not started, waits up to StopTimeout for running jobs, cancels
+// their contexts, and returns nil when every job has finished or been released. Run waits out lost connections and restarts of the server.
+// It returns an error that waiting cannot fix, such as a missing schema. Run may be called again after it has returned.
 func (w *Worker) Run(ctx context.Context) error {
 	own, err := store.OpenOwn(w.pool)
 	if err != nil {
@@ -184,7 +184,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	return explain(worker.New(config).Run(ctx), "weir_work")
 }
 
-// timeout of an attempt at a job of a kind; negative: none.
+// timeout returns the timeout of an attempt at a job of a kind; negative: none.
 func (cfg *WorkerConfig) timeout(kind string) time.Duration {
 	if h := cfg.Handlers.find(kind); h != nil && h.options.Timeout != 0 {
 		return h.options.Timeout
@@ -192,11 +192,11 @@ func (cfg *WorkerConfig) timeout(kind string) time.Duration {
 	return cfg.Timeout
 }
 
-// byQueue has the server say when the next attempt is due, by the backoff of the job's queue.
+// byQueue makes the server compute the delay of the next attempt, by the backoff of the job's queue.
 const byQueue = -1 * time.Nanosecond
 
-// unknownMost is the longest pause of a job that no worker so far had a handler for.
-const unknownMost = 5 * time.Minute
+// maxUnknownPause is the longest pause of a job of a kind for which no worker has had a handler so far.
+const maxUnknownPause = 5 * time.Minute
 
 // PanicError is the error of a handler that panicked.
 type PanicError struct {
@@ -204,5 +204,5 @@ type PanicError struct {
 	Stack []byte
 }
 
-// Error is the value and the stack.
+// Error returns the value and the stack.
 func (e *PanicError) Error() string { return fmt.Sprintf("panic: %v\n\n%s", e.Value, e.Stack) }

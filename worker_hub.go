@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// hubs are where a worker waits for work, one at a time.
+// hubs are the hubs at which a worker waits for work, one at a time.
 type hubs struct {
 	urls   []string
 	next   atomic.Int64
@@ -20,7 +20,7 @@ type hubs struct {
 	client *http.Client
 }
 
-// hubAnswers bounds a wait: a hub answers after 20 s if there is no work.
+// hubAnswers limits a wait: a hub answers after 20 s if there is no work.
 const hubAnswers = 40 * time.Second
 
 func newHubs(addresses []string, token func(context.Context) (string, error)) (*hubs, error) {
@@ -36,16 +36,16 @@ func newHubs(addresses []string, token func(context.Context) (string, error)) (*
 	return h, nil
 }
 
-// hubURL reads a hub's address.
+// hubURL parses a hub's address.
 func hubURL(address string) (*url.URL, error) {
 	u, err := url.Parse(address)
 	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
-		return nil, fmt.Errorf("the hub's address %q can't be read: write it as http://host:port or https://host", address)
+		return nil, fmt.Errorf("%q is not a valid hub address: write it as http://host:port or https://host", address)
 	}
 	return u, nil
 }
 
-// Wait implements worker.Hub. After an error the next hub is asked.
+// Wait implements worker.Hub. After an error, the next call tries the next hub.
 func (h *hubs) Wait(ctx context.Context, queues []string, since string) (next string, err error) {
 	at := h.next.Load()
 	defer func() {

@@ -15,16 +15,16 @@ import (
 	"github.com/weir-pg/weir/internal/worker"
 )
 
-// runner turns a task into a handler's call, and what becomes of it into a result.
+// runner turns a task into a handler's call, and the handler's error into a result.
 type runner struct {
 	WorkerConfig
-	hooks   Hooks    // all of them as one
-	wrapped WorkFunc // nil: there is no middleware
+	hooks   Hooks    // all of WorkerConfig.Hooks, joined
+	wrapped WorkFunc // nil: no middleware
 	unknown *unknownKinds
 }
 
 func newRunner(cfg WorkerConfig) (*runner, error) {
-	r := &runner{WorkerConfig: cfg, hooks: joined(cfg.Hooks), unknown: &unknownKinds{said: map[string]time.Time{}}}
+	r := &runner{WorkerConfig: cfg, hooks: joined(cfg.Hooks), unknown: &unknownKinds{logged: map[string]time.Time{}}}
 	var err error
 	if len(cfg.Middleware) > 0 {
 		r.wrapped, err = wrapped(WorkFunc(cfg.Handlers.work), cfg.Middleware)
@@ -33,7 +33,7 @@ func newRunner(cfg WorkerConfig) (*runner, error) {
 }
 
 func (r *runner) run(ctx context.Context, t *worker.Task) (result worker.Result) {
-	defer func() { // of a hook or a retry policy
+	defer func() { // a hook or a retry policy may panic
 		if v := recover(); v != nil {
 			err := &PanicError{Value: v, Stack: debug.Stack()}
 			r.Logger.Error("weir: a hook or a retry policy panicked", "job", t.ID, "kind", t.Kind, "panic", v, "stack", string(err.Stack))
@@ -62,7 +62,7 @@ func (r *runner) run(ctx context.Context, t *worker.Task) (result worker.Result)
 	took := time.Since(started)
 	result = worker.Settle(conclude(meta, err, options.Retry), context.Cause(ctx))
 	if err != nil {
-		r.tell(meta, err)
+		r.log(meta, err)
 	}
 	if r.hooks.End != nil || result.Outcome != store.Completed || result.InTx {
 		result.Told = r.told(ctx, meta, took, err)
@@ -70,12 +70,13 @@ func (r *runner) run(ctx context.Context, t *worker.Task) (result worker.Result)
 	return result
 }
 
-// told is what is called when the end of an attempt is recorded. Made here, it costs those nothing that have none.
+// told returns the function to call when the outcome of an attempt is recorded. It is created here so that workers without hooks don't pay
+// for it.
 func (r *runner) told(ctx context.Context, meta JobMeta, took time.Duration, err error) func(store.Outcome, error) {
 	return func(recorded store.Outcome, why error) { r.ended(ctx, meta, Outcome(recorded), took, cmp.Or(err, why)) }
 }
 
-// ended is called when the end of an attempt is recorded.
+// ended is called when the outcome of an attempt is recorded.
 func (r *runner) ended(ctx context.Context, meta JobMeta, recorded Outcome, took time.Duration, err error) {
 	defer func() {
 		if v := recover(); v != nil {
@@ -85,7 +86,7 @@ func (r *runner) ended(ctx context.Context, meta JobMeta, recorded Outcome, took
 	if recorded == OutcomeFailed {
 		text := fmt.Sprint(err)
 		var panicked *PanicError
-		if errors.As(err, &panicked) { // its stack has just been logged
+		if errors.As(err, &panicked) { // its stack is logged already
 			text = fmt.Sprintf("panic: %v", panicked.Value)
 		}
 		r.Logger.Error("weir: job failed for good", append(attrs(meta), "error", text[:min(len(text), 1000)])...)
@@ -95,7 +96,7 @@ func (r *runner) ended(ctx context.Context, meta JobMeta, recorded Outcome, took
 	}
 }
 
-// rescued is called when attempts were taken from a lost worker; nil where nobody asks.
+// rescued returns the function to call when attempts were taken from a lost worker; nil if there is no such hook.
 func (r *runner) rescued() func(store.Rescued) {
 	if r.hooks.Rescued == nil {
 		return nil
@@ -114,8 +115,8 @@ func attrs(meta JobMeta) []any {
 	return []any{"job", meta.ID, "kind", meta.Kind, "queue", meta.Queue, "attempt", meta.Attempt}
 }
 
-// call runs the handler, and what is wrapped around it, turns a panic into an error, and has an error name the timeout that the attempt has
-// outlasted.
+// call runs the handler with its middleware, turns a panic into an error, and names the timeout in the error of an attempt that exceeded
+// it.
 func (r *runner) call(ctx context.Context, h *handler, meta JobMeta, args []byte) (err error) {
 	if h == nil && r.wrapped == nil {
 		return ErrUnknownKind
@@ -133,7 +134,7 @@ func (r *runner) call(ctx context.Context, h *handler, meta JobMeta, args []byte
 	return err
 }
 
-// conclude reads the result out of a handler's error.
+// conclude derives the result from a handler's error.
 func conclude(meta JobMeta, err error, retry func(int, error) time.Duration) worker.Result {
 	if err == nil {
 		return worker.Result{Outcome: store.Completed, Output: meta.attempt.output, InTx: meta.attempt.inTx}
@@ -142,7 +143,7 @@ func conclude(meta JobMeta, err error, retry func(int, error) time.Duration) wor
 	var end *ending
 	var after time.Duration
 	if errors.Is(err, ErrUnknownKind) {
-		after = sleep.Jitter(min(time.Second<<min(meta.PutOff, 10), unknownMost))
+		after = sleep.Jitter(min(time.Second<<min(meta.PutOff, 10), maxUnknownPause))
 		return worker.Result{Outcome: store.Released, Err: fmt.Errorf("kind %q: %w", meta.Kind, err), After: &after}
 	}
 	if errors.As(err, &end) {
@@ -166,8 +167,8 @@ func conclude(meta JobMeta, err error, retry func(int, error) time.Duration) wor
 	return result
 }
 
-// tell logs what is wrong with a handler, or with what it was given.
-func (r *runner) tell(meta JobMeta, err error) {
+// log logs errors that point to a fault in a handler or in what was enqueued for it.
+func (r *runner) log(meta JobMeta, err error) {
 	var panicked *PanicError
 	var bad *undecoded
 	switch {
@@ -176,31 +177,31 @@ func (r *runner) tell(meta JobMeta, err error) {
 	case errors.As(err, &bad):
 		r.Logger.Warn("weir: the args of a job do not decode into its handler's type", append(attrs(meta), "error", bad.err)...)
 	case errors.Is(err, ErrUnknownKind) && r.unknown.due(meta.Kind):
-		r.Logger.Warn("weir: no handler for this kind in this worker: its jobs are handed back, for workers that have one", attrs(meta)...)
+		r.Logger.Warn("weir: no handler for this kind in this worker: its jobs are released, for workers that have one", attrs(meta)...)
 	}
 }
 
-// unknownKinds remembers when it was said of a kind that it has no handler here.
+// unknownKinds remembers when a missing handler was last logged for each kind.
 type unknownKinds struct {
-	mu   sync.Mutex
-	said map[string]time.Time
+	mu     sync.Mutex
+	logged map[string]time.Time
 }
 
 const (
-	sayKindEvery = 10 * time.Minute
-	sayKindsMost = 1000 // kinds are whatever is enqueued
+	logKindEvery = 10 * time.Minute
+	maxKinds     = 1000 // anyone who enqueues can invent kinds
 )
 
 func (u *unknownKinds) due(kind string) bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	now := time.Now()
-	if now.Sub(u.said[kind]) < sayKindEvery {
+	if now.Sub(u.logged[kind]) < logKindEvery {
 		return false
 	}
-	if len(u.said) >= sayKindsMost {
-		clear(u.said)
+	if len(u.logged) >= maxKinds {
+		clear(u.logged)
 	}
-	u.said[kind] = now
+	u.logged[kind] = now
 	return true
 }

@@ -80,7 +80,7 @@ func TestALostHubIsSaidOnceAndOnceWhenItIsOver(t *testing.T) {
 		}
 	}
 	work()
-	const subLost, subAgain, workLost, workAgain = "the hub was lost", "subscribed at a hub again", "the hub can't be reached", "the hub can be reached again"
+	const subLost, subAgain, workLost, workAgain = "lost the hub", "subscribed at a hub again", "the hub can't be reached", "the hub can be reached again"
 	for round := 1; round <= 2; round++ {
 		away.Store(true)
 		refused.Store(0)
