@@ -409,7 +409,7 @@ func (h *household) listen(client *weir.Client, hub string, logger *slog.Logger)
 	}
 }
 
-var adverseSetting = regexp.MustCompile(`works against it" setting=(\w+)`)
+var adverseSetting = regexp.MustCompile(`is bad for Weir" setting=(\w+)`)
 
 // split: settings are those that work against the worker, by its word, but for those of all the tests' servers; text is all else but what everybody
 // would say here: that jobs of the killed worker were rescued, and that one failed.

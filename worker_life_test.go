@@ -283,13 +283,13 @@ func TestAnOutageIsSaidOnceAndOnceWhenItIsOver(t *testing.T) {
 			t.Fatal(err)
 		}
 		eventually(t, func() error {
-			if log.Count("does what it is asked again") < round || log.Count("heartbeats arrive again") < round {
+			if log.Count("calls of the database succeed again") < round || log.Count("heartbeats arrive again") < round {
 				return errors.New("it does not say that the outage is over")
 			}
 			return nil
 		})
 	}
-	if n := log.Count("level=WARN") - log.Count("a setting works against it"); n != 8 { // the outage and the lease, each twice, as it begins and as it ends
+	if n := log.Count("level=WARN") - log.Count("a setting of the server is bad for Weir"); n != 8 { // the outage and the lease, each twice, as it begins and as it ends
 		t.Errorf("%d lines of two outages:\n%s", n, log.String())
 	}
 }

@@ -51,7 +51,7 @@ func (migrateUpCmd) Run(ctx context.Context, s *streams, db *database) error {
 		fmt.Fprintf(s.out, "weir is installed, version %d\n", len(before))
 		against, err := adverse.Read(ctx, conn)
 		for _, setting := range against {
-			fmt.Fprintf(s.err, "weir: this works against it: %s\n", setting)
+			fmt.Fprintf(s.err, "weir: a setting of the server is bad for Weir: %s\n", setting)
 		}
 		return err
 	})

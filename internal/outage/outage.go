@@ -1,5 +1,5 @@
-// Package outage says what goes wrong with the database in as few lines as it takes: once when calls begin to fail, with what waits for
-// them, now and then while they go on failing, and once when it is over.
+// Package outage logs failures of database calls in as few lines as possible: one when calls begin to fail, naming what is waiting,
+// reminders while they keep failing, and one when the outage is over.
 package outage
 
 import (
@@ -15,10 +15,10 @@ import (
 )
 
 const (
-	remindFirst = time.Minute // what goes on failing is said again after so long, then after twice as long, and so on
+	remindFirst = time.Minute // pause before the first reminder; it doubles each time
 	remindLast  = time.Hour
-	stale       = time.Minute // a single failure as old as this has nothing to do with one of now
-	choreTries  = 3           // a chore may fail so often in passing
+	stale       = time.Minute // a single failure older than this is unrelated to a new one
+	choreTries  = 3           // failures of a chore until it is logged, if they may be transient
 )
 
 // Log is the state that all callers of one worker share. It is safe for concurrent use.
@@ -26,24 +26,24 @@ type Log struct {
 	log *slog.Logger
 
 	mu     sync.Mutex
-	waits  map[string]*trouble // calls that work waits for
-	said   bool                // that they fail
-	began  time.Time           // when the first of them did, once it was said
+	waits  map[string]*trouble // failing calls that work waits for
+	said   bool                // the outage was logged
+	began  time.Time           // when the first of the calls failed, once the outage was logged
 	remind reminder
 	chores map[string]*trouble
 
-	shown atomic.Pointer[[]Trouble] // waits, for who asks
+	shown atomic.Pointer[[]Trouble] // a copy of waits, for Troubles
 }
 
-// Trouble is a run of failures of one kind of call.
+// Trouble is a series of failures of one kind of call.
 type Trouble struct {
-	What        string    // waits for it
-	Since, Last time.Time // when the first and the last failed
+	What        string    // the work that waits for the call
+	Since, Last time.Time // times of the first and the last failure
 	Tries       int
-	Err         error // the last
+	Err         error // the last error
 }
 
-// Troubles lists the kinds of calls that work waits for and whose last has failed. It takes no lock.
+// Troubles lists the kinds of calls that work waits for and whose last call failed. It takes no lock.
 func (l *Log) Troubles() []Trouble {
 	if shown := l.shown.Load(); shown != nil {
 		return *shown
@@ -51,7 +51,7 @@ func (l *Log) Troubles() []Trouble {
 	return nil
 }
 
-// show has Troubles list what waits now. The caller holds mu.
+// show updates the list that Troubles returns. The caller holds mu.
 func (l *Log) show() {
 	all := make([]Trouble, 0, len(l.waits))
 	for what, t := range l.waits {
@@ -60,22 +60,22 @@ func (l *Log) show() {
 	l.shown.Store(&all)
 }
 
-// trouble is a run of failures.
+// trouble is a series of failures.
 type trouble struct {
 	since, last time.Time
 	tries       int
-	err         error // the last, of a call that work waits for
-	said        bool  // of a chore
+	err         error // the last error, of a call that work waits for
+	said        bool  // logged, of a chore
 	remind      reminder
 }
 
-// New returns a log without any trouble.
+// New returns a Log without any failures.
 func New(log *slog.Logger) *Log {
 	return &Log{log: log, waits: map[string]*trouble{}, chores: map[string]*trouble{}}
 }
 
-// Failed notes that a call failed and will be repeated; what waits for it, in the plural, such as claims. A failure that the next try
-// cures is not worth a line: a connection was lost, and there is another.
+// Failed records that a call failed and will be repeated. what names the work that waits for it, in the plural, such as claims. If the next
+// try succeeds, nothing is logged: a connection was lost and replaced.
 func (l *Log) Failed(what string, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -96,13 +96,13 @@ func (l *Log) Failed(what string, err error) {
 			}
 		}
 		l.remind.begin(now)
-		l.log.Warn("weir: the database does not do what it is asked, which is tried again until it does", "waiting", l.waiting(), "error", err)
+		l.log.Warn("weir: calls of the database fail, retrying until they succeed", "waiting", l.waiting(), "error", err)
 	case l.said && l.remind.due(now):
-		l.log.Warn("weir: the database still does not do what it is asked", "for", round(now.Sub(l.began)), "waiting", l.waiting(), "error", err)
+		l.log.Warn("weir: calls of the database still fail", "for", round(now.Sub(l.began)), "waiting", l.waiting(), "error", err)
 	}
 }
 
-// Worked notes that a call succeeded.
+// Worked records that a call succeeded.
 func (l *Log) Worked(what string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -113,8 +113,8 @@ func (l *Log) Worked(what string) {
 	l.over()
 }
 
-// Anew notes that work begins anew: whatever waited waits no more.
-func (l *Log) Anew() {
+// Reset records that work starts over: nothing waits any more.
+func (l *Log) Reset() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	clear(l.waits)
@@ -125,14 +125,13 @@ func (l *Log) Anew() {
 func (l *Log) over() {
 	if l.said && len(l.waits) == 0 {
 		l.said = false
-		// How often a chore failed meanwhile says nothing about what it does from now on.
+		// Failures of a chore during the outage say nothing about its next tries.
 		maps.DeleteFunc(l.chores, func(_ string, t *trouble) bool { return !t.said })
-		l.log.Warn("weir: the database does what it is asked again", "after", round(time.Since(l.began)))
+		l.log.Warn("weir: calls of the database succeed again", "after", round(time.Since(l.began)))
 	}
 }
 
-// Chore notes how a chore went, which nobody waits for and which will be repeated. While the database is out of reach, that is the news,
-// not this.
+// Chore records the result of a chore, which nothing waits for and which will be repeated. During an outage, only the outage is logged.
 func (l *Log) Chore(step string, err error, passing bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -152,7 +151,7 @@ func (l *Log) Chore(step string, err error, passing bool) {
 	case !t.said:
 		t.said = true
 		t.remind.begin(now)
-		l.log.Warn("weir: maintenance failed, and is tried again until it succeeds", "step", step, "error", err)
+		l.log.Warn("weir: maintenance failed, retrying until it succeeds", "step", step, "error", err)
 	case t.remind.due(now):
 		l.log.Warn("weir: maintenance still fails", "step", step, "for", round(now.Sub(t.since)), "tries", t.tries, "error", err)
 	}
@@ -173,7 +172,7 @@ func (l *Log) waiting() string { return strings.Join(slices.Sorted(maps.Keys(l.w
 
 func round(d time.Duration) time.Duration { return d.Round(time.Millisecond) }
 
-// reminder tells when to say something again.
+// reminder decides when to log something again.
 type reminder struct {
 	at    time.Time
 	pause time.Duration

@@ -54,15 +54,15 @@ func TestWhatTheNextTryCuresIsNotSaid(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		log, said := lines()
 		l := New(log)
-		for range 44 { // each look is killed, and repeated
-			l.Failed("looks for work", errDown)
+		for range 44 { // each poll is killed, and repeated
+			l.Failed("polls for work", errDown)
 			time.Sleep(10 * time.Millisecond)
-			l.Worked("looks for work")
+			l.Worked("polls for work")
 		}
 		l.Failed("results", errDown) // and nothing to record follows
 		time.Sleep(time.Hour)
 		l.Failed("results", errDown)
-		l.Anew()
+		l.Reset()
 		if got := said(); got[0] != "" {
 			t.Errorf("said:\n%s", strings.Join(got, "\n"))
 		}

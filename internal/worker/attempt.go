@@ -6,8 +6,8 @@ import (
 	"github.com/weir-pg/weir/internal/store"
 )
 
-// Attempt runs one attempt as a worker does, in the calling goroutine and without a database: for tests. It returns what would be recorded, and
-// has told whoever asked so.
+// Attempt runs one attempt as a worker does, in the calling goroutine and without a database. It is for tests. It returns the result that a
+// worker would record, after calling Result.Told with it.
 func (w *Worker) Attempt(ctx context.Context, t *Task) Result {
 	if w.Timeout != nil {
 		if limit := w.Timeout(t.Kind); limit > 0 {

@@ -9,26 +9,26 @@ import (
 	"github.com/weir-pg/weir/internal/store"
 )
 
-// A worker whose session has ended is soon fenced where nothing follows: so for a while it tries again and again, unless the server is down,
-// for then nobody is.
+// After the attending session of a worker has ended, the rescuer fences the worker soon unless something else follows. So the worker keeps
+// trying for a while, unless the server is down: then nobody is fenced.
 const (
-	granted  = 3 * time.Second     // by the rescuer, as weir._fence_silent has it
-	haste    = granted - granted/4 // a clock that steps takes half a second of it, and there is to be some left
+	granted  = 3 * time.Second     // by the rescuer: see weir._fence_silent
+	haste    = granted - granted/4 // leaves room for a clock step of half a second
 	hurryFor = 5 * time.Second
-	hurry    = 100 * time.Millisecond // from one try to the next, or twice that
+	hurry    = 100 * time.Millisecond // least pause between tries; the greatest is twice that
 )
 
-// keeper keeps the session's lease: by a session of the server that speaks for it where that can be, by heartbeats otherwise. The keeper's
-// goroutine owns it.
+// keeper keeps the session's lease. If possible, a session of the server attends: while that session exists, it proves that the worker is
+// alive. Otherwise the keeper sends heartbeats. It is owned by the keeper's goroutine.
 type keeper struct {
 	*session
-	held      *store.Attendance // nil: it does not attend
-	mayAttend bool              // it is worth trying
-	lost      time.Time         // when it last ceased to
-	unsure    time.Time         // until then a session that was given up may come to attend, or say so still; zero: none
+	held      *store.Attendance // nil: no session attends
+	mayAttend bool              // attending is worth trying
+	lost      time.Time         // when a session last ceased to attend
+	unsure    time.Time         // until then, a session that was given up may still attend, or send a heartbeat; zero: none may
 }
 
-// gone is closed when the session that attends has ended.
+// gone returns a channel that is closed when the attending session has ended.
 func (k *keeper) gone() <-chan struct{} {
 	if k.held == nil {
 		return nil
@@ -50,8 +50,9 @@ func (k *keeper) lose() {
 	k.lease.shorten(k.lost.Add(haste))
 }
 
-// giveUp: nobody knows what becomes of a call by which a session would attend, or does. Whatever it says arrives late, after other words of this
-// worker's, and then that session ends: so for a lease no heartbeat without a session is good for longer than is granted then.
+// giveUp handles the error of a call by the attending session, or by one that was to attend. If the call is unanswered, it may still
+// arrive, after later heartbeats of this worker, and then that session ends. So for the length of a lease, a heartbeat without an attending
+// session extends the lease only by what the rescuer grants in that case.
 func (k *keeper) giveUp(err error) {
 	if store.IsUnanswered(err) {
 		k.unsure = time.Now().Add(k.Lease)
@@ -59,7 +60,7 @@ func (k *keeper) giveUp(err error) {
 	}
 }
 
-// call has f make calls by the session that attends, or by the keeper's connection.
+// call runs f with the attending session, or with the keeper's connection if there is none.
 func (k *keeper) call(f func(by *store.Store) error) error {
 	if k.held != nil {
 		return k.held.Call(f)
@@ -67,10 +68,10 @@ func (k *keeper) call(f func(by *store.Store) error) error {
 	return f(k.Keep)
 }
 
-// beat renews the lease, and has a session attend where none does and one can.
+// beat renews the lease, and makes a session attend if none does and one can.
 func (k *keeper) beat(ctx context.Context) error {
 	err := k.attend(ctx, k.hurries())
-	speaks := err != nil || k.held != nil // the call is one by which a session attends
+	speaks := err != nil || k.held != nil // the call was made by an attending session, or by one that was to attend
 	if err == nil {
 		err = k.call(func(by *store.Store) error { return k.heartbeat(ctx, by) })
 	}
@@ -86,11 +87,11 @@ func (k *keeper) beat(ctx context.Context) error {
 	}
 	if store.IsDown(err) {
 		k.unsure = time.Time{}
-		k.lease.shorten(time.Time{}) // what it knew of who attends went with it
+		k.lease.shorten(time.Time{}) // the server's knowledge of attending sessions is lost with it
 		return err
 	}
 	if k.heartbeat(ctx, k.Store) == nil {
-		return nil // by another of its connections
+		return nil // another of the worker's connections works
 	}
 	return err
 }
@@ -102,7 +103,7 @@ func (k *keeper) attend(ctx context.Context, hurries bool) (err error) {
 	ctx, cancel := k.briefly(ctx)
 	defer cancel()
 	if hurries {
-		ctx, cancel = context.WithTimeout(ctx, granted/2) // so that a heartbeat by another connection still comes in time
+		ctx, cancel = context.WithTimeout(ctx, granted/2) // leaves time for a heartbeat on another connection
 		defer cancel()
 	}
 	k.held, err = k.Keep.Attend(ctx, k.id)
@@ -114,7 +115,7 @@ func (k *keeper) attend(ctx context.Context, hurries bool) (err error) {
 	return err
 }
 
-// heartbeat makes one.
+// heartbeat sends one heartbeat, and shortens the lease while it is unsure which session attends.
 func (k *keeper) heartbeat(ctx context.Context, by *store.Store) error {
 	sent := time.Now()
 	err := k.session.heartbeat(ctx, by)
@@ -146,18 +147,18 @@ func (s *session) heartbeat(ctx context.Context, by *store.Store) error {
 	return nil
 }
 
-// soon is how long to wait before the first try to attend again: a large fleet is spread out a little.
+// soon is the pause before the first try to attend again; it spreads out the tries of a large fleet.
 func (k *keeper) soon() time.Duration {
 	return time.Duration(rand.Int64N(int64(min(max(k.fleet.Load(), 1), 500)))) * time.Millisecond
 }
 
-// hurries tells whether the session that attended has ended just now, or one that was given up may attend.
+// hurries reports whether the attending session ended just now, or a session that was given up may still attend.
 func (k *keeper) hurries() bool { return time.Since(k.lost) < hurryFor || time.Now().Before(k.unsure) }
 
 func hurriedly() time.Duration { return hurry + rand.N(hurry) }
 
-// rest is how long to wait after a heartbeat: a fleet that came back together does not beat together. One that was made by another
-// connection, for the session that attended has ended, is not to be the last.
+// rest is the pause after a heartbeat, with jitter, so that a fleet that reconnected at once does not send its heartbeats at once. A
+// heartbeat sent by another connection, because the attending session ended, is soon followed by another.
 func (k *keeper) rest(every time.Duration) time.Duration {
 	if k.held == nil && (k.mayAttend && k.hurries() || time.Now().Before(k.unsure)) {
 		return hurriedly()
@@ -165,7 +166,7 @@ func (k *keeper) rest(every time.Duration) time.Duration {
 	return sleep.Jitter(every)
 }
 
-// pause is how long to wait after a failure.
+// pause is the pause after a failure.
 func (k *keeper) pause(err error, wait *backoff) time.Duration {
 	if k.hurries() && !store.IsDown(err) {
 		return hurriedly()

@@ -20,28 +20,29 @@ func TestOneTriesAgainSoonAndAFleetIsSpreadOut(t *testing.T) {
 	if most := longest(1); most > 251*time.Millisecond {
 		t.Errorf("a lone worker waits up to %s", most)
 	}
-	// Of 1,000 workers that lost their server, each tries so rarely that no more than 250 come in a second.
+	// After 1,000 workers have lost their server, no more than 250 of them try to reconnect per second.
 	if most := longest(1000); most < 8*time.Second || most > 11*time.Second {
 		t.Errorf("one of a thousand waits up to %s", most)
 	}
 }
 
-// TestAnIdleWorkerLooksLessAndLessOften: where jobs come it looks as often as ever, and the longer none has come the more rarely, within a bound.
+// TestAnIdleWorkerLooksLessAndLessOften: shortly after a job, a worker polls as often as usual; the longer it is idle, the less often, down
+// to a limit.
 func TestAnIdleWorkerLooksLessAndLessOften(t *testing.T) {
 	t.Parallel()
 	const pause = 4 * time.Millisecond
 	if got := drowsy(pause, 100*time.Millisecond); got > pause+pause/20 {
-		t.Errorf("a tenth of a second after a job it looks every %v, want about %v", got, pause)
+		t.Errorf("a tenth of a second after a job it polls every %v, want about %v", got, pause)
 	}
 	last := pause
 	for idle := time.Second; idle < time.Minute; idle += time.Second {
 		got := drowsy(pause, idle)
 		if got < last || got > 3*pause {
-			t.Errorf("after %v without a job it looks every %v, before that every %v", idle, got, last)
+			t.Errorf("after %v without a job it polls every %v, before that every %v", idle, got, last)
 		}
 		last = got
 	}
 	if last != 3*pause {
-		t.Errorf("after a minute without a job it looks every %v, want %v", last, 3*pause)
+		t.Errorf("after a minute without a job it polls every %v, want %v", last, 3*pause)
 	}
 }

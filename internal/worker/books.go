@@ -5,24 +5,26 @@ import (
 	"time"
 )
 
-// books are compared with the database's: what it takes this session to hold and the session does not know of is handed out again, be it
-// of a claim whose answer was lost, or of a result that a failover has undone. The fetcher owns them, for no claim may be under way.
+// books compare the attempts that this session holds with those that the database says it holds. Attempts unknown to the session are
+// released, since they come from a claim whose answer was lost, or from a result that a failover undid. The books are owned by the fetcher,
+// because no claim may be in progress.
 type books struct {
 	*session
-	connections int64         // that had been made when they were last compared: a new one may lead to another server
-	compared    time.Time     // when they last were
-	took        time.Duration // to compare them then
-	claims      int           // that brought something since then
+	connections int64         // number of connections made until the last comparison: a new one may lead to another server
+	compared    time.Time     // time of the last comparison
+	took        time.Duration // duration of the last comparison
+	claims      int           // claims that returned jobs since the last comparison
 	doubtful    bool
-	calm        bool // there was nothing to doubt when they last were, and nothing amiss
+	calm        bool // the last comparison had no cause for doubt, and found no differences
 }
 
-// doubt says that a claim may have been made all the same.
+// doubt records that a claim without an answer may have been made.
 func (b *books) doubt() { b.doubtful = true }
 
-// due: after a claim failed, after a connection was made anew, and once a lease in any case, for a claim may sit in a socket and be made
-// only later, and behind a pooler one server may take the place of another. The session of who attends would have told. And after so many
-// claims, for people who ask what is running look at all that was claimed since; but not for more than a small part of the time.
+// due reports whether to compare: after a failed claim; after a new connection; and at least once a lease, because a claim may wait in a
+// socket and be made only later, and because behind a pooler, one server may replace another. While a session attends, once in several
+// leases is enough: its end would have reported that. It also compares after a number of claims, because listing running jobs examines
+// everything claimed since the last comparison; but comparing takes no more than a small part of the time.
 func (b *books) due() bool {
 	every := b.Lease
 	if b.calm && b.attends.Load() {
@@ -39,7 +41,7 @@ const (
 	comparedClaims = 1000
 )
 
-// compare does it where it is due.
+// compare compares the books if that is due.
 func (b *books) compare(ctx context.Context) error {
 	if !b.due() {
 		return nil
@@ -52,7 +54,7 @@ func (b *books) compare(ctx context.Context) error {
 	began := time.Now()
 	total, after := 0, int64(0)
 	for {
-		// Anew for each step: what has been recorded since is not to be looked up.
+		// Call held again for each step: results recorded since then need no lookup.
 		released, next, err := b.Store.Reconcile(ctx, b.id, b.held(), after)
 		if err != nil {
 			b.doubtful = true
@@ -64,7 +66,7 @@ func (b *books) compare(ctx context.Context) error {
 		after = *next
 	}
 	if total > 0 {
-		b.Log.Warn("weir: gave back jobs that the database took this worker to hold: of a claim whose answer was lost, or of results that the server lost", "worker", b.id, "jobs", total)
+		b.Log.Warn("weir: released jobs that only the database considered claimed by this worker: the answer to a claim was lost, or the server lost results", "worker", b.id, "jobs", total)
 	}
 	b.connections, b.compared, b.doubtful, b.calm = connections, time.Now(), false, calm && total == 0
 	b.took, b.claims = time.Since(began), 0

@@ -12,35 +12,35 @@ import (
 )
 
 const (
-	// flushEvery is the shortest time between two flushes: what ends meanwhile shares one commit.
+	// flushEvery is the shortest time between two flushes: attempts that end within it share a commit.
 	flushEvery = 25 * time.Millisecond
-	// A call records so many ends at most: plain successes are cheap, others come with texts and with attempts that follow.
-	plainMost, otherMost = store.RecordMost, 1000
-	// otherBytes is how much text one call carries, if it is not all of one end.
-	otherBytes = 8 << 20
-	// busyFor is until the next try to record an attempt that a transaction of its handler's may still complete.
+	// The maximum ends per call. Plain successes are cheap; other ends have texts, or attempts that follow.
+	maxPlain, maxOther = store.RecordMost, 1000
+	// maxOtherBytes limits the text of one call with more than one end.
+	maxOtherBytes = 8 << 20
+	// busyFor is the pause before the next try to record an attempt that its handler's open transaction may still complete.
 	busyFor = 100 * time.Millisecond
-	// Past so many ends that are not recorded yet, or so many bytes of text in them, nothing more is claimed.
-	unrecordedMost  = 20_000
-	unrecordedBytes = 64 << 20
+	// With this many unrecorded ends, or bytes of text in them, the worker stops claiming.
+	maxUnrecorded      = 20_000
+	maxUnrecordedBytes = 64 << 20
 )
 
-// ending is what there is to say of a task's end. A plain success, as nearly all are, has none.
+// ending says how a task ended. A plain success, the usual case, has none.
 type ending struct {
 	outcome     store.Outcome
 	err, output *string
 	after       *time.Duration
-	inTx        bool // completed in a transaction of the handler's own: if that was committed, the attempt has its end
-	again       int  // how often it was refused for what it says
+	inTx        bool // completed in the handler's transaction: if that was committed, the attempt has ended already
+	again       int  // number of times the database refused it as invalid
 	told        func(store.Outcome, error)
 }
 
-// plain tells whether a task ended as nearly all do: without anything to say but that.
+// plain reports whether a task ended like nearly all do: with success, and nothing else to record.
 func (t *Task) plain() bool {
 	return t.ending == nil || t.ending.outcome == store.Completed && t.ending.err == nil && t.ending.output == nil
 }
 
-// bytes is how much text there is in a task's end.
+// bytes returns the size of the texts in a task's end.
 func (t *Task) bytes() (n int) {
 	if t.ending == nil {
 		return 0
@@ -53,7 +53,7 @@ func (t *Task) bytes() (n int) {
 	return n
 }
 
-// end is a task's end as it is recorded.
+// end returns a task's end in the form in which it is recorded.
 func (t *Task) end() store.End {
 	if e := t.ending; e != nil {
 		return store.End{Batch: t.Batch, ID: t.ID, Outcome: e.outcome, Error: e.err, Output: e.output, After: e.after}
@@ -61,20 +61,20 @@ func (t *Task) end() store.End {
 	return store.End{Batch: t.Batch, ID: t.ID, Outcome: store.Completed}
 }
 
-// completer records the ends of tasks. add never blocks: what is not recorded yet is bounded, for claims wait for it.
+// completer records the ends of tasks. add never blocks. The number of unrecorded ends is bounded all the same, because claims wait for it.
 type completer struct {
 	s       *session
 	mu      sync.Mutex
 	ended   []*Task       // to be recorded
-	spare   []*Task       // empty: what ended is in turn where the last flush's was
-	jobs    int           // ends that are not recorded yet, those on their way among them
+	spare   []*Task       // an empty buffer, swapped with ended at each flush
+	jobs    int           // unrecorded ends, including those being sent
 	bytes   int           // of text in them
-	more    chan struct{} // some have ended; never closed
-	idle    *sync.Cond    // on mu: nothing is left, or it is given up
-	over    bool          // it is given up
+	more    chan struct{} // signals that tasks have ended; never closed
+	idle    *sync.Cond    // on mu: no end is left, or recording is given up
+	over    bool          // recording is given up
 	closed  bool          // nothing is recorded any more
-	telling chan struct{} // holds one while ends are told
-	ends    []store.End   // of a call: run's
+	telling chan struct{} // holds one element while Told functions are called
+	ends    []store.End   // buffer for one call, owned by run
 }
 
 func newCompleter(s *session) *completer {
@@ -83,7 +83,7 @@ func newCompleter(s *session) *completer {
 	return c
 }
 
-// add takes an end in.
+// add queues a task's end.
 func (c *completer) add(t *Task, r Result) {
 	if r.Outcome != store.Completed || r.Err != nil || r.Output != nil || r.InTx || r.Told != nil {
 		t.ending = newEnding(r)
@@ -94,22 +94,22 @@ func (c *completer) add(t *Task, r Result) {
 func newEnding(r Result) *ending {
 	e := &ending{outcome: r.Outcome, after: r.After, inTx: r.InTx, told: r.Told}
 	if r.InTx {
-		// It has its end, unless the transaction was not committed: then it gets this one.
+		// The transaction recorded the end. This one takes effect only if the transaction was not committed.
 		e.outcome, e.after = store.Retried, nil
 		r.Err, r.Output = errNotCommitted, nil
 	}
 	if r.Err != nil {
-		text := clean(r.Err.Error(), errorMost)
+		text := clean(r.Err.Error(), maxError)
 		e.err = &text
 	}
 	if r.Output != nil {
-		text := clean(*r.Output, outputMost)
+		text := clean(*r.Output, maxOutput)
 		e.output = &text
 	}
 	return e
 }
 
-// push queues ends, of which so many are new.
+// push queues ends, of which fresh are new.
 func (c *completer) push(fresh int, some ...*Task) {
 	c.mu.Lock()
 	if c.closed {
@@ -131,11 +131,11 @@ func (c *completer) push(fresh int, some ...*Task) {
 	}
 }
 
-// full tells whether results are so far behind that claims wait for them.
+// full reports whether so many ends are unrecorded that claims wait.
 func (c *completer) full() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.jobs >= unrecordedMost || c.bytes >= unrecordedBytes
+	return c.jobs >= maxUnrecorded || c.bytes >= maxUnrecordedBytes
 }
 
 // run flushes until ctx ends.
@@ -154,7 +154,7 @@ func (c *completer) run(ctx context.Context) {
 	}
 }
 
-// flush records what there is; false: there was nothing.
+// flush records all queued ends; false: there were none.
 func (c *completer) flush(ctx context.Context) bool {
 	c.mu.Lock()
 	some := c.ended
@@ -173,14 +173,14 @@ func (c *completer) flush(ctx context.Context) bool {
 			}
 		}
 		for rest := some[:plain]; len(rest) > 0; {
-			n := min(len(rest), plainMost)
+			n := min(len(rest), maxPlain)
 			c.write(ctx, rest[:n])
 			rest = rest[n:]
 		}
 		for len(other) > 0 {
 			n := 1
-			for bytes := other[0].bytes(); n < min(len(other), otherMost); n++ {
-				if bytes += other[n].bytes(); bytes > otherBytes {
+			for bytes := other[0].bytes(); n < min(len(other), maxOther); n++ {
+				if bytes += other[n].bytes(); bytes > maxOtherBytes {
 					break
 				}
 			}
@@ -199,7 +199,7 @@ func (c *completer) flush(ctx context.Context) bool {
 	return len(some) > 0
 }
 
-// drain waits until everything is recorded, but no longer than limit.
+// drain waits until all ends are recorded, but no longer than limit.
 func (c *completer) drain(limit time.Duration) {
 	giveUp := func() {
 		c.mu.Lock()
@@ -225,7 +225,7 @@ func (c *completer) drain(limit time.Duration) {
 	}
 }
 
-// write sends ends until the database has them, or cannot have them.
+// write sends ends until the database has recorded them, or cannot.
 func (c *completer) write(ctx context.Context, some []*Task) {
 	slices.SortFunc(some, inOrder)
 	wait := c.s.backoff()
@@ -236,7 +236,7 @@ func (c *completer) write(ctx context.Context, some []*Task) {
 			c.ends = append(c.ends, t.end())
 		}
 		refused, err := c.s.Store.Record(ctx, c.s.id, c.ends)
-		clear(c.ends) // of texts
+		clear(c.ends) // frees the texts
 		switch {
 		case err == nil:
 			c.s.Outage.Worked("results")
@@ -247,7 +247,7 @@ func (c *completer) write(ctx context.Context, some []*Task) {
 			c.tell(some, asLost)
 			return
 		case store.IsRefused(err) && len(some) > 1:
-			// Something about one of them that the function does not judge: the others are not to wait for it.
+			// One of them has a fault that the function does not check for: record the others without waiting for it.
 			c.write(ctx, some[:len(some)/2])
 			c.write(ctx, some[len(some)/2:])
 			return
@@ -259,12 +259,13 @@ func (c *completer) write(ctx context.Context, some []*Task) {
 		c.s.Outage.Failed("results", err)
 		if !wait.sleep(ctx) {
 			c.tell(some, asLost)
-			return // the session is over, or gives these up
+			return // the session is over, or gives these ends up
 		}
 	}
 }
 
-// inOrder has the ends of a batch side by side, in its own order: where all of it has ended, that is found out at a glance.
+// inOrder sorts the ends of a batch next to each other, in the batch's order: the server then recognizes cheaply that a whole batch has
+// ended.
 func inOrder(a, b *Task) int {
 	switch {
 	case a.batch == b.batch:
@@ -275,7 +276,7 @@ func inOrder(a, b *Task) int {
 	return cmp.Or(cmp.Compare(a.Seq, b.Seq), cmp.Compare(a.place, b.place))
 }
 
-// settle takes recorded ends off, and deals with those refused.
+// settle removes recorded ends, and handles refused ones.
 func (c *completer) settle(some []*Task, refused []store.Refusal) {
 	if len(refused) == 0 {
 		c.done(some)
@@ -287,7 +288,7 @@ func (c *completer) settle(some []*Task, refused []store.Refusal) {
 		why[r.Place-1] = r
 	}
 	lost := 0
-	var recorded, busy, mended, found, dropped []*Task
+	var recorded, busy, replaced, found, dropped []*Task
 	for i, t := range some {
 		r, isRefused := why[i]
 		switch {
@@ -305,32 +306,32 @@ func (c *completer) settle(some []*Task, refused []store.Refusal) {
 				dropped = append(dropped, t)
 			}
 		default:
-			c.s.Log.Error("weir: a result was refused", "worker", c.s.id, "job", t.ID, "error", r.Detail)
-			if c.mend(t, r.Detail) {
-				mended = append(mended, t)
+			c.s.Log.Error("weir: the database refused a result", "worker", c.s.id, "job", t.ID, "error", r.Detail)
+			if c.replace(t, r.Detail) {
+				replaced = append(replaced, t)
 			} else {
-				dropped = append(dropped, t) // nothing can be recorded of it
+				dropped = append(dropped, t) // nothing can be recorded for it
 			}
 		}
 	}
 	if lost > 0 {
-		c.s.Log.Warn("weir: results dropped: the server lost the claim in a crash, and the jobs are handed out again", "worker", c.s.id, "jobs", lost)
+		c.s.Log.Warn("weir: results dropped: the server lost the claim in a crash, and the jobs run again", "worker", c.s.id, "jobs", lost)
 	}
 	c.done(slices.Concat(recorded, found, dropped))
 	c.tell(recorded, asRecorded)
 	c.tell(found, asFound)
 	c.tell(dropped, asLost)
-	if len(mended) > 0 {
-		c.push(0, mended...)
+	if len(replaced) > 0 {
+		c.push(0, replaced...)
 	}
 	if len(busy) > 0 {
 		time.AfterFunc(busyFor, func() { c.push(0, busy...) })
 	}
 }
 
-// mend gives a task another end, for what its own says cannot be kept: a failure, and where even that was refused one for good, or its job
-// would be handed out for ever; false: it has had that already.
-func (c *completer) mend(t *Task, detail string) bool {
+// replace gives a task an end that can be stored, because its own cannot: a failure that is retried, and if that is refused too, one for
+// good. Otherwise the job would be claimed again forever. It returns false if both have been tried.
+func (c *completer) replace(t *Task, detail string) bool {
 	if t.ending == nil {
 		t.ending = &ending{outcome: store.Completed}
 	}
@@ -354,7 +355,7 @@ func (c *completer) mend(t *Task, detail string) bool {
 	return true
 }
 
-// done takes ends off the books.
+// done removes ends from the books.
 func (c *completer) done(some []*Task) {
 	c.s.recorded(some)
 	bytes := 0
@@ -362,7 +363,7 @@ func (c *completer) done(some []*Task) {
 		bytes += t.bytes()
 	}
 	c.mu.Lock()
-	before := c.jobs >= unrecordedMost || c.bytes >= unrecordedBytes
+	before := c.jobs >= maxUnrecorded || c.bytes >= maxUnrecordedBytes
 	c.jobs -= len(some)
 	c.bytes -= bytes
 	if c.jobs == 0 {
@@ -374,9 +375,9 @@ func (c *completer) done(some []*Task) {
 	}
 }
 
-// ascii is what every database can keep, whatever its encoding.
+// ascii reduces a text to ASCII, which every database can store, whatever its encoding.
 func ascii(text string) string {
-	b := []byte(clean(text, errorMost/2))
+	b := []byte(clean(text, maxError/2))
 	for i, c := range b {
 		if c < ' ' && c != '\n' && c != '\t' || c > '~' {
 			b[i] = '?'

@@ -10,16 +10,16 @@ import (
 	"github.com/weir-pg/weir/internal/store"
 )
 
-// drainPatience is how long the end of one attempt may take to be recorded: a handler may leave the transaction open that completes its job.
+// drainPatience limits the time to record the end of one attempt: a handler may leave open the transaction that completes its job.
 const drainPatience = 10 * time.Second
 
-// promoteMost is how many scheduled jobs are promoted in one call.
-const promoteMost = 1000
+// maxPromoted is the maximum number of scheduled jobs promoted in one call.
+const maxPromoted = 1000
 
-// Drain works what there is, one attempt after the other, in the calling goroutine: for tests. It returns when nothing is left, when done, which
-// is told of each attempt once its end is recorded, returns an error, or when ctx ends, from which the contexts of jobs derive. What is scheduled
-// for no later than upto, a time that is not past, is worked as if its time had come; what comes due meanwhile is not, so that it is the same
-// however long jobs take.
+// Drain works all available jobs, one attempt at a time, in the calling goroutine. It is for tests. It calls done for each attempt, once
+// its end is recorded. It returns when no jobs are left, done returns an error, or ctx ends, from which the jobs' contexts derive. Jobs
+// scheduled for upto or before are worked as if their time had come; upto must not be in the past. Jobs that become due during the drain
+// are not worked, so that the outcome does not depend on how long jobs take.
 func (w *Worker) Drain(ctx context.Context, upto time.Time, done func(t *Task, r Result, recorded store.Outcome, why error) error) error {
 	d := &drain{}
 	handler := w.Handler
@@ -47,7 +47,7 @@ func (w *Worker) Drain(ctx context.Context, upto time.Time, done func(t *Task, r
 	live, die := context.WithCancel(context.WithoutCancel(ctx))
 	var keeper sync.WaitGroup
 	keeper.Go(func() { d.keep(live) })
-	defer func() { // also when a handler ends this goroutine
+	defer func() { // even if a handler ends this goroutine
 		if d.unrecorded() > 0 {
 			_, _ = d.record(live)
 		}
@@ -58,9 +58,9 @@ func (w *Worker) Drain(ctx context.Context, upto time.Time, done func(t *Task, r
 		d.leave()
 		d.lease.stop()
 	}()
-	for promoted := promoteMost; promoted == promoteMost; {
-		if promoted, _, err = w.Store.PromoteUpto(ctx, promoteMost, upto); err != nil {
-			return fmt.Errorf("promote what is scheduled: %w", err)
+	for promoted := maxPromoted; promoted == maxPromoted; {
+		if promoted, _, err = w.Store.PromoteUpto(ctx, maxPromoted, upto); err != nil {
+			return fmt.Errorf("promote scheduled jobs: %w", err)
 		}
 	}
 	for {
@@ -70,7 +70,7 @@ func (w *Worker) Drain(ctx context.Context, upto time.Time, done func(t *Task, r
 		}
 		q := d.byName[t.Queue]
 		q.inFlight.Add(1)
-		d.result, d.told = Result{Outcome: store.Cancelled}, nil // of one that is not to start
+		d.result, d.told = Result{Outcome: store.Cancelled}, nil // the result of a task that does not start
 		d.runJob(q, t)
 		end, err := d.record(live)
 		if err != nil {
@@ -86,10 +86,10 @@ func (w *Worker) Drain(ctx context.Context, upto time.Time, done func(t *Task, r
 type drain struct {
 	*session
 	result Result        // of the last attempt
-	told   chan recorded // gets how its end was recorded; nil: it did not start
+	told   chan recorded // receives how the end was recorded; nil: the attempt did not start
 }
 
-// recorded is how the end of an attempt stands in the database, and why so if it is not what the handler said.
+// recorded is the outcome of an attempt in the database, and the reason if it is not what the handler returned.
 type recorded struct {
 	outcome store.Outcome
 	why     error
@@ -116,7 +116,7 @@ func (d *drain) next(ctx context.Context) (found *Task, err error) {
 	return nil, nil
 }
 
-// record has the end of the one attempt recorded, and says how.
+// record waits until the end of the attempt is recorded, and returns the recorded outcome.
 func (d *drain) record(ctx context.Context) (recorded, error) {
 	ctx, cancel := context.WithTimeout(ctx, drainPatience)
 	defer cancel()
@@ -127,7 +127,7 @@ func (d *drain) record(ctx context.Context) (recorded, error) {
 		case end := <-d.told:
 			return end, nil
 		case <-ctx.Done():
-			return recorded{}, errors.New("it takes too long: has the handler left the transaction open that completes the job?")
+			return recorded{}, errors.New("it takes too long: check that the handler ends the transaction that completes the job")
 		}
 		if d.told == nil && d.unrecorded() == 0 {
 			return recorded{outcome: d.result.Outcome}, nil

@@ -10,26 +10,25 @@ import (
 	"github.com/weir-pg/weir/internal/store"
 )
 
-// lookAnyway is how often an idle worker claims though nothing points to work: a net under wake.go. One that has had nothing to do for long
-// does so more rarely, down to lookAtLeast, and so does each of a large fleet, see slow.
+// claimAnyway is how often an idle worker claims even if nothing indicates work, as a safety net for wake.go. A worker that has been idle for
+// long does so less often, down to once in claimAtLeast, and so does each worker of a large fleet: see slow.
 const (
-	lookAnyway  = time.Second
-	lookAtLeast = 5 * time.Second
+	claimAnyway  = time.Second
+	claimAtLeast = 5 * time.Second
 )
 
-// Of the workers that share a queue and have nothing to do, about so many let the server look for them all
-// the time: together they look every Poll. The others, but for the first, look less and less often by
-// themselves, down to one look of any of them in slowly: a fleet costs what a few workers cost.
+// Of the idle workers that share a queue, about this many let the server poll for them continuously: together they poll once in Poll. The
+// others poll for themselves, less and less often, until all of them together poll once in slowly. So a fleet costs no more than a few workers.
 const (
 	watchers = 4
 	slowly   = 50 * time.Millisecond
 )
 
-// gather is how long jobs may gather after a claim that emptied the lanes, when more keep coming: a
-// claim costs as much for one job as for twenty.
+// gather is how long jobs may gather after a claim that emptied the lanes, while more keep arriving: a claim of one job costs as much as
+// one of twenty.
 const gather = 10 * time.Millisecond
 
-// claimTimeout is when a claim without an answer counts as failed.
+// claimTimeout is how long a claim waits for its answer before it counts as failed.
 const claimTimeout = 30 * time.Second
 
 // fetch claims until ctx ends.
@@ -40,8 +39,8 @@ func (s *session) fetch(ctx context.Context) error {
 	hub := &hubWait{session: s}
 	defer hub.stop()
 	wait := s.backoff()
-	busy := time.Now() // when there last was a job
-	moved := true      // something may have been logged since the claim before
+	busy := time.Now() // when the last job was claimed
+	moved := true      // something may have been logged since the previous claim
 	books := &books{session: s}
 	defer s.Health.claims.Rest()
 	for ctx.Err() == nil {
@@ -58,7 +57,7 @@ func (s *session) fetch(ctx context.Context) error {
 			wait.sleep(ctx)
 			continue
 		}
-		if ctx.Err() != nil || !s.hasRoom() { // comparing took its time
+		if ctx.Err() != nil || !s.hasRoom() { // comparing may take long
 			continue
 		}
 		wanted, full := 0, false
@@ -72,7 +71,7 @@ func (s *session) fetch(ctx context.Context) error {
 		if err != nil {
 			books.doubt()
 			if ctx.Err() != nil {
-				// The claim may have been made all the same; leave fences this id and logs it again.
+				// The claim may have been made on the server; leave fences this id and logs those jobs again.
 				break
 			}
 			if s.endedBy(err) {
@@ -94,14 +93,14 @@ func (s *session) fetch(ctx context.Context) error {
 		if got > 0 {
 			busy = time.Now()
 			books.claims++
-			hub.stop()                        // others wait for what comes now
-			s.Outage.Worked("looks for work") // none is needed
+			hub.stop()                        // jobs that arrive now are for other waiters
+			s.Outage.Worked("polls for work") // none is needed
 		}
 		if got > 0 && got >= min(wanted/2, store.BatchMost) {
 			continue
 		}
 		if got > 0 {
-			// The lanes are empty for now. Under a steady flow, claim at once what gathers in a moment.
+			// The lanes are empty for now. Under a steady flow, more jobs gather within a moment; claim them together.
 			if !sleep.For(ctx, gather) {
 				break
 			}
@@ -114,20 +113,20 @@ func (s *session) fetch(ctx context.Context) error {
 		if moved, err = s.rest(ctx, watch, full, busy); err != nil && ctx.Err() == nil {
 			moved = true
 			if store.IsRefused(err) {
-				return fmt.Errorf("weir: look for work: %w", err)
+				return fmt.Errorf("weir: poll for work: %w", err)
 			}
-			s.Outage.Failed("looks for work", err)
+			s.Outage.Failed("polls for work", err)
 			wait.sleep(ctx)
 			continue
 		}
-		s.Outage.Worked("looks for work")
+		s.Outage.Worked("polls for work")
 	}
 	return nil
 }
 
-// claim makes one claim and hands its tasks to the runners.
+// claim makes one claim, and passes its tasks to the runners.
 func (s *session) claim(ctx context.Context, limits []int32, h *hint) (got int, err error) {
-	// A claim on its way when the worker stops is waited for: what it hands out is handed back.
+	// When the worker stops, wait for a claim in progress, so that its jobs can be released.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), claimTimeout)
 	defer cancel()
 	since, backlog := h.begin(ctx)
@@ -164,17 +163,17 @@ func (s *session) claim(ctx context.Context, limits []int32, h *hint) (got int, 
 	return got, nil
 }
 
-// waitForRoom waits until a claim is worth its while, or the books are to be compared; false when ctx ends first.
+// waitForRoom waits until a claim is worthwhile, or comparing the books is due; false: ctx ended first.
 func (s *session) waitForRoom(ctx context.Context, books *books) bool {
-	look := time.NewTicker(s.Lease / 4)
-	defer look.Stop()
+	check := time.NewTicker(s.Lease / 4)
+	defer check.Stop()
 	for ctx.Err() == nil {
 		if s.hasRoom() || books.due() {
 			return true
 		}
 		select {
 		case <-s.room:
-		case <-look.C:
+		case <-check.C:
 		case <-ctx.Done():
 			return false
 		}
@@ -182,7 +181,7 @@ func (s *session) waitForRoom(ctx context.Context, books *books) bool {
 	return false
 }
 
-// hasRoom tells whether a claim is worth its while: jobs can run, and the results of those that have run are not too far behind.
+// hasRoom reports whether a claim is worthwhile: jobs can run, and not too many results are unrecorded.
 func (s *session) hasRoom() bool {
 	if s.completer.full() {
 		return false
@@ -195,34 +194,34 @@ func (s *session) hasRoom() bool {
 	return false
 }
 
-// pause is the time between two looks of this worker, shared among so many.
+// pause is the time between two polls of this worker, when among workers share the polling.
 func (s *session) pause(among int32) time.Duration {
-	return sleep.Jitter(min(s.Poll*time.Duration(max(among, 1)), lookAnyway/2))
+	return sleep.Jitter(min(s.Poll*time.Duration(max(among, 1)), claimAnyway/2))
 }
 
-// slow is this worker's share of what a fleet does once in slowly, or least if that is more.
+// slow returns the pause at which the workers of a fleet together act once in slowly, but at least least.
 func (s *session) slow(least time.Duration) time.Duration {
 	return sleep.Jitter(max(least, slowly*time.Duration(s.sharing.Load())))
 }
 
-// drowsy stretches the time between two looks of a worker whose last job was so long ago, up to three times as far after half a minute: most of
-// what an idle one costs is waking up to look.
+// drowsy lengthens the pause between the polls of a worker that has been idle for some time, up to three times after half a minute: most of
+// the cost of an idle worker is waking up to poll.
 func drowsy(pause, idle time.Duration) time.Duration {
 	return pause + min(idle/4000, 2*pause)
 }
 
-// watchFor is how long a worker lets the server do the looking in one call: it holds a connection
-// and a snapshot for so long, and a worker that stops waits for it.
+// watchFor is how long a worker lets the server poll in one call. The call holds a connection and a snapshot for that time, and a worker
+// that stops waits for it.
 const watchFor = 200 * time.Millisecond
 
-// rest waits until something points to work, and tells whether that was so; or until a queue that was full has room, or it is time to claim
-// anyway. since is when this worker last had a job.
+// rest waits until something indicates work, and reports whether it did; or until a full queue has room, or it is time to claim anyway.
+// since is when this worker last had a job.
 func (s *session) rest(ctx context.Context, w *watch, full bool, since time.Time) (changed bool, err error) {
-	looked := time.Now()
-	anyway := min(max(lookAnyway, looked.Sub(since)/8), lookAtLeast)
-	for until := looked.Add(s.slow(anyway)); time.Now().Before(until); {
+	polled := time.Now()
+	anyway := min(max(claimAnyway, polled.Sub(since)/8), claimAtLeast)
+	for until := polled.Add(s.slow(anyway)); time.Now().Before(until); {
 		sharing := s.sharing.Load()
-		looks, pause := 1, s.pause(min(sharing, watchers))
+		polls, pause := 1, s.pause(min(sharing, watchers))
 		pause = drowsy(pause, time.Since(since))
 		switch {
 		case full:
@@ -230,20 +229,20 @@ func (s *session) rest(ctx context.Context, w *watch, full bool, since time.Time
 				return false, nil
 			}
 		case sharing <= watchers || rand.Int32N(sharing) < watchers:
-			looks = max(int(watchFor/pause), 1)
+			polls = max(int(watchFor/pause), 1)
 		default:
 			if !s.sleepOrRoom(ctx, s.pause(sharing)) {
 				return false, nil
 			}
-			if idle := time.Since(since) / 8; time.Since(looked) < min(idle, s.slow(0)) {
+			if idle := time.Since(since) / 8; time.Since(polled) < min(idle, s.slow(0)) {
 				continue
 			}
 		}
-		changed, control, err := w.look(context.WithoutCancel(ctx), looks, pause)
+		changed, control, err := w.poll(context.WithoutCancel(ctx), polls, pause)
 		if err != nil || ctx.Err() != nil {
 			return false, err
 		}
-		looked = time.Now()
+		polled = time.Now()
 		if control {
 			select {
 			case s.heard <- struct{}{}:
@@ -257,7 +256,7 @@ func (s *session) rest(ctx context.Context, w *watch, full bool, since time.Time
 	return false, nil
 }
 
-// sleepOrRoom waits; false: ctx has ended, or a queue that was full, and may have work waiting, has room.
+// sleepOrRoom sleeps; false: ctx ended, or a full queue, which may have waiting jobs, has room.
 func (s *session) sleepOrRoom(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -271,7 +270,7 @@ func (s *session) sleepOrRoom(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// endedBy ends the session if the error says that its id is of no use any more.
+// endedBy ends the session if the error means that its id is no longer valid, and reports whether it does.
 func (s *session) endedBy(err error) bool {
 	if store.IsFenced(err) || store.IsMoved(err) {
 		s.over(err)

@@ -21,8 +21,8 @@ import (
 
 var fleetSize = flag.Int("fleet", 100, "how many workers TestIdleFleetCostsWhatAFewWorkersCost starts")
 
-// TestIdleFleetCostsWhatAFewWorkersCost: a hundred workers with nothing to do look rarely, find a job all the same, and use up transaction ids
-// for jobs alone, but for the heartbeats of those that can't attend.
+// TestIdleFleetCostsWhatAFewWorkersCost: a hundred idle workers poll rarely, still find a job, and use transaction ids only for jobs and
+// for the heartbeats of workers that cannot attend.
 func TestIdleFleetCostsWhatAFewWorkersCost(t *testing.T) {
 	pgtest.Alone(t, "a fleet takes all of a small machine")
 	for _, attends := range []bool{true, false} {
@@ -92,7 +92,7 @@ func idleFleet(t *testing.T, fleet int, attends bool) {
 		made  = `SELECT xact_commit FROM pg_stat_database WHERE datname = current_database()`
 		here  = `SELECT count(*) FROM weir._attending()`
 	)
-	// It comes to rest, once all know of each other. Before it did so, a hundred workers made 800 transactions a second.
+	// The fleet calms down once all workers know of each other. Before that was so, a hundred workers made 800 transactions a second.
 	most := max(200, int64(fleet)/4)
 	if !attends {
 		most += int64(fleet) / 2
@@ -104,7 +104,7 @@ func idleFleet(t *testing.T, fleet int, attends bool) {
 		}
 		const window = 5
 		before, xidsBefore, beatsBefore := number(made), number(xids), number(beats)
-		<-time.After(window * time.Second) // what is measured is a rate
+		<-time.After(window * time.Second) // measures a rate
 		rate, used, beaten = (number(made)-before)/window, number(xids)-xidsBefore, number(beats)-beatsBefore
 	}
 	t.Logf("an idle fleet of %d makes %d transactions a second, and in 5 s used up %d transaction ids, %d of them for heartbeats", fleet, rate, used, beaten)

@@ -10,7 +10,7 @@ import (
 	"github.com/weir-pg/weir/internal/pulse"
 )
 
-// Reason is why a worker is not healthy; "": it is.
+// Reason is why a worker is not healthy; "": it is healthy.
 type Reason string
 
 const (
@@ -23,35 +23,35 @@ const (
 )
 
 const (
-	// A call that fails is made again within moments. So failures count once none of some kind of call has succeeded for a third of the lease,
-	// and for patience at least: one slow or lost call is no news.
+	// A failed call is repeated within moments. So failures count only once no call of that kind has succeeded for a third of the lease, and
+	// for at least patience: one slow or lost call is not worth reporting.
 	patience = 2 * time.Second
-	// Of a kind of call that has not been tried for so long nobody knows whether it would fail.
+	// After this time without a call of some kind, it is unknown whether such a call would fail.
 	untried = time.Minute
-	// No step of a loop takes longer, whatever the database does: each call in it ends in time.
+	// No step of a loop takes longer than this, whatever the database does, since every call in it has a timeout.
 	stuckAfter = 3 * claimTimeout
 )
 
-// Health is how a worker does, by what the server has answered. The goroutines that work keep it; to read it takes no lock and no call, so
-// nothing that goes wrong in them holds up who asks. The zero value is that of a worker that was not started.
+// Health is the state of a worker according to the server's answers. The working goroutines update it. Reading it takes no lock and makes
+// no call, so that nothing that goes wrong in them can block the reader. The zero value is the health of a worker that was not started.
 type Health struct {
 	phase    atomic.Pointer[phase] // nil: it works
 	stopping atomic.Pointer[time.Time]
-	heard    atomic.Pointer[time.Time] // when the last heartbeat that was answered was sent
+	heard    atomic.Pointer[time.Time] // when the last answered heartbeat was sent
 	lease    atomic.Int64
 	outage   atomic.Pointer[outage.Log] // nil: it was never started
 	claims   pulse.Pulse                // of the fetcher
 	results  pulse.Pulse                // of the completer
 }
 
-// phase is a time in which the worker does not work.
+// phase is a period in which the worker does not work.
 type phase struct {
 	reason Reason
 	since  time.Time
 	err    error
 }
 
-// begin says that the worker is being started; it is stopping from when ctx ends until end is called, with what came of it.
+// begin records that the worker is starting. It counts as stopping from the end of ctx until the caller passes the result of Run to end.
 func (h *Health) begin(ctx context.Context, lease time.Duration, o *outage.Log) (end func(error)) {
 	h.stopping.Store(nil)
 	h.heard.Store(nil)
@@ -70,12 +70,12 @@ func (h *Health) begin(ctx context.Context, lease time.Duration, o *outage.Log) 
 	}
 }
 
-// works says that the server knows the worker.
+// works records that the worker is registered in the database.
 func (h *Health) works() { h.phase.Store(nil) }
 
 func (h *Health) enter(reason Reason, err error) { h.phase.Store(&phase{reason, time.Now(), err}) }
 
-// Ill says why the worker is not healthy, since when, and what was the last error, if there was one; "": it is healthy.
+// Ill returns why the worker is not healthy, since when, and the last error, if any; "": it is healthy.
 func (h *Health) Ill() (why Reason, since time.Time, err error) { return h.ill(time.Now(), stuckAfter) }
 
 func (h *Health) ill(now time.Time, stuckAfter time.Duration) (why Reason, since time.Time, err error) {
@@ -93,7 +93,7 @@ func (h *Health) ill(now time.Time, stuckAfter time.Duration) (why Reason, since
 	if err := errors.Join(h.claims.Stuck("claiming", stuckAfter), h.results.Stuck("recording results", stuckAfter)); err != nil {
 		return Stuck, now.Add(-stuckAfter), err
 	}
-	// That it is out of reach explains a start, and a new start, that take long.
+	// An unreachable database comes first: it also explains a start or restart that takes long.
 	var failed error
 	for _, t := range o.Troubles() {
 		failed = t.Err

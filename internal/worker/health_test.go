@@ -11,8 +11,8 @@ import (
 	"github.com/weir-pg/weir/internal/outage"
 )
 
-// TestHealthDoesNotFlap: one call that is slow or fails is no news, nor are several in a moment, nor is one that failed long ago; a kind of call that
-// goes on failing is, until it succeeds.
+// TestHealthDoesNotFlap: health does not change for one call that is slow or fails, for several within a moment, or for one that failed
+// long ago. It does for a kind of call that keeps failing, until it succeeds.
 func TestHealthDoesNotFlap(t *testing.T) {
 	h, o := &Health{}, outage.New(slog.New(slog.NewTextHandler(io.Discard, nil)))
 	end := h.begin(t.Context(), 30*time.Second, o)
@@ -47,7 +47,7 @@ func TestHealthDoesNotFlap(t *testing.T) {
 
 	h.claims.Beat()
 	if why, _, _ := h.ill(time.Now().Add(time.Hour), 0); why != Stuck {
-		t.Errorf("claiming stands still: %q, want %q", why, Stuck)
+		t.Errorf("claiming is stuck: %q, want %q", why, Stuck)
 	}
 	h.claims.Rest()
 	end(nil)

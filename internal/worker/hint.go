@@ -10,28 +10,29 @@ import (
 )
 
 const (
-	hintFrom  = 32          // queues: a claim of fewer looks at them all in no time
-	fullEvery = time.Minute // a net: so often a claim looks everywhere
+	hintFrom  = 32          // number of queues: a claim from fewer of them checks all of them quickly
+	fullEvery = time.Minute // interval of full claims, as a safety net
 )
 
-// hint narrows the claims of a worker of very many queues, most of which are idle, to what is new and what is left. It is a hint, and no
-// more: a claim with one finds what was committed since the snapshot that was taken before the claim before, and what is in the queues
-// that may have had more than their room. Without one it looks everywhere: at first, after any error, when a queue may have been resumed
-// or made, and now and then. The fetcher owns it.
+// hint narrows the claims of a worker with very many queues, most of which are idle, to new jobs and jobs left over. It is an optimization
+// only: a claim with a hint finds jobs committed since the snapshot that was taken before the previous claim, and jobs in queues that may
+// have held more than there was room for. A claim without a hint checks all queues: the first claim, one after any error, one after a queue
+// may have been resumed or created, and one every fullEvery. The fetcher owns the hint.
 //
-// The counter that tells of resumed queues moves before the commit. So a claim looks everywhere when it has moved, and once more whenever
-// one of the transactions ends that may have moved it, however late: those below the bound that was read after the counter (see watch).
+// The counter that reports resumed queues moves before the commit. So when it has moved, the next claim is full; and another full claim
+// follows whenever a transaction that may have moved it ends, however late. Those are the transactions below the bound that was read after
+// the counter (see watch).
 type hint struct {
 	*session
-	since  *string         // taken before the claim before; nil: look everywhere
-	next   *string         // taken before the claim under way; nil: no hints are kept
-	full   bool            // the claim under way looks everywhere
+	since  *string         // snapshot taken before the previous claim; nil: claim from all queues
+	next   *string         // snapshot taken before the claim in progress; nil: hints are not used
+	full   bool            // the claim in progress checks all queues
 	left   map[string]bool // queues that may hold more than claims have found
-	known  store.Probe     // what claims that looked everywhere have followed: the counter, and of the transactions below the bound which have ended
+	known  store.Probe     // state up to which full claims have followed: the counter, and which transactions below the bound have ended
 	fullAt time.Time
 }
 
-// begin is called before a claim, and returns what to claim with.
+// begin is called before a claim, and returns the claim's arguments.
 func (h *hint) begin(ctx context.Context) (since *string, backlog []string) {
 	h.next = nil
 	if len(h.queues) < hintFrom {
@@ -39,7 +40,7 @@ func (h *hint) begin(ctx context.Context) (since *string, backlog []string) {
 	}
 	seen, ended, err := h.Store.Watch(ctx, h.known, 1, 0)
 	if err != nil {
-		h.forget() // the claim has the same trouble, and says so
+		h.forget() // the claim will fail too, and report it
 		return nil, nil
 	}
 	moved := seen.Control != h.known.Control
@@ -59,7 +60,7 @@ func (h *hint) begin(ctx context.Context) (since *string, backlog []string) {
 	return h.since, slices.Collect(maps.Keys(h.left))
 }
 
-// end is called after a claim: got is what it found, by queue, where the room was limits.
+// end is called after a claim. got is the number of jobs found by queue; limits was the room in each.
 func (h *hint) end(limits []int32, got map[string]int, err error) {
 	if err != nil || h.next == nil {
 		h.forget()
@@ -78,5 +79,5 @@ func (h *hint) end(limits []int32, got map[string]int, err error) {
 	h.since = h.next
 }
 
-// forget has the next claim look everywhere: what was seen may have been another server's.
+// forget makes the next claim a full one: the recorded state may be that of another server.
 func (h *hint) forget() { h.since, h.known = nil, store.Probe{} }

@@ -13,8 +13,8 @@ import (
 	"github.com/weir-pg/weir/internal/store"
 )
 
-// TestWorkerOfManyQueuesMissesNothing: a worker of hundreds of queues runs every job, though its claims look only where something is new or
-// left: more than fit at once, late ones, those of a queue that was paused.
+// TestWorkerOfManyQueuesMissesNothing: a worker of hundreds of queues runs every job, although its claims only check queues with new or
+// remaining jobs: jobs that did not fit at once, late jobs, and jobs of a queue that was paused.
 func TestWorkerOfManyQueuesMissesNothing(t *testing.T) {
 	t.Parallel()
 	const queues, patience = 300, time.Minute
@@ -95,8 +95,8 @@ func TestWorkerOfManyQueuesMissesNothing(t *testing.T) {
 	}
 }
 
-// TestAQueueIsLookedAtWhenItsResumingHasCommitted: of a worker of many queues the claim after a queue was resumed looks everywhere, and so
-// does the one after that transaction has ended, however late that is; those in between, and those after it, look at what is new.
+// TestAQueueIsLookedAtWhenItsResumingHasCommitted: in a worker of many queues, the claim after a queue was resumed checks all queues, and
+// so does the claim after that transaction has ended, however late. The claims between and after them check only new jobs.
 func TestAQueueIsLookedAtWhenItsResumingHasCommitted(t *testing.T) {
 	pgtest.Alone(t, "where a claim looks depends on the transactions of the whole server")
 	ctx := t.Context()
@@ -111,7 +111,7 @@ func TestAQueueIsLookedAtWhenItsResumingHasCommitted(t *testing.T) {
 		t.Helper()
 		since, _ := h.begin(ctx)
 		if got := since == nil; got != everywhere {
-			t.Errorf("%s: the claim looks everywhere: %t, want %t", when, got, everywhere)
+			t.Errorf("%s: the claim checks all queues: %t, want %t", when, got, everywhere)
 		}
 		h.end(make([]int32, len(s.queues)), nil, nil)
 	}

@@ -10,29 +10,28 @@ import (
 )
 
 const (
-	hubIdle = 3 * time.Second        // a worker that waits at a hub looks by itself every so often: a net under it
-	hubBusy = 250 * time.Millisecond // and so often while jobs run here, which may be cancelled
+	hubIdle = 3 * time.Second        // how often a worker that waits at a hub polls for itself, as a safety net
+	hubBusy = 250 * time.Millisecond // how often it polls while its jobs run, which may be cancelled
 )
 
-// hubWait lets a worker that has nothing to do wait at a hub, and look by itself only now and then. Without a hub, or while it can't be
-// reached, the worker looks as ever. The fetcher owns it.
+// hubWait lets an idle worker wait at a hub, and poll for itself only now and then. Without a hub, or while none can be reached, the worker
+// polls as usual. The fetcher owns it.
 //
-// A token is got before the claim that follows it. So what that claim did not see was committed after the token was given out, and the
-// next wait tells of it at once.
+// Each token is received before the claim that follows it. So jobs which that claim did not see were committed after the hub issued the
+// token, and the next wait reports them at once.
 type hubWait struct {
 	*session
 	token    string
-	result   chan error // of the wait under way; nil: none
-	waitsFor []string   // that it is for
+	result   chan error // of the wait in progress; nil: none
+	waitsFor []string   // its queues
 	cancel   context.CancelFunc
-	next     string    // the token that the wait under way brought; read after result
-	silent   time.Time // until then the hub is not tried
-	lost     time.Time // since when it can't be reached, which was said
+	next     string    // the token that it returned; read only after result
+	silent   time.Time // the hub is not tried before this time
+	lost     time.Time // when the loss of the hub was logged; zero: it is reachable
 	tries    backoff
 }
 
-// rest waits until the hub says that there is work, or it is time to look; false: there is no hub to wait at. Then, or when it returns
-// true, the caller claims.
+// rest waits until the hub reports work, or it is time to poll; false: there is no hub to wait at. When it returns true, the caller claims.
 func (h *hubWait) rest(ctx context.Context, w *watch) bool {
 	if h.Hub == nil || time.Now().Before(h.silent) {
 		return false
@@ -55,11 +54,11 @@ func (h *hubWait) rest(ctx context.Context, w *watch) bool {
 			return true
 		case <-timer.C:
 		}
-		changed, control, err := w.look(context.WithoutCancel(ctx), 1, h.Poll)
+		changed, control, err := w.poll(context.WithoutCancel(ctx), 1, h.Poll)
 		if err != nil {
-			return false // rest, as ever, deals with it
+			return false // session.rest handles it
 		}
-		h.Outage.Worked("looks for work")
+		h.Outage.Worked("polls for work")
 		if control {
 			select {
 			case h.heard <- struct{}{}:
@@ -72,7 +71,7 @@ func (h *hubWait) rest(ctx context.Context, w *watch) bool {
 	}
 }
 
-// pause is until the next look.
+// pause is the time until the next poll.
 func (h *hubWait) pause() time.Duration {
 	for _, q := range h.queues {
 		if q.inFlight.Load() > 0 {
@@ -82,7 +81,7 @@ func (h *hubWait) pause() time.Duration {
 	return h.slow(hubIdle)
 }
 
-// free lists the queues that have room: the work of others is not to wake this worker in another's place.
+// free lists the queues with room: work in other queues should wake another worker instead of this one.
 func (h *hubWait) free() []string {
 	var names []string
 	for _, q := range h.queues {
@@ -93,7 +92,7 @@ func (h *hubWait) free() []string {
 	return names
 }
 
-// begin starts a wait, which stop or its answer ends.
+// begin starts a wait, which ends with its answer or stop.
 func (h *hubWait) begin(ctx context.Context, queues []string) {
 	ctx, h.cancel = context.WithCancel(ctx)
 	result, since := make(chan error, 1), h.token
@@ -105,13 +104,13 @@ func (h *hubWait) begin(ctx context.Context, queues []string) {
 	}()
 }
 
-// ended takes in how a wait has ended.
+// ended handles the result of a wait.
 func (h *hubWait) ended(ctx context.Context, err error) bool {
 	h.cancel()
 	h.result = nil
 	if err == nil {
-		// Another hub than before knows nothing of the token, and answers at once. Behind a balancer that sends each request to another one
-		// the worker soon looks by itself most of the time.
+		// A different hub does not know the token, and answers at once. Behind a load balancer that sends each request to another hub, the
+		// worker therefore soon polls for itself most of the time.
 		if moved := h.token != "" && hubOf(h.token) != hubOf(h.next); moved {
 			h.silent = time.Now().Add(h.tries.next())
 		} else {
@@ -119,7 +118,7 @@ func (h *hubWait) ended(ctx context.Context, err error) bool {
 		}
 		h.token = h.next
 		if !h.lost.IsZero() {
-			h.Log.Warn("weir: the hub can be reached again, and the worker waits there for work", "worker", h.id, "after", time.Since(h.lost).Round(time.Millisecond))
+			h.Log.Warn("weir: the hub can be reached again: the worker waits there for work", "worker", h.id, "after", time.Since(h.lost).Round(time.Millisecond))
 			h.lost = time.Time{}
 		}
 		return true
@@ -127,19 +126,19 @@ func (h *hubWait) ended(ctx context.Context, err error) bool {
 	wait := h.tries.next()
 	if h.lost.IsZero() && ctx.Err() == nil {
 		h.lost = time.Now()
-		h.Log.Warn("weir: the hub can't be reached, the worker looks for work by itself until it can", "worker", h.id, "error", err)
+		h.Log.Warn("weir: the hub can't be reached: the worker polls for itself until it can", "worker", h.id, "error", err)
 	}
 	h.silent = time.Now().Add(wait)
 	return false
 }
 
-// hubOf is the part of a token that says which hub gave it out.
+// hubOf returns the part of a token that identifies the hub that issued it.
 func hubOf(token string) string {
 	id, _, _ := strings.Cut(token, "-")
 	return id
 }
 
-// stop ends the wait under way, if there is one: what the hub has to tell goes to others.
+// stop ends the wait in progress, if any, so that the hub wakes other workers.
 func (h *hubWait) stop() {
 	if h.result == nil {
 		return

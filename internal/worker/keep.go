@@ -12,10 +12,10 @@ import (
 
 var errNotCommitted = errors.New("the handler succeeded, but the transaction it completed the job in was not committed")
 
-// hearEvery is how often a worker that has no time to look for work looks whether its jobs were cancelled.
+// hearEvery is how often a worker that is too busy to poll for work checks whether its jobs were cancelled.
 const hearEvery = 500 * time.Millisecond
 
-// keep renews the lease and hears of cancellations until ctx ends.
+// keep renews the lease and receives cancellations until ctx ends.
 func (s *session) keep(ctx context.Context) {
 	k := &keeper{session: s, mayAttend: true}
 	defer k.leave()
@@ -50,11 +50,11 @@ func (s *session) keep(ctx context.Context) {
 			if ids := s.running(); len(ids) == 0 {
 				continue
 			}
-			// After an error the next look will do.
+			// After an error, the next poll is soon enough.
 			brief, cancel := s.briefly(ctx)
 			_ = k.call(func(by *store.Store) error {
 				watch.store = by
-				_, control, err := watch.look(brief, 1, hearEvery)
+				_, control, err := watch.poll(brief, 1, hearEvery)
 				if err == nil && control {
 					s.hearCancellations(ctx, by)
 				}
@@ -65,12 +65,12 @@ func (s *session) keep(ctx context.Context) {
 	}
 }
 
-// briefly bounds a call of the keeper's: a connection that has gone silent is given up while there is time for another.
+// briefly limits a call of the keeper: it gives up a silent connection while there is still time to use another.
 func (s *session) briefly(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, max(s.Lease/3, time.Second))
 }
 
-// unrecorded counts the attempts whose end is not recorded.
+// unrecorded returns the number of attempts whose end is not recorded.
 func (s *session) unrecorded() (n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -80,7 +80,7 @@ func (s *session) unrecorded() (n int) {
 	return n
 }
 
-// running lists the ids of jobs that have not ended.
+// running returns the ids of jobs that have not ended.
 func (s *session) running() (ids []int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -94,7 +94,7 @@ func (s *session) running() (ids []int64) {
 	return ids
 }
 
-// hearCancellations cancels the contexts of jobs that were cancelled.
+// hearCancellations cancels the contexts of cancelled jobs.
 func (s *session) hearCancellations(ctx context.Context, by *store.Store) {
 	ids := s.running()
 	if len(ids) == 0 {
@@ -104,7 +104,7 @@ func (s *session) hearCancellations(ctx context.Context, by *store.Store) {
 	defer cancel()
 	cancelled, err := by.CancelledAmong(ctx, ids)
 	if err != nil || len(cancelled) == 0 {
-		return // after an error the next one will do
+		return // after an error, the next call is soon enough
 	}
 	is := map[int64]bool{}
 	for _, id := range cancelled {
@@ -125,16 +125,16 @@ func (s *session) hearCancellations(ctx context.Context, by *store.Store) {
 	}
 }
 
-// What is kept of an error and of an output, in bytes.
+// The longest error and output that are stored, in bytes; the rest is cut off.
 const (
-	errorMost  = 64 << 10
-	outputMost = 1 << 20
+	maxError  = 64 << 10
+	maxOutput = 1 << 20
 )
 
-// clean makes a text storable: cut to size, for PostgreSQL without NUL and broken UTF-8.
-func clean(text string, most int) string {
-	if len(text) > most {
-		text = text[:most]
+// clean makes a text storable in PostgreSQL: limited in size, and without NUL and invalid UTF-8.
+func clean(text string, limit int) string {
+	if len(text) > limit {
+		text = text[:limit]
 	}
 	if strings.IndexByte(text, 0) >= 0 {
 		text = strings.ReplaceAll(text, "\x00", "\uFFFD")

@@ -6,20 +6,21 @@ import (
 	"time"
 )
 
-// lease is the time for which nobody gives this session's jobs to others, as the session itself can know it: it runs from when the last
-// heartbeat that arrived was sent, so the database's own count ends later. A sixth before its end it counts as over: then jobs are
-// interrupted while they are nobody else's yet, and none is claimed or started until a heartbeat arrives. If none does in time, the
-// session is fenced, and others have the jobs. A worker that attended and no longer does is fenced sooner: then so does its lease end.
+// lease is the time during which nobody gives this session's jobs to others, as far as the session can know. It starts when the last
+// heartbeat that arrived was sent, so it ends before the lease that the database counts. It counts as over at five sixths of its length.
+// Then jobs are interrupted, while no other worker can have them yet, and none is claimed or started until a heartbeat arrives. If none
+// arrives in time, the session is fenced, and others receive the jobs. After the attending session has ended, a worker is fenced sooner, so
+// its lease ends sooner too.
 type lease struct {
 	s     *session
 	mu    sync.Mutex // never taken after session.mu
 	timer *time.Timer
-	sent  time.Time     // when the last heartbeat that arrived was
-	soon  time.Time     // when it is over if nobody attends again; zero: somebody does, or nobody did
-	over  chan struct{} // nil: it holds; closed when it holds again
+	sent  time.Time     // when the last heartbeat that arrived was sent
+	soon  time.Time     // end of the lease unless a session attends again; zero: one attends, or none did
+	over  chan struct{} // nil: the lease holds; closed when it holds again
 }
 
-// begin starts the count at the call that registered the worker; stop ends it.
+// begin starts the lease at the time of the call that registered the worker; stop ends it.
 func (l *lease) begin(s *session, sent time.Time) {
 	l.s = s
 	s.Health.heard.Store(&sent)
@@ -29,7 +30,7 @@ func (l *lease) begin(s *session, sent time.Time) {
 	l.timer = time.AfterFunc(time.Until(l.until()), l.lapse)
 }
 
-// until is when the lease counts as over. The caller holds mu.
+// until returns when the lease counts as over. The caller holds mu.
 func (l *lease) until() time.Time {
 	until := l.sent.Add(l.s.Lease - l.s.Lease/6)
 	if !l.soon.IsZero() && l.soon.Before(until) {
@@ -38,7 +39,7 @@ func (l *lease) until() time.Time {
 	return until
 }
 
-// shorten has the lease end at soon, or sooner if it does already, until a heartbeat arrives; at its own time again for zero.
+// shorten ends the lease at soon, unless it ends earlier anyway, until a heartbeat arrives. A zero soon restores its normal end.
 func (l *lease) shorten(soon time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -54,7 +55,7 @@ func (l *lease) stop() {
 	l.timer.Stop()
 }
 
-// renew counts anew from when a heartbeat that arrived was sent.
+// renew restarts the lease from when a heartbeat that arrived was sent.
 func (l *lease) renew(sent time.Time) {
 	l.s.Health.heard.Store(&sent)
 	l.mu.Lock()
@@ -62,7 +63,7 @@ func (l *lease) renew(sent time.Time) {
 	l.sent, l.soon = sent, time.Time{}
 	l.timer.Reset(time.Until(l.until()))
 	if l.over != nil {
-		l.s.Log.Warn("weir: heartbeats arrive again in time: the worker goes on", "worker", l.s.id)
+		l.s.Log.Warn("weir: heartbeats arrive again in time: the worker continues", "worker", l.s.id)
 		l.s.setLapsed(false)
 		close(l.over)
 		l.over = nil
@@ -72,20 +73,20 @@ func (l *lease) renew(sent time.Time) {
 func (l *lease) lapse() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.over != nil || time.Now().Before(l.until()) { // it was renewed in this moment
+	if l.over != nil || time.Now().Before(l.until()) { // it has just been renewed
 		return
 	}
 	l.over = make(chan struct{})
 	jobs := l.s.setLapsed(true)
 	why := "no heartbeat has arrived for nearly the whole lease"
 	if !l.soon.IsZero() {
-		why = "the worker's session has ended and no other could be had in its place"
+		why = "the worker's session has ended and could not be replaced"
 	}
-	l.s.Log.Warn("weir: "+why+", and others may soon be given the jobs: they are interrupted here, and none is started until heartbeats arrive",
+	l.s.Log.Warn("weir: "+why+": its jobs may soon be given to others, so they are interrupted, and no job is started until heartbeats arrive",
 		"worker", l.s.id, "lease", l.s.Lease, "jobs", jobs)
 }
 
-// hold waits until the lease holds; false when ctx ends first.
+// hold waits until the lease holds; false: ctx ended first.
 func (l *lease) hold(ctx context.Context) bool {
 	l.mu.Lock()
 	over := l.over
@@ -101,7 +102,7 @@ func (l *lease) hold(ctx context.Context) bool {
 	}
 }
 
-// setLapsed notes whether the lease is over, and interrupts the jobs that run if it is; it returns how many.
+// setLapsed records whether the lease is over. If it is, setLapsed interrupts running jobs, and returns their number.
 func (s *session) setLapsed(lapsed bool) (interrupted int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

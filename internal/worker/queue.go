@@ -12,28 +12,27 @@ import (
 	"github.com/weir-pg/weir/internal/sleep"
 )
 
-// Jobs that take less than prefetchBelow are claimed ahead of a free runner, one for each: with less
-// to do than a round trip takes, runners would mostly wait. Longer ones are better left to a worker
-// that is free.
+// Jobs shorter than prefetchBelow are claimed ahead, one for each runner: such jobs take less time than a round trip, so runners would
+// mostly wait for the next claim. Longer jobs are better left to a worker that is free.
 const prefetchBelow = 5 * time.Millisecond
 
 // queue is one queue as this session works it.
 //
-// A runner is a goroutine that takes one task after the other, and ends when none waits. There are as few as will do: a thousand
-// goroutines that take turns at jobs that only compute cost more than such jobs do, in stacks that grow anew for each.
+// A runner is a goroutine that takes one task after the other, and ends when none waits. The queue starts as few of them as it needs: if a
+// thousand goroutines take turns at short jobs that only compute, the growth of their stacks costs more than the jobs.
 type queue struct {
 	name        string
 	concurrency int
 	start       func()        // starts one runner; does not block
-	pushed      chan struct{} // tells grow that tasks were; never closed
+	pushed      chan struct{} // signals grow that tasks were pushed; never closed
 	inFlight    atomic.Int64
-	average     atomic.Uint64 // of a job's duration, in ns, as float bits
+	average     atomic.Uint64 // duration of a job, in ns, as float bits
 
 	mu      sync.Mutex
-	ready   []*Task // claimed; from head on not started
+	ready   []*Task // claimed tasks; those from head on have not started
 	head    int
 	runners int
-	taken   int64 // tasks that runners have taken
+	taken   int64 // number of tasks that runners have taken
 }
 
 func newQueue(name string, concurrency int) *queue {
@@ -42,7 +41,7 @@ func newQueue(name string, concurrency int) *queue {
 	return q
 }
 
-// short tells whether jobs are so short that they are claimed ahead.
+// short reports whether jobs are so short that they are claimed ahead.
 func (q *queue) short() bool {
 	return math.Float64frombits(q.average.Load()) < float64(prefetchBelow)
 }
@@ -54,10 +53,10 @@ func (q *queue) capacity() int {
 	return q.concurrency
 }
 
-// free is how many more jobs may be claimed.
+// free returns how many more jobs may be claimed.
 func (q *queue) free() int { return max(q.capacity()-int(q.inFlight.Load()), 0) }
 
-// worthwhile tells whether to claim now, or to wait for more room: short jobs free it in a moment.
+// worthwhile reports whether to claim now, rather than wait for more room, which short jobs soon make.
 func (q *queue) worthwhile() bool {
 	if q.short() {
 		return q.free() >= q.concurrency
@@ -65,15 +64,15 @@ func (q *queue) worthwhile() bool {
 	return q.free() > 0
 }
 
-// finished takes a job of some duration off. The average of the last few; races lose a sample.
+// finished removes a job, and adds its duration to the average of the last few. A race only loses one sample.
 func (q *queue) finished(took time.Duration) {
 	old := math.Float64frombits(q.average.Load())
 	q.average.Store(math.Float64bits(old + (float64(took)-old)/8))
 	q.inFlight.Add(-1)
 }
 
-// push has runners take tasks, in their order. As many run at least as would have all that wait done in a millisecond, if those took as
-// long as the last few did; grow sees to it if they take longer.
+// push queues tasks for runners, in order. It starts enough runners to finish all waiting tasks within a millisecond, if they take as long
+// as the last few did; if they take longer, grow adds more.
 func (q *queue) push(tasks []*Task) {
 	q.inFlight.Add(int64(len(tasks)))
 	q.mu.Lock()
@@ -88,10 +87,10 @@ func (q *queue) push(tasks []*Task) {
 	}
 }
 
-// least is how many runners it takes to keep the processors busy.
+// least is the number of runners that keeps the processors busy.
 func least() int { return 2 * runtime.GOMAXPROCS(0) }
 
-// more starts so many runners, up to the queue's concurrency and to the tasks that wait. The caller holds mu.
+// more starts n runners, limited by the queue's concurrency and by the number of waiting tasks. The caller holds mu.
 func (q *queue) more(n int) {
 	for range min(n, q.concurrency-q.runners, len(q.ready)-q.head) {
 		q.runners++
@@ -99,7 +98,7 @@ func (q *queue) more(n int) {
 	}
 }
 
-// take gives a runner its next task; nil: none waits, and the runner ends.
+// take returns a runner's next task; nil: none waits, and the runner ends.
 func (q *queue) take() *Task {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -114,7 +113,7 @@ func (q *queue) take() *Task {
 	return t
 }
 
-// takeAll takes what no runner has taken.
+// takeAll removes and returns the tasks that no runner has taken.
 func (q *queue) takeAll() []*Task {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -123,7 +122,7 @@ func (q *queue) takeAll() []*Task {
 	return rest
 }
 
-// grow doubles the runners for each millisecond in which tasks wait and the runners hardly took any, up to the queue's concurrency. It
+// grow doubles the runners after each millisecond in which tasks waited and the runners took hardly any, up to the queue's concurrency. It
 // returns when ctx ends.
 func (q *queue) grow(ctx context.Context) {
 	for {
@@ -140,8 +139,8 @@ func (q *queue) grow(ctx context.Context) {
 	}
 }
 
-// growOnce compares with how many tasks had been taken a moment before, if that is not negative. It returns how many have been by now, and
-// whether any wait that more runners could take.
+// growOnce adds runners if too few tasks were taken since before, the number of tasks taken a moment ago, unless that is negative. It
+// returns the current number, and whether tasks wait that more runners could take.
 func (q *queue) growOnce(before int64) (taken int64, waits bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -6,8 +6,8 @@ import (
 	"github.com/weir-pg/weir/internal/pgtest"
 )
 
-// crew stands in for runners: it counts how many were started, and has those that were take all tasks.
-func crew(concurrency int) (q *queue, started *int, work func() int) {
+// runnersOf returns a queue with stand-ins for runners: it counts how many are started, and work makes them take all tasks.
+func runnersOf(concurrency int) (q *queue, started *int, work func() int) {
 	q, started = newQueue("q", concurrency), new(int)
 	q.start = func() { *started++ }
 	return q, started, func() (taken int) {
@@ -31,47 +31,47 @@ func tasks(n int) []*Task {
 
 func TestJobsThatOnlyComputeAreRunByFew(t *testing.T) {
 	pgtest.Alone(t, "how many run at a time depends on how long they take")
-	q, started, work := crew(2000)
+	q, started, work := runnersOf(2000)
 	for range 200 {
 		q.finished(0)
 	}
 	for range 50 {
 		q.push(tasks(960))
 		if *started < 1 || *started > least()+1 {
-			t.Fatalf("%d runners were started for jobs that take no time, want at most %d", *started, least()+1)
+			t.Fatalf("%d runners started for jobs that take no time, want at most %d", *started, least()+1)
 		}
 		if taken := work(); taken != 960 {
 			t.Fatalf("%d tasks were taken of 960", taken)
 		}
 		if q.runners != 0 {
-			t.Fatalf("%d runners are left where no task waits", q.runners)
+			t.Fatalf("%d runners are left although no task waits", q.runners)
 		}
 	}
 }
 
 func TestJobsThatTakeTimeRunAtOnce(t *testing.T) {
 	pgtest.Alone(t, "how many run at a time depends on how long they take")
-	q, started, _ := crew(2000)
-	q.push(tasks(960)) // how long they take is not known yet
+	q, started, _ := runnersOf(2000)
+	q.push(tasks(960)) // their duration is not known yet
 	if *started != 960 {
-		t.Fatalf("%d runners were started for 960 jobs", *started)
+		t.Fatalf("%d runners started for 960 jobs", *started)
 	}
 	q.push(tasks(960))
 	q.push(tasks(960))
 	if *started != 2000 {
-		t.Fatalf("%d runners were started at a concurrency of 2000", *started)
+		t.Fatalf("%d runners started at a concurrency of 2000", *started)
 	}
 }
 
 func TestJobsThatTakeLongerThanTheLastOnesAreAllRunSoon(t *testing.T) {
 	pgtest.Alone(t, "how many run at a time depends on how long they take")
-	q, started, _ := crew(2000)
+	q, started, _ := runnersOf(2000)
 	for range 200 {
 		q.finished(0)
 	}
 	q.push(tasks(2000))
 	for range *started {
-		q.take() // and stay with it
+		q.take() // and never finish it
 	}
 	steps := 0
 	taken, waits := q.growOnce(-1)

@@ -16,7 +16,7 @@ func (s *session) startRunner(q *queue) {
 		returned := false
 		defer func() {
 			if !returned {
-				s.startRunner(q) // in the place of one that a handler has ended
+				s.startRunner(q) // replaces a runner whose goroutine was ended by a handler
 			}
 		}()
 		for t := q.take(); t != nil; t = q.take() {
@@ -36,7 +36,7 @@ func (s *session) runJob(q *queue, t *Task) {
 	case !mine:
 	case cancelled:
 		s.end(t, Result{Outcome: store.Cancelled})
-	case s.stopping.Load() || ctx.Err() != nil: // not to be started any more
+	case s.stopping.Load() || ctx.Err() != nil: // it must not start any more
 		s.end(t, Result{Outcome: store.Released})
 	default:
 		result := Result{Outcome: store.Retried, Err: errHandlerExited}
@@ -45,7 +45,7 @@ func (s *session) runJob(q *queue, t *Task) {
 	}
 }
 
-// timeout of an attempt at a job of a kind; 0 or less: none.
+// timeout returns the timeout of an attempt at a job of a kind; 0 or less: none.
 func (s *session) timeout(kind string) time.Duration {
 	if s.Timeout == nil {
 		return 0
@@ -53,8 +53,7 @@ func (s *session) timeout(kind string) time.Duration {
 	return s.Timeout(kind)
 }
 
-// Settle corrects the result of a handler whose context ended under it, for a cause of this package's.
-// A handler that succeeded all the same has succeeded.
+// Settle corrects the result of a handler whose context was ended by this package. A handler that succeeded nevertheless has succeeded.
 func Settle(r Result, cause error) Result {
 	if r.Outcome == store.Completed || cause == nil {
 		return r
@@ -68,7 +67,7 @@ func Settle(r Result, cause error) Result {
 	return r
 }
 
-// end takes down how a task ended, to be recorded.
+// end passes a task's result to the completer.
 func (s *session) end(t *Task, r Result) {
 	s.mu.Lock()
 	t.state = ended
@@ -82,7 +81,7 @@ func (s *session) end(t *Task, r Result) {
 	}
 }
 
-// freed gives a runner's place back and tells the fetcher when that makes a claim worth its while.
+// freed frees a runner's place, and signals the fetcher if a claim is now worthwhile.
 func (s *session) freed(q *queue, took time.Duration) {
 	q.finished(took)
 	if q.worthwhile() {

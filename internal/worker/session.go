@@ -19,12 +19,12 @@ const (
 	ended
 )
 
-// batch is one claimed batch and what is left of it.
+// batch is a claimed batch.
 type batch struct {
 	key   store.Batch
 	tasks []*Task
-	left  int  // tasks whose end is not recorded yet
-	lost  bool // claimed again under the same name after a crash: results are dropped
+	left  int  // number of tasks whose end is not recorded
+	lost  bool // its key was claimed again after a crash of the server: its results are dropped
 }
 
 // session is the life of one worker id.
@@ -35,27 +35,27 @@ type session struct {
 	byName map[string]*queue
 
 	mu      sync.Mutex
-	batches map[store.Batch]*batch // and every task's state
+	batches map[store.Batch]*batch // guarded by mu, with the state of every task
 
 	completer *completer
 	runners   sync.WaitGroup
-	room      chan struct{} // tells the fetcher that a queue has room again; never closed
-	heard     chan struct{} // tells the keeper that weir.control has moved; never closed
-	sharing   atomic.Int32  // how many workers share a queue with this one, by the last heartbeat
-	stopping  atomic.Bool   // nothing more is started
-	attends   atomic.Bool   // a session of the server speaks for it
-	shaken    atomic.Bool   // a call failed that had nothing to do with what it said
+	room      chan struct{} // signals the fetcher that a queue has room again; never closed
+	heard     chan struct{} // signals the keeper that weir.control has moved; never closed
+	sharing   atomic.Int32  // number of workers that share a queue with this one, by the last heartbeat
+	stopping  atomic.Bool   // no more jobs start
+	attends   atomic.Bool   // a session of the server attends for it
+	shaken    atomic.Bool   // a call failed for a reason other than its arguments
 
-	timeouts timeouts // every job's context derives from one of theirs
+	timeouts timeouts // every job's context derives from one of its contexts
 
 	lease  lease
-	lapsed bool          // nothing is started, as the lease is about to end; guarded by mu
-	cause  error         // why all jobs' contexts have ended, nil if they have not; guarded by mu
+	lapsed bool          // no jobs start, because the lease is about to end; guarded by mu
+	cause  error         // why all jobs' contexts have ended; nil: they have not; guarded by mu
 	fenced chan struct{} // closed once when the session is over
 	fence  sync.Once
 }
 
-// newSession returns a session for an id that was asked for at that time.
+// newSession returns a session for a worker id that was requested at the time asked.
 func newSession(w *Worker, id int32, asked time.Time) *session {
 	s := &session{
 		Worker:  w,
@@ -78,7 +78,7 @@ func newSession(w *Worker, id int32, asked time.Time) *session {
 	return s
 }
 
-// over ends the session: its id is of no use any more.
+// over ends the session: its id is no longer valid.
 func (s *session) over(err error) {
 	s.fence.Do(func() {
 		s.Log.Warn("weir: the session is over", "worker", s.id, "error", err)
@@ -90,7 +90,7 @@ func (s *session) over(err error) {
 
 // run works until ctx ends or the session is over; again is true in the second case.
 func (s *session) run(ctx context.Context) (again bool, err error) {
-	// Everything but the fetcher outlives ctx, to finish what runs.
+	// Everything but the fetcher outlives ctx, to finish running jobs.
 	lasting := context.WithoutCancel(ctx)
 	live, die := context.WithCancel(lasting)
 	defer die()
@@ -118,11 +118,11 @@ func (s *session) run(ctx context.Context) (again bool, err error) {
 		case <-fetching.Done():
 		}
 	}()
-	err = s.fetch(fetching) // returns when fetching ends, or with an error that waiting cannot cure
+	err = s.fetch(fetching) // returns when fetching ends, or with an error that waiting cannot fix
 	s.stopping.Store(true)
 	stopGrowing()
 	growers.Wait()
-	s.handBack()
+	s.releaseWaiting()
 
 	finished := make(chan struct{})
 	go func() { // ends with the runners
@@ -130,7 +130,7 @@ func (s *session) run(ctx context.Context) (again bool, err error) {
 		close(finished)
 	}()
 	left := s.waitForJobs(finished)
-	// A flush on its way when the connection fails is tried for as long again, and a little longer.
+	// If the connection fails during the last flush, it is retried for the same time again, and a little longer.
 	s.completer.drain(s.StopTimeout + stopGrace)
 	die()
 	helpers.Wait()
@@ -143,15 +143,15 @@ func (s *session) run(ctx context.Context) (again bool, err error) {
 	}
 	s.leave()
 	if left {
-		err = errors.Join(err, fmt.Errorf("weir: jobs did not stop within %s of their context's end: they were given to other workers while they still ran here", stopGrace))
+		err = errors.Join(err, fmt.Errorf("weir: jobs did not stop within %s after their context ended: they were given to other workers while still running here", stopGrace))
 	}
 	return false, err
 }
 
-// stopGrace is how long handlers may take to return once their context is cancelled.
+// stopGrace is how long handlers may take to return after their context was cancelled.
 const stopGrace = 5 * time.Second
 
-// stopJobs ends the contexts of all jobs, those that start from now on too.
+// stopJobs ends the contexts of all jobs, including those that start later.
 func (s *session) stopJobs(cause error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -168,7 +168,7 @@ func (s *session) stopJobs(cause error) {
 	}
 }
 
-// waitForJobs waits for the runners to the deadline, cancels the jobs, and tells whether any is left.
+// waitForJobs waits for the runners until the deadline, then cancels the jobs; it reports whether any is left.
 func (s *session) waitForJobs(finished chan struct{}) (left bool) {
 	deadline := time.NewTimer(s.StopTimeout)
 	defer deadline.Stop()
@@ -189,8 +189,8 @@ func (s *session) waitForJobs(finished chan struct{}) (left bool) {
 	}
 }
 
-// handBack ends every task that has not started.
-func (s *session) handBack() {
+// releaseWaiting releases every task that has not started.
+func (s *session) releaseWaiting() {
 	for _, q := range s.queues {
 		for _, t := range q.takeAll() {
 			if mine, _ := s.startTask(t, nil); mine {
@@ -200,7 +200,7 @@ func (s *session) handBack() {
 	}
 }
 
-// leave fences the session's own id and has what it left logged again, so that nobody waits for its lease to run out.
+// leave fences the session's own id and logs its remaining jobs again, so that they need not wait for its lease to run out.
 func (s *session) leave() {
 	ctx, cancel := context.WithTimeout(context.Background(), s.StopTimeout+stopGrace)
 	defer cancel()
@@ -223,8 +223,8 @@ func (s *session) leave() {
 	}
 }
 
-// add takes a claimed batch in. A batch of the same name is a claim that the server lost in a crash:
-// its attempts were handed out again, in this one.
+// add registers a claimed batch. If a batch with the same key exists, the server lost its claim in a crash, and the new batch contains the
+// same jobs again.
 func (s *session) add(b *batch) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -239,8 +239,8 @@ func (s *session) add(b *batch) {
 	s.batches[b.key] = b
 }
 
-// startTask takes a waiting task for the caller alone; mine is false if it is nobody's any more. From
-// then on stop reaches its context. cancelled: it must not run.
+// startTask assigns a waiting task to the caller; mine is false if the task is no longer available. From then on, stop ends the task's
+// context. cancelled: the task must not run.
 func (s *session) startTask(t *Task, stop context.CancelCauseFunc) (mine, cancelled bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -258,7 +258,7 @@ func (s *session) startTask(t *Task, stop context.CancelCauseFunc) (mine, cancel
 	return true, t.Cancelled
 }
 
-// recorded takes ends off the books; batches without any left are forgotten.
+// recorded removes tasks whose end was recorded, and batches without any tasks left.
 func (s *session) recorded(tasks []*Task) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -271,7 +271,7 @@ func (s *session) recorded(tasks []*Task) {
 	}
 }
 
-// held names what is this session's and not recorded yet.
+// held returns the attempts that this session has and that are not recorded yet.
 func (s *session) held() store.Held {
 	s.mu.Lock()
 	defer s.mu.Unlock()

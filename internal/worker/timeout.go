@@ -7,13 +7,13 @@ import (
 	"time"
 )
 
-// timeouts give attempts contexts with deadlines. A timer for each attempt costs a worker half as much again, where jobs are short; so
-// attempts with the same timeout that start within a sixty-fourth of it share a context that ends, with one timer, once all of them have had
-// their time: there are never more than 65 of these for a timeout, however many jobs run.
+// timeouts provides attempts with contexts that have deadlines. With short jobs, a timer for each attempt would cost a worker half as much
+// again. So attempts with the same timeout that start within 1/64 of it share a context with a single timer, which ends once all of them
+// have had their time. However many jobs run, there are never more than 65 such contexts for a timeout.
 type timeouts struct {
 	mu     sync.Mutex
-	none   context.Context // of attempts without a timeout: it never ends
-	within context.Context // the others are derived from it; it ends with the session, once no job runs
+	none   context.Context // for attempts without a timeout; it never ends
+	within context.Context // the parent of the others; it ends with the session, when no job runs
 	newest map[time.Duration]*shared
 }
 
@@ -21,11 +21,11 @@ type timeouts struct {
 type shared struct {
 	context.Context
 	until  time.Time
-	cancel context.CancelFunc // at the session's end within's does for all
+	cancel context.CancelFunc // not called: at the session's end, the end of within cancels all
 }
 
 const (
-	timeoutParts = 64
+	timeoutParts = 64               // minimum
 	timeoutPart  = time.Millisecond // at least
 )
 
@@ -33,7 +33,7 @@ func newTimeouts(none, within context.Context) timeouts {
 	return timeouts{none: none, within: within, newest: map[time.Duration]*shared{}}
 }
 
-// context is what the context of an attempt that starts now is to be derived from.
+// context returns the parent of the context of an attempt that starts at now.
 func (t *timeouts) context(limit time.Duration, now time.Time) context.Context {
 	if limit <= 0 {
 		return t.none
@@ -49,7 +49,7 @@ func (t *timeouts) context(limit time.Duration, now time.Time) context.Context {
 	return s.Context
 }
 
-// TimedOut is the cause of a job's context that has ended for its timeout.
+// TimedOut is the cause of a job's context that ended because of its timeout.
 type TimedOut struct{ After time.Duration }
 
 func (e *TimedOut) Error() string {

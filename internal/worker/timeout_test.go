@@ -6,14 +6,15 @@ import (
 	"time"
 )
 
-// TestAThousandAttemptsShareFewDeadlines: what a timeout costs does not grow with the jobs that run. None ends early, none a thirtieth late.
+// TestAThousandAttemptsShareFewDeadlines: the cost of timeouts does not grow with the number of running jobs. No attempt ends early, and
+// none more than a thirtieth late.
 func TestAThousandAttemptsShareFewDeadlines(t *testing.T) {
 	t.Parallel()
 	all := newTimeouts(t.Context(), t.Context())
 	distinct := map[context.Context]bool{}
 	begin := time.Now()
 	const limit = time.Hour
-	for i := range 1000 { // over the time that one may take
+	for i := range 1000 { // spread over the time that one may take
 		now := begin.Add(time.Duration(i) * limit / 1000)
 		ctx := all.context(limit, now)
 		distinct[ctx] = true
@@ -29,7 +30,7 @@ func TestAThousandAttemptsShareFewDeadlines(t *testing.T) {
 	}
 }
 
-// BenchmarkContextOfAnAttempt: what an attempt's context costs, with a deadline it shares, with one of its own, and without.
+// BenchmarkContextOfAnAttempt measures an attempt's context: with a shared deadline, with a deadline of its own, and without one.
 func BenchmarkContextOfAnAttempt(b *testing.B) {
 	all := newTimeouts(context.WithoutCancel(b.Context()), b.Context())
 	cases := map[string]func() (context.Context, context.CancelFunc){

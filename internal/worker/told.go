@@ -8,8 +8,8 @@ import (
 
 var errNotRecorded = errors.New("the end of the attempt could not be recorded: the job is given to another worker, or run again")
 
-// tell says to those who asked how their attempts ended, by a goroutine of its own that the next one waits for: who is slow to hear holds up
-// what is recorded after the next flush, and not this one.
+// tell calls the Told functions of tasks, in a goroutine of its own for which the next tell waits: a slow function delays what is recorded
+// after the next flush, but not this one.
 func (c *completer) tell(some []*Task, recorded func(t *Task) (store.Outcome, error)) {
 	var calls []func()
 	for _, t := range some {
@@ -24,7 +24,7 @@ func (c *completer) tell(some []*Task, recorded func(t *Task) (store.Outcome, er
 		return
 	}
 	c.telling <- struct{}{}
-	go func() { // ends soon: session.run waits for it, by abandon
+	go func() { // session.run waits for it, in abandon
 		defer func() { <-c.telling }()
 		for _, call := range calls {
 			call()
@@ -32,7 +32,7 @@ func (c *completer) tell(some []*Task, recorded func(t *Task) (store.Outcome, er
 	}()
 }
 
-// asRecorded is how an end stands in the database that was taken by it.
+// asRecorded returns the outcome in the database of a task whose end was recorded.
 func asRecorded(t *Task) (store.Outcome, error) {
 	outcome := t.ending.outcome
 	if outcome == store.Retried && t.Attempt >= t.MaxAttempts {
@@ -40,14 +40,14 @@ func asRecorded(t *Task) (store.Outcome, error) {
 	}
 	switch {
 	case t.ending.again > 0:
-		return outcome, errors.New(*t.ending.err) // why the handler's own was refused
+		return outcome, errors.New(*t.ending.err) // why the handler's own result was refused
 	case t.ending.inTx:
 		return outcome, errNotCommitted
 	}
 	return outcome, nil
 }
 
-// asFound is how an end stands in the database that had one already: that which was recorded with the handler's transaction, or by a call
+// asFound returns the outcome in the database of a task that had already ended: it was recorded by the handler's transaction, or by a call
 // whose answer was lost.
 func asFound(t *Task) (store.Outcome, error) {
 	if t.ending.inTx {
@@ -58,7 +58,7 @@ func asFound(t *Task) (store.Outcome, error) {
 
 func asLost(*Task) (store.Outcome, error) { return store.Lost, errNotRecorded }
 
-// abandon tells of what will not be recorded any more, and waits until all is told. Nothing is flushed after it.
+// abandon calls Told for tasks that will not be recorded any more, and waits until all calls have returned. No flush follows it.
 func (c *completer) abandon() {
 	c.mu.Lock()
 	left := c.ended

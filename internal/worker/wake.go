@@ -7,25 +7,24 @@ import (
 	"github.com/weir-pg/weir/internal/store"
 )
 
-// watch decides, from looks that touch no table, whether there may be work.
+// watch decides whether there may be work, with polls that read no table.
 //
-// Every path that logs a job first gets its transaction's xid and then draws from the counter that
-// Probe.Jobs shows. A look reads the counter, then takes a snapshot, then reads which xid would be given
-// out next (Probe.Upto). So whoever had drawn up to the count has an xid below Upto, and has ended in the
-// snapshot or not. A claim after the look finds the work of those that had ended; of the others, watch
-// keeps snapshot and bound, and wants another claim whenever one of them has ended: whichever xid below
-// Upto the kept snapshot does not see as ended, and a later one does. That holds also for the newest,
-// which no snapshot lists before a newer one has ended. Transactions that draw later move the counter.
-// The same holds of the counter of cancellations and new queues. No look uses up an xid.
+// Every transaction that logs a job first receives its xid and then increments the counter in Probe.Jobs. A poll reads the counter, then
+// takes a snapshot, then reads the next xid to be assigned (Probe.Upto). So every transaction that contributed to the counter has an xid
+// below Upto, and in the snapshot it either has ended or has not. A claim after the poll finds the jobs of those that have ended. For the
+// others, watch keeps the snapshot and the bound, and requests another claim whenever one of them ends, that is, an xid below Upto which
+// has not ended in the kept snapshot but has in a later one. This also covers the newest transaction, which no snapshot lists until a newer
+// one has ended. Transactions that increment the counter later move it. The same holds for the counter of cancellations and new queues. No
+// poll consumes an xid.
 type watch struct {
 	store *store.Store
-	known store.Probe // what claims have followed
+	known store.Probe // the state up to which claims have followed
 }
 
-// look looks, several times if need be, and tells whether anything has changed, and whether among it may
-// be what running jobs must hear of. After a change the caller claims.
-func (w *watch) look(ctx context.Context, looks int, pause time.Duration) (changed, control bool, err error) {
-	seen, ended, err := w.store.Watch(ctx, w.known, looks, pause)
+// poll polls, up to polls times, and reports whether anything has changed, and whether that may concern running jobs. After a change, the
+// caller claims.
+func (w *watch) poll(ctx context.Context, polls int, pause time.Duration) (changed, control bool, err error) {
+	seen, ended, err := w.store.Watch(ctx, w.known, polls, pause)
 	if err != nil {
 		return false, false, err
 	}

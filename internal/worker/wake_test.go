@@ -12,8 +12,8 @@ import (
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
 
-// TestWatchMissesNoTransaction: when a job's transaction commits, however late, the next look says so,
-// though the job's id was drawn long before. Each step is a look as the fetcher takes it.
+// TestWatchMissesNoTransaction: when a job's transaction commits, however late, the next poll reports a change, although the job's id was
+// assigned long before. Each step polls as the fetcher does.
 func TestWatchMissesNoTransaction(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
@@ -24,8 +24,8 @@ func TestWatchMissesNoTransaction(t *testing.T) {
 
 	quiet := func(when string) {
 		t.Helper()
-		for range 10 { // claims follow a change; soon nothing has changed any more
-			changed, _, err := w.look(ctx, 1, 0)
+		for range 10 { // claims follow a change, and soon nothing changes any more
+			changed, _, err := w.poll(ctx, 1, 0)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -37,12 +37,12 @@ func TestWatchMissesNoTransaction(t *testing.T) {
 	}
 	wakes := func(when string) {
 		t.Helper()
-		changed, _, err := w.look(ctx, 1, 0)
+		changed, _, err := w.poll(ctx, 1, 0)
 		if err != nil {
 			t.Fatal(err)
 		}
 		if !changed {
-			t.Errorf("%s: the watch sees no change", when)
+			t.Errorf("%s: the watch reports no change", when)
 		}
 		quiet(when)
 	}
@@ -63,19 +63,19 @@ func TestWatchMissesNoTransaction(t *testing.T) {
 		return conn, exec
 	}
 	const enqueue = `SELECT weir.enqueue('q', 'k')`
-	if _, err := pool.Exec(ctx, enqueue); err != nil { // and makes the queue
+	if _, err := pool.Exec(ctx, enqueue); err != nil { // also creates the queue
 		t.Fatal(err)
 	}
 	wakes("a job in a transaction of its own")
 
-	// The newest transaction of all: no snapshot lists it, for none newer has ended.
+	// The newest transaction of all: no snapshot lists it, because no newer one has ended.
 	_, newest := begin()
 	newest(enqueue)
 	wakes("an id was drawn")
 	newest(`COMMIT`)
 	wakes("the transaction that drew it committed")
 
-	// An old transaction that draws late, beside one that goes on.
+	// An old transaction that logs its job late, next to one that continues.
 	_, old := begin()
 	old(`SELECT pg_current_xact_id()`)
 	_, other := begin()
@@ -97,14 +97,14 @@ func TestWatchMissesNoTransaction(t *testing.T) {
 	}
 	wakes("the prepared transaction committed")
 
-	// A queue that is resumed has jobs of before.
+	// A resumed queue has older jobs.
 	_, resumes := begin()
 	resumes(`SELECT weir.resume('q')`)
 	wakes("a queue is being resumed")
 	resumes(`COMMIT`)
 	wakes("it has been")
 
-	// Two draw, and commit in the other order, each between two looks.
+	// Two transactions log jobs, and commit in reverse order, each between two polls.
 	_, first := begin()
 	_, second := begin()
 	first(enqueue)

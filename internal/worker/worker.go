@@ -16,7 +16,7 @@ import (
 	"github.com/weir-pg/weir/internal/store"
 )
 
-// Causes of a job's cancelled context, for context.Cause.
+// Causes of a cancelled job context, for context.Cause.
 var (
 	ErrCancelled = errors.New("weir: the job was cancelled")
 	ErrStopping  = errors.New("weir: the worker is stopping")
@@ -27,82 +27,82 @@ var (
 // Task is one attempt to run.
 type Task struct {
 	store.Claim
-	Worker int32 // the session's id, which results are recorded under
+	Worker int32 // the session's id, under which its result is recorded
 
 	batch    *batch
 	place    int32 // in the batch
 	state    taskState
-	recorded bool                    // or given up
+	recorded bool                    // its end is recorded or given up
 	stop     context.CancelCauseFunc // set while running
-	ending   *ending                 // the completer's
+	ending   *ending                 // owned by the completer
 }
 
-// Result is how a task's handler ended it.
+// Result is how a handler ended its task.
 type Result struct {
 	Outcome store.Outcome
 	Err     error
 	Output  *string
-	After   *time.Duration // until the next attempt; as in store.End
-	// Told, where set, is called once it is known how the attempt has ended in the database: as this says, or otherwise, as the error says.
-	// Lost: this worker's word does not count any more. It is called for one attempt after the other, and must be quick, and not panic.
+	After   *time.Duration // delay before the next attempt; as in store.End
+	// Told, if set, is called once it is known how the attempt has ended in the database: as in this Result, or otherwise for the reason
+	// why. Outcome Lost means that this worker no longer holds the attempt. Calls are made one at a time; Told must be quick and must not
+	// panic.
 	Told func(recorded store.Outcome, why error)
-	InTx bool // completed in a transaction of the handler's own: it is checked that it committed
+	InTx bool // completed in the handler's own transaction: the worker checks that it was committed
 }
 
 // Handler runs one task. It must not panic.
 type Handler func(ctx context.Context, t *Task) Result
 
-// Hooks are called in the course of work; nil ones are skipped. They must be quick, and safe for
-// concurrent use.
+// Hooks are called while the worker works; nil hooks are skipped. They must be quick, and safe for concurrent use.
 type Hooks struct {
 	Claimed  func(jobs int, took time.Duration)
 	Recorded func(jobs int, took time.Duration)
 }
 
-// Maintainer runs beside the session; see package maintain.
+// Maintainer runs next to the session; see package maintain.
 type Maintainer interface {
 	// Run works until ctx ends.
 	Run(ctx context.Context)
-	// Poke says that jobs may have been logged.
+	// Poke signals that jobs may have been logged.
 	Poke()
-	// Share says how many workers do the same chores.
+	// Share passes the number of workers that do the same chores.
 	Share(workers int)
 }
 
-// Hub tells when there is work; see package wake.
+// Hub reports when there is work; see package wake.
 type Hub interface {
-	// Wait returns when there may be work in one of the queues that was committed since the token was given out, with the token to wait
-	// with next. "" is the first token.
+	// Wait returns when one of the queues may have work that was committed after the token was issued, with the token for the next call. ""
+	// is the first token.
 	Wait(ctx context.Context, queues []string, since string) (token string, err error)
 }
 
-// Config of a Worker. All fields are required, but for Timeout, Hooks, Maintainer, Hub and Health.
+// Config configures a Worker. All fields are required except Timeout, Hooks, Maintainer, Hub and Health.
 type Config struct {
 	Store       *store.Store // claims, results and chores
-	Keep        *store.Store // heartbeats and cancellations: nothing else may hold them up
+	Keep        *store.Store // heartbeats and cancellations, which nothing else may delay
 	Name        string
 	Queues      map[string]int // concurrency by queue
 	Handler     Handler
 	Timeout     func(kind string) time.Duration // of an attempt; 0 or less: none
-	Lease       time.Duration                   // silent for so long, the worker is fenced
-	StopTimeout time.Duration                   // how long running jobs may go on after the stop
-	Poll        time.Duration                   // how long an idle worker waits between looks, times the number of workers
+	Lease       time.Duration                   // a worker without heartbeats for this time is fenced
+	StopTimeout time.Duration                   // how long running jobs may continue after Run's context has ended
+	Poll        time.Duration                   // pause of an idle worker between polls, multiplied by the number of workers
 	Log         *slog.Logger
 	Outage      *outage.Log // shared with the Maintainer
 	Hooks       Hooks
 	Maintainer  Maintainer
 	Hub         Hub
-	Health      *Health // kept while it runs
+	Health      *Health // updated while the worker runs
 }
 
 // Worker works jobs until its context ends.
 type Worker struct {
 	Config
-	queues []string     // in the order of claims' arguments
-	fleet  atomic.Int32 // how many workers live, by the last heartbeat
+	queues []string     // in the order of a claim's arguments
+	fleet  atomic.Int32 // number of live workers, by the last heartbeat
 }
 
-// New returns a worker that Run starts.
+// New returns a worker; Run starts it.
 func New(c Config) *Worker {
 	w := &Worker{Config: c}
 	if w.Health == nil {
@@ -115,9 +115,8 @@ func New(c Config) *Worker {
 	return w
 }
 
-// Run works until ctx ends, then stops gracefully; nil means that every job was finished or handed
-// back. Lost connections and restarts of the server are waited out, without an end. An error that
-// waiting cannot cure (the schema is missing, a privilege lacks) is returned.
+// Run works until ctx ends, then stops gracefully; nil means that every job has finished or been released. Run waits out lost connections
+// and restarts of the server, however long they take. It returns an error that waiting cannot fix, such as a missing schema or privilege.
 func (w *Worker) Run(ctx context.Context) (err error) {
 	end := w.Health.begin(ctx, w.Lease, w.Outage)
 	defer func() { end(err) }()
@@ -153,7 +152,7 @@ func (w *Worker) Run(ctx context.Context) (err error) {
 			continue
 		}
 		wait.reset()
-		w.Outage.Anew()
+		w.Outage.Reset()
 		s := newSession(w, id, asked)
 		w.Health.works()
 		w.Log.Info("weir: worker started", "worker", id, "queues", w.queues)
@@ -161,33 +160,33 @@ func (w *Worker) Run(ctx context.Context) (err error) {
 		if !again || ctx.Err() != nil {
 			return err
 		}
-		w.Log.Warn("weir: worker was fenced, starting again under a new id", "worker", id)
+		w.Log.Warn("weir: worker was fenced, restarting with a new id", "worker", id)
 	}
 }
 
-// warn says what in the server's settings works against the worker, once they could be read.
+// warn logs the server's settings that are bad for the worker, once they can be read.
 func (w *Worker) warn(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, claimTimeout)
 	defer cancel()
 	found, err := adverse.Read(ctx, w.Keep.Pool())
 	for _, s := range found {
-		w.Log.Warn("weir: a setting works against it", "setting", s.Name, "value", s.Value, "harm", s.Harm, "do", s.Do)
+		w.Log.Warn("weir: a setting of the server is bad for Weir", "setting", s.Name, "value", s.Value, "harm", s.Harm, "do", s.Do)
 	}
-	return err == nil // else the start says what is wrong
+	return err == nil // after an error, StartWorker reports what is wrong
 }
 
-// backoff is how long to wait until the next try, doubling, with full jitter. One of a few workers is back a quarter of a second after its
-// server at the latest; the larger the fleet, the more rarely each tries, so that it does not come back in one instant.
+// backoff computes pauses between tries, doubling, with full jitter. With few workers, each is back within a quarter of a second of its
+// server's return. The larger the fleet, the less often each worker tries, so that the fleet does not return all at once.
 type backoff struct {
 	tries int
-	fleet *atomic.Int32 // nil: one
+	fleet *atomic.Int32 // number of workers; nil: 1
 }
 
 const (
 	retryFirst = 10 * time.Millisecond
-	retryMost  = 250 * time.Millisecond
-	fleetMost  = 40 // as large as this it tries every 10 seconds
-	fleetStep  = 10 // and up to so many are as one
+	maxRetry   = 250 * time.Millisecond
+	maxFleet   = 40 // factor for a large fleet, whose workers try every 10 seconds
+	fleetStep  = 10 // up to this many workers count as one
 )
 
 func (w *Worker) backoff() backoff { return backoff{fleet: &w.fleet} }
@@ -195,11 +194,11 @@ func (w *Worker) backoff() backoff { return backoff{fleet: &w.fleet} }
 func (b *backoff) next() time.Duration {
 	times := time.Duration(1)
 	if b.fleet != nil {
-		times = time.Duration(min(max(b.fleet.Load()/fleetStep, 1), fleetMost))
+		times = time.Duration(min(max(b.fleet.Load()/fleetStep, 1), maxFleet))
 	}
-	most := times * min(retryFirst<<min(b.tries, 10), retryMost)
+	longest := times * min(retryFirst<<min(b.tries, 10), maxRetry)
 	b.tries++
-	return rand.N(most) + time.Millisecond
+	return rand.N(longest) + time.Millisecond
 }
 
 func (b *backoff) sleep(ctx context.Context) bool { return sleep.For(ctx, b.next()) }
