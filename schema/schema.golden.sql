@@ -709,7 +709,7 @@ COMMENT ON ROUTINE weir._tidy() IS 'One small chore at a time: sets twins aside,
 COMMENT ON ROUTINE weir._times_reclaimed(integer) IS 'The number of the event by which a segment of jobs was given back last: another one each time.';
 COMMENT ON ROUTINE weir._unattended() IS 'Workers that are not fenced and whose attendance lock is free, each with its last word, if that is known still.';
 COMMENT ON ROUTINE weir._unclaimed(integer,integer[],integer) IS 'The jobs in one segment that no batch has handed out yet: past the position, or of a pending transaction.';
-COMMENT ON ROUTINE weir._unfinished(integer,bigint[]) IS 'Those of the batches of a worker with these numbers that have jobs without a result, and which jobs.';
+COMMENT ON ROUTINE weir._unfinished(integer,bigint[]) IS 'Those of a worker''s batches with these numbers that have jobs without a result, and these jobs; none, where only the batch''s other part has some.';
 COMMENT ON ROUTINE weir._unfinished_in(integer,bigint,bigint) IS 'As weir._unfinished, of all batches past a number and up to another.';
 COMMENT ON ROUTINE weir._waiting(integer,xid8[],xid8,xid8,bigint,integer) IS 'The jobs of a lane that wait to be claimed, those that were cancelled among them, in the order in which they will be, past a place in it: at most so many. running and top are of weir._in_progress: what they have written is stepped over, and not walked through. Locks: ACCESS SHARE on the log, which the caller lets go of.';
 COMMENT ON ROUTINE weir._was_ahead(weir.promotion,timestamp with time zone,bigint,xid8) IS 'Whether a row of later was promoted before a clock stepped back, as a cursor that is kept beside the newest tells.';

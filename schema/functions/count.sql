@@ -195,9 +195,9 @@ AS $$
     SELECT b.no, b.lane, b.seq, b.segment, b.ids, 0 FROM unnest(m.open) o(no)
     CROSS JOIN LATERAL (SELECT b.* FROM weir.batch b WHERE b.worker = w.id AND b.no = o.no OFFSET 0) b
     WHERE o.no <= _in_hand.upto) b
-  -- An attempt ends once: a batch that has as many results as jobs has ended, which is quickly told.
+  -- An attempt ends once, so a batch with as many results as jobs has ended: both parts of it, see _unfinished.
   LEFT JOIN LATERAL (SELECT sum(cardinality(r.ids)) AS n FROM weir.result r WHERE r.segment = b.segment AND r.lane = b.lane AND r.seq = b.seq) e ON true
-  WHERE coalesce(e.n, 0) < cardinality(b.ids) OR b.nr = _in_hand.most
+  WHERE coalesce(e.n, 0) < (SELECT sum(cardinality(p.ids)) FROM weir.batch p WHERE p.segment = b.segment AND p.lane = b.lane AND p.seq = b.seq) OR b.nr = _in_hand.most
 $$;
 COMMENT ON FUNCTION weir._in_hand IS
   'What some workers hold: of their batches up to a number those with jobs that have no result, and which jobs. Of each worker it looks at those that were open when it was last settled, and at the newest claimed since, at most so many: where there may be older ones, a row has is_last.';

@@ -19,13 +19,12 @@ AS $$
          ARRAY(SELECT i.id FROM unnest(b.ids) i(id)
                EXCEPT SELECT x.id FROM weir.result r, unnest(r.ids) x(id) WHERE r.segment = b.segment AND r.lane = b.lane AND r.seq = b.seq)
   FROM unnest(_unfinished.nos) o(no) JOIN weir.batch b ON b.worker = _unfinished.worker AND b.no = o.no
-  -- An attempt ends once: a batch that has as many results as jobs has ended, which is quickly told; but for one of which what was
-  -- carried here lies beside what was here, for results do not say of which of the two they are.
+  -- An attempt ends once, so a batch with as many results as jobs has ended, which is quick to check. Reclaiming may have moved one part of a batch
+  -- into the segment of the other: the results do not say to which part they belong, so both parts count together.
   LEFT JOIN LATERAL (SELECT sum(cardinality(r.ids)) AS n FROM weir.result r WHERE r.segment = b.segment AND r.lane = b.lane AND r.seq = b.seq) e ON true
-  WHERE coalesce(e.n, 0) < cardinality(b.ids)
-     OR EXISTS (SELECT FROM weir.batch w WHERE w.segment = b.segment AND w.lane = b.lane AND w.seq = b.seq AND w.origin <> b.origin)
+  WHERE coalesce(e.n, 0) < (SELECT sum(cardinality(p.ids)) FROM weir.batch p WHERE p.segment = b.segment AND p.lane = b.lane AND p.seq = b.seq)
 $$;
-COMMENT ON FUNCTION weir._unfinished IS 'Those of the batches of a worker with these numbers that have jobs without a result, and which jobs.';
+COMMENT ON FUNCTION weir._unfinished IS 'Those of a worker''s batches with these numbers that have jobs without a result, and these jobs; none, where only the batch''s other part has some.';
 
 CREATE OR REPLACE FUNCTION weir._unfinished_in(worker integer, after bigint, upto bigint)
 RETURNS TABLE (no bigint, lane integer, seq bigint, segment smallint, claimed_at timestamptz, ids bigint[])
@@ -44,8 +43,7 @@ AS $$
   FROM weir.batch b
   LEFT JOIN LATERAL (SELECT sum(cardinality(r.ids)) AS n FROM weir.result r WHERE r.segment = b.segment AND r.lane = b.lane AND r.seq = b.seq) e ON true
   WHERE b.worker = _unfinished_in.worker AND b.no > _unfinished_in.after AND b.no <= _unfinished_in.upto
-    AND (coalesce(e.n, 0) < cardinality(b.ids)
-         OR EXISTS (SELECT FROM weir.batch w WHERE w.segment = b.segment AND w.lane = b.lane AND w.seq = b.seq AND w.origin <> b.origin))
+    AND coalesce(e.n, 0) < (SELECT sum(cardinality(p.ids)) FROM weir.batch p WHERE p.segment = b.segment AND p.lane = b.lane AND p.seq = b.seq)
 $$;
 COMMENT ON FUNCTION weir._unfinished_in IS 'As weir._unfinished, of all batches past a number and up to another.';
 

@@ -3,6 +3,7 @@ package proof
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -333,5 +334,33 @@ func TestChoresNeedReadCommitted(t *testing.T) {
 		_, err := conn.Exec(t.Context(), `SELECT weir.`+call)
 		wantCode(t, call, err, "WR004")
 		exec(t, conn, `ROLLBACK`)
+	}
+}
+
+// TestAPartOfABatchThatEndedDoesNotEndTheOther: a batch with a job in each of two segments comes to have both parts in one when the older segment
+// is reclaimed. They share their results; that the one part has ended says nothing of the other, whose job is given to others with its worker's end.
+func TestAPartOfABatchThatEndedDoesNotEndTheOther(t *testing.T) {
+	t.Parallel()
+	conn := connect(t, pgtest.Database(t))
+	exec(t, conn, `SELECT weir.set('completed_retention', '0 s')`)
+	worker := startWorker(t, conn, "q")
+	old := enqueueN(t, conn, "q", 1)
+	rotateUntil(t, conn, "opened job 2")
+	young := enqueueN(t, conn, "q", 1)
+	held := mustClaim(t, conn, worker, "q", 2)
+	rotateUntil(t, conn, "reclaimed job 1")
+	if n := value[int](t, conn, `SELECT count(*) FROM (SELECT FROM weir.batch b WHERE b.worker = $1 GROUP BY b.lane, b.seq, b.segment HAVING count(*) = 2) b`, worker); len(held) != 2 || n != 1 {
+		t.Fatalf("claimed %d jobs, and %d segments hold two parts of a batch, want 2 and 1", len(held), n)
+	}
+	mustComplete(t, conn, worker, held[1:])
+	if got := column[int64](t, conn, `SELECT id FROM weir.jobs('running')`); !slices.Equal(got, old) || held[1].ID != young[0] {
+		t.Errorf("running are %v after the young job's completion, want %v", got, old)
+	}
+	exec(t, conn, `SELECT weir._fence($1)`, worker)
+	if n := settle(t, conn, worker); n != 1 {
+		t.Errorf("of what the worker left %d jobs were logged again, want 1", n)
+	}
+	if got := idsOf(claimAll(t, conn, startWorker(t, conn, "q"), "q")); !slices.Equal(got, old) {
+		t.Errorf("another worker got %v, want %v", got, old)
 	}
 }
