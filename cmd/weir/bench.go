@@ -14,30 +14,30 @@ import (
 
 // benchCmd measures Weir on a database given by --database or DATABASE_URL, or else on a private PostgreSQL.
 type benchCmd struct {
-	Drain   benchDrainCmd   `cmd:"" help:"How fast a backlog of no-op jobs is worked."`
-	Steady  benchSteadyCmd  `cmd:"" help:"What enqueuing costs beside a plain INSERT, while a worker works."`
-	Latency benchLatencyCmd `cmd:"" help:"How soon a job starts, and what an idle worker costs."`
+	Drain   benchDrainCmd   `cmd:"" help:"Measure how fast a backlog of no-op jobs is processed."`
+	Steady  benchSteadyCmd  `cmd:"" help:"Measure what enqueueing costs compared with a plain INSERT, while a worker runs."`
+	Latency benchLatencyCmd `cmd:"" help:"Measure how soon a job starts, and what an idle worker costs."`
 }
 
 // Help is shown by weir bench --help.
 func (benchCmd) Help() string {
 	return "Without --database or DATABASE_URL, a private PostgreSQL is started with fsync and synchronous_commit on, and removed at the end. " +
-		"WEIR_POSTGRES=/usr/lib/postgresql/15 has it be an installed one, built and set up as your distribution does it. " +
-		"On a database of yours Weir's schema is installed if it is missing, or brought up to date, which takes the role that owns it; and finished jobs are left behind. " +
-		"Client and server share the machine then, so compare ratios rather than rates between machines."
+		"To use an installed PostgreSQL, set WEIR_POSTGRES to its directory, such as /usr/lib/postgresql/15. " +
+		"On your own database, Weir's schema is installed or upgraded first, which requires the role that owns it, and finished jobs are left behind. " +
+		"If client and server share a machine, compare ratios rather than rates between machines."
 }
 
-// benchFlags are every bench's.
+// benchFlags are common to all benches.
 type benchFlags struct {
 	jsonFlag
-	Yes        bool   `help:"Measure although the database holds unfinished jobs."`
+	Yes        bool   `help:"Measure even if the database contains unfinished jobs."`
 	CPUProfile string `name:"cpu-profile" type:"path" placeholder:"FILE" help:"Write a CPU profile of this process, for go tool pprof."`
 }
 
 type benchDrainCmd struct {
 	benchFlags
-	Jobs   int `default:"500000" help:"How many in each round."`
-	Rounds int `default:"3" help:"How often; the median is shown."`
+	Jobs   int `default:"500000" help:"Number of jobs in each round."`
+	Rounds int `default:"3" help:"Number of rounds; the median is shown."`
 }
 
 func (c *benchDrainCmd) Run(ctx context.Context, s *streams, d *database) error {
@@ -48,7 +48,7 @@ func (c *benchDrainCmd) Run(ctx context.Context, s *streams, d *database) error 
 
 type benchSteadyCmd struct {
 	benchFlags
-	Seconds float64 `default:"60" help:"For how long."`
+	Seconds float64 `default:"60" help:"Duration."`
 }
 
 func (c *benchSteadyCmd) Run(ctx context.Context, s *streams, d *database) error {
@@ -59,7 +59,7 @@ func (c *benchSteadyCmd) Run(ctx context.Context, s *streams, d *database) error
 
 type benchLatencyCmd struct {
 	benchFlags
-	Seconds float64 `default:"30" help:"For how long jobs are enqueued, and for how long all is idle then."`
+	Seconds float64 `default:"30" help:"Duration of enqueueing, and of the idle time after it."`
 }
 
 func (c *benchLatencyCmd) Run(ctx context.Context, s *streams, d *database) error {
@@ -70,7 +70,7 @@ func (c *benchLatencyCmd) Run(ctx context.Context, s *streams, d *database) erro
 
 func seconds(n float64) time.Duration { return time.Duration(n * float64(time.Second)) }
 
-// run runs one bench on the database that the command line names, and prints its report.
+// run runs one bench on the chosen database and prints its report.
 func (f *benchFlags) run(ctx context.Context, s *streams, d *database, measure func(*load.Database) (*load.Report, error)) error {
 	if err := benchesAsOwner(ctx, s, d); err != nil {
 		return err
@@ -88,8 +88,8 @@ func (f *benchFlags) run(ctx context.Context, s *streams, d *database, measure f
 	}, weir)
 }
 
-// benchesAsOwner says on which database of the user's a bench measures, and as whom; any but the owner of Weir's schema is told so before
-// anything is done.
+// benchesAsOwner reports on which of the user's databases a bench measures, and as which role. It returns an error if that role does not own
+// Weir's schema.
 func benchesAsOwner(ctx context.Context, s *streams, d *database) error {
 	if d.url == "" {
 		return nil
@@ -99,13 +99,13 @@ func benchesAsOwner(ctx context.Context, s *streams, d *database) error {
 		var owner *string
 		if err := conn.QueryRow(ctx, `SELECT current_user, current_database(), (SELECT pg_get_userbyid(nspowner) FROM pg_namespace WHERE nspname = 'weir')`).
 			Scan(&user, &database, &owner); err != nil {
-			return fmt.Errorf("ask who owns Weir's schema: %w", err)
+			return fmt.Errorf("find the owner of Weir's schema: %w", err)
 		}
 		if owner != nil && *owner != user {
-			return usagef("benches install Weir's schema before they measure, which takes its owner: connect to %s as %s rather than as %s, or leave out --database and DATABASE_URL for a private server",
+			return usagef("benches install Weir's schema before they measure, which only its owner may do: connect to %s as %s rather than as %s, or leave out --database and DATABASE_URL for a private server",
 				database, *owner, user)
 		}
-		fmt.Fprintf(s.err, "weir: measuring on database %s as %s, who owns Weir's schema\n", printable(database), printable(user))
+		fmt.Fprintf(s.err, "weir: measuring on database %s as %s, the owner of Weir's schema\n", printable(database), printable(user))
 		return nil
 	})
 }

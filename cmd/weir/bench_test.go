@@ -18,7 +18,7 @@ import (
 	"github.com/weir-pg/weir/internal/pgtest"
 )
 
-// benchReport runs a bench on a database, or with "" on a private server, and returns its JSON, decoded twice.
+// benchReport runs a bench on a database, or if url is "" on a private server, and returns its JSON, decoded twice.
 func benchReport(t *testing.T, url string, args ...string) (load.Report, map[string]any) {
 	t.Helper()
 	var out, errs bytes.Buffer
@@ -95,7 +95,7 @@ func TestBenchSteadyComparesWithPlainInserts(t *testing.T) {
 	noneDeadIn(t, r.Figures)
 }
 
-// This one runs on a private server, whose processes can be watched.
+// Runs on a private server, whose processes can be observed.
 func TestBenchLatencyMeasuresStartAndIdling(t *testing.T) {
 	t.Parallel()
 	r, fields := benchReport(t, "", "latency", "--seconds", "1")
@@ -120,7 +120,7 @@ func TestBenchRefusesADatabaseWithUnfinishedJobs(t *testing.T) {
 	benchReport(t, url, "drain", "--jobs", "10", "--yes")
 }
 
-// TestBenchSaysWhoseRoleItTakes: only the schema's owner can bring it up to date, and who is somebody else is told before anything is done.
+// TestBenchSaysWhoseRoleItTakes: a bench refuses to run as a role that does not own the schema, before it changes anything.
 func TestBenchSaysWhoseRoleItTakes(t *testing.T) {
 	t.Parallel()
 	database := pgtest.Database(t)
@@ -132,14 +132,14 @@ func TestBenchSaysWhoseRoleItTakes(t *testing.T) {
 	var out, errs bytes.Buffer
 	err = runBench(t, asRole(t, admin, database, "weir_operate"), &out, &errs, "drain", "--jobs", "10")
 	if err == nil || exitCode(t.Context(), err) != exitUsage || !strings.Contains(err.Error(), "as "+admin.Config().User+" rather than as") {
-		t.Errorf("got %v, want to be told whose role it takes", err)
+		t.Errorf("got %v, want an error that names the role to use", err)
 	}
-	if err := runBench(t, database, &out, &errs, "drain", "--jobs", "10", "--rounds", "1"); err != nil || !strings.Contains(errs.String(), "as "+admin.Config().User+", who owns") {
+	if err := runBench(t, database, &out, &errs, "drain", "--jobs", "10", "--rounds", "1"); err != nil || !strings.Contains(errs.String(), "as "+admin.Config().User+", the owner of") {
 		t.Errorf("%v; it says:\n%s", err, errs.String())
 	}
 }
 
-// TestCommandsOfTheBenchmarksExist: every figure of the page comes from a command that can be run.
+// TestCommandsOfTheBenchmarksExist: every command on the page of benchmarks exists.
 func TestCommandsOfTheBenchmarksExist(t *testing.T) {
 	t.Parallel()
 	page, err := os.ReadFile("../../docs/benchmarks.md")

@@ -12,7 +12,7 @@ import (
 	"github.com/alecthomas/kong"
 )
 
-// cli is the command line. Each field's type has a file of its own.
+// cli is the command line. The type of each field has its own file.
 type cli struct {
 	Database string `placeholder:"URL" env:"DATABASE_URL" help:"PostgreSQL database to connect to."`
 
@@ -40,20 +40,20 @@ type cli struct {
 
 const description = "Background jobs and messages on PostgreSQL. Start with: weir dev"
 
-// streams are what a command reads and writes. What may be written where is said in print.go.
+// streams are what a command reads and writes. print.go says what is written where.
 type streams struct {
 	in       io.Reader
 	out, err io.Writer
 }
 
-// run is the whole command, but for the exit.
+// run runs the command, without exiting the process.
 func run(args []string, in io.Reader, out, errs io.Writer) int {
 	ctx, signals := catchSignals(errs)
 	defer signals.release()
 
 	var line cli
 	s := &streams{in: in, out: out, err: errs}
-	ended := false // kong wants to exit after help
+	ended := false // kong calls Exit after printing help
 	parser, err := kong.New(&line,
 		kong.Name("weir"), kong.Description(description),
 		kong.Writers(out, errs), kong.Exit(func(int) { ended = true }),
@@ -92,7 +92,7 @@ func run(args []string, in io.Reader, out, errs io.Writer) int {
 	return code
 }
 
-// customary reads what people try first as the command that it stands for.
+// customary translates what people try first, such as --version, into a command of weir.
 func customary(args []string) []string {
 	switch args[0] {
 	case "help":
@@ -103,19 +103,19 @@ func customary(args []string) []string {
 	return args
 }
 
-// Kong's words for a flag without its value, and for one whose value looks like another flag.
+// Kong's messages for a flag without a value, and for a value that looks like a flag.
 var (
 	noValue   = regexp.MustCompile(`^(--?\S+): expected .*value but got "EOL" \(<EOL>\)$`)
 	flagValue = regexp.MustCompile(`^(--?\S+): expected .*value but got "(.*)" \(\w+ flag\); perhaps try .*$`)
 )
 
-// unparsed says what is wrong with the command line.
+// unparsed words an error of the parser.
 func unparsed(err error) string {
 	text := noValue.ReplaceAllString(err.Error(), "$1 needs a value")
 	return flagValue.ReplaceAllString(text, `$1 needs a value, and "$2" looks like a flag: write $1="$2" if you mean it as the value`)
 }
 
-// commandOf names the command whose line could not be parsed.
+// commandOf returns the command whose arguments could not be parsed.
 func commandOf(err error) string {
 	var parse *kong.ParseError
 	if errors.As(err, &parse) && parse.Context != nil {
@@ -126,7 +126,7 @@ func commandOf(err error) string {
 	return "weir"
 }
 
-// isTerminal tells whether a stream is a terminal.
+// isTerminal reports whether a stream is a terminal.
 func isTerminal(stream any) (*os.File, bool) {
 	f, ok := stream.(*os.File)
 	return f, ok && terminal(f)

@@ -21,8 +21,8 @@ func (completionCmd) Help() string {
     weir completion fish > ~/.config/fish/completions/weir.fish`
 }
 
-// The scripts ask the command itself, so they need no change when it gets another flag. Where it has no answer the
-// shell completes file names.
+// The scripts call the command itself, so they need no change when it gets a new flag. If it has no answer, the shell completes file
+// names.
 var completionScripts = map[string]string{
 	"bash": `_weir() {
   local IFS=$'\n'
@@ -46,7 +46,7 @@ func (c *completionCmd) Run(s *streams) error {
 	return nil
 }
 
-// completeCmd prints what may stand in place of the last of the words, a line each.
+// completeCmd prints the completions of the last word, one per line.
 type completeCmd struct {
 	Words []string `arg:"" optional:""`
 }

@@ -18,26 +18,26 @@ import (
 	"github.com/weir-pg/weir"
 )
 
-// devURLPath is where a running `weir dev` leaves its connection string.
+// devURLPath is the file in which a running `weir dev` stores its connection string.
 const devURLPath = ".weir/url"
 
-// connectTimeout bounds the first connection only.
+// connectTimeout limits the first connection only.
 const connectTimeout = 10 * time.Second
 
-// database is the one that the command works with. It is connected to when a command first needs it.
+// database is the database of the command. It is connected when first needed.
 type database struct {
-	url string // of --database or DATABASE_URL; empty: that of weir dev
+	url string // from --database or DATABASE_URL; empty: that of weir dev
 	err io.Writer
 }
 
-// find returns the connection string, and whether it is weir dev's.
+// find returns the connection string, and whether it is that of weir dev.
 func (d *database) find() (url string, dev bool, err error) {
 	if d.url != "" {
 		return d.url, false, nil
 	}
 	text, err := os.ReadFile(devURLPath)
 	if errors.Is(err, os.ErrNotExist) {
-		return "", false, usagef("no database given: pass --database or set DATABASE_URL, or start one here with `weir dev` (one that runs in another directory is not seen)")
+		return "", false, usagef("no database given: pass --database or set DATABASE_URL, or start one here with `weir dev` (a weir dev in another directory is not found)")
 	}
 	if err != nil {
 		return "", false, fmt.Errorf("read the connection string of weir dev: %w: pass --database or set DATABASE_URL instead", err)
@@ -45,7 +45,7 @@ func (d *database) find() (url string, dev bool, err error) {
 	return strings.TrimSpace(string(text)), true, nil
 }
 
-// pool returns a pool that has reached the server.
+// pool returns a pool that has connected to the server.
 func (d *database) pool(ctx context.Context) (*pgxpool.Pool, error) {
 	url, dev, err := d.find()
 	if err != nil {
@@ -53,7 +53,7 @@ func (d *database) pool(ctx context.Context) (*pgxpool.Pool, error) {
 	}
 	config, err := pgxpool.ParseConfig(url)
 	if err != nil {
-		return nil, usagef("the connection string cannot be read (%s): write it as postgres://user:password@host:port/database", reason(err))
+		return nil, usagef("the connection string is not valid (%s): write it as postgres://user:password@host:port/database", reason(err))
 	}
 	if config.ConnConfig.RuntimeParams["application_name"] == "" {
 		config.ConnConfig.RuntimeParams["application_name"] = "weir"
@@ -86,7 +86,7 @@ func (d *database) client(ctx context.Context) (client *weir.Client, close func(
 	return weir.NewClient(pool), pool.Close, nil
 }
 
-// conn runs f on one connection.
+// conn calls f with one connection.
 func (d *database) conn(ctx context.Context, f func(*pgx.Conn) error) error {
 	pool, err := d.pool(ctx)
 	if err != nil {
@@ -96,16 +96,16 @@ func (d *database) conn(ctx context.Context, f func(*pgx.Conn) error) error {
 	return pool.AcquireFunc(ctx, func(c *pgxpool.Conn) error { return f(c.Conn()) })
 }
 
-// unreachable says where no connection could be made, why, and what to do. The password is in no message.
+// unreachable returns an error that says which server could not be reached, why, and what to do. It never contains the password.
 func unreachable(c *pgx.ConnConfig, dev bool, err error) error {
 	at := net.JoinHostPort(c.Host, strconv.Itoa(int(c.Port)))
-	todo := "check --database or DATABASE_URL, and that PostgreSQL runs there"
+	todo := "check --database or DATABASE_URL, and that PostgreSQL is running there"
 	var refused *pgconn.PgError
 	switch {
 	case errors.As(err, &refused) && refused.Code == "3D000": // invalid_catalog_name
 		todo = "create it with createdb, or name another in --database or DATABASE_URL"
-	case errors.As(err, &refused) && refused.Code == "28000" && strings.HasPrefix(c.Host, "/"): // invalid authorization, but for passwords
-		todo = "over this socket the server may let in only who is the system's user of that name: be that user, or connect by TCP, with a host and a password in --database or DATABASE_URL"
+	case errors.As(err, &refused) && refused.Code == "28000" && strings.HasPrefix(c.Host, "/"): // invalid_authorization_specification; wrong passwords have another code
+		todo = "over this socket the server may accept only the operating system user of the same name: run as that user, or connect by TCP, with a host and a password in --database or DATABASE_URL"
 	case errors.As(err, &refused) && strings.HasPrefix(refused.Code, "28"):
 		todo = "check user and password in --database or DATABASE_URL"
 	case errors.As(err, &refused):
@@ -116,7 +116,7 @@ func unreachable(c *pgx.ConnConfig, dev bool, err error) error {
 	return &failure{exitUnreachable, fmt.Errorf("cannot connect to database %s at %s: %s: %s", c.Database, at, reason(err), todo)}
 }
 
-// reason is the innermost of wrapped errors, which does not repeat the address.
+// reason returns the innermost wrapped error, which does not repeat the address.
 func reason(err error) string {
 	var refused *pgconn.PgError
 	if errors.As(err, &refused) {

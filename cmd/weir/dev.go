@@ -42,7 +42,7 @@ Example:
     weir dev --port 0 --hub-pg-port 0 --hub-http-port 0`
 }
 
-// hello is the kind of job that weir dev works.
+// hello is the job that the worker of weir dev runs.
 type hello struct {
 	Name string `json:"name"`
 }
@@ -99,7 +99,7 @@ func (c *devCmd) Run(ctx context.Context, s *streams) (err error) {
 	return worker.Run(ctx)
 }
 
-// startHub runs a hub that lets in whoever reaches it, from this machine alone.
+// startHub runs a hub without authentication, on loopback addresses only.
 func (c *devCmd) startHub(ctx context.Context, url string, log *slog.Logger) (*server.Server, error) {
 	quiet := slog.New(atLeast{log.Handler(), slog.LevelWarn})
 	hub, err := server.Start(ctx, server.Config{
@@ -120,7 +120,7 @@ func stopHub(ctx context.Context, hub *server.Server, log *slog.Logger) {
 	}
 }
 
-// start starts the server, and says what takes so long the first time.
+// start starts the server, and shows the progress of downloads on the first start.
 func (c *devCmd) start(ctx context.Context, p *progress) (*embedded.Server, error) {
 	defer p.done()
 	if _, err := os.Stat(filepath.Join(devDir, "data")); errors.Is(err, os.ErrNotExist) {
@@ -138,7 +138,7 @@ func (c *devCmd) start(ctx context.Context, p *progress) (*embedded.Server, erro
 	})
 }
 
-// prepareDatabase makes the database where it is missing, and brings its schema up to date.
+// prepareDatabase creates the database if it is missing, and upgrades its schema.
 func prepareDatabase(ctx context.Context, admin, url string) error {
 	err := within(ctx, admin, func(conn *pgx.Conn) error {
 		var there bool
@@ -187,10 +187,10 @@ func devWorker(client *weir.Client, hub string, log *slog.Logger) (*weir.Worker,
 	})
 }
 
-// writeURL leaves the connection string for the other subcommands. It appears complete, and readable by its owner alone.
+// writeURL stores the connection string for other subcommands: atomically, and readable by the owner only.
 func writeURL(url string) error {
 	made := devURLPath + ".new"
-	_ = os.Remove(made) // of a run that was cut off
+	_ = os.Remove(made) // from a run that was killed
 	err := os.WriteFile(made, []byte(url+"\n"), 0o600)
 	if err == nil {
 		err = os.Rename(made, devURLPath)
@@ -213,18 +213,18 @@ A worker works the queue %s. Try in another terminal, in this directory:
   weir jobs list
   psql "$(cat %s)"
 
-And a queue of your own, with a command for each job:
+A queue of your own, with a command for each job:
 
   seq 100 | weir enqueue --queue mine --kind count --lines
   weir work --queue mine --exit-when-idle -- sh -c 'echo "this is $WEIR_ARG_line"'
   weir jobs list --queue mine
 
-A hub serves messages to whoever subscribes, LISTEN at %s and HTTP at %s:
+A hub delivers messages to subscribers: LISTEN at %s, HTTP at %s:
 
   weir listen --hub http://%s 'orders.>'
   curl -N 'http://%s/v1/events?channel=orders.created'
 
-and, while they listen,
+and, while they are listening:
 
   weir publish orders.created '{"order": 7}'
 

@@ -48,7 +48,7 @@ func (c *doctorCmd) Run(ctx context.Context, s *streams, db *database) error {
 		return err
 	}
 	if c.For < time.Second {
-		return usagef("--for %s is too short to see anything: look for 1s or longer", c.For)
+		return usagef("--for %s is too short to see anything: use 1s or longer", c.For)
 	}
 	if c.Once {
 		c.For = onceFor
@@ -58,7 +58,7 @@ func (c *doctorCmd) Run(ctx context.Context, s *streams, db *database) error {
 	d, err := openDoctor(ctx, url, dev, doctor.Config{
 		Logger: newLogger(progress, slog.LevelWarn),
 		Progress: func(looked time.Duration, samples int) {
-			progress.show("looking: %d of %d s, %s", int(looked.Seconds()), int(c.For.Seconds()), plural(samples, "sample"))
+			progress.show("sampling: %d of %d s, %s", int(looked.Seconds()), int(c.For.Seconds()), plural(samples, "sample"))
 		},
 	})
 	if err != nil {
@@ -87,7 +87,7 @@ func (c *doctorCmd) Run(ctx context.Context, s *streams, db *database) error {
 	return verdict(report)
 }
 
-// openDoctor words errors of connecting as every command does.
+// openDoctor connects, and words connection errors as all commands do.
 func openDoctor(ctx context.Context, url string, dev bool, c doctor.Config) (*doctor.Doctor, error) {
 	c.URL = url
 	d, err := doctor.Open(ctx, c)
@@ -99,12 +99,12 @@ func openDoctor(ctx context.Context, url string, dev bool, c doctor.Config) (*do
 	}
 	var unread *pgconn.ParseConfigError
 	if errors.As(err, &unread) {
-		return nil, usagef("the connection string cannot be read (%s): write it as postgres://user:password@host:port/database", reason(unread))
+		return nil, usagef("the connection string is not valid (%s): write it as postgres://user:password@host:port/database", reason(unread))
 	}
 	return d, err
 }
 
-// verdict is the error that gives a finding its exit code.
+// verdict returns an error with the exit code of the worst finding.
 func verdict(r doctor.Report) error {
 	codes := map[doctor.Severity]int{doctor.Warning: exitWarning, doctor.Critical: exitCritical}
 	worst := r.Worst()
@@ -120,13 +120,13 @@ func verdict(r doctor.Report) error {
 	return &failure{codes[worst], fmt.Errorf("%s: %s", worst, strings.Join(named, ", "))}
 }
 
-// printReport prints what was found, what is well, and what could not be seen.
+// printReport prints the findings, what is healthy, and what could not be checked.
 func printReport(w io.Writer, r doctor.Report) error {
 	p := &page{w: w}
 	p.line("PostgreSQL %s, database %s, as %s (%s): %s in %.0f s; %s",
 		r.Server.Version, r.Server.Database, r.Server.User, r.Server.Rights, plural(r.Samples, "sample"), r.Seconds, lossText(r.Waits))
 	if len(r.Findings) == 0 {
-		p.line("\nNothing is wrong that can be seen from here.")
+		p.line("\nNo problems found.")
 	}
 	for _, f := range r.Findings {
 		p.finding(f)
@@ -138,7 +138,7 @@ func printReport(w io.Writer, r doctor.Report) error {
 		p.line("  %s", well.Fact)
 	}
 	if len(r.Unseen) > 0 {
-		p.line("\nNot seen:")
+		p.line("\nNot checked:")
 	}
 	for _, text := range r.Unseen {
 		p.line("  %s", text)
@@ -146,16 +146,16 @@ func printReport(w io.Writer, r doctor.Report) error {
 	return p.err
 }
 
-// lossText says how much time is lost, and to what.
+// lossText describes how many sessions wait, and for what.
 func lossText(w doctor.Waits) string {
 	class, rate := w.Dominant()
 	if w.Lost() < 0.05 {
-		return "no session stands still"
+		return "no session is waiting"
 	}
-	return fmt.Sprintf("%.1f sessions stand still at any moment, most of them (%.1f) for %s", w.Lost(), rate, class)
+	return fmt.Sprintf("%.1f sessions are waiting at any moment, most of them (%.1f) for %s", w.Lost(), rate, class)
 }
 
-// page writes lines until one fails.
+// page writes lines until a write fails.
 type page struct {
 	w   io.Writer
 	err error
@@ -170,7 +170,7 @@ func (p *page) line(format string, args ...any) {
 func (p *page) finding(f doctor.Finding) {
 	downstream := ""
 	if f.DownstreamOf != "" {
-		downstream = "  (downstream of " + string(f.DownstreamOf) + ")"
+		downstream = "  (a consequence of " + string(f.DownstreamOf) + ")"
 	}
 	p.line("\n%-8s  %s%s", strings.ToUpper(string(f.Severity)), f.Code, downstream)
 	p.line("  %s", f.Summary)
@@ -189,5 +189,5 @@ func (p *page) finding(f doctor.Finding) {
 		more += ", " + f.Lab
 	}
 	p.line("  More:     %s", more)
-	p.line("  Seen in %d of %s.", f.Seen, plural(f.Samples, "look"))
+	p.line("  Seen in %d of %s.", f.Seen, plural(f.Samples, "sample"))
 }

@@ -16,8 +16,8 @@ import (
 	"github.com/weir-pg/weir/cmd/internal/doctor"
 )
 
-// watchDoctor shows waits and findings until ctx ends: drawn over on a terminal, else a line a second and another for
-// each finding that comes or goes.
+// watchDoctor shows waits and findings until ctx ends: redrawn on a terminal; otherwise one line per second, and one for each finding that
+// appears or ends.
 func watchDoctor(ctx context.Context, s *streams, d *doctor.Doctor) error {
 	var show func(doctor.Snapshot)
 	if file, ok := isTerminal(s.out); ok {
@@ -31,10 +31,10 @@ func watchDoctor(ctx context.Context, s *streams, d *doctor.Doctor) error {
 	if err := d.Watch(ctx, show); err != nil && !errors.Is(err, context.Canceled) {
 		return err
 	}
-	return nil // to stop looking is how a watch ends
+	return nil // interrupting is how a watch ends
 }
 
-// doctorLog writes for those who read a file.
+// doctorLog writes lines, for output to a file.
 type doctorLog struct {
 	w     io.Writer
 	known map[doctor.Code]doctor.Severity
@@ -74,7 +74,7 @@ func orDash(text string) string {
 	return text
 }
 
-// doctorScreen draws the waits of the last while as stacked columns, one for each second.
+// doctorScreen draws recent waits as stacked columns, one per second.
 type doctorScreen struct {
 	file    *os.File
 	server  doctor.Server
@@ -83,13 +83,13 @@ type doctorScreen struct {
 
 const (
 	chartHeight = 10
-	chartWidth  = 120 // at most
+	chartWidth  = 120 // maximum
 )
 
-// Colours of the classes, of the terminal's own 256, in the order of doctor.Classes.
+// Colours of the classes in the terminal's 256-colour palette, in the order of doctor.Classes.
 var classColours = []int{196, 208, 130, 201, 213, 226, 33, 99, 141, 135, 73, 39, 250, 244, 40}
 
-// The screen is the other one that terminals have, so that what was there comes back.
+// Draws on the alternate screen, so that the terminal's content comes back afterwards.
 func (d *doctorScreen) enter() { fmt.Fprint(d.file, "\x1b[?1049h\x1b[?25l") }
 func (d *doctorScreen) leave() { fmt.Fprint(d.file, "\x1b[?25h\x1b[?1049l") }
 
@@ -105,7 +105,7 @@ func (d *doctorScreen) show(s doctor.Snapshot) {
 	lines := d.lines(width)
 	lines = lines[:min(len(lines), height-1)]
 	var b strings.Builder
-	b.WriteString("\x1b[H") // over what is there, so that nothing flickers
+	b.WriteString("\x1b[H") // overwrite rather than clear, to avoid flicker
 	for _, line := range lines {
 		b.WriteString(line + "\x1b[K\r\n")
 	}
@@ -125,9 +125,9 @@ func (d *doctorScreen) lines(width int) []string {
 	lines = append(lines, "")
 	switch {
 	case s.Report == nil:
-		lines = append(lines, "the first findings come in some seconds")
+		lines = append(lines, "the first findings appear in a few seconds")
 	case len(s.Report.Findings) == 0:
-		lines = append(lines, fit("nothing is wrong that can be seen from here", width))
+		lines = append(lines, fit("no problems found", width))
 	default:
 		for _, f := range s.Report.Findings {
 			indent := ""
@@ -142,7 +142,7 @@ func (d *doctorScreen) lines(width int) []string {
 	return lines
 }
 
-// chart is scaled to the highest column.
+// chart draws the columns, scaled to the highest.
 func (d *doctorScreen) chart(width int) []string {
 	const axis = 6
 	columns := d.history[max(0, len(d.history)-(width-axis)):]
@@ -173,7 +173,7 @@ func (d *doctorScreen) chart(width int) []string {
 	return rows
 }
 
-// cellAt is the class that a column shows at a level.
+// cellAt returns the class that a column shows at a level.
 func cellAt(w doctor.Waits, level float64) string {
 	sum := 0.0
 	for i, class := range doctor.Classes() {
@@ -199,12 +199,12 @@ func (d *doctorScreen) legend(s doctor.Snapshot, width int) []string {
 		used += each
 	}
 	if used == 0 {
-		lines[0] = "nobody waits"
+		lines[0] = "no session is waiting"
 	}
 	return lines
 }
 
-// fit cuts a line without colours to the width.
+// fit truncates a line without colours to the width.
 func fit(line string, width int) string {
 	runes := []rune(line)
 	return string(runes[:min(len(runes), width)])

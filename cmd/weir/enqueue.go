@@ -39,10 +39,10 @@ Examples:
     find photos -type f | weir enqueue --queue files --kind sha256 --lines`
 }
 
-// enqueued is the answer of the command.
+// enqueued is the output of the command.
 type enqueued struct {
 	Count int64 `json:"count"`
-	First int64 `json:"first,omitzero"` // ids; in between there may be other callers'
+	First int64 `json:"first,omitzero"` // ids; the range may contain those of other callers
 	Last  int64 `json:"last,omitzero"`
 }
 
@@ -80,7 +80,7 @@ func (c *enqueueCmd) Run(ctx context.Context, s *streams, db *database) error {
 	return nil
 }
 
-// check finds what is wrong with the flags before anything is read.
+// check validates the flags before any input is read.
 func (c *enqueueCmd) check(o *weir.Options) error {
 	if c.Args == "" {
 		c.Args = "{}"
@@ -96,7 +96,7 @@ func (c *enqueueCmd) check(o *weir.Options) error {
 	}
 	switch {
 	case c.Null && !c.Lines:
-		return usagef("--null goes with --lines only: add --lines")
+		return usagef("--null requires --lines: add --lines")
 	case c.Priority < 1 || c.Priority > 4:
 		return usagef("--priority must be 1 (first) to 4, got %d", c.Priority)
 	case c.MaxAttempts < 1 || c.MaxAttempts > 1000:
@@ -105,7 +105,7 @@ func (c *enqueueCmd) check(o *weir.Options) error {
 	return nil
 }
 
-// rawArgs are args that are JSON already.
+// rawArgs are args that are already JSON.
 type rawArgs struct {
 	kind string
 	json json.RawMessage
@@ -114,14 +114,14 @@ type rawArgs struct {
 func (a rawArgs) Kind() string                 { return a.kind }
 func (a rawArgs) MarshalJSON() ([]byte, error) { return a.json, nil }
 
-// A batch goes to the server when it has so many jobs or bytes.
+// A batch is sent to the server when it reaches either limit.
 const (
 	batchJobs  = 10_000
 	batchBytes = 8 << 20
 )
 
-// stream enqueues a job for each line, in one transaction. The transaction begins when the first batch is
-// complete, so short input that comes slowly keeps none open.
+// stream enqueues a job for each line, in one transaction. The transaction begins when the first batch is complete, so short input that
+// arrives slowly keeps no transaction open.
 func (c *enqueueCmd) stream(ctx context.Context, s *streams, pool *pgxpool.Pool, o *weir.Options) (enqueued, error) {
 	if _, ok := isTerminal(s.in); ok {
 		fmt.Fprintln(s.err, "weir: reading lines from the terminal: end with Ctrl-D")
@@ -132,12 +132,12 @@ func (c *enqueueCmd) stream(ctx context.Context, s *streams, pool *pgxpool.Pool,
 	var tx pgx.Tx
 	defer func() {
 		if tx != nil {
-			_ = tx.Rollback(context.WithoutCancel(ctx)) // after a commit it does nothing
+			_ = tx.Rollback(context.WithoutCancel(ctx)) // no effect after a commit
 		}
 	}()
 	client := weir.NewClient(pool)
 	var jobs []weir.NewJob
-	var lines []int64 // where each job stands
+	var lines []int64 // line number of each job
 	send := func() (err error) {
 		if len(jobs) == 0 {
 			return nil
@@ -152,7 +152,7 @@ func (c *enqueueCmd) stream(ctx context.Context, s *streams, pool *pgxpool.Pool,
 			if ctx.Err() != nil {
 				return ctx.Err()
 			}
-			_ = tx.Rollback(ctx) // it has failed in any case
+			_ = tx.Rollback(ctx) // the transaction has failed anyway
 			return blame(ctx, client, pool, jobs, lines, err)
 		}
 		if done.Count == 0 {
@@ -189,8 +189,8 @@ func (c *enqueueCmd) stream(ctx context.Context, s *streams, pool *pgxpool.Pool,
 	return done, nil
 }
 
-// blame finds the first job of a refused batch that the server refuses by itself, so that the error can name its
-// line. It asks by bisection, in a transaction that is rolled back.
+// blame finds the first job of a refused batch that the server refuses on its own, so that the error can name its line. It bisects the
+// batch in transactions that are rolled back.
 func blame(ctx context.Context, client *weir.Client, pool *pgxpool.Pool, jobs []weir.NewJob, lines []int64, cause error) error {
 	rolledBack := func(f func(pgx.Tx) error) error {
 		tx, err := pool.Begin(ctx)
@@ -214,7 +214,7 @@ func blame(ctx context.Context, client *weir.Client, pool *pgxpool.Pool, jobs []
 			low = middle
 		}
 	}
-	why := rolledBack(func(tx pgx.Tx) error { // enqueued alone, its error is of one job
+	why := rolledBack(func(tx pgx.Tx) error { // enqueued alone, so the error is about one job
 		_, err := client.EnqueueTx(ctx, tx, jobs[low].Args, jobs[low].Options)
 		return err
 	})
@@ -224,12 +224,12 @@ func blame(ctx context.Context, client *weir.Client, pool *pgxpool.Pool, jobs []
 	return badLine(lines[low], errors.New("was refused: "+strings.TrimPrefix(reason(why), "weir: ")))
 }
 
-// badLine says what a line is or does, in an error that begins with a verb.
+// badLine returns an error about a line; err begins with a verb.
 func badLine(number int64, err error) error {
 	return fmt.Errorf("line %d of standard input %w: nothing was enqueued", number, err)
 }
 
-// moment is a time of a flag.
+// moment is a time given by a flag.
 type moment struct{ time.Time }
 
 func (m *moment) UnmarshalText(text []byte) (err error) {

@@ -15,11 +15,11 @@ const (
 	exitFailure     = 1
 	exitUsage       = 2
 	exitNotFound    = 3   // no such job or queue
-	exitUnreachable = 4   // no connection to the database
-	exitInterrupted = 130 // stopped by a signal before the work was done
+	exitUnreachable = 4   // the database can't be reached
+	exitInterrupted = 130 // stopped by a signal before it was done
 )
 
-// failure is an error with an exit code of its own; any other error exits with exitFailure.
+// failure is an error with its own exit code; all other errors exit with exitFailure.
 type failure struct {
 	code int
 	err  error
@@ -36,7 +36,7 @@ func notFoundf(format string, args ...any) error {
 	return &failure{exitNotFound, fmt.Errorf(format, args...)}
 }
 
-// exitCode tells how the process ends on an error. ctx is the one that the first signal ends.
+// exitCode returns the exit code for an error. ctx is the context that the first signal ends.
 func exitCode(ctx context.Context, err error) int {
 	var f *failure
 	switch {
@@ -50,10 +50,10 @@ func exitCode(ctx context.Context, err error) int {
 	return exitFailure
 }
 
-// oneLine words an error for people: one line, with one prefix, whatever packages it went through.
+// oneLine formats an error as one line with one prefix, whatever packages have wrapped it.
 func oneLine(err error) string {
 	text := err.Error()
-	// What the server says is shown in its words, with its hint, but without its code.
+	// Errors of the server are shown with their hint, but without their code.
 	var refused *pgconn.PgError
 	if errors.As(err, &refused) {
 		words := strings.TrimPrefix(refused.Message, "weir: ")

@@ -127,7 +127,7 @@ func (c *guardCmd) logger(s *streams) *slog.Logger {
 func guarded(ctx context.Context, url string, dev bool) (guard.Server, func(), error) {
 	config, err := pgxpool.ParseConfig(url)
 	if err != nil {
-		return guard.Server{}, nil, usagef("the connection string cannot be read (%s): write it as postgres://user:password@host:port/database",
+		return guard.Server{}, nil, usagef("the connection string is not valid (%s): write it as postgres://user:password@host:port/database",
 			reason(err))
 	}
 	config.ConnConfig.RuntimeParams["application_name"] = guard.ApplicationName

@@ -18,11 +18,11 @@ import (
 )
 
 const (
-	outputMost = 1 << 20   // of standard output that is kept
-	errorMost  = 63 << 10  // of standard error, its end; with what is said before it the server's 64 KiB
-	argMost    = 64 << 10  // of one field in the environment
-	argsMost   = 256 << 10 // of all fields in the environment
-	killAfter  = 5 * time.Second
+	outputLimit = 1 << 20   // of standard output
+	errorLimit  = 63 << 10  // of standard error, its end; with the text before it, within the server's 64 KiB
+	argLimit    = 64 << 10  // of one argument in the environment
+	argsLimit   = 256 << 10 // of all arguments in the environment
+	killAfter   = 5 * time.Second
 
 	// exitGiveUp is EX_DATAERR of sysexits.h.
 	exitGiveUp = 65
@@ -40,11 +40,11 @@ func (r *runner) run(ctx context.Context, job *weir.Job[json.RawMessage]) error 
 	if err := ctx.Err(); err != nil {
 		return context.Cause(ctx)
 	}
-	stdout, stderr := &head{most: outputMost}, &tail{most: errorMost}
+	stdout, stderr := &head{limit: outputLimit}, &tail{limit: errorLimit}
 	cmd := &exec.Cmd{
 		Path: r.path, Args: r.argv, Env: append(os.Environ(), environment(job)...),
 		Stdin: io.MultiReader(bytes.NewReader(job.Args), strings.NewReader("\n")), Stdout: stdout, Stderr: stderr,
-		// A process that the command left behind may hold its output open: it is not waited for.
+		// A process that the command left behind may keep its output open: do not wait for it.
 		WaitDelay: killAfter,
 	}
 	ownGroup(cmd)
@@ -66,7 +66,7 @@ func (r *runner) run(ctx context.Context, job *weir.Job[json.RawMessage]) error 
 		case <-ended:
 		case <-time.After(killAfter):
 		}
-		killGroup(cmd.Process) // and what the command has left behind
+		killGroup(cmd.Process) // and processes that the command has left behind
 	}()
 	err := cmd.Wait()
 	close(ended)
@@ -75,7 +75,7 @@ func (r *runner) run(ctx context.Context, job *weir.Job[json.RawMessage]) error 
 	return conclude(ctx, job, err, stdout, stderr)
 }
 
-// conclude makes the attempt's result of the way the command ended.
+// conclude derives the attempt's result from the command's exit.
 func conclude(ctx context.Context, job *weir.Job[json.RawMessage], err error, stdout *head, stderr *tail) error {
 	var exit *exec.ExitError
 	switch {
@@ -100,7 +100,7 @@ func conclude(ctx context.Context, job *weir.Job[json.RawMessage], err error, st
 	return errors.New(text)
 }
 
-// environment describes the job to its command.
+// environment returns the variables that describe the job to its command.
 func environment(job *weir.Job[json.RawMessage]) []string {
 	env := []string{
 		"WEIR_JOB_ID=" + strconv.FormatInt(job.ID, 10),
@@ -116,15 +116,15 @@ func environment(job *weir.Job[json.RawMessage]) []string {
 	size := 0
 	for name, value := range fields {
 		text, ok := scalar(value)
-		// The prefix keeps args from setting PATH and the like. What is too long for the system is left out.
-		if size += len(text); ok && isName(name) && len(text) <= argMost && size <= argsMost {
+		// The prefix keeps arguments from setting PATH and the like. Values too long for the system are left out.
+		if size += len(text); ok && isName(name) && len(text) <= argLimit && size <= argsLimit {
 			env = append(env, "WEIR_ARG_"+name+"="+text)
 		}
 	}
 	return env
 }
 
-// scalar is the text of a string, a number or a boolean.
+// scalar returns the text of a string, number or boolean.
 func scalar(value json.RawMessage) (string, bool) {
 	switch value[0] {
 	case '"':
@@ -137,41 +137,41 @@ func scalar(value json.RawMessage) (string, bool) {
 	return string(value), true
 }
 
-// isName tells whether a shell can name the rest of a variable so.
+// isName reports whether the text can be part of a shell variable's name.
 func isName(text string) bool {
 	return text != "" && len(text) <= 128 && strings.IndexFunc(text, func(r rune) bool {
 		return r != '_' && (r < '0' || r > '9') && (r < 'a' || r > 'z') && (r < 'A' || r > 'Z')
 	}) < 0
 }
 
-// head keeps the beginning of what is written to it, tail the end.
+// head keeps the beginning of what is written to it; tail keeps the end.
 type head struct {
-	most int
-	kept []byte
+	limit int
+	kept  []byte
 }
 
 func (h *head) Write(p []byte) (int, error) {
-	h.kept = append(h.kept, p[:min(len(p), h.most-len(h.kept))]...)
+	h.kept = append(h.kept, p[:min(len(p), h.limit-len(h.kept))]...)
 	return len(p), nil
 }
 
 type tail struct {
-	most int
-	kept []byte
+	limit int
+	kept  []byte
 }
 
 func (t *tail) Write(p []byte) (int, error) {
 	t.kept = append(t.kept, p...)
-	if len(t.kept) > 2*t.most {
-		t.kept = append(t.kept[:0], t.kept[len(t.kept)-t.most:]...)
+	if len(t.kept) > 2*t.limit {
+		t.kept = append(t.kept[:0], t.kept[len(t.kept)-t.limit:]...)
 	}
 	return len(p), nil
 }
 
-// end is what is kept of the writing, once it has ended.
-func (t *tail) end() []byte { return t.kept[max(0, len(t.kept)-t.most):] }
+// end returns what was kept, after the last write.
+func (t *tail) end() []byte { return t.kept[max(0, len(t.kept)-t.limit):] }
 
-// groups are the process groups of the commands that run.
+// groups are the process groups of running commands.
 type groups struct {
 	mu   sync.Mutex
 	runs map[*os.Process]bool

@@ -2,5 +2,5 @@ package main
 
 import "syscall"
 
-// dieWithParent has the kernel end the command when this process is killed: its job is then given to another.
+// dieWithParent makes the kernel kill the command when this process is killed, because another worker then takes over the job.
 func dieWithParent(attr *syscall.SysProcAttr) { attr.Pdeathsig = syscall.SIGKILL }

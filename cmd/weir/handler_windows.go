@@ -5,7 +5,7 @@ import (
 	"os/exec"
 )
 
-// Windows has neither process groups nor SIGTERM of this kind: the command is ended by itself, at once.
+// Windows has no process groups or SIGTERM of this kind: only the command is ended, immediately.
 func ownGroup(*exec.Cmd)           {}
 func terminateGroup(p *os.Process) { _ = p.Kill() }
 func killGroup(p *os.Process)      { _ = p.Kill() }

@@ -6,7 +6,7 @@ import (
 	"github.com/alecthomas/kong"
 )
 
-// printHelp prints the help of the whole command, on one screen, or leaves that of one subcommand to kong.
+// printHelp prints the top-level help on one screen, and leaves the help of subcommands to kong.
 func printHelp(options kong.HelpOptions, ctx *kong.Context) error {
 	if ctx.Selected() != nil || ctx.Command() != "" {
 		options.Compact = true
@@ -20,7 +20,7 @@ func printHelp(options kong.HelpOptions, ctx *kong.Context) error {
 		}
 	}
 	fmt.Fprintf(w, `
-  --database=URL   PostgreSQL to work with. Default: DATABASE_URL, or a weir dev that runs here.
+  --database=URL   PostgreSQL to work with. Default: DATABASE_URL, or a weir dev running here.
 
 Exit codes: %d done, %d failed, %d wrong usage, %d not found, %d database unreachable, %d interrupted.
 More: weir <command> --help

@@ -28,17 +28,17 @@ func (jobsCmd) Help() string {
 }
 
 type jobsListCmd struct {
-	State []string `placeholder:"STATE" values:"available,running,later,completed,failed,cancelled" help:"available, running, later, completed, failed or cancelled; repeat it for several, which follow each other."`
-	Queue string   `short:"q" help:"Only of this queue."`
-	Kind  []string `short:"k" placeholder:"KIND" sep:"none" help:"Only jobs of this kind; repeat it for several."`
+	State []string `placeholder:"STATE" values:"available,running,later,completed,failed,cancelled" help:"available, running, later, completed, failed or cancelled; may be repeated; states are listed one after another."`
+	Queue string   `short:"q" help:"Only jobs of this queue."`
+	Kind  []string `short:"k" placeholder:"KIND" sep:"none" help:"Only jobs of this kind. May be repeated."`
 	Meta  string   `placeholder:"JSON" help:"Only jobs whose meta contains this JSON object."`
-	After string   `placeholder:"CURSOR" help:"Go on where the list before stopped, which said so: with the same --state, --queue, --kind and --meta."`
+	After string   `placeholder:"CURSOR" help:"Continue after a previous list, with the cursor that it printed and the same --state, --queue, --kind and --meta."`
 	Limit int      `placeholder:"N" help:"Maximum jobs (100 with --state; otherwise 5 of each state)."`
 	jsonFlag
 }
 
 func (jobsListCmd) Help() string {
-	return `Available jobs stand in the order in which they will be claimed, later ones by their time, all others newest first.
+	return `Available jobs are listed in claim order, later jobs by time, and all others newest first.
 
 Examples:
 
@@ -50,13 +50,13 @@ Examples:
 }
 
 func (c *jobsListCmd) Run(ctx context.Context, s *streams, db *database) error {
-	const most = 10_000
+	const maxLimit = 10_000
 	list := weir.JobsParams{Queue: c.Queue, Kinds: c.Kind, After: c.After}
 	limit := 100
 	for _, name := range c.State {
 		state := weir.State(name)
 		if !slices.Contains(weir.States, state) {
-			return usagef("there is no state %q: states are available, running, later, completed, failed and cancelled", name)
+			return usagef("%q is not a valid state: use available, running, later, completed, failed or cancelled", name)
 		}
 		list.States = append(list.States, state)
 	}
@@ -66,8 +66,8 @@ func (c *jobsListCmd) Run(ctx context.Context, s *streams, db *database) error {
 	if c.Limit != 0 {
 		limit = c.Limit
 	}
-	if limit < 1 || limit > most {
-		return usagef("--limit must be 1 to %d, got %d", most, limit)
+	if limit < 1 || limit > maxLimit {
+		return usagef("--limit must be 1 to %d, got %d", maxLimit, limit)
 	}
 	if c.Meta != "" {
 		var object map[string]json.RawMessage
@@ -77,7 +77,7 @@ func (c *jobsListCmd) Run(ctx context.Context, s *streams, db *database) error {
 		list.Meta = json.RawMessage(c.Meta)
 	}
 	if c.After != "" && len(c.State) == 0 {
-		return usagef("--after goes on with a list of one state or several: give --state as before")
+		return usagef("--after continues a list of chosen states: give the same --state as before")
 	}
 	client, closePool, err := db.client(ctx)
 	if err != nil {
@@ -107,7 +107,7 @@ func (c *jobsListCmd) Run(ctx context.Context, s *streams, db *database) error {
 	}
 	if next != "" {
 		defer func() {
-			fmt.Fprintf(s.err, "weir: there may be more: see them with --after %s\n", next)
+			fmt.Fprintf(s.err, "weir: there may be more: list them with --after %s\n", next)
 		}()
 	}
 	if c.JSON {
@@ -127,12 +127,12 @@ func (c *jobsListCmd) Run(ctx context.Context, s *streams, db *database) error {
 		return err
 	}
 	if len(cut) > 0 {
-		fmt.Fprintf(s.err, "weir: there are more that are %s: see them with --state\n", strings.Join(cut, ", "))
+		fmt.Fprintf(s.err, "weir: there are more jobs that are %s: list them with --state\n", strings.Join(cut, ", "))
 	}
 	return nil
 }
 
-// listJobs reads pages until it has so many jobs, or there are no more. next is what to go on after.
+// listJobs reads pages until it has limit jobs or there are no more. next is the cursor to continue after.
 func listJobs(ctx context.Context, client *weir.Client, list weir.JobsParams, limit int) (jobs []weir.JobInfo, next string, err error) {
 	const onPage = 1000
 	for {
@@ -149,7 +149,7 @@ func listJobs(ctx context.Context, client *weir.Client, list weir.JobsParams, li
 	}
 }
 
-// moved is when a job came into its state, or is due.
+// moved returns when a job entered its state or, for a later job, when it is due.
 func moved(j weir.JobInfo) string {
 	switch {
 	case j.FinishedAt != nil && j.RunAt == nil:
@@ -162,7 +162,7 @@ func moved(j weir.JobInfo) string {
 	return ago(&j.EnqueuedAt)
 }
 
-// gist is what one wants to know of a job in its state: the error, the output, or else the args.
+// gist returns the most useful detail of a job in its state: its error, output or args.
 func gist(j weir.JobInfo) string {
 	switch {
 	case j.Error != nil && *j.Error != "" && j.State != weir.StateCompleted:
@@ -212,7 +212,7 @@ func showJob(w io.Writer, j *weir.JobInfo) {
 	}
 	state := string(j.State)
 	if j.CancelRequested && j.State == weir.StateRunning {
-		state += ", told to stop"
+		state += ", cancel requested"
 	}
 	field("job", strconv.FormatInt(j.ID, 10))
 	field("state", state)

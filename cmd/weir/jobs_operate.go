@@ -52,13 +52,13 @@ func (c *jobsRetryCmd) Run(ctx context.Context, s *streams, db *database) error 
 	})
 }
 
-// answer is what became of one job.
+// answer is the result for one job.
 type answer struct {
 	ID    int64  `json:"id"`
 	State string `json:"state"`
 }
 
-// each does something to each job, prints what became of it, and fails at the end if some were unknown.
+// each applies an operation to each job, prints the results, and fails at the end if some jobs do not exist.
 func each(ctx context.Context, s *streams, db *database, ids []int64, asJSON bool, do func(*weir.Client, int64) (string, error)) error {
 	client, closePool, err := db.client(ctx)
 	if err != nil {
@@ -91,11 +91,11 @@ func each(ctx context.Context, s *streams, db *database, ids []int64, asJSON boo
 	return err
 }
 
-// noJobs is the error for ids that are unknown.
+// noJobs returns the error for ids that do not exist.
 func noJobs(ids ...int64) error {
 	names := make([]string, len(ids))
 	for i, id := range ids {
 		names[i] = strconv.FormatInt(id, 10)
 	}
-	return notFoundf("there is no job %s: it never was, or it finished so long ago that it is no longer kept", strings.Join(names, ", "))
+	return notFoundf("no such job: %s: it never existed, or it finished and its retention has expired", strings.Join(names, ", "))
 }

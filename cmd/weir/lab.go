@@ -12,7 +12,7 @@ import (
 	"github.com/weir-pg/weir/cmd/internal/lab"
 )
 
-// labCmd reproduces known collapses of PostgreSQL beside their cures.
+// labCmd reproduces known collapses of PostgreSQL next to their fixes.
 type labCmd struct {
 	Notify    labNotifyCmd    `cmd:"" help:"NOTIFY lets only one commit through at a time."`
 	Listeners labListenersCmd `cmd:"" help:"Every notification wakes every listener."`
@@ -31,7 +31,7 @@ func (labCmd) Help() string {
 		"Example: weir lab notify --report notify.html"
 }
 
-// labFlags are every scenario's.
+// labFlags are common to all scenarios.
 type labFlags struct {
 	Duration      time.Duration `placeholder:"10s" help:"How long each variant is measured (pinned: 45s)."`
 	JSON          string        `name:"json" placeholder:"FILE" help:"Write the result as JSON to a file, or with - to standard output."`
@@ -40,7 +40,7 @@ type labFlags struct {
 	AllowNonempty bool          `name:"allow-nonempty" help:"Run even if the database given with --database contains something else, which the load will disturb."`
 }
 
-// labExample is what a scenario's help ends with.
+// labExample returns the end of a scenario's help.
 func labExample(command string) string { return "Example: " + command }
 
 type labNotifyCmd struct {
@@ -151,7 +151,7 @@ type labAllCmd struct {
 func (labAllCmd) Help() string { return labExample("weir lab all --report lab.html --json lab.json") }
 
 func (c *labAllCmd) Run(ctx context.Context, s *streams, d *database, k *kong.Context) error {
-	// The defaults of each scenario are those of its own command line.
+	// Each scenario has the defaults of its own command.
 	var each labCmd
 	parser, err := kong.New(&each, kong.Exit(func(int) {}))
 	if err != nil {
@@ -173,9 +173,9 @@ func (c *labAllCmd) Run(ctx context.Context, s *streams, d *database, k *kong.Co
 	return c.runAll(ctx, s, d, k, "weir lab all"+c.common(c.Duration)+flagUnless(" --pinned-duration ", c.PinnedDuration), configs)
 }
 
-// labScenario is the command of one scenario.
+// labScenario is implemented by the command of each scenario.
 type labScenario interface {
-	// config returns what to measure, and the size flags that say the same.
+	// config returns what to measure, and the same as flags.
 	config() (lab.Config, string)
 }
 
@@ -185,7 +185,7 @@ func (c *labCmd) named(name string) labScenario {
 	}[name]
 }
 
-// configured is a scenario with the flags that make it.
+// configured is a scenario with its flags.
 type configured struct {
 	lab.Config
 	size string
@@ -198,7 +198,7 @@ func (f *labFlags) run(ctx context.Context, s *streams, d *database, k *kong.Con
 	return f.runAll(ctx, s, d, k, "weir lab "+config.Scenario+f.common(f.Duration)+" "+size, []configured{{config, size}})
 }
 
-// common are the flags that bear on the figures, where they are not the default.
+// common returns the flags that affect the figures, unless they have their defaults.
 func (f *labFlags) common(duration time.Duration) string {
 	text := flagUnless(" --duration ", duration)
 	if f.PostgresMajor != 0 {
@@ -218,8 +218,7 @@ func commas(numbers []int) string {
 	return strings.ReplaceAll(strings.Trim(fmt.Sprint(numbers), "[]"), " ", ",")
 }
 
-// runAll runs scenarios one after the other. One that fails does not keep the others from running, and what was measured
-// is written in any case.
+// runAll runs scenarios one after another. If one fails, the others still run, and all results are written.
 func (f *labFlags) runAll(ctx context.Context, s *streams, d *database, k *kong.Context, command string, configs []configured) error {
 	if f.Duration < 0 {
 		return usagef("--duration must not be negative, got %s", f.Duration)
@@ -265,7 +264,7 @@ func (f *labFlags) runAll(ctx context.Context, s *streams, d *database, k *kong.
 	return errors.Join(errs...)
 }
 
-// given tells whether a flag stands on the command line, and not only in the environment.
+// given reports whether a flag was given on the command line, not only in the environment.
 func given(k *kong.Context, name string) bool {
 	for _, element := range k.Path {
 		if element.Flag != nil && element.Flag.Name == name && !element.Resolved {

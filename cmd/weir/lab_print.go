@@ -14,7 +14,7 @@ import (
 	"github.com/weir-pg/weir/cmd/internal/lab/report"
 )
 
-// labView shows how a run goes: one line that is written over, and above it the verdict of each scenario that is done.
+// labView shows the progress of a run in one line, and above it the verdict of each finished scenario.
 type labView struct{ line *progress }
 
 func newLabView(w io.Writer) *labView { return &labView{newProgress(w)} }
@@ -42,30 +42,30 @@ func (v *labView) show(p lab.Progress) {
 func (v *labView) verdict(r *lab.Result) {
 	mark := "shown"
 	if !r.Verdict.Shown {
-		mark = "shows nothing here"
+		mark = "not shown here"
 	}
 	fmt.Fprintf(v.line, "weir: lab: %s: %s (%.1f times)\n", r.Scenario, mark, r.Verdict.Times)
 }
 
 func (v *labView) done() { v.line.done() }
 
-// sparkline draws the newest values as a row of bars.
+// sparkline draws the newest values as bars.
 func sparkline(values []float64, width int) string {
 	const bars = "▁▂▃▄▅▆▇█"
 	values = values[max(0, len(values)-width):]
 	if len(values) == 0 {
 		return ""
 	}
-	most := max(slices.Max(values), 1e-9)
+	highest := max(slices.Max(values), 1e-9)
 	var b strings.Builder
 	for _, v := range values {
-		level := int(math.Round(v / most * 7))
+		level := int(math.Round(v / highest * 7))
 		b.WriteRune([]rune(bars)[min(max(level, 0), 7)])
 	}
 	return b.String()
 }
 
-// write writes the report to wherever it is wanted.
+// write writes the report where the flags say.
 func (f *labFlags) write(s *streams, r *lab.Report) error {
 	var errs []error
 	if f.Report != "" {
@@ -95,7 +95,7 @@ func toFile(path string, write func(io.Writer) error) (err error) {
 	return w.Flush()
 }
 
-// labText prints the report for people.
+// labText prints the report as text.
 func labText(w io.Writer, r *lab.Report) error {
 	for i, result := range r.Results {
 		if i > 0 {
@@ -113,7 +113,7 @@ func labText(w io.Writer, r *lab.Report) error {
 			}
 			rows = append(rows, row)
 		}
-		if err := table(w, []string{"WAY", "KIND", "PER SECOND", "MS, P50", "P99", "DOMINANT WAIT"}, rows); err != nil {
+		if err := table(w, []string{"VARIANT", "KIND", "PER SECOND", "MS, P50", "P99", "DOMINANT WAIT"}, rows); err != nil {
 			return err
 		}
 		fmt.Fprintf(w, "\n%s\n", result.Verdict.Text)

@@ -12,20 +12,20 @@ import (
 	"unicode/utf8"
 )
 
-// lineMost is the longest line, more than the server takes as args.
-const lineMost = 2 << 20
+// lineLimit is the maximum length of a line, more than the server accepts as args.
+const lineLimit = 2 << 20
 
-// line is the args of a job and where they stand, from 1.
+// line is the args of a job and its line number, from 1.
 type line struct {
 	number int64
 	args   json.RawMessage
 }
 
-// read yields the args of each line of in. An empty line of --jsonl is passed over; an empty one of --lines is a job.
+// read yields the args of each line of in. With --jsonl empty lines are skipped; with --lines an empty line is a job.
 func (c *enqueueCmd) read(ctx context.Context, in io.Reader) iter.Seq2[line, error] {
 	return func(yield func(line, error) bool) {
 		scanner := bufio.NewScanner(&contextReader{ctx: ctx, in: in})
-		scanner.Buffer(make([]byte, 0, 64<<10), lineMost)
+		scanner.Buffer(make([]byte, 0, 64<<10), lineLimit)
 		if c.Null {
 			scanner.Split(splitNUL)
 		}
@@ -43,17 +43,17 @@ func (c *enqueueCmd) read(ctx context.Context, in io.Reader) iter.Seq2[line, err
 		}
 		switch err := scanner.Err(); {
 		case errors.Is(err, bufio.ErrTooLong):
-			yield(line{}, badLine(number+1, fmt.Errorf("is longer than %d bytes", lineMost)))
+			yield(line{}, badLine(number+1, fmt.Errorf("is longer than %d bytes", lineLimit)))
 		case err != nil && ctx.Err() == nil:
 			yield(line{}, fmt.Errorf("read standard input: %w", err))
 		}
 	}
 }
 
-// args makes the args of a job out of its line; nil: there is no job in it.
+// args returns the args of a line's job, or nil if the line contains none.
 func (c *enqueueCmd) args(text []byte) (json.RawMessage, error) {
 	if !utf8.Valid(text) {
-		return nil, fmt.Errorf("is not UTF-8, which is all that JSON can hold (%q)", cell(string(text)))
+		return nil, fmt.Errorf("is not UTF-8, which JSON requires (%q)", cell(string(text)))
 	}
 	if c.JSONL {
 		text = bytes.TrimSpace(text)
@@ -77,7 +77,7 @@ func (c *enqueueCmd) args(text []byte) (json.RawMessage, error) {
 	return bytes.TrimSpace(b.Bytes()), nil
 }
 
-// checkObject tells why a text is no JSON object.
+// checkObject returns an error if the text is not a JSON object.
 func checkObject(text []byte) error {
 	var object map[string]json.RawMessage
 	err := json.Unmarshal(text, &object)
@@ -103,7 +103,7 @@ func splitNUL(data []byte, atEOF bool) (advance int, token []byte, err error) {
 	return 0, nil, nil
 }
 
-// contextReader gives up reading when ctx ends. The read in progress is left behind; the process ends soon.
+// contextReader stops reading when ctx ends. A read in progress is abandoned; the process ends soon.
 type contextReader struct {
 	ctx context.Context
 	in  io.Reader
@@ -115,7 +115,7 @@ func (r *contextReader) Read(p []byte) (int, error) {
 		err error
 	}
 	read := make(chan answer, 1)
-	buffer := make([]byte, len(p)) // p is the caller's again when this returns
+	buffer := make([]byte, len(p)) // p belongs to the caller again after this returns
 	go func() {
 		n, err := r.in.Read(buffer)
 		read <- answer{n, err}

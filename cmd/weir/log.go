@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// newLogger logs to standard error. On a terminal lines are short; elsewhere they carry date and zone.
+// newLogger logs to standard error. On a terminal the lines are short; otherwise they contain date and time zone.
 func newLogger(w io.Writer, level slog.Level) *slog.Logger {
 	options := &slog.HandlerOptions{Level: level}
 	p, ok := w.(*progress)
@@ -28,7 +28,7 @@ func newLogger(w io.Writer, level slog.Level) *slog.Logger {
 	return slog.New(slog.NewTextHandler(w, options))
 }
 
-// plainMessage drops the library's name, which the command's own output need not repeat.
+// plainMessage removes the library's name, which is redundant in the command's own output.
 func plainMessage(groups []string, a slog.Attr) slog.Attr {
 	if len(groups) == 0 && a.Key == slog.MessageKey {
 		a.Value = slog.StringValue(strings.TrimPrefix(a.Value.String(), "weir: "))
@@ -36,7 +36,7 @@ func plainMessage(groups []string, a slog.Attr) slog.Attr {
 	return a
 }
 
-// atLeast is a handler that passes on what is at least so grave.
+// atLeast is a handler that drops records below a level.
 type atLeast struct {
 	slog.Handler
 	level slog.Level

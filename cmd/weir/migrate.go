@@ -78,7 +78,7 @@ func (c *migrateDownCmd) Run(ctx context.Context, s *streams, db *database) erro
 			return err
 		}
 		if lost != "" {
-			return usagef("going down to version %d deletes %s: add --yes if that is what you want", c.To, lost)
+			return usagef("a downgrade to version %d deletes %s: add --yes if that is what you want", c.To, lost)
 		}
 	}
 	return db.conn(ctx, func(conn *pgx.Conn) error {
@@ -91,11 +91,11 @@ func (c *migrateDownCmd) Run(ctx context.Context, s *streams, db *database) erro
 		}
 		for i := len(before) - 1; i >= c.To; i-- {
 			if m := before[i]; !m.AppliedAt.IsZero() {
-				fmt.Fprintf(s.out, "took back %04d %s\n", m.Version, m.Name)
+				fmt.Fprintf(s.out, "reverted %04d %s\n", m.Version, m.Name)
 			}
 		}
 		if c.To == 0 {
-			fmt.Fprintln(s.out, "weir is not installed any more")
+			fmt.Fprintln(s.out, "weir is no longer installed")
 		} else {
 			fmt.Fprintf(s.out, "weir is at version %d\n", min(c.To, applied(before)))
 		}
@@ -103,7 +103,7 @@ func (c *migrateDownCmd) Run(ctx context.Context, s *streams, db *database) erro
 	})
 }
 
-// holds says what the steps above a version hold.
+// holds describes the data of the migrations above a version.
 func holds(above int) (string, error) {
 	all, err := schema.Migrations()
 	if err != nil {
@@ -141,13 +141,13 @@ func (c *migrateStatusCmd) Run(ctx context.Context, s *streams, db *database) er
 			return err
 		}
 		if n := applied(all); n < len(all) {
-			fmt.Fprintf(s.err, "weir: %d of %d are applied: run weir migrate up\n", n, len(all))
+			fmt.Fprintf(s.err, "weir: %d of %d migrations are applied: run weir migrate up\n", n, len(all))
 		}
 		return nil
 	})
 }
 
-// applied counts.
+// applied counts the applied migrations.
 func applied(all []schema.Migration) (n int) {
 	for _, m := range all {
 		if !m.AppliedAt.IsZero() {

@@ -2,11 +2,11 @@ package main
 
 // What this command prints, and where:
 //
-//   - Standard output carries data and nothing else. Data is a table or sentences for people, the same on a
-//     terminal and in a pipe, or with --json exactly one JSON value, whose fields do not change their meaning.
-//   - Progress, logs, remarks and errors go to standard error. On a terminal progress is one line that is
-//     written over; elsewhere it is a plain line now and then.
-//   - Nothing that comes from a job reaches a terminal as it is: control characters are shown as escapes.
+//   - Standard output contains data and nothing else. Data is tables or text, the same on a terminal and in a pipe, or with --json exactly
+//     one JSON value, whose fields do not change their meaning.
+//   - Progress, logs, remarks and errors go to standard error. On a terminal, progress is one line that is overwritten; otherwise it is an
+//     occasional plain line.
+//   - Text that comes from a job never reaches a terminal unescaped: control characters are shown as escapes.
 //   - An error is one line: "weir: what went wrong: what to do".
 
 import (
@@ -25,7 +25,7 @@ import (
 
 func terminal(f *os.File) bool { return term.IsTerminal(int(f.Fd())) }
 
-// jsonFlag is embedded by every command that prints data.
+// jsonFlag is embedded by all commands that print data.
 type jsonFlag struct {
 	JSON bool `name:"json" help:"Print JSON."`
 }
@@ -41,7 +41,7 @@ func printJSON(w io.Writer, value any) error {
 	return nil
 }
 
-// orEmpty makes a nil slice an empty one, for JSON.
+// orEmpty returns an empty slice for nil, for JSON.
 func orEmpty[T any](list []T) []T {
 	if list == nil {
 		return []T{}
@@ -49,7 +49,7 @@ func orEmpty[T any](list []T) []T {
 	return list
 }
 
-// table prints rows under a head, in columns.
+// table prints a header and rows in columns.
 func table(w io.Writer, head []string, rows [][]string) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	for _, row := range append([][]string{head}, rows...) {
@@ -64,10 +64,10 @@ func table(w io.Writer, head []string, rows [][]string) error {
 	return t.Flush()
 }
 
-// cellWidth is how much of a job's text a table shows.
+// cellWidth is the maximum width of a job's text in a table.
 const cellWidth = 80
 
-// cell shortens a text to the width of a column.
+// cell truncates text to the width of a column.
 func cell(text string) string {
 	runes := []rune(text)
 	if len(runes) <= cellWidth {
@@ -76,10 +76,10 @@ func cell(text string) string {
 	return string(runes[:cellWidth-1]) + "…"
 }
 
-// printable shows control characters as escapes, so that a text stays on its line and steers no terminal.
+// printable escapes control characters, so that text stays on its line and can't control the terminal.
 func printable(text string) string { return escape(text, "") }
 
-// printableLines is printable for a text of several lines.
+// printableLines is printable for text of several lines.
 func printableLines(text string) string { return escape(text, "\n\t") }
 
 func escape(text, keep string) string {
@@ -98,7 +98,7 @@ func escape(text, keep string) string {
 	return b.String()
 }
 
-// ago words a moment as its distance from now: "3s ago", "in 5m".
+// ago formats a time relative to now: "3s ago", "in 5m".
 func ago(t *time.Time) string {
 	if t == nil || t.IsZero() {
 		return ""
@@ -109,7 +109,7 @@ func ago(t *time.Time) string {
 	return short(time.Since(*t)) + " ago"
 }
 
-// short words a duration by its largest unit, or its two largest.
+// short formats a duration in its largest unit, or its two largest.
 func short(d time.Duration) string {
 	switch {
 	case d < time.Second:
@@ -124,7 +124,7 @@ func short(d time.Duration) string {
 	return fmt.Sprintf("%dd", int(d.Hours())/24)
 }
 
-// when is a moment in full, in local time.
+// when formats a time in full, in local time.
 func when(t *time.Time) string {
 	if t == nil || t.IsZero() {
 		return ""
@@ -132,7 +132,7 @@ func when(t *time.Time) string {
 	return t.Local().Format("2006-01-02 15:04:05") + " (" + ago(t) + ")"
 }
 
-// count writes a number with separators.
+// count formats a number with thousands separators.
 func count[N int | int64](n N) string {
 	digits := strconv.FormatInt(int64(n), 10)
 	for i := len(digits) - 3; i > 0 && digits[i-1] != '-'; i -= 3 {
@@ -141,7 +141,7 @@ func count[N int | int64](n N) string {
 	return digits
 }
 
-// plural is "1 job" or "12 jobs".
+// plural returns "1 job" or "12 jobs".
 func plural[N int | int64](n N, word string) string {
 	if n != 1 {
 		word += "s"
@@ -151,7 +151,7 @@ func plural[N int | int64](n N, word string) string {
 
 func bytesText(n int64) string { return fmt.Sprintf("%.1f MB", float64(n)/1e6) }
 
-// printLine prints one value on a line of its own, for streams of them.
+// printLine prints one JSON value on its own line, for streams of values.
 func printLine(w io.Writer, value any) error {
 	e := json.NewEncoder(w)
 	e.SetEscapeHTML(false)

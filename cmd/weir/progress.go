@@ -11,13 +11,13 @@ import (
 	"golang.org/x/term"
 )
 
-// progress is a line of standard error that is written over on a terminal, and elsewhere a plain line every ten
-// seconds. Whatever else goes to standard error meanwhile is written through it, above the line.
+// progress is a line on standard error: overwritten on a terminal, otherwise printed every ten seconds. All other output to standard error
+// is written through it in the meantime, above the line.
 type progress struct {
 	mu       sync.Mutex
 	w        io.Writer
 	file     *os.File // the terminal; nil: none
-	line     string   // what stands on the terminal
+	line     string   // shown on the terminal
 	lastAt   time.Time
 	lastLine string
 }
@@ -35,7 +35,7 @@ func newProgress(w io.Writer) *progress {
 	return p
 }
 
-// show replaces the line, but not more often than an eye can follow.
+// show replaces the line, at a readable rate.
 func (p *progress) show(format string, args ...any) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -59,7 +59,7 @@ func (p *progress) show(format string, args ...any) {
 	p.draw(line)
 }
 
-// done takes the line away.
+// done removes the line.
 func (p *progress) done() {
 	p.mu.Lock()
 	defer p.mu.Unlock()

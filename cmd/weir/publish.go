@@ -16,8 +16,8 @@ type publishCmd struct {
 	Binary  bool    `help:"The payload is not text."`
 }
 
-// payloadMost is the largest payload that the setting message_bytes can allow.
-const payloadMost = 16 << 20
+// payloadLimit is the maximum of the setting message_bytes.
+const payloadLimit = 16 << 20
 
 func (publishCmd) Help() string {
 	return `Examples:
@@ -36,15 +36,15 @@ func (c *publishCmd) Run(ctx context.Context, s *streams, db *database) error {
 			return usagef("the payload is missing: give it as an argument or on standard input")
 		}
 		var err error
-		if payload, err = io.ReadAll(io.LimitReader(&contextReader{ctx: ctx, in: s.in}, payloadMost+1)); err != nil {
+		if payload, err = io.ReadAll(io.LimitReader(&contextReader{ctx: ctx, in: s.in}, payloadLimit+1)); err != nil {
 			return fmt.Errorf("read standard input: %w", err)
 		}
-		if len(payload) > payloadMost {
-			return usagef("standard input is longer than %d bytes, which no database takes as a payload: publish a reference to it", payloadMost)
+		if len(payload) > payloadLimit {
+			return usagef("standard input is longer than %d bytes, the maximum size of a payload: publish a reference to it instead", payloadLimit)
 		}
 	}
 	if word, ok := wildcard(c.Channel); ok {
-		fmt.Fprintf(s.err, "weir: %s is published on a channel of that very name: %s stands for other words in what is subscribed to alone\n", printable(c.Channel), word)
+		fmt.Fprintf(s.err, "weir: publishing on a channel literally named %s: %s is a wildcard only in subscriptions\n", printable(c.Channel), word)
 	}
 	client, closePool, err := db.client(ctx)
 	if err != nil {
@@ -54,7 +54,7 @@ func (c *publishCmd) Run(ctx context.Context, s *streams, db *database) error {
 	return client.Publish(ctx, c.Channel, payload, &weir.PublishOptions{Binary: c.Binary})
 }
 
-// wildcard finds a word of a channel's name that would make a pattern of it.
+// wildcard returns a word of a channel name that would be a wildcard in a pattern.
 func wildcard(channel string) (word string, ok bool) {
 	for word := range strings.SplitSeq(channel, ".") {
 		if word == "*" || word == ">" {
@@ -83,7 +83,7 @@ Examples:
     weir listen --hub http://127.0.0.1:8080 --json --after 81985529.1042.3 orders.created`
 }
 
-// heard is a line of --json.
+// heard is a line of the output with --json.
 type heard struct {
 	Channel  string        `json:"channel,omitempty"`
 	Payload  *string       `json:"payload,omitempty"`
@@ -117,7 +117,7 @@ func (c *listenCmd) Run(ctx context.Context, s *streams, db *database) error {
 		e, err := sub.Next(ctx)
 		if err != nil {
 			if ctx.Err() != nil && c.Count == 0 {
-				return nil // that is how it ends
+				return nil // interrupting is how listening ends
 			}
 			return err
 		}
@@ -138,7 +138,7 @@ func (c *listenCmd) print(s *streams, e weir.Event) error {
 		case "truncated":
 			why = "the database no longer keeps them"
 		case "unknown":
-			why = "the position to go on from is not of this log, which was set back or is another"
+			why = "the position to resume from is not from this log: the database was restored, or is a different one"
 		}
 		fmt.Fprintf(s.err, "weir: messages may be missing before position %s: %s\n", e.Gap.To, why)
 		if c.JSON {

@@ -24,7 +24,7 @@ func (queuesCmd) Help() string {
 type queuesListCmd struct{ jsonFlag }
 
 func (queuesListCmd) Help() string {
-	return `OLDEST is when the available job that has waited longest became available. A count with a ~ before it is an estimate, which errs by some percent: there is too much to count it all.
+	return `OLDEST is when the available job that has waited longest became available. A ~ before a count marks an estimate, off by a few percent, used where there is too much to count.
 
 Example:
 
@@ -45,10 +45,10 @@ func (c *queuesListCmd) Run(ctx context.Context, s *streams, db *database) error
 		return printJSON(s.out, orEmpty(queues))
 	}
 	if len(queues) == 0 {
-		fmt.Fprintln(s.err, "weir: no queues yet: the first job on a queue makes it")
+		fmt.Fprintln(s.err, "weir: no queues yet: the first job on a queue creates it")
 		return nil
 	}
-	const mayBeEstimated = 100 // fewer are counted always
+	const mayBeEstimated = 100 // smaller numbers are always counted
 	rows := make([][]string, len(queues))
 	for i, q := range queues {
 		depth := func(n int64) string {
@@ -111,7 +111,7 @@ func eachQueue(ctx context.Context, s *streams, db *database, names []string, do
 	return nil
 }
 
-// noQueue is the error for a name that no queue has.
+// noQueue returns the error for a queue that does not exist.
 func noQueue(name string) error {
-	return notFoundf("there is no queue %q: see weir queues list", name)
+	return notFoundf("queue %q does not exist: see weir queues list", name)
 }

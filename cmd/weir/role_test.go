@@ -13,7 +13,7 @@ import (
 	"github.com/weir-pg/weir/internal/pgtest"
 )
 
-// asRole returns the database's URL for a new user who holds the roles.
+// asRole returns the database's URL for a new user with the given roles.
 func asRole(t *testing.T, admin *pgx.Conn, database, roles string) string {
 	t.Helper()
 	to, err := url.Parse(database)
@@ -58,7 +58,7 @@ func TestWorkEndsWhenIdleWithItsRoleAlone(t *testing.T) {
 	if code, said := work(); code != exitOK || !strings.Contains(said, "1 completed") {
 		t.Errorf("exit code %d:\n%s", code, said)
 	}
-	// Without the right to look it can't know when to end, and says so once.
+	// Without the privilege to read queues it can't know when to exit, and says so once.
 	if _, err := admin.Exec(t.Context(), `REVOKE EXECUTE ON FUNCTION weir.jobs_page FROM weir_work`); err != nil {
 		t.Fatal(err)
 	}
@@ -123,7 +123,7 @@ func TestWhatAnOwnerWithoutCreateroleMayNotDoIsSaidFirst(t *testing.T) {
 	}
 }
 
-// TestWhatAUserLacksIsNamed: who is refused is told which role, or which right, it takes.
+// TestWhatAUserLacksIsNamed: an error about missing privileges names the role or privilege required.
 func TestWhatAUserLacksIsNamed(t *testing.T) {
 	t.Parallel()
 	database := pgtest.Database(t)
@@ -154,7 +154,7 @@ func TestWhatAUserLacksIsNamed(t *testing.T) {
 			check(as, want, strings.Fields(call)...)
 		}
 	}
-	// A hub's part is a role of its own: who may do all the rest would run half a hub.
+	// A hub needs its own role: with all other roles only part of it would work.
 	config, err := pgx.ParseConfig(as)
 	if err != nil {
 		t.Fatal(err)

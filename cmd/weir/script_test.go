@@ -26,7 +26,7 @@ import (
 	"github.com/weir-pg/weir/internal/pgtest"
 )
 
-// suite runs the package's tests, in a process that scripts also start as weir.
+// suite runs the package's tests. Scripts start the same binary as weir.
 type suite struct{ m *testing.M }
 
 func (s suite) Run() int { return pgtest.Run(s.m) }
@@ -35,20 +35,20 @@ func TestMain(m *testing.M) {
 	testscript.Main(suite{m}, map[string]func(){"weir": main})
 }
 
-// Each script of testdata/script has a database of its own in DATABASE_URL; that of migrate*.txtar is empty. Besides
-// testscript's own commands there are
+// Each script in testdata/script has its own database in DATABASE_URL; that of migrate*.txtar is empty. In addition to testscript's own
+// commands there are
 //
 //	code N command …         the command exits with code N
-//	until regexp command …   the command is repeated until it prints what is wanted
+//	until regexp command …   the command is repeated until its output matches
 //	json                     the last command printed one JSON value and nothing else
-//	get file path            the HTTP server at the address in the file answers 200; stdout is what it says
+//	get file path            the HTTP server at the address in the file answers 200; stdout is the body
 //	hashes folder            all jobs of the queue files have output the true hash of a file, and every file has one
 func TestScripts(t *testing.T) {
 	t.Parallel()
 	runScripts(t, func(name string) bool { return !wholeServer[name] })
 }
 
-// wholeServer are the scripts of commands that look at every session of the server.
+// wholeServer lists the scripts whose commands inspect all sessions of the server.
 var wholeServer = map[string]bool{"doctor": true, "guard": true}
 
 func TestScriptsOfTheWholeServer(t *testing.T) {
@@ -56,7 +56,7 @@ func TestScriptsOfTheWholeServer(t *testing.T) {
 	runScripts(t, func(name string) bool { return wholeServer[name] })
 }
 
-// runScripts runs those that are chosen by name: at the same time, but for those that look at the whole server.
+// runScripts runs the scripts chosen by name: in parallel, except for those that inspect the whole server.
 func runScripts(t *testing.T, chosen func(name string) bool) {
 	t.Helper()
 	files, err := filepath.Glob("testdata/script/*.txtar")
@@ -87,12 +87,12 @@ func runScripts(t *testing.T, chosen func(name string) bool) {
 				Setup: func(env *testscript.Env) error {
 					env.Setenv("DATABASE_URL", url)
 					env.Setenv("SHA256", example)
-					// Where binaries of PostgreSQL are found.
+					// Where PostgreSQL's binaries are.
 					env.Setenv("HOME", os.Getenv("HOME"))
 					env.Setenv("XDG_CACHE_HOME", os.Getenv("XDG_CACHE_HOME"))
 					env.Setenv("WEIR_POSTGRES", os.Getenv("WEIR_POSTGRES"))
 					env.Defer(func() {
-						// Where the work directory is closed to the server's user, its data lies elsewhere.
+						// The server's user may not have access to the work directory, so its data is elsewhere.
 						for _, home := range []string{".", "other"} {
 							dir := filepath.Join(env.WorkDir, home, devDir)
 							if !exists(dir) {
@@ -136,7 +136,7 @@ func code(ts *testscript.TestScript, _ bool, args []string) {
 	}
 }
 
-// until asks again and again, because nobody tells: that is what it tests too.
+// until repeats a command, because nothing notifies it: it tests what the command prints, too.
 func until(ts *testscript.TestScript, _ bool, args []string) {
 	const bound = time.Minute
 	wanted, err := regexp.Compile("(?m)" + args[0])

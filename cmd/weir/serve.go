@@ -51,7 +51,7 @@ func (c *serveCmd) Run(ctx context.Context, s *streams, db *database) error {
 	if err != nil {
 		return err
 	}
-	pool, err := db.pool(ctx) // says what is wrong with it
+	pool, err := db.pool(ctx) // reports connection errors
 	if err != nil {
 		return err
 	}
@@ -95,18 +95,18 @@ func (c *serveCmd) config(url string) (server.Config, error) {
 	}
 	switch {
 	case c.ListenHTTP == "" && c.ListenPG == "":
-		return config, usagef("there is nothing to serve: give --listen-http or --listen-pg an address")
+		return config, usagef("nothing to serve: give --listen-http or --listen-pg an address")
 	case (c.TLSCert == "") != (c.TLSKey == ""):
-		return config, usagef("--tls-cert and --tls-key go together")
+		return config, usagef("--tls-cert and --tls-key must be given together")
 	case c.PGAuth == "users-file" && c.UsersFile == "" && c.ListenPG != "":
-		return config, usagef("--pg-auth users-file needs --users-file")
+		return config, usagef("--pg-auth users-file requires --users-file")
 	case c.UsersFile != "" && c.PGAuth != "users-file":
-		return config, usagef("--users-file needs --pg-auth users-file: with %s the file would not be read", c.PGAuth)
+		return config, usagef("--users-file requires --pg-auth users-file: with %s the file would not be read", c.PGAuth)
 	case c.QueueBytes < 1024:
 		return config, usagef("--queue-bytes must be at least 1024, got %d", c.QueueBytes)
 	}
 	if len(config.Name) > 128 {
-		return config, usagef("--name has %d bytes, at most 128 are allowed", len(config.Name))
+		return config, usagef("--name must be at most 128 bytes, got %d", len(config.Name))
 	}
 	if config.Name == "" {
 		host, _ := os.Hostname()
@@ -120,7 +120,7 @@ func (c *serveCmd) config(url string) (server.Config, error) {
 	return config, err
 }
 
-// announce says where the hub listens.
+// announce logs where the hub listens.
 func (c *serveCmd) announce(log *slog.Logger, s *server.Server) {
 	attrs := []any{}
 	if a := s.PGAddr(); a != nil {

@@ -25,11 +25,11 @@ func (f clusterFlags) config() (*cluster.Config, error) {
 	embedded := f.ClusterListen != "" || f.ClusterAdvertise != "" || len(f.ClusterRoute) > 0 || f.ClusterSecretFile != ""
 	switch {
 	case f.Cluster == "" && (embedded || f.ClusterCredentials != "" || files != cluster.TLS{}):
-		return nil, usagef("the flags --cluster-… go with --cluster: give it the URL of a NATS server, or embedded")
+		return nil, usagef("the flags --cluster-… require --cluster: set it to the URL of a NATS server, or to embedded")
 	case f.Cluster == "":
 		return nil, nil
 	case f.Cluster != "embedded" && embedded:
-		return nil, usagef("--cluster-listen, --cluster-advertise, --cluster-route and --cluster-secret-file go with --cluster embedded, not with the URL of a NATS server")
+		return nil, usagef("--cluster-listen, --cluster-advertise, --cluster-route and --cluster-secret-file require --cluster embedded, not the URL of a NATS server")
 	case f.Cluster != "embedded":
 		return &cluster.Config{URL: f.Cluster, Credentials: f.ClusterCredentials, TLS: files}, nil
 	}

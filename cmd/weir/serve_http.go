@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// serveHTTP serves until stop is called, and logs where.
+// serveHTTP serves until stop is called, and logs the address.
 func serveHTTP(flag, address string, handler http.Handler, what, path string, log *slog.Logger) (stop func(), err error) {
 	listener, err := net.Listen("tcp", address)
 	if err != nil {
@@ -16,10 +16,10 @@ func serveHTTP(flag, address string, handler http.Handler, what, path string, lo
 	}
 	server := &http.Server{Handler: handler, ReadHeaderTimeout: 5 * time.Second}
 	done := make(chan struct{})
-	go func() { // ends when the server is closed, and is waited for by stop
+	go func() { // ends when the server is closed; stop waits for it
 		defer close(done)
 		if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
-			log.Error("cannot serve "+what+" any more", "error", err)
+			log.Error("stopped serving "+what, "error", err)
 		}
 	}()
 	log.Info("serving "+what, "url", "http://"+listener.Addr().String()+path)

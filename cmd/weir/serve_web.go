@@ -8,7 +8,7 @@ import (
 	"github.com/weir-pg/weir/cmd/internal/web"
 )
 
-// webFlags say who may do what over HTTP.
+// webFlags configure what HTTP clients may do.
 type webFlags struct {
 	Anonymous     bool   `xor:"auth" help:"Let every HTTP client subscribe and publish, without authentication. On addresses other than loopback it needs --host."`
 	JWTSecretFile string `name:"jwt-secret-file" xor:"auth" type:"existingfile" placeholder:"FILE" help:"Secret with which HTTP clients' tokens are signed (HS256), 32 bytes or more."`
@@ -28,7 +28,7 @@ type webFlags struct {
 	PublishRate    float64 `placeholder:"N" help:"Maximum number of messages per second that one WebSocket may publish. Default: no limit."`
 }
 
-// kind is how HTTP clients are let in.
+// kind returns how HTTP clients are authenticated.
 func (f webFlags) kind() string {
 	switch {
 	case f.Anonymous:
@@ -47,13 +47,13 @@ func (f webFlags) config() (web.Config, error) {
 		Limits: web.Limits{Connections: f.MaxConnections, PerAddress: f.MaxPerAddress, PublishRate: f.PublishRate},
 	}
 	if len(f.Host) > 0 && !f.Anonymous {
-		return c, usagef("--host goes with --anonymous: where clients show tokens, any name will do")
+		return c, usagef("--host requires --anonymous: clients that present tokens may use any host name")
 	}
 	var proxies []netip.Prefix
 	for _, text := range f.TrustedProxies {
 		p, err := netip.ParsePrefix(text)
 		if err != nil {
-			return c, usagef("--trusted-proxies: %q is no network: write it as 10.0.0.0/8, or 192.0.2.7/32 for one address", text)
+			return c, usagef("--trusted-proxies: %q is not a valid network: write it as 10.0.0.0/8, or 192.0.2.7/32 for one address", text)
 		}
 		proxies = append(proxies, p.Masked())
 	}
@@ -73,7 +73,7 @@ func (f webFlags) config() (web.Config, error) {
 		}
 		c.Authorizer, err = web.NewJWT(tokens)
 	case f.JWTAudience != "" || f.JWTIssuer != "":
-		return c, usagef("--jwt-audience and --jwt-issuer go with --jwt-secret-file, --jwks-file or --jwks-url")
+		return c, usagef("--jwt-audience and --jwt-issuer require --jwt-secret-file, --jwks-file or --jwks-url")
 	case f.AuthURL != "":
 		c.Authorizer, err = web.NewCallback(web.CallbackConfig{URL: f.AuthURL})
 	}

@@ -48,9 +48,9 @@ func (c *settingsListCmd) Run(ctx context.Context, s *streams, db *database) err
 }
 
 type settingsSetCmd struct {
-	Name  string `arg:"" help:"completed_retention, failed_retention, retention_bytes, message_retention, message_retention_bytes or message_bytes; of a queue backoff or backoff_limit."`
+	Name  string `arg:"" help:"completed_retention, failed_retention, retention_bytes, message_retention, message_retention_bytes or message_bytes; for a queue, backoff or backoff_limit."`
 	Value string `arg:"" help:"Value: an interval such as '3 days', or a number of bytes."`
-	Queue string `short:"q" help:"Queue, for a setting of a queue."`
+	Queue string `short:"q" help:"Queue whose setting to change."`
 }
 
 func (settingsSetCmd) Help() string {

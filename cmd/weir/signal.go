@@ -11,18 +11,18 @@ import (
 	"time"
 )
 
-// sameSignal is for how long further signals count as the first: who stops a process often tells it twice, once by itself and once with its
-// group, as timeout(1) does.
+// sameSignal is the time within which further signals count as the first: a process is often signalled twice, once alone and once with its
+// group, as by timeout(1).
 const sameSignal = time.Second
 
-// trap gives out a context that ends at the first Ctrl-C or SIGTERM; at a second, later one the process exits at once.
+// trap provides a context that ends at the first Ctrl-C or SIGTERM. At a second one the process exits immediately.
 type trap struct {
 	mu    sync.Mutex
-	last  []func() // called before the exit at once
+	last  []func() // called before an immediate exit
 	close func()
 }
 
-// catchSignals starts one goroutine, which release ends.
+// catchSignals starts a goroutine, which release ends.
 func catchSignals(stderr io.Writer) (context.Context, *trap) {
 	ctx, cancel := context.WithCancel(context.Background())
 	signals := make(chan os.Signal, 2)
@@ -48,7 +48,7 @@ func catchSignals(stderr io.Writer) (context.Context, *trap) {
 			if time.Since(first) < sameSignal {
 				continue
 			}
-			fmt.Fprintln(stderr, "weir: stopped at once by a second signal")
+			fmt.Fprintln(stderr, "weir: stopped immediately by a second signal")
 			t.mu.Lock()
 			for _, f := range t.last {
 				f()
@@ -59,7 +59,7 @@ func catchSignals(stderr io.Writer) (context.Context, *trap) {
 	return ctx, t
 }
 
-// beforeForcedExit registers what must be done even when there is no time for anything; it must be quick.
+// beforeForcedExit registers a function that is called even before an immediate exit; it must be quick.
 func (t *trap) beforeForcedExit(f func()) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -28,7 +28,7 @@ type build struct {
 func (c *versionCmd) Run(s *streams) error {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
-		return errors.New("this build carries no information: build it with go build in module mode")
+		return errors.New("this build contains no version information: build it with go build in module mode")
 	}
 	migrations, err := schema.Migrations()
 	if err != nil {

@@ -105,7 +105,7 @@ func (c *workCmd) Run(ctx context.Context, s *streams, db *database, signals *tr
 	ctx, idle := context.WithCancel(ctx)
 	defer idle()
 	watched := make(chan error, 1)
-	go func() { watched <- c.watch(ctx, client, tally, p, idle, queues) }() // it ends with ctx, and is waited for below
+	go func() { watched <- c.watch(ctx, client, tally, p, idle, queues) }() // ends with ctx; waited for below
 	err = worker.Run(ctx)
 	idle()
 	if watchErr := <-watched; err == nil {
@@ -124,12 +124,12 @@ func (c *workCmd) queues() (map[string]int, error) {
 		if at := strings.LastIndexByte(text, '='); at >= 0 {
 			var err error
 			if n, err = strconv.Atoi(text[at+1:]); err != nil {
-				return nil, usagef("--queue %s: after = must stand how many jobs to run at once, as in files=4", text)
+				return nil, usagef("--queue %s: give the number of concurrent jobs after =, as in files=4", text)
 			}
 			name = text[:at]
 		}
 		if name == "" || n < 1 || n > 10_000 {
-			return nil, usagef("--queue %s: write a queue's name, and 1 to 10000 jobs to run at once, as in files=4", text)
+			return nil, usagef("--queue %s: give a queue name and 1 to 10000 concurrent jobs, as in files=4", text)
 		}
 		queues[name] = n
 	}
@@ -139,16 +139,16 @@ func (c *workCmd) queues() (map[string]int, error) {
 const (
 	watchEvery = 100 * time.Millisecond
 	askEvery   = 250 * time.Millisecond
-	longWait   = 10 * time.Second // so long without a word would look like a fault
+	longWait   = 10 * time.Second // a longer silence would look like a fault
 )
 
-// watch shows how the work goes, and with --exit-when-idle calls idle when nothing is left of it.
+// watch shows progress, and with --exit-when-idle calls idle when no work is left.
 func (c *workCmd) watch(ctx context.Context, client *weir.Client, tally *tally, p *progress, idle func(), queues map[string]int) error {
 	tick := time.NewTicker(watchEvery)
 	defer tick.Stop()
-	quiet := int64(-1) // what tally.moves was when the queues were last seen empty
+	quiet := int64(-1) // tally.moves when the queues were last seen empty
 	blind := false
-	said := time.Time{} // until when it has been said that there is nothing to do
+	said := time.Time{} // until when the message that there is nothing to do covers
 	asked := time.Time{}
 	for {
 		select {
@@ -168,17 +168,17 @@ func (c *workCmd) watch(ctx context.Context, client *weir.Client, tally *tally, 
 			return nil
 		case denied(err):
 			idle()
-			return fmt.Errorf("check whether work is left, for --exit-when-idle: %w", err)
+			return fmt.Errorf("check whether any work is left, for --exit-when-idle: %w", err)
 		case err != nil:
 			if !blind {
-				tally.log.Warn("cannot see whether work is left, trying again", "error", err)
+				tally.log.Warn("cannot check whether any work is left, trying again", "error", err)
 			}
 			quiet, blind = -1, true
 			continue
 		case left || moves != tally.moves.Load():
 			quiet = -1
 			if now := time.Now(); now.After(said) && next.Sub(now) > longWait {
-				fmt.Fprintf(p, "weir: nothing to do for %s: then a job is to be tried again, or was scheduled; Ctrl-C leaves it there\n", short(next.Sub(now)))
+				fmt.Fprintf(p, "weir: nothing to do for %s, until the next retry or scheduled job; Ctrl-C leaves it in the queue\n", short(next.Sub(now)))
 				said = next
 			}
 		case quiet == moves: // empty twice, and nothing moved in between
@@ -191,14 +191,15 @@ func (c *workCmd) watch(ctx context.Context, client *weir.Client, tally *tally, 
 	}
 }
 
-// anyLeft tells whether a queue has a job to do, in any worker, now or later: with --kind, a job that this worker may do. A job may step
-// from one state to another between two of these questions, so one answer is not enough. next is when the first of them is due, where all that is left is for later.
+// anyLeft reports whether a queue has unfinished jobs, in any worker, now or later: with --kind, jobs that this worker may run. A job may
+// change its state between these queries, so one negative answer is not enough. If all jobs left are for later, next is when the first is
+// due.
 func (c *workCmd) anyLeft(ctx context.Context, client *weir.Client, queues map[string]int) (left bool, next time.Time, err error) {
 	for queue := range queues {
 		for _, state := range []weir.State{weir.StateAvailable, weir.StateRunning, weir.StateLater} {
 			list := weir.JobsParams{States: []weir.State{state}, Queue: queue, Limit: 1}
 			if state == weir.StateLater {
-				list.Kinds = c.Kind // jobs of other kinds wait there for other workers
+				list.Kinds = c.Kind // jobs of other kinds wait for other workers
 			}
 			jobs, _, err := listJobs(ctx, client, list, 1)
 			if err != nil {
@@ -221,7 +222,7 @@ func (c *workCmd) anyLeft(ctx context.Context, client *weir.Client, queues map[s
 	return left, next, nil
 }
 
-// denied tells whether the user lacks a privilege: no use in trying again.
+// denied reports whether the role lacks a privilege, so that trying again is pointless.
 func denied(err error) bool {
 	var refused *pgconn.PgError
 	return errors.As(err, &refused) && refused.Code == "42501"
@@ -230,10 +231,10 @@ func denied(err error) bool {
 // tally counts how attempts ended, and logs them.
 type tally struct {
 	log                        *slog.Logger
-	every                      bool // log each, not only failures
+	every                      bool // log each attempt, not only failures
 	running, moves             atomic.Int64
 	completed, retried, failed atomic.Int64
-	others, handedBack         atomic.Int64 // cancelled or interrupted; of kinds for other workers
+	others, released           atomic.Int64 // cancelled or interrupted; of kinds that other workers run
 }
 
 func (t *tally) start(ctx context.Context, _ weir.JobMeta) context.Context {
@@ -251,15 +252,15 @@ func (t *tally) end(ctx context.Context, job weir.JobMeta, outcome weir.Outcome,
 		if t.every {
 			t.log.Info("completed", attrs...)
 		}
-	case errors.Is(err, weir.ErrUnknownKind): // the worker says so itself, once
-		t.handedBack.Add(1)
+	case errors.Is(err, weir.ErrUnknownKind): // the worker logs this, once
+		t.released.Add(1)
 	case cause == weir.ErrCancelled || cause == weir.ErrStopping || cause == weir.ErrFenced || cause == weir.ErrLapsed:
 		t.others.Add(1)
 		t.log.Warn("stopped", append(attrs, "why", cause)...)
 	case outcome == "retried":
 		t.retried.Add(1)
 		t.log.Warn("failed, will be retried", append(attrs, "error", cell(err.Error()))...)
-	case outcome == weir.OutcomeFailed: // the worker says so itself
+	case outcome == weir.OutcomeFailed: // the worker logs this
 		t.failed.Add(1)
 	default:
 		t.others.Add(1)
@@ -272,8 +273,8 @@ func (t *tally) String() string {
 	if n := t.others.Load(); n > 0 {
 		text += fmt.Sprintf(", %s stopped", count(n))
 	}
-	if n := t.handedBack.Load(); n > 0 {
-		text += fmt.Sprintf(", %s handed back", count(n))
+	if n := t.released.Load(); n > 0 {
+		text += fmt.Sprintf(", %s released", count(n))
 	}
 	if n := t.running.Load(); n > 0 {
 		text = fmt.Sprintf("%s running, ", count(n)) + text

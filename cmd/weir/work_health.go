@@ -8,7 +8,8 @@ import (
 	"github.com/weir-pg/weir"
 )
 
-// probes answer /readyz while the worker is healthy, and /healthz unless a restart would help, in the words in which hubs answer.
+// probes serves /readyz, which succeeds while the worker is healthy, and /healthz, which succeeds unless a restart would help. The answers
+// have the form of the hub's.
 func probes(health func() error) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {

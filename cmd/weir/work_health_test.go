@@ -9,7 +9,7 @@ import (
 	"github.com/weir-pg/weir"
 )
 
-// TestProbesOfAWorkerTellWhetherARestartHelps: not ready is whoever is not healthy, not live only who is stuck.
+// TestProbesOfAWorkerTellWhetherARestartHelps: a worker that is not healthy is not ready; only one that is stuck is not live.
 func TestProbesOfAWorkerTellWhetherARestartHelps(t *testing.T) {
 	for _, c := range []struct {
 		health      error
