@@ -66,7 +66,7 @@ func checkHotRow(ctx context.Context, l *look) (result, error) {
 			switch {
 			case class == notWaiting:
 				idle++
-				what = "idle in its transaction"
+				what = "idle in transaction"
 			case class == CPU:
 				what = "at work"
 			case class == RowLock:
@@ -141,7 +141,7 @@ func checkHotRow(ctx context.Context, l *look) (result, error) {
 			shareOf(float64(unplaced), float64(waits)))
 	}
 	if n := total(doing); n > 0 {
-		f.add("", "the holders of the rows are %s", ranked(doing, n, func(s string) string { return s }))
+		f.add("", "what the holders of the rows do: %s", ranked(doing, n, func(s string) string { return s }))
 	}
 	statements := map[string]int{}
 	l.view.each(func(s Session, _ float64) {

@@ -32,9 +32,9 @@ func TestPgMonitorIsEnough(t *testing.T) {
 	crew(t, at, 6, repeat("BEGIN", "UPDATE counter SET n = n + 1 WHERE id = 1", "SELECT pg_sleep(0.01)", "COMMIT"))
 	r := examine(t, as(t, at, "watcher", "w"), looking)
 	f := expect(t, r, doctor.HotRow, doctor.Critical)
-	expectFact(t, f, "counter: ", "its key may not be read by watcher")
+	expectFact(t, f, "counter: ", "watcher may not read its key")
 	unseen := strings.Join(r.Unseen, "\n")
-	for _, want := range []string{"Weir's queues: it takes the role weir_operate", "Weir's segments: it takes the schema's owner"} {
+	for _, want := range []string{"Weir's queues: it needs the role weir_operate", "Weir's segments: it needs the schema's owner"} {
 		if !strings.Contains(unseen, want) {
 			t.Errorf("%q is not said to be unseen:\n%s", want, unseen)
 		}

@@ -157,7 +157,7 @@ func TestSlowClaimsAreNamed(t *testing.T) {
 	expectFact(t, f, "weir._claim")
 	expectFact(t, f, "PgSleep")
 	expectFact(t, f, "role app has jit_above_cost = 0")
-	expectFact(t, f, "may be compiled at each call")
+	expectFact(t, f, "may be compiled on each call")
 }
 
 // TestKindThatNoWorkerKnowsIsNamed: jobs that workers hand back are no fault at first, and one when they have waited for long.
