@@ -12,7 +12,7 @@ import (
 	"github.com/weir-pg/weir/cmd/internal/load"
 )
 
-// connect opens one session under a name of the lab's.
+// connect opens a session with one of the lab's application names.
 func connect(ctx context.Context, url, name string, settings map[string]string) (*pgx.Conn, error) {
 	config, err := pgx.ParseConfig(url)
 	if err != nil {
@@ -22,15 +22,15 @@ func connect(ctx context.Context, url, name string, settings map[string]string) 
 	for key, value := range settings {
 		config.RuntimeParams[key] = value
 	}
-	// A storm may make others wait long for their connection, and here that is no error.
+	// During a storm connecting may take long, which is not an error here.
 	config.ConnectTimeout = 2 * time.Minute
 	return pgx.ConnectConfig(ctx, config)
 }
 
-// crew is a number of sessions that do the same, each over a connection of its own.
+// crew is a group of sessions that do the same work, each on its own connection.
 type crew struct{ conns []*pgx.Conn }
 
-// openCrew connects n sessions, a few at a time: the lab must not make a storm where it does not mean to.
+// openCrew connects n sessions, a few at a time, so that the lab causes no unintended storm.
 func openCrew(ctx context.Context, url string, n int, settings map[string]string) (*crew, error) {
 	c := &crew{conns: make([]*pgx.Conn, n)}
 	err := eachOf(n, 8, func(i int) (err error) {
@@ -44,7 +44,7 @@ func openCrew(ctx context.Context, url string, n int, settings map[string]string
 	return c, nil
 }
 
-// eachOf calls f for 0 to n-1, from some goroutines, and returns their errors.
+// eachOf calls f for 0 to n-1 from several goroutines, and returns their errors.
 func eachOf(n, goroutines int, f func(i int) error) error {
 	var all sync.WaitGroup
 	errs := make([]error, goroutines)
@@ -59,7 +59,7 @@ func eachOf(n, goroutines int, f func(i int) error) error {
 	return errors.Join(errs...)
 }
 
-// exec runs a statement in every session.
+// exec runs a statement in each session.
 func (c *crew) exec(ctx context.Context, sql string) error {
 	return eachOf(len(c.conns), 8, func(i int) error {
 		_, err := c.conns[i].Exec(ctx, sql)
@@ -67,8 +67,7 @@ func (c *crew) exec(ctx context.Context, sql string) error {
 	})
 }
 
-// work repeats step in every session until `until` ends, and counts each. A step that has begun is finished: ctx alone
-// cuts it off.
+// work repeats step in each session until `until` ends, and counts the steps. A step in progress is finished; only ctx interrupts it.
 func (c *crew) work(ctx, until context.Context, m *load.Tally, step func(ctx context.Context, conn *pgx.Conn, i int) error) error {
 	until, cancel := context.WithCancel(until)
 	defer cancel()
@@ -80,7 +79,7 @@ func (c *crew) work(ctx, until context.Context, m *load.Tally, step func(ctx con
 				begun := time.Now()
 				if err := step(ctx, conn, i); err != nil {
 					errs[i] = err
-					cancel() // the others need not go on
+					cancel() // stop the others
 					return
 				}
 				m.Did(1, time.Since(begun))
@@ -104,14 +103,14 @@ func (c *crew) close() {
 	})
 }
 
-// closeConn ends a session, whatever state it is in.
+// closeConn ends a session in any state.
 func closeConn(conn *pgx.Conn) {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
-	_ = conn.Close(ctx) // nothing more is wanted of it
+	_ = conn.Close(ctx) // it is no longer needed
 }
 
-// transaction runs statements in one round trip, between BEGIN and COMMIT.
+// transaction runs statements between BEGIN and COMMIT in one round trip.
 func transaction(ctx context.Context, conn *pgx.Conn, add func(b *pgx.Batch)) error {
 	b := &pgx.Batch{}
 	b.Queue(`BEGIN`)

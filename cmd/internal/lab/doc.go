@@ -1,27 +1,24 @@
-// Package lab reproduces five known collapses of PostgreSQL, each beside its cures and in the same run, and
-// measures what happens.
+// Package lab reproduces five known collapses of PostgreSQL, each next to its fixes, and measures all of them in the same run.
 //
-//	notify     NOTIFY lets one commit of the cluster through at a time
+//	notify     NOTIFY lets only one commit of the cluster through at a time
 //	listeners  every notification wakes every listener
-//	storm      thousands of connections at once saturate the postmaster
-//	tree       foreign keys, one row per statement and hot counters: locks upon locks
-//	pinned     a long transaction makes a queue walk through its dead rows
+//	storm      thousands of simultaneous connections saturate the postmaster
+//	tree       foreign keys, one row per statement, and hot counters: one lock after another
+//	pinned     a long transaction makes a queue read through its dead rows
 //
-// A scenario is a list of ways to do the same work: as it collapses, and as cures do it. Run measures all ways of
-// one scenario and returns a Result, whose verdict is computed from the figures. Nothing is staged: a scenario that
-// shows nothing on the machine at hand says so.
+// A scenario is a list of ways to do the same work: as it collapses, and with each fix. Run measures all ways of one scenario and returns a
+// Result, whose verdict is computed from the figures. Nothing is staged: if a collapse does not show on the machine, the verdict says so.
 //
 //	result, err := lab.Run(ctx, lab.Config{Scenario: "notify", Duration: 10 * time.Second})
 //	fmt.Println(result.Verdict.Text)
 //
-// Load runs a scenario's collapse alone, against a database that is there, until its context ends: something for a
-// doctor to look at.
+// Load runs only the collapse of a scenario, on an existing database, until its context ends, for example as a case for the doctor's tests.
 //
 //	err := lab.Load(ctx, lab.LoadConfig{Scenario: "notify", Database: url, Clients: 32})
 //
-// Everything that the lab makes lies in schema weir_lab, or in schema weir where the lab installed it, and is
-// dropped at the end. Its sessions have the application name "weir lab".
+// The lab creates everything in schema weir_lab, and in schema weir if it installed it, and drops both at the end. The application name of its
+// sessions is "weir lab".
 //
-// Each scenario has files of its own. What they share: server.go (where to measure), meter.go (counts and latencies
-// over time), waits.go (what sessions wait for), result.go (what comes of it). Package lab/report makes a page of it.
+// Each scenario has its own files. They share site.go (where to measure), meter.go (counts and latencies over time), waits.go (what sessions
+// wait for) and result.go (the result). Package lab/report renders it as a page.
 package lab

@@ -18,11 +18,11 @@ import (
 // hub is a hub in this process, on the site's database.
 type hub struct {
 	server *server.Server
-	url    string // by which an unchanged driver listens there
-	users  string // the file of who may
+	url    string // at which an unchanged driver can LISTEN
+	users  string // the users file
 }
 
-// startHub starts one, and returns when clients can connect to it. They prove who they are as they do to PostgreSQL.
+// startHub starts a hub, and returns when clients can connect to it. They authenticate as they do to PostgreSQL.
 func startHub(ctx context.Context, s *site) (_ *hub, err error) {
 	config, err := pgx.ParseConfig(s.url)
 	if err != nil {
@@ -52,13 +52,13 @@ func startHub(ctx context.Context, s *site) (_ *hub, err error) {
 	return &hub{server: h, url: u.String(), users: users}, nil
 }
 
-// stop ends the hub. That of no hub does nothing.
+// stop ends the hub. On nil it does nothing.
 func (h *hub) stop() {
 	if h == nil {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
-	_ = h.server.Stop(ctx) // it keeps nothing
+	_ = h.server.Stop(ctx) // it stores nothing
 	_ = os.Remove(h.users)
 }

@@ -16,7 +16,7 @@ import (
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
 
-// tiny is a run of any scenario that is over soon.
+// tiny is a short run of any scenario.
 func tiny(scenario, url string) Config {
 	return Config{
 		Scenario: scenario, Database: url, Duration: 400 * time.Millisecond, Command: "weir lab " + scenario,
@@ -35,7 +35,7 @@ func TestEveryScenarioEndsWithAPlausibleResultAndCleansUp(t *testing.T) {
 			url := pgtest.Empty(t)
 			begun := time.Now()
 			c := tiny(name, url)
-			if name == "pinned" { // which has to do something before its pin too
+			if name == "pinned" { // which must also work before its pin
 				c.Duration = 2 * time.Second
 			}
 			r, err := Run(t.Context(), c)
@@ -48,7 +48,7 @@ func TestEveryScenarioEndsWithAPlausibleResultAndCleansUp(t *testing.T) {
 	}
 }
 
-// plausible checks what must hold of any scenario's figures, whatever the machine.
+// plausible checks what must be true of any scenario's figures on any machine.
 func plausible(t *testing.T, r *Result, took time.Duration) {
 	t.Helper()
 	if r.Title == "" || r.About == "" || r.Server.Version == "" || r.Seconds <= 0 || r.Seconds > took.Seconds()+1 || len(r.Settings) == 0 {
@@ -114,7 +114,7 @@ func nothingLeft(t *testing.T, url string) {
 	}
 }
 
-// Storms over several servers take private ones.
+// Storms over several servers need private ones.
 func TestStormRunsOnPrivateServersSideBySide(t *testing.T) {
 	t.Parallel()
 	c := tiny("storm", "")
@@ -139,7 +139,7 @@ func TestStormRunsOnPrivateServersSideBySide(t *testing.T) {
 
 func TestTreeCuresChangeWhatIsAskedNotWhatIsBuilt(t *testing.T) {
 	pgtest.Alone(t, "it counts MultiXacts of the whole server")
-	r, err := Run(t.Context(), tiny("tree", pgtest.Empty(t))) // which fails where children and counters differ
+	r, err := Run(t.Context(), tiny("tree", pgtest.Empty(t))) // fails if children and counters differ
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -153,15 +153,15 @@ func TestTreeCuresChangeWhatIsAskedNotWhatIsBuilt(t *testing.T) {
 	for _, c := range []struct {
 		before, after, name string
 	}{
-		{"no foreign keys", "+ keys remembered", "statements for a row written"},
-		{"+ keys remembered", "+ one transaction per item", "commits for an item"},
+		{"no foreign keys", "+ keys remembered", "statements per row written"},
+		{"+ keys remembered", "+ one transaction per item", "commits per item"},
 	} {
 		if before, after := figure(c.before, c.name), figure(c.after, c.name); after >= before {
 			t.Errorf("%s: %g %s, and %g %s", c.name, before, c.before, after, c.after)
 		}
 	}
-	if n := figure("+ deltas, coalesced", "MultiXacts for an item"); n > 0.01 {
-		t.Errorf("without foreign keys and shared rows, %g MultiXacts were made for an item", n)
+	if n := figure("+ deltas, coalesced", "MultiXacts per item"); n > 0.01 {
+		t.Errorf("without foreign keys and shared rows, %g MultiXacts were made per item", n)
 	}
 }
 
@@ -244,7 +244,7 @@ func TestVerdictIsComputed(t *testing.T) {
 	}{{100, true}, {900, false}} {
 		r := &Result{Ways: []*Way{way("insert", 1000), way("insert + pg_notify", c.notify)}}
 		v := notifyVerdict(r)
-		if v.Shown != c.shown || v.Times != round(1000/c.notify) || strings.Contains(v.Text, "Shows nothing on this machine") == c.shown {
+		if v.Shown != c.shown || v.Times != round(1000/c.notify) || strings.Contains(v.Text, "Not shown on this machine") == c.shown {
 			t.Errorf("%g of 1000: %+v", c.notify, v)
 		}
 	}

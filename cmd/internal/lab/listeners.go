@@ -14,16 +14,15 @@ import (
 
 // ListenersSize is the size of scenario listeners.
 type ListenersSize struct {
-	Idle    []int // numbers of idle listeners beside the ping-pong; default 0, 10, 100, 1000
+	Idle    []int // numbers of idle listeners next to the ping-pong; default 0, 10, 100, 1000
 	Clients []int // numbers of clients that listen and unlisten; default 1, 2, 4, 8, 16, 32
 }
 
 var listenersScenario = &scenario{
 	title: "Every notification wakes every listener",
-	about: "Two sessions play ping-pong by NOTIFY, beside idle sessions that listen on channels of their own, which nobody notifies. A " +
-		"backend that notifies does not know " +
-		"who listens on what, so it signals every listening backend of the database. Then clients LISTEN, LISTEN and NOTIFY, or LISTEN and " +
-		"UNLISTEN, on one common channel or on one each.",
+	about: "Two sessions play ping-pong by NOTIFY, next to idle sessions that listen on channels of their own, which nobody notifies. A " +
+		"backend that notifies does not know which backends listen on which channels, so it signals every listening backend of the " +
+		"database. Then clients LISTEN, LISTEN and NOTIFY, or LISTEN and UNLISTEN, on one common channel or on one each.",
 	needs: func(c *Config) needs {
 		if len(c.Listeners.Idle) == 0 {
 			c.Listeners.Idle = []int{0, 10, 100, 1000}
@@ -79,13 +78,13 @@ func listenersVerdict(r *Result, idle []int) Verdict {
 	few, many := idle[0], idle[len(idle)-1]
 	first, last := r.Way(pingPongName("PostgreSQL", few)), r.Way(pingPongName("PostgreSQL", many))
 	times := ratio(first.Rate, last.Rate)
-	what := fmt.Sprintf("two sessions make %s round trips a second beside %d idle listeners, and %s beside %d: %s times fewer, though nobody "+
+	what := fmt.Sprintf("two sessions make %s round trips per second next to %d idle listeners, and %s next to %d: %s times fewer, although nobody "+
 		"notifies the idle ones",
 		Number(first.Rate), few, Number(last.Rate), many, Number(times))
 	var cures []string
 	hubFirst, hubLast := r.Way(pingPongName("hub", few)), r.Way(pingPongName("hub", many))
 	if hubFirst != nil && hubLast != nil {
-		cures = append(cures, fmt.Sprintf("Through the hub they make %s and %s.", Number(hubFirst.Rate), Number(hubLast.Rate)))
+		cures = append(cures, fmt.Sprintf("Through the hub they make %s and %s per second.", Number(hubFirst.Rate), Number(hubLast.Rate)))
 		crossing := -1
 		for _, n := range idle {
 			if pg, hub := r.Way(pingPongName("PostgreSQL", n)), r.Way(pingPongName("hub", n)); pg != nil && hub != nil && hub.Rate > pg.Rate {
@@ -94,9 +93,9 @@ func listenersVerdict(r *Result, idle []int) Verdict {
 			}
 		}
 		if crossing >= 0 {
-			cures = append(cures, fmt.Sprintf("Of the numbers measured, %d is the first beside which the hub is the faster.", crossing))
+			cures = append(cures, fmt.Sprintf("The hub is faster from %d idle listeners on (of the numbers measured).", crossing))
 		} else {
-			cures = append(cures, "PostgreSQL is the faster at every number measured.")
+			cures = append(cures, "PostgreSQL is faster at all numbers measured.")
 		}
 	}
 	return verdict(times, what, cures)

@@ -11,7 +11,7 @@ import (
 	"github.com/weir-pg/weir/cmd/internal/load"
 )
 
-// listenOps are what clients do that come and go.
+// listenOps are the operations that clients repeat.
 var listenOps = []struct {
 	name, what string
 	run        func(ctx context.Context, p post, conn, mouth *pgx.Conn, channel string) error
@@ -36,18 +36,18 @@ var listenOps = []struct {
 	}},
 }
 
-// runListening measures those against the number of clients.
+// runListening measures the operations for each number of clients.
 func runListening(ctx context.Context, r *run, posts []post, point time.Duration) error {
 	clients := r.Listeners.Clients
 	for _, op := range listenOps {
-		chart := Chart{Title: op.name + " against clients", Kind: Lines, X: Axis{Label: "clients", Steps: true}, Y: Axis{Label: "times per second", Log: true}}
+		chart := Chart{Title: op.name + " against clients", Kind: Lines, X: Axis{Label: "clients", Steps: true}, Y: Axis{Label: "operations per second", Log: true}}
 		for _, p := range posts {
 			kind := p.kind
-			if kind == Collapse { // nothing collapses here: it is what the hub is compared with
+			if kind == Collapse { // nothing collapses here: PostgreSQL is the baseline for the hub
 				kind = Baseline
 			}
 			for _, common := range []bool{true, false} {
-				channels := "a channel each"
+				channels := "one channel each"
 				if common {
 					channels = "one common channel"
 				}
@@ -86,7 +86,7 @@ func runListening(ctx context.Context, r *run, posts []post, point time.Duration
 	return nil
 }
 
-// withListeners opens n sessions that listen, and as many to notify with where those are others.
+// withListeners opens n sessions that listen, and n that notify if those must be separate.
 func withListeners(ctx context.Context, p post, n int, f func(ears, mouths *crew) error) error {
 	ears, err := openCrew(ctx, p.listen, n, nil)
 	if err != nil {

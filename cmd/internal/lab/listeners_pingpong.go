@@ -10,7 +10,7 @@ import (
 	"github.com/weir-pg/weir/cmd/internal/load"
 )
 
-// runPingPong measures round trips against the number of idle listeners.
+// runPingPong measures round trips for each number of idle listeners.
 func runPingPong(ctx context.Context, r *run, posts []post, point time.Duration) error {
 	x := Axis{Label: "idle listeners", Steps: true}
 	trips := Chart{Title: "Round trips against idle listeners", Kind: Lines, X: x, Y: Axis{Label: "round trips per second", Log: true}}
@@ -48,7 +48,7 @@ func runPingPong(ctx context.Context, r *run, posts []post, point time.Duration)
 	return nil
 }
 
-// pingPongBesideIdle plays beside more and more idle listeners.
+// pingPongBesideIdle plays next to a growing number of idle listeners.
 func pingPongBesideIdle(ctx context.Context, r *run, p post, point time.Duration, s sampler) ([]*track, error) {
 	idle := &crew{}
 	defer idle.close()
@@ -57,8 +57,8 @@ func pingPongBesideIdle(ctx context.Context, r *run, p post, point time.Duration
 		if err := grow(ctx, idle, p.listen, n); err != nil {
 			return nil, err
 		}
-		way := &Way{Name: pingPongName(p.name, n), Kind: p.kind, Unit: "round trips", What: fmt.Sprintf("ping-pong beside %d idle listeners", n)}
-		if i == 0 && p.kind == Collapse { // what the others are compared with
+		way := &Way{Name: pingPongName(p.name, n), Kind: p.kind, Unit: "round trips", What: fmt.Sprintf("ping-pong next to %d idle listeners", n)}
+		if i == 0 && p.kind == Collapse { // the baseline of the others
 			way.Kind = Baseline
 		}
 		t := newTrack(way, point)
@@ -77,8 +77,8 @@ func pingPongName(post string, idle int) string {
 	return fmt.Sprintf("%s, %d idle", post, idle)
 }
 
-// grow adds idle listeners, each on a channel of its own, until there are n. They need not be read: nothing is ever
-// sent to them.
+// grow adds idle listeners, each on its own channel, until there are n. Their connections need not be read, because nothing is ever sent to
+// them.
 func grow(ctx context.Context, idle *crew, url string, n int) error {
 	from := len(idle.conns)
 	if n <= from {
@@ -97,7 +97,7 @@ func grow(ctx context.Context, idle *crew, url string, n int) error {
 
 func idleChannel(i int) string { return "weir_lab_idle_" + strconv.Itoa(i) }
 
-// playPingPong opens two sessions that listen and two that notify, and hands the game to during.
+// playPingPong opens two sessions that listen and two that notify, and calls during with the game.
 func playPingPong(ctx context.Context, p post, during func(play func(until context.Context, m *load.Tally) error) error) error {
 	ears, err := openCrew(ctx, p.listen, 2, nil)
 	if err != nil {
@@ -118,7 +118,7 @@ func playPingPong(ctx context.Context, p post, during func(play func(until conte
 		}
 	}
 	return during(func(until context.Context, m *load.Tally) error {
-		// The player of one side hears ping and says pong. It ends when the game does, and is waited for.
+		// One player answers each ping with pong. It ends with the game, and is waited for.
 		playing, stop := context.WithCancel(ctx)
 		defer stop()
 		answered := make(chan error, 1)
@@ -140,7 +140,7 @@ func playPingPong(ctx context.Context, p post, during func(play func(until conte
 				if _, err := mouths.conns[1].Exec(ctx, p.send, names[0], "ping"); err != nil {
 					return err
 				}
-				// What is lost would be waited for without end.
+				// Without a timeout, a lost message would be awaited forever.
 				patient, cancel := context.WithTimeout(ctx, 30*time.Second)
 				_, err := ears.conns[1].WaitForNotification(patient)
 				cancel()
@@ -154,7 +154,7 @@ func playPingPong(ctx context.Context, p post, during func(play func(until conte
 		stop()
 		other := <-answered
 		if ctx.Err() == nil && !errors.Is(other, context.Canceled) {
-			err = errors.Join(other, err) // the first is why the second came
+			err = errors.Join(other, err) // the first is the cause of the second
 		}
 		return err
 	})

@@ -10,10 +10,10 @@ import (
 	"github.com/weir-pg/weir/internal/sleep"
 )
 
-// track is what was recorded of one way over its measured time, which may consist of several rounds.
+// track records one way over its measured time, which may consist of several rounds.
 type track struct {
 	way   *Way
-	every time.Duration // between two points of the series
+	every time.Duration // between points of the series
 
 	seconds        float64
 	at             []float64 // end of each interval, in seconds of measured time
@@ -25,7 +25,7 @@ type track struct {
 	gaugeNames     []string
 }
 
-// newTrack begins the record of a way that is measured for so long in all.
+// newTrack begins the record of a way that is measured for a total time.
 func newTrack(w *Way, total time.Duration) *track {
 	return &track{
 		way: w, every: min(max(total/80, 200*time.Millisecond), 5*time.Second),
@@ -33,14 +33,14 @@ func newTrack(w *Way, total time.Duration) *track {
 	}
 }
 
-// gauge is a value that is looked at now and then.
+// gauge is a value that is read periodically.
 type gauge struct {
 	name string
 	read func(ctx context.Context) (float64, error)
 }
 
-// measure runs work for the time d, and records it. work must return soon after until ends; what it does later is not
-// counted. The sampler may be nil. tell, where set, hears of each interval.
+// measure runs work for d and records it. work must return soon after until ends; what it does later is not counted. The sampler may be nil.
+// tell, if set, is called for each interval.
 func (t *track) measure(
 	ctx context.Context, d time.Duration, s sampler, gauges []gauge, tell func(t *track, elapsed time.Duration),
 	work func(until context.Context, m *load.Tally) error,
@@ -113,7 +113,7 @@ func (t *track) add(at, seconds float64, m *load.Tally, now *levels) {
 	}
 }
 
-// sum fills in the way's figures from what was recorded.
+// sum computes the way's figures from the record.
 func (t *track) sum() *Way {
 	w := t.way
 	w.Seconds = round(t.seconds)
@@ -134,7 +134,7 @@ func latencyOf(h load.Histogram, of string) *Latency {
 	return &Latency{Of: of, P50: milliseconds(h, 50), P90: milliseconds(h, 90), P99: milliseconds(h, 99), Max: milliseconds(h, 100)}
 }
 
-// milliseconds is a percentile; 0 if nothing was recorded.
+// milliseconds returns a percentile, or 0 if nothing was recorded.
 func milliseconds(h load.Histogram, percent float64) float64 {
 	if ms := h.At(percent); ms != nil {
 		return round(*ms)
@@ -154,8 +154,7 @@ func (l *levels) get(name string) float64 {
 	return round(l.values[name])
 }
 
-// watch reads the gauges until ctx ends. One that can't be read keeps its value: a series with a flat piece is better
-// than a run that is lost at its end.
+// watch reads the gauges until ctx ends. A gauge that can't be read keeps its value: a flat piece in a series is better than a failed run.
 func (l *levels) watch(ctx context.Context, every time.Duration, gauges []gauge) {
 	for ctx.Err() == nil {
 		for _, g := range gauges {
@@ -172,7 +171,7 @@ func (l *levels) watch(ctx context.Context, every time.Duration, gauges []gauge)
 	}
 }
 
-// unhurried is a context for a short look that a connection survives: pgx closes a connection whose query's context ends.
+// unhurried returns a context for a short query that outlives its parent, because pgx closes a connection whose query's context ends.
 func unhurried(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 }

@@ -14,15 +14,14 @@ import (
 // NotifySize is the size of scenario notify.
 type NotifySize struct {
 	Clients int // writers; default 64
-	Rounds  int // in which the ways take turns; default 3
+	Rounds  int // rounds in which the ways alternate; default 3
 }
 
 var notifyScenario = &scenario{
-	title: "NOTIFY lets one commit at a time through",
-	about: "Writers insert a row per transaction: alone, with pg_notify, and with weir.publish; on the disk as it is, and where each flush " +
-		"takes 2 ms more, " +
-		"as on network storage. A transaction that notifies takes one lock of the whole cluster before its commit record is flushed and holds " +
-		"it until after, so its commits cannot share a flush.",
+	title: "NOTIFY lets only one commit through at a time",
+	about: "Writers insert one row per transaction: without notifying, with pg_notify, and with weir.publish; with the disk as it is, and with " +
+		"2 ms more for each flush, as on network storage. A transaction that notifies takes a cluster-wide lock before its commit record is " +
+		"flushed and holds it until after the flush, so notifying commits cannot share a flush.",
 	needs: func(c *Config) needs {
 		c.Notify.Clients = cmp.Or(c.Notify.Clients, 64)
 		c.Notify.Rounds = cmp.Or(c.Notify.Rounds, 3)
@@ -32,7 +31,7 @@ var notifyScenario = &scenario{
 	load: loadNotify,
 }
 
-// notifyLock is the wait by which the collapse is known.
+// notifyLock is the wait event that identifies the collapse.
 const notifyLock = "Lock:object"
 
 const (
@@ -43,7 +42,7 @@ const (
 	normalFlush = `RESET commit_delay; RESET commit_siblings`
 )
 
-// notifyWays are what a writer adds to its insert.
+// notifyWays are the statements that a writer adds to its insert.
 var notifyWays = []struct {
 	name, what string
 	kind       Kind
@@ -78,7 +77,7 @@ func runNotify(ctx context.Context, r *run) error {
 	var variants []variant
 	for _, slow := range []bool{false, true} {
 		if slow && !r.site.super {
-			r.note("The ways with slow flushes were not measured: commit_delay can be set by a superuser only.")
+			r.note("The variants with slow flushes were not measured: only a superuser can set commit_delay.")
 			break
 		}
 		for _, w := range notifyWays {
@@ -121,13 +120,13 @@ func runNotify(ctx context.Context, r *run) error {
 			tracks = append(tracks, v.track)
 		}
 	}
-	r.chartTracks(tracks, "Transactions, on the disk as it is,")
+	r.chartTracks(tracks, "Transactions, with the disk as it is,")
 	r.chartTracks(slowTracks, "Transactions, with flushes of 2 ms,")
 	r.result.Verdict = notifyVerdict(r.result)
 	return nil
 }
 
-// writeEntry is one transaction of a writer, in one round trip.
+// writeEntry runs one transaction of a writer, in one round trip.
 func writeEntry(add string) func(ctx context.Context, conn *pgx.Conn, _ int) error {
 	return func(ctx context.Context, conn *pgx.Conn, _ int) error {
 		return transaction(ctx, conn, func(b *pgx.Batch) {
@@ -142,25 +141,25 @@ func writeEntry(add string) func(ctx context.Context, conn *pgx.Conn, _ int) err
 func notifyVerdict(r *Result) Verdict {
 	worst, what := 0.0, ""
 	var cures []string
-	for _, flush := range []struct{ suffix, words string }{{"", "on the disk as it is"}, {", 2 ms flushes", "with flushes of 2 ms"}} {
+	for _, flush := range []struct{ suffix, words string }{{"", "with the disk as it is"}, {", 2 ms flushes", "with flushes of 2 ms"}} {
 		alone, notify := r.Way("insert"+flush.suffix), r.Way("insert + pg_notify"+flush.suffix)
 		if alone == nil || notify == nil {
 			continue
 		}
 		times := ratio(alone.Rate, notify.Rate)
 		worst = max(worst, times)
-		what = join(what, fmt.Sprintf("%s, %s transactions a second with pg_notify against %s without it, %s times fewer, with %.0f%% of the "+
+		what = join(what, fmt.Sprintf("%s, %s transactions per second with pg_notify and %s without it, %s times fewer, with %.0f%% of the "+
 			"sessions' time spent waiting for the lock of the notify queue (%s)",
 			flush.words, Number(notify.Rate), Number(alone.Rate), Number(times), 100*share(notify, notifyLock), notifyLock))
 		if publish := r.Way("insert + weir.publish" + flush.suffix); publish != nil {
-			cures = append(cures, fmt.Sprintf("With weir.publish, %s: %s a second, %.0f%% of what inserts alone reach.",
+			cures = append(cures, fmt.Sprintf("With weir.publish, %s: %s per second, %.0f%% of the rate of inserts alone.",
 				flush.words, Number(publish.Rate), 100*ratio(publish.Rate, alone.Rate)))
 		}
 	}
 	return verdict(worst, what, cures)
 }
 
-// share of a way's busy time that a wait event took.
+// share returns the share of a way's busy time spent in a wait event.
 func share(w *Way, event string) float64 {
 	for _, wait := range w.Waits {
 		if wait.Event == event {
@@ -170,7 +169,7 @@ func share(w *Way, event string) float64 {
 	return 0
 }
 
-// join puts two sentences' parts together.
+// join joins two clauses.
 func join(a, b string) string {
 	if a == "" {
 		return b

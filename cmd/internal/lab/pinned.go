@@ -17,24 +17,24 @@ import (
 
 // PinnedSize is the size of scenario pinned.
 type PinnedSize struct {
-	Rate    int      // jobs enqueued each second; default 1,000
+	Rate    int      // jobs enqueued per second; default 1,000
 	Workers int      // sessions that claim; default 8
 	Pins    []string // "read", "write"; default both
 }
 
 var pinnedScenario = &scenario{
-	title: "A long transaction makes a queue walk through its dead",
+	title: "A long transaction makes a queue walk through dead rows",
 	about: "A producer enqueues jobs at a fixed rate, workers claim and finish them, and after a quarter of the time a transaction is opened " +
-		"elsewhere in the database and stays open. From then on no row that the queue " +
-		"updates or deletes can be vacuumed, and a claim meets all of them before it finds the first live one. The same with queues of every " +
-		"known kind, and with both kinds of long transaction.",
+		"elsewhere in the database and stays open. From then on no row that the queue updates or deletes can be vacuumed, and a claim walks " +
+		"over all of them before it finds the first live one. This is measured with each known kind of queue, and with both kinds of long " +
+		"transaction.",
 	needs: func(c *Config) needs {
 		c.Pinned.Rate = cmp.Or(c.Pinned.Rate, 1000)
 		c.Pinned.Workers = cmp.Or(c.Pinned.Workers, 8)
 		if len(c.Pinned.Pins) == 0 {
 			c.Pinned.Pins = []string{"read", "write"}
 		}
-		// With a nap of a minute, the vacuum would come too seldom for the time before the pin to be a fair comparison.
+		// With the default naptime of a minute, vacuum would run too rarely for the time before the pin to be a fair comparison.
 		return needs{connections: c.Pinned.Workers + 20, weir: true, parameters: map[string]string{"autovacuum_naptime": "5s"}}
 	},
 	run:  runPinned,
@@ -96,7 +96,7 @@ func runPinned(ctx context.Context, r *run) error {
 	return nil
 }
 
-// calmTime is how long a way runs without a pin.
+// calmTime returns how long a way runs before the pin.
 func calmTime(d time.Duration) time.Duration { return d / 4 }
 
 const backlog = "backlog"
@@ -109,7 +109,7 @@ type trial struct {
 	pin      string
 	pinAfter time.Duration
 	total    time.Duration
-	name     string // of the queue, where one schema holds several
+	name     string // of the queue, if one schema holds several
 
 	crew           *crew
 	holder         *pgx.Conn
@@ -135,10 +135,10 @@ func (t *trial) begin(ctx context.Context) (err error) {
 	return err
 }
 
-// end ends the long transaction, whose loss would have made the figures worthless, and drops the queue.
+// end ends the long transaction and drops the queue. If the transaction was lost earlier, the figures are worthless.
 func (t *trial) end(ctx context.Context, err error) error {
 	if _, lost := t.holder.Exec(ctx, `COMMIT`); err == nil && lost != nil {
-		err = fmt.Errorf("the long transaction was lost, so the figures mean nothing: %w", lost)
+		err = fmt.Errorf("the long transaction was lost, so the figures are worthless: %w", lost)
 	}
 	closeConn(t.holder)
 	t.crew.close()
@@ -148,7 +148,7 @@ func (t *trial) end(ctx context.Context, err error) error {
 	return err
 }
 
-// run enqueues, works, and pins when it is time.
+// run enqueues, works, and opens the long transaction when it is due.
 func (t *trial) run(ctx, until context.Context, m *load.Tally) error {
 	t.begun = time.Now()
 	until, cancel := context.WithCancel(until)
@@ -185,8 +185,7 @@ func (t *trial) run(ctx, until context.Context, m *load.Tally) error {
 	return first
 }
 
-// produce enqueues at the rate, some at a time, so that the producer itself costs little; and it does not slow down when
-// the queue does.
+// produce enqueues at the rate, in batches, so that the producer itself costs little. It does not slow down when the queue does.
 func (t *trial) produce(ctx, until context.Context, conn *pgx.Conn) error {
 	const every = 20 * time.Millisecond
 	begun := time.Now()
@@ -211,7 +210,7 @@ func (t *trial) enqueueArgs(n int) []any {
 	return []any{n}
 }
 
-// claimed takes down one claim that found n jobs.
+// claimed records a claim that returned n jobs.
 func (t *trial) claimed(m *load.Tally, n int, took time.Duration) {
 	m.Did(0, took)
 	switch passed := time.Since(t.begun); {
@@ -222,13 +221,13 @@ func (t *trial) claimed(m *load.Tally, n int, took time.Duration) {
 	}
 }
 
-// finished takes down that n jobs are done for good.
+// finished records that n jobs are done.
 func (t *trial) finished(m *load.Tally, n int) {
 	m.Count(n)
 	t.done.Add(int64(n))
 }
 
-// loadPinned runs the plainest of the queues until ctx ends, pinned from the start.
+// loadPinned runs the simplest queue until ctx ends, pinned from the start.
 func loadPinned(ctx context.Context, s *site, c LoadConfig) error {
 	pin := c.Pin
 	if pin == "" {

@@ -9,8 +9,8 @@ import (
 const (
 	claimBefore  = "claim before the pin, median"
 	claimLate    = "claim at the end, median" // the last quarter of the time
-	rateBefore   = "jobs a second before the pin"
-	rateAtEnd    = "jobs a second at the end"
+	rateBefore   = "jobs per second before the pin"
+	rateAtEnd    = "jobs per second at the end"
 	backlogAtEnd = "backlog at the end"
 	deadAtEnd    = "dead tuples at the end"
 )
@@ -94,8 +94,8 @@ func pinnedVerdict(r *Result, size PinnedSize) Verdict {
 				w.Name, figure(w, claimBefore), figure(w, claimLate), figure(w, backlogAtEnd), figure(w, deadAtEnd)))
 		}
 	}
-	what := fmt.Sprintf("%s: at the end half of its claims take %s ms and longer, against %s before the long transaction, %s times more; it "+
-		"then finishes %s jobs a second, against %s before and %s enqueued, with a backlog of %s and %s dead rows",
+	what := fmt.Sprintf("%s: at the end half of its claims take %s ms or longer, %s before the long transaction: %s times more; it "+
+		"then finishes %s jobs per second, with %s before and %s enqueued, and has a backlog of %s and %s dead rows",
 		worst.Name, figure(worst, claimLate), figure(worst, claimBefore), Number(times(worst)), figure(worst, rateAtEnd),
 		figure(worst, rateBefore), Number(float64(size.Rate)), figure(worst, backlogAtEnd), figure(worst, deadAtEnd))
 	return verdict(times(worst), what, cures)

@@ -13,25 +13,25 @@ import (
 	"github.com/weir-pg/weir/internal/sleep"
 )
 
-// queueKind is one way to keep a queue in PostgreSQL.
+// queueKind is one kind of queue in PostgreSQL.
 type queueKind struct {
 	name, what string
 	kind       Kind
-	schema     string   // where its tables lie
-	setup      []string // makes it
+	schema     string   // of its tables
+	setup      []string // creates it
 	cleanup    string   // drops it
 	enqueue    string   // enqueues $1 jobs
 	named      bool     // into the queue $2
 	work       func(ctx, until context.Context, t *trial, m *load.Tally) error
 }
 
-// pollEvery is how long a worker that found nothing waits.
+// pollEvery is the pause of a worker that found nothing.
 const pollEvery = 10 * time.Millisecond
 
-// claimFunc claims and finishes some jobs: it returns how many, and what the claim alone took.
+// claimFunc claims and finishes jobs. It returns their number, and the time of the claim alone.
 type claimFunc func(ctx context.Context, conn *pgx.Conn) (n int, took time.Duration, err error)
 
-// workers has each worker's session repeat a claim function of its own.
+// workers makes each worker's session repeat its own claim function.
 func workers(newClaim func() claimFunc) func(ctx, until context.Context, t *trial, m *load.Tally) error {
 	return func(ctx, until context.Context, t *trial, m *load.Tally) error {
 		return eachOf(t.Workers, t.Workers, func(i int) error {
@@ -64,11 +64,11 @@ const (
 	fillQueue      = `INSERT INTO weir_lab.queue (args) SELECT '{"n": 1}' FROM generate_series(1, $1::int)`
 )
 
-// sqlQueues are queues of every known kind, each written out in its plainest form.
+// sqlQueues are queues of all known kinds, each in its simplest form.
 var sqlQueues = []queueKind{
 	{
 		name: "SKIP LOCKED, UPDATE", kind: Collapse, what: "the first ready job is locked with SKIP LOCKED and marked as running, and marked as " +
-			"done at its end",
+			"done when it ends",
 		setup: []string{makeStateQueue, makeStateIndex}, work: workers(newUpdateClaim),
 	},
 	{
@@ -76,13 +76,13 @@ var sqlQueues = []queueKind{
 		setup: []string{makePlainQueue, makePlainIndex}, work: workers(newDeleteClaim),
 	},
 	{
-		name: "advisory locks, recursive CTE", kind: Collapse, what: "as Que did it: a recursive query walks along the jobs until it gets the " +
-			"advisory lock of one; the job is deleted at its end",
+		name: "advisory locks, recursive CTE", kind: Collapse, what: "as in Que: a recursive query walks along the jobs until it gets the " +
+			"advisory lock of one; the job is deleted when it ends",
 		setup: []string{makePlainQueue, makePlainIndex}, work: workers(func() claimFunc { return newAdvisoryClaim(false, 0) }),
 	},
 	{
-		name: "advisory locks, last id", kind: Cure, what: "the same, but the walk starts after the last job that the worker had, and at the " +
-			"very beginning only every five seconds",
+		name: "advisory locks, last id", kind: Cure, what: "the same, but the walk starts after the worker's last job, and at the " +
+			"beginning only every five seconds",
 		setup: []string{makePlainQueue, makePlainIndex}, work: workers(func() claimFunc { return newAdvisoryClaim(true, 0) }),
 	},
 	{
@@ -91,8 +91,8 @@ var sqlQueues = []queueKind{
 		setup: []string{makePlainQueue, makePlainIndex}, work: workers(func() claimFunc { return newAdvisoryClaim(false, 100) }),
 	},
 	{
-		name: "SKIP LOCKED, 100 at once", kind: Cure, what: "a claim takes up to a hundred jobs and deletes them, so that a walk through the " +
-			"dead is paid for once for all of them",
+		name: "SKIP LOCKED, 100 at once", kind: Cure, what: "a claim takes up to a hundred jobs and deletes them, so that one walk through the " +
+			"dead rows serves all of them",
 		setup: []string{makePlainQueue, makePlainIndex}, work: workers(newBulkClaim),
 	},
 }
@@ -103,7 +103,7 @@ func init() {
 	}
 }
 
-// one reads an id, or 0 for no row.
+// one returns an id, or 0 if there is no row.
 func one(ctx context.Context, conn *pgx.Conn, sql string, args ...any) (id int64, err error) {
 	err = conn.QueryRow(ctx, sql, args...).Scan(&id)
 	if errors.Is(err, pgx.ErrNoRows) {
@@ -152,8 +152,8 @@ func newBulkClaim() claimFunc {
 	}
 }
 
-// advisoryWalk is a recursive query that visits jobs in order, one a step, and stops at the first whose advisory lock it
-// gets. The %s is a condition, the %d how many jobs the first step skips. The idea is Que's.
+// advisoryWalk is a recursive query that visits jobs in order, one per step, and stops at the first whose advisory lock it gets. %s is a
+// condition, %d the number of jobs that the first step skips. The idea is Que's.
 const advisoryWalk = `
 	WITH RECURSIVE walk AS (
 		SELECT head.*, pg_try_advisory_lock(head.id) AS mine
@@ -173,8 +173,8 @@ const (
 	ofWalk     = "walk.priority, walk.run_at, walk.id"
 )
 
-// newAdvisoryClaim claims by advisory locks. With a hint the walk starts after the last id; with jitter, at a random one of
-// so many first jobs.
+// newAdvisoryClaim claims by advisory locks. With a hint the walk starts after the last id; with jitter, at a random one of the first jitter
+// jobs.
 func newAdvisoryClaim(hint bool, jitter int) claimFunc {
 	const fullLookEvery = 5 * time.Second
 	var last int64
@@ -196,7 +196,7 @@ func newAdvisoryClaim(hint bool, jitter int) claimFunc {
 		}
 		begun := time.Now()
 		id, err := one(ctx, conn, sql, args...)
-		if err == nil && id == 0 && jitter > 0 { // fewer jobs than were to be skipped
+		if err == nil && id == 0 && jitter > 0 { // there are fewer jobs than were skipped
 			id, err = one(ctx, conn, fmt.Sprintf(advisoryWalk, "", byPriority, 0, ofWalk))
 		}
 		took := time.Since(begun)
@@ -204,7 +204,7 @@ func newAdvisoryClaim(hint bool, jitter int) claimFunc {
 			return 0, took, err
 		}
 		last = max(last, id)
-		// Between the query's snapshot and the lock another worker may have finished the job: only who deletes it has done it.
+		// Another worker may have finished the job between the query's snapshot and the lock: only the one that deletes it has done it.
 		tag, err := conn.Exec(ctx, `DELETE FROM weir_lab.queue WHERE id = $1`, id)
 		if err == nil {
 			_, err = conn.Exec(ctx, `SELECT pg_advisory_unlock($1)`, id)

@@ -14,11 +14,11 @@ import (
 	"github.com/weir-pg/weir/internal/worker"
 )
 
-// weirQueue is Weir, as the root package sets it up. It has one worker, of as much concurrency as the others have sessions
-// times 25: its sessions are three, whatever the concurrency.
+// weirQueue is Weir, as the root package configures it. It has one worker, whose concurrency is 25 times the number of the others' sessions:
+// it uses three sessions at any concurrency.
 var weirQueue = queueKind{
-	name: "Weir", kind: Cure, what: "jobs are rows of a log that is only inserted into, read through a snapshot cursor and given back by " +
-		"TRUNCATE; enqueued, claimed and completed by Weir's own worker",
+	name: "Weir", kind: Cure, what: "jobs are rows of an insert-only log, read through a snapshot cursor and reclaimed by " +
+		"TRUNCATE; they are claimed and completed by Weir's own worker",
 	schema: "weir", named: true,
 	enqueue: `SELECT count(weir.enqueue($2, 'lab', '{"n": 1}')) FROM generate_series(1, $1::int)`,
 	work:    workWeir,

@@ -11,7 +11,7 @@ import (
 
 const postmasterCPU = "CPU of the postmaster"
 
-// postmasterGauge reads how much of a core the process takes, where the system tells.
+// postmasterGauge reads how much of a core the process uses, where the system reports it.
 func postmasterGauge(pid int) []gauge {
 	last, ok := cpuTime(pid)
 	if !ok {
@@ -19,7 +19,7 @@ func postmasterGauge(pid int) []gauge {
 	}
 	at, share := time.Now(), 0.0
 	return []gauge{{postmasterCPU, func(context.Context) (float64, error) {
-		// The system counts in hundredths of a second: over less than half a second that would be mostly rounding.
+		// The system counts in hundredths of a second, which would be mostly rounding over less than half a second.
 		if time.Since(at) < 500*time.Millisecond {
 			return share, nil
 		}
@@ -34,13 +34,13 @@ func postmasterGauge(pid int) []gauge {
 	}}}
 }
 
-// cpuTime is what a process has used of the CPU, without its children.
+// cpuTime returns the CPU time of a process, without its children.
 func cpuTime(pid int) (time.Duration, bool) {
 	text, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 	if err != nil {
 		return 0, false
 	}
-	// pid (name) state ppid …; the name may hold anything. Fields 14 and 15 of proc(5) are user and system time.
+	// pid (name) state ppid …; the name may contain anything. Fields 14 and 15 of proc(5) are user and system time.
 	fields := bytes.Fields(text[bytes.LastIndexByte(text, ')')+1:])
 	if len(fields) < 13 {
 		return 0, false

@@ -9,10 +9,10 @@ import (
 	"github.com/weir-pg/weir/cmd/internal/load"
 )
 
-// Version of the JSON that Report is written as: it grows when a field changes its meaning or goes.
+// Version of Report's JSON. It increases when a field is removed or changes its meaning.
 const Version = 1
 
-// Report is one run of the lab: one scenario, or all.
+// Report is a run of the lab, of one scenario or all.
 type Report struct {
 	Version   int       `json:"version"`
 	StartedAt time.Time `json:"started_at"`
@@ -22,33 +22,33 @@ type Report struct {
 	Results   []*Result `json:"results"`
 }
 
-// Machine is what of the machine bears on the figures.
+// Machine describes what affects the figures of the machine.
 type Machine struct {
 	Cores     int    `json:"cores"`
 	OS        string `json:"os"`
 	Arch      string `json:"arch"`
 	Memory    int64  `json:"memory_bytes,omitempty"`
-	Load      string `json:"load_average,omitempty"` // at the start; others at work make figures worse
+	Load      string `json:"load_average,omitempty"` // at the start; other load makes figures worse
 	HugePages string `json:"huge_pages"`
 }
 
-// Result is what one scenario showed.
+// Result is the result of one scenario.
 type Result struct {
 	Scenario  string    `json:"scenario"`
 	Title     string    `json:"title"`
 	About     string    `json:"about"`
 	StartedAt time.Time `json:"started_at"`
 	Seconds   float64   `json:"seconds"`
-	Command   string    `json:"command"` // that repeats this scenario
+	Command   string    `json:"command"` // repeats this scenario
 	Server    Server    `json:"server"`
 	Settings  []Setting `json:"settings"` // sizes of the load
 	Ways      []*Way    `json:"ways"`
 	Verdict   Verdict   `json:"verdict"`
-	Notes     []string  `json:"notes,omitempty"` // what was left out and why, and what to bear in mind
+	Notes     []string  `json:"notes,omitempty"` // what was left out and why, and caveats
 	Charts    []Chart   `json:"charts"`
 }
 
-// Server is what of the server bears on the figures.
+// Server describes what affects the figures of the server.
 type Server struct {
 	Version  string    `json:"version"`
 	Private  bool      `json:"private"`
@@ -61,16 +61,16 @@ type Setting struct {
 	Value string `json:"value"`
 }
 
-// Kind tells what a way is for.
+// Kind is the role of a way.
 type Kind string
 
 const (
-	Baseline Kind = "baseline" // what the collapse is compared with
+	Baseline Kind = "baseline" // the collapse is compared with it
 	Collapse Kind = "collapse"
 	Cure     Kind = "cure"
 )
 
-// Way is one way to do the work, and the figures of it. Only what applies is set.
+// Way is one way to do the work, with its figures. Only fields that apply are set.
 type Way struct {
 	Name     string    `json:"name"`
 	Kind     Kind      `json:"kind"`
@@ -82,12 +82,12 @@ type Way struct {
 	Spread   *Spread   `json:"spread,omitempty"` // of the rate
 	Latency  *Latency  `json:"latency,omitempty"`
 	Waits    []Wait    `json:"waits,omitempty"`   // most time first
-	Dominant Dominant  `json:"dominant,omitzero"` // the kind of wait that a cure must take away
+	Dominant Dominant  `json:"dominant,omitzero"` // the class of waits that a fix must remove
 	Figures  []Figure  `json:"figures,omitempty"`
 	Settings []Setting `json:"settings,omitempty"` // in which it differs from the others
 }
 
-// Spread of a rate over the samples of a way.
+// Spread is the spread of a rate over the samples of a way.
 type Spread = load.Spread
 
 // Latency in milliseconds.
@@ -99,15 +99,15 @@ type Latency struct {
 	Max float64 `json:"max_ms"`
 }
 
-// Wait is how much of the sessions' busy time one wait event took. Event is "CPU" where a session waited for nothing.
+// Wait is the share of the sessions' busy time spent in one wait event. Event is "CPU" if a session was not waiting.
 type Wait struct {
 	Event string  `json:"event"`
 	Class string  `json:"class"`
 	Share float64 `json:"share"`
 }
 
-// Dominant is the class of waits that took most of the time in which the server kept sessions at work or waiting, as read
-// by the doctor's sampler. A session that waits for its client within a transaction counts in the whole, but is never dominant.
+// Dominant is the class of waits with the largest share of the sessions' busy time, as read by the doctor's sampler. A session that is idle in
+// a transaction counts towards the total, but is never dominant.
 type Dominant struct {
 	Class string  `json:"class"`
 	Share float64 `json:"share"`
@@ -140,29 +140,29 @@ func (r *Result) Way(name string) *Way {
 	return nil
 }
 
-// Verdict says in plain words whether the collapse was seen, computed from the figures.
+// Verdict says whether the collapse was seen, computed from the figures.
 type Verdict struct {
 	Shown bool     `json:"shown"`
-	Times float64  `json:"times"`           // how many times worse the collapse is than what it is compared with
+	Times float64  `json:"times"`           // how many times worse than the baseline the collapse is
 	Text  string   `json:"text"`            // about the collapse
-	Cures []string `json:"cures,omitempty"` // a sentence about each
+	Cures []string `json:"cures,omitempty"` // one sentence about each
 }
 
-// shownFrom is how many times worse a collapse must be to count as shown: less could be the noise of a busy machine.
+// shownFrom is how many times worse a collapse must be to count as shown: less could be noise.
 const shownFrom = 1.5
 
-// verdict words a comparison: what is a clause about the collapse, cures are sentences about the cures.
+// verdict words a comparison: what is a clause about the collapse, cures are sentences about the fixes.
 func verdict(times float64, what string, cures []string) Verdict {
 	v := Verdict{Times: round(times), Shown: times >= shownFrom, Cures: cures}
 	if v.Shown {
 		v.Text = "Shown: " + what + "."
 	} else {
-		v.Text = fmt.Sprintf("Shows nothing on this machine: %s. The lab counts a collapse as shown from %g times on.", what, shownFrom)
+		v.Text = fmt.Sprintf("Not shown on this machine: %s. A collapse counts as shown if it is at least %g times worse.", what, shownFrom)
 	}
 	return v
 }
 
-// ChartKind tells how a chart is drawn.
+// ChartKind is how a chart is drawn.
 type ChartKind string
 
 const (
@@ -170,7 +170,7 @@ const (
 	Stack ChartKind = "stack" // all lines have the same X
 )
 
-// Chart is a picture with its data, and with the command and settings that made it.
+// Chart is a chart with its data, and the command and settings that produced it.
 type Chart struct {
 	Title    string    `json:"title"`
 	Note     string    `json:"note,omitempty"`
@@ -187,7 +187,7 @@ type Chart struct {
 type Axis struct {
 	Label string `json:"label"`
 	Log   bool   `json:"log,omitempty"`
-	Steps bool   `json:"steps,omitempty"` // the values are few, and stand at equal distances
+	Steps bool   `json:"steps,omitempty"` // few values, drawn at equal distances
 }
 
 // Line of a chart.
@@ -204,7 +204,7 @@ type Mark struct {
 	Label string  `json:"label"`
 }
 
-// round keeps four significant digits: more would be noise, and fill reports.
+// round keeps four significant digits: more would be noise.
 func round(v float64) float64 {
 	if v == 0 || math.IsNaN(v) || math.IsInf(v, 0) {
 		return 0
@@ -213,7 +213,7 @@ func round(v float64) float64 {
 	return math.Round(v*scale) / scale
 }
 
-// Number words a figure for people: 12,345 or 0.123.
+// Number formats a figure: 12,345 or 0.123.
 func Number(v float64) string {
 	if math.Abs(v) < 100 {
 		return strconv.FormatFloat(round(v), 'g', 3, 64)
@@ -225,7 +225,7 @@ func Number(v float64) string {
 	return digits
 }
 
-// ratio is a/b, and 0 where there is nothing to divide by.
+// ratio returns a/b, or 0 if b is 0.
 func ratio(a, b float64) float64 {
 	if b == 0 {
 		return 0

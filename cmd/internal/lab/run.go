@@ -11,16 +11,16 @@ import (
 	"github.com/weir-pg/weir/cmd/internal/load"
 )
 
-// Config says what to measure. Scenario is required.
+// Config selects what to measure. Scenario is required.
 type Config struct {
 	Scenario string // one of Scenarios
 
-	Database      string // URL; "": a private server, which is removed at the end
-	AllowNonempty bool   // measure in a database that holds something else
+	Database      string // URL; "": use a private server, removed at the end
+	AllowNonempty bool   // allow a database that contains something else
 	Major         int    // of the private server, 14 to 18; 0: that of WEIR_POSTGRES, or 18
 
-	// Duration is how long each way is measured; default 10 s, and 45 s for scenario pinned. Scenarios of many short
-	// measurements share it among them.
+	// Duration is how long each way is measured; default 10 s, and 45 s for scenario pinned. Scenarios with many short measurements divide it
+	// among them.
 	Duration time.Duration
 
 	// Sizes of the scenarios' loads. Zero fields mean the defaults.
@@ -30,11 +30,11 @@ type Config struct {
 	Tree      TreeSize
 	Pinned    PinnedSize
 
-	Command  string         // the command that repeats this, for the reader of the result
-	Progress func(Progress) // default: nobody hears
+	Command  string         // the command that repeats this run, for the result
+	Progress func(Progress) // default: none
 }
 
-// Progress is how far a run has come.
+// Progress is the progress of a run.
 type Progress struct {
 	Scenario string
 	Way      string        // "": between ways
@@ -44,12 +44,12 @@ type Progress struct {
 	Total    time.Duration // that it takes
 	Rates    []float64     // of the way so far, newest last
 	Unit     string
-	Wait     string  // what sessions mostly wait for now
-	Share    float64 // of their time
-	Say      string  // a sentence, where nothing is measured
+	Wait     string  // the most frequent wait of sessions now
+	Share    float64 // of the sessions' time
+	Say      string  // a sentence, while nothing is measured
 }
 
-// scenario is one collapse with its cures.
+// scenario is one collapse with its fixes.
 type scenario struct {
 	title, about string
 	needs        func(c *Config) needs // also fills in the defaults of the sizes
@@ -57,7 +57,7 @@ type scenario struct {
 	load         func(ctx context.Context, s *site, c LoadConfig) error
 }
 
-// scenarios by name. A map of functions, filled in here, so that each scenario is told apart in one place.
+// scenarios are listed here only, by name.
 var scenarios = map[string]*scenario{
 	"notify":    notifyScenario,
 	"listeners": listenersScenario,
@@ -66,7 +66,7 @@ var scenarios = map[string]*scenario{
 	"pinned":    pinnedScenario,
 }
 
-// run is one scenario on its way to a result.
+// run is a scenario in progress.
 type run struct {
 	Config
 	site   *site
@@ -76,7 +76,7 @@ type run struct {
 	closes []func()
 }
 
-// Run measures all ways of one scenario. It cleans up after itself, also when it fails or ctx ends.
+// Run measures all ways of one scenario. It cleans up afterwards, even if it fails or ctx ends.
 func Run(ctx context.Context, c Config) (result *Result, err error) {
 	s, ok := scenarios[c.Scenario]
 	if !ok {
@@ -124,7 +124,7 @@ func Run(ctx context.Context, c Config) (result *Result, err error) {
 	return r.result, nil
 }
 
-// runLoad is the rest of Load.
+// runLoad implements Load.
 func runLoad(ctx context.Context, s *scenario, c LoadConfig) (err error) {
 	if c.Database == "" {
 		return errors.New("lab: LoadConfig.Database is empty: name the database that the load runs in")
@@ -140,23 +140,22 @@ func runLoad(ctx context.Context, s *scenario, c LoadConfig) (err error) {
 	return nil
 }
 
-// say tells what is going on between measurements.
+// say reports what happens between measurements.
 func (r *run) say(text string) {
 	r.Progress(Progress{Scenario: r.Scenario, Step: r.step, Steps: r.steps, Say: text})
 }
 
-// note remarks on the result.
+// note adds a note to the result.
 func (r *run) note(format string, args ...any) {
 	r.result.Notes = append(r.result.Notes, fmt.Sprintf(format, args...))
 }
 
-// set takes down a size of the load.
+// set records a size of the load.
 func (r *run) set(name string, value any) {
 	r.result.Settings = append(r.result.Settings, Setting{name, fmt.Sprint(value)})
 }
 
-// watchers open two sessions that look on: a sampler of waits, and a connection for gauges. They are closed at the end of
-// the run.
+// watchers opens two sessions that only observe: a sampler of waits, and a connection for gauges. They are closed at the end of the run.
 func (r *run) watchers(ctx context.Context) (*activity, *pgx.Conn, error) {
 	conn, err := connect(ctx, r.site.url, watcherName, nil)
 	if err != nil {
@@ -171,7 +170,7 @@ func (r *run) watchers(ctx context.Context) (*activity, *pgx.Conn, error) {
 	return a, conn, nil
 }
 
-// measure measures one step of a track, and shows how it goes.
+// measure measures one step of a track, and reports progress.
 func (r *run) measure(ctx context.Context, t *track, d time.Duration, s sampler, gauges []gauge, work func(until context.Context, m *load.Tally) error) error {
 	r.step++
 	tell := func(t *track, elapsed time.Duration) {
@@ -188,15 +187,14 @@ func (r *run) measure(ctx context.Context, t *track, d time.Duration, s sampler,
 	return nil
 }
 
-// chart adds a chart to the result, with the command and the settings that made it.
+// chart adds a chart to the result, with the command and the settings that produced it.
 func (r *run) chart(c Chart, more ...Setting) {
 	c.Command = r.Command
 	c.Settings = append(append([]Setting{}, r.result.Settings...), more...)
 	r.result.Charts = append(r.result.Charts, c)
 }
 
-// chartTracks adds the charts that every scenario over time has: throughput, latency, and of each way what its sessions
-// waited for.
+// chartTracks adds the charts common to all scenarios: throughput and latency over time, and the waits of each way's sessions.
 func (r *run) chartTracks(tracks []*track, about string) {
 	if len(tracks) == 0 {
 		return

@@ -19,36 +19,36 @@ import (
 )
 
 const (
-	appName     = "weir lab"         // of the sessions at work
-	watcherName = "weir lab watcher" // of those that look on
+	appName     = "weir lab"         // of working sessions
+	watcherName = "weir lab watcher" // of observing sessions
 
-	// The comments of schema weir_lab. They tell what the lab may drop.
+	// Comments of schema weir_lab, which say what the lab may drop.
 	markAlone = "made by weir lab"
 	markWeir  = "made by weir lab, which also installed schema weir"
 )
 
-// needs says what a scenario asks of its server.
+// needs is what a scenario requires of its server.
 type needs struct {
 	connections int
 	parameters  map[string]string // of a private server
-	weir        bool              // it has ways that use Weir's functions
+	weir        bool              // some ways use Weir's functions
 }
 
 // site is a database to measure in.
 type site struct {
 	url     string
-	server  *embedded.Server // nil: the database was given
+	server  *embedded.Server // nil: an existing database
 	private load.Server
-	guard   *pgx.Conn // holds the lab's lock; makes and drops the schemas
+	guard   *pgx.Conn // holds the lab's lock; creates and drops the schemas
 	weir    bool      // Weir's functions may be used
 	notes   []string
 	version string
 	number  int // server_version_num
 	super   bool
-	mine    bool // the lab's lock is held: what the lab has made in a given database is this run's
+	mine    bool // the lab's lock is held, so the lab's schemas in the database are this run's
 }
 
-// openSite starts a private server, or takes the given database after it was made sure that there is nothing in it.
+// openSite starts a private server, or uses the given database after checking that it is empty.
 func openSite(ctx context.Context, url string, major int, allowNonempty bool, n needs, say func(string)) (s *site, err error) {
 	s = &site{url: url}
 	defer func() {
@@ -67,17 +67,17 @@ func openSite(ctx context.Context, url string, major int, allowNonempty bool, n 
 	err = s.guard.QueryRow(ctx, `
 		SELECT current_setting('server_version'), current_setting('server_version_num')::int, rolsuper FROM pg_roles WHERE rolname = current_user`).Scan(&s.version, &s.number, &s.super)
 	if err != nil {
-		return s, fmt.Errorf("lab: ask the server what it is: %w", err)
+		return s, fmt.Errorf("lab: read the server's version: %w", err)
 	}
 	if s.number/10000 < schema.Oldest {
-		return s, fmt.Errorf("lab: the server is PostgreSQL %d, the lab needs %d or later", s.number/10000, schema.Oldest)
+		return s, fmt.Errorf("lab: the server is PostgreSQL %d: the lab needs %d or later", s.number/10000, schema.Oldest)
 	}
 	left, err := connectionsLeft(ctx, s.guard)
 	if err != nil {
 		return s, err
 	}
 	if n.connections > left {
-		return s, fmt.Errorf("lab: this needs %d connections and the server has %d left of max_connections: ask for fewer clients, or measure "+
+		return s, fmt.Errorf("lab: this needs %d connections, and the server has %d left of max_connections: use fewer clients, or measure "+
 			"on a private server",
 			n.connections, left)
 	}
@@ -101,15 +101,15 @@ func (s *site) start(ctx context.Context, major int, n needs, say func(string)) 
 	return nil
 }
 
-// occupy makes the lab's schema, after a look at what else there is.
+// occupy creates the lab's schema, after checking what else the database contains.
 func (s *site) occupy(ctx context.Context, allowNonempty, weir bool) error {
 	var locked bool
-	// The lock ends with the guard's session, however this process ends.
+	// The lock ends with the guard's session, even if this process is killed.
 	if err := s.guard.QueryRow(ctx, `SELECT pg_try_advisory_lock(hashtextextended('weir lab', 0))`).Scan(&locked); err != nil {
 		return fmt.Errorf("lab: take the lab's lock: %w", err)
 	}
 	if !locked {
-		return errors.New("lab: another lab is at work in this database: wait for its end, or name another database")
+		return errors.New("lab: another lab is running in this database: wait until it ends, or use another database")
 	}
 	s.mine = true
 	mark, err := s.mark(ctx)
@@ -121,25 +121,25 @@ func (s *site) occupy(ctx context.Context, allowNonempty, weir bool) error {
 			return err
 		}
 	}
-	if err := s.clear(ctx); err != nil { // of a lab that was killed
+	if err := s.clear(ctx); err != nil { // left by a lab that was killed
 		return err
 	}
 	if _, err := s.guard.Exec(ctx, `CREATE SCHEMA weir_lab; COMMENT ON SCHEMA weir_lab IS '`+markAlone+`'`); err != nil {
-		return fmt.Errorf("lab: make schema weir_lab: %w", err)
+		return fmt.Errorf("lab: create schema weir_lab: %w", err)
 	}
 	if !weir {
 		return nil
 	}
 	var there bool
 	if err := s.guard.QueryRow(ctx, `SELECT to_regnamespace('weir') IS NOT NULL`).Scan(&there); err != nil {
-		return fmt.Errorf("lab: look for schema weir: %w", err)
+		return fmt.Errorf("lab: check for schema weir: %w", err)
 	}
 	if there {
-		s.notes = append(s.notes, "The database has a schema weir of its own, in which the lab leaves nothing behind: the ways that use Weir "+
+		s.notes = append(s.notes, "The database has its own schema weir, which the lab does not touch: the variants that use Weir "+
 			"were not measured.")
 		return nil
 	}
-	// The mark comes first: whatever happens next, the lab knows what it may drop.
+	// The mark comes first, so that the lab knows what it may drop even if it is killed next.
 	if _, err := s.guard.Exec(ctx, `COMMENT ON SCHEMA weir_lab IS '`+markWeir+`'`); err != nil {
 		return fmt.Errorf("lab: mark schema weir_lab: %w", err)
 	}
@@ -150,16 +150,16 @@ func (s *site) occupy(ctx context.Context, allowNonempty, weir bool) error {
 	return nil
 }
 
-// mark returns the comment of schema weir_lab; "" where there is none.
+// mark returns the comment of schema weir_lab, or "".
 func (s *site) mark(ctx context.Context) (mark string, err error) {
 	err = s.guard.QueryRow(ctx, `SELECT coalesce((SELECT obj_description(oid, 'pg_namespace') FROM pg_namespace WHERE nspname = 'weir_lab'), '')`).Scan(&mark)
 	if err != nil {
-		return "", fmt.Errorf("lab: look at schema weir_lab: %w", err)
+		return "", fmt.Errorf("lab: inspect schema weir_lab: %w", err)
 	}
 	return mark, nil
 }
 
-// refuseForeign returns an error where the database holds anything that the lab has not made.
+// refuseForeign returns an error if the database contains anything that the lab has not created.
 func (s *site) refuseForeign(ctx context.Context, mark string) error {
 	own := []string{"public", "information_schema"}
 	switch mark {
@@ -182,7 +182,7 @@ func (s *site) refuseForeign(ctx context.Context, mark string) error {
 			  AND NOT EXISTS (SELECT FROM pg_depend d WHERE d.classid = 'pg_proc'::regclass AND d.objid = p.oid AND d.deptype = 'e')
 			LIMIT 4) f`, own).Scan(&found)
 	if err != nil {
-		return fmt.Errorf("lab: look at what the database holds: %w", err)
+		return fmt.Errorf("lab: check whether the database is empty: %w", err)
 	}
 	if len(found) == 0 {
 		return nil
@@ -191,18 +191,18 @@ func (s *site) refuseForeign(ctx context.Context, mark string) error {
 	if len(found) == 4 {
 		some = strings.Join(found[:3], ", ") + " and more"
 	}
-	return fmt.Errorf("lab: the database is not empty (%s), and the lab would disturb whoever uses it: name an empty one, or say "+
+	return fmt.Errorf("lab: the database is not empty (%s), and the lab would disturb its users: use an empty one, or pass "+
 		"--allow-nonempty", some)
 }
 
-// clear drops what the lab has made.
+// clear drops what the lab has created.
 func (s *site) clear(ctx context.Context) error {
 	mark, err := s.mark(ctx)
 	if err != nil || mark == "" {
 		return err
 	}
 	if mark != markAlone && mark != markWeir {
-		return fmt.Errorf("lab: the database has a schema weir_lab that the lab has not made (its comment is %q): drop or rename it, or name "+
+		return fmt.Errorf("lab: the database has a schema weir_lab that the lab has not created (its comment is %q): drop or rename it, or use "+
 			"another database", mark)
 	}
 	if mark == markWeir {
@@ -216,9 +216,9 @@ func (s *site) clear(ctx context.Context) error {
 	return nil
 }
 
-// close drops what the lab made in a given database, or stops and removes the private server.
+// close drops what the lab created in a given database, or stops and removes the private server.
 func (s *site) close() error {
-	// Whatever ended the run, what it made goes.
+	// Clean up however the run ended.
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
 	if !s.private.Started() {
@@ -226,23 +226,23 @@ func (s *site) close() error {
 			return nil
 		}
 		if !s.mine {
-			return s.guard.Close(ctx) // what is there is another lab's, or nobody's
+			return s.guard.Close(ctx) // what exists is not this lab's
 		}
-		// Sessions that were cut off may still be at work in the server, and hold locks. The lab's lock makes sure that they are this run's.
+		// Disconnected sessions may still be running in the server and hold locks. The lab's lock guarantees that they are this run's.
 		_, err := s.guard.Exec(ctx, `SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity
 			WHERE datname = current_database() AND usename = current_user AND application_name IN ($1, $2) AND pid <> pg_backend_pid()`, appName, watcherName)
 		err = errors.Join(err, s.clear(ctx))
-		// The server notices the end of a session when it comes to it, and the next lab may be there before.
+		// The server may notice the end of a session only after the next lab has started.
 		_, unlockErr := s.guard.Exec(ctx, `SELECT pg_advisory_unlock(hashtextextended('weir lab', 0))`)
 		return errors.Join(err, unlockErr, s.guard.Close(ctx))
 	}
 	if s.guard != nil {
-		_ = s.guard.Close(ctx) // the server is stopped anyway
+		_ = s.guard.Close(ctx) // the server is being stopped anyway
 	}
 	return s.private.Remove(ctx)
 }
 
-// facts of the server for the result.
+// facts describes the server for the result.
 func (s *site) facts(ctx context.Context) (Server, error) {
 	f := Server{Version: s.version, Private: s.server != nil}
 	rows, err := s.guard.Query(ctx, `SELECT name, current_setting(name) FROM pg_settings WHERE name IN (
@@ -276,7 +276,7 @@ func ThisMachine() Machine {
 	return m
 }
 
-// meminfo is a number of /proc/meminfo.
+// meminfo returns a number from /proc/meminfo.
 func meminfo(name string) (int64, bool) {
 	text, err := os.ReadFile("/proc/meminfo")
 	if err != nil {

@@ -74,16 +74,16 @@ func TestKilledLabIsClearedAwayByTheNext(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := openSite(t.Context(), url, 0, false, needs{}, func(string) {}); err == nil || !strings.Contains(err.Error(), "another lab") {
-		t.Errorf("got %v, want an error about another lab at work", err)
+		t.Errorf("got %v, want an error about another running lab", err)
 	}
 	var there bool
 	if err := dead.guard.QueryRow(t.Context(), `SELECT to_regnamespace('weir_lab') IS NOT NULL`).Scan(&there); err != nil || !there {
 		t.Errorf("the lab that was refused has cleared away the other one: %v", err)
 	}
-	closeConn(dead.guard) // as the end of the process does
+	closeConn(dead.guard) // as when the process ends
 	next, err := openSite(t.Context(), url, 0, false, needs{}, func(string) {})
 	for end := time.Now().Add(30 * time.Second); err != nil && strings.Contains(err.Error(), "another lab") && time.Now().Before(end); <-time.After(10 * time.Millisecond) {
-		next, err = openSite(t.Context(), url, 0, false, needs{}, func(string) {}) // the server has not noticed its end yet
+		next, err = openSite(t.Context(), url, 0, false, needs{}, func(string) {}) // the server may not have noticed its end yet
 	}
 	if err != nil {
 		t.Fatalf("what a killed lab left is refused: %v", err)

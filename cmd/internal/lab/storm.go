@@ -11,18 +11,17 @@ import (
 
 // StormSize is the size of scenario storm.
 type StormSize struct {
-	Clients int           // that connect in one instant; default 2,000
-	Rounds  int           // in which the ways take turns; default 3
-	Jitter  time.Duration // over which the clients with jitter spread; default 10 s
-	Queries int           // sessions that run small parallel queries all the while; default 4
+	Clients int           // that connect at the same moment; default 2,000
+	Rounds  int           // rounds in which the ways alternate; default 3
+	Jitter  time.Duration // period over which clients with jitter spread; default 10 s
+	Queries int           // sessions that run small parallel queries at the same time; default 4
 }
 
 var stormScenario = &scenario{
 	title: "A connection storm saturates the postmaster",
-	about: "Clients wait for one signal, and connect when they hear it, all in the same instant. The postmaster forks their backends, reaps " +
-		"them and starts parallel workers in one loop on " +
-		"one core; what is measured is the time from a client's startup message to the server's first answer, its request for authentication. " +
-		"No client goes on from there, and none hangs up before the last is served.",
+	about: "Clients wait for a signal and connect when they receive it, all at the same moment. The postmaster forks their backends, reaps " +
+		"them and starts parallel workers in one loop on one core. The lab measures the time from a client's startup message to the server's " +
+		"first answer, the request for authentication. Clients do not go beyond that, and none disconnects before the last has its answer.",
 	needs: func(c *Config) needs {
 		c.Storm.Clients = cmp.Or(c.Storm.Clients, 2000)
 		c.Storm.Rounds = cmp.Or(c.Storm.Rounds, 3)
@@ -34,7 +33,7 @@ var stormScenario = &scenario{
 	load: loadStorm,
 }
 
-// A client that waits for its turn must not be cut off meanwhile. Where the machine has huge pages, they are measured apart.
+// A waiting client must not be disconnected by the timeout. Huge pages, if the machine has any, are measured separately.
 var stormParameters = map[string]string{"authentication_timeout": "600s", "huge_pages": "off"}
 
 const (
@@ -78,8 +77,8 @@ func runStorm(ctx context.Context, r *run) error {
 	if err := measureLone(ctx, r, ways[0].targets[0]); err != nil {
 		return err
 	}
-	// The first storm of a process and of a server pays for memory that the others find in place: it is not counted.
-	r.say("a storm that is not counted")
+	// The first storm of a process and of a server allocates memory that later ones reuse: it is not counted.
+	r.say("running a storm that is not counted")
 	if _, err := storm(ctx, size.Clients, ways[0].targets, signal, noJitter, load.NewTally()); err != nil {
 		return err
 	}
@@ -112,7 +111,7 @@ func runStorm(ctx context.Context, r *run) error {
 
 func noJitter() time.Duration { return 0 }
 
-// stormSignal starts a hub, where there can be one, and subscribes the clients to the signal.
+// stormSignal starts a hub, if possible, and subscribes the clients to the signal.
 func stormSignal(ctx context.Context, r *run) (*hub, *signal, error) {
 	if !r.site.weir {
 		g, err := newSignal(ctx, r.site, nil, 0)
@@ -123,9 +122,9 @@ func stormSignal(ctx context.Context, r *run) (*hub, *signal, error) {
 		return nil, nil, err
 	}
 	heard := h
-	// Both ends of a subscription, and of a connection to the hub, are files of this process.
+	// Both ends of a subscription, and of a connection to the hub, are open files of this process.
 	if err := mayOpen(4*r.Storm.Clients + 200); err != nil {
-		r.note("The signal was given within the process, and not published through the hub: %v.", err)
+		r.note("The signal was given within the process, not published through the hub: %v.", err)
 		heard = nil
 	}
 	r.say("subscribing the clients to the signal")
@@ -137,12 +136,12 @@ func stormSignal(ctx context.Context, r *run) (*hub, *signal, error) {
 	return h, g, nil
 }
 
-// stormPatience bounds one round.
+// stormPatience limits one round.
 const stormPatience = 3 * time.Minute
 
-// measureLone takes down what one connection takes when nobody else connects: what the storm is compared with.
+// measureLone measures single connections, the baseline of the storm.
 func measureLone(ctx context.Context, r *run, to target) error {
-	way := &Way{Name: "one after the other", Kind: Baseline, What: "one client connects, again and again, and nobody else does", Unit: "connections"}
+	way := &Way{Name: "one after the other", Kind: Baseline, What: "one client connects repeatedly, and no others do", Unit: "connections"}
 	t := newTrack(way, r.Duration/5)
 	t.latencyOf = "from startup message to request for authentication"
 	err := r.measure(ctx, t, max(r.Duration/5, 200*time.Millisecond), nil, nil, func(until context.Context, m *load.Tally) error {
@@ -163,7 +162,7 @@ func measureLone(ctx context.Context, r *run, to target) error {
 	return nil
 }
 
-// loadStorm keeps the postmaster busy: each client connects again as soon as it is answered.
+// loadStorm keeps the postmaster busy: each client connects again as soon as it has its answer.
 func loadStorm(ctx context.Context, s *site, c LoadConfig) error {
 	to, err := targetOf(s.url)
 	if err != nil {
@@ -177,7 +176,7 @@ func loadStorm(ctx context.Context, s *site, c LoadConfig) error {
 		if err != nil {
 			return err
 		}
-		// A backend whose client has gone still counts for a moment; and others want to connect too.
+		// A backend still counts for a moment after its client has disconnected, and other clients need connections too.
 		clients = max(min(left*2/3-10, 500), 1)
 	}
 	c.Ready()

@@ -19,11 +19,11 @@ import (
 	"github.com/weir-pg/weir/internal/sleep"
 )
 
-// knock is one client's connection, as far as the server's first answer.
+// knock is a client's connection up to the server's first answer.
 type knock struct {
 	conn     net.Conn
-	heard    time.Duration // from the signal until the client heard it
-	since    time.Duration // from the signal until the answer, without the client's jitter
+	heard    time.Duration // from the signal until the client received it
+	since    time.Duration // from the signal until the answer, minus the client's jitter
 	accepted time.Duration // the TCP connection's time
 	answered time.Duration // from the startup message to the answer
 	refused  bool          // the answer was an error: too many clients
@@ -33,17 +33,17 @@ type knock struct {
 // target is a server that clients connect to.
 type target struct {
 	address string
-	startup []byte // what a client says first
+	startup []byte // a client's startup message
 }
 
-// targetOf is the server of a connection string.
+// targetOf returns the server of a connection string.
 func targetOf(url string) (target, error) {
 	config, err := pgx.ParseConfig(url)
 	if err != nil {
 		return target{}, err
 	}
 	if strings.HasPrefix(config.Host, "/") {
-		return target{}, fmt.Errorf("a storm needs a server that listens on TCP, and the connection string names the socket in %s", config.Host)
+		return target{}, fmt.Errorf("a storm needs a server that listens on TCP, but the connection string names the socket in %s", config.Host)
 	}
 	m := &pgproto3.StartupMessage{ProtocolVersion: pgproto3.ProtocolVersion30, Parameters: map[string]string{
 		"user": config.User, "database": config.Database, "application_name": appName,
@@ -52,7 +52,7 @@ func targetOf(url string) (target, error) {
 	return target{net.JoinHostPort(config.Host, strconv.Itoa(int(config.Port))), startup}, err
 }
 
-// knockAt connects client i and waits for the server's first answer. The connection stays open, for the caller to close.
+// knockAt connects client i and waits for the server's first answer. The caller must close the connection.
 func knockAt(ctx context.Context, to target, i int) (k knock) {
 	begun := time.Now()
 	k.conn, k.err = load.Dial(ctx, to.address, i)
@@ -72,16 +72,16 @@ func knockAt(ctx context.Context, to target, i int) (k knock) {
 	}
 	k.answered = time.Since(asked)
 	switch head[0] {
-	case 'R': // a request for authentication, or that none is needed
+	case 'R': // authentication is requested, or not needed
 	case 'E':
 		k.refused = true
 	default:
-		k.err = fmt.Errorf("%s answered a startup message with message %q of %d bytes, which no PostgreSQL does", to.address, head[0], binary.BigEndian.Uint32(head[1:]))
+		k.err = fmt.Errorf("%s answered a startup message with message %q of %d bytes: it is not PostgreSQL", to.address, head[0], binary.BigEndian.Uint32(head[1:]))
 	}
 	return k
 }
 
-// storm has clients connect when they hear the signal, each after its jitter, and returns when all have an answer.
+// storm makes clients connect when they receive the signal, each after its jitter, and returns when all have an answer.
 func storm(ctx context.Context, clients int, targets []target, g *signal, jitter func() time.Duration, m *load.Tally) ([]knock, error) {
 	g.again()
 	ctx, cancel := context.WithCancel(ctx)
@@ -111,7 +111,7 @@ func storm(ctx context.Context, clients int, targets []target, g *signal, jitter
 	ready.Wait()
 	sent, err := g.send(ctx)
 	if err != nil {
-		cancel() // they would wait for it
+		cancel() // the clients would wait for it
 	}
 	all.Wait()
 	if err != nil {
@@ -123,7 +123,7 @@ func storm(ctx context.Context, clients int, targets []target, g *signal, jitter
 	return knocks, hangUp(knocks)
 }
 
-// hangUp closes the connections, and tells how many clients had no answer.
+// hangUp closes the connections, and returns an error if clients got no answer.
 func hangUp(knocks []knock) error {
 	var errs []error
 	failed := 0
@@ -144,7 +144,7 @@ func hangUp(knocks []knock) error {
 	return nil
 }
 
-// settle waits until the backends of an earlier storm are gone, and servers answer at once again.
+// settle waits until the backends of an earlier storm have ended and the servers answer quickly again.
 func settle(ctx context.Context, targets []target) error {
 	patient, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
@@ -160,7 +160,7 @@ func settle(ctx context.Context, targets []target) error {
 			}
 			quick = 0
 			if !sleep.For(patient, 50*time.Millisecond) {
-				return fmt.Errorf("%s does not come to rest after a storm: %w", to.address, errors.Join(patient.Err(), k.err))
+				return fmt.Errorf("%s is still busy after a storm: %w", to.address, errors.Join(patient.Err(), k.err))
 			}
 		}
 	}

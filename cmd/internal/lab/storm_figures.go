@@ -7,13 +7,13 @@ import (
 	"time"
 )
 
-// Names of figures that only storms have.
+// Figures of storms only.
 const (
 	acceptedAfter = "TCP accept, median"
 	lastAnswered  = "last client answered after"
 )
 
-// sumStorm adds to the way's figures what only storms have.
+// sumStorm adds the figures of storms to the way.
 func (w *stormWay) sumStorm() *Way {
 	w.sum()
 	var accepted []time.Duration
@@ -41,16 +41,16 @@ func (w *stormWay) sumStorm() *Way {
 	w.way.Figures = append(w.way.Figures,
 		Figure{acceptedAfter, middle(accepted), "ms"},
 		Figure{lastAnswered, round(last.Seconds()), "s"},
-		Figure{"signal heard by the last client after", round(float64(heard.Microseconds()) / 1000), "ms"},
+		Figure{"signal received by the last client after", round(float64(heard.Microseconds()) / 1000), "ms"},
 		Figure{"refused", float64(refused), "connections"},
 	)
 	return w.way
 }
 
 func chartStorm(r *run, ways []*stormWay) {
-	served := Chart{Title: "Clients answered since the signal", Kind: Lines, X: Axis{Label: "seconds since the signal"}, Y: Axis{Label: "clients, of each round"}}
+	served := Chart{Title: "Clients answered since the signal", Kind: Lines, X: Axis{Label: "seconds since the signal"}, Y: Axis{Label: "clients, in each round"}}
 	waited := Chart{Title: "From startup message to request for authentication", Kind: Lines,
-		X: Axis{Label: "percent of the clients"}, Y: Axis{Label: "at most so many ms", Log: true}}
+		X: Axis{Label: "percent of the clients"}, Y: Axis{Label: "ms or less", Log: true}}
 	var tracks []*track
 	for _, w := range ways {
 		tracks = append(tracks, w.track)
@@ -73,11 +73,11 @@ func chartStorm(r *run, ways []*stormWay) {
 	}
 	r.chart(served)
 	r.chart(waited)
-	r.chartGauge(tracks, postmasterCPU, Chart{Title: "CPU of the postmaster over time", Note: "of the first server; one core is 100; all rounds, one after the " +
+	r.chartGauge(tracks, postmasterCPU, Chart{Title: "CPU of the postmaster over time", Note: "of the first server; 100 is one core; all rounds, one after the " +
 		"other", Y: Axis{Label: "percent of a core"}})
 	if lines := tracks[0].waits.lines(tracks[0].at); len(lines) > 0 {
-		r.chart(Chart{Title: "What pg_stat_activity shows meanwhile: " + tracks[0].way.Name, Note: "as good as nothing: who waits for the " +
-			"postmaster is not yet a session",
+		r.chart(Chart{Title: "What pg_stat_activity shows: " + tracks[0].way.Name, Note: "almost nothing: a client that waits for the " +
+			"postmaster has no session yet",
 			Kind: Stack, Lines: lines, X: Axis{Label: "seconds"}, Y: Axis{Label: "sessions, stacked"}})
 	}
 }
@@ -85,13 +85,13 @@ func chartStorm(r *run, ways []*stormWay) {
 func stormVerdict(r *Result, size StormSize) Verdict {
 	lone, once := r.Way("one after the other"), r.Way("at once")
 	if lone.Latency == nil || once.Latency == nil {
-		return Verdict{Text: "Shows nothing: no client was answered."}
+		return Verdict{Text: "Not shown: no client got an answer."}
 	}
 	accept, _ := once.Figure(acceptedAfter)
 	last, _ := once.Figure(lastAnswered)
 	times := ratio(once.Latency.P50, lone.Latency.P50)
-	what := fmt.Sprintf("of %d clients that connect at once, half wait %s ms and longer for the first answer to their startup message, and the "+
-		"last is answered after %s s, though TCP accepts half of them within %s ms. A lone client waits %s ms, %s times less. %s connections a second were served",
+	what := fmt.Sprintf("of %d clients that connect at once, half wait %s ms or longer for the first answer to their startup message, and the "+
+		"last gets its answer after %s s, although TCP accepts half of them within %s ms. A single client waits %s ms, %s times less. %s connections per second were served",
 		size.Clients, Number(once.Latency.P50), Number(last), Number(accept), Number(lone.Latency.P50), Number(times),
 		Number(ratio(float64(size.Clients), last)))
 	if cpu, ok := once.Figure(postmasterCPU); ok {
@@ -100,13 +100,13 @@ func stormVerdict(r *Result, size StormSize) Verdict {
 	var cures []string
 	with, without := r.Way("at once, beside parallel queries"), r.Way("at once, beside the same queries without workers")
 	if with != nil && without != nil && with.Latency != nil && without.Latency != nil {
-		cures = append(cures, fmt.Sprintf("Beside parallel queries half wait %s ms and longer, beside the same queries without workers %s ms.",
+		cures = append(cures, fmt.Sprintf("Next to parallel queries half wait %s ms or longer; next to the same queries without workers, %s ms.",
 			Number(with.Latency.P50), Number(without.Latency.P50)))
 	}
 	for _, w := range r.Ways {
 		if w.Kind == Cure && w.Latency != nil {
 			last, _ := w.Figure(lastAnswered)
-			cures = append(cures, fmt.Sprintf("%s: half wait %s ms and longer, and the last is answered after %s s.",
+			cures = append(cures, fmt.Sprintf("%s: half wait %s ms or longer, and the last gets its answer after %s s.",
 				capital(w.Name), Number(w.Latency.P50), Number(last)))
 		}
 	}

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// signal starts all clients of a storm in the same instant. It is published to them through a hub, to which each of them
-// has a connection of its own; where there is no hub, it is given within this process.
+// signal starts all clients of a storm at the same moment. It is published through a hub, to which each client has its own connection;
+// without a hub, it is given within this process.
 type signal struct {
 	site *site
 	ears *crew         // nil: no hub
@@ -16,7 +16,7 @@ type signal struct {
 
 const signalChannel = "weir_lab_storm"
 
-// newSignal subscribes n clients at the hub, which may be nil.
+// newSignal subscribes n clients to the hub, which may be nil.
 func newSignal(ctx context.Context, s *site, h *hub, n int) (*signal, error) {
 	g := &signal{site: s, gong: make(chan struct{})}
 	if h == nil {
@@ -34,7 +34,7 @@ func newSignal(ctx context.Context, s *site, h *hub, n int) (*signal, error) {
 	return g, nil
 }
 
-// hear waits for the signal, as client i.
+// hear waits for the signal as client i.
 func (g *signal) hear(ctx context.Context, i int) error {
 	if g.ears != nil {
 		_, err := g.ears.conns[i].WaitForNotification(ctx)
@@ -48,7 +48,7 @@ func (g *signal) hear(ctx context.Context, i int) error {
 	}
 }
 
-// send gives the signal, and returns when it was given. All clients wait for it.
+// send sends the signal, for which all clients wait, and returns when it has been sent.
 func (g *signal) send(ctx context.Context) (at time.Time, err error) {
 	at = time.Now()
 	if g.ears == nil {
@@ -59,7 +59,7 @@ func (g *signal) send(ctx context.Context) (at time.Time, err error) {
 	return at, err
 }
 
-// again makes the signal ready for the next storm.
+// again prepares the signal for the next storm.
 func (g *signal) again() { g.gong = make(chan struct{}) }
 
 func (g *signal) close() {

@@ -16,14 +16,14 @@ import (
 // stormWay is one way for many clients to connect.
 type stormWay struct {
 	*track
-	targets []target // that the clients are spread over
+	targets []target // over which the clients are spread
 	jitter  time.Duration
-	queries *crew // that run meanwhile; nil: none
+	queries *crew // that run at the same time; nil: none
 	knocks  []knock
-	cpu     time.Duration // that the first server's postmaster took during the storms
+	cpu     time.Duration // used by the first server's postmaster during the storms
 }
 
-// stormWays prepares servers and sessions for the ways that can be measured here.
+// stormWays prepares the servers and sessions of the ways that can be measured here.
 func stormWays(ctx context.Context, r *run, h *hub) (ways []*stormWay, closeAll func(), err error) {
 	var closes []func()
 	closeAll = func() {
@@ -42,7 +42,7 @@ func stormWays(ctx context.Context, r *run, h *hub) (ways []*stormWay, closeAll 
 		ways = append(ways, w)
 		return w
 	}
-	add(Collapse, "at once", "all clients connect in the same instant", home)
+	add(Collapse, "at once", "all clients connect at the same moment", home)
 	for _, parallel := range []int{2, 0} {
 		queries, err := openCrew(ctx, r.site.url, size.Queries, map[string]string{
 			"parallel_setup_cost": "0", "parallel_tuple_cost": "0", "min_parallel_table_scan_size": "0", "max_parallel_workers_per_gather": strconv.Itoa(parallel),
@@ -52,19 +52,19 @@ func stormWays(ctx context.Context, r *run, h *hub) (ways []*stormWay, closeAll 
 		}
 		closes = append(closes, queries.close)
 		name, what, kind := "at once, beside parallel queries", "the same, while some sessions run small queries, each with two parallel "+
-			"workers, which the postmaster must start and reap too", Collapse
+			"workers that the postmaster must start and reap too", Collapse
 		if parallel == 0 {
-			name, what, kind = "at once, beside the same queries without workers", "the same queries without parallel workers, to tell what the "+
-				"workers cost from what the queries do", Baseline
+			name, what, kind = "at once, beside the same queries without workers", "the same queries without parallel workers, to separate the cost of the "+
+				"workers from that of the queries", Baseline
 		}
 		w := add(kind, name, what, home)
 		w.queries = queries
 		w.way.Settings = []Setting{{"max_parallel_workers_per_gather", strconv.Itoa(parallel)}, {"parallel_setup_cost", "0"}, {"min_parallel_table_scan_size", "0"}}
 	}
-	add(Cure, "with jitter", fmt.Sprintf("each client waits for a random time of up to %s first", size.Jitter), home).jitter = size.Jitter
+	add(Cure, "with jitter", fmt.Sprintf("each client first waits for a random time of up to %s", size.Jitter), home).jitter = size.Jitter
 	targets := []target{home}
 	if r.site.server == nil {
-		r.note("Two and three servers side by side were not measured: that takes private ones, and a database was given.")
+		r.note("Two and three servers were not measured: that requires private servers, and a database was given.")
 	} else {
 		n := needs{connections: size.Clients + 20, parameters: stormParameters}
 		for range 2 {
@@ -78,8 +78,8 @@ func stormWays(ctx context.Context, r *run, h *hub) (ways []*stormWay, closeAll 
 				return nil, closeAll, err
 			}
 			targets = append(targets, next)
-			add(Cure, fmt.Sprintf("over %d servers", len(targets)), fmt.Sprintf("the clients are spread over %d servers on this machine: a "+
-				"postmaster each", len(targets)), slices.Clone(targets)...)
+			add(Cure, fmt.Sprintf("over %d servers", len(targets)), fmt.Sprintf("the clients are spread over %d servers on this machine, each with its own "+
+				"postmaster", len(targets)), slices.Clone(targets)...)
 		}
 	}
 	huge, err := hugeSite(ctx, r, size)
@@ -92,7 +92,7 @@ func stormWays(ctx context.Context, r *run, h *hub) (ways []*stormWay, closeAll 
 		if err != nil {
 			return nil, closeAll, err
 		}
-		w := add(Cure, "at once, huge pages", "all at once on a server whose shared memory lies in huge pages, so that a fork has less to copy", target)
+		w := add(Cure, "at once, huge pages", "all at once, on a server whose shared memory is in huge pages, so that a fork has less to copy", target)
 		w.way.Settings = []Setting{{"huge_pages", "on"}}
 	}
 	if h != nil {
@@ -100,17 +100,17 @@ func stormWays(ctx context.Context, r *run, h *hub) (ways []*stormWay, closeAll 
 		if err != nil {
 			return nil, closeAll, err
 		}
-		add(Cure, "to the hub", "all clients connect to a hub in the same instant, not to PostgreSQL", to)
+		add(Cure, "to the hub", "all clients connect at the same moment, to a hub instead of PostgreSQL", to)
 	}
 	return ways, closeAll, nil
 }
 
-// hugeSite starts a server on huge pages, or says why there is none.
+// hugeSite starts a server with huge pages, or notes why it can't.
 func hugeSite(ctx context.Context, r *run, size StormSize) (*site, error) {
 	free, ok := meminfo("HugePages_Free")
 	switch {
 	case !ok:
-		r.note("Huge pages were not measured: this system does not tell whether it has them.")
+		r.note("Huge pages were not measured: this system does not report whether it has any.")
 		return nil, nil
 	case free == 0:
 		r.note("Huge pages were not measured: this machine has none reserved (vm.nr_hugepages).")
@@ -122,19 +122,19 @@ func hugeSite(ctx context.Context, r *run, size StormSize) (*site, error) {
 		if ctx.Err() != nil {
 			return nil, err
 		}
-		r.note("Huge pages were not measured: the %d free ones are not enough for a server (%v).", free, err)
+		r.note("Huge pages were not measured: the %d free pages are not enough for a server (%v).", free, err)
 		return nil, huge.close()
 	}
 	return huge, nil
 }
 
-// blow is one storm. It returns when every client has its answer.
+// blow runs one storm. It returns when all clients have their answers.
 func (w *stormWay) blow(ctx, until context.Context, clients int, signal *signal, m *load.Tally) error {
 	stop := func() error { return nil }
 	if w.queries != nil {
 		querying, cancel := context.WithCancel(until)
 		ended := make(chan error, 1)
-		go func() { // ends with querying; waited for by stop
+		go func() { // ends with querying; stop waits for it
 			ended <- w.queries.work(ctx, querying, load.NewTally(), repeatQuery)
 		}()
 		stop = func() error {
@@ -154,7 +154,7 @@ func (w *stormWay) blow(ctx, until context.Context, clients int, signal *signal,
 	return err
 }
 
-// repeatQuery is one small query of a session that runs them all the while.
+// repeatQuery runs one small query.
 func repeatQuery(ctx context.Context, conn *pgx.Conn, _ int) error {
 	_, err := conn.Exec(ctx, countSmall)
 	return err

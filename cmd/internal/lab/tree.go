@@ -17,16 +17,15 @@ import (
 // TreeSize is the size of scenario tree.
 type TreeSize struct {
 	Workers  int // default 32
-	Parents  int // that the workers share; default 4
-	Children int // of one item; one in ten is new; default 20
+	Parents  int // shared by the workers; default 4
+	Children int // per item; one in ten is new; default 20
 }
 
 var treeScenario = &scenario{
 	title: "Foreign keys, one row per statement, and hot counters",
-	about: "A fleet of workers builds a tree. An item has children under one of a few shared parents, most of which other items have brought " +
-		"before. Each is upserted in a transaction of its own, " +
-		"with foreign keys to its parent, to its source and to the one job, and counted on the parent. Then one cure after the other is added, " +
-		"and after each it is asked what sessions wait for now.",
+	about: "A fleet of workers builds a tree. An item has children under one of a few shared parents, most of which earlier items have already " +
+		"written. Each child is upserted in its own transaction, with foreign keys to its parent, its source and the one job, and counted on " +
+		"the parent. Then one fix after another is added, and after each the lab measures what sessions wait for.",
 	needs: func(c *Config) needs {
 		c.Tree = c.Tree.withDefaults()
 		return needs{connections: c.Tree.Workers + 10}
@@ -39,7 +38,7 @@ func (s TreeSize) withDefaults() TreeSize {
 	return TreeSize{cmp.Or(s.Workers, 32), cmp.Or(s.Parents, 4), cmp.Or(s.Children, 20)}
 }
 
-// cures of the tree. Each step has those of the steps before it.
+// cures are the fixes of the tree. Each step includes those of the steps before it.
 type cures struct {
 	noForeignKeys, remember, onePerItem, coalesce bool
 }
@@ -50,10 +49,10 @@ var treeSteps = []struct {
 	cures      cures
 }{
 	{"as it was", "three foreign keys, one commit per child, counters on the parent", Collapse, cures{}},
-	{"no foreign keys", "the children's foreign keys to parent, source and job are dropped: who writes a child has just read all three", Cure, cures{noForeignKeys: true}},
-	{"+ keys remembered", "keys already written are remembered in memory, instead of trying each again with ON CONFLICT DO NOTHING", Cure, cures{noForeignKeys: true, remember: true}},
+	{"no foreign keys", "the children's foreign keys to parent, source and job are dropped: the transaction that writes a child has just read all three", Cure, cures{noForeignKeys: true}},
+	{"+ keys remembered", "keys already written are remembered in memory, instead of being tried again with ON CONFLICT DO NOTHING", Cure, cures{noForeignKeys: true, remember: true}},
 	{"+ one transaction per item", "all new children of an item in one statement and one commit", Cure, cures{noForeignKeys: true, remember: true, onePerItem: true}},
-	{"+ deltas, coalesced", "what is to be added to a parent's counters is inserted as a row, and one session adds up such rows five times a " +
+	{"+ deltas, coalesced", "increments of a parent's counters are inserted as rows, and one session adds these up five times a " +
 		"second", Cure, cures{true, true, true, true}},
 }
 
@@ -111,17 +110,17 @@ func runTree(ctx context.Context, r *run) error {
 func treeVerdict(r *Result) Verdict {
 	first, last := r.Ways[0], r.Ways[len(r.Ways)-1]
 	times := ratio(last.Rate, first.Rate)
-	what := fmt.Sprintf("as it was, the fleet works %s items a second, and %s with all cures: %s times more", Number(first.Rate), Number(last.Rate), Number(times))
+	what := fmt.Sprintf("as it was, the fleet processes %s items per second, and %s with all fixes: %s times more", Number(first.Rate), Number(last.Rate), Number(times))
 	var steps []string
 	for _, w := range r.Ways {
-		steps = append(steps, fmt.Sprintf("%s: %s items a second. Dominant then: %s.", capital(w.Name), Number(w.Rate), dominantWords(w)))
+		steps = append(steps, fmt.Sprintf("%s: %s items per second. Dominant wait: %s.", capital(w.Name), Number(w.Rate), dominantWords(w)))
 	}
 	return verdict(times, what, steps)
 }
 
-// dominantWords names the dominant class of waits with its share, and its greatest event.
+// dominantWords describes the dominant class of waits with its share and its largest event.
 func dominantWords(w *Way) string {
-	words := "no wait was seen"
+	words := "none"
 	for _, wait := range w.Waits {
 		if wait.Class == w.Dominant.Class {
 			words = fmt.Sprintf("%s, %.0f%% of the time (%s)", wait.Class, 100*w.Dominant.Share, wait.Event)
@@ -129,7 +128,7 @@ func dominantWords(w *Way) string {
 		}
 	}
 	if idle := share(w, idleEvent); idle > 0.25 {
-		words += fmt.Sprintf(", beside %.0f%% in a transaction between two statements", 100*idle)
+		words += fmt.Sprintf(", in addition to %.0f%% idle in a transaction between statements", 100*idle)
 	}
 	return words
 }
@@ -149,7 +148,7 @@ func loadTree(ctx context.Context, s *site, c LoadConfig) error {
 	return tree.grow(ctx, ctx, workers, load.NewTally())
 }
 
-// tree is what the fleet builds, and the process that the fleet is.
+// tree is what the fleet builds, and the state of the fleet.
 type tree struct {
 	TreeSize
 	cures
@@ -158,32 +157,32 @@ type tree struct {
 	known *keySet
 
 	calls, rows, commits, deadlocks atomic.Int64
-	multixacts                      int64 // that the server had made when the tree was planted
+	multixacts                      int64 // created by the server before the tree
 }
 
-// figures of what was asked of the database for how much.
+// figures returns the work of the database per item.
 func (t *tree) figures(w *Way, multixacts int64) []Figure {
 	per := func(n int64) float64 { return round(ratio(float64(n), float64(w.Done))) }
 	return []Figure{
-		{"statements for a row written", round(ratio(float64(t.calls.Load()), float64(t.rows.Load()))), "statements"},
-		{"commits for an item", per(t.commits.Load()), "commits"},
-		{"MultiXacts for an item", per(multixacts - t.multixacts), "MultiXacts"},
+		{"statements per row written", round(ratio(float64(t.calls.Load()), float64(t.rows.Load()))), "statements"},
+		{"commits per item", per(t.commits.Load()), "commits"},
+		{"MultiXacts per item", per(multixacts - t.multixacts), "MultiXacts"},
 		{"deadlocks", float64(t.deadlocks.Load()), "transactions"},
 	}
 }
 
-// item is one piece of work: its children lie under one parent.
+// item is one unit of work, with children under one parent.
 type item struct {
 	parent, source int
-	keys           []int64 // in order, so that two workers never wait for each other in a circle
+	keys           []int64 // sorted, so that workers can't deadlock
 }
 
-// next makes the next item. A tenth of its children are its own; the others belong to items that went before it under the same parent,
-// so that each child is met ten times. None of them is in work right now: workers shall not wait for each other's new keys.
+// next makes the next item. A tenth of its children are new; the others belong to earlier items under the same parent, so that each child
+// appears ten times. None of these is being processed at the moment, so that workers do not wait for each other's new keys.
 func (t *tree) next(random func(n int64) int64) item {
 	n := t.items.Add(1) - 1
 	fresh := int64(max(t.Children/10, 1))
-	place := n/int64(t.Parents) + span // among the items of the parent
+	place := n/int64(t.Parents) + span // position among the parent's items
 	it := item{parent: int(n%int64(t.Parents)) + 1, source: int(random(sources)) + 1}
 	seen := make(map[int64]bool, t.Children)
 	for i := range int64(t.Children) {
@@ -199,13 +198,13 @@ func (t *tree) next(random func(n int64) int64) item {
 	return it
 }
 
-// An item mentions children of the `span` items before it, but for the most recent.
+// An item contains children of the `span` items before it, except the most recent ones.
 const span, recent = 200, 100
 
-// grow has every worker take items until the time is over.
+// grow makes all workers process items until the time is over.
 func (t *tree) grow(ctx, until context.Context, workers *crew, m *load.Tally) error {
 	folded := make(chan error, 1)
-	folding, stop := context.WithCancel(ctx) // not until: the last items leave deltas too
+	folding, stop := context.WithCancel(ctx) // not until, because the last items leave deltas too
 	defer stop()
 	if t.coalesce {
 		go func() { folded <- t.fold(ctx, folding) }() // ends with folding; waited for below
@@ -219,7 +218,7 @@ func (t *tree) grow(ctx, until context.Context, workers *crew, m *load.Tally) er
 	return errors.Join(err, <-folded)
 }
 
-// check makes sure that the cures did what the collapse does: every child is counted.
+// check checks that all children are counted, with the fixes too.
 func (t *tree) check(ctx context.Context, conn *pgx.Conn) error {
 	var children, counted int64
 	err := conn.QueryRow(ctx, `SELECT (SELECT count(*) FROM weir_lab.child), (SELECT sum(children_total)::bigint FROM weir_lab.parent)`).Scan(&children, &counted)
@@ -227,19 +226,18 @@ func (t *tree) check(ctx context.Context, conn *pgx.Conn) error {
 		return err
 	}
 	if children != counted {
-		return fmt.Errorf("the parents count %d children, and there are %d", counted, children)
+		return fmt.Errorf("the parents count %d children, but there are %d", counted, children)
 	}
 	return nil
 }
 
-// nextMultiXact is the number that the server gives to the next MultiXact.
+// nextMultiXact returns the number of the server's next MultiXact.
 func nextMultiXact(ctx context.Context, conn *pgx.Conn) (next int64, err error) {
 	err = conn.QueryRow(ctx, `SELECT mxid_age('1') + 1`).Scan(&next)
 	return next, err
 }
 
-// deadTuples reads how many rows of a schema's tables are dead, as the statistics have it: sessions report about once a
-// second.
+// deadTuples reads the number of dead rows in a schema's tables from the statistics, which sessions update about once a second.
 func deadTuples(conn *pgx.Conn, schema string) gauge {
 	return gauge{"dead tuples", func(ctx context.Context) (dead float64, err error) {
 		err = conn.QueryRow(ctx, `SELECT coalesce(sum(n_dead_tup), 0)::float8 FROM pg_stat_all_tables WHERE schemaname = $1`, schema).Scan(&dead)
@@ -247,7 +245,7 @@ func deadTuples(conn *pgx.Conn, schema string) gauge {
 	}}
 }
 
-// isDeadlock tells whether the server ended a transaction to break a circle.
+// isDeadlock reports whether the server cancelled a transaction because of a deadlock.
 func isDeadlock(err error) bool {
 	var refused *pgconn.PgError
 	return errors.As(err, &refused) && refused.Code == "40P01"

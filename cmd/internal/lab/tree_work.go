@@ -12,7 +12,7 @@ import (
 	"github.com/weir-pg/weir/internal/sleep"
 )
 
-// sources are rows that every child refers to one of.
+// sources is the number of rows of which each child references one.
 const sources = 20
 
 const (
@@ -37,7 +37,7 @@ const (
 		UPDATE weir_lab.parent p SET children_total = children_total + s.total, children_processed = children_processed + s.processed FROM sums s WHERE p.id = s.parent`
 )
 
-// plantTree makes the tables anew.
+// plantTree creates the tables from scratch.
 func plantTree(ctx context.Context, s *site, size TreeSize, c cures) (*tree, error) {
 	if _, err := s.guard.Exec(ctx, makeTree); err != nil {
 		return nil, err
@@ -59,7 +59,7 @@ func plantTree(ctx context.Context, s *site, size TreeSize, c cures) (*tree, err
 	return &tree{TreeSize: size, cures: c, site: s, known: newKeySet(), multixacts: multixacts}, nil
 }
 
-// work works one item.
+// work processes one item.
 func (t *tree) work(ctx context.Context, conn *pgx.Conn) error {
 	it := t.next(rand.Int64N)
 	slices.Sort(it.keys)
@@ -84,7 +84,7 @@ func (t *tree) work(ctx context.Context, conn *pgx.Conn) error {
 	return t.commit(ctx, conn, func(b *pgx.Batch) { b.Queue(countChildren, it.parent, 0, 1) })
 }
 
-// addChild upserts one child in a transaction of its own, as a program does that looks at what the first statement did.
+// addChild upserts one child in its own transaction, like a program that checks the result of the first statement.
 func (t *tree) addChild(ctx context.Context, conn *pgx.Conn, it item, key int64) error {
 	return t.twoSteps(ctx, conn, insertChild, []any{it.parent, key, it.source}, func(added int64, b *pgx.Batch) {
 		if added > 0 {
@@ -107,7 +107,7 @@ func (t *tree) workWhole(ctx context.Context, conn *pgx.Conn, it item) error {
 	})
 }
 
-// twoSteps inserts, then does what depends on how many rows were new, in one transaction.
+// twoSteps inserts, and then does what depends on the number of new rows, in one transaction.
 func (t *tree) twoSteps(ctx context.Context, conn *pgx.Conn, insert string, args []any, then func(added int64, b *pgx.Batch)) error {
 	return t.retry(ctx, conn, func() error {
 		t.calls.Add(1)
@@ -132,12 +132,12 @@ func (t *tree) twoSteps(ctx context.Context, conn *pgx.Conn, insert string, args
 	})
 }
 
-// commit runs statements in a transaction of their own.
+// commit runs statements in their own transaction.
 func (t *tree) commit(ctx context.Context, conn *pgx.Conn, add func(b *pgx.Batch)) error {
 	return t.retry(ctx, conn, func() error { return transaction(ctx, conn, add) })
 }
 
-// retry runs a transaction, and runs it again where the server ended it to break a circle of waits.
+// retry runs a transaction, and repeats it after a deadlock.
 func (t *tree) retry(ctx context.Context, conn *pgx.Conn, run func() error) error {
 	for {
 		err := run()
@@ -155,7 +155,7 @@ func (t *tree) retry(ctx context.Context, conn *pgx.Conn, run func() error) erro
 	}
 }
 
-// fold adds up the deltas from time to time, and once more at the end.
+// fold adds up the deltas periodically, and once more at the end.
 func (t *tree) fold(ctx, until context.Context) error {
 	conn, err := connect(ctx, t.site.url, appName, nil)
 	if err != nil {
@@ -171,7 +171,7 @@ func (t *tree) fold(ctx, until context.Context) error {
 	return err
 }
 
-// keySet remembers which children are written. It is used by all workers of the process.
+// keySet remembers the children already written. All workers of the process share it.
 type keySet struct {
 	mu   sync.RWMutex
 	keys map[[2]int64]struct{}

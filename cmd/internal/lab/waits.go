@@ -16,16 +16,16 @@ import (
 	"github.com/weir-pg/weir/internal/sleep"
 )
 
-// wait is what one session was seen in: an event as the server calls it ("Lock:transactionid", or "CPU"), and its class,
-// which stays the same over versions of PostgreSQL.
+// wait is what a session was waiting for: an event as the server names it ("Lock:transactionid", or "CPU"), and its class, which is the same
+// in all versions of PostgreSQL.
 type wait struct{ event, class string }
 
-// busy is how many sessions one look found at work, by what they waited for.
+// busy is the number of busy sessions in one sample, by wait.
 type busy map[wait]int
 
-// sampler looks at what sessions do. It is used by one goroutine at a time.
+// sampler samples what sessions do. It must not be used by several goroutines at the same time.
 type sampler interface {
-	// look returns the newest sample, and whether it is another than the last time.
+	// look returns the newest sample, and whether it is a new one.
 	look() (busy, bool)
 }
 
@@ -33,14 +33,14 @@ const (
 	lookEvery = 100 * time.Millisecond
 
 	onCPU = string(doctor.CPU)
-	// A session that has a transaction open and waits for its client: it holds its locks meanwhile.
+	// A session that waits for its client in an open transaction, holding its locks.
 	idleInTx  = "idle-in-transaction"
 	idleEvent = "idle in transaction"
-	// One that waits for something that is not the server's to cure: its client, a sleep it was told to take, its parallel workers.
+	// A session that waits for something outside the server's control: its client, a requested sleep, its parallel workers.
 	byChoice = "by-choice"
 )
 
-// waitClasses are the classes in the order in which they are stacked.
+// waitClasses returns the classes in the order in which they are stacked.
 func waitClasses() []string {
 	classes := []string{onCPU}
 	for _, c := range doctor.Classes() {
@@ -51,7 +51,7 @@ func waitClasses() []string {
 	return append(classes, idleInTx)
 }
 
-// waitTrack collects samples, over the intervals of a track.
+// waitTrack collects samples over the intervals of a track.
 type waitTrack struct {
 	mu     sync.Mutex
 	looks  int
@@ -60,9 +60,9 @@ type waitTrack struct {
 	series map[string][]float64 // by class: average number of sessions
 }
 
-// watch looks until ctx ends.
+// watch samples until ctx ends.
 func (w *waitTrack) watch(ctx context.Context, s sampler) {
-	s.look() // of the time before
+	s.look() // discard the sample of the time before
 	for sleep.For(ctx, lookEvery) {
 		found, isNew := s.look()
 		if !isNew {
@@ -80,7 +80,7 @@ func (w *waitTrack) watch(ctx context.Context, s sampler) {
 	}
 }
 
-// cut ends an interval. One without a look repeats what the last one saw: a calm server is looked at more rarely.
+// cut ends an interval. An interval without a sample repeats the last one, because a calm server is sampled less often.
 func (w *waitTrack) cut() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -102,7 +102,7 @@ func (w *waitTrack) cut() {
 	w.looks, w.found = 0, nil
 }
 
-// last returns the class that took most of the newest interval, for a live view.
+// last returns the largest class of the newest interval, for a live view.
 func (w *waitTrack) last() (name string, share float64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -121,8 +121,8 @@ func (w *waitTrack) last() (name string, share float64) {
 	return name, ratio(most, sum)
 }
 
-// top returns the events that took most time, of all intervals, and the dominant class with its share: the one that took
-// most of the time in which the server kept sessions at work or waiting.
+// top returns the events with the most time, over all intervals, and the dominant class with its share: the largest class other than idle in
+// transaction.
 func (w *waitTrack) top() (events []Wait, dominant Dominant) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -142,7 +142,7 @@ func (w *waitTrack) top() (events []Wait, dominant Dominant) {
 	slices.SortFunc(events, func(a, b Wait) int {
 		return cmp.Or(cmp.Compare(b.Share, a.Share), cmp.Compare(a.Event, b.Event))
 	})
-	for _, c := range waitClasses() { // in a fixed order, so that equals do not flicker
+	for _, c := range waitClasses() { // in a fixed order, so that ties are stable
 		if s := round(ratio(float64(classes[c]), float64(sum))); c != idleInTx && s > dominant.Share {
 			dominant = Dominant{Class: c, Share: s}
 		}
@@ -150,7 +150,7 @@ func (w *waitTrack) top() (events []Wait, dominant Dominant) {
 	return events, dominant
 }
 
-// lines returns the series by class, of those classes that were ever seen.
+// lines returns the series of the classes that were seen.
 func (w *waitTrack) lines(at []float64) []Line {
 	var lines []Line
 	for _, c := range waitClasses() {
@@ -162,7 +162,7 @@ func (w *waitTrack) lines(at []float64) []Line {
 	return lines
 }
 
-// activity is the doctor's sampler, as the lab reads it: sessions of its own database alone, without those that look on.
+// activity is the doctor's sampler, restricted to the sessions of the lab's database, without observers.
 type activity struct {
 	sampler  *doctor.Sampler
 	database uint32
@@ -171,7 +171,7 @@ type activity struct {
 	stopped  chan struct{}
 }
 
-// newActivity begins to sample the database of the connection string. close ends it. Sessions with the pids do not count.
+// newActivity starts sampling the database of the connection string, until close. Sessions with the given pids do not count.
 func newActivity(ctx context.Context, url string, ignore ...*pgx.Conn) (*activity, error) {
 	s, err := doctor.NewSampler(ctx, doctor.SamplerConfig{URL: url, Window: 10 * time.Second, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
@@ -187,7 +187,7 @@ func newActivity(ctx context.Context, url string, ignore ...*pgx.Conn) (*activit
 	}
 	running, stop := context.WithCancel(context.WithoutCancel(ctx))
 	a.stop = stop
-	go func() { // ends with running; waited for by close
+	go func() { // ends with running; close waits for it
 		defer close(a.stopped)
 		s.Run(running)
 	}()

@@ -3,7 +3,7 @@
   const results = JSON.parse(document.getElementById("data").textContent);
   const dark = window.matchMedia("(prefers-color-scheme: dark)");
 
-  // Colours that people with any kind of colour vision can tell apart (after Okabe and Ito), and of one class or way the same in every chart.
+  // Colours that can be distinguished with any kind of colour vision (after Okabe and Ito). A class or variant has the same colour in all charts.
   const lineColours = {
     light: { baseline: ["#6b6b6b", "#9a8f80"], collapse: ["#c0392b", "#e08214", "#a64d8a"], cure: ["#0072b2", "#009e73", "#56a8dc", "#7a5fb8", "#5f8f1e", "#1f5f7a"] },
     dark: { baseline: ["#b9bec4", "#8f8675"], collapse: ["#ff7b6b", "#ffb347", "#e08cc6"], cure: ["#58a6e8", "#3fcf9f", "#a7d8f7", "#b39cf0", "#b5d66a", "#4fb9bf"] },
@@ -25,7 +25,7 @@
     return String(+v.toPrecision(3));
   }
 
-  // join puts lines with X of their own on one X; where a line has no point, its value is null.
+  // join puts lines with different X values on one X axis; where a line has no point, its value is null.
   function join(chart) {
     if (chart.kind === "stack") return [chart.lines[0].x].concat(chart.lines.map((l) => l.y));
     return uPlot.join(chart.lines.map((l) => [l.x, l.y.map((y) => (chart.y.log && y <= 0 ? null : y))]));
@@ -59,7 +59,7 @@
     if (small) {
       let sum = data[0].map(() => 0);
       const stacked = data.slice(1).map((values) => (sum = sum.map((s, i) => s + (values[i] || 0))));
-      data = [data[0]].concat(stacked.slice().reverse()); // the largest is drawn first, and lies behind
+      data = [data[0]].concat(stacked.slice().reverse()); // the largest is drawn first, behind the others
       chart.lines.slice().reverse().forEach((l, i) => {
         const from = chart.lines.length - i;
         series.push({

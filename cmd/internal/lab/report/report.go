@@ -1,5 +1,5 @@
-// Package report makes one self-contained HTML page of what the lab found: it asks nothing of any network, and what comes
-// from the run is escaped.
+// Package report renders the lab's results as one self-contained HTML page: it loads nothing from a network, and all text from the run is
+// escaped.
 package report
 
 import (
@@ -15,7 +15,7 @@ import (
 	"github.com/weir-pg/weir/cmd/internal/lab"
 )
 
-// Charts are drawn by uPlot, whose licence goes with every page.
+// Charts are drawn by uPlot, whose licence is included in each page.
 //
 //go:embed page.html page.css page.js vendor/uPlot.iife.min.js vendor/uPlot.min.css vendor/LICENSE
 var files embed.FS
@@ -37,7 +37,7 @@ var page = template.Must(template.New("page.html").Funcs(template.FuncMap{
 	"wide": func(c lab.Chart) bool { return c.Kind != lab.Stack },
 }).ParseFS(files, "page.html"))
 
-// Write writes the page of a report. Series longer than a screen has pixels for are thinned.
+// Write writes a report as a page. Series with more points than a screen can show are thinned.
 func Write(w io.Writer, r *lab.Report) error {
 	thin := *r
 	thin.Results = nil
@@ -55,10 +55,10 @@ func Write(w io.Writer, r *lab.Report) error {
 	return nil
 }
 
-// most is how many points of a line are shown.
+// most is the maximum number of points of a line.
 const most = 240
 
-// thinned takes every n-th point of lines that are too long, and the last.
+// thinned keeps every n-th point of lines that are too long, and the last.
 func thinned(lines []lab.Line) []lab.Line {
 	out := slices.Clone(lines)
 	for i, l := range out {
@@ -87,7 +87,7 @@ func latency(ms float64) string {
 
 func gib(bytes int64) string { return fmt.Sprintf("%.1f GiB", float64(bytes)/(1<<30)) }
 
-// worthwhile leaves out waits of less than a percent.
+// worthwhile omits waits of less than a percent.
 func worthwhile(waits []lab.Wait) (out []lab.Wait) {
 	for _, w := range waits {
 		if w.Share >= 0.01 {
@@ -101,7 +101,7 @@ func hasFigures(ways []*lab.Way) bool {
 	return slices.ContainsFunc(ways, func(w *lab.Way) bool { return len(w.Figures) > 0 })
 }
 
-// settings on one line.
+// settings returns settings on one line.
 func settings(all []lab.Setting) string {
 	words := make([]string, len(all))
 	for i, s := range all {

@@ -10,7 +10,7 @@ import (
 	"github.com/weir-pg/weir/cmd/internal/lab"
 )
 
-// example is a report with a text in every place that may come from elsewhere.
+// example is a report with text in all places that may come from outside.
 func example(text string) *lab.Report {
 	settings := []lab.Setting{{Name: text, Value: text}}
 	long := make([]float64, 5000)
