@@ -11,8 +11,8 @@ import (
 	"github.com/weir-pg/weir/schema"
 )
 
-// TestASchemaOfAnotherBuildIsNotTakenForThisOnes: a database whose migrations had other texts, or were made before checksums were kept, is named
-// as such, with what to do; nothing is changed in it, and what is told to be done helps.
+// TestASchemaOfAnotherBuildIsNotTakenForThisOnes: if the database's migrations have other texts, or were applied before checksums were
+// stored, the error says so and what to do. Nothing is changed in the database, and the advice works.
 func TestASchemaOfAnotherBuildIsNotTakenForThisOnes(t *testing.T) {
 	t.Parallel()
 	for how, sql := range map[string]string{
@@ -34,7 +34,7 @@ func TestASchemaOfAnotherBuildIsNotTakenForThisOnes(t *testing.T) {
 			refused := func(what string, err error) {
 				t.Helper()
 				if err == nil || !strings.Contains(err.Error(), "development build") || !strings.Contains(err.Error(), "DROP SCHEMA weir CASCADE") {
-					t.Errorf("%s: %v, want to be told that another build made it, and what to do", what, err)
+					t.Errorf("%s: %v, want an error that names another build and what to do", what, err)
 				}
 			}
 			_, err = schema.Status(ctx, conn)
@@ -49,7 +49,7 @@ func TestASchemaOfAnotherBuildIsNotTakenForThisOnes(t *testing.T) {
 			}
 			all, err := schema.Status(ctx, conn)
 			if err != nil || all[len(all)-1].AppliedAt.IsZero() {
-				t.Errorf("%v after it was installed anew: %v", all, err)
+				t.Errorf("%v after it was installed again: %v", all, err)
 			}
 		})
 	}

@@ -12,10 +12,10 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// functionsSetting is the setting that holds the mark of the functions installed.
+// functionsSetting is the setting that identifies the installed functions.
 const functionsSetting = "functions"
 
-// replaceFunctions installs functions, views and privileges as this build has them, if they differ from what is there or force says so.
+// replaceFunctions installs the functions, views and privileges of this build, if they differ from those installed, or force is set.
 func replaceFunctions(ctx context.Context, tx pgx.Tx, force bool) error {
 	text, err := functions()
 	if err != nil {
@@ -31,7 +31,7 @@ func replaceFunctions(ctx context.Context, tx pgx.Tx, force bool) error {
 		return nil
 	}
 	err = replaceInPlace(ctx, tx, text)
-	if code(err) == "42P13" { // an argument or a result has changed: that takes a new function
+	if code(err) == "42P13" { // an argument or a result has changed, which requires a new function
 		if err = dropFunctions(ctx, tx); err == nil {
 			err = script(ctx, tx, text)
 		}
@@ -40,7 +40,7 @@ func replaceFunctions(ctx context.Context, tx pgx.Tx, force bool) error {
 		return fmt.Errorf("install the functions: %w", err)
 	}
 	if err := script(ctx, tx, privileges); err != nil {
-		return fmt.Errorf("grant the functions to Weir's roles: %w", err)
+		return fmt.Errorf("grant privileges on the functions to Weir's roles: %w", err)
 	}
 	_, err = tx.Exec(ctx, `INSERT INTO weir.setting (name, value) VALUES ($1, $2) ON CONFLICT (name) DO UPDATE SET value = excluded.value`, once, functionsSetting, mark)
 	return err
@@ -49,7 +49,7 @@ func replaceFunctions(ctx context.Context, tx pgx.Tx, force bool) error {
 //go:embed privileges.sql
 var privileges string
 
-// functions is the text of all of them, and of the views. Bodies may name what comes later.
+// functions returns the text of all functions and views. Bodies may refer to functions that are defined later.
 func functions() (string, error) {
 	names, err := fs.Glob(files, "functions/*.sql")
 	if err != nil {
@@ -68,7 +68,7 @@ func functions() (string, error) {
 	return b.String(), nil
 }
 
-// replaceInPlace keeps what depends on the functions. What the text does not define any more goes.
+// replaceInPlace preserves objects that depend on the functions. It drops functions that the text no longer defines.
 func replaceInPlace(ctx context.Context, tx pgx.Tx, text string) error {
 	return pgx.BeginFunc(ctx, tx, func(tx pgx.Tx) error {
 		before, err := versions(ctx, tx)
@@ -93,7 +93,7 @@ func replaceInPlace(ctx context.Context, tx pgx.Tx, text string) error {
 	})
 }
 
-// versions maps the signatures of all functions to the transactions that wrote them.
+// versions maps the signature of each function to the transaction that wrote it.
 func versions(ctx context.Context, tx pgx.Tx) (map[string]string, error) {
 	all := map[string]string{}
 	rows, _ := tx.Query(ctx, `SELECT oid::regprocedure::text, xmin::text FROM pg_proc WHERE pronamespace = 'weir'::regnamespace`, once) // rows report the error
@@ -105,7 +105,7 @@ func versions(ctx context.Context, tx pgx.Tx) (map[string]string, error) {
 	return all, err
 }
 
-// dropFunctions drops all views and functions. What others built on them makes it fail, and the error names it.
+// dropFunctions drops all views and functions. If other objects depend on them, it fails with an error that names those objects.
 func dropFunctions(ctx context.Context, tx pgx.Tx) error {
 	return script(ctx, tx, `DO $$
 		DECLARE
@@ -123,7 +123,7 @@ func dropFunctions(ctx context.Context, tx pgx.Tx) error {
 		DELETE FROM weir.setting WHERE name = '`+functionsSetting+`'`)
 }
 
-// Sum identifies the schema that this build installs: two builds with the same sum install the same.
+// Sum identifies the schema that this build installs: two builds with the same sum install the same schema.
 func Sum() (string, error) {
 	all, err := Migrations()
 	if err != nil {

@@ -15,7 +15,7 @@ import (
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
 
-// TestTimeoutsOfTheRoleEndNoMigration: however slow the server, or what migrates, is.
+// TestTimeoutsOfTheRoleEndNoMigration: a migration completes however slow the server or the client is.
 func TestTimeoutsOfTheRoleEndNoMigration(t *testing.T) {
 	t.Parallel()
 	conn, err := pgx.Connect(t.Context(), pgtest.Empty(t))
@@ -35,8 +35,8 @@ func TestTimeoutsOfTheRoleEndNoMigration(t *testing.T) {
 	}
 }
 
-// TestASchemaOfAnotherOwnerIsRefused: who may create a schema weir, or a function in it, before Weir comes gets nothing run with the rights of
-// who installs it; and who owns all of it may migrate.
+// TestASchemaOfAnotherOwnerIsRefused: a role that may create the schema weir, or a function in it, before Weir is installed cannot get its
+// code run with the rights of the installing role; a role that owns all of the schema may migrate.
 func TestASchemaOfAnotherOwnerIsRefused(t *testing.T) {
 	t.Parallel()
 	conn, err := pgx.Connect(t.Context(), pgtest.Empty(t))
@@ -71,8 +71,8 @@ func TestASchemaOfAnotherOwnerIsRefused(t *testing.T) {
 	}
 }
 
-// TestWithoutItsRolesNothingIsInstalled: who may not create Weir's roles is told of all that are missing, and nothing is left behind; once an
-// administrator has created them, it goes on.
+// TestWithoutItsRolesNothingIsInstalled: a role that may not create Weir's roles gets an error that names all missing ones, and nothing is
+// left behind. Once an administrator has created them, the installation succeeds.
 func TestWithoutItsRolesNothingIsInstalled(t *testing.T) {
 	t.Parallel()
 	server := pgtest.Server(t, nil) // roles are the whole server's

@@ -1,8 +1,9 @@
-// Package schema holds Weir's schema, and installs it.
+// Package schema contains Weir's schema, and installs it.
 //
-// Tables are made by numbered migrations: migrations/NNNN_name.sql goes up to the line "-- down --" and down after it. Functions, views
-// and privileges stand as they are now, a file for each concern: functions/, views.sql, privileges.sql. Whenever they differ from what
-// the database has, they are replaced as a whole, in one transaction with the migrations. Concurrent migrators wait for each other.
+// Tables are created by numbered migrations: in migrations/NNNN_name.sql, the text before the line "-- down --" is the migration up, and
+// the text after it is the migration down. Functions, views and privileges are stored in their current form, one file for each concern:
+// functions/, views.sql and privileges.sql. If they differ from those in the database, all of them are replaced, in one transaction with
+// the migrations. Concurrent migrations of one database wait for each other.
 package schema
 
 import (
@@ -26,17 +27,17 @@ var files embed.FS
 
 const (
 	downMark = "-- down --"
-	// lockKey serialises migrators of one database (the first key is private to Weir, see 0001_jobs.sql).
+	// lockKey serializes migrations of one database. The first key is private to Weir, see 0001_jobs.sql.
 	lockKey = `1464158559, 1`
 )
 
-// once runs a statement without preparing it: behind a pooler in transaction mode the next one may meet another session.
+// once runs a statement without preparing it: behind a pooler in transaction mode, the next statement may run in another session.
 const once = pgx.QueryExecModeExec
 
-// Oldest is the oldest PostgreSQL major version that Weir runs on.
+// Oldest is the oldest supported major version of PostgreSQL.
 const Oldest = 14
 
-// Migration is one step of the tables.
+// Migration is one migration of the tables.
 type Migration struct {
 	Version   int       `json:"version"`
 	Name      string    `json:"name"`
@@ -46,7 +47,7 @@ type Migration struct {
 	checksum string // of up
 }
 
-// Migrations lists all steps that this build knows, in order.
+// Migrations lists all migrations of this build, in order.
 func Migrations() ([]Migration, error) {
 	names, err := fs.Glob(files, "migrations/*.sql")
 	if err != nil {
@@ -61,21 +62,21 @@ func Migrations() ([]Migration, error) {
 		number, title, _ := strings.Cut(strings.TrimSuffix(path.Base(name), ".sql"), "_")
 		version, err := strconv.Atoi(number)
 		if err != nil {
-			return nil, fmt.Errorf("schema: file %s has no number: %w", name, err)
+			return nil, fmt.Errorf("schema: the name of file %s does not start with a number: %w", name, err)
 		}
 		up, down, ok := strings.Cut(string(text), "\n"+downMark+"\n")
 		if !ok || version != len(all)+1 {
-			return nil, fmt.Errorf("schema: file %s is out of order or has no line %q", name, downMark)
+			return nil, fmt.Errorf("schema: file %s is out of order, or does not contain the line %q", name, downMark)
 		}
 		all = append(all, Migration{Version: version, Name: title, up: up, down: down, checksum: fmt.Sprintf("%x", sha256.Sum256([]byte(up)))})
 	}
 	return all, nil
 }
 
-// sqlApplied reads what is applied, also of a list from before it had checksums.
+// sqlApplied reads the list of applied migrations, even one from before the list had checksums.
 const sqlApplied = `SELECT m.version, m.name, m.applied_at, coalesce(to_jsonb(m) ->> 'checksum', '') FROM weir.migration m ORDER BY m.version`
 
-// Status lists all migrations with the time each was applied to the database.
+// Status lists all migrations, each with the time at which it was applied to the database.
 func Status(ctx context.Context, conn *pgx.Conn) ([]Migration, error) {
 	all, err := Migrations()
 	if err != nil {
@@ -96,38 +97,39 @@ func Status(ctx context.Context, conn *pgx.Conn) ([]Migration, error) {
 	if code(err) == codeDenied {
 		var owner string
 		if err := conn.QueryRow(ctx, `SELECT pg_get_userbyid(nspowner) FROM pg_catalog.pg_namespace WHERE nspname = 'weir'`, once).Scan(&owner); err == nil {
-			return nil, fmt.Errorf("schema: %s may not see what is applied: the schema weir belongs to %s: do it as %[2]s", conn.Config().User, owner)
+			return nil, fmt.Errorf("schema: %s may not read the list of applied migrations: the schema weir belongs to %s: run this as %[2]s", conn.Config().User, owner)
 		}
 	}
 	if err != nil {
-		return nil, fmt.Errorf("schema: read what is applied: %w", err)
+		return nil, fmt.Errorf("schema: read the list of applied migrations: %w", err)
 	}
 	return all, nil
 }
 
-// ErrOtherBuild is in the error of whoever meets a schema whose migrations had other texts.
-var ErrOtherBuild = errors.New("the schema weir was made by a development build, and can't be brought up to date")
+// ErrOtherBuild is wrapped by errors about a schema whose migrations have other texts than those of this build.
+var ErrOtherBuild = errors.New("the schema weir was created by a development build, and can't be upgraded")
 
-// known refuses what this build has no file for, or another: then functions of this build would meet tables that they do not know.
+// known refuses a migration that this build does not have, or has with another text: functions of this build would meet tables that they do
+// not know.
 func known(all []Migration, m Migration) error {
 	switch {
 	case m.Version < 1 || m.Version > len(all):
-		return fmt.Errorf("the database has migration %d %s, this build knows %d: use a newer weir", m.Version, m.Name, len(all))
+		return fmt.Errorf("the database has migration %d %s, this build knows only %d migrations: use a newer version of weir", m.Version, m.Name, len(all))
 	case m.Name != all[m.Version-1].Name || m.checksum != all[m.Version-1].checksum:
-		return fmt.Errorf("the database's migration %d %s is not this build's: %w: have its jobs worked by that build, or keep what they hold "+
+		return fmt.Errorf("the database's migration %d %s is not this build's: %w: let that build finish its jobs, or save them "+
 			"(SELECT queue, kind, args FROM weir.jobs('available') and of 'later'); then remove it with DROP SCHEMA weir CASCADE, and run weir migrate up", m.Version, m.Name, ErrOtherBuild)
 	}
 	return nil
 }
 
-// Up applies every migration that is missing and brings the functions up to date: all of it, or nothing.
+// Up applies all missing migrations, and brings the functions up to date. It does all of this or nothing.
 func Up(ctx context.Context, conn *pgx.Conn) error {
 	var major int
 	if err := conn.QueryRow(ctx, `SELECT current_setting('server_version_num')::int / 10000`, once).Scan(&major); err != nil {
-		return fmt.Errorf("schema: ask for the server's version: %w", err)
+		return fmt.Errorf("schema: read the server's version: %w", err)
 	}
 	if major < Oldest {
-		return fmt.Errorf("schema: the server is PostgreSQL %d, Weir needs %d or later", major, Oldest)
+		return fmt.Errorf("schema: the server is PostgreSQL %d, but Weir needs PostgreSQL %d or later", major, Oldest)
 	}
 	return change(ctx, conn, func(tx pgx.Tx, all []Migration) error {
 		if err := createSchema(ctx, tx); err != nil {
@@ -154,11 +156,11 @@ func Up(ctx context.Context, conn *pgx.Conn) error {
 	})
 }
 
-// Down takes back the newest migrations until only those up to version `to` are left, and removes all functions: the build that knows that
-// version brings its own with Up. Down to 0 removes everything, jobs included.
+// Down reverts the newest migrations until only those up to version to remain, and removes all functions: the build of that version
+// installs its own with Up. Down to 0 removes everything, including all jobs.
 func Down(ctx context.Context, conn *pgx.Conn, to int) error {
 	if to < 0 {
-		return fmt.Errorf("schema: cannot go down to version %d: the lowest is 0, nothing installed", to)
+		return fmt.Errorf("schema: cannot go down to version %d: the lowest version is 0, which removes everything", to)
 	}
 	return change(ctx, conn, func(tx pgx.Tx, all []Migration) error {
 		var there bool
@@ -175,10 +177,10 @@ func Down(ctx context.Context, conn *pgx.Conn, to int) error {
 		for version := applied; version > to; version-- {
 			m := all[version-1]
 			if err := script(ctx, tx, m.down); err != nil {
-				return fmt.Errorf("take back migration %d %s: %w", m.Version, m.Name, err)
+				return fmt.Errorf("revert migration %d %s: %w", m.Version, m.Name, err)
 			}
 			if version == 1 {
-				return nil // it took the list along
+				return nil // it has dropped the list too
 			}
 			if _, err := tx.Exec(ctx, `DELETE FROM weir.migration WHERE version = $1`, once, version); err != nil {
 				return err
@@ -188,13 +190,14 @@ func Down(ctx context.Context, conn *pgx.Conn, to int) error {
 	})
 }
 
-// begin is one string: a role's settings are made for its own statements, and its timeouts do not come between two of these.
+// begin is a single string, so that settings of a role, which are for its own statements, and its timeouts take no effect between these
+// statements.
 const begin = `BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE;
 	SET LOCAL search_path = pg_catalog, pg_temp; SET LOCAL statement_timeout = 0; SET LOCAL lock_timeout = 0;
 	SELECT set_config(name, '0', true) FROM pg_settings WHERE name IN ('idle_in_transaction_session_timeout', 'transaction_timeout');
 	SET LOCAL client_encoding = 'UTF8'; SET LOCAL standard_conforming_strings = on; SELECT pg_advisory_xact_lock(` + lockKey + `)`
 
-// change runs do in one transaction, alone among migrators.
+// change runs do in one transaction that excludes other migrations.
 func change(ctx context.Context, conn *pgx.Conn, do func(tx pgx.Tx, all []Migration) error) error {
 	all, err := Migrations()
 	if err != nil {
@@ -209,11 +212,11 @@ func change(ctx context.Context, conn *pgx.Conn, do func(tx pgx.Tx, all []Migrat
 	return nil
 }
 
-// createSchema makes the schema where there is none, and refuses one of another owner.
+// createSchema creates the schema if it does not exist, and refuses one of another owner.
 func createSchema(ctx context.Context, tx pgx.Tx) error {
 	var there bool
 	if err := tx.QueryRow(ctx, `SELECT to_regnamespace('weir') IS NOT NULL`, once).Scan(&there); err != nil {
-		return fmt.Errorf("look for the schema weir: %w", err)
+		return fmt.Errorf("check for the schema weir: %w", err)
 	}
 	if there {
 		return checkOwner(ctx, tx)
@@ -221,14 +224,14 @@ func createSchema(ctx context.Context, tx pgx.Tx) error {
 	err := script(ctx, tx, `CREATE SCHEMA weir`)
 	if code(err) == codeDenied {
 		c := tx.Conn().Config()
-		return fmt.Errorf("%w: migrate as the database's owner, or let them run: GRANT CREATE ON DATABASE %s TO %s", err,
+		return fmt.Errorf("%w: migrate as the owner of the database, or have the owner run: GRANT CREATE ON DATABASE %s TO %s", err,
 			pgx.Identifier{c.Database}.Sanitize(), pgx.Identifier{c.User}.Sanitize())
 	}
 	return err
 }
 
-// checkOwner refuses a schema that is another's, or has something of another's in it. Replacing a function leaves it to who owns it: they could
-// put their own text in its place afterwards, to be run with the rights of whoever calls it.
+// checkOwner refuses a schema that has another owner, or contains objects of another owner. A replaced function keeps its owner, who could
+// change it later, so that it would run with the rights of anyone who calls it.
 func checkOwner(ctx context.Context, tx pgx.Tx) error {
 	var what, owner, me string
 	err := tx.QueryRow(ctx, `
@@ -242,12 +245,12 @@ func checkOwner(ctx context.Context, tx pgx.Tx) error {
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("look at who owns the schema weir: %w", err)
+		return fmt.Errorf("check the owner of the schema weir: %w", err)
 	}
-	return fmt.Errorf("%s belongs to %s, and %s would install Weir there, to run what %[2]s can change: migrate as %[2]s if it is yours, or drop it", what, owner, me)
+	return fmt.Errorf("%s belongs to %s, who could change what Weir runs if %s installed it there: migrate as %[2]s if you trust that role, or drop the object", what, owner, me)
 }
 
-// newest returns the version of the newest migration applied, 0 for none.
+// newest returns the version of the newest applied migration, 0 for none.
 func newest(ctx context.Context, tx pgx.Tx, all []Migration) (version int, err error) {
 	rows, _ := tx.Query(ctx, sqlApplied, once) // rows report the error
 	var m Migration
@@ -258,13 +261,13 @@ func newest(ctx context.Context, tx pgx.Tx, all []Migration) (version int, err e
 	return version, err
 }
 
-// script runs several statements in one string: the simple protocol, which takes no parameters.
+// script runs several statements in one string, with the simple protocol, which takes no parameters.
 func script(ctx context.Context, tx pgx.Tx, text string) error {
 	_, err := tx.Conn().PgConn().Exec(ctx, text).ReadAll()
 	return err
 }
 
-// isMissing tells whether the schema or its list does not exist yet.
+// isMissing reports whether the schema or its list of migrations does not exist yet.
 func isMissing(err error) bool {
 	return code(err) == "42P01" || code(err) == "3F000"
 }

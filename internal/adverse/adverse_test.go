@@ -12,8 +12,8 @@ import (
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
 
-// TestWhatWorksAgainstWeirIsNamed: each setting with its value, its harm and what to do; and nothing where all is well, whatever the session
-// itself was set to.
+// TestWhatWorksAgainstWeirIsNamed: each bad setting is reported with its value, its harm and what to do, and nothing is reported if all is
+// well, whatever the session itself has set.
 func TestWhatWorksAgainstWeirIsNamed(t *testing.T) {
 	url := pgtest.Empty(t)
 	pool := pgtest.Pool(t, url)

@@ -1,10 +1,9 @@
-// Package maintain does the chores of a Weir database: it promotes due jobs, rescues those of dead
-// workers, rotates and reclaims segments, and tidies small tables.
+// Package maintain does the chores of a Weir database: it promotes due jobs, rescues jobs of dead workers, rotates and reclaims segments,
+// and tidies small tables.
 //
-// Any number of maintainers may run, without election: each step is one SQL function that tries its own
-// transaction-level lock and does nothing if another has it. The more of them there are, the more
-// rarely each looks, so that a fleet costs what one costs. While none runs, these chores wait, and
-// nothing else does.
+// Any number of maintainers may run, without an election: each step is one SQL function that tries to take its own transaction-level lock,
+// and does nothing if another maintainer holds it. The more maintainers there are, the less often each of them acts, so that a fleet costs
+// as much as one. While none runs, only these chores wait.
 package maintain
 
 import (
@@ -23,21 +22,21 @@ import (
 )
 
 const (
-	promoteMost  = 5000                   // jobs promoted in one transaction
-	promoteEvery = 30 * time.Millisecond  // at most so often when poked
-	promoteIdle  = time.Second            // and so often without
-	failedEvery  = 250 * time.Millisecond // and after an error
+	maxPromoted  = 5000                   // jobs promoted in one transaction
+	promoteEvery = 30 * time.Millisecond  // minimum interval, when poked
+	promoteIdle  = time.Second            // interval, when not poked
+	failedEvery  = 250 * time.Millisecond // interval after an error
 	choresEvery  = time.Second
-	choresIdle   = 4                      // of such rounds, in one where nothing was logged
-	rescueEvery  = 500 * time.Millisecond // also for who has missed somebody, and looks whether he comes back
-	tidyEvery    = 10                     // of the chores' rounds
-	idsMost      = 20                     // jobs named in one line of the log
-	shareMost    = 30                     // nobody waits longer for its turn than in a fleet of so many; in a larger one most let a turn pass
+	choresIdle   = 4                      // rounds per round while nothing is logged
+	rescueEvery  = 500 * time.Millisecond // also the pause before checking whether a missing worker has come back
+	tidyEvery    = 10                     // rounds of chores
+	maxIDs       = 20                     // jobs named in one log line
+	maxShare     = 30                     // the fleet size up to which pauses grow; in a larger fleet, each maintainer skips most turns
 )
 
 // Maintainer does the chores while Run runs.
 type Maintainer struct {
-	// Rescued, where set, is called when attempts of a lost worker were logged again. Set it before Run.
+	// Rescued, if set, is called when attempts of a lost worker were logged again. Set it before Run.
 	Rescued func(store.Rescued)
 
 	store   *store.Store
@@ -48,14 +47,14 @@ type Maintainer struct {
 	workers atomic.Int32
 }
 
-// New returns a maintainer that Run starts. Failures are told through the outage, which it shares with the worker it runs beside.
+// New returns a Maintainer, which works while Run runs. It reports failures to o, which it shares with its worker.
 func New(s *store.Store, log *slog.Logger, o *outage.Log) *Maintainer {
 	m := &Maintainer{store: s, log: log, outage: o, poked: make(chan struct{}, 1)}
 	m.workers.Store(1)
 	return m
 }
 
-// Poke says that jobs may have been logged, some of them for later.
+// Poke signals that jobs may have been logged, some of them for later.
 func (m *Maintainer) Poke() {
 	m.stirred.Store(true)
 	select {
@@ -64,7 +63,7 @@ func (m *Maintainer) Poke() {
 	}
 }
 
-// Share says how many maintainers there are.
+// Share sets the number of maintainers.
 func (m *Maintainer) Share(workers int) { m.workers.Store(int32(max(workers, 1))) }
 
 // Run works until ctx ends.
@@ -76,21 +75,21 @@ func (m *Maintainer) Run(ctx context.Context) {
 	all.Wait()
 }
 
-// shared stretches an interval to this maintainer's share, with jitter.
+// shared multiplies an interval by the number of maintainers, with jitter.
 func (m *Maintainer) shared(d time.Duration) time.Duration {
-	return sleep.Jitter(d * time.Duration(min(m.workers.Load(), shareMost)))
+	return sleep.Jitter(d * time.Duration(min(m.workers.Load(), maxShare)))
 }
 
-// mine tells whether this maintainer takes its turn. Drawn by lot each time, so that what is left of a fleet notices at once when it has
-// shrunk.
+// mine reports whether this maintainer takes this turn. It is drawn at random each time, so that the rest of a fleet adapts at once when
+// the fleet has shrunk.
 func (m *Maintainer) mine() bool {
 	n := m.workers.Load()
-	return n <= shareMost || rand.Int32N(n) < shareMost
+	return n <= maxShare || rand.Int32N(n) < maxShare
 }
 
-// promote logs due jobs: when the next one known is due, and looks again when it was poked.
+// promote logs due jobs: when the next known job is due, and when poked.
 func (m *Maintainer) promote(ctx context.Context) {
-	attends := false // to a job that is due now
+	attends := false // a job is due now
 	for ctx.Err() == nil {
 		wait := m.shared(promoteIdle)
 		if !attends && !m.mine() {
@@ -100,14 +99,14 @@ func (m *Maintainer) promote(ctx context.Context) {
 			continue
 		}
 		attends = false
-		promoted, next, err := m.store.Promote(ctx, promoteMost)
+		promoted, next, err := m.store.Promote(ctx, maxPromoted)
 		m.done(ctx, "promote", "", err)
 		switch {
 		case store.IsRefused(err):
 			wait = m.shared(choresEvery)
 		case err != nil:
 			wait = m.shared(failedEvery)
-		case promoted >= promoteMost:
+		case promoted >= maxPromoted:
 			continue
 		case next != nil && *next < wait && m.attends(*next):
 			attends = true
@@ -116,7 +115,7 @@ func (m *Maintainer) promote(ctx context.Context) {
 				wait += rand.N(5 * time.Millisecond)
 			}
 		}
-		// A poke may bring the look forward, but not before a moment has passed.
+		// A poke may end the wait early, but not before a minimum pause.
 		moment := min(wait, m.shared(promoteEvery))
 		if !sleep.For(ctx, moment) || wait > moment && !sleep.Until(ctx, wait-moment, m.poked) {
 			return
@@ -124,13 +123,13 @@ func (m *Maintainer) promote(ctx context.Context) {
 	}
 }
 
-// attends tells whether this maintainer looks again when the next job is due. All that have looked since it was logged know of it; the
-// sooner it is due, the surer one attends, and so a few do, however many know.
+// attends reports whether this maintainer promotes when the next job is due. Every maintainer that has called Promote since the job was
+// logged knows of it. The sooner it is due, the more likely each one attends, so that a few do, however many know.
 func (m *Maintainer) attends(next time.Duration) bool {
 	return m.workers.Load() == 1 || next <= promoteIdle || rand.Float64() < promoteIdle.Seconds()/next.Seconds()
 }
 
-// chores does everything else, round after round.
+// chores does all other chores, in rounds.
 func (m *Maintainer) chores(ctx context.Context) {
 	r := rounds{Maintainer: m, passed: choresIdle}
 	for sleep.For(ctx, m.shared(choresEvery)) {
@@ -140,14 +139,14 @@ func (m *Maintainer) chores(ctx context.Context) {
 	}
 }
 
-// rounds are those of the chores. The goroutine that does them owns it.
+// rounds are the rounds of the chores. They are owned by the goroutine that does them.
 type rounds struct {
 	*Maintainer
-	passed int // turns since the last that did something
+	passed int // turns since the last round
 	nr     int
 }
 
-// turn does a round, unless nothing was logged: then there is little to do, and most are passed.
+// turn does a round. If nothing was logged, there is little to do, so it skips most turns.
 func (r *rounds) turn(ctx context.Context) {
 	if r.passed++; !r.stirred.Swap(false) && r.passed < choresIdle {
 		return
@@ -160,7 +159,7 @@ func (r *rounds) turn(ctx context.Context) {
 	}{
 		{"rotate", r.store.Rotate},
 		{"rotate later", r.store.RotateLater},
-		{"rotate messages", r.store.RotateMessages}, // hubs do it too, but there may be none
+		{"rotate messages", r.store.RotateMessages}, // hubs do this too, but there may be none
 		{"survey", r.store.Survey},
 		{"tidy", r.store.Tidy},
 	}
@@ -173,7 +172,7 @@ func (r *rounds) turn(ctx context.Context) {
 	}
 }
 
-// rescues looks after workers that are gone. Who has missed one looks again soon, whoever's turn it is.
+// rescues checks for lost workers. A maintainer that finds one missing checks again soon, without waiting for its turn.
 func (m *Maintainer) rescues(ctx context.Context) {
 	missed := false
 	for {
@@ -193,8 +192,8 @@ func (m *Maintainer) rescues(ctx context.Context) {
 	}
 }
 
-// rescue has the jobs of lost workers logged again, step by step: each is short, and there may be many. It tells whether a worker is missed
-// that may still come back.
+// rescue logs the jobs of lost workers again, in short steps, of which there may be many. It reports whether a worker is missing that may
+// still come back.
 func (m *Maintainer) rescue(ctx context.Context) (missed bool, err error) {
 	for ctx.Err() == nil {
 		steps, err := m.store.Rescue(ctx)
@@ -202,10 +201,10 @@ func (m *Maintainer) rescue(ctx context.Context) (missed bool, err error) {
 		missed = false
 		for _, s := range steps {
 			if s.Error != "" {
-				err = errors.Join(err, fmt.Errorf("what worker %d (%s) left cannot be logged again: %s", s.Worker, s.Reason, s.Error))
+				err = errors.Join(err, fmt.Errorf("the jobs of lost worker %d (%s) cannot be logged again: %s", s.Worker, s.Reason, s.Error))
 			}
 			if s.Relogged > 0 {
-				m.log.Warn("weir: jobs of lost workers were logged again", "worker", s.Worker, "reason", s.Reason, "jobs", s.Relogged, "more", s.More, "ids", s.Jobs[:min(len(s.Jobs), idsMost)])
+				m.log.Warn("weir: jobs of lost workers were logged again", "worker", s.Worker, "reason", s.Reason, "jobs", s.Relogged, "more", s.More, "ids", s.Jobs[:min(len(s.Jobs), maxIDs)])
 				if m.Rescued != nil {
 					m.Rescued(s)
 				}

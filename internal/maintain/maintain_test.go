@@ -29,8 +29,8 @@ func (c calls) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceQ
 
 func (calls) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
 
-// TestChoresComeRoundLessOftenWhileNothingIsLogged: of forty turns all do a round where something was logged before each, and every fourth where nothing
-// is; tidying comes with every tenth round.
+// TestChoresComeRoundLessOftenWhileNothingIsLogged: of forty turns, all do a round if something was logged before each, and every fourth
+// does if nothing was. Every tenth round tidies.
 func TestChoresComeRoundLessOftenWhileNothingIsLogged(t *testing.T) {
 	t.Parallel()
 	config, err := pgxpool.ParseConfig(pgtest.Database(t))

@@ -12,21 +12,22 @@ import (
 
 const sqlAttend = `SELECT weir.attend($1::int, $2::int, $3::text::inet, $4::int)`
 
-// directKey tells of a connection that it has a session of the server to itself; Settle has found it out.
+// directKey marks a connection that has a session of the server to itself; Settle sets it.
 const directKey = "weir.direct"
 
-// Attendance is a session that speaks for a worker: while it lasts the worker is alive. Whoever holds it makes one call after the other.
+// Attendance is a session of the server that attends for a worker: as long as the session exists, the worker is alive. Its holder makes one
+// call at a time.
 type Attendance struct {
-	by   *Store // makes calls by the session
+	by   *Store // makes calls with the session
 	conn *pgxpool.Conn
 	gone chan struct{}
 	end  sync.Once
-	stop func() // ends the listening
+	stop func() // ends listening
 }
 
-// Attend has a session of its own speak for the worker, until it is closed; nil: the way to the server is such that none can.
+// Attend makes a session attend for the worker until it is closed; nil: the connection to the server does not allow it.
 func (s *Store) Attend(ctx context.Context, worker int32) (a *Attendance, err error) {
-	// Where the server has ended all sessions, the pool hands out each of them once.
+	// If the server has ended all sessions, the pool returns each of them once.
 	for range s.pool.Config().MaxConns + 1 {
 		var conn *pgxpool.Conn
 		if conn, err = s.pool.Acquire(ctx); err != nil {
@@ -42,7 +43,7 @@ func (s *Store) Attend(ctx context.Context, worker int32) (a *Attendance, err er
 		}
 		broken := conn.Conn().IsClosed()
 		if err != nil {
-			hangUp(conn) // its session may attend all the same
+			hangUp(conn) // its session may attend despite the error
 		} else {
 			conn.Release()
 		}
@@ -57,7 +58,7 @@ func attend(ctx context.Context, conn *pgx.Conn, worker int32) (attends bool, er
 	if conn.PgConn().CustomData()[directKey] != true {
 		return false, nil
 	}
-	// How this end of the connection is seen from here, for the server to compare.
+	// The address of this end of the connection, for the server to compare with the one that it sees.
 	var address *string
 	var port *int32
 	switch here := conn.PgConn().Conn().LocalAddr().(type) {
@@ -78,7 +79,7 @@ func attend(ctx context.Context, conn *pgx.Conn, worker int32) (attends bool, er
 	return attends, err
 }
 
-// bare is what lies below TLS.
+// bare returns the connection below TLS.
 func bare(conn net.Conn) net.Conn {
 	if secured, ok := conn.(interface{ NetConn() net.Conn }); ok {
 		return secured.NetConn()
@@ -86,17 +87,18 @@ func bare(conn net.Conn) net.Conn {
 	return conn
 }
 
-// probe has the kernel ask the other end every second: where that has ended the connection and the word of it got lost, the answer says so.
+// probe makes the kernel send a keepalive every second: if the other end has closed the connection and its packet was lost, the reply
+// reports it.
 func probe(conn net.Conn) {
 	if tcp, ok := bare(conn).(*net.TCPConn); ok {
-		_ = tcp.SetKeepAliveConfig(net.KeepAliveConfig{Enable: true, Idle: time.Second, Interval: time.Second, Count: 120}) // without it the next call tells
+		_ = tcp.SetKeepAliveConfig(net.KeepAliveConfig{Enable: true, Idle: time.Second, Interval: time.Second, Count: 120}) // without it, the next call reports the loss
 	}
 }
 
-// Gone is closed when the session has ended.
+// Gone returns a channel that is closed when the session has ended.
 func (a *Attendance) Gone() <-chan struct{} { return a.gone }
 
-// Call has f make calls by the session.
+// Call runs f with the session.
 func (a *Attendance) Call(f func(by *Store) error) error {
 	a.stop()
 	defer a.listen()
@@ -113,11 +115,11 @@ func (a *Attendance) Close() {
 func hangUp(conn *pgxpool.Conn) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
-	_ = conn.Conn().Close(ctx) // what does not end by itself ends with the process
+	_ = conn.Conn().Close(ctx) // a session that does not end now ends with the process
 	conn.Release()
 }
 
-// listen begins to read from the connection, so that its end is known at once.
+// listen starts reading from the connection, so that its end is detected at once.
 func (a *Attendance) listen() {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
@@ -125,7 +127,7 @@ func (a *Attendance) listen() {
 	go func() { // ends with stop, or with the session
 		defer close(done)
 		var err error
-		for err == nil { // what it is notified of is nobody's
+		for err == nil { // notifications are ignored
 			_, err = a.conn.Conn().WaitForNotification(ctx)
 		}
 		if ctx.Err() == nil || a.conn.Conn().IsClosed() {

@@ -11,8 +11,8 @@ import (
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
 
-// TestEveryCallOfAWorkerEnds: what a worker or its chores ask of the server, and get no answer to, counts as failed in time, though the caller
-// waits for as long as it takes.
+// TestEveryCallOfAWorkerEnds: a call of a worker or its chores that gets no answer counts as failed after a time limit, even if the
+// caller's context has none.
 func TestEveryCallOfAWorkerEnds(t *testing.T) {
 	own, err := OpenOwn(pgtest.Pool(t, pgtest.Database(t)))
 	if err != nil {

@@ -30,8 +30,8 @@ const (
 	sqlEnqueueJSON = `SELECT array_to_json(weir.enqueue_many($1::jsonb))::text`
 )
 
-// Enqueue calls weir.enqueue in q's transaction, or in one of its own if q is a pool. It passes only
-// plain scalars, so that any driver behind q will do.
+// Enqueue calls weir.enqueue in q's transaction, or in one of its own if q is a pool. It passes only plain scalars, so that it works with
+// any driver behind q.
 func Enqueue(ctx context.Context, q Querier, j Job) (id int64, err error) {
 	j = j.withDefaults()
 	var runAt, meta any
@@ -45,7 +45,7 @@ func Enqueue(ctx context.Context, q Querier, j Job) (id int64, err error) {
 	return id, err
 }
 
-// EnqueueMany calls weir.enqueue_many with arrays, which need pgx behind q.
+// EnqueueMany calls weir.enqueue_many with arrays, which require pgx behind q.
 func EnqueueMany(ctx context.Context, q Querier, jobs []Job) (ids []int64, err error) {
 	n := len(jobs)
 	queues, kinds, args := make([]string, n), make([]string, n), make([]string, n)

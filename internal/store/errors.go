@@ -26,7 +26,7 @@ func code(err error) string {
 	return ""
 }
 
-// Hint is what the server advises about an error, or "".
+// Hint returns the server's hint for an error, or "".
 func Hint(err error) string {
 	var pg *pgconn.PgError
 	if errors.As(err, &pg) {
@@ -35,16 +35,16 @@ func Hint(err error) string {
 	return ""
 }
 
-// IsFenced: the worker was fenced or is unknown; its jobs were given to others.
+// IsFenced reports whether the worker was fenced or is unknown: its jobs were given to others.
 func IsFenced(err error) bool { return code(err) == codeFenced }
 
-// IsClaimLost: a batch is not this worker's, for its claim was lost in a crash of the server.
+// IsClaimLost reports whether a batch is not this worker's, because its claim was lost in a crash of the server.
 func IsClaimLost(err error) bool { return code(err) == codeLost }
 
-// IsMoved: the log comes from another cluster and needs Rebase.
+// IsMoved reports whether the log comes from another cluster and needs Rebase.
 func IsMoved(err error) bool { return code(err) == codeMoved }
 
-// IsNotInstalled: the schema is missing or older than this code.
+// IsNotInstalled reports whether the schema is missing or older than this code.
 func IsNotInstalled(err error) bool {
 	switch code(err) {
 	case "3F000", "42883", "42P01": // no such schema, function, table
@@ -53,12 +53,12 @@ func IsNotInstalled(err error) bool {
 	return false
 }
 
-// IsDenied: the role lacks the privilege.
+// IsDenied reports whether the role lacks a privilege.
 func IsDenied(err error) bool { return code(err) == "42501" }
 
-// IsRefused: the server answered with an error of the statement itself, so repeating it is no use.
-// Errors of the connection, of a server that is starting, stopping, read-only or short of something, of
-// a lock, of a plan that a migration made stale, and the server's own faults are not refusals.
+// IsRefused reports whether the server answered with an error of the statement itself, so that repeating it is useless. The following are
+// not refusals: errors of the connection; of a server that is starting, stopping, read-only or short of a resource; of a lock; of a plan
+// that a migration made stale; and internal errors of the server.
 func IsRefused(err error) bool {
 	c := code(err)
 	if len(c) != 5 {
@@ -71,11 +71,11 @@ func IsRefused(err error) bool {
 	return true
 }
 
-// IsUnanswered: the call was sent, or may have been, and nothing tells what became of it.
+// IsUnanswered reports whether the call was sent, or may have been, and its result is unknown.
 func IsUnanswered(err error) bool { return err != nil && code(err) == "" && !pgconn.SafeToRetry(err) }
 
-// IsDown: there is no server, or it is starting or stopping: at whatever address of it was tried. Where one of several hosts, or of the
-// addresses of one, says something else, a server may well be up.
+// IsDown reports whether every address that was tried has no server, or one that is starting or stopping. If one of several hosts or
+// addresses fails in another way, a server may be up.
 func IsDown(err error) bool {
 	if err == nil {
 		return false
@@ -90,15 +90,15 @@ func IsDown(err error) bool {
 	return code(err) == "57P03" || errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, os.ErrNotExist)
 }
 
-// isStatementLost: a prepared statement was not there, or there already: a pooler has changed the
-// connection behind this one, and nothing was executed.
+// isStatementLost reports whether a prepared statement was missing, or existed already: a pooler has changed the connection behind this
+// one, and nothing was executed.
 func isStatementLost(err error) bool {
 	c := code(err)
 	return c == "26000" || c == "42P05"
 }
 
-// isIdleEnded: the server had ended the session for being idle (idle_session_timeout), before the statement reached it.
+// isIdleEnded reports whether the server ended the session for being idle (idle_session_timeout) before the statement reached it.
 func isIdleEnded(err error) bool { return code(err) == "57P05" }
 
-// IsBadArgument: the function refused what it was given.
+// IsBadArgument reports whether the function refused an argument.
 func IsBadArgument(err error) bool { return code(err) == "22023" }

@@ -12,7 +12,7 @@ import (
 	"github.com/weir-pg/weir/internal/pgtest"
 )
 
-// TestAServerIsDownOnlyWhereEveryAddressRefuses: one that refuses among several hosts says nothing of the others, of which one may be full, or
+// TestAServerIsDownOnlyWhereEveryAddressRefuses: if one of several hosts refuses, others may still be up, such as one that is full or does
 // not answer.
 func TestAServerIsDownOnlyWhereEveryAddressRefuses(t *testing.T) {
 	t.Parallel()
@@ -77,6 +77,6 @@ func TestAServerIsDownOnlyWhereEveryAddressRefuses(t *testing.T) {
 		}
 	}
 	if _, err := pgx.Connect(t.Context(), "host="+filepath.Join(t.TempDir(), "gone")+" user=x dbname=x sslmode=disable"); !IsDown(err) {
-		t.Errorf("nobody made the socket, and the server is not down: %v", err)
+		t.Errorf("the socket does not exist, but the server does not count as down: %v", err)
 	}
 }

@@ -25,34 +25,34 @@ const (
 	sqlSettings = `SELECT coalesce(queue, ''), name, value FROM weir.settings()`
 )
 
-// LookUp looks one job up. What is read is the caller's type: its fields are the columns, in their order. No row: it is unknown or gone.
+// LookUp returns one job. The fields of T are the columns, in order. No row: the job is unknown or deleted.
 func LookUp[T any](ctx context.Context, s *Store, id int64) ([]T, error) {
 	return rows(ctx, s, sqlJob, []any{id}, pgx.RowToStructByPos[T])
 }
 
-// LookUpTx looks one job up in a transaction of the caller's, and returns it as JSON; nil if it is unknown or gone.
+// LookUpTx returns one job as JSON, in the caller's transaction; nil: the job is unknown or deleted.
 func LookUpTx(ctx context.Context, tx Querier, id int64) (text *string, err error) {
 	err = tx.QueryRow(ctx, sqlJobJSON, id).Scan(&text)
 	return text, err
 }
 
-// EnqueuedTx lists at most so many of the jobs that a transaction of the caller's has enqueued, as a JSON array.
-func EnqueuedTx(ctx context.Context, tx Querier, most int) (text string, err error) {
-	err = tx.QueryRow(ctx, sqlEnqueued, most).Scan(&text)
+// EnqueuedTx lists up to limit jobs that the caller's transaction has enqueued, as a JSON array.
+func EnqueuedTx(ctx context.Context, tx Querier, limit int) (text string, err error) {
+	err = tx.QueryRow(ctx, sqlEnqueued, limit).Scan(&text)
 	return text, err
 }
 
-// List says which jobs Jobs lists. Zero values leave nothing out.
+// List selects the jobs that Jobs lists. Zero values exclude nothing.
 type List struct {
 	States []string
 	Queue  string
 	Kinds  []string
 	Meta   []byte // a JSON object
-	After  string // the next of the page before
+	After  string // next of the previous page
 	Limit  int
 }
 
-// Jobs returns a page of jobs, as a JSON array, and what to go on after; "" when there are no more.
+// Jobs returns a page of jobs as a JSON array, and the value of After for the next page; "": there are no more.
 func (s *Store) Jobs(ctx context.Context, l List) (jobs []byte, next string, err error) {
 	var meta *string
 	if l.Meta != nil {
@@ -78,7 +78,7 @@ func Hubs[T any](ctx context.Context, s *Store) ([]T, error) {
 	return rows(ctx, s, sqlHubs, nil, pgx.RowToStructByPos[T])
 }
 
-// Settings lists those of the database, then those of queues.
+// Settings lists the settings of the database, then those of queues.
 func Settings[T any](ctx context.Context, s *Store) ([]T, error) {
 	return rows(ctx, s, sqlSettings, nil, pgx.RowToStructByPos[T])
 }
@@ -89,25 +89,25 @@ func (s *Store) Cancel(ctx context.Context, id int64) (answer string, err error)
 	return answer, err
 }
 
-// CancelTx is Cancel in a transaction of the caller's.
+// CancelTx is Cancel in the caller's transaction.
 func CancelTx(ctx context.Context, tx Querier, id int64) (answer string, err error) {
 	err = tx.QueryRow(ctx, sqlCancel, id).Scan(&answer)
 	return answer, err
 }
 
-// Retry returns the job's state after it, or "" if it is unknown.
+// Retry returns the job's new state, or "" if it is unknown.
 func (s *Store) Retry(ctx context.Context, id int64) (state string, err error) {
 	err = s.row(ctx, sqlRetry, []any{id}, &state)
 	return state, err
 }
 
-// RetryTx is Retry in a transaction of the caller's.
+// RetryTx is Retry in the caller's transaction.
 func RetryTx(ctx context.Context, tx Querier, id int64) (state string, err error) {
 	err = tx.QueryRow(ctx, sqlRetry, id).Scan(&state)
 	return state, err
 }
 
-// Pause stops claims from a queue; false if there is none of that name.
+// Pause stops claims from a queue; false: the queue does not exist.
 func (s *Store) Pause(ctx context.Context, queue string) (found bool, err error) {
 	err = s.row(ctx, sqlPause, []any{queue}, &found)
 	return found, err
@@ -124,7 +124,7 @@ func (s *Store) Set(ctx context.Context, name, value string) error {
 	return s.exec(ctx, sqlSet, name, value)
 }
 
-// SetQueue changes a setting of a queue; false if there is none of that name.
+// SetQueue changes a setting of a queue; false: the queue does not exist.
 func (s *Store) SetQueue(ctx context.Context, queue, name, value string) (found bool, err error) {
 	err = s.row(ctx, sqlSetQueue, []any{queue, name, value}, &found)
 	return found, err

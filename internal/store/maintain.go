@@ -17,26 +17,26 @@ const (
 	sqlRebase      = `SELECT weir.rebase()`
 )
 
-// Promote logs up to most due jobs; next is how long until the next one known is due, nil for none.
-func (s *Store) Promote(ctx context.Context, most int) (promoted int, next *time.Duration, err error) {
-	return s.PromoteUpto(ctx, most, time.Time{})
+// Promote logs up to limit due jobs; next is the time until the next known job is due, nil if there is none.
+func (s *Store) Promote(ctx context.Context, limit int) (promoted int, next *time.Duration, err error) {
+	return s.PromoteUpto(ctx, limit, time.Time{})
 }
 
-// PromoteUpto is Promote as if it were as late as a time that is not past.
-func (s *Store) PromoteUpto(ctx context.Context, most int, upto time.Time) (promoted int, next *time.Duration, err error) {
+// PromoteUpto is Promote as if the time were upto, which must not be in the past.
+func (s *Store) PromoteUpto(ctx context.Context, limit int, upto time.Time) (promoted int, next *time.Duration, err error) {
 	var seconds *float64
 	var late *time.Time
 	if !upto.IsZero() {
 		late = &upto
 	}
-	if err = s.row(ctx, sqlPromote, []any{most, late}, &promoted, &seconds); err == nil && seconds != nil {
+	if err = s.row(ctx, sqlPromote, []any{limit, late}, &promoted, &seconds); err == nil && seconds != nil {
 		d := time.Duration(min(*seconds, 1e6) * float64(time.Second))
 		next = &d
 	}
 	return promoted, next, err
 }
 
-// Rotate takes the next step in the life of the log's segments and says which, or "".
+// Rotate takes the next step in the life of the log's segments, and returns which, or "".
 func (s *Store) Rotate(ctx context.Context) (did string, err error) {
 	err = s.row(ctx, sqlRotate, nil, &did)
 	return did, err
@@ -48,36 +48,35 @@ func (s *Store) RotateLater(ctx context.Context) (did string, err error) {
 	return did, err
 }
 
-// Rescued is what a step of rescue did for one worker.
+// Rescued is the result of one rescue step for one worker.
 type Rescued struct {
 	Worker   int32
 	Reason   string // why it ended
-	Relogged int    // attempts
-	More     bool   // there may be more of this worker
-	Error    string // why nothing could be done for it, or ""
-	Missed   bool   // its session has ended, and it may still come back
+	Relogged int    // number of attempts logged again
+	More     bool   // this worker may have more attempts
+	Error    string // why the step failed, or ""
+	Missed   bool   // its session has ended, but it may come back
 	Jobs     []int64
 }
 
-// Rescue fences silent workers, and takes a step in logging again what fenced ones have left.
+// Rescue fences silent workers, and logs some of the unfinished attempts of fenced workers again.
 func (s *Store) Rescue(ctx context.Context) ([]Rescued, error) {
 	return rows(ctx, s, sqlRescue, nil, pgx.RowToStructByPos[Rescued])
 }
 
-// Survey notes in which lanes jobs wait, where there are many, for those who look; it says what it did, or "".
+// Survey records in which lanes jobs wait, if there are many, for those who inspect them; it returns what it did, or "".
 func (s *Store) Survey(ctx context.Context) (did string, err error) {
 	err = s.row(ctx, sqlSurvey, nil, &did)
 	return did, err
 }
 
-// Tidy does one small chore and says which, or "".
+// Tidy does one small chore, and returns which, or "".
 func (s *Store) Tidy(ctx context.Context) (did string, err error) {
 	err = s.row(ctx, sqlTidy, nil, &did)
 	return did, err
 }
 
-// Rebase starts the log anew in another cluster; nil: there was no need. It takes as long as it takes, whatever statement_timeout the
-// role has.
+// Rebase starts the log over in another cluster; nil: there was no need. It has no time limit, whatever the role's statement_timeout.
 func (s *Store) Rebase(ctx context.Context) (relogged *int64, err error) {
 	err = s.call(ctx, func(mode pgx.QueryExecMode) error {
 		return pgx.BeginTxFunc(ctx, s.pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {

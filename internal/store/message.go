@@ -33,36 +33,36 @@ const (
 	sqlServerVersion  = `SHOW server_version`
 )
 
-// Tick is a tick's header.
+// Tick is the header of a tick.
 type Tick struct {
 	Seq   int64
-	Epoch int64 // which log it is of
+	Epoch int64 // the epoch of its log
 	At    time.Time
 	Count int32
-	Bytes int64 // of the payloads
+	Bytes int64 // size of its payloads
 
-	Messages []Message // all of them, where the look has brought them along; nil: they are to be read
+	Messages []Message // all of its messages, if the poll returned them; nil: read them separately
 }
 
-// Seen is what a look for ticks saw: while nothing has changed since, the next look touches no table. The zero value makes it look.
+// Seen is the result of a poll for ticks: while nothing has changed since, the next poll reads no table. With the zero value, it does.
 type Seen struct {
 	ids      *int64
 	snapshot *string
 }
 
-// Look says how a hub looks for news.
+// Look specifies how a hub polls for news.
 type Look struct {
-	Looks    int           // at most
+	Looks    int           // maximum number of polls
 	Pause    time.Duration // between them
-	Patience int           // looks before a commit alone, with nothing logged since, makes it look into the tables
-	Cut      bool          // of ticks: cut the next if there is none,
-	Messages int           // and bring its messages along, if there are at most so many
+	Patience int           // polls before a commit alone, with nothing logged, makes it read the tables
+	Cut      bool          // for ticks: cut the next tick if there is none,
+	Messages int           // and return its messages, if there are no more than this
 }
 
 // Place is a tick of a certain log.
 type Place struct {
 	Tick  int64
-	Epoch int64 // negative: whichever log it is
+	Epoch int64 // negative: any log
 }
 
 func (p Place) epoch() *int64 {
@@ -72,7 +72,7 @@ func (p Place) epoch() *int64 {
 	return &p.Epoch
 }
 
-// Ticks returns the ticks after a given one, and what to look with next.
+// Ticks returns the ticks after a given one, and the Seen for the next call.
 func (s *Store) Ticks(ctx context.Context, after Place, seen Seen, look Look) ([]Tick, Seen, error) {
 	var seqs []int64
 	var ats []time.Time
@@ -98,13 +98,13 @@ func (s *Store) Ticks(ctx context.Context, after Place, seen Seen, look Look) ([
 	return ticks, now, nil
 }
 
-// MayTick tells whether the role may cut ticks; who may not sees those that hubs cut.
+// MayTick reports whether the role may cut ticks; a role that may not sees only the ticks that hubs cut.
 func (s *Store) MayTick(ctx context.Context) (may bool, err error) {
 	err = s.row(ctx, sqlMayTick, nil, &may)
 	return may, err
 }
 
-// Published tells whether more ids had been drawn at this look than at an earlier one, as far as both know.
+// Published reports whether more message ids had been assigned at this poll than at an earlier one; true if either number is unknown.
 func (s Seen) Published(earlier Seen) bool {
 	return s.ids == nil || earlier.ids == nil || *s.ids != *earlier.ids
 }
@@ -119,7 +119,7 @@ type Message struct {
 	Keep    bool
 }
 
-// columns are messages as weir.tick brings them.
+// columns are messages in the form in which weir.tick returns them.
 type columns struct {
 	ids, xids       []int64
 	channels        []string
@@ -138,9 +138,9 @@ func (c columns) messages() []Message {
 	return m
 }
 
-// ReadTick returns messages of a tick behind an id, in order: at most most of them, and not all of a tick that is larger than that.
-func (s *Store) ReadTick(ctx context.Context, tick Tick, afterID int64, most int) ([]Message, error) {
-	return rows(ctx, s, sqlRead, []any{tick.Seq, afterID, most, tick.Epoch}, scanMessage)
+// ReadTick returns up to limit messages of a tick after an id, in order.
+func (s *Store) ReadTick(ctx context.Context, tick Tick, afterID int64, limit int) ([]Message, error) {
+	return rows(ctx, s, sqlRead, []any{tick.Seq, afterID, limit, tick.Epoch}, scanMessage)
 }
 
 func scanMessage(row pgx.CollectableRow) (m Message, err error) {
@@ -148,8 +148,8 @@ func scanMessage(row pgx.CollectableRow) (m Message, err error) {
 	return m, err
 }
 
-// ReadTicks reads several ticks, each whole, in one round trip. They must be small enough for it.
-func (s *Store) ReadTicks(ctx context.Context, ticks []Tick, most int) ([][]Message, error) {
+// ReadTicks reads several whole ticks in one round trip. They must be small enough for that.
+func (s *Store) ReadTicks(ctx context.Context, ticks []Tick, limit int) ([][]Message, error) {
 	seqs, epochs := make([]int64, len(ticks)), make([]int64, len(ticks))
 	place := make(map[int64]int, len(ticks))
 	for i, t := range ticks {
@@ -159,7 +159,7 @@ func (s *Store) ReadTicks(ctx context.Context, ticks []Tick, most int) ([][]Mess
 		tick int64
 		Message
 	}
-	found, err := rows(ctx, s, sqlReadMany, []any{seqs, epochs, most}, func(r pgx.CollectableRow) (m row, err error) {
+	found, err := rows(ctx, s, sqlReadMany, []any{seqs, epochs, limit}, func(r pgx.CollectableRow) (m row, err error) {
 		err = r.Scan(&m.tick, &m.ID, &m.XID, &m.Channel, &m.Payload, &m.Binary, &m.Keep)
 		return m, err
 	})
@@ -176,32 +176,32 @@ func (s *Store) NewestTick(ctx context.Context) (newest Place, err error) {
 	return newest, err
 }
 
-// RebaseMessages starts the log of messages anew in another cluster; nil: there was no need.
+// RebaseMessages starts the log of messages over in another cluster; nil: there was no need.
 func (s *Store) RebaseMessages(ctx context.Context) (relogged *int64, err error) {
 	err = s.row(ctx, sqlRebaseMessages, nil, &relogged)
 	return relogged, err
 }
 
-// RotateMessages takes the next step in the life of message segments and says which, or "".
+// RotateMessages takes the next step in the life of message segments, and returns which, or "".
 func (s *Store) RotateMessages(ctx context.Context) (did string, err error) {
 	err = s.row(ctx, sqlRotateMessages, nil, &did)
 	return did, err
 }
 
-// Publish publishes a text.
+// Publish publishes text.
 func Publish(ctx context.Context, q Querier, channel, payload string, keep bool) error {
 	var nothing *string
 	return q.QueryRow(ctx, sqlPublish, channel, payload, keep).Scan(&nothing)
 }
 
-// PublishBytes publishes what is not text.
+// PublishBytes publishes bytes that are not text.
 func PublishBytes(ctx context.Context, q Querier, channel string, payload []byte, keep bool) error {
 	var nothing *string
 	return q.QueryRow(ctx, sqlPublishBytes, channel, payload, keep).Scan(&nothing)
 }
 
-// PublishDrafts logs messages of several publishers in one transaction. With cut it cuts the next tick in the same transaction if it can. It
-// returns the tick that holds these messages and no others, and the epoch of the one before; its Seq is 0 where there is none yet.
+// PublishDrafts logs messages of several publishers in one transaction. With cut, it also cuts the next tick in that transaction, if it
+// can. It returns the tick that holds these messages and no others, with Seq 0 if there is none yet, and the epoch of the previous tick.
 func (s *Store) PublishDrafts(ctx context.Context, channels []string, payloads [][]byte, binaries []bool, cut bool) (tick Tick, prior int64, err error) {
 	var at *time.Time
 	err = s.row(ctx, sqlPublishDrafts, []any{channels, payloads, binaries, cut}, &tick.Seq, &tick.Epoch, &prior, &at)
@@ -211,30 +211,30 @@ func (s *Store) PublishDrafts(ctx context.Context, channels []string, payloads [
 	return tick, prior, err
 }
 
-// Beat is a hub's sign of life.
+// Beat records a hub's heartbeat.
 func (s *Store) Beat(ctx context.Context, hub, address string, tick int64, subscribers int) error {
 	return s.exec(ctx, sqlBeat, hub, address, tick, subscribers)
 }
 
-// Leave says that the hub stops.
+// Leave records that the hub stops.
 func (s *Store) Leave(ctx context.Context, hub, address string) error {
 	return s.exec(ctx, sqlBeat, hub, address, nil, 0)
 }
 
-// Fresh is what a look for queues with fresh jobs saw. The zero value says where to begin.
+// Fresh is the result of a poll for queues with fresh jobs. Begin with the zero value.
 type Fresh struct {
 	Queues   []string
-	Counts   []int32 // of jobs; from a hundred on perhaps less than all
+	Counts   []int32 // number of jobs; from a hundred on, a lower bound
 	snapshot *string
 	jobs     *int64
 }
 
-// Logged tells whether more jobs had been logged at this look than at an earlier one.
+// Logged reports whether more jobs had been logged at this poll than at an earlier one.
 func (f Fresh) Logged(earlier Fresh) bool {
 	return f.jobs == nil || earlier.jobs == nil || *f.jobs != *earlier.jobs
 }
 
-// FreshQueues returns the queues for which jobs were committed since an earlier look.
+// FreshQueues returns the queues for which jobs were committed since an earlier poll.
 func (s *Store) FreshQueues(ctx context.Context, since Fresh, look Look) (now Fresh, err error) {
 	err = s.row(ctx, sqlFreshQueues, []any{since.snapshot, since.jobs, look.Looks, look.Pause.Seconds(), look.Patience},
 		&now.Queues, &now.Counts, &now.snapshot, &now.jobs)
@@ -255,34 +255,34 @@ func (s *Store) Logins(ctx context.Context) ([]Login, error) {
 	})
 }
 
-// LoginSecret returns what salts of users that do not exist are made from, and how many iterations are shown for them.
+// LoginSecret returns the secret from which salts of unknown users are derived, and the number of iterations announced for them.
 func (s *Store) LoginSecret(ctx context.Context) (secret string, iterations int, err error) {
 	err = s.row(ctx, sqlLoginSecret, nil, &secret, &iterations)
 	return secret, iterations, err
 }
 
-// DatabaseID names the database among all there are.
+// DatabaseID returns an id that is unique among all databases of all clusters.
 func (s *Store) DatabaseID(ctx context.Context) (id string, err error) {
 	err = s.row(ctx, sqlDatabaseID, nil, &id)
 	return id, err
 }
 
-// ServerVersion is what the server says it is.
+// ServerVersion returns the version that the server reports.
 func (s *Store) ServerVersion(ctx context.Context) (version string, err error) {
 	err = s.row(ctx, sqlServerVersion, nil, &version)
 	return version, err
 }
 
-// TruncatedUpTo returns the last tick that can no longer be read, when that is what the error says.
+// TruncatedUpTo returns the last tick that can no longer be read, if the error reports that.
 func TruncatedUpTo(err error) (last Place, ok bool) { return detail(err, codeTruncated) }
 
-// NotOfThisLog returns the tick from which to go on, when the error says that the one asked for is not of this log.
+// NotOfThisLog returns the tick to continue from, if the error reports that the requested tick is not in this log.
 func NotOfThisLog(err error) (from Place, ok bool) { return detail(err, codeElsewhere) }
 
-// codeElsewhere is beside codeTruncated: the tick asked for lies ahead of the log, or is of another epoch.
+// codeElsewhere means that the requested tick is ahead of the log, or of another epoch.
 const codeElsewhere = "WR006"
 
-// detail returns the tick in the detail of an error with the SQLSTATE: epoch.tick.
+// detail returns the tick in the detail of an error with the SQLSTATE code, written as epoch.tick.
 func detail(err error, code string) (p Place, ok bool) {
 	var pg *pgconn.PgError
 	if !errors.As(err, &pg) || pg.Code != code {

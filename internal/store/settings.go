@@ -10,9 +10,9 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// What Weir's calls need of their session, whatever the server, the database or the role have for a default. The functions ask for READ
-// COMMITTED and bound their waits themselves; the rest is about how texts are read and written, which is how they come through a pooler. What
-// a version does not have is left out, and a stricter synchronous_commit stays.
+// needed lists the settings that Weir's calls need in their session, whatever the defaults of the server, the database or the role. The
+// functions check for READ COMMITTED and limit their waits themselves; the other settings affect how texts are read and written, even
+// through a pooler. Settings that a version does not have are left out, and a stricter synchronous_commit is kept.
 const needed = `(VALUES
 	('default_transaction_isolation', 'read committed'),
 	('statement_timeout', '0'),
@@ -31,12 +31,12 @@ const needed = `(VALUES
 	WHERE c.now IS NOT NULL AND (n.name <> 'synchronous_commit' OR c.now = 'off')`
 
 const (
-	// First of all what may keep the statements that set the rest from coming to an end.
+	// First, the settings that could keep the other statements here from completing.
 	sqlSettle = `SET jit = off; SET statement_timeout = 0; SELECT pg_catalog.set_config(n.name, n.value, false) FROM ` + needed + `;
 		SET idle_in_transaction_session_timeout = 0; SET idle_session_timeout = 0`
 	sqlFrame = `SELECT pg_catalog.set_config(n.name, n.value, true) FROM ` + needed
-	// sqlUneasy tells whether a session has something else, and it matters: such a call is compiled only where everything is, and names are
-	// looked up in pg_catalog first unless the path says otherwise.
+	// sqlUneasy reports whether a session has other values in a way that matters. jit matters only if every statement is compiled, and
+	// search_path only if it does not search pg_catalog first.
 	sqlUneasy = `SELECT EXISTS (SELECT FROM ` + needed + ` AND pg_catalog.left(pg_catalog.lower(c.now), pg_catalog.length(n.value)) <> pg_catalog.lower(n.value)
 		AND n.name NOT IN ('jit', 'search_path'))
 		OR (SELECT s FROM pg_catalog.unnest(pg_catalog.current_schemas(true)) s WHERE pg_catalog.left(s, 7) <> 'pg_temp' LIMIT 1) <> 'pg_catalog'
@@ -44,13 +44,13 @@ const (
 			AND pg_catalog.current_setting('jit_above_cost')::pg_catalog.float8 BETWEEN 0 AND 1000`
 )
 
-// Settle sets what Weir needs in a session that is Weir's alone. Through a pooler, which would pass the session on to others as it is,
-// nothing is set. It is for pgxpool's AfterConnect.
+// Settle sets what Weir needs in a session of its own. Through a pooler, which would pass the session on to other clients with these
+// settings, it sets nothing. It is for pgxpool's AfterConnect.
 func Settle(ctx context.Context, conn *pgx.Conn) error {
 	direct, err := IsDirect(ctx, conn)
 	if err == nil && direct {
 		conn.PgConn().CustomData()[directKey] = true
-		_, err = conn.PgConn().Exec(ctx, sqlSettle).ReadAll() // without a prepared statement: it is needed once
+		_, err = conn.PgConn().Exec(ctx, sqlSettle).ReadAll() // not prepared, because it runs once
 	}
 	if err != nil {
 		return fmt.Errorf("prepare a connection of Weir's own: %w", err)
@@ -58,14 +58,14 @@ func Settle(ctx context.Context, conn *pgx.Conn) error {
 	return nil
 }
 
-// IsDirect tells whether a connection has a session of the server to itself, which keeps settings and locks. Through a pooler it has
-// not; a pooler gives itself away by the process id that it names, which is not the server's.
+// IsDirect reports whether a connection has a session of the server to itself, which keeps settings and locks. Through a pooler, it has
+// not: the process id that a pooler reports is not the server's.
 func IsDirect(ctx context.Context, conn *pgx.Conn) (bool, error) {
 	pid, err := ask(ctx, conn, `SELECT pg_catalog.pg_backend_pid()`)
 	return err == nil && pid == strconv.FormatUint(uint64(conn.PgConn().PID()), 10), err
 }
 
-// ask returns the one value that a statement gives, which is not compiled.
+// ask returns the single value of a statement, run without JIT.
 func ask(ctx context.Context, conn *pgx.Conn, sql string) (value string, err error) {
 	results, err := conn.PgConn().Exec(ctx, `BEGIN; SET LOCAL jit = off; `+sql+`; COMMIT`).ReadAll()
 	if err != nil {
@@ -79,14 +79,15 @@ func ask(ctx context.Context, conn *pgx.Conn, sql string) (value string, err err
 	return value, nil
 }
 
-// Whether a store's calls bring along what they need.
+// Whether a store's calls must bring the settings that they need.
 const (
 	unknown int32 = iota
-	easy          // no: its sessions have it
+	easy          // no: its sessions have them
 	uneasy        // yes
 )
 
-// framed tells whether calls have to bring along what they need: sessions of an application's pool, or behind a pooler, can't be set.
+// framed reports whether calls must bring the settings that they need: sessions of an application's pool, or behind a pooler, can't be
+// changed.
 func (s *Store) framed(ctx context.Context) (bool, error) {
 	state := s.ease.Load()
 	if state == unknown {
@@ -105,7 +106,7 @@ func (s *Store) framed(ctx context.Context) (bool, error) {
 	return state == uneasy, nil
 }
 
-// frame runs a statement in a transaction of its own that has what it needs, in one round trip.
+// frame runs a statement in its own transaction with the needed settings, in one round trip.
 func (s *Store) frame(ctx context.Context, sql string, args []any, read func(pgx.Rows) error) error {
 	return s.pool.AcquireFunc(ctx, func(c *pgxpool.Conn) (err error) {
 		conn := c.Conn().PgConn()

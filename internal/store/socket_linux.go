@@ -9,8 +9,9 @@ import (
 	"syscall"
 )
 
-// isServers tells whether who listens at the other end of a Unix socket is the server itself, and not somebody who forwards it to elsewhere: then
-// it is the parent of the process that serves the session. Where that can't be seen, as between containers, it is not.
+// isServers reports whether the process that listens at the other end of a Unix socket is the server itself, rather than one that forwards
+// connections elsewhere: then it is the parent of the process that serves the session. If that can't be determined, as between containers,
+// it returns false.
 func isServers(conn net.Conn, backend uint32) bool {
 	socket, ok := bare(conn).(*net.UnixConn)
 	if !ok {
@@ -30,7 +31,7 @@ func isServers(conn net.Conn, backend uint32) bool {
 	if err != nil {
 		return false
 	}
-	// "pid (name) state parent ...", and the name may hold anything.
+	// "pid (name) state parent ..."; the name may contain any character.
 	fields := bytes.Fields(stat[bytes.LastIndexByte(stat, ')')+1:])
 	return len(fields) > 1 && string(fields[1]) == strconv.Itoa(int(peer.Pid))
 }

@@ -4,5 +4,5 @@ package store
 
 import "net"
 
-// isServers can't tell here who listens at the other end of a Unix socket.
+// isServers returns false, because this system does not reveal which process listens at the other end of a Unix socket.
 func isServers(net.Conn, uint32) bool { return false }

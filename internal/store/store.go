@@ -1,4 +1,4 @@
-// Package store makes typed calls of Weir's SQL functions. No other package that runs jobs, publishes or serves holds SQL.
+// Package store makes typed calls of Weir's SQL functions. No other package that runs jobs, publishes or serves contains SQL.
 package store
 
 import (
@@ -10,25 +10,24 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// Querier runs one statement: a pool, a connection or a transaction.
+// Querier runs one statement. It is a pool, a connection or a transaction.
 type Querier interface {
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }
 
-// Store makes calls through a pool. Behind a pooler in transaction mode prepared statements are lost
-// between calls; the first such error makes the store go on without them.
+// Store makes calls through a pool. Behind a pooler in transaction mode, prepared statements are lost between calls; after the first such
+// error, the store works without them.
 type Store struct {
 	pool       *pgxpool.Pool
-	conn       *pgx.Conn     // the one that calls are made by; nil: any of the pool's
-	slots      chan struct{} // nil: no limit but the pool's
+	conn       *pgx.Conn     // makes all calls; nil: any connection of the pool
+	slots      chan struct{} // nil: limited only by the pool
 	unprepared atomic.Bool
 	ease       atomic.Int32  // see framed
-	own        bool          // the pool is Weir's alone
-	bound      time.Duration // of each call but a re-basing, which takes as long as it takes; 0: the caller's context alone
+	own        bool          // the pool is used by Weir alone
+	bound      time.Duration // time limit of each call except re-basing, which has none; 0: the caller's context alone
 }
 
-// New returns a store on the pool, which stays the caller's to close. It uses at most connections of
-// them at a time; 0 leaves that to the pool.
+// New returns a store on the pool, which the caller closes. It uses up to that many connections at a time; 0: no limit but the pool's.
 func New(pool *pgxpool.Pool, connections int) *Store {
 	s := &Store{pool: pool}
 	if connections > 0 {
@@ -37,11 +36,11 @@ func New(pool *pgxpool.Pool, connections int) *Store {
 	return s
 }
 
-// Pool is what the store calls through.
+// Pool returns the pool.
 func (s *Store) Pool() *pgxpool.Pool { return s.pool }
 
-// call runs f, which makes one round trip with the arguments that mode puts in front. It runs f once more where nothing was executed:
-// without prepared statements if they turn out to be lost, and on another connection if the server has ended one for being idle.
+// call runs f, which makes one round trip and passes mode in front of its arguments. It runs f again if nothing was executed: without
+// prepared statements if they turn out to be lost, and on another connection if the server has ended one for being idle.
 func (s *Store) call(ctx context.Context, f func(mode pgx.QueryExecMode) error) error {
 	if s.slots != nil {
 		select {
@@ -67,11 +66,11 @@ func (s *Store) call(ctx context.Context, f func(mode pgx.QueryExecMode) error) 
 	}
 }
 
-// ownCall is when a call without an answer counts as failed where nobody's patience bounds it: all that workers and chores call goes in
-// steps of well under a second, and may be repeated. A server that has gone without a word would hold them up for as long as the kernel tries.
+// ownCall is how long a call without an answer may take if the caller sets no limit. All calls of workers and chores take well under a
+// second and may be repeated. Without the limit, a server that vanished would block them for as long as the kernel retries.
 const ownCall = time.Minute
 
-// query runs a statement, and hands its rows to read, which leaves none. Its session has what it needs.
+// query runs a statement with the settings that it needs, and passes its rows to read, which must read all of them.
 func (s *Store) query(ctx context.Context, sql string, args []any, read func(pgx.Rows) error) error {
 	if s.bound > 0 {
 		bounded, cancel := context.WithTimeout(ctx, s.bound)
@@ -92,9 +91,9 @@ func (s *Store) query(ctx context.Context, sql string, args []any, read func(pgx
 		}
 		defer func() {
 			if err != nil && code(err) != "" {
-				s.ease.Store(unknown) // the role's settings may have become others
+				s.ease.Store(unknown) // the role's settings may have changed
 				if s.own && code(err) == "25006" {
-					s.pool.Reset() // so may the server: new sessions see whether it takes writes by now
+					s.pool.Reset() // the server may have changed too: new sessions find out whether it accepts writes now
 				}
 			}
 		}()
@@ -128,7 +127,7 @@ func rows[T any](ctx context.Context, s *Store, sql string, args []any, scan pgx
 	return all, err
 }
 
-// exec runs a statement whose result does not matter.
+// exec runs a statement and discards its result.
 func (s *Store) exec(ctx context.Context, sql string, args ...any) error {
 	return s.query(ctx, sql, args, func(r pgx.Rows) error {
 		r.Close()
@@ -148,7 +147,7 @@ func (s *Store) InTx(ctx context.Context, f func(q Querier) error) error {
 	})
 }
 
-// moded is a querier in a given mode.
+// moded is a Querier with a fixed mode.
 type moded struct {
 	Querier
 	mode pgx.QueryExecMode

@@ -14,41 +14,41 @@ const (
 	Completed Outcome = "completed"
 	Failed    Outcome = "failed"    // for good
 	Cancelled Outcome = "cancelled" // for good
-	Retried   Outcome = "retried"   // failed if it was the last attempt
-	Snoozed   Outcome = "snoozed"   // put off; does not use up an attempt
-	Released  Outcome = "released"  // handed back unstarted; does not use up an attempt
-	Lost      Outcome = "lost"      // written by the rescuer only; failed if it was the last attempt
+	Retried   Outcome = "retried"   // failed for good if it was the last attempt
+	Snoozed   Outcome = "snoozed"   // postponed; does not use up an attempt
+	Released  Outcome = "released"  // released unstarted; does not use up an attempt
+	Lost      Outcome = "lost"      // written by the rescuer only; failed for good if it was the last attempt
 )
 
-// BatchMost is how many jobs weir._claim hands out of one lane at once.
-const BatchMost = 960
+// MaxBatch is the maximum number of jobs that weir._claim returns from one lane at once.
+const MaxBatch = 960
 
-// Batch names a batch of a lane.
+// Batch identifies a batch of a lane.
 type Batch struct {
 	Lane int32
 	Seq  int64
 }
 
-// Claim is one attempt handed to a worker.
+// Claim is one attempt claimed by a worker.
 type Claim struct {
 	Batch
 	Queue       string
 	ID          int64
 	Attempt     int32
 	MaxAttempts int32
-	PutOff      int32 // how often this attempt was snoozed or released before
+	PutOff      int32 // how many times the job was snoozed or released before this attempt
 	Kind        string
 	Args        []byte
 	Meta        []byte
 	EnqueuedAt  time.Time
 	ReadyAt     *time.Time // nil: when it was enqueued
-	Cancelled   bool       // must not be run, but finished as cancelled
+	Cancelled   bool       // must not run, but be recorded as cancelled
 }
 
-// Priority of the lane the job came from, 1 to 4.
+// Priority returns the priority of the job's lane, 1 to 4.
 func (c *Claim) Priority() int { return int(c.Lane%4) + 1 }
 
-// Ready is since when it could be claimed.
+// Ready returns when the attempt became available.
 func (c *Claim) Ready() time.Time {
 	if c.ReadyAt == nil {
 		return c.EnqueuedAt
@@ -66,25 +66,25 @@ type End struct {
 	After   *time.Duration // when to run again, by the server's clock; nil: at once; negative: by the queue's backoff
 }
 
-// Refusal says which of the ends given was not recorded, and why.
+// Refusal reports an end that was not recorded, and why.
 type Refusal struct {
 	Place  int // from 1
 	Why    Why
 	Detail string
 }
 
-// Why an end was not recorded.
+// Why is the reason why an end was not recorded.
 type Why string
 
 const (
-	HasEnded Why = "ended"   // the attempt has an end already
-	NotHeld  Why = "lost"    // the attempt is not this worker's any more
-	Busy     Why = "busy"    // a transaction that completes it is open: try again later
+	HasEnded Why = "ended"   // the attempt has already ended
+	NotHeld  Why = "lost"    // this worker no longer holds the attempt
+	Busy     Why = "busy"    // an open transaction completes it: try again later
 	Invalid  Why = "invalid" // see the detail
 )
 
-// RecordMost is how many ends Record takes at once.
-const RecordMost = 10_000
+// MaxRecord is the maximum number of ends in one call of Record.
+const MaxRecord = 10_000
 
 const (
 	sqlStart     = `SELECT weir._start($1, $2, make_interval(secs => $3))`
@@ -107,14 +107,14 @@ func (s *Store) StartWorker(ctx context.Context, name string, queues []string, l
 	return id, err
 }
 
-// Heartbeat renews the lease. Of the workers that live, sharing work one of its queues.
+// Heartbeat renews the lease. It returns the number of live workers, and how many of them share one of its queues.
 func (s *Store) Heartbeat(ctx context.Context, worker int32, running int) (fenced bool, workers, sharing int, err error) {
 	err = s.row(ctx, sqlHeartbeat, []any{worker, running}, &fenced, &workers, &sharing)
 	return fenced, workers, sharing, err
 }
 
-// Claim hands out up to limits[i] jobs of queues[i]. With since, a snapshot, it looks only for what was committed after it, and in the
-// queues of backlog. add is called for each.
+// Claim claims up to limits[i] jobs of queues[i], and calls add for each. With since, a snapshot, it checks only for jobs that were
+// committed after it, and in the queues of backlog.
 func (s *Store) Claim(ctx context.Context, worker int32, queues []string, limits []int32, since *string, backlog []string, add func(Claim)) error {
 	return s.query(ctx, sqlClaim, []any{worker, queues, limits, since, backlog}, func(r pgx.Rows) error {
 		var c Claim
@@ -128,7 +128,7 @@ func (s *Store) Claim(ctx context.Context, worker int32, queues []string, limits
 	})
 }
 
-// Record records ends, those of a batch one after the other, and returns which were refused. The others are recorded.
+// Record records ends, with those of a batch next to each other, and returns the refused ones. All others are recorded.
 func (s *Store) Record(ctx context.Context, worker int32, ends []End) ([]Refusal, error) {
 	var lanes, sizes []int32
 	var seqs []int64
@@ -156,14 +156,14 @@ func (s *Store) Record(ctx context.Context, worker int32, ends []End) ([]Refusal
 	return rows(ctx, s, sqlRecordAll, []any{worker, lanes, seqs, sizes, ids, outcomes, errs, outputs, afters}, pgx.RowToStructByPos[Refusal])
 }
 
-// CompleteTx records one success in a transaction of the caller's.
+// CompleteTx records one success in the caller's transaction.
 func CompleteTx(ctx context.Context, tx Querier, worker int32, batch Batch, id int64) error {
-	// Scalars only: any driver may be behind tx. The cast makes it a value every driver can read.
+	// Scalars only, for any driver behind tx. The cast makes the result a value that every driver can read.
 	var text string
 	return tx.QueryRow(ctx, sqlComplete, worker, batch.Lane, batch.Seq, id).Scan(&text)
 }
 
-// Held names the attempts that a worker holds: batches, and of each the next Sizes[i] of IDs.
+// Held lists the attempts that a worker holds: batches, each with the next Sizes[i] of IDs.
 type Held struct {
 	Lanes []int32
 	Seqs  []int64
@@ -171,32 +171,33 @@ type Held struct {
 	IDs   []int64
 }
 
-// Reconcile logs again what the database takes the worker to hold and the worker does not name. In steps: it begins after 0, and where
-// next is not nil, more is to be done after that.
+// Reconcile logs attempts again that the database assigns to the worker, but the worker does not hold. It proceeds in steps: start with
+// after 0, and while next is not nil, continue with it.
 func (s *Store) Reconcile(ctx context.Context, worker int32, held Held, after int64) (released int, next *int64, err error) {
 	err = s.row(ctx, sqlReconcile, []any{worker, held.Lanes, held.Seqs, held.Sizes, held.IDs, after}, &released, &next)
 	return released, next, err
 }
 
-// Fence ends a worker; false: it is claiming or recording, ask again.
+// Fence ends a worker; false: it is claiming or recording, so call Fence again.
 func (s *Store) Fence(ctx context.Context, worker int32, reason string) (done bool, err error) {
 	err = s.row(ctx, sqlFence, []any{worker, reason}, &done)
 	return done, err
 }
 
-// Settle logs again some of what a fenced worker has left unfinished, and tells whether there may be more.
+// Settle logs some of the unfinished attempts of a fenced worker again, and reports whether there may be more.
 func (s *Store) Settle(ctx context.Context, worker int32) (more bool, err error) {
 	err = s.row(ctx, sqlLeft, []any{worker}, &more)
 	return more, err
 }
 
-// CancelledAmong returns those of the ids that were cancelled.
+// CancelledAmong returns the ids that were cancelled.
 func (s *Store) CancelledAmong(ctx context.Context, ids []int64) (cancelled []int64, err error) {
 	err = s.row(ctx, sqlCancelled, []any{ids}, &cancelled)
 	return cancelled, err
 }
 
-// Probe is what an idle worker looks at: two counters, and which transactions were in progress. The zero value is that of nobody who has looked.
+// Probe is what an idle worker polls: two counters, and which transactions were in progress. The zero value means that nothing was polled
+// yet.
 type Probe struct {
 	Jobs     int64   // moves with every job logged, even before its commit
 	Control  int64   // moves with every cancellation and new queue, even before its commit
@@ -204,16 +205,16 @@ type Probe struct {
 	Upto     *string // an xid: every transaction that had moved the counters by then has a smaller one
 }
 
-// Watch looks up to so many times, pause apart, until the counters differ from those of p or a transaction below p.Upto has ended that
-// had not in p.Snapshot; ended tells of the second. The waiting is done in the server: a look there costs a tenth of a round trip. It
-// touches no table.
-func (s *Store) Watch(ctx context.Context, p Probe, looks int, pause time.Duration) (now Probe, ended bool, err error) {
-	err = s.row(ctx, sqlWatch, []any{p.Jobs, p.Control, p.Snapshot, p.Upto, looks, pause.Seconds()},
+// Watch polls up to polls times, pause apart, until the counters differ from those of p, or a transaction below p.Upto has ended that had
+// not ended in p.Snapshot; ended reports the latter. The server does the waiting, since a poll there costs a tenth of a round trip. It
+// reads no table.
+func (s *Store) Watch(ctx context.Context, p Probe, polls int, pause time.Duration) (now Probe, ended bool, err error) {
+	err = s.row(ctx, sqlWatch, []any{p.Jobs, p.Control, p.Snapshot, p.Upto, polls, pause.Seconds()},
 		&now.Jobs, &now.Control, &now.Snapshot, &now.Upto, &ended)
 	return now, ended, err
 }
 
-// repeated is a text that is mostly the same row after row: it is copied only when it changes.
+// repeated is a text that is usually the same in successive rows: it is copied only when it changes.
 type repeated string
 
 // ScanBytes implements pgtype.BytesScanner.

@@ -15,7 +15,7 @@ const (
 	// flushEvery is the shortest time between two flushes: attempts that end within it share a commit.
 	flushEvery = 25 * time.Millisecond
 	// The maximum ends per call. Plain successes are cheap; other ends have texts, or attempts that follow.
-	maxPlain, maxOther = store.RecordMost, 1000
+	maxPlain, maxOther = store.MaxRecord, 1000
 	// maxOtherBytes limits the text of one call with more than one end.
 	maxOtherBytes = 8 << 20
 	// busyFor is the pause before the next try to record an attempt that its handler's open transaction may still complete.

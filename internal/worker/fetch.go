@@ -96,7 +96,7 @@ func (s *session) fetch(ctx context.Context) error {
 			hub.stop()                        // jobs that arrive now are for other waiters
 			s.Outage.Worked("polls for work") // none is needed
 		}
-		if got > 0 && got >= min(wanted/2, store.BatchMost) {
+		if got > 0 && got >= min(wanted/2, store.MaxBatch) {
 			continue
 		}
 		if got > 0 {
