@@ -15,49 +15,52 @@ import (
 	"github.com/weir-pg/weir/internal/testdb"
 )
 
-// urlFrom are the variables that name the server, the first that is set.
+// urlFrom lists the environment variables for the server's URL; the first that is set counts.
 var urlFrom = []string{"WEIR_TEST_DATABASE_URL", "DATABASE_URL"}
 
-// Databases creates a database for each test, on a PostgreSQL server from version 14 on. The role must be allowed to create databases, and Weir's roles
-// must exist or the role must be allowed to create them. The database that URL names is only connected to: nothing in it is changed.
+// Databases creates a database for each test, on a server with PostgreSQL 14 or later. The role must be allowed to create databases, and to
+// create Weir's roles if they do not exist. Databases connects to the database that URL names, but changes nothing in it.
 //
-// Weir's schema, and what Setup adds, are installed once, into a template that is copied for each test. A test's database is dropped when the test
-// ends. If a test process is killed, the next one drops what it has left. Any number of processes may use one server at once.
+// Weir's schema and the additions of Setup are installed once, into a template that is copied for each test. When a test ends, its database
+// is dropped. If a test process is killed, the next one drops its databases. Any number of processes may use one server at the same time.
 //
 // The zero value is ready to use. Keep one in a package variable for all tests, and do not copy it.
 type Databases struct {
-	// URL of any database on the server, with the password; keywords and values, as in "host=… user=…", will do too. Default: the environment variable
-	// WEIR_TEST_DATABASE_URL, or else DATABASE_URL. The server must be reached directly, not through PgBouncer.
+	// URL is that of any database on the server, with the password, as a URL or as keywords and values ("host=… user=…"). Default: the
+	// environment variable WEIR_TEST_DATABASE_URL, or else DATABASE_URL. The connection must be direct, not through PgBouncer.
 	URL string
-	// Setup adds to the template what your tests need besides Weir's schema, such as your own tables. It is called at most once in a process, and
-	// not at all if there is a template of this Version. Connections that it opens itself it must close. Default: nothing is added.
+	// Setup adds to the template what your tests need in addition to Weir's schema, such as your own tables. It is called at most once in a
+	// process, and not at all if there is a template with this Version. It must close all connections that it opens. Default: nothing is
+	// added.
 	Setup func(ctx context.Context, conn *pgx.Conn) error
-	// Version names the result of Setup: the number of your last migration, say. Change it whenever Setup changes. With a Version the template stays on
-	// the server, for other processes and later runs of the same module. Default: every process makes a template of its own.
+	// Version identifies the result of Setup, for example the number of your last migration. Change it whenever Setup changes. With a
+	// Version, the template stays on the server for other processes and later runs of the same module. Default: each process creates its
+	// own template.
 	Version string
 
 	setup     testdb.Setup
 	setupOnce sync.Once
 }
 
-// plain has the schema alone.
+// plain adds nothing to Weir's schema.
 var plain Databases
 
-// Database returns the URL of a new database with Weir's schema, on the server that the environment names: see [Databases]. It is dropped when the
-// test ends, even if something is still connected to it.
+// Database returns the URL of a new database with Weir's schema, on the server that the environment specifies: see [Databases]. When the
+// test ends, the database is dropped, even if something is still connected to it.
 func Database(t testing.TB) string {
 	t.Helper()
 	return plain.New(t)
 }
 
-// Pool returns a pool of connections to a new database with Weir's schema, on the server that the environment names: see [Databases]. When the
-// test ends, the pool is closed and the database dropped.
+// Pool returns a pool of connections to a new database with Weir's schema, on the server that the environment specifies: see [Databases].
+// When the test ends, the pool is closed and the database dropped.
 func Pool(t testing.TB) *pgxpool.Pool {
 	t.Helper()
 	return plain.Pool(t)
 }
 
-// New returns the URL of a new database (keywords and values, if that is what URL is). It is dropped when the test ends.
+// New returns the URL of a new database, or its keywords and values if Databases.URL has that form. The database is dropped when the test
+// ends.
 func (d *Databases) New(t testing.TB) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), bound)
@@ -104,30 +107,30 @@ func (d *Databases) Pool(t testing.TB) *pgxpool.Pool {
 	}
 	t.Cleanup(func() {
 		closed := make(chan struct{})
-		go func() { // ends when all connections were given back, at the latest with the process
+		go func() { // ends when all connections have been released, at the latest with the process
 			pool.Close()
 			close(closed)
 		}()
 		select {
 		case <-closed:
 		case <-time.After(closeWithin):
-			t.Errorf("weirtest: %d connections of the test's pool were not given back in %s: is there a transaction that was not ended, or rows that were not closed?",
+			t.Errorf("weirtest: %d connections of the test's pool were not released within %s: end every transaction, and close all rows",
 				pool.Stat().AcquiredConns(), closeWithin)
 		}
 	})
 	return pool
 }
 
-// closeWithin is how long a test's end waits for what still uses its pool.
+// closeWithin is how long the end of a test waits for connections of its pool that are still in use.
 const closeWithin = 10 * time.Second
 
-// servers are those that this process has opened, by URL. They are global because each is the process's: tests know of each other in no other way.
+// servers are the servers that this process has opened, by URL. They are global because tests have no other way to share them.
 var servers = struct {
 	sync.Mutex
 	open map[string]*opened
 }{open: map[string]*opened{}}
 
-// opened is a server, or why it could not be opened: tests that follow need not wait for that, each by itself.
+// opened is a server, or the error of opening it, so that the tests that follow don't all wait for the same error.
 type opened struct {
 	server *testdb.Server
 	err    error
@@ -141,7 +144,7 @@ func (d *Databases) server(ctx context.Context) (*testdb.Server, error) {
 		}
 	}
 	if at == "" {
-		return nil, fmt.Errorf("no PostgreSQL server: set %s to the URL of one on which a role may create databases, such as postgres://postgres:secret@127.0.0.1:5432/postgres", urlFrom[0])
+		return nil, fmt.Errorf("no PostgreSQL server: set %s to the URL of a server and a role that may create databases, such as postgres://postgres:secret@127.0.0.1:5432/postgres", urlFrom[0])
 	}
 	servers.Lock()
 	defer servers.Unlock()
@@ -156,7 +159,7 @@ func (d *Databases) server(ctx context.Context) (*testdb.Server, error) {
 	return o.server, o.err
 }
 
-// program names what is tested, so that two projects with the same Version don't share a template.
+// program identifies the module under test, so that two projects with the same Version don't share a template.
 func program() string {
 	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Path != "" {
 		return info.Main.Path

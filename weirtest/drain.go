@@ -14,13 +14,14 @@ import (
 	"github.com/weir-pg/weir/internal/worker"
 )
 
-// DrainOptions say how far Drain goes. The zero value, or nil, means the defaults.
+// DrainOptions specify how far Drain goes. The zero value, or nil, means the defaults.
 type DrainOptions struct {
-	// Until: jobs scheduled up to this time are worked as if the time had come, be they enqueued for later, retried or snoozed. A job that is
-	// retried or snoozed again waits for the next Drain, so each Drain sees one attempt of it. Jobs of all queues become due, so use it only on a
-	// database of the test's own. Default: now.
+	// Until makes Drain work jobs that are scheduled up to this time, as if the time had come, whether they were enqueued for later,
+	// retried or snoozed. A job that is retried or snoozed again waits for the next Drain, so each Drain runs one attempt of it. Jobs of
+	// all queues become due, so use Until only in a database that belongs to the test. Default: now.
 	Until time.Time
-	// Limit: the test fails if more attempts than this run. It stops handlers that enqueue their own kind again and again. Default 1,000.
+	// Limit is the maximum number of attempts: if more would run, the test fails. It stops handlers that enqueue their own kind again and
+	// again. Default 1,000.
 	Limit int
 }
 
@@ -31,13 +32,13 @@ type Ended struct {
 	Result
 }
 
-// Drain works the available jobs of the configured queues until none is left, and returns how each attempt ended, in order. Jobs run and are
-// recorded as in a worker, but in the calling goroutine, so that handlers may call t.Fatal, and one at a time: queue by queue in the order of
-// their names, and by priority. Jobs that handlers enqueue to run at once are worked too. Jobs that become due while Drain runs, such as a retry after
-// a second, wait for the next Drain. Handlers' contexts derive from ctx; if it ends, the test fails.
+// Drain works the available jobs of the configured queues until none is left, and returns how each attempt ended, in order. Jobs run and
+// are recorded as in a worker, but in the calling goroutine, so that handlers may call t.Fatal, and one at a time: queue by queue in the
+// order of their names, and by priority. Drain also works jobs that handlers enqueue to run at once. Jobs that become due while it runs,
+// such as a retry after a second, wait for the next Drain. The handlers' contexts derive from ctx; if ctx ends, the test fails.
 //
-// Workers claim only committed jobs: Drain does not see those of an open transaction, so it can't be used in tests that roll back. See [Pool] for a
-// database of the test's own.
+// Workers claim only committed jobs: Drain does not see those of an open transaction, so you can't use it in tests that roll back. [Pool]
+// returns a database for one test.
 func Drain(ctx context.Context, t testing.TB, client *weir.Client, config weir.WorkerConfig, o *DrainOptions) []Ended {
 	t.Helper()
 	if o == nil {
@@ -89,7 +90,7 @@ func Drain(ctx context.Context, t testing.TB, client *weir.Client, config weir.W
 
 var errLimit = errors.New("limit reached")
 
-// waiting says whether more could be worked.
+// waiting describes the jobs that are still available, for error messages.
 func waiting(ctx context.Context, client *weir.Client, config weir.WorkerConfig) string {
 	for queue := range config.Queues {
 		page, err := client.Jobs(ctx, weir.JobsParams{States: []weir.State{weir.StateAvailable}, Queue: queue, Limit: 1})

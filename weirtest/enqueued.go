@@ -13,31 +13,31 @@ import (
 	"github.com/weir-pg/weir/internal/store"
 )
 
-// Job is a job that waits: what its handler would get, and when.
+// Job is a waiting job: what its handler would receive, and when.
 type Job[A weir.Args] struct {
 	weir.Job[A]
 	RunAt time.Time // zero: at once
 }
 
-// most jobs are looked at.
-const most = 10_000
+// limit is the maximum number of jobs that are checked.
+const limit = 10_000
 
-// EnqueuedTx returns the jobs of A's kind that a transaction has enqueued, in that order. Jobs that it has cancelled again are left out. The
-// role needs weir_enqueue.
+// EnqueuedTx returns the jobs of A's kind that a transaction has enqueued, in that order, except those that it has cancelled. The role
+// needs weir_enqueue.
 func EnqueuedTx[A weir.Args](t testing.TB, tx weir.Tx) []*Job[A] {
 	t.Helper()
 	return ofKind[A](t, inTx(t, tx))
 }
 
-// Enqueued returns the jobs of A's kind that wait in a database, available or scheduled, in the order they were enqueued.
+// Enqueued returns the jobs of A's kind that wait in a database, available or scheduled, in the order in which they were enqueued.
 func Enqueued[A weir.Args](t testing.TB, client *weir.Client) []*Job[A] {
 	t.Helper()
 	return ofKind[A](t, inDatabase(t, client))
 }
 
-// RequireEnqueuedTx fails the test unless a transaction has enqueued exactly one job of A's kind with these args and options, and returns it.
-// Args are compared as JSON. Only the options that are set are compared: RunAt to within a second, Meta by the keys that are given. The failure
-// lists what was enqueued instead.
+// RequireEnqueuedTx fails the test unless a transaction has enqueued exactly one job of A's kind with these args and options, and returns
+// that job. Args are compared as JSON. Of the options, only those that are set are compared: RunAt to within a second, and of Meta the keys
+// that are given. The failure message lists the jobs that were enqueued.
 func RequireEnqueuedTx[A weir.Args](t testing.TB, tx weir.Tx, args A, o *weir.Options) *Job[A] {
 	t.Helper()
 	return requireOne(t, inTx(t, tx), args, o)
@@ -49,8 +49,8 @@ func RequireEnqueued[A weir.Args](t testing.TB, client *weir.Client, args A, o *
 	return requireOne(t, inDatabase(t, client), args, o)
 }
 
-// RequireManyEnqueuedTx fails the test unless a transaction has enqueued exactly these jobs, of any kinds, in any order. They are compared as by
-// RequireEnqueuedTx.
+// RequireManyEnqueuedTx fails the test unless a transaction has enqueued exactly these jobs, of any kinds, in any order. It compares them
+// as RequireEnqueuedTx does.
 func RequireManyEnqueuedTx(t testing.TB, tx weir.Tx, want []weir.NewJob) {
 	t.Helper()
 	requireMany(t, inTx(t, tx), want)
@@ -62,8 +62,8 @@ func RequireManyEnqueued(t testing.TB, client *weir.Client, want []weir.NewJob) 
 	requireMany(t, inDatabase(t, client), want)
 }
 
-// RequireNotEnqueuedTx fails the test if a transaction has enqueued a job of A's kind, whatever its args. (An assertion that named args would pass
-// because of any typing error in them.)
+// RequireNotEnqueuedTx fails the test if a transaction has enqueued any job of A's kind. It does not take args, because with a typing error
+// in them it would always pass.
 func RequireNotEnqueuedTx[A weir.Args](t testing.TB, tx weir.Tx) {
 	t.Helper()
 	requireNone[A](t, inTx(t, tx))
@@ -75,18 +75,18 @@ func RequireNotEnqueued[A weir.Args](t testing.TB, client *weir.Client) {
 	requireNone[A](t, inDatabase(t, client))
 }
 
-// found are jobs that wait, and where.
+// found are waiting jobs, and where they wait.
 type found struct {
 	jobs  []weir.JobInfo
 	where string
 }
 
-// inTx lists what a transaction has enqueued, but for what it has cancelled again.
+// inTx lists the jobs that a transaction has enqueued and not cancelled.
 func inTx(t testing.TB, tx weir.Tx) found {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), bound)
 	defer cancel()
-	text, err := store.EnqueuedTx(ctx, tx, most)
+	text, err := store.EnqueuedTx(ctx, tx, limit)
 	var jobs []weir.JobInfo
 	if err == nil {
 		err = json.Unmarshal([]byte(text), &jobs)
@@ -94,8 +94,8 @@ func inTx(t testing.TB, tx weir.Tx) found {
 	if err != nil {
 		t.Fatalf("weirtest: list what the transaction has enqueued: %v", err)
 	}
-	if len(jobs) == most {
-		t.Fatalf("weirtest: the transaction has enqueued %d jobs or more: no more than that can be looked at", most)
+	if len(jobs) == limit {
+		t.Fatalf("weirtest: the transaction has enqueued %d jobs or more, too many to check", limit)
 	}
 	for i := range jobs {
 		if string(jobs[i].Meta) == "null" {
@@ -105,7 +105,7 @@ func inTx(t testing.TB, tx weir.Tx) found {
 	return found{slices.DeleteFunc(jobs, func(j weir.JobInfo) bool { return j.State == weir.StateCancelled }), "in this transaction"}
 }
 
-// inDatabase lists what waits.
+// inDatabase lists the waiting jobs of a database.
 func inDatabase(t testing.TB, client *weir.Client) found {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), bound)
@@ -116,8 +116,8 @@ func inDatabase(t testing.TB, client *weir.Client) found {
 		if err != nil {
 			t.Fatalf("weirtest: %v", err)
 		}
-		if all = append(all, page.Jobs...); len(all) > most {
-			t.Fatalf("weirtest: more than %d jobs wait in this database: no more than that can be looked at", most)
+		if all = append(all, page.Jobs...); len(all) > limit {
+			t.Fatalf("weirtest: more than %d jobs wait in this database, too many to check", limit)
 		}
 		if page.Next == "" {
 			break
@@ -162,7 +162,7 @@ func requireNone[A weir.Args](t testing.TB, f found) {
 	t.Helper()
 	kind := kindOf[A]()
 	if n := len(slices.DeleteFunc(slices.Clone(f.jobs), func(j weir.JobInfo) bool { return j.Kind != kind })); n > 0 {
-		t.Fatalf("weirtest: want no job of kind %s, and %d were enqueued %s:\n%s", kind, n, f.where, f.list(nil))
+		t.Fatalf("weirtest: want no job of kind %s, but %d were enqueued %s:\n%s", kind, n, f.where, f.list(nil))
 	}
 }
 
@@ -186,9 +186,9 @@ func requireMany(t testing.TB, f found, jobs []weir.NewJob) {
 	t.Fatalf("%s\n%s", text, f.list(nil))
 }
 
-// pair finds each wanted job one of its own among those there are, for as many as can be, and returns what is left of both.
+// pair matches wanted jobs with existing ones, as many as possible, and returns the rest of both.
 func pair(wants []want, jobs []weir.JobInfo) (missing []want, extra []weir.JobInfo) {
-	of := make([]int, len(jobs)) // the wanted one, from 1
+	of := make([]int, len(jobs)) // number of the wanted job, from 1
 	var find func(i int, tried []bool) bool
 	find = func(i int, tried []bool) bool {
 		for j := range jobs {

@@ -12,16 +12,16 @@ import (
 	"github.com/weir-pg/weir"
 )
 
-// nearly is how far a job's RunAt may lie from the one that is wanted: both are mostly reckoned from two readings of a clock.
+// nearly is how far a job's RunAt may be from the wanted one, since both are usually computed from separate readings of a clock.
 const nearly = time.Second
 
-// Failures list so many jobs, and so many bytes of the args of each.
+// The maximum jobs that a failure lists, and the maximum bytes of each job's args.
 const (
-	listMost = 20
-	argsMost = 500
+	maxListed = 20
+	maxArgs   = 500
 )
 
-// want is a job that is looked for.
+// want is a job that a test requires.
 type want struct {
 	weir.NewJob
 	options weir.Options
@@ -32,7 +32,7 @@ type want struct {
 func wanted(t testing.TB, j weir.NewJob) want {
 	t.Helper()
 	if j.Args == nil {
-		t.Fatal("weirtest: a job that is wanted has no args")
+		t.Fatal("weirtest: a required job has no args")
 	}
 	w := want{NewJob: j}
 	if j.Options != nil {
@@ -48,13 +48,13 @@ func wanted(t testing.TB, j weir.NewJob) want {
 			err = json.Unmarshal(text, &w.meta)
 		}
 		if err != nil {
-			t.Fatalf("weirtest: the meta of kind %s that is wanted is not a JSON object: %v", j.Args.Kind(), err)
+			t.Fatalf("weirtest: the required meta of kind %s is not a JSON object: %v", j.Args.Kind(), err)
 		}
 	}
 	return w
 }
 
-// differs names what is otherwise about a job than wanted; nothing: it is one.
+// differs lists the fields in which a job differs from the wanted one; none: it matches.
 func (w *want) differs(j weir.JobInfo) (in []string) {
 	if j.Kind != w.Args.Kind() {
 		return []string{"kind"}
@@ -73,7 +73,7 @@ func (w *want) differs(j weir.JobInfo) (in []string) {
 		in = append(in, "max_attempts")
 	}
 	if !o.RunAt.IsZero() {
-		at := j.EnqueuedAt // of one that runs at once, whose RunAt nobody keeps
+		at := j.EnqueuedAt // for a job that runs at once, since its RunAt is not stored
 		if j.RunAt != nil {
 			at = *j.RunAt
 		}
@@ -83,7 +83,7 @@ func (w *want) differs(j weir.JobInfo) (in []string) {
 		}
 	}
 	var meta map[string]any
-	_ = json.Unmarshal(j.Meta, &meta) // none is null
+	_ = json.Unmarshal(j.Meta, &meta) // nil and null leave meta nil
 	for key, value := range w.meta {
 		if got, ok := meta[key]; !ok || !reflect.DeepEqual(got, value) {
 			in = append(in, "meta."+key)
@@ -92,7 +92,7 @@ func (w *want) differs(j weir.JobInfo) (in []string) {
 	return in
 }
 
-// sameArgs compares args as the kind's type has them: read from JSON, and written again.
+// sameArgs compares args after decoding them into the kind's type and encoding them again.
 func (w *want) sameArgs(text []byte) bool {
 	got, err := w.again(text)
 	if err != nil {
@@ -132,7 +132,7 @@ func (w want) String() string {
 	return text
 }
 
-// list says what there is, and how it differs from what is wanted.
+// list describes the jobs found, and how they differ from the wanted one.
 func (f found) list(w *want) string {
 	if len(f.jobs) == 0 {
 		return "nothing was enqueued"
@@ -140,7 +140,7 @@ func (f found) list(w *want) string {
 	var b strings.Builder
 	b.WriteString("enqueued were")
 	for i, j := range f.jobs {
-		if i == listMost {
+		if i == maxListed {
 			fmt.Fprintf(&b, "\n    and %d more", len(f.jobs)-i)
 			break
 		}
@@ -171,8 +171,8 @@ func shortened(text []byte) string {
 	if json.Compact(&compact, text) == nil {
 		text = compact.Bytes()
 	}
-	if len(text) > argsMost {
-		return strings.ToValidUTF8(string(text[:argsMost]), "") + "…"
+	if len(text) > maxArgs {
+		return strings.ToValidUTF8(string(text[:maxArgs]), "") + "…"
 	}
 	return string(text)
 }

@@ -18,28 +18,28 @@ import (
 
 // Result is how an attempt ended.
 type Result struct {
-	// Outcome is what is recorded: OutcomeRetried if another attempt follows, OutcomeFailed if the job has failed for good.
+	// Outcome is the recorded outcome: OutcomeRetried if another attempt follows, OutcomeFailed if the job has failed for good.
 	Outcome weir.Outcome
-	// After is how long until a job that was retried, snoozed or released runs again. If ByQueue is set, the backoff of the job's queue decides, and
-	// After is 0.
+	// After is the delay before a retried, snoozed or released job runs again. If ByQueue is set, the backoff of the job's queue decides,
+	// and After is 0.
 	After   time.Duration
 	ByQueue bool
 	// Err is why the attempt did not complete: the handler's error, its panic (a *weir.PanicError) or its timeout (errors.Is
-	// context.DeadlineExceeded). Nil if Outcome is OutcomeCompleted or OutcomeSnoozed.
+	// context.DeadlineExceeded). It is nil if Outcome is OutcomeCompleted or OutcomeSnoozed.
 	Err error
-	// Output is what the handler has set by SetOutput.
+	// Output is the text that the handler passed to SetOutput.
 	Output string
-	// InTx: the handler has called CompleteTx.
+	// InTx reports whether the handler has called CompleteTx.
 	InTx bool
 }
 
-// Work runs the handler of a job as a worker of this configuration does: with its middleware, hooks, timeouts and retry policy, and panics caught.
-// It runs in the calling goroutine, so that handlers may call t.Fatal, and without a database: nothing is recorded, and CompleteTx leaves its
-// transaction alone. The handler's context derives from ctx. To see what a handler does when it is interrupted, pass a context that ends with the
-// cause weir.ErrCancelled or weir.ErrStopping. The configuration needs handlers, and no queues.
+// Work runs the handler of a job as a worker with this configuration does: with its middleware, hooks, timeouts and retry policy, and with
+// panics caught. It runs in the calling goroutine, so that handlers may call t.Fatal, and without a database: nothing is recorded, and
+// CompleteTx does not use its transaction. The handler's context derives from ctx. To test how a handler reacts to an interruption, pass a
+// context that ends with the cause weir.ErrCancelled or weir.ErrStopping. The configuration needs handlers, but no queues.
 //
-// Args go through JSON, as they do in a worker. Fields of the job that are not set have the defaults of the kind and of weir.Options: Attempt 1, for
-// example. ID is 1 by default, and EnqueuedAt is now.
+// Args are encoded as JSON and decoded, as for a worker. Unset fields of the job have the defaults of the kind and of weir.Options;
+// Attempt, for example, is 1. ID is 1 by default, and EnqueuedAt is now.
 func Work[A weir.Args](ctx context.Context, t testing.TB, config weir.WorkerConfig, job *weir.Job[A]) Result {
 	t.Helper()
 	task, err := taskOf(job)
@@ -58,19 +58,19 @@ func Work[A weir.Args](ctx context.Context, t testing.TB, config weir.WorkerConf
 	return resultOf(r, r.Outcome, nil)
 }
 
-// taskOf is a job as a claim would hand it out.
+// taskOf returns the job as a claim would return it.
 func taskOf[A weir.Args](job *weir.Job[A]) (*worker.Task, error) {
 	m := job.JobMeta
 	kind := job.Args.Kind()
 	if m.Kind != "" && m.Kind != kind {
-		return nil, fmt.Errorf("the job says it is of kind %q, and its args are of kind %q", m.Kind, kind)
+		return nil, fmt.Errorf("the job's Kind is %q, but its args are of kind %q", m.Kind, kind)
 	}
 	args, err := json.Marshal(job.Args)
 	if err != nil {
 		return nil, fmt.Errorf("encode the args of kind %s: %w", kind, err)
 	}
 	if !bytes.HasPrefix(args, []byte("{")) {
-		return nil, fmt.Errorf("the args of kind %s must encode to a JSON object, and they are %s", kind, shortened(args))
+		return nil, fmt.Errorf("the args of kind %s must encode to a JSON object, got %s", kind, shortened(args))
 	}
 	var o weir.Options
 	if own, ok := any(job.Args).(weir.ArgsWithOptions); ok {
@@ -97,12 +97,12 @@ func taskOf[A weir.Args](job *weir.Job[A]) (*worker.Task, error) {
 		return nil, fmt.Errorf("unknown priority %d: priorities are 1 (first) to 4", p+1)
 	}
 	if task.Attempt < 1 || task.Attempt > task.MaxAttempts {
-		return nil, fmt.Errorf("attempt %d of at most %d: attempts count from 1", task.Attempt, task.MaxAttempts)
+		return nil, fmt.Errorf("attempt %d must be from 1 to MaxAttempts, %d", task.Attempt, task.MaxAttempts)
 	}
 	return task, nil
 }
 
-// resultOf is how a worker's result was recorded, or would be; why: it was not recorded as the handler said.
+// resultOf returns how a worker's result was recorded, or would be. why is the reason if it differs from what the handler returned.
 func resultOf(r worker.Result, recorded store.Outcome, why error) Result {
 	result := Result{Outcome: weir.Outcome(recorded), Err: r.Err, InTx: r.InTx}
 	if why != nil {

@@ -84,9 +84,9 @@ func TestWorkRunsAHandlerAsAWorkerDoes(t *testing.T) {
 		t.Errorf("without a handler got %+v", got)
 	}
 	for want, job := range map[string]*weir.Job[sendMail]{
-		"unknown priority 5":    {JobMeta: weir.JobMeta{Priority: 5}},
-		"attempt 26 of at most": {JobMeta: weir.JobMeta{Attempt: 26}},
-		`of kind "other"`:       {JobMeta: weir.JobMeta{Kind: "other"}},
+		"unknown priority 5": {JobMeta: weir.JobMeta{Priority: 5}},
+		"attempt 26 must be": {JobMeta: weir.JobMeta{Attempt: 26}},
+		`Kind is "other"`:    {JobMeta: weir.JobMeta{Kind: "other"}},
 	} {
 		wantFailure(t, func(t testing.TB) { weirtest.Work(t.Context(), t, handle(hangs), job) }, want)
 	}

@@ -17,7 +17,7 @@ import (
 	"time"
 )
 
-// versions are the releases that can be fetched, by major version: those that Weir supports.
+// versions are the releases that can be fetched, by the major versions that Weir supports.
 var versions = map[int]string{
 	18: "18.3.0",
 	17: "17.5.0",
@@ -26,12 +26,12 @@ var versions = map[int]string{
 	14: "14.18.0",
 }
 
-// Installed lists the directories in which packages of distributions put a PostgreSQL server, the newest version first. Each can be
-// WEIR_POSTGRES.
+// Installed lists the directories in which distribution packages install a PostgreSQL server, newest version first. WEIR_POSTGRES may be
+// set to any of them.
 func Installed() []string {
 	var homes []string
 	for _, pattern := range []string{"/usr/lib/postgresql/*", "/usr/pgsql-*", "/opt/homebrew/opt/postgresql@*", "/usr/local/opt/postgresql@*"} {
-		found, _ := filepath.Glob(pattern) // the patterns are well formed
+		found, _ := filepath.Glob(pattern) // the patterns are valid
 		homes = append(homes, found...)
 	}
 	homes = slices.DeleteFunc(homes, func(home string) bool { return complete(home) != nil })
@@ -44,15 +44,16 @@ func trailingNumber(path string) int {
 	return n
 }
 
-// findBinaries returns a directory that holds bin/postgres and bin/initdb, and their major version. Those in named are taken, or else those
-// that WEIR_POSTGRES names, or the cached ones, or, fetched now, the newly cached ones. A major of 0 is that of the installed ones, or 18.
+// findBinaries returns a directory that contains bin/postgres and bin/initdb, and their major version. It uses the directory named in the
+// configuration, or else the one in WEIR_POSTGRES, the cached ones, or newly fetched ones. A major of 0 means that of the installed
+// binaries, or 18.
 func findBinaries(ctx context.Context, c Config) (home string, found int, err error) {
 	named, major := c.Binaries, c.Major
 	installed, by := named, ""
 	if installed == "" {
 		installed, by = os.Getenv("WEIR_POSTGRES"), "WEIR_POSTGRES="
 	}
-	passed := "" // why what is installed did not do
+	passed := "" // why installed binaries were not used
 	if installed != "" {
 		if found, err = majorOf(ctx, installed); err != nil {
 			return "", 0, fmt.Errorf("find postgres in %s%s: %w: it must name a directory with bin/postgres and bin/initdb", by, installed, err)
@@ -62,7 +63,7 @@ func findBinaries(ctx context.Context, c Config) (home string, found int, err er
 		}
 		passed = fmt.Sprintf(" (%s%s is PostgreSQL %d)", by, installed, found)
 		if named != "" {
-			return "", 0, fmt.Errorf("find postgres %d%s: name its directory, or no version", major, passed)
+			return "", 0, fmt.Errorf("find postgres %d%s: name a directory with that version, or no version", major, passed)
 		}
 	}
 	if major == 0 {
@@ -72,11 +73,11 @@ func findBinaries(ctx context.Context, c Config) (home string, found int, err er
 	return home, major, err
 }
 
-// cached returns the directory of the binaries that were fetched, now or earlier.
+// cached returns the directory of binaries that were fetched, now or earlier.
 func cached(ctx context.Context, major int, passed string, c Config) (string, error) {
 	version, ok := versions[major]
 	if !ok {
-		return "", fmt.Errorf("find postgres: version %d can't be fetched%s: ask for 14 to 18, or set WEIR_POSTGRES to an installed one, such as /usr/lib/postgresql/%d",
+		return "", fmt.Errorf("find postgres: version %d can't be fetched%s: use 14 to 18, or set WEIR_POSTGRES to an installed version, such as /usr/lib/postgresql/%d",
 			major, passed, major)
 	}
 	root, err := cacheDir()
@@ -87,7 +88,7 @@ func cached(ctx context.Context, major int, passed string, c Config) (string, er
 	if complete(home) == nil {
 		return home, nil
 	}
-	// Other processes may want the same binaries now, as the packages of one go test do: one fetches, all wait.
+	// Other processes may need the same binaries now, like the packages of one go test: one fetches them, the others wait.
 	lock, err := lockFile(ctx, home+".lock")
 	if err != nil {
 		return "", fmt.Errorf("find postgres: %w", err)
@@ -97,17 +98,17 @@ func cached(ctx context.Context, major int, passed string, c Config) (string, er
 		return home, nil
 	}
 	if c.Fetch == nil {
-		return "", fmt.Errorf("find PostgreSQL %s%s: it is not in %s, and this program can't fetch it: set WEIR_POSTGRES to an installed one, such as /usr/lib/postgresql/%d",
+		return "", fmt.Errorf("find PostgreSQL %s%s: it is not in %s, and this program can't fetch it: set WEIR_POSTGRES to an installed version, such as /usr/lib/postgresql/%d",
 			version, passed, root, major)
 	}
 	if err := fetch(ctx, version, home, c); err != nil {
-		return "", fmt.Errorf("fetch PostgreSQL %s%s: %w: where no download is possible, set WEIR_POSTGRES to an installed one, such as /usr/lib/postgresql/%d",
+		return "", fmt.Errorf("fetch PostgreSQL %s%s: %w: if downloads are not possible, set WEIR_POSTGRES to an installed version, such as /usr/lib/postgresql/%d",
 			version, passed, err, major)
 	}
 	return home, nil
 }
 
-// fetch brings a version to home, all of it or nothing.
+// fetch installs a version in home, completely or not at all.
 func fetch(ctx context.Context, version, home string, c Config) error {
 	stage, err := os.MkdirTemp(filepath.Dir(home), "fetch-*")
 	if err != nil {
@@ -127,7 +128,7 @@ func fetch(ctx context.Context, version, home string, c Config) error {
 	return os.Rename(unpacked, home)
 }
 
-// complete returns nil when home holds binaries. Since they arrive there by one rename, they are all there or none.
+// complete returns nil if home contains binaries. They are moved there by one rename, so they are complete.
 func complete(home string) error {
 	for _, name := range []string{"postgres", "initdb"} {
 		if _, err := os.Stat(filepath.Join(home, "bin", name)); err != nil {
@@ -139,7 +140,7 @@ func complete(home string) error {
 
 var versionOutput = regexp.MustCompile(`^postgres \(PostgreSQL\) (\d+)`)
 
-// majorOf asks the binaries in home for their major version.
+// majorOf returns the major version that the binaries in home report.
 func majorOf(ctx context.Context, home string) (int, error) {
 	if err := complete(home); err != nil {
 		return 0, err
@@ -150,19 +151,19 @@ func majorOf(ctx context.Context, home string) (int, error) {
 	}
 	m := versionOutput.FindSubmatch(out)
 	if m == nil {
-		return 0, fmt.Errorf("postgres --version said %q", out)
+		return 0, fmt.Errorf("postgres --version printed %q", out)
 	}
 	return strconv.Atoi(string(m[1]))
 }
 
-// cacheDir returns this user's directory for binaries. What lies in it is executed, so nobody else may be able to write there.
+// cacheDir returns this user's directory for binaries. Since they are executed, no other user may be able to write there.
 func cacheDir() (string, error) {
 	var candidates []string
 	switch {
 	case runsAsRoot() && runtime.GOOS == "darwin":
 		candidates = append(candidates, "/Library/Caches/weir/postgres")
 	case runsAsRoot():
-		// Root's own cache is closed to the user that the server runs as.
+		// The server's user can't read root's own cache.
 		candidates = append(candidates, "/var/cache/weir/postgres", "/var/tmp/weir-postgres-0")
 	default:
 		if dir, err := os.UserCacheDir(); err == nil {
@@ -181,11 +182,11 @@ func cacheDir() (string, error) {
 		}
 		errs = append(errs, err)
 	}
-	return "", fmt.Errorf("no directory for the binaries: %w", errors.Join(errs...))
+	return "", fmt.Errorf("find a directory for the binaries: %w", errors.Join(errs...))
 }
 
-// openModes gives every directory and file below home the modes that a distribution gives binaries: all may read, the owner alone may
-// write, whatever the umask was.
+// openModes sets the modes of all directories and files below home to those of a distribution's binaries: readable by all, writable only by
+// the owner, whatever the umask was.
 func openModes(home string) error {
 	return filepath.WalkDir(home, func(path string, entry fs.DirEntry, err error) error {
 		if err != nil || entry.Type()&fs.ModeSymlink != 0 {
@@ -203,7 +204,7 @@ func openModes(home string) error {
 	})
 }
 
-// lockFile waits for the lock of a file that is created for it.
+// lockFile waits for the lock on a file, which it creates if necessary.
 func lockFile(ctx context.Context, path string) (io.Closer, error) {
 	for {
 		lock, err := tryLock(path)

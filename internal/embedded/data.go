@@ -16,7 +16,7 @@ import (
 
 func (s *Server) passwordPath() string { return filepath.Join(s.config.Dir, "password") }
 
-// prepareData finds the data directory, or creates it, and sets data, password and owner.
+// prepareData finds or creates the data directory, and sets data, password and owner.
 func (s *Server) prepareData(ctx context.Context) error {
 	data := filepath.Join(s.config.Dir, "data")
 	_, err := os.Lstat(data)
@@ -34,10 +34,10 @@ func (s *Server) prepareData(ctx context.Context) error {
 	}
 	version, err := os.ReadFile(filepath.Join(s.data, "PG_VERSION"))
 	if err != nil {
-		return fmt.Errorf("%w: %s is no data directory of PostgreSQL: restore it, or delete %s to start empty", err, s.data, s.config.Dir)
+		return fmt.Errorf("%w: %s is not a data directory of PostgreSQL: restore it, or delete %s to start empty", err, s.data, s.config.Dir)
 	}
 	if found := strings.TrimSpace(string(version)); found != strconv.Itoa(s.config.Major) {
-		return fmt.Errorf("the data in %s is PostgreSQL %s's, and this is %d: ask for version %s, or delete the directory to start empty",
+		return fmt.Errorf("the data in %s is of PostgreSQL %s, but this is PostgreSQL %d: use version %s, or delete the directory to start empty",
 			s.config.Dir, found, s.config.Major, found)
 	}
 	password, err := os.ReadFile(s.passwordPath())
@@ -48,8 +48,8 @@ func (s *Server) prepareData(ctx context.Context) error {
 	return nil
 }
 
-// initialise makes a data directory, which appears complete or not at all, and its password. A standby is filled from another server,
-// whose password it then shares.
+// initialise creates a data directory, completely or not at all, and its password. A standby is filled from another server, and then shares
+// that server's password.
 func (s *Server) initialise(ctx context.Context, data string) (err error) {
 	owner, err := pickOwner()
 	if err != nil {
@@ -60,8 +60,8 @@ func (s *Server) initialise(ctx context.Context, data string) (err error) {
 	}
 	home := s.config.Dir
 	if owner.reach(home) != nil {
-		// The directory is closed to the server's user, as everything below /root is. The data then lies elsewhere, with a link to it:
-		// whoever deletes Dir still starts empty.
+		// The server's user can't reach the directory, as is the case below /root. The data is then elsewhere, with a link to it: after
+		// deleting Dir, the next server still starts empty.
 		if home, err = owner.elsewhere(); err != nil {
 			return err
 		}
@@ -78,7 +78,7 @@ func (s *Server) initialise(ctx context.Context, data string) (err error) {
 		return err
 	}
 	made := filepath.Join(home, "data.new")
-	if err := os.RemoveAll(made); err != nil { // of an initdb that was cut off
+	if err := os.RemoveAll(made); err != nil { // left from an interrupted initdb
 		return err
 	}
 	if err := os.Mkdir(made, 0o700); err != nil {
@@ -124,7 +124,7 @@ func (s *Server) initdb(ctx context.Context, data string, owner *owner) error {
 	return run(ctx, filepath.Join(s.binaries, "bin", "initdb"), args, owner)
 }
 
-// lockDir makes this process the only one that runs a server in dir.
+// lockDir makes this process the only one that may run a server in dir.
 func lockDir(dir string) (io.Closer, error) {
 	path := filepath.Join(dir, "lock")
 	lock, err := tryLock(path)
@@ -149,12 +149,12 @@ func writeAt0(f io.WriterAt, text string) error {
 	return err
 }
 
-// waitForPredecessor makes sure that no other postmaster runs on the data.
+// waitForPredecessor makes sure that no other postmaster uses the data.
 //
-// The lock of Dir is ours, so a postmaster.pid is left from a server whose process was killed. That server may be dead; then
-// PostgreSQL takes the file over, after a look for backends that still live. Or its pid may be another program's by now, as is usual where a
-// container gives the same pids after each start; then PostgreSQL would refuse, and the file is removed. Or the server is still shutting
-// down, after the signal that our death sent it; then it is waited for.
+// This process holds the lock of Dir, so a postmaster.pid was left by a server whose process was killed. There are three cases. The server
+// is dead: then PostgreSQL takes the file over, after checking for live backends. Its pid belongs to another program by now, which is
+// common in containers that assign the same pids after each start: then PostgreSQL would refuse to start, so the file is removed. Or the
+// server is still shutting down, after the signal that our death sent it: then we wait for it.
 func waitForPredecessor(ctx context.Context, data string) error {
 	path := filepath.Join(data, "postmaster.pid")
 	begin := time.Now()

@@ -1,23 +1,23 @@
 // Package embedded runs a private PostgreSQL server, for weir dev, benchmarks and tests.
 //
-// The server is a child of this process and lives no longer than it. It listens on 127.0.0.1 alone,
-// asks for a random password, and keeps everything it has in one directory:
+// The server is a child of this process, and does not outlive it. It listens only on 127.0.0.1, requires a random password, and keeps all
+// of its files in one directory:
 //
 //	data/          the cluster
-//	password       of the superuser, mode 0600
-//	postgres.log   what the server said, of all its runs
+//	password       the superuser's, mode 0600
+//	postgres.log   the server's log, of all its runs
 //	lock           held while a process runs the server
 //
-// A server can have standbys, and they can have theirs: see [Server.Standby].
+// A server can have standbys, and standbys can have their own: see [Server.Standby].
 //
-// The binaries are fetched once per user and version, and shared by all processes. Set WEIR_POSTGRES to
-// a directory with bin/postgres and bin/initdb (such as /usr/lib/postgresql/18) to use installed ones,
-// wherever no major version is asked for, or theirs.
+// The binaries are fetched once per user and version, and shared by all processes. To use installed binaries instead, set WEIR_POSTGRES to
+// a directory with bin/postgres and bin/initdb, such as /usr/lib/postgresql/18. They are used if no major version is requested, or theirs
+// is.
 //
-// PostgreSQL refuses to run as root. Started by root, the server runs as an unprivileged user, and its
-// binaries lie where that user can reach them but only root can write.
+// PostgreSQL refuses to run as root. If root starts it, the server runs as an unprivileged user, and its binaries are in a directory that
+// this user can read but only root can write.
 //
-// Start it, use it, stop it:
+// Start the server, use it, and stop it:
 //
 //	server, err := embedded.Start(ctx, embedded.Config{Dir: ".weir"})
 //	...
@@ -52,55 +52,56 @@ const (
 	defaultMajor = 18
 )
 
-// Config says which server to start. Dir alone is required.
+// Config specifies the server to start. Only Dir is required.
 type Config struct {
-	// Dir holds the server's data, log and password. It is created where absent, and what an earlier
-	// server left in it is used again.
+	// Dir holds the server's data, log and password. It is created if it does not exist; if it holds the data of an earlier server, that
+	// data is used.
 	Dir string
 
 	// Major is the major version of PostgreSQL, 14 to 18. The default is that of WEIR_POSTGRES, or else 18.
 	Major int
 
-	// Binaries is a directory with bin/postgres and bin/initdb, such as /usr/lib/postgresql/18. The default is as the package says.
+	// Binaries is a directory with bin/postgres and bin/initdb, such as /usr/lib/postgresql/18. The default is in the package
+	// documentation.
 	Binaries string
 
-	// Port to listen on. The default, 0, takes a free one.
+	// Port to listen on. The default, 0, chooses a free one.
 	Port int
 
-	// Parameters are server settings, such as "max_connections": "200". They are given on the command
-	// line, so they win over postgresql.conf and ALTER SYSTEM.
+	// Parameters are server settings, such as "max_connections": "200". They are passed on the command line, so they take precedence over
+	// postgresql.conf and ALTER SYSTEM.
 	Parameters map[string]string
 
-	// Fast gives up safety against a crash of the machine (fsync and full_page_writes are off). A crash
-	// of the server alone loses nothing. For tests; the default is false.
+	// Fast turns off safety against a crash of the machine (fsync and full_page_writes are off). A crash of the server alone loses nothing.
+	// It is for tests; the default is false.
 	Fast bool
 
-	// Fetch downloads a version, such as 18.1.0, and unpacks it into a directory. It is called where the binaries are needed and not there;
-	// without it that is an error. The command's is cmd/internal/binaries.Fetch, that of tests is pgtest.Fetch.
+	// Fetch downloads a version, such as 18.1.0, and unpacks it into a directory. It is called if the binaries are needed and missing;
+	// without Fetch, that is an error. The command uses cmd/internal/binaries.Fetch, tests use pgtest.Fetch.
 	Fetch func(ctx context.Context, version, into string, progress func(done, total int64)) error
 
-	// Progress, where set, is told how many bytes of the binaries have been downloaded. The total is -1
-	// where it is unknown. It is not called when there is nothing to download.
+	// Progress, if set, is called with the number of bytes of the binaries downloaded so far. The total is -1 if it is unknown. Progress is
+	// not called if there is nothing to download.
 	Progress func(done, total int64)
 }
 
 // Server is a running, stopped or killed PostgreSQL server. Its methods may be called concurrently.
 type Server struct {
-	config   Config // with the defaults filled in
+	config   Config // with defaults filled in
 	binaries string // directory that holds bin/postgres
 	data     string // data directory, free of symbolic links
 	password string
 	owner    *owner // nil: the server runs as this process's user
 
-	upstream *Server                                                    // of a standby: the server that it streams from
-	fill     func(ctx context.Context, data string, owner *owner) error // of a standby: fills its data directory; nil runs initdb
+	upstream *Server                                                    // for a standby: the server that it streams from
+	fill     func(ctx context.Context, data string, owner *owner) error // for a standby: fills its data directory; nil: run initdb
 
 	mu      sync.Mutex
 	lock    io.Closer // nil while stopped
 	process *process  // nil while stopped
 }
 
-// Start starts a server, and returns when it accepts connections. The context bounds the start alone.
+// Start starts a server, and returns when it accepts connections. ctx limits only the start.
 func Start(ctx context.Context, c Config) (*Server, error) {
 	if err := supported(); err != nil {
 		return nil, err
@@ -123,7 +124,7 @@ func Start(ctx context.Context, c Config) (*Server, error) {
 	return s, nil
 }
 
-// URL returns the connection string of a database for the superuser. It contains the password.
+// URL returns the superuser's connection string for a database. It contains the password.
 func (s *Server) URL(database string) string {
 	u := url.URL{
 		Scheme:   "postgres",
@@ -135,7 +136,7 @@ func (s *Server) URL(database string) string {
 	return u.String()
 }
 
-// Port returns the port that the server listens on. It stays the same over Restart.
+// Port returns the port on which the server listens. Restart keeps it.
 func (s *Server) Port() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -152,10 +153,9 @@ func (s *Server) PID() int {
 	return s.process.pid()
 }
 
-// Stop shuts the server down as pg_ctl's fast mode does: sessions are cut off, their transactions rolled
-// back, and everything is written out. When ctx ends first, the server is stopped at once instead, and
-// recovers when it is next started. In any case the server is gone when Stop returns. Stopping a stopped
-// server does nothing.
+// Stop shuts the server down as pg_ctl does in fast mode: it ends sessions, rolls their transactions back, and writes everything to disk.
+// If ctx ends first, Stop stops the server at once instead, and the server recovers at its next start. In any case the server has ended
+// when Stop returns. Stopping a stopped server does nothing.
 func (s *Server) Stop(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -170,11 +170,11 @@ func (s *Server) Stop(ctx context.Context) error {
 		s.process.quit()
 		select {
 		case <-s.process.done:
-		case <-time.After(10 * time.Second): // the postmaster itself kills its children after 5
+		case <-time.After(10 * time.Second): // the postmaster kills its children itself after 5 s
 			s.process.kill()
 			<-s.process.done
 		}
-		return fmt.Errorf("stop postgres in %s: %w: it was cut off, and recovers when it is next started", s.config.Dir, ctx.Err())
+		return fmt.Errorf("stop postgres in %s: %w: it was stopped at once, and recovers at its next start", s.config.Dir, ctx.Err())
 	}
 	if err := s.process.err; err != nil {
 		return fmt.Errorf("stop postgres in %s: %w: see %s", s.config.Dir, err, s.logPath())
@@ -182,9 +182,8 @@ func (s *Server) Stop(ctx context.Context) error {
 	return nil
 }
 
-// Kill ends the postmaster by SIGKILL, as the kernel does when memory runs out, and waits until its
-// children have noticed and are gone too, so that Restart finds the shared memory free. Killing a stopped
-// server does nothing.
+// Kill ends the postmaster with SIGKILL, as the kernel does when memory runs out, and waits until its children have noticed and ended too,
+// so that Restart finds the shared memory free. Killing a stopped server does nothing.
 func (s *Server) Kill() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -194,8 +193,7 @@ func (s *Server) Kill() error {
 	defer s.release()
 	s.process.kill()
 	<-s.process.done
-	// A backend notices the postmaster's death when it next waits for something. One that computes
-	// notices only after that.
+	// A backend notices the postmaster's death when it next waits, so one that is computing notices later.
 	const bound = 30 * time.Second
 	select {
 	case <-s.process.gone:
@@ -205,17 +203,16 @@ func (s *Server) Kill() error {
 	}
 }
 
-// Restart starts the server again after Stop or Kill, on the same port and data. The context bounds the
-// start alone.
+// Restart starts the server again after Stop or Kill, on the same port and data. ctx limits only the start.
 func (s *Server) Restart(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.process != nil {
 		select {
-		case <-s.process.done: // it died by itself
+		case <-s.process.done: // it died on its own
 			s.release()
 		default:
-			return fmt.Errorf("restart postgres in %s: it runs (pid %d): stop it first", s.config.Dir, s.process.pid())
+			return fmt.Errorf("restart postgres in %s: it is running (pid %d): stop it first", s.config.Dir, s.process.pid())
 		}
 	}
 	if err := s.start(ctx); err != nil {
@@ -225,17 +222,17 @@ func (s *Server) Restart(ctx context.Context) error {
 	return nil
 }
 
-// Remove deletes a server's directory and all its data, if it is there. It refuses while the server runs.
+// Remove deletes a server's directory and all its data, if it exists. It refuses while the server runs.
 func Remove(ctx context.Context, dir string) error {
 	lock, err := lockDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil // somebody has swept up
+		return nil // another process has removed it
 	}
 	if err != nil {
 		return fmt.Errorf("remove postgres: %w", err)
 	}
 	defer lock.Close()
-	// Where the data had to lie elsewhere, it has a directory of its own there.
+	// If the data is elsewhere, it has its own directory there.
 	data := filepath.Join(dir, "data")
 	elsewhere, notLinked := os.Readlink(data)
 	if notLinked == nil {
@@ -255,7 +252,7 @@ func Remove(ctx context.Context, dir string) error {
 	return nil
 }
 
-// release gives the directory back. It is called with mu held, when no process runs in it any more.
+// release releases the directory. It is called with mu held, when no process runs in it any more.
 func (s *Server) release() {
 	s.process = nil
 	if s.lock != nil {
@@ -266,9 +263,9 @@ func (s *Server) release() {
 
 func (s *Server) logPath() string { return filepath.Join(s.config.Dir, "postgres.log") }
 
-// start is called with mu held.
+// start starts the server. It is called with mu held.
 func (s *Server) start(ctx context.Context) error {
-	// Others may pass through, so that an unprivileged server reaches data/; each file has a mode of its own.
+	// Other users may traverse it, so that an unprivileged server reaches data/; each file has its own mode.
 	if err := os.MkdirAll(s.config.Dir, 0o711); err != nil {
 		return fmt.Errorf("start postgres: %w", err)
 	}
@@ -295,20 +292,20 @@ func (s *Server) start(ctx context.Context) error {
 		if err == nil {
 			return nil
 		}
-		// Between the probe and the start somebody else may have taken a port that we chose.
+		// Another process may have taken a port that we chose, after the probe.
 		if wanted != 0 || attempt == 5 || ctx.Err() != nil || probePort(s.config.Port) == nil {
 			return err
 		}
 	}
 }
 
-// launch starts the postmaster and waits until it answers.
+// launch starts the postmaster, and waits until it answers.
 func (s *Server) launch(ctx context.Context) error {
 	log, err := os.OpenFile(s.logPath(), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
 		return fmt.Errorf("start postgres: %w", err)
 	}
-	defer log.Close() // the server has its own descriptor
+	defer log.Close() // the server has inherited its own descriptor
 	said, err := log.Seek(0, io.SeekEnd)
 	if err != nil {
 		return fmt.Errorf("start postgres: %w", err)
@@ -351,8 +348,8 @@ func (s *Server) arguments() []string {
 	return args
 }
 
-// waitReady polls with real connections until one succeeds, the server ends, or ctx does. Recovery after a crash may take
-// long, so a server that says it is starting up gets the time it needs.
+// waitReady tries real connections until one succeeds, the server ends, or ctx does. Recovery after a crash may take long, so a server that
+// reports that it is starting up gets the time it needs.
 func (s *Server) waitReady(ctx context.Context, p *process, said int64) error {
 	const silence = 60 * time.Second // without any answer
 	var (
@@ -375,7 +372,7 @@ func (s *Server) waitReady(ctx context.Context, p *process, said int64) error {
 		}
 		conn, err := pgx.ConnectConfig(ctx, config)
 		if err == nil {
-			_ = conn.Close(ctx) // it was only to see whether the server answers
+			_ = conn.Close(ctx) // it only tested whether the server answers
 			return nil
 		}
 		last = err
@@ -384,7 +381,7 @@ func (s *Server) waitReady(ctx context.Context, p *process, said int64) error {
 			heard = time.Now()
 			switch answer.Code {
 			case "28P01": // invalid_password
-				return fmt.Errorf("start postgres: the password in %s is not this server's: restore the file, or delete %s to start empty",
+				return fmt.Errorf("start postgres: the password in %s is not the password of this server: restore the file, or delete %s to start empty",
 					s.passwordPath(), s.config.Dir)
 			case "57P03": // cannot_connect_now: starting up, or in recovery
 			default:
@@ -397,7 +394,7 @@ func (s *Server) waitReady(ctx context.Context, p *process, said int64) error {
 	}
 }
 
-// lastWords returns the reason that the server gave in its log since the offset said, or else how its process ended.
+// lastWords returns the reason that the server gave in its log after the offset said, or otherwise how its process ended.
 func (s *Server) lastWords(said int64, ended error) string {
 	text, err := os.ReadFile(s.logPath())
 	if err == nil && int64(len(text)) > said {

@@ -306,7 +306,7 @@ func TestDataOfAnotherMajorVersionIsNamed(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err := embedded.Start(t.Context(), embedded.Config{Dir: dir, Major: 18, Fast: true})
-	if err == nil || !strings.Contains(err.Error(), "is PostgreSQL 14's, and this is 18") {
+	if err == nil || !strings.Contains(err.Error(), "is of PostgreSQL 14, but this is PostgreSQL 18") {
 		t.Fatalf("error is %v", err)
 	}
 }
@@ -343,7 +343,7 @@ func TestInstalledBinariesAreUsed(t *testing.T) {
 		}
 	}
 	_, err = embedded.Start(t.Context(), embedded.Config{Dir: directory(t), Binaries: home, Major: major + 1})
-	if err == nil || !strings.Contains(err.Error(), "name its directory, or no version") {
+	if err == nil || !strings.Contains(err.Error(), "name a directory with that version, or no version") {
 		t.Errorf("other binaries than named: error is %v", err)
 	}
 }

@@ -19,10 +19,10 @@ func freePort() (int, error) {
 			return port, nil
 		}
 	}
-	return 0, fmt.Errorf("start postgres: %d ports tried between %d and %d and none is free (%w): name one", tries, low, high, last)
+	return 0, fmt.Errorf("start postgres: none of %d ports tried between %d and %d is free (%w): choose a port", tries, low, high, last)
 }
 
-// probePort returns nil when a server could listen on the port now.
+// probePort returns nil if a server could listen on the port now.
 func probePort(port int) error {
 	l, err := net.Listen("tcp", net.JoinHostPort(host, strconv.Itoa(port)))
 	if err != nil {

@@ -2,6 +2,6 @@ package embedded
 
 import "syscall"
 
-// dieWithParent does nothing: macOS has no such signal. A server that outlives a killed process is named, with the way to stop
-// it, by the next Start on its directory.
+// dieWithParent does nothing, since macOS has no such signal. If a server outlives a killed process, the next Start in its directory
+// reports it, and how to stop it.
 func dieWithParent(*syscall.SysProcAttr) {}

@@ -2,5 +2,5 @@ package embedded
 
 import "syscall"
 
-// dieWithParent has the kernel shut the server down, in fast mode, when this process is gone by whatever cause.
+// dieWithParent makes the kernel shut the server down, in fast mode, when this process ends for any reason.
 func dieWithParent(attr *syscall.SysProcAttr) { attr.Pdeathsig = syscall.SIGINT }

@@ -12,7 +12,7 @@ import (
 
 var (
 	errLocked      = errors.New("locked by another process")
-	errUnsupported = fmt.Errorf("a private PostgreSQL does not run on %s: start a server yourself, and give Weir its URL", runtime.GOOS)
+	errUnsupported = fmt.Errorf("Weir cannot start a private PostgreSQL server on %s: start a server yourself, and give Weir its URL", runtime.GOOS)
 )
 
 func supported() error { return errUnsupported }

@@ -21,7 +21,7 @@ func supported() error { return nil }
 
 func runsAsRoot() bool { return os.Geteuid() == 0 }
 
-// owner is the user that the server runs as, where this process is root. A nil owner is this process's user.
+// owner is the user that the server runs as if this process is root. A nil owner is this process's user.
 type owner struct {
 	uid, gid uint32
 	name     string
@@ -41,10 +41,10 @@ func pickOwner() (*owner, error) {
 			}
 		}
 	}
-	return &owner{uid: 65534, gid: 65534, name: "65534"}, nil // what nobody is by convention
+	return &owner{uid: 65534, gid: 65534, name: "65534"}, nil // the user nobody, by convention
 }
 
-// ownerOf returns the user to run the server as on a data directory, since PostgreSQL insists on its owner.
+// ownerOf returns the user to run the server as on existing data: PostgreSQL requires the owner of the data.
 func ownerOf(data string) (*owner, error) {
 	info, err := os.Stat(data)
 	if err != nil {
@@ -53,7 +53,7 @@ func ownerOf(data string) (*owner, error) {
 	stat := info.Sys().(*syscall.Stat_t)
 	switch {
 	case stat.Uid == 0:
-		return nil, fmt.Errorf("the data in %s belongs to root, whom PostgreSQL refuses: give it to another user with chown -R", data)
+		return nil, fmt.Errorf("the data in %s belongs to root, but PostgreSQL refuses to run as root: change its owner with chown -R", data)
 	case runsAsRoot():
 		return &owner{uid: stat.Uid, gid: stat.Gid, name: strconv.Itoa(int(stat.Uid))}, nil
 	case stat.Uid != uint32(os.Geteuid()):
@@ -62,7 +62,7 @@ func ownerOf(data string) (*owner, error) {
 	return nil, nil
 }
 
-// as is for error messages.
+// as returns a phrase for error messages.
 func (o *owner) as() string {
 	if o == nil {
 		return ""
@@ -70,7 +70,7 @@ func (o *owner) as() string {
 	return " as user " + o.name
 }
 
-// own gives a file to the user.
+// own makes the user the owner of a file.
 func (o *owner) own(path string) error {
 	if o == nil {
 		return nil
@@ -78,8 +78,8 @@ func (o *owner) own(path string) error {
 	return os.Chown(path, int(o.uid), int(o.gid))
 }
 
-// reach returns an error when the user can't pass through dir. It tries rather than reads modes, so that
-// access control lists and security modules have their say.
+// reach returns an error if the user can't traverse dir. It tries this instead of reading modes, so that access control lists and security
+// modules are taken into account.
 func (o *owner) reach(dir string) error {
 	if o == nil {
 		return nil
@@ -88,12 +88,12 @@ func (o *owner) reach(dir string) error {
 	cmd.Dir = dir
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: o.credential()}
 	if err := cmd.Run(); err != nil {
-		return fmt.Errorf("user %s, who runs postgres because it refuses root, can't reach %s (%w): open its directories to others, or run as an ordinary user", o.name, dir, err)
+		return fmt.Errorf("user %s, which runs postgres because it refuses to run as root, can't reach %s (%w): let others traverse its directories, or run as an ordinary user", o.name, dir, err)
 	}
 	return nil
 }
 
-// elsewhere makes a directory that the user can pass through.
+// elsewhere creates a directory that the user can traverse.
 func (o *owner) elsewhere() (string, error) {
 	const place = "/var/lib/weir"
 	if err := os.MkdirAll(place, 0o755); err != nil {
@@ -112,7 +112,7 @@ func (o *owner) elsewhere() (string, error) {
 	return dir, o.reach(dir)
 }
 
-// credential drops root's supplementary groups as well.
+// credential also drops root's supplementary groups.
 func (o *owner) credential() *syscall.Credential {
 	if o == nil {
 		return nil
@@ -120,8 +120,8 @@ func (o *owner) credential() *syscall.Credential {
 	return &syscall.Credential{Uid: o.uid, Gid: o.gid}
 }
 
-// checkPrivate returns an error when somebody else could replace what is in dir: it must be a directory, no
-// symbolic link, of this user, that nobody else can write.
+// checkPrivate returns an error if another user could replace the contents of dir: it must be a directory, not a symbolic link, that this
+// user owns and no other user can write.
 func checkPrivate(dir string) error {
 	info, err := os.Lstat(dir)
 	if err != nil {
@@ -136,8 +136,8 @@ func checkPrivate(dir string) error {
 
 var errLocked = errors.New("locked by another process")
 
-// lockedFile is a file with a lock, which its Close gives up at once. Without that a child that another goroutine has forked, and that has not come
-// to its exec yet, would hold the file open, and with it the lock.
+// lockedFile is a locked file whose Close releases the lock at once. Otherwise a child that another goroutine has forked, but that has not
+// reached its exec yet, would keep the file open, and with it the lock.
 type lockedFile struct{ *os.File }
 
 func (l *lockedFile) Close() error {
@@ -165,22 +165,22 @@ func alive(pid int) bool {
 	return err == nil || errors.Is(err, syscall.EPERM)
 }
 
-// isPostmaster tells whether a live process is a PostgreSQL server on the data directory. In doubt it is.
+// isPostmaster reports whether a live process is a PostgreSQL server on the data directory; true if in doubt.
 func isPostmaster(pid int, data string) bool {
 	proc := filepath.Join("/proc", strconv.Itoa(pid))
 	if name, err := os.ReadFile(filepath.Join(proc, "comm")); err == nil {
 		if strings.TrimSpace(string(name)) != "postgres" {
 			return false
 		}
-		dir, err := os.Readlink(filepath.Join(proc, "cwd")) // a postmaster's is its data directory
+		dir, err := os.Readlink(filepath.Join(proc, "cwd")) // of a postmaster: its data directory
 		return err != nil || dir == data
 	}
 	out, err := exec.Command("ps", "-p", strconv.Itoa(pid), "-o", "comm=").Output()
 	return err != nil || filepath.Base(strings.TrimSpace(string(out))) == "postgres"
 }
 
-// environment is this process's, without what PostgreSQL would take for settings of its own. The locale is fixed, because macOS
-// refuses to start a postmaster without one.
+// environment returns this process's environment, without variables that PostgreSQL would read. The locale is fixed, because macOS refuses
+// to start a postmaster without one.
 func environment() []string {
 	env := []string{"LC_ALL=C"}
 	for _, v := range os.Environ() {
@@ -191,10 +191,10 @@ func environment() []string {
 	return env
 }
 
-// run runs a program to its end. What it said is in the error.
+// run runs a program to its end. The error includes its output.
 func run(ctx context.Context, path string, args []string, o *owner) error {
 	cmd := exec.CommandContext(ctx, path, args...)
-	cmd.Dir = "/" // ours may be closed to the user
+	cmd.Dir = "/" // the user may not have access to ours
 	cmd.Env = environment()
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: o.credential(), Setpgid: true}
 	if out, err := cmd.CombinedOutput(); err != nil {
@@ -210,15 +210,15 @@ func run(ctx context.Context, path string, args []string, o *owner) error {
 type process struct {
 	cmd  *exec.Cmd
 	done chan struct{} // closed when the postmaster has ended; err is set then
-	gone chan struct{} // closed when its children have ended as well
+	gone chan struct{} // closed when its children have ended too
 	err  error
 }
 
-// startProcess starts a postmaster in a process group of its own, so that a Ctrl-C at the terminal reaches this process alone, which
-// then stops the server in its own time.
+// startProcess starts a postmaster in its own process group, so that Ctrl-C at the terminal reaches only this process, which then stops the
+// server in an orderly way.
 func startProcess(path string, args []string, log *os.File, o *owner) (*process, error) {
-	// Every process of the server inherits the write end, and holds it until it ends. So the end of the file is the end of them all,
-	// on every Unix, whoever their parent is by then.
+	// Every process of the server inherits the write end, and holds it until it ends. So end of file means that all of them have ended,
+	// on every Unix, whatever process is their parent by then.
 	r, w, err := os.Pipe()
 	if err != nil {
 		return nil, err
@@ -262,7 +262,7 @@ func startProcess(path string, args []string, log *os.File, o *owner) (*process,
 
 func (p *process) pid() int { return p.cmd.Process.Pid }
 
-// The signals may find the process ended; what then happened is in err.
+// The process may have ended before the signal; err then says how.
 func (p *process) interrupt() { _ = p.cmd.Process.Signal(syscall.SIGINT) }  // fast shutdown
 func (p *process) quit()      { _ = p.cmd.Process.Signal(syscall.SIGQUIT) } // immediate shutdown
 func (p *process) kill()      { _ = p.cmd.Process.Kill() }

@@ -17,21 +17,21 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// notLower are the settings that a standby must not have lower than its primary, else it refuses to start.
+// notLower lists the settings that must not be lower on a standby than on its primary, or the standby does not start.
 var notLower = []string{"max_connections", "max_locks_per_transaction", "max_prepared_transactions", "max_wal_senders", "max_worker_processes"}
 
-// Standby starts a hot standby of s, which streams from it, and returns when it accepts connections. The context bounds the start alone.
-// A standby of a standby is one too: it then streams from s, and so by way of it from the primary.
+// Standby starts a hot standby of s, which streams from s, and returns when it accepts connections. ctx limits only the start. s may be a
+// standby itself: then changes of the primary arrive through s.
 //
-// Config.Dir must hold no data yet; Config.Major may be left out. These Parameters say how it follows:
+// Config.Dir must not hold data yet; Config.Major may be omitted. These Parameters control how the standby follows:
 //
 //	cluster_name          its application_name on s, for synchronous_standby_names there
-//	hot_standby_feedback  "on" has it report to s which rows its own queries may still need
-//	primary_slot_name     a replication slot of s, made where there is none. It keeps WAL for the standby while that is
-//	                      stopped; without one, a standby that was stopped for long may not find what it needs.
+//	hot_standby_feedback  "on" makes it report to s which rows its own queries may still need
+//	primary_slot_name     a replication slot of s, created if it does not exist. It keeps WAL for the standby while the standby
+//	                      is stopped; without a slot, a standby that was stopped for long may not find the WAL it needs.
 //
-// Those of s that a standby may not have lower, such as max_connections, are its own by default. Its superuser and password are those of s.
-// Stop it before s, and Restart it after s.
+// Settings that must not be lower on a standby than on s, such as max_connections, default to those of s. Its superuser and password are
+// those of s. Stop it before s, and Restart it after s.
 func (s *Server) Standby(ctx context.Context, c Config) (*Server, error) {
 	if c.Dir == "" {
 		return nil, errors.New("start standby: Config.Dir is empty: name a directory for the standby's data")
@@ -49,11 +49,11 @@ func (s *Server) Standby(ctx context.Context, c Config) (*Server, error) {
 		return nil, fmt.Errorf("start standby: a standby of PostgreSQL %d can't be PostgreSQL %d: leave Config.Major out", s.config.Major, c.Major)
 	}
 	if _, err := os.Lstat(filepath.Join(dir, "data")); !errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("start standby: %s holds data already: Start it as it is, or name another directory", dir)
+		return nil, fmt.Errorf("start standby: %s holds data already: start it with Start, or name another directory", dir)
 	}
 	parameters := map[string]string{
-		"wal_retrieve_retry_interval":  "200ms", // a standby that came too early tries again, by default after 5 s
-		"wal_receiver_status_interval": "1",     // seconds until s hears of feedback, by default 10
+		"wal_retrieve_retry_interval":  "200ms", // a standby that connects too early tries again; default: after 5 s
+		"wal_receiver_status_interval": "1",     // seconds until s receives feedback; default: 10
 	}
 	for _, name := range notLower {
 		if value, ok := s.config.Parameters[name]; ok {
@@ -63,10 +63,10 @@ func (s *Server) Standby(ctx context.Context, c Config) (*Server, error) {
 	maps.Copy(parameters, c.Parameters)
 	c.Parameters = parameters
 
-	// s must keep the WAL since the backup's start until the standby has it: so says a slot that lasts as long as this session.
+	// s must keep the WAL since the backup's start until the standby has it. A slot that exists as long as this session ensures that.
 	keeper, err := pgx.Connect(ctx, s.URL("postgres"))
 	if err != nil {
-		return nil, fmt.Errorf("start standby: connect to the server that it follows: %w", err)
+		return nil, fmt.Errorf("start standby: connect to its upstream server: %w", err)
 	}
 	defer keeper.Close(context.WithoutCancel(ctx))
 	if err := reserve(ctx, keeper, parameters["primary_slot_name"]); err != nil {
@@ -81,11 +81,11 @@ func (s *Server) Standby(ctx context.Context, c Config) (*Server, error) {
 	return standby, nil
 }
 
-// reserve has the server keep its WAL: for the length of this session, and where a slot is named, until that is dropped.
+// reserve makes the server keep its WAL: as long as this session exists, and with a named slot, until that slot is dropped.
 func reserve(ctx context.Context, conn *pgx.Conn, slot string) error {
 	if _, err := conn.Exec(ctx, "SELECT pg_catalog.pg_create_physical_replication_slot($1, true, true)",
 		"weir_backup_"+strings.ToLower(rand.Text()[:10])); err != nil {
-		return fmt.Errorf("keep WAL for it: %w", err)
+		return fmt.Errorf("reserve WAL for the standby: %w", err)
 	}
 	if slot == "" {
 		return nil
@@ -97,7 +97,8 @@ func reserve(ctx context.Context, conn *pgx.Conn, slot string) error {
 	return nil
 }
 
-// primary finds the server that s gets its WAL from in the end, itself where it is no standby or was promoted, and connects to it.
+// primary finds the server from which s ultimately receives its WAL, or s itself if it is not a standby or was promoted, and connects to
+// it.
 func (s *Server) primary(ctx context.Context) (*Server, *pgx.Conn, error) {
 	for {
 		conn, err := pgx.Connect(ctx, s.URL("postgres"))
@@ -116,15 +117,15 @@ func (s *Server) primary(ctx context.Context) (*Server, *pgx.Conn, error) {
 	}
 }
 
-// fillFromBackup copies the primary's data directory while it runs, by the low-level backup interface: the fetched binaries
-// have no pg_basebackup. Also a standby's standby is copied from the primary, for a backup of a standby needs full_page_writes,
-// which Fast turns off.
+// fillFromBackup copies the primary's data directory while it runs, with the low-level backup interface, since the fetched binaries have no
+// pg_basebackup. A standby of a standby is copied from the primary too, because a backup of a standby needs full_page_writes, which Fast
+// turns off.
 func (s *Server) fillFromBackup(ctx context.Context, data string, owner *owner) error {
 	primary, conn, err := s.upstream.primary(ctx)
 	if err != nil {
 		return fmt.Errorf("back up the primary: %w", err)
 	}
-	defer conn.Close(context.WithoutCancel(ctx)) // which also ends a backup that failed
+	defer conn.Close(context.WithoutCancel(ctx)) // also ends a failed backup
 	start, stop := "pg_catalog.pg_backup_start('weir', true)", "pg_catalog.pg_backup_stop(false)"
 	if s.config.Major < 15 {
 		start, stop = "pg_catalog.pg_start_backup('weir', true, false)", "pg_catalog.pg_stop_backup(false, false)"
@@ -140,9 +141,9 @@ func (s *Server) fillFromBackup(ctx context.Context, data string, owner *owner) 
 		return fmt.Errorf("stop the backup of the primary: %w", err)
 	}
 	if tablespaces != "" {
-		return errors.New("back up the primary: it has tablespaces, which both servers would share: drop them")
+		return errors.New("back up the primary: it has tablespaces, which both servers would use: drop them")
 	}
-	// Both are given in the data directory, and not on the command line, where everybody can read the password.
+	// Both are set in the data directory, not on the command line, where every user could read the password.
 	auto := filepath.Join(data, "postgresql.auto.conf")
 	settings, err := os.ReadFile(auto)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -159,7 +160,7 @@ func (s *Server) fillFromBackup(ctx context.Context, data string, owner *owner) 
 	return nil
 }
 
-// replicationURL is what a standby of s connects to.
+// replicationURL returns the URL to which a standby of s connects.
 func (s *Server) replicationURL() string {
 	u := url.URL{
 		Scheme:   "postgres",

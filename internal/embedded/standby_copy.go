@@ -12,15 +12,15 @@ import (
 	"strings"
 )
 
-// What a backup leaves out, as the chapter "Making a Base Backup Using the Low Level API" of PostgreSQL's manual says. The directories stay,
-// empty: their contents belong to the running server, or, as pg_wal, come by streaming.
+// What a backup leaves out, according to the section "Making a Base Backup Using the Low Level API" of the PostgreSQL manual. The directories are
+// kept, but empty: their contents belong to the running server or, for pg_wal, arrive by streaming.
 var (
 	emptied = []string{"pg_wal", "pg_replslot", "pg_dynshmem", "pg_notify", "pg_serial", "pg_snapshots", "pg_stat_tmp", "pg_subtrans"}
 	omitted = []string{"postmaster.pid", "postmaster.opts", "current_logfiles", "postgresql.auto.conf.tmp"}
 )
 
-// copyCluster copies the data directory of a running server, in backup, into an existing empty one of another. What vanishes meanwhile was
-// dropped, and replay drops it too; what is torn by a write is made whole by replay.
+// copyCluster copies the data directory of a running server, during a backup, into an existing empty directory. Files that vanish during
+// the copy were dropped, and replay drops them too; replay also repairs pages that were written during the copy.
 func copyCluster(ctx context.Context, from, to string, owner *owner) error {
 	return filepath.WalkDir(from, func(path string, entry fs.DirEntry, err error) error {
 		if errors.Is(err, fs.ErrNotExist) {
@@ -52,11 +52,11 @@ func copyCluster(ctx context.Context, from, to string, owner *owner) error {
 		case entry.Type().IsRegular():
 			return copyFile(path, target, owner)
 		case filepath.Dir(name) == "pg_tblspc":
-			return nil // the end of the backup names it
-		case name == "pg_wal": // a link to where the WAL lies
+			return nil // stopping the backup returns its contents
+		case name == "pg_wal": // may be a link to the WAL directory
 			return errors.Join(os.Mkdir(target, 0o700), owner.own(target))
 		default:
-			return fmt.Errorf("copy %s: it is no regular file", path)
+			return fmt.Errorf("copy %s: it is not a regular file", path)
 		}
 	})
 }
