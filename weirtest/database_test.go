@@ -74,7 +74,7 @@ func TestEachTestHasADatabaseOfItsOwn(t *testing.T) {
 		_, err := conn.Exec(ctx, `CREATE TABLE account (id money_of_fools)`)
 		return err
 	}}
-	wantFailure(t, func(t testing.TB) { databases.Pool(t) }, "set the template database up", "money_of_fools")
+	wantFailure(t, func(t testing.TB) { databases.Pool(t) }, "set up the template database", "money_of_fools")
 	if again := made(t, server); !slices.Equal(again, names) {
 		t.Errorf("left are %v, want %v", again, names)
 	}

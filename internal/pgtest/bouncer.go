@@ -15,8 +15,9 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Bouncer starts a real PgBouncer in transaction mode in front of a database, with fewer server connections than a worker has, so that they
-// change hands all the time, and returns the URL through it. Where none is installed the test is skipped, unless WEIR_TEST_REQUIRE names it.
+// Bouncer starts a real PgBouncer in transaction mode in front of a database, and returns the URL through it. PgBouncer has fewer server
+// connections than a worker has connections, so clients change servers all the time. If PgBouncer is not installed, the test is skipped,
+// unless WEIR_TEST_REQUIRE names it.
 func Bouncer(t testing.TB, target string) string {
 	t.Helper()
 	program, err := exec.LookPath("pgbouncer")
@@ -41,7 +42,7 @@ func Bouncer(t testing.TB, target string) string {
 	port := listener.Addr().(*net.TCPAddr).Port
 	listener.Close()
 
-	dir, err := os.MkdirTemp("", "weir-pgbouncer-") // not t.TempDir: another user must get in
+	dir, err := os.MkdirTemp("", "weir-pgbouncer-") // not t.TempDir, which another user can't enter
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -90,7 +91,7 @@ ignore_startup_parameters = extra_float_digits
 		}
 	})
 	through := fmt.Sprintf("postgres://someone:secret@127.0.0.1:%d/weir?sslmode=disable", port)
-	Eventually(t, func() error { // it does not say when it listens
+	Eventually(t, func() error { // it does not report when it listens
 		conn, err := pgx.Connect(t.Context(), through+"&default_query_exec_mode=exec")
 		if err == nil {
 			_ = conn.Close(t.Context())

@@ -6,7 +6,8 @@ import (
 	"os/exec"
 )
 
-// Fetch is embedded.Config.Fetch for tests. What downloads belongs to another module, for the library's own needs none of it; so it is run as a command.
+// Fetch is embedded.Config.Fetch for tests. It runs the downloader as a command, because that is in another module, whose dependencies the
+// library does not need.
 func Fetch(ctx context.Context, version, into string, _ func(done, total int64)) error {
 	out, err := exec.CommandContext(ctx, "go", "run", "github.com/weir-pg/weir/cmd/internal/binaries/fetch", version, into).CombinedOutput()
 	if err != nil {

@@ -7,7 +7,7 @@ import (
 	"syscall"
 )
 
-// inMemory is a directory in memory, if this machine can spare so much of it.
+// inMemory returns a directory in memory, if this machine can spare that much of it.
 func inMemory(needed uint64) (dir string, ok bool) {
 	const dev = "/dev/shm"
 	var fs syscall.Statfs_t
@@ -17,7 +17,7 @@ func inMemory(needed uint64) (dir string, ok bool) {
 	return dev, available() >= needed
 }
 
-// available is how many bytes of memory programs can still have; 0 where that is not known.
+// available returns the bytes of memory that programs can still use; 0 if that is unknown.
 func available() uint64 {
 	text, err := os.ReadFile("/proc/meminfo")
 	if err != nil {

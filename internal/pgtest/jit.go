@@ -9,13 +9,13 @@ import (
 	"github.com/weir-pg/weir/internal/embedded"
 )
 
-// JIT returns a server, of the test's own as Server's are, that can compile its plans, as those that distributions build can and those that
-// are fetched can't: that of WEIR_POSTGRES, or else one that is installed. Without any the test is skipped, or fails where
-// WEIR_TEST_REQUIRE has the word jit.
+// JIT returns a server for this test alone, like Server, that can compile its plans. Servers built by distributions can, fetched ones
+// can't. It uses the server in WEIR_POSTGRES, or else an installed one. If there is none, the test is skipped, or fails if
+// WEIR_TEST_REQUIRE contains the word jit.
 func JIT(t testing.TB, parameters map[string]string) *embedded.Server {
 	t.Helper()
 	for _, home := range append([]string{os.Getenv("WEIR_POSTGRES")}, embedded.Installed()...) {
-		// Debian's packages have it beside the server, others in lib/pgsql, macOS's under another ending.
+		// Debian's packages install it next to the server, others in lib/pgsql; on macOS, the file extension differs.
 		for _, pattern := range []string{"lib/llvmjit.*", "lib/*/llvmjit.*"} {
 			if found, _ := filepath.Glob(filepath.Join(home, pattern)); home != "" && len(found) > 0 {
 				return serve(t, home, parameters)

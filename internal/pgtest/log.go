@@ -6,13 +6,13 @@ import (
 	"sync"
 )
 
-// Log keeps what is logged, for a test that reads it meanwhile. Its zero value is empty.
+// Log stores log output for a test that reads it while it is written. The zero value is empty.
 type Log struct {
 	mu   sync.Mutex
 	text strings.Builder
 }
 
-// Logger logs into the Log, a line each.
+// Logger returns a logger that writes to the Log, one line per record.
 func (l *Log) Logger() *slog.Logger { return slog.New(slog.NewTextHandler(l, nil)) }
 
 // Write implements io.Writer.
@@ -22,14 +22,14 @@ func (l *Log) Write(p []byte) (int, error) {
 	return l.text.Write(p)
 }
 
-// String is all that was logged so far.
+// String returns everything logged so far.
 func (l *Log) String() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.text.String()
 }
 
-// Count tells how many lines hold a text.
+// Count returns the number of lines that contain a text.
 func (l *Log) Count(text string) (n int) {
 	for line := range strings.Lines(l.String()) {
 		if strings.Contains(line, text) {

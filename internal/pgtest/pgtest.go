@@ -1,6 +1,6 @@
-// Package pgtest gives each test a PostgreSQL database of its own.
+// Package pgtest gives each test its own PostgreSQL database.
 //
-// All tests of a package share one server, which is started when the first of them asks, and stopped by Main:
+// All tests of a package share one server, which the first test starts and Main stops:
 //
 //	func TestMain(m *testing.M) { pgtest.Main(m) }
 //
@@ -9,14 +9,14 @@
 //		...
 //	}
 //
-// The environment chooses another server, for all tests:
+// Environment variables select another server for all tests:
 //
-//	WEIR_POSTGRES=/usr/lib/postgresql/15    one that is installed, as the distribution built it and by its defaults
-//	WEIR_TEST_PG_MAJOR=14                   another version than 18, fetched where it isn't installed
-//	WEIR_TEST_DATABASE_URL=postgres://…     one that runs already, in which databases are created and dropped
-//	TMPDIR=/var/tmp                         where the servers' data lie; without it that is in memory, where there is plenty
+//	WEIR_POSTGRES=/usr/lib/postgresql/15    an installed one, built by the distribution, with its defaults
+//	WEIR_TEST_PG_MAJOR=14                   another version than 18, fetched if it is not installed
+//	WEIR_TEST_DATABASE_URL=postgres://…     a running server, in which databases are created and dropped
+//	TMPDIR=/var/tmp                         directory of the servers' data; default: in memory, if there is plenty
 //
-// Tests run in parallel, two for each processor, for most of their time they wait; one that can't says why by Alone.
+// Tests run in parallel, two per processor, because they spend most of their time waiting. A test that can't calls Alone with the reason.
 package pgtest
 
 import (
@@ -36,19 +36,19 @@ import (
 	"github.com/weir-pg/weir/internal/testdb"
 )
 
-// bound is more than any one step of this package takes on a busy machine.
+// bound is longer than any single step of this package takes on a busy machine.
 const bound = 2 * time.Minute
 
-// shared is the server of this test binary. It is a global because it belongs to the process: tests know of each other in no other way.
+// shared is the server of this test binary. It is global because tests have no other way to share it.
 var shared host
 
 // Main runs a package's tests, stops the server, and exits. Call it from TestMain.
 func Main(m *testing.M) { os.Exit(Run(m)) }
 
-// Run runs a package's tests, stops the server, and returns the exit code, for a TestMain that has more to do.
+// Run runs a package's tests, stops the server, and returns the exit code. It is for a TestMain that does more.
 //
-// Where a package doesn't, or the tests panic, the server ends with the process on Linux, and the next run of any tests
-// removes its directory.
+// If a package doesn't call it, or the tests panic, the server ends with the process on Linux, and the next test run of any package removes
+// its directory.
 func Run(m *testing.M) int {
 	overlap()
 	code := m.Run()
@@ -61,13 +61,13 @@ func Run(m *testing.M) int {
 	return code
 }
 
-// ends is what else is to be done when the tests have run.
+// ends lists the functions to call when the tests have run.
 var ends struct {
 	sync.Mutex
 	all []func() error
 }
 
-// AtEnd has something done when all tests of the package have run.
+// AtEnd registers a function to call when all tests of the package have run.
 func AtEnd(f func() error) {
 	ends.Lock()
 	defer ends.Unlock()
@@ -80,14 +80,14 @@ func Database(t testing.TB) string {
 	return create(t, true)
 }
 
-// Empty returns the URL of a new database with nothing in it. It is dropped at the end of the test.
+// Empty returns the URL of a new, empty database. It is dropped at the end of the test.
 func Empty(t testing.TB) string {
 	t.Helper()
 	return create(t, false)
 }
 
-// Pool returns a pool of connections to a database. It is closed at the end of the test, so its connections must have been given back by
-// then.
+// Pool returns a pool of connections to a database. It is closed at the end of the test, by which time all connections must have been
+// released.
 func Pool(t testing.TB, url string) *pgxpool.Pool {
 	t.Helper()
 	pool, err := pgxpool.New(t.Context(), url)
@@ -98,8 +98,8 @@ func Pool(t testing.TB, url string) *pgxpool.Pool {
 	return pool
 }
 
-// Server returns a server of the test's own, for it to kill, restart or set up as it likes. The parameters are added to those of the
-// shared one. It is stopped and removed at the end of the test; when that failed, the end of its log is shown.
+// Server returns a server for this test alone, which it may kill, restart or configure. The parameters are added to those of the shared
+// server. It is stopped and removed at the end of the test; if the test failed, the end of the server's log is shown.
 func Server(t testing.TB, parameters map[string]string) *embedded.Server {
 	t.Helper()
 	return serve(t, "", parameters)
@@ -127,7 +127,7 @@ func serve(t testing.TB, binaries string, parameters map[string]string) *embedde
 	return s
 }
 
-// launch starts a server in a new temporary directory. The binaries are those of the environment unless they are given.
+// launch starts a server in a new temporary directory. The binaries are those of the environment, unless they are given.
 func launch(ctx context.Context, binaries string, parameters map[string]string) (*embedded.Server, string, error) {
 	major := 0
 	if v := os.Getenv("WEIR_TEST_PG_MAJOR"); v != "" && binaries == "" {
@@ -140,14 +140,14 @@ func launch(ctx context.Context, binaries string, parameters map[string]string) 
 	if err != nil {
 		return nil, "", err
 	}
-	// Root's server runs as another user, who must pass. So t.TempDir, which is closed to others, won't do.
+	// Root's server runs as another user, which must be able to enter, so t.TempDir is not usable.
 	if err := os.Chmod(dir, 0o711); err != nil {
 		return nil, "", err
 	}
 	settings := map[string]string{
 		"max_connections":           "200",
 		"max_prepared_transactions": "100",
-		"max_wal_size":              "256MB", // it may lie in memory
+		"max_wal_size":              "256MB", // it may be in memory
 	}
 	for name, value := range parameters {
 		settings[name] = value
@@ -159,11 +159,11 @@ func launch(ctx context.Context, binaries string, parameters map[string]string) 
 	return s, dir, nil
 }
 
-// sweep removes the directories of servers whose test processes were killed. It is a courtesy to the disk: errors don't matter.
+// sweep removes the directories of servers whose test processes were killed. It only saves disk space, so errors don't matter.
 func sweep(ctx context.Context) {
 	dirs, _ := filepath.Glob(filepath.Join(Home(), "weir-pgtest-*"))
 	for _, dir := range dirs {
-		// A young one may be about to be locked.
+		// A new directory may be about to be locked.
 		if info, err := os.Lstat(dir); err == nil && info.IsDir() && time.Since(info.ModTime()) > 10*time.Minute {
 			_ = embedded.Remove(ctx, dir)
 		}
@@ -178,11 +178,12 @@ func tail(path string, bytes int) string {
 	return string(text[max(0, len(text)-bytes):])
 }
 
-// host is the server that databases are created on. Its zero value starts it, or finds the one it is told to use, when first asked.
+// host is the server on which databases are created. With the zero value, the first use starts it, or connects to the one that the
+// environment names.
 type host struct {
 	start     sync.Once
 	err       error
-	server    *embedded.Server // nil when WEIR_TEST_DATABASE_URL names one
+	server    *embedded.Server // nil if WEIR_TEST_DATABASE_URL names one
 	dir       string
 	databases *testdb.Server
 }
@@ -231,7 +232,7 @@ func create(t testing.TB, migrated bool) string {
 	return at
 }
 
-// database creates a database, for drop to drop.
+// database creates a database, which the caller drops with drop.
 func database(ctx context.Context, label string, migrated bool) (at string, drop func() error, err error) {
 	if err := shared.open(ctx); err != nil {
 		return "", nil, fmt.Errorf("start the tests' server: %w", err)
@@ -252,8 +253,8 @@ func database(ctx context.Context, label string, migrated bool) (at string, drop
 	}, err
 }
 
-// Shared returns the URL of a new database with Weir's schema for what is no test: the examples of a package. It is dropped when all tests of
-// the package have run. It panics where there is no server.
+// Shared returns the URL of a new database with Weir's schema for code that is not a test, such as examples. It is dropped when all tests
+// of the package have run. It panics if there is no server.
 func Shared(label string) string {
 	ctx, cancel := context.WithTimeout(context.Background(), bound)
 	defer cancel()

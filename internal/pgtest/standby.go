@@ -11,9 +11,9 @@ import (
 	"github.com/weir-pg/weir/internal/embedded"
 )
 
-// Standby returns a streaming standby, of the test's own, of a server that [Server] or Standby returned. The parameters are as
-// [embedded.Server.Standby] says. It is stopped and removed at the end of the test, before the server that it follows; when the test
-// failed, the end of its log is shown. Pool(t, standby.URL(name)) is a pool of a database on it.
+// Standby returns a streaming standby, for this test alone, of a server that [Server] or Standby returned. For the parameters see
+// [embedded.Server.Standby]. It is stopped and removed at the end of the test, before the server that it follows; if the test failed, the
+// end of its log is shown. Pool(t, standby.URL(name)) returns a pool of connections to one of its databases.
 func Standby(t testing.TB, of *embedded.Server, parameters map[string]string) *embedded.Server {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), bound)
@@ -22,7 +22,7 @@ func Standby(t testing.TB, of *embedded.Server, parameters map[string]string) *e
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Chmod(dir, 0o711); err != nil { // as launch says
+	if err := os.Chmod(dir, 0o711); err != nil { // see launch
 		t.Fatal(err)
 	}
 	s, err := of.Standby(ctx, embedded.Config{Dir: dir, Fast: true, Parameters: parameters})
@@ -42,7 +42,7 @@ func Standby(t testing.TB, of *embedded.Server, parameters map[string]string) *e
 	return s
 }
 
-// Replayed returns when the standby shows everything that the primary has committed, other than asynchronously.
+// Replayed returns when the standby shows everything that the primary has committed, except asynchronous commits.
 func Replayed(t testing.TB, primary, standby *embedded.Server) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), bound)
@@ -68,7 +68,7 @@ func Replayed(t testing.TB, primary, standby *embedded.Server) {
 	}
 }
 
-// CutOff has a standby receive nothing more, as when the network between the two breaks.
+// CutOff stops a standby from receiving anything, as when the network between the two fails.
 func CutOff(t testing.TB, standby *embedded.Server) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), bound)
@@ -93,7 +93,7 @@ func CutOff(t testing.TB, standby *embedded.Server) {
 	}
 }
 
-// Promote makes a standby a primary, with what it has.
+// Promote makes a standby a primary, with the data that it has.
 func Promote(t testing.TB, standby *embedded.Server) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), bound)

@@ -6,10 +6,10 @@ import (
 	"time"
 )
 
-// patience is long on any machine, however busy.
+// patience is a long time on any machine, however busy.
 const patience = time.Minute
 
-// Until waits for what other goroutines, processes or the server bring about, and fails the test if it does not come in a minute.
+// Until waits for an effect of other goroutines, processes or the server, and fails the test if it does not occur within a minute.
 func Until(t testing.TB, what string, holds func() bool) {
 	t.Helper()
 	notYet := errors.New(what)
@@ -21,7 +21,7 @@ func Until(t testing.TB, what string, holds func() bool) {
 	})
 }
 
-// Eventually is Until for what says why it is not so yet.
+// Eventually is Until for a function that returns why the effect has not occurred yet.
 func Eventually(t testing.TB, why func() error) {
 	t.Helper()
 	for end := time.Now().Add(patience); ; <-time.After(5 * time.Millisecond) {

@@ -15,16 +15,16 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// lockClass is the first key of the locks that runs hold, the second being the run. It differs from those of jobs and messages.
+// lockClass is the first key of the locks that runs hold; the second key is the run. It differs from the keys of jobs and messages.
 const lockClass = 1464158560
 
 const (
 	prefix    = "weir_test_"
-	longest   = 63 // of a PostgreSQL identifier, in bytes
+	longest   = 63 // length of a PostgreSQL identifier, in bytes
 	templates = prefix + "template_"
 )
 
-// connections that a process has open for creating and dropping databases, besides the one that holds its lock.
+// connections is the maximum number that a process opens to create and drop databases, in addition to the one that holds its lock.
 const connections = 2
 
 // Server creates databases on one server. It is safe for concurrent use.
@@ -36,20 +36,21 @@ type Server struct {
 	from  uint32 // oid of the database connected to
 	role  string
 
-	mu      sync.Mutex // of the templates
+	mu      sync.Mutex // guards the templates
 	private map[*Setup]string
 }
 
-// Setup is what a template gets after Weir's schema.
+// Setup specifies what a template has in addition to Weir's schema.
 type Setup struct {
-	// Run changes the database; nil: it has Weir's schema and nothing else.
+	// Run changes the database; nil: the template has only Weir's schema.
 	Run func(ctx context.Context, conn *pgx.Conn) error
-	// Version names what Run leads to. With it the template is kept, for other processes and other days; without, it is this process's.
+	// Version identifies the result of Run. With a Version, the template is kept for other processes and later runs; without one, it
+	// belongs to this process.
 	Version string
 }
 
-// Open connects to the server at a URL, or a DSN of keywords and values, and drops what runs that were killed have left there. The role must
-// be allowed to create databases.
+// Open connects to the server with a URL, or a DSN of keywords and values, and drops what killed runs have left there. The role must be
+// allowed to create databases.
 func Open(ctx context.Context, at string) (*Server, error) {
 	config, err := pgxpool.ParseConfig(at)
 	if err != nil {
@@ -78,14 +79,14 @@ func Open(ctx context.Context, at string) (*Server, error) {
 	return s, nil
 }
 
-// patient frees a session from timeouts that a role or a server has for applications: copying takes as long as the disk does, and a lock is held
-// by a session that is idle.
+// patient removes timeouts from a session that a role or a server sets for applications: copying takes as long as the disk does, and an
+// idle session holds the lock.
 func patient(ctx context.Context, conn *pgx.Conn) error {
 	_, err := conn.Exec(ctx, `SET statement_timeout = 0; SET lock_timeout = 0; SET idle_session_timeout = 0`)
 	return err
 }
 
-// lock chooses a run that no other process has.
+// lock chooses a run number that no other process has.
 func (s *Server) lock(ctx context.Context) error {
 	for range 10 {
 		var random [4]byte
@@ -99,21 +100,21 @@ func (s *Server) lock(ctx context.Context) error {
 	return errors.New("ten advisory locks with random keys were all taken")
 }
 
-// Create makes an empty database, named after what it is for.
+// Create creates an empty database, named after its purpose.
 func (s *Server) Create(ctx context.Context, label string) (name string, err error) {
 	name = s.name(label)
 	return name, s.create(ctx, name, "")
 }
 
-// Copy makes a database with Weir's schema in it, and what the setup, where there is one, has added.
+// Copy creates a database with Weir's schema, and with the additions of the setup, if there is one.
 func (s *Server) Copy(ctx context.Context, label string, setup *Setup) (name string, err error) {
-	for range 3 { // another process may take a template of all for out of date
+	for range 3 { // another process may consider a shared template outdated
 		var template string
 		if template, err = s.template(ctx, setup); err != nil {
 			return "", err
 		}
 		name = s.name(label)
-		if err = s.create(ctx, name, template); code(err) != "3D000" { // invalid_catalog_name: it is gone
+		if err = s.create(ctx, name, template); code(err) != "3D000" { // invalid_catalog_name: it was dropped
 			break
 		}
 		s.forget(setup)
@@ -129,7 +130,7 @@ func (s *Server) create(ctx context.Context, name, template string) error {
 	_, err := s.admin.Exec(ctx, sql)
 	switch {
 	case code(err) == "42501": // insufficient_privilege
-		return fmt.Errorf("the role %s may not create databases, and every test gets one of its own: let an administrator run ALTER ROLE %s CREATEDB, or use a role that may (%w)",
+		return fmt.Errorf("the role %s may not create databases, but every test needs one: have an administrator run ALTER ROLE %s CREATEDB, or use a role that may (%w)",
 			s.role, pgx.Identifier{s.role}.Sanitize(), err)
 	case err != nil:
 		return fmt.Errorf("create database %s: %w", name, err)
@@ -137,11 +138,11 @@ func (s *Server) create(ctx context.Context, name, template string) error {
 	return nil
 }
 
-// Drop drops a database, in spite of sessions and of prepared transactions in it.
+// Drop drops a database, even if it has sessions or prepared transactions.
 func (s *Server) Drop(ctx context.Context, name string) error {
 	sql := "DROP DATABASE IF EXISTS " + pgx.Identifier{name}.Sanitize() + " WITH (FORCE)"
 	_, err := s.admin.Exec(ctx, sql)
-	if code(err) == "55006" { // object_in_use: prepared transactions, which FORCE spares
+	if code(err) == "55006" { // object_in_use: prepared transactions, which FORCE does not end
 		if err = s.rollBackPrepared(ctx, name); err == nil {
 			_, err = s.admin.Exec(ctx, sql)
 		}
@@ -189,10 +190,10 @@ func (s *Server) connect(ctx context.Context, name string) (*pgx.Conn, error) {
 	return conn, nil
 }
 
-// URL is where a database of the server is found: what the server was opened by, with another database in it.
+// URL returns the URL of a database of the server: the one with which the server was opened, with another database.
 func (s *Server) URL(name string) (string, error) {
 	if !strings.HasPrefix(s.url, "postgres://") && !strings.HasPrefix(s.url, "postgresql://") {
-		return s.url + " dbname=" + name, nil // of a keyword given twice the last counts
+		return s.url + " dbname=" + name, nil // if a keyword is given twice, the last one counts
 	}
 	u, err := url.Parse(s.url)
 	if err != nil {
@@ -206,7 +207,8 @@ func (s *Server) URL(name string) (string, error) {
 	return u.String(), nil
 }
 
-// Close drops the templates of this process alone, and ends its connections. Databases that are left go to the next process to sweep.
+// Close drops the templates that belong to this process, and closes its connections. Any remaining databases are left for the next process
+// to sweep.
 func (s *Server) Close(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -220,7 +222,7 @@ func (s *Server) Close(ctx context.Context) error {
 	return errors.Join(append(errs, s.own.Close(ctx))...)
 }
 
-// name is one that nobody else has, and that tells in pg_stat_activity which test it is of.
+// name returns an unused name that shows in pg_stat_activity which test the database belongs to.
 func (s *Server) name(label string) string {
 	label = strings.Map(func(r rune) rune {
 		if 'a' <= r && r <= 'z' || '0' <= r && r <= '9' {
@@ -233,10 +235,10 @@ func (s *Server) name(label string) string {
 	return name + label[:min(len(label), longest-len(name)-len(unique))] + unique
 }
 
-// mine is what the names of this run's databases begin with.
+// mine returns the prefix of the names of this run's databases.
 func (s *Server) mine() string { return fmt.Sprintf("%sr%08x_", s.ours(), s.run) }
 
-// ours is what the names of databases begin with whose runs can be seen from here.
+// ours returns the prefix of the names of databases whose runs are visible from the database connected to.
 func (s *Server) ours() string { return fmt.Sprintf("%sa%d_", prefix, s.from) }
 
 func code(err error) string {

@@ -12,14 +12,15 @@ import (
 )
 
 const (
-	// sweepMost databases are dropped by one process, in sweepFor: who left more is swept up after by several.
-	sweepMost = 50
-	sweepFor  = 20 * time.Second
-	// templatesKept are those made last: of this version of the schema, and of some that a developer goes back and forth between.
+	// One process drops up to maxSwept databases, within sweepFor; if more are left, several processes share them.
+	maxSwept = 50
+	sweepFor = 20 * time.Second
+	// templatesKept is the number of newest templates that are kept: of this version of the schema, and of others between which a developer may switch.
 	templatesKept = 4
 )
 
-// sweep drops what runs have left that were killed, and templates past the newest few. It is a courtesy to the server: errors don't matter.
+// sweep drops what killed runs have left, and all templates except the newest few. It only saves space on the server, so errors don't
+// matter.
 func (s *Server) sweep(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, sweepFor)
 	defer cancel()
@@ -52,13 +53,13 @@ func (s *Server) sweep(ctx context.Context) {
 		}
 	}
 	slices.Reverse(old)
-	for _, name := range old[:min(len(old), sweepMost)] {
-		// Without FORCE: where anybody is connected it stays.
+	for _, name := range old[:min(len(old), maxSwept)] {
+		// Without FORCE: a database with connections is kept.
 		_, _ = s.admin.Exec(ctx, "DROP DATABASE IF EXISTS "+pgx.Identifier{name}.Sanitize())
 	}
 }
 
-// runOf reads the run out of a database's name; false: it is not one whose run can be seen from here.
+// runOf returns the run in a database's name; false: there is none, or its run is not visible from the database connected to.
 func (s *Server) runOf(name string) (uint32, bool) {
 	rest, ours := strings.CutPrefix(name, s.ours()+"r")
 	digits, _, whole := strings.Cut(rest, "_")
@@ -69,7 +70,7 @@ func (s *Server) runOf(name string) (uint32, bool) {
 	return uint32(run), err == nil
 }
 
-// isOver tells whether nobody holds a run's lock.
+// isOver reports whether the lock of a run is free.
 func (s *Server) isOver(ctx context.Context, run uint32) (over bool) {
 	err := s.own.QueryRow(ctx, `
 		SELECT NOT EXISTS (SELECT FROM pg_catalog.pg_locks l
@@ -78,7 +79,7 @@ func (s *Server) isOver(ctx context.Context, run uint32) (over bool) {
 	return err == nil && over
 }
 
-// String names the server for messages, without its password.
+// String describes the server for messages, without its password.
 func (s *Server) String() string {
 	c := s.own.Config()
 	return fmt.Sprintf("%s@%s:%d", c.User, c.Host, c.Port)

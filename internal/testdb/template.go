@@ -11,7 +11,7 @@ import (
 	"github.com/weir-pg/weir/schema"
 )
 
-// template returns the name of a database to copy, which is made where it is not there yet.
+// template returns the name of a database to copy, which it creates if necessary.
 func (s *Server) template(ctx context.Context, setup *Setup) (string, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -31,7 +31,7 @@ func (s *Server) forget(setup *Setup) {
 	delete(s.private, setup)
 }
 
-// find is called with the lock held.
+// find returns a template. It is called with the lock held.
 func (s *Server) find(ctx context.Context, setup *Setup) (string, error) {
 	if setup != nil && setup.Run != nil && setup.Version == "" {
 		return s.prepare(ctx, setup)
@@ -45,8 +45,8 @@ func (s *Server) find(ctx context.Context, setup *Setup) (string, error) {
 		key += "\x00" + setup.Version
 	}
 	name := fmt.Sprintf("%s%x", templates, sha256.Sum256([]byte(key)))[:longest-13]
-	// In one process at a time: the others find it made. A session lock, for a database can't be created in a transaction; of a connection of
-	// its own, which ends it whatever happens.
+	// Only one process creates it; the others wait, and find it. The lock is a session lock, because a database can't be created in a
+	// transaction. It is held by a separate connection, whose end releases it in any case.
 	conn, err := pgx.ConnectConfig(ctx, s.own.Config())
 	if err != nil {
 		return "", err
@@ -56,7 +56,7 @@ func (s *Server) find(ctx context.Context, setup *Setup) (string, error) {
 		return "", err
 	}
 	if _, err := conn.Exec(ctx, `SELECT pg_catalog.pg_advisory_lock($1, pg_catalog.hashtext($2))`, lockClass+1, name); err != nil {
-		return "", fmt.Errorf("wait for another process to make the template database: %w", err)
+		return "", fmt.Errorf("wait for another process to create the template database: %w", err)
 	}
 	var there bool
 	if err := conn.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_catalog.pg_database WHERE datname = $1)`, name).Scan(&there); err != nil || there {
@@ -66,7 +66,7 @@ func (s *Server) find(ctx context.Context, setup *Setup) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	// Under its name only when it is whole. Whoever runs from another database, and so holds another lock, may have been faster.
+	// It gets its name only when it is complete. A process that connects to another database, and so takes another lock, may have been faster.
 	rename := fmt.Sprintf("ALTER DATABASE %s RENAME TO %s", pgx.Identifier{raw}.Sanitize(), pgx.Identifier{name}.Sanitize())
 	if _, err := conn.Exec(ctx, rename); err != nil {
 		err = errors.Join(fmt.Errorf("rename the template database: %w", err), s.Drop(context.WithoutCancel(ctx), raw))
@@ -77,14 +77,14 @@ func (s *Server) find(ctx context.Context, setup *Setup) (string, error) {
 	return name, nil
 }
 
-// prepare makes a template of this run.
+// prepare creates a template of this run.
 func (s *Server) prepare(ctx context.Context, setup *Setup) (string, error) {
 	name := s.name("template")
 	if err := s.create(ctx, name, ""); err != nil {
 		return "", err
 	}
 	err := s.fill(ctx, name, setup)
-	if err == nil { // a database that somebody is connected to can't be copied
+	if err == nil { // a database with connections can't be copied
 		_, err = s.admin.Exec(ctx, "ALTER DATABASE "+pgx.Identifier{name}.Sanitize()+" WITH ALLOW_CONNECTIONS false")
 	}
 	if err != nil {
@@ -101,7 +101,7 @@ func (s *Server) fill(ctx context.Context, name string, setup *Setup) error {
 	err = schema.Up(ctx, conn)
 	if err == nil && setup != nil && setup.Run != nil {
 		if err = setup.Run(ctx, conn); err != nil {
-			err = fmt.Errorf("set the template database up: %w", err)
+			err = fmt.Errorf("set up the template database: %w", err)
 		}
 	}
 	return errors.Join(err, conn.Close(context.WithoutCancel(ctx)))

@@ -42,7 +42,7 @@ func databases(t *testing.T, at string) []string {
 	return names
 }
 
-// TestTemplatesOfOldVersionsDoNotPileUp: the newest few stay, for a developer who goes back and forth between versions.
+// TestTemplatesOfOldVersionsDoNotPileUp: the newest few are kept, for a developer who switches between versions.
 func TestTemplatesOfOldVersionsDoNotPileUp(t *testing.T) {
 	t.Parallel()
 	at := pgtest.Server(t, nil).URL("postgres")
@@ -68,7 +68,7 @@ func TestTemplatesOfOldVersionsDoNotPileUp(t *testing.T) {
 	if left := databases(t, at); !slices.Equal(left, all[1:]) {
 		t.Errorf("left are %v, want %v", left, all[1:])
 	}
-	// A process that has used a template which another takes for old makes it again.
+	// If another process dropped a template as outdated, a process that needs it creates it again.
 	setup := &testdb.Setup{Version: "1", Run: func(context.Context, *pgx.Conn) error { return nil }}
 	for range 2 {
 		name, err := first.Copy(t.Context(), "test", setup)
@@ -84,7 +84,7 @@ func TestTemplatesOfOldVersionsDoNotPileUp(t *testing.T) {
 	}
 }
 
-// TestTimeoutsOfARoleAreForApplications: a database is copied, however long it takes, and the lock of a run outlasts idle sessions.
+// TestTimeoutsOfARoleAreForApplications: copying a database has no time limit, and the lock of a run is kept in an idle session.
 func TestTimeoutsOfARoleAreForApplications(t *testing.T) {
 	t.Parallel()
 	s := pgtest.Server(t, nil)
@@ -103,7 +103,7 @@ func TestTimeoutsOfARoleAreForApplications(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Another run leaves alone what this one has, though its session has been idle for longer than its role is allowed.
+	// Another run does not drop this run's databases, although its session has been idle for longer than its role allows.
 	pgtest.Until(t, "the session has been idle for a while", func() bool {
 		var idle bool
 		err := pgtest.Pool(t, at).QueryRow(t.Context(), `SELECT bool_and(clock_timestamp() - state_change > '300ms') FROM pg_stat_activity WHERE usename = 'app'`).Scan(&idle)
