@@ -11,7 +11,8 @@ import (
 	"testing"
 )
 
-// TestTheGuideForContributorsNamesWhatThereIs: files, tests, stages and variables that CONTRIBUTING.md names exist, and all stages and variables are there.
+// TestTheGuideForContributorsNamesWhatThereIs: the files, tests, stages and variables named in CONTRIBUTING.md exist, and it names all
+// stages and variables.
 func TestTheGuideForContributorsNamesWhatThereIs(t *testing.T) {
 	t.Parallel()
 	guide := string(read(t, "CONTRIBUTING.md"))

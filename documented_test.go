@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// readDoc reads a package's documentation, without its tests.
+// readDoc returns a package's documentation, without its tests.
 func readDoc(t *testing.T, dir string) *doc.Package {
 	t.Helper()
 	names, err := filepath.Glob(filepath.Join(dir, "*.go"))
@@ -37,8 +37,8 @@ func readDoc(t *testing.T, dir string) *doc.Package {
 	return p
 }
 
-// TestEveryExportedNameIsDocumented: by a comment that begins with it, as readers of go doc and pkg.go.dev expect; each constant and variable of a
-// group by the group's at least.
+// TestEveryExportedNameIsDocumented: each exported name has a comment that starts with it, as readers of go doc and pkg.go.dev expect. For
+// constants and variables, a comment on the group is enough.
 func TestEveryExportedNameIsDocumented(t *testing.T) {
 	t.Parallel()
 	for _, dir := range []string{".", "schema", "weirotel", "weirtest"} {

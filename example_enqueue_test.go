@@ -14,13 +14,13 @@ import (
 	"github.com/weir-pg/weir"
 )
 
-// Options say in which queue a job waits, how urgent it is, when it may run, and how often it is tried.
+// Options specify a job's queue, priority, earliest start and number of attempts.
 func ExampleClient_Enqueue() {
 	ctx := context.Background()
 	client := weir.NewClient(connect())
 	enqueued, err := client.Enqueue(ctx, SendMail{To: "ada@example.org"}, &weir.Options{
 		Queue:       "enqueue",
-		Priority:    1, // before all others of the queue
+		Priority:    1, // before all other jobs of the queue
 		RunAt:       time.Now().Add(10 * time.Minute),
 		MaxAttempts: 5,
 		Meta:        map[string]string{"tenant": "acme"},
@@ -39,7 +39,7 @@ func ExampleClient_Enqueue() {
 	// in 10m0s
 }
 
-// The job runs if the order is committed, and only then.
+// The job runs only if the order is committed.
 func ExampleClient_EnqueueTx() {
 	ctx := context.Background()
 	pool := connect()
@@ -74,7 +74,7 @@ func ExampleClient_EnqueueTx() {
 	// waiting: 1
 }
 
-// A transaction of database/sql, or of whatever is built on it, is passed as SQLTx.
+// Wrap a transaction of database/sql, or of a library built on it, with SQLTx.
 func ExampleSQLTx() {
 	ctx := context.Background()
 	db, err := sql.Open("pgx", connect().Config().ConnString())
@@ -101,7 +101,7 @@ func ExampleSQLTx() {
 	// Output: available <nil>
 }
 
-// Many jobs are enqueued at once, all of them or none.
+// EnqueueMany enqueues many jobs at once, all of them or none.
 func ExampleClient_EnqueueMany() {
 	ctx := context.Background()
 	client := weir.NewClient(connect())
@@ -120,7 +120,7 @@ func ExampleClient_EnqueueMany() {
 	// 0 true
 }
 
-// Invoice is a kind of job that has options of its own.
+// Invoice is a kind of job with its own default options.
 type Invoice struct{ Order int64 }
 
 func (Invoice) Kind() string { return "invoice" }
@@ -129,7 +129,7 @@ func (Invoice) EnqueueOptions() weir.Options {
 	return weir.Options{Queue: "invoices", MaxAttempts: 3}
 }
 
-// A kind says how its jobs are run, unless Enqueue is told otherwise.
+// A kind sets defaults for its jobs, which options passed to Enqueue override.
 func ExampleArgsWithOptions() {
 	ctx := context.Background()
 	client := weir.NewClient(connect())

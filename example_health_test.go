@@ -12,7 +12,7 @@ import (
 	"github.com/weir-pg/weir"
 )
 
-// Probes of Kubernetes: a worker is ready while it is healthy, and is to be killed only when a restart helps.
+// Kubernetes probes: a worker is ready while it is healthy, and is killed only if a restart helps.
 func ExampleWorker_Health() {
 	client := weir.NewClient(connect())
 	handlers := weir.NewHandlers()

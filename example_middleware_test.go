@@ -13,7 +13,7 @@ import (
 
 type tenantKey struct{}
 
-// withTenant keeps in a job's meta for whom it was enqueued.
+// withTenant stores the tenant in the meta of each job.
 func withTenant(next weir.EnqueueFunc) weir.EnqueueFunc {
 	return func(ctx context.Context, tx weir.Tx, jobs []weir.NewJob) ([]weir.Enqueued, error) {
 		if tenant, ok := ctx.Value(tenantKey{}).(string); ok {
@@ -27,7 +27,7 @@ func withTenant(next weir.EnqueueFunc) weir.EnqueueFunc {
 	}
 }
 
-// forTenant gives handlers the tenant that the job was enqueued for.
+// forTenant passes the tenant of the job to handlers.
 func forTenant(next weir.WorkFunc) weir.WorkFunc {
 	return func(ctx context.Context, job *weir.Job[json.RawMessage]) error {
 		var meta struct{ Tenant string }
@@ -40,7 +40,7 @@ func forTenant(next weir.WorkFunc) weir.WorkFunc {
 	}
 }
 
-// Middleware around enqueue keeps something in each job's meta, and middleware around work takes it out.
+// Middleware around enqueue stores a value in each job's meta, and middleware around work reads it.
 func ExampleClient_WithMiddleware() {
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()
@@ -53,7 +53,7 @@ func ExampleClient_WithMiddleware() {
 	handlers := weir.NewHandlers()
 	weir.Handle(handlers, func(ctx context.Context, job *weir.Job[SendMail]) error {
 		fmt.Println("mail to", job.Args.To, "of", ctx.Value(tenantKey{}))
-		stop() // this example is over
+		stop() // ends this example
 		return nil
 	})
 	worker, err := client.NewWorker(weir.WorkerConfig{
@@ -75,7 +75,7 @@ var (
 	errTooMany = errors.New("429 Too Many Requests")
 )
 
-// Middleware says for all kinds of jobs what becomes of an error.
+// Middleware decides for all kinds of jobs how an error ends the attempt.
 func ExampleWorkFunc() {
 	classify := func(next weir.WorkFunc) weir.WorkFunc {
 		return func(ctx context.Context, job *weir.Job[json.RawMessage]) error {
@@ -83,13 +83,13 @@ func ExampleWorkFunc() {
 			var panicked *weir.PanicError
 			switch {
 			case errors.Is(err, errGone):
-				return weir.Cancel(err) // needless
+				return weir.Cancel(err) // no longer needed
 			case errors.Is(err, errTooMany):
-				return weir.Snooze(time.Minute) // no attempt is used up
+				return weir.Snooze(time.Minute) // uses up no attempt
 			case errors.As(err, &panicked):
-				return weir.Fail(err) // trying again is no use
+				return weir.Fail(err) // trying again is useless
 			}
-			return err // nil, or to be retried
+			return err // nil, or an error to retry
 		}
 	}
 

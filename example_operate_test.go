@@ -10,7 +10,7 @@ import (
 	"github.com/weir-pg/weir"
 )
 
-// A job that waits is cancelled at once. One that runs is told, through its context.
+// CancelJob cancels a waiting job at once. It ends the context of a running one.
 func ExampleClient_CancelJob() {
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()
@@ -29,11 +29,11 @@ func ExampleClient_CancelJob() {
 	enqueue("grace@example.org")
 	handlers := weir.NewHandlers()
 	weir.Handle(handlers, func(ctx context.Context, job *weir.Job[SendMail]) error {
-		state, err := client.CancelJob(ctx, job.ID) // somebody else would
+		state, err := client.CancelJob(ctx, job.ID) // usually called by another process
 		fmt.Println(state, err)
 		<-ctx.Done()
 		fmt.Println(context.Cause(ctx))
-		stop() // this example is over
+		stop() // ends this example
 		return ctx.Err()
 	})
 	run(ctx, client, "cancel-job", handlers)
@@ -44,7 +44,7 @@ func ExampleClient_CancelJob() {
 	// attempt 1: cancelled (context canceled)
 }
 
-// A job that has ended is run once more.
+// RetryJob runs a job in a final state again.
 func ExampleClient_RetryJob() {
 	ctx := context.Background()
 	client := weir.NewClient(connect())
@@ -60,7 +60,7 @@ func ExampleClient_RetryJob() {
 	// Output: available <nil>
 }
 
-// A queue that is paused hands out no jobs. Those that run go on, and others may be enqueued.
+// No jobs are claimed from a paused queue. Running jobs continue, and jobs may still be enqueued.
 func ExampleClient_PauseQueue() {
 	ctx := context.Background()
 	client := weir.NewClient(connect())
@@ -76,14 +76,14 @@ func ExampleClient_PauseQueue() {
 	// weir: pause queue: queue puase: not found
 }
 
-// A queue's backoff says how long after a failure a job is tried again.
+// A queue's backoff is the delay after a failure before the job is tried again.
 func ExampleClient_SetQueue() {
 	ctx := context.Background()
 	client := weir.NewClient(connect())
 	if _, err := client.Enqueue(ctx, SendMail{To: "ada@example.org"}, &weir.Options{Queue: "backoff"}); err != nil {
 		log.Fatal(err)
 	}
-	// 5 seconds after the first failure, then 10, 20, … up to 10 minutes; each a quarter more or less.
+	// 5 seconds after the first failure, then 10, 20, … up to 10 minutes; each plus or minus a quarter.
 	if err := client.SetQueue(ctx, "backoff", "backoff", "5 seconds"); err != nil {
 		log.Fatal(err)
 	}
@@ -104,7 +104,7 @@ func ExampleClient_SetQueue() {
 	// backoff_limit 00:10:00
 }
 
-// Jobs that are not there, and what else goes wrong, are errors to ask about.
+// Check for a missing job, and for other errors, with errors.Is.
 func ExampleClient_Job() {
 	ctx := context.Background()
 	client := weir.NewClient(connect())
@@ -121,7 +121,7 @@ func ExampleClient_Job() {
 	// weir: look up job: job 1000000000: not found
 }
 
-// Jobs are listed a page at a time, by state, queue, kind and what their meta contains.
+// Jobs lists jobs one page at a time, filtered by state, queue, kind and meta.
 func ExampleClient_Jobs() {
 	ctx := context.Background()
 	client := weir.NewClient(connect())
@@ -156,7 +156,7 @@ func ExampleClient_Jobs() {
 	// available invoice {"Order": 4}
 }
 
-// Queues say how much waits, and since when.
+// Queues reports how many jobs wait in each queue, and since when.
 func ExampleClient_Queues() {
 	ctx := context.Background()
 	client := weir.NewClient(connect())

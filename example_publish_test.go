@@ -10,8 +10,8 @@ import (
 	"github.com/weir-pg/weir"
 )
 
-// A message is delivered after the commit, and never after a rollback. Here the subscriber reads the database itself; many of them connect to
-// a hub instead (SubscribeConfig.Hubs).
+// A message is delivered after the commit, and never after a rollback. This subscriber reads the database directly; many subscribers should
+// connect to a hub instead (SubscribeConfig.Hubs).
 func ExampleSubscribe() {
 	ctx := context.Background()
 	pool := connect()
@@ -38,14 +38,14 @@ func ExampleSubscribe() {
 	for event, err := range sub.All(ctx) {
 		switch {
 		case err != nil:
-			log.Fatal(err) // closed, or refused
+			log.Fatal(err) // closed or refused
 		case event.Gap != nil:
 			fmt.Println("messages may be missing: read the state again")
 		default:
 			fmt.Println(event.Message.Channel, string(event.Message.Payload))
 		}
 		if event.Message != nil && event.Message.Channel == "orders.paid" {
-			break // this example is over
+			break // ends this example
 		}
 	}
 	// Output:
@@ -53,7 +53,7 @@ func ExampleSubscribe() {
 	// orders.paid {"cents": 1999}
 }
 
-// A subscription goes on where another has ended, whether that was in this process or before a restart.
+// A subscription continues where another one ended, in this process or before a restart.
 func ExampleSubscription_Position() {
 	ctx := context.Background()
 	client := weir.NewClient(connect())
@@ -62,10 +62,10 @@ func ExampleSubscription_Position() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	position := sub.Position() // keep it, for example in a table
+	position := sub.Position() // store it, for example in a table
 	sub.Close()
 
-	if err := client.Publish(ctx, "stock", []byte("3 left"), nil); err != nil { // while nobody listens
+	if err := client.Publish(ctx, "stock", []byte("3 left"), nil); err != nil { // without a subscriber
 		log.Fatal(err)
 	}
 
@@ -83,7 +83,7 @@ func ExampleSubscription_Position() {
 	// Output: 3 left
 }
 
-// Bytes that are not text are published as such.
+// Set Binary to publish bytes that are not text.
 func ExampleClient_Publish() {
 	ctx := context.Background()
 	client := weir.NewClient(connect())

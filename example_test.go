@@ -24,12 +24,12 @@ type SendMail struct {
 
 func (SendMail) Kind() string { return "send_mail" }
 
-// connect returns a pool of connections to a database in which Weir is installed. In your program: pgxpool.New(ctx, os.Getenv("DATABASE_URL")).
+// connect returns a pool of connections to a database with Weir's schema. In your program: pgxpool.New(ctx, os.Getenv("DATABASE_URL")).
 func connect() *pgxpool.Pool { return examples() }
 
 // examples have a database of their own.
 var examples = sync.OnceValue(func() *pgxpool.Pool {
-	slog.SetLogLoggerLevel(slog.LevelError) // the log is not what examples show
+	slog.SetLogLoggerLevel(slog.LevelError) // keeps the log out of the examples' output
 	ctx := context.Background()
 	pool, err := pgxpool.New(ctx, pgtest.Shared("examples"))
 	if err != nil {
@@ -41,7 +41,7 @@ var examples = sync.OnceValue(func() *pgxpool.Pool {
 	return pool
 })
 
-// A job is enqueued, and a worker runs it.
+// A client enqueues a job, and a worker runs it.
 func Example() {
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()
@@ -54,7 +54,7 @@ func Example() {
 	handlers := weir.NewHandlers()
 	weir.Handle(handlers, func(ctx context.Context, job *weir.Job[SendMail]) error {
 		fmt.Println("mail to", job.Args.To)
-		stop() // this example is over
+		stop() // ends this example
 		return nil
 	})
 	worker, err := client.NewWorker(weir.WorkerConfig{Handlers: handlers, Queues: map[string]int{"first": 8}})
@@ -85,7 +85,7 @@ func ExampleWorker() {
 	worker, err := weir.NewClient(pool).NewWorker(weir.WorkerConfig{
 		Handlers:    handlers,
 		Queues:      map[string]int{"mail": 8},
-		StopTimeout: time.Minute, // how long running jobs may take to finish
+		StopTimeout: time.Minute, // time for running jobs to finish
 	})
 	if err != nil {
 		log.Fatal(err)

@@ -14,7 +14,7 @@ import (
 	"github.com/weir-pg/weir"
 )
 
-// run works a queue until ctx ends, and says how each attempt was recorded.
+// run works a queue until ctx ends, and prints how each attempt was recorded.
 func run(ctx context.Context, client *weir.Client, queue string, handlers *weir.Handlers) {
 	worker, err := client.NewWorker(weir.WorkerConfig{
 		Handlers: handlers,
@@ -31,7 +31,7 @@ func run(ctx context.Context, client *weir.Client, queue string, handlers *weir.
 	}
 }
 
-// An error is retried, here after a time that the kind says. Without Retry it is the backoff of the job's queue: see Client.SetQueue.
+// A job that returns an error is retried, here after a delay that its kind sets. Without Retry, the delay is the backoff of the queue: see Client.SetQueue.
 func ExampleHandleWith() {
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()
@@ -45,7 +45,7 @@ func ExampleHandleWith() {
 		Retry:   func(attempt int, err error) time.Duration { return time.Duration(attempt) * time.Millisecond },
 	}, func(ctx context.Context, job *weir.Job[SendMail]) error {
 		if job.Attempt == job.MaxAttempts {
-			stop() // this example is over
+			stop() // ends this example
 		}
 		return errors.New("connection refused")
 	})
@@ -56,7 +56,7 @@ func ExampleHandleWith() {
 	// attempt 3: failed (connection refused)
 }
 
-// RetryAfter says by itself how long to wait: as the other side has asked for, say.
+// RetryAfter sets the delay for one error, for example as requested by a remote server.
 func ExampleRetryAfter() {
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()
@@ -69,7 +69,7 @@ func ExampleRetryAfter() {
 		if job.Attempt == 1 {
 			return weir.RetryAfter(10*time.Millisecond, errors.New("too many requests"))
 		}
-		stop() // this example is over
+		stop() // ends this example
 		return nil
 	})
 	run(ctx, client, "retry-after", handlers)
@@ -78,7 +78,7 @@ func ExampleRetryAfter() {
 	// attempt 2: completed (<nil>)
 }
 
-// Fail ends a job for good, where another attempt would be no use.
+// Fail ends a job for good, if another attempt would be useless.
 func ExampleFail() {
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()
@@ -89,7 +89,7 @@ func ExampleFail() {
 	}
 	handlers := weir.NewHandlers()
 	weir.Handle(handlers, func(ctx context.Context, job *weir.Job[SendMail]) error {
-		stop() // this example is over
+		stop() // ends this example
 		return weir.Fail(fmt.Errorf("%q is not an address", job.Args.To))
 	})
 	run(ctx, client, "fail", handlers)
@@ -104,7 +104,7 @@ func ExampleFail() {
 	// failed after 1 of 25 attempts: "nobody" is not an address
 }
 
-// Cancel ends a job that has become needless. It has not failed.
+// Cancel ends a job that is no longer needed. The job does not count as failed.
 func ExampleCancel() {
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()
@@ -114,14 +114,14 @@ func ExampleCancel() {
 	}
 	handlers := weir.NewHandlers()
 	weir.Handle(handlers, func(ctx context.Context, job *weir.Job[SendMail]) error {
-		stop() // this example is over
+		stop() // ends this example
 		return weir.Cancel(errors.New("she has unsubscribed"))
 	})
 	run(ctx, client, "cancel", handlers)
 	// Output: attempt 1: cancelled (she has unsubscribed)
 }
 
-// Snooze puts a job off. It uses up no attempt.
+// Snooze postpones a job. It uses up no attempt.
 func ExampleSnooze() {
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()
@@ -131,10 +131,10 @@ func ExampleSnooze() {
 	}
 	handlers := weir.NewHandlers()
 	weir.Handle(handlers, func(ctx context.Context, job *weir.Job[SendMail]) error {
-		if job.PutOff < 2 { // how often it was put off before
+		if job.PutOff < 2 { // how many times it was snoozed before
 			return weir.Snooze(10 * time.Millisecond)
 		}
-		stop() // this example is over
+		stop() // ends this example
 		return nil
 	})
 	run(ctx, client, "snooze", handlers)
@@ -144,7 +144,7 @@ func ExampleSnooze() {
 	// attempt 1: completed (<nil>)
 }
 
-// Hooks are told what the database has recorded: for metrics, say, or to report jobs that have failed for good.
+// Hooks report what the database has recorded, for example for metrics, or to report jobs that have failed for good.
 func ExampleHooks() {
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()
@@ -154,7 +154,7 @@ func ExampleHooks() {
 	}
 	handlers := weir.NewHandlers()
 	weir.Handle(handlers, func(ctx context.Context, job *weir.Job[SendMail]) error {
-		stop() // this example is over
+		stop() // ends this example
 		panic("out of paper")
 	})
 	worker, err := client.NewWorker(weir.WorkerConfig{
@@ -181,7 +181,7 @@ func ExampleHooks() {
 	// send_mail failed for good: out of paper
 }
 
-// The effect and the job's completion commit together, so the effect happens exactly once.
+// The effect and the job's completion commit together, so that the effect occurs exactly once.
 func ExampleJobMeta_CompleteTx() {
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()
@@ -195,7 +195,7 @@ func ExampleJobMeta_CompleteTx() {
 	}
 	handlers := weir.NewHandlers()
 	weir.Handle(handlers, func(ctx context.Context, job *weir.Job[SendMail]) error {
-		defer stop() // this example is over
+		defer stop() // ends this example
 		return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
 			if _, err := tx.Exec(ctx, `UPDATE orders SET mails = mails + 1 WHERE buyer = $1`, job.Args.To); err != nil {
 				return err
@@ -213,7 +213,7 @@ func ExampleJobMeta_CompleteTx() {
 	// 1 <nil>
 }
 
-// What a handler leaves as output is kept with the job.
+// The output that a handler sets is stored with the job.
 func ExampleJobMeta_SetOutput() {
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()
@@ -225,7 +225,7 @@ func ExampleJobMeta_SetOutput() {
 	handlers := weir.NewHandlers()
 	weir.Handle(handlers, func(ctx context.Context, job *weir.Job[SendMail]) error {
 		job.SetOutput("250 queued as 4711")
-		stop() // this example is over
+		stop() // ends this example
 		return nil
 	})
 	run(ctx, client, "output", handlers)
@@ -251,8 +251,8 @@ func ExampleHandleRest() {
 	handlers := weir.NewHandlers()
 	weir.HandleRest(handlers, weir.KindOptions{}, func(ctx context.Context, job *weir.Job[json.RawMessage]) error {
 		fmt.Println(job.Kind, string(job.Args))
-		stop()     // this example is over
-		return nil // or weir.ErrUnknownKind, to leave it to another worker
+		stop()     // ends this example
+		return nil // or weir.ErrUnknownKind, to release it for another worker
 	})
 	run(ctx, client, "rest", handlers)
 	// Output:
@@ -262,7 +262,7 @@ func ExampleHandleRest() {
 
 func sendMail(context.Context, string) error { return nil }
 
-// Each queue has a limit of how many of its jobs this worker runs at once.
+// For each queue, the worker limits how many of its jobs it runs at once.
 func ExampleWorkerConfig() {
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()
@@ -282,13 +282,13 @@ func ExampleWorkerConfig() {
 		most = max(most, running)
 		mu.Unlock()
 
-		_ = sendMail(ctx, job.Args.To) // which takes time
+		_ = sendMail(ctx, job.Args.To) // takes time
 
 		mu.Lock()
 		defer mu.Unlock()
 		running--
 		if done++; done == mails {
-			stop() // this example is over
+			stop() // ends this example
 		}
 		return nil
 	})
@@ -306,8 +306,8 @@ func ExampleWorkerConfig() {
 	// Output: 12 mails, at once at most 3: true
 }
 
-// When Run's context ends, running jobs may finish within StopTimeout. Past it their contexts end, and the jobs are handed back: another
-// worker runs them, and no attempt is used up.
+// When Run's context ends, running jobs may finish within StopTimeout. Then their contexts end, and the jobs are released: another worker runs
+// them, and no attempt is used up.
 func ExampleWorker_Run() {
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()

@@ -14,18 +14,19 @@ import (
 
 const module = "github.com/weir-pg/weir"
 
-// listed is what go list says of a package. Imports of tests are not in it, so tests are free.
+// listed is the output of go list for a package. It has no imports of tests, so tests may import anything.
 type listed struct {
 	ImportPath string
 	Standard   bool
 	Imports    []string // by the package itself
-	Deps       []string // and by whatever it imports
+	Deps       []string // including those of its imports
 	Dir        string
 	GoFiles    []string
 	EmbedFiles []string
 }
 
-// list returns the packages of all modules here by their path below the root ("" is the root), and the standard library's and others' by their import path.
+// list returns the packages of all modules of this repository by their path below the root ("" is the root), and all other packages by
+// their import path.
 func list(t *testing.T) (own, all map[string]listed) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "go", "list", "-deps", "-json=ImportPath,Standard,Imports,Deps,Dir,GoFiles,EmbedFiles", "work")
@@ -57,7 +58,7 @@ func list(t *testing.T) (own, all map[string]listed) {
 	return own, all
 }
 
-// inModule returns the path of one of our own packages, below the root.
+// inModule returns the path below the root of one of our own packages.
 func inModule(importPath string) (string, bool) {
 	if importPath == module {
 		return "", true
@@ -71,7 +72,7 @@ func within(importPath string, trees ...string) bool {
 	})
 }
 
-// qualified puts the module in front of paths.
+// qualified prefixes paths with the module.
 func qualified(paths []string) []string {
 	all := make([]string, len(paths))
 	for i, path := range paths {
@@ -80,7 +81,7 @@ func qualified(paths []string) []string {
 	return all
 }
 
-// The rules of ARCHITECTURE.md, "Packages, and who may import whom".
+// TestPackagesImportOnlyWhatTheyMay checks the rules of ARCHITECTURE.md, "Packages, and who may import whom".
 func TestPackagesImportOnlyWhatTheyMay(t *testing.T) {
 	t.Parallel()
 	const pgx = "github.com/jackc/pgx/v5"
@@ -90,7 +91,7 @@ func TestPackagesImportOnlyWhatTheyMay(t *testing.T) {
 	}
 	standard := func(path string) bool { return all[path].Standard }
 
-	// Packages that import only the standard library, and the trees named here.
+	// These packages import only the standard library and the trees listed here.
 	for path, trees := range map[string][]string{
 		"":                {pgx, module + "/internal"},
 		"weirtest":        {pgx, module},
@@ -106,7 +107,7 @@ func TestPackagesImportOnlyWhatTheyMay(t *testing.T) {
 		}
 	}
 
-	// Users of the library get pgx and what pgx needs, and nothing else.
+	// Users of the library depend on pgx and its dependencies, and on nothing else.
 	if pool, ok := all[pgx+"/pgxpool"]; ok {
 		for _, dep := range slices.Concat(own[""].Deps, own["weirtest"].Deps) {
 			if !standard(dep) && !within(dep, module, pgx) && !slices.Contains(pool.Deps, dep) {
@@ -123,11 +124,11 @@ func TestPackagesImportOnlyWhatTheyMay(t *testing.T) {
 
 	for path, p := range own {
 		if slices.Contains(p.Imports, module+"/internal/model") {
-			t.Errorf("%s imports internal/model: it is for its tests alone", path)
+			t.Errorf("%s imports internal/model, which is only for its own tests", path)
 		}
 	}
 
-	// Only commands parse flags, catch signals and exit; and what runs tests.
+	// Only commands, and the package that runs tests, parse flags and catch signals.
 	process := []string{"flag", "os/signal", "github.com/alecthomas/kong"}
 	for path, p := range own {
 		for _, imported := range p.Imports {
@@ -136,17 +137,17 @@ func TestPackagesImportOnlyWhatTheyMay(t *testing.T) {
 			}
 		}
 		if strings.Contains("/"+path, "/internal/") && path != "cmd/internal/engine" && slices.Contains(p.Deps, module) {
-			t.Errorf("%s imports the root package: nothing internal may, but what measures it", path)
+			t.Errorf("%s imports the root package: of the internal packages, only cmd/internal/engine may, which measures it", path)
 		}
 	}
 
 	for _, imported := range own["internal/hub"].Imports {
 		if within(imported, "net") {
-			t.Errorf("internal/hub imports %s: the hub knows no socket", imported)
+			t.Errorf("internal/hub imports %s: the hub must not use sockets", imported)
 		}
 	}
 
-	// Commands flow back through the hub alone: a transport holds no SQL, and what looks into other people's databases knows nothing of Weir's.
+	// Transports send commands through the hub and contain no SQL; packages that inspect users' databases do not depend on Weir's.
 	for path, never := range map[string][]string{
 		"cmd/internal/pgwire": {"internal/store", "cmd/internal/server"},
 		"cmd/internal/web":    {"internal/store", "cmd/internal/server"},
@@ -170,7 +171,8 @@ func TestPackagesImportOnlyWhatTheyMay(t *testing.T) {
 	}
 }
 
-// TestUsersOfTheLibraryGetPgxAlone: a program that needs the library needs pgx and what pgx needs, and nothing else, not even to choose versions.
+// TestUsersOfTheLibraryGetPgxAlone: the module graph of a program that imports the library has pgx and its dependencies, and nothing else,
+// not even for version selection.
 func TestUsersOfTheLibraryGetPgxAlone(t *testing.T) {
 	t.Parallel()
 	here, err := filepath.Abs(".")

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// TestLinksInTheDocumentsLeadSomewhere: relative links name files that exist, and headings that are in them.
+// TestLinksInTheDocumentsLeadSomewhere: relative links lead to existing files and headings.
 func TestLinksInTheDocumentsLeadSomewhere(t *testing.T) {
 	t.Parallel()
 	var pages []string
@@ -44,7 +44,7 @@ func TestLinksInTheDocumentsLeadSomewhere(t *testing.T) {
 
 var code = regexp.MustCompile("(?ms)^```.*?^```")
 
-// anchors are the headings of a page, as links name them.
+// anchors returns the headings of a page, in the form in which links refer to them.
 func anchors(t *testing.T, page string) map[string]bool {
 	t.Helper()
 	all := map[string]bool{}

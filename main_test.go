@@ -13,7 +13,7 @@ import (
 	"github.com/weir-pg/weir/internal/pgtest"
 )
 
-// A test binary that is started with these is a worker whose jobs never end.
+// A test binary started with these variables is a worker whose jobs never end.
 const (
 	workEnv  = "WEIR_TEST_WORK"
 	leaseEnv = "WEIR_TEST_WORK_LEASE"

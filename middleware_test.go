@@ -15,7 +15,7 @@ import (
 	"github.com/weir-pg/weir"
 )
 
-// mailed is a kind with options of its own.
+// mailed is a kind with its own options.
 type mailed struct {
 	To string `json:"to"`
 }
@@ -25,13 +25,13 @@ func (mailed) EnqueueOptions() weir.Options {
 	return weir.Options{Queue: "mail", Priority: 1, Meta: map[string]int{"tries": 0}}
 }
 
-// seen is a call that went through an enqueue middleware.
+// seen is a call of an enqueue middleware.
 type seen struct {
 	own    bool
 	queues []string
 }
 
-// TestEveryEnqueueGoesThroughTheMiddleware: in a transaction of its own or of the caller's, of pgx or database/sql, one job or many.
+// TestEveryEnqueueGoesThroughTheMiddleware: in its own transaction or the caller's, with pgx or database/sql, for one job or many.
 func TestEveryEnqueueGoesThroughTheMiddleware(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -101,7 +101,7 @@ func TestEveryEnqueueGoesThroughTheMiddleware(t *testing.T) {
 			t.Errorf("job %d of %d has the meta %s (%v), want %s", i+1, len(all), info.Meta, err, metas[i])
 		}
 	}
-	// What the kind says has been filled in once: a middleware that takes it out has the last word.
+	// The kind's options are filled in only once, so a middleware may remove them.
 	bare, err := r.client.WithMiddleware(func(next weir.EnqueueFunc) weir.EnqueueFunc {
 		return func(ctx context.Context, tx weir.Tx, jobs []weir.NewJob) ([]weir.Enqueued, error) {
 			jobs[0].Options = &weir.Options{}
@@ -142,7 +142,8 @@ func TestTheFirstEnqueueMiddlewareIsOutermost(t *testing.T) {
 	}
 }
 
-// TestEnqueueMiddlewareThatBreaksItsContractIsSaid, and a middleware's own error is the caller's, and nothing is enqueued.
+// TestEnqueueMiddlewareThatBreaksItsContractIsSaid: a broken contract is an error, a middleware's own error is returned to the caller, and
+// nothing is enqueued.
 func TestEnqueueMiddlewareThatBreaksItsContractIsSaid(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -179,7 +180,7 @@ func TestEnqueueMiddlewareThatBreaksItsContractIsSaid(t *testing.T) {
 	}
 }
 
-// TestMiddlewareClassifiesWhatHandlersReturn: errors, panics and timeouts; and what it returns is what counts.
+// TestMiddlewareClassifiesWhatHandlersReturn: middleware receives errors, panics and timeouts, and the error that it returns counts.
 func TestMiddlewareClassifiesWhatHandlersReturn(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -234,7 +235,8 @@ func TestMiddlewareClassifiesWhatHandlersReturn(t *testing.T) {
 	}
 }
 
-// TestWorkMiddlewareSeesTheAttemptAndMayChangeIt: args before they are decoded, the context, the kind; the first is outermost.
+// TestWorkMiddlewareSeesTheAttemptAndMayChangeIt: it sees args before they are decoded, and may change them, the context and the kind; the
+// first is outermost.
 func TestWorkMiddlewareSeesTheAttemptAndMayChangeIt(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -285,8 +287,8 @@ func TestWorkMiddlewareSeesTheAttemptAndMayChangeIt(t *testing.T) {
 	}
 }
 
-// TestWorkMiddlewareIsPartOfTheAttempt: its panic fails it, cancellation and stopping reach it, and a kind without a handler is an error to it
-// that hands the job back.
+// TestWorkMiddlewareIsPartOfTheAttempt: its panic fails the attempt, cancellation and stopping reach it, and it receives an error for a
+// kind without a handler, which releases the job.
 func TestWorkMiddlewareIsPartOfTheAttempt(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)

@@ -13,7 +13,7 @@ import (
 	"github.com/weir-pg/weir"
 )
 
-// TestWhatThereIsNotIsNotFound: no call answers with nothing.
+// TestWhatThereIsNotIsNotFound: every call about a missing job or queue returns ErrNotFound.
 func TestWhatThereIsNotIsNotFound(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -32,7 +32,7 @@ func TestWhatThereIsNotIsNotFound(t *testing.T) {
 	}
 }
 
-// TestATransactionSeesAndCancelsWhatItHasEnqueued: with pgx and with database/sql; and after a rollback nothing has been.
+// TestATransactionSeesAndCancelsWhatItHasEnqueued: with pgx and with database/sql; after a rollback, no job exists.
 func TestATransactionSeesAndCancelsWhatItHasEnqueued(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -93,7 +93,7 @@ func TestATransactionSeesAndCancelsWhatItHasEnqueued(t *testing.T) {
 	}
 }
 
-// urgent is a kind with options of its own.
+// urgent is a kind with its own options.
 type urgent struct{ N int }
 
 func (urgent) Kind() string { return "urgent" }
@@ -102,7 +102,7 @@ func (urgent) EnqueueOptions() weir.Options {
 	return weir.Options{Queue: "urgent", Priority: 1, MaxAttempts: 3}
 }
 
-// TestOptionsOfAKindAreDefaults: what a call gives goes before, field by field.
+// TestOptionsOfAKindAreDefaults: each field that a call sets takes precedence.
 func TestOptionsOfAKindAreDefaults(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -141,7 +141,7 @@ func TestSettingsCanBeRead(t *testing.T) {
 	}
 }
 
-// TestErrorsSayWhatToDo: what the server advises is part of an error's text.
+// TestErrorsSayWhatToDo: an error's text includes the server's hint.
 func TestErrorsSayWhatToDo(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)

@@ -18,7 +18,7 @@ func TestWorksThroughPgBouncerInTransactionMode(t *testing.T) {
 	t.Parallel()
 	direct := newRig(t)
 	through := pgtest.Bouncer(t, direct.url)
-	pool := pgtest.Pool(t, through) // as a user would configure it, prepared statements and all
+	pool := pgtest.Pool(t, through) // configured as by a user, with prepared statements
 	r := &rig{t: t, url: through, pool: pool, client: weir.NewClient(pool)}
 	var failed atomic.Int32
 	r.work(func(_ context.Context, job *weir.Job[number]) error {
@@ -67,7 +67,7 @@ func TestWorksThroughPgBouncerInTransactionMode(t *testing.T) {
 	if completed != n {
 		t.Errorf("%d jobs completed, want %d", completed, n)
 	}
-	// Enqueuing through it works as well: from many goroutines, so that connections change hands.
+	// Enqueueing through it works too, from many goroutines, so that they switch connections.
 	ids := make(chan int64, 100)
 	for i := range cap(ids) {
 		go func() {
@@ -86,7 +86,7 @@ func TestWorksThroughPgBouncerInTransactionMode(t *testing.T) {
 func TestMigratesThroughPgBouncerInTransactionMode(t *testing.T) {
 	t.Parallel()
 	through := pgtest.Bouncer(t, pgtest.Empty(t))
-	var conns []*pgx.Conn // which get the same session of the server by turns, with what the other one left there
+	var conns []*pgx.Conn // take turns on one session of the server, with the state that the other left in it
 	for range 2 {
 		conn, err := pgx.Connect(t.Context(), through)
 		if err != nil {

@@ -24,15 +24,15 @@ import (
 	"github.com/weir-pg/weir/schema"
 )
 
-// habit is a way in which people set up their servers, databases and roles.
+// habit is a way in which users configure their servers, databases and roles.
 type habit struct {
 	name     string
 	settings []string // of the role, in its database
 	jit      bool     // on a server that compiles plans
-	plain    bool     // the schema's owner is no superuser and may not create roles, as in managed PostgreSQL
+	plain    bool     // the schema's owner is not a superuser and may not create roles, as in managed PostgreSQL
 	locale   string   // of the database
-	says     []string // settings that the worker says work against it
-	ascii    bool     // texts have no other letters: pgx takes every session of an application for UTF-8
+	says     []string // settings that the worker reports as bad for Weir
+	ascii    bool     // texts are ASCII only, because pgx assumes that every session of an application uses UTF-8
 }
 
 var nasty = []string{
@@ -63,8 +63,8 @@ var habits = []habit{
 	{name: "compiling everything, nastily", jit: true, settings: slices.Concat([]string{"jit_above_cost = 0"}, nasty, []string{"statement_timeout = '10s'"}), says: []string{"client_encoding", "jit_above_cost", "synchronous_commit"}, ascii: true},
 }
 
-// TestPromisesHoldWithSettingsPeopleHave: jobs complete, are retried, put off, rescued and carried over, and messages come in order and are
-// resumed, whatever the server, the database and the role have for a default; and the worker has nothing to complain of.
+// TestPromisesHoldWithSettingsPeopleHave: whatever the defaults of the server, the database and the role, jobs complete, are retried,
+// snoozed, rescued and carried over, messages arrive in order and resume, and the worker logs no complaints.
 func TestPromisesHoldWithSettingsPeopleHave(t *testing.T) {
 	pgtest.Alone(t, "where the machine is busy, calls outlast the timeouts that some people have")
 	for _, h := range habits {
@@ -75,7 +75,8 @@ func TestPromisesHoldWithSettingsPeopleHave(t *testing.T) {
 	}
 }
 
-// TestPromisesHoldThroughPgBouncerWithSettingsPeopleHave: a pooler's sessions can't be set; the calls then bring along what they need.
+// TestPromisesHoldThroughPgBouncerWithSettingsPeopleHave: since a pooler's sessions can't be changed, calls bring the settings that they
+// need.
 func TestPromisesHoldThroughPgBouncerWithSettingsPeopleHave(t *testing.T) {
 	pgtest.Alone(t, "where the machine is busy, calls outlast the timeouts that some people have")
 	for _, name := range []string{"none", "serializable", "impatient", "other formats", "a plain owner, nastily"} {
@@ -86,8 +87,8 @@ func TestPromisesHoldThroughPgBouncerWithSettingsPeopleHave(t *testing.T) {
 	}
 }
 
-// TestReadOnlyDatabaseIsSaidAndWaitedFor: where a role may not write for now, as some services have it when the disk is full, the worker says
-// why nothing is worked, waits, and works as soon as it may.
+// TestReadOnlyDatabaseIsSaidAndWaitedFor: if a role may not write for some time, as with some services when the disk is full, the worker
+// reports why it does nothing, waits, and works as soon as it may write.
 func TestReadOnlyDatabaseIsSaidAndWaitedFor(t *testing.T) {
 	t.Parallel()
 	h := newHousehold(t, habit{settings: []string{"default_transaction_read_only = on"}})
@@ -125,15 +126,15 @@ func TestReadOnlyDatabaseIsSaidAndWaitedFor(t *testing.T) {
 	(&rig{t: t, client: weir.NewClient(h.admin)}).await(job.ID, weir.StateCompleted)
 }
 
-// household is a database, with a role that has a habit.
+// household is a database, and a role with a habit.
 type household struct {
 	*testing.T
 	habit
-	admin *pgxpool.Pool // with no habits
+	admin *pgxpool.Pool // without habits
 	url   string        // for the role
 }
 
-// newHousehold makes the database and the role, and installs the schema.
+// newHousehold creates the database and the role, and installs the schema.
 func newHousehold(t *testing.T, h habit) *household {
 	t.Helper()
 	at := ""
@@ -156,7 +157,7 @@ func newHousehold(t *testing.T, h habit) *household {
 	role := pgx.Identifier{name}.Sanitize()
 	house.exec(`CREATE ROLE ` + role + ` LOGIN PASSWORD '` + password + `'`)
 	t.Cleanup(func() {
-		// A role is the whole server's, and outlives the database.
+		// A role belongs to the whole server, and outlives the database.
 		for _, sql := range []string{`DROP OWNED BY ` + role + ` CASCADE`, `DROP ROLE ` + role} {
 			if _, err := house.admin.Exec(context.WithoutCancel(t.Context()), sql); err != nil {
 				t.Error(err)
@@ -178,7 +179,7 @@ func newHousehold(t *testing.T, h habit) *household {
 		house.exec(`GRANT weir_operate, weir_work, weir_publish, weir_hub TO ` + role)
 		return house
 	}
-	// The administrator makes the roles, and the rest is done by the owner.
+	// The administrator creates the roles, and the owner does the rest.
 	for _, part := range []string{"weir_enqueue", "weir_work", "weir_operate", "weir_publish", "weir_subscribe", "weir_hub"} {
 		house.exec(`DO $$ BEGIN CREATE ROLE ` + part + `; EXCEPTION WHEN duplicate_object OR unique_violation THEN NULL; END $$`)
 	}
@@ -187,7 +188,7 @@ func newHousehold(t *testing.T, h habit) *household {
 	return house
 }
 
-// inLocale returns a database like the one at the URL, in another locale.
+// inLocale returns a database like the one at the URL, but with another locale.
 func inLocale(t *testing.T, at, locale string) string {
 	t.Helper()
 	admin := pgtest.Pool(t, at)
@@ -222,7 +223,7 @@ func (h *household) exec(sql string, args ...any) {
 	}
 }
 
-// text is one that the habit allows.
+// text returns a text that the habit allows.
 func (h *household) text(s string) string {
 	if h.ascii {
 		return strings.Map(func(r rune) rune { return r & 127 }, s)
@@ -230,7 +231,7 @@ func (h *household) text(s string) string {
 	return s
 }
 
-// chore is a job that says what is to become of it.
+// chore is a job that specifies how it ends.
 type chore struct {
 	Do string `json:"do"`
 	N  int64  `json:"n"`
@@ -238,7 +239,7 @@ type chore struct {
 
 func (chore) Kind() string { return "chore" }
 
-// live has the promises of the engine and of the hub kept, with the real worker and hub.
+// live checks the promises of the engine and of the hub, with the real worker and hub.
 func (h *household) live(pooled bool) {
 	h.Helper()
 	through := h.url
@@ -263,8 +264,8 @@ func (h *household) live(pooled bool) {
 	h.listen(client, hub, logger)
 }
 
-// work has jobs completed, within the handler's transaction too, retried, put off, given up, cancelled, and rescued from a worker that was killed; and
-// their space given back, with one unfinished job carried over.
+// work checks that jobs complete, also in the handler's transaction, are retried, snoozed, failed, cancelled, and rescued from a killed worker; and that their
+// space is reclaimed, with one unfinished job carried over.
 func (h *household) work(client *weir.Client, pool *pgxpool.Pool, logger *slog.Logger) {
 	h.Helper()
 	r := &rig{t: h.T, client: client, pool: pool}
@@ -276,7 +277,7 @@ func (h *household) work(client *weir.Client, pool *pgxpool.Pool, logger *slog.L
 			switch {
 			case err == nil:
 				return job.ID
-			case !errors.As(err, &late) || late.Code != "57014": // as who is impatient has it on a busy machine
+			case !errors.As(err, &late) || late.Code != "57014": // an impatient role's timeout, on a busy machine
 				h.Fatalf("enqueue: %v", err)
 			}
 		}
@@ -357,7 +358,7 @@ func (h *household) work(client *weir.Client, pool *pgxpool.Pool, logger *slog.L
 	if err := client.Set(h.Context(), "completed_retention", "0 s"); err != nil {
 		h.Errorf("set: %v", err)
 	}
-	// The segment that all this lies in comes back, and what nobody has worked yet is in another.
+	// The segment with all these jobs is reclaimed, and the unfinished job is in another.
 	eventually(h.T, func() error {
 		var back bool
 		if err := h.admin.QueryRow(h.Context(), `SELECT EXISTS (SELECT FROM weir.segment s WHERE s.log = 'job' AND s.event = 'reclaimed' AND s.at > (SELECT min(o.at) FROM weir.segment o WHERE o.log = 'job' AND o.event = 'closed'))`).Scan(&back); err != nil || !back {
@@ -368,7 +369,7 @@ func (h *household) work(client *weir.Client, pool *pgxpool.Pool, logger *slog.L
 	r.await(later, weir.StateAvailable)
 }
 
-// listen has messages come in order, from a hub and straight from the database, and go on where they were.
+// listen checks that messages arrive in order, from a hub and directly from the database, and that subscriptions continue where they were.
 func (h *household) listen(client *weir.Client, hub string, logger *slog.Logger) {
 	h.Helper()
 	for name, config := range map[string]weir.SubscribeConfig{"hub": {Hubs: []string{"http://" + hub}}, "database": {Client: client}} {
@@ -381,7 +382,7 @@ func (h *household) listen(client *weir.Client, hub string, logger *slog.Logger)
 			}
 			published++
 		}
-		// read subscribes behind the last position, and wants these messages.
+		// read subscribes from the last position, and expects these messages.
 		read := func(first, last int) {
 			h.Helper()
 			sub, err := weir.Subscribe(h.Context(), config)
@@ -411,8 +412,8 @@ func (h *household) listen(client *weir.Client, hub string, logger *slog.Logger)
 
 var adverseSetting = regexp.MustCompile(`is bad for Weir" setting=(\w+)`)
 
-// split: settings are those that work against the worker, by its word, but for those of all the tests' servers; text is all else but what everybody
-// would say here: that jobs of the killed worker were rescued, and that one failed.
+// split returns the settings that the worker reports as bad, except those of all test servers, and the rest of its log, except the lines expected in
+// every case: that jobs of the killed worker were rescued, and that one failed.
 func split(log *pgtest.Log) (settings []string, text string) {
 	var rest []string
 	for line := range strings.Lines(log.String()) {

@@ -13,8 +13,8 @@ import (
 	"testing"
 )
 
-// holdSQL are the packages that may hold SQL besides internal/store, each with whether it may be Weir's: name something in its schema. What runs
-// jobs, publishes and serves is not among them: it goes through internal/store.
+// holdSQL lists the packages other than internal/store that may contain SQL, and for each whether that may be Weir's own, which names objects of its
+// schema. Packages that run jobs, publish or serve are not listed: they use internal/store.
 var holdSQL = map[string]struct {
 	weirs bool
 	why   string
@@ -42,7 +42,7 @@ var holdSQL = map[string]struct {
 	"internal/workertest":     {true, "checks workers in any language"},
 }
 
-// TestStoreAloneHoldsSQL: every other package that does is listed, with its reason.
+// TestStoreAloneHoldsSQL: every other package with SQL is listed, with its reason.
 func TestStoreAloneHoldsSQL(t *testing.T) {
 	t.Parallel()
 	statement := regexp.MustCompile(`^(?:\s|--[^\n]*\n)*(WITH\s|SELECT\s+[^\d\s]|INSERT INTO\s|UPDATE \S+ SET\s|DELETE FROM\s|TRUNCATE\s|CALL\s|DO \$|LOCK TABLE\s|COPY\s|` +
@@ -89,7 +89,7 @@ func TestStoreAloneHoldsSQL(t *testing.T) {
 	}
 }
 
-// place is a package, or the tree of examples.
+// place returns the package of a file, or the tree of examples.
 func place(path string) string {
 	if within(path, "examples") {
 		return "examples"

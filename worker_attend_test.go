@@ -25,7 +25,7 @@ import (
 	"github.com/weir-pg/weir/internal/store"
 )
 
-// startProcess starts a worker in a process of its own and waits until it runs a job.
+// startProcess starts a worker in its own process, and waits until it runs a job.
 func (r *rig) startProcess(lease time.Duration, id int64) *exec.Cmd {
 	r.t.Helper()
 	cmd := exec.Command(os.Args[0])
@@ -43,7 +43,7 @@ func (r *rig) startProcess(lease time.Duration, id int64) *exec.Cmd {
 	return cmd
 }
 
-// awaitAttendance waits until so many workers attend.
+// awaitAttendance waits until n workers attend.
 func (r *rig) awaitAttendance(workers int) {
 	r.t.Helper()
 	eventually(r.t, func() error {
@@ -116,7 +116,7 @@ func TestAProcessThatStandsStillLosesItsJobsAndGoesOn(t *testing.T) {
 	})
 }
 
-// steady runs one job on a worker until release is closed, and says at the end whether it was disturbed.
+// steady runs one job on a worker until release is closed, and then reports whether it was disturbed.
 func (r *rig) steady(log *pgtest.Log, release chan struct{}) (check func()) {
 	r.t.Helper()
 	var runs atomic.Int32
@@ -130,7 +130,7 @@ func (r *rig) steady(log *pgtest.Log, release chan struct{}) (check func()) {
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
-	}, func(c *weir.WorkerConfig) { c.Logger, c.Lease = log.Logger(), 5*time.Minute }) // who attends only with the next heartbeat is too late here
+	}, func(c *weir.WorkerConfig) { c.Logger, c.Lease = log.Logger(), 5*time.Minute }) // attending only with the next heartbeat would be too late
 	id := r.enqueue(1, nil)
 	receive(r.t, started, "the job starts")
 	r.awaitAttendance(1)
@@ -156,7 +156,7 @@ func TestAWorkerWhoseSessionsAreEndedIsBackAtOnce(t *testing.T) {
 		if _, err := r.pool.Exec(t.Context(), `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'weir worker' AND datname = current_database()`); err != nil {
 			t.Fatal(err)
 		}
-		for range 3 { // looks of others beside its own
+		for range 3 { // polls of others in addition to its own
 			if _, err := r.pool.Exec(t.Context(), `SELECT weir._rescue()`); err != nil {
 				t.Fatal(err)
 			}
@@ -182,7 +182,7 @@ func TestARestartOfTheServerInterruptsNobody(t *testing.T) {
 			t.Fatal(err)
 		}
 		r.awaitAttendance(1)
-		eventually(t, func() error { // the chores go on
+		eventually(t, func() error { // the chores continue
 			var did bool
 			if err := r.pool.QueryRow(t.Context(), `SELECT EXISTS (SELECT FROM weir._rescue())`).Scan(&did); err != nil {
 				return err
@@ -196,8 +196,8 @@ func TestARestartOfTheServerInterruptsNobody(t *testing.T) {
 	check()
 }
 
-// TestWhoGetsInTooLateIsInterruptedBeforeOthersStartHisJobs: a worker whose sessions have ended, and that the server lets in again too late, is not at its
-// jobs any more when others start them.
+// TestWhoGetsInTooLateIsInterruptedBeforeOthersStartHisJobs: if a worker's sessions have ended and the server lets it in again too late,
+// the worker has stopped its jobs before others start them.
 func TestWhoGetsInTooLateIsInterruptedBeforeOthersStartHisJobs(t *testing.T) {
 	t.Parallel()
 	server := pgtest.Server(t, nil)
@@ -238,7 +238,7 @@ func TestWhoGetsInTooLateIsInterruptedBeforeOthersStartHisJobs(t *testing.T) {
 			}
 		}
 	}
-	set(8) // as a directory may take that is asked for passwords
+	set(8) // as slow as a directory that checks passwords
 	eventually(t, func() error {
 		var is string
 		err := r.pool.QueryRow(t.Context(), `SELECT current_setting('pre_auth_delay')`).Scan(&is)
@@ -256,10 +256,10 @@ func TestWhoGetsInTooLateIsInterruptedBeforeOthersStartHisJobs(t *testing.T) {
 	set(0)
 }
 
-// TestASocketThatIsForwardedIsNotTheServers: what lies between may cut the line with both ends alive.
+// TestASocketThatIsForwardedIsNotTheServers: a forwarder may lose the connection while both ends live.
 func TestASocketThatIsForwardedIsNotTheServers(t *testing.T) {
 	t.Parallel()
-	dir, err := os.MkdirTemp("", "weir-sockets-") // the server's user must get there
+	dir, err := os.MkdirTemp("", "weir-sockets-") // the server's user must be able to enter
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -323,7 +323,7 @@ func TestASocketThatIsForwardedIsNotTheServers(t *testing.T) {
 	}
 }
 
-// TestAWorkerThatCannotAttendBeats: where no session can attend, for whatever reason and however long, heartbeats by another keep the lease.
+// TestAWorkerThatCannotAttendBeats: if no session can attend, for any reason and any time, heartbeats of another connection keep the lease.
 func TestAWorkerThatCannotAttendBeats(t *testing.T) {
 	pgtest.Alone(t, "who is not back in three seconds is fenced")
 	r := newRig(t)
@@ -333,7 +333,7 @@ func TestAWorkerThatCannotAttendBeats(t *testing.T) {
 	if err := r.pool.QueryRow(t.Context(), `SELECT objid::bigint::integer, pid FROM pg_locks WHERE classid = 1464158554 AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`).Scan(&worker, &pid); err != nil {
 		t.Fatal(err)
 	}
-	// Somebody waits to have the lock of its attendance to himself.
+	// Another session waits for the exclusive lock of its attendance.
 	stranger, err := pgx.Connect(t.Context(), r.url)
 	if err != nil {
 		t.Fatal(err)
@@ -362,7 +362,7 @@ func TestAWorkerThatCannotAttendBeats(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, func() error {
-		var later bool // than what follows upon the end of a session at once
+		var later bool // after the immediate consequences of the end of a session
 		err := r.pool.QueryRow(t.Context(), `SELECT EXISTS (SELECT FROM weir.last_word WHERE worker = $1 AND says = 'beats' AND watched > $2)`, worker, began+8000).Scan(&later)
 		if err == nil && !later {
 			err = errors.New("there is no heartbeat")

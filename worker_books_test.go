@@ -9,10 +9,10 @@ import (
 	"github.com/weir-pg/weir"
 )
 
-// TestABusyWorkersClaimsAreNotLookedThroughAgain: whoever asks what is running looks at what a worker has claimed since its books were compared, so a
-// worker that claims a lot has them compared without waiting for its lease.
+// TestABusyWorkersClaimsAreNotLookedThroughAgain: listing running jobs examines everything that a worker has claimed since it last compared
+// its books, so a busy worker compares them without waiting for its lease.
 func TestABusyWorkersClaimsAreNotLookedThroughAgain(t *testing.T) {
-	const jobs, batches = 3500, 1100 // of at most three jobs each
+	const jobs, batches = 3500, 1100 // of up to three jobs each
 	r := newRig(t)
 	all := make([]weir.NewJob, jobs)
 	for i := range all {

@@ -11,8 +11,8 @@ import (
 	"github.com/weir-pg/weir/internal/pgtest"
 )
 
-// TestAJobCostsAWorkerLittle counts what a worker allocates for a job that does nothing: collecting it is most of what such a job
-// can cost.
+// TestAJobCostsAWorkerLittle counts the allocations of a worker for a job that does nothing: collecting them is most of the cost of such a
+// job.
 func TestAJobCostsAWorkerLittle(t *testing.T) {
 	pgtest.Alone(t, "it counts what the whole process allocates")
 	const jobs = 20_000

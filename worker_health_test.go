@@ -11,7 +11,7 @@ import (
 	"github.com/weir-pg/weir/internal/pgtest"
 )
 
-// healthy waits until a worker is healthy, or is not for that reason, and returns its error.
+// healthy waits until a worker is healthy, or unhealthy for that reason, and returns its error.
 func healthy(t *testing.T, w *weir.Worker, reason weir.HealthReason) (ill *weir.HealthError) {
 	t.Helper()
 	eventually(t, func() error {
@@ -25,7 +25,7 @@ func healthy(t *testing.T, w *weir.Worker, reason weir.HealthReason) (ill *weir.
 	return ill
 }
 
-// TestHealthFollowsWhatTheServerAnswers, from before a worker is started until after it has stopped.
+// TestHealthFollowsWhatTheServerAnswers: from before the worker starts until after it has stopped.
 func TestHealthFollowsWhatTheServerAnswers(t *testing.T) {
 	t.Parallel()
 	server := pgtest.Server(t, nil)
@@ -49,7 +49,7 @@ func TestHealthFollowsWhatTheServerAnswers(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	ended := make(chan error, 1)
-	go func() { ended <- worker.Run(ctx) }() // ends with ctx, and is waited for below
+	go func() { ended <- worker.Run(ctx) }() // ends with ctx; awaited below
 	healthy(t, worker, "")
 
 	began := time.Now()
@@ -75,7 +75,7 @@ func TestHealthFollowsWhatTheServerAnswers(t *testing.T) {
 	healthy(t, worker, weir.HealthNotRunning)
 }
 
-// TestAFencedWorkerIsNotHealthyUntilItHasStartedAgain.
+// TestAFencedWorkerIsNotHealthyUntilItHasStartedAgain: Health reports HealthFenced until then.
 func TestAFencedWorkerIsNotHealthyUntilItHasStartedAgain(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -92,10 +92,10 @@ func TestAFencedWorkerIsNotHealthyUntilItHasStartedAgain(t *testing.T) {
 	}
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
-	go func() { ended <- worker.Run(ctx) }() // ends with ctx, and is waited for below
+	go func() { ended <- worker.Run(ctx) }() // ends with ctx; awaited below
 	r.enqueue(1, nil)
 	receive(t, started, "the job starts")
-	eventually(t, func() error { // it is put off while a claim of the worker's is running
+	eventually(t, func() error { // it waits for a claim of the worker to end
 		var done bool
 		err := r.pool.QueryRow(t.Context(), `SELECT weir._fence(id) FROM weir.worker WHERE NOT fenced`).Scan(&done)
 		if err == nil && !done {
@@ -103,7 +103,7 @@ func TestAFencedWorkerIsNotHealthyUntilItHasStartedAgain(t *testing.T) {
 		}
 		return err
 	})
-	healthy(t, worker, weir.HealthFenced) // as long as its handler has not returned
+	healthy(t, worker, weir.HealthFenced) // until its handler returns
 	close(release)
 	healthy(t, worker, "")
 	stop()
@@ -112,7 +112,7 @@ func TestAFencedWorkerIsNotHealthyUntilItHasStartedAgain(t *testing.T) {
 	}
 }
 
-// TestAWorkerThatCannotStartSaysWhy: Run has returned, and a probe still tells what is missing.
+// TestAWorkerThatCannotStartSaysWhy: after Run has returned, Health still reports what is missing.
 func TestAWorkerThatCannotStartSaysWhy(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Pool(t, pgtest.Empty(t))

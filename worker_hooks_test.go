@@ -13,7 +13,7 @@ import (
 	"github.com/weir-pg/weir"
 )
 
-// ended is what Hooks.End was told.
+// ended is a call of Hooks.End.
 type ended struct {
 	id      int64
 	attempt int
@@ -28,13 +28,13 @@ func TestHooksTellWhatIsRecordedAndNotWhatTheHandlerSaid(t *testing.T) {
 	release := make(chan struct{})
 	stop := r.work(func(ctx context.Context, job *weir.Job[number]) error {
 		switch {
-		case job.Args.N == 1 && job.Attempt == 1: // it says that it has completed, and forgets to commit that
+		case job.Args.N == 1 && job.Attempt == 1: // completes the job in a transaction, but does not commit it
 			return pgx.BeginFunc(ctx, r.pool, func(tx pgx.Tx) error {
 				return errors.Join(job.CompleteTx(ctx, tx), tx.Rollback(ctx))
 			})
 		case job.Args.N == 2:
 			return fmt.Errorf("attempt %d", job.Attempt)
-		case job.Args.N == 3 && job.Attempt == 1: // it succeeds, when it is somebody else's already
+		case job.Args.N == 3 && job.Attempt == 1: // succeeds, but another worker has the job already
 			started <- struct{}{}
 			<-release
 		}
@@ -66,7 +66,7 @@ func TestHooksTellWhatIsRecordedAndNotWhatTheHandlerSaid(t *testing.T) {
 	if err != nil || len(workers) != 1 {
 		t.Fatal(workers, err)
 	}
-	eventually(t, func() error { // it is put off while a claim of the worker's is running
+	eventually(t, func() error { // it waits for a claim of the worker to end
 		if _, err := r.pool.Exec(t.Context(), `SELECT weir._fence($1)`, workers[0].ID); err != nil {
 			return err
 		}
@@ -79,7 +79,7 @@ func TestHooksTellWhatIsRecordedAndNotWhatTheHandlerSaid(t *testing.T) {
 		return err
 	})
 	close(release)
-	// Which of the two is told first depends on when the worker hears that it is fenced.
+	// The order of the two depends on when the worker learns that it is fenced.
 	told := map[weir.Outcome]int{}
 	for range 2 {
 		got := receive(t, ends, "an end")
@@ -93,7 +93,8 @@ func TestHooksTellWhatIsRecordedAndNotWhatTheHandlerSaid(t *testing.T) {
 	}
 }
 
-// TestHooksAreCalledAsOneWithinTheOther: each sees the context of those before it, and a panic of one keeps no other from its end.
+// TestHooksAreCalledAsOneWithinTheOther: each receives the context of the previous ones, and a panic in one does not prevent the End of
+// another.
 func TestHooksAreCalledAsOneWithinTheOther(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -125,7 +126,7 @@ func TestHooksAreCalledAsOneWithinTheOther(t *testing.T) {
 			t.Errorf("told %q, want %q", got, want)
 		}
 	}
-	got := map[string]int{} // a flush is over when it is, and its ends are told by another goroutine
+	got := map[string]int{} // the number of flushes varies, and another goroutine reports the ends
 	for range 4 {
 		got[receive(t, told, "ends and a flush")] = len(got)
 	}
@@ -134,7 +135,7 @@ func TestHooksAreCalledAsOneWithinTheOther(t *testing.T) {
 	}
 }
 
-// TestHooksTellWhichJobsWereRescued: from whom, and why; a hook that panics stops no rescue.
+// TestHooksTellWhichJobsWereRescued: they report the worker, the reason and the jobs; a hook that panics does not stop rescues.
 func TestHooksTellWhichJobsWereRescued(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)

@@ -36,14 +36,14 @@ func TestHandlersThatUseUpThePoolDoNotSilenceTheirWorker(t *testing.T) {
 		}
 		return nil
 	}, func(c *weir.WorkerConfig) { c.Lease = lease })
-	look := newLook(t, r.url) // and with a worker of its own, which would rescue jobs
+	look := newLook(t, r.url) // with its own worker, which would rescue jobs
 	look.work(func(context.Context, *weir.Job[number]) error { runs.Add(1); return nil },
 		func(c *weir.WorkerConfig) { c.Queues = map[string]int{"other": 1} })
 	var ids []int64
 	for i := range jobs {
 		ids = append(ids, look.enqueue(i, nil))
 	}
-	// Until it has been seen for longer than two leases since it claimed them.
+	// Observe it for longer than two leases after it claimed them.
 	eventually(t, func() error {
 		var n int
 		err := look.pool.QueryRow(t.Context(), `SELECT count(*) FROM weir.batch b JOIN weir.workers() w ON w.id = b.worker
@@ -109,7 +109,7 @@ func TestJobsAreInterruptedBeforeOthersMayStartThem(t *testing.T) {
 		t.Errorf("said %d times that the jobs are interrupted", n)
 	}
 	line.mend()
-	eventually(t, func() error { // it goes on under another id
+	eventually(t, func() error { // it continues with another id
 		if log.Count("starting again under a new id") == 0 {
 			return errors.New("it has not started again")
 		}
@@ -146,17 +146,17 @@ func TestJobsThatAreInterruptedWithoutNeedAreHandedBackUncounted(t *testing.T) {
 	if err := tx.Rollback(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	r.await(id, weir.StateCompleted) // though it had one attempt only
+	r.await(id, weir.StateCompleted) // although it had only one attempt
 }
 
-// newLook is another rig on the same database, with connections of its own.
+// newLook returns another rig on the same database, with its own connections.
 func newLook(t *testing.T, url string) *rig {
 	t.Helper()
 	pool := pgtest.Pool(t, url)
 	return &rig{t: t, url: url, pool: pool, client: weir.NewClient(pool)}
 }
 
-// line is a way to the server that can be cut: then nothing arrives any more, and nothing says so.
+// line is a connection to the server that can be cut silently: nothing arrives any more, and no error is reported.
 type line struct {
 	url   string
 	to    string

@@ -28,7 +28,7 @@ func TestStopFinishesWhatRunsAndHandsBackTheRest(t *testing.T) {
 	first := r.enqueue(1, nil)
 	receive(t, started, "the first job starts")
 	second := r.enqueue(2, nil)
-	r.cancel() // before the first job ends, so that its place is not filled again
+	r.cancel() // before the first job ends, so that its slot stays free
 	stopped := make(chan error, 1)
 	go func() { stopped <- stop() }()
 	close(release)
@@ -77,7 +77,7 @@ func TestStopInterruptsWhatOutlastsTheDeadline(t *testing.T) {
 func TestJobsOfASilentWorkerAreRescued(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	// A worker that claims and is never heard of again.
+	// A worker that claims jobs, and then vanishes.
 	var dead int32
 	if err := r.pool.QueryRow(t.Context(), `SELECT weir._start('dead', '{default}', '1 second')`).Scan(&dead); err != nil {
 		t.Fatal(err)
@@ -112,7 +112,7 @@ func TestFencedWorkerDropsItsJobsAndStartsAgain(t *testing.T) {
 	if err != nil || len(workers) != 1 {
 		t.Fatal(workers, err)
 	}
-	eventually(t, func() error { // it is put off while a claim of the worker's is running
+	eventually(t, func() error { // it waits for a claim of the worker to end
 		var done bool
 		err := r.pool.QueryRow(t.Context(), `SELECT weir._fence($1)`, workers[0].ID).Scan(&done)
 		if err == nil && !done {
@@ -220,7 +220,7 @@ func TestPromotionIsPrompt(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	const n = 10_000
-	// The promise is 50 ms on an idle machine, and benchmarks measure it; here it only must not be slow.
+	// The promise is 50 ms on an idle machine, which benchmarks measure; this test only checks that it is not slow.
 	at := time.Now().Add(2 * time.Second)
 	jobs := make([]weir.NewJob, n)
 	for i := range jobs {
@@ -247,7 +247,7 @@ func TestPromotionIsPrompt(t *testing.T) {
 	t.Logf("the last of %d jobs due at once ran %s after its time", n, time.Since(at))
 }
 
-// migrate installs the schema in a database of a server of its own.
+// migrate installs the schema in a database of a test's own server.
 func migrate(t *testing.T, url string) {
 	t.Helper()
 	conn, err := pgx.Connect(t.Context(), url)
@@ -289,7 +289,7 @@ func TestAnOutageIsSaidOnceAndOnceWhenItIsOver(t *testing.T) {
 			return nil
 		})
 	}
-	if n := log.Count("level=WARN") - log.Count("a setting of the server is bad for Weir"); n != 8 { // the outage and the lease, each twice, as it begins and as it ends
+	if n := log.Count("level=WARN") - log.Count("a setting of the server is bad for Weir"); n != 8 { // start and end of the outage and of the lapsed lease, in each of two rounds
 		t.Errorf("%d lines of two outages:\n%s", n, log.String())
 	}
 }

@@ -22,10 +22,10 @@ import (
 	"github.com/weir-pg/weir/internal/pgtest"
 )
 
-// deadline bounds every wait in these tests: generous, for the machine may be busy.
+// deadline limits every wait in these tests. It is generous, because the machine may be busy.
 const deadline = 30 * time.Second
 
-// number is a job whose handler is given by the test.
+// number is a job whose handler the test provides.
 type number struct {
 	N int `json:"n"`
 }
@@ -38,7 +38,7 @@ type rig struct {
 	url    string
 	pool   *pgxpool.Pool
 	client *weir.Client
-	cancel context.CancelFunc // tells the worker started last to stop
+	cancel context.CancelFunc // stops the worker that was started last
 }
 
 func newRig(t *testing.T) *rig {
@@ -48,7 +48,7 @@ func newRig(t *testing.T) *rig {
 	return &rig{t: t, url: url, pool: pool, client: weir.NewClient(pool)}
 }
 
-// work runs a worker on queue "default" and returns how to stop it and wait for its end.
+// work runs a worker on queue "default", and returns a function that stops it and waits for its end.
 func (r *rig) work(run func(ctx context.Context, job *weir.Job[number]) error, change func(*weir.WorkerConfig)) (stop func() error) {
 	r.t.Helper()
 	handlers := weir.NewHandlers()
@@ -90,7 +90,7 @@ func (r *rig) enqueue(n int, o *weir.Options) int64 {
 	return job.ID
 }
 
-// await looks at a job until it is in the state.
+// await waits until a job is in the state.
 func (r *rig) await(id int64, state weir.State) *weir.JobInfo {
 	r.t.Helper()
 	var last *weir.JobInfo
@@ -252,12 +252,12 @@ func TestFailuresAreRetriedAndTheirErrorsKept(t *testing.T) {
 	}
 }
 
-// TestRetriesWaitAsTheQueueSays: where the worker has no policy of its own, or one that leaves it to the queue.
+// TestRetriesWaitAsTheQueueSays: if the worker has no retry policy, or one that leaves the delay to the queue.
 func TestRetriesWaitAsTheQueueSays(t *testing.T) {
 	t.Parallel()
 	for _, policy := range []func(int, error) time.Duration{nil, func(int, error) time.Duration { return -time.Minute }} {
 		r := newRig(t)
-		first := r.enqueue(1, &weir.Options{MaxAttempts: 2}) // makes the queue
+		first := r.enqueue(1, &weir.Options{MaxAttempts: 2}) // creates the queue
 		if _, err := r.pool.Exec(t.Context(), `SELECT weir.set('default', 'backoff', '1 hour'), weir.set('default', 'backoff_limit', '1 day')`); err != nil {
 			t.Fatal(err)
 		}
@@ -345,7 +345,8 @@ func TestWhatFailsForGoodIsLogged(t *testing.T) {
 	}
 }
 
-// TestWhatIsRefusedTwiceHasFailed: a job whose result the database does not take, and not that either, is not handed out for ever.
+// TestWhatIsRefusedTwiceHasFailed: if the database refuses a job's result and its replacement, the job fails instead of being claimed again
+// forever.
 func TestWhatIsRefusedTwiceHasFailed(t *testing.T) {
 	pgtest.Alone(t, "a lease of a second is lost where the machine is busy")
 	r := newRig(t)
@@ -356,7 +357,7 @@ func TestWhatIsRefusedTwiceHasFailed(t *testing.T) {
 	var runs atomic.Int32
 	r.work(func(_ context.Context, job *weir.Job[number]) error { runs.Add(1); return nil }, func(c *weir.WorkerConfig) {
 		c.Logger = log.Logger()
-		c.Lease = time.Second // what the worker does not name is handed out again
+		c.Lease = time.Second // jobs that the worker no longer holds are claimed again
 	})
 	info := r.await(r.enqueue(1, nil), weir.StateFailed)
 	if info.Attempt != 1 || runs.Load() != 1 || info.Error == nil || !strings.Contains(*info.Error, "refuses") {
@@ -404,7 +405,7 @@ func TestCancelledJobsDoNotStartAndRunningOnesAreTold(t *testing.T) {
 	for _, id := range []int64{scheduled, waiting, running} {
 		r.await(id, weir.StateCancelled)
 	}
-	// The scheduled one's time comes: it is claimed, and not run.
+	// The scheduled job becomes due: it is claimed, but not run.
 	eventually(t, func() error {
 		info, err := r.client.Job(t.Context(), scheduled)
 		if err == nil && info.FinishedAt == nil {
@@ -435,7 +436,7 @@ func TestPausedQueueIsNotWorked(t *testing.T) {
 		t.Fatal(err)
 	}
 	id := r.enqueue(2, nil)
-	// Two more jobs of another queue through a second worker: time enough for the first to have looked.
+	// Run two more jobs of another queue on a second worker, which gives the first one time to poll.
 	r.work(func(_ context.Context, job *weir.Job[number]) error { return nil }, func(c *weir.WorkerConfig) { c.Queues = map[string]int{"open": 1} })
 	for range 2 {
 		r.await(r.enqueue(3, &weir.Options{Queue: "open"}), weir.StateCompleted)
@@ -466,7 +467,7 @@ func TestCompleteTxCommitsEffectsAndCompletionTogether(t *testing.T) {
 				return err
 			}
 			if job.Args.N == 2 && job.Attempt == 1 {
-				return tx.Rollback(ctx) // forgets to say so
+				return tx.Rollback(ctx) // but returns no error
 			}
 			return nil
 		})
@@ -501,7 +502,7 @@ func TestScheduledJobsWaitForTheirTime(t *testing.T) {
 	r.await(id, weir.StateCompleted)
 }
 
-// TestAnAttemptSaysSinceWhenItCouldBeClaimed: since its enqueue, or since the time that it had to wait for.
+// TestAnAttemptSaysSinceWhenItCouldBeClaimed: since it was enqueued, or since the time that it had to wait for.
 func TestAnAttemptSaysSinceWhenItCouldBeClaimed(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)

@@ -10,7 +10,7 @@ import (
 	"github.com/weir-pg/weir"
 )
 
-// TestAnAttemptHasAnHourUnlessToldOtherwise: by its worker, or by its kind.
+// TestAnAttemptHasAnHourUnlessToldOtherwise: the worker or the kind may set another timeout.
 func TestAnAttemptHasAnHourUnlessToldOtherwise(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -30,7 +30,7 @@ func TestAnAttemptHasAnHourUnlessToldOtherwise(t *testing.T) {
 		})
 		stop := r.work(nil, func(cfg *weir.WorkerConfig) { cfg.Timeout, cfg.Handlers = c.worker, handlers })
 		r.enqueue(1, nil)
-		// Attempts that start close together end together, a sixtieth late at most.
+		// Attempts that start close together end together, late by a sixtieth at most.
 		if left := receive(t, got, "the job runs"); left > c.want+c.want/60 || left < c.want-deadline {
 			t.Errorf("worker %v, kind %v: the attempt has %v, want %v", c.worker, c.kind, left, c.want)
 		}
@@ -40,7 +40,8 @@ func TestAnAttemptHasAnHourUnlessToldOtherwise(t *testing.T) {
 	}
 }
 
-// TestAnAttemptThatTakesTooLongIsEndedAndNamesItsTimeout: its context says so, and so do contexts made from it; and the attempt has failed.
+// TestAnAttemptThatTakesTooLongIsEndedAndNamesItsTimeout: its context and contexts derived from it report the timeout, and the attempt has
+// failed.
 func TestAnAttemptThatTakesTooLongIsEndedAndNamesItsTimeout(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -67,7 +68,7 @@ func TestAnAttemptThatTakesTooLongIsEndedAndNamesItsTimeout(t *testing.T) {
 	}
 }
 
-// TestAnAttemptThatSucceedsPastItsTimeoutHasSucceeded: what it did is done.
+// TestAnAttemptThatSucceedsPastItsTimeoutHasSucceeded: its effects are done.
 func TestAnAttemptThatSucceedsPastItsTimeoutHasSucceeded(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
