@@ -1,5 +1,5 @@
-// Package bench answers how fast a job queue is on a server: how fast a backlog drains, what enqueuing costs beside a plain INSERT, how soon a job
-// starts. It knows the queue only as a load.Engine, so that the same measurement runs on Weir and on its peers.
+// Package bench measures a job queue on a server: how fast a backlog drains, what enqueueing costs compared with a plain INSERT, and how soon a
+// job starts. It uses the queue only as a load.Engine, so that the same measurement runs on Weir and on similar queues.
 package bench
 
 import (
@@ -14,14 +14,14 @@ import (
 
 // DrainConfig configures Drain.
 type DrainConfig struct {
-	Jobs        int // of each round
+	Jobs        int // per round
 	Rounds      int // default 1
 	Concurrency int // default 2000
 	Connections int // of the worker's pool; default 4
 }
 
-// Drain fills the queue with no-op jobs, then works them with one worker in this process. Only the work
-// is timed, from the first claim to the last result; the WAL is that of both.
+// Drain fills the queue with no-op jobs, and then processes them with one worker in this process. Only the processing is timed, from the first
+// claim to the last result; the WAL is that of both.
 func Drain(ctx context.Context, d *load.Database, e load.Engine, c DrainConfig) (*load.Report, error) {
 	if c.Jobs < 1 {
 		return nil, fmt.Errorf("bench: drain needs at least one job, got %d", c.Jobs)
@@ -31,7 +31,7 @@ func Drain(ctx context.Context, d *load.Database, e load.Engine, c DrainConfig) 
 	if err != nil {
 		return nil, err
 	}
-	r.Note = fmt.Sprintf("%d no-op jobs enqueued in bulk, then worked by one process with concurrency %d; %d rounds, the median one is shown", c.Jobs, c.Concurrency, c.Rounds)
+	r.Note = fmt.Sprintf("%d no-op jobs enqueued in bulk, then processed by one process with concurrency %d; %d rounds, of which the median is shown", c.Jobs, c.Concurrency, c.Rounds)
 	f := &load.Figures{}
 	r.Figures = f
 	var rates, seconds, bytes []float64

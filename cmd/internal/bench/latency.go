@@ -18,15 +18,15 @@ type LatencyConfig struct {
 	Queues   int           // default 10
 }
 
-// Latency enqueues one job at a time into an idle queue and measures how soon its handler starts after the
-// commit; where the engine knows it, every other by plain SQL. Then it leaves worker and server alone and measures the CPU time that they take.
+// Latency enqueues one job at a time into an idle queue and measures how soon its handler starts after the commit. If the engine supports it,
+// every other job is enqueued by plain SQL. Then it measures the CPU time of the idle worker and server.
 func Latency(ctx context.Context, d *load.Database, e load.Engine, c LatencyConfig) (r *load.Report, err error) {
 	c.Queues = cmp.Or(c.Queues, 10)
 	const least, most = 50 * time.Millisecond, 150 * time.Millisecond
 	if r, err = d.Begin(ctx, "latency", e); err != nil {
 		return nil, err
 	}
-	r.Note = fmt.Sprintf("one enqueue at a time, %s to %s apart, into one of %d idle queues, to a worker of them all; then all of it idle for %s; latencies are from commit to handler",
+	r.Note = fmt.Sprintf("one enqueue at a time, %s to %s apart, into one of %d idle queues of one worker; then idle for %s; latencies are from commit to handler",
 		least, most, c.Queues, c.Duration)
 	pool, client, err := d.Client(ctx, e, 1)
 	if err != nil {
@@ -45,7 +45,7 @@ func Latency(ctx context.Context, d *load.Database, e load.Engine, c LatencyConf
 		names = append(names, fmt.Sprintf("%s_%d", load.Queue, i))
 		queues[names[i]] = 10
 	}
-	// The first job of each queue makes the queue; it is not counted.
+	// The first job of each queue creates the queue; it is not counted.
 	for _, name := range names {
 		if err := client.Enqueue(ctx, nil, name, 0); err != nil {
 			return nil, fmt.Errorf("bench: enqueue: %w", err)
@@ -66,7 +66,7 @@ func Latency(ctx context.Context, d *load.Database, e load.Engine, c LatencyConf
 		enqueues = append(enqueues, c.EnqueueSQL)
 	}
 	ways := int64(len(enqueues))
-	d.Say("enqueuing one job at a time for %s", c.Duration)
+	d.Say("enqueueing one job at a time for %s", c.Duration)
 	began, sent := time.Now(), int64(0)
 	for time.Since(began) < c.Duration {
 		if !sleep.For(ctx, least+rand.N(most-least)) {
@@ -104,15 +104,14 @@ func Latency(ctx context.Context, d *load.Database, e load.Engine, c LatencyConf
 	r.AtMost("ms from commit to handler, p50", *r.P50, 3)
 	r.AtMost("ms from commit to handler, p99", *r.P99, 15)
 	if r.Idle != nil && r.Idle.Server != nil {
-		r.AtMost("percent of a core that an idle worker and its server take", r.Idle.Worker+*r.Idle.Server, 2)
+		r.AtMost("percent of a core used by an idle worker and its server", r.Idle.Worker+*r.Idle.Server, 2)
 	}
 	return r, nil
 }
 
-// idle measures the CPU time of this process, which does nothing but be an idle worker, and of the server; nil where the
-// system doesn't tell.
+// idle measures the CPU time of this process, which is only an idle worker, and of the server; nil if the system does not report it.
 func idle(ctx context.Context, d *load.Database, c LatencyConfig) (*load.Idle, error) {
-	if !sleep.For(ctx, min(c.Duration, 2*time.Second)) { // what the jobs left to do
+	if !sleep.For(ctx, min(c.Duration, 2*time.Second)) { // work left over from the jobs
 		return nil, ctx.Err()
 	}
 	d.Say("idle for %s", c.Duration)

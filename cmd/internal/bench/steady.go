@@ -16,11 +16,11 @@ import (
 // SteadyConfig configures Steady.
 type SteadyConfig struct {
 	Duration time.Duration // of all rounds together
-	Rounds   int           // of each kind; default: of about 5 seconds
+	Rounds   int           // of each kind; default: rounds of about 5 seconds
 	Clients  int           // default 16
 }
 
-// Plain INSERTs go into a table without anything that a queue needs but the row.
+// Plain INSERTs go into a table that has nothing that a queue needs except the row.
 const (
 	sqlPlainTable = `CREATE SCHEMA IF NOT EXISTS weir_bench;
 		CREATE TABLE IF NOT EXISTS weir_bench.plain (
@@ -31,20 +31,19 @@ const (
 	sqlPlainDrop = `DROP SCHEMA IF EXISTS weir_bench CASCADE`
 )
 
-// Steady has clients enqueue one job in each of their transactions, while a worker works them. In turn with
-// that the same clients insert the same row into a plain table, which is the least that keeping a job
-// can cost. Both kinds of round go through one pool, so both are BEGIN, one statement, COMMIT.
+// Steady makes clients enqueue one job per transaction while a worker processes them. In alternate rounds the same clients insert the same row
+// into a plain table, the minimum cost of storing a job. Both kinds of round use one pool, so both are BEGIN, one statement, COMMIT.
 func Steady(ctx context.Context, d *load.Database, e load.Engine, c SteadyConfig) (r *load.Report, err error) {
 	c.Clients = cmp.Or(c.Clients, 16)
 	c.Rounds = cmp.Or(c.Rounds, max(int(c.Duration/(10*time.Second)), 2))
 	slice := c.Duration / time.Duration(2*c.Rounds)
 	if slice < 50*time.Millisecond {
-		return nil, fmt.Errorf("bench: steady needs a longer time than %s for %d rounds of each kind", c.Duration, c.Rounds)
+		return nil, fmt.Errorf("bench: %s is too short for %d rounds of each kind: give steady more time", c.Duration, c.Rounds)
 	}
 	if r, err = d.Begin(ctx, "steady", e); err != nil {
 		return nil, err
 	}
-	r.Note = fmt.Sprintf("%d clients, a transaction for each job, while one worker works; %d rounds of %s, in turn with plain INSERTs; latencies are the clients' transactions'",
+	r.Note = fmt.Sprintf("%d clients, one transaction per job, while one worker runs; %d rounds of %s, alternating with plain INSERTs; latencies are those of the clients' transactions",
 		c.Clients, c.Rounds, slice)
 
 	pool, client, err := d.Client(ctx, e, c.Clients)
@@ -58,7 +57,7 @@ func Steady(ctx context.Context, d *load.Database, e load.Engine, c SteadyConfig
 	}
 	defer workers.Close()
 	if _, err := pool.Exec(ctx, sqlPlainTable, pgx.QueryExecModeSimpleProtocol); err != nil {
-		return nil, fmt.Errorf("bench: make the plain table: %w", err)
+		return nil, fmt.Errorf("bench: create the plain table: %w", err)
 	}
 	defer func() {
 		_, dropErr := pool.Exec(context.WithoutCancel(ctx), sqlPlainDrop)
@@ -129,7 +128,7 @@ func Steady(ctx context.Context, d *load.Database, e load.Engine, c SteadyConfig
 	return r, nil
 }
 
-// loop runs transactions from a number of clients and adds up what came of them.
+// loop runs transactions from a number of clients and adds up the results.
 type loop struct {
 	load.Rounds
 	pool    *pgxpool.Pool
@@ -137,7 +136,7 @@ type loop struct {
 	f       func(tx pgx.Tx) error
 }
 
-// run runs for a time.
+// run runs transactions for a time.
 func (l *loop) run(ctx context.Context, d time.Duration) error {
 	return l.Run(l.clients, d, func(int) error { return pgx.BeginFunc(ctx, l.pool, l.f) })
 }

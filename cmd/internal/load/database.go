@@ -17,24 +17,24 @@ import (
 	"github.com/weir-pg/weir/internal/embedded"
 )
 
-// Config says which database to measure on.
+// Config selects the database to measure on.
 type Config struct {
-	URL            string    // of a database; "": a private server, which is removed at the end
-	Yes            bool      // measure although there are unfinished jobs, which the figures then include
-	MaxConnections int       // that the bench needs; default 100
-	Progress       io.Writer // default: nowhere
+	URL            string    // "": a private server, removed at the end
+	Yes            bool      // measure even if there are unfinished jobs, which the figures then include
+	MaxConnections int       // required by the bench; default 100
+	Progress       io.Writer // default: none
 }
 
-// Database is where benches run.
+// Database is a database to measure on.
 type Database struct {
 	Config  Config
 	URL     string
-	Server  *embedded.Server // nil: the database was given
-	Looker  *pgxpool.Pool    // for looking on, not for what is measured
+	Server  *embedded.Server // nil: an existing database
+	Looker  *pgxpool.Pool    // for observing only
 	private Server
 }
 
-// Open starts the private server, or connects to the given one, and installs the engines.
+// Open starts a private server, or connects to the given database, and installs the engines.
 func Open(ctx context.Context, c Config, engines ...Engine) (d *Database, err error) {
 	if c.MaxConnections == 0 {
 		c.MaxConnections = 100
@@ -61,15 +61,15 @@ func Open(ctx context.Context, c Config, engines ...Engine) (d *Database, err er
 		return d, fmt.Errorf("bench: connect: %w", err)
 	}
 	if most < c.MaxConnections {
-		return d, fmt.Errorf("bench: this one needs %d connections and the server's max_connections is %d: raise it, or measure on a private server", c.MaxConnections, most)
+		return d, fmt.Errorf("bench: this bench needs %d connections, but max_connections is %d: raise it, or measure on a private server", c.MaxConnections, most)
 	}
 	for _, e := range engines {
 		unfinished, err := e.Unfinished(ctx, d.Looker)
 		if err != nil {
-			return d, fmt.Errorf("bench: look for unfinished jobs: %w", err)
+			return d, fmt.Errorf("bench: check for unfinished jobs: %w", err)
 		}
 		if unfinished && !c.Yes {
-			return d, errors.New("bench: the database holds unfinished jobs, which would be disturbed and disturb the figures: name another database, or say --yes")
+			return d, errors.New("bench: the database contains unfinished jobs, which the bench would run and which would distort the figures: use another database, or pass --yes")
 		}
 		err = d.Looker.AcquireFunc(ctx, func(conn *pgxpool.Conn) error { return e.Install(ctx, conn.Conn()) })
 		if err != nil {
@@ -109,7 +109,7 @@ func (d *Database) Close() error {
 	if d.Looker != nil {
 		d.Looker.Close()
 	}
-	// Whatever ended the bench, the server goes.
+	// Remove the server however the bench ended.
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	return d.private.Remove(ctx)
@@ -120,7 +120,7 @@ func (d *Database) Say(format string, args ...any) {
 	fmt.Fprintf(d.Config.Progress, "%s "+format+"\n", append([]any{time.Now().Format(time.TimeOnly)}, args...)...)
 }
 
-// Pool opens a pool of its own for a part of the program that is measured.
+// Pool opens a separate pool for a measured part of the program.
 func (d *Database) Pool(ctx context.Context, connections int) (*pgxpool.Pool, error) {
 	config, err := pgxpool.ParseConfig(d.URL)
 	if err != nil {
@@ -130,7 +130,7 @@ func (d *Database) Pool(ctx context.Context, connections int) (*pgxpool.Pool, er
 	return pgxpool.NewWithConfig(ctx, config)
 }
 
-// Client opens a pool and a client of the engine on it. The caller closes the pool.
+// Client opens a pool and a client of the engine on it. The caller must close the pool.
 func (d *Database) Client(ctx context.Context, e Engine, connections int) (*pgxpool.Pool, Client, error) {
 	pool, err := d.Pool(ctx, connections)
 	if err != nil {
@@ -144,7 +144,7 @@ func (d *Database) Client(ctx context.Context, e Engine, connections int) (*pgxp
 	return pool, client, nil
 }
 
-// Begin begins a report.
+// Begin starts a report.
 func (d *Database) Begin(ctx context.Context, bench string, e Engine) (*Report, error) {
 	r := &Report{
 		Bench: bench, Engine: e.Name(), StartedAt: time.Now().UTC().Truncate(time.Second),
@@ -175,14 +175,14 @@ func (d *Database) Begin(ctx context.Context, bench string, e Engine) (*Report, 
 	return r, nil
 }
 
-// WAL returns how many bytes of WAL the server has written, whoever caused them.
+// WAL returns the number of bytes of WAL that the server has written, for all sessions.
 func (d *Database) WAL(ctx context.Context) (bytes int64, err error) {
 	err = d.Looker.QueryRow(ctx, `SELECT (pg_current_wal_insert_lsn() - '0/0')::bigint`).Scan(&bytes)
 	return bytes, err
 }
 
-// DeadTuples counts the dead rows of all tables of the engine. Sessions report what they did once a second while
-// they are at work, and when they end.
+// DeadTuples counts the dead rows in all tables of the engine. Sessions report their statistics once a second while they work, and when they
+// end.
 func (d *Database) DeadTuples(ctx context.Context, e Engine) (*int64, error) {
 	var dead int64
 	err := d.Looker.QueryRow(ctx, `SELECT coalesce(sum(n_dead_tup), 0)::bigint FROM pg_stat_all_tables WHERE schemaname || '.' || relname ~ $1`, e.Tables()).Scan(&dead)

@@ -6,10 +6,10 @@ import (
 	"runtime"
 )
 
-// perAddress is how many clients share a source address: fewer than there are ports for outgoing connections.
+// perAddress is the number of clients that share a source address, fewer than there are ports for outgoing connections.
 const perAddress = 20_000
 
-// Dial connects client i. Many on a loopback interface are spread over its addresses, of which only Linux has more than one by itself.
+// Dial connects client i. On a loopback interface clients are spread over its addresses; only Linux has more than one by default.
 func Dial(ctx context.Context, address string, i int) (net.Conn, error) {
 	dialer := net.Dialer{KeepAlive: -1}
 	host, _, err := net.SplitHostPort(address)

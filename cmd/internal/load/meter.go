@@ -8,17 +8,17 @@ import (
 	"time"
 )
 
-// Meter counts jobs as they are done.
+// Meter counts completed jobs.
 type Meter struct {
 	Done  atomic.Int64
-	began atomic.Int64 // unix nanoseconds of the first sign of work
-	ended atomic.Int64 // and of the last
+	began atomic.Int64 // Unix nanoseconds of the first activity
+	ended atomic.Int64 // and of the last one
 }
 
-// Begin takes down when work began, if it has not yet.
+// Begin records the start of the work, unless it has been recorded.
 func (m *Meter) Begin(at time.Time) { m.began.CompareAndSwap(0, at.UnixNano()) }
 
-// Start is begin for a handler that starts, where the engine doesn't tell of claims.
+// Start is Begin for the start of a handler, for engines that do not report claims.
 func (m *Meter) Start() {
 	if m.began.Load() == 0 {
 		m.Begin(time.Now())
@@ -30,10 +30,10 @@ func (m *Meter) Add(n int) {
 	m.Done.Add(int64(n))
 }
 
-// Took is the time from the first sign of work to the last.
+// Took returns the time from the first activity to the last.
 func (m *Meter) Took() time.Duration { return time.Duration(m.ended.Load() - m.began.Load()) }
 
-// Reach waits until n jobs are done; an error of the work, or no progress for a minute, ends the wait.
+// Reach waits until n jobs are done. It returns an error if the work fails, or makes no progress for a minute.
 func (m *Meter) Reach(ctx context.Context, n int64, failed <-chan error) error {
 	const patience = time.Minute
 	tick := time.NewTicker(2 * time.Millisecond)
@@ -50,13 +50,13 @@ func (m *Meter) Reach(ctx context.Context, n int64, failed <-chan error) error {
 		if now := m.Done.Load(); now != last {
 			last, at = now, time.Now()
 		} else if time.Since(at) > patience {
-			return fmt.Errorf("bench: %d of %d jobs were done, and none in the last %s", last, n, patience)
+			return fmt.Errorf("bench: %d of %d jobs are done, and none in the last %s", last, n, patience)
 		}
 	}
 	return nil
 }
 
-// SampleRate returns how fast a counter grew in each interval until ctx ends; the last, incomplete one is left out.
+// SampleRate returns the rate of a counter in each interval until ctx ends, without the last, incomplete interval.
 func SampleRate(ctx context.Context, every time.Duration, n *atomic.Int64) (rates []float64) {
 	tick := time.NewTicker(every)
 	defer tick.Stop()
@@ -73,7 +73,7 @@ func SampleRate(ctx context.Context, every time.Duration, n *atomic.Int64) (rate
 	}
 }
 
-// SampleEvery is how often a rate is sampled that is measured for so long.
+// SampleEvery returns how often to sample a rate that is measured for a time.
 func SampleEvery(d time.Duration) time.Duration {
 	return max(min(d/10, time.Second), 10*time.Millisecond)
 }
@@ -92,8 +92,7 @@ func (m *Meter) During(every time.Duration, f func() error) (rates []float64, er
 	return rates, err
 }
 
-// Start runs a worker in the background. stop ends it, waits for it and returns its error; failed hears of
-// an end that nobody asked for.
+// Start runs a worker in the background. stop ends it, waits for it and returns its error. failed receives the error if it ends on its own.
 func Start(ctx context.Context, c Client, w Work) (stop func() error, failed <-chan error) {
 	ctx, cancel := context.WithCancel(ctx)
 	ended := make(chan error, 1)
@@ -111,7 +110,7 @@ func Start(ctx context.Context, c Client, w Work) (stop func() error, failed <-c
 	}), early
 }
 
-// Stamps hold when numbered jobs were committed and when they started.
+// Stamps record when numbered jobs were committed and when they started.
 type Stamps struct {
 	base               time.Time
 	committed, started []atomic.Int64 // nanoseconds since base
@@ -123,17 +122,17 @@ func NewStamps(n int) *Stamps {
 
 func (s *Stamps) Commit(number int64) { s.committed[number].Store(int64(time.Since(s.base))) }
 
-// Start ignores numbers of jobs that are not this run's.
+// Start ignores the numbers of jobs from other runs.
 func (s *Stamps) Start(_ context.Context, number int64) {
 	if 0 < number && number < int64(len(s.started)) {
 		s.started[number].CompareAndSwap(0, int64(time.Since(s.base)))
 	}
 }
 
-// Latencies of the jobs numbered from and up to, but not including, to.
+// Latencies returns the latencies of the jobs with numbers in [from, to).
 func (s *Stamps) Latencies(from, to int64) Histogram { return s.LatenciesOf(from, to, 1) }
 
-// LatenciesOf is latencies of each step-th job only.
+// LatenciesOf returns the latencies of every step-th job.
 func (s *Stamps) LatenciesOf(from, to, step int64) Histogram {
 	h := NewHistogram()
 	for i := from; i < to; i += step {

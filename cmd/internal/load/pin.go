@@ -2,10 +2,10 @@ package load
 
 import "fmt"
 
-// Pin is a long transaction that keeps VACUUM from removing what died since.
+// Pin is a long transaction that keeps VACUUM from removing rows that died after it began.
 type Pin struct {
-	What string   // it is
-	SQL  []string // it does, before it goes to sleep
+	What string   // describes it
+	SQL  []string // runs before it idles
 }
 
 // Pins are the kinds of long transactions, by name.
@@ -14,11 +14,11 @@ var Pins = map[string]Pin{
 	"write": {"an idle transaction that holds an xid", []string{`BEGIN`, `SELECT pg_current_xact_id()`}},
 }
 
-// PinOf returns the pin of a name.
+// PinOf returns the pin with a name.
 func PinOf(name string) (Pin, error) {
 	pin, ok := Pins[name]
 	if !ok {
-		return pin, fmt.Errorf("there is no pin %q: it is read (an old snapshot) or write (an idle transaction that holds an xid)", name)
+		return pin, fmt.Errorf("%q is not a valid pin: use read (an old snapshot) or write (an idle transaction that holds an xid)", name)
 	}
 	return pin, nil
 }

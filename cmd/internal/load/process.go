@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// ServerCPU returns the CPU time that a private server's processes have taken, those that have ended included; false
-// where there is no /proc, or the server is not ours.
+// ServerCPU returns the CPU time of a private server's processes, including those that have ended; false if there is no /proc or the server is
+// not a private one.
 func (d *Database) ServerCPU() (time.Duration, bool) {
 	if d.Server == nil {
 		return 0, false
@@ -25,7 +25,7 @@ func (d *Database) ServerCPU() (time.Duration, bool) {
 		if err != nil {
 			continue // it has ended
 		}
-		// pid (name) state ppid …; the name may hold anything.
+		// pid (name) state ppid …; the name may contain anything.
 		end := bytes.LastIndexByte(text, ')')
 		if end < 0 {
 			continue
@@ -40,7 +40,7 @@ func (d *Database) ServerCPU() (time.Duration, bool) {
 		}
 		switch {
 		case filepath.Base(filepath.Dir(file)) == strconv.Itoa(postmaster):
-			ticks += number(14) + number(15) + number(16) + number(17) // and its ended children
+			ticks += number(14) + number(15) + number(16) + number(17) // including its ended children
 		case number(4) == int64(postmaster):
 			ticks += number(14) + number(15)
 		}
@@ -49,7 +49,7 @@ func (d *Database) ServerCPU() (time.Duration, bool) {
 	return time.Duration(ticks) * time.Second / perSecond, true
 }
 
-// OwnRSS returns the resident memory of this process: now where /proc tells, else the most it has had.
+// OwnRSS returns the resident memory of this process: the current value from /proc, or else its maximum.
 func OwnRSS() (int64, bool) {
 	text, err := os.ReadFile("/proc/self/statm")
 	if err != nil {

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// OwnCPU returns the CPU time that this process has taken.
+// OwnCPU returns the CPU time of this process.
 func OwnCPU() (time.Duration, bool) {
 	var u syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {

@@ -8,23 +8,23 @@ import (
 	"time"
 )
 
-// Report is what a bench found. Only what applies is set.
+// Report is the result of a bench. Only fields that apply are set.
 type Report struct {
 	Bench     string    `json:"bench"`
 	Engine    string    `json:"engine"`
 	StartedAt time.Time `json:"started_at"`
-	Note      string    `json:"note,omitempty"` // what exactly was done
+	Note      string    `json:"note,omitempty"` // what was done exactly
 	*Figures
 	Before     *Figures     `json:"before,omitempty"` // the pin
 	During     *Figures     `json:"during,omitempty"` // the pin
 	Plain      *Figures     `json:"plain,omitempty"`  // plain INSERTs of the same row
-	SQL        *Figures     `json:"sql,omitempty"`    // jobs that were enqueued by plain SQL
+	SQL        *Figures     `json:"sql,omitempty"`    // jobs enqueued by plain SQL
 	Ratio      *Spread      `json:"ratio,omitempty"`  // of enqueues to plain INSERTs; of during to before
 	Idle       *Idle        `json:"idle,omitempty"`
 	Shares     *Shares      `json:"shares,omitempty"`
 	Memory     *Memory      `json:"memory,omitempty"`
 	Hub        *HubFigures  `json:"hub,omitempty"`
-	Operations []Operation  `json:"operations,omitempty"` // in a log that has grown
+	Operations []Operation  `json:"operations,omitempty"` // on a log that has grown
 	Targets    []Target     `json:"targets,omitempty"`
 	Server     ServerFacts  `json:"server"`
 	Machine    MachineFacts `json:"machine"`
@@ -35,7 +35,7 @@ type Figures struct {
 	Jobs           int64    `json:"jobs"`
 	Seconds        float64  `json:"seconds"`
 	JobsPerSecond  float64  `json:"jobs_per_second"`
-	Rate           *Spread  `json:"rate,omitempty"` // jobs per second, of each sample or round
+	Rate           *Spread  `json:"rate,omitempty"` // jobs per second, per sample or round
 	WALBytesPerJob *float64 `json:"wal_bytes_per_job,omitempty"`
 	P50            *float64 `json:"p50_ms,omitempty"`
 	P99            *float64 `json:"p99_ms,omitempty"`
@@ -45,7 +45,7 @@ type Figures struct {
 	Offered        float64  `json:"offered_jobs_per_second,omitempty"` // by the producer
 }
 
-// Spread of repeated measurements.
+// Spread is the spread of repeated measurements.
 type Spread struct {
 	Median  float64 `json:"median"`
 	Min     float64 `json:"min"`
@@ -53,15 +53,15 @@ type Spread struct {
 	Samples int     `json:"samples"`
 }
 
-// Idle is the CPU time that an idle worker takes, in percent of one core.
+// Idle is the CPU time of an idle worker, in percent of one core.
 type Idle struct {
 	Seconds float64  `json:"seconds"`
 	Queues  int      `json:"queues"`
 	Worker  float64  `json:"worker_cpu_percent"`
-	Server  *float64 `json:"server_cpu_percent,omitempty"` // all its processes; only of a private server on Linux
+	Server  *float64 `json:"server_cpu_percent,omitempty"` // all processes of the server; only for a private server on Linux
 }
 
-// Shares of the jobs that single workers got.
+// Shares is the distribution of jobs over workers.
 type Shares struct {
 	Workers  int     `json:"workers"`
 	Least    float64 `json:"least"` // of all jobs
@@ -74,7 +74,7 @@ type Memory struct {
 	RSS     int64 `json:"rss_bytes"`
 }
 
-// Operation is what one of the things that people and workers do took, once the log had its age.
+// Operation is the time of an operation on a log that has grown.
 type Operation struct {
 	What   string  `json:"what"`
 	Times  int     `json:"times"`
@@ -82,7 +82,7 @@ type Operation struct {
 	Max    float64 `json:"max_ms"`
 }
 
-// Target is a figure that is promised.
+// Target is a promised bound of a figure.
 type Target struct {
 	What string  `json:"what"`
 	Got  float64 `json:"got"`
@@ -91,19 +91,19 @@ type Target struct {
 	Met  bool    `json:"met"`
 }
 
-// ServerFacts is what of the server bears on the figures.
+// ServerFacts describes what affects the figures of the server.
 type ServerFacts struct {
 	Version  string            `json:"version"`
 	Private  bool              `json:"private"`
 	Settings map[string]string `json:"settings"`
 }
 
-// MachineFacts is what of the machine that the bench runs on bears on the figures.
+// MachineFacts describes what affects the figures of the machine that runs the bench.
 type MachineFacts struct {
 	Cores int    `json:"cores"`
 	OS    string `json:"os"`
 	Arch  string `json:"arch"`
-	Load  string `json:"load_average,omitempty"` // at the start; others at work make figures worse
+	Load  string `json:"load_average,omitempty"` // at the start; other load makes figures worse
 }
 
 func (r *Report) AtLeast(what string, got, want float64) {
@@ -114,7 +114,7 @@ func (r *Report) AtMost(what string, got, want float64) {
 	r.Targets = append(r.Targets, Target{What: what, Got: got, Want: want, Most: true, Met: got <= want})
 }
 
-// SpreadOf sums up samples; nil for none.
+// SpreadOf summarizes samples; nil if there are none.
 func SpreadOf(samples []float64) *Spread {
 	if len(samples) == 0 {
 		return nil
@@ -127,7 +127,7 @@ func SpreadOf(samples []float64) *Spread {
 	return &Spread{Median: median, Min: s[0], Max: s[len(s)-1], Samples: len(s)}
 }
 
-// Text writes the report for people.
+// Text writes the report as text.
 func (r *Report) Text(w io.Writer) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(t, "%s %s on PostgreSQL %s, %d cores\n", r.Engine, r.Bench, r.Server.Version, r.Machine.Cores)

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Rounds is what came of rounds in which many clients repeated the same step. The zero value has none.
+// Rounds is the result of rounds in which many clients repeated the same step. The zero value has none.
 type Rounds struct {
 	Done  int64
 	Took  time.Duration
@@ -14,7 +14,7 @@ type Rounds struct {
 	H     Histogram // of the steps
 }
 
-// Run is one round: so many clients repeat their step for a time. The last steps are waited for and counted. An error ends its client.
+// Run runs one round: clients repeat their step for a time. The last steps are waited for and counted. An error ends its client.
 func (r *Rounds) Run(clients int, d time.Duration, step func(client int) error) error {
 	if r.H.IsZero() {
 		r.H = NewHistogram()

@@ -7,7 +7,7 @@ import (
 	"runtime/pprof"
 )
 
-// Run opens a database, has something measured there, and closes it. A CPU profile of this process is written to a file meanwhile, unless profile is "".
+// Run opens a database, measures there, and closes it. Unless profile is "", it writes a CPU profile of this process to that file.
 func Run(ctx context.Context, c Config, profile string, measure func(*Database) error, engines ...Engine) (err error) {
 	d, err := Open(ctx, c, engines...)
 	if err != nil {

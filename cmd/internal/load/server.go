@@ -9,18 +9,18 @@ import (
 	"github.com/weir-pg/weir/internal/embedded"
 )
 
-// Server is a private PostgreSQL that keeps every promise that PostgreSQL makes by default, in a directory of its own. The zero value has not been started.
+// Server is a private PostgreSQL with all default guarantees, in its own directory. The zero value has not been started.
 type Server struct {
 	*embedded.Server
 	dir string
 }
 
-// Start starts it. Config.Dir and Config.Fetch are filled in. It must be removed, also where this fails.
+// Start starts the server. It fills in Config.Dir and Config.Fetch. Remove must be called even if Start fails.
 func (s *Server) Start(ctx context.Context, c embedded.Config) (err error) {
 	if s.dir, err = os.MkdirTemp("", "weir-load-*"); err != nil {
 		return err
 	}
-	// Started by root, the server runs as another user, who must pass.
+	// If started by root, the server runs as another user, who needs access.
 	if err := os.Chmod(s.dir, 0o711); err != nil {
 		return err
 	}
@@ -29,10 +29,10 @@ func (s *Server) Start(ctx context.Context, c embedded.Config) (err error) {
 	return err
 }
 
-// Started tells whether there is a server, or was to be one.
+// Started reports whether Start has been called.
 func (s *Server) Started() bool { return s.dir != "" }
 
-// Remove stops the server, and removes what it kept.
+// Remove stops the server and removes its files.
 func (s *Server) Remove(ctx context.Context) error {
 	switch {
 	case s.dir == "":

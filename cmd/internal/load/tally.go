@@ -7,20 +7,19 @@ import (
 	"github.com/HdrHistogram/hdrhistogram-go"
 )
 
-// Histogram of durations.
+// Histogram is a histogram of durations.
 type Histogram struct{ h *hdrhistogram.Histogram }
 
 func NewHistogram() Histogram {
 	return Histogram{hdrhistogram.New(1, time.Hour.Microseconds(), 3)}
 }
 
-// Add takes anything below a microsecond for one: a handler may start before its enqueue's commit has
-// returned to the one who asked for it.
+// Add counts anything below a microsecond as one: a handler may start before its enqueuer's commit has returned.
 func (h Histogram) Add(d time.Duration) { _ = h.h.RecordValue(max(d.Microseconds(), 1)) }
 
 func (h Histogram) Merge(other Histogram) { h.h.Merge(other.h) }
 
-// IsZero tells whether it was never made, by NewHistogram.
+// IsZero reports whether h was not created by NewHistogram.
 func (h Histogram) IsZero() bool { return h.h == nil }
 
 // At returns a percentile in milliseconds; nil if nothing was added.
@@ -32,17 +31,17 @@ func (h Histogram) At(percent float64) *float64 {
 	return &ms
 }
 
-// Tally counts what is done, and how long each time. Any goroutine may use it.
+// Tally counts operations and their times. It may be used by several goroutines at the same time.
 type Tally struct {
 	mu   sync.Mutex
 	done int64
 	took Histogram
 }
 
-// NewTally returns one that has counted nothing.
+// NewTally returns an empty tally.
 func NewTally() *Tally { return &Tally{took: NewHistogram()} }
 
-// Did counts n things done, by one step that took so long.
+// Did counts n operations done by one step that took a time.
 func (t *Tally) Did(n int, took time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -50,14 +49,14 @@ func (t *Tally) Did(n int, took time.Duration) {
 	t.took.Add(took)
 }
 
-// Count counts things done by no step of their own.
+// Count counts operations without a time.
 func (t *Tally) Count(n int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.done += int64(n)
 }
 
-// Cut returns what was counted since the last cut.
+// Cut returns what was counted since the last call.
 func (t *Tally) Cut() (done int64, took Histogram) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

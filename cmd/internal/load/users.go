@@ -7,7 +7,7 @@ import (
 	"github.com/weir-pg/weir/cmd/internal/pgwire"
 )
 
-// UsersFile writes the users file of a hub that one user may log in to. The hub does not let it in by the database if it is a superuser there.
+// UsersFile writes a hub's users file with one user. Roles of the database do not suffice, because the hub refuses superusers.
 func UsersFile(user, password string) (path string, err error) {
 	f, err := os.CreateTemp("", "weir-users-")
 	if err != nil {

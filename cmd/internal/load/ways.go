@@ -7,26 +7,26 @@ import (
 	"text/tabwriter"
 )
 
-// HubFigures are what a bench of the hub found.
+// HubFigures are the results of a bench of the hub.
 type HubFigures struct {
 	Ways        []Way        `json:"ways"`
 	Comparisons []Comparison `json:"comparisons,omitempty"`
 	Crossings   []Crossing   `json:"crossings,omitempty"`
 }
 
-// Way is one of the ways that a bench of the hub measures, under one condition. Only what applies is set.
+// Way is one variant that a bench of the hub measures, under one condition. Only fields that apply are set.
 type Way struct {
 	Way       string     `json:"way"`
 	Under     string     `json:"under,omitempty"` // the condition
 	Clients   int        `json:"clients,omitempty"`
 	Idle      *int       `json:"idle_listeners,omitempty"`
-	Unit      string     `json:"unit"` // of what is done
+	Unit      string     `json:"unit"` // of Done
 	Done      int64      `json:"done"`
 	PerSecond *Spread    `json:"per_second,omitempty"`
 	P50       *float64   `json:"p50_ms,omitempty"`
 	P99       *float64   `json:"p99_ms,omitempty"`
 	Longest   *float64   `json:"longest_ms,omitempty"`
-	Seconds   *Spread    `json:"seconds,omitempty"` // until the last was served
+	Seconds   *Spread    `json:"seconds,omitempty"` // until the last client was served
 	Refused   *int       `json:"refused,omitempty"`
 	Each      *Footprint `json:"bytes_each,omitempty"`
 	Cores     *Cores     `json:"cores,omitempty"`
@@ -34,28 +34,28 @@ type Way struct {
 
 // Footprint is the memory of one connection, in bytes.
 type Footprint struct {
-	RSS     int64 `json:"rss,omitempty"`         // of the hub's resident memory, as it is after a while
-	Trimmed int64 `json:"rss_trimmed,omitempty"` // after what is free was given back
-	Heap    int64 `json:"heap,omitempty"`        // as Go's runtime sees it, then
+	RSS     int64 `json:"rss,omitempty"`         // of the hub's resident memory, after a while
+	Trimmed int64 `json:"rss_trimmed,omitempty"` // after free memory was returned to the system
+	Heap    int64 `json:"heap,omitempty"`        // of Go's runtime, at that time
 	Stack   int64 `json:"stack,omitempty"`
-	PSS     int64 `json:"pss,omitempty"` // of a backend of PostgreSQL: its own memory and its share of what is shared
+	PSS     int64 `json:"pss,omitempty"` // of a PostgreSQL backend: its own memory and its share of shared memory
 }
 
-// Cores is how many cores were kept busy, each by whom.
+// Cores is the number of cores that each process kept busy.
 type Cores struct {
 	Hub      float64  `json:"hub"`
 	Client   float64  `json:"client"`
-	Postgres *float64 `json:"postgres,omitempty"` // only of a private server on Linux
+	Postgres *float64 `json:"postgres,omitempty"` // only for a private server on Linux
 }
 
-// Comparison is a ratio of two ways, of each round.
+// Comparison is the ratio of two ways in each round.
 type Comparison struct {
 	What  string `json:"what"`
 	Under string `json:"under,omitempty"`
 	Ratio Spread `json:"ratio"`
 }
 
-// Crossing is the number of idle listeners from which on the hub is faster than PostgreSQL.
+// Crossing is the number of idle listeners from which the hub is faster than PostgreSQL.
 type Crossing struct {
 	Way  string `json:"way"`
 	Idle int    `json:"idle_listeners"`
@@ -72,7 +72,7 @@ func (h *HubFigures) Compare(what, under string, rates, to []float64) Spread {
 	return c.Ratio
 }
 
-// text writes the figures for people.
+// text writes the figures as text.
 func (h *HubFigures) text(w io.Writer) {
 	if h == nil {
 		return
@@ -81,7 +81,7 @@ func (h *HubFigures) text(w io.Writer) {
 	for _, way := range h.Ways {
 		fmt.Fprintf(t, "%s\t%s\n", strings.Join(way.name(), ", "), strings.Join(way.figures(), ", "))
 	}
-	_ = t.Flush() // an error of the report's own writer comes again
+	_ = t.Flush() // the report's own writer returns the error again
 	for _, c := range h.Comparisons {
 		fmt.Fprintf(w, "%s: %.4g (%.4g to %.4g in %d rounds)\n", join(c.What, c.Under), c.Ratio.Median, c.Ratio.Min, c.Ratio.Max, c.Ratio.Samples)
 	}

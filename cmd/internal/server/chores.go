@@ -7,7 +7,7 @@ import (
 	"github.com/weir-pg/weir/internal/sleep"
 )
 
-// beats tells the database every few seconds that this hub lives, and where it stands.
+// beats sends a heartbeat to the database every few seconds, with the hub's position.
 func (s *Server) beats(ctx context.Context) {
 	address := ""
 	if a := s.HTTPAddr(); a != nil {
@@ -20,16 +20,16 @@ func (s *Server) beats(ctx context.Context) {
 		if !seen {
 			return
 		}
-		// So that nobody misses it.
+		// So that the hub is not reported as missing.
 		bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveTimeout)
 		defer cancel()
 		if err := s.primary.Leave(bounded, s.config.Name, address); err != nil {
-			s.log.Warn("weir: the hub can't say that it stops, and will be missed for five minutes", "error", err)
+			s.log.Warn("weir: the hub can't report that it stops, and will be listed for five more minutes", "error", err)
 		}
 	}()
 	for sleep.For(ctx, wait) {
 		if !s.hub.Live() {
-			wait = beatSoon // to be seen as soon as it serves
+			wait = beatSoon // to be listed as soon as it serves
 			continue
 		}
 		wait = beatEvery
@@ -39,18 +39,18 @@ func (s *Server) beats(ctx context.Context) {
 		cancel()
 		seen = seen || err == nil
 		if err != nil && ctx.Err() == nil {
-			s.log.Warn("weir: the hub can't give its sign of life", "error", err)
+			s.log.Warn("weir: the hub can't send its heartbeat", "error", err)
 		}
 	}
 }
 
-// chores gives segments of messages back. All hubs do it, and workers too, without election.
+// chores reclaims segments of messages. All hubs and workers do it, without an election.
 func (s *Server) chores(ctx context.Context) {
 	for sleep.For(ctx, sleep.Jitter(choresEvery)) {
 		bounded, cancel := context.WithTimeout(ctx, callTimeout)
 		did, err := s.primary.RotateMessages(bounded)
 		cancel()
-		if s.roster != nil && s.roster.Err() != nil { // nobody is sent to a hub that is not ready, so it has to find out by itself
+		if s.roster != nil && s.roster.Err() != nil { // no clients are sent to a hub that is not ready, so it has to check itself
 			_ = s.roster.Check(ctx)
 		}
 		switch {
@@ -63,12 +63,12 @@ func (s *Server) chores(ctx context.Context) {
 	}
 }
 
-// recheck takes from clients that are connected what was taken from their roles.
+// recheck removes from connected clients the rights that their roles have lost.
 func (s *Server) recheck(ctx context.Context) {
 	for sleep.For(ctx, recheckEvery) {
 		bounded, cancel := context.WithTimeout(ctx, callTimeout)
 		if err := s.pg.Recheck(bounded); err != nil && ctx.Err() == nil {
-			s.log.Debug("weir: can't look up what clients may do", "error", err) // whoever looks up says so once
+			s.log.Debug("weir: can't look up the rights of clients", "error", err) // the roster logs it once
 		}
 		cancel()
 	}

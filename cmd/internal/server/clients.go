@@ -11,8 +11,8 @@ import (
 	"github.com/weir-pg/weir/cmd/internal/web"
 )
 
-// pgClients shows operators the wire protocol's clients.
-type pgClients struct{ server *pgwire.Server } // nil: there are none
+// pgClients lists the wire protocol's clients for operators.
+type pgClients struct{ server *pgwire.Server } // nil: no wire protocol
 
 // Clients implements web.Others.
 func (p pgClients) Clients() (all []web.Client) {
@@ -36,11 +36,10 @@ func (p pgClients) End(id string) bool {
 	return ok && err == nil && p.server != nil && p.server.End(uint32(pid))
 }
 
-// reserve is how many connections there may be besides those that are counted as clients: for health checks, and for telling that there
-// are too many.
+// reserve is the number of connections allowed beyond the limit on clients: for health checks, and to tell clients that there are too many.
 const reserve = 1000
 
-// bounded refuses connections past the limit and its reserve as soon as they come.
+// bounded refuses connections beyond the limit and its reserve as soon as they are accepted.
 func (s *Server) bounded(l net.Listener) net.Listener {
 	if s.config.Web.Limits.Connections <= 0 {
 		return l
@@ -74,7 +73,7 @@ type counted struct {
 	leave func()
 }
 
-// NetConn is the connection itself.
+// NetConn returns the underlying connection.
 func (c *counted) NetConn() net.Conn { return c.Conn }
 
 // Close implements net.Conn.

@@ -10,8 +10,8 @@ import (
 	"github.com/weir-pg/weir/internal/pgtest"
 )
 
-// TestClusteredHubsShareWhatIsNotLogged: what a client of one hub notifies without logging reaches the clients of the others, and what is
-// published in the database reaches all.
+// TestClusteredHubsShareWhatIsNotLogged: notifications that are not logged reach the clients of all hubs, and so do messages published in
+// the database.
 func TestClusteredHubsShareWhatIsNotLogged(t *testing.T) {
 	t.Parallel()
 	database := pgtest.Database(t)
@@ -29,7 +29,7 @@ func TestClusteredHubsShareWhatIsNotLogged(t *testing.T) {
 		}
 	}
 	atA, atB := listen(t, a, database, "news"), listen(t, b, database, "news")
-	// What is not logged reaches who can be reached: the word that somebody listens at b takes its time to a. So it is said until it is heard.
+	// Unlogged messages are not guaranteed: hub a learns only after a while that a client listens at b. So they are repeated until one arrives.
 	heard := make(chan struct{})
 	said := make(chan error, 1)
 	go func() {

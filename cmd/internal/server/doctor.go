@@ -11,29 +11,29 @@ import (
 	"github.com/weir-pg/weir/internal/sleep"
 )
 
-// examiner keeps a doctor looking at the database, and exports what it finds.
+// examiner runs a doctor continuously, and exports its findings.
 type examiner struct {
-	report atomic.Pointer[doctor.Report] // nil: there is none yet, or the database can't be looked at
+	report atomic.Pointer[doctor.Report] // nil: none yet, or the database can't be examined
 	waits  atomic.Pointer[doctor.Waits]
 }
 
 const examineAgain = 10 * time.Second // after a failure
 
 var (
-	doctorUp      = desc("weir_doctor_up", "1 while the doctor can look at the database.")
-	doctorFinding = prometheus.NewDesc("weir_doctor_finding", "1 for each finding of the last look. downstream_of is the finding that it is only a consequence of.", []string{"code", "severity", "downstream_of"}, nil)
-	doctorLost    = prometheus.NewDesc("weir_doctor_lost_sessions", "Sessions that stood still for a finding, on average over the last look.", []string{"code"}, nil)
-	doctorWaits   = prometheus.NewDesc("weir_doctor_waiting_sessions", "Sessions that waited, on average over the last second, by what for.", []string{"class"}, nil)
+	doctorUp      = desc("weir_doctor_up", "1 while the doctor can examine the database.")
+	doctorFinding = prometheus.NewDesc("weir_doctor_finding", "1 for each current finding. downstream_of is the finding of which it is a consequence.", []string{"code", "severity", "downstream_of"}, nil)
+	doctorLost    = prometheus.NewDesc("weir_doctor_lost_sessions", "Sessions that waited because of a finding, on average over the last report.", []string{"code"}, nil)
+	doctorWaits   = prometheus.NewDesc("weir_doctor_waiting_sessions", "Waiting sessions by class of wait, on average over the last second.", []string{"class"}, nil)
 )
 
-// run looks until ctx ends, across outages of the database.
+// run examines the database until ctx ends, across outages.
 func (e *examiner) run(ctx context.Context, s *Server) {
 	for wait := time.Duration(0); sleep.For(ctx, wait); wait = examineAgain {
 		err := e.watch(ctx, s)
 		e.report.Store(nil)
 		e.waits.Store(nil)
 		if ctx.Err() == nil {
-			s.log.Warn("weir: the doctor can't look at the database, trying again", "error", err, "in", examineAgain)
+			s.log.Warn("weir: the doctor can't examine the database, trying again", "error", err, "in", examineAgain)
 		}
 	}
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/weir-pg/weir/internal/pgtest"
 )
 
-// TestDoctorExportsWhatItFinds: with Doctor, /metrics has the doctor's waits and findings.
+// TestDoctorExportsWhatItFinds: with Doctor, /metrics contains the doctor's waits and findings.
 func TestDoctorExportsWhatItFinds(t *testing.T) {
 	t.Parallel()
 	s := start(t, Config{Database: pgtest.Database(t), Doctor: true})

@@ -23,9 +23,10 @@ import (
 	"github.com/weir-pg/weir/schema"
 )
 
-// TestFailoverThatLostMessagesIsToldEverywhere: a standby that lagged is promoted, and its log grows past the numbers that the old one had
-// reached. Whoever resumes at a position of the lost part gets a gap, in every protocol, and then all that the new log has since both were
-// one; whoever resumes before that misses nothing and gets no gap. A hub that lived through it tells its clients.
+// TestFailoverThatLostMessagesIsToldEverywhere: a lagging standby is promoted, and its log grows past the positions that the old one had
+// reached. A client that resumes at a lost position receives a gap, in every protocol, and then everything in the new log since the two
+// diverged. A client that resumes before that misses nothing and receives no gap. A hub that was running during the failover notifies its
+// clients.
 func TestFailoverThatLostMessagesIsToldEverywhere(t *testing.T) {
 	t.Parallel()
 	primary := pgtest.Server(t, nil)
@@ -46,7 +47,7 @@ func TestFailoverThatLostMessagesIsToldEverywhere(t *testing.T) {
 
 	anonymous := web.Config{Anonymous: true}
 	old := start(t, Config{Database: both.String(), Web: anonymous})
-	// A subscription, and the positions behind each of its messages.
+	// A subscription, and the position after each of its messages.
 	live, err := weir.Subscribe(t.Context(), weir.SubscribeConfig{Channels: []string{"c"}, Hubs: []string{"http://" + old.HTTPAddr().String()}})
 	if err != nil {
 		t.Fatal(err)
@@ -55,7 +56,7 @@ func TestFailoverThatLostMessagesIsToldEverywhere(t *testing.T) {
 	said := map[string]weir.Position{}
 	say := func(pool *pgxpool.Pool, sub *weir.Subscription, what string, n int) (all []string) {
 		t.Helper()
-		for i := range n { // one after the other, so that each is a tick
+		for i := range n { // one after another, so that each is in its own tick
 			text := fmt.Sprint(what, " ", i)
 			if _, err := pool.Exec(t.Context(), `SELECT weir.publish('c', $1)`, text); err != nil {
 				t.Fatal(err)

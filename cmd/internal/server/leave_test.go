@@ -10,7 +10,7 @@ import (
 	"github.com/weir-pg/weir/internal/pgtest"
 )
 
-// TestAHubThatHasStoppedIsNotMissed: it says so, and nobody takes its silence for a fault.
+// TestAHubThatHasStoppedIsNotMissed: a hub that stops reports it, so that its silence is not taken for a fault.
 func TestAHubThatHasStoppedIsNotMissed(t *testing.T) {
 	t.Parallel()
 	database := pgtest.Database(t)
@@ -26,13 +26,13 @@ func TestAHubThatHasStoppedIsNotMissed(t *testing.T) {
 		}
 		return all
 	}
-	for range 2 { // and one that starts again is there again
+	for range 2 { // a hub that starts again is listed again
 		s := start(t, Config{Database: database, Name: "one", Web: web.Config{Anonymous: true}})
 		for until := time.Now().Add(patience); len(names()) == 0; {
 			if time.Now().After(until) {
 				t.Fatal("the hub is not seen")
 			}
-			time.Sleep(10 * time.Millisecond) // between two looks at the database
+			time.Sleep(10 * time.Millisecond) // between two queries
 		}
 		if err := s.Stop(context.WithoutCancel(t.Context())); err != nil {
 			t.Fatal(err)

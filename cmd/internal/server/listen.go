@@ -24,7 +24,7 @@ func (s *Server) listen(ctx context.Context) (err error) {
 			return fmt.Errorf("listen for the wire protocol: %w: another hub, such as weir dev's, may have the address", err)
 		}
 		if s.config.PGAuth == Trust && !loopback(s.pgListener.Addr()) {
-			return fmt.Errorf("trust lets everybody in, and %s can be reached from elsewhere: listen on 127.0.0.1, or choose another way to authenticate", s.pgListener.Addr())
+			return fmt.Errorf("trust accepts every client, and %s can be reached from other machines: listen on 127.0.0.1, or choose another authentication method", s.pgListener.Addr())
 		}
 	}
 	if s.config.ListenHTTP != "" {
@@ -33,9 +33,9 @@ func (s *Server) listen(ctx context.Context) (err error) {
 		}
 		if s.config.Web.Anonymous && s.config.Web.Authorizer == nil && !loopback(s.httpListener.Addr()) {
 			if len(s.config.Web.Hosts) == 0 {
-				return fmt.Errorf("everybody would be let in at %s, and web pages of elsewhere could pass for its own: name the hosts that clients connect to by --host, or listen on 127.0.0.1", s.httpListener.Addr())
+				return fmt.Errorf("%s would accept every client, and foreign web pages could pass for its own: name the hosts that clients connect to with --host, or listen on 127.0.0.1", s.httpListener.Addr())
 			}
-			s.log.Warn("weir: everybody who reaches this address may subscribe and publish", "address", s.httpListener.Addr())
+			s.log.Warn("weir: anyone who can reach this address may subscribe and publish", "address", s.httpListener.Addr())
 		}
 	}
 	if s.config.ListenAdmin != "" {
@@ -51,22 +51,22 @@ func loopback(a net.Addr) bool {
 	return ok && tcp.IP.IsLoopback()
 }
 
-// auth is how clients of the wire protocol prove who they are.
+// auth returns how clients of the wire protocol authenticate.
 func (s *Server) auth(ctx context.Context) (pgwire.Auth, error) {
 	switch s.config.PGAuth {
 	case SCRAM, "":
-		// On a connection of its own: whoever tries passwords takes none from those that tick.
+		// On its own connection, so that password guessing does not use up the connections for ticks.
 		pool, err := s.pool(ctx, s.config.Database, 1, "weir hub logins")
 		if err != nil {
 			return nil, err
 		}
 		from := store.New(pool, 0)
 		s.roster = pgwire.NewRoster(func(ctx context.Context) (map[string]pgwire.Login, error) { return s.logins(ctx, from) })
-		_ = s.roster.Check(ctx) // which says what is wrong
+		_ = s.roster.Check(ctx) // logs errors itself
 		return s.roster, nil
 	case UsersFile:
 		if s.config.UsersFile == "" {
-			return nil, errors.New("authentication by a users file needs the file")
+			return nil, errors.New("authentication by users file requires the file: give UsersFile")
 		}
 		users, err := pgwire.ReadUsersFile(s.config.UsersFile, []byte(s.secret), s.log)
 		if err != nil {
@@ -77,23 +77,22 @@ func (s *Server) auth(ctx context.Context) (pgwire.Auth, error) {
 	case Trust:
 		return pgwire.Trust, nil
 	}
-	return nil, fmt.Errorf("unknown way to authenticate %q: there are scram, users-file and trust", s.config.PGAuth)
+	return nil, fmt.Errorf("%q is not a valid authentication method: use scram, users-file or trust", s.config.PGAuth)
 }
 
 const loginsCure = "give --pg-auth users-file and --users-file, or --listen-pg \"\", or let a superuser grant, in this database, SELECT on pg_catalog.pg_authid to the owner of the schema weir"
 
-// refusals is what is wrong with the roles that log in, as far as it was said. It belongs to the roster's question, of which there is one at
-// a time.
+// refusals records which problems with roles have been logged. Only the roster's query uses it, of which there is one at a time.
 type refusals struct {
-	at    time.Time // when it was last said that they can't be asked for; zero: they can
-	times int       // that they couldn't, since
-	roles string    // whose channels can't be read
+	at    time.Time // when it was last logged that roles can't be read; zero: they can
+	times int       // failures since then
+	roles string    // roles whose channels can't be read
 }
 
-// sayEvery is how often what goes on being wrong is said.
+// sayEvery is how often a persistent problem is logged again.
 const sayEvery = time.Minute
 
-// logins returns the database's roles as users.
+// logins returns the roles of the database as users.
 func (s *Server) logins(ctx context.Context, from *store.Store) (map[string]pgwire.Login, error) {
 	all, err := from.Logins(ctx)
 	said := &s.refusals
@@ -103,7 +102,7 @@ func (s *Server) logins(ctx context.Context, from *store.Store) (map[string]pgwi
 			if store.IsDenied(err) {
 				args = append(args, "cure", loginsCure)
 			}
-			s.log.Error("weir: no client of the wire protocol can log in: the hub can't ask for the roles that may", args...)
+			s.log.Error("weir: no client of the wire protocol can log in: the hub can't read the roles that may", args...)
 			said.at, said.times = time.Now(), 0
 		}
 		return nil, err
@@ -128,12 +127,12 @@ func (s *Server) logins(ctx context.Context, from *store.Store) (map[string]pgwi
 	}
 	if roles := strings.Join(unread, "; "); roles != said.roles {
 		said.roles = roles
-		s.log.Warn("weir: channels of roles can't be read, so they may not log in: see weir.restrict", "roles", roles)
+		s.log.Warn("weir: roles can't log in because their channels can't be read: see weir.restrict", "roles", roles)
 	}
 	return users, nil
 }
 
-// channels reads what a role is restricted to; nil: it is not.
+// channels parses the channels that a role is restricted to; nil: not restricted.
 func channels(all []string) ([]hub.Filter, error) {
 	if all == nil {
 		return pgwire.Everything(), nil
@@ -141,11 +140,11 @@ func channels(all []string) ([]hub.Filter, error) {
 	return hub.ParseFilters(all)
 }
 
-// tlsConfig serves the certificate of the files, which it reads anew when they have changed.
+// tlsConfig returns a configuration with the files' certificate, which is reloaded on change.
 func (s *Server) tlsConfig() (*tls.Config, error) {
 	if s.config.TLSCert == "" && s.config.TLSKey == "" {
 		if s.config.RequireTLS {
-			return nil, errors.New("TLS is required, and there is no certificate: give the files of certificate and key")
+			return nil, errors.New("TLS is required, but there is no certificate: give the certificate and key files")
 		}
 		return nil, nil
 	}
@@ -161,7 +160,7 @@ type certificate struct {
 
 	mu     sync.Mutex
 	loaded *tls.Certificate
-	at     time.Time // the newer file's time when it was loaded
+	at     time.Time // modification time of the newer file when loaded
 	looked time.Time
 }
 
@@ -180,7 +179,7 @@ func (c *certificate) get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 		}
 	}
 	if c.loaded != nil {
-		return c.loaded, nil // files that are being replaced may not fit together for a moment
+		return c.loaded, nil // while files are being replaced, certificate and key may not match for a moment
 	}
 	return nil, fmt.Errorf("read the certificate: %w", err)
 }

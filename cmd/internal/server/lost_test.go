@@ -17,14 +17,14 @@ import (
 	"github.com/weir-pg/weir/internal/pgtest"
 )
 
-// awaitLine waits until so many lines hold the text.
+// awaitLine waits until n lines contain the text.
 func awaitLine(t *testing.T, log *pgtest.Log, text string, n int) {
 	t.Helper()
 	pgtest.Until(t, fmt.Sprintf("%q is logged %d times", text, n), func() bool { return log.Count(text) == n })
 }
 
-// TestALostHubIsSaidOnceAndOnceWhenItIsOver: subscribers and workers say when their hub is lost, and when they have it again, however often they
-// have tried meanwhile.
+// TestALostHubIsSaidOnceAndOnceWhenItIsOver: subscribers and workers log once that their hub is lost and once that it is back, however often
+// they have tried.
 func TestALostHubIsSaidOnceAndOnceWhenItIsOver(t *testing.T) {
 	t.Parallel()
 	database := pgtest.Database(t)

@@ -2,26 +2,26 @@ package server
 
 import "github.com/prometheus/client_golang/prometheus"
 
-// collector exports what the wire protocol counts; the hub's and HTTP's metrics are package web's.
+// collector exports the metrics of the wire protocol; package web exports those of the hub and of HTTP.
 type collector struct{ s *Server }
 
 var (
-	pgConnections   = desc("weir_pg_connections", "Connections of the wire protocol now.")
+	pgConnections   = desc("weir_pg_connections", "Current connections of the wire protocol.")
 	pgAccepted      = desc("weir_pg_connections_total", "Connections of the wire protocol accepted.")
-	pgRefused       = desc("weir_pg_refused_total", "Connections of the wire protocol refused past the limit.")
-	pgShed          = desc("weir_pg_shed_total", "Connections of the wire protocol that had not logged in and made room for others.")
-	pgAuthenticated = desc("weir_pg_authenticated_total", "Clients of the wire protocol that were let in.")
-	pgAuthFailed    = desc("weir_pg_auth_failed_total", "Clients of the wire protocol that were not.")
-	pgNotified      = desc("weir_pg_notified_total", "Notifications that clients of the wire protocol sent.")
-	pgSlow          = desc("weir_pg_slow_total", "Clients of the wire protocol cut off because they did not read.")
+	pgRefused       = desc("weir_pg_refused_total", "Connections of the wire protocol refused because of the limit.")
+	pgShed          = desc("weir_pg_shed_total", "Connections of the wire protocol closed before login to make room for others.")
+	pgAuthenticated = desc("weir_pg_authenticated_total", "Clients of the wire protocol that authenticated.")
+	pgAuthFailed    = desc("weir_pg_auth_failed_total", "Clients of the wire protocol that failed to authenticate.")
+	pgNotified      = desc("weir_pg_notified_total", "Notifications sent by clients of the wire protocol.")
+	pgSlow          = desc("weir_pg_slow_total", "Clients of the wire protocol disconnected because they did not read.")
 )
 
-var clusterRole = prometheus.NewDesc("weir_cluster_role", "1 for the part that this hub has in its cluster: reading gives ticks to the others, serving reads for itself, following receives.", []string{"role"}, nil)
+var clusterRole = prometheus.NewDesc("weir_cluster_role", "1 for this hub's role in its cluster: reading sends ticks to the others, serving reads for itself, following receives.", []string{"role"}, nil)
 
 var (
-	clusterHubs      = desc("weir_cluster_hubs", "Hubs of the cluster that this one hears, itself included.")
-	clusterFallbacks = desc("weir_cluster_fallbacks_total", "Ticks, or parts of long ones, that were read from the database because NATS did not bring them in time.")
-	clusterTakeovers = desc("weir_cluster_takeovers_total", "Times that this hub has become the reader.")
+	clusterHubs      = desc("weir_cluster_hubs", "Hubs of the cluster that this hub receives from, including itself.")
+	clusterFallbacks = desc("weir_cluster_fallbacks_total", "Ticks, or parts of long ticks, read from the database because NATS did not deliver them in time.")
+	clusterTakeovers = desc("weir_cluster_takeovers_total", "Times that this hub became the reader.")
 )
 
 func desc(name, help string) *prometheus.Desc { return prometheus.NewDesc(name, help, nil, nil) }

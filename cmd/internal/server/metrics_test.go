@@ -30,7 +30,7 @@ func scrape(t testing.TB, s *Server) string {
 	return string(text)
 }
 
-// TestQueuesAreAmongTheMetrics, whatever their number, by one question for many scrapes; a hub that may not ask says so and serves.
+// TestQueuesAreAmongTheMetrics: the metrics include any number of queues, with one query for many scrapes.
 func TestQueuesAreAmongTheMetrics(t *testing.T) {
 	pgtest.Alone(t, "what a hub has learnt is good for a while")
 	database := pgtest.Database(t)
@@ -38,7 +38,7 @@ func TestQueuesAreAmongTheMetrics(t *testing.T) {
 	for _, statement := range []string{
 		`SELECT weir.enqueue('mail', 'k') FROM generate_series(1, 3)`, `SELECT weir.enqueue('mail', 'k', run_at => now() + interval '1 hour')`,
 		`SELECT weir.pause('mail')`, `SELECT weir._start('w', ARRAY['mail'], interval '1 minute')`,
-		fmt.Sprintf(`SELECT weir.enqueue('queue ' || to_char(i, 'FM0000'), 'k') FROM generate_series(1, %d) i`, queuesMost+9),
+		fmt.Sprintf(`SELECT weir.enqueue('queue ' || to_char(i, 'FM0000'), 'k') FROM generate_series(1, %d) i`, queuesLimit+9),
 	} {
 		if _, err := pool.Exec(t.Context(), statement); err != nil {
 			t.Fatal(err)
@@ -55,8 +55,8 @@ func TestQueuesAreAmongTheMetrics(t *testing.T) {
 			t.Errorf("the metrics lack %s", want)
 		}
 	}
-	if got := strings.Count(text, "\nweir_queue_paused{"); got != queuesMost+1 {
-		t.Errorf("%d queues are in the metrics, want %d", got, queuesMost+1)
+	if got := strings.Count(text, "\nweir_queue_paused{"); got != queuesLimit+1 {
+		t.Errorf("%d queues are in the metrics, want %d", got, queuesLimit+1)
 	}
 	if _, err := pool.Exec(t.Context(), `SELECT weir.resume('mail')`); err != nil {
 		t.Fatal(err)
@@ -66,7 +66,7 @@ func TestQueuesAreAmongTheMetrics(t *testing.T) {
 	}
 }
 
-// TestAHubThatMayNotLookAtQueuesServes, and its metrics say so.
+// TestAHubThatMayNotLookAtQueuesServes: a hub without the privilege to read queues serves, and its metrics show it.
 func TestAHubThatMayNotLookAtQueuesServes(t *testing.T) {
 	t.Parallel()
 	database := pgtest.Database(t)

@@ -11,25 +11,25 @@ import (
 	"github.com/weir-pg/weir/internal/store"
 )
 
-// queues exports how the queues of jobs stand, under the names that weirotel has for the same.
+// queues exports the state of the job queues, under the names that weirotel uses.
 type queues struct {
 	store *store.Store
 	log   *slog.Logger
 
 	mu     sync.Mutex
 	asked  time.Time
-	all    []queueInfo // in the order of names; nil: the database did not answer
-	failed bool        // and that was said
+	all    []queueInfo // ordered by name; nil: the database did not answer
+	failed bool        // the failure has been logged
 }
 
 const (
-	queuesEvery = 5 * time.Second // scrapes may come from anybody: the database is asked so often at most
-	queuesBound = 2 * time.Second // and a scrape waits for its answer no longer
-	queuesMost  = 500             // the rest are one
-	otherQueues = "_OTHER"
+	queuesEvery   = 5 * time.Second // scrapes may come from anyone: limits the queries to the database
+	queuesTimeout = 2 * time.Second // limits how long a scrape waits
+	queuesLimit   = 500             // further queues are combined into one
+	otherQueues   = "_OTHER"
 )
 
-// queueInfo has the columns of weir.queues(), in their order.
+// queueInfo has the columns of weir.queues(), in order.
 type queueInfo struct {
 	Name        string
 	PausedAt    *time.Time
@@ -44,12 +44,12 @@ type queueInfo struct {
 }
 
 var (
-	queuesUp     = desc("weir_queues_up", "1 while the database says how the queues of jobs stand.")
-	queueJobs    = prometheus.NewDesc("weir_queue_jobs", "Jobs of a queue, by state. Past some 10,000 it is an estimate.", []string{"queue", "state"}, nil)
-	queueOldest  = prometheus.NewDesc("weir_queue_oldest_seconds", "How long the available job that has waited longest has been waiting; 0 while none waits.", []string{"queue"}, nil)
+	queuesUp     = desc("weir_queues_up", "1 while the state of the job queues can be read from the database.")
+	queueJobs    = prometheus.NewDesc("weir_queue_jobs", "Jobs of a queue, by state. An estimate above about 10,000.", []string{"queue", "state"}, nil)
+	queueOldest  = prometheus.NewDesc("weir_queue_oldest_seconds", "Waiting time of the oldest available job; 0 if there is none.", []string{"queue"}, nil)
 	queueWorkers = prometheus.NewDesc("weir_queue_workers", "Workers that work a queue.", []string{"queue"}, nil)
 	queuePaused  = prometheus.NewDesc("weir_queue_paused", "1 for a queue that is paused.", []string{"queue"}, nil)
-	queueClaimed = prometheus.NewDesc("weir_queue_claimed_total", "Attempts that were handed to workers.", []string{"queue"}, nil)
+	queueClaimed = prometheus.NewDesc("weir_queue_claimed_total", "Attempts claimed by workers.", []string{"queue"}, nil)
 )
 
 // Describe implements prometheus.Collector.
@@ -88,19 +88,19 @@ func (q *queues) Collect(out chan<- prometheus.Metric) {
 	}
 }
 
-// read asks the database, unless it was asked just now.
+// read queries the database, unless the last answer is recent.
 func (q *queues) read() []queueInfo {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if !q.asked.IsZero() && time.Since(q.asked) < queuesEvery {
 		return q.all
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), queuesBound) // a scrape's own does not come here
+	ctx, cancel := context.WithTimeout(context.Background(), queuesTimeout) // Collect has no context
 	defer cancel()
 	all, err := store.Queues[queueInfo](ctx, q.store)
 	if err != nil {
 		if !q.failed {
-			q.log.Warn("weir: the database does not say how its queues stand: there are no metrics of them", "error", err)
+			q.log.Warn("weir: can't read the state of the queues: their metrics are missing", "error", err)
 		}
 		q.all = nil
 	} else {
@@ -110,13 +110,13 @@ func (q *queues) read() []queueInfo {
 	return q.all
 }
 
-// folded makes one of the queues past the first so many: their names are whatever programs say.
+// folded combines the queues beyond the limit into one, because programs choose the names of queues.
 func folded(all []queueInfo) []queueInfo {
-	if len(all) <= queuesMost {
+	if len(all) <= queuesLimit {
 		return append([]queueInfo{}, all...)
 	}
 	rest := queueInfo{Name: otherQueues}
-	for _, i := range all[queuesMost:] {
+	for _, i := range all[queuesLimit:] {
 		rest.Available += i.Available
 		rest.Running += i.Running
 		rest.Later += i.Later
@@ -126,5 +126,5 @@ func folded(all []queueInfo) []queueInfo {
 			rest.ReadySince = i.ReadySince
 		}
 	}
-	return append(all[:queuesMost:queuesMost], rest)
+	return append(all[:queuesLimit:queuesLimit], rest)
 }

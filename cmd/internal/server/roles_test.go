@@ -20,8 +20,8 @@ import (
 	"github.com/weir-pg/weir/internal/store"
 )
 
-// TestAHubHonoursTheDatabasesRoles: who may not read or publish in the database may not listen or notify at a hub either, nor past what
-// weir.restrict says; and whoever is, or could become, a superuser does not log in there at all.
+// TestAHubHonoursTheDatabasesRoles: a role that may not read or publish in the database may not listen or notify at a hub either, nor on
+// channels that weir.restrict excludes. A role that is or can become a superuser can't log in at all.
 func TestAHubHonoursTheDatabasesRoles(t *testing.T) {
 	t.Parallel()
 	database := pgtest.Database(t)
@@ -51,7 +51,7 @@ func TestAHubHonoursTheDatabasesRoles(t *testing.T) {
 		{"one who may become a superuser", clientURL(t, s, database, "IN ROLE "+super.User.Username()), "28P01", "", ""},
 		{"one who replicates", clientURL(t, s, database, "REPLICATION IN ROLE weir_subscribe"), "28P01", "", ""},
 	} {
-		conn, err := connect(t, try.url, try.login == "") // those that must not get in come last: by then the hub has heard of them
+		conn, err := connect(t, try.url, try.login == "") // roles to be refused come last: by then the hub knows them
 		if sqlstate(err) != try.login {
 			t.Errorf("%s logs in: %v, want %q", try.who, err, try.login)
 		}
@@ -73,8 +73,8 @@ func TestAHubHonoursTheDatabasesRoles(t *testing.T) {
 	}
 }
 
-// TestRevokedRolesAreCutOff: who listens, and loses the membership by which it may, is told and cut off; a role that may not log in any more is
-// too.
+// TestRevokedRolesAreCutOff: a listening client whose role loses the required membership, or may no longer log in, receives an error and is
+// disconnected.
 func TestRevokedRolesAreCutOff(t *testing.T) {
 	t.Parallel()
 	database := pgtest.Database(t)
@@ -92,7 +92,7 @@ func TestRevokedRolesAreCutOff(t *testing.T) {
 			told <- err
 		}()
 		for heard := false; !heard; {
-			if err := s.pg.Recheck(ctx); err != nil { // as the hub does now and then
+			if err := s.pg.Recheck(ctx); err != nil { // as the hub does periodically
 				t.Fatal(err)
 			}
 			select {
@@ -118,8 +118,8 @@ func sqlstate(err error) string {
 	return ""
 }
 
-// TestAHubThatCannotCheckPasswordsIsNotReady: where Weir's owner may not read the roles' passwords a hub says so, with the cure, once, however
-// many try to log in; it is ready when it may.
+// TestAHubThatCannotCheckPasswordsIsNotReady: if Weir's owner may not read the roles' passwords, a hub logs it once, with the fix, however
+// many clients try to log in. It becomes ready once it may read them.
 func TestAHubThatCannotCheckPasswordsIsNotReady(t *testing.T) {
 	t.Parallel()
 	database := pgtest.Database(t)
@@ -146,7 +146,7 @@ func TestAHubThatCannotCheckPasswordsIsNotReady(t *testing.T) {
 	}
 	client := clientURL(t, s, database, "IN ROLE weir_subscribe")
 	asked := time.Now()
-	for tries := 0; tries < 30 || time.Since(asked) < 3*time.Second; tries++ { // so long that it asks for the roles again
+	for tries := 0; tries < 30 || time.Since(asked) < 3*time.Second; tries++ { // long enough for the hub to read the roles again
 		if _, err := connect(t, client, false); sqlstate(err) != "57P03" {
 			t.Fatalf("a client is told %v, want 57P03", err)
 		}
@@ -161,7 +161,7 @@ func TestAHubThatCannotCheckPasswordsIsNotReady(t *testing.T) {
 	}
 }
 
-// TestASubscriberReadsWhatHubsCut: a role that may subscribe and no more gets messages straight from the database while a hub runs.
+// TestASubscriberReadsWhatHubsCut: a role that may only subscribe receives messages directly from the database while a hub runs.
 func TestASubscriberReadsWhatHubsCut(t *testing.T) {
 	t.Parallel()
 	database := pgtest.Database(t)
@@ -191,7 +191,7 @@ func TestASubscriberReadsWhatHubsCut(t *testing.T) {
 	}
 }
 
-// TestAHubForEverybodyIsNamed: off loopback it does not start without its names.
+// TestAHubForEverybodyIsNamed: an anonymous hub on other addresses than loopback requires host names.
 func TestAHubForEverybodyIsNamed(t *testing.T) {
 	t.Parallel()
 	config := Config{Database: pgtest.Database(t), ListenHTTP: "0.0.0.0:0", Name: "open", Web: web.Config{Anonymous: true}}
@@ -203,7 +203,7 @@ func TestAHubForEverybodyIsNamed(t *testing.T) {
 	}
 }
 
-// TestOperatorsEndClientsOfTheWireProtocol: they see them, and end them by user.
+// TestOperatorsEndClientsOfTheWireProtocol: operators can list clients, and end them by user.
 func TestOperatorsEndClientsOfTheWireProtocol(t *testing.T) {
 	t.Parallel()
 	database := pgtest.Database(t)

@@ -1,10 +1,10 @@
-// Package server composes a hub process: the hub on its database, the endpoints in front of it, and the chores beside it.
+// Package server composes a hub process: the hub and its database, the endpoints that serve it, and background chores.
 //
 //	s, err := server.Start(ctx, server.Config{Database: url, ListenPG: "127.0.0.1:6543", ListenHTTP: "127.0.0.1:8080", PGAuth: server.SCRAM})
 //	...
 //	err = s.Stop(ctx)
 //
-// It keeps nothing: any number of them may run on one database, behind any load balancer.
+// It stores nothing: any number of servers may run on one database, behind any load balancer.
 package server
 
 import (
@@ -28,51 +28,51 @@ import (
 	"github.com/weir-pg/weir/internal/store"
 )
 
-// Config says what to serve. Database is required, and so is one of the listeners.
+// Config configures a server. Database and at least one listener are required.
 type Config struct {
 	Database     string // connection string of the primary
-	ReadDatabase string // of a streaming standby of it, to read ticks and messages from; "": the primary
+	ReadDatabase string // of a streaming standby from which to read ticks and messages; "": the primary
 
 	ListenPG   string // address for the PostgreSQL wire protocol, host:port; "": none
 	ListenHTTP string // address for HTTP; "": none
 
-	// ListenAdmin is an address for operators: metrics, and who is connected, to be ended. Then the metrics are there alone. "": none.
+	// ListenAdmin is an address for operators: metrics, which are then served only here, and connected clients, which can be ended. "": none.
 	ListenAdmin string
 
-	PGAuth    PGAuth // how clients of the wire protocol prove who they are; "": SCRAM
-	UsersFile string // of PGAuth UsersFile
+	PGAuth    PGAuth // how clients of the wire protocol authenticate; "": SCRAM
+	UsersFile string // for PGAuth UsersFile
 
-	// LoggingIn is how many clients of the wire protocol may be logging in at once, from one address too; 0: 10,000, and 2,000 from one.
+	// LoggingIn limits the clients of the wire protocol that log in at the same time, in total and per address; 0: 10,000 and 2,000.
 	LoggingIn int
 
-	TLSCert, TLSKey string // PEM files for both listeners, read anew when they change; "": without TLS
+	TLSCert, TLSKey string // PEM files for both listeners, reloaded on change; "": no TLS
 	RequireTLS      bool   // refuse clients of the wire protocol that do not use TLS
 
-	DurableNotify bool // what clients NOTIFY is logged before it is delivered
+	DurableNotify bool // notifications by clients are logged before they are delivered
 
-	Web web.Config // authorisation, origins and limits of HTTP; Hub, Logger, Metrics, Jobs and Ready are set here
+	Web web.Config // authorization, origins and limits of HTTP; Hub, Logger, Metrics, Jobs and Ready are set by Start
 
-	QueueBytes  int           // queued for a client that reads slowly; 0: 1 MiB
-	Name        string        // of this hub, for people; required
-	Drain       time.Duration // how long clients have to leave at a stop; 0: 5 s
-	Connections int           // to each database at most; 0: 8
+	QueueBytes  int           // limit of a slow client's queue; 0: 1 MiB
+	Name        string        // of this hub, to show; required
+	Drain       time.Duration // how long clients have to disconnect at a stop; 0: 5 s
+	Connections int           // maximum per database; 0: 8
 	Logger      *slog.Logger  // nil: slog.Default()
 
-	// Doctor keeps looking at the database as weir doctor does, and exports what it finds. One of several hubs is enough.
+	// Doctor runs weir doctor continuously, and exports its findings. One hub per database is enough.
 	Doctor bool
 
-	// Cluster, where set, joins the hub to others over NATS. Source, Database, Name and Logger are set here.
+	// Cluster, if set, joins the hub to others over NATS. Source, Database, Name and Logger are set by Start.
 	Cluster *cluster.Config
 }
 
-// PGAuth names a way to authenticate.
+// PGAuth is an authentication method.
 type PGAuth string
 
-// The ways to authenticate.
+// Authentication methods.
 const (
 	SCRAM     PGAuth = "scram"      // SCRAM-SHA-256 against the database's roles
 	UsersFile PGAuth = "users-file" // SCRAM-SHA-256 against a file of users
-	Trust     PGAuth = "trust"      // everybody; on loopback addresses only
+	Trust     PGAuth = "trust"      // every client, on loopback addresses only
 )
 
 const (
@@ -81,7 +81,7 @@ const (
 	choresEvery = 10 * time.Second
 	callTimeout = 10 * time.Second
 
-	recheckEvery = 10 * time.Second // what clients of the wire protocol may do
+	recheckEvery = 10 * time.Second // the rights of clients of the wire protocol
 
 	leaveTimeout = 2 * time.Second
 )
@@ -97,10 +97,10 @@ type Server struct {
 	jobs       *wake.Jobs
 	examiner   *examiner // nil: none
 	pg         *pgwire.Server
-	secret     string // what salts of users that do not exist are made from
-	iterations int    // that are shown for them
+	secret     string // from which the salts of users that do not exist are derived
+	iterations int    // shown for them
 
-	roster   *pgwire.Roster // nil: everybody is let in
+	roster   *pgwire.Roster // nil: every client is accepted
 	refusals refusals
 	web      *web.Web
 	http     *http.Server
@@ -109,7 +109,7 @@ type Server struct {
 	admin                                   *http.Server
 
 	pgServing, httpServing sync.WaitGroup // goroutines that serve clients
-	inner                  sync.WaitGroup // goroutines behind them
+	inner                  sync.WaitGroup // goroutines that these use
 	stopInner              context.CancelFunc
 	stopPG                 context.CancelFunc
 	failed                 chan error
@@ -117,16 +117,17 @@ type Server struct {
 	stopErr                error
 }
 
-// Start listens and serves until Stop. It returns when clients can connect; the database must be reachable then, later it may come and go.
+// Start listens and serves until Stop. It returns once clients can connect. The database must be reachable at the start; later outages are
+// tolerated.
 func Start(ctx context.Context, c Config) (_ *Server, err error) {
 	s := &Server{config: c, log: c.Logger, failed: make(chan error, 2)}
 	if s.log == nil {
 		s.log = slog.Default()
 	}
 	if c.ListenPG == "" && c.ListenHTTP == "" {
-		return nil, errors.New("there is nothing to listen on: give an address for the wire protocol, for HTTP, or both")
+		return nil, errors.New("nothing to listen on: give an address for the wire protocol, for HTTP, or both")
 	}
-	// What is started here outlives ctx, which bounds the start alone.
+	// What is started here outlives ctx, which limits only the start.
 	inner, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	s.stopInner = cancel
 	defer func() {
@@ -172,15 +173,15 @@ func (s *Server) connect(ctx context.Context) error {
 	s.primary = store.New(primary, 0)
 	_, err = s.primary.NewestTick(ctx)
 	if err == nil || store.IsMoved(err) {
-		s.secret, s.iterations, err = s.primary.LoginSecret(ctx) // which takes the whole role, as what a hub does later
+		s.secret, s.iterations, err = s.primary.LoginSecret(ctx) // requires the role weir_hub, as later calls do
 	}
 	switch {
 	case store.IsNotInstalled(err):
-		return errors.New("the database has no schema weir that knows messages: run weir migrate up")
+		return errors.New("the database has no schema weir with messages: run weir migrate up")
 	case store.IsDenied(err):
 		return fmt.Errorf("%w: grant the role weir_hub to this user", err)
 	case err != nil:
-		return fmt.Errorf("look at the database: %w", err)
+		return fmt.Errorf("read from the database: %w", err)
 	}
 	return nil
 }
@@ -197,7 +198,7 @@ func (s *Server) open(ctx context.Context, url string) (*pgxpool.Pool, error) {
 	return pool, err
 }
 
-// pool makes a pool, which connects when it is first used.
+// pool returns a pool, which connects when first used.
 func (s *Server) pool(ctx context.Context, url string, most int, name string) (*pgxpool.Pool, error) {
 	config, err := pgxpool.ParseConfig(url)
 	if err != nil {
@@ -215,7 +216,7 @@ func (s *Server) pool(ctx context.Context, url string, most int, name string) (*
 	return pool, err
 }
 
-// source is where the hub reads ticks.
+// source returns the source of the hub's ticks.
 func (s *Server) source(ctx context.Context) (hub.Source, error) {
 	var read *store.Store
 	if s.config.ReadDatabase != "" {
@@ -233,9 +234,9 @@ func (s *Server) source(ctx context.Context) (hub.Source, error) {
 	c.Source, c.Name, c.Logger = log, s.config.Name, s.log
 	var err error
 	if c.Database, err = s.primary.DatabaseID(ctx); err != nil {
-		return nil, fmt.Errorf("ask the database who it is: %w", err)
+		return nil, fmt.Errorf("identify the database: %w", err)
 	}
-	// The cluster outlives ctx, which bounds the start alone.
+	// The cluster outlives ctx, which limits only the start.
 	if s.cluster, err = cluster.Start(context.WithoutCancel(ctx), c); err != nil {
 		return nil, fmt.Errorf("join the cluster: %w", err)
 	}
@@ -259,11 +260,11 @@ func (s *Server) endpointsOf(ctx context.Context) error {
 			return err
 		}
 		if s.config.PGAuth == UsersFile {
-			s.iterations = 0 // the file's
+			s.iterations = 0 // those of the file
 		}
 		version, err := s.primary.ServerVersion(ctx)
 		if err != nil {
-			return fmt.Errorf("ask the database for its version: %w", err)
+			return fmt.Errorf("read the version of the database: %w", err)
 		}
 		s.pg = pgwire.New(pgwire.Config{
 			Hub: s.hub, Auth: auth, TLS: tlsConfig, RequireTLS: s.config.RequireTLS, Logger: s.log, DurableNotify: s.config.DurableNotify,
@@ -275,7 +276,7 @@ func (s *Server) endpointsOf(ctx context.Context) error {
 		c := s.config.Web
 		c.AdminApart = s.adminListener != nil
 		if c.Anonymous && c.Authorizer == nil && c.Hosts == nil {
-			c.Hosts = []string{} // which a listener on loopback alone may leave out
+			c.Hosts = []string{} // a listener on loopback only may omit them
 		}
 		c.Hub, c.Logger, c.Metrics, c.Jobs, c.Ready = s.hub, s.log, registry, s.jobs, s.Ready
 		c.Limits.QueueBytes = s.config.QueueBytes
@@ -292,7 +293,7 @@ func (s *Server) endpointsOf(ctx context.Context) error {
 		s.admin.ReadTimeout, s.admin.WriteTimeout = 10*time.Second, 30*time.Second
 		s.http = serverOf(s.web)
 		if tlsConfig != nil {
-			s.http.TLSConfig = tlsConfig.Clone() // to which ServeTLS adds HTTP/2
+			s.http.TLSConfig = tlsConfig.Clone() // ServeTLS adds HTTP/2 to it
 		}
 	}
 	return nil
@@ -336,13 +337,13 @@ func (s *Server) fail(err error) {
 	}
 }
 
-// Failed gives the error of an endpoint that can't serve any more.
+// Failed returns a channel that receives the error of an endpoint that has stopped serving.
 func (s *Server) Failed() <-chan error { return s.failed }
 
-// Ready says why clients should go elsewhere; nil while the hub serves.
+// Ready returns why clients should use another hub, or nil while the hub serves.
 func (s *Server) Ready() error {
 	if s.hub == nil || !s.hub.Live() {
-		return errors.New("the hub does not reach its database")
+		return errors.New("the hub can't reach its database")
 	}
 	if s.roster != nil {
 		if err := s.roster.Err(); store.IsDenied(err) {
@@ -352,16 +353,16 @@ func (s *Server) Ready() error {
 	return errors.Join(s.hub.Stuck(), s.jobs.Stuck())
 }
 
-// Hub is the hub that is served.
+// Hub returns the hub.
 func (s *Server) Hub() *hub.Hub { return s.hub }
 
-// PGAddr is the address of the wire protocol, nil without one.
+// PGAddr returns the address of the wire protocol, or nil.
 func (s *Server) PGAddr() net.Addr { return address(s.pgListener) }
 
-// HTTPAddr is the address of HTTP, nil without one.
+// HTTPAddr returns the address of HTTP, or nil.
 func (s *Server) HTTPAddr() net.Addr { return address(s.httpListener) }
 
-// AdminAddr is the address for operators, nil without one.
+// AdminAddr returns the address for operators, or nil.
 func (s *Server) AdminAddr() net.Addr { return address(s.adminListener) }
 
 func address(l net.Listener) net.Addr {
@@ -371,8 +372,8 @@ func address(l net.Listener) net.Addr {
 	return l.Addr()
 }
 
-// Stop stops gracefully: no more connections are taken, clients are told to go elsewhere and have Drain for it, then the hub ends.
-// When ctx ends first, what is left is closed at once.
+// Stop stops gracefully: no connections are accepted, clients are told to reconnect elsewhere and have Drain to do so, and then the hub
+// ends. If ctx ends first, the remaining connections are closed immediately.
 func (s *Server) Stop(ctx context.Context) error {
 	s.stop.Do(func() { s.stopErr = s.stopNow(ctx) })
 	return s.stopErr
@@ -391,8 +392,8 @@ func (s *Server) stopNow(ctx context.Context) error {
 	if s.stopPG != nil {
 		s.stopPG()
 	}
-	s.pgServing.Wait() // bounded by Drain; what clients have sent is still answered
-	// The hub's end tells event streams to come back elsewhere.
+	s.pgServing.Wait() // limited by Drain; requests already received are still answered
+	// The end of the hub makes event streams reconnect elsewhere.
 	s.stopInner()
 	var err error
 	if s.web != nil {
@@ -414,7 +415,7 @@ func (s *Server) stopNow(ctx context.Context) error {
 		pool.Close()
 	}
 	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
-		s.log.Warn("weir: clients did not leave in time and were cut off", "after", drain)
+		s.log.Warn("weir: clients did not disconnect in time, and were disconnected", "after", drain)
 		return nil
 	}
 	return err

@@ -45,7 +45,7 @@ func start(t testing.TB, c Config) *Server {
 	return s
 }
 
-// clientURL makes a role that may log in, with these options, and returns the URL by which it connects to the hub.
+// clientURL creates a role that may log in, with these options, and returns its URL at the hub.
 func clientURL(t testing.TB, s *Server, database, options string) *url.URL {
 	t.Helper()
 	u, err := url.Parse(database)
@@ -61,7 +61,7 @@ func clientURL(t testing.TB, s *Server, database, options string) *url.URL {
 	if _, err := conn.Exec(t.Context(), fmt.Sprintf(`CREATE ROLE %s LOGIN PASSWORD 'secret' %s`, role, options)); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { // roles are the server's, which other tests use
+	t.Cleanup(func() { // roles belong to the server, which other tests use
 		if conn, err := pgx.Connect(context.Background(), database); err == nil {
 			_, _ = conn.Exec(context.Background(), `DROP ROLE `+role)
 			_ = conn.Close(context.Background())
@@ -71,7 +71,7 @@ func clientURL(t testing.TB, s *Server, database, options string) *url.URL {
 	return u
 }
 
-// listen connects to the hub as a client of PostgreSQL would, as a role of the database that may listen and notify.
+// listen connects to the hub as a PostgreSQL client, with a role that may listen and notify.
 func listen(t testing.TB, s *Server, database string, channels ...string) *pgx.Conn {
 	t.Helper()
 	u := clientURL(t, s, database, "IN ROLE weir_subscribe, weir_publish")
@@ -90,7 +90,7 @@ func listen(t testing.TB, s *Server, database string, channels ...string) *pgx.C
 	return conn
 }
 
-// connect connects to a hub. One that is asked too soon has not heard of a new role yet: soon waits for that.
+// connect connects to a hub. With soon it waits until the hub knows a new role.
 func connect(t testing.TB, u *url.URL, soon bool) (*pgx.Conn, error) {
 	t.Helper()
 	for end := time.Now().Add(patience); ; <-time.After(20 * time.Millisecond) {
@@ -112,8 +112,8 @@ func received(t testing.TB, conn *pgx.Conn) string {
 	return n.Channel + "=" + n.Payload
 }
 
-// TestOneHubServesBothProtocols: what a transaction publishes reaches clients of PostgreSQL's protocol, who log in with the database's
-// passwords, and of HTTP.
+// TestOneHubServesBothProtocols: what a transaction publishes reaches clients of PostgreSQL's protocol, which log in with the database's
+// passwords, and clients of HTTP.
 func TestOneHubServesBothProtocols(t *testing.T) {
 	t.Parallel()
 	database := pgtest.Database(t)
@@ -153,7 +153,7 @@ func TestOneHubServesBothProtocols(t *testing.T) {
 	}
 }
 
-// TestWrongPasswordIsRefused: the database's verifiers decide who gets in.
+// TestWrongPasswordIsRefused: passwords are checked with the database's verifiers.
 func TestWrongPasswordIsRefused(t *testing.T) {
 	t.Parallel()
 	database := pgtest.Database(t)

@@ -11,8 +11,8 @@ import (
 	"github.com/weir-pg/weir/schema"
 )
 
-// TestReadsFromAStandby: a hub that reads from a streaming standby delivers all, in order, also what was published while the standby
-// lagged; and a subscriber can then read the row on that standby.
+// TestReadsFromAStandby: a hub that reads from a streaming standby delivers all messages in order, including those published while
+// the standby lagged, and a subscriber can then read the row on that standby.
 func TestReadsFromAStandby(t *testing.T) {
 	t.Parallel()
 	primary := pgtest.Server(t, map[string]string{"wal_level": "replica", "max_wal_senders": "5"})

@@ -25,8 +25,8 @@ func next(t testing.TB, sub *weir.Subscription) string {
 	return e.Message.Channel + "=" + string(e.Message.Payload)
 }
 
-// TestGoClientGoesOnWhereItWas: over hubs that stop one after the other, and straight from the database, nothing is missing and nothing
-// comes twice.
+// TestGoClientGoesOnWhereItWas: while hubs stop one after another, and when reading directly from the database, nothing is lost or
+// duplicated.
 func TestGoClientGoesOnWhereItWas(t *testing.T) {
 	t.Parallel()
 	database := pgtest.Database(t)
@@ -93,7 +93,7 @@ func TestGoClientGoesOnWhereItWas(t *testing.T) {
 	}
 }
 
-// TestRefusalEndsTheSubscription: who may not subscribe is told so at once.
+// TestRefusalEndsTheSubscription: a client that may not subscribe receives the error immediately.
 func TestRefusalEndsTheSubscription(t *testing.T) {
 	t.Parallel()
 	database := pgtest.Database(t)

@@ -22,7 +22,7 @@ import (
 	"github.com/weir-pg/weir/internal/pgtest"
 )
 
-// certificateFor writes a certificate for 127.0.0.1 that signs itself, and its key.
+// certificateFor writes a self-signed certificate for 127.0.0.1, and its key.
 func certificateFor(t testing.TB, dir, name string) (cert, key string, pool *x509.CertPool) {
 	t.Helper()
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -55,7 +55,7 @@ func certificateFor(t testing.TB, dir, name string) (cert, key string, pool *x50
 	return cert, key, pool
 }
 
-// TestTLSOnBothListeners: both speak TLS, who must use it and does not is refused, and a new certificate is used without a restart.
+// TestTLSOnBothListeners: both listeners use TLS, a client without the required TLS is refused, and a new certificate needs no restart.
 func TestTLSOnBothListeners(t *testing.T) {
 	t.Parallel()
 	database := pgtest.Database(t)
@@ -73,7 +73,7 @@ func TestTLSOnBothListeners(t *testing.T) {
 		c.TLSConfig = config
 		conn, err := pgx.ConnectConfig(t.Context(), c)
 		for end := time.Now().Add(patience); sqlstate(err) == "28P01" && time.Now().Before(end); <-time.After(20 * time.Millisecond) {
-			conn, err = pgx.ConnectConfig(t.Context(), c) // the hub has not heard of the role yet
+			conn, err = pgx.ConnectConfig(t.Context(), c) // the hub does not know the role yet
 		}
 		if err == nil {
 			_, err = conn.Exec(t.Context(), `LISTEN a`)
@@ -102,7 +102,7 @@ func TestTLSOnBothListeners(t *testing.T) {
 		t.Errorf("https: %v", err)
 	}
 	_, _, renewed := certificateFor(t, dir, "second")
-	future := time.Now().Add(time.Minute) // a file system may keep times by the second
+	future := time.Now().Add(time.Minute) // file times may have a resolution of a second
 	for _, path := range []string{cert, key} {
 		if err := os.Chtimes(path, future, future); err != nil {
 			t.Fatal(err)

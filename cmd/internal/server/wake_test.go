@@ -15,7 +15,7 @@ import (
 	"github.com/weir-pg/weir/internal/pgtest"
 )
 
-// looks counts the statements by which a worker looks for work.
+// looks counts the statements with which a worker polls for work.
 type looks struct{ n atomic.Int64 }
 
 func (l *looks) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryStartData) context.Context {
@@ -31,8 +31,8 @@ type ping struct{ At time.Time }
 
 func (ping) Kind() string { return "ping" }
 
-// TestWorkerWaitsAtTheHub: a worker told of a hub is woken by it, looks by itself only now and then, misses nothing while it is on its
-// way from one wait to the next, and works on when the hub is gone.
+// TestWorkerWaitsAtTheHub: a worker with a hub is woken by it and rarely polls, misses no job between two waits, and continues to work
+// without the hub.
 func TestWorkerWaitsAtTheHub(t *testing.T) {
 	t.Parallel()
 	database := pgtest.Database(t)
@@ -84,7 +84,7 @@ func TestWorkerWaitsAtTheHub(t *testing.T) {
 	}
 	t.Logf("woken and run after %v on average", all/50)
 	before := counted.n.Load()
-	<-time.After(2 * time.Second) // what is counted is what happens while nothing does
+	<-time.After(2 * time.Second) // count the statements of an idle worker
 	if n := counted.n.Load() - before; n > 6 {
 		t.Errorf("an idle worker at a hub looked %d times in 2 s", n)
 	}
