@@ -105,12 +105,12 @@ func TestJobsAreInterruptedBeforeOthersMayStartThem(t *testing.T) {
 	}
 	receive(t, again, "another worker runs it")
 	look.await(id, weir.StateCompleted)
-	if n := log.Count("others may soon be given the jobs"); n != 1 {
+	if n := log.Count("its jobs may soon be given to others"); n != 1 {
 		t.Errorf("said %d times that the jobs are interrupted", n)
 	}
 	line.mend()
 	eventually(t, func() error { // it continues with another id
-		if log.Count("starting again under a new id") == 0 {
+		if log.Count("restarting with a new id") == 0 {
 			return errors.New("it has not started again")
 		}
 		return nil

@@ -68,7 +68,7 @@ func TestStopInterruptsWhatOutlastsTheDeadline(t *testing.T) {
 	}
 	info := r.await(id, weir.StateAvailable)
 	if info.Attempt != 1 || info.MaxAttempts != 1 {
-		t.Errorf("handed back as %+v: an interruption must not use up an attempt", info)
+		t.Errorf("released as %+v: an interruption must not use up an attempt", info)
 	}
 	r.work(func(context.Context, *weir.Job[number]) error { return nil }, nil)
 	r.await(id, weir.StateCompleted)

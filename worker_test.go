@@ -286,12 +286,12 @@ func TestUnknownKindIsHandedBackForWorkersThatHaveIt(t *testing.T) {
 		eventually(t, func() error {
 			info, err := r.client.Job(t.Context(), id)
 			if err == nil && (len(info.Errors) == 0 || info.Errors[0].Outcome != "released" || !strings.Contains(*info.Error, `"other"`)) {
-				err = fmt.Errorf("it was not handed back: %+v", info)
+				err = fmt.Errorf("it was not released: %+v", info)
 			}
 			return err
 		})
 	}
-	if n := log.Count("no handler for this kind in this worker: its jobs are handed back"); n != 1 {
+	if n := log.Count("no handler for this kind in this worker: its jobs are released"); n != 1 {
 		t.Errorf("said %d times:\n%s", n, log.String())
 	}
 	if err := stop(); err != nil {
@@ -363,7 +363,7 @@ func TestWhatIsRefusedTwiceHasFailed(t *testing.T) {
 	if info.Attempt != 1 || runs.Load() != 1 || info.Error == nil || !strings.Contains(*info.Error, "refuses") {
 		t.Errorf("it ran %d times, and is %+v", runs.Load(), info)
 	}
-	if log.Count("a result was refused") != 2 {
+	if log.Count("the database refused a result") != 2 {
 		t.Errorf("not said twice:\n%s", log.String())
 	}
 }
