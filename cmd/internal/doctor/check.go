@@ -6,13 +6,13 @@ import (
 	"time"
 )
 
-// check looks at one idea.
+// check looks for one kind of problem.
 type check struct {
 	name string
 	run  func(context.Context, *look) (result, error)
 }
 
-// checks are run in this order; the order of findings is relate.go's.
+// checks are run in this order; relate.go orders the findings.
 func checks() []check {
 	return []check{
 		{"notify", checkNotify},
@@ -35,7 +35,7 @@ func checks() []check {
 	}
 }
 
-// result is what a check says: findings, or what is well.
+// result is the result of a check: findings, or what is healthy.
 type result struct {
 	findings []Finding
 	well     string
@@ -48,22 +48,22 @@ func well(format string, args ...any) (result, error) {
 	return result{well: fmt.Sprintf(format, args...)}, nil
 }
 
-// look is what checks read: a stretch of samples, the counters at its ends, and a session for questions of their own.
+// look is the input of checks: a period of samples, the counters at its start and end, and a session for further queries.
 type look struct {
 	server      Server
 	view        view
 	waits       Waits
 	first, last *counters
-	pins        []pin // who held the horizon at the first look
+	pins        []pin // holders of the horizon at the start
 	hot         *hotRows
 	session     *session
 	local       *local
 }
 
-// span is the time between the counters.
+// span returns the time between the counters.
 func (l *look) span() time.Duration { return l.last.At.Sub(l.first.At) }
 
-// rate is the growth of a counter per second. A counter that was reset in between counts from zero.
+// rate returns the growth of a counter per second. A counter that was reset in between counts from zero.
 func (l *look) rate(get func(*counters) int64) float64 {
 	grown := get(l.last) - get(l.first)
 	if grown < 0 {
@@ -72,12 +72,12 @@ func (l *look) rate(get func(*counters) int64) float64 {
 	return per(float64(grown), l.span())
 }
 
-// commits per second of this database, without ours.
+// commits returns the commits per second in this database, without the doctor's own.
 func (l *look) commits() float64 {
 	return max(0, l.rate(func(c *counters) int64 { return c.Commits })-l.rate(func(c *counters) int64 { return c.Own }))
 }
 
-// finding begins one, with how often it was seen.
+// finding returns a new finding, with how often it was seen.
 func (l *look) finding(code Code, severity Severity, lost float64, seen int) Finding {
 	return Finding{Code: code, Severity: severity, Lost: lost, Seen: seen, Samples: len(l.view.samples), holders: map[Class]float64{}}
 }
@@ -86,14 +86,14 @@ func (f *Finding) add(query, format string, args ...any) {
 	f.Evidence = append(f.Evidence, Evidence{Fact: fmt.Sprintf(format, args...), Query: query})
 }
 
-// What is lost, in sessions that stand still at any moment.
+// Thresholds of time lost, in sessions waiting at any moment.
 const (
 	noticeable = 0.1
 	costly     = 1.0
 	crippling  = 4.0
 )
 
-// grade turns time lost into a severity.
+// grade returns the severity for an amount of time lost.
 func grade(lost float64) Severity {
 	switch {
 	case lost >= crippling:
@@ -104,7 +104,7 @@ func grade(lost float64) Severity {
 	return Info
 }
 
-// fresh takes some looks at the locks now, for a check that knows only now that it needs them.
+// fresh samples the locks now, for a check that has only now found that it needs them.
 func (l *look) fresh(ctx context.Context) []Sample {
 	const looks = 8
 	const freshEvery = 50 * time.Millisecond

@@ -3,7 +3,7 @@ package doctor
 // Code names a kind of finding. Codes are part of the interface: alerts are built on them.
 type Code string
 
-// The codes.
+// Codes of findings.
 const (
 	NotifyCommitLock    Code = "notify-commit-lock"
 	ListenersWoken      Code = "listeners-woken"
@@ -24,7 +24,7 @@ const (
 	KindUnknown         Code = "kind-unknown"
 )
 
-// Codes lists all codes.
+// Codes returns all codes.
 func Codes() []Code {
 	return []Code{
 		NotifyCommitLock, ListenersWoken, NotifyQueueFilling, PostmasterSaturated, MultiXactContention, HotRow, TableLock, ChattyStatements, RowCommits,

@@ -10,26 +10,26 @@ import (
 	"time"
 )
 
-// Config configures a Doctor. URL alone is required.
+// Config configures a Doctor. Only URL is required.
 type Config struct {
-	// URL is the connection string: postgres://user:password@host:port/database. Connect to the server itself, not to a
-	// pooler: the postmaster's answer is looked at too.
+	// URL is the connection string: postgres://user:password@host:port/database. Connect to the server directly, not
+	// through a pooler, because the postmaster's answers are measured too.
 	URL string
-	// Window is how long a stretch Watch judges by. The default is 15 seconds.
+	// Window is the length of the period that Watch judges. Default: 15 seconds.
 	Window time.Duration
-	// Every is how often Watch runs the checks. The default is 5 seconds.
+	// Every is how often Watch runs the checks. Default: 5 seconds.
 	Every time.Duration
-	// Logger hears of looks that failed. The default is slog.Default.
+	// Logger receives failures to read the server. Default: slog.Default().
 	Logger *slog.Logger
-	// Progress, where set, is called once a second by Run, with how long it has looked and the newest sample.
+	// Progress, if set, is called by Run once a second with the elapsed time and the newest sample.
 	Progress func(looked time.Duration, samples int)
 }
 
-// Doctor looks at one database. Run and Watch are called one at a time.
+// Doctor examines one database. Run and Watch must not be called concurrently.
 type Doctor struct {
 	config  Config
 	server  Server
-	session *session // of the checks; samples have their own
+	session *session // for checks; the sampler has its own
 	sampler *Sampler
 	prober  *prober
 	local   *local
@@ -37,7 +37,7 @@ type Doctor struct {
 	meter   *meter
 }
 
-// Open connects, twice: once for samples, once for checks. Errors in connecting are *pgconn.ConnectError.
+// Open opens two connections: one for samples, one for checks. Connection errors are *pgconn.ConnectError.
 func Open(ctx context.Context, c Config) (*Doctor, error) {
 	if c.Window == 0 {
 		c.Window = 15 * time.Second
@@ -80,13 +80,13 @@ func (d *Doctor) Close() {
 	d.session.close()
 }
 
-// Server is what is looked at.
+// Server describes the server that is examined.
 func (d *Doctor) Server() Server { return d.server }
 
-// Sampler is the doctor's own; it runs while Run or Watch does.
+// Sampler returns the doctor's sampler, which runs while Run or Watch does.
 func (d *Doctor) Sampler() *Sampler { return d.sampler }
 
-// Run looks for a while, and says what it found. It is an error if nothing could be looked at.
+// Run examines the server for a time and returns a report. It returns an error if nothing could be read.
 func (d *Doctor) Run(ctx context.Context, looking time.Duration) (Report, error) {
 	var report Report
 	d.sampler.window.reach(looking + connectTimeout)
@@ -106,19 +106,19 @@ func (d *Doctor) Run(ctx context.Context, looking time.Duration) (Report, error)
 	return report, err
 }
 
-// Snapshot is what Watch tells.
+// Snapshot is what Watch reports each second.
 type Snapshot struct {
 	At      time.Time
-	Waits   Waits // since the snapshot before
+	Waits   Waits // since the previous snapshot
 	Clients int
 	Idle    int
 	Report  *Report // the newest; nil at first
 }
 
-// Watch looks until ctx ends, and tells f once a second. The report in it is renewed as often as Config says.
+// Watch examines the server until ctx ends, and calls f once a second. Config.Every says how often the report is renewed.
 func (d *Doctor) Watch(ctx context.Context, f func(Snapshot)) error {
 	return d.while(ctx, func(ctx context.Context) error {
-		var looks []*taken // those of the last window, the oldest first
+		var looks []*taken // those of the last window, oldest first
 		var report *Report
 		tick := time.NewTicker(time.Second)
 		defer tick.Stop()
@@ -158,7 +158,7 @@ func (d *Doctor) Watch(ctx context.Context, f func(Snapshot)) error {
 	})
 }
 
-// while runs f beside the sampler and the prober, which it starts, stops and waits for.
+// while runs f together with the sampler and the prober, which it starts, stops and waits for.
 func (d *Doctor) while(ctx context.Context, f func(context.Context) error) error {
 	ctx, stop := context.WithCancel(ctx)
 	var both sync.WaitGroup
@@ -169,7 +169,7 @@ func (d *Doctor) while(ctx context.Context, f func(context.Context) error) error
 	return f(ctx)
 }
 
-// wait lets time pass, and tells of it.
+// wait waits for a time, and reports progress.
 func (d *Doctor) wait(ctx context.Context, begin time.Time, looking time.Duration) error {
 	end := time.NewTimer(looking - time.Since(begin))
 	defer end.Stop()
@@ -189,7 +189,7 @@ func (d *Doctor) wait(ctx context.Context, begin time.Time, looking time.Duratio
 	}
 }
 
-// taken is one look at counters, and at who holds the horizon.
+// taken is one reading of the counters and of the holders of the horizon.
 type taken struct {
 	counters *counters
 	pins     []pin
@@ -209,7 +209,7 @@ func (d *Doctor) look(ctx context.Context) *taken {
 	return t
 }
 
-// judge runs the checks over what was seen between two looks.
+// judge runs the checks on the period between two readings.
 func (d *Doctor) judge(ctx context.Context, from time.Time, first, last *taken) Report {
 	view := d.sampler.window.between(from, time.Now())
 	l := &look{
@@ -246,7 +246,7 @@ func (d *Doctor) judge(ctx context.Context, from time.Time, first, last *taken) 
 	return report
 }
 
-// unseen is what the role may not see at all.
+// unseen lists what the role may not see at all.
 func (d *Doctor) unseen() []string {
 	list := []string{}
 	if !d.server.sees() {
@@ -264,7 +264,7 @@ func (d *Doctor) unseen() []string {
 	return list
 }
 
-// unique keeps the first of equal texts.
+// unique removes duplicates.
 func unique(texts []string) []string {
 	seen := map[string]bool{}
 	kept := texts[:0]

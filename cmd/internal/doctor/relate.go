@@ -2,14 +2,13 @@ package doctor
 
 import "slices"
 
-// A consequence is a kind of finding that another kind brings about. Which findings are connected is known; whether they are in
-// this case, when tells.
+// A consequence is a kind of finding that another kind can cause. when reports whether it does in the given case.
 type consequence struct {
 	of, is Code
 	when   func(cause, effect Finding) bool
 }
 
-// mostly: those who hold what the effect waits for spend most of their time in one of the classes.
+// mostly reports whether the holders of what the effect waits for spend most of their time in one of the classes.
 func mostly(classes ...Class) func(Finding, Finding) bool {
 	return func(_, effect Finding) bool {
 		in, all := 0.0, 0.0
@@ -23,22 +22,22 @@ func mostly(classes ...Class) func(Finding, Finding) bool {
 	}
 }
 
-// heavier: the cause loses more time than the effect.
+// heavier reports whether the cause loses more time than the effect.
 func heavier(cause, effect Finding) bool { return cause.Lost >= effect.Lost }
 
 func always(Finding, Finding) bool { return true }
 
-// consequences stand in the order in which they are tried: the first that fits a finding is its cause.
+// consequences are tried in this order: the first that matches a finding gives its cause.
 func consequences() []consequence {
 	return []consequence{
-		// Who waits for NOTIFY's lock keeps the rows he has changed, and has not been acknowledged his commit.
+		// A session that waits for NOTIFY's lock keeps its row locks, and its commit is not acknowledged yet.
 		{NotifyCommitLock, HotRow, mostly(ObjectLock)},
 		{NotifyCommitLock, RowCommits, heavier},
 		{NotifyCommitLock, MultiXactContention, heavier},
 		{NotifyCommitLock, ChattyStatements, heavier},
-		// Listeners that are woken take the processor and the locks of the queue from those who hold NOTIFY's.
+		// Listeners that are woken compete with the holders of NOTIFY's lock for processors and the queue's locks.
 		{ListenersWoken, NotifyCommitLock, heavier},
-		// A listener in a long transaction reads nothing, and holds the horizon too.
+		// A listener in a long transaction reads no notifications, and also holds the horizon.
 		{HorizonPinned, NotifyQueueFilling, always},
 		{MultiXactContention, HotRow, mostly(MultiXact)},
 		{MultiXactContention, RowCommits, heavier},
@@ -46,10 +45,10 @@ func consequences() []consequence {
 		{HotRow, RowCommits, heavier},
 		{HotRow, ChattyStatements, heavier},
 		{RowCommits, ChattyStatements, heavier},
-		// Who stands in line for a table keeps the rows he has changed.
+		// A session that waits for a table keeps its row locks.
 		{TableLock, HotRow, mostly(OtherLock)},
 		{TableLock, LaneBacklog, always},
-		// A connection storm takes the processors from everybody.
+		// A connection storm takes processor time from all sessions.
 		{PostmasterSaturated, RowCommits, heavier},
 		{WeirSlow, LaneBacklog, always},
 		{WeirSlow, PromotionLate, always},
@@ -62,8 +61,8 @@ func consequences() []consequence {
 	}
 }
 
-// relate says which finding is downstream of which, takes critical from consequences, and puts causes first, each
-// followed by its consequences.
+// relate marks findings that are consequences of others, caps their severity below critical, and sorts causes first, each followed by its
+// consequences.
 func relate(findings []Finding) []Finding {
 	byCode := func(code Code) int { return slices.IndexFunc(findings, func(f Finding) bool { return f.Code == code }) }
 	for _, c := range consequences() {
@@ -76,7 +75,7 @@ func relate(findings []Finding) []Finding {
 			if effect.Code != c.is || effect.DownstreamOf != "" || findings[cause].DownstreamOf == effect.Code || !c.when(findings[cause], *effect) {
 				continue
 			}
-			// What is worse than its supposed cause has another.
+			// A finding that is worse than its supposed cause has another cause.
 			if effect.Severity.rank() > findings[cause].Severity.rank() {
 				continue
 			}

@@ -6,76 +6,76 @@ import (
 	"time"
 )
 
-// ReportVersion is the version of Report's JSON. Fields may be added to a version; none changes its meaning.
+// ReportVersion is the version of Report's JSON. Within a version fields may be added, but none changes its meaning.
 const ReportVersion = 1
 
-// Report is what one look found.
+// Report is the result of one examination.
 type Report struct {
 	Version  int       `json:"version"`
 	At       time.Time `json:"at"`
-	Seconds  float64   `json:"seconds"` // how long was looked
+	Seconds  float64   `json:"seconds"` // length of the examination
 	Server   Server    `json:"server"`
 	Samples  int       `json:"samples"`
 	Waits    Waits     `json:"waits"`
-	Findings []Finding `json:"findings"` // causes first, each followed by what is downstream of it
+	Findings []Finding `json:"findings"` // causes first, each followed by its consequences
 	Well     []Well    `json:"well"`
-	Unseen   []string  `json:"unseen"` // what could not be looked at, and what that would take
+	Unseen   []string  `json:"unseen"` // what could not be examined, and what that would require
 	Cost     Cost      `json:"cost"`
 }
 
-// Cost is what looking took.
+// Cost is the cost of the examination.
 type Cost struct {
 	Statements   int     `json:"statements"`
-	Milliseconds float64 `json:"milliseconds"` // spent waiting for answers, all sessions together
+	Milliseconds float64 `json:"milliseconds"` // spent waiting for answers, in all sessions
 }
 
 // Severity grades a finding.
 type Severity string
 
-// Severities. A consequence of another finding is never critical itself.
+// Severities. A consequence of another finding is never critical.
 const (
-	Info     Severity = "info"     // worth knowing; nothing is lost by it now
+	Info     Severity = "info"     // worth knowing; no time is lost now
 	Warning  Severity = "warning"  // costs time, or will
-	Critical Severity = "critical" // holds the database's work up now
+	Critical Severity = "critical" // delays the database's work now
 )
 
 func (s Severity) rank() int {
 	return slices.Index([]Severity{Info, Warning, Critical}, s)
 }
 
-// Finding is one thing that is not as it should be. Its code is stable; docs/findings has a page for it.
+// Finding is one problem. Its code is stable; docs/findings has a page for each code.
 type Finding struct {
 	Code     Code       `json:"code"`
 	Severity Severity   `json:"severity"`
-	Summary  string     `json:"summary"` // one sentence: what it is, with the figures that matter
-	Lost     float64    `json:"lost"`    // session-seconds waited per second; 0 where no wait shows it
+	Summary  string     `json:"summary"` // one sentence with the important figures
+	Lost     float64    `json:"lost"`    // session-seconds waited per second; 0 if no wait shows it
 	Evidence []Evidence `json:"evidence"`
 	Now      string     `json:"now"`
 	ForGood  string     `json:"for_good"`
-	Lab      string     `json:"lab,omitempty"` // the command that shows it
-	Seen     int        `json:"seen"`          // in how many samples
-	Samples  int        `json:"samples"`       // of how many
-	// DownstreamOf is the code of the finding that this one is a consequence of; empty for a cause.
+	Lab      string     `json:"lab,omitempty"` // the command that reproduces it
+	Seen     int        `json:"seen"`          // number of samples that showed it
+	Samples  int        `json:"samples"`       // number of samples in all
+	// DownstreamOf is the code of the finding of which this one is a consequence; empty for a cause.
 	DownstreamOf Code `json:"downstream_of,omitempty"`
-	// Capped is the severity it would have had as a cause.
+	// Capped is the severity that it would have as a cause.
 	Capped Severity `json:"capped,omitempty"`
 
-	holders map[Class]float64 // what those waited for do themselves, in session-seconds per second
+	holders map[Class]float64 // what the sessions waited for do, in session-seconds per second
 }
 
-// Evidence is a fact, and where it can be, the query that shows it.
+// Evidence is a fact, with the query that shows it if there is one.
 type Evidence struct {
 	Fact  string `json:"fact"`
 	Query string `json:"query,omitempty"`
 }
 
-// Well is one thing that is as it should be.
+// Well is one thing that is healthy.
 type Well struct {
 	Check string `json:"check"`
 	Fact  string `json:"fact"`
 }
 
-// Worst is the severity of the worst finding; Info when there is none.
+// Worst returns the severity of the worst finding, or Info if there is none.
 func (r Report) Worst() Severity {
 	worst := Info
 	for _, f := range r.Findings {
@@ -95,7 +95,7 @@ func (r Report) Find(code Code) (Finding, bool) {
 	return r.Findings[i], true
 }
 
-// byWeight orders the worst first, then what loses most.
+// byWeight sorts by severity, then by time lost.
 func byWeight(a, b Finding) int {
 	return cmp.Or(cmp.Compare(b.Severity.rank(), a.Severity.rank()), cmp.Compare(b.Lost, a.Lost), cmp.Compare(a.Code, b.Code))
 }

@@ -12,23 +12,23 @@ const (
 	calmEvery = time.Second
 	busyEvery = 100 * time.Millisecond
 	lockEvery = 400 * time.Millisecond
-	// dutyCycle keeps a slow server from being looked at more than a twentieth of the time.
+	// dutyCycle limits sampling to a twentieth of the time on a slow server.
 	dutyCycle = 20
-	// calmAfter is how long nothing must wait before samples are rare again.
+	// calmAfter is how long no session must wait before samples become rare again.
 	calmAfter = 3 * time.Second
 )
 
-// SamplerConfig configures a Sampler. URL alone is required.
+// SamplerConfig configures a Sampler. Only URL is required.
 type SamplerConfig struct {
 	// URL is the connection string: postgres://user:password@host:port/database.
 	URL string
-	// Window is how far back Waits can look. The default is 2 minutes.
+	// Window is how long samples are kept for Waits. Default: 2 minutes.
 	Window time.Duration
-	// Logger hears of samples that failed. The default is slog.Default.
+	// Logger receives failed samples. Default: slog.Default().
 	Logger *slog.Logger
 }
 
-// Sampler reads who waits for what: once a second, and ten times a second while sessions wait. It can be used alone:
+// Sampler reads what sessions wait for, once a second, and ten times a second while sessions wait. It can be used alone:
 //
 //	s, err := doctor.NewSampler(ctx, doctor.SamplerConfig{URL: url})
 //	defer s.Close()
@@ -41,7 +41,7 @@ type Sampler struct {
 	window  *window
 	log     *slog.Logger
 
-	hot func(ctx context.Context, s *session, sample *Sample) // looks at what changes too fast for a later look; may be nil
+	hot func(ctx context.Context, s *session, sample *Sample) // reads what changes too fast to be read later; may be nil
 
 	texts interner // of Run's goroutine
 
@@ -77,7 +77,7 @@ func (s *Sampler) defaults() {
 // Close ends the connection. Call it after Run has returned.
 func (s *Sampler) Close() { s.session.close() }
 
-// Run takes samples until ctx ends. A sample that fails is left out, and the connection made again.
+// Run takes samples until ctx ends. A sample that fails is left out, and the connection is reopened.
 func (s *Sampler) Run(ctx context.Context) {
 	var lastLook, lastBusy time.Time
 	var lookCost time.Duration
@@ -134,10 +134,10 @@ func (s *Sampler) look(ctx context.Context, sample *Sample) {
 	}
 }
 
-// Waits adds up what sessions waited for between two moments.
+// Waits adds up the waits between two moments.
 func (s *Sampler) Waits(from, to time.Time) Waits { return s.window.between(from, to).waits() }
 
-// Last is the newest sample; false when there is none.
+// Last returns the newest sample; false if there is none.
 func (s *Sampler) Last() (Sample, bool) {
 	s.window.mu.Lock()
 	defer s.window.mu.Unlock()
@@ -154,14 +154,14 @@ func (s *Sampler) fail(err error) {
 	s.log.Debug("weir doctor: a sample failed", "error", err)
 }
 
-// failures tells how many samples failed, and the last reason.
+// failures returns how many samples failed, and the last reason.
 func (s *Sampler) failures() (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.failed, s.err
 }
 
-// Ignore leaves sessions out of all samples to come, by their pids.
+// Ignore leaves sessions with the given pids out of all later samples.
 func (s *Sampler) Ignore(pids ...uint32) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -2,14 +2,14 @@ package doctor
 
 import "strings"
 
-// Class is a kind of wait that stays the same over PostgreSQL's versions.
+// Class is a class of waits that is the same in all versions of PostgreSQL.
 type Class string
 
 // Classes of waits.
 const (
-	CPU          Class = "cpu"          // no wait is shown: it computes, or waits for a processor
-	Commit       Class = "commit"       // the flush of the log, or a standby's answer to it
-	ObjectLock   Class = "object-lock"  // among them the lock of NOTIFY
+	CPU          Class = "cpu"          // no wait: it computes, or waits for a processor
+	Commit       Class = "commit"       // the flush of the WAL, or a standby's confirmation
+	ObjectLock   Class = "object-lock"  // including the lock of NOTIFY
 	RowLock      Class = "row-lock"     // another transaction's row
 	OtherLock    Class = "other-lock"   // a table, an advisory lock, …
 	MultiXact    Class = "multixact"    // the log of rows locked by several
@@ -21,11 +21,11 @@ const (
 	DataIO       Class = "io"           // files of data
 	ClientWrite  Class = "client-write" // a client that does not read
 	OtherWait    Class = "other"        // anything else
-	Woken        Class = "woken"        // an idle session that is awake: a listener, reading notifications
-	notWaiting   Class = ""             // idle, asleep on purpose, or between two statements
+	Woken        Class = "woken"        // an idle session that is awake: a listener reading notifications
+	notWaiting   Class = ""             // idle, sleeping on purpose, or between two statements
 )
 
-// Classes lists them in the order in which they are shown.
+// Classes returns the classes in display order.
 func Classes() []Class {
 	return []Class{
 		ObjectLock, RowLock, OtherLock, MultiXact, NotifyQueue, Woken, Commit, TransactLog, LockTable, SnapshotList, Buffer, DataIO, ClientWrite,
@@ -33,7 +33,7 @@ func Classes() []Class {
 	}
 }
 
-// classify sorts a session's wait.
+// classify returns the class of a session's wait.
 //
 // Names changed over the versions, so they are compared without case and without what was added or dropped: 17 spells
 // WALSync as WalSync and SLRURead as SlruRead; 17.0 to 17.3 show LWLocks with the suffix Lock that all others leave
@@ -123,5 +123,5 @@ func classifyLWLock(name string) Class {
 	return OtherWait
 }
 
-// lost tells whether a session in this class stands still. One that computes does not.
+// lost reports whether a session in this class is waiting, rather than computing.
 func (c Class) lost() bool { return c != CPU && c != notWaiting && c != Woken }

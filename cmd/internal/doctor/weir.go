@@ -8,7 +8,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// queueCount is a queue of Weir's at one look: weir.queues.
+// queueCount is one reading of a Weir queue, from weir.queues.
 type queueCount struct {
 	Name        string
 	PausedAt    *time.Time
@@ -25,7 +25,7 @@ func readQueues(ctx context.Context, s *session) ([]queueCount, error) {
 	return list[queueCount](ctx, s, queuesSQL)
 }
 
-// workerCount is a worker of Weir's: weir.workers.
+// workerCount is a Weir worker, from weir.workers.
 type workerCount struct {
 	ID      int32
 	Name    string
@@ -41,14 +41,14 @@ func readWorkers(ctx context.Context, s *session) ([]workerCount, error) {
 	return list[workerCount](ctx, s, workersSQL)
 }
 
-// notPermitted tells whether a statement failed for want of rights, and nothing else.
+// notPermitted reports whether a statement failed only because of missing privileges.
 func notPermitted(err error) bool {
 	var refused *pgconn.PgError
 	const insufficientPrivilege = "42501"
 	return errors.As(err, &refused) && refused.Code == insufficientPrivilege
 }
 
-// unless turns a missing privilege into an entry of what could not be seen. If ok is false, the check ends with the result.
+// unless converts a missing privilege into an entry of what could not be seen. If ok is false, the check ends with the result.
 func unless(err error, what, needs string) (r result, ok bool, failed error) {
 	switch {
 	case err == nil:
@@ -59,5 +59,5 @@ func unless(err error, what, needs string) (r result, ok bool, failed error) {
 	return result{}, false, err
 }
 
-// absent is the result of Weir's own checks where its schema is missing.
+// absent is the result of the checks of Weir if its schema is missing.
 var absent = result{}

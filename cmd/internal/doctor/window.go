@@ -6,16 +6,16 @@ import (
 	"time"
 )
 
-// Waits is what sessions waited for over a stretch of time, in session-seconds.
+// Waits is what sessions waited for over a period, in session-seconds.
 type Waits struct {
-	Seconds float64           `json:"seconds"` // the stretch that samples stand for
+	Seconds float64           `json:"seconds"` // the period that the samples cover
 	Samples int               `json:"samples"`
 	Classes map[Class]float64 `json:"classes"`
 	Events  map[Event]float64 `json:"-"`
-	Top     []EventTotal      `json:"events"` // the greatest of Events
+	Top     []EventTotal      `json:"events"` // the largest of Events
 }
 
-// Event is a wait as this version of PostgreSQL calls it; both are empty for a session that shows none.
+// Event is a wait as this version of PostgreSQL names it; both fields are empty for a session that is not waiting.
 type Event struct{ Type, Name string }
 
 func (e Event) String() string {
@@ -25,14 +25,14 @@ func (e Event) String() string {
 	return e.Type + ":" + e.Name
 }
 
-// EventTotal is an event and how long sessions were in it.
+// EventTotal is an event and its session-seconds.
 type EventTotal struct {
 	Event   string  `json:"event"`
 	Class   Class   `json:"class"`
 	Seconds float64 `json:"seconds"`
 }
 
-// Rate is how many sessions were in a class at any moment: session-seconds per second.
+// Rate returns the average number of sessions in a class: session-seconds per second.
 func (w Waits) Rate(c Class) float64 {
 	if w.Seconds <= 0 {
 		return 0
@@ -40,7 +40,7 @@ func (w Waits) Rate(c Class) float64 {
 	return w.Classes[c] / w.Seconds
 }
 
-// Lost is how many sessions stood still at any moment.
+// Lost returns the average number of waiting sessions.
 func (w Waits) Lost() float64 {
 	lost := 0.0
 	for class := range w.Classes {
@@ -51,9 +51,9 @@ func (w Waits) Lost() float64 {
 	return lost
 }
 
-// Dominant is the class in which most time was lost, and how much per second; "" when none was.
+// Dominant returns the class in which the most time was lost, and how much per second; "" if none was.
 func (w Waits) Dominant() (class Class, rate float64) {
-	for _, c := range Classes() { // in a fixed order, so that equals do not flicker
+	for _, c := range Classes() { // in a fixed order, so that ties are stable
 		if r := w.Rate(c); c.lost() && r > rate {
 			class, rate = c, r
 		}
@@ -61,7 +61,7 @@ func (w Waits) Dominant() (class Class, rate float64) {
 	return class, rate
 }
 
-// window keeps the samples of the last while.
+// window keeps recent samples.
 type window struct {
 	span time.Duration
 
@@ -71,16 +71,16 @@ type window struct {
 	probes  []Probe
 }
 
-// What bounds memory, when samples come ten times a second and many sessions are at work.
+// Limits memory when samples are taken ten times a second and many sessions are busy.
 const (
 	mostSamples = 6000
 	mostEntries = 200_000 // sessions and locks, in all samples together
 )
 
-// entries is what a sample takes.
+// entries returns the size of a sample.
 func (s Sample) entries() int { return len(s.Sessions) + len(s.Locks) }
 
-// longestWeight bounds what one sample may stand for, lest a pause counts as a wait.
+// longestWeight limits the time that one sample stands for, so that a pause does not count as a wait.
 const longestWeight = 2 * time.Second
 
 func (w *window) add(s Sample) {
@@ -110,14 +110,14 @@ func (w *window) addProbe(p Probe) {
 	w.probes = slices.Delete(w.probes, 0, old)
 }
 
-// reach makes sure that samples are kept for so long.
+// reach ensures that samples are kept for at least a duration.
 func (w *window) reach(span time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.span = max(w.span, span)
 }
 
-// between returns the samples after from, up to to.
+// between returns the samples in (from, to].
 func (w *window) between(from, to time.Time) view {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -135,13 +135,13 @@ func (w *window) between(from, to time.Time) view {
 	return v
 }
 
-// view is a stretch of the window, as the checks read it.
+// view is a period of the window, as the checks read it.
 type view struct {
 	samples []Sample
 	probes  []Probe
 }
 
-// duration is what the samples stand for.
+// duration returns the time that the samples cover.
 func (v view) duration() time.Duration {
 	var d time.Duration
 	for _, s := range v.samples {
@@ -150,7 +150,7 @@ func (v view) duration() time.Duration {
 	return d
 }
 
-// waits adds up.
+// waits adds up the samples' waits.
 func (v view) waits() Waits {
 	w := Waits{Seconds: v.duration().Seconds(), Samples: len(v.samples), Classes: map[Class]float64{}, Events: map[Event]float64{}, Top: []EventTotal{}}
 	classes := map[Event]Class{}
@@ -185,7 +185,7 @@ func (v view) waits() Waits {
 	return w
 }
 
-// seen counts samples in which a session is in one of the classes.
+// seen counts the samples in which a session is in one of the classes.
 func (v view) seen(classes ...Class) int {
 	n := 0
 	for _, s := range v.samples {
@@ -196,7 +196,7 @@ func (v view) seen(classes ...Class) int {
 	return n
 }
 
-// each calls f with every session of every sample, and the seconds that it stands for.
+// each calls f with each session of each sample, and the seconds that it stands for.
 func (v view) each(f func(s Session, weight float64)) {
 	for _, sample := range v.samples {
 		for _, session := range sample.Sessions {
@@ -205,7 +205,7 @@ func (v view) each(f func(s Session, weight float64)) {
 	}
 }
 
-// looks returns the samples in which the locks were looked at.
+// looks returns the samples that include locks.
 func (v view) looks() []Sample {
 	var looked []Sample
 	for _, s := range v.samples {
