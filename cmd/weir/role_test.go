@@ -164,7 +164,7 @@ func TestWhatAUserLacksIsNamed(t *testing.T) {
 	}
 	check(as, "grant the role weir_hub to this user", "serve", "--listen-pg", "", "--listen-http", "127.0.0.1:0")
 	empty := asRole(t, admin, pgtest.Empty(t), "pg_read_all_stats")
-	check(empty, "migrate as the database's owner, or let them run: GRANT CREATE ON DATABASE", "migrate", "up")
+	check(empty, "migrate as the owner of the database, or have the owner run: GRANT CREATE ON DATABASE", "migrate", "up")
 }
 
 func TestARefusalOverASocketNamesTheSystemsUser(t *testing.T) {
