@@ -91,7 +91,7 @@ func TestTheServerComesFromTheEnvironment(t *testing.T) {
 	for _, name := range []string{"WEIR_TEST_DATABASE_URL", "DATABASE_URL"} {
 		t.Setenv(name, "")
 	}
-	wantFailure(t, func(t testing.TB) { weirtest.Database(t) }, "set WEIR_TEST_DATABASE_URL to the URL of one")
+	wantFailure(t, func(t testing.TB) { weirtest.Database(t) }, "set WEIR_TEST_DATABASE_URL to the URL of a server")
 	t.Setenv("DATABASE_URL", "postgres://nobody@127.0.0.1:1/none")
 	wantFailure(t, func(t testing.TB) { weirtest.Database(t) }, "open the server that DATABASE_URL names", "127.0.0.1:1")
 	t.Setenv("WEIR_TEST_DATABASE_URL", pgtest.Empty(t))

@@ -50,7 +50,7 @@ func TestWhatATransactionEnqueuesIsAssertedOnAndRolledBack(t *testing.T) {
 		wantFailure(t, func(t testing.TB) {
 			weirtest.RequireEnqueuedTx(t, tx, sendMail{To: "ada"}, &weir.Options{Queue: "post", Priority: 2, MaxAttempts: 1, RunAt: at.Add(time.Minute), Meta: map[string]any{"tenant": 8}})
 		}, `meta {"tenant":8}`, `(differs in queue, priority, max_attempts, run_at, meta.tenant)`)
-		wantFailure(t, func(t testing.TB) { weirtest.RequireNotEnqueuedTx[sendMail](t, tx) }, "want no job of kind send_mail, and 2 were enqueued in this transaction", `"bob"`)
+		wantFailure(t, func(t testing.TB) { weirtest.RequireNotEnqueuedTx[sendMail](t, tx) }, "want no job of kind send_mail, but 2 were enqueued in this transaction", `"bob"`)
 		wantFailure(t, func(t testing.TB) {
 			weirtest.RequireManyEnqueuedTx(t, tx, []weir.NewJob{{Args: charge{5}}, {Args: charge{5}}, {Args: sendMail{To: "ada"}}})
 		}, "3 jobs were enqueued in this transaction, want 3", "missing is\n    charge", `not wanted is`, `"bob"`)

@@ -169,7 +169,7 @@ func TestWhatAUserLacksIsNamed(t *testing.T) {
 
 func TestARefusalOverASocketNamesTheSystemsUser(t *testing.T) {
 	t.Parallel()
-	for host, want := range map[string]string{"/run/postgresql": "the system's user of that name", "localhost": "check user and password"} {
+	for host, want := range map[string]string{"/run/postgresql": "operating system user of the same name", "localhost": "check user and password"} {
 		config, err := pgx.ParseConfig("host=" + host + " user=app dbname=app")
 		if err != nil {
 			t.Fatal(err)
