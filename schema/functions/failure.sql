@@ -45,7 +45,7 @@ DECLARE
 BEGIN
   -- That a job was retried is kept beside how it had failed.
   SELECT k.* INTO f FROM weir.failure k WHERE k.id = _kept_failure.job_id ORDER BY k.attempt DESC, k.finished_at IS NULL LIMIT 1;
-  IF f.finished_at IS NOT NULL AND f.attempt > _kept_failure.after THEN
+  IF f.finished_at IS NOT NULL AND f.attempt >= _kept_failure.after THEN
     RETURN NEXT f;
   END IF;
 END

@@ -32,6 +32,7 @@ AS $$
 DECLARE
   c       weir.promotion;
   at_time timestamptz;
+  at_now  timestamptz;
   is_new  boolean;
   is_due  boolean;
   is_held boolean;
@@ -103,9 +104,10 @@ BEGIN
     )
     SELECT (SELECT count(*) FROM logged), m.due, m.due_id, m.ahead_due, m.ahead_id, m.ahead_snapshot
       INTO _promote.promoted, c.due, c.due_id, c.ahead_due, c.ahead_id, c.ahead_snapshot FROM moved m;
-    IF _promote.upto IS NOT NULL AND c.due > clock_timestamp() THEN  -- back to now: what comes from here on waits for its own time
+    at_now := clock_timestamp();  -- read once: what lies between two readings would be stepped over
+    IF _promote.upto IS NOT NULL AND c.due > at_now THEN  -- back to now: what comes from here on waits for its own time
       INSERT INTO weir.promotion (seq, due, due_id, snapshot, ahead_due, ahead_id, ahead_snapshot)
-      SELECT p.seq + 1, clock_timestamp(), 9223372036854775807, p.snapshot, p.due || p.ahead_due, p.due_id || p.ahead_id, p.snapshot || p.ahead_snapshot
+      SELECT p.seq + 1, at_now, 9223372036854775807, p.snapshot, p.due || p.ahead_due, p.due_id || p.ahead_id, p.snapshot || p.ahead_snapshot
       FROM weir.promotion p WHERE p.seq = c.seq + 1
       RETURNING due, due_id, ahead_due, ahead_id, ahead_snapshot INTO c.due, c.due_id, c.ahead_due, c.ahead_id, c.ahead_snapshot;
     END IF;

@@ -428,14 +428,16 @@ COMMENT ON FUNCTION weir._seal IS 'Ties a cursor to the list that it is of: a mi
 
 CREATE OR REPLACE FUNCTION weir.jobs_page(states text[] DEFAULT NULL, queue text DEFAULT NULL, kinds text[] DEFAULT NULL, meta jsonb DEFAULT NULL,
                                           after text DEFAULT NULL, most integer DEFAULT 100, OUT jobs jsonb, OUT next text)
-LANGUAGE plpgsql STABLE SECURITY DEFINER
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET jit = off
 AS $$
 DECLARE
   p record;
 BEGIN
-  p := weir._page(jobs_page.states, jobs_page.queue, jobs_page.kinds, jobs_page.meta, jobs_page.after, jobs_page.most);
+  -- Before the snapshot: one that is older than a reclaim which it has waited for would see neither the rows nor their copies.
+  LOCK TABLE weir.job, weir.batch, weir.result, weir.later, weir.promotion IN ACCESS SHARE MODE;
+  SELECT g.* INTO p FROM weir._page(jobs_page.states, jobs_page.queue, jobs_page.kinds, jobs_page.meta, jobs_page.after, jobs_page.most) g;
   jobs := to_jsonb(p.jobs);
   next := p.next;
   RAISE SQLSTATE 'WR099';  -- lets go of the tables

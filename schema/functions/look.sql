@@ -86,7 +86,9 @@ BEGIN
       FROM weir.result x WHERE x.segment = a.segment AND x.lane = a.lane AND x.seq = b.seq AND a.id = ANY (x.ids) ORDER BY x.finished_at LIMIT 1;
     ELSIF a.xid = '1' THEN  -- history from before a re-basing, which keeps no batches
       SELECT x.outcome, x.worker, x.finished_at, x.errors[array_position(x.ids, a.id)] AS error, x.outputs[array_position(x.ids, a.id)] AS output INTO r
-      FROM weir.result x WHERE x.lane = a.lane AND a.id = ANY (x.ids) ORDER BY x.finished_at LIMIT 1;
+      FROM weir.result x WHERE x.segment = a.segment AND x.lane = a.lane AND a.id = ANY (x.ids) ORDER BY x.finished_at LIMIT 1
+      OFFSET (SELECT count(*) FROM weir.job j WHERE j.id = a.id AND j.xid = '1' AND j.segment = a.segment AND j.lane = a.lane
+                AND (j.attempt, j.put_off) < (a.attempt, a.put_off));  -- attempts end in their order
     ELSE
       look.state := CASE WHEN look.cancel_requested THEN 'cancelled' ELSE 'available' END;
       CONTINUE;
@@ -98,6 +100,9 @@ BEGIN
       END IF;
     END IF;
   END LOOP;
+  IF look.state = 'failed' AND EXISTS (SELECT FROM weir.failure k WHERE k.id = job_id AND k.attempt > look.attempt AND k.finished_at IS NULL) THEN
+    look := NULL;  -- it was retried, and what followed has gone with its segment; the failures that are kept may know
+  END IF;
   IF look.id IS NULL OR look.state IN ('retried', 'snoozed', 'released', 'lost') THEN  -- what followed has gone with its segment
     SELECT k.* INTO f FROM weir._kept_failure(job_id, coalesce(look.attempt, 0)) k;
     IF FOUND THEN

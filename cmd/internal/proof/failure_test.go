@@ -205,3 +205,120 @@ func TestFailuresGoAfterTheirRetention(t *testing.T) {
 		t.Errorf("a retry of what has gone says %s", *state)
 	}
 }
+
+// TestARestoredDumpKnowsHowRetriedJobsEnded: after a rebase a job that was tried more than once is as its last attempt left it, and one that failed
+// is listed and can be retried.
+func TestARestoredDumpKnowsHowRetriedJobsEnded(t *testing.T) {
+	t.Parallel()
+	conn := connect(t, pgtest.Database(t))
+	worker := startWorker(t, conn, "q")
+	ids := map[string]int64{}
+	for _, last := range []string{"failed", "completed", "cancelled"} {
+		ids[last] = value[int64](t, conn, `SELECT weir.enqueue('q', 'k', max_attempts => 5)`)
+		for _, outcome := range []string{"retried", "snoozed", last} {
+			if _, err := finish(t.Context(), conn, worker, mustClaim(t, conn, worker, "q", 1)[0], outcome, time.Time{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		wantState(t, conn, ids[last], last)
+	}
+	moveElsewhere(t, conn)
+	exec(t, conn, `SELECT weir.rebase()`)
+	for want, id := range ids {
+		wantState(t, conn, id, want)
+	}
+	if got := column[int64](t, conn, `SELECT id FROM weir.jobs('failed')`); len(got) != 1 || got[0] != ids["failed"] {
+		t.Errorf("listed as failed after the rebase: %v, want %d", got, ids["failed"])
+	}
+	if state := value[string](t, conn, `SELECT weir.retry($1)`, ids["failed"]); state != "available" {
+		t.Errorf("the failed job is %s after its retry", state)
+	}
+}
+
+// TestASnoozedJobThatFailedIsFailed, also when the segment of its failure is reclaimed before the older one that knows only of the snooze.
+func TestASnoozedJobThatFailedIsFailed(t *testing.T) {
+	t.Parallel()
+	url := pgtest.Database(t)
+	conn, holder := connect(t, url), connect(t, url)
+	smallSegments(t, conn)
+	worker := startWorker(t, conn, "q", "filler")
+	id := value[int64](t, conn, `SELECT weir.enqueue('q', 'k')`)
+	first := mustClaim(t, conn, worker, "q", 1)[0]
+	exec(t, holder, `BEGIN`)
+	exec(t, holder, `LOCK TABLE weir.job_1 IN ACCESS SHARE MODE`)
+	openNext(t, conn, worker)
+	if _, err := finish(t.Context(), conn, worker, first, "snoozed", time.Time{}); err != nil {
+		t.Fatal(err)
+	}
+	fail(t, conn, worker, mustClaim(t, conn, worker, "q", 1)[0])
+	openNext(t, conn, worker)
+	rotateUntil(t, conn, "reclaimed job 2")
+	wantState(t, conn, id, "failed")
+	if got := column[int64](t, conn, `SELECT id FROM weir.jobs('failed')`); len(got) != 1 {
+		t.Errorf("listed as failed: %v, want %d", got, id)
+	}
+	exec(t, holder, `ROLLBACK`)
+}
+
+// TestAFailureThatWasRetriedDoesNotReappear, also when the segment in which the retry completed is reclaimed before the older one that knows
+// only of the failure: nobody knows then how the job ended, and it can't be run again.
+func TestAFailureThatWasRetriedDoesNotReappear(t *testing.T) {
+	t.Parallel()
+	url := pgtest.Database(t)
+	conn, holder := connect(t, url), connect(t, url)
+	smallSegments(t, conn)
+	worker := startWorker(t, conn, "q", "filler")
+	id := value[int64](t, conn, `SELECT weir.enqueue('q', 'k')`)
+	first := mustClaim(t, conn, worker, "q", 1)[0]
+	exec(t, holder, `BEGIN`)
+	exec(t, holder, `LOCK TABLE weir.job_1 IN ACCESS SHARE MODE`)
+	openNext(t, conn, worker)
+	fail(t, conn, worker, first)
+	exec(t, conn, `SELECT weir.retry($1)`, id)
+	mustComplete(t, conn, worker, mustClaim(t, conn, worker, "q", 1))
+	wantState(t, conn, id, "completed")
+	openNext(t, conn, worker)
+	rotateUntil(t, conn, "reclaimed job 2")
+	if n := value[int](t, conn, `SELECT count(*) FROM weir.job_info($1) WHERE state = 'failed'`, id); n != 0 {
+		t.Error("a job that has completed is failed again")
+	}
+	if state := value[*string](t, conn, `SELECT weir.retry($1)`, id); state != nil {
+		t.Errorf("a retry of a job that has completed says %s", *state)
+	}
+	if got := mustClaim(t, conn, worker, "q", 1); len(got) != 0 {
+		t.Errorf("it is run again: %v", got)
+	}
+	exec(t, holder, `ROLLBACK`)
+}
+
+// TestAJobThatFailedAgainIsAsItFailedLast, also when the segment of the second failure is reclaimed before that of the first: its next attempt has a
+// number of its own.
+func TestAJobThatFailedAgainIsAsItFailedLast(t *testing.T) {
+	t.Parallel()
+	url := pgtest.Database(t)
+	conn, holder := connect(t, url), connect(t, url)
+	smallSegments(t, conn)
+	worker := startWorker(t, conn, "q", "filler")
+	id := value[int64](t, conn, `SELECT weir.enqueue('q', 'k')`)
+	first := mustClaim(t, conn, worker, "q", 1)[0]
+	exec(t, holder, `BEGIN`)
+	exec(t, holder, `LOCK TABLE weir.job_1 IN ACCESS SHARE MODE`)
+	openNext(t, conn, worker)
+	fail(t, conn, worker, first)
+	exec(t, conn, `SELECT weir.retry($1)`, id)
+	fail(t, conn, worker, mustClaim(t, conn, worker, "q", 1)[0])
+	openNext(t, conn, worker)
+	rotateUntil(t, conn, "reclaimed job 2")
+	wantState(t, conn, id, "failed")
+	if attempt := value[int](t, conn, `SELECT attempt FROM weir.job_info($1)`, id); attempt != 2 {
+		t.Errorf("it failed in attempt %d, want 2", attempt)
+	}
+	exec(t, conn, `SELECT weir.retry($1)`, id)
+	third := mustClaim(t, conn, worker, "q", 1)
+	if len(third) != 1 || third[0].Attempt != 3 {
+		t.Fatalf("claimed %v after the second retry, want attempt 3", third)
+	}
+	mustComplete(t, conn, worker, third)
+	wantState(t, conn, id, "completed")
+	exec(t, holder, `ROLLBACK`)
+}
