@@ -268,23 +268,21 @@ func TestReclaimLooksAtBatchesAndNotAtJobs(t *testing.T) {
 	rotateUntil(t, conn, "opened")
 	exec(t, conn, `SET max_parallel_workers_per_gather = 0`)
 	took := func(sql string) time.Duration {
-		all := []time.Duration{}
-		for range 4 {
-			tx, err := conn.Begin(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
-			began := time.Now()
-			exec(t, tx, sql)
-			all = append(all, time.Since(began))
-			if err := tx.Rollback(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+		tx, err := conn.Begin(t.Context())
+		if err != nil {
+			t.Fatal(err)
 		}
-		return slices.Min(all)
+		defer tx.Rollback(t.Context())
+		began := time.Now()
+		exec(t, tx, sql)
+		return time.Since(began)
 	}
-	unnested := took(`SELECT count(*) FROM (SELECT lane, seq, unnest(ids) FROM weir.batch_1 EXCEPT SELECT lane, seq, unnest(ids) FROM weir.result_1) e`)
-	reclaimed := took(`SELECT 1 / weir._reclaim(1)::int`)
+	// In turn, and the quickest of each: what else the machine does hits both.
+	unnested, reclaimed := time.Hour, time.Hour
+	for range 8 {
+		unnested = min(unnested, took(`SELECT count(*) FROM (SELECT lane, seq, unnest(ids) FROM weir.batch_1 EXCEPT SELECT lane, seq, unnest(ids) FROM weir.result_1) e`))
+		reclaimed = min(reclaimed, took(`SELECT 1 / weir._reclaim(1)::int`))
+	}
 	t.Logf("reclaiming 320,000 jobs in 40,000 batches takes %v, unnesting their ids %v", reclaimed, unnested)
 	if reclaimed > unnested*3/4 {
 		t.Errorf("reclaiming takes %v, unnesting all ids %v", reclaimed, unnested)
