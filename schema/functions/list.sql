@@ -313,7 +313,7 @@ $$;
 COMMENT ON FUNCTION weir._next IS
   'The next jobs that are, or were, in a state, of some lanes or, for NULL, of all, after a key: at most so many, each with the key to go on after it, and when it ended. A row without an id only says how far the look has come; no row says that there are no more.';
 
-CREATE OR REPLACE FUNCTION weir._page(states text[], queue text, kinds text[], meta jsonb, after text, most integer, OUT jobs weir.job_look[], OUT next text)
+CREATE OR REPLACE FUNCTION weir._read_page(states text[], queue text, kinds text[], meta jsonb, after text, most integer, OUT jobs weir.job_look[], OUT next text)
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
 SET jit = off
@@ -365,7 +365,7 @@ BEGIN
     key := at->1;
   END IF;
   IF queue IS NOT NULL THEN
-    lanes := ARRAY(SELECT q.id * 4 + p FROM weir.queue q, generate_series(0, 3) p WHERE q.name = _page.queue);
+    lanes := ARRAY(SELECT q.id * 4 + p FROM weir.queue q, generate_series(0, 3) p WHERE q.name = _read_page.queue);
   END IF;
 
   jobs := '{}';
@@ -379,16 +379,16 @@ BEGIN
         effort := effort + 1;
         IF r.id IS NOT NULL AND (kinds IS NOT NULL OR meta IS NOT NULL) THEN
           effort := effort + 9;
-          IF NOT EXISTS (SELECT FROM weir.job j WHERE j.id = r.id AND (kinds IS NULL OR j.kind = ANY (kinds)) AND (_page.meta IS NULL OR j.meta @> _page.meta))
-             AND NOT EXISTS (SELECT FROM weir.later l WHERE l.id = r.id AND (kinds IS NULL OR l.kind = ANY (kinds)) AND (_page.meta IS NULL OR l.meta @> _page.meta))
-             AND NOT EXISTS (SELECT FROM weir.failure f WHERE f.id = r.id AND (kinds IS NULL OR f.kind = ANY (kinds)) AND (_page.meta IS NULL OR f.meta @> _page.meta)) THEN
+          IF NOT EXISTS (SELECT FROM weir.job j WHERE j.id = r.id AND (kinds IS NULL OR j.kind = ANY (kinds)) AND (_read_page.meta IS NULL OR j.meta @> _read_page.meta))
+             AND NOT EXISTS (SELECT FROM weir.later l WHERE l.id = r.id AND (kinds IS NULL OR l.kind = ANY (kinds)) AND (_read_page.meta IS NULL OR l.meta @> _read_page.meta))
+             AND NOT EXISTS (SELECT FROM weir.failure f WHERE f.id = r.id AND (kinds IS NULL OR f.kind = ANY (kinds)) AND (_read_page.meta IS NULL OR f.meta @> _read_page.meta)) THEN
             r.id := NULL;
           END IF;
         END IF;
         IF r.id IS NOT NULL THEN
           SELECT k.* INTO look FROM weir.job_info(r.id) k;
           -- What has been retried by hand is in another state now, or has ended once more since.
-          IF look.state = states[nr] AND (_page.queue IS NULL OR look.queue = _page.queue) AND (r.ended_at IS NULL OR look.finished_at = r.ended_at) THEN
+          IF look.state = states[nr] AND (_read_page.queue IS NULL OR look.queue = _read_page.queue) AND (r.ended_at IS NULL OR look.finished_at = r.ended_at) THEN
             IF cardinality(jobs) = most THEN
               next := jsonb_build_array(nr, key);
               EXIT states;
@@ -415,6 +415,19 @@ BEGIN
   END IF;
 END
 $$;
+COMMENT ON FUNCTION weir._read_page IS 'A page of jobs as one snapshot shows them, see weir._page.';
+
+CREATE OR REPLACE FUNCTION weir._page(states text[], queue text, kinds text[], meta jsonb, after text, most integer, OUT jobs weir.job_look[], OUT next text)
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+AS $$
+BEGIN
+  -- Before the snapshot: one that is older than a reclaim which it has waited for would see neither the rows nor their copies.
+  LOCK TABLE weir.job, weir.batch, weir.result, weir.later, weir.promotion IN ACCESS SHARE MODE;
+  SELECT p.* INTO jobs, next FROM weir._read_page(_page.states, _page.queue, _page.kinds, _page.meta, _page.after, _page.most) p;
+END
+$$;
 COMMENT ON FUNCTION weir._page IS 'A page of jobs, see weir.jobs_page. The caller lets go of the tables.';
 
 CREATE OR REPLACE FUNCTION weir._seal(states text[], queue text, kinds text[], meta jsonb, at jsonb) RETURNS text
@@ -428,16 +441,14 @@ COMMENT ON FUNCTION weir._seal IS 'Ties a cursor to the list that it is of: a mi
 
 CREATE OR REPLACE FUNCTION weir.jobs_page(states text[] DEFAULT NULL, queue text DEFAULT NULL, kinds text[] DEFAULT NULL, meta jsonb DEFAULT NULL,
                                           after text DEFAULT NULL, most integer DEFAULT 100, OUT jobs jsonb, OUT next text)
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+LANGUAGE plpgsql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET jit = off
 AS $$
 DECLARE
   p record;
 BEGIN
-  -- Before the snapshot: one that is older than a reclaim which it has waited for would see neither the rows nor their copies.
-  LOCK TABLE weir.job, weir.batch, weir.result, weir.later, weir.promotion IN ACCESS SHARE MODE;
-  SELECT g.* INTO p FROM weir._page(jobs_page.states, jobs_page.queue, jobs_page.kinds, jobs_page.meta, jobs_page.after, jobs_page.most) g;
+  p := weir._page(jobs_page.states, jobs_page.queue, jobs_page.kinds, jobs_page.meta, jobs_page.after, jobs_page.most);
   jobs := to_jsonb(p.jobs);
   next := p.next;
   RAISE SQLSTATE 'WR099';  -- lets go of the tables

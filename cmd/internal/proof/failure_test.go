@@ -235,18 +235,27 @@ func TestARestoredDumpKnowsHowRetriedJobsEnded(t *testing.T) {
 	}
 }
 
+// claimedInAHeldSegment has a worker claim a job of queue q in the first segment, which a reader keeps from being reclaimed until the test ends;
+// the second is active.
+func claimedInAHeldSegment(t *testing.T) (conn *pgx.Conn, worker int32, first attempt) {
+	t.Helper()
+	url := pgtest.Database(t)
+	conn, reader := connect(t, url), connect(t, url)
+	smallSegments(t, conn)
+	worker = startWorker(t, conn, "q", "filler")
+	enqueueN(t, conn, "q", 1)
+	first = mustClaim(t, conn, worker, "q", 1)[0]
+	exec(t, reader, `BEGIN`)
+	exec(t, reader, `LOCK TABLE weir.job_1 IN ACCESS SHARE MODE`)
+	openNext(t, conn, worker)
+	return conn, worker, first
+}
+
 // TestASnoozedJobThatFailedIsFailed, also when the segment of its failure is reclaimed before the older one that knows only of the snooze.
 func TestASnoozedJobThatFailedIsFailed(t *testing.T) {
 	t.Parallel()
-	url := pgtest.Database(t)
-	conn, holder := connect(t, url), connect(t, url)
-	smallSegments(t, conn)
-	worker := startWorker(t, conn, "q", "filler")
-	id := value[int64](t, conn, `SELECT weir.enqueue('q', 'k')`)
-	first := mustClaim(t, conn, worker, "q", 1)[0]
-	exec(t, holder, `BEGIN`)
-	exec(t, holder, `LOCK TABLE weir.job_1 IN ACCESS SHARE MODE`)
-	openNext(t, conn, worker)
+	conn, worker, first := claimedInAHeldSegment(t)
+	id := first.ID
 	if _, err := finish(t.Context(), conn, worker, first, "snoozed", time.Time{}); err != nil {
 		t.Fatal(err)
 	}
@@ -257,22 +266,14 @@ func TestASnoozedJobThatFailedIsFailed(t *testing.T) {
 	if got := column[int64](t, conn, `SELECT id FROM weir.jobs('failed')`); len(got) != 1 {
 		t.Errorf("listed as failed: %v, want %d", got, id)
 	}
-	exec(t, holder, `ROLLBACK`)
 }
 
 // TestAFailureThatWasRetriedDoesNotReappear, also when the segment in which the retry completed is reclaimed before the older one that knows
 // only of the failure: nobody knows then how the job ended, and it can't be run again.
 func TestAFailureThatWasRetriedDoesNotReappear(t *testing.T) {
 	t.Parallel()
-	url := pgtest.Database(t)
-	conn, holder := connect(t, url), connect(t, url)
-	smallSegments(t, conn)
-	worker := startWorker(t, conn, "q", "filler")
-	id := value[int64](t, conn, `SELECT weir.enqueue('q', 'k')`)
-	first := mustClaim(t, conn, worker, "q", 1)[0]
-	exec(t, holder, `BEGIN`)
-	exec(t, holder, `LOCK TABLE weir.job_1 IN ACCESS SHARE MODE`)
-	openNext(t, conn, worker)
+	conn, worker, first := claimedInAHeldSegment(t)
+	id := first.ID
 	fail(t, conn, worker, first)
 	exec(t, conn, `SELECT weir.retry($1)`, id)
 	mustComplete(t, conn, worker, mustClaim(t, conn, worker, "q", 1))
@@ -288,22 +289,14 @@ func TestAFailureThatWasRetriedDoesNotReappear(t *testing.T) {
 	if got := mustClaim(t, conn, worker, "q", 1); len(got) != 0 {
 		t.Errorf("it is run again: %v", got)
 	}
-	exec(t, holder, `ROLLBACK`)
 }
 
 // TestAJobThatFailedAgainIsAsItFailedLast, also when the segment of the second failure is reclaimed before that of the first: its next attempt has a
 // number of its own.
 func TestAJobThatFailedAgainIsAsItFailedLast(t *testing.T) {
 	t.Parallel()
-	url := pgtest.Database(t)
-	conn, holder := connect(t, url), connect(t, url)
-	smallSegments(t, conn)
-	worker := startWorker(t, conn, "q", "filler")
-	id := value[int64](t, conn, `SELECT weir.enqueue('q', 'k')`)
-	first := mustClaim(t, conn, worker, "q", 1)[0]
-	exec(t, holder, `BEGIN`)
-	exec(t, holder, `LOCK TABLE weir.job_1 IN ACCESS SHARE MODE`)
-	openNext(t, conn, worker)
+	conn, worker, first := claimedInAHeldSegment(t)
+	id := first.ID
 	fail(t, conn, worker, first)
 	exec(t, conn, `SELECT weir.retry($1)`, id)
 	fail(t, conn, worker, mustClaim(t, conn, worker, "q", 1)[0])
@@ -320,5 +313,4 @@ func TestAJobThatFailedAgainIsAsItFailedLast(t *testing.T) {
 	}
 	mustComplete(t, conn, worker, third)
 	wantState(t, conn, id, "completed")
-	exec(t, holder, `ROLLBACK`)
 }
