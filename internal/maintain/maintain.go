@@ -30,6 +30,7 @@ const (
 	choresIdle   = 4                      // rounds per round while nothing is logged
 	rescueEvery  = 500 * time.Millisecond // also the pause before checking whether a missing worker has come back
 	tidyEvery    = 10                     // rounds of chores
+	rescueGrace  = 5 * time.Second        // for a step that has begun when the maintainer stops
 	maxIDs       = 20                     // jobs named in one log line
 	maxShare     = 30                     // the fleet size up to which pauses grow; in a larger fleet, each maintainer skips most turns
 )
@@ -196,7 +197,7 @@ func (m *Maintainer) rescues(ctx context.Context) {
 // still come back.
 func (m *Maintainer) rescue(ctx context.Context) (missed bool, err error) {
 	for ctx.Err() == nil {
-		steps, err := m.store.Rescue(ctx)
+		steps, err := m.rescueStep(ctx)
 		more := false
 		missed = false
 		for _, s := range steps {
@@ -217,6 +218,19 @@ func (m *Maintainer) rescue(ctx context.Context) (missed bool, err error) {
 		}
 	}
 	return false, ctx.Err()
+}
+
+// rescueStep does one step, and finishes it even if ctx ends: the server commits it anyway, and nobody else reports what it did. A worker that
+// was fenced stops its own maintainer just when there is something to rescue.
+func (m *Maintainer) rescueStep(ctx context.Context) ([]store.Rescued, error) {
+	lasting, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
+	stop := context.AfterFunc(ctx, func() {
+		sleep.For(lasting, rescueGrace)
+		cancel()
+	})
+	defer stop()
+	return m.store.Rescue(lasting)
 }
 
 func (m *Maintainer) done(ctx context.Context, step, did string, err error) {

@@ -2,6 +2,7 @@ package maintain
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"strings"
 	"testing"
@@ -65,4 +66,64 @@ func TestChoresComeRoundLessOftenWhileNothingIsLogged(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestARescueThatHasBegunIsReported: a maintainer that stops while the server rescues jobs still reports them, since nobody else does.
+func TestARescueThatHasBegunIsReported(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.Pool(t, pgtest.Database(t))
+	var lost int32
+	for _, err := range []error{
+		pool.QueryRow(t.Context(), `SELECT weir.start('gone', '{default}')`).Scan(&lost),
+		exec(t, pool, `SELECT weir.enqueue('default', 'test')`),
+		exec(t, pool, `SELECT weir.take($1, '{default}', '{1}')`, lost),
+		exec(t, pool, `SELECT weir._fence($1, 'test')`, lost),
+	} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	tx, err := pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback(context.WithoutCancel(t.Context()))
+	if _, err := tx.Exec(t.Context(), `SELECT pg_advisory_xact_lock(1464158550, $1)`, lost); err != nil { // the worker's ends
+		t.Fatal(err)
+	}
+
+	log := slog.New(slog.DiscardHandler)
+	m := New(store.New(pool, 1), log, outage.New(log))
+	var reported []int64
+	m.Rescued = func(r store.Rescued) { reported = append(reported, r.Jobs...) }
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	ended := make(chan struct{})
+	go func() { // ends with stop
+		defer close(ended)
+		m.rescues(ctx)
+	}()
+	pgtest.Eventually(t, func() error {
+		var waits bool
+		err := pool.QueryRow(t.Context(), `SELECT EXISTS (SELECT FROM pg_locks l WHERE l.locktype = 'advisory' AND NOT l.granted
+			AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database()))`).Scan(&waits)
+		if err == nil && !waits {
+			err = errors.New("no rescue waits")
+		}
+		return err
+	})
+	stop()
+	if err := tx.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	<-ended
+	if len(reported) != 1 {
+		t.Errorf("reported %v, want the one job", reported)
+	}
+}
+
+func exec(t *testing.T, pool *pgxpool.Pool, sql string, args ...any) error {
+	t.Helper()
+	_, err := pool.Exec(t.Context(), sql, args...)
+	return err
 }
