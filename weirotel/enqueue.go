@@ -29,7 +29,7 @@ func (t *Telemetry) Enqueue(next weir.EnqueueFunc) weir.EnqueueFunc {
 			attrs = append(attrs, semconv.MessagingBatchMessageCount(len(jobs)))
 		}
 		ctx, span := t.tracer.Start(ctx, name, trace.WithSpanKind(trace.SpanKindProducer), trace.WithAttributes(attrs...))
-		defer span.End() // also should the next panic
+		defer span.End() // even if next panics
 		for _, remote := range t.keep(ctx, jobs) {
 			span.AddLink(trace.Link{SpanContext: remote})
 		}
@@ -50,7 +50,7 @@ func (t *Telemetry) Enqueue(next weir.EnqueueFunc) weir.EnqueueFunc {
 	}
 }
 
-// count counts jobs that were enqueued, or were to be.
+// count counts jobs whose enqueueing succeeded or failed.
 func (t *Telemetry) count(ctx context.Context, jobs []weir.NewJob, failure []attribute.KeyValue) {
 	n := map[string]int64{}
 	for _, job := range jobs {
@@ -62,7 +62,7 @@ func (t *Telemetry) count(ctx context.Context, jobs []weir.NewJob, failure []att
 	}
 }
 
-// queueOf is the queue that all jobs go to.
+// queueOf returns the queue of all jobs, if they have the same.
 func queueOf(jobs []weir.NewJob) (queue string, same bool) {
 	for i, job := range jobs {
 		if i > 0 && job.Options.Queue != queue {
@@ -73,7 +73,7 @@ func queueOf(jobs []weir.NewJob) (queue string, same bool) {
 	return queue, len(jobs) > 0
 }
 
-// operation is what all spans and metrics of an operation have.
+// operation returns the attributes that all spans and metrics of an operation share.
 func operation(name string, class attribute.KeyValue) []attribute.KeyValue {
 	return []attribute.KeyValue{system, semconv.MessagingOperationName(name), class}
 }

@@ -35,7 +35,7 @@ func Example() {
 	client := weir.NewClient(pool).WithMiddleware(telemetry.Enqueue)
 	handlers := weir.NewHandlers()
 	weir.Handle(handlers, func(context.Context, *weir.Job[mail]) error {
-		stop() // this example is over
+		stop() // this ends the example
 		return nil
 	})
 	worker, err := client.NewWorker(weir.WorkerConfig{

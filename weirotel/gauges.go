@@ -12,27 +12,27 @@ import (
 	"github.com/weir-pg/weir"
 )
 
-// observeMost is how long a collection waits for the database. Then it goes without these metrics.
-const observeMost = 2 * time.Second
+// observeTimeout limits how long a collection waits for the database. After it, the collection lacks these metrics.
+const observeTimeout = 2 * time.Second
 
-// Observe has each collection of metrics ask the database, through the client, how its queues stand, until the registration is undone. It takes
-// the role weir_operate. What it tells is the database's, whoever asks: one process is enough, and of several, take the max by queue and state.
-// Hubs (weir serve) have the same metrics. While the database does not answer within 2 seconds there are none.
+// Observe makes each collection of metrics query the state of the queues through the client, until the registration is undone. The client
+// needs the role weir_operate. The metrics describe the database, not the process: one process is enough, and if there are several, take
+// the max by queue and state. Hubs (weir serve) have the same metrics. If the database does not answer within 2 seconds, they are missing.
 func (t *Telemetry) Observe(client *weir.Client) (metric.Registration, error) {
 	var errs [5]error
 	var g gauges
 	g.jobs, errs[0] = t.meter.Int64ObservableGauge("weir.queue.jobs", metric.WithUnit("{job}"),
-		metric.WithDescription("Jobs of a queue, by state. Past some 10,000 it is an estimate."))
+		metric.WithDescription("Jobs of a queue, by state. Beyond about 10,000 it is an estimate."))
 	g.oldest, errs[1] = t.meter.Float64ObservableGauge("weir.queue.oldest", metric.WithUnit("s"),
-		metric.WithDescription("How long the available job that has waited longest has been waiting; 0 while none waits."))
+		metric.WithDescription("How long the oldest available job has been waiting; 0 if none is waiting."))
 	g.workers, errs[2] = t.meter.Int64ObservableGauge("weir.queue.workers", metric.WithUnit("{worker}"), metric.WithDescription("Workers that work a queue."))
 	g.paused, errs[3] = t.meter.Int64ObservableGauge("weir.queue.paused", metric.WithDescription("1 for a queue that is paused."))
-	g.claimed, errs[4] = t.meter.Int64ObservableCounter("weir.queue.claimed", metric.WithUnit("{attempt}"), metric.WithDescription("Attempts that were handed to workers."))
+	g.claimed, errs[4] = t.meter.Int64ObservableCounter("weir.queue.claimed", metric.WithUnit("{attempt}"), metric.WithDescription("Attempts claimed by workers."))
 	if err := errors.Join(errs[:]...); err != nil {
 		return nil, fmt.Errorf("weirotel: %w", err)
 	}
 	return t.meter.RegisterCallback(func(ctx context.Context, o metric.Observer) error {
-		ctx, cancel := context.WithTimeout(ctx, observeMost)
+		ctx, cancel := context.WithTimeout(ctx, observeTimeout)
 		defer cancel()
 		all, err := client.Queues(ctx)
 		if err != nil {
@@ -46,7 +46,7 @@ func (t *Telemetry) Observe(client *weir.Client) (metric.Registration, error) {
 	}, g.jobs, g.oldest, g.workers, g.paused, g.claimed)
 }
 
-// gauges tell how a queue stands.
+// gauges are the metrics of queues.
 type gauges struct {
 	jobs, workers, paused metric.Int64ObservableGauge
 	claimed               metric.Int64ObservableCounter
@@ -71,16 +71,16 @@ func (g *gauges) observe(o metric.Observer, q weir.QueueInfo, now time.Time) {
 	o.ObserveInt64(g.claimed, q.Claimed, metric.WithAttributes(queue))
 }
 
-// queuesMost is how many queues are observed; the rest are one.
-const queuesMost = 500
+// maxQueues limits how many queues are observed separately; the rest are combined into one.
+const maxQueues = 500
 
-// folded makes one of the queues past the first so many: their names are whatever programs say.
+// folded combines the queues beyond the first maxQueues into one, because programs may use any number of names.
 func folded(all []weir.QueueInfo) []weir.QueueInfo {
-	if len(all) <= queuesMost {
+	if len(all) <= maxQueues {
 		return all
 	}
 	rest := weir.QueueInfo{Name: other}
-	for _, q := range all[queuesMost:] {
+	for _, q := range all[maxQueues:] {
 		rest.Available += q.Available
 		rest.Running += q.Running
 		rest.Later += q.Later
@@ -90,5 +90,5 @@ func folded(all []weir.QueueInfo) []weir.QueueInfo {
 			rest.ReadySince = q.ReadySince
 		}
 	}
-	return append(all[:queuesMost:queuesMost], rest)
+	return append(all[:maxQueues:maxQueues], rest)
 }

@@ -10,11 +10,11 @@ import (
 	"github.com/weir-pg/weir"
 )
 
-// MetaKey is the key of a job's meta under which the context of the span that enqueued it is kept: an object with traceparent and tracestate, as
-// W3C Trace Context has them. What is there already is left as it is: so a program that enqueues by SQL, or has a context of its own for the job, can set it.
+// MetaKey is the key in a job's meta that holds the context of the span that enqueued the job: an object with traceparent and tracestate, in
+// the format of W3C Trace Context. An existing value is kept, so a program that enqueues by SQL, or has another context for the job, can set it.
 const MetaKey = "weir.otel"
 
-// keep puts the span's context into the jobs' metas, and returns those that were there.
+// keep puts the span's context into the jobs' metas, and returns the contexts that some of them already had.
 func (t *Telemetry) keep(ctx context.Context, jobs []weir.NewJob) (found []trace.SpanContext) {
 	injected := propagation.MapCarrier{}
 	t.propagator.Inject(ctx, injected)
@@ -26,13 +26,13 @@ func (t *Telemetry) keep(ctx context.Context, jobs []weir.NewJob) (found []trace
 			continue
 		}
 		if len(injected) > 0 {
-			_ = job.Options.SetMeta(MetaKey, injected) // meta that is not an object is refused further in
+			_ = job.Options.SetMeta(MetaKey, injected) // the database refuses meta that is not an object
 		}
 	}
 	return found
 }
 
-// carried is what a job's meta has under MetaKey.
+// carried returns the value of MetaKey in a job's meta.
 func carried(meta any) (propagation.MapCarrier, bool) {
 	if meta == nil {
 		return nil, false
@@ -53,11 +53,11 @@ func carried(meta any) (propagation.MapCarrier, bool) {
 		return nil, false
 	}
 	var carrier propagation.MapCarrier
-	_ = json.Unmarshal(mine, &carrier) // something else is no context, and is not to be replaced
+	_ = json.Unmarshal(mine, &carrier) // another value is not a context; it is kept
 	return carrier, true
 }
 
-// remote is the context of the span that enqueued the job, if it is known.
+// remote returns the context of the span that enqueued the job, if it is known.
 func (t *Telemetry) remote(carrier propagation.MapCarrier) trace.SpanContext {
 	return trace.SpanContextFromContext(t.propagator.Extract(context.Background(), carrier))
 }

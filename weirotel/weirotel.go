@@ -1,4 +1,4 @@
-// Package weirotel gives Weir's jobs traces and metrics by OpenTelemetry.
+// Package weirotel provides OpenTelemetry traces and metrics of Weir's jobs.
 //
 //	telemetry, err := weirotel.New(weirotel.Config{})
 //	client := weir.NewClient(pool).WithMiddleware(telemetry.Enqueue)
@@ -7,32 +7,34 @@
 //		Queues:   map[string]int{"mail": 8},
 //		Hooks:    []weir.Hooks{telemetry.Hooks()},
 //	})
-//	registration, err := telemetry.Observe(client) // metrics of queues, in one process or in some
+//	registration, err := telemetry.Observe(client) // metrics of queues; one process is enough
 //	defer registration.Unregister()
 //
 // # Spans
 //
-// They are those of the semantic conventions for messaging, version 1.43.0. A call that enqueues is a producer span, "enqueue mail"; its context is kept
-// in each job's meta under [MetaKey], and each attempt is a consumer span, "work mail", that links to it. The first attempt is its child
-// too; later ones are traces of their own, for they may follow a day later. EnqueueMany makes one span for all its jobs. The span of an attempt lasts as long as its handler, and ends
-// when the database has recorded how the attempt ended: its messaging.weir.outcome is that, whatever the handler returned. An attempt whose end can't be
-// recorded, as its job was given to others, is lost. A rescue of what a lost worker had is a span with the ids of the jobs. A span for an enqueue in a transaction
-// of yours does not tell whether that was committed.
+// The spans follow version 1.43.0 of the semantic conventions for messaging. A call that enqueues is a producer span, "enqueue mail"; its
+// context is stored in each job's meta under [MetaKey], and each attempt is a consumer span, "work mail", that links to it. The first
+// attempt is also its child; later attempts are traces of their own, because they may follow a day later. EnqueueMany makes one span for
+// all its jobs. The span of an attempt lasts as long as its handler, and ends when the database has recorded how the attempt ended: its
+// messaging.weir.outcome is the recorded outcome, whatever the handler returned. If the end of an attempt can't be recorded, because the
+// job was given to another worker, its outcome is "lost". The rescue of a lost worker's jobs is a span with the ids of these jobs. The
+// span of an enqueue in your own transaction does not show whether the transaction was committed.
 //
 // # Metrics
 //
 //	messaging.process.duration            how long handlers took, by queue, kind, outcome as recorded, and error.type
 //	messaging.client.sent.messages        jobs enqueued, by queue and error.type
-//	messaging.client.operation.duration   how long enqueue, claim and record took
-//	weir.job.wait.duration                from when an attempt could be claimed until it started, by queue and kind
-//	weir.jobs.rescued                     jobs that were taken from lost workers
-//	weir.queue.jobs                       jobs of a queue that are available, running and for later, by state
-//	weir.queue.oldest                     how long the available job that has waited longest has been waiting
-//	weir.queue.claimed                    attempts that were handed to workers
+//	messaging.client.operation.duration   how long calls to enqueue, claim and record took
+//	weir.job.wait.duration                time between when an attempt became available and when its handler started, by queue and kind
+//	weir.jobs.rescued                     jobs rescued from lost workers
+//	weir.queue.jobs                       available, running and later jobs of a queue, by state
+//	weir.queue.oldest                     how long the oldest available job has been waiting
+//	weir.queue.claimed                    attempts claimed by workers
 //	weir.queue.workers                    workers of a queue
 //	weir.queue.paused                     1 for a queue that is paused
 //
-// Queues and kinds are attributes; past the first 100 of each, and 500 queues of those observed, they are _OTHER. A job's wait is by the clocks of the server and the worker.
+// Queue and kind are attributes. Beyond the first 100 values of each, and beyond 500 observed queues, the value is _OTHER. A job's wait is
+// the difference between the clocks of the server and the worker.
 package weirotel
 
 import (
@@ -49,14 +51,14 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// Config says where telemetry goes. Its zero value is OpenTelemetry's global providers, and W3C trace context.
+// Config specifies where telemetry goes. The zero value uses OpenTelemetry's global providers and W3C Trace Context.
 type Config struct {
 	TracerProvider trace.TracerProvider          // nil: otel.GetTracerProvider()
 	MeterProvider  metric.MeterProvider          // nil: otel.GetMeterProvider()
-	Propagator     propagation.TextMapPropagator // what is kept in a job's meta; nil: propagation.TraceContext{}
+	Propagator     propagation.TextMapPropagator // format of the context in a job's meta; nil: propagation.TraceContext{}
 }
 
-// Telemetry makes spans and counts. It is safe for concurrent use, by any number of clients and workers.
+// Telemetry makes spans and records metrics. It is safe for concurrent use by any number of clients and workers.
 type Telemetry struct {
 	tracer     trace.Tracer
 	meter      metric.Meter
@@ -70,7 +72,7 @@ type Telemetry struct {
 
 const scope = "github.com/weir-pg/weir/weirotel"
 
-// What this package adds to the conventions' attributes.
+// Attributes that this package adds to those of the conventions.
 const (
 	kindKey    = attribute.Key("messaging.weir.kind")
 	attemptKey = attribute.Key("messaging.weir.attempt")
@@ -83,7 +85,7 @@ const (
 
 var system = semconv.MessagingSystemKey.String("weir")
 
-// seconds are the conventions' buckets, and some more: jobs may take long, and wait longer.
+// seconds are the buckets of the conventions, and longer ones, because jobs may run long and wait even longer.
 var seconds = metric.WithExplicitBucketBoundaries(0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 30, 60, 300, 900, 3600)
 
 // New returns telemetry for clients and workers.
@@ -104,37 +106,37 @@ func New(c Config) (*Telemetry, error) {
 	}
 	var errs [5]error
 	t.process, errs[0] = t.meter.Float64Histogram("messaging.process.duration", metric.WithUnit("s"), seconds,
-		metric.WithDescription("How long handlers took, once it was recorded how their attempts ended."))
+		metric.WithDescription("How long handlers took, measured when the end of the attempt has been recorded."))
 	t.wait, errs[1] = t.meter.Float64Histogram("weir.job.wait.duration", metric.WithUnit("s"), seconds,
-		metric.WithDescription("From when an attempt could be claimed until its handler started."))
+		metric.WithDescription("Time between when an attempt became available and when its handler started."))
 	t.operation, errs[2] = t.meter.Float64Histogram("messaging.client.operation.duration", metric.WithUnit("s"), seconds,
-		metric.WithDescription("How long enqueuing, claiming and recording took."))
+		metric.WithDescription("How long calls to enqueue, claim and record took."))
 	t.sent, errs[3] = t.meter.Int64Counter("messaging.client.sent.messages", metric.WithUnit("{message}"),
-		metric.WithDescription("Jobs that were enqueued, or were to be."))
+		metric.WithDescription("Jobs whose enqueueing succeeded or failed."))
 	t.rescued, errs[4] = t.meter.Int64Counter("weir.jobs.rescued", metric.WithUnit("{job}"),
-		metric.WithDescription("Jobs that were taken from lost workers."))
+		metric.WithDescription("Jobs rescued from lost workers."))
 	if err := errors.Join(errs[:]...); err != nil {
 		return nil, fmt.Errorf("weirotel: %w", err)
 	}
-	t.rescued.Add(context.Background(), 0) // so that the first is an increase
+	t.rescued.Add(context.Background(), 0) // so that the first rescue is an increase
 	return t, nil
 }
 
-// names bounds how many values an attribute has.
+// names limits the number of values of an attribute.
 type names struct {
 	mu   sync.RWMutex
 	seen map[string]bool
 }
 
 const (
-	namesMost = 100
-	other     = "_OTHER"
+	maxNames = 100
+	other    = "_OTHER"
 )
 
-// bounded is the name, or other past the first so many.
+// bounded returns the name, or other if the names before it have reached the limit.
 func (n *names) bounded(name string) string {
 	n.mu.RLock()
-	known, full := n.seen[name], len(n.seen) >= namesMost
+	known, full := n.seen[name], len(n.seen) >= maxNames
 	n.mu.RUnlock()
 	switch {
 	case known:
@@ -144,7 +146,7 @@ func (n *names) bounded(name string) string {
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if !n.seen[name] && len(n.seen) >= namesMost {
+	if !n.seen[name] && len(n.seen) >= maxNames {
 		return other
 	}
 	if n.seen == nil {

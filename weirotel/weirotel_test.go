@@ -34,7 +34,7 @@ type mail struct {
 
 func (mail) Kind() string { return "mail" }
 
-// rig is a database with a client whose spans and metrics are kept.
+// rig is a database and a client whose spans and metrics are collected.
 type rig struct {
 	*testing.T
 	pool      *pgxpool.Pool
@@ -60,7 +60,7 @@ func newRig(t *testing.T) *rig {
 	return r
 }
 
-// work runs a worker until the end of the test, and returns how to end it sooner.
+// work runs a worker until the end of the test; stop ends it earlier.
 func (r *rig) work(run func(ctx context.Context, job *weir.Job[mail]) error) (stop func()) {
 	r.Helper()
 	handlers := weir.NewHandlers()
@@ -72,7 +72,7 @@ func (r *rig) work(run func(ctx context.Context, job *weir.Job[mail]) error) (st
 	if err != nil {
 		r.Fatal(err)
 	}
-	// A worker may well be started in a span, which has nothing to do with its jobs.
+	// A worker may be started within a span, which has nothing to do with its jobs.
 	ctx, span := r.tracer.Start(context.Background(), "main")
 	ctx, cancel := context.WithCancel(ctx)
 	ended := make(chan error, 1)
@@ -101,7 +101,7 @@ func (r *rig) enqueue(ctx context.Context, n int, o weir.Options) int64 {
 	return job.ID
 }
 
-// await waits until so many spans of a name have ended, and returns them.
+// await waits until n spans with the name have ended, and returns them.
 func (r *rig) await(name string, n int) (found []tracetest.SpanStub) {
 	r.Helper()
 	pgtest.Eventually(r, func() error {
@@ -119,7 +119,7 @@ func (r *rig) await(name string, n int) (found []tracetest.SpanStub) {
 	return found
 }
 
-// the attributes of a span as text, by key.
+// attributes returns the attributes of a span as text, by key.
 func attributes(s tracetest.SpanStub) map[string]string {
 	all := map[string]string{}
 	for _, a := range s.Attributes {
@@ -135,7 +135,8 @@ func (r *rig) expect(s tracetest.SpanStub, kind trace.SpanKind, want map[string]
 	}
 }
 
-// TestAJobIsOneTraceFromEnqueueToWork, and an attempt that follows is a trace of its own, linked to where the job came from.
+// TestAJobIsOneTraceFromEnqueueToWork: the enqueueing and the first attempt are one trace, and each later attempt is a trace of its own
+// that links to the enqueueing.
 func TestAJobIsOneTraceFromEnqueueToWork(t *testing.T) {
 	r := newRig(t)
 	r.work(func(ctx context.Context, job *weir.Job[mail]) error {
@@ -186,12 +187,12 @@ func TestAJobIsOneTraceFromEnqueueToWork(t *testing.T) {
 	for i, s := range attempts {
 		within := r.await(fmt.Sprint("within attempt ", i+1), 1)[0]
 		if within.Parent.SpanID() != s.SpanContext.SpanID() || within.StartTime.Before(s.StartTime) {
-			t.Errorf("what the handler did at attempt %d is not within its span", i+1)
+			t.Errorf("the span made by the handler of attempt %d is not a child of the attempt's span", i+1)
 		}
 	}
 }
 
-// TestManyJobsAreOneSpanThatEachIsWorkedUnder, in the caller's transaction too.
+// TestManyJobsAreOneSpanThatEachIsWorkedUnder: EnqueueMany makes one span, in the caller's transaction too, and every job's attempt is its child.
 func TestManyJobsAreOneSpanThatEachIsWorkedUnder(t *testing.T) {
 	r := newRig(t)
 	r.work(func(context.Context, *weir.Job[mail]) error { return nil })
@@ -217,7 +218,7 @@ func TestManyJobsAreOneSpanThatEachIsWorkedUnder(t *testing.T) {
 	}
 }
 
-// TestMetaOfTheCallersIsKept: other keys, a context of its own, and what is no object and is refused as ever.
+// TestMetaOfTheCallersIsKept: the caller's other keys and its own trace context stay in the meta, and meta that is not an object is refused.
 func TestMetaOfTheCallersIsKept(t *testing.T) {
 	r := newRig(t)
 	own := map[string]any{"a": []int{1}, weirotel.MetaKey: map[string]string{"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}}
@@ -239,7 +240,7 @@ func TestMetaOfTheCallersIsKept(t *testing.T) {
 		t.Errorf("the meta is %s, want the caller's", got)
 	}
 	if _, err := r.client.Enqueue(t.Context(), mail{3}, &weir.Options{Meta: []int{1}}); err == nil {
-		t.Error("meta that is no object was taken")
+		t.Error("meta that is not an object was accepted")
 	}
 	sent := append(r.await("enqueue mail", 2), r.await("enqueue default", 1)...)
 	if links := sent[0].Links; len(links) != 1 || links[0].SpanContext.SpanID().String() != "b7ad6b7169203331" {
@@ -257,8 +258,8 @@ func TestMetaOfTheCallersIsKept(t *testing.T) {
 	}
 }
 
-// TestWhatIsTracedAndCountedIsWhatWasRecorded: a handler that succeeds and has not committed its completion is retried, and one whose job is
-// another's by then has completed nothing.
+// TestWhatIsTracedAndCountedIsWhatWasRecorded: spans and metrics have the outcome that the database recorded: retried for a handler that
+// succeeded without committing its completion, and lost for an attempt whose job another worker holds.
 func TestWhatIsTracedAndCountedIsWhatWasRecorded(t *testing.T) {
 	r := newRig(t)
 	started, release := make(chan struct{}), make(chan struct{})
@@ -312,7 +313,7 @@ func TestWhatIsTracedAndCountedIsWhatWasRecorded(t *testing.T) {
 		1: {"completed", "retried *errors.errorString"}, 2: {"completed", "lost lost"}, 3: {"completed", "retried panic"},
 		4: {"completed", "snoozed"}, 5: {"cancelled"},
 	}
-	for _, ends := range got { // which of two is told first depends on when the worker hears that it was fenced
+	for _, ends := range got { // the order of two depends on when the worker learns that it was fenced
 		slices.Sort(ends)
 	}
 	if fmt.Sprint(got) != fmt.Sprint(want) {
@@ -332,7 +333,7 @@ func TestWhatIsTracedAndCountedIsWhatWasRecorded(t *testing.T) {
 	outcomes := map[string]int{}
 	for _, p := range histogram(t, r, "messaging.process.duration") {
 		if value(p.Attributes, "messaging.weir.kind") != "mail" || value(p.Attributes, "messaging.destination.name") != "mail" {
-			t.Errorf("a point has %v", p.Attributes)
+			t.Errorf("a data point has the attributes %v", p.Attributes)
 		}
 		outcomes[value(p.Attributes, "messaging.weir.outcome")] += int(p.Count)
 	}
@@ -354,7 +355,7 @@ func TestWhatIsTracedAndCountedIsWhatWasRecorded(t *testing.T) {
 	}
 }
 
-// TestQueuesAreObserved, and a database that doesn't answer holds up no collection for long.
+// TestQueuesAreObserved: the state of queues is observed, and a database that does not answer delays no collection for long.
 func TestQueuesAreObserved(t *testing.T) {
 	r := newRig(t)
 	registration, err := r.telemetry.Observe(r.client)
@@ -381,7 +382,7 @@ func TestQueuesAreObserved(t *testing.T) {
 	if paused := gauge[int64](t, r, "weir.queue.paused"); len(paused) != 1 || paused[0].Value != 1 {
 		t.Errorf("paused is %v, want 1", paused)
 	}
-	// All connections are in use, and nobody gives any back.
+	// All connections are in use, and none is released.
 	for range r.pool.Config().MaxConns {
 		conn, err := r.pool.Acquire(t.Context())
 		if err != nil {
@@ -399,11 +400,11 @@ func TestQueuesAreObserved(t *testing.T) {
 		t.Error(err)
 	}
 	if got := gauge[int64](t, r, "weir.queue.jobs"); len(got) != 0 {
-		t.Errorf("%v is observed still", got)
+		t.Errorf("%v is still observed", got)
 	}
 }
 
-// TestAttributesOfMetricsAreBounded: kinds and queues are whatever programs say.
+// TestAttributesOfMetricsAreBounded: the number of attribute values is limited, although programs may use any number of kinds and queues.
 func TestAttributesOfMetricsAreBounded(t *testing.T) {
 	r := newRig(t)
 	enqueue := r.telemetry.Enqueue(func(_ context.Context, _ weir.Tx, jobs []weir.NewJob) ([]weir.Enqueued, error) {
@@ -432,7 +433,7 @@ func value(s attribute.Set, key string) string {
 	return v.String()
 }
 
-// collect reads one metric; its zero value if there is none.
+// collect reads one metric, or its zero value if it does not exist.
 func collect[D metricdata.Aggregation](t *testing.T, r *rig, name string) (found D) {
 	t.Helper()
 	var all metricdata.ResourceMetrics

@@ -15,7 +15,7 @@ import (
 	"github.com/weir-pg/weir"
 )
 
-// Hooks are for a worker: WorkerConfig.Hooks.
+// Hooks returns the hooks for WorkerConfig.Hooks.
 func (t *Telemetry) Hooks() weir.Hooks {
 	return weir.Hooks{
 		Start: t.start,
@@ -30,10 +30,10 @@ func (t *Telemetry) Hooks() weir.Hooks {
 	}
 }
 
-// attempt is what is known of one from its start to its end. It is found by the handler's context.
+// attempt is kept in the handler's context from the start of an attempt to its end.
 type attempt struct {
 	span  trace.Span
-	began time.Time // the handler
+	began time.Time // when the handler started
 }
 
 type attemptKeyType struct{}
@@ -54,7 +54,7 @@ func (t *Telemetry) start(ctx context.Context, job weir.JobMeta) context.Context
 	if remote.IsValid() {
 		options = append(options, trace.WithLinks(trace.Link{SpanContext: remote}))
 	}
-	// Whatever span the worker runs in has nothing to do with the job.
+	// The span in which the worker runs, if any, has nothing to do with the job.
 	ctx = trace.ContextWithSpanContext(ctx, trace.SpanContext{})
 	if len(carrier) > 0 {
 		ctx = t.propagator.Extract(ctx, carrier)
@@ -78,13 +78,13 @@ func (t *Telemetry) end(ctx context.Context, job weir.JobMeta, outcome weir.Outc
 	switch outcome {
 	case weir.OutcomeFailed, weir.OutcomeRetried, weir.OutcomeLost:
 		class := t.class(err)
-		if outcome == weir.OutcomeLost { // whatever the handler said
+		if outcome == weir.OutcomeLost { // whatever the handler returned
 			class = semconv.ErrorTypeKey.String(string(outcome))
 		}
 		attrs = append(attrs, class)
 		a.span.SetAttributes(class)
 		var panicked *weir.PanicError
-		if errors.As(err, &panicked) { // its text has the stack in it
+		if errors.As(err, &panicked) { // its text contains the stack
 			a.span.SetStatus(codes.Error, "panic")
 			a.span.RecordError(err, trace.WithTimestamp(at), trace.WithAttributes(semconv.ExceptionStacktrace(string(panicked.Stack))))
 		} else if err != nil {
@@ -98,18 +98,18 @@ func (t *Telemetry) end(ctx context.Context, job weir.JobMeta, outcome weir.Outc
 	t.process.Record(ctx, took.Seconds(), metric.WithAttributes(attrs...))
 }
 
-// idsMost is how many jobs a span names.
-const idsMost = 100
+// maxIDs limits the number of job ids in a span.
+const maxIDs = 100
 
 func (t *Telemetry) rescue(r weir.Rescue) {
 	ctx := context.Background()
 	t.rescued.Add(ctx, int64(len(r.Jobs)))
 	_, span := t.tracer.Start(ctx, "rescue", trace.WithNewRoot(), trace.WithAttributes(system, workerKey.Int64(int64(r.Worker)), reasonKey.String(r.Reason),
-		semconv.MessagingBatchMessageCount(len(r.Jobs)), jobsKey.Int64Slice(r.Jobs[:min(len(r.Jobs), idsMost)])))
+		semconv.MessagingBatchMessageCount(len(r.Jobs)), jobsKey.Int64Slice(r.Jobs[:min(len(r.Jobs), maxIDs)])))
 	span.End()
 }
 
-// class is the error.type of an error: of few values, for there are few types.
+// class returns the error.type of an error. It has few values, because there are few types.
 func (t *Telemetry) class(err error) attribute.KeyValue {
 	var panicked *weir.PanicError
 	switch {
@@ -120,7 +120,7 @@ func (t *Telemetry) class(err error) attribute.KeyValue {
 	case errors.Is(err, context.DeadlineExceeded):
 		return semconv.ErrorTypeKey.String("timeout")
 	}
-	for inner := errors.Unwrap(err); inner != nil; inner = errors.Unwrap(err) { // what says only where it happened
+	for inner := errors.Unwrap(err); inner != nil; inner = errors.Unwrap(err) { // skip wrappers that only add where it happened
 		err = inner
 	}
 	return semconv.ErrorTypeKey.String(t.errors.bounded(semconv.ErrorType(err).Value.AsString()))

@@ -91,7 +91,7 @@ func (l *Log) readFrom(ctx context.Context, after Position) ([]*Part, error) {
 	if _, elsewhere := store.NotOfThisLog(err); l.read != l.primary && (elsewhere || err == nil && len(ticks) == 0) {
 		// A standby may lag, or follow another primary: the primary decides what belongs to this log.
 		if _, err := l.from(ctx, l.primary, after); err != nil {
-			return nil, l.explain("look for ticks", err)
+			return nil, l.explain("poll for ticks", err)
 		}
 		if elsewhere {
 			return nil, fmt.Errorf("the standby's log of messages is not the primary's: %w", err)
@@ -99,7 +99,7 @@ func (l *Log) readFrom(ctx context.Context, after Position) ([]*Part, error) {
 	}
 	switch {
 	case err != nil:
-		return nil, l.explain("look for ticks", err)
+		return nil, l.explain("poll for ticks", err)
 	case len(ticks) == 0:
 		return nil, nil
 	case after.Index > 0:
@@ -110,7 +110,7 @@ func (l *Log) readFrom(ctx context.Context, after Position) ([]*Part, error) {
 
 // from returns the ticks that hold the messages after the position. The position must be of this log.
 func (l *Log) from(ctx context.Context, s *store.Store, after Position) ([]store.Tick, error) {
-	once := store.Look{Looks: 1}
+	once := store.Poll{Polls: 1}
 	if after.Index > 0 {
 		ticks, _, err := s.Ticks(ctx, store.Place{Tick: after.Tick - 1, Epoch: anyEpoch}, store.Seen{}, once)
 		if err != nil || len(ticks) > 0 && ticks[0].Seq == after.Tick && ticks[0].Epoch == after.Epoch {

@@ -51,16 +51,16 @@ func (l *Log) Next(ctx context.Context, after Position) ([]*Part, error) {
 
 // poll starts a poll for ticks after the position. It ends after pollCall if no tick arrives, and with ctx.
 func (l *Log) poll(ctx context.Context, after Position) {
-	look := store.Look{Pause: pollPause, Cut: !l.ReadOnly}
+	poll := store.Poll{Pause: pollPause, Cut: !l.ReadOnly}
 	if l.read == l.primary {
-		look.Messages = inlineRows
+		poll.Messages = inlineRows
 	}
 	if time.Since(l.came) < flowFor {
-		look.Pause = flowPause
+		poll.Pause = flowPause
 	}
-	look.Looks = int(pollCall / look.Pause)
+	poll.Polls = int(pollCall / poll.Pause)
 	if time.Since(l.published) > calmAfter {
-		look.Patience = calmChecks
+		poll.Patience = calmChecks
 	}
 	wait := l.pace - time.Since(l.came)
 	if wait < time.Millisecond { // no sleep is shorter
@@ -79,7 +79,7 @@ func (l *Log) poll(ctx context.Context, after Position) {
 			found.err = ctx.Err()
 		}
 		if found.err == nil {
-			found.ticks, found.seen, found.err = l.primary.Ticks(ctx, after.reached(), seen, look)
+			found.ticks, found.seen, found.err = l.primary.Ticks(ctx, after.reached(), seen, poll)
 		}
 		result <- found
 	}()
@@ -96,7 +96,7 @@ func (l *Log) take(ctx context.Context, after Position, found polled) ([]*Part, 
 		return nil, err
 	}
 	if found.err != nil {
-		return nil, l.explain("look for ticks", found.err)
+		return nil, l.explain("poll for ticks", found.err)
 	}
 	ticks, at := found.ticks, found.after
 	for len(ticks) > 0 && ticks[0].Seq < after.Tick {

@@ -1,5 +1,5 @@
-// Package seam is how package weirtest reaches what the root package does not export: a worker of the root package, told to run one attempt, or
-// to work what there is by the calling goroutine. The root package, which every user of weirtest imports, fills it in.
+// Package seam lets package weirtest use what the root package does not export: it runs one attempt with a worker of the root package, or
+// works all available jobs in the calling goroutine. The root package, which every user of weirtest imports, sets its variables.
 package seam
 
 import (
@@ -10,7 +10,7 @@ import (
 	"github.com/weir-pg/weir/internal/worker"
 )
 
-// Done is told of an attempt whose end is recorded; an error ends the draining.
+// Done is called for each attempt whose end has been recorded; an error ends the draining.
 type Done = func(t *worker.Task, r worker.Result, recorded store.Outcome, why error) error
 
 var (

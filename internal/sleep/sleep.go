@@ -1,4 +1,4 @@
-// Package sleep waits for a time or the end of a context, and says for how long where many do the same.
+// Package sleep waits for a time or for the end of a context, and adds jitter to the intervals of processes that do the same work.
 package sleep
 
 import (
@@ -7,10 +7,10 @@ import (
 	"time"
 )
 
-// For waits for d. It returns false, at once, when ctx has ended or ends meanwhile.
+// For waits for d. It returns false, immediately, if ctx has ended or ends in the meantime.
 func For(ctx context.Context, d time.Duration) bool { return Until(ctx, d, nil) }
 
-// Until waits for d, or less if early can be received from first. It returns false, at once, when ctx has ended or ends meanwhile.
+// Until waits for d, or until early can be received from. It returns false, immediately, if ctx has ended or ends in the meantime.
 func Until(ctx context.Context, d time.Duration, early <-chan struct{}) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()
@@ -22,8 +22,8 @@ func Until(ctx context.Context, d time.Duration, early <-chan struct{}) bool {
 	return ctx.Err() == nil
 }
 
-// Jitter returns d, up to a quarter more or less, so that those who began together do not stay together. For "full jitter", from nothing to
-// d, there is rand.N(d).
+// Jitter returns d plus or minus up to a quarter, so that processes that started together do not stay in step. For "full jitter", from
+// zero to d, use rand.N(d).
 func Jitter(d time.Duration) time.Duration {
 	if d <= 0 {
 		return 0

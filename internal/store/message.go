@@ -50,9 +50,9 @@ type Seen struct {
 	snapshot *string
 }
 
-// Look specifies how a hub polls for news.
-type Look struct {
-	Looks    int           // maximum number of polls
+// Poll specifies how a hub polls for news.
+type Poll struct {
+	Polls    int           // maximum number of polls
 	Pause    time.Duration // between them
 	Patience int           // polls before a commit alone, with nothing logged, makes it read the tables
 	Cut      bool          // for ticks: cut the next tick if there is none,
@@ -73,16 +73,16 @@ func (p Place) epoch() *int64 {
 }
 
 // Ticks returns the ticks after a given one, and the Seen for the next call.
-func (s *Store) Ticks(ctx context.Context, after Place, seen Seen, look Look) ([]Tick, Seen, error) {
+func (s *Store) Ticks(ctx context.Context, after Place, seen Seen, poll Poll) ([]Tick, Seen, error) {
 	var seqs []int64
 	var ats []time.Time
 	var counts []int32
 	var sizes, epochs []int64
 	var now Seen
-	sql, args, to := sqlTicks, []any{after.Tick, seen.ids, look.Looks, look.Pause.Seconds(), after.epoch()}, []any{&seqs, &ats, &counts, &sizes, &epochs, &now.ids, &now.snapshot}
+	sql, args, to := sqlTicks, []any{after.Tick, seen.ids, poll.Polls, poll.Pause.Seconds(), after.epoch()}, []any{&seqs, &ats, &counts, &sizes, &epochs, &now.ids, &now.snapshot}
 	var came columns
-	if look.Cut {
-		sql, args = sqlTick, []any{after.Tick, seen.ids, seen.snapshot, look.Looks, look.Pause.Seconds(), look.Patience, true, after.epoch(), look.Messages}
+	if poll.Cut {
+		sql, args = sqlTick, []any{after.Tick, seen.ids, seen.snapshot, poll.Polls, poll.Pause.Seconds(), poll.Patience, true, after.epoch(), poll.Messages}
 		to = append(to, &came.ids, &came.xids, &came.channels, &came.payloads, &came.binaries, &came.keeps)
 	}
 	if err := s.row(ctx, sql, args, to...); err != nil {
@@ -235,8 +235,8 @@ func (f Fresh) Logged(earlier Fresh) bool {
 }
 
 // FreshQueues returns the queues for which jobs were committed since an earlier poll.
-func (s *Store) FreshQueues(ctx context.Context, since Fresh, look Look) (now Fresh, err error) {
-	err = s.row(ctx, sqlFreshQueues, []any{since.snapshot, since.jobs, look.Looks, look.Pause.Seconds(), look.Patience},
+func (s *Store) FreshQueues(ctx context.Context, since Fresh, poll Poll) (now Fresh, err error) {
+	err = s.row(ctx, sqlFreshQueues, []any{since.snapshot, since.jobs, poll.Polls, poll.Pause.Seconds(), poll.Patience},
 		&now.Queues, &now.Counts, &now.snapshot, &now.jobs)
 	return now, err
 }

@@ -87,7 +87,7 @@ func (j *Jobs) Run(ctx context.Context) {
 
 // poll polls until there have been no waiters for a while.
 func (j *Jobs) poll(ctx context.Context) error {
-	at, err := j.fresh(ctx, store.Fresh{}, store.Look{Looks: 1, Pause: pause})
+	at, err := j.fresh(ctx, store.Fresh{}, store.Poll{Polls: 1, Pause: pause})
 	if err != nil {
 		return err
 	}
@@ -95,7 +95,7 @@ func (j *Jobs) poll(ctx context.Context) error {
 	var logged time.Time
 	for j.wanted() {
 		j.pulse.Beat()
-		l := store.Look{Looks: polls, Pause: pause}
+		l := store.Poll{Polls: polls, Pause: pause}
 		if time.Since(logged) > recent {
 			l.Patience = calm
 		}
@@ -120,7 +120,7 @@ func (j *Jobs) poll(ctx context.Context) error {
 	return nil
 }
 
-func (j *Jobs) fresh(ctx context.Context, since store.Fresh, l store.Look) (store.Fresh, error) {
+func (j *Jobs) fresh(ctx context.Context, since store.Fresh, l store.Poll) (store.Fresh, error) {
 	ctx, cancel := context.WithTimeout(ctx, answers)
 	defer cancel()
 	return j.store.FreshQueues(ctx, since, l)
