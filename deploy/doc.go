@@ -1,7 +1,7 @@
-// Package deploy tests the files in this directory, which deploy Weir: each is read by the parser of the program that it is for, and what it
-// starts is started, with those very flags, and asked at the endpoints that are named there.
+// Package deploy tests the files in this directory, which deploy Weir: each is parsed with the parser of the program that reads it, the
+// commands it starts are run with the same flags, and the endpoints it names are queried.
 //
-// It is a module of its own, outside of the workspace, for it needs those parsers, which nobody else should:
+// It is a separate module, outside the workspace, because only these tests should depend on those parsers:
 //
 //	cd deploy && GOWORK=off go test ./...
 package deploy

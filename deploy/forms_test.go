@@ -9,7 +9,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// form is an issue form, with what GitHub knows of it and is used here.
+// form is an issue form: the fields of GitHub's format that are used here.
 type form struct {
 	Name        string   `json:"name"`
 	Description string   `json:"description"`

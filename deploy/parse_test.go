@@ -27,10 +27,10 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// started is what a file of a deployment starts, and where it asks whether that is well.
+// started is a command that a deployment file starts, and the endpoints it is probed at.
 type started struct {
 	args  []string
-	paths []string // answered at the HTTP port
+	paths []string // probed at the HTTP port
 }
 
 // dockerfile reads deploy/Dockerfile as BuildKit does, and returns its stages. A warning of its linter fails the test.
@@ -57,7 +57,7 @@ func dockerfile(t *testing.T) []instructions.Stage {
 	return stages
 }
 
-// instruction returns the last instruction of a type in a stage.
+// instruction returns the last instruction of a given type in a stage.
 func instruction[C any](t *testing.T, stage instructions.Stage) C {
 	t.Helper()
 	for _, command := range slices.Backward(stage.Commands) {
@@ -74,10 +74,10 @@ func TestTheImageIsTheCommandAloneRunByNobody(t *testing.T) {
 	stages := dockerfile(t)
 	image := stages[len(stages)-1]
 	if !strings.HasPrefix(image.BaseName, "gcr.io/distroless/static-") || !strings.HasSuffix(image.BaseName, ":nonroot") {
-		t.Errorf("the image is based on %s, want a static distroless one for nobody", image.BaseName)
+		t.Errorf("the image is based on %s, want a static distroless image with a non-root user", image.BaseName)
 	}
 	if user := instruction[*instructions.UserCommand](t, image).User; user != "65532:65532" {
-		t.Errorf("the image runs as %s: a number other than 0 is what Kubernetes can check", user)
+		t.Errorf("the image runs as %s: use a number other than 0, which Kubernetes can check", user)
 	}
 	if entry := instruction[*instructions.EntrypointCommand](t, image).CmdLine; !slices.Equal(entry, []string{"/usr/local/bin/weir"}) {
 		t.Errorf("the image starts %q", entry)
@@ -111,7 +111,7 @@ func compose(t *testing.T) map[string]started {
 		}
 		for _, port := range service.Ports {
 			if port.HostIP != "127.0.0.1" {
-				t.Errorf("compose: %s publishes port %s on %q: nobody else should reach it", name, port.Published, port.HostIP)
+				t.Errorf("compose: %s publishes port %s on %q: only this machine should reach it", name, port.Published, port.HostIP)
 			}
 		}
 		all["compose "+name] = started{args: service.Command, paths: pathsOf(service.Command)}
@@ -119,7 +119,7 @@ func compose(t *testing.T) map[string]started {
 	return all
 }
 
-// pathsOf names the endpoints of a command that serves some.
+// pathsOf returns the endpoints that a command serves.
 func pathsOf(args []string) []string {
 	switch args[0] {
 	case "serve":
@@ -130,7 +130,7 @@ func pathsOf(args []string) []string {
 	return nil
 }
 
-// kubernetes decodes the manifests into Kubernetes' own types, and refuses any field that these do not have.
+// kubernetes decodes the manifests into Kubernetes' own types, and rejects unknown fields.
 func kubernetes(t *testing.T) map[string]started {
 	t.Helper()
 	var list types.Kustomization
@@ -179,7 +179,7 @@ func kubernetes(t *testing.T) map[string]started {
 			case "policy/v1 PodDisruptionBudget":
 				selectors = append(selectors, decode[policy.PodDisruptionBudget](t, name, document).Spec.Selector.MatchLabels)
 			default:
-				t.Errorf("%s: this test knows no %s %s", name, kind.APIVersion, kind.Kind)
+				t.Errorf("%s: this test does not know %s %s", name, kind.APIVersion, kind.Kind)
 			}
 		}
 	}
@@ -197,7 +197,7 @@ func kubernetes(t *testing.T) map[string]started {
 	return all
 }
 
-// pod checks how a pod runs, and returns what it starts.
+// pod checks a pod's security settings and probes, and returns the command it starts.
 func pod(t *testing.T, name string, spec core.PodSpec) started {
 	t.Helper()
 	if len(spec.Containers) != 1 {
@@ -211,10 +211,10 @@ func pod(t *testing.T, name string, spec core.PodSpec) started {
 		t.Errorf("%s may write its file system, or gain rights", name)
 	}
 	if spec.AutomountServiceAccountToken == nil || *spec.AutomountServiceAccountToken {
-		t.Errorf("%s is given a token for Kubernetes' API, which it does not need", name)
+		t.Errorf("%s gets a token for Kubernetes' API, which it does not need", name)
 	}
 	if c.Resources.Requests.Cpu().IsZero() || c.Resources.Limits.Memory().IsZero() {
-		t.Errorf("%s does not say what it needs", name)
+		t.Errorf("%s does not request resources", name)
 	}
 	if i := slices.IndexFunc(c.Env, func(e core.EnvVar) bool { return e.Name == "DATABASE_URL" }); i < 0 || c.Env[i].ValueFrom.SecretKeyRef == nil {
 		t.Errorf("%s does not get DATABASE_URL from a secret", name)
@@ -243,7 +243,7 @@ func decode[O any](t *testing.T, name string, document []byte) (o O) {
 	return o
 }
 
-// units returns what systemd's units start.
+// units returns the commands that the systemd units start.
 func units(t *testing.T) map[string]started {
 	t.Helper()
 	files, err := filepath.Glob("systemd/*.service")

@@ -8,7 +8,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// What goreleaser itself checks is checked by `.ci/run nightly`, for it takes minutes to build. This is what it finds out only when it releases.
+// `.ci/run nightly` runs goreleaser's own checks, because its build takes minutes. This test checks what goreleaser notices only during a release.
 func TestWhatIsReleasedIsThere(t *testing.T) {
 	text, err := os.ReadFile("../.goreleaser.yaml")
 	if err != nil {
@@ -37,7 +37,7 @@ func TestWhatIsReleasedIsThere(t *testing.T) {
 	}
 	for _, pattern := range wanted {
 		if found, err := filepath.Glob(filepath.Join("..", pattern)); err != nil || len(found) == 0 {
-			t.Errorf("there is no %s (%v)", pattern, err)
+			t.Errorf("%s does not exist (%v)", pattern, err)
 		}
 	}
 }

@@ -22,7 +22,7 @@ import (
 	"github.com/weir-pg/weir/internal/pgtest"
 )
 
-// The command is built in the workspace, which this module is not part of, and so is what fetches PostgreSQL.
+// The command, and the program that downloads PostgreSQL, are built in the workspace, which this module is not part of.
 func TestMain(m *testing.M) {
 	if err := os.Unsetenv("GOWORK"); err != nil {
 		panic(err)
@@ -32,7 +32,7 @@ func TestMain(m *testing.M) {
 
 const patience = 3 * time.Minute
 
-// built builds the command as the Dockerfile does.
+// built builds the command in the same way as the Dockerfile.
 func built(t *testing.T) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "weir")
@@ -58,7 +58,7 @@ func TestWhatIsDeployedStartsAndAnswersWhereItIsAsked(t *testing.T) {
 		defer binary.Close()
 		for _, p := range binary.Progs {
 			if p.Type == elf.PT_INTERP {
-				t.Error("the command is linked dynamically: there is nothing to link with in the image")
+				t.Error("the command is linked dynamically: the image contains no libraries")
 			}
 		}
 	}
@@ -73,11 +73,11 @@ func TestWhatIsDeployedStartsAndAnswersWhereItIsAsked(t *testing.T) {
 var (
 	listens = regexp.MustCompile(`^(--listen-[a-z]+)=.*:\d+$`)
 	secrets = regexp.MustCompile(`=(/run/secrets/weir|\$\{CREDENTIALS_DIRECTORY\})/(.+)$`)
-	// What a hub and a guard log of where they serve HTTP.
+	// Hubs and guards log the address at which they serve HTTP.
 	serves = regexp.MustCompile(`(?:\bhttp=|"url":"http://)(127\.0\.0\.1:\d+)`)
 )
 
-// start runs what is deployed on a database of its own, at free ports of loopback and with secrets of the test's, and in no other way different.
+// start runs a deployed command unchanged, except that it uses its own database, free loopback ports and the test's secrets.
 func start(t *testing.T, weir string, what started) {
 	dir := t.TempDir()
 	for name, text := range map[string]string{"jwt-secret": strings.Repeat("secret", 8), "users.txt": `"app" "password"` + "\n"} {
@@ -109,7 +109,7 @@ func start(t *testing.T, weir string, what started) {
 	var said strings.Builder
 	lines := bufio.NewScanner(log)
 	asked := len(what.paths) == 0
-	for lines.Scan() { // until the process ends, which ctx does at last
+	for lines.Scan() { // until the process ends, at the latest when ctx does
 		fmt.Fprintln(&said, lines.Text())
 		at := serves.FindStringSubmatch(lines.Text())
 		if at == nil || asked {
@@ -130,7 +130,7 @@ func start(t *testing.T, weir string, what started) {
 	}
 }
 
-// answers waits until a URL is answered by 200.
+// answers waits until a URL answers with status 200.
 func answers(ctx context.Context, url string) error {
 	for end := time.Now().Add(time.Minute); ; {
 		request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
@@ -148,11 +148,11 @@ func answers(ctx context.Context, url string) error {
 		if time.Now().After(end) {
 			return err
 		}
-		<-time.After(20 * time.Millisecond) // nobody tells when it is ready
+		<-time.After(20 * time.Millisecond) // readiness is not announced
 	}
 }
 
-// mostExposed is what systemd may say at most of how much a unit leaves open to whoever takes it over: tenths, of 100.
+// mostExposed is the highest exposure level accepted from `systemd-analyze security`, in tenths: "20" is 2.0 of 10.
 const mostExposed = "20"
 
 func TestUnitsAreSystemdsAndHardened(t *testing.T) {
@@ -169,7 +169,7 @@ func TestUnitsAreSystemdsAndHardened(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// The command is not installed here, and systemd wants one that is.
+		// The command is not installed here, and systemd requires an installed one.
 		copied := filepath.Join(t.TempDir(), filepath.Base(file))
 		if err := os.WriteFile(copied, []byte(strings.ReplaceAll(string(text), "/usr/local/bin/weir", "/bin/true")), 0o600); err != nil {
 			t.Fatal(err)
