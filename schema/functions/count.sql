@@ -303,10 +303,10 @@ END
 $$;
 COMMENT ON FUNCTION weir._later_on IS 'The jobs for later on one page of a segment.';
 
-CREATE OR REPLACE FUNCTION weir.queues()
+CREATE OR REPLACE FUNCTION weir._read_queues()
 RETURNS TABLE (name text, paused_at timestamptz, available bigint, running bigint, later bigint, approximate boolean, ready_since timestamptz,
                claimed bigint, last_claim timestamptz, workers bigint)
-LANGUAGE plpgsql STABLE SECURITY DEFINER
+LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
 SET jit = off
 SET enable_seqscan = off
@@ -347,10 +347,24 @@ BEGIN
          coalesce(bool_or(d.is_estimate), false), min(d.ready_at), coalesce(sum(l.total), 0)::bigint, max(l.claimed_at), coalesce(max(c.n), 0)
   FROM weir.queue q LEFT JOIN sums l ON l.id = q.id LEFT JOIN depths d ON d.id = q.id LEFT JOIN crew c ON c.name = q.name
   GROUP BY q.name ORDER BY q.name;
-  RAISE SQLSTATE 'WR099';  -- lets go of the tables
+END
+$$;
+COMMENT ON FUNCTION weir._read_queues IS 'The queues as one snapshot shows them, see weir.queues. The caller has called weir._lock_log.';
+
+CREATE OR REPLACE FUNCTION weir.queues()
+RETURNS TABLE (name text, paused_at timestamptz, available bigint, running bigint, later bigint, approximate boolean, ready_since timestamptz,
+               claimed bigint, last_claim timestamptz, workers bigint)
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+AS $$
+BEGIN
+  PERFORM weir._lock_log();
+  RETURN QUERY SELECT q.* FROM weir._read_queues() q;
+  RAISE SQLSTATE 'WR099';  -- releases the tables
 EXCEPTION WHEN SQLSTATE 'WR099' THEN
   RETURN;
 END
 $$;
 COMMENT ON FUNCTION weir.queues IS
-  'Queues: how many of their jobs are available, running and for later, those that were cancelled and have not been met yet among them; since when the available job that has waited longest could have been claimed; and claimed, all that was ever handed out. Counted up to some 10,000, estimated to some percent past that: approximate says that one of a queue''s counts is an estimate. Locks: none that others wait for, and none that outlast the call. Isolation: any.';
+  'Queues: how many of their jobs are available, running and for later, those that were cancelled and have not been met yet among them; since when the available job that has waited longest could have been claimed; and claimed, all that was ever handed out. Counted up to some 10,000, estimated to some percent past that: approximate says that one of a queue''s counts is an estimate. Errors: 40001, in REPEATABLE READ and SERIALIZABLE, if a segment was reclaimed after the transaction took its snapshot. Locks: none that others wait for, and none that outlast the call; waits while a segment is being emptied. Isolation: any.';

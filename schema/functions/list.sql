@@ -386,7 +386,7 @@ BEGIN
           END IF;
         END IF;
         IF r.id IS NOT NULL THEN
-          SELECT k.* INTO look FROM weir.job_info(r.id) k;
+          SELECT k.* INTO look FROM weir._read_job(r.id) k;
           -- What has been retried by hand is in another state now, or has ended once more since.
           IF look.state = states[nr] AND (_read_page.queue IS NULL OR look.queue = _read_page.queue) AND (r.ended_at IS NULL OR look.finished_at = r.ended_at) THEN
             IF cardinality(jobs) = most THEN
@@ -415,20 +415,7 @@ BEGIN
   END IF;
 END
 $$;
-COMMENT ON FUNCTION weir._read_page IS 'A page of jobs as one snapshot shows them, see weir._page.';
-
-CREATE OR REPLACE FUNCTION weir._page(states text[], queue text, kinds text[], meta jsonb, after text, most integer, OUT jobs weir.job_look[], OUT next text)
-LANGUAGE plpgsql VOLATILE
-SET search_path = pg_catalog, pg_temp
-SET jit = off
-AS $$
-BEGIN
-  -- Before the snapshot: one that is older than a reclaim which it has waited for would see neither the rows nor their copies.
-  LOCK TABLE weir.job, weir.batch, weir.result, weir.later, weir.promotion IN ACCESS SHARE MODE;
-  SELECT p.* INTO jobs, next FROM weir._read_page(_page.states, _page.queue, _page.kinds, _page.meta, _page.after, _page.most) p;
-END
-$$;
-COMMENT ON FUNCTION weir._page IS 'A page of jobs, see weir.jobs_page. The caller lets go of the tables.';
+COMMENT ON FUNCTION weir._read_page IS 'A page of jobs as one snapshot shows them, see weir.jobs_page. The caller has called weir._lock_log.';
 
 CREATE OR REPLACE FUNCTION weir._seal(states text[], queue text, kinds text[], meta jsonb, at jsonb) RETURNS text
 LANGUAGE sql IMMUTABLE
@@ -441,26 +428,24 @@ COMMENT ON FUNCTION weir._seal IS 'Ties a cursor to the list that it is of: a mi
 
 CREATE OR REPLACE FUNCTION weir.jobs_page(states text[] DEFAULT NULL, queue text DEFAULT NULL, kinds text[] DEFAULT NULL, meta jsonb DEFAULT NULL,
                                           after text DEFAULT NULL, most integer DEFAULT 100, OUT jobs jsonb, OUT next text)
-LANGUAGE plpgsql STABLE SECURITY DEFINER
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET jit = off
 AS $$
-DECLARE
-  p record;
 BEGIN
-  p := weir._page(jobs_page.states, jobs_page.queue, jobs_page.kinds, jobs_page.meta, jobs_page.after, jobs_page.most);
-  jobs := to_jsonb(p.jobs);
-  next := p.next;
-  RAISE SQLSTATE 'WR099';  -- lets go of the tables
+  PERFORM weir._lock_log();
+  SELECT to_jsonb(p.jobs), p.next INTO jobs, next
+  FROM weir._read_page(jobs_page.states, jobs_page.queue, jobs_page.kinds, jobs_page.meta, jobs_page.after, jobs_page.most) p;
+  RAISE SQLSTATE 'WR099';  -- releases the tables
 EXCEPTION WHEN SQLSTATE 'WR099' THEN
   RETURN;
 END
 $$;
 COMMENT ON FUNCTION weir.jobs_page IS
-  'A page of the list of jobs in some states (NULL: all), of a queue, of some kinds, and whose meta contains meta: a JSON array of at most so many jobs, 1 to 1000, as weir.job_info shows them; and next, to be given as after for the page that follows, NULL when there is none. The states follow each other in the order in which they are named: available jobs in the order in which they will be claimed, later ones by run_at, the others newest first (of completed ones about so: as they were recorded; of cancelled ones those that weir.cancel cancelled by id, then the others). A job that stays in its state while pages are read is on exactly one of them; one that comes into a state meanwhile may be on none. A page may have fewer jobs than most, or none, and still a next: what one page looks at is bounded, however little a filter finds. Errors: 22023. Locks: none that others wait for, and none that outlast the call. Isolation: any.';
+  'A page of the list of jobs in some states (NULL: all), of a queue, of some kinds, and whose meta contains meta: a JSON array of at most so many jobs, 1 to 1000, as weir.job_info shows them; and next, to be given as after for the page that follows, NULL when there is none. The states follow each other in the order in which they are named: available jobs in the order in which they will be claimed, later ones by run_at, the others newest first (of completed ones about so: as they were recorded; of cancelled ones those that weir.cancel cancelled by id, then the others). A job that stays in its state while pages are read is on exactly one of them; one that comes into a state meanwhile may be on none. A page may have fewer jobs than most, or none, and still a next: what one page looks at is bounded, however little a filter finds. Errors: 22023; 40001 as of weir.job_info. Locks: none that others wait for, and none that outlast the call; waits while a segment is being emptied. Isolation: any.';
 
 CREATE OR REPLACE FUNCTION weir.jobs(state text, queue text DEFAULT NULL, most integer DEFAULT 100) RETURNS SETOF weir.job_look
-LANGUAGE plpgsql STABLE SECURITY DEFINER
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET jit = off
 AS $$
@@ -473,8 +458,9 @@ BEGIN
   IF jobs.most IS NULL OR jobs.most NOT BETWEEN 1 AND 10000 THEN
     RAISE EXCEPTION 'weir: jobs shows 1 to 10000 at once, got %', jobs.most USING ERRCODE = '22023', HINT = 'weir.jobs_page goes on, page by page.';
   END IF;
+  PERFORM weir._lock_log();
   FOR page IN 1..pages LOOP
-    p := weir._page(ARRAY[jobs.state], jobs.queue, NULL, NULL, after, least(left_, 1000));
+    SELECT k.* INTO p FROM weir._read_page(ARRAY[jobs.state], jobs.queue, NULL, NULL, after, least(left_, 1000)) k;
     RETURN QUERY SELECT j.* FROM unnest(p.jobs) j;
     left_ := left_ - cardinality(p.jobs);
     after := p.next;
@@ -486,4 +472,4 @@ EXCEPTION WHEN SQLSTATE 'WR099' THEN
 END
 $$;
 COMMENT ON FUNCTION weir.jobs IS
-  'The first jobs in one state, as rows, in the order that weir.jobs_page says: at most so many, 1 to 10000, and fewer where they stand behind very many that have come into another state. Errors: 22023. Locks: none that others wait for, and none that outlast the call. Isolation: any.';
+  'The first jobs in one state, as rows, in the order that weir.jobs_page says: at most so many, 1 to 10000, and fewer where they stand behind very many that have come into another state. Errors and locks: as weir.jobs_page. Isolation: any.';

@@ -1,8 +1,31 @@
--- Looking at jobs: for people and dashboards. Each look is bounded by indexes and by a limit.
+-- Reading jobs, for people and dashboards. Indexes and a limit bound what each call reads.
 --
--- A look leaves no lock behind on the tables of the log, also in a transaction that stays open: held to its end, ACCESS SHARE would
--- keep every segment from being given back. So each looks in a block that ends in an exception, WR099, which never gets out: the block's
--- locks go with it, and what was found stays in variables, or among the rows that are returned.
+-- A reader first locks the log against TRUNCATE, and only then takes its snapshot (weir._lock_log): TRUNCATE is not MVCC-safe, and a snapshot from
+-- before a reclaim that the reader has waited for shows neither the rows nor their copies. So the functions that people call are VOLATILE: each
+-- locks, then calls a STABLE function, which reads everything under one new snapshot.
+--
+-- A reader leaves no lock behind on the tables of the log, even in a transaction that stays open: held until its end, ACCESS SHARE would
+-- keep every segment from being reclaimed. So each reads in a block that ends in an exception, WR099, which never leaves the function: the block's
+-- locks are released with it, and what was found stays in variables, or among the rows that are returned.
+
+CREATE OR REPLACE FUNCTION weir._lock_log() RETURNS void
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+AS $$
+BEGIN
+  LOCK TABLE weir.job, weir.batch, weir.result, weir.later, weir.promotion, weir.settled, weir.segment IN ACCESS SHARE MODE;
+  -- A snapshot that is older than the lock sees the tables' old files in the catalog, and nothing of what is in the new ones.
+  IF current_setting('transaction_isolation') IN ('repeatable read', 'serializable')
+     AND EXISTS (SELECT FROM pg_class c WHERE c.relnamespace = 'weir'::regnamespace AND c.relkind = 'r' AND c.relfilenode <> pg_relation_filenode(c.oid)
+                   AND c.relname ~ '^((job|batch|result|later)_[1-4]|promotion|settled|segment)$') THEN
+    RAISE EXCEPTION 'weir: a segment was reclaimed after this transaction took its snapshot, and the snapshot does not show the jobs that were moved'
+      USING ERRCODE = '40001', HINT = 'Run the transaction again, or begin it with ISOLATION LEVEL READ COMMITTED.';
+  END IF;
+END
+$$;
+COMMENT ON FUNCTION weir._lock_log IS
+  'Locks the log against TRUNCATE, so that the next snapshot shows every job where it is; the caller releases the locks. Errors: 40001, if the transaction''s snapshot is older than the last TRUNCATE (REPEATABLE READ and SERIALIZABLE only). Locks: ACCESS SHARE on the log; waits while a segment is being emptied.';
 
 CREATE OR REPLACE FUNCTION weir._batch_of(lane integer, segment integer, xid xid8, id bigint) RETURNS SETOF weir.batch
 LANGUAGE plpgsql STABLE
@@ -40,8 +63,8 @@ END
 $$;
 COMMENT ON FUNCTION weir._batch_of IS 'The batch that handed out a job of one segment, found by bisection.';
 
-CREATE OR REPLACE FUNCTION weir.job_info(job_id bigint) RETURNS SETOF weir.job_look
-LANGUAGE plpgsql STABLE SECURITY DEFINER
+CREATE OR REPLACE FUNCTION weir._read_job(job_id bigint) RETURNS SETOF weir.job_look
+LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
 SET jit = off
 SET plan_cache_mode = force_generic_plan
@@ -116,16 +139,29 @@ BEGIN
       END IF;
     END IF;
   END IF;
-  RAISE SQLSTATE 'WR099';
-EXCEPTION WHEN SQLSTATE 'WR099' THEN
   IF look.id IS NOT NULL THEN
     look.errors := past;
     RETURN NEXT look;
   END IF;
 END
 $$;
+COMMENT ON FUNCTION weir._read_job IS 'One job by id, see weir.job_info. The caller has called weir._lock_log.';
+
+CREATE OR REPLACE FUNCTION weir.job_info(job_id bigint) RETURNS SETOF weir.job_look
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+AS $$
+BEGIN
+  PERFORM weir._lock_log();
+  RETURN QUERY SELECT j.* FROM weir._read_job(job_info.job_id) j;
+  RAISE SQLSTATE 'WR099';  -- releases the tables
+EXCEPTION WHEN SQLSTATE 'WR099' THEN
+  RETURN;
+END
+$$;
 COMMENT ON FUNCTION weir.job_info IS
-  'One job by id, in state available, running, later, completed, failed or cancelled. No row if the id is unknown or its retention is over. Of a job that failed for good and whose segment has gone, errors is the last one. Locks: none that others wait for, and none that outlast the call. Isolation: any.';
+  'One job by id, in state available, running, later, completed, failed or cancelled. No row if the id is unknown or the job''s retention is over. If the job has failed and its segment has been reclaimed, errors holds only the last one. Errors: 40001, in REPEATABLE READ and SERIALIZABLE, if a segment was reclaimed after the transaction took its snapshot. Locks: none that others wait for, and none that outlast the call; waits while a segment is being emptied. Isolation: any.';
 
 CREATE OR REPLACE FUNCTION weir.workers()
 RETURNS TABLE (id integer, name text, queues text[], state text, started_at timestamptz, seen_at timestamptz, running integer, reason text)

@@ -1,24 +1,6 @@
 -- What operators do: cancel, retry, pause, resume, settings. These are rare, and the only
 -- statements here that update or delete rows.
 
-CREATE OR REPLACE FUNCTION weir._job_now(job_id bigint) RETURNS weir.job_look
-LANGUAGE plpgsql VOLATILE
-SET search_path = pg_catalog, pg_temp
-SET jit = off
-AS $$
-DECLARE
-  j weir.job_look;
-BEGIN
-  -- While a segment is being emptied, a look would wait with a snapshot of before, and find nothing.
-  LOCK TABLE weir.job, weir.batch, weir.result, weir.later, weir.promotion IN ACCESS SHARE MODE;
-  SELECT i.* INTO j FROM weir.job_info(job_id) i;
-  RAISE SQLSTATE 'WR099';  -- lets go of the tables, as every look does
-EXCEPTION WHEN SQLSTATE 'WR099' THEN
-  RETURN j;
-END
-$$;
-COMMENT ON FUNCTION weir._job_now IS 'A job as it is once a segment that is being emptied has been, for those who act on it. Locks: ACCESS SHARE on the log, which it lets go of.';
-
 CREATE OR REPLACE FUNCTION weir.cancel(job_id bigint) RETURNS text
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -27,7 +9,7 @@ AS $$
 DECLARE
   now_is text;
 BEGIN
-  now_is := (weir._job_now(job_id)).state;
+  now_is := (SELECT i.state FROM weir.job_info(job_id) i);
   IF now_is IN ('available', 'later', 'running') THEN
     INSERT INTO weir.cancellation (id) VALUES (job_id) ON CONFLICT (id) DO NOTHING;
     PERFORM pg_current_xact_id();
@@ -38,7 +20,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION weir.cancel IS
-  'Cancels a job: one that has not started will not (cancelled); of a running one its worker is told, which cancels its context (requested). Otherwise nothing is done and the job''s final state returned, or NULL for an unknown id. A job that starts while this commits is told like a running one. Locks: none that others wait for, but a second cancel of the same job. Isolation: any.';
+  'Cancels a job: one that has not started will not (cancelled); of a running one its worker is told, which cancels its context (requested). Otherwise nothing is done and the job''s final state returned, or NULL for an unknown id. A job that starts while this commits is told like a running one. Errors: see weir.job_info. Locks: none that others wait for, but a second cancel of the same job. Isolation: any.';
 
 CREATE OR REPLACE FUNCTION weir._cancelled_among(ids bigint[]) RETURNS bigint[]
 LANGUAGE sql STABLE SECURITY DEFINER
@@ -58,12 +40,12 @@ DECLARE
   src record;
 BEGIN
   PERFORM weir._check_isolation('retry');
-  j := weir._job_now(job_id);
+  SELECT i.* INTO j FROM weir.job_info(job_id) i;
   IF j.id IS NULL OR j.state NOT IN ('completed', 'failed', 'cancelled') THEN
     RETURN j.state;
   END IF;
   PERFORM pg_advisory_xact_lock(1464158546, -1 - (job_id % 1000000)::integer);  -- two retries of one job: one after the other
-  j := weir._job_now(job_id);
+  SELECT i.* INTO j FROM weir.job_info(job_id) i;
   IF j.state NOT IN ('completed', 'failed', 'cancelled') THEN
     RETURN j.state;
   END IF;

@@ -55,7 +55,7 @@ BEGIN
   ELSIF pg_relation_size('weir.cancellation') > 1048576 THEN
     -- A part of them at a time, from where the last call stopped: those of jobs in the far future stay.
     FOR looked IN SELECT c.id FROM weir.cancellation c WHERE c.id > coalesce(pg_sequence_last_value('weir.cancel_looked'), 0) ORDER BY c.id LIMIT 1000 LOOP
-      j := weir._job_now(looked);
+      SELECT i.* INTO j FROM weir.job_info(looked) i;
       IF j.state IS NULL OR j.finished_at IS NOT NULL THEN
         DELETE FROM weir.cancellation c WHERE c.id = looked;
         forgotten := forgotten + 1;

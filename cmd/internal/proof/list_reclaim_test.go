@@ -3,47 +3,138 @@ package proof
 import (
 	"testing"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/weir-pg/weir/internal/pgtest"
 )
 
-// TestAPageThatWaitsForAReclaimIsComplete: a list that is asked for while a segment is being reclaimed waits, and then shows every job where it is.
-func TestAPageThatWaitsForAReclaimIsComplete(t *testing.T) {
-	for _, c := range []struct{ state, list string }{
-		{"available", `SELECT jsonb_array_length(jobs) FROM weir.jobs_page(ARRAY[$1])`},
-		{"available", `SELECT count(*) FROM weir.jobs($1)`},
-		{"running", `SELECT jsonb_array_length(jobs) FROM weir.jobs_page(ARRAY[$1])`},
-		{"running", `SELECT count(*) FROM weir.jobs($1)`},
-	} {
-		t.Run(c.state+" "+c.list, func(t *testing.T) {
+// reads are the functions that show jobs, and what each shows of ten available and ten running jobs. $1 is the id of an available one.
+var reads = []struct {
+	name, sql string
+	want      int
+}{
+	{"available page", `SELECT jsonb_array_length(jobs) FROM weir.jobs_page(ARRAY['available']) WHERE $1 > 0`, 10},
+	{"available jobs", `SELECT count(*) FROM weir.jobs('available') WHERE $1 > 0`, 10},
+	{"running page", `SELECT jsonb_array_length(jobs) FROM weir.jobs_page(ARRAY['running']) WHERE $1 > 0`, 10},
+	{"running jobs", `SELECT count(*) FROM weir.jobs('running') WHERE $1 > 0`, 10},
+	{"queues available", `SELECT sum(available) FROM weir.queues() WHERE $1 > 0`, 10},
+	{"queues running", `SELECT sum(running) FROM weir.queues() WHERE $1 > 0`, 10},
+	{"job_info", `SELECT count(*) FROM weir.job_info($1)`, 1},
+	{"cancel", `SELECT count(*) FROM weir.cancel($1) c WHERE c = 'cancelled'`, 1},
+}
+
+// aboutToReclaim has ten jobs available and ten running in a closed segment, and returns the id of one that is available.
+func aboutToReclaim(t *testing.T, conn *pgx.Conn) int64 {
+	t.Helper()
+	exec(t, conn, `SELECT weir.set('completed_retention', '1 hour'), weir.set('retention_bytes', '1048576')`)
+	worker := startWorker(t, conn, "q", "r", "filler")
+	enqueueN(t, conn, "r", 10)
+	mustClaim(t, conn, worker, "r", 10)
+	ids := enqueueN(t, conn, "q", 10)
+	openNext(t, conn, worker)
+	return ids[0]
+}
+
+// TestReadersThatWaitForAReclaimMissNothing: a reader that starts while a segment is being reclaimed waits, and then shows every job where it is.
+func TestReadersThatWaitForAReclaimMissNothing(t *testing.T) {
+	for _, c := range reads {
+		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			url := pgtest.Database(t)
-			conn, reclaim, look := connect(t, url), connect(t, url), connect(t, url)
-			exec(t, conn, `SELECT weir.set('completed_retention', '1 hour'), weir.set('retention_bytes', '1048576')`)
-			worker := startWorker(t, conn, "q", "r", "filler")
-			enqueueN(t, conn, "r", 10)
-			mustClaim(t, conn, worker, "r", 10)
-			enqueueN(t, conn, "q", 10)
-			openNext(t, conn, worker)
-
+			conn, reclaim, reader := connect(t, url), connect(t, url), connect(t, url)
+			id := aboutToReclaim(t, conn)
 			exec(t, reclaim, `BEGIN`)
 			if !value[bool](t, reclaim, `SELECT weir._reclaim(1)`) {
 				t.Fatal("the first segment is not reclaimed")
 			}
 			type answer struct {
-				jobs int
-				err  error
+				n   int
+				err error
 			}
 			answers := make(chan answer, 1)
-			go func() {
+			go func() { // ends when the reclaim commits or the connection is closed
 				var a answer
-				a.err = look.QueryRow(t.Context(), c.list, c.state).Scan(&a.jobs)
+				a.err = reader.QueryRow(t.Context(), c.sql, id).Scan(&a.n)
 				answers <- a
 			}()
-			blocked(t, conn, look)
+			blocked(t, conn, reader)
 			exec(t, reclaim, `COMMIT`)
-			if a := <-answers; a.err != nil || a.jobs != 10 {
-				t.Errorf("%d jobs, %v; want 10", a.jobs, a.err)
+			if a := <-answers; a.err != nil || a.n != c.want {
+				t.Errorf("%d, %v; want %d", a.n, a.err, c.want)
 			}
 		})
 	}
+}
+
+// TestAnOldSnapshotIsRefused: a transaction whose snapshot is older than a reclaim, in REPEATABLE READ or SERIALIZABLE, gets a serialization failure
+// rather than an incomplete answer. It gets answers until then, and so does the next transaction.
+func TestAnOldSnapshotIsRefused(t *testing.T) {
+	t.Parallel()
+	url := pgtest.Database(t)
+	conn := connect(t, url)
+	id := aboutToReclaim(t, conn)
+	var old []*pgx.Conn
+	for _, level := range []string{"REPEATABLE READ", "SERIALIZABLE", "READ COMMITTED"} {
+		reader := connect(t, url)
+		exec(t, reader, `BEGIN ISOLATION LEVEL `+level)
+		for _, c := range reads[:len(reads)-1] { // but for cancel, which writes
+			if n := value[int](t, reader, c.sql, id); n != c.want {
+				t.Errorf("%s: %s before the reclaim: %d, want %d", level, c.name, n, c.want)
+			}
+		}
+		old = append(old, reader)
+	}
+	if !value[bool](t, conn, `SELECT weir._reclaim(1)`) {
+		t.Fatal("the first segment is not reclaimed")
+	}
+	for i, reader := range old {
+		for _, c := range reads {
+			exec(t, reader, `SAVEPOINT s`)
+			var n int
+			err := reader.QueryRow(t.Context(), c.sql, id).Scan(&n)
+			if i < 2 {
+				wantCode(t, c.name+" with a snapshot from before a reclaim", err, "40001")
+			} else if err != nil || n != c.want {
+				t.Errorf("%s in READ COMMITTED: %d, %v; want %d", c.name, n, err, c.want)
+			}
+			exec(t, reader, `ROLLBACK TO s`)
+		}
+		exec(t, reader, `ROLLBACK`)
+		exec(t, reader, `BEGIN ISOLATION LEVEL REPEATABLE READ`)
+		for _, c := range reads {
+			exec(t, reader, `SAVEPOINT s`)
+			if n := value[int](t, reader, c.sql, id); n != c.want {
+				t.Errorf("%s in the next transaction: %d, want %d", c.name, n, c.want)
+			}
+			exec(t, reader, `ROLLBACK TO s`)
+		}
+		exec(t, reader, `ROLLBACK`)
+	}
+}
+
+// TestAnOldSnapshotIsRefusedAfterEveryTruncate: what a reader reads beside the segments is truncated, too, by chores that compact it.
+func TestAnOldSnapshotIsRefusedAfterEveryTruncate(t *testing.T) {
+	t.Parallel()
+	url := pgtest.Database(t)
+	conn, reader := connect(t, url), connect(t, url)
+	id := enqueueN(t, conn, "q", 1)[0]
+	truncated := column[string](t, conn, `SELECT DISTINCT m[1] FROM pg_proc p, regexp_matches(p.prosrc, 'TRUNCATE ([^;'']*)', 'g') l(list),
+			regexp_matches(l.list[1], 'weir\.([a-z]+)', 'g') m
+		WHERE p.pronamespace = 'weir'::regnamespace AND m[1] NOT IN ('message', 'tick', 'hub', 'failure', 'survey', 'last')`)
+	if len(truncated) < 6 {
+		t.Fatalf("only %v are truncated", truncated)
+	}
+	for _, table := range truncated {
+		exec(t, reader, `BEGIN ISOLATION LEVEL REPEATABLE READ`)
+		exec(t, reader, `SELECT * FROM weir.job_info($1)`, id)
+		exec(t, conn, `BEGIN`)
+		exec(t, conn, `CREATE TEMP TABLE kept ON COMMIT DROP AS TABLE weir.`+table)
+		exec(t, conn, `TRUNCATE weir.`+table)
+		exec(t, conn, `INSERT INTO weir.`+table+` TABLE kept`)
+		exec(t, conn, `COMMIT`)
+		_, err := reader.Exec(t.Context(), `SELECT * FROM weir.job_info($1)`, id)
+		wantCode(t, "after a TRUNCATE of weir."+table, err, "40001")
+		exec(t, reader, `ROLLBACK`)
+	}
+	wantState(t, conn, id, "available")
 }

@@ -1,7 +1,6 @@
 package proof
 
 import (
-	"context"
 	"slices"
 	"strings"
 	"testing"
@@ -193,39 +192,6 @@ func TestRotationSurvivesARollback(t *testing.T) {
 	}
 	if got := claimAll(t, conn, worker, "q"); len(got) != 3 {
 		t.Errorf("claimed %d jobs, want 3", len(got))
-	}
-}
-
-// TestLookWaitsForReclaim: who cancels or retries a job while its segment is being emptied finds it where it was carried.
-func TestLookWaitsForReclaim(t *testing.T) {
-	t.Parallel()
-	url := pgtest.Database(t)
-	conn, reclaimer, second := connect(t, url), connect(t, url), connect(t, url)
-	smallSegments(t, conn)
-	worker := startWorker(t, conn, "q", "filler")
-	id := enqueueN(t, conn, "q", 1)[0]
-	openNext(t, conn, worker)
-	exec(t, reclaimer, `BEGIN`)
-	if !value[bool](t, reclaimer, `SELECT weir._reclaim(1)`) {
-		t.Fatal("not reclaimed")
-	}
-	answer := make(chan string, 1)
-	go func() { // ends when the reclaimer commits or the connection is closed
-		var state *string
-		if err := second.QueryRow(context.Background(), `SELECT weir.cancel($1)`, id).Scan(&state); err != nil {
-			answer <- err.Error()
-		} else if state == nil {
-			answer <- "unknown"
-		} else {
-			answer <- *state
-		}
-	}()
-	until(t, "cancel waits for the reclaimer", func() bool {
-		return value[bool](t, conn, `SELECT cardinality(pg_blocking_pids($1)) > 0`, second.PgConn().PID())
-	})
-	exec(t, reclaimer, `COMMIT`)
-	if got := <-answer; got != "cancelled" {
-		t.Errorf("cancel of a job that is being carried says %q, want cancelled", got)
 	}
 }
 
