@@ -17,10 +17,10 @@ import (
 	"github.com/weir-pg/weir/weirtest"
 )
 
-// leaveEnv has a test binary make a test's database on the server of this URL, and end without a word: what is left of a test run that is killed.
+// leaveEnv makes a test binary create databases on the server with this URL and exit without dropping them, as a killed test run does.
 const leaveEnv = "WEIR_TEST_LEAVE"
 
-// made lists the databases that tests have made on a server.
+// made lists the databases on a server that tests have created.
 func made(t *testing.T, url string) []string {
 	t.Helper()
 	rows, err := pgtest.Pool(t, url).Query(t.Context(), `SELECT datname::text FROM pg_database WHERE datname LIKE 'weir\_test\_%' ORDER BY oid`)
@@ -34,6 +34,7 @@ func made(t *testing.T, url string) []string {
 	return names
 }
 
+// TestEachTestHasADatabaseOfItsOwn: each test gets a copy of a template that is set up once, and drops it at its end.
 func TestEachTestHasADatabaseOfItsOwn(t *testing.T) {
 	t.Parallel()
 	server := pgtest.Server(t, nil).URL("postgres")
@@ -62,24 +63,25 @@ func TestEachTestHasADatabaseOfItsOwn(t *testing.T) {
 		}
 	})
 	if n := setups.Load(); n != 1 {
-		t.Errorf("the template was set up %d times", n)
+		t.Errorf("the template was set up %d times, want 1", n)
 	}
 	names := made(t, server)
 	if len(names) != 1 || !strings.HasPrefix(names[0], "weir_test_template_") {
-		t.Fatalf("left are %v, want the template", names)
+		t.Fatalf("the databases left are %v, want the template only", names)
 	}
 
-	// Of another version there is another template; and one that can't be set up is not left.
+	// Another version has another template, and a template whose setup fails is dropped.
 	databases = &weirtest.Databases{URL: server, Version: "2", Setup: func(ctx context.Context, conn *pgx.Conn) error {
 		_, err := conn.Exec(ctx, `CREATE TABLE account (id money_of_fools)`)
 		return err
 	}}
 	wantFailure(t, func(t testing.TB) { databases.Pool(t) }, "set up the template database", "money_of_fools")
 	if again := made(t, server); !slices.Equal(again, names) {
-		t.Errorf("left are %v, want %v", again, names)
+		t.Errorf("the databases left are %v, want %v", again, names)
 	}
 }
 
+// TestTheServerComesFromTheEnvironment: the server is the one in WEIR_TEST_DATABASE_URL, or else in DATABASE_URL.
 func TestTheServerComesFromTheEnvironment(t *testing.T) {
 	if at := os.Getenv(leaveEnv); at != "" {
 		weirtest.Database(t)
@@ -98,7 +100,7 @@ func TestTheServerComesFromTheEnvironment(t *testing.T) {
 	weirtest.Pool(t)
 }
 
-// Keywords and values name a server as a URL does; and the database that tests are begun from keeps what it has.
+// TestAServerIsNamedByKeywordsToo: the server's URL may have the form of keywords and values, and the database that it names stays unchanged.
 func TestAServerIsNamedByKeywordsToo(t *testing.T) {
 	t.Parallel()
 	at := pgtest.Empty(t)
@@ -114,6 +116,7 @@ func TestAServerIsNamedByKeywordsToo(t *testing.T) {
 	}
 }
 
+// TestARoleThatMayNotCreateDatabasesIsToldWhatToDo: the error contains the statement that an administrator has to run.
 func TestARoleThatMayNotCreateDatabasesIsToldWhatToDo(t *testing.T) {
 	t.Parallel()
 	s := pgtest.Server(t, nil)
@@ -126,7 +129,7 @@ func TestARoleThatMayNotCreateDatabasesIsToldWhatToDo(t *testing.T) {
 	}
 	at := strings.Replace(s.URL("postgres"), config.User+":"+config.Password+"@", "app:secret@", 1)
 	wantFailure(t, func(t testing.TB) { (&weirtest.Databases{URL: at}).Pool(t) }, `the role app may not create databases`, `ALTER ROLE "app" CREATEDB`)
-	// One that may, and owns nothing else, makes templates of its own, for a schema of another's would be of no use to it.
+	// A role that may create databases, but does not own the existing template, makes its own: it could not use another role's schema.
 	if _, err := pgtest.Pool(t, s.URL("postgres")).Exec(t.Context(), `ALTER ROLE app CREATEDB CREATEROLE`); err != nil {
 		t.Fatal(err)
 	}
@@ -134,7 +137,7 @@ func TestARoleThatMayNotCreateDatabasesIsToldWhatToDo(t *testing.T) {
 	(&weirtest.Databases{URL: at}).Pool(t)
 }
 
-// TestProcessesShareATemplate: one makes it, and those that start at the same time wait for it.
+// TestProcessesShareATemplate: one process creates the template, and processes that start at the same time wait for it.
 func TestProcessesShareATemplate(t *testing.T) {
 	t.Parallel()
 	server := pgtest.Server(t, nil).URL("postgres")
@@ -157,13 +160,13 @@ func TestProcessesShareATemplate(t *testing.T) {
 			shared++
 		}
 	}
-	// Besides, each has left a test's database, and a template of its own with a copy; or another has swept that up already.
+	// Each process has also left a test's database, its own template and a copy of that, unless another process has already dropped them.
 	if shared != 1 || len(names) > 1+3*processes {
-		t.Errorf("there are %v", names)
+		t.Errorf("the databases are %v, want one shared template", names)
 	}
 }
 
-// leave runs a process that leaves three databases on a server: a test's, a template of its own, and a copy of that.
+// leave runs a process that leaves three databases on a server: a test's, its own template, and a copy of that.
 func leave(t *testing.T, server string) error {
 	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestTheServerComesFromTheEnvironment$")
 	cmd.Env = append(os.Environ(), leaveEnv+"="+server, "WEIR_TEST_DATABASE_URL="+server)
@@ -173,17 +176,17 @@ func leave(t *testing.T, server string) error {
 	return nil
 }
 
-// TestWhatAKilledTestRunLeavesIsSweptUp: by the next run, which leaves alone what a run that lives has, and what it can't know.
+// TestWhatAKilledTestRunLeavesIsSweptUp: the next run drops the databases of a killed run, and no others.
 func TestWhatAKilledTestRunLeavesIsSweptUp(t *testing.T) {
 	t.Parallel()
 	s := pgtest.Server(t, nil)
 	server := s.URL("postgres")
-	(&weirtest.Databases{URL: server}).Pool(t) // of this process, which lives
+	(&weirtest.Databases{URL: server}).Pool(t) // this process is alive
 	alive := made(t, server)
 	if err := leave(t, server); err != nil {
 		t.Fatal(err)
 	}
-	// The server notices at its own time that a process has gone.
+	// The server notices the end of a process only after a while.
 	gone := func() {
 		pgtest.Until(t, "the sessions of a process end", func() bool {
 			var n int
@@ -195,8 +198,8 @@ func TestWhatAKilledTestRunLeavesIsSweptUp(t *testing.T) {
 	}
 	gone()
 	left := made(t, server)
-	if len(left) != len(alive)+3 { // a test's, one with a template that is nobody else's, and that
-		t.Fatalf("the process that ended left %v beside %v", left, alive)
+	if len(left) != len(alive)+3 { // a test's, its own template, and a copy of that
+		t.Fatalf("the databases are %v, want three more than %v", left, alive)
 	}
 	for _, name := range []string{"weir_test_of_mine", "weir_test_a1_r00000000_other_server_abcdef", "weir_test_a5_r0_x"} {
 		if _, err := pgtest.Pool(t, server).Exec(t.Context(), `CREATE DATABASE `+name); err != nil {
@@ -204,13 +207,13 @@ func TestWhatAKilledTestRunLeavesIsSweptUp(t *testing.T) {
 		}
 		alive = append(alive, name)
 	}
-	if err := leave(t, server); err != nil { // sweeps up, and leaves the same again
+	if err := leave(t, server); err != nil { // drops those three, and leaves three others
 		t.Fatal(err)
 	}
 	gone()
 	again := made(t, server)
 	if len(again) != len(alive)+3 {
-		t.Errorf("there are %v, want %v and three that are new", again, alive)
+		t.Errorf("the databases are %v, want %v and three new ones", again, alive)
 	}
 	for _, name := range alive {
 		if !slices.Contains(again, name) {
@@ -219,7 +222,7 @@ func TestWhatAKilledTestRunLeavesIsSweptUp(t *testing.T) {
 	}
 	for _, name := range left {
 		if slices.Contains(again, name) != slices.Contains(alive, name) {
-			t.Errorf("%s is still there", name)
+			t.Errorf("%s was not dropped", name)
 		}
 	}
 }

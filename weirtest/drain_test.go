@@ -14,6 +14,7 @@ import (
 	"github.com/weir-pg/weir/weirtest"
 )
 
+// TestDrainWorksWhatIsAvailableAndWhatThatEnqueues: Drain works all available jobs, those that their handlers enqueue, and with Until those that are scheduled.
 func TestDrainWorksWhatIsAvailableAndWhatThatEnqueues(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Pool(t, pgtest.Database(t))
@@ -76,32 +77,33 @@ func TestDrainWorksWhatIsAvailableAndWhatThatEnqueues(t *testing.T) {
 		{"charge", 1, weir.OutcomeSnoozed},
 	}
 	if got := ends(all); !slices.Equal(got, want) {
-		t.Fatalf("ended %v, want %v", got, want)
+		t.Fatalf("the attempts ended %v, want %v", got, want)
 	}
 	if !all[0].InTx || all[0].Err != nil || !errors.Is(all[1].Err, errDown) || all[2].After != time.Hour || all[4].After != 24*time.Hour || string(all[0].Args) != `{"to": "ada"}` {
 		t.Errorf("ended %+v", all)
 	}
 	if all := weirtest.Drain(t.Context(), t, client, config, nil); len(all) > 0 {
-		t.Errorf("again ended %+v", all)
+		t.Errorf("the second Drain worked %+v, want nothing", all)
 	}
 	all = weirtest.Drain(t.Context(), t, client, config, &weirtest.DrainOptions{Until: time.Now().Add(90 * time.Minute)})
 	if len(all) == 1 && !all[0].ReadyAt.After(all[0].EnqueuedAt) {
-		t.Errorf("an attempt that had to wait for its time could be claimed at %v, when it was enqueued", all[0].ReadyAt)
+		t.Errorf("an attempt that was scheduled has ReadyAt %v, when it was enqueued", all[0].ReadyAt)
 	}
 	if got, want := ends(all), []end{{"send_mail", 2, weir.OutcomeRetried}}; !slices.Equal(got, want) {
-		t.Errorf("after 90 minutes ended %v, want %v", got, want)
+		t.Errorf("with Until in 90 minutes, the attempts ended %v, want %v", got, want)
 	}
 	all = weirtest.Drain(t.Context(), t, client, config, &weirtest.DrainOptions{Until: time.Now().Add(25 * time.Hour)})
 	if got, want := ends(all), []end{{"send_mail", 3, weir.OutcomeRetried}, {"charge", 1, weir.OutcomeCompleted}}; !slices.Equal(got, want) {
-		t.Errorf("after 25 hours ended %v, want %v", got, want)
+		t.Errorf("with Until in 25 hours, the attempts ended %v, want %v", got, want)
 	}
 	weirtest.RequireManyEnqueued(t, client, []weir.NewJob{{Args: sendMail{To: "elsewhere"}}, {Args: sendMail{To: "later"}}})
 	workers, err := client.Workers(t.Context())
 	if err != nil || len(workers) != 4 || slices.ContainsFunc(workers, func(w weir.WorkerInfo) bool { return w.State != "ended" }) {
-		t.Errorf("left are workers %+v (%v)", workers, err)
+		t.Errorf("workers are left: %+v (%v)", workers, err)
 	}
 }
 
+// TestDrainSaysWhatKeepsItFromAnEnd: a handler that enqueues its own kind forever fails the test with the queue and the kind.
 func TestDrainSaysWhatKeepsItFromAnEnd(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Pool(t, pgtest.Database(t))
@@ -120,13 +122,13 @@ func TestDrainSaysWhatKeepsItFromAnEnd(t *testing.T) {
 	wantFailure(t, func(t testing.TB) { weirtest.Drain(t.Context(), t, client, again, &weirtest.DrainOptions{Limit: 5}) },
 		"5 attempts have run, and more wait in queue money", "of kind charge, which completed")
 
-	// A handler that ends its test has failed, and leaves nothing running.
+	// If a handler ends its test, its attempt is recorded as failed, and no job is left running.
 	wantFailure(t, func(t testing.TB) {
 		weirtest.Drain(t.Context(), t, client, handle(func(context.Context, *weir.Job[charge]) error { t.Fatal("seen enough"); return nil }), nil)
 	}, "seen enough")
 	info := weirtest.RequireEnqueued(t, client, charge{1}, nil)
 	if info.Attempt != 2 {
-		t.Errorf("left is %+v, want the next attempt", info)
+		t.Errorf("the job is %+v, want its next attempt waiting", info)
 	}
 
 	ctx, cancel := context.WithCancel(t.Context())
@@ -136,6 +138,6 @@ func TestDrainSaysWhatKeepsItFromAnEnd(t *testing.T) {
 	}, "context canceled")
 	wantFailure(t, func(t testing.TB) { weirtest.Drain(t.Context(), t, client, again, &weirtest.DrainOptions{Limit: -1}) }, "must not be negative, got -1")
 	if page, err := client.Jobs(t.Context(), weir.JobsParams{States: []weir.State{weir.StateRunning}}); err != nil || len(page.Jobs) > 0 {
-		t.Errorf("still running are %+v (%v)", page, err)
+		t.Errorf("jobs are still running: %+v (%v)", page, err)
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/weir-pg/weir/weirtest"
 )
 
+// TestWhatATransactionEnqueuesIsAssertedOnAndRolledBack: assertions see the transaction's own jobs, and failures list what was enqueued and how it differs.
 func TestWhatATransactionEnqueuesIsAssertedOnAndRolledBack(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Pool(t, pgtest.Database(t))
@@ -59,7 +60,7 @@ func TestWhatATransactionEnqueuesIsAssertedOnAndRolledBack(t *testing.T) {
 			t.Fatal(err)
 		}
 		wantFailure(t, func(t testing.TB) { weirtest.RequireEnqueuedTx(t, tx, sendMail{To: "bob"}, nil) }, "2 such jobs were enqueued in this transaction, want one")
-		// What fits several is paired so that all get one.
+		// A job that matches several wanted jobs is paired so that all of them have one.
 		weirtest.RequireManyEnqueuedTx(t, tx, []weir.NewJob{{Args: charge{5}}, {Args: sendMail{To: "bob"}},
 			{Args: sendMail{To: "bob"}, Options: &weir.Options{Queue: "default"}}, {Args: sendMail{To: "ada"}}})
 		if _, err := client.CancelJobTx(t.Context(), tx, weirtest.RequireEnqueuedTx(t, tx, charge{5}, nil).ID); err != nil {
@@ -69,13 +70,14 @@ func TestWhatATransactionEnqueuesIsAssertedOnAndRolledBack(t *testing.T) {
 	})
 	weirtest.RequireManyEnqueued(t, client, []weir.NewJob{{Args: sendMail{To: "somebody else"}}})
 	if all := weirtest.Enqueued[sendMail](t, client); len(all) != 1 {
-		t.Errorf("waiting are %v", all)
+		t.Errorf("the waiting jobs are %v", all)
 	}
 	weirtest.RequireEnqueued(t, client, sendMail{To: "somebody else"}, nil)
 	weirtest.RequireNotEnqueued[charge](t, client)
 	wantFailure(t, func(t testing.TB) { weirtest.RequireEnqueued(t, client, charge{1}, nil) }, "no such job was enqueued in this database")
 }
 
+// TestWhatATransactionOfDatabaseSQLEnqueuesIsAssertedOn: assertions work in transactions of database/sql.
 func TestWhatATransactionOfDatabaseSQLEnqueuesIsAssertedOn(t *testing.T) {
 	t.Parallel()
 	at := pgtest.Database(t)
@@ -96,7 +98,7 @@ func TestWhatATransactionOfDatabaseSQLEnqueuesIsAssertedOn(t *testing.T) {
 	weirtest.RequireEnqueuedTx(t, tx, sendMail{To: "ada"}, nil)
 }
 
-// A RunAt that is past is the same as none: the job runs at once.
+// TestAJobThatIsDueAlreadyMatchesItsRunAt: a RunAt in the past matches a job without one, because both run at once.
 func TestAJobThatIsDueAlreadyMatchesItsRunAt(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Pool(t, pgtest.Database(t))

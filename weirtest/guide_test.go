@@ -17,9 +17,9 @@ import (
 	"github.com/weir-pg/weir/weirtest"
 )
 
-// What follows is what docs/testing.md shows.
+// The rest of this file is shown in docs/testing.md.
 
-// TestTheGuideIsWhatIsRunHere: the guide's examples are in this file, word for word.
+// TestTheGuideIsWhatIsRunHere: every example of the guide is in this file, word for word.
 func TestTheGuideIsWhatIsRunHere(t *testing.T) {
 	t.Parallel()
 	guide, err := os.ReadFile("../docs/testing.md")
@@ -32,11 +32,11 @@ func TestTheGuideIsWhatIsRunHere(t *testing.T) {
 	}
 	examples := regexp.MustCompile("(?s)```go\n(.*?)```").FindAllSubmatch(guide, -1)
 	if len(examples) != 5 {
-		t.Errorf("found %d examples", len(examples))
+		t.Errorf("found %d examples in docs/testing.md", len(examples))
 	}
 	for _, example := range examples {
 		if !strings.Contains(string(here), string(example[1])) {
-			t.Errorf("this is not run:\n%s", example[1])
+			t.Errorf("this example of the guide is not in this file:\n%s", example[1])
 		}
 	}
 }

@@ -25,7 +25,7 @@ func TestMain(m *testing.M) {
 	pgtest.Main(m)
 }
 
-// prepareGuide gives the guide's tests the database that their readers have.
+// prepareGuide sets up the database that readers of the guide have.
 func prepareGuide(url string) (err error) {
 	if err := os.Setenv("WEIR_TEST_DATABASE_URL", url); err != nil {
 		return err
@@ -50,7 +50,7 @@ func (charge) Kind() string { return "charge" }
 
 func (charge) EnqueueOptions() weir.Options { return weir.Options{Queue: "money", MaxAttempts: 3} }
 
-// failing is a test that fails: what it is told is kept.
+// failing is a test that is expected to fail. It keeps the message.
 type failing struct {
 	testing.TB
 	said string
@@ -65,7 +65,7 @@ func (f *failing) Fatalf(format string, args ...any) {
 	runtime.Goexit()
 }
 
-// wantFailure runs what must fail a test, saying all of this.
+// wantFailure checks that run fails its test, with a message that contains these texts.
 func wantFailure(t *testing.T, run func(t testing.TB), says ...string) {
 	t.Helper()
 	f := &failing{TB: t}
@@ -76,11 +76,11 @@ func wantFailure(t *testing.T, run func(t testing.TB), says ...string) {
 	}()
 	<-done
 	if f.said == "" {
-		t.Error("it did not fail")
+		t.Error("the test did not fail")
 	}
 	for _, text := range says {
 		if !strings.Contains(f.said, text) {
-			t.Errorf("it said\n%s\nwhich has no %q", f.said, text)
+			t.Errorf("the test failed with\n%s\nwhich does not contain %q", f.said, text)
 		}
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/weir-pg/weir/weirtest"
 )
 
+// TestWorkReturnsWhatWouldBeRecorded: for everything that a handler can return, Work returns the outcome that a worker would record.
 func TestWorkReturnsWhatWouldBeRecorded(t *testing.T) {
 	t.Parallel()
 	ada := func(meta weir.JobMeta) *weir.Job[sendMail] {
@@ -49,6 +50,7 @@ func TestWorkReturnsWhatWouldBeRecorded(t *testing.T) {
 	}
 }
 
+// TestWorkRunsAHandlerAsAWorkerDoes: Work applies defaults, timeouts and interruptions, and refuses jobs that can't exist.
 func TestWorkRunsAHandlerAsAWorkerDoes(t *testing.T) {
 	t.Parallel()
 	config := handle(func(ctx context.Context, job *weir.Job[charge]) error {
@@ -70,13 +72,13 @@ func TestWorkRunsAHandlerAsAWorkerDoes(t *testing.T) {
 	config.Timeout = time.Millisecond
 	got = weirtest.Work(t.Context(), t, config, &weir.Job[sendMail]{})
 	if got.Outcome != weir.OutcomeRetried || !errors.Is(got.Err, context.DeadlineExceeded) || !strings.Contains(got.Err.Error(), "timeout of 1ms") {
-		t.Errorf("past its timeout got %+v", got)
+		t.Errorf("after its timeout got %+v", got)
 	}
 	for cause, want := range map[error]weir.Outcome{weir.ErrCancelled: weir.OutcomeCancelled, weir.ErrStopping: weir.OutcomeReleased} {
 		ctx, cancel := context.WithCancelCause(t.Context())
 		cancel(cause)
 		if got := weirtest.Work(ctx, t, handle(hangs), &weir.Job[sendMail]{}); got.Outcome != want {
-			t.Errorf("interrupted for %v got %+v, want %s", cause, got, want)
+			t.Errorf("interrupted by %v got %+v, want %s", cause, got, want)
 		}
 	}
 	config.Logger = new(pgtest.Log).Logger()
@@ -93,6 +95,7 @@ func TestWorkRunsAHandlerAsAWorkerDoes(t *testing.T) {
 	wantFailure(t, func(t testing.TB) { weirtest.Work(t.Context(), t, weir.WorkerConfig{}, &weir.Job[sendMail]{}) }, "WorkerConfig.Handlers is empty")
 }
 
+// TestMiddlewareAndHooksAreAroundTheHandler: Work calls hooks and middleware in the same order as a worker.
 func TestMiddlewareAndHooksAreAroundTheHandler(t *testing.T) {
 	t.Parallel()
 	var said []string
@@ -117,10 +120,11 @@ func TestMiddlewareAndHooksAreAroundTheHandler(t *testing.T) {
 		t.Errorf("got %+v", got)
 	}
 	if want := []string{"start", `middleware of {"to":"ada"}`, "handler", "end: cancelled, the mail server is down"}; !slices.Equal(said, want) {
-		t.Errorf("called were %q, want %q", said, want)
+		t.Errorf("the calls were %q, want %q", said, want)
 	}
 }
 
+// TestAHandlerThatCompletesItsJobRunsWithoutAWorker: Work runs handlers that call CompleteTx, in one transaction with the code under test.
 func TestAHandlerThatCompletesItsJobRunsWithoutAWorker(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Pool(t, pgtest.Database(t))
@@ -137,14 +141,14 @@ func TestAHandlerThatCompletesItsJobRunsWithoutAWorker(t *testing.T) {
 		_, err := client.EnqueueTx(ctx, tx, charge{3}, nil)
 		return err
 	}
-	// All of a flow in one transaction: what is enqueued, what its handler does, and what that enqueues.
+	// A whole flow runs in one transaction: the enqueueing, the handler, and the jobs that it enqueues.
 	job := weirtest.RequireEnqueuedTx(t, tx, sendMail{To: "ada"}, nil)
 	if got := weirtest.Work(t.Context(), t, handle(complete), &job.Job); got.Outcome != weir.OutcomeCompleted || !got.InTx {
 		t.Errorf("got %+v", got)
 	}
 	weirtest.RequireEnqueuedTx(t, tx, charge{3}, nil)
 
-	// Called directly, with a job that was made by hand, nothing panics.
+	// A handler called directly, with a job made by hand, does not panic.
 	if err := complete(t.Context(), &weir.Job[sendMail]{}); !errors.Is(err, weir.ErrNotClaimed) {
 		t.Errorf("got %v", err)
 	}

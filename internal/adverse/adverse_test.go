@@ -12,8 +12,8 @@ import (
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
 
-// TestWhatWorksAgainstWeirIsNamed: each bad setting is reported with its value, its harm and what to do, and nothing is reported if all is
-// well, whatever the session itself has set.
+// TestWhatWorksAgainstWeirIsNamed: each bad setting is reported with its value, its harm and what to do, and nothing is reported if there
+// is none, whatever the session itself has set.
 func TestWhatWorksAgainstWeirIsNamed(t *testing.T) {
 	url := pgtest.Empty(t)
 	pool := pgtest.Pool(t, url)
@@ -48,7 +48,7 @@ func TestWhatWorksAgainstWeirIsNamed(t *testing.T) {
 		return said
 	}
 	if said := read(); len(said) > 0 {
-		t.Errorf("of the defaults: %v", said)
+		t.Errorf("the defaults are reported as bad: %v", said)
 	}
 	var database string
 	if err := pool.QueryRow(t.Context(), "SELECT quote_ident(current_database())").Scan(&database); err != nil {
@@ -64,10 +64,10 @@ func TestWhatWorksAgainstWeirIsNamed(t *testing.T) {
 	said := read()
 	for name, value := range adverse {
 		if text := said[name]; !strings.HasPrefix(text, name+" = "+value+": ") || strings.Count(text, ": ") < 2 {
-			t.Errorf("%s = %s: said %q", name, value, text)
+			t.Errorf("%s = %s is reported as %q", name, value, text)
 		}
 	}
 	if len(said) != len(adverse) {
-		t.Errorf("more was said: %v", said)
+		t.Errorf("other settings are reported too: %v", said)
 	}
 }

@@ -1,10 +1,10 @@
-// Package drivertest installs drivers of other languages for tests, unmodified and from their registries.
+// Package drivertest installs drivers of other languages for tests, unmodified, from their registries.
 //
-// They go into the user's cache, which takes a while the first time, so these tests run only when asked for:
+// They are installed in the user's cache. The first time takes a while, so these tests run only on request:
 //
 //	WEIR_TEST_DRIVERS=1 go test ./cmd/internal/pgwire ./examples/python-sql ./examples/typescript-sql ./internal/moving
 //
-// Those whose tools are missing are skipped, unless WEIR_TEST_REQUIRE names the tool: psql, python3, node, npm, java, javac, mvn.
+// Tests whose tools are missing are skipped, unless WEIR_TEST_REQUIRE names the tool: psql, python3, node, npm, java, javac, mvn.
 package drivertest
 
 import (
@@ -18,11 +18,11 @@ import (
 	"testing"
 )
 
-// Want skips the test unless drivers are asked for.
+// Want skips the test unless tests of drivers were requested.
 func Want(t testing.TB) {
 	t.Helper()
 	if os.Getenv("WEIR_TEST_DRIVERS") == "" {
-		t.Skip("drivers are tested when WEIR_TEST_DRIVERS is set")
+		t.Skip("drivers are only tested if WEIR_TEST_DRIVERS is set")
 	}
 }
 
@@ -32,21 +32,21 @@ func Tool(t testing.TB, name string) string {
 	path, err := exec.LookPath(name)
 	if err != nil {
 		if strings.Contains(os.Getenv("WEIR_TEST_REQUIRE"), name) {
-			t.Fatalf("%s is required here and not installed", name)
+			t.Fatalf("%s is required by WEIR_TEST_REQUIRE but not installed", name)
 		}
 		t.Skipf("%s is not installed", name)
 	}
 	return path
 }
 
-// Installed returns a directory of the cache that install has filled once. Another version in the recipe makes another directory.
+// Installed returns a directory of the cache that was filled by install once. A changed recipe makes another directory.
 func Installed(t testing.TB, name, recipe string, install func(dir string) *exec.Cmd) string {
 	t.Helper()
 	cache, err := os.UserCacheDir()
 	if err != nil {
 		t.Fatal(err)
 	}
-	sum := sha256.Sum256([]byte(recipe + runtime.GOOS + runtime.GOARCH)) // what is installed is built for the platform
+	sum := sha256.Sum256([]byte(recipe + runtime.GOOS + runtime.GOARCH)) // some drivers are built for the platform
 	dir := filepath.Join(cache, "weir-test-drivers", fmt.Sprintf("%s-%x", name, sum[:8]))
 	if _, err := os.Stat(filepath.Join(dir, "complete")); err == nil {
 		return dir
@@ -54,7 +54,7 @@ func Installed(t testing.TB, name, recipe string, install func(dir string) *exec
 	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	making, err := os.MkdirTemp(filepath.Dir(dir), name+"-making-") // another package's tests may want it at the same time
+	making, err := os.MkdirTemp(filepath.Dir(dir), name+"-making-") // tests of another package may install it at the same time
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -73,7 +73,7 @@ func Installed(t testing.TB, name, recipe string, install func(dir string) *exec
 	return dir
 }
 
-// Python returns an interpreter that has what a requirements file asks for.
+// Python returns an interpreter with the packages of a requirements file.
 func Python(t testing.TB, requirements string) string {
 	t.Helper()
 	Want(t)
@@ -85,7 +85,7 @@ func Python(t testing.TB, requirements string) string {
 	return filepath.Join(dir, "venv", "bin", "python")
 }
 
-// Node returns a directory with the node_modules that a package.json asks for.
+// Node returns a directory with the node_modules of a package.json.
 func Node(t testing.TB, manifest string) string {
 	t.Helper()
 	Want(t)

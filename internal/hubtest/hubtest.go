@@ -1,4 +1,4 @@
-// Package hubtest runs a hub for tests of the library, which can't import one: the command, as its users run it.
+// Package hubtest runs a hub for tests of the library. The library can't import the hub, so it runs the command, as users do.
 package hubtest
 
 import (
@@ -20,12 +20,12 @@ import (
 	"github.com/weir-pg/weir/internal/pgtest"
 )
 
-// bound is more than building the command, starting it or stopping it takes on a busy machine.
+// bound is longer than it takes to build, start or stop the command on a busy machine.
 const bound = 5 * time.Minute
 
 var serves = regexp.MustCompile(`the hub serves.* http=(\S+)`)
 
-// command builds the command, once for all tests of a package, and returns where it is.
+// command builds the command once for all tests of a package, and returns its path.
 var command = sync.OnceValues(func() (string, error) {
 	dir, err := os.MkdirTemp("", "weir-hubtest-*")
 	if err != nil {
@@ -41,7 +41,7 @@ var command = sync.OnceValues(func() (string, error) {
 	return path, nil
 })
 
-// Start runs weir serve, for anybody, until the end of the test, and returns its HTTP address. What it warns of is written to complaints.
+// Start runs weir serve --anonymous until the end of the test, and returns its HTTP address. Its warnings and errors are written to complaints.
 func Start(t testing.TB, database string, complaints io.Writer) (address string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), bound)
@@ -52,7 +52,7 @@ func Start(t testing.TB, database string, complaints io.Writer) (address string)
 	}
 	hub := exec.Command(command, "serve", "--listen-pg", "", "--listen-http", "127.0.0.1:0", "--anonymous", "--name", t.Name())
 	hub.Env = append(os.Environ(), "DATABASE_URL="+database)
-	said, err := hub.StderrPipe()
+	output, err := hub.StderrPipe()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -61,7 +61,7 @@ func Start(t testing.TB, database string, complaints io.Writer) (address string)
 	}
 	at, ended := make(chan string, 1), make(chan error, 1)
 	go func() {
-		lines := bufio.NewScanner(said)
+		lines := bufio.NewScanner(output)
 		for lines.Scan() {
 			if m := serves.FindStringSubmatch(lines.Text()); m != nil {
 				at <- m[1]
@@ -74,10 +74,10 @@ func Start(t testing.TB, database string, complaints io.Writer) (address string)
 	select {
 	case address = <-at:
 	case err := <-ended:
-		t.Fatalf("the hub ended: %v", err)
+		t.Fatalf("the hub ended before it was ready: %v", err)
 	case <-ctx.Done():
 		_ = hub.Process.Kill()
-		t.Fatal("the hub does not say where it serves")
+		t.Fatal("the hub did not report its address in time")
 	}
 	t.Cleanup(func() {
 		if err := hub.Process.Signal(syscall.SIGTERM); err != nil {
@@ -86,11 +86,11 @@ func Start(t testing.TB, database string, complaints io.Writer) (address string)
 		select {
 		case err := <-ended:
 			if err != nil {
-				t.Errorf("the hub ended: %v", err)
+				t.Errorf("the hub stopped with an error: %v", err)
 			}
 		case <-time.After(bound):
 			_ = hub.Process.Kill()
-			t.Errorf("the hub has not stopped %v after it was told to", bound)
+			t.Errorf("the hub has not stopped within %v of SIGTERM", bound)
 		}
 	})
 	return address

@@ -13,7 +13,7 @@ import (
 
 var errDown = errors.New("connection refused")
 
-// lines logs into a list, each line cut to level and message.
+// lines returns a logger, and a function that returns what was logged: a line per record, without the time.
 func lines() (*slog.Logger, func() []string) {
 	var text strings.Builder
 	log := slog.New(slog.NewTextHandler(&text, &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
@@ -25,6 +25,7 @@ func lines() (*slog.Logger, func() []string) {
 	return log, func() []string { return strings.Split(strings.TrimSpace(text.String()), "\n") }
 }
 
+// TestAnOutageIsSaidWhenItBeginsAndWhenItIsOver: an outage is logged in two lines, whatever the number of calls that fail during it.
 func TestAnOutageIsSaidWhenItBeginsAndWhenItIsOver(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -40,15 +41,16 @@ func TestAnOutageIsSaidWhenItBeginsAndWhenItIsOver(t *testing.T) {
 		for _, what := range []string{"results", "heartbeats", "claims", "claims"} {
 			l.Worked(what)
 		}
-		l.Chore("rotate", errDown, true) // begun before it was over
+		l.Chore("rotate", errDown, true) // it started before the outage was over
 		l.Chore("rotate", nil, true)
 		got := said()
 		if len(got) != 2 || !strings.Contains(got[0], `waiting="claims, heartbeats, results"`) || !strings.Contains(got[0], errDown.Error()) || !strings.Contains(got[1], "after=45s") {
-			t.Errorf("said:\n%s", strings.Join(got, "\n"))
+			t.Errorf("logged:\n%s", strings.Join(got, "\n"))
 		}
 	})
 }
 
+// TestWhatTheNextTryCuresIsNotSaid: a failure that is followed by a success, or by nothing, is not logged.
 func TestWhatTheNextTryCuresIsNotSaid(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -59,25 +61,27 @@ func TestWhatTheNextTryCuresIsNotSaid(t *testing.T) {
 			time.Sleep(10 * time.Millisecond)
 			l.Worked("polls for work")
 		}
-		l.Failed("results", errDown) // and nothing to record follows
+		l.Failed("results", errDown) // there are no more results to record
 		time.Sleep(time.Hour)
 		l.Failed("results", errDown)
 		l.Reset()
 		if got := said(); got[0] != "" {
-			t.Errorf("said:\n%s", strings.Join(got, "\n"))
+			t.Errorf("logged:\n%s", strings.Join(got, "\n"))
 		}
 	})
 }
 
+// TestACallThatGetsNoAnswerIsSaidAtOnce: a call that timed out has lasted long enough for its first failure to be logged.
 func TestACallThatGetsNoAnswerIsSaidAtOnce(t *testing.T) {
 	t.Parallel()
 	log, said := lines()
 	New(log).Failed("claims", fmt.Errorf("claim: %w", context.DeadlineExceeded))
 	if got := said(); len(got) != 1 || got[0] == "" {
-		t.Errorf("said:\n%s", strings.Join(got, "\n"))
+		t.Errorf("logged:\n%s", strings.Join(got, "\n"))
 	}
 }
 
+// TestWhatFailsForLongIsSaidAtGrowingIntervals: a chore that fails every second for a day is logged some 20 to 35 times.
 func TestWhatFailsForLongIsSaidAtGrowingIntervals(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -91,12 +95,12 @@ func TestWhatFailsForLongIsSaidAtGrowingIntervals(t *testing.T) {
 		l.Chore("rotate", nil, false)
 		got := said()
 		if n := len(got); n < 20 || n > 35 || !strings.Contains(got[n-1], "after=24h0m0s") {
-			t.Errorf("said %d times in a day:\n%s", n, strings.Join(got, "\n"))
+			t.Errorf("logged %d times in a day, want 20 to 35:\n%s", n, strings.Join(got, "\n"))
 		}
 	})
 }
 
-// TestTroublesAreToldWhileTheLogStandsStill: who asks is not held up by a log that nobody reads.
+// TestTroublesAreToldWhileTheLogStandsStill: Troubles does not wait for a log whose output is blocked.
 func TestTroublesAreToldWhileTheLogStandsStill(t *testing.T) {
 	entered, release := make(chan bool), make(chan bool)
 	l := New(slog.New(slog.NewTextHandler(blocked{entered, release}, nil)))

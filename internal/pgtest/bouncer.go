@@ -26,7 +26,7 @@ func Bouncer(t testing.TB, target string) string {
 	}
 	if err != nil {
 		if strings.Contains(os.Getenv("WEIR_TEST_REQUIRE"), "pgbouncer") {
-			t.Fatal("pgbouncer is required here and not installed")
+			t.Fatal("pgbouncer is required by WEIR_TEST_REQUIRE but not installed")
 		}
 		t.Skip("pgbouncer is not installed")
 	}

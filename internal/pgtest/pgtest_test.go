@@ -12,6 +12,7 @@ import (
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
 
+// TestEachDatabaseIsItsOwn: databases of one test do not share tables.
 func TestEachDatabaseIsItsOwn(t *testing.T) {
 	t.Parallel()
 	for range 3 {
@@ -22,6 +23,7 @@ func TestEachDatabaseIsItsOwn(t *testing.T) {
 	}
 }
 
+// TestDatabaseHasTheSchema: Database returns databases with Weir's schema.
 func TestDatabaseHasTheSchema(t *testing.T) {
 	t.Parallel()
 	for range 3 {
@@ -33,11 +35,12 @@ func TestDatabaseHasTheSchema(t *testing.T) {
 			t.Fatal(err)
 		}
 		if !there {
-			t.Error("no table weir.job")
+			t.Error("the table weir.job does not exist")
 		}
 	}
 }
 
+// TestDatabaseIsDroppedInSpiteOfSessionsAndPreparedTransactions: a test's database is dropped even if sessions or prepared transactions remain.
 func TestDatabaseIsDroppedInSpiteOfSessionsAndPreparedTransactions(t *testing.T) {
 	outer := pgtest.Pool(t, pgtest.Empty(t))
 	var name string
@@ -60,10 +63,11 @@ func TestDatabaseIsDroppedInSpiteOfSessionsAndPreparedTransactions(t *testing.T)
 		t.Fatal(err)
 	}
 	if left != 0 {
-		t.Errorf("database %s is still there", name)
+		t.Errorf("database %s was not dropped", name)
 	}
 }
 
+// TestServerOfATestsOwnCanBeKilled: a test's own server restarts after a kill, with its parameters.
 func TestServerOfATestsOwnCanBeKilled(t *testing.T) {
 	t.Parallel()
 	s := pgtest.Server(t, map[string]string{"work_mem": "7MB"})

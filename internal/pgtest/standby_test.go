@@ -6,6 +6,7 @@ import (
 	"github.com/weir-pg/weir/internal/pgtest"
 )
 
+// TestStandbyShowsWhatThePrimaryCommitted: a standby shows the commits of its primary once Replayed returns.
 func TestStandbyShowsWhatThePrimaryCommitted(t *testing.T) {
 	t.Parallel()
 	primary := pgtest.Server(t, nil)

@@ -42,7 +42,7 @@ func databases(t *testing.T, at string) []string {
 	return names
 }
 
-// TestTemplatesOfOldVersionsDoNotPileUp: the newest few are kept, for a developer who switches between versions.
+// TestTemplatesOfOldVersionsDoNotPileUp: only the newest few templates are kept, for a developer who switches between versions.
 func TestTemplatesOfOldVersionsDoNotPileUp(t *testing.T) {
 	t.Parallel()
 	at := pgtest.Server(t, nil).URL("postgres")
@@ -66,7 +66,7 @@ func TestTemplatesOfOldVersionsDoNotPileUp(t *testing.T) {
 	}
 	first := open(t, at) // sweeps
 	if left := databases(t, at); !slices.Equal(left, all[1:]) {
-		t.Errorf("left are %v, want %v", left, all[1:])
+		t.Errorf("the databases are %v, want %v", left, all[1:])
 	}
 	// If another process dropped a template as outdated, a process that needs it creates it again.
 	setup := &testdb.Setup{Version: "1", Run: func(context.Context, *pgx.Conn) error { return nil }}
@@ -111,10 +111,11 @@ func TestTimeoutsOfARoleAreForApplications(t *testing.T) {
 	})
 	open(t, "postgres://app:secret@"+host)
 	if all := databases(t, at); !slices.Contains(all, name) {
-		t.Errorf("there are %v, and %s was dropped", all, name)
+		t.Errorf("the databases are %v: %s was dropped", all, name)
 	}
 }
 
+// TestAServersURLIsThatOfAnyOfItsDatabases: the URL of another database has everything of the server's own, except the name.
 func TestAServersURLIsThatOfAnyOfItsDatabases(t *testing.T) {
 	t.Parallel()
 	at := pgtest.Empty(t)

@@ -9,19 +9,19 @@ import (
 	"time"
 )
 
-// line is what lies between a worker and its server, and can be cut: the worker hears no more then, and the server goes on with what it was
-// told, so that answers get lost.
+// line is a proxy between a worker and its server. It can be cut: the worker receives nothing more, but the server still does what it was
+// asked to do, so that answers are lost.
 type line struct {
 	url string
 
 	target   string
 	listener net.Listener
 	mu       sync.Mutex
-	workers  map[net.Conn]bool // their ends
+	workers  map[net.Conn]bool // the workers' connections
 	carrying sync.WaitGroup
 }
 
-// newLine listens until the end of the test, and waits then for what it has started.
+// newLine listens until the end of the test, and then waits for everything that it has started.
 func newLine(t *testing.T, to string) *line {
 	t.Helper()
 	u, err := url.Parse(to)
@@ -62,21 +62,21 @@ func (l *line) carry(worker net.Conn) {
 	}
 	defer server.Close()
 	answered := make(chan struct{})
-	go func() { // ends with the server's side, which carry closes or gives a deadline, and waits for
+	go func() { // ends with the connection to the server, to which carry gives a deadline; carry waits for it
 		defer close(answered)
 		_, _ = io.Copy(worker, server)
 		worker.Close()
-		_, _ = io.Copy(io.Discard, server) // what nobody hears
+		_, _ = io.Copy(io.Discard, server) // answers that are lost
 	}()
 	_, _ = io.Copy(server, worker)
 	l.mu.Lock()
 	delete(l.workers, worker)
 	l.mu.Unlock()
-	_ = server.SetReadDeadline(time.Now().Add(2 * time.Second)) // for what the server is doing
+	_ = server.SetReadDeadline(time.Now().Add(2 * time.Second)) // lets the server finish what it is doing
 	<-answered
 }
 
-// cut cuts the lines of all workers.
+// cut cuts the connections of all workers.
 func (l *line) cut() {
 	l.mu.Lock()
 	defer l.mu.Unlock()

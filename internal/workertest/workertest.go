@@ -1,8 +1,8 @@
-// Package workertest checks a worker that is written over plain SQL, whatever its language: it runs the program against a real server,
-// directly and through a real PgBouncer in transaction mode.
+// Package workertest checks a worker in any language that uses plain SQL: it runs the program against a real server, directly and through a
+// real PgBouncer in transaction mode.
 //
-// The program works the queue q of a database. It has the handlers hello, which returns "hello, " and args.name, and throws without one, and
-// rest, which takes args.seconds and ends when it is cancelled. WEIR_LEASE and WEIR_GRACE are its lease and its time to stop, in seconds.
+// The program works queue q of a database. It has two handlers: hello returns "hello, " and args.name, and throws if there is no name; rest
+// takes args.seconds, and ends when it is cancelled. WEIR_LEASE and WEIR_GRACE are its lease and the time that it has to stop, in seconds.
 package workertest
 
 import (
@@ -23,10 +23,10 @@ import (
 
 const patience = time.Minute
 
-// Command makes the command that works the queue q of a database.
+// Command returns the command that works queue q of a database.
 type Command func(url string) *exec.Cmd
 
-// Run checks the worker.
+// Run checks a worker.
 func Run(t *testing.T, command Command) {
 	for name, through := range map[string]func(testing.TB, string) string{
 		"directly":          func(_ testing.TB, url string) string { return url },
@@ -49,7 +49,7 @@ func Run(t *testing.T, command Command) {
 	}
 }
 
-// judge returns connections that endSessions spares.
+// judge returns connections that endSessions does not end.
 func judge(t *testing.T, url string) *pgxpool.Pool {
 	t.Helper()
 	config, err := pgxpool.ParseConfig(url)
@@ -65,7 +65,7 @@ func judge(t *testing.T, url string) *pgxpool.Pool {
 	return pool
 }
 
-// stage is where a worker is looked at: a database, and how the worker gets there.
+// stage is what a check of a worker needs: a database, and the worker's way to it.
 type stage struct {
 	*testing.T
 	command Command
@@ -73,14 +73,14 @@ type stage struct {
 	line    *line
 }
 
-// process is a worker that runs.
+// process is a running worker.
 type process struct {
 	*exec.Cmd
-	said  *output
-	ended chan error
+	output *output
+	ended  chan error
 }
 
-// output is what a process has said.
+// output collects the output of a process.
 type output struct {
 	mu   sync.Mutex
 	text strings.Builder
@@ -100,9 +100,9 @@ func (o *output) String() string {
 
 func (s *stage) start() *process {
 	s.Helper()
-	p := &process{Cmd: s.command(s.line.url), said: &output{}, ended: make(chan error, 1)}
+	p := &process{Cmd: s.command(s.line.url), output: &output{}, ended: make(chan error, 1)}
 	p.Env = append(os.Environ(), "WEIR_LEASE=5", "WEIR_GRACE=2")
-	p.Stdout, p.Stderr = p.said, p.said
+	p.Stdout, p.Stderr = p.output, p.output
 	if err := p.Start(); err != nil {
 		s.Fatal(err)
 	}
@@ -111,13 +111,13 @@ func (s *stage) start() *process {
 		_ = p.Process.Kill()
 		<-p.ended
 		if s.Failed() {
-			s.Logf("worker %d said:\n%s", p.Process.Pid, p.said)
+			s.Logf("the output of worker %d:\n%s", p.Process.Pid, p.output)
 		}
 	})
 	return p
 }
 
-// stop tells a worker to stop, and waits until it has.
+// stop tells a worker to stop, and waits until it has stopped.
 func (s *stage) stop(p *process) {
 	s.Helper()
 	if err := p.Process.Signal(syscall.SIGTERM); err != nil {
@@ -126,13 +126,13 @@ func (s *stage) stop(p *process) {
 	select {
 	case err := <-p.ended:
 		if err != nil {
-			s.Errorf("it ends with %v", err)
+			s.Errorf("the worker stopped with an error: %v", err)
 		}
 	case <-time.After(patience):
-		s.Fatal("it does not stop")
+		s.Fatal("the worker has not stopped within a minute of SIGTERM")
 	}
 	if left := value[int](s, `SELECT count(*) FROM weir.worker w WHERE NOT EXISTS (SELECT FROM weir.worker f WHERE f.id = w.id AND f.fenced)`); left > 0 {
-		s.Errorf("%d workers count as alive", left)
+		s.Errorf("%d workers have not been fenced after they stopped", left)
 	}
 }
 
@@ -149,7 +149,7 @@ func (s *stage) enqueue(kind, args string, attempts int) int64 {
 	return value[int64](s, `SELECT weir.enqueue('q', $1, $2::text::jsonb, max_attempts => $3)`, kind, args, attempts)
 }
 
-// job is what is known of a job.
+// job is the state of a job.
 type job struct {
 	State         string
 	Attempt       int
@@ -157,11 +157,11 @@ type job struct {
 	Error, Output string
 }
 
-// await returns a job once it is as wanted.
+// await returns the job once wanted returns true for it.
 func (s *stage) await(id int64, wanted func(job) bool) job {
 	s.Helper()
 	var j job
-	for begin := time.Now(); time.Since(begin) < patience; time.Sleep(20 * time.Millisecond) { // nobody tells
+	for begin := time.Now(); time.Since(begin) < patience; time.Sleep(20 * time.Millisecond) { // there is no event to wait for
 		rows, err := s.pool.Query(s.Context(), `SELECT state, attempt, worker, coalesce(error, '') AS error, coalesce(output, '') AS output FROM weir.job_info($1)`, id)
 		if err != nil {
 			s.Fatal(err)
@@ -173,7 +173,7 @@ func (s *stage) await(id int64, wanted func(job) bool) job {
 			return j
 		}
 	}
-	s.Fatalf("job %d remains %+v", id, j)
+	s.Fatalf("job %d is still %+v", id, j)
 	return j
 }
 
@@ -194,13 +194,13 @@ func doesWhatWorkersDo(s *stage) {
 		s.Errorf("completed: %+v", j)
 	}
 	if j := s.await(bad, is("failed")); !strings.Contains(j.Error, "hello") {
-		s.Errorf("failed, without a trace of where: %+v", j)
+		s.Errorf("the error of a failed job does not contain the place of the failure: %+v", j)
 	}
 	if j := s.await(again, is("failed")); j.Attempt != 2 {
 		s.Errorf("retried: %+v", j)
 	}
 	if j := s.await(unknown, is("later")); j.Attempt != 1 || !strings.Contains(j.Error, "no handler") {
-		s.Errorf("handed back: %+v", j)
+		s.Errorf("a job without a handler: %+v", j)
 	}
 	s.await(long, is("running"))
 	s.exec(`SELECT weir.cancel($1)`, long)
@@ -208,14 +208,14 @@ func doesWhatWorkersDo(s *stage) {
 	s.stop(p)
 }
 
-// endSessions ends all sessions but the judge's.
+// endSessions ends all sessions except the judge's.
 func (s *stage) endSessions() {
 	s.Helper()
 	s.exec(`SELECT pg_terminate_backend(pid) FROM pg_stat_activity
 		WHERE datname = current_database() AND backend_type = 'client backend' AND application_name <> 'judge'`)
 }
 
-// ended waits until so many jobs have, and looks at what the database has recorded.
+// ended waits until the number of jobs have ended, and checks that the database has recorded each end once.
 func (s *stage) ended(jobs int, meanwhile func()) {
 	s.Helper()
 	var left int
@@ -235,7 +235,7 @@ func (s *stage) ended(jobs int, meanwhile func()) {
 	}
 }
 
-// survivesTheEndOfItsSessions: without losing a job, and without using up an attempt.
+// survivesTheEndOfItsSessions: the end of its sessions, and the loss of answers, cost no job and no attempt.
 func survivesTheEndOfItsSessions(s *stage) {
 	p := s.start()
 	const rounds, each = 8, 40
@@ -252,10 +252,12 @@ func survivesTheEndOfItsSessions(s *stage) {
 	}
 	s.ended(rounds*each, func() {})
 	if n := value[int](s, `SELECT count(*) FROM weir.result WHERE outcome <> 'released' AND outcome <> 'completed'`); n > 0 {
-		s.Errorf("%d results tell of other than completions", n)
+		s.Errorf("%d results are neither completed nor released", n)
 	}
 	s.stop(p)
 }
+
+// losesNoJobWhenItIsKilled: another worker runs the job of a killed one again.
 
 func losesNoJobWhenItIsKilled(s *stage) {
 	slow := s.enqueue("rest", `{"seconds": 3}`, 2)
@@ -266,12 +268,12 @@ func losesNoJobWhenItIsKilled(s *stage) {
 	}
 	second := s.start()
 	if done := s.await(slow, is("completed")); done.Attempt != 2 || *done.Worker == *j.Worker {
-		s.Errorf("after a kill: %+v", done)
+		s.Errorf("after a kill, want attempt 2 by another worker: %+v", done)
 	}
 	s.stop(second)
 }
 
-// leavesNothingBehindWhenItStops: who is nearly ready ends, who is not is handed back, and what waits waits on.
+// leavesNothingBehindWhenItStops: a worker that stops completes jobs that end in time, and releases the others without using up an attempt.
 func leavesNothingBehindWhenItStops(s *stage) {
 	short, long := s.enqueue("rest", `{"seconds": 1}`, 1), s.enqueue("rest", `{"seconds": 600}`, 1)
 	p := s.start()
@@ -280,12 +282,12 @@ func leavesNothingBehindWhenItStops(s *stage) {
 	s.stop(p)
 	s.await(short, is("completed"))
 	if j := s.await(long, is("available")); j.Attempt != 1 {
-		s.Errorf("what did not end in time: %+v", j)
+		s.Errorf("the job that did not end in time: %+v", j)
 	}
 }
 
-// endsEveryJobOnce: two workers, which are killed, stopped and started again, and lose their sessions and the answers to what they asked,
-// while jobs fail and are cancelled.
+// endsEveryJobOnce: every job ends exactly once, even if two workers are killed, stopped, started again, and lose their sessions and
+// answers, while jobs fail and are cancelled.
 func endsEveryJobOnce(s *stage) {
 	const jobs = 2000
 	s.exec(`SELECT weir.enqueue('q', 'none', '{}'), weir.set('q', 'backoff', '100 ms'), weir.set('q', 'backoff_limit', '200 ms')`)
@@ -307,7 +309,7 @@ func endsEveryJobOnce(s *stage) {
 	ended := func() int {
 		return value[int](s, `SELECT count(DISTINCT i.id) FROM weir.result r, unnest(r.ids) i(id) WHERE r.outcome IN ('completed', 'failed', 'cancelled')`)
 	}
-	for begin := time.Now(); ended() < jobs && time.Since(begin) < 15*time.Second; time.Sleep(time.Duration(random.IntN(500)) * time.Millisecond) { // any moment will do
+	for begin := time.Now(); ended() < jobs && time.Since(begin) < 15*time.Second; time.Sleep(time.Duration(random.IntN(500)) * time.Millisecond) { // at random times
 		i := random.IntN(len(workers))
 		switch random.IntN(6) {
 		case 0:

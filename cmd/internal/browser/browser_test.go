@@ -37,7 +37,7 @@ func chromium(t *testing.T, url string) context.Context {
 	}
 	if program == "" {
 		if strings.Contains(os.Getenv("WEIR_TEST_REQUIRE"), "chromium") {
-			t.Fatal("chromium is required here and not installed")
+			t.Fatal("chromium is required by WEIR_TEST_REQUIRE but not installed")
 		}
 		t.Skip("chromium is not installed")
 	}

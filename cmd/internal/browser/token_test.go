@@ -20,7 +20,7 @@ func TestAnExpiredTokenIsNotTriedForEver(t *testing.T) {
 	node, err := exec.LookPath("node")
 	if err != nil {
 		if strings.Contains(os.Getenv("WEIR_TEST_REQUIRE"), "node") {
-			t.Fatal("node is required here and not installed")
+			t.Fatal("node is required by WEIR_TEST_REQUIRE but not installed")
 		}
 		t.Skip("node is not installed")
 	}

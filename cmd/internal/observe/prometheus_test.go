@@ -20,7 +20,7 @@ func program(t *testing.T, name string) string {
 	path, err := exec.LookPath(name)
 	if err != nil {
 		if strings.Contains(os.Getenv("WEIR_TEST_REQUIRE"), "prometheus") {
-			t.Fatalf("%s is required here and not installed", name)
+			t.Fatalf("%s is required by WEIR_TEST_REQUIRE but not installed", name)
 		}
 		t.Skipf("%s is not installed", name)
 	}
