@@ -138,9 +138,9 @@ func (f *hubFollower) open(ctx context.Context, at Position) (*http.Response, er
 		request.Header.Set("Last-Event-ID", string(at))
 	}
 	if f.Token != nil {
-		token, err := f.Token(ctx)
+		token, err := askToken(ctx, f.Token)
 		if err != nil {
-			return nil, fmt.Errorf("get a token: %w", err)
+			return nil, err
 		}
 		request.Header.Set("Authorization", "Bearer "+token)
 	}

@@ -33,7 +33,8 @@ type WorkerConfig struct {
 	// attempt until the job has failed for good. The default is therefore far above what most jobs take; set a timeout that suits yours.
 	Timeout time.Duration
 	// Retry returns the delay between a failed attempt and the next; a negative delay means the backoff of the queue. Default: always the
-	// backoff of the queue, which is 1, 2, 4, 8 … seconds up to an hour, plus or minus a quarter, and which weir.set changes.
+	// backoff of the queue, which is 1, 2, 4, 8 … seconds up to an hour, plus or minus a quarter, and which weir.set changes. It is also
+	// used if Retry panics.
 	Retry func(attempt int, err error) time.Duration
 	// Lease is how long the database waits for a heartbeat of the worker before it gives the worker's jobs to others. If the process has
 	// ended, that happens within seconds, provided that its connections to the server are direct. 1 second to 5 minutes; default 30
@@ -61,9 +62,11 @@ type WorkerConfig struct {
 }
 
 // Hooks are called while the worker works, from many goroutines at once; nil hooks are skipped. With several Hooks, each Start receives the
-// context that the previous one returned, and the Ends are called in reverse order.
+// context that the previous one returned, and the Ends are called in reverse order. A hook that panics is logged with its stack; the job,
+// the other hooks and the worker continue as if it had returned.
 type Hooks struct {
-	// Start is called before a handler; the handler receives the context that Start returns.
+	// Start is called before a handler; the handler receives the context that Start returns. Each Start is followed by one End, even if the
+	// handler or a retry policy panics or ends its goroutine.
 	Start func(ctx context.Context, job JobMeta) context.Context
 	// End is called when the outcome of an attempt has been recorded, with the handler's context, the recorded outcome, the handler's
 	// running time, and its error. The outcome is the one in the database, whatever the handler returned: if CompleteTx succeeded but its
@@ -152,7 +155,7 @@ func (c *Client) NewWorker(cfg WorkerConfig) (*Worker, error) {
 		Poll:        pollEvery,
 		Health:      &worker.Health{},
 		Log:         cfg.Logger,
-		Hooks:       worker.Hooks{Claimed: run.hooks.Claimed, Recorded: run.hooks.Recorded},
+		Hooks:       worker.Hooks{Claimed: run.hooks.claimed(), Recorded: run.hooks.recorded()},
 	}
 	if len(cfg.Hubs) > 0 {
 		h, err := newHubs(cfg.Hubs, cfg.HubToken)
@@ -161,7 +164,7 @@ func (c *Client) NewWorker(cfg WorkerConfig) (*Worker, error) {
 		}
 		inner.Hub = h
 	}
-	return &Worker{pool: c.store.Pool(), config: inner, chores: !cfg.NoMaintenance, rescued: run.rescued()}, nil
+	return &Worker{pool: c.store.Pool(), config: inner, chores: !cfg.NoMaintenance, rescued: run.hooks.rescued()}, nil
 }
 
 // Run works until ctx ends. Then it stops claiming, releases jobs that have not started, waits up to StopTimeout for running jobs, cancels

@@ -59,9 +59,9 @@ func (h *hubs) Wait(ctx context.Context, queues []string, since string) (next st
 		return "", err
 	}
 	if h.token != nil {
-		token, err := h.token(ctx)
+		token, err := askToken(ctx, h.token)
 		if err != nil {
-			return "", fmt.Errorf("get a token for the hub: %w", err)
+			return "", err
 		}
 		request.Header.Set("Authorization", "Bearer "+token)
 	}
@@ -78,4 +78,15 @@ func (h *hubs) Wait(ctx context.Context, queues []string, since string) (next st
 		return "", fmt.Errorf("read the hub's answer: %w", err)
 	}
 	return answer.Token, nil
+}
+
+// askToken calls a program's function for tokens, in a goroutine of the library, which a panic must not end.
+func askToken(ctx context.Context, ask func(context.Context) (string, error)) (token string, err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("get a token for the hub: %w", err)
+		}
+	}()
+	defer caught(&err)
+	return ask(ctx)
 }

@@ -18,13 +18,13 @@ import (
 // runner turns a task into a handler's call, and the handler's error into a result.
 type runner struct {
 	WorkerConfig
-	hooks   Hooks    // all of WorkerConfig.Hooks, joined
+	hooks   hooks
 	wrapped WorkFunc // nil: no middleware
 	unknown *unknownKinds
 }
 
 func newRunner(cfg WorkerConfig) (*runner, error) {
-	r := &runner{WorkerConfig: cfg, hooks: joined(cfg.Hooks), unknown: &unknownKinds{logged: map[string]time.Time{}}}
+	r := &runner{WorkerConfig: cfg, hooks: hooks{cfg.Hooks, cfg.Logger}, unknown: &unknownKinds{logged: map[string]time.Time{}}}
 	var err error
 	if len(cfg.Middleware) > 0 {
 		r.wrapped, err = wrapped(WorkFunc(cfg.Handlers.work), cfg.Middleware)
@@ -32,83 +32,80 @@ func newRunner(cfg WorkerConfig) (*runner, error) {
 	return r, err
 }
 
-func (r *runner) run(ctx context.Context, t *worker.Task) (result worker.Result) {
-	defer func() { // a hook or a retry policy may panic
-		if v := recover(); v != nil {
-			err := &PanicError{Value: v, Stack: debug.Stack()}
-			r.Logger.Error("weir: a hook or a retry policy panicked", "job", t.ID, "kind", t.Kind, "panic", v, "stack", string(err.Stack))
-			after := byQueue
-			result = worker.Result{Outcome: store.Retried, Err: err, After: &after}
-		}
-	}()
+var errExited = errors.New("the handler, or a hook, ended its goroutine (runtime.Goexit, or FailNow of a test)")
+
+// run implements worker.Handler. Whatever the handler, a hook or the retry policy does, the attempt gets a result, and each hook whose Start
+// was called gets its End.
+func (r *runner) run(ctx context.Context, t *worker.Task, result *worker.Result) {
 	meta := JobMeta{
 		ID: t.ID, Kind: t.Kind, Queue: t.Queue, Priority: t.Priority(),
 		Attempt: int(t.Attempt), PutOff: int(t.PutOff), MaxAttempts: int(t.MaxAttempts), EnqueuedAt: t.EnqueuedAt, Meta: t.Meta,
 		ReadyAt: t.Ready(), attempt: &attempt{worker: t.Worker, batch: t.Batch},
 	}
 	h := r.Handlers.find(t.Kind)
-	options := KindOptions{}
-	if h != nil {
-		options = h.options
-	}
-	if options.Retry == nil {
-		options.Retry = r.Retry
-	}
-	if r.hooks.Start != nil {
-		ctx = r.hooks.Start(ctx, meta)
-	}
-	started := time.Now()
-	err := r.call(ctx, h, meta, t.Args)
-	took := time.Since(started)
-	result = worker.Settle(conclude(meta, err, options.Retry), context.Cause(ctx))
-	if err != nil {
-		r.log(meta, err)
-	}
-	if r.hooks.End != nil || result.Outcome != store.Completed || result.InTx {
-		result.Told = r.told(ctx, meta, took, err)
-	}
-	return result
-}
-
-// told returns the function to call when the outcome of an attempt is recorded. It is created here so that workers without hooks don't pay
-// for it.
-func (r *runner) told(ctx context.Context, meta JobMeta, took time.Duration, err error) func(store.Outcome, error) {
-	return func(recorded store.Outcome, why error) { r.ended(ctx, meta, Outcome(recorded), took, cmp.Or(err, why)) }
-}
-
-// ended is called when the outcome of an attempt is recorded.
-func (r *runner) ended(ctx context.Context, meta JobMeta, recorded Outcome, took time.Duration, err error) {
-	defer func() {
-		if v := recover(); v != nil {
-			r.Logger.Error("weir: Hooks.End panicked", "job", meta.ID, "kind", meta.Kind, "panic", v, "stack", string(debug.Stack()))
+	var started time.Time
+	hooked, err := 0, errExited
+	defer func() { // also when the goroutine ends
+		took := time.Duration(0)
+		if !started.IsZero() {
+			took = time.Since(started)
 		}
-	}()
-	if recorded == OutcomeFailed {
-		text := fmt.Sprint(err)
-		var panicked *PanicError
-		if errors.As(err, &panicked) { // its stack is logged already
-			text = fmt.Sprintf("panic: %v", panicked.Value)
-		}
-		r.Logger.Error("weir: job failed for good", append(attrs(meta), "error", text[:min(len(text), 1000)])...)
-	}
-	if r.hooks.End != nil {
-		r.hooks.End(ctx, meta, recorded, took, err)
-	}
-}
-
-// rescued returns the function to call when attempts were taken from a lost worker; nil if there is no such hook.
-func (r *runner) rescued() func(store.Rescued) {
-	if r.hooks.Rescued == nil {
-		return nil
-	}
-	return func(some store.Rescued) {
 		defer func() {
-			if v := recover(); v != nil {
-				r.Logger.Error("weir: Hooks.Rescued panicked", "worker", some.Worker, "panic", v, "stack", string(debug.Stack()))
+			if hooked > 0 && r.hooks.ends() || result.Outcome != store.Completed || result.InTx {
+				result.Told = r.told(ctx, hooked, meta, took, err)
 			}
 		}()
-		r.hooks.Rescued(Rescue{Worker: some.Worker, Reason: some.Reason, Jobs: some.Jobs})
+		r.settle(ctx, meta, h, &err, result)
+	}()
+	r.hooks.start(&ctx, &hooked, meta)
+	started = time.Now()
+	err = r.call(ctx, h, meta, t.Args)
+}
+
+// settle derives the result from a handler's error, which it replaces if it is unusable.
+func (r *runner) settle(ctx context.Context, meta JobMeta, h *handler, err *error, result *worker.Result) {
+	defer func() { // a method of the error may panic
+		if v := recover(); v != nil {
+			failure := &PanicError{Value: v, Stack: debug.Stack()}
+			r.Logger.Error("weir: the error that a handler returned panicked when it was examined", append(attrs(meta), "panic", v, "stack", string(failure.Stack))...)
+			*err, *result = failure, retriedFor(failure)
+		}
+	}()
+	if *err != nil {
+		*result = retriedFor(*err) // in case the retry policy ends the goroutine
 	}
+	*result = worker.Settle(r.conclude(meta, h, *err), context.Cause(ctx))
+	if *err != nil {
+		r.log(meta, *err)
+	}
+}
+
+// retriedFor returns the result of an attempt that failed with an error, and is retried by the backoff of its queue.
+func retriedFor(err error) worker.Result {
+	after := byQueue
+	return worker.Result{Outcome: store.Retried, Err: err, After: &after}
+}
+
+// told returns the function to call when the outcome of an attempt is recorded, with the number of hooks to tell. It is created here so that
+// workers without hooks don't pay for it.
+func (r *runner) told(ctx context.Context, hooked int, meta JobMeta, took time.Duration, err error) func(store.Outcome, error) {
+	return func(recorded store.Outcome, why error) {
+		err := cmp.Or(err, why)
+		defer r.hooks.end(hooked, ctx, meta, Outcome(recorded), took, err)
+		if recorded == store.Failed {
+			r.logFailed(meta, err)
+		}
+	}
+}
+
+// logFailed logs that a job has failed for good.
+func (r *runner) logFailed(meta JobMeta, err error) {
+	text := fmt.Sprint(err)
+	var panicked *PanicError
+	if errors.As(err, &panicked) { // its stack is logged already
+		text = fmt.Sprintf("panic: %v", panicked.Value)
+	}
+	r.Logger.Error("weir: job failed for good", append(attrs(meta), "error", text[:min(len(text), 1000)])...)
 }
 
 func attrs(meta JobMeta) []any {
@@ -135,11 +132,11 @@ func (r *runner) call(ctx context.Context, h *handler, meta JobMeta, args []byte
 }
 
 // conclude derives the result from a handler's error.
-func conclude(meta JobMeta, err error, retry func(int, error) time.Duration) worker.Result {
+func (r *runner) conclude(meta JobMeta, h *handler, err error) worker.Result {
 	if err == nil {
 		return worker.Result{Outcome: store.Completed, Output: meta.attempt.output, InTx: meta.attempt.inTx}
 	}
-	result := worker.Result{Outcome: store.Retried, Err: err, Output: meta.attempt.output}
+	result := worker.Result{Outcome: store.Retried, Err: err, Output: meta.attempt.output, InTx: meta.attempt.inTx}
 	var end *ending
 	var after time.Duration
 	if errors.Is(err, ErrUnknownKind) {
@@ -152,9 +149,7 @@ func conclude(meta JobMeta, err error, retry func(int, error) time.Duration) wor
 			result.Err = nil
 		}
 	} else if meta.Attempt < meta.MaxAttempts {
-		if after = retry(meta.Attempt, err); after < 0 {
-			after = byQueue
-		}
+		after, result.Err = r.delay(meta, h, err)
 	}
 	switch result.Outcome {
 	case store.Retried, store.Snoozed:
@@ -165,6 +160,25 @@ func conclude(meta JobMeta, err error, retry func(int, error) time.Duration) wor
 		result.After = &after
 	}
 	return result
+}
+
+// delay asks the retry policy when the next attempt is due. If the policy panics, the backoff of the queue applies, and the error to record
+// mentions the panic.
+func (r *runner) delay(meta JobMeta, h *handler, err error) (after time.Duration, record error) {
+	defer func() {
+		if v := recover(); v != nil {
+			r.Logger.Error("weir: a retry policy panicked", append(attrs(meta), "panic", v, "stack", string(debug.Stack()))...)
+			after, record = byQueue, fmt.Errorf("%w\n\nthe retry policy panicked: %v", err, v)
+		}
+	}()
+	retry := r.Retry
+	if h != nil && h.options.Retry != nil {
+		retry = h.options.Retry
+	}
+	if after = retry(meta.Attempt, err); after < 0 {
+		after = byQueue
+	}
+	return after, err
 }
 
 // log logs errors that point to a fault in a handler or in what was enqueued for it.

@@ -154,3 +154,28 @@ func TestAHandlerThatCompletesItsJobRunsWithoutAWorker(t *testing.T) {
 	}
 	(&weir.Job[sendMail]{}).SetOutput("lost")
 }
+
+// TestEachStartIsFollowedByOneEndInTests: also if the handler ends its test.
+func TestEachStartIsFollowedByOneEndInTests(t *testing.T) {
+	t.Parallel()
+	client := weir.NewClient(pgtest.Pool(t, pgtest.Database(t)))
+	var said []string
+	fatally := func(t testing.TB) weir.WorkerConfig {
+		config := handle(func(context.Context, *weir.Job[charge]) error { t.Fatal("seen enough"); return nil })
+		config.Hooks = []weir.Hooks{{
+			Start: func(ctx context.Context, _ weir.JobMeta) context.Context { said = append(said, "start"); return ctx },
+			End: func(_ context.Context, _ weir.JobMeta, outcome weir.Outcome, _ time.Duration, err error) {
+				said = append(said, string(outcome))
+			},
+		}}
+		return config
+	}
+	if _, err := client.Enqueue(t.Context(), charge{1}, nil); err != nil {
+		t.Fatal(err)
+	}
+	wantFailure(t, func(t testing.TB) { weirtest.Work(t.Context(), t, fatally(t), &weir.Job[charge]{}) }, "seen enough")
+	wantFailure(t, func(t testing.TB) { weirtest.Drain(t.Context(), t, client, fatally(t), nil) }, "seen enough")
+	if want := []string{"start", "retried", "start", "retried"}; !slices.Equal(said, want) {
+		t.Errorf("the hooks said %v, want %v", said, want)
+	}
+}

@@ -3,6 +3,7 @@ package worker
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"slices"
 	"sync"
 	"time"
@@ -30,8 +31,9 @@ type ending struct {
 	outcome     store.Outcome
 	err, output *string
 	after       *time.Duration
-	inTx        bool // completed in the handler's transaction: if that was committed, the attempt has ended already
-	again       int  // number of times the database refused it as invalid
+	inTx        bool  // completed in the handler's transaction: if that was committed, the attempt has ended already, as completed
+	again       int   // number of times the database refused it as invalid
+	why         error // why the outcome is not the handler's; nil: it is
 	told        func(store.Outcome, error)
 }
 
@@ -93,13 +95,13 @@ func (c *completer) add(t *Task, r Result) {
 
 func newEnding(r Result) *ending {
 	e := &ending{outcome: r.Outcome, after: r.After, inTx: r.InTx, told: r.Told}
-	if r.InTx {
+	if r.InTx && r.Outcome == store.Completed {
 		// The transaction recorded the end. This one takes effect only if the transaction was not committed.
-		e.outcome, e.after = store.Retried, nil
+		e.outcome, e.after, e.why = store.Retried, nil, errNotCommitted
 		r.Err, r.Output = errNotCommitted, nil
 	}
 	if r.Err != nil {
-		text := clean(r.Err.Error(), maxError)
+		text := clean(fmt.Sprint(r.Err), maxError) // Sprint, because an Error method may panic: of a nil pointer, for example
 		e.err = &text
 	}
 	if r.Output != nil {

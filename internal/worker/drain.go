@@ -24,17 +24,19 @@ func (w *Worker) Drain(ctx context.Context, upto time.Time, done func(t *Task, r
 	d := &drain{}
 	handler := w.Handler
 	w = New(w.Config)
-	w.Handler = func(ctx context.Context, t *Task) Result {
-		d.result = handler(ctx, t)
-		d.told = make(chan recorded, 1)
-		r, told := d.result, d.told
-		r.Told = func(outcome store.Outcome, why error) {
-			if d.result.Told != nil {
-				d.result.Told(outcome, why)
+	w.Handler = func(ctx context.Context, t *Task, r *Result) {
+		defer func() {
+			d.result = *r
+			d.told = make(chan recorded, 1)
+			next, told := r.Told, d.told
+			r.Told = func(outcome store.Outcome, why error) {
+				defer func() { told <- recorded{outcome, why} }()
+				if next != nil {
+					next(outcome, why)
+				}
 			}
-			told <- recorded{outcome, why}
-		}
-		return r
+		}()
+		handler(ctx, t, r)
 	}
 	asked := time.Now()
 	id, err := w.Store.StartWorker(ctx, w.Name, w.queues, w.Lease)

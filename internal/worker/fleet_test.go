@@ -79,7 +79,7 @@ func idleFleet(t *testing.T, fleet int, attends bool) {
 		}
 		w := New(Config{Store: st, Keep: keep, Name: "fleet", Queues: map[string]int{"q": 1}, Lease: lease, StopTimeout: time.Second,
 			Poll: 3500 * time.Microsecond, Log: quiet, Outage: said, Maintainer: maintain.New(st, quiet, said),
-			Handler: func(context.Context, *Task) Result { ran <- struct{}{}; return Result{Outcome: store.Completed} }})
+			Handler: func(_ context.Context, _ *Task, r *Result) { ran <- struct{}{}; r.Outcome = store.Completed }})
 		all.Go(func() {
 			if err := w.Run(ctx); err != nil {
 				t.Error(err)

@@ -50,11 +50,11 @@ func TestWorkerOfManyQueuesMissesNothing(t *testing.T) {
 	st := store.New(pool, 0)
 	w := New(Config{Store: st, Keep: st, Name: "many", Queues: names, Lease: 30 * time.Second, StopTimeout: time.Second,
 		Poll: time.Millisecond, Log: quiet, Outage: outage.New(quiet),
-		Handler: func(_ context.Context, task *Task) Result {
+		Handler: func(_ context.Context, task *Task, r *Result) {
 			mu.Lock()
 			ran[task.Kind]++
 			mu.Unlock()
-			return Result{Outcome: store.Completed}
+			r.Outcome = store.Completed
 		}})
 	ctx, stop := context.WithCancel(t.Context())
 	var all sync.WaitGroup

@@ -2,13 +2,10 @@ package worker
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	"github.com/weir-pg/weir/internal/store"
 )
-
-var errHandlerExited = errors.New("the handler ended its goroutine (runtime.Goexit, or FailNow of a test)")
 
 // startRunner starts one runner.
 func (s *session) startRunner(q *queue) {
@@ -39,9 +36,9 @@ func (s *session) runJob(q *queue, t *Task) {
 	case s.stopping.Load() || ctx.Err() != nil: // it must not start any more
 		s.end(t, Result{Outcome: store.Released})
 	default:
-		result := Result{Outcome: store.Retried, Err: errHandlerExited}
-		defer func() { s.end(t, result) }()
-		result = s.Handler(ctx, t)
+		var result Result
+		defer func() { s.end(t, result) }() // even if the handler ends this goroutine
+		s.Handler(ctx, t, &result)
 	}
 }
 
@@ -60,9 +57,9 @@ func Settle(r Result, cause error) Result {
 	}
 	switch cause {
 	case ErrCancelled:
-		return Result{Outcome: store.Cancelled, Err: r.Err, Output: r.Output}
+		return Result{Outcome: store.Cancelled, Err: r.Err, Output: r.Output, InTx: r.InTx}
 	case ErrStopping, ErrLapsed:
-		return Result{Outcome: store.Released, Err: r.Err}
+		return Result{Outcome: store.Released, Err: r.Err, InTx: r.InTx}
 	}
 	return r
 }

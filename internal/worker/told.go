@@ -24,12 +24,23 @@ func (c *completer) tell(some []*Task, recorded func(t *Task) (store.Outcome, er
 		return
 	}
 	c.telling <- struct{}{}
-	go func() { // session.run waits for it, in abandon
-		defer func() { <-c.telling }()
-		for _, call := range calls {
-			call()
+	go c.makeCalls(calls) // session.run waits for it, in abandon
+}
+
+// makeCalls makes the calls and then lets the next tell go ahead. If a call ends its goroutine (runtime.Goexit), another makes the rest.
+func (c *completer) makeCalls(calls []func()) {
+	made := 0
+	defer func() {
+		if made < len(calls) {
+			go c.makeCalls(calls[made:])
+		} else {
+			<-c.telling
 		}
 	}()
+	for _, call := range calls {
+		made++
+		call()
+	}
 }
 
 // asRecorded returns the outcome in the database of a task whose end was recorded.
@@ -38,13 +49,10 @@ func asRecorded(t *Task) (store.Outcome, error) {
 	if outcome == store.Retried && t.Attempt >= t.MaxAttempts {
 		outcome = store.Failed
 	}
-	switch {
-	case t.ending.again > 0:
+	if t.ending.again > 0 {
 		return outcome, errors.New(*t.ending.err) // why the handler's own result was refused
-	case t.ending.inTx:
-		return outcome, errNotCommitted
 	}
-	return outcome, nil
+	return outcome, t.ending.why
 }
 
 // asFound returns the outcome in the database of a task that had already ended: it was recorded by the handler's transaction, or by a call

@@ -47,13 +47,15 @@ type Result struct {
 	// why. Outcome Lost means that this worker no longer holds the attempt. Calls are made one at a time; Told must be quick and must not
 	// panic.
 	Told func(recorded store.Outcome, why error)
-	InTx bool // completed in the handler's own transaction: the worker checks that it was committed
+	// InTx means that the handler completed the job in a transaction of its own. Outcome Completed then says that it was committed, which
+	// the worker checks. With another outcome it may have been: then the job has completed, and Told says so.
+	InTx bool
 }
 
-// Handler runs one task. It must not panic.
-type Handler func(ctx context.Context, t *Task) Result
+// Handler runs one task and sets its result, even if it ends its goroutine (runtime.Goexit). It must not panic.
+type Handler func(ctx context.Context, t *Task, r *Result)
 
-// Hooks are called while the worker works; nil hooks are skipped. They must be quick, and safe for concurrent use.
+// Hooks are called while the worker works; nil hooks are skipped. They must be quick, safe for concurrent use, and must not panic.
 type Hooks struct {
 	Claimed  func(jobs int, took time.Duration)
 	Recorded func(jobs int, took time.Duration)
