@@ -14,7 +14,7 @@ import (
 	"github.com/weir-pg/weir/internal/pgtest"
 )
 
-// TestDoctorAndGuardNameTheSameHolders: who is named as holding the horizon is ended, or reported, by the guard, and nobody else is.
+// TestDoctorAndGuardNameTheSameHolders: the guard ends or reports exactly the holders of the horizon that the doctor names.
 func TestDoctorAndGuardNameTheSameHolders(t *testing.T) {
 	t.Parallel()
 	primary := pgtest.Server(t, map[string]string{"wal_level": "logical"})
@@ -27,16 +27,16 @@ func TestDoctorAndGuardNameTheSameHolders(t *testing.T) {
 	asker := connect(t, at)
 	execute(t, asker, "CREATE TABLE big WITH (autovacuum_enabled = false) AS SELECT n FROM generate_series(1, 200000) n", "DELETE FROM big WHERE n % 2 = 0")
 
-	execute(t, asker, "SELECT pg_create_logical_replication_slot('changes', 'test_decoding')") // it waits for transactions that run
+	execute(t, asker, "SELECT pg_create_logical_replication_slot('changes', 'test_decoding')") // it waits for running transactions
 
-	// These hold tables here.
+	// These hold the tables of this database.
 	reader, writer, prepared, away, there := connect(t, at), connect(t, at), connect(t, at), connect(t, elsewhere), connect(t, standby.URL("postgres"))
 	execute(t, reader, "BEGIN ISOLATION LEVEL REPEATABLE READ", "SELECT 1")
 	execute(t, writer, "BEGIN", "SELECT pg_current_xact_id()")
 	execute(t, away, "BEGIN", "SELECT pg_current_xact_id()")
 	execute(t, prepared, "BEGIN", "SELECT pg_current_xact_id()", "PREPARE TRANSACTION 'in doubt'")
 	execute(t, there, "BEGIN ISOLATION LEVEL REPEATABLE READ", "SELECT 1")
-	// These don't: a snapshot in another database, that slot of the catalogs, a lazy vacuum, and a transaction that has read only.
+	// These don't: a snapshot in another database, the logical slot, a lazy vacuum, and a transaction that has only read.
 	execute(t, connect(t, elsewhere), "BEGIN ISOLATION LEVEL REPEATABLE READ", "SELECT 1")
 	execute(t, connect(t, at), "BEGIN", "SELECT 1")
 	vacuum := connect(t, at)
@@ -53,7 +53,7 @@ func TestDoctorAndGuardNameTheSameHolders(t *testing.T) {
 	until(t, asker, "SELECT coalesce(max(age(xmin)), 0) > 600 FROM pg_replication_slots WHERE slot_name = 'for_standby' AND active")
 	agree(t, at, append(slices.Clone(want), "walreceiver at 127.0.0.1"), "the standby walreceiver at", "(slot for_standby), through hot_standby_feedback")
 
-	// A standby that went away leaves its slot with what it last needed.
+	// A standby that has stopped leaves its slot with its last xmin.
 	if err := standby.Stop(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -62,12 +62,12 @@ func TestDoctorAndGuardNameTheSameHolders(t *testing.T) {
 
 	execute(t, asker, "SELECT pg_terminate_backend("+fmt.Sprint(vacuum.PgConn().PID())+")")
 	if err := <-vacuumed; err == nil {
-		t.Error("the vacuum had ended, and proved nothing")
+		t.Error("the vacuum ended too early to prove anything")
 	}
 	execute(t, prepared, "ROLLBACK PREPARED 'in doubt'")
 }
 
-// agree checks that doctor and guard name these holders, and no others.
+// agree checks that doctor and guard name exactly these holders.
 func agree(t *testing.T, at string, names []string, last ...string) {
 	t.Helper()
 	slices.Sort(names)
@@ -87,7 +87,7 @@ func agree(t *testing.T, at string, names []string, last ...string) {
 	}
 	var guarded []string
 	for _, h := range found.Holders {
-		// Sessions of the churn come and go.
+		// The churn's sessions come and go.
 		if (h.Scope == horizon.Here || h.Scope == horizon.Through) && !strings.Contains(h.Query, "queue") && !strings.Contains(h.Query, "pg_sleep") {
 			guarded = append(guarded, h.Name)
 		}

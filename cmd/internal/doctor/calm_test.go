@@ -23,12 +23,12 @@ func TestAnIdleServerIsWell(t *testing.T) {
 		t.Errorf("findings on an idle server:\n%s", describe(r))
 	}
 	if len(r.Well) < 10 {
-		t.Errorf("only %d things are well:\n%s", len(r.Well), describe(r))
+		t.Errorf("only %d checks are healthy:\n%s", len(r.Well), describe(r))
 	}
 }
 
-// bank is pgbench's load, TPC-B, at a scale of 50 and with a pause after each transaction: a healthy load leaves room. Without it, a client that
-// a busy machine stops within a transaction makes all others wait for its row before it continues, and the doctor is right to say so.
+// bank is pgbench's load, TPC-B, at scale 50 with a pause after each transaction, because a healthy load leaves room. Without the pause, a client
+// that a busy machine stops within a transaction makes all others wait for its row, which the doctor rightly reports.
 func bank(t *testing.T, url string, clients int) {
 	t.Helper()
 	execute(t, connect(t, url),
@@ -36,7 +36,7 @@ func bank(t *testing.T, url string, clients int) {
 		"CREATE TABLE teller (id int PRIMARY KEY, branch int, balance int) WITH (fillfactor = 50)", "INSERT INTO teller SELECT i, i % 50, 0 FROM generate_series(1, 500) i",
 		"CREATE TABLE account (id int PRIMARY KEY, branch int, balance int) WITH (fillfactor = 90)", "INSERT INTO account SELECT i, i % 50, 0 FROM generate_series(1, 100000) i",
 		"CREATE TABLE history (teller int, branch int, account int, delta int, at timestamptz)", "VACUUM ANALYZE")
-	crew(t, url, clients, func(ctx context.Context, conn *pgx.Conn, _ int) error {
+	runSessions(t, url, clients, func(ctx context.Context, conn *pgx.Conn, _ int) error {
 		account, teller, branch, delta := 1+rand.IntN(100000), 1+rand.IntN(500), 1+rand.IntN(50), rand.IntN(1000)-500
 		err := pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
 			for _, s := range []struct {
@@ -67,10 +67,10 @@ func TestAHealthyLoadIsWell(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			url := pgtest.Server(t, parameters).URL("postgres")
 			bank(t, url, 8)
-			// What belongs to everyday life: a listener that is told now and then, and a report that takes some seconds.
+			// Normal additional load: a listener that is notified occasionally, and a report that takes some seconds.
 			execute(t, connect(t, url), "LISTEN news")
 			execute(t, connect(t, url), "BEGIN ISOLATION LEVEL REPEATABLE READ", "SELECT count(*) FROM account")
-			crew(t, url, 1, repeat("NOTIFY news", "SELECT pg_sleep(0.05)"))
+			runSessions(t, url, 1, repeat("NOTIFY news", "SELECT pg_sleep(0.05)"))
 			expectCalm(t, examine(t, url, 3*time.Second))
 		})
 	}

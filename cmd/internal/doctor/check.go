@@ -6,10 +6,10 @@ import (
 	"time"
 )
 
-// check looks for one kind of problem.
+// check detects one kind of problem.
 type check struct {
 	name string
-	run  func(context.Context, *look) (result, error)
+	run  func(context.Context, *inspection) (result, error)
 }
 
 // checks are run in this order; relate.go orders the findings.
@@ -38,18 +38,18 @@ func checks() []check {
 // result is the result of a check: findings, or what is healthy.
 type result struct {
 	findings []Finding
-	well     string
+	healthy  string
 	unseen   []string
 }
 
 func found(f Finding) (result, error) { return result{findings: []Finding{f}}, nil }
 
-func well(format string, args ...any) (result, error) {
-	return result{well: fmt.Sprintf(format, args...)}, nil
+func healthy(format string, args ...any) (result, error) {
+	return result{healthy: fmt.Sprintf(format, args...)}, nil
 }
 
-// look is the input of checks: a period of samples, the counters at its start and end, and a session for further queries.
-type look struct {
+// inspection is the input of checks: a period of samples, the counters at its start and end, and a session for further queries.
+type inspection struct {
 	server      Server
 	view        view
 	waits       Waits
@@ -61,10 +61,10 @@ type look struct {
 }
 
 // span returns the time between the counters.
-func (l *look) span() time.Duration { return l.last.At.Sub(l.first.At) }
+func (l *inspection) span() time.Duration { return l.last.At.Sub(l.first.At) }
 
 // rate returns the growth of a counter per second. A counter that was reset in between counts from zero.
-func (l *look) rate(get func(*counters) int64) float64 {
+func (l *inspection) rate(get func(*counters) int64) float64 {
 	grown := get(l.last) - get(l.first)
 	if grown < 0 {
 		grown = get(l.last)
@@ -73,12 +73,12 @@ func (l *look) rate(get func(*counters) int64) float64 {
 }
 
 // commits returns the commits per second in this database, without the doctor's own.
-func (l *look) commits() float64 {
+func (l *inspection) commits() float64 {
 	return max(0, l.rate(func(c *counters) int64 { return c.Commits })-l.rate(func(c *counters) int64 { return c.Own }))
 }
 
 // finding returns a new finding, with how often it was seen.
-func (l *look) finding(code Code, severity Severity, lost float64, seen int) Finding {
+func (l *inspection) finding(code Code, severity Severity, lost float64, seen int) Finding {
 	return Finding{Code: code, Severity: severity, Lost: lost, Seen: seen, Samples: len(l.view.samples), holders: map[Class]float64{}}
 }
 
@@ -104,16 +104,16 @@ func grade(lost float64) Severity {
 	return Info
 }
 
-// fresh samples the locks now, for a check that has only now found that it needs them.
-func (l *look) fresh(ctx context.Context) []Sample {
-	const looks = 8
-	const freshEvery = 50 * time.Millisecond
+// fresh samples the locks now, for a check that finds only now that it needs them.
+func (l *inspection) fresh(ctx context.Context) []Sample {
+	const rounds = 8
+	const pause = 50 * time.Millisecond
 	var fresh []Sample
-	for range looks {
+	for range rounds {
 		select {
 		case <-ctx.Done():
 			return fresh
-		case <-time.After(freshEvery):
+		case <-time.After(pause):
 		}
 		s, err := takeSample(ctx, l.session, nil)
 		if err != nil {
@@ -122,7 +122,7 @@ func (l *look) fresh(ctx context.Context) []Sample {
 		if s.Locks, err = takeLocks(ctx, l.session, s.writers()); err != nil {
 			break
 		}
-		s.Looked = true
+		s.HasLocks = true
 		fresh = append(fresh, s)
 	}
 	return fresh

@@ -10,26 +10,25 @@ import (
 )
 
 const (
-	chattyCalls   = 100.0 // per second
-	chattyRows    = 0.25  // a call, or fewer
-	chattyProbes  = 4.0   // of an index for each row written
-	mostStatement = 3
+	chattyCalls  = 100.0 // per second
+	chattyRows   = 0.25  // per call, or fewer
+	chattyProbes = 4.0   // index probes per row written
+	maxFacts     = 3
 )
 
-// conflict is an INSERT that gives up on rows that are there already.
+// conflict matches an INSERT that skips existing rows.
 var conflict = regexp.MustCompile(`(?is)\binsert\s+into\s+((?:"[^"]+"|[\w$]+)(?:\s*\.\s*(?:"[^"]+"|[\w$]+))?).*\bon\s+conflict\b.*\bdo\s+nothing\b`)
 
-// checkChatty looks for statements that are called again and again and do nothing: rows that are there already, polls
-// that find nothing. pg_stat_statements counts them; without it, the samples name the statement, and the index it
-// probes tells how often.
-func checkChatty(ctx context.Context, l *look) (result, error) {
+// checkChatty detects statements that are called often and do nothing: inserts of existing rows, polls that find nothing.
+// pg_stat_statements counts them; without it, the samples name the statement, and the scans of its index show how often it runs.
+func checkChatty(ctx context.Context, l *inspection) (result, error) {
 	if l.server.Statements {
 		return chattyCounted(ctx, l)
 	}
 	return chattySampled(ctx, l)
 }
 
-func chattyCounted(ctx context.Context, l *look) (result, error) {
+func chattyCounted(ctx context.Context, l *inspection) (result, error) {
 	type grown struct {
 		key               statementKey
 		calls, rows, time float64 // per second; time in seconds
@@ -46,9 +45,9 @@ func chattyCounted(ctx context.Context, l *look) (result, error) {
 		}
 	}
 	slices.SortFunc(all, func(a, b grown) int { return cmp.Compare(b.time, a.time) })
-	const most = 50 // BEGIN and COMMIT are among them
+	const limit = 50 // includes BEGIN and COMMIT
 	ids := []int64{}
-	for _, g := range all[:min(len(all), most)] {
+	for _, g := range all[:min(len(all), limit)] {
 		ids = append(ids, g.key.Query)
 	}
 	texts := map[int64]string{}
@@ -67,7 +66,7 @@ func chattyCounted(ctx context.Context, l *look) (result, error) {
 		}
 	}
 	var f Finding
-	for _, g := range all[:min(len(all), most)] {
+	for _, g := range all[:min(len(all), limit)] {
 		text := shape(texts[g.key.Query])
 		if !returnsRows(text) || strings.Contains(texts[g.key.Query], "pg_stat_get_activity") {
 			continue
@@ -77,31 +76,31 @@ func chattyCounted(ctx context.Context, l *look) (result, error) {
 			f.Summary = fmt.Sprintf("A statement is called %s times a second and affects a row in %s of the calls: %s", figure(g.calls), shareOf(g.rows, g.calls), clip(text, 100))
 		}
 		f.Lost += g.time
-		if len(f.Evidence) < mostStatement {
+		if len(f.Evidence) < maxFacts {
 			f.add("SELECT calls, rows, total_exec_time, query FROM pg_stat_statements ORDER BY calls DESC LIMIT 10 -- twice",
 				"%s calls/s, %s rows/s, %s ms a call: %s", figure(g.calls), figure(g.rows), figure(1000*g.time/g.calls), text)
 		}
 	}
 	if f.Code == "" {
-		return well("No statement is called more than %s times a second for almost no rows (pg_stat_statements).", figure(chattyCalls))
+		return healthy("No statement is called more than %s times a second for almost no rows (pg_stat_statements).", figure(chattyCalls))
 	}
 	return foundChatty(f)
 }
 
-// returnsRows tells statements from BEGIN, COMMIT and SET, which touch no rows by nature.
+// returnsRows distinguishes statements from BEGIN, COMMIT and SET, which never affect rows.
 func returnsRows(text string) bool {
 	word, _, _ := strings.Cut(strings.ToLower(strings.TrimLeft(text, "( ")), " ")
 	return slices.Contains([]string{"select", "insert", "update", "delete", "with", "merge"}, word)
 }
 
-// recentSQL lists what sessions ran last, idle ones too: a statement that takes a tenth of a millisecond is hardly ever met
-// at work.
+// recentSQL lists each session's last statement, including idle sessions: a statement that takes a tenth of a millisecond is rarely
+// sampled while it runs.
 const recentSQL = `
 SELECT left(a.query, $1), count(*) FROM pg_stat_get_activity(NULL) a
 WHERE a.state_change > clock_timestamp() - interval '5 seconds' AND a.datid = $2 AND a.query ~* '\mon\s+conflict\M.*\mdo\s+nothing\M'
 GROUP BY 1 ORDER BY 2 DESC LIMIT 100`
 
-func chattySampled(ctx context.Context, l *look) (result, error) {
+func chattySampled(ctx context.Context, l *inspection) (result, error) {
 	type row struct {
 		Query    string
 		Sessions int64
@@ -148,20 +147,20 @@ func chattySampled(ctx context.Context, l *look) (result, error) {
 			"%s: %s index probes/s for %s rows inserted/s, by %s", name, figure(probes), figure(written), text)
 	}
 	if f.Code == "" {
-		r, err := well("No INSERT … ON CONFLICT DO NOTHING writes almost nothing.")
+		r, err := healthy("No INSERT … ON CONFLICT DO NOTHING writes almost nothing.")
 		r.unseen = append(r.unseen, "calls and rows of other statements: pg_stat_statements is not installed in "+l.server.Database+", not loaded, or not readable")
 		return r, err
 	}
 	return foundChatty(f)
 }
 
-// target is the table that a match of conflict names, as it is written in pg_class where it needs no quotes.
+// target returns the table that a match of conflict names, as pg_class spells it if it needs no quotes.
 func target(match []string) string {
 	return strings.ReplaceAll(strings.ToLower(strings.Join(strings.Fields(match[1]), "")), `"`, "")
 }
 
 func foundChatty(f Finding) (result, error) {
-	// A call that does nothing is cheap; what makes it dear is that there are so many. It never holds others up by itself.
+	// One call is cheap; only their number is expensive. They never block other sessions.
 	if f.Lost >= costly {
 		f.Severity = Warning
 	}

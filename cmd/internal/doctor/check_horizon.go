@@ -12,11 +12,11 @@ import (
 )
 
 const (
-	// A transaction of the usual length pins nothing worth a word.
+	// Shorter transactions are normal.
 	pinnedLong = 5 * time.Second
-	// pinnedXIDs is how far behind slots and standbys may be, which tell no time.
+	// pinnedXIDs is the limit for slots and standbys, which report no time.
 	pinnedXIDs = 500
-	// Dead rows hurt where they outnumber the living: then a scan meets more of them than of what it looks for.
+	// Dead rows hurt once they outnumber live ones: then a scan reads more of them than of live rows.
 	deadNotable = 1_000
 	deadSome    = 5_000
 	deadMany    = 20_000
@@ -45,8 +45,8 @@ var endPin = map[horizon.Kind]string{
 	horizon.Standby:     "end the long query on that standby, or on one that follows it (walsender %s shows only the feedback); run weir doctor there",
 }
 
-// checkHorizon looks for who keeps dead rows from being removed, and for tables in which that shows.
-func checkHorizon(ctx context.Context, l *look) (result, error) {
+// checkHorizon detects holders that keep dead rows from being removed, and the tables that suffer from it.
+func checkHorizon(ctx context.Context, l *inspection) (result, error) {
 	pins, err := readPins(ctx, l.session)
 	if err != nil {
 		return result{}, err
@@ -56,10 +56,10 @@ func checkHorizon(ctx context.Context, l *look) (result, error) {
 	for _, p := range pins {
 		was := p.among(l.pins)
 		switch {
-		case was < 0: // it came after the first look, or holds another snapshot by now
+		case was < 0: // it started after the first reading, or holds another snapshot now
 		case p.Started != nil && p.held(now) >= pinnedLong:
 			old = append(old, p)
-		// It has no time; but it has not moved while others went on.
+		// It reports no time, but it has not moved while other transactions ended.
 		case p.Started == nil && p.Age >= pinnedXIDs && p.Age-l.pins[was].Age >= (l.last.NextXID-l.first.NextXID)*9/10:
 			old = append(old, p)
 		}
@@ -69,11 +69,11 @@ func checkHorizon(ctx context.Context, l *look) (result, error) {
 		if len(pins) > 0 {
 			oldest = fmt.Sprintf("its oldest holder is %s transactions behind", figure(float64(pins[0].Age)))
 		}
-		return well("The vacuum horizon advances: %s.", oldest)
+		return healthy("The vacuum horizon advances: %s.", oldest)
 	}
 	sick := suffering(l)
 	if len(sick) == 0 {
-		r, err := well("The vacuum horizon is held back (by %s, for %s), but no table suffers from it.", old[0], heldFor(old[0], now))
+		r, err := healthy("The vacuum horizon is held back (by %s, for %s), but no table suffers from it.", old[0], heldFor(old[0], now))
 		return r, err
 	}
 	return foundPins(ctx, l, old, sick, now)
@@ -89,12 +89,12 @@ type sufferer struct {
 	busy          trend
 }
 
-// suffering lists tables whose dead rows outnumber the living and are not going away, the worst first.
-func suffering(l *look) []sufferer {
+// suffering lists tables whose dead rows outnumber live ones and keep growing, worst first.
+func suffering(l *inspection) []sufferer {
 	var sick []sufferer
 	for oid, last := range l.last.Tables {
-		first, known := l.first.Tables[oid] // unknown is new, unless not all were listed
-		if !known && len(l.first.Tables) >= mostTables || last.Dead < deadNotable || last.Dead <= first.Dead {
+		first, known := l.first.Tables[oid] // a missing table is new, unless the list was truncated
+		if !known && len(l.first.Tables) >= maxTables || last.Dead < deadNotable || last.Dead <= first.Dead {
 			continue
 		}
 		t := sufferer{
@@ -104,7 +104,7 @@ func suffering(l *look) []sufferer {
 			outPerSecond:  per(float64(last.Deleted-first.Deleted), l.span()),
 			busy:          busyTrend(l.view, last.Name),
 		}
-		// A queue is scanned from its oldest rows on, which are the dead ones: there a tenth is enough.
+		// A queue is scanned from its oldest rows on, which are the dead ones: a tenth is enough there.
 		queue := t.inPerSecond > 0 && t.outPerSecond > t.inPerSecond/10
 		if last.Dead >= last.Live || queue && last.Dead >= last.Live/10 {
 			sick = append(sick, t)
@@ -114,7 +114,7 @@ func suffering(l *look) []sufferer {
 	return sick
 }
 
-func foundPins(ctx context.Context, l *look, old []pin, sick []sufferer, now time.Time) (result, error) {
+func foundPins(ctx context.Context, l *inspection, old []pin, sick []sufferer, now time.Time) (result, error) {
 	worst := sick[0]
 	severity := Info
 	if worst.Dead >= deadSome || old[0].held(now) >= pinnedLate {
@@ -126,8 +126,8 @@ func foundPins(ctx context.Context, l *look, old []pin, sick []sufferer, now tim
 	f := l.finding(HorizonPinned, severity, 0, len(l.view.samples))
 	f.Summary = fmt.Sprintf("Dead rows have been kept from removal for %s, by %s: %s has %s of them, and %s live rows.",
 		heldFor(old[0], now), old[0], worst.qualified(), figure(float64(worst.Dead)), figure(float64(worst.Live)))
-	const most = 5
-	for i, p := range old[:min(len(old), most)] {
+	const limit = 5
+	for i, p := range old[:min(len(old), limit)] {
 		also := ""
 		if i > 0 {
 			also = "also held by "
@@ -141,7 +141,7 @@ func foundPins(ctx context.Context, l *look, old []pin, sick []sufferer, now tim
 		}
 		f.add(seePin[p.Kind], "%s", fact)
 	}
-	for _, t := range sick[:min(len(sick), most)] {
+	for _, t := range sick[:min(len(sick), limit)] {
 		f.add(`SELECT relname, n_live_tup, n_dead_tup, last_autovacuum FROM pg_stat_user_tables ORDER BY n_dead_tup DESC`,
 			"%s: %s dead rows and %s live ones; %s more dead rows a second, live rows %s/s", t.qualified(), figure(float64(t.Dead)), figure(float64(t.Live)),
 			figure(t.deadPerSecond), signed(t.livePerSecond))
@@ -153,7 +153,7 @@ func foundPins(ctx context.Context, l *look, old []pin, sick []sufferer, now tim
 		f.add("SELECT calls, mean_exec_time, query FROM pg_stat_statements ORDER BY total_exec_time DESC -- twice", "%s", slow)
 	}
 	f.add("", "%s", outlook(worst))
-	f.Now = capitalised(fmt.Sprintf(endPin[old[0].Kind], old[0].quoted())) + "."
+	f.Now = capitalize(fmt.Sprintf(endPin[old[0].Kind], old[0].quoted())) + "."
 	f.ForGood = "Limit transactions at their source: idle_in_transaction_session_timeout, transaction_timeout (17 and later), " +
 		"statement_timeout for reports; weir guard ends those that do harm. A queue whose rows are never updated or deleted, such as Weir's, is not affected."
 	f.Lab = "weir lab pinned"
@@ -167,7 +167,7 @@ func heldFor(p pin, now time.Time) string {
 	return span(p.held(now))
 }
 
-func capitalised(text string) string {
+func capitalize(text string) string {
 	if text == "" || text[0] < 'a' || text[0] > 'z' {
 		return text
 	}

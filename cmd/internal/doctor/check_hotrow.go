@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// How many stand in one line for a row.
+// Sessions per line that wait for one row.
 const (
 	lineShort = 2.5
 	lineLong  = 3.5
@@ -17,20 +17,20 @@ const (
 
 const seeHotRow = `SELECT l.relation::regclass, l.page, l.tuple, count(*) FROM pg_locks l WHERE l.locktype = 'tuple' GROUP BY 1, 2, 3 ORDER BY 4 DESC`
 
-// checkHotRow looks for rows that many transactions want to change: each waits for the one before it, up to its commit.
-func checkHotRow(ctx context.Context, l *look) (result, error) {
+// checkHotRow detects rows that many transactions want to change: each waits for the commit of the one before it.
+func checkHotRow(ctx context.Context, l *inspection) (result, error) {
 	lost := l.waits.Rate(RowLock)
 	if lost < noticeable {
-		return well("No sessions queue up for a row (%s wait on average).", figure(lost))
+		return healthy("No sessions queue up for a row (%s wait on average).", figure(lost))
 	}
 	rows, tables := map[place]int{}, map[uint32]int{}
 	perTable := map[uint32]map[place]bool{}
 	holding, doing, idle := map[Class]int{}, map[string]int{}, 0
 	waits, unplaced := 0, 0
-	standing, heads := 0, 0
-	for _, s := range l.view.looks() {
+	waiters, heads := 0, 0
+	for _, s := range l.view.withLocks() {
 		n, h := lines(s.Locks)
-		standing, heads = standing+n, heads+h
+		waiters, heads = waiters+n, heads+h
 		for p, n := range waited(s.Locks) {
 			rows[p] += n
 			if p.Database == l.server.databaseOID {
@@ -41,7 +41,7 @@ func checkHotRow(ctx context.Context, l *look) (result, error) {
 				perTable[p.Relation][p] = true
 			}
 		}
-		// Who waits for a transaction without standing at a row either follows a row that was just changed, or inserts.
+		// A session that waits for a transaction but not for a tuple either follows an update chain, or inserts.
 		inserting := map[uint32]bool{}
 		for _, session := range s.Sessions {
 			inserting[session.PID] = inserts.MatchString(session.Query)
@@ -80,8 +80,8 @@ func checkHotRow(ctx context.Context, l *look) (result, error) {
 			holding[class]++
 		}
 	}
-	// Where clients now and then meet at one of many rows, each waits for one other, and there is no line.
-	line := float64(standing) / float64(max(heads, 1))
+	// If clients only occasionally meet at one of many rows, each waits for one other session, and no line forms.
+	line := float64(waiters) / float64(max(heads, 1))
 	severity := grade(lost)
 	switch {
 	case line < lineShort:
@@ -96,9 +96,9 @@ func checkHotRow(ctx context.Context, l *look) (result, error) {
 		return result{}, err
 	}
 	where := "each other's rows"
-	const mostRelations = 3
+	const maxRelations = 3
 	var facts []string
-	for i, oid := range relations[:min(len(relations), mostRelations)] {
+	for i, oid := range relations[:min(len(relations), maxRelations)] {
 		name := names[oid]
 		if name == "" {
 			name = fmt.Sprintf("relation %d", oid)
@@ -116,8 +116,8 @@ func checkHotRow(ctx context.Context, l *look) (result, error) {
 		keys, denied := l.hot.known(oid)
 		switch {
 		case len(keys) > 0:
-			const most = 3
-			fact += "; primary key: " + strings.Join(keys[:min(len(keys), most)], " and ")
+			const limit = 3
+			fact += "; primary key: " + strings.Join(keys[:min(len(keys), limit)], " and ")
 			if i == 0 && len(keys) == 1 {
 				where = fmt.Sprintf("the row of %s with %s", name, keys[0])
 			}
@@ -134,7 +134,7 @@ func checkHotRow(ctx context.Context, l *look) (result, error) {
 	}
 	if heads > 0 {
 		f.add("SELECT pid, pg_blocking_pids(pid) FROM pg_stat_activity WHERE wait_event_type = 'Lock'", "a line is %s long; %s at a time",
-			figure(line), many(heads/max(1, len(l.view.looks())), "line"))
+			figure(line), many(heads/max(1, len(l.view.withLocks())), "line"))
 	}
 	if unplaced > 0 {
 		f.add("", "%s of the waits are inserts: another transaction has inserted the same key of a unique index, and may still roll back",

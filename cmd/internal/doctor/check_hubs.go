@@ -7,15 +7,15 @@ import (
 )
 
 const (
-	// Hubs show a sign of life every few seconds.
+	// Hubs send a heartbeat every few seconds.
 	hubSilent = 30 * time.Second
 	// A tick is cut every few milliseconds under traffic.
 	hubBehind    = 200
 	hubFarBehind = 2000
 )
 
-// checkHubs looks for hubs that have not dispatched what has been published.
-func checkHubs(ctx context.Context, l *look) (result, error) {
+// checkHubs detects hubs that have not dispatched published messages.
+func checkHubs(ctx context.Context, l *inspection) (result, error) {
 	if !l.server.Weir || !l.server.hubs {
 		return absent, nil
 	}
@@ -40,7 +40,7 @@ FROM weir.hubs() h ORDER BY h.behind DESC NULLS LAST, h.seen_at LIMIT 1000`)
 		fact := ""
 		switch {
 		case silent >= hubSilent:
-			// Whether it was stopped or has died can't be told from its silence; its subscribers are elsewhere or waiting.
+			// A stopped hub and a dead one look the same. Its subscribers are at another hub, or waiting.
 			fact = fmt.Sprintf("hub %s at %s has sent no heartbeat for %s; it had %s", h.Hub, h.Address, span(silent), many(int64(h.Subscribers), "subscriber"))
 		case h.Behind >= hubBehind:
 			severity = worse(severity, Warning)
@@ -62,13 +62,13 @@ FROM weir.hubs() h ORDER BY h.behind DESC NULLS LAST, h.seen_at LIMIT 1000`)
 		f.add("SELECT * FROM weir.hubs()", "%s", fact)
 	}
 	if f.Code == "" {
-		return well("Weir's hubs: %d alive, none lagging.", alive)
+		return healthy("Weir's hubs: %d alive, none lagging.", alive)
 	}
 	f.Severity = severity
 	if alive == 0 && severity == Info {
 		f.Severity = Warning
 	}
-	f.Summary = capitalised(f.Evidence[0].Fact) + "."
+	f.Summary = capitalize(f.Evidence[0].Fact) + "."
 	f.Now = "Check that the hub's process runs and has a CPU to run on; its subscribers can resume at another hub from the same position."
 	f.ForGood = "Run two or more hubs, with fewer subscribers each."
 	return found(f)

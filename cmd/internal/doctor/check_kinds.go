@@ -7,18 +7,18 @@ import (
 )
 
 const (
-	// A deployment goes on for some minutes, in which old workers hand back what only new ones know.
+	// During a deployment, which takes some minutes, old workers release jobs of kinds that only new workers know.
 	kindUnknownFor = 10 * time.Minute
-	mostHandedBack = 200
+	maxReleased    = 200
 )
 
-// Workers hand jobs back with these words, and they wait among the first of those for later: for five minutes at most.
+// Workers release such jobs with this error. They are among the first of the later jobs, because they wait for at most five minutes.
 const kindsSQL = `
 SELECT j.kind, j.queue, count(*)::int, extract(epoch FROM clock_timestamp() - min(j.enqueued_at))::float8
 FROM weir.jobs('later', most => $1) j WHERE j.error LIKE '%: no handler for this kind in this worker' GROUP BY j.kind, j.queue ORDER BY 4 DESC LIMIT 20`
 
-// checkKinds looks for jobs that are handed back because no worker so far had a handler for their kind.
-func checkKinds(ctx context.Context, l *look) (result, error) {
+// checkKinds detects jobs that are released because no worker so far has a handler for their kind.
+func checkKinds(ctx context.Context, l *inspection) (result, error) {
 	if !l.server.Weir {
 		return absent, nil
 	}
@@ -27,12 +27,12 @@ func checkKinds(ctx context.Context, l *look) (result, error) {
 		Jobs        int32
 		Oldest      float64
 	}
-	kinds, err := list[row](ctx, l.session, kindsSQL, mostHandedBack)
+	kinds, err := list[row](ctx, l.session, kindsSQL, maxReleased)
 	if r, ok, err := unless(err, "whether Weir's workers have handlers for all kinds", "the role weir_work"); !ok {
 		return r, err
 	}
 	if len(kinds) == 0 {
-		return well("Weir's workers have handlers for all jobs they claim.")
+		return healthy("Weir's workers have handlers for all jobs they claim.")
 	}
 	severity := Info
 	if seconds(kinds[0].Oldest) >= kindUnknownFor {

@@ -9,12 +9,12 @@ import (
 
 const (
 	backlogNotable = 1_000
-	estimateErrs   = 0.05 // of a backlog that is too long to be counted
+	estimateErrs   = 0.05 // relative error of an estimated backlog
 	claimsStopped  = 30 * time.Second
 )
 
-// checkLanes looks for queues of Weir's whose backlog grows.
-func checkLanes(ctx context.Context, l *look) (result, error) {
+// checkLanes detects Weir queues whose backlog grows.
+func checkLanes(ctx context.Context, l *inspection) (result, error) {
 	if !l.server.Weir {
 		return absent, nil
 	}
@@ -46,14 +46,14 @@ func checkLanes(ctx context.Context, l *look) (result, error) {
 		case claims == 0 && (q.LastClaim == nil || time.Since(*q.LastClaim) > claimsStopped):
 			severity, why = Critical, fmt.Sprintf("%s claim nothing", many(q.Workers, "worker"))
 		case float64(q.Available) < claims/2:
-			continue // half a second's work: what is under way
+			continue // half a second of work: jobs in transit
 		case growth > 0 && growth > claims/20:
 			severity, why = Warning, fmt.Sprintf("%s workers can't keep up", figure(float64(q.Workers)))
 		default:
 			continue
 		}
 		f := l.finding(LaneBacklog, severity, 0, 2)
-		f.Samples = 2 // looks at the queues, which are not sampled
+		f.Samples = 2 // readings of the queues, which are not sampled
 		f.Summary = fmt.Sprintf("The queue %s has %s jobs waiting, and %s.", q.Name, about(q), why)
 		f.add("SELECT * FROM weir.queues() -- twice", "%s: %s waiting, %s/s more; %s claimed per second, last %s",
 			q.Name, about(q), signed(growth), figure(claims), ago(q.LastClaim))
@@ -63,13 +63,13 @@ func checkLanes(ctx context.Context, l *look) (result, error) {
 		f.Now = "Start more workers for the queue, or raise their concurrency for it: weir work --queue " + q.Name + "."
 		f.ForGood = "Give urgent jobs their own queue or priority, with their own workers."
 		r.findings = append(r.findings, f)
-		const most = 3
-		if len(r.findings) == most {
+		const limit = 3
+		if len(r.findings) == limit {
 			break
 		}
 	}
 	if len(r.findings) == 0 {
-		r.well = fmt.Sprintf("Weir's %s: %s jobs wait, and no backlog of %d or more jobs is growing.", many(len(l.last.Queues), "queue"), figure(float64(waiting)), backlogNotable)
+		r.healthy = fmt.Sprintf("Weir's %s: %s jobs wait, and no backlog of %d or more jobs is growing.", many(len(l.last.Queues), "queue"), figure(float64(waiting)), backlogNotable)
 	}
 	return r, nil
 }

@@ -6,33 +6,33 @@ import (
 	"time"
 )
 
-// Nobody can list what other sessions listen on. A session that does nothing but listen has LISTEN as its last statement.
+// No view lists the channels of other sessions. A session that only listens has LISTEN as its last statement.
 const seeListeners = `SELECT datname, count(*) FROM pg_stat_activity WHERE state = 'idle' AND query ~* '^\s*(un)?listen\M' GROUP BY datname`
 
 const listenersSQL = `
 SELECT count(*) FROM pg_stat_get_activity(NULL) a
 WHERE a.state = 'idle' AND a.query ~* '^\s*(un)?listen\M' AND a.application_name IS DISTINCT FROM '` + ApplicationName + `'`
 
-// What a wake-up takes: a signal, a transaction, a look at the queue. weir lab listeners measures 10 to 20 µs of a core.
+// A wake-up costs a signal, a transaction and a read of the queue. weir lab listeners measures 10 to 20 µs of CPU time.
 const (
 	wakeCost      = 15 * time.Microsecond
-	wakesCore     = 1.0 // of a core, spent on waking
+	wakesCore     = 1.0 // cores spent on wake-ups
 	manyListeners = 5
-	wakesFew      = 190000 // from PostgreSQL 19 on it is known who listens on what
+	wakesFew      = 190000 // from PostgreSQL 19 on, a notification wakes only the listeners of its channel
 	pageSize      = 8192
 	entrySize     = 40 // bytes of a notification with a short channel and payload
 )
 
-// checkListeners looks for idle sessions that are awake. Between statements a session sleeps in ClientRead; one that is
-// listening is woken by every notification of its database, on whatever channel, reads it, and sleeps again.
-func checkListeners(ctx context.Context, l *look) (result, error) {
+// checkListeners detects idle sessions that are awake. Between statements a session sleeps in ClientRead. A listening session is woken by
+// every notification in its database, on any channel; it reads the notification and sleeps again.
+func checkListeners(ctx context.Context, l *inspection) (result, error) {
 	counts, err := scalars[int64](ctx, l.session, listenersSQL)
 	if err != nil {
 		return result{}, err
 	}
 	listeners := counts[0]
 	awake := l.waits.Rate(Woken)
-	peak, most, byName := 0, 0, 0
+	peak, awakeTotal, byName := 0, 0, 0
 	for _, s := range l.view.samples {
 		n := 0
 		for _, session := range s.Sessions {
@@ -44,7 +44,7 @@ func checkListeners(ctx context.Context, l *look) (result, error) {
 			}
 		}
 		peak = max(peak, n)
-		most += n
+		awakeTotal += n
 	}
 	queue := l.waits.Rate(NotifyQueue)
 	pages := l.rate(func(c *counters) int64 { return c.NotifyPages })
@@ -55,7 +55,7 @@ func checkListeners(ctx context.Context, l *look) (result, error) {
 	}
 	spent := wakes * wakeCost.Seconds()
 	if max(awake, queue, spent) < noticeable || listeners == 0 && byName == 0 {
-		return well("Idle listeners are asleep: %s whose last statement is LISTEN, %s awake on average.", many(listeners, "session"), figure(awake))
+		return healthy("Idle listeners are asleep: %s whose last statement is LISTEN, %s awake on average.", many(listeners, "session"), figure(awake))
 	}
 	lost := max(awake+queue, spent)
 	severity := Info
@@ -70,7 +70,7 @@ func checkListeners(ctx context.Context, l *look) (result, error) {
 		figure(notified), many(listeners, "idle session"))
 	f.add(seeListeners, "%s idle with LISTEN or UNLISTEN as the last statement; listeners that have run another statement since are not counted", many(listeners, "session"))
 	f.add(`SELECT pid, wait_event_type, wait_event FROM pg_stat_activity WHERE state = 'idle' AND wait_event_type IS DISTINCT FROM 'Client'`,
-		"%s idle sessions were awake in %s, %d at most", figure(float64(most)), many(len(l.view.samples), "sample"), peak)
+		"%s idle sessions were awake in %s, %d at most", figure(float64(awakeTotal)), many(len(l.view.samples), "sample"), peak)
 	if queue > 0 {
 		f.add("", "%s sessions wait for the notification queue itself (%s)", figure(queue), eventsOf(l.waits, NotifyQueue))
 	}

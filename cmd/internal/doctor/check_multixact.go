@@ -7,23 +7,23 @@ import (
 
 const seeMultiXact = `SELECT wait_event, count(*) FROM pg_stat_activity WHERE wait_event_type = 'LWLock' AND wait_event ILIKE 'multixact%' GROUP BY 1`
 
-// manyMultiXacts is how many may be made per second before it is worth a word.
+// Rates per second, below which multixacts are not worth reporting.
 const (
 	manyMultiXacts = 200.0
 	manyReads      = 50_000.0
 )
 
-// checkMultiXact looks for waits for the log of multixacts, which is written when two transactions lock one row, and
-// read by whoever meets such a row. Mostly they lock it because a foreign key refers to it.
-func checkMultiXact(ctx context.Context, l *look) (result, error) {
+// checkMultiXact detects waits for the multixact log, which is written when two transactions lock one row, and read by every session that
+// visits such a row. Most of these locks are caused by foreign keys.
+func checkMultiXact(ctx context.Context, l *inspection) (result, error) {
 	lost := l.waits.Rate(MultiXact)
 	made := max(0, l.rate(func(c *counters) int64 { return c.NextMultiXact }))
 	reads := l.rate(func(c *counters) int64 { return c.MultiXactReads })
 	if lost < noticeable && made < manyMultiXacts {
-		return well("No session waits for multixacts; %s are created per second.", figure(made))
+		return healthy("No session waits for multixacts; %s are created per second.", figure(made))
 	}
 	severity := grade(lost)
-	// With few processors the same work shows as work and not as waits.
+	// On few CPUs the same work shows as CPU time instead of waits.
 	if severity == Info && made >= 5*manyMultiXacts && reads >= manyReads {
 		severity = Warning
 	}
@@ -35,11 +35,11 @@ func checkMultiXact(ctx context.Context, l *look) (result, error) {
 	f.add(`SELECT mxid_age('1'::xid) -- twice, a few seconds apart`, "%s multixacts made per second", figure(made))
 	f.add(`SELECT name, blks_hit, blks_read FROM pg_stat_slru WHERE name ILIKE 'multixact%'`, "%s pages of their log looked up per second", figure(reads))
 	waiting := func(s Session) bool { return s.Class == MultiXact }
-	keys, err := foreignKeys(ctx, l, l.view.looks(), waiting)
+	keys, err := foreignKeys(ctx, l, l.view.withLocks(), waiting)
 	if err == nil && len(keys) == 0 {
-		// No look met a waiting session with its tables: whoever writes will do.
+		// No sample shows a waiting session's tables: use those of any writing session.
 		writing := func(s Session) bool { return s.State != "idle" }
-		keys, err = foreignKeys(ctx, l, append(l.view.looks(), l.fresh(ctx)...), writing)
+		keys, err = foreignKeys(ctx, l, append(l.view.withLocks(), l.fresh(ctx)...), writing)
 	}
 	if err != nil {
 		return result{}, err

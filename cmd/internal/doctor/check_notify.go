@@ -7,18 +7,18 @@ import (
 	"strings"
 )
 
-// The query for those who wait for NOTIFY's lock, and for its holder.
+// seeNotifyLock shows the sessions that wait for NOTIFY's lock, and its holder.
 const seeNotifyLock = `SELECT l.pid, l.granted, a.wait_event_type, a.wait_event, a.query FROM pg_locks l JOIN pg_stat_activity a USING (pid)
 WHERE l.locktype = 'object' AND l.database = 0 AND l.classid = 1262 AND l.objid = 0`
 
-// checkNotify looks for the lock that a transaction with notifications holds through its commit: one for the cluster.
-func checkNotify(ctx context.Context, l *look) (result, error) {
-	looks := l.view.looks()
+// checkNotify detects waits for the cluster-wide lock that a notifying transaction holds through its commit.
+func checkNotify(ctx context.Context, l *inspection) (result, error) {
+	withLocks := l.view.withLocks()
 	waiting, others, heldIn := 0, 0, 0
 	holding := map[Class]int{}
 	events := map[Event]int{}
 	statements := map[string]int{}
-	for _, s := range looks {
+	for _, s := range withLocks {
 		held := false
 		for _, k := range s.Locks {
 			switch {
@@ -26,7 +26,7 @@ func checkNotify(ctx context.Context, l *look) (result, error) {
 				waiting++
 			case k.notify():
 				held = true
-				// A holder that is seen to wait for the lock has let go of it since.
+				// A holder that appears to wait for the lock has released it in the meantime.
 				if class := k.holding(); class != ObjectLock && class != notWaiting {
 					holding[class]++
 					events[Event{k.WaitType, k.Wait}]++
@@ -39,16 +39,16 @@ func checkNotify(ctx context.Context, l *look) (result, error) {
 			heldIn++
 		}
 	}
-	// The looks tell which share of the waits for objects is NOTIFY's, and all samples how long they were.
+	// The samples with locks show which share of the waits for objects is NOTIFY's; all samples show how long these waits are.
 	lost := 0.0
 	if waiting > 0 {
 		lost = l.waits.Rate(ObjectLock) * float64(waiting) / float64(waiting+others)
 	}
 	if lost < noticeable {
-		if len(looks) == 0 {
-			return well("No session waits for NOTIFY's commit lock: no session waited for any lock in %s.", many(len(l.view.samples), "sample"))
+		if len(withLocks) == 0 {
+			return healthy("No session waits for NOTIFY's commit lock: no session waited for any lock in %s.", many(len(l.view.samples), "sample"))
 		}
-		return well("No session waits for NOTIFY's commit lock (%s of all locks).", many(len(looks), "sample"))
+		return healthy("No session waits for NOTIFY's commit lock (%s of all locks).", many(len(withLocks), "sample"))
 	}
 	l.view.each(func(s Session, _ float64) {
 		if s.Class == ObjectLock {
@@ -57,8 +57,8 @@ func checkNotify(ctx context.Context, l *look) (result, error) {
 	})
 	f := l.finding(NotifyCommitLock, grade(lost), lost, l.view.seen(ObjectLock))
 	f.Summary = fmt.Sprintf("NOTIFY lets only one commit through at a time: %s sessions wait for its lock, at %s commits/s.", figure(lost), figure(l.commits()))
-	f.add(seeNotifyLock, "%s waits for object 0 of class 1262 in database 0 in %s, %s per sample", figure(float64(waiting)), many(len(looks), "sample"),
-		figure(float64(waiting)/float64(len(looks))))
+	f.add(seeNotifyLock, "%s waits for object 0 of class 1262 in database 0 in %s, %s per sample", figure(float64(waiting)), many(len(withLocks), "sample"),
+		figure(float64(waiting)/float64(len(withLocks))))
 	if n := total(events); n > 0 {
 		f.add(seeNotifyLock, "the lock's holder, in %s: %s", many(n, "sample"), ranked(events, n, describeHolder))
 	}
@@ -109,9 +109,9 @@ func total[K comparable](counts map[K]int) int {
 	return n
 }
 
-// ranked lists the greatest of counts with their shares.
+// ranked lists the largest counts with their shares.
 func ranked[K comparable](counts map[K]int, of int, name func(K) string) string {
-	const most = 3
+	const limit = 3
 	keys := make([]K, 0, len(counts))
 	for k := range counts {
 		keys = append(keys, k)
@@ -123,11 +123,11 @@ func ranked[K comparable](counts map[K]int, of int, name func(K) string) string 
 		return strings.Compare(name(a), name(b))
 	})
 	var parts []string
-	for _, k := range keys[:min(len(keys), most)] {
+	for _, k := range keys[:min(len(keys), limit)] {
 		parts = append(parts, name(k)+" "+shareOf(float64(counts[k]), float64(of)))
 	}
-	if len(keys) > most {
-		parts = append(parts, fmt.Sprintf("%d more", len(keys)-most))
+	if len(keys) > limit {
+		parts = append(parts, fmt.Sprintf("%d more", len(keys)-limit))
 	}
 	return strings.Join(parts, "; ")
 }
@@ -140,8 +140,8 @@ func scale(counts map[Class]int, lost float64, into map[Class]float64) {
 	}
 }
 
-// Functions in SQL-standard form have no source text, so their definition is rendered. A word of a comment may be
-// taken for a call; better one too many is shown than one too few.
+// Functions in SQL-standard form have no source text, so their definition is rendered. A word in a comment may match:
+// a false positive is better than a missed call.
 const notifySourcesSQL = `WITH f AS (
   SELECT p.oid, p.oid::regprocedure::text AS name
   FROM pg_proc p JOIN pg_language g ON g.oid = p.prolang
@@ -157,6 +157,6 @@ SELECT 'rule ' || r.rulename || ' on ' || r.ev_class::regclass::text || ' notifi
 FROM pg_rewrite r WHERE r.ev_type <> '1' AND pg_get_ruledef(r.oid) ~* '\mnotify\M|\mpg_notify\M'
 LIMIT 20`
 
-func notifySources(ctx context.Context, l *look) ([]string, error) {
+func notifySources(ctx context.Context, l *inspection) ([]string, error) {
 	return scalars[string](ctx, l.session, notifySourcesSQL)
 }

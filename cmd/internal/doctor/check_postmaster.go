@@ -7,23 +7,23 @@ import (
 	"time"
 )
 
-// How long the postmaster may take to answer, and how many sessions per second are a storm. A busy machine answers
-// late too, when the child that answers must wait for a processor: so a late answer alone is not the postmaster's fault.
+// Limits for the postmaster's answer, and for sessions per second. On a busy machine the child that answers waits for a CPU, so a late answer
+// alone does not prove that the postmaster is saturated.
 const (
 	answerLate     = 20 * time.Millisecond
 	answerTooLate  = 100 * time.Millisecond
 	answerVeryLate = time.Second
-	stormSessions  = 20.0 // begun per second
+	stormSessions  = 20.0 // started per second
 	stormForks     = 50.0
-	busyPostmaster = 0.03 // of a core: some 100 forks a second; one that forks little takes next to none
-	fewAtWork      = 2.0  // sessions, which leave a processor to whoever answers
+	busyPostmaster = 0.03 // of a core: about 100 forks a second
+	fewAtWork      = 2.0  // active sessions, which leave a CPU free for the child that answers
 )
 
 const seeSessions = `SELECT sum(sessions) FROM pg_stat_database -- twice, a few seconds apart`
 
-// checkPostmaster looks for a postmaster that cannot fork as fast as clients connect. It accepts, forks and reaps in one
-// loop, and no view shows it: only the wait of a new connection does.
-func checkPostmaster(ctx context.Context, l *look) (result, error) {
+// checkPostmaster detects a postmaster that cannot fork as fast as clients connect. It accepts, forks and reaps in one
+// loop. No view shows this; only a new connection's wait does.
+func checkPostmaster(ctx context.Context, l *inspection) (result, error) {
 	answers := l.view.probes
 	if len(answers) == 0 {
 		return result{unseen: []string{"how fast the postmaster answers: no probe has completed"}}, nil
@@ -34,7 +34,7 @@ func checkPostmaster(ctx context.Context, l *look) (result, error) {
 		if p.Failed != "" {
 			failed = p.Failed
 			if p.Took < answerVeryLate {
-				continue // refused at once: no way there, rather than a long one
+				continue // refused immediately: unreachable, not slow
 			}
 		}
 		took = append(took, p.Took)
@@ -52,7 +52,7 @@ func checkPostmaster(ctx context.Context, l *look) (result, error) {
 	cpu, cpuKnown := l.postmasterCPU()
 	parallel, parallelHow := parallelRate(l)
 
-	// Who does not log in is in no count; then only the postmaster's own work tells, or that nothing else is at work.
+	// Clients that never log in are not counted. Then the evidence is the postmaster's own CPU time, or that no other session is active.
 	storm := sessions >= stormSessions || parallel >= stormSessions
 	if cpuKnown {
 		storm = storm || cpu >= busyPostmaster
@@ -60,10 +60,10 @@ func checkPostmaster(ctx context.Context, l *look) (result, error) {
 		storm = storm || forksKnown && forks >= stormForks || median >= answerTooLate && l.waits.Rate(CPU) < fewAtWork
 	}
 	if slowest < answerTooLate && median < answerLate || !storm {
-		return well("The postmaster answers in %s (median of %s, slowest %s), at %s new sessions/s.",
+		return healthy("The postmaster answers in %s (median of %s, slowest %s), at %s new sessions/s.",
 			span(median), many(len(took), "probe"), span(slowest), figure(sessions))
 	}
-	// By Little's law, so many connections stand in the queue at any moment.
+	// By Little's law, the average number of waiting connections is rate times wait.
 	var sum time.Duration
 	for _, t := range took {
 		sum += t
@@ -117,8 +117,8 @@ func checkPostmaster(ctx context.Context, l *look) (result, error) {
 	return found(f)
 }
 
-// forkRate is the stride of process ids from the newest session of one sample to that of a later one. Ids are given
-// out in turn, to threads too, and start again at the greatest: a stride that is negative or absurd says nothing.
+// forkRate returns the growth of process ids per second, from the newest session of one sample to that of a later one. The kernel assigns ids
+// in order, to threads too, and wraps around at the maximum: a negative or absurd difference is ignored.
 func forkRate(samples []Sample) (float64, bool) {
 	var sum, seconds float64
 	for i := 1; i < len(samples); i++ {
@@ -133,23 +133,23 @@ func forkRate(samples []Sample) (float64, bool) {
 		}
 		sum, seconds = sum+stride, seconds+took
 	}
-	const least = 0.2 // less says little
+	const least = 0.2 // a shorter time says little
 	if seconds < least {
 		return 0, false
 	}
 	return sum / seconds, true
 }
 
-// postmasterCPU is the share of a core it took between the two looks.
-func (l *look) postmasterCPU() (float64, bool) {
+// postmasterCPU returns the share of a core that the postmaster used between the two readings.
+func (l *inspection) postmasterCPU() (float64, bool) {
 	if l.first.postmasterCPU == nil || l.last.postmasterCPU == nil {
 		return 0, false
 	}
 	return per((*l.last.postmasterCPU - *l.first.postmasterCPU).Seconds(), l.span()), true
 }
 
-// parallelRate is how many parallel workers began per second: counted from 18 on, before that as many as samples met.
-func parallelRate(l *look) (rate float64, query string) {
+// parallelRate returns the parallel workers started per second: counted from PostgreSQL 18 on, before that those that samples show.
+func parallelRate(l *inspection) (rate float64, query string) {
 	if l.first.Parallel != nil && l.last.Parallel != nil {
 		return l.rate(func(c *counters) int64 { return *c.Parallel }), "SELECT sum(parallel_workers_launched) FROM pg_stat_database -- twice"
 	}
@@ -159,5 +159,5 @@ func parallelRate(l *look) (rate float64, query string) {
 			seen[s.PID] = true
 		}
 	})
-	return per(float64(len(seen)), l.view.duration()), "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'parallel worker' -- at least so many"
+	return per(float64(len(seen)), l.view.duration()), "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'parallel worker' -- a lower bound"
 }

@@ -9,17 +9,17 @@ import (
 const (
 	promotionLate     = 3 * time.Second
 	promotionVeryLate = time.Minute
-	mostDue           = 10_000
+	maxDue            = 10_000
 )
 
-// The first row past the promoter's cursor is the next due.
+// The first row past the promoter's cursor is the next one due.
 const promotionSQL = `
 SELECT (SELECT l.run_at FROM weir.later l WHERE (l.run_at, l.id) > (c.due, c.due_id) ORDER BY l.run_at, l.id LIMIT 1), clock_timestamp(),
        (SELECT count(*) FROM (SELECT FROM weir.later l WHERE (l.run_at, l.id) > (c.due, c.due_id) AND l.run_at <= clock_timestamp() ORDER BY l.run_at, l.id LIMIT $1) d)
 FROM (SELECT p.due, p.due_id FROM weir.promotion p ORDER BY p.seq DESC LIMIT 1) c`
 
-// checkPromotion looks for scheduled jobs and retries whose time has come and gone.
-func checkPromotion(ctx context.Context, l *look) (result, error) {
+// checkPromotion detects scheduled jobs and retries that are overdue.
+func checkPromotion(ctx context.Context, l *inspection) (result, error) {
 	if !l.server.Weir {
 		return absent, nil
 	}
@@ -28,7 +28,7 @@ func checkPromotion(ctx context.Context, l *look) (result, error) {
 		Now  time.Time
 		Due  int64
 	}
-	r, err := one[row](ctx, l.session, promotionSQL, mostDue)
+	r, err := one[row](ctx, l.session, promotionSQL, maxDue)
 	if r, ok, err := unless(err, "whether Weir's scheduled jobs are promoted on time", "the schema's owner"); !ok {
 		return r, err
 	}
@@ -37,7 +37,7 @@ func checkPromotion(ctx context.Context, l *look) (result, error) {
 		late = r.Now.Sub(*r.Next)
 	}
 	if late < promotionLate {
-		return well("Weir's scheduled jobs are promoted on time.")
+		return healthy("Weir's scheduled jobs are promoted on time.")
 	}
 	severity := Warning
 	if late >= promotionVeryLate {

@@ -5,7 +5,7 @@ import (
 	"fmt"
 )
 
-// What part of the queue of notifications may be unread.
+// Limits for the unread part of the notification queue.
 const (
 	queueNotable = 0.01
 	queueFilling = 0.1
@@ -20,13 +20,13 @@ WHERE a.backend_type = 'client backend' AND a.application_name IS DISTINCT FROM 
   AND (a.xact_start < clock_timestamp() - interval '1 second' OR a.wait_event = 'ClientWrite')
 ORDER BY 8 DESC, a.xact_start LIMIT 5`
 
-// checkNotifyQueue looks at how much of the queue is unread. A listener reads only between transactions, and the
-// queue's tail stands where the slowest listener is: when the queue is full, commits that notify fail.
-func checkNotifyQueue(ctx context.Context, l *look) (result, error) {
+// checkNotifyQueue reports how much of the notification queue is unread. A listener reads only between transactions, and the
+// queue's tail is the slowest listener's position. When the queue is full, commits that notify fail.
+func checkNotifyQueue(ctx context.Context, l *inspection) (result, error) {
 	usage := l.last.NotifyUsage
 	grown := usage - l.first.NotifyUsage
 	if usage < queueNotable {
-		return well("The notification queue is %s full.", percent(usage))
+		return healthy("The notification queue is %s full.", percent(usage))
 	}
 	severity := Info
 	switch {

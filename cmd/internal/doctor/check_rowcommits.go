@@ -6,17 +6,17 @@ import (
 )
 
 const (
-	fewRows      = 1.5 // written by a commit, or fewer: each row is committed for itself
+	fewRows      = 1.5 // per commit, or fewer: each row is committed separately
 	someRows     = 4.0
 	manyCommits  = 50.0 // per second
 	commitsShare = 0.5  // of all time lost
 )
 
-// checkRowCommits looks for sessions that wait for the log to be flushed, again and again, for a row or so each time.
-func checkRowCommits(ctx context.Context, l *look) (result, error) {
+// checkRowCommits detects sessions that wait for a WAL flush again and again, for about one row each time.
+func checkRowCommits(ctx context.Context, l *inspection) (result, error) {
 	lost := l.waits.Rate(Commit)
 	if !l.server.flushes {
-		// Nothing is waited for but a standby: who seems to wait for a flush waits for a processor, held up by one who does.
+		// With fsync off only a standby can delay commits: a session that appears to wait for a flush waits for a CPU.
 		lost = per(l.waits.Events[Event{"IPC", "SyncRep"}], seconds(l.waits.Seconds))
 	}
 	commits := l.commits()
@@ -26,9 +26,9 @@ func checkRowCommits(ctx context.Context, l *look) (result, error) {
 		perCommit = written / commits
 	}
 	if lost < costly/2 || commits < manyCommits || perCommit > someRows || lost < commitsShare*l.waits.Lost() {
-		return well("Commits are fast enough: %s/s of about %s rows each, with %s sessions in them on average.", figure(commits), figure(perCommit), figure(lost))
+		return healthy("Commits are fast enough: %s/s of about %s rows each, with %s sessions in them on average.", figure(commits), figure(perCommit), figure(lost))
 	}
-	// A session that waits for its commit inside INSERT or UPDATE has that statement for a transaction.
+	// A session that waits for its commit inside INSERT or UPDATE runs one statement per transaction.
 	single, all := 0, 0
 	texts := map[string]int{}
 	l.view.each(func(s Session, _ float64) {

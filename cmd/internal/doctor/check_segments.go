@@ -10,10 +10,11 @@ const (
 	segmentGrace = 10 * time.Second
 	segmentLong  = time.Hour
 
-	carriedAtOnce = 10_000 // jobs that wait
+	carriedAtOnce = 10_000 // waiting jobs
 )
 
-// A closed segment's retention begins at its last event. Those of jobs for later have none: they wait for what is in them.
+// A closed segment's retention starts at its last event. Segments of later jobs are not listed: they have no retention, and wait until
+// their jobs are promoted.
 const segmentsSQL = `
 SELECT s.log, s.segment::integer, extract(epoch FROM clock_timestamp() - s.at)::float8,
        extract(epoch FROM (SELECT max(g.value::interval) FROM weir.setting g WHERE g.name = ANY (l.retention)))::float8,
@@ -26,8 +27,8 @@ JOIN (SELECT DISTINCT ON (e.log, e.segment) e.log, e.segment, e.event, e.at FROM
 WHERE s.event <> 'reclaimed' AND s.segment IS DISTINCT FROM pg_sequence_last_value(to_regclass('weir.active_' || s.log))
 ORDER BY s.at`
 
-// A segment is given back under ACCESS EXCLUSIVE, which every lock keeps out, a reader's too. Those that last a moment do not matter. A prepared
-// transaction has no pid.
+// A segment is reclaimed under ACCESS EXCLUSIVE, which conflicts with every lock, even a reader's. Locks held for a moment do not matter. A
+// prepared transaction has no pid.
 const segmentHoldersSQL = `
 SELECT coalesce(l.pid, 0), coalesce(a.application_name, ''), coalesce(a.state, 'prepared'),
        coalesce(extract(epoch FROM clock_timestamp() - a.xact_start), 0)::float8, coalesce(left(a.query, 200), ''), l.wrote
@@ -40,8 +41,8 @@ LEFT JOIN LATERAL (SELECT s.* FROM pg_stat_get_activity(l.pid) s WHERE l.pid IS 
 WHERE l.pid IS NULL OR clock_timestamp() - a.xact_start > interval '1 second'
 ORDER BY 4 DESC LIMIT 5`
 
-// checkSegments looks for segments of Weir's log that should have been given back.
-func checkSegments(ctx context.Context, l *look) (result, error) {
+// checkSegments detects segments of Weir's log that should have been reclaimed.
+func checkSegments(ctx context.Context, l *inspection) (result, error) {
 	if !l.server.Weir {
 		return absent, nil
 	}
@@ -76,7 +77,7 @@ func checkSegments(ctx context.Context, l *look) (result, error) {
 			return result{}, err
 		}
 		if len(why) > 0 {
-			f.Severity = Warning // it will not resolve by itself
+			f.Severity = Warning // it does not resolve automatically
 		}
 		for _, fact := range why {
 			f.add(`SELECT pid, relation::regclass, mode FROM pg_locks WHERE relation::regclass::text LIKE 'weir.%'`, "%s", fact)
@@ -87,16 +88,16 @@ func checkSegments(ctx context.Context, l *look) (result, error) {
 		f.Now = "End the transactions named here, or wait for them; a pg_dump ends eventually. Jobs that still wait are moved to another segment in small steps."
 		f.ForGood = "Set idle_in_transaction_session_timeout for the roles that enqueue, work and read, take dumps from a standby, and keep one worker running, because workers do the chores."
 		r.findings = append(r.findings, f)
-		break // one says it all: the others wait for the same
+		break // one finding is enough: the others wait for the same
 	}
 	if len(r.findings) == 0 {
-		r.well = fmt.Sprintf("Weir's segments: %d closed, none kept beyond its retention.", len(rows))
+		r.healthy = fmt.Sprintf("Weir's segments: %d closed, none kept beyond its retention.", len(rows))
 	}
 	return r, nil
 }
 
-// segmentHolders says which transactions keep a segment.
-func segmentHolders(ctx context.Context, l *look, log string, segment int32) ([]string, error) {
+// segmentHolders describes the transactions that hold a segment.
+func segmentHolders(ctx context.Context, l *inspection, log string, segment int32) ([]string, error) {
 	type row struct {
 		PID                int32
 		Application, State string
@@ -132,8 +133,8 @@ func segmentHolders(ctx context.Context, l *look, log string, segment int32) ([]
 	return facts, nil
 }
 
-// whyKept guesses, where no transaction keeps it.
-func whyKept(ctx context.Context, l *look) string {
+// whyKept returns the likely reason if no transaction holds the segment.
+func whyKept(ctx context.Context, l *inspection) string {
 	if workers, err := readWorkers(ctx, l.session); err == nil {
 		alive := 0
 		for _, w := range workers {

@@ -9,19 +9,18 @@ import (
 	"github.com/weir-pg/weir/internal/adverse"
 )
 
-// Calls of Weir's that take milliseconds on any server, whatever is in the log: a worker waits for them and for nothing else. Those that wait for
-// something on purpose are not among them.
+// quickCall matches calls of Weir that normally take milliseconds, whatever the log contains. Calls that wait on purpose are excluded.
 var quickCall = regexp.MustCompile(`(?i)\bweir\.(_claim|heartbeat|_promote)\s*\(`)
 
 const (
-	slowCall  = 250 * time.Millisecond
-	slowSeen  = 2        // calls, or more: one may have met a busy moment
-	slowShare = 0.1      // of the samples
-	slowLook  = slowCall // of weir.queues(), which the doctor calls itself
+	slowCall   = 250 * time.Millisecond
+	slowSeen   = 2        // calls, or more: a single one may be a coincidence
+	slowShare  = 0.1      // of the samples
+	slowQueues = slowCall // of weir.queues(), which the doctor calls itself
 )
 
-// checkSlow looks for calls of Weir's own that take long on this server, whatever the reason, and for what in its settings makes them.
-func checkSlow(ctx context.Context, l *look) (result, error) {
+// checkSlow detects calls of Weir that are slow on this server, whatever the reason, and the settings that may cause it.
+func checkSlow(ctx context.Context, l *inspection) (result, error) {
 	if !l.server.Weir {
 		return absent, nil
 	}
@@ -41,7 +40,7 @@ func checkSlow(ctx context.Context, l *look) (result, error) {
 			}
 			seen = true
 			lost += sample.Weight.Seconds()
-			// What began within the same tenth of a second is the same call: one that is slow fills it.
+			// Starts within the same tenth of a second belong to the same call, because a slow call lasts longer than that.
 			start := sample.At.Add(-seconds(s.Running)).Round(100 * time.Millisecond)
 			key := fmt.Sprint(s.PID, start.UnixMilli())
 			calls[key] = call{m[1], max(calls[key].longest, s.Running)}
@@ -58,10 +57,10 @@ func checkSlow(ctx context.Context, l *look) (result, error) {
 	if err != nil {
 		return r, err
 	}
-	slowLooks := permitted && took >= slowLook
+	slowList := permitted && took >= slowQueues
 	slowCalls := len(calls) >= slowSeen && float64(samples) >= slowShare*float64(len(l.view.samples))
-	if !slowCalls && !slowLooks {
-		r.well = fmt.Sprintf("Weir's own calls are fast: %s of claims and heartbeats took %s or longer.", many(int64(len(calls)), "call"), span(slowCall))
+	if !slowCalls && !slowList {
+		r.healthy = fmt.Sprintf("Weir's own calls are fast: %s of claims and heartbeats took %s or longer.", many(int64(len(calls)), "call"), span(slowCall))
 		return r, nil
 	}
 	severity := Info
@@ -93,9 +92,9 @@ func checkSlow(ctx context.Context, l *look) (result, error) {
 	return r, nil
 }
 
-// addAdverse adds what in the settings of the server, of its databases and roles, and of Weir's functions, makes them slow. What the doctor has set for
-// itself is not the server's.
-func addAdverse(ctx context.Context, l *look, f *Finding) error {
+// addAdverse adds the settings of the server, its databases, its roles and Weir's functions that make calls slow. Settings of the doctor's own
+// session are excluded.
+func addAdverse(ctx context.Context, l *inspection, f *Finding) error {
 	type row struct{ Name, Value, Of string }
 	rows, err := list[row](ctx, l.session, `
 SELECT s.name, s.setting, 'the server'::text FROM pg_settings s WHERE s.source NOT IN ('client', 'session', 'user', 'database', 'database user')

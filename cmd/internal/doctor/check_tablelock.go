@@ -10,9 +10,9 @@ import (
 
 const seeTableLock = `SELECT pid, pg_blocking_pids(pid), wait_event, query FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND wait_event = 'relation'`
 
-// checkTableLock looks for sessions that wait for a whole table. Mostly one of them wants it for itself, waits for a
-// transaction that has merely read it, and keeps everybody waiting who comes after.
-func checkTableLock(ctx context.Context, l *look) (result, error) {
+// checkTableLock detects sessions that wait for a whole table. Usually one of them wants an exclusive lock and waits for a
+// transaction that has only read the table, and all later sessions wait behind it.
+func checkTableLock(ctx context.Context, l *inspection) (result, error) {
 	waits := map[uint32]int{} // by relation
 	type want struct {
 		pid      uint32
@@ -21,7 +21,7 @@ func checkTableLock(ctx context.Context, l *look) (result, error) {
 	}
 	wants, held := map[want]int{}, map[want]Lock{}
 	all, of := 0, 0
-	for _, s := range l.view.looks() {
+	for _, s := range l.view.withLocks() {
 		for _, k := range s.Locks {
 			if !k.Granted && k.Type != "object" && k.Type != "transactionid" && k.Type != "tuple" {
 				all++
@@ -44,7 +44,7 @@ func checkTableLock(ctx context.Context, l *look) (result, error) {
 		lost = l.waits.Rate(OtherLock) * float64(of) / float64(all)
 	}
 	if lost < noticeable {
-		return well("No session waits for a table.")
+		return healthy("No session waits for a table.")
 	}
 	relations := slices.SortedFunc(maps.Keys(waits), func(a, b uint32) int { return cmp.Or(waits[b]-waits[a], cmp.Compare(a, b)) })
 	names, err := relationNames(ctx, l.session, relations)
@@ -57,7 +57,7 @@ func checkTableLock(ctx context.Context, l *look) (result, error) {
 	f.Summary = fmt.Sprintf("%s sessions queue up for the table %s.", figure(lost), name)
 	queries := map[uint32]Session{}
 	l.view.each(func(s Session, _ float64) { queries[s.PID] = s })
-	// The strongest wish is the one that the others wait behind.
+	// The others wait behind the strongest requested lock.
 	strongest := slices.SortedFunc(maps.Keys(wants), func(a, b want) int {
 		return cmp.Or(cmp.Compare(strength(b.mode), strength(a.mode)), wants[b]-wants[a], cmp.Compare(a.pid, b.pid))
 	})
@@ -70,10 +70,10 @@ func checkTableLock(ctx context.Context, l *look) (result, error) {
 	holders := slices.SortedFunc(maps.Keys(held), func(a, b want) int {
 		return cmp.Or(cmp.Compare(held[b].Age, held[a].Age), cmp.Compare(strength(b.mode), strength(a.mode)), cmp.Compare(a.pid, b.pid))
 	})
-	const most = 3
+	const limit = 3
 	var first *Lock
 	for _, w := range holders {
-		if w.relation != worst || len(f.Evidence) > most {
+		if w.relation != worst || len(f.Evidence) > limit {
 			continue
 		}
 		k := held[w]
@@ -84,13 +84,13 @@ func checkTableLock(ctx context.Context, l *look) (result, error) {
 	}
 	f.Now = "Cancel the session that wants the table for itself, and retry with a lock_timeout of about a second."
 	if first != nil {
-		f.Now = fmt.Sprintf("End who holds it: SELECT pg_terminate_backend(%d); or cancel whoever wants it for itself.", first.PID)
+		f.Now = fmt.Sprintf("End the session that holds it: SELECT pg_terminate_backend(%d); or cancel the session that wants the table for itself.", first.PID)
 	}
 	f.ForGood = "Set lock_timeout for every ALTER TABLE and retry it: then nobody waits behind it for longer. Keep transactions that read the table short."
 	return found(f)
 }
 
-// strength orders the modes of locks, as far as it matters here.
+// strength orders the lock modes of tables.
 func strength(mode string) int {
 	return slices.Index([]string{
 		"AccessShareLock", "RowShareLock", "RowExclusiveLock", "ShareUpdateExclusiveLock", "ShareLock", "ShareRowExclusiveLock", "ExclusiveLock", "AccessExclusiveLock",

@@ -6,11 +6,11 @@ import (
 	"time"
 )
 
-// Whoever rescues has fenced a silent worker by then.
+// By then another worker has fenced a silent one.
 const silentLong = 5 * time.Second
 
-// checkWorkers looks for workers that are silent past their lease, and whose jobs nobody rescues.
-func checkWorkers(ctx context.Context, l *look) (result, error) {
+// checkWorkers detects workers that are silent for longer than their lease, and whose jobs no other worker rescues.
+func checkWorkers(ctx context.Context, l *inspection) (result, error) {
 	if !l.server.Weir {
 		return absent, nil
 	}
@@ -31,7 +31,7 @@ func checkWorkers(ctx context.Context, l *look) (result, error) {
 		silent, alive = silentOf(workers)
 	}
 	if len(silent) == 0 {
-		return well("Weir's %s: all alive.", many(alive, "worker"))
+		return healthy("Weir's %s: all alive.", many(alive, "worker"))
 	}
 	running, kept := int32(0), (*string)(nil)
 	for _, w := range silent {
@@ -48,8 +48,8 @@ func checkWorkers(ctx context.Context, l *look) (result, error) {
 	f := l.finding(WorkerDead, severity, 0, 1)
 	f.Samples = 1
 	f.Summary = fmt.Sprintf("%s silent for longer than the lease, with %s running: %s.", isAre(len(silent), "worker"), many(int64(running), "job"), rescue)
-	const most = 5
-	for _, w := range silent[:min(len(silent), most)] {
+	const limit = 5
+	for _, w := range silent[:min(len(silent), limit)] {
 		fact := fmt.Sprintf("worker %d (%s): last heartbeat at %s, %s running", w.ID, w.Name, w.SeenAt.UTC().Format(time.RFC3339), many(int64(w.Running), "job"))
 		if w.Reason != nil {
 			fact += "; " + *w.Reason
@@ -64,7 +64,7 @@ func checkWorkers(ctx context.Context, l *look) (result, error) {
 	return found(f)
 }
 
-// silentOf returns the silent ones, and how many are alive.
+// silentOf returns the silent workers, and the number of live ones.
 func silentOf(workers []workerCount) (silent []workerCount, alive int) {
 	for _, w := range workers {
 		if w.State == "silent" {

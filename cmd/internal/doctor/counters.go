@@ -6,25 +6,25 @@ import (
 	"time"
 )
 
-// counters are what the server counts, at one moment. Checks read how they grew between two.
+// counters is one reading of the server's counters. Checks use the growth between two readings.
 type counters struct {
 	At             time.Time
-	Own            int64 // statements of our own so far
-	Commits        int64 // of this database
+	Own            int64 // the doctor's own statements so far
+	Commits        int64 // in this database
 	AllCommits     int64
-	Sessions       int64 // begun since the counters began, all databases
-	Written        int64 // rows of this database
+	Sessions       int64 // started since the counters were reset, in all databases
+	Written        int64 // rows in this database
 	Parallel       *int64
 	NextXID        int64
 	NextMultiXact  int64
-	NotifyUsage    float64 // how full the queue of notifications is: 0 to 1
-	NotifyPages    int64   // begun in it
-	MultiXactReads int64   // pages of the log of multixacts looked up
+	NotifyUsage    float64 // how full the notification queue is: 0 to 1
+	NotifyPages    int64   // pages started in it
+	MultiXactReads int64   // pages of the multixact log looked up
 	Tables         map[uint32]tableCount
 	Statements     map[statementKey]statementCount
 	Queues         []queueCount
 	queuesErr      error
-	postmasterCPU  *time.Duration // nil where the server runs elsewhere
+	postmasterCPU  *time.Duration // nil if the server runs on another machine
 }
 
 const countersSQL = `
@@ -55,7 +55,7 @@ func (t tableCount) qualified() string {
 	return t.Schema + "." + t.Name
 }
 
-const mostTables = 300
+const maxTables = 300
 
 const tablesSQL = `
 SELECT t.relid, t.schemaname::text, t.relname::text, coalesce(t.n_live_tup, 0), coalesce(t.n_dead_tup, 0), coalesce(t.n_tup_ins, 0), coalesce(t.n_tup_upd, 0),
@@ -75,14 +75,14 @@ type statementCount struct {
 	Time        float64 // ms
 }
 
-const mostStatements = 10000
+const maxStatements = 10000
 
-// statementsSQL leaves the texts out: they are in a file, which is read as a whole.
+// statementsSQL omits the texts: they are in a file that is always read completely.
 const statementsSQL = `
 SELECT s.userid, s.dbid, s.queryid, sum(s.calls)::bigint, sum(s.rows)::bigint, sum(s.total_exec_time)::float8
 FROM %s.pg_stat_statements(false) s WHERE s.queryid IS NOT NULL AND s.dbid = $2 GROUP BY 1, 2, 3 LIMIT $1`
 
-// readCounters takes one look. A part that cannot be read is empty, and the error says which.
+// readCounters reads the counters once. A part that cannot be read is empty, and the error names it.
 func readCounters(ctx context.Context, s *session, server Server) (*counters, []error) {
 	type row struct {
 		Commits, AllCommits, Sessions, Written int64
@@ -100,7 +100,7 @@ func readCounters(ctx context.Context, s *session, server Server) (*counters, []
 		c.NextXID, c.NextMultiXact, c.NotifyUsage = r.NextXID, r.NextMultiXact, r.NotifyUsage
 		c.NotifyPages, c.MultiXactReads = r.NotifyPages, r.MultiXactReads
 	}
-	tables, err := list[tableCount](ctx, s, tablesSQL, mostTables)
+	tables, err := list[tableCount](ctx, s, tablesSQL, maxTables)
 	if err != nil {
 		errs = append(errs, fmt.Errorf("the counters of tables: %w", err))
 	}
@@ -113,7 +113,7 @@ func readCounters(ctx context.Context, s *session, server Server) (*counters, []
 			Query, Calls, Rows int64
 			Time               float64
 		}
-		statements, err := list[statementRow](ctx, s, fmt.Sprintf(statementsSQL, server.statementsSchema), mostStatements, server.databaseOID)
+		statements, err := list[statementRow](ctx, s, fmt.Sprintf(statementsSQL, server.statementsSchema), maxStatements, server.databaseOID)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("pg_stat_statements: %w", err))
 		}
@@ -123,7 +123,7 @@ func readCounters(ctx context.Context, s *session, server Server) (*counters, []
 	}
 	if server.Weir {
 		if c.Queues, c.queuesErr = readQueues(ctx, s); c.queuesErr != nil && !notPermitted(c.queuesErr) {
-			errs = append(errs, fmt.Errorf("queues of Weir: %w", c.queuesErr))
+			errs = append(errs, fmt.Errorf("Weir's queues: %w", c.queuesErr))
 		}
 	}
 	return c, errs

@@ -27,7 +27,7 @@ func TestEachFindingHasAPage(t *testing.T) {
 			}
 		}
 		if !strings.Contains(string(index), "("+string(code)+".md)") {
-			t.Errorf("README.md does not lead to %s", code)
+			t.Errorf("README.md has no link to %s", code)
 		}
 	}
 	pages, err := filepath.Glob(filepath.Join(dir, "*.md"))

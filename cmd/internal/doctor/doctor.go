@@ -22,7 +22,7 @@ type Config struct {
 	// Logger receives failures to read the server. Default: slog.Default().
 	Logger *slog.Logger
 	// Progress, if set, is called by Run once a second with the elapsed time and the newest sample.
-	Progress func(looked time.Duration, samples int)
+	Progress func(elapsed time.Duration, samples int)
 }
 
 // Doctor examines one database. Run and Watch must not be called concurrently.
@@ -87,19 +87,19 @@ func (d *Doctor) Server() Server { return d.server }
 func (d *Doctor) Sampler() *Sampler { return d.sampler }
 
 // Run examines the server for a time and returns a report. It returns an error if nothing could be read.
-func (d *Doctor) Run(ctx context.Context, looking time.Duration) (Report, error) {
+func (d *Doctor) Run(ctx context.Context, duration time.Duration) (Report, error) {
 	var report Report
-	d.sampler.window.reach(looking + connectTimeout)
+	d.sampler.window.reach(duration + connectTimeout)
 	err := d.while(ctx, func(ctx context.Context) error {
 		begin := time.Now()
-		first := d.look(ctx)
-		if err := d.wait(ctx, begin, looking); err != nil {
+		first := d.read(ctx)
+		if err := d.wait(ctx, begin, duration); err != nil {
 			return err
 		}
-		report = d.judge(ctx, begin, first, d.look(ctx))
+		report = d.judge(ctx, begin, first, d.read(ctx))
 		if report.Samples == 0 {
 			_, err := d.sampler.failures()
-			return fmt.Errorf("no sample could be taken in %s: %w", span(looking), errors.Join(err, ctx.Err()))
+			return fmt.Errorf("no sample could be taken in %s: %w", span(duration), errors.Join(err, ctx.Err()))
 		}
 		return ctx.Err()
 	})
@@ -115,17 +115,17 @@ type Snapshot struct {
 	Report  *Report // the newest; nil at first
 }
 
-// Watch examines the server until ctx ends, and calls f once a second. Config.Every says how often the report is renewed.
+// Watch examines the server until ctx ends, and calls f once a second. Config.Every sets how often the report is renewed.
 func (d *Doctor) Watch(ctx context.Context, f func(Snapshot)) error {
 	return d.while(ctx, func(ctx context.Context) error {
-		var looks []*taken // those of the last window, oldest first
+		var readings []*reading // the readings of the last window, oldest first
 		var report *Report
 		tick := time.NewTicker(time.Second)
 		defer tick.Stop()
 		last := time.Now()
 		begin, judged := last, last
 		every := d.config.Every
-		looks = append(looks, d.look(ctx))
+		readings = append(readings, d.read(ctx))
 		for {
 			select {
 			case <-ctx.Done():
@@ -135,15 +135,15 @@ func (d *Doctor) Watch(ctx context.Context, f func(Snapshot)) error {
 			now := time.Now()
 			if now.Sub(judged) >= every {
 				judged = now
-				looks = append(looks, d.look(ctx))
-				for len(looks) > 2 && now.Sub(looks[1].counters.At) >= d.config.Window {
-					looks = looks[1:]
+				readings = append(readings, d.read(ctx))
+				for len(readings) > 2 && now.Sub(readings[1].counters.At) >= d.config.Window {
+					readings = readings[1:]
 				}
-				from := looks[0].counters.At
+				from := readings[0].counters.At
 				if from.Before(begin) {
 					from = begin
 				}
-				r := d.judge(ctx, from, looks[0], looks[len(looks)-1])
+				r := d.judge(ctx, from, readings[0], readings[len(readings)-1])
 				d.hot.reset()
 				report = &r
 				every = max(d.config.Every, dutyCycle*time.Since(now))
@@ -170,8 +170,8 @@ func (d *Doctor) while(ctx context.Context, f func(context.Context) error) error
 }
 
 // wait waits for a time, and reports progress.
-func (d *Doctor) wait(ctx context.Context, begin time.Time, looking time.Duration) error {
-	end := time.NewTimer(looking - time.Since(begin))
+func (d *Doctor) wait(ctx context.Context, begin time.Time, duration time.Duration) error {
+	end := time.NewTimer(duration - time.Since(begin))
 	defer end.Stop()
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
@@ -190,14 +190,14 @@ func (d *Doctor) wait(ctx context.Context, begin time.Time, looking time.Duratio
 }
 
 // taken is one reading of the counters and of the holders of the horizon.
-type taken struct {
+type reading struct {
 	counters *counters
 	pins     []pin
 	errs     []error
 }
 
-func (d *Doctor) look(ctx context.Context) *taken {
-	t := &taken{}
+func (d *Doctor) read(ctx context.Context) *reading {
+	t := &reading{}
 	t.counters, t.errs = readCounters(ctx, d.session, d.server)
 	if cpu, ok := d.local.cpu(); ok {
 		t.counters.postmasterCPU = &cpu
@@ -210,9 +210,9 @@ func (d *Doctor) look(ctx context.Context) *taken {
 }
 
 // judge runs the checks on the period between two readings.
-func (d *Doctor) judge(ctx context.Context, from time.Time, first, last *taken) Report {
+func (d *Doctor) judge(ctx context.Context, from time.Time, first, last *reading) Report {
 	view := d.sampler.window.between(from, time.Now())
-	l := &look{
+	l := &inspection{
 		server: d.server, view: view, waits: view.waits(), first: first.counters, last: last.counters, pins: first.pins, hot: d.hot,
 		session: d.session, local: d.local,
 	}
@@ -233,8 +233,8 @@ func (d *Doctor) judge(ctx context.Context, from time.Time, first, last *taken) 
 		}
 		report.Findings = append(report.Findings, r.findings...)
 		report.Unseen = append(report.Unseen, r.unseen...)
-		if r.well != "" {
-			report.Well = append(report.Well, Well{c.name, r.well})
+		if r.healthy != "" {
+			report.Well = append(report.Well, Well{c.name, r.healthy})
 		}
 	}
 	report.Findings = relate(report.Findings)

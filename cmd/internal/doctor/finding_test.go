@@ -16,24 +16,24 @@ import (
 	"github.com/weir-pg/weir/internal/pgtest"
 )
 
-// looking is long enough for each of these conditions to show.
-const looking = 2500 * time.Millisecond
+// examineFor is long enough for each of these conditions to show.
+const examineFor = 2500 * time.Millisecond
 
 func TestNotifyCommitLockIsNamedWithTheTriggerBehindIt(t *testing.T) {
-	// A flush takes 2 ms, as on network storage. The tests' own server flushes nothing, and holds the lock too briefly to be seen in each look.
+	// A flush takes 2 ms, as on network storage. The tests' default server flushes nothing, and holds the lock too briefly for every sample to see it.
 	url := pgtest.Server(t, map[string]string{"fsync": "on", "commit_delay": "2000", "commit_siblings": "0"}).URL("postgres")
 	execute(t, connect(t, url),
 		"CREATE TABLE entry (id bigint GENERATED ALWAYS AS IDENTITY, n int)",
 		"CREATE FUNCTION tell() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_notify('entry', NEW.id::text); RETURN NEW; END $$",
 		"CREATE TRIGGER entry_tell AFTER INSERT ON entry FOR EACH ROW EXECUTE FUNCTION tell()",
 		"CREATE FUNCTION notify_nobody() RETURNS void LANGUAGE plpgsql AS $$ BEGIN RAISE DEBUG 'notify_us'; END $$")
-	crew(t, url, 24, repeat("INSERT INTO entry (n) VALUES ($1)"))
-	r := examine(t, url, looking)
+	runSessions(t, url, 24, repeat("INSERT INTO entry (n) VALUES ($1)"))
+	r := examine(t, url, examineFor)
 	f := expect(t, r, doctor.NotifyCommitLock, doctor.Warning)
 	expectFact(t, f, "trigger entry_tell on", "entry calls", "tell()")
 	expectFact(t, f, "object 0 of class 1262")
 	if strings.Contains(describe(r), "notify_nobody") {
-		t.Error("a function that does not notify is named")
+		t.Error("the doctor named a function that does not notify")
 	}
 }
 
@@ -43,15 +43,15 @@ func TestListenersWokenForOthersAreCounted(t *testing.T) {
 	for i := range listeners {
 		execute(t, connect(t, url), fmt.Sprintf("LISTEN own_%d", i))
 	}
-	crew(t, url, 2, repeat("SELECT pg_notify('nobody', 'something that is long enough to tell: ' || $1::int)"))
-	f := expect(t, examine(t, url, looking), doctor.ListenersWoken, doctor.Warning)
+	runSessions(t, url, 2, repeat("SELECT pg_notify('nobody', 'something that is long enough to tell: ' || $1::int)"))
+	f := expect(t, examine(t, url, examineFor), doctor.ListenersWoken, doctor.Warning)
 	expectFact(t, f, "80 sessions idle with LISTEN")
 }
 
 func TestWhoFillsTheNotifyQueueIsNamed(t *testing.T) {
 	parameters := map[string]string{}
 	probe := connect(t, pgtest.Empty(t))
-	notifications := 12_000 // of a page each: more than a hundredth of the queue before 17
+	notifications := 12_000 // one page each: more than a hundredth of the queue before 17
 	var version int
 	if err := probe.QueryRow(t.Context(), "SELECT current_setting('server_version_num')::int").Scan(&version); err != nil {
 		t.Fatal(err)
@@ -84,7 +84,7 @@ func TestConnectionStormIsThePostmasters(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Most only knock, which costs them next to nothing and the postmaster a fork: so it falls behind, however busy the machine is otherwise.
+	// Most clients only send an SSLRequest, which costs them next to nothing and the postmaster a fork, so it falls behind even on a busy machine.
 	const knock, logIn = 120, 10
 	server := net.JoinHostPort(config.Host, strconv.Itoa(int(config.Port)))
 	for range knock {
@@ -94,7 +94,7 @@ func TestConnectionStormIsThePostmasters(t *testing.T) {
 					_ = conn.SetDeadline(time.Now().Add(10 * time.Second))
 					_, _ = conn.Write([]byte{0, 0, 0, 8, 4, 210, 22, 47}) // SSLRequest
 					_, _ = conn.Read(make([]byte, 1))
-					_ = conn.(*net.TCPConn).SetLinger(0) // thousands of ports are not to wait for anything
+					_ = conn.(*net.TCPConn).SetLinger(0) // close thousands of ports without TIME_WAIT
 					conn.Close()
 				}
 			}
@@ -103,7 +103,7 @@ func TestConnectionStormIsThePostmasters(t *testing.T) {
 	for range logIn {
 		all.Go(func() {
 			for ctx.Err() == nil {
-				// Some are turned away, as there are more than the server takes: they were forked for all that.
+				// Some are refused because the server is full, but each has cost a fork.
 				if conn, err := pgx.ConnectConfig(ctx, config); err == nil {
 					conn.Close(context.Background())
 				}
@@ -118,8 +118,8 @@ func TestHotRowIsNamedByItsKey(t *testing.T) {
 	url := pgtest.Empty(t)
 	execute(t, connect(t, url), "CREATE TABLE counter (tenant int, name text, n int, PRIMARY KEY (tenant, name))",
 		"INSERT INTO counter SELECT i, 'visits', 0 FROM generate_series(1, 20) i")
-	crew(t, url, 8, repeat("BEGIN", "UPDATE counter SET n = n + 1 WHERE tenant = 7 AND name = 'visits'", "SELECT pg_sleep(0.01)", "COMMIT"))
-	f := expect(t, examine(t, url, looking), doctor.HotRow, doctor.Critical)
+	runSessions(t, url, 8, repeat("BEGIN", "UPDATE counter SET n = n + 1 WHERE tenant = 7 AND name = 'visits'", "SELECT pg_sleep(0.01)", "COMMIT"))
+	f := expect(t, examine(t, url, examineFor), doctor.HotRow, doctor.Critical)
 	expectFact(t, f, "the row of counter with tenant = 7, name = visits")
 	expectFact(t, f, "ctid (")
 }
@@ -130,27 +130,27 @@ func TestMultiXactsAreTracedToTheirForeignKey(t *testing.T) {
 		"CREATE TABLE parent (id int PRIMARY KEY, n int)", "INSERT INTO parent SELECT i, 0 FROM generate_series(1, 3) i",
 		"CREATE TABLE other (id int PRIMARY KEY)", "CREATE TABLE bystander (id int REFERENCES other)",
 		"CREATE TABLE child (id bigint GENERATED ALWAYS AS IDENTITY, parent int CONSTRAINT child_of_parent REFERENCES parent)")
-	crew(t, url, 16, repeat("BEGIN", "INSERT INTO child (parent) SELECT 1 FROM generate_series(1, 3) WHERE $1::int >= 0", "SELECT 1", "COMMIT"))
-	f := expect(t, examine(t, url, looking), doctor.MultiXactContention, doctor.Info)
+	runSessions(t, url, 16, repeat("BEGIN", "INSERT INTO child (parent) SELECT 1 FROM generate_series(1, 3) WHERE $1::int >= 0", "SELECT 1", "COMMIT"))
+	f := expect(t, examine(t, url, examineFor), doctor.MultiXactContention, doctor.Info)
 	expectFact(t, f, "child_of_parent on public.child: FOREIGN KEY (parent) REFERENCES public.parent(id)")
 	if strings.Contains(fmt.Sprint(f.Evidence), "bystander") {
-		t.Error("a foreign key that nobody used is named")
+		t.Error("the doctor named an unused foreign key")
 	}
 }
 
 func TestStatementsThatDoNothingAreNamed(t *testing.T) {
 	url := pgtest.Empty(t)
 	execute(t, connect(t, url), "CREATE TABLE seen (id int PRIMARY KEY)", "INSERT INTO seen SELECT generate_series(1, 1000)")
-	crew(t, url, 4, repeat("INSERT INTO seen SELECT i FROM generate_series(1, 20) i WHERE $1::int >= 0 ON CONFLICT DO NOTHING"))
-	f := expect(t, examine(t, url, looking), doctor.ChattyStatements, doctor.Info)
+	runSessions(t, url, 4, repeat("INSERT INTO seen SELECT i FROM generate_series(1, 20) i WHERE $1::int >= 0 ON CONFLICT DO NOTHING"))
+	f := expect(t, examine(t, url, examineFor), doctor.ChattyStatements, doctor.Info)
 	expectFact(t, f, "seen: ", "index probes/s for 0 rows inserted/s")
 }
 
 func TestCommitsOfSingleRowsAreSeenInTheWaitsForTheLog(t *testing.T) {
 	url := pgtest.Server(t, map[string]string{"fsync": "on", "commit_delay": "2000", "commit_siblings": "0"}).URL("postgres")
 	execute(t, connect(t, url), "CREATE TABLE entry (n int)")
-	stop := crew(t, url, 8, repeat("INSERT INTO entry VALUES ($1)"))
-	f := expect(t, examine(t, url, looking), doctor.RowCommits, doctor.Warning)
+	stop := runSessions(t, url, 8, repeat("INSERT INTO entry VALUES ($1)"))
+	f := expect(t, examine(t, url, examineFor), doctor.RowCommits, doctor.Warning)
 	expectFact(t, f, "INSERT INTO entry VALUES")
 	expectFact(t, f, "commit_delay is 2000 µs")
 	stop()
@@ -163,8 +163,8 @@ func TestStatementsAreCountedWherePgStatStatementsIs(t *testing.T) {
 		t.Skipf("this PostgreSQL comes without pg_stat_statements: %v", err)
 	}
 	execute(t, conn, "CREATE TABLE job (id int PRIMARY KEY, state text)")
-	crew(t, url, 4, repeat("BEGIN", "SELECT id FROM job WHERE state = 'ready' AND id > $1 LIMIT 1 FOR UPDATE SKIP LOCKED", "COMMIT"))
-	r := examine(t, url, looking)
+	runSessions(t, url, 4, repeat("BEGIN", "SELECT id FROM job WHERE state = 'ready' AND id > $1 LIMIT 1 FOR UPDATE SKIP LOCKED", "COMMIT"))
+	r := examine(t, url, examineFor)
 	f := expect(t, r, doctor.ChattyStatements, doctor.Info)
 	expectFact(t, f, "SELECT id FROM job WHERE state")
 	if !r.Server.Statements {
@@ -177,7 +177,7 @@ func TestWhoHoldsATableUpIsNamed(t *testing.T) {
 	reader, owner := connect(t, url), connect(t, url)
 	execute(t, reader, "CREATE TABLE stock (id int)", "SET application_name = 'report'", "BEGIN", "SELECT * FROM stock")
 	altered := make(chan error, 1)
-	go func() { // ends with the reader's transaction, which is waited for
+	go func() { // ends with the reader's transaction, which the test waits for
 		_, err := owner.Exec(context.Background(), "ALTER TABLE stock ADD n int")
 		altered <- err
 	}()
@@ -192,7 +192,7 @@ func TestWhoHoldsATableUpIsNamed(t *testing.T) {
 			}
 		})
 	}
-	r := examine(t, url, looking)
+	r := examine(t, url, examineFor)
 	execute(t, reader, "COMMIT")
 	if err := <-altered; err != nil {
 		t.Error(err)

@@ -7,20 +7,20 @@ import (
 	"strings"
 )
 
-// foreignKeySQL lists the keys from tables that were being inserted into to tables that were being locked.
+// foreignKeySQL lists the foreign keys from tables that were written to, to tables whose rows were locked.
 const foreignKeySQL = `
 SELECT c.conname::text, c.conrelid, c.confrelid, c.conrelid::regclass::text, c.confrelid::regclass::text, pg_get_constraintdef(c.oid),
        greatest(p.reltuples, 0)::float8
 FROM pg_constraint c JOIN pg_class p ON p.oid = c.confrelid
 WHERE c.contype = 'f' AND c.conparentid = 0 AND c.conrelid = ANY ($1::oid[]) AND c.confrelid = ANY ($2::oid[])`
 
-// foreignKeys ranks the keys by how often a session that counts held the locks of both sides: that of a row's writer on
-// the referring table, and that of FOR KEY SHARE on the other.
-func foreignKeys(ctx context.Context, l *look, looks []Sample, counts func(Session) bool) ([]string, error) {
+// foreignKeys ranks the keys by how often a counted session held the locks of both sides: the writer's lock on the
+// referencing table, and that of FOR KEY SHARE on the referenced one.
+func foreignKeys(ctx context.Context, l *inspection, withLocks []Sample, counts func(Session) bool) ([]string, error) {
 	type held struct{ share, write map[uint32]bool }
 	var pids []map[uint32]*held
 	referring, referred := map[uint32]bool{}, map[uint32]bool{}
-	for _, s := range looks {
+	for _, s := range withLocks {
 		of := map[uint32]*held{}
 		for _, session := range s.Sessions {
 			if counts(session) {
@@ -65,7 +65,7 @@ func foreignKeys(ctx context.Context, l *look, looks []Sample, counts func(Sessi
 			}
 		}
 	}
-	// Of keys that were seen as often, the one with the smaller table behind it is the narrower place.
+	// Of equally frequent keys, the one that references the smaller table is the bottleneck.
 	slices.SortFunc(rows, func(a, b row) int {
 		if n, m := seen[a.Name+a.ReferringName], seen[b.Name+b.ReferringName]; n != m {
 			return m - n
@@ -79,8 +79,8 @@ func foreignKeys(ctx context.Context, l *look, looks []Sample, counts func(Sessi
 		return strings.Compare(a.Name, b.Name)
 	})
 	var keys []string
-	const most = 8
-	for _, r := range rows[:min(len(rows), most)] {
+	const limit = 8
+	for _, r := range rows[:min(len(rows), limit)] {
 		n := seen[r.Name+r.ReferringName]
 		if n == 0 {
 			continue

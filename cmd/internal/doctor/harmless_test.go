@@ -41,7 +41,7 @@ func TestItsSessionsCanNeitherWriteNorWait(t *testing.T) {
 	}
 	refused("SELECT n FROM public.held", "55P03") // lock_not_available
 	if bound, err := scalars[string](t.Context(), s, "SHOW statement_timeout"); err != nil || bound[0] != "5s" {
-		t.Errorf("statements are bounded by %v: %v", bound, err)
+		t.Errorf("statement_timeout is %v: %v", bound, err)
 	}
 }
 
@@ -72,11 +72,11 @@ func TestALostSessionIsMadeAgain(t *testing.T) {
 		}
 	})
 	if !errors.Is(err, context.Canceled) {
-		t.Errorf("after the loss of its sessions no whole report came, in %d snapshots: %v", shown, err)
+		t.Errorf("no complete report in %d snapshots after its sessions were lost: %v", shown, err)
 	}
 }
 
-// TestItTakesLittle prints what looking costs at 500 sessions, in parts of a core: of the server, and of this process.
+// TestItTakesLittle measures the cost of sampling 500 sessions, as shares of a core, in the server and in this process.
 func TestItTakesLittle(t *testing.T) {
 	if _, err := os.Stat("/proc/self/stat"); err != nil {
 		t.Skip("the time that processes take is read in /proc")
@@ -101,14 +101,14 @@ func TestItTakesLittle(t *testing.T) {
 	measure := func(pid int) time.Duration {
 		stat, ok := processStat(pid)
 		if !ok {
-			t.Fatalf("no process %d", pid)
+			t.Fatalf("process %d does not exist", pid)
 		}
 		return stat.cpu
 	}
-	const looks = 300 // as many as in five minutes: more than the kernel's unit of time can blur
+	const samples = 300 // as many as in five minutes, so that the kernel's unit of time does not matter
 	var sample Sample
 	backend, self, begin := measure(int(s.session.pid())), measure(os.Getpid()), time.Now()
-	for range looks {
+	for range samples {
 		if sample, err = takeSample(t.Context(), s.session, nil); err != nil {
 			t.Fatal(err)
 		}
@@ -118,9 +118,9 @@ func TestItTakesLittle(t *testing.T) {
 	if sample.Clients != sessions {
 		t.Errorf("%d clients, want %d", sample.Clients, sessions)
 	}
-	part := func(d time.Duration) string { return fmt.Sprintf("%.2f%%", 100*d.Seconds()/looks) }
-	t.Logf("at %d sessions and 1 Hz: %s of a core in the server, %s here; a sample takes %s", sessions, part(backend), part(self), span(took/looks))
-	if whole := (backend + self).Seconds() / looks; whole > 0.01 {
-		t.Errorf("looking takes %.2f%% of a core, more than 1%%", 100*whole)
+	part := func(d time.Duration) string { return fmt.Sprintf("%.2f%%", 100*d.Seconds()/samples) }
+	t.Logf("at %d sessions and 1 Hz: %s of a core in the server, %s here; a sample takes %s", sessions, part(backend), part(self), span(took/samples))
+	if whole := (backend + self).Seconds() / samples; whole > 0.01 {
+		t.Errorf("sampling takes %.2f%% of a core, more than 1%%", 100*whole)
 	}
 }

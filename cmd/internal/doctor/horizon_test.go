@@ -14,15 +14,15 @@ import (
 	"github.com/weir-pg/weir/internal/pgtest"
 )
 
-// churn is a queue as most are: its rows are updated and deleted, a thousand a second and more.
+// churn is an ordinary queue: its rows are updated and deleted, at least a thousand a second.
 func churn(t *testing.T, at string) {
 	t.Helper()
 	execute(t, connect(t, at), "CREATE TABLE queue (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, state text)")
-	crew(t, at, 2, repeat("INSERT INTO queue (state) SELECT 'ready' FROM generate_series(1, 20)",
+	runSessions(t, at, 2, repeat("INSERT INTO queue (state) SELECT 'ready' FROM generate_series(1, 20)",
 		"DELETE FROM queue WHERE id IN (SELECT id FROM queue ORDER BY id LIMIT 20 FOR UPDATE SKIP LOCKED)", "SELECT pg_sleep(0.002)"))
 }
 
-// another makes a second database on a server.
+// another creates a second database on a server.
 func another(t *testing.T, at string) string {
 	t.Helper()
 	execute(t, connect(t, at), "CREATE DATABASE elsewhere")
@@ -34,7 +34,7 @@ func another(t *testing.T, at string) string {
 	return u.String()
 }
 
-// pinnedLong is how long a transaction must be open before the doctor takes it for a pin, and a moment.
+// pinnedLong is slightly longer than a transaction must be open to count as a pin.
 const pinnedLong = 5500 * time.Millisecond
 
 func TestEveryHolderOfTheHorizonIsNamed(t *testing.T) {
@@ -53,17 +53,17 @@ func TestEveryHolderOfTheHorizonIsNamed(t *testing.T) {
 	expectFact(t, f, `prepared transaction "in doubt"`)
 	expectFact(t, f, "queue: ", "dead rows and", "more dead rows a second")
 	if !strings.Contains(f.Now, "pg_terminate_backend") && !strings.Contains(f.Now, "ROLLBACK PREPARED") {
-		t.Errorf("what to do now does not end the oldest: %s", f.Now)
+		t.Errorf("the fix for now does not end the oldest holder: %s", f.Now)
 	}
 	execute(t, prepared, "ROLLBACK PREPARED 'in doubt'")
 }
 
 func TestALongTransactionThatHarmsNoTableIsLeftInPeace(t *testing.T) {
 	at := alone(t)
-	execute(t, connect(t, another(t, at)), "BEGIN ISOLATION LEVEL REPEATABLE READ", "SELECT 1") // its snapshot is of another database
+	execute(t, connect(t, another(t, at)), "BEGIN ISOLATION LEVEL REPEATABLE READ", "SELECT 1") // its snapshot is in another database
 	churn(t, at)
 	if f, ok := examine(t, at, pinnedLong).Find(doctor.HorizonPinned); ok {
-		t.Errorf("named a snapshot that holds nothing here: %s", f.Summary)
+		t.Errorf("the doctor named a snapshot that holds nothing here: %s", f.Summary)
 	}
 }
 
@@ -99,10 +99,10 @@ func TestAStandbysFeedbackIsNamed(t *testing.T) {
 	f := expect(t, examine(t, at, 3*time.Second), doctor.HorizonPinned, doctor.Warning)
 	expectFact(t, f, "the standby reports at", "hot_standby_feedback")
 
-	// On the standby itself the same look says who it is.
+	// On the standby itself the doctor names the session.
 	r := examine(t, standby.URL("postgres"), time.Second)
 	if !r.Server.Standby || !strings.Contains(describe(r), "this is a standby") {
-		t.Errorf("the standby is not known as one:\n%s", describe(r))
+		t.Errorf("the standby is not recognized:\n%s", describe(r))
 	}
 	execute(t, reader, "ROLLBACK")
 }
@@ -112,7 +112,7 @@ func TestWhenAQueueStopsKeepingUpIsTold(t *testing.T) {
 	execute(t, connect(t, at), "CREATE TABLE queue (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY)")
 	reader := connect(t, at)
 	execute(t, reader, "BEGIN ISOLATION LEVEL REPEATABLE READ", "SELECT 1")
-	crew(t, at, 1, repeat("INSERT INTO queue SELECT FROM generate_series(1, 40)",
+	runSessions(t, at, 1, repeat("INSERT INTO queue SELECT FROM generate_series(1, 40)",
 		"DELETE FROM queue WHERE id IN (SELECT id FROM queue ORDER BY id LIMIT 20)"))
 	f := expect(t, examine(t, at, pinnedLong), doctor.HorizonPinned, doctor.Info)
 	expectFact(t, f, "queue can't keep up:", "inserted per second")
@@ -126,7 +126,7 @@ func TestHowMuchSlowerClaimsGetIsTold(t *testing.T) {
 		t.Skipf("this PostgreSQL comes without pg_stat_statements: %v", err)
 	}
 	reader := connect(t, at)
-	execute(t, conn, "CREATE TABLE warm ()") // so that the snapshot has something to be older than
+	execute(t, conn, "CREATE TABLE warm ()") // so that the snapshot is older than another transaction
 	execute(t, reader, "BEGIN ISOLATION LEVEL REPEATABLE READ", "SELECT 1")
 	churn(t, at)
 	until(t, conn, "SELECT coalesce(sum(calls), 0) > 20 FROM pg_stat_statements WHERE query LIKE 'DELETE FROM queue%'")

@@ -10,7 +10,7 @@ import (
 	"sync"
 )
 
-// place is a row version: where it lies.
+// place identifies a row version.
 type place struct {
 	Database, Relation uint32
 	Page               int32
@@ -19,28 +19,28 @@ type place struct {
 
 func (p place) ctid() string { return fmt.Sprintf("(%d,%d)", p.Page, p.Tuple) }
 
-// hotRows looks up the keys of rows that are waited for, while they are waited for: an update leaves the version that
-// was waited for behind, and a moment later nobody can read it.
+// hotRows looks up the primary keys of rows while sessions wait for them: after the next update, the row version that
+// they waited for can no longer be read.
 type hotRows struct {
 	database uint32
 
-	mu      sync.Mutex
-	queries map[uint32]string // by relation; "" where its key cannot be read
-	keys    map[uint32]map[string]int
-	tries   int
-	denied  map[uint32]bool
+	mu       sync.Mutex
+	queries  map[uint32]string // by relation; "" if its key cannot be read
+	keys     map[uint32]map[string]int
+	attempts int
+	denied   map[uint32]bool
 }
 
 const (
-	mostTries = 40
+	maxAttempts = 40
 )
 
 func newHotRows(database uint32) *hotRows {
 	return &hotRows{database: database, queries: map[uint32]string{}, keys: map[uint32]map[string]int{}, denied: map[uint32]bool{}}
 }
 
-// waited counts, in one look, the sessions at each row: who waits for its turn at a row, and who has the turn and waits
-// for the transaction that holds it.
+// waited counts, in one sample, the sessions at each row: those that wait for the tuple lock, and the one that holds it and waits
+// for the transaction that locked the row.
 func waited(locks []Lock) map[place]int {
 	waiters := map[uint32]bool{} // that wait for a transaction
 	for _, k := range locks {
@@ -57,11 +57,11 @@ func waited(locks []Lock) map[place]int {
 	return at
 }
 
-// lines counts, in one look, who waits for a row or its transaction, and how many lines they stand in: whoever is at the
-// head of one waits for no row himself.
+// lines counts, in one sample, the sessions that wait for a row or its transaction, and the lines that they form. The head of a
+// line does not wait for a row itself.
 func lines(locks []Lock) (waiters, heads int) {
-	turn := map[place]uint32{}         // who has the turn at a row
-	transaction := map[uint32]uint32{} // whose a transaction is; 0: a prepared one
+	turn := map[place]uint32{}         // holder of the tuple lock
+	transaction := map[uint32]uint32{} // session of a transaction; 0 if prepared
 	for _, k := range locks {
 		switch {
 		case k.Granted && k.Type == "tuple":
@@ -83,7 +83,7 @@ func lines(locks []Lock) (waiters, heads int) {
 	at := map[uint32]bool{}
 	for pid := range behind {
 		head := pid
-		for range behind { // no more steps than that, should they wait in a circle
+		for range behind { // bounds the steps if they wait in a circle
 			next, waits := behind[head]
 			if !waits {
 				break
@@ -95,7 +95,7 @@ func lines(locks []Lock) (waiters, heads int) {
 	return len(behind), len(at)
 }
 
-// find looks up the key of the hottest row of a look.
+// find looks up the key of the hottest row of a sample.
 func (h *hotRows) find(ctx context.Context, s *session, sample *Sample) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -107,10 +107,10 @@ func (h *hotRows) find(ctx context.Context, s *session, sample *Sample) {
 			break
 		}
 	}
-	if at[hottest] == 0 || h.tries >= mostTries {
+	if at[hottest] == 0 || h.attempts >= maxAttempts {
 		return
 	}
-	h.tries++
+	h.attempts++
 	query, known := h.queries[hottest.Relation]
 	if !known {
 		query = h.keyQuery(ctx, s, hottest.Relation)
@@ -121,7 +121,7 @@ func (h *hotRows) find(ctx context.Context, s *session, sample *Sample) {
 	}
 	found, err := scalars[string](ctx, s, query, hottest.ctid())
 	if err != nil || len(found) == 0 {
-		return // gone meanwhile, or locked against reading: there are more tries
+		return // the row has moved, or its table is locked: later samples try again
 	}
 	if h.keys[hottest.Relation] == nil {
 		h.keys[hottest.Relation] = map[string]int{}
@@ -129,7 +129,7 @@ func (h *hotRows) find(ctx context.Context, s *session, sample *Sample) {
 	h.keys[hottest.Relation][found[0]]++
 }
 
-// keyQuery words the look-up of a primary key by ctid; "" where there is none, or it may not be read.
+// keyQuery returns the query for a primary key by ctid; "" if the table has none or may not be read.
 func (h *hotRows) keyQuery(ctx context.Context, s *session, relation uint32) string {
 	type row struct {
 		Table     string
@@ -160,7 +160,7 @@ FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = $1 A
 	return "SELECT concat_ws(', ', " + strings.Join(parts, ", ") + ") FROM " + r.Table + " WHERE ctid = $1::tid"
 }
 
-// known lists the keys that were found in a relation, most often first, and whether reading was refused.
+// known lists the keys found in a relation, most frequent first, and whether the role may not read it.
 func (h *hotRows) known(relation uint32) (keys []string, denied bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -169,10 +169,10 @@ func (h *hotRows) known(relation uint32) (keys []string, denied bool) {
 	return keys, h.denied[relation]
 }
 
-// reset forgets the tries, for a watch that goes on.
+// reset forgets keys and attempts, for the next report of Watch.
 func (h *hotRows) reset() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.tries = 0
+	h.attempts = 0
 	h.keys = map[uint32]map[string]int{}
 }

@@ -4,15 +4,15 @@ package doctor
 // hundreds of samples.
 type interner struct{ texts map[string]string }
 
-// mostTexts bounds it where statements carry their values: then it begins anew.
-const mostTexts = 10_000
+// maxTexts bounds the map if statements contain their values: beyond it, the map starts over.
+const maxTexts = 10_000
 
 func (i *interner) keep(text *string) {
 	if kept, ok := i.texts[*text]; ok {
 		*text = kept
 		return
 	}
-	if i.texts == nil || len(i.texts) >= mostTexts {
+	if i.texts == nil || len(i.texts) >= maxTexts {
 		i.texts = map[string]string{}
 	}
 	i.texts[*text] = *text

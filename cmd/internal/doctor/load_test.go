@@ -35,8 +35,8 @@ func execute(t *testing.T, conn *pgx.Conn, statements ...string) {
 	}
 }
 
-// crew repeats f in n sessions until the test ends, or stop is called.
-func crew(t *testing.T, url string, n int, f func(ctx context.Context, conn *pgx.Conn, i int) error) (stop func()) {
+// runSessions repeats f in n sessions until the test ends or stop is called.
+func runSessions(t *testing.T, url string, n int, f func(ctx context.Context, conn *pgx.Conn, i int) error) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	var all sync.WaitGroup
@@ -64,13 +64,13 @@ func crew(t *testing.T, url string, n int, f func(ctx context.Context, conn *pgx
 	return stop
 }
 
-// alone returns the URL of a server of the test's own, which then runs beside others: a doctor sees all of a server.
+// alone returns the URL of a server of the test's own, because a doctor sees the whole server, and lets the test run in parallel.
 func alone(t *testing.T) string {
 	t.Parallel()
 	return pgtest.Server(t, nil).URL("postgres")
 }
 
-// repeat is a crew's work: statements with the session's number for their only parameter, where they have one.
+// repeat returns a function for runSessions that runs statements, whose only parameter, if any, is the session's number.
 func repeat(statements ...string) func(context.Context, *pgx.Conn, int) error {
 	return func(ctx context.Context, conn *pgx.Conn, i int) error {
 		for _, sql := range statements {
@@ -86,22 +86,22 @@ func repeat(statements ...string) func(context.Context, *pgx.Conn, int) error {
 	}
 }
 
-// examine looks for a while.
-func examine(t *testing.T, url string, looking time.Duration) doctor.Report {
+// examine runs the doctor for a while.
+func examine(t *testing.T, url string, duration time.Duration) doctor.Report {
 	t.Helper()
 	d, err := doctor.Open(t.Context(), doctor.Config{URL: url})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer d.Close()
-	report, err := d.Run(t.Context(), looking)
+	report, err := d.Run(t.Context(), duration)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return report
 }
 
-// expect fails unless the report has a finding of at least this severity, and no other critical one.
+// expect fails unless the report has the finding with at least this severity, and no other critical finding.
 func expect(t *testing.T, r doctor.Report, code doctor.Code, least doctor.Severity) doctor.Finding {
 	t.Helper()
 	f, ok := r.Find(code)
@@ -119,7 +119,7 @@ func expect(t *testing.T, r doctor.Report, code doctor.Code, least doctor.Severi
 	return f
 }
 
-// expectFact fails unless a piece of evidence, or the summary, has all of the texts.
+// expectFact fails unless the summary or a piece of evidence contains all of the texts.
 func expectFact(t *testing.T, f doctor.Finding, texts ...string) {
 	t.Helper()
 	facts := []string{f.Summary}
@@ -172,7 +172,7 @@ func describe(r doctor.Report) string {
 	return b.String()
 }
 
-// until polls a condition that nobody tells of.
+// until polls a condition that no event announces.
 func until(t *testing.T, conn *pgx.Conn, sql string) {
 	t.Helper()
 	pgtest.Until(t, sql, func() (done bool) {

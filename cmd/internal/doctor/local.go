@@ -8,13 +8,13 @@ import (
 	"time"
 )
 
-// local reads the postmaster in /proc, where the server runs on this machine. Elsewhere it knows nothing, which is not
-// an error. Only Linux has such files; on other systems they are simply not found.
+// local reads the postmaster's figures in /proc if the server runs on this machine. Otherwise, and on systems without /proc, it knows
+// nothing, which is not an error.
 type local struct {
-	postmaster int // its pid; 0: not here
+	postmaster int // its pid; 0 if not on this machine
 }
 
-// findLocal takes the parent of a backend for the postmaster, once it is sure that the pid means the same here as there.
+// findLocal takes a backend's parent for the postmaster, after checking that the backend's pid belongs to this machine.
 func findLocal(server Server) *local {
 	if server.address != nil {
 		at, err := netip.ParseAddr(*server.address)
@@ -33,7 +33,7 @@ func findLocal(server Server) *local {
 	return &local{postmaster: stat.parent}
 }
 
-// clockTicks is the kernel's unit of processor time, the same on every Linux that Go runs on.
+// clockTicks is the kernel's unit of CPU time, the same on every Linux that Go runs on.
 const clockTicks = 100
 
 type procStat struct {
@@ -41,14 +41,14 @@ type procStat struct {
 	cpu    time.Duration
 }
 
-// processStat reads /proc/pid/stat. The name is in parentheses and may hold anything, so fields count from the last one.
+// processStat reads /proc/pid/stat. The process name is in parentheses and may contain any character, so fields are counted from the last parenthesis.
 func processStat(pid int) (procStat, bool) {
 	text, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 	if err != nil {
 		return procStat{}, false
 	}
 	_, rest, _ := strings.Cut(string(text[strings.LastIndexByte(string(text), ')')+1:]), " ")
-	fields := strings.Fields(rest) // from field 3, the state, on
+	fields := strings.Fields(rest) // field 3, the state, is the first
 	if len(fields) < 13 {
 		return procStat{}, false
 	}
@@ -61,7 +61,7 @@ func processStat(pid int) (procStat, bool) {
 	return procStat{parent: parent, cpu: time.Duration(user+system) * time.Second / clockTicks}, true
 }
 
-// cpu is what the postmaster has computed so far; false when it is not here.
+// cpu returns the postmaster's CPU time so far; false if it is not on this machine.
 func (l *local) cpu() (time.Duration, bool) {
 	if l.postmaster == 0 {
 		return 0, false
@@ -70,7 +70,7 @@ func (l *local) cpu() (time.Duration, bool) {
 	return stat.cpu, ok
 }
 
-// pageTables is the size of its page tables, which every fork copies, in bytes.
+// pageTables returns the size of the postmaster's page tables, which every fork copies, in bytes.
 func (l *local) pageTables() (int64, bool) {
 	if l.postmaster == 0 {
 		return 0, false

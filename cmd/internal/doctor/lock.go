@@ -4,7 +4,7 @@ import (
 	"context"
 )
 
-// Lock is one entry of pg_locks that somebody waits for, or that tells whom they wait for.
+// Lock is one entry of pg_locks: a lock that a session waits for, or one whose holder others wait for.
 type Lock struct {
 	Type        string
 	Database    uint32
@@ -17,17 +17,17 @@ type Lock struct {
 	PID         uint32
 	Mode        string
 	Granted     bool
-	WaitType    string // of a holder: what it waits for itself
+	WaitType    string // of a holder: its own wait
 	Wait        string
 	State       string
 	Query       string
 	Age         float64
 }
 
-const mostLocks = 5000
+const maxLocks = 5000
 
-// Holders are looked up after the locks were read, not before: the locks of a storm change hands within a
-// millisecond. $1 are sessions whose tables are wanted too, for foreign keys and triggers stand on tables.
+// Holders are looked up after the locks were read, not before, because contended locks change hands within a
+// millisecond. $1 are sessions whose table locks are read too, to find foreign keys and triggers.
 const lockSQL = `
 WITH l AS MATERIALIZED (
   SELECT k.locktype, k.database, k.relation, k.page, k.tuple, k.transactionid, k.classid, k.objid, k.pid, k.mode, k.granted FROM pg_lock_status() k
@@ -66,7 +66,7 @@ func takeLocks(ctx context.Context, s *session, of []int32) ([]Lock, error) {
 	if of == nil {
 		of = []int32{}
 	}
-	rows, err := list[row](ctx, s, lockSQL, of, mostLocks, queryLength)
+	rows, err := list[row](ctx, s, lockSQL, of, maxLocks, queryLength)
 	if err != nil {
 		return nil, err
 	}
@@ -81,13 +81,13 @@ func takeLocks(ctx context.Context, s *session, of []int32) ([]Lock, error) {
 	return locks, nil
 }
 
-// notify tells whether it is the lock that PreCommit_Notify takes: object 0 of pg_database in no database.
+// notify reports whether it is the lock that PreCommit_Notify takes: object 0 of pg_database in no database.
 func (l Lock) notify() bool {
 	const pgDatabase = 1262
 	return l.Type == "object" && l.Database == 0 && l.Class == pgDatabase && l.Object == 0
 }
 
-// holding is what a holder does, as a class.
+// holding returns the class of what a holder does.
 func (l Lock) holding() Class {
 	if l.State == "idle in transaction" || l.State == "idle in transaction (aborted)" {
 		return notWaiting

@@ -10,7 +10,7 @@ import (
 	"github.com/weir-pg/weir/cmd/internal/horizon"
 )
 
-// pin is somebody who keeps VACUUM from removing rows of this database that died after a certain transaction.
+// pin is a holder that keeps VACUUM from removing rows of this database that died after a certain transaction.
 type pin struct {
 	horizon.Holder
 	Age int64 // transactions since
@@ -52,7 +52,7 @@ func (p pin) String() string {
 	return fmt.Sprintf("pid %d of %s (%s, database %s), which is %s and %s", p.PID, p.Role, orUnnamed(p.Application), p.Database, p.State, what)
 }
 
-// quoted is the name as it stands in a statement.
+// quoted returns the name as written in a statement.
 func (p pin) quoted() string {
 	if p.Session != nil || p.Kind == horizon.Standby {
 		return fmt.Sprint(p.PID)
@@ -60,7 +60,7 @@ func (p pin) quoted() string {
 	return strings.ReplaceAll(p.Name, "'", "''")
 }
 
-// readPins lists who holds tables of this database, the oldest hold first.
+// readPins lists the holders that affect this database, oldest first.
 func readPins(ctx context.Context, s *session) ([]pin, error) {
 	rows, err := list[horizon.Row](ctx, s, horizon.SQL)
 	if err != nil {
@@ -79,7 +79,7 @@ func readPins(ctx context.Context, s *session) ([]pin, error) {
 	return pins, nil
 }
 
-// among returns which of some pins p was before; -1: none.
+// among returns the index of p among earlier pins; -1 if it was not among them.
 func (p pin) among(before []pin) int {
 	return slices.IndexFunc(before, func(o pin) bool { return p.Same(&o.Holder) })
 }

@@ -8,30 +8,30 @@ import (
 	"time"
 )
 
-// Probe is one answer of the postmaster to an SSLRequest: a byte, before any authentication, that no log mentions.
-// The postmaster accepts, forks, and the child answers: so the time is that of the way every new connection takes.
+// Probe is one answer of the postmaster to an SSLRequest: one byte, before any authentication, not logged.
+// The postmaster accepts and forks, and the child answers, so the probe takes as long as any new connection.
 type Probe struct {
 	At     time.Time
-	Took   time.Duration // up to the answer or to giving up, without the network's part
+	Took   time.Duration // until the answer or the timeout, without the network's round trips
 	Failed string        // why there was no answer
 }
 
 const (
 	probeEvery   = time.Second
 	probeTimeout = 10 * time.Second
-	protocolSize = 8        // of an SSLRequest
-	sslRequest   = 80877103 // 1234 in the upper half, 5679 in the lower: no version of the protocol
+	protocolSize = 8        // bytes of an SSLRequest
+	sslRequest   = 80877103 // 1234 in the upper half, 5679 in the lower: never a protocol version
 )
 
 // prober probes one server.
 type prober struct {
 	network, address string
 	window           *window
-	// roundTrip is the shortest time that the kernel took to connect: that of the network. An answer takes two.
+	// roundTrip is the shortest time to connect, taken as the network's latency. An answer takes two round trips.
 	roundTrip time.Duration
 }
 
-// run probes until ctx ends, one after the other: a postmaster in trouble is asked less.
+// run sends probes until ctx ends, one after the other, so a slow postmaster receives fewer.
 func (p *prober) run(ctx context.Context) {
 	next := time.NewTimer(0)
 	defer next.Stop()
@@ -44,7 +44,7 @@ func (p *prober) run(ctx context.Context) {
 		begin := time.Now()
 		probe, done := p.probe(ctx)
 		if !done {
-			// Given up because the look ends: that it took so long already is known.
+			// The run ended before the answer: record how long it has taken so far.
 			if probe.Took > time.Second {
 				p.window.addProbe(probe)
 			}
@@ -55,7 +55,7 @@ func (p *prober) run(ctx context.Context) {
 	}
 }
 
-// probe asks once; false when ctx ended before the answer.
+// probe sends one request; false if ctx ended before the answer.
 func (p *prober) probe(ctx context.Context) (Probe, bool) {
 	begin := time.Now()
 	bounded, cancel := context.WithTimeout(ctx, probeTimeout)
@@ -72,7 +72,7 @@ func (p *prober) probe(ctx context.Context) (Probe, bool) {
 	return probe, err == nil || ctx.Err() == nil
 }
 
-// askSSL asks, and says how long it took to connect.
+// askSSL sends an SSLRequest, and returns how long connecting took.
 func askSSL(ctx context.Context, network, address string) (dialled time.Duration, err error) {
 	var dialer net.Dialer
 	begin := time.Now()
@@ -92,6 +92,6 @@ func askSSL(ctx context.Context, network, address string) (dialled time.Duration
 	if _, err := io.ReadFull(conn, answer[:]); err != nil {
 		return dialled, fmt.Errorf("read the answer: %w", err)
 	}
-	// S or N. E begins the error of a server that cannot fork, or is not ready: an answer, and no trouble of the probe's.
+	// S or N. E starts the error of a server that cannot fork or is not ready, which is an answer as well.
 	return dialled, nil
 }

@@ -35,7 +35,7 @@ func consequences() []consequence {
 		{NotifyCommitLock, RowCommits, heavier},
 		{NotifyCommitLock, MultiXactContention, heavier},
 		{NotifyCommitLock, ChattyStatements, heavier},
-		// Listeners that are woken compete with the holders of NOTIFY's lock for processors and the queue's locks.
+		// Woken listeners compete with the holders of NOTIFY's lock for CPUs and the queue's locks.
 		{ListenersWoken, NotifyCommitLock, heavier},
 		// A listener in a long transaction reads no notifications, and also holds the horizon.
 		{HorizonPinned, NotifyQueueFilling, always},
@@ -48,7 +48,7 @@ func consequences() []consequence {
 		// A session that waits for a table keeps its row locks.
 		{TableLock, HotRow, mostly(OtherLock)},
 		{TableLock, LaneBacklog, always},
-		// A connection storm takes processor time from all sessions.
+		// A connection storm takes CPU time from all sessions.
 		{PostmasterSaturated, RowCommits, heavier},
 		{WeirSlow, LaneBacklog, always},
 		{WeirSlow, PromotionLate, always},

@@ -31,7 +31,7 @@ func TestCausesStandBeforeTheirConsequences(t *testing.T) {
 		}
 	}
 	if critical != 1 {
-		t.Errorf("%d findings are critical, want the cause alone", critical)
+		t.Errorf("%d findings are critical, want only the cause", critical)
 	}
 }
 

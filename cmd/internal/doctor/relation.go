@@ -4,7 +4,7 @@ import (
 	"context"
 )
 
-// names resolves relations of this database; those of others stay unknown.
+// relationNames resolves relations of this database; those of other databases remain unknown.
 func relationNames(ctx context.Context, s *session, oids []uint32) (map[uint32]string, error) {
 	if len(oids) == 0 {
 		return nil, nil

@@ -29,18 +29,18 @@ func TestPgMonitorIsEnough(t *testing.T) {
 	}
 	execute(t, admin, "CREATE ROLE watcher LOGIN PASSWORD 'w' IN ROLE pg_monitor")
 	execute(t, admin, "CREATE TABLE counter (id int PRIMARY KEY, n int)", "INSERT INTO counter VALUES (1, 0)")
-	crew(t, at, 6, repeat("BEGIN", "UPDATE counter SET n = n + 1 WHERE id = 1", "SELECT pg_sleep(0.01)", "COMMIT"))
-	r := examine(t, as(t, at, "watcher", "w"), looking)
+	runSessions(t, at, 6, repeat("BEGIN", "UPDATE counter SET n = n + 1 WHERE id = 1", "SELECT pg_sleep(0.01)", "COMMIT"))
+	r := examine(t, as(t, at, "watcher", "w"), examineFor)
 	f := expect(t, r, doctor.HotRow, doctor.Critical)
 	expectFact(t, f, "counter: ", "watcher may not read its key")
 	unseen := strings.Join(r.Unseen, "\n")
 	for _, want := range []string{"Weir's queues: it needs the role weir_operate", "Weir's segments: it needs the schema's owner"} {
 		if !strings.Contains(unseen, want) {
-			t.Errorf("%q is not said to be unseen:\n%s", want, unseen)
+			t.Errorf("%q is not reported as unseen:\n%s", want, unseen)
 		}
 	}
 	if strings.Contains(unseen, "failed") {
-		t.Errorf("something failed:\n%s", unseen)
+		t.Errorf("a check failed:\n%s", unseen)
 	}
 }
 
@@ -53,7 +53,7 @@ func TestWithLessItSaysWhatItCouldNotSee(t *testing.T) {
 		t.Errorf("unseen:\n%s", unseen)
 	}
 	if !strings.Contains(unseen, "Weir: its schema is not in database postgres") {
-		t.Errorf("it does not say that there is no Weir:\n%s", unseen)
+		t.Errorf("the missing schema of Weir is not reported:\n%s", unseen)
 	}
 }
 
@@ -74,6 +74,6 @@ func TestItsOwnSessionsNeverCount(t *testing.T) {
 	}
 	s, ok := d.Sampler().Last()
 	if !ok || s.Clients != 0 || len(s.Sessions) != 0 {
-		t.Errorf("on a server with nobody else: %+v", s)
+		t.Errorf("on a server without other sessions: %+v", s)
 	}
 }

@@ -5,12 +5,12 @@ import (
 	"time"
 )
 
-// Sessions that insert row by row wait for the log. Where nothing is flushed, that is a wait for a processor.
+// TestCommitsThatFlushNothingHoldNobodyUp: commits that wait for the WAL are a finding only if the server flushes it or a standby confirms it.
 func TestCommitsThatFlushNothingHoldNobodyUp(t *testing.T) {
 	begin := time.Now()
 	insert := Session{Kind: "client backend", State: "active", Class: Commit, Query: "INSERT INTO entry VALUES (1)"}
-	looked := func(flushes bool, event Event) *look {
-		return &look{
+	with := func(flushes bool, event Event) *inspection {
+		return &inspection{
 			server: Server{flushes: flushes},
 			view:   view{samples: []Sample{{At: begin, Weight: time.Second, Sessions: []Session{insert, insert}}}},
 			waits:  Waits{Seconds: 1, Samples: 1, Classes: map[Class]float64{Commit: 2}, Events: map[Event]float64{event: 2}},
@@ -20,15 +20,15 @@ func TestCommitsThatFlushNothingHoldNobodyUp(t *testing.T) {
 	}
 	write, standby := Event{"LWLock", "WALWrite"}, Event{"IPC", "SyncRep"}
 	for _, c := range []struct {
-		what     string
-		look     *look
-		findings int
+		what       string
+		inspection *inspection
+		findings   int
 	}{
-		{"flushed", looked(true, write), 1},
-		{"not flushed", looked(false, write), 0},
-		{"not flushed, but a standby is waited for", looked(false, standby), 1},
+		{"flushed", with(true, write), 1},
+		{"not flushed", with(false, write), 0},
+		{"not flushed, but a standby confirms", with(false, standby), 1},
 	} {
-		r, err := checkRowCommits(t.Context(), c.look)
+		r, err := checkRowCommits(t.Context(), c.inspection)
 		if err != nil || len(r.findings) != c.findings {
 			t.Errorf("%s: %v, %v; want %d findings", c.what, r, err, c.findings)
 		}

@@ -5,21 +5,21 @@ import (
 	"time"
 )
 
-// Sample is who waited for what at one moment. Idle sessions are only counted.
+// Sample contains the sessions and their waits at one moment. Idle sessions are only counted.
 type Sample struct {
 	At       time.Time
-	Weight   time.Duration // the time it stands for: since the sample before it
+	Weight   time.Duration // the time it stands for: since the previous sample
 	Sessions []Session
-	Locks    []Lock // nil where no look was taken at them
-	Looked   bool   // a look was taken at the locks
+	Locks    []Lock // nil unless HasLocks
+	HasLocks bool   // the locks were read
 
-	Clients    int // sessions of clients, idle ones too
+	Clients    int // client sessions, including idle ones
 	Idle       int
-	NewestPID  uint32    // of the client that connected last
-	NewestFrom time.Time // when it did
+	NewestPID  uint32    // the client that connected last
+	NewestFrom time.Time // when it connected
 }
 
-// Session is one that is not idle, or that is idle and yet awake.
+// Session is a session that is active, or idle but awake.
 type Session struct {
 	PID      uint32
 	Database uint32 // its oid
@@ -28,20 +28,20 @@ type Session struct {
 	WaitType string
 	Wait     string
 	HasXID   bool
-	Age      float64 // seconds since its transaction began
-	Running  float64 // seconds since its statement began
-	Query    string  // its beginning
+	Age      float64 // seconds since its transaction started
+	Running  float64 // seconds since its statement started
+	Query    string  // its first characters
 
 	Class Class
 }
 
 const (
-	mostSessions = 2000
-	queryLength  = 300
+	maxSessions = 2000
+	queryLength = 300
 )
 
-// The function is read instead of the view, which joins names of databases and roles to each row. The counts stand
-// beside each row, so that one statement gives both; where nobody is at work there is one row with counts alone.
+// The query reads the function instead of the view, which joins database and role names to each row. Each row also contains the
+// counts, so that one statement returns both; if no session is active, there is one row with only the counts.
 const sampleSQL = `
 WITH a AS MATERIALIZED (
   SELECT s.pid, s.datid, s.backend_type, s.state, s.wait_event_type, s.wait_event, s.backend_xid, s.xact_start, s.query_start, s.backend_start, s.query
@@ -63,7 +63,7 @@ SELECT c.clients, c.idle, coalesce((SELECT n.pid FROM a n WHERE n.backend_start 
        coalesce(b.has_xid, false), coalesce(b.age, 0), coalesce(b.running, 0), coalesce(b.query, '')
 FROM counts c LEFT JOIN busy b ON true`
 
-// takeSample reads one moment. own are pids that do not count.
+// takeSample takes one sample. own are pids to ignore.
 func takeSample(ctx context.Context, s *session, own []int32) (Sample, error) {
 	type row struct {
 		Clients, Idle, NewestPID    int32
@@ -78,7 +78,7 @@ func takeSample(ctx context.Context, s *session, own []int32) (Sample, error) {
 	if own == nil {
 		own = []int32{}
 	}
-	rows, err := list[row](ctx, s, sampleSQL, own, queryLength, mostSessions)
+	rows, err := list[row](ctx, s, sampleSQL, own, queryLength, maxSessions)
 	if err != nil {
 		return Sample{}, err
 	}
@@ -93,7 +93,7 @@ func takeSample(ctx context.Context, s *session, own []int32) (Sample, error) {
 		}
 		class := classify(r.State, r.WaitType, r.Wait)
 		if class == Woken && !listens.MatchString(r.Query) && classify("active", r.WaitType, r.Wait) != NotifyQueue {
-			class = notWaiting // on its way from a statement to its sleep
+			class = notWaiting // between a statement and its sleep
 		}
 		sample.Sessions = append(sample.Sessions, Session{
 			PID: uint32(r.PID), Database: r.Database, Kind: r.Kind, State: r.State, WaitType: r.WaitType, Wait: r.Wait, HasXID: r.HasXID,
@@ -103,9 +103,8 @@ func takeSample(ctx context.Context, s *session, own []int32) (Sample, error) {
 	return sample, nil
 }
 
-// off tells whether something is off, so that it is worth to look more closely. Commits and reads that take their time
-// are the usual business of a server, unless there are many at once.
-func (s Sample) off() bool {
+// suspicious reports whether closer sampling is worthwhile. A few commits and reads in progress are normal.
+func (s Sample) suspicious() bool {
 	const manyAtOnce = 4
 	usual := 0
 	for _, session := range s.Sessions {
@@ -119,14 +118,14 @@ func (s Sample) off() bool {
 	return usual >= manyAtOnce
 }
 
-// writers are some of the sessions that change rows, those first that wait for what comes of it: their tables are
-// looked up with the locks.
+// writers returns some of the sessions that change rows, waiting ones first: their table locks are read with the
+// other locks.
 func (s Sample) writers() []int32 {
-	const most = 20
+	const limit = 20
 	pids := []int32{}
 	for _, class := range []Class{MultiXact, ObjectLock, RowLock, LockTable, Commit, CPU, notWaiting} {
 		for _, session := range s.Sessions {
-			if session.Class == class && session.State != "idle" && (session.HasXID || class != CPU && class != notWaiting) && len(pids) < most {
+			if session.Class == class && session.State != "idle" && (session.HasXID || class != CPU && class != notWaiting) && len(pids) < limit {
 				pids = append(pids, int32(session.PID))
 			}
 		}

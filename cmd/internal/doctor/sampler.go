@@ -43,7 +43,7 @@ type Sampler struct {
 
 	hot func(ctx context.Context, s *session, sample *Sample) // reads what changes too fast to be read later; may be nil
 
-	texts interner // of Run's goroutine
+	texts interner // used only by Run's goroutine
 
 	mu     sync.Mutex
 	own    []int32
@@ -79,8 +79,8 @@ func (s *Sampler) Close() { s.session.close() }
 
 // Run takes samples until ctx ends. A sample that fails is left out, and the connection is reopened.
 func (s *Sampler) Run(ctx context.Context) {
-	var lastLook, lastBusy time.Time
-	var lookCost time.Duration
+	var lastLocks, lastBusy time.Time
+	var locksCost time.Duration
 	next := time.NewTimer(0)
 	defer next.Stop()
 	for {
@@ -99,15 +99,15 @@ func (s *Sampler) Run(ctx context.Context) {
 			next.Reset(calmEvery)
 			continue
 		}
-		busy := sample.off()
+		busy := sample.suspicious()
 		if busy {
 			lastBusy = begin
 		}
 		sampleCost := time.Since(begin)
-		if busy && begin.Sub(lastLook) >= max(lockEvery, dutyCycle*lookCost) {
-			lastLook = begin
-			s.look(ctx, &sample)
-			lookCost = time.Since(begin) - sampleCost
+		if busy && begin.Sub(lastLocks) >= max(lockEvery, dutyCycle*locksCost) {
+			lastLocks = begin
+			s.addLocks(ctx, &sample)
+			locksCost = time.Since(begin) - sampleCost
 		}
 		s.texts.sample(&sample)
 		s.window.add(sample)
@@ -119,8 +119,8 @@ func (s *Sampler) Run(ctx context.Context) {
 	}
 }
 
-// look adds the locks to a sample.
-func (s *Sampler) look(ctx context.Context, sample *Sample) {
+// addLocks adds the locks to a sample.
+func (s *Sampler) addLocks(ctx context.Context, sample *Sample) {
 	locks, err := takeLocks(ctx, s.session, sample.writers())
 	if err != nil {
 		if ctx.Err() == nil {
@@ -128,7 +128,7 @@ func (s *Sampler) look(ctx context.Context, sample *Sample) {
 		}
 		return
 	}
-	sample.Locks, sample.Looked = locks, true
+	sample.Locks, sample.HasLocks = locks, true
 	if s.hot != nil {
 		s.hot(ctx, s.session, sample)
 	}

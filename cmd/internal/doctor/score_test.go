@@ -16,13 +16,13 @@ import (
 	"github.com/weir-pg/weir/schema"
 )
 
-// The right causes of the lab's scenarios. A scenario with several of them counts as named when the first finding is
-// one of them, and every one is expected.
+// The right causes of the lab's scenarios. A scenario with several causes counts as named if the first finding is
+// one of them; all of them are expected.
 var causes = []struct {
 	scenario string
 	load     lab.LoadConfig
-	server   map[string]string // of a server of its own; nil: the shared one
-	compiled bool              // see compiled; no load of the lab's
+	server   map[string]string // settings of a separate server; nil for the shared one
+	compiled bool              // see compiled; uses no load of the lab
 	want     []doctor.Code
 	least    doctor.Severity
 }{
@@ -38,7 +38,7 @@ var causes = []struct {
 	{"pinned, xid", lab.LoadConfig{Scenario: "pinned", Pin: "write"}, nil, false, []doctor.Code{doctor.HorizonPinned}, doctor.Warning},
 }
 
-// compiled is a server with JIT, on which Weir's functions have lost the setting that keeps their pinned plans from being compiled at each call.
+// compiled starts a server with JIT, on which Weir's functions have lost the setting that keeps their plans from being compiled on each call.
 func compiled(t *testing.T) (url string, begin func() (stop func())) {
 	url = pgtest.JIT(t, nil).URL("postgres")
 	conn := connect(t, url)
@@ -51,15 +51,15 @@ func compiled(t *testing.T) (url string, begin func() (stop func())) {
 	const worker = `SELECT weir._start('slow', ARRAY['q'])`
 	execute(t, conn, worker, worker)
 	return url, func() (stop func()) {
-		return crew(t, url, 2, repeat(`SELECT * FROM weir._claim((SELECT array_agg(w.id ORDER BY w.id) FROM weir.workers() w)[$1::int + 1], ARRAY['q'], ARRAY[1])`))
+		return runSessions(t, url, 2, repeat(`SELECT * FROM weir._claim((SELECT array_agg(w.id ORDER BY w.id) FROM weir.workers() w)[$1::int + 1], ARRAY['q'], ARRAY[1])`))
 	}
 }
 
-// tries is how often a scenario is tried: while neighbours take the machine, a load may not do what it is for, and an
-// idle server not be idle. Each try stands in the table.
+// tries is how often a scenario is attempted: on a busy machine a load may not show its collapse, and an
+// idle server may not be idle. The table lists each attempt.
 const tries = 3
 
-// scoreFor is how long the doctor may look: 15s for the score as it is published, 6s for a quick one.
+// scoreFor returns how long the doctor runs: 15 s for the published score, 6 s for a quick one.
 func scoreFor(t *testing.T) time.Duration {
 	text := os.Getenv("WEIR_SCORE_FOR")
 	if text == "" {
@@ -72,8 +72,8 @@ func scoreFor(t *testing.T) time.Duration {
 	return d
 }
 
-// TestTheRightCauseIsNamedInEachScenarioOfTheLab prints the score of the server's version: scenario, what was named or
-// missed, what was critical besides, and how long it took.
+// TestTheRightCauseIsNamedInEachScenarioOfTheLab: the doctor names the right cause in each scenario of the lab. It prints the score: what
+// was named or missed, other critical findings, and the time.
 func TestTheRightCauseIsNamedInEachScenarioOfTheLab(t *testing.T) {
 	looking := scoreFor(t)
 	var table strings.Builder
@@ -134,8 +134,8 @@ func TestTheRightCauseIsNamedInEachScenarioOfTheLab(t *testing.T) {
 	t.Logf("score after %s of looking:\n%s", looking, table.String())
 }
 
-// score compares findings with what is wanted. A false alarm is a critical finding besides them, or, where nothing is
-// wrong, one above info.
+// score compares findings with the expected ones. A false alarm is another critical finding, or, if nothing is
+// wrong, any finding above info.
 func score(r doctor.Report, want []doctor.Code, least doctor.Severity) (named, missed, alarms []string) {
 	for _, code := range want {
 		if f, ok := r.Find(code); ok && rank(f.Severity) >= rank(least) {
@@ -163,7 +163,7 @@ func orNone(list []string) string {
 	return strings.Join(list, ", ")
 }
 
-// load runs a scenario until stop.
+// load runs a scenario until stop is called.
 func load(t *testing.T, c lab.LoadConfig) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -186,7 +186,7 @@ func load(t *testing.T, c lab.LoadConfig) (stop func()) {
 	case <-ready:
 	case err := <-done:
 		done <- err
-		t.Fatalf("the load of %s did not begin: %v", c.Scenario, err)
+		t.Fatalf("the load of %s did not start: %v", c.Scenario, err)
 	}
 	return stop
 }

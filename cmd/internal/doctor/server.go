@@ -6,13 +6,13 @@ import (
 	"strings"
 )
 
-// Server is what is examined.
+// Server describes the examined server.
 type Server struct {
 	Version    string `json:"version"`
 	VersionNum int    `json:"version_num"`
 	Database   string `json:"database"`
 	User       string `json:"user"`
-	// Rights is what the role may see: superuser, pg_monitor, or limited.
+	// Rights is what the role may see: superuser, pg_monitor, pg_read_all_stats or limited.
 	Rights     string `json:"rights"`
 	Standby    bool   `json:"standby,omitempty"`
 	Weir       bool   `json:"weir"`       // Weir's schema is in the database
@@ -20,14 +20,14 @@ type Server struct {
 
 	databaseOID      uint32
 	statementsSchema string
-	hubs             bool // Weir's schema is new enough to have them
+	hubs             bool // Weir's schema has hubs
 	commitDelay      int
 	flushes          bool    // commits are flushed to disk
-	address          *string // of the server, as it sees the connection; nil: a Unix socket
+	address          *string // the server's end of the connection, as it sees it; nil for a Unix socket
 	backend          uint32
 }
 
-// sees tells whether the role sees other roles' sessions.
+// sees reports whether the role sees other roles' sessions.
 func (s Server) sees() bool { return s.Rights != "limited" }
 
 const serverSQL = `
@@ -44,7 +44,7 @@ SELECT current_setting('server_version'), current_setting('server_version_num'):
        current_setting('commit_delay')::integer, current_setting('fsync')::boolean, host(inet_server_addr()), pg_backend_pid()
 FROM pg_roles r WHERE r.rolname = current_user`
 
-// oldest is the first version whose views have all that is read.
+// oldest is the first supported version.
 const oldest = 140000
 
 func readServer(ctx context.Context, s *session) (Server, error) {
@@ -75,7 +75,7 @@ func readServer(ctx context.Context, s *session) (Server, error) {
 	}
 	if r.StatementsSchema != "" {
 		server.statementsSchema = quoteIdentifier(r.StatementsSchema)
-		// Installed is not loaded: the view then answers with an error.
+		// The extension may be installed but not loaded: then the view returns an error.
 		_, err := scalars[int64](ctx, s, "SELECT count(*) FROM (SELECT FROM "+server.statementsSchema+".pg_stat_statements(false) LIMIT 1) s")
 		server.Statements = err == nil
 	}

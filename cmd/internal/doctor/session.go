@@ -14,7 +14,7 @@ import (
 	"github.com/weir-pg/weir/cmd/internal/horizon"
 )
 
-// ApplicationName is that of the doctor's own sessions, which never count.
+// ApplicationName is the application name of the doctor's own sessions, which never count.
 const ApplicationName = horizon.Doctor
 
 const (
@@ -23,7 +23,7 @@ const (
 	lockTimeout      = 100 * time.Millisecond
 )
 
-// session is one connection that cannot write, made again when it is lost. It serves one caller at a time.
+// session is one read-only connection, reopened when it is lost. It serves one caller at a time.
 type session struct {
 	config *pgx.ConnConfig
 	meter  *meter
@@ -32,7 +32,7 @@ type session struct {
 	conn *pgx.Conn
 }
 
-// meter counts what looking takes, over all sessions.
+// meter measures the examination's cost, over all sessions.
 type meter struct {
 	statements atomic.Int64
 	nanos      atomic.Int64
@@ -42,7 +42,7 @@ func (m *meter) cost() Cost {
 	return Cost{Statements: int(m.statements.Load()), Milliseconds: float64(m.nanos.Load()) / 1e6}
 }
 
-// sessionConfig makes a connection string's sessions harmless.
+// sessionConfig parses a connection string, and sets what keeps its sessions harmless.
 func sessionConfig(url string) (*pgx.ConnConfig, error) {
 	config, err := pgx.ParseConfig(url)
 	if err != nil {
@@ -57,8 +57,8 @@ func sessionConfig(url string) (*pgx.ConnConfig, error) {
 		"lock_timeout":                        milliseconds(lockTimeout),
 		"idle_in_transaction_session_timeout": milliseconds(statementTimeout),
 		"search_path":                         "pg_catalog",
-		// A parallel worker would be one more process for the postmaster to fork, and the planner takes a function that
-		// returns rows for expensive enough to compile.
+		// The postmaster would have to fork parallel workers. And the planner considers functions that return rows
+		// expensive enough to compile.
 		"max_parallel_workers_per_gather": "0",
 		"jit":                             "off",
 	} {
@@ -67,7 +67,7 @@ func sessionConfig(url string) (*pgx.ConnConfig, error) {
 	return config, nil
 }
 
-// open connects where it is not connected.
+// open connects unless connected.
 func (s *session) open(ctx context.Context) error {
 	if s.conn != nil && !s.conn.IsClosed() {
 		return nil
@@ -88,11 +88,11 @@ func (s *session) close() {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
-	_ = s.conn.Close(ctx) // it is read only: there is nothing to lose
+	_ = s.conn.Close(ctx) // read-only: nothing can be lost
 	s.conn = nil
 }
 
-// pid is 0 while not connected.
+// pid returns the backend's pid; 0 while not connected.
 func (s *session) pid() uint32 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -117,7 +117,7 @@ func one[T any](ctx context.Context, s *session, sql string, args ...any) (T, er
 	var none T
 	found, err := list[T](ctx, s, sql, args...)
 	if err == nil && len(found) != 1 {
-		err = fmt.Errorf("%d rows where one was expected", len(found))
+		err = fmt.Errorf("got %d rows, want one", len(found))
 	}
 	if err != nil {
 		return none, err
@@ -128,7 +128,7 @@ func one[T any](ctx context.Context, s *session, sql string, args ...any) (T, er
 func collect[T any](ctx context.Context, s *session, to pgx.RowToFunc[T], sql string, args ...any) ([]T, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	// The server's timeout does not hold where the network or the server has stopped.
+	// The server's timeout has no effect if the network or the server has stopped.
 	ctx, cancel := context.WithTimeout(ctx, statementTimeout+connectTimeout)
 	defer cancel()
 	if err := s.open(ctx); err != nil {
@@ -146,7 +146,7 @@ func collect[T any](ctx context.Context, s *session, to pgx.RowToFunc[T], sql st
 	return pgx.CollectRows(rows, to)
 }
 
-// endpoint is where the connection leads: a URL may name several servers.
+// endpoint returns the address of the connected server, because a URL may name several.
 func (s *session) endpoint() (network, address string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -18,13 +18,13 @@ var (
 	comments = regexp.MustCompile(`/\*.*?\*/|--[^\n]*`)
 )
 
-// shape is a statement without its values: statements that differ in values alone are the same one, and values are
-// nobody's business.
+// shape returns a statement without its values: statements that differ only in values count as the same, and values may be
+// confidential.
 func shape(query string) string {
 	text := comments.ReplaceAllString(query, " ")
 	text = literals.ReplaceAllStringFunc(text, func(literal string) string {
 		if literal[0] == '$' {
-			return literal // a parameter, and no value
+			return literal // a parameter, not a value
 		}
 		return "?"
 	})
@@ -32,12 +32,12 @@ func shape(query string) string {
 	return clip(text, 160)
 }
 
-func clip(text string, most int) string {
+func clip(text string, limit int) string {
 	runes := []rune(text)
-	if len(runes) <= most {
+	if len(runes) <= limit {
 		return text
 	}
-	return string(runes[:most-1]) + "…"
+	return string(runes[:limit-1]) + "…"
 }
 
 var (
@@ -46,10 +46,10 @@ var (
 	ends    = regexp.MustCompile(`(?i)^\s*(commit|end|rollback|abort|prepare transaction)\b`)
 )
 
-// endsTransaction tells whether a statement is COMMIT or the like.
+// endsTransaction reports whether a statement ends a transaction.
 func endsTransaction(query string) bool { return ends.MatchString(query) }
 
-// per is a rate.
+// per returns a rate per second.
 func per(n float64, d time.Duration) float64 {
 	if d <= 0 {
 		return 0
@@ -57,7 +57,7 @@ func per(n float64, d time.Duration) float64 {
 	return n / d.Seconds()
 }
 
-// figure writes a number as people do: 3 digits of it matter.
+// figure formats a number for people, with about three significant digits.
 func figure(x float64) string {
 	switch {
 	case x >= 1000 || x <= -1000:
@@ -74,7 +74,7 @@ func figure(x float64) string {
 	return strconv.FormatFloat(x, 'f', 2, 64)
 }
 
-// many is "1 table" or "12 tables".
+// many returns "1 table" or "12 tables".
 func many[N int | int64](n N, word string) string {
 	if n == 1 {
 		return "1 " + word
@@ -88,7 +88,7 @@ func many[N int | int64](n N, word string) string {
 	return figure(float64(n)) + " " + word + "s"
 }
 
-// span words a duration.
+// span formats a duration.
 func span(d time.Duration) string {
 	switch {
 	case d < time.Millisecond:
@@ -109,7 +109,7 @@ func span(d time.Duration) string {
 
 func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
 
-// shareOf is a percentage in words.
+// shareOf formats a share as a percentage.
 func shareOf(part, whole float64) string {
 	if whole <= 0 {
 		return "0%"

@@ -22,14 +22,14 @@ func TestForkRateIsTheStrideOfNewSessions(t *testing.T) {
 		{NewestPID: 100, NewestFrom: at},
 		{NewestPID: 100, NewestFrom: at},
 		{NewestPID: 600, NewestFrom: at.Add(time.Second)},
-		{NewestPID: 50, NewestFrom: at.Add(2 * time.Second)}, // ids begin again
+		{NewestPID: 50, NewestFrom: at.Add(2 * time.Second)}, // ids wrap around
 		{NewestPID: 1050, NewestFrom: at.Add(3 * time.Second)},
 	}
 	if rate, known := forkRate(samples); !known || rate != 750 {
 		t.Errorf("%v %v, want 750", rate, known)
 	}
 	if _, known := forkRate(samples[:2]); known {
-		t.Error("a rate is known though nobody connected")
+		t.Error("a rate is known although no session connected")
 	}
 }
 
@@ -49,7 +49,7 @@ func TestASampleAfterAPauseCountsForNoMoreThanItMay(t *testing.T) {
 	}
 	w.add(Sample{At: at.Add(time.Hour)})
 	if n := len(w.between(at.Add(-time.Second), at.Add(2*time.Hour)).samples); n != 1 {
-		t.Errorf("%d samples are kept, want the newest alone", n)
+		t.Errorf("%d samples are kept, want only the newest", n)
 	}
 }
 
@@ -59,9 +59,9 @@ func TestLinesAreCountedByTheirHeads(t *testing.T) {
 	turn.Granted, turn.PID = true, 20
 	queued.PID = 30
 	locks := []Lock{
-		{Type: "transactionid", Transaction: 7, Granted: true, PID: 10}, // at work
-		{Type: "transactionid", Transaction: 7, PID: 20}, turn,          // waits for it, and has the turn
-		queued, // waits for the turn
+		{Type: "transactionid", Transaction: 7, Granted: true, PID: 10}, // computing
+		{Type: "transactionid", Transaction: 7, PID: 20}, turn,          // holds the tuple lock, and waits for it
+		queued, // waits for the tuple lock
 		{Type: "transactionid", Transaction: 7, PID: 40},
 		{Type: "transactionid", Transaction: 8, Granted: true}, // prepared
 		{Type: "transactionid", Transaction: 8, PID: 50},
@@ -85,10 +85,10 @@ func TestTheWindowIsBounded(t *testing.T) {
 		w.add(Sample{At: at.Add(time.Duration(i) * 100 * time.Millisecond), Sessions: make([]Session, 500)})
 	}
 	kept := w.between(at.Add(-time.Second), at.Add(time.Hour)).samples
-	if n := len(kept) * 500; n > mostEntries || n < mostEntries*9/10 {
-		t.Errorf("%d sessions are kept, of at most %d", n, mostEntries)
+	if n := len(kept) * 500; n > maxEntries || n < maxEntries*9/10 {
+		t.Errorf("%d sessions are kept, of at most %d", n, maxEntries)
 	}
 	if !kept[len(kept)-1].At.Equal(at.Add(59900 * time.Millisecond)) {
-		t.Error("the newest sample is gone")
+		t.Error("the newest sample was removed")
 	}
 }

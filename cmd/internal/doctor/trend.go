@@ -10,18 +10,18 @@ import (
 	"time"
 )
 
-// trend is how busy sessions are with one table, in the first and in the second half of a view.
+// trend describes how busy sessions are with one table, in the first and in the second half of a view.
 type trend struct {
-	sessions      int     // that were seen at it
-	before, after float64 // how many were at any moment
+	sessions      int     // that used it
+	before, after float64 // average number of busy ones
 	half          time.Duration
 }
 
-// busyTrend counts the sessions whose statement names the table. A queue's consumers that need longer for each claim
-// are at it for more of their time; when all are at it all the time, it keeps up no longer.
+// busyTrend counts the sessions whose statement names the table. If claims get slower, a queue's consumers spend
+// more of their time in them; once all of them are always busy, the queue no longer keeps up.
 func busyTrend(v view, table string) trend {
 	var t trend
-	const least = 20 // samples, or it is chance
+	const least = 20 // fewer samples may be coincidence
 	if len(v.samples) < least || table == "" {
 		return t
 	}
@@ -63,12 +63,12 @@ func (t trend) text() string {
 	return fmt.Sprintf("%s of %s that use it are in such a statement on average, %s %s ago", figure(t.after), many(t.sessions, "session"), change, span(t.half))
 }
 
-// saturated tells whether nearly all of the sessions are busy nearly all of the time, and were less so before.
+// saturated reports whether nearly all sessions are busy nearly all the time, and were less busy before.
 func (t trend) saturated() bool {
 	return t.sessions > 0 && t.after >= 0.8*float64(t.sessions) && t.after > t.before*1.2
 }
 
-// full is when all sessions will be busy all the time, if they go on like this; false where they do not.
+// full returns how long it takes until all sessions are always busy, if the trend continues; false if there is no such trend.
 func (t trend) full() (time.Duration, bool) {
 	slope := per(t.after-t.before, t.half)
 	if t.sessions == 0 || t.before < noticeable || t.after <= t.before*1.1 || slope <= 0 {
@@ -77,9 +77,9 @@ func (t trend) full() (time.Duration, bool) {
 	return seconds(max(0, float64(t.sessions)-t.after) / slope), true
 }
 
-// outlook says when a table that serves as a queue will stop keeping up.
+// outlook predicts when a table that serves as a queue will no longer keep up.
 func outlook(t sufferer) string {
-	// A queue that deletes what is done shows its backlog; one that keeps it, as another state, does not.
+	// A queue that deletes finished rows shows its backlog; one that keeps them in another state does not.
 	if t.outPerSecond > 0 && t.inPerSecond > t.outPerSecond*1.05 {
 		return fmt.Sprintf("%s can't keep up: %s rows are inserted per second, and %s deleted", t.qualified(), figure(t.inPerSecond), figure(t.outPerSecond))
 	}
@@ -93,9 +93,9 @@ func outlook(t sufferer) string {
 	return t.qualified() + " keeps up for now"
 }
 
-// slower compares the mean time of the statements that name the suffering tables, now and over all the time that
-// pg_stat_statements has counted.
-func slower(ctx context.Context, l *look, sick []sufferer) string {
+// slower compares the mean time of the statements that name the suffering tables: now, and over the whole time that
+// pg_stat_statements covers.
+func slower(ctx context.Context, l *inspection, sick []sufferer) string {
 	if !l.server.Statements {
 		return ""
 	}

@@ -7,12 +7,12 @@ type Class string
 
 // Classes of waits.
 const (
-	CPU          Class = "cpu"          // no wait: it computes, or waits for a processor
+	CPU          Class = "cpu"          // no wait: it computes, or waits for a CPU
 	Commit       Class = "commit"       // the flush of the WAL, or a standby's confirmation
 	ObjectLock   Class = "object-lock"  // including the lock of NOTIFY
 	RowLock      Class = "row-lock"     // another transaction's row
 	OtherLock    Class = "other-lock"   // a table, an advisory lock, …
-	MultiXact    Class = "multixact"    // the log of rows locked by several
+	MultiXact    Class = "multixact"    // the log of rows locked by several transactions
 	NotifyQueue  Class = "notify-queue" // the queue of notifications
 	TransactLog  Class = "transaction"  // status of transactions and subtransactions
 	LockTable    Class = "lock-table"   // the shared table of locks itself
@@ -35,14 +35,13 @@ func Classes() []Class {
 
 // classify returns the class of a session's wait.
 //
-// Names changed over the versions, so they are compared without case and without what was added or dropped: 17 spells
-// WALSync as WalSync and SLRURead as SlruRead; 17.0 to 17.3 show LWLocks with the suffix Lock that all others leave
-// away; the locks of SLRUs are …SLRU for the whole until 16 and for a bank of it from 17 on, …Buffer for one page, and
-// were …ControlLock once.
+// Names differ between versions, so they are compared without case and without suffixes: 17 spells WALSync as WalSync and SLRURead as
+// SlruRead; 17.0 to 17.3 show LWLocks with the suffix Lock, which all other versions omit; the locks of SLRUs are …SLRU for the
+// whole SLRU until 16 and for a bank from 17 on, …Buffer for one page, and …ControlLock in old versions.
 func classify(state, kind, event string) Class {
 	name := strings.ToLower(event)
 	if state == "idle" {
-		// Between statements a session waits for its client. One that does not is at work on what others sent it.
+		// Between statements a session waits for its client. One that does not is processing notifications.
 		if kind == "Client" {
 			return notWaiting
 		}
@@ -81,7 +80,7 @@ func classify(state, kind, event string) Class {
 		case "xactgroupupdate":
 			return TransactLog
 		case "parallelfinish", "executegather", "bgworkerstartup", "bgworkershutdown":
-			return notWaiting // its workers do the waiting, and are sessions themselves
+			return notWaiting // its workers wait, and are sessions themselves
 		}
 		return OtherWait
 	case "Client":
@@ -100,7 +99,7 @@ func classify(state, kind, event string) Class {
 	case "Activity", "Extension", "InjectionPoint":
 		return notWaiting
 	}
-	return OtherWait // BufferPin, and kinds to come
+	return OtherWait // BufferPin, and types of future versions
 }
 
 func classifyLWLock(name string) Class {

@@ -9,7 +9,7 @@ func TestWaitsAreOneClassUnderAllTheirNames(t *testing.T) {
 		want        Class
 	}{
 		{"active", "", []string{""}, CPU},
-		// 14 to 16, 17, 18: as they are; with Lock as 17.0 to 17.3 have it; and before 13.
+		// The names in 14 to 16, 17 and 18, with the suffix Lock as in 17.0 to 17.3, and before 13.
 		{"active", "LWLock", []string{"MultiXactOffsetSLRU", "MultiXactMemberSLRU", "MultiXactOffsetBuffer", "MultiXactMemberBuffer", "MultiXactGen", "MultiXactGenLock",
 			"MultiXactOffsetControlLock", "MultiXactTruncation"}, MultiXact},
 		{"active", "LWLock", []string{"WALWrite", "WALWriteLock", "WALInsert"}, Commit},

@@ -20,16 +20,16 @@ func TestWeirsOwnTroublesAreNamed(t *testing.T) {
 		t.Fatal(err)
 	}
 	execute(t, conn,
-		// A worker that was killed, and nobody to rescue what it had in hand.
+		// A killed worker, and no other to rescue its jobs.
 		"SELECT weir.enqueue('mail', 'welcome', '{}')",
 		"SELECT weir.heartbeat(w, 1) FROM weir._start('killed', ARRAY['mail'], interval '1 second') w",
-		// A job for later, and nobody to promote it.
+		// A later job, and no worker to promote it.
 		"SELECT weir.enqueue('mail', 'reminder', '{}', run_at => now() + interval '1 second')",
-		// A backlog, and nobody to work it.
+		// A backlog without workers.
 		"SELECT weir.enqueue_many((SELECT jsonb_agg(jsonb_build_object('queue', 'bulk', 'kind', 'k', 'args', '{}'::jsonb)) FROM generate_series(1, 1500)))",
 		"SELECT weir.set('completed_retention', '1 second')")
 	until(t, conn, "SELECT clock_timestamp() - max(at) > interval '1.1 seconds' FROM weir.segment")
-	// Somebody who enqueues, and forgets to commit. Then the segment is closed, long ago.
+	// A session enqueues and does not commit. Then the segment is made to look closed long ago.
 	holder := connect(t, url)
 	execute(t, holder, "SET application_name = 'forgetful'", "BEGIN", "SELECT weir.enqueue('mail', 'welcome', '{}')")
 	execute(t, conn, "SELECT weir._rotate()", "UPDATE weir.segment SET at = at - interval '2 minutes'")
@@ -49,7 +49,7 @@ func TestWeirsOwnTroublesAreNamed(t *testing.T) {
 	expectFact(t, f, "bulk: 1,500 waiting")
 }
 
-// TestReaderOfASegmentIsNamed: whoever only reads keeps a segment as well, and the doctor says who, and since when.
+// TestReaderOfASegmentIsNamed: a transaction that has only read also holds a segment, and the doctor names it and how long it has been open.
 func TestReaderOfASegmentIsNamed(t *testing.T) {
 	url := alone(t)
 	conn, reader := connect(t, url), connect(t, url)
@@ -64,7 +64,7 @@ func TestReaderOfASegmentIsNamed(t *testing.T) {
 	r := examine(t, url, time.Second)
 	f, ok := r.Find(doctor.SegmentStuck)
 	if !ok || f.Severity != doctor.Warning {
-		t.Errorf("the segment that is kept is not named:\n%s", describe(r))
+		t.Errorf("the held segment is not named:\n%s", describe(r))
 	}
 	expectFact(t, f, fmt.Sprintf("pid %d (dump, idle in transaction) has read it", reader.PgConn().PID()))
 }
@@ -81,7 +81,7 @@ func expectDownstream(t *testing.T, r doctor.Report, code doctor.Code) doctor.Fi
 	return f
 }
 
-// TestAClockThatStepsIsNoWorkersSilence: who is silent is told by what rescuing goes by, and not by a clock that may have been set.
+// TestAClockThatStepsIsNoWorkersSilence: silence is measured by the register that rescuing uses, so a clock step makes no worker silent.
 func TestAClockThatStepsIsNoWorkersSilence(t *testing.T) {
 	const step = `UPDATE weir.last_word SET at = at + interval '%[1]s'; UPDATE weir.worker SET at = at + interval '%[1]s';
 		SELECT setval('weir.watched_at', pg_sequence_last_value('weir.watched_at') + (extract(epoch FROM interval '%[1]s') * 1000)::bigint)`
@@ -92,7 +92,7 @@ func TestAClockThatStepsIsNoWorkersSilence(t *testing.T) {
 			t.Fatal(err)
 		}
 		execute(t, conn, "SELECT weir._start('alive', ARRAY['mail'], interval '1 minute')", "SELECT weir._rescue()", fmt.Sprintf(step, "-1 hour"))
-		crew(t, url, 1, repeat("SELECT weir._rescue()", "SELECT pg_sleep(0.5)"))
+		runSessions(t, url, 1, repeat("SELECT weir._rescue()", "SELECT pg_sleep(0.5)"))
 		if f, ok := examine(t, url, time.Second).Find(doctor.WorkerDead); ok {
 			t.Errorf("after a step of the clock: %s", f.Summary)
 		}
@@ -108,7 +108,7 @@ func TestAClockThatStepsIsNoWorkersSilence(t *testing.T) {
 	})
 }
 
-// TestAPreparedTransactionThatKeepsAWorkerIsNamed: it can be neither refused nor fenced; so whoever looks is told which it is.
+// TestAPreparedTransactionThatKeepsAWorkerIsNamed: the doctor names a prepared transaction that keeps a worker from being fenced.
 func TestAPreparedTransactionThatKeepsAWorkerIsNamed(t *testing.T) {
 	url := alone(t)
 	conn := connect(t, url)
@@ -117,7 +117,7 @@ func TestAPreparedTransactionThatKeepsAWorkerIsNamed(t *testing.T) {
 	}
 	execute(t, conn, "SELECT weir._start('prepared', ARRAY['mail'], interval '1 second')",
 		"BEGIN", "SELECT weir._record(1, '{}', '{}', '{}', '{}'), pg_current_xact_id()", "PREPARE TRANSACTION 'left over'")
-	crew(t, url, 1, repeat("SELECT weir._rescue()", "SELECT pg_sleep(0.5)"))
+	runSessions(t, url, 1, repeat("SELECT weir._rescue()", "SELECT pg_sleep(0.5)"))
 	until(t, conn, "SELECT state = 'silent' FROM weir.workers()")
 	f := expect(t, examine(t, url, time.Second), doctor.WorkerDead, doctor.Warning)
 	expectFact(t, f, "(prepared): last heartbeat at", "'left over'", "ROLLBACK PREPARED")
@@ -132,16 +132,16 @@ func TestWeirAtWorkIsWell(t *testing.T) {
 		t.Fatal(err)
 	}
 	execute(t, conn, "SELECT weir._start('w', ARRAY['q'], interval '1 minute')")
-	crew(t, url, 2, repeat("SELECT weir.enqueue('q', 'k', '{}')"))
-	crew(t, url, 1, repeat("SELECT * FROM weir._claim(1, ARRAY['q'], ARRAY[1000])", "SELECT pg_sleep(0.02)"))
-	crew(t, url, 1, repeat("SELECT weir._rotate()", "SELECT weir._promote()", "SELECT pg_sleep(0.2)"))
+	runSessions(t, url, 2, repeat("SELECT weir.enqueue('q', 'k', '{}')"))
+	runSessions(t, url, 1, repeat("SELECT * FROM weir._claim(1, ARRAY['q'], ARRAY[1000])", "SELECT pg_sleep(0.02)"))
+	runSessions(t, url, 1, repeat("SELECT weir._rotate()", "SELECT weir._promote()", "SELECT pg_sleep(0.2)"))
 	r := examine(t, url, 2*time.Second)
 	if len(r.Findings) > 0 {
 		t.Errorf("findings on a healthy queue:\n%s", describe(r))
 	}
 }
 
-// TestSlowClaimsAreNamed: whatever makes Weir's own calls slow on a server, that they are is seen, and what is set there that may be why.
+// TestSlowClaimsAreNamed: slow calls of Weir are reported, whatever their cause, with the settings that may explain them.
 func TestSlowClaimsAreNamed(t *testing.T) {
 	url := alone(t)
 	conn := connect(t, url)
@@ -152,7 +152,7 @@ func TestSlowClaimsAreNamed(t *testing.T) {
 		"CREATE ROLE app", "ALTER ROLE app SET jit_above_cost = 0",
 		"ALTER FUNCTION weir._claim RENAME TO claim_in_time",
 		"CREATE FUNCTION weir._claim(worker integer, queues text[], limits integer[]) RETURNS void LANGUAGE sql AS 'SELECT pg_sleep(0.6)'")
-	crew(t, url, 1, repeat("SELECT * FROM weir._claim(1, ARRAY['q'], ARRAY[1000])"))
+	runSessions(t, url, 1, repeat("SELECT * FROM weir._claim(1, ARRAY['q'], ARRAY[1000])"))
 	f := expect(t, examine(t, url, 5*time.Second), doctor.WeirSlow, doctor.Warning)
 	expectFact(t, f, "weir._claim")
 	expectFact(t, f, "PgSleep")
@@ -160,7 +160,7 @@ func TestSlowClaimsAreNamed(t *testing.T) {
 	expectFact(t, f, "may be compiled on each call")
 }
 
-// TestKindThatNoWorkerKnowsIsNamed: jobs that workers hand back are no fault at first, and one when they have waited for long.
+// TestKindThatNoWorkerKnowsIsNamed: jobs that workers release for want of a handler are information at first, and a warning once they have waited for long.
 func TestKindThatNoWorkerKnowsIsNamed(t *testing.T) {
 	url := alone(t)
 	conn := connect(t, url)

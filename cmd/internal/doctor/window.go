@@ -66,15 +66,15 @@ type window struct {
 	span time.Duration
 
 	mu      sync.Mutex
-	samples []Sample // ascending
-	entries int      // in them
+	samples []Sample // oldest first
+	entries int      // of all samples
 	probes  []Probe
 }
 
 // Limits memory when samples are taken ten times a second and many sessions are busy.
 const (
-	mostSamples = 6000
-	mostEntries = 200_000 // sessions and locks, in all samples together
+	maxSamples = 6000
+	maxEntries = 200_000 // sessions and locks, in all samples together
 )
 
 // entries returns the size of a sample.
@@ -92,7 +92,7 @@ func (w *window) add(s Sample) {
 	w.samples = append(w.samples, s)
 	w.entries += s.entries()
 	old := 0
-	for old < len(w.samples)-1 && (s.At.Sub(w.samples[old].At) > w.span || len(w.samples)-old > mostSamples || w.entries > mostEntries) {
+	for old < len(w.samples)-1 && (s.At.Sub(w.samples[old].At) > w.span || len(w.samples)-old > maxSamples || w.entries > maxEntries) {
 		w.entries -= w.samples[old].entries()
 		old++
 	}
@@ -180,8 +180,8 @@ func (v view) waits() Waits {
 		}
 		return 1
 	})
-	const most = 20
-	w.Top = w.Top[:min(len(w.Top), most)]
+	const limit = 20
+	w.Top = w.Top[:min(len(w.Top), limit)]
 	return w
 }
 
@@ -205,13 +205,13 @@ func (v view) each(f func(s Session, weight float64)) {
 	}
 }
 
-// looks returns the samples that include locks.
-func (v view) looks() []Sample {
-	var looked []Sample
+// withLocks returns the samples that include locks.
+func (v view) withLocks() []Sample {
+	var samples []Sample
 	for _, s := range v.samples {
-		if s.Looked {
-			looked = append(looked, s)
+		if s.HasLocks {
+			samples = append(samples, s)
 		}
 	}
-	return looked
+	return samples
 }

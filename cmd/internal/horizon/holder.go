@@ -6,53 +6,53 @@ import (
 	"time"
 )
 
-// Kind is how somebody holds the horizon.
+// Kind is a kind of holder.
 type Kind string
 
 // The kinds of holders.
 const (
 	Transaction Kind = "transaction"          // a session with an xid
-	Snapshot    Kind = "snapshot"             // a session that only reads, as far as the horizon knows
+	Snapshot    Kind = "snapshot"             // a session with a snapshot and no xid
 	Prepared    Kind = "prepared transaction" //
-	Slot        Kind = "replication slot"     // one that nobody uses, or of a logical consumer
-	Standby     Kind = "standby"              // one that reports what it needs
+	Slot        Kind = "replication slot"     // an unused one, or a logical one
+	Standby     Kind = "standby"              // a standby with hot_standby_feedback
 )
 
-// Scope is what a holder holds.
+// Scope says which tables a holder affects.
 type Scope string
 
 // The scopes.
 const (
-	Here      Scope = "here"      // the tables of the database that was asked, whatever else
-	Through   Scope = "through"   // these, though it has written in another database: snapshots taken here count it as running
-	Elsewhere Scope = "elsewhere" // tables of another database, and catalogs that all share
-	Catalogs  Scope = "catalogs"  // the system catalogs alone
+	Here      Scope = "here"      // the tables of the queried database, and possibly others
+	Through   Scope = "through"   // the same, although it has written in another database: snapshots taken here count it as running
+	Elsewhere Scope = "elsewhere" // tables of another database, and shared catalogs
+	Catalogs  Scope = "catalogs"  // only the system catalogs
 )
 
-// Holder is somebody who holds the horizon of a server.
+// Holder is a session, prepared transaction, slot or standby that holds the horizon of a server.
 type Holder struct {
 	Kind  Kind
 	Name  string // "pid 123", or the name of a prepared transaction, slot or standby
 	By    string // xid, snapshot, slot, feedback
-	Hold  XID    // nothing that a transaction since this one deleted can be removed
+	Hold  XID    // rows deleted by this or a later transaction can't be removed
 	Scope Scope
 
-	PID                                                     int32 // of a session, or of the walsender that a standby reports to; 0: none
+	PID                                                     int32 // of the session, or of the standby's walsender; 0 if none
 	Role, Application, Database, Client, State, Wait, Query string
-	Active                                                  bool       // of a slot: it is in use
-	Slot                                                    string     // by which a standby reports; "": by its walsender
-	Started                                                 *time.Time // the transaction; nil: not known
-	Since                                                   *time.Time // has at least held since; nil: not known
-	Session                                                 *Session   // nil: no session
+	Active                                                  bool       // the slot is in use
+	Slot                                                    string     // through which the standby reports; "" for its walsender
+	Started                                                 *time.Time // of the transaction; nil if unknown
+	Since                                                   *time.Time // the hold has lasted at least since then; nil if unknown
+	Session                                                 *Session   // nil if the holder is not a session
 }
 
-// Holders returns everybody who holds something of the server's, the oldest hold first.
+// Holders returns all holders, oldest hold first.
 func (v *View) Holders() []Holder {
 	var list []Holder
 	for _, s := range v.Sessions {
 		switch {
-		case s.looks():
-		case s.Backend == "walsender" && s.Database == "" && s.Xmin != nil: // a standby's: a walsender in a database holds a snapshot of its own
+		case s.observes():
+		case s.Backend == "walsender" && s.Database == "" && s.Xmin != nil: // reports for a standby; a walsender in a database has its own snapshot
 			list = append(list, standby(s.PID, "", s.Application, s.Client, *s.Xmin))
 		default:
 			list = append(list, v.ofSession(s))
@@ -88,7 +88,7 @@ func (v *View) Holders() []Holder {
 			return -1
 		case b.Hold.Before(a.Hold):
 			return 1
-		case a.By == "xid" && b.By != "xid": // new snapshots are as old as it, and end with it
+		case a.By == "xid" && b.By != "xid": // new snapshots are as old as this xid, and advance when it ends
 			return -1
 		case b.By == "xid" && a.By != "xid":
 			return 1
@@ -98,8 +98,8 @@ func (v *View) Holders() []Holder {
 	return list
 }
 
-// ofSession is a session's hold: by its xid where that is as old as its snapshot, or where its snapshot is of another database's and so holds
-// nothing here. A standby reports its oldest snapshot, whatever the database, so there all count.
+// ofSession returns a session's hold. The xid counts if it is as old as the snapshot, or if the snapshot is in another database and so holds
+// nothing here. A standby reports its oldest snapshot of any database, so all of them count there.
 func (v *View) ofSession(s *Session) Holder {
 	h := Holder{
 		Kind: Snapshot, Name: fmt.Sprintf("pid %d", s.PID), By: "snapshot", Scope: Here, PID: s.PID, Role: s.Role, Application: s.Application, Database: s.Database,
@@ -123,7 +123,7 @@ func (v *View) ofSession(s *Session) Holder {
 	return h
 }
 
-// standby is one that reports what it needs, to a walsender or a slot.
+// standby returns the holder for a standby that reports to a walsender or a slot.
 func standby(walsender int32, slot, application, client string, hold XID) Holder {
 	h := Holder{Kind: Standby, Name: application, By: "feedback", Scope: Here, Hold: hold, PID: walsender, Application: application, Client: client, Slot: slot}
 	if client != "" {
@@ -132,7 +132,7 @@ func standby(walsender int32, slot, application, client string, hold XID) Holder
 	return h
 }
 
-// Same tells whether two views found the same holder, in the same transaction where it is one, with the same hold where that does not move by itself.
+// Same reports whether h and o are the same holder: for a session, in the same transaction with the same hold.
 func (h *Holder) Same(o *Holder) bool {
 	if h.Session != nil && o.Session != nil {
 		return h.PID == o.PID && h.Session.Connected.Equal(o.Session.Connected) && same(h.Started, o.Started) && h.Hold == o.Hold

@@ -1,8 +1,8 @@
--- Who may hold the vacuum horizon of a server, and the server itself in the first row: its database, whether it is a standby, and the xid that
--- comes next, all at one moment.
+-- The possible holders of a server's vacuum horizon. The first row is the server itself: its database, whether it is a standby, and the next
+-- xid, all at one moment.
 --
--- Left out are those of whom VACUUM itself takes no account (lazy vacuums, logical decoding, whose slot counts instead), parallel workers, whose
--- leader is there too, slots that the server gave up, and the session that asks.
+-- Omitted are those that VACUUM itself ignores (lazy vacuums; logical decoding, whose slot counts instead), parallel workers, whose
+-- leader is listed, lost slots, and the querying session.
 SELECT 'server' AS kind, pg_catalog.current_database()::text AS name, NULL::int4 AS pid, NULL::timestamptz AS connected,
        pg_catalog.clock_timestamp() AS started, NULL::timestamptz AS quiet, '' AS backend, '' AS database, '' AS role, false AS superuser,
        '' AS application, '' AS client, '' AS state, '' AS wait, '' AS query, pg_catalog.pg_is_in_recovery() AS active,
@@ -25,7 +25,7 @@ SELECT 'prepared', p.gid, NULL, NULL, p.prepared, p.prepared, '', p.database::te
        p.transaction::text::int8, NULL, NULL
   FROM pg_catalog.pg_prepared_xacts AS p
 UNION ALL
--- inactive_since is known since 17.
+-- inactive_since exists from 17 on.
 SELECT s.slot_type || ' slot', s.slot_name::text, s.active_pid, NULL, NULL, (pg_catalog.to_jsonb(s) ->> 'inactive_since')::timestamptz,
        '', COALESCE(s.database, '')::text, '', false, COALESCE(a.application_name, ''), COALESCE(pg_catalog.host(a.client_addr), ''), '', '', '',
        s.active, NULL, s.xmin::text::int8, s.catalog_xmin::text::int8

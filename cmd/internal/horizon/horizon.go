@@ -1,8 +1,8 @@
-// Package horizon knows who keeps VACUUM from removing dead rows: sessions, prepared transactions, replication slots, and standbys that report what
-// they need. It is read by one statement, SQL; what its rows mean is told here, once, for the doctor, who names holders, and for the
-// guard, who ends them.
+// Package horizon finds what keeps VACUUM from removing dead rows: sessions, prepared transactions, replication slots, and standbys with
+// hot_standby_feedback. One statement, SQL, reads them. This package interprets its rows, for the doctor, which names holders, and for the
+// guard, which ends them.
 //
-// Who counts, and for which tables, is as ComputeXidHorizons has it in PostgreSQL's procarray.c.
+// Which holders count, and for which tables, follows ComputeXidHorizons in PostgreSQL's procarray.c.
 package horizon
 
 import (
@@ -12,13 +12,13 @@ import (
 	"time"
 )
 
-// SQL lists who may hold the horizon of a server, in rows of Row. It runs on PostgreSQL 14 and later, on a primary or a standby. Other roles' sessions
-// are seen by members of pg_read_all_stats alone.
+// SQL lists the possible holders of a server's horizon, as rows of Row. It runs on PostgreSQL 14 and later, on a primary or a standby. Only members
+// of pg_read_all_stats see other roles' sessions.
 //
 //go:embed holders.sql
 var SQL string
 
-// Row is one of SQL's, its fields by position.
+// Row is a row of SQL, with its columns by position.
 type Row struct {
 	Kind, Name                          string
 	PID                                 *int32
@@ -31,32 +31,32 @@ type Row struct {
 	Running, Snapshot, CatalogsSnapshot *int64
 }
 
-// XID is a transaction id. They are compared as PostgreSQL does: on a circle.
+// XID is a transaction id. Comparisons wrap around, as in PostgreSQL.
 type XID uint32
 
-// Before tells whether x is the older.
+// Before reports whether x is older than y.
 func (x XID) Before(y XID) bool { return int32(x-y) < 0 }
 
-// Since returns how many transactions y comes after x.
+// Since returns the number of transactions from y to x.
 func (x XID) Since(y XID) int64 { return int64(int32(x - y)) }
 
-// View is who may hold the horizon of one server, at one moment.
+// View contains the possible holders of one server's horizon, at one moment.
 type View struct {
 	At       time.Time // by the server's clock
 	Standby  bool
-	Database string // of the session that asked
-	Next     XID    // comes next: the one after the newest that has ended
+	Database string // of the querying session
+	Next     XID    // the next xid after the newest that has ended
 	Sessions []*Session
 	Prepared []PreparedXact
 	Slots    []ReplicationSlot
 }
 
-// Session is one that holds an xid or a snapshot.
+// Session is a session with an xid or a snapshot.
 type Session struct {
 	PID                              int32
 	Connected                        time.Time
-	Started                          *time.Time // its transaction
-	Quiet                            *time.Time // since when it has at least held what it holds: its last statement's start or end
+	Started                          *time.Time // of its transaction
+	Quiet                            *time.Time // its last statement's start or end: it has held what it holds at least since then
 	Backend                          string     // backend_type
 	Database, Role                   string
 	Superuser                        bool
@@ -80,21 +80,21 @@ type ReplicationSlot struct {
 	PID                 int32      // of the walsender that uses it
 	Application, Client string     // of that walsender
 	Xmin, CatalogXmin   *XID       //
-	InactiveSince       *time.Time // nil: not known
+	InactiveSince       *time.Time // nil if unknown
 }
 
-// The names that the doctor's and the guard's sessions go by: who looks is no holder.
+// Application names of the doctor's and the guard's sessions, which are not holders.
 const (
 	Doctor = "weir doctor"
 	Guard  = "weir guard"
 )
 
-// looks tells a session of a doctor or a guard.
-func (s *Session) looks() bool {
+// observes reports whether the session belongs to a doctor or a guard.
+func (s *Session) observes() bool {
 	return strings.HasPrefix(s.Application, Guard) || strings.HasPrefix(s.Application, Doctor)
 }
 
-// From makes a view of SQL's rows.
+// From returns the view for rows of SQL.
 func From(rows []Row) (*View, error) {
 	v := &View{}
 	for _, r := range rows {
@@ -119,11 +119,11 @@ func From(rows []Row) (*View, error) {
 			}
 			v.Slots = append(v.Slots, s)
 		default:
-			return nil, fmt.Errorf("horizon: a row is of the unknown kind %q", r.Kind)
+			return nil, fmt.Errorf("horizon: a row has the unknown kind %q", r.Kind)
 		}
 	}
 	if v.Database == "" {
-		return nil, fmt.Errorf("horizon: none of %d rows is the server's", len(rows))
+		return nil, fmt.Errorf("horizon: the server's own row is missing from %d rows", len(rows))
 	}
 	return v, nil
 }

@@ -8,7 +8,7 @@ import (
 
 func at(x horizon.XID) *horizon.XID { return &x }
 
-// TestWhatAHolderHolds: of each holder that a server can show, as ComputeXidHorizons counts it.
+// TestWhatAHolderHolds: each kind of holder affects the tables that ComputeXidHorizons says.
 func TestWhatAHolderHolds(t *testing.T) {
 	session := func(database string, xid, xmin *horizon.XID) *horizon.View {
 		return &horizon.View{Database: "shop", Next: 1000, Sessions: []*horizon.Session{
@@ -46,7 +46,7 @@ func TestWhatAHolderHolds(t *testing.T) {
 			horizon.Holder{Kind: horizon.Prepared, By: "xid", Hold: 500, Scope: horizon.Here}},
 		"and elsewhere": {&horizon.View{Database: "shop", Prepared: []horizon.PreparedXact{{GID: "g", XID: 500, Database: "elsewhere"}}},
 			horizon.Holder{Kind: horizon.Prepared, By: "xid", Hold: 500, Scope: horizon.Through}},
-		"a slot that nobody uses": {slot(horizon.ReplicationSlot{Name: "s", Xmin: at(500), CatalogXmin: at(400)}),
+		"an unused slot": {slot(horizon.ReplicationSlot{Name: "s", Xmin: at(500), CatalogXmin: at(400)}),
 			horizon.Holder{Kind: horizon.Slot, By: "slot", Hold: 500, Scope: horizon.Here}},
 		"a standby's slot": {slot(horizon.ReplicationSlot{Name: "s", Active: true, Xmin: at(500)}),
 			horizon.Holder{Kind: horizon.Standby, By: "feedback", Hold: 500, Scope: horizon.Here}},
@@ -62,14 +62,15 @@ func TestWhatAHolderHolds(t *testing.T) {
 			t.Errorf("%s: %s by %s from %d, %s; want %s by %s from %d, %s", name, h.Kind, h.By, h.Hold, h.Scope, c.want.Kind, c.want.By, c.want.Hold, c.want.Scope)
 		}
 	}
-	for _, looker := range []string{"weir doctor", "weir guard"} {
-		if list := backend("client backend", "shop", looker).Holders(); len(list) != 0 {
-			t.Errorf("a session of %s is named as a holder", looker)
+	for _, observer := range []string{"weir doctor", "weir guard"} {
+		if list := backend("client backend", "shop", observer).Holders(); len(list) != 0 {
+			t.Errorf("a session of %s is named as a holder", observer)
 		}
 	}
 }
 
-// TestTheOldestHoldComesFirst: also where numbers of transactions begin again, and a transaction before the snapshots that are old because of it.
+// TestTheOldestHoldComesFirst: holders are sorted by age, even when transaction ids wrap around, and a transaction comes before the snapshots that
+// are as old because of it.
 func TestTheOldestHoldComesFirst(t *testing.T) {
 	v := &horizon.View{Database: "shop", Next: 5, Sessions: []*horizon.Session{
 		{PID: 1, Database: "shop", Xmin: at(3)},
