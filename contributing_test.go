@@ -36,7 +36,7 @@ func TestTheGuideForContributorsNamesWhatThereIs(t *testing.T) {
 	}
 	for _, name := range regexp.MustCompile(`\bTest[A-Z]\w+`).FindAllString(guide, -1) {
 		if !tests[name] {
-			t.Errorf("there is no test %s", name)
+			t.Errorf("CONTRIBUTING.md names the test %s, which does not exist", name)
 		}
 	}
 	for _, path := range regexp.MustCompile("`([a-z.][\\w./-]*(?:/|\\.(?:go|sql|md|ya?ml)))`").FindAllStringSubmatch(guide, -1) {
@@ -46,12 +46,12 @@ func TestTheGuideForContributorsNamesWhatThereIs(t *testing.T) {
 	}
 	for name := range variables {
 		if !strings.Contains(guide, "`"+name+"=") {
-			t.Errorf("tests read %s, which the guide does not tell of", name)
+			t.Errorf("tests read the variable %s, which CONTRIBUTING.md does not mention", name)
 		}
 	}
 	for _, name := range regexp.MustCompile("`(WEIR_\\w+)=").FindAllStringSubmatch(guide, -1) {
 		if !variables[name[1]] {
-			t.Errorf("no test reads %s", name[1])
+			t.Errorf("CONTRIBUTING.md names the variable %s, which no test reads", name[1])
 		}
 	}
 
@@ -68,6 +68,6 @@ func TestTheGuideForContributorsNamesWhatThereIs(t *testing.T) {
 		listed = append(listed, row[1])
 	}
 	if stages := strings.Fields(string(bytes.TrimSpace(out))); !slices.Equal(stages, listed) {
-		t.Errorf(".ci/run has the stages %v, the guide tells of %v", stages, listed)
+		t.Errorf(".ci/run has the stages %v, CONTRIBUTING.md has %v", stages, listed)
 	}
 }

@@ -274,12 +274,12 @@ func ExampleWorkerConfig() {
 		}
 	}
 	var mu sync.Mutex
-	var running, most, done int
+	var running, peak, done int
 	handlers := weir.NewHandlers()
 	weir.Handle(handlers, func(ctx context.Context, job *weir.Job[SendMail]) error {
 		mu.Lock()
 		running++
-		most = max(most, running)
+		peak = max(peak, running)
 		mu.Unlock()
 
 		_ = sendMail(ctx, job.Args.To) // takes time
@@ -302,8 +302,8 @@ func ExampleWorkerConfig() {
 	if err := worker.Run(ctx); err != nil {
 		log.Fatal(err)
 	}
-	fmt.Println(done, "mails, at once at most 3:", most <= 3)
-	// Output: 12 mails, at once at most 3: true
+	fmt.Println(done, "mails, never more than 3 at once:", peak <= 3)
+	// Output: 12 mails, never more than 3 at once: true
 }
 
 // When Run's context ends, running jobs may finish within StopTimeout. Then their contexts end, and the jobs are released: another worker runs

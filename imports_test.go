@@ -14,7 +14,7 @@ import (
 
 const module = "github.com/weir-pg/weir"
 
-// listed is the output of go list for a package. It has no imports of tests, so tests may import anything.
+// listed is the output of go list for a package. The imports of tests are left out, so tests may import anything.
 type listed struct {
 	ImportPath string
 	Standard   bool
@@ -111,7 +111,7 @@ func TestPackagesImportOnlyWhatTheyMay(t *testing.T) {
 	if pool, ok := all[pgx+"/pgxpool"]; ok {
 		for _, dep := range slices.Concat(own[""].Deps, own["weirtest"].Deps) {
 			if !standard(dep) && !within(dep, module, pgx) && !slices.Contains(pool.Deps, dep) {
-				t.Errorf("the library drags in %s: find out by go list -deps which internal package imports it", dep)
+				t.Errorf("the library depends on %s: find the internal package that imports it with go list -deps", dep)
 			}
 		}
 	}
@@ -206,11 +206,11 @@ func TestUsersOfTheLibraryGetPgxAlone(t *testing.T) {
 	weir := graph("require "+module+" v0.0.0", "replace "+module+" => "+here)
 	for _, m := range weir {
 		if m != module && !slices.Contains(pgx, m) {
-			t.Errorf("users of the library get %s in their build", m)
+			t.Errorf("the library adds %s to the module graph of its users", m)
 		}
 	}
 	if len(weir) < 3 {
-		t.Errorf("the graph is %v: the test proves nothing", weir)
+		t.Errorf("the module graph of a user is %v, without pgx: the test is broken", weir)
 	}
 }
 

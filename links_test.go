@@ -20,7 +20,7 @@ func TestLinksInTheDocumentsLeadSomewhere(t *testing.T) {
 		pages = append(pages, found...)
 	}
 	if len(pages) < 10 {
-		t.Fatalf("found only %v", pages)
+		t.Fatalf("found only these pages: %v", pages)
 	}
 	for _, page := range pages {
 		text := code.ReplaceAllString(string(read(t, page)), "")

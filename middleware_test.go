@@ -25,13 +25,14 @@ func (mailed) EnqueueOptions() weir.Options {
 	return weir.Options{Queue: "mail", Priority: 1, Meta: map[string]int{"tries": 0}}
 }
 
-// seen is a call of an enqueue middleware.
+// seen is a recorded call of an enqueue middleware.
 type seen struct {
 	own    bool
 	queues []string
 }
 
-// TestEveryEnqueueGoesThroughTheMiddleware: in its own transaction or the caller's, with pgx or database/sql, for one job or many.
+// TestEveryEnqueueGoesThroughTheMiddleware: middleware is called for every enqueue, in its own transaction or the caller's, with pgx or
+// database/sql, for one job or many.
 func TestEveryEnqueueGoesThroughTheMiddleware(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -92,7 +93,7 @@ func TestEveryEnqueueGoesThroughTheMiddleware(t *testing.T) {
 		t.Errorf("the middleware saw %v, want %v", calls, want)
 	}
 	if got, _ := json.Marshal(shared); string(got) != `{"Queue":"shared","Priority":0,"RunAt":"0001-01-01T00:00:00Z","MaxAttempts":0,"Meta":{"a":1}}` {
-		t.Errorf("the caller's options are %s now", got)
+		t.Errorf("the caller's options have changed to %s", got)
 	}
 	metas := []string{`{"tenant": 7}`, `{"tries": 0, "tenant": 7}`, `{"a": 1, "tenant": 7}`, `{"a": 1, "tenant": 7}`, `{"tenant": 7}`, `{"a": 1, "tenant": 7}`, `{"tenant": 7}`, `{"a": 1, "tenant": 7}`}
 	for i, job := range all {
@@ -112,10 +113,11 @@ func TestEveryEnqueueGoesThroughTheMiddleware(t *testing.T) {
 		t.Fatal(err)
 	}
 	if info, err := r.client.Job(t.Context(), bare.ID); err != nil || info.Queue != "default" || info.Meta != nil {
-		t.Errorf("job is %+v (%v), want one without the options of its kind", info, err)
+		t.Errorf("the job is %+v (%v), want one without the options of its kind", info, err)
 	}
 }
 
+// TestTheFirstEnqueueMiddlewareIsOutermost: middleware is called in the order in which it was given.
 func TestTheFirstEnqueueMiddlewareIsOutermost(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -135,10 +137,10 @@ func TestTheFirstEnqueueMiddlewareIsOutermost(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := strings.Join(order, " "); got != "a b c /c /b /a" {
-		t.Errorf("called %s, want a b c /c /b /a", got)
+		t.Errorf("the calls were %s, want a b c /c /b /a", got)
 	}
 	if _, err := r.client.Enqueue(t.Context(), number{1}, nil); err != nil || len(order) != 6 {
-		t.Errorf("the client without middleware called %v (%v)", order[6:], err)
+		t.Errorf("the original client, without middleware, called %v (%v)", order[6:], err)
 	}
 }
 
@@ -176,7 +178,7 @@ func TestEnqueueMiddlewareThatBreaksItsContractIsSaid(t *testing.T) {
 	}
 	var jobs int
 	if err := r.pool.QueryRow(t.Context(), `SELECT count(*) FROM weir.job`).Scan(&jobs); err != nil || jobs != 0 {
-		t.Errorf("%d jobs are there (%v), want none", jobs, err)
+		t.Errorf("there are %d jobs (%v), want none", jobs, err)
 	}
 }
 
@@ -230,7 +232,7 @@ func TestMiddlewareClassifiesWhatHandlersReturn(t *testing.T) {
 	} {
 		job := r.await(r.enqueue(n, nil), want.state)
 		if job.Attempt != 1 || want.error != "" && (job.Error == nil || !strings.Contains(*job.Error, want.error)) {
-			t.Errorf("job %d is %+v, want one attempt that ended with %q", n, job, want.error)
+			t.Errorf("the job of handler %d is %+v, want one attempt that ended with %q", n, job, want.error)
 		}
 	}
 }
@@ -277,7 +279,7 @@ func TestWorkMiddlewareSeesTheAttemptAndMayChangeIt(t *testing.T) {
 	}
 	job := r.await(id, weir.StateCompleted)
 	if job.Output == nil || *job.Output != "set by the middleware" || job.Kind != "number.v1" {
-		t.Errorf("job is %+v", job)
+		t.Errorf("the job is %+v", job)
 	}
 	want := []string{`outer number.v1 default 1 {"old": true} {"tenant": 7}`, "inner after outer", "handler 8 outer", "outer got <nil>"}
 	mu.Lock()
@@ -314,7 +316,7 @@ func TestWorkMiddlewareIsPartOfTheAttempt(t *testing.T) {
 	})
 	panicked := r.await(r.enqueue(1, &weir.Options{MaxAttempts: 1}), weir.StateFailed)
 	if panicked.Error == nil || !strings.HasPrefix(*panicked.Error, "panic: ouch") {
-		t.Errorf("job is %+v", panicked)
+		t.Errorf("the job is %+v, want a failed attempt", panicked)
 	}
 	id := r.enqueue(2, nil)
 	receive(t, started, "the job starts")
@@ -330,6 +332,7 @@ func TestWorkMiddlewareIsPartOfTheAttempt(t *testing.T) {
 	}
 }
 
+// TestMiddlewareThatIsNilIsRefused: nil in a list of middleware is an error that names the list.
 func TestMiddlewareThatIsNilIsRefused(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)

@@ -32,7 +32,8 @@ func TestWhatThereIsNotIsNotFound(t *testing.T) {
 	}
 }
 
-// TestATransactionSeesAndCancelsWhatItHasEnqueued: with pgx and with database/sql; after a rollback, no job exists.
+// TestATransactionSeesAndCancelsWhatItHasEnqueued: a transaction can look up and cancel its own jobs, with pgx and with database/sql; after
+// a rollback, no job exists.
 func TestATransactionSeesAndCancelsWhatItHasEnqueued(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -62,7 +63,7 @@ func TestATransactionSeesAndCancelsWhatItHasEnqueued(t *testing.T) {
 			t.Fatalf("%s: %v", name, err)
 		}
 		if info.State != weir.StateLater || info.Kind != "number" || string(info.Args) != `{"n": 1}` || info.RunAt == nil || !info.RunAt.Equal(at) || info.Attempt != 1 {
-			t.Errorf("%s: it sees %+v", name, info)
+			t.Errorf("%s: the transaction sees %+v", name, info)
 		}
 		plain, err := r.client.EnqueueTx(t.Context(), tx, number{2}, nil)
 		if err != nil {
@@ -75,7 +76,7 @@ func TestATransactionSeesAndCancelsWhatItHasEnqueued(t *testing.T) {
 			t.Errorf("%s: cancel: %s, %v", name, state, err)
 		}
 		if _, err := r.client.Job(t.Context(), job.ID); !errors.Is(err, weir.ErrNotFound) {
-			t.Errorf("%s: others see it before the commit: %v", name, err)
+			t.Errorf("%s: others see the job before the commit: %v", name, err)
 		}
 	}
 	done := r.enqueue(2, nil)
@@ -89,7 +90,7 @@ func TestATransactionSeesAndCancelsWhatItHasEnqueued(t *testing.T) {
 		t.Fatal(err)
 	}
 	if info, err := r.client.Job(t.Context(), done); err != nil || info.State != weir.StateCancelled {
-		t.Errorf("after the rollback it is %+v, %v", info, err)
+		t.Errorf("after the rollback, the job is %+v, %v", info, err)
 	}
 }
 
@@ -102,7 +103,7 @@ func (urgent) EnqueueOptions() weir.Options {
 	return weir.Options{Queue: "urgent", Priority: 1, MaxAttempts: 3}
 }
 
-// TestOptionsOfAKindAreDefaults: each field that a call sets takes precedence.
+// TestOptionsOfAKindAreDefaults: a kind's options apply unless a call sets the same field.
 func TestOptionsOfAKindAreDefaults(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -121,6 +122,7 @@ func TestOptionsOfAKindAreDefaults(t *testing.T) {
 	}
 }
 
+// TestSettingsCanBeRead: Settings returns the values in force for the database and for a queue.
 func TestSettingsCanBeRead(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)

@@ -14,6 +14,7 @@ import (
 	"github.com/weir-pg/weir/schema"
 )
 
+// TestWorksThroughPgBouncerInTransactionMode: a worker and clients behind a real PgBouncer lose no job and hold no session lock.
 func TestWorksThroughPgBouncerInTransactionMode(t *testing.T) {
 	t.Parallel()
 	direct := newRig(t)
@@ -24,7 +25,7 @@ func TestWorksThroughPgBouncerInTransactionMode(t *testing.T) {
 	r.work(func(_ context.Context, job *weir.Job[number]) error {
 		if job.Args.N%10 == 0 && job.Attempt == 1 {
 			failed.Add(1)
-			return errors.New("first attempts of some fail")
+			return errors.New("the first attempt fails")
 		}
 		return nil
 	}, func(c *weir.WorkerConfig) { c.Queues = map[string]int{"default": 50} })
@@ -48,7 +49,7 @@ func TestWorksThroughPgBouncerInTransactionMode(t *testing.T) {
 	})
 	var attended bool
 	if err := direct.pool.QueryRow(t.Context(), `SELECT EXISTS (SELECT FROM weir.attendance WHERE worker <> 0) OR EXISTS (SELECT FROM weir._attending())`).Scan(&attended); err != nil || attended {
-		t.Errorf("through a pooler a worker holds a lock of a session (%v)", err)
+		t.Errorf("a worker holds a session lock through the pooler (%v)", err)
 	}
 	if failed.Load() != n/10 {
 		t.Errorf("%d first attempts failed, want %d", failed.Load(), n/10)
@@ -83,10 +84,11 @@ func TestWorksThroughPgBouncerInTransactionMode(t *testing.T) {
 	}
 }
 
+// TestMigratesThroughPgBouncerInTransactionMode: migrations run through a pooler that mixes the state of sessions.
 func TestMigratesThroughPgBouncerInTransactionMode(t *testing.T) {
 	t.Parallel()
 	through := pgtest.Bouncer(t, pgtest.Empty(t))
-	var conns []*pgx.Conn // take turns on one session of the server, with the state that the other left in it
+	var conns []*pgx.Conn // they share one session of the server, and the state that each leaves in it
 	for range 2 {
 		conn, err := pgx.Connect(t.Context(), through)
 		if err != nil {

@@ -7,6 +7,7 @@ import (
 	"github.com/weir-pg/weir"
 )
 
+// TestPublishTxTakesTransactionsOfDatabaseSQL: PublishTx publishes in a transaction of database/sql.
 func TestPublishTxTakesTransactionsOfDatabaseSQL(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)

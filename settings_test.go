@@ -24,15 +24,15 @@ import (
 	"github.com/weir-pg/weir/schema"
 )
 
-// habit is a way in which users configure their servers, databases and roles.
-type habit struct {
+// profile is a way in which users configure their servers, databases and roles.
+type profile struct {
 	name     string
 	settings []string // of the role, in its database
 	jit      bool     // on a server that compiles plans
 	plain    bool     // the schema's owner is not a superuser and may not create roles, as in managed PostgreSQL
 	locale   string   // of the database
 	says     []string // settings that the worker reports as bad for Weir
-	ascii    bool     // texts are ASCII only, because pgx assumes that every session of an application uses UTF-8
+	ascii    bool     // only ASCII texts: pgx assumes that every session uses UTF-8
 }
 
 var nasty = []string{
@@ -42,7 +42,7 @@ var nasty = []string{
 	"extra_float_digits = -15", "client_encoding = 'latin1'", "row_security = off", "work_mem = '64kB'",
 }
 
-var habits = []habit{
+var profiles = []profile{
 	{name: "none"},
 	{name: "compiling", jit: true},
 	{name: "compiling everything", jit: true, settings: []string{"jit_above_cost = 0", "jit_inline_above_cost = 0", "jit_optimize_above_cost = 0"}, says: []string{"jit_above_cost"}},
@@ -66,23 +66,23 @@ var habits = []habit{
 // TestPromisesHoldWithSettingsPeopleHave: whatever the defaults of the server, the database and the role, jobs complete, are retried,
 // snoozed, rescued and carried over, messages arrive in order and resume, and the worker logs no complaints.
 func TestPromisesHoldWithSettingsPeopleHave(t *testing.T) {
-	pgtest.Alone(t, "where the machine is busy, calls outlast the timeouts that some people have")
-	for _, h := range habits {
+	pgtest.Alone(t, "on a busy machine, calls last longer than the timeouts of some configurations")
+	for _, h := range profiles {
 		t.Run(h.name, func(t *testing.T) {
 			t.Parallel()
-			newHousehold(t, h).live(false)
+			newEnvironment(t, h).live(false)
 		})
 	}
 }
 
-// TestPromisesHoldThroughPgBouncerWithSettingsPeopleHave: since a pooler's sessions can't be changed, calls bring the settings that they
-// need.
+// TestPromisesHoldThroughPgBouncerWithSettingsPeopleHave: calls bring the settings that they need, because a pooler's sessions can't be
+// changed.
 func TestPromisesHoldThroughPgBouncerWithSettingsPeopleHave(t *testing.T) {
-	pgtest.Alone(t, "where the machine is busy, calls outlast the timeouts that some people have")
+	pgtest.Alone(t, "on a busy machine, calls last longer than the timeouts of some configurations")
 	for _, name := range []string{"none", "serializable", "impatient", "other formats", "a plain owner, nastily"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			newHousehold(t, habits[slices.IndexFunc(habits, func(h habit) bool { return h.name == name })]).live(true)
+			newEnvironment(t, profiles[slices.IndexFunc(profiles, func(h profile) bool { return h.name == name })]).live(true)
 		})
 	}
 }
@@ -91,7 +91,7 @@ func TestPromisesHoldThroughPgBouncerWithSettingsPeopleHave(t *testing.T) {
 // reports why it does nothing, waits, and works as soon as it may write.
 func TestReadOnlyDatabaseIsSaidAndWaitedFor(t *testing.T) {
 	t.Parallel()
-	h := newHousehold(t, habit{settings: []string{"default_transaction_read_only = on"}})
+	h := newEnvironment(t, profile{settings: []string{"default_transaction_read_only = on"}})
 	job, err := weir.NewClient(h.admin).Enqueue(t.Context(), chore{Do: "complete"}, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -114,7 +114,7 @@ func TestReadOnlyDatabaseIsSaidAndWaitedFor(t *testing.T) {
 	}()
 	eventually(t, func() error {
 		if settings, text := split(log); !slices.Equal(settings, []string{"default_transaction_read_only"}) || !strings.Contains(text, "read-only transaction") {
-			return fmt.Errorf("it says %v and %s", settings, text)
+			return fmt.Errorf("the worker reports the settings %v and logs %s", settings, text)
 		}
 		return nil
 	})
@@ -126,16 +126,16 @@ func TestReadOnlyDatabaseIsSaidAndWaitedFor(t *testing.T) {
 	(&rig{t: t, client: weir.NewClient(h.admin)}).await(job.ID, weir.StateCompleted)
 }
 
-// household is a database, and a role with a habit.
-type household struct {
+// environment is a database, and a role with a profile.
+type environment struct {
 	*testing.T
-	habit
-	admin *pgxpool.Pool // without habits
+	profile
+	admin *pgxpool.Pool // without the profile
 	url   string        // for the role
 }
 
-// newHousehold creates the database and the role, and installs the schema.
-func newHousehold(t *testing.T, h habit) *household {
+// newEnvironment creates the database and the role, and installs the schema.
+func newEnvironment(t *testing.T, h profile) *environment {
 	t.Helper()
 	at := ""
 	switch {
@@ -147,7 +147,7 @@ func newHousehold(t *testing.T, h habit) *household {
 	if h.locale != "" {
 		at = inLocale(t, at, h.locale)
 	}
-	house := &household{T: t, habit: h, admin: pgtest.Pool(t, at)}
+	env := &environment{T: t, profile: h, admin: pgtest.Pool(t, at)}
 	u, err := url.Parse(at)
 	if err != nil {
 		t.Fatal(err)
@@ -155,37 +155,37 @@ func newHousehold(t *testing.T, h habit) *household {
 	database := pgx.Identifier{strings.TrimPrefix(u.Path, "/")}.Sanitize()
 	name, password := "weir_people_"+strings.ToLower(rand.Text()[:10]), rand.Text()
 	role := pgx.Identifier{name}.Sanitize()
-	house.exec(`CREATE ROLE ` + role + ` LOGIN PASSWORD '` + password + `'`)
+	env.exec(`CREATE ROLE ` + role + ` LOGIN PASSWORD '` + password + `'`)
 	t.Cleanup(func() {
 		// A role belongs to the whole server, and outlives the database.
 		for _, sql := range []string{`DROP OWNED BY ` + role + ` CASCADE`, `DROP ROLE ` + role} {
-			if _, err := house.admin.Exec(context.WithoutCancel(t.Context()), sql); err != nil {
+			if _, err := env.admin.Exec(context.WithoutCancel(t.Context()), sql); err != nil {
 				t.Error(err)
 			}
 		}
 	})
 	for _, s := range h.settings {
-		house.exec(`ALTER ROLE ` + role + ` IN DATABASE ` + database + ` SET ` + s)
+		env.exec(`ALTER ROLE ` + role + ` IN DATABASE ` + database + ` SET ` + s)
 	}
 	u.User = url.UserPassword(name, password)
-	house.url = u.String()
+	env.url = u.String()
 
-	house.exec(`CREATE SCHEMA elsewhere; GRANT USAGE ON SCHEMA elsewhere TO ` + role)
-	house.exec(`CREATE FUNCTION elsewhere.now() RETURNS timestamptz LANGUAGE sql AS 'SELECT NULL::timestamptz'`)
-	house.exec(`CREATE FUNCTION elsewhere.make_interval(secs double precision) RETURNS interval LANGUAGE sql AS 'SELECT NULL::interval'`)
-	house.exec(`CREATE TABLE elsewhere.effect (n bigint PRIMARY KEY); GRANT ALL ON elsewhere.effect TO ` + role)
+	env.exec(`CREATE SCHEMA elsewhere; GRANT USAGE ON SCHEMA elsewhere TO ` + role)
+	env.exec(`CREATE FUNCTION elsewhere.now() RETURNS timestamptz LANGUAGE sql AS 'SELECT NULL::timestamptz'`)
+	env.exec(`CREATE FUNCTION elsewhere.make_interval(secs double precision) RETURNS interval LANGUAGE sql AS 'SELECT NULL::interval'`)
+	env.exec(`CREATE TABLE elsewhere.effect (n bigint PRIMARY KEY); GRANT ALL ON elsewhere.effect TO ` + role)
 	if !h.plain {
-		house.install(house.admin)
-		house.exec(`GRANT weir_operate, weir_work, weir_publish, weir_hub TO ` + role)
-		return house
+		env.install(env.admin)
+		env.exec(`GRANT weir_operate, weir_work, weir_publish, weir_hub TO ` + role)
+		return env
 	}
 	// The administrator creates the roles, and the owner does the rest.
 	for _, part := range []string{"weir_enqueue", "weir_work", "weir_operate", "weir_publish", "weir_subscribe", "weir_hub"} {
-		house.exec(`DO $$ BEGIN CREATE ROLE ` + part + `; EXCEPTION WHEN duplicate_object OR unique_violation THEN NULL; END $$`)
+		env.exec(`DO $$ BEGIN CREATE ROLE ` + part + `; EXCEPTION WHEN duplicate_object OR unique_violation THEN NULL; END $$`)
 	}
-	house.exec(`GRANT CREATE ON DATABASE ` + database + ` TO ` + role)
-	house.install(pgtest.Pool(t, house.url))
-	return house
+	env.exec(`GRANT CREATE ON DATABASE ` + database + ` TO ` + role)
+	env.install(pgtest.Pool(t, env.url))
+	return env
 }
 
 // inLocale returns a database like the one at the URL, but with another locale.
@@ -209,22 +209,22 @@ func inLocale(t *testing.T, at, locale string) string {
 	return u.String()
 }
 
-func (h *household) install(pool *pgxpool.Pool) {
+func (h *environment) install(pool *pgxpool.Pool) {
 	h.Helper()
 	if err := pool.AcquireFunc(h.Context(), func(conn *pgxpool.Conn) error { return schema.Up(h.Context(), conn.Conn()) }); err != nil {
 		h.Fatal(err)
 	}
 }
 
-func (h *household) exec(sql string, args ...any) {
+func (h *environment) exec(sql string, args ...any) {
 	h.Helper()
 	if _, err := h.admin.Exec(h.Context(), sql, args...); err != nil {
 		h.Fatalf("%s: %v", sql, err)
 	}
 }
 
-// text returns a text that the habit allows.
-func (h *household) text(s string) string {
+// text returns a text that the profile allows.
+func (h *environment) text(s string) string {
 	if h.ascii {
 		return strings.Map(func(r rune) rune { return r & 127 }, s)
 	}
@@ -240,7 +240,7 @@ type chore struct {
 func (chore) Kind() string { return "chore" }
 
 // live checks the promises of the engine and of the hub, with the real worker and hub.
-func (h *household) live(pooled bool) {
+func (h *environment) live(pooled bool) {
 	h.Helper()
 	through := h.url
 	if pooled {
@@ -256,7 +256,7 @@ func (h *household) live(pooled bool) {
 			h.Errorf("complaints:\n%s", text)
 		}
 		if !slices.Equal(settings, h.says) {
-			h.Errorf("the worker says that these work against it: %v, want %v", settings, h.says)
+			h.Errorf("the worker reports the settings %v as bad, want %v", settings, h.says)
 		}
 	})
 	hub := hubtest.Start(h, through, log)
@@ -266,7 +266,7 @@ func (h *household) live(pooled bool) {
 
 // work checks that jobs complete, also in the handler's transaction, are retried, snoozed, failed, cancelled, and rescued from a killed worker; and that their
 // space is reclaimed, with one unfinished job carried over.
-func (h *household) work(client *weir.Client, pool *pgxpool.Pool, logger *slog.Logger) {
+func (h *environment) work(client *weir.Client, pool *pgxpool.Pool, logger *slog.Logger) {
 	h.Helper()
 	r := &rig{t: h.T, client: client, pool: pool}
 	enqueue := func(do string, o *weir.Options) int64 {
@@ -337,7 +337,7 @@ func (h *household) work(client *weir.Client, pool *pgxpool.Pool, logger *slog.L
 		enqueue("later", &weir.Options{RunAt: time.Now().Add(200 * time.Millisecond)}): weir.StateCompleted,
 	} {
 		if job := r.await(id, want); want == weir.StateCompleted && (job.Output == nil || *job.Output != h.text("größe")) && job.Kind == "chore" && !bytes.Contains(job.Args, []byte(`"tx"`)) {
-			h.Errorf("job %d has output %v", id, job.Output)
+			h.Errorf("job %d has the output %v", id, job.Output)
 		}
 	}
 	later := enqueue("complete", &weir.Options{Queue: "nobody's"})
@@ -370,7 +370,7 @@ func (h *household) work(client *weir.Client, pool *pgxpool.Pool, logger *slog.L
 }
 
 // listen checks that messages arrive in order, from a hub and directly from the database, and that subscriptions continue where they were.
-func (h *household) listen(client *weir.Client, hub string, logger *slog.Logger) {
+func (h *environment) listen(client *weir.Client, hub string, logger *slog.Logger) {
 	h.Helper()
 	for name, config := range map[string]weir.SubscribeConfig{"hub": {Hubs: []string{"http://" + hub}}, "database": {Client: client}} {
 		config.Channels, config.Logger = []string{name + ".>"}, logger
@@ -382,7 +382,7 @@ func (h *household) listen(client *weir.Client, hub string, logger *slog.Logger)
 			}
 			published++
 		}
-		// read subscribes from the last position, and expects these messages.
+		// read subscribes from the last position, and checks that these messages arrive.
 		read := func(first, last int) {
 			h.Helper()
 			sub, err := weir.Subscribe(h.Context(), config)

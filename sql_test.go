@@ -19,26 +19,26 @@ var holdSQL = map[string]struct {
 	weirs bool
 	why   string
 }{
-	"internal/store": {true, "the typed calls"},
+	"internal/store": {true, "contains the typed calls"},
 	"schema":         {true, "installs the schema"},
 
 	"internal/adverse":     {false, "reads the server's settings"},
 	"cmd/internal/horizon": {false, "reads who holds the vacuum horizon, from the catalogs"},
-	"cmd/internal/guard":   {false, "reads tables' statistics, and ends sessions"},
-	"cmd/internal/doctor":  {true, "reads the catalogs; and Weir's views, which a server that it examines may lack"},
-	"cmd/weir":             {false, "makes the database of weir dev, and asks who owns a schema"},
+	"cmd/internal/guard":   {false, "reads table statistics, and ends sessions"},
+	"cmd/internal/doctor":  {true, "reads the catalogs, and Weir's views if they exist"},
+	"cmd/weir":             {false, "creates the database of weir dev, and checks who owns a schema"},
 
-	"cmd/internal/load":       {false, "reads a server's figures; pins its horizon"},
+	"cmd/internal/load":       {false, "reads a server's statistics, and holds back its vacuum horizon"},
 	"cmd/internal/bench":      {false, "inserts into a plain table, for comparison"},
 	"cmd/internal/engine":     {true, "enqueues as programs in other languages do"},
-	"cmd/internal/lab":        {true, "the loads that collapse, beside their cures"},
-	"cmd/bench":               {false, "asks River for unfinished jobs"},
+	"cmd/internal/lab":        {true, "runs the loads that collapse, and their fixes"},
+	"cmd/bench":               {false, "counts River's unfinished jobs"},
 	"cmd/bench/internal/hub":  {true, "publishes as programs in other languages do"},
-	"cmd/bench/internal/jobs": {true, "takes the time of each call"},
-	"examples":                {true, "are programs of users'"},
+	"cmd/bench/internal/jobs": {true, "measures each call"},
+	"examples":                {true, "are programs as users write them"},
 	"internal/embedded":       {false, "sets up standbys"},
 	"internal/pgtest":         {false, "sets up servers for tests"},
-	"internal/testdb":         {false, "makes databases for tests"},
+	"internal/testdb":         {false, "creates databases for tests"},
 	"internal/workertest":     {true, "checks workers in any language"},
 }
 
@@ -56,9 +56,9 @@ func TestStoreAloneHoldsSQL(t *testing.T) {
 			held[in] = true
 			switch rule, ok := holdSQL[in]; {
 			case !ok:
-				t.Errorf("%s holds SQL: put it into internal/store, or list %s in holdSQL, with the reason", where, in)
+				t.Errorf("%s contains SQL: move it to internal/store, or add %s to holdSQL with a reason", where, in)
 			case weirs.MatchString(text) && !rule.weirs:
-				t.Errorf("%s holds SQL of Weir's: put it into internal/store", where)
+				t.Errorf("%s contains SQL that uses Weir's schema: move it to internal/store", where)
 			}
 		}
 		for _, name := range p.EmbedFiles {
@@ -84,7 +84,7 @@ func TestStoreAloneHoldsSQL(t *testing.T) {
 	}
 	for _, in := range slices.Sorted(maps.Keys(holdSQL)) {
 		if !held[in] {
-			t.Errorf("%s holds no SQL any more (%s): take it out of holdSQL", in, holdSQL[in].why)
+			t.Errorf("%s no longer contains SQL (%s): remove it from holdSQL", in, holdSQL[in].why)
 		}
 	}
 }

@@ -56,6 +56,7 @@ func (r *rig) awaitAttendance(workers int) {
 	})
 }
 
+// TestJobsOfAKilledProcessRunAgainWithoutWaitingForItsLease: another worker runs them as soon as the server notices the end of the session.
 func TestJobsOfAKilledProcessRunAgainWithoutWaitingForItsLease(t *testing.T) {
 	t.Parallel()
 	const lease = time.Minute
@@ -70,15 +71,16 @@ func TestJobsOfAKilledProcessRunAgainWithoutWaitingForItsLease(t *testing.T) {
 		t.Fatal(err)
 	}
 	if attempt := receive(t, ran, "the job runs again"); attempt != 2 {
-		t.Errorf("it is attempt %d", attempt)
+		t.Errorf("the job runs again as attempt %d, want 2", attempt)
 	}
 	took := time.Since(killed)
-	t.Logf("run again %s after the process was killed", took.Round(time.Millisecond))
+	t.Logf("the job ran again %s after the process was killed", took.Round(time.Millisecond))
 	if took > lease/3 {
-		t.Errorf("it ran again %s after the process was killed, with a lease of %s", took, lease)
+		t.Errorf("the job ran again only %s after the process was killed, with a lease of %s", took, lease)
 	}
 }
 
+// TestAProcessThatStandsStillLosesItsJobsAndGoesOn: a stopped process loses its jobs after its lease, and works under a new id when it continues.
 func TestAProcessThatStandsStillLosesItsJobsAndGoesOn(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -110,7 +112,7 @@ func TestAProcessThatStandsStillLosesItsJobsAndGoesOn(t *testing.T) {
 			}
 		}
 		if ended != 1 || alive != 1 {
-			return fmt.Errorf("the process goes on as %+v", workers)
+			return fmt.Errorf("the workers are %+v, want the process under a new id", workers)
 		}
 		return nil
 	})
@@ -130,7 +132,7 @@ func (r *rig) steady(log *pgtest.Log, release chan struct{}) (check func()) {
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
-	}, func(c *weir.WorkerConfig) { c.Logger, c.Lease = log.Logger(), 5*time.Minute }) // attending only with the next heartbeat would be too late
+	}, func(c *weir.WorkerConfig) { c.Logger, c.Lease = log.Logger(), 5*time.Minute }) // waiting for the next heartbeat before attending would be too late
 	id := r.enqueue(1, nil)
 	receive(r.t, started, "the job starts")
 	r.awaitAttendance(1)
@@ -139,7 +141,7 @@ func (r *rig) steady(log *pgtest.Log, release chan struct{}) (check func()) {
 		close(release)
 		r.await(id, weir.StateCompleted)
 		if n := runs.Load(); n != 1 {
-			r.t.Errorf("the job was run %d times", n)
+			r.t.Errorf("the job ran %d times, want once", n)
 		}
 		if log.Count("the session is over") > 0 {
 			r.t.Errorf("the worker was fenced:\n%s", log.String())
@@ -147,8 +149,9 @@ func (r *rig) steady(log *pgtest.Log, release chan struct{}) (check func()) {
 	}
 }
 
+// TestAWorkerWhoseSessionsAreEndedIsBackAtOnce: a worker attends again, and keeps its jobs, after an operator has ended all its sessions.
 func TestAWorkerWhoseSessionsAreEndedIsBackAtOnce(t *testing.T) {
-	pgtest.Alone(t, "who is not back in three seconds is fenced")
+	pgtest.Alone(t, "a worker that does not reconnect within three seconds is fenced")
 	r := newRig(t)
 	var log pgtest.Log
 	check := r.steady(&log, make(chan struct{}))
@@ -156,7 +159,7 @@ func TestAWorkerWhoseSessionsAreEndedIsBackAtOnce(t *testing.T) {
 		if _, err := r.pool.Exec(t.Context(), `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'weir worker' AND datname = current_database()`); err != nil {
 			t.Fatal(err)
 		}
-		for range 3 { // polls of others in addition to its own
+		for range 3 { // polls of other workers in addition to its own
 			if _, err := r.pool.Exec(t.Context(), `SELECT weir._rescue()`); err != nil {
 				t.Fatal(err)
 			}
@@ -166,12 +169,13 @@ func TestAWorkerWhoseSessionsAreEndedIsBackAtOnce(t *testing.T) {
 	check()
 }
 
+// TestARestartOfTheServerInterruptsNobody: a worker keeps its jobs across a restart of the server.
 func TestARestartOfTheServerInterruptsNobody(t *testing.T) {
-	pgtest.Alone(t, "who is not back in three seconds is fenced")
+	pgtest.Alone(t, "a worker that does not reconnect within three seconds is fenced")
 	server := pgtest.Server(t, nil)
 	url := server.URL("postgres")
 	migrate(t, url)
-	r := newLook(t, url)
+	r := newRigOn(t, url)
 	var log pgtest.Log
 	check := r.steady(&log, make(chan struct{}))
 	for range 2 {
@@ -188,7 +192,7 @@ func TestARestartOfTheServerInterruptsNobody(t *testing.T) {
 				return err
 			}
 			if did {
-				return errors.New("somebody is missed")
+				return errors.New("a worker counts as missed")
 			}
 			return nil
 		})
@@ -196,14 +200,14 @@ func TestARestartOfTheServerInterruptsNobody(t *testing.T) {
 	check()
 }
 
-// TestWhoGetsInTooLateIsInterruptedBeforeOthersStartHisJobs: if a worker's sessions have ended and the server lets it in again too late,
+// TestAWorkerThatReconnectsTooLateIsInterruptedBeforeOthersStartItsJobs: if a worker's sessions have ended and it can't reconnect in time,
 // the worker has stopped its jobs before others start them.
-func TestWhoGetsInTooLateIsInterruptedBeforeOthersStartHisJobs(t *testing.T) {
+func TestAWorkerThatReconnectsTooLateIsInterruptedBeforeOthersStartItsJobs(t *testing.T) {
 	t.Parallel()
 	server := pgtest.Server(t, nil)
 	url := server.URL("postgres")
 	migrate(t, url)
-	r := newLook(t, url)
+	r := newRigOn(t, url)
 	started, second := make(chan struct{}, 1), make(chan bool, 10)
 	var interrupted atomic.Bool
 	r.work(func(ctx context.Context, _ *weir.Job[number]) error {
@@ -238,7 +242,7 @@ func TestWhoGetsInTooLateIsInterruptedBeforeOthersStartHisJobs(t *testing.T) {
 			}
 		}
 	}
-	set(8) // as slow as a directory that checks passwords
+	set(8) // as slow as a remote password check
 	eventually(t, func() error {
 		var is string
 		err := r.pool.QueryRow(t.Context(), `SELECT current_setting('pre_auth_delay')`).Scan(&is)
@@ -256,7 +260,7 @@ func TestWhoGetsInTooLateIsInterruptedBeforeOthersStartHisJobs(t *testing.T) {
 	set(0)
 }
 
-// TestASocketThatIsForwardedIsNotTheServers: a forwarder may lose the connection while both ends live.
+// TestASocketThatIsForwardedIsNotTheServers: a worker does not attend through a forwarder, which may lose the connection while both ends live.
 func TestASocketThatIsForwardedIsNotTheServers(t *testing.T) {
 	t.Parallel()
 	dir, err := os.MkdirTemp("", "weir-sockets-") // the server's user must be able to enter
@@ -316,16 +320,16 @@ func TestASocketThatIsForwardedIsNotTheServers(t *testing.T) {
 			t.Fatal(err)
 		}
 		if attends := attendance != nil; attends != want {
-			t.Errorf("by %s: attends %v", host, attends)
+			t.Errorf("through %s: attends is %v", host, attends)
 		} else if attends {
 			attendance.Close()
 		}
 	}
 }
 
-// TestAWorkerThatCannotAttendBeats: if no session can attend, for any reason and any time, heartbeats of another connection keep the lease.
+// TestAWorkerThatCannotAttendBeats: if no session can attend, for whatever reason and for however long, heartbeats keep the lease.
 func TestAWorkerThatCannotAttendBeats(t *testing.T) {
-	pgtest.Alone(t, "who is not back in three seconds is fenced")
+	pgtest.Alone(t, "a worker that does not reconnect within three seconds is fenced")
 	r := newRig(t)
 	var log pgtest.Log
 	check := r.steady(&log, make(chan struct{}))
@@ -333,7 +337,7 @@ func TestAWorkerThatCannotAttendBeats(t *testing.T) {
 	if err := r.pool.QueryRow(t.Context(), `SELECT objid::bigint::integer, pid FROM pg_locks WHERE classid = 1464158554 AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`).Scan(&worker, &pid); err != nil {
 		t.Fatal(err)
 	}
-	// Another session waits for the exclusive lock of its attendance.
+	// Another session waits for an exclusive lock on the worker's attendance.
 	stranger, err := pgx.Connect(t.Context(), r.url)
 	if err != nil {
 		t.Fatal(err)
@@ -347,7 +351,7 @@ func TestAWorkerThatCannotAttendBeats(t *testing.T) {
 		var waits bool
 		err := r.pool.QueryRow(t.Context(), `SELECT EXISTS (SELECT FROM pg_locks WHERE pid = $1 AND NOT granted)`, int32(stranger.PgConn().PID())).Scan(&waits)
 		if err == nil && !waits {
-			err = errors.New("nobody waits for the lock")
+			err = errors.New("no session waits for the lock")
 		}
 		return err
 	})

@@ -9,8 +9,8 @@ import (
 	"github.com/weir-pg/weir"
 )
 
-// TestABusyWorkersClaimsAreNotLookedThroughAgain: listing running jobs examines everything that a worker has claimed since it last compared
-// its books, so a busy worker compares them without waiting for its lease.
+// TestABusyWorkersClaimsAreNotLookedThroughAgain: a listing of running jobs examines everything that a worker has claimed since its last
+// reconciliation, so a busy worker reconciles without waiting for its lease.
 func TestABusyWorkersClaimsAreNotLookedThroughAgain(t *testing.T) {
 	const jobs, batches = 3500, 1100 // of up to three jobs each
 	r := newRig(t)
@@ -31,7 +31,7 @@ func TestABusyWorkersClaimsAreNotLookedThroughAgain(t *testing.T) {
 			return err
 		}
 		if all < batches || since > all-900 {
-			return fmt.Errorf("of %d batches %d are looked through to tell what is running, want %d batches or more, and all but 900 of them at most", all, since, batches)
+			return fmt.Errorf("a listing of running jobs examines %[2]d of %[1]d batches, want at least %[3]d batches, and at least 900 of them not examined", all, since, batches)
 		}
 		return nil
 	})

@@ -25,13 +25,13 @@ func healthy(t *testing.T, w *weir.Worker, reason weir.HealthReason) (ill *weir.
 	return ill
 }
 
-// TestHealthFollowsWhatTheServerAnswers: from before the worker starts until after it has stopped.
+// TestHealthFollowsWhatTheServerAnswers: Health is right from before the worker starts until after it has stopped.
 func TestHealthFollowsWhatTheServerAnswers(t *testing.T) {
 	t.Parallel()
 	server := pgtest.Server(t, nil)
 	url := server.URL("postgres")
 	migrate(t, url)
-	r := newLook(t, url)
+	r := newRigOn(t, url)
 	handlers := weir.NewHandlers()
 	started, release := make(chan bool, 1), make(chan bool)
 	weir.Handle(handlers, func(context.Context, *weir.Job[number]) error {
@@ -44,7 +44,7 @@ func TestHealthFollowsWhatTheServerAnswers(t *testing.T) {
 		t.Fatal(err)
 	}
 	if ill := healthy(t, worker, weir.HealthNotRunning); !ill.Since.IsZero() {
-		t.Errorf("it was never started, and has not run since %v", ill.Since)
+		t.Errorf("the worker was never started, but Health says that it has not run since %v", ill.Since)
 	}
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
@@ -57,7 +57,7 @@ func TestHealthFollowsWhatTheServerAnswers(t *testing.T) {
 		t.Fatal(err)
 	}
 	if ill := healthy(t, worker, weir.HealthUnreachable); ill.Since.Before(began.Add(-2*time.Second)) || ill.Since.After(time.Now()) || ill.Err == nil {
-		t.Errorf("an outage from %v on: since %v, %v", began, ill.Since, ill.Err)
+		t.Errorf("an outage that began at %v is reported since %v: %v", began, ill.Since, ill.Err)
 	}
 	if err := server.Restart(t.Context()); err != nil {
 		t.Fatal(err)
@@ -126,6 +126,6 @@ func TestAWorkerThatCannotStartSaysWhy(t *testing.T) {
 		t.Fatal(err)
 	}
 	if ill := healthy(t, worker, weir.HealthNotRunning); ill.Err == nil || ill.Since.IsZero() {
-		t.Errorf("since %v: %v", ill.Since, ill.Err)
+		t.Errorf("Health reports %v: %v", ill.Since, ill.Err)
 	}
 }

@@ -21,6 +21,7 @@ type ended struct {
 	err     error
 }
 
+// TestHooksTellWhatIsRecordedAndNotWhatTheHandlerSaid: Hooks.End reports the outcome that the database has recorded, whatever the handler returned.
 func TestHooksTellWhatIsRecordedAndNotWhatTheHandlerSaid(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -43,7 +44,7 @@ func TestHooksTellWhatIsRecordedAndNotWhatTheHandlerSaid(t *testing.T) {
 		c.Hooks = []weir.Hooks{{End: func(_ context.Context, job weir.JobMeta, outcome weir.Outcome, took time.Duration, err error) {
 			info, lookErr := r.client.Job(context.Background(), job.ID)
 			if lookErr != nil || outcome == weir.OutcomeFailed && info.State != weir.StateFailed || outcome == weir.OutcomeCompleted && info.State != weir.StateCompleted {
-				t.Errorf("told %s of a job that is %+v (%v)", outcome, info, lookErr)
+				t.Errorf("End was called with outcome %s, but the job is %+v (%v)", outcome, info, lookErr)
 			}
 			ends <- ended{job.ID, job.Attempt, outcome, err}
 		}}}
@@ -51,7 +52,7 @@ func TestHooksTellWhatIsRecordedAndNotWhatTheHandlerSaid(t *testing.T) {
 	expect := func(id int64, attempt int, outcome weir.Outcome) {
 		t.Helper()
 		if got := receive(t, ends, "an end"); got.id != id || got.attempt != attempt || got.outcome != outcome || (got.err == nil) != (outcome == weir.OutcomeCompleted) {
-			t.Errorf("told %+v, want the end of attempt %d at job %d: %s", got, attempt, id, outcome)
+			t.Errorf("End was called with %+v, want attempt %d of job %d: %s", got, attempt, id, outcome)
 		}
 	}
 	first := r.enqueue(1, nil)
@@ -80,13 +81,13 @@ func TestHooksTellWhatIsRecordedAndNotWhatTheHandlerSaid(t *testing.T) {
 	})
 	close(release)
 	// The order of the two depends on when the worker learns that it is fenced.
-	told := map[weir.Outcome]int{}
+	attempts := map[weir.Outcome]int{}
 	for range 2 {
 		got := receive(t, ends, "an end")
-		told[got.outcome] = got.attempt
+		attempts[got.outcome] = got.attempt
 	}
-	if told[weir.OutcomeLost] != 1 || told[weir.OutcomeCompleted] != 2 {
-		t.Errorf("told %v of job %d, want the first attempt's loss and the second's success", told, third)
+	if attempts[weir.OutcomeLost] != 1 || attempts[weir.OutcomeCompleted] != 2 {
+		t.Errorf("the attempts by outcome are %v for job %d, want the first lost and the second completed", attempts, third)
 	}
 	if err := stop(); err != nil {
 		t.Error(err)
@@ -99,7 +100,7 @@ func TestHooksAreCalledAsOneWithinTheOther(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	type key struct{}
-	told := make(chan string, 10)
+	calls := make(chan string, 10)
 	hook := func(name string) weir.Hooks {
 		return weir.Hooks{
 			Start: func(ctx context.Context, _ weir.JobMeta) context.Context {
@@ -107,35 +108,35 @@ func TestHooksAreCalledAsOneWithinTheOther(t *testing.T) {
 				return context.WithValue(ctx, key{}, before+name)
 			},
 			End: func(ctx context.Context, _ weir.JobMeta, _ weir.Outcome, _ time.Duration, _ error) {
-				told <- name + " after " + ctx.Value(key{}).(string)
+				calls <- name + " after " + ctx.Value(key{}).(string)
 				if name == "b" {
 					panic("ouch")
 				}
 			},
-			Claimed:  func(int, time.Duration) { told <- name + " claimed" },
-			Recorded: func(int, time.Duration) { told <- name + " recorded" },
+			Claimed:  func(int, time.Duration) { calls <- name + " claimed" },
+			Recorded: func(int, time.Duration) { calls <- name + " recorded" },
 		}
 	}
 	r.work(func(ctx context.Context, _ *weir.Job[number]) error {
-		told <- "handler in " + ctx.Value(key{}).(string)
+		calls <- "handler in " + ctx.Value(key{}).(string)
 		return nil
 	}, func(c *weir.WorkerConfig) { c.Hooks = []weir.Hooks{hook("a"), {}, hook("b")} })
 	r.enqueue(1, nil)
 	for _, want := range []string{"a claimed", "b claimed", "handler in ab"} {
-		if got := receive(t, told, want); got != want {
-			t.Errorf("told %q, want %q", got, want)
+		if got := receive(t, calls, want); got != want {
+			t.Errorf("the call is %q, want %q", got, want)
 		}
 	}
 	got := map[string]int{} // the number of flushes varies, and another goroutine reports the ends
 	for range 4 {
-		got[receive(t, told, "ends and a flush")] = len(got)
+		got[receive(t, calls, "ends and a flush")] = len(got)
 	}
 	if len(got) != 4 || got["b after ab"] >= got["a after ab"] || got["a recorded"] >= got["b recorded"] {
-		t.Errorf("told in the order %v, want b's end before a's, and of the flush a before b", got)
+		t.Errorf("the order of calls is %v, want b's End before a's, and a's Recorded before b's", got)
 	}
 }
 
-// TestHooksTellWhichJobsWereRescued: they report the worker, the reason and the jobs; a hook that panics does not stop rescues.
+// TestHooksTellWhichJobsWereRescued: Hooks.Rescued reports the worker, the reason and the jobs; a hook that panics does not stop rescues.
 func TestHooksTellWhichJobsWereRescued(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -161,7 +162,7 @@ func TestHooksTellWhichJobsWereRescued(t *testing.T) {
 	got := receive(t, rescues, "the rescue")
 	slices.Sort(got.Jobs)
 	if got.Worker != lost || got.Reason != "its machine burned" || !slices.Equal(got.Jobs, ids) {
-		t.Errorf("told %+v, want jobs %v of worker %d", got, ids, lost)
+		t.Errorf("Rescued was called with %+v, want jobs %v of worker %d", got, ids, lost)
 	}
 	for range ids {
 		if got := receive(t, attempts, "a rescued job"); got != 2 {

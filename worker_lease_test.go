@@ -14,8 +14,9 @@ import (
 	"github.com/weir-pg/weir/internal/pgtest"
 )
 
+// TestHandlersThatUseUpThePoolDoNotSilenceTheirWorker: a worker keeps its lease while its handlers hold all connections of the pool.
 func TestHandlersThatUseUpThePoolDoNotSilenceTheirWorker(t *testing.T) {
-	pgtest.Alone(t, "a lease of two seconds is lost where the machine is busy")
+	pgtest.Alone(t, "a lease of two seconds is lost on a busy machine")
 	const lease, jobs = 2 * time.Second, 8
 	r := newRig(t)
 	url := r.url + "&pool_max_conns=4"
@@ -36,45 +37,46 @@ func TestHandlersThatUseUpThePoolDoNotSilenceTheirWorker(t *testing.T) {
 		}
 		return nil
 	}, func(c *weir.WorkerConfig) { c.Lease = lease })
-	look := newLook(t, r.url) // with its own worker, which would rescue jobs
-	look.work(func(context.Context, *weir.Job[number]) error { runs.Add(1); return nil },
+	other := newRigOn(t, r.url) // with its own worker, which would rescue jobs
+	other.work(func(context.Context, *weir.Job[number]) error { runs.Add(1); return nil },
 		func(c *weir.WorkerConfig) { c.Queues = map[string]int{"other": 1} })
 	var ids []int64
 	for i := range jobs {
-		ids = append(ids, look.enqueue(i, nil))
+		ids = append(ids, other.enqueue(i, nil))
 	}
 	// Observe it for longer than two leases after it claimed them.
 	eventually(t, func() error {
 		var n int
-		err := look.pool.QueryRow(t.Context(), `SELECT count(*) FROM weir.batch b JOIN weir.workers() w ON w.id = b.worker
+		err := other.pool.QueryRow(t.Context(), `SELECT count(*) FROM weir.batch b JOIN weir.workers() w ON w.id = b.worker
 			WHERE w.seen_at > b.claimed_at + 2 * make_interval(secs => $1)`, lease.Seconds()).Scan(&n)
 		if err == nil && n == 0 {
-			err = errors.New("it has not been heard of for two leases after its claim")
+			err = errors.New("the worker has had no heartbeat two leases after its claim")
 		}
 		return err
 	})
 	close(release)
 	for _, id := range ids {
-		if info := look.await(id, weir.StateCompleted); info.Attempt != 1 {
+		if info := other.await(id, weir.StateCompleted); info.Attempt != 1 {
 			t.Errorf("job %d was run again: %+v", id, info)
 		}
 	}
 	if n := runs.Load(); n != jobs {
-		t.Errorf("%d runs of %d jobs", n, jobs)
+		t.Errorf("there were %d runs of %d jobs", n, jobs)
 	}
-	workers, err := look.client.Workers(t.Context())
+	workers, err := other.client.Workers(t.Context())
 	if err != nil || len(workers) != 2 {
-		t.Errorf("a worker had to start again: %+v (%v)", workers, err)
+		t.Errorf("a worker had to start over: %+v (%v)", workers, err)
 	}
 	if err := stop(); err != nil {
 		t.Error(err)
 	}
 }
 
+// TestJobsAreInterruptedBeforeOthersMayStartThem: a worker that is cut off interrupts its jobs before another worker starts them.
 func TestJobsAreInterruptedBeforeOthersMayStartThem(t *testing.T) {
 	t.Parallel()
-	look := newRig(t)
-	line := newLine(t, look.url)
+	direct := newRig(t)
+	line := newLine(t, direct.url)
 	pool := pgtest.Pool(t, line.url)
 	cutOff := &rig{t: t, url: line.url, pool: pool, client: weir.NewClient(pool)}
 	var log pgtest.Log
@@ -90,35 +92,36 @@ func TestJobsAreInterruptedBeforeOthersMayStartThem(t *testing.T) {
 		causes <- context.Cause(ctx)
 		return ctx.Err()
 	}, func(c *weir.WorkerConfig) { c.Lease, c.Logger = 3*time.Second, log.Logger() })
-	id := look.enqueue(1, nil)
+	id := direct.enqueue(1, nil)
 	receive(t, started, "the job starts")
 	line.cut()
-	look.work(func(context.Context, *weir.Job[number]) error {
+	direct.work(func(context.Context, *weir.Job[number]) error {
 		if !interrupted.Load() {
-			t.Error("another worker has the job, and the first still runs it")
+			t.Error("another worker has started the job while the first still runs it")
 		}
 		again <- struct{}{}
 		return nil
 	}, nil)
 	if cause := receive(t, causes, "the job is interrupted"); !errors.Is(cause, weir.ErrLapsed) {
-		t.Errorf("interrupted by %v", cause)
+		t.Errorf("the cause is %v, want ErrLapsed", cause)
 	}
 	receive(t, again, "another worker runs it")
-	look.await(id, weir.StateCompleted)
+	direct.await(id, weir.StateCompleted)
 	if n := log.Count("its jobs may soon be given to others"); n != 1 {
-		t.Errorf("said %d times that the jobs are interrupted", n)
+		t.Errorf("the log says %d times that jobs are interrupted, want once", n)
 	}
 	line.mend()
 	eventually(t, func() error { // it continues with another id
 		if log.Count("restarting with a new id") == 0 {
-			return errors.New("it has not started again")
+			return errors.New("the worker has not started over")
 		}
 		return nil
 	})
 }
 
+// TestJobsThatAreInterruptedWithoutNeedAreHandedBackUncounted: a job that was interrupted, but not given to another worker, is released without using up its attempt.
 func TestJobsThatAreInterruptedWithoutNeedAreHandedBackUncounted(t *testing.T) {
-	pgtest.Alone(t, "a lease of a second is lost where the machine is busy")
+	pgtest.Alone(t, "a lease of a second is lost on a busy machine")
 	r := newRig(t)
 	var log pgtest.Log
 	started, causes := make(chan int, 10), make(chan error, 1)
@@ -141,7 +144,7 @@ func TestJobsThatAreInterruptedWithoutNeedAreHandedBackUncounted(t *testing.T) {
 		t.Fatal(err)
 	}
 	if cause := receive(t, causes, "the job is interrupted"); !errors.Is(cause, weir.ErrLapsed) {
-		t.Errorf("interrupted by %v", cause)
+		t.Errorf("the cause is %v, want ErrLapsed", cause)
 	}
 	if err := tx.Rollback(t.Context()); err != nil {
 		t.Fatal(err)
@@ -149,8 +152,8 @@ func TestJobsThatAreInterruptedWithoutNeedAreHandedBackUncounted(t *testing.T) {
 	r.await(id, weir.StateCompleted) // although it had only one attempt
 }
 
-// newLook returns another rig on the same database, with its own connections.
-func newLook(t *testing.T, url string) *rig {
+// newRigOn returns another rig on the same database, with its own connections.
+func newRigOn(t *testing.T, url string) *rig {
 	t.Helper()
 	pool := pgtest.Pool(t, url)
 	return &rig{t: t, url: url, pool: pool, client: weir.NewClient(pool)}

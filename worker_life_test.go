@@ -16,6 +16,7 @@ import (
 	"github.com/weir-pg/weir/schema"
 )
 
+// TestStopFinishesWhatRunsAndHandsBackTheRest: a worker that stops completes its running jobs, and releases those that have not started.
 func TestStopFinishesWhatRunsAndHandsBackTheRest(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -37,14 +38,15 @@ func TestStopFinishesWhatRunsAndHandsBackTheRest(t *testing.T) {
 	}
 	r.await(first, weir.StateCompleted)
 	if info, _ := r.client.Job(t.Context(), second); info.State != weir.StateAvailable {
-		t.Errorf("the job that had not started is %s", info.State)
+		t.Errorf("the job that had not started is %s, want available", info.State)
 	}
 	workers, err := r.client.Workers(t.Context())
 	if err != nil || len(workers) != 1 || workers[0].State != "ended" {
-		t.Errorf("workers %+v (%v)", workers, err)
+		t.Errorf("the workers are %+v (%v)", workers, err)
 	}
 }
 
+// TestStopInterruptsWhatOutlastsTheDeadline: jobs that run longer than StopTimeout are interrupted and released, without using up an attempt.
 func TestStopInterruptsWhatOutlastsTheDeadline(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -68,12 +70,13 @@ func TestStopInterruptsWhatOutlastsTheDeadline(t *testing.T) {
 	}
 	info := r.await(id, weir.StateAvailable)
 	if info.Attempt != 1 || info.MaxAttempts != 1 {
-		t.Errorf("released as %+v: an interruption must not use up an attempt", info)
+		t.Errorf("the job is %+v, want it available: an interruption must not use up an attempt", info)
 	}
 	r.work(func(context.Context, *weir.Job[number]) error { return nil }, nil)
 	r.await(id, weir.StateCompleted)
 }
 
+// TestJobsOfASilentWorkerAreRescued: the jobs of a worker without heartbeats run again on another.
 func TestJobsOfASilentWorkerAreRescued(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -89,12 +92,13 @@ func TestJobsOfASilentWorkerAreRescued(t *testing.T) {
 	r.work(func(context.Context, *weir.Job[number]) error { return nil }, nil)
 	info := r.await(id, weir.StateCompleted)
 	if info.Attempt != 2 || len(info.Errors) != 1 || info.Errors[0].Outcome != "lost" {
-		t.Errorf("rescued as %+v", info)
+		t.Errorf("the job is %+v, want attempt 2", info)
 	}
 }
 
+// TestFencedWorkerDropsItsJobsAndStartsAgain: a fenced worker interrupts its jobs, their late results do not count, and it works under a new id.
 func TestFencedWorkerDropsItsJobsAndStartsAgain(t *testing.T) {
-	pgtest.Alone(t, "a lease of a second is lost where the machine is busy")
+	pgtest.Alone(t, "a lease of a second is lost on a busy machine")
 	r := newRig(t)
 	started, cause := make(chan *weir.Job[number], 10), make(chan error, 1)
 	r.work(func(ctx context.Context, job *weir.Job[number]) error {
@@ -127,10 +131,11 @@ func TestFencedWorkerDropsItsJobsAndStartsAgain(t *testing.T) {
 		t.Errorf("attempt %d", again.Attempt)
 	}
 	if info := r.await(id, weir.StateCompleted); info.Attempt != 2 {
-		t.Errorf("completed as attempt %d", info.Attempt)
+		t.Errorf("the job completed as attempt %d, want 2", info.Attempt)
 	}
 }
 
+// TestWorkerSurvivesRestartsOfTheServer: a worker completes its jobs after the server was restarted or killed.
 func TestWorkerSurvivesRestartsOfTheServer(t *testing.T) {
 	t.Parallel()
 	server := pgtest.Server(t, nil)
@@ -170,6 +175,7 @@ func TestWorkerSurvivesRestartsOfTheServer(t *testing.T) {
 	}
 }
 
+// TestWorkerUsesAtMostThreeConnections: whatever its concurrency, a worker opens no more than three connections of its own.
 func TestWorkerUsesAtMostThreeConnections(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -188,7 +194,7 @@ func TestWorkerUsesAtMostThreeConnections(t *testing.T) {
 	var ran atomic.Int32
 	worker.work(func(context.Context, *weir.Job[number]) error {
 		if ran.Add(1)%7 == 0 {
-			return errors.New("now and then")
+			return errors.New("fails now and then")
 		}
 		return nil
 	}, func(c *weir.WorkerConfig) { c.Queues = map[string]int{"default": 500, "more": 500} })
@@ -199,28 +205,29 @@ func TestWorkerUsesAtMostThreeConnections(t *testing.T) {
 	if _, err := r.client.EnqueueMany(t.Context(), jobs); err != nil {
 		t.Fatal(err)
 	}
-	most := 0
+	peak := 0
 	eventually(t, func() error {
 		var n int
 		if err := r.pool.QueryRow(t.Context(), `SELECT count(*) FROM pg_stat_activity WHERE application_name = 'weir_count'`).Scan(&n); err != nil {
 			return err
 		}
-		if most = max(most, n); most > 3 {
-			t.Fatalf("%d connections", most)
+		if peak = max(peak, n); peak > 3 {
+			t.Fatalf("the worker has %d connections, want at most 3", peak)
 		}
 		if got := ran.Load(); got < 20_000 {
 			return fmt.Errorf("%d jobs ran", got)
 		}
 		return nil
 	})
-	t.Logf("at most %d connections", most)
+	t.Logf("at most %d connections", peak)
 }
 
+// TestPromotionIsPrompt: scheduled jobs run soon after their time, and never before.
 func TestPromotionIsPrompt(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	const n = 10_000
-	// The promise is 50 ms on an idle machine, which benchmarks measure; this test only checks that it is not slow.
+	// The promise is 50 ms on an idle machine, which benchmarks measure. This test only checks that jobs are not delayed much.
 	at := time.Now().Add(2 * time.Second)
 	jobs := make([]weir.NewJob, n)
 	for i := range jobs {
@@ -242,7 +249,7 @@ func TestPromotionIsPrompt(t *testing.T) {
 	}, func(c *weir.WorkerConfig) { c.Queues = map[string]int{"default": 1000} })
 	receive(t, done, "all scheduled jobs run")
 	if early.Load() > 0 {
-		t.Errorf("%d jobs ran early", early.Load())
+		t.Errorf("%d jobs ran before their time", early.Load())
 	}
 	t.Logf("the last of %d jobs due at once ran %s after its time", n, time.Since(at))
 }
@@ -260,12 +267,13 @@ func migrate(t *testing.T, url string) {
 	}
 }
 
+// TestAnOutageIsSaidOnceAndOnceWhenItIsOver: a worker logs the start and the end of an outage, and nothing in between.
 func TestAnOutageIsSaidOnceAndOnceWhenItIsOver(t *testing.T) {
 	t.Parallel()
 	server := pgtest.Server(t, nil)
 	url := server.URL("postgres")
 	migrate(t, url)
-	r := newLook(t, url)
+	r := newRigOn(t, url)
 	var log pgtest.Log
 	r.work(func(context.Context, *weir.Job[number]) error { return nil }, func(c *weir.WorkerConfig) { c.Logger, c.Lease = log.Logger(), 2*time.Second })
 	r.await(r.enqueue(0, nil), weir.StateCompleted)
@@ -275,7 +283,7 @@ func TestAnOutageIsSaidOnceAndOnceWhenItIsOver(t *testing.T) {
 		}
 		eventually(t, func() error { // long enough for everything to fail, many times
 			if log.Count("no heartbeat has arrived") < round {
-				return errors.New("the worker does not miss its heartbeats")
+				return errors.New("the worker has not logged a missed heartbeat yet")
 			}
 			return nil
 		})
@@ -284,12 +292,12 @@ func TestAnOutageIsSaidOnceAndOnceWhenItIsOver(t *testing.T) {
 		}
 		eventually(t, func() error {
 			if log.Count("calls of the database succeed again") < round || log.Count("heartbeats arrive again") < round {
-				return errors.New("it does not say that the outage is over")
+				return errors.New("the worker has not logged the end of the outage yet")
 			}
 			return nil
 		})
 	}
 	if n := log.Count("level=WARN") - log.Count("a setting of the server is bad for Weir"); n != 8 { // start and end of the outage and of the lapsed lease, in each of two rounds
-		t.Errorf("%d lines of two outages:\n%s", n, log.String())
+		t.Errorf("the worker logged %d lines for two outages, want 8:\n%s", n, log.String())
 	}
 }

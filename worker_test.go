@@ -120,11 +120,12 @@ func receive[T any](t *testing.T, c <-chan T, what string) T {
 	case v := <-c:
 		return v
 	case <-time.After(deadline):
-		t.Fatalf("not within %s: %s", deadline, what)
+		t.Fatalf("%[2]s: not within %[1]s", deadline, what)
 		panic("unreachable")
 	}
 }
 
+// TestEveryJobIsRunOnceAndItsResultKept: each job runs once, with its own args, and its output is stored.
 func TestEveryJobIsRunOnceAndItsResultKept(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -141,7 +142,7 @@ func TestEveryJobIsRunOnceAndItsResultKept(t *testing.T) {
 	r.work(func(_ context.Context, job *weir.Job[number]) error {
 		seen[job.Args.N].Add(1)
 		if ids[job.Args.N].ID != job.ID {
-			t.Errorf("job %d came with the args of job %d", job.ID, ids[job.Args.N])
+			t.Errorf("job %d has the args of job %d", job.ID, ids[job.Args.N])
 		}
 		job.SetOutput(fmt.Sprint("did ", job.Args.N))
 		return nil
@@ -162,6 +163,7 @@ func TestEveryJobIsRunOnceAndItsResultKept(t *testing.T) {
 	})
 }
 
+// TestEnqueueTxFollowsItsTransaction: a job runs if its transaction was committed, and not if it, or a savepoint, was rolled back.
 func TestEnqueueTxFollowsItsTransaction(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -205,10 +207,11 @@ func TestEnqueueTxFollowsItsTransaction(t *testing.T) {
 		got[receive(t, ran, "the committed jobs run")] = true
 	}
 	if !got[2] || !got[3] || !got[4] {
-		t.Errorf("ran %v, want 2, 3, 4", got)
+		t.Errorf("jobs %v ran, want 2, 3, 4", got)
 	}
 }
 
+// TestFailuresAreRetriedAndTheirErrorsKept: a failed attempt is retried until max_attempts, and each error is stored.
 func TestFailuresAreRetriedAndTheirErrorsKept(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -239,7 +242,7 @@ func TestFailuresAreRetriedAndTheirErrorsKept(t *testing.T) {
 	}
 	final := r.await(r.enqueue(3, nil), weir.StateFailed)
 	if final.Attempt != 1 {
-		t.Errorf("failed for good at attempt %d", final.Attempt)
+		t.Errorf("the job failed for good at attempt %d", final.Attempt)
 	}
 	panicked := r.await(r.enqueue(4, &weir.Options{MaxAttempts: 1}), weir.StateFailed)
 	if panicked.Error == nil || !strings.Contains(*panicked.Error, "ouch") || !strings.Contains(*panicked.Error, "worker_test.go") {
@@ -252,7 +255,7 @@ func TestFailuresAreRetriedAndTheirErrorsKept(t *testing.T) {
 	}
 }
 
-// TestRetriesWaitAsTheQueueSays: if the worker has no retry policy, or one that leaves the delay to the queue.
+// TestRetriesWaitAsTheQueueSays: the queue's backoff decides if the worker has no retry policy, or one that leaves the delay to the queue.
 func TestRetriesWaitAsTheQueueSays(t *testing.T) {
 	t.Parallel()
 	for _, policy := range []func(int, error) time.Duration{nil, func(int, error) time.Duration { return -time.Minute }} {
@@ -264,11 +267,12 @@ func TestRetriesWaitAsTheQueueSays(t *testing.T) {
 		r.work(func(context.Context, *weir.Job[number]) error { return errors.New("not now") }, func(c *weir.WorkerConfig) { c.Retry = policy })
 		job := r.await(first, weir.StateLater)
 		if job.RunAt == nil || time.Until(*job.RunAt) < 30*time.Minute || time.Until(*job.RunAt) > 90*time.Minute {
-			t.Errorf("it is tried again at %v", job.RunAt)
+			t.Errorf("the job is retried at %v", job.RunAt)
 		}
 	}
 }
 
+// TestUnknownKindIsHandedBackForWorkersThatHaveIt: a worker without a handler releases the job, for another worker that has one.
 func TestUnknownKindIsHandedBackForWorkersThatHaveIt(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -286,13 +290,13 @@ func TestUnknownKindIsHandedBackForWorkersThatHaveIt(t *testing.T) {
 		eventually(t, func() error {
 			info, err := r.client.Job(t.Context(), id)
 			if err == nil && (len(info.Errors) == 0 || info.Errors[0].Outcome != "released" || !strings.Contains(*info.Error, `"other"`)) {
-				err = fmt.Errorf("it was not released: %+v", info)
+				err = fmt.Errorf("the job was not released: %+v", info)
 			}
 			return err
 		})
 	}
 	if n := log.Count("no handler for this kind in this worker: its jobs are released"); n != 1 {
-		t.Errorf("said %d times:\n%s", n, log.String())
+		t.Errorf("the release was logged %d times, want once:\n%s", n, log.String())
 	}
 	if err := stop(); err != nil {
 		t.Fatal(err)
@@ -302,11 +306,12 @@ func TestUnknownKindIsHandedBackForWorkersThatHaveIt(t *testing.T) {
 	r.work(nil, func(c *weir.WorkerConfig) { c.Handlers = handlers })
 	for _, id := range ids {
 		if info := r.await(id, weir.StateCompleted); info.Attempt != 1 {
-			t.Errorf("it took %d attempts", info.Attempt)
+			t.Errorf("the job took %d attempts", info.Attempt)
 		}
 	}
 }
 
+// TestWhatFailsForGoodIsLogged: a job that fails for good is logged with its kind, attempt and error, and a panic with its stack.
 func TestWhatFailsForGoodIsLogged(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -326,7 +331,7 @@ func TestWhatFailsForGoodIsLogged(t *testing.T) {
 	r.await(r.enqueue(2, &weir.Options{MaxAttempts: 1}), weir.StateFailed)
 	eventually(t, func() error {
 		if n := log.Count("job failed for good"); n != 3 {
-			return fmt.Errorf("%d jobs are said to have failed", n)
+			return fmt.Errorf("the log has %d failed jobs, want 3", n)
 		}
 		return nil
 	})
@@ -337,18 +342,18 @@ func TestWhatFailsForGoodIsLogged(t *testing.T) {
 		`kind=number queue=default attempt=1 error="json: cannot unmarshal`,
 	} {
 		if log.Count(line) == 0 {
-			t.Errorf("%s is not in\n%s", line, log.String())
+			t.Errorf("the log does not contain %s:\n%s", line, log.String())
 		}
 	}
 	if n := log.Count("runtime/debug.Stack"); n != 1 {
-		t.Errorf("the stack of a panic is there %d times:\n%s", n, log.String())
+		t.Errorf("the log contains the stack of a panic %d times:\n%s", n, log.String())
 	}
 }
 
 // TestWhatIsRefusedTwiceHasFailed: if the database refuses a job's result and its replacement, the job fails instead of being claimed again
 // forever.
 func TestWhatIsRefusedTwiceHasFailed(t *testing.T) {
-	pgtest.Alone(t, "a lease of a second is lost where the machine is busy")
+	pgtest.Alone(t, "a lease of a second is lost on a busy machine")
 	r := newRig(t)
 	if _, err := r.pool.Exec(t.Context(), `ALTER TABLE weir.result ADD CONSTRAINT refuses CHECK (outcome NOT IN ('completed', 'retried'))`); err != nil {
 		t.Fatal(err)
@@ -361,10 +366,10 @@ func TestWhatIsRefusedTwiceHasFailed(t *testing.T) {
 	})
 	info := r.await(r.enqueue(1, nil), weir.StateFailed)
 	if info.Attempt != 1 || runs.Load() != 1 || info.Error == nil || !strings.Contains(*info.Error, "refuses") {
-		t.Errorf("it ran %d times, and is %+v", runs.Load(), info)
+		t.Errorf("the job ran %d times, and is %+v", runs.Load(), info)
 	}
 	if log.Count("the database refused a result") != 2 {
-		t.Errorf("not said twice:\n%s", log.String())
+		t.Errorf("the log does not say twice that a result was refused:\n%s", log.String())
 	}
 }
 
@@ -372,6 +377,7 @@ type other struct{}
 
 func (other) Kind() string { return "other" }
 
+// TestCancelledJobsDoNotStartAndRunningOnesAreTold: cancelled jobs do not start, and the contexts of running ones end with ErrCancelled.
 func TestCancelledJobsDoNotStartAndRunningOnesAreTold(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -394,12 +400,12 @@ func TestCancelledJobsDoNotStartAndRunningOnesAreTold(t *testing.T) {
 	}, nil)
 	running := r.enqueue(3, nil)
 	if n := receive(t, started, "job 3 starts"); n != 3 {
-		t.Fatalf("cancelled job %d started", n)
+		t.Fatalf("job %d started, although it was cancelled", n)
 	}
 	if state, err := r.client.CancelJob(t.Context(), running); err != nil || state != weir.StateRunning {
 		t.Fatal(state, err)
 	}
-	if err := receive(t, cause, "the running job is told"); !errors.Is(err, weir.ErrCancelled) {
+	if err := receive(t, cause, "the running job is interrupted"); !errors.Is(err, weir.ErrCancelled) {
 		t.Errorf("cause %v", err)
 	}
 	for _, id := range []int64{scheduled, waiting, running} {
@@ -409,7 +415,7 @@ func TestCancelledJobsDoNotStartAndRunningOnesAreTold(t *testing.T) {
 	eventually(t, func() error {
 		info, err := r.client.Job(t.Context(), scheduled)
 		if err == nil && info.FinishedAt == nil {
-			err = errors.New("its tombstone was not met yet")
+			err = errors.New("the cancelled job has not been claimed yet")
 		}
 		return err
 	})
@@ -422,6 +428,7 @@ func TestCancelledJobsDoNotStartAndRunningOnesAreTold(t *testing.T) {
 	r.await(waiting, weir.StateCompleted)
 }
 
+// TestPausedQueueIsNotWorked: no job of a paused queue starts until the queue is resumed.
 func TestPausedQueueIsNotWorked(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -442,7 +449,7 @@ func TestPausedQueueIsNotWorked(t *testing.T) {
 		r.await(r.enqueue(3, &weir.Options{Queue: "open"}), weir.StateCompleted)
 	}
 	if info, _ := r.client.Job(t.Context(), id); info.State != weir.StateAvailable {
-		t.Errorf("paused job is %s", info.State)
+		t.Errorf("the job of the paused queue is %s", info.State)
 	}
 	if err := r.client.ResumeQueue(t.Context(), "default"); err != nil {
 		t.Fatal(err)
@@ -452,6 +459,7 @@ func TestPausedQueueIsNotWorked(t *testing.T) {
 	}
 }
 
+// TestCompleteTxCommitsEffectsAndCompletionTogether: the effects and the completion of a job are committed or rolled back together.
 func TestCompleteTxCommitsEffectsAndCompletionTogether(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -475,14 +483,15 @@ func TestCompleteTxCommitsEffectsAndCompletionTogether(t *testing.T) {
 	r.await(r.enqueue(1, nil), weir.StateCompleted)
 	second := r.await(r.enqueue(2, nil), weir.StateCompleted)
 	if second.Attempt != 2 || len(second.Errors) != 1 {
-		t.Errorf("the rolled back completion counted: %+v", second)
+		t.Errorf("the completion that was rolled back counts: %+v", second)
 	}
 	var effects int
 	if err := r.pool.QueryRow(t.Context(), `SELECT count(*) FROM effect`).Scan(&effects); err != nil || effects != 2 {
-		t.Errorf("%d effects, want 2 (%v)", effects, err)
+		t.Errorf("there are %d effects, want 2 (%v)", effects, err)
 	}
 }
 
+// TestScheduledJobsWaitForTheirTime: a job with a RunAt starts at that time, and not before.
 func TestScheduledJobsWaitForTheirTime(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -494,15 +503,15 @@ func TestScheduledJobsWaitForTheirTime(t *testing.T) {
 	at := time.Now().Add(700 * time.Millisecond)
 	id := r.enqueue(1, &weir.Options{RunAt: at})
 	if info, _ := r.client.Job(t.Context(), id); info.State != weir.StateLater {
-		t.Errorf("it is %s", info.State)
+		t.Errorf("the job is %s before its time", info.State)
 	}
 	if got := receive(t, ran, "the scheduled job runs"); got.Before(at) {
-		t.Errorf("ran %s early", at.Sub(got))
+		t.Errorf("the job ran %s before its time", at.Sub(got))
 	}
 	r.await(id, weir.StateCompleted)
 }
 
-// TestAnAttemptSaysSinceWhenItCouldBeClaimed: since it was enqueued, or since the time that it had to wait for.
+// TestAnAttemptSaysSinceWhenItCouldBeClaimed: ReadyAt is when the job was enqueued, or the time for which it had to wait.
 func TestAnAttemptSaysSinceWhenItCouldBeClaimed(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)

@@ -10,7 +10,7 @@ import (
 	"github.com/weir-pg/weir"
 )
 
-// TestAnAttemptHasAnHourUnlessToldOtherwise: the worker or the kind may set another timeout.
+// TestAnAttemptHasAnHourUnlessToldOtherwise: attempts time out after an hour, unless the worker or the kind sets another timeout.
 func TestAnAttemptHasAnHourUnlessToldOtherwise(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -30,7 +30,7 @@ func TestAnAttemptHasAnHourUnlessToldOtherwise(t *testing.T) {
 		})
 		stop := r.work(nil, func(cfg *weir.WorkerConfig) { cfg.Timeout, cfg.Handlers = c.worker, handlers })
 		r.enqueue(1, nil)
-		// Attempts that start close together end together, late by a sixtieth at most.
+		// Attempts that start close together end together, at most a sixtieth late.
 		if left := receive(t, got, "the job runs"); left > c.want+c.want/60 || left < c.want-deadline {
 			t.Errorf("worker %v, kind %v: the attempt has %v, want %v", c.worker, c.kind, left, c.want)
 		}
@@ -68,7 +68,7 @@ func TestAnAttemptThatTakesTooLongIsEndedAndNamesItsTimeout(t *testing.T) {
 	}
 }
 
-// TestAnAttemptThatSucceedsPastItsTimeoutHasSucceeded: its effects are done.
+// TestAnAttemptThatSucceedsPastItsTimeoutHasSucceeded: an attempt that returns no error after its timeout is completed, because its effects exist.
 func TestAnAttemptThatSucceedsPastItsTimeoutHasSucceeded(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)

@@ -28,6 +28,7 @@ type form struct {
 	} `json:"body"`
 }
 
+// TestIssueFormsAreWhole: the issue forms have the fields that GitHub requires.
 func TestIssueFormsAreWhole(t *testing.T) {
 	files, err := filepath.Glob("../.github/ISSUE_TEMPLATE/*.yml")
 	if err != nil || len(files) != 4 {

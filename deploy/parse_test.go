@@ -70,6 +70,7 @@ func instruction[C any](t *testing.T, stage instructions.Stage) C {
 	return none
 }
 
+// TestTheImageIsTheCommandAloneRunByNobody: the image has a distroless base, a numeric non-root user, and the command as its entry point.
 func TestTheImageIsTheCommandAloneRunByNobody(t *testing.T) {
 	stages := dockerfile(t)
 	image := stages[len(stages)-1]

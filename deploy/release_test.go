@@ -8,7 +8,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// `.ci/run nightly` runs goreleaser's own checks, because its build takes minutes. This test checks what goreleaser notices only during a release.
+// TestWhatIsReleasedIsThere: every file that a release contains exists. goreleaser notices a missing one only during a release; its own
+// checks are run by `.ci/run nightly`, because its build takes minutes.
 func TestWhatIsReleasedIsThere(t *testing.T) {
 	text, err := os.ReadFile("../.goreleaser.yaml")
 	if err != nil {

@@ -38,7 +38,7 @@ func built(t *testing.T) string {
 	path := filepath.Join(t.TempDir(), "weir")
 	line := strings.Join(instruction[*instructions.RunCommand](t, dockerfile(t)[0]).CmdLine, " ")
 	if !strings.Contains(line, "-o /out/weir ") {
-		t.Fatalf("the Dockerfile builds by %q", line)
+		t.Fatalf("the Dockerfile's build command is %q, want one that writes /out/weir", line)
 	}
 	cmd := exec.CommandContext(t.Context(), "sh", "-ec", strings.Replace(line, "/out/weir", path, 1))
 	cmd.Dir, cmd.Env = "..", append(os.Environ(), "TARGETOS="+runtime.GOOS, "TARGETARCH="+runtime.GOARCH)
@@ -48,6 +48,7 @@ func built(t *testing.T) string {
 	return path
 }
 
+// TestWhatIsDeployedStartsAndAnswersWhereItIsAsked: every command in the deployment files starts with its flags and answers its probes.
 func TestWhatIsDeployedStartsAndAnswersWhereItIsAsked(t *testing.T) {
 	weir := built(t)
 	if runtime.GOOS == "linux" {
@@ -155,6 +156,7 @@ func answers(ctx context.Context, url string) error {
 // mostExposed is the highest exposure level accepted from `systemd-analyze security`, in tenths: "20" is 2.0 of 10.
 const mostExposed = "20"
 
+// TestUnitsAreSystemdsAndHardened: systemd accepts the units, and rates how exposed they are within the limit.
 func TestUnitsAreSystemdsAndHardened(t *testing.T) {
 	analyze, err := exec.LookPath("systemd-analyze")
 	if err != nil {

@@ -14,6 +14,7 @@ import (
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
 
+// TestEveryFileIsHashedOnceAndNothingIsLeft: the program hashes each file once, and a second run finds nothing to do.
 func TestEveryFileIsHashedOnceAndNothingIsLeft(t *testing.T) {
 	folder, url := t.TempDir(), pgtest.Empty(t)
 	want := map[string]string{}
@@ -38,7 +39,7 @@ func TestEveryFileIsHashedOnceAndNothingIsLeft(t *testing.T) {
 		got[path] = hash
 	}
 	if len(got) != len(want) {
-		t.Errorf("%d files hashed, want %d", len(got), len(want))
+		t.Errorf("%d files were hashed, want %d", len(got), len(want))
 	}
 	for path, hash := range want {
 		if got[path] != hash {
@@ -46,13 +47,13 @@ func TestEveryFileIsHashedOnceAndNothingIsLeft(t *testing.T) {
 		}
 	}
 
-	// A second run finds nothing to do, and ends.
+	// A second run finds nothing to do and ends.
 	out.Reset()
 	if err := run(t.Context(), url, folder, &out); err != nil {
 		t.Fatal(err)
 	}
 	if strings.Count(out.String(), "\n") != len(want) {
-		t.Errorf("the second run reports other files:\n%s", out.String())
+		t.Errorf("the second run printed other files:\n%s", out.String())
 	}
 
 	pool := pgtest.Pool(t, url)

@@ -12,6 +12,7 @@ import (
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
 
+// Each worker passes the checks for workers in any language: see package workertest.
 func TestTheWorkerInPythonDoesWhatWorkersDo(t *testing.T)      { run(t, "worker.py") }
 func TestTheAsyncWorkerInPythonDoesWhatWorkersDo(t *testing.T) { run(t, "worker_asyncpg.py") }
 

@@ -14,6 +14,7 @@ import (
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
 
+// TestTheWorkerInTypeScriptDoesWhatWorkersDo: it passes the checks for workers in any language.
 func TestTheWorkerInTypeScriptDoesWhatWorkersDo(t *testing.T) {
 	modules, dir := filepath.Join(drivertest.Node(t, "package.json"), "node_modules"), t.TempDir()
 	if err := os.Symlink(modules, filepath.Join(dir, "node_modules")); err != nil {

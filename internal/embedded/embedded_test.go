@@ -24,7 +24,7 @@ import (
 	"github.com/weir-pg/weir/internal/pgtest"
 )
 
-// directory returns one that the server's user can reach, also where the tests run as root, which t.TempDir's can't be.
+// directory returns a directory that the server's user can reach. If the tests run as root, that user can't reach t.TempDir.
 func directory(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp(pgtest.Home(), "weir-embedded-*")
@@ -58,7 +58,7 @@ func start(t *testing.T, c embedded.Config) *embedded.Server {
 	return s
 }
 
-// query runs one statement that returns one text.
+// query runs a statement that returns a single text.
 func query(t *testing.T, s *embedded.Server, sql string) string {
 	t.Helper()
 	conn, err := pgx.Connect(t.Context(), s.URL("postgres"))
@@ -85,16 +85,17 @@ func execute(t *testing.T, s *embedded.Server, sql string) {
 	}
 }
 
+// TestEachMajorVersionStarts: the oldest and the newest supported versions start with the given parameters.
 func TestEachMajorVersionStarts(t *testing.T) {
 	t.Parallel()
 	for _, major := range []int{14, 18} {
 		t.Run(strconv.Itoa(major), func(t *testing.T) {
 			s := start(t, embedded.Config{Dir: directory(t), Major: major, Parameters: map[string]string{"work_mem": "7MB"}})
 			if v := query(t, s, "SHOW server_version"); !strings.HasPrefix(v, strconv.Itoa(major)+".") {
-				t.Errorf("version %s, want %d", v, major)
+				t.Errorf("the version is %s, want %d", v, major)
 			}
 			if v := query(t, s, "SHOW work_mem"); v != "7MB" {
-				t.Errorf("parameter work_mem is %s, want 7MB", v)
+				t.Errorf("work_mem is %s, want 7MB", v)
 			}
 			if v := query(t, s, "SELECT pg_catalog.current_setting('server_encoding') || ' ' || datcollate FROM pg_catalog.pg_database WHERE datname = 'postgres'"); v != "UTF8 C" {
 				t.Errorf("encoding and locale are %s, want UTF8 C", v)
@@ -103,15 +104,16 @@ func TestEachMajorVersionStarts(t *testing.T) {
 	}
 }
 
+// TestServerListensOnLoopbackAloneAndAsksForItsPassword: the server is reachable only through 127.0.0.1, and only with its password.
 func TestServerListensOnLoopbackAloneAndAsksForItsPassword(t *testing.T) {
 	t.Parallel()
 	dir := directory(t)
 	s := start(t, embedded.Config{Dir: dir})
 	if v := query(t, s, "SHOW listen_addresses"); v != "127.0.0.1" {
-		t.Errorf("listens on %s", v)
+		t.Errorf("the server listens on %s, want 127.0.0.1", v)
 	}
 	if v := query(t, s, "SHOW unix_socket_directories"); v != "" {
-		t.Errorf("has Unix sockets in %s", v)
+		t.Errorf("the server has Unix sockets in %s, want none", v)
 	}
 	config, err := pgx.ParseConfig(s.URL("postgres"))
 	if err != nil {
@@ -131,6 +133,7 @@ func TestServerListensOnLoopbackAloneAndAsksForItsPassword(t *testing.T) {
 	}
 }
 
+// TestDataOutlivesStop: a server that is started again has the data of the stopped one.
 func TestDataOutlivesStop(t *testing.T) {
 	t.Parallel()
 	dir := directory(t)
@@ -140,7 +143,7 @@ func TestDataOutlivesStop(t *testing.T) {
 		t.Fatal(err)
 	}
 	if pid := s.PID(); pid != 0 {
-		t.Errorf("pid %d of a stopped server, want 0", pid)
+		t.Errorf("the PID of a stopped server is %d, want 0", pid)
 	}
 	if err := s.Stop(t.Context()); err != nil {
 		t.Errorf("a second Stop: %v", err)
@@ -149,6 +152,7 @@ func TestDataOutlivesStop(t *testing.T) {
 	query(t, again, "SELECT count(*)::text FROM kept")
 }
 
+// TestKilledServerRestartsOnItsPortAndData: after Kill, no process of the server is left, and Restart recovers its data on the same port.
 func TestKilledServerRestartsOnItsPortAndData(t *testing.T) {
 	t.Parallel()
 	s := start(t, embedded.Config{Dir: directory(t)})
@@ -161,7 +165,7 @@ func TestKilledServerRestartsOnItsPortAndData(t *testing.T) {
 	}
 	defer conn.Close(context.Background())
 	cut := make(chan error, 1)
-	go func() { // ends when the kill cuts the statement off
+	go func() { // ends when the kill interrupts the statement
 		_, err := conn.Exec(context.Background(), "SELECT pg_sleep(600)")
 		cut <- err
 	}()
@@ -169,16 +173,16 @@ func TestKilledServerRestartsOnItsPortAndData(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := <-cut; err == nil {
-		t.Error("a statement outlived the postmaster")
+		t.Error("a statement completed after the postmaster was killed")
 	}
 	if err := syscall.Kill(pid, 0); !errors.Is(err, syscall.ESRCH) {
-		t.Errorf("the postmaster's pid is still there: %v", err)
+		t.Errorf("the postmaster still exists: %v", err)
 	}
 	if err := s.Restart(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if s.Port() != port {
-		t.Errorf("port %d after the restart, want %d", s.Port(), port)
+		t.Errorf("the port after the restart is %d, want %d", s.Port(), port)
 	}
 	query(t, s, "SELECT count(*)::text FROM kept")
 	if err := s.Restart(t.Context()); err == nil || !strings.Contains(err.Error(), "stop it first") {
@@ -186,6 +190,7 @@ func TestKilledServerRestartsOnItsPortAndData(t *testing.T) {
 	}
 }
 
+// TestPortInUseIsNamed: the error for a port in use contains the port.
 func TestPortInUseIsNamed(t *testing.T) {
 	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -196,10 +201,11 @@ func TestPortInUseIsNamed(t *testing.T) {
 	port := l.Addr().(*net.TCPAddr).Port
 	_, err = embedded.Start(t.Context(), embedded.Config{Dir: directory(t), Port: port, Fast: true})
 	if err == nil || !strings.Contains(err.Error(), fmt.Sprintf("port %d on 127.0.0.1 is in use", port)) {
-		t.Fatalf("error is %v", err)
+		t.Fatalf("the error is %v, want the port", err)
 	}
 }
 
+// TestStalePidFileOfAnyKindIsNoObstacle: the server starts whatever a killed server has left in postmaster.pid.
 func TestStalePidFileOfAnyKindIsNoObstacle(t *testing.T) {
 	t.Parallel()
 	other := exec.Command("sleep", "600")
@@ -236,6 +242,7 @@ func TestStalePidFileOfAnyKindIsNoObstacle(t *testing.T) {
 	}
 }
 
+// TestConcurrentStartsShareTheBinaries: processes that start at the same time fetch the binaries once.
 func TestConcurrentStartsShareTheBinaries(t *testing.T) {
 	t.Parallel()
 	var wg sync.WaitGroup
@@ -255,20 +262,21 @@ func TestConcurrentStartsShareTheBinaries(t *testing.T) {
 	wg.Wait()
 }
 
+// TestSecondStartOnOneDirectoryIsRefused: the error contains the directory and the process that uses it.
 func TestSecondStartOnOneDirectoryIsRefused(t *testing.T) {
 	t.Parallel()
 	dir := directory(t)
 	start(t, embedded.Config{Dir: dir})
 	_, err := embedded.Start(t.Context(), embedded.Config{Dir: dir, Fast: true})
 	if err == nil || !strings.Contains(err.Error(), fmt.Sprintf("(pid %d) runs the server in %s", os.Getpid(), dir)) {
-		t.Fatalf("error is %v", err)
+		t.Fatalf("the error is %v, want the directory and its process", err)
 	}
 	if err := embedded.Remove(context.Background(), dir); err == nil || !strings.Contains(err.Error(), "stop it") {
 		t.Errorf("Remove of a running server's directory: %v", err)
 	}
 }
 
-// Everything below /root is closed to the server's user, and weir dev must run there all the same.
+// TestClosedDirectoryIsNoObstacleToRoot: weir dev works below /root too, which the server's user can't enter.
 func TestClosedDirectoryIsNoObstacleToRoot(t *testing.T) {
 	t.Parallel()
 	if os.Geteuid() != 0 {
@@ -298,6 +306,7 @@ func TestClosedDirectoryIsNoObstacleToRoot(t *testing.T) {
 	}
 }
 
+// TestDataOfAnotherMajorVersionIsNamed: the error for data of another major version contains both versions.
 func TestDataOfAnotherMajorVersionIsNamed(t *testing.T) {
 	t.Parallel()
 	dir := directory(t)
@@ -307,30 +316,32 @@ func TestDataOfAnotherMajorVersionIsNamed(t *testing.T) {
 	}
 	_, err := embedded.Start(t.Context(), embedded.Config{Dir: dir, Major: 18, Fast: true})
 	if err == nil || !strings.Contains(err.Error(), "is of PostgreSQL 14, but this is PostgreSQL 18") {
-		t.Fatalf("error is %v", err)
+		t.Fatalf("the error is %v, want both versions", err)
 	}
 }
 
+// TestBadParameterIsNamed: the error for a parameter that the server refuses contains the server's reason.
 func TestBadParameterIsNamed(t *testing.T) {
 	t.Parallel()
 	_, err := embedded.Start(t.Context(), embedded.Config{Dir: directory(t), Fast: true, Parameters: map[string]string{"max_connections": "many"}})
 	if err == nil || !strings.Contains(err.Error(), `"max_connections"`) {
-		t.Fatalf("error is %v", err)
+		t.Fatalf("the error is %v, want the server's reason", err)
 	}
 }
 
+// TestInstalledBinariesAreUsed: installed binaries are used unless another version is required.
 func TestInstalledBinariesAreUsed(t *testing.T) {
 	homes := embedded.Installed()
 	if len(homes) == 0 {
 		if strings.Contains(os.Getenv("WEIR_TEST_REQUIRE"), "jit") {
-			t.Fatal("an installed PostgreSQL is required here and there is none")
+			t.Fatal("WEIR_TEST_REQUIRE requires an installed PostgreSQL, but none was found")
 		}
 		t.Skip("no PostgreSQL is installed")
 	}
 	home := homes[0]
 	major, err := strconv.Atoi(regexp.MustCompile(`\d+$`).FindString(home))
 	if err != nil {
-		t.Fatalf("no version at the end of %s", home)
+		t.Fatalf("the path %s does not end with a version", home)
 	}
 	t.Setenv("WEIR_POSTGRES", home)
 	for name, c := range map[string]embedded.Config{
@@ -339,24 +350,25 @@ func TestInstalledBinariesAreUsed(t *testing.T) {
 		c.Dir = directory(t)
 		s := start(t, c)
 		if v := query(t, s, "SHOW server_version"); !strings.HasPrefix(v, strconv.Itoa(major)+".") {
-			t.Errorf("%s: version %s, want %d", name, v, major)
+			t.Errorf("%s: the version is %s, want %d", name, v, major)
 		}
 	}
 	_, err = embedded.Start(t.Context(), embedded.Config{Dir: directory(t), Binaries: home, Major: major + 1})
 	if err == nil || !strings.Contains(err.Error(), "name a directory with that version, or no version") {
-		t.Errorf("other binaries than named: error is %v", err)
+		t.Errorf("the version is not that of the named binaries: the error is %v", err)
 	}
 }
 
+// TestWrongDirectoryOfBinariesIsNamed: the error for a directory without binaries says what it must contain.
 func TestWrongDirectoryOfBinariesIsNamed(t *testing.T) {
 	t.Setenv("WEIR_POSTGRES", directory(t))
 	_, err := embedded.Start(t.Context(), embedded.Config{Dir: directory(t)})
 	if err == nil || !strings.Contains(err.Error(), "must name a directory with bin/postgres and bin/initdb") {
-		t.Fatalf("error is %v", err)
+		t.Fatalf("the error is %v, want what the directory must contain", err)
 	}
 }
 
-// The server must not outlive a process that is killed. So a process of this test binary starts one, and is killed.
+// TestServerDiesWithItsProcess: a server does not outlive a killed process. A process of this test binary starts one, and is killed.
 func TestServerDiesWithItsProcess(t *testing.T) {
 	t.Parallel()
 	const role = "WEIR_EMBEDDED_TEST_DIR"
@@ -389,8 +401,8 @@ func TestServerDiesWithItsProcess(t *testing.T) {
 	if err := cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	cmd.Wait() // until the kernel has given up its lock
-	// The next Start waits for the old server's end; a server that lived on would be an error.
+	cmd.Wait() // until the kernel has released its lock
+	// The next Start waits for the old server to end; if that server is still running, Start fails.
 	begin := time.Now()
 	start(t, embedded.Config{Dir: dir})
 	t.Logf("took over from pid %d in %v", pid, time.Since(begin))

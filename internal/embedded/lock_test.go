@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// TestALockEndsWithItsFile: also while a child that is about to become another program holds the file open.
+// TestALockEndsWithItsFile: closing a locked file releases the lock, even while a forked child that has not reached its exec holds the file open.
 func TestALockEndsWithItsFile(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "lock")
@@ -22,14 +22,14 @@ func TestALockEndsWithItsFile(t *testing.T) {
 	}
 	defer syscall.Close(inherited)
 	if _, err := tryLock(path); err != errLocked {
-		t.Errorf("a file that is locked can be locked: %v", err)
+		t.Errorf("locking a locked file: %v, want that it is locked", err)
 	}
 	if err := lock.Close(); err != nil {
 		t.Error(err)
 	}
 	again, err := tryLock(path)
 	if err != nil {
-		t.Fatalf("a file whose lock is given up: %v", err)
+		t.Fatalf("locking a file whose lock was released: %v", err)
 	}
 	again.Close()
 }

@@ -33,7 +33,7 @@ func standby(t *testing.T, of *embedded.Server, c embedded.Config) *embedded.Ser
 	return s
 }
 
-// eventually asks until the answer is the wanted one.
+// eventually repeats a query until it returns the wanted value.
 func eventually(t *testing.T, s *embedded.Server, sql, want string) {
 	t.Helper()
 	deadline := time.Now().Add(time.Minute)
@@ -44,11 +44,12 @@ func eventually(t *testing.T, s *embedded.Server, sql, want string) {
 			return
 		}
 		if time.Now().After(deadline) {
-			t.Fatalf("%s: %s, want %s", sql, got, want)
+			t.Fatalf("%s returned %s for too long, want %s", sql, got, want)
 		}
 	}
 }
 
+// TestStandbyStreamsAlsoFromAStandby: changes of the primary reach a standby, and a standby of that.
 func TestStandbyStreamsAlsoFromAStandby(t *testing.T) {
 	t.Parallel()
 	for _, major := range []int{14, 18} {
@@ -66,7 +67,7 @@ func TestStandbyStreamsAlsoFromAStandby(t *testing.T) {
 			for _, s := range []*embedded.Server{first, second} {
 				eventually(t, s, "SELECT pg_catalog.max(n)::text FROM kept", "2")
 				if v := query(t, s, "SELECT pg_catalog.pg_is_in_recovery()::text"); v != "true" {
-					t.Errorf("in recovery: %s", v)
+					t.Errorf("pg_is_in_recovery of a standby returned %s", v)
 				}
 			}
 			const streams = "SELECT COALESCE(pg_catalog.string_agg(application_name, ','), '') FROM pg_catalog.pg_stat_replication WHERE state = 'streaming'"
@@ -74,13 +75,14 @@ func TestStandbyStreamsAlsoFromAStandby(t *testing.T) {
 			eventually(t, first, streams, "second")
 			const slots = "SELECT COALESCE(pg_catalog.string_agg(slot_name || ' ' || active, ','), '') FROM pg_catalog.pg_replication_slots"
 			if v := query(t, primary, slots); v != "for_first true" {
-				t.Errorf("slots of the primary: %q, want that of its standby alone", v)
+				t.Errorf("the primary has the slots %q, want only that of its own standby", v)
 			}
 			eventually(t, primary, "SELECT (xmin IS NOT NULL)::text FROM pg_catalog.pg_replication_slots", "true") // hot_standby_feedback
 		})
 	}
 }
 
+// TestStandbyTakesUpWhereItStopped: a stopped standby with a slot finds the WAL it needs when it restarts.
 func TestStandbyTakesUpWhereItStopped(t *testing.T) {
 	t.Parallel()
 	primary := start(t, embedded.Config{Dir: directory(t)})
@@ -104,6 +106,7 @@ func TestStandbyTakesUpWhereItStopped(t *testing.T) {
 	}
 }
 
+// TestCommitWaitsForASynchronousStandby: with remote_apply, a synchronous standby shows what was committed.
 func TestCommitWaitsForASynchronousStandby(t *testing.T) {
 	t.Parallel()
 	primary := start(t, embedded.Config{Dir: directory(t)})
@@ -116,14 +119,14 @@ func TestCommitWaitsForASynchronousStandby(t *testing.T) {
 	for n := range 20 {
 		execute(t, primary, "INSERT INTO kept VALUES ("+strconv.Itoa(n)+")")
 		if v := query(t, s, "SELECT pg_catalog.max(n)::text FROM kept"); v != strconv.Itoa(n) {
-			t.Fatalf("the standby has %s, and %d is committed", v, n)
+			t.Fatalf("the newest row of the standby is %s, but %d is committed", v, n)
 		}
 	}
 	execute(t, primary, "ALTER SYSTEM RESET synchronous_standby_names") // for the end of the test
 	execute(t, primary, "SELECT pg_catalog.pg_reload_conf()")
 }
 
-// Rows that are written while the data directory is copied must be in the copy.
+// TestStandbyOfABusyPrimaryMissesNothing: rows written while the data directory is copied are in the copy.
 func TestStandbyOfABusyPrimaryMissesNothing(t *testing.T) {
 	t.Parallel()
 	primary := start(t, embedded.Config{Dir: directory(t)})
@@ -135,7 +138,7 @@ func TestStandbyOfABusyPrimaryMissesNothing(t *testing.T) {
 	defer conn.Close(context.Background())
 	stop, done := make(chan struct{}), make(chan error, 1)
 	n := 0
-	go func() { // ends when it is told to
+	go func() { // ends when stop is closed
 		for {
 			select {
 			case <-stop:
@@ -158,9 +161,10 @@ func TestStandbyOfABusyPrimaryMissesNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, s, "SELECT pg_catalog.count(*)::text FROM kept", strconv.Itoa(n*100))
-	t.Logf("%d transactions meanwhile", n)
+	t.Logf("%d transactions in the meantime", n)
 }
 
+// TestStandbyNeedsADirectoryWithoutData: a standby is refused a directory with data, and a version other than its primary's.
 func TestStandbyNeedsADirectoryWithoutData(t *testing.T) {
 	t.Parallel()
 	dir := directory(t)
@@ -175,7 +179,7 @@ func TestStandbyNeedsADirectoryWithoutData(t *testing.T) {
 	}
 }
 
-// Removing what somebody else has swept up is no error.
+// TestRemovingWhatIsGoneIsNoError: removing a directory that another process has removed succeeds.
 func TestRemovingWhatIsGoneIsNoError(t *testing.T) {
 	t.Parallel()
 	if err := embedded.Remove(t.Context(), directory(t)+"/gone"); err != nil {

@@ -19,30 +19,34 @@ import (
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
 
+// TestMovingFromGraphileWorkerLosesNoJobAndRunsNoneTwice: after the steps of the page, every job has run once.
 func TestMovingFromGraphileWorkerLosesNoJobAndRunsNoneTwice(t *testing.T) {
 	losesNoJobAndRunsNoneTwice(t, open(t, graphileWorker))
 }
 
+// TestMovingFromPgBossLosesNoJobAndRunsNoneTwice: after the steps of the page, every job has run once.
 func TestMovingFromPgBossLosesNoJobAndRunsNoneTwice(t *testing.T) {
 	losesNoJobAndRunsNoneTwice(t, open(t, pgBoss))
 }
 
+// TestMovingFromGraphileWorkerEnqueuesIntoOneOfTheTwoInOneTransaction: the page's switch puts each job into one of the two queues, or none after a rollback.
 func TestMovingFromGraphileWorkerEnqueuesIntoOneOfTheTwoInOneTransaction(t *testing.T) {
 	enqueuesIntoOneOfTheTwo(t, open(t, graphileWorker))
 }
 
+// TestMovingFromPgBossEnqueuesIntoOneOfTheTwoInOneTransaction: the page's switch puts each job into one of the two queues, or none after a rollback.
 func TestMovingFromPgBossEnqueuesIntoOneOfTheTwoInOneTransaction(t *testing.T) {
 	enqueuesIntoOneOfTheTwo(t, open(t, pgBoss))
 }
 
 // peer is a queue to move from.
 type peer struct {
-	name string // of the page, and of the program that fills it
+	name string // name of the page, and of the program that enqueues its jobs
 	stop string // the heading of the page's last step
 	// Queries that count what the test waits for.
 	failed, running, gone string
 	all                   string
-	used                  string // the attempts that were used, in a moved job's meta
+	used                  string // expression for the number of used attempts, in a moved job's meta
 }
 
 var (
@@ -64,10 +68,10 @@ var (
 	}
 )
 
-// Accounts of whom testdata/mail.mjs makes something of its own.
+// Accounts that testdata/mail.mjs treats specially.
 const (
-	refused = 10_000 // and more: nobody's mail is taken
-	slow    = 20_000 // and more: it takes until the gate is open
+	refused = 10_000 // from here on, mail is refused
+	slow    = 20_000 // from here on, a mail takes until the gate is open
 )
 
 // stage is a database with both queues, and a directory with the page's programs.
@@ -80,12 +84,13 @@ type stage struct {
 	pool *pgxpool.Pool
 }
 
-// open writes the page's programs down, and compiles the worker of the examples with the page's handlers.
+// open writes the page's programs into a directory, and compiles the worker of the examples with the page's handlers.
 func open(t *testing.T, p peer) stage {
 	t.Helper()
 	modules := filepath.Join(drivertest.Node(t, "package.json"), "node_modules")
 	s := stage{peer: p, page: Read(t, "../../docs/moving-from-"+p.name+".md"), dir: t.TempDir(), url: pgtest.Database(t)}
-	// The queues want a newer Node.js than there may be, so one is installed with them; where npm ran no script that does, the one here must do.
+	// The queues may require a newer Node.js than the installed one, so npm installs one with them. Its install script may not have run; then
+	// the installed one must do.
 	if s.node = filepath.Join(modules, "node", "bin", "node"); !isThere(s.node) {
 		s.node = drivertest.Tool(t, "node")
 	}
@@ -107,7 +112,7 @@ func open(t *testing.T, p peer) stage {
 	for _, program := range blocks(s.page.text, "js") {
 		name, ok := strings.CutPrefix(strings.SplitN(program, "\n", 2)[0], "// ")
 		if !ok {
-			t.Fatalf("the page does not name this program:\n%s", program)
+			t.Fatalf("the first line of this program on the page is not its file name:\n%s", program)
 		}
 		s.write(t, name, program)
 	}
@@ -192,7 +197,7 @@ type job struct {
 	First    bool       `json:"first"`
 }
 
-// fill enqueues jobs for n accounts as the peer does it.
+// fill enqueues jobs for n accounts with the peer's own API.
 func (s stage) fill(t *testing.T, from, n int64, like job) {
 	t.Helper()
 	var lines bytes.Buffer
@@ -217,7 +222,7 @@ func losesNoJobAndRunsNoneTwice(t *testing.T, s stage) {
 	})
 	s.fill(t, 0, waiting, job{Attempts: 4, First: true})
 	s.fill(t, waiting, scheduled, job{Attempts: 4, At: &in})
-	// Weir's worker runs beside it. What fails with it, too, is not tried again before the test looks.
+	// Weir's worker runs at the same time. Jobs that fail with it are not retried before the test checks them.
 	if _, err := s.pool.Exec(t.Context(), `SELECT weir.enqueue('mail', 'welcome', '{"account": 9999}')`); err != nil {
 		t.Fatal(err)
 	}
@@ -239,13 +244,13 @@ func losesNoJobAndRunsNoneTwice(t *testing.T, s stage) {
 	}
 	drain()
 	if moved < scheduled {
-		t.Fatalf("%d jobs were moved, at least the %d scheduled ones should have been", moved, scheduled)
+		t.Fatalf("%d jobs were moved, want at least the %d scheduled ones", moved, scheduled)
 	}
 	if _, err := s.pool.Exec(t.Context(), `INSERT INTO gate DEFAULT VALUES`); err != nil {
 		t.Fatal(err)
 	}
 	pgtest.Until(t, "the old queue has nothing left to do", func() bool {
-		drain() // one that was running meanwhile may have failed, and wait again
+		drain() // a job that was running may have failed, and wait again
 		return s.count(t, `SELECT count(*) FROM (`+left+`) AS left_over`) == 0
 	})
 	pgtest.Until(t, "every waiting job has run", func() bool {
@@ -254,22 +259,22 @@ func losesNoJobAndRunsNoneTwice(t *testing.T, s stage) {
 	if twice := s.count(t, `SELECT count(*) FROM (SELECT FROM ledger GROUP BY account HAVING count(*) > 1) AS twice`); twice != 0 {
 		t.Errorf("%d jobs ran twice", twice)
 	}
-	// Those that fail either have failed for good with the old queue, or have what attempts were left with Weir.
+	// Jobs that fail have either failed for good in the old queue, or have their remaining attempts in Weir.
 	pgtest.Until(t, "every failing job has failed with Weir, too", func() bool {
 		return s.count(t, `SELECT count(*) FROM weir.later_jobs WHERE attempt > 1`)+s.count(t, `SELECT count(*) FROM weir.failed_jobs`)+s.count(t, s.peer.gone) == retried+gone
 	})
 	if wrong := s.count(t, `
 		SELECT count(*) FROM (SELECT * FROM weir.later_jobs UNION ALL SELECT * FROM weir.failed_jobs) AS j
 		WHERE (args->>'account')::int >= 10000 AND max_attempts <> 4 - `+s.used); wrong != 0 {
-		t.Errorf("%d failed jobs have not the attempts that were left", wrong)
+		t.Errorf("%d failed jobs do not have the number of attempts that were left", wrong)
 	}
 	if n := s.count(t, `SELECT count(*) FROM weir.later_jobs WHERE run_at = $1 AND max_attempts = 4 AND priority = 2`, in); n != scheduled {
-		t.Errorf("%d jobs are scheduled as they were, want %d", n, scheduled)
+		t.Errorf("%d jobs have kept their schedule, want %d", n, scheduled)
 	}
 }
 
 func enqueuesIntoOneOfTheTwo(t *testing.T, s stage) {
-	s.fill(t, 0, 0, job{}) // makes its schema
+	s.fill(t, 0, 0, job{}) // creates its schema
 	s.run(t, "", "transactions.mjs", "10")
 	if n := s.count(t, s.all); n != 1 {
 		t.Errorf("%d jobs are in the old queue, want the one that was committed", n)

@@ -1,4 +1,5 @@
-// Package moving tests the pages on moving to Weir from other queues: it runs what they tell people to run, against the queue that they move from.
+// Package moving tests the pages about moving to Weir from other queues: it runs the commands and programs of the pages against the queues that
+// they move from.
 package moving
 
 import (
@@ -8,7 +9,7 @@ import (
 	"testing"
 )
 
-// Page is a page of the documents.
+// Page is a page of the documentation.
 type Page struct{ text string }
 
 // Read reads a page.
@@ -35,7 +36,7 @@ func (p Page) Block(t testing.TB, heading, language string) string {
 	return blocks[0]
 }
 
-// IsIn checks that a source holds each of the page's blocks in a language, so that what people read is what was compiled and run.
+// IsIn checks that a source file contains all blocks of the page in a language, so that readers get code that was compiled and run.
 func (p Page) IsIn(t testing.TB, language, source string) {
 	t.Helper()
 	all := blocks(p.text, language)
