@@ -14,10 +14,10 @@ import (
 	"github.com/weir-pg/weir/internal/pgtest"
 )
 
-var errStillHeld = errors.New("fence returns NULL although no transaction of the worker's is open")
+var errStillHeld = errors.New("fence returns NULL although no transaction of the worker is open")
 
-// TestEveryAttemptIsInExactlyOneBatch: whatever transactions do, each committed job is claimed, each attempt by one batch, and what was
-// rolled back never; each attempt that does not end a job is followed by the next.
+// TestEveryAttemptIsInExactlyOneBatch: every attempt at a committed job is claimed by exactly one batch, no job that was rolled back is claimed,
+// and each attempt that does not end its job is followed by the next.
 func TestEveryAttemptIsInExactlyOneBatch(t *testing.T) {
 	t.Parallel()
 	l := newLoad(t, pgtest.Database(t), newSeed(t))
@@ -25,7 +25,7 @@ func TestEveryAttemptIsInExactlyOneBatch(t *testing.T) {
 	l.verify(time.Time{})
 }
 
-// loadTime is how long to load the server.
+// loadTime returns how long to load the server.
 func loadTime(normal time.Duration) time.Duration {
 	if *longFlag > 0 {
 		return *longFlag
@@ -33,7 +33,7 @@ func loadTime(normal time.Duration) time.Duration {
 	return normal
 }
 
-// run loads the server for so long, then drains it. disturb is called halfway.
+// run loads the server for d, and then drains it. disturb is called halfway.
 func (l *load) run(d time.Duration, disturb func()) {
 	conn := connect(l.t, l.url)
 	for _, sql := range []string{`SELECT weir.set('completed_retention', '0 s')`, `SELECT weir.set('retention_bytes', '1048576')`} {
@@ -71,7 +71,7 @@ func (l *load) run(d time.Duration, disturb func()) {
 	}
 }
 
-// drain decides prepared transactions whose answer was lost, and waits until every row of the log has been claimed and finished.
+// drain ends prepared transactions whose answer was lost, and waits until every row of the log has been claimed and finished.
 func (l *load) drain() {
 	conn := connect(l.t, l.url)
 	for _, gid := range column[string](l.t, conn, `SELECT gid FROM pg_prepared_xacts WHERE database = current_database()`) {
@@ -90,7 +90,7 @@ func (l *load) drain() {
 	l.t.Logf("drained in %v", time.Since(begin).Round(time.Millisecond))
 }
 
-// unfinished returns an example of what is still to be done, or "".
+// unfinished returns an example of what remains to be done, or "".
 func (l *load) unfinished(conn *pgx.Conn) string {
 	rows, err := conn.Query(l.ctx, `SELECT id, attempt, put_off FROM weir.job UNION ALL SELECT id, attempt, put_off FROM weir.later`)
 	if err != nil {
@@ -101,7 +101,7 @@ func (l *load) unfinished(conn *pgx.Conn) string {
 	missing := ""
 	_, err = pgx.ForEachRow(rows, []any{&id, &t.attempt, &t.putOff}, func() error {
 		if missing == "" && !l.model.has(id, t) {
-			missing = fmt.Sprintf("job %d attempt %v is in the log and was not claimed", id, t)
+			missing = fmt.Sprintf("job %d attempt %v is in the log but was not claimed", id, t)
 		}
 		return nil
 	})
@@ -113,7 +113,7 @@ func (l *load) unfinished(conn *pgx.Conn) string {
 		err = conn.QueryRow(l.ctx, `SELECT count(*) FROM (
 			SELECT b.lane, b.seq, i.id FROM weir.batch b, unnest(b.ids) i(id) EXCEPT SELECT r.lane, r.seq, i.id FROM weir.result r, unnest(r.ids) i(id)) u`).Scan(&open)
 		if err != nil || open > 0 {
-			missing = fmt.Sprintf("%d attempts were claimed and have no result %v", open, err)
+			missing = fmt.Sprintf("%d attempts were claimed but have no result %v", open, err)
 		}
 	}
 	return missing
@@ -135,9 +135,9 @@ func (l *load) verify(killed time.Time) {
 		l.t.Error(p)
 	}
 	if len(problems) > 0 {
-		l.t.Errorf("%d problems in all", len(problems))
+		l.t.Errorf("there are %d problems", len(problems))
 	}
 	if fates[committed] == 0 || did["opened"] == 0 || did["reclaimed"] == 0 || did["promoted"] == 0 {
-		l.t.Errorf("the load was too light to prove anything: %v, %v", fates, did)
+		l.t.Errorf("the load was too light for the test to prove anything: %v, %v", fates, did)
 	}
 }

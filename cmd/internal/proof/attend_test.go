@@ -12,7 +12,7 @@ import (
 	"github.com/weir-pg/weir/schema"
 )
 
-// attend has a session speak for a worker, by what it knows of its own end of the connection.
+// attend makes a session attend for a worker, using the session's own address.
 func attend(t *testing.T, conn *pgx.Conn, worker int32) bool {
 	t.Helper()
 	here := netip.MustParseAddrPort(conn.PgConn().Conn().LocalAddr().String())
@@ -24,13 +24,13 @@ func isFenced(t *testing.T, conn *pgx.Conn, worker int32) bool {
 	return value[bool](t, conn, `SELECT EXISTS (SELECT FROM weir.worker w WHERE w.id = $1 AND w.fenced)`, worker)
 }
 
-// watched is how much of Weir's own time has passed, in ms.
+// watched returns how much time has passed by the counter with which Weir measures leases, in ms.
 func watched(t *testing.T, conn *pgx.Conn) int64 {
 	t.Helper()
 	return value[int64](t, conn, `SELECT last_value FROM weir.watched`)
 }
 
-// hasEnded waits until a session is gone from the server, with its locks.
+// hasEnded waits until a session has ended on the server, with its locks.
 func hasEnded(t *testing.T, conn *pgx.Conn, pid uint32) {
 	t.Helper()
 	until(t, "the session has ended", func() bool {
@@ -38,8 +38,8 @@ func hasEnded(t *testing.T, conn *pgx.Conn, pid uint32) {
 	})
 }
 
-// TestJobsOfAKilledWorkerNeedNotWaitForItsLease: once the session of a worker that attends has ended, and no other has followed within seconds,
-// its jobs are others'. Whoever comes back, by whatever session, keeps his.
+// TestJobsOfAKilledWorkerNeedNotWaitForItsLease: once the session of an attending worker has ended, and no other session has replaced it within
+// seconds, its jobs run on other workers; a worker that attends again with any session keeps its jobs.
 func TestJobsOfAKilledWorkerNeedNotWaitForItsLease(t *testing.T) {
 	t.Parallel()
 	url := pgtest.Database(t)
@@ -49,7 +49,7 @@ func TestJobsOfAKilledWorkerNeedNotWaitForItsLease(t *testing.T) {
 		worker := value[int32](t, conn, `SELECT weir._start('w', ARRAY['q'], '5 minutes')`)
 		session := connect(t, url)
 		if !attend(t, session, worker) {
-			t.Fatal("the session of a worker does not count as its own")
+			t.Fatal("the session of a worker is not recognized as its own")
 		}
 		return worker, session
 	}
@@ -62,7 +62,7 @@ func TestJobsOfAKilledWorkerNeedNotWaitForItsLease(t *testing.T) {
 	}
 	for range 5 {
 		if got := column[int32](t, conn, `SELECT worker FROM weir._rescue()`); len(got) != 0 {
-			t.Fatalf("rescue speaks of workers %v, which all attend", got)
+			t.Fatalf("rescue reports workers %v, but all of them attend", got)
 		}
 	}
 	for _, c := range []*pgx.Conn{first, second, third} {
@@ -75,7 +75,7 @@ func TestJobsOfAKilledWorkerNeedNotWaitForItsLease(t *testing.T) {
 	began := watched(t, conn)
 	again := connect(t, url)
 	if !attend(t, again, back) {
-		t.Fatal("a worker may not attend again")
+		t.Fatal("a worker can't attend again")
 	}
 	exec(t, conn, `SELECT weir.heartbeat($1)`, beats)
 	relogged := 0
@@ -84,24 +84,24 @@ func TestJobsOfAKilledWorkerNeedNotWaitForItsLease(t *testing.T) {
 		return relogged > 0
 	})
 	if passed := watched(t, conn) - began; passed < 3000 || passed > 10_000 {
-		t.Errorf("it was fenced after %d ms", passed)
+		t.Errorf("the worker was fenced after %d ms", passed)
 	}
 	if !isFenced(t, conn, killed) || isFenced(t, conn, back) || isFenced(t, conn, beats) || relogged != 1 {
 		t.Errorf("fenced: killed %v, back %v, beats %v; %d jobs", isFenced(t, conn, killed), isFenced(t, conn, back), isFenced(t, conn, beats), relogged)
 	}
-	// The note of having been missed once does not shorten what is granted the next time.
+	// That a worker was missed once does not shorten its time to reconnect when it is missed again.
 	if err := again.Close(context.Background()); err != nil {
 		t.Fatal(err)
 	}
 	hasEnded(t, conn, again.PgConn().PID())
 	exec(t, conn, `SELECT weir._rescue()`)
 	if isFenced(t, conn, back) {
-		t.Error("a worker that attended again was fenced at the first look")
+		t.Error("a worker that attended again was fenced at the first check")
 	}
 }
 
-// TestAStepOfTheClockIsNotTakenFromWhoReconnects: of the 3 s that are granted to who has lost his session, a clock that steps, by however much and in
-// either direction, takes half a second: a worker interrupts its jobs after 2.25 s.
+// TestAStepOfTheClockIsNotTakenFromWhoReconnects: a worker that has lost its session has 3 s to reconnect, and a step of the clock, in either
+// direction, takes at most half a second of that: a worker interrupts its jobs after 2.25 s.
 func TestAStepOfTheClockIsNotTakenFromWhoReconnects(t *testing.T) {
 	t.Parallel()
 	url := pgtest.Database(t)
@@ -110,13 +110,13 @@ func TestAStepOfTheClockIsNotTakenFromWhoReconnects(t *testing.T) {
 		worker := value[int32](t, conn, `SELECT weir._start('w', ARRAY['q'], '5 minutes')`)
 		session := connect(t, url)
 		if !attend(t, session, worker) {
-			t.Fatal("the session of a worker does not count as its own")
+			t.Fatal("the session of a worker is not recognized as its own")
 		}
 		if err := session.Close(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		hasEnded(t, conn, session.PgConn().PID())
-		exec(t, conn, `SELECT weir._rescue()`) // misses it
+		exec(t, conn, `SELECT weir._rescue()`) // notices that it is missing
 		looks := 0
 		for ; !isFenced(t, conn, worker); looks++ {
 			ago := 500
@@ -130,12 +130,12 @@ func TestAStepOfTheClockIsNotTakenFromWhoReconnects(t *testing.T) {
 			}
 		}
 		if looks != 6 {
-			t.Errorf("after a step of %d ms the worker is fenced at the look number %d, each after half a second, want 6", step, looks)
+			t.Errorf("after a step of %d ms the worker is fenced at check %d, made every half a second, want 6", step, looks)
 		}
 	}
 }
 
-// TestAttendingNeedsAnUnbrokenLine: a session that a pooler or a proxy has made speaks for nobody.
+// TestAttendingNeedsAnUnbrokenLine: a session that was opened by a pooler or a proxy does not attend for a worker.
 func TestAttendingNeedsAnUnbrokenLine(t *testing.T) {
 	pgtest.Alone(t, "it counts locks of the whole server")
 	conn := connect(t, pgtest.Database(t))
@@ -148,21 +148,21 @@ func TestAttendingNeedsAnUnbrokenLine(t *testing.T) {
 		"socket": value[bool](t, conn, `SELECT weir.attend($1, $2, NULL, NULL)`, worker, conn.PgConn().PID()),
 	} {
 		if ok {
-			t.Errorf("a session attends from behind a %s", what)
+			t.Errorf("a session attends through a %s", what)
 		}
 	}
 	if n := value[int](t, conn, `SELECT count(*) FROM pg_locks WHERE classid = 1464158554`); n != 0 {
-		t.Errorf("%d locks are held all the same", n)
+		t.Errorf("%d locks are held although nothing attends", n)
 	}
 	if !attend(t, conn, worker) {
-		t.Error("a session of the server's own does not attend")
+		t.Error("a direct session does not attend")
 	}
 	exec(t, conn, `SELECT weir._fence($1)`, worker)
 	_, err := conn.Exec(t.Context(), `SELECT weir.attend($1, $2, $3, $4)`, worker, conn.PgConn().PID(), here.Addr(), here.Port())
 	wantCode(t, "attend of a fenced worker", err, "WR001")
 }
 
-// TestAttendingUsesUpNoTransactionIDs: heartbeats and rescues of a fleet that attends write nothing, but for what has changed.
+// TestAttendingUsesUpNoTransactionIDs: heartbeats and rescues write nothing for workers that attend, except when something changes.
 func TestAttendingUsesUpNoTransactionIDs(t *testing.T) {
 	pgtest.Alone(t, "it counts transaction ids of the whole server")
 	url := pgtest.Database(t)
@@ -184,7 +184,7 @@ func TestAttendingUsesUpNoTransactionIDs(t *testing.T) {
 	if n := value[int](t, conn, `SELECT count(*) FROM weir.last_word`) - rows; n != 0 {
 		t.Errorf("%d heartbeats were written", n)
 	}
-	if n := next() - before; n >= 20 { // others of this server may use up some
+	if n := next() - before; n >= 20 { // background processes of the server may use up some
 		t.Errorf("%d transaction ids were used up", n)
 	}
 	look := `SELECT state || ' ' || running || ' ' || (seen_at = now()) FROM weir.workers() WHERE id = $1`
@@ -193,11 +193,11 @@ func TestAttendingUsesUpNoTransactionIDs(t *testing.T) {
 	}
 	exec(t, conn, `UPDATE weir.last_word SET at = at - interval '1 hour'`)
 	if got := value[string](t, conn, look, worker); got != "alive 7 true" {
-		t.Errorf("an hour later the worker is %s", got)
+		t.Errorf("an hour later the worker is %s, want alive 7 true", got)
 	}
 }
 
-// TestASessionThatStandsStillIsEndedAfterTheLease: a process that is stopped keeps its connections; the server ends the one that speaks for it.
+// TestASessionThatStandsStillIsEndedAfterTheLease: if a process is stopped but keeps its connections, the server ends its attending session.
 func TestASessionThatStandsStillIsEndedAfterTheLease(t *testing.T) {
 	t.Parallel()
 	url := pgtest.Database(t)
@@ -213,7 +213,7 @@ func TestASessionThatStandsStillIsEndedAfterTheLease(t *testing.T) {
 	})
 }
 
-// TestAServerWithoutRoomFencesNobodyForItsSession: who lost his connection and gets no other is granted the lease.
+// TestAServerWithoutRoomFencesNobodyForItsSession: a worker that loses its connection, and can't open another, keeps its lease.
 func TestAServerWithoutRoomFencesNobodyForItsSession(t *testing.T) {
 	t.Parallel()
 	server := pgtest.Server(t, map[string]string{"max_connections": "12"})
@@ -238,7 +238,7 @@ func TestAServerWithoutRoomFencesNobodyForItsSession(t *testing.T) {
 		exec(t, conn, `SELECT weir._rescue()`)
 	}
 	if isFenced(t, conn, worker) {
-		t.Fatal("a worker was fenced that could not connect")
+		t.Fatal("a worker that could not connect was fenced before its lease was over")
 	}
 	for _, c := range others {
 		if err := c.Close(context.Background()); err != nil {
@@ -251,8 +251,8 @@ func TestAServerWithoutRoomFencesNobodyForItsSession(t *testing.T) {
 	})
 }
 
-// TestARestartFencesNobodyForItsSession: with the server all locks are gone, whether it was restarted, crashed, or lost to a standby; then
-// the lease decides.
+// TestARestartFencesNobodyForItsSession: after a restart, a crash or a failover, which release all locks, the lease decides whether a worker is
+// fenced.
 func TestARestartFencesNobodyForItsSession(t *testing.T) {
 	t.Parallel()
 	for _, how := range []string{"restart", "crash of a backend", "failover"} {
@@ -278,7 +278,7 @@ func TestARestartFencesNobodyForItsSession(t *testing.T) {
 					t.Fatal(err)
 				}
 			case "crash of a backend":
-				backend, err := os.FindProcess(int(connect(t, url).PgConn().PID())) // the server is this test's own
+				backend, err := os.FindProcess(int(connect(t, url).PgConn().PID())) // the test has its own server
 				if err == nil {
 					err = backend.Kill()
 				}
@@ -291,7 +291,7 @@ func TestARestartFencesNobodyForItsSession(t *testing.T) {
 				pgtest.Replayed(t, server, standby)
 				look := connect(t, standby.URL("postgres"))
 				if state := value[string](t, look, `SELECT state FROM weir.workers() WHERE id = $1`, worker); state != "alive" {
-					t.Errorf("seen from the standby, the worker is %s", state)
+					t.Errorf("on the standby, the worker is shown as %s", state)
 				}
 				if err := server.Kill(); err != nil {
 					t.Fatal(err)
@@ -307,18 +307,18 @@ func TestARestartFencesNobodyForItsSession(t *testing.T) {
 			if isFenced(t, conn, worker) || isFenced(t, conn, short) {
 				t.Error("a worker was fenced before its lease was over")
 			}
-			until(t, "the one with the short lease is fenced", func() bool {
+			until(t, "the worker with the short lease is fenced", func() bool {
 				exec(t, conn, `SELECT weir._rescue()`)
 				return isFenced(t, conn, short)
 			})
 			if isFenced(t, conn, worker) {
-				t.Error("the one with the long lease is fenced too")
+				t.Error("the worker with the long lease is fenced too")
 			}
 		})
 	}
 }
 
-// hasCrashed waits until a session is cut off.
+// hasCrashed waits until the server has ended a session.
 func hasCrashed(t *testing.T, conn *pgx.Conn) {
 	t.Helper()
 	until(t, "the server has ended all sessions", func() bool {
@@ -327,10 +327,10 @@ func hasCrashed(t *testing.T, conn *pgx.Conn) {
 	})
 }
 
-// reconnect connects to a server that may be starting still.
+// reconnect connects to a server that may still be starting.
 func reconnect(t *testing.T, url string) (conn *pgx.Conn) {
 	t.Helper()
-	until(t, "the server lets in", func() bool {
+	until(t, "the server accepts connections", func() bool {
 		var err error
 		conn, err = pgx.Connect(t.Context(), url)
 		return err == nil
@@ -339,7 +339,7 @@ func reconnect(t *testing.T, url string) (conn *pgx.Conn) {
 	return conn
 }
 
-// TestOneWorkerThatCannotBeFencedHidesNoOther: neither those that are in the middle of something, nor one whose end is an error.
+// TestOneWorkerThatCannotBeFencedHidesNoOther: workers that are busy, or whose fencing fails, do not prevent the fencing of others.
 func TestOneWorkerThatCannotBeFencedHidesNoOther(t *testing.T) {
 	t.Parallel()
 	url := pgtest.Database(t)
@@ -351,18 +351,18 @@ func TestOneWorkerThatCannotBeFencedHidesNoOther(t *testing.T) {
 	exec(t, holder, `SELECT pg_advisory_xact_lock_shared(1464158548, w.id) FROM weir.worker w WHERE w.name LIKE 'held%'`)
 	exec(t, conn, `CREATE FUNCTION weir.refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'this one not'; END $$`)
 	exec(t, conn, `CREATE TRIGGER refuse BEFORE INSERT ON weir.worker FOR EACH ROW WHEN (NEW.fenced AND NEW.id = `+value[string](t, conn, `SELECT $1::integer::text`, broken)+`) EXECUTE FUNCTION weir.refuse()`)
-	until(t, "the one that can be fenced is", func() bool {
+	until(t, "the worker that can be fenced is fenced", func() bool {
 		exec(t, conn, `SELECT weir._rescue()`)
 		return isFenced(t, conn, free)
 	})
 	exec(t, holder, `COMMIT`)
-	until(t, "all but the broken one are", func() bool {
+	until(t, "all workers but the broken one are fenced", func() bool {
 		exec(t, conn, `SELECT weir._rescue()`)
 		return value[int](t, conn, `SELECT count(*) FROM weir.worker WHERE fenced`) == 31
 	})
 }
 
-// TestAStrangersLockStopsNoRescue: locks are anybody's, and so is the number of a worker that there can't be.
+// TestAStrangersLockStopsNoRescue: anyone may hold advisory locks, even with the key of a worker that does not exist, and rescue still works.
 func TestAStrangersLockStopsNoRescue(t *testing.T) {
 	t.Parallel()
 	url := pgtest.Database(t)
@@ -372,7 +372,7 @@ func TestAStrangersLockStopsNoRescue(t *testing.T) {
 	exec(t, conn, `SELECT weir.workers()`)
 }
 
-// TestWhoFailsToAttendHoldsNoLock: it would outlive the error, and the worker would be taken to be alive.
+// TestWhoFailsToAttendHoldsNoLock: a call that fails leaves no lock behind, which would make the worker seem alive.
 func TestWhoFailsToAttendHoldsNoLock(t *testing.T) {
 	t.Parallel()
 	url := pgtest.Database(t)
@@ -389,14 +389,14 @@ func TestWhoFailsToAttendHoldsNoLock(t *testing.T) {
 	}
 	try("attend of an unknown worker", worker+1, "WR001")
 	exec(t, session, `SET default_transaction_read_only = on`)
-	try("attend where nothing can be written", worker, "25006")
+	try("attend in a read-only session", worker, "25006")
 	exec(t, session, `SET default_transaction_read_only = off`)
 	if !attend(t, session, worker) {
-		t.Error("it may not attend when it can")
+		t.Error("the session can't attend although it may write again")
 	}
 }
 
-// TestASessionThatWasResetAttendsAgain: what has let go of a session's locks is seen by the next heartbeat, which takes them again.
+// TestASessionThatWasResetAttendsAgain: if a reset has released a session's locks, the next heartbeat takes them again.
 func TestASessionThatWasResetAttendsAgain(t *testing.T) {
 	t.Parallel()
 	url := pgtest.Database(t)
@@ -406,20 +406,20 @@ func TestASessionThatWasResetAttendsAgain(t *testing.T) {
 	exec(t, session, `SELECT weir.heartbeat($1)`, worker)
 	exec(t, session, `SELECT pg_advisory_unlock_all()`)
 	if got := column[int32](t, conn, `SELECT worker FROM weir._rescue()`); len(got) != 1 {
-		t.Fatalf("rescue misses %v", got)
+		t.Fatalf("rescue reports %v as missing", got)
 	}
 	exec(t, session, `SELECT weir.heartbeat($1)`, worker)
 	for range 3 {
 		if got := column[int32](t, conn, `SELECT worker FROM weir._rescue()`); len(got) != 0 {
-			t.Fatalf("rescue speaks of %v", got)
+			t.Fatalf("rescue reports %v", got)
 		}
 	}
 	if says := value[string](t, conn, `SELECT says FROM weir.last_word WHERE worker = $1 ORDER BY no DESC LIMIT 1`, worker); says != "attends" {
-		t.Errorf("its last word is %q", says)
+		t.Errorf("the heartbeat returned %q", says)
 	}
 }
 
-// TestTheServerGivesUpNoQuietLine: who is at the other end of it may not know, and go on while others are given its jobs.
+// TestTheServerGivesUpNoQuietLine: the server waits as long as the lease before it gives up a silent connection, whose other end may still run jobs.
 func TestTheServerGivesUpNoQuietLine(t *testing.T) {
 	t.Parallel()
 	url := pgtest.Database(t)
@@ -436,7 +436,7 @@ func TestTheServerGivesUpNoQuietLine(t *testing.T) {
 	}
 }
 
-// TestAFullRoleIsFencedByItsLeaseAlone: who may not connect again, for his role or the database takes no more, can't say that he lives.
+// TestAFullRoleIsFencedByItsLeaseAlone: a worker that can't reconnect because its role or database has reached its connection limit keeps its lease.
 func TestAFullRoleIsFencedByItsLeaseAlone(t *testing.T) {
 	t.Parallel()
 	url := pgtest.Database(t)
@@ -445,7 +445,7 @@ func TestAFullRoleIsFencedByItsLeaseAlone(t *testing.T) {
 		`ALTER DATABASE ` + value[string](t, conn, `SELECT quote_ident(current_database())`) + ` CONNECTION LIMIT `,
 		`CREATE ROLE weir_full; ALTER ROLE weir_full CONNECTION LIMIT `,
 	} {
-		tx, err := conn.Begin(t.Context()) // roles are everybody's
+		tx, err := conn.Begin(t.Context()) // roles belong to the whole server
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -457,19 +457,19 @@ func TestAFullRoleIsFencedByItsLeaseAlone(t *testing.T) {
 			t.Fatal(err)
 		}
 		if !crowded {
-			t.Errorf("nobody is held up by %s0", limit)
+			t.Errorf("%s0 is not noticed as a full role or database", limit)
 		}
 		if err := tx.Rollback(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 	}
 	if value[bool](t, conn, `SELECT weir._is_crowded()`) {
-		t.Error("this server has room")
+		t.Error("the server does not count as having room")
 	}
 }
 
-// TestALateHeartbeatIsNotTheLastWordOfWhoAttends: one that was sent before the session attended, and arrived after, would be renewed by nobody; and
-// once the session ends, hours later, its lease would be long over.
+// TestALateHeartbeatIsNotTheLastWordOfWhoAttends: a heartbeat that was sent before the session attended, and arrives afterwards, does not make the
+// worker seem long silent when the session ends hours later.
 func TestALateHeartbeatIsNotTheLastWordOfWhoAttends(t *testing.T) {
 	t.Parallel()
 	url := pgtest.Database(t)
@@ -487,6 +487,6 @@ func TestALateHeartbeatIsNotTheLastWordOfWhoAttends(t *testing.T) {
 	hasEnded(t, conn, session.PgConn().PID())
 	exec(t, conn, `SELECT weir._rescue()`)
 	if isFenced(t, conn, worker) {
-		t.Error("a worker that attended is fenced by the first look after its session has ended")
+		t.Error("a worker that attended is fenced by the first check after its session has ended")
 	}
 }

@@ -9,28 +9,28 @@ import (
 	"github.com/weir-pg/weir/internal/pgtest"
 )
 
-// TestEveryFunctionIsDocumentedAndPinned: every function says its contract, and cannot be led astray by the caller's search_path.
+// TestEveryFunctionIsDocumentedAndPinned: every function has a comment with its contract, and does not depend on the caller's search_path.
 func TestEveryFunctionIsDocumentedAndPinned(t *testing.T) {
 	t.Parallel()
 	conn := connect(t, pgtest.Database(t))
 	for _, c := range []struct{ what, sql string }{
-		// A procedure has no settings, which would forbid it to commit; so it may do nothing but call functions, with its caller's rights.
-		{"procedure with rights of its own", `SELECT p.oid::regprocedure::text FROM pg_proc p WHERE p.pronamespace = 'weir'::regnamespace AND p.prokind = 'p' AND p.prosecdef`},
-		// A type's array has the type's name with an underscore before it, and a call with one NULL would be a cast to that.
+		// A procedure can't have settings, because they would forbid it to commit; so it may only call functions, with its caller's rights.
+		{"procedure with SECURITY DEFINER", `SELECT p.oid::regprocedure::text FROM pg_proc p WHERE p.pronamespace = 'weir'::regnamespace AND p.prokind = 'p' AND p.prosecdef`},
+		// An array type is named like its element type, with an underscore in front, and a call with a single NULL would be a cast to it.
 		{"function with the name of an array type", `SELECT p.oid::regprocedure::text FROM pg_proc p JOIN pg_type t ON t.typnamespace = p.pronamespace AND t.typname = p.proname
 			WHERE p.pronamespace = 'weir'::regnamespace`},
 		{"function without a comment", `SELECT p.oid::regprocedure::text FROM pg_proc p WHERE p.pronamespace = 'weir'::regnamespace
 			AND coalesce(obj_description(p.oid, 'pg_proc'), '') = ''`},
 		{"function without a pinned search_path", `SELECT p.oid::regprocedure::text FROM pg_proc p WHERE p.pronamespace = 'weir'::regnamespace
 			AND p.prokind <> 'p' AND NOT coalesce(p.proconfig @> ARRAY['search_path=pg_catalog, pg_temp'], false)`},
-		// A plan that is pinned costs more than the planner would spend, by its estimate: so much that a server with JIT compiles it at each call.
-		{"function whose statements may be compiled, for want of SET jit = off", `SELECT p.oid::regprocedure::text FROM pg_proc p WHERE p.pronamespace = 'weir'::regnamespace
+		// A forced plan has such a high estimated cost that a server with JIT compiles it in each call.
+		{"function without SET jit = off, whose statements may be compiled", `SELECT p.oid::regprocedure::text FROM pg_proc p WHERE p.pronamespace = 'weir'::regnamespace
 			AND p.prokind <> 'p' AND NOT coalesce(p.proconfig @> ARRAY['jit=off'], false)`},
-		// In sessions of the application a role's plan_cache_mode = force_custom_plan would have each enqueue planned anew, at four times the cost.
-		{"function of the application's whose plans are made as its role's settings say", `SELECT p.oid::regprocedure::text FROM pg_proc p WHERE p.pronamespace = 'weir'::regnamespace
+		// In an application's session, plan_cache_mode = force_custom_plan of its role would plan each enqueue again, at four times the cost.
+		{"function for applications without a fixed plan_cache_mode", `SELECT p.oid::regprocedure::text FROM pg_proc p WHERE p.pronamespace = 'weir'::regnamespace
 			AND (has_function_privilege('weir_enqueue', p.oid, 'EXECUTE') OR has_function_privilege('weir_publish', p.oid, 'EXECUTE') OR p.proname IN ('_check_job', '_queue_id'))
 			AND NOT coalesce(p.proconfig::text LIKE '%plan_cache_mode=%', false)`},
-		{"function that catches a whole class of errors, as a code that ends in 000 does", `SELECT p.oid::regprocedure::text FROM pg_proc p
+		{"function that catches a whole class of errors (a code that ends in 000)", `SELECT p.oid::regprocedure::text FROM pg_proc p
 			WHERE p.pronamespace = 'weir'::regnamespace AND p.prosrc ~ $$SQLSTATE '..000'$$`},
 		{"function that PUBLIC may execute", `SELECT p.oid::regprocedure::text FROM pg_proc p WHERE p.pronamespace = 'weir'::regnamespace
 			AND (p.proacl IS NULL OR EXISTS (SELECT FROM aclexplode(p.proacl) a WHERE a.grantee = 0))`},
@@ -45,7 +45,7 @@ func TestEveryFunctionIsDocumentedAndPinned(t *testing.T) {
 	}
 }
 
-// TestRolesDoTheirPartAndNoMore: the roles' privileges are these and no others.
+// TestRolesDoTheirPartAndNoMore: each role has exactly the privileges listed here.
 func TestRolesDoTheirPartAndNoMore(t *testing.T) {
 	t.Parallel()
 	url := pgtest.Database(t)
@@ -119,29 +119,29 @@ func TestRolesDoTheirPartAndNoMore(t *testing.T) {
 	as(stranger, denied, `SELECT weir.publish('c')`, `SELECT * FROM weir.ticks(0)`, `SELECT * FROM weir._await_tick(0)`, `SELECT * FROM weir._logins()`, `SELECT weir.enqueue('q', 'k')`, `SELECT * FROM weir.queues()`, `SELECT * FROM weir.job`)
 }
 
-// stranger is a role without any grant.
+// stranger is a role without privileges.
 const stranger = "weir_proof_stranger"
 
-// TestEveryCopyOfAJobIsWhole: whatever moves a job's row from one place to another takes all of its columns along.
+// TestEveryCopyOfAJobIsWhole: every statement that copies a row of a job copies all of its columns.
 func TestEveryCopyOfAJobIsWhole(t *testing.T) {
 	t.Parallel()
 	conn := connect(t, pgtest.Database(t))
 	checked := 0
 	for _, table := range []string{"job", "later"} {
 		columns := column[string](t, conn, `SELECT attname::text FROM pg_attribute WHERE attrelid = ('weir.' || $1)::regclass AND attnum > 0 AND NOT attisdropped AND attname <> 'leads'`, table)
-		// A copy leads always. What enqueue logs and what retry logs is a new attempt, which was never put off.
+		// A copy always leads. The rows that enqueue and retry log are new attempts, which were never put off.
 		for _, list := range column[string](t, conn, `SELECT p.proname || '(' || m[1] || ')' FROM pg_proc p, regexp_matches(p.prosrc, 'INSERT INTO weir\.' || $1 || ' \(([^)]*)\)', 'g') m
 			WHERE p.pronamespace = 'weir'::regnamespace AND p.proname NOT IN ('enqueue', 'enqueue_many', 'retry')`, table) {
 			name, listed, _ := strings.Cut(strings.TrimSuffix(list, ")"), "(")
 			for _, c := range columns {
 				if !slices.Contains(strings.Split(listed, ", "), c) {
-					t.Errorf("%s copies rows of weir.%s without %s", name, table, c)
+					t.Errorf("%s copies rows of weir.%s without the column %s", name, table, c)
 				}
 			}
 			checked++
 		}
 	}
 	if checked < 7 {
-		t.Errorf("%d copies found: are they worded otherwise?", checked)
+		t.Errorf("found only %d copies: does the test no longer recognize the statements?", checked)
 	}
 }

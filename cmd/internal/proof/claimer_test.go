@@ -9,17 +9,17 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// claimer works as a worker does: it claims, ends attempts in every way, dies, and comes back under a new id.
+// claimer acts as a worker: it claims, ends attempts in every way, dies, and continues under a new id.
 type claimer struct {
 	*load
 	rng    *rand.Rand
 	conn   *pgx.Conn
-	worker int32 // 0: none yet
-	mortal bool  // dies silently, and is left to the rescuer
+	worker int32 // 0: not registered yet
+	mortal bool  // dies silently and is fenced by the rescuer
 	held   []*evidence
-	lanes  []int32 // of the batches that it knows to be its own
+	lanes  []int32 // of the batches that it holds
 	seqs   []int64
-	unsure bool // a result may or may not have been recorded: only a fence settles it
+	unsure bool // whether a result was recorded is unknown, and only a fence decides
 }
 
 func (l *load) work(n int) {
@@ -79,7 +79,7 @@ func (c *claimer) claim() int {
 		limits[i] = int32(1 + c.rng.IntN(40))
 	}
 	got, err := claim(c.ctx, c.conn, c.worker, queues, limits)
-	if sqlstate(err) == "WR001" && c.mortal { // the rescuer was quick
+	if sqlstate(err) == "WR001" && c.mortal { // the rescuer was faster
 		c.worker, c.lanes, c.seqs = 0, nil, nil
 		return 0
 	}
@@ -95,14 +95,14 @@ func (c *claimer) claim() int {
 	return len(got)
 }
 
-// recover goes on after a lost connection. It either keeps its worker, and tells again how its attempts ended,
+// recover continues after a lost connection. It either keeps its worker and records its results again,
 // or gives the worker up.
 func (c *claimer) recover() {
 	if c.worker == 0 {
 		return
 	}
-	// A claim whose answer was lost is in the log, and only a fence gives its jobs to others. After a crash
-	// of the server the claims of this worker may be gone too, so it holds on to what it has, and sees.
+	// A claim whose answer was lost is in the log, and only a fence gives its jobs to others. After a crash of the
+	// server, this worker's claims may be lost too, so it keeps its attempts and tries to record them.
 	if c.crashing && c.rng.IntN(2) == 0 {
 		held := c.held
 		c.held = nil
@@ -117,7 +117,7 @@ func (c *claimer) recover() {
 				c.model.ended(unsure, e)
 			}
 			if c.conn.IsClosed() {
-				c.held = held[i+1:] // it holds on to those too
+				c.held = held[i+1:] // it keeps those too
 				return
 			}
 		}
@@ -132,12 +132,12 @@ func (c *claimer) recover() {
 			return true, err
 		})
 		c.check(c.conn, "reconcile", err)
-		return // with the same worker, and what it holds
+		return // with the same worker and its attempts
 	}
 	c.bury()
 }
 
-// bury fences its own worker.
+// bury fences its own worker, to start over.
 func (c *claimer) bury() {
 	for end := time.Now().Add(patience); ; c.pause(5 * time.Millisecond) {
 		done, err := c.takeStock(func(tx pgx.Tx) (done bool, err error) {
@@ -148,7 +148,7 @@ func (c *claimer) bury() {
 			return done, err
 		})
 		if c.check(c.conn, "fence", err) {
-			return // and come back
+			return // and start over
 		}
 		if done {
 			c.model.abandon(c.held)
@@ -162,7 +162,7 @@ func (c *claimer) bury() {
 	}
 }
 
-// takeStock fences or reconciles, and learns in the same transaction which claims it never got the answer of. False when fence
+// takeStock fences or reconciles, and finds in the same transaction the claims whose answers were lost. It returns false if fence
 // finds a result in flight.
 func (c *claimer) takeStock(call func(pgx.Tx) (bool, error)) (bool, error) {
 	tx, err := c.conn.Begin(c.ctx)
@@ -198,7 +198,7 @@ func (c *claimer) takeStock(call func(pgx.Tx) (bool, error)) (bool, error) {
 	return true, tx.Commit(c.ctx)
 }
 
-// finishSome ends a random part of what it holds: all, when the load is draining.
+// finishSome ends a random part of the held attempts, or all of them while the load is draining.
 func (c *claimer) finishSome() {
 	if c.conn.IsClosed() || len(c.held) == 0 {
 		return
@@ -233,7 +233,7 @@ func (c *claimer) finishSome() {
 		c.model.ended(unsure, done...)
 		c.unsure = true
 		if c.crashing {
-			c.held = append(c.held, done...) // and tell it again
+			c.held = append(c.held, done...) // and record them again later
 		}
 		return
 	}
@@ -254,7 +254,7 @@ func (c *claimer) finishOne(e *evidence) {
 	for i := range times {
 		first, err := finish(c.ctx, c.conn, c.worker, e.attempt, outcome, runAt)
 		if i > 0 && sqlstate(err) == "WR002" {
-			return // the segment was reclaimed between the calls, and the batch with it
+			return // the segment, with the batch, was reclaimed between the calls
 		}
 		if c.check(c.conn, "finish", err) {
 			if i == 0 {

@@ -9,7 +9,7 @@ import (
 	"github.com/weir-pg/weir/internal/pgtest"
 )
 
-// stepClock makes the database's past look as if the clock had been ahead by so much and were set right now; or, with a negative step,
+// stepClock makes the database's history look as if the clock had been ahead by this much and was set right just now, or with a negative step,
 // as if it had been behind.
 func stepClock(t *testing.T, conn *pgx.Conn, by time.Duration) {
 	t.Helper()
@@ -18,8 +18,8 @@ func stepClock(t *testing.T, conn *pgx.Conn, by time.Duration) {
 		ahead_due = (SELECT array_agg(d + $1::interval ORDER BY n) FROM unnest(ahead_due) WITH ORDINALITY a(d, n))`, by)
 }
 
-// TestClockStepsLoseNothingAndHurryNothing: when the clock steps back, jobs wait for their time by the clock as it is now, though the
-// promoter has been there before; none is forgotten, none promoted twice.
+// TestClockStepsLoseNothingAndHurryNothing: if the clock steps back, each scheduled job waits for its time by the clock as it is now, and is
+// promoted exactly once, even if the promoter has been past that time before.
 func TestClockStepsLoseNothingAndHurryNothing(t *testing.T) {
 	t.Parallel()
 	const step = time.Hour
@@ -38,7 +38,7 @@ func TestClockStepsLoseNothingAndHurryNothing(t *testing.T) {
 
 	t.Run("ties", func(t *testing.T) {
 		conn := connect(t, pgtest.Database(t))
-		tie := value[time.Time](t, conn, `SELECT clock_timestamp() + interval '2 s'`) // what is due already when it is enqueued is not promoted
+		tie := value[time.Time](t, conn, `SELECT clock_timestamp() + interval '2 s'`) // jobs that are already due when enqueued are not promoted
 		for range 5 {
 			exec(t, conn, `SELECT weir.enqueue('q', 'tie', run_at => $1)`, tie)
 		}
@@ -50,7 +50,7 @@ func TestClockStepsLoseNothingAndHurryNothing(t *testing.T) {
 		until(t, "the other ties are promoted", func() bool { promote(t, conn, 3); return kinds(t, conn)["tie"] >= 5 })
 		promote(t, conn, 3)
 		if got := kinds(t, conn); got["tie"] != 5 || got["new"] != 1 {
-			t.Errorf("promoted %v, want 5 ties and a new one", got)
+			t.Errorf("promoted %v, want 5 jobs with equal times and a new one", got)
 		}
 	})
 
@@ -66,27 +66,27 @@ func TestClockStepsLoseNothingAndHurryNothing(t *testing.T) {
 		enqueueAt(t, conn, "soon", "2 s")
 		enqueueAt(t, conn, "in half an hour", "30 minutes")
 		if n, _ := promote(t, conn, 10); n != 0 {
-			t.Errorf("%d were promoted before their time: %v", n, kinds(t, conn))
+			t.Errorf("%d jobs were promoted before their time: %v", n, kinds(t, conn))
 		}
 		until(t, "the job that is due is promoted", func() bool { n, _ := promote(t, conn, 10); return n == 1 })
 		exec(t, late, `COMMIT`)
 		promote(t, conn, 10)
 		if got := kinds(t, conn); got["soon"] != 1 || len(got) != 2 {
-			t.Errorf("promoted %v, want before and soon alone", got)
+			t.Errorf("promoted %v, want only before and soon", got)
 		}
-		// Again and again: what is kept of it is bounded.
+		// The clock steps again and again: the size of the cursor is bounded.
 		for range 40 {
 			stepClock(t, conn, time.Millisecond)
 			enqueueAt(t, conn, "flapping", "1 microsecond")
 			promote(t, conn, 10)
 		}
 		if n := value[int](t, conn, `SELECT coalesce(cardinality(ahead_due), 0) FROM weir.promotion ORDER BY seq DESC LIMIT 1`); n > 16 {
-			t.Errorf("the cursor has grown by %d steps, want at most 16", n)
+			t.Errorf("the cursor has %d steps, want at most 16", n)
 		}
 		stepClock(t, conn, -2*step)
 		until(t, "everything is promoted", func() bool { promote(t, conn, 10); return kinds(t, conn)["flapping"] >= 40 })
 		if n := value[*int](t, conn, `SELECT cardinality(ahead_due) FROM weir.promotion ORDER BY seq DESC LIMIT 1`); n != nil {
-			t.Errorf("%d steps are left of the cursor when the clock is past them", *n)
+			t.Errorf("the cursor still has %d steps although the clock is past them", *n)
 		}
 		got := kinds(t, conn)
 		for kind, want := range map[string]int{"before": 1, "soon": 1, "late": 1, "in half an hour": 1, "flapping": 40} {
@@ -96,7 +96,7 @@ func TestClockStepsLoseNothingAndHurryNothing(t *testing.T) {
 		}
 	})
 
-	// Many whose transaction committed late are promoted in bounded steps, in order, and no other is promoted with them twice.
+	// Many jobs of a transaction that committed late are promoted in bounded steps, in order, and no other job is promoted twice.
 	t.Run("many late", func(t *testing.T) {
 		conn := connect(t, pgtest.Database(t))
 		late := connect(t, conn.Config().ConnString())

@@ -11,8 +11,8 @@ import (
 	"github.com/weir-pg/weir/schema"
 )
 
-// TestNothingInsideAFunctionIsCompiled: on a server that compiles every plan that it may, no statement of Weir's functions is, from the
-// first enqueue to the reclaimed segment. It is counted, not timed.
+// TestNothingInsideAFunctionIsCompiled: on a server that compiles every plan it can, no statement of a Weir function is compiled, from the first
+// enqueue to the reclaimed segment. The test counts compilations and measures no time.
 func TestNothingInsideAFunctionIsCompiled(t *testing.T) {
 	t.Parallel()
 	server := pgtest.JIT(t, map[string]string{
@@ -29,7 +29,7 @@ func TestNothingInsideAFunctionIsCompiled(t *testing.T) {
 	if value[int](t, conn, `SELECT count(*) FROM pg_attribute WHERE attrelid = 'pg_stat_statements'::regclass AND attname = 'jit_functions'`) == 0 {
 		t.Skip("pg_stat_statements counts compiled functions from PostgreSQL 15 on")
 	}
-	exec(t, conn, `SELECT pg_stat_statements_reset()`) // of what installed the schema
+	exec(t, conn, `SELECT pg_stat_statements_reset()`) // discards the installation of the schema
 	worker := startWorker(t, conn, "q")
 	dead := value[int32](t, conn, `SELECT weir._start('dead', ARRAY['q'], '1 second')`)
 	enqueueN(t, conn, "q", 100)
@@ -57,7 +57,7 @@ func TestNothingInsideAFunctionIsCompiled(t *testing.T) {
 	}
 	rotateUntil(t, conn, "reclaimed")
 	if n := value[int64](t, conn, `SELECT sum(jit_functions)::bigint FROM pg_stat_statements WHERE toplevel`); n == 0 {
-		t.Error("nothing was compiled at all: this server is not what the test needs")
+		t.Error("nothing was compiled at all: the server has no JIT, so the test proves nothing")
 	}
 	for _, text := range column[string](t, conn, `SELECT left(query, 300) FROM pg_stat_statements WHERE NOT toplevel AND jit_functions > 0`) {
 		t.Errorf("compiled: %s", text)

@@ -12,7 +12,7 @@ import (
 	"github.com/weir-pg/weir/internal/pgtest"
 )
 
-// rescueAll takes steps until one logs nothing, and returns how many attempts were logged again.
+// rescueAll rescues until a step logs nothing, and returns how many attempts were logged again.
 func rescueAll(t *testing.T, q querier) (relogged int) {
 	t.Helper()
 	until(t, "rescue has nothing more to do", func() bool {
@@ -23,8 +23,8 @@ func rescueAll(t *testing.T, q querier) (relogged int) {
 	return relogged
 }
 
-// TestOpenCompletionKeepsNoWorkerAlive: while a handler's transaction that completes a job is open, or prepared, its dead worker is
-// fenced and everything else that it held runs again; that job alone waits for how the transaction ends.
+// TestOpenCompletionKeepsNoWorkerAlive: while a dead worker's transaction that completes a job is open or prepared, the worker is fenced and its
+// other jobs run again; only that job waits for the end of the transaction.
 func TestOpenCompletionKeepsNoWorkerAlive(t *testing.T) {
 	t.Parallel()
 	url := pgtest.Database(t)
@@ -50,7 +50,7 @@ func TestOpenCompletionKeepsNoWorkerAlive(t *testing.T) {
 			t.Errorf("%s: %d attempts were logged again while the completion is open", end, n)
 		}
 		if held := value[int](t, conn, `SELECT count(*) FROM weir._holds($1)`, worker); held != 1 {
-			t.Errorf("%s: %d batches are held while the completion is open, want its own", end, held)
+			t.Errorf("%s: %d batches are held while the completion is open, want only the batch of the completed job", end, held)
 		}
 		exec(t, handler, end)
 		want := 29
@@ -58,20 +58,20 @@ func TestOpenCompletionKeepsNoWorkerAlive(t *testing.T) {
 			want = 30
 		}
 		if n := rescueAll(t, conn); n != want-29 {
-			t.Errorf("%s: %d attempts were logged again after it, want %d", end, n, want-29)
+			t.Errorf("%s: %d attempts were logged again after the end of the completion, want %d", end, n, want-29)
 		}
 		again := claimAll(t, conn, other, "q")
 		if len(again) != want {
-			t.Errorf("%s: %d attempts were handed out again, want %d", end, len(again), want)
+			t.Errorf("%s: %d attempts were claimed again, want %d", end, len(again), want)
 		}
 		mustComplete(t, conn, other, again)
 		if left := value[int](t, conn, `SELECT count(*) FROM weir.worker w WHERE fenced AND NOT EXISTS (SELECT FROM weir.settled s WHERE s.worker = w.id AND s.no = 9223372036854775807)`); left != 0 {
-			t.Errorf("%s: %d workers are not done with", end, left)
+			t.Errorf("%s: %d workers are not settled yet", end, left)
 		}
 	}
 }
 
-// TestFencedWorkerCompletesNothingMore: once a fence is committed no completion begins, also one that came while the fence was made.
+// TestFencedWorkerCompletesNothingMore: once a fence is committed, no completion of the worker succeeds, even one that started during the fencing.
 func TestFencedWorkerCompletesNothingMore(t *testing.T) {
 	t.Parallel()
 	url := pgtest.Database(t)
@@ -95,11 +95,11 @@ func TestFencedWorkerCompletesNothingMore(t *testing.T) {
 	wantCode(t, "complete that came before the fence was committed", <-completed, "WR001")
 	wantCode(t, "complete after the fence", completeTx(t.Context(), handler, worker, got[1]), "WR001")
 	if again := claimAll(t, conn, startWorker(t, conn, "q"), "q"); len(again) != 2 {
-		t.Errorf("%v were handed out again, want both", again)
+		t.Errorf("%v were claimed again, want both attempts", again)
 	}
 }
 
-// TestManyOpenCompletionsHideNoDeadWorker: however many workers wait for open completions, those that died after them are rescued.
+// TestManyOpenCompletionsHideNoDeadWorker: workers that wait for open completions do not delay the rescue of workers that died after them.
 func TestManyOpenCompletionsHideNoDeadWorker(t *testing.T) {
 	t.Parallel()
 	url := pgtest.Database(t)
@@ -121,12 +121,12 @@ func TestManyOpenCompletionsHideNoDeadWorker(t *testing.T) {
 		}
 	}
 	if n := rescueAll(t, conn); n != dead {
-		t.Errorf("%d attempts were logged again, want those of the %d workers that nothing holds", n, dead)
+		t.Errorf("%d attempts were logged again, want one for each of the %d workers without open completions", n, dead)
 	}
 }
 
-// TestCompletionInEveryOrder takes every order of a handler's steps and a rescuer's, and every end of the handler's transaction: the
-// attempt ends once, and its job is done or handed out again.
+// TestCompletionInEveryOrder: in every order of the steps of a handler and a rescuer, and for every end of the handler's transaction, the attempt
+// ends once, and its job is either done or claimed again.
 func TestCompletionInEveryOrder(t *testing.T) {
 	t.Parallel()
 	url := pgtest.Database(t)
@@ -206,7 +206,7 @@ func TestCompletionInEveryOrder(t *testing.T) {
 			handed := idsOf(again)
 			slices.Sort(handed)
 			if !slices.Equal(handed, want) {
-				t.Fatalf("%s: jobs %v were handed out again, want %v", name, handed, want)
+				t.Fatalf("%s: jobs %v were claimed again, want %v", name, handed, want)
 			}
 			mustComplete(t, conn, other, again)
 			if twice := value[int](t, conn, `SELECT count(*) FROM (SELECT FROM weir.result r, unnest(r.ids) i GROUP BY r.lane, r.seq, i HAVING count(*) > 1) d`); twice > 0 {
@@ -220,7 +220,7 @@ func TestCompletionInEveryOrder(t *testing.T) {
 	t.Logf("%d orders", orders)
 }
 
-// interleavings returns every merge of two sequences.
+// interleavings returns every way to merge two sequences.
 func interleavings(a, b []string) (all [][]string) {
 	if len(a) == 0 || len(b) == 0 {
 		return [][]string{slices.Concat(a, b)}
@@ -234,8 +234,8 @@ func interleavings(a, b []string) (all [][]string) {
 	return all
 }
 
-// TestReconcileGoesPastOpenCompletions: what a worker does not name is found also behind batches of which jobs are being completed in open
-// transactions, by calls that say where to go on and by such as do not; and the calls come to an end.
+// TestReconcileGoesPastOpenCompletions: reconciling finds the attempts that a worker does not hold even behind batches with open completions,
+// with or without a starting point, and the calls come to an end.
 func TestReconcileGoesPastOpenCompletions(t *testing.T) {
 	t.Parallel()
 	url := pgtest.Database(t)
@@ -246,7 +246,7 @@ func TestReconcileGoesPastOpenCompletions(t *testing.T) {
 	var got []attempt
 	for n := range batches {
 		got = append(got, mustClaim(t, conn, worker, "q", 1)...)
-		if n%5 < 2 { // eight in all, where there are exceptions and where there are none yet
+		if n%5 < 2 { // eight in all, with and without existing exceptions
 			handler := connect(t, url)
 			exec(t, handler, `BEGIN`)
 			if err := completeTx(t.Context(), handler, worker, got[n]); err != nil {
@@ -255,20 +255,20 @@ func TestReconcileGoesPastOpenCompletions(t *testing.T) {
 		}
 		if n == batches/2 {
 			if n, err := reconcile(t.Context(), conn, worker, got); err != nil || n != 0 {
-				t.Fatal(n, err) // all of these are exceptions from now on
+				t.Fatal(n, err) // from now on, all of these are exceptions
 			}
 		}
 	}
 	released := 0
 	for calls := 0; released < batches-batches/5*2; calls++ {
 		if calls > 2*batches {
-			t.Fatalf("%d attempts were handed out again in %d calls, want %d", released, calls, batches-batches/5*2)
+			t.Fatalf("%d attempts were released in %d calls, want %d", released, calls, batches-batches/5*2)
 		}
 		released += value[int](t, conn, `SELECT released FROM weir._reconcile($1, '{}', '{}', '{}', '{}')`, worker)
 	}
 	for after, calls := new(int64), 0; after != nil; calls++ {
 		if calls > 2*batches {
-			t.Fatalf("reconcile does not come to an end: next is %d", *after)
+			t.Fatalf("reconcile did not come to an end: next is %d", *after)
 		}
 		if err := conn.QueryRow(t.Context(), `SELECT next FROM weir._reconcile($1, '{}', '{}', '{}', '{}', $2)`, worker, *after).Scan(&after); err != nil {
 			t.Fatal(err)
@@ -276,7 +276,7 @@ func TestReconcileGoesPastOpenCompletions(t *testing.T) {
 	}
 }
 
-// TestRescueGoesPastAWorkerThatCannotBeSettled: an error of one worker's is told, and holds up no other.
+// TestRescueGoesPastAWorkerThatCannotBeSettled: an error of one worker is reported, and does not delay the rescue of others.
 func TestRescueGoesPastAWorkerThatCannotBeSettled(t *testing.T) {
 	t.Parallel()
 	conn := connect(t, pgtest.Database(t))
@@ -309,7 +309,7 @@ func TestRescueGoesPastAWorkerThatCannotBeSettled(t *testing.T) {
 		t.Fatal(err)
 	}
 	if relogged != 2 || len(errors) != 1 || errors[workers[0]] == "" {
-		t.Errorf("%d attempts were logged again, want 2; errors are %q, want that of worker %d", relogged, errors, workers[0])
+		t.Errorf("%d attempts were logged again, want 2; the errors are %q, want one of worker %d", relogged, errors, workers[0])
 	}
 	exec(t, conn, `ALTER TABLE weir.result DROP CONSTRAINT broken`)
 	if n := rescueAll(t, conn); n != 1 {
@@ -317,8 +317,8 @@ func TestRescueGoesPastAWorkerThatCannotBeSettled(t *testing.T) {
 	}
 }
 
-// TestOpenCompletionHoldsItsOwnSegmentAlone: a transaction that has completed a job, and stays open, holds tables of the segment that the
-// job lies in and of no other; the others are given back meanwhile.
+// TestOpenCompletionHoldsItsOwnSegmentAlone: an open transaction that has completed a job holds tables of that job's segment only; the other
+// segments are reclaimed in the meantime.
 func TestOpenCompletionHoldsItsOwnSegmentAlone(t *testing.T) {
 	t.Parallel()
 	url := pgtest.Database(t)
@@ -343,7 +343,7 @@ func TestOpenCompletionHoldsItsOwnSegmentAlone(t *testing.T) {
 	held := column[string](t, conn, `SELECT DISTINCT c.relname::text FROM pg_locks l JOIN pg_class c ON c.oid = l.relation
 		WHERE l.pid = $1 AND c.relnamespace = 'weir'::regnamespace AND c.relkind IN ('r', 'p') ORDER BY 1`, handler.PgConn().PID())
 	if want := []string{"result", "result_3"}; !slices.Equal(held, want) {
-		t.Errorf("it holds %v, want %v", held, want)
+		t.Errorf("the transaction holds %v, want %v", held, want)
 	}
 	age("13 hours")
 	rotateUntil(t, conn, "reclaimed job 1")

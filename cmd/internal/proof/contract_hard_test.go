@@ -7,14 +7,15 @@ import (
 	"github.com/weir-pg/weir/internal/pgtest"
 )
 
-// TestALostAnswerIsFoundWhileASessionAttends: without being said to be lost. A lease that nobody has to renew gives no occasion to compare.
+// TestALostAnswerIsFoundWhileASessionAttends: the jobs of a lost answer are released even if the worker does not report the loss and, because it
+// attends, never renews a lease.
 func TestALostAnswerIsFoundWhileASessionAttends(t *testing.T) {
 	t.Parallel()
 	url := pgtest.Database(t)
 	conn, attending := connect(t, url), connect(t, url)
 	worker := value[int32](t, conn, `SELECT weir.start('w', ARRAY['q'], '1 second')`)
 	if !value[bool](t, attending, `SELECT weir.attend($1, pg_backend_pid(), inet_client_addr(), inet_client_port())`, worker) {
-		t.Fatal("the session may not attend")
+		t.Fatal("the session can't attend")
 	}
 	ids := enqueueN(t, conn, "q", 2)
 	held := tokensOf(takeSome(t, conn, worker, atOnce(1)))
@@ -28,8 +29,8 @@ func TestALostAnswerIsFoundWhileASessionAttends(t *testing.T) {
 	if refused := recordEnds(t, conn, worker, ends{{"token": held[0]}, {"token": got[0].Token}}); len(refused) > 0 {
 		t.Errorf("refused: %v", refused)
 	}
-	// What has been compared is not compared again: nothing is written.
-	until(t, "all is compared", func() bool {
+	// Batches that have been compared are not compared again: nothing is written.
+	until(t, "all batches are compared", func() bool {
 		take(t, conn, worker, taking{held: []string{}, wait: "0"})
 		return value[bool](t, conn, `SELECT max(no) = (SELECT max(no) FROM weir.batch) FROM weir.settled`)
 	})
@@ -37,13 +38,13 @@ func TestALostAnswerIsFoundWhileASessionAttends(t *testing.T) {
 	take(t, conn, worker, taking{held: []string{}, wait: "0.5 s"})
 	take(t, conn, worker, taking{held: []string{}, wait: "0"})
 	if after := value[int](t, conn, `SELECT count(*)::int FROM weir.settled`); after != before {
-		t.Errorf("the same was compared again: %d marks, then %d", before, after)
+		t.Errorf("batches were compared again: there were %d marks, and then %d", before, after)
 	}
 }
 
-// TestTakeEndsBeforeTheServerEndsIt: a role whose statements may take half a second waits for work like others.
+// TestTakeEndsBeforeTheServerEndsIt: take waits for work even if the role's statement_timeout is only half a second.
 func TestTakeEndsBeforeTheServerEndsIt(t *testing.T) {
-	pgtest.Alone(t, "its calls have to end within a timeout")
+	pgtest.Alone(t, "its calls must end within a timeout")
 	conn := connect(t, pgtest.Database(t))
 	worker := value[int32](t, conn, `SELECT weir.start('w', ARRAY['q'])`)
 	exec(t, conn, `SET statement_timeout = '500 ms'`)
@@ -54,7 +55,7 @@ func TestTakeEndsBeforeTheServerEndsIt(t *testing.T) {
 	}
 }
 
-// TestStoppingGoesInBoundedSteps: of a worker that never said what it holds, and so has all it ever claimed to be looked through.
+// TestStoppingGoesInBoundedSteps: stopping a worker that never reconciled examines everything it has claimed, in bounded steps.
 func TestStoppingGoesInBoundedSteps(t *testing.T) {
 	t.Parallel()
 	conn := connect(t, pgtest.Database(t))
@@ -67,27 +68,27 @@ func TestStoppingGoesInBoundedSteps(t *testing.T) {
 			RETURNING lane, segment, worker, seq, ids)
 		INSERT INTO weir.result (lane, segment, worker, seq, finished_at, outcome, ids)
 		SELECT m.lane, m.segment, m.worker, m.seq, now(), 'completed', m.ids FROM made m`, worker, batches))
-	// What a second allows, and a step at least: here, where it has passed already, it is just that.
+	// A step examines as much as is possible within a second, and at least one part. Here the second is over already, so it is one part.
 	exec(t, conn, `BEGIN`)
 	exec(t, conn, `SELECT pg_sleep(1.1)`)
 	if value[bool](t, conn, `SELECT weir.stop($1)`, worker) {
-		t.Errorf("%d batches were looked through in one step", batches)
+		t.Errorf("%d batches were examined in one step", batches)
 	}
 	exec(t, conn, `COMMIT`)
 	if seen := value[int](t, conn, `SELECT count(*)::int FROM weir.batch WHERE no <= (SELECT max(no) FROM weir.settled WHERE worker = $1)`, worker); seen == 0 || seen == batches {
-		t.Errorf("of %d batches %d were looked at, and are not looked at again", batches, seen)
+		t.Errorf("of %d batches, %d were examined and will not be examined again", batches, seen)
 	}
 	until(t, "the worker has stopped", func() bool { return value[bool](t, conn, `SELECT weir.stop($1)`, worker) })
 }
 
-// TestATakeThatWaitsHoldsNothing: no lane, which others may have work in, and no table, which is to be emptied; whatever it did before.
+// TestATakeThatWaitsHoldsNothing: while take waits for work, it holds no lane, which others may need, and no table, which may have to be truncated.
 func TestATakeThatWaitsHoldsNothing(t *testing.T) {
-	pgtest.Alone(t, "it looks at a call while that waits")
+	pgtest.Alone(t, "it examines a call while the call waits")
 	url := pgtest.Database(t)
 	conn, taker, other := connect(t, url), connect(t, url), connect(t, url)
 	worker, rival := value[int32](t, conn, `SELECT weir.start('w', ARRAY['q'])`), startWorker(t, conn, "q")
 	enqueueN(t, conn, "q", 1)
-	// It finds a job, waits for its lane, and the job is another's when it has the lane.
+	// It finds a job, waits for its lane, and gets the lane when another worker has claimed the job.
 	exec(t, other, `BEGIN`)
 	mustClaim(t, other, rival, "q", 1)
 	took := make(chan []taken)
@@ -102,14 +103,14 @@ func TestATakeThatWaitsHoldsNothing(t *testing.T) {
 		WHERE l.pid = $1 AND (l.locktype = 'advisory' OR l.relation IN (
 			SELECT p.relid FROM unnest(ARRAY['weir.job', 'weir.batch', 'weir.result', 'weir.last_word', 'weir.settled']) t CROSS JOIN pg_partition_tree(t) p))`,
 		taker.PgConn().PID()) {
-		t.Errorf("while it waits it holds %s", held)
+		t.Errorf("while take waits, it holds %s", held)
 	}
 	if got := <-took; len(got) > 0 {
 		t.Errorf("took %+v", got)
 	}
 }
 
-// TestASettingIsNeverNull: it is refused by what was wrong, and not by the table that it is kept in.
+// TestASettingIsNeverNull: a null value is refused with an error about the setting, not one about the table.
 func TestASettingIsNeverNull(t *testing.T) {
 	t.Parallel()
 	conn := connect(t, pgtest.Database(t))
@@ -119,7 +120,7 @@ func TestASettingIsNeverNull(t *testing.T) {
 	}
 }
 
-// TestAFleetThatWaitsLooksNoMoreThanOneWorker: workers that share a queue pause longer between two looks, up to ten times; others don't count.
+// TestAFleetThatWaitsLooksNoMoreThanOneWorker: workers that share a queue poll less often, up to ten times less; other workers do not count.
 func TestAFleetThatWaitsLooksNoMoreThanOneWorker(t *testing.T) {
 	t.Parallel()
 	conn := connect(t, pgtest.Database(t))
@@ -133,7 +134,7 @@ func TestAFleetThatWaitsLooksNoMoreThanOneWorker(t *testing.T) {
 	check := func(what string, want float64) {
 		t.Helper()
 		if got := pause("q", "r"); got != want {
-			t.Errorf("with %s it pauses for %g s, want %g", what, got, want)
+			t.Errorf("with %s, take pauses for %g s, want %g", what, got, want)
 		}
 	}
 	check("nobody there", 0.01)
@@ -144,7 +145,7 @@ func TestAFleetThatWaitsLooksNoMoreThanOneWorker(t *testing.T) {
 	start(2, "r", "s")
 	check("two that share a queue", 0.03)
 	exec(t, conn, `SELECT weir.stop($1)`, last)
-	check("one of them gone", 0.02)
+	check("one of them stopped", 0.02)
 	start(20, "q")
 	check("a fleet", 0.1)
 }

@@ -21,7 +21,7 @@ type taken struct {
 	Attempt      *int32
 }
 
-// taking is what weir.take is told; nil is NULL.
+// taking holds the arguments of weir.take; nil is NULL.
 type taking struct {
 	limits      []int32
 	kinds, held []string
@@ -43,10 +43,10 @@ func take(t *testing.T, q querier, worker int32, how taking) []taken {
 	return all
 }
 
-// atOnce takes without waiting.
+// atOnce are the arguments to take without waiting.
 func atOnce(limit int32) taking { return taking{limits: []int32{limit}, wait: "0"} }
 
-// takeSome takes until there is something, for a call that has kept house hands out nothing.
+// takeSome takes until it gets something, because a call that did chores may return nothing.
 func takeSome(t *testing.T, q querier, worker int32, how taking) (all []taken) {
 	t.Helper()
 	until(t, "take has something", func() bool { all = take(t, q, worker, how); return len(all) > 0 })
@@ -60,7 +60,7 @@ func tokensOf(all []taken) (tokens []string) {
 	return tokens
 }
 
-// ends is what weir.record gets.
+// ends is the argument of weir.record.
 type ends []map[string]any
 
 // recordEnds returns the refused tokens, each as "token refusal".
@@ -78,6 +78,7 @@ func stateOf(t *testing.T, q querier, id int64) string {
 	return value[string](t, q, `SELECT concat_ws(' ', state, attempt, error, output) FROM weir.job_info($1)`, id)
 }
 
+// TestWhatIsTakenIsRecordedByItsToken: take returns jobs with tokens, and record ends attempts by their tokens, with every outcome.
 func TestWhatIsTakenIsRecordedByItsToken(t *testing.T) {
 	t.Parallel()
 	conn := connect(t, pgtest.Database(t))
@@ -85,11 +86,11 @@ func TestWhatIsTakenIsRecordedByItsToken(t *testing.T) {
 	ids := enqueueN(t, conn, "q", 6)
 	got := take(t, conn, worker, atOnce(10))
 	if len(got) != len(ids) {
-		t.Fatalf("took %d jobs of %d", len(got), len(ids))
+		t.Fatalf("take returned %d jobs of %d", len(got), len(ids))
 	}
 	for i, row := range got {
 		if row.Event != "job" || row.ID != ids[i] || *row.Queue != "q" || *row.Attempt != 1 {
-			t.Fatalf("row %d is %+v", i, row)
+			t.Fatalf("row %d of take is %+v", i, row)
 		}
 	}
 	tokens := tokensOf(got)
@@ -109,16 +110,17 @@ func TestWhatIsTakenIsRecordedByItsToken(t *testing.T) {
 			t.Errorf("job %d is %q, want %q", i, is, want)
 		}
 	}
-	for _, id := range []int64{ids[3], ids[5]} { // the first of each: a second, give or take a quarter
+	for _, id := range []int64{ids[3], ids[5]} { // the first retry of each: after a second, plus or minus a quarter
 		if seconds := value[float64](t, conn, `SELECT extract(epoch FROM run_at - (SELECT max(finished_at) FROM weir.result))::float8 FROM weir.later WHERE id = $1`, id); seconds < 0.5 || seconds > 1.5 {
-			t.Errorf("job %d is tried again after %.2f s", id, seconds)
+			t.Errorf("job %d is retried after %.2f s", id, seconds)
 		}
 	}
 	if refused := recordEnds(t, conn, worker, all); len(refused) != len(all) || refused[0] != tokens[0]+" ended" {
-		t.Errorf("recorded once more: %v", refused)
+		t.Errorf("recording the same again was refused: %v", refused)
 	}
 }
 
+// TestEachEndIsJudgedByItself: record refuses invalid ends one by one, and records the others.
 func TestEachEndIsJudgedByItself(t *testing.T) {
 	t.Parallel()
 	conn := connect(t, pgtest.Database(t))
@@ -137,10 +139,10 @@ func TestEachEndIsJudgedByItself(t *testing.T) {
 		t.Errorf("refused: %s", got)
 	}
 	if is := value[string](t, conn, `SELECT error FROM weir.job_info($1)`, ids[0]); is != "a \uFFFD b \uFFFD c \\u0000 d 😀 \uFFFD" {
-		t.Errorf("the error is kept as %q", is)
+		t.Errorf("the stored error is %q", is)
 	}
 	if is := stateOf(t, conn, ids[1]); is != `completed 1 {"a": 1}` {
-		t.Errorf("the last is %q", is)
+		t.Errorf("the job of the last end is %q", is)
 	}
 	for _, text := range []string{`{}`, `"x"`, `null`, `7`} {
 		_, err := conn.Exec(t.Context(), `SELECT weir.record($1, $2)`, worker, text)
@@ -152,7 +154,7 @@ func TestEachEndIsJudgedByItself(t *testing.T) {
 	wantCode(t, "more than 64 MiB", err, "22023")
 }
 
-// TestTakeWaitsForWork: and hears of it when it commits, whenever it was enqueued.
+// TestTakeWaitsForWork: take returns a job as soon as it is committed, no matter when it was enqueued.
 func TestTakeWaitsForWork(t *testing.T) {
 	t.Parallel()
 	url := pgtest.Database(t)
@@ -173,12 +175,12 @@ func TestTakeWaitsForWork(t *testing.T) {
 		}
 		exec(t, other, `COMMIT`)
 		if rows := <-got; len(rows) != 1 {
-			t.Errorf("enqueued %s: took %v", when, rows)
+			t.Errorf("enqueued %s: take returned %v", when, rows)
 		}
 	}
 }
 
-// TestAnIdleTakeUsesUpNoTransactionID: and writes nothing, until a third of the lease has passed.
+// TestAnIdleTakeUsesUpNoTransactionID: an idle take writes nothing until a third of the lease has passed.
 func TestAnIdleTakeUsesUpNoTransactionID(t *testing.T) {
 	pgtest.Alone(t, "it counts transaction ids of the whole server")
 	conn := connect(t, pgtest.Database(t))
@@ -190,19 +192,20 @@ func TestAnIdleTakeUsesUpNoTransactionID(t *testing.T) {
 		t.Errorf("took %v", got)
 	}
 	if !value[bool](t, conn, `SELECT pg_current_xact_id_if_assigned() IS NULL`) {
-		t.Error("an idle take has used up a transaction id")
+		t.Error("an idle take has used a transaction id")
 	}
 	exec(t, conn, `COMMIT`)
 	if words() != before {
-		t.Error("it has renewed the lease, though no time has passed")
+		t.Error("take has renewed the lease although no time has passed")
 	}
 	exec(t, conn, `SELECT setval('weir.watched', pg_sequence_last_value('weir.watched') + 10000)`)
 	take(t, conn, worker, taking{held: []string{}})
 	if words() != before+1 {
-		t.Error("the lease is not renewed after a third of it")
+		t.Error("the lease was not renewed after a third of it")
 	}
 }
 
+// TestTakeTellsOfCancellations: take reports the cancellation of each running job of the worker, and returns no job that was cancelled before.
 func TestTakeTellsOfCancellations(t *testing.T) {
 	t.Parallel()
 	url := pgtest.Database(t)
@@ -214,8 +217,8 @@ func TestTakeTellsOfCancellations(t *testing.T) {
 	if got := take(t, conn, worker, taking{limits: []int32{5}, held: held, wait: "0"}); len(got) != 1 || got[0].Event != "cancel" || got[0].Token != held[0] {
 		t.Errorf("took %+v", got)
 	}
-	if is := stateOf(t, conn, ids[2]); is != "cancelled 1" { // by take, which hands out nothing that is not to be run
-		t.Errorf("the one that had not started is %q", is)
+	if is := stateOf(t, conn, ids[2]); is != "cancelled 1" { // take ends it, and returns only jobs that are to be run
+		t.Errorf("the job that had not started is %q", is)
 	}
 	got := make(chan []taken, 1)
 	go func() { defer close(got); got <- take(t, conn, worker, taking{limits: []int32{0}, held: held[1:]}) }()
@@ -228,7 +231,8 @@ func TestTakeTellsOfCancellations(t *testing.T) {
 	}
 }
 
-// TestALostAnswerIsMadeGood: at once where the worker says so, and otherwise with the next renewal of its lease; no attempt is used up.
+// TestALostAnswerIsMadeGood: the jobs of a lost answer are released at once if the worker reports the loss, and otherwise when its lease is renewed;
+// no attempt is used up.
 func TestALostAnswerIsMadeGood(t *testing.T) {
 	t.Parallel()
 	conn := connect(t, pgtest.Database(t))
@@ -252,13 +256,13 @@ func TestALostAnswerIsMadeGood(t *testing.T) {
 		}
 	}
 	if refused := recordEnds(t, conn, worker, ends{{"token": kept[0].Token}}); len(refused) > 0 {
-		t.Errorf("what was held all the time is refused: %v", refused)
+		t.Errorf("the end of an attempt that was held all the time was refused: %v", refused)
 	}
 	_, err := conn.Exec(t.Context(), `SELECT weir.take($1, lost => true)`, worker)
-	wantCode(t, "lost, without what is held", err, "22023")
+	wantCode(t, "lost without held", err, "22023")
 }
 
-// TestJobsOfOtherKindsAreHandedBack: each time for longer, and without using up an attempt.
+// TestJobsOfOtherKindsAreHandedBack: jobs of other kinds are released, each time with a longer delay, without using up an attempt.
 func TestJobsOfOtherKindsAreHandedBack(t *testing.T) {
 	t.Parallel()
 	conn := connect(t, pgtest.Database(t))
@@ -270,12 +274,12 @@ func TestJobsOfOtherKindsAreHandedBack(t *testing.T) {
 		t.Fatalf("took %+v", got)
 	}
 	if is := value[string](t, conn, `SELECT concat_ws(' ', state, attempt, error) FROM weir.job_info($1)`, id); is != "later 1 no handler for kind strange" {
-		t.Errorf("the other is %q", is)
+		t.Errorf("the job of the other kind is %q", is)
 	}
 	for tries := range 4 {
 		if tries > 0 {
 			exec(t, conn, `UPDATE weir.later SET run_at = now() WHERE id = $1`, id)
-			until(t, "it is promoted", func() bool {
+			until(t, "the job is promoted", func() bool {
 				exec(t, conn, `CALL weir.chores()`)
 				return strings.HasPrefix(stateOf(t, conn, id), "available")
 			})
@@ -283,28 +287,28 @@ func TestJobsOfOtherKindsAreHandedBack(t *testing.T) {
 		}
 		after := value[float64](t, conn, `SELECT extract(epoch FROM run_at - now())::float8 FROM weir.job_info($1)`, id)
 		if want := float64(int(1) << tries); after < want*0.75-10 || after > want*1.25 {
-			t.Errorf("after %d tries it waits for %.1f s, want about %.0f", tries+1, after, want)
+			t.Errorf("after %d tries the job waits for %.1f s, want about %.0f", tries+1, after, want)
 		}
 	}
 }
 
-// TestAQueueHasABackoffOfItsOwn: which doubles, up to its limit.
+// TestAQueueHasABackoffOfItsOwn: a queue's backoff doubles after each failure, up to its limit.
 func TestAQueueHasABackoffOfItsOwn(t *testing.T) {
 	t.Parallel()
 	conn := connect(t, pgtest.Database(t))
 	worker := value[int32](t, conn, `SELECT weir.start('w', ARRAY['q'])`)
 	if !value[bool](t, conn, `SELECT weir.set('q', 'backoff', '10 minutes') AND weir.set('q', 'backoff_limit', '30 minutes') AND NOT weir.set('none', 'backoff', '1 s')`) {
-		t.Error("set says whether there is such a queue")
+		t.Error("set does not return whether the queue exists")
 	}
 	id := enqueueN(t, conn, "q", 1)[0]
 	for _, minutes := range []float64{10, 20, 30, 30} {
 		got := takeSome(t, conn, worker, atOnce(1))
 		recordEnds(t, conn, worker, ends{{"token": got[0].Token, "outcome": "failed"}})
 		if after := value[float64](t, conn, `SELECT extract(epoch FROM run_at - now())::float8 / 60 FROM weir.job_info($1)`, id); after < minutes*0.75-1 || after > minutes*1.25 {
-			t.Errorf("it waits for %.1f minutes, want about %.0f", after, minutes)
+			t.Errorf("the job waits for %.1f minutes, want about %.0f", after, minutes)
 		}
 		exec(t, conn, `UPDATE weir.later SET run_at = now() WHERE id = $1 AND run_at > now()`, id)
-		until(t, "it is promoted", func() bool {
+		until(t, "the job is promoted", func() bool {
 			exec(t, conn, `CALL weir.chores()`)
 			return strings.HasPrefix(stateOf(t, conn, id), "available")
 		})
@@ -315,7 +319,7 @@ func TestAQueueHasABackoffOfItsOwn(t *testing.T) {
 	}
 }
 
-// TestStopHandsBackWhatIsHeld: at once, without using up an attempt; and once more changes nothing.
+// TestStopHandsBackWhatIsHeld: stop releases the worker's jobs at once, without using up an attempt, and calling it again changes nothing.
 func TestStopHandsBackWhatIsHeld(t *testing.T) {
 	t.Parallel()
 	conn := connect(t, pgtest.Database(t))
@@ -325,7 +329,7 @@ func TestStopHandsBackWhatIsHeld(t *testing.T) {
 	recordEnds(t, conn, worker, ends{{"token": held[0].Token}})
 	for range 2 {
 		if !value[bool](t, conn, `SELECT weir.stop($1)`, worker) {
-			t.Error("stop wants to be called again")
+			t.Error("stop returned false: it wants to be called again")
 		}
 	}
 	for i, want := range []string{"completed 1", "available 1", "available 1"} {
@@ -338,10 +342,10 @@ func TestStopHandsBackWhatIsHeld(t *testing.T) {
 	_, err = conn.Exec(t.Context(), `SELECT weir.record($1, $2)`, worker, fmt.Sprintf(`[{"token": %q}]`, held[1].Token))
 	wantCode(t, "record after stop", err, "WR001")
 	_, err = conn.Exec(t.Context(), `SELECT weir.stop(12345)`)
-	wantCode(t, "stop of a stranger", err, "WR001")
+	wantCode(t, "stop of an unknown worker", err, "WR001")
 }
 
-// TestEffectsCommitWithTheirCompletion: by token, as record does.
+// TestEffectsCommitWithTheirCompletion: complete ends an attempt by its token in the caller's transaction.
 func TestEffectsCommitWithTheirCompletion(t *testing.T) {
 	t.Parallel()
 	conn := connect(t, pgtest.Database(t))
@@ -360,7 +364,8 @@ func TestEffectsCommitWithTheirCompletion(t *testing.T) {
 	wantCode(t, "complete without a token", err, "22023")
 }
 
-// TestChoresDoWhatThereIsToDo: in autocommit, for a role that works, whatever its isolation; one that fails is said, and keeps no other from its turn.
+// TestChoresDoWhatThereIsToDo: chores runs in autocommit, for the role weir_work, in any isolation level; it reports a chore that fails, and
+// continues with the next.
 func TestChoresDoWhatThereIsToDo(t *testing.T) {
 	t.Parallel()
 	url := pgtest.Database(t)
@@ -374,7 +379,7 @@ func TestChoresDoWhatThereIsToDo(t *testing.T) {
 		exec(t, conn, `CALL weir.chores()`)
 		exec(t, conn, `RESET ROLE`)
 		defer exec(t, conn, `SET ROLE weir_work`)
-		exec(t, conn, `SELECT setval('weir.watched_at', pg_sequence_last_value('weir.watched_at') - 2000)`) // time passes
+		exec(t, conn, `SELECT setval('weir.watched_at', pg_sequence_last_value('weir.watched_at') - 2000)`) // lets time pass
 		return strings.HasPrefix(stateOf(t, conn, left), "available 2") && strings.HasPrefix(stateOf(t, conn, later), "available")
 	})
 	exec(t, conn, `RESET ROLE`)
@@ -402,7 +407,7 @@ func TestChoresDoWhatThereIsToDo(t *testing.T) {
 	}
 }
 
-// TestStartRebasesALogFromElsewhere: whoever speaks SQL alone need not know of it.
+// TestStartRebasesALogFromElsewhere: start rebases a log that was moved from another cluster, so that workers in SQL need not know about it.
 func TestStartRebasesALogFromElsewhere(t *testing.T) {
 	t.Parallel()
 	conn := connect(t, pgtest.Database(t))
@@ -415,10 +420,10 @@ func TestStartRebasesALogFromElsewhere(t *testing.T) {
 		t.Errorf("took %+v", got)
 	}
 	_, err := conn.Exec(t.Context(), `SELECT weir.take($1)`, old)
-	wantCode(t, "take by a worker of before", err, "WR001")
+	wantCode(t, "take by a worker from before the move", err, "WR001")
 }
 
-// TestTakeRefusesWhatCannotBeRight: nothing is taken meanwhile.
+// TestTakeRefusesWhatCannotBeRight: take refuses invalid arguments, and claims nothing.
 func TestTakeRefusesWhatCannotBeRight(t *testing.T) {
 	t.Parallel()
 	conn := connect(t, pgtest.Database(t))

@@ -9,7 +9,7 @@ import (
 	"github.com/weir-pg/weir/internal/pgtest"
 )
 
-// backlog enqueues jobs in transactions of 10,000, spread over queues.
+// backlog enqueues n jobs in transactions of 10,000, spread over queues.
 func backlog(t *testing.T, conn *pgx.Conn, n, queues int) {
 	t.Helper()
 	for range n / 10_000 {
@@ -17,7 +17,7 @@ func backlog(t *testing.T, conn *pgx.Conn, n, queues int) {
 	}
 }
 
-// queueDepth is what weir.queues says of a queue.
+// queueDepth is a row of weir.queues.
 type queueDepth struct {
 	Available, Running, Later int64
 	Approximate               bool
@@ -33,8 +33,8 @@ func depthOf(t *testing.T, q querier, queue string) (d queueDepth) {
 	return d
 }
 
-// TestABacklogIsCountedWithinABound: what it costs to tell how many jobs wait does not grow with the backlog; a short one is counted, and of a long one
-// there is an estimate, which says that it is one.
+// TestABacklogIsCountedWithinABound: the cost of counting waiting jobs does not grow with the backlog; a short backlog is counted exactly, and for
+// a long one the result is an estimate that is marked as such.
 func TestABacklogIsCountedWithinABound(t *testing.T) {
 	pgtest.Alone(t, "what a count touches depends on the transactions of the whole server")
 	conn := connect(t, pgtest.Database(t))
@@ -45,18 +45,18 @@ func TestABacklogIsCountedWithinABound(t *testing.T) {
 	}()[:10_000])
 	exec(t, conn, `SELECT weir.enqueue('few', 'k') FROM generate_series(1, 90)`)
 	if d := depthOf(t, conn, "few"); d.Available != 90 || d.Approximate {
-		t.Errorf("of 90 jobs %d are counted, approximate: %t", d.Available, d.Approximate)
+		t.Errorf("%d of 90 jobs are counted, approximate: %t", d.Available, d.Approximate)
 	}
 	check := func(want int64) {
 		t.Helper()
 		for _, queue := range []string{"q0", "q1", "q2"} {
 			d := depthOf(t, conn, queue)
 			if off := float64(d.Available-want) / float64(want); !d.Approximate || off < -0.1 || off > 0.1 {
-				t.Errorf("of %d jobs of %s that wait %d are shown, approximate: %t", want, queue, d.Available, d.Approximate)
+				t.Errorf("of %d waiting jobs of %s, %d are counted, approximate: %t", want, queue, d.Available, d.Approximate)
 			}
 		}
 		if d := depthOf(t, conn, "few"); d.Available != 90 || d.Approximate {
-			t.Errorf("beside a long backlog, of 90 jobs %d are counted, approximate: %t", d.Available, d.Approximate)
+			t.Errorf("next to a long backlog, %d of 90 jobs are counted, approximate: %t", d.Available, d.Approximate)
 		}
 	}
 	backlog(t, conn, 60_000, 3)
@@ -65,13 +65,13 @@ func TestABacklogIsCountedWithinABound(t *testing.T) {
 	backlog(t, conn, 180_000, 3)
 	check(80_000)
 	long := settled(t, conn, `SELECT * FROM weir.queues()`)
-	t.Logf("the queues are shown within %d blocks where 60,000 jobs wait, and within %d where 240,000 do", short, long)
+	t.Logf("weir.queues touches %d blocks with 60,000 waiting jobs, and %d with 240,000", short, long)
 	if long > short*5/4 {
-		t.Errorf("the queues are shown within %d blocks where 60,000 jobs wait, and within %d where 240,000 do", short, long)
+		t.Errorf("weir.queues touches %d blocks with 60,000 waiting jobs, and %d with 240,000", short, long)
 	}
 }
 
-// TestAScheduleIsCountedWithinABound: as a backlog is, so are the jobs that wait for their time.
+// TestAScheduleIsCountedWithinABound: the cost of counting scheduled jobs does not grow with their number either.
 func TestAScheduleIsCountedWithinABound(t *testing.T) {
 	pgtest.Alone(t, "what a count touches depends on the transactions of the whole server")
 	conn := connect(t, pgtest.Database(t))
@@ -86,11 +86,11 @@ func TestAScheduleIsCountedWithinABound(t *testing.T) {
 	measure := func(want int64) int64 {
 		t.Helper()
 		if d := depthOf(t, conn, "few"); d.Later != 90 || d.Approximate {
-			t.Errorf("of 90 scheduled jobs %d are counted, approximate: %t", d.Later, d.Approximate)
+			t.Errorf("%d of 90 scheduled jobs are counted, approximate: %t", d.Later, d.Approximate)
 		}
 		d := depthOf(t, conn, "many")
 		if off := float64(d.Later-want) / float64(want); !d.Approximate || off < -0.1 || off > 0.1 {
-			t.Errorf("of %d scheduled jobs %d are shown, approximate: %t", want, d.Later, d.Approximate)
+			t.Errorf("of %d scheduled jobs, %d are counted, approximate: %t", want, d.Later, d.Approximate)
 		}
 		return settled(t, conn, `SELECT * FROM weir.queues()`)
 	}
@@ -99,14 +99,14 @@ func TestAScheduleIsCountedWithinABound(t *testing.T) {
 		schedule("many", 10_000)
 	}
 	long := measure(90_000)
-	t.Logf("the queues are shown within %d blocks where 30,000 jobs are scheduled, and within %d where 90,000 are", short, long)
+	t.Logf("weir.queues touches %d blocks with 30,000 scheduled jobs, and %d with 90,000", short, long)
 	if long > short*5/4 {
-		t.Errorf("the queues are shown within %d blocks where 30,000 jobs are scheduled, and within %d where 90,000 are", short, long)
+		t.Errorf("weir.queues touches %d blocks with 30,000 scheduled jobs, and %d with 90,000", short, long)
 	}
 }
 
-// TestAnOpenTransactionIsNotWalkedThroughToCount: what a transaction has enqueued that is still open costs a look nothing, and is not counted, but by
-// itself.
+// TestAnOpenTransactionIsNotWalkedThroughToCount: the jobs of an open transaction cost a count nothing, and only the transaction itself counts
+// them.
 func TestAnOpenTransactionIsNotWalkedThroughToCount(t *testing.T) {
 	pgtest.Alone(t, "what a count touches depends on the transactions of the whole server")
 	url := pgtest.Database(t)
@@ -119,20 +119,20 @@ func TestAnOpenTransactionIsNotWalkedThroughToCount(t *testing.T) {
 	enqueueN(t, open, "q", 10_000)
 	enqueueN(t, conn, "q", 10)
 	among := settled(t, conn, `SELECT * FROM weir.queues()`)
-	t.Logf("the queues are shown within %d blocks, and within %d with 10,000 jobs of an open transaction", alone, among)
+	t.Logf("weir.queues touches %d blocks, and %d with 10,000 jobs of an open transaction", alone, among)
 	if among > alone+100 {
-		t.Errorf("the queues are shown within %d blocks, and within %d with 10,000 jobs of an open transaction", alone, among)
+		t.Errorf("weir.queues touches %d blocks, and %d with 10,000 jobs of an open transaction", alone, among)
 	}
 	if d := depthOf(t, conn, "q"); d.Available != 17 || d.Running != 3 || d.Approximate {
 		t.Errorf("the queue has %+v, want 17 available and 3 running", d)
 	}
 	if d := depthOf(t, open, "q"); d.Available != 10_017 && !d.Approximate {
-		t.Errorf("for the transaction itself the queue has %+v, want 10,017 available", d)
+		t.Errorf("in the open transaction, the queue has %+v, want 10,017 available", d)
 	}
 	exec(t, open, `COMMIT`)
 }
 
-// TestWaitingBeginsWhenAJobCouldRun: a job that was scheduled, or is retried, has waited since it could run, and not since it was enqueued.
+// TestWaitingBeginsWhenAJobCouldRun: a scheduled or retried job has been waiting since it could run, not since it was enqueued.
 func TestWaitingBeginsWhenAJobCouldRun(t *testing.T) {
 	t.Parallel()
 	conn := connect(t, pgtest.Database(t))
@@ -142,24 +142,24 @@ func TestWaitingBeginsWhenAJobCouldRun(t *testing.T) {
 		t.Helper()
 		d := depthOf(t, conn, "q")
 		if d.ReadySince == nil {
-			t.Fatal("nothing is said to wait")
+			t.Fatal("ready_since is null although a job waits")
 		}
 		return *d.ReadySince
 	}
 	if d := depthOf(t, conn, "q"); d.ReadySince != nil {
-		t.Errorf("in an empty queue a job has waited since %s", d.ReadySince)
+		t.Errorf("in an empty queue, a job is shown as waiting since %s", d.ReadySince)
 	}
 	runAt := value[time.Time](t, conn, `SELECT now() + interval '20 ms'`)
 	exec(t, conn, `WITH e AS (SELECT weir.enqueue('q', 'k', run_at => $1) AS id) SELECT id FROM e`, runAt)
 	exec(t, conn, `UPDATE weir.later SET enqueued_at = now() - interval '30 days'`)
-	until(t, "it is promoted", func() bool { n, _ := promote(t, conn, 10); return n == 1 })
+	until(t, "the job is promoted", func() bool { n, _ := promote(t, conn, 10); return n == 1 })
 	if got := since(); !got.Equal(runAt) {
-		t.Errorf("a scheduled job has waited since %s, want %s", got, runAt)
+		t.Errorf("a scheduled job is shown as waiting since %s, want %s", got, runAt)
 	}
-	// Also when it is carried into another segment.
+	// This is also true for a job that was carried into another segment.
 	turn(t, conn, worker)
 	if got := since(); !got.Equal(runAt) {
-		t.Errorf("a scheduled job that was carried has waited since %s, want %s", got, runAt)
+		t.Errorf("a scheduled job that was carried is shown as waiting since %s, want %s", got, runAt)
 	}
 	a := mustClaim(t, conn, worker, "q", 1)[0]
 	before := value[time.Time](t, conn, `SELECT now()`)
@@ -167,13 +167,13 @@ func TestWaitingBeginsWhenAJobCouldRun(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := since(); got.Before(before) {
-		t.Errorf("a job that is retried has waited since %s, want since it failed, %s or later", got, before)
+		t.Errorf("a retried job is shown as waiting since %s, want %s or later, when it failed", got, before)
 	}
 }
 
-// TestWhatRunsIsFoundWithinABound: what it costs to tell what is running does not grow with what has been claimed since a worker's books were compared.
+// TestWhatRunsIsFoundWithinABound: the cost of finding the running jobs does not grow with what has been claimed since a worker last reconciled.
 func TestWhatRunsIsFoundWithinABound(t *testing.T) {
-	pgtest.Alone(t, "what a look touches depends on the transactions of the whole server")
+	pgtest.Alone(t, "what a query touches depends on the transactions of the whole server")
 	conn := connect(t, pgtest.Database(t))
 	worker := startWorker(t, conn, "q")
 	work := func(n int) {
@@ -190,11 +190,11 @@ func TestWhatRunsIsFoundWithinABound(t *testing.T) {
 	enqueueN(t, conn, "q", 3)
 	mustClaim(t, conn, worker, "q", 3)
 	if d := depthOf(t, conn, "q"); d.Running != 3 || d.Approximate {
-		t.Errorf("%+v, want 3 running", d)
+		t.Errorf("the queue has %+v, want 3 running", d)
 	}
 	blocks := settled(t, conn, `SELECT * FROM weir.queues()`)
-	t.Logf("the queues are shown within %d blocks after 1000 batches", blocks)
+	t.Logf("weir.queues touches %d blocks after 1000 batches", blocks)
 	if blocks > 15_000 {
-		t.Errorf("the queues are shown within %d blocks after 1000 batches, want about 10 for each", blocks)
+		t.Errorf("weir.queues touches %d blocks after 1000 batches, want about 10 for each", blocks)
 	}
 }

@@ -8,8 +8,8 @@ import (
 	"github.com/weir-pg/weir/schema"
 )
 
-// TestKilledServerLosesNothingCommitted: the postmaster is killed under load. What was enqueued or recorded before is there; only a
-// claim may be lost, for it commits asynchronously, and its attempts are handed out again.
+// TestKilledServerLosesNothingCommitted: if the postmaster is killed under load, everything enqueued or recorded before exists afterwards; only
+// claims may be lost, because they commit asynchronously, and their attempts are claimed again.
 func TestKilledServerLosesNothingCommitted(t *testing.T) {
 	t.Parallel()
 	server := pgtest.Server(t, nil)

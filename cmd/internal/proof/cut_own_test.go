@@ -10,13 +10,13 @@ import (
 	"github.com/weir-pg/weir/internal/pgtest"
 )
 
-// TestPublishingMayCutItsTick: a tick that is cut in the transaction of its messages holds them, and whatever else was committed; it is there
-// with them or not at all, and hides nobody who was in progress. It is returned only where it holds nothing else.
+// TestPublishingMayCutItsTick: a tick cut in the transaction of its messages contains them and everything committed so far, exists if and only if
+// they do, and hides no transaction in progress; it is returned only if it contains nothing else.
 func TestPublishingMayCutItsTick(t *testing.T) {
 	t.Parallel()
 	url := pgtest.Database(t)
 	conn := connect(t, url)
-	exec(t, conn, `SELECT weir.publish('c', 'first')`) // with an epoch, for the database is a copy of another
+	exec(t, conn, `SELECT weir.publish('c', 'first')`) // this begins an epoch, because the database is a copy
 	_, at := hearAll(t, conn, newest(t, conn))
 	type cut struct{ tick, epoch, prior *int64 }
 	publish := func(text string) (c cut) {
@@ -37,7 +37,7 @@ func TestPublishingMayCutItsTick(t *testing.T) {
 			got = append(got, tick...)
 		}
 		if fmt.Sprint(got) != fmt.Sprint(want) {
-			t.Errorf("heard %v, want %v", got, want)
+			t.Errorf("the ticks contain %v, want %v", got, want)
 		}
 	}
 	epoch := value[int64](t, conn, `SELECT weir._epoch_of($1)`, at)
@@ -45,16 +45,16 @@ func TestPublishingMayCutItsTick(t *testing.T) {
 		t.Errorf("alone: %+v", c)
 	}
 	if newest(t, conn) != at+1 {
-		t.Error("the tick is not there with the commit")
+		t.Error("the tick was not committed with its messages")
 	}
 	expect("alone a", "alone b")
 	exec(t, conn, `SELECT weir.publish('c', 'other')`)
 	if c := publish("with another "); c.tick != nil {
-		t.Errorf("a tick with another's message is returned as if it held none: %+v", c)
+		t.Errorf("a tick that contains a message of another transaction was returned: %+v", c)
 	}
 	expect("other", "with another a", "with another b")
 
-	// In a transaction that ends otherwise, and twice in one.
+	// In a transaction that ends in another way, and twice in one transaction.
 	exec(t, conn, `BEGIN`)
 	publish("rolled back ")
 	exec(t, conn, `ROLLBACK`)
@@ -63,7 +63,7 @@ func TestPublishingMayCutItsTick(t *testing.T) {
 	wantCode(t, "two cuts in one transaction", err, "WR004")
 	expect()
 
-	// What was published after the cut would be in no tick: it is refused, until the cut is rolled back or the transaction has ended.
+	// A message published after the cut would be in no tick, so it is refused until the cut is rolled back or the transaction has ended.
 	for _, sql := range []string{`SELECT weir.publish('c', 'x')`, `SELECT weir.publish_bytes('c', 'x')`, `SELECT weir.publish_many(ARRAY['c'], ARRAY['x'])`,
 		`SELECT weir.notify('c', 'x')`, `SELECT weir._publish_drafts(ARRAY['c'], ARRAY['x']::bytea[], ARRAY[false])`} {
 		exec(t, conn, `BEGIN`)
@@ -81,7 +81,7 @@ func TestPublishingMayCutItsTick(t *testing.T) {
 	exec(t, conn, `SELECT weir.publish('c', 'next')`)
 	expect("in autocommit a", "in autocommit b", "next")
 
-	// Others begin and end around it, in any order; some have subtransactions, and so many numbers below the one that cuts.
+	// Other transactions begin and end around it, in any order; some have subtransactions and use up many transaction ids.
 	rng := rand.New(rand.NewPCG(newSeed(t), 1))
 	open := map[string]*pgx.Conn{}
 	want, heard := map[string]int{}, map[string]int{}
@@ -128,7 +128,7 @@ func TestPublishingMayCutItsTick(t *testing.T) {
 	}
 	for name, n := range want {
 		if heard[name] != n {
-			t.Errorf("heard %d of %d messages of %s", heard[name], n, name)
+			t.Errorf("the ticks contain %d of %d messages of %s", heard[name], n, name)
 		}
 	}
 }

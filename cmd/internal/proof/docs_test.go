@@ -11,7 +11,7 @@ import (
 	"github.com/weir-pg/weir/internal/pgtest"
 )
 
-// reference is docs/sql.md.
+// reference returns docs/sql.md.
 func reference(t *testing.T) string {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("..", "..", "..", "docs", "sql.md"))
@@ -21,7 +21,7 @@ func reference(t *testing.T) string {
 	return string(text)
 }
 
-// TestEveryPublicFunctionIsInTheReference: and nothing that is Weir's own.
+// TestEveryPublicFunctionIsInTheReference: docs/sql.md mentions every public function, and no others.
 func TestEveryPublicFunctionIsInTheReference(t *testing.T) {
 	t.Parallel()
 	conn := connect(t, pgtest.Database(t))
@@ -34,12 +34,12 @@ func TestEveryPublicFunctionIsInTheReference(t *testing.T) {
 	}
 	for _, m := range regexp.MustCompile(`weir\.([a-z][a-z_]*)\(`).FindAllStringSubmatch(text, -1) {
 		if !slices.Contains(public, m[1]) {
-			t.Errorf("docs/sql.md mentions weir.%s, which there is not", m[1])
+			t.Errorf("docs/sql.md mentions weir.%s, which does not exist", m[1])
 		}
 	}
 }
 
-// TestExamplesOfTheReferenceRun: all of them, one after the other, in a new database.
+// TestExamplesOfTheReferenceRun: all examples of docs/sql.md run, one after the other, in a new database.
 func TestExamplesOfTheReferenceRun(t *testing.T) {
 	t.Parallel()
 	conn := connect(t, pgtest.Database(t))
@@ -48,7 +48,7 @@ func TestExamplesOfTheReferenceRun(t *testing.T) {
 	exec(t, conn, `SELECT weir._cut()`)
 	examples := regexp.MustCompile("(?s)```sql\n(.*?)```").FindAllStringSubmatch(reference(t), -1)
 	if len(examples) < 8 {
-		t.Fatalf("found %d examples", len(examples))
+		t.Fatalf("found only %d examples in docs/sql.md", len(examples))
 	}
 	for _, example := range examples {
 		for statement := range strings.SplitSeq(regexp.MustCompile(`(?m)--.*$`).ReplaceAllString(example[1], ""), ";\n") {

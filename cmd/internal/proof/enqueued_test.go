@@ -7,7 +7,7 @@ import (
 	"github.com/weir-pg/weir/internal/pgtest"
 )
 
-// TestATransactionSeesWhatItHasEnqueued: weir.enqueued shows the caller's own jobs, whatever others enqueue, and whatever it does besides.
+// TestATransactionSeesWhatItHasEnqueued: weir.enqueued shows exactly the jobs of the caller's transaction, whatever else happens.
 func TestATransactionSeesWhatItHasEnqueued(t *testing.T) {
 	t.Parallel()
 	url := pgtest.Database(t)
@@ -19,16 +19,16 @@ func TestATransactionSeesWhatItHasEnqueued(t *testing.T) {
 		t.Fatal(refused, err)
 	}
 	if got := column[int64](t, conn, `SELECT id FROM weir.enqueued()`); len(got) > 0 {
-		t.Errorf("outside a transaction it shows %v", got)
+		t.Errorf("outside a transaction, weir.enqueued shows %v", got)
 	}
 	tx, err := conn.Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer tx.Rollback(t.Context())
-	exec(t, tx, `SELECT weir.publish('c', 'p')`) // which assigns the transaction's id
+	exec(t, tx, `SELECT weir.publish('c', 'p')`) // assigns the transaction's id
 	if got := column[int64](t, tx, `SELECT id FROM weir.enqueued()`); len(got) > 0 {
-		t.Errorf("a transaction that has enqueued nothing shows %v", got)
+		t.Errorf("in a transaction that has enqueued nothing, weir.enqueued shows %v", got)
 	}
 	exec(t, tx, `SELECT weir.retry($1)`, failed[0].ID)
 	var want []int64
@@ -42,19 +42,19 @@ func TestATransactionSeesWhatItHasEnqueued(t *testing.T) {
 		{"queue": "q", "kind": "many"}, {"queue": "r", "kind": "many", "run_at": "2999-01-01"}]')`)...)
 	exec(t, tx, `SELECT weir.cancel($1)`, want[0])
 	if got := column[int64](t, tx, `SELECT id FROM weir.enqueued()`); !slices.Equal(got, want) {
-		t.Errorf("it shows %v, want %v (of others are %v)", got, want, old)
+		t.Errorf("weir.enqueued shows %v, want %v (other transactions have %v)", got, want, old)
 	}
 	if got, want := column[string](t, tx, `SELECT state FROM weir.enqueued(3)`), []string{"cancelled", "later", "available"}; !slices.Equal(got, want) {
-		t.Errorf("the first three are %v, want %v", got, want)
+		t.Errorf("the first three jobs are %v, want %v", got, want)
 	}
 	if got := column[string](t, tx, `SELECT DISTINCT relation::regclass::text FROM pg_locks WHERE mode = 'AccessShareLock' AND locktype = 'relation' AND pid = pg_backend_pid()
 		AND relation::regclass::text LIKE 'weir.batch%'`); len(got) > 0 {
-		t.Errorf("it leaves locks on %v", got)
+		t.Errorf("weir.enqueued leaves locks on %v", got)
 	}
 }
 
-// TestWhatIsScheduledCanBePromotedBeforeItsTime: promoted up to a time that is still to come, each job runs once, and what is scheduled afterwards
-// waits for its own time.
+// TestWhatIsScheduledCanBePromotedBeforeItsTime: with a time in the future, _promote promotes each job due by then once, and jobs scheduled later
+// wait for their own time.
 func TestWhatIsScheduledCanBePromotedBeforeItsTime(t *testing.T) {
 	t.Parallel()
 	conn := connect(t, pgtest.Database(t))
@@ -69,14 +69,14 @@ func TestWhatIsScheduledCanBePromotedBeforeItsTime(t *testing.T) {
 	}
 	first, second := at(1), at(3)
 	if n := promote(-1); n != 0 {
-		t.Errorf("up to a time that is past, %d jobs were promoted", n)
+		t.Errorf("with a time in the past, %d jobs were promoted", n)
 	}
 	if n := promote(2); n != 1 {
-		t.Errorf("%d jobs were promoted, want the one that is due", n)
+		t.Errorf("%d jobs were promoted, want the one job that is due", n)
 	}
-	third := at(1) // lies before the point that promotion has reached
+	third := at(1) // its time is before the point that promotion has reached
 	if got := column[int64](t, conn, `SELECT id FROM weir.jobs('later')`); !slices.Equal(got, []int64{third, second}) {
-		t.Errorf("later are %v, want %v", got, []int64{third, second})
+		t.Errorf("the later jobs are %v, want %v", got, []int64{third, second})
 	}
 	if n := value[int](t, conn, `SELECT promoted FROM weir._promote()`); n != 0 {
 		t.Errorf("%d jobs were promoted before their time", n)
@@ -85,12 +85,12 @@ func TestWhatIsScheduledCanBePromotedBeforeItsTime(t *testing.T) {
 		t.Errorf("claimed %v, want %v", got, first)
 	}
 	if got := column[int64](t, conn, `SELECT id FROM weir.jobs('later')`); !slices.Equal(got, []int64{third, second}) {
-		t.Errorf("later are %v, want %v", got, []int64{third, second})
+		t.Errorf("the later jobs are %v, want %v", got, []int64{third, second})
 	}
 	if n := promote(4); n != 2 {
-		t.Errorf("%d jobs were promoted, want the two that are left", n)
+		t.Errorf("%d jobs were promoted, want the remaining two", n)
 	}
-	if got := idsOf(claimAll(t, conn, worker, "q")); !slices.Equal(got, []int64{second, third}) { // those promoted together, in the order of ids
+	if got := idsOf(claimAll(t, conn, worker, "q")); !slices.Equal(got, []int64{second, third}) { // jobs promoted together are in the order of their ids
 		t.Errorf("claimed %v, want %v", got, []int64{second, third})
 	}
 }

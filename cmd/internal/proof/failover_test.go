@@ -7,8 +7,8 @@ import (
 	"github.com/weir-pg/weir/schema"
 )
 
-// A failover that loses a claim gives its number to no other. Else, where a new job has got the id of a lost one too, what a worker still has
-// of the one would end the other.
+// TestNumbersOfBatchesDoNotComeAgainAfterAFailover: if a failover loses a claim, no later batch gets its number; otherwise a worker that still
+// holds the lost batch could end an attempt of another job.
 func TestNumbersOfBatchesDoNotComeAgainAfterAFailover(t *testing.T) {
 	t.Parallel()
 	primary := pgtest.Server(t, nil)
@@ -30,13 +30,13 @@ func TestNumbersOfBatchesDoNotComeAgainAfterAFailover(t *testing.T) {
 	}
 	pgtest.Promote(t, standby)
 	conn = connect(t, standby.URL("postgres"))
-	exec(t, conn, `SELECT setval('weir.job_id', $1, false)`, lost) // as where the counter's last record in the log was lost
+	exec(t, conn, `SELECT setval('weir.job_id', $1, false)`, lost) // as if the last WAL record of the sequence had been lost
 	if id := value[int64](t, conn, `SELECT weir.enqueue('q', 'new')`); id != lost {
-		t.Fatalf("the new job is %d, the lost one was %d", id, lost)
+		t.Fatalf("the id of the new job is %d, that of the lost one was %d", id, lost)
 	}
 	got := mustClaim(t, conn, worker, "q", 1)
 	if len(got) != 1 || got[0].Seq <= held[0].Seq {
-		t.Fatalf("claimed %v, and had %v before the failover", got, held)
+		t.Fatalf("claimed %v; before the failover it was %v", got, held)
 	}
 	wantCode(t, "the end of the lost attempt", complete(t.Context(), conn, worker, held), "WR002")
 	if state := value[string](t, conn, `SELECT state FROM weir.job_info($1)`, lost); state != "running" {

@@ -11,7 +11,7 @@ import (
 	"github.com/weir-pg/weir/internal/pgtest"
 )
 
-// fail has an attempt fail for good.
+// fail records that an attempt has failed for good.
 func fail(t *testing.T, conn *pgx.Conn, worker int32, a attempt) {
 	t.Helper()
 	if first, err := finish(t.Context(), conn, worker, a, "failed", time.Time{}); err != nil || !first {
@@ -19,7 +19,7 @@ func fail(t *testing.T, conn *pgx.Conn, worker int32, a attempt) {
 	}
 }
 
-// wantState compares a job's state; unknown: there is no trace of it.
+// wantState checks the state of a job; "unknown" means that the database knows nothing about it.
 func wantState(t *testing.T, conn *pgx.Conn, id int64, want string) {
 	t.Helper()
 	if got := value[string](t, conn, `SELECT coalesce((SELECT state FROM weir.job_info($1)), 'unknown')`, id); got != want {
@@ -27,8 +27,8 @@ func wantState(t *testing.T, conn *pgx.Conn, id int64, want string) {
 	}
 }
 
-// TestFailedJobsOutliveTheirSegment: with completed jobs and cancelled ones goes their segment; what failed for good, however it did, is there
-// as it was, can be listed, and can be retried.
+// TestFailedJobsOutliveTheirSegment: completed and cancelled jobs are deleted with their segment, but a job that failed for good, for whatever
+// reason, can still be shown, listed and retried.
 func TestFailedJobsOutliveTheirSegment(t *testing.T) {
 	t.Parallel()
 	conn := connect(t, pgtest.Database(t))
@@ -38,7 +38,7 @@ func TestFailedJobsOutliveTheirSegment(t *testing.T) {
 	for _, outcome := range []string{"completed", "cancelled", "failed", "retried"} {
 		id := value[int64](t, conn, `SELECT weir.enqueue('q', 'k', '{"a": [1, 2]}', priority => 1, max_attempts => 1, meta => '{"m": 3}')`)
 		a := mustClaim(t, conn, worker, "q", 10)
-		if _, err := finish(t.Context(), conn, worker, a[0], outcome, time.Time{}); err != nil { // retried: its attempts are used up
+		if _, err := finish(t.Context(), conn, worker, a[0], outcome, time.Time{}); err != nil { // with outcome retried too, because its attempts are used up
 			t.Fatal(err)
 		}
 		ended[outcome] = id
@@ -59,20 +59,20 @@ func TestFailedJobsOutliveTheirSegment(t *testing.T) {
 		wantState(t, conn, id, "failed")
 	}
 	if after := value[map[string]any](t, conn, shape, ended["failed"]); fmt.Sprint(after) != fmt.Sprint(before) {
-		t.Errorf("the job was\n%v, it is\n%v", before, after)
+		t.Errorf("the job was\n%v\nand is now\n%v", before, after)
 	}
 	if ok := value[bool](t, conn, `SELECT finished_at >= claimed_at AND claimed_at >= enqueued_at AND errors->0->>'error' = error FROM weir.job_info($1)`, lost); !ok {
-		t.Error("when the job was claimed and finished, or why it failed, is not kept")
+		t.Error("the time of the claim or of the end, or the error, is missing")
 	}
 	for _, queue := range []any{nil, "q"} {
 		if got := column[int64](t, conn, `SELECT id FROM weir.jobs('failed', $1)`, queue); fmt.Sprint(got) != fmt.Sprint([]int64{lost, ended["retried"], ended["failed"]}) {
-			t.Errorf("failed jobs of %v: %v, want %d, %d and %d", queue, got, lost, ended["retried"], ended["failed"])
+			t.Errorf("the failed jobs of %v are %v, want %d, %d and %d", queue, got, lost, ended["retried"], ended["failed"])
 		}
 	}
 
 	exec(t, conn, `SELECT setval('weir.active_failure', 2)`)
 	if state := value[string](t, conn, `SELECT weir.retry($1)`, ended["failed"]); state != "available" {
-		t.Errorf("a retry says %s", state)
+		t.Errorf("retry returned %s", state)
 	}
 	wantState(t, conn, ended["failed"], "available")
 	got := mustClaim(t, conn, worker, "q", 10)
@@ -84,14 +84,14 @@ func TestFailedJobsOutliveTheirSegment(t *testing.T) {
 	for range 3 {
 		turn(t, conn, worker)
 	}
-	exec(t, conn, `TRUNCATE weir.failure_2, weir.failure_3, weir.failure_4`) // in whatever order they go
-	wantState(t, conn, ended["failed"], "unknown")                           // not failed: it has completed since
+	exec(t, conn, `TRUNCATE weir.failure_2, weir.failure_3, weir.failure_4`) // the order must not matter
+	wantState(t, conn, ended["failed"], "unknown")                           // not failed, because it has completed since
 	if got := column[int64](t, conn, `SELECT id FROM weir.jobs('failed')`); len(got) != 2 {
-		t.Errorf("failed jobs: %v", got)
+		t.Errorf("the failed jobs are %v", got)
 	}
 }
 
-// TestAJobThatFailsAgainIsKeptAsItFailedLast: retried by hand, before and after its segment has gone.
+// TestAJobThatFailsAgainIsKeptAsItFailedLast: a job retried by hand, before or after its segment is reclaimed, is kept as it failed last.
 func TestAJobThatFailsAgainIsKeptAsItFailedLast(t *testing.T) {
 	t.Parallel()
 	conn := connect(t, pgtest.Database(t))
@@ -110,18 +110,18 @@ func TestAJobThatFailsAgainIsKeptAsItFailedLast(t *testing.T) {
 		}
 		wantState(t, conn, id, "failed")
 		if got := column[int64](t, conn, `SELECT id FROM weir.jobs('failed')`); len(got) != 1 {
-			t.Errorf("failed jobs: %v, want one", got)
+			t.Errorf("the failed jobs are %v, want one", got)
 		}
 		if n < 3 {
 			exec(t, conn, `SELECT weir.retry($1)`, id)
 		}
 	}
 	if n := value[int](t, conn, `SELECT attempt FROM weir.job_info($1)`, id); n != 4 {
-		t.Errorf("it failed in attempt %d, want 4", n)
+		t.Errorf("the job failed in attempt %d, want 4", n)
 	}
 }
 
-// TestAFailureIsKeptWithItsResultOrNotAtAll: what is rolled back leaves neither.
+// TestAFailureIsKeptWithItsResultOrNotAtAll: a rollback leaves neither the result nor the failure.
 func TestAFailureIsKeptWithItsResultOrNotAtAll(t *testing.T) {
 	t.Parallel()
 	conn := connect(t, pgtest.Database(t))
@@ -135,12 +135,12 @@ func TestAFailureIsKeptWithItsResultOrNotAtAll(t *testing.T) {
 	mustComplete(t, conn, worker, []attempt{a})
 	wantState(t, conn, a.ID, "completed")
 	if n := value[int](t, conn, `SELECT count(*) FROM weir.failure`); n != 0 {
-		t.Errorf("%d failures are kept", n)
+		t.Errorf("%d failures are stored after a rollback", n)
 	}
 }
 
-// TestAFloodOfFailuresIsBounded: where everything fails, segments of the log are given back all the same, and what is kept of failures stays within
-// its share; the newest are kept.
+// TestAFloodOfFailuresIsBounded: even if every job fails, segments of the log are reclaimed, failures take no more than their share of the space,
+// and the newest are kept.
 func TestAFloodOfFailuresIsBounded(t *testing.T) {
 	t.Parallel()
 	conn := connect(t, pgtest.Database(t))
@@ -168,11 +168,11 @@ func TestAFloodOfFailuresIsBounded(t *testing.T) {
 		}
 		largest = max(largest, value[int](t, conn, `SELECT sum(pg_total_relation_size('weir.failure_' || s)) FROM generate_series(1, 4) s`))
 		if total > 100_000 {
-			t.Fatalf("%d jobs have failed and %d segments were given back", total, reclaimed)
+			t.Fatalf("%d jobs have failed and %d segments were reclaimed", total, reclaimed)
 		}
 	}
-	t.Logf("%d jobs failed, at most %d kB were kept of them", total, largest>>10)
-	if largest > 2*share { // beside 50 more in each, pages and indexes that are empty
+	t.Logf("%d jobs failed, and took up to %d kB", total, largest>>10)
+	if largest > 2*share { // besides the limit, each segment has up to 50 more failures, and empty pages and indexes
 		t.Errorf("failures took %d bytes, want about %d", largest, share)
 	}
 	wantState(t, conn, last, "failed")
@@ -181,7 +181,7 @@ func TestAFloodOfFailuresIsBounded(t *testing.T) {
 	}
 }
 
-// TestFailuresGoAfterTheirRetention, the oldest first, though somebody reads: then later.
+// TestFailuresGoAfterTheirRetention: failures are deleted after their retention, the oldest first; a reader delays it.
 func TestFailuresGoAfterTheirRetention(t *testing.T) {
 	t.Parallel()
 	url := pgtest.Database(t)
@@ -202,12 +202,12 @@ func TestFailuresGoAfterTheirRetention(t *testing.T) {
 	rotateUntil(t, conn, "reclaimed failure 1")
 	wantState(t, conn, id, "unknown")
 	if state := value[*string](t, conn, `SELECT weir.retry($1)`, id); state != nil {
-		t.Errorf("a retry of what has gone says %s", *state)
+		t.Errorf("a retry of a job that was deleted returned %s", *state)
 	}
 }
 
-// TestARestoredDumpKnowsHowRetriedJobsEnded: after a rebase a job that was tried more than once is as its last attempt left it, and one that failed
-// is listed and can be retried.
+// TestARestoredDumpKnowsHowRetriedJobsEnded: after a rebase, a job with several attempts has the state of the last one, and a failed job is listed
+// and can be retried.
 func TestARestoredDumpKnowsHowRetriedJobsEnded(t *testing.T) {
 	t.Parallel()
 	conn := connect(t, pgtest.Database(t))
@@ -228,15 +228,15 @@ func TestARestoredDumpKnowsHowRetriedJobsEnded(t *testing.T) {
 		wantState(t, conn, id, want)
 	}
 	if got := column[int64](t, conn, `SELECT id FROM weir.jobs('failed')`); len(got) != 1 || got[0] != ids["failed"] {
-		t.Errorf("listed as failed after the rebase: %v, want %d", got, ids["failed"])
+		t.Errorf("the failed jobs after the rebase are %v, want %d", got, ids["failed"])
 	}
 	if state := value[string](t, conn, `SELECT weir.retry($1)`, ids["failed"]); state != "available" {
 		t.Errorf("the failed job is %s after its retry", state)
 	}
 }
 
-// claimedInAHeldSegment has a worker claim a job of queue q in the first segment, which a reader keeps from being reclaimed until the test ends;
-// the second is active.
+// claimedInAHeldSegment makes a worker claim a job of queue q in the first segment, which a reader protects from being reclaimed until the test
+// ends; the second segment is active.
 func claimedInAHeldSegment(t *testing.T) (conn *pgx.Conn, worker int32, first attempt) {
 	t.Helper()
 	url := pgtest.Database(t)
@@ -251,7 +251,8 @@ func claimedInAHeldSegment(t *testing.T) (conn *pgx.Conn, worker int32, first at
 	return conn, worker, first
 }
 
-// TestASnoozedJobThatFailedIsFailed, also when the segment of its failure is reclaimed before the older one that knows only of the snooze.
+// TestASnoozedJobThatFailedIsFailed: a job that failed after a snooze is failed, even if its last segment is reclaimed before the one with the
+// snooze.
 func TestASnoozedJobThatFailedIsFailed(t *testing.T) {
 	t.Parallel()
 	conn, worker, first := claimedInAHeldSegment(t)
@@ -264,12 +265,12 @@ func TestASnoozedJobThatFailedIsFailed(t *testing.T) {
 	rotateUntil(t, conn, "reclaimed job 2")
 	wantState(t, conn, id, "failed")
 	if got := column[int64](t, conn, `SELECT id FROM weir.jobs('failed')`); len(got) != 1 {
-		t.Errorf("listed as failed: %v, want %d", got, id)
+		t.Errorf("the failed jobs are %v, want %d", got, id)
 	}
 }
 
-// TestAFailureThatWasRetriedDoesNotReappear, also when the segment in which the retry completed is reclaimed before the older one that knows
-// only of the failure: nobody knows then how the job ended, and it can't be run again.
+// TestAFailureThatWasRetriedDoesNotReappear: a failed job whose retry completed is not failed again, even if the segment with the completion is
+// reclaimed before the one with the failure; it is unknown then, and can't be retried.
 func TestAFailureThatWasRetriedDoesNotReappear(t *testing.T) {
 	t.Parallel()
 	conn, worker, first := claimedInAHeldSegment(t)
@@ -281,18 +282,18 @@ func TestAFailureThatWasRetriedDoesNotReappear(t *testing.T) {
 	openNext(t, conn, worker)
 	rotateUntil(t, conn, "reclaimed job 2")
 	if n := value[int](t, conn, `SELECT count(*) FROM weir.job_info($1) WHERE state = 'failed'`, id); n != 0 {
-		t.Error("a job that has completed is failed again")
+		t.Error("a job that has completed is shown as failed")
 	}
 	if state := value[*string](t, conn, `SELECT weir.retry($1)`, id); state != nil {
-		t.Errorf("a retry of a job that has completed says %s", *state)
+		t.Errorf("a retry of a job that has completed returned %s", *state)
 	}
 	if got := mustClaim(t, conn, worker, "q", 1); len(got) != 0 {
-		t.Errorf("it is run again: %v", got)
+		t.Errorf("the job was claimed again: %v", got)
 	}
 }
 
-// TestAJobThatFailedAgainIsAsItFailedLast, also when the segment of the second failure is reclaimed before that of the first: its next attempt has a
-// number of its own.
+// TestAJobThatFailedAgainIsAsItFailedLast: a job that failed twice is shown with its last failure, even if that one's segment is reclaimed first,
+// and its next attempt has a new number.
 func TestAJobThatFailedAgainIsAsItFailedLast(t *testing.T) {
 	t.Parallel()
 	conn, worker, first := claimedInAHeldSegment(t)
@@ -304,7 +305,7 @@ func TestAJobThatFailedAgainIsAsItFailedLast(t *testing.T) {
 	rotateUntil(t, conn, "reclaimed job 2")
 	wantState(t, conn, id, "failed")
 	if attempt := value[int](t, conn, `SELECT attempt FROM weir.job_info($1)`, id); attempt != 2 {
-		t.Errorf("it failed in attempt %d, want 2", attempt)
+		t.Errorf("the job failed in attempt %d, want 2", attempt)
 	}
 	exec(t, conn, `SELECT weir.retry($1)`, id)
 	third := mustClaim(t, conn, worker, "q", 1)

@@ -11,7 +11,7 @@ import (
 	"github.com/weir-pg/weir/internal/pgtest"
 )
 
-// fence ends a worker; false while it is recording.
+// fence ends a worker; it returns false while the worker is recording.
 func fence(t *testing.T, q querier, worker int32) bool {
 	t.Helper()
 	return value[bool](t, q, `SELECT weir._fence($1, 'the test says so')`, worker)
@@ -23,11 +23,11 @@ func wantFenced(t *testing.T, q querier, worker int32, lost int) {
 		t.Error("the worker is not fenced")
 	}
 	if got := settle(t, q, worker); got != lost {
-		t.Errorf("%d attempts were lost, want %d", got, lost)
+		t.Errorf("%d attempts have the result lost, want %d", got, lost)
 	}
 }
 
-// TestFencedWorkerIsRefused: a zombie can claim nothing and overwrite nothing; what it had not recorded is worked again by others.
+// TestFencedWorkerIsRefused: a fenced worker can neither claim nor record, and its unfinished jobs are claimed by others.
 func TestFencedWorkerIsRefused(t *testing.T) {
 	t.Parallel()
 	conn := connect(t, pgtest.Database(t))
@@ -45,7 +45,7 @@ func TestFencedWorkerIsRefused(t *testing.T) {
 	_, err = finish(ctx, conn, zombie, got[1], "failed", time.Time{})
 	wantCode(t, "finish", err, "WR001")
 	if !value[bool](t, conn, `SELECT fenced FROM weir.heartbeat($1)`, zombie) {
-		t.Error("heartbeat does not tell that the worker is fenced")
+		t.Error("heartbeat does not report that the worker is fenced")
 	}
 	_, err = claim(ctx, conn, 999_999, []string{"q"}, []int32{1})
 	wantCode(t, "claim of an unknown worker", err, "WR001")
@@ -69,7 +69,7 @@ func TestFencedWorkerIsRefused(t *testing.T) {
 	}
 }
 
-// TestFenceWaitsForAResultInFlight: results and fence exclude one another, without either waiting.
+// TestFenceWaitsForAResultInFlight: a worker is not fenced while one of its results is in flight, and neither waits for the other.
 func TestFenceWaitsForAResultInFlight(t *testing.T) {
 	t.Parallel()
 	url := pgtest.Database(t)
@@ -84,17 +84,17 @@ func TestFenceWaitsForAResultInFlight(t *testing.T) {
 		t.Error("the worker was fenced while a result is in flight")
 	}
 	if n := len(mustClaim(t, conn, other, "q", 10)); n > 0 {
-		t.Errorf("%d attempts were handed out again", n)
+		t.Errorf("%d attempts were claimed again", n)
 	}
 	exec(t, inside, `COMMIT`)
 	wantFenced(t, conn, worker, 1)
 	again := claimAll(t, conn, other, "q")
 	if len(again) != 1 || again[0].ID != got[1].ID || again[0].Attempt != 2 {
-		t.Errorf("claimed %v, want the second attempt of job %d alone", again, got[1].ID)
+		t.Errorf("claimed %v, want only the second attempt of job %d", again, got[1].ID)
 	}
 }
 
-// TestRescueTakesOverFromTheSilent: a worker that is silent past its lease loses its attempts, one that beats keeps them.
+// TestRescueTakesOverFromTheSilent: a worker without heartbeats loses its attempts after its lease, and a worker with heartbeats keeps them.
 func TestRescueTakesOverFromTheSilent(t *testing.T) {
 	t.Parallel()
 	conn := connect(t, pgtest.Database(t))
@@ -105,7 +105,7 @@ func TestRescueTakesOverFromTheSilent(t *testing.T) {
 	rescued := 0
 	until(t, "the silent worker's attempts are rescued", func() bool {
 		if value[bool](t, conn, `SELECT fenced FROM weir.heartbeat($1, 5)`, beating) {
-			t.Fatal("a worker that beats was fenced")
+			t.Fatal("a worker with heartbeats was fenced")
 		}
 		rescued += value[int](t, conn, `SELECT coalesce(sum(relogged), 0) FROM weir._rescue()`)
 		return rescued > 0
@@ -116,13 +116,13 @@ func TestRescueTakesOverFromTheSilent(t *testing.T) {
 	mustComplete(t, conn, beating, kept)
 	for _, a := range claimAll(t, conn, startWorker(t, conn, "q"), "q") {
 		if a.Attempt != 2 {
-			t.Errorf("%v was handed out again, want second attempts only", a)
+			t.Errorf("%v was claimed again, want only second attempts", a)
 		}
 	}
 }
 
-// TestAPreparedTransactionThatKeepsAWorkerIsSaid: what records, claims or beats in a transaction that is prepared keeps its worker from being
-// fenced until that ends, and the rescuer says which transaction it is; other workers are fenced meanwhile.
+// TestAPreparedTransactionThatKeepsAWorkerIsSaid: if a prepared transaction of a worker keeps it from being fenced, the rescuer reports which
+// transaction it is, and still fences other workers.
 func TestAPreparedTransactionThatKeepsAWorkerIsSaid(t *testing.T) {
 	t.Parallel()
 	conn := connect(t, pgtest.Database(t))
@@ -138,14 +138,14 @@ func TestAPreparedTransactionThatKeepsAWorkerIsSaid(t *testing.T) {
 		exec(t, conn, `SELECT `+call, kept)
 		exec(t, conn, fmt.Sprintf(`PREPARE TRANSACTION '%s'`, gid))
 		said := ""
-		until(t, name+": the rescuer says what keeps the worker, and fences the other", func() bool {
+		until(t, name+": the rescuer reports what keeps the worker, and fences the other one", func() bool {
 			for _, why := range column[string](t, conn, `SELECT error FROM weir._rescue() WHERE worker = $1 AND error IS NOT NULL`, kept) {
 				said = why
 			}
 			return said != "" && isFenced(t, conn, lost)
 		})
 		if !strings.Contains(said, "'"+gid+"'") || isFenced(t, conn, kept) {
-			t.Errorf("%s: the rescuer says %q, want %s named, and the worker not fenced", name, said, gid)
+			t.Errorf("%s: the rescuer reports %q, want the transaction %s, and the worker not fenced", name, said, gid)
 		}
 		exec(t, conn, fmt.Sprintf(`ROLLBACK PREPARED '%s'`, gid))
 		until(t, name+": the worker is fenced", func() bool {
@@ -155,7 +155,7 @@ func TestAPreparedTransactionThatKeepsAWorkerIsSaid(t *testing.T) {
 	}
 }
 
-// TestResultNamesItsBatch: a result is refused when its batch is another worker's, or does not exist.
+// TestResultNamesItsBatch: a result is refused if its batch belongs to another worker or does not exist.
 func TestResultNamesItsBatch(t *testing.T) {
 	t.Parallel()
 	conn := connect(t, pgtest.Database(t))
@@ -185,7 +185,7 @@ func TestResultNamesItsBatch(t *testing.T) {
 	mustComplete(t, conn, two, b)
 }
 
-// TestFinishMayBeRepeated: a client that lost its connection says again what it said; there is one result and one next attempt.
+// TestFinishMayBeRepeated: a client that lost its connection may record the same results again; there is one result and one next attempt.
 func TestFinishMayBeRepeated(t *testing.T) {
 	t.Parallel()
 	url := pgtest.Database(t)
@@ -195,10 +195,10 @@ func TestFinishMayBeRepeated(t *testing.T) {
 	got := mustClaim(t, conn, worker, "q", 3)
 	for i, want := range []bool{true, false, false} {
 		if first, err := finish(t.Context(), conn, worker, got[0], "retried", time.Time{}); err != nil || first != want {
-			t.Errorf("call %d: %v %v, want %v", i+1, first, err, want)
+			t.Errorf("call %d returned %v %v, want %v", i+1, first, err, want)
 		}
 	}
-	// The first call is still uncommitted when the second comes: it waits for it, then finds it.
+	// If the first call is uncommitted when the second comes, the second waits and then finds the result.
 	exec(t, conn, `BEGIN`)
 	if first, err := finish(t.Context(), conn, worker, got[1], "released", time.Time{}); err != nil || !first {
 		t.Errorf("finish: %v %v", first, err)
@@ -223,11 +223,11 @@ func TestFinishMayBeRepeated(t *testing.T) {
 		t.Errorf("claimed %v, want the second attempt of the first job, and the first of the second again", again)
 	}
 	if n := value[int](t, conn, `SELECT count(*) FROM weir.result, unnest(ids)`); n != 3 {
-		t.Errorf("%d results, want 3", n)
+		t.Errorf("there are %d results, want 3", n)
 	}
 }
 
-// TestLastAttemptLostIsFailed: when a worker dies in the last attempt, the job has failed, with the reason.
+// TestLastAttemptLostIsFailed: if a worker dies during a job's last attempt, the job has failed, with the reason.
 func TestLastAttemptLostIsFailed(t *testing.T) {
 	t.Parallel()
 	conn := connect(t, pgtest.Database(t))
@@ -247,8 +247,8 @@ func TestLastAttemptLostIsFailed(t *testing.T) {
 	}
 }
 
-// TestRetryFindsItsOwnAttempt: a batch with the job of a late transaction spans what was logged since, a job's earlier attempt among it; ending
-// an attempt is followed by the one after it, not by a copy of an earlier one, and reclaiming carries that one alone.
+// TestRetryFindsItsOwnAttempt: even if a batch with a late transaction's job spans an earlier attempt of another of its jobs, the next attempt
+// follows the right one, and reclaiming carries only that one.
 func TestRetryFindsItsOwnAttempt(t *testing.T) {
 	t.Parallel()
 	url := pgtest.Database(t)
@@ -274,7 +274,7 @@ func TestRetryFindsItsOwnAttempt(t *testing.T) {
 	rotateUntil(t, conn, "opened job 2")
 	rotateUntil(t, conn, "reclaimed job 1")
 	if n := value[int](t, conn, `SELECT count(*) FROM weir.job WHERE id = $1`, id); n != 1 {
-		t.Errorf("%d rows of the job were carried, want that of its running attempt", n)
+		t.Errorf("%d rows of the job were carried, want only its running attempt", n)
 	}
 	if _, err := finish(t.Context(), conn, worker, second[0], "retried", time.Time{}); err != nil {
 		t.Fatal(err)
@@ -285,8 +285,8 @@ func TestRetryFindsItsOwnAttempt(t *testing.T) {
 	}
 }
 
-// TestCompletionAndFailureOfOneAttemptExclude: while a handler's transaction that completes an attempt is open, the same attempt cannot
-// end otherwise; when it has ended otherwise, it cannot be completed.
+// TestCompletionAndFailureOfOneAttemptExclude: while an open transaction completes an attempt, the attempt can't end in another way, and an attempt
+// that has ended can't be completed.
 func TestCompletionAndFailureOfOneAttemptExclude(t *testing.T) {
 	t.Parallel()
 	url := pgtest.Database(t)
@@ -307,7 +307,7 @@ func TestCompletionAndFailureOfOneAttemptExclude(t *testing.T) {
 	}
 	wantCode(t, "a second completion", completeTx(t.Context(), handler, worker, got[0]), "WR002")
 
-	// The other way round: the completion waits for a record that is under way, and finds what it wrote.
+	// The other way round: the completion waits for a record in progress, and finds its result.
 	exec(t, conn, `BEGIN`)
 	if first, err := finish(t.Context(), conn, worker, got[1], "retried", time.Time{}); err != nil || !first {
 		t.Fatal(first, err)
@@ -321,11 +321,11 @@ func TestCompletionAndFailureOfOneAttemptExclude(t *testing.T) {
 	exec(t, conn, `COMMIT`)
 	wantCode(t, "complete after another end", <-completed, "WR002")
 	if n := value[int](t, conn, `SELECT count(*) FROM weir.result`); n != 2 {
-		t.Errorf("%d results, want one for each attempt", n)
+		t.Errorf("there are %d results, want one for each attempt", n)
 	}
 }
 
-// TestChoresNeedReadCommitted: with the snapshot of an older look, TRUNCATE would take what that look cannot see.
+// TestChoresNeedReadCommitted: chores are refused with an older snapshot, with which TRUNCATE would delete rows that the snapshot can't see.
 func TestChoresNeedReadCommitted(t *testing.T) {
 	t.Parallel()
 	conn := connect(t, pgtest.Database(t))
@@ -337,8 +337,8 @@ func TestChoresNeedReadCommitted(t *testing.T) {
 	}
 }
 
-// TestAPartOfABatchThatEndedDoesNotEndTheOther: a batch with a job in each of two segments comes to have both parts in one when the older segment
-// is reclaimed. They share their results; that the one part has ended says nothing of the other, whose job is given to others with its worker's end.
+// TestAPartOfABatchThatEndedDoesNotEndTheOther: if reclaiming moves both parts of a batch into one segment, the end of one part does not count as
+// the end of the other, whose job is claimed again when its worker is fenced.
 func TestAPartOfABatchThatEndedDoesNotEndTheOther(t *testing.T) {
 	t.Parallel()
 	conn := connect(t, pgtest.Database(t))
@@ -350,17 +350,17 @@ func TestAPartOfABatchThatEndedDoesNotEndTheOther(t *testing.T) {
 	held := mustClaim(t, conn, worker, "q", 2)
 	rotateUntil(t, conn, "reclaimed job 1")
 	if n := value[int](t, conn, `SELECT count(*) FROM (SELECT FROM weir.batch b WHERE b.worker = $1 GROUP BY b.lane, b.seq, b.segment HAVING count(*) = 2) b`, worker); len(held) != 2 || n != 1 {
-		t.Fatalf("claimed %d jobs, and %d segments hold two parts of a batch, want 2 and 1", len(held), n)
+		t.Fatalf("claimed %d jobs, and %d segments have two parts of a batch, want 2 and 1", len(held), n)
 	}
 	mustComplete(t, conn, worker, held[1:])
 	if got := column[int64](t, conn, `SELECT id FROM weir.jobs('running')`); !slices.Equal(got, old) || held[1].ID != young[0] {
-		t.Errorf("running are %v after the young job's completion, want %v", got, old)
+		t.Errorf("after the younger job's completion, the running jobs are %v, want %v", got, old)
 	}
 	exec(t, conn, `SELECT weir._fence($1)`, worker)
 	if n := settle(t, conn, worker); n != 1 {
-		t.Errorf("of what the worker left %d jobs were logged again, want 1", n)
+		t.Errorf("%d jobs of the fenced worker were logged again, want 1", n)
 	}
 	if got := idsOf(claimAll(t, conn, startWorker(t, conn, "q"), "q")); !slices.Equal(got, old) {
-		t.Errorf("another worker got %v, want %v", got, old)
+		t.Errorf("another worker claimed %v, want %v", got, old)
 	}
 }

@@ -7,8 +7,8 @@ import (
 	"github.com/weir-pg/weir/internal/pgtest"
 )
 
-// TestLateJobsComeWithFreshOnes: under a flow of transactions nearly every claim finds one that committed late. Its jobs and those that came
-// after share a batch, or each claim would leave half of what there is to the next. Whatever the batch spans, its jobs are found in it.
+// TestLateJobsComeWithFreshOnes: jobs of a transaction that committed late share a batch with those that came after, because nearly every claim
+// finds a late one under load; and every job is found in its batch.
 func TestLateJobsComeWithFreshOnes(t *testing.T) {
 	t.Parallel()
 	url := pgtest.Database(t)
@@ -27,9 +27,9 @@ func TestLateJobsComeWithFreshOnes(t *testing.T) {
 	exec(t, conn, `SELECT weir.enqueue('q', 'early')`)
 	early := claimed(10)
 	if len(early) != 1 {
-		t.Fatalf("claimed %v, want what was committed", early)
+		t.Fatalf("claimed %v, want the committed jobs", early)
 	}
-	// Another attempt at it lies between the late ones and the fresh.
+	// Another attempt at a job lies between the late ones and the fresh ones.
 	if _, err := finish(t.Context(), conn, worker, early[0], "retried", time.Time{}); err != nil {
 		t.Fatal(err)
 	}
@@ -39,11 +39,11 @@ func TestLateJobsComeWithFreshOnes(t *testing.T) {
 	exec(t, late, `COMMIT`)
 	exec(t, conn, `SELECT weir.enqueue('q', 'fresh') FROM generate_series(1, 2)`)
 	if part := claimed(2); len(part) != 2 || part[0].Kind != "late" || part[1].Kind != "late" {
-		t.Fatalf("claimed %v, want two of the late ones first", part)
+		t.Fatalf("claimed %v, want two of the late jobs first", part)
 	}
 	got := claimed(10)
 	if len(got) != 3 || got[0].Kind != "late" || got[1].Kind != "fresh" || got[2].Kind != "fresh" || got[0].Seq != got[2].Seq {
-		t.Fatalf("claimed %v, want the last late one and both fresh ones in one batch", got)
+		t.Fatalf("claimed %v, want the last late job and both fresh ones in one batch", got)
 	}
 	for _, a := range got {
 		if state := value[string](t, conn, `SELECT state FROM weir.job_info($1)`, a.ID); state != "running" {
@@ -52,6 +52,6 @@ func TestLateJobsComeWithFreshOnes(t *testing.T) {
 	}
 	mustComplete(t, conn, worker, got)
 	if left := claimed(10); len(left) != 0 {
-		t.Errorf("claimed %v once more", left)
+		t.Errorf("claimed %v again", left)
 	}
 }

@@ -12,10 +12,10 @@ import (
 	"github.com/weir-pg/weir/schema"
 )
 
-// golden is read and written by TestSchemaMatchesGolden alone.
+// golden is read and written only by TestSchemaMatchesGolden.
 var golden = filepath.Join("..", "..", "..", "schema", "schema.golden.sql")
 
-// TestSchemaMatchesGolden: a change of the schema shows in review as a change of the golden file. It is the same on every PostgreSQL.
+// TestSchemaMatchesGolden: the schema matches the golden file, so that a review shows every change of it; it is the same on every version.
 func TestSchemaMatchesGolden(t *testing.T) {
 	t.Parallel()
 	conn := connect(t, pgtest.Database(t))
@@ -28,14 +28,14 @@ func TestSchemaMatchesGolden(t *testing.T) {
 	}
 	file, err := os.ReadFile(golden)
 	if err != nil {
-		t.Fatalf("%v: write it with go test ./cmd/internal/proof -run Golden -update", err)
+		t.Fatalf("%v: create it with go test ./cmd/internal/proof -run Golden -update", err)
 	}
 	if want := string(file); got != want {
-		t.Errorf("the schema differs from %s; if it should, run go test ./cmd/internal/proof -run Golden -update\n%s", golden, firstDifference(want, got))
+		t.Errorf("the schema differs from %s: if that is intended, run go test ./cmd/internal/proof -run Golden -update\n%s", golden, firstDifference(want, got))
 	}
 }
 
-// TestMigrationsGoDownAndUp: everything can be taken back, and put up again to the same schema.
+// TestMigrationsGoDownAndUp: all migrations can be undone, and installing them again gives the same schema.
 func TestMigrationsGoDownAndUp(t *testing.T) {
 	t.Parallel()
 	conn := connect(t, pgtest.Empty(t))
@@ -46,7 +46,7 @@ func TestMigrationsGoDownAndUp(t *testing.T) {
 	}
 	up := func() string {
 		t.Helper()
-		for range 2 { // the second changes nothing
+		for range 2 { // the second time changes nothing
 			if err := schema.Up(ctx, conn); err != nil {
 				t.Fatal(err)
 			}
@@ -64,26 +64,26 @@ func TestMigrationsGoDownAndUp(t *testing.T) {
 	for to := len(all) - 1; to >= 1; to-- {
 		down(to)
 		if n := value[int](t, conn, `SELECT max(version) FROM weir.migration`); n != to {
-			t.Fatalf("down to %d, but the list says %d", to, n)
+			t.Fatalf("after migrating down to %d, the list has version %d", to, n)
 		}
 	}
 	if second := up(); second != first {
-		t.Errorf("down to 1 and up gives another schema\n%s", firstDifference(first, second))
+		t.Errorf("migrating down to 1 and up again gives a different schema\n%s", firstDifference(first, second))
 	}
 	down(0)
 	if n := value[int](t, conn, `SELECT count(*) FROM pg_namespace WHERE nspname = 'weir'`); n != 0 {
-		t.Error("schema weir is still there after down to 0")
+		t.Error("schema weir still exists after migrating down to 0")
 	}
 	down(0)
 	if status, err := schema.Status(ctx, conn); err != nil || !status[0].AppliedAt.IsZero() {
-		t.Errorf("status after down to 0: %v %v", status, err)
+		t.Errorf("the status after migrating down to 0 is %v (%v)", status, err)
 	}
 	if third := up(); third != first {
-		t.Errorf("down to 0 and up gives another schema\n%s", firstDifference(first, third))
+		t.Errorf("migrating down to 0 and up again gives a different schema\n%s", firstDifference(first, third))
 	}
 }
 
-// TestFunctionsAreReplacedAsAWhole: whatever functions a database has, afterwards it has this build's and no others, and the same privileges.
+// TestFunctionsAreReplacedAsAWhole: whatever functions a database has, migrating leaves it with exactly this build's functions and privileges.
 func TestFunctionsAreReplacedAsAWhole(t *testing.T) {
 	t.Parallel()
 	conn := connect(t, pgtest.Database(t))
@@ -91,7 +91,7 @@ func TestFunctionsAreReplacedAsAWhole(t *testing.T) {
 	for _, older := range []string{
 		`CREATE OR REPLACE FUNCTION weir.pause(queue text) RETURNS boolean LANGUAGE sql AS 'SELECT false'`,                      // another body
 		`DROP FUNCTION weir.pause; CREATE FUNCTION weir.pause(queue text) RETURNS text LANGUAGE sql AS 'SELECT text ''older'''`, // another result
-		`CREATE FUNCTION weir.stale() RETURNS integer LANGUAGE sql AS 'SELECT 1'`,                                               // gone since
+		`CREATE FUNCTION weir.stale() RETURNS integer LANGUAGE sql AS 'SELECT 1'`,                                               // dropped since
 		`GRANT EXECUTE ON FUNCTION weir.pause TO weir_enqueue`,
 	} {
 		if _, err := conn.PgConn().Exec(t.Context(), older).ReadAll(); err != nil {
@@ -106,7 +106,7 @@ func TestFunctionsAreReplacedAsAWhole(t *testing.T) {
 		}
 		enqueueN(t, conn, "q", 1)
 		if !value[bool](t, conn, `SELECT weir.pause('q')`) {
-			t.Errorf("after %s weir.pause is still the older one", older)
+			t.Errorf("after %s, weir.pause is still the old one", older)
 		}
 	}
 }
@@ -118,10 +118,10 @@ func firstDifference(want, got string) string {
 			return "- " + a[i] + "\n+ " + b[i]
 		}
 	}
-	return "one ends before the other"
+	return "one is longer than the other"
 }
 
-// describeSchema writes the schema down as SQL, from the catalogs, in one fixed order.
+// describeSchema describes the schema as SQL, from the catalogs, in a fixed order.
 func describeSchema(t *testing.T, conn *pgx.Conn) string {
 	t.Helper()
 	var b strings.Builder

@@ -12,8 +12,8 @@ import (
 	"github.com/weir-pg/weir/internal/pgtest"
 )
 
-// TestNothingIsDeadUnderAPinnedHorizon: while a long transaction keeps VACUUM from removing anything, a quarter of a million jobs, or a million
-// with -long, leave no dead tuple, their space comes back, and a claim takes as long at the end as at the beginning.
+// TestNothingIsDeadUnderAPinnedHorizon: while a long transaction keeps VACUUM from removing anything, 250,000 jobs (1,000,000 with -long) leave no
+// dead tuple, their space is reclaimed, and claims do not become slower.
 func TestNothingIsDeadUnderAPinnedHorizon(t *testing.T) {
 	pgtest.Alone(t, "it compares the times of claims")
 	for name, pin := range map[string][]string{
@@ -41,7 +41,7 @@ func pinned(t *testing.T, pin []string) {
 	}
 
 	produced := make(chan error, 1)
-	room := make(chan struct{}, 4) // the backlog is bounded, or it would be what fills the log
+	room := make(chan struct{}, 4) // limits the backlog, which would otherwise fill the log
 	go func() {                    // ends with its jobs or the connection
 		for range total / atOnce {
 			room <- struct{}{}
@@ -81,8 +81,8 @@ func pinned(t *testing.T, pin []string) {
 		t.Fatal(err)
 	}
 	took := time.Since(begin)
-	// Drained: the segments go back one by one, and the rest is as good as nothing.
-	until(t, "the space of finished jobs is given back", func() bool {
+	// All jobs are done: the segments are reclaimed one by one, and little is left.
+	until(t, "the space of finished jobs is reclaimed", func() bool {
 		value[string](t, conn, `SELECT coalesce(weir._rotate(), '')`)
 		size = jobBytes(t, conn)
 		return size < 1<<20
@@ -100,20 +100,20 @@ func pinned(t *testing.T, pin []string) {
 		t.Errorf("the log grew to %d MB, want at most %d", largest>>20, bound>>20)
 	}
 	if reclaimed == 0 {
-		t.Error("no segment was reclaimed meanwhile")
+		t.Error("no segment was reclaimed in the meantime")
 	}
 	var state string
 	if err := conn.QueryRow(t.Context(), `SELECT state FROM pg_stat_activity WHERE pid = $1`, holder.PgConn().PID()).Scan(&state); err != nil || state != "idle in transaction" {
-		t.Errorf("the horizon is not pinned any more: %s %v", state, err)
+		t.Errorf("the horizon is no longer pinned: %s %v", state, err)
 	}
-	for _, c := range []*pgx.Conn{conn, producer} { // a session reports all that it counted when it ends
+	for _, c := range []*pgx.Conn{conn, producer} { // a session reports its statistics when it ends
 		_ = c.Close(t.Context())
 	}
 	noneDead(t, url, total)
 	exec(t, holder, `COMMIT`)
 }
 
-// pinnedStep claims a batch and completes it, and returns how many jobs it had.
+// pinnedStep claims a batch, completes it, and returns its number of jobs.
 func pinnedStep(t *testing.T, conn *pgx.Conn, worker int32, batch int32) int {
 	t.Helper()
 	rows, err := conn.Query(t.Context(), `SELECT lane, seq, id FROM weir._claim($1, ARRAY['q'], ARRAY[$2::int])`, worker, batch)
@@ -143,7 +143,7 @@ func median(all []time.Duration) time.Duration {
 	return all[len(all)/2]
 }
 
-// noneDead fails the test when a table of Weir's has a dead tuple. It first waits until the statistics have counted all inserts.
+// noneDead fails the test if a table of Weir has a dead tuple. It first waits until the statistics include all inserts.
 func noneDead(t *testing.T, url string, inserted int) {
 	t.Helper()
 	conn := connect(t, url)

@@ -11,8 +11,8 @@ import (
 	"github.com/weir-pg/weir/internal/pgtest"
 )
 
-// TestIdleLanesForgetWhatHasEnded: what was in flight when a lane was last claimed from, and has ended since, costs claims nothing for long;
-// what is still in flight, or has left jobs that nobody has claimed, is remembered. Counted in blocks.
+// TestIdleLanesForgetWhatHasEnded: transactions that were in flight when a lane was last claimed from, and have ended, cost claims nothing for
+// long, but those still in flight, or with unclaimed jobs, are remembered. The cost is counted in blocks.
 func TestIdleLanesForgetWhatHasEnded(t *testing.T) {
 	pgtest.Alone(t, "what a claim touches depends on the transactions of the whole server")
 	const lanes, flights = 20, 30
@@ -48,30 +48,30 @@ func TestIdleLanesForgetWhatHasEnded(t *testing.T) {
 		t.Fatalf("claimed %d jobs, want %d", len(got), lanes)
 	}
 	if did := tidied(); did != "" {
-		t.Errorf("tidy %s while all of it is in flight", did)
+		t.Errorf("tidy did %q while all transactions are in flight", did)
 	}
 	late, left := inFlight[0], inFlight[1]
 	exec(t, left, `SELECT weir.enqueue($1, 'left') FROM generate_series(1, 15)`, names[3])
 	for _, c := range inFlight[1:] {
 		exec(t, c, `COMMIT`)
 	}
-	before := idle() // and that handed out ten of the fifteen
+	before := idle() // this also claimed ten of the fifteen
 	until(t, "idle lanes are trimmed", func() bool { return strings.HasPrefix(tidied(), "trimmed") })
 	if did := tidied(); did != "" {
-		t.Errorf("tidy %s again", did)
+		t.Errorf("tidy did %q again", did)
 	}
 	if got := work(); len(got) != 5 || got[0].Kind != "left" {
-		t.Errorf("claimed %v, want the 5 that a transaction has left", got)
+		t.Errorf("claimed %v, want the remaining 5 jobs of a transaction", got)
 	}
 	after := idle()
-	t.Logf("a claim that finds nothing touches %d blocks; after %d transactions that have ended %d, trimmed %d", alone, flights-1, before, after)
+	t.Logf("a claim that finds nothing touches %d blocks; after %d transactions that have ended, %d; once trimmed, %d", alone, flights-1, before, after)
 	if after > alone*3/2 {
-		t.Errorf("a claim that finds nothing touches %d blocks, after transactions that have ended %d", alone, after)
+		t.Errorf("a claim that finds nothing touches %d blocks; after transactions that have ended, %d", alone, after)
 	}
 	exec(t, late, `SELECT weir.enqueue(name, 'late') FROM unnest($1::text[]) name`, names)
 	exec(t, late, `COMMIT`)
 	if got := work(); len(got) != lanes {
-		t.Errorf("claimed %d jobs of the one that was still in flight, want %d", len(got), lanes)
+		t.Errorf("claimed %d jobs of the transaction that was still in flight, want %d", len(got), lanes)
 	}
 	if again := work(); len(again) != 0 {
 		t.Errorf("claimed %v again", idsOf(again))

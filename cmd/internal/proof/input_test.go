@@ -10,7 +10,7 @@ import (
 	"github.com/weir-pg/weir/internal/pgtest"
 )
 
-// TestBadInputLeavesNothing: what can't be right is refused with a SQLSTATE and a message that shows the value, and leaves no row behind.
+// TestBadInputLeavesNothing: invalid input is refused with a SQLSTATE and a message that contains the value, and leaves no row behind.
 func TestBadInputLeavesNothing(t *testing.T) {
 	t.Parallel()
 	conn := connect(t, pgtest.Database(t))
@@ -94,10 +94,10 @@ func TestBadInputLeavesNothing(t *testing.T) {
 		}
 		shown := c.sql[:min(len(c.sql), 150)]
 		if wantCode(t, shown, err, c.code); err != nil && !strings.Contains(err.Error(), c.says) {
-			t.Errorf("%s: says %q, which does not show %q", shown, err, c.says)
+			t.Errorf("%s: the error is %q, which does not contain %q", shown, err, c.says)
 		}
 		if after := count(); after != before {
-			t.Fatalf("%s: %d rows before, %d after", shown, before, after)
+			t.Fatalf("%s: there were %d rows before, and %d after", shown, before, after)
 		}
 	}
 	if n := value[int](t, conn, `SELECT cardinality(weir.enqueue_many('[]'::jsonb))`); n != 0 || count() != before {
@@ -105,8 +105,8 @@ func TestBadInputLeavesNothing(t *testing.T) {
 	}
 }
 
-// TestSizesAreCountedAsWorkersGetThem: what another table holds compressed, and numbers of which a few bytes make a long text, count by the
-// text that a worker is given.
+// TestSizesAreCountedAsWorkersGetThem: sizes are those of the text that a worker receives, even for compressed columns and for short numbers with
+// long texts.
 func TestSizesAreCountedAsWorkersGetThem(t *testing.T) {
 	t.Parallel()
 	conn := connect(t, pgtest.Database(t))
@@ -134,7 +134,7 @@ func TestSizesAreCountedAsWorkersGetThem(t *testing.T) {
 		_, err := conn.Exec(t.Context(), sql)
 		wantCode(t, sql, err, "22023")
 		if err != nil && !strings.Contains(err.Error(), says) {
-			t.Errorf("%s: says %q, which does not show %q", sql, err, says)
+			t.Errorf("%s: the error is %q, which does not contain %q", sql, err, says)
 		}
 	}
 	if n := value[int](t, conn, `SELECT (SELECT count(*) FROM weir.job) + (SELECT count(*) FROM weir.message)`); n != 0 {
@@ -143,7 +143,8 @@ func TestSizesAreCountedAsWorkersGetThem(t *testing.T) {
 	exec(t, conn, `SELECT weir.enqueue('q', 'k', args, meta => meta), weir.enqueue_many(ARRAY['q'], ARRAY['k'], ARRAY[args], meta => ARRAY[meta]) FROM exact`)
 }
 
-// TestClaimNeedsAutocommit: a claim sees the newest batch only in READ COMMITTED, and gives its lane back at once only in autocommit.
+// TestClaimNeedsAutocommit: a claim is refused in another isolation level, where it would not see the newest batch, and in a transaction, which
+// would keep the lane.
 func TestClaimNeedsAutocommit(t *testing.T) {
 	t.Parallel()
 	conn := connect(t, pgtest.Database(t))
@@ -160,7 +161,7 @@ func TestClaimNeedsAutocommit(t *testing.T) {
 			_, err = tx.Exec(t.Context(), sql, worker)
 			wantCode(t, string(level)+": "+sql, err, "WR004")
 			if err != nil && !strings.Contains(err.Error(), strings.ToUpper(string(level))) {
-				t.Errorf("%s: the message does not name the isolation level: %v", sql, err)
+				t.Errorf("%s: the message does not contain the isolation level: %v", sql, err)
 			}
 			_ = tx.Rollback(t.Context())
 		}
@@ -178,11 +179,11 @@ func TestClaimNeedsAutocommit(t *testing.T) {
 	wantCode(t, "claim in an old transaction", err, "55000")
 	exec(t, conn, `ROLLBACK`)
 	if got := mustClaim(t, conn, worker, "q", 10); len(got) != 1 {
-		t.Errorf("claimed %v, want the one job", got)
+		t.Errorf("claimed %v, want the single job", got)
 	}
 }
 
-// TestArraysAreLists: arrays that go together by place are lists: what begins elsewhere, has two dimensions or a hole is refused, and named.
+// TestArraysAreLists: parallel arrays must be lists: an array with another lower bound, two dimensions or a null is refused by name.
 func TestArraysAreLists(t *testing.T) {
 	t.Parallel()
 	conn := connect(t, pgtest.Database(t))
@@ -191,8 +192,8 @@ func TestArraysAreLists(t *testing.T) {
 	got := mustClaim(t, conn, worker, "q", 2)
 	for _, f := range []struct {
 		call   string
-		arrays []string // good ones
-		filled int      // so many of them may not have nulls
+		arrays []string // valid ones
+		filled int      // the first of them, which must not contain nulls
 		names  []string
 	}{
 		{call: fmt.Sprintf(`weir._record(%d, %%s)`, worker), filled: 4, names: []string{"lanes", "seqs", "sizes", "ids", "outcomes", "errors", "outputs", "run_at"},
@@ -222,18 +223,18 @@ func TestArraysAreLists(t *testing.T) {
 				sql := `SELECT ` + fmt.Sprintf(f.call, strings.Join(args, ", "))
 				_, err := conn.Exec(t.Context(), sql)
 				if sqlstate(err) != "22023" || !strings.Contains(err.Error(), name) || !strings.Contains(err.Error(), shape.is) {
-					t.Errorf("%s: %v, want 22023 that names %s and says %s", sql, err, name, shape.is)
+					t.Errorf("%s: %v, want SQLSTATE 22023 with %s and %s", sql, err, name, shape.is)
 				}
 			}
 		}
 	}
 	if n := value[int](t, conn, `SELECT (SELECT count(*) FROM weir.result) + (SELECT count(*) FROM weir.message) + (SELECT count(*) FROM weir.job)`); n != len(got) {
-		t.Errorf("they have left %d rows", n-len(got))
+		t.Errorf("%d rows were left behind", n-len(got))
 	}
 }
 
-// TestWhatOthersWaitForIsNotHeldForLong: of a transaction that is left open after a call which takes locks that others wait for, the
-// server ends the session soon; a role that is stricter stays so, and the setting ends with the transaction.
+// TestWhatOthersWaitForIsNotHeldForLong: a transaction left open after a call whose locks others wait for is ended by the server soon; a stricter
+// setting of the role stays, and the setting ends with the transaction.
 func TestWhatOthersWaitForIsNotHeldForLong(t *testing.T) {
 	t.Parallel()
 	conn := connect(t, pgtest.Database(t))
@@ -247,11 +248,11 @@ func TestWhatOthersWaitForIsNotHeldForLong(t *testing.T) {
 				exec(t, conn, `SELECT weir.`+strings.TrimPrefix(strings.TrimSpace(sql), `SELECT weir.`))
 			}
 			if now := value[string](t, conn, `SHOW idle_in_transaction_session_timeout`); now != own.becomes {
-				t.Errorf("after %s a session may be idle for %s, want %s", call, now, own.becomes)
+				t.Errorf("after %s, a session may be idle for %s, want %s", call, now, own.becomes)
 			}
 			exec(t, conn, `ROLLBACK`)
 			if now := value[string](t, conn, `SHOW idle_in_transaction_session_timeout`); now != own.is {
-				t.Errorf("%s has left %s behind, want %s", call, now, own.is)
+				t.Errorf("after %s, the setting is %s, want %s", call, now, own.is)
 			}
 		}
 	}

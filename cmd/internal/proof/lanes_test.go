@@ -11,7 +11,7 @@ import (
 	"github.com/weir-pg/weir/internal/pgtest"
 )
 
-// manyQueues starts a worker of so many queues, each of which has been worked once.
+// manyQueues starts a worker of n queues, each of which has had one job.
 func manyQueues(t *testing.T, conn *pgx.Conn, n int) (worker int32, names []string) {
 	t.Helper()
 	for i := range n {
@@ -21,13 +21,13 @@ func manyQueues(t *testing.T, conn *pgx.Conn, n int) (worker int32, names []stri
 	exec(t, conn, `SELECT weir.enqueue_many($1, array_fill('old'::text, ARRAY[$2::int]), array_fill('{}'::jsonb, ARRAY[$2::int]))`, names, n)
 	done, err := claim(t.Context(), conn, worker, names, slices.Repeat([]int32{10}, n))
 	if err != nil || len(done) != n {
-		t.Fatalf("claimed %d of %d, %v", len(done), n, err)
+		t.Fatalf("claimed %d of %d (%v)", len(done), n, err)
 	}
 	mustComplete(t, conn, worker, done)
 	return worker, names
 }
 
-// hintedClaim claims from all queues with a hint, and returns what is to be the hint of the next claim.
+// hintedClaim claims from all queues with a hint, and returns the hint for the next claim.
 func hintedClaim(t *testing.T, conn *pgx.Conn, worker int32, names []string, since string, backlog ...string) (got []attempt, next string) {
 	t.Helper()
 	next = value[string](t, conn, `SELECT pg_current_snapshot()::text`)
@@ -42,35 +42,35 @@ func hintedClaim(t *testing.T, conn *pgx.Conn, worker int32, names []string, sin
 	return got, next
 }
 
-// TestIdleQueuesCostAClaimNothing: with a hint, a claim of a worker of two thousand queues costs what one of ten costs; and so does a hub's look
-// for queues with fresh jobs. Counted in blocks.
+// TestIdleQueuesCostAClaimNothing: with a hint, a claim of a worker of two thousand queues costs as much as one of ten, and so does a hub's poll
+// for queues with fresh jobs. The cost is counted in blocks.
 func TestIdleQueuesCostAClaimNothing(t *testing.T) {
 	pgtest.Alone(t, "what a claim touches depends on the transactions of the whole server")
 	measure := func(n int) (claimed, looked int) {
 		conn := connect(t, pgtest.Database(t))
 		worker, names := manyQueues(t, conn, n)
 		exec(t, conn, `CREATE TEMP TABLE queues AS SELECT $1::text[] AS names, array_fill(10, ARRAY[$2::int]) AS limits`, names, n)
-		for range 3 { // the first finds catalogs and buffers cold
+		for range 3 { // the first warms the caches
 			since := value[string](t, conn, `SELECT pg_current_snapshot()::text`)
 			exec(t, conn, `SELECT weir.enqueue($1, 'new')`, names[n/2])
 			looked = blocks(t, conn, fmt.Sprintf(`SELECT * FROM weir._fresh_queues('%s', 0)`, since))
 			claimed = blocks(t, conn, fmt.Sprintf(`SELECT c.* FROM queues q, weir._claim(%d, q.names, q.limits, '%s', '{}') c`, worker, since))
 		}
 		if left := value[int](t, conn, `SELECT count(*) FROM weir._claim($1, $2, $3)`, worker, names, slices.Repeat([]int32{10}, n)); left != 0 {
-			t.Errorf("the claims left %d jobs", left)
+			t.Errorf("the claims have left %d jobs", left)
 		}
 		return claimed, looked
 	}
 	few, fewLooked := measure(10)
 	many, manyLooked := measure(2000)
-	t.Logf("a claim of one touches %d blocks with 10 queues, %d with 2000; a look for fresh jobs %d and %d", few, many, fewLooked, manyLooked)
+	t.Logf("a claim of one touches %d blocks with 10 queues, %d with 2000; a poll for fresh jobs %d and %d", few, many, fewLooked, manyLooked)
 	if many > 2*few || manyLooked > 3*fewLooked {
-		t.Errorf("a claim of one touches %d blocks with 10 queues, %d with 2000; a look for fresh jobs %d and %d", few, many, fewLooked, manyLooked)
+		t.Errorf("a claim of one touches %d blocks with 10 queues, %d with 2000; a poll for fresh jobs %d and %d", few, many, fewLooked, manyLooked)
 	}
 }
 
-// TestHintedClaimsMissNothing: with the hint of the claim before, and the queues that it left something in, a claim finds whatever was
-// committed since: late, retried, promoted, of a queue's twin; and more than it can look through lane by lane.
+// TestHintedClaimsMissNothing: with the previous claim's hint and backlog, a claim finds everything committed since: late, retried and promoted
+// jobs, jobs of a queue's twin, and more lanes than it can examine one by one.
 func TestHintedClaimsMissNothing(t *testing.T) {
 	t.Parallel()
 	url := pgtest.Database(t)
@@ -100,21 +100,21 @@ func TestHintedClaimsMissNothing(t *testing.T) {
 	}
 	expect("retried", 1)
 	exec(t, conn, `SELECT weir.enqueue($1, 'later', run_at => clock_timestamp() + interval '1 ms')`, names[4])
-	until(t, "it is promoted", func() bool { n, _ := promote(t, conn, 10); return n == 1 })
+	until(t, "the job is promoted", func() bool { n, _ := promote(t, conn, 10); return n == 1 })
 	expect("promoted", 1)
 	exec(t, twin, `COMMIT`)
 	expect("of a twin", 1)
 	enqueueN(t, conn, names[5], 25)
 	expect("a part", 10)
-	expect("the rest without a word of it", 0)
-	expect("the next part", 10, names[5])
+	expect("the rest, without its queue in the backlog", 0)
+	expect("the next part, with its queue in the backlog", 10, names[5])
 	expect("the last", 5, names[5])
 	exec(t, conn, `SELECT weir.enqueue_many($1, array_fill('all'::text, ARRAY[300]), array_fill('{}'::jsonb, ARRAY[300]))`, names)
-	expect("one of every queue", 300)
-	expect("nothing any more", 0)
+	expect("one job of every queue", 300)
+	expect("nothing is left", 0)
 }
 
-// scatter opens so many transactions, and does something after each.
+// scatter opens n transactions, and calls between after each.
 func scatter(t *testing.T, url string, conn *pgx.Conn, n int, between func(i int)) (open []*pgx.Conn) {
 	t.Helper()
 	for i := range n {
@@ -127,8 +127,8 @@ func scatter(t *testing.T, url string, conn *pgx.Conn, n int, between func(i int
 	return open
 }
 
-// TestScatteredTransactionsCostAClaimOnce: what lies between the transactions in progress is asked once, and not for each idle lane. Counted
-// in blocks, of a claim from ten queues and from three hundred.
+// TestScatteredTransactionsCostAClaimOnce: finding what lies between transactions in progress costs a claim the same with ten idle queues as with
+// three hundred. The cost is counted in blocks.
 func TestScatteredTransactionsCostAClaimOnce(t *testing.T) {
 	pgtest.Alone(t, "what a claim touches depends on the transactions of the whole server")
 	var extra []int
@@ -146,9 +146,9 @@ func TestScatteredTransactionsCostAClaimOnce(t *testing.T) {
 		for _, other := range open {
 			exec(t, other, `ROLLBACK`)
 		}
-		t.Logf("a claim from %d idle queues touches %d blocks, among 60 scattered transactions %d", n, before, during)
+		t.Logf("a claim from %d idle queues touches %d blocks, and with 60 scattered transactions %d", n, before, during)
 		if during > 3*before {
-			t.Errorf("a claim from %d idle queues touches %d blocks, among 60 scattered transactions %d", n, before, during)
+			t.Errorf("a claim from %d idle queues touches %d blocks, and with 60 scattered transactions %d", n, before, during)
 		}
 		extra = append(extra, during-before)
 	}
@@ -157,8 +157,8 @@ func TestScatteredTransactionsCostAClaimOnce(t *testing.T) {
 	}
 }
 
-// TestClaimsFindWhatLiesBetweenOpenTransactions: whatever has been committed is handed out by the next claim, wherever among transactions in
-// progress it lies, in however many lanes, and also the rest of a transaction of which a part has been handed out.
+// TestClaimsFindWhatLiesBetweenOpenTransactions: the next claim finds everything that has been committed, wherever it lies among the transactions
+// in progress, in any number of lanes, and the rest of a transaction that was claimed in part.
 func TestClaimsFindWhatLiesBetweenOpenTransactions(t *testing.T) {
 	t.Parallel()
 	url := pgtest.Database(t)
@@ -181,9 +181,9 @@ func TestClaimsFindWhatLiesBetweenOpenTransactions(t *testing.T) {
 	waiting := 0
 	open := scatter(t, url, conn, 80, func(i int) {
 		switch i % 8 {
-		case 0: // nobody
+		case 0: // no transaction
 		case 7:
-			for n := range 7 { // in several transactions
+			for n := range 7 { // jobs of several transactions
 				waiting += enqueue(i+n, 1, 2)
 			}
 		default:
@@ -193,30 +193,30 @@ func TestClaimsFindWhatLiesBetweenOpenTransactions(t *testing.T) {
 	for waiting > 0 {
 		n := take(2)
 		if n == 0 {
-			t.Fatalf("%d jobs are not found", waiting)
+			t.Fatalf("%d jobs were not found", waiting)
 		}
 		waiting -= n
 	}
-	for _, i := range []int{79, 40, 3} { // behind the position of most
+	for _, i := range []int{79, 40, 3} { // behind the position of most lanes
 		exec(t, open[i], `SELECT weir.enqueue($1, 'k')`, names[i%40])
 		exec(t, open[i], `COMMIT`)
 		if n := take(10); n != 1 {
-			t.Errorf("claimed %d jobs of a transaction that has just ended, want 1", n)
+			t.Errorf("claimed %d jobs of a transaction that had just ended, want 1", n)
 		}
 	}
 	for i := range 40 {
 		enqueue(i, 1, 1)
 		if n := take(10); n != 1 {
-			t.Errorf("claimed %d of a job that is the newest, want 1", n)
+			t.Errorf("claimed %d jobs, want the newest one", n)
 		}
 	}
 	if n := take(10); n != 0 {
-		t.Errorf("%d jobs were handed out again", n)
+		t.Errorf("%d jobs were claimed again", n)
 	}
 }
 
-// TestWhatIsLoggedWhileSegmentsTurnIsFound: a statement that logs many of a lane, and what it logged first is done and truncated long before the
-// rest. What leads tells of all.
+// TestWhatIsLoggedWhileSegmentsTurnIsFound: if the first jobs of a statement are done and truncated long before the rest, the leading rows still
+// lead to the rest.
 func TestWhatIsLoggedWhileSegmentsTurnIsFound(t *testing.T) {
 	t.Parallel()
 	url := pgtest.Database(t)
@@ -227,7 +227,7 @@ func TestWhatIsLoggedWhileSegmentsTurnIsFound(t *testing.T) {
 	}
 	worker := startWorker(t, conn, queues...)
 	exec(t, open, `BEGIN`)
-	exec(t, open, `SELECT pg_current_xact_id()`) // looks go by what leads where older transactions are open
+	exec(t, open, `SELECT pg_current_xact_id()`) // with an older transaction open, queries use the leading rows
 	exec(t, conn, `CREATE FUNCTION turn() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM setval('weir.active_job', 2); RETURN NEW; END $$`)
 	exec(t, conn, `CREATE TRIGGER turn BEFORE INSERT ON weir.job_1 FOR EACH ROW EXECUTE FUNCTION turn()`)
 	ids := enqueueN(t, conn, "q1", 3)

@@ -7,8 +7,8 @@ import (
 	"github.com/weir-pg/weir/schema"
 )
 
-// TestFailoverFencesNobody: a standby that takes over has heard of nobody since the primary died, and its clock and its age say nothing
-// about who lives. Whoever is silent from then on is fenced in his time.
+// TestFailoverFencesNobody: a promoted standby fences no worker for its silence before the promotion, whatever its clock says, and fences workers
+// that stay silent from then on.
 func TestFailoverFencesNobody(t *testing.T) {
 	t.Parallel()
 	primary := pgtest.Server(t, nil)
@@ -36,7 +36,7 @@ func TestFailoverFencesNobody(t *testing.T) {
 	}
 	exec(t, conn, `SELECT weir._rescue()`)
 	if fenced(alive) || fenced(silent) {
-		t.Fatal("a worker was fenced by the first look after the failover")
+		t.Fatal("a worker was fenced by the first check after the failover")
 	}
 	until(t, "the worker that stays silent is fenced", func() bool {
 		exec(t, conn, `SELECT weir.heartbeat($1)`, alive)
@@ -44,12 +44,12 @@ func TestFailoverFencesNobody(t *testing.T) {
 		return fenced(silent)
 	})
 	if fenced(alive) {
-		t.Error("a worker was fenced that never fell silent")
+		t.Error("a worker that was never silent was fenced")
 	}
 }
 
-// TestLeasesDoNotTrustTheClock: a clock that steps, in either direction, and as often as it likes, fences nobody who is not silent, and keeps
-// nobody alive who is.
+// TestLeasesDoNotTrustTheClock: steps of the clock, in either direction and however often, neither fence a worker with heartbeats nor keep a silent
+// one alive.
 func TestLeasesDoNotTrustTheClock(t *testing.T) {
 	t.Parallel()
 	conn := connect(t, pgtest.Database(t))
@@ -67,17 +67,17 @@ func TestLeasesDoNotTrustTheClock(t *testing.T) {
 			t.Fatal("the silent worker is never fenced")
 		}
 	}
-	// A step counts as 2 s, and 2 s are granted.
+	// A step counts as 2 s, and the lease is 2 s.
 	if steps < 6 {
 		t.Errorf("the silent worker was fenced after %d steps", steps)
 	}
 	if fenced(alive) {
-		t.Error("a worker was fenced that never fell silent")
+		t.Error("a worker that was never silent was fenced")
 	}
 }
 
-// TestLeasesCountFromTheFirstLookInALifeOfTheServer: the last heartbeats may have been lost with the server before, so who was heard of last long
-// ago may have been heard of a moment before it ended.
+// TestLeasesCountFromTheFirstLookInALifeOfTheServer: after a restart a lease starts with the first check, because the last heartbeats may have been
+// lost with the server.
 func TestLeasesCountFromTheFirstLookInALifeOfTheServer(t *testing.T) {
 	t.Parallel()
 	server := pgtest.Server(t, nil)
@@ -98,20 +98,20 @@ func TestLeasesCountFromTheFirstLookInALifeOfTheServer(t *testing.T) {
 	exec(t, conn, `UPDATE weir.last_word SET at = at - interval '1 hour'`)
 	exec(t, conn, `SELECT setval('weir.watched_at', (extract(epoch FROM clock_timestamp()) * 1000)::bigint)`)
 	if got := state(); got != "alive" {
-		t.Errorf("before the first look the worker is %s", got)
+		t.Errorf("before the first check, the worker is %s", got)
 	}
 	looks := 0
 	for ; !isFenced(t, conn, worker); looks++ {
 		if looks > 20 {
 			t.Fatal("a silent worker is never fenced")
 		}
-		exec(t, conn, `SELECT setval('weir.watched_at', 0)`) // the next look counts 2 s
+		exec(t, conn, `SELECT setval('weir.watched_at', 0)`) // the next check counts 2 s
 		exec(t, conn, `SELECT weir._rescue()`)
-		if got := state(); got != "alive" && got != "ended" { // it has what is granted, or nothing any more
-			t.Errorf("after look %d the worker is %s", looks, got)
+		if got := state(); got != "alive" && got != "ended" { // either its lease is running, or it is over
+			t.Errorf("after check %d, the worker is %s", looks, got)
 		}
 	}
-	if looks < 5 { // the first, and four of 2 s each
-		t.Errorf("the worker was fenced by look %d", looks)
+	if looks < 5 { // the first check, and four of 2 s each
+		t.Errorf("the worker was fenced by check %d", looks)
 	}
 }

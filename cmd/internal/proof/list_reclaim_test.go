@@ -8,7 +8,7 @@ import (
 	"github.com/weir-pg/weir/internal/pgtest"
 )
 
-// reads are the functions that show jobs, and what each shows of ten available and ten running jobs. $1 is the id of an available one.
+// reads lists functions that show jobs, with what each shows of ten available and ten running jobs. $1 is the id of an available one.
 var reads = []struct {
 	name, sql string
 	want      int
@@ -23,7 +23,7 @@ var reads = []struct {
 	{"cancel", `SELECT count(*) FROM weir.cancel($1) c WHERE c = 'cancelled'`, 1},
 }
 
-// aboutToReclaim has ten jobs available and ten running in a closed segment, and returns the id of one that is available.
+// aboutToReclaim makes ten available and ten running jobs in a closed segment, and returns the id of an available one.
 func aboutToReclaim(t *testing.T, conn *pgx.Conn) int64 {
 	t.Helper()
 	exec(t, conn, `SELECT weir.set('completed_retention', '1 hour'), weir.set('retention_bytes', '1048576')`)
@@ -45,7 +45,7 @@ func TestReadersThatWaitForAReclaimMissNothing(t *testing.T) {
 			id := aboutToReclaim(t, conn)
 			exec(t, reclaim, `BEGIN`)
 			if !value[bool](t, reclaim, `SELECT weir._reclaim(1)`) {
-				t.Fatal("the first segment is not reclaimed")
+				t.Fatal("the first segment was not reclaimed")
 			}
 			type answer struct {
 				n   int
@@ -66,8 +66,8 @@ func TestReadersThatWaitForAReclaimMissNothing(t *testing.T) {
 	}
 }
 
-// TestAnOldSnapshotIsRefused: a transaction whose snapshot is older than a reclaim, in REPEATABLE READ or SERIALIZABLE, gets a serialization failure
-// rather than an incomplete answer. It gets answers until then, and so does the next transaction.
+// TestAnOldSnapshotIsRefused: a transaction with a snapshot older than a reclaim, in REPEATABLE READ or SERIALIZABLE, gets a serialization failure
+// instead of an incomplete answer; before the reclaim, and in the next transaction, it gets the whole answer.
 func TestAnOldSnapshotIsRefused(t *testing.T) {
 	t.Parallel()
 	url := pgtest.Database(t)
@@ -77,15 +77,15 @@ func TestAnOldSnapshotIsRefused(t *testing.T) {
 	for _, level := range []string{"REPEATABLE READ", "SERIALIZABLE", "READ COMMITTED"} {
 		reader := connect(t, url)
 		exec(t, reader, `BEGIN ISOLATION LEVEL `+level)
-		for _, c := range reads[:len(reads)-1] { // but for cancel, which writes
+		for _, c := range reads[:len(reads)-1] { // all but cancel, which writes
 			if n := value[int](t, reader, c.sql, id); n != c.want {
-				t.Errorf("%s: %s before the reclaim: %d, want %d", level, c.name, n, c.want)
+				t.Errorf("%s: before the reclaim, %s returned %d, want %d", level, c.name, n, c.want)
 			}
 		}
 		old = append(old, reader)
 	}
 	if !value[bool](t, conn, `SELECT weir._reclaim(1)`) {
-		t.Fatal("the first segment is not reclaimed")
+		t.Fatal("the first segment was not reclaimed")
 	}
 	for i, reader := range old {
 		for _, c := range reads {
@@ -95,7 +95,7 @@ func TestAnOldSnapshotIsRefused(t *testing.T) {
 			if i < 2 {
 				wantCode(t, c.name+" with a snapshot from before a reclaim", err, "40001")
 			} else if err != nil || n != c.want {
-				t.Errorf("%s in READ COMMITTED: %d, %v; want %d", c.name, n, err, c.want)
+				t.Errorf("in READ COMMITTED, %s returned %d (%v), want %d", c.name, n, err, c.want)
 			}
 			exec(t, reader, `ROLLBACK TO s`)
 		}
@@ -104,7 +104,7 @@ func TestAnOldSnapshotIsRefused(t *testing.T) {
 		for _, c := range reads {
 			exec(t, reader, `SAVEPOINT s`)
 			if n := value[int](t, reader, c.sql, id); n != c.want {
-				t.Errorf("%s in the next transaction: %d, want %d", c.name, n, c.want)
+				t.Errorf("in the next transaction, %s returned %d, want %d", c.name, n, c.want)
 			}
 			exec(t, reader, `ROLLBACK TO s`)
 		}
@@ -112,7 +112,7 @@ func TestAnOldSnapshotIsRefused(t *testing.T) {
 	}
 }
 
-// TestAnOldSnapshotIsRefusedAfterEveryTruncate: what a reader reads beside the segments is truncated, too, by chores that compact it.
+// TestAnOldSnapshotIsRefusedAfterEveryTruncate: this also holds for the other tables that lists read and chores truncate to compact them.
 func TestAnOldSnapshotIsRefusedAfterEveryTruncate(t *testing.T) {
 	t.Parallel()
 	url := pgtest.Database(t)
@@ -122,7 +122,7 @@ func TestAnOldSnapshotIsRefusedAfterEveryTruncate(t *testing.T) {
 			regexp_matches(l.list[1], 'weir\.([a-z]+)', 'g') m
 		WHERE p.pronamespace = 'weir'::regnamespace AND m[1] NOT IN ('message', 'tick', 'hub', 'failure', 'survey', 'last')`)
 	if len(truncated) < 6 {
-		t.Fatalf("only %v are truncated", truncated)
+		t.Fatalf("found only these truncated tables: %v", truncated)
 	}
 	for _, table := range truncated {
 		exec(t, reader, `BEGIN ISOLATION LEVEL REPEATABLE READ`)

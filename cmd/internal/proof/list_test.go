@@ -14,10 +14,10 @@ import (
 	"github.com/weir-pg/weir/internal/pgtest"
 )
 
-// allStates are in the order of a list without states.
+// allStates has the states in the order of a list without states.
 var allStates = []string{"available", "running", "later", "completed", "failed", "cancelled"}
 
-// list is the arguments of weir.jobs_page.
+// list holds the arguments of weir.jobs_page.
 type list struct {
 	states []string
 	queue  *string
@@ -41,7 +41,7 @@ func (l list) page(t *testing.T, q querier, after string, most int) (jobs []list
 	var text []byte
 	if err := q.QueryRow(t.Context(), `SELECT jobs, coalesce(next, '') FROM weir.jobs_page($1, $2, $3, $4, $5, $6)`,
 		l.states, l.queue, l.kinds, l.meta, after, most).Scan(&text, &next); err != nil {
-		t.Fatalf("%+v after %q: %v", l, after, err)
+		t.Fatalf("the list %+v after %q: %v", l, after, err)
 	}
 	if err := json.Unmarshal(text, &jobs); err != nil {
 		t.Fatal(err)
@@ -52,7 +52,7 @@ func (l list) page(t *testing.T, q querier, after string, most int) (jobs []list
 	return jobs, next
 }
 
-// all reads a list to its end, with something done between pages.
+// all reads a list to its end, and calls between after each page.
 func (l list) all(t *testing.T, q querier, most int, between func()) (jobs []listed, pages int) {
 	t.Helper()
 	for after := ""; pages < 1000; {
@@ -65,7 +65,7 @@ func (l list) all(t *testing.T, q querier, most int, between func()) (jobs []lis
 			between()
 		}
 	}
-	t.Fatalf("%+v does not end", l)
+	t.Fatalf("the list %+v does not end", l)
 	return nil, 0
 }
 
@@ -76,7 +76,7 @@ func listedIDs(jobs []listed) (ids []int64) {
 	return ids
 }
 
-// manyStates makes some jobs of each state in two queues.
+// manyStates makes jobs of each state in two queues.
 func manyStates(t *testing.T, conn *pgx.Conn, worker int32, n int) {
 	t.Helper()
 	for _, queue := range []string{"q", "r"} {
@@ -84,7 +84,7 @@ func manyStates(t *testing.T, conn *pgx.Conn, worker int32, n int) {
 			ids := value[[]int64](t, conn, `SELECT array_agg(weir.enqueue($1, 'k' || n % 3, priority => 1 + n % 4, meta => jsonb_build_object('n', n, 't', n % 2))) FROM generate_series(1, $2::int) n`, queue, n)
 			for _, a := range claimAll(t, conn, worker, queue) {
 				if !slices.Contains(ids, a.ID) {
-					t.Fatalf("job %d is not new", a.ID)
+					t.Fatalf("job %d is not in its first attempt", a.ID)
 				}
 				if _, err := finish(t.Context(), conn, worker, a, outcome, time.Time{}); err != nil {
 					t.Fatal(err)
@@ -103,8 +103,8 @@ func manyStates(t *testing.T, conn *pgx.Conn, worker int32, n int) {
 	}
 }
 
-// TestPagesAreTheListCutUp: whatever the states, the filter and the size of the pages, together they have each job once, in the order of the list read
-// at once; and each of its state, queue, kind and meta.
+// TestPagesAreTheListCutUp: for any states, filter and page size, the pages together have each job once, in the order of the whole list, and with
+// its state, queue, kind and meta.
 func TestPagesAreTheListCutUp(t *testing.T) {
 	t.Parallel()
 	conn := connect(t, pgtest.Database(t))
@@ -118,12 +118,12 @@ func TestPagesAreTheListCutUp(t *testing.T) {
 	} {
 		whole, pages := l.all(t, conn, 1000, nil)
 		if pages != 1 {
-			t.Errorf("%+v has %d pages of 1000", l, pages)
+			t.Errorf("the list %+v has %d pages of 1000", l, pages)
 		}
 		for _, most := range []int{1, 5, 7} {
 			cut, _ := l.all(t, conn, most, nil)
 			if !slices.Equal(listedIDs(cut), listedIDs(whole)) {
-				t.Errorf("%+v by pages of %d is %v, at once %v", l, most, listedIDs(cut), listedIDs(whole))
+				t.Errorf("the list %+v in pages of %d is %v, and as a whole %v", l, most, listedIDs(cut), listedIDs(whole))
 			}
 		}
 		states := l.states
@@ -146,7 +146,7 @@ func TestPagesAreTheListCutUp(t *testing.T) {
 			want += each
 		}
 		if len(whole) != want {
-			t.Errorf("%+v has %d jobs, want %d", l, len(whole), want)
+			t.Errorf("the list %+v has %d jobs, want %d", l, len(whole), want)
 		}
 		at := 0
 		for _, j := range whole {
@@ -154,7 +154,7 @@ func TestPagesAreTheListCutUp(t *testing.T) {
 				at++
 			}
 			if at == len(states) || l.queue != nil && j.Queue != *l.queue || l.kinds != nil && !slices.Contains(l.kinds, j.Kind) {
-				t.Errorf("%+v has %+v", l, j)
+				t.Errorf("the list %+v has the job %+v", l, j)
 			}
 		}
 	}
@@ -163,7 +163,7 @@ func TestPagesAreTheListCutUp(t *testing.T) {
 		jobs, _ := list{states: []string{state}}.all(t, conn, 5, nil)
 		for i := 1; i < len(jobs); i++ {
 			if !inOrder(jobs[i-1], jobs[i]) {
-				t.Errorf("%s: %+v stands before %+v", state, jobs[i-1], jobs[i])
+				t.Errorf("in the list of %s jobs, %+v comes before %+v", state, jobs[i-1], jobs[i])
 			}
 		}
 	}
@@ -173,8 +173,8 @@ func TestPagesAreTheListCutUp(t *testing.T) {
 	ordered("completed", func(a, b listed) bool { return !b.FinishedAt.After(*a.FinishedAt) })
 }
 
-// TestAJobThatStaysInItsStateIsOnExactlyOnePage: while pages are read, jobs come and go, are claimed, retried, cancelled, and carried into other
-// segments.
+// TestAJobThatStaysInItsStateIsOnExactlyOnePage: this holds while other jobs are enqueued, claimed, retried and cancelled between pages, and jobs
+// are carried into other segments.
 func TestAJobThatStaysInItsStateIsOnExactlyOnePage(t *testing.T) {
 	t.Parallel()
 	seed := newSeed(t)
@@ -206,7 +206,7 @@ func TestAJobThatStaysInItsStateIsOnExactlyOnePage(t *testing.T) {
 			before, left := state(), map[int64]bool{}
 			moved, most := 0, 3
 			if name == "completed" && queue == "" {
-				most = 100 // those that fill the segments are among them
+				most = 100 // the jobs that fill the segments are among them
 			}
 			got, pages := l.all(t, conn, most, func() {
 				if moved++; moved > 6 {
@@ -217,7 +217,7 @@ func TestAJobThatStaysInItsStateIsOnExactlyOnePage(t *testing.T) {
 					exec(t, conn, `SELECT weir.enqueue('q', 'k', priority => 1 + n % 4), weir.enqueue('r', 'k', run_at => now() + interval '11 hours') FROM generate_series(1, 3) n`)
 				case 1:
 					for _, a := range mustClaim(t, conn, worker, []string{"q", "r"}[rng.IntN(2)], 3) {
-						left[a.ID] = true // one that is retried at once takes another place among the available
+						left[a.ID] = true // a job that is retried at once gets another place among the available ones
 						if _, err := finish(t.Context(), conn, worker, a, []string{"completed", "failed", "cancelled", "retried"}[rng.IntN(4)], time.Time{}); err != nil {
 							t.Fatal(err)
 						}
@@ -241,18 +241,18 @@ func TestAJobThatStaysInItsStateIsOnExactlyOnePage(t *testing.T) {
 			for id, was := range before {
 				var of string
 				if err := conn.QueryRow(t.Context(), `SELECT queue FROM weir.job_info($1)`, id).Scan(&of); err != nil {
-					continue // gone with its segment
+					continue // deleted with its segment
 				}
 				if was == name && after[id] == name && !left[id] && (queue == "" || of == queue) && times[id] != 1 {
-					t.Errorf("seed %d: %s of %q: job %d was %s all the time, and is on %d pages of %d", seed, name, queue, id, was, times[id], pages)
+					t.Errorf("seed %d: %s of %q: job %d was %s all the time, but is on %d of %d pages", seed, name, queue, id, was, times[id], pages)
 				}
 			}
 		}
 	}
 }
 
-// TestAFilterThatFindsNothingEndsPagesEarly: a page touches about as many blocks in a log of ten thousand jobs as in one of two thousand when its filter
-// finds nothing; pages go on to the end, and what there is at the end is found.
+// TestAFilterThatFindsNothingEndsPagesEarly: if a filter matches nothing, a page touches about as many blocks in a log of ten thousand jobs as in
+// one of two thousand, and following the pages still finds a match at the end.
 func TestAFilterThatFindsNothingEndsPagesEarly(t *testing.T) {
 	pgtest.Alone(t, "what a page touches depends on the transactions of the whole server")
 	conn := connect(t, pgtest.Database(t))
@@ -278,12 +278,12 @@ func TestAFilterThatFindsNothingEndsPagesEarly(t *testing.T) {
 	}
 	got, pages := l.all(t, conn, 100, nil)
 	if ids := listedIDs(got); !slices.Equal(ids, []int64{want}) || pages < 3 {
-		t.Errorf("%d pages have %v, want %d after several", pages, ids, want)
+		t.Errorf("%d pages have the jobs %v, want only %d, after several pages", pages, ids, want)
 	}
 }
 
-// TestEveryPageIsReadWithinABound: what is running is found although its worker has claimed thousands of batches since its books were compared, and no
-// page looks at all of them.
+// TestEveryPageIsReadWithinABound: running jobs are found even if their worker has claimed thousands of batches since it last reconciled, and no
+// page examines all of these batches.
 func TestEveryPageIsReadWithinABound(t *testing.T) {
 	pgtest.Alone(t, "what a page touches depends on the transactions of the whole server")
 	conn := connect(t, pgtest.Database(t))
@@ -301,17 +301,17 @@ func TestEveryPageIsReadWithinABound(t *testing.T) {
 	l := list{states: []string{"running"}}
 	page := settled(t, conn, `SELECT * FROM weir.jobs_page(ARRAY['running'])`)
 	got, pages := l.all(t, conn, 100, nil)
-	t.Logf("what runs is found on %d pages, after 12,000 batches; the first touches %d blocks", pages, page)
+	t.Logf("the running jobs are found on %d pages after 12,000 batches; the first page touches %d blocks", pages, page)
 	slices.Reverse(held)
 	if ids := listedIDs(got); !slices.Equal(ids, held) || pages < 2 {
-		t.Errorf("%d pages have %v, want %v at the end", pages, ids, held)
+		t.Errorf("%d pages have the jobs %v, want %v at the end", pages, ids, held)
 	}
 	if page > 100_000 {
-		t.Errorf("a page touches %d blocks", page)
+		t.Errorf("a page touches %d blocks, which is too many", page)
 	}
 }
 
-// TestListsRefuseWhatTheyDoNotUnderstand: each argument is judged, with the value and what to do.
+// TestListsRefuseWhatTheyDoNotUnderstand: an invalid argument of a list is refused with its value and what to do.
 func TestListsRefuseWhatTheyDoNotUnderstand(t *testing.T) {
 	t.Parallel()
 	conn := connect(t, pgtest.Database(t))
@@ -342,6 +342,6 @@ func TestListsRefuseWhatTheyDoNotUnderstand(t *testing.T) {
 		}
 	}
 	if jobs, _ := (list{states: []string{"available"}}).page(t, conn, next, 10); len(jobs) != 2 {
-		t.Errorf("with the cursor %d jobs are left, want 2", len(jobs))
+		t.Errorf("after the cursor, %d jobs are left, want 2", len(jobs))
 	}
 }

@@ -15,18 +15,18 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// load is a random load of producers, claimers and a maintainer, and the model of what they saw.
+// load is a random load of producers, claimers and a maintainer, with a model of what they saw.
 type load struct {
 	t        *testing.T
 	url      string
 	seed     uint64
 	queues   []string
-	crashing bool // the server will be killed: claimers hold on to what they were doing
+	crashing bool // the server will be killed: claimers keep their attempts
 	model    *model
 	ctx      context.Context // ends when anything fails
 	fail     context.CancelCauseFunc
-	stop     chan struct{} // closed: no more new jobs
-	drained  chan struct{} // closed: no more work
+	stop     chan struct{} // closed when no more jobs are to be enqueued
+	drained  chan struct{} // closed when there is no more work
 	draining atomic.Bool
 	keys     atomic.Int64
 	did      sync.Map // what the maintainer did -> *atomic.Int64
@@ -47,7 +47,7 @@ func closed(c chan struct{}) bool {
 	}
 }
 
-// pause waits as part of the load's plan.
+// pause waits, as part of the load's plan.
 func (l *load) pause(d time.Duration) {
 	select {
 	case <-time.After(d):
@@ -55,7 +55,7 @@ func (l *load) pause(d time.Duration) {
 	}
 }
 
-// isLost tells whether an error means that the connection or the server is gone.
+// isLost reports whether an error means that the connection or the server was lost.
 func isLost(err error) bool {
 	var pg *pgconn.PgError
 	if errors.As(err, &pg) {
@@ -64,7 +64,7 @@ func isLost(err error) bool {
 	return err != nil
 }
 
-// dial connects, again and again while the server is away. Nil when the load has failed.
+// dial connects, again and again while the server is down. It returns nil when the load has failed.
 func (l *load) dial(name string) *pgx.Conn {
 	for end := time.Now().Add(patience); ; l.pause(20 * time.Millisecond) {
 		config, err := pgx.ParseConfig(l.url)
@@ -84,7 +84,7 @@ func (l *load) dial(name string) *pgx.Conn {
 	}
 }
 
-// check reports an error that is not a lost connection; it returns whether there was any error.
+// check reports an error unless it is a lost connection, and returns whether there was any error.
 func (l *load) check(conn *pgx.Conn, what string, err error) bool {
 	if err == nil {
 		return false
@@ -96,7 +96,7 @@ func (l *load) check(conn *pgx.Conn, what string, err error) bool {
 	return true
 }
 
-// producer enqueues in transactions of every kind until told to stop.
+// producer enqueues in transactions of every kind until it is stopped.
 type producer struct {
 	*load
 	rng      *rand.Rand
@@ -143,7 +143,7 @@ func (p *producer) newKeys(n int) []string {
 	return keys
 }
 
-// enqueue enqueues some jobs, one by one or many at once, and returns their keys.
+// enqueue enqueues jobs, one by one or many at once, and returns their keys.
 func (p *producer) enqueue() ([]string, error) {
 	if p.rng.IntN(3) > 0 {
 		keys := p.newKeys(1)
@@ -242,7 +242,7 @@ func (p *producer) step(sql string) func() error {
 	return func() error { _, err := p.conn.Exec(p.ctx, sql); return err }
 }
 
-// decide commits or rolls back the oldest prepared transaction. Where the answer is lost, the end of the load decides.
+// decide commits or rolls back the oldest prepared transaction. If the answer is lost, the end of the load decides.
 func (p *producer) decide() {
 	tx := p.prepared[0]
 	p.prepared = p.prepared[1:]
@@ -255,7 +255,7 @@ func (p *producer) decide() {
 	}
 }
 
-// maintain takes random steps of maintenance.
+// maintain does random maintenance steps.
 func (l *load) maintain(n int) {
 	rng := rand.New(rand.NewPCG(l.seed, uint64(1000+n)))
 	steps := []string{

@@ -12,8 +12,8 @@ import (
 	"github.com/weir-pg/weir/internal/pgtest"
 )
 
-// TestEnqueuesNeverWaitForEachOther: transactions that enqueue and stay open let all others enqueue, commit and roll back, be it into
-// one queue, into a queue that all of them make, or of one kind.
+// TestEnqueuesNeverWaitForEachOther: transactions that enqueue and stay open let others enqueue, commit and roll back, into the same queue, into a
+// queue that all of them create, or with the same kind.
 func TestEnqueuesNeverWaitForEachOther(t *testing.T) {
 	pgtest.Alone(t, "it sees all locks of the server")
 	for _, n := range []int{2, 16} {
@@ -37,7 +37,7 @@ func TestEnqueuesNeverWaitForEachOther(t *testing.T) {
 						t.Errorf("%s", strings.Join(waiting, "; "))
 					}
 				}
-				// One after the other, in one thread: if any waited for another, it would wait for ever.
+				// All run one after the other in one goroutine: if any waited for another, it would wait forever.
 				for round := range 3 {
 					for i, conn := range open {
 						switch round {
@@ -64,7 +64,7 @@ func TestEnqueuesNeverWaitForEachOther(t *testing.T) {
 	}
 }
 
-// TestEnqueueTakesNoStrongLock: after enqueuing, an open transaction holds nothing that another enqueue could wait for.
+// TestEnqueueTakesNoStrongLock: an open transaction that has enqueued holds no lock for which another enqueue could wait.
 func TestEnqueueTakesNoStrongLock(t *testing.T) {
 	t.Parallel()
 	url := pgtest.Database(t)
@@ -81,7 +81,7 @@ func TestEnqueueTakesNoStrongLock(t *testing.T) {
 			exec(t, conn, sql, queue)
 			for _, lock := range locksOf(t, conn) {
 				if strings.HasPrefix(lock, "advisory") || !strings.HasSuffix(lock, "AccessShareLock") && !strings.HasSuffix(lock, "RowExclusiveLock") && !strings.HasPrefix(lock, "own xid") {
-					t.Errorf("%s, %s: holds %s", sql, name, lock)
+					t.Errorf("%s, %s: the transaction holds %s", sql, name, lock)
 				}
 			}
 			exec(t, conn, `ROLLBACK`)
@@ -89,7 +89,7 @@ func TestEnqueueTakesNoStrongLock(t *testing.T) {
 	}
 }
 
-// locksOf lists the locks that the transaction of a connection holds.
+// locksOf returns the locks held by a connection's transaction.
 func locksOf(t *testing.T, conn *pgx.Conn) []string {
 	t.Helper()
 	return column[string](t, conn, locksSQL)
@@ -99,15 +99,15 @@ const locksSQL = `SELECT CASE locktype WHEN 'relation' THEN 'relation ' || relat
 	WHEN 'transactionid' THEN 'own xid' ELSE locktype END || ' ' || mode AS lock
 	FROM pg_locks WHERE pid = pg_backend_pid() AND locktype <> 'virtualxid' AND relation IS DISTINCT FROM 'pg_locks'::regclass ORDER BY 1`
 
-// TestClaimLocks: a claim, a flush of results and a poll that finds nothing take a bounded number of locks. Below PostgreSQL 18 a backend
-// has 16 fast-path locks, and every relation lock beyond goes through the shared lock table. A new partition or index shows here.
+// TestClaimLocks: a claim, a flush of results and an empty poll take a bounded number of locks. Below PostgreSQL 18, a session
+// has 16 fast-path locks, and all further relation locks use the shared lock table, so a new partition or index shows here.
 func TestClaimLocks(t *testing.T) {
-	pgtest.Alone(t, "others' strong locks turn locks of the fast path into slow ones")
+	pgtest.Alone(t, "strong locks of other sessions turn fast-path locks into slow ones")
 	url := pgtest.Database(t)
 	conn := connect(t, url)
 	worker := startWorker(t, conn, "q")
 	ids := enqueueN(t, conn, "q", 4)
-	warm := mustClaim(t, conn, worker, "q", 1) // catalog look-ups are in the caches
+	warm := mustClaim(t, conn, worker, "q", 1) // fills the catalog caches
 	mustComplete(t, conn, worker, warm)
 	a := mustClaim(t, conn, worker, "q", 1)[0]
 
@@ -138,7 +138,7 @@ func TestClaimLocks(t *testing.T) {
 				advisory = append(advisory, lock)
 			}
 		}
-		t.Logf("%s: %d relation locks, %s of them not fast-path, %d advisory %v\n\t%s", c.name, len(relations), results[3].Rows[0][0], len(advisory), advisory, strings.Join(relations, ", "))
+		t.Logf("%s: %d relation locks, %s of them without the fast path, %d advisory %v\n\t%s", c.name, len(relations), results[3].Rows[0][0], len(advisory), advisory, strings.Join(relations, ", "))
 		if len(relations) > c.relations || len(advisory) > c.advisory {
 			t.Errorf("%s takes %d relation and %d advisory locks, want at most %d and %d", c.name, len(relations), len(advisory), c.relations, c.advisory)
 		}

@@ -12,7 +12,7 @@ import (
 	"github.com/weir-pg/weir/schema"
 )
 
-// TestLooksLeaveNoLockBehind: who has looked at jobs, and has left the transaction open, keeps no segment from being given back.
+// TestLooksLeaveNoLockBehind: an open transaction that has queried jobs keeps no segment from being reclaimed.
 func TestLooksLeaveNoLockBehind(t *testing.T) {
 	t.Parallel()
 	url := pgtest.Database(t)
@@ -31,11 +31,11 @@ func TestLooksLeaveNoLockBehind(t *testing.T) {
 		fmt.Sprintf(`SELECT weir.cancel(%d)`, ids[5]), fmt.Sprintf(`SELECT weir.retry(%d)`, ids[0]),
 	} {
 		exec(t, reader, look)
-		// What retry logs is in the active segment, and its own.
+		// A retry logs into the active segment, so it may hold that one.
 		held := column[string](t, conn, `SELECT relation::regclass || ' ' || mode FROM pg_locks WHERE pid = $1 AND locktype = 'relation' AND granted
 			AND relation::regclass::text ~ '^weir\.(job|batch|result|later|failure)_[1-4]$' AND mode <> 'RowExclusiveLock'`, reader.PgConn().PID())
 		if len(held) > 0 {
-			t.Errorf("%s holds %v", look, held)
+			t.Errorf("after %s, the transaction holds %v", look, held)
 		}
 	}
 	exec(t, reader, `ROLLBACK`)
@@ -46,7 +46,7 @@ func TestLooksLeaveNoLockBehind(t *testing.T) {
 	exec(t, reader, `COMMIT`)
 }
 
-// settled returns how many blocks a query touches once its plans are made.
+// settled returns how many blocks a query touches when its plans are cached.
 func settled(t *testing.T, conn *pgx.Conn, sql string) int64 {
 	t.Helper()
 	for range 8 {
@@ -55,10 +55,10 @@ func settled(t *testing.T, conn *pgx.Conn, sql string) int64 {
 	return buffers(t, conn, sql)
 }
 
-// TestLooksDoNotGrowWithTheLog: a look by id, a page of each state and a cancellation touch about as many blocks in a log of two thousand
-// batches as in one of two hundred, also for jobs that were retried.
+// TestLooksDoNotGrowWithTheLog: a lookup by id, a page of each state and a cancellation touch about as many blocks in a log of two thousand batches
+// as in one of two hundred, also for retried jobs.
 func TestLooksDoNotGrowWithTheLog(t *testing.T) {
-	pgtest.Alone(t, "what a look touches depends on the transactions of the whole server")
+	pgtest.Alone(t, "what a query touches depends on the transactions of the whole server")
 	url := pgtest.Database(t)
 	conn := connect(t, url)
 	worker := startWorker(t, conn, "q")
@@ -84,7 +84,7 @@ func TestLooksDoNotGrowWithTheLog(t *testing.T) {
 		return retried, failed
 	}
 	measure := func(retried, failed int64) map[string]int64 {
-		for next := int64(0); next >= 0; { // as workers do now and then: it has nothing in hand
+		for next := int64(0); next >= 0; { // reconciles as workers do now and then; it holds nothing
 			next = value[int64](t, conn, `SELECT coalesce(next, -1) FROM weir._reconcile($1, '{}', '{}', '{}', '{}', $2)`, worker, next)
 		}
 		held := enqueueN(t, conn, "q", 30)
@@ -108,12 +108,12 @@ func TestLooksDoNotGrowWithTheLog(t *testing.T) {
 	t.Logf("blocks in a small log %v, in a large one %v", small, large)
 	for look, n := range large {
 		if was := small[look]; n > 4*was+40 {
-			t.Errorf("%s touches %d blocks, in a log of a tenth it was %d", look, n, was)
+			t.Errorf("%s touches %d blocks, and %d in a log of a tenth of the size", look, n, was)
 		}
 	}
 }
 
-// TestCancelledJobsHideNobody: cancelled jobs stand in the log until they are claimed; those behind them are shown.
+// TestCancelledJobsHideNobody: cancelled jobs that are still in the log do not hide the jobs behind them from lists.
 func TestCancelledJobsHideNobody(t *testing.T) {
 	t.Parallel()
 	url := pgtest.Database(t)
@@ -122,12 +122,12 @@ func TestCancelledJobsHideNobody(t *testing.T) {
 	ids := enqueueN(t, conn, "q", 150)
 	exec(t, conn, `SELECT weir.cancel(id) FROM unnest($1::bigint[]) id`, ids[:100])
 	if got := column[int64](t, conn, `SELECT id FROM weir.jobs('available', 'q')`); !slices.Equal(got, ids[100:]) {
-		t.Errorf("available are %v, want the last 50", got)
+		t.Errorf("the available jobs are %v, want the last 50", got)
 	}
 	if got := value[int](t, conn, `SELECT count(*) FROM weir.jobs('cancelled', 'q')`); got != 100 {
-		t.Errorf("%d jobs are shown as cancelled, want 100", got)
+		t.Errorf("%d jobs are listed as cancelled, want 100", got)
 	}
-	// Nor do those hide others that were retried by hand, and are in another state now.
+	// Jobs that were retried by hand, and are in another state now, do not hide others either.
 	for _, a := range claimAll(t, conn, worker, "q") {
 		if _, err := finish(t.Context(), conn, worker, a, "failed", time.Time{}); err != nil {
 			t.Fatal(err)
@@ -135,12 +135,12 @@ func TestCancelledJobsHideNobody(t *testing.T) {
 	}
 	exec(t, conn, `SELECT weir.retry(id) FROM unnest($1::bigint[]) id`, ids[50:])
 	if got := value[int](t, conn, `SELECT count(*) FROM weir.jobs('failed', 'q', 20)`); got != 20 {
-		t.Errorf("%d failed jobs are shown, want 20", got)
+		t.Errorf("%d failed jobs are listed, want 20", got)
 	}
 }
 
-// TestLateJobsAreFoundInTheirBatch: a look finds the batch that handed a job out, also when its transaction committed long after others had
-// been handed out, and was handed out in parts.
+// TestLateJobsAreFoundInTheirBatch: a lookup finds the batch of a job even if its transaction committed long after others had been claimed, and was
+// claimed in parts.
 func TestLateJobsAreFoundInTheirBatch(t *testing.T) {
 	t.Parallel()
 	url := pgtest.Database(t)
@@ -162,7 +162,7 @@ func TestLateJobsAreFoundInTheirBatch(t *testing.T) {
 		work(2)
 	}
 	exec(t, late, `COMMIT`)
-	work(2) // of five
+	work(2) // two of five
 	exec(t, later, `COMMIT`)
 	enqueueN(t, conn, "q", 4)
 	check := func() {
@@ -173,14 +173,14 @@ func TestLateJobsAreFoundInTheirBatch(t *testing.T) {
 			err := conn.QueryRow(t.Context(), `SELECT i.state, coalesce((SELECT b.seq FROM weir.job j, weir._batch_of(j.lane, j.segment, j.xid, j.id) b WHERE j.id = i.id), 0)
 				FROM weir.job_info($1) i`, id).Scan(&state, &seq)
 			if err != nil {
-				continue // a hole in the ids
+				continue // a gap in the ids
 			}
 			want := "running"
 			if batchOf[id] == 0 {
 				want = "available"
 			}
 			if state != want || seq != batchOf[id] {
-				t.Errorf("job %d (late are %v and %v) is %s in batch %d, want %s in %d", id, lateIDs, laterIDs, state, seq, want, batchOf[id])
+				t.Errorf("job %d is %[4]s in batch %[5]d, want %[6]s in %[7]d (late jobs: %[2]v and %[3]v)", id, lateIDs, laterIDs, state, seq, want, batchOf[id])
 			}
 		}
 	}
@@ -194,9 +194,9 @@ func TestLateJobsAreFoundInTheirBatch(t *testing.T) {
 	}
 }
 
-// TestWorkersAreListedByIndex: the list of a thousand workers touches some blocks for each, however many heartbeats they have left.
+// TestWorkersAreListedByIndex: listing a thousand workers touches a few blocks for each, however many heartbeats they have left.
 func TestWorkersAreListedByIndex(t *testing.T) {
-	pgtest.Alone(t, "what a look touches depends on the transactions of the whole server")
+	pgtest.Alone(t, "what a query touches depends on the transactions of the whole server")
 	url := pgtest.Database(t)
 	conn := connect(t, url)
 	exec(t, conn, `SELECT weir._start('w' || n, '{q}') FROM generate_series(1, 1000) n`)
@@ -204,16 +204,16 @@ func TestWorkersAreListedByIndex(t *testing.T) {
 	few := settled(t, conn, `SELECT * FROM weir.workers()`)
 	exec(t, conn, `INSERT INTO weir.last_word SELECT h.* FROM weir.last_word h, generate_series(1, 20)`)
 	many := settled(t, conn, `SELECT * FROM weir.workers()`)
-	t.Logf("%d blocks with one heartbeat each, %d with twenty-one", few, many)
+	t.Logf("the list touches %d blocks with one heartbeat for each worker, and %d with twenty-one", few, many)
 	if many > 2*few+100 || many > 40_000 {
-		t.Errorf("a list of a thousand workers touches %d blocks, %d with one heartbeat each", many, few)
+		t.Errorf("a list of a thousand workers touches %d blocks, and %d with one heartbeat each", many, few)
 	}
 	if n := value[int](t, conn, `SELECT count(*) FROM weir.workers() WHERE state = 'alive'`); n != 1000 {
 		t.Errorf("%d workers are alive, want 1000", n)
 	}
 }
 
-// TestLooksWorkOnAStandby: what looks can be asked of a hot standby, where nothing may be written.
+// TestLooksWorkOnAStandby: inspections work on a hot standby, where nothing can be written.
 func TestLooksWorkOnAStandby(t *testing.T) {
 	t.Parallel()
 	primary := pgtest.Server(t, nil)
@@ -241,15 +241,15 @@ func TestLooksWorkOnAStandby(t *testing.T) {
 	}
 	wantState(t, look, failed, "failed")
 	if got := column[int64](t, look, `SELECT id FROM weir.jobs('failed')`); len(got) != 1 || got[0] != failed {
-		t.Errorf("failed on the standby: %v, want %d", got, failed)
+		t.Errorf("the failed jobs on the standby are %v, want %d", got, failed)
 	}
 	exec(t, look, `SELECT * FROM weir.workers()`)
 }
 
-// TestAnothersScheduleIsNotWalkedThrough: a page of a queue's jobs for later costs the same, however many of other queues are due before them, or
-// are cancelled.
+// TestAnothersScheduleIsNotWalkedThrough: a page of a queue's scheduled jobs costs the same however many jobs of other queues are due before them,
+// or are cancelled.
 func TestAnothersScheduleIsNotWalkedThrough(t *testing.T) {
-	pgtest.Alone(t, "what a look touches depends on the transactions of the whole server")
+	pgtest.Alone(t, "what a query touches depends on the transactions of the whole server")
 	conn := connect(t, pgtest.Database(t))
 	schedule := func(queue, in string, n int) []int64 {
 		return value[[]int64](t, conn, `SELECT weir.enqueue_many(array_fill($1::text, ARRAY[$3::int]), array_fill('k'::text, ARRAY[$3::int]),
@@ -260,17 +260,17 @@ func TestAnothersScheduleIsNotWalkedThrough(t *testing.T) {
 	alone := settled(t, conn, look)
 	schedule("other", "1 hour", 10_000)
 	among := settled(t, conn, look)
-	t.Logf("a page of a queue's jobs for later touches %d blocks, with 10,000 of another queue before them %d", alone, among)
+	t.Logf("a page of a queue's later jobs touches %d blocks, and with 10,000 of another queue before them %d", alone, among)
 	if among > 2*alone+20 {
-		t.Errorf("a page of a queue's jobs for later touches %d blocks, with 10,000 of another queue before them %d", alone, among)
+		t.Errorf("a page of a queue's later jobs touches %d blocks, and with 10,000 of another queue before them %d", alone, among)
 	}
 	exec(t, conn, `SELECT weir.cancel(id) FROM unnest($1::bigint[]) id`, ids[:12])
 	if got := column[int64](t, conn, `SELECT id FROM weir.jobs('later', 'q', 5)`); !slices.Equal(got, ids[12:17]) {
-		t.Errorf("for later are %v, want the five after those cancelled of %v", got, ids)
+		t.Errorf("the later jobs are %v, want the five after the cancelled ones of %v", got, ids)
 	}
 }
 
-// TestPromotedJobsAreNotShownAsLater: a job that was promoted before the clock stepped back is what it has become since.
+// TestPromotedJobsAreNotShownAsLater: a job that was promoted before the clock stepped back is shown in its current state.
 func TestPromotedJobsAreNotShownAsLater(t *testing.T) {
 	t.Parallel()
 	conn := connect(t, pgtest.Database(t))
@@ -279,18 +279,18 @@ func TestPromotedJobsAreNotShownAsLater(t *testing.T) {
 		return value[int64](t, conn, `SELECT weir.enqueue('q', 'k', run_at => clock_timestamp() + $1::text::interval)`, at)
 	}
 	id := enqueueAt("10 ms")
-	until(t, "it is promoted", func() bool { n, _ := promote(t, conn, 10); return n == 1 })
+	until(t, "the job is promoted", func() bool { n, _ := promote(t, conn, 10); return n == 1 })
 	stepClock(t, conn, time.Hour)
 	waits := enqueueAt("2 hours")
 	enqueueAt("1 ms")
-	until(t, "another is promoted, by the clock as it is now", func() bool { n, _ := promote(t, conn, 10); return n == 1 })
+	until(t, "another job is promoted by the current clock", func() bool { n, _ := promote(t, conn, 10); return n == 1 })
 	state := func(want string) {
 		t.Helper()
 		if got := value[string](t, conn, `SELECT state FROM weir.job_info($1)`, id); got != want {
 			t.Errorf("the job is shown as %s, want %s", got, want)
 		}
 		if got := column[int64](t, conn, `SELECT id FROM weir.jobs('later')`); !slices.Equal(got, []int64{waits}) {
-			t.Errorf("%v are shown as for later, want %d", got, waits)
+			t.Errorf("%v are shown as later, want %d", got, waits)
 		}
 	}
 	state("available")
@@ -299,7 +299,7 @@ func TestPromotedJobsAreNotShownAsLater(t *testing.T) {
 	mustComplete(t, conn, worker, got)
 	state("completed")
 	if got := value[string](t, conn, `SELECT weir.retry($1)`, id); got != "available" {
-		t.Errorf("retried, it is %s", got)
+		t.Errorf("after a retry, the job is %s", got)
 	}
 	state("available")
 }

@@ -7,13 +7,13 @@ import (
 	"github.com/weir-pg/weir/internal/pgtest"
 )
 
-// TestCallersOfNotifyAreFound: functions, triggers, rules and views that send PostgreSQL's own notifications are listed with the line that
-// does; comments and mere names are not.
+// TestCallersOfNotifyAreFound: functions, triggers, rules and views that send PostgreSQL notifications are listed with the line that does it;
+// comments and names that only look similar are not.
 func TestCallersOfNotifyAreFound(t *testing.T) {
 	t.Parallel()
 	conn := connect(t, pgtest.Database(t))
 	if value[bool](t, conn, `SELECT EXISTS (SELECT FROM weir.notify_callers())`) {
-		t.Error("a database without callers has some")
+		t.Error("callers were found in a database without any")
 	}
 	for _, sql := range []string{
 		`CREATE TABLE item (id int PRIMARY KEY)`,
@@ -65,12 +65,12 @@ func TestCallersOfNotifyAreFound(t *testing.T) {
 		exec(t, conn, `CREATE TRIGGER tcn AFTER INSERT ON other FOR EACH ROW EXECUTE FUNCTION triggered_change_notification()`)
 		want = append(want, "trigger tcn on other: triggered_change_notification()")
 	} else {
-		t.Log("the extension tcn is not here")
+		t.Log("the extension tcn is not installed")
 	}
 	got := column[string](t, conn, `SELECT replace(kind || ' ' || name || ': ' || CASE WHEN kind = 'view' OR name LIKE 'calls on%' THEN substring(calls FROM '(?:SELECT )?pg_notify') ELSE calls END, 'public.', '') FROM weir.notify_callers()`)
 	for _, line := range want {
 		if !slices.Contains(got, line) {
-			t.Errorf("not found: %s", line)
+			t.Errorf("this caller was not found: %s", line)
 		}
 	}
 	for _, line := range got {

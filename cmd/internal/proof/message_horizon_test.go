@@ -8,8 +8,8 @@ import (
 	"github.com/weir-pg/weir/internal/pgtest"
 )
 
-// TestMessagesLeaveNothingDeadUnderAPinnedHorizon: while a long transaction keeps VACUUM from removing anything, a hundred thousand messages
-// leave no dead tuple, their space comes back, and a tick takes as long at the end as at the beginning.
+// TestMessagesLeaveNothingDeadUnderAPinnedHorizon: while a long transaction keeps VACUUM from removing anything, a hundred thousand messages leave
+// no dead tuple, their space is reclaimed, and ticks do not become slower.
 func TestMessagesLeaveNothingDeadUnderAPinnedHorizon(t *testing.T) {
 	pgtest.Alone(t, "it compares the times of ticks")
 	for name, pin := range map[string][]string{
@@ -67,28 +67,28 @@ func pinnedMessages(t *testing.T, pin []string) {
 	first, last := median(took[:n]), median(took[len(took)-n:])
 	t.Logf("%d messages, a tick of %d: %v at the beginning, %v at the end, %v buffers; log at most %d MB, %d times reclaimed", heard, atOnce, first, last, costs, largest>>20, reclaimed)
 	if heard != total+2 {
-		t.Errorf("heard %d messages of %d", heard, total+2)
+		t.Errorf("read %d messages of %d", heard, total+2)
 	}
 	if costs[1] > 2*costs[0]+100 || last > 10*first {
 		t.Errorf("ticks became slower: %v, then %v; %v buffers", first, last, costs)
 	}
 	if largest > bound || reclaimed < 2 {
-		t.Errorf("the log grew to %d MB, want at most %d; %d segments were reclaimed", largest>>20, bound>>20, reclaimed)
+		t.Errorf("the log grew to %d MB, want at most %d; it was reclaimed %d times", largest>>20, bound>>20, reclaimed)
 	}
-	until(t, "the space of all messages is given back", func() bool {
+	until(t, "the space of all messages is reclaimed", func() bool {
 		value[string](t, conn, `SELECT coalesce(weir._rotate_messages(), '')`)
 		return size() < 1<<19
 	})
 	if state := value[string](t, conn, `SELECT state FROM pg_stat_activity WHERE pid = $1`, holder.PgConn().PID()); state != "idle in transaction" {
-		t.Errorf("the horizon is not pinned any more: %s", state)
+		t.Errorf("the horizon is no longer pinned: %s", state)
 	}
-	_ = publisher.Close(context.Background()) // a session reports all that it counted when it ends
+	_ = publisher.Close(context.Background()) // a session reports its statistics when it ends
 	_ = conn.Close(context.Background())
 	nothingDead(t, url, total)
 	exec(t, holder, `COMMIT`)
 }
 
-// nothingDead fails the test when a table of Weir's has a dead tuple, but for settings that the test changed.
+// nothingDead fails the test if a table of Weir has a dead tuple, except in settings that the test changed.
 func nothingDead(t *testing.T, url string, inserted int64) {
 	t.Helper()
 	conn := connect(t, url)

@@ -12,8 +12,8 @@ import (
 
 func itoa(n int64) string { return strconv.FormatInt(n, 10) }
 
-// TestBadMessageLeavesNothing: what can't be published is refused with a message that names the value and the limit, and leaves nothing
-// behind, also of a call that publishes many.
+// TestBadMessageLeavesNothing: a message that can't be published is refused with the value and the limit, and leaves nothing behind, even of a call
+// that publishes many.
 func TestBadMessageLeavesNothing(t *testing.T) {
 	t.Parallel()
 	conn := connect(t, pgtest.Database(t))
@@ -56,7 +56,7 @@ func TestBadMessageLeavesNothing(t *testing.T) {
 		}
 		wantCode(t, c.sql, err, c.code)
 		if err != nil && !strings.Contains(err.Error(), c.says) {
-			t.Errorf("%s: %v, which does not say %q", c.sql, err, c.says)
+			t.Errorf("%s: the error is %v, which does not contain %q", c.sql, err, c.says)
 		}
 	}
 	if n := value[int](t, conn, `SELECT count(*) FROM weir.message`); n != 0 {
@@ -81,7 +81,7 @@ func TestBadMessageLeavesNothing(t *testing.T) {
 		`SELECT coalesce(weir.publish_many(NULL, NULL), -1)`: 0, `SELECT weir.publish_many('{}', '{}')`: 0, `SELECT weir.publish_many(ARRAY['c', 'c'], ARRAY['x', 'x'])`: 2,
 	} {
 		if n := value[int](t, conn, sql); n != want {
-			t.Errorf("%s: %d, want %d", sql, n, want)
+			t.Errorf("%s: returned %d, want %d", sql, n, want)
 		}
 	}
 	if n := value[int](t, conn, `SELECT count(*) FROM weir.message`); n != 8+2 {
@@ -95,8 +95,8 @@ func TestBadMessageLeavesNothing(t *testing.T) {
 	exec(t, conn, `SELECT weir.publish('c', repeat('x', 2000000))`)
 }
 
-// TestRepeatedMessageCostsOneRow: what a transaction notifies again right away is not logged again. The memory of it ends with the
-// transaction, and with a savepoint or an exception that undoes the message.
+// TestRepeatedMessageCostsOneRow: weir.notify does not log a message again that directly follows the same one in its transaction; a rollback to a
+// savepoint, or an exception, that undoes the message also undoes that memory.
 func TestRepeatedMessageCostsOneRow(t *testing.T) {
 	t.Parallel()
 	conn := connect(t, pgtest.Database(t))
@@ -106,7 +106,7 @@ func TestRepeatedMessageCostsOneRow(t *testing.T) {
 		want      []string
 	}{
 		{"repeated", `SELECT weir.notify('c', 'x') FROM generate_series(1, 1000)`, []string{"c=x"}},
-		{"published", `SELECT weir.publish('c', 'x'), weir.publish('c', 'x')`, []string{"c=x", "c=x"}}, // hubs deliver one
+		{"published", `SELECT weir.publish('c', 'x'), weir.publish('c', 'x')`, []string{"c=x", "c=x"}}, // hubs deliver only one
 		{"kept", `SELECT weir.publish('c', 'x', true) FROM generate_series(1, 3)`, []string{"c=x", "c=x", "c=x"}},
 		{"kept between", `BEGIN; SELECT weir.notify('c', 'x'), weir.publish('c', 'x', true), weir.notify('c', 'x'); COMMIT`, []string{"c=x", "c=x"}},
 		{"channel and payload are told apart", `BEGIN; SELECT weir.notify('c', 'xy'), weir.notify('cx', 'y'), weir.notify('c x', 'y'), weir.notify('c', ' xy'), weir.notify('1 c', 'xy'); COMMIT`,
@@ -127,7 +127,7 @@ func TestRepeatedMessageCostsOneRow(t *testing.T) {
 		{"a function with settings of its own", `CREATE FUNCTION pg_temp.f() RETURNS void LANGUAGE plpgsql SET search_path = pg_catalog AS $$ BEGIN PERFORM weir.notify('c', 'x'); END $$;
 			BEGIN; SELECT pg_temp.f(), weir.notify('c', 'x'), pg_temp.f(); COMMIT`, []string{"c=x"}},
 	} {
-		// Each statement by itself, as DISCARD ALL and a DO that commits want it.
+		// Each statement is sent separately, as required by DISCARD ALL and by a DO block that commits.
 		for sql := range strings.SplitSeq(c.sql, ";") {
 			if strings.Contains(c.sql, "$$") {
 				sql = c.sql
@@ -140,7 +140,7 @@ func TestRepeatedMessageCostsOneRow(t *testing.T) {
 			}
 			exec(t, conn, sql)
 			if strings.Contains(sql, "DISCARD") {
-				_ = conn.DeallocateAll(t.Context()) // the driver's memory of statements
+				_ = conn.DeallocateAll(t.Context()) // forgets the driver's prepared statements
 			}
 			if strings.Contains(c.sql, "$$") {
 				break
@@ -156,7 +156,7 @@ func TestRepeatedMessageCostsOneRow(t *testing.T) {
 			got = append(got, column[string](t, conn, `SELECT channel || '=' || convert_from(payload, 'UTF8') FROM unnest($1::bigint[]) s(seq), weir.read(s.seq) r ORDER BY s.seq, r.id`, seqs)...)
 		}
 		if !slices.Equal(got, c.want) {
-			t.Errorf("%s: logged %q, want %q", c.name, got, c.want)
+			t.Errorf("%s: the log has %q, want %q", c.name, got, c.want)
 		}
 	}
 	var many []string
@@ -165,6 +165,6 @@ func TestRepeatedMessageCostsOneRow(t *testing.T) {
 	}
 	exec(t, conn, `SELECT weir.publish_many(array_fill('c'::text, ARRAY[300]), $1)`, many)
 	if ticks, _ := hearAll(t, conn, at); len(ticks) != 1 || !slices.Equal(ticks[0], many) {
-		t.Errorf("publish_many does not keep its order: %v", ticks)
+		t.Errorf("publish_many did not keep the order: %v", ticks)
 	}
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// publisher publishes in transactions of every kind until told to stop. Each transaction also inserts a row of its own into a table, so
-// that whoever hears of the transaction can look whether it is there. A payload begins with "transaction|number|length|".
+// publisher publishes in transactions of every kind until it is stopped. Each transaction also inserts a row into a table, so that a reader of a
+// message can check whether the transaction is visible. A payload begins with "transaction|number|length|".
 type publisher struct {
 	*load
 	talk     *talk
@@ -47,7 +47,7 @@ func (p *publisher) ready() bool {
 	return p.ctx.Err() == nil && p.conn != nil
 }
 
-// speech is a transaction's messages, by number: those that count, in order, and the next number.
+// speech is the messages of a transaction by number: those that count, in order, and the next number.
 type speech struct {
 	tx   string
 	said []int
@@ -65,7 +65,7 @@ func (s *speech) counts(times int) {
 	}
 }
 
-// say publishes something in the open transaction, in one of the ways there are.
+// say publishes in the open transaction, in one of the possible ways.
 func (p *publisher) say(s *speech) error {
 	channel := fmt.Sprintf("c.%d", p.rng.IntN(5))
 	run := func(sql string, args ...any) error { _, err := p.conn.Exec(p.ctx, sql, args...); return err }
@@ -78,7 +78,7 @@ func (p *publisher) say(s *speech) error {
 		text := padded(100 + p.rng.IntN(600))
 		s.counts(1)
 		return run(`SELECT weir.publish($1, $2)`, channel, text)
-	case dice < 65: // the same again counts once, but for those to keep
+	case dice < 65: // a repetition counts once, unless it is to be kept
 		text := padded(60 + p.rng.IntN(100))
 		s.counts(1)
 		if err := run(`SELECT weir.notify($1, $2), weir.notify($1, $2)`, channel, text); err != nil || p.rng.IntN(2) == 0 {
@@ -102,7 +102,7 @@ func (p *publisher) say(s *speech) error {
 		}
 		s.counts(1)
 		return run(`SELECT weir.publish_bytes($1, $2)`, channel, bytes)
-	case dice < 92 && p.talk.giants.Add(1) <= 6: // more than a tick otherwise holds
+	case dice < 92 && p.talk.giants.Add(1) <= 6: // more than fits into another tick
 		n := 10_001 + p.rng.IntN(12_000)
 		first := s.next + 1
 		for range n {
@@ -111,7 +111,7 @@ func (p *publisher) say(s *speech) error {
 		}
 		return run(`SELECT weir.publish_many(array_fill($1::text, ARRAY[$4::int - $3::int + 1]), array_agg($2::text || '|' || n || '|0|' ORDER BY n))
 			FROM generate_series($3::int, $4::int) n`, channel, s.tx, first, s.next)
-	default: // through an exception, which is a savepoint of plpgsql's
+	default: // within a block with an exception handler, which is a savepoint
 		kept, gone := padded(80), padded(90)
 		s.said = append(s.said, s.next-1)
 		return run(fmt.Sprintf(`DO $$ BEGIN PERFORM weir.publish('%s', '%s'); BEGIN PERFORM weir.publish('%s', '%s'); RAISE division_by_zero;
@@ -127,7 +127,7 @@ func (p *publisher) transaction() {
 		s.counts(1)
 		p.talk.spoke(s, uncertain)
 		sql := `WITH i AS (INSERT INTO spoken VALUES ($1) RETURNING tx) SELECT weir.publish('auto', $2) FROM i`
-		if p.rng.IntN(2) == 0 { // as a hub does, with a tick
+		if p.rng.IntN(2) == 0 { // as a hub does, with its own tick
 			sql = `INSERT INTO spoken SELECT $1 FROM weir._publish_drafts(ARRAY['auto'], ARRAY[convert_to($2, 'UTF8')], ARRAY[false], true)`
 		}
 		_, err := p.conn.Exec(p.ctx, sql, s.tx, text)
@@ -175,7 +175,7 @@ func (p *publisher) transaction() {
 		}
 		p.talk.spoke(s, uncertain)
 	default:
-		p.talk.spoke(s, uncertain) // with what was said by now
+		p.talk.spoke(s, uncertain) // with all messages so far
 		if err := p.step("COMMIT")(); !p.check(p.conn, "commit", err) {
 			p.talk.spoke(s, committed)
 		}
@@ -186,7 +186,7 @@ func (p *publisher) step(sql string) func() error {
 	return func() error { _, err := p.conn.Exec(p.ctx, sql); return err }
 }
 
-// decide commits or rolls back the oldest prepared transaction. Where the answer is lost, the end of the load decides.
+// decide commits or rolls back the oldest prepared transaction. If the answer is lost, the end of the load decides.
 func (p *publisher) decide() {
 	tx := p.prepared[0]
 	p.prepared = p.prepared[1:]
@@ -199,7 +199,7 @@ func (p *publisher) decide() {
 	}
 }
 
-// rotate takes steps in the life of message segments until the load is drained.
+// rotate rotates and reclaims message segments until the load is drained.
 func (l *load) rotate(talk *talk) {
 	var conn *pgx.Conn
 	for l.ctx.Err() == nil && !closed(l.drained) {
@@ -221,7 +221,7 @@ func (l *load) rotate(talk *talk) {
 	}
 }
 
-// listener reads tick after tick, as a hub does.
+// listener reads one tick after the other, as a hub does.
 type listener struct {
 	*load
 	talk  *talk
@@ -231,7 +231,7 @@ type listener struct {
 	after int64
 }
 
-// listen reads until it has read the last tick, which the talk knows when it is over.
+// listen reads until the last tick, which the talk knows once it is over.
 func (l *load) listen(talk *talk, n int, from int64) {
 	r := &listener{load: l, talk: talk, rng: rand.New(rand.NewPCG(l.seed, uint64(4000+n))), cuts: n != 1, after: from}
 	var ids *int64
@@ -244,7 +244,7 @@ func (l *load) listen(talk *talk, n int, from int64) {
 			ids, seen = nil, nil
 		}
 		if time.Now().UnixMilli()/400%3 == 0 && !closed(l.drained) {
-			l.pause(20 * time.Millisecond) // nobody cuts for a while, so that the next tick finds much to choose from
+			l.pause(20 * time.Millisecond) // no tick is cut for a while, so that the next one has many messages
 			continue
 		}
 		var seqs []int64
@@ -271,7 +271,7 @@ func (l *load) listen(talk *talk, n int, from int64) {
 	}
 }
 
-// truncated goes on behind what is gone.
+// truncated continues after the ticks that are gone.
 func (r *listener) truncated(err error) bool {
 	if sqlstate(err) != "WR005" {
 		return false
@@ -286,7 +286,7 @@ func (r *listener) truncated(err error) bool {
 	return true
 }
 
-// read reads one tick, and looks for the rows of its transactions at once.
+// read reads one tick, and at once checks that the rows of its transactions are visible.
 func (r *listener) read(seq int64, count int32) bool {
 	var got []heard
 	for {
@@ -321,7 +321,7 @@ func (r *listener) read(seq int64, count int32) bool {
 		names = append(names, tx)
 	}
 	var there int
-	if err := r.conn.QueryRow(r.ctx, `SELECT count(*) FROM spoken WHERE tx = ANY ($1)`, names).Scan(&there); r.check(r.conn, "look for rows", err) {
+	if err := r.conn.QueryRow(r.ctx, `SELECT count(*) FROM spoken WHERE tx = ANY ($1)`, names).Scan(&there); r.check(r.conn, "check for rows", err) {
 		return false
 	}
 	if there != len(names) {

@@ -10,7 +10,7 @@ import (
 	"github.com/weir-pg/weir/internal/pgtest"
 )
 
-// publishings are the ways to publish.
+// publishings are the statements that publish.
 var publishings = map[string]string{
 	"publish":        `SELECT weir.publish('c', repeat('x', 3000))`,
 	"publish_bytes":  `SELECT weir.publish_bytes('c', '\x00ff')`,
@@ -20,8 +20,8 @@ var publishings = map[string]string{
 	"a large one":    `SELECT weir.publish('c', repeat('x', 1000000))`,
 }
 
-// TestPublishersNeverWaitForEachOther: transactions that publish and stay open let all others publish, prepare, commit and roll back,
-// and ticks be cut.
+// TestPublishersNeverWaitForEachOther: transactions that publish and stay open let others publish, prepare, commit and roll back, and let ticks be
+// cut.
 func TestPublishersNeverWaitForEachOther(t *testing.T) {
 	pgtest.Alone(t, "it sees all locks of the server")
 	url := pgtest.Database(t)
@@ -34,7 +34,7 @@ func TestPublishersNeverWaitForEachOther(t *testing.T) {
 		open = append(open, conn)
 	}
 	at := newest(t, watch)
-	// One after the other, in one thread: if any waited for another, it would wait for ever.
+	// All run one after the other in one goroutine: if any waited for another, it would wait forever.
 	for name, sql := range publishings {
 		for _, conn := range open {
 			exec(t, conn, sql)
@@ -43,7 +43,7 @@ func TestPublishersNeverWaitForEachOther(t *testing.T) {
 			t.Errorf("%s: %s", name, strings.Join(waiting, "; "))
 		}
 		if seqs, _ := look(t, watch, at); seqs != nil {
-			t.Fatalf("%s: ticks %v while nothing is committed", name, seqs)
+			t.Fatalf("%s: found ticks %v although nothing is committed", name, seqs)
 		}
 	}
 	for i, conn := range open {
@@ -63,18 +63,18 @@ func TestPublishersNeverWaitForEachOther(t *testing.T) {
 			at, got = seq, got+int(counts[i])
 		}
 	}
-	if want := 11 * 8; got != want { // of the transactions that committed, the messages of each
-		t.Errorf("heard %d messages, want %d", got, want)
+	if want := 11 * 8; got != want { // 8 messages of each of 11 committed transactions
+		t.Errorf("read %d messages, want %d", got, want)
 	}
 }
 
-// TestPublishStaysInTheFastPath: a publishing transaction holds nothing that another waits for, and few enough relation locks for the 16
-// that PostgreSQL 14 keeps out of the shared lock table, with room for the transaction's own tables.
+// TestPublishStaysInTheFastPath: a transaction that publishes holds no lock for which others wait, and so few relation locks that those of its own
+// tables still fit into the 16 fast-path locks of PostgreSQL 14.
 func TestPublishStaysInTheFastPath(t *testing.T) {
-	pgtest.Alone(t, "others' strong locks turn locks of the fast path into slow ones")
+	pgtest.Alone(t, "strong locks of other sessions turn fast-path locks into slow ones")
 	conn := connect(t, pgtest.Database(t))
 	for name, sql := range publishings {
-		for range 2 { // the second time with the catalogs in the caches
+		for range 2 { // the second time with filled catalog caches
 			exec(t, conn, `BEGIN`)
 			exec(t, conn, sql)
 			locks := locksOf(t, conn)
@@ -83,23 +83,23 @@ func TestPublishStaysInTheFastPath(t *testing.T) {
 			relations := 0
 			for _, lock := range locks {
 				if strings.HasPrefix(lock, "advisory") || !strings.HasSuffix(lock, "AccessShareLock") && !strings.HasSuffix(lock, "RowExclusiveLock") && !strings.HasPrefix(lock, "own xid") {
-					t.Errorf("%s: holds %s", name, lock)
+					t.Errorf("%s: the transaction holds %s", name, lock)
 				}
 				if strings.HasPrefix(lock, "relation") {
 					relations++
 				}
 			}
 			if relations > 10 || slow > 0 {
-				t.Errorf("%s: %d relation locks, %d not fast-path: %s", name, relations, slow, strings.Join(locks, ", "))
+				t.Errorf("%s: %d relation locks, %d of them without the fast path: %s", name, relations, slow, strings.Join(locks, ", "))
 			}
 		}
 	}
 }
 
-// TestIdleTickHoldsNoTable: while a hub waits for news, its backend holds no lock on a table, so that it keeps no segment from being
-// given back; on the two counters that it looks at nobody ever takes a lock that conflicts.
+// TestIdleTickHoldsNoTable: while a hub waits for messages, its session holds no lock on a table and so delays no reclaiming; on the two sequences
+// that it polls, no one takes a conflicting lock.
 func TestIdleTickHoldsNoTable(t *testing.T) {
-	pgtest.Alone(t, "it looks at a call while that waits")
+	pgtest.Alone(t, "it examines a call while the call waits")
 	url := pgtest.Database(t)
 	conn, watch := connect(t, url), connect(t, url)
 	var ids *int64
@@ -114,7 +114,7 @@ func TestIdleTickHoldsNoTable(t *testing.T) {
 		return seqs
 	}
 	next(1, 0)
-	for _, patience := range []int{0, 1000} { // looking at commits too, or at the count of messages alone
+	for _, patience := range []int{0, 1000} { // polling commits too, or only the message counter
 		var held []string
 		caught := make(chan error, 1)
 		go func() { // ends with its query
@@ -127,7 +127,7 @@ func TestIdleTickHoldsNoTable(t *testing.T) {
 		}()
 		for done := false; !done; {
 			if seqs := next(100, patience); seqs != nil {
-				t.Fatalf("ticks %v out of nothing", seqs)
+				t.Fatalf("found ticks %v although nothing was published", seqs)
 			}
 			select {
 			case err := <-caught:
@@ -144,9 +144,9 @@ func TestIdleTickHoldsNoTable(t *testing.T) {
 			}
 		}
 		if len(held) == 0 {
-			t.Errorf("patience %d: the call was not caught while it waited", patience)
+			t.Errorf("patience %d: the call was not observed while it waited", patience)
 		}
 	}
 	exec(t, watch, `SELECT weir.publish('c', 'x')`)
-	until(t, "the idle tick sees the message", func() bool { return next(10, 1000) != nil })
+	until(t, "the idle call finds the message", func() bool { return next(10, 1000) != nil })
 }

@@ -19,17 +19,17 @@ type heard struct {
 	channel string
 	keep    bool
 	length  int32
-	head    string // "transaction|number|length|" and what follows
+	head    string // "transaction|number|length|" and the rest
 	hash    string
 }
 
 func (h heard) tx() string { return h.head[:strings.IndexByte(h.head, '|')] }
 
-// talk is the model of what publishers said and listeners heard.
+// talk is the model of what publishers published and listeners read.
 type talk struct {
 	giants atomic.Int32
 	gaps   atomic.Int32
-	last   atomic.Int64 // the last tick, when all has been said
+	last   atomic.Int64 // the last tick, once everything is published
 
 	mu    sync.Mutex
 	fates map[string]fate
@@ -41,7 +41,7 @@ func newTalk() *talk {
 	return &talk{fates: map[string]fate{}, said: map[string][]int{}, ticks: map[int64][]heard{}}
 }
 
-// spoke says what became of a transaction. It is called with uncertain before anything is sent.
+// spoke records the fate of a transaction. It is called with uncertain before anything is sent.
 func (k *talk) spoke(s *speech, f fate) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -54,10 +54,10 @@ func (k *talk) decided(tx string, f fate) {
 	k.fates[tx] = f
 }
 
-// heard remembers a tick, or compares it with what another listener got.
+// heard stores a tick, or compares it with what another listener read.
 func (k *talk) heard(seq int64, count int32, got []heard) error {
 	if len(got) != int(count) {
-		return fmt.Errorf("tick %d has %d messages, and %d were read", seq, count, len(got))
+		return fmt.Errorf("tick %d has %d messages, but %d were read", seq, count, len(got))
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -69,7 +69,7 @@ func (k *talk) heard(seq int64, count int32, got []heard) error {
 	return nil
 }
 
-// problems compares what was heard with what was said.
+// problems compares what was read with what was published.
 func (k *talk) problems(first int64) []string {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -81,7 +81,7 @@ func (k *talk) problems(first int64) []string {
 	for seq := first; seq <= k.last.Load(); seq++ {
 		got, ok := k.ticks[seq]
 		if !ok {
-			say("tick %d was read by nobody", seq)
+			say("tick %d was not read by any listener", seq)
 		}
 		last := int64(0)
 		for _, h := range got {
@@ -109,16 +109,16 @@ func (k *talk) problems(first int64) []string {
 	for tx, f := range k.fates {
 		switch got, want := numbers[tx], k.said[tx]; {
 		case f == rolledBack && got != nil:
-			say("transaction %s was rolled back and %d messages of it delivered", tx, len(got))
+			say("transaction %s was rolled back, but %d of its messages were delivered", tx, len(got))
 		case f == committed && got == nil && want != nil:
-			say("transaction %s was committed and never delivered", tx)
+			say("transaction %s was committed but never delivered", tx)
 		case f != rolledBack && got != nil && !slices.Equal(got, want):
-			say("transaction %s published %d messages, and %d were delivered: %s", tx, len(want), len(got), differ(want, got))
+			say("transaction %s published %d messages, but %d were delivered: %s", tx, len(want), len(got), differ(want, got))
 		}
 	}
 	for tx := range numbers {
 		if _, ok := k.fates[tx]; !ok {
-			say("transaction %s was delivered and never published", tx)
+			say("transaction %s was delivered but never published", tx)
 		}
 	}
 	slices.Sort(all)
@@ -128,13 +128,13 @@ func (k *talk) problems(first int64) []string {
 func differ(want, got []int) string {
 	for i := range min(len(want), len(got)) {
 		if want[i] != got[i] {
-			return fmt.Sprintf("number %d where %d belongs", got[i], want[i])
+			return fmt.Sprintf("number %d in the place of %d", got[i], want[i])
 		}
 	}
-	return "one ends before the other"
+	return "one is longer than the other"
 }
 
-// detail is the tick in an error's detail, which is epoch.tick.
+// detail returns the tick in the detail of an error, written as epoch.tick.
 func detail(err error) (int64, error) {
 	var pg *pgconn.PgError
 	if !errors.As(err, &pg) {

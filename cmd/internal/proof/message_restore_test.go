@@ -14,8 +14,8 @@ import (
 	"github.com/weir-pg/weir/schema"
 )
 
-// TestRestoredMessagesGoOn: in another cluster the log of messages says so and is re-based. What was in no tick yet is delivered, also what
-// was published before the re-basing; positions of the old log give a gap, also those that it reached after the dump.
+// TestRestoredMessagesGoOn: in another cluster, the log of messages reports that it was moved, and is rebased: messages that were in no tick yet are
+// delivered, including those published before the rebase, and all positions of the old log cause a gap, even those reached after the dump.
 func TestRestoredMessagesGoOn(t *testing.T) {
 	t.Parallel()
 	t.Run("copied tables", func(t *testing.T) {
@@ -30,7 +30,7 @@ func TestRestoredMessagesGoOn(t *testing.T) {
 	t.Run("pg_dump", func(t *testing.T) {
 		dump := dumpProgram(t)
 		restoredMessages(t, func(from, to *pgx.Conn, into string) func() {
-			for _, role := range []string{"weir_enqueue", "weir_work", "weir_operate", "weir_publish", "weir_subscribe", "weir_hub"} { // roles come by pg_dumpall -g
+			for _, role := range []string{"weir_enqueue", "weir_work", "weir_operate", "weir_publish", "weir_subscribe", "weir_hub"} { // roles are restored with pg_dumpall -g
 				exec(t, to, `CREATE ROLE `+role)
 			}
 			sql := run(t, nil, dump, "--schema=weir", from.Config().ConnString())
@@ -41,7 +41,7 @@ func TestRestoredMessagesGoOn(t *testing.T) {
 	})
 }
 
-// dumpProgram returns a pg_dump that fits the server, or skips the test.
+// dumpProgram returns the path of a pg_dump that fits the server, or skips the test.
 func dumpProgram(t *testing.T) string {
 	t.Helper()
 	major := value[int](t, connect(t, pgtest.Empty(t)), `SELECT current_setting('server_version_num')::int / 10000`)
@@ -55,7 +55,7 @@ func dumpProgram(t *testing.T) string {
 	return dump
 }
 
-// restoredMessages checks a copy of a log. take copies it, and what it returns brings the copy in.
+// restoredMessages checks a copy of a log. take copies the log, and returns a function that restores the copy.
 func restoredMessages(t *testing.T, take func(from, to *pgx.Conn, into string) (bring func())) {
 	server := pgtest.Server(t, nil)
 	target := connect(t, server.URL("postgres"))
@@ -75,7 +75,7 @@ func restoredMessages(t *testing.T, take func(from, to *pgx.Conn, into string) (
 	exec(t, source, `SELECT weir.publish_bytes('c', '\x6200')`)
 	exec(t, source, `BEGIN; SELECT weir.publish('c', 'gone'); ROLLBACK`)
 	bring := take(source, target, server.URL("postgres"))
-	// The old log goes on after the dump.
+	// The old log continues after the dump.
 	_, beyond := hearAll(t, source, at)
 	exec(t, source, `SELECT weir.publish('c', 'after the dump')`)
 	_, beyond = hearAll(t, source, beyond)
@@ -87,16 +87,16 @@ func restoredMessages(t *testing.T, take func(from, to *pgx.Conn, into string) (
 		wantCode(t, sql, err, "WR003")
 	}
 	if n := value[int](t, target, `SELECT weir.rebase_messages()`); n != 5 {
-		t.Errorf("rebase_messages logged %d again, want 5", n)
+		t.Errorf("rebase_messages logged %d messages again, want 5", n)
 	}
 	if n := value[*int](t, target, `SELECT weir.rebase_messages()`); n != nil {
-		t.Errorf("a second rebase_messages logged %d again", *n)
+		t.Errorf("a second rebase_messages logged %d messages again", *n)
 	}
 	for _, old := range []int64{0, start, at, beyond, beyond + 1_000_000_000} {
 		_, err := target.Exec(t.Context(), `SELECT * FROM weir._await_tick($1)`, old)
 		wantCode(t, "ticks after an old position", err, "WR005")
 		if floor, _ := detail(err); floor >= newest(t, target) {
-			t.Errorf("the error says that ticks up to %d are gone, the newest is %d", floor, newest(t, target))
+			t.Errorf("the error says that ticks up to %d are gone, but the newest is %d", floor, newest(t, target))
 		}
 		_, err = target.Exec(t.Context(), `SELECT * FROM weir.read($1)`, old)
 		wantCode(t, "an old tick", err, "WR005")
@@ -113,6 +113,6 @@ func restoredMessages(t *testing.T, take func(from, to *pgx.Conn, into string) (
 	}
 	want := []string{"late", "waiting", "large", "b\x00", "before the rebase", "after"}
 	if texts := strings.Split(string(bytes.Join(got, []byte(","))), ","); !slices.Equal(texts, want) {
-		t.Errorf("heard %q, want %q", texts, want)
+		t.Errorf("read %q, want %q", texts, want)
 	}
 }

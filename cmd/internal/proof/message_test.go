@@ -12,8 +12,8 @@ import (
 	"github.com/weir-pg/weir/schema"
 )
 
-// TestEveryMessageIsInExactlyOneTick: whatever transactions do, those that commit are in one tick each, whole and in order, and the others
-// in none; and every listener reads the same ticks, none before its transactions' rows are there.
+// TestEveryMessageIsInExactlyOneTick: each committed transaction is in exactly one tick, complete and in order, and no other transaction is in any;
+// all listeners read the same ticks, and none before the rows of its transactions are visible.
 func TestEveryMessageIsInExactlyOneTick(t *testing.T) {
 	t.Parallel()
 	l := newLoad(t, pgtest.Database(t), newSeed(t))
@@ -22,12 +22,12 @@ func TestEveryMessageIsInExactlyOneTick(t *testing.T) {
 	l.converse(talk, loadTime(6*time.Second), nil)
 	l.verifyTalk(talk)
 	if n, ok := l.did.Load("opened"); !ok || n.(*atomic.Int64).Load() == 0 {
-		t.Error("no segment was opened: the load was too light to prove anything")
+		t.Error("no segment was opened: the load was too light for the test to prove anything")
 	}
 }
 
-// TestKilledServerLosesNoTick: the postmaster is killed under load. A tick that was handed out is there afterwards, the same, and what
-// was committed is in a tick.
+// TestKilledServerLosesNoTick: if the postmaster is killed under load, each tick that was returned exists unchanged afterwards, and every committed
+// message is in a tick.
 func TestKilledServerLosesNoTick(t *testing.T) {
 	t.Parallel()
 	server := pgtest.Server(t, nil)
@@ -45,7 +45,7 @@ func TestKilledServerLosesNoTick(t *testing.T) {
 		}
 	})
 	l.verifyTalk(talk)
-	// Once more from the beginning: each tick is compared with what was read of it before the crash.
+	// Read again from the beginning: each tick is compared with what was read before the crash.
 	again := newLoad(t, l.url, l.seed)
 	close(again.stop)
 	close(again.drained)
@@ -55,7 +55,7 @@ func TestKilledServerLosesNoTick(t *testing.T) {
 	}
 }
 
-// converse has publishers and listeners talk for so long, then has the listeners read to the end. disturb is called halfway.
+// converse runs publishers and listeners for d, and then lets the listeners read to the end. disturb is called halfway.
 func (l *load) converse(talk *talk, d time.Duration, disturb func()) {
 	conn := connect(l.t, l.url)
 	exec(l.t, conn, `CREATE TABLE spoken (tx text PRIMARY KEY)`)
@@ -87,13 +87,13 @@ func (l *load) converse(talk *talk, d time.Duration, disturb func()) {
 	}
 }
 
-// hush decides prepared transactions whose answer was lost, and cuts until nothing is left.
+// hush ends prepared transactions whose answer was lost, and cuts ticks until nothing is left.
 func (l *load) hush(talk *talk) {
 	conn := connect(l.t, l.url)
 	for _, gid := range column[string](l.t, conn, `SELECT gid FROM pg_prepared_xacts WHERE database = current_database()`) {
 		exec(l.t, conn, `COMMIT PREPARED '`+gid+`'`)
 	}
-	// A backend that was terminated may still be at its commit.
+	// A terminated session may still be committing.
 	until(l.t, "all publishers' transactions have ended", func() bool {
 		return value[int](l.t, conn, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'victim publisher'`) == 0
 	})
@@ -125,9 +125,9 @@ func (l *load) verifyTalk(talk *talk) {
 		fates[committed], fates[rolledBack], fates[uncertain], messages, len(talk.ticks), talk.gaps.Load(), did)
 	problems := talk.problems(2) // the first tick came with the schema
 	if len(problems) > 0 {
-		l.t.Errorf("%d problems: %s", len(problems), strings.Join(problems[:min(len(problems), 20)], "\n"))
+		l.t.Errorf("there are %d problems: %s", len(problems), strings.Join(problems[:min(len(problems), 20)], "\n"))
 	}
 	if fates[committed] < 50 || fates[rolledBack] == 0 || messages < 20_000 {
-		l.t.Error("the load was too light to prove anything")
+		l.t.Error("the load was too light for the test to prove anything")
 	}
 }

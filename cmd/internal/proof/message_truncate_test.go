@@ -13,8 +13,8 @@ import (
 	"github.com/weir-pg/weir/internal/pgtest"
 )
 
-// TestTruncatedHistoryIsSaid: while segments are given back under their hands, those who read old ticks get all of a tick, or an error
-// that says up to where history is gone. Nobody gets less without being told.
+// TestTruncatedHistoryIsSaid: while segments are reclaimed, a reader of old ticks gets a complete tick or an error with the last truncated tick, and
+// never an incomplete one.
 func TestTruncatedHistoryIsSaid(t *testing.T) {
 	t.Parallel()
 	url := pgtest.Database(t)
@@ -25,7 +25,7 @@ func TestTruncatedHistoryIsSaid(t *testing.T) {
 	first := newest(t, conn)
 	begin := time.Now()
 	var whole, gone, given atomic.Int64
-	over := func() bool { // when enough has happened, too
+	over := func() bool { // also when enough has happened
 		took := time.Since(begin)
 		return took > loadTime(2*time.Second) && whole.Load() > 100 && gone.Load() > 10 && given.Load() > 1 || took > patience
 	}
@@ -68,7 +68,7 @@ func TestTruncatedHistoryIsSaid(t *testing.T) {
 				}
 				if floor > 0 {
 					if floor <= from {
-						fail("ticks after %d are gone up to %d", from, floor)
+						fail("ticks after %d are truncated up to %d", from, floor)
 						return
 					}
 					gone.Add(1)
@@ -77,7 +77,7 @@ func TestTruncatedHistoryIsSaid(t *testing.T) {
 				}
 				for i, seq := range seqs {
 					if seq != from+1 {
-						fail("tick %d follows %d, and nothing says why", seq, from)
+						fail("tick %d follows %d without an error", seq, from)
 						return
 					}
 					from = seq
@@ -87,30 +87,30 @@ func TestTruncatedHistoryIsSaid(t *testing.T) {
 						break
 					}
 					if err != nil || len(ids) != int(counts[i]) {
-						fail("tick %d has %d messages, %d were read: %v", seq, counts[i], len(ids), err)
+						fail("tick %d has %d messages, but %d were read: %v", seq, counts[i], len(ids), err)
 						return
 					}
 					whole.Add(1)
 				}
-				if len(seqs) == 0 || rng.IntN(3) == 0 { // back to what may be gone
+				if len(seqs) == 0 || rng.IntN(3) == 0 { // back to ticks that may be truncated
 					from = max(first, from-int64(rng.IntN(200)))
 				}
 			}
 		})
 	}
 	all.Wait()
-	t.Logf("%d ticks read whole, %d gone, %d segments given back", whole.Load(), gone.Load(), given.Load())
+	t.Logf("%d ticks were read, %d were truncated, %d segments were reclaimed", whole.Load(), gone.Load(), given.Load())
 	if whole.Load() == 0 || gone.Load() == 0 || given.Load() == 0 {
-		t.Error("too little happened to prove anything")
+		t.Error("too little happened for the test to prove anything")
 	}
 }
 
-// ticksAfter calls weir.tick, and returns the floor when that is what it says.
+// ticksAfter calls weir.tick, and returns the floor if the error reports one.
 func ticksAfter(t *testing.T, conn *pgx.Conn, after int64) (seqs []int64, counts []int32, floor int64, err error) {
 	err = conn.QueryRow(t.Context(), `SELECT seqs, counts FROM weir._await_tick($1)`, after).Scan(&seqs, &counts)
 	if sqlstate(err) == "WR005" {
 		if floor, err = detail(err); floor == 0 {
-			err = fmt.Errorf("a floor of 0")
+			err = fmt.Errorf("the error has a floor of 0")
 		}
 	}
 	return seqs, counts, floor, err
@@ -124,7 +124,7 @@ func queryColumn[T any](t *testing.T, conn *pgx.Conn, sql string, args ...any) (
 	return pgx.CollectRows(rows, pgx.RowTo[T])
 }
 
-// TestSegmentsComeBackUnderReaders: those who read tick after tick hold locks on all segments for most of the time, and segments are given
+// TestSegmentsComeBackUnderReaders: segments are reclaimed even if readers hold locks on all of them for most of the time.
 // back all the same.
 func TestSegmentsComeBackUnderReaders(t *testing.T) {
 	t.Parallel()
@@ -166,12 +166,12 @@ func TestSegmentsComeBackUnderReaders(t *testing.T) {
 		})
 	}
 	tries, given := 0, 0
-	until(t, "three segments are given back", func() bool {
+	until(t, "three segments are reclaimed", func() bool {
 		tries++
 		if did := value[string](t, conn, `SELECT coalesce(weir._rotate_messages(), '')`); did != "" && did[0] == 'r' {
 			given++
 		}
 		return given == 3
 	})
-	t.Logf("3 segments were given back in %d calls", tries)
+	t.Logf("3 segments were reclaimed in %d calls", tries)
 }

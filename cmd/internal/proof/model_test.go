@@ -9,11 +9,11 @@ import (
 	"time"
 )
 
-// fate is what a client knows about the transaction that enqueued a job.
+// fate is what a client knows about the end of the transaction that enqueued a job.
 type fate int
 
 const (
-	uncertain fate = iota // the connection was lost before an answer: either is right
+	uncertain fate = iota // the connection was lost before an answer: both ends are possible
 	committed
 	rolledBack
 )
@@ -25,22 +25,22 @@ const (
 	running   ending = iota
 	unsure           // the connection was lost before an answer
 	final            // completed, failed, cancelled
-	followed         // retried, snoozed, released: another attempt must come
-	abandoned        // the worker was given up: another attempt must come
+	followed         // retried, snoozed, released: another attempt must follow
+	abandoned        // the worker was given up: another attempt must follow
 )
 
-// evidence is one claim of one attempt, as the client that got it remembers.
+// evidence is one claim of an attempt, as seen by the client that received it.
 type evidence struct {
 	attempt
 	worker int32
-	at     time.Time // when the answer had arrived
+	at     time.Time // when the answer arrived
 	end    ending
 }
 
-// answered tells whether a result of it was recorded for certain.
+// answered reports whether its result was certainly recorded.
 func (e *evidence) answered() bool { return e.end == final || e.end == followed }
 
-// model is what must be true, from the memory of clients.
+// model is what must be true according to all clients.
 type model struct {
 	mu     sync.Mutex
 	jobs   map[string]fate
@@ -54,7 +54,7 @@ func newModel() *model {
 	return &model{jobs: map[string]fate{}, ids: map[string]map[int64]bool{}, keys: map[int64]map[string]bool{}, claims: map[int64]map[step][]*evidence{}}
 }
 
-// enqueued says what became of jobs. It is called with uncertain before anything is sent.
+// enqueued records the fate of jobs. It is called with uncertain before anything is sent.
 func (m *model) enqueued(f fate, keys ...string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -63,7 +63,7 @@ func (m *model) enqueued(f fate, keys ...string) {
 	}
 }
 
-// claimed remembers a claim.
+// claimed records a claim.
 func (m *model) claimed(worker int32, got []attempt) []*evidence {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -85,7 +85,7 @@ func (m *model) claimed(worker int32, got []attempt) []*evidence {
 	return all
 }
 
-// ended remembers how attempts ended. One that fails for its last time is final.
+// ended records how attempts ended. A retry of the last attempt is final.
 func (m *model) ended(end ending, all ...*evidence) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -94,7 +94,7 @@ func (m *model) ended(end ending, all ...*evidence) {
 	}
 }
 
-// abandon marks as abandoned what has no result yet.
+// abandon marks attempts without a result as abandoned.
 func (m *model) abandon(all []*evidence) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -103,20 +103,20 @@ func (m *model) abandon(all []*evidence) {
 			continue
 		}
 		if e.end = abandoned; e.Attempt >= e.Max {
-			e.end = unsure // lost for the last time: failed, but nobody told this client
+			e.end = unsure // lost in its last attempt: it has failed, which this client can't know
 		}
 	}
 }
 
-// has tells whether an attempt was claimed.
+// has reports whether an attempt was claimed.
 func (m *model) has(id int64, t step) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return len(m.claims[id][t]) > 0
 }
 
-// problems compares the evidence with what must be. A claim may be lost, and its attempts handed out once more,
-// when it was made in the seconds before the server was killed: claims commit asynchronously.
+// problems compares the evidence with what must be true. Claims commit asynchronously, so a claim made in the seconds
+// before the server was killed may be lost, and its attempts claimed again.
 func (m *model) problems(killed time.Time) []string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -128,9 +128,9 @@ func (m *model) problems(killed time.Time) []string {
 		case n > 1:
 			say("job %s has %d ids", key, n)
 		case f == committed && n == 0:
-			say("job %s was committed and never claimed", key)
+			say("job %s was committed but never claimed", key)
 		case f == rolledBack && n > 0:
-			say("job %s was rolled back and claimed", key)
+			say("job %s was rolled back but claimed", key)
 		}
 	}
 	batches := map[[2]int64]*evidence{}
@@ -145,7 +145,7 @@ func (m *model) problems(killed time.Time) []string {
 		for _, k := range turns {
 			claims := attempts[k]
 			if !k.follows(before) {
-				say("job %d: attempts %v were claimed, and what lies between %v and %v was not", id, turns, before, k)
+				say("job %d: attempts %v were claimed, but not those between %v and %v", id, turns, before, k)
 				break
 			}
 			before = k
@@ -158,7 +158,7 @@ func (m *model) problems(killed time.Time) []string {
 			e := claims[len(claims)-1]
 			switch {
 			case k != last && e.end == final:
-				say("job %d was worked again after %s", id, describe(e))
+				say("job %d was claimed again after %s", id, describe(e))
 			case k == last && (e.end == running || e.end == followed || e.end == abandoned):
 				say("job %d has no attempt after %s", id, describe(e))
 			}
@@ -166,7 +166,7 @@ func (m *model) problems(killed time.Time) []string {
 			if other := batches[b]; other == nil {
 				batches[b] = e
 			} else if other.worker != e.worker && other.at.After(killed) && e.at.After(killed) {
-				say("lane %d batch %d was handed to workers %d and %d", e.Lane, e.Seq, other.worker, e.worker)
+				say("lane %d batch %d was returned to workers %d and %d", e.Lane, e.Seq, other.worker, e.worker)
 			}
 		}
 	}
