@@ -3,7 +3,9 @@ package testdb
 import (
 	"context"
 	"crypto/rand"
+	"crypto/sha256"
 	"encoding/binary"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"net/url"
@@ -232,7 +234,21 @@ func (s *Server) name(label string) string {
 	}, strings.ToLower(label))
 	name := s.mine()
 	unique := "_" + strings.ToLower(rand.Text()[:6])
-	return name + label[:min(len(label), longest-len(name)-len(unique))] + unique
+	return sealed(name + label[:min(len(label), longest-sealLength-len(name)-len(unique))] + unique)
+}
+
+const sealLength = 6
+
+// sealed appends to a name a checksum of it, by which sweep recognizes the databases that this package has created. Nothing else marks a
+// database from the moment it exists: a comment would be missing if the process was killed while the server created the database.
+func sealed(name string) string {
+	sum := sha256.Sum256([]byte("weir testdb " + name))
+	return name + hex.EncodeToString(sum[:sealLength/2])
+}
+
+// isSealed reports whether this package has given a database its name: a name that somebody else has chosen, or changed, has no such checksum.
+func isSealed(name string) bool {
+	return len(name) > sealLength && sealed(name[:len(name)-sealLength]) == name
 }
 
 // mine returns the prefix of the names of this run's databases.

@@ -19,14 +19,14 @@ const (
 	templatesKept = 4
 )
 
-// sweep drops what killed runs have left, and all templates except the newest few. It only saves space on the server, so errors don't
-// matter.
+// sweep drops what killed runs of this role have left, and all of its templates except the newest few. It only saves space on the server,
+// so errors don't matter.
 func (s *Server) sweep(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, sweepFor)
 	defer cancel()
 	rows, _ := s.own.Query(ctx, `
 		SELECT datname::text FROM pg_catalog.pg_database
-		WHERE pg_catalog.starts_with(datname, $1) AND pg_catalog.pg_has_role(datdba, 'USAGE') ORDER BY oid DESC`, prefix) // rows report the error
+		WHERE pg_catalog.starts_with(datname, $1) AND pg_catalog.pg_get_userbyid(datdba) = current_user ORDER BY oid DESC`, prefix) // rows report the error
 	names, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	if err != nil {
 		return
@@ -35,6 +35,9 @@ func (s *Server) sweep(ctx context.Context) {
 	dead := map[uint32]bool{} // by run
 	kept := 0
 	for _, name := range names {
+		if !isSealed(name) {
+			continue
+		}
 		if strings.HasPrefix(name, templates) {
 			if kept++; kept > templatesKept {
 				old = append(old, name)

@@ -44,7 +44,7 @@ func (s *Server) find(ctx context.Context, setup *Setup) (string, error) {
 	if setup != nil && setup.Run != nil {
 		key += "\x00" + setup.Version
 	}
-	name := fmt.Sprintf("%s%x", templates, sha256.Sum256([]byte(key)))[:longest-13]
+	name := sealed(fmt.Sprintf("%s%x", templates, sha256.Sum256([]byte(key)))[:longest-20])
 	// Only one process creates it; the others wait, and find it. The lock is a session lock, because a database can't be created in a
 	// transaction. It is held by a separate connection, whose end releases it in any case.
 	conn, err := pgx.ConnectConfig(ctx, s.own.Config())

@@ -84,6 +84,55 @@ func TestTemplatesOfOldVersionsDoNotPileUp(t *testing.T) {
 	}
 }
 
+// TestDatabasesOfOthersAreNotSwept: neither one that somebody has named like a test's, nor one that somebody has renamed to keep it, nor
+// another role's.
+func TestDatabasesOfOthersAreNotSwept(t *testing.T) {
+	t.Parallel()
+	at := pgtest.Server(t, nil).URL("postgres")
+	pool := pgtest.Pool(t, at)
+	run := func(sql string) {
+		t.Helper()
+		if _, err := pool.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	first, err := testdb.Open(t.Context(), at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var left []string // by a run that is over
+	for range 3 {
+		name, err := first.Create(t.Context(), "left")
+		if err != nil {
+			t.Fatal(err)
+		}
+		left = append(left, name)
+	}
+	if err := first.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	prefix, _, _ := strings.Cut(left[0], "left")
+	kept := []string{prefix + "orders", prefix + "left_abcdef", left[1] + "_kept", left[2]}
+	run(`CREATE DATABASE ` + kept[0])
+	run(`CREATE DATABASE ` + kept[1])
+	run(`ALTER DATABASE ` + left[1] + ` RENAME TO ` + kept[2])
+	run(`CREATE ROLE colleague`)
+	run(`ALTER DATABASE ` + left[2] + ` OWNER TO colleague`)
+	for _, name := range []string{"a", "b", "c", "d", "e", "f"} {
+		kept = append(kept, "weir_test_template_"+name)
+		run(`CREATE DATABASE weir_test_template_` + name)
+	}
+	pgtest.Until(t, "the session of the first run ends", func() bool {
+		var n int
+		err := pool.QueryRow(t.Context(), `SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'`).Scan(&n)
+		return err == nil && n == 0
+	})
+	open(t, at) // sweeps
+	if all := databases(t, at); !slices.Equal(slices.Sorted(slices.Values(all)), slices.Sorted(slices.Values(kept))) {
+		t.Errorf("there are %v, want %v: without %s, which was left, and with everything else", all, kept, left[0])
+	}
+}
+
 // TestTimeoutsOfARoleAreForApplications: copying a database has no time limit, and the lock of a run is kept in an idle session.
 func TestTimeoutsOfARoleAreForApplications(t *testing.T) {
 	t.Parallel()
