@@ -23,7 +23,7 @@ type Job[A weir.Args] struct {
 const limit = 10_000
 
 // EnqueuedTx returns the jobs of A's kind that a transaction has enqueued, in that order, except those that it has cancelled. The role
-// needs weir_enqueue.
+// needs weir_work or weir_operate, because jobs that other owners' functions have enqueued in the transaction are included.
 func EnqueuedTx[A weir.Args](t testing.TB, tx weir.Tx) []*Job[A] {
 	t.Helper()
 	return ofKind[A](t, inTx(t, tx))
@@ -90,6 +90,9 @@ func inTx(t testing.TB, tx weir.Tx) found {
 	var jobs []weir.JobInfo
 	if err == nil {
 		err = json.Unmarshal([]byte(text), &jobs)
+	}
+	if store.IsDenied(err) {
+		t.Fatalf("weirtest: list what the transaction has enqueued: %v: in tests, use a role that has weir_work or weir_operate", err)
 	}
 	if err != nil {
 		t.Fatalf("weirtest: list what the transaction has enqueued: %v", err)

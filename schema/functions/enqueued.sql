@@ -1,4 +1,8 @@
--- What a transaction has enqueued, for tests of whoever enqueues: they look before they roll back.
+-- What a transaction has enqueued, for tests that check it before they roll back.
+--
+-- A transaction may contain jobs that its user could not read otherwise: those that another owner's SECURITY DEFINER function or trigger has
+-- enqueued. Nothing records who enqueued a job, so this function is for roles that may read all jobs (weir_work, weir_operate). A role that
+-- may only enqueue cannot call it.
 
 CREATE OR REPLACE FUNCTION weir.enqueued(most integer DEFAULT 1000) RETURNS SETOF weir.job_look
 LANGUAGE plpgsql STABLE SECURITY DEFINER
@@ -17,7 +21,7 @@ BEGIN
     RAISE EXCEPTION 'weir: enqueued shows 1 to 10000 at once, got %', coalesce(enqueued.most::text, 'null') USING ERRCODE = '22023';
   END IF;
   FOR this IN
-    -- Leads tell in which lanes the transaction has logged; what it has logged as a retry was not enqueued.
+    -- The leading rows show in which lanes the transaction has logged jobs; a job that it has retried was not enqueued by it.
     SELECT u.id FROM (
       SELECT j.id FROM (SELECT DISTINCT k.lane FROM weir.job k WHERE k.xid = mine AND k.leads) l
       CROSS JOIN LATERAL (SELECT j.id FROM weir.job j WHERE j.lane = l.lane AND j.xid = mine AND j.attempt = 1 AND j.put_off = 0 OFFSET 0) j
@@ -33,4 +37,4 @@ EXCEPTION WHEN SQLSTATE 'WR099' THEN
 END
 $$;
 COMMENT ON FUNCTION weir.enqueued IS
-  'The jobs that this transaction has enqueued, in the order it did; at most so many. For tests, which look and then roll back. Nothing that others have enqueued is among them, and outside a transaction that has enqueued there are none. Errors: 22023. Locks: none that others wait for, and none that outlast the call. Isolation: any.';
+  'The jobs that this transaction has enqueued, in that order, up to a limit of 1 to 10000. For tests, which check them and then roll back. The jobs of other transactions are not among them. Those that functions and triggers of other owners have enqueued in this transaction are; therefore the caller needs weir_work or weir_operate, which may read every job. Errors: 22023. Locks: none that others wait for, and none that outlast the call. Isolation: any.';

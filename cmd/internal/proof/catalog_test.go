@@ -50,8 +50,8 @@ func TestRolesDoTheirPartAndNoMore(t *testing.T) {
 	t.Parallel()
 	url := pgtest.Database(t)
 	conn := connect(t, url)
-	enqueue := []string{"enqueue", "enqueue_many", "enqueued"}
-	work := append(slices.Clone(enqueue), "start", "take", "record", "stop", "complete", "chores", "attend", "heartbeat", "cancel", "_start", "_watch", "_claim", "_record", "_complete", "_reconcile", "_fence", "_settle", "_cancelled_among",
+	enqueue := []string{"enqueue", "enqueue_many"}
+	work := append(slices.Clone(enqueue), "enqueued", "start", "take", "record", "stop", "complete", "chores", "attend", "heartbeat", "cancel", "_start", "_watch", "_claim", "_record", "_complete", "_reconcile", "_fence", "_settle", "_cancelled_among",
 		"_promote", "_rotate", "_rotate_later", "_rotate_messages", "_rescue", "_resurvey", "_tidy", "rebase", "job_info", "jobs", "jobs_page")
 	publish := []string{"publish", "publish_bytes", "publish_many", "notify"}
 	subscribe := []string{"ticks", "read", "newest_tick", "_epoch_of"}

@@ -53,6 +53,33 @@ func TestATransactionSeesWhatItHasEnqueued(t *testing.T) {
 	}
 }
 
+// TestWhoMayOnlyEnqueueReadsNoJobs: not even those that another owner's function has enqueued in the same transaction.
+func TestWhoMayOnlyEnqueueReadsNoJobs(t *testing.T) {
+	t.Parallel()
+	conn := connect(t, pgtest.Database(t))
+	tx, err := conn.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback(t.Context()) // and with it the roles, which belong to the whole server
+	for _, sql := range []string{
+		`CREATE ROLE weir_proof_payroll IN ROLE weir_enqueue`, `CREATE ROLE weir_proof_clerk IN ROLE weir_enqueue`, `CREATE ROLE weir_proof_tester IN ROLE weir_work`,
+		`CREATE SCHEMA payroll AUTHORIZATION weir_proof_payroll`, `GRANT USAGE ON SCHEMA payroll TO PUBLIC`, `SET LOCAL ROLE weir_proof_payroll`,
+		`CREATE FUNCTION payroll.run() RETURNS bigint LANGUAGE sql SECURITY DEFINER AS $$ SELECT weir.enqueue('payroll', 'raise', '{"salary": 7}') $$`,
+		`SET LOCAL ROLE weir_proof_clerk`, `SELECT payroll.run()`, `SAVEPOINT s`,
+	} {
+		exec(t, tx, sql)
+	}
+	if rows, err := tx.Exec(t.Context(), `SELECT args FROM weir.enqueued()`); sqlstate(err) != "42501" {
+		t.Errorf("a role that may only enqueue reads %d jobs (%v)", rows.RowsAffected(), err)
+	}
+	exec(t, tx, `ROLLBACK TO s`)
+	exec(t, tx, `SET LOCAL ROLE weir_proof_tester`)
+	if got := column[string](t, tx, `SELECT kind FROM weir.enqueued()`); !slices.Equal(got, []string{"raise"}) {
+		t.Errorf("a role that may read every job sees %v", got)
+	}
+}
+
 // TestWhatIsScheduledCanBePromotedBeforeItsTime: with a time in the future, _promote promotes each job due by then once, and jobs scheduled later
 // wait for their own time.
 func TestWhatIsScheduledCanBePromotedBeforeItsTime(t *testing.T) {
