@@ -35,7 +35,7 @@ func ExampleClient_Enqueue() {
 	fmt.Println(job.State, job.Kind, string(job.Args), job.Queue, job.Priority, job.MaxAttempts, string(job.Meta))
 	fmt.Println("in", time.Until(*job.RunAt).Round(time.Minute))
 	// Output:
-	// later send_mail {"to": "ada@example.org"} enqueue 1 5 {"tenant": "acme"}
+	// scheduled send_mail {"to": "ada@example.org"} enqueue 1 5 {"tenant": "acme"}
 	// in 10m0s
 }
 

@@ -172,11 +172,11 @@ func ExampleClient_Queues() {
 	}
 	for _, queue := range queues {
 		if queue.Name == "depth" {
-			fmt.Println("available:", queue.Available, "later:", queue.Later, "approximate:", queue.Approximate)
+			fmt.Println("available:", queue.Available, "scheduled:", queue.Scheduled, "approximate:", queue.Approximate)
 			fmt.Println("waiting for more than a minute:", queue.ReadySince != nil && time.Since(*queue.ReadySince) > time.Minute)
 		}
 	}
 	// Output:
-	// available: 1 later: 1 approximate: false
+	// available: 1 scheduled: 1 approximate: false
 	// waiting for more than a minute: false
 }

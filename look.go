@@ -15,14 +15,14 @@ type State string
 const (
 	StateAvailable State = "available" // may be claimed
 	StateRunning   State = "running"   // claimed by a worker
-	StateLater     State = "later"     // waits for its RunAt, or for its next attempt
+	StateScheduled State = "scheduled" // waits for its RunAt, or for its next attempt
 	StateCompleted State = "completed" // final
 	StateFailed    State = "failed"    // final: its attempts are used up, or the handler returned Fail
 	StateCancelled State = "cancelled" // final
 )
 
 // States lists all states.
-var States = []State{StateAvailable, StateRunning, StateLater, StateCompleted, StateFailed, StateCancelled}
+var States = []State{StateAvailable, StateRunning, StateScheduled, StateCompleted, StateFailed, StateCancelled}
 
 // Outcome is how an attempt ended.
 type Outcome string
@@ -49,7 +49,7 @@ type JobInfo struct {
 	Attempt         int             `json:"attempt"`        // from 1
 	MaxAttempts     int             `json:"max_attempts"`
 	EnqueuedAt      time.Time       `json:"enqueued_at"`
-	RunAt           *time.Time      `json:"run_at,omitempty"`           // only in StateLater
+	RunAt           *time.Time      `json:"run_at,omitempty"`           // only in StateScheduled
 	ClaimedAt       *time.Time      `json:"claimed_at,omitempty"`       // when the latest attempt was claimed
 	FinishedAt      *time.Time      `json:"finished_at,omitempty"`      // when the job reached a final state
 	Worker          *int32          `json:"worker,omitempty"`           // the worker of the latest attempt
@@ -74,7 +74,7 @@ type QueueInfo struct {
 	PausedAt    *time.Time `json:"paused_at,omitempty"`   // nil: not paused
 	Available   int64      `json:"available"`             // jobs that may be claimed
 	Running     int64      `json:"running"`               // jobs that are claimed and have not finished
-	Later       int64      `json:"later"`                 // jobs that wait for their RunAt or their next attempt
+	Scheduled   int64      `json:"scheduled"`             // jobs that wait for their RunAt or their next attempt
 	Approximate bool       `json:"approximate"`           // Available, Running or Later is an estimate
 	ReadySince  *time.Time `json:"ready_since,omitempty"` // when the job that has waited longest became available; nil: none is available
 	Claimed     int64      `json:"claimed"`               // attempts claimed since the queue was created
@@ -156,7 +156,7 @@ type JobsPage struct {
 	Next string    `json:"next,omitempty"` // pass it as JobsParams.After to get the next page; "": this is the last page
 }
 
-// Jobs lists jobs, one page at a time: available jobs in the order in which they will be claimed, later jobs by RunAt, the others newest
+// Jobs lists jobs, one page at a time: available jobs in the order in which they will be claimed, scheduled jobs by RunAt, the others newest
 // first (completed jobs approximately, in the order in which they were recorded). A job that stays in its state while you read the pages is
 // on exactly one of them, whatever jobs come and go. A job that enters a state during that time may be on no page.
 //

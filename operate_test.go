@@ -62,7 +62,7 @@ func TestATransactionSeesAndCancelsWhatItHasEnqueued(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
-		if info.State != weir.StateLater || info.Kind != "number" || string(info.Args) != `{"n": 1}` || info.RunAt == nil || !info.RunAt.Equal(at) || info.Attempt != 1 {
+		if info.State != weir.StateScheduled || info.Kind != "number" || string(info.Args) != `{"n": 1}` || info.RunAt == nil || !info.RunAt.Equal(at) || info.Attempt != 1 {
 			t.Errorf("%s: the transaction sees %+v", name, info)
 		}
 		plain, err := r.client.EnqueueTx(t.Context(), tx, number{2}, nil)

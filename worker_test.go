@@ -265,7 +265,7 @@ func TestRetriesWaitAsTheQueueSays(t *testing.T) {
 			t.Fatal(err)
 		}
 		r.work(func(context.Context, *weir.Job[number]) error { return errors.New("not now") }, func(c *weir.WorkerConfig) { c.Retry = policy })
-		job := r.await(first, weir.StateLater)
+		job := r.await(first, weir.StateScheduled)
 		if job.RunAt == nil || time.Until(*job.RunAt) < 30*time.Minute || time.Until(*job.RunAt) > 90*time.Minute {
 			t.Errorf("the job is retried at %v", job.RunAt)
 		}
@@ -502,7 +502,7 @@ func TestScheduledJobsWaitForTheirTime(t *testing.T) {
 	}, nil)
 	at := time.Now().Add(700 * time.Millisecond)
 	id := r.enqueue(1, &weir.Options{RunAt: at})
-	if info, _ := r.client.Job(t.Context(), id); info.State != weir.StateLater {
+	if info, _ := r.client.Job(t.Context(), id); info.State != weir.StateScheduled {
 		t.Errorf("the job is %s before its time", info.State)
 	}
 	if got := receive(t, ran, "the scheduled job runs"); got.Before(at) {

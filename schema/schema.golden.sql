@@ -197,7 +197,7 @@ CREATE TABLE weir.job_1 PARTITION OF weir.job FOR VALUES IN ('1') WITH (autovacu
 CREATE TABLE weir.job_2 PARTITION OF weir.job FOR VALUES IN ('2') WITH (autovacuum_enabled=off);
 CREATE TABLE weir.job_3 PARTITION OF weir.job FOR VALUES IN ('3') WITH (autovacuum_enabled=off);
 CREATE TABLE weir.job_4 PARTITION OF weir.job FOR VALUES IN ('4') WITH (autovacuum_enabled=off);
-CREATE TYPE weir.job_look (
+CREATE TYPE weir.job_info (
   id bigint,
   state text,
   queue text,
@@ -247,26 +247,6 @@ CREATE TABLE weir.later_1 PARTITION OF weir.later FOR VALUES IN ('1') WITH (auto
 CREATE TABLE weir.later_2 PARTITION OF weir.later FOR VALUES IN ('2') WITH (autovacuum_enabled=off);
 CREATE TABLE weir.later_3 PARTITION OF weir.later FOR VALUES IN ('3') WITH (autovacuum_enabled=off);
 CREATE TABLE weir.later_4 PARTITION OF weir.later FOR VALUES IN ('4') WITH (autovacuum_enabled=off);
-CREATE VIEW weir.later_jobs (
-  id bigint,
-  state text,
-  queue text,
-  priority integer,
-  kind text,
-  args jsonb,
-  meta jsonb,
-  attempt integer,
-  max_attempts integer,
-  enqueued_at timestamp with time zone,
-  run_at timestamp with time zone,
-  claimed_at timestamp with time zone,
-  finished_at timestamp with time zone,
-  worker integer,
-  cancel_requested boolean,
-  output text,
-  error text,
-  errors jsonb
-);
 CREATE TABLE weir.message (
   id bigint NOT NULL,
   xid xid8 NOT NULL,
@@ -333,6 +313,26 @@ CREATE TABLE weir.role_channel (
   notifies text[]
 );
 CREATE VIEW weir.running_jobs (
+  id bigint,
+  state text,
+  queue text,
+  priority integer,
+  kind text,
+  args jsonb,
+  meta jsonb,
+  attempt integer,
+  max_attempts integer,
+  enqueued_at timestamp with time zone,
+  run_at timestamp with time zone,
+  claimed_at timestamp with time zone,
+  finished_at timestamp with time zone,
+  worker integer,
+  cancel_requested boolean,
+  output text,
+  error text,
+  errors jsonb
+);
+CREATE VIEW weir.scheduled_jobs (
   id bigint,
   state text,
   queue text,
@@ -443,7 +443,7 @@ CREATE INDEX result_cancelled ON ONLY weir.result USING btree (finished_at) WHER
 
 CREATE FUNCTION weir._as_committed(snapshot pg_snapshot, xid xid8) RETURNS pg_snapshot LANGUAGE plpgsql IMMUTABLE SET search_path=pg_catalog, pg_temp SET jit=off;
 CREATE FUNCTION weir._attending() RETURNS SETOF integer LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET jit=off;
-CREATE FUNCTION weir._await_tick(after bigint, ids bigint DEFAULT NULL::bigint, seen pg_snapshot DEFAULT NULL::pg_snapshot, looks integer DEFAULT 1, pause double precision DEFAULT 0.003, patience integer DEFAULT 0, cuts boolean DEFAULT true, epoch bigint DEFAULT NULL::bigint, most_messages integer DEFAULT 0, OUT seqs bigint[], OUT ats timestamp with time zone[], OUT counts integer[], OUT sizes bigint[], OUT epochs bigint[], OUT ids_now bigint, OUT seen_now pg_snapshot, OUT message_ids bigint[], OUT xids bigint[], OUT channels text[], OUT payloads bytea[], OUT binaries boolean[], OUT keeps boolean[]) RETURNS record LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off;
+CREATE FUNCTION weir._await_tick(after bigint, ids bigint DEFAULT NULL::bigint, seen pg_snapshot DEFAULT NULL::pg_snapshot, polls integer DEFAULT 1, pause double precision DEFAULT 0.003, patience integer DEFAULT 0, cuts boolean DEFAULT true, epoch bigint DEFAULT NULL::bigint, most_messages integer DEFAULT 0, OUT seqs bigint[], OUT ats timestamp with time zone[], OUT counts integer[], OUT sizes bigint[], OUT epochs bigint[], OUT ids_now bigint, OUT seen_now pg_snapshot, OUT message_ids bigint[], OUT xids bigint[], OUT channels text[], OUT payloads bytea[], OUT binaries boolean[], OUT keeps boolean[]) RETURNS record LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off;
 CREATE FUNCTION weir._batch_of(lane integer, segment integer, xid xid8, id bigint) RETURNS SETOF weir.batch LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off;
 CREATE FUNCTION weir._batches_after(worker integer, after bigint, most integer) RETURNS bigint[] LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_hashagg=off SET jit=off;
 CREATE FUNCTION weir._beat_if_due(worker integer, lease interval, running integer) RETURNS boolean LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off SET enable_seqscan=off SET enable_bitmapscan=off;
@@ -465,7 +465,7 @@ CREATE FUNCTION weir._claim(worker integer, queues text[], limits integer[], sin
 CREATE FUNCTION weir._commit_synchronously() RETURNS void LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off;
 CREATE FUNCTION weir._complete(worker integer, lane integer, seq bigint, id bigint) RETURNS void LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET jit=off;
 CREATE FUNCTION weir._cut(most_messages integer DEFAULT 0, own_count integer DEFAULT 0, own_size bigint DEFAULT 0, own_segment integer DEFAULT NULL::integer, OUT seq bigint, OUT epoch bigint, OUT prior bigint, OUT at timestamp with time zone, OUT count integer, OUT size bigint, OUT last_id bigint, OUT snapshot pg_snapshot, OUT whole boolean, OUT ids bigint[], OUT xids bigint[], OUT channels text[], OUT payloads bytea[], OUT binaries boolean[], OUT keeps boolean[]) RETURNS record LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off;
-CREATE FUNCTION weir._depths_later() RETURNS TABLE(lane integer, later bigint, is_estimate boolean) LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off;
+CREATE FUNCTION weir._depths_later() RETURNS TABLE(lane integer, scheduled bigint, is_estimate boolean) LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off;
 CREATE FUNCTION weir._depths_running() RETURNS TABLE(lane integer, running bigint, is_estimate boolean) LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off;
 CREATE FUNCTION weir._depths(lanes integer[]) RETURNS TABLE(lane integer, waiting bigint, is_estimate boolean, ready_at timestamp with time zone) LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off;
 CREATE FUNCTION weir._draw_epoch(tick bigint) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off;
@@ -480,8 +480,8 @@ CREATE FUNCTION weir._first_look() RETURNS bigint LANGUAGE plpgsql STABLE SET se
 CREATE FUNCTION weir._forget_ended() RETURNS integer LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_sort=off;
 CREATE FUNCTION weir._forget_workers() RETURNS integer LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off;
 CREATE FUNCTION weir._fresh_between(running xid8[], top xid8, OUT known boolean[], OUT lanes integer[]) RETURNS record LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_sort=off;
-CREATE FUNCTION weir._fresh_lanes(since pg_snapshot, snapshot pg_snapshot, most integer DEFAULT 200) RETURNS integer[] LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_sort=off;
-CREATE FUNCTION weir._fresh_queues(seen pg_snapshot DEFAULT NULL::pg_snapshot, jobs bigint DEFAULT NULL::bigint, looks integer DEFAULT 1, pause double precision DEFAULT 0.003, patience integer DEFAULT 0, OUT names text[], OUT counts integer[], OUT seen_now pg_snapshot, OUT jobs_now bigint) RETURNS record LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off;
+CREATE FUNCTION weir._fresh_lanes(since pg_snapshot, snapshot pg_snapshot, max_rows integer DEFAULT 200) RETURNS integer[] LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_sort=off;
+CREATE FUNCTION weir._fresh_queues(seen pg_snapshot DEFAULT NULL::pg_snapshot, jobs bigint DEFAULT NULL::bigint, polls integer DEFAULT 1, pause double precision DEFAULT 0.003, patience integer DEFAULT 0, OUT names text[], OUT counts integer[], OUT seen_now pg_snapshot, OUT jobs_now bigint) RETURNS record LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off;
 CREATE FUNCTION weir._held(class integer, mode text) RETURNS SETOF integer LANGUAGE sql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off;
 CREATE FUNCTION weir._hold_briefly() RETURNS void LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=auto;
 CREATE FUNCTION weir._hold_ends(worker integer) RETURNS integer[] LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off;
@@ -515,12 +515,12 @@ CREATE FUNCTION weir._next(state text, lanes integer[], after jsonb, most intege
 CREATE FUNCTION weir._note_word(worker integer, says text, running integer) RETURNS void LANGUAGE sql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off;
 CREATE FUNCTION weir._pause_among(queues text[]) RETURNS double precision LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET jit=off;
 CREATE FUNCTION weir._prepared_for(worker integer) RETURNS text LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET jit=off;
-CREATE FUNCTION weir._promote(most integer DEFAULT 2000, upto timestamp with time zone DEFAULT NULL::timestamp with time zone, OUT promoted integer, OUT next_due timestamp with time zone) RETURNS record LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_sort=off;
+CREATE FUNCTION weir._promote(max_rows integer DEFAULT 2000, upto timestamp with time zone DEFAULT NULL::timestamp with time zone, OUT promoted integer, OUT next_due timestamp with time zone) RETURNS record LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_sort=off;
 CREATE FUNCTION weir._publish_drafts(channels text[], payloads bytea[], binaries boolean[], cuts boolean DEFAULT false, OUT tick bigint, OUT epoch bigint, OUT prior bigint, OUT at timestamp with time zone) RETURNS record LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=auto;
 CREATE FUNCTION weir._queue_id(name text) RETURNS integer LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=auto;
-CREATE FUNCTION weir._read_job(job_id bigint) RETURNS SETOF weir.job_look LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off;
-CREATE FUNCTION weir._read_page(states text[], queue text, kinds text[], meta jsonb, after text, most integer, OUT jobs weir.job_look[], OUT next text) RETURNS record LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off;
-CREATE FUNCTION weir._read_queues() RETURNS TABLE(name text, paused_at timestamp with time zone, available bigint, running bigint, later bigint, approximate boolean, ready_since timestamp with time zone, claimed bigint, last_claim timestamp with time zone, workers bigint) LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET enable_seqscan=off SET enable_bitmapscan=off;
+CREATE FUNCTION weir._read_job(job_id bigint) RETURNS SETOF weir.job_info LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off;
+CREATE FUNCTION weir._read_page(states text[], queue text, kinds text[], meta jsonb, after text, most integer, OUT jobs weir.job_info[], OUT next text) RETURNS record LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off;
+CREATE FUNCTION weir._read_queues() RETURNS TABLE(name text, paused_at timestamp with time zone, available bigint, running bigint, scheduled bigint, approximate boolean, ready_since timestamp with time zone, claimed bigint, last_claim timestamp with time zone, workers bigint) LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET enable_seqscan=off SET enable_bitmapscan=off;
 CREATE FUNCTION weir._reclaim_messages(segment integer, retention interval) RETURNS boolean LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_custom_plan SET lock_timeout=10ms;
 CREATE FUNCTION weir._reclaim(segment integer) RETURNS boolean LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_custom_plan SET work_mem=64MB SET lock_timeout=50ms;
 CREATE FUNCTION weir._reconcile(worker integer, lanes integer[], seqs bigint[], sizes integer[], ids bigint[], after bigint DEFAULT 0, OUT released integer, OUT next bigint) RETURNS record LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET lock_timeout=5s SET jit=off;
@@ -541,16 +541,16 @@ CREATE FUNCTION weir._set_twins_aside() RETURNS integer LANGUAGE plpgsql VOLATIL
 CREATE FUNCTION weir._settle(worker integer, OUT relogged integer, OUT more boolean, OUT jobs bigint[]) RETURNS record LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET lock_timeout=5s SET jit=off;
 CREATE FUNCTION weir._spans(from_xid xid8, snapshot pg_snapshot) RETURNS TABLE(low xid8, high xid8) LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET jit=off;
 CREATE FUNCTION weir._start(name text, queues text[], lease interval DEFAULT '00:00:30'::interval) RETURNS integer LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off;
-CREATE FUNCTION weir._surveyed(most integer DEFAULT 10000) RETURNS weir.survey LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET enable_seqscan=off;
+CREATE FUNCTION weir._surveyed(max_rows integer DEFAULT 10000) RETURNS weir.survey LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET enable_seqscan=off;
 CREATE FUNCTION weir._tidy() RETURNS text LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET lock_timeout=50ms;
 CREATE FUNCTION weir._times_reclaimed(segment integer) RETURNS bigint LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET jit=off;
 CREATE FUNCTION weir._unattended() RETURNS TABLE(id integer, name text, lease interval, no bigint, says text, watched bigint, running integer) LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET enable_seqscan=off SET enable_bitmapscan=off;
-CREATE FUNCTION weir._unclaimed(segment integer, lanes integer[], most integer DEFAULT NULL::integer) RETURNS SETOF weir.job LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET enable_seqscan=off SET enable_bitmapscan=off;
+CREATE FUNCTION weir._unclaimed(segment integer, lanes integer[], max_rows integer DEFAULT NULL::integer) RETURNS SETOF weir.job LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET enable_seqscan=off SET enable_bitmapscan=off;
 CREATE FUNCTION weir._unfinished_in(worker integer, after bigint, upto bigint) RETURNS TABLE(no bigint, lane integer, seq bigint, segment smallint, claimed_at timestamp with time zone, ids bigint[]) LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_hashjoin=off SET enable_mergejoin=off SET jit=off;
 CREATE FUNCTION weir._unfinished(worker integer, nos bigint[]) RETURNS TABLE(no bigint, lane integer, seq bigint, segment smallint, claimed_at timestamp with time zone, ids bigint[]) LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_hashjoin=off SET enable_mergejoin=off SET jit=off;
 CREATE FUNCTION weir._waiting(lane integer, running xid8[], top xid8, after_xid xid8, after_id bigint, most integer) RETURNS TABLE(xid xid8, id bigint, ready_at timestamp with time zone, segment smallint, place tid) LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_sort=off;
 CREATE FUNCTION weir._was_ahead(c weir.promotion, run_at timestamp with time zone, id bigint, xid xid8) RETURNS boolean LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET jit=off;
-CREATE FUNCTION weir._watch(jobs bigint, control bigint, seen pg_snapshot, upto xid8, looks integer DEFAULT 1, pause double precision DEFAULT 0.003, OUT jobs_now bigint, OUT control_now bigint, OUT seen_now pg_snapshot, OUT upto_now xid8, OUT ended boolean) RETURNS record LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off;
+CREATE FUNCTION weir._watch(jobs bigint, control bigint, seen pg_snapshot, upto xid8, polls integer DEFAULT 1, pause double precision DEFAULT 0.003, OUT jobs_now bigint, OUT control_now bigint, OUT seen_now pg_snapshot, OUT upto_now xid8, OUT ended boolean) RETURNS record LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off;
 CREATE FUNCTION weir._wrong_with(given jsonb) RETURNS text LANGUAGE sql IMMUTABLE SET search_path=pg_catalog, pg_temp SET jit=off;
 CREATE FUNCTION weir.attend(worker integer, pid integer, address inet, port integer) RETURNS boolean LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET lock_timeout=5s;
 CREATE FUNCTION weir.cancel(job_id bigint) RETURNS text LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off;
@@ -558,13 +558,13 @@ CREATE PROCEDURE weir.chores() LANGUAGE plpgsql VOLATILE;
 CREATE FUNCTION weir.complete(worker integer, token text) RETURNS void LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off;
 CREATE FUNCTION weir.enqueue_many(jobs jsonb) RETURNS bigint[] LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=auto;
 CREATE FUNCTION weir.enqueue_many(queue text[], kind text[], args jsonb[], priority integer[] DEFAULT NULL::integer[], run_at timestamp with time zone[] DEFAULT NULL::timestamp with time zone[], max_attempts integer[] DEFAULT NULL::integer[], meta jsonb[] DEFAULT NULL::jsonb[]) RETURNS bigint[] LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=auto;
-CREATE FUNCTION weir.enqueued(most integer DEFAULT 1000) RETURNS SETOF weir.job_look LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off;
+CREATE FUNCTION weir.enqueued(max_rows integer DEFAULT 1000) RETURNS SETOF weir.job_info LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off;
 CREATE FUNCTION weir.enqueue(queue text, kind text, args jsonb DEFAULT '{}'::jsonb, priority integer DEFAULT 2, run_at timestamp with time zone DEFAULT NULL::timestamp with time zone, max_attempts integer DEFAULT 25, meta jsonb DEFAULT NULL::jsonb) RETURNS bigint LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=auto;
 CREATE FUNCTION weir.heartbeat(worker integer, running integer DEFAULT 0, OUT fenced boolean, OUT workers integer, OUT sharing integer) RETURNS record LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET lock_timeout=5s SET jit=off;
 CREATE FUNCTION weir.hubs() RETURNS TABLE(hub text, address text, seen_at timestamp with time zone, tick bigint, behind bigint, subscribers integer) LANGUAGE sql STABLE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off;
-CREATE FUNCTION weir.job_info(job_id bigint) RETURNS SETOF weir.job_look LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off;
-CREATE FUNCTION weir.jobs_page(states text[] DEFAULT NULL::text[], queue text DEFAULT NULL::text, kinds text[] DEFAULT NULL::text[], meta jsonb DEFAULT NULL::jsonb, after text DEFAULT NULL::text, most integer DEFAULT 100, OUT jobs jsonb, OUT next text) RETURNS record LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off;
-CREATE FUNCTION weir.jobs(state text, queue text DEFAULT NULL::text, most integer DEFAULT 100) RETURNS SETOF weir.job_look LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off;
+CREATE FUNCTION weir.job_info(job_id bigint) RETURNS SETOF weir.job_info LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off;
+CREATE FUNCTION weir.jobs_page(states text[] DEFAULT NULL::text[], queue text DEFAULT NULL::text, kinds text[] DEFAULT NULL::text[], meta jsonb DEFAULT NULL::jsonb, after text DEFAULT NULL::text, max_rows integer DEFAULT 100, OUT jobs jsonb, OUT next text) RETURNS record LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off;
+CREATE FUNCTION weir.jobs(state text, queue text DEFAULT NULL::text, max_rows integer DEFAULT 100) RETURNS SETOF weir.job_info LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off;
 CREATE FUNCTION weir.newest_tick() RETURNS bigint LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off;
 CREATE FUNCTION weir.notify_callers() RETURNS TABLE(kind text, name text, calls text) LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET jit=off;
 CREATE FUNCTION weir.notify(channel text, payload text) RETURNS void LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=auto;
@@ -572,7 +572,7 @@ CREATE FUNCTION weir.pause(queue text) RETURNS boolean LANGUAGE plpgsql VOLATILE
 CREATE FUNCTION weir.publish_bytes(channel text, payload bytea, keep boolean DEFAULT false) RETURNS void LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=auto;
 CREATE FUNCTION weir.publish_many(channels text[], payloads text[], keep boolean DEFAULT false) RETURNS bigint LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=auto;
 CREATE FUNCTION weir.publish(channel text, payload text DEFAULT ''::text, keep boolean DEFAULT false) RETURNS void LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=auto;
-CREATE FUNCTION weir.queues() RETURNS TABLE(name text, paused_at timestamp with time zone, available bigint, running bigint, later bigint, approximate boolean, ready_since timestamp with time zone, claimed bigint, last_claim timestamp with time zone, workers bigint) LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off;
+CREATE FUNCTION weir.queues() RETURNS TABLE(name text, paused_at timestamp with time zone, available bigint, running bigint, scheduled bigint, approximate boolean, ready_since timestamp with time zone, claimed bigint, last_claim timestamp with time zone, workers bigint) LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off;
 CREATE FUNCTION weir.read(tick bigint, after_id bigint DEFAULT 0, max_rows integer DEFAULT 10000, epoch bigint DEFAULT NULL::bigint) RETURNS TABLE(id bigint, xid xid8, channel text, payload bytea, is_binary boolean, keep boolean) LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off;
 CREATE FUNCTION weir.rebase() RETURNS bigint LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET lock_timeout=10s SET work_mem=256MB SET maintenance_work_mem=256MB SET enable_mergejoin=off SET enable_nestloop=off;
 CREATE FUNCTION weir.rebase_messages() RETURNS bigint LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET lock_timeout=10s;
@@ -586,7 +586,7 @@ CREATE FUNCTION weir.settings() RETURNS TABLE(queue text, name text, value text)
 CREATE FUNCTION weir.start(name text, queues text[], lease interval DEFAULT NULL::interval) RETURNS integer LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off;
 CREATE FUNCTION weir.stop(worker integer) RETURNS boolean LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off;
 CREATE FUNCTION weir.take(worker integer, queues text[] DEFAULT NULL::text[], limits integer[] DEFAULT NULL::integer[], kinds text[] DEFAULT NULL::text[], held text[] DEFAULT NULL::text[], lost boolean DEFAULT NULL::boolean, wait interval DEFAULT NULL::interval) RETURNS TABLE(event text, token text, id bigint, queue text, priority integer, kind text, args jsonb, meta jsonb, attempt integer, max_attempts integer, enqueued_at timestamp with time zone) LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off;
-CREATE FUNCTION weir.ticks(after bigint, ids bigint DEFAULT NULL::bigint, looks integer DEFAULT 1, pause double precision DEFAULT 0.003, epoch bigint DEFAULT NULL::bigint, OUT seqs bigint[], OUT ats timestamp with time zone[], OUT counts integer[], OUT sizes bigint[], OUT epochs bigint[], OUT ids_now bigint, OUT seen_now pg_snapshot) RETURNS record LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off;
+CREATE FUNCTION weir.ticks(after bigint, ids bigint DEFAULT NULL::bigint, polls integer DEFAULT 1, pause double precision DEFAULT 0.003, epoch bigint DEFAULT NULL::bigint, OUT seqs bigint[], OUT ats timestamp with time zone[], OUT counts integer[], OUT sizes bigint[], OUT epochs bigint[], OUT ids_now bigint, OUT seen_now pg_snapshot) RETURNS record LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off;
 CREATE FUNCTION weir.workers() RETURNS TABLE(id integer, name text, queues text[], state text, started_at timestamp with time zone, seen_at timestamp with time zone, running integer, reason text) LANGUAGE sql STABLE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off;
 
 COMMENT ON COLUMN weir.batch.from_xid IS 'The smallest xid among its jobs: with to_xid, the greatest, it bounds the look-up of a job from its batch.';
@@ -666,7 +666,7 @@ COMMENT ON ROUTINE weir._keep_failures(integer,integer[],bigint[],smallint[],big
 COMMENT ON ROUTINE weir._kept_failure(bigint,integer) IS 'How a job failed for good, in an attempt after that one, unless it was retried since.';
 COMMENT ON ROUTINE weir._last_reclaimed() IS 'The number of the event by which a segment of jobs was given back last; 0: none was.';
 COMMENT ON ROUTINE weir._last_says(integer) IS 'What a worker''s last word says; NULL: there is none any more.';
-COMMENT ON ROUTINE weir._later_on(smallint,bigint) IS 'The jobs for later on one page of a segment.';
+COMMENT ON ROUTINE weir._later_on(smallint,bigint) IS 'The scheduled jobs on one page of a segment.';
 COMMENT ON ROUTINE weir._lock_log() IS 'Locks the log against TRUNCATE, so that the next snapshot shows every job where it is; the caller releases the locks. Errors: 40001, if the transaction''s snapshot is older than the last TRUNCATE (REPEATABLE READ and SERIALIZABLE only). Locks: ACCESS SHARE on the log; waits while a segment is being emptied.';
 COMMENT ON ROUTINE weir._login_secret() IS 'What hubs make the salts of users from that do not exist, and how many iterations they show for them: the same at every hub, and such as this server gives its roles, so that nobody can tell who exists. For the role weir_hub alone. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._logins() IS 'The roles that may log in at hubs: with a SCRAM password, the right to connect to this database, and no way to become a superuser or to replicate. Hubs check passwords with the stored verifiers, as poolers do, without ever seeing one. listens and notifies are the channels and patterns that the role may LISTEN on and NOTIFY: null for all, none where it may not call weir.read or weir.publish here (see the roles weir_subscribe and weir_publish, and weir.restrict). For the role weir_hub alone. Errors: 42501. Locks: none. Isolation: any.';
@@ -729,9 +729,9 @@ COMMENT ON ROUTINE weir.enqueue_many(text[],text[],jsonb[],integer[],timestamp w
 COMMENT ON ROUTINE weir.enqueued(integer) IS 'The jobs that this transaction has enqueued, in that order, up to a limit of 1 to 10000. For tests, which check them and then roll back. The jobs of other transactions are not among them. Those that functions and triggers of other owners have enqueued in this transaction are; therefore the caller needs weir_work or weir_operate, which may read every job. Errors: 22023. Locks: none that others wait for, and none that outlast the call. Isolation: any.';
 COMMENT ON ROUTINE weir.heartbeat(integer,integer) IS 'Renews a worker''s lease; tells whether it is fenced, how many workers live, and how many of them share a queue with it. By a session that attends for the worker it writes only what has changed, and an idle worker uses up no transaction id. Locks: advisory: the worker''s last word (shared; a rescuer is waited for, at most 5 s). Isolation: any. Commits asynchronously.';
 COMMENT ON ROUTINE weir.hubs() IS 'The hubs that have shown a sign of life in the last five minutes, and have not stopped since; behind is how many ticks had been cut by then that it had not dispatched.';
-COMMENT ON ROUTINE weir.job_info(bigint) IS 'One job by id, in state available, running, later, completed, failed or cancelled. No row if the id is unknown or the job''s retention is over. If the job has failed and its segment has been reclaimed, errors holds only the last one. Errors: 40001, in REPEATABLE READ and SERIALIZABLE, if a segment was reclaimed after the transaction took its snapshot. Locks: none that others wait for, and none that outlast the call; waits while a segment is being emptied. Isolation: any.';
+COMMENT ON ROUTINE weir.job_info(bigint) IS 'One job by id, in state available, running, scheduled, completed, failed or cancelled. No row if the id is unknown or the job''s retention is over. If the job has failed and its segment has been reclaimed, errors holds only the last one. Errors: 40001, in REPEATABLE READ and SERIALIZABLE, if a segment was reclaimed after the transaction took its snapshot. Locks: none that others wait for, and none that outlast the call; waits while a segment is being emptied. Isolation: any.';
 COMMENT ON ROUTINE weir.jobs(text,text,integer) IS 'The first jobs in one state, as rows, in the order that weir.jobs_page says: at most so many, 1 to 10000, and fewer where they stand behind very many that have come into another state. Errors and locks: as weir.jobs_page. Isolation: any.';
-COMMENT ON ROUTINE weir.jobs_page(text[],text,text[],jsonb,text,integer) IS 'A page of the list of jobs in some states (NULL: all), of a queue, of some kinds, and whose meta contains meta: a JSON array of at most so many jobs, 1 to 1000, as weir.job_info shows them; and next, to be given as after for the page that follows, NULL when there is none. The states follow each other in the order in which they are named: available jobs in the order in which they will be claimed, later ones by run_at, the others newest first (of completed ones about so: as they were recorded; of cancelled ones those that weir.cancel cancelled by id, then the others). A job that stays in its state while pages are read is on exactly one of them; one that comes into a state meanwhile may be on none. A page may have fewer jobs than most, or none, and still a next: what one page looks at is bounded, however little a filter finds. Errors: 22023; 40001 as of weir.job_info. Locks: none that others wait for, and none that outlast the call; waits while a segment is being emptied. Isolation: any.';
+COMMENT ON ROUTINE weir.jobs_page(text[],text,text[],jsonb,text,integer) IS 'A page of the list of jobs in some states (NULL: all), of a queue, of some kinds, and whose meta contains meta: a JSON array of at most so many jobs, 1 to 1000, as weir.job_info shows them; and next, to be given as after for the page that follows, NULL when there is none. The states follow each other in the order in which they are named: available jobs in the order in which they will be claimed, scheduled ones by run_at, the others newest first (of completed ones about so: as they were recorded; of cancelled ones those that weir.cancel cancelled by id, then the others). A job that stays in its state while pages are read is on exactly one of them; one that comes into a state meanwhile may be on none. A page may have fewer jobs than max_rows, or none, and still a next: what one page looks at is bounded, however little a filter finds. Errors: 22023; 40001 as of weir.job_info. Locks: none that others wait for, and none that outlast the call; waits while a segment is being emptied. Isolation: any.';
 COMMENT ON ROUTINE weir.newest_tick() IS 'The newest tick. Errors: WR003 (the log comes from another cluster and needs weir.rebase_messages). Locks: none that others wait for, and none that outlast the call. Isolation: any.';
 COMMENT ON ROUTINE weir.notify(text,text) IS 'weir.publish in the shape of PostgreSQL''s function of that name, to put in its place, also in triggers for each row: a message of up to 200 bytes that repeats the last one of its transaction is not even logged.';
 COMMENT ON ROUTINE weir.notify_callers() IS 'What in this database still sends PostgreSQL''s own notifications: functions, with the line that does, the triggers that call them, rules and views. It reads their text, and may take a string for a call. What applications send themselves is not seen here. Sees what the caller may see. Locks: none. Isolation: any.';
@@ -739,7 +739,7 @@ COMMENT ON ROUTINE weir.pause(text) IS 'Pauses a queue from the commit on: nothi
 COMMENT ON ROUTINE weir.publish(text,text,boolean) IS 'Publishes a message with this transaction: it is delivered after the commit, to whoever subscribes to the channel, and not at all after a rollback, also of a savepoint. channel: 1 to 255 bytes. payload: up to message_bytes (default 1048576); null counts as empty. The same channel and payload in one transaction are delivered once, unless keep is true. Errors: 22023; WR004 (after publish_drafts with cuts in the same transaction). Locks: none that another caller waits for. Isolation: any.';
 COMMENT ON ROUTINE weir.publish_bytes(text,bytea,boolean) IS 'weir.publish with a payload that is not text.';
 COMMENT ON ROUTINE weir.publish_many(text[],text[],boolean) IS 'weir.publish for each pair of the arrays, in their order; returns how many. One bad message, and none is published. Errors: 22023. Locks: none that another caller waits for. Isolation: any.';
-COMMENT ON ROUTINE weir.queues() IS 'Queues: how many of their jobs are available, running and for later, those that were cancelled and have not been met yet among them; since when the available job that has waited longest could have been claimed; and claimed, all that was ever handed out. Counted up to some 10,000, estimated to some percent past that: approximate says that one of a queue''s counts is an estimate. Errors: 40001, in REPEATABLE READ and SERIALIZABLE, if a segment was reclaimed after the transaction took its snapshot. Locks: none that others wait for, and none that outlast the call; waits while a segment is being emptied. Isolation: any.';
+COMMENT ON ROUTINE weir.queues() IS 'Queues: how many of their jobs are available, running and scheduled, those that were cancelled and have not been met yet among them; since when the available job that has waited longest could have been claimed; and claimed, all that was ever handed out. Counted up to some 10,000, estimated to some percent past that: approximate says that one of a queue''s counts is an estimate. Errors: 40001, in REPEATABLE READ and SERIALIZABLE, if a segment was reclaimed after the transaction took its snapshot. Locks: none that others wait for, and none that outlast the call; waits while a segment is being emptied. Isolation: any.';
 COMMENT ON ROUTINE weir.read(bigint,bigint,integer,bigint) IS 'The messages of a tick after a given id, in order of publishing: at most max_rows, and of a tick that is longer than 10000 or larger than 8 MB about 8 MB at most. Errors: WR005 (truncated; the detail is epoch.tick of the last that was), WR006 (the tick is of another epoch; see check_position), 22023. Locks: none that others wait for, and none that outlast the call. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir.rebase() IS 'After a restore or a move into another cluster: logs every unfinished attempt again under this cluster''s transaction ids and starts from new positions; fences all workers of before. Returns how many attempts, or NULL when there was nothing to do. Workers call it by themselves, without a statement_timeout. Errors: WR004 (not in READ COMMITTED autocommit); 57014 (cancelled, as by a statement_timeout; nothing has changed). Locks: everything of Weir''s, ACCESS EXCLUSIVE, waiting at most 10 s for each. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir.rebase_messages() IS 'After a restore or a move into another cluster: logs messages that were in no tick yet again under this cluster''s transaction ids; what was in ticks is history that nobody can resume from, and goes. Returns how many, or NULL when there was nothing to do. Hubs call it by themselves. Locks: the messages'' tables, ACCESS EXCLUSIVE, waiting at most 10 s for each. Isolation: READ COMMITTED.';
@@ -790,7 +790,7 @@ COMMENT ON TABLE weir.settled IS 'How far a worker''s batches have all ended: up
 COMMENT ON TABLE weir.survey IS 'What is known of the lanes of queues up to the id upto, for looks; insert-only, and the newest row counts. Of what snapshot sees, all was handed out but in the lanes waiting; and lanes, totals and claimed_at tell what was ever handed out, and when last.';
 COMMENT ON TABLE weir.tick IS 'A batch of messages: those of the transactions that its snapshot sees and that of the tick before did not. They are the transactions from from_xid up to the snapshot''s xmax that are not in progress in it, and the late ones, which were in progress before.';
 COMMENT ON TABLE weir.worker IS 'A row (fenced false) when a worker starts, another (fenced true) when it stops or is fenced. Never updated.';
-COMMENT ON TYPE weir.job_look IS 'A job as its newest attempt stands. error is why the last attempt ended as it did; errors are those of all attempts still kept, oldest first.';
+COMMENT ON TYPE weir.job_info IS 'A job as its newest attempt stands. error is why the last attempt ended as it did; errors are those of all attempts still kept, oldest first.';
 COMMENT ON TYPE weir.outcome IS 'How an attempt ended. completed, failed and cancelled are final; retried, snoozed, released (handed back unstarted) and lost (its worker died) are followed by another attempt.';
 
 GRANT EXECUTE ON ROUTINE weir._await_tick(bigint,bigint,pg_snapshot,integer,double precision,integer,boolean,bigint,integer) TO weir_hub, weir_operate;
@@ -856,5 +856,5 @@ GRANT SELECT ON weir.available_jobs TO weir_operate;
 GRANT SELECT ON weir.cancelled_jobs TO weir_operate;
 GRANT SELECT ON weir.completed_jobs TO weir_operate;
 GRANT SELECT ON weir.failed_jobs TO weir_operate;
-GRANT SELECT ON weir.later_jobs TO weir_operate;
 GRANT SELECT ON weir.running_jobs TO weir_operate;
+GRANT SELECT ON weir.scheduled_jobs TO weir_operate;

@@ -55,7 +55,7 @@ type gauges struct {
 
 func (g *gauges) observe(o metric.Observer, q weir.QueueInfo, now time.Time) {
 	queue := attribute.String("queue", q.Name)
-	for state, n := range map[weir.State]int64{weir.StateAvailable: q.Available, weir.StateRunning: q.Running, weir.StateLater: q.Later} {
+	for state, n := range map[weir.State]int64{weir.StateAvailable: q.Available, weir.StateRunning: q.Running, weir.StateScheduled: q.Scheduled} {
 		o.ObserveInt64(g.jobs, n, metric.WithAttributes(queue, attribute.String("state", string(state))))
 	}
 	oldest, paused := time.Duration(0), int64(0)
@@ -83,7 +83,7 @@ func folded(all []weir.QueueInfo) []weir.QueueInfo {
 	for _, q := range all[maxQueues:] {
 		rest.Available += q.Available
 		rest.Running += q.Running
-		rest.Later += q.Later
+		rest.Scheduled += q.Scheduled
 		rest.Claimed += q.Claimed
 		rest.Workers = max(rest.Workers, q.Workers)
 		if rest.ReadySince == nil || q.ReadySince != nil && q.ReadySince.Before(*rest.ReadySince) {

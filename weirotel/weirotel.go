@@ -27,7 +27,7 @@
 //	messaging.client.operation.duration   how long calls to enqueue, claim and record took
 //	weir.job.wait.duration                time between when an attempt became available and when its handler started, by queue and kind
 //	weir.jobs.rescued                     jobs rescued from lost workers
-//	weir.queue.jobs                       available, running and later jobs of a queue, by state
+//	weir.queue.jobs                       available, running and scheduled jobs of a queue, by state
 //	weir.queue.oldest                     how long the oldest available job has been waiting
 //	weir.queue.claimed                    attempts claimed by workers
 //	weir.queue.workers                    workers of a queue

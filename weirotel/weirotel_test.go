@@ -373,8 +373,8 @@ func TestQueuesAreObserved(t *testing.T) {
 	for _, p := range gauge[int64](t, r, "weir.queue.jobs") {
 		depth[value(p.Attributes, "queue")+" "+value(p.Attributes, "state")] = p.Value
 	}
-	if depth["mail available"] != 3 || depth["mail later"] != 1 || depth["mail running"] != 0 || len(depth) != 3 {
-		t.Errorf("the depths are %v, want 3 available and 1 later", depth)
+	if depth["mail available"] != 3 || depth["mail scheduled"] != 1 || depth["mail running"] != 0 || len(depth) != 3 {
+		t.Errorf("the depths are %v, want 3 available and 1 scheduled", depth)
 	}
 	if oldest := gauge[float64](t, r, "weir.queue.oldest"); len(oldest) != 1 || oldest[0].Value <= 0 || oldest[0].Value > 600 {
 		t.Errorf("the oldest is %v", oldest)

@@ -65,7 +65,7 @@ func TestDrainWorksWhatIsAvailableAndWhatThatEnqueues(t *testing.T) {
 	ends := func(all []weirtest.Ended) (short []end) {
 		for _, e := range all {
 			short = append(short, end{e.Kind, e.Attempt, e.Outcome})
-			if info, err := client.Job(t.Context(), e.ID); err != nil || e.Outcome == weir.OutcomeCompleted != (info.State == weir.StateCompleted) && info.Attempt == e.Attempt && info.State != weir.StateLater {
+			if info, err := client.Job(t.Context(), e.ID); err != nil || e.Outcome == weir.OutcomeCompleted != (info.State == weir.StateCompleted) && info.Attempt == e.Attempt && info.State != weir.StateScheduled {
 				t.Errorf("%+v is %+v (%v) in the database", e, info, err)
 			}
 		}

@@ -114,7 +114,7 @@ func inDatabase(t testing.TB, client *weir.Client) found {
 	ctx, cancel := context.WithTimeout(t.Context(), bound)
 	defer cancel()
 	var all []weir.JobInfo
-	for list := (weir.JobsParams{States: []weir.State{weir.StateAvailable, weir.StateLater}, Limit: 1000}); ; {
+	for list := (weir.JobsParams{States: []weir.State{weir.StateAvailable, weir.StateScheduled}, Limit: 1000}); ; {
 		page, err := client.Jobs(ctx, list)
 		if err != nil {
 			t.Fatalf("weirtest: %v", err)

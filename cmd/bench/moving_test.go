@@ -237,13 +237,13 @@ func TestMovingFromRiverLosesNoJobAndRunsNoneTwice(t *testing.T) {
 	}
 
 	// What is for later keeps its time, its priority, and the attempts it has left.
-	if n := b.count(t, `SELECT count(*) FROM weir.later_jobs WHERE run_at = $1 AND max_attempts = 25 AND priority = 1`, in); n != scheduled {
+	if n := b.count(t, `SELECT count(*) FROM weir.scheduled_jobs WHERE run_at = $1 AND max_attempts = 25 AND priority = 1`, in); n != scheduled {
 		t.Errorf("%d jobs are scheduled as they were, want %d", n, scheduled)
 	}
-	if n := b.count(t, `SELECT count(*) FROM weir.later_jobs WHERE max_attempts = 24 AND (meta->'river'->>'attempt')::int = 1`); n != retried {
+	if n := b.count(t, `SELECT count(*) FROM weir.scheduled_jobs WHERE max_attempts = 24 AND (meta->'river'->>'attempt')::int = 1`); n != retried {
 		t.Errorf("%d failed jobs have 24 attempts left, want %d", n, retried)
 	}
-	if n := b.count(t, `SELECT count(*) FROM weir.later_jobs`); n != scheduled+retried {
+	if n := b.count(t, `SELECT count(*) FROM weir.scheduled_jobs`); n != scheduled+retried {
 		t.Errorf("%d jobs wait for their time, want %d", n, scheduled+retried)
 	}
 }
@@ -264,7 +264,7 @@ func TestMovingFromRiverIsOneStatementThatCanBeEnded(t *testing.T) {
 	if err := tx.Rollback(ctx); err != nil {
 		t.Fatal(err)
 	}
-	if old, now := b.count(t, `SELECT count(*) FROM river_job`), b.count(t, `SELECT count(*) FROM weir.later_jobs`); old != 100 || now != 0 {
+	if old, now := b.count(t, `SELECT count(*) FROM river_job`), b.count(t, `SELECT count(*) FROM weir.scheduled_jobs`); old != 100 || now != 0 {
 		t.Errorf("after a rollback River has %d jobs and Weir %d, want 100 and 0", old, now)
 	}
 }

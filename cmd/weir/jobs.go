@@ -28,7 +28,7 @@ func (jobsCmd) Help() string {
 }
 
 type jobsListCmd struct {
-	State []string `placeholder:"STATE" values:"available,running,later,completed,failed,cancelled" help:"available, running, later, completed, failed or cancelled; may be repeated; states are listed one after another."`
+	State []string `placeholder:"STATE" values:"available,running,scheduled,completed,failed,cancelled" help:"available, running, scheduled, completed, failed or cancelled; may be repeated; states are listed one after another."`
 	Queue string   `short:"q" help:"Only jobs of this queue."`
 	Kind  []string `short:"k" placeholder:"KIND" sep:"none" help:"Only jobs of this kind. May be repeated."`
 	Meta  string   `placeholder:"JSON" help:"Only jobs whose meta contains this JSON object."`
@@ -38,7 +38,7 @@ type jobsListCmd struct {
 }
 
 func (jobsListCmd) Help() string {
-	return `Available jobs are listed in claim order, later jobs by time, and all others newest first.
+	return `Available jobs are listed in claim order, scheduled jobs by time, and all others newest first.
 
 Examples:
 
@@ -56,7 +56,7 @@ func (c *jobsListCmd) Run(ctx context.Context, s *streams, db *database) error {
 	for _, name := range c.State {
 		state := weir.State(name)
 		if !slices.Contains(weir.States, state) {
-			return usagef("%q is not a valid state: use available, running, later, completed, failed or cancelled", name)
+			return usagef("%q is not a valid state: use available, running, scheduled, completed, failed or cancelled", name)
 		}
 		list.States = append(list.States, state)
 	}
@@ -93,7 +93,7 @@ func (c *jobsListCmd) Run(ctx context.Context, s *streams, db *database) error {
 			return err
 		}
 	} else {
-		for _, state := range []weir.State{weir.StateRunning, weir.StateAvailable, weir.StateLater, weir.StateFailed, weir.StateCancelled, weir.StateCompleted} {
+		for _, state := range []weir.State{weir.StateRunning, weir.StateAvailable, weir.StateScheduled, weir.StateFailed, weir.StateCancelled, weir.StateCompleted} {
 			list.States = []weir.State{state}
 			some, more, err := listJobs(ctx, client, list, limit)
 			if err != nil {
@@ -149,7 +149,7 @@ func listJobs(ctx context.Context, client *weir.Client, list weir.JobsParams, li
 	}
 }
 
-// moved returns when a job entered its state or, for a later job, when it is due.
+// moved returns when a job entered its state or, for a scheduled job, when it is due.
 func moved(j weir.JobInfo) string {
 	switch {
 	case j.FinishedAt != nil && j.RunAt == nil:

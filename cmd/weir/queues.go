@@ -58,10 +58,10 @@ func (c *queuesListCmd) Run(ctx context.Context, s *streams, db *database) error
 			return count(n)
 		}
 		rows[i] = []string{
-			q.Name, depth(q.Available), ago(q.ReadySince), depth(q.Running), depth(q.Later), count(q.Claimed), ago(q.LastClaim), strconv.FormatInt(q.Workers, 10), ago(q.PausedAt),
+			q.Name, depth(q.Available), ago(q.ReadySince), depth(q.Running), depth(q.Scheduled), count(q.Claimed), ago(q.LastClaim), strconv.FormatInt(q.Workers, 10), ago(q.PausedAt),
 		}
 	}
-	return table(s.out, []string{"QUEUE", "AVAILABLE", "OLDEST", "RUNNING", "LATER", "CLAIMED", "LAST CLAIM", "WORKERS", "PAUSED"}, rows)
+	return table(s.out, []string{"QUEUE", "AVAILABLE", "OLDEST", "RUNNING", "SCHEDULED", "CLAIMED", "LAST CLAIM", "WORKERS", "PAUSED"}, rows)
 }
 
 type queuesPauseCmd struct {

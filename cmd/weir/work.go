@@ -196,16 +196,16 @@ func (c *workCmd) watch(ctx context.Context, client *weir.Client, tally *tally, 
 // due.
 func (c *workCmd) anyLeft(ctx context.Context, client *weir.Client, queues map[string]int) (left bool, next time.Time, err error) {
 	for queue := range queues {
-		for _, state := range []weir.State{weir.StateAvailable, weir.StateRunning, weir.StateLater} {
+		for _, state := range []weir.State{weir.StateAvailable, weir.StateRunning, weir.StateScheduled} {
 			list := weir.JobsParams{States: []weir.State{state}, Queue: queue, Limit: 1}
-			if state == weir.StateLater {
+			if state == weir.StateScheduled {
 				list.Kinds = c.Kind // jobs of other kinds wait for other workers
 			}
 			jobs, _, err := listJobs(ctx, client, list, 1)
 			if err != nil {
 				return true, time.Time{}, err
 			}
-			if state != weir.StateLater {
+			if state != weir.StateScheduled {
 				if len(jobs) > 0 {
 					return true, time.Time{}, nil
 				}

@@ -261,14 +261,14 @@ func losesNoJobAndRunsNoneTwice(t *testing.T, s stage) {
 	}
 	// Jobs that fail have either failed for good in the old queue, or have their remaining attempts in Weir.
 	pgtest.Until(t, "every failing job has failed with Weir, too", func() bool {
-		return s.count(t, `SELECT count(*) FROM weir.later_jobs WHERE attempt > 1`)+s.count(t, `SELECT count(*) FROM weir.failed_jobs`)+s.count(t, s.peer.gone) == retried+gone
+		return s.count(t, `SELECT count(*) FROM weir.scheduled_jobs WHERE attempt > 1`)+s.count(t, `SELECT count(*) FROM weir.failed_jobs`)+s.count(t, s.peer.gone) == retried+gone
 	})
 	if wrong := s.count(t, `
-		SELECT count(*) FROM (SELECT * FROM weir.later_jobs UNION ALL SELECT * FROM weir.failed_jobs) AS j
+		SELECT count(*) FROM (SELECT * FROM weir.scheduled_jobs UNION ALL SELECT * FROM weir.failed_jobs) AS j
 		WHERE (args->>'account')::int >= 10000 AND max_attempts <> 4 - `+s.used); wrong != 0 {
 		t.Errorf("%d failed jobs do not have the number of attempts that were left", wrong)
 	}
-	if n := s.count(t, `SELECT count(*) FROM weir.later_jobs WHERE run_at = $1 AND max_attempts = 4 AND priority = 2`, in); n != scheduled {
+	if n := s.count(t, `SELECT count(*) FROM weir.scheduled_jobs WHERE run_at = $1 AND max_attempts = 4 AND priority = 2`, in); n != scheduled {
 		t.Errorf("%d jobs have kept their schedule, want %d", n, scheduled)
 	}
 }

@@ -13,7 +13,7 @@ const (
 	sqlJobJSON  = `SELECT (SELECT to_jsonb(j)::text FROM weir.job_info($1::bigint) j)`
 	sqlEnqueued = `SELECT coalesce(json_agg(j ORDER BY j.id), '[]')::text FROM weir.enqueued($1) j`
 	sqlJobs     = `SELECT jobs::text, coalesce(next, '') FROM weir.jobs_page($1::text[], nullif($2, ''), $3::text[], $4::text::jsonb, nullif($5, ''), $6)`
-	sqlQueues   = `SELECT name, paused_at, available, running, later, approximate, ready_since, claimed, last_claim, workers FROM weir.queues()`
+	sqlQueues   = `SELECT name, paused_at, available, running, scheduled, approximate, ready_since, claimed, last_claim, workers FROM weir.queues()`
 	sqlWorkers  = `SELECT id, name, queues, state, started_at, seen_at, running, reason FROM weir.workers()`
 	sqlHubs     = `SELECT hub, address, seen_at, tick, behind, subscribers FROM weir.hubs()`
 	sqlCancel   = `SELECT coalesce(weir.cancel($1::bigint), '')`

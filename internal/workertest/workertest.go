@@ -199,7 +199,7 @@ func doesWhatWorkersDo(s *stage) {
 	if j := s.await(again, is("failed")); j.Attempt != 2 {
 		s.Errorf("retried: %+v", j)
 	}
-	if j := s.await(unknown, is("later")); j.Attempt != 1 || !strings.Contains(j.Error, "no handler") {
+	if j := s.await(unknown, is("scheduled")); j.Attempt != 1 || !strings.Contains(j.Error, "no handler") {
 		s.Errorf("a job without a handler: %+v", j)
 	}
 	s.await(long, is("running"))
@@ -226,7 +226,7 @@ func (s *stage) ended(jobs int, meanwhile func()) {
 		}
 		meanwhile()
 		if time.Since(begin) > patience {
-			s.Fatalf("%d jobs have not ended: %s", left, value[string](s, `SELECT coalesce(string_agg(format('%s %s %s %s', id, state, attempt, worker), '; '), '') FROM (SELECT * FROM weir.jobs('running', most => 5) UNION ALL SELECT * FROM weir.jobs('later', most => 5) UNION ALL SELECT * FROM weir.jobs('available', most => 5)) j`))
+			s.Fatalf("%d jobs have not ended: %s", left, value[string](s, `SELECT coalesce(string_agg(format('%s %s %s %s', id, state, attempt, worker), '; '), '') FROM (SELECT * FROM weir.jobs('running', max_rows => 5) UNION ALL SELECT * FROM weir.jobs('scheduled', max_rows => 5) UNION ALL SELECT * FROM weir.jobs('available', max_rows => 5)) j`))
 		}
 	}
 	if twice := value[int](s, `SELECT count(*) FROM (SELECT FROM weir.result r, unnest(r.ids) i(id) WHERE r.outcome IN ('completed', 'failed', 'cancelled')
@@ -321,7 +321,7 @@ func endsEveryJobOnce(s *stage) {
 		case 3, 4:
 			s.line.cut()
 		case 5:
-			s.exec(`SELECT weir.cancel(id) FROM weir.jobs('running', most => 2)`)
+			s.exec(`SELECT weir.cancel(id) FROM weir.jobs('running', max_rows => 2)`)
 		}
 		supervise()
 	}

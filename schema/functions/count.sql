@@ -231,7 +231,7 @@ AS $$
 $$;
 COMMENT ON FUNCTION weir._holders IS 'The workers that may hold jobs: all but those that have ended and left nothing.';
 
-CREATE OR REPLACE FUNCTION weir._depths_later() RETURNS TABLE (lane integer, later bigint, is_estimate boolean)
+CREATE OR REPLACE FUNCTION weir._depths_later() RETURNS TABLE (lane integer, scheduled bigint, is_estimate boolean)
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
 SET jit = off
@@ -301,10 +301,10 @@ BEGIN
     WHERE l.segment = _later_on.segment AND l.ctid >= format('(%s,0)', _later_on.page)::tid AND l.ctid < format('(%s,0)', _later_on.page + 1)::tid;
 END
 $$;
-COMMENT ON FUNCTION weir._later_on IS 'The jobs for later on one page of a segment.';
+COMMENT ON FUNCTION weir._later_on IS 'The scheduled jobs on one page of a segment.';
 
 CREATE OR REPLACE FUNCTION weir._read_queues()
-RETURNS TABLE (name text, paused_at timestamptz, available bigint, running bigint, later bigint, approximate boolean, ready_since timestamptz,
+RETURNS TABLE (name text, paused_at timestamptz, available bigint, running bigint, scheduled bigint, approximate boolean, ready_since timestamptz,
                claimed bigint, last_claim timestamptz, workers bigint)
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
@@ -329,9 +329,9 @@ BEGIN
     SELECT k.lane, k.total, k.at FROM unnest(s.lanes, s.totals, s.claimed_at) k(lane, total, at)
     LEFT JOIN looked l ON l.lane = k.lane WHERE l.lane IS NULL
   ), depth AS (
-    SELECT d.lane, d.waiting, 0 AS running, 0 AS later, d.is_estimate, d.ready_at FROM weir._depths(ARRAY(SELECT l.lane FROM looked l)) d
+    SELECT d.lane, d.waiting, 0 AS running, 0 AS scheduled, d.is_estimate, d.ready_at FROM weir._depths(ARRAY(SELECT l.lane FROM looked l)) d
     UNION ALL SELECT r.lane, 0, r.running, 0, r.is_estimate, NULL FROM weir._depths_running() r
-    UNION ALL SELECT l.lane, 0, 0, l.later, l.is_estimate, NULL FROM weir._depths_later() l
+    UNION ALL SELECT l.lane, 0, 0, l.scheduled, l.is_estimate, NULL FROM weir._depths_later() l
   ), crew AS (
     SELECT u.name, count(*) AS n
     FROM weir.worker w CROSS JOIN LATERAL (SELECT DISTINCT q.name FROM unnest(w.queues) q(name)) u
@@ -340,10 +340,10 @@ BEGIN
   ), sums AS (
     SELECT l.lane / 4 AS id, sum(l.total) AS total, max(l.claimed_at) AS claimed_at FROM lane l GROUP BY l.lane / 4
   ), depths AS (
-    SELECT d.lane / 4 AS id, sum(d.waiting) AS waiting, sum(d.running) AS running, sum(d.later) AS later, bool_or(d.is_estimate) AS is_estimate, min(d.ready_at) AS ready_at
+    SELECT d.lane / 4 AS id, sum(d.waiting) AS waiting, sum(d.running) AS running, sum(d.scheduled) AS scheduled, bool_or(d.is_estimate) AS is_estimate, min(d.ready_at) AS ready_at
     FROM depth d GROUP BY d.lane / 4
   )
-  SELECT q.name, max(q.paused_at), coalesce(sum(d.waiting), 0)::bigint, coalesce(sum(d.running), 0)::bigint, coalesce(sum(d.later), 0)::bigint,
+  SELECT q.name, max(q.paused_at), coalesce(sum(d.waiting), 0)::bigint, coalesce(sum(d.running), 0)::bigint, coalesce(sum(d.scheduled), 0)::bigint,
          coalesce(bool_or(d.is_estimate), false), min(d.ready_at), coalesce(sum(l.total), 0)::bigint, max(l.claimed_at), coalesce(max(c.n), 0)
   FROM weir.queue q LEFT JOIN sums l ON l.id = q.id LEFT JOIN depths d ON d.id = q.id LEFT JOIN crew c ON c.name = q.name
   GROUP BY q.name ORDER BY q.name;
@@ -352,7 +352,7 @@ $$;
 COMMENT ON FUNCTION weir._read_queues IS 'The queues as one snapshot shows them, see weir.queues. The caller has called weir._lock_log.';
 
 CREATE OR REPLACE FUNCTION weir.queues()
-RETURNS TABLE (name text, paused_at timestamptz, available bigint, running bigint, later bigint, approximate boolean, ready_since timestamptz,
+RETURNS TABLE (name text, paused_at timestamptz, available bigint, running bigint, scheduled bigint, approximate boolean, ready_since timestamptz,
                claimed bigint, last_claim timestamptz, workers bigint)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -367,4 +367,4 @@ EXCEPTION WHEN SQLSTATE 'WR099' THEN
 END
 $$;
 COMMENT ON FUNCTION weir.queues IS
-  'Queues: how many of their jobs are available, running and for later, those that were cancelled and have not been met yet among them; since when the available job that has waited longest could have been claimed; and claimed, all that was ever handed out. Counted up to some 10,000, estimated to some percent past that: approximate says that one of a queue''s counts is an estimate. Errors: 40001, in REPEATABLE READ and SERIALIZABLE, if a segment was reclaimed after the transaction took its snapshot. Locks: none that others wait for, and none that outlast the call; waits while a segment is being emptied. Isolation: any.';
+  'Queues: how many of their jobs are available, running and scheduled, those that were cancelled and have not been met yet among them; since when the available job that has waited longest could have been claimed; and claimed, all that was ever handed out. Counted up to some 10,000, estimated to some percent past that: approximate says that one of a queue''s counts is an estimate. Errors: 40001, in REPEATABLE READ and SERIALIZABLE, if a segment was reclaimed after the transaction took its snapshot. Locks: none that others wait for, and none that outlast the call; waits while a segment is being emptied. Isolation: any.';

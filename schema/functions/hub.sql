@@ -28,7 +28,7 @@ AS $$
 $$;
 COMMENT ON FUNCTION weir.hubs IS 'The hubs that have shown a sign of life in the last five minutes, and have not stopped since; behind is how many ticks had been cut by then that it had not dispatched.';
 
-CREATE OR REPLACE FUNCTION weir._fresh_queues(seen pg_snapshot DEFAULT NULL, jobs bigint DEFAULT NULL, looks integer DEFAULT 1, pause double precision DEFAULT 0.003,
+CREATE OR REPLACE FUNCTION weir._fresh_queues(seen pg_snapshot DEFAULT NULL, jobs bigint DEFAULT NULL, polls integer DEFAULT 1, pause double precision DEFAULT 0.003,
                                   patience integer DEFAULT 0, OUT names text[], OUT counts integer[], OUT seen_now pg_snapshot, OUT jobs_now bigint)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -44,8 +44,8 @@ DECLARE
   look  integer := 1;
   slept text;
 BEGIN
-  IF _fresh_queues.looks IS NULL OR _fresh_queues.pause IS NULL OR _fresh_queues.looks < 1 OR _fresh_queues.looks * _fresh_queues.pause > 1 THEN
-    RAISE EXCEPTION 'weir: fresh_queues waits at most 1 second: % looks, % s apart', _fresh_queues.looks, _fresh_queues.pause USING ERRCODE = '22023';
+  IF _fresh_queues.polls IS NULL OR _fresh_queues.pause IS NULL OR _fresh_queues.polls < 1 OR _fresh_queues.polls * _fresh_queues.pause > 1 THEN
+    RAISE EXCEPTION 'weir: fresh_queues waits at most 1 second: % polls, % s apart', _fresh_queues.polls, _fresh_queues.pause USING ERRCODE = '22023';
   END IF;
   PERFORM weir._check_isolation('fresh_queues');
   -- As in weir.tick: while nothing happens, no table is touched.
@@ -56,7 +56,7 @@ BEGIN
       seen_now := pg_current_snapshot();
       EXIT WHEN seen_now::text <> _fresh_queues.seen::text;
     END IF;
-    IF look >= _fresh_queues.looks THEN
+    IF look >= _fresh_queues.polls THEN
       seen_now := _fresh_queues.seen;
       RETURN;
     END IF;

@@ -19,7 +19,7 @@ AS $$
 $$;
 COMMENT ON FUNCTION weir._was_ahead IS 'Whether a row of later was promoted before a clock stepped back, as a cursor that is kept beside the newest tells.';
 
-CREATE OR REPLACE FUNCTION weir._promote(most integer DEFAULT 2000, upto timestamptz DEFAULT NULL, OUT promoted integer, OUT next_due timestamptz)
+CREATE OR REPLACE FUNCTION weir._promote(max_rows integer DEFAULT 2000, upto timestamptz DEFAULT NULL, OUT promoted integer, OUT next_due timestamptz)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET jit = off
@@ -36,12 +36,12 @@ DECLARE
   is_new  boolean;
   is_due  boolean;
   is_held boolean;
-  quota   integer := _promote.most;
+  quota   integer := _promote.max_rows;
 BEGIN
   _promote.promoted := 0;
   PERFORM weir._check_isolation('promote'), weir._hold_briefly();
-  IF _promote.most IS NULL OR _promote.most NOT BETWEEN 1 AND 100000 THEN
-    RAISE EXCEPTION 'weir: promote takes 1 to 100000 jobs at once, got %', _promote.most USING ERRCODE = '22023';
+  IF _promote.max_rows IS NULL OR _promote.max_rows NOT BETWEEN 1 AND 100000 THEN
+    RAISE EXCEPTION 'weir: promote takes 1 to 100000 jobs at once, got %', _promote.max_rows USING ERRCODE = '22023';
   ELSIF NOT isfinite(_promote.upto) THEN
     RAISE EXCEPTION 'weir: promote takes a time, got %', _promote.upto USING ERRCODE = '22023';
   ELSIF pg_current_xact_id_if_assigned() IS NOT NULL THEN

@@ -5,7 +5,7 @@
 --
 --   available  in the order in which they will be claimed: priority, then (xid, id)
 --   running    newest claimed first: the number of the batch, then the id
---   later      by (run_at, id)
+--   scheduled  by (run_at, id)
 --   completed  newest first: of a queue by its batches, lane by lane; of all queues as results lie in each segment, from the end. These are streams of
 --              their own order, merged by when they ended; the key is the place in each
 --   failed     newest first: (finished_at, id)
@@ -303,7 +303,7 @@ BEGIN
   CASE _next.state
     WHEN 'available' THEN RETURN QUERY SELECT n.* FROM weir._next_available(_next.lanes, _next.after, _next.most) n;
     WHEN 'running' THEN RETURN QUERY SELECT n.* FROM weir._next_running(_next.lanes, _next.after, _next.most) n;
-    WHEN 'later' THEN RETURN QUERY SELECT n.* FROM weir._next_later(_next.lanes, _next.after, _next.most) n;
+    WHEN 'scheduled' THEN RETURN QUERY SELECT n.* FROM weir._next_later(_next.lanes, _next.after, _next.most) n;
     WHEN 'completed' THEN RETURN QUERY SELECT n.* FROM weir._next_completed(_next.lanes, _next.after, _next.most) n;
     WHEN 'failed' THEN RETURN QUERY SELECT n.* FROM weir._next_failed(_next.lanes, _next.after, _next.most) n;
     WHEN 'cancelled' THEN RETURN QUERY SELECT n.* FROM weir._next_cancelled(_next.lanes, _next.after, _next.most) n;
@@ -313,7 +313,7 @@ $$;
 COMMENT ON FUNCTION weir._next IS
   'The next jobs that are, or were, in a state, of some lanes or, for NULL, of all, after a key: at most so many, each with the key to go on after it, and when it ended. A row without an id only says how far the look has come; no row says that there are no more.';
 
-CREATE OR REPLACE FUNCTION weir._read_page(states text[], queue text, kinds text[], meta jsonb, after text, most integer, OUT jobs weir.job_look[], OUT next text)
+CREATE OR REPLACE FUNCTION weir._read_page(states text[], queue text, kinds text[], meta jsonb, after text, most integer, OUT jobs weir.job_info[], OUT next text)
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
 SET jit = off
@@ -323,7 +323,7 @@ SET enable_bitmapscan = off
 AS $$
 #variable_conflict use_column
 DECLARE
-  every  CONSTANT text[] := ARRAY['available', 'running', 'later', 'completed', 'failed', 'cancelled'];
+  every  CONSTANT text[] := ARRAY['available', 'running', 'scheduled', 'completed', 'failed', 'cancelled'];
   bound  CONSTANT integer := 10000;  -- of a page's effort: 1 for a row or a batch, 10 for a job that is compared, 50 for one that is looked up in vain
   effort integer := 0;
   lanes  integer[];
@@ -333,7 +333,7 @@ DECLARE
   key    jsonb;
   got    integer;
   r      record;
-  look   weir.job_look;
+  look   weir.job_info;
 BEGIN
   IF most IS NULL OR most NOT BETWEEN 1 AND 1000 THEN
     RAISE EXCEPTION 'weir: a page has 1 to 1000 jobs, got %', coalesce(most::text, 'null') USING ERRCODE = '22023', HINT = 'Ask for more pages.';
@@ -341,7 +341,7 @@ BEGIN
   SELECT s INTO wrong FROM unnest(states) s WHERE s IS NULL OR s <> ALL (every) LIMIT 1;
   IF FOUND THEN
     RAISE EXCEPTION 'weir: unknown state %', coalesce(left(wrong, 100), 'null')
-      USING ERRCODE = '22023', HINT = 'States are available, running, later, completed, failed and cancelled.';
+      USING ERRCODE = '22023', HINT = 'States are available, running, scheduled, completed, failed and cancelled.';
   ELSIF cardinality(states) > 6 THEN
     RAISE EXCEPTION 'weir: a list is of 6 states at most, got %', cardinality(states) USING ERRCODE = '22023', HINT = 'Name each once.';
   ELSIF cardinality(kinds) > 1000 OR array_position(kinds, NULL) IS NOT NULL THEN
@@ -427,7 +427,7 @@ $$;
 COMMENT ON FUNCTION weir._seal IS 'Ties a cursor to the list that it is of: a mistake is told, where another list would be gone on with. It keeps no secret.';
 
 CREATE OR REPLACE FUNCTION weir.jobs_page(states text[] DEFAULT NULL, queue text DEFAULT NULL, kinds text[] DEFAULT NULL, meta jsonb DEFAULT NULL,
-                                          after text DEFAULT NULL, most integer DEFAULT 100, OUT jobs jsonb, OUT next text)
+                                          after text DEFAULT NULL, max_rows integer DEFAULT 100, OUT jobs jsonb, OUT next text)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET jit = off
@@ -435,28 +435,28 @@ AS $$
 BEGIN
   PERFORM weir._lock_log();
   SELECT to_jsonb(p.jobs), p.next INTO jobs, next
-  FROM weir._read_page(jobs_page.states, jobs_page.queue, jobs_page.kinds, jobs_page.meta, jobs_page.after, jobs_page.most) p;
+  FROM weir._read_page(jobs_page.states, jobs_page.queue, jobs_page.kinds, jobs_page.meta, jobs_page.after, jobs_page.max_rows) p;
   RAISE SQLSTATE 'WR099';  -- releases the tables
 EXCEPTION WHEN SQLSTATE 'WR099' THEN
   RETURN;
 END
 $$;
 COMMENT ON FUNCTION weir.jobs_page IS
-  'A page of the list of jobs in some states (NULL: all), of a queue, of some kinds, and whose meta contains meta: a JSON array of at most so many jobs, 1 to 1000, as weir.job_info shows them; and next, to be given as after for the page that follows, NULL when there is none. The states follow each other in the order in which they are named: available jobs in the order in which they will be claimed, later ones by run_at, the others newest first (of completed ones about so: as they were recorded; of cancelled ones those that weir.cancel cancelled by id, then the others). A job that stays in its state while pages are read is on exactly one of them; one that comes into a state meanwhile may be on none. A page may have fewer jobs than most, or none, and still a next: what one page looks at is bounded, however little a filter finds. Errors: 22023; 40001 as of weir.job_info. Locks: none that others wait for, and none that outlast the call; waits while a segment is being emptied. Isolation: any.';
+  'A page of the list of jobs in some states (NULL: all), of a queue, of some kinds, and whose meta contains meta: a JSON array of at most so many jobs, 1 to 1000, as weir.job_info shows them; and next, to be given as after for the page that follows, NULL when there is none. The states follow each other in the order in which they are named: available jobs in the order in which they will be claimed, scheduled ones by run_at, the others newest first (of completed ones about so: as they were recorded; of cancelled ones those that weir.cancel cancelled by id, then the others). A job that stays in its state while pages are read is on exactly one of them; one that comes into a state meanwhile may be on none. A page may have fewer jobs than max_rows, or none, and still a next: what one page looks at is bounded, however little a filter finds. Errors: 22023; 40001 as of weir.job_info. Locks: none that others wait for, and none that outlast the call; waits while a segment is being emptied. Isolation: any.';
 
-CREATE OR REPLACE FUNCTION weir.jobs(state text, queue text DEFAULT NULL, most integer DEFAULT 100) RETURNS SETOF weir.job_look
+CREATE OR REPLACE FUNCTION weir.jobs(state text, queue text DEFAULT NULL, max_rows integer DEFAULT 100) RETURNS SETOF weir.job_info
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET jit = off
 AS $$
 DECLARE
   pages CONSTANT integer := 20;
-  left_ integer := jobs.most;
+  left_ integer := jobs.max_rows;
   after text;
   p     record;
 BEGIN
-  IF jobs.most IS NULL OR jobs.most NOT BETWEEN 1 AND 10000 THEN
-    RAISE EXCEPTION 'weir: jobs shows 1 to 10000 at once, got %', jobs.most USING ERRCODE = '22023', HINT = 'weir.jobs_page goes on, page by page.';
+  IF jobs.max_rows IS NULL OR jobs.max_rows NOT BETWEEN 1 AND 10000 THEN
+    RAISE EXCEPTION 'weir: jobs shows 1 to 10000 at once, got %', jobs.max_rows USING ERRCODE = '22023', HINT = 'weir.jobs_page goes on, page by page.';
   END IF;
   PERFORM weir._lock_log();
   FOR page IN 1..pages LOOP

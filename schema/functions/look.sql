@@ -63,7 +63,7 @@ END
 $$;
 COMMENT ON FUNCTION weir._batch_of IS 'The batch that handed out a job of one segment, found by bisection.';
 
-CREATE OR REPLACE FUNCTION weir._read_job(job_id bigint) RETURNS SETOF weir.job_look
+CREATE OR REPLACE FUNCTION weir._read_job(job_id bigint) RETURNS SETOF weir.job_info
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
 SET jit = off
@@ -73,7 +73,7 @@ SET enable_bitmapscan = off
 AS $$
 #variable_conflict use_column
 DECLARE
-  look weir.job_look;
+  look weir.job_info;
   c    weir.promotion;
   a    record;
   b    record;
@@ -99,7 +99,7 @@ BEGIN
     look.queue := (SELECT q.name FROM weir.queue q WHERE q.id = a.lane / 4);
     look.claimed_at := NULL; look.finished_at := NULL; look.worker := NULL; look.output := NULL;
     IF a.run_at IS NOT NULL THEN
-      look.state := CASE WHEN look.cancel_requested THEN 'cancelled' ELSE 'later' END;
+      look.state := CASE WHEN look.cancel_requested THEN 'cancelled' ELSE 'scheduled' END;
       CONTINUE;
     END IF;
     SELECT k.seq, k.worker, k.claimed_at INTO b FROM weir._batch_of(a.lane, a.segment, a.xid, a.id) k;
@@ -147,7 +147,7 @@ END
 $$;
 COMMENT ON FUNCTION weir._read_job IS 'One job by id, see weir.job_info. The caller has called weir._lock_log.';
 
-CREATE OR REPLACE FUNCTION weir.job_info(job_id bigint) RETURNS SETOF weir.job_look
+CREATE OR REPLACE FUNCTION weir.job_info(job_id bigint) RETURNS SETOF weir.job_info
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET jit = off
@@ -161,7 +161,7 @@ EXCEPTION WHEN SQLSTATE 'WR099' THEN
 END
 $$;
 COMMENT ON FUNCTION weir.job_info IS
-  'One job by id, in state available, running, later, completed, failed or cancelled. No row if the id is unknown or the job''s retention is over. If the job has failed and its segment has been reclaimed, errors holds only the last one. Errors: 40001, in REPEATABLE READ and SERIALIZABLE, if a segment was reclaimed after the transaction took its snapshot. Locks: none that others wait for, and none that outlast the call; waits while a segment is being emptied. Isolation: any.';
+  'One job by id, in state available, running, scheduled, completed, failed or cancelled. No row if the id is unknown or the job''s retention is over. If the job has failed and its segment has been reclaimed, errors holds only the last one. Errors: 40001, in REPEATABLE READ and SERIALIZABLE, if a segment was reclaimed after the transaction took its snapshot. Locks: none that others wait for, and none that outlast the call; waits while a segment is being emptied. Isolation: any.';
 
 CREATE OR REPLACE FUNCTION weir.workers()
 RETURNS TABLE (id integer, name text, queues text[], state text, started_at timestamptz, seen_at timestamptz, running integer, reason text)

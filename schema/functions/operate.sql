@@ -10,7 +10,7 @@ DECLARE
   now_is text;
 BEGIN
   now_is := (SELECT i.state FROM weir.job_info(job_id) i);
-  IF now_is IN ('available', 'later', 'running') THEN
+  IF now_is IN ('available', 'scheduled', 'running') THEN
     INSERT INTO weir.cancellation (id) VALUES (job_id) ON CONFLICT (id) DO NOTHING;
     PERFORM pg_current_xact_id();
     PERFORM nextval('weir.control');
@@ -36,7 +36,7 @@ SET jit = off
 AS $$
 #variable_conflict use_column
 DECLARE
-  j   weir.job_look;
+  j   weir.job_info;
   src record;
 BEGIN
   PERFORM weir._check_isolation('retry');
@@ -51,7 +51,7 @@ BEGIN
   END IF;
   DELETE FROM weir.cancellation c WHERE c.id = job_id;
   IF j.finished_at IS NULL THEN
-    RETURN CASE WHEN j.run_at IS NULL THEN 'available' ELSE 'later' END;  -- cancelled before it started: it still stands in the log
+    RETURN CASE WHEN j.run_at IS NULL THEN 'available' ELSE 'scheduled' END;  -- cancelled before it started: it still stands in the log
   END IF;
   IF j.state = 'failed' THEN
     -- Where that is kept, so that both go together: else it would have failed again once the attempt that follows has gone from the log.

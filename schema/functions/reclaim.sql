@@ -142,7 +142,7 @@ $$;
 COMMENT ON FUNCTION weir._is_held IS
   'Whether a transaction of another session holds a lock on one of the tables, in whatever mode, and still does after a tenth of a second. Asking for ACCESS EXCLUSIVE would stall whoever comes after, and in vain.';
 
-CREATE OR REPLACE FUNCTION weir._unclaimed(segment integer, lanes integer[], most integer DEFAULT NULL) RETURNS SETOF weir.job
+CREATE OR REPLACE FUNCTION weir._unclaimed(segment integer, lanes integer[], max_rows integer DEFAULT NULL) RETURNS SETOF weir.job
 LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
 SET jit = off
@@ -159,6 +159,6 @@ AS $$
     SELECT j.* FROM unnest(s.pending, s.pending_after) p(xid, after)
     CROSS JOIN LATERAL (
       SELECT j.* FROM weir.job j WHERE j.segment = _unclaimed.segment AND j.lane = l.lane AND j.xid = p.xid AND j.id > p.after OFFSET 0) j) j
-  LIMIT _unclaimed.most
+  LIMIT _unclaimed.max_rows
 $$;
 COMMENT ON FUNCTION weir._unclaimed IS 'The jobs in one segment that no batch has handed out yet: past the position, or of a pending transaction.';

@@ -20,7 +20,7 @@ $$;
 COMMENT ON FUNCTION weir._ended_since IS
   'The stretches (low included, high not) of transactions that the second snapshot sees as ended and the first did not. It leaves out the 64 oldest in progress, so that a scan does not walk through what they have written: large ones are old. The last stretch may hold younger ones, whose rows nobody sees.';
 
-CREATE OR REPLACE FUNCTION weir._fresh_lanes(since pg_snapshot, snapshot pg_snapshot, most integer DEFAULT 200) RETURNS integer[]
+CREATE OR REPLACE FUNCTION weir._fresh_lanes(since pg_snapshot, snapshot pg_snapshot, max_rows integer DEFAULT 200) RETURNS integer[]
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
 SET jit = off
@@ -35,9 +35,9 @@ BEGIN
   lanes := ARRAY(
     SELECT f.lane FROM weir._ended_since(_fresh_lanes.since, _fresh_lanes.snapshot) e
     CROSS JOIN LATERAL (
-      SELECT j.lane FROM weir.job j WHERE j.leads AND j.xid >= e.low AND j.xid < e.high ORDER BY j.xid LIMIT _fresh_lanes.most + 1) f
-    LIMIT _fresh_lanes.most + 1);
-  IF cardinality(lanes) > _fresh_lanes.most THEN
+      SELECT j.lane FROM weir.job j WHERE j.leads AND j.xid >= e.low AND j.xid < e.high ORDER BY j.xid LIMIT _fresh_lanes.max_rows + 1) f
+    LIMIT _fresh_lanes.max_rows + 1);
+  IF cardinality(lanes) > _fresh_lanes.max_rows THEN
     RETURN NULL;
   END IF;
   RETURN ARRAY(SELECT DISTINCT l FROM unnest(lanes) l);

@@ -6,7 +6,7 @@
 -- transactions that have ended since (weir._fresh_lanes), or in queues that no survey has reached. A claim commits asynchronously, but its
 -- commit stands in the WAL before that of a survey which has seen it: whatever loses the claim loses the survey.
 
-CREATE OR REPLACE FUNCTION weir._surveyed(most integer DEFAULT 10000) RETURNS weir.survey
+CREATE OR REPLACE FUNCTION weir._surveyed(max_rows integer DEFAULT 10000) RETURNS weir.survey
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
 SET jit = off
@@ -21,9 +21,9 @@ BEGIN
   -- In a log from elsewhere transaction ids can't be compared; and what has come and gone with a segment has left no trace but in totals.
   IF pg_snapshot_xmax(s.snapshot) <= pg_snapshot_xmax(pg_current_snapshot()) AND s.reclaimed = weir._last_reclaimed()
      AND (SELECT k.value FROM weir.setting k WHERE k.name = 'cluster') = (SELECT c.system_identifier::text FROM pg_control_system() c) THEN
-    fresh := weir._fresh_lanes(s.snapshot, pg_current_snapshot(), _surveyed.most);
-    own := ARRAY(SELECT j.lane FROM weir.job j WHERE j.leads AND j.xid = pg_current_xact_id_if_assigned() LIMIT _surveyed.most + 1);
-    IF fresh IS NOT NULL AND cardinality(own) <= _surveyed.most THEN
+    fresh := weir._fresh_lanes(s.snapshot, pg_current_snapshot(), _surveyed.max_rows);
+    own := ARRAY(SELECT j.lane FROM weir.job j WHERE j.leads AND j.xid = pg_current_xact_id_if_assigned() LIMIT _surveyed.max_rows + 1);
+    IF fresh IS NOT NULL AND cardinality(own) <= _surveyed.max_rows THEN
       s.waiting := ARRAY(SELECT w FROM unnest(s.waiting) w UNION SELECT f FROM unnest(fresh || own) f WHERE f / 4 <= s.upto);
       RETURN s;
     END IF;

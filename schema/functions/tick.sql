@@ -173,7 +173,7 @@ $$;
 COMMENT ON FUNCTION weir._cut IS
   'Cuts the next tick from what was committed since the last, and says what it is; all null when there was nothing. whole tells that it holds all that was committed before its snapshot. Of one with at most most_messages, and of 256 kB at most, the messages come with it. What this transaction itself has published, own_count messages of own_size bytes in the segment own_segment, counts as committed, for they commit together; after that nothing can be published or cut in it any more (WR004). The caller holds advisory step 4. Errors: WR003. Isolation: READ COMMITTED.';
 
-CREATE OR REPLACE FUNCTION weir._await_tick(after bigint, ids bigint DEFAULT NULL, seen pg_snapshot DEFAULT NULL, looks integer DEFAULT 1, pause double precision DEFAULT 0.003,
+CREATE OR REPLACE FUNCTION weir._await_tick(after bigint, ids bigint DEFAULT NULL, seen pg_snapshot DEFAULT NULL, polls integer DEFAULT 1, pause double precision DEFAULT 0.003,
                           patience integer DEFAULT 0, cuts boolean DEFAULT true, epoch bigint DEFAULT NULL, most_messages integer DEFAULT 0,
                           OUT seqs bigint[], OUT ats timestamptz[], OUT counts integer[], OUT sizes bigint[], OUT epochs bigint[],
                           OUT ids_now bigint, OUT seen_now pg_snapshot,
@@ -192,8 +192,8 @@ DECLARE
   made  record;
   slept text;
 BEGIN
-  IF _await_tick.looks IS NULL OR _await_tick.pause IS NULL OR _await_tick.looks < 1 OR _await_tick.looks * _await_tick.pause > 1 THEN
-    RAISE EXCEPTION 'weir: tick waits at most 1 second: % looks, % s apart', _await_tick.looks, _await_tick.pause USING ERRCODE = '22023';
+  IF _await_tick.polls IS NULL OR _await_tick.pause IS NULL OR _await_tick.polls < 1 OR _await_tick.polls * _await_tick.pause > 1 THEN
+    RAISE EXCEPTION 'weir: tick waits at most 1 second: % polls, % s apart', _await_tick.polls, _await_tick.pause USING ERRCODE = '22023';
   ELSIF _await_tick.after IS NULL OR _await_tick.after < 0 THEN
     RAISE EXCEPTION 'weir: there is no tick %', coalesce(_await_tick.after::text, 'null') USING ERRCODE = '22023';
   END IF;
@@ -215,7 +215,7 @@ BEGIN
       seen_now := pg_current_snapshot();
       EXIT WHEN seen_now::text IS DISTINCT FROM _await_tick.seen::text;
     END IF;
-    IF look >= _await_tick.looks THEN
+    IF look >= _await_tick.polls THEN
       IF _await_tick.ids IS NULL THEN
         PERFORM weir._check_position(_await_tick.after, _await_tick.epoch);
       END IF;
@@ -271,7 +271,7 @@ $$;
 COMMENT ON FUNCTION weir._await_tick IS
   'Returns the ticks after a given one, at most 100, and cuts the next if there is none and cuts is true. The messages of one that it has cut come with it, if there are at most most_messages, of 256 kB. With the epoch of that given one it is refused where the log has been set back and has grown past it again. Looks up to so many times, pause seconds apart; ids and seen are what an earlier call returned: while nothing has been published or committed since then, only counters are looked at. A commit alone counts from look patience + 1 on. Errors: WR003 (see rebase_messages), WR004 (not in autocommit), WR005 (truncated; the detail is epoch.tick of the last that was), WR006 (see check_position; not looked at again while nothing changes), 22023, 25006. Locks: advisory step 4 (tried). Isolation: READ COMMITTED. It holds a snapshot while it waits: at most 1 second.';
 
-CREATE OR REPLACE FUNCTION weir.ticks(after bigint, ids bigint DEFAULT NULL, looks integer DEFAULT 1, pause double precision DEFAULT 0.003, epoch bigint DEFAULT NULL,
+CREATE OR REPLACE FUNCTION weir.ticks(after bigint, ids bigint DEFAULT NULL, polls integer DEFAULT 1, pause double precision DEFAULT 0.003, epoch bigint DEFAULT NULL,
                                       OUT seqs bigint[], OUT ats timestamptz[], OUT counts integer[], OUT sizes bigint[], OUT epochs bigint[],
                                       OUT ids_now bigint, OUT seen_now pg_snapshot)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
@@ -280,7 +280,7 @@ SET jit = off
 AS $$
 BEGIN
   SELECT t.* INTO seqs, ats, counts, sizes, epochs, ids_now, seen_now
-  FROM weir._await_tick(ticks.after, ids => ticks.ids, looks => ticks.looks, pause => ticks.pause, cuts => false, epoch => ticks.epoch) t;
+  FROM weir._await_tick(ticks.after, ids => ticks.ids, polls => ticks.polls, pause => ticks.pause, cuts => false, epoch => ticks.epoch) t;
   RAISE SQLSTATE 'WR099';  -- lets go of the tables, as every look does
 EXCEPTION WHEN SQLSTATE 'WR099' THEN
   RETURN;

@@ -12,7 +12,7 @@ DECLARE
   looked    bigint;
   forgotten integer := 0;
   lanes     integer;
-  j         weir.job_look;
+  j         weir.job_info;
 BEGIN
   PERFORM weir._check_isolation('tidy'), weir._hold_briefly();
   IF NOT pg_try_advisory_xact_lock(1464158547, 3) THEN

@@ -1,6 +1,6 @@
 -- What an idle worker looks at, without a table.
 
-CREATE OR REPLACE FUNCTION weir._watch(jobs bigint, control bigint, seen pg_snapshot, upto xid8, looks integer DEFAULT 1, pause double precision DEFAULT 0.003,
+CREATE OR REPLACE FUNCTION weir._watch(jobs bigint, control bigint, seen pg_snapshot, upto xid8, polls integer DEFAULT 1, pause double precision DEFAULT 0.003,
                            OUT jobs_now bigint, OUT control_now bigint, OUT seen_now pg_snapshot, OUT upto_now xid8, OUT ended boolean)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -10,8 +10,8 @@ DECLARE
   moved boolean;
   slept text;
 BEGIN
-  IF _watch.looks IS NULL OR _watch.pause IS NULL OR _watch.looks < 1 OR _watch.looks * _watch.pause > 1 THEN
-    RAISE EXCEPTION 'weir: watch waits at most 1 second: % looks, % s apart', _watch.looks, _watch.pause USING ERRCODE = '22023';
+  IF _watch.polls IS NULL OR _watch.pause IS NULL OR _watch.polls < 1 OR _watch.polls * _watch.pause > 1 THEN
+    RAISE EXCEPTION 'weir: watch waits at most 1 second: % polls, % s apart', _watch.polls, _watch.pause USING ERRCODE = '22023';
   END IF;
   -- Assignments, not queries: a look costs some microseconds, and touches two sequences only.
   LOOP
@@ -26,8 +26,8 @@ BEGIN
         OR least(pg_snapshot_xmax(seen_now), _watch.upto)::text::bigint - pg_snapshot_xmax(_watch.seen)::text::bigint
            > (SELECT count(*) FROM pg_snapshot_xip(seen_now) x WHERE x >= pg_snapshot_xmax(_watch.seen) AND x < _watch.upto);
     END IF;
-    EXIT WHEN _watch.looks <= 1 OR moved OR ended;
-    _watch.looks := _watch.looks - 1;
+    EXIT WHEN _watch.polls <= 1 OR moved OR ended;
+    _watch.polls := _watch.polls - 1;
     slept := pg_sleep(_watch.pause);
   END LOOP;
   -- Whoever has drawn from a counter by now has a transaction id below the next one that would be given out.

@@ -299,11 +299,11 @@ INSERT INTO weir.setting (name, value) VALUES
   ('retention_bytes', '4294967296'),
   ('cluster', (SELECT system_identifier::text FROM pg_control_system()));
 
-CREATE TYPE weir.job_look AS (
+CREATE TYPE weir.job_info AS (
   id bigint, state text, queue text, priority integer, kind text, args jsonb, meta jsonb, attempt integer, max_attempts integer,
   enqueued_at timestamptz, run_at timestamptz, claimed_at timestamptz, finished_at timestamptz, worker integer,
   cancel_requested boolean, output text, error text, errors jsonb);
-COMMENT ON TYPE weir.job_look IS
+COMMENT ON TYPE weir.job_info IS
   'A job as its newest attempt stands. error is why the last attempt ended as it did; errors are those of all attempts still kept, oldest first.';
 
 -- down --

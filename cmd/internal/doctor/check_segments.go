@@ -13,7 +13,7 @@ const (
 	carriedAtOnce = 10_000 // waiting jobs
 )
 
-// A closed segment's retention starts at its last event. Segments of later jobs are not listed: they have no retention, and wait until
+// A closed segment's retention starts at its last event. Segments of scheduled jobs are not listed: they have no retention, and wait until
 // their jobs are promoted.
 const segmentsSQL = `
 SELECT s.log, s.segment::integer, extract(epoch FROM clock_timestamp() - s.at)::float8,

@@ -23,7 +23,7 @@ func TestWeirsOwnTroublesAreNamed(t *testing.T) {
 		// A killed worker, and no other to rescue its jobs.
 		"SELECT weir.enqueue('mail', 'welcome', '{}')",
 		"SELECT weir.heartbeat(w, 1) FROM weir._start('killed', ARRAY['mail'], interval '1 second') w",
-		// A later job, and no worker to promote it.
+		// A scheduled job, and no worker to promote it.
 		"SELECT weir.enqueue('mail', 'reminder', '{}', run_at => now() + interval '1 second')",
 		// A backlog without workers.
 		"SELECT weir.enqueue_many((SELECT jsonb_agg(jsonb_build_object('queue', 'bulk', 'kind', 'k', 'args', '{}'::jsonb)) FROM generate_series(1, 1500)))",
@@ -177,7 +177,7 @@ func TestKindThatNoWorkerKnowsIsNamed(t *testing.T) {
 	ended := make(chan error, 1)
 	go func() { ended <- worker.Run(ctx) }()
 	execute(t, conn, "SELECT weir.enqueue('mail', 'misspelt')")
-	until(t, conn, "SELECT EXISTS (SELECT FROM weir.jobs('later') WHERE error LIKE '%no handler%')")
+	until(t, conn, "SELECT EXISTS (SELECT FROM weir.jobs('scheduled') WHERE error LIKE '%no handler%')")
 	cancel()
 	if err := <-ended; err != nil {
 		t.Fatal(err)

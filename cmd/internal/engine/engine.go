@@ -34,7 +34,7 @@ func (Engine) Install(ctx context.Context, conn *pgx.Conn) error {
 
 func (Engine) Unfinished(ctx context.Context, pool *pgxpool.Pool) (bool, error) {
 	jobsOf := weir.NewClient(pool)
-	for _, state := range []weir.State{weir.StateAvailable, weir.StateRunning, weir.StateLater} {
+	for _, state := range []weir.State{weir.StateAvailable, weir.StateRunning, weir.StateScheduled} {
 		for list := (weir.JobsParams{States: []weir.State{state}, Limit: 1}); ; {
 			page, err := jobsOf.Jobs(ctx, list)
 			if errors.Is(err, weir.ErrNotInstalled) {

@@ -74,7 +74,7 @@ func TestRolesDoTheirPartAndNoMore(t *testing.T) {
 		wantRelations := map[string]string{
 			"weir_enqueue": "",
 			"weir_work":    "",
-			"weir_operate": "available_jobs SELECT, cancelled_jobs SELECT, completed_jobs SELECT, failed_jobs SELECT, later_jobs SELECT, running_jobs SELECT",
+			"weir_operate": "available_jobs SELECT, cancelled_jobs SELECT, completed_jobs SELECT, failed_jobs SELECT, running_jobs SELECT, scheduled_jobs SELECT",
 		}[role]
 		if got := strings.Join(relations, ", "); got != wantRelations {
 			t.Errorf("%s may use %s; want %s", role, got, wantRelations)
@@ -107,7 +107,7 @@ func TestRolesDoTheirPartAndNoMore(t *testing.T) {
 		`SELECT weir._reclaim(1)`, `SELECT nextval('weir.job_id')`, `SELECT weir._end_attempts(1, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL)`)
 	as("weir_operate", "", `SELECT weir.pause('q')`, `SELECT weir.resume('q')`, `SELECT weir.cancel(1)`, `SELECT weir.retry(1)`, `SELECT weir.set('completed_retention', '1 day')`,
 		`SELECT * FROM weir.queues()`, `SELECT * FROM weir.workers()`, `SELECT * FROM weir.jobs('available')`, `SELECT * FROM weir.available_jobs`,
-		`SELECT * FROM weir.running_jobs`, `SELECT * FROM weir.later_jobs`, `SELECT * FROM weir.completed_jobs`, `SELECT * FROM weir.failed_jobs`, `SELECT * FROM weir.cancelled_jobs`)
+		`SELECT * FROM weir.running_jobs`, `SELECT * FROM weir.scheduled_jobs`, `SELECT * FROM weir.completed_jobs`, `SELECT * FROM weir.failed_jobs`, `SELECT * FROM weir.cancelled_jobs`)
 	as("weir_operate", denied, `SELECT * FROM weir.job`, `UPDATE weir.queue SET paused_at = now()`, `UPDATE weir.setting SET value = ''`, `SELECT weir._reclaim(1)`)
 	as("weir_publish", "", `SELECT weir.publish('c', 'p')`, `SELECT weir.notify('c', 'p')`, `SELECT weir.publish_bytes('c', '\x00')`, `SELECT weir.publish_many(ARRAY['c'], ARRAY['p'])`)
 	as("weir_publish", denied, `SELECT * FROM weir.ticks(0)`, `SELECT * FROM weir.read(1)`, `SELECT * FROM weir.message`, `SELECT * FROM weir._logins()`)

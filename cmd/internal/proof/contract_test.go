@@ -105,7 +105,7 @@ func TestWhatIsTakenIsRecordedByItsToken(t *testing.T) {
 	if refused := recordEnds(t, conn, worker, all); len(refused) > 0 {
 		t.Fatalf("refused: %v", refused)
 	}
-	for i, want := range []string{"completed 1", "completed 1 done", "failed 1 no", "later 2 not yet", "available 2 soon", "later 1"} {
+	for i, want := range []string{"completed 1", "completed 1 done", "failed 1 no", "scheduled 2 not yet", "available 2 soon", "scheduled 1"} {
 		if is := stateOf(t, conn, ids[i]); is != want {
 			t.Errorf("job %d is %q, want %q", i, is, want)
 		}
@@ -273,7 +273,7 @@ func TestJobsOfOtherKindsAreHandedBack(t *testing.T) {
 	if len(got) != 1 || got[0].ID != mine {
 		t.Fatalf("took %+v", got)
 	}
-	if is := value[string](t, conn, `SELECT concat_ws(' ', state, attempt, error) FROM weir.job_info($1)`, id); is != "later 1 no handler for kind strange" {
+	if is := value[string](t, conn, `SELECT concat_ws(' ', state, attempt, error) FROM weir.job_info($1)`, id); is != "scheduled 1 no handler for kind strange" {
 		t.Errorf("the job of the other kind is %q", is)
 	}
 	for tries := range 4 {

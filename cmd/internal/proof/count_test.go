@@ -26,7 +26,7 @@ type queueDepth struct {
 
 func depthOf(t *testing.T, q querier, queue string) (d queueDepth) {
 	t.Helper()
-	if err := q.QueryRow(t.Context(), `SELECT available, running, later, approximate, ready_since FROM weir.queues() WHERE name = $1`, queue).
+	if err := q.QueryRow(t.Context(), `SELECT available, running, scheduled, approximate, ready_since FROM weir.queues() WHERE name = $1`, queue).
 		Scan(&d.Available, &d.Running, &d.Later, &d.Approximate, &d.ReadySince); err != nil {
 		t.Fatal(err)
 	}

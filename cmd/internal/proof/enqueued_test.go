@@ -44,7 +44,7 @@ func TestATransactionSeesWhatItHasEnqueued(t *testing.T) {
 	if got := column[int64](t, tx, `SELECT id FROM weir.enqueued()`); !slices.Equal(got, want) {
 		t.Errorf("weir.enqueued shows %v, want %v (other transactions have %v)", got, want, old)
 	}
-	if got, want := column[string](t, tx, `SELECT state FROM weir.enqueued(3)`), []string{"cancelled", "later", "available"}; !slices.Equal(got, want) {
+	if got, want := column[string](t, tx, `SELECT state FROM weir.enqueued(3)`), []string{"cancelled", "scheduled", "available"}; !slices.Equal(got, want) {
 		t.Errorf("the first three jobs are %v, want %v", got, want)
 	}
 	if got := column[string](t, tx, `SELECT DISTINCT relation::regclass::text FROM pg_locks WHERE mode = 'AccessShareLock' AND locktype = 'relation' AND pid = pg_backend_pid()
@@ -102,8 +102,8 @@ func TestWhatIsScheduledCanBePromotedBeforeItsTime(t *testing.T) {
 		t.Errorf("%d jobs were promoted, want the one job that is due", n)
 	}
 	third := at(1) // its time is before the point that promotion has reached
-	if got := column[int64](t, conn, `SELECT id FROM weir.jobs('later')`); !slices.Equal(got, []int64{third, second}) {
-		t.Errorf("the later jobs are %v, want %v", got, []int64{third, second})
+	if got := column[int64](t, conn, `SELECT id FROM weir.jobs('scheduled')`); !slices.Equal(got, []int64{third, second}) {
+		t.Errorf("the scheduled jobs are %v, want %v", got, []int64{third, second})
 	}
 	if n := value[int](t, conn, `SELECT promoted FROM weir._promote()`); n != 0 {
 		t.Errorf("%d jobs were promoted before their time", n)
@@ -111,8 +111,8 @@ func TestWhatIsScheduledCanBePromotedBeforeItsTime(t *testing.T) {
 	if got := idsOf(claimAll(t, conn, worker, "q")); !slices.Equal(got, []int64{first}) {
 		t.Errorf("claimed %v, want %v", got, first)
 	}
-	if got := column[int64](t, conn, `SELECT id FROM weir.jobs('later')`); !slices.Equal(got, []int64{third, second}) {
-		t.Errorf("the later jobs are %v, want %v", got, []int64{third, second})
+	if got := column[int64](t, conn, `SELECT id FROM weir.jobs('scheduled')`); !slices.Equal(got, []int64{third, second}) {
+		t.Errorf("the scheduled jobs are %v, want %v", got, []int64{third, second})
 	}
 	if n := promote(4); n != 2 {
 		t.Errorf("%d jobs were promoted, want the remaining two", n)

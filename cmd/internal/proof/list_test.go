@@ -15,7 +15,7 @@ import (
 )
 
 // allStates has the states in the order of a list without states.
-var allStates = []string{"available", "running", "later", "completed", "failed", "cancelled"}
+var allStates = []string{"available", "running", "scheduled", "completed", "failed", "cancelled"}
 
 // list holds the arguments of weir.jobs_page.
 type list struct {
@@ -113,8 +113,8 @@ func TestPagesAreTheListCutUp(t *testing.T) {
 	manyStates(t, conn, worker, n)
 	q, meta := "q", `{"t": 1}`
 	for _, l := range []list{
-		{}, {states: []string{"available"}}, {states: []string{"running"}}, {states: []string{"later"}}, {states: []string{"completed"}}, {states: []string{"failed"}},
-		{states: []string{"cancelled"}}, {queue: &q}, {kinds: []string{"k1", "k2"}}, {meta: &meta}, {states: []string{"failed", "later"}, queue: &q, kinds: []string{"k0"}, meta: &meta},
+		{}, {states: []string{"available"}}, {states: []string{"running"}}, {states: []string{"scheduled"}}, {states: []string{"completed"}}, {states: []string{"failed"}},
+		{states: []string{"cancelled"}}, {queue: &q}, {kinds: []string{"k1", "k2"}}, {meta: &meta}, {states: []string{"failed", "scheduled"}, queue: &q, kinds: []string{"k0"}, meta: &meta},
 	} {
 		whole, pages := l.all(t, conn, 1000, nil)
 		if pages != 1 {
@@ -168,7 +168,7 @@ func TestPagesAreTheListCutUp(t *testing.T) {
 		}
 	}
 	ordered("available", func(a, b listed) bool { return a.Priority < b.Priority || a.Priority == b.Priority && a.ID < b.ID })
-	ordered("later", func(a, b listed) bool { return !b.RunAt.Before(*a.RunAt) })
+	ordered("scheduled", func(a, b listed) bool { return !b.RunAt.Before(*a.RunAt) })
 	ordered("failed", func(a, b listed) bool { return !b.FinishedAt.After(*a.FinishedAt) })
 	ordered("completed", func(a, b listed) bool { return !b.FinishedAt.After(*a.FinishedAt) })
 }
@@ -225,7 +225,7 @@ func TestAJobThatStaysInItsStateIsOnExactlyOnePage(t *testing.T) {
 				case 2:
 					exec(t, conn, `SELECT weir.retry((SELECT id FROM weir.jobs($1) ORDER BY random() LIMIT 1))`, []string{"completed", "failed", "cancelled"}[rng.IntN(3)])
 				case 3:
-					exec(t, conn, `SELECT weir.cancel((SELECT id FROM weir.jobs($1) ORDER BY random() LIMIT 1))`, []string{"available", "later"}[rng.IntN(2)])
+					exec(t, conn, `SELECT weir.cancel((SELECT id FROM weir.jobs($1) ORDER BY random() LIMIT 1))`, []string{"available", "scheduled"}[rng.IntN(2)])
 				case 4:
 					openNext(t, conn, fill)
 				}
@@ -316,7 +316,7 @@ func TestListsRefuseWhatTheyDoNotUnderstand(t *testing.T) {
 	t.Parallel()
 	conn := connect(t, pgtest.Database(t))
 	enqueueN(t, conn, "q", 3)
-	next := value[string](t, conn, `SELECT next FROM weir.jobs_page(ARRAY['available'], most => 1)`)
+	next := value[string](t, conn, `SELECT next FROM weir.jobs_page(ARRAY['available'], max_rows => 1)`)
 	for _, c := range []struct{ args, says string }{
 		{`ARRAY['available', 'done']`, "unknown state done"},
 		{`ARRAY[NULL]`, "unknown state null"},
@@ -325,9 +325,9 @@ func TestListsRefuseWhatTheyDoNotUnderstand(t *testing.T) {
 		{`kinds => array_fill('k'::text, ARRAY[1001])`, "1 to 1000 kinds"},
 		{`meta => '[1]'`, "must be a JSON object of at most 64 KiB, got [1]"},
 		{`meta => 'null'`, "must be a JSON object"},
-		{`most => 0`, "1 to 1000 jobs, got 0"},
-		{`most => 1001`, "1 to 1000 jobs, got 1001"},
-		{`most => NULL`, "got null"},
+		{`max_rows => 0`, "1 to 1000 jobs, got 0"},
+		{`max_rows => 1001`, "1 to 1000 jobs, got 1001"},
+		{`max_rows => NULL`, "got null"},
 		{`after => 'x'`, "not a valid cursor for this list: x"},
 		{`after => '!'`, "not a valid cursor"},
 		{`after => 'bnVsbA'`, "not a valid cursor"},

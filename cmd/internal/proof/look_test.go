@@ -26,7 +26,7 @@ func TestLooksLeaveNoLockBehind(t *testing.T) {
 	for _, look := range []string{
 		fmt.Sprintf(`SELECT * FROM weir.job_info(%d)`, ids[0]),
 		`SELECT * FROM weir.queues()`, `SELECT * FROM weir.completed_jobs`,
-		`SELECT * FROM weir.jobs('available')`, `SELECT * FROM weir.jobs('running')`, `SELECT * FROM weir.jobs('later')`,
+		`SELECT * FROM weir.jobs('available')`, `SELECT * FROM weir.jobs('running')`, `SELECT * FROM weir.jobs('scheduled')`,
 		`SELECT * FROM weir.jobs('failed')`, `SELECT * FROM weir.jobs('cancelled')`, `SELECT * FROM weir.jobs('completed', 'q')`,
 		fmt.Sprintf(`SELECT weir.cancel(%d)`, ids[5]), fmt.Sprintf(`SELECT weir.retry(%d)`, ids[0]),
 	} {
@@ -96,8 +96,8 @@ func TestLooksDoNotGrowWithTheLog(t *testing.T) {
 			"job_info failed":  settled(t, conn, fmt.Sprintf(`SELECT * FROM weir.job_info(%d)`, failed)),
 			"cancel":           settled(t, conn, fmt.Sprintf(`SELECT weir.cancel(%d)`, held[29])),
 		}
-		for _, state := range []string{"available", "running", "later", "completed", "failed"} {
-			looks[state] = settled(t, conn, fmt.Sprintf(`SELECT * FROM weir.jobs('%s', most => 5)`, state))
+		for _, state := range []string{"available", "running", "scheduled", "completed", "failed"} {
+			looks[state] = settled(t, conn, fmt.Sprintf(`SELECT * FROM weir.jobs('%s', max_rows => 5)`, state))
 			looks[state+" of a queue"] = settled(t, conn, fmt.Sprintf(`SELECT * FROM weir.jobs('%s', 'q', 5)`, state))
 		}
 		mustComplete(t, conn, worker, claimAll(t, conn, worker, "q"))
@@ -233,7 +233,7 @@ func TestLooksWorkOnAStandby(t *testing.T) {
 	if state := value[string](t, look, `SELECT state FROM weir.job_info($1)`, ids[0]); state != "completed" {
 		t.Errorf("job %d is %s on the standby, want completed", ids[0], state)
 	}
-	for _, state := range []string{"available", "running", "later", "completed", "failed", "cancelled"} {
+	for _, state := range []string{"available", "running", "scheduled", "completed", "failed", "cancelled"} {
 		exec(t, look, `SELECT * FROM weir.jobs($1)`, state)
 	}
 	if n := value[int](t, look, `SELECT available FROM weir.queues() WHERE name = 'q'`); n != 2 {
@@ -256,17 +256,17 @@ func TestAnothersScheduleIsNotWalkedThrough(t *testing.T) {
 			array_fill('{}'::jsonb, ARRAY[$3::int]), run_at => array_fill(now() + $2::text::interval, ARRAY[$3::int]))`, queue, in, n)
 	}
 	ids := schedule("q", "2 hours", 20)
-	look := `SELECT * FROM weir.jobs('later', 'q', 10)`
+	look := `SELECT * FROM weir.jobs('scheduled', 'q', 10)`
 	alone := settled(t, conn, look)
 	schedule("other", "1 hour", 10_000)
 	among := settled(t, conn, look)
-	t.Logf("a page of a queue's later jobs touches %d blocks, and with 10,000 of another queue before them %d", alone, among)
+	t.Logf("a page of a queue's scheduled jobs touches %d blocks, and with 10,000 of another queue before them %d", alone, among)
 	if among > 2*alone+20 {
-		t.Errorf("a page of a queue's later jobs touches %d blocks, and with 10,000 of another queue before them %d", alone, among)
+		t.Errorf("a page of a queue's scheduled jobs touches %d blocks, and with 10,000 of another queue before them %d", alone, among)
 	}
 	exec(t, conn, `SELECT weir.cancel(id) FROM unnest($1::bigint[]) id`, ids[:12])
-	if got := column[int64](t, conn, `SELECT id FROM weir.jobs('later', 'q', 5)`); !slices.Equal(got, ids[12:17]) {
-		t.Errorf("the later jobs are %v, want the five after the cancelled ones of %v", got, ids)
+	if got := column[int64](t, conn, `SELECT id FROM weir.jobs('scheduled', 'q', 5)`); !slices.Equal(got, ids[12:17]) {
+		t.Errorf("the scheduled jobs are %v, want the five after the cancelled ones of %v", got, ids)
 	}
 }
 
@@ -289,7 +289,7 @@ func TestPromotedJobsAreNotShownAsLater(t *testing.T) {
 		if got := value[string](t, conn, `SELECT state FROM weir.job_info($1)`, id); got != want {
 			t.Errorf("the job is shown as %s, want %s", got, want)
 		}
-		if got := column[int64](t, conn, `SELECT id FROM weir.jobs('later')`); !slices.Equal(got, []int64{waits}) {
+		if got := column[int64](t, conn, `SELECT id FROM weir.jobs('scheduled')`); !slices.Equal(got, []int64{waits}) {
 			t.Errorf("%v are shown as later, want %d", got, waits)
 		}
 	}

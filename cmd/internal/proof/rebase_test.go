@@ -160,7 +160,7 @@ func TestRebaseWritesEachRowOnce(t *testing.T) {
 	if state := value[string](t, conn, `SELECT state FROM weir.job_info($1)`, first[0].ID); state != "completed" {
 		t.Errorf("what had ended is %s", state)
 	}
-	if n := value[int](t, conn, `SELECT count(*) FROM weir.jobs('later', 'q', 2000)`); n != 1000 {
+	if n := value[int](t, conn, `SELECT count(*) FROM weir.jobs('scheduled', 'q', 2000)`); n != 1000 {
 		t.Errorf("%d jobs are for later, want 1000", n)
 	}
 	if got := claimAll(t, conn, startWorker(t, conn, "q"), "q"); len(got) != 29_100 || !slices.IsSorted(idsOf(got)) {

@@ -89,7 +89,7 @@ func TestReclaimKeepsWhatIsUnfinished(t *testing.T) {
 	if !slices.Equal(idsOf(unpaused), pausedIDs) {
 		t.Errorf("claimed %v, want %v", idsOf(unpaused), pausedIDs)
 	}
-	if state := value[string](t, conn, `SELECT state FROM weir.job_info($1)`, laterID); state != "later" {
+	if state := value[string](t, conn, `SELECT state FROM weir.job_info($1)`, laterID); state != "scheduled" {
 		t.Errorf("the job for later is %s", state)
 	}
 	mustComplete(t, conn, worker, append(rest, unpaused...))

@@ -46,7 +46,7 @@ func TestLooksCostWhatIsNewAndWhatWaits(t *testing.T) {
 			t.Errorf("%d queues show %s", n, sums)
 		}
 		for range 3 { // the first finds catalogs and buffers cold
-			available = blocks(t, conn, `SELECT * FROM weir.jobs('available', most => 5)`)
+			available = blocks(t, conn, `SELECT * FROM weir.jobs('available', max_rows => 5)`)
 			queues = blocks(t, conn, `SELECT * FROM weir.queues()`)
 		}
 		return available, queues

@@ -217,8 +217,8 @@ func TestTickSaysWhenItCannotBeRight(t *testing.T) {
 	for sql, code := range map[string]string{
 		`SELECT * FROM weir._await_tick(NULL)`:                                     "22023",
 		`SELECT * FROM weir._await_tick(-1)`:                                       "22023",
-		`SELECT * FROM weir._await_tick(1, looks => 0)`:                            "22023",
-		`SELECT * FROM weir._await_tick(1, looks => 1000)`:                         "22023",
+		`SELECT * FROM weir._await_tick(1, polls => 0)`:                            "22023",
+		`SELECT * FROM weir._await_tick(1, polls => 1000)`:                         "22023",
 		`SELECT * FROM weir._await_tick(1, pause => 'infinity')`:                   "22023",
 		`SELECT * FROM weir._await_tick(1, pause => 'NaN')`:                        "22023",
 		`SELECT * FROM weir.read(7)`:                                               "22023",

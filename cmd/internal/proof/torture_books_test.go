@@ -291,7 +291,7 @@ func (w *torture) watch() {
 		var now int64
 		if err == nil {
 			var rows pgx.Rows
-			if rows, err = conn.Query(bounded, `SELECT id, attempt, coalesce(args->>'Key', ''), claimed_at, (SELECT last_value FROM weir.watched) FROM weir.jobs('running', most => 1000)`); err == nil {
+			if rows, err = conn.Query(bounded, `SELECT id, attempt, coalesce(args->>'Key', ''), claimed_at, (SELECT last_value FROM weir.watched) FROM weir.jobs('running', max_rows => 1000)`); err == nil {
 				var l look
 				_, err = pgx.ForEachRow(rows, []any{&l.id, &l.attempt, &l.key, &l.claimed, &now}, func() error { looks = append(looks, l); return nil })
 			}

@@ -34,8 +34,8 @@ func (w *torture) judgeJobs() {
 	conn := connect(w.T, w.server.URL("postgres"))
 	w.eventually("nothing is to be done any more", func() (bool, string) {
 		left := value[string](w.T, conn, `SELECT format('%s later, %s available, %s running',
-			(SELECT count(*) FROM weir.jobs('later', most => 1000)), (SELECT count(*) FROM weir.jobs('available', most => 1000)),
-			(SELECT count(*) FROM weir.jobs('running', most => 1000)))`)
+			(SELECT count(*) FROM weir.jobs('scheduled', max_rows => 1000)), (SELECT count(*) FROM weir.jobs('available', max_rows => 1000)),
+			(SELECT count(*) FROM weir.jobs('running', max_rows => 1000)))`)
 		return left == "0 later, 0 available, 0 running", left
 	})
 	for what, sql := range map[string]string{

@@ -48,7 +48,7 @@ func TestQueuesAreAmongTheMetrics(t *testing.T) {
 	text := scrape(t, s)
 	for _, want := range []string{
 		"weir_queues_up 1", `weir_queue_jobs{queue="mail",state="available"} 3`, `weir_queue_jobs{queue="mail",state="running"} 0`,
-		`weir_queue_jobs{queue="mail",state="later"} 1`, `weir_queue_workers{queue="mail"} 1`, `weir_queue_paused{queue="mail"} 1`,
+		`weir_queue_jobs{queue="mail",state="scheduled"} 1`, `weir_queue_workers{queue="mail"} 1`, `weir_queue_paused{queue="mail"} 1`,
 		`weir_queue_claimed_total{queue="mail"} 0`, `weir_queue_oldest_seconds{queue="mail"} `, `weir_queue_jobs{queue="_OTHER",state="available"} 10`,
 	} {
 		if !strings.Contains(text, "\n"+want) {

@@ -35,7 +35,7 @@ type queueInfo struct {
 	PausedAt    *time.Time
 	Available   int64
 	Running     int64
-	Later       int64
+	Scheduled   int64
 	Approximate bool
 	ReadySince  *time.Time
 	Claimed     int64
@@ -73,7 +73,7 @@ func (q *queues) Collect(out chan<- prometheus.Metric) {
 	for _, i := range all {
 		gauge(queueJobs, float64(i.Available), i.Name, "available")
 		gauge(queueJobs, float64(i.Running), i.Name, "running")
-		gauge(queueJobs, float64(i.Later), i.Name, "later")
+		gauge(queueJobs, float64(i.Scheduled), i.Name, "scheduled")
 		oldest, paused := 0.0, 0.0
 		if i.ReadySince != nil {
 			oldest = max(time.Since(*i.ReadySince).Seconds(), 0)
@@ -119,7 +119,7 @@ func folded(all []queueInfo) []queueInfo {
 	for _, i := range all[queuesLimit:] {
 		rest.Available += i.Available
 		rest.Running += i.Running
-		rest.Later += i.Later
+		rest.Scheduled += i.Scheduled
 		rest.Claimed += i.Claimed
 		rest.Workers = max(rest.Workers, i.Workers)
 		if rest.ReadySince == nil || i.ReadySince != nil && i.ReadySince.Before(*rest.ReadySince) {

@@ -224,7 +224,7 @@ func (a *aging) looks(ctx context.Context) error {
 			return err
 		}
 	}
-	for _, state := range []string{"available", "running", "later", "completed", "failed", "cancelled"} {
+	for _, state := range []string{"available", "running", "scheduled", "completed", "failed", "cancelled"} {
 		all := query(`SELECT * FROM weir.jobs($1)`, func() []any { return []any{state} })
 		if err := a.time(ctx, "jobs("+state+")", 10, all); err != nil {
 			return err
