@@ -77,7 +77,7 @@ type workerRow struct {
 type settledRow struct {
 	by         xid
 	worker, no uint8
-	open       uint32
+	open       set
 }
 
 // mark is a row of which nothing but its existence matters: a segment that was opened, a job that was committed, an effect of a handler.
@@ -147,7 +147,7 @@ type op struct {
 	what     held    // results: the attempt
 	saw      cursor  // claim: the newest batch; reclaim: its seq
 	lane     bool    // reclaim: the lane was there
-	suspects uint16  // reclaim: batches that had unfinished jobs, by seq
+	suspects set     // reclaim: batches that had unfinished jobs, by seq
 	segment  uint8   // enqueue: the active one when it was read; reclaim: the one
 	left     uint8   // enqueue: rows to come
 	known    [4]held // reconcile
@@ -285,7 +285,7 @@ func (s *state) endAttempt(by xid, at snapshot, b *batchRow, c claimed, o outcom
 
 // rollBack takes away what transactions inserted.
 func (s *state) rollBack(lost xids) {
-	s.open &^= lost
+	s.open = s.open.without(lost)
 	s.jobs.keep(func(r *jobRow) bool { return !lost.has(r.by) || r.by == 0 })
 	s.batches.keep(func(r *batchRow) bool { return !lost.has(r.by) || r.by == 0 })
 	s.results.keep(func(r *resultRow) bool { return !lost.has(r.by) || r.by == 0 })

@@ -228,7 +228,7 @@ func (s *laterState) newest(at snapshot) (last promotionRow) {
 func (m *later) promoteLook(s *laterState, i int) {
 	o := &s.ops.row[i]
 	at := s.snapshot()
-	anything := at.running != 0 && o.saw.to.at < o.now // or it would walk through what is in progress again and again
+	anything := !at.running.empty() && o.saw.to.at < o.now // or it would walk through what is in progress again and again
 	for _, r := range s.rows.all() {
 		if r.gone == 0 && at.sees(r.by) && (!o.saw.snap.sees(r.xid) || o.saw.to.before(r.point()) && r.at <= o.now) {
 			anything = true
@@ -331,7 +331,7 @@ func (m *later) setBack(s *laterState, n uint8) {
 }
 
 func (s *laterState) rollBack(lost xids) {
-	s.open &^= lost
+	s.open = s.open.without(lost)
 	s.rows.keep(func(r *laterRow) bool { return !lost.has(r.by) })
 	s.promotions.keep(func(r *promotionRow) bool { return !lost.has(r.by) })
 	for _, t := range []*table[mark]{&s.opened, &s.wanted, &s.promoted} {

@@ -260,7 +260,7 @@ func (m *messages) cutInsert(s *messageState, i int) {
 				}
 			}
 		} else {
-			running = o.snap.running & (1<<stop - 1)
+			running = o.snap.running.without(from(stop))
 		}
 		t.snap = snapshot{top, running}
 	}
@@ -351,7 +351,7 @@ func (m *messages) setBack(s *messageState, n uint8) {
 }
 
 func (s *messageState) rollBack(lost xids) {
-	s.open &^= lost
+	s.open = s.open.without(lost)
 	s.messages.keep(func(r *messageRow) bool { return !lost.has(r.by) })
 	s.ticks.keep(func(r *tickRow) bool { return !lost.has(r.by) })
 	s.logged.keep(func(r *mark) bool { return !lost.has(r.by) })

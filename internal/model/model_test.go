@@ -27,6 +27,7 @@ func holds[S comparable](t *testing.T, m *machine[S]) {
 
 // What Weir promises holds in every state that can be reached.
 func TestEveryPromiseHolds(t *testing.T) {
+	t.Parallel()
 	for _, sc := range scenarios {
 		t.Run(sc.name, func(t *testing.T) {
 			t.Parallel()
@@ -100,6 +101,7 @@ func without(t *testing.T, name string, all ...guard) found {
 
 // None of the guards is there for nothing, and the explorer finds out when one is missing. With -v it tells how.
 func TestEveryGuardIsNeeded(t *testing.T) {
+	t.Parallel()
 	for g := guard(1); g < guards; g++ {
 		if guarded[g].scenario == "" {
 			continue
@@ -117,6 +119,7 @@ func TestEveryGuardIsNeeded(t *testing.T) {
 
 // Some guards back each other: either will do, and without both a promise breaks.
 func TestGuardsThatBackEachOther(t *testing.T) {
+	t.Parallel()
 	for _, p := range backed {
 		t.Run(guarded[p.a].what, func(t *testing.T) {
 			t.Parallel()

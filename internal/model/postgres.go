@@ -1,17 +1,36 @@
 package model
 
-import "math/bits"
+import (
+	"encoding/binary"
+	"math/bits"
+)
 
 // xid is the id of a transaction. 0 is one that ended before everything, and whose rows everybody sees.
 type xid = uint8
 
-// xids is a set of ids below 64.
-type xids uint64
+// set is a set of numbers below 64, one a bit. It is of bytes, as all of a state is, so that there are no gaps between fields: a state is
+// then one stretch of memory, which is compared and hashed many times faster.
+type set [8]uint8
 
-func (s xids) has(x xid) bool  { return s>>x&1 == 1 }
-func (s *xids) add(x xid)      { *s |= 1 << x }
-func (s *xids) drop(x xid)     { *s &^= 1 << x }
-func (s xids) below(x xid) int { return bits.OnesCount64(uint64(s) & (1<<x - 1)) }
+func setOf(word uint64) (s set) {
+	binary.LittleEndian.PutUint64(s[:], word)
+	return s
+}
+
+// from is the set of all numbers from x on.
+func from(x uint8) set { return setOf(^(1<<x - 1)) }
+
+func (s set) word() uint64       { return binary.LittleEndian.Uint64(s[:]) }
+func (s set) has(x uint8) bool   { return s.word()>>x&1 == 1 }
+func (s *set) add(x uint8)       { *s = setOf(s.word() | 1<<x) }
+func (s *set) drop(x uint8)      { *s = setOf(s.word() &^ (1 << x)) }
+func (s set) below(x uint8) int  { return bits.OnesCount64(s.without(from(x)).word()) }
+func (s set) with(other set) set { return setOf(s.word() | other.word()) }
+func (s set) without(o set) set  { return setOf(s.word() &^ o.word()) }
+func (s set) empty() bool        { return s == set{} }
+
+// xids is a set of transaction ids.
+type xids = set
 
 // snapshot is PostgreSQL's: everything from max on had not begun, and running had not ended.
 type snapshot struct {
@@ -73,6 +92,6 @@ func (s *server) lose(n uint8) (lost xids) {
 		lost.add(s.tail.row[i].by)
 		s.tail.row[i] = commit{}
 	}
-	s.tail.n, s.flushed, s.open = n, n, 0
+	s.tail.n, s.flushed, s.open = n, n, xids{}
 	return lost
 }

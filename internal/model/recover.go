@@ -55,7 +55,7 @@ func (m *jobs) toSettle(s *state, worker uint8) (b *batchRow, c claimed, found, 
 		if b.gone != 0 || !at.sees(b.by) || b.worker != worker {
 			continue
 		}
-		if to := s.settledTo(at, b.worker); b.no <= to.no && to.open>>b.no&1 == 0 {
+		if to := s.settledTo(at, b.worker); b.no <= to.no && !to.open.has(b.no) {
 			continue
 		}
 		for _, c := range b.ids {
@@ -115,7 +115,7 @@ func (m *jobs) look(s *state, worker uint8, known [4]held, f func(*batchRow, cla
 	last := s.settledTo(at, worker)
 	to = settledRow{worker: worker, no: last.no}
 	for _, b := range s.batches.all() {
-		if b.gone != 0 || !at.sees(b.by) || b.worker != worker || b.no <= last.no && last.open>>b.no&1 == 0 {
+		if b.gone != 0 || !at.sees(b.by) || b.worker != worker || b.no <= last.no && !last.open.has(b.no) {
 			continue
 		}
 		moved = moved || b.no > to.no
@@ -127,7 +127,7 @@ func (m *jobs) look(s *state, worker uint8, known [4]held, f func(*batchRow, cla
 			if !m.completing(s, worker, c.id) && !knows(known, &b, c) {
 				f(&b, c)
 			} else if m.off.holds(settledOpen) {
-				to.open |= 1 << b.no
+				to.open.add(b.no)
 			}
 		}
 	}

@@ -26,6 +26,7 @@ func TestMain(m *testing.M) { pgtest.Main(m) }
 // Random runs on a real server are steps of the model: what each call hands out, refuses and does, and what becomes of each job, is what the
 // model says after the same steps.
 func TestRealRunsAreStepsOfTheModel(t *testing.T) {
+	t.Parallel()
 	seed := *seedFlag
 	if seed == 0 {
 		seed = rand.Uint64()

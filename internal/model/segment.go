@@ -49,7 +49,7 @@ func (m *jobs) reclaimLook(s *state, i int) {
 	}
 	for i := range s.batches.all() {
 		if b := &s.batches.row[i]; b.gone == 0 && at.sees(b.by) && b.segment == o.segment && len(s.unfinished(at, b)) > 0 {
-			o.suspects |= 1 << b.cursor.seq
+			o.suspects.add(b.cursor.seq)
 		}
 	}
 }
@@ -154,7 +154,7 @@ func (m *jobs) reclaimCarry(s *state, i int) error {
 	}
 	for k := range s.batches.all() {
 		b := s.batches.row[k]
-		if b.gone != 0 || !at.sees(b.by) || b.segment != o.segment || o.suspects>>b.cursor.seq&1 == 0 && b.cursor.seq < o.saw.seq {
+		if b.gone != 0 || !at.sees(b.by) || b.segment != o.segment || !o.suspects.has(b.cursor.seq) && b.cursor.seq < o.saw.seq {
 			continue
 		}
 		running := s.unfinished(at, &b)

@@ -85,7 +85,7 @@ func (m *jobs) tidy(s *state) {
 			o.snap = snapshot{} // of no use any more
 			continue
 		}
-		kept |= o.snap.running | ^(1<<o.snap.max - 1)
+		kept = kept.with(o.snap.running).with(from(o.snap.max))
 	}
 	settled := func(x *xid) {
 		if *x != forever && !kept.has(*x) {
@@ -179,14 +179,14 @@ func (s *state) renumber() {
 			*x = xid(used.below(*x) + 1)
 		}
 	})
-	squeeze := func(set *xids) {
+	squeeze := func(ids *xids) {
 		var n xids
 		for x := xid(1); x < forever; x++ {
-			if set.has(x) && used.has(x) {
+			if ids.has(x) && used.has(x) {
 				n.add(xid(used.below(x) + 1))
 			}
 		}
-		*set = n
+		*ids = n
 	}
 	squeeze(&s.open)
 	for i := range s.ops.all() {
