@@ -12,6 +12,7 @@ import (
 // TestABusyWorkersClaimsAreNotLookedThroughAgain: a listing of running jobs examines everything that a worker has claimed since its last
 // reconciliation, so a busy worker reconciles without waiting for its lease.
 func TestABusyWorkersClaimsAreNotLookedThroughAgain(t *testing.T) {
+	t.Parallel()
 	const jobs, batches = 3500, 1100 // of up to three jobs each
 	r := newRig(t)
 	all := make([]weir.NewJob, jobs)

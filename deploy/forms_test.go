@@ -30,6 +30,7 @@ type form struct {
 
 // TestIssueFormsAreWhole: the issue forms have the fields that GitHub requires.
 func TestIssueFormsAreWhole(t *testing.T) {
+	t.Parallel()
 	files, err := filepath.Glob("../.github/ISSUE_TEMPLATE/*.yml")
 	if err != nil || len(files) != 4 {
 		t.Fatalf("found %v (%v), want three forms and their configuration", files, err)

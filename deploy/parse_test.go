@@ -72,6 +72,7 @@ func instruction[C any](t *testing.T, stage instructions.Stage) C {
 
 // TestTheImageIsTheCommandAloneRunByNobody: the image has a distroless base, a numeric non-root user, and the command as its entry point.
 func TestTheImageIsTheCommandAloneRunByNobody(t *testing.T) {
+	t.Parallel()
 	stages := dockerfile(t)
 	image := stages[len(stages)-1]
 	if !strings.HasPrefix(image.BaseName, "gcr.io/distroless/static-") || !strings.HasSuffix(image.BaseName, ":nonroot") {

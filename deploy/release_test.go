@@ -11,6 +11,7 @@ import (
 // TestWhatIsReleasedIsThere: every file that a release contains exists. goreleaser notices a missing one only during a release; its own
 // checks are run by `.ci/run nightly`, because its build takes minutes.
 func TestWhatIsReleasedIsThere(t *testing.T) {
+	t.Parallel()
 	text, err := os.ReadFile("../.goreleaser.yaml")
 	if err != nil {
 		t.Fatal(err)

@@ -50,6 +50,7 @@ func built(t *testing.T) string {
 
 // TestWhatIsDeployedStartsAndAnswersWhereItIsAsked: every command in the deployment files starts with its flags and answers its probes.
 func TestWhatIsDeployedStartsAndAnswersWhereItIsAsked(t *testing.T) {
+	t.Parallel()
 	weir := built(t)
 	if runtime.GOOS == "linux" {
 		binary, err := elf.Open(weir)
@@ -158,6 +159,7 @@ const mostExposed = "20"
 
 // TestUnitsAreSystemdsAndHardened: systemd accepts the units, and rates how exposed they are within the limit.
 func TestUnitsAreSystemdsAndHardened(t *testing.T) {
+	t.Parallel()
 	analyze, err := exec.LookPath("systemd-analyze")
 	if err != nil {
 		t.Skip("systemd-analyze is not installed")

@@ -47,7 +47,6 @@ type rig struct {
 
 func newRig(t *testing.T) *rig {
 	t.Helper()
-	t.Parallel()
 	r := &rig{T: t, pool: pgtest.Pool(t, pgtest.Database(t)), spans: tracetest.NewInMemoryExporter(), reader: metric.NewManualReader()}
 	traces := sdktrace.NewTracerProvider(sdktrace.WithSyncer(r.spans))
 	var err error
@@ -138,6 +137,7 @@ func (r *rig) expect(s tracetest.SpanStub, kind trace.SpanKind, want map[string]
 // TestAJobIsOneTraceFromEnqueueToWork: the enqueueing and the first attempt are one trace, and each later attempt is a trace of its own
 // that links to the enqueueing.
 func TestAJobIsOneTraceFromEnqueueToWork(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	r.work(func(ctx context.Context, job *weir.Job[mail]) error {
 		_, span := r.tracer.Start(ctx, fmt.Sprint("within attempt ", job.Attempt))
@@ -194,6 +194,7 @@ func TestAJobIsOneTraceFromEnqueueToWork(t *testing.T) {
 
 // TestManyJobsAreOneSpanThatEachIsWorkedUnder: EnqueueMany makes one span, in the caller's transaction too, and every job's attempt is its child.
 func TestManyJobsAreOneSpanThatEachIsWorkedUnder(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	r.work(func(context.Context, *weir.Job[mail]) error { return nil })
 	tx, err := r.pool.Begin(t.Context())
@@ -220,6 +221,7 @@ func TestManyJobsAreOneSpanThatEachIsWorkedUnder(t *testing.T) {
 
 // TestMetaOfTheCallersIsKept: the caller's other keys and its own trace context stay in the meta, and meta that is not an object is refused.
 func TestMetaOfTheCallersIsKept(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	own := map[string]any{"a": []int{1}, weirotel.MetaKey: map[string]string{"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}}
 	meta := func(id int64) (fields map[string]json.RawMessage) {
@@ -261,6 +263,7 @@ func TestMetaOfTheCallersIsKept(t *testing.T) {
 // TestWhatIsTracedAndCountedIsWhatWasRecorded: spans and metrics have the outcome that the database recorded: retried for a handler that
 // succeeded without committing its completion, and lost for an attempt whose job another worker holds.
 func TestWhatIsTracedAndCountedIsWhatWasRecorded(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	started, release := make(chan struct{}), make(chan struct{})
 	r.work(func(ctx context.Context, job *weir.Job[mail]) error {
@@ -357,6 +360,7 @@ func TestWhatIsTracedAndCountedIsWhatWasRecorded(t *testing.T) {
 
 // TestQueuesAreObserved: the state of queues is observed, and a database that does not answer delays no collection for long.
 func TestQueuesAreObserved(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	registration, err := r.telemetry.Observe(r.client)
 	if err != nil {
@@ -406,6 +410,7 @@ func TestQueuesAreObserved(t *testing.T) {
 
 // TestAttributesOfMetricsAreBounded: the number of attribute values is limited, although programs may use any number of kinds and queues.
 func TestAttributesOfMetricsAreBounded(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	enqueue := r.telemetry.Enqueue(func(_ context.Context, _ weir.Tx, jobs []weir.NewJob) ([]weir.Enqueued, error) {
 		return make([]weir.Enqueued, len(jobs)), nil

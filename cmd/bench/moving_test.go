@@ -270,6 +270,7 @@ func TestMovingFromRiverIsOneStatementThatCanBeEnded(t *testing.T) {
 }
 
 func TestMovingFromRiverMovesNothingWhereWeirRefusesAJob(t *testing.T) {
+	t.Parallel()
 	b := startBoth(t)
 	ctx := t.Context()
 	b.insert(t, 0, 10, river.InsertOpts{ScheduledAt: time.Now().Add(time.Hour)})

@@ -11,6 +11,7 @@ import (
 
 // TestProbesOfAWorkerTellWhetherARestartHelps: a worker that is not healthy is not ready; only one that is stuck is not live.
 func TestProbesOfAWorkerTellWhetherARestartHelps(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		health      error
 		ready, live int

@@ -16,6 +16,7 @@ func TestMain(m *testing.M) { pgtest.Main(m) }
 
 // TestEveryFileIsHashedOnceAndNothingIsLeft: the program hashes each file once, and a second run finds nothing to do.
 func TestEveryFileIsHashedOnceAndNothingIsLeft(t *testing.T) {
+	t.Parallel()
 	folder, url := t.TempDir(), pgtest.Empty(t)
 	want := map[string]string{}
 	for i := range 300 {

@@ -13,8 +13,15 @@ import (
 func TestMain(m *testing.M) { pgtest.Main(m) }
 
 // Each worker passes the checks for workers in any language: see package workertest.
-func TestTheWorkerInPythonDoesWhatWorkersDo(t *testing.T)      { run(t, "worker.py") }
-func TestTheAsyncWorkerInPythonDoesWhatWorkersDo(t *testing.T) { run(t, "worker_asyncpg.py") }
+func TestTheWorkerInPythonDoesWhatWorkersDo(t *testing.T) {
+	t.Parallel()
+	run(t, "worker.py")
+}
+
+func TestTheAsyncWorkerInPythonDoesWhatWorkersDo(t *testing.T) {
+	t.Parallel()
+	run(t, "worker_asyncpg.py")
+}
 
 func run(t *testing.T, script string) {
 	python := drivertest.Python(t, "requirements.txt")

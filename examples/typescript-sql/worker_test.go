@@ -16,6 +16,7 @@ func TestMain(m *testing.M) { pgtest.Main(m) }
 
 // TestTheWorkerInTypeScriptDoesWhatWorkersDo: it passes the checks for workers in any language.
 func TestTheWorkerInTypeScriptDoesWhatWorkersDo(t *testing.T) {
+	t.Parallel()
 	modules, dir := filepath.Join(drivertest.Node(t, "package.json"), "node_modules"), t.TempDir()
 	if err := os.Symlink(modules, filepath.Join(dir, "node_modules")); err != nil {
 		t.Fatal(err)

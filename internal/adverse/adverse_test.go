@@ -15,6 +15,7 @@ func TestMain(m *testing.M) { pgtest.Main(m) }
 // TestWhatWorksAgainstWeirIsNamed: each bad setting is reported with its value, its harm and what to do, and nothing is reported if there
 // is none, whatever the session itself has set.
 func TestWhatWorksAgainstWeirIsNamed(t *testing.T) {
+	t.Parallel()
 	url := pgtest.Empty(t)
 	pool := pgtest.Pool(t, url)
 	exec := func(sql string) {

@@ -21,21 +21,25 @@ func TestMain(m *testing.M) { pgtest.Main(m) }
 
 // TestMovingFromGraphileWorkerLosesNoJobAndRunsNoneTwice: after the steps of the page, every job has run once.
 func TestMovingFromGraphileWorkerLosesNoJobAndRunsNoneTwice(t *testing.T) {
+	t.Parallel()
 	losesNoJobAndRunsNoneTwice(t, open(t, graphileWorker))
 }
 
 // TestMovingFromPgBossLosesNoJobAndRunsNoneTwice: after the steps of the page, every job has run once.
 func TestMovingFromPgBossLosesNoJobAndRunsNoneTwice(t *testing.T) {
+	t.Parallel()
 	losesNoJobAndRunsNoneTwice(t, open(t, pgBoss))
 }
 
 // TestMovingFromGraphileWorkerEnqueuesIntoOneOfTheTwoInOneTransaction: the page's switch puts each job into one of the two queues, or none after a rollback.
 func TestMovingFromGraphileWorkerEnqueuesIntoOneOfTheTwoInOneTransaction(t *testing.T) {
+	pgtest.Alone(t, "it sets what its programs read in the environment")
 	enqueuesIntoOneOfTheTwo(t, open(t, graphileWorker))
 }
 
 // TestMovingFromPgBossEnqueuesIntoOneOfTheTwoInOneTransaction: the page's switch puts each job into one of the two queues, or none after a rollback.
 func TestMovingFromPgBossEnqueuesIntoOneOfTheTwoInOneTransaction(t *testing.T) {
+	pgtest.Alone(t, "it sets what its programs read in the environment")
 	enqueuesIntoOneOfTheTwo(t, open(t, pgBoss))
 }
 

@@ -102,6 +102,7 @@ func TestWhatFailsForLongIsSaidAtGrowingIntervals(t *testing.T) {
 
 // TestTroublesAreToldWhileTheLogStandsStill: Troubles does not wait for a log whose output is blocked.
 func TestTroublesAreToldWhileTheLogStandsStill(t *testing.T) {
+	t.Parallel()
 	entered, release := make(chan bool), make(chan bool)
 	l := New(slog.New(slog.NewTextHandler(blocked{entered, release}, nil)))
 	done := make(chan bool)

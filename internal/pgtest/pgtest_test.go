@@ -42,6 +42,7 @@ func TestDatabaseHasTheSchema(t *testing.T) {
 
 // TestDatabaseIsDroppedInSpiteOfSessionsAndPreparedTransactions: a test's database is dropped even if sessions or prepared transactions remain.
 func TestDatabaseIsDroppedInSpiteOfSessionsAndPreparedTransactions(t *testing.T) {
+	t.Parallel()
 	outer := pgtest.Pool(t, pgtest.Empty(t))
 	var name string
 	t.Run("test", func(t *testing.T) {

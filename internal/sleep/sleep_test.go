@@ -10,6 +10,7 @@ import (
 
 // TestAPauseEndsWithItsContext: a pause whose context has ended, or ends, returns false immediately.
 func TestAPauseEndsWithItsContext(t *testing.T) {
+	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan bool, 1)
 	go func() { ended <- sleep.For(ctx, time.Hour) }()
@@ -26,6 +27,7 @@ func TestAPauseEndsWithItsContext(t *testing.T) {
 
 // TestAPauseEndsEarly: a pause that is ended early returns true, as one that lasts its whole time does.
 func TestAPauseEndsEarly(t *testing.T) {
+	t.Parallel()
 	early := make(chan struct{}, 1)
 	early <- struct{}{}
 	if !sleep.Until(t.Context(), time.Hour, early) {
@@ -38,6 +40,7 @@ func TestAPauseEndsEarly(t *testing.T) {
 
 // TestJitterStaysWithinAQuarter: jitter changes an interval by up to a quarter, and makes use of that range.
 func TestJitterStaysWithinAQuarter(t *testing.T) {
+	t.Parallel()
 	for _, d := range []time.Duration{1, 2, 3, 4, 7, time.Second, time.Hour} {
 		least, most := d, d
 		for range 10_000 {

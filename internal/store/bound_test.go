@@ -14,6 +14,7 @@ func TestMain(m *testing.M) { pgtest.Main(m) }
 // TestEveryCallOfAWorkerEnds: a call of a worker or its chores that gets no answer counts as failed after a time limit, even if the
 // caller's context has none.
 func TestEveryCallOfAWorkerEnds(t *testing.T) {
+	t.Parallel()
 	own, err := OpenOwn(pgtest.Pool(t, pgtest.Database(t)))
 	if err != nil {
 		t.Fatal(err)

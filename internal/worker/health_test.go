@@ -14,6 +14,7 @@ import (
 // TestHealthDoesNotFlap: health does not change for one call that is slow or fails, for several within a moment, or for one that failed
 // long ago. It does for a kind of call that keeps failing, until it succeeds.
 func TestHealthDoesNotFlap(t *testing.T) {
+	t.Parallel()
 	h, o := &Health{}, outage.New(slog.New(slog.NewTextHandler(io.Discard, nil)))
 	end := h.begin(t.Context(), 30*time.Second, o)
 	now := time.Now()

@@ -102,6 +102,7 @@ func await(t *testing.T, ctx context.Context, expression, want string) {
 }
 
 func TestPageShowsEveryMessageOnceAcrossDropsAndHubs(t *testing.T) {
+	t.Parallel()
 	database := pgtest.Database(t)
 	pool := pgtest.Pool(t, database)
 	origin := httptest.NewServer(http.FileServerFS(os.DirFS("../../../examples/browser"))) // another origin than the hub's

@@ -17,6 +17,7 @@ import (
 
 // TestAnExpiredTokenIsNotTriedForEver: weir.js, imported as a module, asks for another token where it can, and closes where it can't.
 func TestAnExpiredTokenIsNotTriedForEver(t *testing.T) {
+	t.Parallel()
 	node, err := exec.LookPath("node")
 	if err != nil {
 		if strings.Contains(os.Getenv("WEIR_TEST_REQUIRE"), "node") {

@@ -13,6 +13,7 @@ import (
 )
 
 func TestAnIdleServerIsWell(t *testing.T) {
+	pgtest.Alone(t, "where the machine is busy, its load does not do what it is for")
 	url := pgtest.Database(t)
 	for range 30 {
 		execute(t, connect(t, url), "SELECT 1")
@@ -63,6 +64,7 @@ func bank(t *testing.T, url string, clients int) {
 }
 
 func TestAHealthyLoadIsWell(t *testing.T) {
+	pgtest.Alone(t, "where the machine is busy, its load does not do what it is for")
 	for name, parameters := range map[string]map[string]string{"quick flushes": nil, "flushes as on a disk": {"fsync": "on"}} {
 		t.Run(name, func(t *testing.T) {
 			url := pgtest.Server(t, parameters).URL("postgres")

@@ -10,6 +10,7 @@ import (
 )
 
 func TestEachFindingHasAPage(t *testing.T) {
+	t.Parallel()
 	dir := filepath.Join("..", "..", "..", "docs", "findings")
 	index, err := os.ReadFile(filepath.Join(dir, "README.md"))
 	if err != nil {

@@ -20,6 +20,7 @@ import (
 const examineFor = 2500 * time.Millisecond
 
 func TestNotifyCommitLockIsNamedWithTheTriggerBehindIt(t *testing.T) {
+	pgtest.Alone(t, "where the machine is busy, its load does not do what it is for")
 	// A flush takes 2 ms, as on network storage. The tests' default server flushes nothing, and holds the lock too briefly for every sample to see it.
 	url := pgtest.Server(t, map[string]string{"fsync": "on", "commit_delay": "2000", "commit_siblings": "0"}).URL("postgres")
 	execute(t, connect(t, url),
@@ -38,6 +39,7 @@ func TestNotifyCommitLockIsNamedWithTheTriggerBehindIt(t *testing.T) {
 }
 
 func TestListenersWokenForOthersAreCounted(t *testing.T) {
+	pgtest.Alone(t, "where the machine is busy, its load does not do what it is for")
 	url := pgtest.Empty(t)
 	const listeners = 80
 	for i := range listeners {
@@ -49,6 +51,7 @@ func TestListenersWokenForOthersAreCounted(t *testing.T) {
 }
 
 func TestWhoFillsTheNotifyQueueIsNamed(t *testing.T) {
+	pgtest.Alone(t, "where the machine is busy, its load does not do what it is for")
 	parameters := map[string]string{}
 	probe := connect(t, pgtest.Empty(t))
 	notifications := 12_000 // one page each: more than a hundredth of the queue before 17
@@ -75,6 +78,7 @@ func TestWhoFillsTheNotifyQueueIsNamed(t *testing.T) {
 }
 
 func TestConnectionStormIsThePostmasters(t *testing.T) {
+	pgtest.Alone(t, "where the machine is busy, its load does not do what it is for")
 	url := pgtest.Empty(t)
 	ctx, stop := context.WithCancel(t.Context())
 	var all sync.WaitGroup
@@ -115,6 +119,7 @@ func TestConnectionStormIsThePostmasters(t *testing.T) {
 }
 
 func TestHotRowIsNamedByItsKey(t *testing.T) {
+	pgtest.Alone(t, "where the machine is busy, its load does not do what it is for")
 	url := pgtest.Empty(t)
 	execute(t, connect(t, url), "CREATE TABLE counter (tenant int, name text, n int, PRIMARY KEY (tenant, name))",
 		"INSERT INTO counter SELECT i, 'visits', 0 FROM generate_series(1, 20) i")
@@ -125,6 +130,7 @@ func TestHotRowIsNamedByItsKey(t *testing.T) {
 }
 
 func TestMultiXactsAreTracedToTheirForeignKey(t *testing.T) {
+	pgtest.Alone(t, "where the machine is busy, its load does not do what it is for")
 	url := pgtest.Empty(t)
 	execute(t, connect(t, url),
 		"CREATE TABLE parent (id int PRIMARY KEY, n int)", "INSERT INTO parent SELECT i, 0 FROM generate_series(1, 3) i",
@@ -139,6 +145,7 @@ func TestMultiXactsAreTracedToTheirForeignKey(t *testing.T) {
 }
 
 func TestStatementsThatDoNothingAreNamed(t *testing.T) {
+	pgtest.Alone(t, "where the machine is busy, its load does not do what it is for")
 	url := pgtest.Empty(t)
 	execute(t, connect(t, url), "CREATE TABLE seen (id int PRIMARY KEY)", "INSERT INTO seen SELECT generate_series(1, 1000)")
 	runSessions(t, url, 4, repeat("INSERT INTO seen SELECT i FROM generate_series(1, 20) i WHERE $1::int >= 0 ON CONFLICT DO NOTHING"))
@@ -147,6 +154,7 @@ func TestStatementsThatDoNothingAreNamed(t *testing.T) {
 }
 
 func TestCommitsOfSingleRowsAreSeenInTheWaitsForTheLog(t *testing.T) {
+	pgtest.Alone(t, "where the machine is busy, its load does not do what it is for")
 	url := pgtest.Server(t, map[string]string{"fsync": "on", "commit_delay": "2000", "commit_siblings": "0"}).URL("postgres")
 	execute(t, connect(t, url), "CREATE TABLE entry (n int)")
 	stop := runSessions(t, url, 8, repeat("INSERT INTO entry VALUES ($1)"))
@@ -157,6 +165,7 @@ func TestCommitsOfSingleRowsAreSeenInTheWaitsForTheLog(t *testing.T) {
 }
 
 func TestStatementsAreCountedWherePgStatStatementsIs(t *testing.T) {
+	pgtest.Alone(t, "where the machine is busy, its load does not do what it is for")
 	url := pgtest.Server(t, map[string]string{"shared_preload_libraries": "pg_stat_statements"}).URL("postgres")
 	conn := connect(t, url)
 	if _, err := conn.Exec(t.Context(), "CREATE EXTENSION pg_stat_statements"); err != nil {
@@ -173,6 +182,7 @@ func TestStatementsAreCountedWherePgStatStatementsIs(t *testing.T) {
 }
 
 func TestWhoHoldsATableUpIsNamed(t *testing.T) {
+	pgtest.Alone(t, "where the machine is busy, its load does not do what it is for")
 	url := pgtest.Empty(t)
 	reader, owner := connect(t, url), connect(t, url)
 	execute(t, reader, "CREATE TABLE stock (id int)", "SET application_name = 'report'", "BEGIN", "SELECT * FROM stock")

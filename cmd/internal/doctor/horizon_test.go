@@ -38,6 +38,7 @@ func another(t *testing.T, at string) string {
 const pinnedLong = 5500 * time.Millisecond
 
 func TestEveryHolderOfTheHorizonIsNamed(t *testing.T) {
+	t.Parallel()
 	at := alone(t)
 	elsewhere := another(t, at)
 	reader, writer, prepared, away := connect(t, at), connect(t, at), connect(t, at), connect(t, elsewhere)
@@ -59,6 +60,7 @@ func TestEveryHolderOfTheHorizonIsNamed(t *testing.T) {
 }
 
 func TestALongTransactionThatHarmsNoTableIsLeftInPeace(t *testing.T) {
+	t.Parallel()
 	at := alone(t)
 	execute(t, connect(t, another(t, at)), "BEGIN ISOLATION LEVEL REPEATABLE READ", "SELECT 1") // its snapshot is in another database
 	churn(t, at)
@@ -108,6 +110,7 @@ func TestAStandbysFeedbackIsNamed(t *testing.T) {
 }
 
 func TestWhenAQueueStopsKeepingUpIsTold(t *testing.T) {
+	t.Parallel()
 	at := alone(t)
 	execute(t, connect(t, at), "CREATE TABLE queue (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY)")
 	reader := connect(t, at)

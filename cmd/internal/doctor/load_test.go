@@ -64,9 +64,9 @@ func runSessions(t *testing.T, url string, n int, f func(ctx context.Context, co
 	return stop
 }
 
-// alone returns the URL of a server of the test's own, because a doctor sees the whole server, and lets the test run in parallel.
+// alone returns the URL of a server of the test's own, because a doctor sees the whole server. Then the test can run in parallel.
 func alone(t *testing.T) string {
-	t.Parallel()
+	t.Helper()
 	return pgtest.Server(t, nil).URL("postgres")
 }
 

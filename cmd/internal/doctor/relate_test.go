@@ -6,6 +6,7 @@ import (
 )
 
 func TestCausesStandBeforeTheirConsequences(t *testing.T) {
+	t.Parallel()
 	got := relate([]Finding{
 		{Code: RowCommits, Severity: Critical, Lost: 4},
 		{Code: HorizonPinned, Severity: Warning},
@@ -36,6 +37,7 @@ func TestCausesStandBeforeTheirConsequences(t *testing.T) {
 }
 
 func TestAHotRowWhoseHoldersAreAtWorkIsACauseItself(t *testing.T) {
+	t.Parallel()
 	got := relate([]Finding{
 		{Code: NotifyCommitLock, Severity: Warning, Lost: 2},
 		{Code: HotRow, Severity: Critical, Lost: 30, holders: map[Class]float64{CPU: 30}},
@@ -46,6 +48,7 @@ func TestAHotRowWhoseHoldersAreAtWorkIsACauseItself(t *testing.T) {
 }
 
 func TestFindingsThatExplainEachOtherAreAllShown(t *testing.T) {
+	t.Parallel()
 	all := []Finding{}
 	for _, code := range Codes() {
 		all = append(all, Finding{Code: code, Severity: Warning, Lost: 1, holders: map[Class]float64{ObjectLock: 1, MultiXact: 1}})

@@ -22,6 +22,7 @@ func as(t *testing.T, at, user, password string) string {
 }
 
 func TestPgMonitorIsEnough(t *testing.T) {
+	t.Parallel()
 	at := alone(t)
 	admin := connect(t, at)
 	if err := schema.Up(t.Context(), admin); err != nil {
@@ -45,6 +46,7 @@ func TestPgMonitorIsEnough(t *testing.T) {
 }
 
 func TestWithLessItSaysWhatItCouldNotSee(t *testing.T) {
+	t.Parallel()
 	at := alone(t)
 	execute(t, connect(t, at), "CREATE ROLE nobody_in_particular LOGIN PASSWORD 'w'")
 	r := examine(t, as(t, at, "nobody_in_particular", "w"), time.Second)
@@ -58,6 +60,7 @@ func TestWithLessItSaysWhatItCouldNotSee(t *testing.T) {
 }
 
 func TestItsOwnSessionsNeverCount(t *testing.T) {
+	t.Parallel()
 	at := alone(t)
 	other, err := doctor.NewSampler(t.Context(), doctor.SamplerConfig{URL: at})
 	if err != nil {

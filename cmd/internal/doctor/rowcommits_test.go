@@ -7,6 +7,7 @@ import (
 
 // TestCommitsThatFlushNothingHoldNobodyUp: commits that wait for the WAL are a finding only if the server flushes it or a standby confirms it.
 func TestCommitsThatFlushNothingHoldNobodyUp(t *testing.T) {
+	t.Parallel()
 	begin := time.Now()
 	insert := Session{Kind: "client backend", State: "active", Class: Commit, Query: "INSERT INTO entry VALUES (1)"}
 	with := func(flushes bool, event Event) *inspection {

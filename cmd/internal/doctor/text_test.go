@@ -6,6 +6,7 @@ import (
 )
 
 func TestShapeLeavesValuesOut(t *testing.T) {
+	t.Parallel()
 	for query, want := range map[string]string{
 		"SELECT * FROM t WHERE a = 'it''s' AND b = 42 -- why\n AND c1 = $1;": "SELECT * FROM t WHERE a = ? AND b = ? AND c1 = $1",
 		"INSERT INTO t\n  VALUES (1.5, /* x */ 'cut off":                     "INSERT INTO t VALUES (?, ?",
@@ -17,6 +18,7 @@ func TestShapeLeavesValuesOut(t *testing.T) {
 }
 
 func TestForkRateIsTheStrideOfNewSessions(t *testing.T) {
+	t.Parallel()
 	at := time.Unix(1000, 0)
 	samples := []Sample{
 		{NewestPID: 100, NewestFrom: at},
@@ -34,6 +36,7 @@ func TestForkRateIsTheStrideOfNewSessions(t *testing.T) {
 }
 
 func TestASampleAfterAPauseCountsForNoMoreThanItMay(t *testing.T) {
+	t.Parallel()
 	w := &window{span: time.Minute}
 	at := time.Unix(1000, 0)
 	waiting := []Session{{State: "active", WaitType: "Lock", Wait: "tuple", Class: RowLock}}
@@ -54,6 +57,7 @@ func TestASampleAfterAPauseCountsForNoMoreThanItMay(t *testing.T) {
 }
 
 func TestLinesAreCountedByTheirHeads(t *testing.T) {
+	t.Parallel()
 	row := Lock{Type: "tuple", Relation: 1, Page: 2, Tuple: 3}
 	turn, queued := row, row
 	turn.Granted, turn.PID = true, 20
@@ -79,6 +83,7 @@ func TestLinesAreCountedByTheirHeads(t *testing.T) {
 }
 
 func TestTheWindowIsBounded(t *testing.T) {
+	t.Parallel()
 	w := &window{span: time.Hour}
 	at := time.Unix(1000, 0)
 	for i := range 600 {

@@ -3,6 +3,7 @@ package doctor
 import "testing"
 
 func TestWaitsAreOneClassUnderAllTheirNames(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		state, kind string
 		events      []string
@@ -44,6 +45,7 @@ func TestWaitsAreOneClassUnderAllTheirNames(t *testing.T) {
 }
 
 func TestEveryClassIsShown(t *testing.T) {
+	t.Parallel()
 	shown := map[Class]bool{}
 	for _, c := range Classes() {
 		shown[c] = true

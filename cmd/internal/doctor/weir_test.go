@@ -14,6 +14,7 @@ import (
 )
 
 func TestWeirsOwnTroublesAreNamed(t *testing.T) {
+	t.Parallel()
 	url := alone(t)
 	conn := connect(t, url)
 	if err := schema.Up(t.Context(), conn); err != nil {
@@ -51,6 +52,7 @@ func TestWeirsOwnTroublesAreNamed(t *testing.T) {
 
 // TestReaderOfASegmentIsNamed: a transaction that has only read also holds a segment, and the doctor names it and how long it has been open.
 func TestReaderOfASegmentIsNamed(t *testing.T) {
+	t.Parallel()
 	url := alone(t)
 	conn, reader := connect(t, url), connect(t, url)
 	if err := schema.Up(t.Context(), conn); err != nil {
@@ -83,9 +85,11 @@ func expectDownstream(t *testing.T, r doctor.Report, code doctor.Code) doctor.Fi
 
 // TestAClockThatStepsIsNoWorkersSilence: silence is measured by the register that rescuing uses, so a clock step makes no worker silent.
 func TestAClockThatStepsIsNoWorkersSilence(t *testing.T) {
+	t.Parallel()
 	const step = `UPDATE weir.last_word SET at = at + interval '%[1]s'; UPDATE weir.worker SET at = at + interval '%[1]s';
 		SELECT setval('weir.watched_at', pg_sequence_last_value('weir.watched_at') + (extract(epoch FROM interval '%[1]s') * 1000)::bigint)`
 	t.Run("of the living", func(t *testing.T) {
+		t.Parallel()
 		url := alone(t)
 		conn := connect(t, url)
 		if err := schema.Up(t.Context(), conn); err != nil {
@@ -98,6 +102,7 @@ func TestAClockThatStepsIsNoWorkersSilence(t *testing.T) {
 		}
 	})
 	t.Run("of the dead", func(t *testing.T) {
+		t.Parallel()
 		url := alone(t)
 		conn := connect(t, url)
 		if err := schema.Up(t.Context(), conn); err != nil {
@@ -110,6 +115,7 @@ func TestAClockThatStepsIsNoWorkersSilence(t *testing.T) {
 
 // TestAPreparedTransactionThatKeepsAWorkerIsNamed: the doctor names a prepared transaction that keeps a worker from being fenced.
 func TestAPreparedTransactionThatKeepsAWorkerIsNamed(t *testing.T) {
+	t.Parallel()
 	url := alone(t)
 	conn := connect(t, url)
 	if err := schema.Up(t.Context(), conn); err != nil {
@@ -126,6 +132,7 @@ func TestAPreparedTransactionThatKeepsAWorkerIsNamed(t *testing.T) {
 }
 
 func TestWeirAtWorkIsWell(t *testing.T) {
+	t.Parallel()
 	url := alone(t)
 	conn := connect(t, url)
 	if err := schema.Up(t.Context(), conn); err != nil {
@@ -143,6 +150,7 @@ func TestWeirAtWorkIsWell(t *testing.T) {
 
 // TestSlowClaimsAreNamed: slow calls of Weir are reported, whatever their cause, with the settings that may explain them.
 func TestSlowClaimsAreNamed(t *testing.T) {
+	t.Parallel()
 	url := alone(t)
 	conn := connect(t, url)
 	if err := schema.Up(t.Context(), conn); err != nil {
@@ -162,6 +170,7 @@ func TestSlowClaimsAreNamed(t *testing.T) {
 
 // TestKindThatNoWorkerKnowsIsNamed: jobs that workers release for want of a handler are information at first, and a warning once they have waited for long.
 func TestKindThatNoWorkerKnowsIsNamed(t *testing.T) {
+	t.Parallel()
 	url := alone(t)
 	conn := connect(t, url)
 	if err := schema.Up(t.Context(), conn); err != nil {

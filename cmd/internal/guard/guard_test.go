@@ -20,6 +20,7 @@ import (
 
 // The horizon is shared by the whole cluster, so the tests run one after another on one cluster.
 func TestGuard(t *testing.T) {
+	t.Parallel()
 	s := startServers(t)
 	for name, test := range map[string]func(*testing.T, *servers){
 		"IdleSnapshotIsTerminatedAtOnce":               idleSnapshot,

@@ -75,6 +75,7 @@ func (m *made) expect(t *testing.T, want string, harmed ...string) {
 }
 
 func TestSessionsOfStandbysOfOneNameAreTheirOwn(t *testing.T) {
+	t.Parallel()
 	m := newMade()
 	a := m.standby(m.c.primary, "a", "walreceiver", 100)
 	b := m.standby(m.c.primary, "b", "walreceiver", 200)
@@ -87,6 +88,7 @@ func TestSessionsOfStandbysOfOneNameAreTheirOwn(t *testing.T) {
 }
 
 func TestStandbyOfAnotherNameIsNotTakenForTheOneThatHolds(t *testing.T) {
+	t.Parallel()
 	m := newMade()
 	a := m.standby(m.c.primary, "a", "first", 100)
 	m.standby(m.c.primary, "b", "second", 100)
@@ -96,6 +98,7 @@ func TestStandbyOfAnotherNameIsNotTakenForTheOneThatHolds(t *testing.T) {
 }
 
 func TestStandbyWithoutFeedbackHoldsNothing(t *testing.T) {
+	t.Parallel()
 	m := newMade()
 	a := m.standby(m.c.primary, "a", "first", 100)
 	m.c.primary.Sessions, a.feedback = nil, false
@@ -104,6 +107,7 @@ func TestStandbyWithoutFeedbackHoldsNothing(t *testing.T) {
 }
 
 func TestEndThatGivesBackLittleIsNotWorthIt(t *testing.T) {
+	t.Parallel()
 	for next, want := range map[horizon.XID]string{
 		110: "primary pid 1 report; primary pid 2 report; ",
 		900: "primary pid 1 terminate; primary pid 2 report; ",
@@ -116,6 +120,7 @@ func TestEndThatGivesBackLittleIsNotWorthIt(t *testing.T) {
 }
 
 func TestFrontIsEndedAsFarAsItReaches(t *testing.T) {
+	t.Parallel()
 	m := newMade()
 	m.session(m.c.primary, 1, 100, 0)
 	m.session(m.c.primary, 2, 0, 200)
@@ -129,6 +134,7 @@ func TestFrontIsEndedAsFarAsItReaches(t *testing.T) {
 }
 
 func TestXidsAreComparedOnACircle(t *testing.T) {
+	t.Parallel()
 	m := newMade()
 	m.c.primary.Next = 5
 	m.session(m.c.primary, 1, 0, 4294967000)
@@ -140,6 +146,7 @@ func TestXidsAreComparedOnACircle(t *testing.T) {
 }
 
 func TestNameOfAStandbyIsReadFromItsConnection(t *testing.T) {
+	t.Parallel()
 	for conninfo, want := range map[string]string{
 		"user=r dbname=replication host=h port=5432 fallback_application_name=walreceiver sslmode=prefer": "walreceiver",
 		"application_name=my standby port=1 fallback_application_name=cluster":                            "my standby",
@@ -154,6 +161,7 @@ func TestNameOfAStandbyIsReadFromItsConnection(t *testing.T) {
 
 // A snapshot is as old as the oldest transaction of any database; VACUUM respects the snapshots of its own database.
 func TestTransactionElsewhereCountsThroughSnapshotsHere(t *testing.T) {
+	t.Parallel()
 	m := newMade()
 	m.session(m.c.primary, 1, 100, 0).Database = "elsewhere"
 	m.session(m.c.primary, 2, 0, 50).Database = "elsewhere"
@@ -163,6 +171,7 @@ func TestTransactionElsewhereCountsThroughSnapshotsHere(t *testing.T) {
 }
 
 func TestSlotOfACatalogHoldsNoTable(t *testing.T) {
+	t.Parallel()
 	m := newMade()
 	old := horizon.XID(10)
 	m.c.primary.Slots = []horizon.ReplicationSlot{{Name: "changes", Logical: true, CatalogXmin: &old}}

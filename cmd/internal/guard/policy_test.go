@@ -10,6 +10,7 @@ import (
 )
 
 func TestExampleIsTheDefaultPolicy(t *testing.T) {
+	t.Parallel()
 	p, err := ParsePolicy(Example)
 	if err != nil {
 		t.Fatal(err)
@@ -38,6 +39,7 @@ func TestExampleIsTheDefaultPolicy(t *testing.T) {
 }
 
 func TestBadPolicyIsNamed(t *testing.T) {
+	t.Parallel()
 	for text, want := range map[string]string{
 		"interval = \"1s\"\nactions = 3":                       "line 2: unknown setting actions",
 		"interval = 5":                                         `"5" is not a valid duration`,
@@ -65,6 +67,7 @@ func TestBadPolicyIsNamed(t *testing.T) {
 }
 
 func TestFirstRuleThatMatchesDecides(t *testing.T) {
+	t.Parallel()
 	p, err := ParsePolicy(`
 		[[rule]]
 		name = "office"
@@ -110,6 +113,7 @@ func TestFirstRuleThatMatchesDecides(t *testing.T) {
 }
 
 func TestSomeAreNeverEnded(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		session horizon.Session
 		named   bool
@@ -132,6 +136,7 @@ func TestSomeAreNeverEnded(t *testing.T) {
 }
 
 func TestSignalsAreFewAndFewerAfterOneThatDidNoGood(t *testing.T) {
+	t.Parallel()
 	var c caution
 	now := time.Now()
 	at := func(d time.Duration) time.Time { return now.Add(d) }

@@ -10,6 +10,7 @@ func at(x horizon.XID) *horizon.XID { return &x }
 
 // TestWhatAHolderHolds: each kind of holder affects the tables that ComputeXidHorizons says.
 func TestWhatAHolderHolds(t *testing.T) {
+	t.Parallel()
 	session := func(database string, xid, xmin *horizon.XID) *horizon.View {
 		return &horizon.View{Database: "shop", Next: 1000, Sessions: []*horizon.Session{
 			{PID: 7, Backend: "client backend", Database: database, XID: xid, Xmin: xmin},
@@ -72,6 +73,7 @@ func TestWhatAHolderHolds(t *testing.T) {
 // TestTheOldestHoldComesFirst: holders are sorted by age, even when transaction ids wrap around, and a transaction comes before the snapshots that
 // are as old because of it.
 func TestTheOldestHoldComesFirst(t *testing.T) {
+	t.Parallel()
 	v := &horizon.View{Database: "shop", Next: 5, Sessions: []*horizon.Session{
 		{PID: 1, Database: "shop", Xmin: at(3)},
 		{PID: 2, Database: "shop", Xmin: at(4_294_967_000)},

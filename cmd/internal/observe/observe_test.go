@@ -222,6 +222,7 @@ var (
 
 // TestDashboardAndAlertsAskForWhatThereIs: every metric and label that they name is in a real scrape of a hub, or of a program with weirotel.
 func TestDashboardAndAlertsAskForWhatThereIs(t *testing.T) {
+	t.Parallel()
 	s := start(t)
 	s.work()
 	queries, text := dashboard(t)

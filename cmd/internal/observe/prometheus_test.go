@@ -29,6 +29,7 @@ func program(t *testing.T, name string) string {
 
 // TestAlertsFireWhenTheyShould has promtool check the rules and play the scenes of their own tests.
 func TestAlertsFireWhenTheyShould(t *testing.T) {
+	t.Parallel()
 	promtool := program(t, "promtool")
 	for _, args := range [][]string{{"check", "rules", "weir.rules.yaml"}, {"test", "rules", "weir.rules.test.yaml"}} {
 		cmd := exec.CommandContext(t.Context(), promtool, args...)
@@ -50,6 +51,7 @@ func TestAlertsFireWhenTheyShould(t *testing.T) {
 // TestPrometheusTakesDashboardAndAlerts: a real one scrapes a hub and a program with weirotel, every rule is evaluated without an error, and every
 // query of the dashboard answers with something.
 func TestPrometheusTakesDashboardAndAlerts(t *testing.T) {
+	t.Parallel()
 	prometheus := program(t, "prometheus")
 	s := start(t)
 	s.work()

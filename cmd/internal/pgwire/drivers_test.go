@@ -33,11 +33,25 @@ func fixture(t *testing.T, name string) string {
 }
 
 // TestDriverPsycopg3 and the tests below: connect, listen, receive, notify, and the same again after a restart of the hub.
-func TestDriverPsycopg3(t *testing.T) { drivePython(t, "psycopg3.py") }
-func TestDriverAsyncpg(t *testing.T)  { drivePython(t, "asyncpg_listen.py") }
+func TestDriverPsycopg3(t *testing.T) {
+	t.Parallel()
+	drivePython(t, "psycopg3.py")
+}
 
-func TestDriverNodePostgres(t *testing.T) { driveNode(t, "node-postgres.js") }
-func TestDriverPostgresJS(t *testing.T)   { driveNode(t, "postgres-js.js") }
+func TestDriverAsyncpg(t *testing.T) {
+	t.Parallel()
+	drivePython(t, "asyncpg_listen.py")
+}
+
+func TestDriverNodePostgres(t *testing.T) {
+	t.Parallel()
+	driveNode(t, "node-postgres.js")
+}
+
+func TestDriverPostgresJS(t *testing.T) {
+	t.Parallel()
+	driveNode(t, "postgres-js.js")
+}
 
 func drivePython(t *testing.T, script string) {
 	drive(t, exec.Command(drivertest.Python(t, fixture(t, "requirements.txt")), fixture(t, script)))

@@ -12,6 +12,7 @@ import (
 
 // Whatever bytes arrive, before or during a session, the server neither crashes nor leaks connections.
 func TestNoiseHarmsNobody(t *testing.T) {
+	t.Parallel()
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	random := rand.New(rand.NewPCG(seed, 0))

@@ -37,6 +37,7 @@ func aboutToReclaim(t *testing.T, conn *pgx.Conn) int64 {
 
 // TestReadersThatWaitForAReclaimMissNothing: a reader that starts while a segment is being reclaimed waits, and then shows every job where it is.
 func TestReadersThatWaitForAReclaimMissNothing(t *testing.T) {
+	t.Parallel()
 	for _, c := range reads {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()

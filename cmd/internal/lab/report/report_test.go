@@ -45,6 +45,7 @@ func write(t *testing.T, r *lab.Report) string {
 }
 
 func TestReportEscapesWhatComesFromTheRun(t *testing.T) {
+	t.Parallel()
 	const attack = `</script><script>alert(1)</script><img src=x onerror="alert(2)">'"` + "`${x}"
 	page := write(t, example(attack))
 	for _, harm := range []string{"<script>alert", "<img", `onerror="alert`} {
@@ -58,6 +59,7 @@ func TestReportEscapesWhatComesFromTheRun(t *testing.T) {
 }
 
 func TestReportAsksNothingOfAnyNetwork(t *testing.T) {
+	t.Parallel()
 	page := write(t, example("plain"))
 	for _, asks := range []string{`\bsrc\s*=`, `\bhref\s*=\s*"?[^"#]`, `@import`, `url\(`, `<link`, `<iframe`, `\bfetch\(`, `XMLHttpRequest`, `WebSocket`, `importScripts`, `sendBeacon`} {
 		if found := regexp.MustCompile(asks).FindString(page); found != "" {
@@ -73,6 +75,7 @@ func TestReportAsksNothingOfAnyNetwork(t *testing.T) {
 }
 
 func TestReportSaysWhatMadeEachChart(t *testing.T) {
+	t.Parallel()
 	r := example("plain")
 	r.Results[0].Charts[0].Command, r.Results[0].Charts[0].Settings = "weir lab notify --clients 7", []lab.Setting{{Name: "commit_delay", Value: "2000"}}
 	page := write(t, r)
@@ -84,6 +87,7 @@ func TestReportSaysWhatMadeEachChart(t *testing.T) {
 }
 
 func TestLongSeriesAreThinned(t *testing.T) {
+	t.Parallel()
 	r := example("plain")
 	if n := len(write(t, r)); n > 150_000 {
 		t.Errorf("a page with one line of 5,000 points has %d bytes", n)
