@@ -61,7 +61,7 @@ type riverClient struct {
 }
 
 func (c riverClient) Fill(ctx context.Context, queue string, n int) error {
-	jobs := make([]river.InsertManyParams, min(n, engine.FillMost))
+	jobs := make([]river.InsertManyParams, min(n, engine.BatchSize))
 	for i := range jobs {
 		jobs[i] = river.InsertManyParams{Args: engine.Job{}, InsertOpts: &river.InsertOpts{Queue: queue}}
 	}

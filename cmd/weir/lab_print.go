@@ -117,8 +117,8 @@ func labText(w io.Writer, r *lab.Report) error {
 			return err
 		}
 		fmt.Fprintf(w, "\n%s\n", result.Verdict.Text)
-		for _, cure := range result.Verdict.Cures {
-			fmt.Fprintln(w, "- "+cure)
+		for _, fix := range result.Verdict.Fixes {
+			fmt.Fprintln(w, "- "+fix)
 		}
 		for _, note := range result.Notes {
 			fmt.Fprintln(w, note)

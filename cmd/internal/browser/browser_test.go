@@ -25,7 +25,7 @@ func TestMain(m *testing.M) { pgtest.Main(m) }
 
 const patience = 60 * time.Second
 
-// chromium starts a browser that is installed here, and opens a page in it.
+// chromium starts an installed browser, and opens a page in it.
 func chromium(t *testing.T, url string) context.Context {
 	t.Helper()
 	var program string
@@ -44,7 +44,7 @@ func chromium(t *testing.T, url string) context.Context {
 	options := append(chromedp.DefaultExecAllocatorOptions[:],
 		chromedp.ExecPath(program), chromedp.WindowSize(1200, 900), chromedp.WSURLReadTimeout(patience))
 	if os.Getuid() == 0 {
-		options = append(options, chromedp.NoSandbox) // it refuses to run as root with one
+		options = append(options, chromedp.NoSandbox) // Chromium refuses to run as root with a sandbox
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	t.Cleanup(cancel)
@@ -78,7 +78,7 @@ func states(t *testing.T, ctx context.Context, want string) {
 	await(t, ctx, `[...document.querySelectorAll(".state")].map(s => s.textContent).join(" ")`, want+" "+want)
 }
 
-// await waits until the expression, evaluated in the page, gives what is wanted.
+// await waits until the expression, evaluated in the page, returns the wanted value.
 func await(t *testing.T, ctx context.Context, expression, want string) {
 	t.Helper()
 	deadline := time.Now().Add(30 * time.Second)
@@ -105,7 +105,7 @@ func TestPageShowsEveryMessageOnceAcrossDropsAndHubs(t *testing.T) {
 	t.Parallel()
 	database := pgtest.Database(t)
 	pool := pgtest.Pool(t, database)
-	origin := httptest.NewServer(http.FileServerFS(os.DirFS("../../../examples/browser"))) // another origin than the hub's
+	origin := httptest.NewServer(http.FileServerFS(os.DirFS("../../../examples/browser"))) // not the hub's origin
 	t.Cleanup(origin.Close)
 	secret := []byte(rand.Text() + rand.Text())
 	authorizer, err := web.NewJWT(web.JWTConfig{Secret: secret})
@@ -147,7 +147,7 @@ func TestPageShowsEveryMessageOnceAcrossDropsAndHubs(t *testing.T) {
 	at := func(position string) string {
 		return origin.URL + "/?" + url.Values{"hub": {"http://" + address}, "token": {token}, "position": {position}}.Encode()
 	}
-	ctx := chromium(t, at("7.1000.1")) // a position of another database's
+	ctx := chromium(t, at("7.1000.1")) // a position of another database
 	do(t, ctx, chromedp.Click("#connect button.primary"))
 	shows(t, ctx, "gap=messages may be missing (unknown)")
 
@@ -164,14 +164,14 @@ func TestPageShowsEveryMessageOnceAcrossDropsAndHubs(t *testing.T) {
 	await(t, ctx, `document.querySelector("#websocket li.error")?.textContent ?? ""`, `errorpublish "news" is not allowed`)
 	do(t, ctx, chromedp.Evaluate[chromedp.Void](`document.querySelector("#websocket li.error").remove()`))
 
-	// What comes while the page is not connected is there when it is again.
+	// A page receives, when it reconnects, the messages published while it was disconnected.
 	do(t, ctx, chromedp.Click("#drop"))
 	states(t, ctx, "closed")
 	publish("news", "3, while away")
 	do(t, ctx, chromedp.Click("#connect button.primary"))
 	shows(t, ctx, "news=3, while away", `orders.new={"order": 2}`, "orders.new=1 <b>ü</b>")
 
-	// A hub that stops, and another in its place: the page comes back by itself.
+	// A hub stops and another replaces it: the page reconnects automatically.
 	stop(first)
 	await(t, ctx, `String(document.querySelectorAll(".state.open").length)`, "0")
 	publish("orders.paid", "4, between hubs")

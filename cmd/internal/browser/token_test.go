@@ -15,7 +15,7 @@ import (
 	"github.com/weir-pg/weir/internal/pgtest"
 )
 
-// TestAnExpiredTokenIsNotTriedForEver: weir.js, imported as a module, asks for another token where it can, and closes where it can't.
+// TestAnExpiredTokenIsNotTriedForEver: weir.js, imported as a module, asks for another token if it can, and otherwise closes.
 func TestAnExpiredTokenIsNotTriedForEver(t *testing.T) {
 	t.Parallel()
 	node, err := exec.LookPath("node")
@@ -54,7 +54,7 @@ func TestAnExpiredTokenIsNotTriedForEver(t *testing.T) {
 	}
 	for _, want := range []string{"a function's second token: open\n", "a token that stays: open\n", "an expired token that stays: closed the token", "asked 2 times\n"} {
 		if !strings.Contains(string(said), want) {
-			t.Errorf("%q is not in what it said:\n%s", want, said)
+			t.Errorf("%q is missing from the output:\n%s", want, said)
 		}
 	}
 }

@@ -1,4 +1,4 @@
-// Package engine is Weir as benches see it: through its public API, as any program uses it.
+// Package engine lets benches measure Weir through its public API, as any program uses it.
 package engine
 
 import (
@@ -17,7 +17,7 @@ import (
 	"github.com/weir-pg/weir/schema"
 )
 
-// Engine is Weir. Warnings of its workers go to Log.
+// Engine implements load.Engine for Weir. Its workers log warnings to Log.
 type Engine struct{ Log io.Writer }
 
 func (Engine) Name() string   { return "weir" }
@@ -27,7 +27,7 @@ func (Engine) Install(ctx context.Context, conn *pgx.Conn) error {
 	if err := schema.Up(ctx, conn); err != nil {
 		return err
 	}
-	// Clients that use a new queue's name for the first time at the same instant make twins, and setting those aside later updates rows.
+	// Clients that use a new queue's name for the first time at the same instant create duplicates, and setting those aside later updates rows.
 	_, err := conn.Exec(ctx, `SELECT weir._queue_id($1)`, load.Queue)
 	return err
 }
@@ -62,13 +62,13 @@ type client struct {
 	log  io.Writer
 }
 
-// errFails is what an attempt fails with that is to fail.
-var errFails = errors.New("bench: this attempt was to fail")
+// errFails is the error of attempts that fail on purpose.
+var errFails = errors.New("bench: this attempt fails on purpose")
 
-// FillMost is how many jobs are enqueued at once.
-const FillMost = 10_000
+// BatchSize is the number of jobs enqueued at once.
+const BatchSize = 10_000
 
-// Job does what a bench wants of it; peers have the same. Number 0 is left out, for an args of {}.
+// Job is a bench's job, the same for all engines. Number 0 is omitted, so that the args are {}.
 type Job struct {
 	Number int64 `json:"n,omitempty"`
 }
@@ -76,7 +76,7 @@ type Job struct {
 func (Job) Kind() string { return "bench" }
 
 func (c client) Fill(ctx context.Context, queue string, n int) error {
-	jobs := make([]weir.NewJob, min(n, FillMost))
+	jobs := make([]weir.NewJob, min(n, BatchSize))
 	for i := range jobs {
 		jobs[i] = weir.NewJob{Args: Job{}, Options: &weir.Options{Queue: queue}}
 	}
@@ -98,7 +98,7 @@ func (c client) Enqueue(ctx context.Context, tx pgx.Tx, queue string, number int
 	return err
 }
 
-// EnqueueSQL is the call of programs in other languages.
+// EnqueueSQL enqueues as a program in another language does.
 func (c client) EnqueueSQL(ctx context.Context, queue string, number int64) error {
 	_, err := c.pool.Exec(ctx, `SELECT weir.enqueue($1, 'bench', jsonb_build_object('n', $2::bigint))`, queue, number)
 	return err
@@ -129,7 +129,7 @@ func (c client) Work(ctx context.Context, w load.Work) error {
 	return worker.Run(ctx)
 }
 
-// Warnings logs what goes wrong.
+// Warnings returns a logger of warnings and errors.
 func Warnings(w io.Writer) *slog.Logger {
 	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: slog.LevelWarn}))
 }

@@ -2,5 +2,5 @@
 
 package lab
 
-// mayOpen can't tell on this system.
+// mayOpen does not know the limit on this system.
 func mayOpen(int) error { return nil }

@@ -29,7 +29,7 @@ func tiny(scenario, url string) Config {
 }
 
 func TestEveryScenarioEndsWithAPlausibleResultAndCleansUp(t *testing.T) {
-	pgtest.Alone(t, "in the time that a scenario has here, something must have been done")
+	pgtest.Alone(t, "each scenario must do some work in the short time it has")
 	for _, name := range Scenarios {
 		t.Run(name, func(t *testing.T) {
 			url := pgtest.Empty(t)
@@ -52,32 +52,32 @@ func TestEveryScenarioEndsWithAPlausibleResultAndCleansUp(t *testing.T) {
 func plausible(t *testing.T, r *Result, took time.Duration) {
 	t.Helper()
 	if r.Title == "" || r.About == "" || r.Server.Version == "" || r.Seconds <= 0 || r.Seconds > took.Seconds()+1 || len(r.Settings) == 0 {
-		t.Errorf("the result does not say what was done: %+v", r)
+		t.Errorf("the result lacks a description: %+v", r)
 	}
 	kinds := map[Kind]int{}
 	names := map[string]bool{}
 	for _, w := range r.Ways {
 		kinds[w.Kind]++
 		if names[w.Name] {
-			t.Errorf("two ways are called %q", w.Name)
+			t.Errorf("two ways have the name %q", w.Name)
 		}
 		names[w.Name] = true
 		if w.Done < 1 || w.Rate <= 0 || w.Seconds <= 0 || w.What == "" {
-			t.Errorf("nothing was done by %+v", w)
+			t.Errorf("%+v did nothing", w)
 		}
 		if w.Latency == nil || w.Latency.P50 <= 0 || w.Latency.P99 < w.Latency.P50 || w.Latency.Max < w.Latency.P99 {
-			t.Errorf("%s: latency is no distribution: %+v", w.Name, w.Latency)
+			t.Errorf("%s: latency is not a distribution: %+v", w.Name, w.Latency)
 		}
 		sum := 0.0
 		for _, wait := range w.Waits {
 			sum += wait.Share
 		}
 		if sum > 1.01 {
-			t.Errorf("%s: waits take more than all of the time: %v", w.Name, w.Waits)
+			t.Errorf("%s: the waits' shares add up to more than 1: %v", w.Name, w.Waits)
 		}
 	}
-	if kinds[Collapse] == 0 || kinds[Cure] == 0 {
-		t.Errorf("a collapse stands beside its cures, and here are %v", kinds)
+	if kinds[Collapse] == 0 || kinds[Fix] == 0 {
+		t.Errorf("a collapse needs fixes next to it, got %v", kinds)
 	}
 	if v := r.Verdict; v.Text == "" || v.Shown != (v.Times >= shownFrom) || v.Shown != strings.HasPrefix(v.Text, "Shown: ") {
 		t.Errorf("the verdict does not follow from the figures: %+v", v)
@@ -87,7 +87,7 @@ func plausible(t *testing.T, r *Result, took time.Duration) {
 	}
 	for _, c := range r.Charts {
 		if c.Title == "" || c.Command == "" || len(c.Settings) == 0 || len(c.Lines) == 0 || c.X.Label == "" || c.Y.Label == "" {
-			t.Errorf("chart %q does not say what it shows, or what made it: %+v", c.Title, c)
+			t.Errorf("chart %q has no axis labels, or no command: %+v", c.Title, c)
 		}
 		for _, l := range c.Lines {
 			if l.Name == "" || len(l.X) == 0 || len(l.X) != len(l.Y) || c.Kind == Stack && len(l.X) != len(c.Lines[0].X) {
@@ -133,7 +133,7 @@ func TestStormRunsOnPrivateServersSideBySide(t *testing.T) {
 		}
 	}
 	if !r.Server.Private {
-		t.Error("the server was private, and the result denies it")
+		t.Error("the result does not say that the server was private")
 	}
 }
 
@@ -180,15 +180,15 @@ func TestEveryLoadRunsUntilItsContextEndsAndCleansUp(t *testing.T) {
 			select {
 			case <-ready:
 			case err := <-ended:
-				t.Fatalf("the load ended before it began: %v", err)
+				t.Fatalf("the load ended before it was ready: %v", err)
 			case <-time.After(time.Minute):
-				t.Fatal("the load does not begin")
+				t.Fatal("the load does not start")
 			}
 			if name != "storm" { // whose clients never become sessions
 				seen := `SELECT count(*) > 1 FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'weir lab'`
 				var working bool
 				if err := pgtest.Pool(t, url).QueryRow(t.Context(), seen).Scan(&working); err != nil || !working {
-					t.Errorf("nobody is at work after Ready: %v", err)
+					t.Errorf("no session works after Ready: %v", err)
 				}
 			}
 			cancel()
@@ -211,7 +211,7 @@ func TestLoadAndRunRefuseWhatTheyDoNotKnow(t *testing.T) {
 		}
 	}
 	if err := Load(t.Context(), LoadConfig{Scenario: "notify"}); err == nil {
-		t.Error("a load without a database is no error")
+		t.Error("a load without a database returned no error")
 	}
 	if err := Load(t.Context(), LoadConfig{Scenario: "pinned", Database: pgtest.Empty(t), Pin: "x"}); err == nil || !strings.Contains(err.Error(), `"x"`) {
 		t.Errorf("got %v, want an error that names the pin", err)
@@ -270,12 +270,12 @@ func TestEveryQueueDoesEachJobOnce(t *testing.T) {
 			if _, err := conn.Exec(t.Context(), q.enqueue, jobs); err != nil {
 				t.Fatal(err)
 			}
-			workers, err := openCrew(t.Context(), url, 5, nil)
+			workers, err := openSessions(t.Context(), url, 5, nil)
 			if err != nil {
 				t.Fatal(err)
 			}
 			defer workers.close()
-			trial := &trial{PinnedSize: PinnedSize{Workers: 4}, queue: q, crew: workers, calm: load.NewTally(), late: load.NewTally(), begun: time.Now(), pinAfter: time.Hour}
+			trial := &trial{PinnedSize: PinnedSize{Workers: 4}, queue: q, sessions: workers, calm: load.NewTally(), late: load.NewTally(), begun: time.Now(), pinAfter: time.Hour}
 			until, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
 			m := load.NewTally()

@@ -32,8 +32,8 @@ var listenersScenario = &scenario{
 		}
 		slices.Sort(c.Listeners.Idle)
 		slices.Sort(c.Listeners.Clients)
-		most := max(slices.Max(c.Listeners.Idle)+2, slices.Max(c.Listeners.Clients))
-		return needs{connections: most + 20, weir: true}
+		clients := max(slices.Max(c.Listeners.Idle)+2, slices.Max(c.Listeners.Clients))
+		return needs{connections: clients + 20, weir: true}
 	},
 	run:  runListeners,
 	load: loadListeners,
@@ -61,7 +61,7 @@ func runListeners(ctx context.Context, r *run) error {
 			return err
 		}
 		defer h.stop()
-		posts = append(posts, post{name: "hub", kind: Cure, listen: h.url, notify: r.site.url, send: `SELECT weir.publish($1, $2)`})
+		posts = append(posts, post{name: "hub", kind: Fix, listen: h.url, notify: r.site.url, send: `SELECT weir.publish($1, $2)`})
 	}
 	r.steps = len(posts) * (len(size.Idle) + len(listenOps)*2*len(size.Clients))
 	if err := runPingPong(ctx, r, posts, point); err != nil {
@@ -81,10 +81,10 @@ func listenersVerdict(r *Result, idle []int) Verdict {
 	what := fmt.Sprintf("two sessions make %s round trips per second next to %d idle listeners, and %s next to %d: %s times fewer, although nobody "+
 		"notifies the idle ones",
 		Number(first.Rate), few, Number(last.Rate), many, Number(times))
-	var cures []string
+	var fixes []string
 	hubFirst, hubLast := r.Way(pingPongName("hub", few)), r.Way(pingPongName("hub", many))
 	if hubFirst != nil && hubLast != nil {
-		cures = append(cures, fmt.Sprintf("Through the hub they make %s and %s per second.", Number(hubFirst.Rate), Number(hubLast.Rate)))
+		fixes = append(fixes, fmt.Sprintf("Through the hub they make %s and %s per second.", Number(hubFirst.Rate), Number(hubLast.Rate)))
 		crossing := -1
 		for _, n := range idle {
 			if pg, hub := r.Way(pingPongName("PostgreSQL", n)), r.Way(pingPongName("hub", n)); pg != nil && hub != nil && hub.Rate > pg.Rate {
@@ -93,12 +93,12 @@ func listenersVerdict(r *Result, idle []int) Verdict {
 			}
 		}
 		if crossing >= 0 {
-			cures = append(cures, fmt.Sprintf("The hub is faster from %d idle listeners on (of the numbers measured).", crossing))
+			fixes = append(fixes, fmt.Sprintf("The hub is faster from %d idle listeners on (of the numbers measured).", crossing))
 		} else {
-			cures = append(cures, "PostgreSQL is faster at all numbers measured.")
+			fixes = append(fixes, "PostgreSQL is faster at all numbers measured.")
 		}
 	}
-	return verdict(times, what, cures)
+	return verdict(times, what, fixes)
 }
 
 func list(numbers []int) string {
@@ -110,7 +110,7 @@ func list(numbers []int) string {
 }
 
 func loadListeners(ctx context.Context, s *site, c LoadConfig) error {
-	idle := &crew{}
+	idle := &sessions{}
 	defer idle.close()
 	if err := grow(ctx, idle, s.url, cmp.Or(c.Clients, 100)); err != nil {
 		return err

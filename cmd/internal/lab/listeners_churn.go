@@ -14,17 +14,17 @@ import (
 // listenOps are the operations that clients repeat.
 var listenOps = []struct {
 	name, what string
-	run        func(ctx context.Context, p post, conn, mouth *pgx.Conn, channel string) error
+	run        func(ctx context.Context, p post, conn, notifier *pgx.Conn, channel string) error
 }{
 	{"LISTEN", "each client repeats LISTEN", func(ctx context.Context, _ post, conn, _ *pgx.Conn, channel string) error {
 		_, err := conn.Exec(ctx, `LISTEN `+channel)
 		return err
 	}},
-	{"LISTEN, NOTIFY", "each client repeats LISTEN and notifies the channel", func(ctx context.Context, p post, conn, mouth *pgx.Conn, channel string) error {
+	{"LISTEN, NOTIFY", "each client repeats LISTEN and notifies the channel", func(ctx context.Context, p post, conn, notifier *pgx.Conn, channel string) error {
 		if _, err := conn.Exec(ctx, `LISTEN `+channel); err != nil {
 			return err
 		}
-		_, err := mouth.Exec(ctx, p.send, channel, "")
+		_, err := notifier.Exec(ctx, p.send, channel, "")
 		return err
 	}},
 	{"LISTEN, UNLISTEN", "each client repeats LISTEN and UNLISTEN", func(ctx context.Context, _ post, conn, _ *pgx.Conn, channel string) error {
@@ -58,14 +58,14 @@ func runListening(ctx context.Context, r *run, posts []post, point time.Duration
 						What: op.what + " on " + channels,
 					}
 					t := newTrack(way, point)
-					err := withListeners(ctx, p, n, func(ears, mouths *crew) error {
+					err := withListeners(ctx, p, n, func(listeners, notifiers *sessions) error {
 						return r.measure(ctx, t, point, nil, nil, func(until context.Context, m *load.Tally) error {
-							return ears.work(ctx, until, m, func(ctx context.Context, conn *pgx.Conn, i int) error {
+							return listeners.work(ctx, until, m, func(ctx context.Context, conn *pgx.Conn, i int) error {
 								channel := "weir_lab_common"
 								if !common {
 									channel += strconv.Itoa(i)
 								}
-								return op.run(ctx, p, conn, mouths.conns[i], channel)
+								return op.run(ctx, p, conn, notifiers.conns[i], channel)
 							})
 						})
 					})
@@ -87,18 +87,18 @@ func runListening(ctx context.Context, r *run, posts []post, point time.Duration
 }
 
 // withListeners opens n sessions that listen, and n that notify if those must be separate.
-func withListeners(ctx context.Context, p post, n int, f func(ears, mouths *crew) error) error {
-	ears, err := openCrew(ctx, p.listen, n, nil)
+func withListeners(ctx context.Context, p post, n int, f func(listeners, notifiers *sessions) error) error {
+	listeners, err := openSessions(ctx, p.listen, n, nil)
 	if err != nil {
 		return err
 	}
-	defer ears.close()
-	mouths := ears
+	defer listeners.close()
+	notifiers := listeners
 	if p.notify != p.listen {
-		if mouths, err = openCrew(ctx, p.notify, n, nil); err != nil {
+		if notifiers, err = openSessions(ctx, p.notify, n, nil); err != nil {
 			return err
 		}
-		defer mouths.close()
+		defer notifiers.close()
 	}
-	return f(ears, mouths)
+	return f(listeners, notifiers)
 }

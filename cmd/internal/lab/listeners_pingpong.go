@@ -36,9 +36,9 @@ func runPingPong(ctx context.Context, r *run, posts []post, point time.Duration)
 			}
 		}
 		trips.Lines, slow.Lines = append(trips.Lines, rates), append(slow.Lines, medians)
-		most := tracks[len(tracks)-1]
-		if lines := most.waits.lines(most.at); len(lines) > 0 {
-			waits = append(waits, Chart{Title: "What sessions wait for: " + most.way.Name, Kind: Stack, Lines: lines,
+		last := tracks[len(tracks)-1]
+		if lines := last.waits.lines(last.at); len(lines) > 0 {
+			waits = append(waits, Chart{Title: "What sessions wait for: " + last.way.Name, Kind: Stack, Lines: lines,
 				X: Axis{Label: "seconds"}, Y: Axis{Label: "sessions, stacked"}})
 		}
 	}
@@ -50,7 +50,7 @@ func runPingPong(ctx context.Context, r *run, posts []post, point time.Duration)
 
 // pingPongBesideIdle plays next to a growing number of idle listeners.
 func pingPongBesideIdle(ctx context.Context, r *run, p post, point time.Duration, s sampler) ([]*track, error) {
-	idle := &crew{}
+	idle := &sessions{}
 	defer idle.close()
 	var tracks []*track
 	for i, n := range r.Listeners.Idle {
@@ -79,12 +79,12 @@ func pingPongName(post string, idle int) string {
 
 // grow adds idle listeners, each on its own channel, until there are n. Their connections need not be read, because nothing is ever sent to
 // them.
-func grow(ctx context.Context, idle *crew, url string, n int) error {
+func grow(ctx context.Context, idle *sessions, url string, n int) error {
 	from := len(idle.conns)
 	if n <= from {
 		return nil
 	}
-	more, err := openCrew(ctx, url, n-from, nil)
+	more, err := openSessions(ctx, url, n-from, nil)
 	if err != nil {
 		return err
 	}
@@ -99,21 +99,21 @@ func idleChannel(i int) string { return "weir_lab_idle_" + strconv.Itoa(i) }
 
 // playPingPong opens two sessions that listen and two that notify, and calls during with the game.
 func playPingPong(ctx context.Context, p post, during func(play func(until context.Context, m *load.Tally) error) error) error {
-	ears, err := openCrew(ctx, p.listen, 2, nil)
+	listeners, err := openSessions(ctx, p.listen, 2, nil)
 	if err != nil {
 		return err
 	}
-	defer ears.close()
-	mouths := ears
+	defer listeners.close()
+	notifiers := listeners
 	if p.notify != p.listen {
-		if mouths, err = openCrew(ctx, p.notify, 2, nil); err != nil {
+		if notifiers, err = openSessions(ctx, p.notify, 2, nil); err != nil {
 			return err
 		}
-		defer mouths.close()
+		defer notifiers.close()
 	}
 	names := [2]string{"weir_lab_ping", "weir_lab_pong"}
 	for i, name := range names {
-		if _, err := ears.conns[i].Exec(ctx, `LISTEN `+name); err != nil {
+		if _, err := listeners.conns[i].Exec(ctx, `LISTEN `+name); err != nil {
 			return err
 		}
 	}
@@ -124,11 +124,11 @@ func playPingPong(ctx context.Context, p post, during func(play func(until conte
 		answered := make(chan error, 1)
 		go func() {
 			for {
-				if _, err := ears.conns[0].WaitForNotification(playing); err != nil {
+				if _, err := listeners.conns[0].WaitForNotification(playing); err != nil {
 					answered <- err
 					return
 				}
-				if _, err := mouths.conns[0].Exec(ctx, p.send, names[1], "pong"); err != nil {
+				if _, err := notifiers.conns[0].Exec(ctx, p.send, names[1], "pong"); err != nil {
 					answered <- err
 					return
 				}
@@ -137,12 +137,12 @@ func playPingPong(ctx context.Context, p post, during func(play func(until conte
 		err := func() error {
 			for until.Err() == nil {
 				begun := time.Now()
-				if _, err := mouths.conns[1].Exec(ctx, p.send, names[0], "ping"); err != nil {
+				if _, err := notifiers.conns[1].Exec(ctx, p.send, names[0], "ping"); err != nil {
 					return err
 				}
-				// Without a timeout, a lost message would be awaited forever.
+				// Without a timeout, the game would wait forever for a lost message.
 				patient, cancel := context.WithTimeout(ctx, 30*time.Second)
-				_, err := ears.conns[1].WaitForNotification(patient)
+				_, err := listeners.conns[1].WaitForNotification(patient)
 				cancel()
 				if err != nil {
 					return fmt.Errorf("wait for the answer: %w", err)

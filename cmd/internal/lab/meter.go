@@ -25,7 +25,7 @@ type track struct {
 	gaugeNames     []string
 }
 
-// newTrack begins the record of a way that is measured for a total time.
+// newTrack starts the record of a way that is measured for a total time.
 func newTrack(w *Way, total time.Duration) *track {
 	return &track{
 		way: w, every: min(max(total/80, 200*time.Millisecond), 5*time.Second),
@@ -40,9 +40,9 @@ type gauge struct {
 }
 
 // measure runs work for d and records it. work must return soon after until ends; what it does later is not counted. The sampler may be nil.
-// tell, if set, is called for each interval.
+// report, if set, is called for each interval.
 func (t *track) measure(
-	ctx context.Context, d time.Duration, s sampler, gauges []gauge, tell func(t *track, elapsed time.Duration),
+	ctx context.Context, d time.Duration, s sampler, gauges []gauge, report func(t *track, elapsed time.Duration),
 	work func(until context.Context, m *load.Tally) error,
 ) error {
 	until, cancel := context.WithTimeout(ctx, d)
@@ -72,8 +72,8 @@ func (t *track) measure(
 	cut := func(at time.Time) {
 		t.add(from+at.Sub(begun).Seconds(), at.Sub(last).Seconds(), m, now)
 		last = at
-		if tell != nil {
-			tell(t, at.Sub(begun))
+		if report != nil {
+			report(t, at.Sub(begun))
 		}
 	}
 	for {
@@ -158,8 +158,8 @@ func (l *levels) get(name string) float64 {
 func (l *levels) watch(ctx context.Context, every time.Duration, gauges []gauge) {
 	for ctx.Err() == nil {
 		for _, g := range gauges {
-			look, cancel := unhurried(ctx)
-			v, err := g.read(look)
+			short, cancel := unhurried(ctx)
+			v, err := g.read(short)
 			cancel()
 			if err == nil {
 				l.mu.Lock()

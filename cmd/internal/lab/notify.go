@@ -50,7 +50,7 @@ var notifyWays = []struct {
 }{
 	{"insert", "insert a row", Baseline, ""},
 	{"insert + pg_notify", "insert a row and notify", Collapse, `SELECT pg_notify('weir_lab', 'an entry was added')`},
-	{"insert + weir.publish", "insert a row and publish through Weir", Cure, `SELECT weir.publish('weir_lab', 'an entry was added')`},
+	{"insert + weir.publish", "insert a row and publish through Weir", Fix, `SELECT weir.publish('weir_lab', 'an entry was added')`},
 }
 
 func runNotify(ctx context.Context, r *run) error {
@@ -61,7 +61,7 @@ func runNotify(ctx context.Context, r *run) error {
 	if _, err := r.site.guard.Exec(ctx, makeEntry); err != nil {
 		return err
 	}
-	writers, err := openCrew(ctx, r.site.url, size.Clients, nil)
+	writers, err := openSessions(ctx, r.site.url, size.Clients, nil)
 	if err != nil {
 		return err
 	}
@@ -81,7 +81,7 @@ func runNotify(ctx context.Context, r *run) error {
 			break
 		}
 		for _, w := range notifyWays {
-			if w.kind == Cure && !r.site.weir {
+			if w.kind == Fix && !r.site.weir {
 				continue
 			}
 			way := &Way{Name: w.name, Kind: w.kind, What: w.what, Unit: "transactions"}
@@ -140,7 +140,7 @@ func writeEntry(add string) func(ctx context.Context, conn *pgx.Conn, _ int) err
 
 func notifyVerdict(r *Result) Verdict {
 	worst, what := 0.0, ""
-	var cures []string
+	var fixes []string
 	for _, flush := range []struct{ suffix, words string }{{"", "with the disk as it is"}, {", 2 ms flushes", "with flushes of 2 ms"}} {
 		alone, notify := r.Way("insert"+flush.suffix), r.Way("insert + pg_notify"+flush.suffix)
 		if alone == nil || notify == nil {
@@ -152,11 +152,11 @@ func notifyVerdict(r *Result) Verdict {
 			"sessions' time spent waiting for the lock of the notify queue (%s)",
 			flush.words, Number(notify.Rate), Number(alone.Rate), Number(times), 100*share(notify, notifyLock), notifyLock))
 		if publish := r.Way("insert + weir.publish" + flush.suffix); publish != nil {
-			cures = append(cures, fmt.Sprintf("With weir.publish, %s: %s per second, %.0f%% of the rate of inserts alone.",
+			fixes = append(fixes, fmt.Sprintf("With weir.publish, %s: %s per second, %.0f%% of the rate of inserts alone.",
 				flush.words, Number(publish.Rate), 100*ratio(publish.Rate, alone.Rate)))
 		}
 	}
-	return verdict(worst, what, cures)
+	return verdict(worst, what, fixes)
 }
 
 // share returns the share of a way's busy time spent in a wait event.
@@ -181,7 +181,7 @@ func loadNotify(ctx context.Context, s *site, c LoadConfig) error {
 	if _, err := s.guard.Exec(ctx, makeEntry); err != nil {
 		return err
 	}
-	writers, err := openCrew(ctx, s.url, cmp.Or(c.Clients, 32), nil)
+	writers, err := openSessions(ctx, s.url, cmp.Or(c.Clients, 32), nil)
 	if err != nil {
 		return err
 	}

@@ -111,7 +111,7 @@ type trial struct {
 	total    time.Duration
 	name     string // of the queue, if one schema holds several
 
-	crew           *crew
+	sessions       *sessions
 	holder         *pgx.Conn
 	enqueued, done atomic.Int64
 	begun          time.Time
@@ -125,12 +125,12 @@ func (t *trial) begin(ctx context.Context) (err error) {
 			return err
 		}
 	}
-	if t.crew, err = openCrew(ctx, t.site.url, t.Workers+1, nil); err != nil {
+	if t.sessions, err = openSessions(ctx, t.site.url, t.Workers+1, nil); err != nil {
 		return err
 	}
 	t.holder, err = connect(ctx, t.site.url, watcherName, map[string]string{"idle_in_transaction_session_timeout": "0"})
 	if err != nil {
-		t.crew.close()
+		t.sessions.close()
 	}
 	return err
 }
@@ -141,7 +141,7 @@ func (t *trial) end(ctx context.Context, err error) error {
 		err = fmt.Errorf("the long transaction was lost, so the figures are worthless: %w", lost)
 	}
 	closeConn(t.holder)
-	t.crew.close()
+	t.sessions.close()
 	if err == nil && t.queue.cleanup != "" {
 		_, err = t.site.guard.Exec(ctx, t.queue.cleanup)
 	}
@@ -163,7 +163,7 @@ func (t *trial) run(ctx, until context.Context, m *load.Tally) error {
 			errs <- err
 		}()
 	}
-	start(func() error { return t.produce(ctx, until, t.crew.conns[t.Workers]) })
+	start(func() error { return t.produce(ctx, until, t.sessions.conns[t.Workers]) })
 	start(func() error {
 		if !sleep.For(until, t.pinAfter) {
 			return nil

@@ -48,7 +48,7 @@ func mean(values []float64) float64 {
 }
 
 func chartPinned(r *run, pin string, tracks []*track) {
-	at := Mark{calmTime(r.Duration).Seconds(), "the long transaction begins"}
+	at := Mark{calmTime(r.Duration).Seconds(), "the long transaction starts"}
 	from := len(r.result.Charts)
 	x := Axis{Label: "seconds"}
 	backlogs := Chart{Title: "Backlog, " + pin + " pin", Note: load.Pins[pin].What, Y: Axis{Label: "jobs"}}
@@ -84,13 +84,13 @@ func pinnedVerdict(r *Result, size PinnedSize) Verdict {
 		return ratio(late, before)
 	}
 	var worst *Way
-	var cures []string
+	var fixes []string
 	for _, w := range r.Ways {
 		if w.Kind == Collapse && (worst == nil || times(w) > times(worst)) {
 			worst = w
 		}
-		if w.Kind == Cure {
-			cures = append(cures, fmt.Sprintf("%s: claims from %s to %s ms, a backlog of %s, %s dead rows.",
+		if w.Kind == Fix {
+			fixes = append(fixes, fmt.Sprintf("%s: claims from %s to %s ms, a backlog of %s, %s dead rows.",
 				w.Name, figure(w, claimBefore), figure(w, claimLate), figure(w, backlogAtEnd), figure(w, deadAtEnd)))
 		}
 	}
@@ -98,5 +98,5 @@ func pinnedVerdict(r *Result, size PinnedSize) Verdict {
 		"then finishes %s jobs per second, with %s before and %s enqueued, and has a backlog of %s and %s dead rows",
 		worst.Name, figure(worst, claimLate), figure(worst, claimBefore), Number(times(worst)), figure(worst, rateAtEnd),
 		figure(worst, rateBefore), Number(float64(size.Rate)), figure(worst, backlogAtEnd), figure(worst, deadAtEnd))
-	return verdict(times(worst), what, cures)
+	return verdict(times(worst), what, fixes)
 }

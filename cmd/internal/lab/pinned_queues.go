@@ -37,7 +37,7 @@ func workers(newClaim func() claimFunc) func(ctx, until context.Context, t *tria
 		return eachOf(t.Workers, t.Workers, func(i int) error {
 			claim := newClaim()
 			for until.Err() == nil {
-				n, took, err := claim(ctx, t.crew.conns[i])
+				n, took, err := claim(ctx, t.sessions.conns[i])
 				if err != nil {
 					return err
 				}
@@ -81,17 +81,17 @@ var sqlQueues = []queueKind{
 		setup: []string{makePlainQueue, makePlainIndex}, work: workers(func() claimFunc { return newAdvisoryClaim(false, 0) }),
 	},
 	{
-		name: "advisory locks, last id", kind: Cure, what: "the same, but the walk starts after the worker's last job, and at the " +
+		name: "advisory locks, last id", kind: Fix, what: "the same, but the walk starts after the worker's last job, and at the " +
 			"beginning only every five seconds",
 		setup: []string{makePlainQueue, makePlainIndex}, work: workers(func() claimFunc { return newAdvisoryClaim(true, 0) }),
 	},
 	{
-		name: "advisory locks, jitter", kind: Cure, what: "the walk starts at a random one of the first hundred jobs, so that workers do not " +
+		name: "advisory locks, jitter", kind: Fix, what: "the walk starts at a random one of the first hundred jobs, so that workers do not " +
 			"all try the same locks",
 		setup: []string{makePlainQueue, makePlainIndex}, work: workers(func() claimFunc { return newAdvisoryClaim(false, 100) }),
 	},
 	{
-		name: "SKIP LOCKED, 100 at once", kind: Cure, what: "a claim takes up to a hundred jobs and deletes them, so that one walk through the " +
+		name: "SKIP LOCKED, 100 at once", kind: Fix, what: "a claim takes up to a hundred jobs and deletes them, so that one walk through the " +
 			"dead rows serves all of them",
 		setup: []string{makePlainQueue, makePlainIndex}, work: workers(newBulkClaim),
 	},

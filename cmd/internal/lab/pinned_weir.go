@@ -17,7 +17,7 @@ import (
 // weirQueue is Weir, as the root package configures it. It has one worker, whose concurrency is 25 times the number of the others' sessions:
 // it uses three sessions at any concurrency.
 var weirQueue = queueKind{
-	name: "Weir", kind: Cure, what: "jobs are rows of an insert-only log, read through a snapshot cursor and reclaimed by " +
+	name: "Weir", kind: Fix, what: "jobs are rows of an insert-only log, read through a snapshot cursor and reclaimed by " +
 		"TRUNCATE; they are claimed and completed by Weir's own worker",
 	schema: "weir", named: true,
 	enqueue: `SELECT count(weir.enqueue($2, 'lab', '{"n": 1}')) FROM generate_series(1, $1::int)`,

@@ -67,7 +67,7 @@ type Kind string
 const (
 	Baseline Kind = "baseline" // the collapse is compared with it
 	Collapse Kind = "collapse"
-	Cure     Kind = "cure"
+	Fix      Kind = "fix"
 )
 
 // Way is one way to do the work, with its figures. Only fields that apply are set.
@@ -145,15 +145,15 @@ type Verdict struct {
 	Shown bool     `json:"shown"`
 	Times float64  `json:"times"`           // how many times worse than the baseline the collapse is
 	Text  string   `json:"text"`            // about the collapse
-	Cures []string `json:"cures,omitempty"` // one sentence about each
+	Fixes []string `json:"fixes,omitempty"` // one sentence about each
 }
 
 // shownFrom is how many times worse a collapse must be to count as shown: less could be noise.
 const shownFrom = 1.5
 
-// verdict words a comparison: what is a clause about the collapse, cures are sentences about the fixes.
-func verdict(times float64, what string, cures []string) Verdict {
-	v := Verdict{Times: round(times), Shown: times >= shownFrom, Cures: cures}
+// verdict describes a comparison: what is a clause about the collapse, fixes are sentences about the fixes.
+func verdict(times float64, what string, fixes []string) Verdict {
+	v := Verdict{Times: round(times), Shown: times >= shownFrom, Fixes: fixes}
 	if v.Shown {
 		v.Text = "Shown: " + what + "."
 	} else {

@@ -39,10 +39,10 @@ func TestForeignDatabaseIsRefusedUnlessTold(t *testing.T) {
 			}
 			if name == "weir" {
 				if r.Way("insert + weir.publish") != nil || len(r.Notes) == 0 {
-					t.Errorf("a schema weir that the lab has not made was used: %v", r.Notes)
+					t.Errorf("a schema weir that the lab did not create was used: %v", r.Notes)
 				}
 				if err := pool.QueryRow(t.Context(), `SELECT to_regnamespace('weir') IS NOT NULL`).Scan(&there); err != nil || !there {
-					t.Errorf("a schema weir that the lab has not made was dropped: %v", err)
+					t.Errorf("a schema weir that the lab did not create was dropped: %v", err)
 				}
 			}
 		})
@@ -59,7 +59,7 @@ func TestSchemaOfTheSameNameIsNotDropped(t *testing.T) {
 	c := tiny("notify", url)
 	c.AllowNonempty = true
 	if _, err := Run(t.Context(), c); err == nil {
-		t.Error("a schema weir_lab that the lab has not made is no error")
+		t.Error("a schema weir_lab that the lab did not create was accepted")
 	}
 	if _, err := pool.Exec(t.Context(), `SELECT FROM weir_lab.dear`); err != nil {
 		t.Errorf("it was dropped: %v", err)
@@ -78,15 +78,15 @@ func TestKilledLabIsClearedAwayByTheNext(t *testing.T) {
 	}
 	var there bool
 	if err := dead.guard.QueryRow(t.Context(), `SELECT to_regnamespace('weir_lab') IS NOT NULL`).Scan(&there); err != nil || !there {
-		t.Errorf("the lab that was refused has cleared away the other one: %v", err)
+		t.Errorf("the refused lab has removed the other one's schema: %v", err)
 	}
-	closeConn(dead.guard) // as when the process ends
+	closeConn(dead.guard) // as at the end of a process
 	next, err := openSite(t.Context(), url, 0, false, needs{}, func(string) {})
 	for end := time.Now().Add(30 * time.Second); err != nil && strings.Contains(err.Error(), "another lab") && time.Now().Before(end); <-time.After(10 * time.Millisecond) {
-		next, err = openSite(t.Context(), url, 0, false, needs{}, func(string) {}) // the server may not have noticed its end yet
+		next, err = openSite(t.Context(), url, 0, false, needs{}, func(string) {}) // the server may not have noticed the end yet
 	}
 	if err != nil {
-		t.Fatalf("what a killed lab left is refused: %v", err)
+		t.Fatalf("the schema of a killed lab was refused: %v", err)
 	}
 	if err := next.close(); err != nil {
 		t.Fatal(err)

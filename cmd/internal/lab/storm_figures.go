@@ -97,20 +97,20 @@ func stormVerdict(r *Result, size StormSize) Verdict {
 	if cpu, ok := once.Figure(postmasterCPU); ok {
 		what += fmt.Sprintf(", while the postmaster itself got %s%% of a core", Number(cpu))
 	}
-	var cures []string
+	var fixes []string
 	with, without := r.Way("at once, beside parallel queries"), r.Way("at once, beside the same queries without workers")
 	if with != nil && without != nil && with.Latency != nil && without.Latency != nil {
-		cures = append(cures, fmt.Sprintf("Next to parallel queries half wait %s ms or longer; next to the same queries without workers, %s ms.",
+		fixes = append(fixes, fmt.Sprintf("Next to parallel queries half wait %s ms or longer; next to the same queries without workers, %s ms.",
 			Number(with.Latency.P50), Number(without.Latency.P50)))
 	}
 	for _, w := range r.Ways {
-		if w.Kind == Cure && w.Latency != nil {
+		if w.Kind == Fix && w.Latency != nil {
 			last, _ := w.Figure(lastAnswered)
-			cures = append(cures, fmt.Sprintf("%s: half wait %s ms or longer, and the last gets its answer after %s s.",
+			fixes = append(fixes, fmt.Sprintf("%s: half wait %s ms or longer, and the last gets its answer after %s s.",
 				capital(w.Name), Number(w.Latency.P50), Number(last)))
 		}
 	}
-	return verdict(times, what, cures)
+	return verdict(times, what, fixes)
 }
 
 func capital(s string) string { return strings.ToUpper(s[:1]) + s[1:] }

@@ -9,9 +9,9 @@ import (
 // signal starts all clients of a storm at the same moment. It is published through a hub, to which each client has its own connection;
 // without a hub, it is given within this process.
 type signal struct {
-	site *site
-	ears *crew         // nil: no hub
-	gong chan struct{} // of the next storm, closed to start it
+	site      *site
+	listeners *sessions     // nil: no hub
+	gong      chan struct{} // of the next storm, closed to start it
 }
 
 const signalChannel = "weir_lab_storm"
@@ -22,13 +22,13 @@ func newSignal(ctx context.Context, s *site, h *hub, n int) (*signal, error) {
 	if h == nil {
 		return g, nil
 	}
-	ears, err := openCrew(ctx, h.url, n, nil)
+	listeners, err := openSessions(ctx, h.url, n, nil)
 	if err != nil {
 		return nil, fmt.Errorf("subscribe to the hub: %w", err)
 	}
-	g.ears = ears
-	if err := ears.exec(ctx, `LISTEN `+signalChannel); err != nil {
-		ears.close()
+	g.listeners = listeners
+	if err := listeners.exec(ctx, `LISTEN `+signalChannel); err != nil {
+		listeners.close()
 		return nil, fmt.Errorf("subscribe to the hub: %w", err)
 	}
 	return g, nil
@@ -36,8 +36,8 @@ func newSignal(ctx context.Context, s *site, h *hub, n int) (*signal, error) {
 
 // hear waits for the signal as client i.
 func (g *signal) hear(ctx context.Context, i int) error {
-	if g.ears != nil {
-		_, err := g.ears.conns[i].WaitForNotification(ctx)
+	if g.listeners != nil {
+		_, err := g.listeners.conns[i].WaitForNotification(ctx)
 		return err
 	}
 	select {
@@ -51,7 +51,7 @@ func (g *signal) hear(ctx context.Context, i int) error {
 // send sends the signal, for which all clients wait, and returns when it has been sent.
 func (g *signal) send(ctx context.Context) (at time.Time, err error) {
 	at = time.Now()
-	if g.ears == nil {
+	if g.listeners == nil {
 		close(g.gong)
 		return at, nil
 	}
@@ -63,7 +63,7 @@ func (g *signal) send(ctx context.Context) (at time.Time, err error) {
 func (g *signal) again() { g.gong = make(chan struct{}) }
 
 func (g *signal) close() {
-	if g.ears != nil {
-		g.ears.close()
+	if g.listeners != nil {
+		g.listeners.close()
 	}
 }

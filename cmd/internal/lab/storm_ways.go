@@ -18,7 +18,7 @@ type stormWay struct {
 	*track
 	targets []target // over which the clients are spread
 	jitter  time.Duration
-	queries *crew // that run at the same time; nil: none
+	queries *sessions // that run at the same time; nil: none
 	knocks  []knock
 	cpu     time.Duration // used by the first server's postmaster during the storms
 }
@@ -44,7 +44,7 @@ func stormWays(ctx context.Context, r *run, h *hub) (ways []*stormWay, closeAll 
 	}
 	add(Collapse, "at once", "all clients connect at the same moment", home)
 	for _, parallel := range []int{2, 0} {
-		queries, err := openCrew(ctx, r.site.url, size.Queries, map[string]string{
+		queries, err := openSessions(ctx, r.site.url, size.Queries, map[string]string{
 			"parallel_setup_cost": "0", "parallel_tuple_cost": "0", "min_parallel_table_scan_size": "0", "max_parallel_workers_per_gather": strconv.Itoa(parallel),
 		})
 		if err != nil {
@@ -61,7 +61,7 @@ func stormWays(ctx context.Context, r *run, h *hub) (ways []*stormWay, closeAll 
 		w.queries = queries
 		w.way.Settings = []Setting{{"max_parallel_workers_per_gather", strconv.Itoa(parallel)}, {"parallel_setup_cost", "0"}, {"min_parallel_table_scan_size", "0"}}
 	}
-	add(Cure, "with jitter", fmt.Sprintf("each client first waits for a random time of up to %s", size.Jitter), home).jitter = size.Jitter
+	add(Fix, "with jitter", fmt.Sprintf("each client first waits for a random time of up to %s", size.Jitter), home).jitter = size.Jitter
 	targets := []target{home}
 	if r.site.server == nil {
 		r.note("Two and three servers were not measured: that requires private servers, and a database was given.")
@@ -78,7 +78,7 @@ func stormWays(ctx context.Context, r *run, h *hub) (ways []*stormWay, closeAll 
 				return nil, closeAll, err
 			}
 			targets = append(targets, next)
-			add(Cure, fmt.Sprintf("over %d servers", len(targets)), fmt.Sprintf("the clients are spread over %d servers on this machine, each with its own "+
+			add(Fix, fmt.Sprintf("over %d servers", len(targets)), fmt.Sprintf("the clients are spread over %d servers on this machine, each with its own "+
 				"postmaster", len(targets)), slices.Clone(targets)...)
 		}
 	}
@@ -92,7 +92,7 @@ func stormWays(ctx context.Context, r *run, h *hub) (ways []*stormWay, closeAll 
 		if err != nil {
 			return nil, closeAll, err
 		}
-		w := add(Cure, "at once, huge pages", "all at once, on a server whose shared memory is in huge pages, so that a fork has less to copy", target)
+		w := add(Fix, "at once, huge pages", "all at once, on a server whose shared memory is in huge pages, so that a fork has less to copy", target)
 		w.way.Settings = []Setting{{"huge_pages", "on"}}
 	}
 	if h != nil {
@@ -100,7 +100,7 @@ func stormWays(ctx context.Context, r *run, h *hub) (ways []*stormWay, closeAll 
 		if err != nil {
 			return nil, closeAll, err
 		}
-		add(Cure, "to the hub", "all clients connect at the same moment, to a hub instead of PostgreSQL", to)
+		add(Fix, "to the hub", "all clients connect at the same moment, to a hub instead of PostgreSQL", to)
 	}
 	return ways, closeAll, nil
 }

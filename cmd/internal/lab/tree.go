@@ -38,22 +38,22 @@ func (s TreeSize) withDefaults() TreeSize {
 	return TreeSize{cmp.Or(s.Workers, 32), cmp.Or(s.Parents, 4), cmp.Or(s.Children, 20)}
 }
 
-// cures are the fixes of the tree. Each step includes those of the steps before it.
-type cures struct {
+// fixes are the fixes of the tree. Each step includes those of the steps before it.
+type fixes struct {
 	noForeignKeys, remember, onePerItem, coalesce bool
 }
 
 var treeSteps = []struct {
 	name, what string
 	kind       Kind
-	cures      cures
+	fixes      fixes
 }{
-	{"as it was", "three foreign keys, one commit per child, counters on the parent", Collapse, cures{}},
-	{"no foreign keys", "the children's foreign keys to parent, source and job are dropped: the transaction that writes a child has just read all three", Cure, cures{noForeignKeys: true}},
-	{"+ keys remembered", "keys already written are remembered in memory, instead of being tried again with ON CONFLICT DO NOTHING", Cure, cures{noForeignKeys: true, remember: true}},
-	{"+ one transaction per item", "all new children of an item in one statement and one commit", Cure, cures{noForeignKeys: true, remember: true, onePerItem: true}},
+	{"as it was", "three foreign keys, one commit per child, counters on the parent", Collapse, fixes{}},
+	{"no foreign keys", "the children's foreign keys to parent, source and job are dropped: the transaction that writes a child has just read all three", Fix, fixes{noForeignKeys: true}},
+	{"+ keys remembered", "keys already written are remembered in memory, instead of being tried again with ON CONFLICT DO NOTHING", Fix, fixes{noForeignKeys: true, remember: true}},
+	{"+ one transaction per item", "all new children of an item in one statement and one commit", Fix, fixes{noForeignKeys: true, remember: true, onePerItem: true}},
 	{"+ deltas, coalesced", "increments of a parent's counters are inserted as rows, and one session adds these up five times a " +
-		"second", Cure, cures{true, true, true, true}},
+		"second", Fix, fixes{true, true, true, true}},
 }
 
 func runTree(ctx context.Context, r *run) error {
@@ -62,7 +62,7 @@ func runTree(ctx context.Context, r *run) error {
 	r.set("parents", size.Parents)
 	r.set("children of an item", size.Children)
 	r.set("duration of each step", r.Duration)
-	workers, err := openCrew(ctx, r.site.url, size.Workers, nil)
+	workers, err := openSessions(ctx, r.site.url, size.Workers, nil)
 	if err != nil {
 		return err
 	}
@@ -76,7 +76,7 @@ func runTree(ctx context.Context, r *run) error {
 	var tracks []*track
 	for _, step := range treeSteps {
 		t := newTrack(&Way{Name: step.name, Kind: step.kind, What: step.what, Unit: "items"}, r.Duration)
-		tree, err := plantTree(ctx, r.site, size, step.cures)
+		tree, err := plantTree(ctx, r.site, size, step.fixes)
 		if err != nil {
 			return err
 		}
@@ -135,11 +135,11 @@ func dominantWords(w *Way) string {
 
 func loadTree(ctx context.Context, s *site, c LoadConfig) error {
 	size := TreeSize{Workers: cmp.Or(c.Clients, 24)}.withDefaults()
-	tree, err := plantTree(ctx, s, size, cures{})
+	tree, err := plantTree(ctx, s, size, fixes{})
 	if err != nil {
 		return err
 	}
-	workers, err := openCrew(ctx, s.url, size.Workers, nil)
+	workers, err := openSessions(ctx, s.url, size.Workers, nil)
 	if err != nil {
 		return err
 	}
@@ -151,7 +151,7 @@ func loadTree(ctx context.Context, s *site, c LoadConfig) error {
 // tree is what the fleet builds, and the state of the fleet.
 type tree struct {
 	TreeSize
-	cures
+	fixes
 	site  *site
 	items atomic.Int64
 	known *keySet
@@ -202,7 +202,7 @@ func (t *tree) next(random func(n int64) int64) item {
 const span, recent = 200, 100
 
 // grow makes all workers process items until the time is over.
-func (t *tree) grow(ctx, until context.Context, workers *crew, m *load.Tally) error {
+func (t *tree) grow(ctx, until context.Context, workers *sessions, m *load.Tally) error {
 	folded := make(chan error, 1)
 	folding, stop := context.WithCancel(ctx) // not until, because the last items leave deltas too
 	defer stop()

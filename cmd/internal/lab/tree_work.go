@@ -38,7 +38,7 @@ const (
 )
 
 // plantTree creates the tables from scratch.
-func plantTree(ctx context.Context, s *site, size TreeSize, c cures) (*tree, error) {
+func plantTree(ctx context.Context, s *site, size TreeSize, c fixes) (*tree, error) {
 	if _, err := s.guard.Exec(ctx, makeTree); err != nil {
 		return nil, err
 	}
@@ -56,7 +56,7 @@ func plantTree(ctx context.Context, s *site, size TreeSize, c cures) (*tree, err
 	if err != nil {
 		return nil, err
 	}
-	return &tree{TreeSize: size, cures: c, site: s, known: newKeySet(), multixacts: multixacts}, nil
+	return &tree{TreeSize: size, fixes: c, site: s, known: newKeySet(), multixacts: multixacts}, nil
 }
 
 // work processes one item.

@@ -25,8 +25,8 @@ type busy map[wait]int
 
 // sampler samples what sessions do. It must not be used by several goroutines at the same time.
 type sampler interface {
-	// look returns the newest sample, and whether it is a new one.
-	look() (busy, bool)
+	// newest returns the newest sample, and whether it is a new one.
+	newest() (busy, bool)
 }
 
 const (
@@ -53,23 +53,23 @@ func waitClasses() []string {
 
 // waitTrack collects samples over the intervals of a track.
 type waitTrack struct {
-	mu     sync.Mutex
-	looks  int
-	found  busy
-	total  busy
-	series map[string][]float64 // by class: average number of sessions
+	mu      sync.Mutex
+	samples int
+	found   busy
+	total   busy
+	series  map[string][]float64 // by class: average number of sessions
 }
 
 // watch samples until ctx ends.
 func (w *waitTrack) watch(ctx context.Context, s sampler) {
-	s.look() // discard the sample of the time before
+	s.newest() // discard the sample of the time before
 	for sleep.For(ctx, lookEvery) {
-		found, isNew := s.look()
+		found, isNew := s.newest()
 		if !isNew {
 			continue
 		}
 		w.mu.Lock()
-		w.looks++
+		w.samples++
 		if w.found == nil {
 			w.found = busy{}
 		}
@@ -90,16 +90,16 @@ func (w *waitTrack) cut() {
 	sums := map[string]float64{}
 	for what, n := range w.found {
 		w.total[what] += n
-		sums[what.class] += float64(n) / float64(max(w.looks, 1))
+		sums[what.class] += float64(n) / float64(max(w.samples, 1))
 	}
 	for _, c := range waitClasses() {
 		points := w.series[c]
-		if w.looks == 0 && len(points) > 0 {
+		if w.samples == 0 && len(points) > 0 {
 			sums[c] = points[len(points)-1]
 		}
 		w.series[c] = append(points, round(sums[c]))
 	}
-	w.looks, w.found = 0, nil
+	w.samples, w.found = 0, nil
 }
 
 // last returns the largest class of the newest interval, for a live view.
@@ -200,7 +200,7 @@ func (a *activity) close() {
 	a.sampler.Close()
 }
 
-func (a *activity) look() (busy, bool) {
+func (a *activity) newest() (busy, bool) {
 	sample, ok := a.sampler.Last()
 	if !ok || !sample.At.After(a.last) {
 		return nil, false

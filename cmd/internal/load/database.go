@@ -27,11 +27,11 @@ type Config struct {
 
 // Database is a database to measure on.
 type Database struct {
-	Config  Config
-	URL     string
-	Server  *embedded.Server // nil: an existing database
-	Looker  *pgxpool.Pool    // for observing only
-	private Server
+	Config   Config
+	URL      string
+	Server   *embedded.Server // nil: an existing database
+	Observer *pgxpool.Pool    // for observing only
+	private  Server
 }
 
 // Open starts a private server, or connects to the given database, and installs the engines.
@@ -53,25 +53,25 @@ func Open(ctx context.Context, c Config, engines ...Engine) (d *Database, err er
 			return d, err
 		}
 	}
-	if d.Looker, err = pgxpool.New(ctx, d.URL); err != nil {
+	if d.Observer, err = pgxpool.New(ctx, d.URL); err != nil {
 		return d, fmt.Errorf("bench: connect: %w", err)
 	}
-	var most int
-	if err := d.Looker.QueryRow(ctx, `SELECT current_setting('max_connections')::int`).Scan(&most); err != nil {
+	var available int
+	if err := d.Observer.QueryRow(ctx, `SELECT current_setting('max_connections')::int`).Scan(&available); err != nil {
 		return d, fmt.Errorf("bench: connect: %w", err)
 	}
-	if most < c.MaxConnections {
-		return d, fmt.Errorf("bench: this bench needs %d connections, but max_connections is %d: raise it, or measure on a private server", c.MaxConnections, most)
+	if available < c.MaxConnections {
+		return d, fmt.Errorf("bench: this bench needs %d connections, but max_connections is %d: raise it, or measure on a private server", c.MaxConnections, available)
 	}
 	for _, e := range engines {
-		unfinished, err := e.Unfinished(ctx, d.Looker)
+		unfinished, err := e.Unfinished(ctx, d.Observer)
 		if err != nil {
 			return d, fmt.Errorf("bench: check for unfinished jobs: %w", err)
 		}
 		if unfinished && !c.Yes {
 			return d, errors.New("bench: the database contains unfinished jobs, which the bench would run and which would distort the figures: use another database, or pass --yes")
 		}
-		err = d.Looker.AcquireFunc(ctx, func(conn *pgxpool.Conn) error { return e.Install(ctx, conn.Conn()) })
+		err = d.Observer.AcquireFunc(ctx, func(conn *pgxpool.Conn) error { return e.Install(ctx, conn.Conn()) })
 		if err != nil {
 			return d, fmt.Errorf("bench: install %s: %w", e.Name(), err)
 		}
@@ -106,8 +106,8 @@ func (d *Database) start(ctx context.Context) error {
 
 // Close disconnects, and stops and removes a private server.
 func (d *Database) Close() error {
-	if d.Looker != nil {
-		d.Looker.Close()
+	if d.Observer != nil {
+		d.Observer.Close()
 	}
 	// Remove the server however the bench ended.
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
@@ -154,7 +154,7 @@ func (d *Database) Begin(ctx context.Context, bench string, e Engine) (*Report, 
 	if load, err := os.ReadFile("/proc/loadavg"); err == nil {
 		r.Machine.Load = strings.Join(strings.Fields(string(load))[:3], " ")
 	}
-	rows, err := d.Looker.Query(ctx, `SELECT name, current_setting(name) FROM pg_settings WHERE name IN (
+	rows, err := d.Observer.Query(ctx, `SELECT name, current_setting(name) FROM pg_settings WHERE name IN (
 		'server_version', 'fsync', 'synchronous_commit', 'full_page_writes', 'wal_level', 'wal_compression', 'shared_buffers', 'max_wal_size',
 		'checkpoint_timeout', 'max_connections', 'autovacuum', 'jit', 'io_method')`)
 	if err != nil {
@@ -177,7 +177,7 @@ func (d *Database) Begin(ctx context.Context, bench string, e Engine) (*Report, 
 
 // WAL returns the number of bytes of WAL that the server has written, for all sessions.
 func (d *Database) WAL(ctx context.Context) (bytes int64, err error) {
-	err = d.Looker.QueryRow(ctx, `SELECT (pg_current_wal_insert_lsn() - '0/0')::bigint`).Scan(&bytes)
+	err = d.Observer.QueryRow(ctx, `SELECT (pg_current_wal_insert_lsn() - '0/0')::bigint`).Scan(&bytes)
 	return bytes, err
 }
 
@@ -185,6 +185,6 @@ func (d *Database) WAL(ctx context.Context) (bytes int64, err error) {
 // end.
 func (d *Database) DeadTuples(ctx context.Context, e Engine) (*int64, error) {
 	var dead int64
-	err := d.Looker.QueryRow(ctx, `SELECT coalesce(sum(n_dead_tup), 0)::bigint FROM pg_stat_all_tables WHERE schemaname || '.' || relname ~ $1`, e.Tables()).Scan(&dead)
+	err := d.Observer.QueryRow(ctx, `SELECT coalesce(sum(n_dead_tup), 0)::bigint FROM pg_stat_all_tables WHERE schemaname || '.' || relname ~ $1`, e.Tables()).Scan(&dead)
 	return &dead, err
 }

@@ -1,3 +1,3 @@
-// Package observe tests the dashboard in deploy/grafana and the alerts in deploy/prometheus against what hubs and weirotel really export, and
-// where Prometheus is installed by Prometheus itself. Nothing imports it.
+// Package observe tests the dashboard in deploy/grafana and the alerts in deploy/prometheus against the metrics that hubs and weirotel export, and
+// with Prometheus itself if it is installed. Nothing imports it.
 package observe

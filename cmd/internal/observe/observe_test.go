@@ -47,10 +47,10 @@ type stranger struct{}
 
 func (stranger) Kind() string { return "stranger" }
 
-// system is a database with a hub whose doctor looks at it, and a program that enqueues and works, both scraped at these addresses.
+// system is a database with a hub that runs the doctor, and a program that enqueues and works. Both are scraped at these addresses.
 type system struct {
 	hub, program string
-	work         func() // some jobs more, of all outcomes
+	work         func() // runs some more jobs, with all outcomes
 }
 
 func start(t *testing.T) system {
@@ -94,7 +94,7 @@ func start(t *testing.T) system {
 	program := httptest.NewServer(promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
 	t.Cleanup(program.Close)
 
-	// A job of a kind that nobody has a handler for, which the doctor finds.
+	// A job of a kind without a handler, which the doctor reports.
 	if _, err := client.Enqueue(t.Context(), stranger{}, &weir.Options{Queue: "tasks"}); err != nil {
 		t.Fatal(err)
 	}
@@ -132,7 +132,7 @@ func start(t *testing.T) system {
 			}
 		}
 		if _, err := client.EnqueueMany(t.Context(), []weir.NewJob{{Args: task{}, Options: &weir.Options{Queue: strings.Repeat("x", 200)}}}); err == nil {
-			t.Fatal("a queue with too long a name was taken")
+			t.Fatal("a queue with too long a name was accepted")
 		}
 		pgtest.Until(t, "the jobs are worked", func() bool {
 			job, err := client.Job(t.Context(), last.ID)
@@ -154,7 +154,7 @@ func get(t *testing.T, url string) string {
 	return do(t, request)
 }
 
-// refused asks a hub for everybody by a name that is not its own.
+// refused sends an anonymous hub a request for a host name that is not its own.
 func refused(t *testing.T, url string) {
 	t.Helper()
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
@@ -179,7 +179,7 @@ func do(t *testing.T, request *http.Request) string {
 	return string(text)
 }
 
-// query is one of the dashboard's.
+// query is a query of the dashboard.
 type query struct{ panel, expr string }
 
 func dashboard(t *testing.T) (all []query, text string) {
@@ -200,7 +200,7 @@ func dashboard(t *testing.T) (all []query, text string) {
 		}
 	}
 	if len(all) < 20 {
-		t.Fatalf("the dashboard has %d queries: the test proves nothing", len(all))
+		t.Fatalf("found only %d queries in the dashboard: the test proves nothing", len(all))
 	}
 	return all, text
 }
@@ -220,7 +220,7 @@ var (
 	label  = regexp.MustCompile(`([a-z_]+)="`)
 )
 
-// TestDashboardAndAlertsAskForWhatThereIs: every metric and label that they name is in a real scrape of a hub, or of a program with weirotel.
+// TestDashboardAndAlertsAskForWhatThereIs: a hub, or a program with weirotel, exports every metric and label that the dashboard and the alerts use.
 func TestDashboardAndAlertsAskForWhatThereIs(t *testing.T) {
 	t.Parallel()
 	s := start(t)
@@ -247,11 +247,11 @@ func TestDashboardAndAlertsAskForWhatThereIs(t *testing.T) {
 			}
 		}
 		if len(missing) > 0 {
-			return fmt.Errorf("nobody exports %s", strings.Join(missing, ", "))
+			return fmt.Errorf("neither the hub nor weirotel exports %s", strings.Join(missing, ", "))
 		}
 		return nil
 	})
-	// The two export how queues stand under the same names and labels.
+	// Both export the state of queues under the same names and labels.
 	for _, name := range []string{"weir_queue_jobs", "weir_queue_oldest_seconds", "weir_queue_workers", "weir_queue_paused", "weir_queue_claimed_total"} {
 		for _, from := range []string{s.hub, s.program} {
 			if !regexp.MustCompile(`(?m)^` + name + `\{(.*,)?queue="tasks"`).MatchString(get(t, from)) {

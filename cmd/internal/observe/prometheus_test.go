@@ -14,7 +14,7 @@ import (
 	"github.com/weir-pg/weir/internal/pgtest"
 )
 
-// program finds one of Prometheus's programs. Where it is not installed the test is skipped, unless WEIR_TEST_REQUIRE names prometheus.
+// program finds one of Prometheus's programs. If it is not installed, the test is skipped, unless WEIR_TEST_REQUIRE contains prometheus.
 func program(t *testing.T, name string) string {
 	t.Helper()
 	path, err := exec.LookPath(name)
@@ -27,7 +27,7 @@ func program(t *testing.T, name string) string {
 	return path
 }
 
-// TestAlertsFireWhenTheyShould has promtool check the rules and play the scenes of their own tests.
+// TestAlertsFireWhenTheyShould: promtool accepts the rules, and their own tests pass.
 func TestAlertsFireWhenTheyShould(t *testing.T) {
 	t.Parallel()
 	promtool := program(t, "promtool")
@@ -38,18 +38,18 @@ func TestAlertsFireWhenTheyShould(t *testing.T) {
 			t.Errorf("promtool %s: %v\n%s", strings.Join(args, " "), err, out)
 		}
 	}
-	// Each alert has a scene in which it fires, and one in which it does not.
+	// Each alert has a test in which it fires, and one in which it does not.
 	scenes := read(t, strings.Replace(rulesFile, "rules.yaml", "rules.test.yaml", 1))
 	for _, line := range strings.Split(read(t, rulesFile), "\n") {
 		name, ok := strings.CutPrefix(line, "      - alert: ")
 		if ok && (!strings.Contains(scenes, "alertname: "+name+"\n        exp_alerts:") || !strings.Contains(scenes, "alertname: "+name+"}")) {
-			t.Errorf("no scene shows that %s fires, or that it does not", name)
+			t.Errorf("the rules' tests lack a case in which %s fires, or one in which it does not", name)
 		}
 	}
 }
 
-// TestPrometheusTakesDashboardAndAlerts: a real one scrapes a hub and a program with weirotel, every rule is evaluated without an error, and every
-// query of the dashboard answers with something.
+// TestPrometheusTakesDashboardAndAlerts: a real Prometheus scrapes a hub and a program with weirotel, evaluates every rule without an error, and
+// returns data for every query of the dashboard.
 func TestPrometheusTakesDashboardAndAlerts(t *testing.T) {
 	t.Parallel()
 	prometheus := program(t, "prometheus")
@@ -112,7 +112,7 @@ scrape_configs:
 				t.Fatalf("%s: %s: %s", q.panel, q.expr, answer.Error)
 			}
 			if answer.Status != "success" || len(answer.Data.Result) == 0 {
-				s.work() // so that rates have something to tell
+				s.work() // so that rates are not zero
 				return fmt.Errorf("%s: %s answers %s %s with %d series", q.panel, q.expr, answer.Status, answer.Error, len(answer.Data.Result))
 			}
 			return nil

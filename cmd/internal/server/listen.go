@@ -80,7 +80,7 @@ func (s *Server) auth(ctx context.Context) (pgwire.Auth, error) {
 	return nil, fmt.Errorf("%q is not a valid authentication method: use scram, users-file or trust", s.config.PGAuth)
 }
 
-const loginsCure = "give --pg-auth users-file and --users-file, or --listen-pg \"\", or let a superuser grant, in this database, SELECT on pg_catalog.pg_authid to the owner of the schema weir"
+const loginsFix = "give --pg-auth users-file and --users-file, or --listen-pg \"\", or let a superuser grant, in this database, SELECT on pg_catalog.pg_authid to the owner of the schema weir"
 
 // refusals records which problems with roles have been logged. Only the roster's query uses it, of which there is one at a time.
 type refusals struct {
@@ -100,7 +100,7 @@ func (s *Server) logins(ctx context.Context, from *store.Store) (map[string]pgwi
 		if said.times++; time.Since(said.at) >= sayEvery {
 			args := []any{"error", err, "times", said.times}
 			if store.IsDenied(err) {
-				args = append(args, "cure", loginsCure)
+				args = append(args, "fix", loginsFix)
 			}
 			s.log.Error("weir: no client of the wire protocol can log in: the hub can't read the roles that may", args...)
 			said.at, said.times = time.Now(), 0

@@ -347,7 +347,7 @@ func (s *Server) Ready() error {
 	}
 	if s.roster != nil {
 		if err := s.roster.Err(); store.IsDenied(err) {
-			return fmt.Errorf("no client of the wire protocol can log in: %w: %s", err, loginsCure)
+			return fmt.Errorf("no client of the wire protocol can log in: %w: %s", err, loginsFix)
 		}
 	}
 	return errors.Join(s.hub.Stuck(), s.jobs.Stuck())

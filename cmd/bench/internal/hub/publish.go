@@ -87,11 +87,11 @@ func Publish(ctx context.Context, d *load.Database, e load.Engine, c PublishConf
 	r.Note = fmt.Sprintf("%d clients, each transaction BEGIN, an INSERT, what is compared, COMMIT, prepared and in one round trip; %d rounds of %s of each way, in turn",
 		c.Clients, c.Rounds, c.Slice)
 	r.Hub = &load.HubFigures{}
-	if _, err := d.Looker.Exec(ctx, sqlEventTable, pgx.QueryExecModeSimpleProtocol); err != nil {
+	if _, err := d.Observer.Exec(ctx, sqlEventTable, pgx.QueryExecModeSimpleProtocol); err != nil {
 		return nil, fmt.Errorf("bench: make the table: %w", err)
 	}
 	defer func() {
-		_, dropErr := d.Looker.Exec(context.WithoutCancel(ctx), sqlEventDrop)
+		_, dropErr := d.Observer.Exec(context.WithoutCancel(ctx), sqlEventDrop)
 		err = errors.Join(err, dropErr)
 	}()
 	for _, under := range conditions {
@@ -164,7 +164,7 @@ func (p *publishBench) latest() (text string) {
 
 // turn runs a way for a slice.
 func (p *publishBench) turn(ctx context.Context, way *publishWay) (err error) {
-	if _, err := p.Looker.Exec(ctx, sqlEventEmpty); err != nil {
+	if _, err := p.Observer.Exec(ctx, sqlEventEmpty); err != nil {
 		return err
 	}
 	if way.hub {
@@ -212,9 +212,9 @@ func (p *publishBench) attend(ctx context.Context, address string) (leave func()
 		return nil, err
 	}
 	if address == p.account.home {
-		_, err = p.Looker.Exec(ctx, `SELECT pg_notify($1, '')`, publishChannel)
+		_, err = p.Observer.Exec(ctx, `SELECT pg_notify($1, '')`, publishChannel)
 	} else {
-		err = store.Publish(ctx, p.Looker, publishChannel, "", false)
+		err = store.Publish(ctx, p.Observer, publishChannel, "", false)
 	}
 	if err == nil {
 		select {

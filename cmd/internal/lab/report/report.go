@@ -55,14 +55,14 @@ func Write(w io.Writer, r *lab.Report) error {
 	return nil
 }
 
-// most is the maximum number of points of a line.
-const most = 240
+// maxPoints is the maximum number of points of a line.
+const maxPoints = 240
 
 // thinned keeps every n-th point of lines that are too long, and the last.
 func thinned(lines []lab.Line) []lab.Line {
 	out := slices.Clone(lines)
 	for i, l := range out {
-		n := (len(l.X) + most - 1) / most
+		n := (len(l.X) + maxPoints - 1) / maxPoints
 		if n < 2 {
 			continue
 		}

@@ -22,7 +22,7 @@ func example(text string) *lab.Report {
 		Results: []*lab.Result{{
 			Scenario: "notify", Title: text, About: text, Command: text, Notes: []string{text}, Settings: settings,
 			Server:  lab.Server{Version: text, Settings: settings},
-			Verdict: lab.Verdict{Text: text, Cures: []string{text}},
+			Verdict: lab.Verdict{Text: text, Fixes: []string{text}},
 			Ways: []*lab.Way{{
 				Name: text, Kind: lab.Collapse, What: text, Unit: text, Rate: 1, Latency: &lab.Latency{Of: text, P50: 1, P99: 2},
 				Waits: []lab.Wait{{Event: text, Class: text, Share: 1}}, Figures: []lab.Figure{{Name: text, Value: 1, Unit: text}}, Settings: settings,
@@ -50,11 +50,11 @@ func TestReportEscapesWhatComesFromTheRun(t *testing.T) {
 	page := write(t, example(attack))
 	for _, harm := range []string{"<script>alert", "<img", `onerror="alert`} {
 		if strings.Contains(page, harm) {
-			t.Errorf("the page holds %s as it came", harm)
+			t.Errorf("the page contains %s unescaped", harm)
 		}
 	}
 	if n := strings.Count(page, "</script>"); n != 3 {
-		t.Errorf("the page closes %d scripts, and has 3", n)
+		t.Errorf("the page has %d closing script tags, want 3", n)
 	}
 }
 
@@ -63,14 +63,14 @@ func TestReportAsksNothingOfAnyNetwork(t *testing.T) {
 	page := write(t, example("plain"))
 	for _, asks := range []string{`\bsrc\s*=`, `\bhref\s*=\s*"?[^"#]`, `@import`, `url\(`, `<link`, `<iframe`, `\bfetch\(`, `XMLHttpRequest`, `WebSocket`, `importScripts`, `sendBeacon`} {
 		if found := regexp.MustCompile(asks).FindString(page); found != "" {
-			t.Errorf("the page holds %s", found)
+			t.Errorf("the page contains %s", found)
 		}
 	}
 	if !strings.Contains(page, `content="default-src 'none'`) {
-		t.Error("the page does not forbid itself the network")
+		t.Error("the page has no content security policy")
 	}
 	if !strings.Contains(page, "Permission is hereby granted") {
-		t.Error("the licence of what draws the charts is missing")
+		t.Error("uPlot's licence is missing")
 	}
 }
 
@@ -81,7 +81,7 @@ func TestReportSaysWhatMadeEachChart(t *testing.T) {
 	page := write(t, r)
 	for _, want := range []string{"weir lab notify --clients 7", "commit_delay = 2000"} {
 		if !strings.Contains(page, want) {
-			t.Errorf("the page does not say %s", want)
+			t.Errorf("the page does not contain %s", want)
 		}
 	}
 }
@@ -93,7 +93,7 @@ func TestLongSeriesAreThinned(t *testing.T) {
 		t.Errorf("a page with one line of 5,000 points has %d bytes", n)
 	}
 	lines := thinned(r.Results[0].Charts[0].Lines)
-	if x := lines[0].X; len(x) > most+1 || x[0] != 0 || x[len(x)-1] != 4999 {
+	if x := lines[0].X; len(x) > maxPoints+1 || x[0] != 0 || x[len(x)-1] != 4999 {
 		t.Errorf("thinned to %d points, from %v to %v", len(x), x[0], x[len(x)-1])
 	}
 	if len(r.Results[0].Charts[0].Lines[0].X) != 5000 {

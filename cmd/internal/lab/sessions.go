@@ -27,12 +27,12 @@ func connect(ctx context.Context, url, name string, settings map[string]string) 
 	return pgx.ConnectConfig(ctx, config)
 }
 
-// crew is a group of sessions that do the same work, each on its own connection.
-type crew struct{ conns []*pgx.Conn }
+// sessions is a group of sessions that do the same work, each on its own connection.
+type sessions struct{ conns []*pgx.Conn }
 
-// openCrew connects n sessions, a few at a time, so that the lab causes no unintended storm.
-func openCrew(ctx context.Context, url string, n int, settings map[string]string) (*crew, error) {
-	c := &crew{conns: make([]*pgx.Conn, n)}
+// openSessions connects n sessions, a few at a time, so that the lab causes no unintended storm.
+func openSessions(ctx context.Context, url string, n int, settings map[string]string) (*sessions, error) {
+	c := &sessions{conns: make([]*pgx.Conn, n)}
 	err := eachOf(n, 8, func(i int) (err error) {
 		c.conns[i], err = connect(ctx, url, appName, settings)
 		return err
@@ -60,7 +60,7 @@ func eachOf(n, goroutines int, f func(i int) error) error {
 }
 
 // exec runs a statement in each session.
-func (c *crew) exec(ctx context.Context, sql string) error {
+func (c *sessions) exec(ctx context.Context, sql string) error {
 	return eachOf(len(c.conns), 8, func(i int) error {
 		_, err := c.conns[i].Exec(ctx, sql)
 		return err
@@ -68,7 +68,7 @@ func (c *crew) exec(ctx context.Context, sql string) error {
 }
 
 // work repeats step in each session until `until` ends, and counts the steps. A step in progress is finished; only ctx interrupts it.
-func (c *crew) work(ctx, until context.Context, m *load.Tally, step func(ctx context.Context, conn *pgx.Conn, i int) error) error {
+func (c *sessions) work(ctx, until context.Context, m *load.Tally, step func(ctx context.Context, conn *pgx.Conn, i int) error) error {
 	until, cancel := context.WithCancel(until)
 	defer cancel()
 	var all sync.WaitGroup
@@ -94,7 +94,7 @@ func (c *crew) work(ctx, until context.Context, m *load.Tally, step func(ctx con
 }
 
 // close ends the sessions.
-func (c *crew) close() {
+func (c *sessions) close() {
 	_ = eachOf(len(c.conns), 8, func(i int) error {
 		if c.conns[i] != nil {
 			closeConn(c.conns[i])
