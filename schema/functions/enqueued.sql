@@ -29,7 +29,7 @@ BEGIN
       SELECT l.id FROM weir.later l WHERE l.xid = mine AND l.attempt = 1 AND l.put_off = 0) u
     ORDER BY u.id LIMIT enqueued.max_rows
   LOOP
-    RETURN QUERY SELECT k.* FROM weir._read_job(this) k;
+    RETURN QUERY SELECT k.* FROM weir._read_job(this, 1) k;
   END LOOP;
   RAISE SQLSTATE 'WR099';
 EXCEPTION WHEN SQLSTATE 'WR099' THEN

@@ -271,8 +271,9 @@ DECLARE
 BEGIN
   IF after IS NULL OR jsonb_typeof(after) = 'number' THEN
     RETURN QUERY
-    SELECT CASE WHEN _next_cancelled.lanes IS NULL OR EXISTS (SELECT FROM weir.job j WHERE j.id = c.id AND j.lane = ANY (_next_cancelled.lanes))
-                       OR EXISTS (SELECT FROM weir.later l WHERE l.id = c.id AND l.lane = ANY (_next_cancelled.lanes)) THEN c.id END,
+    SELECT CASE WHEN _next_cancelled.lanes IS NULL OR EXISTS (SELECT FROM (  -- all rows of a job are of one queue
+                       (SELECT j.lane FROM weir.job j WHERE j.id = c.id LIMIT 1) UNION ALL (SELECT l.lane FROM weir.later l WHERE l.id = c.id LIMIT 1)) k
+                     WHERE k.lane = ANY (_next_cancelled.lanes)) THEN c.id END,
            NULL::timestamptz, to_jsonb(c.id)
     FROM weir.cancellation c WHERE c.id < coalesce(after::bigint, 9223372036854775807) ORDER BY c.id DESC LIMIT most;
     GET DIAGNOSTICS shown = ROW_COUNT;
@@ -379,14 +380,17 @@ BEGIN
         effort := effort + 1;
         IF r.id IS NOT NULL AND (kinds IS NOT NULL OR meta IS NOT NULL) THEN
           effort := effort + 9;
-          IF NOT EXISTS (SELECT FROM weir.job j WHERE j.id = r.id AND (kinds IS NULL OR j.kind = ANY (kinds)) AND (_read_page.meta IS NULL OR j.meta @> _read_page.meta))
-             AND NOT EXISTS (SELECT FROM weir.later l WHERE l.id = r.id AND (kinds IS NULL OR l.kind = ANY (kinds)) AND (_read_page.meta IS NULL OR l.meta @> _read_page.meta))
-             AND NOT EXISTS (SELECT FROM weir.failure f WHERE f.id = r.id AND (kinds IS NULL OR f.kind = ANY (kinds)) AND (_read_page.meta IS NULL OR f.meta @> _read_page.meta)) THEN
+          -- All rows of a job have the same kind and meta.
+          IF NOT EXISTS (SELECT FROM (
+               (SELECT j.kind, j.meta FROM weir.job j WHERE j.id = r.id LIMIT 1)
+               UNION ALL (SELECT l.kind, l.meta FROM weir.later l WHERE l.id = r.id LIMIT 1)
+               UNION ALL (SELECT f.kind, f.meta FROM weir.failure f WHERE f.id = r.id AND f.kind IS NOT NULL LIMIT 1)) k
+             WHERE (kinds IS NULL OR k.kind = ANY (kinds)) AND (_read_page.meta IS NULL OR k.meta @> _read_page.meta)) THEN
             r.id := NULL;
           END IF;
         END IF;
         IF r.id IS NOT NULL THEN
-          SELECT k.* INTO look FROM weir._read_job(r.id) k;
+          SELECT k.* INTO look FROM weir._read_job(r.id, 1) k;
           -- What has been retried by hand is in another state now, or has ended once more since.
           IF look.state = states[nr] AND (_read_page.queue IS NULL OR look.queue = _read_page.queue) AND (r.ended_at IS NULL OR look.finished_at = r.ended_at) THEN
             IF cardinality(jobs) = most THEN

@@ -63,7 +63,37 @@ END
 $$;
 COMMENT ON FUNCTION weir._batch_of IS 'The batch that handed out a job of one segment, found by bisection.';
 
-CREATE OR REPLACE FUNCTION weir._read_job(job_id bigint) RETURNS SETOF weir.job_info
+CREATE OR REPLACE FUNCTION weir._end_of(attempt weir.job, OUT claimed_at timestamptz, OUT worker integer, OUT outcome weir.outcome,
+                                        OUT finished_at timestamptz, OUT error text, OUT output text)
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+AS $$
+#variable_conflict use_column
+DECLARE
+  batch bigint := _end_of.attempt.seq;
+  r     record;
+BEGIN
+  IF batch IS NULL THEN
+    SELECT k.seq, k.claimed_at, k.worker INTO batch, claimed_at, worker
+    FROM weir._batch_of(_end_of.attempt.lane, _end_of.attempt.segment, _end_of.attempt.xid, _end_of.attempt.id) k;
+  END IF;
+  SELECT k.outcome, k.worker, k.finished_at, k.errors[array_position(k.ids, _end_of.attempt.id)] AS error, k.outputs[array_position(k.ids, _end_of.attempt.id)] AS output INTO r
+  FROM weir.result k
+  WHERE k.segment = _end_of.attempt.segment AND k.lane = _end_of.attempt.lane AND k.seq = batch AND _end_of.attempt.id = ANY (k.ids)
+  ORDER BY k.finished_at LIMIT 1;
+  IF FOUND THEN
+    outcome := r.outcome; worker := r.worker; finished_at := r.finished_at; error := r.error; output := r.output;
+  END IF;
+END
+$$;
+COMMENT ON FUNCTION weir._end_of IS
+  'When and by which worker a row of the log was claimed, and how that attempt ended. All NULL: it was not claimed; outcome NULL: it is running.';
+
+CREATE OR REPLACE FUNCTION weir._read_job(job_id bigint, ends integer) RETURNS SETOF weir.job_info
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
 SET jit = off
@@ -75,58 +105,59 @@ AS $$
 DECLARE
   look weir.job_info;
   c    weir.promotion;
-  a    record;
-  b    record;
-  r    record;
+  j    weir.job;    -- a row of the log, from the newest backwards
+  l    weir.later;  -- the row that waits for its time
+  a    record;      -- the newer one of these
+  e    record;
   f    weir.failure;
-  past jsonb := '[]';
+  read integer := 0;
 BEGIN
+  look.errors := '[]';
   look.cancel_requested := EXISTS (SELECT FROM weir.cancellation k WHERE k.id = job_id);
   SELECT p.* INTO c FROM weir.promotion p ORDER BY p.seq DESC LIMIT 1;
-  FOR a IN
-    SELECT j.id, j.xid, j.lane, j.segment, j.attempt, j.max_attempts, j.put_off, j.kind, j.args, j.meta, j.enqueued_at, NULL::timestamptz AS run_at
-    FROM weir.job j WHERE j.id = job_id
-    UNION ALL
-    SELECT l.id, l.xid, l.lane, l.segment, l.attempt, l.max_attempts, l.put_off, l.kind, l.args, l.meta, l.enqueued_at, l.run_at
-    FROM weir.later l
-    WHERE l.id = job_id AND ((l.run_at, l.id) > (c.due, c.due_id) OR NOT pg_visible_in_snapshot(l.xid, c.snapshot))
-      AND (c.ahead_due IS NULL OR NOT weir._was_ahead(c, l.run_at, l.id, l.xid))
-    ORDER BY attempt, put_off
-  LOOP
-    -- Out of TOAST now (|| '{}'): where it lies may be truncated as soon as the table is let go of.
+  SELECT k.* INTO j FROM weir.job k WHERE k.id = job_id ORDER BY k.attempt DESC, k.put_off DESC LIMIT 1;
+  -- A row of later is promoted before the job can be put off again, so only the newest one may still wait.
+  SELECT k.* INTO l FROM (SELECT n.* FROM weir.later n WHERE n.id = job_id ORDER BY n.attempt DESC, n.put_off DESC LIMIT 1) k
+  WHERE ((k.run_at, k.id) > (c.due, c.due_id) OR NOT pg_visible_in_snapshot(k.xid, c.snapshot))
+    AND (c.ahead_due IS NULL OR NOT weir._was_ahead(c, k.run_at, k.id, k.xid));
+  IF l.id IS NOT NULL AND (j.id IS NULL OR (l.attempt, l.put_off) >= (j.attempt, j.put_off)) THEN
+    a := l;
+    look.run_at := l.run_at;
+    look.state := CASE WHEN look.cancel_requested THEN 'cancelled' ELSE 'scheduled' END;
+  ELSE
+    a := j;
+  END IF;
+  IF a.id IS NOT NULL THEN
+    -- Out of TOAST now (|| '{}'): the caller releases the table, which may then be truncated.
     look.id := a.id; look.kind := a.kind; look.args := a.args || '{}'; look.meta := a.meta || '{}'; look.enqueued_at := a.enqueued_at;
-    look.attempt := a.attempt; look.max_attempts := a.max_attempts; look.run_at := a.run_at; look.priority := a.lane % 4 + 1;
+    look.attempt := a.attempt; look.max_attempts := a.max_attempts; look.priority := a.lane % 4 + 1;
     look.queue := (SELECT q.name FROM weir.queue q WHERE q.id = a.lane / 4);
-    look.claimed_at := NULL; look.finished_at := NULL; look.worker := NULL; look.output := NULL;
-    IF a.run_at IS NOT NULL THEN
-      look.state := CASE WHEN look.cancel_requested THEN 'cancelled' ELSE 'scheduled' END;
-      CONTINUE;
+  END IF;
+  WHILE j.id IS NOT NULL LOOP
+    e := weir._end_of(j);
+    IF look.state IS NULL THEN
+      look.state := CASE WHEN e.outcome IS NOT NULL THEN e.outcome::text WHEN e.claimed_at IS NOT NULL THEN 'running'
+                         WHEN look.cancel_requested THEN 'cancelled' ELSE 'available' END;
+      look.claimed_at := e.claimed_at; look.worker := e.worker; look.finished_at := e.finished_at; look.output := e.output;
     END IF;
-    SELECT k.seq, k.worker, k.claimed_at INTO b FROM weir._batch_of(a.lane, a.segment, a.xid, a.id) k;
-    IF FOUND THEN
-      look.state := 'running'; look.claimed_at := b.claimed_at; look.worker := b.worker;
-      SELECT x.outcome, x.worker, x.finished_at, x.errors[array_position(x.ids, a.id)] AS error, x.outputs[array_position(x.ids, a.id)] AS output INTO r
-      FROM weir.result x WHERE x.segment = a.segment AND x.lane = a.lane AND x.seq = b.seq AND a.id = ANY (x.ids) ORDER BY x.finished_at LIMIT 1;
-    ELSIF a.xid = '1' THEN  -- history from before a re-basing, which keeps no batches
-      SELECT x.outcome, x.worker, x.finished_at, x.errors[array_position(x.ids, a.id)] AS error, x.outputs[array_position(x.ids, a.id)] AS output INTO r
-      FROM weir.result x WHERE x.segment = a.segment AND x.lane = a.lane AND a.id = ANY (x.ids) ORDER BY x.finished_at LIMIT 1
-      OFFSET (SELECT count(*) FROM weir.job j WHERE j.id = a.id AND j.xid = '1' AND j.segment = a.segment AND j.lane = a.lane
-                AND (j.attempt, j.put_off) < (a.attempt, a.put_off));  -- attempts end in their order
-    ELSE
-      look.state := CASE WHEN look.cancel_requested THEN 'cancelled' ELSE 'available' END;
-      CONTINUE;
-    END IF;
-    IF r.outcome IS NOT NULL THEN
-      look.state := r.outcome; look.worker := r.worker; look.finished_at := r.finished_at; look.output := r.output; look.error := r.error;
-      IF r.error IS NOT NULL THEN
-        past := past || jsonb_build_object('attempt', a.attempt, 'at', r.finished_at, 'outcome', r.outcome, 'error', r.error);
+    IF e.outcome IS NOT NULL THEN
+      look.error := CASE WHEN read = 0 THEN e.error ELSE look.error END;
+      IF e.error IS NOT NULL THEN
+        look.errors := jsonb_build_array(jsonb_build_object('attempt', j.attempt, 'at', e.finished_at, 'outcome', e.outcome, 'error', e.error)) || look.errors;
       END IF;
+      read := read + 1;
+      EXIT WHEN read = ends;
     END IF;
+    -- How often an attempt was put off is unbounded: of each earlier attempt only the last row is read.
+    SELECT k.* INTO j FROM weir.job k
+    WHERE k.id = job_id AND (k.attempt, k.put_off) < (j.attempt, CASE WHEN e.outcome IS NULL THEN j.put_off ELSE 0 END)
+    ORDER BY k.attempt DESC, k.put_off DESC LIMIT 1;
   END LOOP;
   IF look.state = 'failed' AND EXISTS (SELECT FROM weir.failure k WHERE k.id = job_id AND k.attempt > look.attempt AND k.finished_at IS NULL) THEN
-    look := NULL;  -- it was retried, and what followed has gone with its segment; the failures that are kept may know
+    look := NULL;  -- it was retried, and what followed was reclaimed with its segment; a kept failure may say how it ended
+    look.errors := '[]';
   END IF;
-  IF look.id IS NULL OR look.state IN ('retried', 'snoozed', 'released', 'lost') THEN  -- what followed has gone with its segment
+  IF look.id IS NULL OR look.state IN ('retried', 'snoozed', 'released', 'lost') THEN  -- what followed was reclaimed with its segment
     SELECT k.* INTO f FROM weir._kept_failure(job_id, coalesce(look.attempt, 0)) k;
     IF FOUND THEN
       look.id := f.id; look.kind := f.kind; look.args := f.args || '{}'; look.meta := f.meta || '{}'; look.enqueued_at := f.enqueued_at;
@@ -135,17 +166,17 @@ BEGIN
       look.state := 'failed'; look.claimed_at := f.claimed_at; look.finished_at := f.finished_at; look.worker := f.worker;
       look.output := f.output || ''; look.error := f.error || '';
       IF f.error IS NOT NULL THEN
-        past := past || jsonb_build_object('attempt', f.attempt, 'at', f.finished_at, 'outcome', 'failed', 'error', f.error);
+        look.errors := look.errors || jsonb_build_object('attempt', f.attempt, 'at', f.finished_at, 'outcome', 'failed', 'error', f.error);
       END IF;
     END IF;
   END IF;
   IF look.id IS NOT NULL THEN
-    look.errors := past;
     RETURN NEXT look;
   END IF;
 END
 $$;
-COMMENT ON FUNCTION weir._read_job IS 'One job by id, see weir.job_info. The caller has called weir._lock_log.';
+COMMENT ON FUNCTION weir._read_job IS
+  'One job by id, see weir.job_info. Reads its newest row and the ends of up to ends attempts, however many rows the log holds of the job. The caller has called weir._lock_log.';
 
 CREATE OR REPLACE FUNCTION weir.job_info(job_id bigint) RETURNS SETOF weir.job_info
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
@@ -154,14 +185,14 @@ SET jit = off
 AS $$
 BEGIN
   PERFORM weir._lock_log();
-  RETURN QUERY SELECT j.* FROM weir._read_job(job_info.job_id) j;
+  RETURN QUERY SELECT j.* FROM weir._read_job(job_info.job_id, 25) j;
   RAISE SQLSTATE 'WR099';  -- releases the tables
 EXCEPTION WHEN SQLSTATE 'WR099' THEN
   RETURN;
 END
 $$;
 COMMENT ON FUNCTION weir.job_info IS
-  'One job by id, in state available, running, scheduled, completed, failed or cancelled. No row if the id is unknown or the job''s retention is over. If the job has failed and its segment has been reclaimed, errors holds only the last one. Errors: 40001, in REPEATABLE READ and SERIALIZABLE, if a segment was reclaimed after the transaction took its snapshot. Locks: none that others wait for, and none that outlast the call; waits while a segment is being emptied. Isolation: any.';
+  'One job by id, in state available, running, scheduled, completed, failed or cancelled. No row if the id is unknown or the job''s retention is over. errors tells how its last 25 attempts ended, oldest first; of an attempt that was snoozed or released before it ended, only the end counts. If the job has failed and its segment has been reclaimed, errors holds only the last one. Errors: 40001, in REPEATABLE READ and SERIALIZABLE, if a segment was reclaimed after the transaction took its snapshot. Locks: none that others wait for, and none that outlast the call; waits while a segment is being emptied. Isolation: any.';
 
 CREATE OR REPLACE FUNCTION weir.workers()
 RETURNS TABLE (id integer, name text, queues text[], state text, started_at timestamptz, seen_at timestamptz, running integer, reason text)

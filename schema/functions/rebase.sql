@@ -56,8 +56,12 @@ BEGIN
         SELECT unnest(r.ids), NULL, -1 FROM weir.result r) k
   GROUP BY k.id HAVING sum(k.n) > 0;
   GET DIAGNOSTICS relogged = ROW_COUNT;
+  -- Attempts end in their order, and in the segment and lane of their row: so the first row of an id there is of its first end.
+  CREATE TEMP TABLE weir_end ON COMMIT DROP AS
+  SELECT e.*, row_number() OVER (PARTITION BY e.id, e.lane, e.segment ORDER BY e.seq) AS nr
+  FROM (SELECT unnest(r.ids) AS id, r.lane, r.segment, r.seq FROM weir.result r) e;
   CREATE TEMP TABLE weir_job ON COMMIT DROP AS
-  SELECT j.*, o.id IS NOT NULL AS unfinished
+  SELECT j.*, o.id IS NOT NULL AS unfinished, row_number() OVER (PARTITION BY j.id, j.lane, j.segment ORDER BY j.attempt, j.put_off) AS nr
   FROM weir.job j LEFT JOIN pg_temp.weir_open o ON o.id = j.id AND o.step = (j.attempt::bigint << 32 | j.put_off);
   SELECT p.* INTO c FROM weir.promotion p ORDER BY p.seq DESC LIMIT 1;
   CREATE TEMP TABLE weir_later ON COMMIT DROP AS
@@ -77,10 +81,10 @@ BEGIN
   PERFORM nextval('weir.job_id');
   -- Transactions are counted from 3. History lies below every position, at 1, and every new position at 2: so what is to be done lies past
   -- it, and so does what a transaction logs that is older than this one, and waits for it or has not come to its enqueue yet.
-  INSERT INTO weir.job (id, xid, enqueued_at, ready_at, lane, attempt, max_attempts, put_off, segment, leads, kind, args, meta)
+  INSERT INTO weir.job (id, xid, enqueued_at, ready_at, lane, attempt, max_attempts, put_off, segment, leads, kind, args, meta, seq)
   SELECT j.id, CASE WHEN j.unfinished THEN pg_current_xact_id() ELSE '1' END, j.enqueued_at, j.ready_at, j.lane, j.attempt, j.max_attempts, j.put_off,
-         CASE WHEN j.unfinished THEN active ELSE j.segment END, j.unfinished, j.kind, j.args, j.meta
-  FROM pg_temp.weir_job j;
+         CASE WHEN j.unfinished THEN active ELSE j.segment END, j.unfinished, j.kind, j.args, j.meta, CASE WHEN NOT j.unfinished THEN e.seq END
+  FROM pg_temp.weir_job j LEFT JOIN pg_temp.weir_end e ON e.id = j.id AND e.lane = j.lane AND e.segment = j.segment AND e.nr = j.nr;
   INSERT INTO weir.batch (lane, segment, origin, worker, seq, from_xid, to_xid, pos_xid, pos_id, total, claimed_at, no, ids)
   SELECT l.lane, active, active, 0, max(l.seq) + 1, '2', '2', '2', 0, max(l.total), now(), 0, '{}'::bigint[]
   FROM (SELECT k.lane, k.seq, k.total FROM pg_temp.weir_lane k

@@ -50,12 +50,14 @@ CREATE TABLE weir.job (
   leads        boolean     NOT NULL DEFAULT true,
   kind         text        NOT NULL,
   args         jsonb       NOT NULL,
-  meta         jsonb
+  meta         jsonb,
+  seq          bigint
 ) PARTITION BY LIST (segment);
 COMMENT ON TABLE weir.job IS 'The log: one row for each attempt, and for each time that one was put off, with the transaction that logged it.';
 COMMENT ON COLUMN weir.job.put_off IS 'How often this attempt was put off (snoozed) or handed back (released) before: (id, attempt, put_off) names a row, and a job''s rows follow each other in that order.';
 
 COMMENT ON COLUMN weir.job.ready_at IS 'When it became ready to be claimed, where that is not when it was enqueued: it was scheduled, retried or handed back.';
+COMMENT ON COLUMN weir.job.seq IS 'The batch of an attempt that ended before a rebase, which keeps results but no batches. NULL for all others.';
 COMMENT ON COLUMN weir.job.leads IS 'False where the row logged before it, in the same transaction and segment, is of the same lane: the others tell in which lanes a transaction has logged.';
 
 CREATE TABLE weir.batch (
@@ -152,14 +154,14 @@ END
 $$;
 CREATE INDEX job_lane ON weir.job (lane, xid, id);
 CREATE INDEX job_lead ON weir.job (xid) WHERE leads;
-CREATE INDEX job_by_id ON weir.job (id);
+CREATE INDEX job_by_id ON weir.job (id, attempt, put_off);
 CREATE INDEX batch_worker ON weir.batch (worker, no);
 CREATE INDEX result_batch ON weir.result (lane, seq);
 CREATE INDEX result_cancelled ON weir.result (finished_at) WHERE outcome = 'cancelled';
 CREATE INDEX later_due ON weir.later (run_at, id);
 CREATE INDEX later_lane ON weir.later (lane, run_at, id);
 CREATE INDEX later_xid ON weir.later (xid);
-CREATE INDEX later_by_id ON weir.later (id);
+CREATE INDEX later_by_id ON weir.later (id, attempt, put_off);
 CREATE INDEX failure_by_id ON weir.failure (id, attempt);
 CREATE INDEX failure_ended ON weir.failure (finished_at) WHERE finished_at IS NOT NULL;
 
@@ -304,7 +306,7 @@ CREATE TYPE weir.job_info AS (
   enqueued_at timestamptz, run_at timestamptz, claimed_at timestamptz, finished_at timestamptz, worker integer,
   cancel_requested boolean, output text, error text, errors jsonb);
 COMMENT ON TYPE weir.job_info IS
-  'A job as its newest attempt stands. error is why the last attempt ended as it did; errors are those of all attempts still kept, oldest first.';
+  'A job as its newest attempt stands. error is why the last attempt ended as it did; errors are those of the last attempts still kept, oldest first: up to 25 from weir.job_info, one from a list.';
 
 -- down --
 DROP SCHEMA weir CASCADE;

@@ -1,0 +1,68 @@
+package proof
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/weir-pg/weir/internal/pgtest"
+)
+
+// TestARebaseKeepsHowJobsEnded: after a rebase a job is shown as before, with its errors and output, and its inspection and a page of what has completed
+// touch about as many blocks as before, however much has completed. A second rebase changes nothing.
+func TestARebaseKeepsHowJobsEnded(t *testing.T) {
+	pgtest.Alone(t, "what an inspection touches depends on the transactions of the whole server")
+	conn := connect(t, pgtest.Database(t))
+	worker := startWorker(t, conn, "q")
+	for n := range 300 { // one batch each
+		exec(t, conn, `SELECT weir.enqueue('q', 'k', '{}', 1 + $1 % 4)`, n)
+		done := mustClaim(t, conn, worker, "q", 1)
+		for _, outcome := range []string{"retried", "released", "snoozed"} {
+			if n%10 != 0 {
+				break
+			}
+			if refused, err := record(t.Context(), conn, worker, done, outcome, nil); err != nil || len(refused) > 0 {
+				t.Fatal(refused, err)
+			}
+			done = mustClaim(t, conn, worker, "q", 1)
+		}
+		lanes := fmt.Sprintf(`'{%d}', '{%d}', '{1}', '{%d}'`, done[0].Lane, done[0].Seq, done[0].ID)
+		exec(t, conn, fmt.Sprintf(`SELECT * FROM weir._record(%d, %s, outputs => '{output %d}')`, worker, lanes, n))
+	}
+	// Of three that were worked at the same time one is open still.
+	ids := enqueueN(t, conn, "q", 3)
+	mustComplete(t, conn, worker, mustClaim(t, conn, worker, "q", 3)[:2])
+
+	shown := func() []string {
+		// What a rebase forgets is when they were claimed, and that what is open was.
+		return column[string](t, conn, `SELECT (to_jsonb(i) - 'claimed_at')::text FROM generate_series(1::bigint, $1) n, weir.job_info(n) i WHERE n < $1 ORDER BY i.id`, ids[2])
+	}
+	page := `SELECT * FROM weir.jobs_page(ARRAY['completed'], max_rows => 50)`
+	ofQueue := `SELECT * FROM weir.jobs_page(ARRAY['completed'], 'q', max_rows => 50)`
+	retried := value[int64](t, conn, `SELECT max(id) FROM weir.job WHERE attempt = 2`)
+	info := fmt.Sprintf(`SELECT * FROM weir.job_info(%d)`, retried)
+	was := shown()
+	before := []int64{settled(t, conn, page), settled(t, conn, ofQueue), settled(t, conn, info)}
+	for range 2 {
+		moveElsewhere(t, conn)
+		if n := value[int](t, conn, `SELECT weir.rebase()`); n != 1 {
+			t.Errorf("rebase logged %d attempts again, want 1", n)
+		}
+		is := shown()
+		if len(is) != len(was) || len(was) != 302 {
+			t.Fatalf("%d jobs are shown, before the rebase it was %d, want 302", len(is), len(was))
+		}
+		for i := range is {
+			if is[i] != was[i] {
+				t.Errorf("shown as %s, before the rebase it was %s", is[i], was[i])
+			}
+		}
+		after := []int64{settled(t, conn, page), settled(t, conn, ofQueue), settled(t, conn, info)}
+		t.Logf("a page of all, a page of a queue and a job touch %v blocks, before the rebase %v", after, before)
+		for i := range after {
+			if after[i] > before[i]*5/4+50 {
+				t.Errorf("a page of all, a page of a queue and a job touch %v blocks, before the rebase %v", after, before)
+				break
+			}
+		}
+	}
+}
