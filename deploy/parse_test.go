@@ -124,10 +124,8 @@ func compose(t *testing.T) map[string]started {
 // pathsOf returns the endpoints that a command serves.
 func pathsOf(args []string) []string {
 	switch args[0] {
-	case "serve":
+	case "serve", "guard":
 		return []string{"/healthz", "/readyz", "/metrics"}
-	case "guard":
-		return []string{"/metrics"}
 	}
 	return nil
 }

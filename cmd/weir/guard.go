@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"net/http"
 	"os"
 	"strconv"
 	"strings"
@@ -18,12 +17,12 @@ import (
 )
 
 type guardCmd struct {
-	Standby       []string `sep:"none" placeholder:"URL" help:"Standby to watch as well. May be repeated."`
-	Policy        string   `type:"existingfile" placeholder:"FILE" help:"What to protect, and which sessions to end when."`
-	PrintPolicy   bool     `help:"Print a policy file with all settings, and exit."`
-	Act           bool     `help:"Cancel and terminate sessions; without it, only report what would be done."`
-	Once          bool     `help:"Check once, print the result, and exit."`
-	ListenMetrics string   `placeholder:"ADDRESS" help:"Serve Prometheus metrics, for example on :9187 (loopback)."`
+	Standby     []string `sep:"none" placeholder:"URL" help:"Standby to watch as well. May be repeated."`
+	Policy      string   `type:"existingfile" placeholder:"FILE" help:"What to protect, and which sessions to end when."`
+	PrintPolicy bool     `help:"Print a policy file with all settings, and exit."`
+	Act         bool     `help:"Cancel and terminate sessions; without it, only report what would be done."`
+	Once        bool     `help:"Check once, print the result, and exit."`
+	ListenHTTP  string   `name:"listen-http" placeholder:"ADDRESS" help:"Serve Prometheus /metrics, and /readyz and /healthz for probes, for example on :9187 (loopback)."`
 	jsonFlag
 }
 
@@ -36,7 +35,7 @@ Example:
 
     weir guard --once --standby postgres://replica/shop
     weir guard --print-policy >guard.toml
-    weir guard --act --policy guard.toml --listen-metrics :9187`
+    weir guard --act --policy guard.toml --listen-http :9187`
 }
 
 func (c *guardCmd) Run(ctx context.Context, s *streams, db *database) error {
@@ -83,12 +82,14 @@ func (c *guardCmd) Run(ctx context.Context, s *streams, db *database) error {
 	if err := g.Check(ctx); err != nil {
 		return err
 	}
-	if c.ListenMetrics != "" {
-		address := c.ListenMetrics
+	if c.ListenHTTP != "" {
+		address := c.ListenHTTP
 		if strings.HasPrefix(address, ":") { // without a host: loopback only
 			address = "127.0.0.1" + address
 		}
-		stop, err := serveHTTP("--listen-metrics", address, metricsOf(registry), "metrics", "/metrics", config.Logger)
+		mux := probes(g.Stuck, g.Ready)
+		mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
+		stop, err := serveHTTP("--listen-http", address, mux, "metrics and probes", "/metrics", config.Logger)
 		if err != nil {
 			return err
 		}
@@ -147,10 +148,4 @@ func guarded(ctx context.Context, url string, dev bool) (guard.Server, func(), e
 	}
 	name := net.JoinHostPort(config.ConnConfig.Host, strconv.Itoa(int(config.ConnConfig.Port)))
 	return guard.Server{Name: name, DB: pool}, pool.Close, nil
-}
-
-func metricsOf(from prometheus.Gatherer) http.Handler {
-	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", promhttp.HandlerFor(from, promhttp.HandlerOpts{}))
-	return mux
 }

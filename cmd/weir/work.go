@@ -96,7 +96,7 @@ func (c *workCmd) Run(ctx context.Context, s *streams, db *database, signals *tr
 		return &failure{exitUsage, err}
 	}
 	if c.ListenHTTP != "" {
-		stop, err := serveHTTP("--listen-http", c.ListenHTTP, probes(worker.Health), "probes", "/readyz", tally.log)
+		stop, err := serveHTTP("--listen-http", c.ListenHTTP, probesOf(worker.Health), "probes", "/readyz", tally.log)
 		if err != nil {
 			return err
 		}

@@ -33,11 +33,12 @@ type Config struct {
 	Registerer prometheus.Registerer // nil: no metrics
 }
 
-// Guard watches one cluster. It must not be used by several goroutines at the same time.
+// Guard watches one cluster. It must not be used by several goroutines at the same time, except for Ready and Stuck.
 type Guard struct {
 	config  Config
 	log     *slog.Logger
 	metrics *metrics
+	health  health
 
 	since   map[string]time.Time // by a holder's key: it has held at least since then
 	climbs  map[string]*climb    // by a holder's identity
@@ -166,8 +167,11 @@ func (g *Guard) Once(ctx context.Context) (*Findings, error) {
 
 // Poll polls the cluster once, judges the holders, and takes the next step for each that is due.
 func (g *Guard) Poll(ctx context.Context) (*Findings, error) {
+	g.health.polling.Beat()
+	defer g.health.polling.Rest()
 	r, err := g.poll(ctx)
 	g.metrics.polled(r, err)
+	g.health.polled(err)
 	return r, err
 }
 

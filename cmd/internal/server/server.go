@@ -50,7 +50,7 @@ type Config struct {
 
 	DurableNotify bool // notifications by clients are logged before they are delivered
 
-	Web web.Config // authorization, origins and limits of HTTP; Hub, Logger, Metrics, Jobs and Ready are set by Start
+	Web web.Config // authorization, origins and limits of HTTP; Hub, Logger, Metrics, Jobs, Stuck and Ready are set by Start
 
 	QueueBytes  int           // limit of a slow client's queue; 0: 1 MiB
 	Name        string        // of this hub, to show; required
@@ -278,7 +278,7 @@ func (s *Server) endpointsOf(ctx context.Context) error {
 		if c.Anonymous && c.Authorizer == nil && c.Hosts == nil {
 			c.Hosts = []string{} // a listener on loopback only may omit them
 		}
-		c.Hub, c.Logger, c.Metrics, c.Jobs, c.Ready = s.hub, s.log, registry, s.jobs, s.Ready
+		c.Hub, c.Logger, c.Metrics, c.Jobs, c.Stuck, c.Ready = s.hub, s.log, registry, s.jobs, s.jobs.Stuck, s.Ready
 		c.Limits.QueueBytes = s.config.QueueBytes
 		if s.web, err = web.New(c); err != nil {
 			return err

@@ -10,7 +10,7 @@
 //	GET  /v1/events     Server-Sent Events: subscribe, resume
 //	POST /v1/publish    publish
 //	GET  /v1/jobs/wait  wait for work in queues
-//	GET  /healthz       the process is alive
+//	GET  /healthz       the process is alive, and no part of it is stuck
 //	GET  /readyz        the process can serve
 //	GET  /metrics       for Prometheus
 //

@@ -82,8 +82,11 @@ func TestShutdownAnswersWhoWaits(t *testing.T) {
 
 func TestHealthAndMetrics(t *testing.T) {
 	t.Parallel()
-	var broken error
-	r := newRig(t, newMemory(), func(c *Config) { c.Ready = func() error { return broken } })
+	var broken, stuck error
+	r := newRig(t, newMemory(), func(c *Config) {
+		c.Ready = func() error { return broken }
+		c.Stuck = func() error { return stuck }
+	})
 	body := func(path string, want int) string {
 		t.Helper()
 		response, _ := r.get(path, nil)
@@ -103,7 +106,14 @@ func TestHealthAndMetrics(t *testing.T) {
 	if err := json.Unmarshal([]byte(body("/readyz", 503)), &answer); err != nil || !strings.Contains(answer.Text, "moon") {
 		t.Errorf("%+v %v", answer, err)
 	}
-	broken = nil
+	body("/healthz", 200)
+	broken, stuck = nil, errors.New("the clock has stopped")
+	for _, path := range []string{"/healthz", "/readyz"} {
+		if text := body(path, 503); !strings.Contains(text, "the clock has stopped: restart this process") {
+			t.Errorf("%s answers %s", path, text)
+		}
+	}
+	stuck = nil
 
 	c := r.sse("?channel=a", "")
 	c.next()

@@ -36,6 +36,7 @@ type Config struct {
 	Limits  Limits
 	Metrics *prometheus.Registry // where metrics are registered, and what /metrics shows; nil: a new registry
 	Jobs    Jobs                 // nil: /v1/jobs/wait is not served
+	Stuck   func() error         // a further check of /healthz and /readyz, after the hub's; nil: none. It must not block
 	Ready   func() error         // a further check of /readyz, after the hub's; nil: none
 
 	// AdminApart serves /metrics only in Admin.

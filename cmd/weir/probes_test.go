@@ -23,7 +23,7 @@ func TestProbesOfAWorkerTellWhetherARestartHelps(t *testing.T) {
 	} {
 		for path, want := range map[string]int{"/readyz": c.ready, "/healthz": c.live} {
 			got := httptest.NewRecorder()
-			probes(func() error { return c.health }).ServeHTTP(got, httptest.NewRequest("GET", path, nil))
+			probesOf(func() error { return c.health }).ServeHTTP(got, httptest.NewRequest("GET", path, nil))
 			if got.Code != want || want == 503 && !strings.Contains(got.Body.String(), "the worker is") {
 				t.Errorf("%v: %s answers %d %s, want %d", c.health, path, got.Code, got.Body, want)
 			}
