@@ -1,8 +1,10 @@
 package load
 
 import (
+	"encoding/json"
 	"fmt"
 	"io"
+	"math"
 	"slices"
 	"text/tabwriter"
 	"time"
@@ -53,6 +55,24 @@ type Spread struct {
 	Samples int     `json:"samples"`
 }
 
+// MarshalJSON writes null for a ratio to zero: JSON has no infinity.
+func (s Spread) MarshalJSON() ([]byte, error) {
+	return json.Marshal(struct {
+		Median  *float64 `json:"median"`
+		Min     *float64 `json:"min"`
+		Max     *float64 `json:"max"`
+		Samples int      `json:"samples"`
+	}{finite(s.Median), finite(s.Min), finite(s.Max), s.Samples})
+}
+
+// finite returns nil for infinities, and for what is not a number.
+func finite(f float64) *float64 {
+	if math.IsInf(f, 0) || math.IsNaN(f) {
+		return nil
+	}
+	return &f
+}
+
 // Idle is the CPU time of an idle worker, in percent of one core.
 type Idle struct {
 	Seconds float64  `json:"seconds"`
@@ -89,6 +109,15 @@ type Target struct {
 	Want float64 `json:"want"`
 	Most bool    `json:"most"` // Want is an upper bound
 	Met  bool    `json:"met"`
+}
+
+// MarshalJSON writes null for a ratio to zero, as that of a Spread does.
+func (t Target) MarshalJSON() ([]byte, error) {
+	type plain Target // without this method
+	return json.Marshal(struct {
+		plain
+		Got *float64 `json:"got"` // in place of the one in plain
+	}{plain(t), finite(t.Got)})
 }
 
 // ServerFacts describes what affects the figures of the server.
