@@ -13,7 +13,7 @@ import (
 	"github.com/weir-pg/weir/schema"
 )
 
-// blocks runs a query and returns how many blocks it touched.
+// blocks returns how many blocks a query touches.
 func blocks(t *testing.T, conn *pgx.Conn, sql string) int {
 	t.Helper()
 	var plans []struct {
@@ -29,8 +29,8 @@ func blocks(t *testing.T, conn *pgx.Conn, sql string) int {
 	return plans[0].Plan.Hit + plans[0].Plan.Read
 }
 
-// TestOpenTransactionsSlowNobody: a bulk enqueue that is still open, with subtransactions and without, costs neither claims nor promotion anything,
-// wherever it stands: past the position, below it, or newest of all. Counted in blocks.
+// TestOpenTransactionsSlowNobody: an open bulk enqueue, with or without subtransactions, costs claims and promotions nothing, whether it is past the
+// position, below it, or the newest. The cost is counted in blocks.
 func TestOpenTransactionsSlowNobody(t *testing.T) {
 	pgtest.Alone(t, "what a claim touches depends on the transactions of the whole server")
 	url := pgtest.Database(t)
@@ -56,21 +56,21 @@ func TestOpenTransactionsSlowNobody(t *testing.T) {
 		EXCEPTION WHEN division_by_zero THEN NULL; END; END LOOP; END $$`)
 	check := func(when string) {
 		t.Helper()
-		// The first finds new transactions and notes them; what comes after it finds nothing new.
+		// The first call finds new transactions and records them; the next finds nothing new.
 		mustClaim(t, conn, worker, "q", 1)
 		promote(t, conn, 10)
 		claimed, promoted := blocks(t, conn, claimSQL), blocks(t, conn, promoteSQL)
-		t.Logf("%s: a claim touches %d blocks, a promotion %d; without the bulk %d and %d", when, claimed, promoted, claimBefore, promoteBefore)
+		t.Logf("%s: a claim touches %d blocks, a promotion %d; without the bulk enqueue, %d and %d", when, claimed, promoted, claimBefore, promoteBefore)
 		if claimed > 2*claimBefore {
-			t.Errorf("%s: a claim touches %d blocks, without the bulk %d", when, claimed, claimBefore)
+			t.Errorf("%s: a claim touches %d blocks; without the bulk enqueue, %d", when, claimed, claimBefore)
 		}
 		if promoted > 2*promoteBefore+50 {
-			t.Errorf("%s: a promotion touches %d blocks, without the bulk %d", when, promoted, promoteBefore)
+			t.Errorf("%s: a promotion touches %d blocks; without the bulk enqueue, %d", when, promoted, promoteBefore)
 		}
 	}
 	promoterIsPast := func() {
 		t.Helper()
-		until(t, "the promoter is past those of the bulk whose time has come", func() bool { return blocks(t, conn, promoteSQL) <= 2*promoteBefore+50 })
+		until(t, "the promoter is past the due jobs of the bulk enqueue", func() bool { return blocks(t, conn, promoteSQL) <= 2*promoteBefore+50 })
 	}
 	promoterIsPast()
 	check("newest of all")
@@ -81,13 +81,13 @@ func TestOpenTransactionsSlowNobody(t *testing.T) {
 	enqueueN(t, conn, "q", 10)
 	check("pending")
 	exec(t, bulk, `COMMIT`)
-	until(t, "the bulk is promoted", func() bool {
+	until(t, "the jobs of the bulk enqueue are promoted", func() bool {
 		promote(t, conn, 10000)
 		return len(claimAll(t, conn, worker, "q")) == 0 && value[int](t, conn, `SELECT count(*) FROM weir.job WHERE kind = 'bulk'`) == 50_000
 	})
 }
 
-// TestPreparedTransactionsSlowNobody: two thousand prepared transactions hardly show in the time of a claim.
+// TestPreparedTransactionsSlowNobody: two thousand prepared transactions hardly slow a claim.
 func TestPreparedTransactionsSlowNobody(t *testing.T) {
 	pgtest.Alone(t, "it compares the times of claims")
 	server := pgtest.Server(t, map[string]string{"max_prepared_transactions": "2100"})
@@ -117,17 +117,17 @@ func TestPreparedTransactionsSlowNobody(t *testing.T) {
 		exec(t, conn, fmt.Sprintf(`PREPARE TRANSACTION 'weir %d'`, n))
 	}
 	during, touched := measure()
-	t.Logf("a claim of one takes %v and touches %d blocks, with 2000 prepared transactions %v and %d", before, touchedBefore, during, touched)
+	t.Logf("a claim of one takes %v and touches %d blocks; with 2000 prepared transactions, %v and %d", before, touchedBefore, during, touched)
 	if during > 10*before {
-		t.Errorf("a claim of one takes %v, with 2000 prepared transactions %v", before, during)
+		t.Errorf("a claim of one takes %v; with 2000 prepared transactions, %v", before, during)
 	}
-	if touched > 3*touchedBefore { // the list of them, which takes 32 kB, is read and written
-		t.Errorf("a claim of one touches %d blocks, with 2000 prepared transactions %d", touchedBefore, touched)
+	if touched > 3*touchedBefore { // the list of these transactions, 32 kB, is read and written
+		t.Errorf("a claim of one touches %d blocks; with 2000 prepared transactions, %d", touchedBefore, touched)
 	}
 	for n := range 2000 {
 		exec(t, conn, fmt.Sprintf(`COMMIT PREPARED 'weir %d'`, n))
 	}
 	if got := claimAll(t, conn, worker, "q"); len(got) != 2000 {
-		t.Errorf("claimed %d of the prepared transactions, want 2000", len(got))
+		t.Errorf("claimed %d jobs of the prepared transactions, want 2000", len(got))
 	}
 }

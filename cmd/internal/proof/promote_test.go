@@ -9,7 +9,7 @@ import (
 	"github.com/weir-pg/weir/internal/pgtest"
 )
 
-// promote promotes and returns how many; the next due time is zero when none is known.
+// promote promotes, and returns the number of jobs and the next due time, which is zero if none is known.
 func promote(t *testing.T, conn *pgx.Conn, most int) (int, time.Time) {
 	t.Helper()
 	var n int
@@ -23,8 +23,8 @@ func promote(t *testing.T, conn *pgx.Conn, most int) (int, time.Time) {
 	return n, *next
 }
 
-// TestPromotionMissesNothing: every job for later is promoted once: ties, those whose transaction commits after their time, and those of a
-// transaction that is prepared meanwhile.
+// TestPromotionMissesNothing: each job for later is promoted exactly once, including jobs with equal times, those that are committed after their
+// time, and those of a transaction that is prepared in the meantime.
 func TestPromotionMissesNothing(t *testing.T) {
 	t.Parallel()
 	url := pgtest.Database(t)
@@ -57,7 +57,7 @@ func TestPromotionMissesNothing(t *testing.T) {
 			want = time.Time{} // none soon
 		}
 		if !next.Equal(want) {
-			t.Errorf("after %d promotions the next is due at %v, want %v", total, next, want)
+			t.Errorf("after %d promotions, the next time is %v, want %v", total, next, want)
 		}
 		return total >= ties
 	})
@@ -65,12 +65,12 @@ func TestPromotionMissesNothing(t *testing.T) {
 		t.Errorf("%d calls promoted something, want %d", calls, ties/most)
 	}
 	if n, _ := promote(t, conn, most); n != 0 {
-		t.Errorf("promoted %d once more", n)
+		t.Errorf("promoted %d again", n)
 	}
-	// Their time has passed long ago, and the cursor with it.
+	// Their time is long past, and so is the cursor.
 	exec(t, open, `COMMIT`)
 	if n, next := promote(t, conn, most); n != 1 || !next.IsZero() {
-		t.Errorf("promoted %d of the transaction that committed late, next due %v; want 1, and none soon", n, next)
+		t.Errorf("promoted %d of the transaction that committed late, with the next due at %v; want 1, and none soon", n, next)
 	}
 	exec(t, aborted, `ROLLBACK`)
 	exec(t, conn, `COMMIT PREPARED 'TestPromotionMissesNothing'`)
@@ -80,11 +80,11 @@ func TestPromotionMissesNothing(t *testing.T) {
 	before := value[int64](t, conn, `SELECT max(seq) FROM weir.promotion`)
 	for range 3 {
 		if n, _ := promote(t, conn, most); n != 0 {
-			t.Errorf("promoted %d once more", n)
+			t.Errorf("promoted %d again", n)
 		}
 	}
 	if after := value[int64](t, conn, `SELECT max(seq) FROM weir.promotion`); after != before {
-		t.Errorf("promote wrote %d rows with nothing to do", after-before)
+		t.Errorf("promote wrote %d rows although nothing was due", after-before)
 	}
 
 	kinds, seen := map[string]int{}, map[int64]bool{}
@@ -99,7 +99,7 @@ func TestPromotionMissesNothing(t *testing.T) {
 	}
 }
 
-// TestPromotionOutlivesItsSegments: rotating later gives promoted rows back and carries the others along, the late ones too.
+// TestPromotionOutlivesItsSegments: rotating the segments of later reclaims promoted rows and carries the others, including late ones.
 func TestPromotionOutlivesItsSegments(t *testing.T) {
 	t.Parallel()
 	url := pgtest.Database(t)
@@ -117,17 +117,17 @@ func TestPromotionOutlivesItsSegments(t *testing.T) {
 		return total == 1000
 	})
 	if did := value[string](t, conn, `SELECT coalesce(weir._rotate_later(0), '')`); did != "opened later 2" {
-		t.Errorf("rotate_later says %q under a transaction in flight, want it to open segment 2", did)
+		t.Errorf("rotate_later did %q with a transaction in flight, want it to open segment 2", did)
 	}
 	exec(t, late, `COMMIT`)
 	until(t, "the first segment is reclaimed", func() bool {
 		return value[string](t, conn, `SELECT coalesce(weir._rotate_later(0), '')`) == "reclaimed later 1"
 	})
 	if n := value[int](t, conn, `SELECT count(*) FROM weir.later`); n != 2 {
-		t.Errorf("%d rows were carried along, want the late one and the one for later", n)
+		t.Errorf("%d rows were carried, want the late one and the one for later", n)
 	}
 	if n, _ := promote(t, conn, 2000); n != 1 {
-		t.Errorf("promoted %d, want the late one", n)
+		t.Errorf("promoted %d jobs, want the late one", n)
 	}
 	if got := claimAll(t, conn, worker, "q"); len(got) != 1001 {
 		t.Errorf("claimed %d jobs, want 1001", len(got))

@@ -21,12 +21,12 @@ import (
 )
 
 var (
-	seedFlag = flag.Uint64("seed", 0, "seed of the random tests; 0: a new one, or that of WEIR_TEST_SEED")
-	longFlag = flag.Duration("long", 0, "how long the random tests load the server; 0: their default of seconds")
-	update   = flag.Bool("update", false, "rewrite the golden file")
+	seedFlag = flag.Uint64("seed", 0, "seed of the random tests; 0: WEIR_TEST_SEED, or else a new seed")
+	longFlag = flag.Duration("long", 0, "how long the random tests load the server; 0: a few seconds")
+	update   = flag.Bool("update", false, "write the golden file")
 )
 
-// patience bounds every wait of these tests.
+// patience limits every wait in these tests.
 const patience = 30 * time.Second
 
 func TestMain(m *testing.M) {
@@ -62,12 +62,12 @@ type attempt struct {
 	PutOff    int32
 }
 
-// step says which of a job's attempts it is, and how often that had been put off.
+// step is the number of an attempt, and how often it had been put off.
 type step struct{ attempt, putOff int32 }
 
 func (a attempt) step() step { return step{a.Attempt, a.PutOff} }
 
-// follows tells whether a step is the next after another.
+// follows reports whether a step comes right after another.
 func (t step) follows(before step) bool {
 	return t == step{before.attempt + 1, 0} || t == step{before.attempt, before.putOff + 1}
 }
@@ -89,7 +89,7 @@ func exec(t *testing.T, q querier, sql string, args ...any) {
 	}
 }
 
-// value returns the single value that a query gives.
+// value returns the single value of a query.
 func value[T any](t *testing.T, q querier, sql string, args ...any) T {
 	t.Helper()
 	var v T
@@ -99,7 +99,7 @@ func value[T any](t *testing.T, q querier, sql string, args ...any) T {
 	return v
 }
 
-// column returns the values of a query's only column.
+// column returns the values of a query with a single column.
 func column[T any](t *testing.T, q querier, sql string, args ...any) []T {
 	t.Helper()
 	rows, err := q.Query(t.Context(), sql, args...)
@@ -118,7 +118,7 @@ func until(t *testing.T, what string, holds func() bool) {
 	pgtest.Until(t, what, holds)
 }
 
-// sqlstate returns the error's SQLSTATE, or "" when the server did not say one.
+// sqlstate returns the error's SQLSTATE, or "" if it has none.
 func sqlstate(err error) string {
 	var pg *pgconn.PgError
 	if errors.As(err, &pg) {
@@ -192,7 +192,7 @@ func claimAll(t *testing.T, q querier, worker int32, queue string) []attempt {
 	return nil
 }
 
-// complete records attempts as completed in one call. The first that is refused is the error, with WR002 where it is lost.
+// complete records attempts as completed in one call. If any is refused, the error is that of the first, with WR002 for a lost one.
 func complete(ctx context.Context, q querier, worker int32, done []attempt) error {
 	refused, err := record(ctx, q, worker, done, "completed", nil)
 	for _, r := range refused {
@@ -215,7 +215,7 @@ func refusalError(r refusal) error {
 	return &pgconn.PgError{Code: code, Message: fmt.Sprintf("element %d is %s: %s", r.Place, r.Refusal, r.Detail)}
 }
 
-// record records one outcome of attempts, those of a batch side by side, in one call.
+// record records the same outcome for attempts, with those of a batch next to each other, in one call.
 func record(ctx context.Context, q querier, worker int32, done []attempt, outcome string, runAt *time.Time) ([]refusal, error) {
 	done = slices.Clone(done)
 	slices.SortStableFunc(done, func(a, b attempt) int { return cmp.Or(cmp.Compare(a.Lane, b.Lane), cmp.Compare(a.Seq, b.Seq)) })
@@ -249,7 +249,7 @@ func mustComplete(t *testing.T, q querier, worker int32, done []attempt) {
 	}
 }
 
-// finish records one attempt with an outcome, and the time of the next where runAt is not zero; false: it has ended already.
+// finish records an attempt with an outcome, and with the time of the next attempt unless runAt is zero; false: it had already ended.
 func finish(ctx context.Context, q querier, worker int32, a attempt, outcome string, runAt time.Time) (bool, error) {
 	var at *time.Time
 	if !runAt.IsZero() {
@@ -267,13 +267,13 @@ func finish(ctx context.Context, q querier, worker int32, a attempt, outcome str
 	return false, refusalError(refused[0])
 }
 
-// completeTx completes one attempt in a transaction of the caller's.
+// completeTx completes an attempt in the caller's transaction.
 func completeTx(ctx context.Context, q querier, worker int32, a attempt) error {
 	_, err := q.Exec(ctx, `SELECT weir._complete($1, $2, $3, $4)`, worker, a.Lane, a.Seq, a.ID)
 	return err
 }
 
-// settle logs again what a fenced worker has left, and returns how many attempts.
+// settle logs the unfinished attempts of a fenced worker again, and returns their number.
 func settle(t *testing.T, q querier, worker int32) (relogged int) {
 	t.Helper()
 	for more := true; more; {
@@ -286,7 +286,7 @@ func settle(t *testing.T, q querier, worker int32) (relogged int) {
 	return relogged
 }
 
-// reconcile says what a worker holds, and returns how many attempts were handed out again.
+// reconcile reports the attempts that a worker holds, and returns how many others were released.
 func reconcile(ctx context.Context, q querier, worker int32, held []attempt) (released int, err error) {
 	held = slices.Clone(held)
 	slices.SortStableFunc(held, func(a, b attempt) int { return cmp.Or(cmp.Compare(a.Lane, b.Lane), cmp.Compare(a.Seq, b.Seq)) })
@@ -308,7 +308,7 @@ func reconcile(ctx context.Context, q querier, worker int32, held []attempt) (re
 	return released, nil
 }
 
-// enqueueN enqueues n jobs of one kind, keyed by their number from 1.
+// enqueueN enqueues n jobs of one kind, with their numbers from 1 as keys.
 func enqueueN(t *testing.T, q querier, queue string, n int) []int64 {
 	t.Helper()
 	return value[[]int64](t, q, `SELECT weir.enqueue_many(array_agg($1::text), array_agg('k'::text),
@@ -324,11 +324,11 @@ func idsOf(all []attempt) []int64 {
 	return ids
 }
 
-// rotateUntil takes steps in the life of segments until one is reported that has the prefix.
+// rotateUntil rotates until a step is reported that starts with the prefix.
 func rotateUntil(t *testing.T, q querier, prefix string) string {
 	t.Helper()
 	var did string
-	until(t, "rotate says "+prefix, func() bool {
+	until(t, "rotate reports "+prefix, func() bool {
 		did = value[string](t, q, `SELECT coalesce(weir._rotate(), '')`)
 		return strings.HasPrefix(did, prefix)
 	})

@@ -14,13 +14,13 @@ import (
 	"github.com/weir-pg/weir/internal/store"
 )
 
-// moveElsewhere makes the log look like one that comes from another cluster, whose counter was behind this one's.
+// moveElsewhere makes the log look as if it came from another cluster, whose transaction ids were lower.
 func moveElsewhere(t *testing.T, q querier) {
 	t.Helper()
 	exec(t, q, `UPDATE weir.setting SET value = 'elsewhere' WHERE name = 'cluster'`)
 }
 
-// TestRebaseStepsOverNobody: what a transaction logs that is older than the rebase, and goes on after it, is worked all the same.
+// TestRebaseStepsOverNobody: the jobs of a transaction that is older than the rebase, and continues after it, are worked.
 func TestRebaseStepsOverNobody(t *testing.T) {
 	t.Parallel()
 	url := pgtest.Database(t)
@@ -52,7 +52,7 @@ func TestRebaseStepsOverNobody(t *testing.T) {
 	exec(t, older["at once"], `COMMIT`)
 	work()
 	exec(t, conn, `SELECT weir.enqueue('q', 'new')`)
-	work() // the position is past all of them
+	work() // moves the position past all of them
 	for range 3 {
 		promote(t, conn, 10)
 	}
@@ -60,7 +60,7 @@ func TestRebaseStepsOverNobody(t *testing.T) {
 	exec(t, older["after a claim"], `COMMIT`)
 	exec(t, older["later"], `COMMIT`)
 	exec(t, older["aborted"], `ROLLBACK`)
-	until(t, "all are worked", func() bool {
+	until(t, "all jobs are worked", func() bool {
 		promote(t, conn, 10)
 		work()
 		return len(seen) == 5
@@ -72,8 +72,8 @@ func TestRebaseStepsOverNobody(t *testing.T) {
 	}
 }
 
-// TestMovedLogIsNoticedByWhoStayed: a session that outlives a logical move, behind a pooler, steps over nothing: not even where this
-// cluster's counter has passed the old positions already.
+// TestMovedLogIsNoticedByWhoStayed: a session behind a pooler that outlives a logical move gets an error and skips nothing, even if this cluster's
+// transaction ids have already passed the old positions.
 func TestMovedLogIsNoticedByWhoStayed(t *testing.T) {
 	t.Parallel()
 	conn := connect(t, pgtest.Database(t))
@@ -95,10 +95,10 @@ func TestMovedLogIsNoticedByWhoStayed(t *testing.T) {
 	}
 }
 
-// TestRebaseOutlivesAStatementTimeout: a role's statement_timeout does not keep workers from a new beginning for ever; where a rebase is
-// called by hand, it says what to do.
+// TestRebaseOutlivesAStatementTimeout: a role's statement_timeout does not prevent workers from rebasing; a rebase by hand that is cancelled by it
+// says what to do.
 func TestRebaseOutlivesAStatementTimeout(t *testing.T) {
-	pgtest.Alone(t, "it has statements end in the midst of a function")
+	pgtest.Alone(t, "its statements must end within a function")
 	url := pgtest.Database(t)
 	conn := connect(t, url)
 	for range 3 {
@@ -128,8 +128,8 @@ func TestRebaseOutlivesAStatementTimeout(t *testing.T) {
 	}
 }
 
-// TestRebaseWritesEachRowOnce: a re-basing holds everybody up, so it writes rows without their indexes, and makes those again when all is there,
-// as they were. Counted in bytes of WAL.
+// TestRebaseWritesEachRowOnce: because everything waits for a rebase, it writes the rows without their indexes, and creates the same indexes again
+// at the end. The cost is counted in bytes of WAL.
 func TestRebaseWritesEachRowOnce(t *testing.T) {
 	pgtest.Alone(t, "it counts what the whole server writes")
 	conn := connect(t, pgtest.Database(t))
@@ -150,18 +150,18 @@ func TestRebaseWritesEachRowOnce(t *testing.T) {
 		t.Errorf("rebase logged %d attempts again, want 29100", n)
 	}
 	bytes := (written() - from) / 31_000
-	t.Logf("%d bytes of WAL a row", bytes)
+	t.Logf("%d bytes of WAL per row", bytes)
 	if bytes > 260 {
-		t.Errorf("rebase wrote %d bytes of WAL a row", bytes)
+		t.Errorf("rebase wrote %d bytes of WAL per row, which is too much", bytes)
 	}
 	if after := indexes(); !slices.Equal(before, after) {
-		t.Errorf("indexes were %v, and are %v", before, after)
+		t.Errorf("the indexes were %v, and are now %v", before, after)
 	}
 	if state := value[string](t, conn, `SELECT state FROM weir.job_info($1)`, first[0].ID); state != "completed" {
-		t.Errorf("what had ended is %s", state)
+		t.Errorf("the job that had ended is %s", state)
 	}
 	if n := value[int](t, conn, `SELECT count(*) FROM weir.jobs('scheduled', 'q', 2000)`); n != 1000 {
-		t.Errorf("%d jobs are for later, want 1000", n)
+		t.Errorf("%d jobs are scheduled, want 1000", n)
 	}
 	if got := claimAll(t, conn, startWorker(t, conn, "q"), "q"); len(got) != 29_100 || !slices.IsSorted(idsOf(got)) {
 		t.Errorf("claimed %d jobs, want 29100 in their order", len(got))

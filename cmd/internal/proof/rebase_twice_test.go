@@ -9,7 +9,7 @@ import (
 	"github.com/weir-pg/weir/internal/store"
 )
 
-// blocked waits until a session waits for another's lock.
+// blocked waits until a session waits for a lock of another session.
 func blocked(t *testing.T, watch, session *pgx.Conn) {
 	t.Helper()
 	until(t, "a session waits for another's lock", func() bool {
@@ -17,13 +17,13 @@ func blocked(t *testing.T, watch, session *pgx.Conn) {
 	})
 }
 
-// TestRebasesAtTheSameTimeAreOne: a fleet that starts on a restored database rebases it once. Those that come second wait holding nothing
-// that the first needs, so none of them is ended as a deadlock, and they find nothing left to do.
+// TestRebasesAtTheSameTimeAreOne: a fleet that starts on a restored database rebases it once; the other calls wait without holding anything that the
+// first needs, so that there is no deadlock, and then find nothing to do.
 func TestRebasesAtTheSameTimeAreOne(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		call, setting string
-		step          int // the advisory lock that it takes first
+		step          int // the advisory lock that the call takes first
 	}{{`SELECT weir.rebase()`, "cluster", 0}, {`SELECT weir.rebase_messages()`, "message_cluster", 4}} {
 		url := pgtest.Database(t)
 		conn, gate := connect(t, url), connect(t, url)
@@ -52,21 +52,21 @@ func TestRebasesAtTheSameTimeAreOne(t *testing.T) {
 		for range cap(answers) {
 			a := <-answers
 			if a.err != nil {
-				t.Errorf("%s beside others: %v", c.call, a.err)
+				t.Errorf("%s at the same time as others: %v", c.call, a.err)
 			} else if a.logged != nil {
 				first++
 				if *a.logged != 3 {
-					t.Errorf("%s logged %d again, want 3", c.call, *a.logged)
+					t.Errorf("%s logged %d attempts again, want 3", c.call, *a.logged)
 				}
 			}
 		}
 		if first != 1 {
-			t.Errorf("%s: %d of %d did it, want one", c.call, first, cap(answers))
+			t.Errorf("%s: %d of %d calls rebased the log, want one", c.call, first, cap(answers))
 		}
 	}
 }
 
-// TestNewestTickIsOfItsEpoch: a hub that asks for the newest tick while the log is rebased gets the new log's, with the new log's epoch.
+// TestNewestTickIsOfItsEpoch: a hub that queries the newest tick during a rebase gets the new log's tick with the new log's epoch.
 func TestNewestTickIsOfItsEpoch(t *testing.T) {
 	t.Parallel()
 	url := pgtest.Database(t)
@@ -87,7 +87,7 @@ func TestNewestTickIsOfItsEpoch(t *testing.T) {
 		at, err := store.New(pool, 0).NewestTick(t.Context())
 		answers <- answer{at, err}
 	}()
-	until(t, "it waits for the rebase", func() bool {
+	until(t, "the query waits for the rebase", func() bool {
 		return value[bool](t, conn, `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND $1::integer = ANY (pg_blocking_pids(pid)))`, rebase.PgConn().PID())
 	})
 	exec(t, rebase, `COMMIT`)

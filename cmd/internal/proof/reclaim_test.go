@@ -11,7 +11,7 @@ import (
 	"github.com/weir-pg/weir/internal/pgtest"
 )
 
-// turn fills the active segment with finished jobs until the next is opened, then reclaims all closed ones.
+// turn fills the active segment with finished jobs until the next is opened, and then reclaims all closed ones.
 func turn(t *testing.T, conn *pgx.Conn, worker int32) {
 	t.Helper()
 	openNext(t, conn, worker)
@@ -36,8 +36,8 @@ func smallSegments(t *testing.T, conn *pgx.Conn) {
 	exec(t, conn, `SELECT weir.set('retention_bytes', '1048576')`)
 }
 
-// TestReclaimKeepsWhatIsUnfinished: jobs that run, wait, wait in a paused queue, were committed late or are for later outlive the segments
-// that they were logged in, keep their order, and end under the batch that they were claimed in.
+// TestReclaimKeepsWhatIsUnfinished: running, waiting, paused, late and later jobs outlive the segments in which they were logged, keep their order,
+// and end under the batch in which they were claimed.
 func TestReclaimKeepsWhatIsUnfinished(t *testing.T) {
 	t.Parallel()
 	url := pgtest.Database(t)
@@ -52,7 +52,7 @@ func TestReclaimKeepsWhatIsUnfinished(t *testing.T) {
 	exec(t, late, `BEGIN`)
 	lateIDs := enqueueN(t, late, "q", 3)
 	behind := enqueueN(t, conn, "q", 2)
-	// Priority first; then past the late transaction: its jobs are pending now.
+	// First by priority; then past the late transaction, whose jobs are now pending.
 	running := mustClaim(t, conn, worker, "q", 12)
 	if want := append([]int64{urgent}, append(slices.Clone(ids), behind[0])...); !slices.Equal(idsOf(running), want) {
 		t.Fatalf("claimed %v, want %v", idsOf(running), want)
@@ -64,7 +64,7 @@ func TestReclaimKeepsWhatIsUnfinished(t *testing.T) {
 		turn(t, conn, worker)
 		exec(t, conn, `SELECT weir._rotate_later(0)`)
 		if segment := value[int](t, conn, `SELECT segment FROM weir.job WHERE id = $1`, ids[9]); n == 0 && segment == 1 {
-			t.Error("a running job was not carried along")
+			t.Error("a running job was not carried")
 		}
 	}
 	for _, a := range running[3:5] {
@@ -76,7 +76,7 @@ func TestReclaimKeepsWhatIsUnfinished(t *testing.T) {
 	if state := value[string](t, conn, `SELECT state FROM weir.job_info($1)`, ids[2]); state != "failed" {
 		t.Errorf("job %d is %s, want failed", ids[2], state)
 	}
-	// The late ones stand before what had not been claimed when they came, each still in its order.
+	// The late jobs come before those that had not been claimed when they were committed, and both keep their order.
 	rest := claimAll(t, conn, worker, "q")
 	if want := append(slices.Clone(lateIDs), behind[1]); !slices.Equal(idsOf(rest), want) {
 		t.Errorf("claimed %v, want %v", idsOf(rest), want)
@@ -90,18 +90,18 @@ func TestReclaimKeepsWhatIsUnfinished(t *testing.T) {
 		t.Errorf("claimed %v, want %v", idsOf(unpaused), pausedIDs)
 	}
 	if state := value[string](t, conn, `SELECT state FROM weir.job_info($1)`, laterID); state != "scheduled" {
-		t.Errorf("the job for later is %s", state)
+		t.Errorf("the scheduled job is %s", state)
 	}
 	mustComplete(t, conn, worker, append(rest, unpaused...))
 	turn(t, conn, worker)
 	turn(t, conn, worker)
 	if n := value[int](t, conn, `SELECT count(*) FROM weir.job WHERE kind = 'k' AND lane / 4 <> (SELECT id FROM weir.queue WHERE name = 'filler')`); n != 0 {
-		t.Errorf("%d finished jobs were carried along", n)
+		t.Errorf("%d finished jobs were carried", n)
 	}
 }
 
-// TestReclaimWaitsForNobody: a transaction in flight, a prepared one and a result in flight postpone the reclaiming of their segment;
-// meanwhile everybody works, and the other segments rotate.
+// TestReclaimWaitsForNobody: transactions and results in flight, and prepared ones, only postpone the reclaiming of their own segment; in the
+// meantime jobs run and other segments rotate.
 func TestReclaimWaitsForNobody(t *testing.T) {
 	t.Parallel()
 	url := pgtest.Database(t)
@@ -135,12 +135,12 @@ func TestReclaimWaitsForNobody(t *testing.T) {
 			openNext(t, conn, worker)
 			for range 5 {
 				if value[bool](t, conn, `SELECT weir._reclaim(1)`) {
-					t.Fatal("the segment was reclaimed under a transaction in flight")
+					t.Fatal("the segment was reclaimed although a transaction is in flight")
 				}
 				exec(t, conn, `SELECT weir.enqueue('filler', 'k')`)
 				mustComplete(t, conn, worker, claimAll(t, conn, worker, "filler"))
 			}
-			if name != "result" { // which holds all partitions of batch and result in the weakest mode
+			if name != "result" { // a result in flight locks all partitions of batch and result, in the weakest mode
 				openNext(t, conn, worker)
 				until(t, "the other segment is reclaimed", func() bool { return value[bool](t, conn, `SELECT weir._reclaim(2)`) })
 			}
@@ -153,15 +153,15 @@ func TestReclaimWaitsForNobody(t *testing.T) {
 				return
 			}
 			if got := claimAll(t, conn, worker, "q"); len(got) != 1 {
-				t.Errorf("claimed %v, want the one job that was in flight", got)
+				t.Errorf("claimed %v, want the single job that was in flight", got)
 			}
 			mustComplete(t, conn, worker, claimed)
 		})
 	}
 }
 
-// TestRotationSurvivesARollback: the active segment is a register that does not roll back, the list of events does. Segments must not be
-// lost between the two.
+// TestRotationSurvivesARollback: a rollback between the sequence with the active segment, which it does not undo, and the list of events, which it
+// does, loses no segment.
 func TestRotationSurvivesARollback(t *testing.T) {
 	t.Parallel()
 	url := pgtest.Database(t)
@@ -181,22 +181,22 @@ func TestRotationSurvivesARollback(t *testing.T) {
 	reclaimed := false
 	for range 4 {
 		openNext(t, conn, worker)
-		until(t, "nothing is left to be done for segments", func() bool {
+		until(t, "nothing is left to do for segments", func() bool {
 			did := value[string](t, conn, `SELECT coalesce(weir._rotate(), '')`)
 			reclaimed = reclaimed || did == "reclaimed job 1"
 			return did == ""
 		})
 	}
 	if !reclaimed {
-		t.Error("segment 1 is not reclaimed any more")
+		t.Error("segment 1 is no longer reclaimed")
 	}
 	if got := claimAll(t, conn, worker, "q"); len(got) != 3 {
 		t.Errorf("claimed %d jobs, want 3", len(got))
 	}
 }
 
-// TestPausedQueueStaysPaused: two transactions may make a queue each under one name. A pause holds for both, also for the one that was
-// not committed yet.
+// TestPausedQueueStaysPaused: if two transactions have created a queue with the same name, pausing it applies to both, even to one that was not
+// committed yet.
 func TestPausedQueueStaysPaused(t *testing.T) {
 	t.Parallel()
 	url := pgtest.Database(t)
@@ -216,14 +216,14 @@ func TestPausedQueueStaysPaused(t *testing.T) {
 	}
 }
 
-// TestReclaimLooksAtBatchesAndNotAtJobs: the long look costs less than unnesting the ids of what has ended would. All chores stand still for it.
+// TestReclaimLooksAtBatchesAndNotAtJobs: the slow part of reclaiming, during which chores wait, costs less than unnesting the ids of finished jobs.
 func TestReclaimLooksAtBatchesAndNotAtJobs(t *testing.T) {
 	pgtest.Alone(t, "it compares times")
 	conn := connect(t, pgtest.Database(t))
 	smallSegments(t, conn)
 	worker := startWorker(t, conn, "filler", "q")
 	mustClaim(t, conn, worker, "q", int32(len(enqueueN(t, conn, "q", 3))))
-	// As a flow leaves it: batches of some jobs, whose results come in parts.
+	// The log is as a flow of jobs leaves it: batches of several jobs, whose results come in parts.
 	exec(t, conn, `INSERT INTO weir.batch (lane, segment, origin, worker, seq, from_xid, to_xid, pos_xid, pos_id, total, claimed_at, no, ids)
 		SELECT q.id * 4 + 1, 1, 1, $1, n, '3', '3', '3', 0, n * 8, now(), n, ARRAY(SELECT -8 * n - i FROM generate_series(1, 8) i)
 		FROM weir.queue q, generate_series(1, 40000) n WHERE q.name = 'filler'`, worker)
@@ -243,7 +243,7 @@ func TestReclaimLooksAtBatchesAndNotAtJobs(t *testing.T) {
 		exec(t, tx, sql)
 		return time.Since(began)
 	}
-	// In turn, and the quickest of each: what else the machine does hits both.
+	// The two are measured in turn, and the fastest of each counts, so that other load affects both.
 	unnested, reclaimed := time.Hour, time.Hour
 	for range 8 {
 		unnested = min(unnested, took(`SELECT count(*) FROM (SELECT lane, seq, unnest(ids) FROM weir.batch_1 EXCEPT SELECT lane, seq, unnest(ids) FROM weir.result_1) e`))
@@ -255,6 +255,6 @@ func TestReclaimLooksAtBatchesAndNotAtJobs(t *testing.T) {
 	}
 	rotateUntil(t, conn, "reclaimed job 1")
 	if running := value[int](t, conn, `SELECT count(*) FROM weir.jobs('running', 'q')`); running != 3 {
-		t.Errorf("%d jobs run, want 3", running)
+		t.Errorf("%d jobs are running, want 3", running)
 	}
 }

@@ -8,8 +8,8 @@ import (
 	"github.com/weir-pg/weir/internal/pgtest"
 )
 
-// TestWhatAWorkerDoesNotNameIsHandedOutAgain: of a claim whose answer was lost, and of a batch of which a result was lost, what the worker
-// does not know to be its own is run again, as not started; what it names stays its own.
+// TestWhatAWorkerDoesNotNameIsHandedOutAgain: attempts that the worker does not hold, because the answer to a claim or a result was lost, are
+// released without using up an attempt; the worker keeps those that it holds.
 func TestWhatAWorkerDoesNotNameIsHandedOutAgain(t *testing.T) {
 	t.Parallel()
 	conn := connect(t, pgtest.Database(t))
@@ -19,29 +19,29 @@ func TestWhatAWorkerDoesNotNameIsHandedOutAgain(t *testing.T) {
 	others := mustClaim(t, conn, other, "q", 2)
 	mustComplete(t, conn, worker, known[:1])
 
-	// It believes that it has recorded known[1] too.
+	// The worker believes that it has recorded known[1] too.
 	if n, err := reconcile(t.Context(), conn, worker, known[2:]); err != nil || n != 4 {
-		t.Fatalf("%d attempts were handed out again (%v), want the 3 of the claim that it never heard of, and the one whose result is not there", n, err)
+		t.Fatalf("%d attempts were released (%v), want the 3 of the lost claim, and the one whose result was lost", n, err)
 	}
 	if n, err := reconcile(t.Context(), conn, worker, known[2:]); err != nil || n != 0 {
-		t.Errorf("%d attempts were handed out once more (%v)", n, err)
+		t.Errorf("%d attempts were released again (%v)", n, err)
 	}
 	mustComplete(t, conn, worker, known[2:])
 	mustComplete(t, conn, other, others)
-	mustComplete(t, conn, worker, unheard) // too late, and says nothing: they have their end
+	mustComplete(t, conn, worker, unheard) // too late, but without an error: these attempts have already ended
 	want := map[int64]bool{known[1].ID: true, unheard[0].ID: true, unheard[1].ID: true, unheard[2].ID: true}
 	again := claimAll(t, conn, other, "q")
 	for _, a := range again {
 		if !want[a.ID] || a.Attempt != 1 {
-			t.Errorf("%v was handed out again", a)
+			t.Errorf("%v was claimed again", a)
 		}
 	}
 	if len(again) != len(want) {
-		t.Errorf("%d attempts were handed out again, want %d", len(again), len(want))
+		t.Errorf("%d attempts were claimed again, want %d", len(again), len(want))
 	}
 }
 
-// TestTheServerKnowsWhatAWorkerHolds: a worker that says nothing of what it runs, however long it has been running it, loses nothing when
+// TestTheServerKnowsWhatAWorkerHolds: a worker that never reports what it runs loses no job when it dies, however long the job has been running.
 // it dies.
 func TestTheServerKnowsWhatAWorkerHolds(t *testing.T) {
 	t.Parallel()
@@ -49,15 +49,16 @@ func TestTheServerKnowsWhatAWorkerHolds(t *testing.T) {
 	enqueueN(t, conn, "q", 3)
 	worker := startWorker(t, conn, "q")
 	mustClaim(t, conn, worker, "q", 3)
-	exec(t, conn, `UPDATE weir.batch SET claimed_at = claimed_at - interval '1 day'`) // long ago, and by another clock
+	exec(t, conn, `UPDATE weir.batch SET claimed_at = claimed_at - interval '1 day'`) // long ago, by another clock
 	exec(t, conn, `SELECT weir.heartbeat($1)`, worker)
 	wantFenced(t, conn, worker, 3)
 	if n := len(claimAll(t, conn, startWorker(t, conn, "q"), "q")); n != 3 {
-		t.Errorf("%d attempts were handed out again, want 3", n)
+		t.Errorf("%d attempts were claimed again, want 3", n)
 	}
 }
 
-// TestWhatIsSettledIsNotLookedAtAgain: of a worker's history only what came since is looked at, also while one of its oldest jobs runs on.
+// TestWhatIsSettledIsNotLookedAtAgain: reconciling examines only what a worker has claimed since the last time, even while one of its oldest jobs is
+// still running.
 func TestWhatIsSettledIsNotLookedAtAgain(t *testing.T) {
 	t.Parallel()
 	conn := connect(t, pgtest.Database(t))
@@ -82,23 +83,23 @@ func TestWhatIsSettledIsNotLookedAtAgain(t *testing.T) {
 		return looked() - before
 	}
 	if value[int](t, conn, `SELECT current_setting('server_version_num')::int`) < 150000 {
-		t.Skip("pg_stat_force_next_flush comes with PostgreSQL 15")
+		t.Skip("pg_stat_force_next_flush needs PostgreSQL 15")
 	}
 	first, second := reconcileOnce(), reconcileOnce()
 	if first < batches/2 || second > 20 {
-		t.Errorf("the first look read %d batches' results, the next one %d: it must not begin anew", first, second)
+		t.Errorf("the first call read the results of %d batches, and the next of %d: it must not start over", first, second)
 	}
-	mustClaim(t, conn, worker, "q", 1) // its answer is lost
+	mustClaim(t, conn, worker, "q", 1) // the answer is lost
 	if n, err := reconcile(t.Context(), conn, worker, long); err != nil || n != 1 {
-		t.Errorf("%d attempts were handed out again (%v), want the one just claimed", n, err)
+		t.Errorf("%d attempts were released (%v), want the one just claimed", n, err)
 	}
 	wantFenced(t, conn, worker, 1)
 	if again := claimAll(t, conn, startWorker(t, conn, "q"), "q"); len(again) != 2 {
-		t.Errorf("%v were handed out again, want the oldest and the newest", again)
+		t.Errorf("%v were claimed again, want the oldest and the newest", again)
 	}
 }
 
-// TestRescueTakesBoundedSteps: whatever a dead worker has left, each step logs a bounded part of it, commits, and others claim meanwhile.
+// TestRescueTakesBoundedSteps: each step of a rescue logs a bounded number of a dead worker's attempts and commits, and others can claim in between.
 func TestRescueTakesBoundedSteps(t *testing.T) {
 	t.Parallel()
 	conn := connect(t, pgtest.Database(t))
@@ -110,7 +111,7 @@ func TestRescueTakesBoundedSteps(t *testing.T) {
 		t.Fatal("the worker is not fenced")
 	}
 	steps, relogged, claimed := 0, 0, 0
-	until(t, "all of it is logged again", func() bool {
+	until(t, "all attempts are logged again", func() bool {
 		var n int
 		if err := conn.QueryRow(t.Context(), `SELECT coalesce(sum(relogged), 0) FROM weir._rescue()`).Scan(&n); err != nil {
 			t.Fatal(err)
@@ -122,7 +123,7 @@ func TestRescueTakesBoundedSteps(t *testing.T) {
 		steps++
 		claimed += len(claimAll(t, conn, other, "q"))
 		if claimed != relogged {
-			t.Fatalf("%d attempts were logged again so far, and %d claimed", relogged, claimed)
+			t.Fatalf("%d attempts have been logged again so far, but %d claimed", relogged, claimed)
 		}
 		return n == 0
 	})
@@ -131,7 +132,7 @@ func TestRescueTakesBoundedSteps(t *testing.T) {
 	}
 }
 
-// TestResultsAreJudgedOneByOne: those that cannot be recorded are named, and hold nobody up.
+// TestResultsAreJudgedOneByOne: results that can't be recorded are reported one by one, and the others are recorded.
 func TestResultsAreJudgedOneByOne(t *testing.T) {
 	t.Parallel()
 	conn := connect(t, pgtest.Database(t))
@@ -161,7 +162,7 @@ func TestResultsAreJudgedOneByOne(t *testing.T) {
 		delete(want, r.Place)
 	}
 	if err := rows.Err(); err != nil || len(want) > 0 {
-		t.Errorf("%v; not refused: %v", err, want)
+		t.Errorf("the error is %v; these were not refused: %v", err, want)
 	}
 	for i, state := range []string{"completed", "failed", "running", "running", "completed", "running"} {
 		if now := value[string](t, conn, `SELECT state FROM weir.job_info($1)`, got[i].ID); now != state {
@@ -170,7 +171,7 @@ func TestResultsAreJudgedOneByOne(t *testing.T) {
 	}
 }
 
-// TestOpenCompletionHoldsUpNobody: while a handler's transaction that completes a job is open, its worker records everything else.
+// TestOpenCompletionHoldsUpNobody: while a handler's transaction that completes a job is open, its worker records all other results.
 func TestOpenCompletionHoldsUpNobody(t *testing.T) {
 	t.Parallel()
 	url := pgtest.Database(t)
@@ -202,17 +203,17 @@ func TestOpenCompletionHoldsUpNobody(t *testing.T) {
 			t.Errorf("%s: %v were refused, want the one job as busy", outcome, refused)
 		}
 	}
-	// Nor is it given to others meanwhile.
+	// The job is not given to another worker in the meantime.
 	if n, err := reconcile(t.Context(), conn, worker, nil); err != nil || n != 0 {
-		t.Errorf("%d attempts were handed out again (%v)", n, err)
+		t.Errorf("%d attempts were released (%v)", n, err)
 	}
 	exec(t, handler, `COMMIT`)
 	if n := value[int](t, conn, `SELECT count(*) FROM weir.result, unnest(ids)`); n != len(got) {
-		t.Errorf("%d results, want one for each of %d attempts", n, len(got))
+		t.Errorf("there are %d results, want one for each of %d attempts", n, len(got))
 	}
 }
 
-// TestManyResultsTakeFewLocks: two workers that record thousands of failures at once do not fill the lock table.
+// TestManyResultsTakeFewLocks: workers that record thousands of failures at once do not fill the lock table.
 func TestManyResultsTakeFewLocks(t *testing.T) {
 	t.Parallel()
 	conn := connect(t, pgtest.Database(t))
@@ -229,11 +230,11 @@ func TestManyResultsTakeFewLocks(t *testing.T) {
 	}
 	exec(t, conn, `COMMIT`)
 	if n := value[int](t, conn, `SELECT count(*) FROM weir.later`); n != len(got) {
-		t.Errorf("%d attempts follow, want %d", n, len(got))
+		t.Errorf("there are %d next attempts, want %d", n, len(got))
 	}
 }
 
-// TestAcknowledgedResultsSurvive: a role that commits asynchronously records synchronously.
+// TestAcknowledgedResultsSurvive: results are committed synchronously even for a role with synchronous_commit = off.
 func TestAcknowledgedResultsSurvive(t *testing.T) {
 	t.Parallel()
 	conn := connect(t, pgtest.Database(t))
@@ -251,7 +252,8 @@ func TestAcknowledgedResultsSurvive(t *testing.T) {
 	}
 }
 
-// TestSettledIsCompacted: how far each worker has settled takes bounded space, and is kept; a worker that has left something is not forgotten.
+// TestSettledIsCompacted: the record of how far each worker is settled takes bounded space, and a worker with unsettled attempts is never dropped
+// from it.
 func TestSettledIsCompacted(t *testing.T) {
 	t.Parallel()
 	conn := connect(t, pgtest.Database(t))
@@ -264,9 +266,9 @@ func TestSettledIsCompacted(t *testing.T) {
 		t.Fatal(n, err)
 	}
 	before := value[string](t, conn, `SELECT s::text FROM weir.settled s WHERE worker = $1 ORDER BY no DESC LIMIT 1`, worker)
-	until(t, "tidy compacts it", func() bool { return value[string](t, conn, `SELECT coalesce(weir._tidy(), '')`) == "compacted settled" })
+	until(t, "tidy compacts the record", func() bool { return value[string](t, conn, `SELECT coalesce(weir._tidy(), '')`) == "compacted settled" })
 	if after := column[string](t, conn, `SELECT s::text FROM weir.settled s WHERE worker = $1`, worker); len(after) != 1 || after[0] != before {
-		t.Errorf("kept %v, want %s", after, before)
+		t.Errorf("the record is %v, want %s", after, before)
 	}
 
 	if !fence(t, conn, dead) {
@@ -280,7 +282,7 @@ func TestSettledIsCompacted(t *testing.T) {
 	}
 }
 
-// TestRescueGoesPastAWorkerThatIsHeld: whoever settles one worker, or sits on it, holds up the rescue of no other.
+// TestRescueGoesPastAWorkerThatIsHeld: a session that settles or locks one worker does not delay the rescue of others.
 func TestRescueGoesPastAWorkerThatIsHeld(t *testing.T) {
 	t.Parallel()
 	url := pgtest.Database(t)
@@ -301,7 +303,7 @@ func TestRescueGoesPastAWorkerThatIsHeld(t *testing.T) {
 	}
 }
 
-// TestRebaseOfALogThatIsAtHomeHoldsUpNobody: with nothing to do it takes no lock, in whatever transaction it is called.
+// TestRebaseOfALogThatIsAtHomeHoldsUpNobody: a rebase with nothing to do takes no lock, in any transaction.
 func TestRebaseOfALogThatIsAtHomeHoldsUpNobody(t *testing.T) {
 	t.Parallel()
 	url := pgtest.Database(t)
@@ -311,6 +313,6 @@ func TestRebaseOfALogThatIsAtHomeHoldsUpNobody(t *testing.T) {
 	exec(t, other, `BEGIN`)
 	exec(t, other, `SELECT weir.rebase(), weir.rebase_messages()`)
 	if held := column[string](t, conn, `SELECT concat_ws(' ', locktype, mode, relation::regclass, objid) FROM pg_locks WHERE pid = $1 AND mode IN ('ShareLock', 'ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock') AND locktype <> 'virtualxid'`, other.PgConn().PID()); len(held) != 0 {
-		t.Errorf("it holds %v", held)
+		t.Errorf("the transaction holds %v", held)
 	}
 }

@@ -19,8 +19,8 @@ import (
 	"github.com/weir-pg/weir/schema"
 )
 
-// TestRestoredDumpGoesOn: transaction ids mean nothing in another cluster. A copied log says so, is re-based, and everything unfinished is
-// worked once more; nothing that had ended is.
+// TestRestoredDumpGoesOn: a log copied into another cluster, where its transaction ids mean nothing, reports that and is rebased; everything
+// unfinished is worked again, and nothing that had ended.
 func TestRestoredDumpGoesOn(t *testing.T) {
 	t.Parallel()
 	t.Run("copied tables", func(t *testing.T) {
@@ -45,7 +45,7 @@ func TestRestoredDumpGoesOn(t *testing.T) {
 		source := newSource(t)
 		server := pgtest.Server(t, nil)
 		target := connect(t, server.URL("postgres"))
-		for _, role := range []string{"weir_enqueue", "weir_work", "weir_operate", "weir_publish", "weir_subscribe", "weir_hub"} { // roles come by pg_dumpall -g
+		for _, role := range []string{"weir_enqueue", "weir_work", "weir_operate", "weir_publish", "weir_subscribe", "weir_hub"} { // roles are restored with pg_dumpall -g
 			exec(t, target, `CREATE ROLE `+role)
 		}
 		sql := run(t, nil, dump, "--schema=weir", source.url)
@@ -54,7 +54,7 @@ func TestRestoredDumpGoesOn(t *testing.T) {
 	})
 }
 
-// run runs a program and returns what it printed.
+// run runs a program and returns its output.
 func run(t *testing.T, in io.Reader, name string, args ...string) []byte {
 	t.Helper()
 	cmd := osexec.CommandContext(t.Context(), name, args...)
@@ -69,7 +69,7 @@ func run(t *testing.T, in io.Reader, name string, args ...string) []byte {
 
 var dumpVersion = regexp.MustCompile(`\(PostgreSQL\) (\d+)`)
 
-// findDump returns a pg_dump of the server's major version or a newer one.
+// findDump returns the path of a pg_dump of the server's major version or a newer one.
 func findDump(major int) (string, error) {
 	found, _ := filepath.Glob("/usr/lib/postgresql/*/bin/pg_dump")
 	if onPath, err := osexec.LookPath("pg_dump"); err == nil {
@@ -91,7 +91,7 @@ func findDump(major int) (string, error) {
 	return "", fmt.Errorf("no pg_dump of PostgreSQL %d or newer: found %v; install postgresql-client-%d", major, seen, major)
 }
 
-// copyAll copies all tables and registers of schema weir.
+// copyAll copies all tables and sequences of schema weir.
 func copyAll(t *testing.T, from, to *pgx.Conn) {
 	t.Helper()
 	for _, table := range column[string](t, from, `SELECT c.oid::regclass::text FROM pg_class c
@@ -115,14 +115,14 @@ func copyAll(t *testing.T, from, to *pgx.Conn) {
 	}
 }
 
-// source is a database whose log has jobs in every state, and positions ahead of any new cluster's counter.
+// source is a database whose log has jobs in every state, and positions ahead of the transaction ids of a new cluster.
 type source struct {
 	url        string
 	conn       *pgx.Conn
 	worker     int32
 	inFlight   []attempt        // held by worker
-	unfinished map[int64]int32  // id -> attempt that must be worked
-	history    map[int64]string // id -> state
+	unfinished map[int64]int32  // by id: the attempt that must be worked
+	history    map[int64]string // by id: the state
 }
 
 func newSource(t *testing.T) *source {
@@ -136,7 +136,7 @@ func newSource(t *testing.T) *source {
 
 	exec(t, late, `BEGIN`)
 	for _, id := range enqueueN(t, late, "q", 2) {
-		s.unfinished[id] = 1 // committed behind the position, and not claimed yet
+		s.unfinished[id] = 1 // committed behind the position, not claimed yet
 	}
 	enqueueN(t, s.conn, "q", 20)
 	got := mustClaim(t, s.conn, s.worker, "q", 10)
@@ -160,7 +160,7 @@ func newSource(t *testing.T) *source {
 		}
 	}
 	exec(t, late, `COMMIT`)
-	openNext(t, s.conn, s.worker) // history in one segment, more in the next
+	openNext(t, s.conn, s.worker) // finished jobs in one segment, more jobs in the next
 	s.inFlight = got[8:10]
 	enqueueN(t, s.conn, "r", 3)
 	s.inFlight = append(s.inFlight, mustClaim(t, s.conn, s.worker, "r", 2)...)
@@ -185,17 +185,17 @@ func (s *source) goesOn(t *testing.T, target *pgx.Conn) {
 	t.Helper()
 	ctx := t.Context()
 	if ahead := value[bool](t, target, `SELECT bool_or(pos_xid > pg_snapshot_xmax(pg_current_snapshot())) FROM weir.batch`); !ahead {
-		t.Fatal("the copy's positions are not ahead of the new cluster: the test proves nothing")
+		t.Fatal("the copy's positions are not ahead of the new cluster, so the test proves nothing")
 	}
 	s.unfinished[value[int64](t, target, `SELECT weir.enqueue('q', 'before rebase')`)] = 1
 	_, err := target.Exec(ctx, `SELECT weir._start('new', ARRAY['q'])`)
 	wantCode(t, "worker_start before the rebase", err, "WR003")
 	_, err = claim(ctx, target, s.worker, []string{"q", "r"}, []int32{100, 100})
 	wantCode(t, "claim before the rebase", err, "WR003")
-	// New jobs lie before the position of their lane: no error would mean that they wait for ever.
+	// New jobs lie before the position of their lane: without an error, they would wait forever.
 	s.unfinished[value[int64](t, target, `SELECT weir.enqueue('filler', 'before rebase')`)] = 1
 	_, err = claim(ctx, target, s.worker, []string{"filler"}, []int32{100})
-	wantCode(t, "claim of a lane with nothing but new jobs before the rebase", err, "WR003")
+	wantCode(t, "claim of a lane with only new jobs before the rebase", err, "WR003")
 
 	inLater := value[int](t, target, `SELECT count(*) FROM weir.later`)
 	if n := value[int](t, target, `SELECT weir.rebase()`); n != len(s.unfinished)-inLater {
@@ -204,10 +204,10 @@ func (s *source) goesOn(t *testing.T, target *pgx.Conn) {
 	if n := value[*int](t, target, `SELECT weir.rebase()`); n != nil {
 		t.Errorf("a second rebase logged %d attempts again", *n)
 	}
-	wantCode(t, "complete by a worker of before", complete(ctx, target, s.worker, s.inFlight[:1]), "WR001")
+	wantCode(t, "complete by a worker from before", complete(ctx, target, s.worker, s.inFlight[:1]), "WR001")
 	for id, state := range s.history {
 		if got := value[string](t, target, `SELECT coalesce((SELECT state FROM weir.job_info($1)), 'unknown')`, id); got != state {
-			t.Errorf("history of job %d: %s, want %s", id, got, state)
+			t.Errorf("finished job %d is %s, want %s", id, got, state)
 		}
 	}
 
@@ -217,7 +217,7 @@ func (s *source) goesOn(t *testing.T, target *pgx.Conn) {
 		for _, queue := range []string{"q", "r", "filler"} {
 			for _, a := range claimAll(t, target, worker, queue) {
 				if worked[a.ID] != 0 || s.unfinished[a.ID] != a.Attempt {
-					t.Errorf("job %d attempt %d (%s) was handed out, want attempt %d once", a.ID, a.Attempt, a.Kind, s.unfinished[a.ID])
+					t.Errorf("attempt %[2]d of job %[1]d (%[3]s) was claimed, want attempt %[4]d once", a.ID, a.Attempt, a.Kind, s.unfinished[a.ID])
 				}
 				worked[a.ID] = a.Attempt
 				mustComplete(t, target, worker, []attempt{a})
@@ -229,7 +229,7 @@ func (s *source) goesOn(t *testing.T, target *pgx.Conn) {
 		work()
 		return len(worked) >= len(s.unfinished)
 	})
-	// History goes with its segments, and nothing comes back.
+	// Finished jobs are deleted with their segments, and none reappears.
 	for range 5 {
 		turn(t, target, worker)
 		exec(t, target, `SELECT weir._promote()`)

@@ -13,15 +13,15 @@ import (
 	"github.com/weir-pg/weir/internal/pgtest"
 )
 
-// TestSegmentsDoNotTrustTheClock: the clock was ahead when segments were opened, closed and reclaimed, and has been set back. Their states
-// are as they were, and neither rotation nor reclaiming waits for the clock to catch up.
+// TestSegmentsDoNotTrustTheClock: if the clock was ahead when segments were opened, closed and reclaimed, and is set back, their states stay the
+// same, and neither rotating nor reclaiming waits for the clock to catch up.
 func TestSegmentsDoNotTrustTheClock(t *testing.T) {
 	t.Parallel()
 	url := pgtest.Database(t)
 	conn := connect(t, url)
 	smallSegments(t, conn)
 	worker := startWorker(t, conn, "filler")
-	for range 4 { // every segment has been reclaimed once
+	for range 4 { // after this, every segment has been reclaimed once
 		turn(t, conn, worker)
 	}
 	state := func() []string {
@@ -37,11 +37,11 @@ func TestSegmentsDoNotTrustTheClock(t *testing.T) {
 	exec(t, conn, `UPDATE weir.segment SET at = at + interval '1 year'`)
 	exec(t, conn, `SELECT weir.set('completed_retention', '1 s')`)
 	exec(t, conn, `SELECT weir.enqueue('filler', 'k')`)
-	rotateUntil(t, conn, "opened")    // by age: there is next to nothing in it
+	rotateUntil(t, conn, "opened")    // by age, since it is almost empty
 	rotateUntil(t, conn, "reclaimed") // a second after the clock was found to have been set back
 }
 
-// TestSizesCountLargeJobs: what lies in TOAST and in indexes is part of what a segment takes.
+// TestSizesCountLargeJobs: the size of a segment includes TOAST and indexes.
 func TestSizesCountLargeJobs(t *testing.T) {
 	t.Parallel()
 	url := pgtest.Database(t)
@@ -50,15 +50,15 @@ func TestSizesCountLargeJobs(t *testing.T) {
 	exec(t, conn, `SELECT weir.enqueue_many(array_fill('q'::text, ARRAY[100]), array_fill('k'::text, ARRAY[100]), array_agg(
 		jsonb_build_object('pad', (SELECT string_agg(md5(n::text || m::text), '') FROM generate_series(1, 400) m)))) FROM generate_series(1, 100) n`)
 	if main := value[int](t, conn, `SELECT pg_relation_size('weir.job_1')`); main > 1<<20/4 {
-		t.Fatalf("the jobs lie in the table itself: %d bytes", main)
+		t.Fatalf("the jobs are stored in the table itself: %d bytes", main)
 	}
 	if did := value[string](t, conn, `SELECT coalesce(weir._rotate(), '')`); did != "opened job 2" {
 		t.Errorf("with 1.3 MB in a segment of 1 MB rotate did %q", did)
 	}
 }
 
-// TestReclaimGoesInBoundedSteps: a backlog is carried out of the way a part at a time, while everybody works; each job is there once all
-// the while, and in its place at the end.
+// TestReclaimGoesInBoundedSteps: a backlog is carried in bounded parts while jobs are worked; each job exists exactly once all the time, and keeps
+// its place.
 func TestReclaimGoesInBoundedSteps(t *testing.T) {
 	t.Parallel()
 	url := pgtest.Database(t)
@@ -70,14 +70,14 @@ func TestReclaimGoesInBoundedSteps(t *testing.T) {
 	ids := append(enqueueN(t, conn, "q", 10_000), enqueueN(t, conn, "q", 10_000)...)
 	first := mustClaim(t, conn, worker, "q", 10)
 	if !slices.Equal(idsOf(first), ids[:10]) {
-		t.Fatalf("claimed %v first", idsOf(first))
+		t.Fatalf("the first claim returned %v", idsOf(first))
 	}
 	ids = ids[10:]
 	exec(t, late, `COMMIT`)
 	openNext(t, conn, worker)
 	was := value[int](t, conn, `SELECT count(*) FROM weir.job_1`)
 	steps := 0
-	until(t, "the segment with the backlog is given back", func() bool {
+	until(t, "the segment with the backlog is reclaimed", func() bool {
 		exec(t, conn, `SELECT weir.enqueue_many(array_fill('filler'::text, ARRAY[500]), array_fill('k'::text, ARRAY[500]),
 			array_fill(jsonb_build_object('pad', repeat('x', 500)), ARRAY[500]))`)
 		mustComplete(t, conn, worker, claimAll(t, conn, worker, "filler"))
@@ -92,7 +92,7 @@ func TestReclaimGoesInBoundedSteps(t *testing.T) {
 		was = is
 		waiting := value[int](t, conn, `SELECT available FROM weir.queues() WHERE name = 'q'`)
 		if waiting < 19_000 || waiting > 21_000 { // an estimate
-			t.Fatalf("about %d jobs wait, want 20,000", waiting)
+			t.Fatalf("about %d jobs are shown as waiting, want 20,000", waiting)
 		}
 		return did == "reclaimed job 1"
 	})
@@ -105,7 +105,7 @@ func TestReclaimGoesInBoundedSteps(t *testing.T) {
 	}
 }
 
-// TestCarryingHandsOutNothingTwice: jobs are claimed while they are being carried, each once.
+// TestCarryingHandsOutNothingTwice: a job claimed while it is being carried is claimed once.
 func TestCarryingHandsOutNothingTwice(t *testing.T) {
 	t.Parallel()
 	url := pgtest.Database(t)
@@ -116,7 +116,7 @@ func TestCarryingHandsOutNothingTwice(t *testing.T) {
 	openNext(t, conn, worker)
 	other := startWorker(t, claimer, "q")
 	got := make(chan []int64, 1)
-	go func() { // ends when all are claimed, or with the connection
+	go func() { // ends when all jobs are claimed, or with the connection
 		var all []int64
 		for range 100_000 {
 			some, err := claim(context.Background(), claimer, other, []string{"q"}, []int32{100})
@@ -152,7 +152,7 @@ func TestCarryingHandsOutNothingTwice(t *testing.T) {
 	t.Logf("carried %d times", carried)
 }
 
-// TestIdleLanesAreCarried: thousands of lanes that were worked once and are idle keep no segment, and their positions outlive it.
+// TestIdleLanesAreCarried: thousands of idle lanes keep no segment from being reclaimed, and keep their positions.
 func TestIdleLanesAreCarried(t *testing.T) {
 	t.Parallel()
 	const n = 2500
@@ -182,19 +182,19 @@ func TestIdleLanesAreCarried(t *testing.T) {
 	openNext(t, conn, worker)
 	rotateUntil(t, conn, "reclaimed job 1")
 	if got := work(); got != 0 {
-		t.Errorf("%d jobs were handed out again", got)
+		t.Errorf("%d jobs were claimed again", got)
 	}
 	exec(t, conn, `SELECT weir.enqueue_many($1, array_fill('k'::text, ARRAY[$2::int]), array_fill('{}'::jsonb, ARRAY[$2::int]))`, names, n)
 	if got := work(); got != n {
 		t.Errorf("claimed %d of the next %d jobs", got, n)
 	}
 	if seq := value[int](t, conn, `SELECT max(seq) FROM weir.batch WHERE lane = (SELECT id * 4 + 1 FROM weir.queue WHERE name = 'q1')`); seq != 2 {
-		t.Errorf("the second batch of a lane is number %d", seq)
+		t.Errorf("the second batch of a lane has the number %d", seq)
 	}
 }
 
-// TestSegmentsComeBackUnderLoadAndReaders: while results are recorded without a pause, many of them in transactions of the handlers'
-// own, and after a reader that held every table for a while, segments are given back; and no claim waits for that.
+// TestSegmentsComeBackUnderLoadAndReaders: segments are reclaimed while results are recorded without a pause, many of them in handlers'
+// transactions, and after a reader has held every table; and no claim waits for that.
 func TestSegmentsComeBackUnderLoadAndReaders(t *testing.T) {
 	pgtest.Alone(t, "it measures times")
 	url := pgtest.Database(t)
@@ -253,27 +253,27 @@ func TestSegmentsComeBackUnderLoadAndReaders(t *testing.T) {
 			return n <= 0
 		}
 	}
-	until(t, "segments are given back under load", reclaimed(3))
+	until(t, "segments are reclaimed under load", reclaimed(3))
 	exec(t, reader, `BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY`)
-	exec(t, reader, `LOCK TABLE weir.job, weir.batch, weir.result, weir.later IN ACCESS SHARE MODE`) // as pg_dump does
+	exec(t, reader, `LOCK TABLE weir.job, weir.batch, weir.result, weir.later IN ACCESS SHARE MODE`) // like pg_dump
 	rotateUntil(t, conn, "opened")
 	for range 3 {
 		if did := value[string](t, conn, `SELECT coalesce(weir._rotate(), '')`); strings.HasPrefix(did, "reclaimed") {
-			t.Errorf("%s under a reader", did)
+			t.Errorf("rotate did %q while a reader holds all tables", did)
 		}
 	}
 	exec(t, reader, `COMMIT`)
-	until(t, "segments are given back after the reader", reclaimed(4))
+	until(t, "segments are reclaimed after the reader", reclaimed(4))
 	mu.Lock()
 	defer mu.Unlock()
 	t.Logf("the longest claim took %v", longest)
 	if longest > 5*time.Second {
-		t.Errorf("a claim took %v", longest)
+		t.Errorf("a claim took %v, which is too long", longest)
 	}
 }
 
-// TestReclaimDoesNotQueueBehindAReader: ACCESS EXCLUSIVE is not even asked for while a transaction stays in the segment, for
-// everybody after it would wait too.
+// TestReclaimDoesNotQueueBehindAReader: ACCESS EXCLUSIVE is not requested while a transaction uses the segment, because all later sessions would
+// wait for it.
 func TestReclaimDoesNotQueueBehindAReader(t *testing.T) {
 	t.Parallel()
 	url := pgtest.Database(t)
@@ -284,14 +284,14 @@ func TestReclaimDoesNotQueueBehindAReader(t *testing.T) {
 	exec(t, reader, `BEGIN`)
 	exec(t, reader, `LOCK TABLE weir.result_1 IN ACCESS SHARE MODE`)
 	if held := value[bool](t, conn, `SELECT weir._is_held('{weir.job_1,weir.result_1}')`); !held {
-		t.Error("the reader is not seen")
+		t.Error("the reader was not noticed")
 	}
 	if value[bool](t, conn, `SELECT weir._reclaim(1)`) {
-		t.Error("reclaimed under a reader")
+		t.Error("the segment was reclaimed under a reader")
 	}
 	exec(t, reader, `COMMIT`)
 	if held := value[bool](t, conn, `SELECT weir._is_held('{weir.job_1,weir.result_1}')`); held {
-		t.Error("a reader is seen that is gone")
+		t.Error("a reader that has ended was noticed")
 	}
-	until(t, "the segment is given back", func() bool { return value[bool](t, conn, `SELECT weir._reclaim(1)`) })
+	until(t, "the segment is reclaimed", func() bool { return value[bool](t, conn, `SELECT weir._reclaim(1)`) })
 }

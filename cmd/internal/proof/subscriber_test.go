@@ -8,7 +8,7 @@ import (
 	"github.com/weir-pg/weir/internal/pgtest"
 )
 
-// TestASubscriberStopsNobody: whatever a role that may subscribe does in a transaction that it does not end, ticks are cut and segments turn.
+// TestASubscriberStopsNobody: an open transaction of a role that may subscribe prevents neither ticks nor the reclaiming of segments.
 func TestASubscriberStopsNobody(t *testing.T) {
 	t.Parallel()
 	url := pgtest.Database(t)
@@ -31,7 +31,7 @@ func TestASubscriberStopsNobody(t *testing.T) {
 		held := column[string](t, hub, `SELECT relation::regclass || ' ' || mode FROM pg_locks WHERE pid = $1 AND locktype = 'relation' AND granted
 			AND relation::regclass::text ~ '^weir\.(message|tick)_[1-4]$'`, subscriber.PgConn().PID())
 		if len(held) > 0 {
-			t.Errorf("%s holds %v", sql, held)
+			t.Errorf("%s: the transaction holds %v", sql, held)
 		}
 	}
 	exec(t, hub, `SET lock_timeout = '10s'`)
@@ -43,8 +43,8 @@ func TestASubscriberStopsNobody(t *testing.T) {
 	exec(t, subscriber, `ROLLBACK`)
 }
 
-// TestWhatWasReadIsWhole: what a reader has been given stays whole, also where it fetches the rest after their segment was given back; and
-// while its transaction is open segments turn.
+// TestWhatWasReadIsWhole: a reader's cursor stays complete even if it fetches the rest after the segment was reclaimed, and does not delay the
+// reclaiming.
 func TestWhatWasReadIsWhole(t *testing.T) {
 	t.Parallel()
 	url := pgtest.Database(t)
@@ -56,7 +56,7 @@ func TestWhatWasReadIsWhole(t *testing.T) {
 	exec(t, reader, `BEGIN`)
 	exec(t, reader, fmt.Sprintf(`DECLARE message CURSOR FOR SELECT length(payload) FROM weir.read(%d)`, seqs[0]))
 	got := column[int](t, reader, `FETCH 1 FROM message`)
-	until(t, "the segment is given back", func() bool {
+	until(t, "the segment is reclaimed", func() bool {
 		did := value[string](t, conn, `SELECT coalesce(weir._rotate_messages(), '')`)
 		return did == "reclaimed message 1"
 	})
@@ -66,7 +66,7 @@ func TestWhatWasReadIsWhole(t *testing.T) {
 	exec(t, reader, `COMMIT`)
 }
 
-// TestWhatWasLookedAtIsWhole: a look at jobs gives their args whole, also where the rest is fetched after their segment was given back.
+// TestWhatWasLookedAtIsWhole: a cursor over a list of jobs returns complete args even if the rest is fetched after the segment was reclaimed.
 func TestWhatWasLookedAtIsWhole(t *testing.T) {
 	t.Parallel()
 	url := pgtest.Database(t)
@@ -81,7 +81,7 @@ func TestWhatWasLookedAtIsWhole(t *testing.T) {
 	openNext(t, conn, worker)
 	rotateUntil(t, conn, "reclaimed job 1")
 	if got = append(got, column[int](t, reader, `FETCH ALL FROM job`)...); !slices.Equal(got, []int{32000, 32000, 32000}) {
-		t.Errorf("looked at %v", got)
+		t.Errorf("the sizes of the args are %v", got)
 	}
 	exec(t, reader, `COMMIT`)
 }

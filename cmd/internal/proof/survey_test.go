@@ -12,7 +12,7 @@ import (
 	"github.com/weir-pg/weir/internal/pgtest"
 )
 
-// survey has as many surveys made as there is occasion for, and one more where jobs were claimed, however few.
+// survey makes surveys as long as there is an occasion, and one more if any jobs were claimed.
 func survey(t *testing.T, conn *pgx.Conn) {
 	t.Helper()
 	exec(t, conn, `SELECT setval('weir.batch_no', nextval('weir.batch_no') + 1000)`)
@@ -21,17 +21,17 @@ func survey(t *testing.T, conn *pgx.Conn) {
 			return
 		}
 	}
-	t.Fatal("a hundred surveys in a row found something new")
+	t.Fatal("a hundred surveys in a row had an occasion")
 }
 
-// TestLooksCostWhatIsNewAndWhatWaits: a look at what waits, and one at all queues, touch about as many blocks of the log with two thousand queues
-// as with ten, where as much waits: an old backlog in a queue that is paused, another, and what is new.
+// TestLooksCostWhatIsNewAndWhatWaits: with the same jobs waiting, the list of available jobs and weir.queues() touch about as many blocks with two
+// thousand queues as with ten, apart from the queues' own rows.
 func TestLooksCostWhatIsNewAndWhatWaits(t *testing.T) {
-	pgtest.Alone(t, "what a look touches depends on the transactions of the whole server")
+	pgtest.Alone(t, "what a query touches depends on the transactions of the whole server")
 	measure := func(n int) (available, queues int) {
 		conn := connect(t, pgtest.Database(t))
 		worker, names := manyQueues(t, conn, n)
-		if _, err := reconcile(t.Context(), conn, worker, nil); err != nil { // as workers do now and then
+		if _, err := reconcile(t.Context(), conn, worker, nil); err != nil { // workers do that now and then
 			t.Fatal(err)
 		}
 		enqueueN(t, conn, names[1], 20)
@@ -43,9 +43,9 @@ func TestLooksCostWhatIsNewAndWhatWaits(t *testing.T) {
 			t.Errorf("%d jobs are available, want 41", jobs)
 		}
 		if sums := value[string](t, conn, `SELECT count(*) || ' ' || sum(available) || ' ' || sum(claimed) || ' ' || count(last_claim) || ' ' || sum(workers) FROM weir.queues()`); sums != fmt.Sprintf("%d 41 %d %d %d", n, n, n, n) {
-			t.Errorf("%d queues show %s", n, sums)
+			t.Errorf("weir.queues() shows %[2]s for %[1]d queues", n, sums)
 		}
-		for range 3 { // the first finds catalogs and buffers cold
+		for range 3 { // the first warms the caches
 			available = blocks(t, conn, `SELECT * FROM weir.jobs('available', max_rows => 5)`)
 			queues = blocks(t, conn, `SELECT * FROM weir.queues()`)
 		}
@@ -53,15 +53,14 @@ func TestLooksCostWhatIsNewAndWhatWaits(t *testing.T) {
 	}
 	few, fewQueues := measure(10)
 	many, manyQueues := measure(2000)
-	t.Logf("a look at what waits touches %d blocks with 10 queues, %d with 2000; one at all queues %d and %d", few, many, fewQueues, manyQueues)
-	if many > 2*few || manyQueues > fewQueues+2*2000 { // of weir.queue itself, by its index
-		t.Errorf("a look at what waits touches %d blocks with 10 queues, %d with 2000; one at all queues %d and %d", few, many, fewQueues, manyQueues)
+	t.Logf("a list of available jobs touches %d blocks with 10 queues, %d with 2000; weir.queues() %d and %d", few, many, fewQueues, manyQueues)
+	if many > 2*few || manyQueues > fewQueues+2*2000 { // blocks of weir.queue, by its index
+		t.Errorf("a list of available jobs touches %d blocks with 10 queues, %d with 2000; weir.queues() %d and %d", few, many, fewQueues, manyQueues)
 	}
 }
 
-// TestLooksMissNothing: whatever has been done since the last survey, and whenever it was made, a look at all queues shows what looks at each of them
-// show: jobs committed late, retried, promoted, put back by a fence, carried into another segment, logged anew after a move; in new queues, paused
-// ones, and by the transaction that looks.
+// TestLooksMissNothing: whatever has happened since the last survey, queries of all queues show the same as queries of each queue, for jobs that are
+// late, retried, promoted, rescued, carried or rebased, in new or paused queues, or enqueued by the querying transaction itself.
 func TestLooksMissNothing(t *testing.T) {
 	t.Parallel()
 	seed := newSeed(t)
@@ -128,7 +127,7 @@ func TestLooksMissNothing(t *testing.T) {
 		{"tidy", func() { exec(t, conn, `SELECT weir._tidy()`) }},
 		{"fence", func() {
 			exec(t, conn, `SELECT weir._fence($1)`, worker)
-			until(t, "all is logged again", func() bool {
+			until(t, "all attempts are logged again", func() bool {
 				return !value[bool](t, conn, `SELECT coalesce(bool_or(more), false) FROM weir._settle($1)`, worker)
 			})
 			worker, running = startWorker(t, conn, names...), nil
@@ -160,7 +159,7 @@ func TestLooksMissNothing(t *testing.T) {
 		}
 		look := conn
 		if len(open) > 0 && n%3 == 0 {
-			look = open[0] // sees its own as well
+			look = open[0] // it sees its own jobs as well
 		}
 		wrong := column[string](t, look, `
 			WITH whole AS (SELECT id FROM weir.jobs('available', NULL, 10000)),
@@ -181,6 +180,6 @@ func TestLooksMissNothing(t *testing.T) {
 		}
 	}
 	if surveyed < 20 {
-		t.Errorf("only %d of 120 looks could go by a survey", surveyed)
+		t.Errorf("only %d of 120 queries could use a survey", surveyed)
 	}
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/weir-pg/weir/internal/pgtest"
 )
 
-// TestTickBringsItsMessages: a tick comes with its messages when they are few, and with none when they are not; they are those that a read of
-// it gives, whoever was in progress before and after. Where it holds all that was committed, what it says to look with next finds nothing.
+// TestTickBringsItsMessages: a tick returns its messages if there are few, the same ones that weir.read returns, and none otherwise; if it contains
+// all that is committed, the next poll finds nothing.
 func TestTickBringsItsMessages(t *testing.T) {
 	t.Parallel()
 	url := pgtest.Database(t)
@@ -63,18 +63,18 @@ func TestTickBringsItsMessages(t *testing.T) {
 		want := value[string](t, conn, `SELECT string_agg(m::text, ' ' ORDER BY m.id) FROM weir.read($1) m`, seqs[0])
 		switch {
 		case len(seqs) != 1 || seqs[0] != at+1:
-			t.Fatalf("ticks %v follow %d", seqs, at)
+			t.Fatalf("the ticks %v follow %d, want one", seqs, at)
 		case counts[0] > most && got == nil:
 			left++
 		case counts[0] <= most && got != nil && *got == want:
 			brought++
 		default:
-			t.Errorf("tick %d of %d messages brings %v, and a read gives %s", seqs[0], counts[0], got, want)
+			t.Errorf("tick %d of %d messages returned %v, but reading it returned %s", seqs[0], counts[0], got, want)
 		}
 		at = seqs[0]
 		heard += int(counts[0])
 		if again := column[int64](t, conn, `SELECT unnest(seqs) FROM weir._await_tick($1, $2, $3::text::pg_snapshot)`, at, ids, seen); len(again) > 0 {
-			t.Errorf("after tick %d, which held all, there are %v", at, again)
+			t.Errorf("after tick %d, which contained everything, there are ticks %v", at, again)
 		}
 	}
 	rest, _ := hearAll(t, conn, at)
@@ -82,6 +82,6 @@ func TestTickBringsItsMessages(t *testing.T) {
 		heard += len(tick)
 	}
 	if heard != said || brought == 0 || left == 0 {
-		t.Errorf("%d of %d messages are in ticks, of which %d came with them and %d without", heard, said, brought, left)
+		t.Errorf("%d of %d messages are in ticks; %d were returned with their ticks, and %d were not", heard, said, brought, left)
 	}
 }

@@ -22,7 +22,7 @@ func look(t *testing.T, q querier, after int64) (seqs []int64, counts []int32) {
 	return seqs, counts
 }
 
-// hearAll reads every tick after a given one and returns the payloads, tick by tick, and the last tick.
+// hearAll reads every tick after the given one, and returns their payloads by tick, and the last tick.
 func hearAll(t *testing.T, q querier, after int64) (ticks [][]string, last int64) {
 	t.Helper()
 	for {
@@ -33,7 +33,7 @@ func hearAll(t *testing.T, q querier, after int64) (ticks [][]string, last int64
 		for i, seq := range seqs {
 			got := column[string](t, q, `SELECT encode(payload, 'escape') FROM weir.read($1, 0, 1000000) ORDER BY id`, seq)
 			if len(got) != int(counts[i]) {
-				t.Fatalf("tick %d has %d messages, %d were read", seq, counts[i], len(got))
+				t.Fatalf("tick %d has %d messages, but %d were read", seq, counts[i], len(got))
 			}
 			if ticks, after = append(ticks, got), seq; seq > 1 && len(got) == 0 {
 				ticks = ticks[:len(ticks)-1]
@@ -47,11 +47,11 @@ func newest(t *testing.T, q querier) int64 {
 	return value[int64](t, q, `SELECT weir.newest_tick()`)
 }
 
-// TestGiantTransactionHidesNobody: a transaction with more messages than a tick otherwise holds is a tick of its own, and what was
-// committed around it, in every order of beginning and ending, is in ticks before and after.
+// TestGiantTransactionHidesNobody: a transaction with more messages than fit into a tick is a tick of its own, and what was committed around it, in
+// any order of beginning and end, is in the ticks before and after.
 func TestGiantTransactionHidesNobody(t *testing.T) {
 	t.Parallel()
-	for name, order := range map[string]string{ // upper case begins and publishes a little, or more; lower case commits
+	for name, order := range map[string]string{ // upper case: begin and publish; lower case: commit
 		"alone, then others":          "G g A a B b",
 		"first, others inside":        "G A a B b g",
 		"between":                     "A a G g B b",
@@ -112,14 +112,14 @@ func TestGiantTransactionHidesNobody(t *testing.T) {
 			hear()
 			for who, n := range want {
 				if heard[who] != n {
-					t.Errorf("heard %d messages of %s, want %d", heard[who], who, n)
+					t.Errorf("read %d messages of %s, want %d", heard[who], who, n)
 				}
 			}
 		})
 	}
 }
 
-// TestCutThatIsRolledBackStopsNobody: the register of ticks does not roll back with a cut; those who look after it cut all the same.
+// TestCutThatIsRolledBackStopsNobody: after a cut was rolled back, which leaves its number assigned, other sessions still cut ticks.
 func TestCutThatIsRolledBackStopsNobody(t *testing.T) {
 	t.Parallel()
 	url := pgtest.Database(t)
@@ -132,11 +132,11 @@ func TestCutThatIsRolledBackStopsNobody(t *testing.T) {
 			t.Fatalf("cut %v", seqs)
 		}
 		if seqs, _ := look(t, other, start); seqs != nil {
-			t.Fatalf("ticks %v are seen before their commit", seqs)
+			t.Fatalf("the ticks %v are visible before their commit", seqs)
 		}
 		exec(t, conn, `ROLLBACK`)
 		if round == 1 {
-			continue // the next tick has what was to be in two
+			continue // the next tick contains what should have been in two
 		}
 		ticks, last := hearAll(t, other, start)
 		want := []string{"0"}
@@ -144,30 +144,30 @@ func TestCutThatIsRolledBackStopsNobody(t *testing.T) {
 			want = []string{"1", "2"}
 		}
 		if len(ticks) != 1 || !slices.Equal(ticks[0], want) {
-			t.Fatalf("heard %v, want %v", ticks, want)
+			t.Fatalf("read %v, want %v", ticks, want)
 		}
 		start = last
 	}
-	// The register is right again, so that whoever waits looks at counters alone.
+	// The sequence is right again, so that pollers need only the counters.
 	if at := value[int64](t, conn, `SELECT last_value FROM weir.tick_seq`); at != start {
-		t.Errorf("the register says %d, the newest tick is %d", at, start)
+		t.Errorf("the sequence is at %d, but the newest tick is %d", at, start)
 	}
-	// Giving a segment back cuts too, and may have to let go of it.
+	// Reclaiming a segment cuts a tick too, and may have to roll it back.
 	exec(t, conn, `SELECT weir.set('message_retention', '1 hour')`)
 	exec(t, other, `SELECT weir.publish('c', 'young')`)
 	exec(t, conn, `UPDATE weir.segment SET at = at - interval '2 hours'`)
 	for _, want := range []string{"opened message 2", ""} {
 		if did := value[string](t, conn, `SELECT coalesce(weir._rotate_messages(), '')`); did != want {
-			t.Errorf("rotate_messages: %q, want %q", did, want)
+			t.Errorf("rotate_messages did %q, want %q", did, want)
 		}
 		exec(t, conn, `UPDATE weir.segment SET at = at - interval '2 hours'`)
 	}
 	if ticks, _ := hearAll(t, other, start); len(ticks) != 1 || ticks[0][0] != "young" {
-		t.Errorf("heard %v after a segment was not given back", ticks)
+		t.Errorf("read %v after a segment was not reclaimed", ticks)
 	}
 }
 
-// TestLargeTransactionIsReadInStretches: of a tick that is larger than memory should have to hold, a read returns a stretch, in order.
+// TestLargeTransactionIsReadInStretches: a tick that is too large for memory is read in parts, in order.
 func TestLargeTransactionIsReadInStretches(t *testing.T) {
 	t.Parallel()
 	url := pgtest.Database(t)
@@ -177,7 +177,7 @@ func TestLargeTransactionIsReadInStretches(t *testing.T) {
 	exec(t, conn, `SELECT weir.publish('c', 'next')`)
 	var seqs, sizes []int64
 	if err := conn.QueryRow(t.Context(), `SELECT seqs, sizes FROM weir._await_tick($1)`, start).Scan(&seqs, &sizes); err != nil || len(seqs) != 1 || sizes[0] != 30_000_000 {
-		t.Fatalf("ticks %v of %v bytes, %v", seqs, sizes, err)
+		t.Fatalf("the ticks are %v of %v bytes (%v)", seqs, sizes, err)
 	}
 	after, got, calls := int64(0), []string{}, 0
 	for len(got) < 30 {
@@ -191,18 +191,18 @@ func TestLargeTransactionIsReadInStretches(t *testing.T) {
 			t.Fatal(err)
 		}
 		if calls++; n == 0 || n > 9 {
-			t.Fatalf("a stretch of %d messages of 1 MB", n)
+			t.Fatalf("one read returned %d messages of 1 MB", n)
 		}
 	}
 	if got[0] != "1" || got[29] != "30" || calls < 4 {
 		t.Errorf("read %v in %d calls", got, calls)
 	}
 	if ticks, _ := hearAll(t, conn, seqs[0]); len(ticks) != 1 || ticks[0][0] != "next" {
-		t.Errorf("heard %v after it", ticks)
+		t.Errorf("read %v after the tick", ticks)
 	}
 }
 
-// TestTickSaysWhenItCannotBeRight: a position ahead of the log, an open transaction, another isolation, silly arguments.
+// TestTickSaysWhenItCannotBeRight: a position ahead of the log, an open transaction, another isolation level and invalid arguments are refused.
 func TestTickSaysWhenItCannotBeRight(t *testing.T) {
 	t.Parallel()
 	url := pgtest.Database(t)
@@ -210,10 +210,10 @@ func TestTickSaysWhenItCannotBeRight(t *testing.T) {
 	_, err := conn.Exec(t.Context(), `SELECT * FROM weir._await_tick(1000)`)
 	wantCode(t, "a tick ahead of the log", err, "WR006")
 	if at, _ := detail(err); at != newest(t, conn) {
-		t.Errorf("the error says that the log ends at %d", at)
+		t.Errorf("the error says that the newest tick is %d", at)
 	}
 	_, err = conn.Exec(t.Context(), `SELECT * FROM weir._await_tick(1000, cuts => false)`)
-	wantCode(t, "a tick ahead of the log, which is not to be cut", err, "WR006")
+	wantCode(t, "a tick ahead of the log, without cutting", err, "WR006")
 	for sql, code := range map[string]string{
 		`SELECT * FROM weir._await_tick(NULL)`:                                     "22023",
 		`SELECT * FROM weir._await_tick(-1)`:                                       "22023",
@@ -234,11 +234,11 @@ func TestTickSaysWhenItCannotBeRight(t *testing.T) {
 	exec(t, conn, `BEGIN`)
 	exec(t, conn, `SELECT pg_sleep(2.1)`)
 	_, err = conn.Exec(t.Context(), `SELECT * FROM weir._await_tick(1)`)
-	wantCode(t, "tick in a transaction that has been open for long", err, "55000")
+	wantCode(t, "tick in a transaction that has been open for too long", err, "55000")
 }
 
-// TestLongTransactionDoesNotSlowTicks: a hundred thousand messages that are published and not committed cost those who tick and read
-// nothing, be the transaction older or younger than the tick.
+// TestLongTransactionDoesNotSlowTicks: a hundred thousand messages that are published but not committed cost ticks and reads nothing, whether their
+// transaction is older or younger than the tick.
 func TestLongTransactionDoesNotSlowTicks(t *testing.T) {
 	pgtest.Alone(t, "what a cut touches depends on the transactions of the whole server")
 	url := pgtest.Database(t)
@@ -252,7 +252,7 @@ func TestLongTransactionDoesNotSlowTicks(t *testing.T) {
 		at = newest(t, conn)
 		return c, buffers(t, conn, fmt.Sprintf(`SELECT * FROM weir.read(%d)`, at))
 	}
-	for range 3 { // the catalogs are in the caches
+	for range 3 { // warms the caches
 		cut, read = cost()
 	}
 	many := `SELECT weir.publish_many(array_fill('c'::text, ARRAY[100000]), array_agg(n::text)) FROM generate_series(1, 100000) n`
@@ -260,20 +260,20 @@ func TestLongTransactionDoesNotSlowTicks(t *testing.T) {
 	exec(t, long, many)
 	exec(t, young, `BEGIN`)
 	exec(t, young, `SELECT weir.publish('c', 'y')`)
-	exec(t, conn, `SELECT weir.publish('c', 'x')`) // so that both lie inside the next tick's stretch
+	exec(t, conn, `SELECT weir.publish('c', 'x')`) // so that both are within the next tick's range
 	exec(t, young, many)
 	for i := range 4 {
 		c, r := cost()
-		t.Logf("with a long transaction: %d and %d buffers, without: %d and %d", c, r, cut, read)
+		t.Logf("a tick and its reading touch %d and %d buffers with a long transaction, %d and %d without", c, r, cut, read)
 		if c > 2*cut+200 || r > 2*read+200 {
-			t.Errorf("look %d: a tick costs %d buffers and reading it %d, without the long transaction %d and %d", i, c, r, cut, read)
+			t.Errorf("poll %d: a tick touches %d buffers and its reading %d; without the long transaction, %d and %d", i, c, r, cut, read)
 		}
 	}
 	_ = long.Close(context.Background())
 	exec(t, young, `ROLLBACK`)
 }
 
-// buffers runs a query and returns how many buffers it looked at.
+// buffers returns how many buffers a query touches.
 func buffers(t *testing.T, conn *pgx.Conn, sql string) int64 {
 	t.Helper()
 	var plan []struct {

@@ -6,8 +6,8 @@ import (
 	"github.com/weir-pg/weir/internal/pgtest"
 )
 
-// TestTidyForgetsCancellationsPartByPart: tens of thousands of cancelled jobs whose time is far away are looked through in bounded steps, and
-// those among them that have ended are forgotten.
+// TestTidyForgetsCancellationsPartByPart: tens of thousands of cancelled jobs that are due much later are examined in bounded steps, and the
+// cancellations of jobs that have ended are deleted.
 func TestTidyForgetsCancellationsPartByPart(t *testing.T) {
 	t.Parallel()
 	url := pgtest.Database(t)
@@ -31,19 +31,19 @@ func TestTidyForgetsCancellationsPartByPart(t *testing.T) {
 	}
 	far()
 	at, passes := int64(0), 0
-	until(t, "what has ended is forgotten", func() bool {
+	until(t, "the cancellations of ended jobs are deleted", func() bool {
 		exec(t, conn, `SELECT weir._tidy()`)
 		now := value[int64](t, conn, `SELECT coalesce(pg_sequence_last_value('weir.cancel_looked'), 0)`)
 		if now < at {
 			passes++
 		} else if n := value[int](t, conn, `SELECT count(*) FROM weir.cancellation WHERE id > $1 AND id <= $2`, at, now); n > 1000 {
-			t.Fatalf("one call looked at %d cancellations", n)
+			t.Fatalf("one call examined %d cancellations", n)
 		}
 		at = now
 		return value[int](t, conn, `SELECT count(*) FROM weir.cancellation WHERE id = ANY ($1)`, ended) == 0
 	})
 	if passes > 0 {
-		t.Errorf("%d passes were needed", passes+1)
+		t.Errorf("it took %d passes", passes+1)
 	}
 	if n := value[int](t, conn, `SELECT count(*) FROM weir.cancellation`); n != 30_000 {
 		t.Errorf("%d cancellations are left, want 30000", n)
