@@ -117,20 +117,20 @@ func TestAStepOfTheClockIsNotTakenFromWhoReconnects(t *testing.T) {
 		}
 		hasEnded(t, conn, session.PgConn().PID())
 		exec(t, conn, `SELECT weir._rescue()`) // notices that it is missing
-		looks := 0
-		for ; !isFenced(t, conn, worker); looks++ {
+		checks := 0
+		for ; !isFenced(t, conn, worker); checks++ {
 			ago := 500
-			if looks == 0 {
+			if checks == 0 {
 				ago += step
 			}
 			exec(t, conn, `SELECT setval('weir.watched_at', (extract(epoch FROM clock_timestamp()) * 1000)::bigint - $1)`, ago)
 			exec(t, conn, `SELECT weir._rescue()`)
-			if looks > 20 {
+			if checks > 20 {
 				t.Fatal("the worker is never fenced")
 			}
 		}
-		if looks != 6 {
-			t.Errorf("after a step of %d ms the worker is fenced at check %d, made every half a second, want 6", step, looks)
+		if checks != 6 {
+			t.Errorf("after a step of %d ms the worker is fenced at check %d, made every half a second, want 6", step, checks)
 		}
 	}
 }
@@ -187,12 +187,12 @@ func TestAttendingUsesUpNoTransactionIDs(t *testing.T) {
 	if n := next() - before; n >= 20 { // background processes of the server may use up some
 		t.Errorf("%d transaction ids were used up", n)
 	}
-	look := `SELECT state || ' ' || running || ' ' || (seen_at = now()) FROM weir.workers() WHERE id = $1`
-	if got := value[string](t, conn, look, worker); got != "alive 7 true" {
+	query := `SELECT state || ' ' || running || ' ' || (seen_at = now()) FROM weir.workers() WHERE id = $1`
+	if got := value[string](t, conn, query, worker); got != "alive 7 true" {
 		t.Errorf("the worker is %s, want alive, with 7, seen now", got)
 	}
 	exec(t, conn, `UPDATE weir.last_word SET at = at - interval '1 hour'`)
-	if got := value[string](t, conn, look, worker); got != "alive 7 true" {
+	if got := value[string](t, conn, query, worker); got != "alive 7 true" {
 		t.Errorf("an hour later the worker is %s, want alive 7 true", got)
 	}
 }
@@ -289,8 +289,8 @@ func TestARestartFencesNobodyForItsSession(t *testing.T) {
 			case "failover":
 				standby := pgtest.Standby(t, server, nil)
 				pgtest.Replayed(t, server, standby)
-				look := connect(t, standby.URL("postgres"))
-				if state := value[string](t, look, `SELECT state FROM weir.workers() WHERE id = $1`, worker); state != "alive" {
+				observer := connect(t, standby.URL("postgres"))
+				if state := value[string](t, observer, `SELECT state FROM weir.workers() WHERE id = $1`, worker); state != "alive" {
 					t.Errorf("on the standby, the worker is shown as %s", state)
 				}
 				if err := server.Kill(); err != nil {

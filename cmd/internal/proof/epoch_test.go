@@ -133,7 +133,7 @@ func TestACopyInTheSameServerIsAnotherLog(t *testing.T) {
 	url := pgtest.Database(t)
 	source := connect(t, url)
 	exec(t, source, `SELECT weir.publish('c', 'before')`)
-	look(t, source, newest(t, source))
+	nextTicks(t, source, newest(t, source))
 	both, name := newest(t, source), source.Config().Database
 	epoch := value[int64](t, source, `SELECT weir._epoch_of($1)`, both)
 	_ = source.Close(t.Context())
@@ -149,7 +149,7 @@ func TestACopyInTheSameServerIsAnotherLog(t *testing.T) {
 	}
 	refused(t, conn, `SELECT * FROM weir._await_tick($1, epoch => $2)`, both, epoch, "") // both have the same log up to here
 	exec(t, conn, `SELECT weir.publish('c', 'in the copy')`)
-	look(t, conn, both)
+	nextTicks(t, conn, both)
 	_ = conn.Close(t.Context())
 	if conn, err = pgx.ConnectConfig(t.Context(), config); err != nil {
 		t.Fatal(err)

@@ -164,10 +164,10 @@ func TestClaimsFindWhatLiesBetweenOpenTransactions(t *testing.T) {
 	url := pgtest.Database(t)
 	conn := connect(t, url)
 	worker, names := manyQueues(t, conn, 40)
-	limits := func(most int32) []int32 { return slices.Repeat([]int32{most}, len(names)) }
-	take := func(most int32) int {
+	limits := func(limit int32) []int32 { return slices.Repeat([]int32{limit}, len(names)) }
+	take := func(limit int32) int {
 		t.Helper()
-		got, err := claim(t.Context(), conn, worker, names, limits(most))
+		got, err := claim(t.Context(), conn, worker, names, limits(limit))
 		if err != nil {
 			t.Fatal(err)
 		}

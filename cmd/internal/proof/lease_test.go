@@ -100,18 +100,18 @@ func TestLeasesCountFromTheFirstLookInALifeOfTheServer(t *testing.T) {
 	if got := state(); got != "alive" {
 		t.Errorf("before the first check, the worker is %s", got)
 	}
-	looks := 0
-	for ; !isFenced(t, conn, worker); looks++ {
-		if looks > 20 {
+	checks := 0
+	for ; !isFenced(t, conn, worker); checks++ {
+		if checks > 20 {
 			t.Fatal("a silent worker is never fenced")
 		}
 		exec(t, conn, `SELECT setval('weir.watched_at', 0)`) // the next check counts 2 s
 		exec(t, conn, `SELECT weir._rescue()`)
 		if got := state(); got != "alive" && got != "ended" { // either its lease is running, or it is over
-			t.Errorf("after check %d, the worker is %s", looks, got)
+			t.Errorf("after check %d, the worker is %s", checks, got)
 		}
 	}
-	if looks < 5 { // the first check, and four of 2 s each
-		t.Errorf("the worker was fenced by check %d", looks)
+	if checks < 5 { // the first check, and four of 2 s each
+		t.Errorf("the worker was fenced by check %d", checks)
 	}
 }

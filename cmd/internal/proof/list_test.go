@@ -36,27 +36,27 @@ type listed struct {
 	RunAt      *time.Time `json:"run_at"`
 }
 
-func (l list) page(t *testing.T, q querier, after string, most int) (jobs []listed, next string) {
+func (l list) page(t *testing.T, q querier, after string, limit int) (jobs []listed, next string) {
 	t.Helper()
 	var text []byte
 	if err := q.QueryRow(t.Context(), `SELECT jobs, coalesce(next, '') FROM weir.jobs_page($1, $2, $3, $4, $5, $6)`,
-		l.states, l.queue, l.kinds, l.meta, after, most).Scan(&text, &next); err != nil {
+		l.states, l.queue, l.kinds, l.meta, after, limit).Scan(&text, &next); err != nil {
 		t.Fatalf("the list %+v after %q: %v", l, after, err)
 	}
 	if err := json.Unmarshal(text, &jobs); err != nil {
 		t.Fatal(err)
 	}
-	if len(jobs) > most {
-		t.Fatalf("a page of at most %d has %d jobs", most, len(jobs))
+	if len(jobs) > limit {
+		t.Fatalf("a page of at most %d has %d jobs", limit, len(jobs))
 	}
 	return jobs, next
 }
 
 // all reads a list to its end, and calls between after each page.
-func (l list) all(t *testing.T, q querier, most int, between func()) (jobs []listed, pages int) {
+func (l list) all(t *testing.T, q querier, limit int, between func()) (jobs []listed, pages int) {
 	t.Helper()
 	for after := ""; pages < 1000; {
-		some, next := l.page(t, q, after, most)
+		some, next := l.page(t, q, after, limit)
 		jobs = append(jobs, some...)
 		if pages++; next == "" {
 			return jobs, pages
@@ -120,10 +120,10 @@ func TestPagesAreTheListCutUp(t *testing.T) {
 		if pages != 1 {
 			t.Errorf("the list %+v has %d pages of 1000", l, pages)
 		}
-		for _, most := range []int{1, 5, 7} {
-			cut, _ := l.all(t, conn, most, nil)
+		for _, limit := range []int{1, 5, 7} {
+			cut, _ := l.all(t, conn, limit, nil)
 			if !slices.Equal(listedIDs(cut), listedIDs(whole)) {
-				t.Errorf("the list %+v in pages of %d is %v, and as a whole %v", l, most, listedIDs(cut), listedIDs(whole))
+				t.Errorf("the list %+v in pages of %d is %v, and as a whole %v", l, limit, listedIDs(cut), listedIDs(whole))
 			}
 		}
 		states := l.states
@@ -204,11 +204,11 @@ func TestAJobThatStaysInItsStateIsOnExactlyOnePage(t *testing.T) {
 				l.queue = &queue
 			}
 			before, left := state(), map[int64]bool{}
-			moved, most := 0, 3
+			moved, limit := 0, 3
 			if name == "completed" && queue == "" {
-				most = 100 // the jobs that fill the segments are among them
+				limit = 100 // the jobs that fill the segments are among them
 			}
-			got, pages := l.all(t, conn, most, func() {
+			got, pages := l.all(t, conn, limit, func() {
 				if moved++; moved > 6 {
 					return
 				}

@@ -29,7 +29,7 @@ func TestEnqueuesNeverWaitForEachOther(t *testing.T) {
 					exec(t, conn, `BEGIN`)
 					open = append(open, conn)
 				}
-				look := func() {
+				check := func() {
 					t.Helper()
 					if waiting := column[string](t, watch, `SELECT format('%s waits for %s', pid, pg_blocking_pids(pid)) FROM pg_stat_activity
 						WHERE datname = current_database() AND cardinality(pg_blocking_pids(pid)) > 0
@@ -48,7 +48,7 @@ func TestEnqueuesNeverWaitForEachOther(t *testing.T) {
 						case 2:
 							exec(t, conn, []string{`COMMIT`, `ROLLBACK`}[i%2])
 						}
-						look()
+						check()
 					}
 				}
 				worker := startWorker(t, watch, queue)

@@ -23,19 +23,19 @@ func TestLooksLeaveNoLockBehind(t *testing.T) {
 	claimed := mustClaim(t, conn, worker, "q", 2)
 	mustComplete(t, conn, worker, claimed)
 	exec(t, reader, `BEGIN`)
-	for _, look := range []string{
+	for _, query := range []string{
 		fmt.Sprintf(`SELECT * FROM weir.job_info(%d)`, ids[0]),
 		`SELECT * FROM weir.queues()`, `SELECT * FROM weir.completed_jobs`,
 		`SELECT * FROM weir.jobs('available')`, `SELECT * FROM weir.jobs('running')`, `SELECT * FROM weir.jobs('scheduled')`,
 		`SELECT * FROM weir.jobs('failed')`, `SELECT * FROM weir.jobs('cancelled')`, `SELECT * FROM weir.jobs('completed', 'q')`,
 		fmt.Sprintf(`SELECT weir.cancel(%d)`, ids[5]), fmt.Sprintf(`SELECT weir.retry(%d)`, ids[0]),
 	} {
-		exec(t, reader, look)
+		exec(t, reader, query)
 		// A retry logs into the active segment, so it may hold that one.
 		held := column[string](t, conn, `SELECT relation::regclass || ' ' || mode FROM pg_locks WHERE pid = $1 AND locktype = 'relation' AND granted
 			AND relation::regclass::text ~ '^weir\.(job|batch|result|later|failure)_[1-4]$' AND mode <> 'RowExclusiveLock'`, reader.PgConn().PID())
 		if len(held) > 0 {
-			t.Errorf("after %s, the transaction holds %v", look, held)
+			t.Errorf("after %s, the transaction holds %v", query, held)
 		}
 	}
 	exec(t, reader, `ROLLBACK`)
@@ -90,25 +90,25 @@ func TestLooksDoNotGrowWithTheLog(t *testing.T) {
 		held := enqueueN(t, conn, "q", 30)
 		exec(t, conn, `SELECT weir.enqueue('q', 'k', run_at => now() + interval '1 hour') FROM generate_series(1, 30)`)
 		mustClaim(t, conn, worker, "q", 10)
-		looks := map[string]int64{
+		costs := map[string]int64{
 			"job_info":         settled(t, conn, `SELECT * FROM weir.job_info(20)`),
 			"job_info retried": settled(t, conn, fmt.Sprintf(`SELECT * FROM weir.job_info(%d)`, retried)),
 			"job_info failed":  settled(t, conn, fmt.Sprintf(`SELECT * FROM weir.job_info(%d)`, failed)),
 			"cancel":           settled(t, conn, fmt.Sprintf(`SELECT weir.cancel(%d)`, held[29])),
 		}
 		for _, state := range []string{"available", "running", "scheduled", "completed", "failed"} {
-			looks[state] = settled(t, conn, fmt.Sprintf(`SELECT * FROM weir.jobs('%s', max_rows => 5)`, state))
-			looks[state+" of a queue"] = settled(t, conn, fmt.Sprintf(`SELECT * FROM weir.jobs('%s', 'q', 5)`, state))
+			costs[state] = settled(t, conn, fmt.Sprintf(`SELECT * FROM weir.jobs('%s', max_rows => 5)`, state))
+			costs[state+" of a queue"] = settled(t, conn, fmt.Sprintf(`SELECT * FROM weir.jobs('%s', 'q', 5)`, state))
 		}
 		mustComplete(t, conn, worker, claimAll(t, conn, worker, "q"))
-		return looks
+		return costs
 	}
 	small := measure(fill(200))
 	large := measure(fill(1800))
 	t.Logf("blocks in a small log %v, in a large one %v", small, large)
-	for look, n := range large {
-		if was := small[look]; n > 4*was+40 {
-			t.Errorf("%s touches %d blocks, and %d in a log of a tenth of the size", look, n, was)
+	for query, n := range large {
+		if was := small[query]; n > 4*was+40 {
+			t.Errorf("%s touches %d blocks, and %d in a log of a tenth of the size", query, n, was)
 		}
 	}
 }
@@ -229,21 +229,21 @@ func TestLooksWorkOnAStandby(t *testing.T) {
 	failed := enqueueN(t, conn, "other", 1)[0]
 	fail(t, conn, other, mustClaim(t, conn, other, "other", 1)[0])
 	pgtest.Replayed(t, primary, standby)
-	look := connect(t, standby.URL("postgres"))
-	if state := value[string](t, look, `SELECT state FROM weir.job_info($1)`, ids[0]); state != "completed" {
+	observer := connect(t, standby.URL("postgres"))
+	if state := value[string](t, observer, `SELECT state FROM weir.job_info($1)`, ids[0]); state != "completed" {
 		t.Errorf("job %d is %s on the standby, want completed", ids[0], state)
 	}
 	for _, state := range []string{"available", "running", "scheduled", "completed", "failed", "cancelled"} {
-		exec(t, look, `SELECT * FROM weir.jobs($1)`, state)
+		exec(t, observer, `SELECT * FROM weir.jobs($1)`, state)
 	}
-	if n := value[int](t, look, `SELECT available FROM weir.queues() WHERE name = 'q'`); n != 2 {
+	if n := value[int](t, observer, `SELECT available FROM weir.queues() WHERE name = 'q'`); n != 2 {
 		t.Errorf("%d jobs are available on the standby, want 2", n)
 	}
-	wantState(t, look, failed, "failed")
-	if got := column[int64](t, look, `SELECT id FROM weir.jobs('failed')`); len(got) != 1 || got[0] != failed {
+	wantState(t, observer, failed, "failed")
+	if got := column[int64](t, observer, `SELECT id FROM weir.jobs('failed')`); len(got) != 1 || got[0] != failed {
 		t.Errorf("the failed jobs on the standby are %v, want %d", got, failed)
 	}
-	exec(t, look, `SELECT * FROM weir.workers()`)
+	exec(t, observer, `SELECT * FROM weir.workers()`)
 }
 
 // TestAnothersScheduleIsNotWalkedThrough: a page of a queue's scheduled jobs costs the same however many jobs of other queues are due before them,
@@ -256,10 +256,10 @@ func TestAnothersScheduleIsNotWalkedThrough(t *testing.T) {
 			array_fill('{}'::jsonb, ARRAY[$3::int]), run_at => array_fill(now() + $2::text::interval, ARRAY[$3::int]))`, queue, in, n)
 	}
 	ids := schedule("q", "2 hours", 20)
-	look := `SELECT * FROM weir.jobs('scheduled', 'q', 10)`
-	alone := settled(t, conn, look)
+	query := `SELECT * FROM weir.jobs('scheduled', 'q', 10)`
+	alone := settled(t, conn, query)
 	schedule("other", "1 hour", 10_000)
-	among := settled(t, conn, look)
+	among := settled(t, conn, query)
 	t.Logf("a page of a queue's scheduled jobs touches %d blocks, and with 10,000 of another queue before them %d", alone, among)
 	if among > 2*alone+20 {
 		t.Errorf("a page of a queue's scheduled jobs touches %d blocks, and with 10,000 of another queue before them %d", alone, among)

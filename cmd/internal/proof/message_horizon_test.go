@@ -39,7 +39,7 @@ func pinnedMessages(t *testing.T, pin []string) {
 	for sent := 0; sent < total; sent += atOnce {
 		exec(t, publisher, `SELECT weir.publish_many(array_fill('c'::text, ARRAY[$1::int]), array_agg(lpad(n::text, 300) ORDER BY n)) FROM generate_series(1, $1::int) n`, atOnce)
 		begin := time.Now()
-		seqs, counts := look(t, conn, at)
+		seqs, counts := nextTicks(t, conn, at)
 		took = append(took, time.Since(begin))
 		for i, seq := range seqs {
 			at, heard = seq, heard+int(counts[i])
@@ -59,7 +59,7 @@ func pinnedMessages(t *testing.T, pin []string) {
 			costs = append(costs, cost)
 		}
 	}
-	seqs, counts := look(t, conn, at)
+	seqs, counts := nextTicks(t, conn, at)
 	for i := range seqs {
 		heard += int(counts[i])
 	}

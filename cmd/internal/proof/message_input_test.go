@@ -148,7 +148,7 @@ func TestRepeatedMessageCostsOneRow(t *testing.T) {
 		}
 		var got []string
 		for {
-			seqs, _ := look(t, conn, at)
+			seqs, _ := nextTicks(t, conn, at)
 			if seqs == nil {
 				break
 			}

@@ -294,9 +294,9 @@ func (r *listener) read(seq int64, count int32) bool {
 		if len(got) > 0 {
 			after = got[len(got)-1].id
 		}
-		most := 1 + r.rng.IntN(20_000)
+		limit := 1 + r.rng.IntN(20_000)
 		rows, err := r.conn.Query(r.ctx, `SELECT id, xid::text, channel, keep, octet_length(payload), convert_from(substr(payload, 1, 50), 'SQL_ASCII'), md5(payload)
-			FROM weir.read($1, $2, $3)`, seq, after, most)
+			FROM weir.read($1, $2, $3)`, seq, after, limit)
 		var page []heard
 		if err == nil {
 			page, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (h heard, err error) {

@@ -42,7 +42,7 @@ func TestPublishersNeverWaitForEachOther(t *testing.T) {
 		if waiting := column[string](t, watch, `SELECT format('%s waits for a %s lock', pid, locktype) FROM pg_locks WHERE NOT granted`); len(waiting) > 0 {
 			t.Errorf("%s: %s", name, strings.Join(waiting, "; "))
 		}
-		if seqs, _ := look(t, watch, at); seqs != nil {
+		if seqs, _ := nextTicks(t, watch, at); seqs != nil {
 			t.Fatalf("%s: found ticks %v although nothing is committed", name, seqs)
 		}
 	}
@@ -55,7 +55,7 @@ func TestPublishersNeverWaitForEachOther(t *testing.T) {
 	}
 	got := 0
 	for {
-		seqs, counts := look(t, watch, at)
+		seqs, counts := nextTicks(t, watch, at)
 		if seqs == nil {
 			break
 		}
@@ -105,9 +105,9 @@ func TestIdleTickHoldsNoTable(t *testing.T) {
 	var ids *int64
 	var seen *string
 	at := newest(t, conn)
-	next := func(looks, patience int) (seqs []int64) {
+	next := func(polls, patience int) (seqs []int64) {
 		t.Helper()
-		if err := conn.QueryRow(t.Context(), `SELECT seqs, ids_now, seen_now::text FROM weir._await_tick($1, $2, $3::text::pg_snapshot, $4, 0.01, $5)`, at, ids, seen, looks, patience).
+		if err := conn.QueryRow(t.Context(), `SELECT seqs, ids_now, seen_now::text FROM weir._await_tick($1, $2, $3::text::pg_snapshot, $4, 0.01, $5)`, at, ids, seen, polls, patience).
 			Scan(&seqs, &ids, &seen); err != nil {
 			t.Fatal(err)
 		}

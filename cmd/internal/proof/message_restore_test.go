@@ -104,7 +104,7 @@ func restoredMessages(t *testing.T, take func(from, to *pgx.Conn, into string) (
 	exec(t, target, `SELECT weir.publish('c', 'after')`)
 	got, last := [][]byte{}, newest(t, target)
 	for {
-		seqs, _ := look(t, target, last)
+		seqs, _ := nextTicks(t, target, last)
 		if seqs == nil {
 			break
 		}

@@ -10,11 +10,11 @@ import (
 )
 
 // promote promotes, and returns the number of jobs and the next due time, which is zero if none is known.
-func promote(t *testing.T, conn *pgx.Conn, most int) (int, time.Time) {
+func promote(t *testing.T, conn *pgx.Conn, limit int) (int, time.Time) {
 	t.Helper()
 	var n int
 	var next *time.Time
-	if err := conn.QueryRow(t.Context(), `SELECT promoted, next_due FROM weir._promote($1)`, most).Scan(&n, &next); err != nil {
+	if err := conn.QueryRow(t.Context(), `SELECT promoted, next_due FROM weir._promote($1)`, limit).Scan(&n, &next); err != nil {
 		t.Fatalf("promote: %v", err)
 	}
 	if next == nil {
@@ -37,16 +37,16 @@ func TestPromotionMissesNothing(t *testing.T) {
 	}
 	exec(t, prepared, `PREPARE TRANSACTION 'TestPromotionMissesNothing'`)
 	exec(t, conn, `SELECT weir.enqueue('q', 'hour', run_at => now() + interval '1 hour')`)
-	const ties, most = 5000, 1000
+	const ties, limit = 5000, 1000
 	tie := value[time.Time](t, conn, `SELECT now() + interval '300 ms'`)
 	exec(t, conn, `SELECT weir.enqueue_many(array_fill('q'::text, ARRAY[$1::int]), array_fill('tie'::text, ARRAY[$1::int]),
 		array_fill('{}'::jsonb, ARRAY[$1::int]), run_at => array_fill($2::timestamptz, ARRAY[$1::int]))`, ties, tie)
 
 	total, calls := 0, 0
 	until(t, "all ties are promoted", func() bool {
-		n, next := promote(t, conn, most)
-		if n > most {
-			t.Errorf("promoted %d in one call, want at most %d", n, most)
+		n, next := promote(t, conn, limit)
+		if n > limit {
+			t.Errorf("promoted %d in one call, want at most %d", n, limit)
 		}
 		if n > 0 {
 			calls++
@@ -61,25 +61,25 @@ func TestPromotionMissesNothing(t *testing.T) {
 		}
 		return total >= ties
 	})
-	if calls != ties/most {
-		t.Errorf("%d calls promoted something, want %d", calls, ties/most)
+	if calls != ties/limit {
+		t.Errorf("%d calls promoted something, want %d", calls, ties/limit)
 	}
-	if n, _ := promote(t, conn, most); n != 0 {
+	if n, _ := promote(t, conn, limit); n != 0 {
 		t.Errorf("promoted %d again", n)
 	}
 	// Their time is long past, and so is the cursor.
 	exec(t, open, `COMMIT`)
-	if n, next := promote(t, conn, most); n != 1 || !next.IsZero() {
+	if n, next := promote(t, conn, limit); n != 1 || !next.IsZero() {
 		t.Errorf("promoted %d of the transaction that committed late, with the next due at %v; want 1, and none soon", n, next)
 	}
 	exec(t, aborted, `ROLLBACK`)
 	exec(t, conn, `COMMIT PREPARED 'TestPromotionMissesNothing'`)
-	if n, _ := promote(t, conn, most); n != 1 {
+	if n, _ := promote(t, conn, limit); n != 1 {
 		t.Errorf("promoted %d of the prepared transaction, want 1", n)
 	}
 	before := value[int64](t, conn, `SELECT max(seq) FROM weir.promotion`)
 	for range 3 {
-		if n, _ := promote(t, conn, most); n != 0 {
+		if n, _ := promote(t, conn, limit); n != 0 {
 			t.Errorf("promoted %d again", n)
 		}
 	}

@@ -52,7 +52,7 @@ func TestWhatWasReadIsWhole(t *testing.T) {
 	exec(t, conn, `SELECT weir.set('message_retention', '0 s')`)
 	at := newest(t, conn)
 	exec(t, conn, `SELECT weir.publish('c', string_agg(md5(n || ' ' || i), '')) FROM generate_series(1, 3) n, generate_series(1, 1000) i GROUP BY n`)
-	seqs, _ := look(t, conn, at)
+	seqs, _ := nextTicks(t, conn, at)
 	exec(t, reader, `BEGIN`)
 	exec(t, reader, fmt.Sprintf(`DECLARE message CURSOR FOR SELECT length(payload) FROM weir.read(%d)`, seqs[0]))
 	got := column[int](t, reader, `FETCH 1 FROM message`)

@@ -157,14 +157,14 @@ func TestLooksMissNothing(t *testing.T) {
 		if rng.IntN(3) == 0 {
 			steps[0].do()
 		}
-		look := conn
+		observer := conn
 		if len(open) > 0 && n%3 == 0 {
-			look = open[0] // it sees its own jobs as well
+			observer = open[0] // it sees its own jobs as well
 		}
-		wrong := column[string](t, look, `
+		wrong := column[string](t, observer, `
 			WITH whole AS (SELECT id FROM weir.jobs('available', NULL, 10000)),
 			each AS (SELECT j.id, q.name FROM (SELECT DISTINCT name FROM weir.queue) q, weir.jobs('available', q.name, 10000) j)
-			SELECT 'job ' || coalesce(w.id, e.id) || ' is shown by the look at ' || CASE WHEN w.id IS NULL THEN e.name ELSE 'all' END || ' alone'
+			SELECT 'job ' || coalesce(w.id, e.id) || ' is shown by the query of ' || CASE WHEN w.id IS NULL THEN e.name ELSE 'all' END || ' alone'
 			FROM whole w FULL JOIN each e ON e.id = w.id WHERE w.id IS NULL OR e.id IS NULL
 			UNION ALL
 			SELECT format('%s has %s of %s available and %s claimed, where %s are', u.name, u.available, e.n, u.claimed, b.total)

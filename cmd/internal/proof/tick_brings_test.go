@@ -18,7 +18,7 @@ func TestTickBringsItsMessages(t *testing.T) {
 	conn := connect(t, url)
 	exec(t, conn, `SELECT weir.publish('c', 'first')`)
 	_, at := hearAll(t, conn, newest(t, conn))
-	const most = 5
+	const limit = 5
 	rng := rand.New(rand.NewPCG(newSeed(t), 1))
 	said := 0
 	say := func(q querier, n int) {
@@ -53,7 +53,7 @@ func TestTickBringsItsMessages(t *testing.T) {
 		var seen, got *string
 		err := conn.QueryRow(t.Context(), `SELECT t.seqs, t.counts, t.ids_now, t.seen_now::text,
 				(SELECT string_agg(m::text, ' ' ORDER BY m.id) FROM unnest(t.message_ids, t.xids, t.channels, t.payloads, t.binaries, t.keeps) m(id, xid, channel, payload, binary_, keep))
-			FROM weir._await_tick($1, most_messages => $2) t`, at, most).Scan(&seqs, &counts, &ids, &seen, &got)
+			FROM weir._await_tick($1, most_messages => $2) t`, at, limit).Scan(&seqs, &counts, &ids, &seen, &got)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -64,9 +64,9 @@ func TestTickBringsItsMessages(t *testing.T) {
 		switch {
 		case len(seqs) != 1 || seqs[0] != at+1:
 			t.Fatalf("the ticks %v follow %d, want one", seqs, at)
-		case counts[0] > most && got == nil:
+		case counts[0] > limit && got == nil:
 			left++
-		case counts[0] <= most && got != nil && *got == want:
+		case counts[0] <= limit && got != nil && *got == want:
 			brought++
 		default:
 			t.Errorf("tick %d of %d messages returned %v, but reading it returned %s", seqs[0], counts[0], got, want)

@@ -13,8 +13,8 @@ import (
 	"github.com/weir-pg/weir/internal/pgtest"
 )
 
-// look calls weir.tick once.
-func look(t *testing.T, q querier, after int64) (seqs []int64, counts []int32) {
+// nextTicks calls weir.tick once.
+func nextTicks(t *testing.T, q querier, after int64) (seqs []int64, counts []int32) {
 	t.Helper()
 	if err := q.QueryRow(t.Context(), `SELECT seqs, counts FROM weir._await_tick($1)`, after).Scan(&seqs, &counts); err != nil {
 		t.Fatalf("tick after %d: %v", after, err)
@@ -26,7 +26,7 @@ func look(t *testing.T, q querier, after int64) (seqs []int64, counts []int32) {
 func hearAll(t *testing.T, q querier, after int64) (ticks [][]string, last int64) {
 	t.Helper()
 	for {
-		seqs, counts := look(t, q, after)
+		seqs, counts := nextTicks(t, q, after)
 		if seqs == nil {
 			return ticks, after
 		}
@@ -128,10 +128,10 @@ func TestCutThatIsRolledBackStopsNobody(t *testing.T) {
 	for round := range 3 {
 		exec(t, other, `SELECT weir.publish('c', $1)`, fmt.Sprint(round))
 		exec(t, conn, `BEGIN`)
-		if seqs, _ := look(t, conn, start); len(seqs) != 1 {
+		if seqs, _ := nextTicks(t, conn, start); len(seqs) != 1 {
 			t.Fatalf("cut %v", seqs)
 		}
-		if seqs, _ := look(t, other, start); seqs != nil {
+		if seqs, _ := nextTicks(t, other, start); seqs != nil {
 			t.Fatalf("the ticks %v are visible before their commit", seqs)
 		}
 		exec(t, conn, `ROLLBACK`)

@@ -24,25 +24,25 @@ import (
 	"github.com/weir-pg/weir/cmd/internal/web"
 )
 
-// partOf is the environment variable by which this test binary is told to be a part of a torture, in a process of its own, which can be killed.
+// partOf is the environment variable that makes this test binary play a part in the torture test, in a separate process that can be killed.
 const partOf = "WEIR_TORTURE"
 
-// part is what such a process is to do. It tells on its standard output what happens to it, a line at a time, and ends with its standard input.
+// part specifies what the process does. It reports what happens on its standard output, a line at a time, and ends when its standard input does.
 type part struct {
 	Do       string // work, serve or subscribe
 	Database string
 	Lease    time.Duration
 	Hubs     []string
-	Channels [][]string      // of each subscription
-	After    []weir.Position // of each
+	Channels [][]string      // for each subscription
+	After    []weir.Position // for each subscription
 }
 
-// torn is a job of the torture.
+// torn is a job of the torture test.
 type torn struct {
 	Key   string
-	Tx    bool // it completes in a transaction with an effect
-	Takes int  // milliseconds
-	Holds bool // a connection of its worker's pool for so long
+	Tx    bool // the job completes in a transaction with an effect
+	Takes int  // duration in milliseconds
+	Holds bool // the job holds a connection of its worker's pool in the meantime
 }
 
 func (torn) Kind() string { return "torn" }
@@ -50,7 +50,7 @@ func (torn) Kind() string { return "torn" }
 // errTorture fails an attempt.
 var errTorture = errors.New("this attempt fails")
 
-// luck draws one of n from a job's attempt.
+// luck returns a number below n that depends only on the job's attempt.
 func luck(key string, attempt, putOff, n int) int {
 	h := fnv.New32a()
 	fmt.Fprint(h, key, " ", attempt, " ", putOff)
@@ -59,14 +59,14 @@ func luck(key string, attempt, putOff, n int) int {
 
 var saying sync.Mutex
 
-// say tells the torture, before anything else happens.
+// say reports something to the test before anything else happens.
 func say(words ...any) {
 	saying.Lock()
 	defer saying.Unlock()
 	fmt.Fprintln(os.Stdout, words...)
 }
 
-// playPart is the process's main.
+// playPart is the main function of the process.
 func playPart(text string) error {
 	var p part
 	if err := json.Unmarshal([]byte(text), &p); err != nil {
@@ -111,7 +111,7 @@ func (p part) work(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	again := time.NewTicker(100 * time.Millisecond) // a start that failed is tried again
+	again := time.NewTicker(100 * time.Millisecond) // repeats a start that failed
 	for ctx.Err() == nil {
 		if err := worker.Run(ctx); err != nil {
 			slog.Warn("the worker", "error", err)
@@ -166,15 +166,15 @@ func runTorn(ctx context.Context, pool *pgxpool.Pool, job *weir.Job[torn]) error
 		}
 		err := job.CompleteTx(ctx, tx)
 		if slow == 1 && err == nil {
-			err = takes(300 * time.Millisecond) // an end that is not committed yet
+			err = takes(300 * time.Millisecond) // the completion is not committed yet
 		}
 		return err
 	})
 }
 
-// serve is a hub.
+// serve runs a hub.
 func (p part) serve(ctx context.Context) error {
-	again := time.NewTicker(50 * time.Millisecond) // it wants its database when it starts
+	again := time.NewTicker(50 * time.Millisecond) // repeats a start that failed, since a hub needs its database
 	for {
 		s, err := server.Start(ctx, server.Config{Database: p.Database, ListenHTTP: "127.0.0.1:0", Name: "torture " + strconv.Itoa(os.Getpid()), Web: web.Config{Anonymous: true}})
 		if err == nil {
@@ -193,7 +193,7 @@ func (p part) serve(ctx context.Context) error {
 	}
 }
 
-// subscribe tells of every message and gap of its subscriptions.
+// subscribe reports every message and gap of its subscriptions.
 func (p part) subscribe(ctx context.Context) error {
 	var all sync.WaitGroup
 	defer all.Wait()
@@ -233,15 +233,15 @@ func (p part) subscribe(ctx context.Context) error {
 	return nil
 }
 
-// child is a part in a process of its own.
+// child is a part that runs in a separate process.
 type child struct {
 	command *process.Cmd
 	stdin   io.Closer
 	said    *tailed
-	gone    chan struct{} // closed when it has ended, and all that it said was heard
+	gone    chan struct{} // closed when it has ended and all its output was handled
 }
 
-// play starts a part. heard gets each of its lines, one after the other.
+// play starts a part. heard is called for each line of its output.
 func (w *torture) play(p part, heard func(c *child, words []string)) *child {
 	text, err := json.Marshal(p)
 	if err != nil {
@@ -267,7 +267,7 @@ func (w *torture) play(p part, heard func(c *child, words []string)) *child {
 	w.Cleanup(func() {
 		c.kill()
 		if w.Failed() {
-			w.Logf("the last that a process said that was to %s:\n%s", p.Do, c.said)
+			w.Logf("the end of the log of a process with the part %s:\n%s", p.Do, c.said)
 		}
 	})
 	go func() { // ends with the process
@@ -280,7 +280,7 @@ func (w *torture) play(p part, heard func(c *child, words []string)) *child {
 	return c
 }
 
-// kill ends a process as the kernel does.
+// kill kills a process with SIGKILL.
 func (c *child) kill() {
 	_ = c.command.Process.Kill()
 	<-c.gone

@@ -11,17 +11,17 @@ import (
 	"github.com/weir-pg/weir/internal/pgtest"
 )
 
-// faults are what goes wrong in a torture.
+// faults are the faults of the torture test.
 var faults = []string{
-	"crash", "failover", "failover", // there, and back
+	"crash", "failover", "failover", // to the standby and back
 	"kill worker", "kill worker", "freeze worker", "cut worker", "silence worker", "lose answers", "lose answers",
 	"kill hub", "cut hub", "kill subscribers", "cut subscribers",
 	"end backends", "fill connections", "step clock", "dump", "pin horizon",
 }
 
-// fault does something bad.
+// fault causes a fault.
 func (w *torture) fault(what string) {
-	some := func() *tortured { return w.workers[w.rng.IntN(len(w.workers)-1)] } // the last has no proxy
+	some := func() *tortured { return w.workers[w.rng.IntN(len(w.workers)-1)] } // the last worker has no proxy
 	switch what {
 	case "crash":
 		if err := errors.Join(w.server.Kill(), w.server.Restart(w.ctx)); err != nil {
@@ -32,7 +32,7 @@ func (w *torture) fault(what string) {
 	case "kill worker":
 		w.again(w.workers[w.rng.IntN(len(w.workers))])
 	case "freeze worker":
-		// It stands still for longer than its lease, mostly.
+		// It is usually suspended for longer than its lease.
 		w.thaw()
 		w.frozen = w.workers[w.rng.IntN(len(w.workers))]
 		if err := freeze(w.frozen.command.Process); err != nil {
@@ -60,7 +60,7 @@ func (w *torture) fault(what string) {
 	case "cut subscribers":
 		w.hubs[w.rng.IntN(len(w.hubs))].front.cut()
 	default:
-		// These need a connection, and may not get one.
+		// These need a connection, which may fail.
 		bounded, cancel := context.WithTimeout(w.ctx, patience)
 		defer cancel()
 		conn, err := pgx.Connect(bounded, w.server.URL("postgres"))
@@ -77,25 +77,25 @@ func (w *torture) fault(what string) {
 // again kills a worker, and starts another in its place.
 func (w *torture) again(k *tortured) {
 	k.kill()
-	w.books.died(k.child)
+	w.ledger.died(k.child)
 	k.child = k.begin()
 }
 
-// thaw has the worker go on that stands still, if it is still the same.
+// thaw resumes the suspended worker, if it still exists.
 func (w *torture) thaw() {
 	if w.frozen != nil {
 		_ = thaw(w.frozen.command.Process)
 	}
 }
 
-// inside does what needs a connection.
+// inside causes a fault that needs a connection.
 func (w *torture) inside(ctx context.Context, conn *pgx.Conn, what string) error {
 	switch what {
 	case "end backends":
 		_, err := conn.Exec(ctx, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid() AND random() < 0.5`)
 		return err
 	case "fill connections":
-		// Until the server takes no more; held for a while.
+		// Open connections until the server accepts no more, and hold them for a while.
 		var all []*pgx.Conn
 		for len(all) < 100 {
 			c, err := pgx.Connect(ctx, w.as("hasty", w.server.URL("postgres")))
@@ -110,7 +110,7 @@ func (w *torture) inside(ctx context.Context, conn *pgx.Conn, what string) error
 		}
 		return nil
 	case "step clock":
-		// Rows that were written before the clock was set look as if it had been ahead by so much, or behind.
+		// Rows written before the step look as if the clock had been ahead, or behind, by this much.
 		by := time.Duration(w.rng.IntN(4000)-2000) * time.Millisecond
 		far := by * 3600
 		return pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
@@ -138,7 +138,7 @@ func (w *torture) inside(ctx context.Context, conn *pgx.Conn, what string) error
 			return nil
 		})
 	case "dump":
-		// As pg_dump does it: one snapshot, every table locked, then read.
+		// Like pg_dump: one snapshot, every table locked, then read.
 		return pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
 			rows, err := tx.Query(ctx, `SELECT format('%I.%I', schemaname, tablename) FROM pg_tables WHERE schemaname = 'weir' ORDER BY 1`)
 			if err != nil {
@@ -164,15 +164,15 @@ func (w *torture) inside(ctx context.Context, conn *pgx.Conn, what string) error
 		}
 		var err error
 		if w.pinned, err = pgx.Connect(ctx, w.server.URL("postgres")); err == nil {
-			_, err = w.pinned.Exec(ctx, `BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT pg_current_xact_id()`) // both kinds: an old snapshot, an old transaction
+			_, err = w.pinned.Exec(ctx, `BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT pg_current_xact_id()`) // pins it in both ways: with an old snapshot and an old transaction
 		}
 		return err
 	}
-	return fmt.Errorf("there is no fault %q", what)
+	return fmt.Errorf("fault %q does not exist", what)
 }
 
-// failover cuts the standby off, so that what is acknowledged from then on is lost, kills the primary some commits later, and goes on with the standby;
-// a new one follows it, to which it fails back the next time.
+// failover cuts the standby off, so that later commits are lost, kills the primary some commits later, and promotes the standby, which gets a new
+// standby for the next failover.
 func (w *torture) failover() {
 	pgtest.CutOff(w, w.standby)
 	for enough, n := w.acked.Load()+int64(w.rng.IntN(20)), 0; w.acked.Load() < enough && n < 100; n++ {
@@ -185,18 +185,18 @@ func (w *torture) failover() {
 	if err != nil {
 		w.Fatal(err)
 	}
-	w.books.lifeEnds(value[int64](w.T, conn, `SELECT greatest(pg_last_wal_receive_lsn(), pg_last_wal_replay_lsn()) - '0/0'::pg_lsn`))
+	w.ledger.lifeEnds(value[int64](w.T, conn, `SELECT greatest(pg_last_wal_receive_lsn(), pg_last_wal_replay_lsn()) - '0/0'::pg_lsn`))
 	pgtest.Promote(w, w.standby)
-	exec(w.T, conn, `ALTER SYSTEM RESET primary_conninfo`) // which CutOff has set, and the next standby would copy
+	exec(w.T, conn, `ALTER SYSTEM RESET primary_conninfo`) // CutOff has set it, and the next standby would copy it
 	_ = conn.Close(w.ctx)
 	w.life.Add(1)
 	w.server = w.standby
 	w.port.Store(int32(w.server.Port()))
-	w.again(w.workers[len(w.workers)-1]) // which goes to the server itself
+	w.again(w.workers[len(w.workers)-1]) // this worker connects directly to the server
 	w.standby = pgtest.Standby(w, w.server, nil)
 }
 
-// paces waits for so many beats of the common pace.
+// paces waits for n beats of the common pace.
 func (w *torture) paces(n int) {
 	for range n {
 		select {
@@ -206,7 +206,7 @@ func (w *torture) paces(n int) {
 	}
 }
 
-// mend ends what is bad.
+// mend ends all faults.
 func (w *torture) mend() {
 	w.thaw()
 	if w.silent != nil {

@@ -7,6 +7,6 @@ import (
 	"syscall"
 )
 
-// freeze has a process stand still; thaw has it go on.
+// freeze suspends a process; thaw resumes it.
 func freeze(p *os.Process) error { return p.Signal(syscall.SIGSTOP) }
 func thaw(p *os.Process) error   { return p.Signal(syscall.SIGCONT) }

@@ -10,7 +10,7 @@ import (
 	"github.com/weir-pg/weir"
 )
 
-// eventually polls until something is so, far longer than it should take.
+// eventually polls until a condition holds, for much longer than it should take.
 func (w *torture) eventually(what string, is func() (bool, string)) {
 	const bound = 4 * patience
 	end := time.NewTimer(bound)
@@ -29,43 +29,43 @@ func (w *torture) eventually(what string, is func() (bool, string)) {
 	}
 }
 
-// judgeJobs waits until no job is to be done any more, and compares what is there with what everybody did and said.
+// judgeJobs waits until no job is left to do, and compares the database with what producers and workers know.
 func (w *torture) judgeJobs() {
 	conn := connect(w.T, w.server.URL("postgres"))
-	w.eventually("nothing is to be done any more", func() (bool, string) {
+	w.eventually("no job is left to do", func() (bool, string) {
 		left := value[string](w.T, conn, `SELECT format('%s later, %s available, %s running',
 			(SELECT count(*) FROM weir.jobs('scheduled', max_rows => 1000)), (SELECT count(*) FROM weir.jobs('available', max_rows => 1000)),
 			(SELECT count(*) FROM weir.jobs('running', max_rows => 1000)))`)
 		return left == "0 later, 0 available, 0 running", left
 	})
 	for what, sql := range map[string]string{
-		"was committed, survived, and never completed":            `SELECT format('job %s (%s)', p.id, p.key) FROM produced p WHERE NOT EXISTS (SELECT FROM ended e WHERE e.id = p.id AND e.outcome = 'completed')`,
-		"has an end, and was never enqueued":                      `SELECT format('job %s', e.id) FROM ended e WHERE NOT EXISTS (SELECT FROM produced p WHERE p.id = e.id)`,
+		"was committed and survived, but never completed":         `SELECT format('job %s (%s)', p.id, p.key) FROM produced p WHERE NOT EXISTS (SELECT FROM ended e WHERE e.id = p.id AND e.outcome = 'completed')`,
+		"has ended, but was never enqueued":                       `SELECT format('job %s', e.id) FROM ended e WHERE NOT EXISTS (SELECT FROM produced p WHERE p.id = e.id)`,
 		"ended twice in one batch":                                `SELECT format('job %s of batch %s of lane %s', id, seq, lane) FROM ended GROUP BY lane, seq, id HAVING count(*) > 1`,
 		"ended for good more than once":                           `SELECT format('job %s', id) FROM ended WHERE outcome IN ('completed', 'failed', 'cancelled') GROUP BY id HAVING count(*) > 1`,
 		"should have one effect if it completes in a transaction": `SELECT format('job %s (%s)', id, key) FROM produced p WHERE tx AND (SELECT count(*) FROM effect e WHERE e.key = p.key) <> 1`,
-		"has an effect and is no job that should":                 `SELECT key FROM effect e WHERE NOT EXISTS (SELECT FROM produced p WHERE p.key = e.key AND p.tx)`,
+		"has an effect, but is not a job with an effect":          `SELECT key FROM effect e WHERE NOT EXISTS (SELECT FROM produced p WHERE p.key = e.key AND p.tx)`,
 		"was enqueued twice, or shares its id with another":       `SELECT format('job %s', id) FROM produced GROUP BY id HAVING count(*) > 1`,
 	} {
 		if found := column[string](w.T, conn, sql); len(found) > 0 {
-			w.Errorf("%d such: %s %s", len(found), strings.Join(found[:min(len(found), 5)], ", "), what)
+			w.Errorf("%[3]s: %[1]d, such as %[2]s", len(found), strings.Join(found[:min(len(found), 5)], ", "), what)
 		}
 	}
 	produced := column[string](w.T, conn, `SELECT key FROM produced`)
-	w.books.mu.Lock()
-	defer w.books.mu.Unlock()
+	w.ledger.mu.Lock()
+	defer w.ledger.mu.Unlock()
 	for _, key := range produced {
 		if w.ran[key] == 0 {
-			w.Errorf("job %s was committed and never tornRun", key)
+			w.Errorf("job %s was committed but never run", key)
 		}
 	}
 	lost := w.compare(produced, func(key string) bool { return key[0] != 'm' })
 	for key := range w.ran {
 		if f := w.fates[key]; f == nil || f.fate == rolledBack {
-			w.Errorf("job %s was run, and is of no transaction, or of one that was rolled back", key)
+			w.Errorf("job %s was run, but its transaction is unknown or was rolled back", key)
 		}
 	}
-	w.Logf("%d jobs, %d with an effect, %d runs, %d results; %d acknowledged commits; jobs of the lost ends of logs: %d; running with nobody for %v at most, two leases are %v",
+	w.Logf("%d jobs, %d with an effect, %d runs, %d results; %d acknowledged commits; %d jobs lost in failovers; running without a worker for at most %v, and two leases are %v",
 		len(produced), value[int](w.T, conn, `SELECT count(*)::integer FROM effect`), total(w.ran), value[int](w.T, conn, `SELECT count(*)::integer FROM ended`),
 		w.acked.Load(), lost, w.longest.Round(time.Millisecond), 2*w.lease)
 	w.Logf("%d faults: %v", total(w.done), w.done)
@@ -78,15 +78,15 @@ func total(counts map[string]int) (n int) {
 	return n
 }
 
-// compare looks whether what producers did is there. A commit that was acknowledged may be missing only where the log of its life was lost from some
-// place on in a failover, and the commit may lie behind that place: its producer saw how far the WAL had come after it. Where its role commits
-// asynchronously, by its own choice, a crash may have taken it back as well. It is called with the books in hand.
+// compare checks that what producers committed exists. An acknowledged commit may be missing only if a failover lost its life of the log from some
+// position on, and the commit may be behind that position: its producer recorded the WAL position after the commit. The commit of a role that
+// commits asynchronously may also be lost in a crash. The caller holds the ledger's lock.
 func (w *torture) compare(there []string, such func(string) bool) (lost int) {
 	is := map[string]bool{}
 	for _, key := range there {
 		is[key] = true
 		if f := w.fates[key]; f == nil || f.fate == rolledBack {
-			w.Errorf("%s is there, and is of no transaction, or of one that was rolled back", key)
+			w.Errorf("%s exists, but its transaction is unknown or was rolled back", key)
 		}
 	}
 	for key, f := range w.fates {
@@ -94,22 +94,22 @@ func (w *torture) compare(there []string, such func(string) bool) (lost int) {
 			continue
 		}
 		if int(f.life) >= len(w.lives) || f.lsn != 0 && f.lsn <= w.lives[f.life] {
-			w.Errorf("%s was acknowledged in life %d of the log at %d, and is lost; of that log %v survived", key, f.life, f.lsn, w.lives)
+			w.Errorf("%s was acknowledged in life %d of the log at %d, but is lost, although the lives of the log survived up to %v", key, f.life, f.lsn, w.lives)
 		}
 		lost++
 	}
 	return lost
 }
 
-// judgeMessages publishes one more message, waits until every subscription has it, and compares what each got with the log.
+// judgeMessages publishes one more message, waits until every subscription has received it, and compares what each received with the log.
 func (w *torture) judgeMessages() {
 	conn := connect(w.T, w.server.URL("postgres"))
-	w.books.mu.Lock()
-	w.fates["mlast"] = &fated{fate: committed, life: w.life.Load()}
-	w.books.mu.Unlock()
+	w.ledger.mu.Lock()
+	w.fates["mlast"] = &txRecord{fate: committed, life: w.life.Load()}
+	w.ledger.mu.Unlock()
 	w.everybodyHears(conn, "mlast")
 
-	// The log, in its order.
+	// all is the log, in its order.
 	type logged struct {
 		at      weir.Position
 		channel string
@@ -146,18 +146,18 @@ func (w *torture) judgeMessages() {
 	for _, l := range all {
 		keys = append(keys, l.key)
 	}
-	w.books.mu.Lock()
+	w.ledger.mu.Lock()
 	lost := w.compare(keys, func(key string) bool { return key[0] == 'm' })
-	w.books.mu.Unlock()
+	w.ledger.mu.Unlock()
 	if slices.Sort(keys); len(slices.Compact(keys)) != len(all) {
-		w.Error("a message is in the log twice")
+		w.Error("the log contains a message twice")
 	}
 
 	delivered, gaps, beyond := 0, 0, 0
-	w.ear.mu.Lock()
-	defer w.ear.mu.Unlock()
+	w.inbox.mu.Lock()
+	defer w.inbox.mu.Unlock()
 	for i, h := range w.on {
-		place := map[weir.Position]int{} // of what is for this subscription
+		place := map[weir.Position]int{} // index of each message for this subscription
 		var keys []string
 		for _, l := range all {
 			if slices.ContainsFunc(h.channels, func(c string) bool { return covers(c, l.channel) }) {
@@ -165,15 +165,15 @@ func (w *torture) judgeMessages() {
 				keys = append(keys, l.key)
 			}
 		}
-		// next is what must come; astray: it stands in a log that was lost, and a gap must come first.
-		next, told, astray, mine := 0, false, false, 0
+		// next is the index of the next message; astray: the subscription is in a log that was lost, and must receive a gap first.
+		next, gapped, astray, mine := 0, false, false, 0
 		for _, g := range h.got {
 			at, there := place[g.at]
 			there = there && g.key != "" && keys[at] == g.key
 			switch {
 			case g.key == "":
 				mine++
-				told, astray = true, false
+				gapped, astray = true, false
 			case !there:
 				if f := w.fates[g.key]; f == nil || f.fate == rolledBack || len(w.lives) == 0 {
 					w.Errorf("subscription %d: message %s at %s was never committed", i, g.key, g.at)
@@ -181,29 +181,29 @@ func (w *torture) judgeMessages() {
 				astray = true
 				beyond++
 			case astray:
-				w.Errorf("subscription %d: message %s at %s comes without a gap after some of a log that was lost", i, g.key, g.at)
+				w.Errorf("subscription %d: message %s at %s follows messages of a lost log without a gap", i, g.key, g.at)
 				astray, next = false, at+1
 			case at < next:
-				w.Errorf("subscription %d: message %s at %s comes again, or too late", i, g.key, g.at)
-			case at > next && !told:
+				w.Errorf("subscription %d: message %s at %s was received again, or too late", i, g.key, g.at)
+			case at > next && !gapped:
 				w.Errorf("subscription %d: %d messages are missing without a gap before %s at %s: %v", i, at-next, g.key, g.at, keys[next:min(at, next+5)])
 				next = at + 1
 			default:
-				next, told = at+1, false
+				next, gapped = at+1, false
 			}
 		}
 		if next != len(keys) {
 			w.Errorf("subscription %d: the last %d messages are missing", i, len(keys)-next)
 		}
 		if mine > len(w.lives) {
-			w.Errorf("subscription %d was told of %d gaps in %d failovers", i, mine, len(w.lives))
+			w.Errorf("subscription %d received %d gaps in %d failovers", i, mine, len(w.lives))
 		}
 		delivered, gaps = delivered+len(h.got)-mine, gaps+mine
 	}
-	w.Logf("%d messages, %d deliveries to %d subscriptions, %d of them of logs that were lost, %d gaps; messages of the lost ends of logs: %d", len(all), delivered, len(w.on), beyond, gaps, lost)
+	w.Logf("%d messages, %d deliveries to %d subscriptions, %d of them from lost logs, %d gaps; %d messages lost in failovers", len(all), delivered, len(w.on), beyond, gaps, lost)
 }
 
-// covers tells whether a pattern of this test's matches a channel.
+// covers reports whether a pattern of this test matches a channel.
 func covers(pattern, channel string) bool {
 	p, c := strings.Split(pattern, "."), strings.Split(channel, ".")
 	for i, word := range p {

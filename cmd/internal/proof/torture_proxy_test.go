@@ -10,14 +10,14 @@ import (
 	"testing"
 )
 
-// proxy is the address under which a client finds whoever serves at the moment; it can lose all that go through it, and answers on their way.
+// proxy is a fixed address for the current server. It can cut all connections, and lose answers.
 type proxy struct {
 	listener net.Listener
 	port     *atomic.Int32
 	mu       sync.Mutex
 	conns    map[net.Conn]struct{}
-	deaf     int  // so many answers are lost, each with its connection
-	silent   bool // nobody gets through
+	deaf     int  // number of answers to lose, each with its connection
+	silent   bool // no connection gets through
 }
 
 func newProxy(t *testing.T, port *atomic.Int32) *proxy {
@@ -68,7 +68,7 @@ func (p *proxy) forward(client net.Conn) {
 	p.mu.Unlock()
 }
 
-// answered is a client as its server sees it.
+// answered writes the server's answers to a client.
 type answered struct {
 	p      *proxy
 	client net.Conn
@@ -82,19 +82,19 @@ func (a answered) Write(answer []byte) (int, error) {
 	}
 	a.p.mu.Unlock()
 	if lost {
-		return 0, io.ErrClosedPipe // the server has done what it was asked for, and nobody hears of it
+		return 0, io.ErrClosedPipe // the server has done what it was asked to do, but the answer is lost
 	}
 	return a.client.Write(answer)
 }
 
-// lose has the next answers of the server lost, each with its connection.
+// lose makes the next answers of the server get lost, each with its connection.
 func (p *proxy) lose(answers int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.deaf = answers
 }
 
-// silence ends all connections and lets no other through, or does again.
+// silence ends all connections and lets no new ones through, or lets them through again.
 func (p *proxy) silence(silent bool) {
 	p.mu.Lock()
 	p.silent = silent
@@ -113,7 +113,7 @@ func (p *proxy) cut() {
 	}
 }
 
-// url is another one by way of the proxy.
+// url returns a URL that leads through the proxy.
 func (p *proxy) url(t *testing.T, of string) string {
 	t.Helper()
 	u, err := url.Parse(of)

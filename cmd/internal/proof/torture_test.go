@@ -15,11 +15,10 @@ import (
 	"github.com/weir-pg/weir/schema"
 )
 
-// TestTorture: producers in every isolation level; workers written in Go, each a process that is killed, and one in plain SQL; hubs with
-// subscribers, which are killed too; a server that crashes, fails over to a standby that lags, and back; and what else goes wrong on a bad day
-// (faults). Judged from outside, by what surviving transactions themselves noted, and by what the processes said: nothing that was committed
-// and survived is lost, no attempt ended twice, none was `running` with nobody running it for longer than two leases, no message came out of
-// the log's order or twice, and none is missing without a gap.
+// TestTorture: while producers use every isolation level, workers in Go and SQL and hubs are killed, and the server crashes and fails over to a
+// lagging standby, among other faults, nothing that was committed and survived is lost, no attempt ends twice, no attempt is shown as running
+// without a worker for longer than two leases, and subscribers receive messages in order, once, and with a gap if any are missing. The test
+// compares what surviving transactions have recorded with what the processes have reported.
 func TestTorture(t *testing.T) {
 	t.Parallel()
 	w := newTorture(t, 8*time.Second)
@@ -29,8 +28,8 @@ func TestTorture(t *testing.T) {
 	w.judgeMessages()
 }
 
-// TestNoJobIsRunningWithNobody: workers that are killed, answers that are lost, crashes and failovers to a standby that lags leave no attempt
-// `running` that nobody runs for longer than two leases.
+// TestNoJobIsRunningWithNobody: after kills of workers, lost answers, crashes and failovers to a lagging standby, no attempt is shown as running
+// without a worker for longer than two leases.
 func TestNoJobIsRunningWithNobody(t *testing.T) {
 	t.Parallel()
 	w := newTorture(t, 8*time.Second)
@@ -38,38 +37,38 @@ func TestNoJobIsRunningWithNobody(t *testing.T) {
 	w.judgeJobs()
 }
 
-// torture is the state of one run.
+// torture is the state of a run.
 type torture struct {
 	*testing.T
 	ctx   context.Context
 	seed  uint64
 	lease time.Duration
-	pace  *time.Ticker // of whoever would go on without end
+	pace  *time.Ticker // limits endless loops
 
-	// Of the goroutine that does what is bad.
+	// Used only by the goroutine that causes faults.
 	rng             *rand.Rand
-	address         string // of the first primary, with its password
+	address         string // URL of the first primary, with its password
 	server, standby *embedded.Server
 	workers         []*tortured
 	silent, frozen  *tortured
 	hubs            []*tortured
 	listener        *child
-	done            map[string]int // faults
+	done            map[string]int // number of faults, by name
 	pinned          *pgx.Conn
 
-	port     atomic.Int32 // of the primary
-	life     atomic.Int32 // of the log: how many failovers there were
-	acked    atomic.Int64 // commits of producers
-	long     atomic.Bool  // a long job is on its way
-	common   *proxy       // of producers
+	port     atomic.Int32 // port of the primary
+	life     atomic.Int32 // life of the log: the number of failovers
+	acked    atomic.Int64 // acknowledged commits of producers
+	long     atomic.Bool  // a long job exists
+	common   *proxy       // used by producers
 	everyone sync.WaitGroup
 	stop     context.CancelFunc
 
-	books
-	ear
+	ledger
+	inbox
 }
 
-// tortured is a process with a way of its own to the database, and, where it is a hub, one to it.
+// tortured is a process with its own proxy to the database, and a hub also has one in front of it.
 type tortured struct {
 	*child
 	proxy, front *proxy
@@ -77,7 +76,7 @@ type tortured struct {
 	begin        func() *child
 }
 
-// parameters keep what a run leaves on the disk small.
+// parameters limit the disk space that a run uses.
 var parameters = map[string]string{"max_connections": "80", "max_wal_size": "64MB", "min_wal_size": "32MB", "wal_keep_size": "64MB"}
 
 func newTorture(t *testing.T, lease time.Duration) *torture {
@@ -88,7 +87,7 @@ func newTorture(t *testing.T, lease time.Duration) *torture {
 		w.stop()
 		w.everyone.Wait()
 	})
-	w.books.begin()
+	w.ledger.begin()
 	w.server = pgtest.Server(t, parameters)
 	w.address = w.server.URL("postgres")
 	w.port.Store(int32(w.server.Port()))
@@ -106,7 +105,7 @@ func newTorture(t *testing.T, lease time.Duration) *torture {
 	return w
 }
 
-// notebook is where the torture notes, in the very transactions, what happens. What it notes of ends is there or lost with them.
+// notebook creates tables in which transactions of the test record what they do. Ends of attempts are recorded in their own transactions.
 const notebook = `
 CREATE TABLE produced (key text NOT NULL, id bigint NOT NULL, tx boolean NOT NULL);
 CREATE TABLE effect (key text NOT NULL);
@@ -131,7 +130,7 @@ ALTER ROLE hasty SET default_transaction_deferrable = on;
 ALTER ROLE hasty SET work_mem = '64kB';
 `
 
-// as is an address for the role with the nasty settings.
+// as returns the address with another role, such as the one with harmful settings.
 func (w *torture) as(role, address string) string {
 	config, err := pgx.ParseConfig(address)
 	if err != nil {
@@ -140,8 +139,8 @@ func (w *torture) as(role, address string) string {
 	return "postgres://" + role + ":" + role + "@" + config.Host + ":" + itoa(int64(config.Port)) + "/" + config.Database + "?sslmode=disable"
 }
 
-// addWorker starts a worker with a way of its own to the database. The first is of the role with the nasty settings; the last reaches the server
-// itself, and attends.
+// addWorker starts a worker with its own proxy to the database. The first uses the role with harmful settings; the last connects directly to the
+// server, and attends.
 func (w *torture) addWorker(i int) {
 	k := &tortured{}
 	if i < 2 {
@@ -155,16 +154,16 @@ func (w *torture) addWorker(i int) {
 		case 1:
 			address = k.proxy.url(w.T, w.address)
 		}
-		return w.play(part{Do: "work", Database: address, Lease: w.lease}, w.books.heard)
+		return w.play(part{Do: "work", Database: address, Lease: w.lease}, w.ledger.heard)
 	}
 	k.child = k.begin()
 	w.workers = append(w.workers, k)
 }
 
-// torment has everybody work while one bad thing happens after the other: each of those named at least once, in an order drawn by lot, and on until
-// the time is over. Then all that is bad ends.
+// torment runs producers and workers while it causes one fault after the other: each fault of the deck at least once, in random order, and more
+// until the time is over. Then it ends all faults.
 func (w *torture) torment(deck []string) {
-	long := *longFlag // or no longer than it takes to do each once
+	long := *longFlag // at least as long as it takes to cause each fault once
 	produce, enough := context.WithCancel(w.ctx)
 	defer enough()
 	var producers sync.WaitGroup
@@ -183,7 +182,7 @@ func (w *torture) torment(deck []string) {
 	for dealt := 0; dealt < len(deck) || time.Since(begun) < long; {
 		order := w.rng.Perm(len(deck))
 		for _, i := range order {
-			<-faulty.C // for so long there is no new fault
+			<-faulty.C // pause between faults
 			if dealt++; dealt > len(deck) && time.Since(begun) >= long {
 				break
 			}

@@ -9,8 +9,8 @@ import (
 	"github.com/weir-pg/weir/internal/pgtest"
 )
 
-// TestTwinsAreSetAside: many first uses of a name at once make as many ids; once their jobs are done, a claim costs no more for them. A job
-// that comes to one of them all the same, from a transaction that knows no other, is found.
+// TestTwinsAreSetAside: many simultaneous first uses of a queue name create as many ids, which cost claims nothing once their jobs are done; a job
+// that still arrives in one of them, from a transaction that sees no other, is found.
 func TestTwinsAreSetAside(t *testing.T) {
 	pgtest.Alone(t, "what a claim touches depends on the transactions of the whole server")
 	url := pgtest.Database(t)
@@ -37,21 +37,21 @@ func TestTwinsAreSetAside(t *testing.T) {
 	}
 	worker = startWorker(t, conn, "new")
 	if got := claimAll(t, conn, worker, "new"); len(got) != twins-1 {
-		t.Errorf("claimed %d, want %d", len(got), twins-1)
+		t.Errorf("claimed %d jobs, want %d", len(got), twins-1)
 	} else {
 		before := claimBlocks(worker, "new")
 		if did := value[string](t, conn, `SELECT coalesce(weir._tidy(), '')`); did != "" {
-			t.Errorf("tidy %q while jobs of the twins run", did)
+			t.Errorf("tidy did %q while jobs of the twins are running", did)
 		}
 		mustComplete(t, conn, worker, got)
 		until(t, "the twins are set aside", func() bool { return value[string](t, conn, `SELECT coalesce(weir._tidy(), '')`) == "set twins aside" })
 		after := claimBlocks(worker, "new")
-		t.Logf("a claim touches %d blocks of a queue without twins, %d of one with %d, %d once they are set aside", single, before, twins, after)
+		t.Logf("a claim touches %d blocks in a queue without twins, %d in one with %d, and %d once they are set aside", single, before, twins, after)
 		if after > 2*single {
-			t.Errorf("a claim touches %d blocks of a queue without twins, %d of one whose twins are set aside", single, after)
+			t.Errorf("a claim touches %d blocks in a queue without twins, and %d in one whose twins are set aside", single, after)
 		}
 	}
-	// The last of them has its own twin alone in its sight, and goes on with it.
+	// The last of these transactions sees only its own twin, and continues to use it.
 	exec(t, last, `SELECT weir.enqueue('new', 'late') FROM generate_series(1, 3)`)
 	exec(t, last, `COMMIT`)
 	found := 0

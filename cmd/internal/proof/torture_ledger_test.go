@@ -11,64 +11,64 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// books are what the torture knows from outside: what its producers did, and what its workers said.
-type books struct {
+// ledger is what the test knows without asking the database: what its producers did, and what its workers reported.
+type ledger struct {
 	mu      sync.Mutex
-	fates   map[string]*fated       // of jobs and messages, by key
-	ran     map[string]int          // how often each job was begun
-	runs    map[any]map[tornRun]int // what each worker runs now
-	lives   []int64                 // of each life of the log but the last: what of it survived, as a place in the WAL
-	late    map[tornRun]bool        // running with nobody for too long
-	longest time.Duration           // for which an attempt was running with nobody
+	fates   map[string]*txRecord       // of the transactions of jobs and messages, by key
+	ran     map[string]int             // how often each job was started
+	runs    map[any]map[attemptRun]int // the attempts that each worker is running
+	lives   []int64                    // for each life of the log except the last: the WAL position up to which it survived
+	late    map[attemptRun]bool        // attempts that are running without a worker for too long
+	longest time.Duration              // longest time for which an attempt was running without a worker
 }
 
-// fated is what a producer knows of its transaction.
-type fated struct {
+// txRecord is what a producer knows about its transaction.
+type txRecord struct {
 	fate fate
-	life int32 // of the log, when it was acknowledged
-	lsn  int64 // where the WAL stood afterwards; 0: not known
-	weak bool  // its role commits asynchronously, so a crash may take it back
+	life int32 // life of the log in which it was acknowledged
+	lsn  int64 // WAL position afterwards; 0: unknown
+	weak bool  // its role commits asynchronously, so a crash may undo it
 }
 
-type tornRun struct {
+type attemptRun struct {
 	id      int64
 	attempt int
 }
 
-func (b *books) begin() {
-	b.late = map[tornRun]bool{}
-	b.fates, b.ran, b.runs = map[string]*fated{}, map[string]int{}, map[any]map[tornRun]int{}
+func (b *ledger) begin() {
+	b.late = map[attemptRun]bool{}
+	b.fates, b.ran, b.runs = map[string]*txRecord{}, map[string]int{}, map[any]map[attemptRun]int{}
 }
 
-// lifeEnds notes how much of the log a failover has left.
-func (b *books) lifeEnds(lsn int64) {
+// lifeEnds records how much of the log has survived a failover.
+func (b *ledger) lifeEnds(lsn int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.lives = append(b.lives, lsn)
 }
 
-// heard is what a worker's process said.
-func (b *books) heard(c *child, words []string) {
+// heard records a line that a worker's process has printed.
+func (b *ledger) heard(c *child, words []string) {
 	id, _ := strconv.ParseInt(words[1], 10, 64)
 	attempt, _ := strconv.Atoi(words[2])
 	if words[0] == "start" {
-		b.started(c, tornRun{id, attempt}, words[3])
+		b.started(c, attemptRun{id, attempt}, words[3])
 	} else {
-		b.stopped(c, tornRun{id, attempt})
+		b.stopped(c, attemptRun{id, attempt})
 	}
 }
 
-func (b *books) started(by any, r tornRun, key string) {
+func (b *ledger) started(by any, r attemptRun, key string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.runs[by] == nil {
-		b.runs[by] = map[tornRun]int{}
+		b.runs[by] = map[attemptRun]int{}
 	}
 	b.runs[by][r]++
 	b.ran[key]++
 }
 
-func (b *books) stopped(by any, r tornRun) {
+func (b *ledger) stopped(by any, r attemptRun) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.runs[by][r]--; b.runs[by][r] == 0 {
@@ -76,14 +76,14 @@ func (b *books) stopped(by any, r tornRun) {
 	}
 }
 
-func (b *books) died(by any) {
+func (b *ledger) died(by any) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	delete(b.runs, by)
 }
 
-// isRun tells whether anybody runs an attempt.
-func (b *books) isRun(r tornRun) bool {
+// isRun reports whether any worker is running an attempt.
+func (b *ledger) isRun(r attemptRun) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, all := range b.runs {
@@ -94,11 +94,11 @@ func (b *books) isRun(r tornRun) bool {
 	return false
 }
 
-// channels of messages.
+// channels are the channels of the messages.
 var channels = []string{"torture.a.x", "torture.a.y", "torture.b.x", "torture.b.y"}
 
-// produce enqueues jobs and publishes messages, in every isolation level, at once and for later, and rolls some back. One of the producers is of
-// the role with the nasty settings.
+// produce enqueues jobs and publishes messages in every isolation level, at once and for later, and rolls some back. One producer uses the role
+// with harmful settings.
 func (w *torture) produce(ctx context.Context, rng *rand.Rand, producer int) {
 	address := w.common.url(w.T, w.address)
 	if producer == 0 {
@@ -110,16 +110,16 @@ func (w *torture) produce(ctx context.Context, rng *rand.Rand, producer int) {
 		conn, err := pgx.Connect(ctx, address)
 		for err == nil && ctx.Err() == nil {
 			w.paces(1)
-			f := &fated{life: life, weak: producer == 0}
+			f := &txRecord{life: life, weak: producer == 0}
 			if err = w.transact(ctx, conn, rng, levels[rng.IntN(len(levels))], f, &n, producer); err != nil || f.fate != committed {
 				continue
 			}
 			w.acked.Add(1)
 			var lsn int64
 			if err = conn.QueryRow(ctx, `SELECT pg_current_wal_insert_lsn() - '0/0'::pg_lsn`).Scan(&lsn); err == nil {
-				w.books.mu.Lock()
+				w.ledger.mu.Lock()
 				f.lsn = lsn
-				w.books.mu.Unlock()
+				w.ledger.mu.Unlock()
 			}
 		}
 		if conn != nil {
@@ -128,18 +128,18 @@ func (w *torture) produce(ctx context.Context, rng *rand.Rand, producer int) {
 	}
 }
 
-// transact is a producer's transaction. Its fate is uncertain from before anything is sent until it is known.
-func (w *torture) transact(ctx context.Context, conn *pgx.Conn, rng *rand.Rand, level pgx.TxIsoLevel, f *fated, n *int, producer int) error {
+// transact runs one transaction of a producer. Its fate is uncertain from before anything is sent until the answer.
+func (w *torture) transact(ctx context.Context, conn *pgx.Conn, rng *rand.Rand, level pgx.TxIsoLevel, f *txRecord, n *int, producer int) error {
 	decide := func(to fate) {
-		w.books.mu.Lock()
-		defer w.books.mu.Unlock()
+		w.ledger.mu.Lock()
+		defer w.ledger.mu.Unlock()
 		f.fate = to
 	}
 	name := func(form string) string {
 		*n++
 		key := fmt.Sprintf(form, producer, *n)
-		w.books.mu.Lock()
-		defer w.books.mu.Unlock()
+		w.ledger.mu.Lock()
+		defer w.ledger.mu.Unlock()
 		w.fates[key] = f
 		return key
 	}
@@ -152,7 +152,7 @@ func (w *torture) transact(ctx context.Context, conn *pgx.Conn, rng *rand.Rand, 
 		job := torn{Key: name("%d.%d"), Tx: rng.IntN(2) == 0}
 		queue, due := "torture", max(rng.IntN(1000)-800, 0)
 		if rng.IntN(100) == 0 && w.long.CompareAndSwap(false, true) {
-			// One that holds a connection of its worker's pool for longer than a lease: the only one for now, so that it begins at once.
+			// A job that holds a connection of its worker's pool for longer than a lease. There is only one at a time, so that it starts at once.
 			queue, due, job = "long", 0, torn{Key: job.Key, Takes: int((w.lease + time.Second).Milliseconds()), Holds: true}
 			time.AfterFunc(4*w.lease, func() { w.long.Store(false) })
 		} else if rng.IntN(8) == 0 {
@@ -170,7 +170,7 @@ func (w *torture) transact(ctx context.Context, conn *pgx.Conn, rng *rand.Rand, 
 		}
 	}
 	if rng.IntN(5) == 0 {
-		w.paces(rng.IntN(10)) // others commit meanwhile
+		w.paces(rng.IntN(10)) // others commit in the meantime
 	}
 	if rng.IntN(8) == 0 {
 		if err := tx.Rollback(ctx); err != nil {
@@ -186,8 +186,8 @@ func (w *torture) transact(ctx context.Context, conn *pgx.Conn, rng *rand.Rand, 
 	return nil
 }
 
-// workInSQL is a worker that has nothing but a connection and the functions. When something goes wrong it begins anew under another id, or goes on
-// under the same after saying that it holds nothing.
+// workInSQL is a worker that uses only a connection and the functions. After an error it either starts over under another id, or continues under
+// the same one after reporting that it holds nothing.
 func (w *torture) workInSQL(rng *rand.Rand) {
 	worker := int32(0)
 	address := w.common.url(w.T, w.address)
@@ -213,9 +213,9 @@ func (w *torture) workInSQL(rng *rand.Rand) {
 			}
 			for _, a := range all {
 				if err == nil {
-					w.books.started(me, tornRun{a.ID, int(a.Attempt)}, a.Key)
+					w.ledger.started(me, attemptRun{a.ID, int(a.Attempt)}, a.Key)
 					err = w.runInSQL(conn, worker, a)
-					w.books.stopped(me, tornRun{a.ID, int(a.Attempt)})
+					w.ledger.stopped(me, attemptRun{a.ID, int(a.Attempt)})
 				}
 			}
 		}
@@ -234,7 +234,7 @@ func (w *torture) claimTorn(conn *pgx.Conn, worker int32) ([]attempt, error) {
 	return pgx.CollectRows(rows, pgx.RowToStructByPos[attempt])
 }
 
-// runInSQL runs an attempt, whose kind says whether it completes in a transaction.
+// runInSQL runs an attempt, whose kind tells whether it completes in a transaction.
 func (w *torture) runInSQL(conn *pgx.Conn, worker int32, a attempt) error {
 	switch n := luck(a.Key, int(a.Attempt), int(a.PutOff), 40); {
 	case n < 4:
@@ -254,19 +254,20 @@ func (w *torture) runInSQL(conn *pgx.Conn, worker int32, a attempt) error {
 	return complete(w.ctx, conn, worker, []attempt{a})
 }
 
-// watch looks whether an attempt is running that nobody runs. Time is counted by its looks, half a second each at most, and by the clock by which Weir
-// measures leases, whichever tells less: while the server is down, or nobody is there to rescue, and while this machine stands still, nobody is late.
+// watch checks whether the database shows an attempt as running that no worker is running. The time is counted in polls, of at most half a second
+// each, and by the clock by which Weir measures leases, and the shorter time counts: while the server is down, no one rescues, or this machine is
+// suspended, no attempt is late.
 func (w *torture) watch() {
-	type look struct {
-		tornRun
+	type running struct {
+		attemptRun
 		key     string
 		claimed time.Time
 	}
-	type loneliness struct {
-		looked time.Duration
+	type unattended struct {
+		polled time.Duration
 		since  int64 // by Weir's clock, in milliseconds
 	}
-	alone := map[look]loneliness{}
+	alone := map[running]unattended{}
 	every := time.NewTicker(200 * time.Millisecond)
 	defer every.Stop()
 	var conn *pgx.Conn
@@ -287,13 +288,13 @@ func (w *torture) watch() {
 			conn, err = pgx.Connect(bounded, w.common.url(w.T, w.address))
 			last = time.Now()
 		}
-		var looks []look
+		var found []running
 		var now int64
 		if err == nil {
 			var rows pgx.Rows
 			if rows, err = conn.Query(bounded, `SELECT id, attempt, coalesce(args->>'Key', ''), claimed_at, (SELECT last_value FROM weir.watched) FROM weir.jobs('running', max_rows => 1000)`); err == nil {
-				var l look
-				_, err = pgx.ForEachRow(rows, []any{&l.id, &l.attempt, &l.key, &l.claimed, &now}, func() error { looks = append(looks, l); return nil })
+				var l running
+				_, err = pgx.ForEachRow(rows, []any{&l.id, &l.attempt, &l.key, &l.claimed, &now}, func() error { found = append(found, l); return nil })
 			}
 		}
 		cancel()
@@ -306,30 +307,30 @@ func (w *torture) watch() {
 		}
 		passed := min(time.Since(last), 500*time.Millisecond)
 		last = time.Now()
-		if w.life.Load() != life { // what is known of silence is lost in a failover
+		if w.life.Load() != life { // a failover loses what the server knew about silent workers
 			life = w.life.Load()
 			clear(alone)
 		}
 		before := alone
-		alone = map[look]loneliness{}
-		for _, l := range looks {
-			if w.books.isRun(l.tornRun) {
+		alone = map[running]unattended{}
+		for _, l := range found {
+			if w.ledger.isRun(l.attemptRun) {
 				continue
 			}
 			was, known := before[l]
 			if !known {
-				was = loneliness{-passed, now}
+				was = unattended{-passed, now}
 			}
-			was.looked += passed
+			was.polled += passed
 			alone[l] = was
-			late := min(was.looked, time.Duration(now-was.since)*time.Millisecond)
-			w.books.mu.Lock()
+			late := min(was.polled, time.Duration(now-was.since)*time.Millisecond)
+			w.ledger.mu.Lock()
 			w.longest = max(w.longest, late)
-			told := w.late[l.tornRun]
-			w.late[l.tornRun] = late > 2*w.lease
-			w.books.mu.Unlock()
-			if late > 2*w.lease && !told {
-				w.Errorf("attempt %d of job %d (%s), claimed at %v, has been running with nobody for %v", l.attempt, l.id, l.key, l.claimed, late)
+			reported := w.late[l.attemptRun]
+			w.late[l.attemptRun] = late > 2*w.lease
+			w.ledger.mu.Unlock()
+			if late > 2*w.lease && !reported {
+				w.Errorf("attempt %d of job %d (%s), claimed at %v, has been running without a worker for %v", l.attempt, l.id, l.key, l.claimed, late)
 			}
 		}
 	}
