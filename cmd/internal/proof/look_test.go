@@ -290,7 +290,7 @@ func TestPromotedJobsAreNotShownAsLater(t *testing.T) {
 			t.Errorf("the job is shown as %s, want %s", got, want)
 		}
 		if got := column[int64](t, conn, `SELECT id FROM weir.jobs('scheduled')`); !slices.Equal(got, []int64{waits}) {
-			t.Errorf("%v are shown as later, want %d", got, waits)
+			t.Errorf("%v are shown as scheduled, want %d", got, waits)
 		}
 	}
 	state("available")

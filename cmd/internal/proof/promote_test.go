@@ -23,7 +23,7 @@ func promote(t *testing.T, conn *pgx.Conn, limit int) (int, time.Time) {
 	return n, *next
 }
 
-// TestPromotionMissesNothing: each job for later is promoted exactly once, including jobs with equal times, those that are committed after their
+// TestPromotionMissesNothing: each scheduled job is promoted exactly once, including jobs with equal times, those that are committed after their
 // time, and those of a transaction that is prepared in the meantime.
 func TestPromotionMissesNothing(t *testing.T) {
 	t.Parallel()
@@ -124,7 +124,7 @@ func TestPromotionOutlivesItsSegments(t *testing.T) {
 		return value[string](t, conn, `SELECT coalesce(weir._rotate_later(0), '')`) == "reclaimed later 1"
 	})
 	if n := value[int](t, conn, `SELECT count(*) FROM weir.later`); n != 2 {
-		t.Errorf("%d rows were carried, want the late one and the one for later", n)
+		t.Errorf("%d rows were carried, want the late one and the scheduled one", n)
 	}
 	if n, _ := promote(t, conn, 2000); n != 1 {
 		t.Errorf("promoted %d jobs, want the late one", n)

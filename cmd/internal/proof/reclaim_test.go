@@ -36,7 +36,7 @@ func smallSegments(t *testing.T, conn *pgx.Conn) {
 	exec(t, conn, `SELECT weir.set('retention_bytes', '1048576')`)
 }
 
-// TestReclaimKeepsWhatIsUnfinished: running, waiting, paused, late and later jobs outlive the segments in which they were logged, keep their order,
+// TestReclaimKeepsWhatIsUnfinished: running, waiting, paused, late and scheduled jobs outlive the segments in which they were logged, keep their order,
 // and end under the batch in which they were claimed.
 func TestReclaimKeepsWhatIsUnfinished(t *testing.T) {
 	t.Parallel()

@@ -33,10 +33,17 @@ func (w *torture) eventually(what string, is func() (bool, string)) {
 func (w *torture) judgeJobs() {
 	conn := connect(w.T, w.server.URL("postgres"))
 	w.eventually("no job is left to do", func() (bool, string) {
-		left := value[string](w.T, conn, `SELECT format('%s later, %s available, %s running',
-			(SELECT count(*) FROM weir.jobs('scheduled', max_rows => 1000)), (SELECT count(*) FROM weir.jobs('available', max_rows => 1000)),
-			(SELECT count(*) FROM weir.jobs('running', max_rows => 1000)))`)
-		return left == "0 later, 0 available, 0 running", left
+		// All states are read with one snapshot: a job that changes its state between two snapshots would be in neither list.
+		var left string
+		err := pgx.BeginTxFunc(w.ctx, conn, pgx.TxOptions{IsoLevel: pgx.RepeatableRead}, func(tx pgx.Tx) error {
+			return tx.QueryRow(w.ctx, `SELECT format('%s scheduled, %s available, %s running',
+				(SELECT count(*) FROM weir.jobs('scheduled', max_rows => 1000)), (SELECT count(*) FROM weir.jobs('available', max_rows => 1000)),
+				(SELECT count(*) FROM weir.jobs('running', max_rows => 1000)))`).Scan(&left)
+		})
+		if err != nil { // a serialization failure: a segment was reclaimed
+			return false, err.Error()
+		}
+		return left == "0 scheduled, 0 available, 0 running", left
 	})
 	for what, sql := range map[string]string{
 		"was committed and survived, but never completed":         `SELECT format('job %s (%s)', p.id, p.key) FROM produced p WHERE NOT EXISTS (SELECT FROM ended e WHERE e.id = p.id AND e.outcome = 'completed')`,

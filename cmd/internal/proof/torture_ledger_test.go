@@ -97,7 +97,7 @@ func (b *ledger) isRun(r attemptRun) bool {
 // channels are the channels of the messages.
 var channels = []string{"torture.a.x", "torture.a.y", "torture.b.x", "torture.b.y"}
 
-// produce enqueues jobs and publishes messages in every isolation level, at once and for later, and rolls some back. One producer uses the role
+// produce enqueues jobs and publishes messages in every isolation level, at once and for a later time, and rolls some back. One producer uses the role
 // with harmful settings.
 func (w *torture) produce(ctx context.Context, rng *rand.Rand, producer int) {
 	address := w.common.url(w.T, w.address)
