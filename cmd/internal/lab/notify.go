@@ -57,7 +57,7 @@ func runNotify(ctx context.Context, r *run) error {
 	size := r.Notify
 	r.set("clients", size.Clients)
 	r.set("rounds", size.Rounds)
-	r.set("duration of each way", r.Duration)
+	r.set("duration of each variant", r.Duration)
 	if _, err := r.site.guard.Exec(ctx, makeEntry); err != nil {
 		return err
 	}

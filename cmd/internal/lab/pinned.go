@@ -50,7 +50,7 @@ func runPinned(ctx context.Context, r *run) error {
 	}
 	r.set("jobs per second", size.Rate)
 	r.set("workers", size.Workers)
-	r.set("duration of each way", r.Duration)
+	r.set("duration of each variant", r.Duration)
 	r.set("pinned after", calmTime(r.Duration))
 	queues := slices.Clone(sqlQueues)
 	if r.site.weir {

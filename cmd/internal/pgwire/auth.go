@@ -137,15 +137,15 @@ func (c *conn) lookUp(ctx context.Context, auth Auth) (*verifier, error) {
 	}
 	if !errors.Is(err, ErrUnknownUser) {
 		c.server.log.Debug("weir: can't look up a user", "user", cut(c.user, 64), "error", err) // the Auth logs it once
-		return nil, errorf(cannotConnect, "the hub can't look up users now").hint("Try again in a while; why not is in the hub's log.")
+		return nil, errorf(cannotConnect, "the hub can't look up users now").hint("Try again in a while; the hub's log has the reason.")
 	}
 	return mock(c.server.config.Secret, c.user, c.server.config.Iterations), nil
 }
 
 // password reads one of the client's SASL messages.
 func (c *conn) password(m pgproto3.FrontendMessage) error {
-	const most = 64 << 10
-	kind, body, err := c.in.message(most)
+	const limit = 64 << 10
+	kind, body, err := c.in.message(limit)
 	if err != nil {
 		return err
 	}

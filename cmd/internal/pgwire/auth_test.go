@@ -339,9 +339,9 @@ func TestTwoHubsTellTheSameOfAUser(t *testing.T) {
 // TestSilentConnectionsMakeRoom: silent connections are ended once there are too many, and do not keep others from logging in.
 func TestSilentConnectionsMakeRoom(t *testing.T) {
 	pgtest.Alone(t, "silent is who sends nothing for a moment")
-	const most = 20
-	e := start(t, pgwire.Config{Auth: usersFile(t, "app x\n"), MaxFromAddress: most})
-	silent := make([]net.Conn, 5*most)
+	const limit = 20
+	e := start(t, pgwire.Config{Auth: usersFile(t, "app x\n"), MaxFromAddress: limit})
+	silent := make([]net.Conn, 5*limit)
 	for i := range silent {
 		conn, err := net.Dial("tcp", e.addr.String())
 		if err != nil {
@@ -359,7 +359,7 @@ func TestSilentConnectionsMakeRoom(t *testing.T) {
 	if _, err := silent[0].Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
 		t.Errorf("the oldest is still there: %v", err)
 	}
-	if s := e.server.Stats(); s.Strangers > most || s.Shed < int64(len(silent)-most) {
+	if s := e.server.Stats(); s.Strangers > limit || s.Shed < int64(len(silent)-limit) {
 		t.Errorf("%+v", s)
 	}
 }
@@ -406,7 +406,7 @@ func (r *raw) login(user, password string) {
 	}
 }
 
-var salted sync.Map // it takes milliseconds
+var salted sync.Map // salting takes milliseconds
 
 func saltedPassword(t testing.TB, password, salt string, iterations int) []byte {
 	t.Helper()
@@ -482,7 +482,7 @@ func TestGuessersWaitAndOthersDoNot(t *testing.T) {
 }
 
 // TestUsersFileIsReadAgainWhenItChanges: a new user can log in, a removed one can't and is disconnected, and a file with a mistake does not revoke
-// anybody immediately.
+// any user immediately.
 func TestUsersFileIsReadAgainWhenItChanges(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "users.txt")
@@ -510,7 +510,7 @@ func TestUsersFileIsReadAgainWhenItChanges(t *testing.T) {
 	write(`"other" "secret"`)
 	eventually(t, "the new user gets in", func() bool { return e.login("other", "secret", "sslmode=disable") == "" })
 	if code := e.login("app", "secret", "sslmode=disable"); code != "28P01" {
-		t.Errorf("the user that is gone: %q", code)
+		t.Errorf("the removed user: %q", code)
 	}
 	if err := e.server.Recheck(t.Context()); err != nil {
 		t.Error(err)
@@ -519,7 +519,7 @@ func TestUsersFileIsReadAgainWhenItChanges(t *testing.T) {
 	defer cancel()
 	var told *pgconn.PgError
 	if _, err := conn.WaitForNotification(ctx); !errors.As(err, &told) || told.Code != "28000" {
-		t.Errorf("the client of the user that is gone: %v", err)
+		t.Errorf("the client of the removed user: %v", err)
 	}
 }
 
@@ -556,7 +556,7 @@ func TestWhatIsTakenFromAUserIsTakenFromItsClients(t *testing.T) {
 	}
 	news, orders, late := connect("news"), connect("orders"), connect("orders")
 	run(t, late, "BEGIN")
-	run(t, late, "LISTEN news") // which begins at the commit
+	run(t, late, "LISTEN news") // which takes effect at the commit
 	away.Store(true)
 	if err := e.server.Recheck(t.Context()); err == nil {
 		t.Error("the check says nothing of the database being away")

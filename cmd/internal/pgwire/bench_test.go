@@ -13,7 +13,7 @@ import (
 	"github.com/weir-pg/weir/internal/hub"
 )
 
-// From NOTIFY to its notification at another connection, with idle listeners on channels of their own.
+// Round trips from NOTIFY to its notification on another connection, next to idle listeners on their own channels.
 func BenchmarkNotify(b *testing.B) {
 	for _, idle := range []int{0, 1000} {
 		b.Run(fmt.Sprintf("idle=%d", idle), func(b *testing.B) {
@@ -72,7 +72,7 @@ func BenchmarkFanout(b *testing.B) {
 	b.ReportMetric(float64(b.N*burst*listeners)/b.Elapsed().Seconds(), "deliveries/s")
 }
 
-// Many clients connect, authenticate and listen in the same instant.
+// Many clients connect, authenticate and listen at the same instant.
 func BenchmarkStorm(b *testing.B) {
 	const clients = 2000
 	e := start(b, pgwire.Config{Auth: usersFile(b, "someone secret\n")})

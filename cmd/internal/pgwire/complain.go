@@ -8,7 +8,7 @@ import (
 
 // complaints limits the log lines that unauthenticated clients cause: a number per period, then one line that counts the others.
 type complaints struct {
-	most  int
+	limit int
 	every time.Duration
 
 	mu     sync.Mutex
@@ -25,7 +25,7 @@ func (c *complaints) warn(log *slog.Logger, text string, args ...any) {
 		unsaid = c.unsaid
 		c.since, c.said, c.unsaid = now, 0, 0
 	}
-	quiet := c.said >= c.most
+	quiet := c.said >= c.limit
 	if quiet {
 		c.unsaid++
 	} else {
@@ -43,10 +43,10 @@ func (c *complaints) warn(log *slog.Logger, text string, args ...any) {
 // complain logs a warning caused by a client, at most ten times a second.
 func (s *Server) complain(text string, args ...any) { s.complaints.warn(s.log, text, args...) }
 
-// turnedAway logs that a client could not log in. If the cause is not the client's, every client meets it, so it is logged once a minute.
+// turnedAway logs that a client could not log in. A cause that affects every client is logged once a minute.
 func (s *Server) turnedAway(err error, args ...any) {
 	if asError(err).Code == cannotConnect {
-		s.outages.warn(s.log, "weir: clients can't log in now, whoever they are", append(args, "error", err)...)
+		s.outages.warn(s.log, "weir: no client can log in now", append(args, "error", err)...)
 		return
 	}
 	s.complain("weir: a client failed to authenticate", append(args, "error", err)...)

@@ -94,7 +94,7 @@ func (c *conn) buffer() []byte {
 // send appends a message to the answer.
 func (c *conn) send(m pgproto3.BackendMessage) {
 	b, err := m.Encode(c.buffer())
-	if err != nil { // past a gigabyte
+	if err != nil { // longer than a gigabyte
 		return
 	}
 	if c.answer = b; len(b) > largeAnswer {
@@ -199,7 +199,7 @@ func (c *conn) serve(ctx context.Context) {
 		return
 	}
 	for {
-		kind, body, err := c.in.message(c.server.mostMessage)
+		kind, body, err := c.in.message(c.server.maxMessage)
 		if err == nil {
 			err = c.handle(ctx, kind, body)
 		}

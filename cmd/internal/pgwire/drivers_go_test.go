@@ -109,7 +109,7 @@ func TestDriverLibPQ(t *testing.T) {
 				t.Errorf("got %+v, want %.200q", n, payload)
 			}
 		}
-		db, err := sql.Open("postgres", url) // its Ping would find the connections of the last round dead
+		db, err := sql.Open("postgres", url) // its pool still has the dead connections of the previous round
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -95,8 +95,8 @@ func (c *conn) executeTx(ctx context.Context, s txStatement) (result, error) {
 			map[txOp]string{savepointTx: "SAVEPOINT", rollbackToTx: "ROLLBACK TO SAVEPOINT", releaseTx: "RELEASE SAVEPOINT"}[s.op])
 	}
 	if s.op == savepointTx {
-		if len(c.tx.savepoints) >= mostSavepoints {
-			return result{}, errorf(tooLarge, "a transaction may have at most %d savepoints here", mostSavepoints)
+		if len(c.tx.savepoints) >= maxSavepoints {
+			return result{}, errorf(tooLarge, "a transaction may have at most %d savepoints here", maxSavepoints)
 		}
 		c.tx.savepoints = append(c.tx.savepoints, savepoint{s.name, len(c.tx.pending), c.tx.bytes, c.settings})
 		return result{tag: "SAVEPOINT"}, nil

@@ -25,10 +25,10 @@ type portal struct {
 
 // Limits of a connection.
 const (
-	mostPrepared      = 2_000
-	mostPreparedBytes = 4 << 20
-	mostPortals       = 100
-	mostPortalBytes   = 4 << 20 // of all portals together
+	maxPrepared      = 2_000
+	maxPreparedBytes = 4 << 20
+	maxPortals       = 100
+	maxPortalBytes   = 4 << 20 // of all portals together
 )
 
 // extended answers a message of the extended protocol. After an error, messages up to Sync are skipped.
@@ -92,8 +92,8 @@ func (c *conn) parse(m *pgproto3.Parse) error {
 	case c.prepared[m.Name] != nil:
 		return errorf(duplicateStatement, "prepared statement \"%s\" already exists", cut(m.Name, 64))
 	}
-	if len(c.prepared) >= mostPrepared || c.preparedBytes+p.bytes > mostPreparedBytes {
-		return errorf(tooLarge, "too many prepared statements: a connection may keep %d of %d MiB together", mostPrepared, mostPreparedBytes>>20).
+	if len(c.prepared) >= maxPrepared || c.preparedBytes+p.bytes > maxPreparedBytes {
+		return errorf(tooLarge, "too many prepared statements: a connection may keep %d of %d MiB together", maxPrepared, maxPreparedBytes>>20).
 			hint("DEALLOCATE those that you no longer use.")
 	}
 	if c.prepared == nil {
@@ -192,8 +192,8 @@ func (c *conn) bind(m *pgproto3.Bind) error {
 			}
 		}
 	}
-	if c.portals[m.DestinationPortal] == nil && len(c.portals) >= mostPortals {
-		return errorf(tooLarge, "too many portals: a transaction may have at most %d here", mostPortals)
+	if c.portals[m.DestinationPortal] == nil && len(c.portals) >= maxPortals {
+		return errorf(tooLarge, "too many portals: a transaction may have at most %d here", maxPortals)
 	}
 	bound := &portal{prepared: p, params: make([]value, len(p.params)), formats: append([]int16(nil), m.ResultFormatCodes...)}
 	bound.bytes = len(m.DestinationPortal) + 8*len(bound.params)
@@ -206,8 +206,8 @@ func (c *conn) bind(m *pgproto3.Bind) error {
 			all += other.bytes
 		}
 	}
-	if len(c.portals) > 0 && all > mostPortalBytes {
-		return errorf(tooLarge, "too much is bound: portals may have parameters of %d MiB together here", mostPortalBytes>>20).hint("Close those that you no longer use.")
+	if len(c.portals) > 0 && all > maxPortalBytes {
+		return errorf(tooLarge, "the parameters of open portals are too large: at most %d MiB together are allowed here", maxPortalBytes>>20).hint("Close those that you no longer use.")
 	}
 	for i, b := range m.Parameters {
 		if bound.params[i], err = p.params[i].decode(b, formatOf(m.ParameterFormatCodes, i)); err != nil {

@@ -222,9 +222,9 @@ func (l *lexer) unicode(text *strings.Builder, c byte) error {
 }
 
 // digits reads between least and most digits.
-func (l *lexer) digits(base, least, most int) (uint64, bool) {
+func (l *lexer) digits(base, least, limit int) (uint64, bool) {
 	end := l.at
-	for end < len(l.sql) && end < l.at+most {
+	for end < len(l.sql) && end < l.at+limit {
 		if _, err := strconv.ParseUint(l.sql[end:end+1], base, 8); err != nil {
 			break
 		}

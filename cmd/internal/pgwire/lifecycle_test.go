@@ -136,7 +136,7 @@ func TestWhoDoesNotReadIsCutOffAndNobodyElseNotices(t *testing.T) {
 		eventually(t, "all that read have it", func() bool { return read.Load() == int64((i+1)*readers) })
 	}
 	all.Wait()
-	eventually(t, "the deaf one is cut off", func() bool { return e.server.Stats().Slow == 1 })
+	eventually(t, "the client that does not read is disconnected", func() bool { return e.server.Stats().Slow == 1 })
 	eventually(t, "its connection has ended", func() bool { return e.server.Stats().Connections == readers })
 	for {
 		if got := deaf.next(); got == "gone" {
@@ -151,7 +151,7 @@ func TestWhoTakesNothingForTooLongIsCutOff(t *testing.T) {
 	deaf, _ := e.session(nil)
 	deaf.asks("LISTEN a", "LISTEN /I")
 	flood(t, e, "a", 64<<10, 200)
-	eventually(t, "it is cut off", func() bool { return e.server.Stats().Slow == 1 })
+	eventually(t, "it is disconnected", func() bool { return e.server.Stats().Slow == 1 })
 	eventually(t, "its connection has ended", func() bool { return e.server.Stats().Connections == 0 })
 }
 

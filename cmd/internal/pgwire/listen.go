@@ -17,8 +17,8 @@ func (c *conn) listen(ctx context.Context, channels []string) error {
 	if len(channels) == 0 {
 		return nil
 	}
-	if most := c.server.config.MaxChannels; len(c.listens)+len(channels) > most {
-		return errorf(overLimit, "too many channels: a connection may listen on at most %d here", most)
+	if limit := c.server.config.MaxChannels; len(c.listens)+len(channels) > limit {
+		return errorf(overLimit, "too many channels: a connection may listen on at most %d here", limit)
 	}
 	if c.subscriber == nil {
 		s, err := c.server.config.Hub.Join(c, hub.Options{MaxBytes: c.server.config.MaxBytes})
@@ -86,7 +86,7 @@ var (
 	errSlow = errorf(overLimit, "terminating connection: it did not read its notifications").
 		hint("More was waiting for it than the hub keeps for one connection. Read notifications all the time, and keep transactions short.")
 	errGap = errorf(overLimit, "terminating connection: notifications were lost").
-		hint("The hub was behind for longer than the log of messages goes back. Connect again, listen, and look at your tables afresh.")
+		hint("The hub was behind for longer than the log of messages goes back. Connect again, listen, and reload your tables.")
 	errRevoked = errorf(badAuthorization, "terminating connection: the user may not log in, or not listen on these channels, any more").
 			hint("The role, its memberships or its channels were changed since it logged in.")
 	errEnded    = errorf(shuttingDown, "terminating connection due to administrator command")
@@ -205,7 +205,7 @@ func (c *conn) Close(err error) {
 	switch {
 	case errors.Is(err, hub.ErrSlow), errors.Is(err, os.ErrDeadlineExceeded) && !c.closing.Load():
 		c.server.stats.slow.Add(1)
-		c.server.log.Warn("weir: a client did not read its notifications and was cut off", "client", c.remote(), "user", c.user)
+		c.server.log.Warn("weir: a client did not read its notifications and was disconnected", "client", c.remote(), "user", c.user)
 		c.cutOff(errSlow)
 	case errors.Is(err, hub.ErrClosed):
 		c.cutOff(errStopping)

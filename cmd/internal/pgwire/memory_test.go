@@ -18,7 +18,7 @@ func TestAnIdleListenerCostsLittle(t *testing.T) {
 	if raceEnabled {
 		t.Skip("the race detector has its own costs")
 	}
-	const n, most = 2000, 8 << 10
+	const n, limit = 2000, 8 << 10
 	e := start(t, pgwire.Config{Auth: usersFile(t, "someone secret\n")})
 	clients := make([]*raw, 0, n)
 	before := inUse()
@@ -54,8 +54,8 @@ func TestAnIdleListenerCostsLittle(t *testing.T) {
 	}
 	each := (both - (inUse() - before)) / n
 	t.Logf("%d bytes for an idle listener", each)
-	if each > most {
-		t.Errorf("an idle listener costs %d bytes, at most %d are wanted", each, most)
+	if each > limit {
+		t.Errorf("an idle listener costs %d bytes, at most %d are wanted", each, limit)
 	}
 	runtime.KeepAlive(clients)
 	runtime.KeepAlive(bare)

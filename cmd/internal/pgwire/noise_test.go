@@ -31,7 +31,7 @@ func TestNoiseHarmsNobody(t *testing.T) {
 			continue // it has been refused already
 		}
 		closeWrite(t, r)
-		_, _ = io.Copy(io.Discard, r.net) // up to the end: it comes
+		_, _ = io.Copy(io.Discard, r.net) // until the server ends the connection
 		r.net.Close()
 	}
 	eventually(t, "all connections have ended", func() bool { return e.server.Stats().Connections == 0 })

@@ -17,7 +17,7 @@ type parser struct {
 
 // Limits of a query, because the parsed form needs far more memory than the text. A payload of any length is one token.
 const (
-	mostTokens = 20_000
+	maxTokens  = 20_000
 	tokenCosts = 128 // approximate bytes of a parsed statement per token
 )
 
@@ -61,8 +61,8 @@ func parse(sql string) ([]parsed, error) {
 }
 
 func (p *parser) advance() (err error) {
-	if p.tokens++; p.tokens > mostTokens {
-		return errorf(tooComplex, "statement too complex: a query may have at most %d words, numbers, strings and signs here", mostTokens).
+	if p.tokens++; p.tokens > maxTokens {
+		return errorf(tooComplex, "statement too complex: a query may have at most %d words, numbers, strings and symbols here", maxTokens).
 			hint("Send it in parts.")
 	}
 	p.token, err = p.lexer.next()

@@ -51,7 +51,7 @@ var catalogQueries = map[string]catalogStatement{
 }
 
 const (
-	mostColumns  = 1664 // as PostgreSQL
+	maxColumns   = 1664 // as PostgreSQL
 	longestKnown = 100  // words of a catalog query
 )
 
@@ -70,8 +70,8 @@ func (p *parser) selectColumns() (statement, error) {
 		if err != nil {
 			return nil, err
 		}
-		if len(columns) == mostColumns {
-			return nil, errorf(tooManyColumns, "target lists can have at most %d entries", mostColumns)
+		if len(columns) == maxColumns {
+			return nil, errorf(tooManyColumns, "target lists can have at most %d entries", maxColumns)
 		}
 		columns = append(columns, c)
 		if comma, err := p.op(","); err != nil {
@@ -155,12 +155,12 @@ func (p *parser) expression(typ *dataType) (expression, error) {
 	return e, err
 }
 
-const mostParams = 1000
+const maxParams = 1000
 
 // param records the type of a parameter; the first known type counts.
 func (p *parser) param(n int, typ *dataType) error {
-	if n > mostParams {
-		return errorf(tooLarge, "a statement may have at most %d parameters here", mostParams)
+	if n > maxParams {
+		return errorf(tooLarge, "a statement may have at most %d parameters here", maxParams)
 	}
 	for len(p.params) < n {
 		p.params = append(p.params, nil)
@@ -171,10 +171,10 @@ func (p *parser) param(n int, typ *dataType) error {
 	return nil
 }
 
-const mostDepth = 20
+const maxDepth = 20
 
 func (p *parser) primary() (expression, error) {
-	if p.depth++; p.depth > mostDepth {
+	if p.depth++; p.depth > maxDepth {
 		return expression{}, errNotUnderstood
 	}
 	defer func() { p.depth-- }()

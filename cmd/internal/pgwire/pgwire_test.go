@@ -27,7 +27,7 @@ type memory struct {
 	mu    sync.Mutex
 	parts []*hub.Part
 	more  chan struct{} // closed at the next Publish
-	fails error         // what Publish answers
+	fails error         // returned by Publish
 }
 
 func newMemory() *memory { return &memory{more: make(chan struct{})} }

@@ -23,7 +23,7 @@ var mediumBuffers = sync.Pool{New: func() any { return new([mediumSize]byte) }}
 // next returns the next n bytes, valid until it is called again.
 func (r *reader) next(n int) ([]byte, error) {
 	if r.begin == r.end {
-		r.give()
+		r.release()
 		r.begin, r.end = 0, 0
 	}
 	for r.end-r.begin < n {
@@ -51,21 +51,21 @@ func (r *reader) make(n int) {
 	case n <= mediumSize:
 		medium := mediumBuffers.Get().(*[mediumSize]byte)
 		copy(medium[:], have)
-		r.give()
+		r.release()
 		r.buf = medium[:]
 	case len(have) < len(r.buf):
 		copy(r.buf, have)
 	default:
 		larger := make([]byte, min(max(2*len(r.buf), mediumSize), n))
 		copy(larger, have)
-		r.give()
+		r.release()
 		r.buf = larger
 	}
 	r.begin, r.end = 0, len(have)
 }
 
 // give gives a borrowed buffer back.
-func (r *reader) give() {
+func (r *reader) release() {
 	if len(r.buf) == mediumSize {
 		mediumBuffers.Put((*[mediumSize]byte)(r.buf))
 	}
@@ -74,20 +74,20 @@ func (r *reader) give() {
 
 // startup returns the next message of the startup phase, which has no type.
 func (r *reader) startup() ([]byte, error) {
-	const most = 10_000 // as PostgreSQL
+	const limit = 10_000 // as PostgreSQL
 	head, err := r.next(4)
 	if err != nil {
 		return nil, err
 	}
 	n := int(binary.BigEndian.Uint32(head))
-	if n < 8 || n > most {
+	if n < 8 || n > limit {
 		return nil, errorf(protocolViolation, "invalid length of startup packet: %d", n)
 	}
 	return r.next(n - 4)
 }
 
 // message returns the next message's type and body.
-func (r *reader) message(most int) (byte, []byte, error) {
+func (r *reader) message(limit int) (byte, []byte, error) {
 	head, err := r.next(5)
 	if err != nil {
 		return 0, nil, err
@@ -96,8 +96,8 @@ func (r *reader) message(most int) (byte, []byte, error) {
 	if n < 4 {
 		return 0, nil, errorf(protocolViolation, "invalid message length: %d", n)
 	}
-	if n-4 > most {
-		return 0, nil, errorf(protocolViolation, "message too long: %d bytes, at most %d are allowed", n-4, most)
+	if n-4 > limit {
+		return 0, nil, errorf(protocolViolation, "message too long: %d bytes, at most %d are allowed", n-4, limit)
 	}
 	body, err := r.next(n - 4)
 	return kind, body, err

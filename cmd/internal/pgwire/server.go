@@ -54,17 +54,17 @@ const (
 
 // Server is an endpoint. Create it with New, and call Serve for one or more listeners.
 type Server struct {
-	config      Config
-	log         *slog.Logger
-	mostMessage int
-	stats       stats
-	crowd       crowd
-	throttle    throttle
-	pending     atomic.Int64 // bytes of notifications in open transactions
-	complaints  complaints
-	outages     complaints
-	nextPID     atomic.Uint32
-	stopping    atomic.Bool
+	config     Config
+	log        *slog.Logger
+	maxMessage int
+	stats      stats
+	strangers  strangers
+	throttle   throttle
+	pending    atomic.Int64 // bytes of notifications in open transactions
+	complaints complaints
+	outages    complaints
+	nextPID    atomic.Uint32
+	stopping   atomic.Bool
 
 	mu    sync.Mutex
 	conns map[*conn]struct{}
@@ -114,14 +114,14 @@ func New(c Config) *Server {
 	}
 	s := &Server{
 		config: c, log: c.Logger, conns: map[*conn]struct{}{},
-		complaints: complaints{most: 10, every: time.Second}, outages: complaints{most: 1, every: time.Minute},
+		complaints: complaints{limit: 10, every: time.Second}, outages: complaints{limit: 1, every: time.Minute},
 	}
-	s.crowd.from, s.crowd.places = map[netip.Addr]*list.List{}, map[*conn]places{}
+	s.strangers.from, s.strangers.places = map[netip.Addr]*list.List{}, map[*conn]places{}
 	if s.log == nil {
 		s.log = slog.Default()
 	}
 	// Quotes in a payload are doubled in SQL.
-	s.mostMessage = 2*c.MaxPayload + 64<<10
+	s.maxMessage = 2*c.MaxPayload + 64<<10
 	s.nextPID.Store(notifier)
 	if len(s.config.Secret) == 0 {
 		s.config.Secret = make([]byte, 32)
@@ -136,7 +136,7 @@ func (s *Server) Stats() Stats {
 	n := len(s.conns)
 	s.mu.Unlock()
 	return Stats{
-		Connections: n, Strangers: s.crowd.size(), Shed: s.stats.shed.Load(), Accepted: s.stats.accepted.Load(), Refused: s.stats.refused.Load(), Authenticated: s.stats.authenticated.Load(),
+		Connections: n, Strangers: s.strangers.size(), Shed: s.stats.shed.Load(), Accepted: s.stats.accepted.Load(), Refused: s.stats.refused.Load(), Authenticated: s.stats.authenticated.Load(),
 		AuthFailed: s.stats.authFailed.Load(), Notified: s.stats.notified.Load(), Slow: s.stats.slow.Load(),
 	}
 }
@@ -197,7 +197,7 @@ func (s *Server) add(raw net.Conn) *conn {
 	s.mu.Lock()
 	s.conns[c] = struct{}{}
 	s.mu.Unlock()
-	if oldest := s.crowd.enter(c, s.config.MaxStrangers, s.config.MaxFromAddress); oldest != nil {
+	if oldest := s.strangers.enter(c, s.config.MaxStrangers, s.config.MaxFromAddress); oldest != nil {
 		s.stats.shed.Add(1)
 		oldest.shed.Store(true)
 		oldest.raw.Close()
@@ -209,7 +209,7 @@ func (s *Server) remove(c *conn) {
 	s.mu.Lock()
 	delete(s.conns, c)
 	s.mu.Unlock()
-	s.crowd.leave(c)
+	s.strangers.leave(c)
 	s.pending.Add(-int64(c.tx.bytes)) // its goroutine has ended
 }
 

@@ -61,8 +61,8 @@ func (s *settings) get(name string) (string, bool) {
 }
 
 const (
-	mostSettings     = 100
-	mostSettingBytes = 4096
+	maxSettings     = 100
+	maxSettingBytes = 4096
 )
 
 // change sets or, with nil, resets a setting.
@@ -71,8 +71,8 @@ func (s *settings) change(name string, v *string, local bool) error {
 	if err != nil {
 		return err
 	}
-	if len(s.session)+len(s.local) >= mostSettings {
-		return errorf(tooLarge, "a connection may set at most %d settings here", mostSettings)
+	if len(s.session)+len(s.local) >= maxSettings {
+		return errorf(tooLarge, "a connection may set at most %d settings here", maxSettings)
 	}
 	s.version++
 	s.local = with(s.local, name, nil)
@@ -123,8 +123,8 @@ func checkSetting(name string, v *string) (*string, error) {
 	if v == nil {
 		return nil, nil
 	}
-	if len(*v) > mostSettingBytes || len(name) > mostSettingBytes {
-		return nil, errorf(tooLarge, "parameter \"%s\" is too long: at most %d bytes are allowed here", cut(name, 64), mostSettingBytes)
+	if len(*v) > maxSettingBytes || len(name) > maxSettingBytes {
+		return nil, errorf(tooLarge, "parameter \"%s\" is too long: at most %d bytes are allowed here", cut(name, 64), maxSettingBytes)
 	}
 	switch name {
 	case "client_encoding":

@@ -38,7 +38,7 @@ func (c *conn) startup(ctx context.Context) error {
 		return errorf(tooManyConnections, "sorry, too many clients already").hint("This hub serves all that it may: connect to another one.")
 	}
 	if c.server.config.RequireTLS && !c.encrypted() {
-		return errorf(badAuthorization, "this hub takes connections with TLS only").hint("Add sslmode=require.")
+		return errorf(badAuthorization, "this hub accepts only connections with TLS").hint("Add sslmode=require.")
 	}
 	if err := c.begins(version, params); err != nil {
 		return err
@@ -54,7 +54,7 @@ func (c *conn) startup(ctx context.Context) error {
 		c.server.turnedAway(err, "client", c.remote(), "user", cut(c.user, 64))
 		return err
 	}
-	c.server.crowd.leave(c)
+	c.server.strangers.leave(c)
 	c.server.stats.authenticated.Add(1)
 	c.pid = c.server.nextPID.Add(1)
 	c.loggedIn.Store(true)
@@ -91,7 +91,7 @@ func (c *conn) encrypted() bool {
 	return ok
 }
 
-const mostName = 255 // bytes, of a user or a database
+const maxName = 255 // bytes, of a user or a database
 
 // negotiate reads up to the startup message, and returns its parameters.
 func (c *conn) negotiate(ctx context.Context) (version uint32, params map[string]string, err error) {
@@ -171,8 +171,8 @@ func (c *conn) begins(version uint32, params map[string]string) error {
 	if c.user == "" {
 		return errorf(badAuthorization, "no PostgreSQL user name specified in startup packet")
 	}
-	if len(c.user) > mostName || len(params["database"]) > mostName {
-		return errorf(badAuthorization, "user and database have names of at most %d bytes", mostName)
+	if len(c.user) > maxName || len(params["database"]) > maxName {
+		return errorf(badAuthorization, "user and database have names of at most %d bytes", maxName)
 	}
 	if c.database = params["database"]; c.database == "" {
 		c.database = c.user

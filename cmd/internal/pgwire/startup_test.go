@@ -139,5 +139,5 @@ func TestWhoDoesNotAuthenticateInTimeIsCutOff(t *testing.T) {
 	asked.expect("AuthenticationSASL")
 	silent.expect("gone")
 	asked.expect("gone")
-	run(t, conn, "LISTEN a") // who is in stays, although its time is over as well
+	run(t, conn, "LISTEN a") // a client that has logged in stays, although the timeout has passed
 }

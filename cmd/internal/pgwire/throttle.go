@@ -20,11 +20,11 @@ type throttle struct {
 }
 
 const (
-	guessesAtOnce  = 100                    // from an address or for a user; after that,
-	guessEvery     = 200 * time.Millisecond // one
-	mostTurn       = 10 * time.Second       // longest wait because of an address; beyond it, attempts are refused
-	mostDelay      = 5 * time.Second        // longest wait because of a user
-	mostRemembered = 10_000                 // addresses and users; the least recently used are forgotten
+	guessesAtOnce = 100                    // from an address or for a user; after that,
+	guessEvery    = 200 * time.Millisecond // one
+	maxTurn       = 10 * time.Second       // longest wait because of an address; beyond it, attempts are refused
+	maxDelay      = 5 * time.Second        // longest wait because of a user
+	maxRemembered = 10_000                 // addresses and users; the least recently used are forgotten
 )
 
 // attempt is one password check.
@@ -46,21 +46,21 @@ func (t *throttle) attempt(address netip.Addr, user string, now time.Time) (a at
 	a = attempt{throttle: t, who: guesser{address, user}}
 	strict := t.proven.get(a.who, false)
 	if strict != nil {
-		wait, ok = strict.take(now, mostTurn)
+		wait, ok = strict.take(now, maxTurn)
 		a.charged = []*bucket{strict}
 		return a, wait, ok
 	}
 	strict = t.guesses.get(guesser{address: address}, true)
-	if wait, ok = strict.take(now, mostTurn); !ok {
+	if wait, ok = strict.take(now, maxTurn); !ok {
 		return a, wait, false
 	}
 	a.charged = []*bucket{strict}
 	lenient := t.guesses.get(guesser{user: user}, true)
-	delay, ok := lenient.take(now, mostDelay)
+	delay, ok := lenient.take(now, maxDelay)
 	if ok {
 		a.charged = append(a.charged, lenient)
 	}
-	return a, max(wait, min(delay, mostDelay)), true
+	return a, max(wait, min(delay, maxDelay)), true
 }
 
 // right refunds the attempt, because its password was right.
@@ -74,20 +74,20 @@ func (a attempt) right() {
 	t.proven.get(a.who, true)
 }
 
-// bucket counts guesses, as the time at which all of them are paid off.
+// bucket counts guesses, as the time at which all of them have been worked off.
 type bucket struct {
 	who  guesser
 	free time.Time
 }
 
 // take charges a guess and returns how long it has to wait, unless that exceeds the limit.
-func (b *bucket) take(now time.Time, most time.Duration) (wait time.Duration, ok bool) {
+func (b *bucket) take(now time.Time, limit time.Duration) (wait time.Duration, ok bool) {
 	free := now.Add(-guessesAtOnce * guessEvery)
 	if b.free.After(free) {
 		free = b.free
 	}
 	free = free.Add(guessEvery)
-	if wait = free.Sub(now); wait > most {
+	if wait = free.Sub(now); wait > limit {
 		return wait, false
 	}
 	b.free = free
@@ -109,7 +109,7 @@ func (r *recent) get(who guesser, create bool) *bucket {
 	if !create {
 		return nil
 	}
-	if r.order.Len() >= mostRemembered {
+	if r.order.Len() >= maxRemembered {
 		delete(r.all, r.order.Remove(r.order.Back()).(*bucket).who)
 	}
 	if r.all == nil {

@@ -33,20 +33,20 @@ func TestGuessingIsBounded(t *testing.T) {
 	for i := range guessesAtOnce {
 		expect("a guess", here, fmt.Sprint("user", i), false, 0, true)
 	}
-	turns := int(mostTurn / guessEvery)
+	turns := int(maxTurn / guessEvery)
 	for i := range turns {
 		expect("a guess that waits its turn", here, fmt.Sprint("other", i), false, time.Duration(i+1)*guessEvery, true)
 	}
 	expect("a guess too many", here, "more", false, 0, false)
 	expect("one from elsewhere", elsewhere, "user1", true, 0, true)
 	now = now.Add(2 * guessEvery)
-	expect("a guess some time later", here, "more", false, mostTurn-guessEvery, true)
+	expect("a guess some time later", here, "more", false, maxTurn-guessEvery, true)
 
 	// Guesses for one user from everywhere are delayed; the user itself is delayed by a few seconds at most, at an address where it has not logged in.
 	held := 0
 	for i := range 1000 {
 		wait, ok := try(netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}), "app", false)
-		if !ok || wait > mostDelay {
+		if !ok || wait > maxDelay {
 			t.Fatalf("guess %d from an address of its own waits %v, %v", i, wait, ok)
 		}
 		if wait > 0 {
@@ -56,7 +56,7 @@ func TestGuessingIsBounded(t *testing.T) {
 	if want := 1000 - guessesAtOnce; held != want {
 		t.Errorf("%d guesses were held up, want %d", held, want)
 	}
-	expect("the user at a new address", elsewhere, "app", true, mostDelay, true)
+	expect("the user at a new address", elsewhere, "app", true, maxDelay, true)
 	expect("the user where it logged in before", there, "app", true, 0, true)
 	expect("the user where it logged in a moment ago", elsewhere, "app", true, 0, true)
 
@@ -67,10 +67,10 @@ func TestGuessingIsBounded(t *testing.T) {
 	expect("a guess by the neighbours", there, "guessed", false, 0, false)
 	expect("the user beside them", there, "app", true, 0, true)
 
-	for i := range 3 * mostRemembered {
+	for i := range 3 * maxRemembered {
 		try(netip.AddrFrom4([4]byte{11, byte(i >> 16), byte(i >> 8), byte(i)}), fmt.Sprint(i), i%2 == 0)
 	}
-	if g, p := throttle.guesses, throttle.proven; len(g.all) > mostRemembered || len(p.all) > mostRemembered || g.order.Len() != len(g.all) || p.order.Len() != len(p.all) {
-		t.Errorf("%d and %d buckets are remembered, at most %d may be", len(g.all), len(p.all), mostRemembered)
+	if g, p := throttle.guesses, throttle.proven; len(g.all) > maxRemembered || len(p.all) > maxRemembered || g.order.Len() != len(g.all) || p.order.Len() != len(p.all) {
+		t.Errorf("%d and %d buckets are remembered, at most %d may be", len(g.all), len(p.all), maxRemembered)
 	}
 }

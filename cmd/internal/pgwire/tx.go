@@ -53,9 +53,9 @@ const (
 
 // Limits of a transaction.
 const (
-	mostPending      = 100_000
-	mostSavepoints   = 1_000
-	mostPendingBytes = 64 << 20
+	maxPending      = 100_000
+	maxSavepoints   = 1_000
+	maxPendingBytes = 64 << 20
 )
 
 // pend defers an action until commit.
@@ -65,12 +65,12 @@ func (c *conn) pend(a action) error {
 			return errorf(badValue, "%v", err)
 		}
 	}
-	if most := c.server.config.MaxPayload; len(a.payload) > most {
-		return errorf(badValue, "payload too long: %d bytes, at most %d are allowed", len(a.payload), most)
+	if limit := c.server.config.MaxPayload; len(a.payload) > limit {
+		return errorf(badValue, "payload too long: %d bytes, at most %d are allowed", len(a.payload), limit)
 	}
 	size := len(a.channel) + len(a.payload)
-	if len(c.tx.pending) >= mostPending || c.tx.bytes+size > mostPendingBytes {
-		return errorf(tooLarge, "too much in one transaction: at most %d notifications of %d MiB together", mostPending, mostPendingBytes>>20).
+	if len(c.tx.pending) >= maxPending || c.tx.bytes+size > maxPendingBytes {
+		return errorf(tooLarge, "too much in one transaction: at most %d notifications of %d MiB together", maxPending, maxPendingBytes>>20).
 			hint("Commit more often.")
 	}
 	c.tx.pending = append(c.tx.pending, a)

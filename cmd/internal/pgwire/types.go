@@ -145,9 +145,9 @@ func (t *dataType) encode(v value, format int16) []byte {
 }
 
 // cut shortens text for use in a message.
-func cut(s string, most int) string {
-	if len(s) <= most {
+func cut(s string, limit int) string {
+	if len(s) <= limit {
 		return s
 	}
-	return strings.ToValidUTF8(s[:most], "") + "…"
+	return strings.ToValidUTF8(s[:limit], "") + "…"
 }

@@ -144,7 +144,7 @@ func channels(all []string) ([]hub.Filter, error) {
 func (s *Server) tlsConfig() (*tls.Config, error) {
 	if s.config.TLSCert == "" && s.config.TLSKey == "" {
 		if s.config.RequireTLS {
-			return nil, errors.New("TLS is required, but there is no certificate: give the certificate and key files")
+			return nil, errors.New("TLS is required, but no certificate is set: give the certificate and key files")
 		}
 		return nil, nil
 	}

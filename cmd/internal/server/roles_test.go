@@ -151,7 +151,7 @@ func TestAHubThatCannotCheckPasswordsIsNotReady(t *testing.T) {
 			t.Fatalf("a client is told %v, want 57P03", err)
 		}
 	}
-	if n := log.Count("level=ERROR") + log.Count("level=WARN"); n != 2 || log.Count("clients can't log in now") != 1 {
+	if n := log.Count("level=ERROR") + log.Count("level=WARN"); n != 2 || log.Count("no client can log in now") != 1 {
 		t.Errorf("%d lines were logged, want one of the roles and one of the clients:\n%s", n, log.String())
 	}
 	exec(`GRANT SELECT ON pg_catalog.pg_authid TO weir_poor_owner`)

@@ -187,11 +187,11 @@ func (s *Server) connect(ctx context.Context) error {
 }
 
 func (s *Server) open(ctx context.Context, url string) (*pgxpool.Pool, error) {
-	most := s.config.Connections
-	if most == 0 {
-		most = 8
+	connections := s.config.Connections
+	if connections == 0 {
+		connections = 8
 	}
-	pool, err := s.pool(ctx, url, most, "weir hub")
+	pool, err := s.pool(ctx, url, connections, "weir hub")
 	if err == nil {
 		err = pool.Ping(ctx)
 	}
@@ -199,12 +199,12 @@ func (s *Server) open(ctx context.Context, url string) (*pgxpool.Pool, error) {
 }
 
 // pool returns a pool, which connects when first used.
-func (s *Server) pool(ctx context.Context, url string, most int, name string) (*pgxpool.Pool, error) {
+func (s *Server) pool(ctx context.Context, url string, connections int, name string) (*pgxpool.Pool, error) {
 	config, err := pgxpool.ParseConfig(url)
 	if err != nil {
 		return nil, err
 	}
-	config.MaxConns, config.MinConns, config.MinIdleConns = int32(most), 0, 0
+	config.MaxConns, config.MinConns, config.MinIdleConns = int32(connections), 0, 0
 	if config.ConnConfig.RuntimeParams["application_name"] == "" {
 		config.ConnConfig.RuntimeParams["application_name"] = name
 	}

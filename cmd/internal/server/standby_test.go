@@ -56,7 +56,7 @@ func TestReadsFromAStandby(t *testing.T) {
 		}
 		var there bool
 		if err := replica.QueryRow(t.Context(), `SELECT EXISTS (SELECT FROM thing WHERE id = $1)`, i).Scan(&there); err != nil || !there {
-			t.Fatalf("row %d can't be read on the standby that told of it: %v", i, err)
+			t.Fatalf("row %d can't be read on the standby that delivered its message: %v", i, err)
 		}
 	}
 }

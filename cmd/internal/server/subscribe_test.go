@@ -100,7 +100,7 @@ func TestRefusalEndsTheSubscription(t *testing.T) {
 	s := start(t, Config{Database: database})
 	_, err := weir.Subscribe(t.Context(), weir.SubscribeConfig{Channels: []string{"a"}, Hubs: []string{"http://" + s.HTTPAddr().String()}})
 	if err == nil {
-		t.Fatal("a hub without authorization let somebody subscribe")
+		t.Fatal("a hub without an Authorizer let a client subscribe")
 	}
 	t.Log(err)
 }

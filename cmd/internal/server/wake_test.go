@@ -15,17 +15,17 @@ import (
 	"github.com/weir-pg/weir/internal/pgtest"
 )
 
-// looks counts the statements with which a worker polls for work.
-type looks struct{ n atomic.Int64 }
+// polls counts the statements with which a worker polls for work.
+type polls struct{ n atomic.Int64 }
 
-func (l *looks) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryStartData) context.Context {
+func (l *polls) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryStartData) context.Context {
 	if strings.Contains(data.SQL, "weir._watch") || strings.Contains(data.SQL, "weir._claim") {
 		l.n.Add(1)
 	}
 	return ctx
 }
 
-func (l *looks) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
+func (l *polls) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
 
 type ping struct{ At time.Time }
 
@@ -41,7 +41,7 @@ func TestWorkerWaitsAtTheHub(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	counted := &looks{}
+	counted := &polls{}
 	config.ConnConfig.Tracer = counted
 	pool, err := pgxpool.NewWithConfig(t.Context(), config)
 	if err != nil {

@@ -104,7 +104,7 @@ func (w *Web) authorize(ctx context.Context, ask Ask) (Grant, error) {
 	return grant, nil
 }
 
-// tokenPrefix begins the subprotocol that carries a token, because browsers can't set headers for a WebSocket.
+// tokenPrefix starts the subprotocol that carries a token, because browsers can't set headers for a WebSocket.
 const tokenPrefix = "bearer."
 
 // token returns the client's token: from the header, a subprotocol, or the URL.

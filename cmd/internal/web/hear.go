@@ -191,7 +191,7 @@ type draftJSON struct {
 // parseDrafts decodes and checks messages.
 func (w *Web) parseDrafts(all []draftJSON) ([]hub.Draft, error) {
 	if len(all) == 0 {
-		return nil, badRequest("there is no message to publish", `send "channel" and "payload"`)
+		return nil, badRequest("the request contains no message", `send "channel" and "payload"`)
 	}
 	if limit := w.Limits.Messages; len(all) > limit {
 		return nil, tooMany("messages", limit)

@@ -67,7 +67,7 @@ func ClientBehind(proxies []netip.Prefix) func(*http.Request) string {
 }
 
 // forwarded returns the addresses that proxies have noted, the nearest last. If both headers are present, it returns none: the client may have
-// made one of them up, and there is no telling which.
+// forged one of them, and it is unknown which.
 func forwarded(h http.Header) (all []string) {
 	list, standard := h.Values("X-Forwarded-For"), h.Values("Forwarded")
 	switch {

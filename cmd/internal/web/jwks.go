@@ -225,7 +225,7 @@ func (s *keySet) load() chan struct{} {
 
 func (s *keySet) set(raw []byte, keys []publicKey) {
 	if s.raw != nil && len(keys) == 0 {
-		s.log.Warn("weir: there are no keys for tokens any more, so all tokens are refused", "from", s.from)
+		s.log.Warn("weir: the key set for tokens is empty now, so all tokens are refused", "from", s.from)
 	}
 	s.raw, s.keys = raw, keys
 	s.revision++

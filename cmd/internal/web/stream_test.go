@@ -194,7 +194,7 @@ func TestSlowConsumersAreCutOffOrSkippedAhead(t *testing.T) {
 		c.Limits.QueueBytes = 200 << 10
 		c.WriteTimeout = time.Minute
 	}
-	t.Run("websocket cut off", func(t *testing.T) {
+	t.Run("websocket disconnected", func(t *testing.T) {
 		r := newRig(t, newMemory(), slow)
 		c := r.ws("")
 		c.ask(`{"type":"subscribe","channels":["a"]}`)
@@ -203,7 +203,7 @@ func TestSlowConsumersAreCutOffOrSkippedAhead(t *testing.T) {
 			t.Errorf("closed with %s, want 4408", code)
 		}
 	})
-	t.Run("sse cut off, and resumed", func(t *testing.T) {
+	t.Run("sse disconnected, and resumed", func(t *testing.T) {
 		r := newRig(t, newMemory(), slow)
 		c := r.sse("?channel=a", "")
 		c.next()
@@ -290,7 +290,7 @@ func TestStalledClientDoesNotHoldUpOthers(t *testing.T) {
 			t.Fatalf("got %+v", s)
 		}
 		if i > 1000 {
-			t.Fatal("the stalled client was never cut off")
+			t.Fatal("the stalled client was never disconnected")
 		}
 	}
 	eventually(t, func() error { // its connection is closed although it never reads

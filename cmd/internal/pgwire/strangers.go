@@ -9,7 +9,7 @@ import (
 
 // crowd holds the connections that have not logged in yet. Their number is limited, in total and per address. Beyond a limit,
 // a new connection replaces the oldest. A client that logs in promptly has left the crowd before it is the oldest.
-type crowd struct {
+type strangers struct {
 	mu     sync.Mutex
 	all    list.List // of *conn, oldest first
 	from   map[netip.Addr]*list.List
@@ -22,7 +22,7 @@ type places struct {
 }
 
 // enter adds a connection, and returns one that must be ended in exchange, or nil.
-func (w *crowd) enter(c *conn, mostOfAll, mostFrom int) (leaves *conn) {
+func (w *strangers) enter(c *conn, maxOfAll, maxFrom int) (leaves *conn) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	address := origin(c.raw.RemoteAddr())
@@ -32,9 +32,9 @@ func (w *crowd) enter(c *conn, mostOfAll, mostFrom int) (leaves *conn) {
 		w.from[address] = mine
 	}
 	switch {
-	case mine.Len() >= mostFrom:
+	case mine.Len() >= maxFrom:
 		leaves = mine.Front().Value.(*conn)
-	case w.all.Len() >= mostOfAll:
+	case w.all.Len() >= maxOfAll:
 		leaves = w.all.Front().Value.(*conn)
 	}
 	w.places[c] = places{address, w.all.PushBack(c), mine.PushBack(c)}
@@ -45,13 +45,13 @@ func (w *crowd) enter(c *conn, mostOfAll, mostFrom int) (leaves *conn) {
 }
 
 // leave removes a connection that has logged in or ended.
-func (w *crowd) leave(c *conn) {
+func (w *strangers) leave(c *conn) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.remove(c)
 }
 
-func (w *crowd) remove(c *conn) {
+func (w *strangers) remove(c *conn) {
 	at, ok := w.places[c]
 	if !ok {
 		return
@@ -64,7 +64,7 @@ func (w *crowd) remove(c *conn) {
 	}
 }
 
-func (w *crowd) size() int {
+func (w *strangers) size() int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.all.Len()
