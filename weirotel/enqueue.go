@@ -28,11 +28,14 @@ func (t *Telemetry) Enqueue(next weir.EnqueueFunc) weir.EnqueueFunc {
 		} else {
 			attrs = append(attrs, semconv.MessagingBatchMessageCount(len(jobs)))
 		}
-		ctx, span := t.tracer.Start(ctx, name, trace.WithSpanKind(trace.SpanKindProducer), trace.WithAttributes(attrs...))
-		defer span.End() // even if next panics
-		for _, remote := range t.keep(ctx, jobs) {
-			span.AddLink(trace.Link{SpanContext: remote})
+		links, rest := t.created(jobs)
+		kind := trace.SpanKindProducer
+		if len(rest) == 0 { // the jobs have contexts of their own, so this span is not where they were created
+			kind = trace.SpanKindClient
 		}
+		ctx, span := t.tracer.Start(ctx, name, trace.WithSpanKind(kind), trace.WithAttributes(attrs...), trace.WithLinks(links...))
+		defer span.End() // even if next panics
+		t.keep(ctx, rest)
 		began := time.Now()
 		all, err := next(ctx, tx, jobs)
 		var failure []attribute.KeyValue

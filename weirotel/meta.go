@@ -14,22 +14,37 @@ import (
 // the format of W3C Trace Context. An existing value is kept, so a program that enqueues by SQL, or has another context for the job, can set it.
 const MetaKey = "weir.otel"
 
-// keep puts the span's context into the jobs' metas, and returns the contexts that some of them already had.
-func (t *Telemetry) keep(ctx context.Context, jobs []weir.NewJob) (found []trace.SpanContext) {
-	injected := propagation.MapCarrier{}
-	t.propagator.Inject(ctx, injected)
+// maxLinks is the maximum number of links of a span; by default, the SDK keeps up to 128.
+const maxLinks = 100
+
+// created returns links to the contexts that jobs carry already, and the jobs that carry none.
+func (t *Telemetry) created(jobs []weir.NewJob) (links []trace.Link, rest []weir.NewJob) {
+	linked := map[trace.SpanID]bool{}
 	for _, job := range jobs {
-		if own, ok := carried(job.Options.Meta); ok {
-			if remote := t.remote(own); remote.IsValid() {
-				found = append(found, remote)
-			}
+		own, ok := carried(job.Options.Meta)
+		if !ok {
+			rest = append(rest, job)
 			continue
 		}
-		if len(injected) > 0 {
-			_ = job.Options.SetMeta(MetaKey, injected) // the database refuses meta that is not an object
+		remote := t.remote(own)
+		if remote.IsValid() && !linked[remote.SpanID()] && len(links) < maxLinks {
+			linked[remote.SpanID()] = true
+			links = append(links, trace.Link{SpanContext: remote})
 		}
 	}
-	return found
+	return links, rest
+}
+
+// keep puts the span's context into the jobs' metas.
+func (t *Telemetry) keep(ctx context.Context, jobs []weir.NewJob) {
+	injected := propagation.MapCarrier{}
+	t.propagator.Inject(ctx, injected)
+	if len(injected) == 0 {
+		return
+	}
+	for _, job := range jobs {
+		_ = job.Options.SetMeta(MetaKey, injected) // enqueueing refuses meta that is not an object
+	}
 }
 
 // carried returns the value of MetaKey in a job's meta.

@@ -1,4 +1,4 @@
-package weirotel_test
+package oteltest
 
 import (
 	"context"
@@ -219,6 +219,46 @@ func TestManyJobsAreOneSpanThatEachIsWorkedUnder(t *testing.T) {
 	}
 }
 
+// TestABatchLinksToTheContextsThatItsJobsCarry: once to each, and is the producer of the jobs that carry none.
+func TestABatchLinksToTheContextsThatItsJobsCarry(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	job := func(span string) weir.NewJob {
+		o := &weir.Options{Queue: "mail"}
+		if span != "" {
+			o.Meta = map[string]any{weirotel.MetaKey: map[string]string{"traceparent": "00-0af7651916cd43dd8448eb211c80319c-" + span + "-01"}}
+		}
+		return weir.NewJob{Args: mail{1}, Options: o}
+	}
+	const first, second = "b7ad6b7169203331", "00f067aa0ba902b7"
+	for _, c := range []struct {
+		spans []string
+		kind  trace.SpanKind
+		links []string
+	}{
+		{[]string{first, "", second, first}, trace.SpanKindProducer, []string{first, second}},
+		{[]string{first, second, first}, trace.SpanKindClient, []string{first, second}},
+		{[]string{"", ""}, trace.SpanKindProducer, nil},
+	} {
+		r.spans.Reset()
+		var jobs []weir.NewJob
+		for _, span := range c.spans {
+			jobs = append(jobs, job(span))
+		}
+		if _, err := r.client.EnqueueMany(t.Context(), jobs); err != nil {
+			t.Fatal(err)
+		}
+		sent := r.await("enqueue mail", 1)
+		var links []string
+		for _, link := range sent[0].Links {
+			links = append(links, link.SpanContext.SpanID().String())
+		}
+		if len(sent) != 1 || sent[0].SpanKind != c.kind || !slices.Equal(links, c.links) || attributes(sent[0])["messaging.batch.message_count"] != fmt.Sprint(len(jobs)) {
+			t.Errorf("%q: %d spans, the first of kind %s with links to %v and %v; want kind %s and links to %v", c.spans, len(sent), sent[0].SpanKind, links, attributes(sent[0]), c.kind, c.links)
+		}
+	}
+}
+
 // TestMetaOfTheCallersIsKept: the caller's other keys and its own trace context stay in the meta, and meta that is not an object is refused.
 func TestMetaOfTheCallersIsKept(t *testing.T) {
 	t.Parallel()
@@ -245,6 +285,11 @@ func TestMetaOfTheCallersIsKept(t *testing.T) {
 		t.Error("meta that is not an object was accepted")
 	}
 	sent := append(r.await("enqueue mail", 2), r.await("enqueue default", 1)...)
+	for i, want := range []trace.SpanKind{trace.SpanKindClient, trace.SpanKindClient, trace.SpanKindProducer} { // the first two jobs have contexts
+		if sent[i].SpanKind != want {
+			t.Errorf("span %d is of kind %s, want %s", i, sent[i].SpanKind, want)
+		}
+	}
 	if links := sent[0].Links; len(links) != 1 || links[0].SpanContext.SpanID().String() != "b7ad6b7169203331" {
 		t.Errorf("the enqueue links to %v, want the caller's context", links)
 	}
