@@ -25,7 +25,8 @@ END
 $$;
 COMMENT ON FUNCTION weir._in_progress IS 'The transactions in progress, in order, and the one from which on none has ended: what a look steps over. Locks: none. Isolation: any.';
 
-CREATE OR REPLACE FUNCTION weir._waiting(lane integer, running xid8[], top xid8, after_xid xid8, after_id bigint, most integer)
+CREATE OR REPLACE FUNCTION weir._waiting(lane integer, running xid8[], top xid8, after_xid xid8, after_id bigint, most integer,
+                                         upto_xid xid8 DEFAULT '18446744073709551615', upto_id bigint DEFAULT 9223372036854775807)
 RETURNS TABLE (xid xid8, id bigint, ready_at timestamptz, segment smallint, place tid)
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
@@ -55,7 +56,7 @@ BEGIN
     SELECT j.* FROM unnest(last.pending, last.pending_after) p(xid, after)
     CROSS JOIN LATERAL (
       SELECT j.*, j.ctid AS place FROM weir.job j
-      WHERE j.lane = _waiting.lane AND j.xid = p.xid AND j.id > greatest(p.after, CASE WHEN p.xid = after_xid THEN after_id END)
+      WHERE j.lane = _waiting.lane AND j.xid = p.xid AND j.id > greatest(p.after, CASE WHEN p.xid = after_xid THEN after_id END) AND (j.xid, j.id) <= (upto_xid, upto_id)
       ORDER BY j.xid, j.id LIMIT most) j
     WHERE p.xid >= after_xid AND running[width_bucket(p.xid, running)] IS DISTINCT FROM p.xid
     UNION ALL
@@ -63,18 +64,18 @@ BEGIN
     CROSS JOIN LATERAL (
       SELECT j.*, j.ctid AS place FROM weir.job j
       WHERE j.lane = _waiting.lane AND j.xid < coalesce(skip[i + 1], top)
-        AND (j.xid, j.id) > (CASE WHEN i > 0 THEN skip[i] ELSE from_xid END, CASE WHEN i > 0 THEN last_id ELSE from_id END)
+        AND (j.xid, j.id) > (CASE WHEN i > 0 THEN skip[i] ELSE from_xid END, CASE WHEN i > 0 THEN last_id ELSE from_id END) AND (j.xid, j.id) <= (upto_xid, upto_id)
       ORDER BY j.xid, j.id LIMIT most) j
     UNION ALL  -- what the caller's own transaction has logged
     SELECT j.* FROM (
       SELECT j.*, j.ctid AS place FROM weir.job j
-      WHERE own >= top AND j.lane = _waiting.lane AND j.xid = own AND (j.xid, j.id) > (from_xid, from_id)
+      WHERE own >= top AND j.lane = _waiting.lane AND j.xid = own AND (j.xid, j.id) > (from_xid, from_id) AND (j.xid, j.id) <= (upto_xid, upto_id)
       ORDER BY j.xid, j.id LIMIT most) j) u
   LIMIT most;
 END
 $$;
 COMMENT ON FUNCTION weir._waiting IS
-  'The jobs of a lane that wait to be claimed, those that were cancelled among them, in the order in which they will be, past a place in it: at most so many. running and top are of weir._in_progress: what they have written is stepped over, and not walked through. Locks: ACCESS SHARE on the log, which the caller lets go of.';
+  'Up to most jobs of a lane that wait to be claimed, including cancelled ones, in the order in which they will be claimed, after a place in that order and up to another one. running and top come from weir._in_progress: rows of transactions in progress are skipped, and not scanned. Locks: ACCESS SHARE on the log, which the caller releases.';
 
 CREATE OR REPLACE FUNCTION weir._depths(lanes integer[]) RETURNS TABLE (lane integer, waiting bigint, is_estimate boolean, ready_at timestamptz)
 LANGUAGE plpgsql STABLE

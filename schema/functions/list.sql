@@ -3,7 +3,7 @@
 -- A page goes on after a key, and not after so many rows: so what comes and goes meanwhile moves nobody to another page. Each state has an order whose
 -- keys do not change while a job is in that state, and that an index or the log itself is in:
 --
---   available  in the order in which they will be claimed: priority, then (xid, id)
+--   available  in the order in which they will be claimed: priority, then (xid, id); of very many lanes 500 at a time, which bounds what a page reads
 --   running    newest claimed first: the number of the batch, then the id
 --   scheduled  by (run_at, id)
 --   completed  newest first: of a queue by its batches, lane by lane; of all queues as results lie in each segment, from the end. These are streams of
@@ -14,7 +14,7 @@
 -- Several states follow each other. What a page costs is bounded: a filter that finds nothing, or jobs that are in another state by now, end it early,
 -- and the next goes on from there.
 
-CREATE OR REPLACE FUNCTION weir._next_available(lanes integer[], after jsonb, most integer) RETURNS TABLE (id bigint, ended_at timestamptz, key jsonb)
+CREATE OR REPLACE FUNCTION weir._next_available(lanes integer[], after jsonb, most integer) RETURNS TABLE (id bigint, ended_at timestamptz, key jsonb, cost integer)
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
 SET jit = off
@@ -22,51 +22,109 @@ SET enable_seqscan = off
 AS $$
 #variable_conflict use_column
 DECLARE
-  v       record := weir._in_progress();
-  first   integer := coalesce((after->>0)::integer, 0);  -- priority
-  at_xid  xid8 := coalesce((after->>1)::xid8, '0');
-  at_id   bigint := coalesce((after->>2)::bigint, 0);
-  s       weir.survey;
+  bound    CONSTANT integer := 500;  -- lanes in a group
+  step     CONSTANT integer := 20;
+  no_end   CONSTANT bigint := 9223372036854775807;
+  v        record := weir._in_progress();
+  -- The group has the lanes from one place to another in the order of priority, then queue: place = priority << 32 | queue id.
+  from_    bigint := coalesce((after->>0)::bigint, 0);
+  upto     bigint := (after->>1)::bigint;  -- NULL: a new group
+  first    integer := coalesce((after->>2)::integer, from_ >> 32);  -- priority
+  at_xid   xid8 := coalesce((after->>3)::xid8, '0');
+  at_id    bigint := coalesce((after->>4)::bigint, 0);
+  upto_xid xid8;
+  upto_id  bigint;
+  s        weir.survey;
+  places   bigint[];
+  head     record;
+  shown    integer := 0;
+  n        integer := 0;
+  found    integer;
 BEGIN
   IF lanes IS NULL THEN
     s := weir._surveyed();
-    lanes := s.waiting || ARRAY(SELECT q.id * 4 + p FROM weir.queue q, generate_series(0, 3) p WHERE q.id > s.upto);
+    lanes := s.waiting;
   END IF;
-  RETURN QUERY
-  WITH lane AS (
-    SELECT l.lane, l.lane % 4 AS priority, CASE WHEN l.lane % 4 = first THEN at_xid ELSE '0' END AS xid, CASE WHEN l.lane % 4 = first THEN at_id ELSE 0 END AS id
-    FROM unnest(_next_available.lanes) l(lane) WHERE l.lane % 4 >= first
-  ), head AS MATERIALIZED (  -- no other lane has a job on the page
-    SELECT l.* FROM lane l CROSS JOIN LATERAL weir._waiting(l.lane, v.running, v.top, l.xid, l.id, 1) w
-    ORDER BY l.priority, w.xid, w.id LIMIT most
-  )
-  -- Cancelled ones stand among them until they are claimed.
-  SELECT CASE WHEN NOT EXISTS (SELECT FROM weir.cancellation c WHERE c.id = w.id) THEN w.id END, NULL::timestamptz, jsonb_build_array(h.priority, w.xid::text, w.id)
-  FROM head h CROSS JOIN LATERAL weir._waiting(h.lane, v.running, v.top, h.xid, h.id, most) w
-  ORDER BY h.priority, w.xid, w.id LIMIT most;
+  -- Once a group is begun it keeps its end, so that none of its lanes moves to another group while others become idle or busy.
+  places := ARRAY(
+    SELECT k.place FROM (
+      SELECT (l % 4)::bigint << 32 | l / 4 AS place FROM unnest(_next_available.lanes) l
+      UNION ALL
+      SELECT q.place FROM generate_series(from_ >> 32, 3) p CROSS JOIN LATERAL (
+        SELECT p << 32 | q.id AS place FROM weir.queue q
+        WHERE q.id > s.upto AND q.id >= CASE WHEN p = from_ >> 32 THEN from_ & 4294967295 ELSE 0 END
+        ORDER BY q.id LIMIT CASE WHEN upto IS NULL THEN bound + 1 END) q) k
+    WHERE k.place BETWEEN from_ AND coalesce(upto, no_end)
+    ORDER BY k.place LIMIT CASE WHEN upto IS NULL THEN bound + 1 END);
+  IF places = '{}' AND upto IS NULL THEN
+    RETURN;
+  ELSIF upto IS NULL THEN
+    upto := coalesce(places[bound + 1] - 1, no_end);
+    places := places[1:bound];
+  END IF;
+
+  -- The page begins with the lanes whose first job comes first.
+  SELECT array_agg(h.lane) AS lanes, array_agg(h.xid) AS xids, array_agg(h.id) AS ids INTO head
+  FROM (
+    SELECT l.lane, w.xid, w.id
+    FROM unnest(places) p(place) CROSS JOIN LATERAL (SELECT ((p.place & 4294967295) * 4 + (p.place >> 32))::integer AS lane) l
+    CROSS JOIN LATERAL weir._waiting(l.lane, v.running, v.top, CASE WHEN l.lane % 4 = first THEN at_xid ELSE '0' END, CASE WHEN l.lane % 4 = first THEN at_id ELSE 0 END, 1) w
+    WHERE l.lane % 4 >= first
+    ORDER BY l.lane % 4, w.xid, w.id LIMIT most + 1) h;
+  key := jsonb_build_array(from_, upto, first, at_xid::text, at_id);
+  cost := 8 * cardinality(places);
+  RETURN NEXT;
+  WHILE shown < most AND n < coalesce(cardinality(head.lanes), 0) LOOP
+    -- Some lanes more, up to where the next one begins.
+    n := n + step;
+    upto_xid := coalesce(head.xids[n + 1], '18446744073709551615');
+    upto_id := coalesce(head.ids[n + 1] - 1, no_end);
+    RETURN QUERY
+    SELECT CASE WHEN NOT EXISTS (SELECT FROM weir.cancellation c WHERE c.id = r.id) THEN r.id END,  -- cancelled ones are among them until they are claimed
+           NULL::timestamptz, jsonb_build_array(from_, upto, r.priority, r.xid::text, r.id), CASE r.nr WHEN 1 THEN 8 * n + r.rows ELSE 1 END::integer
+    FROM (
+      SELECT l.lane % 4 AS priority, w.xid, w.id, count(*) OVER () AS rows, row_number() OVER (ORDER BY l.lane % 4, w.xid, w.id) AS nr
+      FROM unnest(head.lanes[1:n]) l(lane)
+      CROSS JOIN LATERAL weir._waiting(l.lane, v.running, v.top, CASE WHEN l.lane % 4 = first THEN at_xid ELSE '0' END, CASE WHEN l.lane % 4 = first THEN at_id ELSE 0 END,
+        most - shown, CASE WHEN l.lane % 4 = head.lanes[n + 1] % 4 THEN upto_xid ELSE '18446744073709551615' END, CASE WHEN l.lane % 4 = head.lanes[n + 1] % 4 THEN upto_id ELSE no_end END) w
+      WHERE l.lane % 4 >= first) r
+    WHERE r.nr <= most - shown ORDER BY r.nr;
+    GET DIAGNOSTICS found = ROW_COUNT;
+    shown := shown + found;
+    first := head.lanes[n + 1] % 4;
+    at_xid := upto_xid;
+    at_id := upto_id;
+  END LOOP;
+  IF shown < most THEN
+    key := jsonb_build_array(CASE WHEN upto < no_end THEN upto + 1 ELSE no_end END, NULL, NULL, NULL, NULL);
+    cost := 1;
+    RETURN NEXT;
+  END IF;
 END
 $$;
-COMMENT ON FUNCTION weir._next_available IS 'Jobs that wait to be claimed, in that order, after a key; no id where one was cancelled. See weir._next.';
+COMMENT ON FUNCTION weir._next_available IS
+  'Jobs that wait to be claimed, in that order, after a key; no id for a cancelled one. Of more than 500 lanes in which jobs may wait, it takes 500 at a time, by priority and queue. See weir._next.';
 
-CREATE OR REPLACE FUNCTION weir._next_running(lanes integer[], after jsonb, most integer) RETURNS TABLE (id bigint, ended_at timestamptz, key jsonb)
+CREATE OR REPLACE FUNCTION weir._next_running(lanes integer[], after jsonb, most integer) RETURNS TABLE (id bigint, ended_at timestamptz, key jsonb, cost integer)
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
 SET jit = off
 AS $$
 #variable_conflict use_column
 DECLARE
-  batches CONSTANT integer := 2500;  -- are looked at
   workers integer[] := weir._holders();
+  batches integer := greatest(20, 2500 / greatest(cardinality(workers), 1));  -- of each worker
   at_no   bigint := coalesce((after->>0)::bigint, 9223372036854775807);
   at_id   bigint := coalesce((after->>1)::bigint, 9223372036854775807);
 BEGIN
   RETURN QUERY
   WITH held AS MATERIALIZED (
-    SELECT h.* FROM weir._in_hand(workers, at_no, greatest(20, batches / greatest(cardinality(workers), 1))) h
+    SELECT h.* FROM weir._in_hand(workers, at_no, batches) h
   ), reached AS MATERIALIZED (  -- of a worker with more, older ones have not been looked at
     SELECT max(h.no) AS no FROM held h WHERE h.is_last
   )
-  SELECT k.id, NULL::timestamptz, jsonb_build_array(k.no, coalesce(k.id, 0))
+  SELECT k.id, NULL::timestamptz, jsonb_build_array(k.no, coalesce(k.id, 0)),
+         CASE row_number() OVER (ORDER BY k.no DESC, k.id DESC NULLS LAST) WHEN 1 THEN batches * cardinality(workers) ELSE 1 END
   FROM (
     SELECT i.id, h.no FROM reached r CROSS JOIN held h CROSS JOIN LATERAL unnest(h.ids) i(id)
     WHERE h.no >= coalesce(r.no, 0) AND (h.no, i.id) < (at_no, at_id) AND (_next_running.lanes IS NULL OR h.lane = ANY (_next_running.lanes))
@@ -295,7 +353,7 @@ $$;
 COMMENT ON FUNCTION weir._next_cancelled IS
   'Cancelled jobs, after a key: those with a tombstone by id, newest first, then those that their handler cancelled. No id where one is of another queue. See weir._next.';
 
-CREATE OR REPLACE FUNCTION weir._next(state text, lanes integer[], after jsonb, most integer) RETURNS TABLE (id bigint, ended_at timestamptz, key jsonb)
+CREATE OR REPLACE FUNCTION weir._next(state text, lanes integer[], after jsonb, most integer) RETURNS TABLE (id bigint, ended_at timestamptz, key jsonb, cost integer)
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
 SET jit = off
@@ -304,15 +362,15 @@ BEGIN
   CASE _next.state
     WHEN 'available' THEN RETURN QUERY SELECT n.* FROM weir._next_available(_next.lanes, _next.after, _next.most) n;
     WHEN 'running' THEN RETURN QUERY SELECT n.* FROM weir._next_running(_next.lanes, _next.after, _next.most) n;
-    WHEN 'scheduled' THEN RETURN QUERY SELECT n.* FROM weir._next_later(_next.lanes, _next.after, _next.most) n;
-    WHEN 'completed' THEN RETURN QUERY SELECT n.* FROM weir._next_completed(_next.lanes, _next.after, _next.most) n;
-    WHEN 'failed' THEN RETURN QUERY SELECT n.* FROM weir._next_failed(_next.lanes, _next.after, _next.most) n;
-    WHEN 'cancelled' THEN RETURN QUERY SELECT n.* FROM weir._next_cancelled(_next.lanes, _next.after, _next.most) n;
+    WHEN 'scheduled' THEN RETURN QUERY SELECT n.*, 1 FROM weir._next_later(_next.lanes, _next.after, _next.most) n;
+    WHEN 'completed' THEN RETURN QUERY SELECT n.*, 1 FROM weir._next_completed(_next.lanes, _next.after, _next.most) n;
+    WHEN 'failed' THEN RETURN QUERY SELECT n.*, 1 FROM weir._next_failed(_next.lanes, _next.after, _next.most) n;
+    WHEN 'cancelled' THEN RETURN QUERY SELECT n.*, CASE WHEN _next.lanes IS NULL THEN 1 ELSE 10 END FROM weir._next_cancelled(_next.lanes, _next.after, _next.most) n;
   END CASE;
 END
 $$;
 COMMENT ON FUNCTION weir._next IS
-  'The next jobs that are, or were, in a state, of some lanes or, for NULL, of all, after a key: at most so many, each with the key to go on after it, and when it ended. A row without an id only says how far the look has come; no row says that there are no more.';
+  'Up to most of the next jobs that are, or were, in a state, in some lanes or, for NULL, in all, after a key: each with the key to continue after it, when it ended, and what was read to find it, in units of a row. A row without an id only shows how far the search has come; no row means that there are no more.';
 
 CREATE OR REPLACE FUNCTION weir._read_page(states text[], queue text, kinds text[], meta jsonb, after text, most integer, OUT jobs weir.job_info[], OUT next text)
 LANGUAGE plpgsql STABLE
@@ -325,7 +383,7 @@ AS $$
 #variable_conflict use_column
 DECLARE
   every  CONSTANT text[] := ARRAY['available', 'running', 'scheduled', 'completed', 'failed', 'cancelled'];
-  bound  CONSTANT integer := 10000;  -- of a page's effort: 1 for a row or a batch, 10 for a job that is compared, 50 for one that is looked up in vain
+  bound  CONSTANT integer := 10000;  -- of a page's effort: 1 for a row or a batch, 8 for a lane, 10 for a job that is compared, 50 for one that is read in vain
   effort integer := 0;
   lanes  integer[];
   wrong  text;
@@ -354,13 +412,16 @@ BEGIN
   kinds := CASE WHEN cardinality(kinds) > 0 THEN kinds END;
   IF after <> '' THEN
     BEGIN
+      IF length(after) > 65536 THEN
+        RAISE data_exception;
+      END IF;
       at := convert_from(decode(rpad(translate(after, '-_', '+/'), (length(after) + 3) / 4 * 4, '='), 'base64'), 'UTF8')::jsonb;
       IF at->>2 IS DISTINCT FROM weir._seal(states, queue, kinds, meta, at) THEN
-        RAISE EXCEPTION USING ERRCODE = '22023';
+        RAISE data_exception;
       END IF;
-    EXCEPTION WHEN data_exception OR character_not_in_repertoire THEN
-      RAISE EXCEPTION 'weir: not a valid cursor for this list: %', left(after, 100)
-        USING ERRCODE = '22023', HINT = 'Give what the page before returned as next, with the same states, queue, kinds and meta; or none, for the first page.';
+    EXCEPTION WHEN data_exception OR program_limit_exceeded THEN
+      RAISE EXCEPTION 'weir: "%" is not a valid cursor for this list', left(after, 100)
+        USING ERRCODE = '22023', HINT = 'Pass what the previous page returned as next, in the same database, with the same states, queue, kinds and meta; or NULL for the first page.';
     END;
     nr := (at->>0)::integer;
     key := at->1;
@@ -374,10 +435,9 @@ BEGIN
   WHILE nr <= cardinality(states) LOOP
     LOOP
       got := 0;
-      effort := effort + CASE states[nr] WHEN 'running' THEN 2500 ELSE 0 END;
       FOR r IN SELECT n.* FROM weir._next(states[nr], lanes, nullif(key, 'null'), least(most + 1, 200)) n LOOP
         got := got + 1;
-        effort := effort + 1;
+        effort := effort + r.cost;
         IF r.id IS NOT NULL AND (kinds IS NOT NULL OR meta IS NOT NULL) THEN
           effort := effort + 9;
           -- All rows of a job have the same kind and meta.
@@ -422,13 +482,16 @@ $$;
 COMMENT ON FUNCTION weir._read_page IS 'A page of jobs as one snapshot shows them, see weir.jobs_page. The caller has called weir._lock_log.';
 
 CREATE OR REPLACE FUNCTION weir._seal(states text[], queue text, kinds text[], meta jsonb, at jsonb) RETURNS text
-LANGUAGE sql IMMUTABLE
+LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
 SET jit = off
 AS $$
-  SELECT left(md5(jsonb_build_array(states, queue, kinds, meta, at->0, at->1)::text), 8)
+  -- The number is the version of the keys: increase it when their form changes.
+  SELECT left(encode(sha256(convert_to(jsonb_build_array(s.value, c.system_identifier, d.oid::bigint, 1, states, queue, kinds, meta, at->0, at->1)::text, getdatabaseencoding())), 'hex'), 32)
+  FROM weir.setting s, pg_control_system() c, pg_database d WHERE s.name = 'cursor_secret' AND d.datname = current_database()
 $$;
-COMMENT ON FUNCTION weir._seal IS 'Ties a cursor to the list that it is of: a mistake is told, where another list would be gone on with. It keeps no secret.';
+COMMENT ON FUNCTION weir._seal IS
+  'Ties a cursor to its list and to this database, with a secret that no client knows: what is inside a cursor with a valid seal was written by this code.';
 
 CREATE OR REPLACE FUNCTION weir.jobs_page(states text[] DEFAULT NULL, queue text DEFAULT NULL, kinds text[] DEFAULT NULL, meta jsonb DEFAULT NULL,
                                           after text DEFAULT NULL, max_rows integer DEFAULT 100, OUT jobs jsonb, OUT next text)

@@ -294,11 +294,12 @@ CREATE TABLE weir.setting (
   name  text PRIMARY KEY,
   value text NOT NULL
 );
-COMMENT ON TABLE weir.setting IS 'Settings, changed by an operator: see weir.set; and the cluster this log belongs to.';
+COMMENT ON TABLE weir.setting IS 'Settings, changed by an operator: see weir.set; the cluster this log belongs to; and the secret that seals the cursors of lists.';
 INSERT INTO weir.setting (name, value) VALUES
   ('completed_retention', '1 day'),
   ('failed_retention', '7 days'),
   ('retention_bytes', '4294967296'),
+  ('cursor_secret', encode(sha256((gen_random_uuid()::text || gen_random_uuid()::text)::bytea), 'hex')),
   ('cluster', (SELECT system_identifier::text FROM pg_control_system()));
 
 CREATE TYPE weir.job_info AS (

@@ -1,6 +1,7 @@
 package proof
 
 import (
+	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
@@ -315,8 +316,6 @@ func TestEveryPageIsReadWithinABound(t *testing.T) {
 func TestListsRefuseWhatTheyDoNotUnderstand(t *testing.T) {
 	t.Parallel()
 	conn := connect(t, pgtest.Database(t))
-	enqueueN(t, conn, "q", 3)
-	next := value[string](t, conn, `SELECT next FROM weir.jobs_page(ARRAY['available'], max_rows => 1)`)
 	for _, c := range []struct{ args, says string }{
 		{`ARRAY['available', 'done']`, "unknown state done"},
 		{`ARRAY[NULL]`, "unknown state null"},
@@ -328,20 +327,125 @@ func TestListsRefuseWhatTheyDoNotUnderstand(t *testing.T) {
 		{`max_rows => 0`, "1 to 1000 jobs, got 0"},
 		{`max_rows => 1001`, "1 to 1000 jobs, got 1001"},
 		{`max_rows => NULL`, "got null"},
-		{`after => 'x'`, "not a valid cursor for this list: x"},
-		{`after => '!'`, "not a valid cursor"},
-		{`after => 'bnVsbA'`, "not a valid cursor"},
-		{`after => repeat('A', 100)`, "not a valid cursor"},
-		{fmt.Sprintf(`ARRAY['failed'], after => '%s'`, next), "not a valid cursor"},
-		{fmt.Sprintf(`ARRAY['available'], 'q', after => '%s'`, next), "not a valid cursor"},
-		{fmt.Sprintf(`ARRAY['available'], after => '%s'`, next[:len(next)-4]), "not a valid cursor"},
 	} {
 		_, err := conn.Exec(t.Context(), `SELECT * FROM weir.jobs_page(`+c.args+`)`)
 		if wantCode(t, c.args, err, "22023"); err != nil && !strings.Contains(err.Error(), c.says) {
 			t.Errorf("%s: %v, want %q", c.args, err, c.says)
 		}
 	}
-	if jobs, _ := (list{states: []string{"available"}}).page(t, conn, next, 10); len(jobs) != 2 {
-		t.Errorf("after the cursor, %d jobs are left, want 2", len(jobs))
+}
+
+// TestCursorsOfAnythingElseAreRefused: a cursor that is damaged, forged, or of another list or database is refused, always with the same error.
+func TestCursorsOfAnythingElseAreRefused(t *testing.T) {
+	t.Parallel()
+	conn, other := connect(t, pgtest.Database(t)), connect(t, pgtest.Database(t))
+	manyStates(t, conn, startWorker(t, conn, "q", "r"), 4)
+	manyStates(t, other, startWorker(t, other, "q", "r"), 4)
+	encode := func(content string) string { return base64.RawURLEncoding.EncodeToString([]byte(content)) }
+	refused := func(q querier, what, after string, states ...string) {
+		t.Helper()
+		_, err := q.Exec(t.Context(), `SELECT * FROM weir.jobs_page($1, after => $2)`, states, after)
+		if wantCode(t, what, err, "22023"); err != nil && !strings.Contains(err.Error(), "is not a valid cursor for this list") {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	for _, state := range allStates {
+		l := list{states: []string{state}}
+		jobs, next := l.page(t, conn, "", 1)
+		_, of := l.page(t, other, "", 1)
+		content, err := base64.RawURLEncoding.DecodeString(next)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var parts []json.RawMessage
+		if err := json.Unmarshal(content, &parts); err != nil || len(parts) != 3 {
+			t.Fatalf("%s: %v", content, err)
+		}
+		refused(conn, "another database's", of, state)
+		refused(conn, "another state's", next, "available", "failed")
+		refused(conn, "truncated", next[:len(next)-4], state)
+		refused(conn, "extended", next+"AAAA", state)
+		refused(conn, "not base64", next+"!", state)
+		for _, key := range []string{`null`, `{}`, `[]`, `"x"`, `["x", "y", "z", "u", "v"]`, `[null, 1]`, `{"1": ["x", "y", "z"]}`, `1e400`, string(parts[1])} {
+			for _, nr := range []string{"1", "0", "-1", `"x"`, "99999999999"} {
+				for _, seal := range []string{`""`, `null`, `"00000000"`} {
+					refused(conn, "forged", encode(fmt.Sprintf(`[%s, %s, %s]`, nr, key, seal)), state)
+				}
+			}
+			if key != string(parts[1]) {
+				refused(conn, "forged, with the seal of another key", encode(fmt.Sprintf(`[%s, %s, %s]`, parts[0], key, parts[2])), state)
+			}
+		}
+		if rest, _ := l.page(t, conn, next, 100); len(jobs) != 1 || len(rest) == 0 {
+			t.Errorf("%s: after a page of %d, %d jobs follow", state, len(jobs), len(rest))
+		}
+	}
+	for _, after := range []string{"x", "!", "bnVsbA", strings.Repeat("A", 100), encode("{}"), encode("[]"), encode(`"\u0000"`), encode("\xff"),
+		encode(strings.Repeat("[", 40_000)), strings.Repeat("A", 1_000_000)} {
+		refused(conn, "nonsense", after)
+	}
+	for _, args := range []string{`NULL, 'q'`, `NULL, NULL, ARRAY['k']`, `NULL, NULL, NULL, '{"n": 1}'`} {
+		_, next := list{}.page(t, conn, "", 1)
+		_, err := conn.Exec(t.Context(), `SELECT * FROM weir.jobs_page(`+args+`, after => $1)`, next)
+		wantCode(t, "another filter's", err, "22023")
+	}
+}
+
+// TestAPageIsBoundedWhateverTheNumberOfQueues: the cost of a page of available jobs does not grow with the number of queues, even if its filter
+// finds nothing; together the pages have every job once.
+func TestAPageIsBoundedWhateverTheNumberOfQueues(t *testing.T) {
+	pgtest.Alone(t, "what a page reads depends on the transactions of the whole server")
+	conn := connect(t, pgtest.Database(t))
+	var enqueued []int64
+	grow := func(from, upto int) {
+		t.Helper()
+		enqueued = append(enqueued, value[[]int64](t, conn, `SELECT weir.enqueue_many(array_agg('q' || n), array_agg('k'::text), array_agg('{}'::jsonb), priority => array_agg(1 + n % 4))
+			FROM generate_series($1::int, $2::int) n`, from, upto)...)
+	}
+	costliest := func(filter string) (blocks int64, pages int) {
+		t.Helper()
+		call := func(after string) string {
+			return fmt.Sprintf(`SELECT next FROM weir.jobs_page(ARRAY['available'], %s, after => '%s')`, filter, after)
+		}
+		for range 6 {
+			exec(t, conn, call("")) // makes the plans
+		}
+		for after := ""; pages < 1000; {
+			pages++
+			blocks = max(blocks, buffers(t, conn, call(after)))
+			next := value[*string](t, conn, call(after))
+			if next == nil {
+				return blocks, pages
+			}
+			after = *next
+		}
+		t.Fatal("the list does not end")
+		return 0, 0
+	}
+	grow(1, 400)
+	few, _ := costliest(`kinds => ARRAY['rare']`)
+	grow(401, 900)
+	rare := value[int64](t, conn, `SELECT weir.enqueue('q901', 'rare', priority => 4)`)
+	enqueued = append(enqueued, rare)
+	many, pages := costliest(`kinds => ARRAY['other']`)
+	t.Logf("a page that finds nothing reads up to %d blocks with 400 queues and %d with 900 (%d pages)", few, many, pages)
+	if many > few*3/2+100 {
+		t.Errorf("a page that finds nothing reads up to %d blocks with 400 queues and %d with 900", few, many)
+	}
+	l := list{states: []string{"available"}}
+	jobs, _ := l.all(t, conn, 1000, nil)
+	got := listedIDs(jobs)
+	slices.Sort(got)
+	if slices.Sort(enqueued); !slices.Equal(got, enqueued) {
+		t.Errorf("the pages have %d jobs, want %d", len(got), len(enqueued))
+	}
+	for i := 1; i < len(jobs); i++ {
+		if jobs[i].Priority < jobs[i-1].Priority {
+			t.Errorf("job %d of priority %d follows one of priority %d", jobs[i].ID, jobs[i].Priority, jobs[i-1].Priority)
+		}
+	}
+	l.kinds = []string{"rare"}
+	if got, _ := l.all(t, conn, 100, nil); !slices.Equal(listedIDs(got), []int64{rare}) {
+		t.Errorf("the list of a rare kind is %v, want %d", listedIDs(got), rare)
 	}
 }
