@@ -54,9 +54,13 @@ BEGIN
   PERFORM set_config('synchronous_commit', 'off', true);  -- lost together with its cursor, so done again
   SELECT p.* INTO c FROM weir.promotion p ORDER BY p.seq DESC LIMIT 1;
   at_time := greatest(clock_timestamp(), _promote.upto);
-  IF cardinality(c.ahead_due) >= 16 THEN
-    -- A clock that steps back again and again: some jobs rather come early, than that the cursor grows without end.
+  -- One call adds up to two cursors: that of a clock that has stepped back, and upto. A clock that steps back again and again, and an upto that falls
+  -- again and again, rather promote some jobs early than let the cursors grow without end: no older cursor is added, or upto reaches the nearest one.
+  IF cardinality(c.ahead_due) > 14 THEN
     at_time := greatest(at_time, c.due);
+    IF _promote.upto >= at_time THEN
+      at_time := coalesce((SELECT min(a) FROM unnest(c.ahead_due) a WHERE a >= at_time), at_time);
+    END IF;
     quota := NULL;
   END IF;
 

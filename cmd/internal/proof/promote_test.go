@@ -133,3 +133,33 @@ func TestPromotionOutlivesItsSegments(t *testing.T) {
 		t.Errorf("claimed %d jobs, want 1001", len(got))
 	}
 }
+
+// TestAFallingUptoKeepsFewCursors: promoting ahead of time up to earlier and earlier times, a hundred times, promotes each job once and leaves up
+// to 16 cursors, as clocks that step back do.
+func TestAFallingUptoKeepsFewCursors(t *testing.T) {
+	t.Parallel()
+	conn := connect(t, pgtest.Database(t))
+	const n = 100
+	schedule := func(minutes int) {
+		exec(t, conn, `SELECT weir.enqueue('q', 'k', run_at => now() + $1 * interval '1 minute')`, minutes)
+	}
+	promoted, most := 0, 0
+	for i := n; i > 0; i-- {
+		schedule(i)
+		promoted += value[int](t, conn, `SELECT promoted FROM weir._promote(upto => now() + $1 * interval '1 minute' + interval '1 second')`, i)
+		if promoted < n-i+1 {
+			t.Fatalf("%d jobs are promoted of %d that are due by the time given", promoted, n-i+1)
+		}
+		most = max(most, value[int](t, conn, `SELECT coalesce(cardinality(ahead_due), 0) FROM weir.promotion ORDER BY seq DESC LIMIT 1`))
+	}
+	if most > 16 {
+		t.Errorf("up to %d cursors are kept beside the newest, want at most 16", most)
+	}
+	schedule(n - 1)
+	if more, _ := promote(t, conn, 1000); more != 0 {
+		t.Errorf("%d jobs are promoted again, or before their time", more)
+	}
+	if last := value[int](t, conn, `SELECT promoted FROM weir._promote(upto => now() + interval '1 day')`); last != 1 || promoted != n {
+		t.Errorf("%d jobs are promoted, and then %d; want each of %d and 1 once", promoted, last, n)
+	}
+}
