@@ -117,7 +117,7 @@ func known(all []Migration, m Migration) error {
 		return fmt.Errorf("the database has migration %d %s, this build knows only %d migrations: use a newer version of weir", m.Version, m.Name, len(all))
 	case m.Name != all[m.Version-1].Name || m.checksum != all[m.Version-1].checksum:
 		return fmt.Errorf("the database's migration %d %s is not this build's: %w: let that build finish its jobs, or save them "+
-			"(SELECT queue, kind, args FROM weir.jobs('available') and of 'later'); then remove it with DROP SCHEMA weir CASCADE, and run weir migrate up", m.Version, m.Name, ErrOtherBuild)
+			"(SELECT queue, kind, args FROM weir.jobs('available') and of 'scheduled'); then remove it with DROP SCHEMA weir CASCADE, and run weir migrate up", m.Version, m.Name, ErrOtherBuild)
 	}
 	return nil
 }

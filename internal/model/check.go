@@ -174,7 +174,7 @@ func (m *jobs) mend(s *state) error {
 				}
 			}
 		}
-		return fmt.Errorf("job %d was never handed out", l.of)
+		return fmt.Errorf("job %d was never claimed", l.of)
 	}
 	return nil
 }
