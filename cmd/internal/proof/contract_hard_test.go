@@ -1,7 +1,6 @@
 package proof
 
 import (
-	"fmt"
 	"testing"
 
 	"github.com/weir-pg/weir/internal/pgtest"
@@ -61,13 +60,7 @@ func TestStoppingGoesInBoundedSteps(t *testing.T) {
 	conn := connect(t, pgtest.Database(t))
 	worker := value[int32](t, conn, `SELECT weir.start('w', ARRAY['q'])`)
 	const batches = 12000
-	exec(t, conn, fmt.Sprintf(`
-		WITH made AS (
-			INSERT INTO weir.batch (lane, segment, origin, worker, seq, from_xid, to_xid, pos_xid, pos_id, total, claimed_at, no, ids)
-			SELECT 5, 1, 1, %[1]d, i, '3', '3', '3', i, i, now(), nextval('weir.batch_no'), ARRAY[i] FROM generate_series(1, %[2]d) i
-			RETURNING lane, segment, worker, seq, ids)
-		INSERT INTO weir.result (lane, segment, worker, seq, finished_at, outcome, ids)
-		SELECT m.lane, m.segment, m.worker, m.seq, now(), 'completed', m.ids FROM made m`, worker, batches))
+	endedBatches(t, conn, worker, batches)
 	// A step examines as much as is possible within a second, and at least one part. Here the second is over already, so it is one part.
 	exec(t, conn, `BEGIN`)
 	exec(t, conn, `SELECT pg_sleep(1.1)`)

@@ -103,8 +103,8 @@ func TestLooksDoNotGrowWithTheLog(t *testing.T) {
 		mustComplete(t, conn, worker, claimAll(t, conn, worker, "q"))
 		return costs
 	}
-	small := measure(fill(200))
-	large := measure(fill(1800))
+	small := measure(fill(100))
+	large := measure(fill(900))
 	t.Logf("blocks in a small log %v, in a large one %v", small, large)
 	for query, n := range large {
 		if was := small[query]; n > 4*was+40 {

@@ -192,6 +192,19 @@ func claimAll(t *testing.T, q querier, worker int32, queue string) []attempt {
 	return nil
 }
 
+// endedBatches inserts batches of one job each, which a worker has claimed and completed, in a lane of their own. Claiming so many takes long.
+func endedBatches(t *testing.T, q querier, worker int32, n int) {
+	t.Helper()
+	exec(t, q, `SELECT weir.enqueue('ended', 'k')`)
+	exec(t, q, `WITH made AS (
+			INSERT INTO weir.batch (lane, segment, origin, worker, seq, from_xid, to_xid, pos_xid, pos_id, total, claimed_at, no, ids)
+			SELECT (SELECT j.lane FROM weir.job j JOIN weir.queue q ON q.id = j.lane / 4 WHERE q.name = 'ended'),
+				1, 1, $1, i, '3', '3', '3', i, i, now(), nextval('weir.batch_no'), ARRAY[-i] FROM generate_series(1, $2::int) i
+			RETURNING lane, segment, worker, seq, ids)
+		INSERT INTO weir.result (lane, segment, worker, seq, finished_at, outcome, ids)
+		SELECT m.lane, m.segment, m.worker, m.seq, now(), 'completed', m.ids FROM made m`, worker, n)
+}
+
 // complete records attempts as completed in one call. If any is refused, the error is that of the first, with WR002 for a lost one.
 func complete(ctx context.Context, q querier, worker int32, done []attempt) error {
 	refused, err := record(ctx, q, worker, done, "completed", nil)
