@@ -12,7 +12,7 @@ import (
 	"github.com/weir-pg/weir/internal/pgtest"
 )
 
-// TestNothingIsDeadUnderAPinnedHorizon: while a long transaction keeps VACUUM from removing anything, 250,000 jobs (1,000,000 with -long) leave no
+// TestNothingIsDeadUnderAPinnedHorizon: while a long transaction keeps VACUUM from removing anything, 125,000 jobs (1,000,000 with -long) leave no
 // dead tuple, their space is reclaimed, and claims do not become slower.
 func TestNothingIsDeadUnderAPinnedHorizon(t *testing.T) {
 	pgtest.Alone(t, "it compares the times of claims")
@@ -26,9 +26,9 @@ func TestNothingIsDeadUnderAPinnedHorizon(t *testing.T) {
 
 func pinned(t *testing.T, pin []string) {
 	const batch = 960
-	total, retained, bound := 250_000, int64(8<<20), int64(24<<20)
+	total, retained, bound := 125_000, int64(4<<20), int64(20<<20)
 	if *longFlag > 0 {
-		total, retained, bound = 4*total, 4*retained, 64<<20
+		total, retained, bound = 1_000_000, 32<<20, 64<<20
 	}
 	atOnce := total / 100
 	url := pgtest.Database(t)
