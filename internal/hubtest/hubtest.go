@@ -35,7 +35,7 @@ var command = sync.OnceValues(func() (string, error) {
 	path := filepath.Join(dir, "weir")
 	ctx, cancel := context.WithTimeout(context.Background(), bound)
 	defer cancel()
-	if out, err := exec.CommandContext(ctx, "go", "build", "-o", path, "github.com/weir-pg/weir/cmd/weir").CombinedOutput(); err != nil {
+	if out, err := exec.CommandContext(ctx, "go", "build", "-ldflags", "-s -w", "-o", path, "github.com/weir-pg/weir/cmd/weir").CombinedOutput(); err != nil {
 		return "", fmt.Errorf("build the command: %w: %s", err, out)
 	}
 	return path, nil
