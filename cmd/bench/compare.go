@@ -11,22 +11,22 @@ import (
 	"github.com/weir-pg/weir/cmd/internal/load"
 )
 
-// comparison is what is printed with --json.
+// comparison is the output of --json.
 type comparison struct {
 	Bench   string         `json:"bench"`
 	Weir    []*load.Report `json:"weir"`
 	River   []*load.Report `json:"river"`
-	Ratio   load.Spread    `json:"ratio"` // of jobs per second, Weir's to River's, round by round; of latency's medians, River's to Weir's
+	Ratio   load.Spread    `json:"ratio"` // by round: jobs per second, Weir to River, or median latency, River to Weir
 	Targets []load.Target  `json:"targets,omitempty"`
 }
 
-// measurement is one of an engine.
+// measurement measures one engine.
 type measurement func(*load.Database, load.Engine) (*load.Report, error)
 
 type drainCmd struct {
 	flags
-	Jobs   int `default:"500000" help:"How many in each round (${default})."`
-	Rounds int `default:"3" help:"In which the two take turns (${default})."`
+	Jobs   int `default:"500000" help:"Number of jobs in each round (${default})."`
+	Rounds int `default:"3" help:"Number of rounds, in which the two take turns (${default})."`
 }
 
 func (c *drainCmd) Run(ctx context.Context, s *streams) error {
@@ -38,8 +38,8 @@ func (c *drainCmd) Run(ctx context.Context, s *streams) error {
 
 type latencyCmd struct {
 	flags
-	Seconds float64 `default:"60" help:"For how long jobs are enqueued, and for how long all is idle then (${default})."`
-	Rounds  int     `default:"3" help:"In which the two take turns (${default})."`
+	Seconds float64 `default:"60" help:"Seconds of enqueueing, and then of idling (${default})."`
+	Rounds  int     `default:"3" help:"Number of rounds, in which the two take turns (${default})."`
 }
 
 func (c *latencyCmd) Run(ctx context.Context, s *streams) error {
@@ -51,7 +51,7 @@ func (c *latencyCmd) Run(ctx context.Context, s *streams) error {
 type pinnedCmd struct {
 	flags
 	Rate    int     `default:"3000" help:"Jobs enqueued per second (${default})."`
-	Seconds float64 `default:"60" help:"For how long before, and for how long during the pin (${default})."`
+	Seconds float64 `default:"60" help:"Seconds before the pin, and seconds during it (${default})."`
 	Pin     string  `default:"read" enum:"read,write" help:"read: a snapshot that stays open; write: an idle transaction that holds an xid (${default})."`
 	Alone   bool    `help:"Measure Weir alone."`
 }
@@ -66,7 +66,7 @@ func (c *pinnedCmd) Run(ctx context.Context, s *streams) error {
 	return c.compare(ctx, s, "pinned", 1, measure)
 }
 
-// compare measures Weir and River in turn, and prints both and their ratio.
+// compare measures Weir and River in turn, and prints both reports and their ratio.
 func (f *flags) compare(ctx context.Context, s *streams, name string, rounds int, measure measurement) error {
 	engines := []load.Engine{engine.Engine{Log: s.errs}, riverEngine{s.errs}}
 	return f.with(ctx, s, 0, func(d *load.Database) error {
@@ -81,7 +81,7 @@ func (f *flags) compare(ctx context.Context, s *streams, name string, rounds int
 			if err != nil {
 				return fmt.Errorf("river: %w", err)
 			}
-			river.Targets = nil // they are Weir's promises
+			river.Targets = nil // the targets are Weir's promises
 			c.Weir, c.River = append(c.Weir, weir), append(c.River, river)
 			if name == "latency" {
 				ratios = append(ratios, *river.P50 / *weir.P50)
@@ -90,7 +90,7 @@ func (f *flags) compare(ctx context.Context, s *streams, name string, rounds int
 			}
 		}
 		if len(ratios) == 0 {
-			return fmt.Errorf("%s takes at least one round, got %d", name, rounds)
+			return fmt.Errorf("%s needs at least one round, got %d", name, rounds)
 		}
 		c.Ratio = *load.SpreadOf(ratios)
 		if name == "drain" {
@@ -106,14 +106,14 @@ func (f *flags) compare(ctx context.Context, s *streams, name string, rounds int
 		}
 		what := "Weir to River"
 		if name == "latency" {
-			what = "latency's median, River to Weir"
+			what = "median latency, River to Weir"
 		}
 		_, err := fmt.Fprintf(s.out, "%s: %.1f (%.1f to %.1f in %d rounds)\n", what, c.Ratio.Median, c.Ratio.Min, c.Ratio.Max, c.Ratio.Samples)
 		return err
 	}, engines...)
 }
 
-// speed is the rate that is compared: under the pin, where there is one.
+// speed returns the rate to compare: the one during the pin, if there is one.
 func speed(r *load.Report) float64 {
 	if r.During != nil {
 		return r.During.JobsPerSecond

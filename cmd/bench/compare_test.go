@@ -8,6 +8,7 @@ import (
 	"github.com/weir-pg/weir/internal/pgtest"
 )
 
+// TestDrainComparesWeirWithRiver: drain measures both engines, and prints one JSON object with their ratio.
 func TestDrainComparesWeirWithRiver(t *testing.T) {
 	t.Parallel()
 	var out, errs bytes.Buffer
@@ -16,28 +17,30 @@ func TestDrainComparesWeirWithRiver(t *testing.T) {
 	}
 	var c comparison
 	if err := json.Unmarshal(out.Bytes(), &c); err != nil {
-		t.Fatalf("not one JSON object: %v\n%s", err, out.String())
+		t.Fatalf("the output is not a single JSON object: %v\n%s", err, out.String())
 	}
 	if len(c.Weir) != 1 || len(c.River) != 1 || c.Ratio.Median <= 0 || c.Weir[0].Jobs != 3000 || c.River[0].Jobs != 3000 || *c.Weir[0].DeadTuples != 0 {
 		t.Errorf("%s", out.String())
 	}
 }
 
+// TestPinnedComparesWeirWithRiver: pinned measures both engines before and during the pin.
 func TestPinnedComparesWeirWithRiver(t *testing.T) {
-	pgtest.Alone(t, "in a second before the pin, and one during it, something must have been done")
+	pgtest.Alone(t, "jobs must be done within a second before the pin, and within one during it")
 	var out, errs bytes.Buffer
 	if err := run(t.Context(), []string{"pinned", "--rate", "200", "--seconds", "1", "--pin", "write", "--json"}, &streams{out: &out, errs: &errs}); err != nil {
 		t.Fatalf("%v\n%s", err, errs.String())
 	}
 	var c comparison
 	if err := json.Unmarshal(out.Bytes(), &c); err != nil {
-		t.Fatalf("not one JSON object: %v\n%s", err, out.String())
+		t.Fatalf("the output is not a single JSON object: %v\n%s", err, out.String())
 	}
 	if c.Weir[0].During.Jobs <= 0 || c.River[0].During.Jobs <= 0 {
 		t.Errorf("%s", out.String())
 	}
 }
 
+// TestLatencyComparesWeirWithRiver: latency measures both engines, and prints the ratio of their medians.
 func TestLatencyComparesWeirWithRiver(t *testing.T) {
 	t.Parallel()
 	var out, errs bytes.Buffer
@@ -46,7 +49,7 @@ func TestLatencyComparesWeirWithRiver(t *testing.T) {
 	}
 	var c comparison
 	if err := json.Unmarshal(out.Bytes(), &c); err != nil {
-		t.Fatalf("not one JSON object: %v\n%s", err, out.String())
+		t.Fatalf("the output is not a single JSON object: %v\n%s", err, out.String())
 	}
 	if *c.Weir[0].P50 <= 0 || *c.Weir[0].SQL.P50 <= 0 || *c.River[0].P50 <= 0 || c.River[0].SQL != nil {
 		t.Errorf("%s", out.String())

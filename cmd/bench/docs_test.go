@@ -9,7 +9,7 @@ import (
 	"github.com/alecthomas/kong"
 )
 
-// TestCommandsOfTheBenchmarksExist: every figure of the page comes from a command that can be run.
+// TestCommandsOfTheBenchmarksExist: every command on the page of benchmarks can be run, and the page names every command.
 func TestCommandsOfTheBenchmarksExist(t *testing.T) {
 	t.Parallel()
 	page, err := os.ReadFile("../../docs/benchmarks.md")
@@ -34,7 +34,7 @@ func TestCommandsOfTheBenchmarksExist(t *testing.T) {
 	}
 	for _, c := range parser.Model.Children {
 		if !c.Hidden && !named[c.Name] {
-			t.Errorf("the page of benchmarks does not name go run ./cmd/bench %s", c.Name)
+			t.Errorf("docs/benchmarks.md does not name go run ./cmd/bench %s", c.Name)
 		}
 	}
 }

@@ -11,17 +11,17 @@ import (
 	"github.com/weir-pg/weir/cmd/internal/load"
 )
 
-// hubFlags are those of every bench of the hub, which runs in a process of its own.
+// hubFlags are the flags of every bench of the hub, which runs in a separate process.
 type hubFlags struct {
 	flags
-	HubCPUProfile string `name:"hub-cpu-profile" type:"path" placeholder:"FILE" help:"Write a CPU profile of the hub, for go tool pprof; of the last hub where there are several."`
+	HubCPUProfile string `name:"hub-cpu-profile" type:"path" placeholder:"FILE" help:"Write a CPU profile of the hub, for go tool pprof; of the last hub if there are several."`
 }
 
 func (f *hubFlags) config() hub.HubConfig {
 	return hub.HubConfig{Spawn: thisProgram, Profile: f.HubCPUProfile}
 }
 
-// thisProgram is this program once more, as a childCmd.
+// thisProgram returns the command that runs this program as a childCmd.
 func thisProgram(ctx context.Context) *exec.Cmd {
 	self, err := os.Executable()
 	cmd := exec.CommandContext(ctx, self)
@@ -30,23 +30,23 @@ func thisProgram(ctx context.Context) *exec.Cmd {
 	return cmd
 }
 
-// childCmd is a process that a bench starts: a hub, or subscribers.
+// childCmd is a process that a bench starts: a hub, or a group of subscribers.
 type childCmd struct{}
 
 func (childCmd) Run(ctx context.Context, s *streams) error {
 	in, readable := s.in.(io.ReadCloser)
 	out, writable := s.out.(io.WriteCloser)
 	if !readable || !writable {
-		return errors.New("this command is for benches alone: run one of the others")
+		return errors.New("this command is only for benches: run another one")
 	}
 	return hub.Child(ctx, in, out, s.errs)
 }
 
 type publishCmd struct {
 	hubFlags
-	Clients int     `default:"64" help:"How many (${default})."`
-	Rounds  int     `default:"5" help:"In which the ways take turns, once with the disk as it is and once with slow flushes (${default})."`
-	Seconds float64 `default:"3" help:"Of each way in each round (${default})."`
+	Clients int     `default:"64" help:"Number of clients (${default})."`
+	Rounds  int     `default:"5" help:"Number of rounds, in which the ways take turns, once with the disk as it is and once with slow flushes (${default})."`
+	Seconds float64 `default:"3" help:"Seconds of each way in each round (${default})."`
 }
 
 func (c *publishCmd) Run(ctx context.Context, s *streams) error {
@@ -59,10 +59,10 @@ func (c *publishCmd) Run(ctx context.Context, s *streams) error {
 
 type pingPongCmd struct {
 	hubFlags
-	Idle         int     `default:"10000" help:"Idle listeners on the hub, at most (${default})."`
-	IdlePostgres int     `default:"1000" help:"Idle listeners on PostgreSQL, at most (${default})."`
-	Rounds       int     `default:"3" help:"In which hub and PostgreSQL take turns (${default})."`
-	Seconds      float64 `default:"3" help:"With each number of idle listeners in each round (${default})."`
+	Idle         int     `default:"10000" help:"Maximum number of idle listeners on the hub (${default})."`
+	IdlePostgres int     `default:"1000" help:"Maximum number of idle listeners on PostgreSQL (${default})."`
+	Rounds       int     `default:"3" help:"Number of rounds, in which the hub and PostgreSQL take turns (${default})."`
+	Seconds      float64 `default:"3" help:"Seconds with each number of idle listeners in each round (${default})."`
 }
 
 func (c *pingPongCmd) Run(ctx context.Context, s *streams) error {
@@ -74,14 +74,14 @@ func (c *pingPongCmd) Run(ctx context.Context, s *streams) error {
 
 type fanoutCmd struct {
 	hubFlags
-	Subscribers int     `default:"10000" help:"How many (${default})."`
-	Transport   string  `default:"pg" enum:"pg,ws,sse" help:"How they subscribe: pg, ws or sse (${default})."`
-	Seconds     float64 `default:"20" help:"Of each of the three parts (${default})."`
-	Payload     int     `default:"32" help:"Bytes of a message's payload (${default})."`
-	InFlight    int     `help:"Deliveries under way at most. Default: those of two transactions on one channel, and two for each subscriber."`
-	Batch       int     `help:"Messages in a transaction. Default: 1 on one channel, up to 500 on a channel for each."`
-	Only        string  `enum:"one,burst,each," default:"" help:"Measure one part alone: one (channel to all), burst (ten messages at a time on it) or each (a channel for each)."`
-	Rate        int     `help:"Deliveries offered per second at most. Default: as many as --in-flight lets through."`
+	Subscribers int     `default:"10000" help:"Number of subscribers (${default})."`
+	Transport   string  `default:"pg" enum:"pg,ws,sse" help:"Transport of the subscribers: pg, ws or sse (${default})."`
+	Seconds     float64 `default:"20" help:"Seconds of each of the three parts (${default})."`
+	Payload     int     `default:"32" help:"Size of a message's payload, in bytes (${default})."`
+	InFlight    int     `help:"Maximum number of deliveries in progress. Default: those of two transactions on one channel; on a channel for each, two per subscriber."`
+	Batch       int     `help:"Messages per transaction. Default: 1 on one channel, up to 500 on a channel for each."`
+	Only        string  `enum:"one,burst,each," default:"" help:"Measure only one part: one (one channel to all), burst (one channel to all, ten messages at a time) or each (a channel for each)."`
+	Rate        int     `help:"Maximum number of deliveries per second. Default: limited only by --in-flight."`
 }
 
 func (c *fanoutCmd) Run(ctx context.Context, s *streams) error {
@@ -95,10 +95,10 @@ func (c *fanoutCmd) Run(ctx context.Context, s *streams) error {
 
 type listenersCmd struct {
 	hubFlags
-	Subscribers int      `default:"50000" help:"How many. Where one process may not open so many files, several hubs share them (${default})."`
-	Transports  []string `default:"pg,ws,sse" enum:"pg,ws,sse" help:"How they subscribe, one after the other: pg, ws, sse (${default})."`
-	Backends    int      `default:"100" help:"Sessions that listen to PostgreSQL itself, for comparison (${default})."`
-	Settle      float64  `default:"10" help:"Seconds between the last one's coming and the look at the memory (${default})."`
+	Subscribers int      `default:"50000" help:"Number of subscribers. If a process may not open that many files, several hubs share them (${default})."`
+	Transports  []string `default:"pg,ws,sse" enum:"pg,ws,sse" help:"Transports, measured one after the other: pg, ws, sse (${default})."`
+	Backends    int      `default:"100" help:"Number of sessions that listen on PostgreSQL itself, for comparison (${default})."`
+	Settle      float64  `default:"10" help:"Seconds between the arrival of the last subscriber and the measurement of memory (${default})."`
 }
 
 func (c *listenersCmd) Run(ctx context.Context, s *streams) error {
@@ -113,9 +113,9 @@ func (c *listenersCmd) Run(ctx context.Context, s *streams) error {
 
 type stormCmd struct {
 	hubFlags
-	Clients  int `default:"10000" help:"Of the hub (${default})."`
-	Postgres int `default:"1000" help:"Of PostgreSQL itself (${default})."`
-	Rounds   int `default:"3" help:"In which hub and PostgreSQL take turns (${default})."`
+	Clients  int `default:"10000" help:"Number of clients of the hub (${default})."`
+	Postgres int `default:"1000" help:"Number of clients of PostgreSQL itself (${default})."`
+	Rounds   int `default:"3" help:"Number of rounds, in which the hub and PostgreSQL take turns (${default})."`
 }
 
 func (c *stormCmd) Run(ctx context.Context, s *streams) error {

@@ -9,19 +9,19 @@ import (
 	"github.com/weir-pg/weir/internal/pgtest"
 )
 
-// hubReport runs a bench of the hub and returns its ways by name, with their condition.
+// hubReport runs a bench of the hub, and returns its report and the measured ways by name.
 func hubReport(t *testing.T, url string, args ...string) (load.Report, map[string][]load.Way) {
 	t.Helper()
 	r, fields := report(t, url, args...)
 	hasFields(t, fields, "hub", "note", "targets")
 	if r.Hub == nil || len(r.Hub.Ways) == 0 {
-		t.Fatalf("the report holds no ways: %v", fields)
+		t.Fatalf("the report has no ways: %v", fields)
 	}
 	ways := map[string][]load.Way{}
 	for _, w := range r.Hub.Ways {
 		ways[w.Way] = append(ways[w.Way], w)
 		if w.Unit == "" || w.Done <= 0 {
-			t.Errorf("it does not say what was done: %+v", w)
+			t.Errorf("the way does not say what was done: %+v", w)
 		}
 	}
 	return r, ways
@@ -30,33 +30,35 @@ func hubReport(t *testing.T, url string, args ...string) (load.Report, map[strin
 func rated(t *testing.T, w load.Way, rounds int) {
 	t.Helper()
 	if w.PerSecond == nil || w.PerSecond.Min <= 0 || w.PerSecond.Samples != rounds || w.P50 == nil || *w.P50 <= 0 || *w.P99 < *w.P50 {
-		t.Errorf("no plausible rate or latency: %+v", w)
+		t.Errorf("the rate or the latency is not plausible: %+v", w)
 	}
 }
 
-// On a private server, for one that does not flush is not slowed down by slow flushes.
+// TestPublishComparesWithInsertAloneAndNotify: publish measures all ways with fast and with slow flushes. It needs a private server that flushes,
+// since slow flushes don't slow down one that does not.
 func TestPublishComparesWithInsertAloneAndNotify(t *testing.T) {
 	t.Parallel()
 	r, ways := hubReport(t, "", "publish", "--clients", "4", "--rounds", "2", "--seconds", "0.1")
 	if len(ways) != 5 {
-		t.Errorf("%d ways, want 5: %+v", len(ways), ways)
+		t.Errorf("there are %d ways, want 5: %+v", len(ways), ways)
 	}
 	for name, conditions := range ways {
 		if len(conditions) != 2 || conditions[0].Under == conditions[1].Under {
-			t.Errorf("%s: not measured once with the disk as it is and once with slow flushes: %+v", name, conditions)
+			t.Errorf("%s was not measured once with the disk as it is and once with slow flushes: %+v", name, conditions)
 		}
 		for _, w := range conditions {
 			rated(t, w, 2)
 		}
 	}
 	if slow := ways["insert alone"][1]; *slow.P50 < 2 {
-		t.Errorf("a flush was to take 2 ms, and half of the transactions took %.2f ms and less", *slow.P50)
+		t.Errorf("a flush should take 2 ms, but half of the transactions took at most %.2f ms", *slow.P50)
 	}
 	if len(r.Hub.Comparisons) != 10 || len(r.Targets) != 3 {
-		t.Errorf("comparisons %+v, targets %+v", r.Hub.Comparisons, r.Targets)
+		t.Errorf("the comparisons are %+v, and the targets %+v", r.Hub.Comparisons, r.Targets)
 	}
 }
 
+// TestPingPongPlaysOnHubAndPostgres: pingpong measures each way with each number of idle listeners.
 func TestPingPongPlaysOnHubAndPostgres(t *testing.T) {
 	t.Parallel()
 	r, ways := hubReport(t, pgtest.Database(t), "pingpong", "--idle", "12", "--idle-postgres", "10", "--rounds", "1", "--seconds", "0.1")
@@ -76,7 +78,7 @@ func TestPingPongPlaysOnHubAndPostgres(t *testing.T) {
 	}
 }
 
-// Every message reaches every subscriber, or the bench fails.
+// TestFanoutDeliversEverything: fanout delivers every message to every subscriber, over every transport.
 func TestFanoutDeliversEverything(t *testing.T) {
 	t.Parallel()
 	url := pgtest.Database(t)
@@ -94,15 +96,15 @@ func TestFanoutDeliversEverything(t *testing.T) {
 			}
 		}
 		if want := map[string]int{"pg": 3}[transport]; bare != want || len(ways) != 3+want {
-			t.Errorf("over %s: %d ways, %d of them a bare loop's, want %d and %d: %+v", transport, len(ways), bare, 3+want, want, ways)
+			t.Errorf("over %s there are %d ways, %d of them bare loops, want %d and %d: %+v", transport, len(ways), bare, 3+want, want, ways)
 		}
 		if info, err := os.Stat(profile); err != nil || info.Size() == 0 {
-			t.Errorf("no profile of the hub: %v", err)
+			t.Errorf("the profile of the hub was not written: %v", err)
 		}
 	}
 }
 
-// On a private server, whose processes can be looked at.
+// TestListenersWeighsSubscribers: listeners measures the memory of subscribers, and of PostgreSQL's sessions on a private server.
 func TestListenersWeighsSubscribers(t *testing.T) {
 	t.Parallel()
 	_, ways := hubReport(t, "", "listeners", "--subscribers", "300", "--backends", "3", "--settle", "0.1")
@@ -113,12 +115,13 @@ func TestListenersWeighsSubscribers(t *testing.T) {
 		}
 	}
 	if w := ways["PostgreSQL, a backend each"]; exists("/proc/self/smaps_rollup") && (len(w) != 1 || w[0].Each.PSS < 100<<10) {
-		t.Errorf("a backend: %+v", w)
+		t.Errorf("PostgreSQL: %+v", w)
 	}
 }
 
+// TestStormServesEverybody: storm measures how long it takes until all clients of hubs and of PostgreSQL are served.
 func TestStormServesEverybody(t *testing.T) {
-	pgtest.Alone(t, "it compares two ways by their time")
+	pgtest.Alone(t, "it compares two times")
 	r, ways := hubReport(t, pgtest.Database(t), "storm", "--clients", "100", "--postgres", "10", "--rounds", "2")
 	for name, clients := range map[string]int{"hub": 100, "hub, as many as PostgreSQL": 10, "PostgreSQL": 10} {
 		if w := ways[name]; len(w) != 1 || w[0].Clients != clients || *w[0].Refused != 0 || w[0].Seconds.Samples != 2 || *w[0].Longest < *w[0].P50 {
@@ -130,7 +133,7 @@ func TestStormServesEverybody(t *testing.T) {
 	}
 }
 
-// All clients are on this machine, and so are more than a hub lets log in at once from one address.
+// TestStormIsLargerThanHubsTakeFromOneAddress: a storm may have more clients on this machine than a hub by default lets log in from one address.
 func TestStormIsLargerThanHubsTakeFromOneAddress(t *testing.T) {
 	t.Parallel()
 	_, ways := hubReport(t, pgtest.Database(t), "storm", "--clients", "3000", "--postgres", "10", "--rounds", "1")

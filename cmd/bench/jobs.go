@@ -9,8 +9,8 @@ import (
 
 type workersCmd struct {
 	flags
-	Workers int     `default:"100" help:"How many, each of concurrency 1 (${default})."`
-	Seconds float64 `default:"60" help:"For how long (${default})."`
+	Workers int     `default:"100" help:"Number of workers, each of concurrency 1 (${default})."`
+	Seconds float64 `default:"60" help:"Seconds of measuring (${default})."`
 }
 
 func (c *workersCmd) Run(ctx context.Context, s *streams) error {
@@ -21,10 +21,10 @@ func (c *workersCmd) Run(ctx context.Context, s *streams) error {
 
 type ageCmd struct {
 	flags
-	Jobs      int     `default:"60000" help:"How many are worked before (${default})."`
-	Queues    int     `default:"20" help:"How many queues they are spread over (${default})."`
-	Scheduled int     `default:"20000" help:"How many wait for a time that is far away (${default})."`
-	Failing   float64 `default:"5" help:"Percent of the attempts that fail, and are retried (${default})."`
+	Jobs      int     `default:"60000" help:"Number of jobs that are worked first (${default})."`
+	Queues    int     `default:"20" help:"Number of their queues (${default})."`
+	Scheduled int     `default:"20000" help:"Number of jobs scheduled for a distant time (${default})."`
+	Failing   float64 `default:"5" help:"Percentage of attempts that fail and are retried (${default})."`
 }
 
 func (c *ageCmd) Run(ctx context.Context, s *streams) error {
@@ -35,7 +35,7 @@ func (c *ageCmd) Run(ctx context.Context, s *streams) error {
 
 type memoryCmd struct {
 	flags
-	Jobs int `default:"2000" help:"How many run at once (${default})."`
+	Jobs int `default:"2000" help:"Number of jobs that run at once (${default})."`
 }
 
 func (c *memoryCmd) Run(ctx context.Context, s *streams) error {

@@ -8,8 +8,9 @@ import (
 	"github.com/weir-pg/weir/internal/pgtest"
 )
 
+// TestPinnedTellsBeforeFromDuring: pinned reports the time before the pin and the time during it separately.
 func TestPinnedTellsBeforeFromDuring(t *testing.T) {
-	pgtest.Alone(t, "in a second before the pin, and one during it, something must have been done")
+	pgtest.Alone(t, "jobs must be done within a second before the pin, and within one during it")
 	for _, pin := range []string{"read", "write"} {
 		r, fields := report(t, pgtest.Database(t), "pinned", "--rate", "200", "--seconds", "1", "--pin", pin, "--alone")
 		hasFields(t, fields, "before", "during", "ratio")
@@ -23,6 +24,7 @@ func TestPinnedTellsBeforeFromDuring(t *testing.T) {
 	}
 }
 
+// TestWorkersShareOneQueue: workers reports the share of each worker.
 func TestWorkersShareOneQueue(t *testing.T) {
 	pgtest.Alone(t, "each worker has a second to get its share")
 	r, fields := report(t, pgtest.Database(t), "workers", "--workers", "5", "--seconds", "1")
@@ -33,6 +35,7 @@ func TestWorkersShareOneQueue(t *testing.T) {
 	noneDeadIn(t, r.Figures)
 }
 
+// TestAgeTakesTheTimeOfEverything: age measures every kind of operation.
 func TestAgeTakesTheTimeOfEverything(t *testing.T) {
 	t.Parallel()
 	r, fields := report(t, pgtest.Database(t), "age", "--jobs", "2000", "--queues", "3", "--scheduled", "500", "--failing", "10")
@@ -42,11 +45,12 @@ func TestAgeTakesTheTimeOfEverything(t *testing.T) {
 		if !slices.ContainsFunc(r.Operations, func(o load.Operation) bool {
 			return o.What == what && o.Times > 0 && o.Median > 0 && o.Max >= o.Median
 		}) {
-			t.Errorf("%s is missing among %+v", what, r.Operations)
+			t.Errorf("the operation %s is missing in %+v", what, r.Operations)
 		}
 	}
 }
 
+// TestMemoryRunsAllJobsAtOnce: memory measures with all jobs running at the same time.
 func TestMemoryRunsAllJobsAtOnce(t *testing.T) {
 	t.Parallel()
 	r, fields := report(t, pgtest.Database(t), "memory", "--jobs", "100")

@@ -1,7 +1,7 @@
-// Command bench measures Weir for those who make it: beside a peer, in turn on one PostgreSQL server, and what users need not measure for themselves,
-// for which there are `weir bench` and `weir lab`. Rates do not carry from one machine to another; ratios on one machine do better.
+// Command bench measures Weir for its developers: next to River, in turn on one PostgreSQL server, and in respects that users need not measure
+// themselves; for users there are `weir bench` and `weir lab`. Rates do not carry over from one machine to another; ratios on one machine do.
 //
-//	go run ./cmd/bench drain --jobs 500000                # beside River
+//	go run ./cmd/bench drain --jobs 500000                # next to River
 //	go run ./cmd/bench pinned --seconds 60 --pin write
 //	go run ./cmd/bench fanout --subscribers 10000
 package main
@@ -23,23 +23,23 @@ import (
 
 // command is the command line.
 type command struct {
-	Drain   drainCmd   `cmd:"" help:"How fast a backlog of no-op jobs is worked, beside River."`
-	Latency latencyCmd `cmd:"" help:"How soon a job starts, and what an idle worker costs, beside River."`
-	Pinned  pinnedCmd  `cmd:"" help:"What a long transaction elsewhere in the database does to a flow of jobs, beside River."`
+	Drain   drainCmd   `cmd:"" help:"Measure how fast a backlog of no-op jobs is worked, next to River."`
+	Latency latencyCmd `cmd:"" help:"Measure how soon a job starts, and what an idle worker costs, next to River."`
+	Pinned  pinnedCmd  `cmd:"" help:"Measure how a long transaction affects a flow of jobs, next to River."`
 
-	Workers workersCmd `cmd:"" help:"How fast and how evenly many workers share one queue."`
-	Age     ageCmd     `cmd:"" help:"What looks, cancellations, claims and giving space back take in a log that has grown at a steady flow."`
-	Memory  memoryCmd  `cmd:"" help:"How much memory a worker takes with many jobs running."`
+	Workers workersCmd `cmd:"" help:"Measure how fast and how evenly many workers share one queue."`
+	Age     ageCmd     `cmd:"" help:"Measure inspections, cancellations, claims and reclaiming in a log that has grown in a steady flow."`
+	Memory  memoryCmd  `cmd:"" help:"Measure the memory of a worker with many running jobs."`
 
-	Publish   publishCmd   `cmd:"" help:"What publishing costs beside a plain insert, and beside pg_notify."`
-	Pingpong  pingPongCmd  `cmd:"" help:"How fast two clients notify each other beside ever more idle listeners, and so on PostgreSQL."`
-	Fanout    fanoutCmd    `cmd:"" help:"How fast messages go out to many subscribers, and how soon."`
-	Listeners listenersCmd `cmd:"" help:"How much memory an idle subscriber takes."`
-	Storm     stormCmd     `cmd:"" help:"How soon all are served who connect in the same instant."`
+	Publish   publishCmd   `cmd:"" help:"Measure what publishing costs next to a plain insert, and next to pg_notify."`
+	Pingpong  pingPongCmd  `cmd:"" help:"Measure how fast two clients notify each other with more and more idle listeners, on a hub and on PostgreSQL."`
+	Fanout    fanoutCmd    `cmd:"" help:"Measure how fast, and how soon, messages reach many subscribers."`
+	Listeners listenersCmd `cmd:"" help:"Measure the memory of an idle subscriber."`
+	Storm     stormCmd     `cmd:"" help:"Measure how soon clients that connect at the same time are served."`
 	Child     childCmd     `cmd:"" name:"__child" hidden:""`
 }
 
-// streams are those of the process.
+// streams are the streams of the process.
 type streams struct {
 	in        io.Reader
 	out, errs io.Writer
@@ -57,7 +57,7 @@ func main() {
 func run(ctx context.Context, args []string, s *streams) error {
 	var line command
 	parser, err := kong.New(&line, kong.Name("bench"), kong.Writers(s.out, s.errs), kong.BindTo(ctx, (*context.Context)(nil)), kong.Bind(s),
-		kong.Description("Measures Weir for those who make it. Without --database, on a private PostgreSQL with fsync and synchronous_commit on."))
+		kong.Description("Measures Weir for its developers. Without --database, it uses a private PostgreSQL server with fsync and synchronous_commit on."))
 	if err != nil {
 		return err
 	}
@@ -68,21 +68,21 @@ func run(ctx context.Context, args []string, s *streams) error {
 	return parsed.Run()
 }
 
-// flags are every command's.
+// flags are the flags of every command.
 type flags struct {
-	Database   string `placeholder:"URL" help:"Where to measure. Default: on a private server."`
-	JSON       bool   `name:"json" help:"Print one JSON object."`
-	Yes        bool   `help:"Measure although the database holds unfinished jobs."`
+	Database   string `placeholder:"URL" help:"Database to measure on. Default: a private server."`
+	JSON       bool   `name:"json" help:"Print a single JSON object."`
+	Yes        bool   `help:"Measure even if the database has unfinished jobs."`
 	CPUProfile string `name:"cpu-profile" type:"path" placeholder:"FILE" help:"Write a CPU profile of this process, for go tool pprof."`
 }
 
-// with has something measured on the database, with so many connections if more than usual.
+// with runs a measurement on the database, with this number of connections if it is more than usual.
 func (f *flags) with(ctx context.Context, s *streams, connections int, measure func(*load.Database) error, engines ...load.Engine) error {
 	config := load.Config{URL: f.Database, Yes: f.Yes, MaxConnections: connections, Progress: s.errs}
 	return load.Run(ctx, config, f.CPUProfile, measure, engines...)
 }
 
-// alone measures Weir, and prints the report.
+// alone measures only Weir, and prints the report.
 func (f *flags) alone(ctx context.Context, s *streams, connections int, measure func(*load.Database, load.Engine) (*load.Report, error)) error {
 	weir := engine.Engine{Log: s.errs}
 	return f.with(ctx, s, connections, func(d *load.Database) error {

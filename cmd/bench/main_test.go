@@ -11,7 +11,7 @@ import (
 	"github.com/weir-pg/weir/internal/pgtest"
 )
 
-// TestMain is also the process that benches of the hub start.
+// TestMain also runs the child process of the benches of the hub.
 func TestMain(m *testing.M) {
 	if len(os.Args) == 2 && os.Args[1] == "__child" {
 		main()
@@ -20,7 +20,7 @@ func TestMain(m *testing.M) {
 	pgtest.Main(m)
 }
 
-// report runs a command on a database, or with "" on a private server, and returns its JSON, decoded twice.
+// report runs a command on a database, or on a private server for "", and returns its JSON, decoded in two ways.
 func report(t *testing.T, url string, args ...string) (load.Report, map[string]any) {
 	t.Helper()
 	var out, errs bytes.Buffer
@@ -31,11 +31,11 @@ func report(t *testing.T, url string, args ...string) (load.Report, map[string]a
 	var fields map[string]any
 	for _, into := range []any{&report, &fields} {
 		if err := json.Unmarshal(out.Bytes(), into); err != nil {
-			t.Fatalf("not one JSON object: %v\n%s", err, out.String())
+			t.Fatalf("the output is not a single JSON object: %v\n%s", err, out.String())
 		}
 	}
 	if report.Bench != args[0] || report.Engine != "weir" || report.Server.Version == "" || report.Server.Private != (url == "") {
-		t.Errorf("the report does not say what was measured where: %s", out.String())
+		t.Errorf("the report lacks what was measured, or where: %s", out.String())
 	}
 	return report, fields
 }
@@ -44,7 +44,7 @@ func hasFields(t *testing.T, fields map[string]any, names ...string) {
 	t.Helper()
 	for _, name := range names {
 		if _, ok := fields[name]; !ok {
-			t.Errorf("the JSON lacks %s: %v", name, fields)
+			t.Errorf("the JSON has no %s: %v", name, fields)
 		}
 	}
 }
@@ -53,7 +53,7 @@ func noneDeadIn(t *testing.T, phases ...*load.Figures) {
 	t.Helper()
 	for _, f := range phases {
 		if f == nil || f.DeadTuples == nil || *f.DeadTuples != 0 {
-			t.Errorf("dead tuples were left, or not counted: %+v", f)
+			t.Errorf("dead tuples were left or not counted: %+v", f)
 		}
 	}
 }

@@ -59,13 +59,13 @@ func (q *Jobs) EnqueueWelcome(ctx context.Context, tx pgx.Tx, account int64) err
 	return err
 }
 
-// Accounts of whom Mailer makes something of its own.
+// Accounts that Mailer treats specially.
 const (
-	refused = 10_000 // and more: nobody's mail is taken
-	slow    = 20_000 // and more: it takes until the test lets it go
+	refused = 10_000 // from here on, mail is refused
+	slow    = 20_000 // from here on, a mail takes until the test releases it
 )
 
-// Mailer welcomes accounts, and keeps a ledger of that.
+// Mailer sends welcome mails to accounts, and records them in a ledger.
 type Mailer struct {
 	pool *pgxpool.Pool
 	slow chan struct{}
@@ -86,7 +86,7 @@ func (m *Mailer) Welcome(ctx context.Context, w Welcome) error {
 	return err
 }
 
-// both are River's client and Weir's worker in one process, on a database of their own.
+// both contains River's client and Weir's worker in one process, on a private database.
 type both struct {
 	pool   *pgxpool.Pool
 	mailer *Mailer
@@ -170,6 +170,7 @@ func (b both) insert(t *testing.T, from, n int64, options river.InsertOpts) {
 	}
 }
 
+// TestMovingFromRiverLosesNoJobAndRunsNoneTwice: after the steps of the page, every job has run once.
 func TestMovingFromRiverLosesNoJobAndRunsNoneTwice(t *testing.T) {
 	t.Parallel()
 	page := moving.Read(t, movingPage)
@@ -185,7 +186,7 @@ func TestMovingFromRiverLosesNoJobAndRunsNoneTwice(t *testing.T) {
 	b.insert(t, 0, waiting, river.InsertOpts{Priority: 3})
 	b.insert(t, waiting, scheduled, river.InsertOpts{ScheduledAt: in})
 
-	// Two move at once, while River's workers work, until nothing waits.
+	// Two movers run at the same time, while River's workers work, until no job waits.
 	var movers sync.WaitGroup
 	failed := make(chan error, 2)
 	moved := make(chan int64, 1_000)
@@ -212,10 +213,10 @@ func TestMovingFromRiverLosesNoJobAndRunsNoneTwice(t *testing.T) {
 		total += n
 	}
 	if total < scheduled+retried {
-		t.Fatalf("%d jobs were moved, at least the %d scheduled and %d failed ones should have been", total, scheduled, retried)
+		t.Fatalf("%d jobs were moved, want at least the %d scheduled and %d failed ones", total, scheduled, retried)
 	}
 	if left := b.count(t, `SELECT count(*) FROM river_job WHERE state IN ('available', 'scheduled', 'retryable')`); left != 0 {
-		t.Errorf("%d jobs wait in River still", left)
+		t.Errorf("%d jobs still wait in River", left)
 	}
 
 	pgtest.Until(t, "every waiting job has run", func() bool {
@@ -236,9 +237,9 @@ func TestMovingFromRiverLosesNoJobAndRunsNoneTwice(t *testing.T) {
 		t.Errorf("River's history has %d discarded jobs, want %d", n, discarded)
 	}
 
-	// What is for later keeps its time, its priority, and the attempts it has left.
+	// Scheduled jobs keep their time, their priority, and their remaining attempts.
 	if n := b.count(t, `SELECT count(*) FROM weir.scheduled_jobs WHERE run_at = $1 AND max_attempts = 25 AND priority = 1`, in); n != scheduled {
-		t.Errorf("%d jobs are scheduled as they were, want %d", n, scheduled)
+		t.Errorf("%d jobs have kept their schedule, want %d", n, scheduled)
 	}
 	if n := b.count(t, `SELECT count(*) FROM weir.scheduled_jobs WHERE max_attempts = 24 AND (meta->'river'->>'attempt')::int = 1`); n != retried {
 		t.Errorf("%d failed jobs have 24 attempts left, want %d", n, retried)
@@ -248,6 +249,7 @@ func TestMovingFromRiverLosesNoJobAndRunsNoneTwice(t *testing.T) {
 	}
 }
 
+// TestMovingFromRiverIsOneStatementThatCanBeEnded: the move can be rolled back, and then leaves all jobs in River.
 func TestMovingFromRiverIsOneStatementThatCanBeEnded(t *testing.T) {
 	t.Parallel()
 	b := startBoth(t)
@@ -269,6 +271,7 @@ func TestMovingFromRiverIsOneStatementThatCanBeEnded(t *testing.T) {
 	}
 }
 
+// TestMovingFromRiverMovesNothingWhereWeirRefusesAJob: if Weir refuses a job, the move moves nothing, until the job is left out.
 func TestMovingFromRiverMovesNothingWhereWeirRefusesAJob(t *testing.T) {
 	t.Parallel()
 	b := startBoth(t)
@@ -280,7 +283,7 @@ func TestMovingFromRiverMovesNothingWhereWeirRefusesAJob(t *testing.T) {
 	statement := moving.Read(t, movingPage).Block(t, "4. Move what waits", "sql")
 	var moved int
 	if err := b.pool.QueryRow(ctx, statement).Scan(&moved); err == nil || !strings.Contains(err.Error(), "22023") {
-		t.Fatalf("moved %d with one that is too large: %v", moved, err)
+		t.Fatalf("moved %d jobs although one is too large: %v", moved, err)
 	}
 	if n := b.count(t, `SELECT count(*) FROM river_job`); n != 10 {
 		t.Errorf("River has %d of 10 jobs after that", n)
@@ -291,6 +294,7 @@ func TestMovingFromRiverMovesNothingWhereWeirRefusesAJob(t *testing.T) {
 	}
 }
 
+// TestMovingFromRiverEnqueuesIntoOneOfTheTwoInOneTransaction: the page's switch puts each job into one of the two queues, or none after a rollback.
 func TestMovingFromRiverEnqueuesIntoOneOfTheTwoInOneTransaction(t *testing.T) {
 	t.Parallel()
 	moving.Read(t, movingPage).IsIn(t, "go", movingSource)

@@ -15,7 +15,7 @@ import (
 	"github.com/weir-pg/weir/cmd/internal/load"
 )
 
-// riverEngine is River with the settings that make it fastest on a backlog.
+// riverEngine is River with the settings that make it fastest with a backlog.
 type riverEngine struct{ log io.Writer }
 
 const (
@@ -26,7 +26,7 @@ const (
 func (riverEngine) Name() string   { return "river" }
 func (riverEngine) Tables() string { return `\.river_` }
 
-// Install migrates through a pool of its own, which River's migrator wants.
+// Install migrates through its own pool, which River's migrator requires.
 func (riverEngine) Install(ctx context.Context, conn *pgx.Conn) error {
 	pool, err := pgxpool.New(ctx, conn.Config().ConnString())
 	if err != nil {
@@ -93,7 +93,7 @@ func (w riverWorker) Work(ctx context.Context, j *river.Job[engine.Job]) error {
 	return nil
 }
 
-// Work hears of recorded jobs by River's events, which it sends after their completion is on disk.
+// Work learns about recorded jobs from River's events, which it sends when their completion is on disk.
 func (c riverClient) Work(ctx context.Context, w load.Work) error {
 	workers := river.NewWorkers()
 	river.AddWorker(workers, riverWorker{run: w.Run})
@@ -107,7 +107,7 @@ func (c riverClient) Work(ctx context.Context, w load.Work) error {
 	if err != nil {
 		return err
 	}
-	// Events that find the channel full are dropped, so it holds more than are ever on their way.
+	// Events are dropped when the channel is full, so it holds more than are ever in transit.
 	events, unsubscribe := client.SubscribeConfig(&river.SubscribeConfig{ChanSize: 1 << 20, Kinds: []river.EventKind{river.EventKindJobCompleted}})
 	counted := make(chan struct{})
 	go func() { // ends with the subscription

@@ -16,14 +16,14 @@ import (
 	"github.com/weir-pg/weir/cmd/internal/load"
 )
 
-// BareSpec describes what a bare loop writes.
+// BareSpec specifies what a bare loop writes.
 type BareSpec struct {
 	Count    int // connections
 	Payload  int // bytes of each message
-	Messages int // that go out with one write
+	Messages int // messages per write
 }
 
-// bare writes the same notifications to all who connect, as fast as they are taken, without a hub: what the machine can do at most.
+// bare writes the same notifications to all connections, as fast as they are received, without a hub: this is the maximum of the machine.
 type bare struct {
 	listener net.Listener
 	writing  sync.WaitGroup
@@ -31,10 +31,10 @@ type bare struct {
 	conns    []net.Conn
 }
 
-// Bare starts a bare loop and says where to connect. It writes from when all are there until the process ends.
+// Bare starts a bare loop and returns its address. It writes from when all are connected until the process ends.
 func (e exported) Bare(spec BareSpec, at *string) (err error) {
 	if e.c.bare != nil {
-		return errors.New("a bare loop runs already")
+		return errors.New("a bare loop is already running")
 	}
 	var said []byte
 	for i := range spec.Messages {
@@ -87,7 +87,7 @@ func (b *bare) close() {
 	b.writing.Wait()
 }
 
-// limit measures how many deliveries a bare loop makes: the same bytes to as many sockets, read by the same crowd, and no hub.
+// limit measures how many deliveries a bare loop makes: the same bytes, to as many sockets, read by the same crowd, without a hub.
 func (f *fanout) limit(ctx context.Context) (*load.Way, error) {
 	p, err := spawn(ctx, f.Database, f.config.Spawn)
 	if err != nil {
@@ -126,7 +126,7 @@ func (f *fanout) limit(ctx context.Context) (*load.Way, error) {
 	return way, nil
 }
 
-// together is how many messages a subscriber gets with one write at least.
+// together returns the minimum number of messages that a subscriber gets with one write.
 func (s fanoutShape) together() int {
 	if s.own {
 		return 1

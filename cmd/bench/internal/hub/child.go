@@ -1,6 +1,6 @@
-// Package hub measures a hub: what publishing costs, what idle listeners cost two who play ping-pong, how fast messages go out to many, what a
-// subscriber weighs, how soon all are served who connect at once. The hub is a process of its own, and so are many of its clients, which
-// are made to cost next to nothing.
+// Package hub measures a hub: what publishing costs, how idle listeners slow down two clients that play ping-pong, how fast messages reach many
+// subscribers, how much memory a subscriber takes, and how soon clients that connect at the same time are served. The hub is a separate process,
+// and so are many of its clients, which use as little CPU time as possible.
 package hub
 
 import (
@@ -23,8 +23,8 @@ import (
 	"github.com/weir-pg/weir/cmd/internal/web"
 )
 
-// Child serves the bench that started this process, over in and out, until in ends: it runs a hub, or holds a crowd of subscribers, so that
-// their memory and CPU time are their own. Logs go to errs.
+// Child serves requests of the bench that started this process, over in and out, until in ends. It runs a hub, or holds a crowd of subscribers, so
+// that their memory and CPU time can be measured separately. Logs go to errs.
 func Child(ctx context.Context, in io.ReadCloser, out io.WriteCloser, errs io.Writer) error {
 	c := &child{ctx: ctx, log: slog.New(slog.NewTextHandler(errs, &slog.HandlerOptions{Level: slog.LevelWarn}))}
 	s := rpc.NewServer()
@@ -45,15 +45,15 @@ type pipe struct {
 func (p pipe) Write(b []byte) (int, error) { return p.out.Write(b) }
 func (p pipe) Close() error                { return errors.Join(p.ReadCloser.Close(), p.out.Close()) }
 
-// child is one process's state. The parent asks one thing at a time.
+// child is the state of the process. The parent makes one request at a time.
 type child struct {
 	ctx    context.Context
 	log    *slog.Logger
 	server *server.Server
-	users  string // a file of the hub's users; "": none
+	users  string // a file of the hub's users; "": there is none
 	crowds []*crowd
 	bare   *bare
-	cpu    *os.File // a profile is being written
+	cpu    *os.File // not nil while a profile is being written
 }
 
 func (c *child) close() error {
@@ -83,32 +83,32 @@ func (c *child) endProfile() {
 	}
 }
 
-// HubSpec says which hub to run.
+// HubSpec specifies the hub to run.
 type HubSpec struct {
 	Database      string
 	DurableNotify bool
-	LoggingIn     int // clients at once, all from this machine; 0: as many as hubs take by default
+	LoggingIn     int // number of clients that may log in at once from one address; 0: the default of hubs
 }
 
-// HubAt says where it listens.
+// HubAt contains the hub's addresses.
 type HubAt struct{ PG, HTTP string }
 
-// Usage is what a child takes, and whom it serves.
+// Usage contains the resources that a child uses, and the number of its clients.
 type Usage struct {
-	RSS         int64 // resident, as the operating system sees it
-	Heap, Stack int64 // as Go's runtime sees it
+	RSS         int64 // resident memory, according to the operating system
+	Heap, Stack int64 // according to Go's runtime
 	CPU         time.Duration
 	Subscribers int
 }
 
-// exported is what a parent may ask, in the form that net/rpc wants.
+// exported has the methods that a parent may call, in the form that net/rpc requires.
 type exported struct{ c *child }
 
 // Hub starts the hub.
 func (e exported) Hub(spec HubSpec, at *HubAt) (err error) {
 	c := e.c
 	if c.server != nil {
-		return errors.New("the hub runs already")
+		return errors.New("the hub is already running")
 	}
 	const anyPort = "127.0.0.1:0"
 	database, err := pgx.ParseConfig(spec.Database)
@@ -131,7 +131,7 @@ func (e exported) Hub(spec HubSpec, at *HubAt) (err error) {
 	return nil
 }
 
-// Gather makes subscribers.
+// Gather connects subscribers.
 func (e exported) Gather(spec CrowdSpec, _ *struct{}) error {
 	crowd, err := gather(e.c.ctx, spec, nil)
 	if err == nil {
@@ -140,7 +140,7 @@ func (e exported) Gather(spec CrowdSpec, _ *struct{}) error {
 	return err
 }
 
-// Leave disconnects them. It fails if one of them had been cut off.
+// Leave disconnects the subscribers. It fails if one of them was disconnected before.
 func (e exported) Leave(struct{}, *struct{}) (err error) {
 	for _, crowd := range e.c.crowds {
 		select {
@@ -154,7 +154,7 @@ func (e exported) Leave(struct{}, *struct{}) (err error) {
 	return err
 }
 
-// Usage tells what the process takes. With trim, memory that is free is given back first.
+// Usage reports the resources that the process uses. With trim, it first returns free memory to the operating system.
 func (e exported) Usage(trim bool, u *Usage) error {
 	if trim {
 		debug.FreeOSMemory()
@@ -170,10 +170,10 @@ func (e exported) Usage(trim bool, u *Usage) error {
 	return nil
 }
 
-// Profile writes what the process does until it ends to a file, for go tool pprof.
+// Profile writes a CPU profile to a file until the process ends, for go tool pprof.
 func (e exported) Profile(file string, _ *struct{}) (err error) {
 	if e.c.cpu != nil {
-		return errors.New("a profile is being written already")
+		return errors.New("a profile is already being written")
 	}
 	if e.c.cpu, err = os.Create(file); err != nil {
 		return err

@@ -19,7 +19,7 @@ func (w *wire) prepare(name, sql string) error {
 	return w.ready()
 }
 
-// pipeline is the bytes that run prepared statements in one round trip.
+// pipeline returns the bytes that run prepared statements in one round trip.
 func pipeline(names ...string) ([]byte, error) {
 	var messages []pgproto3.FrontendMessage
 	for _, name := range names {
@@ -28,7 +28,7 @@ func pipeline(names ...string) ([]byte, error) {
 	return encodeAll(append(messages, &pgproto3.Sync{})...)
 }
 
-// repeat has each client run the same transaction over and over, for a time.
+// repeat makes each client repeat the same transaction for a time.
 func repeat(ctx context.Context, r *load.Rounds, clients []*wire, transaction []byte, d time.Duration) error {
 	for _, w := range clients {
 		defer w.bound(ctx)()
@@ -41,7 +41,7 @@ func repeat(ctx context.Context, r *load.Rounds, clients []*wire, transaction []
 	})
 }
 
-// withSettings adds settings of sessions to a connection string.
+// withSettings adds session settings to a connection string.
 func withSettings(connection string, settings map[string]string) string {
 	if len(settings) == 0 {
 		return connection

@@ -7,7 +7,7 @@ import (
 	"github.com/weir-pg/weir/cmd/internal/load"
 )
 
-// cpuWatch tells how many cores hub, clients and server kept busy.
+// cpuWatch measures how many cores the hub, the clients and the server keep busy.
 type cpuWatch struct {
 	d                   *load.Database
 	h                   *hubProcess

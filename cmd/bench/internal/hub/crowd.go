@@ -9,37 +9,37 @@ import (
 	"sync/atomic"
 )
 
-// CrowdSpec describes subscribers. It goes to child processes.
+// CrowdSpec specifies subscribers. It is sent to child processes.
 type CrowdSpec struct {
 	Transport Transport
-	Address   string // of the hub, or of PostgreSQL
-	Database  string // connection string, for the user and the password
-	First     int    // clients are numbered from here
+	Address   string // address of the hub, or of PostgreSQL
+	Database  string // connection string, which contains the user and the password
+	First     int    // number of the first client
 	Count     int
 	Channel   string
-	Own       bool // each has a channel of its own: its number follows the name
+	Own       bool // each client has its own channel, with its number after the name
 }
 
-// crowd is many subscribers that cost as little as they can, so that it is the hub that is measured.
+// crowd is a large number of subscribers that use as little CPU time as possible, so that the hub determines the result.
 type crowd struct {
 	frames framing
-	heard  func(number int64) // under mu; nil: nobody wants to know
+	heard  func(number int64) // called with mu held; nil: not called
 	poller poller
-	failed chan error // the first connection that ended
+	failed chan error // the error of the first connection that ended
 
 	mu     sync.Mutex
 	closed bool
 }
 
-// seat is one subscriber's place in the crowd.
+// seat is the state of one subscriber.
 type seat struct {
-	rest []byte    // the beginning of a frame
+	rest []byte    // the start of an incomplete frame
 	back io.Writer // for answers
 }
 
 const joining = 64 // subscribers that connect at once
 
-// gather makes subscribers. heard is called for each message that one of them gets, never twice at once.
+// gather connects subscribers. heard is called for each message that one of them receives, never concurrently.
 func gather(ctx context.Context, spec CrowdSpec, heard func(number int64)) (c *crowd, err error) {
 	if err := spec.Transport.check(); err != nil {
 		return nil, err
@@ -81,7 +81,7 @@ func gather(ctx context.Context, spec CrowdSpec, heard func(number int64)) (c *c
 	return c, nil
 }
 
-// take hears what has come in for a seat. The caller holds mu.
+// take processes what a subscriber has received. The caller holds mu.
 func (c *crowd) take(s *seat, b []byte) error {
 	if len(s.rest) > 0 {
 		s.rest = append(s.rest, b...)
@@ -111,18 +111,18 @@ func (c *crowd) take(s *seat, b []byte) error {
 	return nil
 }
 
-// fail says that a connection has ended though nobody wanted it to. The caller holds mu.
+// fail records that a connection has ended unexpectedly. The caller holds mu.
 func (c *crowd) fail(err error) {
 	if c.closed {
 		return
 	}
 	select {
-	case c.failed <- fmt.Errorf("bench: a subscriber was cut off: %w", err):
+	case c.failed <- fmt.Errorf("bench: a subscriber was disconnected: %w", err):
 	default:
 	}
 }
 
-// leave closes all connections, and waits until they are.
+// leave closes all connections, and waits until they are closed.
 func (c *crowd) leave() {
 	c.mu.Lock()
 	c.closed = true

@@ -22,26 +22,26 @@ type FanoutConfig struct {
 	Subscribers int           // default 10,000
 	Transport   Transport     // default pg
 	Duration    time.Duration // of each of the three parts; default 20 s
-	Payload     int           // bytes of a message's payload; default 32
-	InFlight    int           // deliveries under way at most, and a transaction's at least; default two transactions' on one channel, and two for each subscriber
-	Batch       int           // messages in a transaction; default 1 on one channel, and up to 500 on a channel for each
-	Only        string        // "one", "burst" or "each": that part alone
-	Rate        int           // deliveries offered per second, at most; 0: as many as InFlight lets through
+	Payload     int           // size of a message's payload in bytes; default 32
+	InFlight    int           // maximum number of deliveries in progress, and at least those of one transaction; default: those of two transactions on one channel, or two per subscriber
+	Batch       int           // messages per transaction; default 1 on one channel, and up to 500 on a channel for each
+	Only        string        // "one", "burst" or "each": measure only that part
+	Rate        int           // maximum number of deliveries per second; 0: limited only by InFlight
 }
 
-// fanoutShape is who subscribes to what.
+// fanoutShape specifies which channels are subscribed to.
 type fanoutShape struct {
 	name  string
 	only  string
-	own   bool // each subscriber has a channel of its own
-	batch int  // messages in a transaction
+	own   bool // each subscriber has its own channel
+	batch int  // messages per transaction
 }
 
 const fanoutChannel = "weir_bench_fan_"
 
-// Fanout publishes messages as fast as they are delivered: on one channel to many subscribers, singly and in bursts, then on as many channels with one
-// subscriber each. Latencies are from a message's commit to its receipt by each subscriber. Before each, over the wire protocol, a bare loop writes the
-// same bytes to as many sockets, without a hub: that is what the machine can do.
+// Fanout publishes messages as fast as they are delivered: on one channel to many subscribers, singly and in bursts, and then on one channel per
+// subscriber. Latencies are measured from a message's commit to its receipt by each subscriber. Before each part, over the wire protocol, a bare
+// loop writes the same bytes to as many sockets without a hub, which shows the limit of the machine.
 func Fanout(ctx context.Context, d *load.Database, e load.Engine, c FanoutConfig) (r *load.Report, err error) {
 	c.Subscribers = cmp.Or(c.Subscribers, 10_000)
 	c.Transport = cmp.Or(c.Transport, PG)
@@ -80,7 +80,7 @@ func Fanout(ctx context.Context, d *load.Database, e load.Engine, c FanoutConfig
 		}
 		r.Hub.Ways = append(r.Hub.Ways, *way)
 		if limit != nil && c.Rate == 0 && limit.PerSecond.Median > 0 {
-			r.AtLeast("ratio of deliveries to a bare loop's, "+shape.name, way.PerSecond.Median/limit.PerSecond.Median, 0.8)
+			r.AtLeast("ratio of deliveries to those of a bare loop, "+shape.name, way.PerSecond.Median/limit.PerSecond.Median, 0.8)
 		}
 		r.AtLeast("deliveries per second, "+shape.name, way.PerSecond.Median, 300_000)
 		r.AtMost("p99 in ms, "+shape.name, *way.P99, 100)
@@ -88,19 +88,19 @@ func Fanout(ctx context.Context, d *load.Database, e load.Engine, c FanoutConfig
 	return r, nil
 }
 
-// fanout measures one shape.
+// fanout measures one part.
 type fanout struct {
 	*load.Database
 	config FanoutConfig
 	shape  fanoutShape
 
-	published int64        // messages; the publisher's
-	due       int64        // deliveries that they make
+	published int64        // messages; used only by the publisher
+	due       int64        // deliveries of these messages
 	received  atomic.Int64 // deliveries
 	progress  chan struct{}
 	base      time.Time
 	committed []atomic.Int64 // nanoseconds since base, by number of message modulo the length; 0: not yet
-	h         load.Histogram // the crowd's, until it has left
+	h         load.Histogram // used by the crowd until it has left
 }
 
 func (f *fanout) measure(ctx context.Context) (way *load.Way, err error) {
@@ -115,7 +115,7 @@ func (f *fanout) measure(ctx context.Context) (way *load.Way, err error) {
 	}
 	defer pool.Close()
 	f.progress, f.base, f.h = make(chan struct{}, 1), time.Now(), load.NewHistogram()
-	// Messages under way are fewer than deliveries, by one transaction at most.
+	// There are fewer messages than deliveries in progress, plus at most one transaction.
 	f.committed = make([]atomic.Int64, 2*(f.config.InFlight+f.shape.batch)+2)
 	crowd, err := gather(ctx, CrowdSpec{
 		Transport: f.config.Transport, Address: h.address(f.config.Transport), Database: f.URL, Count: f.config.Subscribers,
@@ -125,18 +125,18 @@ func (f *fanout) measure(ctx context.Context) (way *load.Way, err error) {
 		return nil, err
 	}
 	defer crowd.leave()
-	f.Say("fanout, %s: %d subscribers are there", f.shape.name, f.config.Subscribers)
-	// What comes first pays for what is made once.
+	f.Say("fanout, %s: %d subscribers are connected", f.shape.name, f.config.Subscribers)
+	// The first messages pay for what is allocated once.
 	if err := f.publishFor(ctx, pool, crowd, min(f.config.Duration/5, 2*time.Second)); err != nil {
 		return nil, err
 	}
 	return f.watched(ctx, h, crowd, func() error { return f.publishFor(ctx, pool, crowd, f.config.Duration) })
 }
 
-// heard takes down a delivery.
+// heard records a delivery.
 func (f *fanout) heard(number int64) {
 	at := f.committed[number%int64(len(f.committed))].Load()
-	if at == 0 { // it came before the commit's own answer did
+	if at == 0 { // it was received before the answer to the commit
 		f.h.Add(0)
 	} else {
 		f.h.Add(time.Since(f.base) - time.Duration(at))
@@ -148,9 +148,9 @@ func (f *fanout) heard(number int64) {
 	}
 }
 
-// publishFor publishes for a time, and returns when everything has been received.
+// publishFor publishes for a time, and returns when all messages have been received.
 func (f *fanout) publishFor(ctx context.Context, pool *pgxpool.Pool, crowd *crowd, d time.Duration) error {
-	each := int64(1) // deliveries that a message makes
+	each := int64(1) // deliveries per message
 	if !f.shape.own {
 		each = int64(f.config.Subscribers)
 	}
@@ -175,7 +175,7 @@ func (f *fanout) publishFor(ctx context.Context, pool *pgxpool.Pool, crowd *crow
 			f.committed[i%int64(len(f.committed))].Store(max(int64(time.Since(f.base)), 1))
 		}
 		f.due += each * (f.published - first)
-		// The next transaction goes out when there is room for all that it makes.
+		// The next transaction is sent when all its deliveries fit into the limit.
 		if err := f.await(ctx, crowd, f.due+each*int64(f.shape.batch)-int64(f.config.InFlight)); err != nil {
 			return err
 		}
@@ -189,7 +189,7 @@ func (f *fanout) publishFor(ctx context.Context, pool *pgxpool.Pool, crowd *crow
 	return f.await(ctx, crowd, f.due)
 }
 
-// await waits until so many deliveries have been received.
+// await waits until n deliveries have been received.
 func (f *fanout) await(ctx context.Context, crowd *crowd, n int64) error {
 	const patience = 30 * time.Second
 	t := time.NewTimer(patience)
@@ -202,13 +202,13 @@ func (f *fanout) await(ctx context.Context, crowd *crowd, n int64) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-t.C:
-			return fmt.Errorf("%d of %d deliveries were received after %s", f.received.Load(), f.due, patience)
+			return fmt.Errorf("only %d of %d deliveries were received within %s", f.received.Load(), f.due, patience)
 		}
 	}
 	return nil
 }
 
-// watched runs what is measured and sums it up.
+// watched runs a measurement and summarizes it.
 func (f *fanout) watched(ctx context.Context, h *hubProcess, crowd *crowd, run func() error) (*load.Way, error) {
 	crowd.mu.Lock()
 	f.h = load.NewHistogram()
@@ -237,7 +237,7 @@ func (f *fanout) watched(ctx context.Context, h *hubProcess, crowd *crowd, run f
 		return nil, err
 	}
 	way.PerSecond = load.SpreadOf(rates)
-	if way.PerSecond == nil { // it was over within a second
+	if way.PerSecond == nil { // it took less than a second
 		way.PerSecond = load.SpreadOf([]float64{float64(way.Done) / took.Seconds()})
 	}
 	crowd.mu.Lock()

@@ -4,7 +4,7 @@ package hub
 
 import "syscall"
 
-// openFiles is how many files a process may open: Go raises the limit as far as it may. 0: unknown.
+// openFiles returns how many files a process may open, since Go raises the limit to the maximum. 0: unknown.
 func openFiles() int {
 	var limit syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {

@@ -25,25 +25,25 @@ const (
 
 func (t Transport) check() error {
 	if _, ok := framings[t]; !ok {
-		return fmt.Errorf("bench: there is no transport %q: there are pg, ws and sse", t)
+		return fmt.Errorf("bench: %q is not a valid transport: use pg, ws or sse", t)
 	}
 	return nil
 }
 
-// frame is what a hub sends a subscriber at a time.
+// frame is one message or other unit that a hub sends to a subscriber.
 type frame struct {
 	message bool
-	number  int64 // of the message
-	ping    bool  // it has to be answered
-	failure error // the hub ends the connection
+	number  int64 // number of the message
+	ping    bool  // it must be answered
+	failure error // not nil if the hub ends the connection
 }
 
-// framing cuts the next frame off b and says how long it is; 0: it is not all there yet.
+// framing returns the next frame in b and its length; 0: it is incomplete.
 type framing func(b []byte) (frame, int)
 
 var framings = map[Transport]framing{PG: pgFrame, WS: wsFrame, SSE: sseFrame}
 
-// digits reads the number that each payload begins with.
+// digits returns the number at the start of a payload.
 func digits(b []byte) (n int64) {
 	for _, c := range b {
 		if c < '0' || c > '9' {
@@ -101,14 +101,14 @@ func wsFrame(b []byte) (f frame, n int) {
 	case 0x1:
 		f = jsonFrame(b[head:n])
 	case 0x8:
-		f.failure = fmt.Errorf("the hub closes the WebSocket: %q", b[min(head+2, n):n])
+		f.failure = fmt.Errorf("the hub has closed the WebSocket: %q", b[min(head+2, n):n])
 	case 0x9:
 		f.ping = true
 	}
 	return f, n
 }
 
-// wsPong answers a ping. Clients mask what they send; a mask of zeros changes nothing.
+// wsPong answers a ping. Clients must mask what they send; a mask of zeros changes nothing.
 var wsPong = []byte{0x8a, 0x80, 0, 0, 0, 0}
 
 func sseFrame(b []byte) (f frame, n int) {
@@ -117,13 +117,13 @@ func sseFrame(b []byte) (f frame, n int) {
 		return f, 0
 	}
 	if bytes.HasPrefix(b, []byte("event: end")) {
-		f.failure = fmt.Errorf("the hub ends the stream: %q", b[:end])
+		f.failure = fmt.Errorf("the hub has ended the stream: %q", b[:end])
 		return f, end + 2
 	}
 	return jsonFrame(b[:end]), end + 2
 }
 
-// subscriber is a connection that has subscribed, and what was read of it beyond that.
+// subscriber is a connection that has subscribed, with the bytes read after that.
 type subscriber struct {
 	conn net.Conn
 	rest []byte
@@ -161,7 +161,7 @@ func subscribe(ctx context.Context, t Transport, address string, a *account, i i
 	return subscriber{conn, w.rest()}, nil
 }
 
-// webSocket shakes hands and subscribes.
+// webSocket performs the handshake and subscribes.
 func (w *wire) webSocket(address, channel string) error {
 	const handshake = "GET /v1/ws HTTP/1.1\r\nHost: %s\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: d2VpciBiZW5jaCBrZXkgMQ==\r\n\r\n"
 	if _, err := fmt.Fprintf(w.conn, handshake, address); err != nil {
@@ -172,7 +172,7 @@ func (w *wire) webSocket(address, channel string) error {
 	}
 	request := fmt.Sprintf(`{"type":"subscribe","channels":[%q]}`, channel)
 	if len(request) > 125 {
-		return fmt.Errorf("the channel's name %q is too long for this", channel)
+		return fmt.Errorf("the channel name %q is too long for a frame of the bench", channel)
 	}
 	b := append([]byte{0x81, 0x80 | byte(len(request)), 0, 0, 0, 0}, request...)
 	if _, err := w.conn.Write(b); err != nil {
@@ -191,7 +191,7 @@ func (w *wire) events(address, channel string) error {
 	return w.subscribed(sseFrame)
 }
 
-// head reads the head of an HTTP answer.
+// head reads the head of an HTTP response.
 func (w *wire) head(status string) error {
 	end := []byte("\r\n\r\n")
 	for n := 1; ; n = w.end - w.begin + 1 {
@@ -201,14 +201,14 @@ func (w *wire) head(status string) error {
 		b := w.buf[w.begin:w.end]
 		if at := bytes.Index(b, end); at >= 0 {
 			if w.begin += at + len(end); !bytes.HasPrefix(b, []byte("HTTP/1.1 "+status)) {
-				return fmt.Errorf("the hub answers %q", b)
+				return fmt.Errorf("the hub answered %q", b)
 			}
 			return nil
 		}
 	}
 }
 
-// subscribed reads frames up to the one that says so.
+// subscribed reads frames up to the confirmation of the subscription.
 func (w *wire) subscribed(next framing) error {
 	for n := 1; ; n = w.end - w.begin + 1 {
 		if err := w.need(n); err != nil {
@@ -227,7 +227,7 @@ func (w *wire) subscribed(next framing) error {
 			case bytes.Contains(b, []byte(`"type":"subscribed"`)):
 				return nil
 			case bytes.Contains(b, []byte(`"type":"error"`)):
-				return errors.New("the hub answers " + strconv.Quote(string(b)))
+				return errors.New("the hub answered " + strconv.Quote(string(b)))
 			}
 		}
 	}

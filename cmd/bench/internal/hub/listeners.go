@@ -20,16 +20,16 @@ import (
 type ListenersConfig struct {
 	HubConfig
 	Subscribers int           // default 50,000
-	Transports  []Transport   // default: all
-	Backends    int           // of PostgreSQL, for comparison; default 100
-	Settle      time.Duration // between the last one's coming and the look at the memory; default 10 s
+	Transports  []Transport   // default all
+	Backends    int           // number of sessions of PostgreSQL, for comparison; default 100
+	Settle      time.Duration // time between the arrival of the last subscriber and the measurement; default 10 s
 }
 
-// ListenersConnections is how many connections of PostgreSQL it takes.
+// ListenersConnections returns how many connections of PostgreSQL it needs.
 func ListenersConnections(c ListenersConfig) int { return cmp.Or(c.Backends, 100) + 60 }
 
-// Listeners measures the memory of idle subscribers, each on a channel of its own: in the hub's process, and what a backend of PostgreSQL takes.
-// Where one process may not open so many files, several hubs share them.
+// Listeners measures the memory of idle subscribers, each with its own channel, in the hub's process, and the memory of a PostgreSQL session.
+// If a process may not open that many files, several hubs share the subscribers.
 func Listeners(ctx context.Context, d *load.Database, e load.Engine, c ListenersConfig) (r *load.Report, err error) {
 	c.Subscribers = cmp.Or(c.Subscribers, 50_000)
 	c.Backends = cmp.Or(c.Backends, 100)
@@ -43,7 +43,7 @@ func Listeners(ctx context.Context, d *load.Database, e load.Engine, c Listeners
 		}
 	}
 	if _, ok := load.OwnRSS(); !ok {
-		return nil, errors.New("bench: this system does not tell how much memory a process has: run it on Linux or macOS")
+		return nil, errors.New("bench: this system does not report the memory of a process: run the bench on Linux or macOS")
 	}
 	if r, err = d.Begin(ctx, "listeners", e); err != nil {
 		return nil, err
@@ -71,7 +71,7 @@ func Listeners(ctx context.Context, d *load.Database, e load.Engine, c Listeners
 	return r, nil
 }
 
-// shareOut divides subscribers among as few hubs as may open so many files.
+// shareOut divides subscribers among as few hubs as possible, given how many files each may open.
 func shareOut(n int) (shares []int) {
 	hubs := 1
 	if most := openFiles() - spare; most > 0 {
@@ -112,7 +112,7 @@ func (l *listeners) measure(ctx context.Context, shares []int) (way *load.Way, e
 			return nil, err
 		}
 		crowds = append(crowds, p)
-		// The first one brings what all share.
+		// The first subscriber causes the allocations that all share.
 		if err := l.join(ctx, h, p, 0, 1); err != nil {
 			return nil, err
 		}
@@ -152,7 +152,7 @@ func (l *listeners) measure(ctx context.Context, shares []int) (way *load.Way, e
 	}, nil
 }
 
-// join has subscribers from a number on, and up to another, join a hub.
+// join connects the subscribers from number from up to number to with a hub.
 func (l *listeners) join(ctx context.Context, h *hubProcess, p *process, from, to int) error {
 	if from >= to {
 		return nil
@@ -166,7 +166,7 @@ func (l *listeners) join(ctx context.Context, h *hubProcess, p *process, from, t
 	return h.serves(ctx, to)
 }
 
-// footprints adds up the hubs' memory.
+// footprints returns the sum of the hubs' memory.
 func footprints(ctx context.Context, hubs []*hubProcess) (sum load.Footprint, err error) {
 	for _, h := range hubs {
 		asIs, err := h.usage(ctx, false)
@@ -185,7 +185,7 @@ func footprints(ctx context.Context, hubs []*hubProcess) (sum load.Footprint, er
 	return sum, nil
 }
 
-// backends measures what sessions that listen to PostgreSQL itself take; nil where it can't be seen.
+// backends measures the memory of sessions that listen on PostgreSQL itself; nil: the system does not report it.
 func backends(ctx context.Context, d *load.Database, n int) (*load.Way, error) {
 	before, ok := serverPSS(d)
 	if !ok {
@@ -207,7 +207,7 @@ func backends(ctx context.Context, d *load.Database, n int) (*load.Way, error) {
 	return &load.Way{Way: "PostgreSQL, a backend each", Clients: n, Unit: "subscribers", Done: int64(n), Each: &load.Footprint{PSS: (after - before) / int64(n)}}, nil
 }
 
-// serverPSS returns the memory of all processes of a private server, what they share counted once; false where the system does not tell.
+// serverPSS returns the memory of all processes of a private server, with shared memory counted once; false: the system does not report it.
 func serverPSS(d *load.Database) (bytes int64, ok bool) {
 	if d.Server == nil {
 		return 0, false
@@ -224,7 +224,7 @@ func serverPSS(d *load.Database) (bytes int64, ok bool) {
 		}
 		text, err := os.ReadFile(file)
 		if err != nil {
-			continue // it has ended
+			continue // the process has ended
 		}
 		for line := range strings.Lines(string(text)) {
 			if kilobytes, found := strings.CutPrefix(line, "Pss:"); found {
@@ -241,7 +241,7 @@ func parentOf(pid string) string {
 	if err != nil {
 		return ""
 	}
-	// pid (name) state ppid …; the name may hold anything.
+	// pid (name) state ppid …; the name may contain any character.
 	if fields := bytes.Fields(text[bytes.LastIndexByte(text, ')')+1:]); len(fields) > 1 {
 		return string(fields[1])
 	}

@@ -17,28 +17,28 @@ import (
 // PingPongConfig configures PingPong.
 type PingPongConfig struct {
 	HubConfig
-	Idle         int           // idle listeners on the hub at most; default 10,000
-	IdlePostgres int           // and on PostgreSQL; default 1,000
+	Idle         int           // maximum number of idle listeners on the hub; default 10,000
+	IdlePostgres int           // maximum number of idle listeners on PostgreSQL; default 1,000
 	Rounds       int           // default 3
-	Slice        time.Duration // with each number of idle listeners, in each round; default 3 s
+	Slice        time.Duration // time with each number of idle listeners in each round; default 3 s
 }
 
-// PingPongConnections is how many connections of PostgreSQL it takes.
+// PingPongConnections returns how many connections of PostgreSQL it needs.
 func PingPongConnections(c PingPongConfig) int { return cmp.Or(c.IdlePostgres, 1000) + 40 }
 
-// pingPongWay is where the two play, and what came of it by number of idle listeners.
+// pingPongWay is one way to play, with its results by number of idle listeners.
 type pingPongWay struct {
 	name    string
 	hub     bool
 	durable bool
-	sql     bool // published in the database itself, not through the hub
+	sql     bool // messages are published in the database, not through the hub
 	sizes   []int
 	rates   [][]float64
 	h       []load.Histogram
 	done    []int64
 }
 
-// PingPong has two connections notify each other, one reply for each notification, beside more and more idle listeners on channels of their own.
+// PingPong lets two connections notify each other, one reply per notification, with more and more idle listeners on other channels.
 func PingPong(ctx context.Context, d *load.Database, e load.Engine, c PingPongConfig) (r *load.Report, err error) {
 	c.Idle = cmp.Or(c.Idle, 10_000)
 	c.IdlePostgres = cmp.Or(c.IdlePostgres, 1000)
@@ -82,7 +82,7 @@ func PingPong(ctx context.Context, d *load.Database, e load.Engine, c PingPongCo
 	return r, nil
 }
 
-// upTo is none, 10, 100 and so on, and n.
+// upTo returns 0, 10, 100 and so on, and n.
 func upTo(n int) []int {
 	sizes := []int{0}
 	for size := 10; size < n; size *= 10 {
@@ -91,7 +91,7 @@ func upTo(n int) []int {
 	return append(sizes, n)
 }
 
-// turn measures with each number of idle listeners once.
+// turn measures once with each number of idle listeners.
 func (w *pingPongWay) turn(ctx context.Context, d *load.Database, c PingPongConfig) (err error) {
 	a, err := accountOf(d.URL)
 	if err != nil {
@@ -142,9 +142,9 @@ func (w *pingPongWay) turn(ctx context.Context, d *load.Database, c PingPongConf
 	return nil
 }
 
-// player is one of the two.
+// player is one of the two connections.
 type player struct {
-	hears, says *wire // the same, unless messages are published in the database
+	hears, says *wire // the same connection, unless messages are published in the database
 	hit         []byte
 	unbound     []func()
 }
@@ -190,7 +190,7 @@ func (p *player) leave() {
 	}
 }
 
-// playFor plays for a time.
+// playFor plays for the given time.
 func playFor(pair [2]player, d time.Duration) (h load.Histogram, n int64, err error) {
 	h = load.NewHistogram()
 	began := time.Now()
@@ -202,7 +202,7 @@ func playFor(pair [2]player, d time.Duration) (h load.Histogram, n int64, err er
 			if _, err := pair[1-i].hears.until('A'); err != nil {
 				return h, n, err
 			}
-			if p.says != p.hears { // else the answer is read with what comes next
+			if p.says != p.hears { // otherwise the answer is read with the next message
 				if err := p.says.ready(); err != nil {
 					return h, n, err
 				}
@@ -230,11 +230,11 @@ func (w *pingPongWay) report(r *load.Report) {
 	}
 }
 
-// crossing is the number of idle listeners from which on the hub is faster than PostgreSQL; false: it is not, as far as was measured. Between
-// two numbers that were measured it goes along a straight line in logarithms.
+// crossing returns the number of idle listeners from which on the hub is faster than PostgreSQL; false: it is not, as far as was measured. Between
+// two measured numbers, it interpolates linearly in logarithms.
 func crossing(hub, postgres *pingPongWay) (int, bool) {
 	median := func(w *pingPongWay, i int) float64 { return math.Log(load.SpreadOf(w.rates[i]).Median) }
-	lead := func(i int) (lead float64, ok bool) { // of the hub, with as many as PostgreSQL had
+	lead := func(i int) (lead float64, ok bool) { // of the hub over PostgreSQL, with the same number of listeners
 		at := slices.Index(hub.sizes, postgres.sizes[i])
 		if at < 0 {
 			return 0, false

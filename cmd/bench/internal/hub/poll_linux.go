@@ -9,13 +9,13 @@ import (
 	"syscall"
 )
 
-// poller reads all connections in one goroutine, straight from epoll: a goroutine for each, woken for each message, would take as much
-// CPU time as the hub that is measured beside it.
+// poller reads all connections in one goroutine with epoll: one goroutine per connection, woken for each message, would use as much CPU time as
+// the hub.
 type poller struct {
 	crowd  *crowd
 	epoll  int
 	stop   atomic.Bool
-	ended  sync.WaitGroup // of the one goroutine
+	ended  sync.WaitGroup // waits for the goroutine
 	seated map[int]*seat  // by file descriptor; guarded by crowd.mu
 }
 
@@ -28,7 +28,7 @@ func (p *poller) open(c *crowd) (err error) {
 	return nil
 }
 
-// add takes the connection from Go's own poller.
+// add takes the connection away from Go's own poller.
 func (p *poller) add(s subscriber) error {
 	defer s.conn.Close()
 	fd, err := duplicate(s.conn)
@@ -61,13 +61,13 @@ func duplicate(conn net.Conn) (fd int, err error) {
 	return fd, errors.Join(err, dupErr)
 }
 
-// descriptor writes to a socket, a little at a time: it never has to wait.
+// descriptor writes small amounts to a socket, which never block.
 type descriptor int
 
 func (d descriptor) Write(b []byte) (int, error) { return syscall.Write(int(d), b) }
 
 func (p *poller) run() {
-	const wait = 50 // ms, until it looks whether to stop
+	const wait = 50 // ms until it checks whether to stop
 	events := make([]syscall.EpollEvent, 1024)
 	buf := make([]byte, 64<<10)
 	for !p.stop.Load() {
@@ -88,7 +88,7 @@ func (p *poller) run() {
 	}
 }
 
-// read reads a connection once: if there is more, epoll says so again.
+// read reads from a connection once: if there is more, epoll reports it again.
 func (p *poller) read(fd int, buf []byte) {
 	n, err := syscall.Read(fd, buf)
 	switch {
@@ -112,7 +112,7 @@ func (p *poller) close() {
 	p.crowd.mu.Lock()
 	defer p.crowd.mu.Unlock()
 	for fd := range p.seated {
-		_ = syscall.SetsockoptLinger(fd, syscall.SOL_SOCKET, syscall.SO_LINGER, &syscall.Linger{Onoff: 1}) // no port is left waiting
+		_ = syscall.SetsockoptLinger(fd, syscall.SOL_SOCKET, syscall.SO_LINGER, &syscall.Linger{Onoff: 1}) // leaves no port in TIME_WAIT
 		_ = syscall.Close(fd)
 	}
 	clear(p.seated)

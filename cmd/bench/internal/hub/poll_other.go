@@ -7,10 +7,10 @@ import (
 	"sync"
 )
 
-// poller reads each connection in a goroutine of its own.
+// poller reads each connection in its own goroutine.
 type poller struct {
 	crowd *crowd
-	ended sync.WaitGroup // of those goroutines
+	ended sync.WaitGroup // waits for those goroutines
 	conns []net.Conn     // guarded by crowd.mu
 }
 
@@ -54,7 +54,7 @@ func (p *poller) close() {
 	p.crowd.mu.Lock()
 	for _, conn := range p.conns {
 		if tcp, ok := conn.(*net.TCPConn); ok {
-			_ = tcp.SetLinger(0) // no port is left waiting
+			_ = tcp.SetLinger(0) // leaves no port in TIME_WAIT
 		}
 		conn.Close()
 	}

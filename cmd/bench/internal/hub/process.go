@@ -16,27 +16,27 @@ import (
 	"github.com/weir-pg/weir/internal/sleep"
 )
 
-// Spawn makes a command that runs Child, not started yet.
+// Spawn returns a command, not started yet, that runs Child.
 type Spawn func(ctx context.Context) *exec.Cmd
 
-// HubConfig is what all benches of the hub need.
+// HubConfig is the configuration that all benches of the hub share.
 type HubConfig struct {
 	Spawn     Spawn  // required
-	LoggingIn int    // as HubSpec's
-	Profile   string // file for a CPU profile of the hub, the last one where there are several; "": none
+	LoggingIn int    // see HubSpec
+	Profile   string // file for a CPU profile of the hub, or of the last one; "": none
 }
 
-// process is a child process, and the way to ask it for something.
+// process is a child process, with a connection for requests.
 type process struct {
 	cmd    *exec.Cmd
 	client *rpc.Client
 	close  func() error
 }
 
-// spawn starts a child process. It ends with ctx at the latest.
+// spawn starts a child process. It ends at the latest with ctx.
 func spawn(ctx context.Context, d *load.Database, spawn Spawn) (*process, error) {
 	cmd := spawn(ctx)
-	var said bytes.Buffer // what several processes write at once goes to a file as it is, but not to any writer
+	var said bytes.Buffer // several processes may write to a file at the same time, but not to any other writer
 	if file, ok := d.Config.Progress.(*os.File); ok {
 		cmd.Stderr = file
 	} else {
@@ -56,7 +56,7 @@ func spawn(ctx context.Context, d *load.Database, spawn Spawn) (*process, error)
 	}
 	p := &process{cmd: cmd, client: rpc.NewClient(pipe{out, in})}
 	p.close = sync.OnceValue(func() error {
-		err := p.client.Close() // its end of the pipe is the child's sign to go
+		err := p.client.Close() // closing the pipe makes the child end
 		if errors.Is(err, rpc.ErrShutdown) {
 			err = nil
 		}
@@ -65,7 +65,7 @@ func spawn(ctx context.Context, d *load.Database, spawn Spawn) (*process, error)
 		ended := cmd.Wait()
 		_, _ = said.WriteTo(d.Config.Progress)
 		if ended != nil && ctx.Err() == nil {
-			err = errors.Join(err, fmt.Errorf("bench: a child process ended badly: %w", ended))
+			err = errors.Join(err, fmt.Errorf("bench: a child process failed: %w", ended))
 		}
 		return err
 	})
@@ -91,13 +91,13 @@ func (p *process) usage(ctx context.Context, trim bool) (u Usage, err error) {
 	return u, err
 }
 
-// hubProcess is a hub in a process of its own.
+// hubProcess is a hub in a separate process.
 type hubProcess struct {
 	*process
 	at HubAt
 }
 
-// startHub starts one on the database, whose sessions have the settings.
+// startHub starts a hub on the database, with these settings for its sessions.
 func startHub(ctx context.Context, d *load.Database, c HubConfig, url string, durable bool) (*hubProcess, error) {
 	p, err := spawn(ctx, d, c.Spawn)
 	if err != nil {
@@ -124,7 +124,7 @@ func (h *hubProcess) address(t Transport) string {
 	return h.at.HTTP
 }
 
-// serves waits until the hub has so many subscribers.
+// serves waits until the hub has n subscribers.
 func (h *hubProcess) serves(ctx context.Context, n int) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
@@ -134,18 +134,18 @@ func (h *hubProcess) serves(ctx context.Context, n int) error {
 			return err
 		}
 		if !sleep.For(ctx, 20*time.Millisecond) {
-			return fmt.Errorf("bench: the hub has %d subscribers after a minute, and not %d: %w", u.Subscribers, n, ctx.Err())
+			return fmt.Errorf("bench: after a minute the hub has %d subscribers, want %d: %w", u.Subscribers, n, ctx.Err())
 		}
 	}
 }
 
-// mayOpen looks whether this process and those that it starts may open so many files each.
+// mayOpen checks whether this process and its children may open n files each.
 func mayOpen(n int) error {
 	if most := openFiles(); most > 0 && most < n {
-		return fmt.Errorf("bench: this takes %d open files, and a process may have %d: raise the limit (ulimit -n) or measure fewer", n, most)
+		return fmt.Errorf("bench: this bench needs %d open files, but a process may have %d: raise the limit (ulimit -n), or measure fewer", n, most)
 	}
 	return nil
 }
 
-// spare is how many files a process needs besides its clients'.
+// spare is the number of files that a process needs in addition to those of its clients.
 const spare = 200

@@ -21,7 +21,7 @@ type PublishConfig struct {
 	HubConfig
 	Clients int           // default 64
 	Rounds  int           // default 5
-	Slice   time.Duration // of each way in each round; default 3 s
+	Slice   time.Duration // time of each way in each round; default 3 s
 }
 
 const (
@@ -50,19 +50,19 @@ type condition struct {
 	slow     bool
 }
 
-// PostgreSQL flushes for many transactions at once. With these settings whoever flushes first waits for 2 ms, which is what a flush takes
-// on network storage.
+// PostgreSQL flushes for many transactions at once. With these settings, the first to flush waits for 2 ms, which is as long as a flush takes on
+// network storage.
 var conditions = []condition{
 	{name: "the disk as it is"},
 	{name: "a flush takes 2 ms", settings: map[string]string{"commit_delay": "2000", "commit_siblings": "0"}, slow: true},
 }
 
-// publishWay is what each transaction does besides its insert, and who listens.
+// publishWay specifies what each transaction does in addition to its insert, and who listens.
 type publishWay struct {
 	name       string
 	statements []string
-	hub        bool // a hub runs, with one subscriber
-	listener   bool // one session listens to PostgreSQL
+	hub        bool // with a hub and one subscriber
+	listener   bool // with one session that listens on PostgreSQL
 	l          load.Rounds
 }
 
@@ -76,7 +76,7 @@ func publishWays() []*publishWay {
 	}
 }
 
-// Publish has clients insert a row in each of their transactions: alone, and together with weir.publish or pg_notify. The ways take turns.
+// Publish lets clients insert a row in each of their transactions: alone, and together with weir.publish or pg_notify. The ways take turns.
 func Publish(ctx context.Context, d *load.Database, e load.Engine, c PublishConfig) (r *load.Report, err error) {
 	c.Clients = cmp.Or(c.Clients, 64)
 	c.Rounds = cmp.Or(c.Rounds, 5)
@@ -88,7 +88,7 @@ func Publish(ctx context.Context, d *load.Database, e load.Engine, c PublishConf
 		c.Clients, c.Rounds, c.Slice)
 	r.Hub = &load.HubFigures{}
 	if _, err := d.Observer.Exec(ctx, sqlEventTable, pgx.QueryExecModeSimpleProtocol); err != nil {
-		return nil, fmt.Errorf("bench: make the table: %w", err)
+		return nil, fmt.Errorf("bench: create the table: %w", err)
 	}
 	defer func() {
 		_, dropErr := d.Observer.Exec(context.WithoutCancel(ctx), sqlEventDrop)
@@ -140,7 +140,7 @@ func (p *publishBench) measure(ctx context.Context) error {
 	for round := range p.config.Rounds {
 		order := slices.Clone(p.ways)
 		if round%2 == 1 {
-			slices.Reverse(order) // so that none always comes after the same
+			slices.Reverse(order) // so that no way always follows the same one
 		}
 		for _, way := range order {
 			if err := p.turn(ctx, way); err != nil {
@@ -162,7 +162,7 @@ func (p *publishBench) latest() (text string) {
 	return text
 }
 
-// turn runs a way for a slice.
+// turn measures a way for a slice of time.
 func (p *publishBench) turn(ctx context.Context, way *publishWay) (err error) {
 	if _, err := p.Observer.Exec(ctx, sqlEventEmpty); err != nil {
 		return err
@@ -197,7 +197,7 @@ func (p *publishBench) turn(ctx context.Context, way *publishWay) (err error) {
 	return repeat(ctx, &way.l, p.clients, transaction, p.config.Slice)
 }
 
-// attend listens with one connection, and returns when it has heard a message: by then a hub has read what lay in the log.
+// attend subscribes with one connection, and returns when it has received a message: by then a hub has read the existing log.
 func (p *publishBench) attend(ctx context.Context, address string) (leave func(), err error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
@@ -222,7 +222,7 @@ func (p *publishBench) attend(ctx context.Context, address string) (leave func()
 			return c.leave, nil
 		case err = <-c.failed:
 		case <-ctx.Done():
-			err = fmt.Errorf("the listener heard nothing: %w", ctx.Err())
+			err = fmt.Errorf("the listener received nothing: %w", ctx.Err())
 		}
 	}
 	c.leave()

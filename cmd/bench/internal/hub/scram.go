@@ -14,8 +14,8 @@ import (
 	"sync"
 )
 
-// scramUser is a user of whom very many clients log in with SCRAM-SHA-256 (RFC 5802). What PBKDF2 makes of the password costs
-// milliseconds and is the same for all of them, so it is made once for each salt; the rest each client does for itself.
+// scramUser is a user as whom many clients log in with SCRAM-SHA-256 (RFC 5802). The result of PBKDF2, which takes milliseconds and is the same
+// for all of them, is computed once per salt; each client does the rest.
 type scramUser struct {
 	password string
 
@@ -56,22 +56,22 @@ func mac(key []byte, text string) []byte {
 	return h.Sum(nil)
 }
 
-// scramExchange is one client's.
+// scramExchange is the exchange of one client.
 type scramExchange struct {
 	user      *scramUser
 	firstBare string
-	signature []byte // that the server must show
+	signature []byte // the expected signature of the server
 }
 
 const scramHeader = "n,," // no channel binding, no other user
 
-// first is the client's first message.
+// first returns the client's first message.
 func (x *scramExchange) first() []byte {
 	x.firstBare = "n=,r=" + rand.Text()
 	return []byte(scramHeader + x.firstBare)
 }
 
-// answer is the client's answer to the server's challenge.
+// answer returns the client's answer to the server's challenge.
 func (x *scramExchange) answer(challenge string) ([]byte, error) {
 	var nonce, salt string
 	var iterations int
@@ -86,7 +86,7 @@ func (x *scramExchange) answer(challenge string) ([]byte, error) {
 		}
 	}
 	if !strings.HasPrefix(nonce, strings.TrimPrefix(x.firstBare, "n=,r=")) || iterations < 1 {
-		return nil, fmt.Errorf("the server's SCRAM challenge %q can't be read", challenge)
+		return nil, fmt.Errorf("the server's SCRAM challenge %q is not valid", challenge)
 	}
 	keys, err := x.user.keysFor(salt, iterations)
 	if err != nil {
@@ -100,7 +100,7 @@ func (x *scramExchange) answer(challenge string) ([]byte, error) {
 	return []byte(bare + ",p=" + base64.StdEncoding.EncodeToString(proof)), nil
 }
 
-// check looks whether the server knows the user's verifier too.
+// check checks that the server knows the user's verifier too.
 func (x *scramExchange) check(final string) error {
 	signature, err := base64.StdEncoding.DecodeString(strings.TrimPrefix(final, "v="))
 	if err != nil || !hmac.Equal(signature, x.signature) {

@@ -15,27 +15,28 @@ import (
 // StormConfig configures Storm.
 type StormConfig struct {
 	HubConfig
-	Clients  int // of the hub; default 10,000
-	Postgres int // of PostgreSQL itself; default 1,000
+	Clients  int // number of clients of the hub; default 10,000
+	Postgres int // number of clients of PostgreSQL itself; default 1,000
 	Rounds   int // default 3
 }
 
-// StormConnections is how many connections of PostgreSQL it takes.
+// StormConnections returns how many connections of PostgreSQL it needs.
 func StormConnections(c StormConfig) int { return cmp.Or(c.Postgres, 1000) + 40 }
 
-// stormWay is where so many clients connect.
+// stormWay specifies where clients connect, and how many, with the results.
 type stormWay struct {
 	name    string
 	hub     bool
 	clients int
 
-	seconds []float64 // until the last was served, of each round
+	seconds []float64 // for each round: until the last client was served
 	served  int
 	refused int
 	h       load.Histogram
 }
 
-// Storm has clients connect, log in with SCRAM and listen, all at the same signal. The time is from the signal until a client's LISTEN is confirmed.
+// Storm lets clients connect, log in with SCRAM and listen, all at the same signal. The time is measured from the signal until a client's LISTEN is
+// confirmed.
 func Storm(ctx context.Context, d *load.Database, e load.Engine, c StormConfig) (r *load.Report, err error) {
 	c.Clients = cmp.Or(c.Clients, 10_000)
 	c.Postgres = cmp.Or(c.Postgres, 1000)
@@ -49,7 +50,7 @@ func Storm(ctx context.Context, d *load.Database, e load.Engine, c StormConfig) 
 	r.Note = fmt.Sprintf("all clients wait for one signal, then connect, log in with SCRAM-SHA-256 and LISTEN on a channel of their own, and stay; latencies are from the signal until that is confirmed; %d rounds, in turn",
 		c.Rounds)
 	r.Hub = &load.HubFigures{}
-	c.LoggingIn = max(c.Clients, c.Postgres) + spare // from one address, which hubs take for an attack otherwise
+	c.LoggingIn = max(c.Clients, c.Postgres) + spare // all from one address, which hubs limit by default
 	ways := []*stormWay{
 		{name: "hub", hub: true, clients: c.Clients},
 		{name: "hub, as many as PostgreSQL", hub: true, clients: c.Postgres},
@@ -75,7 +76,7 @@ func Storm(ctx context.Context, d *load.Database, e load.Engine, c StormConfig) 
 	return r, nil
 }
 
-// stormPatience bounds one storm.
+// stormPatience limits the time of one storm.
 const stormPatience = 3 * time.Minute
 
 func (w *stormWay) turn(ctx context.Context, d *load.Database, c StormConfig) (err error) {
@@ -92,7 +93,7 @@ func (w *stormWay) turn(ctx context.Context, d *load.Database, c StormConfig) (e
 		defer func() { err = errors.Join(err, h.close()) }()
 		address = h.at.PG
 	}
-	// One that comes before has PBKDF2 done, and the hub's question for the user's verifier asked.
+	// One client that connects before it causes PBKDF2 and the hub's query of the user's verifier.
 	first, err := a.login(ctx, address, w.clients)
 	if err != nil {
 		return err
@@ -119,7 +120,7 @@ func (w *stormWay) turn(ctx context.Context, d *load.Database, c StormConfig) (e
 		}
 	}
 	if w.served == 0 {
-		return fmt.Errorf("nobody was served: %w", s.clients[0].err)
+		return fmt.Errorf("no client was served: %w", s.clients[0].err)
 	}
 	w.seconds = append(w.seconds, last.Seconds())
 	return nil
@@ -133,7 +134,7 @@ type storm struct {
 
 type stormClient struct {
 	conn *wire
-	took time.Duration // from the signal until it was served
+	took time.Duration // time from the signal until the client was served
 	err  error
 }
 
@@ -146,7 +147,7 @@ func (s *storm) blow(ctx context.Context) (last time.Duration, err error) {
 	var began time.Time
 	waiting.Add(len(s.clients))
 	for i := range s.clients {
-		running.Go(func() { // until served, or stormPatience
+		running.Go(func() { // ends when the client is served, or after stormPatience
 			k := &s.clients[i]
 			waiting.Done()
 			<-signal
@@ -159,7 +160,7 @@ func (s *storm) blow(ctx context.Context) (last time.Duration, err error) {
 		})
 	}
 	waiting.Wait()
-	runtime.GC() // not amid the storm
+	runtime.GC() // so that it does not run during the storm
 	began = time.Now()
 	close(signal)
 	running.Wait()

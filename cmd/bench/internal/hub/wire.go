@@ -16,7 +16,7 @@ import (
 	"github.com/weir-pg/weir/cmd/internal/load"
 )
 
-// account is who clients of the wire protocol log in as: the same on PostgreSQL and on a hub.
+// account is the account with which clients of the wire protocol log in: the same for PostgreSQL and for a hub.
 type account struct {
 	home           string // PostgreSQL's own address
 	name, database string
@@ -24,14 +24,14 @@ type account struct {
 	scram          *scramUser
 }
 
-// accountOf is the account of a connection string.
+// accountOf returns the account in a connection string.
 func accountOf(url string) (*account, error) {
 	config, err := pgx.ParseConfig(url)
 	if err != nil {
 		return nil, fmt.Errorf("bench: %w", err)
 	}
 	if config.Host == "" || config.Host[0] == '/' {
-		return nil, fmt.Errorf("bench: clients connect by TCP, and the connection string names the socket in %s: name a host", config.Host)
+		return nil, fmt.Errorf("bench: clients connect by TCP, but the connection string has the socket in %s: use a host name", config.Host)
 	}
 	return &account{
 		home: net.JoinHostPort(config.Host, strconv.Itoa(int(config.Port))), name: config.User, database: config.Database,
@@ -39,24 +39,24 @@ func accountOf(url string) (*account, error) {
 	}, nil
 }
 
-// with returns the account with other settings of its sessions.
+// with returns the account with other session settings.
 func (a *account) with(settings map[string]string) *account {
 	other := *a
 	other.settings = settings
 	return &other
 }
 
-// wire is a connection of the wire protocol that costs next to no CPU time, so that it is the server that is measured. It speaks no
-// TLS. One goroutine uses it.
+// wire is a connection of the wire protocol that uses very little CPU time, so that the server determines the result. It does not support TLS. It
+// is used by one goroutine.
 type wire struct {
 	conn       net.Conn
 	buf        []byte
-	begin, end int // of what has been read and not used
+	begin, end int // of the bytes that were read but not used
 }
 
-const loginTimeout = 2 * time.Minute // in a storm clients wait
+const loginTimeout = 2 * time.Minute // clients wait during a storm
 
-// login connects client i and logs in. ctx bounds the login alone.
+// login connects client i and logs in. ctx limits only the login.
 func (a *account) login(ctx context.Context, address string, i int) (_ *wire, err error) {
 	conn, err := load.Dial(ctx, address, i)
 	if err != nil {
@@ -85,7 +85,7 @@ func (a *account) login(ctx context.Context, address string, i int) (_ *wire, er
 	return w, w.ready()
 }
 
-// bound makes reads and writes end with ctx, until the function that it returns is called.
+// bound makes reads and writes end with ctx, until the returned function is called.
 func (w *wire) bound(ctx context.Context) (unbound func()) {
 	stop := context.AfterFunc(ctx, func() { _ = w.conn.SetDeadline(time.Unix(1, 0)) })
 	return func() { stop() }
@@ -99,7 +99,7 @@ func (w *wire) authenticate(a *account) error {
 			return err
 		}
 		if kind != 'R' || len(body) < 4 {
-			return fmt.Errorf("a message of type %q came where authentication was to be", kind)
+			return fmt.Errorf("got a message of type %q, want authentication", kind)
 		}
 		var answer pgproto3.FrontendMessage
 		switch how := binary.BigEndian.Uint32(body); how {
@@ -119,7 +119,7 @@ func (w *wire) authenticate(a *account) error {
 			}
 			continue
 		default:
-			return fmt.Errorf("the server asks for authentication of type %d: the bench's clients know SCRAM-SHA-256 and trust", how)
+			return fmt.Errorf("the server requires authentication of type %d, but the clients support only SCRAM-SHA-256 and trust", how)
 		}
 		if err := w.send(answer); err != nil {
 			return err
@@ -145,7 +145,7 @@ func encodeAll(messages ...pgproto3.FrontendMessage) (b []byte, err error) {
 	return b, nil
 }
 
-// next returns the next message, valid until it is called again. An error that the server sends is an error.
+// next returns the next message, valid until the next call. If the server sends an error, next returns it as an error.
 func (w *wire) next() (kind byte, body []byte, err error) {
 	if err := w.need(5); err != nil {
 		return 0, nil, err
@@ -169,12 +169,12 @@ func (w *wire) next() (kind byte, body []byte, err error) {
 func serverError(body []byte) error {
 	var e pgproto3.ErrorResponse
 	if err := e.Decode(body); err != nil {
-		return fmt.Errorf("the server sends an error that can't be read: %w", err)
+		return fmt.Errorf("the server sent an error that can't be decoded: %w", err)
 	}
 	return pgconn.ErrorResponseToPgError(&e)
 }
 
-// need reads until n bytes are there.
+// need reads until n bytes are available.
 func (w *wire) need(n int) error {
 	if w.end-w.begin >= n {
 		return nil
@@ -196,7 +196,7 @@ func (w *wire) need(n int) error {
 	return nil
 }
 
-// until reads up to a message of a kind and returns its body.
+// until reads up to the first message of a kind, and returns its body.
 func (w *wire) until(kind byte) ([]byte, error) {
 	for {
 		got, body, err := w.next()
@@ -212,7 +212,7 @@ func (w *wire) ready() error {
 	return err
 }
 
-// query runs a simple query and drops its rows.
+// query runs a simple query and discards its rows.
 func (w *wire) query(sql string) error {
 	if err := w.send(&pgproto3.Query{String: sql}); err != nil {
 		return err
@@ -227,16 +227,16 @@ func (w *wire) listen(channel string) error {
 	return nil
 }
 
-// rest is what has been read and not used.
+// rest returns the bytes that were read but not used.
 func (w *wire) rest() []byte { return w.buf[w.begin:w.end] }
 
-// hangUp closes the connection, and leaves no port waiting for a while: there may be too few of them for so many clients.
+// hangUp closes the connection without leaving its port in TIME_WAIT: there may be too few ports for so many clients.
 func (w *wire) hangUp() {
 	_ = w.send(&pgproto3.Terminate{})
 	w.reset()
 }
 
-// reset closes it without a goodbye.
+// reset closes the connection without a Terminate message.
 func (w *wire) reset() {
 	if tcp, ok := w.conn.(*net.TCPConn); ok {
 		_ = tcp.SetLinger(0)
@@ -244,7 +244,7 @@ func (w *wire) reset() {
 	w.conn.Close()
 }
 
-// refusedBy tells whether an error is the server's answer, or its refusal to take the connection.
+// refusedBy reports whether an error is the server's answer, or its refusal of the connection.
 func refusedBy(err error) bool {
 	var answer *pgconn.PgError
 	var network *net.OpError

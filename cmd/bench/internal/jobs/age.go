@@ -1,4 +1,4 @@
-// Package jobs measures what Weir promises of its jobs beyond their rate: under a pinned horizon, in a log that has grown, by many workers, in memory.
+// Package jobs measures Weir's jobs in other respects than their rate: under a pinned horizon, in a log that has grown, with many workers, and in memory.
 package jobs
 
 import (
@@ -22,22 +22,22 @@ import (
 
 // AgeConfig configures Age.
 type AgeConfig struct {
-	Jobs      int     // enqueued and worked one by one
-	Queues    int     // that they are spread over
-	Scheduled int     // for far in the future
-	Failing   float64 // of the attempts, in percent
-	Clients   int     // that enqueue; default 8
+	Jobs      int     // number of jobs, which are enqueued and worked one by one
+	Queues    int     // number of their queues
+	Scheduled int     // number of jobs scheduled for a distant time
+	Failing   float64 // percentage of attempts that fail
+	Clients   int     // number of connections that enqueue; default 8
 }
 
-// mostAgeWait bounds each wait for what others do, such as the next segment to be given back.
-const mostAgeWait = 2 * time.Minute
+// ageTimeout limits each wait for something that others do, such as the reclaiming of a segment.
+const ageTimeout = 2 * time.Minute
 
-// Age fills Weir's log in the way that a steady flow does, a job in each transaction and a few in each batch, and then takes the
-// time of looks, cancellations, claims, and of what gives space back.
+// Age fills Weir's log in the way that a steady flow does, with one job per transaction and a few per batch, and then measures inspections,
+// cancellations, claims, and reclaiming.
 func Age(ctx context.Context, d *load.Database, e load.Engine, c AgeConfig) (r *load.Report, err error) {
 	c.Clients = cmp.Or(c.Clients, 8)
 	if c.Jobs < 1000 || c.Queues < 1 || c.Queues > 10_000 || c.Scheduled < 0 || c.Failing < 0 || c.Failing > 100 {
-		return nil, fmt.Errorf("bench: age takes 1000 jobs or more, 1 to 10000 queues and 0 to 100 percent of failures, got %d jobs, %d queues, %d scheduled and %g percent",
+		return nil, fmt.Errorf("bench: age needs at least 1000 jobs, 1 to 10000 queues and 0 to 100 percent of failures, got %d jobs, %d queues, %d scheduled and %g percent",
 			c.Jobs, c.Queues, c.Scheduled, c.Failing)
 	}
 	if r, err = d.Begin(ctx, "age", e); err != nil {
@@ -72,7 +72,7 @@ func Age(ctx context.Context, d *load.Database, e load.Engine, c AgeConfig) (r *
 	return r, nil
 }
 
-// aging is a run of Age.
+// aging is the state of a run of Age.
 type aging struct {
 	AgeConfig
 	d     *load.Database
@@ -82,8 +82,8 @@ type aging struct {
 
 func (a *aging) queue(n int) string { return fmt.Sprintf("%s-%d", load.Queue, n%a.Queues) }
 
-// The clients are in the server, for what it costs a client to ask makes no difference to the log: each asks for so many jobs at once, every one
-// in a transaction of its own, and they are ahead of the worker by so many at most, or it would find them in bulk.
+// The clients run in the server, because a client's round trips make no difference to the log: each call enqueues several jobs, each in its own
+// transaction. They may be ahead of the worker only by a limited number of jobs, or the worker would find them in bulk.
 const (
 	atOnce    = 50
 	mostAhead = 2000
@@ -142,7 +142,7 @@ func (a *aging) fill(ctx context.Context, e load.Engine, r *load.Report) (err er
 	if err := m.Reach(ctx, int64(a.Jobs), failed); err != nil {
 		return err
 	}
-	// A log of some age has jobs in it that were retried.
+	// A log of some age contains jobs that were retried.
 	if err := m.Reach(ctx, int64(a.Jobs)+failures.Load(), failed); err != nil {
 		return err
 	}
@@ -153,7 +153,7 @@ func (a *aging) fill(ctx context.Context, e load.Engine, r *load.Report) (err er
 	return err
 }
 
-// schedule enqueues jobs for a time when nobody will be there to work them.
+// schedule enqueues jobs for a distant time.
 func (a *aging) schedule(ctx context.Context) error {
 	for left := a.Scheduled; left > 0; left -= 10_000 {
 		_, err := a.pool.Exec(ctx, `SELECT cardinality(weir.enqueue_many(array_agg($1 || '-' || n % $2), array_agg('bench'::text), array_agg('{}'::jsonb),
@@ -165,10 +165,10 @@ func (a *aging) schedule(ctx context.Context) error {
 	return nil
 }
 
-// time runs something several times and keeps what it took.
+// time runs something several times and keeps the durations.
 func (a *aging) time(ctx context.Context, what string, times int, f func(context.Context) error) error {
 	var took []float64
-	for n := range times + 3 { // the first make plans
+	for n := range times + 3 { // the first runs make plans
 		began := time.Now()
 		if err := f(ctx); err != nil {
 			return fmt.Errorf("%s: %w", what, err)
@@ -188,7 +188,7 @@ func (a *aging) keep(what string, took []float64) {
 	}
 }
 
-// looks takes the time of looking at jobs and of cancelling them.
+// looks measures inspections and cancellations.
 func (a *aging) looks(ctx context.Context) error {
 	if _, err := a.pool.Exec(ctx, `SELECT weir.enqueue($1, 'bench') FROM generate_series(1, 200)`, a.queue(0)); err != nil {
 		return err
@@ -218,7 +218,7 @@ func (a *aging) looks(ctx context.Context) error {
 			return err
 		}
 		if ids == nil {
-			continue // there are none of that kind
+			continue // there are no such jobs
 		}
 		if err := a.time(ctx, look.what, 50, query(look.call, ids)); err != nil {
 			return err
@@ -238,7 +238,7 @@ func (a *aging) looks(ctx context.Context) error {
 	return errors.Join(a.time(ctx, "queues()", 5, query(`SELECT * FROM weir.queues()`, none)), a.time(ctx, "workers()", 10, query(`SELECT * FROM weir.workers()`, none)))
 }
 
-// all returns the names of all queues.
+// all returns the names of all queues, with limits.
 func (a *aging) all() (queues []string, limits []int32) {
 	for n := range a.Queues {
 		queues, limits = append(queues, a.queue(n)), append(limits, 10)
@@ -246,7 +246,7 @@ func (a *aging) all() (queues []string, limits []int32) {
 	return queues, limits
 }
 
-// claims takes the time of claims from all queues, of which one has something.
+// claims measures claims from all queues, of which one has a job.
 func (a *aging) claims(ctx context.Context) error {
 	queues, limits := a.all()
 	var worker int32
@@ -260,7 +260,7 @@ func (a *aging) claims(ctx context.Context) error {
 	if err := a.time(ctx, "claim from all queues", 20, claim); err != nil {
 		return err
 	}
-	for range 1000 { // what is left over is worked off, or it would stand in the way of the next
+	for range 1000 { // the remaining jobs are worked, or they would disturb the next measurement
 		tag, err := a.pool.Exec(ctx, `SELECT id FROM weir._claim($1, $2, $3)`, worker, queues, limits)
 		if err != nil || tag.RowsAffected() == 0 {
 			return errors.Join(err, a.fence(ctx, worker))
@@ -269,13 +269,13 @@ func (a *aging) claims(ctx context.Context) error {
 	return a.fence(ctx, worker)
 }
 
-// fence ends a worker of the bench's own; what it has claimed counts as failed attempts.
+// fence ends a worker of the bench; its claims count as failed attempts.
 func (a *aging) fence(ctx context.Context, worker int32) error {
 	_, err := a.pool.Exec(ctx, `SELECT weir._fence($1, 'the bench is over')`, worker)
 	return err
 }
 
-// space takes the time of opening a segment and of giving the filled one back, while somebody claims without a pause.
+// space measures the opening of a segment and the reclaiming of the full one, while claims are made without a pause.
 func (a *aging) space(ctx context.Context) (err error) {
 	var was string
 	if err := a.pool.QueryRow(ctx, `SELECT value FROM weir.setting WHERE name = 'completed_retention'`).Scan(&was); err != nil {
@@ -298,7 +298,7 @@ func (a *aging) space(ctx context.Context) (err error) {
 	claiming, stop := context.WithCancel(ctx)
 	var claims []float64
 	claimed := make(chan error, 1)
-	go func() { // ends with stop
+	go func() { // ends when stop is closed
 		for claiming.Err() == nil {
 			began := time.Now()
 			if _, err := a.pool.Exec(claiming, `SELECT id FROM weir._claim($1, $2, $3)`, worker, queues, limits); err != nil && claiming.Err() == nil {
@@ -310,9 +310,9 @@ func (a *aging) space(ctx context.Context) (err error) {
 		claimed <- nil
 	}()
 	took := map[string][]float64{}
-	for end := time.Now().Add(mostAgeWait); len(took["reclaim"]) == 0; <-time.After(20 * time.Millisecond) {
+	for end := time.Now().Add(ageTimeout); len(took["reclaim"]) == 0; <-time.After(20 * time.Millisecond) {
 		if time.Now().After(end) {
-			a.d.Say("age: no segment was given back in %s", mostAgeWait)
+			a.d.Say("age: no segment was reclaimed within %s", ageTimeout)
 			break
 		}
 		began := time.Now()

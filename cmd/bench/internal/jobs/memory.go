@@ -12,8 +12,8 @@ import (
 	"github.com/weir-pg/weir/internal/sleep"
 )
 
-// Running measures the memory of this process while one worker runs so many jobs at once. The bench itself
-// is in the figure, so a worker takes less.
+// Running measures the memory of this process while one worker runs the given number of jobs at once. The result includes the bench
+// itself, so a worker takes less.
 func Running(ctx context.Context, d *load.Database, e load.Engine, jobs int) (r *load.Report, err error) {
 	if jobs < 1 {
 		return nil, fmt.Errorf("bench: memory needs at least one job, got %d", jobs)
@@ -30,7 +30,7 @@ func Running(ctx context.Context, d *load.Database, e load.Engine, jobs int) (r 
 	if err := client.Fill(ctx, load.Queue, jobs); err != nil {
 		return nil, fmt.Errorf("bench: fill: %w", err)
 	}
-	runtime.GC() // what filling left is none of the worker's
+	runtime.GC() // garbage of the filling must not count
 
 	var running atomic.Int64
 	full, release := make(chan struct{}), make(chan struct{})
@@ -75,7 +75,7 @@ func Running(ctx context.Context, d *load.Database, e load.Engine, jobs int) (r 
 		return nil, err
 	}
 	if !ok {
-		return nil, errors.New("bench: this system does not tell how much memory a process has: run it on Linux or macOS")
+		return nil, errors.New("bench: this system does not report the memory of a process: run the bench on Linux or macOS")
 	}
 	r.Memory = &load.Memory{Running: jobs, RSS: rss}
 	r.AtMost("MB of memory", float64(rss)/1e6, 100)

@@ -17,13 +17,13 @@ import (
 
 // PinnedConfig configures Pinned.
 type PinnedConfig struct {
-	Duration  time.Duration // of each phase
+	Duration  time.Duration // duration of each phase
 	Rate      int           // jobs per second
 	Pin       string        // read or write
-	Producers int           // connections that enqueue; default 8
+	Producers int           // number of connections that enqueue; default 8
 }
 
-// Pinned enqueues and works jobs at a rate, first without, then with a long transaction that keeps VACUUM from
+// Pinned enqueues and works jobs at a fixed rate, first without and then with a long transaction that prevents VACUUM from
 // removing any dead row.
 func Pinned(ctx context.Context, d *load.Database, e load.Engine, c PinnedConfig) (r *load.Report, err error) {
 	c.Producers = cmp.Or(c.Producers, 8)
@@ -65,7 +65,7 @@ func Pinned(ctx context.Context, d *load.Database, e load.Engine, c PinnedConfig
 		if err != nil {
 			return nil, fmt.Errorf("bench: enqueue: %w", err)
 		}
-		// What the worker did in the time that the producer took: a backlog that is left is not counted.
+		// This counts what the worker did in the producer's time, without the remaining backlog.
 		took := time.Since(began).Seconds()
 		f.Jobs, f.Seconds, f.Offered = m.Done.Load()-worked, took, float64(p.next-from)/took
 		f.JobsPerSecond, f.Rate = float64(f.Jobs)/took, load.SpreadOf(rates)
@@ -99,13 +99,13 @@ func Pinned(ctx context.Context, d *load.Database, e load.Engine, c PinnedConfig
 	if err := stop(); err != nil {
 		return nil, err
 	}
-	pool.Close() // a session reports all that it did when it ends
+	pool.Close() // a session reports its statistics when it ends
 	workers.Close()
 	if r.During.DeadTuples, err = d.DeadTuples(ctx, e); err != nil {
 		return nil, err
 	}
 	if _, err := holder.Exec(ctx, `COMMIT`); err != nil {
-		return nil, fmt.Errorf("bench: the pin was lost, so the figures mean nothing: %w", err)
+		return nil, fmt.Errorf("bench: the pin was lost, so the figures are meaningless: %w", err)
 	}
 	r.Ratio = load.SpreadOf([]float64{r.During.JobsPerSecond / r.Before.JobsPerSecond})
 	r.AtLeast("ratio of jobs per second during to before", r.Ratio.Median, 0.9)
@@ -122,7 +122,7 @@ type producer struct {
 	next        int64 // number of the next job
 }
 
-// run enqueues jobs at their due times, and late ones at once; it gives up what is not sent when the time is over.
+// run enqueues jobs at their due times, and late ones at once. It drops the jobs that are not sent when the time is over.
 func (p *producer) run(ctx context.Context, jobs int64, d time.Duration) error {
 	var connections sync.WaitGroup
 	var taken atomic.Int64

@@ -16,20 +16,20 @@ import (
 type WorkersConfig struct {
 	Duration time.Duration
 	Workers  int
-	Backlog  int // jobs that always wait; default 20,000
+	Backlog  int // number of jobs that always wait; default 20,000
 }
 
-// WorkersConnections is how many connections Workers needs of the server.
+// WorkersConnections returns how many connections of the server Workers needs.
 func WorkersConnections(workers int) int { return perWorker*workers + 20 }
 
 const perWorker = 3
 
-// Workers has many workers of concurrency 1, each with a pool of its own, share one queue that never runs
-// dry, and measures their rate together and how evenly they share.
+// Workers lets many workers of concurrency 1, each with its own pool, share one queue that never runs empty,
+// and measures their total rate and how evenly they share the jobs.
 func Workers(ctx context.Context, d *load.Database, e load.Engine, c WorkersConfig) (r *load.Report, err error) {
 	c.Backlog = cmp.Or(c.Backlog, 20_000)
 	if c.Workers < 1 {
-		return nil, fmt.Errorf("bench: at least one worker is needed, got %d", c.Workers)
+		return nil, fmt.Errorf("bench: workers needs at least one worker, got %d", c.Workers)
 	}
 	if r, err = d.Begin(ctx, "workers", e); err != nil {
 		return nil, err
@@ -48,7 +48,7 @@ func Workers(ctx context.Context, d *load.Database, e load.Engine, c WorkersConf
 	each := make([]atomic.Int64, c.Workers)
 	var stops []func() error
 	stopAll := func() error {
-		// All are told at once, for each has something to finish.
+		// All are stopped at the same time, because each has something to finish.
 		errs := make(chan error, len(stops))
 		for _, stop := range stops {
 			go func() { errs <- stop() }()
@@ -84,7 +84,7 @@ func Workers(ctx context.Context, d *load.Database, e load.Engine, c WorkersConf
 		filled <- keepFull(filling, client, total, c.Backlog)
 	}()
 
-	// Until every worker has had a job, and has heard by a heartbeat how many others there are.
+	// This waits until every worker has had a job, and has learned from a heartbeat how many others there are.
 	for i := range each {
 		for each[i].Load() == 0 {
 			if !sleep.For(ctx, 10*time.Millisecond) {
@@ -126,7 +126,7 @@ func Workers(ctx context.Context, d *load.Database, e load.Engine, c WorkersConf
 	if err := stopAll(); err != nil {
 		return nil, err
 	}
-	// What is left is worked by one.
+	// One worker works the remaining jobs.
 	if err := workRest(ctx, client, total); err != nil {
 		return nil, err
 	}
@@ -139,11 +139,11 @@ func Workers(ctx context.Context, d *load.Database, e load.Engine, c WorkersConf
 	return r, nil
 }
 
-// keepFull enqueues as many jobs as are done, until ctx ends.
+// keepFull enqueues as many jobs as are completed, until ctx ends.
 func keepFull(ctx context.Context, client load.Client, m *load.Meter, backlog int) error {
 	for enqueued := int64(0); sleep.For(ctx, 20*time.Millisecond); {
 		if n := m.Done.Load() - enqueued; n >= int64(backlog/10) {
-			// A call on its way is let finish.
+			// A call in progress is allowed to finish.
 			if err := client.Fill(context.WithoutCancel(ctx), load.Queue, int(n)); err != nil {
 				return err
 			}
