@@ -40,7 +40,7 @@ func TestAgeTakesTheTimeOfEverything(t *testing.T) {
 	t.Parallel()
 	r, fields := report(t, pgtest.Database(t), "age", "--jobs", "2000", "--queues", "3", "--scheduled", "500", "--failing", "10")
 	hasFields(t, fields, "jobs", "seconds", "operations", "targets")
-	for _, what := range []string{"job_info", "job_info of retried", "cancel", "jobs(completed)", "jobs(later) of a queue", "claim from all queues",
+	for _, what := range []string{"job_info", "job_info of retried", "cancel", "jobs(completed)", "jobs(scheduled) of a queue", "claim from all queues",
 		"rotate", "reclaim", "claim while segments come back"} {
 		if !slices.ContainsFunc(r.Operations, func(o load.Operation) bool {
 			return o.What == what && o.Times > 0 && o.Median > 0 && o.Max >= o.Median

@@ -10,6 +10,6 @@ func openFiles() int {
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
 		return 0
 	}
-	const most = 1 << 30
-	return int(min(limit.Cur, most))
+	const enough = 1 << 30
+	return int(min(limit.Cur, enough))
 }

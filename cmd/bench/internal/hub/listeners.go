@@ -74,8 +74,8 @@ func Listeners(ctx context.Context, d *load.Database, e load.Engine, c Listeners
 // shareOut divides subscribers among as few hubs as possible, given how many files each may open.
 func shareOut(n int) (shares []int) {
 	hubs := 1
-	if most := openFiles() - spare; most > 0 {
-		hubs = (n + most - 1) / most
+	if limit := openFiles() - spare; limit > 0 {
+		hubs = (n + limit - 1) / limit
 	}
 	for i := range hubs {
 		shares = append(shares, (n+i)/hubs)

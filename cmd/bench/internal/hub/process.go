@@ -141,8 +141,8 @@ func (h *hubProcess) serves(ctx context.Context, n int) error {
 
 // mayOpen checks whether this process and its children may open n files each.
 func mayOpen(n int) error {
-	if most := openFiles(); most > 0 && most < n {
-		return fmt.Errorf("bench: this bench needs %d open files, but a process may have %d: raise the limit (ulimit -n), or measure fewer", n, most)
+	if limit := openFiles(); limit > 0 && limit < n {
+		return fmt.Errorf("bench: this bench needs %d open files, but a process may have %d: raise the limit (ulimit -n), or measure fewer", n, limit)
 	}
 	return nil
 }
