@@ -75,7 +75,7 @@ type QueueInfo struct {
 	Available   int64      `json:"available"`             // jobs that may be claimed
 	Running     int64      `json:"running"`               // jobs that are claimed and have not finished
 	Scheduled   int64      `json:"scheduled"`             // jobs that wait for their RunAt or their next attempt
-	Approximate bool       `json:"approximate"`           // Available, Running or Later is an estimate
+	Approximate bool       `json:"approximate"`           // Available, Running or Scheduled is an estimate
 	ReadySince  *time.Time `json:"ready_since,omitempty"` // when the job that has waited longest became available; nil: none is available
 	Claimed     int64      `json:"claimed"`               // attempts claimed since the queue was created
 	LastClaim   *time.Time `json:"last_claim,omitempty"`

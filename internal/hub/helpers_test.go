@@ -51,7 +51,7 @@ func scan[T any](t testing.TB, pool *pgxpool.Pool, sql string, args ...any) (v T
 // truncate reclaims the currently active segment.
 func truncate(t testing.TB, pool *pgxpool.Pool) {
 	t.Helper()
-	until(t, "a segment is given back", func() bool {
+	until(t, "a segment is reclaimed", func() bool {
 		return strings.HasPrefix(scan[string](t, pool, `SELECT coalesce(weir._rotate_messages(), '')`), "reclaimed")
 	})
 }

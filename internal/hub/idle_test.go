@@ -23,13 +23,13 @@ func TestAMessageToAnIdleSubscriberMakesNothing(t *testing.T) {
 	run := []*Message{{Channel: "a", Payload: []byte("a message")}}
 	if made := testing.AllocsPerRun(100, func() {
 		if start, _ := s.push(run); !start {
-			t.Fatal("it was not idle")
+			t.Fatal("the subscriber was not idle")
 		}
 		s.flush()
 	}); made > 0 {
-		t.Errorf("a message made %v allocations", made)
+		t.Errorf("a message caused %v allocations", made)
 	}
 	if s.one[0].Message != nil || cap(s.queue) > 1 {
-		t.Errorf("after it the subscriber keeps %v, and room for %d events", s.one[0], cap(s.queue))
+		t.Errorf("afterwards the subscriber keeps %v, and capacity for %d events", s.one[0], cap(s.queue))
 	}
 }

@@ -49,24 +49,24 @@ func TestIndexFindsWhoMatches(t *testing.T) {
 		switch rng.IntN(5) {
 		case 0, 1:
 			if x.add(s, f) == has[i][f] {
-				t.Fatalf("add %v: it was there: %t", f, has[i][f])
+				t.Fatalf("add %v: already present: %t", f, has[i][f])
 			}
 			has[i][f] = true
 		case 2:
 			if x.remove(s, f) != has[i][f] {
-				t.Fatalf("remove %v: it was there: %t", f, has[i][f])
+				t.Fatalf("remove %v: present: %t", f, has[i][f])
 			}
 			delete(has[i], f)
 		case 3:
 			for f := range has[i] { // any
 				if !x.remove(s, f) {
-					t.Fatalf("remove %v: it was not there", f)
+					t.Fatalf("remove %v: not present", f)
 				}
 				delete(has[i], f)
 				break
 			}
 		case 4:
-			if rng.IntN(20) == 0 { // it leaves
+			if rng.IntN(20) == 0 { // the subscriber leaves
 				for m := range s.places {
 					x.leave(s, m)
 				}
@@ -144,7 +144,7 @@ func TestFilterContainsWhatItCovers(t *testing.T) {
 			}
 		}
 		if f.Contains(g) != covers {
-			t.Fatalf("%s contains %s: %t, but by their channels %t", f, g, f.Contains(g), covers)
+			t.Fatalf("%s contains %s: %t, but their channels say %t", f, g, f.Contains(g), covers)
 		}
 	}
 }
@@ -178,7 +178,7 @@ func TestAMessageCostsABoundedWalk(t *testing.T) {
 		}
 	}
 	if f, err := ParseFilter(longest[:2*MaxWords] + "a.*"); err == nil {
-		t.Errorf("the pattern %s of more than %d words is let in", f, MaxWords)
+		t.Errorf("the pattern %s of more than %d words was accepted", f, MaxWords)
 	}
 }
 
@@ -198,17 +198,17 @@ func TestPatternsOfASubscriberAreBounded(t *testing.T) {
 		}
 	}
 	if err := s.Subscribe(t.Context(), pattern(-1)); !errors.As(err, &limit) {
-		t.Errorf("past the limit: %v", err)
+		t.Errorf("above the limit: %v", err)
 	}
 	if err := s.Subscribe(t.Context(), Channel("user.1.2.3")); err != nil {
 		t.Errorf("a channel counts as a pattern: %v", err)
 	}
 	s.Unsubscribe(pattern(0))
 	if err := s.Subscribe(t.Context(), pattern(-1)); err != nil {
-		t.Errorf("after one was given back: %v", err)
+		t.Errorf("after one was removed: %v", err)
 	}
 	if err := s.Resume(t.Context(), Position{}, slices.Repeat([]Filter{pattern(0)}, MaxPatternWords)...); !errors.As(err, &limit) {
-		t.Errorf("resuming past the limit: %v", err)
+		t.Errorf("resuming above the limit: %v", err)
 	}
 }
 
@@ -217,12 +217,12 @@ func TestAChannelThatLooksLikeAPatternIsNone(t *testing.T) {
 	t.Parallel()
 	literal, pattern := Filter(Channel("chat.*")), Filter(Pattern("chat.*"))
 	if literal == pattern || literal.Contains(pattern) || literal.Contains(Channel("chat.admin")) || literal.Match("chat.admin") {
-		t.Error("the channel chat.* stands for more than itself")
+		t.Error("the channel chat.* matches other channels")
 	}
 	if !literal.Contains(Channel("chat.*")) || !pattern.Contains(literal) || !pattern.Match("chat.*") {
 		t.Error("the channel chat.* is not found under its own name")
 	}
 	x := index{channels: map[Channel]*members{}}
 	x.add(&Subscriber{}, literal)
-	x.each("chat.admin", func(*members) { t.Error("who listens to the channel chat.* hears chat.admin") })
+	x.each("chat.admin", func(*members) { t.Error("a subscriber of the channel chat.* receives chat.admin") })
 }

@@ -152,7 +152,7 @@ func TestPositionNeverRunsAhead(t *testing.T) {
 	looking.Wait()
 	for _, c := range b.claims {
 		if c.had < len(all) && !c.at.Before(all[c.had].Position()) {
-			t.Errorf("the position was %s when %s had not been delivered", c.at, all[c.had].Position())
+			t.Errorf("the position was %s before %s was delivered", c.at, all[c.had].Position())
 		}
 	}
 }
@@ -184,7 +184,7 @@ func TestBadDraftHurtsNobodyElse(t *testing.T) {
 	}
 	for _, name := range []string{"", strings.Repeat("x", 256), "a\x00b", "a\xffb"} {
 		if err := h.Publish(t.Context(), Draft{Channel: name}); err == nil {
-			t.Errorf("channel %q was taken", name)
+			t.Errorf("channel %q was accepted", name)
 		}
 	}
 }

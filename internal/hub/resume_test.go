@@ -107,7 +107,7 @@ func (b *box) until(t testing.TB, payload string) []Event {
 		case <-b.news:
 		case <-timeout:
 			all := b.snapshot()
-			t.Fatalf("waited %v in vain for %s behind %d events: %v", patience, payload, len(all), texts(all[max(0, len(all)-3):]))
+			t.Fatalf("waited %v for %s after %d events: %v", patience, payload, len(all), texts(all[max(0, len(all)-3):]))
 		}
 	}
 }
@@ -156,7 +156,7 @@ func TestNothingIsMissingSilently(t *testing.T) {
 		r := resume(t, other, at, "c")
 		got := r.texts(t, 1)
 		if want := fmt.Sprintf("gap unknown %s ", at); len(got) != 1 || got[0][:len(want)] != want {
-			t.Errorf("after %s: got %q, want %q and the present", at, got, want)
+			t.Errorf("after %s: got %q, want %q and the new message", at, got, want)
 		}
 		text := "after " + at.String()
 		exec(t, pool, `SELECT weir.publish('c', $1)`, text)
@@ -313,7 +313,7 @@ func TestHugeMessagesAreReplayedInStretches(t *testing.T) {
 			bytes += p.bytes()
 			n += len(p.Messages)
 			if p.Before() != at && !(at.IsZero() || p.Before().Index == 0) {
-				t.Errorf("a part begins at %s, the one before ended at %s", p.Before(), at)
+				t.Errorf("a part starts at %s, the previous one ended at %s", p.Before(), at)
 			}
 			at = p.After()
 		}

@@ -10,8 +10,8 @@ import (
 // their part.
 func TestEncodingsCountInTheRing(t *testing.T) {
 	t.Parallel()
-	const size, parts, most = 1000, 200, 50_000
-	r := ring{limit: most}
+	const size, parts, limit = 1000, 200, 50_000
+	r := ring{limit: limit}
 	var all []*Part
 	var encoding sync.WaitGroup
 	for i := range parts {
@@ -37,8 +37,8 @@ func TestEncodingsCountInTheRing(t *testing.T) {
 			}
 		}
 	}
-	if got := r.size(); got != want || got > most || len(r.parts) == 0 {
-		t.Errorf("%d parts count %d bytes, and take %d of %d", len(r.parts), got, want, most)
+	if got := r.size(); got != want || got > limit || len(r.parts) == 0 {
+		t.Errorf("%d parts count %d bytes, and use %d of %d", len(r.parts), got, want, limit)
 	}
 	if r.clear(); r.size() != 0 {
 		t.Errorf("an empty ring counts %d bytes", r.size())

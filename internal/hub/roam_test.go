@@ -25,7 +25,7 @@ import (
 // TestAllHubsDeliverTheSame: three hubs with random publishers; one hub is restarted again and again, and the database is killed and
 // restarted: all subscribers, those that stay and those that move between hubs with their position, receive the same complete sequence.
 func TestAllHubsDeliverTheSame(t *testing.T) {
-	pgtest.Alone(t, "in the time that it takes, enough must happen")
+	pgtest.Alone(t, "enough must happen in its limited time")
 	server := pgtest.Server(t, nil)
 	url := server.URL("postgres")
 	conn, err := pgx.Connect(t.Context(), url)
@@ -98,7 +98,7 @@ func TestAllHubsDeliverTheSame(t *testing.T) {
 		for !d.complete.Load() {
 			select {
 			case <-deadline:
-				t.Fatalf("subscriber %d has got no further than %s", i, d.lines()[max(0, len(d.lines())-1):])
+				t.Fatalf("subscriber %d has received nothing after %s", i, d.lines()[max(0, len(d.lines())-1):])
 			case <-time.After(5 * time.Millisecond):
 			}
 		}
@@ -108,7 +108,7 @@ func TestAllHubsDeliverTheSame(t *testing.T) {
 	want := diaries[0].lines()
 	for i, d := range diaries {
 		if got := d.lines(); !slices.Equal(got, want) {
-			t.Errorf("subscriber %d got %d events in %d visits, subscriber 0 got %d: %s", i, len(got), d.visits, len(want), firstDifference(want, got))
+			t.Errorf("subscriber %d received %d events in %d visits, subscriber 0 received %d: %s", i, len(got), d.visits, len(want), firstDifference(want, got))
 		}
 	}
 	heard := map[string]int{}

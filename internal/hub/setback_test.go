@@ -61,7 +61,7 @@ func TestReplayOverALogThatIsSetBackEndsInAGap(t *testing.T) {
 					close(g.open)
 				}
 			})
-			defer open() // otherwise the hub waits for them
+			defer open() // otherwise the hub would wait for them
 			for i := 1; i <= old+1; i += 4 {
 				g := &gate{box: newBox(), at: i, here: make(chan struct{}), open: make(chan struct{})}
 				s, err := h.Join(g, Options{})

@@ -13,7 +13,7 @@ import (
 // blocked is a sink whose client does not read until it is released.
 type blocked struct {
 	*box
-	began chan struct{} // a Deliver has begun
+	began chan struct{} // a Deliver has started
 	free  chan struct{} // closed: the client reads again
 	ended chan struct{} // closed by Close, which makes Deliver return
 }
@@ -63,7 +63,7 @@ func TestSlowSubscriberIsCutOffAlone(t *testing.T) {
 	select {
 	case <-sink.ended:
 	case <-time.After(patience):
-		t.Fatal("it was not cut off")
+		t.Fatal("it was not disconnected")
 	}
 	want := other.texts(t, 501)
 	if !errors.Is(s.Err(), ErrSlow) || !errors.Is(sink.closed, ErrSlow) {
@@ -78,11 +78,11 @@ func TestSlowSubscriberIsCutOffAlone(t *testing.T) {
 		t.Errorf("got %q", texts(got))
 	}
 	if at := s.Position(); at != before {
-		t.Errorf("its position is %s, but it got nothing behind %s", at, before)
+		t.Errorf("its position is %s, but it received nothing after %s", at, before)
 	}
 	r := resume(t, h, s.Position(), "a")
 	if got := r.texts(t, 502); !slices.Equal(got, want) {
-		t.Errorf("it came back and got %d events: %s", len(got), firstDifference(want, got))
+		t.Errorf("it resumed and received %d events: %s", len(got), firstDifference(want, got))
 	}
 }
 
@@ -121,7 +121,7 @@ func TestSlowSubscriberSkipsAhead(t *testing.T) {
 			gap = e.Gap
 			for at < len(all) && !gap.To.Before(all[at].Position()) {
 				if !gap.From.Before(all[at].Position()) {
-					t.Errorf("%s was got before the gap %v, or is missing without one", all[at].Position(), *gap)
+					t.Errorf("%s was received before the gap %v, or is missing without one", all[at].Position(), *gap)
 				}
 				at++
 			}

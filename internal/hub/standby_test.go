@@ -86,11 +86,11 @@ func TestReadsFromAStandbyThatLags(t *testing.T) {
 	say(50)
 	sink.texts(t, 50)
 	exec(t, read, `SELECT pg_wal_replay_pause()`)
-	until(t, "the standby stands still", func() bool { return scan[string](t, read, `SELECT pg_get_wal_replay_pause_state()`) == "paused" })
+	until(t, "replay on the standby is paused", func() bool { return scan[string](t, read, `SELECT pg_get_wal_replay_pause_state()`) == "paused" })
 	say(100)
 	exec(t, write, `SELECT weir._await_tick(weir.newest_tick())`)
 	if n := len(sink.snapshot()); n > 50 {
-		t.Errorf("%d messages came from a standby that stands still", n)
+		t.Errorf("%d messages came from a standby whose replay is paused", n)
 	}
 	// A hub that starts while the standby lags has an empty ring, and must not conclude that nothing was published.
 	late, _ := run(t, Config{Source: NewLog(store.New(write, 0), store.New(read, 0))})
@@ -142,7 +142,7 @@ func TestReadsFromAStandbyThatLags(t *testing.T) {
 		t.Errorf("resumed: %s", firstDifference(all, got))
 	}
 	if len(sink.missing) > 0 || len(other.missing) > 0 {
-		t.Errorf("heard of rows that are not there yet: %v %v", sink.missing, other.missing)
+		t.Errorf("notified of rows that did not exist yet: %v %v", sink.missing, other.missing)
 	}
 	end()
 	exec(t, write, `ALTER SYSTEM RESET synchronous_standby_names`)

@@ -11,7 +11,7 @@ import (
 // held is a source that blocks, even after its context has ended, while the test holds it.
 type held struct {
 	Source
-	next, publish chan struct{} // receive to go on; nil: never hold
+	next, publish chan struct{} // receive to continue; nil: never blocks
 }
 
 func (s held) Next(ctx context.Context, after Position) ([]*Part, error) {
@@ -30,7 +30,7 @@ func (s held) Publish(ctx context.Context, drafts []Draft) error {
 
 // TestPartsThatStandStillAreNamed: a loop that neither works nor waits for work is reported; one that does is not.
 func TestPartsThatStandStillAreNamed(t *testing.T) {
-	pgtest.Alone(t, "to stand still is to do nothing for a moment")
+	pgtest.Alone(t, "a busy machine looks like a loop without progress")
 	pool := pgtest.Pool(t, pgtest.Database(t))
 	for _, part := range []string{"next", "publish"} {
 		log, hold := NewLog(store.New(pool, 0), nil), make(chan struct{})
@@ -47,7 +47,7 @@ func TestPartsThatStandStillAreNamed(t *testing.T) {
 		}
 		until(t, "the step is seen to take long", func() bool { return pulse.Stuck(part, patience/1000) != nil })
 		if err := h.Stuck(); err != nil {
-			t.Errorf("%s stands still for moments, and the hub says %v", part, err)
+			t.Errorf("%s has made no progress for a moment, and the hub reports %v", part, err)
 		}
 		close(hold)
 		until(t, "the step is over", func() bool { return pulse.Stuck(part, patience/1000) == nil })

@@ -8,21 +8,21 @@ import (
 
 func TestOneTriesAgainSoonAndAFleetIsSpreadOut(t *testing.T) {
 	t.Parallel()
-	longest := func(fleet int32) (most time.Duration) {
+	longest := func(fleet int32) (limit time.Duration) {
 		var n atomic.Int32
 		n.Store(fleet)
 		b := backoff{fleet: &n}
 		for range 500 {
-			most = max(most, b.next())
+			limit = max(limit, b.next())
 		}
-		return most
+		return limit
 	}
-	if most := longest(1); most > 251*time.Millisecond {
-		t.Errorf("a lone worker waits up to %s", most)
+	if limit := longest(1); limit > 251*time.Millisecond {
+		t.Errorf("a single worker waits up to %s", limit)
 	}
 	// After 1,000 workers have lost their server, no more than 250 of them try to reconnect per second.
-	if most := longest(1000); most < 8*time.Second || most > 11*time.Second {
-		t.Errorf("one of a thousand waits up to %s", most)
+	if limit := longest(1000); limit < 8*time.Second || limit > 11*time.Second {
+		t.Errorf("one of a thousand workers waits up to %s", limit)
 	}
 }
 

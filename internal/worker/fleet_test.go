@@ -24,7 +24,7 @@ var fleetSize = flag.Int("fleet", 100, "how many workers TestIdleFleetCostsWhatA
 // TestIdleFleetCostsWhatAFewWorkersCost: a hundred idle workers poll rarely, still find a job, and use transaction ids only for jobs and
 // for the heartbeats of workers that cannot attend.
 func TestIdleFleetCostsWhatAFewWorkersCost(t *testing.T) {
-	pgtest.Alone(t, "a fleet takes all of a small machine")
+	pgtest.Alone(t, "a fleet uses all of a small machine")
 	for _, attends := range []bool{true, false} {
 		t.Run(map[bool]string{true: "attending", false: "by heartbeats"}[attends], func(t *testing.T) { idleFleet(t, *fleetSize, attends) })
 	}
@@ -93,14 +93,14 @@ func idleFleet(t *testing.T, fleet int, attends bool) {
 		here  = `SELECT count(*) FROM weir._attending()`
 	)
 	// The fleet calms down once all workers know of each other. Before that was so, a hundred workers made 800 transactions a second.
-	most := max(200, int64(fleet)/4)
+	limit := max(200, int64(fleet)/4)
 	if !attends {
-		most += int64(fleet) / 2
+		limit += int64(fleet) / 2
 	}
 	rate, used, beaten := int64(0), int64(0), int64(0)
-	for until := time.Now().Add(patience); rate == 0 || rate > most || attends && number(here) != int64(fleet); {
+	for until := time.Now().Add(patience); rate == 0 || rate > limit || attends && number(here) != int64(fleet); {
 		if time.Now().After(until) {
-			t.Fatalf("an idle fleet makes %d transactions a second, want at most %d", rate, most)
+			t.Fatalf("an idle fleet makes %d transactions a second, want at most %d", rate, limit)
 		}
 		const window = 5
 		before, xidsBefore, beatsBefore := number(made), number(xids), number(beats)

@@ -98,7 +98,7 @@ func TestWorkerOfManyQueuesMissesNothing(t *testing.T) {
 // TestAQueueIsLookedAtWhenItsResumingHasCommitted: in a worker of many queues, the claim after a queue was resumed checks all queues, and
 // so does the claim after that transaction has ended, however late. The claims between and after them check only new jobs.
 func TestAQueueIsLookedAtWhenItsResumingHasCommitted(t *testing.T) {
-	pgtest.Alone(t, "where a claim looks depends on the transactions of the whole server")
+	pgtest.Alone(t, "which queues a claim checks depends on the transactions of the whole server")
 	ctx := t.Context()
 	pool := pgtest.Pool(t, pgtest.Database(t))
 	st := store.New(pool, 0)
@@ -143,7 +143,7 @@ func TestAQueueIsLookedAtWhenItsResumingHasCommitted(t *testing.T) {
 	claims("while it is being resumed", true)
 	for range 3 {
 		exec(`SELECT weir.enqueue('q01', 'k')`)
-		claims("when others commit meanwhile", false)
+		claims("when others commit in the meantime", false)
 	}
 	if err := resumes.Commit(ctx); err != nil {
 		t.Fatal(err)
@@ -151,6 +151,6 @@ func TestAQueueIsLookedAtWhenItsResumingHasCommitted(t *testing.T) {
 	claims("when it has been resumed", true)
 	for range 3 {
 		exec(`SELECT weir.enqueue('q01', 'k')`)
-		claims("afterwards, though a transaction of before goes on", false)
+		claims("afterwards, although an earlier transaction continues", false)
 	}
 }

@@ -125,7 +125,7 @@ func (s *session) hearCancellations(ctx context.Context, by *store.Store) {
 	}
 }
 
-// The longest error and output that are stored, in bytes; the rest is cut off.
+// The longest error and output that are stored, in bytes; longer text is truncated.
 const (
 	maxError  = 64 << 10
 	maxOutput = 1 << 20

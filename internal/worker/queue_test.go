@@ -30,7 +30,7 @@ func tasks(n int) []*Task {
 }
 
 func TestJobsThatOnlyComputeAreRunByFew(t *testing.T) {
-	pgtest.Alone(t, "how many run at a time depends on how long they take")
+	pgtest.Alone(t, "how many jobs run at once depends on how long they take")
 	q, started, work := runnersOf(2000)
 	for range 200 {
 		q.finished(0)
@@ -50,7 +50,7 @@ func TestJobsThatOnlyComputeAreRunByFew(t *testing.T) {
 }
 
 func TestJobsThatTakeTimeRunAtOnce(t *testing.T) {
-	pgtest.Alone(t, "how many run at a time depends on how long they take")
+	pgtest.Alone(t, "how many jobs run at once depends on how long they take")
 	q, started, _ := runnersOf(2000)
 	q.push(tasks(960)) // their duration is not known yet
 	if *started != 960 {
@@ -64,7 +64,7 @@ func TestJobsThatTakeTimeRunAtOnce(t *testing.T) {
 }
 
 func TestJobsThatTakeLongerThanTheLastOnesAreAllRunSoon(t *testing.T) {
-	pgtest.Alone(t, "how many run at a time depends on how long they take")
+	pgtest.Alone(t, "how many jobs run at once depends on how long they take")
 	q, started, _ := runnersOf(2000)
 	for range 200 {
 		q.finished(0)

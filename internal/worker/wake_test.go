@@ -33,7 +33,7 @@ func TestWatchMissesNoTransaction(t *testing.T) {
 				return
 			}
 		}
-		t.Fatalf("%s: the watch never comes to rest", when)
+		t.Fatalf("%s: the watch keeps reporting changes", when)
 	}
 	wakes := func(when string) {
 		t.Helper()

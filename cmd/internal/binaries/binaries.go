@@ -1,5 +1,5 @@
-// Package binaries downloads PostgreSQL's, for those who have none installed. It is apart from internal/embedded, which runs them, because the
-// library's tests need that, and the module of the library needs nothing that this does.
+// Package binaries downloads PostgreSQL's binaries, for machines without an installed PostgreSQL. It is separate from internal/embedded, which
+// runs them, because the library's tests use that package, and the library's module should not depend on what this one needs.
 package binaries
 
 import (
@@ -16,12 +16,12 @@ import (
 	embeddedpostgres "github.com/fergusstrange/embedded-postgres"
 )
 
-// Fetch downloads a version and unpacks it into a directory that is not there yet. progress, unless nil, is told how many bytes have
-// been downloaded; the total is -1 where it is unknown.
+// Fetch downloads a version and unpacks it into a directory that does not exist yet. It reports the number of downloaded bytes to
+// progress, unless that is nil; the total is -1 if it is unknown.
 //
-// The library knows where the binaries are, for every platform, and checks their checksum, but it has one call, which goes on to start
-// the server by pg_ctl, as this user. So it gets a data directory that is empty but for PG_VERSION: initdb is skipped, pg_ctl fails.
-// What pg_ctl says is the sign that everything before it went well.
+// The library embedded-postgres knows where the binaries for each platform are, and verifies their checksums. But its only call then also
+// starts the server with pg_ctl, as this user. So Fetch passes it a data directory that contains only PG_VERSION: initdb is skipped, and
+// pg_ctl fails. Its error message shows that everything before it succeeded.
 func Fetch(ctx context.Context, version, into string, progress func(done, total int64)) error {
 	stage, err := os.MkdirTemp(filepath.Dir(into), "archive-*")
 	if err != nil {
@@ -56,12 +56,12 @@ func Fetch(ctx context.Context, version, into string, progress func(done, total 
 	return nil
 }
 
-// meter counts the bytes of the library's downloads, and ends them with the context.
+// meter counts the bytes of the library's downloads, and ends them when the context ends.
 //
-// The library has no hook for either, and downloads by http.DefaultTransport. So that is replaced while it works, and all other
-// requests are passed on as they are.
+// The library has no hook for either, and downloads with http.DefaultTransport. So that is replaced during the download; all other
+// requests pass through unchanged.
 type meter struct {
-	ctx      context.Context // of one call of fetch, not kept beyond it
+	ctx      context.Context // of one call of Fetch, not kept after it
 	progress func(done, total int64)
 	next     http.RoundTripper
 	err      error
