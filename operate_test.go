@@ -148,7 +148,7 @@ func TestErrorsSayWhatToDo(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	err := r.client.Set(t.Context(), "retentoin", "1 day")
-	if err == nil || !strings.Contains(err.Error(), "retentoin") || !strings.Contains(err.Error(), "Settings are completed_retention") {
+	if err == nil || !strings.Contains(err.Error(), "retentoin") || !strings.Contains(err.Error(), "The settings are completed_retention") {
 		t.Errorf("got %v", err)
 	}
 }

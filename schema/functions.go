@@ -22,12 +22,12 @@ func replaceFunctions(ctx context.Context, tx pgx.Tx, force bool) error {
 		return err
 	}
 	sum := sha256.Sum256([]byte(text + privileges))
-	mark := hex.EncodeToString(sum[:])
-	var there string
-	if err := tx.QueryRow(ctx, `SELECT coalesce(max(value), '') FROM weir.setting WHERE name = $1`, once, functionsSetting).Scan(&there); err != nil {
+	digest := hex.EncodeToString(sum[:])
+	var installed string
+	if err := tx.QueryRow(ctx, `SELECT coalesce(max(value), '') FROM weir.setting WHERE name = $1`, unprepared, functionsSetting).Scan(&installed); err != nil {
 		return err
 	}
-	if there == mark && !force {
+	if installed == digest && !force {
 		return nil
 	}
 	err = replaceInPlace(ctx, tx, text)
@@ -42,7 +42,7 @@ func replaceFunctions(ctx context.Context, tx pgx.Tx, force bool) error {
 	if err := script(ctx, tx, privileges); err != nil {
 		return fmt.Errorf("grant privileges on the functions to Weir's roles: %w", err)
 	}
-	_, err = tx.Exec(ctx, `INSERT INTO weir.setting (name, value) VALUES ($1, $2) ON CONFLICT (name) DO UPDATE SET value = excluded.value`, once, functionsSetting, mark)
+	_, err = tx.Exec(ctx, `INSERT INTO weir.setting (name, value) VALUES ($1, $2) ON CONFLICT (name) DO UPDATE SET value = excluded.value`, unprepared, functionsSetting, digest)
 	return err
 }
 
@@ -96,7 +96,7 @@ func replaceInPlace(ctx context.Context, tx pgx.Tx, text string) error {
 // versions maps the signature of each function to the transaction that wrote it.
 func versions(ctx context.Context, tx pgx.Tx) (map[string]string, error) {
 	all := map[string]string{}
-	rows, _ := tx.Query(ctx, `SELECT oid::regprocedure::text, xmin::text FROM pg_proc WHERE pronamespace = 'weir'::regnamespace`, once) // rows report the error
+	rows, _ := tx.Query(ctx, `SELECT oid::regprocedure::text, xmin::text FROM pg_proc WHERE pronamespace = 'weir'::regnamespace`, unprepared) // rows report the error
 	var signature, version string
 	_, err := pgx.ForEachRow(rows, []any{&signature, &version}, func() error {
 		all[signature] = version

@@ -1,5 +1,5 @@
--- Who may call what. The tables are nobody's but the owner's, every function runs with its owner's rights, and each role is a part:
--- enqueue; work (and enqueue); operate (everything but what hubs alone need); publish; subscribe; hub.
+-- Privileges. Only the owner may access the tables, and functions run with the owner's rights. Each role may call a part of the functions:
+-- enqueue; work (and enqueue); operate (everything except functions for hubs alone); publish; subscribe; hub.
 
 DO $$
 DECLARE
@@ -12,10 +12,10 @@ BEGIN
     BEGIN
       EXECUTE format('CREATE ROLE %I NOLOGIN', missing[i]);
     EXCEPTION
-      WHEN duplicate_object OR unique_violation THEN NULL;  -- another database is being migrated at this moment
+      WHEN duplicate_object OR unique_violation THEN NULL;  -- a concurrent migration of another database has created it
       WHEN insufficient_privilege THEN
-        RAISE EXCEPTION 'weir: the roles % are missing, and % may not create roles', array_to_string(missing, ', '), current_user
-          USING ERRCODE = '42501', HINT = 'Let an administrator run: CREATE ROLE ' || array_to_string(missing, ' NOLOGIN; CREATE ROLE ') || ' NOLOGIN;';
+        RAISE EXCEPTION 'weir: the roles % do not exist, and % may not create roles', array_to_string(missing, ', '), current_user
+          USING ERRCODE = '42501', HINT = 'Have an administrator run: CREATE ROLE ' || array_to_string(missing, ' NOLOGIN; CREATE ROLE ') || ' NOLOGIN;';
     END;
   END LOOP;
 END
@@ -33,11 +33,11 @@ GRANT EXECUTE ON FUNCTION weir.start, weir.take, weir.record, weir.stop, weir.co
   weir._promote, weir._rotate, weir._rotate_later, weir._rescue, weir._resurvey, weir._tidy TO weir_work, weir_operate;
 GRANT EXECUTE ON PROCEDURE weir.chores TO weir_work, weir_operate;
 GRANT EXECUTE ON FUNCTION weir.queues, weir.workers, weir.retry, weir.pause, weir.resume, weir.set(text, text), weir.set(text, text, text), weir.settings, weir.hubs, weir.notify_callers, weir.restrict TO weir_operate;
-GRANT EXECUTE ON FUNCTION weir.queues TO weir_hub;  -- which export it
+GRANT EXECUTE ON FUNCTION weir.queues TO weir_hub;  -- hubs export its counts as metrics
 GRANT SELECT ON weir.available_jobs, weir.running_jobs, weir.scheduled_jobs, weir.completed_jobs, weir.failed_jobs, weir.cancelled_jobs TO weir_operate;
 
 GRANT EXECUTE ON FUNCTION weir.publish, weir.publish_bytes, weir.publish_many, weir.notify TO weir_publish, weir_hub, weir_operate;
--- Whoever subscribes reads, and can keep nobody from anything for long: what cuts, starts anew and gives back is for hubs.
+-- Subscribers only read, and can't block other sessions for long: functions that cut, rebase or reclaim are for hubs.
 GRANT EXECUTE ON FUNCTION weir.ticks, weir.read, weir.newest_tick, weir._epoch_of TO weir_subscribe, weir_hub, weir_operate;
 GRANT EXECUTE ON FUNCTION weir._await_tick, weir.rebase_messages TO weir_hub, weir_operate;
 GRANT EXECUTE ON FUNCTION weir._rotate_messages TO weir_hub, weir_work, weir_operate;

@@ -31,8 +31,8 @@ const (
 	lockKey = `1464158559, 1`
 )
 
-// once runs a statement without preparing it: behind a pooler in transaction mode, the next statement may run in another session.
-const once = pgx.QueryExecModeExec
+// unprepared runs a statement without preparing it, because behind a pooler in transaction mode the next statement may run in another session.
+const unprepared = pgx.QueryExecModeExec
 
 // Oldest is the oldest supported major version of PostgreSQL.
 const Oldest = 14
@@ -82,10 +82,10 @@ func Status(ctx context.Context, conn *pgx.Conn) ([]Migration, error) {
 	if err != nil {
 		return nil, err
 	}
-	rows, _ := conn.Query(ctx, sqlApplied, once) // rows report the error
+	rows, _ := conn.Query(ctx, sqlApplied, unprepared) // rows report the error
 	var m Migration
 	_, err = pgx.ForEachRow(rows, []any{&m.Version, &m.Name, &m.AppliedAt, &m.checksum}, func() error {
-		if err := known(all, m); err != nil {
+		if err := checkKnown(all, m); err != nil {
 			return err
 		}
 		all[m.Version-1].AppliedAt = m.AppliedAt
@@ -96,7 +96,7 @@ func Status(ctx context.Context, conn *pgx.Conn) ([]Migration, error) {
 	}
 	if code(err) == codeDenied {
 		var owner string
-		if err := conn.QueryRow(ctx, `SELECT pg_get_userbyid(nspowner) FROM pg_catalog.pg_namespace WHERE nspname = 'weir'`, once).Scan(&owner); err == nil {
+		if err := conn.QueryRow(ctx, `SELECT pg_get_userbyid(nspowner) FROM pg_catalog.pg_namespace WHERE nspname = 'weir'`, unprepared).Scan(&owner); err == nil {
 			return nil, fmt.Errorf("schema: %s may not read the list of applied migrations: the schema weir belongs to %s: run this as %[2]s", conn.Config().User, owner)
 		}
 	}
@@ -109,15 +109,15 @@ func Status(ctx context.Context, conn *pgx.Conn) ([]Migration, error) {
 // ErrOtherBuild is wrapped by errors about a schema whose migrations have other texts than those of this build.
 var ErrOtherBuild = errors.New("the schema weir was created by a development build, and can't be upgraded")
 
-// known refuses a migration that this build does not have, or has with another text: functions of this build would meet tables that they do
-// not know.
-func known(all []Migration, m Migration) error {
+// checkKnown refuses a migration that this build does not have, or has with another text, because the functions of this build would not
+// match the tables.
+func checkKnown(all []Migration, m Migration) error {
 	switch {
 	case m.Version < 1 || m.Version > len(all):
-		return fmt.Errorf("the database has migration %d %s, this build knows only %d migrations: use a newer version of weir", m.Version, m.Name, len(all))
+		return fmt.Errorf("the database has migration %d %s, but this build has only %d migrations: use a newer version of weir", m.Version, m.Name, len(all))
 	case m.Name != all[m.Version-1].Name || m.checksum != all[m.Version-1].checksum:
-		return fmt.Errorf("the database's migration %d %s is not this build's: %w: let that build finish its jobs, or save them "+
-			"(SELECT queue, kind, args FROM weir.jobs('available') and of 'scheduled'); then remove it with DROP SCHEMA weir CASCADE, and run weir migrate up", m.Version, m.Name, ErrOtherBuild)
+		return fmt.Errorf("migration %d %s of the database differs from this build's: %w: let that build finish its jobs, or save them "+
+			"(SELECT queue, kind, args FROM weir.jobs('available'), and 'scheduled'); then run DROP SCHEMA weir CASCADE and weir migrate up", m.Version, m.Name, ErrOtherBuild)
 	}
 	return nil
 }
@@ -125,7 +125,7 @@ func known(all []Migration, m Migration) error {
 // Up applies all missing migrations, and brings the functions up to date. It does all of this or nothing.
 func Up(ctx context.Context, conn *pgx.Conn) error {
 	var major int
-	if err := conn.QueryRow(ctx, `SELECT current_setting('server_version_num')::int / 10000`, once).Scan(&major); err != nil {
+	if err := conn.QueryRow(ctx, `SELECT current_setting('server_version_num')::int / 10000`, unprepared).Scan(&major); err != nil {
 		return fmt.Errorf("schema: read the server's version: %w", err)
 	}
 	if major < Oldest {
@@ -148,7 +148,7 @@ func Up(ctx context.Context, conn *pgx.Conn) error {
 			if err := script(ctx, tx, m.up); err != nil {
 				return fmt.Errorf("migration %d %s: %w", m.Version, m.Name, err)
 			}
-			if _, err := tx.Exec(ctx, `INSERT INTO weir.migration (version, name, checksum) VALUES ($1, $2, $3)`, once, m.Version, m.Name, m.checksum); err != nil {
+			if _, err := tx.Exec(ctx, `INSERT INTO weir.migration (version, name, checksum) VALUES ($1, $2, $3)`, unprepared, m.Version, m.Name, m.checksum); err != nil {
 				return err
 			}
 		}
@@ -163,8 +163,8 @@ func Down(ctx context.Context, conn *pgx.Conn, to int) error {
 		return fmt.Errorf("schema: cannot go down to version %d: the lowest version is 0, which removes everything", to)
 	}
 	return change(ctx, conn, func(tx pgx.Tx, all []Migration) error {
-		var there bool
-		if err := tx.QueryRow(ctx, `SELECT to_regclass('weir.migration') IS NOT NULL`, once).Scan(&there); err != nil || !there {
+		var exists bool
+		if err := tx.QueryRow(ctx, `SELECT to_regclass('weir.migration') IS NOT NULL`, unprepared).Scan(&exists); err != nil || !exists {
 			return err
 		}
 		applied, err := newest(ctx, tx, all)
@@ -180,9 +180,9 @@ func Down(ctx context.Context, conn *pgx.Conn, to int) error {
 				return fmt.Errorf("revert migration %d %s: %w", m.Version, m.Name, err)
 			}
 			if version == 1 {
-				return nil // it has dropped the list too
+				return nil // it has dropped the list of migrations too
 			}
-			if _, err := tx.Exec(ctx, `DELETE FROM weir.migration WHERE version = $1`, once, version); err != nil {
+			if _, err := tx.Exec(ctx, `DELETE FROM weir.migration WHERE version = $1`, unprepared, version); err != nil {
 				return err
 			}
 		}
@@ -190,8 +190,7 @@ func Down(ctx context.Context, conn *pgx.Conn, to int) error {
 	})
 }
 
-// begin is a single string, so that settings of a role, which are for its own statements, and its timeouts take no effect between these
-// statements.
+// begin is a single string, so that timeouts and other settings of the role can't take effect between its statements.
 const begin = `BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE;
 	SET LOCAL search_path = pg_catalog, pg_temp; SET LOCAL statement_timeout = 0; SET LOCAL lock_timeout = 0;
 	SELECT set_config(name, '0', true) FROM pg_settings WHERE name IN ('idle_in_transaction_session_timeout', 'transaction_timeout');
@@ -214,11 +213,11 @@ func change(ctx context.Context, conn *pgx.Conn, do func(tx pgx.Tx, all []Migrat
 
 // createSchema creates the schema if it does not exist, and refuses one of another owner.
 func createSchema(ctx context.Context, tx pgx.Tx) error {
-	var there bool
-	if err := tx.QueryRow(ctx, `SELECT to_regnamespace('weir') IS NOT NULL`, once).Scan(&there); err != nil {
+	var exists bool
+	if err := tx.QueryRow(ctx, `SELECT to_regnamespace('weir') IS NOT NULL`, unprepared).Scan(&exists); err != nil {
 		return fmt.Errorf("check for the schema weir: %w", err)
 	}
-	if there {
+	if exists {
 		return checkOwner(ctx, tx)
 	}
 	err := script(ctx, tx, `CREATE SCHEMA weir`)
@@ -240,7 +239,7 @@ func checkOwner(ctx context.Context, tx pgx.Tx) error {
 		      UNION ALL SELECT 1, 'the function ' || p.oid::regprocedure, p.proowner FROM pg_catalog.pg_proc p WHERE p.pronamespace = 'weir'::regnamespace
 		      UNION ALL SELECT 1, 'the relation ' || c.oid::regclass, c.relowner FROM pg_catalog.pg_class c WHERE c.relnamespace = 'weir'::regnamespace
 		      UNION ALL SELECT 1, 'the type ' || t.oid::regtype, t.typowner FROM pg_catalog.pg_type t WHERE t.typnamespace = 'weir'::regnamespace) o(place, what, owner)
-		WHERE o.owner <> (SELECT r.oid FROM pg_catalog.pg_roles r WHERE r.rolname = current_user) ORDER BY o.place LIMIT 1`, once).Scan(&what, &owner, &me)
+		WHERE o.owner <> (SELECT r.oid FROM pg_catalog.pg_roles r WHERE r.rolname = current_user) ORDER BY o.place LIMIT 1`, unprepared).Scan(&what, &owner, &me)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return nil
 	}
@@ -252,11 +251,11 @@ func checkOwner(ctx context.Context, tx pgx.Tx) error {
 
 // newest returns the version of the newest applied migration, 0 for none.
 func newest(ctx context.Context, tx pgx.Tx, all []Migration) (version int, err error) {
-	rows, _ := tx.Query(ctx, sqlApplied, once) // rows report the error
+	rows, _ := tx.Query(ctx, sqlApplied, unprepared) // rows report the error
 	var m Migration
 	_, err = pgx.ForEachRow(rows, []any{&m.Version, &m.Name, &m.AppliedAt, &m.checksum}, func() error {
 		version = m.Version
-		return known(all, m)
+		return checkKnown(all, m)
 	})
 	return version, err
 }

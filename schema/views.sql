@@ -1,4 +1,4 @@
--- Jobs by state, for people with psql: the newest thousand of each.
+-- Jobs by state, for use in psql: the first thousand of each.
 
 CREATE OR REPLACE VIEW weir.available_jobs AS SELECT j.* FROM weir.jobs('available', max_rows => 1000) j;
 CREATE OR REPLACE VIEW weir.running_jobs AS SELECT j.* FROM weir.jobs('running', max_rows => 1000) j;

@@ -1,10 +1,10 @@
--- Who lives, and who is fenced for being silent.
+-- Which workers are alive, and which are fenced because they are silent.
 --
--- A worker with a session of the server to itself attends: that session holds the worker's attendance lock, and while it does the worker is
--- alive and need not write that it is. When its process is killed the session ends at once, and the lock is free. Every other worker renews a
--- lease by heartbeats. weir.last_word is a worker's last word, in the order of no: it 'beats', so the lease counts from then; it 'attends', so the
--- lock tells; or a rescuer has 'missed' it, finding its lock free, and both counts begin. Worker and rescuer exclude each other in whatever they
--- write there by a lock of the last word's own.
+-- A worker with its own session attends: the session holds the worker's attendance lock, and as long as it does, the worker is alive and
+-- writes no heartbeats. When its process is killed, the session ends immediately and the lock becomes free. Every other worker renews a lease
+-- by heartbeats. The newest row of a worker in weir.last_word, by no, is its last word: 'beats': its lease counts from then; 'attends': its
+-- lock decides; 'missed': a rescuer found its lock free, and both the lease and the time for a new session count from then. Worker and
+-- rescuer write last words under a lock of their own, so they exclude each other.
 
 CREATE OR REPLACE FUNCTION weir.attend(worker integer, pid integer, address inet, port integer) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
@@ -19,23 +19,23 @@ BEGIN
     RETURN false;
   END IF;
   PERFORM weir._hold_briefly();
-  PERFORM pg_advisory_xact_lock_shared(1464158555, attend.worker);  -- only a rescuer is waited for
+  PERFORM pg_advisory_xact_lock_shared(1464158555, attend.worker);  -- it waits only for a rescuer
   PERFORM weir._check_worker(attend.worker);
-  -- A process that stands still keeps its session: for a lease, like everybody. Nor does the server give up a line earlier that says nothing,
-  -- for who is at its other end may not know of it, and go on.
+  -- A process that hangs keeps its session for a lease, like every other worker. The server doesn't give up a silent connection earlier
+  -- either, because the worker at its other end may not notice that and continue.
   SELECT extract(epoch FROM w.lease) * 1000 INTO lease FROM weir.worker w WHERE w.id = attend.worker AND NOT w.fenced;
   PERFORM set_config('idle_session_timeout', lease::text, false), set_config('tcp_user_timeout', '0', false),
           set_config('tcp_keepalives_idle', (lease / 1000 + 1)::text, false), set_config('tcp_keepalives_interval', (lease / 1000 + 1)::text, false),
           set_config('synchronous_commit', 'off', true), set_config('weir.attends', attend.worker || ' 0', false);
   INSERT INTO weir.attendance (worker, started_at, watched) VALUES (attend.worker, pg_postmaster_start_time(), pg_sequence_last_value('weir.watched')) ON CONFLICT DO NOTHING;
   PERFORM weir._note_word(attend.worker, 'attends', 0);
-  -- For the session: it outlives errors and a rollback, so it comes last. Twice: then a heartbeat can tell that it was lost.
+  -- A session lock survives errors and a rollback, so it is taken last. It is taken twice, so that a heartbeat can detect that it was lost.
   PERFORM pg_advisory_lock_shared(1464158554, attend.worker), pg_advisory_lock_shared(1464158554, attend.worker);
   RETURN true;
 END
 $$;
 COMMENT ON FUNCTION weir.attend IS
-  'Has this session speak for the worker: while it lasts the worker is alive, and once it has ended without another the worker is soon fenced. Only where nothing lies between that could cut the line with both ends alive: so the caller says the process id that it was given as it connected, and the address and port of its own end of the connection (both NULL for a Unix socket). If the server sees others, there is a pooler, a proxy or an address translation, and the answer is false: renew the lease by heartbeats. Where it is true call heartbeat by the same session, well within the lease: it writes nothing then, and keeps the session from being ended as idle. In autocommit, for a rollback does not take the lock back; to cease to attend end the session. Errors: WR001. Locks: advisory: the worker''s attendance (shared, for the session), its last word (shared), each waited for at most 5 s. Isolation: any. Commits asynchronously.';
+  'Makes this session stand for the worker: while the session lasts, the worker is alive; soon after it has ended without a successor, the worker is fenced. This requires a direct connection, because an intermediary could cut it while both ends are alive. Therefore pass the process id that the client received when it connected, and the address and port of the client''s own end of the connection (both NULL for a Unix socket). If the server sees other values, there is a pooler, a proxy or an address translation, and the function returns false: then renew the lease by heartbeats. If it returns true, call heartbeat in the same session well within the lease: it writes nothing, and keeps the session from being ended as idle. Call it in autocommit, because a rollback does not release the lock; to stop attending, end the session. Errors: WR001 (the worker is unknown or fenced), 55P03 (a lock was not available within 5 s). Locks: advisory: the worker''s attendance (shared, for the session) and its last word (shared), waiting at most 5 s for each. Isolation: any. Commits asynchronously.';
 
 CREATE OR REPLACE FUNCTION weir._note_word(worker integer, says text, running integer) RETURNS void
 LANGUAGE sql VOLATILE
@@ -46,7 +46,7 @@ AS $$
   VALUES ((pg_sequence_last_value('weir.watched') / 300000 % 3)::smallint, _note_word.worker, clock_timestamp(),
           pg_sequence_last_value('weir.watched'), _note_word.says, _note_word.running)
 $$;
-COMMENT ON FUNCTION weir._note_word IS 'Notes a worker''s last word. The caller holds its lock.';
+COMMENT ON FUNCTION weir._note_word IS 'Writes a worker''s last word. The caller holds its lock.';
 
 CREATE OR REPLACE FUNCTION weir._last_says(worker integer) RETURNS text
 LANGUAGE sql STABLE
@@ -57,16 +57,16 @@ SET enable_bitmapscan = off
 AS $$
   SELECT h.says FROM weir.last_word h WHERE h.worker = _last_says.worker ORDER BY h.no DESC LIMIT 1
 $$;
-COMMENT ON FUNCTION weir._last_says IS 'What a worker''s last word says; NULL: there is none any more.';
+COMMENT ON FUNCTION weir._last_says IS 'What a worker''s last word says; NULL: none is left.';
 
 CREATE OR REPLACE FUNCTION weir._attending() RETURNS SETOF integer
 LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
 SET jit = off
 AS $$
-  SELECT DISTINCT h.key FROM weir._held(1464158554, 'ShareLock') h(key)  -- by whom ever: also of numbers that no worker has
+  SELECT DISTINCT h.key FROM weir._held(1464158554, 'ShareLock') h(key)  -- any role can take such a lock, also with a number that no worker has
 $$;
-COMMENT ON FUNCTION weir._attending IS 'The workers whose attendance lock is held by a session of theirs.';
+COMMENT ON FUNCTION weir._attending IS 'The workers whose attendance lock is held by a session.';
 
 CREATE OR REPLACE FUNCTION weir._unattended()
 RETURNS TABLE (id integer, name text, lease interval, no bigint, says text, watched bigint, running integer)
@@ -82,7 +82,7 @@ AS $$
           AND NOT EXISTS (SELECT FROM weir._attending() a(id) WHERE a.id = w.id) OFFSET 0) l
   LEFT JOIN LATERAL (SELECT h.* FROM weir.last_word h WHERE h.worker = l.id ORDER BY h.no DESC LIMIT 1) h ON true
 $$;
-COMMENT ON FUNCTION weir._unattended IS 'Workers that are not fenced and whose attendance lock is free, each with its last word, if that is known still.';
+COMMENT ON FUNCTION weir._unattended IS 'Workers that are not fenced and whose attendance lock is free, each with its last word, if one is left.';
 
 CREATE OR REPLACE FUNCTION weir._prepared_for(worker integer) RETURNS text
 LANGUAGE sql STABLE
@@ -98,7 +98,7 @@ AS $$
   ORDER BY x.prepared LIMIT 1
 $$;
 COMMENT ON FUNCTION weir._prepared_for IS
-  'Says which prepared transaction has called record, claim or heartbeat for a worker, which therefore cannot be fenced before that transaction ends; NULL: none. PostgreSQL tells no function that its transaction will be prepared, so such calls are not refused.';
+  'Describes the prepared transaction that has called record, claim or heartbeat for a worker, which therefore can''t be fenced before that transaction ends; NULL: none. Such calls can''t be refused, because a function can''t know that its transaction will be prepared.';
 
 CREATE OR REPLACE FUNCTION weir._is_crowded() RETURNS boolean
 LANGUAGE sql STABLE
@@ -111,7 +111,8 @@ AS $$
       OR EXISTS (SELECT FROM pg_database d WHERE d.datname = current_database() AND d.datconnlimit >= 0 AND pg_stat_get_db_numbackends(d.oid) >= d.datconnlimit)
       OR EXISTS (SELECT FROM pg_roles r WHERE r.rolconnlimit >= 0 AND (SELECT count(*) FROM pg_stat_activity a WHERE a.usesysid = r.oid) >= r.rolconnlimit)
 $$;
-COMMENT ON FUNCTION weir._is_crowded IS 'Whether the server has hardly a connection left, or this database or a role has none, so that one who lost his may not get another.';
+COMMENT ON FUNCTION weir._is_crowded IS
+  'Reports whether the server, this database or a role has hardly any connection left, so that a worker that lost its connection may not get a new one.';
 
 CREATE OR REPLACE FUNCTION weir._first_look() RETURNS bigint
 LANGUAGE plpgsql STABLE
@@ -119,14 +120,14 @@ SET search_path = pg_catalog, pg_temp
 SET jit = off
 AS $$
 BEGIN
-  IF pg_is_in_recovery() THEN  -- what is unlogged can't be read there
+  IF pg_is_in_recovery() THEN  -- unlogged tables can't be read there
     RETURN 0;
   END IF;
   RETURN coalesce((SELECT a.watched FROM weir.attendance a WHERE a.worker = 0 AND a.started_at = pg_postmaster_start_time()), pg_sequence_last_value('weir.watched'));
 END
 $$;
 COMMENT ON FUNCTION weir._first_look IS
-  'What weir.watched showed at the first look in this life of the server at who does not attend, or shows, if there was none yet: no lease counts from before. 0 on a standby, where nobody is fenced.';
+  'The value of weir.watched at the first check for unattended workers since this server started, or its present value if there was none yet: no lease counts from before it. 0 on a standby, where no worker is fenced.';
 
 CREATE OR REPLACE FUNCTION weir._fence_silent() RETURNS TABLE (worker integer, reason text, more boolean, error text)
 LANGUAGE plpgsql VOLATILE
@@ -135,50 +136,50 @@ SET jit = off
 AS $$
 #variable_conflict use_column
 DECLARE
-  granted constant interval := '3 seconds';  -- for a session that has ended to be followed by another
-  grace   constant interval := '2 seconds';  -- a heartbeat may have come at the end of the 2 s at most that began with what it noted
-  clock   bigint;
-  passed  bigint;
-  reading bigint;
-  since   bigint;  -- what weir.watched showed at the first look in this life of the server
-  crowded boolean;
-  w       record;
-  is_new  boolean;
-  silent  interval;
-  noted   integer := 0;
-  fenced  integer := 0;
+  session_grace constant interval := '3 seconds';  -- for a worker whose session has ended to attend with another
+  lease_grace   constant interval := '2 seconds';  -- weir.watched advances by up to 2 s at once: a heartbeat may have come at the end of that step
+  clock         bigint;
+  passed        bigint;
+  reading       bigint;
+  since         bigint;  -- weir.watched at the first check since this server started
+  crowded       boolean;
+  w             record;
+  is_new        boolean;
+  silent        interval;
+  missed        integer := 0;
+  fenced        integer := 0;
 BEGIN
   FOR w IN SELECT u.*, bool_or(u.says IS DISTINCT FROM 'beats') OVER () AS anybody_missing, bool_or(u.says = 'missed') OVER () AS anybody_missed
            FROM weir._unattended() u ORDER BY u.id LOOP
-    IF reading IS NULL THEN  -- where all attend, no time passes
+    IF reading IS NULL THEN  -- while all workers attend, the clock doesn't advance
       clock := extract(epoch FROM clock_timestamp()) * 1000;
-      -- Who may still come back has little time, of which a clock that steps takes no more than rescuers let pass between two looks.
+      -- A missed worker has little time to come back; a clock step takes no more of it than the usual time between two checks.
       passed := least(abs(clock - pg_sequence_last_value('weir.watched_at')), CASE WHEN w.anybody_missed THEN 500 ELSE 2000 END);
       IF passed >= 1000 OR w.anybody_missing AND passed >= 200 THEN
         PERFORM setval('weir.watched_at', clock), setval('weir.watched', pg_sequence_last_value('weir.watched') + passed);
       END IF;
       reading := pg_sequence_last_value('weir.watched');
-      -- Words that a crash or a failover has taken back may have been renewals: whom it may have taken them from has his lease anew.
+      -- A crash or a failover may have undone renewals: after it, every lease starts over.
       SELECT a.watched INTO since FROM weir.attendance a WHERE a.worker = 0 AND a.started_at = pg_postmaster_start_time();
       IF NOT FOUND THEN
         since := reading;
         INSERT INTO weir.attendance (worker, started_at, watched) VALUES (0, pg_postmaster_start_time(), since);
       END IF;
     END IF;
-    EXIT WHEN fenced >= 20 OR noted >= 100;
+    EXIT WHEN fenced >= 20 OR missed >= 100;
     is_new := coalesce(w.says, 'attends') = 'attends';
     silent := (reading - greatest(w.watched, since)) * interval '1 ms';
-    CONTINUE WHEN w.says = 'beats' AND silent <= w.lease + grace;
+    CONTINUE WHEN w.says = 'beats' AND silent <= w.lease + lease_grace;
     worker := w.id;
     more := true;
     IF is_new THEN
       reason := 'its session has ended';
-    ELSIF silent > w.lease + grace THEN
+    ELSIF silent > w.lease + lease_grace THEN
       reason := format('worker %s (%s) was lost: silent for %s', w.id, w.name, date_trunc('second', silent));
     ELSE
       CONTINUE WHEN NOT EXISTS (SELECT FROM weir.attendance a WHERE a.worker = w.id AND a.started_at = pg_postmaster_start_time());
       reason := format('worker %s (%s) was lost: its session has ended', w.id, w.name);
-      IF silent < granted THEN
+      IF silent < session_grace THEN
         more := false;
         RETURN NEXT;
         CONTINUE;
@@ -186,7 +187,7 @@ BEGIN
       crowded := coalesce(crowded, weir._is_crowded());
       CONTINUE WHEN crowded;
     END IF;
-    -- Nobody begins to attend or beats under this lock: so what is the last word now is it until the commit.
+    -- No worker can write under this lock, so the last word of now stays the last word until the commit.
     IF NOT pg_try_advisory_xact_lock(1464158555, w.id) THEN
       error := weir._prepared_for(w.id);
       IF error IS NOT NULL THEN
@@ -199,13 +200,13 @@ BEGIN
     CONTINUE WHEN (SELECT max(h.no) FROM weir.last_word h WHERE h.worker = w.id) IS DISTINCT FROM w.no;
     IF is_new THEN
       PERFORM weir._note_word(w.id, 'missed', coalesce(w.running, 0));
-      noted := noted + 1;
+      missed := missed + 1;
       RETURN NEXT;
       CONTINUE;
     END IF;
     BEGIN
       IF NOT weir._fence(w.id, reason) THEN
-        RAISE SQLSTATE 'WR099';  -- lets go of its locks
+        RAISE SQLSTATE 'WR099';  -- releases its locks
       END IF;
       fenced := fenced + 1;
       RETURN NEXT;
@@ -227,4 +228,4 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION weir._fence_silent IS
-  'Fences workers that were silent past their lease, by weir.watched, which it moves on, counted from the first look in this life of the server at the earliest, and those that attended since this server started and whose lock has been free for 3 seconds. Of these a crash or a failover leaves no trace in weir.attendance: then the lease counts, from when they were missed. Returns whom it fenced or missed; more is false for those to look at again in half a second; error is why one could not be fenced, among it that a prepared transaction holds it, and it holds up no other. The caller holds advisory step 6. Locks: advisory: their last words (exclusive, tried); see fence. Isolation: READ COMMITTED.';
+  'Fences workers that were silent past their lease, and workers that have attended since this server started and whose lock has been free for 3 seconds. Silence is measured by weir.watched, which this function advances, and counts from the first check since this server started at the earliest. After a crash or a failover weir.attendance has no trace of attending workers: then their lease counts, from when they were missed. Returns the workers that it fenced or missed; more is false for those to check again in half a second; error is why a worker could not be fenced, for example that a prepared transaction holds it; the others are fenced all the same. The caller holds advisory step 6. Locks: advisory: their last words (exclusive, tried); see fence. Isolation: READ COMMITTED.';

@@ -1,6 +1,6 @@
 -- What reclaiming carries from a closed segment into the active one.
 
-CREATE OR REPLACE FUNCTION weir._carry_waiting(segment integer, active integer, lanes integer[], most integer, bytes bigint) RETURNS bigint
+CREATE OR REPLACE FUNCTION weir._carry_waiting(segment integer, active integer, lanes integer[], max_jobs integer, max_bytes bigint) RETURNS bigint
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 SET jit = off
@@ -10,48 +10,48 @@ SET enable_bitmapscan = off
 AS $$
 #variable_conflict use_column
 DECLARE
-  one     integer;
-  s       record;
-  chosen  tid[];
-  size    bigint;
-  carried bigint := 0;
-  locked  integer := 0;
+  this_lane integer;
+  s         record;
+  chosen    tid[];
+  size      bigint;
+  carried   bigint := 0;
+  locked    integer := 0;
 BEGIN
-  FOREACH one IN ARRAY _carry_waiting.lanes LOOP
-    EXIT WHEN most <= 0 OR carried >= bytes OR locked = 200;
-    CONTINUE WHEN NOT pg_try_advisory_xact_lock(1464158546, one);
+  FOREACH this_lane IN ARRAY _carry_waiting.lanes LOOP
+    EXIT WHEN max_jobs <= 0 OR carried >= max_bytes OR locked = 200;
+    CONTINUE WHEN NOT pg_try_advisory_xact_lock(1464158546, this_lane);
     locked := locked + 1;
     SELECT b.pos_xid, b.pos_id, b.pending, b.pending_after INTO s
-    FROM weir.batch b WHERE b.lane = one ORDER BY b.seq DESC LIMIT 1;
-    -- From the end: what is claimed next stays where it is, and no claim walks through what is deleted here.
+    FROM weir.batch b WHERE b.lane = this_lane ORDER BY b.seq DESC LIMIT 1;
+    -- From the end of the lane: the jobs that are claimed next stay where they are, and no claim scans the rows that are deleted here.
     SELECT array_agg(k.at), max(k.total) INTO chosen, size
     FROM (
       SELECT u.at, sum(u.size) OVER (ROWS UNBOUNDED PRECEDING) AS total
       FROM (
         (SELECT j.ctid AS at, 150 + pg_column_size(j.args) + coalesce(pg_column_size(j.meta), 0) AS size FROM weir.job j
-         WHERE j.segment = _carry_waiting.segment AND j.lane = one AND (j.xid, j.id) > (coalesce(s.pos_xid, '0'), coalesce(s.pos_id, 0))
-         ORDER BY j.xid DESC, j.id DESC LIMIT most)
+         WHERE j.segment = _carry_waiting.segment AND j.lane = this_lane AND (j.xid, j.id) > (coalesce(s.pos_xid, '0'), coalesce(s.pos_id, 0))
+         ORDER BY j.xid DESC, j.id DESC LIMIT max_jobs)
         UNION ALL
         SELECT l.at, l.size FROM unnest(s.pending, s.pending_after) p(xid, after)
         CROSS JOIN LATERAL (
           SELECT j.ctid AS at, 150 + pg_column_size(j.args) + coalesce(pg_column_size(j.meta), 0) AS size FROM weir.job j
-          WHERE j.segment = _carry_waiting.segment AND j.lane = one AND j.xid = p.xid AND j.id > p.after LIMIT most) l) u
-      LIMIT most) k
-    WHERE k.total - 1048576 <= bytes - carried;  -- a job of a megabyte goes alone
+          WHERE j.segment = _carry_waiting.segment AND j.lane = this_lane AND j.xid = p.xid AND j.id > p.after LIMIT max_jobs) l) u
+      LIMIT max_jobs) k
+    WHERE k.total - 1048576 <= max_bytes - carried;  -- a job of a megabyte is carried alone
     CONTINUE WHEN chosen IS NULL;
-    WITH gone AS (
+    WITH deleted AS (
       DELETE FROM weir.job j WHERE j.segment = _carry_waiting.segment AND j.ctid = ANY (chosen) RETURNING j.*
     )
     INSERT INTO weir.job (id, xid, enqueued_at, ready_at, lane, attempt, max_attempts, put_off, segment, kind, args, meta)
-    SELECT g.id, g.xid, g.enqueued_at, g.ready_at, g.lane, g.attempt, g.max_attempts, g.put_off, active, g.kind, g.args, g.meta FROM gone g;
-    most := most - cardinality(chosen);
+    SELECT g.id, g.xid, g.enqueued_at, g.ready_at, g.lane, g.attempt, g.max_attempts, g.put_off, active, g.kind, g.args, g.meta FROM deleted g;
+    max_jobs := max_jobs - cardinality(chosen);
     carried := carried + size;
   END LOOP;
   RETURN carried;
 END
 $$;
 COMMENT ON FUNCTION weir._carry_waiting IS
-  'Carries jobs that wait to be claimed, up to so many and so many bytes, of at most 200 lanes; returns how many bytes. A job is copied, xid and id unchanged, and deleted in one transaction, under its lane''s lock, so that each claim sees it once, in its place. Locks: advisory: the lanes (tried).';
+  'Carries jobs that wait to be claimed into the active segment: about max_jobs or max_bytes, from at most 200 lanes. Returns how many bytes. Each job is copied with its xid and id and deleted, in one transaction and under its lane''s lock: so a claim sees it exactly once, in its place. Locks: advisory: the lanes (exclusive, tried).';
 
 CREATE OR REPLACE FUNCTION weir._carry_states(segment integer, active integer, lanes integer[]) RETURNS void
 LANGUAGE sql VOLATILE
@@ -66,7 +66,7 @@ AS $$
   WHERE b.segment = _carry_states.segment
 $$;
 COMMENT ON FUNCTION weir._carry_states IS
-  'Repeats the states of idle lanes, whose newest batch is in a closed segment, as batches of nobody without jobs. One that is outrun by a claim meanwhile is of no consequence.';
+  'Repeats the states of idle lanes, whose newest batch is in a closed segment, in the active one: as batches without jobs and without a worker. A concurrent claim may write a newer state first, which does no harm.';
 
 CREATE OR REPLACE FUNCTION weir._carry_unfinished(segment integer, active integer, waiting integer[], lanes integer[], newest bigint[],
                                                  b_lanes integer[], b_seqs bigint[]) RETURNS void
@@ -87,7 +87,7 @@ BEGIN
 
   WITH suspect AS (
     SELECT u.lane, u.seq FROM unnest(b_lanes, b_seqs) u(lane, seq)
-    UNION  -- claimed since the look; and lanes' newest batches, which hold their state
+    UNION  -- batches claimed since they were collected; and the newest batch of each lane, which holds its state
     SELECT b.lane, b.seq FROM unnest(_carry_unfinished.lanes, newest) l(lane, seq)
     CROSS JOIN LATERAL (SELECT b.* FROM weir.batch b WHERE b.segment = _carry_unfinished.segment AND b.lane = l.lane AND b.seq >= l.seq OFFSET 0) b
   ), kept AS MATERIALIZED (
@@ -107,10 +107,10 @@ BEGIN
   FROM kept k CROSS JOIN unnest(k.unfinished) i(id)
   CROSS JOIN LATERAL (
     SELECT j.* FROM weir.job j
-    WHERE j.segment = _carry_unfinished.segment AND j.id = i.id AND j.lane IS NOT DISTINCT FROM k.lane  -- so worded to be read by id
+    WHERE j.segment = _carry_unfinished.segment AND j.id = i.id AND j.lane IS NOT DISTINCT FROM k.lane  -- worded so that the index on id is used
       AND NOT (j.xid < k.from_xid) AND NOT (j.xid > k.to_xid)
-    ORDER BY j.attempt DESC, j.put_off DESC LIMIT 1) j;  -- not an earlier attempt in the same span
+    ORDER BY j.attempt DESC, j.put_off DESC LIMIT 1) j;  -- not an earlier attempt in the same span of xids
 END
 $$;
 COMMENT ON FUNCTION weir._carry_unfinished IS
-  'Carries what is unfinished in a segment that the caller holds alone: what still waits of the lanes waiting; and of the batches named, of those from newest on, their unfinished jobs, and their state if no other has it.';
+  'Carries everything unfinished from a segment, which the caller has locked exclusively, into the active one: the unclaimed jobs of the lanes in waiting; the unfinished jobs of the batches in b_lanes and b_seqs, and of each lane''s batches from newest on; and the state of a lane, if no batch elsewhere holds it.';

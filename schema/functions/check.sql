@@ -1,4 +1,4 @@
--- What every way in checks before it does anything.
+-- Checks that functions make before they do anything else.
 
 CREATE OR REPLACE FUNCTION weir._check_isolation(caller text) RETURNS void
 LANGUAGE plpgsql STABLE
@@ -13,7 +13,7 @@ BEGIN
   END IF;
 END
 $$;
-COMMENT ON FUNCTION weir._check_isolation IS 'Raises WR004 unless the transaction is READ COMMITTED: what the caller does relies on a new snapshot for each statement.';
+COMMENT ON FUNCTION weir._check_isolation IS 'Raises WR004 unless the transaction is READ COMMITTED, because the caller relies on a new snapshot for each statement.';
 
 CREATE OR REPLACE FUNCTION weir._hold_briefly() RETURNS void
 LANGUAGE plpgsql VOLATILE
@@ -22,15 +22,15 @@ SET jit = off
 SET plan_cache_mode = auto
 AS $$
 DECLARE
-  own interval := current_setting('idle_in_transaction_session_timeout')::interval;
+  timeout interval := current_setting('idle_in_transaction_session_timeout')::interval;
 BEGIN
-  IF own = interval '0' OR own > interval '10 seconds' THEN
+  IF timeout = interval '0' OR timeout > interval '10 seconds' THEN
     PERFORM set_config('idle_in_transaction_session_timeout', '10s', true);
   END IF;
 END
 $$;
 COMMENT ON FUNCTION weir._hold_briefly IS
-  'For whatever takes locks that others wait for, to be called in autocommit: in a transaction that is left open, the server ends the session when it has been idle for 10 seconds, and the locks with it.';
+  'For functions that take locks that others wait for, and are called in autocommit: if the transaction is left open, the server ends the session, and thereby releases the locks, once it has been idle for 10 seconds.';
 
 CREATE OR REPLACE FUNCTION weir._commit_synchronously() RETURNS void
 LANGUAGE plpgsql VOLATILE
@@ -43,7 +43,8 @@ BEGIN
   END IF;
 END
 $$;
-COMMENT ON FUNCTION weir._commit_synchronously IS 'Has the transaction survive a crash once it is acknowledged, whatever the role''s own taste.';
+COMMENT ON FUNCTION weir._commit_synchronously IS
+  'Makes the transaction survive a crash once its commit is acknowledged, even if synchronous_commit is off for the role.';
 
 CREATE OR REPLACE FUNCTION weir._held(class integer, mode text) RETURNS SETOF integer
 LANGUAGE sql VOLATILE
@@ -55,7 +56,7 @@ AS $$
     AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
 $$;
 COMMENT ON FUNCTION weir._held IS
-  'The second keys of the advisory locks of a class that are held in this database in a mode, by sessions, open transactions and prepared ones. Locks: none. Isolation: any.';
+  'The second keys of the advisory locks of a class that are held in this database in a mode: by sessions, open transactions and prepared transactions. Locks: none. Isolation: any.';
 
 CREATE OR REPLACE FUNCTION weir._check_cluster() RETURNS void
 LANGUAGE plpgsql STABLE
@@ -71,7 +72,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION weir._check_cluster IS
-  'Raises WR003 when the log comes from another cluster. Whatever compares transaction ids calls it first, every time: behind a pooler a session outlives a move, and the new counter may have passed the old positions. Locks: none. Isolation: any.';
+  'Raises WR003 if the log comes from another cluster. Functions that compare transaction ids call it first, every time: behind a pooler a session survives a move to another cluster, and the new counter may have passed the old positions. Locks: none. Isolation: any.';
 
 CREATE OR REPLACE FUNCTION weir._check_message_cluster() RETURNS void
 LANGUAGE plpgsql STABLE
@@ -86,7 +87,7 @@ BEGIN
   END IF;
 END
 $$;
-COMMENT ON FUNCTION weir._check_message_cluster IS 'Raises WR003 when the log of messages comes from another cluster. Locks: none. Isolation: any.';
+COMMENT ON FUNCTION weir._check_message_cluster IS 'Raises WR003 if the log of messages comes from another cluster. Locks: none. Isolation: any.';
 
 CREATE OR REPLACE FUNCTION weir._check_array(caller text, name text, given anyarray, is_filled boolean DEFAULT false) RETURNS void
 LANGUAGE plpgsql STABLE
@@ -96,15 +97,15 @@ SET plan_cache_mode = auto
 AS $$
 BEGIN
   IF array_lower(given, 1) <> 1 OR array_ndims(given) <> 1 THEN
-    RAISE EXCEPTION 'weir: % takes a list as %, and this array is %', caller, name, array_dims(given)
-      USING ERRCODE = '22023', HINT = 'Give an array of one dimension that begins at 1.';
+    RAISE EXCEPTION 'weir: % needs a list as %, got an array with the dimensions %', caller, name, array_dims(given)
+      USING ERRCODE = '22023', HINT = 'Pass an array of one dimension whose first index is 1.';
   ELSIF is_filled AND array_position(given, NULL) IS NOT NULL THEN
     RAISE EXCEPTION 'weir: % got a null in %, as its element %', caller, name, array_position(given, NULL) USING ERRCODE = '22023';
   END IF;
 END
 $$;
 COMMENT ON FUNCTION weir._check_array IS
-  'Raises 22023 unless an array is a list: of one dimension that begins at 1, and without nulls where it is to be filled. Where arrays go together, by place, any other shape would mean something else. Locks: none. Isolation: any.';
+  'Raises 22023 unless an array is a list: of one dimension that begins at 1, and without nulls if is_filled. Parallel arrays are matched by index, so an array of another shape would be misread. Locks: none. Isolation: any.';
 
 CREATE OR REPLACE FUNCTION weir._check_job(
   queue text, kind text, args jsonb, priority integer, max_attempts integer, meta jsonb
@@ -116,14 +117,14 @@ SET plan_cache_mode = auto
 AS $$
 BEGIN
   IF _check_job.queue IS NULL OR _check_job.queue = '' THEN
-    RAISE EXCEPTION 'weir: a job needs a queue, and this one is %', CASE WHEN _check_job.queue IS NULL THEN 'null' ELSE 'empty' END
+    RAISE EXCEPTION 'weir: a job needs a queue, but its queue is %', CASE WHEN _check_job.queue IS NULL THEN 'null' ELSE 'empty' END
       USING ERRCODE = '22023', HINT = 'Name the queue, for example queue => ''default''.';
   ELSIF length(_check_job.queue) > 128 THEN
     RAISE EXCEPTION 'weir: queue name too long: % characters, at most 128 are allowed', length(_check_job.queue)
       USING ERRCODE = '22023';
   ELSIF _check_job.kind IS NULL OR _check_job.kind = '' THEN
-    RAISE EXCEPTION 'weir: a job needs a kind, and this one is %', CASE WHEN _check_job.kind IS NULL THEN 'null' ELSE 'empty' END
-      USING ERRCODE = '22023', HINT = 'The kind tells workers which handler runs the job.';
+    RAISE EXCEPTION 'weir: a job needs a kind, but its kind is %', CASE WHEN _check_job.kind IS NULL THEN 'null' ELSE 'empty' END
+      USING ERRCODE = '22023', HINT = 'The kind determines which handler runs the job.';
   ELSIF length(_check_job.kind) > 128 THEN
     RAISE EXCEPTION 'weir: kind too long: % characters, at most 128 are allowed', length(_check_job.kind)
       USING ERRCODE = '22023';
@@ -149,7 +150,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION weir._check_job IS
-  'Raises 22023 with the offending value when a job is not well-formed. What args and meta take is counted as text, as workers get them: a column of another table may hold 50 MB in a few compressed bytes, and 1e100000 takes 12. Callers spare it those of at most 2000 bytes, which are never more than 16 MB as text. Locks: none. Isolation: any.';
+  'Raises 22023 with the offending value if a job is not valid. The sizes of args and meta are those of their texts, which workers receive: a column of another table may hold 50 MB in a few compressed bytes, and 1e100000 takes 12. Callers may skip the check of sizes for values of at most 2000 bytes, whose texts never exceed 16 MB. Locks: none. Isolation: any.';
 
 CREATE OR REPLACE FUNCTION weir._check_message(channel text, bytes integer) RETURNS void
 LANGUAGE plpgsql STABLE SECURITY DEFINER
@@ -158,11 +159,11 @@ SET jit = off
 SET plan_cache_mode = auto
 AS $$
 DECLARE
-  most integer;
+  max_bytes integer;
 BEGIN
   IF current_setting('weir.cut', true) <> '' THEN
-    RAISE EXCEPTION 'weir: this transaction has cut tick % itself, and what it published now would be in none', current_setting('weir.cut')
-      USING ERRCODE = 'WR004', HINT = 'Publish in another transaction: publish_drafts with cuts is for autocommit.';
+    RAISE EXCEPTION 'weir: this transaction can''t publish any more, because it has cut tick % itself', current_setting('weir.cut')
+      USING ERRCODE = 'WR004', HINT = 'Publish in another transaction. Call publish_drafts with cuts in autocommit.';
   ELSIF _check_message.channel IS NULL OR _check_message.channel = '' THEN
     RAISE EXCEPTION 'weir: the channel name is %', CASE WHEN _check_message.channel IS NULL THEN 'null' ELSE 'empty' END
       USING ERRCODE = '22023';
@@ -171,14 +172,14 @@ BEGIN
       USING ERRCODE = '22023';
   END IF;
   IF _check_message.bytes > 8000 THEN
-    SELECT s.value::integer INTO most FROM weir.setting s WHERE s.name = 'message_bytes';
-    IF _check_message.bytes > most THEN
-      RAISE EXCEPTION 'weir: payload too large: % bytes, at most % are allowed', _check_message.bytes, most
+    SELECT s.value::integer INTO max_bytes FROM weir.setting s WHERE s.name = 'message_bytes';
+    IF _check_message.bytes > max_bytes THEN
+      RAISE EXCEPTION 'weir: payload too large: % bytes, at most % are allowed', _check_message.bytes, max_bytes
         USING ERRCODE = '22023',
-              HINT = 'Publish a reference to the data; or raise the limit: SELECT weir.set(''message_bytes'', ...).';
+              HINT = 'Publish a reference to the data, or raise the limit: SELECT weir.set(''message_bytes'', ...).';
     END IF;
   END IF;
 END
 $$;
 COMMENT ON FUNCTION weir._check_message IS
-  'Raises 22023 with the offending value when a message is not well-formed, and WR004 where its transaction has cut a tick of its own already. Up to 8000 bytes are always allowed, so that small ones cost no look at the setting message_bytes. Locks: none. Isolation: any.';
+  'Raises 22023 with the offending value if a message is not valid, and WR004 if its transaction has already cut a tick of its own. Up to 8000 bytes are always allowed, so small payloads don''t need a query for the setting message_bytes. Locks: none. Isolation: any.';

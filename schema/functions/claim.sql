@@ -1,10 +1,10 @@
 -- Claiming: the snapshot cursor.
 --
--- Rows become visible in commit order, ids and xids are handed out in another. A position (xid, id)
--- alone would step over a transaction that commits late, so the newest batch of a lane also lists
+-- Rows become visible in commit order, but ids and xids are assigned in another order. A position (xid, id)
+-- alone would skip a transaction that commits late, so the newest batch of a lane also lists
 -- the transactions that were in progress below the position (pending). The next batch takes the rows
 -- of those that have committed since (late), then the rows past the position (fresh), and derives the
--- new position and pending from the very snapshot that it read the rows with.
+-- new position and pending from the same snapshot that it read the rows with.
 
 CREATE OR REPLACE FUNCTION weir._claim(worker integer, queues text[], limits integer[], since pg_snapshot DEFAULT NULL, backlog text[] DEFAULT NULL)
 RETURNS TABLE (queue text, lane integer, seq bigint, id bigint, attempt integer, max_attempts integer,
@@ -12,7 +12,7 @@ RETURNS TABLE (queue text, lane integer, seq bigint, id bigint, attempt integer,
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET jit = off
--- A truncated segment has no statistics and a full one is planned as if empty: the plan is pinned.
+-- A truncated segment has no statistics, and a full one would be planned as if it were empty: the plan is pinned.
 SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
 SET enable_bitmapscan = off
@@ -20,26 +20,26 @@ SET enable_sort = off
 AS $$
 #variable_conflict use_column
 DECLARE
-  most     CONSTANT integer := 64;
-  last_id  CONSTANT bigint  := 9223372036854775807;
-  snapshot pg_snapshot;
-  newer    pg_snapshot;
-  top      xid8;     -- of the snapshot: nothing from here on has ended
-  running  xid8[];   -- and these have not
-  below    integer;  -- how many of them are below the position
-  skip     xid8[];   -- and the first of those past it
-  ended    xid8[];   -- pending ones that the snapshot sees
-  afters   bigint[];
-  cluster  text;
+  max_skip    CONSTANT integer := 64;
+  last_id     CONSTANT bigint  := 9223372036854775807;
+  snapshot    pg_snapshot;
+  newer       pg_snapshot;
+  top         xid8;     -- the snapshot's xmax: no transaction from here on has ended
+  running     xid8[];   -- the transactions below it that have not ended either
+  below       integer;  -- how many of those are below the position
+  skip        xid8[];   -- the first of those past the position
+  ended       xid8[];   -- pending transactions that the snapshot sees
+  afters      bigint[];
+  cluster     text;
   started_for text[];
-  hinted   integer[];  -- the only lanes to look at; NULL: all
-  gaps     record;     -- what is known of the stretches between those that have not ended
-  ready    record;
-  last     record;
-  quota    integer;
-  taken    integer;
-  batch_no bigint;
-  this_seq bigint;
+  hinted      integer[];  -- the only lanes to check; NULL: all
+  gaps        record;     -- what is known of the stretches between running transactions: see weir._fresh_between
+  ready       record;
+  last        record;
+  quota       integer;
+  taken       integer;
+  batch_no    bigint;
+  this_seq    bigint;
 BEGIN
   IF current_setting('transaction_isolation') <> 'read committed' THEN
     RAISE EXCEPTION 'weir: claim needs READ COMMITTED, this transaction is %', upper(current_setting('transaction_isolation'))
@@ -47,24 +47,24 @@ BEGIN
   ELSIF pg_current_xact_id_if_assigned() IS NOT NULL THEN
     RAISE EXCEPTION 'weir: claim was called inside an open transaction'
       USING ERRCODE = 'WR004', HINT = 'Call it in autocommit: its lock on the lane would be held until your commit.';
-  ELSIF clock_timestamp() - now() > interval '2 seconds' THEN  -- or the server stood still between two messages
+  ELSIF clock_timestamp() - now() > interval '2 seconds' THEN  -- or the server was suspended between two messages
     RAISE EXCEPTION 'weir: claim was called inside a transaction that has been open for %', clock_timestamp() - now()
-      USING ERRCODE = '55000', HINT = 'Call it in autocommit: its lock on the lane would be held until your commit. If it was, try again.';
+      USING ERRCODE = '55000', HINT = 'Call it in autocommit: its lock on the lane would be held until your commit. If you did, try again.';
   END IF;
   PERFORM weir._check_array('claim', 'queues', queues, true), weir._check_array('claim', 'limits', limits, true), weir._check_array('claim', 'backlog', backlog, true);
   IF cardinality(queues) IS DISTINCT FROM cardinality(limits) OR queues IS NULL THEN
     RAISE EXCEPTION 'weir: claim got % queues and % limits', coalesce(cardinality(queues)::text, 'null'), coalesce(cardinality(limits)::text, 'null') USING ERRCODE = '22023';
   END IF;
-  -- A lost claim is only handed out again. A result's flush also flushes the claim before it.
+  -- The jobs of a lost claim are only claimed again. Flushing a result to disk also flushes the claim before it.
   PERFORM set_config('synchronous_commit', 'off', true), weir._hold_briefly();
   PERFORM pg_advisory_xact_lock_shared(1464158547, 0), pg_advisory_xact_lock(1464158552, _claim.worker);
   started_for := weir._check_worker(_claim.worker);
-  IF _claim.queues <> started_for AND NOT _claim.queues <@ started_for THEN  -- the second takes long for thousands
+  IF _claim.queues <> started_for AND NOT _claim.queues <@ started_for THEN  -- for thousands of queues, <@ takes long
     RAISE EXCEPTION 'weir: worker % claims from %, but was started for %', _claim.worker, _claim.queues, started_for
-      USING ERRCODE = '22023', HINT = 'The rescuer looks for a dead worker''s jobs in the queues it was started for.';
+      USING ERRCODE = '22023', HINT = 'Start the worker with all queues that it claims from.';
   END IF;
 
-  -- A backend never leaves its cluster, so it asks once which that is; the log may come and go.
+  -- A backend never changes its cluster, so it checks once for each cluster that the log names; the log may be replaced.
   SELECT s.value INTO cluster FROM weir.setting s WHERE s.name = 'cluster';
   IF cluster IS DISTINCT FROM current_setting('weir.cluster', true) THEN
     PERFORM weir._check_cluster(), set_config('weir.cluster', cluster, false);
@@ -73,7 +73,7 @@ BEGIN
   top := pg_snapshot_xmax(snapshot);
   running := CASE WHEN pg_snapshot_xmin(snapshot) < top THEN ARRAY(SELECT pg_snapshot_xip(snapshot)) ELSE '{}' END;
 
-  -- With a hint the look costs what is new, and not what lanes there are.
+  -- With a hint, the cost depends on how many new jobs there are, not on how many lanes.
   IF _claim.since IS NOT NULL AND pg_snapshot_xmax(_claim.since) <= top THEN
     hinted := weir._fresh_lanes(_claim.since, snapshot);
     IF hinted IS NOT NULL AND _claim.backlog <> '{}' THEN
@@ -82,14 +82,14 @@ BEGIN
     END IF;
   END IF;
 
-  -- Most lanes are idle, and have nothing between transactions in progress: that is asked once for all of them.
+  -- Most lanes are idle, and have no rows between transactions in progress: one query finds this out for all of them.
   SELECT NULL::boolean[] AS known, '{}'::integer[] AS lanes INTO gaps;
   IF coalesce(cardinality(hinted), 4 * cardinality(queues)) * cardinality(running) > 16 THEN
     gaps := weir._fresh_between(running, top);
   END IF;
 
-  -- Which lanes have anything, without their locks. In the order of lanes, so that two claims that
-  -- lock several lanes can't deadlock; within a queue that is the order of priority.
+  -- The lanes that have jobs, read without their locks. They are in the order of lanes, so that two claims that
+  -- lock several lanes can't deadlock; within a queue this is the order of priorities.
   FOR ready IN
     SELECT l.lane, l.ord, l.name
     FROM (
@@ -109,17 +109,17 @@ BEGIN
       FROM weir.batch b WHERE b.lane = l.lane ORDER BY b.seq DESC LIMIT 1) s ON true
     CROSS JOIN LATERAL (SELECT l.lane = ANY (gaps.lanes) AS is_fresh OFFSET 0) f
     WHERE
-      -- Of twins under one name all are paused, also one that was committed after the pause.
+      -- A pause applies to all twins of a name, also to one that was committed after the pause.
       (SELECT max(p.paused_at) FROM weir.queue p WHERE p.name = l.name) IS NULL
-      AND (s.pos_xid >= top  -- raises below: new jobs would lie before the position
-           OR EXISTS (SELECT FROM generate_series(0, least(cardinality(running) - width_bucket(coalesce(s.pos_xid, '0'), running), most)) i
+      AND (s.pos_xid >= top  -- raises WR003 below: new jobs would lie before the position
+           OR EXISTS (SELECT FROM generate_series(0, least(cardinality(running) - width_bucket(coalesce(s.pos_xid, '0'), running), max_skip)) i
                    CROSS JOIN LATERAL (SELECT width_bucket(coalesce(s.pos_xid, '0'), running) + i AS at OFFSET 0) o
                    CROSS JOIN LATERAL (SELECT FROM weir.job j
-                     WHERE j.lane = l.lane AND j.xid < CASE WHEN i < most THEN coalesce(running[o.at + 1], top) ELSE top END
+                     WHERE j.lane = l.lane AND j.xid < CASE WHEN i < max_skip THEN coalesce(running[o.at + 1], top) ELSE top END
                        AND (j.xid, j.id) > (CASE WHEN i > 0 THEN running[o.at] ELSE coalesce(s.pos_xid, '0') END, CASE WHEN i > 0 THEN last_id ELSE coalesce(s.pos_id, 0) END)
                      LIMIT 1) j
-                   -- The last stretch may hold several. For the first nothing speaks but this look itself. Between two that follow upon each other is nobody.
-                   WHERE i = most OR o.at = 0
+                   -- The last stretch may contain several running transactions. The first is not in gaps. Between two consecutive xids there is no row.
+                   WHERE i = max_skip OR o.at = 0
                       OR (f.is_fresh OR gaps.known[o.at] IS NOT TRUE) AND running[o.at + 1]::text::bigint - running[o.at]::text::bigint IS DISTINCT FROM 1)
            OR (s.pending <> running[1 : width_bucket(s.pos_xid, running)] AND EXISTS (
                    SELECT FROM unnest(s.pending, s.pending_after) p(xid, after)
@@ -127,7 +127,7 @@ BEGIN
                    WHERE pg_visible_in_snapshot(p.xid, snapshot))))
     ORDER BY l.lane
   LOOP
-    quota := least(_claim.limits[ready.ord], 960);  -- a batch's ids stay inline in its row
+    quota := least(_claim.limits[ready.ord], 960);  -- so that a batch's ids stay inline in its row
     CONTINUE WHEN quota <= 0;
     PERFORM pg_advisory_xact_lock(1464158546, ready.lane);
 
@@ -137,19 +137,19 @@ BEGIN
       SELECT 0::bigint AS seq, '0'::xid8 AS pos_xid, 0::bigint AS pos_id, 0::bigint AS total,
              NULL::xid8[] AS pending, NULL::bigint[] AS pending_after INTO last;
     END IF;
-    -- The one snapshot of this batch. What is read below may have a newer one; whatever that sees and this one does not is left alone.
+    -- The snapshot of this batch. Statements below may have a newer one; rows that only the newer one sees are left alone.
     newer := pg_current_snapshot();
-    IF record_image_ne(ROW(newer), ROW(snapshot)) THEN  -- with thousands in progress, each of these takes as long as an idle claim
+    IF record_image_ne(ROW(newer), ROW(snapshot)) THEN  -- with thousands of transactions in progress, each of these takes as long as an idle claim
       snapshot := newer;
       top := pg_snapshot_xmax(snapshot);
       running := CASE WHEN pg_snapshot_xmin(snapshot) < top THEN ARRAY(SELECT pg_snapshot_xip(snapshot)) ELSE '{}' END;
     END IF;
     IF last.pos_xid >= top THEN
-      RAISE EXCEPTION 'weir: the position of lane % (xid %) lies ahead of this cluster''s xid counter (%)', ready.lane, last.pos_xid, top
+      RAISE EXCEPTION 'weir: the position of lane % (xid %) is ahead of this cluster''s xid counter (%)', ready.lane, last.pos_xid, top
         USING ERRCODE = 'WR003', HINT = 'The database was restored or moved into another cluster: call weir.rebase().';
     END IF;
     below := width_bucket(last.pos_xid, running);
-    skip := running[below + 1 : below + most];
+    skip := running[below + 1 : below + max_skip];
     ended := NULL;
     IF last.pending <> running[1 : below] THEN
       SELECT array_agg(p.xid ORDER BY p.xid), array_agg(p.after ORDER BY p.xid) INTO ended, afters
@@ -157,7 +157,7 @@ BEGIN
     END IF;
 
     batch_no := nextval('weir.batch_no');
-    -- The server's timeline is a part of it: a failover gives no number out again that it has lost.
+    -- It includes the server's timeline, so that no number which a failover has lost is used again.
     this_seq := greatest(last.seq, (('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::bigint - 1) << 40) + 1;
     RETURN QUERY
     WITH late AS MATERIALIZED (
@@ -176,19 +176,19 @@ BEGIN
          SELECT j.* FROM weir.job j
          WHERE j.lane = ready.lane AND j.xid < coalesce(skip[i + 1], top)
            AND (j.xid, j.id) > (CASE WHEN i > 0 THEN skip[i] ELSE last.pos_xid END, CASE WHEN i > 0 THEN last_id ELSE last.pos_id END)
-           AND (cardinality(skip) < most OR pg_visible_in_snapshot(j.xid, snapshot))  -- there may be more in progress than were stepped over
+           AND (cardinality(skip) < max_skip OR pg_visible_in_snapshot(j.xid, snapshot))  -- more transactions may be in progress than skip lists
          ORDER BY j.xid, j.id LIMIT quota) j
        LIMIT quota)
       LIMIT quota
     ), state AS MATERIALIZED (
-      -- picked is in order: late before fresh, each by (xid, id), and every late xid below every fresh one.
+      -- picked is sorted: late before fresh, each by (xid, id), and every late xid is below every fresh one.
       SELECT r.xids[1] AS from_xid, r.xids[r.n] AS to_xid, r.n, r.n_late, r.late_ord,
              CASE WHEN r.n > r.n_late THEN r.xids[r.n] ELSE last.pos_xid END AS pos_xid,
              CASE WHEN r.n > r.n_late THEN r.ids[r.n] ELSE last.pos_id END AS pos_id
       FROM (SELECT array_agg(p.xid) AS xids, array_agg(p.id) AS ids, count(*)::integer AS n,
                    count(p.pending_ord)::integer AS n_late, max(p.pending_ord) AS late_ord FROM picked p) r
     ), unread AS MATERIALIZED (
-      -- Ended, and where the late rows filled the batch, not yet read to their end.
+      -- Transactions that have ended but, because late rows filled the batch, are not yet read to their end.
       SELECT array_agg(e.xid) AS xids, array_agg(CASE WHEN e.ord = state.late_ord THEN (SELECT max(l.id) FROM late l WHERE l.pending_ord = e.ord) ELSE e.after END) AS afters
       FROM state, unnest(ended, afters) WITH ORDINALITY e(xid, after, ord) WHERE state.n_late >= quota AND e.ord >= state.late_ord
     ), pending AS MATERIALIZED (
@@ -202,7 +202,7 @@ BEGIN
       FROM (SELECT p.segment, array_agg(p.id) AS ids FROM picked p GROUP BY p.segment) p, state, pending
     )
     SELECT ready.name, ready.lane, this_seq, p.id, p.attempt, p.max_attempts, p.kind, p.args, p.meta, p.enqueued_at,
-           -- Mostly nothing is cancelled: that is found out once, not row by row.
+           -- Usually nothing is cancelled: this is checked once, not row by row.
            EXISTS (SELECT FROM weir.cancellation) AND EXISTS (SELECT FROM weir.cancellation c WHERE c.id = p.id), p.put_off, p.ready_at
     FROM picked p;
 
@@ -212,4 +212,4 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION weir._claim IS
-  'Hands the next jobs of the named queues to a worker: up to limits[i] of queues[i] (at most 960 of a lane in one call), priority by priority, each attempt in exactly one batch. put_off is how often this attempt was put off or handed back before, ready_at when it became ready, where that is not enqueued_at. A job returned as cancelled must not be run but recorded as cancelled. A paused or unknown queue gives nothing. since is a hint for workers of very many queues: of the queues that are not in backlog, only what transactions have logged that ended after that snapshot is looked for; without it, everything. Errors: WR001 (worker fenced or unknown), WR003 (positions ahead of the cluster), WR004 (not in READ COMMITTED autocommit), 55000 (the transaction is old: try again). Locks: advisory: claims (shared), the worker''s claims (exclusive), each lane with work (exclusive, to the end of the call). Commits asynchronously.';
+  'Claims the next jobs of the named queues for a worker: up to limits[i] of queues[i] (at most 960 of a lane in one call), priority by priority, each attempt in exactly one batch. put_off is how often this attempt was snoozed or released before; ready_at is when the job became ready, if that is not enqueued_at. A job returned as cancelled must not be run, but recorded as cancelled. A paused or unknown queue returns no jobs. since is a hint for workers of very many queues: of queues that are not in backlog, only jobs of transactions that ended after that snapshot are considered; NULL: all. Errors: WR001 (the worker is unknown or fenced), WR003 (positions are ahead of the cluster), WR004 (not in READ COMMITTED autocommit), 22023, 55000 (the transaction is old: try again). Locks: advisory: claims (shared), the worker''s claims (exclusive), each lane with jobs (exclusive, to the end of the call). Isolation: READ COMMITTED, in autocommit. Commits asynchronously.';

@@ -1,5 +1,5 @@
--- What a worker in any language speaks: start, take, record, stop; complete, for effects in its own transaction; and chores, where no Go worker
--- runs. Each is one call in autocommit. An attempt goes by a token, which says which batch handed it out.
+-- The contract of workers in any language: start, take, record, stop; complete, for effects in the handler's own transaction; and chores, if no
+-- Go worker runs. Each is one call in autocommit, except complete. A token identifies an attempt, and contains the batch that claimed it.
 
 CREATE OR REPLACE FUNCTION weir.start(name text, queues text[], lease interval DEFAULT NULL) RETURNS integer
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
@@ -9,7 +9,7 @@ AS $$
 BEGIN
   PERFORM weir._check_array('start', 'queues', start.queues, true);
   IF coalesce(cardinality(start.queues), 0) = 0 THEN
-    RAISE EXCEPTION 'weir: a worker needs queues to take jobs from, and got none' USING ERRCODE = '22023', HINT = 'For example ARRAY[''default''].';
+    RAISE EXCEPTION 'weir: a worker needs at least one queue, got none' USING ERRCODE = '22023', HINT = 'Pass a list of queues, for example ARRAY[''default''].';
   END IF;
   BEGIN
     PERFORM weir._check_cluster();
@@ -20,7 +20,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION weir.start IS
-  'Registers a worker, makes its queues and returns its id. From then on it must call take (or heartbeat) well within its lease, 1 second to 5 minutes (30 seconds where NULL), or its jobs are given to others. A log that has come from another cluster is re-based first: that may take minutes, without a statement_timeout. Errors: 22023; see rebase. Locks: none that others wait for, but where it re-bases. Isolation: any; where it re-bases READ COMMITTED, in autocommit.';
+  'Registers a worker, creates its queues and returns its id. From then on it must call take (or heartbeat) well within its lease, 1 second to 5 minutes (NULL: 30 seconds), or other workers get its jobs. A log that comes from another cluster is rebased first; that may take minutes, and ignores statement_timeout. Errors: 22023; see rebase. Locks: none that others wait for; see rebase if it rebases. Isolation: any; if it rebases, READ COMMITTED, in autocommit.';
 
 CREATE OR REPLACE FUNCTION weir.take(
   worker integer, queues text[] DEFAULT NULL, limits integer[] DEFAULT NULL, kinds text[] DEFAULT NULL, held text[] DEFAULT NULL,
@@ -33,21 +33,21 @@ SET jit = off
 AS $$
 #variable_conflict use_column
 DECLARE
-  pause    double precision;  -- between two looks, in seconds; NULL: it has not waited yet
-  own      record;
-  holds    record;          -- what held names
+  pause    double precision;  -- between two polls, in seconds; NULL: it has not waited yet
+  own      record;            -- the worker's registration
+  holds    record;            -- the attempts in held
   patience double precision;  -- for how much longer it may wait, in seconds
   began    timestamptz;
-  known    record;          -- what was seen before the last claim
-  looks    integer;
+  polled   record;            -- the result of the last poll
+  polls    integer;
   slept    text;
   is_full  boolean;
   is_first boolean := true;
   is_done  boolean := false;
-  told     bigint[] := '{}';  -- jobs whose cancellation is reported
+  reported bigint[] := '{}';  -- jobs whose cancellation is reported
   after    bigint := 0;
   j        record;
-  lanes    integer[] := '{}';  -- jobs that end without being run
+  lanes    integer[] := '{}';  -- jobs that are ended without being run
   seqs     bigint[]  := '{}';
   ids      bigint[]  := '{}';
   outcomes text[]    := '{}';
@@ -58,31 +58,31 @@ BEGIN
   IF pg_current_xact_id_if_assigned() IS NOT NULL THEN
     RAISE EXCEPTION 'weir: take was called inside an open transaction'
       USING ERRCODE = 'WR004', HINT = 'Call it in autocommit: it takes locks that would be held until your commit.';
-  ELSIF clock_timestamp() - now() > interval '1 second' THEN  -- or the server stood still between two messages
+  ELSIF clock_timestamp() - now() > interval '1 second' THEN  -- or the server was suspended between two messages
     RAISE EXCEPTION 'weir: take was called inside a transaction that has been open for %', clock_timestamp() - now()
-      USING ERRCODE = '55000', HINT = 'Call it in autocommit: it takes locks that would be held until your commit. If it was, try again.';
+      USING ERRCODE = '55000', HINT = 'Call it in autocommit: it takes locks that would be held until your commit. If you did, try again.';
   ELSIF take.lost AND take.held IS NULL THEN
-    RAISE EXCEPTION 'weir: take was told that an answer was lost, but not what the worker holds'
-      USING ERRCODE = '22023', HINT = 'As held, give the tokens of all attempts that it has not recorded; ''{}'' if there are none.';
+    RAISE EXCEPTION 'weir: take needs held if lost is true, but held is null'
+      USING ERRCODE = '22023', HINT = 'Pass as held the tokens of all attempts that the worker has not recorded; ''{}'' if there are none.';
   END IF;
   SELECT w.lease, w.queues INTO own FROM weir.worker w WHERE w.id = take.worker AND NOT w.fenced;
   take.queues := coalesce(take.queues, own.queues);
   take.limits := coalesce(take.limits, array_fill(1, ARRAY[cardinality(take.queues)]));
   is_full := NOT coalesce(0 < ANY (take.limits), false);
   holds := weir._named_by(take.held);
-  -- Not for so long that the server ends the call.
+  -- The wait is short enough that no timeout ends the call.
   patience := extract(epoch FROM greatest('0', least(coalesce(take.wait, '1 second'), '1 second', own.lease / 3,
     nullif(current_setting('statement_timeout')::interval, '0') / 2, nullif(current_setting('transaction_timeout', true)::interval, '0') / 2)));
 
-  -- It waits with nothing in its hands: what a block has locked that is rolled back, it lets go of. Else it would keep segments from being
-  -- given back, and lanes from others. What has to be written besides is written in a call of its own, so that no lane is held meanwhile.
+  -- While it waits it must hold no locks, because they would block reclaiming and other claims: rolling back a block releases its locks.
+  -- A call that writes for other reasons doesn't claim, so that no lane is locked in the meantime.
   BEGIN
     IF weir._beat_if_due(take.worker, own.lease, cardinality(holds.ids)) THEN
       take.lost := take.held IS NOT NULL;
     END IF;
     WHILE take.lost AND after IS NOT NULL LOOP
       after := (SELECT r.next FROM weir._reconcile(take.worker, holds.lanes, holds.seqs, array_fill(1, ARRAY[cardinality(holds.ids)]), holds.ids, after) r);
-      EXIT WHEN clock_timestamp() - now() > interval '1 second';  -- how far it came is written down: the rest another time
+      EXIT WHEN clock_timestamp() - now() > interval '1 second';  -- its progress is stored: a later call does the rest
     END LOOP;
     IF pg_current_xact_id_if_assigned() IS NULL THEN
       RAISE SQLSTATE 'WR099';
@@ -91,16 +91,16 @@ BEGIN
     NULL;
   END;
 
-  known := weir._watch(0, 0, NULL, NULL);
+  polled := weir._watch(0, 0, NULL, NULL);
   LOOP
-    FOR id IN SELECT c.id FROM unnest(weir._cancelled_among(holds.ids)) c(id) WHERE c.id <> ALL (told) LOOP
-      told := told || id;
+    FOR id IN SELECT c.id FROM unnest(weir._cancelled_among(holds.ids)) c(id) WHERE c.id <> ALL (reported) LOOP
+      reported := reported || id;
       event := 'cancel';
       token := take.held[array_position(holds.ids, id)];
       RETURN NEXT;
-      is_done := NOT is_first;  -- what was cancelled before may have been reported before: its handler takes its time
+      is_done := NOT is_first;  -- an old cancellation may have been reported before, so it doesn't end the wait
     END LOOP;
-    EXIT WHEN is_done OR pg_current_xact_id_if_assigned() IS NOT NULL OR clock_timestamp() - now() > interval '1.8 seconds';  -- claim refuses an old transaction
+    EXIT WHEN is_done OR pg_current_xact_id_if_assigned() IS NOT NULL OR clock_timestamp() - now() > interval '1.8 seconds';  -- because claim refuses an old transaction
     is_first := false;
 
     IF NOT is_full THEN
@@ -132,7 +132,7 @@ BEGIN
                                array_fill('-infinity'::timestamptz, ARRAY[cardinality(ids)]));
         END IF;
         IF pg_current_xact_id_if_assigned() IS NULL THEN
-          RAISE SQLSTATE 'WR099';  -- others were faster, in the lanes that it has locked
+          RAISE SQLSTATE 'WR099';  -- other workers got the jobs of the lanes that it has locked
         END IF;
       EXCEPTION WHEN SQLSTATE 'WR099' THEN
         NULL;
@@ -142,22 +142,22 @@ BEGIN
 
     pause := coalesce(pause, greatest(0.01, least(weir._pause_among(take.queues), patience / 2)));
     LOOP
-      looks := floor(patience / pause);
-      IF looks < 1 THEN
+      polls := floor(patience / pause);
+      IF polls < 1 THEN
         RETURN;
       END IF;
       began := clock_timestamp();
-      slept := pg_sleep(pause);  -- at least, whatever others enqueue
-      j := weir._watch(known.jobs_now, known.control_now, known.seen_now, known.upto_now, looks, pause);
-      patience := patience - greatest(pause, extract(epoch FROM clock_timestamp() - began));  -- at least, should the clock step back
-      EXIT WHEN j.ended OR j.jobs_now <> known.jobs_now OR j.control_now <> known.control_now;
+      slept := pg_sleep(pause);  -- a minimum, however many jobs others enqueue
+      j := weir._watch(polled.jobs_now, polled.control_now, polled.seen_now, polled.upto_now, polls, pause);
+      patience := patience - greatest(pause, extract(epoch FROM clock_timestamp() - began));  -- at least the pause, in case the clock steps back
+      EXIT WHEN j.ended OR j.jobs_now <> polled.jobs_now OR j.control_now <> polled.control_now;
     END LOOP;
-    known := j;
+    polled := j;
   END LOOP;
 END
 $$;
 COMMENT ON FUNCTION weir.take IS
-  'The next rows for a worker to act on: event job, an attempt to run and then to record by its token; event cancel, an attempt that it holds (held) whose job was cancelled, to be interrupted. Up to limits[i] of queues[i] (all that the worker was started for, and 1 of each, where NULL; at most 960 of a priority in one call), priority by priority. Jobs of a kind that is not in kinds (NULL: all) are handed back for workers that have a handler, each time for longer. Where there is nothing it waits, for 1 second at most (wait; 0 does not) and half of what statement_timeout allows, and returns no row. It also renews the lease once a third of it has passed, so that two thirds at least are left, from when it was called; and compares what the database takes the worker to hold with held (the tokens of all that it has not recorded): what held does not name is given to others, a few times in a lease, and at once where lost says that the answer of a take got lost; a call that has written for this hands out nothing. One take of a worker at a time. Errors: WR001 (fenced: drop everything and start again), 22023, WR003, WR004, 55000 (the transaction is old: try again). Locks: see _claim and _reconcile. Isolation: READ COMMITTED, in autocommit. While it waits it holds a snapshot, and no lock that others wait for.';
+  'Returns what a worker must do next, as rows: with event job, an attempt to run, and then to record by its token; with event cancel, an attempt in held whose job was cancelled, to interrupt. Claims up to limits[i] jobs of queues[i], at most 960 of a priority in one call, priority by priority (NULL: 1 from each of the queues that the worker was started for). Jobs whose kind is not in kinds (NULL: all kinds) are released for workers that have a handler, each time with a longer delay. If there is no work it waits, for at most 1 second (wait; 0 does not wait) and half of statement_timeout, and then returns no row. It also renews the lease once a third of it has passed, so that at least two thirds are left, counted from the call. A few times in a lease, and if lost is true (the answer of a take was lost), it compares what the database has recorded as held by the worker with held, the tokens of all attempts that the worker has not recorded: others get the attempts that are not in held. A call that has written for one of these reasons claims nothing. Call it once at a time for a worker. Errors: WR001 (the worker is unknown or fenced: drop everything and start again), 22023, WR003, WR004, 55000 (the transaction is old: try again). Locks: see _claim and _reconcile. Isolation: READ COMMITTED, in autocommit. While it waits it holds a snapshot, and no lock that others wait for.';
 
 CREATE OR REPLACE FUNCTION weir._pause_among(queues text[]) RETURNS double precision
 LANGUAGE sql STABLE
@@ -170,7 +170,7 @@ AS $$
         LIMIT 10) w
 $$;
 COMMENT ON FUNCTION weir._pause_among IS
-  'How long a worker that waits for work of these queues pauses between two looks, in seconds: 10 ms for each worker that shares one of them, so that a fleet looks as often as one worker would; 100 ms at most, for the others may all be busy. Errors: none. Locks: none that others wait for. Isolation: any.';
+  'How long a worker that waits for jobs of these queues pauses between two polls, in seconds: 10 ms for each worker that shares one of the queues, so that a fleet polls as often as a single worker would; at most 100 ms, because all the others may be busy. Errors: none. Locks: none that others wait for. Isolation: any.';
 
 CREATE OR REPLACE FUNCTION weir._beat_if_due(worker integer, lease interval, running integer) RETURNS boolean
 LANGUAGE plpgsql VOLATILE
@@ -184,7 +184,7 @@ DECLARE
 BEGIN
   SELECT h.says, h.watched INTO word FROM weir.last_word h WHERE h.worker = _beat_if_due.worker ORDER BY h.no DESC LIMIT 1;
   IF word.says = 'attends' THEN
-    -- Nothing is written that tells when it was compared last. But what it claimed since then, and when, is known.
+    -- The time of the last comparison is not stored, but the batches claimed since then are, with their times.
     RETURN EXISTS (
       SELECT FROM (SELECT b.claimed_at FROM weir.batch b
                    WHERE b.worker = _beat_if_due.worker AND b.no > coalesce((SELECT max(s.no) FROM weir.settled s WHERE s.worker = _beat_if_due.worker), 0)
@@ -198,7 +198,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION weir._beat_if_due IS
-  'Renews a worker''s lease if a third of it has passed since its last word, by weir.watched, or a rescuer has missed it; and nothing else speaks for it. Tells whether, and so whether it is time to compare what the worker holds; for one that attends it is when something was claimed a third of the lease ago and not compared since. Locks: see heartbeat.';
+  'Renews a worker''s lease if it does not attend, and a third of the lease has passed since its last word by weir.watched or a rescuer has missed it. Reports whether it is time to compare what the worker holds: when the lease was renewed, or, for a worker that attends, when a batch that was claimed a third of the lease ago has not been compared since. Locks: see heartbeat.';
 
 CREATE OR REPLACE FUNCTION weir._named_by(tokens text[], OUT lanes integer[], OUT seqs bigint[], OUT ids bigint[])
 LANGUAGE plpgsql STABLE
@@ -206,11 +206,11 @@ SET search_path = pg_catalog, pg_temp
 SET jit = off
 AS $$
 DECLARE
-  wrong text;
+  invalid text;
 BEGIN
-  SELECT t INTO wrong FROM unnest(_named_by.tokens) t WHERE NOT weir._is_token(t) LIMIT 1;
+  SELECT t INTO invalid FROM unnest(_named_by.tokens) t WHERE NOT weir._is_token(t) LIMIT 1;
   IF FOUND THEN
-    RAISE EXCEPTION 'weir: % is not a token', quote_literal(left(wrong, 100)) USING ERRCODE = '22023', HINT = 'Give tokens as weir.take has returned them.';
+    RAISE EXCEPTION 'weir: % is not a token', quote_literal(left(invalid, 100)) USING ERRCODE = '22023', HINT = 'Pass tokens unchanged, as weir.take returned them.';
   END IF;
   SELECT coalesce(array_agg(split_part(t, '.', 1)::integer ORDER BY nr), '{}'), coalesce(array_agg(split_part(t, '.', 2)::bigint ORDER BY nr), '{}'),
          coalesce(array_agg(split_part(t, '.', 3)::bigint ORDER BY nr), '{}')
@@ -218,7 +218,7 @@ BEGIN
   FROM unnest(_named_by.tokens) WITH ORDINALITY u(t, nr);
 END
 $$;
-COMMENT ON FUNCTION weir._named_by IS 'What tokens stand for, in their order: lane, batch and job. Errors: 22023. Locks: none. Isolation: any.';
+COMMENT ON FUNCTION weir._named_by IS 'The lane, batch and job of each token, in the order of the tokens. Errors: 22023. Locks: none. Isolation: any.';
 
 CREATE OR REPLACE FUNCTION weir._is_token(token text) RETURNS boolean
 LANGUAGE sql IMMUTABLE
@@ -227,7 +227,7 @@ SET jit = off
 AS $$
   SELECT CASE WHEN _is_token.token ~ '^[0-9]{1,10}[.][0-9]{1,18}[.][0-9]{1,18}$' THEN split_part(_is_token.token, '.', 1)::bigint < 2147483648 ELSE false END
 $$;
-COMMENT ON FUNCTION weir._is_token IS 'Whether a text has a token''s form. Locks: none. Isolation: any.';
+COMMENT ON FUNCTION weir._is_token IS 'Reports whether a text has the form of a token. Locks: none. Isolation: any.';
 
 CREATE OR REPLACE FUNCTION weir.record(worker integer, ends text) RETURNS TABLE (token text, refusal text, detail text)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
@@ -236,11 +236,11 @@ SET jit = off
 AS $$
 #variable_conflict use_column
 DECLARE
-  most  CONSTANT integer := 64;  -- MiB; what is made of it takes eight times as much memory
-  given jsonb;
+  max_mib CONSTANT integer := 64;  -- parsing takes eight times as much memory
+  given   jsonb;
 BEGIN
-  IF octet_length(record.ends) > most * 1048576 THEN
-    RAISE EXCEPTION 'weir: record takes at most % MiB at once, got %', most, pg_size_pretty(octet_length(record.ends)::bigint)
+  IF octet_length(record.ends) > max_mib * 1048576 THEN
+    RAISE EXCEPTION 'weir: record takes at most % MiB at once, got %', max_mib, pg_size_pretty(octet_length(record.ends)::bigint)
       USING ERRCODE = '22023', HINT = 'Record the ends in several calls, or keep large outputs elsewhere.';
   END IF;
   given := weir._jsonb_of(record.ends);
@@ -275,7 +275,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION weir.record IS
-  'Records how attempts ended, many at once, each judged by itself: ends is a JSON array (as text, of at most 10000, and 64 MiB) of objects with a token; the outcome: completed (the default); failed: tried again while attempts are left, and, with "final": true, not; cancelled; or, without using up the attempt, snoozed (the job asked for it) or released (this worker can''t run it); error and output, texts that are kept; and delay, in seconds, of the next try (NULL: the queue''s backoff, see weir.set). Returns those that were not recorded: ended (the attempt has an end already: so the call may be repeated), lost (it is not this worker''s any more: drop it), busy (a transaction that completes it is open: record it again later) or invalid (with the detail: record it as failed, for it is held still, and runs again when it no longer is). Characters that PostgreSQL can''t keep become U+FFFD. Errors: 22023, 22P02 (no JSON), WR001 (fenced), WR004. Locks: see _record. Isolation: READ COMMITTED. Commits synchronously.';
+  'Records how attempts ended, many at once, and accepts or refuses each on its own. ends is the text of a JSON array of at most 10000 objects and 64 MiB. The fields of an object are token; outcome: completed (the default), failed (tried again while attempts are left, unless "final" is true), cancelled, or, without using up the attempt, snoozed (the job postponed itself) or released (this worker can''t run it); error and output, texts that are kept with the job; and delay, in seconds, until the next try (NULL: the queue''s backoff, see weir.set). Returns a row for each end that was not recorded, with the refusal: ended (the attempt has already ended, so it is safe to repeat a call), lost (it no longer belongs to this worker: drop it), busy (a transaction that completes it is still open: record it again later) or invalid (see detail; the worker still holds the attempt: record it as failed). Characters that PostgreSQL can''t store become U+FFFD. Errors: 22023, 22P02 (not valid JSON), WR001 (the worker is unknown or fenced), WR004. Locks: see _record. Isolation: READ COMMITTED. Commits synchronously.';
 
 CREATE OR REPLACE FUNCTION weir._jsonb_of(given text) RETURNS jsonb
 LANGUAGE plpgsql IMMUTABLE
@@ -285,13 +285,14 @@ AS $$
 BEGIN
   RETURN given::jsonb;
 EXCEPTION WHEN untranslatable_character OR invalid_text_representation THEN
-  -- NUL, and halves of a surrogate pair: escapes that JSON has and PostgreSQL's text has not. An escaped backslash before them is none.
+  -- NUL, and halves of surrogate pairs: JSON can escape them, but PostgreSQL's text can't contain them. After an escaped backslash they are no escapes.
   RETURN regexp_replace(regexp_replace(given,
     '(?<!\\)((?:\\\\)*)\\u(?:0000|[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F][0-9a-fA-F]{2}))', '\1\\ufffd', 'g'),
     '(?<!\\u[dD][89abAB][0-9a-fA-F]{2})(?<!\\)((?:\\\\)*)\\u[dD][c-fC-F][0-9a-fA-F]{2}', '\1\\ufffd', 'g')::jsonb;
 END
 $$;
-COMMENT ON FUNCTION weir._jsonb_of IS 'A JSON text, with U+FFFD for escaped characters that PostgreSQL can''t keep, as they come in error messages. Errors: 22P02. Locks: none. Isolation: any.';
+COMMENT ON FUNCTION weir._jsonb_of IS
+  'Parses a JSON text, with U+FFFD for escaped characters that PostgreSQL can''t store, which occur in error messages. Errors: 22P02. Locks: none. Isolation: any.';
 
 CREATE OR REPLACE FUNCTION weir._wrong_with(given jsonb) RETURNS text
 LANGUAGE sql IMMUTABLE
@@ -299,18 +300,18 @@ SET search_path = pg_catalog, pg_temp
 SET jit = off
 AS $$
   SELECT CASE
-    WHEN jsonb_typeof(given) <> 'object' THEN format('an end is a JSON object, not a JSON %s', jsonb_typeof(given))
-    WHEN weir._is_token(given ->> 'token') IS NOT TRUE THEN format('%s is not a token: give it as weir.take has returned it', coalesce(left((given -> 'token')::text, 100), 'null'))
+    WHEN jsonb_typeof(given) <> 'object' THEN format('an end must be a JSON object, got a JSON %s', jsonb_typeof(given))
+    WHEN weir._is_token(given ->> 'token') IS NOT TRUE THEN format('%s is not a token: pass it unchanged, as weir.take returned it', coalesce(left((given -> 'token')::text, 100), 'null'))
     WHEN given ->> 'outcome' <> ALL (ARRAY['completed', 'failed', 'cancelled', 'snoozed', 'released'])
-      THEN format('an attempt ends as completed, failed, cancelled, snoozed or released, not as %s', left(given ->> 'outcome', 100))
+      THEN format('outcome must be completed, failed, cancelled, snoozed or released, got %s', left(given ->> 'outcome', 100))
     WHEN jsonb_typeof(given -> 'delay') NOT IN ('number', 'null') OR (given ->> 'delay')::numeric NOT BETWEEN 0 AND 315576000
-      THEN format('a delay is a number of seconds from 0 to 315576000 (ten years), not %s', left((given -> 'delay')::text, 100))
-    WHEN jsonb_typeof(given -> 'final') NOT IN ('boolean', 'null') THEN format('final is true or false, not %s', left((given -> 'final')::text, 100))
-    ELSE (SELECT format('an end has no field %s: there are token, outcome, error, output, delay and final', quote_ident(left(k, 100)))
+      THEN format('delay must be a number of seconds from 0 to 315576000 (ten years), got %s', left((given -> 'delay')::text, 100))
+    WHEN jsonb_typeof(given -> 'final') NOT IN ('boolean', 'null') THEN format('final must be true or false, got %s', left((given -> 'final')::text, 100))
+    ELSE (SELECT format('unknown field %s: the fields of an end are token, outcome, error, output, delay and final', quote_ident(left(k, 100)))
           FROM jsonb_object_keys(given) k WHERE k <> ALL (ARRAY['token', 'outcome', 'error', 'output', 'delay', 'final']) LIMIT 1)
   END
 $$;
-COMMENT ON FUNCTION weir._wrong_with IS 'What is wrong with an end that record was given; NULL: nothing. Locks: none. Isolation: any.';
+COMMENT ON FUNCTION weir._wrong_with IS 'Why an end that was passed to record is invalid; NULL: it is valid. Locks: none. Isolation: any.';
 
 CREATE OR REPLACE FUNCTION weir.complete(worker integer, token text) RETURNS void
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
@@ -324,7 +325,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION weir.complete IS
-  'Records an attempt as completed in a transaction of the caller''s: effects and completion commit together. The transaction may stay open: if the worker is fenced meanwhile, the attempt is handed out again when it has rolled back, and has ended when it commits. Errors: WR001 (fenced), WR002 (the attempt is not this worker''s, or has ended: roll back), WR004, 22023. Locks, to the end of the transaction: see _complete. Isolation: READ COMMITTED. Commits synchronously.';
+  'Records an attempt as completed in the caller''s transaction: its effects and the completion commit together. The transaction may stay open: if the worker is fenced in the meantime, the attempt is claimed again after a rollback, and has ended after a commit. Errors: WR001 (the worker is unknown or fenced), WR002 (the attempt does not belong to this worker, or has ended: roll back), WR004, 22023. Locks, to the end of the transaction: see _complete. Isolation: READ COMMITTED. Commits synchronously.';
 
 CREATE OR REPLACE FUNCTION weir.stop(worker integer) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
@@ -338,7 +339,7 @@ BEGIN
   IF NOT EXISTS (SELECT FROM weir.worker w WHERE w.id = stop.worker AND w.fenced) THEN
     LOOP
       after := (SELECT r.next FROM weir._reconcile(stop.worker, '{}', '{}', '{}', '{}', after) r);
-      EXIT WHEN after IS NULL OR clock_timestamp() - now() > interval '1 second';  -- how far it came is written down
+      EXIT WHEN after IS NULL OR clock_timestamp() - now() > interval '1 second';  -- its progress is stored
     END LOOP;
     IF after IS NOT NULL OR NOT weir._fence(stop.worker, 'stopped') THEN
       RETURN false;
@@ -348,7 +349,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION weir.stop IS
-  'Ends a worker. What it holds still is handed to others at once, and the attempt is not used up. False while a call of the worker''s is under way, or there is more to hand over: call it again. May be repeated. Errors: WR001 (unknown), WR004. Locks: see _reconcile, _fence and _settle. Isolation: READ COMMITTED, in autocommit.';
+  'Ends a worker. The jobs that it still holds are released immediately, without using up an attempt. Returns false while a call for this worker is still running, or more jobs are left to release: then call it again. It is safe to repeat. Errors: WR001 (the worker is unknown), WR004. Locks: see _reconcile, _fence and _settle. Isolation: READ COMMITTED, in autocommit.';
 
 CREATE OR REPLACE PROCEDURE weir.chores()
 LANGUAGE plpgsql
@@ -357,10 +358,10 @@ DECLARE
   chore text;
 BEGIN
   FOREACH chore IN ARRAY ARRAY['promote', 'rescue', 'rotate', 'rotate_later', 'rotate_messages', 'resurvey', 'tidy'] LOOP
-    -- Each in a transaction of its own, which COMMIT allows neither a SECURITY DEFINER nor one with settings: so it runs with its caller's rights.
-    -- Before the first, for it refuses a transaction of the caller's before anything is done.
+    -- Each chore has a transaction of its own. A procedure that commits can't be SECURITY DEFINER or have settings, so it runs with the
+    -- caller's rights. The first COMMIT refuses to run inside the caller's transaction before anything is done.
     COMMIT;
-    SET TRANSACTION ISOLATION LEVEL READ COMMITTED;  -- whatever the role's own taste
+    SET TRANSACTION ISOLATION LEVEL READ COMMITTED;  -- whatever the role's default
     BEGIN
       EXECUTE format('SELECT FROM weir._%s()', chore);
     EXCEPTION WHEN OTHERS THEN
@@ -370,4 +371,4 @@ BEGIN
 END
 $$;
 COMMENT ON PROCEDURE weir.chores IS
-  'What must be done about twice a second where no Go worker runs: CALL weir.chores(). Promotes jobs whose time has come, gives the jobs of lost workers to others, gives back space, tidies. Any number of processes may call it, and none waits for another. What goes wrong is a warning, and the next call tries again. It commits in between, so call it in autocommit (2D000 otherwise). Isolation: any, for its own are READ COMMITTED.';
+  'Does the maintenance that Go workers do automatically; if none runs, call it about twice a second: CALL weir.chores(). It promotes jobs that are due, rescues the jobs of lost workers, reclaims space and tidies. Any number of processes may call it, and none waits for another. An error becomes a warning, and the next call tries again. Errors: 2D000 (not in autocommit: it commits in between). Locks: those of its steps, each until the step commits. Isolation: any; its own transactions are READ COMMITTED.';

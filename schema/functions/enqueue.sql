@@ -1,6 +1,6 @@
--- Enqueuing. Every path assigns the transaction's xid before it draws an id, so that whoever
--- has read the id counter finds each drawn id's transaction in its next snapshot, as visible
--- or as in progress. An idle worker's wake-up rests on this (see Wake-ups in ARCHITECTURE.md).
+-- Enqueueing. Every path assigns the transaction's xid before it draws an id. A reader of the id
+-- counter therefore finds the transaction of each drawn id in its next snapshot, as visible or
+-- as in progress. The wake-up of idle workers relies on this (see Wake-ups in ARCHITECTURE.md).
 
 CREATE OR REPLACE FUNCTION weir._queue_id(name text) RETURNS integer
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
@@ -13,16 +13,15 @@ DECLARE
 BEGIN
   SELECT min(q.id) INTO found_id FROM weir.queue q WHERE q.name = _queue_id.name;
   IF found_id IS NULL THEN
-    -- Not unique by name, on purpose: a unique index would make the second transaction to use a
-    -- new name wait for the first to commit.
+    -- Names are not unique, on purpose: with a unique index, the second transaction that uses a
+    -- new name would wait for the first to commit.
     INSERT INTO weir.queue (name) VALUES (_queue_id.name) RETURNING id INTO found_id;
     PERFORM nextval('weir.control');
   END IF;
   RETURN found_id;
 END
 $$;
-COMMENT ON FUNCTION weir._queue_id IS
-  'The id of a queue, made if the name is new. Locks: none that another caller waits for. Isolation: any.';
+COMMENT ON FUNCTION weir._queue_id IS 'The id of a queue, which is created if the name is new. Locks: none that others wait for. Isolation: any.';
 
 CREATE OR REPLACE FUNCTION weir.enqueue(
   queue        text,
@@ -44,7 +43,7 @@ DECLARE
   queue_no integer;
   new_id   bigint;
 BEGIN
-  -- What each transaction evaluates anew costs more than what it comes to: so few expressions, and a known queue's name is a good one.
+  -- Each transaction initializes each expression again, which costs more than evaluating it: so there are few, and an existing queue's name isn't checked.
   SELECT q.id, pg_current_xact_id() INTO queue_no, this_xid FROM weir.queue q WHERE q.name = queue ORDER BY q.id LIMIT 1;
   IF (queue_no > 0 AND length(kind) BETWEEN 1 AND 128 AND priority BETWEEN 1 AND 4 AND max_attempts BETWEEN 1 AND 1000 AND meta IS NULL
       AND jsonb_typeof(args) = 'object' AND pg_column_size(args) <= 2000 AND pg_column_compression(args) IS NULL) IS NOT TRUE THEN
@@ -72,7 +71,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION weir.enqueue IS
-  'Enqueues one job in the caller''s transaction and returns its id. It runs after the commit, never after a rollback; not before run_at if one is given. priority: 1 (first) to 4, 2 where NULL; max_attempts: 25 where NULL. Errors: 22023 with the value. Locks: ROW EXCLUSIVE on the log; nothing another enqueue waits for. Isolation: any.';
+  'Enqueues a job in the caller''s transaction and returns its id. The job runs after the commit, and never after a rollback; if run_at is given, not before that time. priority: 1 (first) to 4 (NULL: 2); max_attempts: 1 to 1000 (NULL: 25). Errors: 22023 with the value. Locks: ROW EXCLUSIVE on the log; none that another enqueue waits for. Isolation: any.';
 
 CREATE OR REPLACE FUNCTION weir.enqueue_many(
   queue        text[],
@@ -109,7 +108,7 @@ BEGIN
     RAISE EXCEPTION 'weir: the arrays of enqueue_many differ in length: % kinds, % queues, % args, % priorities, % run_ats, % max_attempts, % metas',
       n, cardinality(enqueue_many.queue), cardinality(enqueue_many.args), cardinality(enqueue_many.priority),
       cardinality(enqueue_many.run_at), cardinality(enqueue_many.max_attempts), cardinality(enqueue_many.meta)
-      USING ERRCODE = '22023', HINT = 'Give every array one element for each job, or leave an optional one out.';
+      USING ERRCODE = '22023', HINT = 'Every array needs one element for each job; leave out optional arrays.';
   END IF;
 
   PERFORM weir._check_array('enqueue_many', 'queue', enqueue_many.queue), weir._check_array('enqueue_many', 'kind', enqueue_many.kind),
@@ -122,7 +121,7 @@ BEGIN
       WITH ORDINALITY u(queue, kind, args, priority, run_at, max_attempts, meta, ord)
     WHERE u.queue IS NULL OR u.queue = '' OR length(u.queue) > 128 OR u.kind IS NULL OR u.kind = '' OR length(u.kind) > 128
        OR u.args IS NULL OR jsonb_typeof(u.args) <> 'object'
-       OR pg_column_size(u.args) > 2000 AND octet_length(u.args::text) > 1048576  -- no element of an array is compressed
+       OR pg_column_size(u.args) > 2000 AND octet_length(u.args::text) > 1048576  -- elements of an array are not compressed
        OR u.priority NOT BETWEEN 1 AND 4 OR u.max_attempts NOT BETWEEN 1 AND 1000
        OR jsonb_typeof(u.meta) <> 'object' OR octet_length(u.meta::text) > 65536 OR u.run_at = 'infinity'
   LOOP
@@ -140,7 +139,7 @@ BEGIN
   FROM (SELECT DISTINCT u.name FROM unnest(enqueue_many.queue) u(name)) d;
 
   this_xid := pg_current_xact_id();
-  in_segment := pg_sequence_last_value('weir.active_job');  -- all into one: what leads is truncated no earlier than what it leads
+  in_segment := pg_sequence_last_value('weir.active_job');  -- one segment for all: a row that leads is truncated no earlier than the rows that follow it
   SELECT array_agg(nextval('weir.job_id')) INTO new_ids FROM generate_series(1, n);
 
   INSERT INTO weir.job (id, xid, enqueued_at, lane, attempt, max_attempts, segment, leads, kind, args, meta)
@@ -165,7 +164,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION weir.enqueue_many(text[], text[], jsonb[], integer[], timestamptz[], integer[], jsonb[]) IS
-  'Enqueues up to 10000 jobs from parallel arrays, all or none, and returns their ids in order. A NULL in an optional array means its default. Errors, locks, isolation: as enqueue.';
+  'Enqueues up to 10000 jobs from parallel arrays, all or none, and returns their ids in order. NULL for an optional array, or in it, means the default. Errors: 22023 with the value. Locks: ROW EXCLUSIVE on the log; none that another enqueue waits for. Isolation: any.';
 
 CREATE OR REPLACE FUNCTION weir.enqueue_many(jobs jsonb) RETURNS bigint[]
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
@@ -181,7 +180,7 @@ BEGIN
     RAISE EXCEPTION 'weir: enqueue_many takes a JSON array of jobs, got %', coalesce('a JSON ' || jsonb_typeof(jobs), 'null')
       USING ERRCODE = '22023';
   END IF;
-  SELECT format('job %s is a JSON %s, not an object', e.ord, jsonb_typeof(e.job)) INTO bad
+  SELECT format('job %s must be a JSON object, got a JSON %s', e.ord, jsonb_typeof(e.job)) INTO bad
   FROM jsonb_array_elements(jobs) WITH ORDINALITY e(job, ord) WHERE jsonb_typeof(e.job) <> 'object' LIMIT 1;
   IF bad IS NULL THEN
     SELECT format('job %s has an unknown key %s', e.ord, to_json(k.key)) INTO bad
@@ -190,7 +189,7 @@ BEGIN
   END IF;
   IF bad IS NOT NULL THEN
     RAISE EXCEPTION 'weir: %', bad
-      USING ERRCODE = '22023', HINT = 'A job is {"queue": …, "kind": …} with optional args, priority, run_at, max_attempts, meta.';
+      USING ERRCODE = '22023', HINT = 'A job is {"queue": …, "kind": …}, optionally with args, priority, run_at, max_attempts and meta.';
   END IF;
   SELECT array_agg(x.queue ORDER BY e.ord) AS queue, array_agg(x.kind ORDER BY e.ord) AS kind,
          array_agg(coalesce(x.args, '{}') ORDER BY e.ord) AS args, array_agg(x.priority ORDER BY e.ord) AS priority,
@@ -203,4 +202,4 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION weir.enqueue_many(jsonb) IS
-  'Enqueues up to 10000 jobs from a JSON array of objects with the argument names of enqueue as keys. Errors, locks, isolation: as enqueue.';
+  'Enqueues up to 10000 jobs, all or none, and returns their ids in order. jobs is a JSON array of objects whose keys are the arguments of enqueue. Errors: 22023 with the value; 22007, 22P02 (a value of another type). Locks: ROW EXCLUSIVE on the log; none that another enqueue waits for. Isolation: any.';

@@ -1,6 +1,6 @@
--- Epochs: which log a tick is of. A failover, a point-in-time restore or a copy of the disk sets the log back, and then it grows over the same
--- numbers again with other messages. So each life of a server that cuts ticks is an epoch, with a random number: a copy that is brought up
--- twice has two. A position is (epoch, tick, index), and one whose tick has another epoch here was lost, whatever its number.
+-- Epochs identify the log that a tick belongs to. A failover, a point-in-time restore or a copy of the disk sets the log back, and it then uses
+-- the same tick numbers again for other messages. So the time from one start of a server that cuts ticks to the next is an epoch, with a random
+-- number: two servers started from one copy have two. A position is (epoch, tick, index); if its tick has another epoch here, it was lost.
 
 CREATE OR REPLACE FUNCTION weir._epoch_of(tick bigint) RETURNS bigint
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
@@ -8,12 +8,12 @@ SET search_path = pg_catalog, pg_temp
 SET jit = off
 AS $$
 BEGIN
-  -- Volatile, so that it sees what a tick was read from: the caller's statement may be older than a rebase that it has waited for.
+  -- Volatile, because the caller's snapshot may be older than a rebase that the call has waited for.
   RETURN (SELECT e.epoch FROM weir.epoch e WHERE e.from_tick <= _epoch_of.tick ORDER BY e.from_tick DESC LIMIT 1);
 END
 $$;
 COMMENT ON FUNCTION weir._epoch_of IS
-  'The epoch that a tick is of, also after it was truncated; NULL before the first. Both together tell ticks of all logs apart. Errors: none. Locks: none. Isolation: any.';
+  'The epoch of a tick, also after the tick was truncated; NULL before the first epoch. Epoch and tick together identify a tick across all logs. Errors: none. Locks: none. Isolation: any.';
 
 CREATE OR REPLACE FUNCTION weir._epoch_home() RETURNS text
 LANGUAGE plpgsql VOLATILE
@@ -25,7 +25,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION weir._epoch_home IS
-  'Where ticks are cut: on which timeline, and in which of the copies that one server may hold. Errors: none on a primary. Locks: none. Isolation: any.';
+  'The place where ticks are cut: the timeline, and the file of the table, which differs between copies on one server. Errors: none on a primary. Locks: none. Isolation: any.';
 
 CREATE OR REPLACE FUNCTION weir._epoch_here() RETURNS bigint
 LANGUAGE plpgsql VOLATILE
@@ -38,14 +38,14 @@ DECLARE
 BEGIN
   SELECT e.* INTO newest FROM weir.epoch e ORDER BY e.from_tick DESC LIMIT 1;
   IF newest.home = weir._epoch_home() AND newest.started_at = pg_postmaster_start_time() THEN
-    RETURN newest.epoch;  -- and so it was drawn in this cluster
+    RETURN newest.epoch;  -- it was drawn in this cluster
   END IF;
   PERFORM weir._check_message_cluster();
   RETURN NULL;
 END
 $$;
 COMMENT ON FUNCTION weir._epoch_here IS
-  'The newest epoch, if it was drawn here, on this timeline, and since this server started; NULL: the next tick begins one. Whoever is about to cut a tick calls it first, every time: a session behind a pooler outlives a move. The caller holds advisory step 4. Errors: WR003 (the log comes from another cluster). Isolation: READ COMMITTED.';
+  'The newest epoch, if it was drawn here, on this timeline, and since this server started; NULL: the next tick starts a new one. Call it before every cut, because a session behind a pooler survives a move. The caller holds advisory step 4. Errors: WR003 (the log comes from another cluster). Isolation: READ COMMITTED.';
 
 CREATE OR REPLACE FUNCTION weir._draw_epoch(tick bigint) RETURNS void
 LANGUAGE plpgsql VOLATILE
@@ -54,19 +54,19 @@ SET jit = off
 AS $$
 #variable_conflict use_column
 DECLARE
-  most CONSTANT integer := 1000;
+  max_kept CONSTANT integer := 1000;
 BEGIN
   INSERT INTO weir.epoch (from_tick, epoch, started_at, at, home)
   VALUES (_draw_epoch.tick, ('x' || left(replace(gen_random_uuid()::text, '-', ''), 12))::bit(48)::bigint, pg_postmaster_start_time(), clock_timestamp(),
           weir._epoch_home());
-  -- Who stands in a life of so long ago is told of a gap all the same.
+  -- A subscriber whose position is in a deleted epoch still receives a gap.
   DELETE FROM weir.epoch e
-  WHERE e.from_tick < (SELECT k.from_tick FROM weir.epoch k ORDER BY k.from_tick DESC OFFSET most - 1 LIMIT 1)
+  WHERE e.from_tick < (SELECT k.from_tick FROM weir.epoch k ORDER BY k.from_tick DESC OFFSET max_kept - 1 LIMIT 1)
     AND e.from_tick < (SELECT k.from_tick FROM weir.epoch k WHERE k.from_tick <= pg_sequence_last_value('weir.tick_floor') ORDER BY k.from_tick DESC LIMIT 1);
 END
 $$;
 COMMENT ON FUNCTION weir._draw_epoch IS
-  'Begins an epoch with a tick, and forgets those that are neither among the newest 1000 nor have a tick that can be read. The caller holds advisory step 4. Errors: none of its own. Isolation: any.';
+  'Starts an epoch with a tick, and deletes the epochs that are neither among the newest 1000 nor have a tick that can still be read. The caller holds advisory step 4. Errors: none of its own. Isolation: any.';
 
 CREATE OR REPLACE FUNCTION weir._check_position(tick bigint, epoch bigint) RETURNS void
 LANGUAGE plpgsql VOLATILE
@@ -82,17 +82,17 @@ DECLARE
 BEGIN
   IF _check_position.tick > newest THEN
     IF pg_is_in_recovery() THEN
-      RETURN;  -- a standby that lags
+      RETURN;  -- the standby may lag behind
     END IF;
   ELSIF _check_position.epoch IS NULL OR _check_position.tick = 0 OR weir._epoch_of(_check_position.tick) = _check_position.epoch THEN
     RETURN;
   END IF;
-  -- Where its epoch is known, both logs are one up to that epoch's end.
+  -- If its epoch is known here, both logs are the same up to the end of that epoch.
   common := least(newest, (SELECT min(n.from_tick) - 1 FROM weir.epoch e JOIN weir.epoch n ON n.from_tick > e.from_tick WHERE e.epoch = _check_position.epoch));
-  RAISE EXCEPTION 'weir: tick % of epoch % is not of this log, which ends at %', _check_position.tick, coalesce(_check_position.epoch::text, 'null'), newest
+  RAISE EXCEPTION 'weir: tick % of epoch % does not belong to this log, which ends at %', _check_position.tick, coalesce(_check_position.epoch::text, 'null'), newest
     USING ERRCODE = 'WR006', DETAIL = weir._epoch_of(common) || '.' || common,
-          HINT = 'It is of another database, or this one has been set back to an earlier state and has gone on from there.';
+          HINT = 'It belongs to another database, or this database was set back to an earlier state and has continued from there.';
 END
 $$;
 COMMENT ON FUNCTION weir._check_position IS
-  'Refuses a tick that is not of this log: one that lies ahead of it, or whose number is there in another epoch. On a standby, which may lag, what lies ahead is let pass. Errors: WR006 (the detail is epoch.tick of the last tick from which to go on). Locks: none that another caller waits for. Isolation: READ COMMITTED.';
+  'Refuses a tick that does not belong to this log: it is ahead of the log, or its number has another epoch here. A standby may lag behind, so it accepts ticks that are ahead. Errors: WR006 (the detail is epoch.tick of the last tick to continue from). Locks: none that others wait for. Isolation: READ COMMITTED.';

@@ -1,4 +1,4 @@
--- What hubs need beside the ticks: signs of life, queues with fresh work, passwords' verifiers.
+-- Functions for hubs, other than ticks: heartbeats, queues with new jobs, password verifiers, restrictions of roles.
 
 CREATE OR REPLACE FUNCTION weir._beat(hub text, address text, tick bigint, subscribers integer) RETURNS void
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
@@ -14,7 +14,8 @@ BEGIN
   VALUES ((extract(epoch FROM clock_timestamp())::bigint / 300 % 3)::smallint, clock_timestamp(), _beat.tick, _beat.subscribers, _beat.hub, coalesce(_beat.address, ''));
 END
 $$;
-COMMENT ON FUNCTION weir._beat IS 'A hub''s sign of life, with the newest tick it has dispatched; NULL says that it stops. Errors: 22023. Locks: none that others wait for. Isolation: any. Commits asynchronously.';
+COMMENT ON FUNCTION weir._beat IS
+  'A hub''s heartbeat, with the newest tick that it has dispatched; NULL means that the hub stops. Errors: 22023. Locks: none that others wait for. Isolation: any. Commits asynchronously.';
 
 CREATE OR REPLACE FUNCTION weir.hubs() RETURNS TABLE (hub text, address text, seen_at timestamptz, tick bigint, behind bigint, subscribers integer)
 LANGUAGE sql STABLE SECURITY DEFINER
@@ -26,7 +27,8 @@ AS $$
   FROM (SELECT DISTINCT ON (b.hub) b.* FROM weir.hub_beat b WHERE b.at > clock_timestamp() - interval '5 minutes' ORDER BY b.hub, b.at DESC) b
   WHERE b.tick IS NOT NULL ORDER BY b.hub
 $$;
-COMMENT ON FUNCTION weir.hubs IS 'The hubs that have shown a sign of life in the last five minutes, and have not stopped since; behind is how many ticks had been cut by then that it had not dispatched.';
+COMMENT ON FUNCTION weir.hubs IS
+  'The hubs with a heartbeat in the last five minutes that have not stopped since. behind is how many ticks had been cut by then that the hub had not dispatched. Errors: none. Locks: none that others wait for. Isolation: any.';
 
 CREATE OR REPLACE FUNCTION weir._fresh_queues(seen pg_snapshot DEFAULT NULL, jobs bigint DEFAULT NULL, polls integer DEFAULT 1, pause double precision DEFAULT 0.003,
                                   patience integer DEFAULT 0, OUT names text[], OUT counts integer[], OUT seen_now pg_snapshot, OUT jobs_now bigint)
@@ -39,28 +41,28 @@ SET enable_bitmapscan = off
 AS $$
 #variable_conflict use_column
 DECLARE
-  most CONSTANT integer := 100;
-  lanes integer[];
-  look  integer := 1;
-  slept text;
+  max_count CONSTANT integer := 100;
+  lanes     integer[];
+  poll      integer := 1;
+  slept     text;
 BEGIN
   IF _fresh_queues.polls IS NULL OR _fresh_queues.pause IS NULL OR _fresh_queues.polls < 1 OR _fresh_queues.polls * _fresh_queues.pause > 1 THEN
-    RAISE EXCEPTION 'weir: fresh_queues waits at most 1 second: % polls, % s apart', _fresh_queues.polls, _fresh_queues.pause USING ERRCODE = '22023';
+    RAISE EXCEPTION 'weir: fresh_queues polls for at most 1 second, got % polls, every % s', _fresh_queues.polls, _fresh_queues.pause USING ERRCODE = '22023';
   END IF;
   PERFORM weir._check_isolation('fresh_queues');
-  -- As in weir.tick: while nothing happens, no table is touched.
+  -- As in weir._await_tick: while nothing happens, no table is read.
   LOOP
     jobs_now := coalesce(pg_sequence_last_value('weir.job_id'), 0);  -- before the snapshot
     EXIT WHEN _fresh_queues.seen IS NULL OR jobs_now IS DISTINCT FROM _fresh_queues.jobs;
-    IF look > _fresh_queues.patience THEN
+    IF poll > _fresh_queues.patience THEN
       seen_now := pg_current_snapshot();
       EXIT WHEN seen_now::text <> _fresh_queues.seen::text;
     END IF;
-    IF look >= _fresh_queues.polls THEN
+    IF poll >= _fresh_queues.polls THEN
       seen_now := _fresh_queues.seen;
       RETURN;
     END IF;
-    look := look + 1;
+    poll := poll + 1;
     slept := pg_sleep(_fresh_queues.pause);
   END LOOP;
   IF _fresh_queues.seen IS NULL THEN
@@ -76,13 +78,13 @@ BEGIN
     JOIN weir.queue q ON q.id = l.lane / 4
     CROSS JOIN ended e CROSS JOIN LATERAL (
       SELECT count(*) AS n FROM (
-        SELECT FROM weir.job j WHERE j.lane = l.lane AND j.xid >= e.low AND j.xid < e.high ORDER BY j.lane, j.xid, j.id LIMIT most) j) j
+        SELECT FROM weir.job j WHERE j.lane = l.lane AND j.xid >= e.low AND j.xid < e.high ORDER BY j.lane, j.xid, j.id LIMIT max_count) j) j
     GROUP BY q.name HAVING sum(j.n) > 0)
   SELECT array_agg(f.name ORDER BY f.name), array_agg(f.n ORDER BY f.name) INTO names, counts FROM fresh f;
 END
 $$;
 COMMENT ON FUNCTION weir._fresh_queues IS
-  'The queues for which jobs were committed since seen, with how many (from a hundred on perhaps less than all), and seen and jobs to ask with next. Without seen it tells where to begin. Looks up to so many times, pause seconds apart; while no job is logged and nothing is committed, only counters are looked at. A commit alone counts from look patience + 1 on. Errors: 22023. Locks: none. Isolation: READ COMMITTED. It holds a snapshot while it waits: at most 1 second.';
+  'The queues for which jobs were committed since seen, and how many (from 100 on possibly fewer than there are). seen_now and jobs_now are to be passed to the next call; without seen, the call only returns where to start. It polls up to polls times, every pause seconds; while no job is logged and nothing is committed, it reads only counters. From poll patience + 1 on, it also returns after a commit without jobs. Errors: 22023. Locks: none. Isolation: READ COMMITTED. It holds a snapshot while it waits, for at most 1 second.';
 
 CREATE OR REPLACE FUNCTION weir._logins() RETURNS TABLE (name text, verifier text, listens text[], notifies text[])
 LANGUAGE plpgsql STABLE SECURITY DEFINER
@@ -103,11 +105,11 @@ BEGIN
     AND NOT EXISTS (SELECT FROM pg_roles s WHERE (s.rolsuper OR s.rolreplication) AND pg_has_role(a.oid, s.oid, 'MEMBER'));
 EXCEPTION WHEN insufficient_privilege THEN
   RAISE EXCEPTION 'weir: the owner of the schema weir may not read pg_authid, so roles'' passwords can''t be checked'
-    USING ERRCODE = '42501', HINT = 'Give hubs a users file; or let a superuser run: GRANT SELECT ON pg_catalog.pg_authid TO ' || quote_ident(current_user) || '.';
+    USING ERRCODE = '42501', HINT = 'Pass hubs a users file; or have a superuser run: GRANT SELECT ON pg_catalog.pg_authid TO ' || quote_ident(current_user) || '.';
 END
 $$;
 COMMENT ON FUNCTION weir._logins IS
-  'The roles that may log in at hubs: with a SCRAM password, the right to connect to this database, and no way to become a superuser or to replicate. Hubs check passwords with the stored verifiers, as poolers do, without ever seeing one. listens and notifies are the channels and patterns that the role may LISTEN on and NOTIFY: null for all, none where it may not call weir.read or weir.publish here (see the roles weir_subscribe and weir_publish, and weir.restrict). For the role weir_hub alone. Errors: 42501. Locks: none. Isolation: any.';
+  'The roles that may log in at hubs: they have a SCRAM password and the right to connect to this database, and can''t become a superuser or replicate. Hubs check passwords against the stored verifiers, as poolers do, and never see a password. listens and notifies are the channels and patterns that the role may LISTEN on and NOTIFY: NULL for all, none if it may not call weir.read or weir.publish here (see the roles weir_subscribe and weir_publish, and weir.restrict). For the role weir_hub alone. Errors: 42501. Locks: none. Isolation: any.';
 
 CREATE OR REPLACE FUNCTION weir._login_secret(OUT secret text, OUT iterations integer)
 LANGUAGE sql STABLE SECURITY DEFINER
@@ -117,7 +119,7 @@ AS $$
   SELECT s.value, coalesce(current_setting('scram_iterations', true)::integer, 4096) FROM weir.setting s WHERE s.name = 'message_login_secret'
 $$;
 COMMENT ON FUNCTION weir._login_secret IS
-  'What hubs make the salts of users from that do not exist, and how many iterations they show for them: the same at every hub, and such as this server gives its roles, so that nobody can tell who exists. For the role weir_hub alone. Locks: none. Isolation: any.';
+  'The secret from which hubs derive salts for users that do not exist, and the number of iterations that they show for them. They are the same at every hub, and like those of this server''s roles, so that nobody can find out which users exist. For the role weir_hub alone. Locks: none. Isolation: any.';
 
 CREATE OR REPLACE FUNCTION weir.restrict(role text, listens text[] DEFAULT NULL, notifies text[] DEFAULT NULL) RETURNS void
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
@@ -130,7 +132,7 @@ BEGIN
   IF restrict.role IS NULL OR octet_length(restrict.role) NOT BETWEEN 1 AND 63 THEN
     RAISE EXCEPTION 'weir: restrict needs the name of a role, got %', coalesce(quote_literal(left(restrict.role, 80)), 'null') USING ERRCODE = '22023';
   ELSIF cardinality(restrict.listens) > 1000 OR cardinality(restrict.notifies) > 1000 THEN
-    RAISE EXCEPTION 'weir: a role may be restricted to at most 1000 channels and patterns, got % and %', cardinality(restrict.listens), cardinality(restrict.notifies)
+    RAISE EXCEPTION 'weir: a role can be restricted to at most 1000 channels and patterns, got % and %', cardinality(restrict.listens), cardinality(restrict.notifies)
       USING ERRCODE = '22023', HINT = 'Use broader patterns.';
   END IF;
   SELECT coalesce(c, 'null') INTO bad FROM unnest(restrict.listens || restrict.notifies) c
@@ -138,7 +140,7 @@ BEGIN
      OR c ~ '(^|\.)([*](\.|$)|>$)' AND cardinality(string_to_array(c, '.')) > 10 LIMIT 1;
   IF FOUND THEN
     RAISE EXCEPTION 'weir: % is neither a channel nor a pattern', quote_literal(left(bad, 300))
-      USING ERRCODE = '22023', HINT = 'A channel has 1 to 255 bytes; a pattern at most 10 words between dots, of which * stands for any one, and > at the end for one or more.';
+      USING ERRCODE = '22023', HINT = 'A channel has 1 to 255 bytes. A pattern has at most 10 words, separated by dots; * matches any one word, and > at the end matches one or more words.';
   END IF;
   DELETE FROM weir.role_channel c WHERE c.role = restrict.role;
   IF restrict.listens IS NOT NULL OR restrict.notifies IS NOT NULL THEN
@@ -147,4 +149,4 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION weir.restrict IS
-  'Restricts what a role may LISTEN on and NOTIFY at hubs to channels and patterns such as orders.*; null is all that its grants allow. It replaces what was said of the role before, and holds for who is connected within some seconds. In the database itself it changes nothing. Errors: 22023.';
+  'Restricts what a role may LISTEN on and NOTIFY at hubs to channels and patterns such as orders.*; NULL allows everything that its grants allow. It replaces earlier restrictions of the role, and applies to connected clients within a few seconds. It does not restrict access to the database itself. Errors: 22023. Locks: none that others wait for, except another change of the role''s restrictions. Isolation: any.';

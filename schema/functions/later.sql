@@ -1,13 +1,12 @@
--- Promotion: due attempts from later into the log.
+-- Promotion copies due attempts from weir.later into the log.
 --
--- The cursor is a pair: a point (due, due_id) in the order of run_at, and a snapshot. Promoted is what
--- lies up to the point and was visible to the snapshot. So due now are the visible rows past the point,
--- and the rows up to it that the snapshot could not see: their transaction committed too late.
+-- The cursor is a pair: a point (due, due_id) in the order of run_at, and a snapshot. Rows up to the point that the snapshot could see
+-- are promoted. Therefore two kinds of rows are due now: visible rows past the point up to now, and rows up to the point that the
+-- snapshot could not see, because their transaction committed later.
 --
--- Time says what is due, and nothing else. When the clock steps back, what is due now ends before the
--- point. Then the new point lies there, and the old cursor stays beside the new one (ahead): what its
--- snapshot could see up to its point is promoted, whatever the clock says; what came since waits for its
--- own time. The same holds when more jobs are late than fit: they are promoted in their order as well.
+-- The clock decides what is due, and nothing else. If the clock steps back, now lies before the point. Then the new point is now, and
+-- the old cursor is kept beside the new one (ahead): rows that its snapshot could see up to its point are promoted, whatever the clock
+-- says; newer rows wait for their time. The same happens if more jobs are late than fit into one call: they too are promoted in order.
 
 CREATE OR REPLACE FUNCTION weir._was_ahead(c weir.promotion, run_at timestamptz, id bigint, xid xid8) RETURNS boolean
 LANGUAGE sql STABLE
@@ -17,7 +16,8 @@ AS $$
   SELECT EXISTS (SELECT FROM unnest(c.ahead_due, c.ahead_id, c.ahead_snapshot) a(due, id, snapshot)
                  WHERE (_was_ahead.run_at, _was_ahead.id) <= (a.due, a.id) AND pg_visible_in_snapshot(_was_ahead.xid, a.snapshot))
 $$;
-COMMENT ON FUNCTION weir._was_ahead IS 'Whether a row of later was promoted before a clock stepped back, as a cursor that is kept beside the newest tells.';
+COMMENT ON FUNCTION weir._was_ahead IS
+  'Reports whether a row of weir.later was promoted before the clock stepped back, according to the earlier cursors that are kept beside the newest.';
 
 CREATE OR REPLACE FUNCTION weir._promote(max_rows integer DEFAULT 2000, upto timestamptz DEFAULT NULL, OUT promoted integer, OUT next_due timestamptz)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
@@ -41,21 +41,21 @@ BEGIN
   _promote.promoted := 0;
   PERFORM weir._check_isolation('promote'), weir._hold_briefly();
   IF _promote.max_rows IS NULL OR _promote.max_rows NOT BETWEEN 1 AND 100000 THEN
-    RAISE EXCEPTION 'weir: promote takes 1 to 100000 jobs at once, got %', _promote.max_rows USING ERRCODE = '22023';
+    RAISE EXCEPTION 'weir: promote needs a limit of 1 to 100000 jobs, got %', _promote.max_rows USING ERRCODE = '22023';
   ELSIF NOT isfinite(_promote.upto) THEN
-    RAISE EXCEPTION 'weir: promote takes a time, got %', _promote.upto USING ERRCODE = '22023';
+    RAISE EXCEPTION 'weir: promote needs a finite time, got %', _promote.upto USING ERRCODE = '22023';
   ELSIF pg_current_xact_id_if_assigned() IS NOT NULL THEN
-    -- It would see its own jobs, and take them for somebody else's when it looks again.
+    -- It would see its own jobs, and promote them a second time.
     RAISE EXCEPTION 'weir: promote needs a transaction of its own, and this one has written' USING ERRCODE = 'WR004', HINT = 'Call it in autocommit.';
   ELSIF NOT pg_try_advisory_xact_lock(1464158547, 2) THEN
     RETURN;
   END IF;
   PERFORM weir._check_cluster();
-  PERFORM set_config('synchronous_commit', 'off', true);  -- lost together with its cursor, so done again
+  PERFORM set_config('synchronous_commit', 'off', true);  -- a lost promotion is repeated, because its cursor is lost with it
   SELECT p.* INTO c FROM weir.promotion p ORDER BY p.seq DESC LIMIT 1;
   at_time := greatest(clock_timestamp(), _promote.upto);
-  -- One call adds up to two cursors: that of a clock that has stepped back, and upto. A clock that steps back again and again, and an upto that falls
-  -- again and again, rather promote some jobs early than let the cursors grow without end: no older cursor is added, or upto reaches the nearest one.
+  -- One call adds up to two cursors: that of a clock that has stepped back, and upto. If that happens again and again, some jobs are promoted early,
+  -- so that the list of cursors stays short: either no older cursor is added, or upto reaches the nearest one.
   IF cardinality(c.ahead_due) > 14 THEN
     at_time := greatest(at_time, c.due);
     IF _promote.upto >= at_time THEN
@@ -70,11 +70,11 @@ BEGIN
          EXISTS (SELECT FROM weir.later l WHERE (l.run_at, l.id) > (c.due, c.due_id) AND l.run_at <= at_time),
          pg_snapshot_xmin(s.snapshot) < pg_snapshot_xmax(s.snapshot) OR age(pg_snapshot_xmax(s.snapshot)::xid) > 0
     INTO is_new, is_due, is_held FROM s;
-  -- Nothing new and nothing due: nothing is written. But rows of a transaction in progress whose time has come are walked through
-  -- at every look, until the point is past them: so it moves on all the same, now and then.
+  -- If nothing is new and nothing is due, nothing is written. However, every poll scans due rows of transactions in progress until the
+  -- point is past them, so the point still advances every few seconds.
   IF is_new OR is_due OR is_held AND c.due < at_time - interval '2 seconds' THEN
     PERFORM pg_current_xact_id();
-    PERFORM nextval('weir.job_id');  -- wakes whoever waits for work
+    PERFORM nextval('weir.job_id');  -- wakes idle workers
     WITH s AS MATERIALIZED (SELECT pg_current_snapshot() AS snapshot),
     ended AS MATERIALIZED (SELECT e.low, e.high FROM s CROSS JOIN LATERAL weir._ended_since(c.snapshot, s.snapshot) e),
     late AS MATERIALIZED (
@@ -93,7 +93,7 @@ BEGIN
       FROM due d
       RETURNING 1
     ), reached AS (
-      -- Short of the limit, everything up to now is done.
+      -- Below the limit, everything up to now is promoted.
       SELECT CASE WHEN r.n = quota THEN r.dues[r.n] ELSE at_time END AS due,
              CASE WHEN r.n = quota THEN r.ids[r.n] ELSE 9223372036854775807 END AS due_id
       FROM (SELECT count(*)::integer AS n, array_agg(d.run_at) AS dues, array_agg(d.id) AS ids FROM due d) r
@@ -108,8 +108,8 @@ BEGIN
     )
     SELECT (SELECT count(*) FROM logged), m.due, m.due_id, m.ahead_due, m.ahead_id, m.ahead_snapshot
       INTO _promote.promoted, c.due, c.due_id, c.ahead_due, c.ahead_id, c.ahead_snapshot FROM moved m;
-    at_now := clock_timestamp();  -- read once: what lies between two readings would be stepped over
-    IF _promote.upto IS NOT NULL AND c.due > at_now THEN  -- back to now: what comes from here on waits for its own time
+    at_now := clock_timestamp();  -- read once: rows between two readings would be skipped
+    IF _promote.upto IS NOT NULL AND c.due > at_now THEN  -- back to now: rows that are added from here on wait for their time
       INSERT INTO weir.promotion (seq, due, due_id, snapshot, ahead_due, ahead_id, ahead_snapshot)
       SELECT p.seq + 1, at_now, 9223372036854775807, p.snapshot, p.due || p.ahead_due, p.due_id || p.ahead_id, p.snapshot || p.ahead_snapshot
       FROM weir.promotion p WHERE p.seq = c.seq + 1
@@ -117,13 +117,13 @@ BEGIN
     END IF;
   END IF;
   SELECT l.run_at INTO _promote.next_due FROM weir.later l
-  WHERE (l.run_at, l.id) > (c.due, c.due_id) AND l.run_at <= at_time + interval '10 seconds'  -- not through all that is in progress
+  WHERE (l.run_at, l.id) > (c.due, c.due_id) AND l.run_at <= at_time + interval '10 seconds'  -- doesn't scan all rows of transactions in progress
     AND (c.ahead_due IS NULL OR NOT weir._was_ahead(c, l.run_at, l.id, l.xid))
   ORDER BY l.run_at, l.id LIMIT 1;
 END
 $$;
 COMMENT ON FUNCTION weir._promote IS
-  'Copies due attempts from later into the log, in the order of run_at, at most so many in one call; returns how many and when the next is due, if that is within 10 seconds (NULL: none is known, or another session is promoting). Where upto is given and not past, what is due until then is due, as if the clock showed it and then stepped back: for tests of jobs that are scheduled. Errors: WR003, WR004 (not in READ COMMITTED autocommit), 22023. Locks: advisory step 2 (tried). Isolation: READ COMMITTED. Commits asynchronously.';
+  'Copies due attempts from weir.later into the log, in the order of run_at, up to max_rows in one call. Returns how many, and when the next one is due if that is within 10 seconds (NULL: none is, or another session is promoting). If upto is in the future, attempts up to that time are due, as if the clock showed it and then stepped back: for tests of scheduled jobs. Errors: WR003, WR004 (not in READ COMMITTED autocommit), 22023. Locks: advisory step 2 (tried). Isolation: READ COMMITTED. Commits asynchronously.';
 
 CREATE OR REPLACE FUNCTION weir._rotate_later(segment_bytes bigint DEFAULT 67108864) RETURNS text
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
@@ -133,15 +133,15 @@ SET lock_timeout = '50ms'
 AS $$
 #variable_conflict use_column
 DECLARE
-  active  integer;
-  target  integer;
-  is_full boolean;
-  k       record;
-  c       weir.promotion;
-  most    CONSTANT bigint := 100000;  -- carried in one go
-  pages   bigint;
-  n       bigint;
-  live    bigint;
+  active      integer;
+  target      integer;
+  is_full     boolean;
+  k           record;
+  c           weir.promotion;
+  max_carried CONSTANT bigint := 100000;  -- rows
+  pages       bigint;
+  n           bigint;
+  live        bigint;
 BEGIN
   PERFORM weir._check_isolation('rotate_later'), weir._hold_briefly();
   PERFORM weir._check_cluster();
@@ -158,8 +158,8 @@ BEGIN
     active := target;
   END IF;
 
-  -- A closed segment is given back when nothing in it waits any more; and when space is needed, once at
-  -- least half of it has been promoted: so each copy halves. That much is judged by a sample of a hundred pages.
+  -- A closed segment is reclaimed when all its rows are promoted; if space is needed, once at least half of them are,
+  -- so that each copy has at most half the size. A sample of a hundred pages decides.
   SELECT p.* INTO c FROM weir.promotion p ORDER BY p.seq DESC LIMIT 1;
   FOR k IN SELECT s.segment FROM weir.segment s WHERE s.log = 'later' AND s.segment <> active
            GROUP BY s.segment HAVING weir._segment_state('later', s.segment) <> 'reclaimed' ORDER BY max(s.no) LOOP
@@ -168,7 +168,7 @@ BEGIN
       pages := pg_relation_size('weir.later_' || k.segment) / current_setting('block_size')::integer;
       EXECUTE format('SELECT count(*), count(*) FILTER (WHERE l.run_at > $1) FROM weir.later_%s l TABLESAMPLE SYSTEM ($2)', k.segment)
         INTO n, live USING c.due, least(100 * 100.0 / greatest(pages, 1), 100);
-      CONTINUE WHEN live * 2 > n OR live * (pages / 100.0) > most;
+      CONTINUE WHEN live * 2 > n OR live * (pages / 100.0) > max_carried;
     END IF;
     BEGIN
       EXECUTE format('LOCK TABLE weir.later_%s IN ACCESS EXCLUSIVE MODE NOWAIT', k.segment);
@@ -181,11 +181,11 @@ BEGIN
       INSERT INTO weir.segment (log, segment, event) VALUES ('later', k.segment, 'reclaimed');
       RETURN 'reclaimed later ' || k.segment;
     EXCEPTION WHEN lock_not_available THEN
-      NULL;  -- a transaction in flight has rows in it: the next one, or later
+      NULL;  -- a transaction in flight has rows in it: try the next segment, or try again later
     END;
   END LOOP;
   RETURN CASE WHEN is_full AND target IS NOT NULL THEN 'opened later ' || target END;
 END
 $$;
 COMMENT ON FUNCTION weir._rotate_later IS
-  'Opens the next segment of later when the active one has reached segment_bytes, and gives back a closed one when all of it has been promoted, or, when space is needed, half of it and all but about 100,000, carrying the rest along unchanged. Returns what it did, or NULL. Locks: advisory step 2 (tried); ACCESS EXCLUSIVE on the segment, NOWAIT.';
+  'Opens the next segment of weir.later when the active one has reached segment_bytes. Reclaims a closed one when all its rows are promoted; or, if space is needed, when at least half of them are and about 100,000 at most are left, which are copied unchanged into the active segment. Returns what it did, or NULL. Locks: advisory step 2 (tried); ACCESS EXCLUSIVE on the segment, NOWAIT.';

@@ -1,20 +1,20 @@
--- The way from PostgreSQL's own notifications to Weir's.
+-- Migration from PostgreSQL's NOTIFY to Weir.
 
 CREATE OR REPLACE FUNCTION weir.notify_callers() RETURNS TABLE (kind text, name text, calls text)
 LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
 SET jit = off
 AS $$
-  WITH look AS (
-    -- A call of the function; or the statement, where a statement can begin, also in a string that is executed.
+  WITH pattern AS (
+    -- A call of pg_notify; or a NOTIFY statement where a statement can start, also in a string that is executed.
     SELECT '(?in)^.*(?:\mpg_notify\M"?\s*\(|(?:^|[;$(]|\m(?:begin|then|else|loop|also|instead|do)\M|\mexecute\M\s*\(?\s*(?:format\s*\(\s*)?e?''\s*)[ \t]*notify\s+["a-z_%'']).*$' AS for_calls,
-           -- Strings stay, comments go.
+           -- Matches strings, which are kept, and comments, which are removed.
            '(''(?:[^'']|'''')*'')|--[^\n]*|/\*(?:[^*]|\*+[^*/])*\*+/' AS comments
   ), callers AS (
-    SELECT p.oid, p.oid::regprocedure::text AS name, substring(b.body FROM look.for_calls) AS calls
-    FROM look CROSS JOIN pg_proc p JOIN pg_language l ON l.oid = p.prolang AND l.lanname NOT IN ('c', 'internal')
-    CROSS JOIN LATERAL (SELECT regexp_replace(CASE WHEN p.prosrc = '' AND p.prokind <> 'a' THEN pg_get_functiondef(p.oid) ELSE p.prosrc END, look.comments, '\1', 'g') AS body) b
-    WHERE p.pronamespace NOT IN ('pg_catalog'::regnamespace, 'information_schema'::regnamespace, 'weir'::regnamespace) AND b.body ~ look.for_calls)
+    SELECT p.oid, p.oid::regprocedure::text AS name, substring(b.body FROM pattern.for_calls) AS calls
+    FROM pattern CROSS JOIN pg_proc p JOIN pg_language l ON l.oid = p.prolang AND l.lanname NOT IN ('c', 'internal')
+    CROSS JOIN LATERAL (SELECT regexp_replace(CASE WHEN p.prosrc = '' AND p.prokind <> 'a' THEN pg_get_functiondef(p.oid) ELSE p.prosrc END, pattern.comments, '\1', 'g') AS body) b
+    WHERE p.pronamespace NOT IN ('pg_catalog'::regnamespace, 'information_schema'::regnamespace, 'weir'::regnamespace) AND b.body ~ pattern.for_calls)
   SELECT CASE WHEN p.prorettype = 'trigger'::regtype THEN 'trigger function' ELSE 'function' END, c.name, btrim(c.calls)
   FROM callers c JOIN pg_proc p ON p.oid = c.oid
   UNION ALL
@@ -24,10 +24,10 @@ AS $$
   FROM pg_trigger t JOIN pg_proc p ON p.oid = t.tgfoid WHERE p.proname = 'triggered_change_notification'
   UNION ALL
   SELECT CASE WHEN r.ev_type = '1' THEN 'view' ELSE 'rule' END, CASE WHEN r.ev_type = '1' THEN c.oid::regclass::text ELSE format('%I on %s', r.rulename, c.oid::regclass) END,
-         btrim(substring(d.def FROM look.for_calls))
-  FROM look CROSS JOIN pg_rewrite r JOIN pg_class c ON c.oid = r.ev_class CROSS JOIN LATERAL (SELECT pg_get_ruledef(r.oid) AS def) d
-  WHERE c.relnamespace NOT IN ('pg_catalog'::regnamespace, 'information_schema'::regnamespace, 'weir'::regnamespace) AND d.def ~ look.for_calls
+         btrim(substring(d.def FROM pattern.for_calls))
+  FROM pattern CROSS JOIN pg_rewrite r JOIN pg_class c ON c.oid = r.ev_class CROSS JOIN LATERAL (SELECT pg_get_ruledef(r.oid) AS def) d
+  WHERE c.relnamespace NOT IN ('pg_catalog'::regnamespace, 'information_schema'::regnamespace, 'weir'::regnamespace) AND d.def ~ pattern.for_calls
   ORDER BY 1, 2
 $$;
 COMMENT ON FUNCTION weir.notify_callers IS
-  'What in this database still sends PostgreSQL''s own notifications: functions, with the line that does, the triggers that call them, rules and views. It reads their text, and may take a string for a call. What applications send themselves is not seen here. Sees what the caller may see. Locks: none. Isolation: any.';
+  'Lists what still sends PostgreSQL''s own notifications in this database: functions, with the line that does, triggers that call them, rules and views. It searches their text, and may mistake a string for a call. It can''t find notifications that applications send. It lists only what the caller may see. Errors: none. Locks: none. Isolation: any.';

@@ -1,5 +1,5 @@
--- What operators do: cancel, retry, pause, resume, settings. These are rare, and the only
--- statements here that update or delete rows.
+-- Functions of operators: cancel, retry, pause, resume, settings. They are called rarely, so they may
+-- update and delete rows.
 
 CREATE OR REPLACE FUNCTION weir.cancel(job_id bigint) RETURNS text
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
@@ -20,14 +20,14 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION weir.cancel IS
-  'Cancels a job: one that has not started will not (cancelled); of a running one its worker is told, which cancels its context (requested). Otherwise nothing is done and the job''s final state returned, or NULL for an unknown id. A job that starts while this commits is told like a running one. Errors: see weir.job_info. Locks: none that others wait for, but a second cancel of the same job. Isolation: any.';
+  'Cancels a job. A job that has not started will not start (returns cancelled); the worker of a running job is notified, and cancels the job''s context (returns requested). Otherwise it does nothing, and returns the job''s final state, or NULL for an unknown id. A job that starts while this commits is cancelled like a running one. Errors: 40001 (see weir.job_info). Locks: none that others wait for, except a second cancel of the same job. Isolation: any.';
 
 CREATE OR REPLACE FUNCTION weir._cancelled_among(ids bigint[]) RETURNS bigint[]
 LANGUAGE sql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET jit = off
 AS $$ SELECT ARRAY(SELECT c.id FROM weir.cancellation c WHERE c.id = ANY (_cancelled_among.ids)) $$;
-COMMENT ON FUNCTION weir._cancelled_among IS 'Those of the ids that have been cancelled: a worker asks for what it runs when weir.control has moved.';
+COMMENT ON FUNCTION weir._cancelled_among IS 'The ids whose jobs were cancelled: a worker calls it for its running jobs when weir.control has changed.';
 
 CREATE OR REPLACE FUNCTION weir.retry(job_id bigint) RETURNS text
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
@@ -36,25 +36,25 @@ SET jit = off
 AS $$
 #variable_conflict use_column
 DECLARE
-  j   weir.job_info;
-  src record;
+  j weir.job_info;
 BEGIN
   PERFORM weir._check_isolation('retry');
   SELECT i.* INTO j FROM weir.job_info(job_id) i;
   IF j.id IS NULL OR j.state NOT IN ('completed', 'failed', 'cancelled') THEN
     RETURN j.state;
   END IF;
-  PERFORM pg_advisory_xact_lock(1464158546, -1 - (job_id % 1000000)::integer);  -- two retries of one job: one after the other
+  PERFORM pg_advisory_xact_lock(1464158546, -1 - (job_id % 1000000)::integer);  -- serializes retries of the same job
   SELECT i.* INTO j FROM weir.job_info(job_id) i;
   IF j.state NOT IN ('completed', 'failed', 'cancelled') THEN
     RETURN j.state;
   END IF;
   DELETE FROM weir.cancellation c WHERE c.id = job_id;
   IF j.finished_at IS NULL THEN
-    RETURN CASE WHEN j.run_at IS NULL THEN 'available' ELSE 'scheduled' END;  -- cancelled before it started: it still stands in the log
+    RETURN CASE WHEN j.run_at IS NULL THEN 'available' ELSE 'scheduled' END;  -- cancelled before it started: it is still in the log
   END IF;
   IF j.state = 'failed' THEN
-    -- Where that is kept, so that both go together: else it would have failed again once the attempt that follows has gone from the log.
+    -- In the segment of the failure, so that both are truncated together: otherwise the job would be failed again once the next attempt
+    -- has been removed from the log.
     INSERT INTO weir.failure (id, segment, lane, attempt)
     SELECT f.id, f.segment, f.lane, j.attempt + 1 FROM weir.failure f WHERE f.id = j.id AND f.attempt = j.attempt;
   END IF;
@@ -67,7 +67,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION weir.retry IS
-  'Logs another attempt of a job that completed, failed or was cancelled, and returns its new state; of any other, its state unchanged; NULL for an unknown id. Errors: WR004. Locks: a second retry of the same job waits. Isolation: READ COMMITTED.';
+  'Enqueues another attempt of a completed, failed or cancelled job, and returns its new state. A job in another state is left as it is, and its state returned; NULL for an unknown id. Errors: WR004 (not in READ COMMITTED). Locks: advisory: the job (exclusive); only a second retry of the same job waits. Isolation: READ COMMITTED.';
 
 CREATE OR REPLACE FUNCTION weir.pause(queue text) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
@@ -79,7 +79,8 @@ BEGIN
   RETURN FOUND;
 END
 $$;
-COMMENT ON FUNCTION weir.pause IS 'Pauses a queue from the commit on: nothing more of it is claimed; what runs, runs on. False if there is no such queue.';
+COMMENT ON FUNCTION weir.pause IS
+  'Pauses a queue: after the commit, no more of its jobs are claimed; running jobs continue. Returns false if the queue does not exist. Errors: none. Locks: none that others wait for, except another change of the queue. Isolation: any.';
 
 CREATE OR REPLACE FUNCTION weir.resume(queue text) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
@@ -87,16 +88,17 @@ SET search_path = pg_catalog, pg_temp
 SET jit = off
 AS $$
 DECLARE
-  was boolean;
+  found_it boolean;
 BEGIN
   UPDATE weir.queue q SET paused_at = NULL WHERE q.name = resume.queue;
-  was := FOUND;
+  found_it := FOUND;
   PERFORM pg_current_xact_id();
   PERFORM nextval('weir.control');  -- wakes idle workers
-  RETURN was;
+  RETURN found_it;
 END
 $$;
-COMMENT ON FUNCTION weir.resume IS 'Resumes a queue. False if there is no such queue.';
+COMMENT ON FUNCTION weir.resume IS
+  'Resumes a queue. Returns false if the queue does not exist. Errors: none. Locks: none that others wait for, except another change of the queue. Isolation: any.';
 
 CREATE OR REPLACE FUNCTION weir.set(name text, value text) RETURNS void
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
@@ -109,7 +111,7 @@ DECLARE
   high bigint;
 BEGIN
   IF set.name IS NULL OR set.value IS NULL THEN
-    RAISE EXCEPTION 'weir: a setting needs a name and a value, and got % and %', coalesce(set.name, 'null'), coalesce(set.value, 'null') USING ERRCODE = '22023';
+    RAISE EXCEPTION 'weir: a setting needs a name and a value, got % and %', coalesce(set.name, 'null'), coalesce(set.value, 'null') USING ERRCODE = '22023';
   ELSIF set.name IN ('completed_retention', 'failed_retention', 'message_retention') THEN
     IF set.value::interval < interval '0' OR set.value::interval > interval '1 year' THEN
       RAISE EXCEPTION 'weir: % must be 0 to 1 year, got %', set.name, set.value USING ERRCODE = '22023';
@@ -120,7 +122,7 @@ BEGIN
       ('message_bytes', 8000, 16777216)) l(name, low, high) WHERE l.name = set.name;
     IF low IS NULL THEN
       RAISE EXCEPTION 'weir: unknown setting %', set.name
-        USING ERRCODE = '22023', HINT = 'Settings are completed_retention, failed_retention and message_retention (intervals), retention_bytes, message_retention_bytes and message_bytes.';
+        USING ERRCODE = '22023', HINT = 'The settings are completed_retention, failed_retention and message_retention (intervals), retention_bytes, message_retention_bytes and message_bytes.';
     ELSIF set.value::bigint NOT BETWEEN low AND high THEN
       RAISE EXCEPTION 'weir: % must be % to %, got %', set.name, low, high, set.value USING ERRCODE = '22023';
     END IF;
@@ -129,7 +131,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION weir.set(text, text) IS
-  'Changes a setting: completed_retention (how long completed and cancelled jobs can be looked at and retried, default 1 day), failed_retention (how long those that failed for good can, default 7 days, and as long as the others in any case), retention_bytes (what log and history may take together, default 4294967296, and a quarter more for jobs that failed; unfinished jobs are kept whatever they take), message_retention (how long a subscriber can resume from a position, default 1 hour), message_retention_bytes (what messages may take, default 1073741824) or message_bytes (the largest payload, default 1048576, at most 16777216). Errors: 22023.';
+  'Changes a setting: completed_retention (how long completed and cancelled jobs can be inspected and retried; 1 day by default), failed_retention (the same for failed jobs, but never less than completed_retention; 7 days by default), retention_bytes (the size of log and history together, and a quarter more for failed jobs; unfinished jobs are kept whatever their size; 4294967296 by default), message_retention (how long a subscriber can resume from a position; 1 hour by default), message_retention_bytes (the size of messages; 1073741824 by default) or message_bytes (the largest payload; 1048576 by default, at most 16777216). Errors: 22023; 22007, 22P02 (not a valid interval or number). Locks: none that others wait for, except another change of the setting. Isolation: any.';
 
 CREATE OR REPLACE FUNCTION weir.set(queue text, name text, value text) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
@@ -138,11 +140,11 @@ SET jit = off
 AS $$
 BEGIN
   IF set.name IS NULL OR set.name NOT IN ('backoff', 'backoff_limit') THEN
-    RAISE EXCEPTION 'weir: unknown setting % of a queue', coalesce(set.name, 'null') USING ERRCODE = '22023', HINT = 'Settings of queues are backoff and backoff_limit (intervals).';
+    RAISE EXCEPTION 'weir: queues have no setting %', coalesce(set.name, 'null') USING ERRCODE = '22023', HINT = 'The settings of a queue are backoff and backoff_limit (intervals).';
   ELSIF set.value IS NULL OR set.value::interval < interval '0' OR set.value::interval > interval '1 year' THEN
     RAISE EXCEPTION 'weir: % must be 0 to 1 year, got %', set.name, coalesce(set.value, 'null') USING ERRCODE = '22023';
   END IF;
-  -- Of twins under one name all.
+  -- It changes all twins of the name.
   IF set.name = 'backoff' THEN
     UPDATE weir.queue q SET backoff = set.value::interval WHERE q.name = set.queue;
   ELSE
@@ -152,7 +154,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION weir.set(text, text, text) IS
-  'Changes a setting of a queue from the commit on: backoff (1 second), how long after its first failure a job is tried again; it doubles with each that follows, up to backoff_limit (1 hour), give or take a quarter. False if there is no such queue. Errors: 22023, 22007 (no interval). Locks: none that others wait for, but another change of the queue. Isolation: any.';
+  'Changes a setting of a queue: backoff (the delay between a job''s first failure and the next attempt; it doubles with each further failure, and varies by up to a quarter; 1 second by default) or backoff_limit (its maximum; 1 hour by default). Returns false if the queue does not exist. Errors: 22023; 22007 (not a valid interval). Locks: none that others wait for, except another change of the queue. Isolation: any.';
 
 CREATE OR REPLACE FUNCTION weir.settings() RETURNS TABLE (queue text, name text, value text)
 LANGUAGE sql STABLE SECURITY DEFINER
@@ -162,10 +164,11 @@ AS $$
   SELECT NULL, s.name, s.value FROM weir.setting s
   WHERE s.name IN ('completed_retention', 'failed_retention', 'retention_bytes', 'message_retention', 'message_retention_bytes', 'message_bytes')
   UNION ALL
-  -- Of twins under one name the first is as good as any.
+  -- All twins of a name have the same settings.
   SELECT q.name, v.name, v.value
   FROM (SELECT DISTINCT ON (q.name) q.* FROM weir.queue q ORDER BY q.name, q.id) q
   CROSS JOIN LATERAL (VALUES ('backoff', q.backoff::text), ('backoff_limit', q.backoff_limit::text)) v(name, value)
   ORDER BY 1 NULLS FIRST, 2
 $$;
-COMMENT ON FUNCTION weir.settings IS 'All settings that weir.set changes, as they are: those of the database (queue is NULL), then those of each queue. Locks: none. Isolation: any.';
+COMMENT ON FUNCTION weir.settings IS
+  'All settings that weir.set changes: those of the database (queue is NULL), then those of each queue. Errors: none. Locks: none that others wait for. Isolation: any.';

@@ -19,7 +19,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION weir.publish IS
-  'Publishes a message with this transaction: it is delivered after the commit, to whoever subscribes to the channel, and not at all after a rollback, also of a savepoint. channel: 1 to 255 bytes. payload: up to message_bytes (default 1048576); null counts as empty. The same channel and payload in one transaction are delivered once, unless keep is true. Errors: 22023; WR004 (after publish_drafts with cuts in the same transaction). Locks: none that another caller waits for. Isolation: any.';
+  'Publishes a message in the caller''s transaction: it is delivered to the channel''s subscribers after the commit, and never after a rollback, not even of a savepoint. channel: 1 to 255 bytes; payload: up to message_bytes (1048576 by default), NULL counts as empty. If a transaction publishes the same channel and payload more than once, they are delivered once, unless keep is true. Errors: 22023; WR004 (after publish_drafts with cuts in the same transaction). Locks: none that others wait for. Isolation: any.';
 
 CREATE OR REPLACE FUNCTION weir.publish_bytes(channel text, payload bytea, keep boolean DEFAULT false) RETURNS void
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
@@ -38,7 +38,8 @@ BEGIN
   VALUES (nextval('weir.message_id'), this_xid, pg_sequence_last_value('weir.active_message'), true, keep IS TRUE, channel, payload);
 END
 $$;
-COMMENT ON FUNCTION weir.publish_bytes IS 'weir.publish with a payload that is not text.';
+COMMENT ON FUNCTION weir.publish_bytes IS
+  'Publishes a message with a binary payload; otherwise as weir.publish. Errors: 22023, WR004. Locks: none that others wait for. Isolation: any.';
 
 CREATE OR REPLACE FUNCTION weir.publish_many(channels text[], payloads text[], keep boolean DEFAULT false) RETURNS bigint
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
@@ -69,7 +70,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION weir.publish_many IS
-  'weir.publish for each pair of the arrays, in their order; returns how many. One bad message, and none is published. Errors: 22023. Locks: none that another caller waits for. Isolation: any.';
+  'Publishes each pair of channel and payload in order, as weir.publish does, all or none; returns how many. Errors: 22023, WR004. Locks: none that others wait for. Isolation: any.';
 
 CREATE OR REPLACE FUNCTION weir._publish_drafts(channels text[], payloads bytea[], binaries boolean[], cuts boolean DEFAULT false,
                                     OUT tick bigint, OUT epoch bigint, OUT prior bigint, OUT at timestamptz)
@@ -80,19 +81,19 @@ SET plan_cache_mode = auto
 AS $$
 #variable_conflict use_variable
 DECLARE
-  most CONSTANT bigint := 1000;
-  this_xid xid8;
-  active   integer;
-  n        integer;
-  size     bigint := 0;
-  one      bytea;
-  made     record;
+  max_running CONSTANT bigint := 1000;
+  this_xid    xid8;
+  active      integer;
+  n           integer;
+  size        bigint := 0;
+  draft       bytea;
+  made        record;
 BEGIN
   PERFORM weir._check_message(m.channel, octet_length(m.payload)) FROM unnest(channels, payloads) m(channel, payload)
   WHERE m.channel IS NULL OR m.channel = '' OR octet_length(m.channel) > 255 OR octet_length(m.payload) > 8000
      OR current_setting('weir.cut', true) <> '';
   IF cuts AND pg_current_xact_id_if_assigned() IS NOT NULL THEN
-    RAISE EXCEPTION 'weir: publish_drafts cuts in a transaction of its own, and this one has written' USING ERRCODE = 'WR004', HINT = 'Call it in autocommit.';
+    RAISE EXCEPTION 'weir: publish_drafts with cuts needs a transaction of its own, and this one has written' USING ERRCODE = 'WR004', HINT = 'Call it in autocommit.';
   END IF;
   this_xid := pg_current_xact_id();
   active := pg_sequence_last_value('weir.active_message');
@@ -100,12 +101,12 @@ BEGIN
   SELECT nextval('weir.message_id'), this_xid, active, m.is_binary, true, m.channel, m.payload
   FROM unnest(channels, payloads, binaries) WITH ORDINALITY m(channel, payload, is_binary, place) ORDER BY m.place;
   GET DIAGNOSTICS n = ROW_COUNT;
-  -- Cut here, a tick costs no commit of its own, and nobody has to find out first that there is something to cut. Those who have begun
-  -- before and not ended are listed in its snapshot: where they are very many, subtransactions among them, somebody else is to cut later.
+  -- A tick that is cut here costs no commit of its own, and no hub has to poll for the messages first. Its snapshot lists earlier
+  -- transactions that have not ended: if there are very many, including subtransactions, it is left to a later call.
   IF cuts AND current_setting('transaction_isolation') = 'read committed'
-     AND this_xid::text::bigint - pg_snapshot_xmax(pg_current_snapshot())::text::bigint < most AND pg_try_advisory_xact_lock(1464158547, 4) THEN
-    FOREACH one IN ARRAY payloads LOOP
-      size := size + octet_length(one);
+     AND this_xid::text::bigint - pg_snapshot_xmax(pg_current_snapshot())::text::bigint < max_running AND pg_try_advisory_xact_lock(1464158547, 4) THEN
+    FOREACH draft IN ARRAY payloads LOOP
+      size := size + octet_length(draft);
     END LOOP;
     made := weir._cut(own_count => n, own_size => size, own_segment => active);
     IF made.count = n AND pg_visible_in_snapshot(this_xid, made.snapshot) THEN
@@ -118,7 +119,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION weir._publish_drafts IS
-  'For hubs: logs what several of its clients publish, each message for itself. Text must be in UTF-8. With cuts the next tick is cut in the same transaction, unless somebody else is at it; it is returned, with its epoch and that of the tick before, if it holds these messages and no others. Only in autocommit then: until the commit nobody else can cut, and what the transaction publishes after it would be in no tick, so that is refused (WR004). Errors: 22023; WR004 (this transaction has cut, or with cuts has written); with cuts WR003. Locks: with cuts advisory step 4 (tried); none that another caller waits for. Isolation: any.';
+  'For hubs: publishes messages of several clients, each delivered even if it repeats another. Text must be in UTF-8. With cuts, the next tick is cut in the same transaction, unless another session is cutting; the tick is returned, with its epoch and the epoch of the previous tick, if it contains exactly these messages. Then call it in autocommit: no other session can cut before the commit, and a later message of the transaction would be in no tick, so publishing it is refused (WR004). Errors: 22023; WR004 (this transaction has cut, or, with cuts, has written); with cuts, WR003. Locks: with cuts, advisory step 4 (tried); none that others wait for. Isolation: any.';
 
 CREATE OR REPLACE FUNCTION weir.notify(channel text, payload text) RETURNS void
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
@@ -130,8 +131,8 @@ AS $$
 DECLARE
   mark text;
 BEGIN
-  -- Hubs drop what repeats within a transaction. That a trigger says the same for each of a million rows costs one row all the same:
-  -- the last message is remembered until the transaction ends, and a savepoint that is rolled back takes the memory with it.
+  -- Hubs drop messages that repeat within a transaction. If a trigger sends the same one for each of a million rows, it is logged only once:
+  -- the last message is remembered until the transaction ends, or until the savepoint in which it was sent is rolled back.
   payload := coalesce(payload, '');
   IF octet_length(payload) <= 200 THEN
     mark := length(channel) || ' ' || channel || payload;
@@ -144,4 +145,4 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION weir.notify IS
-  'weir.publish in the shape of PostgreSQL''s function of that name, to put in its place, also in triggers for each row: a message of up to 200 bytes that repeats the last one of its transaction is not even logged.';
+  'Replaces pg_notify, with the same arguments, also in triggers for each row: as weir.publish, but a message of up to 200 bytes that repeats the last one of its transaction is not even logged. Errors: 22023, WR004. Locks: none that others wait for. Isolation: any.';

@@ -1,4 +1,4 @@
--- Transaction ids do not survive a dump and restore: the log is started anew.
+-- Transaction ids do not survive a dump and restore: rebasing writes the log again, with those of the new cluster.
 
 CREATE OR REPLACE FUNCTION weir.rebase() RETURNS bigint
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
@@ -7,28 +7,28 @@ SET jit = off
 SET lock_timeout = '10s'
 SET work_mem = '256MB'
 SET maintenance_work_mem = '256MB'
--- Nothing has statistics: each row is hashed by its id, once.
+-- No table has statistics: the plan is a hash join, which reads each row once.
 SET enable_mergejoin = off
 SET enable_nestloop = off
 AS $$
 #variable_conflict use_column
 DECLARE
-  here   text := (SELECT system_identifier::text FROM pg_control_system());
-  active integer := pg_sequence_last_value('weir.active_job');
-  relogged bigint;
-  c        weir.promotion;
-  indexes  regclass[];
-  remake   text[];
-  made     text;
+  here        text := (SELECT system_identifier::text FROM pg_control_system());
+  active      integer := pg_sequence_last_value('weir.active_job');
+  relogged    bigint;
+  c           weir.promotion;
+  indexes     regclass[];
+  definitions text[];
+  definition  text;
 BEGIN
   PERFORM weir._check_isolation('rebase'), weir._hold_briefly();
   IF pg_current_xact_id_if_assigned() IS NOT NULL THEN
     RAISE EXCEPTION 'weir: rebase needs a transaction of its own, and this one has written' USING ERRCODE = 'WR004', HINT = 'Call it in autocommit.';
   END IF;
-  -- Twice: before anybody is held up, and when nobody else can have done it.
-  FOR look IN 1..2 LOOP
-    IF look = 2 THEN
-      -- Everybody else stops for this once: nobody works in a log that has just come from elsewhere.
+  -- It checks twice: before it blocks other sessions, and under the locks, when no other session can rebase.
+  FOR check_no IN 1..2 LOOP
+    IF check_no = 2 THEN
+      -- All other sessions are blocked: no jobs run in a log that has just been restored.
       PERFORM pg_advisory_xact_lock(1464158547, step) FROM unnest(ARRAY[0, 1, 2, 3, 6]) step;
       PERFORM pg_advisory_xact_lock(1464158549, segment) FROM generate_series(1, 4) segment;
       LOCK TABLE weir.job, weir.batch, weir.result, weir.later, weir.promotion, weir.worker, weir.setting, weir.survey IN ACCESS EXCLUSIVE MODE;
@@ -38,7 +38,7 @@ BEGIN
          AND NOT EXISTS (SELECT FROM weir.batch b WHERE b.pos_xid >= pg_snapshot_xmax(pg_current_snapshot())) THEN
         RETURN NULL;
       END IF;
-      RAISE SQLSTATE 'WR099';  -- lets go of the tables: two that wait for each other's would be a deadlock
+      RAISE SQLSTATE 'WR099';  -- releases the tables' locks: two sessions that upgrade them would deadlock
     EXCEPTION WHEN SQLSTATE 'WR099' THEN NULL;
     END;
   END LOOP;
@@ -47,8 +47,8 @@ BEGIN
   SELECT w.id, true, clock_timestamp(), 'the log was moved to another cluster' FROM weir.worker w
   WHERE NOT w.fenced AND NOT EXISTS (SELECT FROM weir.worker f WHERE f.id = w.id AND f.fenced);
 
-  -- An attempt is followed by another only together with its result. So of the attempts of one id
-  -- that are in the log as many have ended as there are results, and at most the last has not.
+  -- The next attempt is always logged together with the result of the previous one. So as many attempts of an id have
+  -- ended as there are results, and at most the last attempt has not ended.
   CREATE TEMP TABLE weir_open ON COMMIT DROP AS
   SELECT k.id, max(k.step) AS step
   FROM (SELECT j.id, j.attempt::bigint << 32 | j.put_off AS step, 1 AS n FROM weir.job j
@@ -73,14 +73,14 @@ BEGIN
   CREATE TEMP TABLE weir_seq ON COMMIT DROP AS SELECT max(p.seq) AS seq FROM weir.promotion p;
 
   TRUNCATE weir.job, weir.batch, weir.later, weir.promotion, weir.survey;
-  -- Indexes are made again when all is there: several times faster than row by row.
+  -- Indexes are created again after the inserts, which is several times faster than row by row.
   indexes := ARRAY(SELECT i.indexrelid::regclass FROM pg_index i WHERE i.indrelid IN ('weir.job'::regclass, 'weir.later'::regclass) ORDER BY i.indexrelid);
-  remake := ARRAY(SELECT replace(pg_get_indexdef(i.at), ' ON ONLY ', ' ON ') FROM unnest(indexes) WITH ORDINALITY i(at, nr) ORDER BY i.nr);
+  definitions := ARRAY(SELECT replace(pg_get_indexdef(i.at), ' ON ONLY ', ' ON ') FROM unnest(indexes) WITH ORDINALITY i(at, nr) ORDER BY i.nr);
   EXECUTE 'DROP INDEX ' || array_to_string(indexes, ', ');
   PERFORM pg_current_xact_id();
   PERFORM nextval('weir.job_id');
-  -- Transactions are counted from 3. History lies below every position, at 1, and every new position at 2: so what is to be done lies past
-  -- it, and so does what a transaction logs that is older than this one, and waits for it or has not come to its enqueue yet.
+  -- The first xid of a cluster is 3. History gets xid 1, below every position, and every new position is 2: so unfinished jobs lie past it, and
+  -- so do jobs of transactions that are older than this one and enqueue after it.
   INSERT INTO weir.job (id, xid, enqueued_at, ready_at, lane, attempt, max_attempts, put_off, segment, leads, kind, args, meta, seq)
   SELECT j.id, CASE WHEN j.unfinished THEN pg_current_xact_id() ELSE '1' END, j.enqueued_at, j.ready_at, j.lane, j.attempt, j.max_attempts, j.put_off,
          CASE WHEN j.unfinished THEN active ELSE j.segment END, j.unfinished, j.kind, j.args, j.meta, CASE WHEN NOT j.unfinished THEN e.seq END
@@ -93,18 +93,18 @@ BEGIN
   INSERT INTO weir.later (id, xid, run_at, enqueued_at, lane, attempt, max_attempts, put_off, segment, kind, args, meta)
   SELECT l.id, pg_current_xact_id(), l.run_at, l.enqueued_at, l.lane, l.attempt, l.max_attempts, l.put_off, l.segment, l.kind, l.args, l.meta
   FROM pg_temp.weir_later l ORDER BY l.run_at, l.id;
-  FOREACH made IN ARRAY remake LOOP
-    EXECUTE made;
+  FOREACH definition IN ARRAY definitions LOOP
+    EXECUTE definition;
   END LOOP;
-  -- Nothing has been promoted: so the snapshot does not matter.
+  -- Nothing has been promoted, so any snapshot will do.
   INSERT INTO weir.promotion (seq, due, due_id, snapshot) SELECT s.seq + 1, '-infinity', 0, pg_current_snapshot() FROM pg_temp.weir_seq s;
   UPDATE weir.setting SET value = here WHERE name = 'cluster';
   RETURN relogged;
 EXCEPTION WHEN query_canceled THEN
-  RAISE EXCEPTION 'weir: rebase was cancelled, and nothing has changed: %', SQLERRM
-    USING ERRCODE = '57014', HINT = format('It writes the whole log anew, in one transaction, and statement_timeout is %s: SET statement_timeout = 0, and call it again.',
+  RAISE EXCEPTION 'weir: rebase was cancelled and changed nothing: %', SQLERRM
+    USING ERRCODE = '57014', HINT = format('It rewrites the whole log in one transaction, and statement_timeout is %s: SET statement_timeout = 0, and call it again.',
                                            current_setting('statement_timeout'));
 END
 $$;
 COMMENT ON FUNCTION weir.rebase IS
-  'After a restore or a move into another cluster: logs every unfinished attempt again under this cluster''s transaction ids and starts from new positions; fences all workers of before. Returns how many attempts, or NULL when there was nothing to do. Workers call it by themselves, without a statement_timeout. Errors: WR004 (not in READ COMMITTED autocommit); 57014 (cancelled, as by a statement_timeout; nothing has changed). Locks: everything of Weir''s, ACCESS EXCLUSIVE, waiting at most 10 s for each. Isolation: READ COMMITTED.';
+  'After a restore or a move into another cluster, logs every unfinished attempt again under this cluster''s transaction ids, starts from new positions, and fences all earlier workers. Returns the number of attempts, or NULL if there was nothing to do. Workers call it automatically, without a statement_timeout. Errors: WR004 (not in READ COMMITTED autocommit), 57014 (cancelled, for example by a statement_timeout; nothing has changed), 55P03 (a lock was not available in time). Locks: ACCESS EXCLUSIVE on all tables of the log of jobs, waiting at most 10 s for each. Isolation: READ COMMITTED, in autocommit.';

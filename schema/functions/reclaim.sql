@@ -1,10 +1,11 @@
--- Giving a closed segment back. TRUNCATE returns space at once, whoever holds an old snapshot; but it is not MVCC-safe,
--- and its lock would stall everybody behind it. So a segment is looked through under a lock that stops nobody, then emptied in a
--- short step during which claims wait: what is still unfinished in it is copied unchanged into the active segment, and it is truncated.
+-- Reclaiming a closed segment. TRUNCATE frees space immediately, even while other transactions hold old snapshots; but it is not
+-- MVCC-safe, and every other access would wait behind its lock. So a segment is first scanned under a lock that blocks no worker, and
+-- then emptied in a short step during which claims wait: unfinished jobs are copied unchanged into the active segment, and the
+-- segment is truncated.
 --
--- What that step may copy is bounded, in rows and in bytes. Where more waits to be claimed, it is carried beforehand, in
--- steps of that size: a lane's jobs are copied and deleted under the lane's lock, so that a claim sees each once.
--- Nothing reads what is deleted there, in a closed segment that is about to be truncated.
+-- The number of rows and bytes that this step may copy is bounded. If more jobs wait to be claimed, they are carried beforehand, in
+-- steps of that size: a lane's jobs are copied and deleted under the lane's lock, so that a claim sees each job once.
+-- The rows deleted there cost nothing later, because the segment is about to be truncated.
 
 CREATE OR REPLACE FUNCTION weir._reclaim(segment integer) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
@@ -16,21 +17,21 @@ SET lock_timeout = '50ms'
 AS $$
 #variable_conflict use_column
 DECLARE
-  most     CONSTANT integer := 10000;  -- copied while others wait: about 50 ms, and as much for
-  bytes    CONSTANT bigint := 8388608;
-  batches  CONSTANT integer := 2000;   -- so many lanes or batches
-  active   integer;
-  lanes    integer[];
-  waiting  integer[];
-  newest   bigint[];
-  stale    integer[];
-  ids      bigint[];
-  b_lanes  integer[];
-  b_seqs   bigint[];
-  n        bigint;
-  size     bigint;
-  too_much boolean;
-  tables   regclass[];
+  max_jobs    CONSTANT integer := 10000;  -- copied while others wait, which takes about 50 ms
+  max_bytes   CONSTANT bigint := 8388608;
+  max_batches CONSTANT integer := 2000;   -- or lanes, which take as long
+  active      integer;
+  lanes       integer[];
+  waiting     integer[];
+  newest      bigint[];
+  stale       integer[];
+  ids         bigint[];
+  b_lanes     integer[];
+  b_seqs      bigint[];
+  n           bigint;
+  size        bigint;
+  too_much    boolean;
+  tables      regclass[];
 BEGIN
   PERFORM weir._check_isolation('reclaim');
   PERFORM weir._check_cluster();
@@ -42,17 +43,17 @@ BEGIN
   IF weir._is_held(tables) THEN
     RETURN false;
   END IF;
-  -- No transaction in flight has rows here, and no straggler that still takes it for the active one
-  -- can add any. Claims and results go on.
+  -- With this lock, no transaction in flight has rows here, and none that still considers the segment active
+  -- can add any. Claims and results continue.
   EXECUTE format('LOCK TABLE weir.job_%s IN SHARE MODE NOWAIT', _reclaim.segment);
 
-  -- The long look, in this order: whatever is claimed here from now on is of a lane that has jobs waiting here now.
+  -- The long scan. The order matters: later claims from this segment are from lanes that have jobs waiting here now.
   lanes := ARRAY(SELECT q.id * 4 + p FROM weir.queue q CROSS JOIN generate_series(0, 3) p);
   SELECT coalesce(array_agg(DISTINCT u.lane), '{}'), count(*), coalesce(sum(150 + pg_column_size(u.args) + coalesce(pg_column_size(u.meta), 0)), 0)
     INTO waiting, n, size
-  FROM weir._unclaimed(_reclaim.segment, lanes, most + 1) u;
-  too_much := n > most OR size > bytes OR cardinality(waiting) > batches;
-  -- Of these lanes, and of those that have their state in a batch here.
+  FROM weir._unclaimed(_reclaim.segment, lanes, max_jobs + 1) u;
+  too_much := n > max_jobs OR size > max_bytes OR cardinality(waiting) > max_batches;
+  -- These lanes, and those whose state is in a batch here.
   SELECT coalesce(array_agg(l.lane), '{}'), coalesce(array_agg(l.seq), '{}'), coalesce(array_agg(l.lane) FILTER (WHERE l.is_here), '{}')
     INTO lanes, newest, stale
   FROM (
@@ -62,21 +63,21 @@ BEGIN
     LEFT JOIN LATERAL (SELECT b.seq, b.segment FROM weir.batch b WHERE b.lane = l.lane ORDER BY b.seq DESC LIMIT 1) s ON true
     WHERE NOT too_much) l
   WHERE l.is_here OR l.lane = ANY (waiting);
-  IF cardinality(stale) > batches THEN
+  IF cardinality(stale) > max_batches THEN
     PERFORM weir._carry_states(_reclaim.segment, active, stale);
     PERFORM setval('weir.carried', pg_sequence_last_value('weir.carried') + 1);
     RETURN false;
   END IF;
   IF NOT too_much THEN
-    -- An attempt ends once: so a batch has ended that has as many results as jobs, and only of the others is it asked which.
+    -- An attempt ends once, so a batch with as many results as jobs has ended. Only for the others, the unfinished jobs are searched.
     SELECT coalesce(array_agg(u.lane), '{}'), coalesce(array_agg(u.seq), '{}') INTO b_lanes, b_seqs
     FROM (
       SELECT b.lane, b.seq
       FROM (SELECT k.lane, k.seq, sum(cardinality(k.ids)) AS n FROM weir.batch k WHERE k.segment = _reclaim.segment GROUP BY k.lane, k.seq) b
       LEFT JOIN (SELECT k.lane, k.seq, sum(cardinality(k.ids)) AS n FROM weir.result k WHERE k.segment = _reclaim.segment GROUP BY k.lane, k.seq) r
         ON r.lane = b.lane AND r.seq = b.seq
-      WHERE b.n <> coalesce(r.n, 0) LIMIT batches + 1) u;
-    too_much := cardinality(b_lanes) > batches;
+      WHERE b.n <> coalesce(r.n, 0) LIMIT max_batches + 1) u;
+    too_much := cardinality(b_lanes) > max_batches;
   END IF;
   IF NOT too_much THEN
     ids := ARRAY(
@@ -85,22 +86,22 @@ BEGIN
         SELECT unnest(b.ids) AS id FROM weir.batch b WHERE b.segment = _reclaim.segment AND b.lane = e.lane AND b.seq = e.seq
         EXCEPT
         SELECT unnest(r.ids) FROM weir.result r WHERE r.segment = _reclaim.segment AND r.lane = e.lane AND r.seq = e.seq) i
-      LIMIT most + 1);
+      LIMIT max_jobs + 1);
     SELECT size + coalesce(sum(150 + pg_column_size(j.args) + coalesce(pg_column_size(j.meta), 0)), 0) INTO size FROM unnest(ids) i(id)
     CROSS JOIN LATERAL (SELECT j.* FROM weir.job j WHERE j.segment = _reclaim.segment AND j.id = i.id OFFSET 0) j;
-    too_much := n + cardinality(ids) > most OR size > bytes;
+    too_much := n + cardinality(ids) > max_jobs OR size > max_bytes;
   END IF;
   IF too_much THEN
-    -- What waits is carried, and paid for by what was logged since: at most half as much is carried. What runs will end.
+    -- Waiting jobs are carried, at most half as many bytes as have been logged since the active segment was opened. Running jobs will end.
     IF n > 0 AND pg_sequence_last_value('weir.carried') * 2 <= weir._segment_bytes(active) THEN
-      PERFORM setval('weir.carried', pg_sequence_last_value('weir.carried') + weir._carry_waiting(_reclaim.segment, active, waiting, most, bytes));
+      PERFORM setval('weir.carried', pg_sequence_last_value('weir.carried') + weir._carry_waiting(_reclaim.segment, active, waiting, max_jobs, max_bytes));
     END IF;
     RETURN false;
   ELSIF weir._is_held(tables) THEN
     RETURN false;
   END IF;
 
-  -- The short step. Claims are autocommit calls, and so are most results: each wait is short, and bounded.
+  -- The short step. Claims and most results are autocommit calls, so each wait is short; all waits are bounded.
   PERFORM pg_advisory_xact_lock(1464158547, 0);
   PERFORM set_config('lock_timeout', '25ms', true);
   PERFORM pg_advisory_xact_lock(1464158549, _reclaim.segment);
@@ -110,11 +111,11 @@ BEGIN
   INSERT INTO weir.segment (log, segment, event) VALUES ('job', _reclaim.segment, 'reclaimed');
   RETURN true;
 EXCEPTION WHEN lock_not_available THEN
-  RETURN false;  -- somebody is at work in it: later
+  RETURN false;  -- the segment is in use: try again later
 END
 $$;
 COMMENT ON FUNCTION weir._reclaim IS
-  'Empties a closed segment, carrying its unclaimed and running jobs, xid and id unchanged, with their batches, into the active one. False when that is not done yet: it is in use, or more of it is unfinished than may be copied in one go, 10000 jobs or 8 MB; of those that wait to be claimed some have been carried then. Locks: advisory step 1 (tried); SHARE on the segment''s jobs (NOWAIT) during the look; to carry, the lanes (tried); to empty, claims (exclusive, waiting at most 50 ms), the segment (exclusive) and ACCESS EXCLUSIVE on its tables (at most 25 ms for each), and not even that while another transaction is seen to stay in them. Isolation: READ COMMITTED.';
+  'Empties a closed segment: copies its unclaimed and running jobs, with their xids, ids and batches, into the active one, and truncates it. Returns false if that is not done yet, because the segment is in use, or more than 10000 jobs or 8 MB of it are unfinished; in that case it may have carried some of the waiting jobs. Locks: advisory step 1 (tried); SHARE on the segment''s jobs (NOWAIT) during the scan; to carry, the lanes (exclusive, tried); to empty, claims (exclusive, waiting at most 50 ms), the segment (exclusive) and ACCESS EXCLUSIVE on its tables (at most 25 ms for each), but not while another transaction keeps a lock on them. Isolation: READ COMMITTED.';
 
 CREATE OR REPLACE FUNCTION weir._is_held(tables regclass[]) RETURNS boolean
 LANGUAGE plpgsql VOLATILE
@@ -125,7 +126,7 @@ DECLARE
   holders text[];
   seen    text[];
 BEGIN
-  FOR look IN 1..20 LOOP
+  FOR check_no IN 1..20 LOOP
     SELECT array_agg(l.virtualtransaction) INTO seen FROM pg_locks l
     WHERE l.locktype = 'relation' AND l.relation = ANY (_is_held.tables::oid[]) AND l.granted AND l.pid IS DISTINCT FROM pg_backend_pid()
       AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
@@ -140,7 +141,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION weir._is_held IS
-  'Whether a transaction of another session holds a lock on one of the tables, in whatever mode, and still does after a tenth of a second. Asking for ACCESS EXCLUSIVE would stall whoever comes after, and in vain.';
+  'Reports whether a transaction of another session holds a lock on one of the tables, in any mode, and keeps it for a tenth of a second. Requesting ACCESS EXCLUSIVE would then block later sessions, and fail.';
 
 CREATE OR REPLACE FUNCTION weir._unclaimed(segment integer, lanes integer[], max_rows integer DEFAULT NULL) RETURNS SETOF weir.job
 LANGUAGE sql STABLE
@@ -161,4 +162,4 @@ AS $$
       SELECT j.* FROM weir.job j WHERE j.segment = _unclaimed.segment AND j.lane = l.lane AND j.xid = p.xid AND j.id > p.after OFFSET 0) j) j
   LIMIT _unclaimed.max_rows
 $$;
-COMMENT ON FUNCTION weir._unclaimed IS 'The jobs in one segment that no batch has handed out yet: past the position, or of a pending transaction.';
+COMMENT ON FUNCTION weir._unclaimed IS 'The jobs in one segment that no batch has claimed yet: those past the position, and those of a pending transaction.';

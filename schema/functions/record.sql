@@ -1,8 +1,8 @@
--- The ends of attempts: what a worker records.
+-- The ends of attempts, which workers record.
 --
--- An attempt ends once. Whoever writes an end first sees that there is none, so two that could write at the same time exclude each other:
--- calls of record, reconcile and settle for one worker by the lock of the worker's ends; and a completion in a handler's own transaction,
--- which may stay open for as long as the handler likes, by a lock on that one attempt. Those pass such an attempt over, and the others go on.
+-- An attempt ends once. A function that writes an end first checks that there is none, so functions that could write at the same time exclude
+-- each other: record, reconcile and settle for one worker by the lock of the worker's ends; a completion in a handler's own transaction, which
+-- may stay open for any time, by a lock on its attempt alone. The former functions skip such an attempt, and process the others.
 
 CREATE OR REPLACE FUNCTION weir._hold_segments(worker integer, lanes integer[], seqs bigint[]) RETURNS void
 LANGUAGE plpgsql VOLATILE
@@ -24,8 +24,8 @@ BEGIN
     BEGIN
       SELECT array_agg(DISTINCT b.segment::integer ORDER BY b.segment::integer) INTO segments
       FROM unnest(_hold_segments.lanes, _hold_segments.seqs) i(lane, seq)
-      JOIN weir.batch b ON b.lane = i.lane AND b.seq = i.seq AND b.worker IS NOT DISTINCT FROM _hold_segments.worker;  -- so worded to be read by (lane, seq)
-      RAISE EXCEPTION USING ERRCODE = 'WR099';  -- what a block has locked that is rolled back, it lets go of: other segments too
+      JOIN weir.batch b ON b.lane = i.lane AND b.seq = i.seq AND b.worker IS NOT DISTINCT FROM _hold_segments.worker;  -- worded so that the index on (lane, seq) is used
+      RAISE EXCEPTION USING ERRCODE = 'WR099';  -- rolling back a block releases its locks, which may be on other segments too
     EXCEPTION WHEN SQLSTATE 'WR099' THEN
       EXIT WHEN segments IS NULL OR segments <@ held;
     END;
@@ -37,7 +37,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION weir._hold_segments IS
-  'Keeps a worker''s batches where they are to the end of the transaction. A result lies in its batch''s segment: that segment''s lock, shared, keeps it from being reclaimed meanwhile; the look is repeated under the lock, for the batch may have been carried elsewhere before it was held.';
+  'Prevents a worker''s batches from being carried into other segments, to the end of the transaction. A result is written to the segment of its batch: that segment''s lock, shared, keeps it from being reclaimed. The batches are looked up again under the lock, because they may have been carried before it was held.';
 
 CREATE OR REPLACE FUNCTION weir._record(
   worker integer, lanes integer[], seqs bigint[], sizes integer[], ids bigint[],
@@ -58,10 +58,10 @@ DECLARE
   n         integer := coalesce(cardinality(_record.ids), 0);
   is_plain  boolean := _record.outcomes IS NULL AND _record.errors IS NULL AND _record.outputs IS NULL;
   lasts     integer[];   -- the place of each batch's last id
-  whole     integer[];   -- batches that nothing is wrong with, and their segments
+  whole     integer[];   -- batches all of whose ids are accepted, and their segments
   whole_in  smallint[];
-  rest      integer[];   -- the batches that are judged job by job
-  batch_of  integer[];   -- of these: each job's batch, and its place
+  rest      integer[];   -- batches that are checked job by job
+  batch_of  integer[];   -- for these: each job's batch, and its place
   places    integer[];
   segments  smallint[];
   refusals  text[];
@@ -79,7 +79,7 @@ BEGIN
       USING ERRCODE = '22023';
   ELSIF EXISTS (SELECT FROM unnest(_record.sizes) k(size) WHERE k.size < 0)
      OR coalesce((SELECT sum(k.size) FROM unnest(_record.sizes) k(size)), 0) <> n THEN
-    RAISE EXCEPTION 'weir: record got % ids, its sizes add up to %', n, (SELECT sum(k.size) FROM unnest(_record.sizes) k(size)) USING ERRCODE = '22023';
+    RAISE EXCEPTION 'weir: record got % ids, but sizes that add up to %', n, (SELECT sum(k.size) FROM unnest(_record.sizes) k(size)) USING ERRCODE = '22023';
   ELSIF n > 10000 THEN
     RAISE EXCEPTION 'weir: record takes at most 10000 attempts at once, got %', n USING ERRCODE = '22023', HINT = 'Record them in several calls.';
   ELSIF n <> ANY (ARRAY[coalesce(cardinality(_record.outcomes), n), coalesce(cardinality(_record.errors), n),
@@ -98,7 +98,7 @@ BEGIN
   lasts := ARRAY(SELECT sum(k.size) OVER (ORDER BY k.nr) FROM unnest(_record.sizes) WITH ORDINALITY k(size, nr) ORDER BY k.nr);
 
   BEGIN
-    -- Mostly all is well, which is found out a batch at a time: each is a job of it, once, and none has an end.
+    -- Usually everything is accepted, which is checked a batch at a time: each id is a job of the batch, occurs once, and has no end.
     IF held_open = '{}' THEN
       SELECT array_agg(i.nr), array_agg(b.segment) INTO whole, whole_in
       FROM (SELECT k.nr, k.lane, k.seq, _record.ids[k.last - k.size + 1 : k.last] AS ids, count(*) OVER (PARTITION BY k.lane, k.seq) AS times
@@ -113,7 +113,7 @@ BEGIN
     IF rest <> '{}' THEN
       SELECT array_agg(k.nr ORDER BY k.place), array_agg(k.place ORDER BY k.place) INTO batch_of, places
       FROM (SELECT r.nr, generate_series(lasts[r.nr] - _record.sizes[r.nr] + 1, lasts[r.nr]) AS place FROM unnest(rest) r(nr)) k;
-      -- Given, in the batch, ended already: grouped rather than joined, so that no plan is quadratic.
+      -- Each id may be passed, in the batch, and ended already: these facts are grouped instead of joined, so that no plan is quadratic.
       SELECT array_agg(v.segment ORDER BY v.place), array_agg(v.refusal ORDER BY v.place) INTO segments, refusals
       FROM (
         SELECT p.place, u.segment,
@@ -137,8 +137,8 @@ BEGIN
           GROUP BY a.lane, a.seq, a.id) u
         CROSS JOIN LATERAL unnest(u.places) WITH ORDINALITY p(place, nth)) v;
     END IF;
-    RAISE EXCEPTION USING ERRCODE = 'WR099';  -- what a block has locked that is rolled back, it lets go of: other segments too
-  EXCEPTION WHEN SQLSTATE 'WR099' THEN  -- no code that ends in 000, which would stand for all of its class
+    RAISE EXCEPTION USING ERRCODE = 'WR099';  -- rolling back a block releases its locks, which may be on other segments too
+  EXCEPTION WHEN SQLSTATE 'WR099' THEN  -- a code that ends in 000 would catch its whole class
     NULL;
   END;
 
@@ -155,7 +155,7 @@ BEGIN
       GROUP BY k.nr, k.segment;
     END IF;
   ELSE
-    -- From here on places are all there are, in order; and refused is also what cannot be.
+    -- From here on places contains all places, in order. Invalid ends are refused, too.
     SELECT array_agg(k.nr ORDER BY k.place), array_agg(k.place ORDER BY k.place), array_agg(k.segment ORDER BY k.place), array_agg(k.refusal ORDER BY k.place)
       INTO batch_of, places, segments, refusals
     FROM (
@@ -168,18 +168,18 @@ BEGIN
     FROM (
       SELECT u.place, u.refusal,
              CASE WHEN coalesce(u.outcome, 'completed') <> ALL (ARRAY['completed', 'failed', 'cancelled', 'retried', 'snoozed', 'released'])
-                  THEN format('an attempt ends as completed, failed, cancelled, retried, snoozed or released, not as %s', left(u.outcome, 100))
+                  THEN format('outcome must be completed, failed, cancelled, retried, snoozed or released, got %s', left(u.outcome, 100))
                   WHEN length(u.output) > 1048576
                   THEN format('output too large: %s characters, at most 1048576 are allowed', length(u.output))
                   WHEN u.run_at = 'infinity' THEN 'run_at is infinity: the job would never run' END AS why
       FROM unnest(refusals, _record.outcomes, _record.outputs, _record.run_at) WITH ORDINALITY u(refusal, outcome, output, run_at, place)) k;
-    -- What ends a job is written at once; what is followed by another attempt takes a look at this one.
+    -- Final ends are written directly; an end that is followed by another attempt needs the job's row.
     INSERT INTO weir.result (lane, segment, worker, seq, finished_at, outcome, ids, errors, outputs)
     SELECT _record.lanes[k.nr], k.segment, _record.worker, _record.seqs[k.nr], clock_timestamp(), k.outcome, array_agg(k.id),
            CASE WHEN count(k.error) > 0 THEN array_agg(left(k.error, 65536)) END, CASE WHEN count(k.output) > 0 THEN array_agg(k.output) END
     FROM (
       SELECT u.nr, u.segment, u.id, coalesce(u.outcome, 'completed')::weir.outcome AS outcome, u.error, u.output,
-             CASE WHEN length(u.error) > 2000 OR length(u.output) > 2000 THEN u.id END AS alone  -- as in end_attempts
+             CASE WHEN length(u.error) > 2000 OR length(u.output) > 2000 THEN u.id END AS alone  -- as in weir._end_attempts
       FROM unnest(batch_of, segments, _record.ids, refusals, _record.outcomes, _record.errors, _record.outputs) u(nr, segment, id, refusal, outcome, error, output)
       WHERE u.refusal IS NULL AND coalesce(u.outcome, 'completed') IN ('completed', 'failed', 'cancelled')) k
     GROUP BY k.nr, k.segment, k.outcome, k.alone;
@@ -204,15 +204,15 @@ BEGIN
     END IF;
   END IF;
   RETURN QUERY SELECT k.place, k.refusal, CASE k.refusal
-      WHEN 'ended' THEN 'the attempt has an end already, and keeps it: drop this one'
-      WHEN 'lost' THEN format('worker %s does not hold this attempt: its claim was lost in a crash, or it was handed out again; drop this end', _record.worker)
-      WHEN 'busy' THEN 'an open transaction completes the job: record this end again when that is over'
+      WHEN 'ended' THEN 'the attempt has already ended: drop this end'
+      WHEN 'lost' THEN format('worker %s does not hold this attempt, because the claim was lost in a crash or the job was claimed again: drop this end', _record.worker)
+      WHEN 'busy' THEN 'an open transaction completes the job: record this end again after it has ended'
       ELSE k.detail END
     FROM unnest(places, refusals, details) k(place, refusal, detail) WHERE k.refusal IS NOT NULL ORDER BY k.place;
 END
 $$;
 COMMENT ON FUNCTION weir._record IS
-  'Records how attempts ended, many at once, each judged by itself: lanes[i], seqs[i] name a batch, the next sizes[i] of ids are its jobs; outcomes (completed where NULL), errors, outputs and run_at (when the next attempt is due, after retried, snoozed or released; at once where NULL, by the queue''s backoff where -infinity) go with ids. Returns those that were not recorded, by their place in ids: ended (the attempt has an end already: so the call may be repeated), lost (it is not this worker''s, for its claim was lost in a crash or it was handed out again: drop it), busy (a transaction of its handler''s that completes it is open: record it again later) or invalid; detail says what was wrong and what to do. Errors: 22023, WR001 (fenced), WR004. Locks: advisory: the worker and the segments (shared), the worker''s ends (exclusive, waiting at most 5 s). Isolation: READ COMMITTED. Commits synchronously.';
+  'Records how attempts ended, many at once, and accepts or refuses each on its own. lanes[i] and seqs[i] identify a batch, and the next sizes[i] of ids are its jobs. outcomes (NULL: completed), errors, outputs and run_at (when the next attempt is due, after retried, snoozed or released; NULL: immediately; -infinity: after the queue''s backoff) are parallel to ids. Returns a row for each end that was not recorded, with its place in ids: ended (the attempt has already ended, so it is safe to repeat a call), lost (it does not belong to this worker, because the claim was lost in a crash or the job was claimed again: drop it), busy (an open transaction of its handler completes it: record it again later) or invalid; detail says what is wrong and what to do. Errors: 22023, WR001 (the worker is unknown or fenced), WR004. Locks: advisory: the worker and the segments (shared), the worker''s ends (exclusive, waiting at most 5 s). Isolation: READ COMMITTED. Commits synchronously.';
 
 CREATE OR REPLACE FUNCTION weir._hold_ends(worker integer) RETURNS integer[]
 LANGUAGE plpgsql VOLATILE
@@ -228,17 +228,17 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION weir._hold_ends IS
-  'To the end of the transaction nobody else ends an attempt of the worker''s, but for those returned: hashes of the ids of jobs that are being completed in open transactions. Locks: advisory: the worker''s ends (exclusive), its open completions (exclusive, tried).';
+  'Prevents other transactions from ending attempts of the worker, to the end of this one, except those returned: hashes of the ids of jobs that are being completed in open transactions. Locks: advisory: the worker''s ends (exclusive), its open completions (exclusive, tried).';
 
 CREATE OR REPLACE FUNCTION weir._being_completed() RETURNS integer[]
 LANGUAGE sql VOLATILE
 SET search_path = pg_catalog, pg_temp
 SET jit = off
 AS $$
-  -- Every such transaction took its attempt's lock before it looks for an end, and waits for the lock of the worker's ends in between.
+  -- Every such transaction takes its attempt's lock, then waits for the lock of the worker's ends, and then checks for an end.
   SELECT ARRAY(SELECT weir._held(1464158551, 'ExclusiveLock'))
 $$;
-COMMENT ON FUNCTION weir._being_completed IS 'Hashes of the ids of jobs that are being completed in open transactions, prepared ones among them.';
+COMMENT ON FUNCTION weir._being_completed IS 'Hashes of the ids of jobs that are being completed in open transactions, including prepared ones.';
 
 CREATE OR REPLACE FUNCTION weir._complete(worker integer, lane integer, seq bigint, id bigint) RETURNS void
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
@@ -251,16 +251,16 @@ AS $$
 #variable_conflict use_column
 DECLARE
   in_segment smallint;
-  held       smallint;  -- the segment that is kept where it is
+  held       smallint;  -- the segment that is locked against reclaiming
   has_ended  boolean;
 BEGIN
   PERFORM weir._check_isolation('complete'), weir._commit_synchronously();
-  -- What outlives this call is of this attempt alone: whoever fences the worker, and settles what it leaves, does not wait for it.
+  -- The locks that are kept after this call concern only this attempt: fencing and settling the worker doesn't wait for them.
   PERFORM pg_advisory_xact_lock(1464158551, hashint8(_complete.id)), pg_advisory_xact_lock_shared(1464158553, _complete.worker);
   LOOP
     BEGIN
-      -- Who records or settles at this moment may have looked before it could know of this transaction: let it end, then see what it has
-      -- done. A fence that is not seen now comes later, and whoever settles after it sees the attempt's lock.
+      -- A concurrent record or settle may have checked before it could see this transaction's lock: wait for it, then see what it has
+      -- written. A fence that is not visible here comes later, and settling after it sees the attempt's lock.
       PERFORM pg_advisory_xact_lock_shared(1464158550, _complete.worker);
       PERFORM weir._check_worker(_complete.worker);
       in_segment := NULL;
@@ -268,26 +268,26 @@ BEGIN
         INTO in_segment, has_ended
       FROM weir.batch b
       WHERE b.lane = _complete.lane AND b.seq = _complete.seq AND b.worker IS NOT DISTINCT FROM _complete.worker AND _complete.id = ANY (b.ids);
-      RAISE EXCEPTION USING ERRCODE = 'WR099';  -- what a block has locked that is rolled back, it lets go of: other segments too
-    EXCEPTION WHEN SQLSTATE 'WR099' THEN  -- no code that ends in 000, which would stand for all of its class
+      RAISE EXCEPTION USING ERRCODE = 'WR099';  -- rolling back a block releases its locks, which may be on other segments too
+    EXCEPTION WHEN SQLSTATE 'WR099' THEN  -- a code that ends in 000 would catch its whole class
       EXIT WHEN in_segment IS NULL OR in_segment = held;
     END;
-    -- Once more, when it can't be carried elsewhere any more.
+    -- Check again under a lock that prevents the batch from being carried into another segment.
     PERFORM pg_advisory_xact_lock_shared(1464158549, in_segment);
     held := in_segment;
   END LOOP;
   IF in_segment IS NULL THEN
-    RAISE EXCEPTION 'weir: job % is not in a batch % of lane % that is worker %''s', _complete.id, _complete.seq, _complete.lane, _complete.worker
-      USING ERRCODE = 'WR002', HINT = 'Its claim was lost in a crash of the server, or the job was handed out again: roll back.';
+    RAISE EXCEPTION 'weir: worker % does not hold job % (lane %, batch %)', _complete.worker, _complete.id, _complete.lane, _complete.seq
+      USING ERRCODE = 'WR002', HINT = 'Roll back: its claim was lost in a crash of the server, or the job was claimed again.';
   ELSIF has_ended THEN
-    RAISE EXCEPTION 'weir: the attempt at job % has ended already', _complete.id USING ERRCODE = 'WR002', HINT = 'Roll back.';
+    RAISE EXCEPTION 'weir: the attempt of job % has already ended', _complete.id USING ERRCODE = 'WR002', HINT = 'Roll back, and drop the attempt.';
   END IF;
   INSERT INTO weir.result (lane, segment, worker, seq, finished_at, outcome, ids)
   VALUES (_complete.lane, in_segment, _complete.worker, _complete.seq, clock_timestamp(), 'completed', ARRAY[_complete.id]);
 END
 $$;
 COMMENT ON FUNCTION weir._complete IS
-  'Records one attempt as completed in a transaction of the caller''s: effects and completion commit together. The transaction may stay open: if the worker is fenced meanwhile, the attempt is handed out again when it has rolled back, and has ended when it commits. Errors: WR001 (fenced), WR002 (the attempt is not this worker''s, or has ended), WR004. Locks, to the end of the transaction: advisory: the worker''s open completions and the segment (shared), the attempt (exclusive); ROW EXCLUSIVE on the segment''s results. Isolation: READ COMMITTED. Commits synchronously.';
+  'Records one attempt as completed in the caller''s transaction: its effects and the completion commit together. The transaction may stay open: if the worker is fenced in the meantime, the attempt is claimed again after a rollback, and has ended after a commit. Errors: WR001 (the worker is unknown or fenced), WR002 (the attempt does not belong to this worker, or has ended), WR004. Locks, to the end of the transaction: advisory: the worker''s open completions and the segment (shared), the attempt (exclusive); ROW EXCLUSIVE on the segment''s results. Isolation: READ COMMITTED. Commits synchronously.';
 
 CREATE OR REPLACE FUNCTION weir._end_attempts(
   worker integer, lanes integer[], seqs bigint[], segments smallint[], ids bigint[],
@@ -306,7 +306,7 @@ DECLARE
   failed record;
 BEGIN
   IF _end_attempts.outcomes && ARRAY['retried', 'snoozed', 'released', 'lost']::weir.outcome[] THEN
-    -- As in enqueue: the xid first, then an id, which wakes whoever waits for work.
+    -- As in enqueue: first the xid, then an id, which wakes idle workers.
     PERFORM pg_current_xact_id();
     PERFORM nextval('weir.job_id');
   END IF;
@@ -320,18 +320,18 @@ BEGIN
       SELECT j.* FROM weir.batch b
       CROSS JOIN LATERAL (
         SELECT j.* FROM weir.job j
-        WHERE j.segment = b.segment AND j.id = e.id AND j.lane IS NOT DISTINCT FROM e.lane  -- so worded to be read by id
+        WHERE j.segment = b.segment AND j.id = e.id AND j.lane IS NOT DISTINCT FROM e.lane  -- worded so that the index on id is used
           AND NOT (j.xid < b.from_xid) AND NOT (j.xid > b.to_xid)
-        -- A batch with late jobs spans many transactions, those of the same job's earlier attempts among them.
+        -- A batch with late jobs spans many transactions, possibly those of earlier attempts of the same job.
         ORDER BY j.attempt DESC, j.put_off DESC LIMIT 1) j
       WHERE e.outcome IN ('retried', 'snoozed', 'released', 'lost')
-        AND b.segment = e.segment AND b.lane = e.lane AND b.seq = e.seq  -- all rows of a batch say the same of xids
+        AND b.segment = e.segment AND b.lane = e.lane AND b.seq = e.seq  -- all rows of a batch have the same xids
       LIMIT 1) j ON true
     LEFT JOIN LATERAL (
       SELECT weir._next_try(q.backoff, q.backoff_limit, CASE e.outcome WHEN 'retried' THEN j.attempt ELSE j.put_off + 1 END) AS next
       FROM weir.queue q WHERE q.id = e.lane / 4 AND e.run_at = '-infinity') q ON true
   ), next AS MATERIALIZED (
-    -- What was put off or handed back is the same attempt still, and does not use up another.
+    -- A snoozed or released job keeps its attempt.
     SELECT a.id, a.lane, a.attempt + (a.ended NOT IN ('snoozed', 'released'))::integer AS attempt, a.max_attempts,
            CASE WHEN a.ended IN ('snoozed', 'released') THEN a.put_off + 1 ELSE 0 END AS put_off, a.kind, a.args, a.meta, a.enqueued_at, a.run_at, a.ord
     FROM attempt a WHERE a.ended IN ('retried', 'snoozed', 'released', 'lost')
@@ -339,7 +339,7 @@ BEGIN
     INSERT INTO weir.job (id, xid, enqueued_at, ready_at, lane, attempt, max_attempts, put_off, segment, kind, args, meta)
     SELECT n.id, pg_current_xact_id(), n.enqueued_at, now(), n.lane, n.attempt, n.max_attempts, n.put_off, (SELECT a.last_value FROM weir.active_job a), n.kind, n.args, n.meta
     FROM next n WHERE n.run_at IS NULL OR n.run_at <= now() ORDER BY n.ord
-  ), put_off AS (
+  ), postponed AS (
     INSERT INTO weir.later (id, xid, run_at, enqueued_at, lane, attempt, max_attempts, put_off, segment, kind, args, meta)
     SELECT n.id, pg_current_xact_id(), n.run_at, n.enqueued_at, n.lane, n.attempt, n.max_attempts, n.put_off, (SELECT a.last_value FROM weir.active_later a), n.kind, n.args, n.meta
     FROM next n WHERE n.run_at > now() ORDER BY n.ord
@@ -348,7 +348,7 @@ BEGIN
     SELECT a.lane, a.segment, _end_attempts.worker, a.seq, clock_timestamp(), a.ended, array_agg(a.id),
            CASE WHEN count(a.error) > 0 THEN array_agg(left(a.error, 65536)) END, CASE WHEN count(a.output) > 0 THEN array_agg(a.output) END
     FROM attempt a
-    -- A long text has a row to itself: whoever reads one does not read them all.
+    -- A long text has its own row, so that reading one doesn't read all.
     GROUP BY a.lane, a.segment, a.seq, a.ended, CASE WHEN length(a.error) > 2000 OR length(a.output) > 2000 THEN a.ord END
   )
   SELECT array_agg(a.lane) AS lanes, array_agg(a.seq) AS seqs, array_agg(a.segment) AS segments, array_agg(a.id) AS ids,
@@ -360,7 +360,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION weir._end_attempts IS
-  'run_at -infinity stands for the queue''s backoff. Writes how attempts ended and logs those that follow. retried and lost become failed when the attempts are used up. The caller has seen that they have no end, and keeps it so.';
+  'Writes how attempts ended, and logs those that follow. retried and lost become failed if no attempts are left; run_at -infinity means the queue''s backoff. The caller has checked that the attempts have not ended, and holds the locks that keep it so.';
 
 CREATE OR REPLACE FUNCTION weir._next_try(backoff interval, backoff_limit interval, tries integer) RETURNS timestamptz
 LANGUAGE sql VOLATILE
@@ -370,4 +370,4 @@ AS $$
   SELECT now() + least(_next_try.backoff_limit, _next_try.backoff * power(2, least(_next_try.tries, 32) - 1)) * (0.75 + random() / 2)
 $$;
 COMMENT ON FUNCTION weir._next_try IS
-  'When a job is tried again after so many tries: backoff after the first, twice as long after each that follows, up to backoff_limit, and a quarter less to a quarter more, so that those which failed together are not tried together. Locks: none. Isolation: any.';
+  'When a job is tried again after a number of tries: backoff after the first, twice as long after each further one, up to backoff_limit, and randomly up to a quarter earlier or later, so that jobs which failed together are not tried together. Errors: none. Locks: none. Isolation: any.';

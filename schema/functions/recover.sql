@@ -1,8 +1,8 @@
--- What becomes of attempts whose worker is gone, or does not know of them.
+-- Recovery of attempts whose worker is lost, or does not know that it holds them.
 --
--- What a worker holds is known here: its batches, found through (worker, no), less their results. weir.settled keeps that short: up to
--- which number everything has ended, and which batches are exceptions. It is insert-only, and a row of it was written after it had seen the
--- results it rests on, so whatever of the log a crash or a failover leaves, where the row is, they are. Without it the look is longer, and as right.
+-- The database knows what a worker holds: its batches, found by (worker, no), minus their results. weir.settled keeps this query short: it
+-- stores the number up to which all batches have ended, and the exceptions. It is insert-only, and a row is written after the results that it
+-- relies on: so if the row survives a crash or a failover, the results do. If the row is lost, the query takes longer, but is still correct.
 
 CREATE OR REPLACE FUNCTION weir._unfinished(worker integer, nos bigint[])
 RETURNS TABLE (no bigint, lane integer, seq bigint, segment smallint, claimed_at timestamptz, ids bigint[])
@@ -24,7 +24,8 @@ AS $$
   LEFT JOIN LATERAL (SELECT sum(cardinality(r.ids)) AS n FROM weir.result r WHERE r.segment = b.segment AND r.lane = b.lane AND r.seq = b.seq) e ON true
   WHERE coalesce(e.n, 0) < (SELECT sum(cardinality(p.ids)) FROM weir.batch p WHERE p.segment = b.segment AND p.lane = b.lane AND p.seq = b.seq)
 $$;
-COMMENT ON FUNCTION weir._unfinished IS 'Those of a worker''s batches with these numbers that have jobs without a result, and these jobs; none, where only the batch''s other part has some.';
+COMMENT ON FUNCTION weir._unfinished IS
+  'Those of a worker''s batches with these numbers that have jobs without a result, and these jobs; no jobs if only another part of the batch has some.';
 
 CREATE OR REPLACE FUNCTION weir._unfinished_in(worker integer, after bigint, upto bigint)
 RETURNS TABLE (no bigint, lane integer, seq bigint, segment smallint, claimed_at timestamptz, ids bigint[])
@@ -45,9 +46,9 @@ AS $$
   WHERE b.worker = _unfinished_in.worker AND b.no > _unfinished_in.after AND b.no <= _unfinished_in.upto
     AND coalesce(e.n, 0) < (SELECT sum(cardinality(p.ids)) FROM weir.batch p WHERE p.segment = b.segment AND p.lane = b.lane AND p.seq = b.seq)
 $$;
-COMMENT ON FUNCTION weir._unfinished_in IS 'As weir._unfinished, of all batches past a number and up to another.';
+COMMENT ON FUNCTION weir._unfinished_in IS 'As weir._unfinished, for all batches after a number and up to another.';
 
-CREATE OR REPLACE FUNCTION weir._batches_after(worker integer, after bigint, most integer) RETURNS bigint[]
+CREATE OR REPLACE FUNCTION weir._batches_after(worker integer, after bigint, max_batches integer) RETURNS bigint[]
 LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
 SET plan_cache_mode = force_generic_plan
@@ -59,10 +60,11 @@ AS $$
   SELECT ARRAY(
     SELECT DISTINCT k.no FROM (
       SELECT b.no, sum(cardinality(b.ids)) OVER (ORDER BY b.no ROWS UNBOUNDED PRECEDING) - cardinality(b.ids) AS before
-      FROM (SELECT b.no, b.ids FROM weir.batch b WHERE b.worker = _batches_after.worker AND b.no > _batches_after.after ORDER BY b.no LIMIT _batches_after.most) b) k
-    WHERE _batches_after.most IS NULL OR k.before < 1500 ORDER BY k.no)
+      FROM (SELECT b.no, b.ids FROM weir.batch b WHERE b.worker = _batches_after.worker AND b.no > _batches_after.after ORDER BY b.no LIMIT _batches_after.max_batches) b) k
+    WHERE _batches_after.max_batches IS NULL OR k.before < 1500 ORDER BY k.no)
 $$;
-COMMENT ON FUNCTION weir._batches_after IS 'The numbers of a worker''s next batches, in order: as many as it says, but no more than have some 2,000 jobs; all of them for NULL.';
+COMMENT ON FUNCTION weir._batches_after IS
+  'The numbers of a worker''s next batches, in order: up to max_batches, but only as many as have about 2,000 jobs together; NULL: all.';
 
 CREATE OR REPLACE FUNCTION weir._holds(worker integer)
 RETURNS TABLE (no bigint, lane integer, seq bigint, segment smallint, claimed_at timestamptz, ids bigint[])
@@ -78,7 +80,7 @@ AS $$
   WHERE u.ids <> '{}'
 $$;
 COMMENT ON FUNCTION weir._holds IS
-  'What a worker holds: its batches with jobs that have no result, and which jobs. It looks at what the worker has claimed since it was last settled.';
+  'The attempts that a worker holds: its batches with jobs that have no result, and these jobs. It reads what the worker has claimed since it was last settled.';
 
 CREATE OR REPLACE FUNCTION weir._relog(
   worker integer, outcome weir.outcome, reason text, lanes integer[], seqs bigint[], sizes integer[], ids bigint[], after bigint,
@@ -90,24 +92,24 @@ SET jit = off
 AS $$
 #variable_conflict use_column
 DECLARE
-  of_some   constant integer := 100;   -- batches looked at in one statement
-  most      constant integer := 1000;  -- attempts logged in one call, and the rest of some batches
-  most_seen constant integer := 5000;  -- batches looked at in one call
-  most_open constant integer := 1000;  -- exceptions kept
-  is_over   boolean := _relog.outcome = 'lost';  -- the worker is fenced
-  known     jsonb;
-  mark      bigint;
-  open      bigint[];             -- the exceptions up to mark
-  to_check  bigint[] := '{}';     -- those to be looked at again
-  checked   integer := 0;
-  still     bigint[] := '{}';     -- what is open of all that has been looked at
-  position  bigint;
-  moved     boolean := false;     -- mark
-  nos       bigint[];
-  seen      integer := 0;
-  has_ends  boolean := false;
-  busy      integer[];            -- jobs that are being completed in open transactions: not before they are asked for
-  found     record;
+  per_query   constant integer := 100;   -- batches checked in one statement
+  max_jobs    constant integer := 1000;  -- logged in one call, plus the rest of the batches of a statement
+  max_batches constant integer := 5000;  -- checked in one call
+  max_open    constant integer := 1000;  -- exceptions that are stored
+  is_over     boolean := _relog.outcome = 'lost';  -- the worker is fenced
+  named       jsonb;                -- the attempts that are not to be ended
+  mark        bigint;
+  open        bigint[];             -- the exceptions up to mark
+  to_check    bigint[] := '{}';     -- the exceptions that are checked again
+  checked     integer := 0;         -- how many of them have been
+  still       bigint[] := '{}';     -- the batches that are still open, of all that have been checked
+  position    bigint;
+  moved       boolean := false;     -- mark has changed
+  nos         bigint[];
+  seen        integer := 0;         -- batches checked
+  has_ends    boolean := false;
+  busy        integer[];            -- jobs that are being completed in open transactions; NULL until they are needed
+  found       record;
 BEGIN
   relogged := 0;
   jobs := '{}';
@@ -116,32 +118,32 @@ BEGIN
   IF _relog.after = 0 THEN
     to_check := open;
   ELSE
-    still := open;  -- looked at when this round began
+    still := open;  -- checked at the start of this round
   END IF;
   position := greatest(mark, _relog.after);
-  known := coalesce((
+  named := coalesce((
     SELECT jsonb_object_agg(format('%s %s %s', _relog.lanes[k.nr], _relog.seqs[k.nr], k.id), true)
     FROM unnest(ARRAY(SELECT b.nr FROM unnest(_relog.sizes) WITH ORDINALITY b(size, nr) CROSS JOIN generate_series(1, b.size) ORDER BY b.nr), _relog.ids) k(nr, id)), '{}');
 
   LOOP
-    -- First the exceptions, then what was claimed since, some batches at a time.
+    -- First the exceptions, then batches claimed since, per_query at a time.
     IF checked < cardinality(to_check) THEN
-      nos := to_check[checked + 1 : checked + of_some / 20];
+      nos := to_check[checked + 1 : checked + per_query / 20];
     ELSE
-      nos := weir._batches_after(_relog.worker, position, of_some);
+      nos := weir._batches_after(_relog.worker, position, per_query);
       EXIT WHEN nos = '{}';
     END IF;
     SELECT array_agg(g.lane) FILTER (WHERE g.gone) AS lanes, array_agg(g.seq) FILTER (WHERE g.gone) AS seqs,
            array_agg(g.segment) FILTER (WHERE g.gone) AS segments, array_agg(g.id) FILTER (WHERE g.gone) AS ids,
            (count(*) FILTER (WHERE g.gone))::integer AS gone, coalesce(array_agg(DISTINCT g.no) FILTER (WHERE NOT g.gone), '{}') AS open INTO found
     FROM (SELECT u.no, u.lane, u.seq, u.segment, i.id,
-                 NOT known ? format('%s %s %s', u.lane, u.seq, i.id) AND hashint8(i.id) <> ALL (coalesce(busy, '{}')) AS gone
+                 NOT named ? format('%s %s %s', u.lane, u.seq, i.id) AND hashint8(i.id) <> ALL (coalesce(busy, '{}')) AS gone
           FROM (SELECT k.* FROM weir._unfinished(_relog.worker, nos) k WHERE checked < cardinality(to_check)
                 UNION ALL
                 SELECT k.* FROM weir._unfinished_in(_relog.worker, position, nos[cardinality(nos)]) k WHERE checked >= cardinality(to_check)) u
           CROSS JOIN unnest(u.ids) i(id)) g;
     IF found.gone > 0 AND NOT has_ends THEN
-      -- Results wait meanwhile: so not before there is something to do, that is not being completed. Then it is looked at once more.
+      -- This lock makes results wait, so it is taken only if there is an attempt to end that is not being completed. Then the batches are checked again.
       IF busy IS NULL THEN
         busy := weir._being_completed();
       ELSE
@@ -162,13 +164,13 @@ BEGIN
       checked := checked + cardinality(nos);
     ELSE
       position := nos[cardinality(nos)];
-      IF _relog.after <= mark AND cardinality(still) <= most_open THEN
+      IF _relog.after <= mark AND cardinality(still) <= max_open THEN
         mark := position;
         open := still;
         moved := true;
       END IF;
     END IF;
-    IF relogged >= most OR seen >= most_seen OR found.gone > 0 AND NOT is_over THEN
+    IF relogged >= max_jobs OR seen >= max_batches OR found.gone > 0 AND NOT is_over THEN
       next := CASE WHEN checked < cardinality(to_check) THEN 0 ELSE position END;
       EXIT;
     END IF;
@@ -182,7 +184,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION weir._relog IS
-  'Ends unfinished attempts of a worker, but for those named, and logs those that follow: some thousands in one call, and looks at 5,000 batches at most. Those that are being completed in open transactions it passes over: they stay exceptions. jobs: whose. next: call again with it as after, to go on; NULL: that was all. The caller holds the worker''s claims, and keeps reclaiming out.';
+  'Ends unfinished attempts of a worker, except the named ones, and logs those that follow: some thousands in one call, from at most 5,000 batches. It skips attempts that are being completed in open transactions, which stay exceptions. jobs: their ids. next: pass it as after in another call to continue; NULL: finished. The caller holds the worker''s claims, and keeps segments from being reclaimed.';
 
 CREATE OR REPLACE FUNCTION weir._reconcile(worker integer, lanes integer[], seqs bigint[], sizes integer[], ids bigint[], after bigint DEFAULT 0,
                                           OUT released integer, OUT next bigint)
@@ -198,19 +200,19 @@ BEGIN
   IF cardinality(_reconcile.lanes) IS DISTINCT FROM cardinality(_reconcile.seqs) OR cardinality(_reconcile.lanes) IS DISTINCT FROM cardinality(_reconcile.sizes)
      OR EXISTS (SELECT FROM unnest(_reconcile.sizes) k(size) WHERE k.size < 0)
      OR coalesce((SELECT sum(k.size) FROM unnest(_reconcile.sizes) k(size)), 0) IS DISTINCT FROM coalesce(cardinality(_reconcile.ids), 0) THEN
-    RAISE EXCEPTION 'weir: reconcile got % lanes, % seqs, % sizes and % ids', cardinality(_reconcile.lanes), cardinality(_reconcile.seqs),
-      cardinality(_reconcile.sizes), cardinality(_reconcile.ids) USING ERRCODE = '22023', HINT = 'The sizes add up to the number of ids.';
+    RAISE EXCEPTION 'weir: reconcile got % lanes, % seqs, % sizes and % ids, which don''t match', cardinality(_reconcile.lanes), cardinality(_reconcile.seqs),
+      cardinality(_reconcile.sizes), cardinality(_reconcile.ids) USING ERRCODE = '22023', HINT = 'Pass a lane, a seq and a size for each batch; the sizes must add up to the number of ids.';
   END IF;
   PERFORM pg_advisory_xact_lock_shared(1464158548, _reconcile.worker);
   PERFORM weir._check_worker(_reconcile.worker);
   PERFORM pg_advisory_xact_lock_shared(1464158547, 0), pg_advisory_xact_lock(1464158552, _reconcile.worker);  -- after a claim that may still be running
   SELECT r.relogged, r.next INTO released, next
-  FROM weir._relog(_reconcile.worker, 'released', 'its worker did not know of it', _reconcile.lanes, _reconcile.seqs, _reconcile.sizes, _reconcile.ids,
+  FROM weir._relog(_reconcile.worker, 'released', 'the worker did not know that it held this job', _reconcile.lanes, _reconcile.seqs, _reconcile.sizes, _reconcile.ids,
                   coalesce(_reconcile.after, 0)) r;
 END
 $$;
 COMMENT ON FUNCTION weir._reconcile IS
-  'Compares what the database takes a worker to hold with what the worker says it does: lanes[i], seqs[i] name a batch, the next sizes[i] of ids are its jobs that the worker has not recorded. What it does not name is logged again, as not started, unless a transaction that completes it is open. To be called while the worker has no claim under way: after a claim or a connection failed, and now and then. In bounded steps: where next is not NULL, call again with it as after. Errors: 22023, WR001, WR004. Locks: advisory: the worker and claims (shared), the worker''s claims (exclusive, waiting at most 5 s), and its ends once there is something to log. Isolation: READ COMMITTED.';
+  'Compares the attempts that a worker holds according to the database with those that it says it holds: lanes[i] and seqs[i] identify a batch, and the next sizes[i] of ids are its jobs that the worker has not recorded. Other attempts are released, without being used up, unless an open transaction completes them. Call it while the worker has no claim under way: after a claim or a connection failed, and now and then. It works in bounded steps: if next is not NULL, call again and pass it as after. Errors: 22023, WR001 (the worker is unknown or fenced), WR004. Locks: advisory: the worker and claims (shared), the worker''s claims (exclusive, waiting at most 5 s), and its ends if there is something to release. Isolation: READ COMMITTED.';
 
 CREATE OR REPLACE FUNCTION weir._fence(worker integer, reason text DEFAULT 'its worker was fenced') RETURNS boolean
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
@@ -220,9 +222,9 @@ AS $$
 BEGIN
   PERFORM weir._check_isolation('fence'), weir._hold_briefly();
   IF NOT EXISTS (SELECT FROM weir.worker w WHERE w.id = _fence.worker) THEN
-    RAISE EXCEPTION 'weir: worker % is not known', _fence.worker USING ERRCODE = 'WR001';
+    RAISE EXCEPTION 'weir: worker % is unknown', _fence.worker USING ERRCODE = 'WR001', HINT = 'Pass an id that weir.start returned.';
   END IF;
-  -- Results and a claim in flight hold them: their worker is alive enough to be asked again later.
+  -- A record or claim in flight holds one of them: then the worker is alive, and a later call tries again.
   IF NOT (pg_try_advisory_xact_lock(1464158548, _fence.worker) AND pg_try_advisory_xact_lock(1464158552, _fence.worker)) THEN
     RETURN false;
   END IF;
@@ -233,7 +235,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION weir._fence IS
-  'Ends a worker: from the commit on it can neither claim nor record; settle logs again what it left, and the rescuer calls that too. False, and nothing done, while a transaction of the worker''s is claiming or recording. Errors: WR001 (unknown), WR004. Locks: advisory: the worker and its claims (exclusive, tried). Isolation: READ COMMITTED.';
+  'Ends a worker: after the commit it can neither claim nor record. _settle then releases its unfinished attempts; the rescuer calls it too. Returns false, and does nothing, while a transaction of the worker is claiming or recording. Errors: WR001 (the worker is unknown), WR004. Locks: advisory: the worker and its claims (exclusive, tried). Isolation: READ COMMITTED.';
 
 CREATE OR REPLACE FUNCTION weir._settle(worker integer, OUT relogged integer, OUT more boolean, OUT jobs bigint[])
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
@@ -260,7 +262,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION weir._settle IS
-  'Logs again (or fails, if that was their last) attempts that a fenced worker has left unfinished: some thousands in one call; jobs: whose; more: call again. What a transaction that is still open completes waits for how that ends: the rescuer comes back to it. Errors: 22023 (not fenced), WR004. Locks: advisory: claims (shared), the worker''s claims and ends (exclusive, waiting at most 5 s). Isolation: READ COMMITTED.';
+  'Logs unfinished attempts of a fenced worker again (or fails the job, if no attempts are left): some thousands in one call. jobs: their ids; more: call again. Attempts that an open transaction completes are left for a later call. Errors: 22023 (not fenced), WR004. Locks: advisory: claims (shared), the worker''s claims and ends (exclusive, waiting at most 5 s). Isolation: READ COMMITTED.';
 
 CREATE OR REPLACE FUNCTION weir._rescue() RETURNS TABLE (worker integer, reason text, relogged integer, more boolean, error text, jobs bigint[])
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
@@ -269,9 +271,9 @@ SET jit = off
 AS $$
 #variable_conflict use_column
 DECLARE
-  dead   record;
-  steps  integer := 0;
-  is_new boolean := false;
+  lost_worker record;
+  steps       integer := 0;
+  is_new      boolean := false;
 BEGIN
   PERFORM weir._check_isolation('rescue'), weir._hold_briefly();
   IF NOT pg_try_advisory_xact_lock(1464158547, 6) THEN
@@ -282,24 +284,24 @@ BEGIN
     RETURN NEXT;
   END LOOP;
   IF is_new THEN
-    RETURN;  -- who is alive after all waits for the commit
+    RETURN;  -- a missed worker that is alive waits for this commit to write its last word
   END IF;
-  -- Claims wait while a segment is emptied: so does this.
+  -- Like claims, this must not run while a segment is being emptied.
   IF NOT pg_try_advisory_xact_lock_shared(1464158547, 0) THEN
     RETURN;
   END IF;
-  -- Some workers' steps in a call: that is progress, whatever there is. Those of whom an open completion may be all that is left come last,
-  -- and none in an order of its own, so that nobody is hidden for ever behind those that cannot be done with.
-  FOR dead IN
+  -- Each call makes a bounded number of steps. Workers with an open completion come last, because that may be all they have left. The order is
+  -- otherwise random, so that no worker waits forever behind workers that can't be settled.
+  FOR lost_worker IN
     SELECT f.id, f.name FROM weir.worker f
     WHERE f.fenced AND NOT EXISTS (SELECT FROM weir.settled s WHERE s.worker = f.id AND s.no = 9223372036854775807)
     ORDER BY f.id = ANY (ARRAY(SELECT weir._held(1464158553, 'ShareLock'))), random()
   LOOP
-    CONTINUE WHEN NOT pg_try_advisory_xact_lock(1464158552, dead.id);  -- somebody settles it, or its last claim is not over: the others' turn
-    worker := dead.id;
-    reason := dead.name;
+    CONTINUE WHEN NOT pg_try_advisory_xact_lock(1464158552, lost_worker.id);  -- another session settles it, or its last claim has not ended
+    worker := lost_worker.id;
+    reason := lost_worker.name;
     BEGIN
-      SELECT s.relogged, s.more, NULL, s.jobs INTO relogged, more, error, jobs FROM weir._settle(dead.id) s;
+      SELECT s.relogged, s.more, NULL, s.jobs INTO relogged, more, error, jobs FROM weir._settle(lost_worker.id) s;
     EXCEPTION WHEN OTHERS THEN
       relogged := 0;
       more := false;
@@ -313,4 +315,4 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION weir._rescue IS
-  'Fences workers that are gone or were silent past their lease, and logs again what fenced workers have left unfinished, in bounded steps: returns for which, why they ended, how many attempts (NULL for one that is fenced or missed just now), and of which jobs; where more is true, call again; error is why a worker could not be settled, which holds up no other. To be called about twice a second. Locks: advisory step 6, claims (shared) and the workers'' claims (tried); see fence_silent, fence and settle. Isolation: READ COMMITTED.';
+  'Fences workers whose session has ended, or that were silent past their lease, and logs the unfinished attempts of fenced workers again, in bounded steps. Returns for each worker why it ended, how many attempts were logged (NULL for one that was just fenced or missed), and the ids of their jobs; if more is true, call again; error is why a worker could not be settled, which does not delay the others. Call it about twice a second. Errors: WR004. Locks: advisory step 6, claims (shared) and the workers'' claims (tried); see _fence_silent, _fence and _settle. Isolation: READ COMMITTED.';

@@ -1,8 +1,8 @@
--- Segments of the log: which is active, and when a closed one is given back. What giving back takes is in reclaim.sql.
+-- Segments of the log: which one is active, and when a closed one is reclaimed. How it is reclaimed is in reclaim.sql.
 --
--- Segments' states follow from the order of their events, never from the clock. Ages do come from the clock, and it may have been
--- set back since: an event of the future has no age. A segment is opened all the same, which does no harm; and the time
--- that a closed one is kept begins anew.
+-- The states of segments follow from the order of their events, never from the clock. Their ages come from the clock, which may have been
+-- set back: an event of the future has no age. In that case the next segment is opened early, which does no harm, and the
+-- retention of a closed segment starts over.
 
 CREATE OR REPLACE FUNCTION weir._rotate() RETURNS text
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
@@ -12,7 +12,7 @@ AS $$
 #variable_conflict use_column
 DECLARE
   retention interval := (SELECT s.value::interval FROM weir.setting s WHERE s.name = 'completed_retention');
-  bytes     bigint   := (SELECT s.value::bigint / 4 FROM weir.setting s WHERE s.name = 'retention_bytes');
+  max_bytes bigint   := (SELECT s.value::bigint / 4 FROM weir.setting s WHERE s.name = 'retention_bytes');
   active    integer;
   target    integer;
   size      bigint;
@@ -21,7 +21,7 @@ DECLARE
   k         record;
 BEGIN
   PERFORM weir._check_isolation('rotate'), weir._hold_briefly();
-  PERFORM weir._check_cluster();  -- what was enqueued since a move may lie before the old positions, and would not be carried
+  PERFORM weir._check_cluster();  -- jobs that were enqueued since a move may lie before the old positions, and would not be carried
   IF NOT pg_try_advisory_xact_lock(1464158547, 1) THEN
     RETURN NULL;
   END IF;
@@ -30,14 +30,14 @@ BEGIN
   size := weir._segment_bytes(active);
   age := clock_timestamp() - (SELECT s.at FROM weir.segment s WHERE s.log = 'job' AND s.segment = active AND s.event = 'opened' ORDER BY s.no DESC LIMIT 1);
 
-  IF target IS NOT NULL AND (size >= bytes OR age IS NULL OR age < interval '-1 minute' OR age >= greatest(retention / 2, interval '1 second'))
+  IF target IS NOT NULL AND (size >= max_bytes OR age IS NULL OR age < interval '-1 minute' OR age >= greatest(retention / 2, interval '1 second'))
      AND pg_relation_size('weir.job_' || active) + pg_relation_size('weir.batch_' || active) + pg_relation_size('weir.result_' || active) > 0 THEN
     INSERT INTO weir.segment (log, segment, event) VALUES ('job', active, 'closed'), ('job', target, 'opened');
-    PERFORM setval('weir.carried', 0), setval('weir.active_job', target);  -- last: it does not roll back
+    PERFORM setval('weir.carried', 0), setval('weir.active_job', target);  -- last, because it does not roll back
     RETURN 'opened job ' || target;
   END IF;
 
-  -- One that is not active is closed, whatever its last event says: setval stays where a caller rolls back.
+  -- A segment that is not active is closed, whatever its last event: setval is not undone if the caller rolls back.
   FOR k IN SELECT e.segment, e.at FROM (SELECT DISTINCT ON (s.segment) s.* FROM weir.segment s WHERE s.log = 'job' AND s.segment <> active
              ORDER BY s.segment, s.no DESC) e
            WHERE e.event <> 'reclaimed' ORDER BY e.no LOOP
@@ -45,7 +45,7 @@ BEGIN
     IF age < interval '-1 minute' THEN
       INSERT INTO weir.segment (log, segment, event) VALUES ('job', k.segment, 'closed');
     END IF;
-    CONTINUE WHEN age < retention AND NOT (target IS NULL AND size >= bytes / 2);
+    CONTINUE WHEN age < retention AND NOT (target IS NULL AND size >= max_bytes / 2);
     carried := pg_sequence_last_value('weir.carried');
     IF weir._reclaim(k.segment) THEN
       RETURN 'reclaimed job ' || k.segment;
@@ -57,7 +57,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION weir._rotate IS
-  'Takes the next step in the life of segments, if one is due: opens a free segment when the active one is a quarter of retention_bytes or half of completed_retention old; reclaims the oldest closed one, or carries some of it, when completed_retention has passed, or when no free one is left; then see rotate_failures. Returns what it did, or NULL. Locks: advisory step 1 (tried); see reclaim and rotate_failures.';
+  'Takes the next step in the life of segments, if one is due: opens a free segment when the active one has a quarter of retention_bytes, or is half of completed_retention old; reclaims the oldest closed one, or carries some of its jobs, when completed_retention has passed, or when no free one is left; otherwise, see _rotate_failures. Returns what it did, or NULL. Errors: WR003, WR004. Locks: advisory step 1 (tried); see _reclaim and _rotate_failures. Isolation: READ COMMITTED.';
 
 CREATE OR REPLACE FUNCTION weir._segment_state(log text, segment integer) RETURNS text
 LANGUAGE sql STABLE
@@ -68,7 +68,7 @@ AS $$
     SELECT s.event FROM weir.segment s WHERE s.log = _segment_state.log AND s.segment = _segment_state.segment
     ORDER BY s.no DESC LIMIT 1), 'reclaimed')
 $$;
-COMMENT ON FUNCTION weir._segment_state IS 'opened, closed or reclaimed. A segment never used counts as reclaimed.';
+COMMENT ON FUNCTION weir._segment_state IS 'The state of a segment: opened, closed or reclaimed. A segment that was never used counts as reclaimed.';
 
 CREATE OR REPLACE FUNCTION weir._segment_bytes(segment integer) RETURNS bigint
 LANGUAGE sql VOLATILE
@@ -77,4 +77,4 @@ SET jit = off
 AS $$
   SELECT sum(pg_total_relation_size('weir.' || t || '_' || _segment_bytes.segment))::bigint FROM unnest(ARRAY['job', 'batch', 'result']) t
 $$;
-COMMENT ON FUNCTION weir._segment_bytes IS 'What a segment takes on disk, with its indexes and with what lies in TOAST.';
+COMMENT ON FUNCTION weir._segment_bytes IS 'The size of a segment on disk, with indexes and TOAST.';

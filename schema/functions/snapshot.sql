@@ -1,4 +1,4 @@
--- What two snapshots say about the transactions between them.
+-- The transactions that ended between two snapshots, and the lanes in which they have logged jobs.
 
 CREATE OR REPLACE FUNCTION weir._ended_since(since pg_snapshot, snapshot pg_snapshot) RETURNS TABLE (low xid8, high xid8)
 LANGUAGE sql STABLE
@@ -18,7 +18,7 @@ AS $$
   WHERE s.low < s.high
 $$;
 COMMENT ON FUNCTION weir._ended_since IS
-  'The stretches (low included, high not) of transactions that the second snapshot sees as ended and the first did not. It leaves out the 64 oldest in progress, so that a scan does not walk through what they have written: large ones are old. The last stretch may hold younger ones, whose rows nobody sees.';
+  'The ranges (low included, high not) of transactions that the second snapshot sees as ended and the first did not. They exclude the 64 oldest transactions in progress, so that a scan skips the rows of those: large transactions are old. The last range may include younger ones, whose rows nobody sees.';
 
 CREATE OR REPLACE FUNCTION weir._fresh_lanes(since pg_snapshot, snapshot pg_snapshot, max_rows integer DEFAULT 200) RETURNS integer[]
 LANGUAGE plpgsql STABLE
@@ -44,7 +44,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION weir._fresh_lanes IS
-  'The lanes with jobs of transactions that the second snapshot sees as ended and the first did not; NULL when more than so many rows would have to be looked through. It costs what is new, however many lanes there are.';
+  'The lanes with jobs of transactions that the second snapshot sees as ended and the first did not; NULL if more than max_rows rows would have to be read. The cost depends on how many jobs are new, not on how many lanes exist.';
 
 CREATE OR REPLACE FUNCTION weir._fresh_between(running xid8[], top xid8, OUT known boolean[], OUT lanes integer[])
 LANGUAGE plpgsql STABLE
@@ -56,20 +56,20 @@ SET enable_bitmapscan = off
 SET enable_sort = off
 AS $$
 DECLARE
-  most CONSTANT integer := 256;
-  few  CONSTANT integer := 4;
+  max_ranges CONSTANT integer := 256;
+  max_lanes  CONSTANT integer := 4;
 BEGIN
   WITH stretch AS MATERIALIZED (
-    SELECT f.n <= few AS known, CASE WHEN f.n <= few THEN f.lanes END AS lanes
-    FROM generate_series(1, least(cardinality(running), most)) i
+    SELECT f.n <= max_lanes AS known, CASE WHEN f.n <= max_lanes THEN f.lanes END AS lanes
+    FROM generate_series(1, least(cardinality(running), max_ranges)) i
     CROSS JOIN LATERAL (
       SELECT count(*) AS n, array_agg(j.lane) AS lanes FROM (
         SELECT j.lane FROM weir.job j WHERE j.leads AND j.xid > running[i] AND j.xid < coalesce(running[i + 1], top)
           AND running[i + 1]::text::bigint - running[i]::text::bigint IS DISTINCT FROM 1
-        ORDER BY j.xid LIMIT few + 1) j) f)
+        ORDER BY j.xid LIMIT max_lanes + 1) j) f)
   SELECT array_agg(s.known), ARRAY(SELECT DISTINCT l FROM stretch t, unnest(t.lanes) l)
     INTO _fresh_between.known, _fresh_between.lanes FROM stretch s;
 END
 $$;
 COMMENT ON FUNCTION weir._fresh_between IS
-  'Who has logged between transactions in progress, asked once for all lanes: known[i] where at most four lanes have, between the i-th and the next; lanes are those of all such stretches. It looks between the 256 oldest, in the index of what leads, as fresh_lanes does.';
+  'The lanes that have rows of transactions between those in progress, in one query for all lanes: known[i] is true if at most four lanes have any between the i-th and the next transaction in progress, and lanes are the lanes of all such ranges. It covers the 256 oldest ranges, with the index on rows that lead, as _fresh_lanes does.';

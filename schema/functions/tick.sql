@@ -1,6 +1,6 @@
--- Ticks: batches of messages, cut through snapshots. A tick holds whole transactions: those that its snapshot sees and the snapshot of
--- the tick before did not. So no transaction that commits late is lost, nobody waits for the oldest one, and a tick is described by two
--- snapshots, whatever it holds. (PgQ cut its batches so in 2007; its readers need no more than the snapshots either.)
+-- Ticks: batches of messages, cut by snapshots. A tick contains whole transactions: those that its snapshot sees and the snapshot of
+-- the previous tick did not. So no transaction that commits late is lost, no tick waits for the oldest transaction, and two snapshots
+-- describe a tick, whatever it contains. (PgQ has cut its batches in this way since 2007; its readers need only the snapshots, too.)
 
 CREATE OR REPLACE FUNCTION weir._spans(from_xid xid8, snapshot pg_snapshot) RETURNS TABLE (low xid8, high xid8)
 LANGUAGE sql STABLE
@@ -19,7 +19,7 @@ AS $$
   WHERE s.low < s.high AND s.low >= _spans.from_xid
 $$;
 COMMENT ON FUNCTION weir._spans IS
-  'The stretches (low included, high not) of transactions from from_xid on that have ended in the snapshot. Looking only there, a scan never walks through the rows of one in progress.';
+  'The ranges (low included, high not) of transactions from from_xid on that have ended in the snapshot. A scan of only these ranges skips the rows of transactions in progress.';
 
 CREATE OR REPLACE FUNCTION weir._as_committed(snapshot pg_snapshot, xid xid8) RETURNS pg_snapshot
 LANGUAGE plpgsql IMMUTABLE
@@ -28,9 +28,9 @@ SET jit = off
 AS $$
 BEGIN
   IF _as_committed.xid < pg_snapshot_xmax(_as_committed.snapshot) THEN
-    RETURN _as_committed.snapshot;  -- it is not among those in progress, for a snapshot does not list whose it is
+    RETURN _as_committed.snapshot;  -- it is not listed as in progress, because a snapshot does not list its own transaction
   ELSIF _as_committed.xid = pg_snapshot_xmax(_as_committed.snapshot) AND _as_committed.xid = pg_snapshot_xmin(_as_committed.snapshot) THEN
-    RETURN replace('x:x:', 'x', (_as_committed.xid::text::bigint + 1)::text)::pg_snapshot;  -- nobody else: most often, and without a query
+    RETURN replace('x:x:', 'x', (_as_committed.xid::text::bigint + 1)::text)::pg_snapshot;  -- no other transaction: the usual case, which needs no query
   END IF;
   RETURN (SELECT (coalesce(min(x), _as_committed.xid::text::bigint + 1) || ':' || _as_committed.xid::text::bigint + 1 || ':' || coalesce(string_agg(x::text, ',' ORDER BY x), ''))
           FROM (SELECT x::text::bigint FROM pg_snapshot_xip(_as_committed.snapshot) x
@@ -39,7 +39,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION weir._as_committed IS
-  'A transaction''s own snapshot as it would be if that had committed, and nothing else since. Errors: none. Locks: none. Isolation: any.';
+  'A transaction''s own snapshot, as if that transaction had committed, and no other since. Errors: none. Locks: none. Isolation: any.';
 
 CREATE OR REPLACE FUNCTION weir._cut(most_messages integer DEFAULT 0, own_count integer DEFAULT 0, own_size bigint DEFAULT 0, own_segment integer DEFAULT NULL,
                          OUT seq bigint, OUT epoch bigint, OUT prior bigint, OUT at timestamptz, OUT count integer, OUT size bigint,
@@ -54,22 +54,22 @@ SET enable_bitmapscan = off
 AS $$
 #variable_conflict use_column
 DECLARE
-  most       CONSTANT integer := 10000;
-  most_bytes CONSTANT bigint  := 8388608;
-  small      CONSTANT bigint  := 262144;
-  last  weir.tick;
-  low   xid8;
-  high  xid8;
-  late  xid8[]  := '{}';
-  found xid8[];
-  ns    bigint[];
-  sizes bigint[];
-  masks integer[];
-  mask  integer;
-  taken integer := 0;
-  one   boolean;  -- what is new are the transactions of one stretch
-  stop  xid8;
-  this  xid8    := CASE WHEN _cut.own_count > 0 THEN pg_current_xact_id() END;
+  max_count  CONSTANT integer := 10000;
+  max_bytes  CONSTANT bigint  := 8388608;
+  max_inline CONSTANT bigint  := 262144;  -- bytes of messages that are returned with the tick
+  last       weir.tick;
+  low        xid8;
+  high       xid8;
+  late       xid8[]  := '{}';
+  found      xid8[];
+  ns         bigint[];
+  sizes      bigint[];
+  masks      integer[];
+  mask       integer;
+  taken      integer := 0;
+  one_range  boolean;  -- the new transactions form a single range of xids
+  stop       xid8;
+  this       xid8    := CASE WHEN _cut.own_count > 0 THEN pg_current_xact_id() END;
 BEGIN
   prior := weir._epoch_here();
   epoch := prior;
@@ -80,63 +80,63 @@ BEGIN
     RAISE EXCEPTION 'weir: the log of messages comes from another cluster' USING ERRCODE = 'WR003', HINT = 'Call weir.rebase_messages().';
   END IF;
   IF this IS NOT NULL THEN
-    snapshot := weir._as_committed(snapshot, this);  -- what this transaction has published commits with the tick
+    snapshot := weir._as_committed(snapshot, this);  -- the messages of this transaction commit with the tick
   END IF;
 
-  -- What follows is read in later statements, which see more than the snapshot; so each row is found by its transaction, and what was
-  -- committed after the snapshot is in nobody's stretch.
+  -- Later statements see more than the snapshot. So rows are found by their transactions, and transactions that committed after the
+  -- snapshot are in no range.
   low := pg_snapshot_xmax(last.snapshot);
   high := pg_snapshot_xmax(snapshot);
   IF pg_snapshot_xmin(last.snapshot) < low THEN
     late := ARRAY(SELECT x FROM pg_snapshot_xip(last.snapshot) x WHERE pg_visible_in_snapshot(x, _cut.snapshot));
   END IF;
-  one := late = '{}' AND (pg_snapshot_xmin(snapshot) = high OR NOT EXISTS (SELECT FROM pg_snapshot_xip(_cut.snapshot) x WHERE x >= low));
-  IF one AND low = this AND high = (this::text::bigint + 1)::text::xid8 THEN  -- nobody else's transaction is new
+  one_range := late = '{}' AND (pg_snapshot_xmin(snapshot) = high OR NOT EXISTS (SELECT FROM pg_snapshot_xip(_cut.snapshot) x WHERE x >= low));
+  IF one_range AND low = this AND high = (this::text::bigint + 1)::text::xid8 THEN  -- no other transaction is new
     count := _cut.own_count;
     size := _cut.own_size;
     mask := 1 << _cut.own_segment;
-  ELSIF one THEN
+  ELSIF one_range THEN
     SELECT count(*), sum(m.size), bit_or(1 << m.segment) INTO count, size, mask
-    FROM (SELECT m.segment, octet_length(m.payload) AS size FROM weir.message m WHERE m.xid >= low AND m.xid < high LIMIT most + 1) m;
+    FROM (SELECT m.segment, octet_length(m.payload) AS size FROM weir.message m WHERE m.xid >= low AND m.xid < high LIMIT max_count + 1) m;
   END IF;
-  IF NOT one OR count > most OR size > most_bytes THEN
+  IF NOT one_range OR count > max_count OR size > max_bytes THEN
     SELECT array_agg(g.xid ORDER BY g.xid), array_agg(g.n ORDER BY g.xid), array_agg(g.size ORDER BY g.xid), array_agg(g.mask ORDER BY g.xid)
       INTO found, ns, sizes, masks
     FROM (SELECT m.xid, count(*) AS n, sum(m.size) AS size, bit_or(1 << m.segment) AS mask
           FROM (SELECT m.* FROM unnest(late) l(x) CROSS JOIN LATERAL (
-                  SELECT m.xid, m.segment, octet_length(m.payload) AS size FROM weir.message m WHERE m.xid = l.x ORDER BY m.xid, m.id LIMIT most + 1) m
+                  SELECT m.xid, m.segment, octet_length(m.payload) AS size FROM weir.message m WHERE m.xid = l.x ORDER BY m.xid, m.id LIMIT max_count + 1) m
                 UNION ALL
                 SELECT m.* FROM weir._spans(low, _cut.snapshot) p CROSS JOIN LATERAL (
                   SELECT m.xid, m.segment, octet_length(m.payload) AS size FROM weir.message m WHERE m.xid >= p.low AND m.xid < p.high
-                  ORDER BY m.xid, m.id LIMIT most + 1) m) m GROUP BY m.xid) g;
-    -- Whole transactions, as many as make a tick of bounded size; one that is larger is a tick of its own.
+                  ORDER BY m.xid, m.id LIMIT max_count + 1) m) m GROUP BY m.xid) g;
+    -- A tick contains whole transactions up to a bounded size; a larger transaction gets its own tick.
     count := 0;
     size := 0;
     mask := 0;
     WHILE taken < cardinality(found) LOOP
-      EXIT WHEN taken > 0 AND (count + ns[taken + 1] > most OR size + sizes[taken + 1] > most_bytes);
+      EXIT WHEN taken > 0 AND (count + ns[taken + 1] > max_count OR size + sizes[taken + 1] > max_bytes);
       taken := taken + 1;
       count := count + ns[taken];
       size := size + sizes[taken];
       mask := mask | masks[taken];
     END LOOP;
     stop := found[taken + 1];
-    IF count > most THEN
-      -- One transaction, whose rows were not counted to their end; so what follows it in its stretch has not been seen at all.
+    IF count > max_count THEN
+      -- A single transaction, whose rows were not all counted; later transactions of its range have not been read at all.
       SELECT count(*), sum(octet_length(m.payload)), bit_or(1 << m.segment) INTO count, size, mask FROM weir.message m WHERE m.xid = found[1];
       stop := (found[1]::text::bigint + 1)::text::xid8;
     END IF;
   END IF;
   IF count = 0 THEN
     IF pg_sequence_last_value('weir.tick_seq') <> last.seq THEN
-      PERFORM setval('weir.tick_seq', last.seq);  -- an earlier cut was rolled back, and the register was not
+      PERFORM setval('weir.tick_seq', last.seq);  -- an earlier cut was rolled back, but the sequence was not
     END IF;
     count := NULL;
     RETURN;
   END IF;
   whole := stop IS NULL;
   IF NOT whole THEN
-    -- The rest is left for the next tick: this one's snapshot is as if those transactions had not committed yet.
+    -- The other transactions are left for the next tick: the snapshot is changed as if they had not committed yet.
     SELECT (coalesce(min(p.x::text::bigint), max(p.top::text::bigint)) || ':' || max(p.top::text::bigint) || ':'
             || coalesce(string_agg(p.x::text, ',' ORDER BY p.x), ''))::pg_snapshot INTO snapshot
     FROM (
@@ -154,16 +154,16 @@ BEGIN
     prior := weir._epoch_of(last.seq);
   END IF;
   IF this IS NOT NULL THEN
-    PERFORM set_config('weir.cut', seq::text, true);  -- see check_message
+    PERFORM set_config('weir.cut', seq::text, true);  -- see weir._check_message
   END IF;
   IF current_setting('synchronous_commit') = 'off' THEN
-    PERFORM set_config('synchronous_commit', 'on', true);  -- a position that was given out must be there after a crash
+    PERFORM set_config('synchronous_commit', 'on', true);  -- a position that was returned must exist after a crash
   END IF;
   INSERT INTO weir.tick (seq, from_xid, last_id, bytes, at, count, segments, segment, late, snapshot)
   VALUES (_cut.seq, low, _cut.last_id, _cut.size, _cut.at, _cut.count, mask, pg_sequence_last_value('weir.active_message'),
           ARRAY(SELECT x FROM unnest(found[:taken]) x WHERE x = ANY (late)), _cut.snapshot);
   PERFORM setval('weir.tick_seq', seq);
-  IF count <= _cut.most_messages AND size <= small THEN
+  IF count <= _cut.most_messages AND size <= max_inline THEN
     SELECT array_agg(m.id ORDER BY m.id), array_agg(m.xid::text::bigint ORDER BY m.id), array_agg(m.channel ORDER BY m.id), array_agg(m.payload ORDER BY m.id),
            array_agg(m.is_binary ORDER BY m.id), array_agg(m.keep ORDER BY m.id) INTO ids, xids, channels, payloads, binaries, keeps
     FROM weir.message m WHERE m.xid >= least(low, found[1]) AND m.xid < high AND (m.xid = ANY (found[:taken]) OR taken = 0);
@@ -171,7 +171,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION weir._cut IS
-  'Cuts the next tick from what was committed since the last, and says what it is; all null when there was nothing. whole tells that it holds all that was committed before its snapshot. Of one with at most most_messages, and of 256 kB at most, the messages come with it. What this transaction itself has published, own_count messages of own_size bytes in the segment own_segment, counts as committed, for they commit together; after that nothing can be published or cut in it any more (WR004). The caller holds advisory step 4. Errors: WR003. Isolation: READ COMMITTED.';
+  'Cuts the next tick from messages that were committed since the last one, and describes it; everything is NULL if there were none. whole is true if it contains everything that was committed before its snapshot. If it has at most most_messages messages of at most 256 kB together, they are returned with it. Messages that this transaction has published itself, own_count of own_size bytes in the segment own_segment, count as committed, because they commit with the tick; after that, the transaction can neither publish nor cut (WR004). The caller holds advisory step 4. Errors: WR003. Isolation: READ COMMITTED.';
 
 CREATE OR REPLACE FUNCTION weir._await_tick(after bigint, ids bigint DEFAULT NULL, seen pg_snapshot DEFAULT NULL, polls integer DEFAULT 1, pause double precision DEFAULT 0.003,
                           patience integer DEFAULT 0, cuts boolean DEFAULT true, epoch bigint DEFAULT NULL, most_messages integer DEFAULT 0,
@@ -186,36 +186,36 @@ SET enable_seqscan = off
 AS $$
 #variable_conflict use_column
 DECLARE
-  look  integer := 1;
+  poll  integer := 1;
   there bigint;
   floor bigint;
   made  record;
   slept text;
 BEGIN
   IF _await_tick.polls IS NULL OR _await_tick.pause IS NULL OR _await_tick.polls < 1 OR _await_tick.polls * _await_tick.pause > 1 THEN
-    RAISE EXCEPTION 'weir: tick waits at most 1 second: % polls, % s apart', _await_tick.polls, _await_tick.pause USING ERRCODE = '22023';
+    RAISE EXCEPTION 'weir: tick polls for at most 1 second, got % polls, every % s', _await_tick.polls, _await_tick.pause USING ERRCODE = '22023';
   ELSIF _await_tick.after IS NULL OR _await_tick.after < 0 THEN
-    RAISE EXCEPTION 'weir: there is no tick %', coalesce(_await_tick.after::text, 'null') USING ERRCODE = '22023';
+    RAISE EXCEPTION 'weir: after must be the number of a tick, or 0, got %', coalesce(_await_tick.after::text, 'null') USING ERRCODE = '22023';
   END IF;
   PERFORM weir._check_isolation('tick');
   IF _await_tick.cuts AND pg_current_xact_id_if_assigned() IS NOT NULL THEN
     RAISE EXCEPTION 'weir: tick needs a transaction of its own, and this one has written' USING ERRCODE = 'WR004', HINT = 'Call it in autocommit.';
-  ELSIF _await_tick.cuts AND clock_timestamp() - now() > interval '2 seconds' THEN  -- or the server stood still between two messages
+  ELSIF _await_tick.cuts AND clock_timestamp() - now() > interval '2 seconds' THEN  -- or the server was suspended between two messages
     RAISE EXCEPTION 'weir: tick was called inside a transaction that has been open for %', clock_timestamp() - now()
-      USING ERRCODE = '55000', HINT = 'Call it in autocommit: until your commit nobody else could cut a tick. If it was, try again.';
+      USING ERRCODE = '55000', HINT = 'Call it in autocommit: until your commit, no other session could cut a tick. If you did, try again.';
   ELSIF _await_tick.cuts AND pg_is_in_recovery() THEN
-    RAISE EXCEPTION 'weir: ticks are cut on the primary, and this is a standby' USING ERRCODE = '25006', HINT = 'Call it on the primary, or with cuts => false.';
+    RAISE EXCEPTION 'weir: ticks can only be cut on the primary, but this is a standby' USING ERRCODE = '25006', HINT = 'Call it on the primary, or with cuts => false.';
   END IF;
-  -- While nothing happens, no table is touched: a lock would last as long as this call, and keep segments from being given back.
+  -- While nothing happens, no table is read: its lock would be held until this call ends, and block reclaiming.
   LOOP
     there := pg_sequence_last_value('weir.tick_seq');
     ids_now := coalesce(pg_sequence_last_value('weir.message_id'), 0);
     EXIT WHEN there > _await_tick.after OR _await_tick.cuts AND ids_now IS DISTINCT FROM _await_tick.ids;
-    IF _await_tick.cuts AND look > _await_tick.patience THEN
+    IF _await_tick.cuts AND poll > _await_tick.patience THEN
       seen_now := pg_current_snapshot();
       EXIT WHEN seen_now::text IS DISTINCT FROM _await_tick.seen::text;
     END IF;
-    IF look >= _await_tick.polls THEN
+    IF poll >= _await_tick.polls THEN
       IF _await_tick.ids IS NULL THEN
         PERFORM weir._check_position(_await_tick.after, _await_tick.epoch);
       END IF;
@@ -223,14 +223,14 @@ BEGIN
       seen_now := _await_tick.seen;
       RETURN;
     END IF;
-    look := look + 1;
+    poll := poll + 1;
     slept := pg_sleep(_await_tick.pause);
   END LOOP;
 
   PERFORM weir._check_position(_await_tick.after, _await_tick.epoch);
   seen_now := pg_current_snapshot();
   FOR attempt IN 1..2 LOOP
-    -- The register may be ahead, so it is the table that says whether a tick is missing.
+    -- The sequence may be ahead, so only the table shows whether the tick exists.
     IF attempt = 2 OR there > _await_tick.after THEN
       SELECT array_agg(t.seq ORDER BY t.seq), array_agg(t.at ORDER BY t.seq), array_agg(t.count ORDER BY t.seq), array_agg(t.bytes ORDER BY t.seq),
              array_agg((SELECT e.epoch FROM weir.epoch e WHERE e.from_tick <= t.seq ORDER BY e.from_tick DESC LIMIT 1) ORDER BY t.seq)
@@ -241,11 +241,11 @@ BEGIN
     IF seqs IS NOT NULL OR NOT _await_tick.cuts THEN
       ids_now := NULL;  -- there may be more
       IF seqs IS NULL AND there > _await_tick.after THEN
-        slept := pg_sleep(_await_tick.pause);  -- it is being committed, or nobody has cut since a cut was rolled back
+        slept := pg_sleep(_await_tick.pause);  -- the tick is being committed, or no tick has been cut since a cut was rolled back
       END IF;
       EXIT;
     ELSIF NOT pg_try_advisory_xact_lock(1464158547, 4) THEN
-      -- Whoever gets the lock cuts; all others read what was cut. Who did not get it must look again.
+      -- The session that gets the lock cuts; all others read the tick in another poll.
       ids_now := NULL;
       slept := pg_sleep(_await_tick.pause / 3);
     ELSE
@@ -253,7 +253,7 @@ BEGIN
       IF made.seq = _await_tick.after + 1 THEN
         seqs := ARRAY[made.seq]; ats := ARRAY[made.at]; counts := ARRAY[made.count]; sizes := ARRAY[made.size]; epochs := ARRAY[made.epoch];
         message_ids := made.ids; xids := made.xids; channels := made.channels; payloads := made.payloads; binaries := made.binaries; keeps := made.keeps;
-        ids_now := CASE WHEN made.whole THEN made.last_id END;  -- else there is more
+        ids_now := CASE WHEN made.whole THEN made.last_id END;  -- otherwise there is more
         seen_now := made.snapshot;
         EXIT;
       ELSIF made.seq IS NOT NULL THEN
@@ -261,15 +261,15 @@ BEGIN
       END IF;
     END IF;
   END LOOP;
-  floor := pg_sequence_last_value('weir.tick_floor');  -- after the look
+  floor := pg_sequence_last_value('weir.tick_floor');  -- after reading the table
   IF _await_tick.after < floor THEN
-    RAISE EXCEPTION 'weir: ticks up to % have been truncated, and those after % were asked for', floor, _await_tick.after
+    RAISE EXCEPTION 'weir: the ticks after % can''t be read, because those up to % have been truncated', _await_tick.after, floor
       USING ERRCODE = 'WR005', DETAIL = weir._epoch_of(floor) || '.' || floor;
   END IF;
 END
 $$;
 COMMENT ON FUNCTION weir._await_tick IS
-  'Returns the ticks after a given one, at most 100, and cuts the next if there is none and cuts is true. The messages of one that it has cut come with it, if there are at most most_messages, of 256 kB. With the epoch of that given one it is refused where the log has been set back and has grown past it again. Looks up to so many times, pause seconds apart; ids and seen are what an earlier call returned: while nothing has been published or committed since then, only counters are looked at. A commit alone counts from look patience + 1 on. Errors: WR003 (see rebase_messages), WR004 (not in autocommit), WR005 (truncated; the detail is epoch.tick of the last that was), WR006 (see check_position; not looked at again while nothing changes), 22023, 25006. Locks: advisory step 4 (tried). Isolation: READ COMMITTED. It holds a snapshot while it waits: at most 1 second.';
+  'Returns the ticks after a given one, up to 100; if there are none and cuts is true, cuts the next. The messages of a tick that it has cut are returned with it, if there are at most most_messages, of at most 256 kB. If epoch, the epoch of the given tick, is passed, a position that was lost when the log was set back is refused. It polls up to polls times, every pause seconds. ids and seen are ids_now and seen_now of an earlier call: while nothing has been published or committed since then, it reads only counters. From poll patience + 1 on, a commit without messages counts too. Errors: WR003 (see rebase_messages), WR004 (not in READ COMMITTED autocommit), WR005 (truncated; the detail is epoch.tick of the last truncated one), WR006 (see _check_position; not checked again while nothing changes), 22023, 25006 (cuts on a standby), 55000 (the transaction is old: try again). Locks: advisory step 4 (tried). Isolation: READ COMMITTED. It holds a snapshot while it waits, for at most 1 second.';
 
 CREATE OR REPLACE FUNCTION weir.ticks(after bigint, ids bigint DEFAULT NULL, polls integer DEFAULT 1, pause double precision DEFAULT 0.003, epoch bigint DEFAULT NULL,
                                       OUT seqs bigint[], OUT ats timestamptz[], OUT counts integer[], OUT sizes bigint[], OUT epochs bigint[],
@@ -281,13 +281,13 @@ AS $$
 BEGIN
   SELECT t.* INTO seqs, ats, counts, sizes, epochs, ids_now, seen_now
   FROM weir._await_tick(ticks.after, ids => ticks.ids, polls => ticks.polls, pause => ticks.pause, cuts => false, epoch => ticks.epoch) t;
-  RAISE SQLSTATE 'WR099';  -- lets go of the tables, as every look does
+  RAISE SQLSTATE 'WR099';  -- releases the tables' locks, as every inspection does
 EXCEPTION WHEN SQLSTATE 'WR099' THEN
   RETURN;
 END
 $$;
 COMMENT ON FUNCTION weir.ticks IS
-  'weir.tick for who reads and does not cut: a lock that a cut takes lasts until its transaction ends, so subscribers could stop everybody by not ending theirs. They see what hubs cut. Errors, isolation: as weir.tick with cuts => false. Locks: none that others wait for, and none that outlast the call.';
+  'Returns the ticks after a given one, up to 100, which hubs have cut; it cuts none. It polls up to polls times, every pause seconds, until there are any; pass ids_now of the previous call as ids, and the epoch of the given tick as epoch, so that a position that was lost when the log was set back is refused. Errors: WR005 (truncated; the detail is epoch.tick of the last truncated one), WR006 (the tick does not belong to this log; the detail is epoch.tick of the last one to continue from), 22023, WR004 (not in READ COMMITTED). Locks: none that others wait for, and none after the call. Isolation: READ COMMITTED. It holds a snapshot while it waits, for at most 1 second.';
 
 CREATE OR REPLACE FUNCTION weir.read(tick bigint, after_id bigint DEFAULT 0, max_rows integer DEFAULT 10000, epoch bigint DEFAULT NULL)
 RETURNS TABLE (id bigint, xid xid8, channel text, payload bytea, is_binary boolean, keep boolean)
@@ -300,14 +300,14 @@ SET enable_bitmapscan = off
 AS $$
 #variable_conflict use_column
 DECLARE
-  most_bytes CONSTANT bigint := 8388608;
-  t   weir.tick;
-  one xid8;
+  max_bytes CONSTANT bigint := 8388608;
+  t         weir.tick;
+  one       xid8;
 BEGIN
-  -- What is returned outlasts the locks on the tables, so payloads are fetched and copied here (|| ''): where they lie may be truncated next.
+  -- The result outlives the locks on the tables, so payloads are fetched and copied here (|| ''): TOAST may be truncated right after.
   SELECT k.* INTO t FROM weir.tick k WHERE k.seq = read.tick;
-  IF t.count > 10000 OR t.bytes > most_bytes THEN
-    -- One transaction: in the order of the index.
+  IF t.count > 10000 OR t.bytes > max_bytes THEN
+    -- A single transaction, read in the order of the index.
     one := t.late[1];
     IF one IS NULL THEN
       SELECT m.xid INTO one FROM weir._spans(t.from_xid, t.snapshot) p
@@ -316,7 +316,7 @@ BEGIN
     RETURN QUERY SELECT m.id, m.xid, m.channel, m.payload || '', m.is_binary, m.keep
       FROM (SELECT m.*, sum(octet_length(m.payload)) OVER (ORDER BY m.id) - octet_length(m.payload) AS before
             FROM (SELECT m.* FROM weir.message m WHERE m.xid = one AND m.id > read.after_id ORDER BY m.xid, m.id LIMIT read.max_rows) m) m
-      WHERE m.before < most_bytes ORDER BY m.id;
+      WHERE m.before < max_bytes ORDER BY m.id;
   ELSE
     RETURN QUERY SELECT m.id, m.xid, m.channel, m.payload || '', m.is_binary, m.keep
       FROM (SELECT m.* FROM weir._spans(t.from_xid, t.snapshot) p
@@ -325,22 +325,22 @@ BEGIN
             SELECT m.* FROM unnest(t.late) l(x) CROSS JOIN LATERAL (SELECT m.* FROM weir.message m WHERE m.xid = l.x OFFSET 0) m) m
       WHERE m.id > read.after_id ORDER BY m.id LIMIT read.max_rows;
   END IF;
-  -- TRUNCATE empties a table for old snapshots too, so this comes last: it is raised before anything is truncated.
+  -- TRUNCATE empties a table for old snapshots too, so this check comes last: tick_floor is raised before anything is truncated.
   IF read.tick <= pg_sequence_last_value('weir.tick_floor') THEN
     RAISE EXCEPTION 'weir: tick % has been truncated', read.tick
       USING ERRCODE = 'WR005', DETAIL = weir._epoch_of(pg_sequence_last_value('weir.tick_floor')) || '.' || pg_sequence_last_value('weir.tick_floor');
   ELSIF t.seq IS NULL THEN
-    RAISE EXCEPTION 'weir: there is no tick %', read.tick USING ERRCODE = '22023';
+    RAISE EXCEPTION 'weir: tick % does not exist', coalesce(read.tick::text, 'null') USING ERRCODE = '22023';
   ELSIF read.epoch IS NOT NULL THEN
     PERFORM weir._check_position(read.tick, read.epoch);
   END IF;
-  RAISE SQLSTATE 'WR099';  -- lets go of the tables, as every look does
+  RAISE SQLSTATE 'WR099';  -- releases the tables' locks, as every inspection does
 EXCEPTION WHEN SQLSTATE 'WR099' THEN
   RETURN;
 END
 $$;
 COMMENT ON FUNCTION weir.read IS
-  'The messages of a tick after a given id, in order of publishing: at most max_rows, and of a tick that is longer than 10000 or larger than 8 MB about 8 MB at most. Errors: WR005 (truncated; the detail is epoch.tick of the last that was), WR006 (the tick is of another epoch; see check_position), 22023. Locks: none that others wait for, and none that outlast the call. Isolation: READ COMMITTED.';
+  'Returns the messages of a tick after a given id, in the order of publishing: up to max_rows; from a tick of more than 10000 messages or 8 MB, about 8 MB at most. Errors: WR005 (truncated; the detail is epoch.tick of the last truncated one), WR006 (the tick has another epoch; the detail is epoch.tick of the last one to continue from), 22023. Locks: none that others wait for, and none after the call. Isolation: READ COMMITTED.';
 
 CREATE OR REPLACE FUNCTION weir.newest_tick() RETURNS bigint
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
@@ -363,4 +363,4 @@ EXCEPTION WHEN SQLSTATE 'WR099' THEN
 END
 $$;
 COMMENT ON FUNCTION weir.newest_tick IS
-  'The newest tick. Errors: WR003 (the log comes from another cluster and needs weir.rebase_messages). Locks: none that others wait for, and none that outlast the call. Isolation: any.';
+  'Returns the newest tick. Errors: WR003 (the log comes from another cluster: call weir.rebase_messages). Locks: none that others wait for, and none after the call. Isolation: any.';

@@ -1,4 +1,4 @@
--- Small tables that grow all the time.
+-- Cleaning up small tables that grow all the time.
 
 CREATE OR REPLACE FUNCTION weir._tidy() RETURNS text
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
@@ -9,7 +9,7 @@ AS $$
 #variable_conflict use_column
 DECLARE
   next_ring integer := (pg_sequence_last_value('weir.watched') / 300000 + 1) % 3;
-  looked    bigint;
+  job_id    bigint;
   forgotten integer := 0;
   lanes     integer;
   j         weir.job_info;
@@ -21,7 +21,7 @@ BEGIN
   IF weir._set_twins_aside() > 0 THEN
     RETURN 'set twins aside';
   END IF;
-  -- Small tables that grow all the time are insert-only too: emptied whole, and what still counts put back.
+  -- These small tables are insert-only too: they are truncated, and rows that still count are inserted again.
   IF pg_relation_size('weir.last_word_' || next_ring) > 0 THEN
     EXECUTE format('LOCK TABLE weir.last_word_%s IN ACCESS EXCLUSIVE MODE NOWAIT', next_ring);
     EXECUTE format('TRUNCATE weir.last_word_%s', next_ring);
@@ -53,16 +53,16 @@ BEGIN
   ELSIF pg_relation_size('weir.worker') > 131072 AND weir._forget_workers() > 0 THEN
     RETURN 'forgot workers';
   ELSIF pg_relation_size('weir.cancellation') > 1048576 THEN
-    -- A part of them at a time, from where the last call stopped: those of jobs in the far future stay.
-    FOR looked IN SELECT c.id FROM weir.cancellation c WHERE c.id > coalesce(pg_sequence_last_value('weir.cancel_looked'), 0) ORDER BY c.id LIMIT 1000 LOOP
-      SELECT i.* INTO j FROM weir.job_info(looked) i;
+    -- A part at a time, from where the last call stopped, because cancellations of jobs in the far future must stay.
+    FOR job_id IN SELECT c.id FROM weir.cancellation c WHERE c.id > coalesce(pg_sequence_last_value('weir.cancel_looked'), 0) ORDER BY c.id LIMIT 1000 LOOP
+      SELECT i.* INTO j FROM weir.job_info(job_id) i;
       IF j.state IS NULL OR j.finished_at IS NOT NULL THEN
-        DELETE FROM weir.cancellation c WHERE c.id = looked;
+        DELETE FROM weir.cancellation c WHERE c.id = job_id;
         forgotten := forgotten + 1;
       END IF;
       EXIT WHEN clock_timestamp() - now() > interval '100 ms';
     END LOOP;
-    PERFORM setval('weir.cancel_looked', coalesce(looked, 0));  -- after the last from the beginning
+    PERFORM setval('weir.cancel_looked', coalesce(job_id, 0));  -- after the last one, it starts over
     IF forgotten > 0 THEN
       RETURN 'forgot ' || forgotten || ' cancellations';
     END IF;
@@ -70,11 +70,11 @@ BEGIN
   lanes := weir._forget_ended();
   RETURN CASE WHEN lanes > 0 THEN 'trimmed ' || lanes || ' lanes' END;
 EXCEPTION WHEN lock_not_available THEN
-  RETURN NULL;  -- in use: later
+  RETURN NULL;  -- in use: try again later
 END
 $$;
 COMMENT ON FUNCTION weir._tidy IS
-  'One small chore at a time: sets twins aside, empties the heartbeat ring ahead of its turn, compacts the promoter''s cursor, the history of segments and how far workers have settled by TRUNCATE, and deletes what thousands of ended workers and cancellations have left, of these a part at a time: it looks at up to 1000, for 0.1 s; and has idle lanes forget transactions that have ended (see forget_ended). Returns what it did, or NULL. Errors: WR003, WR004. Locks: advisory step 3 (tried), ACCESS EXCLUSIVE NOWAIT on a table that it truncates; and see forget_ended.';
+  'Does one small chore at a time: sets twins aside; truncates the next table of last words ahead of its turn; compacts the cursor of promotion, the history of segments and the progress of settling by TRUNCATE; deletes ended workers, and cancellations of ended jobs, once there are thousands, checking up to 1000 for at most 0.1 s; and trims idle lanes (see _forget_ended). Returns what it did, or NULL. Errors: WR003, WR004. Locks: advisory step 3 (tried), ACCESS EXCLUSIVE NOWAIT on a table that it truncates; see _forget_ended. Isolation: READ COMMITTED.';
 
 CREATE OR REPLACE FUNCTION weir._set_twins_aside() RETURNS integer
 LANGUAGE plpgsql VOLATILE
@@ -93,7 +93,7 @@ BEGIN
       SELECT EXISTS (SELECT FROM weir.job j WHERE j.lane = k.id * 4 + p AND (j.xid, j.id) > (coalesce(s.pos_xid, '0'), coalesce(s.pos_id, 0)))
           OR EXISTS (SELECT FROM unnest(s.pending, s.pending_after) w(xid, after) CROSS JOIN LATERAL (
                SELECT FROM weir.job j WHERE j.lane = k.id * 4 + p AND j.xid = w.xid AND j.id > w.after LIMIT 1) j)
-          -- What runs may run again.
+          -- A running job may be tried again.
           OR NOT k.aside AND EXISTS (SELECT FROM weir.batch b CROSS JOIN unnest(b.ids) i(id) WHERE b.lane = k.id * 4 + p AND NOT EXISTS (
                SELECT FROM weir.result r WHERE r.lane = b.lane AND r.seq = b.seq AND i.id = ANY (r.ids))) AS is_busy
       FROM (SELECT 1) one LEFT JOIN LATERAL (
@@ -103,10 +103,10 @@ BEGIN
   WHERE q.id = t.id AND q.aside = t.is_busy;
   GET DIAGNOSTICS n = ROW_COUNT;
   IF n > 0 THEN
-    PERFORM nextval('weir.control');  -- workers look everywhere
+    PERFORM nextval('weir.control');  -- workers poll all queues
   END IF;
   RETURN n;
 END
 $$;
 COMMENT ON FUNCTION weir._set_twins_aside IS
-  'Sets aside the twins of queues in which nothing is to be done, so that claims do not look at them any more, and takes back those where there is: a transaction may have looked the queue up before its older twin was there, and log a job long after. Returns how many changed.';
+  'Sets aside the twins of queues that have no jobs, so that claims skip them, and takes back those that have: a transaction may have looked up the queue before its older twin was visible, and enqueue a job long after. Returns how many changed.';

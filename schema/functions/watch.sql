@@ -1,4 +1,4 @@
--- What an idle worker looks at, without a table.
+-- How an idle worker polls without reading a table.
 
 CREATE OR REPLACE FUNCTION weir._watch(jobs bigint, control bigint, seen pg_snapshot, upto xid8, polls integer DEFAULT 1, pause double precision DEFAULT 0.003,
                            OUT jobs_now bigint, OUT control_now bigint, OUT seen_now pg_snapshot, OUT upto_now xid8, OUT ended boolean)
@@ -11,9 +11,9 @@ DECLARE
   slept text;
 BEGIN
   IF _watch.polls IS NULL OR _watch.pause IS NULL OR _watch.polls < 1 OR _watch.polls * _watch.pause > 1 THEN
-    RAISE EXCEPTION 'weir: watch waits at most 1 second: % polls, % s apart', _watch.polls, _watch.pause USING ERRCODE = '22023';
+    RAISE EXCEPTION 'weir: watch polls for at most 1 second, got % polls, every % s', _watch.polls, _watch.pause USING ERRCODE = '22023';
   END IF;
-  -- Assignments, not queries: a look costs some microseconds, and touches two sequences only.
+  -- Assignments, not queries: a poll takes some microseconds, and reads only two sequences.
   LOOP
     jobs_now := coalesce(pg_sequence_last_value('weir.job_id'), 0);
     control_now := coalesce(pg_sequence_last_value('weir.control'), 0);
@@ -22,7 +22,7 @@ BEGIN
     ended := _watch.seen IS NULL OR _watch.upto IS NULL;
     IF NOT ended AND pg_snapshot_xmin(_watch.seen) < _watch.upto AND seen_now::text <> _watch.seen::text THEN
       ended := EXISTS (SELECT FROM pg_snapshot_xip(_watch.seen) x WHERE x < _watch.upto AND pg_visible_in_snapshot(x, seen_now))
-        -- And those that the snapshot could not list yet, being newer than all that had ended.
+        -- And transactions that the snapshot could not list yet, because they are newer than all that had ended.
         OR least(pg_snapshot_xmax(seen_now), _watch.upto)::text::bigint - pg_snapshot_xmax(_watch.seen)::text::bigint
            > (SELECT count(*) FROM pg_snapshot_xip(seen_now) x WHERE x >= pg_snapshot_xmax(_watch.seen) AND x < _watch.upto);
     END IF;
@@ -30,11 +30,11 @@ BEGIN
     _watch.polls := _watch.polls - 1;
     slept := pg_sleep(_watch.pause);
   END LOOP;
-  -- Whoever has drawn from a counter by now has a transaction id below the next one that would be given out.
+  -- Each transaction that has drawn from a counter so far has an id below the next one to be assigned.
   upto_now := CASE WHEN moved OR _watch.upto IS NULL
                    THEN (pg_snapshot_xmax(seen_now)::text::bigint + age(pg_snapshot_xmax(seen_now)::xid))::text::xid8
                    ELSE _watch.upto END;
 END
 $$;
 COMMENT ON FUNCTION weir._watch IS
-  'For an idle worker: looks up to so many times, pause seconds apart, until the counters differ from those given, or a transaction below upto has ended that was in progress in seen: all of it as an earlier call returned it (at first 0, 0, NULL, NULL). jobs_now moves with every job logged, control_now with every cancellation and new queue, both even before the commit; ended tells of the transactions. Errors: 22023. Locks: none that others wait for. Isolation: READ COMMITTED, in autocommit. It holds a snapshot while it waits: at most 1 second.';
+  'For an idle worker: polls up to polls times, every pause seconds, until the counters differ from those passed, or a transaction below upto has ended that was in progress in seen. Pass what the previous call returned (at first 0, 0, NULL, NULL). jobs_now changes with every job that is logged, control_now with every cancellation and new queue, both before the commit; ended reports whether a transaction has ended. Errors: 22023. Locks: none that others wait for. Isolation: READ COMMITTED, in autocommit. It holds a snapshot while it waits, for at most 1 second.';

@@ -1,4 +1,4 @@
--- Workers: start, heartbeat, and who is fenced.
+-- Workers: registration, heartbeats, and the check that a worker is not fenced.
 
 CREATE OR REPLACE FUNCTION weir._start(name text, queues text[], lease interval DEFAULT '30 seconds') RETURNS integer
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
@@ -9,8 +9,8 @@ DECLARE
   new_id integer;
   q      text;
 BEGIN
-  IF _start.lease IS NULL OR _start.lease < interval '1 second' OR _start.lease > interval '5 minutes' THEN  -- what the heartbeat ring holds
-    RAISE EXCEPTION 'weir: a worker''s lease must be 1 second to 5 minutes, got %', _start.lease USING ERRCODE = '22023';
+  IF _start.lease IS NULL OR _start.lease < interval '1 second' OR _start.lease > interval '5 minutes' THEN  -- the range that the ring of last words covers
+    RAISE EXCEPTION 'weir: a worker''s lease must be 1 second to 5 minutes, got %', coalesce(_start.lease::text, 'null') USING ERRCODE = '22023';
   ELSIF length(_start.name) > 200 THEN
     RAISE EXCEPTION 'weir: worker name too long: % characters, at most 200 are allowed', length(_start.name) USING ERRCODE = '22023';
   END IF;
@@ -19,18 +19,18 @@ BEGIN
     PERFORM weir._check_job(q, 'any', '{}', 2, 1, NULL);
     PERFORM weir._queue_id(q);
   END LOOP;
-  -- A failover or a restore may take the sequence back while a process of before lives: each timeline has ids of its own. And nobody may
-  -- work under one that a crash can take away.
+  -- A failover or a restore may set the sequence back while an earlier process is alive, so each timeline has its own ids. The commit is
+  -- synchronous, because no worker may use an id that a crash can undo.
   PERFORM weir._commit_synchronously();
   new_id := (('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::bigint - 1) % 127 * 16777216 + nextval('weir.worker_id') % 16777216;
   INSERT INTO weir.worker (id, fenced, at, lease, name, queues)
   VALUES (new_id, false, clock_timestamp(), _start.lease, coalesce(_start.name, ''), coalesce(_start.queues, '{}'));
-  PERFORM weir._note_word(new_id, 'beats', 0);  -- nobody else knows of it yet
+  PERFORM weir._note_word(new_id, 'beats', 0);  -- without a lock: no other session knows the id yet
   RETURN new_id;
 END
 $$;
 COMMENT ON FUNCTION weir._start IS
-  'Registers a worker, makes its queues and returns its id. From then on it must call heartbeat well within its lease, or its jobs are given to others. Errors: 22023; WR003 (the log comes from another cluster). Locks: none that others wait for. Isolation: any.';
+  'Registers a worker, creates its queues and returns its id. From then on it must call heartbeat well within its lease, or other workers get its jobs. Errors: 22023; WR003 (the log comes from another cluster). Locks: none that others wait for. Isolation: any.';
 
 CREATE OR REPLACE FUNCTION weir.heartbeat(worker integer, running integer DEFAULT 0,
                                OUT fenced boolean, OUT workers integer, OUT sharing integer)
@@ -41,18 +41,18 @@ SET jit = off
 AS $$
 #variable_conflict use_column
 DECLARE
-  said    text := current_setting('weir.attends', true);
-  attends boolean := coalesce(split_part(said, ' ', 1) = heartbeat.worker::text, false);
+  before  text := current_setting('weir.attends', true);
+  attends boolean := coalesce(split_part(before, ' ', 1) = heartbeat.worker::text, false);
   word    text := heartbeat.worker || ' ' || coalesce(heartbeat.running, 0);
-  writes  boolean := said IS DISTINCT FROM word;
+  writes  boolean := before IS DISTINCT FROM word;
 BEGIN
   IF attends THEN
-    IF NOT pg_advisory_unlock_shared(1464158554, heartbeat.worker) THEN  -- of two: somebody has let go of all that this session had locked
+    IF NOT pg_advisory_unlock_shared(1464158554, heartbeat.worker) THEN  -- of two: all locks of this session were released
       writes := true;
       PERFORM pg_advisory_lock_shared(1464158554, heartbeat.worker);
     END IF;
     PERFORM pg_advisory_lock_shared(1464158554, heartbeat.worker);
-    -- A heartbeat by another connection may have come late. It renews nothing later on, so it must not stay the last word.
+    -- A delayed heartbeat of another connection may have become the last word. No other will follow it, so it must not stay.
     writes := writes OR coalesce(weir._last_says(heartbeat.worker) <> 'attends', false);
   END IF;
   IF writes THEN
@@ -72,7 +72,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION weir.heartbeat IS
-  'Renews a worker''s lease; tells whether it is fenced, how many workers live, and how many of them share a queue with it. By a session that attends for the worker it writes only what has changed, and an idle worker uses up no transaction id. Locks: advisory: the worker''s last word (shared; a rescuer is waited for, at most 5 s). Isolation: any. Commits asynchronously.';
+  'Renews a worker''s lease; returns whether the worker is fenced, how many workers are alive, and how many of them share a queue with it. In a session that attends for the worker, it writes only changes, so an idle worker uses no transaction ids. An unknown worker counts as fenced. Errors: 55P03 (the lock was not available within 5 s). Locks: advisory: the worker''s last word (shared; it waits only for a rescuer, at most 5 s). Isolation: any. Commits asynchronously.';
 
 CREATE OR REPLACE FUNCTION weir._check_worker(worker integer) RETURNS text[]
 LANGUAGE plpgsql STABLE
@@ -84,22 +84,22 @@ DECLARE
   is_fenced boolean;
   w         record;
 BEGIN
-  -- At most two rows, and in this order.
+  -- At most two rows; a fence comes first.
   FOR w IN SELECT k.fenced, k.queues FROM weir.worker k WHERE k.id = _check_worker.worker ORDER BY k.fenced DESC LOOP
     is_fenced := w.fenced;
     EXIT;
   END LOOP;
   IF is_fenced IS NULL THEN
-    RAISE EXCEPTION 'weir: worker % is not known', _check_worker.worker
-      USING ERRCODE = 'WR001', HINT = 'Call weir.start first.';
+    RAISE EXCEPTION 'weir: worker % is unknown', _check_worker.worker
+      USING ERRCODE = 'WR001', HINT = 'Pass an id that weir.start returned.';
   ELSIF is_fenced THEN
-    RAISE EXCEPTION 'weir: worker % is fenced: it has stopped or was silent past its lease, and its jobs were given to others', _check_worker.worker
-      USING ERRCODE = 'WR001', HINT = 'Drop what it was doing and start again under a new id from weir.start.';
+    RAISE EXCEPTION 'weir: worker % is fenced: it stopped or was silent past its lease, and other workers get its jobs', _check_worker.worker
+      USING ERRCODE = 'WR001', HINT = 'Drop its jobs, and start again with a new id from weir.start.';
   END IF;
   RETURN w.queues;
 END
 $$;
-COMMENT ON FUNCTION weir._check_worker IS 'The queues of a worker; raises WR001 unless it was started and is not fenced. The caller holds the worker''s lock.';
+COMMENT ON FUNCTION weir._check_worker IS 'Returns the queues of a worker; raises WR001 unless it was started and is not fenced. The caller holds the worker''s lock.';
 
 CREATE OR REPLACE FUNCTION weir._forget_workers() RETURNS integer
 LANGUAGE plpgsql VOLATILE
@@ -107,19 +107,19 @@ SET search_path = pg_catalog, pg_temp
 SET jit = off
 AS $$
 DECLARE
-  gone integer[];
+  ended integer[];
 BEGIN
-  -- Not one that has left something.
-  SELECT array_agg(e.id) INTO gone
+  -- A worker with unfinished attempts is kept.
+  SELECT array_agg(e.id) INTO ended
   FROM (SELECT f.id, f.at, row_number() OVER (ORDER BY f.at DESC, f.id DESC) AS nr FROM weir.worker f WHERE f.fenced) e
   WHERE (e.nr > 1000 OR e.at < now() - interval '1 day') AND EXISTS (SELECT FROM weir.settled s WHERE s.worker = e.id AND s.no = 9223372036854775807);
-  IF gone IS NULL THEN
+  IF ended IS NULL THEN
     RETURN 0;
   END IF;
-  DELETE FROM weir.worker w USING unnest(gone) g(id) WHERE w.id = g.id;
-  DELETE FROM weir.attendance a USING unnest(gone) g(id) WHERE a.worker = g.id;
-  RETURN cardinality(gone);
+  DELETE FROM weir.worker w USING unnest(ended) g(id) WHERE w.id = g.id;
+  DELETE FROM weir.attendance a USING unnest(ended) g(id) WHERE a.worker = g.id;
+  RETURN cardinality(ended);
 END
 $$;
 COMMENT ON FUNCTION weir._forget_workers IS
-  'Deletes workers that have ended and left nothing, but for the newest thousand of the last day: what every heartbeat looks through stays about as large as the fleet. Results of such a worker are refused all the same, for it is unknown. Returns how many.';
+  'Deletes ended workers that have no unfinished attempts, except the newest thousand of the last day, so that heartbeats read about as many rows as workers are alive. Their results are still refused, because they are unknown then. Returns how many.';

@@ -1,8 +1,8 @@
--- The log and everything beside it. Nothing here is updated or deleted on a hot path:
--- rows are inserted, read through positions, and given back by TRUNCATE, a segment at a time.
+-- The log of jobs, and all tables that belong to it. Nothing here is updated or deleted on a hot path:
+-- rows are inserted, read through positions, and reclaimed by TRUNCATE, a segment at a time.
 --
 -- Advisory locks are transaction-level and two-keyed. The first key says what is locked:
---   1464158546  a lane            (second key: lane)      exclusive: claim, and who carries its jobs into another segment
+--   1464158546  a lane            (second key: lane)      exclusive: claim, and carrying the lane's jobs into another segment
 --   1464158547  a step            (second key: step)      see below
 --   1464158548  a worker          (second key: worker)    shared: record; exclusive: fence
 --   1464158549  a segment         (second key: segment)   shared: record, complete; exclusive: reclaim, rebase
@@ -13,29 +13,29 @@
 --   1464158554  a worker's attendance (second key: worker)  shared, for the session: attend (the one lock that a session holds)
 --   1464158555  a worker's last word (second key: worker)  shared: attend, heartbeat; exclusive, tried: rescue
 -- Steps: 0 guards claims against reclaiming (shared: claim; exclusive: reclaim, rebase);
---        1 rotation, reclaiming and re-basing; 2 promotion; 3 tidying; 6 rescue.
+--        1 rotation, reclaiming and rebasing; 2 promotion; 3 tidying; 6 rescue.
 
 COMMENT ON SCHEMA weir IS 'Weir: background jobs on an insert-only log. Call the functions; the tables are private.';
 
 -- Registers are sequences: read without a snapshot, written without a dead row.
 CREATE SEQUENCE weir.job_id AS bigint;
-COMMENT ON SEQUENCE weir.job_id IS 'Job ids. Its last_value also tells an idle worker whether anything was enqueued since it last looked.';
+COMMENT ON SEQUENCE weir.job_id IS 'Job ids. An idle worker compares its last_value with the one of its last poll to find out whether anything was enqueued in between.';
 CREATE SEQUENCE weir.control AS bigint;
-COMMENT ON SEQUENCE weir.control IS 'Counts what running workers must hear of: cancellations, pauses, new queues.';
+COMMENT ON SEQUENCE weir.control IS 'Counts changes that running workers must notice: cancellations, pauses, new queues.';
 CREATE SEQUENCE weir.batch_no AS bigint;
 COMMENT ON SEQUENCE weir.batch_no IS 'Numbers batches. A worker''s claims exclude each other, so its batches are numbered in the order of their commits.';
 CREATE SEQUENCE weir.active_job AS smallint MINVALUE 1 MAXVALUE 4;
-COMMENT ON SEQUENCE weir.active_job IS 'The segment that new jobs are logged in.';
+COMMENT ON SEQUENCE weir.active_job IS 'The segment that new jobs are written to.';
 CREATE SEQUENCE weir.active_later AS smallint MINVALUE 1 MAXVALUE 4;
+COMMENT ON SEQUENCE weir.active_later IS 'The segment that new rows of weir.later are written to.';
 CREATE SEQUENCE weir.carried AS bigint MINVALUE 0;
-COMMENT ON SEQUENCE weir.carried IS 'Bytes carried into the active segment, step by step, since it was opened.';
-COMMENT ON SEQUENCE weir.active_later IS 'The segment that jobs for later are logged in.';
+COMMENT ON SEQUENCE weir.carried IS 'Bytes carried into the active segment, in steps, since it was opened.';
 CREATE SEQUENCE weir.active_failure AS smallint MINVALUE 1 MAXVALUE 4;
-COMMENT ON SEQUENCE weir.active_failure IS 'The segment that failures are kept in.';
+COMMENT ON SEQUENCE weir.active_failure IS 'The segment that new rows of weir.failure are written to.';
 
 CREATE TYPE weir.outcome AS ENUM ('completed', 'failed', 'cancelled', 'retried', 'snoozed', 'released', 'lost');
 COMMENT ON TYPE weir.outcome IS
-  'How an attempt ended. completed, failed and cancelled are final; retried, snoozed, released (handed back unstarted) and lost (its worker died) are followed by another attempt.';
+  'How an attempt ended. completed, failed and cancelled are final; retried, snoozed, released (not started) and lost (its worker died) are followed by another row of the same job.';
 
 CREATE TABLE weir.job (
   id           bigint      NOT NULL,
@@ -53,12 +53,14 @@ CREATE TABLE weir.job (
   meta         jsonb,
   seq          bigint
 ) PARTITION BY LIST (segment);
-COMMENT ON TABLE weir.job IS 'The log: one row for each attempt, and for each time that one was put off, with the transaction that logged it.';
-COMMENT ON COLUMN weir.job.put_off IS 'How often this attempt was put off (snoozed) or handed back (released) before: (id, attempt, put_off) names a row, and a job''s rows follow each other in that order.';
-
-COMMENT ON COLUMN weir.job.ready_at IS 'When it became ready to be claimed, where that is not when it was enqueued: it was scheduled, retried or handed back.';
-COMMENT ON COLUMN weir.job.seq IS 'The batch of an attempt that ended before a rebase, which keeps results but no batches. NULL for all others.';
-COMMENT ON COLUMN weir.job.leads IS 'False where the row logged before it, in the same transaction and segment, is of the same lane: the others tell in which lanes a transaction has logged.';
+COMMENT ON TABLE weir.job IS
+  'The log: one row for each attempt, and one more for each time that the attempt was snoozed or released, with the transaction that logged it.';
+COMMENT ON COLUMN weir.job.put_off IS
+  'How often this attempt was snoozed or released before: (id, attempt, put_off) identifies a row, and the rows of a job are ordered by it.';
+COMMENT ON COLUMN weir.job.ready_at IS 'When the job became ready to be claimed, if that is not when it was enqueued: it was scheduled, retried, snoozed or released.';
+COMMENT ON COLUMN weir.job.seq IS 'The batch of an attempt that ended before a rebase, which keeps results but no batches; NULL for all others.';
+COMMENT ON COLUMN weir.job.leads IS
+  'False if the row logged before it, in the same transaction and segment, has the same lane: the rows where it is true show in which lanes a transaction has logged.';
 
 CREATE TABLE weir.batch (
   lane          integer     NOT NULL,
@@ -79,11 +81,11 @@ CREATE TABLE weir.batch (
   PRIMARY KEY (lane, seq, segment, origin)
 ) PARTITION BY LIST (segment);
 COMMENT ON TABLE weir.batch IS
-  'A slice of a lane and who works it, one row for each segment its jobs are in. The newest batch of a lane holds its position, its pending transactions and the total handed out.';
-COMMENT ON COLUMN weir.batch.origin IS 'The segment it was made in; it tells the rows of one batch apart where reclaiming has carried them together.';
-COMMENT ON COLUMN weir.batch.from_xid IS 'The smallest xid among its jobs: with to_xid, the greatest, it bounds the look-up of a job from its batch.';
-COMMENT ON COLUMN weir.batch.no IS 'Of weir.batch_no: what a worker holds is found through (worker, no).';
-COMMENT ON COLUMN weir.batch.pending IS 'Transactions that were in progress below the position; pending_after is the last id already taken of each.';
+  'A slice of a lane and the worker that claimed it, with one row for each segment that its jobs are in. The newest batch of a lane holds the lane''s position, its pending transactions and the total number of claimed jobs.';
+COMMENT ON COLUMN weir.batch.origin IS 'The segment it was written in. It distinguishes the rows of one batch after reclaiming has carried them into one segment.';
+COMMENT ON COLUMN weir.batch.from_xid IS 'The smallest xid of its jobs. With to_xid, the greatest, it bounds the search for a job of the batch.';
+COMMENT ON COLUMN weir.batch.no IS 'A value of weir.batch_no. The attempts that a worker holds are found by (worker, no).';
+COMMENT ON COLUMN weir.batch.pending IS 'Transactions that were in progress below the position; pending_after holds the last id already claimed of each.';
 
 CREATE TABLE weir.result (
   lane        integer      NOT NULL,
@@ -96,7 +98,7 @@ CREATE TABLE weir.result (
   errors      text[],
   outputs     text[]
 ) PARTITION BY LIST (segment);
-COMMENT ON TABLE weir.result IS 'How attempts ended: a row for each flush, batch and outcome. It lies in its batch''s segment.';
+COMMENT ON TABLE weir.result IS 'How attempts ended: one row for each flush, batch and outcome, in the segment of its batch.';
 
 CREATE TABLE weir.later (
   id           bigint      NOT NULL,
@@ -112,7 +114,7 @@ CREATE TABLE weir.later (
   args         jsonb       NOT NULL,
   meta         jsonb
 ) PARTITION BY LIST (segment);
-COMMENT ON TABLE weir.later IS 'Attempts with a run_at in the future: scheduled, retried, snoozed. The promoter copies them into the log when they are due.';
+COMMENT ON TABLE weir.later IS 'Attempts with a run_at in the future: scheduled, retried, snoozed. Promotion copies them into the log when they are due.';
 
 CREATE TABLE weir.failure (
   id           bigint   NOT NULL,
@@ -131,11 +133,11 @@ CREATE TABLE weir.failure (
   output       text
 ) PARTITION BY LIST (segment);
 COMMENT ON TABLE weir.failure IS
-  'Jobs that have failed for good, each as it stood after the attempt it failed in; a copy, which outlives the job''s segment. It holds no transaction ids, so it means the same in another cluster.';
-COMMENT ON COLUMN weir.failure.finished_at IS 'NULL: no end, but the word that the job was retried by hand, as this attempt.';
+  'Jobs that failed for good, each as it was after its last attempt. A row is a copy, which outlives the job''s segment. It contains no transaction ids, so it stays valid in another cluster.';
+COMMENT ON COLUMN weir.failure.finished_at IS 'NULL: not a failure, but a note that the job was retried manually, as this attempt.';
 
--- Leaves. Autovacuum has nothing to do on them (freezing against wraparound still happens by
--- itself). toast_tuple_target keeps a full batch of ids inline and out of TOAST.
+-- Partitions. Autovacuum has nothing to do on them (freezing against wraparound still happens
+-- automatically). toast_tuple_target keeps a full batch of ids inline and out of TOAST.
 DO $$
 DECLARE
   s integer;
@@ -175,9 +177,9 @@ CREATE TABLE weir.promotion (
   ahead_snapshot pg_snapshot[]
 ) WITH (autovacuum_enabled = off);
 COMMENT ON TABLE weir.promotion IS
-  'The promoter''s cursor, newest row: everything in later up to (due, due_id) that snapshot could see has been promoted.';
+  'The cursor of promotion; the newest row counts: every row of weir.later up to (due, due_id) that the snapshot could see has been promoted.';
 COMMENT ON COLUMN weir.promotion.ahead_due IS
-  'Cursors of before that reach further in time, with ahead_id and ahead_snapshot: what they say of what their snapshots could see still holds. NULL but after a clock stepped back, or while very many late jobs are promoted.';
+  'Earlier cursors that reach further in time, with ahead_id and ahead_snapshot: the rows that their snapshots could see are promoted. NULL except after the clock stepped back, or while very many late jobs are being promoted.';
 INSERT INTO weir.promotion (seq, due, due_id, snapshot) VALUES (1, '-infinity', 0, pg_current_snapshot());
 CREATE SEQUENCE weir.queue_id AS integer MINVALUE 1 MAXVALUE 500000000;
 
@@ -192,11 +194,13 @@ CREATE TABLE weir.queue (
 );
 CREATE INDEX queue_name ON weir.queue (name, id);
 CREATE SEQUENCE weir.idle_looked AS integer MINVALUE 0;
-COMMENT ON SEQUENCE weir.idle_looked IS 'How far tidying has looked through the queues for idle lanes, in the order of ids.';
-COMMENT ON COLUMN weir.queue.aside IS 'A twin with nothing to do: claims do not look at it. Should a job come to it all the same, weir._set_twins_aside finds it.';
-COMMENT ON COLUMN weir.queue.backoff IS 'How long after its first failure a job is tried again; twice as long after each that follows, up to backoff_limit: see weir._next_try.';
+COMMENT ON SEQUENCE weir.idle_looked IS 'The greatest queue id that tidying has checked for idle lanes.';
+COMMENT ON COLUMN weir.queue.aside IS
+  'True for a twin (another row with the same name) without jobs: claims skip it. If a job is added to it after all, weir._set_twins_aside makes claims include it again.';
+COMMENT ON COLUMN weir.queue.backoff IS
+  'The delay between the first failure of a job and the next attempt. It doubles with each further failure, up to backoff_limit: see weir._next_try.';
 COMMENT ON TABLE weir.queue IS
-  'Queues by name. lane = id * 4 + priority - 1. A name may have several ids: two transactions that first use a name at the same time make one each rather than wait for one another.';
+  'Queues by name. lane = id * 4 + priority - 1. A name may have several ids: two transactions that use a new name at the same time create one row each instead of waiting for each other.';
 
 CREATE TABLE weir.survey (
   no         bigint        PRIMARY KEY,
@@ -210,17 +214,17 @@ CREATE TABLE weir.survey (
   claimed_at timestamptz[] NOT NULL
 ) WITH (autovacuum_enabled = off);
 COMMENT ON TABLE weir.survey IS
-  'What is known of the lanes of queues up to the id upto, for looks; insert-only, and the newest row counts. Of what snapshot sees, all was handed out but in the lanes waiting; and lanes, totals and claimed_at tell what was ever handed out, and when last.';
-COMMENT ON COLUMN weir.survey.batches IS 'What weir.batch_no showed: tells how much may have been handed out since.';
-COMMENT ON COLUMN weir.survey.reclaimed IS 'The last event by which a segment of jobs was given back: after another the survey is of no use.';
+  'A summary of the lanes of queues with ids up to upto, for inspections; insert-only, and the newest row counts. Of the jobs that snapshot sees, all were claimed except those in the lanes in waiting. lanes, totals and claimed_at hold how many jobs were ever claimed from each lane, and when last.';
+COMMENT ON COLUMN weir.survey.batches IS 'The value of weir.batch_no at the time: it bounds how many batches may have been claimed since.';
+COMMENT ON COLUMN weir.survey.reclaimed IS 'The number of the last event by which a segment of jobs was reclaimed. After another such event the survey is invalid.';
 CREATE SEQUENCE weir.worker_id AS integer;
 
--- Leases are measured by a clock of Weir's own, which runs only while somebody watches.
+-- Leases are measured by Weir's own clock, which runs only while a rescuer is watching.
 CREATE SEQUENCE weir.watched AS bigint MINVALUE 0;
 COMMENT ON SEQUENCE weir.watched IS
-  'For how long, in ms, the silence of workers has been watched: by each weir._rescue, for the time since the last, but 2 s at most, and 0.5 s while somebody is missed. An outage, a failover, a clock that steps and an hour in which nobody looked are not a worker''s silence.';
+  'For how long, in ms, rescuers have watched the workers: each call of weir._rescue adds the time since the previous call, but at most 2 s, and at most 0.5 s while a worker is missed. An outage, a failover, a clock step or an hour without a rescuer therefore does not count as silence of a worker.';
 CREATE SEQUENCE weir.watched_at AS bigint MINVALUE 0;
-COMMENT ON SEQUENCE weir.watched_at IS 'What the server''s clock showed when weir.watched was moved on, in ms.';
+COMMENT ON SEQUENCE weir.watched_at IS 'The server''s clock, in ms, when weir.watched was last advanced.';
 SELECT setval('weir.watched', 0), setval('weir.watched_at', 0);
 
 CREATE TABLE weir.worker (
@@ -232,7 +236,7 @@ CREATE TABLE weir.worker (
   queues  text[],
   PRIMARY KEY (id, fenced)
 );
-COMMENT ON TABLE weir.worker IS 'A row (fenced false) when a worker starts, another (fenced true) when it stops or is fenced. Never updated.';
+COMMENT ON TABLE weir.worker IS 'A row with fenced = false when a worker starts, another with fenced = true when it stops or is fenced. Never updated.';
 
 CREATE TABLE weir.settled (
   worker integer  NOT NULL,
@@ -241,7 +245,7 @@ CREATE TABLE weir.settled (
   PRIMARY KEY (worker, no)
 ) WITH (autovacuum_enabled = off);
 COMMENT ON TABLE weir.settled IS
-  'How far a worker''s batches have all ended: up to number no, but for those listed. Insert-only; the row with the greatest no counts. The greatest number there is means that the worker is fenced and has left nothing.';
+  'Up to which number all of a worker''s batches have ended, except those listed in open. Insert-only; the row with the greatest no counts. The greatest possible no means that the worker is fenced and has no unfinished attempts.';
 
 CREATE SEQUENCE weir.last_word_no AS bigint;
 CREATE TABLE weir.last_word (
@@ -258,9 +262,9 @@ CREATE TABLE weir.last_word_0 PARTITION OF weir.last_word FOR VALUES IN (0) WITH
 CREATE TABLE weir.last_word_1 PARTITION OF weir.last_word FOR VALUES IN (1) WITH (autovacuum_enabled = off);
 CREATE TABLE weir.last_word_2 PARTITION OF weir.last_word FOR VALUES IN (2) WITH (autovacuum_enabled = off);
 COMMENT ON TABLE weir.last_word IS
-  'Workers'' last words, in the order of no: a ring of three, five minutes of weir.watched each, truncated before its turn. watched is what that register showed; at is for people.';
+  'The last words of workers, their liveness records, ordered by no: a ring of three tables for five minutes of weir.watched each; each is truncated before its turn. watched is the value of that sequence; at is only for people.';
 
--- Unlogged: as the locks it tells of, it does not survive a crash, and is not there after a failover.
+-- Unlogged: like the locks it describes, it does not survive a crash, and is empty after a failover.
 CREATE UNLOGGED TABLE weir.attendance (
   worker     integer     NOT NULL,
   started_at timestamptz NOT NULL,
@@ -268,15 +272,15 @@ CREATE UNLOGGED TABLE weir.attendance (
   PRIMARY KEY (worker, started_at)
 );
 COMMENT ON TABLE weir.attendance IS
-  'Workers that have attended, of the server they did it at when it was started, and what weir.watched showed then. Where there is none of this life of the server, a lock that is free says nothing. That of worker 0 is of the first look at who does not attend: in this life no lease counts from before.';
+  'Workers that have attended, each with the start time of the server on which they did, and the value of weir.watched at that time. Without a row for the current server start, a free attendance lock means nothing. The row of worker 0 records the first check for unattended workers since the server started: no lease counts from before it.';
 
 CREATE TABLE weir.cancellation (
   id bigint      PRIMARY KEY,
   at timestamptz NOT NULL DEFAULT now()
 );
 CREATE SEQUENCE weir.cancel_looked AS bigint MINVALUE 0;
-COMMENT ON SEQUENCE weir.cancel_looked IS 'How far tidying has looked through weir.cancellation, in the order of ids.';
-COMMENT ON TABLE weir.cancellation IS 'Tombstones: jobs that must not start, or must stop.';
+COMMENT ON SEQUENCE weir.cancel_looked IS 'The greatest id of weir.cancellation that tidying has checked.';
+COMMENT ON TABLE weir.cancellation IS 'Jobs that were cancelled: they must not start, or must stop.';
 
 CREATE SEQUENCE weir.segment_no AS bigint;
 CREATE TABLE weir.segment (
@@ -286,7 +290,7 @@ CREATE TABLE weir.segment (
   event   text        NOT NULL CHECK (event IN ('opened', 'closed', 'reclaimed')),
   at      timestamptz NOT NULL DEFAULT clock_timestamp()
 ) WITH (autovacuum_enabled = off);
-COMMENT ON TABLE weir.segment IS 'What happened to segments, insert-only. The event with the greatest number of a segment is its state; at tells ages, never order.';
+COMMENT ON TABLE weir.segment IS 'The history of segments, insert-only. A segment''s state is its event with the greatest number; at is used for ages, never for order.';
 INSERT INTO weir.segment (log, segment, event) VALUES ('job', 1, 'opened'), ('later', 1, 'opened'), ('failure', 1, 'opened');
 SELECT setval('weir.active_job', 1), setval('weir.active_later', 1), setval('weir.active_failure', 1), setval('weir.carried', 0);
 
@@ -294,7 +298,7 @@ CREATE TABLE weir.setting (
   name  text PRIMARY KEY,
   value text NOT NULL
 );
-COMMENT ON TABLE weir.setting IS 'Settings, changed by an operator: see weir.set; the cluster this log belongs to; and the secret that seals the cursors of lists.';
+COMMENT ON TABLE weir.setting IS 'Settings, which operators change with weir.set; the cluster that this log belongs to; and the secret that seals the cursors of lists.';
 INSERT INTO weir.setting (name, value) VALUES
   ('completed_retention', '1 day'),
   ('failed_retention', '7 days'),
@@ -307,7 +311,7 @@ CREATE TYPE weir.job_info AS (
   enqueued_at timestamptz, run_at timestamptz, claimed_at timestamptz, finished_at timestamptz, worker integer,
   cancel_requested boolean, output text, error text, errors jsonb);
 COMMENT ON TYPE weir.job_info IS
-  'A job as its newest attempt stands. error is why the last attempt ended as it did; errors are those of the last attempts still kept, oldest first: up to 25 from weir.job_info, one from a list.';
+  'A job, in the state of its newest attempt. error is why the last attempt ended; errors are those of the last attempts that are still kept, oldest first: up to 25 from weir.job_info, one from a list.';
 
 -- down --
 DROP SCHEMA weir CASCADE;

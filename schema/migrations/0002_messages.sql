@@ -1,17 +1,18 @@
--- Publish and subscribe: the log of messages. It is the same idea as the log of jobs: rows are inserted,
--- read through snapshots, and given back by TRUNCATE, a segment at a time. Nobody owns a message and everybody reads it, so what
--- a batch is for jobs is a tick here, and there is no result.
+-- Publish and subscribe: the log of messages. It works like the log of jobs: rows are inserted,
+-- read through snapshots, and reclaimed by TRUNCATE, a segment at a time. A message has no owner and many readers, so
+-- ticks take the place of batches, and there are no results.
 --
 -- More advisory steps (see 0001_jobs.sql): 4 ticking, 5 rotation of messages.
 
 CREATE SEQUENCE weir.message_id AS bigint;
-COMMENT ON SEQUENCE weir.message_id IS 'Message ids. Its last_value also tells a hub whether anything was published since it last looked.';
+COMMENT ON SEQUENCE weir.message_id IS 'Message ids. A hub compares its last_value with the one of its last poll to find out whether anything was published in between.';
 CREATE SEQUENCE weir.active_message AS smallint MINVALUE 1 MAXVALUE 4;
-COMMENT ON SEQUENCE weir.active_message IS 'The segment that new messages are logged in.';
+COMMENT ON SEQUENCE weir.active_message IS 'The segment that new messages are written to.';
 CREATE SEQUENCE weir.tick_seq AS bigint;
-COMMENT ON SEQUENCE weir.tick_seq IS 'The newest tick, or ahead of it: while that is being committed, and after a cut that was rolled back until the next.';
+COMMENT ON SEQUENCE weir.tick_seq IS
+  'The number of the newest tick. It may be ahead: while that tick is being committed, and after a cut was rolled back, until the next one.';
 CREATE SEQUENCE weir.tick_floor AS bigint MINVALUE 0;
-COMMENT ON SEQUENCE weir.tick_floor IS 'Ticks up to this one can no longer be read: messages of theirs have been truncated.';
+COMMENT ON SEQUENCE weir.tick_floor IS 'Ticks up to this number can''t be read any more, because messages of theirs have been truncated.';
 
 CREATE TABLE weir.message (
   id        bigint   NOT NULL,
@@ -23,7 +24,7 @@ CREATE TABLE weir.message (
   payload   bytea    NOT NULL
 ) PARTITION BY LIST (segment);
 COMMENT ON TABLE weir.message IS 'The log of messages, with the transaction that published each. A payload that is not binary is text in UTF-8.';
-COMMENT ON COLUMN weir.message.keep IS 'Deliver it even where its transaction has published the same before.';
+COMMENT ON COLUMN weir.message.keep IS 'True: deliver the message even if its transaction has already published the same one.';
 
 CREATE TABLE weir.tick (
   seq      bigint      NOT NULL,
@@ -39,10 +40,10 @@ CREATE TABLE weir.tick (
   PRIMARY KEY (seq, segment)
 ) PARTITION BY LIST (segment);
 COMMENT ON TABLE weir.tick IS
-  'A batch of messages: those of the transactions that its snapshot sees and that of the tick before did not. They are the transactions from from_xid up to the snapshot''s xmax that are not in progress in it, and the late ones, which were in progress before.';
-COMMENT ON COLUMN weir.tick.segments IS 'A bit (1 << segment) for each segment that holds messages of it.';
-COMMENT ON COLUMN weir.tick.bytes IS 'Of its payloads. A tick of more than 10000 messages, or of more than 8 MB, holds a single transaction.';
-COMMENT ON COLUMN weir.tick.last_id IS 'The last id that had been drawn before the snapshot was taken.';
+  'A batch of messages: those of the transactions that its snapshot sees and that of the previous tick did not. These are the transactions from from_xid up to the snapshot''s xmax that are not in progress in it, and those in late, which were in progress before.';
+COMMENT ON COLUMN weir.tick.segments IS 'A bit mask of the segments that contain its messages: bit (1 << segment).';
+COMMENT ON COLUMN weir.tick.bytes IS 'The size of its payloads. A tick of more than 10000 messages, or of more than 8 MB, contains a single transaction.';
+COMMENT ON COLUMN weir.tick.last_id IS 'The last message id that had been assigned before the snapshot was taken.';
 
 DO $$
 DECLARE
@@ -51,7 +52,7 @@ BEGIN
   FOR s IN 1..4 LOOP
     EXECUTE format('CREATE TABLE weir.message_%s PARTITION OF weir.message FOR VALUES IN (%s) WITH (autovacuum_enabled = off, toast.autovacuum_enabled = off)', s, s);
     EXECUTE format('CREATE TABLE weir.tick_%s PARTITION OF weir.tick FOR VALUES IN (%s) WITH (autovacuum_enabled = off)', s, s);
-    -- Publishing is to take the time of an insert, and no more for a payload that compresses badly.
+    -- Publishing takes the time of an insert: no time is spent on compressing payloads.
     EXECUTE format('ALTER TABLE weir.message_%s ALTER COLUMN payload SET STORAGE EXTERNAL', s);
   END LOOP;
 END
@@ -76,9 +77,10 @@ CREATE TABLE weir.epoch (
   home       text        NOT NULL
 );
 COMMENT ON TABLE weir.epoch IS
-  'The lives of servers in which ticks were cut, each with the first tick of it: which of several logs, that were one and have parted, a tick is of. Never truncated: a row for each start of the server, the newest 1000 and those whose ticks can still be read.';
-COMMENT ON COLUMN weir.epoch.epoch IS 'Drawn at random, 48 bits.';
-COMMENT ON COLUMN weir.epoch.started_at IS 'When the server started, and home, its timeline and the file of this table, which a copy in the same server has not: while both are the same, so is the epoch. Only compared for being equal.';
+  'Periods in which one server cut ticks, each with its first tick: they distinguish ticks of logs that were copied from each other and then diverged. Never truncated: one row for each start of the server; kept are the newest 1000, and those whose ticks can still be read.';
+COMMENT ON COLUMN weir.epoch.epoch IS 'A random number of 48 bits.';
+COMMENT ON COLUMN weir.epoch.started_at IS
+  'The start time of the server. home is its timeline and the file of this table, which differs in a copy on the same server. While both are unchanged, the epoch continues. They are only compared for equality.';
 INSERT INTO weir.epoch (from_tick, epoch, started_at, at, home)
 SELECT 1, ('x' || left(replace(gen_random_uuid()::text, '-', ''), 12))::bit(48)::bigint, pg_postmaster_start_time(), clock_timestamp(),
        left(pg_walfile_name(pg_current_wal_lsn()), 8) || ' ' || pg_relation_filepath('weir.epoch');
@@ -94,14 +96,15 @@ CREATE TABLE weir.hub_beat (
 CREATE TABLE weir.hub_beat_0 PARTITION OF weir.hub_beat FOR VALUES IN (0) WITH (autovacuum_enabled = off);
 CREATE TABLE weir.hub_beat_1 PARTITION OF weir.hub_beat FOR VALUES IN (1) WITH (autovacuum_enabled = off);
 CREATE TABLE weir.hub_beat_2 PARTITION OF weir.hub_beat FOR VALUES IN (2) WITH (autovacuum_enabled = off);
-COMMENT ON TABLE weir.hub_beat IS 'Hubs'' signs of life, and the newest tick each has dispatched (NULL: it has stopped): a ring of three, five minutes each, truncated before its turn.';
+COMMENT ON TABLE weir.hub_beat IS
+  'Heartbeats of hubs, with the newest tick that each has dispatched (NULL: the hub has stopped): a ring of three tables for five minutes each; each is truncated before its turn.';
 
 CREATE TABLE weir.role_channel (
   role     text PRIMARY KEY,
   listens  text[],
   notifies text[]
 );
-COMMENT ON TABLE weir.role_channel IS 'The channels and patterns that a role is restricted to at hubs; null: not restricted.';
+COMMENT ON TABLE weir.role_channel IS 'The channels and patterns that a role is restricted to at hubs; NULL: not restricted.';
 
 -- down --
 DELETE FROM weir.setting WHERE name LIKE 'message%';

@@ -149,7 +149,7 @@ func TestResultsAreJudgedOneByOne(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	says := map[string]string{"ended": "has an end already", "invalid": "", "lost": "does not hold this attempt"}
+	says := map[string]string{"ended": "has already ended", "invalid": "", "lost": "does not hold this attempt"}
 	want := map[int]string{1: "ended", 3: "invalid", 4: "invalid", 6: "invalid", 7: "ended", 8: "lost"}
 	var r refusal
 	for rows.Next() {
