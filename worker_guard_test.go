@@ -91,9 +91,12 @@ func TestEachStartIsFollowedByOneEnd(t *testing.T) {
 			runtime.Goexit()
 		case 4:
 			return &brokenError{}
-		case 5:
+		case 5, 8:
 			if err := pgx.BeginFunc(ctx, r.pool, func(tx pgx.Tx) error { return job.CompleteTx(ctx, tx) }); err != nil {
 				return err
+			}
+			if job.Args.N == 8 {
+				return &brokenError{}
 			}
 			panic("after the commit")
 		case 6:

@@ -68,11 +68,11 @@ func (r *runner) settle(ctx context.Context, meta JobMeta, h *handler, err *erro
 		if v := recover(); v != nil {
 			failure := &PanicError{Value: v, Stack: debug.Stack()}
 			r.Logger.Error("weir: the error that a handler returned panicked when it was examined", append(attrs(meta), "panic", v, "stack", string(failure.Stack))...)
-			*err, *result = failure, retriedFor(failure)
+			*err, *result = failure, retriedFor(meta, failure)
 		}
 	}()
 	if *err != nil {
-		*result = retriedFor(*err) // in case the retry policy ends the goroutine
+		*result = retriedFor(meta, *err) // in case the retry policy ends the goroutine
 	}
 	*result = worker.Settle(r.conclude(meta, h, *err), context.Cause(ctx))
 	if *err != nil {
@@ -81,9 +81,9 @@ func (r *runner) settle(ctx context.Context, meta JobMeta, h *handler, err *erro
 }
 
 // retriedFor returns the result of an attempt that failed with an error, and is retried by the backoff of its queue.
-func retriedFor(err error) worker.Result {
+func retriedFor(meta JobMeta, err error) worker.Result {
 	after := byQueue
-	return worker.Result{Outcome: store.Retried, Err: err, After: &after}
+	return worker.Result{Outcome: store.Retried, Err: err, After: &after, InTx: meta.attempt.inTx}
 }
 
 // told returns the function to call when the outcome of an attempt is recorded, with the number of hooks to tell. It is created here so that
