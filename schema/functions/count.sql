@@ -1,8 +1,8 @@
--- How many jobs wait, run, and wait for their time, and since when: of each queue, within a bounded time.
+-- How many jobs of each queue are available, running and scheduled, and since when the first one waits, at a bounded cost.
 --
--- Nothing keeps a count of what waits: a counter would be a row that every enqueue updates. So jobs are counted, up to some number; and where there
--- are more, a few hundred pages of the log, evenly spaced from the first waiting job on, tell about how many. Jobs lie in the log about as they were
--- logged, so what waits fills whole stretches of it, and an evenly spaced sample errs by some percent.
+-- There are no counters: a counter would be a row that every enqueue updates. Jobs are counted up to a limit; above it, the number is estimated from a
+-- few hundred pages of the log, evenly spaced from the first waiting job on. Jobs are stored approximately in the order in which they were logged, so
+-- waiting jobs fill whole ranges of pages, and an evenly spaced sample is off by a few percent.
 
 CREATE OR REPLACE FUNCTION weir._in_progress(OUT running xid8[], OUT top xid8)
 LANGUAGE plpgsql STABLE
@@ -14,7 +14,7 @@ DECLARE
 BEGIN
   running := '{}';
   IF (SELECT k.value FROM weir.setting k WHERE k.name = 'cluster') IS DISTINCT FROM (SELECT c.system_identifier::text FROM pg_control_system() c) THEN
-    top := '18446744073709551615';  -- a log from elsewhere: its transaction ids say nothing here
+    top := '18446744073709551615';  -- the log of another cluster: its transaction ids mean nothing here
     RETURN;
   END IF;
   top := pg_snapshot_xmax(snapshot);
@@ -23,7 +23,7 @@ BEGIN
   END IF;
 END
 $$;
-COMMENT ON FUNCTION weir._in_progress IS 'The transactions in progress, in order, and the one from which on none has ended: what a look steps over. Locks: none. Isolation: any.';
+COMMENT ON FUNCTION weir._in_progress IS 'The transactions in progress, in order, and the first xid from which on no transaction has ended: readers skip their rows. Locks: none. Isolation: any.';
 
 CREATE OR REPLACE FUNCTION weir._waiting(lane integer, running xid8[], top xid8, after_xid xid8, after_id bigint, most integer,
                                          upto_xid xid8 DEFAULT '18446744073709551615', upto_id bigint DEFAULT 9223372036854775807)
@@ -66,7 +66,7 @@ BEGIN
       WHERE j.lane = _waiting.lane AND j.xid < coalesce(skip[i + 1], top)
         AND (j.xid, j.id) > (CASE WHEN i > 0 THEN skip[i] ELSE from_xid END, CASE WHEN i > 0 THEN last_id ELSE from_id END) AND (j.xid, j.id) <= (upto_xid, upto_id)
       ORDER BY j.xid, j.id LIMIT most) j
-    UNION ALL  -- what the caller's own transaction has logged
+    UNION ALL  -- rows of the caller's own transaction
     SELECT j.* FROM (
       SELECT j.*, j.ctid AS place FROM weir.job j
       WHERE own >= top AND j.lane = _waiting.lane AND j.xid = own AND (j.xid, j.id) > (from_xid, from_id) AND (j.xid, j.id) <= (upto_xid, upto_id)
@@ -87,14 +87,13 @@ SET enable_bitmapscan = off
 AS $$
 #variable_conflict use_column
 DECLARE
-  few     CONSTANT integer := 100;    -- of each lane are counted in any case,
-  most    CONSTANT integer := 10000;  -- and so many at most
-  all_in  CONSTANT integer := 20000;  -- of all lanes together
-  pages   CONSTANT integer := 300;    -- tell how many more there are
+  few     CONSTANT integer := 100;    -- jobs counted of each lane in any case
+  most    CONSTANT integer := 10000;  -- jobs counted of one lane
+  all_in  CONSTANT integer := 20000;  -- jobs counted of all lanes together, approximately
+  pages   CONSTANT integer := 300;    -- sampled
   counted integer;
   v       record;
   deep    integer[];
-  began   tid[];     -- where in each segment what waits of them begins
   size    bigint := current_setting('block_size')::bigint;
   n       bigint;
 BEGIN
@@ -122,7 +121,7 @@ BEGIN
     GROUP BY l.lane, w.segment
   ), total AS MATERIALIZED (
     SELECT f.lane, sum(f.n)::bigint AS n, min(f.ready_at) AS ready_at FROM found f GROUP BY f.lane
-  ), state AS MATERIALIZED (  -- of those that have more
+  ), state AS MATERIALIZED (  -- of lanes with more jobs
     SELECT t.lane, coalesce(b.pos_xid, '0') AS pos_xid, coalesce(b.pos_id, 0) AS pos_id, b.pending, b.pending_after
     FROM total t LEFT JOIN LATERAL (SELECT b.* FROM weir.batch b WHERE b.lane = t.lane ORDER BY b.seq DESC LIMIT 1) b ON true
     WHERE t.n >= counted
@@ -152,7 +151,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION weir._depths IS
-  'How many jobs of each lane wait to be claimed, those that were cancelled among them, and since when the longest-waiting of its first jobs has been ready; lanes without any are left out. Up to 10,000 of a lane and some 20,000 of all are counted; how many there are past that is an estimate, by a sample of pages. Locks: ACCESS SHARE on the log, which the caller lets go of.';
+  'How many jobs of each lane wait to be claimed, including cancelled ones, and since when the first of them have waited; lanes without waiting jobs are left out. Up to 10,000 jobs of a lane and about 20,000 of all lanes are counted; above that, the number is an estimate from a sample of pages. Locks: ACCESS SHARE on the log, which the caller releases.';
 
 CREATE OR REPLACE FUNCTION weir._jobs_on(segment smallint, page bigint) RETURNS TABLE (lane integer, xid xid8, id bigint)
 LANGUAGE plpgsql STABLE
@@ -196,12 +195,12 @@ AS $$
     SELECT b.no, b.lane, b.seq, b.segment, b.ids, 0 FROM unnest(m.open) o(no)
     CROSS JOIN LATERAL (SELECT b.* FROM weir.batch b WHERE b.worker = w.id AND b.no = o.no OFFSET 0) b
     WHERE o.no <= _in_hand.upto) b
-  -- An attempt ends once, so a batch with as many results as jobs has ended: both parts of it, see _unfinished.
+  -- An attempt ends once, so a batch with as many results as jobs has ended, with both of its parts: see _unfinished.
   LEFT JOIN LATERAL (SELECT sum(cardinality(r.ids)) AS n FROM weir.result r WHERE r.segment = b.segment AND r.lane = b.lane AND r.seq = b.seq) e ON true
   WHERE coalesce(e.n, 0) < (SELECT sum(cardinality(p.ids)) FROM weir.batch p WHERE p.segment = b.segment AND p.lane = b.lane AND p.seq = b.seq) OR b.nr = _in_hand.most
 $$;
 COMMENT ON FUNCTION weir._in_hand IS
-  'What some workers hold: of their batches up to a number those with jobs that have no result, and which jobs. Of each worker it looks at those that were open when it was last settled, and at the newest claimed since, at most so many: where there may be older ones, a row has is_last.';
+  'What some workers hold: their batches up to a number that have jobs without a result, and these jobs. It reads, of each worker, the batches that were open when it was last settled, and up to most of the newest claimed since: is_last marks the oldest one read, if there may be older ones.';
 
 CREATE OR REPLACE FUNCTION weir._depths_running() RETURNS TABLE (lane integer, running bigint, is_estimate boolean)
 LANGUAGE plpgsql STABLE
@@ -210,7 +209,7 @@ SET jit = off
 AS $$
 #variable_conflict use_column
 DECLARE
-  most    CONSTANT integer := 5000;  -- batches are looked at
+  most    CONSTANT integer := 5000;  -- batches read, approximately
   workers integer[] := weir._holders();
 BEGIN
   RETURN QUERY
@@ -220,7 +219,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION weir._depths_running IS
-  'How many jobs of each lane are running: an estimate where workers have claimed so many batches, since what they hold was last compared, that only the newest are looked at. Locks: ACCESS SHARE on the log, which the caller lets go of.';
+  'How many jobs of each lane are running: an estimate if workers have claimed so many batches since they were last settled that only the newest are read. Locks: ACCESS SHARE on the log, which the caller releases.';
 
 CREATE OR REPLACE FUNCTION weir._holders() RETURNS integer[]
 LANGUAGE sql STABLE
@@ -230,7 +229,7 @@ AS $$
   SELECT ARRAY(SELECT w.id FROM weir.worker w WHERE NOT w.fenced
                AND NOT EXISTS (SELECT FROM weir.settled s WHERE s.worker = w.id AND s.no = 9223372036854775807))
 $$;
-COMMENT ON FUNCTION weir._holders IS 'The workers that may hold jobs: all but those that have ended and left nothing.';
+COMMENT ON FUNCTION weir._holders IS 'The workers that may hold jobs: all except those that have ended and hold nothing.';
 
 CREATE OR REPLACE FUNCTION weir._depths_later() RETURNS TABLE (lane integer, scheduled bigint, is_estimate boolean)
 LANGUAGE plpgsql STABLE
@@ -242,9 +241,9 @@ SET enable_bitmapscan = off
 AS $$
 #variable_conflict use_column
 DECLARE
-  most  CONSTANT integer := 10000;  -- are counted
-  few   CONSTANT integer := 100;    -- of each lane are counted in any case,
-  lanes CONSTANT integer := 2000;   -- in so many lanes
+  most  CONSTANT integer := 10000;  -- jobs counted
+  few   CONSTANT integer := 100;    -- jobs counted of each lane in any case,
+  lanes CONSTANT integer := 2000;   -- in up to this number of lanes
   pages CONSTANT integer := 300;
   size  bigint := current_setting('block_size')::bigint;
   c     weir.promotion;
@@ -285,7 +284,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION weir._depths_later IS
-  'How many jobs of each lane wait for their time, those that were cancelled among them: where there are more than 10,000, an estimate by a sample of pages for lanes that have 100 or more. Locks: ACCESS SHARE on the log, which the caller lets go of.';
+  'How many jobs of each lane are scheduled, including cancelled ones: if there are more than 10,000, an estimate from a sample of pages for lanes with 100 or more. Locks: ACCESS SHARE on the log, which the caller releases.';
 
 CREATE OR REPLACE FUNCTION weir._later_on(segment smallint, page bigint) RETURNS TABLE (lane integer, run_at timestamptz, id bigint)
 LANGUAGE plpgsql STABLE
@@ -368,4 +367,4 @@ EXCEPTION WHEN SQLSTATE 'WR099' THEN
 END
 $$;
 COMMENT ON FUNCTION weir.queues IS
-  'Queues: how many of their jobs are available, running and scheduled, those that were cancelled and have not been met yet among them; since when the available job that has waited longest could have been claimed; and claimed, all that was ever handed out. Counted up to some 10,000, estimated to some percent past that: approximate says that one of a queue''s counts is an estimate. Errors: 40001, in REPEATABLE READ and SERIALIZABLE, if a segment was reclaimed after the transaction took its snapshot. Locks: none that others wait for, and none that outlast the call; waits while a segment is being emptied. Isolation: any.';
+  'Queues by name: how many of their jobs are available, running and scheduled, including cancelled ones that no worker has reached yet; since when the available job that has waited longest could have been claimed; and claimed, the number of attempts ever claimed. Counts are exact up to about 10,000 and estimated to a few percent above that: approximate means that one of a queue''s counts is an estimate. Errors: 40001, in REPEATABLE READ and SERIALIZABLE, if a segment was reclaimed after the transaction took its snapshot. Locks: none that others wait for, and none that outlast the call; waits while a segment is being emptied. Isolation: any.';

@@ -1,18 +1,18 @@
--- Lists of jobs, a page at a time.
+-- Lists of jobs, one page at a time.
 --
--- A page goes on after a key, and not after so many rows: so what comes and goes meanwhile moves nobody to another page. Each state has an order whose
--- keys do not change while a job is in that state, and that an index or the log itself is in:
+-- A page continues after a key, not after a number of rows, so jobs that come and go do not move others to another page. Each state has an order whose
+-- keys do not change while a job is in that state, and in which an index or the log itself is sorted:
 --
 --   available  in the order in which they will be claimed: priority, then (xid, id); of very many lanes 500 at a time, which bounds what a page reads
---   running    newest claimed first: the number of the batch, then the id
+--   running    latest claim first: the number of the batch, then the id
 --   scheduled  by (run_at, id)
---   completed  newest first: of a queue by its batches, lane by lane; of all queues as results lie in each segment, from the end. These are streams of
---              their own order, merged by when they ended; the key is the place in each
+--   completed  newest first: in one queue by its batches, lane by lane; in all queues in the order of results in each segment, from the end. Each lane
+--              or segment is a stream in its own order; they are merged by the time when jobs ended, and the key is the place in each
 --   failed     newest first: (finished_at, id)
---   cancelled  those with a tombstone by id, newest first; then, as failed ones, those that their handler cancelled
+--   cancelled  jobs with a tombstone by id, newest first; then jobs that their handler cancelled, in the order of failed ones
 --
--- Several states follow each other. What a page costs is bounded: a filter that finds nothing, or jobs that are in another state by now, end it early,
--- and the next goes on from there.
+-- The states follow one another. The cost of a page is bounded: if a filter finds nothing, or jobs have changed their state, the page ends early,
+-- and the next one continues from there.
 
 CREATE OR REPLACE FUNCTION weir._next_available(lanes integer[], after jsonb, most integer) RETURNS TABLE (id bigint, ended_at timestamptz, key jsonb, cost integer)
 LANGUAGE plpgsql STABLE
@@ -26,7 +26,7 @@ DECLARE
   step     CONSTANT integer := 20;
   no_end   CONSTANT bigint := 9223372036854775807;
   v        record := weir._in_progress();
-  -- The group has the lanes from one place to another in the order of priority, then queue: place = priority << 32 | queue id.
+  -- A group contains the lanes between two places in the order of priority, then queue: place = priority << 32 | queue id.
   from_    bigint := coalesce((after->>0)::bigint, 0);
   upto     bigint := (after->>1)::bigint;  -- NULL: a new group
   first    integer := coalesce((after->>2)::integer, from_ >> 32);  -- priority
@@ -45,7 +45,7 @@ BEGIN
     s := weir._surveyed();
     lanes := s.waiting;
   END IF;
-  -- Once a group is begun it keeps its end, so that none of its lanes moves to another group while others become idle or busy.
+  -- The end of a group is fixed when it begins, so that no lane moves to another group when others become idle or busy.
   places := ARRAY(
     SELECT k.place FROM (
       SELECT (l % 4)::bigint << 32 | l / 4 AS place FROM unnest(_next_available.lanes) l
@@ -63,7 +63,7 @@ BEGIN
     places := places[1:bound];
   END IF;
 
-  -- The page begins with the lanes whose first job comes first.
+  -- No other lane has a job on the page.
   SELECT array_agg(h.lane) AS lanes, array_agg(h.xid) AS xids, array_agg(h.id) AS ids INTO head
   FROM (
     SELECT l.lane, w.xid, w.id
@@ -75,12 +75,12 @@ BEGIN
   cost := 8 * cardinality(places);
   RETURN NEXT;
   WHILE shown < most AND n < coalesce(cardinality(head.lanes), 0) LOOP
-    -- Some lanes more, up to where the next one begins.
+    -- A few lanes at a time, up to the first job of the next lane.
     n := n + step;
     upto_xid := coalesce(head.xids[n + 1], '18446744073709551615');
     upto_id := coalesce(head.ids[n + 1] - 1, no_end);
     RETURN QUERY
-    SELECT CASE WHEN NOT EXISTS (SELECT FROM weir.cancellation c WHERE c.id = r.id) THEN r.id END,  -- cancelled ones are among them until they are claimed
+    SELECT CASE WHEN NOT EXISTS (SELECT FROM weir.cancellation c WHERE c.id = r.id) THEN r.id END,  -- cancelled jobs stay in the log until they are claimed
            NULL::timestamptz, jsonb_build_array(from_, upto, r.priority, r.xid::text, r.id), CASE r.nr WHEN 1 THEN 8 * n + r.rows ELSE 1 END::integer
     FROM (
       SELECT l.lane % 4 AS priority, w.xid, w.id, count(*) OVER () AS rows, row_number() OVER (ORDER BY l.lane % 4, w.xid, w.id) AS nr
@@ -120,7 +120,7 @@ BEGIN
   RETURN QUERY
   WITH held AS MATERIALIZED (
     SELECT h.* FROM weir._in_hand(workers, at_no, batches) h
-  ), reached AS MATERIALIZED (  -- of a worker with more, older ones have not been looked at
+  ), reached AS MATERIALIZED (  -- older batches of a worker with more have not been read
     SELECT max(h.no) AS no FROM held h WHERE h.is_last
   )
   SELECT k.id, NULL::timestamptz, jsonb_build_array(k.no, coalesce(k.id, 0)),
@@ -133,7 +133,7 @@ BEGIN
   ORDER BY k.no DESC, k.id DESC NULLS LAST LIMIT most;
 END
 $$;
-COMMENT ON FUNCTION weir._next_running IS 'Running jobs, those of the newest batches first, after a key; a row without an id says how far it has looked. See weir._next.';
+COMMENT ON FUNCTION weir._next_running IS 'Running jobs, those of the newest batches first, after a key; a row without an id shows how far the search has come. See weir._next.';
 
 CREATE OR REPLACE FUNCTION weir._next_later(lanes integer[], after jsonb, most integer) RETURNS TABLE (id bigint, ended_at timestamptz, key jsonb)
 LANGUAGE plpgsql STABLE
@@ -171,7 +171,7 @@ BEGIN
   END IF;
 END
 $$;
-COMMENT ON FUNCTION weir._next_later IS 'Jobs that wait for their time, by it, after a key; no id where one was cancelled. See weir._next.';
+COMMENT ON FUNCTION weir._next_later IS 'Scheduled jobs in the order of run_at, after a key; no id for a cancelled one. See weir._next.';
 
 CREATE OR REPLACE FUNCTION weir._results_of(lane integer, before_seq bigint, before_id bigint, most integer) RETURNS TABLE (place bigint, id bigint, finished_at timestamptz, is_end boolean)
 LANGUAGE plpgsql STABLE
@@ -190,7 +190,7 @@ BEGIN
   ORDER BY r.seq DESC, coalesce(i.id, 0) DESC LIMIT most;
 END
 $$;
-COMMENT ON FUNCTION weir._results_of IS 'Completed jobs of a lane, from its newest batches back, before a place; a row with is_end false is of another outcome.';
+COMMENT ON FUNCTION weir._results_of IS 'Completed jobs of a lane, newest batches first, before a place; a row with is_end false stands for a result with another outcome.';
 
 CREATE OR REPLACE FUNCTION weir._results_in(segment integer, before_place bigint, before_id bigint, most integer) RETURNS TABLE (place bigint, id bigint, finished_at timestamptz, is_end boolean)
 LANGUAGE plpgsql STABLE
@@ -209,7 +209,7 @@ DECLARE
   more   bigint;
   pages  bigint := 2;
 BEGIN
-  -- Results are never updated nor deleted, so a segment's lie about in the order of their recording: the newest are in its last pages.
+  -- Results are never updated or deleted, so those of a segment are approximately in the order in which they were recorded: the newest are in its last pages.
   WHILE behind >= 0 AND shown < most LOOP
     first := greatest(behind - pages, 0);
     RETURN QUERY
@@ -230,7 +230,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION weir._results_in IS
-  'Completed jobs of a segment, from the end of its results back, before a place (page * 65536 + line); a row with is_end false is of another outcome.';
+  'Completed jobs of a segment, from the end of its results backwards, before a place (page * 65536 + line); a row with is_end false stands for a result with another outcome.';
 
 CREATE OR REPLACE FUNCTION weir._next_completed(lanes integer[], after jsonb, most integer) RETURNS TABLE (id bigint, ended_at timestamptz, key jsonb)
 LANGUAGE plpgsql STABLE
@@ -259,7 +259,7 @@ BEGIN
     END LOOP;
     RETURN;
   END IF;
-  -- What is appended from now on is newer than all that is shown; and a segment that has been given back has nothing of what was there.
+  -- Results appended from now on are newer than all that are shown, and a segment that has been reclaimed holds none of its earlier results.
   key := coalesce(key, (SELECT jsonb_object_agg(s::text, jsonb_build_array((pg_relation_size('weir.result_' || s) / size) * 65536, 0, weir._times_reclaimed(s))) FROM generate_series(1, 4) s));
   FOR r IN
     SELECT k.*, min(k.finished_at) OVER (PARTITION BY k.segment ORDER BY k.place DESC, k.id DESC ROWS UNBOUNDED PRECEDING) AS at
@@ -277,7 +277,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION weir._next_completed IS
-  'Completed jobs, newest first, after a key: the place in each lane, or of all queues in each segment. No id where a result is of another outcome. See weir._next.';
+  'Completed jobs, newest first, after a key: the place in each lane or, for all queues, in each segment. No id for a result with another outcome. See weir._next.';
 
 CREATE OR REPLACE FUNCTION weir._times_reclaimed(segment integer) RETURNS bigint
 LANGUAGE sql STABLE
@@ -286,7 +286,7 @@ SET jit = off
 AS $$
   SELECT coalesce((SELECT max(k.no) FROM weir.segment k WHERE k.log = 'job' AND k.segment = _times_reclaimed.segment AND k.event = 'reclaimed'), 0)
 $$;
-COMMENT ON FUNCTION weir._times_reclaimed IS 'The number of the event by which a segment of jobs was given back last: another one each time.';
+COMMENT ON FUNCTION weir._times_reclaimed IS 'The number of the event by which a segment of jobs was last reclaimed: a different one each time.';
 
 CREATE OR REPLACE FUNCTION weir._next_failed(lanes integer[], after jsonb, most integer) RETURNS TABLE (id bigint, ended_at timestamptz, key jsonb)
 LANGUAGE plpgsql STABLE
@@ -303,7 +303,7 @@ DECLARE
   at_id   bigint := coalesce((after->>1)::bigint, 9223372036854775807);
 BEGIN
   RETURN QUERY
-  -- One that has failed again since stands there.
+  -- A job that has failed again since is listed under its later failure.
   SELECT CASE WHEN (_next_failed.lanes IS NULL OR f.lane = ANY (_next_failed.lanes))
                 AND NOT EXISTS (SELECT FROM weir.failure k WHERE k.id = f.id AND k.attempt > f.attempt) THEN f.id END, NULL::timestamptz, jsonb_build_array(f.finished_at, f.id)
   FROM weir.failure f
@@ -311,7 +311,7 @@ BEGIN
   ORDER BY f.finished_at DESC, f.id DESC LIMIT most;
 END
 $$;
-COMMENT ON FUNCTION weir._next_failed IS 'Jobs that failed, newest first, after a key; no id where one is of another queue. See weir._next.';
+COMMENT ON FUNCTION weir._next_failed IS 'Failed jobs, newest first, after a key; no id for a job of another queue. See weir._next.';
 
 CREATE OR REPLACE FUNCTION weir._next_cancelled(lanes integer[], after jsonb, most integer) RETURNS TABLE (id bigint, ended_at timestamptz, key jsonb)
 LANGUAGE plpgsql STABLE
@@ -329,7 +329,7 @@ DECLARE
 BEGIN
   IF after IS NULL OR jsonb_typeof(after) = 'number' THEN
     RETURN QUERY
-    SELECT CASE WHEN _next_cancelled.lanes IS NULL OR EXISTS (SELECT FROM (  -- all rows of a job are of one queue
+    SELECT CASE WHEN _next_cancelled.lanes IS NULL OR EXISTS (SELECT FROM (  -- all rows of a job belong to one queue
                        (SELECT j.lane FROM weir.job j WHERE j.id = c.id LIMIT 1) UNION ALL (SELECT l.lane FROM weir.later l WHERE l.id = c.id LIMIT 1)) k
                      WHERE k.lane = ANY (_next_cancelled.lanes)) THEN c.id END,
            NULL::timestamptz, to_jsonb(c.id)
@@ -351,7 +351,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION weir._next_cancelled IS
-  'Cancelled jobs, after a key: those with a tombstone by id, newest first, then those that their handler cancelled. No id where one is of another queue. See weir._next.';
+  'Cancelled jobs, after a key: those with a tombstone by id, newest first, then those that their handler cancelled. No id for a job of another queue. See weir._next.';
 
 CREATE OR REPLACE FUNCTION weir._next(state text, lanes integer[], after jsonb, most integer) RETURNS TABLE (id bigint, ended_at timestamptz, key jsonb, cost integer)
 LANGUAGE plpgsql STABLE
@@ -387,7 +387,7 @@ DECLARE
   effort integer := 0;
   lanes  integer[];
   wrong  text;
-  at     jsonb;   -- where the page before stopped: the state's place in the list, and the key
+  at     jsonb;   -- where the previous page stopped: the state's number in the list, the key, and the seal
   nr     integer := 1;
   key    jsonb;
   got    integer;
@@ -395,18 +395,18 @@ DECLARE
   look   weir.job_info;
 BEGIN
   IF most IS NULL OR most NOT BETWEEN 1 AND 1000 THEN
-    RAISE EXCEPTION 'weir: a page has 1 to 1000 jobs, got %', coalesce(most::text, 'null') USING ERRCODE = '22023', HINT = 'Ask for more pages.';
+    RAISE EXCEPTION 'weir: a page has 1 to 1000 jobs, got %', coalesce(most::text, 'null') USING ERRCODE = '22023', HINT = 'Read more pages.';
   END IF;
   SELECT s INTO wrong FROM unnest(states) s WHERE s IS NULL OR s <> ALL (every) LIMIT 1;
   IF FOUND THEN
     RAISE EXCEPTION 'weir: unknown state %', coalesce(left(wrong, 100), 'null')
       USING ERRCODE = '22023', HINT = 'States are available, running, scheduled, completed, failed and cancelled.';
   ELSIF cardinality(states) > 6 THEN
-    RAISE EXCEPTION 'weir: a list is of 6 states at most, got %', cardinality(states) USING ERRCODE = '22023', HINT = 'Name each once.';
+    RAISE EXCEPTION 'weir: a list has up to 6 states, got %', cardinality(states) USING ERRCODE = '22023', HINT = 'Name each state once.';
   ELSIF cardinality(kinds) > 1000 OR array_position(kinds, NULL) IS NOT NULL THEN
-    RAISE EXCEPTION 'weir: a list is of 1 to 1000 kinds, none of them null, got %', cardinality(kinds) USING ERRCODE = '22023';
+    RAISE EXCEPTION 'weir: a list has 1 to 1000 kinds, none of them null, got % kinds', cardinality(kinds) USING ERRCODE = '22023';
   ELSIF jsonb_typeof(meta) <> 'object' OR pg_column_size(meta) > 65536 THEN
-    RAISE EXCEPTION 'weir: meta must be a JSON object of at most 64 KiB, got %', left(meta::text, 100) USING ERRCODE = '22023', HINT = 'It lists jobs whose meta contains it, as by @>.';
+    RAISE EXCEPTION 'weir: meta must be a JSON object of at most 64 KiB, got %', left(meta::text, 100) USING ERRCODE = '22023', HINT = 'The list has the jobs whose meta contains this object, as with @>.';
   END IF;
   states := ARRAY(SELECT u.s FROM unnest(CASE WHEN cardinality(states) > 0 THEN states ELSE every END) WITH ORDINALITY u(s, nr) GROUP BY u.s ORDER BY min(u.nr));
   kinds := CASE WHEN cardinality(kinds) > 0 THEN kinds END;
@@ -451,7 +451,7 @@ BEGIN
         END IF;
         IF r.id IS NOT NULL THEN
           SELECT k.* INTO look FROM weir._read_job(r.id, 1) k;
-          -- What has been retried by hand is in another state now, or has ended once more since.
+          -- A job that was retried by hand is in another state now, or has ended again since.
           IF look.state = states[nr] AND (_read_page.queue IS NULL OR look.queue = _read_page.queue) AND (r.ended_at IS NULL OR look.finished_at = r.ended_at) THEN
             IF cardinality(jobs) = most THEN
               next := jsonb_build_array(nr, key);
@@ -509,7 +509,7 @@ EXCEPTION WHEN SQLSTATE 'WR099' THEN
 END
 $$;
 COMMENT ON FUNCTION weir.jobs_page IS
-  'A page of the list of jobs in some states (NULL: all), of a queue, of some kinds, and whose meta contains meta: a JSON array of at most so many jobs, 1 to 1000, as weir.job_info shows them; and next, to be given as after for the page that follows, NULL when there is none. The states follow each other in the order in which they are named: available jobs in the order in which they will be claimed, scheduled ones by run_at, the others newest first (of completed ones about so: as they were recorded; of cancelled ones those that weir.cancel cancelled by id, then the others). A job that stays in its state while pages are read is on exactly one of them; one that comes into a state meanwhile may be on none. A page may have fewer jobs than max_rows, or none, and still a next: what one page looks at is bounded, however little a filter finds. Errors: 22023; 40001 as of weir.job_info. Locks: none that others wait for, and none that outlast the call; waits while a segment is being emptied. Isolation: any.';
+  'A page of the list of jobs that are in some states (NULL: all), in a queue, of some kinds, and whose meta contains meta: a JSON array of up to max_rows jobs (1 to 1000), as weir.job_info shows them; and next, to be passed as after to get the next page, NULL if there is none. The states follow one another in the order in which they are named: available jobs in the order in which they will be claimed (of more than 500 lanes, 500 at a time), scheduled jobs by run_at, the others newest first (completed ones approximately, as they were recorded; of cancelled ones, first those that weir.cancel cancelled, by id). A job that stays in its state while pages are read is on exactly one of them; a job that enters a state in the meantime may be on none. A page may have fewer jobs than max_rows, or none, and still a next: what one page reads is bounded, however little a filter finds and however many queues there are. Errors: 22023; 40001 as for weir.job_info. Locks: none that others wait for, and none that outlast the call; waits while a segment is being emptied. Isolation: any.';
 
 CREATE OR REPLACE FUNCTION weir.jobs(state text, queue text DEFAULT NULL, max_rows integer DEFAULT 100) RETURNS SETOF weir.job_info
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
@@ -523,7 +523,7 @@ DECLARE
   p     record;
 BEGIN
   IF jobs.max_rows IS NULL OR jobs.max_rows NOT BETWEEN 1 AND 10000 THEN
-    RAISE EXCEPTION 'weir: jobs shows 1 to 10000 at once, got %', jobs.max_rows USING ERRCODE = '22023', HINT = 'weir.jobs_page goes on, page by page.';
+    RAISE EXCEPTION 'weir: jobs returns 1 to 10000 jobs, got %', jobs.max_rows USING ERRCODE = '22023', HINT = 'Use weir.jobs_page to read more, page by page.';
   END IF;
   PERFORM weir._lock_log();
   FOR page IN 1..pages LOOP
@@ -539,4 +539,4 @@ EXCEPTION WHEN SQLSTATE 'WR099' THEN
 END
 $$;
 COMMENT ON FUNCTION weir.jobs IS
-  'The first jobs in one state, as rows, in the order that weir.jobs_page says: at most so many, 1 to 10000, and fewer where they stand behind very many that have come into another state. Errors and locks: as weir.jobs_page. Isolation: any.';
+  'The first jobs in one state, as rows, in the order of weir.jobs_page: up to max_rows (1 to 10000), and fewer if very many jobs before them have changed their state. Errors and locks: as for weir.jobs_page. Isolation: any.';

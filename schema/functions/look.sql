@@ -42,14 +42,14 @@ DECLARE
   mid  bigint := high;
   b    record;
 BEGIN
-  -- Past a batch a job is still to be handed out if it lies past its position, or belongs to a transaction that is pending. Once it is
-  -- not, it never is again: so the first batch past which it is not is the one that handed it out. Bisect for it.
+  -- After a batch, a job still waits if it lies past the batch's position, or belongs to a pending transaction. Once it does not wait any more, it
+  -- never will again: so the first batch after which it does not wait is the one that claimed it. Find it by bisection.
   WHILE low <= mid LOOP
     SELECT k.seq, k.pos_xid, k.pos_id, k.pending, k.pending_after INTO b
     FROM weir.batch k WHERE k.segment = _batch_of.segment AND k.lane = _batch_of.lane AND k.seq <= mid ORDER BY k.seq DESC LIMIT 1;
     IF (b.pos_xid, b.pos_id) < (_batch_of.xid, _batch_of.id)
        OR coalesce(b.pending_after[array_position(b.pending, _batch_of.xid)] < _batch_of.id, false) THEN
-      EXIT WHEN high = 9223372036854775807;  -- the newest: it was not handed out
+      EXIT WHEN high = 9223372036854775807;  -- the newest batch: the job was not claimed
       low := mid + 1;
     ELSE
       high := b.seq;
@@ -61,7 +61,7 @@ BEGIN
     WHERE k.segment = _batch_of.segment AND k.lane = _batch_of.lane AND k.seq = high AND _batch_of.id = ANY (k.ids) LIMIT 1;
 END
 $$;
-COMMENT ON FUNCTION weir._batch_of IS 'The batch that handed out a job of one segment, found by bisection.';
+COMMENT ON FUNCTION weir._batch_of IS 'The batch that claimed a job of one segment, found by bisection.';
 
 CREATE OR REPLACE FUNCTION weir._end_of(attempt weir.job, OUT claimed_at timestamptz, OUT worker integer, OUT outcome weir.outcome,
                                         OUT finished_at timestamptz, OUT error text, OUT output text)
@@ -209,11 +209,11 @@ AS $$
                      abs((extract(epoch FROM now()) * 1000)::bigint - pg_sequence_last_value('weir.watched_at')) AS since,
                      weir._first_look() AS first OFFSET 0) r
   LEFT JOIN LATERAL (SELECT h.* FROM weir.last_word h WHERE h.worker = w.id ORDER BY h.no DESC LIMIT 1) h ON true
-  -- A standby has none of the locks; rescuers write down whom they miss.
+  -- A standby has none of the locks; rescuers record the workers that they miss.
   CROSS JOIN LATERAL (SELECT f.id IS NULL AND (a.id IS NOT NULL OR pg_is_in_recovery() AND coalesce(h.says, 'attends') = 'attends') AS attends) k
-  -- Silent is who would be taken to be by whoever rescues: by the register that rescuing moves on. Where nobody rescues it stands still, and the
-  -- clock goes on; and one that was set is no silence, for the register's own reading follows it within a second where somebody does. Before the first look in
-  -- this life of the server nobody knows how long it has been there: so only since the register stood still.
+  -- A worker is silent if a rescuer would consider it silent: by the counter that rescuing advances. If no one rescues, the counter stands still, and the
+  -- clock is added; a clock that was set back or forward makes no worker silent, because the counter's own reading of it follows within a second if someone
+  -- rescues. From before the first reading since the server started, only the time for which the counter has stood still counts.
   CROSS JOIN LATERAL (SELECT k.attends, CASE
     WHEN f.id IS NOT NULL THEN 'ended'
     WHEN k.attends OR greatest(now() - coalesce(h.at, w.at), coalesce(h.at, w.at) - now()) <= w.lease
@@ -221,4 +221,4 @@ AS $$
     ELSE 'silent' END AS state) l
   WHERE NOT w.fenced ORDER BY w.id DESC LIMIT 10000
 $$;
-COMMENT ON FUNCTION weir.workers IS 'Workers, newest first: alive, silent (past their lease, about to be fenced; reason, where there is one: why that can''t be) or ended, with the reason. Locks: none that others wait for.';
+COMMENT ON FUNCTION weir.workers IS 'Workers, newest first, up to 10,000: alive, silent (past their lease, about to be fenced; reason, if any: why they can''t be) or ended, with the reason. Locks: none that others wait for. Isolation: any.';

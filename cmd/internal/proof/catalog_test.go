@@ -17,7 +17,7 @@ func TestEveryFunctionIsDocumentedAndPinned(t *testing.T) {
 		// A procedure can't have settings, because they would forbid it to commit; so it may only call functions, with its caller's rights.
 		{"procedure with SECURITY DEFINER", `SELECT p.oid::regprocedure::text FROM pg_proc p WHERE p.pronamespace = 'weir'::regnamespace AND p.prokind = 'p' AND p.prosecdef`},
 		// An array type is named like its element type, with an underscore in front, and a call with a single NULL would be a cast to it.
-		{"function with the name of an array type", `SELECT p.oid::regprocedure::text FROM pg_proc p JOIN pg_type t ON t.typnamespace = p.pronamespace AND t.typname = p.proname
+		{"function with the name of an array type", `SELECT p.oid::regprocedure::text FROM pg_proc p JOIN pg_type t ON t.typnamespace = p.pronamespace AND t.typname = p.proname AND t.typrelid = 0  -- no call is a cast to a row
 			WHERE p.pronamespace = 'weir'::regnamespace`},
 		{"function without a comment", `SELECT p.oid::regprocedure::text FROM pg_proc p WHERE p.pronamespace = 'weir'::regnamespace
 			AND coalesce(obj_description(p.oid, 'pg_proc'), '') = ''`},

@@ -312,7 +312,7 @@ func TestListsRefuseWhatTheyDoNotUnderstand(t *testing.T) {
 	for _, c := range []struct{ args, says string }{
 		{`ARRAY['available', 'done']`, "unknown state done"},
 		{`ARRAY[NULL]`, "unknown state null"},
-		{`array_fill('failed'::text, ARRAY[7])`, "6 states at most, got 7"},
+		{`array_fill('failed'::text, ARRAY[7])`, "up to 6 states, got 7"},
 		{`kinds => ARRAY['k', NULL]`, "none of them null"},
 		{`kinds => array_fill('k'::text, ARRAY[1001])`, "1 to 1000 kinds"},
 		{`meta => '[1]'`, "must be a JSON object of at most 64 KiB, got [1]"},
