@@ -1,29 +1,29 @@
 package model
 
-// Who lives: a worker that attends, by a lock of its session, or beats; rescuers, who look; and time, in which sessions end, leases lapse, and
-// now and then nobody looks. One worker is looked at, with the job it runs, and another that would run it. What is told of claims and results
-// here is only what a fence has to do with them; the rest is the machine of jobs.
+// Who is alive: a worker that attends, by a lock of its session, or sends heartbeats; rescuers, who check; and time, in which sessions end, leases
+// lapse, and sometimes nobody checks. The model has one worker with the job that it runs, and another worker that would run it. Of claims and
+// results, it has only what matters to a fence; the rest is in the machine of jobs.
 
-// Time goes in ticks of about a second: the lease is short, and all else as it is.
+// Time passes in ticks of about a second. The lease is short; all other times are as in reality.
 const (
-	granted   = 3 // for a session that has ended to be followed by another
-	hurry     = 2 // by then a worker that has none interrupts its jobs
+	granted   = 3 // ticks to replace a session that has ended
+	hurry     = 2 // ticks after which a worker without a session interrupts its jobs
 	lease     = 4
-	leaseOver = 3 // so does one whose heartbeats don't arrive
+	leaseOver = 3 // ticks after which a worker without answers to its heartbeats does so
 	beatEvery = 1
-	patience  = 1 // for an answer to a heartbeat
+	patience  = 1 // ticks to wait for the answer to a heartbeat
 	grace     = 2
-	mostTime  = 2 // that one look adds to weir.watched
-	mostOne   = 1 // and what the looks of a tick add while the worker is missed
+	maxTime   = 2 // maximum that one check adds to weir.watched
+	maxOne    = 1 // maximum that the checks of a tick add while the worker is missed
 	longTime  = 12
 	never     = 255
 )
 
-// word is what weir.last_word holds: silent is how much weir.watched has moved on since.
+// word is a row of weir.last_word: silent is how much weir.watched has advanced since.
 type word struct {
 	no, silent    uint8
 	says          says
-	open, flushed bool // its transaction has not ended; it is on disk
+	open, flushed bool // open: its transaction has not ended; flushed: it is on disk
 }
 
 type says uint8
@@ -37,10 +37,10 @@ const (
 
 func (s says) String() string { return [...]string{"nothing", "beats", "attends", "missed"}[s] }
 
-// line is a session of the worker's that holds its attendance lock.
+// line is a session of the worker that holds its attendance lock.
 type line struct {
-	attached bool  // the process is at the other end
-	cut      bool  // nothing that is sent arrives
+	attached bool  // the process is still connected to it
+	cut      bool  // nothing sent through it arrives
 	idle     uint8 // since its last call
 }
 
@@ -50,33 +50,33 @@ const (
 	attending    attendCall = iota + 1 // attend
 	beating                            // heartbeat, by a connection that does not attend
 	renewing                           // heartbeat by the session that attends, where it writes
-	claimsJob                          // claim
+	claimsJob                          // a claim
 	recordsJob                         // record
 	fencesSilent                       // rescue, as far as fence_silent
 )
 
-// acall is a call on its way through the server.
+// acall is a call in progress.
 type acall struct {
 	kind   attendCall
 	phase  uint8
-	client bool  // the worker waits for the answer
-	age    uint8 // since it was sent
-	no     uint8 // of its word
-	saw    word  // fence_silent: the last word as it looked
+	client bool  // true while the worker waits for the answer
+	age    uint8 // ticks since it was sent
+	no     uint8 // number of its word
+	saw    word  // fence_silent: the last word as it was read
 	fences bool  // fence_silent: it has inserted a fence
-	forEnd bool  // and that for a session that has ended
+	forEnd bool  // the fence is for a session that has ended
 }
 
-// keeper is the worker's process.
+// keeper is the process of the worker.
 type keeper struct {
-	alive, frozen, stood bool  // frozen: it stands still now; stood: it once did
+	alive, frozen, stood bool  // frozen: it is suspended; stood: it was suspended at some time
 	over                 bool  // it knows that it is fenced
 	runs                 bool  // its handler runs the job
-	held                 bool  // as far as it knows a session of its attends
-	unsure               bool  // it has given up a call that may say so still
-	deaf                 bool  // its session was cut before it ended: nobody tells it
-	since                uint8 // since it sent the last heartbeat that arrived
-	soon                 uint8 // since it lost its session, never: it has not
+	held                 bool  // it believes that one of its sessions attends
+	unsure               bool  // it has given up a call that may still make a session attend
+	deaf                 bool  // its session was cut before it ended, so it is not notified
+	since                uint8 // ticks since it sent the last heartbeat that arrived
+	soon                 uint8 // ticks since it lost its session; never: it has not
 }
 
 type attendState struct {
@@ -85,19 +85,19 @@ type attendState struct {
 	lines                      table[line]
 	calls                      table[acall]
 	nos                        uint8
-	attended, fenced           bool  // weir.attendance, where it counts; weir.worker
-	passed                     uint8 // since weir.watched was moved on
-	life                       uint8 // how much it has moved on since the first look in this life of the server; never: there was none
+	attended, fenced           bool  // weir.attendance, if it counts; weir.worker
+	passed                     uint8 // ticks since weir.watched was advanced
+	life                       uint8 // how much it has advanced since the first check in this life of the server; never: there was none
 	job                        holder
-	full                       bool  // the server has no connection left
-	down                       bool  // it has been down, which the worker has not noticed
-	quiet, owed                uint8 // the model's own: since when nothing spoke for the worker, and how long it may be so
+	full                       bool  // the server has no free connection
+	down                       bool  // it was down, which the worker has not noticed
+	quiet, owed                uint8 // known only to the model: how long the worker was silent, and how long it may be
 	ends, cuts, crashes        uint8
 	restarts, failovers, kills uint8
 	freezes, fills, late       uint8
 }
 
-// holder is who has the job.
+// holder tells which worker has the job.
 type holder uint8
 
 const (
@@ -114,12 +114,12 @@ type attendances struct {
 
 type attendScenario struct {
 	name                             string
-	pooled                           bool // something lies between that may end a session behind the worker's back
-	attends                          bool // from the beginning, and a heartbeat is on its way that has been given up
-	slow                             bool // calls take as long as they like
-	others                           bool // there are workers that do not attend, so weir.watched moves on
-	works                            bool // it claims and records
-	busy                             bool // heartbeats tell how many jobs run, which changes
+	pooled                           bool // there is a pooler, which may end a session without the worker's knowledge
+	attends                          bool // it attends from the beginning, while a heartbeat that it has given up is in progress
+	slow                             bool // calls may take any time
+	others                           bool // there are workers that do not attend, so weir.watched advances
+	works                            bool // the worker claims and records
+	busy                             bool // the number of running jobs in heartbeats changes
 	ends, cuts, crashes, restarts    uint8
 	failovers, kills, freezes, fills uint8
 	late                             uint8
@@ -225,7 +225,7 @@ func (m *attendances) steps(s *attendState, all []step) []step {
 	return all
 }
 
-// ofWorker lists what the process can do.
+// ofWorker lists the possible steps of the process.
 func (m *attendances) ofWorker(s *attendState, can func(action, int)) {
 	w := &s.w
 	if s.kills > 0 {
@@ -280,7 +280,7 @@ func (m *attendances) ofWorker(s *attendState, can func(action, int)) {
 	}
 }
 
-// attached is the session that the process is at the other end of.
+// attached returns the session to which the process is connected.
 func (s *attendState) attached() *line {
 	for i := range s.lines.all() {
 		if s.lines.row[i].attached {
@@ -290,10 +290,10 @@ func (s *attendState) attached() *line {
 	return nil
 }
 
-// hasLost tells that the session by which the worker attends has ended, and it has not noticed.
+// hasLost reports whether the session that attends has ended, which the worker has not noticed.
 func (s *attendState) hasLost() bool { return s.w.held && s.attached() == nil }
 
-// mayNotice: and it can. Behind a pooler, and where nothing arrives, a heartbeat without an answer tells.
+// mayNotice reports whether the worker can notice that. Behind a pooler, or if nothing arrives, it notices by a heartbeat without an answer.
 func (m *attendances) mayNotice(s *attendState) bool {
 	return s.hasLost() && (!s.w.deaf || s.w.since >= beatEvery+patience) && (!m.pooled || s.w.since >= beatEvery)
 }
@@ -307,7 +307,7 @@ func (s *attendState) call(kind attendCall) *acall {
 	return nil
 }
 
-// waits tells whether the keeper waits for an answer.
+// waits reports whether the keeper waits for an answer.
 func (s *attendState) waits() bool {
 	for _, c := range s.calls.all() {
 		if c.client && c.kind <= renewing {
@@ -322,20 +322,20 @@ func (s *attendState) isFencing() bool {
 	return c != nil && c.fences
 }
 
-// lapsed: the worker counts its lease as over.
+// lapsed reports whether the worker counts its lease as over.
 func (w *keeper) lapsed() bool { return w.since >= leaseOver || w.soon != never && w.soon >= hurry }
 
-// mustInterrupt: it is time for the worker to interrupt its job.
+// mustInterrupt reports whether the worker must interrupt its job now.
 func (m *attendances) mustInterrupt(s *attendState) bool {
 	return s.w.runs && (s.w.since >= leaseOver && m.off.holds(leaseLapse) || s.w.soon != never && s.w.soon >= hurry && m.off.holds(sessionLapse))
 }
 
-// isEnded: the server ends a session that has been idle for the lease, and no sooner gives up a line that says nothing.
+// isEnded reports whether the server ends the session: after it was idle for the lease, and not earlier because of a silent connection.
 func (m *attendances) isEnded(l *line) bool {
 	return l.idle >= lease && m.off.holds(idleTimeout) || l.cut && !m.off.holds(quietLine)
 }
 
-// mayPass: what is done at once is done before time passes.
+// mayPass reports whether time may pass: steps that happen at once come first.
 func (m *attendances) mayPass(s *attendState) bool {
 	for _, l := range s.lines.all() {
 		if l.idle >= lease && m.off.holds(idleTimeout) {
@@ -360,7 +360,7 @@ func (m *attendances) mayPass(s *attendState) bool {
 	return true
 }
 
-// lastWord is the last that is committed.
+// lastWord returns the last committed word.
 func (s *attendState) lastWord() (last word) {
 	for _, w := range s.words.all() {
 		if !w.open && w.no > last.no {
@@ -376,7 +376,7 @@ func (s *attendState) say(says says) uint8 {
 	return s.nos
 }
 
-// drop ends a call and takes back what it did.
+// drop ends a call and undoes its effects.
 func (s *attendState) drop(i int) {
 	no := s.calls.row[i].no
 	s.words.keep(func(w *word) bool { return w.no != no || !w.open })

@@ -5,25 +5,25 @@ import (
 	"fmt"
 )
 
-// isDue looks whether a fence was: nobody is fenced who attends, or who was heard of in time.
+// isDue checks that a fence was justified: no worker is fenced that attends, or that was heard of in time.
 func (m *attendances) isDue(s *attendState, c *acall) error {
 	w := &s.w
 	switch {
 	case !w.alive || w.frozen || w.stood || w.over:
 		return nil
 	case w.held && s.attached() != nil && !s.attached().cut:
-		return errors.New("a worker is fenced that attends")
+		return errors.New("a worker that attends was fenced")
 	case s.quiet < s.owed:
-		return fmt.Errorf("a worker is fenced %d after it was last heard of, and %d are granted", s.quiet, s.owed)
+		return fmt.Errorf("a worker was fenced %d ticks after it was last heard of, but it has %d", s.quiet, s.owed)
 	case c.forEnd && s.full:
-		return errors.New("a worker is fenced for its session, while the server has no connection for it")
+		return errors.New("a worker was fenced for its session although the server had no free connection")
 	}
 	return nil
 }
 
 func (m *attendances) check(s *attendState) error {
 	if s.w.alive && s.w.runs && !s.w.frozen && !s.w.stood && s.job == other {
-		return errors.New("the job runs with another worker, and the first has not interrupted it")
+		return errors.New("another worker runs the job, but the first has not interrupted it")
 	}
 	if s.calls.n > 0 {
 		return nil
@@ -32,12 +32,12 @@ func (m *attendances) check(s *attendState) error {
 	return m.mend(&t)
 }
 
-// mend has everybody do what he has to, and nothing goes wrong any more: who lives comes back, in the same tick; rescuers look every tick. Then
-// who is back is not fenced, and the job of one who is not soon runs with another.
+// mend lets everyone do what they must, without further faults: live workers reconnect in the same tick, and rescuers check every tick. Then a worker
+// that is back must not be fenced, and the job of one that is not must soon run on another.
 func (m *attendances) mend(s *attendState) error {
 	w := &s.w
 	s.full = false
-	// The end of a session that attended is known at once.
+	// The end of an attending session is noticed at once.
 	prompt := !w.alive && !s.fenced && s.lines.n == 0 && s.attended && (s.lastWord().says == attends || s.lastWord().says == missed)
 	was := s.fenced
 	for tick := range uint8(3 * lease) {
@@ -54,28 +54,28 @@ func (m *attendances) mend(s *attendState) error {
 			s.calls.add(acall{kind: fencesSilent, saw: s.lastWord()})
 			for s.calls.n > 0 {
 				if err := m.fenceSilent(s, 0); err != nil {
-					return fmt.Errorf("once all goes well: %w", err)
+					return fmt.Errorf("without further faults: %w", err)
 				}
 			}
 		}
 		if s.fenced && s.job == worker {
 			if s.job = nobody; prompt && tick > granted+1 {
-				return fmt.Errorf("a killed worker that attended is fenced after %d", tick)
+				return fmt.Errorf("a killed worker that attended was fenced only after %d ticks", tick)
 			}
 		}
 		if s.fenced && !was && w.alive && !w.frozen {
-			return errors.New("a worker is fenced that is back")
+			return errors.New("a worker that is back was fenced")
 		}
 		m.pass(s)
 		m.tidy(s)
 	}
 	if s.job == worker && !(w.alive && !w.frozen && !w.over) {
-		return errors.New("the job runs with a worker that is gone, for ever")
+		return errors.New("the job is held forever by a worker that has ended")
 	}
 	return nil
 }
 
-// comesBack: the worker notices what it has to, attends, or beats where it can't.
+// comesBack lets the worker notice what it must, and attend, or send a heartbeat if it can't.
 func (m *attendances) comesBack(s *attendState) {
 	w := &s.w
 	if s.hasLost() {
@@ -90,13 +90,13 @@ func (m *attendances) comesBack(s *attendState) {
 		_ = m.heartbeat(s)
 	}
 	for s.calls.n > 0 {
-		_ = m.goOn(s, 0) // of a result there is none
+		_ = m.goOn(s, 0) // there is no error without a result
 	}
 }
 
-// tidy gives states that differ in nothing that matters the same form.
+// tidy gives equivalent states the same form.
 func (m *attendances) tidy(s *attendState) {
-	// Words that nobody will look at again.
+	// Words that will not be read again.
 	newest := uint8(0)
 	for _, w := range s.words.all() {
 		if !w.open && (w.flushed || s.crashes == 0) {

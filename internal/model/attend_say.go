@@ -2,22 +2,22 @@ package model
 
 import "fmt"
 
-// say tells a step.
+// say describes a step.
 func (m *attendances) say(s *attendState, st step) string {
 	i := int(st.a)
 	switch st.do {
 	case timePasses:
 		return "a second passes"
 	case attend:
-		return "the worker sends attend, by a new session"
+		return "the worker sends attend on a new session"
 	case heartbeat:
 		switch {
 		case !s.w.held:
-			return "the worker sends a heartbeat by a connection that does not attend"
+			return "the worker sends a heartbeat on a connection that does not attend"
 		case m.busy || m.off.holds(attendsAgain) && s.lastWord().says != attends:
-			return "the worker sends a heartbeat by the session that attends, with something to be noted"
+			return "the worker sends a heartbeat on the session that attends, which has something to write"
 		}
-		return "the worker makes a heartbeat by the session that attends, which writes nothing"
+		return "the worker makes a heartbeat on the session that attends, which writes nothing"
 	case attendClaim:
 		return "the worker sends a claim"
 	case attendRecord:
@@ -25,40 +25,40 @@ func (m *attendances) say(s *attendState, st step) string {
 	case callGoesOn:
 		return s.calls.row[i].say(s)
 	case callGivenUp:
-		return fmt.Sprintf("the worker gives up its %s, which is on the way still", s.calls.row[i].kind)
+		return fmt.Sprintf("the worker gives up its %s, which is still in progress", s.calls.row[i].kind)
 	case fenceSilent:
 		return fmt.Sprintf("fence_silent takes its snapshot: the last word is that the worker %s", s.lastWord().says)
 	case settleLost:
-		return "settle logs the job again, which the fenced worker had"
+		return "settle logs the job of the fenced worker again"
 	case claimByOther:
 		return "claim: another worker runs the job"
 	case handBack:
-		return "the worker hands the job back"
+		return "the worker releases the job"
 	case sessionEnds:
 		if s.lines.row[i].attached {
-			return "the session by which the worker attends ends"
+			return "the session that attends ends"
 		}
-		return "a session of the worker's ends, at whose other end nobody is"
+		return "a session of the worker ends to which the process is no longer connected"
 	case lineIsCut:
-		return "the line of the session that attends is cut: nothing arrives any more, and nobody is told"
+		return "the connection of the session that attends is cut: nothing arrives any more, without an error"
 	case notices:
 		return "the worker notices that its session has ended"
 	case noticesDown:
 		return "the worker notices that the server was down"
 	case givesUpLine:
-		return "the worker, whose heartbeat gets no answer, gives its session up"
+		return "the worker gives up its session, because its heartbeat got no answer"
 	case interrupts:
 		return "the worker interrupts its job"
 	case attendKill:
 		return "the process is killed"
 	case standsStill:
-		return "the process stands still"
+		return "the process is suspended"
 	case goesOn:
-		return "the process goes on"
+		return "the process is resumed"
 	case serverFills:
-		return "the server has no connection left"
+		return "the server has no free connection"
 	case serverEmpties:
-		return "the server has room again"
+		return "the server has free connections again"
 	case attendCrash:
 		return "the server crashes and starts again, without the words that were not on disk"
 	case attendRestart:
@@ -70,27 +70,27 @@ func (m *attendances) say(s *attendState, st step) string {
 }
 
 func (k attendCall) String() string {
-	return [...]string{"", "attend", "heartbeat", "heartbeat by the session that attends", "claim", "result", "fence_silent"}[k]
+	return [...]string{"", "attend", "heartbeat", "heartbeat on the session that attends", "claim", "result", "fence_silent"}[k]
 }
 
 func (c *acall) say(s *attendState) string {
 	of := c.kind.String()
 	if !c.client && c.kind != fencesSilent {
-		of += ", for which nobody waits,"
+		of += ", whose client no longer waits,"
 	}
 	switch {
 	case c.kind != fencesSilent && c.phase == 0 && s.fenced:
-		return of + " is refused, for the worker is fenced"
+		return of + " is refused, because the worker is fenced"
 	case c.kind != fencesSilent && c.phase == 0:
 		return of + " begins: it has its locks, and has written"
 	case c.kind != fencesSilent:
 		return of + " commits"
 	case c.phase == 0:
-		return "fence_silent reads the locks, and moves weir.watched on"
+		return "fence_silent reads the locks, and advances weir.watched"
 	case c.phase == 1 && c.fences:
-		return "fence_silent tries the last word's lock, looks again, and fences the worker"
+		return "fence_silent tries the last word's lock, checks again, and fences the worker"
 	case c.phase == 1:
-		return "fence_silent tries the last word's lock, looks again, and notes that the worker is missed"
+		return "fence_silent tries the last word's lock, checks again, and records that the worker is missed"
 	}
 	return "the rescue commits"
 }

@@ -35,7 +35,7 @@ func (m *attendances) take(s *attendState, st step) error {
 		s.lines.row[i].cut = true
 	case notices:
 		w.held, w.deaf, w.soon, s.down = false, false, 0, false
-	case noticesDown: // all locks went with the server
+	case noticesDown: // all locks ended with the server
 		w.held, w.deaf, w.soon, s.down = false, false, never, false
 	case givesUpLine:
 		m.isUnsure(s)
@@ -69,13 +69,13 @@ func (m *attendances) take(s *attendState, st step) error {
 		s.failovers--
 		m.failOver(s, i)
 	default:
-		return fmt.Errorf("no such step: %d", st.do)
+		return fmt.Errorf("unknown step %d", st.do)
 	}
 	return nil
 }
 
-func older(age *uint8, most uint8) {
-	if *age < most {
+func older(age *uint8, limit uint8) {
+	if *age < limit {
 		*age++
 	}
 }
@@ -85,11 +85,11 @@ func (m *attendances) pass(s *attendState) {
 	if s.w.soon != never {
 		older(&s.w.soon, granted)
 	}
-	most := uint8(mostTime)
+	limit := uint8(maxTime)
 	if !m.off.holds(watchedBound) {
-		most = longTime
+		limit = longTime
 	}
-	older(&s.passed, most)
+	older(&s.passed, limit)
 	older(&s.quiet, lease)
 	for i := range s.lines.all() {
 		older(&s.lines.row[i].idle, lease)
@@ -97,12 +97,12 @@ func (m *attendances) pass(s *attendState) {
 	for i := range s.calls.all() {
 		older(&s.calls.row[i].age, lease)
 	}
-	for i := range s.words.all() { // what is not flushed with others is flushed by itself, within half a second
+	for i := range s.words.all() { // what is not flushed with other commits is flushed within half a second
 		s.words.row[i].flushed = !s.words.row[i].open
 	}
 }
 
-// send puts a call on its way. Where none arrives late it has its locks at once, or waits for them.
+// send starts a call. If calls do not arrive late, it has its locks at once, or waits for them.
 func (m *attendances) send(s *attendState, kind attendCall) error {
 	c := s.calls.add(acall{kind: kind, client: true})
 	if m.late == 0 && m.mayGoOn(s, c) {
@@ -111,7 +111,7 @@ func (m *attendances) send(s *attendState, kind attendCall) error {
 	return nil
 }
 
-// heartbeat: by the session that attends it writes only what is new.
+// heartbeat sends a heartbeat. On the session that attends, it writes only changes.
 func (m *attendances) heartbeat(s *attendState) error {
 	switch {
 	case !s.w.held:
@@ -127,13 +127,13 @@ func (m *attendances) heartbeat(s *attendState) error {
 	return nil
 }
 
-// learns: the worker hears that it is fenced.
+// learns records that the worker was told that it is fenced.
 func (s *attendState) learns() {
 	s.w = keeper{alive: true, over: true, soon: never}
 	s.leave()
 }
 
-// mayGoOn tells whether a call gets its locks.
+// mayGoOn reports whether a call gets its locks.
 func (m *attendances) mayGoOn(s *attendState, c *acall) bool {
 	if c.phase > 0 {
 		return true
@@ -148,7 +148,7 @@ func (m *attendances) mayGoOn(s *attendState, c *acall) bool {
 	return true
 }
 
-// goOn takes a call further.
+// goOn takes a call one step further.
 func (m *attendances) goOn(s *attendState, i int) error {
 	c := &s.calls.row[i]
 	if c.kind == fencesSilent {
@@ -166,7 +166,7 @@ func (m *attendances) goOn(s *attendState, i int) error {
 		switch c.kind {
 		case attending:
 			c.no = s.say(attends)
-			s.lines.add(line{attached: c.client}) // the lock: before the commit, and for the session
+			s.lines.add(line{attached: c.client}) // the lock is taken before the commit, and for the session
 		case beating:
 			c.no = s.say(beats)
 		case renewing:
@@ -187,7 +187,7 @@ func (m *attendances) goOn(s *attendState, i int) error {
 		s.attended = true
 		if done.client {
 			w.held = true
-			w.since, w.soon = min(w.since, done.age), never // a heartbeat follows at once
+			w.since, w.soon = min(w.since, done.age), never // a heartbeat follows immediately
 		}
 	case renewing:
 		if done.client && !s.attached().cut {
@@ -203,19 +203,19 @@ func (m *attendances) goOn(s *attendState, i int) error {
 		}
 	case claimsJob:
 		if s.job != nobody {
-			break // somebody else was faster
+			break // another call was faster
 		}
 		s.job, w.runs = worker, done.client && !w.lapsed()
 	case recordsJob:
 		if s.job != worker {
-			return errors.New("a result of the worker's is recorded for a job that it does not have any more")
+			return errors.New("a result of the worker was recorded for a job that it no longer holds")
 		}
 		s.job, w.runs = ended, false
 	}
 	return nil
 }
 
-// giveUp: the worker waits for no answer any more, and the call is still on its way.
+// giveUp makes the worker stop waiting for an answer, while the call is still in progress.
 func (m *attendances) giveUp(s *attendState, i int) {
 	s.late--
 	c := &s.calls.row[i]
@@ -225,7 +225,7 @@ func (m *attendances) giveUp(s *attendState, i int) {
 	}
 }
 
-// isUnsure: the worker has given up a session that attends, or may do so still, and whose end may be taken for its own.
+// isUnsure records that the worker has given up a session that attends, or may still do so, and whose end may be taken for its own.
 func (m *attendances) isUnsure(s *attendState) {
 	w := &s.w
 	if w.held {
@@ -248,7 +248,7 @@ func (m *attendances) isUnsure(s *attendState) {
 	}
 }
 
-// leave: nobody is at the other end of the worker's connections any more.
+// leave disconnects the worker from all its sessions.
 func (s *attendState) leave() {
 	for i := range s.calls.all() {
 		s.calls.row[i].client = false
@@ -277,7 +277,7 @@ func (m *attendances) sessionEnds(s *attendState, i int) {
 	}
 }
 
-// serverEnds: with the server go all sessions, and what they had begun. counts tells whether weir.attendance counts afterwards.
+// serverEnds ends all sessions and what they had begun. counts tells whether weir.attendance counts afterwards.
 func (m *attendances) serverEnds(s *attendState, counts bool) {
 	if s.w.held && s.attached() != nil {
 		s.quiet, s.owed, s.down = 0, lease, true
@@ -289,7 +289,7 @@ func (m *attendances) serverEnds(s *attendState, counts bool) {
 	s.full, s.life = false, never
 }
 
-// failOver goes on with a standby that had the first n words, and what weir.watched was then.
+// failOver continues with a standby that has the first n words, and the value of weir.watched at that time.
 func (m *attendances) failOver(s *attendState, n int) {
 	m.serverEnds(s, false)
 	if n >= int(s.words.n) {
@@ -302,8 +302,8 @@ func (m *attendances) failOver(s *attendState, n int) {
 	}
 }
 
-// fenceSilent goes on: it has its snapshot, and reads the locks and moves weir.watched on | has the last word's lock, looks again, and writes
-// | commits.
+// fenceSilent takes the next step: having its snapshot, it reads the locks and advances weir.watched | having the last word's lock, it checks again,
+// and writes | it commits.
 func (m *attendances) fenceSilent(s *attendState, i int) error {
 	c := &s.calls.row[i]
 	c.phase++
@@ -318,7 +318,7 @@ func (m *attendances) fenceSilent(s *attendState, i int) error {
 		}
 		passed := s.passed
 		if c.saw.says == missed && m.off.holds(watchedBound) {
-			passed = min(passed, mostOne)
+			passed = min(passed, maxOne)
 		}
 		s.watch(passed)
 		c.saw.silent = min(c.saw.silent+passed, lease+grace+1)
@@ -342,7 +342,7 @@ func (m *attendances) fenceSilent(s *attendState, i int) error {
 		if !c.fences {
 			c.no = s.say(missed)
 		} else if s.call(claimsJob) != nil && s.call(claimsJob).phase > 0 || s.call(recordsJob) != nil && s.call(recordsJob).phase > 0 {
-			s.calls.remove(i) // its worker is alive enough to be asked again later
+			s.calls.remove(i) // the worker may be alive, and is checked again later
 		}
 	default:
 		done := *c
@@ -358,7 +358,7 @@ func (m *attendances) fenceSilent(s *attendState, i int) error {
 	return nil
 }
 
-// watch moves weir.watched on.
+// watch advances weir.watched.
 func (s *attendState) watch(passed uint8) {
 	for i := range s.words.all() {
 		s.words.row[i].silent = min(s.words.row[i].silent+passed, lease+grace+1)
@@ -371,12 +371,12 @@ func (s *attendState) watch(passed uint8) {
 	s.passed = 0
 }
 
-// judge tells whether there is something to be done: to note that the worker is missed, or to fence it.
+// judge reports whether there is something to do: record that the worker is missed, or fence it.
 func (m *attendances) judge(s *attendState, c *acall) bool {
 	says, silent := c.saw.says, c.saw.silent
-	most := uint8(lease + grace)
+	limit := uint8(lease + grace)
 	if !m.off.holds(leaseGrace) {
-		most = lease
+		limit = lease
 	}
 	quiet := silent
 	if m.off.holds(leaseOfLife) {
@@ -389,7 +389,7 @@ func (m *attendances) judge(s *attendState, c *acall) bool {
 		says = missed
 	}
 	switch {
-	case quiet > most:
+	case quiet > limit:
 		c.fences = true
 	case says == missed && s.attended && silent >= granted && !(s.full && m.off.holds(crowded)):
 		c.fences, c.forEnd = true, true

@@ -2,8 +2,8 @@ package model
 
 import "fmt"
 
-// check looks for a broken promise: in what is there now, and, where no call is in flight, in what comes of it when everybody does what he
-// has to and nothing goes wrong any more.
+// check looks for a broken promise: in the present state, and, if no call is in flight, in the state that results when everyone does what they must
+// without further faults.
 func (m *jobs) check(s *state) error {
 	if err := s.promises(); err != nil {
 		return err
@@ -13,7 +13,7 @@ func (m *jobs) check(s *state) error {
 	}
 	t := *s
 	if err := m.mend(&t); err != nil {
-		return fmt.Errorf("once nothing goes wrong any more, workers have reconciled, the dead are settled and all is worked: %w", err)
+		return fmt.Errorf("after workers have reconciled, dead workers are settled and all jobs are worked, without further faults: %w", err)
 	}
 	return nil
 }
@@ -81,14 +81,14 @@ func (s *state) promises() error {
 			ended = ended || r.tag == e.of && r.outcome.final()
 		}
 		if !ended && s.committed(e.by) {
-			return fmt.Errorf("the effect of job %d was committed, and its completion was not", e.of)
+			return fmt.Errorf("the effect of job %d was committed, but its completion was not", e.of)
 		}
 	}
 	return nil
 }
 
-// mend has everybody do what he has to: workers compare with the server what they run, and end it; the dead are fenced and their jobs rescued;
-// a new worker claims what there is. Then every job that was committed must have ended.
+// mend lets everyone do what they must: workers reconcile, and end what they run; dead workers are fenced and their jobs rescued; a new worker claims
+// the rest. Then every committed job must have ended.
 func (m *jobs) mend(s *state) error {
 	s.left = budget{Claims: 200, Reconciles: 200}
 	if s.moved {
@@ -170,7 +170,7 @@ func (m *jobs) mend(s *state) error {
 		for _, b := range s.batches.all() {
 			for _, c := range b.ids {
 				if b.gone == 0 && c.tag == l.of && s.ended(s.snapshot(), b.cursor.seq, b.number, c.id) == 0 {
-					return fmt.Errorf("job %d is running, and nobody runs it", l.of)
+					return fmt.Errorf("job %d is shown as running, but no worker runs it", l.of)
 				}
 			}
 		}
@@ -179,7 +179,7 @@ func (m *jobs) mend(s *state) error {
 	return nil
 }
 
-// over tells whether an attempt has a result.
+// over reports whether an attempt has a result.
 func (s *state) over(tag, attempt uint8) bool {
 	for _, r := range s.results.all() {
 		if r.tag == tag && r.attempt == attempt {
@@ -189,7 +189,7 @@ func (s *state) over(tag, attempt uint8) bool {
 	return false
 }
 
-// endAll has a process complete what it holds.
+// endAll makes a process complete everything that it holds.
 func (m *jobs) endAll(s *state, i int) error {
 	for range len(s.process[i].held) {
 		if s.process[i].held[0] == (held{}) {

@@ -1,17 +1,17 @@
 package model
 
-// mayClaim tells whether a claim gets its worker's claims to itself.
+// mayClaim reports whether a claim gets the exclusive lock of its worker's claims.
 func (s *state) mayClaim(worker uint8) bool {
 	return !s.any(func(o *op) bool { return o.call == claiming && o.phase > 0 && o.worker == worker })
 }
 
-// sendClaim puts a claim on its way.
+// sendClaim sends a claim that arrives later.
 func (m *jobs) sendClaim(s *state, p *process) *op {
 	s.left.Claims--
 	return s.ops.add(op{call: claiming, worker: p.worker})
 }
 
-// claim begins: it has the claims' lock, shared, and its worker's claims; it looks whether the worker is fenced (WR001), and whether anything is
+// claim begins a claim: it has the shared claims' lock, and its worker's claims; it checks whether the worker is fenced (WR001), and whether any job is
 // ready, without the lane's lock.
 func (m *jobs) claim(s *state, st step) error {
 	i := int(st.b)
@@ -37,7 +37,7 @@ func (m *jobs) claim(s *state, st step) error {
 	return nil
 }
 
-// claimLane has the lane's lock, reads the newest batch, and takes the snapshot of the statement that follows.
+// claimLane has the lane's lock, reads the newest batch, and takes the snapshot of the next statement.
 func (m *jobs) claimLane(s *state, i int) {
 	o := &s.ops.row[i]
 	o.phase, o.snap = 2, s.snapshot()
@@ -46,7 +46,7 @@ func (m *jobs) claimLane(s *state, i int) {
 	}
 }
 
-// pick is what a claim hands out: late rows, then fresh ones. late is how many are late.
+// pick returns what a claim would return: late rows, then fresh ones. late is the number of late rows.
 func (m *jobs) pick(s *state, last *cursor, at snapshot) (picked []jobRow, late int) {
 	rows := s.inOrder(at)
 	for _, w := range last.pending {
@@ -65,8 +65,8 @@ func (m *jobs) pick(s *state, last *cursor, at snapshot) (picked []jobRow, late 
 	return picked, late
 }
 
-// claimBatch is the one statement: late rows, then fresh ones under its snapshot, and the batch of them. What it reads is what the tables
-// hold now: TRUNCATE takes rows from older snapshots too. The model gives readers no locks on tables, so that nothing rests on which
+// claimBatch is a single statement: it reads late rows, then fresh ones, under its snapshot, and inserts their batch. It reads what the tables contain
+// now, because TRUNCATE removes rows for older snapshots too. In the model readers take no locks on tables, so that nothing depends on which
 // partitions a plan happens to lock.
 func (m *jobs) claimBatch(s *state, i int) {
 	o := &s.ops.row[i]
@@ -77,7 +77,7 @@ func (m *jobs) claimBatch(s *state, i int) {
 		return
 	}
 	end := picked[len(picked)-1]
-	full := late == m.quota // and perhaps there is more of the same transaction
+	full := late == m.quota // there may be more rows of the same transaction
 	c := cursor{seq: last.seq + 1, pos: last.pos}
 	if late < len(picked) {
 		c.pos = position{end.xid, end.id}
@@ -97,7 +97,7 @@ func (m *jobs) claimBatch(s *state, i int) {
 		c.pending[n] = pending{x, after}
 		n++
 	}
-	unread := false // from the transaction on that filled the batch
+	unread := false // set from the transaction on that filled the batch
 	for _, w := range last.pending {
 		if w.xid == 0 {
 			break
@@ -115,7 +115,7 @@ func (m *jobs) claimBatch(s *state, i int) {
 			wait(x, 0)
 		}
 	}
-	// The primary key keeps two batches of one number apart, as long as their jobs lie in one segment.
+	// The primary key prevents two batches with the same number, as long as their jobs are in one segment.
 	for _, j := range picked {
 		for _, b := range s.batches.all() {
 			if b.gone == 0 && b.cursor.seq == c.seq && b.segment == j.segment && b.origin == j.segment {
@@ -141,7 +141,7 @@ func (m *jobs) claimBatch(s *state, i int) {
 	}
 }
 
-// inOrder returns the jobs that a snapshot sees, by (xid, id).
+// inOrder returns the jobs that a snapshot sees, in the order of (xid, id).
 func (s *state) inOrder(at snapshot) []jobRow {
 	t := table[jobRow]{}
 	for _, j := range s.jobs.all() {

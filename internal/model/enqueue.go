@@ -1,6 +1,6 @@
 package model
 
-// begin starts a producer's transaction, which gets its xid, and perhaps reads which segment is active long before it writes there.
+// begin starts a producer's transaction, which gets its xid, and may read the active segment long before it writes there.
 func (m *jobs) begin(s *state) {
 	o := s.ops.add(op{call: producing, xid: s.begin(), segment: s.active(), left: m.transactions[s.begun]})
 	s.begun++
@@ -42,7 +42,7 @@ func (m *jobs) commit(s *state, i int) error {
 				continue
 			}
 			if p.heard = max(p.heard, b.no); first {
-				// A batch of the same number is one that was lost in a crash: this one takes its place.
+				// A batch with the same number is one that was lost in a crash: this one replaces it.
 				p.forget(func(h held) bool { return h.seq == b.cursor.seq && h.number == b.number })
 			}
 			first = false

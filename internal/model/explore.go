@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// machine is what the explorer walks through: states of type S, which hold no pointers, and small steps between them.
+// machine is what the explorer explores: states of type S, which contain no pointers, and small steps between them.
 type machine[S comparable] struct {
 	start S
 	// steps appends the steps that are possible in a state.
@@ -15,30 +15,30 @@ type machine[S comparable] struct {
 	take func(*S, step) error
 	// check looks for a broken promise in a state.
 	check func(*S) error
-	// tidy gives states that differ in nothing that matters the same form.
+	// tidy gives equivalent states the same form.
 	tidy func(*S)
-	// say tells a step in plain words. It is called before the step is taken.
+	// say describes a step in plain words. It is called before the step is taken.
 	say func(*S, step) string
 }
 
-// step is one small step: what is done, and to or by whom.
+// step is one small step: its action, and its subjects.
 type step struct {
 	do   action
 	a, b uint8
 }
 
-// found is what an exploration came to.
+// found is the result of an exploration.
 type found struct {
 	states int
-	deep   int    // steps from the start to the farthest state
-	broken error  // the promise that was broken first; nil: none
+	deep   int    // number of steps from the start to the farthest state
+	broken error  // the first broken promise; nil: none
 	trace  string // the shortest way to it
-	whole  bool   // every state was seen; false where the bound came first
+	whole  bool   // all states were visited; false if the limit was reached first
 }
 
-// explore visits every state that can be reached, nearest first, until a promise is broken or most states were seen. A state is remembered
+// explore visits every state that can be reached, nearest first, until a promise is broken or limit states were visited. A state is remembered
 // by 128 bits of its hash: that two of some millions share them is less likely than a fault of the machine.
-func (m *machine[S]) explore(most int) found {
+func (m *machine[S]) explore(limit int) found {
 	type digest struct{ a, b uint64 }
 	one, two := maphash.MakeSeed(), maphash.MakeSeed()
 	type origin struct {
@@ -84,7 +84,7 @@ func (m *machine[S]) explore(most int) found {
 				}
 				origins = append(origins, origin{int32(first + i), by})
 				next = append(next, s)
-				if len(origins) >= most {
+				if len(origins) >= limit {
 					result.states = len(origins)
 					return result
 				}

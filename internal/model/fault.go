@@ -2,18 +2,18 @@ package model
 
 import "errors"
 
-// crash ends the server and starts it again: what was not flushed is gone, and so is every call in flight.
+// crash restarts the server: everything that was not flushed is lost, and so is every call in flight.
 func (m *jobs) crash(s *state) error {
 	for i := s.flushed; i < s.tail.n; i++ {
 		if s.tail.row[i].acked {
-			return errors.New("what was acknowledged is lost in a crash")
+			return errors.New("an acknowledged commit was lost in a crash")
 		}
 	}
 	m.setBack(s, s.flushed)
 	return nil
 }
 
-// failover goes on with a standby that had the first n commits.
+// failover continues with a standby that has the first n commits.
 func (m *jobs) failover(s *state, n uint8) {
 	if m.setBack(s, n); m.off.holds(timelines) {
 		s.timeline++
@@ -47,7 +47,7 @@ func (m *jobs) setBack(s *state, n uint8) {
 	}
 }
 
-// move restores the database from a dump into another cluster, whose transaction ids are at their beginning.
+// move restores the database from a dump into another cluster with low transaction ids.
 func (m *jobs) move(s *state) {
 	s.left.Moves--
 	for s.ops.n > 0 {
@@ -84,8 +84,8 @@ func (m *jobs) move(s *state) {
 	s.next, s.moved = 1, true
 }
 
-// rebase logs what is unfinished anew under this cluster's transaction ids, and starts from a new position. It locks the log alone, so no
-// transaction in progress has rows there; but one may have its id already.
+// rebase logs unfinished jobs again with this cluster's transaction ids, and starts from a new position. It locks only the log, so no
+// transaction in progress has rows there, but one may have its id already.
 func (m *jobs) rebase(s *state) error {
 	x := s.begin()
 	at := s.snapshot()
@@ -106,7 +106,7 @@ func (m *jobs) rebase(s *state) error {
 	s.jobs.keep(func(j *jobRow) bool {
 		for _, r := range s.results.all() {
 			if r.tag == j.tag && r.attempt == j.attempt {
-				return false // history: below every position
+				return false // finished jobs: below every position
 			}
 		}
 		j.by, j.xid, j.segment = x, x, s.active()

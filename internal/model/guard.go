@@ -1,7 +1,7 @@
 package model
 
-// guard is one thing that Weir does so that a promise holds. The explorer takes them out one by one, to show that each is needed, and that
-// it would find out.
+// guard is one thing that Weir does to keep a promise. A test removes the guards one by one, to show that each is needed, and that the explorer
+// notices.
 type guard uint8
 
 const (
@@ -29,14 +29,14 @@ const (
 	rebasePending
 	forgetUnread
 	forgetLane
-	// of messages
+	// guards of messages
 	lateTransactions
 	cutLock
 	tickKey
 	flushTicks
 	epochs
 	floorLast
-	// of promotion
+	// guards of promotion
 	latePromotion
 	pointID
 	aheadKept
@@ -45,7 +45,7 @@ const (
 	carryLater
 	carryUnseen
 	laterLock
-	// of attending
+	// guards of attending
 	attendanceStart
 	unloggedAttendance
 	twoLooks
@@ -65,65 +65,65 @@ const (
 	guards
 )
 
-// guarded says of each guard what it is, in words that finish "without ...", and in which scenario its lack shows. Those without a scenario
-// are backed by another: see backed.
+// guarded describes each guard, in words that complete "without ...", and gives the scenario that shows its lack. A guard without a scenario is
+// backed by another: see backed.
 var guarded = [guards]struct{ what, scenario string }{
 	pendingList:        {"the list of pending transactions in a batch", "commits out of order"},
 	oneSnapshot:        {"pending taken from the snapshot that the rows were read with", "commits out of order"},
-	newestAfterLock:    {"the newest batch read after the lane's lock was given", "reclaim"},
+	newestAfterLock:    {"reading the newest batch after taking the lane's lock", "reclaim"},
 	laneLock:           {"the lane's lock", "reclaim"},
 	claimsLock:         {"the claims' lock in reclaim", "reclaim"},
 	shareLock:          {"the SHARE lock in reclaim", "reclaim"},
 	segmentLock:        {"the segment's lock in results", "reclaim under results"},
-	carryRunning:       {"what is running carried along by reclaim", "reclaim under results"},
+	carryRunning:       {"the carrying of running jobs in reclaim", "reclaim under results"},
 	carryLane:          {"the lane's lock in carry_waiting", "reclaim in parts"},
-	workerLock:         {"the worker's lock between records and fence", "fences"},
-	batchCheck:         {"results checked against the worker's batch (WR002)", "crash"},
-	timelines:          {"numbers of batches that a failover does not give out again", "failover and a lost answer"},
-	endedOnce:          {"the look whether an attempt has ended already (WR002)", "lost answers"},
-	endsLock:           {"the lock of a worker's ends", "late calls"},
-	attemptLock:        {"the lock on an attempt that is being completed in a transaction of its handler's", "lost answers"},
-	reconcileAll:       {"reconcile looking at every batch of the worker", "failover"},
-	reconcileAgain:     {"reconcile once a lease, whatever the worker believes", "late calls"},
-	reconcileClaims:    {"reconcile waiting for the worker's claims", ""},
-	settledOpen:        {"the exceptions in what is settled of a worker", "fences"},
-	flushResults:       {"results flushed before they are acknowledged", "crash"},
-	rebasePending:      {"the transactions in progress as pending of the positions that rebase makes", "move"},
-	forgetUnread:       {"what pending transactions have left unread, kept by forget_ended", "idle lanes"},
+	workerLock:         {"the worker's lock, which separates records and fence", "fences"},
+	batchCheck:         {"the check of results against the worker's batch (WR002)", "crash"},
+	timelines:          {"batch numbers that are not assigned again after a failover", "failover and a lost answer"},
+	endedOnce:          {"the check whether an attempt has already ended (WR002)", "lost answers"},
+	endsLock:           {"the lock on a worker's results", "late calls"},
+	attemptLock:        {"the lock on an attempt that a handler's transaction completes", "lost answers"},
+	reconcileAll:       {"the comparison of every batch of the worker in reconcile", "failover"},
+	reconcileAgain:     {"reconcile once per lease, whatever the worker believes", "late calls"},
+	reconcileClaims:    {"reconcile's wait for the worker's claims", ""},
+	settledOpen:        {"the exceptions in what is settled for a worker", "fences"},
+	flushResults:       {"the flush of results before they are acknowledged", "crash"},
+	rebasePending:      {"the transactions in progress in the pending lists of the positions that rebase creates", "move"},
+	forgetUnread:       {"the unread rows of pending transactions, which forget_ended keeps", "idle lanes"},
 	forgetLane:         {"the lane's lock in forget_ended", "idle lanes"},
 	lateTransactions:   {"the transactions that were in progress before, in a tick", "messages commit out of order"},
-	cutLock:            {"the lock of who cuts", ""},
+	cutLock:            {"the lock for cutting", ""},
 	tickKey:            {"the primary key of ticks", ""},
-	flushTicks:         {"ticks flushed before they are given out", "crash of messages"},
+	flushTicks:         {"the flush of ticks before they are returned", "crash of messages"},
 	epochs:             {"the epoch in positions", "failover of messages"},
-	floorLast:          {"the floor looked at last", "messages truncated"},
-	latePromotion:      {"what the last promotion's snapshot could not see, up to its point, in promote", "later commits out of order"},
-	pointID:            {"the id in the point of promotion, where several jobs are due at one time", "later in small steps"},
-	aheadKept:          {"the cursor that is kept beside the newest when the clock steps back", "clock steps back"},
+	floorLast:          {"the check of the floor at the end", "messages truncated"},
+	latePromotion:      {"the jobs up to the last promotion's point that its snapshot could not see, in promote", "later commits out of order"},
+	pointID:            {"the id in the point of promotion, for jobs that are due at the same time", "later in small steps"},
+	aheadKept:          {"the older cursor that is kept when the clock steps back", "clock steps back"},
 	aheadSnapshot:      {"the snapshot of that cursor", "clock steps back"},
-	promoteLock:        {"the lock of who promotes and who rotates later", "later reclaimed"},
-	carryLater:         {"what waits carried along by rotate_later", "later reclaimed"},
-	carryUnseen:        {"what promotion could not see yet among it", "later reclaimed"},
-	laterLock:          {"ACCESS EXCLUSIVE on the segment that rotate_later gives back", "later reclaimed"},
-	attendanceStart:    {"the start of the server in weir.attendance", "restart of who is attended"},
-	unloggedAttendance: {"weir.attendance being unlogged, so that a crash empties it", "crash of who is attended"},
-	twoLooks:           {"the note of whom a first look misses, from which the time of a second is counted", "sessions end"},
-	wordLock:           {"the last word's lock between those who speak for a worker and rescuers", "sessions end"},
-	wordAgain:          {"the last word looked at again once its lock is had", "sessions end"},
-	attendsAgain:       {"the heartbeats of a session that attends, which put right what a late one has said", "a heartbeat that arrives late"},
-	crowded:            {"the look whether the server has a connection left", "server full"},
-	watchedBound:       {"the bound of what one look adds to weir.watched", "heartbeats alone"},
-	leaseGrace:         {"the 2 s that a lease is longer for rescuers, for what one look adds at most", "heartbeats alone"},
-	leaseOfLife:        {"leases counted from the first look in this life of the server", "failover of attendance"},
-	idleTimeout:        {"the end of a session that is idle for a lease", "process stands still"},
-	quietLine:          {"the server's patience with lines that say nothing", "lines that are cut"},
-	unbrokenLine:       {"the look whether something lies between worker and server", "sessions end behind a pooler"},
-	sessionLapse:       {"the interruption of jobs whose worker has lost its session", "sessions end"},
+	promoteLock:        {"the lock for promoting and for rotating later", "later reclaimed"},
+	carryLater:         {"the carrying of waiting jobs in rotate_later", "later reclaimed"},
+	carryUnseen:        {"the carrying of jobs that promotion could not see yet", "later reclaimed"},
+	laterLock:          {"ACCESS EXCLUSIVE on the segment that rotate_later reclaims", "later reclaimed"},
+	attendanceStart:    {"the start of the server in weir.attendance", "restart with attendance"},
+	unloggedAttendance: {"weir.attendance being unlogged, so that a crash empties it", "crash with attendance"},
+	twoLooks:           {"the record of a worker missed by a first check, from which the time until the second is counted", "sessions end"},
+	wordLock:           {"the last word's lock, which separates a worker's calls and rescuers", "sessions end"},
+	wordAgain:          {"reading the last word again under its lock", "sessions end"},
+	attendsAgain:       {"the heartbeats of a session that attends, which correct a late one", "a heartbeat that arrives late"},
+	crowded:            {"the check whether the server has a free connection", "server full"},
+	watchedBound:       {"the limit of what one check adds to weir.watched", "heartbeats alone"},
+	leaseGrace:         {"the 2 s that rescuers add to a lease, which is the most that one check adds", "heartbeats alone"},
+	leaseOfLife:        {"counting leases from the first check in this life of the server", "failover of attendance"},
+	idleTimeout:        {"the end of a session that is idle for a lease", "process suspended"},
+	quietLine:          {"the server's patience with silent connections", "lines that are cut"},
+	unbrokenLine:       {"the check whether a pooler is between worker and server", "sessions end behind a pooler"},
+	sessionLapse:       {"the interruption of the jobs of a worker that has lost its session", "sessions end"},
 	leaseLapse:         {"the interruption of jobs before the lease is over", "heartbeats alone"},
-	unsureLapse:        {"the haste of a worker that has given up a session which may still come to attend", "keepers' calls arrive late"},
+	unsureLapse:        {"the early interruption by a worker that has given up a session which may still attend", "keepers' calls arrive late"},
 }
 
-// backed are guards of which either will do, and in which scenario the lack of both shows.
+// backed lists pairs of guards of which either is enough, with the scenario that shows the lack of both.
 var backed = []struct {
 	a, b     guard
 	scenario string
@@ -132,7 +132,7 @@ var backed = []struct {
 	{cutLock, tickKey, "messages commit out of order"},
 }
 
-// off is a set of guards that are taken out.
+// off is a set of guards that are removed.
 type off uint64
 
 func (o off) with(g guard) off   { return o | 1<<g }

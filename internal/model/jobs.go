@@ -2,17 +2,17 @@ package model
 
 import "fmt"
 
-// The rows of Weir's tables, as far as they decide anything. by is the transaction that inserted a row; gone the one that truncated it, 0
-// if none has. tag tells a job from every other, also from one that gets its id after a failover: it is the model's own knowledge.
+// The rows of Weir's tables, reduced to what matters. by is the transaction that inserted a row, and gone the one that truncated it, or 0. tag
+// distinguishes a job from all others, even from one that gets the same id after a failover: it is known only to the model.
 
-const forever xid = 63 // gone, and no fault brings it back
+const forever xid = 63 // truncated, and no fault undoes that
 
 type jobRow struct {
 	by, gone, deleted, xid    xid
 	id, attempt, segment, tag uint8
 }
 
-// seen tells whether a snapshot sees a row. Of what is truncated none does.
+// seen reports whether a snapshot sees a row. No snapshot sees truncated rows.
 func (j *jobRow) seen(at snapshot) bool {
 	return j.gone == 0 && at.sees(j.by) && !(j.deleted != 0 && at.sees(j.deleted))
 }
@@ -29,7 +29,7 @@ type pending struct {
 	after uint8
 }
 
-// cursor is the state of the lane: what the newest batch holds.
+// cursor is the state of the lane: the contents of the newest batch.
 type cursor struct {
 	seq     uint8
 	pos     position
@@ -73,28 +73,28 @@ type workerRow struct {
 	fenced bool
 }
 
-// settledRow says that up to number no a worker's batches have all ended, but for those listed.
+// settledRow says that all batches of a worker up to number no have ended, except the listed ones.
 type settledRow struct {
 	by         xid
 	worker, no uint8
 	open       set
 }
 
-// mark is a row of which nothing but its existence matters: a segment that was opened, a job that was committed, an effect of a handler.
+// mark is a row that only exists: a segment that was opened, a job that was committed, an effect of a handler.
 type mark struct {
 	by     xid
 	of, id uint8
 }
 
-// held is an attempt that a process was handed and has not ended yet, as far as it knows.
+// held is an attempt that a process has received and not ended yet, as far as it knows.
 type held struct{ seq, number, id, attempt, tag uint8 }
 
-// process is a worker's: what it remembers, which survives every fault of the server.
+// process is the process of a worker: its memory survives every fault of the server.
 type process struct {
 	alive, acted bool
-	doubt        bool  // a connection was lost: it reconciles before it claims
+	doubt        bool  // true after a lost connection: it reconciles before it claims
 	worker       uint8 // its id
-	heard        uint8 // the newest batch that it was told of
+	heard        uint8 // the newest batch that it has received
 	held         [4]held
 }
 
@@ -105,10 +105,10 @@ func (p *process) hold(h held) {
 			return
 		}
 	}
-	panic(noRoom("a process holds too much"))
+	panic(noRoom("a process holds too many attempts"))
 }
 
-// forget drops what satisfies.
+// forget drops the attempts that satisfy the condition.
 func (p *process) forget(satisfies func(held) bool) {
 	n := 0
 	for _, h := range p.held {
@@ -136,30 +136,30 @@ const (
 	reclaiming
 )
 
-// op is a call on its way through the server.
+// op is a call in progress.
 type op struct {
 	call     call
 	phase    uint8
-	client   uint8 // the process that waits for the answer, from 1; 0: nobody does any more
+	client   uint8 // number of the process that waits for the answer, from 1; 0: none does any more
 	worker   uint8
 	xid      xid
 	snap     snapshot
-	what     held    // results: the attempt
-	saw      cursor  // claim: the newest batch; reclaim: its seq
-	lane     bool    // reclaim: the lane was there
-	suspects set     // reclaim: batches that had unfinished jobs, by seq
-	segment  uint8   // enqueue: the active one when it was read; reclaim: the one
-	left     uint8   // enqueue: rows to come
-	known    [4]held // reconcile
+	what     held    // for results: the attempt
+	saw      cursor  // for claim: the newest batch; for reclaim: its seq
+	lane     bool    // for reclaim: the segment has the lane's state
+	suspects set     // for reclaim: batches that had unfinished jobs, by seq
+	segment  uint8   // for enqueue: the active segment when it was read; for reclaim: the segment
+	left     uint8   // for enqueue: remaining rows
+	known    [4]held // for reconcile
 }
 
-// budget is how often each of these may still happen.
+// budget limits how often each of these may still happen.
 type budget struct {
 	Claims, Retries, Txs, Rotations, Reclaims, Carries, Reconciles, Forgets uint8
 	Crashes, Failovers, Losses, Late, Kills, Fences, Moves                  uint8
 }
 
-// state is everything: server, tables, processes.
+// state is the whole state: server, tables, processes.
 type state struct {
 	server
 	left      budget
@@ -173,13 +173,13 @@ type state struct {
 	settled   table[settledRow]
 	ops       table[op]
 	process   [3]process
-	begun     uint8 // transactions of producers
-	ids       uint8 // job ids given out
+	begun     uint8 // number of started transactions of producers
+	ids       uint8 // job ids assigned
 	tags      uint8
-	nos       uint8 // batches' numbers given out
-	workerIDs uint8 // given out; a failover sets it back
-	timeline  uint8 // how many failovers there were, where batches' numbers tell
-	moved     bool  // restored into another cluster, and not re-based yet
+	nos       uint8 // batch numbers assigned
+	workerIDs uint8 // assigned; a failover sets it back
+	timeline  uint8 // number of failovers, if batch numbers contain it
+	moved     bool  // restored into another cluster, and not rebased yet
 }
 
 // jobs is the machine of the job log.
@@ -188,15 +188,15 @@ type jobs struct {
 	off off
 }
 
-// scenario says how much there is to do.
+// scenario limits what happens.
 type scenario struct {
 	name         string
-	transactions []uint8 // of producers: how many jobs each enqueues
+	transactions []uint8 // for each transaction of a producer: its number of jobs
 	processes    uint8
-	quota        int   // of a claim
-	settles      int   // attempts in one call of settle; 0: one
-	straggler    bool  // enqueue in small steps
-	starts       uint8 // so many of the processes begin during the run
+	quota        int   // maximum jobs of a claim
+	settles      int   // maximum attempts in one call of settle; 0: one
+	straggler    bool  // enqueues in small steps
+	starts       uint8 // number of processes that start during the run
 	budget
 }
 
@@ -221,7 +221,7 @@ func (m *jobs) start() state {
 
 func (s *state) active() uint8 { return s.opened.row[s.opened.n-1].of }
 
-// newest reads the lane's newest batch under a snapshot.
+// newest returns the lane's newest batch under a snapshot.
 func (s *state) newest(at snapshot) cursor {
 	var c cursor
 	for i := range s.batches.all() {
@@ -232,7 +232,7 @@ func (s *state) newest(at snapshot) cursor {
 	return c
 }
 
-// ended finds the result of an attempt in a batch, under a snapshot.
+// ended returns the outcome of an attempt in a batch, under a snapshot.
 func (s *state) ended(at snapshot, seq, number, id uint8) (o outcome) {
 	for i := range s.results.all() {
 		if r := &s.results.row[i]; r.gone == 0 && at.sees(r.by) && r.seq == seq && r.number == number && r.id == id {
@@ -242,7 +242,7 @@ func (s *state) ended(at snapshot, seq, number, id uint8) (o outcome) {
 	return o
 }
 
-// find looks an attempt up from its batch, as end_attempt does: the last attempt at the job between the batch's least xid and its greatest.
+// find looks up an attempt from its batch, like end_attempt: the last attempt at the job between the batch's lowest xid and its highest.
 func (s *state) find(at snapshot, b *batchRow, c claimed) (j jobRow, err error) {
 	for _, k := range s.jobs.all() {
 		if k.seen(at) && k.segment == b.segment && k.xid >= b.from && k.xid <= b.to && k.id == c.id && k.attempt > j.attempt {
@@ -250,12 +250,12 @@ func (s *state) find(at snapshot, b *batchRow, c claimed) (j jobRow, err error) 
 		}
 	}
 	if j.attempt != c.attempt || j.tag != c.tag {
-		return j, fmt.Errorf("the look-up from batch %d gives attempt %d of job %d (%d), and attempt %d (%d) was handed out", b.cursor.seq, j.attempt, c.id, j.tag, c.attempt, c.tag)
+		return j, fmt.Errorf("the look-up from batch %d returns attempt %d of job %d (%d), but attempt %d (%d) was claimed", b.cursor.seq, j.attempt, c.id, j.tag, c.attempt, c.tag)
 	}
 	return j, nil
 }
 
-// fenced tells whether a worker is fenced or unknown.
+// fenced reports whether a worker is fenced or unknown.
 func (s *state) fenced(at snapshot, id uint8) bool {
 	known := false
 	for _, w := range s.workers.all() {
@@ -269,7 +269,7 @@ func (s *state) fenced(at snapshot, id uint8) bool {
 	return !known
 }
 
-// endAttempt writes how an attempt ended and logs the one that follows.
+// endAttempt records how an attempt ended, and logs the next one.
 func (s *state) endAttempt(by xid, at snapshot, b *batchRow, c claimed, o outcome) error {
 	if !o.final() {
 		j, err := s.find(at, b, c)
@@ -283,7 +283,7 @@ func (s *state) endAttempt(by xid, at snapshot, b *batchRow, c claimed, o outcom
 	return nil
 }
 
-// rollBack takes away what transactions inserted.
+// rollBack removes what transactions have inserted.
 func (s *state) rollBack(lost xids) {
 	s.open = s.open.without(lost)
 	s.jobs.keep(func(r *jobRow) bool { return !lost.has(r.by) || r.by == 0 })

@@ -1,6 +1,6 @@
 package model
 
-// The log of attempts whose time has not come: who logs them, who promotes them, and who gives its segments back.
+// The log of scheduled attempts: how they are logged and promoted, and how its segments are reclaimed.
 
 type laterRow struct {
 	by, gone, xid   xid
@@ -16,7 +16,7 @@ func (r *laterRow) point() point { return point{r.at, r.id} }
 
 const lastID = 255
 
-// reached: what the snapshot sees, up to the point, is promoted.
+// reached is a cursor: everything that the snapshot sees, up to the point, is promoted.
 type reached struct {
 	to   point
 	snap snapshot
@@ -24,7 +24,7 @@ type reached struct {
 
 func (c reached) covers(r *laterRow) bool { return !c.to.before(r.point()) && c.snap.sees(r.xid) }
 
-// promotionRow is a cursor of the promoter, and those that are kept beside it since the clock stepped back.
+// promotionRow is a cursor of the promoter, with the ones that are kept since the clock stepped back.
 type promotionRow struct {
 	by  xid
 	seq uint8
@@ -41,14 +41,14 @@ func (c *promotionRow) wasAhead(r *laterRow) bool {
 	return false
 }
 
-// lop is a call: a producer's transaction, or a promotion.
+// lop is a call: a producer's transaction or a promotion.
 type lop struct {
 	promotes bool
 	phase    uint8
 	xid      xid
-	now      uint8        // promote: the clock when it began
-	saw      promotionRow // promote: the newest cursor
-	snap     snapshot     // promote: of its one statement
+	now      uint8        // for promote: the clock when it began
+	saw      promotionRow // for promote: the newest cursor
+	snap     snapshot     // for promote: the snapshot of its single statement
 }
 
 type later struct {
@@ -58,8 +58,8 @@ type later struct {
 
 type laterScenario struct {
 	name                               string
-	at                                 []uint8 // run_at of a job in each transaction
-	most                               int     // jobs of a promotion
+	at                                 []uint8 // for each transaction: run_at of its job
+	limit                              int     // maximum jobs of a promotion
 	promoters                          int
 	back, rotations, crashes, failover uint8
 }
@@ -71,7 +71,7 @@ type laterState struct {
 	rows                                table[laterRow]
 	promotions                          table[promotionRow]
 	opened                              table[mark]
-	wanted, promoted                    table[mark] // jobs: enqueued for later, copied into the log
+	wanted, promoted                    table[mark] // jobs that were scheduled, and jobs that were copied into the log
 	ops                                 table[lop]
 	begun                               uint8
 }
@@ -160,7 +160,7 @@ func (s *laterState) used(segment uint8) bool {
 	return false
 }
 
-// mayReclaim tells whether rotate_later gets ACCESS EXCLUSIVE on the closed segment: no transaction in flight has rows there.
+// mayReclaim reports whether rotate_later gets ACCESS EXCLUSIVE on the closed segment: no transaction in flight has rows there.
 func (m *later) mayReclaim(s *laterState) bool {
 	for _, r := range s.rows.all() {
 		if r.gone == 0 && r.segment != s.active() && s.open.has(r.by) && m.off.holds(laterLock) {
@@ -224,11 +224,11 @@ func (s *laterState) newest(at snapshot) (last promotionRow) {
 	return last
 }
 
-// promoteLook looks whether there is anything, gets an xid, and begins the one statement.
+// promoteLook checks whether there is anything to do, gets an xid, and begins the statement.
 func (m *later) promoteLook(s *laterState, i int) {
 	o := &s.ops.row[i]
 	at := s.snapshot()
-	anything := !at.running.empty() && o.saw.to.at < o.now // or it would walk through what is in progress again and again
+	anything := !at.running.empty() && o.saw.to.at < o.now // otherwise it would read the rows in progress again and again
 	for _, r := range s.rows.all() {
 		if r.gone == 0 && at.sees(r.by) && (!o.saw.snap.sees(r.xid) || o.saw.to.before(r.point()) && r.at <= o.now) {
 			anything = true
@@ -242,7 +242,7 @@ func (m *later) promoteLook(s *laterState, i int) {
 	o.snap = s.snapshot()
 }
 
-// promoteInsert reads what is due, late or fresh, copies it into the log, and moves the cursor.
+// promoteInsert reads what is due, late or fresh, copies it into the log, and advances the cursor.
 func (m *later) promoteInsert(s *laterState, i int) error {
 	o := &s.ops.row[i]
 	c := o.saw
@@ -261,9 +261,9 @@ func (m *later) promoteInsert(s *laterState, i int) error {
 	}
 	due.sort(func(r *laterRow) uint64 { return key(r.at, r.id, 0, 0) })
 	next := promotionRow{by: o.xid, seq: c.seq + 1, reached: reached{point{o.now, lastID}, o.snap}}
-	if int(due.n) >= m.most {
-		due.keep(func(r *laterRow) bool { return !due.row[m.most-1].point().before(r.point()) })
-		next.to = due.row[m.most-1].point()
+	if int(due.n) >= m.limit {
+		due.keep(func(r *laterRow) bool { return !due.row[m.limit-1].point().before(r.point()) })
+		next.to = due.row[m.limit-1].point()
 	}
 	n := 0
 	for _, a := range append([]reached{c.reached}, c.ahead[:]...) {
@@ -271,7 +271,7 @@ func (m *later) promoteInsert(s *laterState, i int) error {
 			continue
 		}
 		if n == len(next.ahead) {
-			panic(noRoom("too many cursors beside the newest"))
+			panic(noRoom("too many older cursors"))
 		}
 		if !m.off.holds(aheadSnapshot) {
 			a.snap = snapshot{max: 62}
@@ -300,7 +300,7 @@ func (s *laterState) drop(i int) {
 	s.rollBack(one)
 }
 
-// reclaimLater gives the closed segment back: what has not been promoted is carried along, unchanged.
+// reclaimLater reclaims the closed segment: jobs that are not promoted yet are carried unchanged.
 func (m *later) reclaimLater(s *laterState) {
 	at, x := s.snapshot(), s.begin()
 	c := s.newest(at)

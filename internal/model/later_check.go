@@ -2,7 +2,7 @@ package model
 
 import "fmt"
 
-// check: no job is promoted twice; and where nothing is in flight, all that were committed are promoted once their time has come.
+// check checks that no job is promoted twice, and, if no call is in flight, that all committed jobs are promoted once their time has come.
 func (m *later) check(s *laterState) error {
 	if err := s.once(); err != nil {
 		return err
@@ -30,7 +30,7 @@ func (m *later) check(s *laterState) error {
 	}
 	for _, w := range t.wanted.all() {
 		if n := t.times(w.of); n == 0 {
-			return fmt.Errorf("job %d is never promoted", w.of)
+			return fmt.Errorf("job %d was never promoted", w.of)
 		}
 	}
 	return nil
@@ -39,13 +39,13 @@ func (m *later) check(s *laterState) error {
 func (s *laterState) once() error {
 	for _, w := range s.wanted.all() {
 		if n := s.times(w.of); n > 1 {
-			return fmt.Errorf("job %d is promoted %d times", w.of, n)
+			return fmt.Errorf("job %d was promoted %d times", w.of, n)
 		}
 	}
 	return nil
 }
 
-// times tells how often a job was promoted.
+// times returns how often a job was promoted.
 func (s *laterState) times(id uint8) (n int) {
 	for _, p := range s.promoted.all() {
 		if p.of == id && s.committed(p.by) {
@@ -84,7 +84,7 @@ func (p *promotionRow) eachXid(of, bound func(*xid)) {
 	}
 }
 
-// tidy does as that of messages: cursors hold sets of transactions, whose ids stay.
+// tidy is like that of messages: cursors contain sets of transactions, so ids are kept.
 func (m *later) tidy(s *laterState) {
 	safe := s.tail.n
 	switch {
@@ -137,13 +137,13 @@ func (m *later) say(s *laterState, st step) string {
 	case promote:
 		return fmt.Sprintf("promote begins, at time %d, and reads the newest cursor", s.clock)
 	case promoteLook:
-		return "promote looks whether there is anything, and takes the snapshot of its statement"
+		return "promote checks whether there is anything to do, and takes the snapshot of its statement"
 	case promoteInsert:
-		return fmt.Sprintf("promote copies what is due, and moves the cursor (transaction %d)", x)
+		return fmt.Sprintf("promote copies what is due, and advances the cursor (transaction %d)", x)
 	case promoteCommit:
 		return fmt.Sprintf("the promotion commits (transaction %d), without a flush", x)
 	case clockGoesOn:
-		return fmt.Sprintf("it is time %d", s.clock+1)
+		return fmt.Sprintf("the clock advances to %d", s.clock+1)
 	case clockStepsBack:
 		return fmt.Sprintf("the clock steps back to %d", s.clock-1)
 	case rotateLater:

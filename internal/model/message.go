@@ -1,6 +1,6 @@
 package model
 
-// The log of messages: who publishes, who cuts ticks, who reads them.
+// The log of messages: how they are published, cut into ticks, and read.
 
 type messageRow struct {
 	by, gone, xid xid
@@ -10,26 +10,26 @@ type messageRow struct {
 type tickRow struct {
 	by         xid
 	seq, epoch uint8
-	timeline   uint8 // of the server that cut it
-	from       xid   // the snapshot before's end: from here on, everything that snap sees is in it
-	late       xids  // and these, which were in progress before
+	timeline   uint8 // timeline of the server that cut it
+	from       xid   // end of the previous snapshot: from here on, the tick has everything that snap sees
+	late       xids  // and these transactions, which were in progress before
 	snap       snapshot
-	holds      [2]uint8 // tags: the model's own knowledge
+	holds      [2]uint8 // tags, known only to the model
 }
 
-// subscriber is a reader: where it is, and, the model's own knowledge, what it got since it was last told of a gap.
+// subscriber is a reader: its position, and, known only to the model, what it has received since its last gap.
 type subscriber struct {
-	epoch, seq uint8   // the newest tick that it has
-	next       tickRow // what it was told comes next, and has not read yet; seq 0: nothing
+	epoch, seq uint8   // the newest tick that it has read
+	next       tickRow // the next tick, which it has not read yet; seq 0: none
 	start      uint8
 	got        [6]uint8
 	n          uint8
 }
 
-// mop is a call of the messages' machine: a publisher's transaction, or a cut.
+// mop is a call: a publisher's transaction or a cut.
 type mop struct {
 	cut  bool
-	done bool // the tick is inserted
+	done bool // true when the tick is inserted
 	xid  xid
 	snap snapshot
 	last tickRow
@@ -44,7 +44,7 @@ type messageScenario struct {
 	name                         string
 	transactions                 []uint8
 	cutters                      int
-	most                         int // messages of a tick
+	limit                        int // maximum messages of a tick
 	crashes, failovers, reclaims uint8
 }
 
@@ -53,7 +53,7 @@ type messageState struct {
 	crashes, failovers, reclaims       uint8
 	messages                           table[messageRow]
 	ticks                              table[tickRow]
-	floor                              table[mark] // ticks up to there have been truncated
+	floor                              table[mark] // ticks up to these have been truncated
 	ops                                table[mop]
 	logged                             table[mark]
 	reader                             subscriber
@@ -159,7 +159,7 @@ func (m *messages) take(s *messageState, st step) error {
 	case reclaimMessages:
 		s.reclaims--
 		x := s.begin()
-		// The register says so first; then the rows go, for old snapshots as well.
+		// The floor is raised first; then the rows are deleted, for old snapshots as well.
 		s.floor.add(mark{by: x, of: st.a})
 		newest := s.newest(s.snapshot())
 		for k := range s.messages.all() {
@@ -173,7 +173,7 @@ func (m *messages) take(s *messageState, st step) error {
 		for k := s.flushed; k < s.tail.n; k++ {
 			if s.tail.row[k].acked {
 				m.setBack(s, s.flushed)
-				return nil // what of it was given out shows in what the reader has got
+				return nil // what it returned shows in what the reader has received
 			}
 		}
 		m.setBack(s, s.flushed)
@@ -185,7 +185,7 @@ func (m *messages) take(s *messageState, st step) error {
 	return nil
 }
 
-// newest is the last tick of the log.
+// newest returns the last tick of the log.
 func (s *messageState) newest(at snapshot) (last tickRow) {
 	for _, t := range s.ticks.all() {
 		if at.sees(t.by) && t.seq > last.seq {
@@ -195,7 +195,7 @@ func (s *messageState) newest(at snapshot) (last tickRow) {
 	return last
 }
 
-// truncated is the last tick whose messages are gone.
+// truncated returns the last tick whose messages are deleted.
 func (s *messageState) truncated() uint8 {
 	if s.floor.n == 0 {
 		return 0
@@ -203,7 +203,7 @@ func (s *messageState) truncated() uint8 {
 	return s.floor.row[s.floor.n-1].of
 }
 
-// cutInsert is what cut does in one statement: it finds what was committed since the last tick, whole transactions, as many as a tick holds.
+// cutInsert is the single statement of cut: it finds what was committed since the last tick, whole transactions, as many as fit into a tick.
 func (m *messages) cutInsert(s *messageState, i int) {
 	o := &s.ops.row[i]
 	t := tickRow{seq: o.last.seq + 1, from: o.last.snap.max, snap: o.snap, epoch: o.last.epoch, timeline: s.timeline}
@@ -226,9 +226,9 @@ func (m *messages) cutInsert(s *messageState, i int) {
 			}
 		}
 		switch {
-		case rows > 0 && n > 0 && n+rows > m.most:
+		case rows > 0 && n > 0 && n+rows > m.limit:
 			stop = x
-		case rows > m.most: // a tick of its own
+		case rows > m.limit: // this transaction is a tick of its own
 			stop = x + 1
 		}
 		if stop == x {
@@ -249,7 +249,7 @@ func (m *messages) cutInsert(s *messageState, i int) {
 		return
 	}
 	if stop != 0 {
-		// As if what is left had not been committed yet.
+		// This is as if the rest had not been committed yet.
 		var running xids
 		top := stop
 		if stop < t.from {
@@ -279,7 +279,7 @@ func (m *messages) cutInsert(s *messageState, i int) {
 	s.ticks.add(t)
 }
 
-// tick tells the reader what comes next, or that its position is not of this log.
+// tick tells the reader the next tick, or that its position is not in this log.
 func (m *messages) tick(s *messageState) {
 	r := &s.reader
 	at := s.snapshot()
@@ -302,12 +302,12 @@ func (m *messages) tick(s *messageState) {
 	r.next = next
 }
 
-// gap tells the reader that messages may be missing, and goes on at the end of the log.
+// gap reports to the reader that messages may be missing, and moves it to the end of the log.
 func (m *messages) gap(s *messageState, newest tickRow) {
 	s.reader = subscriber{epoch: newest.epoch, seq: newest.seq, start: newest.seq}
 }
 
-// read gives the reader a tick's messages. Some time has passed since it was told of the tick.
+// read returns a tick's messages to the reader. Some time has passed since the reader learned of the tick.
 func (m *messages) read(s *messageState) error {
 	r := &s.reader
 	want := r.next
@@ -320,20 +320,20 @@ func (m *messages) read(s *messageState) error {
 		}
 	}
 	if t.seq == 0 {
-		return nil // it is not of this log any more: the next look says so
+		return nil // the tick is no longer in this log: the next poll reports it
 	}
 	n := r.n
 	for _, k := range s.messages.all() {
 		if k.gone == 0 && at.sees(k.by) && (t.late.has(k.xid) || k.xid >= t.from && t.snap.sees(k.xid)) {
 			if int(n) == len(r.got) {
-				panic(noRoom("a reader gets too much"))
+				panic(noRoom("a reader receives too much"))
 			}
 			r.got[n] = k.tag
 			n++
 		}
 	}
 	if t.seq <= s.truncated() && m.off.holds(floorLast) {
-		return nil // the next look says so
+		return nil // the next poll reports it
 	}
 	r.n, r.seq, r.epoch = n, t.seq, want.epoch
 	return nil

@@ -2,8 +2,8 @@ package model
 
 import "fmt"
 
-// check: what the reader has got since it was last told of a gap is what the log holds between where it began and where it is; and every
-// message that is committed comes into one tick.
+// check checks that the reader has received what the log contains from its last gap to its position, and that every committed message gets into
+// exactly one tick.
 func (m *messages) check(s *messageState) error {
 	if err := s.complete(); err != nil {
 		return err
@@ -45,12 +45,12 @@ func (m *messages) check(s *messageState) error {
 		}
 	}
 	if err := t.complete(); err != nil {
-		return fmt.Errorf("once the reader has read on: %w", err)
+		return fmt.Errorf("after the reader has read the rest: %w", err)
 	}
 	return nil
 }
 
-// complete compares what the reader has with the log, if it is where it believes to be.
+// complete compares what the reader has received with the log, if its position is in this log.
 func (s *messageState) complete() error {
 	r := &s.reader
 	n, here := uint8(0), r.seq == r.start
@@ -66,7 +66,7 @@ func (s *messageState) complete() error {
 				}
 				if n >= r.n || r.got[n] != tag {
 					if s.isOf(r) {
-						return fmt.Errorf("the reader is behind tick %d.%d and was told of no gap since tick %d, but it got %v, and message %d is in tick %d",
+						return fmt.Errorf("the reader is at tick %d.%d without a gap since tick %d, but it received %v, and message %d is in tick %d",
 							r.epoch, r.seq, r.start, r.got[:r.n], tag, seq)
 					}
 					return nil
@@ -76,12 +76,12 @@ func (s *messageState) complete() error {
 		}
 	}
 	if here && n != r.n {
-		return fmt.Errorf("the reader got %v up to tick %d.%d, and the log holds less", r.got[:r.n], r.epoch, r.seq)
+		return fmt.Errorf("the reader received %v up to tick %d.%d, but the log has less", r.got[:r.n], r.epoch, r.seq)
 	}
 	return nil
 }
 
-// isOf tells whether the reader's position is of this log.
+// isOf reports whether the reader's position is in this log.
 func (s *messageState) isOf(r *subscriber) bool {
 	for _, t := range s.ticks.all() {
 		if t.seq == r.seq && t.epoch == r.epoch && s.committed(t.by) {
@@ -125,7 +125,7 @@ func (t *tickRow) eachXid(of, bound func(*xid)) {
 	bound(&t.snap.max)
 }
 
-// tidy does as that of jobs, but ids of transactions stay: ticks hold sets of them.
+// tidy is like that of jobs, but keeps ids of transactions, because ticks contain sets of them.
 func (m *messages) tidy(s *messageState) {
 	safe := uint8(0)
 	switch {
@@ -146,7 +146,7 @@ func (m *messages) tidy(s *messageState) {
 	s.logged.sort(func(r *mark) uint64 { return key(r.of, 0, 0, 0) })
 	s.ops.sort(func(o *mop) uint64 { return key(o.xid, o.snap.max, 0, 0) })
 	if next := &s.reader.next; next.seq != 0 {
-		*next = tickRow{seq: next.seq, epoch: next.epoch} // all that a reader keeps
+		*next = tickRow{seq: next.seq, epoch: next.epoch} // this is all that a reader keeps
 	}
 }
 
@@ -170,7 +170,7 @@ func (m *messages) say(s *messageState, st step) string {
 	case cutCommit:
 		return fmt.Sprintf("the cut commits (transaction %d)", x)
 	case tick:
-		return fmt.Sprintf("the reader, behind tick %d.%d, asks what comes next", s.reader.epoch, s.reader.seq)
+		return fmt.Sprintf("the reader, at tick %d.%d, polls for the next tick", s.reader.epoch, s.reader.seq)
 	case read:
 		return fmt.Sprintf("the reader reads tick %d.%d", s.reader.next.epoch, s.reader.next.seq)
 	case reclaimMessages:

@@ -7,11 +7,11 @@ import (
 )
 
 var (
-	large  = flag.Bool("large", false, "explore larger scenarios: some minutes, and gigabytes")
-	states = flag.Int("states", 20_000_000, "the most states of a scenario that -large explores")
+	large  = flag.Bool("large", false, "explore larger scenarios, which takes minutes and gigabytes")
+	states = flag.Int("states", 20_000_000, "maximum states of a scenario with -large")
 )
 
-// holds explores a scenario whole, in which no promise may be broken.
+// holds explores a whole scenario, in which no promise may be broken.
 func holds[S comparable](t *testing.T, m *machine[S]) {
 	t.Helper()
 	begun := time.Now()
@@ -68,7 +68,7 @@ func TestEveryPromiseHolds(t *testing.T) {
 	}
 }
 
-// without explores a scenario with guards taken out.
+// without explores a scenario with guards removed.
 func without(t *testing.T, name string, all ...guard) found {
 	t.Helper()
 	var none off
@@ -95,11 +95,11 @@ func without(t *testing.T, name string, all ...guard) found {
 			return (&messages{messageScenario: sc, off: none}).machine().explore(*states)
 		}
 	}
-	t.Fatalf("there is no scenario %q", name)
+	t.Fatalf("scenario %q does not exist", name)
 	return found{}
 }
 
-// None of the guards is there for nothing, and the explorer finds out when one is missing. With -v it tells how.
+// TestEveryGuardIsNeeded: without any one of the guards a promise breaks, and the explorer notices. With -v the test prints how.
 func TestEveryGuardIsNeeded(t *testing.T) {
 	t.Parallel()
 	for g := guard(1); g < guards; g++ {
@@ -117,7 +117,7 @@ func TestEveryGuardIsNeeded(t *testing.T) {
 	}
 }
 
-// Some guards back each other: either will do, and without both a promise breaks.
+// TestGuardsThatBackEachOther: of some pairs of guards either is enough, and without both a promise breaks.
 func TestGuardsThatBackEachOther(t *testing.T) {
 	t.Parallel()
 	for _, p := range backed {

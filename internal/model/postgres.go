@@ -5,11 +5,11 @@ import (
 	"math/bits"
 )
 
-// xid is the id of a transaction. 0 is one that ended before everything, and whose rows everybody sees.
+// xid is the id of a transaction. 0 is a transaction that ended before all others, and whose rows every snapshot sees.
 type xid = uint8
 
-// set is a set of numbers below 64, one a bit. It is of bytes, as all of a state is, so that there are no gaps between fields: a state is
-// then one stretch of memory, which is compared and hashed many times faster.
+// set is a set of numbers below 64, one per bit. Like all of a state it consists of bytes, so that there are no gaps between fields: a state is one
+// stretch of memory, which is compared and hashed many times faster.
 type set [8]uint8
 
 func setOf(word uint64) (s set) {
@@ -17,7 +17,7 @@ func setOf(word uint64) (s set) {
 	return s
 }
 
-// from is the set of all numbers from x on.
+// from returns the set of all numbers from x on.
 func from(x uint8) set { return setOf(^(1<<x - 1)) }
 
 func (s set) word() uint64       { return binary.LittleEndian.Uint64(s[:]) }
@@ -32,7 +32,7 @@ func (s set) empty() bool        { return s == set{} }
 // xids is a set of transaction ids.
 type xids = set
 
-// snapshot is PostgreSQL's: everything from max on had not begun, and running had not ended.
+// snapshot is a snapshot of PostgreSQL: transactions from max on had not begun, and those in running had not ended.
 type snapshot struct {
 	max     xid
 	running xids
@@ -40,22 +40,22 @@ type snapshot struct {
 
 func (s snapshot) sees(x xid) bool { return x == 0 || x < s.max && !s.running.has(x) }
 
-// server is what PostgreSQL itself does: it hands out ids in one order, commits in another, and after a fault keeps only the
+// server is what PostgreSQL itself does: it assigns ids in one order, commits in another, and after a fault keeps only the
 // beginning of its log.
 //
-// A transaction commits and becomes visible in one step. In PostgreSQL the commit record is written a moment before: what a fault in
-// that moment leaves is a commit without an answer, which the model has as well.
+// A transaction commits and becomes visible in one step. In PostgreSQL the commit record is written a moment earlier: a fault in
+// that moment leaves a commit without an answer, which the model has as well.
 type server struct {
-	next    xid  // the next id to be given out
+	next    xid  // the next id to be assigned
 	open    xids // in progress
 	tail    table[commit]
-	flushed uint8 // so many of tail are on disk
+	flushed uint8 // number of commits of tail that are on disk
 }
 
-// commit is a committed transaction that a fault may still take back. They stand in the order of their records in the log.
+// commit is a committed transaction that a fault may still undo. Commits are in the order of their records in the log.
 type commit struct {
 	by    xid
-	acked bool // somebody was told, and may rely on it
+	acked bool // a client was told, and may rely on it
 }
 
 func (s *server) begin() xid {
@@ -73,7 +73,7 @@ func (s *server) begin() xid {
 
 func (s *server) snapshot() snapshot { return snapshot{max: max(s.next, 1), running: s.open} }
 
-// commit ends a transaction. A flush takes the log to disk up to its record, with all before it; acked says that the client relies on it.
+// commit ends a transaction. A flush writes the log to disk up to its record; acked says that the client relies on the commit.
 func (s *server) commit(x xid, flush, acked bool) {
 	s.open.drop(x)
 	s.tail.add(commit{x, acked})
@@ -84,8 +84,8 @@ func (s *server) commit(x xid, flush, acked bool) {
 
 func (s *server) committed(x xid) bool { return x == 0 || !s.open.has(x) }
 
-// lose takes back all but the first n commits of the tail, and everything in progress. The ids of what is lost are given out again, but
-// never one that the surviving log knows: next is set by the caller, who knows its rows.
+// lose undoes all but the first n commits of the tail, and everything in progress. The ids of what is lost are assigned again, but
+// never one that the surviving log contains: next is set by the caller, who knows its rows.
 func (s *server) lose(n uint8) (lost xids) {
 	lost = s.open
 	for i := n; i < s.tail.n; i++ {

@@ -2,8 +2,8 @@ package model
 
 import "fmt"
 
-// mayEnd tells whether a call that ends an attempt gets its locks: record has the worker's ends to itself, and passes over what is being completed
-// in a handler's transaction; complete, in such a transaction, has its attempt to itself, and lets a record that is under way end first.
+// mayEnd reports whether a call that ends an attempt gets its locks: record has the worker's results to itself, and skips attempts that a handler's
+// transaction completes; complete, in such a transaction, has its attempt to itself, and waits for a record in progress.
 func (m *jobs) mayEnd(s *state, worker, id uint8, tx bool) bool {
 	return !s.any(func(o *op) bool {
 		switch {
@@ -16,8 +16,8 @@ func (m *jobs) mayEnd(s *state, worker, id uint8, tx bool) bool {
 	})
 }
 
-// result begins to record how an attempt ended: it has the worker's lock, those above and the segment's, and looks whether the worker is fenced
-// (WR001), whether the batch is its own ("lost", WR002), and whether the attempt has an end ("ended", WR002). What is refused is dropped by its worker.
+// result begins to record how an attempt ended: it has the worker's lock, those above and the segment's, and checks whether the worker is fenced
+// (WR001), whether the batch is the worker's ("lost", WR002), and whether the attempt has ended ("ended", WR002). The worker drops refused attempts.
 func (m *jobs) result(s *state, i, k int, c call) error {
 	p := &s.process[i]
 	h := p.held[k]
@@ -39,7 +39,7 @@ func (m *jobs) result(s *state, i, k int, c call) error {
 	return nil
 }
 
-// own finds the row of a worker's batch that an attempt is in.
+// own returns the row of a worker's batch that contains an attempt.
 func (s *state) own(at snapshot, worker uint8, h held) (*batchRow, claimed) {
 	for i := range s.batches.all() {
 		b := &s.batches.row[i]
@@ -55,7 +55,7 @@ func (s *state) own(at snapshot, worker uint8, h held) (*batchRow, claimed) {
 	return nil, claimed{}
 }
 
-// insert is the statement that inserts the result, and the effect of the handler where it is one transaction with that.
+// insert is the statement that inserts the result, with the handler's effect if both are in one transaction.
 func (m *jobs) insert(s *state, i int) error {
 	o := &s.ops.row[i]
 	o.xid, o.phase = s.begin(), 2
@@ -69,12 +69,12 @@ func (m *jobs) insert(s *state, i int) error {
 	}
 	switch {
 	case b == nil && m.off.holds(batchCheck):
-		return nil // nothing is there to name: the batch was truncated meanwhile
+		return nil // there is nothing left: the batch was truncated in the meantime
 	case b == nil:
 		b, c = &batchRow{cursor: cursor{seq: o.what.seq}, number: o.what.number, segment: s.active()}, claimed{o.what.id, o.what.attempt, o.what.tag}
 		ends = completed
 	case c.tag != o.what.tag:
-		return fmt.Errorf("the result of job %d (%d) is recorded as that of another job (%d) which got its id", o.what.id, o.what.tag, c.tag)
+		return fmt.Errorf("the result of job %d (%d) was recorded for another job (%d) with the same id", o.what.id, o.what.tag, c.tag)
 	}
 	return s.endAttempt(o.xid, o.snap, b, c, ends)
 }

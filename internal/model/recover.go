@@ -9,15 +9,15 @@ func (m *jobs) workerStart(s *state, i int) {
 	s.process[i] = process{alive: true, acted: true, worker: s.workerIDs}
 }
 
-// mayFence tells whether fence gets the worker's lock, alone: no claim or record of it is in flight. A completion in a handler's transaction
-// may be: settle passes over its attempt.
+// mayFence reports whether fence gets the worker's lock exclusively: no claim or record of the worker is in flight. A completion in a handler's
+// transaction may be: settle skips its attempt.
 func (m *jobs) mayFence(s *state, id uint8) bool {
 	return !m.off.holds(workerLock) || !s.any(func(o *op) bool {
 		return o.worker == id && o.phase > 0 && o.call != reclaiming && o.call != completing
 	})
 }
 
-// completing tells whether a transaction of its handler's that completes an attempt of the worker's is open.
+// completing reports whether an open handler's transaction completes an attempt of the worker.
 func (m *jobs) completing(s *state, worker, id uint8) bool {
 	return m.off.holds(attemptLock) && s.any(func(o *op) bool {
 		return o.call == completing && o.phase > 0 && o.worker == worker && o.what.id == id
@@ -34,7 +34,7 @@ func (m *jobs) fence(s *state, id uint8) {
 	s.server.commit(x, true, false)
 }
 
-// settledTo tells up to which number a worker's batches have all ended, and which are exceptions.
+// settledTo returns the number up to which all batches of a worker have ended, with the exceptions.
 func (s *state) settledTo(at snapshot, worker uint8) (r settledRow) {
 	for _, k := range s.settled.all() {
 		if k.worker == worker && at.sees(k.by) && k.no > r.no {
@@ -44,7 +44,7 @@ func (s *state) settledTo(at snapshot, worker uint8) (r settledRow) {
 	return r
 }
 
-// toSettle finds an unfinished attempt of a fenced worker that is not being completed. waits: one that is, is left.
+// toSettle returns an unfinished attempt of a fenced worker that is not being completed. waits: there is one that is being completed.
 func (m *jobs) toSettle(s *state, worker uint8) (b *batchRow, c claimed, found, waits bool) {
 	at := s.snapshot()
 	if !s.fenced(at, worker) {
@@ -71,8 +71,8 @@ func (m *jobs) toSettle(s *state, worker uint8) (b *batchRow, c claimed, found, 
 	return nil, claimed{}, false, waits
 }
 
-// settle logs unfinished attempts of a fenced worker again: one, or as many as the scenario says. It is bounded, and rescue repeats it until there
-// is none.
+// settle logs unfinished attempts of a fenced worker again: one, or as many as the scenario allows. Rescue repeats it until there are none
+// left.
 func (m *jobs) settle(s *state, worker uint8) error {
 	x, at := s.begin(), s.snapshot()
 	b, c, more, waits := m.toSettle(s, worker)
@@ -80,7 +80,7 @@ func (m *jobs) settle(s *state, worker uint8) error {
 		if err := s.endAttempt(x, at, b, c, lost); err != nil {
 			return err
 		}
-		s.open.drop(x) // sees what it has done
+		s.open.drop(x) // so that the next snapshot sees it
 		b, c, more, waits = m.toSettle(s, worker)
 		s.open.add(x)
 	}
@@ -91,7 +91,7 @@ func (m *jobs) settle(s *state, worker uint8) error {
 	return nil
 }
 
-// mayReconcile tells whether reconcile gets its locks: no claim of the worker is under way; and, once there is something to log, no record.
+// mayReconcile reports whether reconcile gets its locks: no claim of the worker is in progress, nor, if there is something to log, a record.
 func (m *jobs) mayReconcile(s *state, worker uint8, known [4]held) bool {
 	logs := false
 	m.look(s, worker, known, func(*batchRow, claimed) { logs = true })
@@ -108,8 +108,8 @@ func (m *jobs) mayReconcile(s *state, worker uint8, known [4]held) bool {
 	})
 }
 
-// look finds what the server takes a worker to hold and the worker does not name, and is not being completed in an open transaction. It returns
-// how far all has been looked at, and what of it is open.
+// look calls f for the attempts that the server assigns to a worker, that the worker does not hold, and that no open transaction completes. It returns
+// up to where everything was examined, with the exceptions.
 func (m *jobs) look(s *state, worker uint8, known [4]held, f func(*batchRow, claimed)) (to settledRow, moved bool) {
 	at := s.snapshot()
 	last := s.settledTo(at, worker)
@@ -143,7 +143,7 @@ func knows(known [4]held, b *batchRow, c claimed) bool {
 	return false
 }
 
-// reconcile gives back what the server takes a worker to hold, and the worker does not know.
+// reconcile releases the attempts that the server assigns to a worker and the worker does not hold.
 func (m *jobs) reconcile(s *state, i int) error {
 	p := &s.process[i]
 	p.acted = true
@@ -158,7 +158,7 @@ func (m *jobs) reconcile(s *state, i int) error {
 	return m.giveBack(s, p.worker, p.held, p.heard)
 }
 
-// reconcileLate is a call that sits in a socket, while its client has given it up; and, later, its beginning.
+// reconcileLate is a call that is delayed on the network after its client has given it up, and later its arrival.
 func (m *jobs) reconcileLate(s *state, i int) error {
 	if i < 128 {
 		o := s.ops.row[i]
@@ -175,7 +175,7 @@ func (m *jobs) reconcileLate(s *state, i int) error {
 	return nil
 }
 
-// giveBack does so in steps: first the exceptions, then what was claimed since.
+// giveBack releases in steps: first the exceptions, then what was claimed since.
 func (m *jobs) giveBack(s *state, worker uint8, known [4]held, heard uint8) (err error) {
 	last := s.settledTo(s.snapshot(), worker)
 	for old := true; err == nil; old = false {

@@ -12,7 +12,7 @@ import (
 	"github.com/weir-pg/weir/internal/pgtest"
 )
 
-// lives replays who lives: sessions that attend, heartbeats by others, rescues, and seconds, which pass where the test says so.
+// lives replays who is alive: sessions that attend, heartbeats on others, rescues, and seconds, which pass when the test says so.
 type lives struct {
 	script
 	m       *attendances
@@ -20,18 +20,18 @@ type lives struct {
 	url     string
 	admin   *pgx.Conn
 	id      int32
-	session *pgx.Conn // that attends
-	open    *pgx.Conn // in whose transaction one has begun to attend
-	elapsed int64     // seconds since the last look
+	session *pgx.Conn // the session that attends
+	open    *pgx.Conn // a session that attends in an open transaction
+	elapsed int64     // seconds since the last check
 }
 
 func newLives(t *testing.T, rng *rand.Rand) *lives {
 	m := &attendances{attendScenario: attendScenario{name: "replay", ends: 200, restarts: 200, slow: true}}
 	l := &lives{script: script{T: t, rng: rng}, m: m, s: m.machine().start, url: pgtest.Database(t)}
 	l.admin = l.connect(l.url)
-	// As long as in the model; moments that are lost between two calls make no second.
+	// The lease is as long as in the model; moments between two calls do not add up to a second.
 	l.id = query[int32](&l.script, l.admin, `SELECT weir._start('w', '{q}', '4.9 seconds')`)
-	l.exec(l.admin, `INSERT INTO weir.attendance (worker, started_at, watched) VALUES (0, pg_postmaster_start_time(), -1000000)`) // looked at for long
+	l.exec(l.admin, `INSERT INTO weir.attendance (worker, started_at, watched) VALUES (0, pg_postmaster_start_time(), -1000000)`) // rescuers have been checking for long
 	return l
 }
 
@@ -53,7 +53,7 @@ func (l *lives) moves() (all []func()) {
 	can(4, l.rescue)
 	switch {
 	case l.s.fenced || l.s.w.over:
-		can(1, l.attend) // is refused
+		can(1, l.attend) // this is refused
 	case l.open != nil:
 		can(3, l.commit)
 	case l.session != nil:
@@ -72,11 +72,11 @@ func (l *lives) moves() (all []func()) {
 func (l *lives) take(do action, a int) {
 	l.Helper()
 	if err := l.m.take(&l.s, step{do, uint8(a), 0}); err != nil {
-		l.fail("the model: %v", err)
+		l.fail("the model breaks a promise: %v", err)
 	}
 }
 
-// all lets a call go on to its end.
+// all lets a call run to its end.
 func (l *lives) all() {
 	for l.s.calls.n > 0 {
 		l.take(callGoesOn, 0)
@@ -99,10 +99,10 @@ func (l *lives) attendBy(c *pgx.Conn) bool {
 	var attends bool
 	err := c.QueryRow(l.Context(), sqlAttend, l.id, int32(c.PgConn().PID()), here.Addr().Unmap(), int32(here.Port())).Scan(&attends)
 	if refused := code(err) == "WR001"; refused != l.s.fenced || err != nil && !refused || err == nil && !attends {
-		l.fail("attend answers %v and %v; in the model the worker is fenced: %v", attends, err, l.s.fenced)
+		l.fail("attend returned %v and %v, but in the model the worker is fenced: %v", attends, err, l.s.fenced)
 	}
 	if attends {
-		l.exec(c, `SET idle_session_timeout = 0`) // no real second counts
+		l.exec(c, `SET idle_session_timeout = 0`) // real seconds must not count
 	}
 	return attends
 }
@@ -136,26 +136,26 @@ func (l *lives) commit() {
 	l.note("that transaction commits")
 }
 
-// heartbeat is one by the session that attends, or by another where none does.
+// heartbeat sends a heartbeat on the session that attends, or on another if none does.
 func (l *lives) heartbeat() {
 	c := l.session
 	if c == nil {
 		c = l.admin
 	}
 	if query[bool](&l.script, c, `SELECT fenced FROM weir.heartbeat($1)`, l.id) {
-		l.fail("a heartbeat answers that the worker is fenced")
+		l.fail("a heartbeat returned that the worker is fenced")
 	}
 	l.take(heartbeat, 0)
 	l.all()
 	l.note("heartbeat; attends: %v", l.session != nil)
 }
 
-// late is a heartbeat that its worker has given up before it attended.
+// late is a heartbeat that the worker gave up before it attended.
 func (l *lives) late() {
 	l.exec(l.admin, `SELECT weir.heartbeat($1)`, l.id)
 	l.s.calls.add(acall{kind: beating})
 	l.all()
-	l.note("a heartbeat by another connection arrives late")
+	l.note("a heartbeat on another connection arrives late")
 }
 
 func (l *lives) ends() {
@@ -168,7 +168,7 @@ func (l *lives) ends() {
 	l.note("the session ends")
 }
 
-// restarts has a life of the server end, as far as weir.attendance tells.
+// restarts ends a life of the server, as far as weir.attendance shows it.
 func (l *lives) restarts() {
 	pid := l.session.PgConn().PID()
 	_ = l.session.Close(l.Context())
@@ -209,7 +209,7 @@ func (l *lives) rescue() {
 	l.note("rescue")
 }
 
-// look compares the worker's last word, and whether it is fenced.
+// look compares the worker's last word, and whether the worker is fenced.
 func (l *lives) look() {
 	l.m.tidy(&l.s)
 	said := query[string](&l.script, l.admin, `SELECT CASE WHEN EXISTS (SELECT FROM weir.worker WHERE id = $1 AND fenced) THEN 'fenced' ELSE weir._last_says($1) END`, l.id)
@@ -218,6 +218,6 @@ func (l *lives) look() {
 		want = "fenced"
 	}
 	if said != want {
-		l.fail("the last word is %q, the model says %q", said, want)
+		l.fail("the last word is %q, but in the model it is %q", said, want)
 	}
 }

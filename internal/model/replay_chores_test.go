@@ -1,6 +1,6 @@
 package model
 
-// Moves of who recovers and gives space back: reconcile, fence, settle, forget_ended, rotate, reclaim.
+// Moves of recovery and of reclaiming: reconcile, fence, settle, forget_ended, rotate, reclaim.
 
 func (r *replay) reconcile(i int) {
 	p := &r.s.process[i]
@@ -24,7 +24,7 @@ func (r *replay) reconcile(i int) {
 	r.take(reconcile, i, 0)
 	r.note("reconcile of worker %d releases %d", i+1, released)
 	if want := int(r.s.results.n - before); released != want {
-		r.fail("reconcile released %d, the model says %d", released, want)
+		r.fail("reconcile released %d, but in the model it is %d", released, want)
 	}
 }
 
@@ -33,7 +33,7 @@ func (r *replay) fence(i int) {
 	done := query[bool](&r.script, r.admin, `SELECT weir._fence($1)`, r.workers[i])
 	r.note("fence of worker %d: %v", i+1, done)
 	if want := r.m.mayFence(&r.s, w); done != want {
-		r.fail("fence answers %v, the model says %v", done, want)
+		r.fail("fence returned %v, but in the model it is %v", done, want)
 	}
 	if done {
 		r.take(fence, int(w), 0)
@@ -57,25 +57,25 @@ func (r *replay) settle(i int) {
 	want := int(r.s.results.n - before)
 	r.note("settle of worker %d logs %d again", i+1, n)
 	if n != want {
-		r.fail("settle logged %d attempts again, the model says %d", n, want)
+		r.fail("settle logged %d attempts again, but in the model it is %d", n, want)
 	}
 }
 
-// forgetEnded has an idle lane forget pending transactions that have ended. The server may leave a few.
+// forgetEnded makes an idle lane forget pending transactions that have ended. The server may leave a few.
 func (r *replay) forgetEnded() {
 	n := query[int](&r.script, r.admin, `SELECT weir._forget_ended()`)
 	_, fewer := r.m.kept(&r.s, r.s.snapshot())
-	r.note("forget_ended has %d lanes forget", n)
+	r.note("forget_ended trims %d lanes", n)
 	switch {
 	case n == 0:
 	case !fewer || n > 1:
-		r.fail("forget_ended has %d lanes forget, the model says there is nothing to forget", n)
+		r.fail("forget_ended trimmed %d lanes, but in the model there is nothing to forget", n)
 	default:
 		r.take(forgetEnded, 0, 0)
 	}
 }
 
-// rotate opens the next segment, as if it were time.
+// rotate opens the next segment, as if it were due.
 func (r *replay) rotate() {
 	if r.s.used(3 - r.s.active()) {
 		return
@@ -88,7 +88,7 @@ func (r *replay) rotate() {
 	}
 }
 
-// reclaim gives the closed segment back. The server may always say: not now.
+// reclaim reclaims the closed segment. The server may always postpone it.
 func (r *replay) reclaim() {
 	closed := query[int](&r.script, r.admin, `SELECT coalesce(max(s), 0) FROM generate_series(1, 4) s WHERE weir._segment_state('job', s) = 'closed'`)
 	if closed == 0 {
@@ -100,13 +100,13 @@ func (r *replay) reclaim() {
 		return
 	}
 	if !r.m.mayReclaim(&r.s, 3-r.s.active()) {
-		r.fail("a segment is reclaimed while a transaction in flight has rows there")
+		r.fail("a segment was reclaimed although a transaction in flight has rows there")
 	}
 	r.take(reclaim, 0, 0)
 	i := r.call(func(o *op) bool { return o.call == reclaiming })
 	r.take(reclaimLook, i, 0)
 	if !r.m.mayCarry(&r.s, r.s.ops.row[i].segment) {
-		r.fail("a segment is reclaimed while a claim or a result is under way")
+		r.fail("a segment was reclaimed although a claim or a result is in flight")
 	}
 	r.take(reclaimCarry, i, 0)
 }

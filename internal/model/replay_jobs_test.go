@@ -9,7 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Moves of producers and of who works: enqueue, claim, record, complete.
+// Moves of producers and workers: enqueue, claim, record, complete.
 
 func (r *replay) begin() {
 	r.tokens++
@@ -54,7 +54,7 @@ func (r *replay) rollback(token uint8) {
 	r.note("rollback of transaction %d", token)
 }
 
-// claim claims for a process. Held up, it begins, and waits for the lane's lock until claimGoesOn.
+// claim claims for a process. If it is held up, it begins, and waits for the lane's lock until claimGoesOn.
 func (r *replay) claim(i int, heldUp bool) {
 	r.take(claim, int(r.s.process[i].worker), 255-i)
 	begun := r.call(func(o *op) bool { return o.call == claiming }) >= 0
@@ -79,7 +79,7 @@ func (r *replay) claim(i int, heldUp bool) {
 		for end := time.Now().Add(30 * time.Second); !query[bool](&r.script, r.admin,
 			`SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND classid = 1464158546 AND NOT granted AND database = (SELECT oid FROM pg_database WHERE datname = current_database()))`); {
 			if time.Now().After(end) {
-				r.fail("the claim does not wait for the lane")
+				r.fail("the claim did not wait for the lane")
 			}
 		}
 		return
@@ -121,19 +121,19 @@ func (r *replay) claimGoesOn() {
 	for _, j := range a.jobs {
 		ids = append(ids, j.ID)
 	}
-	r.note("claim by worker %d gives %v", a.process+1, ids)
+	r.note("claim by worker %d returns %v", a.process+1, ids)
 	if a.err != nil && (code(a.err) != "WR001" || p.alive) {
 		r.fail("claim: %v", a.err)
 	}
 	if a.err == nil && !p.alive {
-		r.fail("a fenced worker may claim")
+		r.fail("a claim of a fenced worker succeeded")
 	}
 	if !slices.Equal(ids, want) {
-		r.fail("claim gave jobs %v, the model says %v", ids, want)
+		r.fail("claim returned jobs %v, but in the model it is %v", ids, want)
 	}
 }
 
-// record records an end. The model says whether it is refused.
+// record records the end of an attempt. The model decides whether it is refused.
 func (r *replay) record(i, k int, do action) {
 	p := &r.s.process[i]
 	h := p.held[k]
@@ -162,7 +162,7 @@ func (r *replay) record(i, k int, do action) {
 		want = "busy"
 	}
 	if refusal != want {
-		r.fail("record answers %q, the model says %q", refusal, want)
+		r.fail("record returned %q, but in the model it is %q", refusal, want)
 	}
 	if want == "busy" {
 		return
@@ -174,7 +174,7 @@ func (r *replay) record(i, k int, do action) {
 	}
 }
 
-// complete completes in a transaction that stays open.
+// complete completes an attempt in a transaction that stays open.
 func (r *replay) complete(i, k int) {
 	p := &r.s.process[i]
 	h := p.held[k]
@@ -186,13 +186,13 @@ func (r *replay) complete(i, k int) {
 	r.take(complete, i, k)
 	if r.call(func(o *op) bool { return o.call == completing && o.phase == 1 }) < 0 {
 		if c := code(err); c != "WR001" && c != "WR002" {
-			r.fail("complete answers %v, the model refuses", err)
+			r.fail("complete returned %v, but the model refuses it", err)
 		}
 		_ = c.Close(r.Context())
 		return
 	}
 	if err != nil {
-		r.fail("complete answers %v, the model does not refuse", err)
+		r.fail("complete returned %v, but the model does not refuse it", err)
 	}
 	r.take(insert, int(r.s.ops.n)-1, 0)
 	r.ends[h] = c
@@ -214,7 +214,7 @@ func (r *replay) end(h held, commits bool) {
 	r.note("the transaction that completes job %d commits: %v", h.tag, commits)
 }
 
-// forget has a process not know of an attempt, as if the claim's answer had been lost.
+// forget makes a process forget an attempt, as if the answer to the claim had been lost.
 func (r *replay) forget(i, k int) {
 	h := r.s.process[i].held[k]
 	r.s.process[i].forget(func(o held) bool { return o == h })

@@ -13,21 +13,21 @@ import (
 	"github.com/weir-pg/weir/internal/pgtest"
 )
 
-// promotions replays the log of attempts whose time has not come. An hour passes, or the clock steps back, where the test moves the times of all rows.
+// promotions replays the log of scheduled attempts. The clock advances or steps back by an hour when the test moves the times of all rows.
 type promotions struct {
 	script
 	m     *later
 	s     laterState
 	url   string
 	admin *pgx.Conn
-	open  map[uint8]*pgx.Conn // producers' transactions, by the job they log
+	open  map[uint8]*pgx.Conn // producers' transactions, by the job that they log
 	ids   map[uint8]int64
 
-	closed int // the server's segment that is the model's closed one
+	closed int // the server's segment that corresponds to the closed one of the model
 }
 
 func newPromotions(t *testing.T, rng *rand.Rand) *promotions {
-	sc := laterScenario{name: "replay", most: 1 + rng.IntN(2), promoters: 1, back: 3, rotations: 200}
+	sc := laterScenario{name: "replay", limit: 1 + rng.IntN(2), promoters: 1, back: 3, rotations: 200}
 	for range 8 {
 		sc.at = append(sc.at, 1+uint8(rng.IntN(lastTime)))
 	}
@@ -47,7 +47,7 @@ func (p *promotions) close() {
 func (p *promotions) take(do action, a int) {
 	p.Helper()
 	if err := p.m.take(&p.s, step{do, uint8(a), 0}); err != nil {
-		p.fail("the model: %v", err)
+		p.fail("the model breaks a promise: %v", err)
 	}
 }
 
@@ -79,8 +79,8 @@ func (p *promotions) begin() {
 	c := p.connect(p.url)
 	p.exec(c, `BEGIN`)
 	job := p.s.begun + 1
-	p.m.at[job-1] = max(p.m.at[job-1], p.s.clock+1) // what is due already is no job for later
-	// Half an hour is what the run itself may take.
+	p.m.at[job-1] = max(p.m.at[job-1], p.s.clock+1) // a job that is already due is not scheduled
+	// Half an hour is more than the run itself takes.
 	p.ids[job] = query[int64](&p.script, c, `SELECT weir.enqueue('q', 'k', run_at => now() + ($1 - 0.5) * interval '1 hour' + $2 * interval '1 second')`, int(p.m.at[job-1])-int(p.s.clock), job)
 	p.open[job] = c
 	p.take(laterBegin, 0)
@@ -110,19 +110,19 @@ func (p *promotions) end(job uint8, commits bool) {
 	p.note("%s of job %d", sql, job)
 }
 
-// clock has an hour pass, or be taken back.
+// clock advances the clock by an hour, or sets it back.
 func (p *promotions) clock(do action, sign string) {
-	for job, c := range p.open { // what only its own transaction sees yet
+	for job, c := range p.open { // rows that only their own transactions see
 		p.exec(c, `UPDATE weir.later SET run_at = run_at `+sign+` interval '1 hour' WHERE id = $1`, p.ids[job])
 	}
 	p.exec(p.admin, `UPDATE weir.later SET run_at = run_at `+sign+` interval '1 hour'`)
 	p.exec(p.admin, `UPDATE weir.promotion SET due = due `+sign+` interval '1 hour', ahead_due = (SELECT array_agg(d `+sign+` interval '1 hour' ORDER BY nr) FROM unnest(ahead_due) WITH ORDINALITY a(d, nr))`)
 	p.take(do, 0)
-	p.note("it is time %d", p.s.clock)
+	p.note("the clock is at %d", p.s.clock)
 }
 
 func (p *promotions) promote() {
-	n := query[int](&p.script, p.admin, `SELECT promoted FROM weir._promote($1)`, p.m.most)
+	n := query[int](&p.script, p.admin, `SELECT promoted FROM weir._promote($1)`, p.m.limit)
 	before := p.s.promoted.n
 	p.take(promote, 0)
 	for i := int(p.s.ops.n) - 1; i >= 0 && p.s.ops.row[i].promotes; i = int(p.s.ops.n) - 1 {
@@ -130,11 +130,11 @@ func (p *promotions) promote() {
 	}
 	p.note("promote copies %d", n)
 	if want := int(p.s.promoted.n - before); n != want {
-		p.fail("promote copies %d jobs, the model says %d", n, want)
+		p.fail("promote copied %d jobs, but in the model it is %d", n, want)
 	}
 }
 
-// rotate opens a segment of later, or gives the closed one back. The server may always say: not now.
+// rotate opens a segment of later, or reclaims the closed one. The server may always postpone it.
 func (p *promotions) rotate() {
 	bytes := int64(0)
 	if p.s.used(3 - p.s.active()) {
@@ -147,9 +147,9 @@ func (p *promotions) rotate() {
 		p.take(rotateLater, 0)
 		p.closed = before
 	}
-	if did == fmt.Sprint("reclaimed later ", p.closed) { // and not one that was empty and closed before
+	if did == fmt.Sprint("reclaimed later ", p.closed) { // not one that was already empty and closed
 		if !p.m.mayReclaim(&p.s) {
-			p.fail("a segment of later is reclaimed while a transaction in flight has rows there")
+			p.fail("a segment of later was reclaimed although a transaction in flight has rows there")
 		}
 		p.take(reclaimLater, 0)
 	}
@@ -164,7 +164,7 @@ func (p *promotions) look() {
 	for _, job := range slices.Sorted(maps.Keys(p.ids)) {
 		n := query[int](&p.script, p.admin, `SELECT count(*) FROM weir.job WHERE id = $1`, p.ids[job])
 		if want := p.s.times(job); n != want {
-			p.fail("job %d (%d) was promoted %d times, the model says %d", job, p.ids[job], n, want)
+			p.fail("job %d (%d) was promoted %d times, but in the model %d times", job, p.ids[job], n, want)
 		}
 	}
 }

@@ -17,7 +17,7 @@ import (
 )
 
 var (
-	seedFlag = flag.Uint64("seed", 0, "seed of the replay; 0: a new one")
+	seedFlag = flag.Uint64("seed", 0, "seed of the replay; 0: a new seed")
 	longFlag = flag.Duration("long", 6*time.Second, "how long random runs are replayed against the model")
 )
 
@@ -53,21 +53,21 @@ func TestRealRunsAreStepsOfTheModel(t *testing.T) {
 	t.Logf("%d runs, %d steps; %d of the runs ended where the model had no room for more", runs, moves, full)
 }
 
-// replay does each move twice: on the server, and in the model.
+// replay makes each move twice: on the server, and in the model.
 type replay struct {
 	script
 	m       *jobs
 	s       state
 	url     string
 	admin   *pgx.Conn
-	open    map[uint8]*pgx.Conn // producers' transactions, by token
-	ends    map[held]*pgx.Conn  // completions that are open in a transaction
+	open    map[uint8]*pgx.Conn // producers' transactions, by tokens
+	ends    map[held]*pgx.Conn  // open transactions that complete an attempt
 	workers [3]int32
-	ids     map[uint8]int64 // of tags
+	ids     map[uint8]int64 // ids by tag
 	batches map[held]place
 	tokens  uint8
-	waiting chan answer // of the claim that waits for the lane's lock
-	gate    *pgx.Conn   // which this session holds
+	waiting chan answer // answer of the claim that waits for the lane's lock
+	gate    *pgx.Conn   // session that holds this lock
 }
 
 type place struct {
@@ -117,7 +117,7 @@ func (r *replay) close() {
 func (r *replay) take(do action, a, b int) {
 	r.Helper()
 	if err := r.m.take(&r.s, step{do, uint8(a), uint8(b)}); err != nil {
-		r.fail("the model: %v", err)
+		r.fail("the model breaks a promise: %v", err)
 	}
 }
 
@@ -135,7 +135,7 @@ func (r *replay) producer(token uint8) int {
 	return r.call(func(o *op) bool { return o.call == producing && o.what.tag == token })
 }
 
-// moves lists what can be done now.
+// moves lists the possible moves.
 func (r *replay) moves() (all []func()) {
 	can := func(weight int, f func()) {
 		for range weight {
@@ -194,7 +194,7 @@ func (r *replay) moves() (all []func()) {
 		can(2, func() { r.end(h, true) })
 		can(1, func() { r.end(h, false) })
 	}
-	if r.waiting == nil { // or it would not get the lane's lock
+	if r.waiting == nil { // otherwise it would not get the lane's lock
 		can(1, r.forgetEnded)
 	}
 	can(1, r.rotate)
@@ -204,7 +204,7 @@ func (r *replay) moves() (all []func()) {
 	return all
 }
 
-// look compares what the server says of each job with the model.
+// look compares the state of each job on the server with the model.
 func (r *replay) look() {
 	r.m.tidy(&r.s)
 	if err := r.s.promises(); err != nil {
@@ -214,12 +214,12 @@ func (r *replay) look() {
 		id := r.ids[tag]
 		said := query[string](&r.script, r.admin, `SELECT coalesce((SELECT state FROM weir.job_info($1)), '')`, id)
 		if want := r.s.stateOf(tag); said != want {
-			r.fail("job %d (%d) is %q, the model says %q", tag, id, said, want)
+			r.fail("job %d (%d) is %q, but in the model it is %q", tag, id, said, want)
 		}
 	}
 }
 
-// stateOf is the state of a job, "" for one that is not there: not committed, or ended and truncated.
+// stateOf returns the state of a job, "" if it does not exist: not committed, or ended and truncated.
 func (s *state) stateOf(tag uint8) string {
 	at := s.snapshot()
 	var last jobRow

@@ -2,7 +2,7 @@ package model
 
 import "fmt"
 
-// say tells a step.
+// say describes a step.
 func (m *jobs) say(s *state, st step) string {
 	i := int(st.a)
 	var o op
@@ -11,7 +11,7 @@ func (m *jobs) say(s *state, st step) string {
 	}
 	by := func() string {
 		if o.client == 0 {
-			return fmt.Sprintf("a call of worker %d that nobody waits for", o.worker)
+			return fmt.Sprintf("a call of worker %d whose client no longer waits", o.worker)
 		}
 		return fmt.Sprintf("worker %d", o.worker)
 	}
@@ -34,7 +34,7 @@ func (m *jobs) say(s *state, st step) string {
 	case claim:
 		return fmt.Sprintf("claim by worker %d begins", st.a)
 	case claimLate:
-		return fmt.Sprintf("worker %d sends a claim, loses its connection, and the claim stays on the way", s.process[i].worker)
+		return fmt.Sprintf("worker %d sends a claim, loses its connection, and the claim is still in progress", s.process[i].worker)
 	case claimLane:
 		return fmt.Sprintf("claim by %s has the lane's lock, reads the newest batch and takes its snapshot", by())
 	case claimBatch:
@@ -48,28 +48,28 @@ func (m *jobs) say(s *state, st step) string {
 		return fmt.Sprintf("fence of worker %d", st.a)
 	case settle:
 		b, c, _, _ := m.toSettle(s, st.a)
-		return fmt.Sprintf("settle logs job %d again, which worker %d had in batch %d", c.tag, b.worker, b.cursor.seq)
+		return fmt.Sprintf("settle logs job %d again, which worker %d held in batch %d", c.tag, b.worker, b.cursor.seq)
 	case reconcile:
-		return fmt.Sprintf("reconcile: worker %d tells what it knows, the rest is given back", s.process[i].worker)
+		return fmt.Sprintf("reconcile: worker %d reports what it holds, and the rest is released", s.process[i].worker)
 	case reconcileLate:
 		if i < 128 {
 			return fmt.Sprintf("reconcile of worker %d, sent long ago, arrives", o.worker)
 		}
-		return fmt.Sprintf("worker %d sends reconcile, loses its connection, and the call stays on the way", s.process[255-i].worker)
+		return fmt.Sprintf("worker %d sends reconcile, loses its connection, and the call is still in progress", s.process[255-i].worker)
 	case forgetEnded:
-		return "forget_ended has the lane forget pending transactions that have ended"
+		return "forget_ended makes the lane forget pending transactions that have ended"
 	case rotate:
 		return fmt.Sprintf("rotate opens segment %d", 3-s.active())
 	case reclaim:
-		return fmt.Sprintf("reclaim of segment %d begins its long look: what waits there?", 3-s.active())
+		return fmt.Sprintf("reclaim of segment %d begins its slow part: which jobs wait there?", 3-s.active())
 	case reclaimLook:
-		return fmt.Sprintf("reclaim of segment %d looks where the lane stands and what is unfinished", o.segment)
+		return fmt.Sprintf("reclaim of segment %d finds the lane's state and unfinished jobs", o.segment)
 	case carryWaiting:
 		return fmt.Sprintf("carry_waiting copies the last job that waits in segment %d, and deletes it there", o.segment)
 	case carryStates:
-		return fmt.Sprintf("carry_states repeats the lane's state, which is in segment %d, in the active one", o.segment)
+		return fmt.Sprintf("carry_states copies the lane's state, which is in segment %d, into the active segment", o.segment)
 	case reclaimCarry:
-		return fmt.Sprintf("reclaim of segment %d carries what is unfinished along and truncates", o.segment)
+		return fmt.Sprintf("reclaim of segment %d carries unfinished jobs and truncates", o.segment)
 	case reclaimGivesUp:
 		return fmt.Sprintf("reclaim of segment %d gives up", o.segment)
 	case crash:

@@ -1,7 +1,7 @@
 package model
 
-// scenarios are explored whole: few jobs, few workers, each fault once or twice, but every interleaving of them. One that has everything at once
-// would be too large; each has what can meet in one place.
+// scenarios are explored completely: few jobs, few workers, each fault once or twice, but every interleaving of them. A scenario with everything at
+// once would be too large; each has what can meet in one place.
 var scenarios = []scenario{
 	{name: "commits out of order", transactions: []uint8{2, 1}, processes: 2, quota: 1, budget: budget{Claims: 3}},
 	{name: "large claims", transactions: []uint8{1, 1, 1}, processes: 2, quota: 2, budget: budget{Claims: 2}},
@@ -20,20 +20,20 @@ var scenarios = []scenario{
 }
 
 var laterScenarios = []laterScenario{
-	{name: "later commits out of order", at: []uint8{1, 1}, most: 2, promoters: 2},
-	{name: "later in small steps", at: []uint8{1, 1, 1}, most: 1, promoters: 1},
-	{name: "clock steps back", at: []uint8{1, 2}, most: 2, promoters: 1, back: 2},
-	{name: "later reclaimed", at: []uint8{1, 2}, most: 2, promoters: 1, rotations: 1},
-	{name: "crash of promotion", at: []uint8{1, 1}, most: 1, promoters: 1, back: 1, crashes: 1},
-	{name: "failover of promotion", at: []uint8{1}, most: 1, promoters: 1, back: 1, rotations: 1, failover: 1},
+	{name: "later commits out of order", at: []uint8{1, 1}, limit: 2, promoters: 2},
+	{name: "later in small steps", at: []uint8{1, 1, 1}, limit: 1, promoters: 1},
+	{name: "clock steps back", at: []uint8{1, 2}, limit: 2, promoters: 1, back: 2},
+	{name: "later reclaimed", at: []uint8{1, 2}, limit: 2, promoters: 1, rotations: 1},
+	{name: "crash of promotion", at: []uint8{1, 1}, limit: 1, promoters: 1, back: 1, crashes: 1},
+	{name: "failover of promotion", at: []uint8{1}, limit: 1, promoters: 1, back: 1, rotations: 1, failover: 1},
 }
 
 var messageScenarios = []messageScenario{
-	{name: "messages commit out of order", transactions: []uint8{1, 2, 1}, cutters: 2, most: 1},
-	{name: "messages in larger ticks", transactions: []uint8{1, 1, 1, 1}, cutters: 2, most: 2},
-	{name: "crash of messages", transactions: []uint8{1, 1, 1}, cutters: 2, most: 2, crashes: 1},
-	{name: "failover of messages", transactions: []uint8{1, 1, 1}, cutters: 1, most: 1, failovers: 1},
-	{name: "messages truncated", transactions: []uint8{1, 1, 1}, cutters: 1, most: 2, reclaims: 1},
+	{name: "messages commit out of order", transactions: []uint8{1, 2, 1}, cutters: 2, limit: 1},
+	{name: "messages in larger ticks", transactions: []uint8{1, 1, 1, 1}, cutters: 2, limit: 2},
+	{name: "crash of messages", transactions: []uint8{1, 1, 1}, cutters: 2, limit: 2, crashes: 1},
+	{name: "failover of messages", transactions: []uint8{1, 1, 1}, cutters: 1, limit: 1, failovers: 1},
+	{name: "messages truncated", transactions: []uint8{1, 1, 1}, cutters: 1, limit: 2, reclaims: 1},
 }
 
 var attendScenarios = []attendScenario{
@@ -46,8 +46,8 @@ var attendScenarios = []attendScenario{
 	{name: "keepers' calls arrive late", late: 1, ends: 1},
 	{name: "a heartbeat that arrives late", attends: true, others: true, ends: 1},
 	{name: "lines that are cut", cuts: 1, late: 1},
-	{name: "process stands still", freezes: 1, ends: 1},
-	{name: "crash of who is attended", crashes: 1, kills: 1},
-	{name: "restart of who is attended", restarts: 1, kills: 1},
+	{name: "process suspended", freezes: 1, ends: 1},
+	{name: "crash with attendance", crashes: 1, kills: 1},
+	{name: "restart with attendance", restarts: 1, kills: 1},
 	{name: "failover of attendance", failovers: 1},
 }

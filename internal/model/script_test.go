@@ -11,22 +11,22 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// script is what every replay has: where it makes its calls, and what it has done so far.
+// script is what every replay has: the connection for its calls, and what it has done so far.
 type script struct {
 	*testing.T
 	rng  *rand.Rand
 	path []string
 }
 
-// replayed is a run that is made twice: on a server, and in a model.
+// replayed is a run that is made twice: on a server and in a model.
 type replayed interface {
 	moves() []func()
 	look()
 	close()
 }
 
-// run makes random moves, and looks after each whether server and model agree. A run that comes to more than the model has room for ends there.
-func run(rng *rand.Rand, r replayed, most int) (moves int, room bool) {
+// run makes random moves, and checks after each that the server and the model agree. A run that exceeds the model's room ends there.
+func run(rng *rand.Rand, r replayed, limit int) (moves int, room bool) {
 	defer func() {
 		switch p := recover().(type) {
 		case nil:
@@ -36,7 +36,7 @@ func run(rng *rand.Rand, r replayed, most int) (moves int, room bool) {
 			panic(p)
 		}
 	}()
-	for moves < most {
+	for moves < limit {
 		all := r.moves()
 		all[rng.IntN(len(all))]()
 		r.look()
@@ -69,7 +69,7 @@ func (r *script) exec(c *pgx.Conn, sql string, args ...any) {
 	}
 }
 
-// until waits until a query answers yes.
+// until waits until a query returns true.
 func (r *script) until(what, sql string, c *pgx.Conn, args ...any) {
 	r.Helper()
 	for end := time.Now().Add(30 * time.Second); !query[bool](r, c, sql, args...); {

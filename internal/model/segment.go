@@ -8,12 +8,12 @@ func (m *jobs) rotate(s *state) {
 	s.server.commit(x, true, false)
 }
 
-// mayReclaim tells whether reclaim gets the SHARE lock: no transaction in flight has rows in the segment's log.
+// mayReclaim reports whether reclaim gets the SHARE lock: no transaction in flight has rows in the segment's log.
 func (m *jobs) mayReclaim(s *state, segment uint8) bool {
 	return !m.off.holds(shareLock) || !s.any(func(o *op) bool { return s.wrote(o.xid, segment) })
 }
 
-// reclaim begins its long look: whether jobs wait here. Whatever is claimed here from now on is one of them.
+// reclaim begins its slow part: whether jobs wait here. Everything claimed here from now on is one of them.
 func (m *jobs) reclaim(s *state) {
 	s.left.Reclaims--
 	o := op{call: reclaiming, segment: 3 - s.active()}
@@ -21,7 +21,7 @@ func (m *jobs) reclaim(s *state) {
 	s.ops.add(o)
 }
 
-// waiting returns the jobs of a segment that no batch has handed out yet: past the position, or of a pending transaction.
+// waiting returns the jobs of a segment that are in no batch yet: past the position, or of a pending transaction.
 func (s *state) waiting(at snapshot, segment uint8) (all []jobRow) {
 	last := s.newest(at)
 	for _, j := range s.jobs.all() {
@@ -39,7 +39,7 @@ func (s *state) waiting(at snapshot, segment uint8) (all []jobRow) {
 	return all
 }
 
-// reclaimLook goes on: where the lane stands, and which batches here have unfinished jobs.
+// reclaimLook continues: it finds the lane's state, and the batches here with unfinished jobs.
 func (m *jobs) reclaimLook(s *state, i int) {
 	o := &s.ops.row[i]
 	at := s.snapshot()
@@ -54,7 +54,7 @@ func (m *jobs) reclaimLook(s *state, i int) {
 	}
 }
 
-// holdsState tells whether the newest batch is in a segment alone.
+// holdsState reports whether the newest batch is in this segment alone.
 func (s *state) holdsState(at snapshot, newest, segment uint8) bool {
 	here := false
 	for _, b := range s.batches.all() {
@@ -68,7 +68,7 @@ func (s *state) holdsState(at snapshot, newest, segment uint8) bool {
 	return here
 }
 
-// carryWaiting carries a job that waits, from the end, where too many wait: copied and deleted in one transaction, under the lane's lock.
+// carryWaiting carries a waiting job, from the end, if too many wait: it is copied and deleted in one transaction, under the lane's lock.
 func (m *jobs) carryWaiting(s *state, i int) {
 	o := s.ops.row[i]
 	s.ops.remove(i)
@@ -93,7 +93,7 @@ func (m *jobs) carryWaiting(s *state, i int) {
 	s.server.commit(x, true, false)
 }
 
-// carryStates repeats the state of an idle lane in the active segment, where there are too many such lanes.
+// carryStates copies the state of an idle lane into the active segment, if there are too many such lanes.
 func (m *jobs) carryStates(s *state, i int) {
 	s.ops.remove(i)
 	c := s.newest(s.snapshot())
@@ -111,8 +111,8 @@ func (s *state) unfinished(at snapshot, b *batchRow) (all []claimed) {
 	return all
 }
 
-// mayCarry tells whether reclaim gets the locks of its short step: the claims' lock, alone; the segment's, alone; and TRUNCATE's own, which
-// writers' locks on the tables are in the way of.
+// mayCarry reports whether reclaim gets the locks of its short step: the claims' lock and the segment's lock, both exclusively, and TRUNCATE's own,
+// with which writers' locks on the tables conflict.
 func (m *jobs) mayCarry(s *state, segment uint8) bool {
 	return !s.any(func(o *op) bool {
 		switch {
@@ -140,7 +140,7 @@ func (m *jobs) mayCarry(s *state, segment uint8) bool {
 	})
 }
 
-// reclaimCarry copies what is unclaimed and what is running, unchanged, into the active segment, and truncates.
+// reclaimCarry copies unclaimed and running jobs, unchanged, into the active segment, and truncates.
 func (m *jobs) reclaimCarry(s *state, i int) error {
 	o := s.ops.row[i]
 	s.ops.remove(i)
@@ -194,16 +194,16 @@ func (m *jobs) reclaimCarry(s *state, i int) error {
 		j.by, j.segment = x, active
 		s.jobs.add(j)
 	}
-	s.server.commit(x, true, false) // whoever truncates flushes
+	s.server.commit(x, true, false) // a transaction that truncates flushes
 	return nil
 }
 
-// mayForget tells whether forget_ended gets the lane's lock.
+// mayForget reports whether forget_ended gets the lane's lock.
 func (m *jobs) mayForget(s *state) bool {
 	return !m.off.holds(forgetLane) || !s.any(func(o *op) bool { return o.call == claiming && o.phase >= 2 })
 }
 
-// kept is the lane's state without the pending transactions that have ended and left nothing to read; fewer: there are such.
+// kept returns the lane's state without the pending transactions that have ended and left nothing to read; fewer: there are any.
 func (m *jobs) kept(s *state, at snapshot) (c cursor, fewer bool) {
 	last := s.newest(at)
 	c = last
@@ -224,7 +224,7 @@ func (m *jobs) kept(s *state, at snapshot) (c cursor, fewer bool) {
 	return c, fewer
 }
 
-// forgetEnded has an idle lane forget those, by a batch of nobody without jobs.
+// forgetEnded makes an idle lane forget these, by a batch without a worker and without jobs.
 func (m *jobs) forgetEnded(s *state) {
 	c, _ := m.kept(s, s.snapshot())
 	c.seq++

@@ -4,7 +4,7 @@ import (
 	"fmt"
 )
 
-// action is what a step does. Where a function of Weir's does it, the action has its name.
+// action is what a step does. If a function of Weir does it, the action has its name.
 type action uint8
 
 const (
@@ -42,13 +42,13 @@ const (
 	rebase
 )
 
-// steps lists what can happen next. a is a process or a call, b what it is done to.
+// steps lists the possible next steps. a is a process or a call, b its object.
 func (m *jobs) steps(s *state, all []step) []step {
 	can := func(do action, a, b int) { all = append(all, step{do, uint8(a), uint8(b)}) }
 	if int(s.begun) < len(m.transactions) {
 		can(begin, 0, 0)
 	}
-	chores := true // rotation and reclaiming exclude each other
+	chores := true // rotating and reclaiming exclude each other
 	for i := range s.ops.all() {
 		o := &s.ops.row[i]
 		chores = chores && o.call != reclaiming
@@ -63,7 +63,7 @@ func (m *jobs) steps(s *state, all []step) []step {
 			can(rollback, i, 0)
 		case o.call == claiming && o.phase == 0:
 			if s.mayClaim(o.worker) {
-				can(claim, int(o.worker), i) // late: by its op
+				can(claim, int(o.worker), i) // a late claim: by its op
 			}
 		case o.call == claiming && o.phase == 1:
 			if !m.off.holds(laneLock) || !s.any(func(k *op) bool { return k.call == claiming && k.phase >= 2 }) {
@@ -90,7 +90,7 @@ func (m *jobs) steps(s *state, all []step) []step {
 				}
 			}
 			can(reclaimGivesUp, i, 0)
-		case o.phase == 1: // of a result
+		case o.phase == 1: // a result
 			can(insert, i, 0)
 		default:
 			can(commitOp, i, 0)
@@ -148,7 +148,7 @@ func (m *jobs) steps(s *state, all []step) []step {
 	return all
 }
 
-// ofProcess lists what a worker's process can do.
+// ofProcess lists the possible steps of a worker's process.
 func (m *jobs) ofProcess(s *state, i int, can func(action, int, int)) {
 	p := &s.process[i]
 	if p.worker == 0 {
@@ -178,7 +178,7 @@ func (m *jobs) ofProcess(s *state, i int, can func(action, int, int)) {
 		if mine {
 			continue
 		}
-		// record excludes itself, for one worker; and a completion in a handler's transaction has its attempt to itself.
+		// A worker's records exclude each other, and a completion in a handler's transaction has its attempt to itself.
 		if m.mayEnd(s, p.worker, h.id, false) {
 			can(record, i, k)
 			if s.left.Retries > 0 {
@@ -202,7 +202,7 @@ func (m *jobs) ofProcess(s *state, i int, can func(action, int, int)) {
 	}
 }
 
-// any tells whether there is a call such as that.
+// any reports whether there is such a call.
 func (s *state) any(such func(*op) bool) bool {
 	for i := range s.ops.all() {
 		if such(&s.ops.row[i]) {
@@ -212,7 +212,7 @@ func (s *state) any(such func(*op) bool) bool {
 	return false
 }
 
-// lives tells whether a process works under an id.
+// lives reports whether a process works under an id.
 func (s *state) lives(id uint8) bool {
 	for _, p := range s.process {
 		if p.alive && p.worker == id {
@@ -222,7 +222,7 @@ func (s *state) lives(id uint8) bool {
 	return false
 }
 
-// wrote tells whether a transaction has rows in the log, in a segment or (0) in any.
+// wrote reports whether a transaction has rows in the log of a segment, or (0) of any.
 func (s *state) wrote(x xid, segment uint8) bool {
 	if x == 0 {
 		return false
@@ -235,7 +235,7 @@ func (s *state) wrote(x xid, segment uint8) bool {
 	return false
 }
 
-// used tells whether a segment is not free.
+// used reports whether a segment is in use.
 func (s *state) used(segment uint8) bool {
 	for _, j := range s.jobs.all() {
 		if j.gone == 0 && j.segment == segment {
@@ -334,7 +334,7 @@ func (m *jobs) take(s *state, st step) error {
 	case rebase:
 		return m.rebase(s)
 	default:
-		return fmt.Errorf("no such step: %d", st.do)
+		return fmt.Errorf("unknown step %d", st.do)
 	}
 	return nil
 }

@@ -1,14 +1,14 @@
 package model
 
-// noRoom is the panic of a state that has no room for what a step adds. Scenarios are given so little to do that it never comes; a replay of a real
-// run, which may do anything, ends where it comes.
+// noRoom is the panic of a state without room for what a step adds. Scenarios have so little to do that it never occurs; a replay of a real run,
+// which may do anything, ends where it occurs.
 type noRoom string
 
 func (n noRoom) Error() string {
 	return "model: " + string(n) + ": give the scenario less to do, or more room"
 }
 
-// table is a small set of rows, without pointers, so that states can be compared and copied whole.
+// table is a small set of rows without pointers, so that states can be compared and copied as a whole.
 type table[T comparable] struct {
 	n   uint8
 	row [16]T
@@ -25,7 +25,7 @@ func (t *table[T]) add(row T) *T {
 	return &t.row[t.n-1]
 }
 
-// keep removes the rows that do not satisfy.
+// keep removes the rows that do not satisfy the condition.
 func (t *table[T]) keep(satisfies func(*T) bool) {
 	n := uint8(0)
 	for i := range t.all() {
@@ -48,7 +48,7 @@ func (t *table[T]) remove(i int) {
 	t.row[t.n] = none
 }
 
-// sort puts rows into the order of their keys.
+// sort sorts rows by their keys.
 func (t *table[T]) sort(key func(*T) uint64) {
 	var keys [16]uint64
 	for i := range t.all() {

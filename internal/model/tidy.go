@@ -1,6 +1,6 @@
 package model
 
-// eachXid visits every transaction id that a state holds: those of transactions, and those that are mere bounds.
+// eachXid visits every transaction id in a state: those of transactions, and those that are only bounds.
 func (s *state) eachXid(of, bound func(*xid)) {
 	bound(&s.next)
 	for i := range s.tail.all() {
@@ -51,10 +51,10 @@ func (c *cursor) eachXid(of func(*xid)) {
 	}
 }
 
-// tidy gives states that differ in nothing that matters the same form: what can't be lost any more and what everybody sees needs no
-// transaction, ids of transactions are counted anew, rows are sorted.
+// tidy gives equivalent states the same form: what can't be lost any more, and what every snapshot sees, needs no transaction; ids of transactions
+// are renumbered, and rows are sorted.
 func (m *jobs) tidy(s *state) {
-	// What no fault takes back needs no place in the order of commits.
+	// What no fault can undo needs no place in the order of commits.
 	safe := uint8(0)
 	switch {
 	case s.left.Failovers > 0:
@@ -71,10 +71,10 @@ func (m *jobs) tidy(s *state) {
 	}
 	for i := range s.tail.all() {
 		if c := &s.tail.row[i]; uint8(i) < s.flushed {
-			c.acked = false // never lost silently: a failover is known to lose
+			c.acked = false // never lost silently: a failover may lose it
 		}
 	}
-	var kept xids // may be lost, or is not seen by everybody
+	var kept xids // transactions that may be lost, or that some snapshot does not see
 	kept = s.open
 	for _, c := range s.tail.all() {
 		kept.add(c.by)
@@ -82,7 +82,7 @@ func (m *jobs) tidy(s *state) {
 	for i := range s.ops.all() {
 		o := &s.ops.row[i]
 		if o.phase == 0 || o.call == producing || o.call == reclaiming || o.phase == 3 || o.phase == 2 && o.call != claiming || o.call == claiming && o.phase == 1 {
-			o.snap = snapshot{} // of no use any more
+			o.snap = snapshot{} // no longer used
 			continue
 		}
 		kept = kept.with(o.snap.running).with(from(o.snap.max))
@@ -115,7 +115,7 @@ func (m *jobs) tidy(s *state) {
 	s.batches.keep(func(r *batchRow) bool { return r.gone != forever })
 	for i := range s.batches.all() {
 		if c := &s.batches.row[i].cursor; c.seq < newest {
-			c.pos, c.pending = position{}, [8]pending{} // no fault makes it the newest again
+			c.pos, c.pending = position{}, [8]pending{} // no fault can make it the newest again
 		}
 	}
 	for i := range s.results.all() {
@@ -162,7 +162,7 @@ func (m *jobs) tidy(s *state) {
 
 func key(a, b, c, d uint8) uint64 { return uint64(a)<<24 | uint64(b)<<16 | uint64(c)<<8 | uint64(d) }
 
-// renumber counts transactions' ids anew, in their order.
+// renumber numbers the ids of transactions again, in their order.
 func (s *state) renumber() {
 	var used xids
 	s.eachXid(func(x *xid) {
