@@ -2,6 +2,7 @@ package proof
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/weir-pg/weir/internal/pgtest"
@@ -13,8 +14,9 @@ func TestARebaseKeepsHowJobsEnded(t *testing.T) {
 	pgtest.Alone(t, "what an inspection touches depends on the transactions of the whole server")
 	conn := connect(t, pgtest.Database(t))
 	worker := startWorker(t, conn, "q")
-	for n := range 300 { // one batch each
-		exec(t, conn, `SELECT weir.enqueue('q', 'k', '{}', 1 + $1 % 4)`, n)
+	output := strings.Repeat("o", 7000) // a page for each result
+	for n := range 300 {
+		enqueueN(t, conn, "q", 1)
 		done := mustClaim(t, conn, worker, "q", 1)
 		for _, outcome := range []string{"retried", "released", "snoozed"} {
 			if n%10 != 0 {
@@ -25,8 +27,8 @@ func TestARebaseKeepsHowJobsEnded(t *testing.T) {
 			}
 			done = mustClaim(t, conn, worker, "q", 1)
 		}
-		lanes := fmt.Sprintf(`'{%d}', '{%d}', '{1}', '{%d}'`, done[0].Lane, done[0].Seq, done[0].ID)
-		exec(t, conn, fmt.Sprintf(`SELECT * FROM weir._record(%d, %s, outputs => '{output %d}')`, worker, lanes, n))
+		a := done[0]
+		exec(t, conn, `SELECT * FROM weir._record($1, ARRAY[$2::int], ARRAY[$3::bigint], ARRAY[1], ARRAY[$4::bigint], outputs => ARRAY[$5 || $4])`, worker, a.Lane, a.Seq, a.ID, output)
 	}
 	// Of three that were worked at the same time one is open still.
 	ids := enqueueN(t, conn, "q", 3)
