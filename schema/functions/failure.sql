@@ -1,7 +1,6 @@
--- Jobs that have failed for good are kept for longer than what has completed: people look into them, and retry them. Copying them from segment to
--- segment would cost the more the longer they are kept, and a flood of failures would hold up giving segments back. So who records that a job has
--- failed also writes what is to be known of it into a log of its own, in the same transaction. The job's segment goes as any other does, and
--- reclaiming knows nothing of failures.
+-- Jobs that have failed for good are kept for longer than completed ones, because people examine and retry them. Copying them from segment to segment
+-- would cost more the longer they are kept, and a flood of failures would delay reclaiming. So the transaction that records a final failure also
+-- copies the job into a log of failures. The job's segment is reclaimed like any other, and reclaiming needs no knowledge of failures.
 
 CREATE OR REPLACE FUNCTION weir._keep_failures(worker integer, lanes integer[], seqs bigint[], segments smallint[], ids bigint[], errors text[], outputs text[])
 RETURNS void
@@ -29,7 +28,7 @@ BEGIN
     ORDER BY j.attempt DESC, j.put_off DESC LIMIT 1) j;
 END
 $$;
-COMMENT ON FUNCTION weir._keep_failures IS 'Writes down jobs that fail for good with these attempts. The caller writes the attempts'' ends in the same transaction.';
+COMMENT ON FUNCTION weir._keep_failures IS 'Copies jobs that fail for good with these attempts into the log of failures. The caller records how the attempts ended in the same transaction.';
 
 CREATE OR REPLACE FUNCTION weir._kept_failure(job_id bigint, after integer) RETURNS SETOF weir.failure
 LANGUAGE plpgsql STABLE
@@ -43,14 +42,14 @@ AS $$
 DECLARE
   f weir.failure;
 BEGIN
-  -- That a job was retried is kept beside how it had failed.
+  -- A row without finished_at says that the job was retried.
   SELECT k.* INTO f FROM weir.failure k WHERE k.id = _kept_failure.job_id ORDER BY k.attempt DESC, k.finished_at IS NULL LIMIT 1;
   IF f.finished_at IS NOT NULL AND f.attempt >= _kept_failure.after THEN
     RETURN NEXT f;
   END IF;
 END
 $$;
-COMMENT ON FUNCTION weir._kept_failure IS 'How a job failed for good, in an attempt after that one, unless it was retried since.';
+COMMENT ON FUNCTION weir._kept_failure IS 'How a job failed for good, in attempt after or a later one, unless it has been retried since.';
 
 CREATE OR REPLACE FUNCTION weir._rotate_failures() RETURNS text
 LANGUAGE plpgsql VOLATILE
@@ -59,7 +58,7 @@ SET jit = off
 AS $$
 #variable_conflict use_column
 DECLARE
-  -- What is in the log is kept here too.
+  -- A failure is kept at least as long as its job's rows in the log.
   retention interval := (SELECT max(s.value::interval) FROM weir.setting s WHERE s.name IN ('completed_retention', 'failed_retention'));
   bytes     bigint   := (SELECT s.value::bigint / 16 FROM weir.setting s WHERE s.name = 'retention_bytes');
   active    integer  := pg_sequence_last_value('weir.active_failure');
@@ -92,8 +91,8 @@ BEGIN
   END IF;
   RETURN NULL;
 EXCEPTION WHEN lock_not_available THEN
-  RETURN NULL;  -- somebody reads or writes there: later
+  RETURN NULL;  -- the segment is being read or written: the next call tries again
 END
 $$;
 COMMENT ON FUNCTION weir._rotate_failures IS
-  'Takes the next step in the life of the segments of failures: opens a free one when the active is a sixteenth of retention_bytes, or half of the longer of failed_retention and completed_retention old; empties the oldest when that time has passed since it was closed, or when no free one is left. Returns what it did, or NULL. The caller has advisory step 1. Locks: ACCESS EXCLUSIVE on the segment, NOWAIT.';
+  'Performs the next step of rotating the segments of failures. Opens a free segment when the active one exceeds a sixteenth of retention_bytes, or is older than half of failed_retention or completed_retention, whichever is longer. Empties the oldest segment when that retention has passed since it was closed, or when no free segment is left. Returns what it did, or NULL. The caller holds advisory step 1. Locks: ACCESS EXCLUSIVE on the segment, NOWAIT.';

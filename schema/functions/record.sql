@@ -302,8 +302,6 @@ SET enable_hashjoin = off
 SET jit = off
 AS $$
 #variable_conflict use_column
-DECLARE
-  failed record;
 BEGIN
   IF _end_attempts.outcomes && ARRAY['retried', 'snoozed', 'released', 'lost']::weir.outcome[] THEN
     -- As in enqueue: first the xid, then an id, which wakes idle workers.
@@ -311,13 +309,13 @@ BEGIN
     PERFORM nextval('weir.job_id');
   END IF;
   WITH attempt AS MATERIALIZED (
-    SELECT e.lane, e.seq, e.segment, e.id, e.outcome, e.error, e.output, e.ord, coalesce(q.next, e.run_at) AS run_at, j.kind, j.args, j.meta, j.enqueued_at, j.attempt, j.max_attempts, j.put_off,
+    SELECT e.lane, e.seq, e.segment, e.id, e.outcome, e.error, e.output, e.ord, coalesce(q.next, e.run_at) AS run_at, j.kind, j.args, j.meta, j.enqueued_at, j.attempt, j.max_attempts, j.put_off, j.claimed_at,
            CASE WHEN e.outcome IN ('retried', 'lost') AND j.attempt >= j.max_attempts THEN 'failed' ELSE e.outcome END AS ended
     FROM unnest(_end_attempts.lanes, _end_attempts.seqs, _end_attempts.segments, _end_attempts.ids, _end_attempts.outcomes,
                 _end_attempts.errors, _end_attempts.outputs, _end_attempts.run_at)
          WITH ORDINALITY e(lane, seq, segment, id, outcome, error, output, run_at, ord)
     LEFT JOIN LATERAL (
-      SELECT j.* FROM weir.batch b
+      SELECT j.*, b.claimed_at FROM weir.batch b
       CROSS JOIN LATERAL (
         SELECT j.* FROM weir.job j
         WHERE j.segment = b.segment AND j.id = e.id AND j.lane IS NOT DISTINCT FROM e.lane  -- worded so that the index on id is used
@@ -351,12 +349,11 @@ BEGIN
     -- A long text has its own row, so that reading one doesn't read all.
     GROUP BY a.lane, a.segment, a.seq, a.ended, CASE WHEN length(a.error) > 2000 OR length(a.output) > 2000 THEN a.ord END
   )
-  SELECT array_agg(a.lane) AS lanes, array_agg(a.seq) AS seqs, array_agg(a.segment) AS segments, array_agg(a.id) AS ids,
-         array_agg(a.error) AS errors, array_agg(a.output) AS outputs INTO failed
+  -- As weir._keep_failures does, but from rows that have been read already.
+  INSERT INTO weir.failure (id, segment, lane, attempt, max_attempts, enqueued_at, claimed_at, finished_at, worker, kind, args, meta, error, output)
+  SELECT a.id, (SELECT s.last_value FROM weir.active_failure s), a.lane, a.attempt, a.max_attempts, a.enqueued_at, a.claimed_at, clock_timestamp(),
+         _end_attempts.worker, a.kind, a.args, a.meta, left(a.error, 65536), a.output
   FROM attempt a WHERE a.ended = 'failed';
-  IF failed.ids IS NOT NULL THEN
-    PERFORM weir._keep_failures(_end_attempts.worker, failed.lanes, failed.seqs, failed.segments, failed.ids, failed.errors, failed.outputs);
-  END IF;
 END
 $$;
 COMMENT ON FUNCTION weir._end_attempts IS
