@@ -264,6 +264,21 @@ func (h *environment) live(pooled bool) {
 	h.listen(client, hub, logger)
 }
 
+// patiently repeats a call while an impatient role's timeouts end it, or end its session before: on a busy machine they do.
+func patiently[T any](h *environment, what string, call func() (T, error)) (answer T) {
+	h.Helper()
+	eventually(h.T, func() (err error) {
+		var refused *pgconn.PgError
+		answer, err = call()
+		late := errors.As(err, &refused) && slices.Contains([]string{"57014", "57P05"}, refused.Code) // query_canceled, idle_session_timeout
+		if err != nil && !late && !pgconn.SafeToRetry(err) {
+			h.Fatalf("%s: %v", what, err)
+		}
+		return err
+	})
+	return answer
+}
+
 // work checks that jobs complete, also in the handler's transaction, are retried, snoozed, failed, cancelled, and rescued from a killed worker; and that their
 // space is reclaimed, with one unfinished job carried over.
 func (h *environment) work(client *weir.Client, pool *pgxpool.Pool, logger *slog.Logger) {
@@ -271,16 +286,7 @@ func (h *environment) work(client *weir.Client, pool *pgxpool.Pool, logger *slog
 	r := &rig{t: h.T, client: client, pool: pool}
 	enqueue := func(do string, o *weir.Options) int64 {
 		h.Helper()
-		for {
-			job, err := client.Enqueue(h.Context(), chore{do, 1}, o)
-			var late *pgconn.PgError
-			switch {
-			case err == nil:
-				return job.ID
-			case !errors.As(err, &late) || late.Code != "57014": // an impatient role's timeout, on a busy machine
-				h.Fatalf("enqueue: %v", err)
-			}
-		}
+		return patiently(h, "enqueue", func() (weir.Enqueued, error) { return client.Enqueue(h.Context(), chore{do, 1}, o) }).ID
 	}
 	killed := enqueue("complete", nil)
 	var dead int32
@@ -342,22 +348,18 @@ func (h *environment) work(client *weir.Client, pool *pgxpool.Pool, logger *slog
 	}
 	later := enqueue("complete", &weir.Options{Queue: "nobody's"})
 	far := enqueue("complete", &weir.Options{RunAt: time.Now().Add(time.Hour)})
-	if state, err := client.CancelJob(h.Context(), far); err != nil || state != weir.StateCancelled {
-		h.Errorf("cancel: %q, %v", state, err)
+	if state := patiently(h, "cancel", func() (weir.State, error) { return client.CancelJob(h.Context(), far) }); state != weir.StateCancelled {
+		h.Errorf("cancel: %q", state)
 	}
-	if state, err := client.RetryJob(h.Context(), killed); err != nil {
-		h.Errorf("retry: %v, %v", state, err)
-	}
+	patiently(h, "retry", func() (weir.State, error) { return client.RetryJob(h.Context(), killed) })
 	r.await(killed, weir.StateCompleted)
-	if queues, err := client.Queues(h.Context()); err != nil || len(queues) != 2 {
-		h.Errorf("queues: %v, %v", queues, err)
+	if queues := patiently(h, "queues", func() ([]weir.QueueInfo, error) { return client.Queues(h.Context()) }); len(queues) != 2 {
+		h.Errorf("queues: %v", queues)
 	}
-	if workers, err := client.Workers(h.Context()); err != nil || len(workers) != 2 {
-		h.Errorf("workers: %v, %v", workers, err)
+	if workers := patiently(h, "workers", func() ([]weir.WorkerInfo, error) { return client.Workers(h.Context()) }); len(workers) != 2 {
+		h.Errorf("workers: %v", workers)
 	}
-	if err := client.Set(h.Context(), "completed_retention", "0 s"); err != nil {
-		h.Errorf("set: %v", err)
-	}
+	patiently(h, "set", func() (struct{}, error) { return struct{}{}, client.Set(h.Context(), "completed_retention", "0 s") })
 	// The segment with all these jobs is reclaimed, and the unfinished job is in another.
 	eventually(h.T, func() error {
 		var back bool
@@ -377,9 +379,9 @@ func (h *environment) listen(client *weir.Client, hub string, logger *slog.Logge
 		published := 0
 		publish := func() {
 			text := []byte(h.text(fmt.Sprintf("%d grüße", published)))
-			if err := client.Publish(h.Context(), name+".news", text, &weir.PublishOptions{Binary: published%2 == 0}); err != nil {
-				h.Errorf("publish: %v", err)
-			}
+			patiently(h, "publish", func() (struct{}, error) {
+				return struct{}{}, client.Publish(h.Context(), name+".news", text, &weir.PublishOptions{Binary: published%2 == 0})
+			})
 			published++
 		}
 		// read subscribes from the last position, and checks that these messages arrive.

@@ -458,11 +458,12 @@ func TestGuessersWaitAndOthersDoNot(t *testing.T) {
 	var once sync.Once
 	var guessers sync.WaitGroup
 	for range 100 {
-		guessers.Go(func() {
+		guessers.Go(func() { // until it is refused; half of them are not, and wait for their turn
 			for ctx.Err() == nil {
 				var told *pgconn.PgError
 				if err := e.loginFrom(ctx, "127.0.0.2", "app", "guess"); errors.As(err, &told) && told.Code == "28000" {
 					once.Do(func() { close(refused) })
+					return
 				}
 			}
 		})

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/weir-pg/weir/cmd/internal/web"
 	"github.com/weir-pg/weir/internal/pgtest"
@@ -45,9 +46,14 @@ func TestQueuesAreAmongTheMetrics(t *testing.T) {
 		}
 	}
 	s := start(t, Config{Database: database, Web: web.Config{Anonymous: true}})
-	text := scrape(t, s)
+	text, begin := "", time.Time{}
+	pgtest.Until(t, "the database has answered in time", func() bool {
+		begin = time.Now()
+		text = scrape(t, s)
+		return strings.Contains(text, "\nweir_queues_up 1")
+	})
 	for _, want := range []string{
-		"weir_queues_up 1", `weir_queue_jobs{queue="mail",state="available"} 3`, `weir_queue_jobs{queue="mail",state="running"} 0`,
+		`weir_queue_jobs{queue="mail",state="available"} 3`, `weir_queue_jobs{queue="mail",state="running"} 0`,
 		`weir_queue_jobs{queue="mail",state="scheduled"} 1`, `weir_queue_workers{queue="mail"} 1`, `weir_queue_paused{queue="mail"} 1`,
 		`weir_queue_claimed_total{queue="mail"} 0`, `weir_queue_oldest_seconds{queue="mail"} `, `weir_queue_jobs{queue="_OTHER",state="available"} 10`,
 	} {
@@ -61,7 +67,10 @@ func TestQueuesAreAmongTheMetrics(t *testing.T) {
 	if _, err := pool.Exec(t.Context(), `SELECT weir.resume('mail')`); err != nil {
 		t.Fatal(err)
 	}
-	if again := scrape(t, s); !strings.Contains(again, `weir_queue_paused{queue="mail"} 1`) {
+	again := scrape(t, s)
+	if time.Since(begin) > queuesEvery {
+		t.Log("this machine is too busy to tell whether the next scrape asks the database")
+	} else if !strings.Contains(again, `weir_queue_paused{queue="mail"} 1`) {
 		t.Error("the database was asked by the next scrape too")
 	}
 }
