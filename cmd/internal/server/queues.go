@@ -24,7 +24,7 @@ type queues struct {
 
 const (
 	queuesEvery   = 5 * time.Second // scrapes may come from anyone: limits the queries to the database
-	queuesTimeout = 2 * time.Second // limits how long a scrape waits
+	queuesTimeout = 5 * time.Second // limits how long a scrape waits: half as long as Prometheus does by default
 	queuesLimit   = 500             // further queues are combined into one
 	otherQueues   = "_OTHER"
 )
