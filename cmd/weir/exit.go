@@ -57,7 +57,7 @@ func oneLine(err error) string {
 	var refused *pgconn.PgError
 	if errors.As(err, &refused) {
 		words := strings.TrimPrefix(refused.Message, "weir: ")
-		if refused.Hint != "" {
+		if refused.Hint != "" && !strings.Contains(text, refused.Hint) { // the library may have added it already
 			words += ": " + refused.Hint
 		}
 		text = strings.ReplaceAll(text, refused.Error(), words)
