@@ -57,8 +57,8 @@ func (s *starts) hooks() weir.Hooks {
 	}
 }
 
-// TestEachStartIsFollowedByOneEnd: with the outcome in the database, whatever the handler, its error, the retry policy or another hook
-// does. The job is retried by the backoff, and is not blamed for what a hook does.
+// TestEachStartIsFollowedByOneEnd: whatever the handler, its error, the retry policy or another hook does, each Start has one End with the recorded
+// outcome; the job is retried with the queue's backoff, and does not fail because of a hook.
 func TestEachStartIsFollowedByOneEnd(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -174,13 +174,13 @@ func TestEachStartIsFollowedByOneEnd(t *testing.T) {
 				continue // a hook before it ended the goroutine
 			}
 			if got.outcome != outcome || outcome != weir.OutcomeCompleted && got.err == nil {
-				t.Errorf("%s: told %+v of %s, want %s", name, got, attempt, outcome)
+				t.Errorf("%s: End was called with %+v for %s, want %s", name, got, attempt, outcome)
 			}
 		}
 	}
 }
 
-// TestHooksOfAWorkerEndNothingByPanicking: the worker continues, and the log says which hook panicked and where.
+// TestHooksOfAWorkerEndNothingByPanicking: after a hook has panicked the worker continues, and the log says which hook panicked and where.
 func TestHooksOfAWorkerEndNothingByPanicking(t *testing.T) {
 	t.Parallel()
 	for name, misbehave := range map[string]func(){"panic": func() { panic("ouch") }, "exit": runtime.Goexit} {
@@ -212,7 +212,7 @@ func TestHooksOfAWorkerEndNothingByPanicking(t *testing.T) {
 	}
 }
 
-// TestATokenFunctionThatPanicsEndsNothing: the worker polls, as it does without a hub.
+// TestATokenFunctionThatPanicsEndsNothing: a worker whose token function panics polls, as it does without a hub.
 func TestATokenFunctionThatPanicsEndsNothing(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)

@@ -9,8 +9,8 @@ import (
 // patience is a long time on any machine, however busy.
 const patience = time.Minute
 
-// A look costs a query or two. So the longer something takes, the less often it is looked for: at first every 5 ms, then after each twentieth of
-// the time waited so far, and at last every 50 ms. Without that, what waits would take most of the processor's time from what is waited for.
+// A poll costs a query or two. The longer the wait, the less frequent the polls: at first every 5 ms, then after each twentieth of the time waited
+// so far, and finally every 50 ms. Otherwise the polls would take most of the processor's time.
 const (
 	shortest = 5 * time.Millisecond
 	longest  = 50 * time.Millisecond

@@ -10,6 +10,6 @@
 // a16384 is the oid of the database to which the process connects to create others. r7f3c09d2 is the run of one process, which holds an
 // advisory lock in that database as long as it lives. So a database is left over if the lock of its run is free; nothing depends on clocks.
 // Databases of runs that started from another database are left to processes that connect to that one, since only they can see the locks of
-// those runs. The last six digits are a checksum of the rest of the name: a database whose name has none is somebody else's, and is never
-// dropped.
+// those runs. The last six digits are a checksum of the rest of the name: a database whose name has none was not created by this
+// package, and is never dropped.
 package testdb

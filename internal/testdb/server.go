@@ -246,7 +246,7 @@ func sealed(name string) string {
 	return name + hex.EncodeToString(sum[:sealLength/2])
 }
 
-// isSealed reports whether this package has given a database its name: a name that somebody else has chosen, or changed, has no such checksum.
+// isSealed reports whether this package has chosen the database's name: a name chosen or changed by others has no such checksum.
 func isSealed(name string) bool {
 	return len(name) > sealLength && sealed(name[:len(name)-sealLength]) == name
 }

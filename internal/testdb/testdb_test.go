@@ -84,8 +84,7 @@ func TestTemplatesOfOldVersionsDoNotPileUp(t *testing.T) {
 	}
 }
 
-// TestDatabasesOfOthersAreNotSwept: neither one that somebody has named like a test's, nor one that somebody has renamed to keep it, nor
-// another role's.
+// TestDatabasesOfOthersAreNotSwept: sweeping keeps a database that only has a name like a test's, one that was renamed, and another role's.
 func TestDatabasesOfOthersAreNotSwept(t *testing.T) {
 	t.Parallel()
 	at := pgtest.Server(t, nil).URL("postgres")

@@ -357,7 +357,7 @@ func (c *completer) replace(t *Task, detail string) bool {
 	return true
 }
 
-// done removes ends from the books.
+// done removes ended attempts from those that the session holds.
 func (c *completer) done(some []*Task) {
 	c.s.recorded(some)
 	bytes := 0

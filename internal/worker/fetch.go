@@ -41,15 +41,15 @@ func (s *session) fetch(ctx context.Context) error {
 	wait := s.backoff()
 	busy := time.Now() // when the last job was claimed
 	moved := true      // something may have been logged since the previous claim
-	books := &books{session: s}
+	reconciler := &reconciler{session: s}
 	defer s.Health.claims.Rest()
 	for ctx.Err() == nil {
 		s.Health.claims.Rest()
-		if !s.waitForRoom(ctx, books) || !s.lease.hold(ctx) {
+		if !s.waitForRoom(ctx, reconciler) || !s.lease.hold(ctx) {
 			break
 		}
 		s.Health.claims.Beat()
-		if err := books.compare(ctx); err != nil {
+		if err := reconciler.compare(ctx); err != nil {
 			if s.endedBy(err) {
 				return nil
 			}
@@ -69,7 +69,7 @@ func (s *session) fetch(ctx context.Context) error {
 		}
 		got, err := s.claim(ctx, limits, hint)
 		if err != nil {
-			books.doubt()
+			reconciler.doubt()
 			if ctx.Err() != nil {
 				// The claim may have been made on the server; leave fences this id and logs those jobs again.
 				break
@@ -92,7 +92,7 @@ func (s *session) fetch(ctx context.Context) error {
 		moved = true
 		if got > 0 {
 			busy = time.Now()
-			books.claims++
+			reconciler.claims++
 			hub.stop()                        // jobs that arrive now are for other waiters
 			s.Outage.Worked("polls for work") // none is needed
 		}
@@ -163,12 +163,12 @@ func (s *session) claim(ctx context.Context, limits []int32, h *hint) (got int, 
 	return got, nil
 }
 
-// waitForRoom waits until a claim is worthwhile, or comparing the books is due; false: ctx ended first.
-func (s *session) waitForRoom(ctx context.Context, books *books) bool {
+// waitForRoom waits until a claim is worthwhile, or a comparison with the database is due; false: ctx ended first.
+func (s *session) waitForRoom(ctx context.Context, reconciler *reconciler) bool {
 	check := time.NewTicker(s.Lease / 4)
 	defer check.Stop()
 	for ctx.Err() == nil {
-		if s.hasRoom() || books.due() {
+		if s.hasRoom() || reconciler.due() {
 			return true
 		}
 		select {

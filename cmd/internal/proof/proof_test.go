@@ -192,7 +192,7 @@ func claimAll(t *testing.T, q querier, worker int32, queue string) []attempt {
 	return nil
 }
 
-// endedBatches inserts batches of one job each, which a worker has claimed and completed, in a lane of their own. Claiming so many takes long.
+// endedBatches inserts batches of one job each, which a worker has claimed and completed, in a separate lane. Claiming that many would take long.
 func endedBatches(t *testing.T, q querier, worker int32, n int) {
 	t.Helper()
 	exec(t, q, `SELECT weir.enqueue('ended', 'k')`)
