@@ -72,7 +72,7 @@ func TestHandlersThatUseUpThePoolDoNotSilenceTheirWorker(t *testing.T) {
 	}
 }
 
-// TestJobsAreInterruptedBeforeOthersMayStartThem: a worker that is cut off interrupts its jobs before another worker starts them.
+// TestJobsAreInterruptedBeforeOthersMayStartThem: a worker that loses its connections interrupts its jobs before another worker starts them.
 func TestJobsAreInterruptedBeforeOthersMayStartThem(t *testing.T) {
 	t.Parallel()
 	direct := newRig(t)

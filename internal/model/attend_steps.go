@@ -277,7 +277,7 @@ func (m *attendances) sessionEnds(s *attendState, i int) {
 	}
 }
 
-// serverEnds ends all sessions and what they had begun. counts tells whether weir.attendance counts afterwards.
+// serverEnds ends all sessions and what they had begun. counts says whether weir.attendance counts afterwards.
 func (m *attendances) serverEnds(s *attendState, counts bool) {
 	if s.w.held && s.attached() != nil {
 		s.quiet, s.owed, s.down = 0, lease, true

@@ -23,7 +23,7 @@ var (
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
 
-// Random runs on a real server are steps of the model: what each call hands out, refuses and does, and what becomes of each job, is what the
+// Random runs on a real server are steps of the model: what each call returns, refuses and does, and what becomes of each job, is what the
 // model says after the same steps.
 func TestRealRunsAreStepsOfTheModel(t *testing.T) {
 	t.Parallel()

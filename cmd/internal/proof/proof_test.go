@@ -62,7 +62,7 @@ type attempt struct {
 	PutOff    int32
 }
 
-// step is the number of an attempt, and how often it had been put off.
+// step is the number of an attempt, and how often it was snoozed or released before.
 type step struct{ attempt, putOff int32 }
 
 func (a attempt) step() step { return step{a.Attempt, a.PutOff} }

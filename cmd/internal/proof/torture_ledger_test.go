@@ -234,7 +234,7 @@ func (w *torture) claimTorn(conn *pgx.Conn, worker int32) ([]attempt, error) {
 	return pgx.CollectRows(rows, pgx.RowToStructByPos[attempt])
 }
 
-// runInSQL runs an attempt, whose kind tells whether it completes in a transaction.
+// runInSQL runs an attempt, whose kind says whether it completes in a transaction.
 func (w *torture) runInSQL(conn *pgx.Conn, worker int32, a attempt) error {
 	switch n := luck(a.Key, int(a.Attempt), int(a.PutOff), 40); {
 	case n < 4:

@@ -69,7 +69,7 @@ func TestQueuesAreAmongTheMetrics(t *testing.T) {
 	}
 	again := scrape(t, s)
 	if time.Since(begin) > queuesEvery {
-		t.Log("this machine is too busy to tell whether the next scrape asks the database")
+		t.Log("this machine is too busy to see whether the next scrape queries the database")
 	} else if !strings.Contains(again, `weir_queue_paused{queue="mail"} 1`) {
 		t.Error("the database was asked by the next scrape too")
 	}
