@@ -64,8 +64,8 @@ func (c *Client) ResumeQueue(ctx context.Context, queue string) error {
 	return wrap("resume queue", orNotFound(found, err, "queue", queue), "weir_operate")
 }
 
-// Set changes a setting of the database: retention and message_retention (intervals), retention_bytes, message_retention_bytes or
-// message_bytes; see docs/operators.md.
+// Set changes a setting of the database: completed_retention, failed_retention or message_retention (intervals), retention_bytes,
+// message_retention_bytes or message_bytes; see docs/operators.md.
 func (c *Client) Set(ctx context.Context, name, value string) error {
 	return wrap("set "+name, c.store.Set(ctx, name, value), "weir_operate")
 }

@@ -108,6 +108,8 @@ func unreachable(c *pgx.ConnConfig, dev bool, err error) error {
 		todo = "over this socket the server may accept only the operating system user of the same name: run as that user, or connect by TCP, with a host and a password in --database or DATABASE_URL"
 	case errors.As(err, &refused) && strings.HasPrefix(refused.Code, "28"):
 		todo = "check user and password in --database or DATABASE_URL"
+	case errors.As(err, &refused) && refused.Code == "08P01" && strings.Contains(refused.Message, "startup parameter"): // PgBouncer
+		todo = "a pooler answered: for this command, connect to the PostgreSQL server itself"
 	case errors.As(err, &refused):
 		todo = "try again when the server is ready"
 	case dev:

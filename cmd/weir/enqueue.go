@@ -95,6 +95,8 @@ func (c *enqueueCmd) check(o *weir.Options) error {
 		o.Meta = json.RawMessage(c.Meta)
 	}
 	switch {
+	case c.Queue == "":
+		return usagef("--queue is empty: give the name of a queue, or leave the flag out for the queue default")
 	case c.Null && !c.Lines:
 		return usagef("--null requires --lines: add --lines")
 	case c.Priority < 1 || c.Priority > 4:

@@ -118,6 +118,9 @@ func (c *workCmd) Run(ctx context.Context, s *streams, db *database, signals *tr
 
 // queues reads the flags QUEUE and QUEUE=N.
 func (c *workCmd) queues() (map[string]int, error) {
+	if c.Concurrency < 1 || c.Concurrency > maxConcurrency {
+		return nil, usagef("--concurrency must be 1 to %d, got %d", maxConcurrency, c.Concurrency)
+	}
 	queues := map[string]int{}
 	for _, text := range c.Queue {
 		name, n := text, c.Concurrency
@@ -128,8 +131,8 @@ func (c *workCmd) queues() (map[string]int, error) {
 			}
 			name = text[:at]
 		}
-		if name == "" || n < 1 || n > 10_000 {
-			return nil, usagef("--queue %s: give a queue name and 1 to 10000 concurrent jobs, as in files=4", text)
+		if name == "" || n < 1 || n > maxConcurrency {
+			return nil, usagef("--queue %s: give a queue name and 1 to %d concurrent jobs, as in files=4", text, maxConcurrency)
 		}
 		queues[name] = n
 	}
@@ -137,6 +140,8 @@ func (c *workCmd) queues() (map[string]int, error) {
 }
 
 const (
+	maxConcurrency = 10_000
+
 	watchEvery = 100 * time.Millisecond
 	askEvery   = 250 * time.Millisecond
 	longWait   = 10 * time.Second // a longer silence would look like a fault

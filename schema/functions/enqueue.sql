@@ -47,6 +47,7 @@ BEGIN
   SELECT q.id, pg_current_xact_id() INTO queue_no, this_xid FROM weir.queue q WHERE q.name = queue ORDER BY q.id LIMIT 1;
   IF (queue_no > 0 AND length(kind) BETWEEN 1 AND 128 AND priority BETWEEN 1 AND 4 AND max_attempts BETWEEN 1 AND 1000 AND meta IS NULL
       AND jsonb_typeof(args) = 'object' AND pg_column_size(args) <= 2000 AND pg_column_compression(args) IS NULL) IS NOT TRUE THEN
+    args := coalesce(args, '{}');
     priority := coalesce(priority, 2);
     max_attempts := coalesce(max_attempts, 25);
     PERFORM weir._check_job(queue, kind, args, priority, max_attempts, meta);
@@ -76,7 +77,7 @@ COMMENT ON FUNCTION weir.enqueue IS
 CREATE OR REPLACE FUNCTION weir.enqueue_many(
   queue        text[],
   kind         text[],
-  args         jsonb[],
+  args         jsonb[]       DEFAULT NULL,
   priority     integer[]     DEFAULT NULL,
   run_at       timestamptz[] DEFAULT NULL,
   max_attempts integer[]     DEFAULT NULL,
@@ -102,7 +103,7 @@ BEGIN
   ELSIF n > 10000 THEN
     RAISE EXCEPTION 'weir: % jobs in one call, at most 10000 are allowed', n
       USING ERRCODE = '22023', HINT = 'Call enqueue_many several times in one transaction.';
-  ELSIF cardinality(enqueue_many.queue) IS DISTINCT FROM n OR cardinality(enqueue_many.args) IS DISTINCT FROM n
+  ELSIF cardinality(enqueue_many.queue) IS DISTINCT FROM n OR cardinality(enqueue_many.args) <> n
      OR cardinality(enqueue_many.priority) <> n OR cardinality(enqueue_many.run_at) <> n
      OR cardinality(enqueue_many.max_attempts) <> n OR cardinality(enqueue_many.meta) <> n THEN
     RAISE EXCEPTION 'weir: the arrays of enqueue_many differ in length: % kinds, % queues, % args, % priorities, % run_ats, % max_attempts, % metas',
@@ -120,13 +121,13 @@ BEGIN
                            enqueue_many.run_at, enqueue_many.max_attempts, enqueue_many.meta)
       WITH ORDINALITY u(queue, kind, args, priority, run_at, max_attempts, meta, ord)
     WHERE u.queue IS NULL OR u.queue = '' OR length(u.queue) > 128 OR u.kind IS NULL OR u.kind = '' OR length(u.kind) > 128
-       OR u.args IS NULL OR jsonb_typeof(u.args) <> 'object'
+       OR jsonb_typeof(u.args) <> 'object'
        OR pg_column_size(u.args) > 2000 AND octet_length(u.args::text) > 1048576  -- elements of an array are not compressed
        OR u.priority NOT BETWEEN 1 AND 4 OR u.max_attempts NOT BETWEEN 1 AND 1000
        OR jsonb_typeof(u.meta) <> 'object' OR octet_length(u.meta::text) > 65536 OR u.run_at = 'infinity'
   LOOP
     BEGIN
-      PERFORM weir._check_job(bad.queue, bad.kind, bad.args, coalesce(bad.priority, 2), coalesce(bad.max_attempts, 25), bad.meta);
+      PERFORM weir._check_job(bad.queue, bad.kind, coalesce(bad.args, '{}'), coalesce(bad.priority, 2), coalesce(bad.max_attempts, 25), bad.meta);
     EXCEPTION WHEN invalid_parameter_value THEN
       RAISE EXCEPTION '% (job % of %)', SQLERRM, bad.ord, n USING ERRCODE = '22023';
     END;
@@ -144,7 +145,7 @@ BEGIN
 
   INSERT INTO weir.job (id, xid, enqueued_at, lane, attempt, max_attempts, segment, leads, kind, args, meta)
   SELECT u.id, this_xid, now(), u.lane, 1, coalesce(u.max_attempts, 25), in_segment,
-         lag(u.lane) OVER () IS DISTINCT FROM u.lane, u.kind, u.args, u.meta
+         lag(u.lane) OVER () IS DISTINCT FROM u.lane, u.kind, coalesce(u.args, '{}'), u.meta
   FROM (SELECT u.*, queue_ids[array_position(names, u.queue)] * 4 + coalesce(u.priority, 2) - 1 AS lane
         FROM unnest(new_ids, enqueue_many.queue, enqueue_many.kind, enqueue_many.args, enqueue_many.priority,
                     enqueue_many.run_at, enqueue_many.max_attempts, enqueue_many.meta)
@@ -154,7 +155,7 @@ BEGIN
   IF enqueue_many.run_at IS NOT NULL THEN
     INSERT INTO weir.later (id, xid, run_at, enqueued_at, lane, attempt, max_attempts, segment, kind, args, meta)
     SELECT u.id, this_xid, u.run_at, now(), queue_ids[array_position(names, u.queue)] * 4 + coalesce(u.priority, 2) - 1, 1,
-           coalesce(u.max_attempts, 25), pg_sequence_last_value('weir.active_later'), u.kind, u.args, u.meta
+           coalesce(u.max_attempts, 25), pg_sequence_last_value('weir.active_later'), u.kind, coalesce(u.args, '{}'), u.meta
     FROM unnest(new_ids, enqueue_many.queue, enqueue_many.kind, enqueue_many.args, enqueue_many.priority,
                 enqueue_many.run_at, enqueue_many.max_attempts, enqueue_many.meta)
       u(id, queue, kind, args, priority, run_at, max_attempts, meta)

@@ -17,8 +17,8 @@ DECLARE
   mine CONSTANT xid8 := pg_current_xact_id_if_assigned();
   this bigint;
 BEGIN
-  IF enqueued.max_rows IS NULL OR enqueued.max_rows NOT BETWEEN 1 AND 10000 THEN
-    RAISE EXCEPTION 'weir: enqueued shows 1 to 10000 at once, got %', coalesce(enqueued.max_rows::text, 'null') USING ERRCODE = '22023';
+  IF enqueued.max_rows NOT BETWEEN 1 AND 10000 THEN
+    RAISE EXCEPTION 'weir: enqueued shows 1 to 10000 at once, got %', enqueued.max_rows USING ERRCODE = '22023';
   END IF;
   FOR this IN
     -- The leading rows show in which lanes the transaction has logged jobs; a job that it has retried was not enqueued by it.
@@ -27,7 +27,7 @@ BEGIN
       CROSS JOIN LATERAL (SELECT j.id FROM weir.job j WHERE j.lane = l.lane AND j.xid = mine AND j.attempt = 1 AND j.put_off = 0 OFFSET 0) j
       UNION ALL
       SELECT l.id FROM weir.later l WHERE l.xid = mine AND l.attempt = 1 AND l.put_off = 0) u
-    ORDER BY u.id LIMIT enqueued.max_rows
+    ORDER BY u.id LIMIT coalesce(enqueued.max_rows, 1000)
   LOOP
     RETURN QUERY SELECT k.* FROM weir._read_job(this, 1) k;
   END LOOP;

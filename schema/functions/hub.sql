@@ -142,6 +142,10 @@ BEGIN
     RAISE EXCEPTION 'weir: % is neither a channel nor a pattern', quote_literal(left(bad, 300))
       USING ERRCODE = '22023', HINT = 'A channel has 1 to 255 bytes. A pattern has at most 10 words, separated by dots; * matches any one word, and > at the end matches one or more words.';
   END IF;
+  IF NOT EXISTS (SELECT FROM pg_roles r WHERE r.rolname = restrict.role) THEN
+    RAISE WARNING 'weir: role % does not exist', quote_literal(restrict.role)
+      USING HINT = 'The restriction applies once it does. Check the name: a role with another name is not restricted.';
+  END IF;
   DELETE FROM weir.role_channel c WHERE c.role = restrict.role;
   IF restrict.listens IS NOT NULL OR restrict.notifies IS NOT NULL THEN
     INSERT INTO weir.role_channel (role, listens, notifies) VALUES (restrict.role, restrict.listens, restrict.notifies);

@@ -502,7 +502,7 @@ AS $$
 BEGIN
   PERFORM weir._lock_log();
   SELECT to_jsonb(p.jobs), p.next INTO jobs, next
-  FROM weir._read_page(jobs_page.states, jobs_page.queue, jobs_page.kinds, jobs_page.meta, jobs_page.after, jobs_page.max_rows) p;
+  FROM weir._read_page(jobs_page.states, jobs_page.queue, jobs_page.kinds, jobs_page.meta, jobs_page.after, coalesce(jobs_page.max_rows, 100)) p;
   RAISE SQLSTATE 'WR099';  -- releases the tables
 EXCEPTION WHEN SQLSTATE 'WR099' THEN
   RETURN;
@@ -518,11 +518,11 @@ SET jit = off
 AS $$
 DECLARE
   pages CONSTANT integer := 20;
-  left_ integer := jobs.max_rows;
+  left_ integer := coalesce(jobs.max_rows, 100);
   after text;
   p     record;
 BEGIN
-  IF jobs.max_rows IS NULL OR jobs.max_rows NOT BETWEEN 1 AND 10000 THEN
+  IF jobs.max_rows NOT BETWEEN 1 AND 10000 THEN
     RAISE EXCEPTION 'weir: jobs returns 1 to 10000 jobs, got %', jobs.max_rows USING ERRCODE = '22023', HINT = 'Use weir.jobs_page to read more, page by page.';
   END IF;
   PERFORM weir._lock_log();

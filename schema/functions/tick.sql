@@ -280,7 +280,7 @@ SET jit = off
 AS $$
 BEGIN
   SELECT t.* INTO seqs, ats, counts, sizes, epochs, ids_now, seen_now
-  FROM weir._await_tick(ticks.after, ids => ticks.ids, polls => ticks.polls, pause => ticks.pause, cuts => false, epoch => ticks.epoch) t;
+  FROM weir._await_tick(ticks.after, ids => ticks.ids, polls => coalesce(ticks.polls, 1), pause => coalesce(ticks.pause, 0.003), cuts => false, epoch => ticks.epoch) t;
   RAISE SQLSTATE 'WR099';  -- releases the tables' locks, as every inspection does
 EXCEPTION WHEN SQLSTATE 'WR099' THEN
   RETURN;
@@ -315,7 +315,7 @@ BEGIN
     END IF;
     RETURN QUERY SELECT m.id, m.xid, m.channel, m.payload || '', m.is_binary, m.keep
       FROM (SELECT m.*, sum(octet_length(m.payload)) OVER (ORDER BY m.id) - octet_length(m.payload) AS before
-            FROM (SELECT m.* FROM weir.message m WHERE m.xid = one AND m.id > read.after_id ORDER BY m.xid, m.id LIMIT read.max_rows) m) m
+            FROM (SELECT m.* FROM weir.message m WHERE m.xid = one AND m.id > coalesce(read.after_id, 0) ORDER BY m.xid, m.id LIMIT coalesce(read.max_rows, 10000)) m) m
       WHERE m.before < max_bytes ORDER BY m.id;
   ELSE
     RETURN QUERY SELECT m.id, m.xid, m.channel, m.payload || '', m.is_binary, m.keep
@@ -323,7 +323,7 @@ BEGIN
             CROSS JOIN LATERAL (SELECT m.* FROM weir.message m WHERE m.xid >= p.low AND m.xid < p.high OFFSET 0) m
             UNION ALL
             SELECT m.* FROM unnest(t.late) l(x) CROSS JOIN LATERAL (SELECT m.* FROM weir.message m WHERE m.xid = l.x OFFSET 0) m) m
-      WHERE m.id > read.after_id ORDER BY m.id LIMIT read.max_rows;
+      WHERE m.id > coalesce(read.after_id, 0) ORDER BY m.id LIMIT coalesce(read.max_rows, 10000);
   END IF;
   -- TRUNCATE empties a table for old snapshots too, so this check comes last: tick_floor is raised before anything is truncated.
   IF read.tick <= pg_sequence_last_value('weir.tick_floor') THEN

@@ -2,6 +2,7 @@ package proof
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -34,7 +35,6 @@ func TestBadInputLeavesNothing(t *testing.T) {
 		{sql: `SELECT weir.enqueue('new', 'k', '[1]')`, says: "got a JSON array"},
 		{sql: `SELECT weir.enqueue('new', 'k', '7')`, says: "got a JSON number"},
 		{sql: `SELECT weir.enqueue('new', 'k', 'null')`, says: "got a JSON null"},
-		{sql: `SELECT weir.enqueue('new', 'k', NULL)`, says: "got null"},
 		{sql: `SELECT weir.enqueue('new', 'k', jsonb_build_object('k', repeat('x', 1048577)))`, says: "args too large: 10485"},
 		{sql: `SELECT weir.enqueue('new', 'k', meta => '[]')`, says: "meta must be a JSON object, got a JSON array"},
 		{sql: `SELECT weir.enqueue('new', 'k', meta => jsonb_build_object('k', repeat('x', 65537)))`, says: "meta too large: 655"},
@@ -57,7 +57,6 @@ func TestBadInputLeavesNothing(t *testing.T) {
 		{sql: many(`ARRAY['new', 'new'], ARRAY['k', 'k'], ARRAY['{}', '{}']::jsonb[], ARRAY[1, 9]`), says: "unknown priority 9: priorities are 1 (first) to 4 (job 2 of 2)"},
 		{sql: many(`ARRAY['new', 'new'], ARRAY['k', ''], ARRAY['{}', '{}']::jsonb[]`), says: "(job 2 of 2)"},
 		{sql: many(`ARRAY['new', NULL], ARRAY['k', 'k'], ARRAY['{}', '{}']::jsonb[]`), says: "(job 2 of 2)"},
-		{sql: many(`ARRAY['new', 'new'], ARRAY['k', 'k'], ARRAY['{}', NULL]::jsonb[]`), says: "got null (job 2 of 2)"},
 		{sql: many(`ARRAY['new'], ARRAY['k'], ARRAY['{}']::jsonb[], run_at => ARRAY['infinity']::timestamptz[]`), says: "run_at is infinity"},
 		{sql: many(`ARRAY['new'], ARRAY['k'], ARRAY['{}']::jsonb[], max_attempts => ARRAY[0]`), says: "got 0 (job 1 of 1)"},
 		{sql: many(`array_fill('new'::text, ARRAY[10001]), array_fill('k'::text, ARRAY[10001]), array_fill('{}'::jsonb, ARRAY[10001])`), says: "10001 jobs in one call"},
@@ -255,5 +254,57 @@ func TestWhatOthersWaitForIsNotHeldForLong(t *testing.T) {
 				t.Errorf("after %s, the setting is %s, want %s", call, now, own.is)
 			}
 		}
+	}
+}
+
+// TestNullMeansTheDefault: an optional argument that is NULL has its default.
+func TestNullMeansTheDefault(t *testing.T) {
+	t.Parallel()
+	conn := connect(t, pgtest.Database(t))
+	for _, call := range []string{
+		`SELECT weir.enqueue('q', 'k', NULL, NULL, NULL, NULL, NULL)`,
+		`SELECT weir.enqueue('q', 'k', NULL, NULL, now() + interval '1 hour')`,
+		`SELECT weir.enqueue_many(ARRAY['q'], ARRAY['k'], NULL, NULL, NULL, NULL, NULL)`,
+		`SELECT weir.enqueue_many(ARRAY['q', 'q'], ARRAY['k', 'k'], ARRAY[NULL, NULL]::jsonb[], ARRAY[NULL, NULL]::integer[], ARRAY[NULL, now() + interval '1 hour'],
+			ARRAY[NULL, NULL]::integer[], ARRAY[NULL, NULL]::jsonb[])`,
+		`SELECT weir.enqueue_many('[{"queue": "q", "kind": "k", "args": null, "priority": null, "run_at": null, "max_attempts": null, "meta": null}]')`,
+	} {
+		exec(t, conn, call)
+	}
+	if got := column[string](t, conn, `SELECT DISTINCT concat_ws(' ', args, priority, max_attempts, coalesce(meta::text, 'none')) FROM weir.jobs_page(), jsonb_to_recordset(jobs)
+		j(args jsonb, priority integer, max_attempts integer, meta jsonb)`); !slices.Equal(got, []string{"{} 2 25 none"}) {
+		t.Errorf("the jobs are %v", got)
+	}
+	for _, c := range []struct{ null, none string }{
+		{`SELECT count(*) FROM weir.jobs('available', NULL, NULL)`, `SELECT count(*) FROM weir.jobs('available')`},
+		{`SELECT jobs::text FROM weir.jobs_page(NULL, NULL, NULL, NULL, NULL, NULL)`, `SELECT jobs::text FROM weir.jobs_page()`},
+	} {
+		if got, want := value[string](t, conn, `SELECT x::text FROM (`+c.null+`) q(x)`), value[string](t, conn, `SELECT x::text FROM (`+c.none+`) q(x)`); got != want {
+			t.Errorf("%s: %s, want %s", c.null, got, want)
+		}
+	}
+	tx, err := conn.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	exec(t, tx, `SELECT weir.enqueue('q', 'k')`)
+	if n := value[int](t, tx, `SELECT count(*) FROM weir.enqueued(NULL)`); n != 1 {
+		t.Errorf("weir.enqueued(NULL) shows %d jobs, want 1", n)
+	}
+	if err := tx.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	worker := value[int32](t, conn, `SELECT weir.start('w', ARRAY['q'], NULL)`)
+	exec(t, conn, `SELECT weir.heartbeat($1, NULL)`, worker)
+	if n := value[int](t, conn, `SELECT count(*) FROM weir.take($1, NULL, NULL, NULL, NULL, NULL, '0')`, worker); n == 0 {
+		t.Error("a take with NULL limits takes nothing")
+	}
+
+	newest := value[int64](t, conn, `SELECT weir.newest_tick()`)
+	exec(t, conn, `SELECT weir.publish('c', NULL, NULL), weir.publish_bytes('c', NULL, NULL), weir.publish_many(ARRAY['c'], ARRAY[NULL], NULL)`)
+	exec(t, conn, `SELECT weir._await_tick($1)`, newest) // cuts
+	tick := value[int64](t, conn, `SELECT seqs[1] FROM weir.ticks($1, NULL, NULL, NULL, NULL)`, newest)
+	if n := value[int](t, conn, `SELECT count(*) FROM weir.read($1, NULL, NULL, NULL)`, tick); n != 3 {
+		t.Errorf("weir.read with NULLs returns %d messages, want 3", n)
 	}
 }

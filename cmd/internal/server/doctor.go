@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -23,6 +24,7 @@ var (
 	doctorUp      = desc("weir_doctor_up", "1 while the doctor can examine the database.")
 	doctorFinding = prometheus.NewDesc("weir_doctor_finding", "1 for each current finding. downstream_of is the finding of which it is a consequence.", []string{"code", "severity", "downstream_of"}, nil)
 	doctorLost    = prometheus.NewDesc("weir_doctor_lost_sessions", "Sessions that waited because of a finding, on average over the last report.", []string{"code"}, nil)
+	doctorUnseen  = desc("weir_doctor_unchecked", "What the doctor cannot examine, in number of things; the hub's log names each, and what it requires. Usually privileges.")
 	doctorWaits   = prometheus.NewDesc("weir_doctor_waiting_sessions", "Waiting sessions by class of wait, on average over the last second.", []string{"class"}, nil)
 )
 
@@ -44,17 +46,22 @@ func (e *examiner) watch(ctx context.Context, s *Server) error {
 		return err
 	}
 	defer d.Close()
+	var unseen []string // as last logged
 	return d.Watch(ctx, func(now doctor.Snapshot) {
 		e.waits.Store(&now.Waits)
 		if now.Report != nil {
 			e.report.Store(now.Report)
+			if now := now.Report.Unseen; len(now) > 0 && !slices.Equal(now, unseen) {
+				unseen = now
+				s.log.Warn("weir: what the doctor can't examine", "unchecked", unseen)
+			}
 		}
 	})
 }
 
 // Describe implements prometheus.Collector.
 func (e *examiner) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{doctorUp, doctorFinding, doctorLost, doctorWaits} {
+	for _, d := range []*prometheus.Desc{doctorUp, doctorFinding, doctorLost, doctorUnseen, doctorWaits} {
 		out <- d
 	}
 }
@@ -65,6 +72,7 @@ func (e *examiner) Collect(out chan<- prometheus.Metric) {
 	up := 0.0
 	if report != nil {
 		up = 1
+		out <- prometheus.MustNewConstMetric(doctorUnseen, prometheus.GaugeValue, float64(len(report.Unseen)))
 		for _, f := range report.Findings {
 			out <- prometheus.MustNewConstMetric(doctorFinding, prometheus.GaugeValue, 1, string(f.Code), string(f.Severity), string(f.DownstreamOf))
 			out <- prometheus.MustNewConstMetric(doctorLost, prometheus.GaugeValue, f.Lost, string(f.Code))

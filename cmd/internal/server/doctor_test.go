@@ -3,6 +3,7 @@ package server
 import (
 	"io"
 	"net/http"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -14,6 +15,23 @@ import (
 func TestDoctorExportsWhatItFinds(t *testing.T) {
 	t.Parallel()
 	s := start(t, Config{Database: pgtest.Database(t), Doctor: true})
+	awaitMetrics(t, s, func(text string) bool {
+		return strings.Contains(text, "weir_doctor_up 1") && strings.Contains(text, `weir_doctor_waiting_sessions{class="commit"}`)
+	})
+}
+
+// TestDoctorExportsWhatItCannotExamine: with a hub's privileges alone, the doctor sees neither other roles' sessions nor Weir's segments, and
+// a metric says so.
+func TestDoctorExportsWhatItCannotExamine(t *testing.T) {
+	t.Parallel()
+	s := start(t, Config{Database: roleURL(t, pgtest.Database(t), "IN ROLE weir_hub").String(), Doctor: true})
+	unchecked := regexp.MustCompile(`(?m)^weir_doctor_unchecked [1-9]`)
+	awaitMetrics(t, s, unchecked.MatchString)
+}
+
+// awaitMetrics waits until the server's metrics are as wanted.
+func awaitMetrics(t *testing.T, s *Server, wanted func(text string) bool) {
+	t.Helper()
 	for end := time.Now().Add(patience); ; <-time.After(100 * time.Millisecond) {
 		response, err := http.Get("http://" + s.HTTPAddr().String() + "/metrics")
 		if err != nil {
@@ -24,11 +42,11 @@ func TestDoctorExportsWhatItFinds(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if strings.Contains(string(text), "weir_doctor_up 1") && strings.Contains(string(text), `weir_doctor_waiting_sessions{class="commit"}`) {
+		if wanted(string(text)) {
 			return
 		}
 		if time.Now().After(end) {
-			t.Fatalf("the doctor exports nothing:\n%s", text)
+			t.Fatalf("the metrics are\n%s", text)
 		}
 	}
 }

@@ -48,6 +48,14 @@ func start(t testing.TB, c Config) *Server {
 // clientURL creates a role that may log in, with these options, and returns its URL at the hub.
 func clientURL(t testing.TB, s *Server, database, options string) *url.URL {
 	t.Helper()
+	u := roleURL(t, database, options)
+	u.Host = s.PGAddr().String()
+	return u
+}
+
+// roleURL creates a role that may log in, with these options, and returns its URL at the database.
+func roleURL(t testing.TB, database, options string) *url.URL {
+	t.Helper()
 	u, err := url.Parse(database)
 	if err != nil {
 		t.Fatal(err)
@@ -67,7 +75,7 @@ func clientURL(t testing.TB, s *Server, database, options string) *url.URL {
 			_ = conn.Close(context.Background())
 		}
 	})
-	u.Host, u.User = s.PGAddr().String(), url.UserPassword(role, "secret")
+	u.User = url.UserPassword(role, "secret")
 	return u
 }
 
