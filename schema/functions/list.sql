@@ -72,7 +72,7 @@ BEGIN
     WHERE l.lane % 4 >= first
     ORDER BY l.lane % 4, w.xid, w.id LIMIT most + 1) h;
   key := jsonb_build_array(from_, upto, first, at_xid::text, at_id);
-  cost := 8 * cardinality(places);
+  cost := 12 * cardinality(places);
   RETURN NEXT;
   WHILE shown < most AND n < coalesce(cardinality(head.lanes), 0) LOOP
     -- A few lanes at a time, up to the first job of the next lane.
@@ -81,7 +81,7 @@ BEGIN
     upto_id := coalesce(head.ids[n + 1] - 1, no_end);
     RETURN QUERY
     SELECT CASE WHEN NOT EXISTS (SELECT FROM weir.cancellation c WHERE c.id = r.id) THEN r.id END,  -- cancelled jobs stay in the log until they are claimed
-           NULL::timestamptz, jsonb_build_array(from_, upto, r.priority, r.xid::text, r.id), CASE r.nr WHEN 1 THEN 8 * n + r.rows ELSE 1 END::integer
+           NULL::timestamptz, jsonb_build_array(from_, upto, r.priority, r.xid::text, r.id), CASE r.nr WHEN 1 THEN 12 * n + r.rows ELSE 1 END::integer
     FROM (
       SELECT l.lane % 4 AS priority, w.xid, w.id, count(*) OVER () AS rows, row_number() OVER (ORDER BY l.lane % 4, w.xid, w.id) AS nr
       FROM unnest(head.lanes[1:n]) l(lane)
@@ -383,7 +383,7 @@ AS $$
 #variable_conflict use_column
 DECLARE
   every  CONSTANT text[] := ARRAY['available', 'running', 'scheduled', 'completed', 'failed', 'cancelled'];
-  bound  CONSTANT integer := 10000;  -- of a page's effort: 1 for a row or a batch, 8 for a lane, 10 for a job that is compared, 50 for one that is read in vain
+  bound  CONSTANT integer := 10000;  -- of a page's effort: 1 for a row or a batch, 12 for a lane, 10 for a job that is compared, 50 for one that is read in vain
   effort integer := 0;
   lanes  integer[];
   wrong  text;
