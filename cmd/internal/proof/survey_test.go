@@ -150,8 +150,11 @@ func TestLooksMissNothing(t *testing.T) {
 			}
 		}},
 	}
-	surveyed := 0
-	for n := range 120 {
+	surveyed, queries := 0, 60
+	if *longFlag > 0 {
+		queries *= 4
+	}
+	for n := range queries {
 		step := steps[rng.IntN(len(steps))]
 		step.do()
 		if rng.IntN(3) == 0 {
@@ -179,7 +182,8 @@ func TestLooksMissNothing(t *testing.T) {
 			surveyed++
 		}
 	}
-	if surveyed < 20 {
-		t.Errorf("only %d of 120 queries could use a survey", surveyed)
+	t.Logf("%d of %d queries used a survey", surveyed, queries)
+	if surveyed < queries/8 {
+		t.Errorf("only %d of %d queries could use a survey", surveyed, queries)
 	}
 }
