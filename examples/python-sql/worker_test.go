@@ -12,12 +12,13 @@ import (
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
 
-// Each worker passes the checks for workers in any language: see package workertest.
+// TestTheWorkerInPythonDoesWhatWorkersDo: the worker on psycopg passes the checks for workers in any language.
 func TestTheWorkerInPythonDoesWhatWorkersDo(t *testing.T) {
 	t.Parallel()
 	run(t, "worker.py")
 }
 
+// TestTheAsyncWorkerInPythonDoesWhatWorkersDo: so does the worker on asyncpg.
 func TestTheAsyncWorkerInPythonDoesWhatWorkersDo(t *testing.T) {
 	t.Parallel()
 	run(t, "worker_asyncpg.py")

@@ -43,7 +43,7 @@ func TestAJobsPastCostsNothing(t *testing.T) {
 					promote(t, conn, 100)
 					return value[int](t, conn, `SELECT count(*) FROM weir.jobs('available')`) == 20
 				})
-				for next := int64(0); next >= 0; { // as workers do now and then: it holds nothing
+				for next := int64(0); next >= 0; { // reconciles as workers do now and then; it holds nothing
 					next = value[int64](t, conn, `SELECT coalesce(next, -1) FROM weir._reconcile($1, '{}', '{}', '{}', '{}', $2)`, worker, next)
 				}
 			}

@@ -8,8 +8,8 @@ import (
 	"github.com/weir-pg/weir/internal/pgtest"
 )
 
-// TestARebaseKeepsHowJobsEnded: after a rebase a job is shown as before, with its errors and output, and its inspection and a page of what has completed
-// touch about as many blocks as before, however much has completed. A second rebase changes nothing.
+// TestARebaseKeepsHowJobsEnded: after a rebase, jobs have the same state, errors and output, and inspecting one, or reading a page of completed jobs,
+// touches about as many blocks as before, however many have completed; a second rebase changes nothing.
 func TestARebaseKeepsHowJobsEnded(t *testing.T) {
 	pgtest.Alone(t, "what an inspection touches depends on the transactions of the whole server")
 	conn := connect(t, pgtest.Database(t))
@@ -30,12 +30,12 @@ func TestARebaseKeepsHowJobsEnded(t *testing.T) {
 		a := done[0]
 		exec(t, conn, `SELECT * FROM weir._record($1, ARRAY[$2::int], ARRAY[$3::bigint], ARRAY[1], ARRAY[$4::bigint], outputs => ARRAY[$5 || $4])`, worker, a.Lane, a.Seq, a.ID, output)
 	}
-	// Of three that were worked at the same time one is open still.
+	// One of three jobs that were worked at the same time is still open.
 	ids := enqueueN(t, conn, "q", 3)
 	mustComplete(t, conn, worker, mustClaim(t, conn, worker, "q", 3)[:2])
 
 	shown := func() []string {
-		// What a rebase forgets is when they were claimed, and that what is open was.
+		// A rebase forgets when jobs were claimed, and that the open one was claimed.
 		return column[string](t, conn, `SELECT (to_jsonb(i) - 'claimed_at')::text FROM generate_series(1::bigint, $1) n, weir.job_info(n) i WHERE n < $1 ORDER BY i.id`, ids[2])
 	}
 	page := `SELECT * FROM weir.jobs_page(ARRAY['completed'], max_rows => 50)`
@@ -51,18 +51,18 @@ func TestARebaseKeepsHowJobsEnded(t *testing.T) {
 		}
 		is := shown()
 		if len(is) != len(was) || len(was) != 302 {
-			t.Fatalf("%d jobs are shown, before the rebase it was %d, want 302", len(is), len(was))
+			t.Fatalf("%d jobs are shown, and %d were before the rebase, want 302", len(is), len(was))
 		}
 		for i := range is {
 			if is[i] != was[i] {
-				t.Errorf("shown as %s, before the rebase it was %s", is[i], was[i])
+				t.Errorf("the job is %s, and was %s before the rebase", is[i], was[i])
 			}
 		}
 		after := []int64{settled(t, conn, page), settled(t, conn, ofQueue), settled(t, conn, info)}
-		t.Logf("a page of all, a page of a queue and a job touch %v blocks, before the rebase %v", after, before)
+		t.Logf("a page of all, a page of a queue and a job touch %v blocks, and %v before the rebase", after, before)
 		for i := range after {
 			if after[i] > before[i]*5/4+50 {
-				t.Errorf("a page of all, a page of a queue and a job touch %v blocks, before the rebase %v", after, before)
+				t.Errorf("a page of all, a page of a queue and a job touch %v blocks, and %v before the rebase", after, before)
 				break
 			}
 		}
