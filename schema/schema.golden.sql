@@ -1,4 +1,4 @@
--- Written by go test ./cmd/internal/proof -run Golden -update. Bodies of functions and views are left out.
+-- Written by go test ./cmd/internal/proof -run Golden -update. Views are without their queries, which each PostgreSQL prints differently.
 
 CREATE TYPE weir.outcome AS ENUM ('completed', 'failed', 'cancelled', 'retried', 'snoozed', 'released', 'lost');
 
@@ -442,154 +442,4295 @@ CREATE INDEX queue_name ON weir.queue USING btree (name, id);
 CREATE INDEX result_batch ON ONLY weir.result USING btree (lane, seq);
 CREATE INDEX result_cancelled ON ONLY weir.result USING btree (finished_at) WHERE (outcome = 'cancelled'::weir.outcome);
 
-CREATE FUNCTION weir._as_committed(snapshot pg_snapshot, xid xid8) RETURNS pg_snapshot LANGUAGE plpgsql IMMUTABLE SET search_path=pg_catalog, pg_temp SET jit=off;
-CREATE FUNCTION weir._attending() RETURNS SETOF integer LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET jit=off;
-CREATE FUNCTION weir._await_tick(after bigint, ids bigint DEFAULT NULL::bigint, seen pg_snapshot DEFAULT NULL::pg_snapshot, polls integer DEFAULT 1, pause double precision DEFAULT 0.003, patience integer DEFAULT 0, cuts boolean DEFAULT true, epoch bigint DEFAULT NULL::bigint, most_messages integer DEFAULT 0, OUT seqs bigint[], OUT ats timestamp with time zone[], OUT counts integer[], OUT sizes bigint[], OUT epochs bigint[], OUT ids_now bigint, OUT seen_now pg_snapshot, OUT message_ids bigint[], OUT xids bigint[], OUT channels text[], OUT payloads bytea[], OUT binaries boolean[], OUT keeps boolean[]) RETURNS record LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off;
-CREATE FUNCTION weir._batch_of(lane integer, segment integer, xid xid8, id bigint) RETURNS SETOF weir.batch LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off;
-CREATE FUNCTION weir._batches_after(worker integer, after bigint, max_batches integer) RETURNS bigint[] LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_hashagg=off SET jit=off;
-CREATE FUNCTION weir._beat_if_due(worker integer, lease interval, running integer) RETURNS boolean LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off SET enable_seqscan=off SET enable_bitmapscan=off;
-CREATE FUNCTION weir._beat(hub text, address text, tick bigint, subscribers integer) RETURNS void LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off;
-CREATE FUNCTION weir._being_completed() RETURNS integer[] LANGUAGE sql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off;
-CREATE FUNCTION weir._cancelled_among(ids bigint[]) RETURNS bigint[] LANGUAGE sql STABLE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off;
-CREATE FUNCTION weir._carry_states(segment integer, active integer, lanes integer[]) RETURNS void LANGUAGE sql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off SET enable_seqscan=off;
-CREATE FUNCTION weir._carry_unfinished(segment integer, active integer, waiting integer[], lanes integer[], newest bigint[], b_lanes integer[], b_seqs bigint[]) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_custom_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_hashjoin=off SET enable_mergejoin=off;
-CREATE FUNCTION weir._carry_waiting(segment integer, active integer, lanes integer[], max_jobs integer, max_bytes bigint) RETURNS bigint LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_custom_plan SET enable_seqscan=off SET enable_bitmapscan=off;
-CREATE FUNCTION weir._check_array(caller text, name text, given anyarray, is_filled boolean DEFAULT false) RETURNS void LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=auto;
-CREATE FUNCTION weir._check_cluster() RETURNS void LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=auto;
-CREATE FUNCTION weir._check_isolation(caller text) RETURNS void LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=auto;
-CREATE FUNCTION weir._check_job(queue text, kind text, args jsonb, priority integer, max_attempts integer, meta jsonb) RETURNS void LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=auto;
-CREATE FUNCTION weir._check_message_cluster() RETURNS void LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=auto;
-CREATE FUNCTION weir._check_message(channel text, bytes integer) RETURNS void LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=auto;
-CREATE FUNCTION weir._check_position(tick bigint, epoch bigint) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off;
-CREATE FUNCTION weir._check_worker(worker integer) RETURNS text[] LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET enable_seqscan=off;
-CREATE FUNCTION weir._claim(worker integer, queues text[], limits integer[], since pg_snapshot DEFAULT NULL::pg_snapshot, backlog text[] DEFAULT NULL::text[]) RETURNS TABLE(queue text, lane integer, seq bigint, id bigint, attempt integer, max_attempts integer, kind text, args jsonb, meta jsonb, enqueued_at timestamp with time zone, cancelled boolean, put_off integer, ready_at timestamp with time zone) LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_sort=off;
-CREATE FUNCTION weir._commit_synchronously() RETURNS void LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off;
-CREATE FUNCTION weir._complete(worker integer, lane integer, seq bigint, id bigint) RETURNS void LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET jit=off;
-CREATE FUNCTION weir._cut(most_messages integer DEFAULT 0, own_count integer DEFAULT 0, own_size bigint DEFAULT 0, own_segment integer DEFAULT NULL::integer, OUT seq bigint, OUT epoch bigint, OUT prior bigint, OUT at timestamp with time zone, OUT count integer, OUT size bigint, OUT last_id bigint, OUT snapshot pg_snapshot, OUT whole boolean, OUT ids bigint[], OUT xids bigint[], OUT channels text[], OUT payloads bytea[], OUT binaries boolean[], OUT keeps boolean[]) RETURNS record LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off;
-CREATE FUNCTION weir._depths_later() RETURNS TABLE(lane integer, scheduled bigint, is_estimate boolean) LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off;
-CREATE FUNCTION weir._depths_running() RETURNS TABLE(lane integer, running bigint, is_estimate boolean) LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off;
-CREATE FUNCTION weir._depths(lanes integer[]) RETURNS TABLE(lane integer, waiting bigint, is_estimate boolean, ready_at timestamp with time zone) LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off;
-CREATE FUNCTION weir._draw_epoch(tick bigint) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off;
-CREATE FUNCTION weir._end_attempts(worker integer, lanes integer[], seqs bigint[], segments smallint[], ids bigint[], outcomes weir.outcome[], errors text[], outputs text[], run_at timestamp with time zone[]) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_mergejoin=off SET enable_hashjoin=off SET jit=off;
-CREATE FUNCTION weir._end_of(attempt weir.job, OUT claimed_at timestamp with time zone, OUT worker integer, OUT outcome weir.outcome, OUT finished_at timestamp with time zone, OUT error text, OUT output text) RETURNS record LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off;
-CREATE FUNCTION weir._ended_since(since pg_snapshot, snapshot pg_snapshot) RETURNS TABLE(low xid8, high xid8) LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET jit=off;
-CREATE FUNCTION weir._epoch_here() RETURNS bigint LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off;
-CREATE FUNCTION weir._epoch_home() RETURNS text LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off;
-CREATE FUNCTION weir._epoch_of(tick bigint) RETURNS bigint LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off;
-CREATE FUNCTION weir._fence_silent() RETURNS TABLE(worker integer, reason text, more boolean, error text) LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off;
-CREATE FUNCTION weir._fence(worker integer, reason text DEFAULT 'its worker was fenced'::text) RETURNS boolean LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off;
-CREATE FUNCTION weir._first_look() RETURNS bigint LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off;
-CREATE FUNCTION weir._forget_ended() RETURNS integer LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_sort=off;
-CREATE FUNCTION weir._forget_workers() RETURNS integer LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off;
-CREATE FUNCTION weir._fresh_between(running xid8[], top xid8, OUT known boolean[], OUT lanes integer[]) RETURNS record LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_sort=off;
-CREATE FUNCTION weir._fresh_lanes(since pg_snapshot, snapshot pg_snapshot, max_rows integer DEFAULT 200) RETURNS integer[] LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_sort=off;
-CREATE FUNCTION weir._fresh_queues(seen pg_snapshot DEFAULT NULL::pg_snapshot, jobs bigint DEFAULT NULL::bigint, polls integer DEFAULT 1, pause double precision DEFAULT 0.003, patience integer DEFAULT 0, OUT names text[], OUT counts integer[], OUT seen_now pg_snapshot, OUT jobs_now bigint) RETURNS record LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off;
-CREATE FUNCTION weir._held(class integer, mode text) RETURNS SETOF integer LANGUAGE sql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off;
-CREATE FUNCTION weir._hold_briefly() RETURNS void LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=auto;
-CREATE FUNCTION weir._hold_ends(worker integer) RETURNS integer[] LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off;
-CREATE FUNCTION weir._hold_segments(worker integer, lanes integer[], seqs bigint[]) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_hashjoin=off SET enable_mergejoin=off SET jit=off;
-CREATE FUNCTION weir._holders() RETURNS integer[] LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET jit=off;
-CREATE FUNCTION weir._holds(worker integer) RETURNS TABLE(no bigint, lane integer, seq bigint, segment smallint, claimed_at timestamp with time zone, ids bigint[]) LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET jit=off;
-CREATE FUNCTION weir._in_hand(workers integer[], upto bigint, most integer) RETURNS TABLE(no bigint, lane integer, ids bigint[], is_last boolean) LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_hashjoin=off SET enable_mergejoin=off;
-CREATE FUNCTION weir._in_progress(OUT running xid8[], OUT top xid8) RETURNS record LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off;
-CREATE FUNCTION weir._is_crowded() RETURNS boolean LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET jit=off;
-CREATE FUNCTION weir._is_held(tables regclass[]) RETURNS boolean LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off;
-CREATE FUNCTION weir._is_token(token text) RETURNS boolean LANGUAGE sql IMMUTABLE SET search_path=pg_catalog, pg_temp SET jit=off;
-CREATE FUNCTION weir._jobs_on(segment smallint, page bigint) RETURNS TABLE(lane integer, xid xid8, id bigint) LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_indexscan=off SET enable_bitmapscan=off;
-CREATE FUNCTION weir._jsonb_of(given text) RETURNS jsonb LANGUAGE plpgsql IMMUTABLE SET search_path=pg_catalog, pg_temp SET jit=off;
-CREATE FUNCTION weir._keep_failures(worker integer, lanes integer[], seqs bigint[], segments smallint[], ids bigint[], errors text[], outputs text[]) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_mergejoin=off SET enable_hashjoin=off SET jit=off;
-CREATE FUNCTION weir._kept_failure(job_id bigint, after integer) RETURNS SETOF weir.failure LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET jit=off;
-CREATE FUNCTION weir._last_reclaimed() RETURNS bigint LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET enable_seqscan=off SET enable_sort=off;
-CREATE FUNCTION weir._last_says(worker integer) RETURNS text LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET enable_seqscan=off SET enable_bitmapscan=off;
-CREATE FUNCTION weir._later_on(segment smallint, page bigint) RETURNS TABLE(lane integer, run_at timestamp with time zone, id bigint) LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_indexscan=off SET enable_bitmapscan=off;
-CREATE FUNCTION weir._lock_log() RETURNS void LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off;
-CREATE FUNCTION weir._login_secret(OUT secret text, OUT iterations integer) RETURNS record LANGUAGE sql STABLE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off;
-CREATE FUNCTION weir._logins() RETURNS TABLE(name text, verifier text, listens text[], notifies text[]) LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off;
-CREATE FUNCTION weir._named_by(tokens text[], OUT lanes integer[], OUT seqs bigint[], OUT ids bigint[]) RETURNS record LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off;
-CREATE FUNCTION weir._next_available(lanes integer[], after jsonb, most integer) RETURNS TABLE(id bigint, ended_at timestamp with time zone, key jsonb, cost integer) LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET enable_seqscan=off;
-CREATE FUNCTION weir._next_cancelled(lanes integer[], after jsonb, most integer) RETURNS TABLE(id bigint, ended_at timestamp with time zone, key jsonb) LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off;
-CREATE FUNCTION weir._next_completed(lanes integer[], after jsonb, most integer) RETURNS TABLE(id bigint, ended_at timestamp with time zone, key jsonb) LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off;
-CREATE FUNCTION weir._next_failed(lanes integer[], after jsonb, most integer) RETURNS TABLE(id bigint, ended_at timestamp with time zone, key jsonb) LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET cursor_tuple_fraction=0.001;
-CREATE FUNCTION weir._next_later(lanes integer[], after jsonb, most integer) RETURNS TABLE(id bigint, ended_at timestamp with time zone, key jsonb) LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET cursor_tuple_fraction=0.001;
-CREATE FUNCTION weir._next_running(lanes integer[], after jsonb, most integer) RETURNS TABLE(id bigint, ended_at timestamp with time zone, key jsonb, cost integer) LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off;
-CREATE FUNCTION weir._next_try(backoff interval, backoff_limit interval, tries integer) RETURNS timestamp with time zone LANGUAGE sql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off;
-CREATE FUNCTION weir._next(state text, lanes integer[], after jsonb, most integer) RETURNS TABLE(id bigint, ended_at timestamp with time zone, key jsonb, cost integer) LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off;
-CREATE FUNCTION weir._note_word(worker integer, says text, running integer) RETURNS void LANGUAGE sql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off;
-CREATE FUNCTION weir._pause_among(queues text[]) RETURNS double precision LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET jit=off;
-CREATE FUNCTION weir._prepared_for(worker integer) RETURNS text LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET jit=off;
-CREATE FUNCTION weir._promote(max_rows integer DEFAULT 2000, upto timestamp with time zone DEFAULT NULL::timestamp with time zone, OUT promoted integer, OUT next_due timestamp with time zone) RETURNS record LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_sort=off;
-CREATE FUNCTION weir._publish_drafts(channels text[], payloads bytea[], binaries boolean[], cuts boolean DEFAULT false, OUT tick bigint, OUT epoch bigint, OUT prior bigint, OUT at timestamp with time zone) RETURNS record LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=auto;
-CREATE FUNCTION weir._queue_id(name text) RETURNS integer LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=auto;
-CREATE FUNCTION weir._read_job(job_id bigint, ends integer) RETURNS SETOF weir.job_info LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off;
-CREATE FUNCTION weir._read_page(states text[], queue text, kinds text[], meta jsonb, after text, most integer, OUT jobs weir.job_info[], OUT next text) RETURNS record LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off;
-CREATE FUNCTION weir._read_queues() RETURNS TABLE(name text, paused_at timestamp with time zone, available bigint, running bigint, scheduled bigint, approximate boolean, ready_since timestamp with time zone, claimed bigint, last_claim timestamp with time zone, workers bigint) LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET enable_seqscan=off SET enable_bitmapscan=off;
-CREATE FUNCTION weir._reclaim_messages(segment integer, retention interval) RETURNS boolean LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_custom_plan SET lock_timeout=10ms;
-CREATE FUNCTION weir._reclaim(segment integer) RETURNS boolean LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_custom_plan SET work_mem=64MB SET lock_timeout=50ms;
-CREATE FUNCTION weir._reconcile(worker integer, lanes integer[], seqs bigint[], sizes integer[], ids bigint[], after bigint DEFAULT 0, OUT released integer, OUT next bigint) RETURNS record LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET lock_timeout=5s SET jit=off;
-CREATE FUNCTION weir._record(worker integer, lanes integer[], seqs bigint[], sizes integer[], ids bigint[], outcomes text[] DEFAULT NULL::text[], errors text[] DEFAULT NULL::text[], outputs text[] DEFAULT NULL::text[], run_at timestamp with time zone[] DEFAULT NULL::timestamp with time zone[]) RETURNS TABLE(place integer, refusal text, detail text) LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_mergejoin=off SET enable_hashjoin=off SET jit=off SET lock_timeout=5s;
-CREATE FUNCTION weir._relog(worker integer, outcome weir.outcome, reason text, lanes integer[], seqs bigint[], sizes integer[], ids bigint[], after bigint, OUT relogged integer, OUT next bigint, OUT jobs bigint[]) RETURNS record LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET plan_cache_mode=force_generic_plan SET jit=off;
-CREATE FUNCTION weir._rescue() RETURNS TABLE(worker integer, reason text, relogged integer, more boolean, error text, jobs bigint[]) LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off;
-CREATE FUNCTION weir._results_in(segment integer, before_place bigint, before_id bigint, most integer) RETURNS TABLE(place bigint, id bigint, finished_at timestamp with time zone, is_end boolean) LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off;
-CREATE FUNCTION weir._results_of(lane integer, before_seq bigint, before_id bigint, most integer) RETURNS TABLE(place bigint, id bigint, finished_at timestamp with time zone, is_end boolean) LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off;
-CREATE FUNCTION weir._resurvey() RETURNS text LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off;
-CREATE FUNCTION weir._rotate() RETURNS text LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off;
-CREATE FUNCTION weir._rotate_failures() RETURNS text LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off;
-CREATE FUNCTION weir._rotate_later(segment_bytes bigint DEFAULT 67108864) RETURNS text LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET lock_timeout=50ms;
-CREATE FUNCTION weir._rotate_messages() RETURNS text LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off;
-CREATE FUNCTION weir._seal(states text[], queue text, kinds text[], meta jsonb, at jsonb) RETURNS text LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET jit=off;
-CREATE FUNCTION weir._segment_bytes(segment integer) RETURNS bigint LANGUAGE sql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off;
-CREATE FUNCTION weir._segment_state(log text, segment integer) RETURNS text LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET jit=off;
-CREATE FUNCTION weir._set_twins_aside() RETURNS integer LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off SET enable_seqscan=off SET enable_bitmapscan=off;
-CREATE FUNCTION weir._settle(worker integer, OUT relogged integer, OUT more boolean, OUT jobs bigint[]) RETURNS record LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET lock_timeout=5s SET jit=off;
-CREATE FUNCTION weir._spans(from_xid xid8, snapshot pg_snapshot) RETURNS TABLE(low xid8, high xid8) LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET jit=off;
-CREATE FUNCTION weir._start(name text, queues text[], lease interval DEFAULT '00:00:30'::interval) RETURNS integer LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off;
-CREATE FUNCTION weir._surveyed(max_rows integer DEFAULT 10000) RETURNS weir.survey LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET enable_seqscan=off;
-CREATE FUNCTION weir._tidy() RETURNS text LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET lock_timeout=50ms;
-CREATE FUNCTION weir._times_reclaimed(segment integer) RETURNS bigint LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET jit=off;
-CREATE FUNCTION weir._unattended() RETURNS TABLE(id integer, name text, lease interval, no bigint, says text, watched bigint, running integer) LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET enable_seqscan=off SET enable_bitmapscan=off;
-CREATE FUNCTION weir._unclaimed(segment integer, lanes integer[], max_rows integer DEFAULT NULL::integer) RETURNS SETOF weir.job LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET enable_seqscan=off SET enable_bitmapscan=off;
-CREATE FUNCTION weir._unfinished_in(worker integer, after bigint, upto bigint) RETURNS TABLE(no bigint, lane integer, seq bigint, segment smallint, claimed_at timestamp with time zone, ids bigint[]) LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_hashjoin=off SET enable_mergejoin=off SET jit=off;
-CREATE FUNCTION weir._unfinished(worker integer, nos bigint[]) RETURNS TABLE(no bigint, lane integer, seq bigint, segment smallint, claimed_at timestamp with time zone, ids bigint[]) LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_hashjoin=off SET enable_mergejoin=off SET jit=off;
-CREATE FUNCTION weir._waiting(lane integer, running xid8[], top xid8, after_xid xid8, after_id bigint, most integer, upto_xid xid8 DEFAULT '18446744073709551615'::xid8, upto_id bigint DEFAULT '9223372036854775807'::bigint) RETURNS TABLE(xid xid8, id bigint, ready_at timestamp with time zone, segment smallint, place tid) LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_sort=off;
-CREATE FUNCTION weir._was_ahead(c weir.promotion, run_at timestamp with time zone, id bigint, xid xid8) RETURNS boolean LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET jit=off;
-CREATE FUNCTION weir._watch(jobs bigint, control bigint, seen pg_snapshot, upto xid8, polls integer DEFAULT 1, pause double precision DEFAULT 0.003, OUT jobs_now bigint, OUT control_now bigint, OUT seen_now pg_snapshot, OUT upto_now xid8, OUT ended boolean) RETURNS record LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off;
-CREATE FUNCTION weir._wrong_with(given jsonb) RETURNS text LANGUAGE sql IMMUTABLE SET search_path=pg_catalog, pg_temp SET jit=off;
-CREATE FUNCTION weir.attend(worker integer, pid integer, address inet, port integer) RETURNS boolean LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET lock_timeout=5s;
-CREATE FUNCTION weir.cancel(job_id bigint) RETURNS text LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off;
-CREATE PROCEDURE weir.chores() LANGUAGE plpgsql VOLATILE;
-CREATE FUNCTION weir.complete(worker integer, token text) RETURNS void LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off;
-CREATE FUNCTION weir.enqueue_many(jobs jsonb) RETURNS bigint[] LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=auto;
-CREATE FUNCTION weir.enqueue_many(queue text[], kind text[], args jsonb[] DEFAULT NULL::jsonb[], priority integer[] DEFAULT NULL::integer[], run_at timestamp with time zone[] DEFAULT NULL::timestamp with time zone[], max_attempts integer[] DEFAULT NULL::integer[], meta jsonb[] DEFAULT NULL::jsonb[]) RETURNS bigint[] LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=auto;
-CREATE FUNCTION weir.enqueued(max_rows integer DEFAULT 1000) RETURNS SETOF weir.job_info LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off;
-CREATE FUNCTION weir.enqueue(queue text, kind text, args jsonb DEFAULT '{}'::jsonb, priority integer DEFAULT 2, run_at timestamp with time zone DEFAULT NULL::timestamp with time zone, max_attempts integer DEFAULT 25, meta jsonb DEFAULT NULL::jsonb) RETURNS bigint LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=auto;
-CREATE FUNCTION weir.heartbeat(worker integer, running integer DEFAULT 0, OUT fenced boolean, OUT workers integer, OUT sharing integer) RETURNS record LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET lock_timeout=5s SET jit=off;
-CREATE FUNCTION weir.hubs() RETURNS TABLE(hub text, address text, seen_at timestamp with time zone, tick bigint, behind bigint, subscribers integer) LANGUAGE sql STABLE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off;
-CREATE FUNCTION weir.job_info(job_id bigint) RETURNS SETOF weir.job_info LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off;
-CREATE FUNCTION weir.jobs_page(states text[] DEFAULT NULL::text[], queue text DEFAULT NULL::text, kinds text[] DEFAULT NULL::text[], meta jsonb DEFAULT NULL::jsonb, after text DEFAULT NULL::text, max_rows integer DEFAULT 100, OUT jobs jsonb, OUT next text) RETURNS record LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off;
-CREATE FUNCTION weir.jobs(state text, queue text DEFAULT NULL::text, max_rows integer DEFAULT 100) RETURNS SETOF weir.job_info LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off;
-CREATE FUNCTION weir.newest_tick() RETURNS bigint LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off;
-CREATE FUNCTION weir.notify_callers() RETURNS TABLE(kind text, name text, calls text) LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET jit=off;
-CREATE FUNCTION weir.notify(channel text, payload text) RETURNS void LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=auto;
-CREATE FUNCTION weir.pause(queue text) RETURNS boolean LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off;
-CREATE FUNCTION weir.publish_bytes(channel text, payload bytea, keep boolean DEFAULT false) RETURNS void LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=auto;
-CREATE FUNCTION weir.publish_many(channels text[], payloads text[], keep boolean DEFAULT false) RETURNS bigint LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=auto;
-CREATE FUNCTION weir.publish(channel text, payload text DEFAULT ''::text, keep boolean DEFAULT false) RETURNS void LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=auto;
-CREATE FUNCTION weir.queues() RETURNS TABLE(name text, paused_at timestamp with time zone, available bigint, running bigint, scheduled bigint, approximate boolean, ready_since timestamp with time zone, claimed bigint, last_claim timestamp with time zone, workers bigint) LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off;
-CREATE FUNCTION weir.read(tick bigint, after_id bigint DEFAULT 0, max_rows integer DEFAULT 10000, epoch bigint DEFAULT NULL::bigint) RETURNS TABLE(id bigint, xid xid8, channel text, payload bytea, is_binary boolean, keep boolean) LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off;
-CREATE FUNCTION weir.rebase() RETURNS bigint LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET lock_timeout=10s SET work_mem=256MB SET maintenance_work_mem=256MB SET enable_mergejoin=off SET enable_nestloop=off;
-CREATE FUNCTION weir.rebase_messages() RETURNS bigint LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET lock_timeout=10s;
-CREATE FUNCTION weir.record(worker integer, ends text) RETURNS TABLE(token text, refusal text, detail text) LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off;
-CREATE FUNCTION weir.restrict(role text, listens text[] DEFAULT NULL::text[], notifies text[] DEFAULT NULL::text[]) RETURNS void LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off;
-CREATE FUNCTION weir.resume(queue text) RETURNS boolean LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off;
-CREATE FUNCTION weir.retry(job_id bigint) RETURNS text LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off;
-CREATE FUNCTION weir.set(name text, value text) RETURNS void LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off;
-CREATE FUNCTION weir.set(queue text, name text, value text) RETURNS boolean LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off;
-CREATE FUNCTION weir.settings() RETURNS TABLE(queue text, name text, value text) LANGUAGE sql STABLE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off;
-CREATE FUNCTION weir.start(name text, queues text[], lease interval DEFAULT NULL::interval) RETURNS integer LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off;
-CREATE FUNCTION weir.stop(worker integer) RETURNS boolean LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off;
-CREATE FUNCTION weir.take(worker integer, queues text[] DEFAULT NULL::text[], limits integer[] DEFAULT NULL::integer[], kinds text[] DEFAULT NULL::text[], held text[] DEFAULT NULL::text[], lost boolean DEFAULT NULL::boolean, wait interval DEFAULT NULL::interval) RETURNS TABLE(event text, token text, id bigint, queue text, priority integer, kind text, args jsonb, meta jsonb, attempt integer, max_attempts integer, enqueued_at timestamp with time zone) LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off;
-CREATE FUNCTION weir.ticks(after bigint, ids bigint DEFAULT NULL::bigint, polls integer DEFAULT 1, pause double precision DEFAULT 0.003, epoch bigint DEFAULT NULL::bigint, OUT seqs bigint[], OUT ats timestamp with time zone[], OUT counts integer[], OUT sizes bigint[], OUT epochs bigint[], OUT ids_now bigint, OUT seen_now pg_snapshot) RETURNS record LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off;
-CREATE FUNCTION weir.workers() RETURNS TABLE(id integer, name text, queues text[], state text, started_at timestamp with time zone, seen_at timestamp with time zone, running integer, reason text) LANGUAGE sql STABLE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off;
+CREATE FUNCTION weir._as_committed(snapshot pg_snapshot, xid xid8) RETURNS pg_snapshot LANGUAGE plpgsql IMMUTABLE SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+BEGIN
+  IF _as_committed.xid < pg_snapshot_xmax(_as_committed.snapshot) THEN
+    RETURN _as_committed.snapshot;  -- it is not listed as in progress, because a snapshot does not list its own transaction
+  ELSIF _as_committed.xid = pg_snapshot_xmax(_as_committed.snapshot) AND _as_committed.xid = pg_snapshot_xmin(_as_committed.snapshot) THEN
+    RETURN replace('x:x:', 'x', (_as_committed.xid::text::bigint + 1)::text)::pg_snapshot;  -- no other transaction: the usual case, which needs no query
+  END IF;
+  RETURN (SELECT (coalesce(min(x), _as_committed.xid::text::bigint + 1) || ':' || _as_committed.xid::text::bigint + 1 || ':' || coalesce(string_agg(x::text, ',' ORDER BY x), ''))
+          FROM (SELECT x::text::bigint FROM pg_snapshot_xip(_as_committed.snapshot) x
+                UNION ALL
+                SELECT generate_series(pg_snapshot_xmax(_as_committed.snapshot)::text::bigint, _as_committed.xid::text::bigint - 1)) p(x))::pg_snapshot;
+END
+$$;
+CREATE FUNCTION weir._attending() RETURNS SETOF integer LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+  SELECT DISTINCT h.key FROM weir._held(1464158554, 'ShareLock') h(key)  -- any role can take such a lock, also with a number that no worker has
+$$;
+CREATE FUNCTION weir._await_tick(after bigint, ids bigint DEFAULT NULL::bigint, seen pg_snapshot DEFAULT NULL::pg_snapshot, polls integer DEFAULT 1, pause double precision DEFAULT 0.003, patience integer DEFAULT 0, cuts boolean DEFAULT true, epoch bigint DEFAULT NULL::bigint, most_messages integer DEFAULT 0, OUT seqs bigint[], OUT ats timestamp with time zone[], OUT counts integer[], OUT sizes bigint[], OUT epochs bigint[], OUT ids_now bigint, OUT seen_now pg_snapshot, OUT message_ids bigint[], OUT xids bigint[], OUT channels text[], OUT payloads bytea[], OUT binaries boolean[], OUT keeps boolean[]) RETURNS record LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off
+AS $$
+#variable_conflict use_column
+DECLARE
+  poll  integer := 1;
+  there bigint;
+  floor bigint;
+  made  record;
+  slept text;
+BEGIN
+  IF _await_tick.polls IS NULL OR _await_tick.pause IS NULL OR _await_tick.polls < 1 OR _await_tick.polls * _await_tick.pause > 1 THEN
+    RAISE EXCEPTION 'weir: tick polls for at most 1 second, got % polls, every % s', _await_tick.polls, _await_tick.pause USING ERRCODE = '22023';
+  ELSIF _await_tick.after IS NULL OR _await_tick.after < 0 THEN
+    RAISE EXCEPTION 'weir: after must be the number of a tick, or 0, got %', coalesce(_await_tick.after::text, 'null') USING ERRCODE = '22023';
+  END IF;
+  PERFORM weir._check_isolation('tick');
+  IF _await_tick.cuts AND pg_current_xact_id_if_assigned() IS NOT NULL THEN
+    RAISE EXCEPTION 'weir: tick needs a transaction of its own, and this one has written' USING ERRCODE = 'WR004', HINT = 'Call it in autocommit.';
+  ELSIF _await_tick.cuts AND clock_timestamp() - now() > interval '2 seconds' THEN  -- or the server was suspended between two messages
+    RAISE EXCEPTION 'weir: tick was called inside a transaction that has been open for %', clock_timestamp() - now()
+      USING ERRCODE = '55000', HINT = 'Call it in autocommit: until your commit, no other session could cut a tick. If you did, try again.';
+  ELSIF _await_tick.cuts AND pg_is_in_recovery() THEN
+    RAISE EXCEPTION 'weir: ticks can only be cut on the primary, but this is a standby' USING ERRCODE = '25006', HINT = 'Call it on the primary, or with cuts => false.';
+  END IF;
+  -- While nothing happens, no table is read: its lock would be held until this call ends, and block reclaiming.
+  LOOP
+    there := pg_sequence_last_value('weir.tick_seq');
+    ids_now := coalesce(pg_sequence_last_value('weir.message_id'), 0);
+    EXIT WHEN there > _await_tick.after OR _await_tick.cuts AND ids_now IS DISTINCT FROM _await_tick.ids;
+    IF _await_tick.cuts AND poll > _await_tick.patience THEN
+      seen_now := pg_current_snapshot();
+      EXIT WHEN seen_now::text IS DISTINCT FROM _await_tick.seen::text;
+    END IF;
+    IF poll >= _await_tick.polls THEN
+      IF _await_tick.ids IS NULL THEN
+        PERFORM weir._check_position(_await_tick.after, _await_tick.epoch);
+      END IF;
+      ids_now := _await_tick.ids;
+      seen_now := _await_tick.seen;
+      RETURN;
+    END IF;
+    poll := poll + 1;
+    slept := pg_sleep(_await_tick.pause);
+  END LOOP;
+
+  PERFORM weir._check_position(_await_tick.after, _await_tick.epoch);
+  seen_now := pg_current_snapshot();
+  FOR attempt IN 1..2 LOOP
+    -- The sequence may be ahead, so only the table shows whether the tick exists.
+    IF attempt = 2 OR there > _await_tick.after THEN
+      SELECT array_agg(t.seq ORDER BY t.seq), array_agg(t.at ORDER BY t.seq), array_agg(t.count ORDER BY t.seq), array_agg(t.bytes ORDER BY t.seq),
+             array_agg((SELECT e.epoch FROM weir.epoch e WHERE e.from_tick <= t.seq ORDER BY e.from_tick DESC LIMIT 1) ORDER BY t.seq)
+        INTO seqs, ats, counts, sizes, epochs
+      FROM (SELECT t.* FROM weir.tick t WHERE t.seq > _await_tick.after ORDER BY t.seq LIMIT 100) t;
+    END IF;
+    EXIT WHEN attempt = 2;
+    IF seqs IS NOT NULL OR NOT _await_tick.cuts THEN
+      ids_now := NULL;  -- there may be more
+      IF seqs IS NULL AND there > _await_tick.after THEN
+        slept := pg_sleep(_await_tick.pause);  -- the tick is being committed, or no tick has been cut since a cut was rolled back
+      END IF;
+      EXIT;
+    ELSIF NOT pg_try_advisory_xact_lock(1464158547, 4) THEN
+      -- The session that gets the lock cuts; all others read the tick in another poll.
+      ids_now := NULL;
+      slept := pg_sleep(_await_tick.pause / 3);
+    ELSE
+      made := weir._cut(most_messages => _await_tick.most_messages);
+      IF made.seq = _await_tick.after + 1 THEN
+        seqs := ARRAY[made.seq]; ats := ARRAY[made.at]; counts := ARRAY[made.count]; sizes := ARRAY[made.size]; epochs := ARRAY[made.epoch];
+        message_ids := made.ids; xids := made.xids; channels := made.channels; payloads := made.payloads; binaries := made.binaries; keeps := made.keeps;
+        ids_now := CASE WHEN made.whole THEN made.last_id END;  -- otherwise there is more
+        seen_now := made.snapshot;
+        EXIT;
+      ELSIF made.seq IS NOT NULL THEN
+        ids_now := NULL;
+      END IF;
+    END IF;
+  END LOOP;
+  floor := pg_sequence_last_value('weir.tick_floor');  -- after reading the table
+  IF _await_tick.after < floor THEN
+    RAISE EXCEPTION 'weir: the ticks after % can''t be read, because those up to % have been truncated', _await_tick.after, floor
+      USING ERRCODE = 'WR005', DETAIL = weir._epoch_of(floor) || '.' || floor;
+  END IF;
+END
+$$;
+CREATE FUNCTION weir._batch_of(lane integer, segment integer, xid xid8, id bigint) RETURNS SETOF weir.batch LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off
+AS $$
+#variable_conflict use_column
+DECLARE
+  low  bigint := (SELECT min(k.seq) FROM weir.batch k WHERE k.segment = _batch_of.segment AND k.lane = _batch_of.lane);
+  high bigint := 9223372036854775807;
+  mid  bigint := high;
+  b    record;
+BEGIN
+  -- After a batch, a job still waits if it lies past the batch's position, or belongs to a pending transaction. Once it does not wait any more, it
+  -- never will again: so the first batch after which it does not wait is the one that claimed it. Find it by bisection.
+  WHILE low <= mid LOOP
+    SELECT k.seq, k.pos_xid, k.pos_id, k.pending, k.pending_after INTO b
+    FROM weir.batch k WHERE k.segment = _batch_of.segment AND k.lane = _batch_of.lane AND k.seq <= mid ORDER BY k.seq DESC LIMIT 1;
+    IF (b.pos_xid, b.pos_id) < (_batch_of.xid, _batch_of.id)
+       OR coalesce(b.pending_after[array_position(b.pending, _batch_of.xid)] < _batch_of.id, false) THEN
+      EXIT WHEN high = 9223372036854775807;  -- the newest batch: the job was not claimed
+      low := mid + 1;
+    ELSE
+      high := b.seq;
+    END IF;
+    mid := low + (high - 1 - low) / 2;
+    EXIT WHEN low >= high;
+  END LOOP;
+  RETURN QUERY SELECT k.* FROM weir.batch k
+    WHERE k.segment = _batch_of.segment AND k.lane = _batch_of.lane AND k.seq = high AND _batch_of.id = ANY (k.ids) LIMIT 1;
+END
+$$;
+CREATE FUNCTION weir._batches_after(worker integer, after bigint, max_batches integer) RETURNS bigint[] LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_hashagg=off SET jit=off
+AS $$
+  SELECT ARRAY(
+    SELECT DISTINCT k.no FROM (
+      SELECT b.no, sum(cardinality(b.ids)) OVER (ORDER BY b.no ROWS UNBOUNDED PRECEDING) - cardinality(b.ids) AS before
+      FROM (SELECT b.no, b.ids FROM weir.batch b WHERE b.worker = _batches_after.worker AND b.no > _batches_after.after ORDER BY b.no LIMIT _batches_after.max_batches) b) k
+    WHERE _batches_after.max_batches IS NULL OR k.before < 1500 ORDER BY k.no)
+$$;
+CREATE FUNCTION weir._beat_if_due(worker integer, lease interval, running integer) RETURNS boolean LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off SET enable_seqscan=off SET enable_bitmapscan=off
+AS $$
+DECLARE
+  word record;
+BEGIN
+  SELECT h.says, h.watched INTO word FROM weir.last_word h WHERE h.worker = _beat_if_due.worker ORDER BY h.no DESC LIMIT 1;
+  IF word.says = 'attends' THEN
+    -- The time of the last comparison is not stored, but the batches claimed since then are, with their times.
+    RETURN EXISTS (
+      SELECT FROM (SELECT b.claimed_at FROM weir.batch b
+                   WHERE b.worker = _beat_if_due.worker AND b.no > coalesce((SELECT max(s.no) FROM weir.settled s WHERE s.worker = _beat_if_due.worker), 0)
+                   ORDER BY b.no LIMIT 1) k
+      WHERE k.claimed_at NOT BETWEEN clock_timestamp() - _beat_if_due.lease / 3 AND clock_timestamp());
+  ELSIF word.says = 'beats' AND (pg_sequence_last_value('weir.watched') - word.watched) * interval '1 ms' < _beat_if_due.lease / 3 THEN
+    RETURN false;
+  END IF;
+  PERFORM weir.heartbeat(_beat_if_due.worker, _beat_if_due.running);
+  RETURN true;
+END
+$$;
+CREATE FUNCTION weir._beat(hub text, address text, tick bigint, subscribers integer) RETURNS void LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+BEGIN
+  IF _beat.hub IS NULL OR length(_beat.hub) NOT BETWEEN 1 AND 128 OR length(_beat.address) > 255 THEN
+    RAISE EXCEPTION 'weir: a hub needs a name of 1 to 128 characters, got %', coalesce(quote_literal(left(_beat.hub, 140)), 'null') USING ERRCODE = '22023';
+  END IF;
+  PERFORM set_config('synchronous_commit', 'off', true);
+  INSERT INTO weir.hub_beat (ring, at, tick, subscribers, hub, address)
+  VALUES ((extract(epoch FROM clock_timestamp())::bigint / 300 % 3)::smallint, clock_timestamp(), _beat.tick, _beat.subscribers, _beat.hub, coalesce(_beat.address, ''));
+END
+$$;
+CREATE FUNCTION weir._being_completed() RETURNS integer[] LANGUAGE sql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+  -- Every such transaction takes its attempt's lock, then waits for the lock of the worker's ends, and then checks for an end.
+  SELECT ARRAY(SELECT weir._held(1464158551, 'ExclusiveLock'))
+$$;
+CREATE FUNCTION weir._cancelled_among(ids bigint[]) RETURNS bigint[] LANGUAGE sql STABLE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$ SELECT ARRAY(SELECT c.id FROM weir.cancellation c WHERE c.id = ANY (_cancelled_among.ids)) $$;
+CREATE FUNCTION weir._carry_states(segment integer, active integer, lanes integer[]) RETURNS void LANGUAGE sql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off SET enable_seqscan=off
+AS $$
+  INSERT INTO weir.batch (lane, segment, origin, worker, seq, from_xid, to_xid, pos_xid, pos_id, total, claimed_at, no, pending, pending_after, ids)
+  SELECT b.lane, _carry_states.active, 0, 0, b.seq, b.from_xid, b.to_xid, b.pos_xid, b.pos_id, b.total, b.claimed_at, 0, b.pending, b.pending_after, '{}'
+  FROM unnest(_carry_states.lanes) l(lane)
+  CROSS JOIN LATERAL (SELECT b.* FROM weir.batch b WHERE b.lane = l.lane ORDER BY b.seq DESC LIMIT 1) b
+  WHERE b.segment = _carry_states.segment
+$$;
+CREATE FUNCTION weir._carry_unfinished(segment integer, active integer, waiting integer[], lanes integer[], newest bigint[], b_lanes integer[], b_seqs bigint[]) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_custom_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_hashjoin=off SET enable_mergejoin=off
+AS $$
+#variable_conflict use_column
+BEGIN
+  INSERT INTO weir.job (id, xid, enqueued_at, ready_at, lane, attempt, max_attempts, put_off, segment, kind, args, meta)
+  SELECT j.id, j.xid, j.enqueued_at, j.ready_at, j.lane, j.attempt, j.max_attempts, j.put_off, active, j.kind, j.args, j.meta
+  FROM weir._unclaimed(_carry_unfinished.segment, waiting) j;
+
+  WITH suspect AS (
+    SELECT u.lane, u.seq FROM unnest(b_lanes, b_seqs) u(lane, seq)
+    UNION  -- batches claimed since they were collected; and the newest batch of each lane, which holds its state
+    SELECT b.lane, b.seq FROM unnest(_carry_unfinished.lanes, newest) l(lane, seq)
+    CROSS JOIN LATERAL (SELECT b.* FROM weir.batch b WHERE b.segment = _carry_unfinished.segment AND b.lane = l.lane AND b.seq >= l.seq OFFSET 0) b
+  ), kept AS MATERIALIZED (
+    SELECT b.*, ARRAY(SELECT i.id FROM unnest(b.ids) i(id)
+                      EXCEPT SELECT x.id FROM weir.result r, unnest(r.ids) x(id) WHERE r.lane = b.lane AND r.seq = b.seq) AS unfinished,
+           NOT EXISTS (SELECT FROM weir.batch m WHERE m.lane = b.lane AND m.seq >= b.seq
+                         AND (m.seq > b.seq OR m.segment <> _carry_unfinished.segment)) AS is_state
+    FROM suspect s CROSS JOIN LATERAL (
+      SELECT b.* FROM weir.batch b WHERE b.segment = _carry_unfinished.segment AND b.lane = s.lane AND b.seq = s.seq OFFSET 0) b
+  ), batches AS (
+    INSERT INTO weir.batch (lane, segment, origin, worker, seq, from_xid, to_xid, pos_xid, pos_id, total, claimed_at, no, pending, pending_after, ids)
+    SELECT k.lane, active, k.origin, k.worker, k.seq, k.from_xid, k.to_xid, k.pos_xid, k.pos_id, k.total, k.claimed_at, k.no, k.pending, k.pending_after, k.unfinished
+    FROM kept k WHERE k.is_state OR k.unfinished <> '{}'
+  )
+  INSERT INTO weir.job (id, xid, enqueued_at, ready_at, lane, attempt, max_attempts, put_off, segment, kind, args, meta)
+  SELECT j.id, j.xid, j.enqueued_at, j.ready_at, j.lane, j.attempt, j.max_attempts, j.put_off, active, j.kind, j.args, j.meta
+  FROM kept k CROSS JOIN unnest(k.unfinished) i(id)
+  CROSS JOIN LATERAL (
+    SELECT j.* FROM weir.job j
+    WHERE j.segment = _carry_unfinished.segment AND j.id = i.id AND j.lane IS NOT DISTINCT FROM k.lane  -- worded so that the index on id is used
+      AND NOT (j.xid < k.from_xid) AND NOT (j.xid > k.to_xid)
+    ORDER BY j.attempt DESC, j.put_off DESC LIMIT 1) j;  -- not an earlier attempt in the same span of xids
+END
+$$;
+CREATE FUNCTION weir._carry_waiting(segment integer, active integer, lanes integer[], max_jobs integer, max_bytes bigint) RETURNS bigint LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_custom_plan SET enable_seqscan=off SET enable_bitmapscan=off
+AS $$
+#variable_conflict use_column
+DECLARE
+  this_lane integer;
+  s         record;
+  chosen    tid[];
+  size      bigint;
+  carried   bigint := 0;
+  locked    integer := 0;
+BEGIN
+  FOREACH this_lane IN ARRAY _carry_waiting.lanes LOOP
+    EXIT WHEN max_jobs <= 0 OR carried >= max_bytes OR locked = 200;
+    CONTINUE WHEN NOT pg_try_advisory_xact_lock(1464158546, this_lane);
+    locked := locked + 1;
+    SELECT b.pos_xid, b.pos_id, b.pending, b.pending_after INTO s
+    FROM weir.batch b WHERE b.lane = this_lane ORDER BY b.seq DESC LIMIT 1;
+    -- From the end of the lane: the jobs that are claimed next stay where they are, and no claim scans the rows that are deleted here.
+    SELECT array_agg(k.at), max(k.total) INTO chosen, size
+    FROM (
+      SELECT u.at, sum(u.size) OVER (ROWS UNBOUNDED PRECEDING) AS total
+      FROM (
+        (SELECT j.ctid AS at, 150 + pg_column_size(j.args) + coalesce(pg_column_size(j.meta), 0) AS size FROM weir.job j
+         WHERE j.segment = _carry_waiting.segment AND j.lane = this_lane AND (j.xid, j.id) > (coalesce(s.pos_xid, '0'), coalesce(s.pos_id, 0))
+         ORDER BY j.xid DESC, j.id DESC LIMIT max_jobs)
+        UNION ALL
+        SELECT l.at, l.size FROM unnest(s.pending, s.pending_after) p(xid, after)
+        CROSS JOIN LATERAL (
+          SELECT j.ctid AS at, 150 + pg_column_size(j.args) + coalesce(pg_column_size(j.meta), 0) AS size FROM weir.job j
+          WHERE j.segment = _carry_waiting.segment AND j.lane = this_lane AND j.xid = p.xid AND j.id > p.after LIMIT max_jobs) l) u
+      LIMIT max_jobs) k
+    WHERE k.total - 1048576 <= max_bytes - carried;  -- a job of a megabyte is carried alone
+    CONTINUE WHEN chosen IS NULL;
+    WITH deleted AS (
+      DELETE FROM weir.job j WHERE j.segment = _carry_waiting.segment AND j.ctid = ANY (chosen) RETURNING j.*
+    )
+    INSERT INTO weir.job (id, xid, enqueued_at, ready_at, lane, attempt, max_attempts, put_off, segment, kind, args, meta)
+    SELECT g.id, g.xid, g.enqueued_at, g.ready_at, g.lane, g.attempt, g.max_attempts, g.put_off, active, g.kind, g.args, g.meta FROM deleted g;
+    max_jobs := max_jobs - cardinality(chosen);
+    carried := carried + size;
+  END LOOP;
+  RETURN carried;
+END
+$$;
+CREATE FUNCTION weir._check_array(caller text, name text, given anyarray, is_filled boolean DEFAULT false) RETURNS void LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=auto
+AS $$
+BEGIN
+  IF array_lower(given, 1) <> 1 OR array_ndims(given) <> 1 THEN
+    RAISE EXCEPTION 'weir: % needs a list as %, got an array with the dimensions %', caller, name, array_dims(given)
+      USING ERRCODE = '22023', HINT = 'Pass an array of one dimension whose first index is 1.';
+  ELSIF is_filled AND array_position(given, NULL) IS NOT NULL THEN
+    RAISE EXCEPTION 'weir: % got a null in %, as its element %', caller, name, array_position(given, NULL) USING ERRCODE = '22023';
+  END IF;
+END
+$$;
+CREATE FUNCTION weir._check_cluster() RETURNS void LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=auto
+AS $$
+BEGIN
+  IF (SELECT s.value FROM weir.setting s WHERE s.name = 'cluster') <> (SELECT c.system_identifier::text FROM pg_control_system() c) THEN
+    RAISE EXCEPTION 'weir: this log comes from another cluster, whose transaction ids mean nothing here'
+      USING ERRCODE = 'WR003', HINT = 'The database was restored or moved: call weir.rebase().';
+  END IF;
+END
+$$;
+CREATE FUNCTION weir._check_isolation(caller text) RETURNS void LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=auto
+AS $$
+BEGIN
+  IF current_setting('transaction_isolation') <> 'read committed' THEN
+    RAISE EXCEPTION 'weir: % needs READ COMMITTED, this transaction is %', caller, upper(current_setting('transaction_isolation'))
+      USING ERRCODE = 'WR004', HINT = 'Call it in autocommit, or begin with ISOLATION LEVEL READ COMMITTED.';
+  END IF;
+END
+$$;
+CREATE FUNCTION weir._check_job(queue text, kind text, args jsonb, priority integer, max_attempts integer, meta jsonb) RETURNS void LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=auto
+AS $$
+BEGIN
+  IF _check_job.queue IS NULL OR _check_job.queue = '' THEN
+    RAISE EXCEPTION 'weir: a job needs a queue, but its queue is %', CASE WHEN _check_job.queue IS NULL THEN 'null' ELSE 'empty' END
+      USING ERRCODE = '22023', HINT = 'Name the queue, for example queue => ''default''.';
+  ELSIF length(_check_job.queue) > 128 THEN
+    RAISE EXCEPTION 'weir: queue name too long: % characters, at most 128 are allowed', length(_check_job.queue)
+      USING ERRCODE = '22023';
+  ELSIF _check_job.kind IS NULL OR _check_job.kind = '' THEN
+    RAISE EXCEPTION 'weir: a job needs a kind, but its kind is %', CASE WHEN _check_job.kind IS NULL THEN 'null' ELSE 'empty' END
+      USING ERRCODE = '22023', HINT = 'The kind determines which handler runs the job.';
+  ELSIF length(_check_job.kind) > 128 THEN
+    RAISE EXCEPTION 'weir: kind too long: % characters, at most 128 are allowed', length(_check_job.kind)
+      USING ERRCODE = '22023';
+  ELSIF _check_job.args IS NULL OR jsonb_typeof(_check_job.args) <> 'object' THEN
+    RAISE EXCEPTION 'weir: args must be a JSON object, got %', coalesce('a JSON ' || jsonb_typeof(_check_job.args), 'null')
+      USING ERRCODE = '22023', HINT = 'Wrap the value, for example {"value": 1}.';
+  ELSIF octet_length(_check_job.args::text) > 1048576 THEN
+    RAISE EXCEPTION 'weir: args too large: % bytes, at most 1048576 are allowed', octet_length(_check_job.args::text)
+      USING ERRCODE = '22023', HINT = 'Store large data elsewhere and put a reference to it into args.';
+  ELSIF _check_job.priority IS NULL OR _check_job.priority NOT BETWEEN 1 AND 4 THEN
+    RAISE EXCEPTION 'weir: unknown priority %: priorities are 1 (first) to 4', coalesce(_check_job.priority::text, 'null')
+      USING ERRCODE = '22023';
+  ELSIF _check_job.max_attempts IS NULL OR _check_job.max_attempts NOT BETWEEN 1 AND 1000 THEN
+    RAISE EXCEPTION 'weir: max_attempts must be 1 to 1000, got %', coalesce(_check_job.max_attempts::text, 'null')
+      USING ERRCODE = '22023';
+  ELSIF _check_job.meta IS NOT NULL AND jsonb_typeof(_check_job.meta) <> 'object' THEN
+    RAISE EXCEPTION 'weir: meta must be a JSON object, got a JSON %', jsonb_typeof(_check_job.meta)
+      USING ERRCODE = '22023';
+  ELSIF octet_length(_check_job.meta::text) > 65536 THEN
+    RAISE EXCEPTION 'weir: meta too large: % bytes, at most 65536 are allowed', octet_length(_check_job.meta::text)
+      USING ERRCODE = '22023';
+  END IF;
+END
+$$;
+CREATE FUNCTION weir._check_message_cluster() RETURNS void LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=auto
+AS $$
+BEGIN
+  IF (SELECT s.value FROM weir.setting s WHERE s.name = 'message_cluster') <> (SELECT c.system_identifier::text FROM pg_control_system() c) THEN
+    RAISE EXCEPTION 'weir: the log of messages comes from another cluster, whose transaction ids mean nothing here'
+      USING ERRCODE = 'WR003', HINT = 'Call weir.rebase_messages().';
+  END IF;
+END
+$$;
+CREATE FUNCTION weir._check_message(channel text, bytes integer) RETURNS void LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=auto
+AS $$
+DECLARE
+  max_bytes integer;
+BEGIN
+  IF current_setting('weir.cut', true) <> '' THEN
+    RAISE EXCEPTION 'weir: this transaction can''t publish any more, because it has cut tick % itself', current_setting('weir.cut')
+      USING ERRCODE = 'WR004', HINT = 'Publish in another transaction. Call publish_drafts with cuts in autocommit.';
+  ELSIF _check_message.channel IS NULL OR _check_message.channel = '' THEN
+    RAISE EXCEPTION 'weir: the channel name is %', CASE WHEN _check_message.channel IS NULL THEN 'null' ELSE 'empty' END
+      USING ERRCODE = '22023';
+  ELSIF octet_length(_check_message.channel) > 255 THEN
+    RAISE EXCEPTION 'weir: channel name too long: % bytes, at most 255 are allowed', octet_length(_check_message.channel)
+      USING ERRCODE = '22023';
+  END IF;
+  IF _check_message.bytes > 8000 THEN
+    SELECT s.value::integer INTO max_bytes FROM weir.setting s WHERE s.name = 'message_bytes';
+    IF _check_message.bytes > max_bytes THEN
+      RAISE EXCEPTION 'weir: payload too large: % bytes, at most % are allowed', _check_message.bytes, max_bytes
+        USING ERRCODE = '22023',
+              HINT = 'Publish a reference to the data, or raise the limit: SELECT weir.set(''message_bytes'', ...).';
+    END IF;
+  END IF;
+END
+$$;
+CREATE FUNCTION weir._check_position(tick bigint, epoch bigint) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off
+AS $$
+#variable_conflict use_column
+DECLARE
+  newest bigint := (SELECT t.seq FROM weir.tick t ORDER BY t.seq DESC LIMIT 1);
+  common bigint;
+BEGIN
+  IF _check_position.tick > newest THEN
+    IF pg_is_in_recovery() THEN
+      RETURN;  -- the standby may lag behind
+    END IF;
+  ELSIF _check_position.epoch IS NULL OR _check_position.tick = 0 OR weir._epoch_of(_check_position.tick) = _check_position.epoch THEN
+    RETURN;
+  END IF;
+  -- If its epoch is known here, both logs are the same up to the end of that epoch.
+  common := least(newest, (SELECT min(n.from_tick) - 1 FROM weir.epoch e JOIN weir.epoch n ON n.from_tick > e.from_tick WHERE e.epoch = _check_position.epoch));
+  RAISE EXCEPTION 'weir: tick % of epoch % does not belong to this log, which ends at %', _check_position.tick, coalesce(_check_position.epoch::text, 'null'), newest
+    USING ERRCODE = 'WR006', DETAIL = weir._epoch_of(common) || '.' || common,
+          HINT = 'It belongs to another database, or this database was set back to an earlier state and has continued from there.';
+END
+$$;
+CREATE FUNCTION weir._check_worker(worker integer) RETURNS text[] LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET enable_seqscan=off
+AS $$
+DECLARE
+  is_fenced boolean;
+  w         record;
+BEGIN
+  -- At most two rows; a fence comes first.
+  FOR w IN SELECT k.fenced, k.queues FROM weir.worker k WHERE k.id = _check_worker.worker ORDER BY k.fenced DESC LOOP
+    is_fenced := w.fenced;
+    EXIT;
+  END LOOP;
+  IF is_fenced IS NULL THEN
+    RAISE EXCEPTION 'weir: worker % is unknown', _check_worker.worker
+      USING ERRCODE = 'WR001', HINT = 'Pass an id that weir.start returned.';
+  ELSIF is_fenced THEN
+    RAISE EXCEPTION 'weir: worker % is fenced: it stopped or was silent past its lease, and other workers get its jobs', _check_worker.worker
+      USING ERRCODE = 'WR001', HINT = 'Drop its jobs, and start again with a new id from weir.start.';
+  END IF;
+  RETURN w.queues;
+END
+$$;
+CREATE FUNCTION weir._claim(worker integer, queues text[], limits integer[], since pg_snapshot DEFAULT NULL::pg_snapshot, backlog text[] DEFAULT NULL::text[]) RETURNS TABLE(queue text, lane integer, seq bigint, id bigint, attempt integer, max_attempts integer, kind text, args jsonb, meta jsonb, enqueued_at timestamp with time zone, cancelled boolean, put_off integer, ready_at timestamp with time zone) LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_sort=off
+AS $$
+#variable_conflict use_column
+DECLARE
+  max_skip    CONSTANT integer := 64;
+  last_id     CONSTANT bigint  := 9223372036854775807;
+  snapshot    pg_snapshot;
+  newer       pg_snapshot;
+  top         xid8;     -- the snapshot's xmax: no transaction from here on has ended
+  running     xid8[];   -- the transactions below it that have not ended either
+  below       integer;  -- how many of those are below the position
+  skip        xid8[];   -- the first of those past the position
+  ended       xid8[];   -- pending transactions that the snapshot sees
+  afters      bigint[];
+  cluster     text;
+  started_for text[];
+  hinted      integer[];  -- the only lanes to check; NULL: all
+  gaps        record;     -- what is known of the stretches between running transactions: see weir._fresh_between
+  ready       record;
+  last        record;
+  quota       integer;
+  taken       integer;
+  batch_no    bigint;
+  this_seq    bigint;
+BEGIN
+  IF current_setting('transaction_isolation') <> 'read committed' THEN
+    RAISE EXCEPTION 'weir: claim needs READ COMMITTED, this transaction is %', upper(current_setting('transaction_isolation'))
+      USING ERRCODE = 'WR004', HINT = 'Call it in autocommit, with default_transaction_isolation = ''read committed''.';
+  ELSIF pg_current_xact_id_if_assigned() IS NOT NULL THEN
+    RAISE EXCEPTION 'weir: claim was called inside an open transaction'
+      USING ERRCODE = 'WR004', HINT = 'Call it in autocommit: its lock on the lane would be held until your commit.';
+  ELSIF clock_timestamp() - now() > interval '2 seconds' THEN  -- or the server was suspended between two messages
+    RAISE EXCEPTION 'weir: claim was called inside a transaction that has been open for %', clock_timestamp() - now()
+      USING ERRCODE = '55000', HINT = 'Call it in autocommit: its lock on the lane would be held until your commit. If you did, try again.';
+  END IF;
+  PERFORM weir._check_array('claim', 'queues', queues, true), weir._check_array('claim', 'limits', limits, true), weir._check_array('claim', 'backlog', backlog, true);
+  IF cardinality(queues) IS DISTINCT FROM cardinality(limits) OR queues IS NULL THEN
+    RAISE EXCEPTION 'weir: claim got % queues and % limits', coalesce(cardinality(queues)::text, 'null'), coalesce(cardinality(limits)::text, 'null') USING ERRCODE = '22023';
+  END IF;
+  -- The jobs of a lost claim are only claimed again. Flushing a result to disk also flushes the claim before it.
+  PERFORM set_config('synchronous_commit', 'off', true), weir._hold_briefly();
+  PERFORM pg_advisory_xact_lock_shared(1464158547, 0), pg_advisory_xact_lock(1464158552, _claim.worker);
+  started_for := weir._check_worker(_claim.worker);
+  IF _claim.queues <> started_for AND NOT _claim.queues <@ started_for THEN  -- for thousands of queues, <@ takes long
+    RAISE EXCEPTION 'weir: worker % claims from %, but was started for %', _claim.worker, _claim.queues, started_for
+      USING ERRCODE = '22023', HINT = 'Start the worker with all queues that it claims from.';
+  END IF;
+
+  -- A backend never changes its cluster, so it checks once for each cluster that the log names; the log may be replaced.
+  SELECT s.value INTO cluster FROM weir.setting s WHERE s.name = 'cluster';
+  IF cluster IS DISTINCT FROM current_setting('weir.cluster', true) THEN
+    PERFORM weir._check_cluster(), set_config('weir.cluster', cluster, false);
+  END IF;
+  snapshot := pg_current_snapshot();
+  top := pg_snapshot_xmax(snapshot);
+  running := CASE WHEN pg_snapshot_xmin(snapshot) < top THEN ARRAY(SELECT pg_snapshot_xip(snapshot)) ELSE '{}' END;
+
+  -- With a hint, the cost depends on how many new jobs there are, not on how many lanes.
+  IF _claim.since IS NOT NULL AND pg_snapshot_xmax(_claim.since) <= top THEN
+    hinted := weir._fresh_lanes(_claim.since, snapshot);
+    IF hinted IS NOT NULL AND _claim.backlog <> '{}' THEN
+      hinted := ARRAY(SELECT unnest(hinted) UNION
+                      SELECT q.id * 4 + p FROM unnest(_claim.backlog) b(name) JOIN weir.queue q ON q.name = b.name CROSS JOIN generate_series(0, 3) p);
+    END IF;
+  END IF;
+
+  -- Most lanes are idle, and have no rows between transactions in progress: one query finds this out for all of them.
+  SELECT NULL::boolean[] AS known, '{}'::integer[] AS lanes INTO gaps;
+  IF coalesce(cardinality(hinted), 4 * cardinality(queues)) * cardinality(running) > 16 THEN
+    gaps := weir._fresh_between(running, top);
+  END IF;
+
+  -- The lanes that have jobs, read without their locks. They are in the order of lanes, so that two claims that
+  -- lock several lanes can't deadlock; within a queue this is the order of priorities.
+  FOR ready IN
+    SELECT l.lane, l.ord, l.name
+    FROM (
+      SELECT q.id * 4 + p AS lane, u.ord, u.name
+      FROM unnest(_claim.queues, _claim.limits) WITH ORDINALITY u(name, quota, ord)
+      JOIN weir.queue q ON q.name = u.name AND NOT q.aside
+      CROSS JOIN generate_series(0, 3) p
+      WHERE hinted IS NULL AND u.quota > 0
+      UNION ALL
+      SELECT h.lane, o.ord, q.name
+      FROM unnest(hinted) h(lane)
+      JOIN weir.queue q ON q.id = h.lane / 4
+      CROSS JOIN LATERAL (SELECT array_position(_claim.queues, q.name) AS ord OFFSET 0) o
+      WHERE _claim.limits[o.ord] > 0) l
+    LEFT JOIN LATERAL (
+      SELECT b.pos_xid, b.pos_id, b.pending, b.pending_after
+      FROM weir.batch b WHERE b.lane = l.lane ORDER BY b.seq DESC LIMIT 1) s ON true
+    CROSS JOIN LATERAL (SELECT l.lane = ANY (gaps.lanes) AS is_fresh OFFSET 0) f
+    WHERE
+      -- A pause applies to all twins of a name, also to one that was committed after the pause.
+      (SELECT max(p.paused_at) FROM weir.queue p WHERE p.name = l.name) IS NULL
+      AND (s.pos_xid >= top  -- raises WR003 below: new jobs would lie before the position
+           OR EXISTS (SELECT FROM generate_series(0, least(cardinality(running) - width_bucket(coalesce(s.pos_xid, '0'), running), max_skip)) i
+                   CROSS JOIN LATERAL (SELECT width_bucket(coalesce(s.pos_xid, '0'), running) + i AS at OFFSET 0) o
+                   CROSS JOIN LATERAL (SELECT FROM weir.job j
+                     WHERE j.lane = l.lane AND j.xid < CASE WHEN i < max_skip THEN coalesce(running[o.at + 1], top) ELSE top END
+                       AND (j.xid, j.id) > (CASE WHEN i > 0 THEN running[o.at] ELSE coalesce(s.pos_xid, '0') END, CASE WHEN i > 0 THEN last_id ELSE coalesce(s.pos_id, 0) END)
+                     LIMIT 1) j
+                   -- The last stretch may contain several running transactions. The first is not in gaps. Between two consecutive xids there is no row.
+                   WHERE i = max_skip OR o.at = 0
+                      OR (f.is_fresh OR gaps.known[o.at] IS NOT TRUE) AND running[o.at + 1]::text::bigint - running[o.at]::text::bigint IS DISTINCT FROM 1)
+           OR (s.pending <> running[1 : width_bucket(s.pos_xid, running)] AND EXISTS (
+                   SELECT FROM unnest(s.pending, s.pending_after) p(xid, after)
+                   CROSS JOIN LATERAL (SELECT FROM weir.job j WHERE j.lane = l.lane AND j.xid = p.xid AND j.id > p.after LIMIT 1) j
+                   WHERE pg_visible_in_snapshot(p.xid, snapshot))))
+    ORDER BY l.lane
+  LOOP
+    quota := least(_claim.limits[ready.ord], 960);  -- so that a batch's ids stay inline in its row
+    CONTINUE WHEN quota <= 0;
+    PERFORM pg_advisory_xact_lock(1464158546, ready.lane);
+
+    SELECT b.seq, b.pos_xid, b.pos_id, b.total, b.pending, b.pending_after INTO last
+    FROM weir.batch b WHERE b.lane = ready.lane ORDER BY b.seq DESC LIMIT 1;
+    IF NOT FOUND THEN
+      SELECT 0::bigint AS seq, '0'::xid8 AS pos_xid, 0::bigint AS pos_id, 0::bigint AS total,
+             NULL::xid8[] AS pending, NULL::bigint[] AS pending_after INTO last;
+    END IF;
+    -- The snapshot of this batch. Statements below may have a newer one; rows that only the newer one sees are left alone.
+    newer := pg_current_snapshot();
+    IF record_image_ne(ROW(newer), ROW(snapshot)) THEN  -- with thousands of transactions in progress, each of these takes as long as an idle claim
+      snapshot := newer;
+      top := pg_snapshot_xmax(snapshot);
+      running := CASE WHEN pg_snapshot_xmin(snapshot) < top THEN ARRAY(SELECT pg_snapshot_xip(snapshot)) ELSE '{}' END;
+    END IF;
+    IF last.pos_xid >= top THEN
+      RAISE EXCEPTION 'weir: the position of lane % (xid %) is ahead of this cluster''s xid counter (%)', ready.lane, last.pos_xid, top
+        USING ERRCODE = 'WR003', HINT = 'The database was restored or moved into another cluster: call weir.rebase().';
+    END IF;
+    below := width_bucket(last.pos_xid, running);
+    skip := running[below + 1 : below + max_skip];
+    ended := NULL;
+    IF last.pending <> running[1 : below] THEN
+      SELECT array_agg(p.xid ORDER BY p.xid), array_agg(p.after ORDER BY p.xid) INTO ended, afters
+      FROM unnest(last.pending, last.pending_after) p(xid, after) WHERE pg_visible_in_snapshot(p.xid, snapshot);
+    END IF;
+
+    batch_no := nextval('weir.batch_no');
+    -- It includes the server's timeline, so that no number which a failover has lost is used again.
+    this_seq := greatest(last.seq, (('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::bigint - 1) << 40) + 1;
+    RETURN QUERY
+    WITH late AS MATERIALIZED (
+      SELECT p.ord AS pending_ord, j.*
+      FROM unnest(ended, afters) WITH ORDINALITY p(xid, after, ord)
+      CROSS JOIN LATERAL (
+        SELECT j.* FROM weir.job j
+        WHERE j.lane = ready.lane AND j.xid = p.xid AND j.id > p.after
+        ORDER BY j.xid, j.id LIMIT quota) j
+      LIMIT quota
+    ), picked AS MATERIALIZED (
+      SELECT late.* FROM late
+      UNION ALL
+      (SELECT NULL::bigint, j.* FROM generate_series(0, cardinality(skip)) i
+       CROSS JOIN LATERAL (
+         SELECT j.* FROM weir.job j
+         WHERE j.lane = ready.lane AND j.xid < coalesce(skip[i + 1], top)
+           AND (j.xid, j.id) > (CASE WHEN i > 0 THEN skip[i] ELSE last.pos_xid END, CASE WHEN i > 0 THEN last_id ELSE last.pos_id END)
+           AND (cardinality(skip) < max_skip OR pg_visible_in_snapshot(j.xid, snapshot))  -- more transactions may be in progress than skip lists
+         ORDER BY j.xid, j.id LIMIT quota) j
+       LIMIT quota)
+      LIMIT quota
+    ), state AS MATERIALIZED (
+      -- picked is sorted: late before fresh, each by (xid, id), and every late xid is below every fresh one.
+      SELECT r.xids[1] AS from_xid, r.xids[r.n] AS to_xid, r.n, r.n_late, r.late_ord,
+             CASE WHEN r.n > r.n_late THEN r.xids[r.n] ELSE last.pos_xid END AS pos_xid,
+             CASE WHEN r.n > r.n_late THEN r.ids[r.n] ELSE last.pos_id END AS pos_id
+      FROM (SELECT array_agg(p.xid) AS xids, array_agg(p.id) AS ids, count(*)::integer AS n,
+                   count(p.pending_ord)::integer AS n_late, max(p.pending_ord) AS late_ord FROM picked p) r
+    ), unread AS MATERIALIZED (
+      -- Transactions that have ended but, because late rows filled the batch, are not yet read to their end.
+      SELECT array_agg(e.xid) AS xids, array_agg(CASE WHEN e.ord = state.late_ord THEN (SELECT max(l.id) FROM late l WHERE l.pending_ord = e.ord) ELSE e.after END) AS afters
+      FROM state, unnest(ended, afters) WITH ORDINALITY e(xid, after, ord) WHERE state.n_late >= quota AND e.ord >= state.late_ord
+    ), pending AS MATERIALIZED (
+      SELECT CASE WHEN p.n > 0 OR u.xids IS NOT NULL THEN u.xids || running[1 : p.n] END AS xids,
+             CASE WHEN p.n > 0 OR u.xids IS NOT NULL THEN u.afters || array_fill(0::bigint, ARRAY[p.n]) END AS afters
+      FROM (SELECT width_bucket(state.pos_xid, running) AS n FROM state) p, unread u
+    ), made AS (
+      INSERT INTO weir.batch (lane, segment, origin, worker, seq, from_xid, to_xid, pos_xid, pos_id, total, claimed_at, no, pending, pending_after, ids)
+      SELECT ready.lane, p.segment, p.segment, _claim.worker, this_seq, state.from_xid, state.to_xid, state.pos_xid, state.pos_id,
+             last.total + state.n, now(), batch_no, pending.xids, pending.afters, p.ids
+      FROM (SELECT p.segment, array_agg(p.id) AS ids FROM picked p GROUP BY p.segment) p, state, pending
+    )
+    SELECT ready.name, ready.lane, this_seq, p.id, p.attempt, p.max_attempts, p.kind, p.args, p.meta, p.enqueued_at,
+           -- Usually nothing is cancelled: this is checked once, not row by row.
+           EXISTS (SELECT FROM weir.cancellation) AND EXISTS (SELECT FROM weir.cancellation c WHERE c.id = p.id), p.put_off, p.ready_at
+    FROM picked p;
+
+    GET DIAGNOSTICS taken = ROW_COUNT;
+    limits[ready.ord] := limits[ready.ord] - taken;
+  END LOOP;
+END
+$$;
+CREATE FUNCTION weir._commit_synchronously() RETURNS void LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+BEGIN
+  IF current_setting('synchronous_commit') = 'off' THEN
+    PERFORM set_config('synchronous_commit', 'on', true);
+  END IF;
+END
+$$;
+CREATE FUNCTION weir._complete(worker integer, lane integer, seq bigint, id bigint) RETURNS void LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET jit=off
+AS $$
+#variable_conflict use_column
+DECLARE
+  in_segment smallint;
+  held       smallint;  -- the segment that is locked against reclaiming
+  has_ended  boolean;
+BEGIN
+  PERFORM weir._check_isolation('complete'), weir._commit_synchronously();
+  -- The locks that are kept after this call concern only this attempt: fencing and settling the worker doesn't wait for them.
+  PERFORM pg_advisory_xact_lock(1464158551, hashint8(_complete.id)), pg_advisory_xact_lock_shared(1464158553, _complete.worker);
+  LOOP
+    BEGIN
+      -- A concurrent record or settle may have checked before it could see this transaction's lock: wait for it, then see what it has
+      -- written. A fence that is not visible here comes later, and settling after it sees the attempt's lock.
+      PERFORM pg_advisory_xact_lock_shared(1464158550, _complete.worker);
+      PERFORM weir._check_worker(_complete.worker);
+      in_segment := NULL;
+      SELECT b.segment, EXISTS (SELECT FROM weir.result r WHERE r.segment = b.segment AND r.lane = b.lane AND r.seq = b.seq AND _complete.id = ANY (r.ids))
+        INTO in_segment, has_ended
+      FROM weir.batch b
+      WHERE b.lane = _complete.lane AND b.seq = _complete.seq AND b.worker IS NOT DISTINCT FROM _complete.worker AND _complete.id = ANY (b.ids);
+      RAISE EXCEPTION USING ERRCODE = 'WR099';  -- rolling back a block releases its locks, which may be on other segments too
+    EXCEPTION WHEN SQLSTATE 'WR099' THEN  -- a code that ends in 000 would catch its whole class
+      EXIT WHEN in_segment IS NULL OR in_segment = held;
+    END;
+    -- Check again under a lock that prevents the batch from being carried into another segment.
+    PERFORM pg_advisory_xact_lock_shared(1464158549, in_segment);
+    held := in_segment;
+  END LOOP;
+  IF in_segment IS NULL THEN
+    RAISE EXCEPTION 'weir: worker % does not hold job % (lane %, batch %)', _complete.worker, _complete.id, _complete.lane, _complete.seq
+      USING ERRCODE = 'WR002', HINT = 'Roll back: its claim was lost in a crash of the server, or the job was claimed again.';
+  ELSIF has_ended THEN
+    RAISE EXCEPTION 'weir: the attempt of job % has already ended', _complete.id USING ERRCODE = 'WR002', HINT = 'Roll back, and drop the attempt.';
+  END IF;
+  INSERT INTO weir.result (lane, segment, worker, seq, finished_at, outcome, ids)
+  VALUES (_complete.lane, in_segment, _complete.worker, _complete.seq, clock_timestamp(), 'completed', ARRAY[_complete.id]);
+END
+$$;
+CREATE FUNCTION weir._cut(most_messages integer DEFAULT 0, own_count integer DEFAULT 0, own_size bigint DEFAULT 0, own_segment integer DEFAULT NULL::integer, OUT seq bigint, OUT epoch bigint, OUT prior bigint, OUT at timestamp with time zone, OUT count integer, OUT size bigint, OUT last_id bigint, OUT snapshot pg_snapshot, OUT whole boolean, OUT ids bigint[], OUT xids bigint[], OUT channels text[], OUT payloads bytea[], OUT binaries boolean[], OUT keeps boolean[]) RETURNS record LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off
+AS $$
+#variable_conflict use_column
+DECLARE
+  max_count  CONSTANT integer := 10000;
+  max_bytes  CONSTANT bigint  := 8388608;
+  max_inline CONSTANT bigint  := 262144;  -- bytes of messages that are returned with the tick
+  last       weir.tick;
+  low        xid8;
+  high       xid8;
+  late       xid8[]  := '{}';
+  found      xid8[];
+  ns         bigint[];
+  sizes      bigint[];
+  masks      integer[];
+  mask       integer;
+  taken      integer := 0;
+  one_range  boolean;  -- the new transactions form a single range of xids
+  stop       xid8;
+  this       xid8    := CASE WHEN _cut.own_count > 0 THEN pg_current_xact_id() END;
+BEGIN
+  prior := weir._epoch_here();
+  epoch := prior;
+  SELECT t.* INTO last FROM weir.tick t ORDER BY t.seq DESC LIMIT 1;
+  last_id := coalesce(pg_sequence_last_value('weir.message_id'), 0);  -- before the snapshot
+  snapshot := pg_current_snapshot();
+  IF pg_snapshot_xmax(last.snapshot) > pg_snapshot_xmax(snapshot) THEN
+    RAISE EXCEPTION 'weir: the log of messages comes from another cluster' USING ERRCODE = 'WR003', HINT = 'Call weir.rebase_messages().';
+  END IF;
+  IF this IS NOT NULL THEN
+    snapshot := weir._as_committed(snapshot, this);  -- the messages of this transaction commit with the tick
+  END IF;
+
+  -- Later statements see more than the snapshot. So rows are found by their transactions, and transactions that committed after the
+  -- snapshot are in no range.
+  low := pg_snapshot_xmax(last.snapshot);
+  high := pg_snapshot_xmax(snapshot);
+  IF pg_snapshot_xmin(last.snapshot) < low THEN
+    late := ARRAY(SELECT x FROM pg_snapshot_xip(last.snapshot) x WHERE pg_visible_in_snapshot(x, _cut.snapshot));
+  END IF;
+  one_range := late = '{}' AND (pg_snapshot_xmin(snapshot) = high OR NOT EXISTS (SELECT FROM pg_snapshot_xip(_cut.snapshot) x WHERE x >= low));
+  IF one_range AND low = this AND high = (this::text::bigint + 1)::text::xid8 THEN  -- no other transaction is new
+    count := _cut.own_count;
+    size := _cut.own_size;
+    mask := 1 << _cut.own_segment;
+  ELSIF one_range THEN
+    SELECT count(*), sum(m.size), bit_or(1 << m.segment) INTO count, size, mask
+    FROM (SELECT m.segment, octet_length(m.payload) AS size FROM weir.message m WHERE m.xid >= low AND m.xid < high LIMIT max_count + 1) m;
+  END IF;
+  IF NOT one_range OR count > max_count OR size > max_bytes THEN
+    SELECT array_agg(g.xid ORDER BY g.xid), array_agg(g.n ORDER BY g.xid), array_agg(g.size ORDER BY g.xid), array_agg(g.mask ORDER BY g.xid)
+      INTO found, ns, sizes, masks
+    FROM (SELECT m.xid, count(*) AS n, sum(m.size) AS size, bit_or(1 << m.segment) AS mask
+          FROM (SELECT m.* FROM unnest(late) l(x) CROSS JOIN LATERAL (
+                  SELECT m.xid, m.segment, octet_length(m.payload) AS size FROM weir.message m WHERE m.xid = l.x ORDER BY m.xid, m.id LIMIT max_count + 1) m
+                UNION ALL
+                SELECT m.* FROM weir._spans(low, _cut.snapshot) p CROSS JOIN LATERAL (
+                  SELECT m.xid, m.segment, octet_length(m.payload) AS size FROM weir.message m WHERE m.xid >= p.low AND m.xid < p.high
+                  ORDER BY m.xid, m.id LIMIT max_count + 1) m) m GROUP BY m.xid) g;
+    -- A tick contains whole transactions up to a bounded size; a larger transaction gets its own tick.
+    count := 0;
+    size := 0;
+    mask := 0;
+    WHILE taken < cardinality(found) LOOP
+      EXIT WHEN taken > 0 AND (count + ns[taken + 1] > max_count OR size + sizes[taken + 1] > max_bytes);
+      taken := taken + 1;
+      count := count + ns[taken];
+      size := size + sizes[taken];
+      mask := mask | masks[taken];
+    END LOOP;
+    stop := found[taken + 1];
+    IF count > max_count THEN
+      -- A single transaction, whose rows were not all counted; later transactions of its range have not been read at all.
+      SELECT count(*), sum(octet_length(m.payload)), bit_or(1 << m.segment) INTO count, size, mask FROM weir.message m WHERE m.xid = found[1];
+      stop := (found[1]::text::bigint + 1)::text::xid8;
+    END IF;
+  END IF;
+  IF count = 0 THEN
+    IF pg_sequence_last_value('weir.tick_seq') <> last.seq THEN
+      PERFORM setval('weir.tick_seq', last.seq);  -- an earlier cut was rolled back, but the sequence was not
+    END IF;
+    count := NULL;
+    RETURN;
+  END IF;
+  whole := stop IS NULL;
+  IF NOT whole THEN
+    -- The other transactions are left for the next tick: the snapshot is changed as if they had not committed yet.
+    SELECT (coalesce(min(p.x::text::bigint), max(p.top::text::bigint)) || ':' || max(p.top::text::bigint) || ':'
+            || coalesce(string_agg(p.x::text, ',' ORDER BY p.x), ''))::pg_snapshot INTO snapshot
+    FROM (
+      SELECT x, NULL::xid8 AS top FROM pg_snapshot_xip(CASE WHEN stop < low THEN last.snapshot ELSE _cut.snapshot END) x
+      WHERE CASE WHEN stop < low THEN x >= stop OR NOT pg_visible_in_snapshot(x, _cut.snapshot) ELSE x < stop END
+      UNION ALL
+      SELECT NULL, CASE WHEN stop < low THEN low ELSE stop END) p;
+  END IF;
+
+  seq := last.seq + 1;
+  at := clock_timestamp();
+  IF epoch IS NULL THEN
+    PERFORM weir._draw_epoch(seq);
+    epoch := weir._epoch_of(seq);
+    prior := weir._epoch_of(last.seq);
+  END IF;
+  IF this IS NOT NULL THEN
+    PERFORM set_config('weir.cut', seq::text, true);  -- see weir._check_message
+  END IF;
+  IF current_setting('synchronous_commit') = 'off' THEN
+    PERFORM set_config('synchronous_commit', 'on', true);  -- a position that was returned must exist after a crash
+  END IF;
+  INSERT INTO weir.tick (seq, from_xid, last_id, bytes, at, count, segments, segment, late, snapshot)
+  VALUES (_cut.seq, low, _cut.last_id, _cut.size, _cut.at, _cut.count, mask, pg_sequence_last_value('weir.active_message'),
+          ARRAY(SELECT x FROM unnest(found[:taken]) x WHERE x = ANY (late)), _cut.snapshot);
+  PERFORM setval('weir.tick_seq', seq);
+  IF count <= _cut.most_messages AND size <= max_inline THEN
+    SELECT array_agg(m.id ORDER BY m.id), array_agg(m.xid::text::bigint ORDER BY m.id), array_agg(m.channel ORDER BY m.id), array_agg(m.payload ORDER BY m.id),
+           array_agg(m.is_binary ORDER BY m.id), array_agg(m.keep ORDER BY m.id) INTO ids, xids, channels, payloads, binaries, keeps
+    FROM weir.message m WHERE m.xid >= least(low, found[1]) AND m.xid < high AND (m.xid = ANY (found[:taken]) OR taken = 0);
+  END IF;
+END
+$$;
+CREATE FUNCTION weir._depths_later() RETURNS TABLE(lane integer, scheduled bigint, is_estimate boolean) LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off
+AS $$
+#variable_conflict use_column
+DECLARE
+  most  CONSTANT integer := 10000;  -- jobs counted
+  few   CONSTANT integer := 100;    -- jobs counted of each lane in any case,
+  lanes CONSTANT integer := 2000;   -- in up to this number of lanes
+  pages CONSTANT integer := 300;
+  size  bigint := current_setting('block_size')::bigint;
+  c     weir.promotion;
+  found record;
+BEGIN
+  SELECT p.* INTO c FROM weir.promotion p ORDER BY p.seq DESC LIMIT 1;
+  SELECT coalesce(sum(k.n), 0) AS n, array_agg(k.lane) AS lanes, array_agg(k.n) AS counts INTO found
+  FROM (
+    SELECT f.lane, count(*) AS n
+    FROM (SELECT l.lane FROM weir.later l WHERE (l.run_at, l.id) > (c.due, c.due_id) AND (c.ahead_due IS NULL OR NOT weir._was_ahead(c, l.run_at, l.id, l.xid))
+          ORDER BY l.run_at, l.id LIMIT most + 1) f
+    GROUP BY f.lane) k;
+  IF found.n <= most THEN
+    RETURN QUERY SELECT k.lane, k.n, false FROM unnest(found.lanes, found.counts) k(lane, n);
+    RETURN;
+  END IF;
+  RETURN QUERY
+  WITH RECURSIVE known(lane) AS (
+    (SELECT l.lane FROM weir.later l ORDER BY l.lane, l.run_at, l.id LIMIT 1)
+    UNION ALL
+    SELECT (SELECT l.lane FROM weir.later l WHERE l.lane > k.lane ORDER BY l.lane, l.run_at, l.id LIMIT 1) FROM known k WHERE k.lane IS NOT NULL
+  ), counted AS MATERIALIZED (
+    SELECT k.lane, (SELECT count(*) FROM (SELECT FROM weir.later l WHERE l.lane = k.lane AND (l.run_at, l.id) > (c.due, c.due_id) LIMIT few) f) AS n
+    FROM (SELECT k.lane FROM known k WHERE k.lane IS NOT NULL LIMIT lanes) k
+  ), stretch AS MATERIALIZED (
+    SELECT g.segment, pg_relation_size('weir.later_' || g.segment) / size AS behind FROM generate_series(1, 4) g(segment)
+  ), every AS MATERIALIZED (
+    SELECT greatest(sum(t.behind) / pages, 1)::float8 AS step FROM stretch t
+  ), seen AS MATERIALIZED (
+    SELECT r.lane, (count(*) * min(e.step))::bigint AS n
+    FROM every e CROSS JOIN stretch t CROSS JOIN LATERAL generate_series(0, ceil(t.behind / e.step)::integer - 1) i
+    CROSS JOIN LATERAL weir._later_on(t.segment::smallint, floor(i * e.step)::bigint) r
+    WHERE (r.run_at, r.id) > (c.due, c.due_id)
+    GROUP BY r.lane
+  )
+  SELECT coalesce(k.lane, s.lane), CASE WHEN k.n < few THEN k.n ELSE greatest(k.n, s.n) END, coalesce(k.n >= few, true)
+  FROM counted k FULL JOIN seen s ON s.lane = k.lane WHERE coalesce(k.n, s.n) > 0;
+END
+$$;
+CREATE FUNCTION weir._depths_running() RETURNS TABLE(lane integer, running bigint, is_estimate boolean) LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+#variable_conflict use_column
+DECLARE
+  most    CONSTANT integer := 5000;  -- batches read, approximately
+  workers integer[] := weir._holders();
+BEGIN
+  RETURN QUERY
+  SELECT h.lane, sum(cardinality(h.ids))::bigint, bool_or(bool_or(h.is_last)) OVER ()
+  FROM weir._in_hand(workers, 9223372036854775807, greatest(20, most / greatest(cardinality(workers), 1))) h
+  GROUP BY h.lane;
+END
+$$;
+CREATE FUNCTION weir._depths(lanes integer[]) RETURNS TABLE(lane integer, waiting bigint, is_estimate boolean, ready_at timestamp with time zone) LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off
+AS $$
+#variable_conflict use_column
+DECLARE
+  few     CONSTANT integer := 100;    -- jobs counted of each lane in any case
+  most    CONSTANT integer := 10000;  -- jobs counted of one lane
+  all_in  CONSTANT integer := 20000;  -- jobs counted of all lanes together, approximately
+  pages   CONSTANT integer := 300;    -- sampled
+  counted integer;
+  v       record;
+  deep    integer[];
+  size    bigint := current_setting('block_size')::bigint;
+  n       bigint;
+BEGIN
+  v := weir._in_progress();
+  FOR lane, waiting, ready_at IN
+    SELECT l.lane, k.n, k.ready_at FROM unnest(_depths.lanes) l(lane)
+    CROSS JOIN LATERAL (SELECT count(*) AS n, min(w.ready_at) AS ready_at FROM weir._waiting(l.lane, v.running, v.top, '0', 0, few) w) k
+    WHERE k.n > 0
+  LOOP
+    IF waiting < few THEN
+      is_estimate := false;
+      RETURN NEXT;
+    ELSE
+      deep := deep || lane;
+    END IF;
+  END LOOP;
+  IF deep IS NULL THEN
+    RETURN;
+  END IF;
+  counted := greatest(few, least(most, all_in / cardinality(deep)));
+  RETURN QUERY
+  WITH found AS MATERIALIZED (
+    SELECT l.lane, w.segment, count(*) AS n, min(w.ready_at) AS ready_at, min(w.place) AS place
+    FROM unnest(deep) l(lane) CROSS JOIN LATERAL weir._waiting(l.lane, v.running, v.top, '0', 0, counted) w
+    GROUP BY l.lane, w.segment
+  ), total AS MATERIALIZED (
+    SELECT f.lane, sum(f.n)::bigint AS n, min(f.ready_at) AS ready_at FROM found f GROUP BY f.lane
+  ), state AS MATERIALIZED (  -- of lanes with more jobs
+    SELECT t.lane, coalesce(b.pos_xid, '0') AS pos_xid, coalesce(b.pos_id, 0) AS pos_id, b.pending, b.pending_after
+    FROM total t LEFT JOIN LATERAL (SELECT b.* FROM weir.batch b WHERE b.lane = t.lane ORDER BY b.seq DESC LIMIT 1) b ON true
+    WHERE t.n >= counted
+  ), stretch AS MATERIALIZED (
+    SELECT k.segment, k.first, pg_relation_size('weir.job_' || k.segment) / size AS behind
+    FROM (
+      SELECT g.segment, min((coalesce(f.place, p.place)::text::point)[0])::bigint AS first
+      FROM state s CROSS JOIN generate_series(1, 4) g(segment)
+      LEFT JOIN found f ON f.lane = s.lane AND f.segment = g.segment
+      LEFT JOIN LATERAL (
+        SELECT j.ctid AS place FROM weir.job j
+        WHERE f.lane IS NULL AND j.segment = g.segment AND j.lane = s.lane AND (j.xid, j.id) > (s.pos_xid, s.pos_id) ORDER BY j.xid, j.id LIMIT 1) p ON true
+      GROUP BY g.segment) k
+    WHERE k.first IS NOT NULL
+  ), every AS MATERIALIZED (
+    SELECT greatest(sum(t.behind - t.first) / pages, 1)::float8 AS step FROM stretch t
+  ), seen AS MATERIALIZED (
+    SELECT s.lane, count(*) AS n
+    FROM every e CROSS JOIN stretch t CROSS JOIN LATERAL generate_series(0, ceil((t.behind - t.first) / e.step)::integer - 1) i
+    CROSS JOIN LATERAL weir._jobs_on(t.segment::smallint, t.first + floor(i * e.step)::bigint) r
+    JOIN state s ON s.lane = r.lane
+    WHERE (r.xid, r.id) > (s.pos_xid, s.pos_id) OR r.id > s.pending_after[array_position(s.pending, r.xid)]
+    GROUP BY s.lane
+  )
+  SELECT t.lane, CASE WHEN s.lane IS NULL THEN t.n ELSE greatest(t.n, (coalesce(k.n, 0) * e.step)::bigint) END, s.lane IS NOT NULL AND t.n >= counted, t.ready_at
+  FROM total t CROSS JOIN every e LEFT JOIN state s ON s.lane = t.lane LEFT JOIN seen k ON k.lane = t.lane;
+END
+$$;
+CREATE FUNCTION weir._draw_epoch(tick bigint) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+#variable_conflict use_column
+DECLARE
+  max_kept CONSTANT integer := 1000;
+BEGIN
+  INSERT INTO weir.epoch (from_tick, epoch, started_at, at, home)
+  VALUES (_draw_epoch.tick, ('x' || left(replace(gen_random_uuid()::text, '-', ''), 12))::bit(48)::bigint, pg_postmaster_start_time(), clock_timestamp(),
+          weir._epoch_home());
+  -- A subscriber whose position is in a deleted epoch still receives a gap.
+  DELETE FROM weir.epoch e
+  WHERE e.from_tick < (SELECT k.from_tick FROM weir.epoch k ORDER BY k.from_tick DESC OFFSET max_kept - 1 LIMIT 1)
+    AND e.from_tick < (SELECT k.from_tick FROM weir.epoch k WHERE k.from_tick <= pg_sequence_last_value('weir.tick_floor') ORDER BY k.from_tick DESC LIMIT 1);
+END
+$$;
+CREATE FUNCTION weir._end_attempts(worker integer, lanes integer[], seqs bigint[], segments smallint[], ids bigint[], outcomes weir.outcome[], errors text[], outputs text[], run_at timestamp with time zone[]) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_mergejoin=off SET enable_hashjoin=off SET jit=off
+AS $$
+#variable_conflict use_column
+BEGIN
+  IF _end_attempts.outcomes && ARRAY['retried', 'snoozed', 'released', 'lost']::weir.outcome[] THEN
+    -- As in enqueue: first the xid, then an id, which wakes idle workers.
+    PERFORM pg_current_xact_id();
+    PERFORM nextval('weir.job_id');
+  END IF;
+  WITH attempt AS MATERIALIZED (
+    SELECT e.lane, e.seq, e.segment, e.id, e.outcome, e.error, e.output, e.ord, coalesce(q.next, e.run_at) AS run_at, j.kind, j.args, j.meta, j.enqueued_at, j.attempt, j.max_attempts, j.put_off, j.claimed_at,
+           CASE WHEN e.outcome IN ('retried', 'lost') AND j.attempt >= j.max_attempts THEN 'failed' ELSE e.outcome END AS ended
+    FROM unnest(_end_attempts.lanes, _end_attempts.seqs, _end_attempts.segments, _end_attempts.ids, _end_attempts.outcomes,
+                _end_attempts.errors, _end_attempts.outputs, _end_attempts.run_at)
+         WITH ORDINALITY e(lane, seq, segment, id, outcome, error, output, run_at, ord)
+    LEFT JOIN LATERAL (
+      SELECT j.*, b.claimed_at FROM weir.batch b
+      CROSS JOIN LATERAL (
+        SELECT j.* FROM weir.job j
+        WHERE j.segment = b.segment AND j.id = e.id AND j.lane IS NOT DISTINCT FROM e.lane  -- worded so that the index on id is used
+          AND NOT (j.xid < b.from_xid) AND NOT (j.xid > b.to_xid)
+        -- A batch with late jobs spans many transactions, possibly those of earlier attempts of the same job.
+        ORDER BY j.attempt DESC, j.put_off DESC LIMIT 1) j
+      WHERE e.outcome IN ('retried', 'snoozed', 'released', 'lost')
+        AND b.segment = e.segment AND b.lane = e.lane AND b.seq = e.seq  -- all rows of a batch have the same xids
+      LIMIT 1) j ON true
+    LEFT JOIN LATERAL (
+      SELECT weir._next_try(q.backoff, q.backoff_limit, CASE e.outcome WHEN 'retried' THEN j.attempt ELSE j.put_off + 1 END) AS next
+      FROM weir.queue q WHERE q.id = e.lane / 4 AND e.run_at = '-infinity') q ON true
+  ), next AS MATERIALIZED (
+    -- A snoozed or released job keeps its attempt.
+    SELECT a.id, a.lane, a.attempt + (a.ended NOT IN ('snoozed', 'released'))::integer AS attempt, a.max_attempts,
+           CASE WHEN a.ended IN ('snoozed', 'released') THEN a.put_off + 1 ELSE 0 END AS put_off, a.kind, a.args, a.meta, a.enqueued_at, a.run_at, a.ord
+    FROM attempt a WHERE a.ended IN ('retried', 'snoozed', 'released', 'lost')
+  ), logged AS (
+    INSERT INTO weir.job (id, xid, enqueued_at, ready_at, lane, attempt, max_attempts, put_off, segment, kind, args, meta)
+    SELECT n.id, pg_current_xact_id(), n.enqueued_at, now(), n.lane, n.attempt, n.max_attempts, n.put_off, (SELECT a.last_value FROM weir.active_job a), n.kind, n.args, n.meta
+    FROM next n WHERE n.run_at IS NULL OR n.run_at <= now() ORDER BY n.ord
+  ), postponed AS (
+    INSERT INTO weir.later (id, xid, run_at, enqueued_at, lane, attempt, max_attempts, put_off, segment, kind, args, meta)
+    SELECT n.id, pg_current_xact_id(), n.run_at, n.enqueued_at, n.lane, n.attempt, n.max_attempts, n.put_off, (SELECT a.last_value FROM weir.active_later a), n.kind, n.args, n.meta
+    FROM next n WHERE n.run_at > now() ORDER BY n.ord
+  ), recorded AS (
+    INSERT INTO weir.result (lane, segment, worker, seq, finished_at, outcome, ids, errors, outputs)
+    SELECT a.lane, a.segment, _end_attempts.worker, a.seq, clock_timestamp(), a.ended, array_agg(a.id),
+           CASE WHEN count(a.error) > 0 THEN array_agg(left(a.error, 65536)) END, CASE WHEN count(a.output) > 0 THEN array_agg(a.output) END
+    FROM attempt a
+    -- A long text has its own row, so that reading one doesn't read all.
+    GROUP BY a.lane, a.segment, a.seq, a.ended, CASE WHEN length(a.error) > 2000 OR length(a.output) > 2000 THEN a.ord END
+  )
+  -- As weir._keep_failures does, but from rows that have been read already.
+  INSERT INTO weir.failure (id, segment, lane, attempt, max_attempts, enqueued_at, claimed_at, finished_at, worker, kind, args, meta, error, output)
+  SELECT a.id, (SELECT s.last_value FROM weir.active_failure s), a.lane, a.attempt, a.max_attempts, a.enqueued_at, a.claimed_at, clock_timestamp(),
+         _end_attempts.worker, a.kind, a.args, a.meta, left(a.error, 65536), a.output
+  FROM attempt a WHERE a.ended = 'failed';
+END
+$$;
+CREATE FUNCTION weir._end_of(attempt weir.job, OUT claimed_at timestamp with time zone, OUT worker integer, OUT outcome weir.outcome, OUT finished_at timestamp with time zone, OUT error text, OUT output text) RETURNS record LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off
+AS $$
+#variable_conflict use_column
+DECLARE
+  batch bigint := _end_of.attempt.seq;
+  r     record;
+BEGIN
+  IF batch IS NULL THEN
+    SELECT k.seq, k.claimed_at, k.worker INTO batch, claimed_at, worker
+    FROM weir._batch_of(_end_of.attempt.lane, _end_of.attempt.segment, _end_of.attempt.xid, _end_of.attempt.id) k;
+  END IF;
+  SELECT k.outcome, k.worker, k.finished_at, k.errors[array_position(k.ids, _end_of.attempt.id)] AS error, k.outputs[array_position(k.ids, _end_of.attempt.id)] AS output INTO r
+  FROM weir.result k
+  WHERE k.segment = _end_of.attempt.segment AND k.lane = _end_of.attempt.lane AND k.seq = batch AND _end_of.attempt.id = ANY (k.ids)
+  ORDER BY k.finished_at LIMIT 1;
+  IF FOUND THEN
+    outcome := r.outcome; worker := r.worker; finished_at := r.finished_at; error := r.error; output := r.output;
+  END IF;
+END
+$$;
+CREATE FUNCTION weir._ended_since(since pg_snapshot, snapshot pg_snapshot) RETURNS TABLE(low xid8, high xid8) LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+  SELECT x, (x::text::bigint + 1)::text::xid8 FROM pg_snapshot_xip(_ended_since.since) x WHERE pg_visible_in_snapshot(x, _ended_since.snapshot)
+  UNION ALL
+  SELECT s.low, s.high
+  FROM (
+    SELECT b.low, lead(b.edge, 1, pg_snapshot_xmax(_ended_since.snapshot)) OVER (ORDER BY b.low) AS high
+    FROM (
+      SELECT pg_snapshot_xmax(_ended_since.since) AS low, pg_snapshot_xmax(_ended_since.since) AS edge
+      UNION ALL
+      (SELECT (x::text::bigint + 1)::text::xid8, x FROM pg_snapshot_xip(_ended_since.snapshot) x
+       WHERE x >= pg_snapshot_xmax(_ended_since.since) ORDER BY x LIMIT 64)) b) s
+  WHERE s.low < s.high
+$$;
+CREATE FUNCTION weir._epoch_here() RETURNS bigint LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+#variable_conflict use_column
+DECLARE
+  newest weir.epoch;
+BEGIN
+  SELECT e.* INTO newest FROM weir.epoch e ORDER BY e.from_tick DESC LIMIT 1;
+  IF newest.home = weir._epoch_home() AND newest.started_at = pg_postmaster_start_time() THEN
+    RETURN newest.epoch;  -- it was drawn in this cluster
+  END IF;
+  PERFORM weir._check_message_cluster();
+  RETURN NULL;
+END
+$$;
+CREATE FUNCTION weir._epoch_home() RETURNS text LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+BEGIN
+  RETURN left(pg_walfile_name(pg_current_wal_lsn()), 8) || ' ' || pg_relation_filepath('weir.epoch');
+END
+$$;
+CREATE FUNCTION weir._epoch_of(tick bigint) RETURNS bigint LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+BEGIN
+  -- Volatile, because the caller's snapshot may be older than a rebase that the call has waited for.
+  RETURN (SELECT e.epoch FROM weir.epoch e WHERE e.from_tick <= _epoch_of.tick ORDER BY e.from_tick DESC LIMIT 1);
+END
+$$;
+CREATE FUNCTION weir._fence_silent() RETURNS TABLE(worker integer, reason text, more boolean, error text) LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+#variable_conflict use_column
+DECLARE
+  session_grace constant interval := '3 seconds';  -- for a worker whose session has ended to attend with another
+  lease_grace   constant interval := '2 seconds';  -- weir.watched advances by up to 2 s at once: a heartbeat may have come at the end of that step
+  clock         bigint;
+  passed        bigint;
+  reading       bigint;
+  since         bigint;  -- weir.watched at the first check since this server started
+  crowded       boolean;
+  w             record;
+  is_new        boolean;
+  silent        interval;
+  missed        integer := 0;
+  fenced        integer := 0;
+BEGIN
+  FOR w IN SELECT u.*, bool_or(u.says IS DISTINCT FROM 'beats') OVER () AS anybody_missing, bool_or(u.says = 'missed') OVER () AS anybody_missed
+           FROM weir._unattended() u ORDER BY u.id LOOP
+    IF reading IS NULL THEN  -- while all workers attend, the clock doesn't advance
+      clock := extract(epoch FROM clock_timestamp()) * 1000;
+      -- A missed worker has little time to come back; a clock step takes no more of it than the usual time between two checks.
+      passed := least(abs(clock - pg_sequence_last_value('weir.watched_at')), CASE WHEN w.anybody_missed THEN 500 ELSE 2000 END);
+      IF passed >= 1000 OR w.anybody_missing AND passed >= 200 THEN
+        PERFORM setval('weir.watched_at', clock), setval('weir.watched', pg_sequence_last_value('weir.watched') + passed);
+      END IF;
+      reading := pg_sequence_last_value('weir.watched');
+      -- A crash or a failover may have undone renewals: after it, every lease starts over.
+      SELECT a.watched INTO since FROM weir.attendance a WHERE a.worker = 0 AND a.started_at = pg_postmaster_start_time();
+      IF NOT FOUND THEN
+        since := reading;
+        INSERT INTO weir.attendance (worker, started_at, watched) VALUES (0, pg_postmaster_start_time(), since);
+      END IF;
+    END IF;
+    EXIT WHEN fenced >= 20 OR missed >= 100;
+    is_new := coalesce(w.says, 'attends') = 'attends';
+    silent := (reading - greatest(w.watched, since)) * interval '1 ms';
+    CONTINUE WHEN w.says = 'beats' AND silent <= w.lease + lease_grace;
+    worker := w.id;
+    more := true;
+    IF is_new THEN
+      reason := 'its session has ended';
+    ELSIF silent > w.lease + lease_grace THEN
+      reason := format('worker %s (%s) was lost: silent for %s', w.id, w.name, date_trunc('second', silent));
+    ELSE
+      CONTINUE WHEN NOT EXISTS (SELECT FROM weir.attendance a WHERE a.worker = w.id AND a.started_at = pg_postmaster_start_time());
+      reason := format('worker %s (%s) was lost: its session has ended', w.id, w.name);
+      IF silent < session_grace THEN
+        more := false;
+        RETURN NEXT;
+        CONTINUE;
+      END IF;
+      crowded := coalesce(crowded, weir._is_crowded());
+      CONTINUE WHEN crowded;
+    END IF;
+    -- No worker can write under this lock, so the last word of now stays the last word until the commit.
+    IF NOT pg_try_advisory_xact_lock(1464158555, w.id) THEN
+      error := weir._prepared_for(w.id);
+      IF error IS NOT NULL THEN
+        more := false;
+        RETURN NEXT;
+        error := NULL;
+      END IF;
+      CONTINUE;
+    END IF;
+    CONTINUE WHEN (SELECT max(h.no) FROM weir.last_word h WHERE h.worker = w.id) IS DISTINCT FROM w.no;
+    IF is_new THEN
+      PERFORM weir._note_word(w.id, 'missed', coalesce(w.running, 0));
+      missed := missed + 1;
+      RETURN NEXT;
+      CONTINUE;
+    END IF;
+    BEGIN
+      IF NOT weir._fence(w.id, reason) THEN
+        RAISE SQLSTATE 'WR099';  -- releases its locks
+      END IF;
+      fenced := fenced + 1;
+      RETURN NEXT;
+    EXCEPTION
+      WHEN SQLSTATE 'WR099' THEN
+        error := weir._prepared_for(w.id);
+        IF error IS NOT NULL THEN
+          more := false;
+          RETURN NEXT;
+          error := NULL;
+        END IF;
+      WHEN OTHERS THEN
+        more := false;
+        error := SQLERRM;
+        RETURN NEXT;
+        error := NULL;
+    END;
+  END LOOP;
+END
+$$;
+CREATE FUNCTION weir._fence(worker integer, reason text DEFAULT 'its worker was fenced'::text) RETURNS boolean LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+BEGIN
+  PERFORM weir._check_isolation('fence'), weir._hold_briefly();
+  IF NOT EXISTS (SELECT FROM weir.worker w WHERE w.id = _fence.worker) THEN
+    RAISE EXCEPTION 'weir: worker % is unknown', _fence.worker USING ERRCODE = 'WR001', HINT = 'Pass an id that weir.start returned.';
+  END IF;
+  -- A record or claim in flight holds one of them: then the worker is alive, and a later call tries again.
+  IF NOT (pg_try_advisory_xact_lock(1464158548, _fence.worker) AND pg_try_advisory_xact_lock(1464158552, _fence.worker)) THEN
+    RETURN false;
+  END IF;
+  IF NOT EXISTS (SELECT FROM weir.worker w WHERE w.id = _fence.worker AND w.fenced) THEN
+    INSERT INTO weir.worker (id, fenced, at, name) VALUES (_fence.worker, true, clock_timestamp(), left(_fence.reason, 200));
+  END IF;
+  RETURN true;
+END
+$$;
+CREATE FUNCTION weir._first_look() RETURNS bigint LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+BEGIN
+  IF pg_is_in_recovery() THEN  -- unlogged tables can't be read there
+    RETURN 0;
+  END IF;
+  RETURN coalesce((SELECT a.watched FROM weir.attendance a WHERE a.worker = 0 AND a.started_at = pg_postmaster_start_time()), pg_sequence_last_value('weir.watched'));
+END
+$$;
+CREATE FUNCTION weir._forget_ended() RETURNS integer LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_sort=off
+AS $$
+#variable_conflict use_column
+DECLARE
+  max_queues CONSTANT integer := 500;  -- checked in one call
+  max_locked CONSTANT integer := 200;  -- lanes
+  min_ended  CONSTANT integer := 4;    -- pending transactions that have ended, before a lane is trimmed; or all of them
+  snapshot   pg_snapshot := pg_current_snapshot();
+  checked    integer[] := ARRAY(SELECT q.id FROM weir.queue q WHERE q.id > coalesce(pg_sequence_last_value('weir.idle_looked'), 0) ORDER BY q.id LIMIT max_queues);
+  upto       integer := CASE WHEN cardinality(checked) = max_queues THEN checked[max_queues] ELSE 0 END;  -- 0: start over
+  this_lane  integer;
+  locked     integer := 0;
+  trimmed    integer := 0;
+  last       record;
+  kept       record;
+BEGIN
+  IF NOT pg_try_advisory_xact_lock_shared(1464158547, 0) THEN
+    RETURN 0;
+  END IF;
+  PERFORM weir._check_cluster();
+  FOR this_lane IN
+    SELECT l.lane FROM unnest(checked) q(id) CROSS JOIN generate_series(q.id * 4, q.id * 4 + 3) l(lane)
+    CROSS JOIN LATERAL (SELECT b.pending FROM weir.batch b WHERE b.lane = l.lane ORDER BY b.seq DESC LIMIT 1) s
+    WHERE (SELECT count(*) FROM unnest(s.pending) p(xid) WHERE pg_visible_in_snapshot(p.xid, snapshot)) >= least(min_ended, nullif(cardinality(s.pending), 0))
+  LOOP
+    IF locked = max_locked OR clock_timestamp() - now() > interval '100 ms' AND locked > 0 THEN
+      upto := this_lane / 4 - 1;
+      EXIT;
+    END IF;
+    CONTINUE WHEN NOT pg_try_advisory_xact_lock(1464158546, this_lane);
+    locked := locked + 1;
+    SELECT b.* INTO last FROM weir.batch b WHERE b.lane = this_lane ORDER BY b.seq DESC LIMIT 1;
+    -- As in a claim: a new snapshot, taken after the lane's lock; the query below sees at least as much.
+    snapshot := pg_current_snapshot();
+    SELECT array_agg(p.xid ORDER BY p.ord) AS xids, array_agg(p.after ORDER BY p.ord) AS afters, count(*) AS n INTO kept
+    FROM unnest(last.pending, last.pending_after) WITH ORDINALITY p(xid, after, ord)
+    WHERE NOT pg_visible_in_snapshot(p.xid, snapshot)
+       OR EXISTS (SELECT FROM weir.job j WHERE j.lane = this_lane AND j.xid = p.xid AND j.id > p.after);
+    IF kept.n < cardinality(last.pending) THEN
+      INSERT INTO weir.batch (lane, segment, origin, worker, seq, from_xid, to_xid, pos_xid, pos_id, total, claimed_at, no, pending, pending_after, ids)
+      VALUES (this_lane, pg_sequence_last_value('weir.active_job'), 0, 0, last.seq + 1, last.from_xid, last.to_xid, last.pos_xid, last.pos_id,
+              last.total, last.claimed_at, 0, kept.xids, kept.afters, '{}');
+      trimmed := trimmed + 1;
+    END IF;
+  END LOOP;
+  PERFORM setval('weir.idle_looked', upto);
+  RETURN trimmed;
+END
+$$;
+CREATE FUNCTION weir._forget_workers() RETURNS integer LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+DECLARE
+  ended integer[];
+BEGIN
+  -- A worker with unfinished attempts is kept.
+  SELECT array_agg(e.id) INTO ended
+  FROM (SELECT f.id, f.at, row_number() OVER (ORDER BY f.at DESC, f.id DESC) AS nr FROM weir.worker f WHERE f.fenced) e
+  WHERE (e.nr > 1000 OR e.at < now() - interval '1 day') AND EXISTS (SELECT FROM weir.settled s WHERE s.worker = e.id AND s.no = 9223372036854775807);
+  IF ended IS NULL THEN
+    RETURN 0;
+  END IF;
+  DELETE FROM weir.worker w USING unnest(ended) g(id) WHERE w.id = g.id;
+  DELETE FROM weir.attendance a USING unnest(ended) g(id) WHERE a.worker = g.id;
+  RETURN cardinality(ended);
+END
+$$;
+CREATE FUNCTION weir._fresh_between(running xid8[], top xid8, OUT known boolean[], OUT lanes integer[]) RETURNS record LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_sort=off
+AS $$
+DECLARE
+  max_ranges CONSTANT integer := 256;
+  max_lanes  CONSTANT integer := 4;
+BEGIN
+  WITH stretch AS MATERIALIZED (
+    SELECT f.n <= max_lanes AS known, CASE WHEN f.n <= max_lanes THEN f.lanes END AS lanes
+    FROM generate_series(1, least(cardinality(running), max_ranges)) i
+    CROSS JOIN LATERAL (
+      SELECT count(*) AS n, array_agg(j.lane) AS lanes FROM (
+        SELECT j.lane FROM weir.job j WHERE j.leads AND j.xid > running[i] AND j.xid < coalesce(running[i + 1], top)
+          AND running[i + 1]::text::bigint - running[i]::text::bigint IS DISTINCT FROM 1
+        ORDER BY j.xid LIMIT max_lanes + 1) j) f)
+  SELECT array_agg(s.known), ARRAY(SELECT DISTINCT l FROM stretch t, unnest(t.lanes) l)
+    INTO _fresh_between.known, _fresh_between.lanes FROM stretch s;
+END
+$$;
+CREATE FUNCTION weir._fresh_lanes(since pg_snapshot, snapshot pg_snapshot, max_rows integer DEFAULT 200) RETURNS integer[] LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_sort=off
+AS $$
+DECLARE
+  lanes integer[];
+BEGIN
+  lanes := ARRAY(
+    SELECT f.lane FROM weir._ended_since(_fresh_lanes.since, _fresh_lanes.snapshot) e
+    CROSS JOIN LATERAL (
+      SELECT j.lane FROM weir.job j WHERE j.leads AND j.xid >= e.low AND j.xid < e.high ORDER BY j.xid LIMIT _fresh_lanes.max_rows + 1) f
+    LIMIT _fresh_lanes.max_rows + 1);
+  IF cardinality(lanes) > _fresh_lanes.max_rows THEN
+    RETURN NULL;
+  END IF;
+  RETURN ARRAY(SELECT DISTINCT l FROM unnest(lanes) l);
+END
+$$;
+CREATE FUNCTION weir._fresh_queues(seen pg_snapshot DEFAULT NULL::pg_snapshot, jobs bigint DEFAULT NULL::bigint, polls integer DEFAULT 1, pause double precision DEFAULT 0.003, patience integer DEFAULT 0, OUT names text[], OUT counts integer[], OUT seen_now pg_snapshot, OUT jobs_now bigint) RETURNS record LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off
+AS $$
+#variable_conflict use_column
+DECLARE
+  max_count CONSTANT integer := 100;
+  lanes     integer[];
+  poll      integer := 1;
+  slept     text;
+BEGIN
+  IF _fresh_queues.polls IS NULL OR _fresh_queues.pause IS NULL OR _fresh_queues.polls < 1 OR _fresh_queues.polls * _fresh_queues.pause > 1 THEN
+    RAISE EXCEPTION 'weir: fresh_queues polls for at most 1 second, got % polls, every % s', _fresh_queues.polls, _fresh_queues.pause USING ERRCODE = '22023';
+  END IF;
+  PERFORM weir._check_isolation('fresh_queues');
+  -- As in weir._await_tick: while nothing happens, no table is read.
+  LOOP
+    jobs_now := coalesce(pg_sequence_last_value('weir.job_id'), 0);  -- before the snapshot
+    EXIT WHEN _fresh_queues.seen IS NULL OR jobs_now IS DISTINCT FROM _fresh_queues.jobs;
+    IF poll > _fresh_queues.patience THEN
+      seen_now := pg_current_snapshot();
+      EXIT WHEN seen_now::text <> _fresh_queues.seen::text;
+    END IF;
+    IF poll >= _fresh_queues.polls THEN
+      seen_now := _fresh_queues.seen;
+      RETURN;
+    END IF;
+    poll := poll + 1;
+    slept := pg_sleep(_fresh_queues.pause);
+  END LOOP;
+  IF _fresh_queues.seen IS NULL THEN
+    seen_now := pg_current_snapshot();
+    RETURN;
+  END IF;
+  seen_now := pg_current_snapshot();
+  lanes := weir._fresh_lanes(_fresh_queues.seen, seen_now);
+  WITH ended AS MATERIALIZED (SELECT e.low, e.high FROM weir._ended_since(_fresh_queues.seen, seen_now) e),
+  fresh AS MATERIALIZED (
+    SELECT q.name, sum(j.n)::integer AS n
+    FROM (SELECT unnest(lanes) AS lane UNION ALL SELECT q.id * 4 + p FROM weir.queue q CROSS JOIN generate_series(0, 3) p WHERE lanes IS NULL) l
+    JOIN weir.queue q ON q.id = l.lane / 4
+    CROSS JOIN ended e CROSS JOIN LATERAL (
+      SELECT count(*) AS n FROM (
+        SELECT FROM weir.job j WHERE j.lane = l.lane AND j.xid >= e.low AND j.xid < e.high ORDER BY j.lane, j.xid, j.id LIMIT max_count) j) j
+    GROUP BY q.name HAVING sum(j.n) > 0)
+  SELECT array_agg(f.name ORDER BY f.name), array_agg(f.n ORDER BY f.name) INTO names, counts FROM fresh f;
+END
+$$;
+CREATE FUNCTION weir._held(class integer, mode text) RETURNS SETOF integer LANGUAGE sql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+  SELECT l.objid::bigint::bit(32)::integer FROM pg_locks l
+  WHERE l.locktype = 'advisory' AND l.classid = _held.class AND l.objsubid = 2 AND l.mode = _held.mode AND l.granted
+    AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
+$$;
+CREATE FUNCTION weir._hold_briefly() RETURNS void LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=auto
+AS $$
+DECLARE
+  timeout interval := current_setting('idle_in_transaction_session_timeout')::interval;
+BEGIN
+  IF timeout = interval '0' OR timeout > interval '10 seconds' THEN
+    PERFORM set_config('idle_in_transaction_session_timeout', '10s', true);
+  END IF;
+END
+$$;
+CREATE FUNCTION weir._hold_ends(worker integer) RETURNS integer[] LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+BEGIN
+  PERFORM pg_advisory_xact_lock(1464158550, _hold_ends.worker);
+  IF pg_try_advisory_xact_lock(1464158553, _hold_ends.worker) THEN
+    RETURN '{}';
+  END IF;
+  RETURN weir._being_completed();
+END
+$$;
+CREATE FUNCTION weir._hold_segments(worker integer, lanes integer[], seqs bigint[]) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_hashjoin=off SET enable_mergejoin=off SET jit=off
+AS $$
+#variable_conflict use_column
+DECLARE
+  segments integer[];
+  held     integer[] := '{}';
+  s        integer;
+BEGIN
+  LOOP
+    BEGIN
+      SELECT array_agg(DISTINCT b.segment::integer ORDER BY b.segment::integer) INTO segments
+      FROM unnest(_hold_segments.lanes, _hold_segments.seqs) i(lane, seq)
+      JOIN weir.batch b ON b.lane = i.lane AND b.seq = i.seq AND b.worker IS NOT DISTINCT FROM _hold_segments.worker;  -- worded so that the index on (lane, seq) is used
+      RAISE EXCEPTION USING ERRCODE = 'WR099';  -- rolling back a block releases its locks, which may be on other segments too
+    EXCEPTION WHEN SQLSTATE 'WR099' THEN
+      EXIT WHEN segments IS NULL OR segments <@ held;
+    END;
+    FOREACH s IN ARRAY segments LOOP
+      PERFORM pg_advisory_xact_lock_shared(1464158549, s);
+    END LOOP;
+    held := held || segments;
+  END LOOP;
+END
+$$;
+CREATE FUNCTION weir._holders() RETURNS integer[] LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+  SELECT ARRAY(SELECT w.id FROM weir.worker w WHERE NOT w.fenced
+               AND NOT EXISTS (SELECT FROM weir.settled s WHERE s.worker = w.id AND s.no = 9223372036854775807))
+$$;
+CREATE FUNCTION weir._holds(worker integer) RETURNS TABLE(no bigint, lane integer, seq bigint, segment smallint, claimed_at timestamp with time zone, ids bigint[]) LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+  SELECT u.* FROM (SELECT 1) one
+  LEFT JOIN LATERAL (SELECT s.no, s.open FROM weir.settled s WHERE s.worker = _holds.worker ORDER BY s.no DESC LIMIT 1) m ON true
+  CROSS JOIN LATERAL weir._unfinished(_holds.worker, ARRAY(
+    SELECT o.no FROM unnest(m.open) o(no)
+    UNION ALL SELECT a.no FROM unnest(weir._batches_after(_holds.worker, coalesce(m.no, 0), NULL)) a(no))) u
+  WHERE u.ids <> '{}'
+$$;
+CREATE FUNCTION weir._in_hand(workers integer[], upto bigint, most integer) RETURNS TABLE(no bigint, lane integer, ids bigint[], is_last boolean) LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_hashjoin=off SET enable_mergejoin=off
+AS $$
+  SELECT b.no, b.lane,
+         ARRAY(SELECT i.id FROM unnest(b.ids) i(id)
+               EXCEPT SELECT x.id FROM weir.result r, unnest(r.ids) x(id) WHERE r.segment = b.segment AND r.lane = b.lane AND r.seq = b.seq),
+         b.nr = _in_hand.most
+  FROM unnest(_in_hand.workers) w(id)
+  LEFT JOIN LATERAL (SELECT s.no, s.open FROM weir.settled s WHERE s.worker = w.id ORDER BY s.no DESC LIMIT 1) m ON true
+  CROSS JOIN LATERAL (
+    SELECT l.*, row_number() OVER (ORDER BY l.no DESC) AS nr FROM (
+      SELECT b.no, b.lane, b.seq, b.segment, b.ids FROM weir.batch b
+      WHERE b.worker = w.id AND b.no > coalesce(m.no, 0) AND b.no <= _in_hand.upto ORDER BY b.no DESC LIMIT _in_hand.most) l
+    UNION ALL
+    SELECT b.no, b.lane, b.seq, b.segment, b.ids, 0 FROM unnest(m.open) o(no)
+    CROSS JOIN LATERAL (SELECT b.* FROM weir.batch b WHERE b.worker = w.id AND b.no = o.no OFFSET 0) b
+    WHERE o.no <= _in_hand.upto) b
+  -- An attempt ends once, so a batch with as many results as jobs has ended, with both of its parts: see _unfinished.
+  LEFT JOIN LATERAL (SELECT sum(cardinality(r.ids)) AS n FROM weir.result r WHERE r.segment = b.segment AND r.lane = b.lane AND r.seq = b.seq) e ON true
+  WHERE coalesce(e.n, 0) < (SELECT sum(cardinality(p.ids)) FROM weir.batch p WHERE p.segment = b.segment AND p.lane = b.lane AND p.seq = b.seq) OR b.nr = _in_hand.most
+$$;
+CREATE FUNCTION weir._in_progress(OUT running xid8[], OUT top xid8) RETURNS record LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+DECLARE
+  snapshot pg_snapshot := pg_current_snapshot();
+BEGIN
+  running := '{}';
+  IF (SELECT k.value FROM weir.setting k WHERE k.name = 'cluster') IS DISTINCT FROM (SELECT c.system_identifier::text FROM pg_control_system() c) THEN
+    top := '18446744073709551615';  -- the log of another cluster: its transaction ids mean nothing here
+    RETURN;
+  END IF;
+  top := pg_snapshot_xmax(snapshot);
+  IF pg_snapshot_xmin(snapshot) < top THEN
+    running := ARRAY(SELECT pg_snapshot_xip(snapshot));
+  END IF;
+END
+$$;
+CREATE FUNCTION weir._is_crowded() RETURNS boolean LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+  SELECT (SELECT sum(pg_stat_get_db_numbackends(d.oid)) >= current_setting('max_connections')::integer - current_setting('superuser_reserved_connections')::integer
+                 - coalesce(current_setting('reserved_connections', true)::integer, 0) - 3
+          FROM pg_database d)
+      OR EXISTS (SELECT FROM pg_database d WHERE d.datname = current_database() AND d.datconnlimit >= 0 AND pg_stat_get_db_numbackends(d.oid) >= d.datconnlimit)
+      OR EXISTS (SELECT FROM pg_roles r WHERE r.rolconnlimit >= 0 AND (SELECT count(*) FROM pg_stat_activity a WHERE a.usesysid = r.oid) >= r.rolconnlimit)
+$$;
+CREATE FUNCTION weir._is_held(tables regclass[]) RETURNS boolean LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+DECLARE
+  holders text[];
+  seen    text[];
+BEGIN
+  FOR check_no IN 1..20 LOOP
+    SELECT array_agg(l.virtualtransaction) INTO seen FROM pg_locks l
+    WHERE l.locktype = 'relation' AND l.relation = ANY (_is_held.tables::oid[]) AND l.granted AND l.pid IS DISTINCT FROM pg_backend_pid()
+      AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
+      AND (holders IS NULL OR l.virtualtransaction = ANY (holders));
+    IF seen IS NULL THEN
+      RETURN false;
+    END IF;
+    holders := seen;
+    PERFORM pg_sleep(0.005);
+  END LOOP;
+  RETURN true;
+END
+$$;
+CREATE FUNCTION weir._is_token(token text) RETURNS boolean LANGUAGE sql IMMUTABLE SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+  SELECT CASE WHEN _is_token.token ~ '^[0-9]{1,10}[.][0-9]{1,18}[.][0-9]{1,18}$' THEN split_part(_is_token.token, '.', 1)::bigint < 2147483648 ELSE false END
+$$;
+CREATE FUNCTION weir._jobs_on(segment smallint, page bigint) RETURNS TABLE(lane integer, xid xid8, id bigint) LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_indexscan=off SET enable_bitmapscan=off
+AS $$
+#variable_conflict use_column
+BEGIN
+  RETURN QUERY SELECT j.lane, j.xid, j.id FROM weir.job j
+    WHERE j.segment = _jobs_on.segment AND j.ctid >= format('(%s,0)', _jobs_on.page)::tid AND j.ctid < format('(%s,0)', _jobs_on.page + 1)::tid;
+END
+$$;
+CREATE FUNCTION weir._jsonb_of(given text) RETURNS jsonb LANGUAGE plpgsql IMMUTABLE SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+BEGIN
+  RETURN given::jsonb;
+EXCEPTION WHEN untranslatable_character OR invalid_text_representation THEN
+  -- NUL, and halves of surrogate pairs: JSON can escape them, but PostgreSQL's text can't contain them. After an escaped backslash they are no escapes.
+  RETURN regexp_replace(regexp_replace(given,
+    '(?<!\\)((?:\\\\)*)\\u(?:0000|[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F][0-9a-fA-F]{2}))', '\1\\ufffd', 'g'),
+    '(?<!\\u[dD][89abAB][0-9a-fA-F]{2})(?<!\\)((?:\\\\)*)\\u[dD][c-fC-F][0-9a-fA-F]{2}', '\1\\ufffd', 'g')::jsonb;
+END
+$$;
+CREATE FUNCTION weir._keep_failures(worker integer, lanes integer[], seqs bigint[], segments smallint[], ids bigint[], errors text[], outputs text[]) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_mergejoin=off SET enable_hashjoin=off SET jit=off
+AS $$
+#variable_conflict use_column
+BEGIN
+  INSERT INTO weir.failure (id, segment, lane, attempt, max_attempts, enqueued_at, claimed_at, finished_at, worker, kind, args, meta, error, output)
+  SELECT e.id, (SELECT a.last_value FROM weir.active_failure a), e.lane, j.attempt, j.max_attempts, j.enqueued_at, b.claimed_at, clock_timestamp(),
+         _keep_failures.worker, j.kind, j.args, j.meta, left(e.error, 65536), e.output
+  FROM unnest(_keep_failures.lanes, _keep_failures.seqs, _keep_failures.segments, _keep_failures.ids, _keep_failures.errors, _keep_failures.outputs)
+       e(lane, seq, segment, id, error, output)
+  CROSS JOIN LATERAL (SELECT b.* FROM weir.batch b WHERE b.segment = e.segment AND b.lane = e.lane AND b.seq = e.seq LIMIT 1) b
+  CROSS JOIN LATERAL (
+    SELECT j.* FROM weir.job j
+    WHERE j.segment = b.segment AND j.id = e.id AND j.lane IS NOT DISTINCT FROM e.lane  -- so worded to be read by id
+      AND NOT (j.xid < b.from_xid) AND NOT (j.xid > b.to_xid)
+    ORDER BY j.attempt DESC, j.put_off DESC LIMIT 1) j;
+END
+$$;
+CREATE FUNCTION weir._kept_failure(job_id bigint, after integer) RETURNS SETOF weir.failure LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET jit=off
+AS $$
+#variable_conflict use_column
+DECLARE
+  f weir.failure;
+BEGIN
+  -- A row without finished_at says that the job was retried.
+  SELECT k.* INTO f FROM weir.failure k WHERE k.id = _kept_failure.job_id ORDER BY k.attempt DESC, k.finished_at IS NULL LIMIT 1;
+  IF f.finished_at IS NOT NULL AND f.attempt >= _kept_failure.after THEN
+    RETURN NEXT f;
+  END IF;
+END
+$$;
+CREATE FUNCTION weir._last_reclaimed() RETURNS bigint LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET enable_seqscan=off SET enable_sort=off
+AS $$
+  SELECT coalesce((SELECT k.no FROM weir.segment k WHERE k.log = 'job' AND k.event = 'reclaimed' ORDER BY k.no DESC LIMIT 1), 0)
+$$;
+CREATE FUNCTION weir._last_says(worker integer) RETURNS text LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET enable_seqscan=off SET enable_bitmapscan=off
+AS $$
+  SELECT h.says FROM weir.last_word h WHERE h.worker = _last_says.worker ORDER BY h.no DESC LIMIT 1
+$$;
+CREATE FUNCTION weir._later_on(segment smallint, page bigint) RETURNS TABLE(lane integer, run_at timestamp with time zone, id bigint) LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_indexscan=off SET enable_bitmapscan=off
+AS $$
+#variable_conflict use_column
+BEGIN
+  RETURN QUERY SELECT l.lane, l.run_at, l.id FROM weir.later l
+    WHERE l.segment = _later_on.segment AND l.ctid >= format('(%s,0)', _later_on.page)::tid AND l.ctid < format('(%s,0)', _later_on.page + 1)::tid;
+END
+$$;
+CREATE FUNCTION weir._lock_log() RETURNS void LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+BEGIN
+  LOCK TABLE weir.job, weir.batch, weir.result, weir.later, weir.promotion, weir.settled, weir.segment IN ACCESS SHARE MODE;
+  -- A snapshot that is older than the lock sees the tables' old files in the catalog, and nothing of what is in the new ones.
+  IF current_setting('transaction_isolation') IN ('repeatable read', 'serializable')
+     AND EXISTS (SELECT FROM pg_class c WHERE c.relnamespace = 'weir'::regnamespace AND c.relkind = 'r' AND c.relfilenode <> pg_relation_filenode(c.oid)
+                   AND c.relname ~ '^((job|batch|result|later)_[1-4]|promotion|settled|segment)$') THEN
+    RAISE EXCEPTION 'weir: a segment was reclaimed after this transaction took its snapshot, and the snapshot does not show the jobs that were moved'
+      USING ERRCODE = '40001', HINT = 'Run the transaction again, or begin it with ISOLATION LEVEL READ COMMITTED.';
+  END IF;
+END
+$$;
+CREATE FUNCTION weir._login_secret(OUT secret text, OUT iterations integer) RETURNS record LANGUAGE sql STABLE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+  SELECT s.value, coalesce(current_setting('scram_iterations', true)::integer, 4096) FROM weir.setting s WHERE s.name = 'message_login_secret'
+$$;
+CREATE FUNCTION weir._logins() RETURNS TABLE(name text, verifier text, listens text[], notifies text[]) LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+#variable_conflict use_column
+BEGIN
+  RETURN QUERY
+  SELECT a.rolname::text, a.rolpassword,
+         CASE WHEN NOT has_function_privilege(a.oid, f.read, 'EXECUTE') THEN '{}'::text[] ELSE c.listens END,
+         CASE WHEN NOT has_function_privilege(a.oid, f.publish, 'EXECUTE') THEN '{}'::text[] ELSE c.notifies END
+  FROM (SELECT max(p.oid) FILTER (WHERE p.proname = 'read') AS read, max(p.oid) FILTER (WHERE p.proname = 'publish') AS publish
+        FROM pg_proc p WHERE p.pronamespace = 'weir'::regnamespace) f
+  CROSS JOIN pg_authid a LEFT JOIN weir.role_channel c ON c.role = a.rolname
+  WHERE a.rolcanlogin AND coalesce(a.rolvaliduntil > clock_timestamp(), true) AND a.rolpassword LIKE 'SCRAM-SHA-256$%'
+    AND has_database_privilege(a.oid, current_database(), 'CONNECT')
+    AND NOT EXISTS (SELECT FROM pg_roles s WHERE (s.rolsuper OR s.rolreplication) AND pg_has_role(a.oid, s.oid, 'MEMBER'));
+EXCEPTION WHEN insufficient_privilege THEN
+  RAISE EXCEPTION 'weir: the owner of the schema weir may not read pg_authid, so roles'' passwords can''t be checked'
+    USING ERRCODE = '42501', HINT = 'Pass hubs a users file; or have a superuser run: GRANT SELECT ON pg_catalog.pg_authid TO ' || quote_ident(current_user) || '.';
+END
+$$;
+CREATE FUNCTION weir._named_by(tokens text[], OUT lanes integer[], OUT seqs bigint[], OUT ids bigint[]) RETURNS record LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+DECLARE
+  invalid text;
+BEGIN
+  SELECT t INTO invalid FROM unnest(_named_by.tokens) t WHERE NOT weir._is_token(t) LIMIT 1;
+  IF FOUND THEN
+    RAISE EXCEPTION 'weir: % is not a token', quote_literal(left(invalid, 100)) USING ERRCODE = '22023', HINT = 'Pass tokens unchanged, as weir.take returned them.';
+  END IF;
+  SELECT coalesce(array_agg(split_part(t, '.', 1)::integer ORDER BY nr), '{}'), coalesce(array_agg(split_part(t, '.', 2)::bigint ORDER BY nr), '{}'),
+         coalesce(array_agg(split_part(t, '.', 3)::bigint ORDER BY nr), '{}')
+    INTO lanes, seqs, ids
+  FROM unnest(_named_by.tokens) WITH ORDINALITY u(t, nr);
+END
+$$;
+CREATE FUNCTION weir._next_available(lanes integer[], after jsonb, most integer) RETURNS TABLE(id bigint, ended_at timestamp with time zone, key jsonb, cost integer) LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET enable_seqscan=off
+AS $$
+#variable_conflict use_column
+DECLARE
+  bound    CONSTANT integer := 500;  -- lanes in a group
+  step     CONSTANT integer := 20;
+  no_end   CONSTANT bigint := 9223372036854775807;
+  v        record := weir._in_progress();
+  -- A group contains the lanes between two places in the order of priority, then queue: place = priority << 32 | queue id.
+  from_    bigint := coalesce((after->>0)::bigint, 0);
+  upto     bigint := (after->>1)::bigint;  -- NULL: a new group
+  first    integer := coalesce((after->>2)::integer, from_ >> 32);  -- priority
+  at_xid   xid8 := coalesce((after->>3)::xid8, '0');
+  at_id    bigint := coalesce((after->>4)::bigint, 0);
+  upto_xid xid8;
+  upto_id  bigint;
+  s        weir.survey;
+  places   bigint[];
+  head     record;
+  shown    integer := 0;
+  n        integer := 0;
+  found    integer;
+BEGIN
+  IF lanes IS NULL THEN
+    s := weir._surveyed();
+    lanes := s.waiting;
+  END IF;
+  -- The end of a group is fixed when it begins, so that no lane moves to another group when others become idle or busy.
+  places := ARRAY(
+    SELECT k.place FROM (
+      SELECT (l % 4)::bigint << 32 | l / 4 AS place FROM unnest(_next_available.lanes) l
+      UNION ALL
+      SELECT q.place FROM generate_series(from_ >> 32, 3) p CROSS JOIN LATERAL (
+        SELECT p << 32 | q.id AS place FROM weir.queue q
+        WHERE q.id > s.upto AND q.id >= CASE WHEN p = from_ >> 32 THEN from_ & 4294967295 ELSE 0 END
+        ORDER BY q.id LIMIT CASE WHEN upto IS NULL THEN bound + 1 END) q) k
+    WHERE k.place BETWEEN from_ AND coalesce(upto, no_end)
+    ORDER BY k.place LIMIT CASE WHEN upto IS NULL THEN bound + 1 END);
+  IF places = '{}' AND upto IS NULL THEN
+    RETURN;
+  ELSIF upto IS NULL THEN
+    upto := coalesce(places[bound + 1] - 1, no_end);
+    places := places[1:bound];
+  END IF;
+
+  -- No other lane has a job on the page.
+  SELECT array_agg(h.lane) AS lanes, array_agg(h.xid) AS xids, array_agg(h.id) AS ids INTO head
+  FROM (
+    SELECT l.lane, w.xid, w.id
+    FROM unnest(places) p(place) CROSS JOIN LATERAL (SELECT ((p.place & 4294967295) * 4 + (p.place >> 32))::integer AS lane) l
+    CROSS JOIN LATERAL weir._waiting(l.lane, v.running, v.top, CASE WHEN l.lane % 4 = first THEN at_xid ELSE '0' END, CASE WHEN l.lane % 4 = first THEN at_id ELSE 0 END, 1) w
+    WHERE l.lane % 4 >= first
+    ORDER BY l.lane % 4, w.xid, w.id LIMIT most + 1) h;
+  key := jsonb_build_array(from_, upto, first, at_xid::text, at_id);
+  cost := 12 * cardinality(places);
+  RETURN NEXT;
+  WHILE shown < most AND n < coalesce(cardinality(head.lanes), 0) LOOP
+    -- A few lanes at a time, up to the first job of the next lane.
+    n := n + step;
+    upto_xid := coalesce(head.xids[n + 1], '18446744073709551615');
+    upto_id := coalesce(head.ids[n + 1] - 1, no_end);
+    RETURN QUERY
+    SELECT CASE WHEN NOT EXISTS (SELECT FROM weir.cancellation c WHERE c.id = r.id) THEN r.id END,  -- cancelled jobs stay in the log until they are claimed
+           NULL::timestamptz, jsonb_build_array(from_, upto, r.priority, r.xid::text, r.id), CASE r.nr WHEN 1 THEN 12 * n + r.rows ELSE 1 END::integer
+    FROM (
+      SELECT l.lane % 4 AS priority, w.xid, w.id, count(*) OVER () AS rows, row_number() OVER (ORDER BY l.lane % 4, w.xid, w.id) AS nr
+      FROM unnest(head.lanes[1:n]) l(lane)
+      CROSS JOIN LATERAL weir._waiting(l.lane, v.running, v.top, CASE WHEN l.lane % 4 = first THEN at_xid ELSE '0' END, CASE WHEN l.lane % 4 = first THEN at_id ELSE 0 END,
+        most - shown, CASE WHEN l.lane % 4 = head.lanes[n + 1] % 4 THEN upto_xid ELSE '18446744073709551615' END, CASE WHEN l.lane % 4 = head.lanes[n + 1] % 4 THEN upto_id ELSE no_end END) w
+      WHERE l.lane % 4 >= first) r
+    WHERE r.nr <= most - shown ORDER BY r.nr;
+    GET DIAGNOSTICS found = ROW_COUNT;
+    shown := shown + found;
+    first := head.lanes[n + 1] % 4;
+    at_xid := upto_xid;
+    at_id := upto_id;
+  END LOOP;
+  IF shown < most THEN
+    key := jsonb_build_array(CASE WHEN upto < no_end THEN upto + 1 ELSE no_end END, NULL, NULL, NULL, NULL);
+    cost := 1;
+    RETURN NEXT;
+  END IF;
+END
+$$;
+CREATE FUNCTION weir._next_cancelled(lanes integer[], after jsonb, most integer) RETURNS TABLE(id bigint, ended_at timestamp with time zone, key jsonb) LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off
+AS $$
+#variable_conflict use_column
+DECLARE
+  shown   integer := 0;
+  at_time timestamptz;
+  at_id   bigint;
+BEGIN
+  IF after IS NULL OR jsonb_typeof(after) = 'number' THEN
+    RETURN QUERY
+    SELECT CASE WHEN _next_cancelled.lanes IS NULL OR EXISTS (SELECT FROM (  -- all rows of a job belong to one queue
+                       (SELECT j.lane FROM weir.job j WHERE j.id = c.id LIMIT 1) UNION ALL (SELECT l.lane FROM weir.later l WHERE l.id = c.id LIMIT 1)) k
+                     WHERE k.lane = ANY (_next_cancelled.lanes)) THEN c.id END,
+           NULL::timestamptz, to_jsonb(c.id)
+    FROM weir.cancellation c WHERE c.id < coalesce(after::bigint, 9223372036854775807) ORDER BY c.id DESC LIMIT most;
+    GET DIAGNOSTICS shown = ROW_COUNT;
+    IF shown = most THEN
+      RETURN;
+    END IF;
+    after := '["infinity", 0]';
+  END IF;
+  at_time := (after->>0)::timestamptz;
+  at_id := (after->>1)::bigint;
+  RETURN QUERY
+  SELECT CASE WHEN (_next_cancelled.lanes IS NULL OR r.lane = ANY (_next_cancelled.lanes)) AND NOT EXISTS (SELECT FROM weir.cancellation c WHERE c.id = i.id) THEN i.id END,
+         r.finished_at, jsonb_build_array(r.finished_at, i.id)
+  FROM weir.result r CROSS JOIN LATERAL unnest(r.ids) i(id)
+  WHERE r.outcome = 'cancelled' AND r.finished_at <= at_time AND (r.finished_at, i.id) < (at_time, at_id)
+  ORDER BY r.finished_at DESC, i.id DESC LIMIT most - shown;
+END
+$$;
+CREATE FUNCTION weir._next_completed(lanes integer[], after jsonb, most integer) RETURNS TABLE(id bigint, ended_at timestamp with time zone, key jsonb) LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+#variable_conflict use_column
+DECLARE
+  last_id  CONSTANT bigint := 9223372036854775807;
+  size     bigint := current_setting('block_size')::bigint;
+  r        record;
+BEGIN
+  key := after;
+  IF lanes IS NOT NULL THEN
+    key := coalesce(key, '{}');
+    FOR r IN
+      SELECT k.*, min(k.finished_at) OVER (PARTITION BY k.lane ORDER BY k.place DESC, k.id DESC ROWS UNBOUNDED PRECEDING) AS at  -- each lane keeps its order
+      FROM unnest(_next_completed.lanes) l(lane)
+      CROSS JOIN LATERAL (SELECT l.lane, e.* FROM weir._results_of(l.lane, coalesce((after->l.lane::text->>0)::bigint, last_id), coalesce((after->l.lane::text->>1)::bigint, last_id), most) e) k
+      ORDER BY at DESC, k.lane, k.place DESC, k.id DESC LIMIT most
+    LOOP
+      id := CASE WHEN r.is_end THEN r.id END;
+      ended_at := r.finished_at;
+      key := key || jsonb_build_object(r.lane::text, jsonb_build_array(r.place, r.id));
+      RETURN NEXT;
+    END LOOP;
+    RETURN;
+  END IF;
+  -- Results appended from now on are newer than all that are shown, and a segment that has been reclaimed holds none of its earlier results.
+  key := coalesce(key, (SELECT jsonb_object_agg(s::text, jsonb_build_array((pg_relation_size('weir.result_' || s) / size) * 65536, 0, weir._times_reclaimed(s))) FROM generate_series(1, 4) s));
+  FOR r IN
+    SELECT k.*, min(k.finished_at) OVER (PARTITION BY k.segment ORDER BY k.place DESC, k.id DESC ROWS UNBOUNDED PRECEDING) AS at
+    FROM generate_series(1, 4) s(segment)
+    CROSS JOIN LATERAL (
+      SELECT s.segment, e.* FROM weir._results_in(s.segment, (key->s.segment::text->>0)::bigint, (key->s.segment::text->>1)::bigint, most) e
+      WHERE (key->s.segment::text->>2)::bigint = weir._times_reclaimed(s.segment)) k
+    ORDER BY at DESC, k.segment, k.place DESC, k.id DESC LIMIT most
+  LOOP
+    id := CASE WHEN r.is_end THEN r.id END;
+    ended_at := r.finished_at;
+    key := key || jsonb_build_object(r.segment::text, jsonb_build_array(r.place, r.id, key->r.segment::text->2));
+    RETURN NEXT;
+  END LOOP;
+END
+$$;
+CREATE FUNCTION weir._next_failed(lanes integer[], after jsonb, most integer) RETURNS TABLE(id bigint, ended_at timestamp with time zone, key jsonb) LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET cursor_tuple_fraction=0.001
+AS $$
+#variable_conflict use_column
+DECLARE
+  at_time timestamptz := coalesce((after->>0)::timestamptz, 'infinity');
+  at_id   bigint := coalesce((after->>1)::bigint, 9223372036854775807);
+BEGIN
+  RETURN QUERY
+  -- A job that has failed again since is listed under its later failure.
+  SELECT CASE WHEN (_next_failed.lanes IS NULL OR f.lane = ANY (_next_failed.lanes))
+                AND NOT EXISTS (SELECT FROM weir.failure k WHERE k.id = f.id AND k.attempt > f.attempt) THEN f.id END, NULL::timestamptz, jsonb_build_array(f.finished_at, f.id)
+  FROM weir.failure f
+  WHERE f.finished_at <= at_time AND (f.finished_at, f.id) < (at_time, at_id)
+  ORDER BY f.finished_at DESC, f.id DESC LIMIT most;
+END
+$$;
+CREATE FUNCTION weir._next_later(lanes integer[], after jsonb, most integer) RETURNS TABLE(id bigint, ended_at timestamp with time zone, key jsonb) LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET cursor_tuple_fraction=0.001
+AS $$
+#variable_conflict use_column
+DECLARE
+  c      weir.promotion;
+  at_due timestamptz := (after->>0)::timestamptz;
+  at_id  bigint := (after->>1)::bigint;
+BEGIN
+  SELECT p.* INTO c FROM weir.promotion p ORDER BY p.seq DESC LIMIT 1;
+  IF at_due IS NULL OR (c.due, c.due_id) > (at_due, at_id) THEN
+    at_due := c.due;
+    at_id := c.due_id;
+  END IF;
+  IF lanes IS NULL THEN
+    RETURN QUERY
+    SELECT CASE WHEN NOT EXISTS (SELECT FROM weir.cancellation k WHERE k.id = l.id) THEN l.id END, NULL::timestamptz, jsonb_build_array(l.run_at, l.id)
+    FROM weir.later l WHERE (l.run_at, l.id) > (at_due, at_id) AND (c.ahead_due IS NULL OR NOT weir._was_ahead(c, l.run_at, l.id, l.xid))
+    ORDER BY l.run_at, l.id LIMIT most;
+  ELSE
+    RETURN QUERY
+    SELECT CASE WHEN NOT EXISTS (SELECT FROM weir.cancellation k WHERE k.id = j.id) THEN j.id END, NULL::timestamptz, jsonb_build_array(j.run_at, j.id)
+    FROM unnest(_next_later.lanes) n(lane) CROSS JOIN LATERAL (
+      SELECT l.id, l.run_at FROM weir.later l
+      WHERE l.lane = n.lane AND (l.run_at, l.id) > (at_due, at_id) AND (c.ahead_due IS NULL OR NOT weir._was_ahead(c, l.run_at, l.id, l.xid))
+      ORDER BY l.run_at, l.id LIMIT most) j
+    ORDER BY j.run_at, j.id LIMIT most;
+  END IF;
+END
+$$;
+CREATE FUNCTION weir._next_running(lanes integer[], after jsonb, most integer) RETURNS TABLE(id bigint, ended_at timestamp with time zone, key jsonb, cost integer) LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+#variable_conflict use_column
+DECLARE
+  workers integer[] := weir._holders();
+  batches integer := greatest(20, 2500 / greatest(cardinality(workers), 1));  -- of each worker
+  at_no   bigint := coalesce((after->>0)::bigint, 9223372036854775807);
+  at_id   bigint := coalesce((after->>1)::bigint, 9223372036854775807);
+BEGIN
+  RETURN QUERY
+  WITH held AS MATERIALIZED (
+    SELECT h.* FROM weir._in_hand(workers, at_no, batches) h
+  ), reached AS MATERIALIZED (  -- older batches of a worker with more have not been read
+    SELECT max(h.no) AS no FROM held h WHERE h.is_last
+  )
+  SELECT k.id, NULL::timestamptz, jsonb_build_array(k.no, coalesce(k.id, 0)),
+         CASE row_number() OVER (ORDER BY k.no DESC, k.id DESC NULLS LAST) WHEN 1 THEN batches * cardinality(workers) ELSE 1 END
+  FROM (
+    SELECT i.id, h.no FROM reached r CROSS JOIN held h CROSS JOIN LATERAL unnest(h.ids) i(id)
+    WHERE h.no >= coalesce(r.no, 0) AND (h.no, i.id) < (at_no, at_id) AND (_next_running.lanes IS NULL OR h.lane = ANY (_next_running.lanes))
+    UNION ALL
+    SELECT NULL, r.no FROM reached r WHERE r.no IS NOT NULL) k
+  ORDER BY k.no DESC, k.id DESC NULLS LAST LIMIT most;
+END
+$$;
+CREATE FUNCTION weir._next_try(backoff interval, backoff_limit interval, tries integer) RETURNS timestamp with time zone LANGUAGE sql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+  SELECT now() + least(_next_try.backoff_limit, _next_try.backoff * power(2, least(_next_try.tries, 32) - 1)) * (0.75 + random() / 2)
+$$;
+CREATE FUNCTION weir._next(state text, lanes integer[], after jsonb, most integer) RETURNS TABLE(id bigint, ended_at timestamp with time zone, key jsonb, cost integer) LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+BEGIN
+  CASE _next.state
+    WHEN 'available' THEN RETURN QUERY SELECT n.* FROM weir._next_available(_next.lanes, _next.after, _next.most) n;
+    WHEN 'running' THEN RETURN QUERY SELECT n.* FROM weir._next_running(_next.lanes, _next.after, _next.most) n;
+    WHEN 'scheduled' THEN RETURN QUERY SELECT n.*, 1 FROM weir._next_later(_next.lanes, _next.after, _next.most) n;
+    WHEN 'completed' THEN RETURN QUERY SELECT n.*, 1 FROM weir._next_completed(_next.lanes, _next.after, _next.most) n;
+    WHEN 'failed' THEN RETURN QUERY SELECT n.*, 1 FROM weir._next_failed(_next.lanes, _next.after, _next.most) n;
+    WHEN 'cancelled' THEN RETURN QUERY SELECT n.*, CASE WHEN _next.lanes IS NULL THEN 1 ELSE 10 END FROM weir._next_cancelled(_next.lanes, _next.after, _next.most) n;
+  END CASE;
+END
+$$;
+CREATE FUNCTION weir._note_word(worker integer, says text, running integer) RETURNS void LANGUAGE sql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+  INSERT INTO weir.last_word (ring, worker, at, watched, says, running)
+  VALUES ((pg_sequence_last_value('weir.watched') / 300000 % 3)::smallint, _note_word.worker, clock_timestamp(),
+          pg_sequence_last_value('weir.watched'), _note_word.says, _note_word.running)
+$$;
+CREATE FUNCTION weir._pause_among(queues text[]) RETURNS double precision LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+  SELECT 0.01 * greatest(count(*), 1)
+  FROM (SELECT FROM weir.worker w
+        WHERE NOT w.fenced AND w.queues && _pause_among.queues AND NOT EXISTS (SELECT FROM weir.worker f WHERE f.id = w.id AND f.fenced)
+        LIMIT 10) w
+$$;
+CREATE FUNCTION weir._prepared_for(worker integer) RETURNS text LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+  SELECT format('the prepared transaction %L of %s holds its locks: end it by COMMIT PREPARED or ROLLBACK PREPARED', x.gid, x.owner)
+  FROM pg_locks l
+  JOIN pg_locks t ON t.locktype = 'transactionid' AND t.pid IS NULL AND t.virtualtransaction = l.virtualtransaction
+  JOIN pg_prepared_xacts x ON x.transaction = t.transactionid AND x.database = current_database()
+  WHERE l.locktype = 'advisory' AND l.pid IS NULL AND l.objsubid = 2 AND l.granted AND l.objid::bigint = _prepared_for.worker
+    AND l.classid IN (1464158548, 1464158552, 1464158555) AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
+  ORDER BY x.prepared LIMIT 1
+$$;
+CREATE FUNCTION weir._promote(max_rows integer DEFAULT 2000, upto timestamp with time zone DEFAULT NULL::timestamp with time zone, OUT promoted integer, OUT next_due timestamp with time zone) RETURNS record LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_sort=off
+AS $$
+#variable_conflict use_column
+DECLARE
+  c       weir.promotion;
+  at_time timestamptz;
+  at_now  timestamptz;
+  is_new  boolean;
+  is_due  boolean;
+  is_held boolean;
+  quota   integer := _promote.max_rows;
+BEGIN
+  _promote.promoted := 0;
+  PERFORM weir._check_isolation('promote'), weir._hold_briefly();
+  IF _promote.max_rows IS NULL OR _promote.max_rows NOT BETWEEN 1 AND 100000 THEN
+    RAISE EXCEPTION 'weir: promote needs a limit of 1 to 100000 jobs, got %', _promote.max_rows USING ERRCODE = '22023';
+  ELSIF NOT isfinite(_promote.upto) THEN
+    RAISE EXCEPTION 'weir: promote needs a finite time, got %', _promote.upto USING ERRCODE = '22023';
+  ELSIF pg_current_xact_id_if_assigned() IS NOT NULL THEN
+    -- It would see its own jobs, and promote them a second time.
+    RAISE EXCEPTION 'weir: promote needs a transaction of its own, and this one has written' USING ERRCODE = 'WR004', HINT = 'Call it in autocommit.';
+  ELSIF NOT pg_try_advisory_xact_lock(1464158547, 2) THEN
+    RETURN;
+  END IF;
+  PERFORM weir._check_cluster();
+  PERFORM set_config('synchronous_commit', 'off', true);  -- a lost promotion is repeated, because its cursor is lost with it
+  SELECT p.* INTO c FROM weir.promotion p ORDER BY p.seq DESC LIMIT 1;
+  at_time := greatest(clock_timestamp(), _promote.upto);
+  -- One call adds up to two cursors: that of a clock that has stepped back, and upto. If that happens again and again, some jobs are promoted early,
+  -- so that the list of cursors stays short: either no older cursor is added, or upto reaches the nearest one.
+  IF cardinality(c.ahead_due) > 14 THEN
+    at_time := greatest(at_time, c.due);
+    IF _promote.upto >= at_time THEN
+      at_time := coalesce((SELECT min(a) FROM unnest(c.ahead_due) a WHERE a >= at_time), at_time);
+    END IF;
+    quota := NULL;
+  END IF;
+
+  WITH s AS MATERIALIZED (SELECT pg_current_snapshot() AS snapshot),
+  ended AS MATERIALIZED (SELECT e.low, e.high FROM s CROSS JOIN LATERAL weir._ended_since(c.snapshot, s.snapshot) e)
+  SELECT EXISTS (SELECT FROM ended e CROSS JOIN LATERAL (SELECT FROM weir.later l WHERE l.xid >= e.low AND l.xid < e.high LIMIT 1) l),
+         EXISTS (SELECT FROM weir.later l WHERE (l.run_at, l.id) > (c.due, c.due_id) AND l.run_at <= at_time),
+         pg_snapshot_xmin(s.snapshot) < pg_snapshot_xmax(s.snapshot) OR age(pg_snapshot_xmax(s.snapshot)::xid) > 0
+    INTO is_new, is_due, is_held FROM s;
+  -- If nothing is new and nothing is due, nothing is written. However, every poll scans due rows of transactions in progress until the
+  -- point is past them, so the point still advances every few seconds.
+  IF is_new OR is_due OR is_held AND c.due < at_time - interval '2 seconds' THEN
+    PERFORM pg_current_xact_id();
+    PERFORM nextval('weir.job_id');  -- wakes idle workers
+    WITH s AS MATERIALIZED (SELECT pg_current_snapshot() AS snapshot),
+    ended AS MATERIALIZED (SELECT e.low, e.high FROM s CROSS JOIN LATERAL weir._ended_since(c.snapshot, s.snapshot) e),
+    late AS MATERIALIZED (
+      SELECT l.* FROM ended e CROSS JOIN LATERAL (SELECT l.* FROM weir.later l WHERE l.xid >= e.low AND l.xid < e.high OFFSET 0) l  -- read by xid
+      WHERE NOT ((l.run_at, l.id) > (c.due, c.due_id)) AND l.run_at <= at_time
+    ), fresh AS MATERIALIZED (
+      SELECT l.* FROM weir.later l WHERE (l.run_at, l.id) > (c.due, c.due_id) AND l.run_at <= at_time
+        AND (c.ahead_due IS NULL OR NOT weir._was_ahead(c, l.run_at, l.id, l.xid))
+      ORDER BY l.run_at, l.id LIMIT quota
+    ), due AS MATERIALIZED (
+      SELECT d.* FROM (SELECT l.* FROM late l UNION ALL SELECT f.* FROM fresh f) d ORDER BY d.run_at, d.id LIMIT quota
+    ), logged AS (
+      INSERT INTO weir.job (id, xid, enqueued_at, ready_at, lane, attempt, max_attempts, put_off, segment, kind, args, meta)
+      SELECT d.id, pg_current_xact_id(), d.enqueued_at, d.run_at, d.lane, d.attempt, d.max_attempts, d.put_off,
+             (SELECT a.last_value FROM weir.active_job a), d.kind, d.args, d.meta
+      FROM due d
+      RETURNING 1
+    ), reached AS (
+      -- Below the limit, everything up to now is promoted.
+      SELECT CASE WHEN r.n = quota THEN r.dues[r.n] ELSE at_time END AS due,
+             CASE WHEN r.n = quota THEN r.ids[r.n] ELSE 9223372036854775807 END AS due_id
+      FROM (SELECT count(*)::integer AS n, array_agg(d.run_at) AS dues, array_agg(d.id) AS ids FROM due d) r
+    ), moved AS (
+      INSERT INTO weir.promotion (seq, due, due_id, snapshot, ahead_due, ahead_id, ahead_snapshot)
+      SELECT c.seq + 1, r.due, r.due_id, s.snapshot, a.dues, a.ids, a.snapshots
+      FROM s, reached r CROSS JOIN LATERAL (
+        SELECT array_agg(a.due) AS dues, array_agg(a.id) AS ids, array_agg(a.snapshot) AS snapshots
+        FROM (SELECT * FROM unnest(c.ahead_due, c.ahead_id, c.ahead_snapshot) UNION ALL SELECT c.due, c.due_id, c.snapshot) a(due, id, snapshot)
+        WHERE (a.due, a.id) > (r.due, r.due_id)) a
+      RETURNING due, due_id, ahead_due, ahead_id, ahead_snapshot
+    )
+    SELECT (SELECT count(*) FROM logged), m.due, m.due_id, m.ahead_due, m.ahead_id, m.ahead_snapshot
+      INTO _promote.promoted, c.due, c.due_id, c.ahead_due, c.ahead_id, c.ahead_snapshot FROM moved m;
+    at_now := clock_timestamp();  -- read once: rows between two readings would be skipped
+    IF _promote.upto IS NOT NULL AND c.due > at_now THEN  -- back to now: rows that are added from here on wait for their time
+      INSERT INTO weir.promotion (seq, due, due_id, snapshot, ahead_due, ahead_id, ahead_snapshot)
+      SELECT p.seq + 1, at_now, 9223372036854775807, p.snapshot, p.due || p.ahead_due, p.due_id || p.ahead_id, p.snapshot || p.ahead_snapshot
+      FROM weir.promotion p WHERE p.seq = c.seq + 1
+      RETURNING due, due_id, ahead_due, ahead_id, ahead_snapshot INTO c.due, c.due_id, c.ahead_due, c.ahead_id, c.ahead_snapshot;
+    END IF;
+  END IF;
+  SELECT l.run_at INTO _promote.next_due FROM weir.later l
+  WHERE (l.run_at, l.id) > (c.due, c.due_id) AND l.run_at <= at_time + interval '10 seconds'  -- doesn't scan all rows of transactions in progress
+    AND (c.ahead_due IS NULL OR NOT weir._was_ahead(c, l.run_at, l.id, l.xid))
+  ORDER BY l.run_at, l.id LIMIT 1;
+END
+$$;
+CREATE FUNCTION weir._publish_drafts(channels text[], payloads bytea[], binaries boolean[], cuts boolean DEFAULT false, OUT tick bigint, OUT epoch bigint, OUT prior bigint, OUT at timestamp with time zone) RETURNS record LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=auto
+AS $$
+#variable_conflict use_variable
+DECLARE
+  max_running CONSTANT bigint := 1000;
+  this_xid    xid8;
+  active      integer;
+  n           integer;
+  size        bigint := 0;
+  draft       bytea;
+  made        record;
+BEGIN
+  PERFORM weir._check_message(m.channel, octet_length(m.payload)) FROM unnest(channels, payloads) m(channel, payload)
+  WHERE m.channel IS NULL OR m.channel = '' OR octet_length(m.channel) > 255 OR octet_length(m.payload) > 8000
+     OR current_setting('weir.cut', true) <> '';
+  IF cuts AND pg_current_xact_id_if_assigned() IS NOT NULL THEN
+    RAISE EXCEPTION 'weir: publish_drafts with cuts needs a transaction of its own, and this one has written' USING ERRCODE = 'WR004', HINT = 'Call it in autocommit.';
+  END IF;
+  this_xid := pg_current_xact_id();
+  active := pg_sequence_last_value('weir.active_message');
+  INSERT INTO weir.message (id, xid, segment, is_binary, keep, channel, payload)
+  SELECT nextval('weir.message_id'), this_xid, active, m.is_binary, true, m.channel, m.payload
+  FROM unnest(channels, payloads, binaries) WITH ORDINALITY m(channel, payload, is_binary, place) ORDER BY m.place;
+  GET DIAGNOSTICS n = ROW_COUNT;
+  -- A tick that is cut here costs no commit of its own, and no hub has to poll for the messages first. Its snapshot lists earlier
+  -- transactions that have not ended: if there are very many, including subtransactions, it is left to a later call.
+  IF cuts AND current_setting('transaction_isolation') = 'read committed'
+     AND this_xid::text::bigint - pg_snapshot_xmax(pg_current_snapshot())::text::bigint < max_running AND pg_try_advisory_xact_lock(1464158547, 4) THEN
+    FOREACH draft IN ARRAY payloads LOOP
+      size := size + octet_length(draft);
+    END LOOP;
+    made := weir._cut(own_count => n, own_size => size, own_segment => active);
+    IF made.count = n AND pg_visible_in_snapshot(this_xid, made.snapshot) THEN
+      tick := made.seq;
+      epoch := made.epoch;
+      prior := made.prior;
+      at := made.at;
+    END IF;
+  END IF;
+END
+$$;
+CREATE FUNCTION weir._queue_id(name text) RETURNS integer LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=auto
+AS $$
+DECLARE
+  found_id integer;
+BEGIN
+  SELECT min(q.id) INTO found_id FROM weir.queue q WHERE q.name = _queue_id.name;
+  IF found_id IS NULL THEN
+    -- Names are not unique, on purpose: with a unique index, the second transaction that uses a
+    -- new name would wait for the first to commit.
+    INSERT INTO weir.queue (name) VALUES (_queue_id.name) RETURNING id INTO found_id;
+    PERFORM nextval('weir.control');
+  END IF;
+  RETURN found_id;
+END
+$$;
+CREATE FUNCTION weir._read_job(job_id bigint, ends integer) RETURNS SETOF weir.job_info LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off
+AS $$
+#variable_conflict use_column
+DECLARE
+  look weir.job_info;
+  c    weir.promotion;
+  j    weir.job;    -- a row of the log, from the newest backwards
+  l    weir.later;  -- the row that waits for its time
+  a    record;      -- the newer one of these
+  e    record;
+  f    weir.failure;
+  read integer := 0;
+BEGIN
+  look.errors := '[]';
+  look.cancel_requested := EXISTS (SELECT FROM weir.cancellation k WHERE k.id = job_id);
+  SELECT p.* INTO c FROM weir.promotion p ORDER BY p.seq DESC LIMIT 1;
+  SELECT k.* INTO j FROM weir.job k WHERE k.id = job_id ORDER BY k.attempt DESC, k.put_off DESC LIMIT 1;
+  -- A row of later is promoted before the job can be put off again, so only the newest one may still wait.
+  SELECT k.* INTO l FROM (SELECT n.* FROM weir.later n WHERE n.id = job_id ORDER BY n.attempt DESC, n.put_off DESC LIMIT 1) k
+  WHERE ((k.run_at, k.id) > (c.due, c.due_id) OR NOT pg_visible_in_snapshot(k.xid, c.snapshot))
+    AND (c.ahead_due IS NULL OR NOT weir._was_ahead(c, k.run_at, k.id, k.xid));
+  IF l.id IS NOT NULL AND (j.id IS NULL OR (l.attempt, l.put_off) >= (j.attempt, j.put_off)) THEN
+    a := l;
+    look.run_at := l.run_at;
+    look.state := CASE WHEN look.cancel_requested THEN 'cancelled' ELSE 'scheduled' END;
+  ELSE
+    a := j;
+  END IF;
+  IF a.id IS NOT NULL THEN
+    -- Out of TOAST now (|| '{}'): the caller releases the table, which may then be truncated.
+    look.id := a.id; look.kind := a.kind; look.args := a.args || '{}'; look.meta := a.meta || '{}'; look.enqueued_at := a.enqueued_at;
+    look.attempt := a.attempt; look.max_attempts := a.max_attempts; look.priority := a.lane % 4 + 1;
+    look.queue := (SELECT q.name FROM weir.queue q WHERE q.id = a.lane / 4);
+  END IF;
+  WHILE j.id IS NOT NULL LOOP
+    e := weir._end_of(j);
+    IF look.state IS NULL THEN
+      look.state := CASE WHEN e.outcome IS NOT NULL THEN e.outcome::text WHEN e.claimed_at IS NOT NULL THEN 'running'
+                         WHEN look.cancel_requested THEN 'cancelled' ELSE 'available' END;
+      look.claimed_at := e.claimed_at; look.worker := e.worker; look.finished_at := e.finished_at; look.output := e.output;
+    END IF;
+    IF e.outcome IS NOT NULL THEN
+      look.error := CASE WHEN read = 0 THEN e.error ELSE look.error END;
+      IF e.error IS NOT NULL THEN
+        look.errors := jsonb_build_array(jsonb_build_object('attempt', j.attempt, 'at', e.finished_at, 'outcome', e.outcome, 'error', e.error)) || look.errors;
+      END IF;
+      read := read + 1;
+      EXIT WHEN read = ends;
+    END IF;
+    -- How often an attempt was put off is unbounded: of each earlier attempt only the last row is read.
+    SELECT k.* INTO j FROM weir.job k
+    WHERE k.id = job_id AND (k.attempt, k.put_off) < (j.attempt, CASE WHEN e.outcome IS NULL THEN j.put_off ELSE 0 END)
+    ORDER BY k.attempt DESC, k.put_off DESC LIMIT 1;
+  END LOOP;
+  IF look.state = 'failed' AND EXISTS (SELECT FROM weir.failure k WHERE k.id = job_id AND k.attempt > look.attempt AND k.finished_at IS NULL) THEN
+    look := NULL;  -- it was retried, and what followed was reclaimed with its segment; a kept failure may say how it ended
+    look.errors := '[]';
+  END IF;
+  IF look.id IS NULL OR look.state IN ('retried', 'snoozed', 'released', 'lost') THEN  -- what followed was reclaimed with its segment
+    SELECT k.* INTO f FROM weir._kept_failure(job_id, coalesce(look.attempt, 0)) k;
+    IF FOUND THEN
+      look.id := f.id; look.kind := f.kind; look.args := f.args || '{}'; look.meta := f.meta || '{}'; look.enqueued_at := f.enqueued_at;
+      look.attempt := f.attempt; look.max_attempts := f.max_attempts; look.run_at := NULL; look.priority := f.lane % 4 + 1;
+      look.queue := (SELECT q.name FROM weir.queue q WHERE q.id = f.lane / 4);
+      look.state := 'failed'; look.claimed_at := f.claimed_at; look.finished_at := f.finished_at; look.worker := f.worker;
+      look.output := f.output || ''; look.error := f.error || '';
+      IF f.error IS NOT NULL THEN
+        look.errors := look.errors || jsonb_build_object('attempt', f.attempt, 'at', f.finished_at, 'outcome', 'failed', 'error', f.error);
+      END IF;
+    END IF;
+  END IF;
+  IF look.id IS NOT NULL THEN
+    RETURN NEXT look;
+  END IF;
+END
+$$;
+CREATE FUNCTION weir._read_page(states text[], queue text, kinds text[], meta jsonb, after text, most integer, OUT jobs weir.job_info[], OUT next text) RETURNS record LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off
+AS $$
+#variable_conflict use_column
+DECLARE
+  every  CONSTANT text[] := ARRAY['available', 'running', 'scheduled', 'completed', 'failed', 'cancelled'];
+  bound  CONSTANT integer := 10000;  -- of a page's effort: 1 for a row or a batch, 12 for a lane, 10 for a job that is compared, 50 for one that is read in vain
+  effort integer := 0;
+  lanes  integer[];
+  wrong  text;
+  at     jsonb;   -- where the previous page stopped: the state's number in the list, the key, and the seal
+  nr     integer := 1;
+  key    jsonb;
+  got    integer;
+  r      record;
+  look   weir.job_info;
+BEGIN
+  IF most IS NULL OR most NOT BETWEEN 1 AND 1000 THEN
+    RAISE EXCEPTION 'weir: a page has 1 to 1000 jobs, got %', coalesce(most::text, 'null') USING ERRCODE = '22023', HINT = 'Read more pages.';
+  END IF;
+  SELECT s INTO wrong FROM unnest(states) s WHERE s IS NULL OR s <> ALL (every) LIMIT 1;
+  IF FOUND THEN
+    RAISE EXCEPTION 'weir: unknown state %', coalesce(left(wrong, 100), 'null')
+      USING ERRCODE = '22023', HINT = 'States are available, running, scheduled, completed, failed and cancelled.';
+  ELSIF cardinality(states) > 6 THEN
+    RAISE EXCEPTION 'weir: a list has up to 6 states, got %', cardinality(states) USING ERRCODE = '22023', HINT = 'Name each state once.';
+  ELSIF cardinality(kinds) > 1000 OR array_position(kinds, NULL) IS NOT NULL THEN
+    RAISE EXCEPTION 'weir: a list has 1 to 1000 kinds, none of them null, got % kinds', cardinality(kinds) USING ERRCODE = '22023';
+  ELSIF jsonb_typeof(meta) <> 'object' OR pg_column_size(meta) > 65536 THEN
+    RAISE EXCEPTION 'weir: meta must be a JSON object of at most 64 KiB, got %', left(meta::text, 100) USING ERRCODE = '22023', HINT = 'The list has the jobs whose meta contains this object, as with @>.';
+  END IF;
+  states := ARRAY(SELECT u.s FROM unnest(CASE WHEN cardinality(states) > 0 THEN states ELSE every END) WITH ORDINALITY u(s, nr) GROUP BY u.s ORDER BY min(u.nr));
+  kinds := CASE WHEN cardinality(kinds) > 0 THEN kinds END;
+  IF after <> '' THEN
+    BEGIN
+      IF length(after) > 65536 THEN
+        RAISE data_exception;
+      END IF;
+      at := convert_from(decode(rpad(translate(after, '-_', '+/'), (length(after) + 3) / 4 * 4, '='), 'base64'), 'UTF8')::jsonb;
+      IF at->>2 IS DISTINCT FROM weir._seal(states, queue, kinds, meta, at) THEN
+        RAISE data_exception;
+      END IF;
+    EXCEPTION WHEN data_exception OR program_limit_exceeded THEN
+      RAISE EXCEPTION 'weir: "%" is not a valid cursor for this list', left(after, 100)
+        USING ERRCODE = '22023', HINT = 'Pass what the previous page returned as next, in the same database, with the same states, queue, kinds and meta; or NULL for the first page.';
+    END;
+    nr := (at->>0)::integer;
+    key := at->1;
+  END IF;
+  IF queue IS NOT NULL THEN
+    lanes := ARRAY(SELECT q.id * 4 + p FROM weir.queue q, generate_series(0, 3) p WHERE q.name = _read_page.queue);
+  END IF;
+
+  jobs := '{}';
+  <<states>>
+  WHILE nr <= cardinality(states) LOOP
+    LOOP
+      got := 0;
+      FOR r IN SELECT n.* FROM weir._next(states[nr], lanes, nullif(key, 'null'), least(most + 1, 200)) n LOOP
+        got := got + 1;
+        effort := effort + r.cost;
+        IF r.id IS NOT NULL AND (kinds IS NOT NULL OR meta IS NOT NULL) THEN
+          effort := effort + 9;
+          -- All rows of a job have the same kind and meta.
+          IF NOT EXISTS (SELECT FROM (
+               (SELECT j.kind, j.meta FROM weir.job j WHERE j.id = r.id LIMIT 1)
+               UNION ALL (SELECT l.kind, l.meta FROM weir.later l WHERE l.id = r.id LIMIT 1)
+               UNION ALL (SELECT f.kind, f.meta FROM weir.failure f WHERE f.id = r.id AND f.kind IS NOT NULL LIMIT 1)) k
+             WHERE (kinds IS NULL OR k.kind = ANY (kinds)) AND (_read_page.meta IS NULL OR k.meta @> _read_page.meta)) THEN
+            r.id := NULL;
+          END IF;
+        END IF;
+        IF r.id IS NOT NULL THEN
+          SELECT k.* INTO look FROM weir._read_job(r.id, 1) k;
+          -- A job that was retried by hand is in another state now, or has ended again since.
+          IF look.state = states[nr] AND (_read_page.queue IS NULL OR look.queue = _read_page.queue) AND (r.ended_at IS NULL OR look.finished_at = r.ended_at) THEN
+            IF cardinality(jobs) = most THEN
+              next := jsonb_build_array(nr, key);
+              EXIT states;
+            END IF;
+            jobs := jobs || look;
+          ELSE
+            effort := effort + 50;
+          END IF;
+        END IF;
+        key := r.key;
+        IF effort >= bound THEN
+          next := jsonb_build_array(nr, key);
+          EXIT states;
+        END IF;
+      END LOOP;
+      EXIT WHEN got = 0;
+    END LOOP;
+    nr := nr + 1;
+    key := NULL;
+  END LOOP;
+  IF next IS NOT NULL THEN
+    at := next::jsonb;
+    next := rtrim(translate(encode(convert_to((at || to_jsonb(weir._seal(states, queue, kinds, meta, at)))::text, 'UTF8'), 'base64'), E'+/\n', '-_'), '=');
+  END IF;
+END
+$$;
+CREATE FUNCTION weir._read_queues() RETURNS TABLE(name text, paused_at timestamp with time zone, available bigint, running bigint, scheduled bigint, approximate boolean, ready_since timestamp with time zone, claimed bigint, last_claim timestamp with time zone, workers bigint) LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET enable_seqscan=off SET enable_bitmapscan=off
+AS $$
+#variable_conflict use_column
+DECLARE
+  s weir.survey;
+BEGIN
+  s := weir._surveyed();
+  RETURN QUERY
+  WITH looked AS MATERIALIZED (
+    SELECT l.lane, b.total, b.claimed_at
+    FROM (SELECT w FROM unnest(s.waiting) w
+          UNION ALL SELECT q.id * 4 + p FROM weir.queue q, generate_series(0, 3) p WHERE q.id > s.upto) l(lane)
+    LEFT JOIN LATERAL (SELECT b.* FROM weir.batch b WHERE b.lane = l.lane ORDER BY b.seq DESC LIMIT 1) b ON true
+  ), lane AS (
+    SELECT l.lane, l.total, l.claimed_at FROM looked l
+    UNION ALL
+    SELECT k.lane, k.total, k.at FROM unnest(s.lanes, s.totals, s.claimed_at) k(lane, total, at)
+    LEFT JOIN looked l ON l.lane = k.lane WHERE l.lane IS NULL
+  ), depth AS (
+    SELECT d.lane, d.waiting, 0 AS running, 0 AS scheduled, d.is_estimate, d.ready_at FROM weir._depths(ARRAY(SELECT l.lane FROM looked l)) d
+    UNION ALL SELECT r.lane, 0, r.running, 0, r.is_estimate, NULL FROM weir._depths_running() r
+    UNION ALL SELECT l.lane, 0, 0, l.scheduled, l.is_estimate, NULL FROM weir._depths_later() l
+  ), crew AS (
+    SELECT u.name, count(*) AS n
+    FROM weir.worker w CROSS JOIN LATERAL (SELECT DISTINCT q.name FROM unnest(w.queues) q(name)) u
+    WHERE NOT w.fenced AND NOT EXISTS (SELECT FROM weir.worker f WHERE f.id = w.id AND f.fenced)
+    GROUP BY u.name
+  ), sums AS (
+    SELECT l.lane / 4 AS id, sum(l.total) AS total, max(l.claimed_at) AS claimed_at FROM lane l GROUP BY l.lane / 4
+  ), depths AS (
+    SELECT d.lane / 4 AS id, sum(d.waiting) AS waiting, sum(d.running) AS running, sum(d.scheduled) AS scheduled, bool_or(d.is_estimate) AS is_estimate, min(d.ready_at) AS ready_at
+    FROM depth d GROUP BY d.lane / 4
+  )
+  SELECT q.name, max(q.paused_at), coalesce(sum(d.waiting), 0)::bigint, coalesce(sum(d.running), 0)::bigint, coalesce(sum(d.scheduled), 0)::bigint,
+         coalesce(bool_or(d.is_estimate), false), min(d.ready_at), coalesce(sum(l.total), 0)::bigint, max(l.claimed_at), coalesce(max(c.n), 0)
+  FROM weir.queue q LEFT JOIN sums l ON l.id = q.id LEFT JOIN depths d ON d.id = q.id LEFT JOIN crew c ON c.name = q.name
+  GROUP BY q.name ORDER BY q.name;
+END
+$$;
+CREATE FUNCTION weir._reclaim_messages(segment integer, retention interval) RETURNS boolean LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_custom_plan SET lock_timeout=10ms
+AS $$
+#variable_conflict use_column
+DECLARE
+  newest weir.tick;
+  floor  weir.tick;
+BEGIN
+  IF _reclaim_messages.segment NOT BETWEEN 1 AND 4 OR _reclaim_messages.segment = pg_sequence_last_value('weir.active_message') THEN
+    RETURN false;
+  END IF;
+  -- No transaction in flight has messages here, and none can add any, so all messages can be put into ticks.
+  EXECUTE format('LOCK TABLE weir.message_%s IN SHARE MODE NOWAIT', _reclaim_messages.segment);
+  IF NOT pg_try_advisory_xact_lock(1464158547, 4) THEN
+    RAISE lock_not_available;
+  END IF;
+  FOR i IN 1..100 LOOP
+    EXIT WHEN (weir._cut()).seq IS NULL;
+  END LOOP;
+  SELECT t.* INTO newest FROM weir.tick t ORDER BY t.seq DESC LIMIT 1;
+  IF EXISTS (SELECT FROM weir.message m WHERE m.segment = _reclaim_messages.segment AND NOT pg_visible_in_snapshot(m.xid, newest.snapshot)
+             AND m.xid >= pg_snapshot_xmin(newest.snapshot)) THEN
+    RAISE lock_not_available;  -- more than a hundred ticks are missing: hubs cut them
+  END IF;
+  -- Ticks up to the last one with a message here become unreadable.
+  SELECT t.* INTO floor FROM weir.tick t
+  WHERE t.segment = _reclaim_messages.segment OR t.segments & (1 << _reclaim_messages.segment) <> 0 ORDER BY t.seq DESC LIMIT 1;
+  IF floor.at > clock_timestamp() - _reclaim_messages.retention THEN
+    RAISE lock_not_available;  -- it was delivered late: other messages of that tick must still be kept
+  END IF;
+  -- Readers hold these locks only briefly, but together perhaps without a gap. So this waits, and new readers wait behind it, for
+  -- at most 10 ms. Readers lock ticks first, then messages; so does this.
+  EXECUTE format('LOCK TABLE weir.tick_%1$s, weir.message_%1$s IN ACCESS EXCLUSIVE MODE', _reclaim_messages.segment);
+  IF newest.segment = _reclaim_messages.segment THEN
+    -- The newest tick holds the log's state: an empty tick takes its place.
+    IF weir._epoch_here() IS NULL THEN
+      PERFORM weir._draw_epoch(newest.seq + 1);
+    END IF;
+    INSERT INTO weir.tick (seq, from_xid, last_id, bytes, at, count, segments, segment, late, snapshot)
+    VALUES (newest.seq + 1, pg_snapshot_xmax(newest.snapshot), newest.last_id, 0, clock_timestamp(), 0, 0, pg_sequence_last_value('weir.active_message'), '{}', newest.snapshot);
+    PERFORM setval('weir.tick_seq', newest.seq + 1);
+  END IF;
+  -- The floor is raised first, so that no reader mistakes truncated ticks for ticks without messages.
+  PERFORM setval('weir.tick_floor', greatest(floor.seq, pg_sequence_last_value('weir.tick_floor')));
+  EXECUTE format('TRUNCATE weir.message_%1$s, weir.tick_%1$s', _reclaim_messages.segment);
+  INSERT INTO weir.segment (log, segment, event) VALUES ('message', _reclaim_messages.segment, 'reclaimed');
+  RETURN true;
+EXCEPTION WHEN lock_not_available THEN
+  RETURN false;
+END
+$$;
+CREATE FUNCTION weir._reclaim(segment integer) RETURNS boolean LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_custom_plan SET work_mem=64MB SET lock_timeout=50ms
+AS $$
+#variable_conflict use_column
+DECLARE
+  max_jobs    CONSTANT integer := 10000;  -- copied while others wait, which takes about 50 ms
+  max_bytes   CONSTANT bigint := 8388608;
+  max_batches CONSTANT integer := 2000;   -- or lanes, which take as long
+  active      integer;
+  lanes       integer[];
+  waiting     integer[];
+  newest      bigint[];
+  stale       integer[];
+  ids         bigint[];
+  b_lanes     integer[];
+  b_seqs      bigint[];
+  n           bigint;
+  size        bigint;
+  too_much    boolean;
+  tables      regclass[];
+BEGIN
+  PERFORM weir._check_isolation('reclaim');
+  PERFORM weir._check_cluster();
+  active := pg_sequence_last_value('weir.active_job');
+  IF _reclaim.segment NOT BETWEEN 1 AND 4 OR _reclaim.segment = active OR NOT pg_try_advisory_xact_lock(1464158547, 1) THEN
+    RETURN false;
+  END IF;
+  tables := ARRAY['weir.job_' || _reclaim.segment, 'weir.batch_' || _reclaim.segment, 'weir.result_' || _reclaim.segment]::regclass[];
+  IF weir._is_held(tables) THEN
+    RETURN false;
+  END IF;
+  -- With this lock, no transaction in flight has rows here, and none that still considers the segment active
+  -- can add any. Claims and results continue.
+  EXECUTE format('LOCK TABLE weir.job_%s IN SHARE MODE NOWAIT', _reclaim.segment);
+
+  -- The long scan. The order matters: later claims from this segment are from lanes that have jobs waiting here now.
+  lanes := ARRAY(SELECT q.id * 4 + p FROM weir.queue q CROSS JOIN generate_series(0, 3) p);
+  SELECT coalesce(array_agg(DISTINCT u.lane), '{}'), count(*), coalesce(sum(150 + pg_column_size(u.args) + coalesce(pg_column_size(u.meta), 0)), 0)
+    INTO waiting, n, size
+  FROM weir._unclaimed(_reclaim.segment, lanes, max_jobs + 1) u;
+  too_much := n > max_jobs OR size > max_bytes OR cardinality(waiting) > max_batches;
+  -- These lanes, and those whose state is in a batch here.
+  SELECT coalesce(array_agg(l.lane), '{}'), coalesce(array_agg(l.seq), '{}'), coalesce(array_agg(l.lane) FILTER (WHERE l.is_here), '{}')
+    INTO lanes, newest, stale
+  FROM (
+    SELECT l.lane, coalesce(s.seq, 0) AS seq, s.segment = _reclaim.segment AND NOT EXISTS (
+      SELECT FROM weir.batch b WHERE b.lane = l.lane AND b.seq = s.seq AND b.segment <> _reclaim.segment) AS is_here
+    FROM unnest(lanes) l(lane)
+    LEFT JOIN LATERAL (SELECT b.seq, b.segment FROM weir.batch b WHERE b.lane = l.lane ORDER BY b.seq DESC LIMIT 1) s ON true
+    WHERE NOT too_much) l
+  WHERE l.is_here OR l.lane = ANY (waiting);
+  IF cardinality(stale) > max_batches THEN
+    PERFORM weir._carry_states(_reclaim.segment, active, stale);
+    PERFORM setval('weir.carried', pg_sequence_last_value('weir.carried') + 1);
+    RETURN false;
+  END IF;
+  IF NOT too_much THEN
+    -- An attempt ends once, so a batch with as many results as jobs has ended. Only for the others, the unfinished jobs are searched.
+    SELECT coalesce(array_agg(u.lane), '{}'), coalesce(array_agg(u.seq), '{}') INTO b_lanes, b_seqs
+    FROM (
+      SELECT b.lane, b.seq
+      FROM (SELECT k.lane, k.seq, sum(cardinality(k.ids)) AS n FROM weir.batch k WHERE k.segment = _reclaim.segment GROUP BY k.lane, k.seq) b
+      LEFT JOIN (SELECT k.lane, k.seq, sum(cardinality(k.ids)) AS n FROM weir.result k WHERE k.segment = _reclaim.segment GROUP BY k.lane, k.seq) r
+        ON r.lane = b.lane AND r.seq = b.seq
+      WHERE b.n <> coalesce(r.n, 0) LIMIT max_batches + 1) u;
+    too_much := cardinality(b_lanes) > max_batches;
+  END IF;
+  IF NOT too_much THEN
+    ids := ARRAY(
+      SELECT i.id FROM unnest(b_lanes, b_seqs) e(lane, seq)
+      CROSS JOIN LATERAL (
+        SELECT unnest(b.ids) AS id FROM weir.batch b WHERE b.segment = _reclaim.segment AND b.lane = e.lane AND b.seq = e.seq
+        EXCEPT
+        SELECT unnest(r.ids) FROM weir.result r WHERE r.segment = _reclaim.segment AND r.lane = e.lane AND r.seq = e.seq) i
+      LIMIT max_jobs + 1);
+    SELECT size + coalesce(sum(150 + pg_column_size(j.args) + coalesce(pg_column_size(j.meta), 0)), 0) INTO size FROM unnest(ids) i(id)
+    CROSS JOIN LATERAL (SELECT j.* FROM weir.job j WHERE j.segment = _reclaim.segment AND j.id = i.id OFFSET 0) j;
+    too_much := n + cardinality(ids) > max_jobs OR size > max_bytes;
+  END IF;
+  IF too_much THEN
+    -- Waiting jobs are carried, at most half as many bytes as have been logged since the active segment was opened. Running jobs will end.
+    IF n > 0 AND pg_sequence_last_value('weir.carried') * 2 <= weir._segment_bytes(active) THEN
+      PERFORM setval('weir.carried', pg_sequence_last_value('weir.carried') + weir._carry_waiting(_reclaim.segment, active, waiting, max_jobs, max_bytes));
+    END IF;
+    RETURN false;
+  ELSIF weir._is_held(tables) THEN
+    RETURN false;
+  END IF;
+
+  -- The short step. Claims and most results are autocommit calls, so each wait is short; all waits are bounded.
+  PERFORM pg_advisory_xact_lock(1464158547, 0);
+  PERFORM set_config('lock_timeout', '25ms', true);
+  PERFORM pg_advisory_xact_lock(1464158549, _reclaim.segment);
+  EXECUTE format('LOCK TABLE weir.job_%1$s, weir.batch_%1$s, weir.result_%1$s IN ACCESS EXCLUSIVE MODE', _reclaim.segment);
+  PERFORM weir._carry_unfinished(_reclaim.segment, active, waiting, lanes, newest, b_lanes, b_seqs);
+  EXECUTE format('TRUNCATE weir.job_%1$s, weir.batch_%1$s, weir.result_%1$s', _reclaim.segment);
+  INSERT INTO weir.segment (log, segment, event) VALUES ('job', _reclaim.segment, 'reclaimed');
+  RETURN true;
+EXCEPTION WHEN lock_not_available THEN
+  RETURN false;  -- the segment is in use: try again later
+END
+$$;
+CREATE FUNCTION weir._reconcile(worker integer, lanes integer[], seqs bigint[], sizes integer[], ids bigint[], after bigint DEFAULT 0, OUT released integer, OUT next bigint) RETURNS record LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET lock_timeout=5s SET jit=off
+AS $$
+BEGIN
+  PERFORM weir._check_isolation('reconcile'), weir._hold_briefly();
+  PERFORM weir._check_array('reconcile', 'lanes', _reconcile.lanes, true), weir._check_array('reconcile', 'seqs', _reconcile.seqs, true),
+          weir._check_array('reconcile', 'sizes', _reconcile.sizes, true), weir._check_array('reconcile', 'ids', _reconcile.ids, true);
+  IF cardinality(_reconcile.lanes) IS DISTINCT FROM cardinality(_reconcile.seqs) OR cardinality(_reconcile.lanes) IS DISTINCT FROM cardinality(_reconcile.sizes)
+     OR EXISTS (SELECT FROM unnest(_reconcile.sizes) k(size) WHERE k.size < 0)
+     OR coalesce((SELECT sum(k.size) FROM unnest(_reconcile.sizes) k(size)), 0) IS DISTINCT FROM coalesce(cardinality(_reconcile.ids), 0) THEN
+    RAISE EXCEPTION 'weir: reconcile got % lanes, % seqs, % sizes and % ids, which don''t match', cardinality(_reconcile.lanes), cardinality(_reconcile.seqs),
+      cardinality(_reconcile.sizes), cardinality(_reconcile.ids) USING ERRCODE = '22023', HINT = 'Pass a lane, a seq and a size for each batch; the sizes must add up to the number of ids.';
+  END IF;
+  PERFORM pg_advisory_xact_lock_shared(1464158548, _reconcile.worker);
+  PERFORM weir._check_worker(_reconcile.worker);
+  PERFORM pg_advisory_xact_lock_shared(1464158547, 0), pg_advisory_xact_lock(1464158552, _reconcile.worker);  -- after a claim that may still be running
+  SELECT r.relogged, r.next INTO released, next
+  FROM weir._relog(_reconcile.worker, 'released', 'the worker did not know that it held this job', _reconcile.lanes, _reconcile.seqs, _reconcile.sizes, _reconcile.ids,
+                  coalesce(_reconcile.after, 0)) r;
+END
+$$;
+CREATE FUNCTION weir._record(worker integer, lanes integer[], seqs bigint[], sizes integer[], ids bigint[], outcomes text[] DEFAULT NULL::text[], errors text[] DEFAULT NULL::text[], outputs text[] DEFAULT NULL::text[], run_at timestamp with time zone[] DEFAULT NULL::timestamp with time zone[]) RETURNS TABLE(place integer, refusal text, detail text) LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_mergejoin=off SET enable_hashjoin=off SET jit=off SET lock_timeout=5s
+AS $$
+#variable_conflict use_column
+DECLARE
+  n         integer := coalesce(cardinality(_record.ids), 0);
+  is_plain  boolean := _record.outcomes IS NULL AND _record.errors IS NULL AND _record.outputs IS NULL;
+  lasts     integer[];   -- the place of each batch's last id
+  whole     integer[];   -- batches all of whose ids are accepted, and their segments
+  whole_in  smallint[];
+  rest      integer[];   -- batches that are checked job by job
+  batch_of  integer[];   -- for these: each job's batch, and its place
+  places    integer[];
+  segments  smallint[];
+  refusals  text[];
+  details   text[];
+  held_open integer[];
+BEGIN
+  PERFORM weir._check_array('record', 'lanes', _record.lanes, true), weir._check_array('record', 'seqs', _record.seqs, true),
+          weir._check_array('record', 'sizes', _record.sizes, true), weir._check_array('record', 'ids', _record.ids, true);
+  IF NOT is_plain OR _record.run_at IS NOT NULL THEN
+    PERFORM weir._check_array('record', 'outcomes', _record.outcomes), weir._check_array('record', 'errors', _record.errors),
+            weir._check_array('record', 'outputs', _record.outputs), weir._check_array('record', 'run_at', _record.run_at);
+  END IF;
+  IF cardinality(_record.lanes) IS DISTINCT FROM cardinality(_record.seqs) OR cardinality(_record.lanes) IS DISTINCT FROM cardinality(_record.sizes) THEN
+    RAISE EXCEPTION 'weir: record got % lanes, % seqs and % sizes', cardinality(_record.lanes), cardinality(_record.seqs), cardinality(_record.sizes)
+      USING ERRCODE = '22023';
+  ELSIF EXISTS (SELECT FROM unnest(_record.sizes) k(size) WHERE k.size < 0)
+     OR coalesce((SELECT sum(k.size) FROM unnest(_record.sizes) k(size)), 0) <> n THEN
+    RAISE EXCEPTION 'weir: record got % ids, but sizes that add up to %', n, (SELECT sum(k.size) FROM unnest(_record.sizes) k(size)) USING ERRCODE = '22023';
+  ELSIF n > 10000 THEN
+    RAISE EXCEPTION 'weir: record takes at most 10000 attempts at once, got %', n USING ERRCODE = '22023', HINT = 'Record them in several calls.';
+  ELSIF n <> ANY (ARRAY[coalesce(cardinality(_record.outcomes), n), coalesce(cardinality(_record.errors), n),
+                        coalesce(cardinality(_record.outputs), n), coalesce(cardinality(_record.run_at), n)]) THEN
+    RAISE EXCEPTION 'weir: record got % ids, % outcomes, % errors, % outputs and % run_at', n, cardinality(_record.outcomes),
+      cardinality(_record.errors), cardinality(_record.outputs), cardinality(_record.run_at) USING ERRCODE = '22023';
+  END IF;
+  PERFORM weir._check_isolation('record'), weir._hold_briefly(), weir._commit_synchronously();
+  PERFORM pg_advisory_xact_lock_shared(1464158548, _record.worker);
+  PERFORM weir._check_worker(_record.worker);
+  IF n = 0 THEN
+    RETURN;
+  END IF;
+  PERFORM weir._hold_segments(_record.worker, _record.lanes, _record.seqs);
+  held_open := weir._hold_ends(_record.worker);
+  lasts := ARRAY(SELECT sum(k.size) OVER (ORDER BY k.nr) FROM unnest(_record.sizes) WITH ORDINALITY k(size, nr) ORDER BY k.nr);
+
+  BEGIN
+    -- Usually everything is accepted, which is checked a batch at a time: each id is a job of the batch, occurs once, and has no end.
+    IF held_open = '{}' THEN
+      SELECT array_agg(i.nr), array_agg(b.segment) INTO whole, whole_in
+      FROM (SELECT k.nr, k.lane, k.seq, _record.ids[k.last - k.size + 1 : k.last] AS ids, count(*) OVER (PARTITION BY k.lane, k.seq) AS times
+            FROM unnest(_record.lanes, _record.seqs, _record.sizes, lasts) WITH ORDINALITY k(lane, seq, size, last, nr) WHERE k.size > 0) i
+      JOIN weir.batch b ON b.lane = i.lane AND b.seq = i.seq AND b.worker IS NOT DISTINCT FROM _record.worker
+      WHERE i.times = 1
+        AND (i.ids = b.ids OR NOT EXISTS (SELECT unnest(i.ids) EXCEPT ALL SELECT unnest(b.ids)))
+        AND NOT EXISTS (SELECT FROM (SELECT unnest(i.ids) INTERSECT
+                                     SELECT x.id FROM weir.result r, unnest(r.ids) x(id) WHERE r.segment = b.segment AND r.lane = i.lane AND r.seq = i.seq) e);
+    END IF;
+    rest := ARRAY(SELECT k.nr FROM unnest(_record.sizes) WITH ORDINALITY k(size, nr) WHERE k.size > 0 EXCEPT SELECT unnest(whole) ORDER BY 1);
+    IF rest <> '{}' THEN
+      SELECT array_agg(k.nr ORDER BY k.place), array_agg(k.place ORDER BY k.place) INTO batch_of, places
+      FROM (SELECT r.nr, generate_series(lasts[r.nr] - _record.sizes[r.nr] + 1, lasts[r.nr]) AS place FROM unnest(rest) r(nr)) k;
+      -- Each id may be passed, in the batch, and ended already: these facts are grouped instead of joined, so that no plan is quadratic.
+      SELECT array_agg(v.segment ORDER BY v.place), array_agg(v.refusal ORDER BY v.place) INTO segments, refusals
+      FROM (
+        SELECT p.place, u.segment,
+               CASE WHEN u.segment IS NULL THEN 'lost'
+                    WHEN u.ended OR p.nth > 1 THEN 'ended'
+                    WHEN hashint8(u.id) = ANY (held_open) THEN 'busy' END AS refusal
+        FROM (
+          SELECT a.lane, a.seq, a.id, array_agg(a.place ORDER BY a.place) FILTER (WHERE a.place IS NOT NULL) AS places, max(a.segment) AS segment, bool_or(a.ended) AS ended
+          FROM (
+            SELECT _record.lanes[g.nr] AS lane, _record.seqs[g.nr] AS seq, _record.ids[g.place] AS id, g.place, NULL::smallint AS segment, false AS ended
+            FROM unnest(batch_of, places) g(nr, place)
+            UNION ALL
+            SELECT b.lane, b.seq, m.id, NULL, m.segment, m.ended
+            FROM (SELECT DISTINCT _record.lanes[r.nr] AS lane, _record.seqs[r.nr] AS seq FROM unnest(rest) r(nr)) i
+            JOIN weir.batch b ON b.lane = i.lane AND b.seq = i.seq AND b.worker IS NOT DISTINCT FROM _record.worker
+            CROSS JOIN LATERAL (
+              SELECT m.id, b.segment, false AS ended FROM unnest(b.ids) m(id)
+              UNION ALL
+              SELECT x.id, NULL, true FROM weir.result r CROSS JOIN unnest(r.ids) x(id)
+              WHERE r.segment = b.segment AND r.lane = b.lane AND r.seq = b.seq) m) a
+          GROUP BY a.lane, a.seq, a.id) u
+        CROSS JOIN LATERAL unnest(u.places) WITH ORDINALITY p(place, nth)) v;
+    END IF;
+    RAISE EXCEPTION USING ERRCODE = 'WR099';  -- rolling back a block releases its locks, which may be on other segments too
+  EXCEPTION WHEN SQLSTATE 'WR099' THEN  -- a code that ends in 000 would catch its whole class
+    NULL;
+  END;
+
+  IF is_plain THEN
+    INSERT INTO weir.result (lane, segment, worker, seq, finished_at, outcome, ids)
+    SELECT _record.lanes[k.nr], k.segment, _record.worker, _record.seqs[k.nr], clock_timestamp(), 'completed',
+           _record.ids[lasts[k.nr] - _record.sizes[k.nr] + 1 : lasts[k.nr]]
+    FROM unnest(whole, whole_in) k(nr, segment);
+    IF rest <> '{}' THEN
+      INSERT INTO weir.result (lane, segment, worker, seq, finished_at, outcome, ids)
+      SELECT _record.lanes[k.nr], k.segment, _record.worker, _record.seqs[k.nr], clock_timestamp(), 'completed', array_agg(_record.ids[k.place])
+      FROM unnest(batch_of, places, segments, refusals) k(nr, place, segment, refusal)
+      WHERE k.refusal IS NULL
+      GROUP BY k.nr, k.segment;
+    END IF;
+  ELSE
+    -- From here on places contains all places, in order. Invalid ends are refused, too.
+    SELECT array_agg(k.nr ORDER BY k.place), array_agg(k.place ORDER BY k.place), array_agg(k.segment ORDER BY k.place), array_agg(k.refusal ORDER BY k.place)
+      INTO batch_of, places, segments, refusals
+    FROM (
+      SELECT k.nr, p.place, k.segment, NULL::text AS refusal FROM unnest(whole, whole_in) k(nr, segment)
+      CROSS JOIN LATERAL generate_series(lasts[k.nr] - _record.sizes[k.nr] + 1, lasts[k.nr]) p(place)
+      UNION ALL
+      SELECT k.* FROM unnest(batch_of, places, segments, refusals) k) k;
+    SELECT array_agg(coalesce(k.refusal, CASE WHEN k.why IS NOT NULL THEN 'invalid' END) ORDER BY k.place), array_agg(k.why ORDER BY k.place)
+      INTO refusals, details
+    FROM (
+      SELECT u.place, u.refusal,
+             CASE WHEN coalesce(u.outcome, 'completed') <> ALL (ARRAY['completed', 'failed', 'cancelled', 'retried', 'snoozed', 'released'])
+                  THEN format('outcome must be completed, failed, cancelled, retried, snoozed or released, got %s', left(u.outcome, 100))
+                  WHEN length(u.output) > 1048576
+                  THEN format('output too large: %s characters, at most 1048576 are allowed', length(u.output))
+                  WHEN u.run_at = 'infinity' THEN 'run_at is infinity: the job would never run' END AS why
+      FROM unnest(refusals, _record.outcomes, _record.outputs, _record.run_at) WITH ORDINALITY u(refusal, outcome, output, run_at, place)) k;
+    -- Final ends are written directly; an end that is followed by another attempt needs the job's row.
+    INSERT INTO weir.result (lane, segment, worker, seq, finished_at, outcome, ids, errors, outputs)
+    SELECT _record.lanes[k.nr], k.segment, _record.worker, _record.seqs[k.nr], clock_timestamp(), k.outcome, array_agg(k.id),
+           CASE WHEN count(k.error) > 0 THEN array_agg(left(k.error, 65536)) END, CASE WHEN count(k.output) > 0 THEN array_agg(k.output) END
+    FROM (
+      SELECT u.nr, u.segment, u.id, coalesce(u.outcome, 'completed')::weir.outcome AS outcome, u.error, u.output,
+             CASE WHEN length(u.error) > 2000 OR length(u.output) > 2000 THEN u.id END AS alone  -- as in weir._end_attempts
+      FROM unnest(batch_of, segments, _record.ids, refusals, _record.outcomes, _record.errors, _record.outputs) u(nr, segment, id, refusal, outcome, error, output)
+      WHERE u.refusal IS NULL AND coalesce(u.outcome, 'completed') IN ('completed', 'failed', 'cancelled')) k
+    GROUP BY k.nr, k.segment, k.outcome, k.alone;
+    IF _record.outcomes && ARRAY['failed'] THEN
+      PERFORM weir._keep_failures(_record.worker, e.lanes, e.seqs, e.segments, e.ids, e.errors, e.outputs)
+      FROM (
+        SELECT array_agg(_record.lanes[k.nr]) AS lanes, array_agg(_record.seqs[k.nr]) AS seqs, array_agg(k.segment) AS segments, array_agg(k.id) AS ids,
+               array_agg(k.error) AS errors, array_agg(k.output) AS outputs
+        FROM unnest(batch_of, segments, _record.ids, refusals, _record.outcomes, _record.errors, _record.outputs) k(nr, segment, id, refusal, outcome, error, output)
+        WHERE k.refusal IS NULL AND k.outcome = 'failed') e
+      WHERE e.ids IS NOT NULL;
+    END IF;
+    IF _record.outcomes && ARRAY['retried', 'snoozed', 'released'] THEN
+      PERFORM weir._end_attempts(_record.worker, e.lanes, e.seqs, e.segments, e.ids, e.outcomes, e.errors, e.outputs, e.run_at)
+      FROM (
+        SELECT array_agg(_record.lanes[k.nr]) AS lanes, array_agg(_record.seqs[k.nr]) AS seqs, array_agg(k.segment) AS segments, array_agg(k.id) AS ids,
+               array_agg(k.outcome::weir.outcome) AS outcomes, array_agg(k.error) AS errors, array_agg(k.output) AS outputs, array_agg(k.run_at) AS run_at
+        FROM unnest(batch_of, segments, _record.ids, refusals, _record.outcomes, _record.errors, _record.outputs, _record.run_at)
+          k(nr, segment, id, refusal, outcome, error, output, run_at)
+        WHERE k.refusal IS NULL AND k.outcome IN ('retried', 'snoozed', 'released')) e
+      WHERE e.ids IS NOT NULL;
+    END IF;
+  END IF;
+  RETURN QUERY SELECT k.place, k.refusal, CASE k.refusal
+      WHEN 'ended' THEN 'the attempt has already ended: drop this end'
+      WHEN 'lost' THEN format('worker %s does not hold this attempt, because the claim was lost in a crash or the job was claimed again: drop this end', _record.worker)
+      WHEN 'busy' THEN 'an open transaction completes the job: record this end again after it has ended'
+      ELSE k.detail END
+    FROM unnest(places, refusals, details) k(place, refusal, detail) WHERE k.refusal IS NOT NULL ORDER BY k.place;
+END
+$$;
+CREATE FUNCTION weir._relog(worker integer, outcome weir.outcome, reason text, lanes integer[], seqs bigint[], sizes integer[], ids bigint[], after bigint, OUT relogged integer, OUT next bigint, OUT jobs bigint[]) RETURNS record LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET plan_cache_mode=force_generic_plan SET jit=off
+AS $$
+#variable_conflict use_column
+DECLARE
+  per_query   constant integer := 100;   -- batches checked in one statement
+  max_jobs    constant integer := 1000;  -- logged in one call, plus the rest of the batches of a statement
+  max_batches constant integer := 5000;  -- checked in one call
+  max_open    constant integer := 1000;  -- exceptions that are stored
+  is_over     boolean := _relog.outcome = 'lost';  -- the worker is fenced
+  named       jsonb;                -- the attempts that are not to be ended
+  mark        bigint;
+  open        bigint[];             -- the exceptions up to mark
+  to_check    bigint[] := '{}';     -- the exceptions that are checked again
+  checked     integer := 0;         -- how many of them have been
+  still       bigint[] := '{}';     -- the batches that are still open, of all that have been checked
+  position    bigint;
+  moved       boolean := false;     -- mark has changed
+  nos         bigint[];
+  seen        integer := 0;         -- batches checked
+  has_ends    boolean := false;
+  busy        integer[];            -- jobs that are being completed in open transactions; NULL until they are needed
+  found       record;
+BEGIN
+  relogged := 0;
+  jobs := '{}';
+  SELECT coalesce(max(s.no), 0) INTO mark FROM weir.settled s WHERE s.worker = _relog.worker;
+  open := coalesce((SELECT s.open FROM weir.settled s WHERE s.worker = _relog.worker AND s.no = mark), '{}');
+  IF _relog.after = 0 THEN
+    to_check := open;
+  ELSE
+    still := open;  -- checked at the start of this round
+  END IF;
+  position := greatest(mark, _relog.after);
+  named := coalesce((
+    SELECT jsonb_object_agg(format('%s %s %s', _relog.lanes[k.nr], _relog.seqs[k.nr], k.id), true)
+    FROM unnest(ARRAY(SELECT b.nr FROM unnest(_relog.sizes) WITH ORDINALITY b(size, nr) CROSS JOIN generate_series(1, b.size) ORDER BY b.nr), _relog.ids) k(nr, id)), '{}');
+
+  LOOP
+    -- First the exceptions, then batches claimed since, per_query at a time.
+    IF checked < cardinality(to_check) THEN
+      nos := to_check[checked + 1 : checked + per_query / 20];
+    ELSE
+      nos := weir._batches_after(_relog.worker, position, per_query);
+      EXIT WHEN nos = '{}';
+    END IF;
+    SELECT array_agg(g.lane) FILTER (WHERE g.gone) AS lanes, array_agg(g.seq) FILTER (WHERE g.gone) AS seqs,
+           array_agg(g.segment) FILTER (WHERE g.gone) AS segments, array_agg(g.id) FILTER (WHERE g.gone) AS ids,
+           (count(*) FILTER (WHERE g.gone))::integer AS gone, coalesce(array_agg(DISTINCT g.no) FILTER (WHERE NOT g.gone), '{}') AS open INTO found
+    FROM (SELECT u.no, u.lane, u.seq, u.segment, i.id,
+                 NOT named ? format('%s %s %s', u.lane, u.seq, i.id) AND hashint8(i.id) <> ALL (coalesce(busy, '{}')) AS gone
+          FROM (SELECT k.* FROM weir._unfinished(_relog.worker, nos) k WHERE checked < cardinality(to_check)
+                UNION ALL
+                SELECT k.* FROM weir._unfinished_in(_relog.worker, position, nos[cardinality(nos)]) k WHERE checked >= cardinality(to_check)) u
+          CROSS JOIN unnest(u.ids) i(id)) g;
+    IF found.gone > 0 AND NOT has_ends THEN
+      -- This lock makes results wait, so it is taken only if there is an attempt to end that is not being completed. Then the batches are checked again.
+      IF busy IS NULL THEN
+        busy := weir._being_completed();
+      ELSE
+        busy := weir._hold_ends(_relog.worker);
+        has_ends := true;
+      END IF;
+      CONTINUE;
+    END IF;
+    IF found.gone > 0 THEN
+      PERFORM weir._end_attempts(_relog.worker, found.lanes, found.seqs, found.segments, found.ids,
+        array_fill(_relog.outcome, ARRAY[found.gone]), array_fill(_relog.reason, ARRAY[found.gone]), NULL, NULL);
+      relogged := relogged + found.gone;
+      jobs := jobs || found.ids;
+    END IF;
+    seen := seen + cardinality(nos);
+    still := still || found.open;
+    IF checked < cardinality(to_check) THEN
+      checked := checked + cardinality(nos);
+    ELSE
+      position := nos[cardinality(nos)];
+      IF _relog.after <= mark AND cardinality(still) <= max_open THEN
+        mark := position;
+        open := still;
+        moved := true;
+      END IF;
+    END IF;
+    IF relogged >= max_jobs OR seen >= max_batches OR found.gone > 0 AND NOT is_over THEN
+      next := CASE WHEN checked < cardinality(to_check) THEN 0 ELSE position END;
+      EXIT;
+    END IF;
+  END LOOP;
+
+  IF is_over AND next IS NULL AND still = '{}' THEN
+    INSERT INTO weir.settled (worker, no, open) VALUES (_relog.worker, 9223372036854775807, '{}') ON CONFLICT DO NOTHING;
+  ELSIF moved THEN
+    INSERT INTO weir.settled (worker, no, open) VALUES (_relog.worker, mark, open);
+  END IF;
+END
+$$;
+CREATE FUNCTION weir._rescue() RETURNS TABLE(worker integer, reason text, relogged integer, more boolean, error text, jobs bigint[]) LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+#variable_conflict use_column
+DECLARE
+  lost_worker record;
+  steps       integer := 0;
+  is_new      boolean := false;
+BEGIN
+  PERFORM weir._check_isolation('rescue'), weir._hold_briefly();
+  IF NOT pg_try_advisory_xact_lock(1464158547, 6) THEN
+    RETURN;
+  END IF;
+  FOR worker, reason, more, error IN SELECT s.worker, s.reason, s.more, s.error FROM weir._fence_silent() s LOOP
+    is_new := is_new OR more;
+    RETURN NEXT;
+  END LOOP;
+  IF is_new THEN
+    RETURN;  -- a missed worker that is alive waits for this commit to write its last word
+  END IF;
+  -- Like claims, this must not run while a segment is being emptied.
+  IF NOT pg_try_advisory_xact_lock_shared(1464158547, 0) THEN
+    RETURN;
+  END IF;
+  -- Each call makes a bounded number of steps. Workers with an open completion come last, because that may be all they have left. The order is
+  -- otherwise random, so that no worker waits forever behind workers that can't be settled.
+  FOR lost_worker IN
+    SELECT f.id, f.name FROM weir.worker f
+    WHERE f.fenced AND NOT EXISTS (SELECT FROM weir.settled s WHERE s.worker = f.id AND s.no = 9223372036854775807)
+    ORDER BY f.id = ANY (ARRAY(SELECT weir._held(1464158553, 'ShareLock'))), random()
+  LOOP
+    CONTINUE WHEN NOT pg_try_advisory_xact_lock(1464158552, lost_worker.id);  -- another session settles it, or its last claim has not ended
+    worker := lost_worker.id;
+    reason := lost_worker.name;
+    BEGIN
+      SELECT s.relogged, s.more, NULL, s.jobs INTO relogged, more, error, jobs FROM weir._settle(lost_worker.id) s;
+    EXCEPTION WHEN OTHERS THEN
+      relogged := 0;
+      more := false;
+      error := SQLERRM;
+      jobs := '{}';
+    END;
+    RETURN NEXT;
+    steps := steps + 1;
+    EXIT WHEN more OR relogged >= 1000 OR steps = 20;
+  END LOOP;
+END
+$$;
+CREATE FUNCTION weir._results_in(segment integer, before_place bigint, before_id bigint, most integer) RETURNS TABLE(place bigint, id bigint, finished_at timestamp with time zone, is_end boolean) LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off
+AS $$
+#variable_conflict use_column
+DECLARE
+  behind bigint := before_place / 65536;
+  first  bigint;
+  upto   tid := format('(%s,%s)', behind, before_place % 65536 + 1);
+  shown  bigint := 0;
+  more   bigint;
+  pages  bigint := 2;
+BEGIN
+  -- Results are never updated or deleted, so those of a segment are approximately in the order in which they were recorded: the newest are in its last pages.
+  WHILE behind >= 0 AND shown < most LOOP
+    first := greatest(behind - pages, 0);
+    RETURN QUERY
+    SELECT k.place, k.id, k.finished_at, k.is_end FROM (
+      SELECT (r.at[0]::bigint * 65536 + r.at[1]::bigint) AS place, coalesce(i.id, 0) AS id, r.finished_at, i.id IS NOT NULL AS is_end
+      FROM (SELECT r.ctid::text::point AS at, r.finished_at, r.outcome, r.ids FROM weir.result r
+            WHERE r.segment = _results_in.segment AND r.ctid >= format('(%s,0)', first)::tid AND r.ctid < upto) r
+      LEFT JOIN LATERAL unnest(CASE WHEN r.outcome = 'completed' THEN r.ids END) i(id) ON true) k
+    WHERE (k.place, k.id) < (before_place, before_id)
+    ORDER BY k.place DESC, k.id DESC LIMIT most - shown;
+    GET DIAGNOSTICS more = ROW_COUNT;
+    shown := shown + more;
+    EXIT WHEN first = 0;
+    behind := first - 1;
+    upto := format('(%s,0)', first);
+    pages := pages * 2;
+  END LOOP;
+END
+$$;
+CREATE FUNCTION weir._results_of(lane integer, before_seq bigint, before_id bigint, most integer) RETURNS TABLE(place bigint, id bigint, finished_at timestamp with time zone, is_end boolean) LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off
+AS $$
+#variable_conflict use_column
+BEGIN
+  RETURN QUERY
+  SELECT r.seq, coalesce(i.id, 0), r.finished_at, i.id IS NOT NULL
+  FROM weir.result r LEFT JOIN LATERAL unnest(CASE WHEN r.outcome = 'completed' THEN r.ids END) i(id) ON true
+  WHERE r.lane = _results_of.lane AND r.seq <= before_seq AND (r.seq, coalesce(i.id, 0)) < (before_seq, before_id)
+  ORDER BY r.seq DESC, coalesce(i.id, 0) DESC LIMIT most;
+END
+$$;
+CREATE FUNCTION weir._resurvey() RETURNS text LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off
+AS $$
+#variable_conflict use_column
+DECLARE
+  min_queues CONSTANT integer := 100;  -- fewer are inspected quickly without a survey
+  step       CONSTANT integer := 500;
+  snapshot   pg_snapshot;
+  batches    bigint;
+  reached    integer;
+  every      integer;
+  checked    integer[];
+  s          weir.survey;
+  room       boolean := pg_table_size('weir.survey') < 4194304;
+BEGIN
+  PERFORM weir._check_isolation('survey'), weir._hold_briefly();
+  IF NOT EXISTS (SELECT FROM weir.queue q ORDER BY q.id OFFSET min_queues LIMIT 1) THEN
+    RETURN NULL;
+  -- TRUNCATE is not MVCC-safe: nothing may be reclaimed between the snapshot and the queries.
+  ELSIF NOT pg_try_advisory_xact_lock(1464158547, 3) OR NOT pg_try_advisory_xact_lock_shared(1464158547, 0) THEN
+    RETURN NULL;
+  END IF;
+  PERFORM weir._check_cluster();
+  batches := coalesce(pg_sequence_last_value('weir.batch_no'), 0);
+  snapshot := pg_current_snapshot();  -- later statements see at least as much
+  s := weir._surveyed();
+  reached := coalesce((SELECT max(n.id) FROM (SELECT q.id FROM weir.queue q WHERE q.id > s.upto ORDER BY q.id LIMIT step) n), s.upto);
+  every := greatest(500, reached / 4);  -- the larger the survey, the less often it is rewritten
+  IF reached = s.upto AND batches < s.batches + every AND weir._fresh_lanes(s.snapshot, snapshot, every) IS NOT NULL THEN
+    RETURN NULL;
+  END IF;
+  IF NOT room THEN
+    BEGIN
+      LOCK TABLE weir.survey IN ACCESS EXCLUSIVE MODE NOWAIT;
+      TRUNCATE weir.survey;
+    EXCEPTION WHEN lock_not_available THEN
+      RETURN NULL;  -- it is being read: try again later
+    END;
+  END IF;
+  PERFORM set_config('synchronous_commit', 'off', true);
+  checked := ARRAY(SELECT w FROM unnest(s.waiting) w
+                  UNION SELECT q.id * 4 + p FROM weir.queue q, generate_series(0, 3) p WHERE q.id > s.upto AND q.id <= reached);
+  INSERT INTO weir.survey (no, upto, snapshot, batches, reclaimed, waiting, lanes, totals, claimed_at)
+  WITH lane AS MATERIALIZED (
+    SELECT l.lane, b.total, b.claimed_at,
+           EXISTS (SELECT FROM weir.job j WHERE j.lane = l.lane AND (j.xid, j.id) > (coalesce(b.pos_xid, '0'), coalesce(b.pos_id, 0)))
+           OR EXISTS (SELECT FROM unnest(b.pending, b.pending_after) p(xid, after)
+                      CROSS JOIN LATERAL (SELECT FROM weir.job j WHERE j.lane = l.lane AND j.xid = p.xid AND j.id > p.after LIMIT 1) j
+                      WHERE pg_visible_in_snapshot(p.xid, snapshot)) AS waits
+    FROM unnest(checked) l(lane)
+    LEFT JOIN LATERAL (SELECT b.* FROM weir.batch b WHERE b.lane = l.lane ORDER BY b.seq DESC LIMIT 1) b ON true
+  ), totals AS MATERIALIZED (
+    SELECT l.lane, l.total, l.claimed_at FROM lane l WHERE l.total IS NOT NULL
+    UNION ALL
+    SELECT k.* FROM unnest(s.lanes, s.totals, s.claimed_at) k(lane, total, at) LEFT JOIN lane l ON l.lane = k.lane WHERE l.lane IS NULL
+  )
+  SELECT s.no + 1, reached, snapshot, batches, weir._last_reclaimed(), ARRAY(SELECT l.lane FROM lane l WHERE l.waits),
+         coalesce(array_agg(k.lane), '{}'), coalesce(array_agg(k.total), '{}'), coalesce(array_agg(k.claimed_at), '{}') FROM totals k;
+  RETURN format('surveyed %s lanes', cardinality(checked));
+END
+$$;
+CREATE FUNCTION weir._rotate() RETURNS text LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+#variable_conflict use_column
+DECLARE
+  retention interval := (SELECT s.value::interval FROM weir.setting s WHERE s.name = 'completed_retention');
+  max_bytes bigint   := (SELECT s.value::bigint / 4 FROM weir.setting s WHERE s.name = 'retention_bytes');
+  active    integer;
+  target    integer;
+  size      bigint;
+  age       interval;
+  carried   bigint;
+  k         record;
+BEGIN
+  PERFORM weir._check_isolation('rotate'), weir._hold_briefly();
+  PERFORM weir._check_cluster();  -- jobs that were enqueued since a move may lie before the old positions, and would not be carried
+  IF NOT pg_try_advisory_xact_lock(1464158547, 1) THEN
+    RETURN NULL;
+  END IF;
+  active := pg_sequence_last_value('weir.active_job');
+  SELECT min(s) INTO target FROM generate_series(1, 4) s WHERE s <> active AND weir._segment_state('job', s) = 'reclaimed';
+  size := weir._segment_bytes(active);
+  age := clock_timestamp() - (SELECT s.at FROM weir.segment s WHERE s.log = 'job' AND s.segment = active AND s.event = 'opened' ORDER BY s.no DESC LIMIT 1);
+
+  IF target IS NOT NULL AND (size >= max_bytes OR age IS NULL OR age < interval '-1 minute' OR age >= greatest(retention / 2, interval '1 second'))
+     AND pg_relation_size('weir.job_' || active) + pg_relation_size('weir.batch_' || active) + pg_relation_size('weir.result_' || active) > 0 THEN
+    INSERT INTO weir.segment (log, segment, event) VALUES ('job', active, 'closed'), ('job', target, 'opened');
+    PERFORM setval('weir.carried', 0), setval('weir.active_job', target);  -- last, because it does not roll back
+    RETURN 'opened job ' || target;
+  END IF;
+
+  -- A segment that is not active is closed, whatever its last event: setval is not undone if the caller rolls back.
+  FOR k IN SELECT e.segment, e.at FROM (SELECT DISTINCT ON (s.segment) s.* FROM weir.segment s WHERE s.log = 'job' AND s.segment <> active
+             ORDER BY s.segment, s.no DESC) e
+           WHERE e.event <> 'reclaimed' ORDER BY e.no LOOP
+    age := clock_timestamp() - k.at;
+    IF age < interval '-1 minute' THEN
+      INSERT INTO weir.segment (log, segment, event) VALUES ('job', k.segment, 'closed');
+    END IF;
+    CONTINUE WHEN age < retention AND NOT (target IS NULL AND size >= max_bytes / 2);
+    carried := pg_sequence_last_value('weir.carried');
+    IF weir._reclaim(k.segment) THEN
+      RETURN 'reclaimed job ' || k.segment;
+    ELSIF pg_sequence_last_value('weir.carried') <> carried THEN
+      RETURN 'carried from job ' || k.segment;
+    END IF;
+  END LOOP;
+  RETURN weir._rotate_failures();
+END
+$$;
+CREATE FUNCTION weir._rotate_failures() RETURNS text LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+#variable_conflict use_column
+DECLARE
+  -- A failure is kept at least as long as its job's rows in the log.
+  retention interval := (SELECT max(s.value::interval) FROM weir.setting s WHERE s.name IN ('completed_retention', 'failed_retention'));
+  bytes     bigint   := (SELECT s.value::bigint / 16 FROM weir.setting s WHERE s.name = 'retention_bytes');
+  active    integer  := pg_sequence_last_value('weir.active_failure');
+  target    integer;
+  size      bigint   := pg_total_relation_size('weir.failure_' || active);
+  age       interval;
+  k         record;
+BEGIN
+  SELECT min(s) INTO target FROM generate_series(1, 4) s WHERE s <> active AND weir._segment_state('failure', s) = 'reclaimed';
+  age := clock_timestamp() - (SELECT s.at FROM weir.segment s WHERE s.log = 'failure' AND s.segment = active AND s.event = 'opened' ORDER BY s.no DESC LIMIT 1);
+  IF target IS NOT NULL AND (size >= bytes OR age IS NULL OR age < interval '-1 minute' OR age >= greatest(retention / 2, interval '1 second'))
+     AND pg_relation_size('weir.failure_' || active) > 0 THEN
+    INSERT INTO weir.segment (log, segment, event) VALUES ('failure', active, 'closed'), ('failure', target, 'opened');
+    PERFORM setval('weir.active_failure', target);  -- last: it does not roll back
+    RETURN 'opened failure ' || target;
+  END IF;
+  SELECT e.segment, e.at INTO k FROM (SELECT DISTINCT ON (s.segment) s.* FROM weir.segment s WHERE s.log = 'failure' AND s.segment <> active
+    ORDER BY s.segment, s.no DESC) e WHERE e.event <> 'reclaimed' ORDER BY e.no LIMIT 1;
+  IF NOT FOUND THEN
+    RETURN NULL;
+  END IF;
+  age := clock_timestamp() - k.at;
+  IF age < interval '-1 minute' THEN
+    INSERT INTO weir.segment (log, segment, event) VALUES ('failure', k.segment, 'closed');
+  ELSIF age >= retention OR target IS NULL AND size >= bytes / 2 THEN
+    EXECUTE format('LOCK TABLE weir.failure_%s IN ACCESS EXCLUSIVE MODE NOWAIT', k.segment);
+    EXECUTE format('TRUNCATE weir.failure_%s', k.segment);
+    INSERT INTO weir.segment (log, segment, event) VALUES ('failure', k.segment, 'reclaimed');
+    RETURN 'reclaimed failure ' || k.segment;
+  END IF;
+  RETURN NULL;
+EXCEPTION WHEN lock_not_available THEN
+  RETURN NULL;  -- the segment is being read or written: the next call tries again
+END
+$$;
+CREATE FUNCTION weir._rotate_later(segment_bytes bigint DEFAULT 67108864) RETURNS text LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET lock_timeout=50ms
+AS $$
+#variable_conflict use_column
+DECLARE
+  active      integer;
+  target      integer;
+  is_full     boolean;
+  k           record;
+  c           weir.promotion;
+  max_carried CONSTANT bigint := 100000;  -- rows
+  pages       bigint;
+  n           bigint;
+  live        bigint;
+BEGIN
+  PERFORM weir._check_isolation('rotate_later'), weir._hold_briefly();
+  PERFORM weir._check_cluster();
+  IF NOT pg_try_advisory_xact_lock(1464158547, 2) THEN
+    RETURN NULL;
+  END IF;
+  SELECT a.last_value INTO active FROM weir.active_later a;
+  SELECT min(s) INTO target FROM generate_series(1, 4) s
+  WHERE s <> active AND weir._segment_state('later', s) = 'reclaimed';
+  is_full := pg_relation_size('weir.later_' || active) >= _rotate_later.segment_bytes;
+  IF is_full AND target IS NOT NULL THEN
+    INSERT INTO weir.segment (log, segment, event) VALUES ('later', active, 'closed'), ('later', target, 'opened');
+    PERFORM setval('weir.active_later', target);
+    active := target;
+  END IF;
+
+  -- A closed segment is reclaimed when all its rows are promoted; if space is needed, once at least half of them are,
+  -- so that each copy has at most half the size. A sample of a hundred pages decides.
+  SELECT p.* INTO c FROM weir.promotion p ORDER BY p.seq DESC LIMIT 1;
+  FOR k IN SELECT s.segment FROM weir.segment s WHERE s.log = 'later' AND s.segment <> active
+           GROUP BY s.segment HAVING weir._segment_state('later', s.segment) <> 'reclaimed' ORDER BY max(s.no) LOOP
+    IF EXISTS (SELECT FROM weir.later l WHERE l.segment = k.segment AND (l.run_at, l.id) > (c.due, c.due_id)) THEN
+      CONTINUE WHEN NOT is_full;
+      pages := pg_relation_size('weir.later_' || k.segment) / current_setting('block_size')::integer;
+      EXECUTE format('SELECT count(*), count(*) FILTER (WHERE l.run_at > $1) FROM weir.later_%s l TABLESAMPLE SYSTEM ($2)', k.segment)
+        INTO n, live USING c.due, least(100 * 100.0 / greatest(pages, 1), 100);
+      CONTINUE WHEN live * 2 > n OR live * (pages / 100.0) > max_carried;
+    END IF;
+    BEGIN
+      EXECUTE format('LOCK TABLE weir.later_%s IN ACCESS EXCLUSIVE MODE NOWAIT', k.segment);
+      INSERT INTO weir.later (id, xid, run_at, enqueued_at, lane, attempt, max_attempts, put_off, segment, kind, args, meta)
+      SELECT l.id, l.xid, l.run_at, l.enqueued_at, l.lane, l.attempt, l.max_attempts, l.put_off, active, l.kind, l.args, l.meta
+      FROM weir.later l
+      WHERE l.segment = k.segment AND ((l.run_at, l.id) > (c.due, c.due_id) OR NOT pg_visible_in_snapshot(l.xid, c.snapshot))
+        AND (c.ahead_due IS NULL OR NOT weir._was_ahead(c, l.run_at, l.id, l.xid));
+      EXECUTE format('TRUNCATE weir.later_%s', k.segment);
+      INSERT INTO weir.segment (log, segment, event) VALUES ('later', k.segment, 'reclaimed');
+      RETURN 'reclaimed later ' || k.segment;
+    EXCEPTION WHEN lock_not_available THEN
+      NULL;  -- a transaction in flight has rows in it: try the next segment, or try again later
+    END;
+  END LOOP;
+  RETURN CASE WHEN is_full AND target IS NOT NULL THEN 'opened later ' || target END;
+END
+$$;
+CREATE FUNCTION weir._rotate_messages() RETURNS text LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+#variable_conflict use_column
+DECLARE
+  retention interval := (SELECT s.value::interval FROM weir.setting s WHERE s.name = 'message_retention');
+  max_bytes bigint   := (SELECT s.value::bigint / 4 FROM weir.setting s WHERE s.name = 'message_retention_bytes');
+  next_ring integer  := (extract(epoch FROM clock_timestamp())::bigint / 300 + 1) % 3;
+  active    integer;
+  target    integer;
+  size      bigint;
+  age       interval;
+  k         record;
+BEGIN
+  PERFORM weir._check_isolation('rotate_messages'), weir._hold_briefly();
+  IF pg_current_xact_id_if_assigned() IS NOT NULL THEN
+    RAISE EXCEPTION 'weir: rotate_messages needs a transaction of its own, and this one has written' USING ERRCODE = 'WR004', HINT = 'Call it in autocommit.';
+  ELSIF NOT pg_try_advisory_xact_lock(1464158547, 5) THEN
+    RETURN NULL;
+  END IF;
+  active := pg_sequence_last_value('weir.active_message');
+  SELECT min(s) INTO target FROM generate_series(1, 4) s WHERE s <> active AND weir._segment_state('message', s) = 'reclaimed';
+  size := pg_table_size('weir.message_' || active) + pg_relation_size('weir.tick_' || active);
+  age := clock_timestamp() - (SELECT s.at FROM weir.segment s WHERE s.log = 'message' AND s.segment = active AND s.event = 'opened' ORDER BY s.no DESC LIMIT 1);
+
+  -- A segment is filled for half of retention, and kept for retention after its last message was delivered.
+  IF target IS NOT NULL AND size > 8192 AND (size >= max_bytes OR age IS NULL OR age < interval '-1 minute' OR age >= greatest(retention / 2, interval '1 second')) THEN
+    INSERT INTO weir.segment (log, segment, event) VALUES ('message', active, 'closed'), ('message', target, 'opened');
+    PERFORM setval('weir.active_message', target);  -- last, because it does not roll back
+    RETURN 'opened message ' || target;
+  END IF;
+  FOR k IN SELECT e.segment, e.at FROM (SELECT DISTINCT ON (s.segment) s.* FROM weir.segment s WHERE s.log = 'message' AND s.segment <> active
+             ORDER BY s.segment, s.no DESC) e
+           WHERE e.event <> 'reclaimed' ORDER BY e.no LOOP
+    age := clock_timestamp() - k.at;
+    IF age < interval '-1 minute' THEN  -- the clock was set back: its retention starts over
+      INSERT INTO weir.segment (log, segment, event) VALUES ('message', k.segment, 'closed');
+    END IF;
+    IF age >= retention OR (target IS NULL AND size >= max_bytes / 2) THEN
+      IF weir._reclaim_messages(k.segment, CASE WHEN target IS NULL AND size >= max_bytes / 2 THEN interval '0' ELSE retention END) THEN
+        RETURN 'reclaimed message ' || k.segment;
+      END IF;
+    END IF;
+  END LOOP;
+  IF pg_relation_size('weir.hub_beat_' || next_ring) > 0 THEN
+    BEGIN
+      EXECUTE format('LOCK TABLE weir.hub_beat_%s IN ACCESS EXCLUSIVE MODE NOWAIT', next_ring);
+      EXECUTE format('TRUNCATE weir.hub_beat_%s', next_ring);
+      RETURN 'emptied hub_beat ' || next_ring;
+    EXCEPTION WHEN lock_not_available THEN
+      NULL;  -- it is being read: try again later
+    END;
+  END IF;
+  RETURN NULL;
+END
+$$;
+CREATE FUNCTION weir._seal(states text[], queue text, kinds text[], meta jsonb, at jsonb) RETURNS text LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+  -- The number is the version of the keys: increase it when their form changes.
+  SELECT left(encode(sha256(convert_to(jsonb_build_array(s.value, c.system_identifier, d.oid::bigint, 1, states, queue, kinds, meta, at->0, at->1)::text, getdatabaseencoding())), 'hex'), 32)
+  FROM weir.setting s, pg_control_system() c, pg_database d WHERE s.name = 'cursor_secret' AND d.datname = current_database()
+$$;
+CREATE FUNCTION weir._segment_bytes(segment integer) RETURNS bigint LANGUAGE sql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+  SELECT sum(pg_total_relation_size('weir.' || t || '_' || _segment_bytes.segment))::bigint FROM unnest(ARRAY['job', 'batch', 'result']) t
+$$;
+CREATE FUNCTION weir._segment_state(log text, segment integer) RETURNS text LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+  SELECT coalesce((
+    SELECT s.event FROM weir.segment s WHERE s.log = _segment_state.log AND s.segment = _segment_state.segment
+    ORDER BY s.no DESC LIMIT 1), 'reclaimed')
+$$;
+CREATE FUNCTION weir._set_twins_aside() RETURNS integer LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off SET enable_seqscan=off SET enable_bitmapscan=off
+AS $$
+DECLARE
+  n integer;
+BEGIN
+  UPDATE weir.queue q SET aside = NOT t.is_busy
+  FROM (
+    SELECT k.id, bool_or(l.is_busy) AS is_busy
+    FROM weir.queue k CROSS JOIN generate_series(0, 3) p CROSS JOIN LATERAL (
+      SELECT EXISTS (SELECT FROM weir.job j WHERE j.lane = k.id * 4 + p AND (j.xid, j.id) > (coalesce(s.pos_xid, '0'), coalesce(s.pos_id, 0)))
+          OR EXISTS (SELECT FROM unnest(s.pending, s.pending_after) w(xid, after) CROSS JOIN LATERAL (
+               SELECT FROM weir.job j WHERE j.lane = k.id * 4 + p AND j.xid = w.xid AND j.id > w.after LIMIT 1) j)
+          -- A running job may be tried again.
+          OR NOT k.aside AND EXISTS (SELECT FROM weir.batch b CROSS JOIN unnest(b.ids) i(id) WHERE b.lane = k.id * 4 + p AND NOT EXISTS (
+               SELECT FROM weir.result r WHERE r.lane = b.lane AND r.seq = b.seq AND i.id = ANY (r.ids))) AS is_busy
+      FROM (SELECT 1) one LEFT JOIN LATERAL (
+        SELECT b.pos_xid, b.pos_id, b.pending, b.pending_after FROM weir.batch b WHERE b.lane = k.id * 4 + p ORDER BY b.seq DESC LIMIT 1) s ON true) l
+    WHERE EXISTS (SELECT FROM weir.queue o WHERE o.name = k.name AND o.id < k.id)
+    GROUP BY k.id) t
+  WHERE q.id = t.id AND q.aside = t.is_busy;
+  GET DIAGNOSTICS n = ROW_COUNT;
+  IF n > 0 THEN
+    PERFORM nextval('weir.control');  -- workers poll all queues
+  END IF;
+  RETURN n;
+END
+$$;
+CREATE FUNCTION weir._settle(worker integer, OUT relogged integer, OUT more boolean, OUT jobs bigint[]) RETURNS record LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET lock_timeout=5s SET jit=off
+AS $$
+#variable_conflict use_column
+DECLARE
+  why text;
+BEGIN
+  PERFORM weir._check_isolation('settle'), weir._hold_briefly();
+  PERFORM pg_advisory_xact_lock_shared(1464158547, 0), pg_advisory_xact_lock(1464158552, _settle.worker);
+  SELECT w.name INTO why FROM weir.worker w WHERE w.id = _settle.worker AND w.fenced;
+  IF NOT FOUND THEN
+    RAISE EXCEPTION 'weir: worker % is not fenced', _settle.worker USING ERRCODE = '22023', HINT = 'Call weir._fence first.';
+  ELSIF EXISTS (SELECT FROM weir.settled s WHERE s.worker = _settle.worker AND s.no = 9223372036854775807) THEN
+    relogged := 0;
+    more := false;
+    jobs := '{}';
+  ELSE
+    SELECT r.relogged, r.next IS NOT NULL, r.jobs INTO relogged, more, jobs FROM weir._relog(_settle.worker, 'lost', why, '{}', '{}', '{}', '{}', 0) r;
+  END IF;
+END
+$$;
+CREATE FUNCTION weir._spans(from_xid xid8, snapshot pg_snapshot) RETURNS TABLE(low xid8, high xid8) LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+  SELECT s.low, s.high
+  FROM (
+    SELECT b.x AS low, lead(b.edge) OVER (ORDER BY b.x, b.edge) AS high
+    FROM (
+      SELECT _spans.from_xid AS x, _spans.from_xid AS edge
+      UNION ALL
+      SELECT (x::text::bigint + 1)::text::xid8, x FROM pg_snapshot_xip(_spans.snapshot) x WHERE x >= _spans.from_xid
+      UNION ALL
+      SELECT pg_snapshot_xmax(_spans.snapshot), pg_snapshot_xmax(_spans.snapshot)) b) s
+  WHERE s.low < s.high AND s.low >= _spans.from_xid
+$$;
+CREATE FUNCTION weir._start(name text, queues text[], lease interval DEFAULT '00:00:30'::interval) RETURNS integer LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+DECLARE
+  new_id integer;
+  q      text;
+BEGIN
+  IF _start.lease IS NULL OR _start.lease < interval '1 second' OR _start.lease > interval '5 minutes' THEN  -- the range that the ring of last words covers
+    RAISE EXCEPTION 'weir: a worker''s lease must be 1 second to 5 minutes, got %', coalesce(_start.lease::text, 'null') USING ERRCODE = '22023';
+  ELSIF length(_start.name) > 200 THEN
+    RAISE EXCEPTION 'weir: worker name too long: % characters, at most 200 are allowed', length(_start.name) USING ERRCODE = '22023';
+  END IF;
+  PERFORM weir._check_cluster();
+  FOREACH q IN ARRAY coalesce(_start.queues, '{}') LOOP
+    PERFORM weir._check_job(q, 'any', '{}', 2, 1, NULL);
+    PERFORM weir._queue_id(q);
+  END LOOP;
+  -- A failover or a restore may set the sequence back while an earlier process is alive, so each timeline has its own ids. The commit is
+  -- synchronous, because no worker may use an id that a crash can undo.
+  PERFORM weir._commit_synchronously();
+  new_id := (('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::bigint - 1) % 127 * 16777216 + nextval('weir.worker_id') % 16777216;
+  INSERT INTO weir.worker (id, fenced, at, lease, name, queues)
+  VALUES (new_id, false, clock_timestamp(), _start.lease, coalesce(_start.name, ''), coalesce(_start.queues, '{}'));
+  PERFORM weir._note_word(new_id, 'beats', 0);  -- without a lock: no other session knows the id yet
+  RETURN new_id;
+END
+$$;
+CREATE FUNCTION weir._surveyed(max_rows integer DEFAULT 10000) RETURNS weir.survey LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET enable_seqscan=off
+AS $$
+DECLARE
+  s     weir.survey;
+  fresh integer[];
+  own   integer[];  -- the lanes in which the caller's transaction has logged
+BEGIN
+  SELECT v.* INTO s FROM weir.survey v ORDER BY v.no DESC LIMIT 1;
+  -- Transaction ids of another cluster can't be compared, and of jobs that were logged and reclaimed since, only the totals are left.
+  IF pg_snapshot_xmax(s.snapshot) <= pg_snapshot_xmax(pg_current_snapshot()) AND s.reclaimed = weir._last_reclaimed()
+     AND (SELECT k.value FROM weir.setting k WHERE k.name = 'cluster') = (SELECT c.system_identifier::text FROM pg_control_system() c) THEN
+    fresh := weir._fresh_lanes(s.snapshot, pg_current_snapshot(), _surveyed.max_rows);
+    own := ARRAY(SELECT j.lane FROM weir.job j WHERE j.leads AND j.xid = pg_current_xact_id_if_assigned() LIMIT _surveyed.max_rows + 1);
+    IF fresh IS NOT NULL AND cardinality(own) <= _surveyed.max_rows THEN
+      s.waiting := ARRAY(SELECT w FROM unnest(s.waiting) w UNION SELECT f FROM unnest(fresh || own) f WHERE f / 4 <= s.upto);
+      RETURN s;
+    END IF;
+  END IF;
+  RETURN ROW(coalesce(s.no, 0), 0, NULL, 0, 0, '{}', '{}', '{}', '{}')::weir.survey;
+END
+$$;
+CREATE FUNCTION weir._tidy() RETURNS text LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET lock_timeout=50ms
+AS $$
+#variable_conflict use_column
+DECLARE
+  next_ring integer := (pg_sequence_last_value('weir.watched') / 300000 + 1) % 3;
+  job_id    bigint;
+  forgotten integer := 0;
+  lanes     integer;
+  j         weir.job_info;
+BEGIN
+  PERFORM weir._check_isolation('tidy'), weir._hold_briefly();
+  IF NOT pg_try_advisory_xact_lock(1464158547, 3) THEN
+    RETURN NULL;
+  END IF;
+  IF weir._set_twins_aside() > 0 THEN
+    RETURN 'set twins aside';
+  END IF;
+  -- These small tables are insert-only too: they are truncated, and rows that still count are inserted again.
+  IF pg_relation_size('weir.last_word_' || next_ring) > 0 THEN
+    EXECUTE format('LOCK TABLE weir.last_word_%s IN ACCESS EXCLUSIVE MODE NOWAIT', next_ring);
+    EXECUTE format('TRUNCATE weir.last_word_%s', next_ring);
+    RETURN 'emptied heartbeat ' || next_ring;
+  ELSIF pg_relation_size('weir.promotion') > 1048576 THEN
+    IF pg_try_advisory_xact_lock(1464158547, 2) THEN
+      LOCK TABLE weir.promotion IN ACCESS EXCLUSIVE MODE NOWAIT;
+      CREATE TEMP TABLE weir_keep ON COMMIT DROP AS SELECT p.* FROM weir.promotion p ORDER BY p.seq DESC LIMIT 1;
+      TRUNCATE weir.promotion;
+      INSERT INTO weir.promotion SELECT k.* FROM pg_temp.weir_keep k;
+      RETURN 'compacted promotion';
+    END IF;
+  ELSIF pg_relation_size('weir.segment') > 65536 THEN
+    IF pg_try_advisory_xact_lock(1464158547, 1) AND pg_try_advisory_xact_lock(1464158547, 2) THEN
+      LOCK TABLE weir.segment IN ACCESS EXCLUSIVE MODE NOWAIT;
+      CREATE TEMP TABLE weir_keep ON COMMIT DROP AS
+        SELECT DISTINCT ON (k.log, k.segment, k.event) k.* FROM weir.segment k ORDER BY k.log, k.segment, k.event, k.no DESC;
+      TRUNCATE weir.segment;
+      INSERT INTO weir.segment SELECT k.* FROM pg_temp.weir_keep k;
+      RETURN 'compacted segment';
+    END IF;
+  ELSIF pg_table_size('weir.settled') > 4194304 THEN
+    LOCK TABLE weir.settled IN ACCESS EXCLUSIVE MODE NOWAIT;
+    CREATE TEMP TABLE weir_keep ON COMMIT DROP AS
+      SELECT DISTINCT ON (s.worker) s.* FROM weir.settled s WHERE EXISTS (SELECT FROM weir.worker w WHERE w.id = s.worker) ORDER BY s.worker, s.no DESC;
+    TRUNCATE weir.settled;
+    INSERT INTO weir.settled SELECT k.* FROM pg_temp.weir_keep k;
+    RETURN 'compacted settled';
+  ELSIF pg_relation_size('weir.worker') > 131072 AND weir._forget_workers() > 0 THEN
+    RETURN 'forgot workers';
+  ELSIF pg_relation_size('weir.cancellation') > 1048576 THEN
+    -- A part at a time, from where the last call stopped, because cancellations of jobs in the far future must stay.
+    FOR job_id IN SELECT c.id FROM weir.cancellation c WHERE c.id > coalesce(pg_sequence_last_value('weir.cancel_looked'), 0) ORDER BY c.id LIMIT 1000 LOOP
+      SELECT i.* INTO j FROM weir.job_info(job_id) i;
+      IF j.state IS NULL OR j.finished_at IS NOT NULL THEN
+        DELETE FROM weir.cancellation c WHERE c.id = job_id;
+        forgotten := forgotten + 1;
+      END IF;
+      EXIT WHEN clock_timestamp() - now() > interval '100 ms';
+    END LOOP;
+    PERFORM setval('weir.cancel_looked', coalesce(job_id, 0));  -- after the last one, it starts over
+    IF forgotten > 0 THEN
+      RETURN 'forgot ' || forgotten || ' cancellations';
+    END IF;
+  END IF;
+  lanes := weir._forget_ended();
+  RETURN CASE WHEN lanes > 0 THEN 'trimmed ' || lanes || ' lanes' END;
+EXCEPTION WHEN lock_not_available THEN
+  RETURN NULL;  -- in use: try again later
+END
+$$;
+CREATE FUNCTION weir._times_reclaimed(segment integer) RETURNS bigint LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+  SELECT coalesce((SELECT max(k.no) FROM weir.segment k WHERE k.log = 'job' AND k.segment = _times_reclaimed.segment AND k.event = 'reclaimed'), 0)
+$$;
+CREATE FUNCTION weir._unattended() RETURNS TABLE(id integer, name text, lease interval, no bigint, says text, watched bigint, running integer) LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET enable_seqscan=off SET enable_bitmapscan=off
+AS $$
+  SELECT l.id, l.name, l.lease, h.no, h.says, h.watched, h.running
+  FROM (SELECT w.id, w.name, w.lease FROM weir.worker w
+        WHERE NOT w.fenced AND NOT EXISTS (SELECT FROM weir.worker f WHERE f.id = w.id AND f.fenced)
+          AND NOT EXISTS (SELECT FROM weir._attending() a(id) WHERE a.id = w.id) OFFSET 0) l
+  LEFT JOIN LATERAL (SELECT h.* FROM weir.last_word h WHERE h.worker = l.id ORDER BY h.no DESC LIMIT 1) h ON true
+$$;
+CREATE FUNCTION weir._unclaimed(segment integer, lanes integer[], max_rows integer DEFAULT NULL::integer) RETURNS SETOF weir.job LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET enable_seqscan=off SET enable_bitmapscan=off
+AS $$
+  SELECT j.*
+  FROM unnest(_unclaimed.lanes) l(lane)
+  LEFT JOIN LATERAL (SELECT b.* FROM weir.batch b WHERE b.lane = l.lane ORDER BY b.seq DESC LIMIT 1) s ON true
+  CROSS JOIN LATERAL (
+    SELECT j.* FROM weir.job j
+    WHERE j.segment = _unclaimed.segment AND j.lane = l.lane AND (j.xid, j.id) > (coalesce(s.pos_xid, '0'), coalesce(s.pos_id, 0))
+    UNION ALL
+    SELECT j.* FROM unnest(s.pending, s.pending_after) p(xid, after)
+    CROSS JOIN LATERAL (
+      SELECT j.* FROM weir.job j WHERE j.segment = _unclaimed.segment AND j.lane = l.lane AND j.xid = p.xid AND j.id > p.after OFFSET 0) j) j
+  LIMIT _unclaimed.max_rows
+$$;
+CREATE FUNCTION weir._unfinished_in(worker integer, after bigint, upto bigint) RETURNS TABLE(no bigint, lane integer, seq bigint, segment smallint, claimed_at timestamp with time zone, ids bigint[]) LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_hashjoin=off SET enable_mergejoin=off SET jit=off
+AS $$
+  SELECT b.no, b.lane, b.seq, b.segment, b.claimed_at,
+         ARRAY(SELECT i.id FROM unnest(b.ids) i(id)
+               EXCEPT SELECT x.id FROM weir.result r, unnest(r.ids) x(id) WHERE r.segment = b.segment AND r.lane = b.lane AND r.seq = b.seq)
+  FROM weir.batch b
+  LEFT JOIN LATERAL (SELECT sum(cardinality(r.ids)) AS n FROM weir.result r WHERE r.segment = b.segment AND r.lane = b.lane AND r.seq = b.seq) e ON true
+  WHERE b.worker = _unfinished_in.worker AND b.no > _unfinished_in.after AND b.no <= _unfinished_in.upto
+    AND coalesce(e.n, 0) < (SELECT sum(cardinality(p.ids)) FROM weir.batch p WHERE p.segment = b.segment AND p.lane = b.lane AND p.seq = b.seq)
+$$;
+CREATE FUNCTION weir._unfinished(worker integer, nos bigint[]) RETURNS TABLE(no bigint, lane integer, seq bigint, segment smallint, claimed_at timestamp with time zone, ids bigint[]) LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_hashjoin=off SET enable_mergejoin=off SET jit=off
+AS $$
+  SELECT b.no, b.lane, b.seq, b.segment, b.claimed_at,
+         ARRAY(SELECT i.id FROM unnest(b.ids) i(id)
+               EXCEPT SELECT x.id FROM weir.result r, unnest(r.ids) x(id) WHERE r.segment = b.segment AND r.lane = b.lane AND r.seq = b.seq)
+  FROM unnest(_unfinished.nos) o(no) JOIN weir.batch b ON b.worker = _unfinished.worker AND b.no = o.no
+  -- An attempt ends once, so a batch with as many results as jobs has ended, which is quick to check. Reclaiming may have moved one part of a batch
+  -- into the segment of the other: the results do not say to which part they belong, so both parts count together.
+  LEFT JOIN LATERAL (SELECT sum(cardinality(r.ids)) AS n FROM weir.result r WHERE r.segment = b.segment AND r.lane = b.lane AND r.seq = b.seq) e ON true
+  WHERE coalesce(e.n, 0) < (SELECT sum(cardinality(p.ids)) FROM weir.batch p WHERE p.segment = b.segment AND p.lane = b.lane AND p.seq = b.seq)
+$$;
+CREATE FUNCTION weir._waiting(lane integer, running xid8[], top xid8, after_xid xid8, after_id bigint, most integer, upto_xid xid8 DEFAULT '18446744073709551615'::xid8, upto_id bigint DEFAULT '9223372036854775807'::bigint) RETURNS TABLE(xid xid8, id bigint, ready_at timestamp with time zone, segment smallint, place tid) LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_sort=off
+AS $$
+#variable_conflict use_column
+DECLARE
+  last_id  CONSTANT bigint := 9223372036854775807;
+  own      xid8 := pg_current_xact_id_if_assigned();
+  last     record;
+  from_xid xid8 := after_xid;
+  from_id  bigint := after_id;
+  skip     xid8[];
+BEGIN
+  SELECT b.pos_xid, b.pos_id, b.pending, b.pending_after INTO last FROM weir.batch b WHERE b.lane = _waiting.lane ORDER BY b.seq DESC LIMIT 1;
+  IF (last.pos_xid, last.pos_id) > (from_xid, from_id) THEN
+    from_xid := last.pos_xid;
+    from_id := last.pos_id;
+  END IF;
+  skip := running[width_bucket(from_xid, running) + 1 : width_bucket(from_xid, running) + 64];
+  RETURN QUERY
+  SELECT u.xid, u.id, coalesce(u.ready_at, u.enqueued_at), u.segment, u.place FROM (
+    SELECT j.* FROM unnest(last.pending, last.pending_after) p(xid, after)
+    CROSS JOIN LATERAL (
+      SELECT j.*, j.ctid AS place FROM weir.job j
+      WHERE j.lane = _waiting.lane AND j.xid = p.xid AND j.id > greatest(p.after, CASE WHEN p.xid = after_xid THEN after_id END) AND (j.xid, j.id) <= (upto_xid, upto_id)
+      ORDER BY j.xid, j.id LIMIT most) j
+    WHERE p.xid >= after_xid AND running[width_bucket(p.xid, running)] IS DISTINCT FROM p.xid
+    UNION ALL
+    SELECT j.* FROM generate_series(0, cardinality(skip)) i
+    CROSS JOIN LATERAL (
+      SELECT j.*, j.ctid AS place FROM weir.job j
+      WHERE j.lane = _waiting.lane AND j.xid < coalesce(skip[i + 1], top)
+        AND (j.xid, j.id) > (CASE WHEN i > 0 THEN skip[i] ELSE from_xid END, CASE WHEN i > 0 THEN last_id ELSE from_id END) AND (j.xid, j.id) <= (upto_xid, upto_id)
+      ORDER BY j.xid, j.id LIMIT most) j
+    UNION ALL  -- rows of the caller's own transaction
+    SELECT j.* FROM (
+      SELECT j.*, j.ctid AS place FROM weir.job j
+      WHERE own >= top AND j.lane = _waiting.lane AND j.xid = own AND (j.xid, j.id) > (from_xid, from_id) AND (j.xid, j.id) <= (upto_xid, upto_id)
+      ORDER BY j.xid, j.id LIMIT most) j) u
+  LIMIT most;
+END
+$$;
+CREATE FUNCTION weir._was_ahead(c weir.promotion, run_at timestamp with time zone, id bigint, xid xid8) RETURNS boolean LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+  SELECT EXISTS (SELECT FROM unnest(c.ahead_due, c.ahead_id, c.ahead_snapshot) a(due, id, snapshot)
+                 WHERE (_was_ahead.run_at, _was_ahead.id) <= (a.due, a.id) AND pg_visible_in_snapshot(_was_ahead.xid, a.snapshot))
+$$;
+CREATE FUNCTION weir._watch(jobs bigint, control bigint, seen pg_snapshot, upto xid8, polls integer DEFAULT 1, pause double precision DEFAULT 0.003, OUT jobs_now bigint, OUT control_now bigint, OUT seen_now pg_snapshot, OUT upto_now xid8, OUT ended boolean) RETURNS record LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+DECLARE
+  moved boolean;
+  slept text;
+BEGIN
+  IF _watch.polls IS NULL OR _watch.pause IS NULL OR _watch.polls < 1 OR _watch.polls * _watch.pause > 1 THEN
+    RAISE EXCEPTION 'weir: watch polls for at most 1 second, got % polls, every % s', _watch.polls, _watch.pause USING ERRCODE = '22023';
+  END IF;
+  -- Assignments, not queries: a poll takes some microseconds, and reads only two sequences.
+  LOOP
+    jobs_now := coalesce(pg_sequence_last_value('weir.job_id'), 0);
+    control_now := coalesce(pg_sequence_last_value('weir.control'), 0);
+    seen_now := pg_current_snapshot();  -- after the counters
+    moved := jobs_now IS DISTINCT FROM _watch.jobs OR control_now IS DISTINCT FROM _watch.control;
+    ended := _watch.seen IS NULL OR _watch.upto IS NULL;
+    IF NOT ended AND pg_snapshot_xmin(_watch.seen) < _watch.upto AND seen_now::text <> _watch.seen::text THEN
+      ended := EXISTS (SELECT FROM pg_snapshot_xip(_watch.seen) x WHERE x < _watch.upto AND pg_visible_in_snapshot(x, seen_now))
+        -- And transactions that the snapshot could not list yet, because they are newer than all that had ended.
+        OR least(pg_snapshot_xmax(seen_now), _watch.upto)::text::bigint - pg_snapshot_xmax(_watch.seen)::text::bigint
+           > (SELECT count(*) FROM pg_snapshot_xip(seen_now) x WHERE x >= pg_snapshot_xmax(_watch.seen) AND x < _watch.upto);
+    END IF;
+    EXIT WHEN _watch.polls <= 1 OR moved OR ended;
+    _watch.polls := _watch.polls - 1;
+    slept := pg_sleep(_watch.pause);
+  END LOOP;
+  -- Each transaction that has drawn from a counter so far has an id below the next one to be assigned.
+  upto_now := CASE WHEN moved OR _watch.upto IS NULL
+                   THEN (pg_snapshot_xmax(seen_now)::text::bigint + age(pg_snapshot_xmax(seen_now)::xid))::text::xid8
+                   ELSE _watch.upto END;
+END
+$$;
+CREATE FUNCTION weir._wrong_with(given jsonb) RETURNS text LANGUAGE sql IMMUTABLE SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+  SELECT CASE
+    WHEN jsonb_typeof(given) <> 'object' THEN format('an end must be a JSON object, got a JSON %s', jsonb_typeof(given))
+    WHEN weir._is_token(given ->> 'token') IS NOT TRUE THEN format('%s is not a token: pass it unchanged, as weir.take returned it', coalesce(left((given -> 'token')::text, 100), 'null'))
+    WHEN given ->> 'outcome' <> ALL (ARRAY['completed', 'failed', 'cancelled', 'snoozed', 'released'])
+      THEN format('outcome must be completed, failed, cancelled, snoozed or released, got %s', left(given ->> 'outcome', 100))
+    WHEN jsonb_typeof(given -> 'delay') NOT IN ('number', 'null') OR (given ->> 'delay')::numeric NOT BETWEEN 0 AND 315576000
+      THEN format('delay must be a number of seconds from 0 to 315576000 (ten years), got %s', left((given -> 'delay')::text, 100))
+    WHEN jsonb_typeof(given -> 'final') NOT IN ('boolean', 'null') THEN format('final must be true or false, got %s', left((given -> 'final')::text, 100))
+    ELSE (SELECT format('unknown field %s: the fields of an end are token, outcome, error, output, delay and final', quote_ident(left(k, 100)))
+          FROM jsonb_object_keys(given) k WHERE k <> ALL (ARRAY['token', 'outcome', 'error', 'output', 'delay', 'final']) LIMIT 1)
+  END
+$$;
+CREATE FUNCTION weir.attend(worker integer, pid integer, address inet, port integer) RETURNS boolean LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET lock_timeout=5s
+AS $$
+DECLARE
+  lease bigint;  -- in ms
+BEGIN
+  IF attend.pid IS DISTINCT FROM pg_backend_pid() OR attend.address IS DISTINCT FROM inet_client_addr() OR attend.port IS DISTINCT FROM inet_client_port() THEN
+    RETURN false;
+  END IF;
+  PERFORM weir._hold_briefly();
+  PERFORM pg_advisory_xact_lock_shared(1464158555, attend.worker);  -- it waits only for a rescuer
+  PERFORM weir._check_worker(attend.worker);
+  -- A process that hangs keeps its session for a lease, like every other worker. The server doesn't give up a silent connection earlier
+  -- either, because the worker at its other end may not notice that and continue.
+  SELECT extract(epoch FROM w.lease) * 1000 INTO lease FROM weir.worker w WHERE w.id = attend.worker AND NOT w.fenced;
+  PERFORM set_config('idle_session_timeout', lease::text, false), set_config('tcp_user_timeout', '0', false),
+          set_config('tcp_keepalives_idle', (lease / 1000 + 1)::text, false), set_config('tcp_keepalives_interval', (lease / 1000 + 1)::text, false),
+          set_config('synchronous_commit', 'off', true), set_config('weir.attends', attend.worker || ' 0', false);
+  INSERT INTO weir.attendance (worker, started_at, watched) VALUES (attend.worker, pg_postmaster_start_time(), pg_sequence_last_value('weir.watched')) ON CONFLICT DO NOTHING;
+  PERFORM weir._note_word(attend.worker, 'attends', 0);
+  -- A session lock survives errors and a rollback, so it is taken last. It is taken twice, so that a heartbeat can detect that it was lost.
+  PERFORM pg_advisory_lock_shared(1464158554, attend.worker), pg_advisory_lock_shared(1464158554, attend.worker);
+  RETURN true;
+END
+$$;
+CREATE FUNCTION weir.cancel(job_id bigint) RETURNS text LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+DECLARE
+  now_is text;
+BEGIN
+  now_is := (SELECT i.state FROM weir.job_info(job_id) i);
+  IF now_is IN ('available', 'scheduled', 'running') THEN
+    INSERT INTO weir.cancellation (id) VALUES (job_id) ON CONFLICT (id) DO NOTHING;
+    PERFORM pg_current_xact_id();
+    PERFORM nextval('weir.control');
+    RETURN CASE now_is WHEN 'running' THEN 'requested' ELSE 'cancelled' END;
+  END IF;
+  RETURN now_is;
+END
+$$;
+CREATE PROCEDURE weir.chores() LANGUAGE plpgsql VOLATILE
+AS $$
+DECLARE
+  chore text;
+BEGIN
+  FOREACH chore IN ARRAY ARRAY['promote', 'rescue', 'rotate', 'rotate_later', 'rotate_messages', 'resurvey', 'tidy'] LOOP
+    -- Each chore has a transaction of its own. A procedure that commits can't be SECURITY DEFINER or have settings, so it runs with the
+    -- caller's rights. The first COMMIT refuses to run inside the caller's transaction before anything is done.
+    COMMIT;
+    SET TRANSACTION ISOLATION LEVEL READ COMMITTED;  -- whatever the role's default
+    BEGIN
+      EXECUTE format('SELECT FROM weir._%s()', chore);
+    EXCEPTION WHEN OTHERS THEN
+      RAISE WARNING 'weir: %: %', chore, SQLERRM USING ERRCODE = SQLSTATE;
+    END;
+  END LOOP;
+END
+$$;
+CREATE FUNCTION weir.complete(worker integer, token text) RETURNS void LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+DECLARE
+  holds record := weir._named_by(ARRAY[complete.token]);
+BEGIN
+  PERFORM weir._complete(complete.worker, holds.lanes[1], holds.seqs[1], holds.ids[1]);
+END
+$$;
+CREATE FUNCTION weir.enqueue_many(jobs jsonb) RETURNS bigint[] LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=auto
+AS $$
+DECLARE
+  bad text;
+  r   record;
+BEGIN
+  IF jobs IS NULL OR jsonb_typeof(jobs) <> 'array' THEN
+    RAISE EXCEPTION 'weir: enqueue_many takes a JSON array of jobs, got %', coalesce('a JSON ' || jsonb_typeof(jobs), 'null')
+      USING ERRCODE = '22023';
+  END IF;
+  SELECT format('job %s must be a JSON object, got a JSON %s', e.ord, jsonb_typeof(e.job)) INTO bad
+  FROM jsonb_array_elements(jobs) WITH ORDINALITY e(job, ord) WHERE jsonb_typeof(e.job) <> 'object' LIMIT 1;
+  IF bad IS NULL THEN
+    SELECT format('job %s has an unknown key %s', e.ord, to_json(k.key)) INTO bad
+    FROM jsonb_array_elements(jobs) WITH ORDINALITY e(job, ord), jsonb_object_keys(e.job) k(key)
+    WHERE k.key NOT IN ('queue', 'kind', 'args', 'priority', 'run_at', 'max_attempts', 'meta') LIMIT 1;
+  END IF;
+  IF bad IS NOT NULL THEN
+    RAISE EXCEPTION 'weir: %', bad
+      USING ERRCODE = '22023', HINT = 'A job is {"queue": …, "kind": …}, optionally with args, priority, run_at, max_attempts and meta.';
+  END IF;
+  SELECT array_agg(x.queue ORDER BY e.ord) AS queue, array_agg(x.kind ORDER BY e.ord) AS kind,
+         array_agg(coalesce(x.args, '{}') ORDER BY e.ord) AS args, array_agg(x.priority ORDER BY e.ord) AS priority,
+         array_agg(x.run_at ORDER BY e.ord) AS run_at, array_agg(x.max_attempts ORDER BY e.ord) AS max_attempts,
+         array_agg(x.meta ORDER BY e.ord) AS meta
+    INTO r
+  FROM jsonb_array_elements(jobs) WITH ORDINALITY e(job, ord),
+       jsonb_to_record(e.job) x(queue text, kind text, args jsonb, priority integer, run_at timestamptz, max_attempts integer, meta jsonb);
+  RETURN weir.enqueue_many(r.queue, r.kind, r.args, r.priority, r.run_at, r.max_attempts, r.meta);
+END
+$$;
+CREATE FUNCTION weir.enqueue_many(queue text[], kind text[], args jsonb[] DEFAULT NULL::jsonb[], priority integer[] DEFAULT NULL::integer[], run_at timestamp with time zone[] DEFAULT NULL::timestamp with time zone[], max_attempts integer[] DEFAULT NULL::integer[], meta jsonb[] DEFAULT NULL::jsonb[]) RETURNS bigint[] LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=auto
+AS $$
+#variable_conflict use_column
+DECLARE
+  n          integer := cardinality(enqueue_many.kind);
+  this_xid   xid8;
+  in_segment integer;
+  names      text[];
+  queue_ids  integer[];
+  new_ids    bigint[];
+  bad        record;
+BEGIN
+  IF n IS NULL OR n = 0 THEN
+    RETURN '{}';
+  ELSIF n > 10000 THEN
+    RAISE EXCEPTION 'weir: % jobs in one call, at most 10000 are allowed', n
+      USING ERRCODE = '22023', HINT = 'Call enqueue_many several times in one transaction.';
+  ELSIF cardinality(enqueue_many.queue) IS DISTINCT FROM n OR cardinality(enqueue_many.args) <> n
+     OR cardinality(enqueue_many.priority) <> n OR cardinality(enqueue_many.run_at) <> n
+     OR cardinality(enqueue_many.max_attempts) <> n OR cardinality(enqueue_many.meta) <> n THEN
+    RAISE EXCEPTION 'weir: the arrays of enqueue_many differ in length: % kinds, % queues, % args, % priorities, % run_ats, % max_attempts, % metas',
+      n, cardinality(enqueue_many.queue), cardinality(enqueue_many.args), cardinality(enqueue_many.priority),
+      cardinality(enqueue_many.run_at), cardinality(enqueue_many.max_attempts), cardinality(enqueue_many.meta)
+      USING ERRCODE = '22023', HINT = 'Every array needs one element for each job; leave out optional arrays.';
+  END IF;
+
+  PERFORM weir._check_array('enqueue_many', 'queue', enqueue_many.queue), weir._check_array('enqueue_many', 'kind', enqueue_many.kind),
+          weir._check_array('enqueue_many', 'args', enqueue_many.args), weir._check_array('enqueue_many', 'priority', enqueue_many.priority),
+          weir._check_array('enqueue_many', 'run_at', enqueue_many.run_at), weir._check_array('enqueue_many', 'max_attempts', enqueue_many.max_attempts),
+          weir._check_array('enqueue_many', 'meta', enqueue_many.meta);
+  FOR bad IN
+    SELECT u.* FROM unnest(enqueue_many.queue, enqueue_many.kind, enqueue_many.args, enqueue_many.priority,
+                           enqueue_many.run_at, enqueue_many.max_attempts, enqueue_many.meta)
+      WITH ORDINALITY u(queue, kind, args, priority, run_at, max_attempts, meta, ord)
+    WHERE u.queue IS NULL OR u.queue = '' OR length(u.queue) > 128 OR u.kind IS NULL OR u.kind = '' OR length(u.kind) > 128
+       OR jsonb_typeof(u.args) <> 'object'
+       OR pg_column_size(u.args) > 2000 AND octet_length(u.args::text) > 1048576  -- elements of an array are not compressed
+       OR u.priority NOT BETWEEN 1 AND 4 OR u.max_attempts NOT BETWEEN 1 AND 1000
+       OR jsonb_typeof(u.meta) <> 'object' OR octet_length(u.meta::text) > 65536 OR u.run_at = 'infinity'
+  LOOP
+    BEGIN
+      PERFORM weir._check_job(bad.queue, bad.kind, coalesce(bad.args, '{}'), coalesce(bad.priority, 2), coalesce(bad.max_attempts, 25), bad.meta);
+    EXCEPTION WHEN invalid_parameter_value THEN
+      RAISE EXCEPTION '% (job % of %)', SQLERRM, bad.ord, n USING ERRCODE = '22023';
+    END;
+    IF bad.run_at = 'infinity' THEN
+      RAISE EXCEPTION 'weir: run_at is infinity: the job would never run (job % of %)', bad.ord, n USING ERRCODE = '22023';
+    END IF;
+  END LOOP;
+
+  SELECT array_agg(d.name), array_agg(weir._queue_id(d.name)) INTO names, queue_ids
+  FROM (SELECT DISTINCT u.name FROM unnest(enqueue_many.queue) u(name)) d;
+
+  this_xid := pg_current_xact_id();
+  in_segment := pg_sequence_last_value('weir.active_job');  -- one segment for all: a row that leads is truncated no earlier than the rows that follow it
+  SELECT array_agg(nextval('weir.job_id')) INTO new_ids FROM generate_series(1, n);
+
+  INSERT INTO weir.job (id, xid, enqueued_at, lane, attempt, max_attempts, segment, leads, kind, args, meta)
+  SELECT u.id, this_xid, now(), u.lane, 1, coalesce(u.max_attempts, 25), in_segment,
+         lag(u.lane) OVER () IS DISTINCT FROM u.lane, u.kind, coalesce(u.args, '{}'), u.meta
+  FROM (SELECT u.*, queue_ids[array_position(names, u.queue)] * 4 + coalesce(u.priority, 2) - 1 AS lane
+        FROM unnest(new_ids, enqueue_many.queue, enqueue_many.kind, enqueue_many.args, enqueue_many.priority,
+                    enqueue_many.run_at, enqueue_many.max_attempts, enqueue_many.meta)
+          u(id, queue, kind, args, priority, run_at, max_attempts, meta)
+        WHERE u.run_at IS NULL OR u.run_at <= now()) u;
+
+  IF enqueue_many.run_at IS NOT NULL THEN
+    INSERT INTO weir.later (id, xid, run_at, enqueued_at, lane, attempt, max_attempts, segment, kind, args, meta)
+    SELECT u.id, this_xid, u.run_at, now(), queue_ids[array_position(names, u.queue)] * 4 + coalesce(u.priority, 2) - 1, 1,
+           coalesce(u.max_attempts, 25), pg_sequence_last_value('weir.active_later'), u.kind, coalesce(u.args, '{}'), u.meta
+    FROM unnest(new_ids, enqueue_many.queue, enqueue_many.kind, enqueue_many.args, enqueue_many.priority,
+                enqueue_many.run_at, enqueue_many.max_attempts, enqueue_many.meta)
+      u(id, queue, kind, args, priority, run_at, max_attempts, meta)
+    WHERE u.run_at > now();
+  END IF;
+  RETURN new_ids;
+END
+$$;
+CREATE FUNCTION weir.enqueued(max_rows integer DEFAULT 1000) RETURNS SETOF weir.job_info LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off
+AS $$
+#variable_conflict use_column
+DECLARE
+  mine CONSTANT xid8 := pg_current_xact_id_if_assigned();
+  this bigint;
+BEGIN
+  IF enqueued.max_rows NOT BETWEEN 1 AND 10000 THEN
+    RAISE EXCEPTION 'weir: enqueued shows 1 to 10000 at once, got %', enqueued.max_rows USING ERRCODE = '22023';
+  END IF;
+  FOR this IN
+    -- The leading rows show in which lanes the transaction has logged jobs; a job that it has retried was not enqueued by it.
+    SELECT u.id FROM (
+      SELECT j.id FROM (SELECT DISTINCT k.lane FROM weir.job k WHERE k.xid = mine AND k.leads) l
+      CROSS JOIN LATERAL (SELECT j.id FROM weir.job j WHERE j.lane = l.lane AND j.xid = mine AND j.attempt = 1 AND j.put_off = 0 OFFSET 0) j
+      UNION ALL
+      SELECT l.id FROM weir.later l WHERE l.xid = mine AND l.attempt = 1 AND l.put_off = 0) u
+    ORDER BY u.id LIMIT coalesce(enqueued.max_rows, 1000)
+  LOOP
+    RETURN QUERY SELECT k.* FROM weir._read_job(this, 1) k;
+  END LOOP;
+  RAISE SQLSTATE 'WR099';
+EXCEPTION WHEN SQLSTATE 'WR099' THEN
+  RETURN;
+END
+$$;
+CREATE FUNCTION weir.enqueue(queue text, kind text, args jsonb DEFAULT '{}'::jsonb, priority integer DEFAULT 2, run_at timestamp with time zone DEFAULT NULL::timestamp with time zone, max_attempts integer DEFAULT 25, meta jsonb DEFAULT NULL::jsonb) RETURNS bigint LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=auto
+AS $$
+#variable_conflict use_variable
+DECLARE
+  this_xid xid8;
+  queue_no integer;
+  new_id   bigint;
+BEGIN
+  -- Each transaction initializes each expression again, which costs more than evaluating it: so there are few, and an existing queue's name isn't checked.
+  SELECT q.id, pg_current_xact_id() INTO queue_no, this_xid FROM weir.queue q WHERE q.name = queue ORDER BY q.id LIMIT 1;
+  IF (queue_no > 0 AND length(kind) BETWEEN 1 AND 128 AND priority BETWEEN 1 AND 4 AND max_attempts BETWEEN 1 AND 1000 AND meta IS NULL
+      AND jsonb_typeof(args) = 'object' AND pg_column_size(args) <= 2000 AND pg_column_compression(args) IS NULL) IS NOT TRUE THEN
+    args := coalesce(args, '{}');
+    priority := coalesce(priority, 2);
+    max_attempts := coalesce(max_attempts, 25);
+    PERFORM weir._check_job(queue, kind, args, priority, max_attempts, meta);
+    queue_no := weir._queue_id(queue);
+    this_xid := pg_current_xact_id();
+  END IF;
+  IF run_at IS NULL OR run_at <= now() THEN
+    INSERT INTO weir.job (id, xid, enqueued_at, lane, attempt, max_attempts, segment, kind, args, meta)
+    VALUES (nextval('weir.job_id'), this_xid, now(), queue_no * 4 + priority - 1, 1, max_attempts,
+            pg_sequence_last_value('weir.active_job'), kind, args, meta)
+    RETURNING id INTO new_id;
+  ELSE
+    IF run_at = 'infinity' THEN
+      RAISE EXCEPTION 'weir: run_at is infinity: the job would never run' USING ERRCODE = '22023';
+    END IF;
+    INSERT INTO weir.later (id, xid, run_at, enqueued_at, lane, attempt, max_attempts, segment, kind, args, meta)
+    VALUES (nextval('weir.job_id'), this_xid, run_at, now(), queue_no * 4 + priority - 1, 1, max_attempts,
+            pg_sequence_last_value('weir.active_later'), kind, args, meta)
+    RETURNING id INTO new_id;
+  END IF;
+  RETURN new_id;
+END
+$$;
+CREATE FUNCTION weir.heartbeat(worker integer, running integer DEFAULT 0, OUT fenced boolean, OUT workers integer, OUT sharing integer) RETURNS record LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET lock_timeout=5s SET jit=off
+AS $$
+#variable_conflict use_column
+DECLARE
+  before  text := current_setting('weir.attends', true);
+  attends boolean := coalesce(split_part(before, ' ', 1) = heartbeat.worker::text, false);
+  word    text := heartbeat.worker || ' ' || coalesce(heartbeat.running, 0);
+  writes  boolean := before IS DISTINCT FROM word;
+BEGIN
+  IF attends THEN
+    IF NOT pg_advisory_unlock_shared(1464158554, heartbeat.worker) THEN  -- of two: all locks of this session were released
+      writes := true;
+      PERFORM pg_advisory_lock_shared(1464158554, heartbeat.worker);
+    END IF;
+    PERFORM pg_advisory_lock_shared(1464158554, heartbeat.worker);
+    -- A delayed heartbeat of another connection may have become the last word. No other will follow it, so it must not stay.
+    writes := writes OR coalesce(weir._last_says(heartbeat.worker) <> 'attends', false);
+  END IF;
+  IF writes THEN
+    PERFORM weir._hold_briefly(), pg_advisory_xact_lock_shared(1464158555, heartbeat.worker);
+  END IF;
+  SELECT NOT coalesce(bool_or(w.id = heartbeat.worker), false), count(*), count(*) FILTER (WHERE w.queues && me.queues)
+    INTO heartbeat.fenced, heartbeat.workers, heartbeat.sharing
+  FROM weir.worker w LEFT JOIN weir.worker me ON me.id = heartbeat.worker AND NOT me.fenced
+  WHERE NOT w.fenced AND NOT EXISTS (SELECT FROM weir.worker f WHERE f.id = w.id AND f.fenced);
+  IF writes AND NOT heartbeat.fenced THEN
+    PERFORM set_config('synchronous_commit', 'off', true);
+    IF attends THEN
+      PERFORM set_config('weir.attends', word, false);
+    END IF;
+    PERFORM weir._note_word(heartbeat.worker, CASE WHEN attends THEN 'attends' ELSE 'beats' END, coalesce(heartbeat.running, 0));
+  END IF;
+END
+$$;
+CREATE FUNCTION weir.hubs() RETURNS TABLE(hub text, address text, seen_at timestamp with time zone, tick bigint, behind bigint, subscribers integer) LANGUAGE sql STABLE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+  SELECT b.hub, b.address, b.at, b.tick,
+         greatest(0, (SELECT max(t.seq) FROM weir.tick t WHERE t.at <= b.at) - b.tick), b.subscribers
+  FROM (SELECT DISTINCT ON (b.hub) b.* FROM weir.hub_beat b WHERE b.at > clock_timestamp() - interval '5 minutes' ORDER BY b.hub, b.at DESC) b
+  WHERE b.tick IS NOT NULL ORDER BY b.hub
+$$;
+CREATE FUNCTION weir.job_info(job_id bigint) RETURNS SETOF weir.job_info LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+BEGIN
+  PERFORM weir._lock_log();
+  RETURN QUERY SELECT j.* FROM weir._read_job(job_info.job_id, 25) j;
+  RAISE SQLSTATE 'WR099';  -- releases the tables
+EXCEPTION WHEN SQLSTATE 'WR099' THEN
+  RETURN;
+END
+$$;
+CREATE FUNCTION weir.jobs_page(states text[] DEFAULT NULL::text[], queue text DEFAULT NULL::text, kinds text[] DEFAULT NULL::text[], meta jsonb DEFAULT NULL::jsonb, after text DEFAULT NULL::text, max_rows integer DEFAULT 100, OUT jobs jsonb, OUT next text) RETURNS record LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+BEGIN
+  PERFORM weir._lock_log();
+  SELECT to_jsonb(p.jobs), p.next INTO jobs, next
+  FROM weir._read_page(jobs_page.states, jobs_page.queue, jobs_page.kinds, jobs_page.meta, jobs_page.after, coalesce(jobs_page.max_rows, 100)) p;
+  RAISE SQLSTATE 'WR099';  -- releases the tables
+EXCEPTION WHEN SQLSTATE 'WR099' THEN
+  RETURN;
+END
+$$;
+CREATE FUNCTION weir.jobs(state text, queue text DEFAULT NULL::text, max_rows integer DEFAULT 100) RETURNS SETOF weir.job_info LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+DECLARE
+  pages CONSTANT integer := 20;
+  left_ integer := coalesce(jobs.max_rows, 100);
+  after text;
+  p     record;
+BEGIN
+  IF jobs.max_rows NOT BETWEEN 1 AND 10000 THEN
+    RAISE EXCEPTION 'weir: jobs returns 1 to 10000 jobs, got %', jobs.max_rows USING ERRCODE = '22023', HINT = 'Use weir.jobs_page to read more, page by page.';
+  END IF;
+  PERFORM weir._lock_log();
+  FOR page IN 1..pages LOOP
+    SELECT k.* INTO p FROM weir._read_page(ARRAY[jobs.state], jobs.queue, NULL, NULL, after, least(left_, 1000)) k;
+    RETURN QUERY SELECT j.* FROM unnest(p.jobs) j;
+    left_ := left_ - cardinality(p.jobs);
+    after := p.next;
+    EXIT WHEN left_ = 0 OR after IS NULL;
+  END LOOP;
+  RAISE SQLSTATE 'WR099';
+EXCEPTION WHEN SQLSTATE 'WR099' THEN
+  RETURN;
+END
+$$;
+CREATE FUNCTION weir.newest_tick() RETURNS bigint LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+DECLARE
+  newest weir.tick;
+BEGIN
+  SELECT t.* INTO newest FROM weir.tick t ORDER BY t.seq DESC LIMIT 1;
+  IF NOT pg_is_in_recovery() THEN
+    PERFORM weir._check_message_cluster();
+    IF pg_snapshot_xmax(newest.snapshot) > pg_snapshot_xmax(pg_current_snapshot()) THEN
+      RAISE EXCEPTION 'weir: the log of messages comes from another cluster' USING ERRCODE = 'WR003', HINT = 'Call weir.rebase_messages().';
+    END IF;
+  END IF;
+  RAISE SQLSTATE 'WR099';
+EXCEPTION WHEN SQLSTATE 'WR099' THEN
+  RETURN newest.seq;
+END
+$$;
+CREATE FUNCTION weir.notify_callers() RETURNS TABLE(kind text, name text, calls text) LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+  WITH pattern AS (
+    -- A call of pg_notify; or a NOTIFY statement where a statement can start, also in a string that is executed.
+    SELECT '(?in)^.*(?:\mpg_notify\M"?\s*\(|(?:^|[;$(]|\m(?:begin|then|else|loop|also|instead|do)\M|\mexecute\M\s*\(?\s*(?:format\s*\(\s*)?e?''\s*)[ \t]*notify\s+["a-z_%'']).*$' AS for_calls,
+           -- Matches strings, which are kept, and comments, which are removed.
+           '(''(?:[^'']|'''')*'')|--[^\n]*|/\*(?:[^*]|\*+[^*/])*\*+/' AS comments
+  ), callers AS (
+    SELECT p.oid, p.oid::regprocedure::text AS name, substring(b.body FROM pattern.for_calls) AS calls
+    FROM pattern CROSS JOIN pg_proc p JOIN pg_language l ON l.oid = p.prolang AND l.lanname NOT IN ('c', 'internal')
+    CROSS JOIN LATERAL (SELECT regexp_replace(CASE WHEN p.prosrc = '' AND p.prokind <> 'a' THEN pg_get_functiondef(p.oid) ELSE p.prosrc END, pattern.comments, '\1', 'g') AS body) b
+    WHERE p.pronamespace NOT IN ('pg_catalog'::regnamespace, 'information_schema'::regnamespace, 'weir'::regnamespace) AND b.body ~ pattern.for_calls)
+  SELECT CASE WHEN p.prorettype = 'trigger'::regtype THEN 'trigger function' ELSE 'function' END, c.name, btrim(c.calls)
+  FROM callers c JOIN pg_proc p ON p.oid = c.oid
+  UNION ALL
+  SELECT 'trigger', format('%I on %s', t.tgname, t.tgrelid::regclass), c.name FROM pg_trigger t JOIN callers c ON c.oid = t.tgfoid
+  UNION ALL
+  SELECT 'trigger', format('%I on %s', t.tgname, t.tgrelid::regclass), p.oid::regprocedure::text
+  FROM pg_trigger t JOIN pg_proc p ON p.oid = t.tgfoid WHERE p.proname = 'triggered_change_notification'
+  UNION ALL
+  SELECT CASE WHEN r.ev_type = '1' THEN 'view' ELSE 'rule' END, CASE WHEN r.ev_type = '1' THEN c.oid::regclass::text ELSE format('%I on %s', r.rulename, c.oid::regclass) END,
+         btrim(substring(d.def FROM pattern.for_calls))
+  FROM pattern CROSS JOIN pg_rewrite r JOIN pg_class c ON c.oid = r.ev_class CROSS JOIN LATERAL (SELECT pg_get_ruledef(r.oid) AS def) d
+  WHERE c.relnamespace NOT IN ('pg_catalog'::regnamespace, 'information_schema'::regnamespace, 'weir'::regnamespace) AND d.def ~ pattern.for_calls
+  ORDER BY 1, 2
+$$;
+CREATE FUNCTION weir.notify(channel text, payload text) RETURNS void LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=auto
+AS $$
+#variable_conflict use_variable
+DECLARE
+  mark text;
+BEGIN
+  -- Hubs drop messages that repeat within a transaction. If a trigger sends the same one for each of a million rows, it is logged only once:
+  -- the last message is remembered until the transaction ends, or until the savepoint in which it was sent is rolled back.
+  payload := coalesce(payload, '');
+  IF octet_length(payload) <= 200 THEN
+    mark := length(channel) || ' ' || channel || payload;
+    IF current_setting('weir.published', true) = mark THEN
+      RETURN;
+    END IF;
+    mark := set_config('weir.published', mark, true);
+  END IF;
+  PERFORM weir.publish(channel, payload);
+END
+$$;
+CREATE FUNCTION weir.pause(queue text) RETURNS boolean LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+BEGIN
+  UPDATE weir.queue q SET paused_at = coalesce(q.paused_at, now()) WHERE q.name = pause.queue;
+  RETURN FOUND;
+END
+$$;
+CREATE FUNCTION weir.publish_bytes(channel text, payload bytea, keep boolean DEFAULT false) RETURNS void LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=auto
+AS $$
+#variable_conflict use_variable
+DECLARE
+  this_xid xid8;
+BEGIN
+  payload := coalesce(payload, '');
+  PERFORM weir._check_message(channel, octet_length(payload));
+  this_xid := pg_current_xact_id();
+  INSERT INTO weir.message (id, xid, segment, is_binary, keep, channel, payload)
+  VALUES (nextval('weir.message_id'), this_xid, pg_sequence_last_value('weir.active_message'), true, keep IS TRUE, channel, payload);
+END
+$$;
+CREATE FUNCTION weir.publish_many(channels text[], payloads text[], keep boolean DEFAULT false) RETURNS bigint LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=auto
+AS $$
+#variable_conflict use_variable
+DECLARE
+  this_xid xid8;
+  n        bigint;
+BEGIN
+  PERFORM weir._check_array('publish_many', 'channels', channels), weir._check_array('publish_many', 'payloads', payloads);
+  IF cardinality(channels) IS DISTINCT FROM cardinality(payloads) THEN
+    RAISE EXCEPTION 'weir: publish_many needs a payload for each channel, got % channels and % payloads',
+      coalesce(cardinality(channels)::text, 'null'), coalesce(cardinality(payloads)::text, 'null') USING ERRCODE = '22023';
+  END IF;
+  PERFORM weir._check_message(m.channel, octet_length(m.payload)) FROM unnest(channels, payloads) m(channel, payload)
+  WHERE m.channel IS NULL OR m.channel = '' OR octet_length(m.channel) > 255 OR octet_length(m.payload) > 8000
+     OR current_setting('weir.cut', true) <> '';
+  this_xid := pg_current_xact_id();
+  INSERT INTO weir.message (id, xid, segment, is_binary, keep, channel, payload)
+  SELECT nextval('weir.message_id'), this_xid, pg_sequence_last_value('weir.active_message'), false, keep IS TRUE, m.channel,
+         convert_to(coalesce(m.payload, ''), 'UTF8')
+  FROM unnest(channels, payloads) WITH ORDINALITY m(channel, payload, place) ORDER BY m.place;
+  GET DIAGNOSTICS n = ROW_COUNT;
+  RETURN n;
+END
+$$;
+CREATE FUNCTION weir.publish(channel text, payload text DEFAULT ''::text, keep boolean DEFAULT false) RETURNS void LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=auto
+AS $$
+#variable_conflict use_variable
+DECLARE
+  this_xid xid8;
+BEGIN
+  IF channel IS NULL OR channel = '' OR octet_length(channel) > 255 OR octet_length(payload) > 8000 OR current_setting('weir.cut', true) <> '' THEN
+    PERFORM weir._check_message(channel, octet_length(payload));
+  END IF;
+  this_xid := pg_current_xact_id();
+  INSERT INTO weir.message (id, xid, segment, is_binary, keep, channel, payload)
+  VALUES (nextval('weir.message_id'), this_xid, pg_sequence_last_value('weir.active_message'), false, keep IS TRUE, channel, convert_to(coalesce(payload, ''), 'UTF8'));
+END
+$$;
+CREATE FUNCTION weir.queues() RETURNS TABLE(name text, paused_at timestamp with time zone, available bigint, running bigint, scheduled bigint, approximate boolean, ready_since timestamp with time zone, claimed bigint, last_claim timestamp with time zone, workers bigint) LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+BEGIN
+  PERFORM weir._lock_log();
+  RETURN QUERY SELECT q.* FROM weir._read_queues() q;
+  RAISE SQLSTATE 'WR099';  -- releases the tables
+EXCEPTION WHEN SQLSTATE 'WR099' THEN
+  RETURN;
+END
+$$;
+CREATE FUNCTION weir.read(tick bigint, after_id bigint DEFAULT 0, max_rows integer DEFAULT 10000, epoch bigint DEFAULT NULL::bigint) RETURNS TABLE(id bigint, xid xid8, channel text, payload bytea, is_binary boolean, keep boolean) LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off
+AS $$
+#variable_conflict use_column
+DECLARE
+  max_bytes CONSTANT bigint := 8388608;
+  t         weir.tick;
+  one       xid8;
+BEGIN
+  -- The result outlives the locks on the tables, so payloads are fetched and copied here (|| ''): TOAST may be truncated right after.
+  SELECT k.* INTO t FROM weir.tick k WHERE k.seq = read.tick;
+  IF t.count > 10000 OR t.bytes > max_bytes THEN
+    -- A single transaction, read in the order of the index.
+    one := t.late[1];
+    IF one IS NULL THEN
+      SELECT m.xid INTO one FROM weir._spans(t.from_xid, t.snapshot) p
+      CROSS JOIN LATERAL (SELECT m.xid FROM weir.message m WHERE m.xid >= p.low AND m.xid < p.high ORDER BY m.xid, m.id LIMIT 1) m LIMIT 1;
+    END IF;
+    RETURN QUERY SELECT m.id, m.xid, m.channel, m.payload || '', m.is_binary, m.keep
+      FROM (SELECT m.*, sum(octet_length(m.payload)) OVER (ORDER BY m.id) - octet_length(m.payload) AS before
+            FROM (SELECT m.* FROM weir.message m WHERE m.xid = one AND m.id > coalesce(read.after_id, 0) ORDER BY m.xid, m.id LIMIT coalesce(read.max_rows, 10000)) m) m
+      WHERE m.before < max_bytes ORDER BY m.id;
+  ELSE
+    RETURN QUERY SELECT m.id, m.xid, m.channel, m.payload || '', m.is_binary, m.keep
+      FROM (SELECT m.* FROM weir._spans(t.from_xid, t.snapshot) p
+            CROSS JOIN LATERAL (SELECT m.* FROM weir.message m WHERE m.xid >= p.low AND m.xid < p.high OFFSET 0) m
+            UNION ALL
+            SELECT m.* FROM unnest(t.late) l(x) CROSS JOIN LATERAL (SELECT m.* FROM weir.message m WHERE m.xid = l.x OFFSET 0) m) m
+      WHERE m.id > coalesce(read.after_id, 0) ORDER BY m.id LIMIT coalesce(read.max_rows, 10000);
+  END IF;
+  -- TRUNCATE empties a table for old snapshots too, so this check comes last: tick_floor is raised before anything is truncated.
+  IF read.tick <= pg_sequence_last_value('weir.tick_floor') THEN
+    RAISE EXCEPTION 'weir: tick % has been truncated', read.tick
+      USING ERRCODE = 'WR005', DETAIL = weir._epoch_of(pg_sequence_last_value('weir.tick_floor')) || '.' || pg_sequence_last_value('weir.tick_floor');
+  ELSIF t.seq IS NULL THEN
+    RAISE EXCEPTION 'weir: tick % does not exist', coalesce(read.tick::text, 'null') USING ERRCODE = '22023';
+  ELSIF read.epoch IS NOT NULL THEN
+    PERFORM weir._check_position(read.tick, read.epoch);
+  END IF;
+  RAISE SQLSTATE 'WR099';  -- releases the tables' locks, as every inspection does
+EXCEPTION WHEN SQLSTATE 'WR099' THEN
+  RETURN;
+END
+$$;
+CREATE FUNCTION weir.rebase() RETURNS bigint LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET lock_timeout=10s SET work_mem=256MB SET maintenance_work_mem=256MB SET enable_mergejoin=off SET enable_nestloop=off
+AS $$
+#variable_conflict use_column
+DECLARE
+  here        text := (SELECT system_identifier::text FROM pg_control_system());
+  active      integer := pg_sequence_last_value('weir.active_job');
+  relogged    bigint;
+  c           weir.promotion;
+  indexes     regclass[];
+  definitions text[];
+  definition  text;
+BEGIN
+  PERFORM weir._check_isolation('rebase'), weir._hold_briefly();
+  IF pg_current_xact_id_if_assigned() IS NOT NULL THEN
+    RAISE EXCEPTION 'weir: rebase needs a transaction of its own, and this one has written' USING ERRCODE = 'WR004', HINT = 'Call it in autocommit.';
+  END IF;
+  -- It checks twice: before it blocks other sessions, and under the locks, when no other session can rebase.
+  FOR check_no IN 1..2 LOOP
+    IF check_no = 2 THEN
+      -- All other sessions are blocked: no jobs run in a log that has just been restored.
+      PERFORM pg_advisory_xact_lock(1464158547, step) FROM unnest(ARRAY[0, 1, 2, 3, 6]) step;
+      PERFORM pg_advisory_xact_lock(1464158549, segment) FROM generate_series(1, 4) segment;
+      LOCK TABLE weir.job, weir.batch, weir.result, weir.later, weir.promotion, weir.worker, weir.setting, weir.survey IN ACCESS EXCLUSIVE MODE;
+    END IF;
+    BEGIN
+      IF (SELECT s.value FROM weir.setting s WHERE s.name = 'cluster') = here
+         AND NOT EXISTS (SELECT FROM weir.batch b WHERE b.pos_xid >= pg_snapshot_xmax(pg_current_snapshot())) THEN
+        RETURN NULL;
+      END IF;
+      RAISE SQLSTATE 'WR099';  -- releases the tables' locks: two sessions that upgrade them would deadlock
+    EXCEPTION WHEN SQLSTATE 'WR099' THEN NULL;
+    END;
+  END LOOP;
+
+  INSERT INTO weir.worker (id, fenced, at, name)
+  SELECT w.id, true, clock_timestamp(), 'the log was moved to another cluster' FROM weir.worker w
+  WHERE NOT w.fenced AND NOT EXISTS (SELECT FROM weir.worker f WHERE f.id = w.id AND f.fenced);
+
+  -- The next attempt is always logged together with the result of the previous one. So as many attempts of an id have
+  -- ended as there are results, and at most the last attempt has not ended.
+  CREATE TEMP TABLE weir_open ON COMMIT DROP AS
+  SELECT k.id, max(k.step) AS step
+  FROM (SELECT j.id, j.attempt::bigint << 32 | j.put_off AS step, 1 AS n FROM weir.job j
+        UNION ALL
+        SELECT unnest(r.ids), NULL, -1 FROM weir.result r) k
+  GROUP BY k.id HAVING sum(k.n) > 0;
+  GET DIAGNOSTICS relogged = ROW_COUNT;
+  -- Attempts end in their order, and in the segment and lane of their row: so the first row of an id there is of its first end.
+  CREATE TEMP TABLE weir_end ON COMMIT DROP AS
+  SELECT e.*, row_number() OVER (PARTITION BY e.id, e.lane, e.segment ORDER BY e.seq) AS nr
+  FROM (SELECT unnest(r.ids) AS id, r.lane, r.segment, r.seq FROM weir.result r) e;
+  CREATE TEMP TABLE weir_job ON COMMIT DROP AS
+  SELECT j.*, o.id IS NOT NULL AS unfinished, row_number() OVER (PARTITION BY j.id, j.lane, j.segment ORDER BY j.attempt, j.put_off) AS nr
+  FROM weir.job j LEFT JOIN pg_temp.weir_open o ON o.id = j.id AND o.step = (j.attempt::bigint << 32 | j.put_off);
+  SELECT p.* INTO c FROM weir.promotion p ORDER BY p.seq DESC LIMIT 1;
+  CREATE TEMP TABLE weir_later ON COMMIT DROP AS
+  SELECT l.* FROM weir.later l
+  WHERE ((l.run_at, l.id) > (c.due, c.due_id) OR NOT pg_visible_in_snapshot(l.xid, c.snapshot))
+    AND (c.ahead_due IS NULL OR NOT weir._was_ahead(c, l.run_at, l.id, l.xid));
+  CREATE TEMP TABLE weir_lane ON COMMIT DROP AS
+  SELECT DISTINCT ON (b.lane) b.lane, b.seq, b.total FROM weir.batch b ORDER BY b.lane, b.seq DESC;
+  CREATE TEMP TABLE weir_seq ON COMMIT DROP AS SELECT max(p.seq) AS seq FROM weir.promotion p;
+
+  TRUNCATE weir.job, weir.batch, weir.later, weir.promotion, weir.survey;
+  -- Indexes are created again after the inserts, which is several times faster than row by row.
+  indexes := ARRAY(SELECT i.indexrelid::regclass FROM pg_index i WHERE i.indrelid IN ('weir.job'::regclass, 'weir.later'::regclass) ORDER BY i.indexrelid);
+  definitions := ARRAY(SELECT replace(pg_get_indexdef(i.at), ' ON ONLY ', ' ON ') FROM unnest(indexes) WITH ORDINALITY i(at, nr) ORDER BY i.nr);
+  EXECUTE 'DROP INDEX ' || array_to_string(indexes, ', ');
+  PERFORM pg_current_xact_id();
+  PERFORM nextval('weir.job_id');
+  -- The first xid of a cluster is 3. History gets xid 1, below every position, and every new position is 2: so unfinished jobs lie past it, and
+  -- so do jobs of transactions that are older than this one and enqueue after it.
+  INSERT INTO weir.job (id, xid, enqueued_at, ready_at, lane, attempt, max_attempts, put_off, segment, leads, kind, args, meta, seq)
+  SELECT j.id, CASE WHEN j.unfinished THEN pg_current_xact_id() ELSE '1' END, j.enqueued_at, j.ready_at, j.lane, j.attempt, j.max_attempts, j.put_off,
+         CASE WHEN j.unfinished THEN active ELSE j.segment END, j.unfinished, j.kind, j.args, j.meta, CASE WHEN NOT j.unfinished THEN e.seq END
+  FROM pg_temp.weir_job j LEFT JOIN pg_temp.weir_end e ON e.id = j.id AND e.lane = j.lane AND e.segment = j.segment AND e.nr = j.nr;
+  INSERT INTO weir.batch (lane, segment, origin, worker, seq, from_xid, to_xid, pos_xid, pos_id, total, claimed_at, no, ids)
+  SELECT l.lane, active, active, 0, max(l.seq) + 1, '2', '2', '2', 0, max(l.total), now(), 0, '{}'::bigint[]
+  FROM (SELECT k.lane, k.seq, k.total FROM pg_temp.weir_lane k
+        UNION ALL SELECT j.lane, 0, 0 FROM (SELECT DISTINCT j.lane FROM pg_temp.weir_job j WHERE NOT j.unfinished) j) l
+  GROUP BY l.lane;
+  INSERT INTO weir.later (id, xid, run_at, enqueued_at, lane, attempt, max_attempts, put_off, segment, kind, args, meta)
+  SELECT l.id, pg_current_xact_id(), l.run_at, l.enqueued_at, l.lane, l.attempt, l.max_attempts, l.put_off, l.segment, l.kind, l.args, l.meta
+  FROM pg_temp.weir_later l ORDER BY l.run_at, l.id;
+  FOREACH definition IN ARRAY definitions LOOP
+    EXECUTE definition;
+  END LOOP;
+  -- Nothing has been promoted, so any snapshot will do.
+  INSERT INTO weir.promotion (seq, due, due_id, snapshot) SELECT s.seq + 1, '-infinity', 0, pg_current_snapshot() FROM pg_temp.weir_seq s;
+  UPDATE weir.setting SET value = here WHERE name = 'cluster';
+  RETURN relogged;
+EXCEPTION WHEN query_canceled THEN
+  RAISE EXCEPTION 'weir: rebase was cancelled and changed nothing: %', SQLERRM
+    USING ERRCODE = '57014', HINT = format('It rewrites the whole log in one transaction, and statement_timeout is %s: SET statement_timeout = 0, and call it again.',
+                                           current_setting('statement_timeout'));
+END
+$$;
+CREATE FUNCTION weir.rebase_messages() RETURNS bigint LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET lock_timeout=10s
+AS $$
+#variable_conflict use_column
+DECLARE
+  here   text := (SELECT c.system_identifier::text FROM pg_control_system() c);
+  newest weir.tick;
+  next   bigint;
+  n      bigint;
+BEGIN
+  PERFORM weir._check_isolation('rebase_messages');
+  -- It checks twice: before it blocks other sessions, and under the locks, when no other session can rebase.
+  FOR check_no IN 1..2 LOOP
+    IF check_no = 2 THEN
+      PERFORM pg_advisory_xact_lock(1464158547, step) FROM generate_series(4, 5) step;
+      LOCK TABLE weir.message, weir.tick, weir.epoch, weir.setting IN ACCESS EXCLUSIVE MODE;
+    END IF;
+    BEGIN
+      SELECT t.* INTO newest FROM weir.tick t ORDER BY t.seq DESC LIMIT 1;
+      IF (SELECT s.value FROM weir.setting s WHERE s.name = 'message_cluster') = here
+         AND pg_snapshot_xmax(newest.snapshot) <= pg_snapshot_xmax(pg_current_snapshot()) THEN
+        RETURN NULL;
+      END IF;
+      RAISE SQLSTATE 'WR099';  -- releases the tables' locks: two sessions that upgrade them would deadlock
+    EXCEPTION WHEN SQLSTATE 'WR099' THEN NULL;
+    END;
+  END LOOP;
+  -- Messages that are in no tick yet: those with an id after the last tick, since both clusters count ids alike, and late ones.
+  CREATE TEMP TABLE weir_message ON COMMIT DROP AS
+  SELECT m.* FROM weir.message m WHERE m.id > newest.last_id OR NOT pg_visible_in_snapshot(m.xid, newest.snapshot);
+  TRUNCATE weir.message, weir.tick, weir.hub_beat;
+  -- The original log has continued since this copy was made. Its positions have another epoch. For subscribers that name no epoch, our
+  -- tick numbers start where the original's, at 250 a second, would be after half a year.
+  next := newest.seq + (1::bigint << 32);
+  PERFORM weir._draw_epoch(next);
+  PERFORM setval('weir.tick_floor', next - 1), setval('weir.tick_seq', next);
+  -- The new tick's snapshot does not see this transaction, so the next tick contains the messages that it logs again.
+  INSERT INTO weir.tick (seq, from_xid, last_id, bytes, at, count, segments, segment, late, snapshot)
+  SELECT next, pg_snapshot_xmin(s), newest.last_id, 0, clock_timestamp(), 0, 0, pg_sequence_last_value('weir.active_message'), '{}',
+         (pg_snapshot_xmin(s)::text || ':' || pg_snapshot_xmin(s)::text || ':')::pg_snapshot
+  FROM pg_current_snapshot() s;
+  PERFORM pg_current_xact_id();
+  INSERT INTO weir.message (id, xid, segment, is_binary, keep, channel, payload)
+  SELECT m.id, pg_current_xact_id(), pg_sequence_last_value('weir.active_message'), m.is_binary, m.keep OR true, m.channel, m.payload
+  FROM pg_temp.weir_message m ORDER BY m.id;
+  GET DIAGNOSTICS n = ROW_COUNT;
+  UPDATE weir.setting SET value = here WHERE name = 'message_cluster';
+  RETURN n;
+END
+$$;
+CREATE FUNCTION weir.record(worker integer, ends text) RETURNS TABLE(token text, refusal text, detail text) LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+#variable_conflict use_column
+DECLARE
+  max_mib CONSTANT integer := 64;  -- parsing takes eight times as much memory
+  given   jsonb;
+BEGIN
+  IF octet_length(record.ends) > max_mib * 1048576 THEN
+    RAISE EXCEPTION 'weir: record takes at most % MiB at once, got %', max_mib, pg_size_pretty(octet_length(record.ends)::bigint)
+      USING ERRCODE = '22023', HINT = 'Record the ends in several calls, or keep large outputs elsewhere.';
+  END IF;
+  given := weir._jsonb_of(record.ends);
+  IF jsonb_typeof(given) IS DISTINCT FROM 'array' THEN
+    RAISE EXCEPTION 'weir: record takes a JSON array of ends, got %', coalesce('a JSON ' || jsonb_typeof(given), 'null')
+      USING ERRCODE = '22023', HINT = 'For example [{"token": "…", "outcome": "completed"}].';
+  ELSIF jsonb_array_length(given) > 10000 THEN
+    RAISE EXCEPTION 'weir: record takes at most 10000 ends at once, got %', jsonb_array_length(given) USING ERRCODE = '22023', HINT = 'Record them in several calls.';
+  END IF;
+  RETURN QUERY SELECT e.value ->> 'token', 'invalid', weir._wrong_with(e.value) FROM jsonb_array_elements(given) e WHERE weir._wrong_with(e.value) IS NOT NULL;
+  RETURN QUERY
+  WITH ends AS MATERIALIZED (
+    SELECT e.value ->> 'token' AS token, row_number() OVER (ORDER BY p.lane, p.seq, e.ordinality) AS place, p.*,
+           CASE WHEN e.value ->> 'outcome' = 'failed' AND (e.value ->> 'final')::boolean IS NOT TRUE THEN 'retried' ELSE coalesce(e.value ->> 'outcome', 'completed') END AS outcome,
+           e.value ->> 'error' AS error, e.value ->> 'output' AS output,
+           coalesce(now() + round((e.value ->> 'delay')::numeric, 6)::double precision * interval '1 second', '-infinity') AS run_at
+    FROM jsonb_array_elements(given) WITH ORDINALITY e
+    CROSS JOIN LATERAL (SELECT n.lanes[1] AS lane, n.seqs[1] AS seq, n.ids[1] AS id FROM weir._named_by(ARRAY[e.value ->> 'token']) n OFFSET 0) p
+    WHERE weir._wrong_with(e.value) IS NULL
+  ), batches AS (
+    SELECT array_agg(b.lane ORDER BY b.lane, b.seq) AS lanes, array_agg(b.seq ORDER BY b.lane, b.seq) AS seqs, array_agg(b.size ORDER BY b.lane, b.seq) AS sizes
+    FROM (SELECT k.lane, k.seq, count(*)::integer AS size FROM ends k GROUP BY k.lane, k.seq) b
+  ), attempts AS (
+    SELECT array_agg(k.id ORDER BY k.place) AS ids, array_agg(k.outcome ORDER BY k.place) AS outcomes, array_agg(k.error ORDER BY k.place) AS errors,
+           array_agg(k.output ORDER BY k.place) AS outputs, array_agg(k.run_at ORDER BY k.place) AS run_at
+    FROM ends k
+  )
+  SELECT k.token, r.refusal, r.detail
+  FROM batches b, attempts a
+  CROSS JOIN LATERAL weir._record(record.worker, coalesce(b.lanes, '{}'), coalesce(b.seqs, '{}'), coalesce(b.sizes, '{}'), coalesce(a.ids, '{}'), a.outcomes, a.errors, a.outputs, a.run_at) r
+  JOIN ends k ON k.place = r.place;
+END
+$$;
+CREATE FUNCTION weir.restrict(role text, listens text[] DEFAULT NULL::text[], notifies text[] DEFAULT NULL::text[]) RETURNS void LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+DECLARE
+  bad text;
+BEGIN
+  IF restrict.role IS NULL OR octet_length(restrict.role) NOT BETWEEN 1 AND 63 THEN
+    RAISE EXCEPTION 'weir: restrict needs the name of a role, got %', coalesce(quote_literal(left(restrict.role, 80)), 'null') USING ERRCODE = '22023';
+  ELSIF cardinality(restrict.listens) > 1000 OR cardinality(restrict.notifies) > 1000 THEN
+    RAISE EXCEPTION 'weir: a role can be restricted to at most 1000 channels and patterns, got % and %', cardinality(restrict.listens), cardinality(restrict.notifies)
+      USING ERRCODE = '22023', HINT = 'Use broader patterns.';
+  END IF;
+  SELECT coalesce(c, 'null') INTO bad FROM unnest(restrict.listens || restrict.notifies) c
+  WHERE c IS NULL OR octet_length(c) NOT BETWEEN 1 AND 255 OR c ~ '(^|\.)>\.'
+     OR c ~ '(^|\.)([*](\.|$)|>$)' AND cardinality(string_to_array(c, '.')) > 10 LIMIT 1;
+  IF FOUND THEN
+    RAISE EXCEPTION 'weir: % is neither a channel nor a pattern', quote_literal(left(bad, 300))
+      USING ERRCODE = '22023', HINT = 'A channel has 1 to 255 bytes. A pattern has at most 10 words, separated by dots; * matches any one word, and > at the end matches one or more words.';
+  END IF;
+  IF NOT EXISTS (SELECT FROM pg_roles r WHERE r.rolname = restrict.role) THEN
+    RAISE WARNING 'weir: role % does not exist', quote_literal(restrict.role)
+      USING HINT = 'The restriction applies once it does. Check the name: a role with another name is not restricted.';
+  END IF;
+  DELETE FROM weir.role_channel c WHERE c.role = restrict.role;
+  IF restrict.listens IS NOT NULL OR restrict.notifies IS NOT NULL THEN
+    INSERT INTO weir.role_channel (role, listens, notifies) VALUES (restrict.role, restrict.listens, restrict.notifies);
+  END IF;
+END
+$$;
+CREATE FUNCTION weir.resume(queue text) RETURNS boolean LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+DECLARE
+  found_it boolean;
+BEGIN
+  UPDATE weir.queue q SET paused_at = NULL WHERE q.name = resume.queue;
+  found_it := FOUND;
+  PERFORM pg_current_xact_id();
+  PERFORM nextval('weir.control');  -- wakes idle workers
+  RETURN found_it;
+END
+$$;
+CREATE FUNCTION weir.retry(job_id bigint) RETURNS text LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+#variable_conflict use_column
+DECLARE
+  j weir.job_info;
+BEGIN
+  PERFORM weir._check_isolation('retry');
+  SELECT i.* INTO j FROM weir.job_info(job_id) i;
+  IF j.id IS NULL OR j.state NOT IN ('completed', 'failed', 'cancelled') THEN
+    RETURN j.state;
+  END IF;
+  PERFORM pg_advisory_xact_lock(1464158546, -1 - (job_id % 1000000)::integer);  -- serializes retries of the same job
+  SELECT i.* INTO j FROM weir.job_info(job_id) i;
+  IF j.state NOT IN ('completed', 'failed', 'cancelled') THEN
+    RETURN j.state;
+  END IF;
+  DELETE FROM weir.cancellation c WHERE c.id = job_id;
+  IF j.finished_at IS NULL THEN
+    RETURN CASE WHEN j.run_at IS NULL THEN 'available' ELSE 'scheduled' END;  -- cancelled before it started: it is still in the log
+  END IF;
+  IF j.state = 'failed' THEN
+    -- In the segment of the failure, so that both are truncated together: otherwise the job would be failed again once the next attempt
+    -- has been removed from the log.
+    INSERT INTO weir.failure (id, segment, lane, attempt)
+    SELECT f.id, f.segment, f.lane, j.attempt + 1 FROM weir.failure f WHERE f.id = j.id AND f.attempt = j.attempt;
+  END IF;
+  PERFORM pg_current_xact_id();
+  PERFORM nextval('weir.job_id');
+  INSERT INTO weir.job (id, xid, enqueued_at, ready_at, lane, attempt, max_attempts, segment, kind, args, meta)
+  VALUES (j.id, pg_current_xact_id(), j.enqueued_at, now(), weir._queue_id(j.queue) * 4 + j.priority - 1, j.attempt + 1,
+          greatest(j.max_attempts, j.attempt + 1), pg_sequence_last_value('weir.active_job'), j.kind, j.args, j.meta);
+  RETURN 'available';
+END
+$$;
+CREATE FUNCTION weir.set(name text, value text) RETURNS void LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+#variable_conflict use_column
+DECLARE
+  low  bigint;
+  high bigint;
+BEGIN
+  IF set.name IS NULL OR set.value IS NULL THEN
+    RAISE EXCEPTION 'weir: a setting needs a name and a value, got % and %', coalesce(set.name, 'null'), coalesce(set.value, 'null') USING ERRCODE = '22023';
+  ELSIF set.name IN ('completed_retention', 'failed_retention', 'message_retention') THEN
+    IF set.value::interval < interval '0' OR set.value::interval > interval '1 year' THEN
+      RAISE EXCEPTION 'weir: % must be 0 to 1 year, got %', set.name, set.value USING ERRCODE = '22023';
+    END IF;
+  ELSE
+    SELECT l.low, l.high INTO low, high FROM (VALUES
+      ('retention_bytes', 1048576, 9223372036854775807), ('message_retention_bytes', 1048576, 9223372036854775807),
+      ('message_bytes', 8000, 16777216)) l(name, low, high) WHERE l.name = set.name;
+    IF low IS NULL THEN
+      RAISE EXCEPTION 'weir: unknown setting %', set.name
+        USING ERRCODE = '22023', HINT = 'The settings are completed_retention, failed_retention and message_retention (intervals), retention_bytes, message_retention_bytes and message_bytes.';
+    ELSIF set.value::bigint NOT BETWEEN low AND high THEN
+      RAISE EXCEPTION 'weir: % must be % to %, got %', set.name, low, high, set.value USING ERRCODE = '22023';
+    END IF;
+  END IF;
+  UPDATE weir.setting s SET value = set.value WHERE s.name = set.name;
+END
+$$;
+CREATE FUNCTION weir.set(queue text, name text, value text) RETURNS boolean LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+BEGIN
+  IF set.name IS NULL OR set.name NOT IN ('backoff', 'backoff_limit') THEN
+    RAISE EXCEPTION 'weir: queues have no setting %', coalesce(set.name, 'null') USING ERRCODE = '22023', HINT = 'The settings of a queue are backoff and backoff_limit (intervals).';
+  ELSIF set.value IS NULL OR set.value::interval < interval '0' OR set.value::interval > interval '1 year' THEN
+    RAISE EXCEPTION 'weir: % must be 0 to 1 year, got %', set.name, coalesce(set.value, 'null') USING ERRCODE = '22023';
+  END IF;
+  -- It changes all twins of the name.
+  IF set.name = 'backoff' THEN
+    UPDATE weir.queue q SET backoff = set.value::interval WHERE q.name = set.queue;
+  ELSE
+    UPDATE weir.queue q SET backoff_limit = set.value::interval WHERE q.name = set.queue;
+  END IF;
+  RETURN FOUND;
+END
+$$;
+CREATE FUNCTION weir.settings() RETURNS TABLE(queue text, name text, value text) LANGUAGE sql STABLE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+  SELECT NULL, s.name, s.value FROM weir.setting s
+  WHERE s.name IN ('completed_retention', 'failed_retention', 'retention_bytes', 'message_retention', 'message_retention_bytes', 'message_bytes')
+  UNION ALL
+  -- All twins of a name have the same settings.
+  SELECT q.name, v.name, v.value
+  FROM (SELECT DISTINCT ON (q.name) q.* FROM weir.queue q ORDER BY q.name, q.id) q
+  CROSS JOIN LATERAL (VALUES ('backoff', q.backoff::text), ('backoff_limit', q.backoff_limit::text)) v(name, value)
+  ORDER BY 1 NULLS FIRST, 2
+$$;
+CREATE FUNCTION weir.start(name text, queues text[], lease interval DEFAULT NULL::interval) RETURNS integer LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+BEGIN
+  PERFORM weir._check_array('start', 'queues', start.queues, true);
+  IF coalesce(cardinality(start.queues), 0) = 0 THEN
+    RAISE EXCEPTION 'weir: a worker needs at least one queue, got none' USING ERRCODE = '22023', HINT = 'Pass a list of queues, for example ARRAY[''default''].';
+  END IF;
+  BEGIN
+    PERFORM weir._check_cluster();
+  EXCEPTION WHEN SQLSTATE 'WR003' THEN
+    PERFORM weir.rebase();
+  END;
+  RETURN weir._start(start.name, start.queues, coalesce(start.lease, '30 seconds'));
+END
+$$;
+CREATE FUNCTION weir.stop(worker integer) RETURNS boolean LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+DECLARE
+  after bigint := 0;
+BEGIN
+  PERFORM weir._check_isolation('stop');
+  IF NOT EXISTS (SELECT FROM weir.worker w WHERE w.id = stop.worker AND w.fenced) THEN
+    LOOP
+      after := (SELECT r.next FROM weir._reconcile(stop.worker, '{}', '{}', '{}', '{}', after) r);
+      EXIT WHEN after IS NULL OR clock_timestamp() - now() > interval '1 second';  -- its progress is stored
+    END LOOP;
+    IF after IS NOT NULL OR NOT weir._fence(stop.worker, 'stopped') THEN
+      RETURN false;
+    END IF;
+  END IF;
+  RETURN NOT (SELECT s.more FROM weir._settle(stop.worker) s);
+END
+$$;
+CREATE FUNCTION weir.take(worker integer, queues text[] DEFAULT NULL::text[], limits integer[] DEFAULT NULL::integer[], kinds text[] DEFAULT NULL::text[], held text[] DEFAULT NULL::text[], lost boolean DEFAULT NULL::boolean, wait interval DEFAULT NULL::interval) RETURNS TABLE(event text, token text, id bigint, queue text, priority integer, kind text, args jsonb, meta jsonb, attempt integer, max_attempts integer, enqueued_at timestamp with time zone) LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+#variable_conflict use_column
+DECLARE
+  pause    double precision;  -- between two polls, in seconds; NULL: it has not waited yet
+  own      record;            -- the worker's registration
+  holds    record;            -- the attempts in held
+  patience double precision;  -- for how much longer it may wait, in seconds
+  began    timestamptz;
+  polled   record;            -- the result of the last poll
+  polls    integer;
+  slept    text;
+  is_full  boolean;
+  is_first boolean := true;
+  is_done  boolean := false;
+  reported bigint[] := '{}';  -- jobs whose cancellation is reported
+  after    bigint := 0;
+  j        record;
+  lanes    integer[] := '{}';  -- jobs that are ended without being run
+  seqs     bigint[]  := '{}';
+  ids      bigint[]  := '{}';
+  outcomes text[]    := '{}';
+  errors   text[]    := '{}';
+BEGIN
+  PERFORM weir._check_isolation('take'), weir._check_array('take', 'queues', take.queues, true), weir._check_array('take', 'limits', take.limits, true),
+          weir._check_array('take', 'kinds', take.kinds, true), weir._check_array('take', 'held', take.held, true), weir._check_worker(take.worker);
+  IF pg_current_xact_id_if_assigned() IS NOT NULL THEN
+    RAISE EXCEPTION 'weir: take was called inside an open transaction'
+      USING ERRCODE = 'WR004', HINT = 'Call it in autocommit: it takes locks that would be held until your commit.';
+  ELSIF clock_timestamp() - now() > interval '1 second' THEN  -- or the server was suspended between two messages
+    RAISE EXCEPTION 'weir: take was called inside a transaction that has been open for %', clock_timestamp() - now()
+      USING ERRCODE = '55000', HINT = 'Call it in autocommit: it takes locks that would be held until your commit. If you did, try again.';
+  ELSIF take.lost AND take.held IS NULL THEN
+    RAISE EXCEPTION 'weir: take needs held if lost is true, but held is null'
+      USING ERRCODE = '22023', HINT = 'Pass as held the tokens of all attempts that the worker has not recorded; ''{}'' if there are none.';
+  END IF;
+  SELECT w.lease, w.queues INTO own FROM weir.worker w WHERE w.id = take.worker AND NOT w.fenced;
+  take.queues := coalesce(take.queues, own.queues);
+  take.limits := coalesce(take.limits, array_fill(1, ARRAY[cardinality(take.queues)]));
+  is_full := NOT coalesce(0 < ANY (take.limits), false);
+  holds := weir._named_by(take.held);
+  -- The wait is short enough that no timeout ends the call.
+  patience := extract(epoch FROM greatest('0', least(coalesce(take.wait, '1 second'), '1 second', own.lease / 3,
+    nullif(current_setting('statement_timeout')::interval, '0') / 2, nullif(current_setting('transaction_timeout', true)::interval, '0') / 2)));
+
+  -- While it waits it must hold no locks, because they would block reclaiming and other claims: rolling back a block releases its locks.
+  -- A call that writes for other reasons doesn't claim, so that no lane is locked in the meantime.
+  BEGIN
+    IF weir._beat_if_due(take.worker, own.lease, cardinality(holds.ids)) THEN
+      take.lost := take.held IS NOT NULL;
+    END IF;
+    WHILE take.lost AND after IS NOT NULL LOOP
+      after := (SELECT r.next FROM weir._reconcile(take.worker, holds.lanes, holds.seqs, array_fill(1, ARRAY[cardinality(holds.ids)]), holds.ids, after) r);
+      EXIT WHEN clock_timestamp() - now() > interval '1 second';  -- its progress is stored: a later call does the rest
+    END LOOP;
+    IF pg_current_xact_id_if_assigned() IS NULL THEN
+      RAISE SQLSTATE 'WR099';
+    END IF;
+  EXCEPTION WHEN SQLSTATE 'WR099' THEN
+    NULL;
+  END;
+
+  polled := weir._watch(0, 0, NULL, NULL);
+  LOOP
+    FOR id IN SELECT c.id FROM unnest(weir._cancelled_among(holds.ids)) c(id) WHERE c.id <> ALL (reported) LOOP
+      reported := reported || id;
+      event := 'cancel';
+      token := take.held[array_position(holds.ids, id)];
+      RETURN NEXT;
+      is_done := NOT is_first;  -- an old cancellation may have been reported before, so it doesn't end the wait
+    END LOOP;
+    EXIT WHEN is_done OR pg_current_xact_id_if_assigned() IS NOT NULL OR clock_timestamp() - now() > interval '1.8 seconds';  -- because claim refuses an old transaction
+    is_first := false;
+
+    IF NOT is_full THEN
+      BEGIN
+        FOR j IN SELECT c.* FROM weir._claim(take.worker, take.queues, take.limits) c LOOP
+          IF j.cancelled OR take.kinds IS NOT NULL AND j.kind <> ALL (take.kinds) THEN
+            lanes := lanes || j.lane;
+            seqs := seqs || j.seq;
+            ids := ids || j.id;
+            outcomes := outcomes || CASE WHEN j.cancelled THEN 'cancelled' ELSE 'released' END;
+            errors := errors || CASE WHEN NOT j.cancelled THEN format('no handler for kind %s', j.kind) END;
+          ELSE
+            event := 'job';
+            token := format('%s.%s.%s', j.lane, j.seq, j.id);
+            id := j.id;
+            queue := j.queue;
+            priority := j.lane % 4 + 1;
+            kind := j.kind;
+            args := j.args;
+            meta := j.meta;
+            attempt := j.attempt;
+            max_attempts := j.max_attempts;
+            enqueued_at := j.enqueued_at;
+            RETURN NEXT;
+          END IF;
+        END LOOP;
+        IF ids <> '{}' THEN
+          PERFORM weir._record(take.worker, lanes, seqs, array_fill(1, ARRAY[cardinality(ids)]), ids, outcomes, errors, NULL,
+                               array_fill('-infinity'::timestamptz, ARRAY[cardinality(ids)]));
+        END IF;
+        IF pg_current_xact_id_if_assigned() IS NULL THEN
+          RAISE SQLSTATE 'WR099';  -- other workers got the jobs of the lanes that it has locked
+        END IF;
+      EXCEPTION WHEN SQLSTATE 'WR099' THEN
+        NULL;
+      END;
+      EXIT WHEN pg_current_xact_id_if_assigned() IS NOT NULL;
+    END IF;
+
+    pause := coalesce(pause, greatest(0.01, least(weir._pause_among(take.queues), patience / 2)));
+    LOOP
+      polls := floor(patience / pause);
+      IF polls < 1 THEN
+        RETURN;
+      END IF;
+      began := clock_timestamp();
+      slept := pg_sleep(pause);  -- a minimum, however many jobs others enqueue
+      j := weir._watch(polled.jobs_now, polled.control_now, polled.seen_now, polled.upto_now, polls, pause);
+      patience := patience - greatest(pause, extract(epoch FROM clock_timestamp() - began));  -- at least the pause, in case the clock steps back
+      EXIT WHEN j.ended OR j.jobs_now <> polled.jobs_now OR j.control_now <> polled.control_now;
+    END LOOP;
+    polled := j;
+  END LOOP;
+END
+$$;
+CREATE FUNCTION weir.ticks(after bigint, ids bigint DEFAULT NULL::bigint, polls integer DEFAULT 1, pause double precision DEFAULT 0.003, epoch bigint DEFAULT NULL::bigint, OUT seqs bigint[], OUT ats timestamp with time zone[], OUT counts integer[], OUT sizes bigint[], OUT epochs bigint[], OUT ids_now bigint, OUT seen_now pg_snapshot) RETURNS record LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+BEGIN
+  SELECT t.* INTO seqs, ats, counts, sizes, epochs, ids_now, seen_now
+  FROM weir._await_tick(ticks.after, ids => ticks.ids, polls => coalesce(ticks.polls, 1), pause => coalesce(ticks.pause, 0.003), cuts => false, epoch => ticks.epoch) t;
+  RAISE SQLSTATE 'WR099';  -- releases the tables' locks, as every inspection does
+EXCEPTION WHEN SQLSTATE 'WR099' THEN
+  RETURN;
+END
+$$;
+CREATE FUNCTION weir.workers() RETURNS TABLE(id integer, name text, queues text[], state text, started_at timestamp with time zone, seen_at timestamp with time zone, running integer, reason text) LANGUAGE sql STABLE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+  SELECT w.id, w.name, w.queues, l.state, w.at, CASE WHEN l.attends THEN now() ELSE coalesce(h.at, w.at) END,
+         CASE WHEN f.id IS NULL THEN coalesce(h.running, 0) ELSE 0 END, CASE WHEN l.state = 'silent' THEN weir._prepared_for(w.id) ELSE f.name END
+  FROM weir.worker w
+  LEFT JOIN weir.worker f ON f.id = w.id AND f.fenced
+  LEFT JOIN weir._attending() a(id) ON a.id = w.id
+  CROSS JOIN (SELECT pg_sequence_last_value('weir.watched') AS watched,
+                     abs((extract(epoch FROM now()) * 1000)::bigint - pg_sequence_last_value('weir.watched_at')) AS since,
+                     weir._first_look() AS first OFFSET 0) r
+  LEFT JOIN LATERAL (SELECT h.* FROM weir.last_word h WHERE h.worker = w.id ORDER BY h.no DESC LIMIT 1) h ON true
+  -- A standby has none of the locks; rescuers record the workers that they miss.
+  CROSS JOIN LATERAL (SELECT f.id IS NULL AND (a.id IS NOT NULL OR pg_is_in_recovery() AND coalesce(h.says, 'attends') = 'attends') AS attends) k
+  -- A worker is silent if a rescuer would consider it silent: by the counter that rescuing advances. If no one rescues, the counter stands still, and the
+  -- clock is added; a clock that was set back or forward makes no worker silent, because the counter's own reading of it follows within a second if someone
+  -- rescues. From before the first reading since the server started, only the time for which the counter has stood still counts.
+  CROSS JOIN LATERAL (SELECT k.attends, CASE
+    WHEN f.id IS NOT NULL THEN 'ended'
+    WHEN k.attends OR greatest(now() - coalesce(h.at, w.at), coalesce(h.at, w.at) - now()) <= w.lease
+      OR (r.watched + r.since - greatest(h.watched, r.first)) * interval '1 ms' <= w.lease + interval '2 seconds' THEN 'alive'
+    ELSE 'silent' END AS state) l
+  WHERE NOT w.fenced ORDER BY w.id DESC LIMIT 10000
+$$;
 
 COMMENT ON COLUMN weir.batch.from_xid IS 'The smallest xid of its jobs. With to_xid, the greatest, it bounds the search for a job of the batch.';
 COMMENT ON COLUMN weir.batch.no IS 'A value of weir.batch_no. The attempts that a worker holds are found by (worker, no).';

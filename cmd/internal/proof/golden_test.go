@@ -125,7 +125,7 @@ func firstDifference(want, got string) string {
 func describeSchema(t *testing.T, conn *pgx.Conn) string {
 	t.Helper()
 	var b strings.Builder
-	b.WriteString("-- Written by go test ./cmd/internal/proof -run Golden -update. Bodies of functions and views are left out.\n")
+	b.WriteString("-- Written by go test ./cmd/internal/proof -run Golden -update. Views are without their queries, which each PostgreSQL prints differently.\n")
 	for _, sql := range goldenQueries {
 		b.WriteString("\n")
 		for _, line := range column[string](t, conn, sql) {
@@ -162,10 +162,10 @@ var goldenQueries = []string{
 	`SELECT pg_get_indexdef(c.oid) || ';' FROM pg_class c WHERE c.relnamespace = 'weir'::regnamespace AND c.relkind IN ('i', 'I') AND NOT c.relispartition
 		AND NOT EXISTS (SELECT FROM pg_constraint k WHERE k.conindid = c.oid) ORDER BY c.relname::text COLLATE "C"`,
 
-	`SELECT format('CREATE %s weir.%I(%s)%s LANGUAGE %s %s%s%s;', CASE p.prokind WHEN 'p' THEN 'PROCEDURE' ELSE 'FUNCTION' END, p.proname, pg_get_function_arguments(p.oid),
+	`SELECT format(E'CREATE %s weir.%I(%s)%s LANGUAGE %s %s%s%s\nAS $$%s$$;', CASE p.prokind WHEN 'p' THEN 'PROCEDURE' ELSE 'FUNCTION' END, p.proname, pg_get_function_arguments(p.oid),
 		' RETURNS ' || pg_get_function_result(p.oid), l.lanname,
 		CASE p.provolatile WHEN 'v' THEN 'VOLATILE' WHEN 's' THEN 'STABLE' ELSE 'IMMUTABLE' END, CASE WHEN p.prosecdef THEN ' SECURITY DEFINER' ELSE '' END,
-		(SELECT string_agg(' SET ' || c, '' ORDER BY ord) FROM unnest(p.proconfig) WITH ORDINALITY u(c, ord)))
+		(SELECT string_agg(' SET ' || c, '' ORDER BY ord) FROM unnest(p.proconfig) WITH ORDINALITY u(c, ord)), p.prosrc)
 	FROM pg_proc p JOIN pg_language l ON l.oid = p.prolang WHERE p.pronamespace = 'weir'::regnamespace ORDER BY (p.proname || pg_get_function_arguments(p.oid)) COLLATE "C"`,
 
 	`SELECT line FROM (
