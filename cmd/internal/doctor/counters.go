@@ -123,7 +123,7 @@ func readCounters(ctx context.Context, s *session, server Server) (*counters, []
 	}
 	if server.Weir {
 		if c.Queues, c.queuesErr = readQueues(ctx, s); c.queuesErr != nil && !notPermitted(c.queuesErr) {
-			errs = append(errs, fmt.Errorf("Weir's queues: %w", c.queuesErr))
+			errs = append(errs, fmt.Errorf("read Weir's queues: %w", c.queuesErr))
 		}
 	}
 	return c, errs

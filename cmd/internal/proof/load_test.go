@@ -227,7 +227,7 @@ func (p *producer) transaction() {
 		}
 	case end == 1:
 		p.gids++
-		gid := fmt.Sprintf("p%d-%d", p.n, p.gids)
+		gid := fmt.Sprintf("%s p%d-%d", p.conn.Config().Database, p.n, p.gids) // the names of all databases are in one list
 		if err := p.step("PREPARE TRANSACTION '" + gid + "'")(); !p.check(p.conn, "prepare", err) {
 			p.prepared = append(p.prepared, preparedTx{gid, kept})
 		}

@@ -116,9 +116,15 @@ func TestRebaseOutlivesAStatementTimeout(t *testing.T) {
 	}
 	defer pool.Close()
 
-	_, err = pool.Exec(t.Context(), `SELECT weir.rebase()`)
-	wantCode(t, "rebase by hand", err, "57014")
 	var refused *pgconn.PgError
+	for range 10 { // on a busy machine the time may be over before the function has begun
+		refused = nil
+		_, err = pool.Exec(t.Context(), `SELECT weir.rebase()`)
+		wantCode(t, "rebase by hand", err, "57014")
+		if errors.As(err, &refused) && refused.Hint != "" {
+			break
+		}
+	}
 	if !errors.As(err, &refused) || !strings.Contains(refused.Hint, "SET statement_timeout = 0") || !strings.Contains(refused.Hint, "20ms") {
 		t.Errorf("the error does not say what to do: %v", err)
 	}
