@@ -12,22 +12,30 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// functionsSetting is the setting that identifies the installed functions.
+// functionsSetting is the setting that identifies the installed functions and who may call them. It includes the privileges as they are in
+// the database, because a dump brings the setting along, but neither the roles nor, without them, their privileges.
 const functionsSetting = "functions"
 
-// replaceFunctions installs the functions, views and privileges of this build, if they differ from those installed, or force is set.
+// replaceFunctions installs the functions, views and privileges of this build, if they differ from those of the database, or force is set.
 func replaceFunctions(ctx context.Context, tx pgx.Tx, force bool) error {
 	text, err := functions()
 	if err != nil {
 		return err
 	}
-	sum := sha256.Sum256([]byte(text + privileges))
-	digest := hex.EncodeToString(sum[:])
+	digest := func() (string, error) {
+		granted, err := grants(ctx, tx)
+		sum := sha256.Sum256([]byte(text + privileges + granted))
+		return hex.EncodeToString(sum[:]), err
+	}
+	now, err := digest()
+	if err != nil {
+		return err
+	}
 	var installed string
 	if err := tx.QueryRow(ctx, `SELECT coalesce(max(value), '') FROM weir.setting WHERE name = $1`, unprepared, functionsSetting).Scan(&installed); err != nil {
 		return err
 	}
-	if installed == digest && !force {
+	if installed == now && !force {
 		return nil
 	}
 	err = replaceInPlace(ctx, tx, text)
@@ -42,8 +50,27 @@ func replaceFunctions(ctx context.Context, tx pgx.Tx, force bool) error {
 	if err := script(ctx, tx, privileges); err != nil {
 		return fmt.Errorf("grant privileges on the functions to Weir's roles: %w", err)
 	}
-	_, err = tx.Exec(ctx, `INSERT INTO weir.setting (name, value) VALUES ($1, $2) ON CONFLICT (name) DO UPDATE SET value = excluded.value`, unprepared, functionsSetting, digest)
+	if now, err = digest(); err != nil {
+		return err
+	}
+	_, err = tx.Exec(ctx, `INSERT INTO weir.setting (name, value) VALUES ($1, $2) ON CONFLICT (name) DO UPDATE SET value = excluded.value`, unprepared, functionsSetting, now)
 	return err
+}
+
+// grants lists all privileges on the schema and on what it contains, except the owner's, in a fixed order.
+func grants(ctx context.Context, tx pgx.Tx) (list string, err error) {
+	err = tx.QueryRow(ctx, `
+		SELECT coalesce(string_agg(g.line, E'\n' ORDER BY g.line COLLATE "C"), '') FROM (
+		  SELECT concat_ws(' ', o.what, a.privilege_type, a.is_grantable, CASE WHEN a.grantee = 0 THEN 'PUBLIC' ELSE quote_ident(pg_get_userbyid(a.grantee)) END) AS line
+		  FROM (SELECT 'schema', n.nspowner, n.nspacl FROM pg_namespace n WHERE n.nspname = 'weir'
+		        UNION ALL SELECT p.oid::regprocedure::text, p.proowner, coalesce(p.proacl, acldefault('f', p.proowner)) FROM pg_proc p WHERE p.pronamespace = 'weir'::regnamespace
+		        UNION ALL SELECT c.oid::regclass::text, c.relowner, c.relacl FROM pg_class c WHERE c.relnamespace = 'weir'::regnamespace) o(what, owner, acl),
+		    aclexplode(o.acl) a
+		  WHERE a.grantee <> o.owner) g`, unprepared).Scan(&list)
+	if err != nil {
+		return "", fmt.Errorf("read who has privileges on the schema weir: %w", err)
+	}
+	return list, nil
 }
 
 //go:embed privileges.sql

@@ -5003,3 +5003,4 @@ GRANT SELECT ON weir.completed_jobs TO weir_operate;
 GRANT SELECT ON weir.failed_jobs TO weir_operate;
 GRANT SELECT ON weir.running_jobs TO weir_operate;
 GRANT SELECT ON weir.scheduled_jobs TO weir_operate;
+GRANT USAGE ON SCHEMA weir TO weir_enqueue, weir_hub, weir_operate, weir_publish, weir_subscribe, weir_work;

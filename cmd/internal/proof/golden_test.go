@@ -111,6 +111,43 @@ func TestFunctionsAreReplacedAsAWhole(t *testing.T) {
 	}
 }
 
+// TestMissingRolesAndPrivilegesAreMended: a dump restored without Weir's roles, or without privileges, says which functions it has; migrating
+// still creates the roles and grants what this build grants, and nothing else.
+func TestMissingRolesAndPrivilegesAreMended(t *testing.T) {
+	t.Parallel()
+	conn := connect(t, pgtest.Server(t, nil).URL("postgres")) // roles are the whole server's
+	up := func() string {
+		t.Helper()
+		if err := schema.Up(t.Context(), conn); err != nil {
+			t.Fatal(err)
+		}
+		return describeSchema(t, conn)
+	}
+	want := up()
+	const roles = `weir_enqueue, weir_work, weir_operate, weir_publish, weir_subscribe, weir_hub`
+	for _, lost := range []string{
+		`DROP OWNED BY ` + roles + `; DROP ROLE ` + roles,                                     // pg_dump without pg_dumpall --globals-only
+		`DROP OWNED BY ` + roles + `; GRANT EXECUTE ON ALL ROUTINES IN SCHEMA weir TO PUBLIC`, // pg_restore --no-privileges
+		`DROP OWNED BY weir_hub; DROP ROLE weir_hub`,
+		`REVOKE USAGE ON SCHEMA weir FROM weir_work`,
+		`REVOKE EXECUTE ON FUNCTION weir.take FROM weir_work`,
+		`REVOKE SELECT ON weir.failed_jobs FROM weir_operate`,
+		`GRANT EXECUTE ON FUNCTION weir.pause TO weir_enqueue`,
+	} {
+		if _, err := conn.PgConn().Exec(t.Context(), lost).ReadAll(); err != nil {
+			t.Fatalf("%s: %v", lost, err)
+		}
+		if got := up(); got != want {
+			t.Errorf("after %s the schema differs\n%s", lost, firstDifference(want, got))
+		}
+	}
+	version := `SELECT string_agg(xmin::text, ' ' ORDER BY oid) FROM pg_proc WHERE pronamespace = 'weir'::regnamespace`
+	before := value[string](t, conn, version)
+	if up(); value[string](t, conn, version) != before {
+		t.Error("functions were replaced although nothing was missing")
+	}
+}
+
 func firstDifference(want, got string) string {
 	a, b := strings.Split(want, "\n"), strings.Split(got, "\n")
 	for i := range min(len(a), len(b)) {
@@ -182,5 +219,7 @@ var goldenQueries = []string{
 		SELECT format('GRANT EXECUTE ON ROUTINE %s TO %s;', p.oid::regprocedure, string_agg(a.grantee::regrole::text, ', ' ORDER BY a.grantee::regrole::text COLLATE "C")) AS line
 		FROM pg_proc p, aclexplode(p.proacl) a WHERE p.pronamespace = 'weir'::regnamespace AND a.grantee <> p.proowner GROUP BY p.oid
 		UNION ALL SELECT format('GRANT %s ON %s TO %s;', a.privilege_type, c.oid::regclass, string_agg(a.grantee::regrole::text, ', ' ORDER BY a.grantee::regrole::text COLLATE "C"))
-		FROM pg_class c, aclexplode(c.relacl) a WHERE c.relnamespace = 'weir'::regnamespace AND a.grantee <> c.relowner GROUP BY c.oid, a.privilege_type) g ORDER BY line COLLATE "C"`,
+		FROM pg_class c, aclexplode(c.relacl) a WHERE c.relnamespace = 'weir'::regnamespace AND a.grantee <> c.relowner GROUP BY c.oid, a.privilege_type
+		UNION ALL SELECT format('GRANT %s ON SCHEMA weir TO %s;', a.privilege_type, string_agg(a.grantee::regrole::text, ', ' ORDER BY a.grantee::regrole::text COLLATE "C"))
+		FROM pg_namespace n, aclexplode(n.nspacl) a WHERE n.nspname = 'weir' AND a.grantee <> n.nspowner GROUP BY a.privilege_type) g ORDER BY line COLLATE "C"`,
 }
