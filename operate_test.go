@@ -1,7 +1,9 @@
 package weir_test
 
 import (
+	"context"
 	"errors"
+	"math"
 	"strings"
 	"testing"
 	"time"
@@ -150,5 +152,70 @@ func TestErrorsSayWhatToDo(t *testing.T) {
 	err := r.client.Set(t.Context(), "retentoin", "1 day")
 	if err == nil || !strings.Contains(err.Error(), "retentoin") || !strings.Contains(err.Error(), "The settings are completed_retention") {
 		t.Errorf("got %v", err)
+	}
+}
+
+// TestARunAtOutOfRangeIsRefused: no RunAt turns into another time. One past the year 9999 is refused with the value, and any in the past means
+// at once, by every way to enqueue.
+func TestARunAtOutOfRangeIsRefused(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	db, err := sql.Open("pgx", r.url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	tx, err := db.BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback()
+	ways := map[string]func(o *weir.Options) ([]weir.Enqueued, error){
+		"Enqueue": func(o *weir.Options) ([]weir.Enqueued, error) {
+			job, err := r.client.Enqueue(t.Context(), number{1}, o)
+			return []weir.Enqueued{job}, err
+		},
+		"EnqueueMany": func(o *weir.Options) ([]weir.Enqueued, error) {
+			return r.client.EnqueueMany(t.Context(), []weir.NewJob{{Args: number{1}, Options: o}})
+		},
+		"EnqueueManyTx with database/sql": func(o *weir.Options) ([]weir.Enqueued, error) {
+			return r.client.EnqueueManyTx(t.Context(), weir.SQLTx(tx), []weir.NewJob{{Args: number{1}, Options: o}})
+		},
+	}
+	last := time.Date(9999, 12, 31, 23, 59, 59, 0, time.UTC)
+	for name, enqueue := range ways {
+		for _, at := range []time.Time{last.Add(time.Second), time.Date(294277, 1, 1, 0, 0, 0, 0, time.UTC), time.Unix(1<<50, 0), time.Unix(math.MaxInt64/4, 0), time.Unix(math.MaxInt64, 0)} {
+			if _, err := enqueue(&weir.Options{RunAt: at}); err == nil || !strings.Contains(err.Error(), at.UTC().Format(time.RFC3339)) {
+				t.Errorf("%s with a RunAt of %s: %v", name, at, err)
+			}
+		}
+		for _, c := range []struct {
+			at    time.Time
+			state weir.State
+		}{
+			{last, weir.StateScheduled}, {last.In(time.FixedZone("east", 3600)), weir.StateScheduled}, {time.Date(1969, 1, 2, 3, 4, 5, 0, time.UTC), weir.StateAvailable},
+			{time.Date(-300_000, 1, 1, 0, 0, 0, 0, time.UTC), weir.StateAvailable}, {time.Unix(math.MinInt64, 0), weir.StateAvailable},
+		} {
+			jobs, err := enqueue(&weir.Options{RunAt: c.at})
+			if err != nil {
+				t.Errorf("%s with a RunAt of %s: %v", name, c.at, err)
+				continue
+			}
+			look := r.client.Job
+			if strings.Contains(name, "database/sql") {
+				look = func(ctx context.Context, id int64) (*weir.JobInfo, error) {
+					return r.client.JobTx(ctx, weir.SQLTx(tx), id)
+				}
+			}
+			info, err := look(t.Context(), jobs[0].ID)
+			if err != nil {
+				t.Errorf("%s: look up a job with a RunAt of %s: %v", name, c.at, err)
+			} else if info.State != c.state || c.state == weir.StateScheduled && !info.RunAt.Equal(c.at) {
+				t.Errorf("%s: a job with a RunAt of %s is %s, with %v", name, c.at, info.State, info.RunAt)
+			}
+		}
+	}
+	if _, err := r.client.Jobs(t.Context(), weir.JobsParams{}); err != nil {
+		t.Errorf("jobs cannot be listed: %v", err)
 	}
 }

@@ -109,7 +109,7 @@ type Args interface {
 type Options struct {
 	Queue       string    // 1 to 128 characters, created by its first use; default "default"
 	Priority    int       // 1 (first) to 4; default 2
-	RunAt       time.Time // the earliest start, by the server's clock; default: at once
+	RunAt       time.Time // the earliest start, by the server's clock, up to the year 9999; default, and in the past: at once
 	MaxAttempts int       // number of attempts before the job fails for good, 1 to 1000; default 25
 	Meta        any       // any value that encodes to a JSON object of up to 64 KiB; handlers see it as Job.Meta
 }
@@ -273,6 +273,9 @@ func (j NewJob) options() (o Options) {
 	return o
 }
 
+// lastRunAt is the last second of the year 9999. Times in JSON, as which jobs are listed, end there.
+const lastRunAt = 253402300799
+
 // encode encodes the job, and checks what the server cannot report as clearly.
 func (j NewJob) encode() (store.Job, error) {
 	if j.Args == nil {
@@ -282,6 +285,15 @@ func (j NewJob) encode() (store.Job, error) {
 	job := store.Job{Queue: o.Queue, Kind: j.Args.Kind(), Priority: o.Priority, RunAt: o.RunAt, MaxAttempts: o.MaxAttempts}
 	if strings.IndexByte(job.Kind, 0) >= 0 || strings.IndexByte(job.Queue, 0) >= 0 {
 		return job, fmt.Errorf("the kind %q or the queue %q contains a NUL character, which PostgreSQL cannot store", job.Kind, job.Queue)
+	}
+	// Compared in seconds since 1970, which wrap nowhere: drivers count microseconds, and time.Time counts from an earlier year.
+	switch at := job.RunAt.Unix(); {
+	case at > lastRunAt:
+		return job, fmt.Errorf("RunAt is %s: it must not be later than the year 9999", job.RunAt.UTC().Format(time.RFC3339))
+	case at < 0:
+		job.RunAt = time.Time{} // at once, as any RunAt in the past; PostgreSQL knows no year before 4714 BC
+	default:
+		job.RunAt = job.RunAt.UTC() // elsewhere it may already be the next year
 	}
 	var err error
 	if job.Args, err = json.Marshal(j.Args); err != nil {
