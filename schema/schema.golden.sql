@@ -1812,7 +1812,8 @@ AS $$
   CROSS JOIN LATERAL (
     SELECT l.*, row_number() OVER (ORDER BY l.no DESC) AS nr FROM (
       SELECT b.no, b.lane, b.seq, b.segment, b.ids FROM weir.batch b
-      WHERE b.worker = w.id AND b.no > coalesce(m.no, 0) AND b.no <= _in_hand.upto ORDER BY b.no DESC LIMIT _in_hand.most) l
+      WHERE b.worker = w.id AND b.no > coalesce(m.no, 0) AND b.no <= _in_hand.upto ORDER BY b.no DESC
+      FETCH FIRST (_in_hand.most) ROWS WITH TIES) l  -- all parts of the oldest batch: the next page continues below its number
     UNION ALL
     SELECT b.no, b.lane, b.seq, b.segment, b.ids, 0 FROM unnest(m.open) o(no)
     CROSS JOIN LATERAL (SELECT b.* FROM weir.batch b WHERE b.worker = w.id AND b.no = o.no OFFSET 0) b
@@ -4800,7 +4801,7 @@ COMMENT ON ROUTINE weir._hold_ends(integer) IS 'Prevents other transactions from
 COMMENT ON ROUTINE weir._hold_segments(integer,integer[],bigint[]) IS 'Prevents a worker''s batches from being carried into other segments, to the end of the transaction. A result is written to the segment of its batch: that segment''s lock, shared, keeps it from being reclaimed. The batches are looked up again under the lock, because they may have been carried before it was held.';
 COMMENT ON ROUTINE weir._holders() IS 'The workers that may hold jobs: all except those that have ended and hold nothing.';
 COMMENT ON ROUTINE weir._holds(integer) IS 'The attempts that a worker holds: its batches with jobs that have no result, and these jobs. It reads what the worker has claimed since it was last settled.';
-COMMENT ON ROUTINE weir._in_hand(integer[],bigint,integer) IS 'What some workers hold: their batches up to a number that have jobs without a result, and these jobs. It reads, of each worker, the batches that were open when it was last settled, and up to most of the newest claimed since: is_last marks the oldest one read, if there may be older ones.';
+COMMENT ON ROUTINE weir._in_hand(integer[],bigint,integer) IS 'What some workers hold: their batches up to a number that have jobs without a result, and these jobs. It reads, of each worker, the batches that were open when it was last settled, and about most of the newest claimed since, each with all its parts: is_last marks the oldest one read, if there may be older ones.';
 COMMENT ON ROUTINE weir._in_progress() IS 'The transactions in progress, in order, and the first xid from which on no transaction has ended: readers skip their rows. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._is_crowded() IS 'Reports whether the server, this database or a role has hardly any connection left, so that a worker that lost its connection may not get a new one.';
 COMMENT ON ROUTINE weir._is_held(regclass[]) IS 'Reports whether a transaction of another session holds a lock on one of the tables, in any mode, and keeps it for a tenth of a second. Requesting ACCESS EXCLUSIVE would then block later sessions, and fail.';

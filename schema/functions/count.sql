@@ -190,7 +190,8 @@ AS $$
   CROSS JOIN LATERAL (
     SELECT l.*, row_number() OVER (ORDER BY l.no DESC) AS nr FROM (
       SELECT b.no, b.lane, b.seq, b.segment, b.ids FROM weir.batch b
-      WHERE b.worker = w.id AND b.no > coalesce(m.no, 0) AND b.no <= _in_hand.upto ORDER BY b.no DESC LIMIT _in_hand.most) l
+      WHERE b.worker = w.id AND b.no > coalesce(m.no, 0) AND b.no <= _in_hand.upto ORDER BY b.no DESC
+      FETCH FIRST (_in_hand.most) ROWS WITH TIES) l  -- all parts of the oldest batch: the next page continues below its number
     UNION ALL
     SELECT b.no, b.lane, b.seq, b.segment, b.ids, 0 FROM unnest(m.open) o(no)
     CROSS JOIN LATERAL (SELECT b.* FROM weir.batch b WHERE b.worker = w.id AND b.no = o.no OFFSET 0) b
@@ -200,7 +201,7 @@ AS $$
   WHERE coalesce(e.n, 0) < (SELECT sum(cardinality(p.ids)) FROM weir.batch p WHERE p.segment = b.segment AND p.lane = b.lane AND p.seq = b.seq) OR b.nr = _in_hand.most
 $$;
 COMMENT ON FUNCTION weir._in_hand IS
-  'What some workers hold: their batches up to a number that have jobs without a result, and these jobs. It reads, of each worker, the batches that were open when it was last settled, and up to most of the newest claimed since: is_last marks the oldest one read, if there may be older ones.';
+  'What some workers hold: their batches up to a number that have jobs without a result, and these jobs. It reads, of each worker, the batches that were open when it was last settled, and about most of the newest claimed since, each with all its parts: is_last marks the oldest one read, if there may be older ones.';
 
 CREATE OR REPLACE FUNCTION weir._depths_running() RETURNS TABLE (lane integer, running bigint, is_estimate boolean)
 LANGUAGE plpgsql STABLE

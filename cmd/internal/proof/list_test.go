@@ -305,6 +305,30 @@ func TestEveryPageIsReadWithinABound(t *testing.T) {
 	}
 }
 
+// TestBothPartsOfABatchAreListed: the jobs of a batch in two segments are all listed, also where what one page reads of its worker ends between the
+// two parts.
+func TestBothPartsOfABatchAreListed(t *testing.T) {
+	t.Parallel()
+	conn := connect(t, pgtest.Database(t))
+	smallSegments(t, conn)
+	worker := startWorker(t, conn, "q", "filler")
+	held := enqueueN(t, conn, "q", 5)
+	openNext(t, conn, worker)
+	held = append(held, enqueueN(t, conn, "q", 5)...)
+	mustClaim(t, conn, worker, "q", 10)
+	if n := value[int](t, conn, `SELECT count(*) FROM weir.batch WHERE no = (SELECT max(no) FROM weir.batch)`); n != 2 {
+		t.Fatalf("the batch has %d parts, want 2", n)
+	}
+	endedBatches(t, conn, worker, 2499) // of one worker, a page reads 2500 parts
+	slices.Reverse(held)
+	for _, limit := range []int{3, 100} {
+		got, pages := list{states: []string{"running"}}.all(t, conn, limit, nil)
+		if ids := listedIDs(got); !slices.Equal(ids, held) {
+			t.Errorf("%d pages of %d have the jobs %v, want %v", pages, limit, ids, held)
+		}
+	}
+}
+
 // TestListsRefuseWhatTheyDoNotUnderstand: an invalid argument of a list is refused with its value and what to do.
 func TestListsRefuseWhatTheyDoNotUnderstand(t *testing.T) {
 	t.Parallel()
