@@ -68,7 +68,8 @@ type AttemptError struct {
 }
 
 // QueueInfo describes a queue. A cancelled job is still counted until a worker reaches it or its time comes. Counts are exact up to about
-// 10,000 jobs; above that, Approximate is set, and counts may be off by some percent.
+// 10,000 jobs; above that, Approximate is set, and counts may be off by some percent. It is also set, and Running may be too low, if a worker of the
+// queue has claimed so many batches lately that only the newest are read.
 type QueueInfo struct {
 	Name        string     `json:"name"`
 	PausedAt    *time.Time `json:"paused_at,omitempty"`   // nil: not paused

@@ -1265,9 +1265,16 @@ DECLARE
   workers integer[] := weir._holders();
 BEGIN
   RETURN QUERY
-  SELECT h.lane, sum(cardinality(h.ids))::bigint, bool_or(bool_or(h.is_last)) OVER ()
-  FROM weir._in_hand(workers, 9223372036854775807, greatest(20, most / greatest(cardinality(workers), 1))) h
-  GROUP BY h.lane;
+  WITH hand AS MATERIALIZED (
+    SELECT h.* FROM weir._in_hand(workers, 9223372036854775807, greatest(20, most / greatest(cardinality(workers), 1))) h
+  ), unsure AS (  -- a worker of which not all is read may hold jobs of any queue that it works, also of one that is not among those read
+    SELECT q.id FROM weir.queue q
+    WHERE q.name IN (SELECT n FROM weir.worker w CROSS JOIN unnest(w.queues) n WHERE NOT w.fenced AND w.id IN (SELECT h.worker FROM hand h WHERE h.is_last))
+  )
+  SELECT k.lane, sum(k.n)::bigint, bool_or(k.is_estimate)
+  FROM (SELECT h.lane, cardinality(h.ids) AS n, false AS is_estimate FROM hand h
+        UNION ALL SELECT u.id * 4 + p, 0, true FROM unsure u CROSS JOIN generate_series(0, 3) p) k
+  GROUP BY k.lane;
 END
 $$;
 CREATE FUNCTION weir._depths(lanes integer[]) RETURNS TABLE(lane integer, waiting bigint, is_estimate boolean, ready_at timestamp with time zone) LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off
@@ -1801,9 +1808,9 @@ AS $$
     UNION ALL SELECT a.no FROM unnest(weir._batches_after(_holds.worker, coalesce(m.no, 0), NULL)) a(no))) u
   WHERE u.ids <> '{}'
 $$;
-CREATE FUNCTION weir._in_hand(workers integer[], upto bigint, most integer) RETURNS TABLE(no bigint, lane integer, ids bigint[], is_last boolean) LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_hashjoin=off SET enable_mergejoin=off
+CREATE FUNCTION weir._in_hand(workers integer[], upto bigint, most integer) RETURNS TABLE(worker integer, no bigint, lane integer, ids bigint[], is_last boolean) LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_hashjoin=off SET enable_mergejoin=off
 AS $$
-  SELECT b.no, b.lane,
+  SELECT w.id, b.no, b.lane,
          ARRAY(SELECT i.id FROM unnest(b.ids) i(id)
                EXCEPT SELECT x.id FROM weir.result r, unnest(r.ids) x(id) WHERE r.segment = b.segment AND r.lane = b.lane AND r.seq = b.seq),
          b.nr = _in_hand.most
@@ -4779,7 +4786,7 @@ COMMENT ON ROUTINE weir._complete(integer,integer,bigint,bigint) IS 'Records one
 COMMENT ON ROUTINE weir._cut(integer,integer,bigint,integer) IS 'Cuts the next tick from messages that were committed since the last one, and describes it; everything is NULL if there were none. whole is true if it contains everything that was committed before its snapshot. If it has at most most_messages messages of at most 256 kB together, they are returned with it. Messages that this transaction has published itself, own_count of own_size bytes in the segment own_segment, count as committed, because they commit with the tick; after that, the transaction can neither publish nor cut (WR004). The caller holds advisory step 4. Errors: WR003. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._depths(integer[]) IS 'How many jobs of each lane wait to be claimed, including cancelled ones, and since when the first of them have waited; lanes without waiting jobs are left out. Up to 10,000 jobs of a lane and about 20,000 of all lanes are counted; above that, the number is an estimate from a sample of pages. Locks: ACCESS SHARE on the log, which the caller releases.';
 COMMENT ON ROUTINE weir._depths_later() IS 'How many jobs of each lane are scheduled, including cancelled ones: if there are more than 10,000, an estimate from a sample of pages for lanes with 100 or more. Locks: ACCESS SHARE on the log, which the caller releases.';
-COMMENT ON ROUTINE weir._depths_running() IS 'How many jobs of each lane are running: an estimate if workers have claimed so many batches since they were last settled that only the newest are read. Locks: ACCESS SHARE on the log, which the caller releases.';
+COMMENT ON ROUTINE weir._depths_running() IS 'How many jobs of each lane are running: too few, perhaps, in the lanes of a worker that has claimed so many batches since it was last settled that only the newest are read; these are marked as estimates, and all of them are returned. Locks: ACCESS SHARE on the log, which the caller releases.';
 COMMENT ON ROUTINE weir._draw_epoch(bigint) IS 'Starts an epoch with a tick, and deletes the epochs that are neither among the newest 1000 nor have a tick that can still be read. The caller holds advisory step 4. Errors: none of its own. Isolation: any.';
 COMMENT ON ROUTINE weir._end_attempts(integer,integer[],bigint[],smallint[],bigint[],weir.outcome[],text[],text[],timestamp with time zone[]) IS 'Writes how attempts ended, and logs those that follow. retried and lost become failed if no attempts are left; run_at -infinity means the queue''s backoff. The caller has checked that the attempts have not ended, and holds the locks that keep it so.';
 COMMENT ON ROUTINE weir._end_of(weir.job) IS 'When and by which worker a row of the log was claimed, and how that attempt ended. All NULL: it was not claimed; outcome NULL: it is running.';
@@ -4885,7 +4892,7 @@ COMMENT ON ROUTINE weir.pause(text) IS 'Pauses a queue: after the commit, no mor
 COMMENT ON ROUTINE weir.publish(text,text,boolean) IS 'Publishes a message in the caller''s transaction: it is delivered to the channel''s subscribers after the commit, and never after a rollback, not even of a savepoint. channel: 1 to 255 bytes; payload: up to message_bytes (1048576 by default), NULL counts as empty. If a transaction publishes the same channel and payload more than once, they are delivered once, unless keep is true. Errors: 22023; WR004 (after _publish_drafts with cuts in the same transaction). Locks: none that others wait for. Isolation: any.';
 COMMENT ON ROUTINE weir.publish_bytes(text,bytea,boolean) IS 'Publishes a message with a binary payload; otherwise as weir.publish. Errors: 22023, WR004. Locks: none that others wait for. Isolation: any.';
 COMMENT ON ROUTINE weir.publish_many(text[],text[],boolean) IS 'Publishes each pair of channel and payload in order, as weir.publish does, all or none; returns how many. Errors: 22023, WR004. Locks: none that others wait for. Isolation: any.';
-COMMENT ON ROUTINE weir.queues() IS 'Queues by name: how many of their jobs are available, running and scheduled, including cancelled ones that no worker has reached yet; since when the available job that has waited longest could have been claimed; and claimed, the number of attempts ever claimed. Counts are exact up to about 10,000 and estimated to a few percent above that: approximate means that one of a queue''s counts is an estimate. Errors: 40001, in REPEATABLE READ and SERIALIZABLE, if a segment was reclaimed after the transaction took its snapshot. Locks: none that others wait for, and none that outlast the call; waits while a segment is being emptied. Isolation: any.';
+COMMENT ON ROUTINE weir.queues() IS 'Queues by name: how many of their jobs are available, running and scheduled, including cancelled ones that no worker has reached yet; since when the available job that has waited longest could have been claimed; and claimed, the number of attempts ever claimed. Counts are exact up to about 10,000 and estimated to a few percent above that; running may lack jobs that a worker claimed long before its newest batches, of which about 5,000 are read. approximate means that one of a queue''s counts is an estimate. Errors: 40001, in REPEATABLE READ and SERIALIZABLE, if a segment was reclaimed after the transaction took its snapshot. Locks: none that others wait for, and none that outlast the call; waits while a segment is being emptied. Isolation: any.';
 COMMENT ON ROUTINE weir.read(bigint,bigint,integer,bigint) IS 'Returns the messages of a tick after a given id, in the order of publishing: up to max_rows; from a tick of more than 10000 messages or 8 MB, about 8 MB at most. Errors: WR005 (truncated; the detail is epoch.tick of the last truncated one), WR006 (the tick has another epoch; the detail is epoch.tick of the last one to continue from), 22023. Locks: none that others wait for, and none after the call. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir.rebase() IS 'After a restore or a move into another cluster, logs every unfinished attempt again under this cluster''s transaction ids, starts from new positions, and fences all earlier workers. Returns the number of attempts, or NULL if there was nothing to do. Workers call it automatically, without a statement_timeout. Errors: WR004 (not in READ COMMITTED autocommit), 57014 (cancelled, for example by a statement_timeout; nothing has changed), 55P03 (a lock was not available in time). Locks: ACCESS EXCLUSIVE on all tables of the log of jobs, waiting at most 10 s for each. Isolation: READ COMMITTED, in autocommit.';
 COMMENT ON ROUTINE weir.rebase_messages() IS 'After a restore or a move into another cluster, logs the messages that were in no tick yet again under this cluster''s transaction ids. Earlier ticks are deleted, because no position in them is valid here: subscribers receive a gap. Returns the number of messages, or NULL if there was nothing to do. Hubs call it automatically. Errors: WR004 (not in READ COMMITTED), 55P03 (a lock was not available in time). Locks: ACCESS EXCLUSIVE on the tables of messages and on the settings, waiting at most 10 s for each. Isolation: READ COMMITTED.';

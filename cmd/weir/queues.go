@@ -24,7 +24,7 @@ func (queuesCmd) Help() string {
 type queuesListCmd struct{ jsonFlag }
 
 func (queuesListCmd) Help() string {
-	return `OLDEST is when the available job that has waited longest became available. A ~ before a count marks an estimate, off by a few percent, used where there is too much to count.
+	return `OLDEST is when the available job that has waited longest became available. A ~ before a count marks an estimate, used where there is too much to count: off by a few percent, or, of running jobs, perhaps too low.
 
 Example:
 
@@ -48,17 +48,17 @@ func (c *queuesListCmd) Run(ctx context.Context, s *streams, db *database) error
 		fmt.Fprintln(s.err, "weir: no queues yet: the first job on a queue creates it")
 		return nil
 	}
-	const mayBeEstimated = 100 // smaller numbers are always counted
+	const counted = 100 // available and scheduled jobs are counted up to here
 	rows := make([][]string, len(queues))
 	for i, q := range queues {
-		depth := func(n int64) string {
-			if q.Approximate && n >= mayBeEstimated {
+		depth := func(n, exact int64) string {
+			if q.Approximate && n >= exact {
 				return "~" + count(n)
 			}
 			return count(n)
 		}
 		rows[i] = []string{
-			q.Name, depth(q.Available), ago(q.ReadySince), depth(q.Running), depth(q.Scheduled), count(q.Claimed), ago(q.LastClaim), strconv.FormatInt(q.Workers, 10), ago(q.PausedAt),
+			q.Name, depth(q.Available, counted), ago(q.ReadySince), depth(q.Running, 0), depth(q.Scheduled, counted), count(q.Claimed), ago(q.LastClaim), strconv.FormatInt(q.Workers, 10), ago(q.PausedAt),
 		}
 	}
 	return table(s.out, []string{"QUEUE", "AVAILABLE", "OLDEST", "RUNNING", "SCHEDULED", "CLAIMED", "LAST CLAIM", "WORKERS", "PAUSED"}, rows)

@@ -171,7 +171,7 @@ $$;
 COMMENT ON FUNCTION weir._jobs_on IS 'The jobs on one page of a segment.';
 
 CREATE OR REPLACE FUNCTION weir._in_hand(workers integer[], upto bigint, most integer)
-RETURNS TABLE (no bigint, lane integer, ids bigint[], is_last boolean)
+RETURNS TABLE (worker integer, no bigint, lane integer, ids bigint[], is_last boolean)
 LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
 SET jit = off
@@ -181,7 +181,7 @@ SET enable_bitmapscan = off
 SET enable_hashjoin = off
 SET enable_mergejoin = off
 AS $$
-  SELECT b.no, b.lane,
+  SELECT w.id, b.no, b.lane,
          ARRAY(SELECT i.id FROM unnest(b.ids) i(id)
                EXCEPT SELECT x.id FROM weir.result r, unnest(r.ids) x(id) WHERE r.segment = b.segment AND r.lane = b.lane AND r.seq = b.seq),
          b.nr = _in_hand.most
@@ -214,13 +214,20 @@ DECLARE
   workers integer[] := weir._holders();
 BEGIN
   RETURN QUERY
-  SELECT h.lane, sum(cardinality(h.ids))::bigint, bool_or(bool_or(h.is_last)) OVER ()
-  FROM weir._in_hand(workers, 9223372036854775807, greatest(20, most / greatest(cardinality(workers), 1))) h
-  GROUP BY h.lane;
+  WITH hand AS MATERIALIZED (
+    SELECT h.* FROM weir._in_hand(workers, 9223372036854775807, greatest(20, most / greatest(cardinality(workers), 1))) h
+  ), unsure AS (  -- a worker of which not all is read may hold jobs of any queue that it works, also of one that is not among those read
+    SELECT q.id FROM weir.queue q
+    WHERE q.name IN (SELECT n FROM weir.worker w CROSS JOIN unnest(w.queues) n WHERE NOT w.fenced AND w.id IN (SELECT h.worker FROM hand h WHERE h.is_last))
+  )
+  SELECT k.lane, sum(k.n)::bigint, bool_or(k.is_estimate)
+  FROM (SELECT h.lane, cardinality(h.ids) AS n, false AS is_estimate FROM hand h
+        UNION ALL SELECT u.id * 4 + p, 0, true FROM unsure u CROSS JOIN generate_series(0, 3) p) k
+  GROUP BY k.lane;
 END
 $$;
 COMMENT ON FUNCTION weir._depths_running IS
-  'How many jobs of each lane are running: an estimate if workers have claimed so many batches since they were last settled that only the newest are read. Locks: ACCESS SHARE on the log, which the caller releases.';
+  'How many jobs of each lane are running: too few, perhaps, in the lanes of a worker that has claimed so many batches since it was last settled that only the newest are read; these are marked as estimates, and all of them are returned. Locks: ACCESS SHARE on the log, which the caller releases.';
 
 CREATE OR REPLACE FUNCTION weir._holders() RETURNS integer[]
 LANGUAGE sql STABLE
@@ -368,4 +375,4 @@ EXCEPTION WHEN SQLSTATE 'WR099' THEN
 END
 $$;
 COMMENT ON FUNCTION weir.queues IS
-  'Queues by name: how many of their jobs are available, running and scheduled, including cancelled ones that no worker has reached yet; since when the available job that has waited longest could have been claimed; and claimed, the number of attempts ever claimed. Counts are exact up to about 10,000 and estimated to a few percent above that: approximate means that one of a queue''s counts is an estimate. Errors: 40001, in REPEATABLE READ and SERIALIZABLE, if a segment was reclaimed after the transaction took its snapshot. Locks: none that others wait for, and none that outlast the call; waits while a segment is being emptied. Isolation: any.';
+  'Queues by name: how many of their jobs are available, running and scheduled, including cancelled ones that no worker has reached yet; since when the available job that has waited longest could have been claimed; and claimed, the number of attempts ever claimed. Counts are exact up to about 10,000 and estimated to a few percent above that; running may lack jobs that a worker claimed long before its newest batches, of which about 5,000 are read. approximate means that one of a queue''s counts is an estimate. Errors: 40001, in REPEATABLE READ and SERIALIZABLE, if a segment was reclaimed after the transaction took its snapshot. Locks: none that others wait for, and none that outlast the call; waits while a segment is being emptied. Isolation: any.';

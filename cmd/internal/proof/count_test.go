@@ -198,3 +198,29 @@ func TestWhatRunsIsFoundWithinABound(t *testing.T) {
 		t.Errorf("weir.queues touches %d blocks after 1000 batches, want about 10 for each", blocks)
 	}
 }
+
+// TestACountThatMayMissRunningJobsSaysSo: if only the newest batches of a worker are read, every queue that it works is approximate, also one of which
+// no running job is found; other queues are exact.
+func TestACountThatMayMissRunningJobsSaysSo(t *testing.T) {
+	t.Parallel()
+	conn := connect(t, pgtest.Database(t))
+	worker, other := startWorker(t, conn, "slow", "idle", "ended"), startWorker(t, conn, "other")
+	for _, queue := range []string{"slow", "other"} {
+		enqueueN(t, conn, queue, 10)
+	}
+	mustClaim(t, conn, worker, "slow", 10)
+	mustClaim(t, conn, other, "other", 10)
+	check := func(queue string, running int64, approximate bool) {
+		t.Helper()
+		if d := depthOf(t, conn, queue); d.Running != running || d.Approximate != approximate {
+			t.Errorf("the queue %s has %+v, want %d running, approximate: %t", queue, d, running, approximate)
+		}
+	}
+	check("slow", 10, false)
+	check("idle", 0, false)
+	endedBatches(t, conn, worker, 5100) // of all workers together, 5000 are read
+	check("slow", 0, true)
+	check("idle", 0, true)
+	check("ended", 0, true)
+	check("other", 10, false)
+}
