@@ -124,3 +124,37 @@ func TestWithoutItsRolesNothingIsInstalled(t *testing.T) {
 		t.Errorf("with the roles: %v", err)
 	}
 }
+
+// TestAnOwnerWhoMayNotCreateTemporaryTablesIsRefused: the functions that tidy and rebase need them; the error contains the statement that
+// grants it, and nothing is left behind. An owner who loses the privilege later hears of it at the next migration.
+func TestAnOwnerWhoMayNotCreateTemporaryTablesIsRefused(t *testing.T) {
+	t.Parallel()
+	conn, err := pgx.Connect(t.Context(), pgtest.Server(t, nil).URL("postgres")) // privileges on a database are often granted to PUBLIC
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(context.Background())
+	exec := func(sql string) {
+		t.Helper()
+		if _, err := conn.PgConn().Exec(t.Context(), sql).ReadAll(); err != nil {
+			t.Fatalf("%s: %v", sql, err)
+		}
+	}
+	const grant = `GRANT TEMPORARY ON DATABASE postgres TO "Weir's owner"`
+	exec(`CREATE ROLE "Weir's owner" CREATEROLE; GRANT CREATE ON DATABASE postgres TO "Weir's owner"; REVOKE TEMPORARY ON DATABASE postgres FROM PUBLIC`)
+	for _, before := range []string{"without the schema", "with the schema"} {
+		exec(`SET ROLE "Weir's owner"`)
+		if err := schema.Up(t.Context(), conn); err == nil || !strings.Contains(err.Error(), grant) {
+			t.Errorf("%s: %v, want an error that contains %s", before, err, grant)
+		}
+		var exists bool
+		if err := conn.QueryRow(t.Context(), `SELECT to_regnamespace('weir') IS NOT NULL`).Scan(&exists); err != nil || exists != (before == "with the schema") {
+			t.Errorf("%s: afterwards the schema exists: %v, %v", before, exists, err)
+		}
+		exec(`RESET ROLE; ` + grant + `; SET ROLE "Weir's owner"`)
+		if err := schema.Up(t.Context(), conn); err != nil {
+			t.Fatalf("%s, after %s: %v", before, grant, err)
+		}
+		exec(`RESET ROLE; REVOKE TEMPORARY ON DATABASE postgres FROM "Weir's owner"`)
+	}
+}

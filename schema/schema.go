@@ -132,6 +132,9 @@ func Up(ctx context.Context, conn *pgx.Conn) error {
 		return fmt.Errorf("schema: the server is PostgreSQL %d, but Weir needs PostgreSQL %d or later", major, Oldest)
 	}
 	return change(ctx, conn, func(tx pgx.Tx, all []Migration) error {
+		if err := checkTemporary(ctx, tx); err != nil {
+			return err
+		}
 		if err := createSchema(ctx, tx); err != nil {
 			return err
 		}
@@ -207,6 +210,22 @@ func change(ctx context.Context, conn *pgx.Conn, do func(tx pgx.Tx, all []Migrat
 	})
 	if err != nil {
 		return fmt.Errorf("schema: %w", err)
+	}
+	return nil
+}
+
+// checkTemporary refuses an owner who may not create temporary tables, because tidying, reclaiming and rebasing would fail later, when the
+// database is in use.
+func checkTemporary(ctx context.Context, tx pgx.Tx) error {
+	var may bool
+	var me, database string
+	err := tx.QueryRow(ctx, `SELECT has_database_privilege(current_database(), 'TEMPORARY'), quote_ident(current_user), quote_ident(current_database())`, unprepared).Scan(&may, &me, &database)
+	if err != nil {
+		return fmt.Errorf("check for the privilege to create temporary tables: %w", err)
+	}
+	if !may {
+		return fmt.Errorf("%s may not create temporary tables in the database %s, but Weir's functions do so with the rights of their owner: have the owner of the database run: "+
+			"GRANT TEMPORARY ON DATABASE %[2]s TO %[1]s", me, database)
 	}
 	return nil
 }
