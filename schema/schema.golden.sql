@@ -3818,7 +3818,7 @@ BEGIN
   END IF;
   IF bad IS NOT NULL THEN
     RAISE EXCEPTION 'weir: %', bad
-      USING ERRCODE = '22023', HINT = 'A job is {"queue": …, "kind": …}, optionally with args, priority, run_at, max_attempts and meta.';
+      USING ERRCODE = '22023', HINT = 'A job is {"queue": ..., "kind": ...}, optionally with args, priority, run_at, max_attempts and meta.';
   END IF;
   SELECT array_agg(x.queue ORDER BY e.ord) AS queue, array_agg(x.kind ORDER BY e.ord) AS kind,
          array_agg(coalesce(x.args, '{}') ORDER BY e.ord) AS args, array_agg(x.priority ORDER BY e.ord) AS priority,
@@ -4389,7 +4389,7 @@ BEGIN
   given := weir._jsonb_of(record.ends);
   IF jsonb_typeof(given) IS DISTINCT FROM 'array' THEN
     RAISE EXCEPTION 'weir: record takes a JSON array of ends, got %', coalesce('a JSON ' || jsonb_typeof(given), 'null')
-      USING ERRCODE = '22023', HINT = 'For example [{"token": "…", "outcome": "completed"}].';
+      USING ERRCODE = '22023', HINT = 'For example [{"token": "...", "outcome": "completed"}].';
   ELSIF jsonb_array_length(given) > 10000 THEN
     RAISE EXCEPTION 'weir: record takes at most 10000 ends at once, got %', jsonb_array_length(given) USING ERRCODE = '22023', HINT = 'Record them in several calls.';
   END IF;

@@ -246,7 +246,7 @@ BEGIN
   given := weir._jsonb_of(record.ends);
   IF jsonb_typeof(given) IS DISTINCT FROM 'array' THEN
     RAISE EXCEPTION 'weir: record takes a JSON array of ends, got %', coalesce('a JSON ' || jsonb_typeof(given), 'null')
-      USING ERRCODE = '22023', HINT = 'For example [{"token": "…", "outcome": "completed"}].';
+      USING ERRCODE = '22023', HINT = 'For example [{"token": "...", "outcome": "completed"}].';
   ELSIF jsonb_array_length(given) > 10000 THEN
     RAISE EXCEPTION 'weir: record takes at most 10000 ends at once, got %', jsonb_array_length(given) USING ERRCODE = '22023', HINT = 'Record them in several calls.';
   END IF;

@@ -190,7 +190,7 @@ BEGIN
   END IF;
   IF bad IS NOT NULL THEN
     RAISE EXCEPTION 'weir: %', bad
-      USING ERRCODE = '22023', HINT = 'A job is {"queue": …, "kind": …}, optionally with args, priority, run_at, max_attempts and meta.';
+      USING ERRCODE = '22023', HINT = 'A job is {"queue": ..., "kind": ...}, optionally with args, priority, run_at, max_attempts and meta.';
   END IF;
   SELECT array_agg(x.queue ORDER BY e.ord) AS queue, array_agg(x.kind ORDER BY e.ord) AS kind,
          array_agg(coalesce(x.args, '{}') ORDER BY e.ord) AS args, array_agg(x.priority ORDER BY e.ord) AS priority,
