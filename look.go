@@ -159,7 +159,9 @@ type JobsPage struct {
 
 // Jobs lists jobs, one page at a time: available jobs in the order in which they will be claimed, scheduled jobs by RunAt, the others newest
 // first (completed jobs approximately, in the order in which they were recorded). A job that stays in its state while you read the pages is
-// on exactly one of them, whatever jobs come and go. A job that enters a state during that time may be on no page.
+// on exactly one of them, whatever jobs come and go; but a cancelled one may be on two, if the record of its cancellation is tidied away in
+// between. A job that enters a state during that time may be on no page. Failed jobs are listed while their copies are kept, which is less than
+// failed_retention if they need more than a quarter of retention_bytes.
 //
 // Jobs examines a limited number of jobs for each page. If Kinds or Meta match few of them, a page may hold fewer jobs than Limit, even
 // none, and still have a Next: continue until Next is "".
