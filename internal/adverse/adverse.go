@@ -103,6 +103,9 @@ func judge(name, value string, values map[string]string) (harm, do string) {
 		if value == "SQL_ASCII" {
 			return "texts are stored in whatever encoding clients send: some drivers return bytes instead of texts, and JSON with \\u escapes beyond ASCII is refused", "use a database with the encoding UTF8: createdb -T template0 -E UTF8"
 		}
+		if value != "UTF8" {
+			return "jobs and messages with characters that this encoding lacks are refused", "use a database with the encoding UTF8: createdb -T template0 -E UTF8"
+		}
 	case "client_encoding":
 		if encoding := strings.ToUpper(value); encoding != "UTF8" && encoding != "UNICODE" && encoding != "SQL_ASCII" {
 			return "the Go driver sends UTF-8 whatever this setting says, so characters beyond ASCII are stored as different ones", "set it to UTF8 for this role"

@@ -73,38 +73,44 @@ func TestWhatWorksAgainstWeirIsNamed(t *testing.T) {
 	}
 }
 
-// TestADatabaseWithoutAnEncodingIsNamed: SQL_ASCII is reported, in which texts mean what each client makes of them.
-func TestADatabaseWithoutAnEncodingIsNamed(t *testing.T) {
+// TestADatabaseOfAnotherEncodingIsNamed: SQL_ASCII is reported, in which texts mean what each client makes of them, and so are encodings that
+// lack characters.
+func TestADatabaseOfAnotherEncodingIsNamed(t *testing.T) {
 	t.Parallel()
-	pool := pgtest.Pool(t, pgtest.Empty(t))
-	var name string
-	if err := pool.QueryRow(t.Context(), `SELECT left(current_database(), 57) || '_ascii'`).Scan(&name); err != nil {
-		t.Fatal(err)
+	for encoding, harm := range map[string]string{"SQL_ASCII": "whatever encoding clients send", "LATIN1": "characters that this encoding lacks"} {
+		t.Run(encoding, func(t *testing.T) {
+			t.Parallel()
+			pool := pgtest.Pool(t, pgtest.Empty(t))
+			var name string
+			if err := pool.QueryRow(t.Context(), `SELECT left(current_database(), 50) || '_' || $1::text`, encoding).Scan(&name); err != nil {
+				t.Fatal(err)
+			}
+			quoted := pgx.Identifier{name}.Sanitize()
+			if _, err := pool.Exec(t.Context(), `CREATE DATABASE `+quoted+` TEMPLATE template0 ENCODING '`+encoding+`' LC_COLLATE 'C' LC_CTYPE 'C'`); err != nil {
+				t.Fatal(err)
+			}
+			defer func() {
+				if _, err := pool.Exec(t.Context(), `DROP DATABASE `+quoted+` WITH (FORCE)`); err != nil {
+					t.Error(err)
+				}
+			}()
+			config := pool.Config().ConnConfig
+			config.Database = name
+			conn, err := pgx.ConnectConfig(t.Context(), config)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close(t.Context())
+			found, err := adverse.Read(t.Context(), conn)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, s := range found {
+				if s.Name == "server_encoding" && s.Value == encoding && strings.Contains(s.Harm, harm) {
+					return
+				}
+			}
+			t.Errorf("%s is not reported: %v", encoding, found)
+		})
 	}
-	quoted := pgx.Identifier{name}.Sanitize()
-	if _, err := pool.Exec(t.Context(), `CREATE DATABASE `+quoted+` TEMPLATE template0 ENCODING 'SQL_ASCII' LC_COLLATE 'C' LC_CTYPE 'C'`); err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		if _, err := pool.Exec(t.Context(), `DROP DATABASE `+quoted+` WITH (FORCE)`); err != nil {
-			t.Error(err)
-		}
-	}()
-	config := pool.Config().ConnConfig
-	config.Database = name
-	conn, err := pgx.ConnectConfig(t.Context(), config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close(t.Context())
-	found, err := adverse.Read(t.Context(), conn)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, s := range found {
-		if s.Name == "server_encoding" && s.Value == "SQL_ASCII" {
-			return
-		}
-	}
-	t.Errorf("SQL_ASCII is not reported: %v", found)
 }

@@ -51,6 +51,17 @@ func TestRestoredDumpGoesOn(t *testing.T) {
 		sql := run(t, nil, dump, "--schema=weir", source.url)
 		run(t, bytes.NewReader(sql), filepath.Join(filepath.Dir(dump), "psql"), "-X", "-q", "-v", "ON_ERROR_STOP=1", server.URL("postgres"))
 		source.goesOn(t, target)
+
+		// Without the roles, psql reports each missing privilege and continues.
+		bare := pgtest.Server(t, nil)
+		target = connect(t, bare.URL("postgres"))
+		run(t, bytes.NewReader(sql), filepath.Join(filepath.Dir(dump), "psql"), "-X", "-q", bare.URL("postgres"))
+		if err := schema.Up(t.Context(), target); err != nil {
+			t.Fatal(err)
+		}
+		if want, got := describeSchema(t, source.conn), describeSchema(t, target); got != want {
+			t.Errorf("restored without Weir's roles and migrated, the schema differs\n%s", firstDifference(want, got))
+		}
 	})
 }
 
