@@ -2221,7 +2221,10 @@ END
 $$;
 CREATE FUNCTION weir._next_try(backoff interval, backoff_limit interval, tries integer) RETURNS timestamp with time zone LANGUAGE sql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
-  SELECT now() + least(_next_try.backoff_limit, _next_try.backoff * power(2, least(_next_try.tries, 32) - 1)) * (0.75 + random() / 2)
+  -- In seconds, which don't overflow, unlike an interval. From 64 tries on, the delay of every backoff but 0 exceeds every limit.
+  SELECT now() + greatest(0, least(extract(epoch FROM _next_try.backoff_limit)::double precision,
+                                   extract(epoch FROM _next_try.backoff)::double precision * power(2, least(_next_try.tries, 64) - 1)))
+                 * (0.75 + random() / 2) * interval '1 second'
 $$;
 CREATE FUNCTION weir._next(state text, lanes integer[], after jsonb, most integer) RETURNS TABLE(id bigint, ended_at timestamp with time zone, key jsonb, cost integer) LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$

@@ -364,7 +364,10 @@ LANGUAGE sql VOLATILE
 SET search_path = pg_catalog, pg_temp
 SET jit = off
 AS $$
-  SELECT now() + least(_next_try.backoff_limit, _next_try.backoff * power(2, least(_next_try.tries, 32) - 1)) * (0.75 + random() / 2)
+  -- In seconds, which don't overflow, unlike an interval. From 64 tries on, the delay of every backoff but 0 exceeds every limit.
+  SELECT now() + greatest(0, least(extract(epoch FROM _next_try.backoff_limit)::double precision,
+                                   extract(epoch FROM _next_try.backoff)::double precision * power(2, least(_next_try.tries, 64) - 1)))
+                 * (0.75 + random() / 2) * interval '1 second'
 $$;
 COMMENT ON FUNCTION weir._next_try IS
   'When a job is tried again after a number of tries: backoff after the first, twice as long after each further one, up to backoff_limit, and randomly up to a quarter earlier or later, so that jobs which failed together are not tried together. Errors: none. Locks: none. Isolation: any.';
