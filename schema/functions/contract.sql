@@ -285,10 +285,12 @@ AS $$
 BEGIN
   RETURN given::jsonb;
 EXCEPTION WHEN untranslatable_character OR invalid_text_representation THEN
-  -- NUL, and halves of surrogate pairs: JSON can escape them, but PostgreSQL's text can't contain them. After an escaped backslash they are no escapes.
-  RETURN regexp_replace(regexp_replace(given,
-    '(?<!\\)((?:\\\\)*)\\u(?:0000|[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F][0-9a-fA-F]{2}))', '\1\\ufffd', 'g'),
-    '(?<!\\u[dD][89abAB][0-9a-fA-F]{2})(?<!\\)((?:\\\\)*)\\u[dD][c-fC-F][0-9a-fA-F]{2}', '\1\\ufffd', 'g')::jsonb;
+  -- NUL, and halves of surrogate pairs: JSON can escape them, but PostgreSQL's text can't contain them. Without lookbehind, which would make it
+  -- quadratic: escaped backslashes are written in another way, so that each backslash begins an escape; then whole pairs also get a U+FFFD,
+  -- and lose it again.
+  RETURN regexp_replace(regexp_replace(replace(given, E'\\\\', E'\\u005c'),
+    E'(\\\\u[dD][89abAB][0-9a-fA-F]{2}\\\\u[dD][c-fC-F][0-9a-fA-F]{2})|\\\\u(?:0000|[dD][89a-fA-F][0-9a-fA-F]{2})', E'\\1\\\\ufffd', 'g'),
+    E'(\\\\u[dD][89abAB][0-9a-fA-F]{2}\\\\u[dD][c-fC-F][0-9a-fA-F]{2})\\\\ufffd', E'\\1', 'g')::jsonb;
 END
 $$;
 COMMENT ON FUNCTION weir._jsonb_of IS

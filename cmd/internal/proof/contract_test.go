@@ -154,6 +154,34 @@ func TestEachEndIsJudgedByItself(t *testing.T) {
 	wantCode(t, "more than 64 MiB", err, "22023")
 }
 
+// TestEscapesThatCannotBeStoredAreReplaced: record replaces every escape that PostgreSQL's text can't contain, wherever it is, and nothing else.
+func TestEscapesThatCannotBeStoredAreReplaced(t *testing.T) {
+	t.Parallel()
+	conn := connect(t, pgtest.Database(t))
+	for escaped, want := range map[string]string{
+		`\u0000`: "\uFFFD", `\u0000\u0000`: "\uFFFD\uFFFD", `\\u0000\u0000`: `\u0000` + "\uFFFD", `\\\u0000`: `\` + "\uFFFD", `\\\\u0000\u0000`: `\\u0000` + "\uFFFD",
+		`\ud83d\ude00\u0000`: "😀\uFFFD", `\uD83D\uDE00\uD83D`: "😀\uFFFD", `\ud83d\ud83d\ude00`: "\uFFFD😀", `\ud83d\ude00\ude00`: "😀\uFFFD", `\ude00\ud83d`: "\uFFFD\uFFFD",
+		`\\ud83d\ude00`: `\ud83d` + "\uFFFD", `\\\ud83d\ude00\u0000`: `\😀` + "\uFFFD", `\\\\ud83d\ude00`: `\\ud83d` + "\uFFFD", `\ud83d\\ude00`: "\uFFFD" + `\ude00`,
+		`\ud83d\n\ude00`: "\uFFFD\n\uFFFD", `\"\u0000\"`: "\"\uFFFD\"", `\ud83dude00`: "\uFFFDude00", `\u00000`: "\uFFFD0",
+	} {
+		if got := value[string](t, conn, `SELECT weir._jsonb_of($1) ->> 0`, `["`+escaped+`"]`); got != want {
+			t.Errorf("%s became %q, want %q", escaped, got, want)
+		}
+	}
+	worker := value[int32](t, conn, `SELECT weir.start('w', ARRAY['q'])`)
+	id := enqueueN(t, conn, "q", 1)[0]
+	token := takeSome(t, conn, worker, atOnce(1))[0].Token
+	text := fmt.Sprintf(`[{"token": %q, "output": "x \\ud800\udc00"}, {"token": "x", "error": "\ud800"}]`, token)
+	if refused := column[string](t, conn, `SELECT token || ' ' || refusal FROM weir.record($1, $2)`, worker, text); !slices.Equal(refused, []string{"x invalid"}) {
+		t.Errorf("refused: %q", refused)
+	}
+	if is := stateOf(t, conn, id); is != `completed 1 x \ud800`+"\uFFFD" {
+		t.Errorf("the job is %q", is)
+	}
+	exec(t, conn, `SET statement_timeout = '1 min'`) // 100,000 take a second, unless the time grows with their square
+	value[string](t, conn, `SELECT jsonb_typeof(weir._jsonb_of('["' || repeat($1, 50000) || '"]'))`, `\u0000\udc00`)
+}
+
 // TestTakeWaitsForWork: take returns a job as soon as it is committed, no matter when it was enqueued.
 func TestTakeWaitsForWork(t *testing.T) {
 	t.Parallel()
