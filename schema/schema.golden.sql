@@ -853,6 +853,7 @@ AS $$
 #variable_conflict use_column
 DECLARE
   max_skip    CONSTANT integer := 64;
+  max_lanes   CONSTANT integer := 200;  -- to lock: the server's lock table is shared
   last_id     CONSTANT bigint  := 9223372036854775807;
   snapshot    pg_snapshot;
   newer       pg_snapshot;
@@ -865,6 +866,8 @@ DECLARE
   cluster     text;
   started_for text[];
   hinted      integer[];  -- the only lanes to check; NULL: all
+  start_at    integer;
+  visited     integer := 0;
   gaps        record;     -- what is known of the stretches between running transactions: see weir._fresh_between
   ready       record;
   last        record;
@@ -914,51 +917,64 @@ BEGIN
     END IF;
   END IF;
 
+  -- If there are more lanes than it may lock, it starts at a random queue, so that none always comes last.
+  IF cardinality(hinted) > max_lanes THEN
+    start_at := hinted[1 + floor(random() * cardinality(hinted))] / 4;
+    hinted := ARRAY(SELECT h FROM unnest(hinted) h ORDER BY h / 4 < start_at, h);
+  ELSIF hinted IS NULL AND 4 * cardinality(queues) > max_lanes THEN
+    start_at := floor(random() * cardinality(queues));
+    queues := queues[start_at + 1 :] || queues[: start_at];
+    limits := limits[start_at + 1 :] || limits[: start_at];
+  END IF;
+
   -- Most lanes are idle, and have no rows between transactions in progress: one query finds this out for all of them.
   SELECT NULL::boolean[] AS known, '{}'::integer[] AS lanes INTO gaps;
   IF coalesce(cardinality(hinted), 4 * cardinality(queues)) * cardinality(running) > 16 THEN
     gaps := weir._fresh_between(running, top);
   END IF;
 
-  -- The lanes that have jobs, read without their locks. They are in the order of lanes, so that two claims that
+  -- The first lanes that have jobs, read without their locks. They are in the order of lanes, so that two claims that
   -- lock several lanes can't deadlock; within a queue this is the order of priorities.
   FOR ready IN
-    SELECT l.lane, l.ord, l.name
-    FROM (
-      SELECT q.id * 4 + p AS lane, u.ord, u.name
-      FROM unnest(_claim.queues, _claim.limits) WITH ORDINALITY u(name, quota, ord)
-      JOIN weir.queue q ON q.name = u.name AND NOT q.aside
-      CROSS JOIN generate_series(0, 3) p
-      WHERE hinted IS NULL AND u.quota > 0
-      UNION ALL
-      SELECT h.lane, o.ord, q.name
-      FROM unnest(hinted) h(lane)
-      JOIN weir.queue q ON q.id = h.lane / 4
-      CROSS JOIN LATERAL (SELECT array_position(_claim.queues, q.name) AS ord OFFSET 0) o
-      WHERE _claim.limits[o.ord] > 0) l
-    LEFT JOIN LATERAL (
-      SELECT b.pos_xid, b.pos_id, b.pending, b.pending_after
-      FROM weir.batch b WHERE b.lane = l.lane ORDER BY b.seq DESC LIMIT 1) s ON true
-    CROSS JOIN LATERAL (SELECT l.lane = ANY (gaps.lanes) AS is_fresh OFFSET 0) f
-    WHERE
-      -- A pause applies to all twins of a name, also to one that was committed after the pause.
-      (SELECT max(p.paused_at) FROM weir.queue p WHERE p.name = l.name) IS NULL
-      AND (s.pos_xid >= top  -- raises WR003 below: new jobs would lie before the position
-           OR EXISTS (SELECT FROM generate_series(0, least(cardinality(running) - width_bucket(coalesce(s.pos_xid, '0'), running), max_skip)) i
-                   CROSS JOIN LATERAL (SELECT width_bucket(coalesce(s.pos_xid, '0'), running) + i AS at OFFSET 0) o
-                   CROSS JOIN LATERAL (SELECT FROM weir.job j
-                     WHERE j.lane = l.lane AND j.xid < CASE WHEN i < max_skip THEN coalesce(running[o.at + 1], top) ELSE top END
-                       AND (j.xid, j.id) > (CASE WHEN i > 0 THEN running[o.at] ELSE coalesce(s.pos_xid, '0') END, CASE WHEN i > 0 THEN last_id ELSE coalesce(s.pos_id, 0) END)
-                     LIMIT 1) j
-                   -- The last stretch may contain several running transactions. The first is not in gaps. Between two consecutive xids there is no row.
-                   WHERE i = max_skip OR o.at = 0
-                      OR (f.is_fresh OR gaps.known[o.at] IS NOT TRUE) AND running[o.at + 1]::text::bigint - running[o.at]::text::bigint IS DISTINCT FROM 1)
-           OR (s.pending <> running[1 : width_bucket(s.pos_xid, running)] AND EXISTS (
-                   SELECT FROM unnest(s.pending, s.pending_after) p(xid, after)
-                   CROSS JOIN LATERAL (SELECT FROM weir.job j WHERE j.lane = l.lane AND j.xid = p.xid AND j.id > p.after LIMIT 1) j
-                   WHERE pg_visible_in_snapshot(p.xid, snapshot))))
-    ORDER BY l.lane
+    SELECT r.lane, r.ord, r.name FROM (
+      SELECT l.lane, l.ord, l.name
+      FROM (
+        SELECT q.lane, u.ord, u.name
+        FROM unnest(_claim.queues, _claim.limits) WITH ORDINALITY u(name, quota, ord)
+        -- OFFSET 0 makes it go through the queues in their order, only as far as needed.
+        CROSS JOIN LATERAL (SELECT q.id * 4 + p AS lane FROM weir.queue q CROSS JOIN generate_series(0, 3) p WHERE q.name = u.name AND NOT q.aside OFFSET 0) q
+        WHERE hinted IS NULL AND u.quota > 0
+        UNION ALL
+        SELECT h.lane, o.ord, q.name
+        FROM unnest(hinted) h(lane)
+        CROSS JOIN LATERAL (SELECT q.name FROM weir.queue q WHERE q.id = h.lane / 4 OFFSET 0) q
+        CROSS JOIN LATERAL (SELECT array_position(_claim.queues, q.name) AS ord OFFSET 0) o
+        WHERE _claim.limits[o.ord] > 0) l
+      LEFT JOIN LATERAL (
+        SELECT b.pos_xid, b.pos_id, b.pending, b.pending_after
+        FROM weir.batch b WHERE b.lane = l.lane ORDER BY b.seq DESC LIMIT 1) s ON true
+      CROSS JOIN LATERAL (SELECT l.lane = ANY (gaps.lanes) AS is_fresh OFFSET 0) f
+      WHERE
+        -- A pause applies to all twins of a name, also to one that was committed after the pause.
+        (SELECT max(p.paused_at) FROM weir.queue p WHERE p.name = l.name) IS NULL
+        AND (s.pos_xid >= top  -- raises WR003 below: new jobs would lie before the position
+             OR EXISTS (SELECT FROM generate_series(0, least(cardinality(running) - width_bucket(coalesce(s.pos_xid, '0'), running), max_skip)) i
+                     CROSS JOIN LATERAL (SELECT width_bucket(coalesce(s.pos_xid, '0'), running) + i AS at OFFSET 0) o
+                     CROSS JOIN LATERAL (SELECT FROM weir.job j
+                       WHERE j.lane = l.lane AND j.xid < CASE WHEN i < max_skip THEN coalesce(running[o.at + 1], top) ELSE top END
+                         AND (j.xid, j.id) > (CASE WHEN i > 0 THEN running[o.at] ELSE coalesce(s.pos_xid, '0') END, CASE WHEN i > 0 THEN last_id ELSE coalesce(s.pos_id, 0) END)
+                       LIMIT 1) j
+                     -- The last stretch may contain several running transactions. The first is not in gaps. Between two consecutive xids there is no row.
+                     WHERE i = max_skip OR o.at = 0
+                        OR (f.is_fresh OR gaps.known[o.at] IS NOT TRUE) AND running[o.at + 1]::text::bigint - running[o.at]::text::bigint IS DISTINCT FROM 1)
+             OR (s.pending <> running[1 : width_bucket(s.pos_xid, running)] AND EXISTS (
+                     SELECT FROM unnest(s.pending, s.pending_after) p(xid, after)
+                     CROSS JOIN LATERAL (SELECT FROM weir.job j WHERE j.lane = l.lane AND j.xid = p.xid AND j.id > p.after LIMIT 1) j
+                     WHERE pg_visible_in_snapshot(p.xid, snapshot))))
+      LIMIT max_lanes) r
+    ORDER BY r.lane
   LOOP
+    visited := visited + 1;
     quota := least(_claim.limits[ready.ord], 960);  -- so that a batch's ids stay inline in its row
     CONTINUE WHEN quota <= 0;
     PERFORM pg_advisory_xact_lock(1464158546, ready.lane);
@@ -1041,6 +1057,9 @@ BEGIN
     GET DIAGNOSTICS taken = ROW_COUNT;
     limits[ready.ord] := limits[ready.ord] - taken;
   END LOOP;
+  IF visited = max_lanes THEN
+    RETURN NEXT;  -- without values: there may be more
+  END IF;
 END
 $$;
 CREATE FUNCTION weir._commit_synchronously() RETURNS void LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off
@@ -4599,6 +4618,7 @@ DECLARE
   is_full  boolean;
   is_first boolean := true;
   is_done  boolean := false;
+  is_cut   boolean;           -- the claim has not visited all lanes
   reported bigint[] := '{}';  -- jobs whose cancellation is reported
   after    bigint := 0;
   j        record;
@@ -4660,8 +4680,11 @@ BEGIN
 
     IF NOT is_full THEN
       BEGIN
+        is_cut := false;
         FOR j IN SELECT c.* FROM weir._claim(take.worker, take.queues, take.limits) c LOOP
-          IF j.cancelled OR take.kinds IS NOT NULL AND j.kind <> ALL (take.kinds) THEN
+          IF j.id IS NULL THEN
+            is_cut := true;
+          ELSIF j.cancelled OR take.kinds IS NOT NULL AND j.kind <> ALL (take.kinds) THEN
             lanes := lanes || j.lane;
             seqs := seqs || j.seq;
             ids := ids || j.id;
@@ -4693,6 +4716,7 @@ BEGIN
         NULL;
       END;
       EXIT WHEN pg_current_xact_id_if_assigned() IS NOT NULL;
+      CONTINUE WHEN is_cut;  -- others got the jobs of all lanes that it visited
     END IF;
 
     pause := coalesce(pause, greatest(0.01, least(weir._pause_among(take.queues), patience / 2)));
@@ -4785,7 +4809,7 @@ COMMENT ON ROUTINE weir._check_message(text,integer) IS 'Raises 22023 with the o
 COMMENT ON ROUTINE weir._check_message_cluster() IS 'Raises WR003 if the log of messages comes from another cluster. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._check_position(bigint,bigint) IS 'Refuses a tick that does not belong to this log: it is ahead of the log, or its number has another epoch here. A standby may lag behind, so it accepts ticks that are ahead. Errors: WR006 (the detail is epoch.tick of the last tick to continue from). Locks: none that others wait for. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._check_worker(integer) IS 'Returns the queues of a worker; raises WR001 unless it was started and is not fenced. The caller holds the worker''s lock.';
-COMMENT ON ROUTINE weir._claim(integer,text[],integer[],pg_snapshot,text[]) IS 'Claims the next jobs of the named queues for a worker: up to limits[i] of queues[i] (at most 960 of a lane in one call), priority by priority, each attempt in exactly one batch. put_off is how often this attempt was snoozed or released before; ready_at is when the job became ready, if that is not enqueued_at. A job returned as cancelled must not be run, but recorded as cancelled. A paused or unknown queue returns no jobs. since is a hint for workers of very many queues: of queues that are not in backlog, only jobs of transactions that ended after that snapshot are considered; NULL: all. Errors: WR001 (the worker is unknown or fenced), WR003 (positions are ahead of the cluster), WR004 (not in READ COMMITTED autocommit), 22023, 55000 (the transaction is old: try again). Locks: advisory: claims (shared), the worker''s claims (exclusive), each lane with jobs (exclusive, to the end of the call). Isolation: READ COMMITTED, in autocommit. Commits asynchronously.';
+COMMENT ON ROUTINE weir._claim(integer,text[],integer[],pg_snapshot,text[]) IS 'Claims the next jobs of the named queues for a worker: up to limits[i] of queues[i] (at most 960 of a lane in one call), priority by priority, each attempt in exactly one batch. put_off is how often this attempt was snoozed or released before; ready_at is when the job became ready, if that is not enqueued_at. A job returned as cancelled must not be run, but recorded as cancelled. A paused or unknown queue returns no jobs. since is a hint for workers of very many queues: of queues that are not in backlog, only jobs of transactions that ended after that snapshot are considered; NULL: all. It visits at most 200 lanes with jobs, from a random queue on; if there may be more, the last row is all NULL, and the caller claims again at once. Errors: WR001 (the worker is unknown or fenced), WR003 (positions are ahead of the cluster), WR004 (not in READ COMMITTED autocommit), 22023, 55000 (the transaction is old: try again). Locks: advisory: claims (shared), the worker''s claims (exclusive), each lane with jobs that it visits (exclusive, to the end of the call). Isolation: READ COMMITTED, in autocommit. Commits asynchronously.';
 COMMENT ON ROUTINE weir._commit_synchronously() IS 'Makes the transaction survive a crash once its commit is acknowledged, even if synchronous_commit is off for the role.';
 COMMENT ON ROUTINE weir._complete(integer,integer,bigint,bigint) IS 'Records one attempt as completed in the caller''s transaction: its effects and the completion commit together. The transaction may stay open: if the worker is fenced in the meantime, the attempt is claimed again after a rollback, and has ended after a commit. Errors: WR001 (the worker is unknown or fenced), WR002 (the attempt does not belong to this worker, or has ended), WR004. Locks, to the end of the transaction: advisory: the worker''s open completions and the segment (shared), the attempt (exclusive); ROW EXCLUSIVE on the segment''s results. Isolation: READ COMMITTED. Commits synchronously.';
 COMMENT ON ROUTINE weir._cut(integer,integer,bigint,integer) IS 'Cuts the next tick from messages that were committed since the last one, and describes it; everything is NULL if there were none. whole is true if it contains everything that was committed before its snapshot. If it has at most most_messages messages of at most 256 kB together, they are returned with it. Messages that this transaction has published itself, own_count of own_size bytes in the segment own_segment, count as committed, because they commit with the tick; after that, the transaction can neither publish nor cut (WR004). The caller holds advisory step 4. Errors: WR003. Isolation: READ COMMITTED.';
@@ -4910,7 +4934,7 @@ COMMENT ON ROUTINE weir.set(text,text,text) IS 'Changes a setting of a queue: ba
 COMMENT ON ROUTINE weir.settings() IS 'All settings that weir.set changes: those of the database (queue is NULL), then those of each queue. Errors: none. Locks: none that others wait for. Isolation: any.';
 COMMENT ON ROUTINE weir.start(text,text[],interval) IS 'Registers a worker, creates its queues and returns its id. From then on it must call take (or heartbeat) well within its lease, 1 second to 5 minutes (NULL: 30 seconds), or other workers get its jobs. A log that comes from another cluster is rebased first; that may take minutes, and ignores statement_timeout. Errors: 22023; see rebase. Locks: none that others wait for; see rebase if it rebases. Isolation: any; if it rebases, READ COMMITTED, in autocommit.';
 COMMENT ON ROUTINE weir.stop(integer) IS 'Ends a worker. The jobs that it still holds are released immediately, without using up an attempt. Returns false while a call for this worker is still running, or more jobs are left to release: then call it again. It is safe to repeat. Errors: WR001 (the worker is unknown), WR004. Locks: see _reconcile, _fence and _settle. Isolation: READ COMMITTED, in autocommit.';
-COMMENT ON ROUTINE weir.take(integer,text[],integer[],text[],text[],boolean,interval) IS 'Returns what a worker must do next, as rows: with event job, an attempt to run, and then to record by its token; with event cancel, an attempt in held whose job was cancelled, to interrupt. Claims up to limits[i] jobs of queues[i], at most 960 of a priority in one call, priority by priority (NULL: 1 from each of the queues that the worker was started for). Jobs whose kind is not in kinds (NULL: all kinds) are released for workers that have a handler, each time with a longer delay. If there is no work it waits, for at most 1 second (wait; 0 does not wait) and half of statement_timeout, and then returns no row. It also renews the lease once a third of it has passed, so that at least two thirds are left, counted from the call. A few times in a lease, and if lost is true (the answer of a take was lost), it compares what the database has recorded as held by the worker with held, the tokens of all attempts that the worker has not recorded: others get the attempts that are not in held. A call that has written for one of these reasons claims nothing. Call it once at a time for a worker. Errors: WR001 (the worker is unknown or fenced: drop everything and start again), 22023, WR003, WR004, 55000 (the transaction is old: try again). Locks: see _claim and _reconcile. Isolation: READ COMMITTED, in autocommit. While it waits it holds a snapshot, and no lock that others wait for.';
+COMMENT ON ROUTINE weir.take(integer,text[],integer[],text[],text[],boolean,interval) IS 'Returns what a worker must do next, as rows: with event job, an attempt to run, and then to record by its token; with event cancel, an attempt in held whose job was cancelled, to interrupt. Claims up to limits[i] jobs of queues[i], at most 960 of a priority and from at most 200 pairs of queue and priority in one call, priority by priority (NULL: 1 from each of the queues that the worker was started for). Jobs whose kind is not in kinds (NULL: all kinds) are released for workers that have a handler, each time with a longer delay. If there is no work it waits, for at most 1 second (wait; 0 does not wait) and half of statement_timeout, and then returns no row. It also renews the lease once a third of it has passed, so that at least two thirds are left, counted from the call. A few times in a lease, and if lost is true (the answer of a take was lost), it compares what the database has recorded as held by the worker with held, the tokens of all attempts that the worker has not recorded: others get the attempts that are not in held. A call that has written for one of these reasons claims nothing. Call it once at a time for a worker. Errors: WR001 (the worker is unknown or fenced: drop everything and start again), 22023, WR003, WR004, 55000 (the transaction is old: try again). Locks: see _claim and _reconcile. Isolation: READ COMMITTED, in autocommit. While it waits it holds a snapshot, and no lock that others wait for.';
 COMMENT ON ROUTINE weir.ticks(bigint,bigint,integer,double precision,bigint) IS 'Returns the ticks after a given one, up to 100, which hubs have cut; it cuts none. It polls up to polls times, every pause seconds, until there are any; pass ids_now of the previous call as ids, and the epoch of the given tick as epoch, so that a position that was lost when the log was set back is refused. Errors: WR005 (truncated; the detail is epoch.tick of the last truncated one), WR006 (the tick does not belong to this log; the detail is epoch.tick of the last one to continue from), 22023, WR004 (not in READ COMMITTED). Locks: none that others wait for, and none after the call. Isolation: READ COMMITTED. It holds a snapshot while it waits, for at most 1 second.';
 COMMENT ON ROUTINE weir.workers() IS 'Workers, newest first, up to 10,000: alive, silent (past their lease, about to be fenced; reason, if any: why they can''t be) or ended, with the reason. Locks: none that others wait for. Isolation: any.';
 COMMENT ON SEQUENCE weir.active_failure IS 'The segment that new rows of weir.failure are written to.';

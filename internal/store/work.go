@@ -114,18 +114,28 @@ func (s *Store) Heartbeat(ctx context.Context, worker int32, running int) (fence
 }
 
 // Claim claims up to limits[i] jobs of queues[i], and calls add for each. With since, a snapshot, it checks only for jobs that were
-// committed after it, and in the queues of backlog.
-func (s *Store) Claim(ctx context.Context, worker int32, queues []string, limits []int32, since *string, backlog []string, add func(Claim)) error {
-	return s.query(ctx, sqlClaim, []any{worker, queues, limits, since, backlog}, func(r pgx.Rows) error {
+// committed after it, and in the queues of backlog. It visits a
+// limited number of lanes; more: others may have jobs too.
+func (s *Store) Claim(ctx context.Context, worker int32, queues []string, limits []int32, since *string, backlog []string, add func(Claim)) (more bool, err error) {
+	err = s.query(ctx, sqlClaim, []any{worker, queues, limits, since, backlog}, func(r pgx.Rows) error {
 		var c Claim
 		var queue, kind repeated
-		_, err := pgx.ForEachRow(r, []any{&queue, &c.Lane, &c.Seq, &c.ID, &c.Attempt, &c.MaxAttempts, &kind, &c.Args, &c.Meta, &c.EnqueuedAt, &c.Cancelled, &c.PutOff, &c.ReadyAt}, func() error {
+		defer r.Close()
+		into := []any{&queue, &c.Lane, &c.Seq, &c.ID, &c.Attempt, &c.MaxAttempts, &kind, &c.Args, &c.Meta, &c.EnqueuedAt, &c.Cancelled, &c.PutOff, &c.ReadyAt}
+		for r.Next() {
+			if r.RawValues()[0] == nil {
+				more = true
+				continue
+			}
+			if err := r.Scan(into...); err != nil {
+				return err
+			}
 			c.Queue, c.Kind = string(queue), string(kind)
 			add(c)
-			return nil
-		})
-		return err
+		}
+		return r.Err()
 	})
+	return more, err
 }
 
 // Record records ends, with those of a batch next to each other, and returns the refused ones. All others are recorded.

@@ -102,7 +102,7 @@ func (d *drain) next(ctx context.Context) (found *Task, err error) {
 	for i := range d.queues {
 		limits := make([]int32, len(d.queues))
 		limits[i] = 1
-		err := d.Store.Claim(ctx, d.id, d.Worker.queues, limits, nil, nil, func(c store.Claim) {
+		_, err := d.Store.Claim(ctx, d.id, d.Worker.queues, limits, nil, nil, func(c store.Claim) {
 			b := &batch{key: c.Batch, left: 1}
 			found = &Task{Claim: c, Worker: d.id, batch: b}
 			b.tasks = []*Task{found}

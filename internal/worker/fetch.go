@@ -67,7 +67,7 @@ func (s *session) fetch(ctx context.Context) error {
 			wanted += free
 			full = full || free == 0
 		}
-		got, err := s.claim(ctx, limits, hint)
+		got, more, err := s.claim(ctx, limits, hint)
 		if err != nil {
 			reconciler.doubt()
 			if ctx.Err() != nil {
@@ -96,11 +96,11 @@ func (s *session) fetch(ctx context.Context) error {
 			hub.stop()                        // jobs that arrive now are for other waiters
 			s.Outage.Worked("polls for work") // none is needed
 		}
-		if got > 0 && got >= min(wanted/2, store.MaxBatch) {
+		if got > 0 && (more || got >= min(wanted/2, store.MaxBatch)) {
 			continue
 		}
-		if got > 0 {
-			// The lanes are empty for now. Under a steady flow, more jobs gather within a moment; claim them together.
+		if got > 0 || more {
+			// The lanes are empty for now, or others got the jobs of those that were visited. Under a steady flow, more jobs gather within a moment; claim them together.
 			if !sleep.For(ctx, gather) {
 				break
 			}
@@ -124,18 +124,18 @@ func (s *session) fetch(ctx context.Context) error {
 	return nil
 }
 
-// claim makes one claim, and passes its tasks to the runners.
-func (s *session) claim(ctx context.Context, limits []int32, h *hint) (got int, err error) {
+// claim makes one claim, and passes its tasks to the runners. more: it has not visited all lanes with jobs.
+func (s *session) claim(ctx context.Context, limits []int32, h *hint) (got int, more bool, err error) {
 	// When the worker stops, wait for a claim in progress, so that its jobs can be released.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), claimTimeout)
 	defer cancel()
 	since, backlog := h.begin(ctx)
 	byQueue := map[string]int{}
-	defer func() { h.end(limits, byQueue, err) }()
+	defer func() { h.end(limits, byQueue, more, err) }()
 	started := time.Now()
 	var batches []*batch
 	var tasks []Task // allocated many at a time
-	err = s.Store.Claim(ctx, s.id, s.Worker.queues, limits, since, backlog, func(c store.Claim) {
+	more, err = s.Store.Claim(ctx, s.id, s.Worker.queues, limits, since, backlog, func(c store.Claim) {
 		if len(batches) == 0 || batches[len(batches)-1].key != c.Batch {
 			batches = append(batches, &batch{key: c.Batch})
 		}
@@ -149,7 +149,7 @@ func (s *session) claim(ctx context.Context, limits []int32, h *hint) (got int, 
 		got++
 	})
 	if err != nil {
-		return 0, err
+		return 0, false, err
 	}
 	if s.Hooks.Claimed != nil && got > 0 {
 		s.Hooks.Claimed(got, time.Since(started))
@@ -160,7 +160,7 @@ func (s *session) claim(ctx context.Context, limits []int32, h *hint) (got int, 
 		byQueue[q.name] += len(b.tasks)
 		q.push(b.tasks)
 	}
-	return got, nil
+	return got, more, nil
 }
 
 // waitForRoom waits until a claim is worthwhile, or a comparison with the database is due; false: ctx ended first.

@@ -60,10 +60,21 @@ func (h *hint) begin(ctx context.Context) (since *string, backlog []string) {
 	return h.since, slices.Collect(maps.Keys(h.left))
 }
 
-// end is called after a claim. got is the number of jobs found by queue; limits was the room in each.
-func (h *hint) end(limits []int32, got map[string]int, err error) {
+// end is called after a claim. got is the number of jobs found by queue; limits was the room in each. more: not all of
+// them were visited.
+func (h *hint) end(limits []int32, got map[string]int, more bool, err error) {
 	if err != nil || h.next == nil {
 		h.forget()
+		return
+	}
+	if more {
+		// The next claim looks where this one did: everywhere, or after the same snapshot.
+		if h.full {
+			h.since = nil
+		}
+		for name := range got {
+			h.left[name] = true
+		}
 		return
 	}
 	if h.full {

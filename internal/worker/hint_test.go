@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -113,7 +114,24 @@ func TestAQueueIsLookedAtWhenItsResumingHasCommitted(t *testing.T) {
 		if got := since == nil; got != everywhere {
 			t.Errorf("%s: the claim checks all queues: %t, want %t", when, got, everywhere)
 		}
-		h.end(make([]int32, len(s.queues)), nil, nil)
+		h.end(make([]int32, len(s.queues)), nil, false, nil)
+	}
+	cut := func(when string, everywhere bool) {
+		t.Helper()
+		since, backlog := h.begin(ctx)
+		if got := since == nil; got != everywhere {
+			t.Errorf("%s: the claim checks all queues: %t, want %t", when, got, everywhere)
+		}
+		h.end(make([]int32, len(s.queues)), map[string]int{"q05": 1}, true, nil)
+		next, left := h.begin(ctx)
+		switch {
+		case everywhere:
+			if next != nil {
+				t.Errorf("%s: the claim after one that did not visit all queues does not check all of them", when)
+			}
+		case next == nil || *next != *since || len(left) < len(backlog) || !slices.Contains(left, "q05"):
+			t.Errorf("%s: the claim after one that did not visit all queues looks after %v in %v, that one after %v in %v", when, next, left, since, backlog)
+		}
 	}
 	exec := func(sql string) {
 		t.Helper()
@@ -130,8 +148,11 @@ func TestAQueueIsLookedAtWhenItsResumingHasCommitted(t *testing.T) {
 	if _, err := long.Exec(ctx, `SELECT pg_current_xact_id()`); err != nil {
 		t.Fatal(err)
 	}
-	claims("at first", true)
-	claims("then", false)
+	cut("at first", true)
+	claims("then", true)
+	claims("afterwards", false)
+	cut("later", false)
+	claims("when that is made up for", false)
 
 	resumes, err := pool.Begin(ctx)
 	if err != nil {

@@ -21,6 +21,7 @@ AS $$
 #variable_conflict use_column
 DECLARE
   max_skip    CONSTANT integer := 64;
+  max_lanes   CONSTANT integer := 200;  -- to lock: the server's lock table is shared
   last_id     CONSTANT bigint  := 9223372036854775807;
   snapshot    pg_snapshot;
   newer       pg_snapshot;
@@ -33,6 +34,8 @@ DECLARE
   cluster     text;
   started_for text[];
   hinted      integer[];  -- the only lanes to check; NULL: all
+  start_at    integer;
+  visited     integer := 0;
   gaps        record;     -- what is known of the stretches between running transactions: see weir._fresh_between
   ready       record;
   last        record;
@@ -82,51 +85,64 @@ BEGIN
     END IF;
   END IF;
 
+  -- If there are more lanes than it may lock, it starts at a random queue, so that none always comes last.
+  IF cardinality(hinted) > max_lanes THEN
+    start_at := hinted[1 + floor(random() * cardinality(hinted))] / 4;
+    hinted := ARRAY(SELECT h FROM unnest(hinted) h ORDER BY h / 4 < start_at, h);
+  ELSIF hinted IS NULL AND 4 * cardinality(queues) > max_lanes THEN
+    start_at := floor(random() * cardinality(queues));
+    queues := queues[start_at + 1 :] || queues[: start_at];
+    limits := limits[start_at + 1 :] || limits[: start_at];
+  END IF;
+
   -- Most lanes are idle, and have no rows between transactions in progress: one query finds this out for all of them.
   SELECT NULL::boolean[] AS known, '{}'::integer[] AS lanes INTO gaps;
   IF coalesce(cardinality(hinted), 4 * cardinality(queues)) * cardinality(running) > 16 THEN
     gaps := weir._fresh_between(running, top);
   END IF;
 
-  -- The lanes that have jobs, read without their locks. They are in the order of lanes, so that two claims that
+  -- The first lanes that have jobs, read without their locks. They are in the order of lanes, so that two claims that
   -- lock several lanes can't deadlock; within a queue this is the order of priorities.
   FOR ready IN
-    SELECT l.lane, l.ord, l.name
-    FROM (
-      SELECT q.id * 4 + p AS lane, u.ord, u.name
-      FROM unnest(_claim.queues, _claim.limits) WITH ORDINALITY u(name, quota, ord)
-      JOIN weir.queue q ON q.name = u.name AND NOT q.aside
-      CROSS JOIN generate_series(0, 3) p
-      WHERE hinted IS NULL AND u.quota > 0
-      UNION ALL
-      SELECT h.lane, o.ord, q.name
-      FROM unnest(hinted) h(lane)
-      JOIN weir.queue q ON q.id = h.lane / 4
-      CROSS JOIN LATERAL (SELECT array_position(_claim.queues, q.name) AS ord OFFSET 0) o
-      WHERE _claim.limits[o.ord] > 0) l
-    LEFT JOIN LATERAL (
-      SELECT b.pos_xid, b.pos_id, b.pending, b.pending_after
-      FROM weir.batch b WHERE b.lane = l.lane ORDER BY b.seq DESC LIMIT 1) s ON true
-    CROSS JOIN LATERAL (SELECT l.lane = ANY (gaps.lanes) AS is_fresh OFFSET 0) f
-    WHERE
-      -- A pause applies to all twins of a name, also to one that was committed after the pause.
-      (SELECT max(p.paused_at) FROM weir.queue p WHERE p.name = l.name) IS NULL
-      AND (s.pos_xid >= top  -- raises WR003 below: new jobs would lie before the position
-           OR EXISTS (SELECT FROM generate_series(0, least(cardinality(running) - width_bucket(coalesce(s.pos_xid, '0'), running), max_skip)) i
-                   CROSS JOIN LATERAL (SELECT width_bucket(coalesce(s.pos_xid, '0'), running) + i AS at OFFSET 0) o
-                   CROSS JOIN LATERAL (SELECT FROM weir.job j
-                     WHERE j.lane = l.lane AND j.xid < CASE WHEN i < max_skip THEN coalesce(running[o.at + 1], top) ELSE top END
-                       AND (j.xid, j.id) > (CASE WHEN i > 0 THEN running[o.at] ELSE coalesce(s.pos_xid, '0') END, CASE WHEN i > 0 THEN last_id ELSE coalesce(s.pos_id, 0) END)
-                     LIMIT 1) j
-                   -- The last stretch may contain several running transactions. The first is not in gaps. Between two consecutive xids there is no row.
-                   WHERE i = max_skip OR o.at = 0
-                      OR (f.is_fresh OR gaps.known[o.at] IS NOT TRUE) AND running[o.at + 1]::text::bigint - running[o.at]::text::bigint IS DISTINCT FROM 1)
-           OR (s.pending <> running[1 : width_bucket(s.pos_xid, running)] AND EXISTS (
-                   SELECT FROM unnest(s.pending, s.pending_after) p(xid, after)
-                   CROSS JOIN LATERAL (SELECT FROM weir.job j WHERE j.lane = l.lane AND j.xid = p.xid AND j.id > p.after LIMIT 1) j
-                   WHERE pg_visible_in_snapshot(p.xid, snapshot))))
-    ORDER BY l.lane
+    SELECT r.lane, r.ord, r.name FROM (
+      SELECT l.lane, l.ord, l.name
+      FROM (
+        SELECT q.lane, u.ord, u.name
+        FROM unnest(_claim.queues, _claim.limits) WITH ORDINALITY u(name, quota, ord)
+        -- OFFSET 0 makes it go through the queues in their order, only as far as needed.
+        CROSS JOIN LATERAL (SELECT q.id * 4 + p AS lane FROM weir.queue q CROSS JOIN generate_series(0, 3) p WHERE q.name = u.name AND NOT q.aside OFFSET 0) q
+        WHERE hinted IS NULL AND u.quota > 0
+        UNION ALL
+        SELECT h.lane, o.ord, q.name
+        FROM unnest(hinted) h(lane)
+        CROSS JOIN LATERAL (SELECT q.name FROM weir.queue q WHERE q.id = h.lane / 4 OFFSET 0) q
+        CROSS JOIN LATERAL (SELECT array_position(_claim.queues, q.name) AS ord OFFSET 0) o
+        WHERE _claim.limits[o.ord] > 0) l
+      LEFT JOIN LATERAL (
+        SELECT b.pos_xid, b.pos_id, b.pending, b.pending_after
+        FROM weir.batch b WHERE b.lane = l.lane ORDER BY b.seq DESC LIMIT 1) s ON true
+      CROSS JOIN LATERAL (SELECT l.lane = ANY (gaps.lanes) AS is_fresh OFFSET 0) f
+      WHERE
+        -- A pause applies to all twins of a name, also to one that was committed after the pause.
+        (SELECT max(p.paused_at) FROM weir.queue p WHERE p.name = l.name) IS NULL
+        AND (s.pos_xid >= top  -- raises WR003 below: new jobs would lie before the position
+             OR EXISTS (SELECT FROM generate_series(0, least(cardinality(running) - width_bucket(coalesce(s.pos_xid, '0'), running), max_skip)) i
+                     CROSS JOIN LATERAL (SELECT width_bucket(coalesce(s.pos_xid, '0'), running) + i AS at OFFSET 0) o
+                     CROSS JOIN LATERAL (SELECT FROM weir.job j
+                       WHERE j.lane = l.lane AND j.xid < CASE WHEN i < max_skip THEN coalesce(running[o.at + 1], top) ELSE top END
+                         AND (j.xid, j.id) > (CASE WHEN i > 0 THEN running[o.at] ELSE coalesce(s.pos_xid, '0') END, CASE WHEN i > 0 THEN last_id ELSE coalesce(s.pos_id, 0) END)
+                       LIMIT 1) j
+                     -- The last stretch may contain several running transactions. The first is not in gaps. Between two consecutive xids there is no row.
+                     WHERE i = max_skip OR o.at = 0
+                        OR (f.is_fresh OR gaps.known[o.at] IS NOT TRUE) AND running[o.at + 1]::text::bigint - running[o.at]::text::bigint IS DISTINCT FROM 1)
+             OR (s.pending <> running[1 : width_bucket(s.pos_xid, running)] AND EXISTS (
+                     SELECT FROM unnest(s.pending, s.pending_after) p(xid, after)
+                     CROSS JOIN LATERAL (SELECT FROM weir.job j WHERE j.lane = l.lane AND j.xid = p.xid AND j.id > p.after LIMIT 1) j
+                     WHERE pg_visible_in_snapshot(p.xid, snapshot))))
+      LIMIT max_lanes) r
+    ORDER BY r.lane
   LOOP
+    visited := visited + 1;
     quota := least(_claim.limits[ready.ord], 960);  -- so that a batch's ids stay inline in its row
     CONTINUE WHEN quota <= 0;
     PERFORM pg_advisory_xact_lock(1464158546, ready.lane);
@@ -209,7 +225,10 @@ BEGIN
     GET DIAGNOSTICS taken = ROW_COUNT;
     limits[ready.ord] := limits[ready.ord] - taken;
   END LOOP;
+  IF visited = max_lanes THEN
+    RETURN NEXT;  -- without values: there may be more
+  END IF;
 END
 $$;
 COMMENT ON FUNCTION weir._claim IS
-  'Claims the next jobs of the named queues for a worker: up to limits[i] of queues[i] (at most 960 of a lane in one call), priority by priority, each attempt in exactly one batch. put_off is how often this attempt was snoozed or released before; ready_at is when the job became ready, if that is not enqueued_at. A job returned as cancelled must not be run, but recorded as cancelled. A paused or unknown queue returns no jobs. since is a hint for workers of very many queues: of queues that are not in backlog, only jobs of transactions that ended after that snapshot are considered; NULL: all. Errors: WR001 (the worker is unknown or fenced), WR003 (positions are ahead of the cluster), WR004 (not in READ COMMITTED autocommit), 22023, 55000 (the transaction is old: try again). Locks: advisory: claims (shared), the worker''s claims (exclusive), each lane with jobs (exclusive, to the end of the call). Isolation: READ COMMITTED, in autocommit. Commits asynchronously.';
+  'Claims the next jobs of the named queues for a worker: up to limits[i] of queues[i] (at most 960 of a lane in one call), priority by priority, each attempt in exactly one batch. put_off is how often this attempt was snoozed or released before; ready_at is when the job became ready, if that is not enqueued_at. A job returned as cancelled must not be run, but recorded as cancelled. A paused or unknown queue returns no jobs. since is a hint for workers of very many queues: of queues that are not in backlog, only jobs of transactions that ended after that snapshot are considered; NULL: all. It visits at most 200 lanes with jobs, from a random queue on; if there may be more, the last row is all NULL, and the caller claims again at once. Errors: WR001 (the worker is unknown or fenced), WR003 (positions are ahead of the cluster), WR004 (not in READ COMMITTED autocommit), 22023, 55000 (the transaction is old: try again). Locks: advisory: claims (shared), the worker''s claims (exclusive), each lane with jobs that it visits (exclusive, to the end of the call). Isolation: READ COMMITTED, in autocommit. Commits asynchronously.';

@@ -44,6 +44,7 @@ DECLARE
   is_full  boolean;
   is_first boolean := true;
   is_done  boolean := false;
+  is_cut   boolean;           -- the claim has not visited all lanes
   reported bigint[] := '{}';  -- jobs whose cancellation is reported
   after    bigint := 0;
   j        record;
@@ -105,8 +106,11 @@ BEGIN
 
     IF NOT is_full THEN
       BEGIN
+        is_cut := false;
         FOR j IN SELECT c.* FROM weir._claim(take.worker, take.queues, take.limits) c LOOP
-          IF j.cancelled OR take.kinds IS NOT NULL AND j.kind <> ALL (take.kinds) THEN
+          IF j.id IS NULL THEN
+            is_cut := true;
+          ELSIF j.cancelled OR take.kinds IS NOT NULL AND j.kind <> ALL (take.kinds) THEN
             lanes := lanes || j.lane;
             seqs := seqs || j.seq;
             ids := ids || j.id;
@@ -138,6 +142,7 @@ BEGIN
         NULL;
       END;
       EXIT WHEN pg_current_xact_id_if_assigned() IS NOT NULL;
+      CONTINUE WHEN is_cut;  -- others got the jobs of all lanes that it visited
     END IF;
 
     pause := coalesce(pause, greatest(0.01, least(weir._pause_among(take.queues), patience / 2)));
@@ -157,7 +162,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION weir.take IS
-  'Returns what a worker must do next, as rows: with event job, an attempt to run, and then to record by its token; with event cancel, an attempt in held whose job was cancelled, to interrupt. Claims up to limits[i] jobs of queues[i], at most 960 of a priority in one call, priority by priority (NULL: 1 from each of the queues that the worker was started for). Jobs whose kind is not in kinds (NULL: all kinds) are released for workers that have a handler, each time with a longer delay. If there is no work it waits, for at most 1 second (wait; 0 does not wait) and half of statement_timeout, and then returns no row. It also renews the lease once a third of it has passed, so that at least two thirds are left, counted from the call. A few times in a lease, and if lost is true (the answer of a take was lost), it compares what the database has recorded as held by the worker with held, the tokens of all attempts that the worker has not recorded: others get the attempts that are not in held. A call that has written for one of these reasons claims nothing. Call it once at a time for a worker. Errors: WR001 (the worker is unknown or fenced: drop everything and start again), 22023, WR003, WR004, 55000 (the transaction is old: try again). Locks: see _claim and _reconcile. Isolation: READ COMMITTED, in autocommit. While it waits it holds a snapshot, and no lock that others wait for.';
+  'Returns what a worker must do next, as rows: with event job, an attempt to run, and then to record by its token; with event cancel, an attempt in held whose job was cancelled, to interrupt. Claims up to limits[i] jobs of queues[i], at most 960 of a priority and from at most 200 pairs of queue and priority in one call, priority by priority (NULL: 1 from each of the queues that the worker was started for). Jobs whose kind is not in kinds (NULL: all kinds) are released for workers that have a handler, each time with a longer delay. If there is no work it waits, for at most 1 second (wait; 0 does not wait) and half of statement_timeout, and then returns no row. It also renews the lease once a third of it has passed, so that at least two thirds are left, counted from the call. A few times in a lease, and if lost is true (the answer of a take was lost), it compares what the database has recorded as held by the worker with held, the tokens of all attempts that the worker has not recorded: others get the attempts that are not in held. A call that has written for one of these reasons claims nothing. Call it once at a time for a worker. Errors: WR001 (the worker is unknown or fenced: drop everything and start again), 22023, WR003, WR004, 55000 (the transaction is old: try again). Locks: see _claim and _reconcile. Isolation: READ COMMITTED, in autocommit. While it waits it holds a snapshot, and no lock that others wait for.';
 
 CREATE OR REPLACE FUNCTION weir._pause_among(queues text[]) RETURNS double precision
 LANGUAGE sql STABLE

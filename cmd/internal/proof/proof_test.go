@@ -160,7 +160,7 @@ func startWorker(t *testing.T, q querier, queues ...string) int32 {
 
 func claim(ctx context.Context, q querier, worker int32, queues []string, limits []int32) ([]attempt, error) {
 	rows, err := q.Query(ctx, `SELECT queue, lane, seq, id, attempt, max_attempts, kind, coalesce(args->>'k', ''), cancelled, put_off
-		FROM weir._claim($1, $2, $3)`, worker, queues, limits)
+		FROM weir._claim($1, $2, $3) WHERE id IS NOT NULL`, worker, queues, limits)
 	if err != nil {
 		return nil, err
 	}
