@@ -3,6 +3,7 @@ package pgwire_test
 import (
 	"bufio"
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"fmt"
 	"net"
@@ -93,7 +94,7 @@ type process struct {
 
 func startProcess(t *testing.T) *process {
 	t.Helper()
-	p := &process{t: t, database: pgtest.Database(t), role: fmt.Sprintf("weir_driver_%d", os.Getpid())}
+	p := &process{t: t, database: pgtest.Database(t), role: "weir_driver_" + strings.ToLower(rand.Text())} // roles belong to the server, which other tests use
 	p.pool = pgtest.Pool(t, p.database)
 	p.sql("CREATE ROLE " + p.role + ` LOGIN PASSWORD 'se"cret' IN ROLE weir_subscribe, weir_publish`)
 	t.Cleanup(func() {
