@@ -326,7 +326,7 @@ BEGIN
       WHERE m.id > coalesce(read.after_id, 0) ORDER BY m.id LIMIT coalesce(read.max_rows, 10000);
   END IF;
   -- TRUNCATE empties a table for old snapshots too, so this check comes last: tick_floor is raised before anything is truncated.
-  IF read.tick <= pg_sequence_last_value('weir.tick_floor') THEN
+  IF read.tick <= nullif(pg_sequence_last_value('weir.tick_floor'), 0) THEN
     RAISE EXCEPTION 'weir: tick % has been truncated', read.tick
       USING ERRCODE = 'WR005', DETAIL = weir._epoch_of(pg_sequence_last_value('weir.tick_floor')) || '.' || pg_sequence_last_value('weir.tick_floor');
   ELSIF t.seq IS NULL THEN

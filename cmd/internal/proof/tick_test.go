@@ -231,6 +231,12 @@ func TestTickSaysWhenItCannotBeRight(t *testing.T) {
 		wantCode(t, sql, err, code)
 		exec(t, conn, `ROLLBACK`)
 	}
+	for _, tick := range []int64{-1, 0, 7} {
+		_, err := conn.Exec(t.Context(), `SELECT * FROM weir.read($1)`, tick)
+		if says := fmt.Sprintf("tick %d does not exist", tick); sqlstate(err) != "22023" || !strings.Contains(err.Error(), says) {
+			t.Errorf("read says %v, want %q", err, says)
+		}
+	}
 	exec(t, conn, `BEGIN`)
 	exec(t, conn, `SELECT pg_sleep(2.1)`)
 	_, err = conn.Exec(t.Context(), `SELECT * FROM weir._await_tick(1)`)
