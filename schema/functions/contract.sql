@@ -69,6 +69,10 @@ BEGIN
   SELECT w.lease, w.queues INTO own FROM weir.worker w WHERE w.id = take.worker AND NOT w.fenced;
   take.queues := coalesce(take.queues, own.queues);
   take.limits := coalesce(take.limits, array_fill(1, ARRAY[cardinality(take.queues)]));
+  IF cardinality(take.queues) <> cardinality(take.limits) THEN
+    RAISE EXCEPTION 'weir: take got % queues and % limits', cardinality(take.queues), cardinality(take.limits)
+      USING ERRCODE = '22023', HINT = 'Pass a limit for each queue; if queues is null, for each that the worker was started for.';
+  END IF;
   is_full := NOT coalesce(0 < ANY (take.limits), false);
   holds := weir._named_by(take.held);
   -- The wait is short enough that no timeout ends the call.

@@ -472,6 +472,14 @@ func TestTakeRefusesWhatCannotBeRight(t *testing.T) {
 		wantCode(t, sql, err, code)
 		exec(t, conn, `ROLLBACK`)
 	}
+	for args, says := range map[string]string{
+		`ARRAY['q'], ARRAY[1, 2]`: "take got 1 queues and 2 limits", `NULL, ARRAY[0, 0]`: "take got 1 queues and 2 limits", `ARRAY['q'], '{}'`: "take got 1 queues and 0 limits",
+	} {
+		_, err := conn.Exec(t.Context(), `SELECT weir.take($1, `+args+`)`, worker)
+		if sqlstate(err) != "22023" || !strings.Contains(err.Error(), says) {
+			t.Errorf("take says %v, want %q", err, says)
+		}
+	}
 	if got := take(t, conn, worker, atOnce(1)); len(got) != 1 {
 		t.Errorf("took %+v", got)
 	}
