@@ -131,7 +131,9 @@ DECLARE
 BEGIN
   IF restrict.role IS NULL OR octet_length(restrict.role) NOT BETWEEN 1 AND 63 THEN
     RAISE EXCEPTION 'weir: restrict needs the name of a role, got %', coalesce(quote_literal(left(restrict.role, 80)), 'null') USING ERRCODE = '22023';
-  ELSIF cardinality(restrict.listens) > 1000 OR cardinality(restrict.notifies) > 1000 THEN
+  END IF;
+  PERFORM weir._check_array('restrict', 'listens', restrict.listens), weir._check_array('restrict', 'notifies', restrict.notifies);
+  IF cardinality(restrict.listens) > 1000 OR cardinality(restrict.notifies) > 1000 THEN
     RAISE EXCEPTION 'weir: a role can be restricted to at most 1000 channels and patterns, got % and %', cardinality(restrict.listens), cardinality(restrict.notifies)
       USING ERRCODE = '22023', HINT = 'Use broader patterns.';
   END IF;

@@ -48,6 +48,9 @@ func TestBadMessageLeavesNothing(t *testing.T) {
 		{sql: `SELECT weir.set('message_retention_bytes', '1048575')`, says: "message_retention_bytes must be 1048576 to"},
 		{sql: `SELECT weir.set('message_retention', '-1 s')`, says: "message_retention must be 0 to 1 year, got -1 s"},
 		{sql: `SELECT weir.set('message_size', '1')`, says: "unknown setting message_size"},
+		{sql: `SELECT weir.restrict('app', ARRAY[ARRAY['a']])`, says: "restrict needs a list as listens, got an array with the dimensions [1:1][1:1]"},
+		{sql: `SELECT weir.restrict('app', ARRAY['a'], ARRAY[ARRAY['a'], ARRAY['b']])`, says: "restrict needs a list as notifies, got an array with the dimensions [1:2][1:1]"},
+		{sql: `SELECT weir.restrict('app', ARRAY['a', NULL])`, says: "'null' is neither a channel nor a pattern"},
 		{sql: `SELECT weir._beat('', '', 1, 1)`, says: "a hub needs a name of 1 to 128 characters"},
 	} {
 		_, err := conn.Exec(t.Context(), c.sql, c.args...)
