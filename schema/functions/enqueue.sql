@@ -60,8 +60,8 @@ BEGIN
             pg_sequence_last_value('weir.active_job'), kind, args, meta)
     RETURNING id INTO new_id;
   ELSE
-    IF run_at = 'infinity' THEN
-      RAISE EXCEPTION 'weir: run_at is infinity: the job would never run' USING ERRCODE = '22023';
+    IF run_at >= '10000-01-01 00:00:00+00' THEN  -- later times have no form in JSON that all clients read
+      RAISE EXCEPTION 'weir: run_at is %: a job can be scheduled up to the year 9999', run_at USING ERRCODE = '22023';
     END IF;
     INSERT INTO weir.later (id, xid, run_at, enqueued_at, lane, attempt, max_attempts, segment, kind, args, meta)
     VALUES (nextval('weir.job_id'), this_xid, run_at, now(), queue_no * 4 + priority - 1, 1, max_attempts,
@@ -124,15 +124,15 @@ BEGIN
        OR jsonb_typeof(u.args) <> 'object'
        OR pg_column_size(u.args) > 2000 AND octet_length(u.args::text) > 1048576  -- elements of an array are not compressed
        OR u.priority NOT BETWEEN 1 AND 4 OR u.max_attempts NOT BETWEEN 1 AND 1000
-       OR jsonb_typeof(u.meta) <> 'object' OR octet_length(u.meta::text) > 65536 OR u.run_at = 'infinity'
+       OR jsonb_typeof(u.meta) <> 'object' OR octet_length(u.meta::text) > 65536 OR u.run_at >= '10000-01-01 00:00:00+00'
   LOOP
     BEGIN
       PERFORM weir._check_job(bad.queue, bad.kind, coalesce(bad.args, '{}'), coalesce(bad.priority, 2), coalesce(bad.max_attempts, 25), bad.meta);
     EXCEPTION WHEN invalid_parameter_value THEN
       RAISE EXCEPTION '% (job % of %)', SQLERRM, bad.ord, n USING ERRCODE = '22023';
     END;
-    IF bad.run_at = 'infinity' THEN
-      RAISE EXCEPTION 'weir: run_at is infinity: the job would never run (job % of %)', bad.ord, n USING ERRCODE = '22023';
+    IF bad.run_at >= '10000-01-01 00:00:00+00' THEN
+      RAISE EXCEPTION 'weir: run_at is %: a job can be scheduled up to the year 9999 (job % of %)', bad.run_at, bad.ord, n USING ERRCODE = '22023';
     END IF;
   END LOOP;
 

@@ -171,7 +171,7 @@ BEGIN
                   THEN format('outcome must be completed, failed, cancelled, retried, snoozed or released, got %s', left(u.outcome, 100))
                   WHEN length(u.output) > 1048576
                   THEN format('output too large: %s characters, at most 1048576 are allowed', length(u.output))
-                  WHEN u.run_at = 'infinity' THEN 'run_at is infinity: the job would never run' END AS why
+                  WHEN u.run_at >= '10000-01-01 00:00:00+00' THEN format('run_at is %s: a job can be scheduled up to the year 9999', u.run_at) END AS why
       FROM unnest(refusals, _record.outcomes, _record.outputs, _record.run_at) WITH ORDINALITY u(refusal, outcome, output, run_at, place)) k;
     -- Final ends are written directly; an end that is followed by another attempt needs the job's row.
     INSERT INTO weir.result (lane, segment, worker, seq, finished_at, outcome, ids, errors, outputs)

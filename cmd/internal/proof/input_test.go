@@ -49,6 +49,8 @@ func TestBadInputLeavesNothing(t *testing.T) {
 		{sql: `SELECT weir.enqueue('new', 'k', max_attempts => 0)`, says: "max_attempts must be 1 to 1000, got 0"},
 		{sql: `SELECT weir.enqueue('new', 'k', max_attempts => 1001)`, says: "got 1001"},
 		{sql: `SELECT weir.enqueue('new', 'k', run_at => 'infinity')`, says: "run_at is infinity"},
+		{sql: `SELECT weir.enqueue('new', 'k', run_at => '10000-01-01 00:00:00+00')`, says: "up to the year 9999"},
+		{sql: many(`ARRAY['new'], ARRAY['k'], run_at => ARRAY['12000-01-01']::timestamptz[]`), says: "up to the year 9999 (job 1 of 1)"},
 		{sql: many(`ARRAY['new', 'new'], ARRAY['k', 'k'], ARRAY['{}']::jsonb[]`), says: "differ in length: 2 kinds, 2 queues, 1 args"},
 		{sql: many(`ARRAY['new'], ARRAY['k', 'k'], ARRAY['{}', '{}']::jsonb[]`), says: "2 kinds, 1 queues"},
 		{sql: many(`ARRAY['new', 'new'], ARRAY['k', 'k'], ARRAY['{}', '{}']::jsonb[], ARRAY[1]`), says: "1 priorities"},
