@@ -138,8 +138,8 @@ BEGIN
       USING ERRCODE = '22023', HINT = 'Use broader patterns.';
   END IF;
   SELECT coalesce(c, 'null') INTO bad FROM unnest(restrict.listens || restrict.notifies) c
-  WHERE c IS NULL OR octet_length(c) NOT BETWEEN 1 AND 255 OR c ~ '(^|\.)>\.'
-     OR c ~ '(^|\.)([*](\.|$)|>$)' AND cardinality(string_to_array(c, '.')) > 10 LIMIT 1;
+  WHERE c IS NULL OR octet_length(c) NOT BETWEEN 1 AND 255 OR c ~ '(^|[.])>[.]'
+     OR c ~ '(^|[.])([*]([.]|$)|>$)' AND cardinality(string_to_array(c, '.')) > 10 LIMIT 1;
   IF FOUND THEN
     RAISE EXCEPTION 'weir: % is neither a channel nor a pattern', quote_literal(left(bad, 300))
       USING ERRCODE = '22023', HINT = 'A channel has 1 to 255 bytes. A pattern has at most 10 words, separated by dots; * matches any one word, and > at the end matches one or more words.';

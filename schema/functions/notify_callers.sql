@@ -7,13 +7,13 @@ SET jit = off
 AS $$
   WITH pattern AS (
     -- A call of pg_notify; or a NOTIFY statement where a statement can start, also in a string that is executed.
-    SELECT '(?in)^.*(?:\mpg_notify\M"?\s*\(|(?:^|[;$(]|\m(?:begin|then|else|loop|also|instead|do)\M|\mexecute\M\s*\(?\s*(?:format\s*\(\s*)?e?''\s*)[ \t]*notify\s+["a-z_%'']).*$' AS for_calls,
+    SELECT E'(?in)^.*(?:\\mpg_notify\\M"?\\s*\\(|(?:^|[;$(]|\\m(?:begin|then|else|loop|also|instead|do)\\M|\\mexecute\\M\\s*\\(?\\s*(?:format\\s*\\(\\s*)?e?''\\s*)[ \\t]*notify\\s+["a-z_%'']).*$' AS for_calls,
            -- Matches strings, which are kept, and comments, which are removed.
-           '(''(?:[^'']|'''')*'')|--[^\n]*|/\*(?:[^*]|\*+[^*/])*\*+/' AS comments
+           E'(''(?:[^'']|'''')*'')|--[^\\n]*|/\\*(?:[^*]|\\*+[^*/])*\\*+/' AS comments
   ), callers AS (
     SELECT p.oid, p.oid::regprocedure::text AS name, substring(b.body FROM pattern.for_calls) AS calls
     FROM pattern CROSS JOIN pg_proc p JOIN pg_language l ON l.oid = p.prolang AND l.lanname NOT IN ('c', 'internal')
-    CROSS JOIN LATERAL (SELECT regexp_replace(CASE WHEN p.prosrc = '' AND p.prokind <> 'a' THEN pg_get_functiondef(p.oid) ELSE p.prosrc END, pattern.comments, '\1', 'g') AS body) b
+    CROSS JOIN LATERAL (SELECT regexp_replace(CASE WHEN p.prosrc = '' AND p.prokind <> 'a' THEN pg_get_functiondef(p.oid) ELSE p.prosrc END, pattern.comments, E'\\1', 'g') AS body) b
     WHERE p.pronamespace NOT IN ('pg_catalog'::regnamespace, 'information_schema'::regnamespace, 'weir'::regnamespace) AND b.body ~ pattern.for_calls)
   SELECT CASE WHEN p.prorettype = 'trigger'::regtype THEN 'trigger function' ELSE 'function' END, c.name, btrim(c.calls)
   FROM callers c JOIN pg_proc p ON p.oid = c.oid

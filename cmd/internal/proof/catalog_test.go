@@ -32,6 +32,8 @@ func TestEveryFunctionIsDocumentedAndPinned(t *testing.T) {
 			AND NOT coalesce(p.proconfig::text LIKE '%plan_cache_mode=%', false)`},
 		{"function that catches a whole class of errors (a code that ends in 000)", `SELECT p.oid::regprocedure::text FROM pg_proc p
 			WHERE p.pronamespace = 'weir'::regnamespace AND p.prosrc ~ $$SQLSTATE '..000'$$`},
+		{"function with a backslash in a string that means something else with standard_conforming_strings = off: write E'...', or another regular expression", `
+			SELECT p.oid::regprocedure::text FROM pg_proc p WHERE p.pronamespace = 'weir'::regnamespace AND strpos(regexp_replace(p.prosrc, $$E'([^']|'')*'$$, '', 'g'), E'\\') > 0`},
 		{"function that PUBLIC may execute", `SELECT p.oid::regprocedure::text FROM pg_proc p WHERE p.pronamespace = 'weir'::regnamespace
 			AND (p.proacl IS NULL OR EXISTS (SELECT FROM aclexplode(p.proacl) a WHERE a.grantee = 0))`},
 		{"table without a comment", `SELECT c.oid::regclass::text FROM pg_class c WHERE c.relnamespace = 'weir'::regnamespace AND c.relkind IN ('r', 'p')

@@ -1,6 +1,7 @@
 package proof
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/weir-pg/weir/internal/pgtest"
@@ -110,6 +111,23 @@ func TestASettingIsNeverNull(t *testing.T) {
 	for _, sql := range []string{`SELECT weir.set('completed_retention', NULL)`, `SELECT weir.set(NULL, '1 day')`, `SELECT weir.set('message_bytes', NULL)`, `SELECT weir.set('q', 'backoff', NULL)`} {
 		_, err := conn.Exec(t.Context(), sql)
 		wantCode(t, sql, err, "22023")
+	}
+}
+
+// TestPatternsMeanTheSameWhateverTheSessionsStrings: restrict accepts and refuses the same patterns with either standard_conforming_strings.
+func TestPatternsMeanTheSameWhateverTheSessionsStrings(t *testing.T) {
+	t.Parallel()
+	url := pgtest.Database(t)
+	for _, setting := range []string{"on", "off"} {
+		conn := connect(t, url) // a session parses a function once
+		exec(t, conn, `SET standard_conforming_strings = `+setting)
+		for pattern, code := range map[string]string{
+			"orders.*": "", "orders.>": "", "a.*.b": "", "*": "", ">": "", "a>.b": "", "a>": "", strings.Repeat("a.", 10) + "b": "",
+			">.a": "22023", "a.>.b": "22023", strings.Repeat("a.", 10) + "*": "22023", "*." + strings.Repeat("a.", 9) + "b": "22023", strings.Repeat("a.", 10) + ">": "22023",
+		} {
+			_, err := conn.Exec(t.Context(), `SELECT weir.restrict(current_user, ARRAY[$1])`, pattern)
+			wantCode(t, setting+": "+pattern, err, code)
+		}
 	}
 }
 

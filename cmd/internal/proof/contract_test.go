@@ -158,6 +158,7 @@ func TestEachEndIsJudgedByItself(t *testing.T) {
 func TestEscapesThatCannotBeStoredAreReplaced(t *testing.T) {
 	t.Parallel()
 	conn := connect(t, pgtest.Database(t))
+	exec(t, conn, `SET standard_conforming_strings = off`) // functions don't depend on it
 	for escaped, want := range map[string]string{
 		`\u0000`: "\uFFFD", `\u0000\u0000`: "\uFFFD\uFFFD", `\\u0000\u0000`: `\u0000` + "\uFFFD", `\\\u0000`: `\` + "\uFFFD", `\\\\u0000\u0000`: `\\u0000` + "\uFFFD",
 		`\ud83d\ude00\u0000`: "😀\uFFFD", `\uD83D\uDE00\uD83D`: "😀\uFFFD", `\ud83d\ud83d\ude00`: "\uFFFD😀", `\ud83d\ude00\ude00`: "😀\uFFFD", `\ude00\ud83d`: "\uFFFD\uFFFD",
