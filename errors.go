@@ -82,6 +82,8 @@ func explain(err error, role string) error {
 		return fmt.Errorf("%w (%w)", ErrNotInstalled, err)
 	case store.IsDenied(err):
 		return fmt.Errorf("%w: grant this user the role %s", err, role)
+	case store.IsStatementLost(err): // in the caller's transaction, which can't be repeated here
+		return fmt.Errorf("%w: a pooler in transaction mode mixes up prepared statements: add default_query_exec_mode=exec to pgx's connection string, or set max_prepared_statements in PgBouncer 1.21 or later", err)
 	}
 	if hint := store.Hint(err); hint != "" {
 		return fmt.Errorf("%w: %s", err, hint)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync/atomic"
 	"testing"
 
@@ -81,6 +82,100 @@ func TestWorksThroughPgBouncerInTransactionMode(t *testing.T) {
 	}
 	for range cap(ids) {
 		direct.await(receive(t, ids, "an id"), weir.StateCompleted)
+	}
+}
+
+// TestCallsInYourTransactionThroughPgBouncerSayWhatToConfigure: behind a pooler that mixes up prepared statements, Weir's calls in a
+// transaction of a connection that prepares statements fail with an error that says what to configure. With that configuration, they succeed.
+func TestCallsInYourTransactionThroughPgBouncerSayWhatToConfigure(t *testing.T) {
+	t.Parallel()
+	direct := newRig(t)
+	through := pgtest.Bouncer(t, direct.url)
+	pool := pgtest.Pool(t, through)
+	r := &rig{t: t, url: through, pool: pool, client: weir.NewClient(pool)} // of which the worker is, so it prepares statements
+	configured := pgtest.Pool(t, configuredForPooler(through))
+	other := direct.enqueue(1, &weir.Options{Queue: "other"})
+	calls := func(job *weir.Job[number]) map[string]func(context.Context, pgx.Tx) error {
+		return map[string]func(context.Context, pgx.Tx) error{
+			"complete": func(ctx context.Context, tx pgx.Tx) error { return job.CompleteTx(ctx, tx) },
+			"enqueue": func(ctx context.Context, tx pgx.Tx) error {
+				_, err := r.client.EnqueueTx(ctx, tx, number{2}, &weir.Options{Queue: "other"})
+				return err
+			},
+			"enqueue many": func(ctx context.Context, tx pgx.Tx) error {
+				_, err := r.client.EnqueueManyTx(ctx, tx, []weir.NewJob{{Args: number{3}, Options: &weir.Options{Queue: "other"}}})
+				return err
+			},
+			"publish": func(ctx context.Context, tx pgx.Tx) error {
+				return r.client.PublishTx(ctx, tx, "news", []byte("text"), nil)
+			},
+			"look up": func(ctx context.Context, tx pgx.Tx) error {
+				_, err := r.client.JobTx(ctx, tx, other)
+				return err
+			},
+			"retry": func(ctx context.Context, tx pgx.Tx) error {
+				_, err := r.client.RetryJobTx(ctx, tx, other)
+				return err
+			},
+			"cancel": func(ctx context.Context, tx pgx.Tx) error {
+				_, err := r.client.CancelJobTx(ctx, tx, other)
+				return err
+			},
+		}
+	}
+	r.work(func(ctx context.Context, job *weir.Job[number]) error {
+		if job.Attempt > 1 {
+			return weir.Fail(errors.New("the first attempt was not completed"))
+		}
+		for name, call := range calls(job) {
+			inEverySession(t, through, call)
+			err := pgx.BeginFunc(ctx, pgtest.Pool(t, through), func(tx pgx.Tx) error { return call(ctx, tx) })
+			if err == nil || !strings.Contains(err.Error(), "default_query_exec_mode=exec") {
+				t.Errorf("%s, on a connection that prepares statements: %v; want an error that says what to configure", name, err)
+			}
+		}
+		return pgx.BeginFunc(ctx, configured, func(tx pgx.Tx) error {
+			for name, call := range calls(job) {
+				if err := call(ctx, tx); err != nil {
+					t.Errorf("%s, configured as the error says: %v", name, err)
+					return err
+				}
+			}
+			return nil
+		})
+	}, nil)
+	direct.await(direct.enqueue(0, nil), weir.StateCompleted)
+}
+
+// configuredForPooler returns the URL of a pooler in transaction mode, for a connection that prepares no statements.
+func configuredForPooler(through string) string { return through + "&default_query_exec_mode=exec" }
+
+// inEverySession runs statements in each session of a PgBouncer, on connections that prepare them there, and rolls them back: other
+// processes of an application that have run the same statements before.
+func inEverySession(t *testing.T, through string, run func(context.Context, pgx.Tx) error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), deadline)
+	defer cancel()
+	txs := make([]pgx.Tx, pgtest.BouncerSessions)
+	for i := range txs { // all at once, so that each has a session of its own
+		conn, err := pgx.Connect(ctx, through)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer conn.Close(context.WithoutCancel(ctx))
+		if txs[i], err = conn.Begin(ctx); err != nil {
+			t.Error(err)
+			return
+		}
+	}
+	for _, tx := range txs { // one after the other, because they may lock the same
+		if err := run(ctx, tx); err != nil {
+			t.Errorf("on a connection that prepares statements, in a session where nobody has: %v", err)
+		}
+		if err := tx.Rollback(ctx); err != nil {
+			t.Error(err)
+		}
 	}
 }
 

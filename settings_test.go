@@ -239,6 +239,9 @@ type chore struct {
 
 func (chore) Kind() string { return "chore" }
 
+// sqlEffect is the effect of a handler.
+const sqlEffect = `INSERT INTO elsewhere.effect VALUES ($1)`
+
 // live checks the promises of the engine and of the hub, with the real worker and hub.
 func (h *environment) live(pooled bool) {
 	h.Helper()
@@ -246,8 +249,16 @@ func (h *environment) live(pooled bool) {
 	if pooled {
 		through = pgtest.Bouncer(h.T, h.url)
 	}
-	pool := pgtest.Pool(h, through)
-	client := weir.NewClient(pool)
+	client := weir.NewClient(pgtest.Pool(h, through)) // prepares statements, through a pooler too
+	handlers := through                               // for handlers' own statements
+	if pooled {
+		handlers = configuredForPooler(through)
+		// In every session, another process of the application has already prepared what handlers run.
+		inEverySession(h.T, through, func(ctx context.Context, tx pgx.Tx) error {
+			_, err := tx.Exec(ctx, sqlEffect, 0)
+			return err
+		})
+	}
 	log := &pgtest.Log{}
 	logger := slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	h.Cleanup(func() {
@@ -260,7 +271,7 @@ func (h *environment) live(pooled bool) {
 		}
 	})
 	hub := hubtest.Start(h, through, log)
-	h.work(client, pool, logger)
+	h.work(client, pgtest.Pool(h, handlers), logger)
 	h.listen(client, hub, logger)
 }
 
@@ -283,7 +294,7 @@ func patiently[T any](h *environment, what string, call func() (T, error)) (answ
 // space is reclaimed, with one unfinished job carried over.
 func (h *environment) work(client *weir.Client, pool *pgxpool.Pool, logger *slog.Logger) {
 	h.Helper()
-	r := &rig{t: h.T, client: client, pool: pool}
+	r := &rig{t: h.T, client: client}
 	enqueue := func(do string, o *weir.Options) int64 {
 		h.Helper()
 		return patiently(h, "enqueue", func() (weir.Enqueued, error) { return client.Enqueue(h.Context(), chore{do, 1}, o) }).ID
@@ -302,7 +313,7 @@ func (h *environment) work(client *weir.Client, pool *pgxpool.Pool, logger *slog
 			case "retry":
 				return weir.RetryAfter(50*time.Millisecond, errors.New(h.text("grüße")))
 			case "snooze":
-				_, err := pool.Exec(ctx, `INSERT INTO elsewhere.effect VALUES ($1)`, -job.ID)
+				_, err := pool.Exec(ctx, sqlEffect, -job.ID)
 				if err == nil {
 					return weir.Snooze(50 * time.Millisecond)
 				}
@@ -312,7 +323,7 @@ func (h *environment) work(client *weir.Client, pool *pgxpool.Pool, logger *slog
 		}
 		if job.Args.Do == "tx" {
 			return pgx.BeginTxFunc(ctx, pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
-				if _, err := tx.Exec(ctx, `INSERT INTO elsewhere.effect VALUES ($1)`, job.ID); err != nil {
+				if _, err := tx.Exec(ctx, sqlEffect, job.ID); err != nil {
 					return err
 				}
 				return job.CompleteTx(ctx, tx)

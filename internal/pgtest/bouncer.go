@@ -15,6 +15,9 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
+// BouncerSessions is the number of sessions that a Bouncer has at the server.
+const BouncerSessions = 2
+
 // Bouncer starts a real PgBouncer in transaction mode in front of a database, and returns the URL through it. PgBouncer has fewer server
 // connections than a worker has connections, so clients change servers all the time. If PgBouncer is not installed, the test is skipped,
 // unless WEIR_TEST_REQUIRE names it.
@@ -49,7 +52,7 @@ func Bouncer(t testing.TB, target string) string {
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	config, users := filepath.Join(dir, "pgbouncer.ini"), filepath.Join(dir, "users.txt")
 	for path, text := range map[string]string{users: `"someone" "secret"` + "\n", config: fmt.Sprintf(`[databases]
-weir = host=%s port=%s dbname=%s user=%s password=%s pool_size=2
+weir = host=%s port=%s dbname=%s user=%s password=%s pool_size=%d
 [pgbouncer]
 listen_addr = 127.0.0.1
 listen_port = %d
@@ -58,7 +61,7 @@ auth_type = plain
 auth_file = %s
 pool_mode = transaction
 ignore_startup_parameters = extra_float_digits
-`, to.Hostname(), to.Port(), strings.TrimPrefix(to.Path, "/"), to.User.Username(), password, port, users)} {
+`, to.Hostname(), to.Port(), strings.TrimPrefix(to.Path, "/"), to.User.Username(), password, BouncerSessions, port, users)} {
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}

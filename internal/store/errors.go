@@ -90,9 +90,9 @@ func IsDown(err error) bool {
 	return code(err) == "57P03" || errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, os.ErrNotExist)
 }
 
-// isStatementLost reports whether a prepared statement was missing, or existed already: a pooler has changed the connection behind this
+// IsStatementLost reports whether a prepared statement was missing, or existed already: a pooler has changed the connection behind this
 // one, and nothing was executed.
-func isStatementLost(err error) bool {
+func IsStatementLost(err error) bool {
 	c := code(err)
 	return c == "26000" || c == "42P05"
 }

@@ -57,7 +57,7 @@ func (s *Store) call(ctx context.Context, f func(mode pgx.QueryExecMode) error) 
 		}
 		err := f(mode)
 		switch {
-		case mode == pgx.QueryExecModeCacheStatement && isStatementLost(err):
+		case mode == pgx.QueryExecModeCacheStatement && IsStatementLost(err):
 			s.unprepared.Store(true)
 		case isIdleEnded(err) && s.conn == nil && tries <= s.pool.Config().MaxConns: // each connection at most once
 		default:
