@@ -6,15 +6,19 @@ import (
 	"go/token"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
 
-// TestEveryTestRunsInParallelOrSaysWhyNot checks that each test of this repository calls t.Parallel, or pgtest.Alone with the reason. A test that
-// calls t.Setenv or t.Chdir says by that why it runs alone. Only statements of the test itself count, not those of its subtests.
+// TestEveryTestRunsInParallelOrSaysWhyNot checks that each test of this repository calls t.Parallel, or pgtest.Alone with the reason, and that
+// the stage "alone" runs the latter. A test that calls t.Setenv or t.Chdir says by that why it is not parallel. Only statements of the test
+// itself count, not those of its subtests.
 func TestEveryTestRunsInParallelOrSaysWhyNot(t *testing.T) {
 	t.Parallel()
+	var alone []string // directory and name, as the stage lists them
 	// The files whose tests need do neither.
 	excepted := map[string]string{
 		"weirtest/guide_test.go": "it shows users' tests, word for word as docs/testing.md does",
@@ -43,8 +47,11 @@ func TestEveryTestRunsInParallelOrSaysWhyNot(t *testing.T) {
 				continue
 			}
 			tests++
-			if !placed(test) {
+			switch placed(test) {
+			case "":
 				t.Errorf("%s: %s calls neither t.Parallel() nor pgtest.Alone(t, why)", files.Position(test.Pos()), test.Name.Name)
+			case "pgtest.Alone":
+				alone = append(alone, strings.TrimSuffix("./"+filepath.ToSlash(filepath.Dir(path)), "/.")+" "+test.Name.Name)
 			}
 		}
 		return nil
@@ -54,6 +61,25 @@ func TestEveryTestRunsInParallelOrSaysWhyNot(t *testing.T) {
 	}
 	if tests < 100 {
 		t.Fatalf("only %d tests were found: this must run at the root of the repository", tests)
+	}
+	bash, err := exec.LookPath("bash")
+	if err != nil {
+		t.Skip("bash is not installed, so the tests of the stage are not compared")
+	}
+	listed, err := exec.CommandContext(t.Context(), bash, ".ci/run", "--alone").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	runs := strings.Split(strings.TrimSpace(string(listed)), "\n")
+	for _, test := range alone {
+		if !slices.Contains(runs, test) {
+			t.Errorf("%s calls pgtest.Alone, but the stage alone does not run it", test)
+		}
+	}
+	for _, test := range runs {
+		if !slices.Contains(alone, test) {
+			t.Errorf("the stage alone runs %s, which is not a test that calls pgtest.Alone", test)
+		}
 	}
 }
 
@@ -66,21 +92,21 @@ func isTest(f *ast.FuncDecl) bool {
 	return ok && called(pointer.X) == "testing.T"
 }
 
-// placed reports whether a test says where it runs: in parallel, or alone.
-func placed(test *ast.FuncDecl) bool {
+// placed returns the call by which a test says how it runs: in parallel, or alone.
+func placed(test *ast.FuncDecl) string {
 	for _, statement := range test.Body.List {
 		expression, ok := statement.(*ast.ExprStmt)
 		if !ok {
 			continue
 		}
 		if call, ok := expression.X.(*ast.CallExpr); ok {
-			switch called(call.Fun) {
+			switch call := called(call.Fun); call {
 			case "t.Parallel", "t.Setenv", "t.Chdir", "pgtest.Alone":
-				return true
+				return call
 			}
 		}
 	}
-	return false
+	return ""
 }
 
 // called returns the name of what is called: "t.Parallel" for t.Parallel().

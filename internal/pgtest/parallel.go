@@ -2,6 +2,7 @@ package pgtest
 
 import (
 	"flag"
+	"os"
 	"runtime"
 	"strconv"
 	"testing"
@@ -20,9 +21,13 @@ func overlap() {
 	}
 }
 
-// Alone states why a test is not parallel: no other test of its package runs at the same time. This is for tests that count what the whole
-// process or server does, and for tests that could fail on a busy machine. A test that is also parallel panics.
+// Alone states why a test is not parallel, and skips it unless WEIR_TEST_ALONE is set: this is for tests that count what the whole process
+// or server does, and for tests that could fail on a busy machine. The stage "alone" of .ci/run runs them, one package after the other; it
+// finds them by this call, which must be a statement of the test function itself. A test that is also parallel panics.
 func Alone(t testing.TB, why string) {
 	t.Helper()
-	t.Setenv("WEIR_TEST_ALONE", why) // panics in a parallel test
+	if os.Getenv("WEIR_TEST_ALONE") == "" {
+		t.Skipf("it runs alone, because %s: WEIR_TEST_ALONE=1 go test -run '^%s$' in this directory", why, t.Name())
+	}
+	t.Setenv("WEIR_TEST_ALONE", "1") // panics in a parallel test
 }

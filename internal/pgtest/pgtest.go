@@ -16,7 +16,8 @@
 //	WEIR_TEST_DATABASE_URL=postgres://…     a running server, in which databases are created and dropped
 //	TMPDIR=/var/tmp                         directory of the servers' data; default: in memory, if there is plenty
 //
-// Tests run in parallel, two per processor, because they spend most of their time waiting. A test that can't calls Alone with the reason.
+// Tests run in parallel, two per processor, because they spend most of their time waiting. A test that can't calls Alone with
+// the reason, and runs only where WEIR_TEST_ALONE is set.
 package pgtest
 
 import (

@@ -63,7 +63,7 @@ const tries = 3
 func scoreFor(t *testing.T) time.Duration {
 	text := os.Getenv("WEIR_SCORE_FOR")
 	if text == "" {
-		t.Skip("it takes minutes: WEIR_SCORE_FOR=15s has it run, with WEIR_TEST_PG_MAJOR=14 on PostgreSQL 14")
+		t.Skip("it takes minutes: WEIR_TEST_ALONE=1 WEIR_SCORE_FOR=15s has it run, with WEIR_TEST_PG_MAJOR=14 on PostgreSQL 14")
 	}
 	d, err := time.ParseDuration(text)
 	if err != nil {

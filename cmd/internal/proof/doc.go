@@ -1,7 +1,7 @@
 // Package proof tests what Weir promises. Each test is named after its promise. The tests use a real
 // PostgreSQL server and only the SQL functions, like a client in any language.
 //
-//	go test ./cmd/internal/proof                                  all tests, in about a minute and a half
+//	go test ./cmd/internal/proof                                  all tests that need not be alone (WEIR_TEST_ALONE=1: those as well)
 //	go test ./cmd/internal/proof -run Attempt -long 5m            the random test for longer; with -long 1s, also a million jobs
 //	go test ./cmd/internal/proof -run Attempt -seed 42            repeats the plan of an earlier run (or WEIR_TEST_SEED)
 //	go test ./cmd/internal/proof -run Golden -update              accepts a change of the schema
