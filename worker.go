@@ -26,7 +26,8 @@ type WorkerConfig struct {
 	Name string
 	// Timeout is the time limit of one attempt. After it, the attempt's context ends with [context.DeadlineExceeded], and the attempt fails
 	// with an error that names the timeout, unless the handler still returns nil. Attempts that start within 1/64 of the timeout end
-	// together, so that attempts need no timer each. Negative: no timeout. A kind may have its own timeout: see [KindOptions].
+	// together, so that attempts need no timer each. Negative: no timeout. A kind may have its own timeout: see [KindOptions]. A handler that
+	// ignores the end of its context is logged about 10 seconds later, and again when it returns.
 	//
 	// The default, 1 hour, is for attempts that hang: without a timeout, a call that never returns would occupy a slot of the worker
 	// forever, and nobody would notice. A timeout that is too long frees the slot late. One that is too short stops healthy work on every

@@ -3,11 +3,14 @@ package weir_test
 import (
 	"context"
 	"errors"
+	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/weir-pg/weir"
+	"github.com/weir-pg/weir/internal/pgtest"
 )
 
 // TestAnAttemptHasAnHourUnlessToldOtherwise: attempts time out after an hour, unless the worker or the kind sets another timeout.
@@ -77,4 +80,33 @@ func TestAnAttemptThatSucceedsPastItsTimeoutHasSucceeded(t *testing.T) {
 		return nil
 	}, func(c *weir.WorkerConfig) { c.Timeout = 20 * time.Millisecond })
 	r.await(r.enqueue(1, &weir.Options{MaxAttempts: 1}), weir.StateCompleted)
+}
+
+// TestAHandlerThatIgnoresItsTimeoutIsLogged: with its job, kind, queue and running time, while the worker runs; and once more when it
+// returns.
+func TestAHandlerThatIgnoresItsTimeoutIsLogged(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	log := &pgtest.Log{}
+	leave := make(chan struct{})
+	r.work(func(context.Context, *weir.Job[number]) error {
+		<-leave
+		return nil
+	}, func(c *weir.WorkerConfig) { c.Timeout, c.Logger = 20*time.Millisecond, log.Logger() })
+	id := r.enqueue(1, nil)
+	saying := func(parts ...string) func() error {
+		return func() error {
+			for line := range strings.Lines(log.String()) {
+				if !slices.ContainsFunc(parts, func(part string) bool { return !strings.Contains(line, part) }) {
+					return nil
+				}
+			}
+			return fmt.Errorf("no line with %q in:\n%s", parts, log)
+		}
+	}
+	job := fmt.Sprintf("job=%d kind=number queue=default attempt=1", id)
+	eventually(t, saying("a handler has not returned", job, "running=", "its timeout of 20ms"))
+	close(leave)
+	r.await(id, weir.StateCompleted)
+	eventually(t, saying("has returned", job, "ran="))
 }

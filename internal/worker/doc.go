@@ -7,6 +7,7 @@
 //	growers     one per queue: start more runners while tasks wait
 //	runners     up to a queue's concurrency, while tasks wait: run handlers   -> completer.add
 //	completer   records ends, one flush at a time
+//	overdue     logs handlers that do not return although their contexts have ended
 //	keeper      attends, or sends heartbeats; receives cancellations
 //	maintainer  see package maintain
 //

@@ -28,7 +28,7 @@ func (s *session) runJob(q *queue, t *Task) {
 	defer func() { s.freed(q, time.Since(started)) }()
 	ctx, stop := context.WithCancelCause(s.timeouts.context(s.timeout(t.Kind), started))
 	defer stop(nil)
-	mine, cancelled := s.startTask(t, stop)
+	mine, cancelled := s.startTask(t, ctx, stop, started)
 	switch {
 	case !mine:
 	case cancelled:
@@ -68,9 +68,12 @@ func Settle(r Result, cause error) Result {
 func (s *session) end(t *Task, r Result) {
 	s.mu.Lock()
 	t.state = ended
-	t.stop = nil
-	lost := t.batch.lost
+	t.stop, t.ctx = nil, nil
+	lost, overdue := t.batch.lost, t.overdue
 	s.mu.Unlock()
+	if overdue {
+		s.logReturned(t, r)
+	}
 	if !lost {
 		s.completer.add(t, r)
 	} else if r.Told != nil {

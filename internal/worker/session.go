@@ -105,6 +105,7 @@ func (s *session) run(ctx context.Context) (again bool, err error) {
 	}
 	helpers.Go(func() { s.completer.run(live) })
 	helpers.Go(func() { s.keep(live) })
+	helpers.Go(func() { newOverdue(s).run(live) })
 	if s.Maintainer != nil {
 		helpers.Go(func() { s.Maintainer.Run(live) })
 	}
@@ -130,6 +131,9 @@ func (s *session) run(ctx context.Context) (again bool, err error) {
 		close(finished)
 	}()
 	left := s.waitForJobs(finished)
+	if left {
+		s.logLeft()
+	}
 	// If the connection fails during the last flush, it is retried for the same time again, and a little longer.
 	s.completer.drain(s.StopTimeout + stopGrace)
 	die()
@@ -193,7 +197,7 @@ func (s *session) waitForJobs(finished chan struct{}) (left bool) {
 func (s *session) releaseWaiting() {
 	for _, q := range s.queues {
 		for _, t := range q.takeAll() {
-			if mine, _ := s.startTask(t, nil); mine {
+			if mine, _ := s.startTask(t, nil, nil, time.Time{}); mine {
 				s.end(t, Result{Outcome: store.Released})
 			}
 		}
@@ -239,15 +243,15 @@ func (s *session) add(b *batch) {
 	s.batches[b.key] = b
 }
 
-// startTask assigns a waiting task to the caller; mine is false if the task is no longer available. From then on, stop ends the task's
-// context. cancelled: the task must not run.
-func (s *session) startTask(t *Task, stop context.CancelCauseFunc) (mine, cancelled bool) {
+// startTask assigns a waiting task to the caller; mine is false if the task is no longer available. From then on, stop ends ctx, the task's
+// context; both are nil if the task is only to be released. cancelled: the task must not run.
+func (s *session) startTask(t *Task, ctx context.Context, stop context.CancelCauseFunc, now time.Time) (mine, cancelled bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if t.state != waiting || t.batch.lost {
 		return false, false
 	}
-	t.state, t.stop = running, stop
+	t.state, t.ctx, t.stop, t.started = running, ctx, stop, now
 	switch {
 	case stop == nil:
 	case s.cause != nil:

@@ -34,7 +34,10 @@ type Task struct {
 	state    taskState
 	recorded bool                    // its end is recorded or given up
 	stop     context.CancelCauseFunc // set while running
-	ending   *ending                 // owned by the completer
+	ctx      context.Context         // the handler's, set while running
+	started  time.Time
+	overdue  bool    // it was logged that its handler does not return
+	ending   *ending // owned by the completer
 }
 
 // Result is how a handler ended its task.
