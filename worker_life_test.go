@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -299,5 +300,39 @@ func TestAnOutageIsSaidOnceAndOnceWhenItIsOver(t *testing.T) {
 	}
 	if n := log.Count("level=WARN") - log.Count("a setting of the server is bad for Weir"); n != 8 { // start and end of the outage and of the lapsed lease, in each of two rounds
 		t.Errorf("the worker logged %d lines for two outages, want 8:\n%s", n, log.String())
+	}
+}
+
+// TestAWorkerNamesItsQueuesThatNeverHadAJob: in one line at its start, each time until the first job, so that a mistyped name is noticed.
+func TestAWorkerNamesItsQueuesThatNeverHadAJob(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	logOfStart := func() string {
+		log := &pgtest.Log{}
+		stop := r.work(func(context.Context, *weir.Job[number]) error { return nil }, func(c *weir.WorkerConfig) {
+			c.Queues, c.Logger = map[string]int{"default": 1, "later": 1, "defualt": 1}, log.Logger()
+		})
+		eventually(t, func() error {
+			if log.Count("worker started") == 0 {
+				return fmt.Errorf("no line says that the worker has started, in %s", log)
+			}
+			return nil
+		})
+		if err := stop(); err != nil {
+			t.Fatal(err)
+		}
+		return log.String()
+	}
+	r.await(r.enqueue(1, nil), weir.StateAvailable)
+	r.enqueue(2, &weir.Options{Queue: "later", RunAt: time.Now().Add(time.Hour)})
+	const line = `level=WARN msg="weir: no job was ever enqueued to these queues: check their names, unless their first jobs are still to come" queues=[defualt] count=1`
+	for range 2 {
+		if log := logOfStart(); strings.Count(log, line) != 1 {
+			t.Errorf("the line %s is not in the log once:\n%s", line, log)
+		}
+	}
+	r.enqueue(3, &weir.Options{Queue: "defualt"})
+	if log := logOfStart(); strings.Contains(log, "no job was ever enqueued") {
+		t.Errorf("after the first job, the log says:\n%s", log)
 	}
 }

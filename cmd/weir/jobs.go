@@ -110,11 +110,15 @@ func (c *jobsListCmd) Run(ctx context.Context, s *streams, db *database) error {
 			fmt.Fprintf(s.err, "weir: there may be more: list them with --after %s\n", next)
 		}()
 	}
+	if len(jobs) == 0 {
+		if unknown := c.unknown(ctx, client); unknown != "" || !c.JSON {
+			fmt.Fprintln(s.err, "weir: no jobs"+unknown)
+		}
+	}
 	if c.JSON {
 		return printJSON(s.out, orEmpty(jobs))
 	}
 	if len(jobs) == 0 {
-		fmt.Fprintln(s.err, "weir: no jobs")
 		return nil
 	}
 	rows := make([][]string, len(jobs))
@@ -130,6 +134,18 @@ func (c *jobsListCmd) Run(ctx context.Context, s *streams, db *database) error {
 		fmt.Fprintf(s.err, "weir: there are more jobs that are %s: list them with --state\n", strings.Join(cut, ", "))
 	}
 	return nil
+}
+
+// unknown returns what to add to an empty list if its queue does not exist, and "" otherwise, or if the user may not list the queues.
+func (c *jobsListCmd) unknown(ctx context.Context, client *weir.Client) string {
+	if c.Queue == "" {
+		return ""
+	}
+	queues, err := client.Queues(ctx)
+	if err != nil || slices.ContainsFunc(queues, func(q weir.QueueInfo) bool { return q.Name == c.Queue }) {
+		return ""
+	}
+	return ": " + noQueue(c.Queue).Error()
 }
 
 // listJobs reads pages until it has limit jobs or there are no more. next is the cursor to continue after.

@@ -88,6 +88,7 @@ const MaxRecord = 10_000
 
 const (
 	sqlStart     = `SELECT weir._start($1, $2, make_interval(secs => $3))`
+	sqlNeverUsed = `SELECT weir._never_used($1)`
 	sqlHeartbeat = `SELECT fenced, workers, sharing FROM weir.heartbeat($1, $2)`
 	sqlWatch     = `SELECT jobs_now, control_now, seen_now::text, upto_now::text, ended FROM weir._watch($1, $2, $3::text::pg_snapshot, $4::text::xid8, $5, $6)`
 	sqlReconcile = `SELECT released, next FROM weir._reconcile($1, $2, $3, $4, $5, $6)`
@@ -105,6 +106,12 @@ const (
 func (s *Store) StartWorker(ctx context.Context, name string, queues []string, lease time.Duration) (id int32, err error) {
 	err = s.row(ctx, sqlStart, []any{name, queues, lease.Seconds()}, &id)
 	return id, err
+}
+
+// NeverUsed returns which of the queues have no jobs and no trace of any.
+func (s *Store) NeverUsed(ctx context.Context, queues []string) (names []string, err error) {
+	err = s.row(ctx, sqlNeverUsed, []any{queues}, &names)
+	return names, err
 }
 
 // Heartbeat renews the lease. It returns the number of live workers, and how many of them share one of its queues.

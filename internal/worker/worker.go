@@ -126,10 +126,13 @@ func (w *Worker) Run(ctx context.Context) (err error) {
 	end := w.Health.begin(ctx, w.Lease, w.Outage)
 	defer func() { end(err) }()
 	wait := w.backoff()
-	warned := false
+	warned, warnedOfNames := false, false
 	for {
 		if !warned {
 			warned = w.warn(ctx)
+		}
+		if !warnedOfNames {
+			warnedOfNames = w.warnOfNames(ctx)
 		}
 		asked := time.Now()
 		id, err := w.Store.StartWorker(ctx, w.Name, w.queues, w.Lease)
@@ -179,6 +182,20 @@ func (w *Worker) warn(ctx context.Context) bool {
 	}
 	return err == nil // after an error, StartWorker reports what is wrong
 }
+
+// warnOfNames logs queues whose names may be mistyped, once they can be read.
+func (w *Worker) warnOfNames(ctx context.Context) bool {
+	ctx, cancel := context.WithTimeout(ctx, claimTimeout)
+	defer cancel()
+	names, err := w.Store.NeverUsed(ctx, w.queues)
+	if len(names) > 0 {
+		w.Log.Warn("weir: no job was ever enqueued to these queues: check their names, unless their first jobs are still to come", "queues", names[:min(len(names), maxNamed)], "count", len(names))
+	}
+	return err == nil || store.IsRefused(err)
+}
+
+// maxNamed is the maximum number of queues that are named in one line of the log.
+const maxNamed = 20
 
 // backoff computes pauses between tries, doubling, with full jitter. With few workers, each is back within a quarter of a second of its
 // server's return. The larger the fleet, the less often each worker tries, so that the fleet does not return all at once.
