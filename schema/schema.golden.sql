@@ -618,6 +618,21 @@ AS $$
   -- Every such transaction takes its attempt's lock, then waits for the lock of the worker's ends, and then checks for an end.
   SELECT ARRAY(SELECT weir._held(1464158551, 'ExclusiveLock'))
 $$;
+CREATE FUNCTION weir._bytes_of(name text, value text, low bigint, high bigint) RETURNS bigint LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+DECLARE
+  found_it bigint;
+BEGIN
+  found_it := pg_size_bytes(_bytes_of.value);
+  IF found_it NOT BETWEEN low AND high THEN
+    RAISE EXCEPTION USING ERRCODE = '22003';
+  END IF;
+  RETURN found_it;
+EXCEPTION WHEN invalid_parameter_value OR numeric_value_out_of_range OR invalid_text_representation THEN
+  RAISE EXCEPTION 'weir: % must be % to %, got %', _bytes_of.name, low, high, CASE WHEN _bytes_of.value ~ '^[0-9]+$' THEN _bytes_of.value ELSE format('"%s"', _bytes_of.value) END
+    USING ERRCODE = '22023', HINT = 'Write a number of bytes, or a size such as 512 MB or 4 GB.';
+END
+$$;
 CREATE FUNCTION weir._cancelled_among(ids bigint[]) RETURNS bigint[] LANGUAGE sql STABLE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$ SELECT ARRAY(SELECT c.id FROM weir.cancellation c WHERE c.id = ANY (_cancelled_among.ids)) $$;
 CREATE FUNCTION weir._carry_states(segment integer, active integer, lanes integer[]) RETURNS void LANGUAGE sql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off SET enable_seqscan=off
@@ -1862,6 +1877,25 @@ BEGIN
   IF pg_snapshot_xmin(snapshot) < top THEN
     running := ARRAY(SELECT pg_snapshot_xip(snapshot));
   END IF;
+END
+$$;
+CREATE FUNCTION weir._interval_of(name text, value text) RETURNS interval LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+DECLARE
+  found_it interval;
+BEGIN
+  IF btrim(_interval_of.value) ~ '^[-+]?[0-9.]+$' AND btrim(_interval_of.value) !~ '^[-+]?0+$' THEN  -- PostgreSQL would take it for seconds
+    RAISE EXCEPTION 'weir: % needs a unit, got %', _interval_of.name, _interval_of.value
+      USING ERRCODE = '22023', HINT = format('Write an interval, such as ''%1$s days'' or ''%1$s seconds''.', btrim(_interval_of.value));
+  END IF;
+  found_it := _interval_of.value::interval;
+  IF found_it < interval '0' OR found_it > interval '1 year' THEN
+    RAISE EXCEPTION 'weir: % must be 0 to 1 year, got %', _interval_of.name, _interval_of.value USING ERRCODE = '22023';
+  END IF;
+  RETURN found_it;
+EXCEPTION WHEN invalid_datetime_format OR datetime_field_overflow OR interval_field_overflow THEN
+  RAISE EXCEPTION 'weir: % must be an interval of 0 to 1 year, got "%"', _interval_of.name, _interval_of.value
+    USING ERRCODE = '22023', HINT = 'Write it as ''3 days'', ''12 hours'' or ''90 seconds''.';
 END
 $$;
 CREATE FUNCTION weir._is_crowded() RETURNS boolean LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET jit=off
@@ -4535,9 +4569,7 @@ BEGIN
   IF set.name IS NULL OR set.value IS NULL THEN
     RAISE EXCEPTION 'weir: a setting needs a name and a value, got % and %', coalesce(set.name, 'null'), coalesce(set.value, 'null') USING ERRCODE = '22023';
   ELSIF set.name IN ('completed_retention', 'failed_retention', 'message_retention') THEN
-    IF set.value::interval < interval '0' OR set.value::interval > interval '1 year' THEN
-      RAISE EXCEPTION 'weir: % must be 0 to 1 year, got %', set.name, set.value USING ERRCODE = '22023';
-    END IF;
+    PERFORM weir._interval_of(set.name, set.value);
   ELSE
     SELECT l.low, l.high INTO low, high FROM (VALUES
       ('retention_bytes', 1048576, 9223372036854775807), ('message_retention_bytes', 1048576, 9223372036854775807),
@@ -4545,9 +4577,8 @@ BEGIN
     IF low IS NULL THEN
       RAISE EXCEPTION 'weir: unknown setting %', set.name
         USING ERRCODE = '22023', HINT = 'The settings are completed_retention, failed_retention and message_retention (intervals), retention_bytes, message_retention_bytes and message_bytes.';
-    ELSIF set.value::bigint NOT BETWEEN low AND high THEN
-      RAISE EXCEPTION 'weir: % must be % to %, got %', set.name, low, high, set.value USING ERRCODE = '22023';
     END IF;
+    set.value := weir._bytes_of(set.name, set.value, low, high);
   END IF;
   UPDATE weir.setting s SET value = set.value WHERE s.name = set.name;
 END
@@ -4557,9 +4588,10 @@ AS $$
 BEGIN
   IF set.name IS NULL OR set.name NOT IN ('backoff', 'backoff_limit') THEN
     RAISE EXCEPTION 'weir: queues have no setting %', coalesce(set.name, 'null') USING ERRCODE = '22023', HINT = 'The settings of a queue are backoff and backoff_limit (intervals).';
-  ELSIF set.value IS NULL OR set.value::interval < interval '0' OR set.value::interval > interval '1 year' THEN
-    RAISE EXCEPTION 'weir: % must be 0 to 1 year, got %', set.name, coalesce(set.value, 'null') USING ERRCODE = '22023';
+  ELSIF set.value IS NULL THEN
+    RAISE EXCEPTION 'weir: % must be 0 to 1 year, got null', set.name USING ERRCODE = '22023';
   END IF;
+  PERFORM weir._interval_of(set.name, set.value);
   -- It changes all twins of the name.
   IF set.name = 'backoff' THEN
     UPDATE weir.queue q SET backoff = set.value::interval WHERE q.name = set.queue;
@@ -4811,6 +4843,7 @@ COMMENT ON ROUTINE weir._batches_after(integer,bigint,integer) IS 'The numbers o
 COMMENT ON ROUTINE weir._beat(text,text,bigint,integer) IS 'A hub''s heartbeat, with the newest tick that it has dispatched; NULL means that the hub stops. Errors: 22023. Locks: none that others wait for. Isolation: any. Commits asynchronously.';
 COMMENT ON ROUTINE weir._beat_if_due(integer,interval,integer) IS 'Renews a worker''s lease if it does not attend, and a third of the lease has passed since its last word by weir.watched or a rescuer has missed it. Reports whether it is time to compare what the worker holds: when the lease was renewed, or, for a worker that attends, when a batch that was claimed a third of the lease ago has not been compared since. Locks: see heartbeat.';
 COMMENT ON ROUTINE weir._being_completed() IS 'Hashes of the ids of jobs that are being completed in open transactions, including prepared ones.';
+COMMENT ON ROUTINE weir._bytes_of(text,text,bigint,bigint) IS 'The number of bytes that is the value of a setting, which may have a unit. Errors: 22023.';
 COMMENT ON ROUTINE weir._cancelled_among(bigint[]) IS 'The ids whose jobs were cancelled: a worker calls it for its running jobs when weir.control has changed.';
 COMMENT ON ROUTINE weir._carry_states(integer,integer,integer[]) IS 'Repeats the states of idle lanes, whose newest batch is in a closed segment, in the active one: as batches without jobs and without a worker. A concurrent claim may write a newer state first, which does no harm.';
 COMMENT ON ROUTINE weir._carry_unfinished(integer,integer,integer[],integer[],bigint[],integer[],bigint[]) IS 'Carries everything unfinished from a segment, which the caller has locked exclusively, into the active one: the unclaimed jobs of the lanes in waiting; the unfinished jobs of the batches in b_lanes and b_seqs, and of each lane''s batches from newest on; and the state of a lane, if no batch elsewhere holds it.';
@@ -4853,6 +4886,7 @@ COMMENT ON ROUTINE weir._holders() IS 'The workers that may hold jobs: all excep
 COMMENT ON ROUTINE weir._holds(integer) IS 'The attempts that a worker holds: its batches with jobs that have no result, and these jobs. It reads what the worker has claimed since it was last settled.';
 COMMENT ON ROUTINE weir._in_hand(integer[],bigint,integer) IS 'What some workers hold: their batches up to a number that have jobs without a result, and these jobs. It reads, of each worker, the batches that were open when it was last settled, and about most of the newest claimed since, each with all its parts: is_last marks the oldest one read, if there may be older ones.';
 COMMENT ON ROUTINE weir._in_progress() IS 'The transactions in progress, in order, and the first xid from which on no transaction has ended: readers skip their rows. Locks: none. Isolation: any.';
+COMMENT ON ROUTINE weir._interval_of(text,text) IS 'The interval that is the value of a setting. Errors: 22023.';
 COMMENT ON ROUTINE weir._is_crowded() IS 'Reports whether the server, this database or a role has hardly any connection left, so that a worker that lost its connection may not get a new one.';
 COMMENT ON ROUTINE weir._is_held(regclass[]) IS 'Reports whether a transaction of another session holds a lock on one of the tables, in any mode, and keeps it for a tenth of a second. Requesting ACCESS EXCLUSIVE would then block later sessions, and fail.';
 COMMENT ON ROUTINE weir._is_token(text) IS 'Reports whether a text has the form of a token. Locks: none. Isolation: any.';
@@ -4944,8 +4978,8 @@ COMMENT ON ROUTINE weir.record(integer,text) IS 'Records how attempts ended, man
 COMMENT ON ROUTINE weir.restrict(text,text[],text[]) IS 'Restricts what a role may LISTEN on and NOTIFY at hubs to channels and patterns such as orders.*; NULL allows everything that its grants allow. It replaces earlier restrictions of the role, and applies to connected clients within a few seconds. It does not restrict access to the database itself. Errors: 22023. Locks: none that others wait for, except another change of the role''s restrictions. Isolation: any.';
 COMMENT ON ROUTINE weir.resume(text) IS 'Resumes a queue. Returns false if the queue does not exist. Errors: none. Locks: none that others wait for, except another change of the queue. Isolation: any.';
 COMMENT ON ROUTINE weir.retry(bigint) IS 'Enqueues another attempt of a completed, failed or cancelled job, and returns its new state. A job in another state is left as it is, and its state returned; NULL for an unknown id. Errors: WR004 (not in READ COMMITTED). Locks: advisory: the job (exclusive); only a second retry of the same job waits. Isolation: READ COMMITTED.';
-COMMENT ON ROUTINE weir.set(text,text) IS 'Changes a setting: completed_retention (how long completed and cancelled jobs can be inspected and retried; 1 day by default), failed_retention (the same for failed jobs, but never less than completed_retention; 7 days by default), retention_bytes (the size of log and history together, and a quarter more for failed jobs; unfinished jobs are kept whatever their size; 4294967296 by default), message_retention (how long a subscriber can resume from a position; 1 hour by default), message_retention_bytes (the size of messages; 1073741824 by default) or message_bytes (the largest payload; 1048576 by default, at most 16777216). Errors: 22023; 22007, 22P02 (not a valid interval or number). Locks: none that others wait for, except another change of the setting. Isolation: any.';
-COMMENT ON ROUTINE weir.set(text,text,text) IS 'Changes a setting of a queue: backoff (the delay between a job''s first failure and the next attempt; it doubles with each further failure, and varies by up to a quarter; 1 second by default) or backoff_limit (its maximum; 1 hour by default). Returns false if the queue does not exist. Errors: 22023; 22007 (not a valid interval). Locks: none that others wait for, except another change of the queue. Isolation: any.';
+COMMENT ON ROUTINE weir.set(text,text) IS 'Changes a setting: completed_retention (how long completed and cancelled jobs can be inspected and retried; 1 day by default), failed_retention (the same for failed jobs, but never less than completed_retention; 7 days by default), retention_bytes (the size of log and history together, and a quarter more for failed jobs; unfinished jobs are kept whatever their size; 4294967296 by default), message_retention (how long a subscriber can resume from a position; 1 hour by default), message_retention_bytes (the size of messages; 1073741824 by default) or message_bytes (the largest payload; 1048576 by default, at most 16777216). Intervals need a unit; bytes may have one (4 GB). Errors: 22023. Locks: none that others wait for, except another change of the setting. Isolation: any.';
+COMMENT ON ROUTINE weir.set(text,text,text) IS 'Changes a setting of a queue: backoff (the delay between a job''s first failure and the next attempt; it doubles with each further failure, and varies by up to a quarter; 1 second by default) or backoff_limit (its maximum; 1 hour by default). Returns false if the queue does not exist. Errors: 22023. Locks: none that others wait for, except another change of the queue. Isolation: any.';
 COMMENT ON ROUTINE weir.settings() IS 'All settings that weir.set changes: those of the database (queue is NULL), then those of each queue. Errors: none. Locks: none that others wait for. Isolation: any.';
 COMMENT ON ROUTINE weir.start(text,text[],interval) IS 'Registers a worker, creates its queues and returns its id. From then on it must call take (or heartbeat) well within its lease, 1 second to 5 minutes (NULL: 30 seconds), or other workers get its jobs. A log that comes from another cluster is rebased first; that may take minutes, and ignores statement_timeout. Errors: 22023; see rebase. Locks: none that others wait for; see rebase if it rebases. Isolation: any; if it rebases, READ COMMITTED, in autocommit.';
 COMMENT ON ROUTINE weir.stop(integer) IS 'Ends a worker. The jobs that it still holds are released immediately, without using up an attempt. Returns false while a call for this worker is still running, or more jobs are left to release: then call it again. It is safe to repeat. Errors: WR001 (the worker is unknown), WR004. Locks: see _reconcile, _fence and _settle. Isolation: READ COMMITTED, in autocommit.';

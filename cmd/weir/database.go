@@ -32,7 +32,7 @@ type database struct {
 
 // find returns the connection string, and whether it is that of weir dev.
 func (d *database) find() (url string, dev bool, err error) {
-	if d.url != "" {
+	if strings.TrimSpace(d.url) != "" {
 		return d.url, false, nil
 	}
 	text, err := os.ReadFile(devURLPath)
@@ -53,7 +53,7 @@ func (d *database) pool(ctx context.Context) (*pgxpool.Pool, error) {
 	}
 	config, err := pgxpool.ParseConfig(url)
 	if err != nil {
-		return nil, usagef("the connection string is not valid (%s): write it as postgres://user:password@host:port/database", reason(err))
+		return nil, notValid(err)
 	}
 	if config.ConnConfig.RuntimeParams["application_name"] == "" {
 		config.ConnConfig.RuntimeParams["application_name"] = "weir"
@@ -75,6 +75,30 @@ func (d *database) pool(ctx context.Context) (*pgxpool.Pool, error) {
 		fmt.Fprintln(d.err, "weir: using the database of weir dev in "+devURLPath)
 	}
 	return pool, nil
+}
+
+// notValid returns the error for a connection string that can't be parsed.
+func notValid(err error) error {
+	return usagef("the connection string is not valid: %s: write it as postgres://user:password@host:port/database", misread(err))
+}
+
+// misread says what is wrong with a connection string, without repeating it: it may contain a password.
+func misread(err error) string {
+	var bad *pgconn.ParseConfigError
+	if errors.As(err, &bad) {
+		scheme, _, url := strings.Cut(bad.ConnString, "://")
+		switch {
+		case url && scheme != "postgres" && scheme != "postgresql":
+			return fmt.Sprintf("it begins with %q", scheme+"://")
+		case !url && !strings.Contains(bad.ConnString, "="):
+			return "it is neither a URL nor a list of keyword=value"
+		}
+		text := bad.Error()
+		if detail := text[strings.LastIndex(text, "`: ")+len("`: "):]; !strings.Contains(detail, "://") { // parsers of URLs repeat theirs
+			return detail
+		}
+	}
+	return reason(err)
 }
 
 // client returns a client of the database; close ends its connections.
@@ -110,6 +134,8 @@ func unreachable(c *pgx.ConnConfig, dev bool, err error) error {
 		todo = "check user and password in --database or DATABASE_URL"
 	case errors.As(err, &refused) && refused.Code == "08P01" && strings.Contains(refused.Message, "startup parameter"): // PgBouncer
 		todo = "a pooler answered: for this command, connect to the PostgreSQL server itself"
+	case errors.As(err, &refused) && (refused.Code == "42704" || refused.Code == "22023"): // a setting in the connection string
+		todo = "correct or remove it in --database or DATABASE_URL"
 	case errors.As(err, &refused):
 		todo = "try again when the server is ready"
 	case dev:

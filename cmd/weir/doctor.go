@@ -99,7 +99,7 @@ func openDoctor(ctx context.Context, url string, dev bool, c doctor.Config) (*do
 	}
 	var unread *pgconn.ParseConfigError
 	if errors.As(err, &unread) {
-		return nil, usagef("the connection string is not valid (%s): write it as postgres://user:password@host:port/database", reason(unread))
+		return nil, notValid(unread)
 	}
 	return d, err
 }

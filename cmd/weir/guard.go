@@ -128,8 +128,7 @@ func (c *guardCmd) logger(s *streams) *slog.Logger {
 func guarded(ctx context.Context, url string, dev bool) (guard.Server, func(), error) {
 	config, err := pgxpool.ParseConfig(url)
 	if err != nil {
-		return guard.Server{}, nil, usagef("the connection string is not valid (%s): write it as postgres://user:password@host:port/database",
-			reason(err))
+		return guard.Server{}, nil, notValid(err)
 	}
 	config.ConnConfig.RuntimeParams["application_name"] = guard.ApplicationName
 	config.MaxConns = 2

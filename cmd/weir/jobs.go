@@ -33,7 +33,7 @@ type jobsListCmd struct {
 	Kind  []string `short:"k" placeholder:"KIND" sep:"none" help:"Only jobs of this kind. May be repeated."`
 	Meta  string   `placeholder:"JSON" help:"Only jobs whose meta contains this JSON object."`
 	After string   `placeholder:"CURSOR" help:"Continue after a previous list, with the cursor that it printed and the same --state, --queue, --kind and --meta."`
-	Limit int      `placeholder:"N" help:"Maximum jobs (100 with --state; otherwise 5 of each state)."`
+	Limit *int     `placeholder:"N" help:"Maximum jobs (100 with --state; otherwise 5 of each state)."`
 	jsonFlag
 }
 
@@ -63,8 +63,8 @@ func (c *jobsListCmd) Run(ctx context.Context, s *streams, db *database) error {
 	if len(c.State) == 0 {
 		limit = 5
 	}
-	if c.Limit != 0 {
-		limit = c.Limit
+	if c.Limit != nil {
+		limit = *c.Limit
 	}
 	if limit < 1 || limit > maxLimit {
 		return usagef("--limit must be 1 to %d, got %d", maxLimit, limit)

@@ -69,8 +69,10 @@ func (migrateDownCmd) Help() string {
 }
 
 func (c *migrateDownCmd) Run(ctx context.Context, s *streams, db *database) error {
-	if c.To < 0 {
-		return usagef("--to must be 0 or more, got %d", c.To)
+	if all, err := schema.Migrations(); err != nil {
+		return err
+	} else if c.To < 0 || c.To > len(all) {
+		return usagef("--to must be 0 to %d, got %d", len(all), c.To)
 	}
 	if !c.Yes {
 		lost, err := holds(c.To)

@@ -49,7 +49,7 @@ func (c *settingsListCmd) Run(ctx context.Context, s *streams, db *database) err
 
 type settingsSetCmd struct {
 	Name  string `arg:"" help:"completed_retention, failed_retention, retention_bytes, message_retention, message_retention_bytes or message_bytes; for a queue, backoff or backoff_limit."`
-	Value string `arg:"" help:"Value: an interval such as '3 days', or a number of bytes."`
+	Value string `arg:"" help:"Value: an interval such as '3 days', or a size such as '4 GB'."`
 	Queue string `short:"q" help:"Queue whose setting to change."`
 }
 
@@ -57,6 +57,7 @@ func (settingsSetCmd) Help() string {
 	return `Examples:
 
     weir settings set failed_retention '14 days'
+    weir settings set retention_bytes 16GB
     weir settings set --queue mail backoff '10 seconds'`
 }
 

@@ -100,6 +100,50 @@ $$;
 COMMENT ON FUNCTION weir.resume IS
   'Resumes a queue. Returns false if the queue does not exist. Errors: none. Locks: none that others wait for, except another change of the queue. Isolation: any.';
 
+CREATE OR REPLACE FUNCTION weir._interval_of(name text, value text) RETURNS interval
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+AS $$
+DECLARE
+  found_it interval;
+BEGIN
+  IF btrim(_interval_of.value) ~ '^[-+]?[0-9.]+$' AND btrim(_interval_of.value) !~ '^[-+]?0+$' THEN  -- PostgreSQL would take it for seconds
+    RAISE EXCEPTION 'weir: % needs a unit, got %', _interval_of.name, _interval_of.value
+      USING ERRCODE = '22023', HINT = format('Write an interval, such as ''%1$s days'' or ''%1$s seconds''.', btrim(_interval_of.value));
+  END IF;
+  found_it := _interval_of.value::interval;
+  IF found_it < interval '0' OR found_it > interval '1 year' THEN
+    RAISE EXCEPTION 'weir: % must be 0 to 1 year, got %', _interval_of.name, _interval_of.value USING ERRCODE = '22023';
+  END IF;
+  RETURN found_it;
+EXCEPTION WHEN invalid_datetime_format OR datetime_field_overflow OR interval_field_overflow THEN
+  RAISE EXCEPTION 'weir: % must be an interval of 0 to 1 year, got "%"', _interval_of.name, _interval_of.value
+    USING ERRCODE = '22023', HINT = 'Write it as ''3 days'', ''12 hours'' or ''90 seconds''.';
+END
+$$;
+COMMENT ON FUNCTION weir._interval_of IS 'The interval that is the value of a setting. Errors: 22023.';
+
+CREATE OR REPLACE FUNCTION weir._bytes_of(name text, value text, low bigint, high bigint) RETURNS bigint
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+AS $$
+DECLARE
+  found_it bigint;
+BEGIN
+  found_it := pg_size_bytes(_bytes_of.value);
+  IF found_it NOT BETWEEN low AND high THEN
+    RAISE EXCEPTION USING ERRCODE = '22003';
+  END IF;
+  RETURN found_it;
+EXCEPTION WHEN invalid_parameter_value OR numeric_value_out_of_range OR invalid_text_representation THEN
+  RAISE EXCEPTION 'weir: % must be % to %, got %', _bytes_of.name, low, high, CASE WHEN _bytes_of.value ~ '^[0-9]+$' THEN _bytes_of.value ELSE format('"%s"', _bytes_of.value) END
+    USING ERRCODE = '22023', HINT = 'Write a number of bytes, or a size such as 512 MB or 4 GB.';
+END
+$$;
+COMMENT ON FUNCTION weir._bytes_of IS 'The number of bytes that is the value of a setting, which may have a unit. Errors: 22023.';
+
 CREATE OR REPLACE FUNCTION weir.set(name text, value text) RETURNS void
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -113,9 +157,7 @@ BEGIN
   IF set.name IS NULL OR set.value IS NULL THEN
     RAISE EXCEPTION 'weir: a setting needs a name and a value, got % and %', coalesce(set.name, 'null'), coalesce(set.value, 'null') USING ERRCODE = '22023';
   ELSIF set.name IN ('completed_retention', 'failed_retention', 'message_retention') THEN
-    IF set.value::interval < interval '0' OR set.value::interval > interval '1 year' THEN
-      RAISE EXCEPTION 'weir: % must be 0 to 1 year, got %', set.name, set.value USING ERRCODE = '22023';
-    END IF;
+    PERFORM weir._interval_of(set.name, set.value);
   ELSE
     SELECT l.low, l.high INTO low, high FROM (VALUES
       ('retention_bytes', 1048576, 9223372036854775807), ('message_retention_bytes', 1048576, 9223372036854775807),
@@ -123,15 +165,14 @@ BEGIN
     IF low IS NULL THEN
       RAISE EXCEPTION 'weir: unknown setting %', set.name
         USING ERRCODE = '22023', HINT = 'The settings are completed_retention, failed_retention and message_retention (intervals), retention_bytes, message_retention_bytes and message_bytes.';
-    ELSIF set.value::bigint NOT BETWEEN low AND high THEN
-      RAISE EXCEPTION 'weir: % must be % to %, got %', set.name, low, high, set.value USING ERRCODE = '22023';
     END IF;
+    set.value := weir._bytes_of(set.name, set.value, low, high);
   END IF;
   UPDATE weir.setting s SET value = set.value WHERE s.name = set.name;
 END
 $$;
 COMMENT ON FUNCTION weir.set(text, text) IS
-  'Changes a setting: completed_retention (how long completed and cancelled jobs can be inspected and retried; 1 day by default), failed_retention (the same for failed jobs, but never less than completed_retention; 7 days by default), retention_bytes (the size of log and history together, and a quarter more for failed jobs; unfinished jobs are kept whatever their size; 4294967296 by default), message_retention (how long a subscriber can resume from a position; 1 hour by default), message_retention_bytes (the size of messages; 1073741824 by default) or message_bytes (the largest payload; 1048576 by default, at most 16777216). Errors: 22023; 22007, 22P02 (not a valid interval or number). Locks: none that others wait for, except another change of the setting. Isolation: any.';
+  'Changes a setting: completed_retention (how long completed and cancelled jobs can be inspected and retried; 1 day by default), failed_retention (the same for failed jobs, but never less than completed_retention; 7 days by default), retention_bytes (the size of log and history together, and a quarter more for failed jobs; unfinished jobs are kept whatever their size; 4294967296 by default), message_retention (how long a subscriber can resume from a position; 1 hour by default), message_retention_bytes (the size of messages; 1073741824 by default) or message_bytes (the largest payload; 1048576 by default, at most 16777216). Intervals need a unit; bytes may have one (4 GB). Errors: 22023. Locks: none that others wait for, except another change of the setting. Isolation: any.';
 
 CREATE OR REPLACE FUNCTION weir.set(queue text, name text, value text) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
@@ -141,9 +182,10 @@ AS $$
 BEGIN
   IF set.name IS NULL OR set.name NOT IN ('backoff', 'backoff_limit') THEN
     RAISE EXCEPTION 'weir: queues have no setting %', coalesce(set.name, 'null') USING ERRCODE = '22023', HINT = 'The settings of a queue are backoff and backoff_limit (intervals).';
-  ELSIF set.value IS NULL OR set.value::interval < interval '0' OR set.value::interval > interval '1 year' THEN
-    RAISE EXCEPTION 'weir: % must be 0 to 1 year, got %', set.name, coalesce(set.value, 'null') USING ERRCODE = '22023';
+  ELSIF set.value IS NULL THEN
+    RAISE EXCEPTION 'weir: % must be 0 to 1 year, got null', set.name USING ERRCODE = '22023';
   END IF;
+  PERFORM weir._interval_of(set.name, set.value);
   -- It changes all twins of the name.
   IF set.name = 'backoff' THEN
     UPDATE weir.queue q SET backoff = set.value::interval WHERE q.name = set.queue;
@@ -154,7 +196,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION weir.set(text, text, text) IS
-  'Changes a setting of a queue: backoff (the delay between a job''s first failure and the next attempt; it doubles with each further failure, and varies by up to a quarter; 1 second by default) or backoff_limit (its maximum; 1 hour by default). Returns false if the queue does not exist. Errors: 22023; 22007 (not a valid interval). Locks: none that others wait for, except another change of the queue. Isolation: any.';
+  'Changes a setting of a queue: backoff (the delay between a job''s first failure and the next attempt; it doubles with each further failure, and varies by up to a quarter; 1 second by default) or backoff_limit (its maximum; 1 hour by default). Returns false if the queue does not exist. Errors: 22023. Locks: none that others wait for, except another change of the queue. Isolation: any.';
 
 CREATE OR REPLACE FUNCTION weir.settings() RETURNS TABLE (queue text, name text, value text)
 LANGUAGE sql STABLE SECURITY DEFINER

@@ -9,6 +9,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/weir-pg/weir/cmd/internal/pgwire"
@@ -21,7 +22,7 @@ func (s *Server) listen(ctx context.Context) (err error) {
 	var config net.ListenConfig
 	if s.config.ListenPG != "" {
 		if s.pgListener, err = config.Listen(ctx, "tcp", s.config.ListenPG); err != nil {
-			return fmt.Errorf("listen for the wire protocol: %w: another hub, such as weir dev's, may have the address", err)
+			return cannotListen("listen for the wire protocol", err)
 		}
 		if s.config.PGAuth == Trust && !loopback(s.pgListener.Addr()) {
 			return fmt.Errorf("trust accepts every client, and %s can be reached from other machines: listen on 127.0.0.1, or choose another authentication method", s.pgListener.Addr())
@@ -29,7 +30,7 @@ func (s *Server) listen(ctx context.Context) (err error) {
 	}
 	if s.config.ListenHTTP != "" {
 		if s.httpListener, err = config.Listen(ctx, "tcp", s.config.ListenHTTP); err != nil {
-			return fmt.Errorf("listen for HTTP: %w: another hub, such as weir dev's, may have the address", err)
+			return cannotListen("listen for HTTP", err)
 		}
 		if s.config.Web.Anonymous && s.config.Web.Authorizer == nil && !loopback(s.httpListener.Addr()) {
 			if len(s.config.Web.Hosts) == 0 {
@@ -195,4 +196,12 @@ func newest(paths ...string) (at time.Time, err error) {
 		}
 	}
 	return at, nil
+}
+
+// cannotListen adds what to do to the error of a listener.
+func cannotListen(what string, err error) error {
+	if errors.Is(err, syscall.EADDRINUSE) {
+		return fmt.Errorf("%s: %w: another hub, such as weir dev's, may have the address", what, err)
+	}
+	return fmt.Errorf("%s: %w: name an address of this machine and a free port, as in 127.0.0.1:8080", what, err)
 }
