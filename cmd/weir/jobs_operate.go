@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strconv"
 	"strings"
 
@@ -58,7 +59,8 @@ type answer struct {
 	State string `json:"state"`
 }
 
-// each applies an operation to each job, prints the results, and fails at the end if some jobs do not exist.
+// each applies an operation to each job, in a transaction each, and prints the results, even if it fails halfway. It fails at the end if
+// some jobs do not exist.
 func each(ctx context.Context, s *streams, db *database, ids []int64, asJSON bool, do func(*weir.Client, int64) (string, error)) error {
 	client, closePool, err := db.client(ctx)
 	if err != nil {
@@ -68,22 +70,26 @@ func each(ctx context.Context, s *streams, db *database, ids []int64, asJSON boo
 	var answers []answer
 	var rows [][]string
 	var unknown []int64
+	var failed error
 	for _, id := range ids {
 		state, err := do(client, id)
-		switch {
-		case errors.Is(err, weir.ErrNotFound):
+		if errors.Is(err, weir.ErrNotFound) {
 			unknown = append(unknown, id)
 			state = "unknown"
-		case err != nil:
-			return err
+		} else if err != nil {
+			failed = fmt.Errorf("%w (job %d and those after it may be unchanged)", err, id)
+			break
 		}
 		answers = append(answers, answer{id, state})
 		rows = append(rows, []string{strconv.FormatInt(id, 10), state})
 	}
 	if asJSON {
-		err = printJSON(s.out, answers)
-	} else {
+		err = printJSON(s.out, orEmpty(answers))
+	} else if len(rows) > 0 {
 		err = table(s.out, []string{"ID", "STATE"}, rows)
+	}
+	if failed != nil {
+		return failed
 	}
 	if err == nil && len(unknown) > 0 {
 		err = noJobs(unknown...)

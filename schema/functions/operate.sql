@@ -20,7 +20,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION weir.cancel IS
-  'Cancels a job. A job that has not started will not start (returns cancelled); the worker of a running job is notified, and cancels the job''s context (returns requested). Otherwise it does nothing, and returns the job''s final state, or NULL for an unknown id. A job that starts while this commits is cancelled like a running one. Errors: 40001 (see weir.job_info). Locks: none that others wait for, except a second cancel of the same job. Isolation: any.';
+  'Cancels a job. A job that has not started will not start (returns cancelled); the worker of a running job is notified, and cancels the job''s context (returns requested). Otherwise it does nothing, and returns the job''s final state, or NULL for an unknown id. A job that starts while this commits is cancelled like a running one. Errors: 40001 (see weir.job_info). Locks: none that others wait for, except a second cancel of the same job, so cancel several jobs of one transaction in ascending order of their ids. Isolation: any.';
 
 CREATE OR REPLACE FUNCTION weir._cancelled_among(ids bigint[]) RETURNS bigint[]
 LANGUAGE sql STABLE SECURITY DEFINER
@@ -67,7 +67,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION weir.retry IS
-  'Enqueues another attempt of a completed, failed or cancelled job, and returns its new state. A job in another state is left as it is, and its state returned; NULL for an unknown id. Errors: WR004 (not in READ COMMITTED). Locks: advisory: the job (exclusive); only a second retry of the same job waits. Isolation: READ COMMITTED.';
+  'Enqueues another attempt of a completed, failed or cancelled job, and returns its new state. A job in another state is left as it is, and its state returned; NULL for an unknown id. Errors: WR004 (not in READ COMMITTED). Locks: advisory: the job (exclusive); only a second retry of the same job waits, so retry several jobs of one transaction in ascending order of their ids. Isolation: READ COMMITTED.';
 
 CREATE OR REPLACE FUNCTION weir.pause(queue text) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER

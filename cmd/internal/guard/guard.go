@@ -17,7 +17,8 @@ import (
 // ApplicationName is the application name of a guard's sessions. A guard ignores the sessions of other guards.
 const ApplicationName = horizon.Guard
 
-// Limits of one poll, well above what it takes: of the primary, and of a standby, which should not delay the primary for long.
+// Time limits of each step of a poll, well above what it takes: at the primary, and of reading a standby, which should not delay the
+// primary for long.
 const (
 	pollTimeout    = 15 * time.Second
 	standbyTimeout = 5 * time.Second

@@ -44,6 +44,7 @@ func TestGuard(t *testing.T) {
 		"PastItsLimitItIsEndedWithoutHarm":             pastItsLimit,
 		"EndsAreBounded":                               bounded,
 		"SlowProbeIsHarm":                              slowProbe,
+		"EveryCallHasATimeLimit":                       timeLimited,
 		"OnceActsAndSaysWhatCameOfIt":                  once,
 		"MissingRightsAreNamed":                        rights,
 	} {

@@ -47,6 +47,8 @@ type deadAt struct {
 
 // tables reads the protected tables and marks those that suffer.
 func (m *harm) tables(ctx context.Context, primary *view, p Protect, pinnedSince time.Time) ([]Table, error) {
+	ctx, cancel := context.WithTimeout(ctx, pollTimeout)
+	defer cancel()
 	list, err := read(ctx, primary.server.DB, tablesSQL, func(row pgx.CollectableRow) (t Table, err error) {
 		return t, row.Scan(&t.Name, &t.Dead, &t.vacuumed, &t.Usual)
 	}, likePatterns(p.Tables))
