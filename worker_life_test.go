@@ -276,8 +276,9 @@ func TestAnOutageIsSaidOnceAndOnceWhenItIsOver(t *testing.T) {
 	migrate(t, url)
 	r := newRigOn(t, url)
 	var log pgtest.Log
+	job := r.enqueue(0, nil) // before the worker starts, which would warn of a queue without jobs
 	r.work(func(context.Context, *weir.Job[number]) error { return nil }, func(c *weir.WorkerConfig) { c.Logger, c.Lease = log.Logger(), 2*time.Second })
-	r.await(r.enqueue(0, nil), weir.StateCompleted)
+	r.await(job, weir.StateCompleted)
 	for round := 1; round <= 2; round++ {
 		if err := server.Stop(t.Context()); err != nil {
 			t.Fatal(err)
