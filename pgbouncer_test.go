@@ -164,7 +164,7 @@ func inEverySession(t *testing.T, through string, run func(context.Context, pgx.
 			return
 		}
 		defer conn.Close(context.WithoutCancel(ctx))
-		if txs[i], err = conn.Begin(ctx); err != nil {
+		if txs[i], err = conn.BeginTx(ctx, pgx.TxOptions{BeginQuery: "BEGIN; SET LOCAL idle_in_transaction_session_timeout = 0; SET LOCAL statement_timeout = 0"}); err != nil {
 			t.Error(err)
 			return
 		}

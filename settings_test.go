@@ -281,7 +281,8 @@ func patiently[T any](h *environment, what string, call func() (T, error)) (answ
 	eventually(h.T, func() (err error) {
 		var refused *pgconn.PgError
 		answer, err = call()
-		late := errors.As(err, &refused) && slices.Contains([]string{"57014", "57P05"}, refused.Code) // query_canceled, idle_session_timeout
+		// query_canceled, idle_session_timeout, idle_in_transaction_session_timeout
+		late := errors.As(err, &refused) && slices.Contains([]string{"57014", "57P05", "25P03"}, refused.Code)
 		if err != nil && !late && !pgconn.SafeToRetry(err) {
 			h.Fatalf("%s: %v", what, err)
 		}
