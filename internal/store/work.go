@@ -42,7 +42,7 @@ type Claim struct {
 	Meta        []byte
 	EnqueuedAt  time.Time
 	ReadyAt     *time.Time // nil: when it was enqueued
-	Cancelled   bool       // must not run, but be recorded as cancelled
+	Dropped     *string    // not nil: must not run, but be recorded as cancelled, with this reason, if it is not empty
 }
 
 // Priority returns the priority of the job's lane, 1 to 4.
@@ -92,7 +92,7 @@ const (
 	sqlHeartbeat = `SELECT fenced, workers, sharing FROM weir.heartbeat($1, $2)`
 	sqlWatch     = `SELECT jobs_now, control_now, seen_now::text, upto_now::text, ended FROM weir._watch($1, $2, $3::text::pg_snapshot, $4::text::xid8, $5, $6)`
 	sqlReconcile = `SELECT released, next FROM weir._reconcile($1, $2, $3, $4, $5, $6)`
-	sqlClaim     = `SELECT queue, lane, seq, id, attempt, max_attempts, kind, args, meta, enqueued_at, cancelled, put_off, ready_at FROM weir._claim($1, $2, $3, $4::text::pg_snapshot, $5)`
+	sqlClaim     = `SELECT queue, lane, seq, id, attempt, max_attempts, kind, args, meta, enqueued_at, dropped, put_off, ready_at FROM weir._claim($1, $2, $3, $4::text::pg_snapshot, $5)`
 	sqlRecord    = `SELECT place, refusal, coalesce(detail, '') FROM weir._record($1, $2, $3, $4, $5)`
 	sqlRecordAll = `SELECT place, refusal, coalesce(detail, '') FROM weir._record($1, $2, $3, $4, $5, $6, $7, $8,
 		ARRAY(SELECT CASE WHEN a.after < 0 THEN '-infinity' ELSE clock_timestamp() + make_interval(secs => a.after) END FROM unnest($9::float8[]) WITH ORDINALITY a(after, ord) ORDER BY a.ord))`
@@ -128,7 +128,7 @@ func (s *Store) Claim(ctx context.Context, worker int32, queues []string, limits
 		var c Claim
 		var queue, kind repeated
 		defer r.Close()
-		into := []any{&queue, &c.Lane, &c.Seq, &c.ID, &c.Attempt, &c.MaxAttempts, &kind, &c.Args, &c.Meta, &c.EnqueuedAt, &c.Cancelled, &c.PutOff, &c.ReadyAt}
+		into := []any{&queue, &c.Lane, &c.Seq, &c.ID, &c.Attempt, &c.MaxAttempts, &kind, &c.Args, &c.Meta, &c.EnqueuedAt, &c.Dropped, &c.PutOff, &c.ReadyAt}
 		for r.Next() {
 			if r.RawValues()[0] == nil {
 				more = true

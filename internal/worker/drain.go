@@ -73,6 +73,9 @@ func (w *Worker) Drain(ctx context.Context, upto time.Time, done func(t *Task, r
 		q := d.byName[t.Queue]
 		q.inFlight.Add(1)
 		d.result, d.told = Result{Outcome: store.Cancelled}, nil // the result of a task that does not start
+		if t.Dropped != nil {
+			d.result = droppedFor(*t.Dropped)
+		}
 		d.runJob(q, t)
 		end, err := d.record(live)
 		if err != nil {

@@ -119,7 +119,7 @@ func (s *session) hearCancellations(ctx context.Context, by *store.Store) {
 			case t.state == running && t.stop != nil:
 				t.stop(ErrCancelled)
 			default:
-				t.Cancelled = true
+				t.Dropped = new(string)
 			}
 		}
 	}

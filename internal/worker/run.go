@@ -2,6 +2,7 @@ package worker
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/weir-pg/weir/internal/store"
@@ -28,11 +29,11 @@ func (s *session) runJob(q *queue, t *Task) {
 	defer func() { s.freed(q, time.Since(started)) }()
 	ctx, stop := context.WithCancelCause(s.timeouts.context(s.timeout(t.Kind), started))
 	defer stop(nil)
-	mine, cancelled := s.startTask(t, ctx, stop, started)
+	mine, dropped := s.startTask(t, ctx, stop, started)
 	switch {
 	case !mine:
-	case cancelled:
-		s.end(t, Result{Outcome: store.Cancelled})
+	case dropped != nil:
+		s.end(t, droppedFor(*dropped))
 	case s.stopping.Load() || ctx.Err() != nil: // it must not start any more
 		s.end(t, Result{Outcome: store.Released})
 	default:
@@ -40,6 +41,15 @@ func (s *session) runJob(q *queue, t *Task) {
 		defer func() { s.end(t, result) }() // even if the handler ends this goroutine
 		s.Handler(ctx, t, &result)
 	}
+}
+
+// droppedFor returns the result of a task that must not run, for a reason, which may be empty.
+func droppedFor(reason string) Result {
+	r := Result{Outcome: store.Cancelled}
+	if reason != "" {
+		r.Err = errors.New(reason)
+	}
+	return r
 }
 
 // timeout returns the timeout of an attempt at a job of a kind; 0 or less: none.

@@ -244,12 +244,12 @@ func (s *session) add(b *batch) {
 }
 
 // startTask assigns a waiting task to the caller; mine is false if the task is no longer available. From then on, stop ends ctx, the task's
-// context; both are nil if the task is only to be released. cancelled: the task must not run.
-func (s *session) startTask(t *Task, ctx context.Context, stop context.CancelCauseFunc, now time.Time) (mine, cancelled bool) {
+// context; both are nil if the task is only to be released. dropped is not nil if the task must not run.
+func (s *session) startTask(t *Task, ctx context.Context, stop context.CancelCauseFunc, now time.Time) (mine bool, dropped *string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if t.state != waiting || t.batch.lost {
-		return false, false
+		return false, nil
 	}
 	t.state, t.ctx, t.stop, t.started = running, ctx, stop, now
 	switch {
@@ -259,7 +259,7 @@ func (s *session) startTask(t *Task, ctx context.Context, stop context.CancelCau
 	case s.lapsed:
 		stop(ErrLapsed)
 	}
-	return true, t.Cancelled
+	return true, t.Dropped
 }
 
 // recorded removes tasks whose end was recorded, and batches without any tasks left.

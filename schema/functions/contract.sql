@@ -114,12 +114,12 @@ BEGIN
         FOR j IN SELECT c.* FROM weir._claim(take.worker, take.queues, take.limits) c LOOP
           IF j.id IS NULL THEN
             is_cut := true;
-          ELSIF j.cancelled OR take.kinds IS NOT NULL AND j.kind <> ALL (take.kinds) THEN
+          ELSIF j.dropped IS NOT NULL OR take.kinds IS NOT NULL AND j.kind <> ALL (take.kinds) THEN
             lanes := lanes || j.lane;
             seqs := seqs || j.seq;
             ids := ids || j.id;
-            outcomes := outcomes || CASE WHEN j.cancelled THEN 'cancelled' ELSE 'released' END;
-            errors := errors || CASE WHEN NOT j.cancelled THEN format('no handler for kind %s', j.kind) END;
+            outcomes := outcomes || CASE WHEN j.dropped IS NULL THEN 'released' ELSE 'cancelled' END;
+            errors := errors || CASE WHEN j.dropped IS NULL THEN format('no handler for kind %s', j.kind) ELSE nullif(j.dropped, '') END;
           ELSE
             event := 'job';
             token := format('%s.%s.%s', j.lane, j.seq, j.id);

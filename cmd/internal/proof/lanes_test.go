@@ -34,7 +34,7 @@ func manyQueues(t *testing.T, conn *pgx.Conn, n int) (worker int32, names []stri
 func hintedClaim(t *testing.T, conn *pgx.Conn, worker int32, names []string, since string, backlog ...string) (got []attempt, next string) {
 	t.Helper()
 	next = value[string](t, conn, `SELECT pg_current_snapshot()::text`)
-	rows, err := conn.Query(t.Context(), `SELECT queue, lane, seq, id, attempt, max_attempts, kind, coalesce(args->>'k', ''), cancelled, put_off
+	rows, err := conn.Query(t.Context(), `SELECT queue, lane, seq, id, attempt, max_attempts, kind, coalesce(args->>'k', ''), dropped, put_off
 		FROM weir._claim($1, $2, $3, $4::text::pg_snapshot, $5) WHERE id IS NOT NULL`, worker, names, slices.Repeat([]int32{10}, len(names)), since, backlog)
 	if err != nil {
 		t.Fatal(err)

@@ -50,16 +50,16 @@ type querier interface {
 
 // attempt is a row of weir._claim.
 type attempt struct {
-	Queue     string
-	Lane      int32
-	Seq       int64
-	ID        int64
-	Attempt   int32
-	Max       int32
-	Kind      string
-	Key       string // args->>'k'
-	Cancelled bool
-	PutOff    int32
+	Queue   string
+	Lane    int32
+	Seq     int64
+	ID      int64
+	Attempt int32
+	Max     int32
+	Kind    string
+	Key     string // args->>'k'
+	Dropped *string
+	PutOff  int32
 }
 
 // step is the number of an attempt, and how often it was snoozed or released before.
@@ -159,7 +159,7 @@ func startWorker(t *testing.T, q querier, queues ...string) int32 {
 }
 
 func claim(ctx context.Context, q querier, worker int32, queues []string, limits []int32) ([]attempt, error) {
-	rows, err := q.Query(ctx, `SELECT queue, lane, seq, id, attempt, max_attempts, kind, coalesce(args->>'k', ''), cancelled, put_off
+	rows, err := q.Query(ctx, `SELECT queue, lane, seq, id, attempt, max_attempts, kind, coalesce(args->>'k', ''), dropped, put_off
 		FROM weir._claim($1, $2, $3) WHERE id IS NOT NULL`, worker, queues, limits)
 	if err != nil {
 		return nil, err

@@ -227,7 +227,7 @@ func (w *torture) workInSQL(rng *rand.Rand) {
 }
 
 func (w *torture) claimTorn(conn *pgx.Conn, worker int32) ([]attempt, error) {
-	rows, err := conn.Query(w.ctx, `SELECT queue, lane, seq, id, attempt, max_attempts, args->>'Tx', args->>'Key', cancelled, put_off FROM weir._claim($1, '{torture}', '{4}')`, worker)
+	rows, err := conn.Query(w.ctx, `SELECT queue, lane, seq, id, attempt, max_attempts, args->>'Tx', args->>'Key', dropped, put_off FROM weir._claim($1, '{torture}', '{4}')`, worker)
 	if err != nil {
 		return nil, err
 	}
