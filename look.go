@@ -56,7 +56,7 @@ type JobInfo struct {
 	CancelRequested bool            `json:"cancel_requested,omitempty"` // Client.CancelJob was called
 	Output          *string         `json:"output,omitempty"`           // the text passed to JobMeta.SetOutput
 	Error           *string         `json:"error,omitempty"`            // of the latest attempt that did not complete
-	Errors          []AttemptError  `json:"errors,omitempty"`           // of the last attempts within retention, oldest first: up to 25 from Client.Job, one in a list
+	Errors          []AttemptError  `json:"errors,omitempty"`           // of the last attempts, oldest first: up to 25 from Client.Job, one in a list
 }
 
 // AttemptError describes an attempt that did not complete.

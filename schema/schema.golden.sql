@@ -161,7 +161,8 @@ CREATE TABLE weir.failure (
   args jsonb,
   meta jsonb,
   error text,
-  output text
+  output text,
+  errors jsonb
 ) PARTITION BY LIST (segment);
 CREATE TABLE weir.failure_1 PARTITION OF weir.failure FOR VALUES IN ('1') WITH (autovacuum_enabled=off);
 CREATE TABLE weir.failure_2 PARTITION OF weir.failure FOR VALUES IN ('2') WITH (autovacuum_enabled=off);
@@ -192,7 +193,8 @@ CREATE TABLE weir.job (
   kind text NOT NULL,
   args jsonb NOT NULL,
   meta jsonb,
-  seq bigint
+  seq bigint,
+  errors jsonb
 ) PARTITION BY LIST (segment);
 CREATE TABLE weir.job_1 PARTITION OF weir.job FOR VALUES IN ('1') WITH (autovacuum_enabled=off);
 CREATE TABLE weir.job_2 PARTITION OF weir.job FOR VALUES IN ('2') WITH (autovacuum_enabled=off);
@@ -242,7 +244,8 @@ CREATE TABLE weir.later (
   segment smallint NOT NULL,
   kind text NOT NULL,
   args jsonb NOT NULL,
-  meta jsonb
+  meta jsonb,
+  errors jsonb
 ) PARTITION BY LIST (segment);
 CREATE TABLE weir.later_1 PARTITION OF weir.later FOR VALUES IN ('1') WITH (autovacuum_enabled=off);
 CREATE TABLE weir.later_2 PARTITION OF weir.later FOR VALUES IN ('2') WITH (autovacuum_enabled=off);
@@ -618,6 +621,18 @@ AS $$
   -- Every such transaction takes its attempt's lock, then waits for the lock of the worker's ends, and then checks for an end.
   SELECT ARRAY(SELECT weir._held(1464158551, 'ExclusiveLock'))
 $$;
+CREATE FUNCTION weir._brief_errors(errors jsonb) RETURNS jsonb LANGUAGE sql IMMUTABLE SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+  -- Most attempts fail for the same reason as the one before: its text is not repeated.
+  SELECT jsonb_agg(CASE WHEN k.text IS DISTINCT FROM k.before THEN k.entry || jsonb_build_object('error', k.text) ELSE k.entry - 'error' END ORDER BY k.nr)
+  FROM (
+    SELECT s.entry, s.nr, s.text, lag(s.text) OVER (ORDER BY s.nr) AS before
+    FROM (
+      SELECT u.entry, u.nr, CASE WHEN length(t.text) > 1000 THEN left(t.text, 500) || ' ... ' || right(t.text, 495) ELSE t.text END AS text
+      FROM jsonb_array_elements(_brief_errors.errors) WITH ORDINALITY u(entry, nr)
+      CROSS JOIN LATERAL (SELECT u.entry ->> 'error' AS text OFFSET 0) t
+      WHERE u.nr > jsonb_array_length(_brief_errors.errors) - 24) s) k
+$$;
 CREATE FUNCTION weir._bytes_of(name text, value text, low bigint, high bigint) RETURNS bigint LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
 DECLARE
@@ -647,8 +662,8 @@ CREATE FUNCTION weir._carry_unfinished(segment integer, active integer, waiting 
 AS $$
 #variable_conflict use_column
 BEGIN
-  INSERT INTO weir.job (id, xid, enqueued_at, ready_at, lane, attempt, max_attempts, put_off, segment, kind, args, meta)
-  SELECT j.id, j.xid, j.enqueued_at, j.ready_at, j.lane, j.attempt, j.max_attempts, j.put_off, active, j.kind, j.args, j.meta
+  INSERT INTO weir.job (id, xid, enqueued_at, ready_at, lane, attempt, max_attempts, put_off, segment, kind, args, meta, errors)
+  SELECT j.id, j.xid, j.enqueued_at, j.ready_at, j.lane, j.attempt, j.max_attempts, j.put_off, active, j.kind, j.args, j.meta, j.errors
   FROM weir._unclaimed(_carry_unfinished.segment, waiting) j;
 
   WITH suspect AS (
@@ -668,8 +683,8 @@ BEGIN
     SELECT k.lane, active, k.origin, k.worker, k.seq, k.from_xid, k.to_xid, k.pos_xid, k.pos_id, k.total, k.claimed_at, k.no, k.pending, k.pending_after, k.unfinished
     FROM kept k WHERE k.is_state OR k.unfinished <> '{}'
   )
-  INSERT INTO weir.job (id, xid, enqueued_at, ready_at, lane, attempt, max_attempts, put_off, segment, kind, args, meta)
-  SELECT j.id, j.xid, j.enqueued_at, j.ready_at, j.lane, j.attempt, j.max_attempts, j.put_off, active, j.kind, j.args, j.meta
+  INSERT INTO weir.job (id, xid, enqueued_at, ready_at, lane, attempt, max_attempts, put_off, segment, kind, args, meta, errors)
+  SELECT j.id, j.xid, j.enqueued_at, j.ready_at, j.lane, j.attempt, j.max_attempts, j.put_off, active, j.kind, j.args, j.meta, j.errors
   FROM kept k CROSS JOIN unnest(k.unfinished) i(id)
   CROSS JOIN LATERAL (
     SELECT j.* FROM weir.job j
@@ -700,13 +715,13 @@ BEGIN
     FROM (
       SELECT u.at, sum(u.size) OVER (ROWS UNBOUNDED PRECEDING) AS total
       FROM (
-        (SELECT j.ctid AS at, 150 + pg_column_size(j.args) + coalesce(pg_column_size(j.meta), 0) AS size FROM weir.job j
+        (SELECT j.ctid AS at, 150 + pg_column_size(j.args) + coalesce(pg_column_size(j.meta), 0) + coalesce(pg_column_size(j.errors), 0) AS size FROM weir.job j
          WHERE j.segment = _carry_waiting.segment AND j.lane = this_lane AND (j.xid, j.id) > (coalesce(s.pos_xid, '0'), coalesce(s.pos_id, 0))
          ORDER BY j.xid DESC, j.id DESC LIMIT max_jobs)
         UNION ALL
         SELECT l.at, l.size FROM unnest(s.pending, s.pending_after) p(xid, after)
         CROSS JOIN LATERAL (
-          SELECT j.ctid AS at, 150 + pg_column_size(j.args) + coalesce(pg_column_size(j.meta), 0) AS size FROM weir.job j
+          SELECT j.ctid AS at, 150 + pg_column_size(j.args) + coalesce(pg_column_size(j.meta), 0) + coalesce(pg_column_size(j.errors), 0) AS size FROM weir.job j
           WHERE j.segment = _carry_waiting.segment AND j.lane = this_lane AND j.xid = p.xid AND j.id > p.after LIMIT max_jobs) l) u
       LIMIT max_jobs) k
     WHERE k.total - 1048576 <= max_bytes - carried;  -- a job of a megabyte is carried alone
@@ -714,8 +729,8 @@ BEGIN
     WITH deleted AS (
       DELETE FROM weir.job j WHERE j.segment = _carry_waiting.segment AND j.ctid = ANY (chosen) RETURNING j.*
     )
-    INSERT INTO weir.job (id, xid, enqueued_at, ready_at, lane, attempt, max_attempts, put_off, segment, kind, args, meta)
-    SELECT g.id, g.xid, g.enqueued_at, g.ready_at, g.lane, g.attempt, g.max_attempts, g.put_off, active, g.kind, g.args, g.meta FROM deleted g;
+    INSERT INTO weir.job (id, xid, enqueued_at, ready_at, lane, attempt, max_attempts, put_off, segment, kind, args, meta, errors)
+    SELECT g.id, g.xid, g.enqueued_at, g.ready_at, g.lane, g.attempt, g.max_attempts, g.put_off, active, g.kind, g.args, g.meta, g.errors FROM deleted g;
     max_jobs := max_jobs - cardinality(chosen);
     carried := carried + size;
   END LOOP;
@@ -1403,7 +1418,7 @@ BEGIN
     PERFORM nextval('weir.job_id');
   END IF;
   WITH attempt AS MATERIALIZED (
-    SELECT e.lane, e.seq, e.segment, e.id, e.outcome, e.error, e.output, e.ord, coalesce(q.next, e.run_at) AS run_at, j.kind, j.args, j.meta, j.enqueued_at, j.attempt, j.max_attempts, j.put_off, j.claimed_at,
+    SELECT e.lane, e.seq, e.segment, e.id, e.outcome, e.error, e.output, e.ord, coalesce(q.next, e.run_at) AS run_at, j.kind, j.args, j.meta, j.errors, j.enqueued_at, j.attempt, j.max_attempts, j.put_off, j.claimed_at,
            CASE WHEN e.outcome IN ('retried', 'lost') AND j.attempt >= j.max_attempts THEN 'failed' ELSE e.outcome END AS ended
     FROM unnest(_end_attempts.lanes, _end_attempts.seqs, _end_attempts.segments, _end_attempts.ids, _end_attempts.outcomes,
                 _end_attempts.errors, _end_attempts.outputs, _end_attempts.run_at)
@@ -1425,15 +1440,16 @@ BEGIN
   ), next AS MATERIALIZED (
     -- A snoozed or released job keeps its attempt.
     SELECT a.id, a.lane, a.attempt + (a.ended NOT IN ('snoozed', 'released'))::integer AS attempt, a.max_attempts,
-           CASE WHEN a.ended IN ('snoozed', 'released') THEN a.put_off + 1 ELSE 0 END AS put_off, a.kind, a.args, a.meta, a.enqueued_at, a.run_at, a.ord
+           CASE WHEN a.ended IN ('snoozed', 'released') THEN a.put_off + 1 ELSE 0 END AS put_off, a.kind, a.args, a.meta, a.enqueued_at, a.run_at, a.ord,
+           CASE WHEN a.ended IN ('snoozed', 'released') THEN a.errors ELSE weir._with_error(a.errors, a.attempt, clock_timestamp(), a.ended, a.error) END AS errors
     FROM attempt a WHERE a.ended IN ('retried', 'snoozed', 'released', 'lost')
   ), logged AS (
-    INSERT INTO weir.job (id, xid, enqueued_at, ready_at, lane, attempt, max_attempts, put_off, segment, kind, args, meta)
-    SELECT n.id, pg_current_xact_id(), n.enqueued_at, now(), n.lane, n.attempt, n.max_attempts, n.put_off, (SELECT a.last_value FROM weir.active_job a), n.kind, n.args, n.meta
+    INSERT INTO weir.job (id, xid, enqueued_at, ready_at, lane, attempt, max_attempts, put_off, segment, kind, args, meta, errors)
+    SELECT n.id, pg_current_xact_id(), n.enqueued_at, now(), n.lane, n.attempt, n.max_attempts, n.put_off, (SELECT a.last_value FROM weir.active_job a), n.kind, n.args, n.meta, n.errors
     FROM next n WHERE n.run_at IS NULL OR n.run_at <= now() ORDER BY n.ord
   ), postponed AS (
-    INSERT INTO weir.later (id, xid, run_at, enqueued_at, lane, attempt, max_attempts, put_off, segment, kind, args, meta)
-    SELECT n.id, pg_current_xact_id(), n.run_at, n.enqueued_at, n.lane, n.attempt, n.max_attempts, n.put_off, (SELECT a.last_value FROM weir.active_later a), n.kind, n.args, n.meta
+    INSERT INTO weir.later (id, xid, run_at, enqueued_at, lane, attempt, max_attempts, put_off, segment, kind, args, meta, errors)
+    SELECT n.id, pg_current_xact_id(), n.run_at, n.enqueued_at, n.lane, n.attempt, n.max_attempts, n.put_off, (SELECT a.last_value FROM weir.active_later a), n.kind, n.args, n.meta, n.errors
     FROM next n WHERE n.run_at > now() ORDER BY n.ord
   ), recorded AS (
     INSERT INTO weir.result (lane, segment, worker, seq, finished_at, outcome, ids, errors, outputs)
@@ -1444,9 +1460,9 @@ BEGIN
     GROUP BY a.lane, a.segment, a.seq, a.ended, CASE WHEN length(a.error) > 2000 OR length(a.output) > 2000 THEN a.ord END
   )
   -- As weir._keep_failures does, but from rows that have been read already.
-  INSERT INTO weir.failure (id, segment, lane, attempt, max_attempts, enqueued_at, claimed_at, finished_at, worker, kind, args, meta, error, output)
+  INSERT INTO weir.failure (id, segment, lane, attempt, max_attempts, enqueued_at, claimed_at, finished_at, worker, kind, args, meta, error, output, errors)
   SELECT a.id, (SELECT s.last_value FROM weir.active_failure s), a.lane, a.attempt, a.max_attempts, a.enqueued_at, a.claimed_at, clock_timestamp(),
-         _end_attempts.worker, a.kind, a.args, a.meta, left(a.error, 65536), a.output
+         _end_attempts.worker, a.kind, a.args, a.meta, left(a.error, 65536), a.output, a.errors
   FROM attempt a WHERE a.ended = 'failed';
 END
 $$;
@@ -1778,6 +1794,15 @@ BEGIN
   SELECT array_agg(f.name ORDER BY f.name), array_agg(f.n ORDER BY f.name) INTO names, counts FROM fresh f;
 END
 $$;
+CREATE FUNCTION weir._full_errors(errors jsonb) RETURNS jsonb LANGUAGE sql IMMUTABLE SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+  SELECT coalesce(jsonb_agg(k.entry || jsonb_build_object('error', first_value) ORDER BY k.nr), '[]')
+  FROM (
+    SELECT s.entry, s.nr, first_value(s.entry -> 'error') OVER (PARTITION BY s.run ORDER BY s.nr)
+    FROM (
+      SELECT u.entry, u.nr, count(u.entry -> 'error') OVER (ORDER BY u.nr) AS run
+      FROM jsonb_array_elements(_full_errors.errors) WITH ORDINALITY u(entry, nr)) s) k
+$$;
 CREATE FUNCTION weir._held(class integer, mode text) RETURNS SETOF integer LANGUAGE sql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
   SELECT l.objid::bigint::bit(32)::integer FROM pg_locks l
@@ -1955,9 +1980,9 @@ CREATE FUNCTION weir._keep_failures(worker integer, lanes integer[], seqs bigint
 AS $$
 #variable_conflict use_column
 BEGIN
-  INSERT INTO weir.failure (id, segment, lane, attempt, max_attempts, enqueued_at, claimed_at, finished_at, worker, kind, args, meta, error, output)
+  INSERT INTO weir.failure (id, segment, lane, attempt, max_attempts, enqueued_at, claimed_at, finished_at, worker, kind, args, meta, error, output, errors)
   SELECT e.id, (SELECT a.last_value FROM weir.active_failure a), e.lane, j.attempt, j.max_attempts, j.enqueued_at, b.claimed_at, clock_timestamp(),
-         _keep_failures.worker, j.kind, j.args, j.meta, left(e.error, 65536), e.output
+         _keep_failures.worker, j.kind, j.args, j.meta, left(e.error, 65536), e.output, j.errors
   FROM unnest(_keep_failures.lanes, _keep_failures.seqs, _keep_failures.segments, _keep_failures.ids, _keep_failures.errors, _keep_failures.outputs)
        e(lane, seq, segment, id, error, output)
   CROSS JOIN LATERAL (SELECT b.* FROM weir.batch b WHERE b.segment = e.segment AND b.lane = e.lane AND b.seq = e.seq LIMIT 1) b
@@ -2032,6 +2057,18 @@ EXCEPTION WHEN insufficient_privilege THEN
   RAISE EXCEPTION 'weir: the owner of the schema weir may not read pg_authid, so roles'' passwords can''t be checked'
     USING ERRCODE = '42501', HINT = 'Pass hubs a users file; or have a superuser run: GRANT SELECT ON pg_catalog.pg_authid TO ' || quote_ident(current_user) || '.';
 END
+$$;
+CREATE FUNCTION weir._merged_errors(history jsonb, errors jsonb, most integer) RETURNS jsonb LANGUAGE sql IMMUTABLE SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+  SELECT coalesce(jsonb_agg(k.entry ORDER BY k.attempt, k.nr), '[]')
+  FROM (
+    SELECT u.entry, u.nr, (u.entry ->> 'attempt')::integer AS attempt
+    FROM (
+      SELECT e.entry, e.nr FROM jsonb_array_elements(_merged_errors.errors) WITH ORDINALITY e(entry, nr)
+      UNION ALL
+      SELECT h.entry, 0 FROM jsonb_array_elements(weir._full_errors(_merged_errors.history)) h(entry)
+      WHERE NOT EXISTS (SELECT FROM jsonb_array_elements(_merged_errors.errors) e(entry) WHERE e.entry -> 'attempt' = h.entry -> 'attempt')) u
+    ORDER BY 3 DESC, u.nr DESC LIMIT _merged_errors.most) k
 $$;
 CREATE FUNCTION weir._named_by(tokens text[], OUT lanes integer[], OUT seqs bigint[], OUT ids bigint[]) RETURNS record LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
@@ -2386,9 +2423,9 @@ BEGIN
     ), due AS MATERIALIZED (
       SELECT d.* FROM (SELECT l.* FROM late l UNION ALL SELECT f.* FROM fresh f) d ORDER BY d.run_at, d.id LIMIT quota
     ), logged AS (
-      INSERT INTO weir.job (id, xid, enqueued_at, ready_at, lane, attempt, max_attempts, put_off, segment, kind, args, meta)
+      INSERT INTO weir.job (id, xid, enqueued_at, ready_at, lane, attempt, max_attempts, put_off, segment, kind, args, meta, errors)
       SELECT d.id, pg_current_xact_id(), d.enqueued_at, d.run_at, d.lane, d.attempt, d.max_attempts, d.put_off,
-             (SELECT a.last_value FROM weir.active_job a), d.kind, d.args, d.meta
+             (SELECT a.last_value FROM weir.active_job a), d.kind, d.args, d.meta, d.errors
       FROM due d
       RETURNING 1
     ), reached AS (
@@ -2489,6 +2526,7 @@ DECLARE
   e    record;
   f    weir.failure;
   read integer := 0;
+  history jsonb;  -- of its earlier attempts, in brief
 BEGIN
   look.errors := '[]';
   look.cancel_requested := EXISTS (SELECT FROM weir.cancellation k WHERE k.id = job_id);
@@ -2510,6 +2548,7 @@ BEGIN
     look.id := a.id; look.kind := a.kind; look.args := a.args || '{}'; look.meta := a.meta || '{}'; look.enqueued_at := a.enqueued_at;
     look.attempt := a.attempt; look.max_attempts := a.max_attempts; look.priority := a.lane % 4 + 1;
     look.queue := (SELECT q.name FROM weir.queue q WHERE q.id = a.lane / 4);
+    history := a.errors || '[]';
   END IF;
   WHILE j.id IS NOT NULL LOOP
     e := weir._end_of(j);
@@ -2532,6 +2571,7 @@ BEGIN
     ORDER BY k.attempt DESC, k.put_off DESC LIMIT 1;
   END LOOP;
   IF look.state = 'failed' AND EXISTS (SELECT FROM weir.failure k WHERE k.id = job_id AND k.attempt > look.attempt AND k.finished_at IS NULL) THEN
+    history := NULL;
     look := NULL;  -- it was retried, and what followed was reclaimed with its segment; a kept failure may say how it ended
     look.errors := '[]';
   END IF;
@@ -2543,12 +2583,16 @@ BEGIN
       look.queue := (SELECT q.name FROM weir.queue q WHERE q.id = f.lane / 4);
       look.state := 'failed'; look.claimed_at := f.claimed_at; look.finished_at := f.finished_at; look.worker := f.worker;
       look.output := f.output || ''; look.error := f.error || '';
+      history := f.errors || '[]';
       IF f.error IS NOT NULL THEN
         look.errors := look.errors || jsonb_build_object('attempt', f.attempt, 'at', f.finished_at, 'outcome', 'failed', 'error', f.error);
       END IF;
     END IF;
   END IF;
   IF look.id IS NOT NULL THEN
+    IF history IS NOT NULL AND ends > 1 THEN
+      look.errors := weir._merged_errors(history, look.errors, ends);
+    END IF;
     RETURN NEXT look;
   END IF;
 END
@@ -3400,8 +3444,8 @@ BEGIN
     END IF;
     BEGIN
       EXECUTE format('LOCK TABLE weir.later_%s IN ACCESS EXCLUSIVE MODE NOWAIT', k.segment);
-      INSERT INTO weir.later (id, xid, run_at, enqueued_at, lane, attempt, max_attempts, put_off, segment, kind, args, meta)
-      SELECT l.id, l.xid, l.run_at, l.enqueued_at, l.lane, l.attempt, l.max_attempts, l.put_off, active, l.kind, l.args, l.meta
+      INSERT INTO weir.later (id, xid, run_at, enqueued_at, lane, attempt, max_attempts, put_off, segment, kind, args, meta, errors)
+      SELECT l.id, l.xid, l.run_at, l.enqueued_at, l.lane, l.attempt, l.max_attempts, l.put_off, active, l.kind, l.args, l.meta, l.errors
       FROM weir.later l
       WHERE l.segment = k.segment AND ((l.run_at, l.id) > (c.due, c.due_id) OR NOT pg_visible_in_snapshot(l.xid, c.snapshot))
         AND (c.ahead_due IS NULL OR NOT weir._was_ahead(c, l.run_at, l.id, l.xid));
@@ -3785,6 +3829,11 @@ BEGIN
                    THEN (pg_snapshot_xmax(seen_now)::text::bigint + age(pg_snapshot_xmax(seen_now)::xid))::text::xid8
                    ELSE _watch.upto END;
 END
+$$;
+CREATE FUNCTION weir._with_error(errors jsonb, attempt integer, at timestamp with time zone, outcome weir.outcome, error text) RETURNS jsonb LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+  SELECT CASE WHEN error IS NULL THEN errors
+              ELSE weir._brief_errors(weir._full_errors(errors) || jsonb_build_object('attempt', attempt, 'at', at, 'outcome', outcome, 'error', left(error, 65536))) END
 $$;
 CREATE FUNCTION weir._wrong_with(given jsonb) RETURNS text LANGUAGE sql IMMUTABLE SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
@@ -4367,17 +4416,17 @@ BEGIN
   PERFORM nextval('weir.job_id');
   -- The first xid of a cluster is 3. History gets xid 1, below every position, and every new position is 2: so unfinished jobs lie past it, and
   -- so do jobs of transactions that are older than this one and enqueue after it.
-  INSERT INTO weir.job (id, xid, enqueued_at, ready_at, lane, attempt, max_attempts, put_off, segment, leads, kind, args, meta, seq)
+  INSERT INTO weir.job (id, xid, enqueued_at, ready_at, lane, attempt, max_attempts, put_off, segment, leads, kind, args, meta, seq, errors)
   SELECT j.id, CASE WHEN j.unfinished THEN pg_current_xact_id() ELSE '1' END, j.enqueued_at, j.ready_at, j.lane, j.attempt, j.max_attempts, j.put_off,
-         CASE WHEN j.unfinished THEN active ELSE j.segment END, j.unfinished, j.kind, j.args, j.meta, CASE WHEN NOT j.unfinished THEN e.seq END
+         CASE WHEN j.unfinished THEN active ELSE j.segment END, j.unfinished, j.kind, j.args, j.meta, CASE WHEN NOT j.unfinished THEN e.seq END, j.errors
   FROM pg_temp.weir_job j LEFT JOIN pg_temp.weir_end e ON e.id = j.id AND e.lane = j.lane AND e.segment = j.segment AND e.nr = j.nr;
   INSERT INTO weir.batch (lane, segment, origin, worker, seq, from_xid, to_xid, pos_xid, pos_id, total, claimed_at, no, ids)
   SELECT l.lane, active, active, 0, max(l.seq) + 1, '2', '2', '2', 0, max(l.total), now(), 0, '{}'::bigint[]
   FROM (SELECT k.lane, k.seq, k.total FROM pg_temp.weir_lane k
         UNION ALL SELECT j.lane, 0, 0 FROM (SELECT DISTINCT j.lane FROM pg_temp.weir_job j WHERE NOT j.unfinished) j) l
   GROUP BY l.lane;
-  INSERT INTO weir.later (id, xid, run_at, enqueued_at, lane, attempt, max_attempts, put_off, segment, kind, args, meta)
-  SELECT l.id, pg_current_xact_id(), l.run_at, l.enqueued_at, l.lane, l.attempt, l.max_attempts, l.put_off, l.segment, l.kind, l.args, l.meta
+  INSERT INTO weir.later (id, xid, run_at, enqueued_at, lane, attempt, max_attempts, put_off, segment, kind, args, meta, errors)
+  SELECT l.id, pg_current_xact_id(), l.run_at, l.enqueued_at, l.lane, l.attempt, l.max_attempts, l.put_off, l.segment, l.kind, l.args, l.meta, l.errors
   FROM pg_temp.weir_later l ORDER BY l.run_at, l.id;
   FOREACH definition IN ARRAY definitions LOOP
     EXECUTE definition;
@@ -4553,9 +4602,10 @@ BEGIN
   END IF;
   PERFORM pg_current_xact_id();
   PERFORM nextval('weir.job_id');
-  INSERT INTO weir.job (id, xid, enqueued_at, ready_at, lane, attempt, max_attempts, segment, kind, args, meta)
+  INSERT INTO weir.job (id, xid, enqueued_at, ready_at, lane, attempt, max_attempts, segment, kind, args, meta, errors)
   VALUES (j.id, pg_current_xact_id(), j.enqueued_at, now(), weir._queue_id(j.queue) * 4 + j.priority - 1, j.attempt + 1,
-          greatest(j.max_attempts, j.attempt + 1), pg_sequence_last_value('weir.active_job'), j.kind, j.args, j.meta);
+          greatest(j.max_attempts, j.attempt + 1), pg_sequence_last_value('weir.active_job'), j.kind, j.args, j.meta,
+          weir._brief_errors(j.errors));
   RETURN 'available';
 END
 $$;
@@ -4822,6 +4872,7 @@ COMMENT ON COLUMN weir.batch.pending IS 'Transactions that were in progress belo
 COMMENT ON COLUMN weir.epoch.epoch IS 'A random number of 48 bits.';
 COMMENT ON COLUMN weir.epoch.started_at IS 'The start time of the server. home is its timeline and the file of this table, which differs in a copy on the same server. While both are unchanged, the epoch continues. They are only compared for equality.';
 COMMENT ON COLUMN weir.failure.finished_at IS 'NULL: not a failure, but a note that the job was retried manually, as this attempt.';
+COMMENT ON COLUMN weir.job.errors IS 'Why earlier attempts ended, in brief: see weir._brief_errors. It goes with the job, so that it outlives the segments of those attempts. NULL: this is the first attempt.';
 COMMENT ON COLUMN weir.job.leads IS 'False if the row logged before it, in the same transaction and segment, has the same lane: the rows where it is true show in which lanes a transaction has logged.';
 COMMENT ON COLUMN weir.job.put_off IS 'How often this attempt was snoozed or released before: (id, attempt, put_off) identifies a row, and the rows of a job are ordered by it.';
 COMMENT ON COLUMN weir.job.ready_at IS 'When the job became ready to be claimed, if that is not when it was enqueued: it was scheduled, retried, snoozed or released.';
@@ -4843,6 +4894,7 @@ COMMENT ON ROUTINE weir._batches_after(integer,bigint,integer) IS 'The numbers o
 COMMENT ON ROUTINE weir._beat(text,text,bigint,integer) IS 'A hub''s heartbeat, with the newest tick that it has dispatched; NULL means that the hub stops. Errors: 22023. Locks: none that others wait for. Isolation: any. Commits asynchronously.';
 COMMENT ON ROUTINE weir._beat_if_due(integer,interval,integer) IS 'Renews a worker''s lease if it does not attend, and a third of the lease has passed since its last word by weir.watched or a rescuer has missed it. Reports whether it is time to compare what the worker holds: when the lease was renewed, or, for a worker that attends, when a batch that was claimed a third of the lease ago has not been compared since. Locks: see heartbeat.';
 COMMENT ON ROUTINE weir._being_completed() IS 'Hashes of the ids of jobs that are being completed in open transactions, including prepared ones.';
+COMMENT ON ROUTINE weir._brief_errors(jsonb) IS 'The last 24 of a list of errors (objects with attempt, at, outcome and error), in the form in which the row of the next attempt carries them: the beginning and the end of a text of more than 1000 characters, and no text if it is the same as in the entry before. NULL for an empty list. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._bytes_of(text,text,bigint,bigint) IS 'The number of bytes that is the value of a setting, which may have a unit. Errors: 22023.';
 COMMENT ON ROUTINE weir._cancelled_among(bigint[]) IS 'The ids whose jobs were cancelled: a worker calls it for its running jobs when weir.control has changed.';
 COMMENT ON ROUTINE weir._carry_states(integer,integer,integer[]) IS 'Repeats the states of idle lanes, whose newest batch is in a closed segment, in the active one: as batches without jobs and without a worker. A concurrent claim may write a newer state first, which does no harm.';
@@ -4878,6 +4930,7 @@ COMMENT ON ROUTINE weir._forget_workers() IS 'Deletes ended workers that have no
 COMMENT ON ROUTINE weir._fresh_between(xid8[],xid8) IS 'The lanes that have rows of transactions between those in progress, in one query for all lanes: known[i] is true if at most four lanes have any between the i-th and the next transaction in progress, and lanes are the lanes of all such ranges. It covers the 256 oldest ranges, with the index on rows that lead, as _fresh_lanes does.';
 COMMENT ON ROUTINE weir._fresh_lanes(pg_snapshot,pg_snapshot,integer) IS 'The lanes with jobs of transactions that the second snapshot sees as ended and the first did not; NULL if more than max_rows rows would have to be read. The cost depends on how many jobs are new, not on how many lanes exist.';
 COMMENT ON ROUTINE weir._fresh_queues(pg_snapshot,bigint,integer,double precision,integer) IS 'The queues for which jobs were committed since seen, and how many (from 100 on possibly fewer than there are). seen_now and jobs_now are to be passed to the next call; without seen, the call only returns where to start. It polls up to polls times, every pause seconds; while no job is logged and nothing is committed, it reads only counters. From poll patience + 1 on, it also returns after a commit without jobs. Errors: 22023. Locks: none. Isolation: READ COMMITTED. It holds a snapshot while it waits, for at most 1 second.';
+COMMENT ON ROUTINE weir._full_errors(jsonb) IS 'The list of errors that weir._brief_errors has made brief, with a text in each entry. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._held(integer,text) IS 'The second keys of the advisory locks of a class that are held in this database in a mode: by sessions, open transactions and prepared transactions. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._hold_briefly() IS 'For functions that take locks that others wait for, and are called in autocommit: if the transaction is left open, the server ends the session, and thereby releases the locks, once it has been idle for 10 seconds.';
 COMMENT ON ROUTINE weir._hold_ends(integer) IS 'Prevents other transactions from ending attempts of the worker, to the end of this one, except those returned: hashes of the ids of jobs that are being completed in open transactions. Locks: advisory: the worker''s ends (exclusive), its open completions (exclusive, tried).';
@@ -4900,6 +4953,7 @@ COMMENT ON ROUTINE weir._later_on(smallint,bigint) IS 'The scheduled jobs on one
 COMMENT ON ROUTINE weir._lock_log() IS 'Locks the log against TRUNCATE, so that the next snapshot shows every job where it is; the caller releases the locks. Errors: 40001, if the transaction''s snapshot is older than the last TRUNCATE (REPEATABLE READ and SERIALIZABLE only). Locks: ACCESS SHARE on the log; waits while a segment is being emptied.';
 COMMENT ON ROUTINE weir._login_secret() IS 'The secret from which hubs derive salts for users that do not exist, and the number of iterations that they show for them. They are the same at every hub, and like those of this server''s roles, so that nobody can find out which users exist. For the role weir_hub alone. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._logins() IS 'The roles that may log in at hubs: they have a SCRAM password and the right to connect to this database, and can''t become a superuser or replicate. Hubs check passwords against the stored verifiers, as poolers do, and never see a password. listens and notifies are the channels and patterns that the role may LISTEN on and NOTIFY: NULL for all, none if it may not call weir.read or weir.publish here (see the roles weir_subscribe and weir_publish, and weir.restrict). For the role weir_hub alone. Errors: 42501. Locks: none. Isolation: any.';
+COMMENT ON ROUTINE weir._merged_errors(jsonb,jsonb,integer) IS 'The last errors of a job: those that were read in full, and of the other attempts those that its newest row carries in brief. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._named_by(text[]) IS 'The lane, batch and job of each token, in the order of the tokens. Errors: 22023. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._never_used(text[]) IS 'Which of these queues have no jobs and no trace of any, such as those whose names are mistyped. A rebase removes the traces. Errors: none. Locks: none that others wait for; waits while a segment is being emptied. Isolation: any.';
 COMMENT ON ROUTINE weir._next(text,integer[],jsonb,integer) IS 'Up to most of the next jobs that are, or were, in a state, in some lanes or, for NULL, in all, after a key: each with the key to continue after it, when it ended, and what was read to find it, in units of a row. A row without an id only shows how far the search has come; no row means that there are no more.';
@@ -4949,6 +5003,7 @@ COMMENT ON ROUTINE weir._unfinished_in(integer,bigint,bigint) IS 'As weir._unfin
 COMMENT ON ROUTINE weir._waiting(integer,xid8[],xid8,xid8,bigint,integer,xid8,bigint) IS 'Up to most jobs of a lane that wait to be claimed, including cancelled ones, in the order in which they will be claimed, after a place in that order and up to another one. running and top come from weir._in_progress: rows of transactions in progress are skipped, and not scanned. Locks: ACCESS SHARE on the log, which the caller releases.';
 COMMENT ON ROUTINE weir._was_ahead(weir.promotion,timestamp with time zone,bigint,xid8) IS 'Reports whether a row of weir.later was promoted before the clock stepped back, according to the earlier cursors that are kept beside the newest.';
 COMMENT ON ROUTINE weir._watch(bigint,bigint,pg_snapshot,xid8,integer,double precision) IS 'For an idle worker: polls up to polls times, every pause seconds, until the counters differ from those passed, or a transaction below upto has ended that was in progress in seen. Pass what the previous call returned (at first 0, 0, NULL, NULL). jobs_now changes with every job that is logged, control_now with every cancellation and new queue, both before the commit; ended reports whether a transaction has ended. Errors: 22023. Locks: none that others wait for. Isolation: READ COMMITTED, in autocommit. It holds a snapshot while it waits, for at most 1 second.';
+COMMENT ON ROUTINE weir._with_error(jsonb,integer,timestamp with time zone,weir.outcome,text) IS 'What the row of the next attempt carries after an attempt has ended with an error. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._wrong_with(jsonb) IS 'Why an end that was passed to record is invalid; NULL: it is valid. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir.attend(integer,integer,inet,integer) IS 'Makes this session stand for the worker: while the session lasts, the worker is alive; soon after it has ended without a successor, the worker is fenced. This requires a direct connection, because an intermediary could cut it while both ends are alive. Therefore pass the process id that the client received when it connected, and the address and port of the client''s own end of the connection (both NULL for a Unix socket). If the server sees other values, there is a pooler, a proxy or an address translation, and the function returns false: then renew the lease by heartbeats. If it returns true, call heartbeat in the same session well within the lease: it writes nothing, and keeps the session from being ended as idle. Call it in autocommit, because a rollback does not release the lock; to stop attending, end the session. Errors: WR001 (the worker is unknown or fenced), 55P03 (a lock was not available within 5 s). Locks: advisory: the worker''s attendance (shared, for the session) and its last word (shared), waiting at most 5 s for each. Isolation: any. Commits asynchronously.';
 COMMENT ON ROUTINE weir.cancel(bigint) IS 'Cancels a job. A job that has not started will not start (returns cancelled); the worker of a running job is notified, and cancels the job''s context (returns requested). Otherwise it does nothing, and returns the job''s final state, or NULL for an unknown id. A job that starts while this commits is cancelled like a running one. Errors: 40001 (see weir.job_info). Locks: none that others wait for, except a second cancel of the same job, so cancel several jobs of one transaction in ascending order of their ids. Isolation: any.';
@@ -4960,7 +5015,7 @@ COMMENT ON ROUTINE weir.enqueue_many(text[],text[],jsonb[],integer[],timestamp w
 COMMENT ON ROUTINE weir.enqueued(integer) IS 'The jobs that this transaction has enqueued, in that order, up to a limit of 1 to 10000. For tests, which check them and then roll back. The jobs of other transactions are not among them. Those that functions and triggers of other owners have enqueued in this transaction are; therefore the caller needs weir_work or weir_operate, which may read every job. Errors: 22023. Locks: none that others wait for, and none that outlast the call. Isolation: any.';
 COMMENT ON ROUTINE weir.heartbeat(integer,integer) IS 'Renews a worker''s lease; returns whether the worker is fenced, how many workers are alive, and how many of them share a queue with it. In a session that attends for the worker, it writes only changes, so an idle worker uses no transaction ids. An unknown worker counts as fenced. Errors: 55P03 (the lock was not available within 5 s). Locks: advisory: the worker''s last word (shared; it waits only for a rescuer, at most 5 s). Isolation: any. Commits asynchronously.';
 COMMENT ON ROUTINE weir.hubs() IS 'The hubs with a heartbeat in the last five minutes that have not stopped since. behind is how many ticks had been cut by then that the hub had not dispatched. Errors: none. Locks: none that others wait for. Isolation: any.';
-COMMENT ON ROUTINE weir.job_info(bigint) IS 'One job by id, in state available, running, scheduled, completed, failed or cancelled. No row if the id is unknown or the job''s retention is over. errors tells how its last 25 attempts ended, oldest first; of an attempt that was snoozed or released before it ended, only the end counts. If the job has failed and its segment has been reclaimed, errors holds only the last one. Errors: 40001, in REPEATABLE READ and SERIALIZABLE, if a segment was reclaimed after the transaction took its snapshot. Locks: none that others wait for, and none that outlast the call; waits while a segment is being emptied. Isolation: any.';
+COMMENT ON ROUTINE weir.job_info(bigint) IS 'One job by id, in state available, running, scheduled, completed, failed or cancelled. No row if the id is unknown or the job''s retention is over. errors tells how its last 25 attempts ended, oldest first; of an attempt that was snoozed or released before it ended, only the end counts. Of an earlier attempt whose segment has been reclaimed, a text of more than 1000 characters is reduced to its beginning and its end. Errors: 40001, in REPEATABLE READ and SERIALIZABLE, if a segment was reclaimed after the transaction took its snapshot. Locks: none that others wait for, and none that outlast the call; waits while a segment is being emptied. Isolation: any.';
 COMMENT ON ROUTINE weir.jobs(text,text,integer) IS 'The first jobs in one state, as rows, in the order of weir.jobs_page: up to max_rows (1 to 10000), and fewer if very many jobs before them have changed their state. Errors and locks: as for weir.jobs_page. Isolation: any.';
 COMMENT ON ROUTINE weir.jobs_page(text[],text,text[],jsonb,text,integer) IS 'A page of the list of jobs that are in some states (NULL: all), in a queue, of some kinds, and whose meta contains meta: a JSON array of up to max_rows jobs (1 to 1000), as weir.job_info shows them; and next, to be passed as after to get the next page, NULL if there is none. The states follow one another in the order in which they are named: available jobs in the order in which they will be claimed (of more than 500 lanes, 500 at a time), scheduled jobs by run_at, the others newest first (completed ones approximately, as they were recorded; of cancelled ones, first those that weir.cancel cancelled, by id). A job that stays in its state while pages are read is on exactly one of them; a job that enters a state in the meantime may be on none. Two exceptions: a cancelled job is on a second page if, between the two, it has ended and the record that weir.cancel wrote is tidied away; and failed jobs are listed while their copies are kept, which is less than failed_retention if they need more than a quarter of retention_bytes, although weir.job_info finds some of them in the log for longer. A page may have fewer jobs than max_rows, or none, and still a next: what one page reads is bounded, however little a filter finds and however many queues there are. Errors: 22023; 40001 as for weir.job_info. Locks: none that others wait for, and none that outlast the call; waits while a segment is being emptied. Isolation: any.';
 COMMENT ON ROUTINE weir.newest_tick() IS 'Returns the newest tick. Errors: WR003 (the log comes from another cluster: call weir.rebase_messages). Locks: none that others wait for, and none after the call. Isolation: any.';
@@ -5021,7 +5076,7 @@ COMMENT ON TABLE weir.settled IS 'Up to which number all of a worker''s batches 
 COMMENT ON TABLE weir.survey IS 'A summary of the lanes of queues with ids up to upto, for inspections; insert-only, and the newest row counts. Of the jobs that snapshot sees, all were claimed except those in the lanes in waiting. lanes, totals and claimed_at hold how many jobs were ever claimed from each lane, and when last.';
 COMMENT ON TABLE weir.tick IS 'A batch of messages: those of the transactions that its snapshot sees and that of the previous tick did not. These are the transactions from from_xid up to the snapshot''s xmax that are not in progress in it, and those in late, which were in progress before.';
 COMMENT ON TABLE weir.worker IS 'A row with fenced = false when a worker starts, another with fenced = true when it stops or is fenced. Never updated.';
-COMMENT ON TYPE weir.job_info IS 'A job, in the state of its newest attempt. error is why the last attempt ended; errors are those of the last attempts that are still kept, oldest first: up to 25 from weir.job_info, one from a list.';
+COMMENT ON TYPE weir.job_info IS 'A job, in the state of its newest attempt. error is why the last attempt ended; errors are those of the last attempts, oldest first: up to 25 from weir.job_info, one from a list.';
 COMMENT ON TYPE weir.outcome IS 'How an attempt ended. completed, failed and cancelled are final; retried, snoozed, released (not started) and lost (its worker died) are followed by another row of the same job.';
 
 GRANT EXECUTE ON ROUTINE weir._await_tick(bigint,bigint,pg_snapshot,integer,double precision,integer,boolean,bigint,integer) TO weir_hub, weir_operate;

@@ -28,13 +28,13 @@ BEGIN
     FROM (
       SELECT u.at, sum(u.size) OVER (ROWS UNBOUNDED PRECEDING) AS total
       FROM (
-        (SELECT j.ctid AS at, 150 + pg_column_size(j.args) + coalesce(pg_column_size(j.meta), 0) AS size FROM weir.job j
+        (SELECT j.ctid AS at, 150 + pg_column_size(j.args) + coalesce(pg_column_size(j.meta), 0) + coalesce(pg_column_size(j.errors), 0) AS size FROM weir.job j
          WHERE j.segment = _carry_waiting.segment AND j.lane = this_lane AND (j.xid, j.id) > (coalesce(s.pos_xid, '0'), coalesce(s.pos_id, 0))
          ORDER BY j.xid DESC, j.id DESC LIMIT max_jobs)
         UNION ALL
         SELECT l.at, l.size FROM unnest(s.pending, s.pending_after) p(xid, after)
         CROSS JOIN LATERAL (
-          SELECT j.ctid AS at, 150 + pg_column_size(j.args) + coalesce(pg_column_size(j.meta), 0) AS size FROM weir.job j
+          SELECT j.ctid AS at, 150 + pg_column_size(j.args) + coalesce(pg_column_size(j.meta), 0) + coalesce(pg_column_size(j.errors), 0) AS size FROM weir.job j
           WHERE j.segment = _carry_waiting.segment AND j.lane = this_lane AND j.xid = p.xid AND j.id > p.after LIMIT max_jobs) l) u
       LIMIT max_jobs) k
     WHERE k.total - 1048576 <= max_bytes - carried;  -- a job of a megabyte is carried alone
@@ -42,8 +42,8 @@ BEGIN
     WITH deleted AS (
       DELETE FROM weir.job j WHERE j.segment = _carry_waiting.segment AND j.ctid = ANY (chosen) RETURNING j.*
     )
-    INSERT INTO weir.job (id, xid, enqueued_at, ready_at, lane, attempt, max_attempts, put_off, segment, kind, args, meta)
-    SELECT g.id, g.xid, g.enqueued_at, g.ready_at, g.lane, g.attempt, g.max_attempts, g.put_off, active, g.kind, g.args, g.meta FROM deleted g;
+    INSERT INTO weir.job (id, xid, enqueued_at, ready_at, lane, attempt, max_attempts, put_off, segment, kind, args, meta, errors)
+    SELECT g.id, g.xid, g.enqueued_at, g.ready_at, g.lane, g.attempt, g.max_attempts, g.put_off, active, g.kind, g.args, g.meta, g.errors FROM deleted g;
     max_jobs := max_jobs - cardinality(chosen);
     carried := carried + size;
   END LOOP;
@@ -81,8 +81,8 @@ SET enable_mergejoin = off
 AS $$
 #variable_conflict use_column
 BEGIN
-  INSERT INTO weir.job (id, xid, enqueued_at, ready_at, lane, attempt, max_attempts, put_off, segment, kind, args, meta)
-  SELECT j.id, j.xid, j.enqueued_at, j.ready_at, j.lane, j.attempt, j.max_attempts, j.put_off, active, j.kind, j.args, j.meta
+  INSERT INTO weir.job (id, xid, enqueued_at, ready_at, lane, attempt, max_attempts, put_off, segment, kind, args, meta, errors)
+  SELECT j.id, j.xid, j.enqueued_at, j.ready_at, j.lane, j.attempt, j.max_attempts, j.put_off, active, j.kind, j.args, j.meta, j.errors
   FROM weir._unclaimed(_carry_unfinished.segment, waiting) j;
 
   WITH suspect AS (
@@ -102,8 +102,8 @@ BEGIN
     SELECT k.lane, active, k.origin, k.worker, k.seq, k.from_xid, k.to_xid, k.pos_xid, k.pos_id, k.total, k.claimed_at, k.no, k.pending, k.pending_after, k.unfinished
     FROM kept k WHERE k.is_state OR k.unfinished <> '{}'
   )
-  INSERT INTO weir.job (id, xid, enqueued_at, ready_at, lane, attempt, max_attempts, put_off, segment, kind, args, meta)
-  SELECT j.id, j.xid, j.enqueued_at, j.ready_at, j.lane, j.attempt, j.max_attempts, j.put_off, active, j.kind, j.args, j.meta
+  INSERT INTO weir.job (id, xid, enqueued_at, ready_at, lane, attempt, max_attempts, put_off, segment, kind, args, meta, errors)
+  SELECT j.id, j.xid, j.enqueued_at, j.ready_at, j.lane, j.attempt, j.max_attempts, j.put_off, active, j.kind, j.args, j.meta, j.errors
   FROM kept k CROSS JOIN unnest(k.unfinished) i(id)
   CROSS JOIN LATERAL (
     SELECT j.* FROM weir.job j

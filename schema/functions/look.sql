@@ -111,6 +111,7 @@ DECLARE
   e    record;
   f    weir.failure;
   read integer := 0;
+  history jsonb;  -- of its earlier attempts, in brief
 BEGIN
   look.errors := '[]';
   look.cancel_requested := EXISTS (SELECT FROM weir.cancellation k WHERE k.id = job_id);
@@ -132,6 +133,7 @@ BEGIN
     look.id := a.id; look.kind := a.kind; look.args := a.args || '{}'; look.meta := a.meta || '{}'; look.enqueued_at := a.enqueued_at;
     look.attempt := a.attempt; look.max_attempts := a.max_attempts; look.priority := a.lane % 4 + 1;
     look.queue := (SELECT q.name FROM weir.queue q WHERE q.id = a.lane / 4);
+    history := a.errors || '[]';
   END IF;
   WHILE j.id IS NOT NULL LOOP
     e := weir._end_of(j);
@@ -154,6 +156,7 @@ BEGIN
     ORDER BY k.attempt DESC, k.put_off DESC LIMIT 1;
   END LOOP;
   IF look.state = 'failed' AND EXISTS (SELECT FROM weir.failure k WHERE k.id = job_id AND k.attempt > look.attempt AND k.finished_at IS NULL) THEN
+    history := NULL;
     look := NULL;  -- it was retried, and what followed was reclaimed with its segment; a kept failure may say how it ended
     look.errors := '[]';
   END IF;
@@ -165,12 +168,16 @@ BEGIN
       look.queue := (SELECT q.name FROM weir.queue q WHERE q.id = f.lane / 4);
       look.state := 'failed'; look.claimed_at := f.claimed_at; look.finished_at := f.finished_at; look.worker := f.worker;
       look.output := f.output || ''; look.error := f.error || '';
+      history := f.errors || '[]';
       IF f.error IS NOT NULL THEN
         look.errors := look.errors || jsonb_build_object('attempt', f.attempt, 'at', f.finished_at, 'outcome', 'failed', 'error', f.error);
       END IF;
     END IF;
   END IF;
   IF look.id IS NOT NULL THEN
+    IF history IS NOT NULL AND ends > 1 THEN
+      look.errors := weir._merged_errors(history, look.errors, ends);
+    END IF;
     RETURN NEXT look;
   END IF;
 END
@@ -192,7 +199,7 @@ EXCEPTION WHEN SQLSTATE 'WR099' THEN
 END
 $$;
 COMMENT ON FUNCTION weir.job_info IS
-  'One job by id, in state available, running, scheduled, completed, failed or cancelled. No row if the id is unknown or the job''s retention is over. errors tells how its last 25 attempts ended, oldest first; of an attempt that was snoozed or released before it ended, only the end counts. If the job has failed and its segment has been reclaimed, errors holds only the last one. Errors: 40001, in REPEATABLE READ and SERIALIZABLE, if a segment was reclaimed after the transaction took its snapshot. Locks: none that others wait for, and none that outlast the call; waits while a segment is being emptied. Isolation: any.';
+  'One job by id, in state available, running, scheduled, completed, failed or cancelled. No row if the id is unknown or the job''s retention is over. errors tells how its last 25 attempts ended, oldest first; of an attempt that was snoozed or released before it ended, only the end counts. Of an earlier attempt whose segment has been reclaimed, a text of more than 1000 characters is reduced to its beginning and its end. Errors: 40001, in REPEATABLE READ and SERIALIZABLE, if a segment was reclaimed after the transaction took its snapshot. Locks: none that others wait for, and none that outlast the call; waits while a segment is being emptied. Isolation: any.';
 
 CREATE OR REPLACE FUNCTION weir.workers()
 RETURNS TABLE (id integer, name text, queues text[], state text, started_at timestamptz, seen_at timestamptz, running integer, reason text)

@@ -51,13 +51,16 @@ CREATE TABLE weir.job (
   kind         text        NOT NULL,
   args         jsonb       NOT NULL,
   meta         jsonb,
-  seq          bigint
+  seq          bigint,
+  errors       jsonb
 ) PARTITION BY LIST (segment);
 COMMENT ON TABLE weir.job IS
   'The log: one row for each attempt, and one more for each time that the attempt was snoozed or released, with the transaction that logged it.';
 COMMENT ON COLUMN weir.job.put_off IS
   'How often this attempt was snoozed or released before: (id, attempt, put_off) identifies a row, and the rows of a job are ordered by it.';
 COMMENT ON COLUMN weir.job.ready_at IS 'When the job became ready to be claimed, if that is not when it was enqueued: it was scheduled, retried, snoozed or released.';
+COMMENT ON COLUMN weir.job.errors IS
+  'Why earlier attempts ended, in brief: see weir._brief_errors. It goes with the job, so that it outlives the segments of those attempts. NULL: this is the first attempt.';
 COMMENT ON COLUMN weir.job.seq IS 'The batch of an attempt that ended before a rebase, which keeps results but no batches; NULL for all others.';
 COMMENT ON COLUMN weir.job.leads IS
   'False if the row logged before it, in the same transaction and segment, has the same lane: the rows where it is true show in which lanes a transaction has logged.';
@@ -112,7 +115,8 @@ CREATE TABLE weir.later (
   segment      smallint    NOT NULL,
   kind         text        NOT NULL,
   args         jsonb       NOT NULL,
-  meta         jsonb
+  meta         jsonb,
+  errors       jsonb
 ) PARTITION BY LIST (segment);
 COMMENT ON TABLE weir.later IS 'Attempts with a run_at in the future: scheduled, retried, snoozed. Promotion copies them into the log when they are due.';
 
@@ -130,7 +134,8 @@ CREATE TABLE weir.failure (
   args         jsonb,
   meta         jsonb,
   error        text,
-  output       text
+  output       text,
+  errors       jsonb
 ) PARTITION BY LIST (segment);
 COMMENT ON TABLE weir.failure IS
   'Jobs that failed for good, each as it was after its last attempt. A row is a copy, which outlives the job''s segment. It contains no transaction ids, so it stays valid in another cluster.';
@@ -311,7 +316,7 @@ CREATE TYPE weir.job_info AS (
   enqueued_at timestamptz, run_at timestamptz, claimed_at timestamptz, finished_at timestamptz, worker integer,
   cancel_requested boolean, output text, error text, errors jsonb);
 COMMENT ON TYPE weir.job_info IS
-  'A job, in the state of its newest attempt. error is why the last attempt ended; errors are those of the last attempts that are still kept, oldest first: up to 25 from weir.job_info, one from a list.';
+  'A job, in the state of its newest attempt. error is why the last attempt ended; errors are those of the last attempts, oldest first: up to 25 from weir.job_info, one from a list.';
 
 -- down --
 DROP SCHEMA weir CASCADE;

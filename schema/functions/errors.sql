@@ -1,0 +1,62 @@
+-- Why the attempts of a job ended. Results hold it in full, and are reclaimed with their segment; but a job may be retried for days. So the row of
+-- each further attempt carries it in brief: the cost is borne by jobs that are retried, and nothing is looked up or updated.
+
+CREATE OR REPLACE FUNCTION weir._brief_errors(errors jsonb) RETURNS jsonb
+LANGUAGE sql IMMUTABLE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+AS $$
+  -- Most attempts fail for the same reason as the one before: its text is not repeated.
+  SELECT jsonb_agg(CASE WHEN k.text IS DISTINCT FROM k.before THEN k.entry || jsonb_build_object('error', k.text) ELSE k.entry - 'error' END ORDER BY k.nr)
+  FROM (
+    SELECT s.entry, s.nr, s.text, lag(s.text) OVER (ORDER BY s.nr) AS before
+    FROM (
+      SELECT u.entry, u.nr, CASE WHEN length(t.text) > 1000 THEN left(t.text, 500) || ' ... ' || right(t.text, 495) ELSE t.text END AS text
+      FROM jsonb_array_elements(_brief_errors.errors) WITH ORDINALITY u(entry, nr)
+      CROSS JOIN LATERAL (SELECT u.entry ->> 'error' AS text OFFSET 0) t
+      WHERE u.nr > jsonb_array_length(_brief_errors.errors) - 24) s) k
+$$;
+COMMENT ON FUNCTION weir._brief_errors IS
+  'The last 24 of a list of errors (objects with attempt, at, outcome and error), in the form in which the row of the next attempt carries them: the beginning and the end of a text of more than 1000 characters, and no text if it is the same as in the entry before. NULL for an empty list. Errors: none. Locks: none. Isolation: any.';
+
+CREATE OR REPLACE FUNCTION weir._full_errors(errors jsonb) RETURNS jsonb
+LANGUAGE sql IMMUTABLE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+AS $$
+  SELECT coalesce(jsonb_agg(k.entry || jsonb_build_object('error', first_value) ORDER BY k.nr), '[]')
+  FROM (
+    SELECT s.entry, s.nr, first_value(s.entry -> 'error') OVER (PARTITION BY s.run ORDER BY s.nr)
+    FROM (
+      SELECT u.entry, u.nr, count(u.entry -> 'error') OVER (ORDER BY u.nr) AS run
+      FROM jsonb_array_elements(_full_errors.errors) WITH ORDINALITY u(entry, nr)) s) k
+$$;
+COMMENT ON FUNCTION weir._full_errors IS 'The list of errors that weir._brief_errors has made brief, with a text in each entry. Errors: none. Locks: none. Isolation: any.';
+
+CREATE OR REPLACE FUNCTION weir._with_error(errors jsonb, attempt integer, at timestamptz, outcome weir.outcome, error text) RETURNS jsonb
+LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+AS $$
+  SELECT CASE WHEN error IS NULL THEN errors
+              ELSE weir._brief_errors(weir._full_errors(errors) || jsonb_build_object('attempt', attempt, 'at', at, 'outcome', outcome, 'error', left(error, 65536))) END
+$$;
+COMMENT ON FUNCTION weir._with_error IS 'What the row of the next attempt carries after an attempt has ended with an error. Errors: none. Locks: none. Isolation: any.';
+
+CREATE OR REPLACE FUNCTION weir._merged_errors(history jsonb, errors jsonb, most integer) RETURNS jsonb
+LANGUAGE sql IMMUTABLE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+AS $$
+  SELECT coalesce(jsonb_agg(k.entry ORDER BY k.attempt, k.nr), '[]')
+  FROM (
+    SELECT u.entry, u.nr, (u.entry ->> 'attempt')::integer AS attempt
+    FROM (
+      SELECT e.entry, e.nr FROM jsonb_array_elements(_merged_errors.errors) WITH ORDINALITY e(entry, nr)
+      UNION ALL
+      SELECT h.entry, 0 FROM jsonb_array_elements(weir._full_errors(_merged_errors.history)) h(entry)
+      WHERE NOT EXISTS (SELECT FROM jsonb_array_elements(_merged_errors.errors) e(entry) WHERE e.entry -> 'attempt' = h.entry -> 'attempt')) u
+    ORDER BY 3 DESC, u.nr DESC LIMIT _merged_errors.most) k
+$$;
+COMMENT ON FUNCTION weir._merged_errors IS
+  'The last errors of a job: those that were read in full, and of the other attempts those that its newest row carries in brief. Errors: none. Locks: none. Isolation: any.';
