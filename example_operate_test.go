@@ -101,7 +101,35 @@ func ExampleClient_SetQueue() {
 	}
 	// Output:
 	// backoff 00:00:05
+	// backoff_form exponential
 	// backoff_limit 00:10:00
+}
+
+// A retry rule says what follows an error, for workers in every language.
+func ExampleClient_SetRetryRule() {
+	ctx := context.Background()
+	client := weir.NewClient(connect())
+	often, pause := 10*time.Second, 5*time.Minute
+	for _, rule := range []weir.RetryRule{
+		{Name: "no-such-address", Kind: "send_mail", Error: "^550 ", Action: weir.RetryActionFail},
+		{Name: "too-many", Error: "429 Too Many Requests", Action: weir.RetryActionSnooze, Backoff: &pause},
+		{Name: "mail", Kind: "send_mail", Backoff: &often, BackoffForm: weir.BackoffLinear},
+	} {
+		if err := client.SetRetryRule(ctx, rule); err != nil {
+			log.Fatal(err)
+		}
+	}
+	rules, err := client.RetryRules(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	for _, rule := range rules {
+		fmt.Println(rule.Name, rule.Action, client.DropRetryRule(ctx, rule.Name))
+	}
+	// Output:
+	// no-such-address fail <nil>
+	// too-many snooze <nil>
+	// mail retry <nil>
 }
 
 // Check for a missing job, and for other errors, with errors.Is.

@@ -70,8 +70,9 @@ func (c *Client) Set(ctx context.Context, name, value string) error {
 	return wrap("set "+name, c.store.Set(ctx, name, value), "weir_operate")
 }
 
-// SetQueue changes a setting of a queue: backoff, the delay after a job's first failure, which doubles with each further one, or
-// backoff_limit, the longest delay. Both are intervals. It returns ErrNotFound if the queue does not exist.
+// SetQueue changes a setting of a queue: backoff, the delay after a job's first failure; backoff_limit, the longest delay (both are
+// intervals); or backoff_form, how the delay grows with each further failure: exponential (the default), linear or fixed. It returns
+// ErrNotFound if the queue does not exist.
 func (c *Client) SetQueue(ctx context.Context, queue, name, value string) error {
 	found, err := c.store.SetQueue(ctx, queue, name, value)
 	return wrap("set "+name, orNotFound(found, err, "queue", queue), "weir_operate")

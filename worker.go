@@ -33,9 +33,10 @@ type WorkerConfig struct {
 	// forever, and nobody would notice. A timeout that is too long frees the slot late. One that is too short stops healthy work on every
 	// attempt until the job has failed for good. The default is therefore far above what most jobs take; set a timeout that suits yours.
 	Timeout time.Duration
-	// Retry returns the delay between a failed attempt and the next; a negative delay means the backoff of the queue. Default: always the
-	// backoff of the queue, which is 1, 2, 4, 8 … seconds up to an hour, plus or minus a quarter, and which weir.set changes. It is also
-	// used if Retry panics.
+	// Retry returns the delay between a failed attempt and the next. A negative delay leaves it to the database: to the retry rule that matches
+	// the error (see [RetryRule]), or else to the backoff of the queue, which is 1, 2, 4, 8 … seconds up to an hour, plus or minus a quarter, and
+	// which [Client.SetQueue] changes. That is also the default, and what happens if Retry panics. After the last attempt the delay only
+	// tells whether to ask the rules.
 	Retry func(attempt int, err error) time.Duration
 	// Lease is how long the database waits for a heartbeat of the worker before it gives the worker's jobs to others. If the process has
 	// ended, that happens within seconds, provided that its connections to the server are direct. 1 second to 5 minutes; default 30
@@ -196,7 +197,7 @@ func (cfg *WorkerConfig) timeout(kind string) time.Duration {
 	return cfg.Timeout
 }
 
-// byQueue makes the server compute the delay of the next attempt, by the backoff of the job's queue.
+// byQueue makes the server compute the delay of the next attempt, by its retry rules and the backoff of the job's queue.
 const byQueue = -1 * time.Nanosecond
 
 // maxUnknownPause is the longest pause of a job of a kind for which no worker has had a handler so far.

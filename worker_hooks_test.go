@@ -94,6 +94,55 @@ func TestHooksTellWhatIsRecordedAndNotWhatTheHandlerSaid(t *testing.T) {
 	}
 }
 
+// TestARetryRuleDecidesForWorkersInGo: what a retry rule makes of an error is recorded, also of the last attempt's, and is what Hooks.End reports; a
+// delay of WorkerConfig.Retry comes before the rules.
+func TestARetryRuleDecidesForWorkersInGo(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	pause := time.Hour
+	for _, rule := range []weir.RetryRule{
+		{Name: "gone", Error: "^gone$", Action: weir.RetryActionCancel},
+		{Name: "declined", Error: "^declined$", Action: weir.RetryActionFail},
+		{Name: "busy", Error: "^busy$", Action: weir.RetryActionSnooze, Backoff: &pause},
+	} {
+		if err := r.client.SetRetryRule(t.Context(), rule); err != nil {
+			t.Fatal(err)
+		}
+	}
+	texts := []string{"gone", "declined", "busy", "else", "busy"}
+	ends := make(chan ended, 100)
+	r.work(func(_ context.Context, job *weir.Job[number]) error { return errors.New(texts[job.Args.N]) }, func(c *weir.WorkerConfig) {
+		c.Retry = func(_ int, err error) time.Duration {
+			if err.Error() == "else" {
+				return time.Hour
+			}
+			return -1
+		}
+		c.Hooks = []weir.Hooks{{End: func(_ context.Context, job weir.JobMeta, outcome weir.Outcome, _ time.Duration, err error) {
+			ends <- ended{job.ID, job.Attempt, outcome, err}
+		}}}
+	})
+	for n, want := range []struct {
+		most    int
+		outcome weir.Outcome
+		state   weir.State
+	}{
+		{5, weir.OutcomeCancelled, weir.StateCancelled},
+		{5, weir.OutcomeFailed, weir.StateFailed},
+		{5, weir.OutcomeSnoozed, weir.StateScheduled},
+		{5, weir.OutcomeRetried, weir.StateScheduled},
+		{1, weir.OutcomeSnoozed, weir.StateScheduled},
+	} {
+		id := r.enqueue(n, &weir.Options{MaxAttempts: want.most})
+		if got := receive(t, ends, "an end"); got.id != id || got.outcome != want.outcome || got.err == nil {
+			t.Errorf("%s: End was called with %+v, want %s", texts[n], got, want.outcome)
+		}
+		if info, err := r.client.Job(t.Context(), id); err != nil || info.State != want.state {
+			t.Errorf("%s: the job is %+v (%v), want %s", texts[n], info, err, want.state)
+		}
+	}
+}
+
 // TestHooksAreCalledAsOneWithinTheOther: each receives the context of the previous ones, and a panic in one does not prevent the End of
 // another.
 func TestHooksAreCalledAsOneWithinTheOther(t *testing.T) {

@@ -148,12 +148,13 @@ func (r *runner) conclude(meta JobMeta, h *handler, err error) worker.Result {
 		if end.outcome == store.Snoozed {
 			result.Err = nil
 		}
-	} else if meta.Attempt < meta.MaxAttempts {
+	} else {
 		after, result.Err = r.delay(meta, h, err)
 	}
 	switch result.Outcome {
 	case store.Retried, store.Snoozed:
-		if result.Outcome == store.Retried && meta.Attempt >= meta.MaxAttempts {
+		// Of the last attempt too, the database decides what follows if the delay is left to it: a retry rule may snooze or cancel the job.
+		if result.Outcome == store.Retried && meta.Attempt >= meta.MaxAttempts && after >= 0 {
 			result.Outcome = store.Failed
 			break
 		}

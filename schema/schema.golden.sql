@@ -290,6 +290,7 @@ CREATE TABLE weir.queue (
   aside boolean NOT NULL DEFAULT false,
   backoff interval NOT NULL DEFAULT '00:00:01'::interval,
   backoff_limit interval NOT NULL DEFAULT '01:00:00'::interval,
+  backoff_form text NOT NULL DEFAULT 'exponential'::text,
   created_at timestamp with time zone NOT NULL DEFAULT now()
 );
 CREATE TABLE weir.result (
@@ -311,6 +312,16 @@ CREATE TABLE weir.result_3 PARTITION OF weir.result FOR VALUES IN ('3') WITH (au
 ALTER TABLE weir.result_3 ALTER COLUMN ids SET STORAGE EXTERNAL;
 CREATE TABLE weir.result_4 PARTITION OF weir.result FOR VALUES IN ('4') WITH (autovacuum_enabled=off, toast_tuple_target=8160);
 ALTER TABLE weir.result_4 ALTER COLUMN ids SET STORAGE EXTERNAL;
+CREATE TABLE weir.retry_rule (
+  name text NOT NULL,
+  queue text,
+  kind text,
+  error text,
+  action text NOT NULL,
+  backoff interval,
+  backoff_limit interval,
+  backoff_form text
+);
 CREATE TABLE weir.role_channel (
   role text NOT NULL,
   listens text[],
@@ -419,6 +430,7 @@ ALTER TABLE weir.last_word ADD CHECK ((says = ANY (ARRAY['beats'::text, 'attends
 ALTER TABLE weir.migration ADD PRIMARY KEY (version);
 ALTER TABLE weir.promotion ADD PRIMARY KEY (seq);
 ALTER TABLE weir.queue ADD PRIMARY KEY (id);
+ALTER TABLE weir.retry_rule ADD PRIMARY KEY (name);
 ALTER TABLE weir.role_channel ADD PRIMARY KEY (role);
 ALTER TABLE weir.segment ADD CHECK ((event = ANY (ARRAY['opened'::text, 'closed'::text, 'reclaimed'::text])));
 ALTER TABLE weir.segment ADD CHECK ((log = ANY (ARRAY['job'::text, 'later'::text, 'failure'::text, 'message'::text])));
@@ -745,6 +757,18 @@ BEGIN
       USING ERRCODE = '22023', HINT = 'Pass an array of one dimension whose first index is 1.';
   ELSIF is_filled AND array_position(given, NULL) IS NOT NULL THEN
     RAISE EXCEPTION 'weir: % got a null in %, as its element %', caller, name, array_position(given, NULL) USING ERRCODE = '22023';
+  END IF;
+END
+$$;
+CREATE FUNCTION weir._check_backoff(caller text, backoff interval, backoff_limit interval, backoff_form text) RETURNS void LANGUAGE plpgsql IMMUTABLE SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+BEGIN
+  IF _check_backoff.backoff_form <> ALL (ARRAY['exponential', 'linear', 'fixed']) THEN
+    RAISE EXCEPTION 'weir: %: backoff_form must be exponential, linear or fixed, got %', caller, quote_literal(left(_check_backoff.backoff_form, 100)) USING ERRCODE = '22023';
+  ELSIF _check_backoff.backoff NOT BETWEEN interval '0' AND interval '1 year' THEN
+    RAISE EXCEPTION 'weir: %: backoff must be 0 to 1 year, got %', caller, _check_backoff.backoff USING ERRCODE = '22023';
+  ELSIF _check_backoff.backoff_limit NOT BETWEEN interval '0' AND interval '1 year' THEN
+    RAISE EXCEPTION 'weir: %: backoff_limit must be 0 to 1 year, got %', caller, _check_backoff.backoff_limit USING ERRCODE = '22023';
   END IF;
 END
 $$;
@@ -1435,7 +1459,7 @@ BEGIN
         AND b.segment = e.segment AND b.lane = e.lane AND b.seq = e.seq  -- all rows of a batch have the same xids
       LIMIT 1) j ON true
     LEFT JOIN LATERAL (
-      SELECT weir._next_try(q.backoff, q.backoff_limit, CASE e.outcome WHEN 'retried' THEN j.attempt ELSE j.put_off + 1 END) AS next
+      SELECT weir._next_try(q.backoff, q.backoff_limit, q.backoff_form, CASE e.outcome WHEN 'retried' THEN j.attempt ELSE j.put_off + 1 END) AS next
       FROM weir.queue q WHERE q.id = e.lane / 4 AND e.run_at = '-infinity') q ON true
   ), next AS MATERIALIZED (
     -- A snoozed or released job keeps its attempt.
@@ -1976,6 +2000,58 @@ EXCEPTION WHEN untranslatable_character OR invalid_text_representation THEN
     E'(\\\\u[dD][89abAB][0-9a-fA-F]{2}\\\\u[dD][c-fC-F][0-9a-fA-F]{2})\\\\ufffd', E'\\1', 'g')::jsonb;
 END
 $$;
+CREATE FUNCTION weir._judged(places integer[], lanes integer[], seqs bigint[], segments smallint[], ids bigint[], errors text[]) RETURNS TABLE(place integer, rule text, outcome text, run_at timestamp with time zone) LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_mergejoin=off SET enable_hashjoin=off SET jit=off
+AS $$
+#variable_conflict use_column
+DECLARE
+  began   timestamptz := clock_timestamp();
+  open    integer[];  -- the attempts that no rule has matched yet
+  matched integer[];
+  jobs    record;
+  r       record;
+BEGIN
+  SELECT array_agg(e.nr ORDER BY e.nr) AS open, array_agg(q.name ORDER BY e.nr) AS queues, array_agg(j.kind ORDER BY e.nr) AS kinds,
+         array_agg(j.attempt ORDER BY e.nr) AS attempts, array_agg(j.put_off ORDER BY e.nr) AS put_offs,
+         array_agg(CASE WHEN length(e.error) > 4000 THEN left(e.error, 2000) || E'\n' || right(e.error, 2000) ELSE e.error END ORDER BY e.nr) AS texts,
+         array_agg(q.backoff ORDER BY e.nr) AS backoffs, array_agg(q.backoff_limit ORDER BY e.nr) AS limits, array_agg(q.backoff_form ORDER BY e.nr) AS forms
+    INTO jobs
+  FROM (SELECT u.*, row_number() OVER ()::integer AS nr
+        FROM unnest(_judged.lanes, _judged.seqs, _judged.segments, _judged.ids, _judged.errors) u(lane, seq, segment, id, error)) e
+  LEFT JOIN LATERAL (  -- as in weir._end_attempts
+    SELECT j.kind, j.attempt, j.put_off FROM weir.batch b
+    CROSS JOIN LATERAL (
+      SELECT j.* FROM weir.job j
+      WHERE j.segment = b.segment AND j.id = e.id AND j.lane IS NOT DISTINCT FROM e.lane
+        AND NOT (j.xid < b.from_xid) AND NOT (j.xid > b.to_xid)
+      ORDER BY j.attempt DESC, j.put_off DESC LIMIT 1) j
+    WHERE b.segment = e.segment AND b.lane = e.lane AND b.seq = e.seq LIMIT 1) j ON true
+  LEFT JOIN LATERAL (SELECT q.* FROM weir.queue q WHERE q.id = e.lane / 4 LIMIT 1) q ON true;
+  open := jobs.open;
+  -- Rule by rule, so that each expression is compiled once.
+  FOR r IN SELECT k.* FROM weir.retry_rules() k LOOP
+    EXIT WHEN open IS NULL OR open = '{}';
+    IF clock_timestamp() - began > interval '1 second' THEN
+      RAISE WARNING 'weir: retry rules from % on were left out, because those before took more than a second', quote_ident(r.name) USING HINT = 'Simplify their regular expressions.';
+      EXIT;
+    END IF;
+    BEGIN
+      matched := ARRAY(
+        SELECT o.nr FROM unnest(open) o(nr)
+        WHERE CASE WHEN r.queue <> jobs.queues[o.nr] OR r.kind <> jobs.kinds[o.nr] THEN false ELSE r.error IS NULL OR coalesce(jobs.texts[o.nr], '') ~ r.error END);
+    EXCEPTION WHEN OTHERS THEN  -- results must be recorded
+      RAISE WARNING 'weir: retry rule % was left out: %', quote_ident(r.name), SQLERRM;
+      CONTINUE;
+    END;
+    RETURN QUERY
+    SELECT _judged.places[o.nr], r.name, CASE r.action WHEN 'fail' THEN 'failed' WHEN 'cancel' THEN 'cancelled' WHEN 'snooze' THEN 'snoozed' ELSE 'retried' END,
+           CASE r.action
+             WHEN 'snooze' THEN weir._next_try(r.backoff, coalesce(r.backoff_limit, interval '1 year'), coalesce(r.backoff_form, 'fixed'), jobs.put_offs[o.nr] + 1)
+             WHEN 'retry' THEN weir._next_try(coalesce(r.backoff, jobs.backoffs[o.nr]), coalesce(r.backoff_limit, jobs.limits[o.nr]), coalesce(r.backoff_form, jobs.forms[o.nr]), jobs.attempts[o.nr]) END
+    FROM unnest(matched) o(nr);
+    open := ARRAY(SELECT unnest(open) EXCEPT SELECT unnest(matched));
+  END LOOP;
+END
+$$;
 CREATE FUNCTION weir._keep_failures(worker integer, lanes integer[], seqs bigint[], segments smallint[], ids bigint[], errors text[], outputs text[]) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_mergejoin=off SET enable_hashjoin=off SET jit=off
 AS $$
 #variable_conflict use_column
@@ -2319,11 +2395,12 @@ BEGIN
   ORDER BY k.no DESC, k.id DESC NULLS LAST LIMIT most;
 END
 $$;
-CREATE FUNCTION weir._next_try(backoff interval, backoff_limit interval, tries integer) RETURNS timestamp with time zone LANGUAGE sql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off
+CREATE FUNCTION weir._next_try(backoff interval, backoff_limit interval, backoff_form text, tries integer) RETURNS timestamp with time zone LANGUAGE sql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
   -- In seconds, which don't overflow, unlike an interval. From 64 tries on, the delay of every backoff but 0 exceeds every limit.
   SELECT now() + greatest(0, least(extract(epoch FROM _next_try.backoff_limit)::double precision,
-                                   extract(epoch FROM _next_try.backoff)::double precision * power(2, least(_next_try.tries, 64) - 1)))
+                                   extract(epoch FROM _next_try.backoff)::double precision * CASE _next_try.backoff_form
+                                     WHEN 'fixed' THEN 1 WHEN 'linear' THEN _next_try.tries ELSE power(2, least(_next_try.tries, 64) - 1) END))
                  * (0.75 + random() / 2) * interval '1 second'
 $$;
 CREATE FUNCTION weir._next(state text, lanes integer[], after jsonb, most integer) RETURNS TABLE(id bigint, ended_at timestamp with time zone, key jsonb, cost integer) LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off
@@ -2908,7 +2985,7 @@ BEGIN
                   coalesce(_reconcile.after, 0)) r;
 END
 $$;
-CREATE FUNCTION weir._record(worker integer, lanes integer[], seqs bigint[], sizes integer[], ids bigint[], outcomes text[] DEFAULT NULL::text[], errors text[] DEFAULT NULL::text[], outputs text[] DEFAULT NULL::text[], run_at timestamp with time zone[] DEFAULT NULL::timestamp with time zone[]) RETURNS TABLE(place integer, refusal text, detail text) LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_mergejoin=off SET enable_hashjoin=off SET jit=off SET lock_timeout=5s
+CREATE FUNCTION weir._record(worker integer, lanes integer[], seqs bigint[], sizes integer[], ids bigint[], outcomes text[] DEFAULT NULL::text[], errors text[] DEFAULT NULL::text[], outputs text[] DEFAULT NULL::text[], run_at timestamp with time zone[] DEFAULT NULL::timestamp with time zone[]) RETURNS TABLE(place integer, refusal text, detail text, outcome text) LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_mergejoin=off SET enable_hashjoin=off SET jit=off SET lock_timeout=5s
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -2924,6 +3001,8 @@ DECLARE
   refusals  text[];
   details   text[];
   held_open integer[];
+  judged    record;      -- by a retry rule
+  ruled     text[] := '{}';
 BEGIN
   PERFORM weir._check_array('record', 'lanes', _record.lanes, true), weir._check_array('record', 'seqs', _record.seqs, true),
           weir._check_array('record', 'sizes', _record.sizes, true), weir._check_array('record', 'ids', _record.ids, true);
@@ -3030,6 +3109,25 @@ BEGIN
                   THEN format('output too large: %s characters, at most 1048576 are allowed', length(u.output))
                   WHEN u.run_at >= '10000-01-01 00:00:00+00' THEN format('run_at is %s: a job can be scheduled up to the year 9999', u.run_at) END AS why
       FROM unnest(refusals, _record.outcomes, _record.outputs, _record.run_at) WITH ORDINALITY u(refusal, outcome, output, run_at, place)) k;
+    IF _record.outcomes && ARRAY['retried'] AND _record.run_at && ARRAY['-infinity'::timestamptz] AND EXISTS (SELECT FROM weir.retry_rule) THEN
+      FOR judged IN
+        SELECT r.* FROM (
+          SELECT array_agg(k.place::integer) AS places, array_agg(_record.lanes[k.nr]) AS lanes, array_agg(_record.seqs[k.nr]) AS seqs, array_agg(k.segment) AS segments,
+                 array_agg(k.id) AS ids, array_agg(k.error) AS errors
+          FROM unnest(batch_of, segments, _record.ids, refusals, _record.outcomes, _record.errors, _record.run_at)
+               WITH ORDINALITY k(nr, segment, id, refusal, outcome, error, run_at, place)
+          WHERE k.refusal IS NULL AND k.outcome = 'retried' AND k.run_at = '-infinity') e
+        CROSS JOIN LATERAL weir._judged(e.places, e.lanes, e.seqs, e.segments, e.ids, e.errors) r
+      LOOP
+        outcomes[judged.place] := judged.outcome;
+        run_at[judged.place] := judged.run_at;
+        IF judged.outcome <> 'retried' THEN
+          ruled[judged.place] := judged.outcome;
+          CONTINUE WHEN errors IS NULL;
+          errors[judged.place] := left(errors[judged.place], 65000) || format(E'\n[%s by retry rule %s]', judged.outcome, quote_ident(judged.rule));
+        END IF;
+      END LOOP;
+    END IF;
     -- Final ends are written directly; an end that is followed by another attempt needs the job's row.
     INSERT INTO weir.result (lane, segment, worker, seq, finished_at, outcome, ids, errors, outputs)
     SELECT _record.lanes[k.nr], k.segment, _record.worker, _record.seqs[k.nr], clock_timestamp(), k.outcome, array_agg(k.id),
@@ -3064,8 +3162,10 @@ BEGIN
       WHEN 'ended' THEN 'the attempt has already ended: drop this end'
       WHEN 'lost' THEN format('worker %s does not hold this attempt, because the claim was lost in a crash or the job was claimed again: drop this end', _record.worker)
       WHEN 'busy' THEN 'an open transaction completes the job: record this end again after it has ended'
-      ELSE k.detail END
-    FROM unnest(places, refusals, details) k(place, refusal, detail) WHERE k.refusal IS NOT NULL ORDER BY k.place;
+      ELSE k.detail END,
+      CASE WHEN k.refusal IS NULL THEN ruled[k.place]
+           WHEN k.refusal = 'ended' THEN (SELECT r.outcome::text FROM weir.result r WHERE r.lane = _record.lanes[k.nr] AND r.seq = _record.seqs[k.nr] AND _record.ids[k.place] = ANY (r.ids) LIMIT 1) END
+    FROM unnest(places, batch_of, refusals, details) k(place, nr, refusal, detail) WHERE k.refusal IS NOT NULL OR ruled[k.place] IS NOT NULL ORDER BY k.place;
 END
 $$;
 CREATE FUNCTION weir._relog(worker integer, outcome weir.outcome, reason text, lanes integer[], seqs bigint[], sizes integer[], ids bigint[], after bigint, OUT relogged integer, OUT next bigint, OUT jobs bigint[]) RETURNS record LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET plan_cache_mode=force_generic_plan SET jit=off
@@ -3835,6 +3935,24 @@ AS $$
   SELECT CASE WHEN error IS NULL THEN errors
               ELSE weir._brief_errors(weir._full_errors(errors) || jsonb_build_object('attempt', attempt, 'at', at, 'outcome', outcome, 'error', left(error, 65536))) END
 $$;
+CREATE FUNCTION weir._wrong_pattern(pattern text) RETURNS text LANGUAGE plpgsql IMMUTABLE SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+DECLARE
+  bare text := regexp_replace(pattern, E'\\\\[^0-9]', '', 'g');  -- without escapes, but with back references
+BEGIN
+  IF length(pattern) NOT BETWEEN 1 AND 1000 THEN
+    RETURN format('it must have 1 to 1000 characters, not %s', length(pattern));
+  ELSIF bare ~ E'\\\\[0-9]' THEN
+    RETURN 'back references can take very long';
+  ELSIF bare ~ '[(][?](=|!|<=|<!)' THEN
+    RETURN 'lookahead and lookbehind can take very long';
+  END IF;
+  PERFORM '' ~ pattern;
+  RETURN NULL;
+EXCEPTION WHEN invalid_regular_expression THEN
+  RETURN SQLERRM;
+END
+$$;
 CREATE FUNCTION weir._wrong_with(given jsonb) RETURNS text LANGUAGE sql IMMUTABLE SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
   SELECT CASE
@@ -3912,6 +4030,13 @@ DECLARE
   holds record := weir._named_by(ARRAY[complete.token]);
 BEGIN
   PERFORM weir._complete(complete.worker, holds.lanes[1], holds.seqs[1], holds.ids[1]);
+END
+$$;
+CREATE FUNCTION weir.drop_retry_rule(name text) RETURNS boolean LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+BEGIN
+  DELETE FROM weir.retry_rule r WHERE r.name = drop_retry_rule.name;
+  RETURN FOUND;
 END
 $$;
 CREATE FUNCTION weir.enqueue_many(jobs jsonb) RETURNS bigint[] LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=auto
@@ -4529,7 +4654,8 @@ BEGIN
   SELECT k.token, r.refusal, r.detail
   FROM batches b, attempts a
   CROSS JOIN LATERAL weir._record(record.worker, coalesce(b.lanes, '{}'), coalesce(b.seqs, '{}'), coalesce(b.sizes, '{}'), coalesce(a.ids, '{}'), a.outcomes, a.errors, a.outputs, a.run_at) r
-  JOIN ends k ON k.place = r.place;
+  JOIN ends k ON k.place = r.place
+  WHERE r.refusal IS NOT NULL;
 END
 $$;
 CREATE FUNCTION weir.restrict(role text, listens text[] DEFAULT NULL::text[], notifies text[] DEFAULT NULL::text[]) RETURNS void LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
@@ -4574,6 +4700,11 @@ BEGIN
   RETURN found_it;
 END
 $$;
+CREATE FUNCTION weir.retry_rules() RETURNS TABLE(name text, action text, queue text, kind text, error text, backoff interval, backoff_limit interval, backoff_form text) LANGUAGE sql STABLE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+  SELECT r.name, r.action, r.queue, r.kind, r.error, r.backoff, r.backoff_limit, r.backoff_form FROM weir.retry_rule r
+  ORDER BY r.error IS NULL, r.kind IS NULL, r.queue IS NULL, r.name COLLATE "C"
+$$;
 CREATE FUNCTION weir.retry(job_id bigint) RETURNS text LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
 #variable_conflict use_column
@@ -4609,6 +4740,42 @@ BEGIN
   RETURN 'available';
 END
 $$;
+CREATE FUNCTION weir.set_retry_rule(name text, action text DEFAULT NULL::text, queue text DEFAULT NULL::text, kind text DEFAULT NULL::text, error text DEFAULT NULL::text, backoff interval DEFAULT NULL::interval, backoff_limit interval DEFAULT NULL::interval, backoff_form text DEFAULT NULL::text) RETURNS void LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+#variable_conflict use_column
+DECLARE
+  most CONSTANT integer := 100;
+  wrong text;
+BEGIN
+  action := coalesce(set_retry_rule.action, 'retry');
+  IF set_retry_rule.name IS NULL OR set_retry_rule.name !~ '^[[:graph:]]{1,100}$' THEN
+    RAISE EXCEPTION 'weir: the name of a retry rule must be 1 to 100 characters without spaces, got %', coalesce(quote_literal(left(set_retry_rule.name, 200)), 'null') USING ERRCODE = '22023';
+  ELSIF set_retry_rule.action <> ALL (ARRAY['retry', 'fail', 'snooze', 'cancel']) THEN
+    RAISE EXCEPTION 'weir: the action of a retry rule must be retry, fail, snooze or cancel, got %', quote_literal(left(set_retry_rule.action, 100)) USING ERRCODE = '22023';
+  ELSIF set_retry_rule.action = 'snooze' AND set_retry_rule.backoff IS NULL THEN
+    RAISE EXCEPTION 'weir: retry rule % snoozes, but does not say for how long', set_retry_rule.name USING ERRCODE = '22023', HINT = 'Pass a backoff, for example ''5 minutes''.';
+  ELSIF set_retry_rule.action IN ('fail', 'cancel') AND num_nonnulls(set_retry_rule.backoff, set_retry_rule.backoff_limit, set_retry_rule.backoff_form) > 0 THEN
+    RAISE EXCEPTION 'weir: retry rule % has a backoff, but no attempt follows after %', set_retry_rule.name, set_retry_rule.action USING ERRCODE = '22023', HINT = 'A backoff belongs to retry and snooze.';
+  ELSIF set_retry_rule.queue IS NULL AND set_retry_rule.kind IS NULL AND set_retry_rule.error IS NULL THEN
+    RAISE EXCEPTION 'weir: retry rule % would apply to every error of every job', set_retry_rule.name USING ERRCODE = '22023', HINT = 'Name a queue, a kind or an error; error => ''.'' matches every error.';
+  END IF;
+  PERFORM weir._check_backoff('set_retry_rule', set_retry_rule.backoff, set_retry_rule.backoff_limit, set_retry_rule.backoff_form);
+  wrong := weir._wrong_pattern(set_retry_rule.error);
+  IF wrong IS NOT NULL THEN
+    RAISE EXCEPTION 'weir: retry rule %: error is not a usable regular expression: %, got %', set_retry_rule.name, wrong, quote_literal(left(set_retry_rule.error, 200))
+      USING ERRCODE = '22023', HINT = 'Write a regular expression as PostgreSQL understands it, in which a backslash before . ( [ * + ? | makes it an ordinary character.';
+  END IF;
+  LOCK TABLE weir.retry_rule IN SHARE ROW EXCLUSIVE MODE;  -- for the count; readers do not wait
+  IF (SELECT count(*) FROM weir.retry_rule r WHERE r.name <> set_retry_rule.name) >= most THEN
+    RAISE EXCEPTION 'weir: there are % retry rules, and no more are allowed', most USING ERRCODE = '22023', HINT = 'One rule can match several errors: a|b. Drop rules that are not needed with weir.drop_retry_rule.';
+  END IF;
+  INSERT INTO weir.retry_rule (name, queue, kind, error, action, backoff, backoff_limit, backoff_form)
+  VALUES (set_retry_rule.name, set_retry_rule.queue, set_retry_rule.kind, set_retry_rule.error, set_retry_rule.action,
+          set_retry_rule.backoff, set_retry_rule.backoff_limit, set_retry_rule.backoff_form)
+  ON CONFLICT ON CONSTRAINT retry_rule_pkey DO UPDATE SET queue = excluded.queue, kind = excluded.kind, error = excluded.error, action = excluded.action,
+    backoff = excluded.backoff, backoff_limit = excluded.backoff_limit, backoff_form = excluded.backoff_form;
+END
+$$;
 CREATE FUNCTION weir.set(name text, value text) RETURNS void LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
 #variable_conflict use_column
@@ -4636,8 +4803,12 @@ $$;
 CREATE FUNCTION weir.set(queue text, name text, value text) RETURNS boolean LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
 BEGIN
-  IF set.name IS NULL OR set.name NOT IN ('backoff', 'backoff_limit') THEN
-    RAISE EXCEPTION 'weir: queues have no setting %', coalesce(set.name, 'null') USING ERRCODE = '22023', HINT = 'The settings of a queue are backoff and backoff_limit (intervals).';
+  IF set.name IS NULL OR set.name NOT IN ('backoff', 'backoff_limit', 'backoff_form') THEN
+    RAISE EXCEPTION 'weir: queues have no setting %', coalesce(set.name, 'null') USING ERRCODE = '22023', HINT = 'The settings of a queue are backoff and backoff_limit (intervals), and backoff_form.';
+  ELSIF set.name = 'backoff_form' THEN
+    PERFORM weir._check_backoff('set', NULL, NULL, coalesce(set.value, 'null'));
+    UPDATE weir.queue q SET backoff_form = set.value WHERE q.name = set.queue;
+    RETURN FOUND;
   ELSIF set.value IS NULL THEN
     RAISE EXCEPTION 'weir: % must be 0 to 1 year, got null', set.name USING ERRCODE = '22023';
   END IF;
@@ -4659,7 +4830,7 @@ AS $$
   -- All twins of a name have the same settings.
   SELECT q.name, v.name, v.value
   FROM (SELECT DISTINCT ON (q.name) q.* FROM weir.queue q ORDER BY q.name, q.id) q
-  CROSS JOIN LATERAL (VALUES ('backoff', q.backoff::text), ('backoff_limit', q.backoff_limit::text)) v(name, value)
+  CROSS JOIN LATERAL (VALUES ('backoff', q.backoff::text), ('backoff_limit', q.backoff_limit::text), ('backoff_form', q.backoff_form)) v(name, value)
   ORDER BY 1 NULLS FIRST, 2
 $$;
 CREATE FUNCTION weir.start(name text, queues text[], lease interval DEFAULT NULL::interval) RETURNS integer LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
@@ -4880,7 +5051,7 @@ COMMENT ON COLUMN weir.job.seq IS 'The batch of an attempt that ended before a r
 COMMENT ON COLUMN weir.message.keep IS 'True: deliver the message even if its transaction has already published the same one.';
 COMMENT ON COLUMN weir.promotion.ahead_due IS 'Earlier cursors that reach further in time, with ahead_id and ahead_snapshot: the rows that their snapshots could see are promoted. NULL except after the clock stepped back, or while very many late jobs are being promoted.';
 COMMENT ON COLUMN weir.queue.aside IS 'True for a twin (another row with the same name) without jobs: claims skip it. If a job is added to it after all, weir._set_twins_aside makes claims include it again.';
-COMMENT ON COLUMN weir.queue.backoff IS 'The delay between the first failure of a job and the next attempt. It doubles with each further failure, up to backoff_limit: see weir._next_try.';
+COMMENT ON COLUMN weir.queue.backoff IS 'The delay between the first failure of a job and the next attempt. It grows with each further failure as backoff_form says, up to backoff_limit: see weir._next_try.';
 COMMENT ON COLUMN weir.survey.batches IS 'The value of weir.batch_no at the time: it bounds how many batches may have been claimed since.';
 COMMENT ON COLUMN weir.survey.reclaimed IS 'The number of the last event by which a segment of jobs was reclaimed. After another such event the survey is invalid.';
 COMMENT ON COLUMN weir.tick.bytes IS 'The size of its payloads. A tick of more than 10000 messages, or of more than 8 MB, contains a single transaction.';
@@ -4901,6 +5072,7 @@ COMMENT ON ROUTINE weir._carry_states(integer,integer,integer[]) IS 'Repeats the
 COMMENT ON ROUTINE weir._carry_unfinished(integer,integer,integer[],integer[],bigint[],integer[],bigint[]) IS 'Carries everything unfinished from a segment, which the caller has locked exclusively, into the active one: the unclaimed jobs of the lanes in waiting; the unfinished jobs of the batches in b_lanes and b_seqs, and of each lane''s batches from newest on; and the state of a lane, if no batch elsewhere holds it.';
 COMMENT ON ROUTINE weir._carry_waiting(integer,integer,integer[],integer,bigint) IS 'Carries jobs that wait to be claimed into the active segment: about max_jobs or max_bytes, from at most 200 lanes. Returns how many bytes. Each job is copied with its xid and id and deleted, in one transaction and under its lane''s lock: so a claim sees it exactly once, in its place. Locks: advisory: the lanes (exclusive, tried).';
 COMMENT ON ROUTINE weir._check_array(text,text,anyarray,boolean) IS 'Raises 22023 unless an array is a list: of one dimension that begins at 1, and without nulls if is_filled. Parallel arrays are matched by index, so an array of another shape would be misread. Locks: none. Isolation: any.';
+COMMENT ON ROUTINE weir._check_backoff(text,interval,interval,text) IS 'Refuses values of a backoff that are invalid; NULL is valid. Errors: 22023. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._check_cluster() IS 'Raises WR003 if the log comes from another cluster. Functions that compare transaction ids call it first, every time: behind a pooler a session survives a move to another cluster, and the new counter may have passed the old positions. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._check_isolation(text) IS 'Raises WR004 unless the transaction is READ COMMITTED, because the caller relies on a new snapshot for each statement.';
 COMMENT ON ROUTINE weir._check_job(text,text,jsonb,integer,integer,jsonb) IS 'Raises 22023 with the offending value if a job is not valid. The sizes of args and meta are those of their texts, which workers receive: a column of another table may hold 50 MB in a few compressed bytes, and 1e100000 takes 12. Callers may skip the check of sizes for values of at most 2000 bytes, whose texts never exceed 16 MB. Locks: none. Isolation: any.';
@@ -4945,6 +5117,7 @@ COMMENT ON ROUTINE weir._is_held(regclass[]) IS 'Reports whether a transaction o
 COMMENT ON ROUTINE weir._is_token(text) IS 'Reports whether a text has the form of a token. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._jobs_on(smallint,bigint) IS 'The jobs on one page of a segment.';
 COMMENT ON ROUTINE weir._jsonb_of(text) IS 'Parses a JSON text, with U+FFFD for escaped characters that PostgreSQL can''t store, which occur in error messages. Errors: 22P02. Locks: none. Isolation: any.';
+COMMENT ON ROUTINE weir._judged(integer[],integer[],bigint[],smallint[],bigint[],text[]) IS 'What the retry rules make of attempts that failed: of each that a rule matches, its place, and the outcome and the next time that take the place of those recorded. It takes about a second at most, and never fails because of a rule: rules that can''t be applied are left out, with a warning. Locks: none that others wait for. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._keep_failures(integer,integer[],bigint[],smallint[],bigint[],text[],text[]) IS 'Copies jobs that fail for good with these attempts into the log of failures. The caller records how the attempts ended in the same transaction.';
 COMMENT ON ROUTINE weir._kept_failure(bigint,integer) IS 'How a job failed for good, in attempt after or a later one, unless it has been retried since.';
 COMMENT ON ROUTINE weir._last_reclaimed() IS 'The number of the last event by which a segment of jobs was reclaimed; 0: none was.';
@@ -4963,7 +5136,7 @@ COMMENT ON ROUTINE weir._next_completed(integer[],jsonb,integer) IS 'Completed j
 COMMENT ON ROUTINE weir._next_failed(integer[],jsonb,integer) IS 'Failed jobs, newest first, after a key; no id for a job of another queue. See weir._next.';
 COMMENT ON ROUTINE weir._next_later(integer[],jsonb,integer) IS 'Scheduled jobs in the order of run_at, after a key; no id for a cancelled one. See weir._next.';
 COMMENT ON ROUTINE weir._next_running(integer[],jsonb,integer) IS 'Running jobs, those of the newest batches first, after a key; a row without an id shows how far the search has come. See weir._next.';
-COMMENT ON ROUTINE weir._next_try(interval,interval,integer) IS 'When a job is tried again after a number of tries: backoff after the first, twice as long after each further one, up to backoff_limit, and randomly up to a quarter earlier or later, so that jobs which failed together are not tried together. Errors: none. Locks: none. Isolation: any.';
+COMMENT ON ROUTINE weir._next_try(interval,interval,text,integer) IS 'When a job is tried again after a number of tries: backoff after the first; after each further one twice as long (exponential), longer by backoff (linear) or as long again (fixed), up to backoff_limit; and randomly up to a quarter earlier or later, so that jobs which failed together are not tried together. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._note_word(integer,text,integer) IS 'Writes a worker''s last word. The caller holds its lock.';
 COMMENT ON ROUTINE weir._pause_among(text[]) IS 'How long a worker that waits for jobs of these queues pauses between two polls, in seconds: 10 ms for each worker that shares one of the queues, so that a fleet polls as often as a single worker would; at most 100 ms, because all the others may be busy. Errors: none. Locks: none that others wait for. Isolation: any.';
 COMMENT ON ROUTINE weir._prepared_for(integer) IS 'Describes the prepared transaction that has called record, claim or heartbeat for a worker, which therefore can''t be fenced before that transaction ends; NULL: none. Such calls can''t be refused, because a function can''t know that its transaction will be prepared.';
@@ -4976,7 +5149,7 @@ COMMENT ON ROUTINE weir._read_queues() IS 'The queues as one snapshot shows them
 COMMENT ON ROUTINE weir._reclaim(integer) IS 'Empties a closed segment: copies its unclaimed and running jobs, with their xids, ids and batches, into the active one, and truncates it. Returns false if that is not done yet, because the segment is in use, or more than 10000 jobs or 8 MB of it are unfinished; in that case it may have carried some of the waiting jobs. Locks: advisory step 1 (tried); SHARE on the segment''s jobs (NOWAIT) during the scan; to carry, the lanes (exclusive, tried); to empty, claims (exclusive, waiting at most 50 ms), the segment (exclusive) and ACCESS EXCLUSIVE on its tables (at most 25 ms for each), but not while another transaction keeps a lock on them. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._reclaim_messages(integer,interval) IS 'Truncates a closed segment of messages and ticks, once all its messages are in ticks and the last of these was cut retention ago. Returns false, and does nothing, if the segment is in use or too young. Locks: SHARE on the segment''s messages (NOWAIT), advisory step 4 (tried), ACCESS EXCLUSIVE on its tables, waiting at most 10 ms for each.';
 COMMENT ON ROUTINE weir._reconcile(integer,integer[],bigint[],integer[],bigint[],bigint) IS 'Compares the attempts that a worker holds according to the database with those that it says it holds: lanes[i] and seqs[i] identify a batch, and the next sizes[i] of ids are its jobs that the worker has not recorded. Other attempts are released, without being used up, unless an open transaction completes them. Call it while the worker has no claim under way: after a claim or a connection failed, and now and then. It works in bounded steps: if next is not NULL, call again and pass it as after. Errors: 22023, WR001 (the worker is unknown or fenced), WR004. Locks: advisory: the worker and claims (shared), the worker''s claims (exclusive, waiting at most 5 s), and its ends if there is something to release. Isolation: READ COMMITTED.';
-COMMENT ON ROUTINE weir._record(integer,integer[],bigint[],integer[],bigint[],text[],text[],text[],timestamp with time zone[]) IS 'Records how attempts ended, many at once, and accepts or refuses each on its own. lanes[i] and seqs[i] identify a batch, and the next sizes[i] of ids are its jobs. outcomes (NULL: completed), errors, outputs and run_at (when the next attempt is due, after retried, snoozed or released; NULL: immediately; -infinity: after the queue''s backoff) are parallel to ids. Returns a row for each end that was not recorded, with its place in ids: ended (the attempt has already ended, so it is safe to repeat a call), lost (it does not belong to this worker, because the claim was lost in a crash or the job was claimed again: drop it), busy (an open transaction of its handler completes it: record it again later) or invalid; detail says what is wrong and what to do. Errors: 22023, WR001 (the worker is unknown or fenced), WR004. Locks: advisory: the worker and the segments (shared), the worker''s ends (exclusive, waiting at most 5 s). Isolation: READ COMMITTED. Commits synchronously.';
+COMMENT ON ROUTINE weir._record(integer,integer[],bigint[],integer[],bigint[],text[],text[],text[],timestamp with time zone[]) IS 'Records how attempts ended, many at once, and accepts or refuses each on its own. lanes[i] and seqs[i] identify a batch, and the next sizes[i] of ids are its jobs. outcomes (NULL: completed), errors, outputs and run_at (when the next attempt is due, after retried, snoozed or released; NULL: immediately; -infinity: after the queue''s backoff) are parallel to ids. After retried with run_at -infinity, a retry rule may decide on something else: see weir.set_retry_rule. Returns a row for each end that was recorded as such, with the outcome, and for each end that was not recorded, with its place in ids: ended (the attempt has already ended, as outcome says, so it is safe to repeat a call), lost (it does not belong to this worker, because the claim was lost in a crash or the job was claimed again: drop it), busy (an open transaction of its handler completes it: record it again later) or invalid; detail says what is wrong and what to do. Errors: 22023, WR001 (the worker is unknown or fenced), WR004. Locks: advisory: the worker and the segments (shared), the worker''s ends (exclusive, waiting at most 5 s). Isolation: READ COMMITTED. Commits synchronously.';
 COMMENT ON ROUTINE weir._relog(integer,weir.outcome,text,integer[],bigint[],integer[],bigint[],bigint) IS 'Ends unfinished attempts of a worker, except the named ones, and logs those that follow: some thousands in one call, from at most 5,000 batches. It skips attempts that are being completed in open transactions, which stay exceptions. jobs: their ids. next: pass it as after in another call to continue; NULL: finished. The caller holds the worker''s claims, and keeps segments from being reclaimed.';
 COMMENT ON ROUTINE weir._rescue() IS 'Fences workers whose session has ended, or that were silent past their lease, and logs the unfinished attempts of fenced workers again, in bounded steps. Returns for each worker why it ended, how many attempts were logged (NULL for one that was just fenced or missed), and the ids of their jobs; if more is true, call again; error is why a worker could not be settled, which does not delay the others. Call it about twice a second. Errors: WR004. Locks: advisory step 6, claims (shared) and the workers'' claims (tried); see _fence_silent, _fence and _settle. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._results_in(integer,bigint,bigint,integer) IS 'Completed jobs of a segment, from the end of its results backwards, before a place (page * 65536 + line); a row with is_end false stands for a result with another outcome.';
@@ -5004,11 +5177,13 @@ COMMENT ON ROUTINE weir._waiting(integer,xid8[],xid8,xid8,bigint,integer,xid8,bi
 COMMENT ON ROUTINE weir._was_ahead(weir.promotion,timestamp with time zone,bigint,xid8) IS 'Reports whether a row of weir.later was promoted before the clock stepped back, according to the earlier cursors that are kept beside the newest.';
 COMMENT ON ROUTINE weir._watch(bigint,bigint,pg_snapshot,xid8,integer,double precision) IS 'For an idle worker: polls up to polls times, every pause seconds, until the counters differ from those passed, or a transaction below upto has ended that was in progress in seen. Pass what the previous call returned (at first 0, 0, NULL, NULL). jobs_now changes with every job that is logged, control_now with every cancellation and new queue, both before the commit; ended reports whether a transaction has ended. Errors: 22023. Locks: none that others wait for. Isolation: READ COMMITTED, in autocommit. It holds a snapshot while it waits, for at most 1 second.';
 COMMENT ON ROUTINE weir._with_error(jsonb,integer,timestamp with time zone,weir.outcome,text) IS 'What the row of the next attempt carries after an attempt has ended with an error. Errors: none. Locks: none. Isolation: any.';
+COMMENT ON ROUTINE weir._wrong_pattern(text) IS 'Why a text can''t be the regular expression of a retry rule; NULL: it can. What is left takes time in proportion to the text that it is matched with. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._wrong_with(jsonb) IS 'Why an end that was passed to record is invalid; NULL: it is valid. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir.attend(integer,integer,inet,integer) IS 'Makes this session stand for the worker: while the session lasts, the worker is alive; soon after it has ended without a successor, the worker is fenced. This requires a direct connection, because an intermediary could cut it while both ends are alive. Therefore pass the process id that the client received when it connected, and the address and port of the client''s own end of the connection (both NULL for a Unix socket). If the server sees other values, there is a pooler, a proxy or an address translation, and the function returns false: then renew the lease by heartbeats. If it returns true, call heartbeat in the same session well within the lease: it writes nothing, and keeps the session from being ended as idle. Call it in autocommit, because a rollback does not release the lock; to stop attending, end the session. Errors: WR001 (the worker is unknown or fenced), 55P03 (a lock was not available within 5 s). Locks: advisory: the worker''s attendance (shared, for the session) and its last word (shared), waiting at most 5 s for each. Isolation: any. Commits asynchronously.';
 COMMENT ON ROUTINE weir.cancel(bigint) IS 'Cancels a job. A job that has not started will not start (returns cancelled); the worker of a running job is notified, and cancels the job''s context (returns requested). Otherwise it does nothing, and returns the job''s final state, or NULL for an unknown id. A job that starts while this commits is cancelled like a running one. Errors: 40001 (see weir.job_info). Locks: none that others wait for, except a second cancel of the same job, so cancel several jobs of one transaction in ascending order of their ids. Isolation: any.';
 COMMENT ON ROUTINE weir.chores() IS 'Does the maintenance that Go workers do automatically; if none runs, call it about twice a second: CALL weir.chores(). It promotes jobs that are due, rescues the jobs of lost workers, reclaims space and tidies. Any number of processes may call it, and none waits for another. An error becomes a warning, and the next call tries again. Errors: 2D000 (not in autocommit: it commits in between). Locks: those of its steps, each until the step commits. Isolation: any; its own transactions are READ COMMITTED.';
 COMMENT ON ROUTINE weir.complete(integer,text) IS 'Records an attempt as completed in the caller''s transaction: its effects and the completion commit together. The transaction may stay open: if the worker is fenced in the meantime, the attempt is claimed again after a rollback, and has ended after a commit. Errors: WR001 (the worker is unknown or fenced), WR002 (the attempt does not belong to this worker, or has ended: roll back), WR004, 22023. Locks, to the end of the transaction: see _complete. Isolation: READ COMMITTED. Commits synchronously.';
+COMMENT ON ROUTINE weir.drop_retry_rule(text) IS 'Drops a retry rule; false: there is none of that name. Errors: none. Locks: none that others wait for, except another change of the rule. Isolation: any.';
 COMMENT ON ROUTINE weir.enqueue(text,text,jsonb,integer,timestamp with time zone,integer,jsonb) IS 'Enqueues a job in the caller''s transaction and returns its id. The job runs after the commit, and never after a rollback; if run_at is given, not before that time. priority: 1 (first) to 4 (NULL: 2); max_attempts: 1 to 1000 (NULL: 25). Errors: 22023 with the value. Locks: ROW EXCLUSIVE on the log; none that another enqueue waits for. Isolation: any.';
 COMMENT ON ROUTINE weir.enqueue_many(jsonb) IS 'Enqueues up to 10000 jobs, all or none, and returns their ids in order. jobs is a JSON array of objects whose keys are the arguments of enqueue. Errors: 22023 with the value; 22007, 22P02 (a value of another type). Locks: ROW EXCLUSIVE on the log; none that another enqueue waits for. Isolation: any.';
 COMMENT ON ROUTINE weir.enqueue_many(text[],text[],jsonb[],integer[],timestamp with time zone[],integer[],jsonb[]) IS 'Enqueues up to 10000 jobs from parallel arrays, all or none, and returns their ids in order. NULL for an optional array, or in it, means the default. Errors: 22023 with the value. Locks: ROW EXCLUSIVE on the log; none that another enqueue waits for. Isolation: any.';
@@ -5029,12 +5204,14 @@ COMMENT ON ROUTINE weir.queues() IS 'Queues by name: how many of their jobs are 
 COMMENT ON ROUTINE weir.read(bigint,bigint,integer,bigint) IS 'Returns the messages of a tick after a given id, in the order of publishing: up to max_rows; from a tick of more than 10000 messages or 8 MB, about 8 MB at most. Errors: WR005 (truncated; the detail is epoch.tick of the last truncated one), WR006 (the tick has another epoch; the detail is epoch.tick of the last one to continue from), 22023. Locks: none that others wait for, and none after the call. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir.rebase() IS 'After a restore or a move into another cluster, logs every unfinished attempt again under this cluster''s transaction ids, starts from new positions, and fences all earlier workers. Returns the number of attempts, or NULL if there was nothing to do. Workers call it automatically, without a statement_timeout. Errors: WR004 (not in READ COMMITTED autocommit), 57014 (cancelled, for example by a statement_timeout; nothing has changed), 55P03 (a lock was not available in time). Locks: ACCESS EXCLUSIVE on all tables of the log of jobs, waiting at most 10 s for each. Isolation: READ COMMITTED, in autocommit.';
 COMMENT ON ROUTINE weir.rebase_messages() IS 'After a restore or a move into another cluster, logs the messages that were in no tick yet again under this cluster''s transaction ids. Earlier ticks are deleted, because no position in them is valid here: subscribers receive a gap. Returns the number of messages, or NULL if there was nothing to do. Hubs call it automatically. Errors: WR004 (not in READ COMMITTED), 55P03 (a lock was not available in time). Locks: ACCESS EXCLUSIVE on the tables of messages and on the settings, waiting at most 10 s for each. Isolation: READ COMMITTED.';
-COMMENT ON ROUTINE weir.record(integer,text) IS 'Records how attempts ended, many at once, and accepts or refuses each on its own. ends is the text of a JSON array of at most 10000 objects and 64 MiB. The fields of an object are token; outcome: completed (the default), failed (tried again while attempts are left, unless "final" is true), cancelled, or, without using up the attempt, snoozed (the job postponed itself) or released (this worker can''t run it); error and output, texts that are kept with the job; and delay, in seconds, until the next try (NULL: the queue''s backoff, see weir.set). Returns a row for each end that was not recorded, with the refusal: ended (the attempt has already ended, so it is safe to repeat a call), lost (it no longer belongs to this worker: drop it), busy (a transaction that completes it is still open: record it again later) or invalid (see detail; the worker still holds the attempt: record it as failed). Characters that PostgreSQL can''t store become U+FFFD. Errors: 22023, 22P02 (not valid JSON), WR001 (the worker is unknown or fenced), WR004. Locks: see _record. Isolation: READ COMMITTED. Commits synchronously.';
+COMMENT ON ROUTINE weir.record(integer,text) IS 'Records how attempts ended, many at once, and accepts or refuses each on its own. ends is the text of a JSON array of at most 10000 objects and 64 MiB. The fields of an object are token; outcome: completed (the default), failed (tried again while attempts are left, unless "final" is true), cancelled, or, without using up the attempt, snoozed (the job postponed itself) or released (this worker can''t run it); error and output, texts that are kept with the job; and delay, in seconds, until the next try (NULL: as weir.set_retry_rule and the queue''s backoff say). Returns a row for each end that was not recorded, with the refusal: ended (the attempt has already ended, so it is safe to repeat a call), lost (it no longer belongs to this worker: drop it), busy (a transaction that completes it is still open: record it again later) or invalid (see detail; the worker still holds the attempt: record it as failed). Characters that PostgreSQL can''t store become U+FFFD. Errors: 22023, 22P02 (not valid JSON), WR001 (the worker is unknown or fenced), WR004. Locks: see _record. Isolation: READ COMMITTED. Commits synchronously.';
 COMMENT ON ROUTINE weir.restrict(text,text[],text[]) IS 'Restricts what a role may LISTEN on and NOTIFY at hubs to channels and patterns such as orders.*; NULL allows everything that its grants allow. It replaces earlier restrictions of the role, and applies to connected clients within a few seconds. It does not restrict access to the database itself. Errors: 22023. Locks: none that others wait for, except another change of the role''s restrictions. Isolation: any.';
 COMMENT ON ROUTINE weir.resume(text) IS 'Resumes a queue. Returns false if the queue does not exist. Errors: none. Locks: none that others wait for, except another change of the queue. Isolation: any.';
 COMMENT ON ROUTINE weir.retry(bigint) IS 'Enqueues another attempt of a completed, failed or cancelled job, and returns its new state. A job in another state is left as it is, and its state returned; NULL for an unknown id. Errors: WR004 (not in READ COMMITTED). Locks: advisory: the job (exclusive); only a second retry of the same job waits, so retry several jobs of one transaction in ascending order of their ids. Isolation: READ COMMITTED.';
+COMMENT ON ROUTINE weir.retry_rules() IS 'The retry rules, in the order in which they are tried: the first that matches an error applies. Errors: none. Locks: none that others wait for. Isolation: any.';
 COMMENT ON ROUTINE weir.set(text,text) IS 'Changes a setting: completed_retention (how long completed and cancelled jobs can be inspected and retried; 1 day by default), failed_retention (the same for failed jobs, but never less than completed_retention; 7 days by default), retention_bytes (the size of log and history together, and a quarter more for failed jobs; unfinished jobs are kept whatever their size; 4294967296 by default), message_retention (how long a subscriber can resume from a position; 1 hour by default), message_retention_bytes (the size of messages; 1073741824 by default) or message_bytes (the largest payload; 1048576 by default, at most 16777216). Intervals need a unit; bytes may have one (4 GB). Errors: 22023. Locks: none that others wait for, except another change of the setting. Isolation: any.';
-COMMENT ON ROUTINE weir.set(text,text,text) IS 'Changes a setting of a queue: backoff (the delay between a job''s first failure and the next attempt; it doubles with each further failure, and varies by up to a quarter; 1 second by default) or backoff_limit (its maximum; 1 hour by default). Returns false if the queue does not exist. Errors: 22023. Locks: none that others wait for, except another change of the queue. Isolation: any.';
+COMMENT ON ROUTINE weir.set(text,text,text) IS 'Changes a setting of a queue: backoff (the delay between a job''s first failure and the next attempt; it doubles with each further failure, and varies by up to a quarter; 1 second by default), backoff_limit (its maximum; 1 hour by default) or backoff_form (how it grows: exponential, the default, which doubles it; linear, which adds it once more; or fixed). Returns false if the queue does not exist. Errors: 22023. Locks: none that others wait for, except another change of the queue. Isolation: any.';
+COMMENT ON ROUTINE weir.set_retry_rule(text,text,text,text,text,interval,interval,text) IS 'Creates the retry rule of that name, or replaces it. It says what follows an attempt that failed in a queue, of a kind, with an error that a regular expression matches (NULL: any), unless the worker has said so itself, by a delay or a final outcome. action: retry (the default) after a backoff, as long as attempts are left; fail, without a further attempt; cancel; or snooze, which uses up no attempt, for backoff each time. backoff, backoff_limit and backoff_form are as for weir.set; NULL: the queue''s, except that a snooze is fixed. Of the rules that match, one with an error precedes one without, then one with a kind, then one with a queue, then the first by name. The expression (up to 1000 characters, as of the operator ~, without back references and lookaround) is matched with the first and the last 2000 characters of the error. At most 100 rules. Errors: 22023. Locks: SHARE ROW EXCLUSIVE on the rules, for which only another change of a rule waits. Isolation: any.';
 COMMENT ON ROUTINE weir.settings() IS 'All settings that weir.set changes: those of the database (queue is NULL), then those of each queue. Errors: none. Locks: none that others wait for. Isolation: any.';
 COMMENT ON ROUTINE weir.start(text,text[],interval) IS 'Registers a worker, creates its queues and returns its id. From then on it must call take (or heartbeat) well within its lease, 1 second to 5 minutes (NULL: 30 seconds), or other workers get its jobs. A log that comes from another cluster is rebased first; that may take minutes, and ignores statement_timeout. Errors: 22023; see rebase. Locks: none that others wait for; see rebase if it rebases. Isolation: any; if it rebases, READ COMMITTED, in autocommit.';
 COMMENT ON ROUTINE weir.stop(integer) IS 'Ends a worker. The jobs that it still holds are released immediately, without using up an attempt. Returns false while a call for this worker is still running, or more jobs are left to release: then call it again. It is safe to repeat. Errors: WR001 (the worker is unknown), WR004. Locks: see _reconcile, _fence and _settle. Isolation: READ COMMITTED, in autocommit.';
@@ -5069,6 +5246,7 @@ COMMENT ON TABLE weir.message IS 'The log of messages, with the transaction that
 COMMENT ON TABLE weir.promotion IS 'The cursor of promotion; the newest row counts: every row of weir.later up to (due, due_id) that the snapshot could see has been promoted.';
 COMMENT ON TABLE weir.queue IS 'Queues by name. lane = id * 4 + priority - 1. A name may have several ids: two transactions that use a new name at the same time create one row each instead of waiting for each other.';
 COMMENT ON TABLE weir.result IS 'How attempts ended: one row for each flush, batch and outcome, in the segment of its batch.';
+COMMENT ON TABLE weir.retry_rule IS 'What follows an attempt that failed with an error which the regular expression error matches, in a queue, of a kind; NULL: any. A backoff, limit or form that is NULL is the queue''s.';
 COMMENT ON TABLE weir.role_channel IS 'The channels and patterns that a role is restricted to at hubs; NULL: not restricted.';
 COMMENT ON TABLE weir.segment IS 'The history of segments, insert-only. A segment''s state is its event with the greatest number; at is used for ages, never for order.';
 COMMENT ON TABLE weir.setting IS 'Settings, which operators change with weir.set; the cluster that this log belongs to; and the secret that seals the cursors of lists.';
@@ -5107,6 +5285,7 @@ GRANT EXECUTE ON ROUTINE weir.attend(integer,integer,inet,integer) TO weir_opera
 GRANT EXECUTE ON ROUTINE weir.cancel(bigint) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir.chores() TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir.complete(integer,text) TO weir_operate, weir_work;
+GRANT EXECUTE ON ROUTINE weir.drop_retry_rule(text) TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir.enqueue(text,text,jsonb,integer,timestamp with time zone,integer,jsonb) TO weir_enqueue, weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir.enqueue_many(jsonb) TO weir_enqueue, weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir.enqueue_many(text[],text[],jsonb[],integer[],timestamp with time zone[],integer[],jsonb[]) TO weir_enqueue, weir_operate, weir_work;
@@ -5131,8 +5310,10 @@ GRANT EXECUTE ON ROUTINE weir.record(integer,text) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir.restrict(text,text[],text[]) TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir.resume(text) TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir.retry(bigint) TO weir_operate;
+GRANT EXECUTE ON ROUTINE weir.retry_rules() TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir.set(text,text) TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir.set(text,text,text) TO weir_operate;
+GRANT EXECUTE ON ROUTINE weir.set_retry_rule(text,text,text,text,text,interval,interval,text) TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir.settings() TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir.start(text,text[],interval) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir.stop(integer) TO weir_operate, weir_work;

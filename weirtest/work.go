@@ -20,8 +20,8 @@ import (
 type Result struct {
 	// Outcome is the recorded outcome: OutcomeRetried if another attempt follows, OutcomeFailed if the job has failed for good.
 	Outcome weir.Outcome
-	// After is the delay before a retried, snoozed or released job runs again. If ByQueue is set, the backoff of the job's queue decides,
-	// and After is 0.
+	// After is the delay before a retried, snoozed or released job runs again. If ByQueue is set, the database decides, by its retry
+	// rules and the backoff of the job's queue, and After is 0.
 	After   time.Duration
 	ByQueue bool
 	// Err is why the attempt did not complete: the handler's error, its panic (a *weir.PanicError) or its timeout (errors.Is

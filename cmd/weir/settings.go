@@ -11,6 +11,10 @@ import (
 type settingsCmd struct {
 	List settingsListCmd `cmd:"" default:"withargs" help:"List the settings of the database and of each queue."`
 	Set  settingsSetCmd  `cmd:"" help:"Change a setting, with immediate effect."`
+
+	Rules    rulesListCmd `cmd:"" help:"List retry rules, which say what follows an error."`
+	SetRule  rulesSetCmd  `cmd:"" help:"Create or replace a retry rule."`
+	DropRule rulesDropCmd `cmd:"" help:"Drop retry rules."`
 }
 
 func (settingsCmd) Help() string {
@@ -48,8 +52,8 @@ func (c *settingsListCmd) Run(ctx context.Context, s *streams, db *database) err
 }
 
 type settingsSetCmd struct {
-	Name  string `arg:"" help:"completed_retention, failed_retention, retention_bytes, message_retention, message_retention_bytes or message_bytes; for a queue, backoff or backoff_limit."`
-	Value string `arg:"" help:"Value: an interval such as '3 days', or a size such as '4 GB'."`
+	Name  string `arg:"" help:"completed_retention, failed_retention, retention_bytes, message_retention, message_retention_bytes or message_bytes; for a queue, backoff, backoff_limit or backoff_form (exponential, linear or fixed)."`
+	Value string `arg:"" help:"Value: an interval such as '3 days', a size such as '4 GB', or a form."`
 	Queue string `short:"q" help:"Queue whose setting to change."`
 }
 

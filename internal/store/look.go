@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -22,6 +23,9 @@ const (
 	sqlResume   = `SELECT weir.resume($1)`
 	sqlSet      = `SELECT weir.set($1, $2)`
 	sqlSetQueue = `SELECT weir.set($1, $2, $3)`
+	sqlSetRule  = `SELECT weir.set_retry_rule($1, nullif($2, ''), nullif($3, ''), nullif($4, ''), nullif($5, ''), $6, $7, nullif($8, ''))`
+	sqlDropRule = `SELECT weir.drop_retry_rule($1)`
+	sqlRules    = `SELECT name, action, coalesce(queue, ''), coalesce(kind, ''), coalesce(error, ''), backoff, backoff_limit, coalesce(backoff_form, '') FROM weir.retry_rules()`
 	sqlSettings = `SELECT coalesce(queue, ''), name, value FROM weir.settings()`
 )
 
@@ -81,6 +85,22 @@ func Hubs[T any](ctx context.Context, s *Store) ([]T, error) {
 // Settings lists the settings of the database, then those of queues.
 func Settings[T any](ctx context.Context, s *Store) ([]T, error) {
 	return rows(ctx, s, sqlSettings, nil, pgx.RowToStructByPos[T])
+}
+
+// RetryRules lists the retry rules, in the order in which they are tried.
+func RetryRules[T any](ctx context.Context, s *Store) ([]T, error) {
+	return rows(ctx, s, sqlRules, nil, pgx.RowToStructByPos[T])
+}
+
+// SetRetryRule creates or replaces a retry rule.
+func (s *Store) SetRetryRule(ctx context.Context, name, action, queue, kind, errorLike string, backoff, limit *time.Duration, form string) error {
+	return s.exec(ctx, sqlSetRule, name, action, queue, kind, errorLike, backoff, limit, form)
+}
+
+// DropRetryRule drops a retry rule; false: there is none of that name.
+func (s *Store) DropRetryRule(ctx context.Context, name string) (found bool, err error) {
+	err = s.row(ctx, sqlDropRule, []any{name}, &found)
+	return found, err
 }
 
 // Cancel returns cancelled, requested, the job's final state, or "" if it is unknown.

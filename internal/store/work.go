@@ -63,14 +63,15 @@ type End struct {
 	Outcome Outcome
 	Error   *string
 	Output  *string
-	After   *time.Duration // when to run again, by the server's clock; nil: at once; negative: by the queue's backoff
+	After   *time.Duration // when to run again, by the server's clock; nil: at once; negative: by the retry rules and the queue's backoff
 }
 
-// Refusal reports an end that was not recorded, and why.
+// Refusal reports an end that was not recorded, and why; or that it was recorded with another outcome.
 type Refusal struct {
-	Place  int // from 1
-	Why    Why
-	Detail string
+	Place   int // from 1
+	Why     Why // "": it was recorded
+	Detail  string
+	Outcome Outcome // in the database, if the attempt has ended there; "": unknown
 }
 
 // Why is the reason why an end was not recorded.
@@ -93,8 +94,8 @@ const (
 	sqlWatch     = `SELECT jobs_now, control_now, seen_now::text, upto_now::text, ended FROM weir._watch($1, $2, $3::text::pg_snapshot, $4::text::xid8, $5, $6)`
 	sqlReconcile = `SELECT released, next FROM weir._reconcile($1, $2, $3, $4, $5, $6)`
 	sqlClaim     = `SELECT queue, lane, seq, id, attempt, max_attempts, kind, args, meta, enqueued_at, dropped, put_off, ready_at FROM weir._claim($1, $2, $3, $4::text::pg_snapshot, $5)`
-	sqlRecord    = `SELECT place, refusal, coalesce(detail, '') FROM weir._record($1, $2, $3, $4, $5)`
-	sqlRecordAll = `SELECT place, refusal, coalesce(detail, '') FROM weir._record($1, $2, $3, $4, $5, $6, $7, $8,
+	sqlRecord    = `SELECT place, coalesce(refusal, ''), coalesce(detail, ''), coalesce(outcome, '') FROM weir._record($1, $2, $3, $4, $5)`
+	sqlRecordAll = `SELECT place, coalesce(refusal, ''), coalesce(detail, ''), coalesce(outcome, '') FROM weir._record($1, $2, $3, $4, $5, $6, $7, $8,
 		ARRAY(SELECT CASE WHEN a.after < 0 THEN '-infinity' ELSE clock_timestamp() + make_interval(secs => a.after) END FROM unnest($9::float8[]) WITH ORDINALITY a(after, ord) ORDER BY a.ord))`
 	sqlComplete  = `SELECT weir._complete($1::int, $2::int, $3::bigint, $4::bigint)::text`
 	sqlFence     = `SELECT weir._fence($1, $2)`
@@ -145,7 +146,8 @@ func (s *Store) Claim(ctx context.Context, worker int32, queues []string, limits
 	return more, err
 }
 
-// Record records ends, with those of a batch next to each other, and returns the refused ones. All others are recorded.
+// Record records ends, with those of a batch next to each other, and returns the refused ones, and those to which a retry rule gave another
+// outcome. All others are recorded.
 func (s *Store) Record(ctx context.Context, worker int32, ends []End) ([]Refusal, error) {
 	var lanes, sizes []int32
 	var seqs []int64

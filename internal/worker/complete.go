@@ -293,8 +293,11 @@ func (c *completer) settle(some []*Task, refused []store.Refusal) {
 	var recorded, busy, replaced, found, dropped []*Task
 	for i, t := range some {
 		r, isRefused := why[i]
+		if r.Outcome != "" && t.ending != nil {
+			t.ending.outcome = r.Outcome
+		}
 		switch {
-		case !isRefused:
+		case !isRefused || r.Why == "":
 			recorded = append(recorded, t)
 		case r.Why == store.HasEnded:
 			found = append(found, t)

@@ -42,7 +42,7 @@ COMMENT ON FUNCTION weir._hold_segments IS
 CREATE OR REPLACE FUNCTION weir._record(
   worker integer, lanes integer[], seqs bigint[], sizes integer[], ids bigint[],
   outcomes text[] DEFAULT NULL, errors text[] DEFAULT NULL, outputs text[] DEFAULT NULL, run_at timestamptz[] DEFAULT NULL)
-RETURNS TABLE (place integer, refusal text, detail text)
+RETURNS TABLE (place integer, refusal text, detail text, outcome text)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET plan_cache_mode = force_generic_plan
@@ -67,6 +67,8 @@ DECLARE
   refusals  text[];
   details   text[];
   held_open integer[];
+  judged    record;      -- by a retry rule
+  ruled     text[] := '{}';
 BEGIN
   PERFORM weir._check_array('record', 'lanes', _record.lanes, true), weir._check_array('record', 'seqs', _record.seqs, true),
           weir._check_array('record', 'sizes', _record.sizes, true), weir._check_array('record', 'ids', _record.ids, true);
@@ -173,6 +175,25 @@ BEGIN
                   THEN format('output too large: %s characters, at most 1048576 are allowed', length(u.output))
                   WHEN u.run_at >= '10000-01-01 00:00:00+00' THEN format('run_at is %s: a job can be scheduled up to the year 9999', u.run_at) END AS why
       FROM unnest(refusals, _record.outcomes, _record.outputs, _record.run_at) WITH ORDINALITY u(refusal, outcome, output, run_at, place)) k;
+    IF _record.outcomes && ARRAY['retried'] AND _record.run_at && ARRAY['-infinity'::timestamptz] AND EXISTS (SELECT FROM weir.retry_rule) THEN
+      FOR judged IN
+        SELECT r.* FROM (
+          SELECT array_agg(k.place::integer) AS places, array_agg(_record.lanes[k.nr]) AS lanes, array_agg(_record.seqs[k.nr]) AS seqs, array_agg(k.segment) AS segments,
+                 array_agg(k.id) AS ids, array_agg(k.error) AS errors
+          FROM unnest(batch_of, segments, _record.ids, refusals, _record.outcomes, _record.errors, _record.run_at)
+               WITH ORDINALITY k(nr, segment, id, refusal, outcome, error, run_at, place)
+          WHERE k.refusal IS NULL AND k.outcome = 'retried' AND k.run_at = '-infinity') e
+        CROSS JOIN LATERAL weir._judged(e.places, e.lanes, e.seqs, e.segments, e.ids, e.errors) r
+      LOOP
+        outcomes[judged.place] := judged.outcome;
+        run_at[judged.place] := judged.run_at;
+        IF judged.outcome <> 'retried' THEN
+          ruled[judged.place] := judged.outcome;
+          CONTINUE WHEN errors IS NULL;
+          errors[judged.place] := left(errors[judged.place], 65000) || format(E'\n[%s by retry rule %s]', judged.outcome, quote_ident(judged.rule));
+        END IF;
+      END LOOP;
+    END IF;
     -- Final ends are written directly; an end that is followed by another attempt needs the job's row.
     INSERT INTO weir.result (lane, segment, worker, seq, finished_at, outcome, ids, errors, outputs)
     SELECT _record.lanes[k.nr], k.segment, _record.worker, _record.seqs[k.nr], clock_timestamp(), k.outcome, array_agg(k.id),
@@ -207,12 +228,14 @@ BEGIN
       WHEN 'ended' THEN 'the attempt has already ended: drop this end'
       WHEN 'lost' THEN format('worker %s does not hold this attempt, because the claim was lost in a crash or the job was claimed again: drop this end', _record.worker)
       WHEN 'busy' THEN 'an open transaction completes the job: record this end again after it has ended'
-      ELSE k.detail END
-    FROM unnest(places, refusals, details) k(place, refusal, detail) WHERE k.refusal IS NOT NULL ORDER BY k.place;
+      ELSE k.detail END,
+      CASE WHEN k.refusal IS NULL THEN ruled[k.place]
+           WHEN k.refusal = 'ended' THEN (SELECT r.outcome::text FROM weir.result r WHERE r.lane = _record.lanes[k.nr] AND r.seq = _record.seqs[k.nr] AND _record.ids[k.place] = ANY (r.ids) LIMIT 1) END
+    FROM unnest(places, batch_of, refusals, details) k(place, nr, refusal, detail) WHERE k.refusal IS NOT NULL OR ruled[k.place] IS NOT NULL ORDER BY k.place;
 END
 $$;
 COMMENT ON FUNCTION weir._record IS
-  'Records how attempts ended, many at once, and accepts or refuses each on its own. lanes[i] and seqs[i] identify a batch, and the next sizes[i] of ids are its jobs. outcomes (NULL: completed), errors, outputs and run_at (when the next attempt is due, after retried, snoozed or released; NULL: immediately; -infinity: after the queue''s backoff) are parallel to ids. Returns a row for each end that was not recorded, with its place in ids: ended (the attempt has already ended, so it is safe to repeat a call), lost (it does not belong to this worker, because the claim was lost in a crash or the job was claimed again: drop it), busy (an open transaction of its handler completes it: record it again later) or invalid; detail says what is wrong and what to do. Errors: 22023, WR001 (the worker is unknown or fenced), WR004. Locks: advisory: the worker and the segments (shared), the worker''s ends (exclusive, waiting at most 5 s). Isolation: READ COMMITTED. Commits synchronously.';
+  'Records how attempts ended, many at once, and accepts or refuses each on its own. lanes[i] and seqs[i] identify a batch, and the next sizes[i] of ids are its jobs. outcomes (NULL: completed), errors, outputs and run_at (when the next attempt is due, after retried, snoozed or released; NULL: immediately; -infinity: after the queue''s backoff) are parallel to ids. After retried with run_at -infinity, a retry rule may decide on something else: see weir.set_retry_rule. Returns a row for each end that was recorded as such, with the outcome, and for each end that was not recorded, with its place in ids: ended (the attempt has already ended, as outcome says, so it is safe to repeat a call), lost (it does not belong to this worker, because the claim was lost in a crash or the job was claimed again: drop it), busy (an open transaction of its handler completes it: record it again later) or invalid; detail says what is wrong and what to do. Errors: 22023, WR001 (the worker is unknown or fenced), WR004. Locks: advisory: the worker and the segments (shared), the worker''s ends (exclusive, waiting at most 5 s). Isolation: READ COMMITTED. Commits synchronously.';
 
 CREATE OR REPLACE FUNCTION weir._hold_ends(worker integer) RETURNS integer[]
 LANGUAGE plpgsql VOLATILE
@@ -326,7 +349,7 @@ BEGIN
         AND b.segment = e.segment AND b.lane = e.lane AND b.seq = e.seq  -- all rows of a batch have the same xids
       LIMIT 1) j ON true
     LEFT JOIN LATERAL (
-      SELECT weir._next_try(q.backoff, q.backoff_limit, CASE e.outcome WHEN 'retried' THEN j.attempt ELSE j.put_off + 1 END) AS next
+      SELECT weir._next_try(q.backoff, q.backoff_limit, q.backoff_form, CASE e.outcome WHEN 'retried' THEN j.attempt ELSE j.put_off + 1 END) AS next
       FROM weir.queue q WHERE q.id = e.lane / 4 AND e.run_at = '-infinity') q ON true
   ), next AS MATERIALIZED (
     -- A snoozed or released job keeps its attempt.
@@ -360,15 +383,16 @@ $$;
 COMMENT ON FUNCTION weir._end_attempts IS
   'Writes how attempts ended, and logs those that follow. retried and lost become failed if no attempts are left; run_at -infinity means the queue''s backoff. The caller has checked that the attempts have not ended, and holds the locks that keep it so.';
 
-CREATE OR REPLACE FUNCTION weir._next_try(backoff interval, backoff_limit interval, tries integer) RETURNS timestamptz
+CREATE OR REPLACE FUNCTION weir._next_try(backoff interval, backoff_limit interval, backoff_form text, tries integer) RETURNS timestamptz
 LANGUAGE sql VOLATILE
 SET search_path = pg_catalog, pg_temp
 SET jit = off
 AS $$
   -- In seconds, which don't overflow, unlike an interval. From 64 tries on, the delay of every backoff but 0 exceeds every limit.
   SELECT now() + greatest(0, least(extract(epoch FROM _next_try.backoff_limit)::double precision,
-                                   extract(epoch FROM _next_try.backoff)::double precision * power(2, least(_next_try.tries, 64) - 1)))
+                                   extract(epoch FROM _next_try.backoff)::double precision * CASE _next_try.backoff_form
+                                     WHEN 'fixed' THEN 1 WHEN 'linear' THEN _next_try.tries ELSE power(2, least(_next_try.tries, 64) - 1) END))
                  * (0.75 + random() / 2) * interval '1 second'
 $$;
 COMMENT ON FUNCTION weir._next_try IS
-  'When a job is tried again after a number of tries: backoff after the first, twice as long after each further one, up to backoff_limit, and randomly up to a quarter earlier or later, so that jobs which failed together are not tried together. Errors: none. Locks: none. Isolation: any.';
+  'When a job is tried again after a number of tries: backoff after the first; after each further one twice as long (exponential), longer by backoff (linear) or as long again (fixed), up to backoff_limit; and randomly up to a quarter earlier or later, so that jobs which failed together are not tried together. Errors: none. Locks: none. Isolation: any.';

@@ -195,6 +195,7 @@ CREATE TABLE weir.queue (
   aside      boolean     NOT NULL DEFAULT false,
   backoff       interval NOT NULL DEFAULT '1 second',
   backoff_limit interval NOT NULL DEFAULT '1 hour',
+  backoff_form  text     NOT NULL DEFAULT 'exponential',
   created_at timestamptz NOT NULL DEFAULT now()
 );
 CREATE INDEX queue_name ON weir.queue (name, id);
@@ -203,9 +204,22 @@ COMMENT ON SEQUENCE weir.idle_looked IS 'The greatest queue id that tidying has 
 COMMENT ON COLUMN weir.queue.aside IS
   'True for a twin (another row with the same name) without jobs: claims skip it. If a job is added to it after all, weir._set_twins_aside makes claims include it again.';
 COMMENT ON COLUMN weir.queue.backoff IS
-  'The delay between the first failure of a job and the next attempt. It doubles with each further failure, up to backoff_limit: see weir._next_try.';
+  'The delay between the first failure of a job and the next attempt. It grows with each further failure as backoff_form says, up to backoff_limit: see weir._next_try.';
 COMMENT ON TABLE weir.queue IS
   'Queues by name. lane = id * 4 + priority - 1. A name may have several ids: two transactions that use a new name at the same time create one row each instead of waiting for each other.';
+
+CREATE TABLE weir.retry_rule (
+  name          text     PRIMARY KEY,
+  queue         text,
+  kind          text,
+  error         text,
+  action        text     NOT NULL,
+  backoff       interval,
+  backoff_limit interval,
+  backoff_form  text
+);
+COMMENT ON TABLE weir.retry_rule IS
+  'What follows an attempt that failed with an error which the regular expression error matches, in a queue, of a kind; NULL: any. A backoff, limit or form that is NULL is the queue''s.';
 
 CREATE TABLE weir.survey (
   no         bigint        PRIMARY KEY,

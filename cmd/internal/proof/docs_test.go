@@ -8,13 +8,18 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/weir-pg/weir/internal/pgtest"
 )
 
 // reference returns docs/sql.md.
-func reference(t *testing.T) string {
+func reference(t *testing.T) string { return page(t, "sql.md") }
+
+// page returns a page of the documentation.
+func page(t *testing.T, name string) string {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join("..", "..", "..", "docs", "sql.md"))
+	text, err := os.ReadFile(filepath.Join("..", "..", "..", "docs", name))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -46,10 +51,26 @@ func TestExamplesOfTheReferenceRun(t *testing.T) {
 	exec(t, conn, `SELECT weir._cut()`)
 	exec(t, conn, `SELECT weir.publish('c', 'before')`)
 	exec(t, conn, `SELECT weir._cut()`)
-	examples := regexp.MustCompile("(?s)```sql\n(.*?)```").FindAllStringSubmatch(reference(t), -1)
-	if len(examples) < 8 {
-		t.Fatalf("found only %d examples in docs/sql.md", len(examples))
+	if n := runExamples(t, conn, reference(t)); n < 8 {
+		t.Fatalf("found only %d examples in docs/sql.md", n)
 	}
+}
+
+// TestExamplesOfFeaturesRun: the SQL examples of each feature's page run, in a new database.
+func TestExamplesOfFeaturesRun(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"failures.md"} {
+		conn := connect(t, pgtest.Database(t))
+		if runExamples(t, conn, page(t, name)) == 0 {
+			t.Errorf("docs/%s has no examples in SQL", name)
+		}
+	}
+}
+
+// runExamples runs the SQL of a page, and returns the number of its examples.
+func runExamples(t *testing.T, conn *pgx.Conn, text string) int {
+	t.Helper()
+	examples := regexp.MustCompile("(?s)```sql\n(.*?)```").FindAllStringSubmatch(text, -1)
 	for _, example := range examples {
 		for statement := range strings.SplitSeq(regexp.MustCompile(`(?m)--.*$`).ReplaceAllString(example[1], ""), ";\n") {
 			if statement = strings.TrimSuffix(strings.TrimSpace(statement), ";"); statement != "" {
@@ -57,4 +78,5 @@ func TestExamplesOfTheReferenceRun(t *testing.T) {
 			}
 		}
 	}
+	return len(examples)
 }
