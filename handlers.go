@@ -28,6 +28,7 @@ type JobMeta struct {
 	EnqueuedAt  time.Time       // by the server's clock
 	ReadyAt     time.Time       // when this attempt became available; later than EnqueuedAt if it had to wait for its RunAt or a retry
 	Meta        json.RawMessage // nil: the job has none
+	Encrypted   bool            // what the job stores is encrypted: keep it, and the texts of its errors, out of logs and traces
 
 	attempt *attempt
 }

@@ -94,11 +94,11 @@ func (h *hooks) rescued() func(store.Rescued) {
 func (h *hooks) guard(name string, job *JobMeta, call func()) {
 	defer func() {
 		if v := recover(); v != nil {
-			var about []any
+			about := []any{"panic", v, "stack", string(debug.Stack())}
 			if job != nil {
-				about = attrs(*job)
+				about = append(attrs(*job), shownPanic(*job, v, debug.Stack())...)
 			}
-			h.log.Error("weir: Hooks."+name+" panicked", append(about, "panic", v, "stack", string(debug.Stack()))...)
+			h.log.Error("weir: Hooks."+name+" panicked", about...)
 		}
 	}()
 	call()

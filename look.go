@@ -57,6 +57,12 @@ type JobInfo struct {
 	Output          *string         `json:"output,omitempty"`           // the text passed to JobMeta.SetOutput
 	Error           *string         `json:"error,omitempty"`            // of the latest attempt that did not complete
 	Errors          []AttemptError  `json:"errors,omitempty"`           // of the last attempts, oldest first: up to 25 from Client.Job, one in a list
+
+	// Encrypted is the id of the key that Args are encrypted with; "": they are not. Args are {"encrypted": id} then. An output or an error
+	// that is encrypted is replaced as well, by a text that names the key. Client.Decrypt decrypts all of them.
+	Encrypted string `json:"encrypted,omitempty" db:"-"`
+
+	stored *JobInfo // as it is in the database, if something was hidden
 }
 
 // AttemptError describes an attempt that did not complete.
@@ -121,6 +127,7 @@ func (c *Client) Job(ctx context.Context, id int64) (*JobInfo, error) {
 	if err != nil {
 		return nil, wrap("look up job", err, "weir_work")
 	}
+	found[0].tidy()
 	return &found[0], nil
 }
 
@@ -137,7 +144,7 @@ func (c *Client) JobTx(ctx context.Context, tx Tx, id int64) (*JobInfo, error) {
 	if err != nil {
 		return nil, wrap("look up job", err, "weir_work")
 	}
-	info.withoutNull()
+	info.tidy()
 	return &info, nil
 }
 
@@ -190,13 +197,14 @@ func (c *Client) Jobs(ctx context.Context, p JobsParams) (*JobsPage, error) {
 		return nil, wrap(what, err, role)
 	}
 	for i := range page.Jobs {
-		page.Jobs[i].withoutNull()
+		page.Jobs[i].tidy()
 	}
 	return page, nil
 }
 
-// withoutNull sets Meta to nil if the job has none: in JSON that is a null.
-func (j *JobInfo) withoutNull() {
+// tidy hides what is encrypted, and sets Meta to nil if the job has none: in JSON that is a null.
+func (j *JobInfo) tidy() {
+	j.hide()
 	if string(j.Meta) == "null" {
 		j.Meta = nil
 	}

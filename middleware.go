@@ -27,37 +27,35 @@ type EnqueueFunc func(ctx context.Context, tx Tx, jobs []NewJob) ([]Enqueued, er
 func (c *Client) WithMiddleware(middleware ...func(next EnqueueFunc) EnqueueFunc) *Client {
 	next := c.wrapped
 	if next == nil {
-		next = func(ctx context.Context, tx Tx, jobs []NewJob) ([]Enqueued, error) {
-			return enqueue(ctx, c.store, tx, jobs)
-		}
+		next = c.enqueue
 	}
 	next, err := wrapped(next, middleware)
 	if err != nil {
 		panic("weir: Client.WithMiddleware: " + err.Error())
 	}
-	return &Client{store: c.store, wrapped: next}
+	return &Client{store: c.store, codecs: c.codecs, wrapped: next, middleware: slices.Concat(middleware, c.middleware)}
 }
 
 // enqueue is the innermost function of a client's middleware.
-func enqueue(ctx context.Context, s *store.Store, tx Tx, jobs []NewJob) (all []Enqueued, err error) {
+func (c *Client) enqueue(ctx context.Context, tx Tx, jobs []NewJob) (all []Enqueued, err error) {
 	switch {
 	case tx == nil && len(jobs) == 1:
-		err = s.Direct(ctx, func(q store.Querier) error {
-			all, err = enqueue(ctx, s, q, jobs)
+		err = c.store.Direct(ctx, func(q store.Querier) error {
+			all, err = c.enqueue(ctx, q, jobs)
 			return err
 		})
 		return all, err
 	case tx == nil:
-		err = s.InTx(ctx, func(q store.Querier) error {
-			all, err = enqueueMany(ctx, q, jobs)
+		err = c.store.InTx(ctx, func(q store.Querier) error {
+			all, err = c.enqueueMany(ctx, q, jobs)
 			return err
 		})
 		return all, err
 	case len(jobs) == 1:
-		job, err := enqueueOne(ctx, tx, jobs[0])
+		job, err := c.enqueueOne(ctx, tx, jobs[0])
 		return []Enqueued{job}, err
 	}
-	return enqueueMany(ctx, tx, jobs)
+	return c.enqueueMany(ctx, tx, jobs)
 }
 
 // through enqueues jobs through the client's middleware.

@@ -42,6 +42,8 @@
 // add to a job's meta, or to decide for all kinds which errors are not worth another attempt. Hooks (WorkerConfig.Hooks) report how
 // attempts ended in the database. The module weirotel provides both for OpenTelemetry.
 //
+// [Client.WithCodec] encrypts what jobs store, with keys that the database does not have.
+//
 // # Publish and subscribe
 //
 // [Client.PublishTx] publishes a message in your transaction: subscribers receive it after the commit, and can then read what the
@@ -164,8 +166,10 @@ func (t sqlTx) QueryRow(ctx context.Context, query string, args ...any) pgx.Row 
 
 // Client enqueues, inspects and manages jobs. It is safe for concurrent use.
 type Client struct {
-	store   *store.Store
-	wrapped EnqueueFunc // nil: no middleware
+	store      *store.Store
+	codecs     codecs
+	wrapped    EnqueueFunc // nil: no middleware
+	middleware []func(EnqueueFunc) EnqueueFunc
 }
 
 // NewClient returns a client that uses pool. Closing the pool remains the caller's responsibility.
@@ -181,7 +185,7 @@ func (c *Client) Enqueue(ctx context.Context, args Args, o *Options) (job Enqueu
 		return c.throughOne(ctx, nil, NewJob{Args: args, Options: o})
 	}
 	err = c.store.Direct(ctx, func(q store.Querier) error {
-		job, err = enqueueOne(ctx, q, NewJob{Args: args, Options: o})
+		job, err = c.enqueueOne(ctx, q, NewJob{Args: args, Options: o})
 		return err
 	})
 	return job, err
@@ -196,7 +200,7 @@ func (c *Client) EnqueueTx(ctx context.Context, tx Tx, args Args, o *Options) (E
 	if c.wrapped != nil {
 		return c.throughOne(ctx, tx, NewJob{Args: args, Options: o})
 	}
-	return enqueueOne(ctx, tx, NewJob{Args: args, Options: o})
+	return c.enqueueOne(ctx, tx, NewJob{Args: args, Options: o})
 }
 
 // EnqueueMany enqueues all jobs or none, in one transaction of its own, and returns the results in order. It sends up to 10,000 jobs at a
@@ -206,7 +210,7 @@ func (c *Client) EnqueueMany(ctx context.Context, jobs []NewJob) (all []Enqueued
 		return c.through(ctx, nil, jobs...)
 	}
 	err = c.store.InTx(ctx, func(q store.Querier) error {
-		all, err = enqueueMany(ctx, q, jobs)
+		all, err = c.enqueueMany(ctx, q, jobs)
 		return err
 	})
 	return all, err
@@ -220,11 +224,11 @@ func (c *Client) EnqueueManyTx(ctx context.Context, tx Tx, jobs []NewJob) ([]Enq
 	if c.wrapped != nil {
 		return c.through(ctx, tx, jobs...)
 	}
-	return enqueueMany(ctx, tx, jobs)
+	return c.enqueueMany(ctx, tx, jobs)
 }
 
-func enqueueOne(ctx context.Context, tx Tx, j NewJob) (Enqueued, error) {
-	job, err := j.encode()
+func (c *Client) enqueueOne(ctx context.Context, tx Tx, j NewJob) (Enqueued, error) {
+	job, err := j.encode(ctx, c.codecs)
 	if err != nil {
 		return Enqueued{}, fmt.Errorf("weir: enqueue: %w", err)
 	}
@@ -235,7 +239,7 @@ func enqueueOne(ctx context.Context, tx Tx, j NewJob) (Enqueued, error) {
 	return Enqueued{id}, nil
 }
 
-func enqueueMany(ctx context.Context, tx Tx, jobs []NewJob) ([]Enqueued, error) {
+func (c *Client) enqueueMany(ctx context.Context, tx Tx, jobs []NewJob) ([]Enqueued, error) {
 	send := store.EnqueueMany
 	if _, ok := tx.(sqlTx); ok {
 		send = store.EnqueueManyJSON
@@ -247,7 +251,7 @@ func enqueueMany(ctx context.Context, tx Tx, jobs []NewJob) ([]Enqueued, error) 
 		encoded := make([]store.Job, len(some))
 		for i, j := range some {
 			var err error
-			if encoded[i], err = j.encode(); err != nil {
+			if encoded[i], err = j.encode(ctx, c.codecs); err != nil {
 				return nil, fmt.Errorf("weir: enqueue job %d of %d: %w", start+i+1, len(jobs), err)
 			}
 		}
@@ -277,7 +281,7 @@ func (j NewJob) options() (o Options) {
 const lastRunAt = 253402300799
 
 // encode encodes the job, and checks what the server cannot report as clearly.
-func (j NewJob) encode() (store.Job, error) {
+func (j NewJob) encode(ctx context.Context, c codecs) (store.Job, error) {
 	if j.Args == nil {
 		return store.Job{}, errNoArgs
 	}
@@ -298,6 +302,9 @@ func (j NewJob) encode() (store.Job, error) {
 	var err error
 	if job.Args, err = json.Marshal(j.Args); err != nil {
 		return job, fmt.Errorf("encode the args of kind %s: %w", job.Kind, err)
+	}
+	if job.Args, err = c.encodeArgs(ctx, job.Kind, job.Args); err != nil {
+		return job, err
 	}
 	if o.Meta != nil {
 		if job.Meta, err = json.Marshal(o.Meta); err != nil {

@@ -143,7 +143,7 @@ func (c *Client) NewWorker(cfg WorkerConfig) (*Worker, error) {
 		host, _ := os.Hostname()
 		cfg.Name = fmt.Sprintf("%.100s:%d", host, os.Getpid())
 	}
-	run, err := newRunner(cfg)
+	run, err := newRunner(cfg, c.codecs)
 	if err != nil {
 		return nil, fmt.Errorf("weir: WorkerConfig.Middleware: %w", err)
 	}

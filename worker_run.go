@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/weir-pg/weir/internal/sealed"
 	"github.com/weir-pg/weir/internal/sleep"
 	"github.com/weir-pg/weir/internal/store"
 	"github.com/weir-pg/weir/internal/worker"
@@ -19,12 +20,13 @@ import (
 type runner struct {
 	WorkerConfig
 	hooks   hooks
+	codecs  codecs
 	wrapped WorkFunc // nil: no middleware
 	unknown *unknownKinds
 }
 
-func newRunner(cfg WorkerConfig) (*runner, error) {
-	r := &runner{WorkerConfig: cfg, hooks: hooks{cfg.Hooks, cfg.Logger}, unknown: &unknownKinds{logged: map[string]time.Time{}}}
+func newRunner(cfg WorkerConfig, c codecs) (*runner, error) {
+	r := &runner{WorkerConfig: cfg, hooks: hooks{cfg.Hooks, cfg.Logger}, codecs: c, unknown: &unknownKinds{logged: map[string]time.Time{}}}
 	var err error
 	if len(cfg.Middleware) > 0 {
 		r.wrapped, err = wrapped(WorkFunc(cfg.Handlers.work), cfg.Middleware)
@@ -42,6 +44,8 @@ func (r *runner) run(ctx context.Context, t *worker.Task, result *worker.Result)
 		Attempt: int(t.Attempt), PutOff: int(t.PutOff), MaxAttempts: int(t.MaxAttempts), EnqueuedAt: t.EnqueuedAt, Meta: t.Meta,
 		ReadyAt: t.Ready(), attempt: &attempt{worker: t.Worker, batch: t.Batch},
 	}
+	seal := r.codecs.seal(ctx, t)
+	meta.Encrypted = seal != nil || sealed.Is(t.Args)
 	h := r.Handlers.find(t.Kind)
 	var started time.Time
 	hooked, err := 0, errExited
@@ -56,10 +60,13 @@ func (r *runner) run(ctx context.Context, t *worker.Task, result *worker.Result)
 			}
 		}()
 		r.settle(ctx, meta, h, &err, result)
+		if result.Err == nil || !inTheClear(err) {
+			result.Seal = seal
+		}
 	}()
 	r.hooks.start(&ctx, &hooked, meta)
 	started = time.Now()
-	err = r.call(ctx, h, meta, t.Args)
+	err = r.call(ctx, h, meta, t)
 }
 
 // settle derives the result from a handler's error, which it replaces if it is unusable.
@@ -67,7 +74,7 @@ func (r *runner) settle(ctx context.Context, meta JobMeta, h *handler, err *erro
 	defer func() { // a method of the error may panic
 		if v := recover(); v != nil {
 			failure := &PanicError{Value: v, Stack: debug.Stack()}
-			r.Logger.Error("weir: the error that a handler returned panicked when it was examined", append(attrs(meta), "panic", v, "stack", string(failure.Stack))...)
+			r.Logger.Error("weir: the error that a handler returned panicked when it was examined", append(attrs(meta), shownPanic(meta, v, failure.Stack)...)...)
 			*err, *result = failure, retriedFor(meta, failure)
 		}
 	}()
@@ -100,10 +107,10 @@ func (r *runner) told(ctx context.Context, hooked int, meta JobMeta, took time.D
 
 // logFailed logs that a job has failed for good.
 func (r *runner) logFailed(meta JobMeta, err error) {
-	text := fmt.Sprint(err)
+	text := shown(meta, err)
 	var panicked *PanicError
 	if errors.As(err, &panicked) { // its stack is logged already
-		text = fmt.Sprintf("panic: %v", panicked.Value)
+		text = fmt.Sprintf("panic: %v", shownPanic(meta, panicked.Value, nil)[1])
 	}
 	r.Logger.Error("weir: job failed for good", append(attrs(meta), "error", text[:min(len(text), 1000)])...)
 }
@@ -114,15 +121,18 @@ func attrs(meta JobMeta) []any {
 
 // call runs the handler with its middleware, turns a panic into an error, and names the timeout in the error of an attempt that exceeded
 // it.
-func (r *runner) call(ctx context.Context, h *handler, meta JobMeta, args []byte) (err error) {
+func (r *runner) call(ctx context.Context, h *handler, meta JobMeta, t *worker.Task) (err error) {
 	if h == nil && r.wrapped == nil {
 		return ErrUnknownKind
 	}
 	defer caught(&err)
+	if err := r.codecs.open(ctx, t); err != nil {
+		return err
+	}
 	if r.wrapped != nil {
-		err = r.wrapped(ctx, &Job[json.RawMessage]{JobMeta: meta, Args: args})
+		err = r.wrapped(ctx, &Job[json.RawMessage]{JobMeta: meta, Args: t.Args})
 	} else {
-		err = h.run(ctx, meta, args)
+		err = h.run(ctx, meta, t.Args)
 	}
 	var late *worker.TimedOut
 	if err != nil && errors.As(context.Cause(ctx), &late) {
@@ -142,6 +152,10 @@ func (r *runner) conclude(meta JobMeta, h *handler, err error) worker.Result {
 	if errors.Is(err, ErrUnknownKind) {
 		after = sleep.Jitter(min(time.Second<<min(meta.PutOff, 10), maxUnknownPause))
 		return worker.Result{Outcome: store.Released, Err: fmt.Errorf("kind %q: %w", meta.Kind, err), After: &after}
+	}
+	if errors.Is(err, ErrEncrypted) {
+		after = sleep.Jitter(min(time.Second<<min(meta.PutOff, 10), maxUnknownPause))
+		return worker.Result{Outcome: store.Released, Err: err, After: &after}
 	}
 	if errors.As(err, &end) {
 		result.Outcome, after = end.outcome, max(end.after, 0)
@@ -168,7 +182,7 @@ func (r *runner) conclude(meta JobMeta, h *handler, err error) worker.Result {
 func (r *runner) delay(meta JobMeta, h *handler, err error) (after time.Duration, record error) {
 	defer func() {
 		if v := recover(); v != nil {
-			r.Logger.Error("weir: a retry policy panicked", append(attrs(meta), "panic", v, "stack", string(debug.Stack()))...)
+			r.Logger.Error("weir: a retry policy panicked", append(attrs(meta), shownPanic(meta, v, debug.Stack())...)...)
 			after, record = byQueue, fmt.Errorf("%w\n\nthe retry policy panicked: %v", err, v)
 		}
 	}()
@@ -186,11 +200,18 @@ func (r *runner) delay(meta JobMeta, h *handler, err error) (after time.Duration
 func (r *runner) log(meta JobMeta, err error) {
 	var panicked *PanicError
 	var bad *undecoded
+	var closed *undecrypted
 	switch {
 	case errors.As(err, &panicked):
-		r.Logger.Error("weir: handler panicked", append(attrs(meta), "panic", panicked.Value, "stack", string(panicked.Stack))...)
+		r.Logger.Error("weir: handler panicked", append(attrs(meta), shownPanic(meta, panicked.Value, panicked.Stack)...)...)
 	case errors.As(err, &bad):
-		r.Logger.Warn("weir: the args of a job do not decode into its handler's type", append(attrs(meta), "error", bad.err)...)
+		r.Logger.Warn("weir: the args of a job do not decode into its handler's type", append(attrs(meta), "error", shown(meta, bad.err))...)
+	case errors.Is(err, ErrEncrypted):
+		if r.unknown.due(meta.Kind) {
+			r.Logger.Warn("weir: jobs are encrypted, and this worker's client has no codec for their kind: they are released, for workers that have one", attrs(meta)...)
+		}
+	case errors.As(err, &closed):
+		r.Logger.Error("weir: a job cannot be decrypted", append(attrs(meta), "error", err)...)
 	case errors.Is(err, ErrUnknownKind) && r.unknown.due(meta.Kind):
 		r.Logger.Warn("weir: no handler for this kind in this worker: its jobs are released, for workers that have one", attrs(meta)...)
 	}

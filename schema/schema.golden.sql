@@ -640,7 +640,10 @@ AS $$
   FROM (
     SELECT s.entry, s.nr, s.text, lag(s.text) OVER (ORDER BY s.nr) AS before
     FROM (
-      SELECT u.entry, u.nr, CASE WHEN length(t.text) > 1000 THEN left(t.text, 500) || ' ... ' || right(t.text, 495) ELSE t.text END AS text
+      SELECT u.entry, u.nr, CASE WHEN length(t.text) <= 1000 THEN t.text
+               -- A part of an encrypted text can't be decrypted: only the id of its key is kept.
+               ELSE coalesce('{"weir.encrypted":{"key":' || substring(left(t.text, 1000) FROM '^[{]"weir[.]encrypted": ?[{]"key": ?("[^"]*")') || '}}',
+                             left(t.text, 500) || ' ... ' || right(t.text, 495)) END AS text
       FROM jsonb_array_elements(_brief_errors.errors) WITH ORDINALITY u(entry, nr)
       CROSS JOIN LATERAL (SELECT u.entry ->> 'error' AS text OFFSET 0) t
       WHERE u.nr > jsonb_array_length(_brief_errors.errors) - 24) s) k

@@ -84,7 +84,9 @@ func (t *Telemetry) end(ctx context.Context, job weir.JobMeta, outcome weir.Outc
 		attrs = append(attrs, class)
 		a.span.SetAttributes(class)
 		var panicked *weir.PanicError
-		if errors.As(err, &panicked) { // its text contains the stack
+		if job.Encrypted { // what it stores must not be in traces
+			a.span.SetStatus(codes.Error, "the text of the error is encrypted with the job")
+		} else if errors.As(err, &panicked) { // its text contains the stack
 			a.span.SetStatus(codes.Error, "panic")
 			a.span.RecordError(err, trace.WithTimestamp(at), trace.WithAttributes(semconv.ExceptionStacktrace(string(panicked.Stack))))
 		} else if err != nil {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/weir-pg/weir"
+	"github.com/weir-pg/weir/internal/sealed"
 	"github.com/weir-pg/weir/internal/seam"
 	"github.com/weir-pg/weir/internal/store"
 	"github.com/weir-pg/weir/internal/worker"
@@ -65,6 +66,7 @@ func Drain(ctx context.Context, t testing.TB, client *weir.Client, config weir.W
 			JobMeta: weir.JobMeta{
 				ID: task.ID, Kind: task.Kind, Queue: task.Queue, Priority: task.Priority(), Attempt: int(task.Attempt), PutOff: int(task.PutOff),
 				MaxAttempts: int(task.MaxAttempts), EnqueuedAt: task.EnqueuedAt, ReadyAt: task.Ready(), Meta: task.Meta,
+				Encrypted: r.Seal != nil || sealed.Is(task.Args),
 			},
 			Args:   task.Args,
 			Result: resultOf(r, recorded, why),

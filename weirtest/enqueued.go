@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"testing"
@@ -100,10 +101,15 @@ func inTx(t testing.TB, tx weir.Tx) found {
 	if len(jobs) == limit {
 		t.Fatalf("weirtest: the transaction has enqueued %d jobs or more, too many to check", limit)
 	}
+	client := weir.NewClient(nil)
+	if d, ok := tx.(decrypting); ok {
+		client = d.client
+	}
 	for i := range jobs {
 		if string(jobs[i].Meta) == "null" {
 			jobs[i].Meta = nil
 		}
+		decrypt(ctx, t, client, &jobs[i])
 	}
 	return found{slices.DeleteFunc(jobs, func(j weir.JobInfo) bool { return j.State == weir.StateCancelled }), "in this transaction"}
 }
@@ -119,6 +125,9 @@ func inDatabase(t testing.TB, client *weir.Client) found {
 		if err != nil {
 			t.Fatalf("weirtest: %v", err)
 		}
+		for i := range page.Jobs {
+			decrypt(ctx, t, client, &page.Jobs[i])
+		}
 		if all = append(all, page.Jobs...); len(all) > limit {
 			t.Fatalf("weirtest: more than %d jobs wait in this database, too many to check", limit)
 		}
@@ -129,6 +138,27 @@ func inDatabase(t testing.TB, client *weir.Client) found {
 	}
 	slices.SortFunc(all, func(a, b weir.JobInfo) int { return cmp.Compare(a.ID, b.ID) })
 	return found{all, "in this database"}
+}
+
+// Decrypting returns a transaction for the functions of this package that check what is enqueued in it, if jobs are encrypted: they decrypt
+// with the client's codecs.
+func Decrypting(tx weir.Tx, client *weir.Client) weir.Tx { return decrypting{tx, client} }
+
+type decrypting struct {
+	weir.Tx
+	client *weir.Client
+}
+
+// decrypt decrypts a job. A job that the client has no codec for stays as it is: it may not concern the test.
+func decrypt(ctx context.Context, t testing.TB, client *weir.Client, job *weir.JobInfo) {
+	t.Helper()
+	if err := client.Decrypt(ctx, job); err != nil && !errors.Is(err, weir.ErrEncrypted) {
+		t.Fatalf("weirtest: %v", err)
+	} else if err == nil {
+		job.Encrypted = ""
+	} else if job.Encrypted == "" {
+		job.Encrypted = "unknown"
+	}
 }
 
 func ofKind[A weir.Args](t testing.TB, f found) (jobs []*Job[A]) {
@@ -232,6 +262,9 @@ func decode[A weir.Args](t testing.TB, info weir.JobInfo) *Job[A] {
 	}}}
 	if info.RunAt != nil {
 		job.RunAt = *info.RunAt
+	}
+	if info.Encrypted != "" {
+		t.Fatalf("weirtest: job %d of kind %s is encrypted: use a client that has its codec, and in a transaction weirtest.Decrypting", info.ID, info.Kind)
 	}
 	if err := json.Unmarshal(info.Args, &job.Args); err != nil {
 		t.Fatalf("weirtest: the args of job %d do not decode into %T: %v", info.ID, job.Args, err)

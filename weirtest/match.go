@@ -151,6 +151,9 @@ func (f found) list(w *want) string {
 		if in := w.differs(j); len(in) > 0 {
 			b.WriteString("  (differs in " + strings.Join(in, ", ") + ")")
 		}
+		if j.Encrypted != "" {
+			b.WriteString("  (encrypted: use a client that has its codec, and in a transaction weirtest.Decrypting)")
+		}
 	}
 	return b.String()
 }

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/weir-pg/weir/internal/sealed"
 	"github.com/weir-pg/weir/internal/sleep"
 	"github.com/weir-pg/weir/internal/store"
 )
@@ -34,6 +35,7 @@ type ending struct {
 	inTx        bool  // completed in the handler's transaction: if that was committed, the attempt has ended already, as completed
 	again       int   // number of times the database refused it as invalid
 	why         error // why the outcome is not the handler's; nil: it is
+	sealed      bool  // err is encrypted
 	told        func(store.Outcome, error)
 }
 
@@ -98,17 +100,44 @@ func newEnding(r Result) *ending {
 	if r.InTx && r.Outcome == store.Completed {
 		// The transaction recorded the end. This one takes effect only if the transaction was not committed.
 		e.outcome, e.after, e.why = store.Retried, nil, errNotCommitted
-		r.Err, r.Output = errNotCommitted, nil
-	}
-	if r.Err != nil {
-		text := clean(fmt.Sprint(r.Err), maxError) // Sprint, because an Error method may panic: of a nil pointer, for example
-		e.err = &text
+		r.Err, r.Output, r.Seal = errNotCommitted, nil, nil
 	}
 	if r.Output != nil {
-		text := clean(*r.Output, maxOutput)
-		e.output = &text
+		text, err := r.stored(sealed.Output, *r.Output, maxOutput)
+		if e.output = &text; err != nil {
+			// The job's effects may be complete, but nobody would learn its output.
+			e.output, e.why = nil, fmt.Errorf("the output of the attempt could not be encrypted: %w", err)
+			if e.outcome == store.Completed {
+				after := -1 * time.Nanosecond // the backoff of the queue
+				e.outcome, e.after, r.Err, r.Seal = store.Retried, &after, e.why, nil
+			}
+		}
+	}
+	if r.Err != nil {
+		text, err := r.stored(sealed.Error, fmt.Sprint(r.Err), maxError) // Sprint, because an Error method may panic: of a nil pointer, for example
+		if err != nil {
+			text = clean("the error of this attempt could not be encrypted: "+fmt.Sprint(err), maxError)
+		}
+		e.err, e.sealed = &text, r.Seal != nil
 	}
 	return e
+}
+
+// stored returns a text as it is stored: shortened, and encrypted if the attempt is.
+func (r Result) stored(part sealed.Part, text string, limit int) (stored string, err error) {
+	if r.Seal == nil {
+		return clean(text, limit), nil
+	}
+	// Encrypted data is stored in base64, four bytes for three, with its key. The server would cut off what is too long, and the rest would
+	// be of no use.
+	most := limit/4*3 - 1024
+	for range 4 {
+		if stored, err = r.Seal(part, clean(text, most)); err != nil || len(stored) <= limit {
+			return stored, err
+		}
+		most /= 2
+	}
+	return "", fmt.Errorf("%d bytes were encrypted to %d, at most %d can be stored", min(len(text), most*2), len(stored), limit)
 }
 
 // push queues ends, of which fresh are new.
@@ -344,7 +373,7 @@ func (c *completer) replace(t *Task, detail string) bool {
 	text := "the result of this attempt could not be recorded: " + ascii(detail)
 	switch e.again++; {
 	case e.again == 1 && e.outcome != store.Failed:
-		if e.outcome = store.Retried; e.err != nil {
+		if e.outcome = store.Retried; e.err != nil && !e.sealed {
 			text += "; it was: " + ascii(*e.err)
 		}
 	case e.again <= 2:

@@ -12,6 +12,7 @@ import (
 
 	"github.com/weir-pg/weir/internal/adverse"
 	"github.com/weir-pg/weir/internal/outage"
+	"github.com/weir-pg/weir/internal/sealed"
 	"github.com/weir-pg/weir/internal/sleep"
 	"github.com/weir-pg/weir/internal/store"
 )
@@ -46,6 +47,8 @@ type Result struct {
 	Err     error
 	Output  *string
 	After   *time.Duration // delay before the next attempt; as in store.End
+	// Seal, if set, encrypts the texts of Err and Output before they are stored.
+	Seal func(part sealed.Part, text string) (string, error)
 	// Told, if set, is called once it is known how the attempt has ended in the database: as in this Result, or otherwise for the reason
 	// why. Outcome Lost means that this worker no longer holds the attempt. Calls are made one at a time; Told must be quick and must not
 	// panic.

@@ -23,6 +23,7 @@ import (
 
 	"github.com/weir-pg/weir"
 	"github.com/weir-pg/weir/internal/pgtest"
+	"github.com/weir-pg/weir/weircrypt"
 	"github.com/weir-pg/weir/weirotel"
 )
 
@@ -188,6 +189,30 @@ func TestAJobIsOneTraceFromEnqueueToWork(t *testing.T) {
 		within := r.await(fmt.Sprint("within attempt ", i+1), 1)[0]
 		if within.Parent.SpanID() != s.SpanContext.SpanID() || within.StartTime.Before(s.StartTime) {
 			t.Errorf("the span made by the handler of attempt %d is not a child of the attempt's span", i+1)
+		}
+	}
+}
+
+// TestErrorsOfEncryptedJobsAreNotTraced: the span of an attempt at an encrypted job has the type of its error, and not its text or stack.
+func TestErrorsOfEncryptedJobsAreNotTraced(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	codec, err := weircrypt.New(weircrypt.Key{ID: "k1", Secret: make([]byte, 32)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.client = r.client.WithCodec(codec)
+	r.work(func(_ context.Context, job *weir.Job[mail]) error {
+		if job.Attempt == 1 {
+			return errors.New("hunter2")
+		}
+		panic("hunter2")
+	})
+	r.enqueue(t.Context(), 1, weir.Options{MaxAttempts: 2})
+	for i, class := range []string{"*errors.errorString", "panic"} {
+		span := r.await("work mail", 2)[i]
+		if text := fmt.Sprintf("%+v", span); strings.Contains(text, "hunter2") || len(span.Events) != 0 || span.Status.Code != codes.Error || attributes(span)["error.type"] != class {
+			t.Errorf("the span of attempt %d is %s", i+1, text)
 		}
 	}
 }

@@ -27,6 +27,26 @@ func errorsOf(t *testing.T, conn *pgx.Conn, id int64) []string {
 	return column[string](t, conn, `SELECT format('%s %s %s', e->>'attempt', e->>'outcome', e->>'error') FROM weir.job_info($1) i, jsonb_array_elements(i.errors) e`, id)
 }
 
+// TestABriefErrorThatIsEncryptedIsWholeOrNamesItsKey: a part of an encrypted text could not be decrypted.
+func TestABriefErrorThatIsEncryptedIsWholeOrNamesItsKey(t *testing.T) {
+	t.Parallel()
+	conn := connect(t, pgtest.Database(t))
+	for _, c := range []struct{ text, want string }{
+		{`{"weir.encrypted":{"key":"2026-11","data":"` + strings.Repeat("A", 900) + `"}}`, ""},
+		{`{"weir.encrypted":{"key":"2026-11","data":"` + strings.Repeat("A", 1000) + `"}}`, `{"weir.encrypted":{"key":"2026-11"}}`},
+		{`{"weir.encrypted": {"key": "2026-11", "data": "` + strings.Repeat("A", 60000), `{"weir.encrypted":{"key":"2026-11"}}`},
+		{`{"weir.encrypted":` + strings.Repeat("A", 1000), `{"weir.encrypted":` + strings.Repeat("A", 500-18) + ` ... ` + strings.Repeat("A", 495)},
+	} {
+		if c.want == "" {
+			c.want = c.text
+		}
+		got := value[string](t, conn, `SELECT weir._brief_errors(jsonb_build_array(jsonb_build_object('error', $1::text)))->0->>'error'`, c.text)
+		if got != c.want {
+			t.Errorf("%.60s of %d bytes becomes %s", c.text, len(c.text), got)
+		}
+	}
+}
+
 // TestErrorsOfAllAttemptsOutliveTheirSegments: while a job is retried, and after it has failed, its errors are those of all attempts, even if the
 // segments of these attempts have been reclaimed.
 func TestErrorsOfAllAttemptsOutliveTheirSegments(t *testing.T) {
