@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log"
+	"log/slog"
 	"time"
 
 	"github.com/weir-pg/weir"
@@ -103,6 +104,41 @@ func ExampleClient_SetQueue() {
 	// backoff 00:00:05
 	// backoff_form exponential
 	// backoff_limit 00:10:00
+}
+
+// Failed jobs, grouped by what went wrong.
+func ExampleClient_FailureGroups() {
+	ctx, stop := context.WithCancel(context.Background())
+	defer stop()
+	client := weir.NewClient(connect())
+	for _, to := range []string{"ada@example.org", "grace@example.org"} {
+		if _, err := client.Enqueue(ctx, SendMail{To: to}, &weir.Options{Queue: "failure-groups"}); err != nil {
+			log.Fatal(err)
+		}
+	}
+	handlers := weir.NewHandlers()
+	ran := 0
+	weir.Handle(handlers, func(ctx context.Context, job *weir.Job[SendMail]) error {
+		if ran++; ran == 2 {
+			stop() // ends this example
+		}
+		return weir.Fail(fmt.Errorf("no mailbox for %s", job.Args.To))
+	})
+	worker, err := client.NewWorker(weir.WorkerConfig{Handlers: handlers, Queues: map[string]int{"failure-groups": 1}, Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		log.Fatal(err)
+	}
+	if err := worker.Run(ctx); err != nil {
+		log.Fatal(err)
+	}
+	page, err := client.FailureGroups(context.Background(), weir.FailureGroupsParams{Queue: "failure-groups"})
+	if err != nil {
+		log.Fatal(err)
+	}
+	for _, g := range page.Groups {
+		fmt.Println(g.Jobs, g.Kind, g.Shape)
+	}
+	// Output: 2 send_mail no mailbox for <email>
 }
 
 // A retry rule says what follows an error, for workers in every language.

@@ -1,6 +1,7 @@
 package weir
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -232,4 +233,49 @@ func (c *Client) Hubs(ctx context.Context) ([]HubInfo, error) {
 func (c *Client) Settings(ctx context.Context) ([]Setting, error) {
 	settings, err := store.Settings[Setting](ctx, c.store)
 	return settings, wrap("list settings", err, "weir_operate")
+}
+
+// FailureGroupsParams selects the failed jobs to group. The zero value selects all.
+type FailureGroupsParams struct {
+	Queue  string    // "": all queues
+	Kind   string    // "": all kinds
+	Since  time.Time // only jobs that failed then or later; zero: all
+	Before time.Time // only jobs that failed before; zero: all. FailureGroupsPage.Rest, to continue
+	Limit  int       // maximum groups, 1 to 10,000; 0: 100
+}
+
+// FailureGroup is a number of failed jobs of one kind whose errors have the same shape.
+type FailureGroup struct {
+	Kind    string    `json:"kind"`
+	Shape   string    `json:"shape"` // the error without what differs from job to job: "user <n> not found"
+	Jobs    int64     `json:"jobs"`
+	FirstAt time.Time `json:"first_at"`
+	LastAt  time.Time `json:"last_at"`
+	JobID   int64     `json:"job_id"` // one of the last
+	Error   string    `json:"error"`  // its error, up to 1,000 characters
+}
+
+// FailureGroupsPage is what FailureGroups returns.
+type FailureGroupsPage struct {
+	Groups []FailureGroup `json:"groups"`        // the largest first
+	Rest   time.Time      `json:"rest,omitzero"` // failures before this time were not looked at; zero: all were
+}
+
+// FailureGroups groups the jobs that have failed for good, and have not been retried, by kind and by the shape of their errors. It looks at the
+// newest 10,000 failures. If there are more, pass Rest as Before to continue with the next 10,000.
+func (c *Client) FailureGroups(ctx context.Context, p FailureGroupsParams) (*FailureGroupsPage, error) {
+	found, err := store.FailureGroups(ctx, c.store, p.Queue, p.Kind, p.Since, p.Before, cmp.Or(p.Limit, 100))
+	if err != nil {
+		return nil, wrap("group failures", err, "weir_operate")
+	}
+	page := &FailureGroupsPage{}
+	for _, g := range found {
+		if g.Rest != nil {
+			page.Rest = *g.Rest
+		}
+		if g.Jobs > 0 {
+			page.Groups = append(page.Groups, FailureGroup{g.Kind, g.Shape, g.Jobs, *g.FirstAt, *g.LastAt, g.JobID, g.Error})
+		}
+	}
+	return page, nil
 }

@@ -32,7 +32,7 @@ GRANT EXECUTE ON FUNCTION weir.start, weir.take, weir.record, weir.stop, weir.co
   weir._start, weir._never_used, weir._watch, weir._claim, weir._record, weir._complete, weir._reconcile, weir._fence, weir._settle, weir._cancelled_among,
   weir._promote, weir._rotate, weir._rotate_later, weir._rescue, weir._resurvey, weir._tidy TO weir_work, weir_operate;
 GRANT EXECUTE ON PROCEDURE weir.chores TO weir_work, weir_operate;
-GRANT EXECUTE ON FUNCTION weir.queues, weir.workers, weir.retry, weir.pause, weir.resume, weir.set(text, text), weir.set(text, text, text), weir.settings, weir.set_retry_rule, weir.drop_retry_rule, weir.retry_rules, weir.hubs, weir.notify_callers, weir.restrict TO weir_operate;
+GRANT EXECUTE ON FUNCTION weir.queues, weir.workers, weir.retry, weir.pause, weir.resume, weir.set(text, text), weir.set(text, text, text), weir.settings, weir.set_retry_rule, weir.drop_retry_rule, weir.retry_rules, weir.failure_groups, weir.hubs, weir.notify_callers, weir.restrict TO weir_operate;
 GRANT EXECUTE ON FUNCTION weir.queues TO weir_hub;  -- hubs export its counts as metrics
 GRANT SELECT ON weir.available_jobs, weir.running_jobs, weir.scheduled_jobs, weir.completed_jobs, weir.failed_jobs, weir.cancelled_jobs TO weir_operate;
 

@@ -168,6 +168,16 @@ CREATE TABLE weir.failure_1 PARTITION OF weir.failure FOR VALUES IN ('1') WITH (
 CREATE TABLE weir.failure_2 PARTITION OF weir.failure FOR VALUES IN ('2') WITH (autovacuum_enabled=off);
 CREATE TABLE weir.failure_3 PARTITION OF weir.failure FOR VALUES IN ('3') WITH (autovacuum_enabled=off);
 CREATE TABLE weir.failure_4 PARTITION OF weir.failure FOR VALUES IN ('4') WITH (autovacuum_enabled=off);
+CREATE TYPE weir.failure_group (
+  kind text,
+  shape text,
+  jobs bigint,
+  first_at timestamp with time zone,
+  last_at timestamp with time zone,
+  job_id bigint,
+  error text,
+  rest timestamp with time zone
+);
 CREATE TABLE weir.hub_beat (
   ring smallint NOT NULL,
   at timestamp with time zone NOT NULL,
@@ -3680,6 +3690,34 @@ BEGIN
   END IF;
 END
 $$;
+CREATE FUNCTION weir._shape_of(error text) RETURNS text LANGUAGE plpgsql IMMUTABLE SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+DECLARE
+  trace CONSTANT text := 'Traceback (most recent call last):';
+  line  text;
+BEGIN
+  -- The line with the message: the last one of a traceback of Python's, otherwise the first. What a retry rule has added is left out.
+  line := coalesce(substring(left(_shape_of.error, 1000) FROM E'[^[:space:]][^\\r\\n]*'), '');
+  IF right(rtrim(line), length(trace)) = trace THEN
+    line := left(rtrim(line), -length(trace))
+         || coalesce(substring(rtrim(regexp_replace(right(_shape_of.error, 2000), E'\n\\[[a-z]+ by retry rule [^\n]*$', ''), E' \r\n\t') FROM E'[^\\r\\n]*$'), '');
+  END IF;
+  line := left(line, 300);
+  line := regexp_replace(line, E'\\m[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}\\M', '<uuid>', 'g');
+  line := regexp_replace(line, '[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}(:[0-9]{2})?([.,][0-9]+)?(Z| ?[+-][0-9]{2}(:?[0-9]{2})?)?', '<time>', 'g');
+  line := regexp_replace(line, '[^[:space:]<>"''@,;:()]+@[^[:space:]<>"''@,;:()]+', '<email>', 'g');
+  line := regexp_replace(line, E'"([^"\\\\]|\\\\.)*"', '"<text>"', 'g');
+  line := regexp_replace(line, '`[^`]*`', '`<text>`', 'g');
+  line := regexp_replace(line, E'(^|[^[:alnum:]])''([^''\\\\]|\\\\.)*''(?![[:alnum:]])', E'\\1''<text>''', 'g');  -- not the apostrophe of a word
+  line := regexp_replace(line, E'(\\m[a-z][a-z0-9+.-]*://[^/[:space:]"''?#)]+)[/?#][^[:space:]"'')]*', E'\\1/<path>', 'gi');
+  line := regexp_replace(line, E'\\m0x[0-9a-fA-F]+\\M', '<hex>', 'g');
+  line := regexp_replace(line, E'\\m(?=[0-9]*[a-fA-F])(?=[a-fA-F]*[0-9])[0-9a-fA-F]{8,}\\M', '<hex>', 'g');
+  line := regexp_replace(line, E'([/\\\\])[^[:space:]/\\\\"'':)]*[0-9][^[:space:]/\\\\"'':)]*(?=[/\\\\])', E'\\1<n>', 'g');
+  -- Numbers, but not codes: status 404, SQLSTATE 23505, [Errno 111]. Parts of an address, a version or a list are one.
+  line := regexp_replace(line, E'(?<!\\m(?:status|code|http|https|sqlstate|errno|exit)[ :=#]{0,2})(?<![0-9])[0-9]+([.,:][0-9]+)*', '<n>', 'gi');
+  RETURN btrim(line);
+END
+$$;
 CREATE FUNCTION weir._spans(from_xid xid8, snapshot pg_snapshot) RETURNS TABLE(low xid8, high xid8) LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
   SELECT s.low, s.high
@@ -4211,6 +4249,58 @@ BEGIN
     RETURNING id INTO new_id;
   END IF;
   RETURN new_id;
+END
+$$;
+CREATE FUNCTION weir.failure_groups(queue text DEFAULT NULL::text, kind text DEFAULT NULL::text, since timestamp with time zone DEFAULT NULL::timestamp with time zone, before timestamp with time zone DEFAULT NULL::timestamp with time zone, max_rows integer DEFAULT NULL::integer) RETURNS SETOF weir.failure_group LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET cursor_tuple_fraction=0.001 SET jit=off
+AS $$
+#variable_conflict use_column
+DECLARE
+  most  CONSTANT integer := 10000;  -- failures that are looked at
+  lanes integer[];
+  rest  timestamptz;
+  newest record;
+  none  weir.failure_group;
+BEGIN
+  max_rows := coalesce(failure_groups.max_rows, 100);
+  IF max_rows NOT BETWEEN 1 AND 10000 THEN
+    RAISE EXCEPTION 'weir: failure_groups returns 1 to 10000 groups, got max_rows %', max_rows USING ERRCODE = '22023';
+  END IF;
+  since := coalesce(failure_groups.since, '-infinity');
+  before := coalesce(failure_groups.before, 'infinity');
+  IF failure_groups.queue IS NOT NULL THEN
+    lanes := ARRAY(SELECT q.id * 4 + p FROM weir.queue q CROSS JOIN generate_series(0, 3) p WHERE q.name = failure_groups.queue);
+  END IF;
+  -- The newest ones, and all that ended at the same time as the last of them: so that a next call continues before that time.
+  SELECT count(*) >= most AS is_cut, min(k.finished_at) AS upto INTO newest
+  FROM (SELECT f.finished_at FROM weir.failure f
+        WHERE f.finished_at IS NOT NULL AND f.finished_at >= since AND f.finished_at < before
+        ORDER BY f.finished_at DESC FETCH FIRST (most) ROWS ONLY) k;
+  rest := CASE WHEN newest.is_cut AND EXISTS (SELECT FROM weir.failure f WHERE f.finished_at >= since AND f.finished_at < newest.upto) THEN newest.upto END;
+  RETURN QUERY
+  WITH seen AS MATERIALIZED (
+    SELECT f.id, f.kind, f.finished_at, left(f.error, 1000) AS head, CASE WHEN length(f.error) > 1000 THEN right(f.error, 2000) END AS tail
+    FROM weir.failure f
+    WHERE f.finished_at >= newest.upto AND f.finished_at >= since AND f.finished_at < before
+      AND (lanes IS NULL OR f.lane = ANY (lanes)) AND (failure_groups.kind IS NULL OR f.kind = failure_groups.kind)
+      -- A job that was retried, or has failed again since, is not failed as it was here.
+      AND NOT EXISTS (SELECT FROM weir.failure k WHERE k.id = f.id AND k.attempt > f.attempt)
+    LIMIT 2 * most
+  ), texts AS MATERIALIZED (  -- the same text often occurs many times
+    SELECT s.kind, s.head, s.tail, count(*) AS n, min(s.finished_at) AS first_at, max(s.finished_at) AS last_at, max(s.id) AS id FROM seen s GROUP BY s.kind, s.head, s.tail
+  ), shapes AS MATERIALIZED (
+    SELECT t.*, weir._shape_of(concat(t.head, t.tail)) AS shape FROM texts t
+  )
+  SELECT g.kind, g.shape, sum(g.n)::bigint, min(g.first_at), max(g.last_at), (array_agg(g.id ORDER BY g.last_at DESC))[1],
+         (array_agg(g.head ORDER BY g.last_at DESC))[1], rest
+  FROM shapes g GROUP BY g.kind, g.shape ORDER BY 3 DESC, 5 DESC, 1, 2 LIMIT max_rows;
+  IF NOT FOUND AND rest IS NOT NULL THEN
+    none.jobs := 0;
+    none.rest := rest;
+    RETURN NEXT none;
+  END IF;
+  RAISE SQLSTATE 'WR099';  -- releases the tables
+EXCEPTION WHEN SQLSTATE 'WR099' THEN
+  RETURN;
 END
 $$;
 CREATE FUNCTION weir.heartbeat(worker integer, running integer DEFAULT 0, OUT fenced boolean, OUT workers integer, OUT sharing integer) RETURNS record LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET lock_timeout=5s SET jit=off
@@ -5167,6 +5257,7 @@ COMMENT ON ROUTINE weir._segment_bytes(integer) IS 'The size of a segment on dis
 COMMENT ON ROUTINE weir._segment_state(text,integer) IS 'The state of a segment: opened, closed or reclaimed. A segment that was never used counts as reclaimed.';
 COMMENT ON ROUTINE weir._set_twins_aside() IS 'Sets aside the twins of queues that have no jobs, so that claims skip them, and takes back those that have: a transaction may have looked up the queue before its older twin was visible, and enqueue a job long after. Returns how many changed.';
 COMMENT ON ROUTINE weir._settle(integer) IS 'Logs unfinished attempts of a fenced worker again (or fails the job, if no attempts are left): some thousands in one call. jobs: their ids; more: call again. Attempts that an open transaction completes are left for a later call. Errors: 22023 (not fenced), WR004. Locks: advisory: claims (shared), the worker''s claims and ends (exclusive, waiting at most 5 s). Isolation: READ COMMITTED.';
+COMMENT ON ROUTINE weir._shape_of(text) IS 'The shape of an error: the line that contains its message, up to 300 characters, with <uuid>, <time>, <email>, <path>, <text>, <hex> and <n> for what differs from one job to the next. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._spans(xid8,pg_snapshot) IS 'The ranges (low included, high not) of transactions from from_xid on that have ended in the snapshot. A scan of only these ranges skips the rows of transactions in progress.';
 COMMENT ON ROUTINE weir._start(text,text[],interval) IS 'Registers a worker, creates its queues and returns its id. From then on it must call heartbeat well within its lease, or other workers get its jobs. Errors: 22023; WR003 (the log comes from another cluster). Locks: none that others wait for. Isolation: any.';
 COMMENT ON ROUTINE weir._surveyed(integer) IS 'The newest survey, with the lanes that have received jobs since in waiting. If there is none, it is not valid any more, or more than max_rows rows would have to be read, an empty survey that has reached no queue.';
@@ -5191,6 +5282,7 @@ COMMENT ON ROUTINE weir.enqueue(text,text,jsonb,integer,timestamp with time zone
 COMMENT ON ROUTINE weir.enqueue_many(jsonb) IS 'Enqueues up to 10000 jobs, all or none, and returns their ids in order. jobs is a JSON array of objects whose keys are the arguments of enqueue. Errors: 22023 with the value; 22007, 22P02 (a value of another type). Locks: ROW EXCLUSIVE on the log; none that another enqueue waits for. Isolation: any.';
 COMMENT ON ROUTINE weir.enqueue_many(text[],text[],jsonb[],integer[],timestamp with time zone[],integer[],jsonb[]) IS 'Enqueues up to 10000 jobs from parallel arrays, all or none, and returns their ids in order. NULL for an optional array, or in it, means the default. Errors: 22023 with the value. Locks: ROW EXCLUSIVE on the log; none that another enqueue waits for. Isolation: any.';
 COMMENT ON ROUTINE weir.enqueued(integer) IS 'The jobs that this transaction has enqueued, in that order, up to a limit of 1 to 10000. For tests, which check them and then roll back. The jobs of other transactions are not among them. Those that functions and triggers of other owners have enqueued in this transaction are; therefore the caller needs weir_work or weir_operate, which may read every job. Errors: 22023. Locks: none that others wait for, and none that outlast the call. Isolation: any.';
+COMMENT ON ROUTINE weir.failure_groups(text,text,timestamp with time zone,timestamp with time zone,integer) IS 'Jobs that have failed for good and have not been retried, grouped by kind and by the shape of the error (its text without numbers, ids, quoted texts and the like), the largest groups first, up to max_rows (100). Only of that queue and kind, and only those that failed at since or later, and before that time (NULL: any). Each group has the number of jobs, when the first and the last of them failed, and one of the last, with up to 1000 characters of its error. A call looks at the newest 10,000 failures. If there are more, rest is the time up to which they were not looked at: pass it as before to continue, and add up the groups; a row with 0 jobs says that none of those looked at is of that queue and kind. Errors: 22023. Locks: none that others wait for, and none that outlast the call. Isolation: any.';
 COMMENT ON ROUTINE weir.heartbeat(integer,integer) IS 'Renews a worker''s lease; returns whether the worker is fenced, how many workers are alive, and how many of them share a queue with it. In a session that attends for the worker, it writes only changes, so an idle worker uses no transaction ids. An unknown worker counts as fenced. Errors: 55P03 (the lock was not available within 5 s). Locks: advisory: the worker''s last word (shared; it waits only for a rescuer, at most 5 s). Isolation: any. Commits asynchronously.';
 COMMENT ON ROUTINE weir.hubs() IS 'The hubs with a heartbeat in the last five minutes that have not stopped since. behind is how many ticks had been cut by then that the hub had not dispatched. Errors: none. Locks: none that others wait for. Isolation: any.';
 COMMENT ON ROUTINE weir.job_info(bigint) IS 'One job by id, in state available, running, scheduled, completed, failed or cancelled. No row if the id is unknown or the job''s retention is over. errors tells how its last 25 attempts ended, oldest first; of an attempt that was snoozed or released before it ended, only the end counts. Of an earlier attempt whose segment has been reclaimed, a text of more than 1000 characters is reduced to its beginning and its end. Errors: 40001, in REPEATABLE READ and SERIALIZABLE, if a segment was reclaimed after the transaction took its snapshot. Locks: none that others wait for, and none that outlast the call; waits while a segment is being emptied. Isolation: any.';
@@ -5257,6 +5349,7 @@ COMMENT ON TABLE weir.settled IS 'Up to which number all of a worker''s batches 
 COMMENT ON TABLE weir.survey IS 'A summary of the lanes of queues with ids up to upto, for inspections; insert-only, and the newest row counts. Of the jobs that snapshot sees, all were claimed except those in the lanes in waiting. lanes, totals and claimed_at hold how many jobs were ever claimed from each lane, and when last.';
 COMMENT ON TABLE weir.tick IS 'A batch of messages: those of the transactions that its snapshot sees and that of the previous tick did not. These are the transactions from from_xid up to the snapshot''s xmax that are not in progress in it, and those in late, which were in progress before.';
 COMMENT ON TABLE weir.worker IS 'A row with fenced = false when a worker starts, another with fenced = true when it stops or is fenced. Never updated.';
+COMMENT ON TYPE weir.failure_group IS 'Failed jobs of a kind whose errors have the same shape, and one of them: see weir.failure_groups.';
 COMMENT ON TYPE weir.job_info IS 'A job, in the state of its newest attempt. error is why the last attempt ended; errors are those of the last attempts, oldest first: up to 25 from weir.job_info, one from a list.';
 COMMENT ON TYPE weir.outcome IS 'How an attempt ended. completed, failed and cancelled are final; retried, snoozed, released (not started) and lost (its worker died) are followed by another row of the same job.';
 
@@ -5293,6 +5386,7 @@ GRANT EXECUTE ON ROUTINE weir.enqueue(text,text,jsonb,integer,timestamp with tim
 GRANT EXECUTE ON ROUTINE weir.enqueue_many(jsonb) TO weir_enqueue, weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir.enqueue_many(text[],text[],jsonb[],integer[],timestamp with time zone[],integer[],jsonb[]) TO weir_enqueue, weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir.enqueued(integer) TO weir_operate, weir_work;
+GRANT EXECUTE ON ROUTINE weir.failure_groups(text,text,timestamp with time zone,timestamp with time zone,integer) TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir.heartbeat(integer,integer) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir.hubs() TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir.job_info(bigint) TO weir_operate, weir_work;

@@ -15,8 +15,11 @@ import (
 )
 
 type jobsCmd struct {
-	List   jobsListCmd   `cmd:"" default:"withargs" help:"List jobs: those in one state, or the newest few of each."`
-	Show   jobsShowCmd   `cmd:"" help:"Show everything about one job."`
+	List jobsListCmd `cmd:"" default:"withargs" help:"List jobs: those in one state, or the newest few of each."`
+	Show jobsShowCmd `cmd:"" help:"Show everything about one job."`
+
+	Failures jobsFailuresCmd `cmd:"" help:"Group failed jobs by kind and error."`
+
 	Cancel jobsCancelCmd `cmd:"" help:"Cancel jobs: waiting jobs do not start, running ones are asked to stop."`
 	Retry  jobsRetryCmd  `cmd:"" help:"Run finished jobs again."`
 }

@@ -26,6 +26,7 @@ const (
 	sqlSetRule  = `SELECT weir.set_retry_rule($1, nullif($2, ''), nullif($3, ''), nullif($4, ''), nullif($5, ''), $6, $7, nullif($8, ''))`
 	sqlDropRule = `SELECT weir.drop_retry_rule($1)`
 	sqlRules    = `SELECT name, action, coalesce(queue, ''), coalesce(kind, ''), coalesce(error, ''), backoff, backoff_limit, coalesce(backoff_form, '') FROM weir.retry_rules()`
+	sqlGroups   = `SELECT coalesce(kind, ''), coalesce(shape, ''), jobs, first_at, last_at, coalesce(job_id, 0), coalesce(error, ''), rest FROM weir.failure_groups(nullif($1, ''), nullif($2, ''), $3, $4, $5)`
 	sqlSettings = `SELECT coalesce(queue, ''), name, value FROM weir.settings()`
 )
 
@@ -85,6 +86,27 @@ func Hubs[T any](ctx context.Context, s *Store) ([]T, error) {
 // Settings lists the settings of the database, then those of queues.
 func Settings[T any](ctx context.Context, s *Store) ([]T, error) {
 	return rows(ctx, s, sqlSettings, nil, pgx.RowToStructByPos[T])
+}
+
+// FailureGroup is a row of weir.failure_groups; without Jobs, it only has Rest.
+type FailureGroup struct {
+	Kind, Shape     string
+	Jobs            int64
+	FirstAt, LastAt *time.Time
+	JobID           int64
+	Error           string
+	Rest            *time.Time
+}
+
+// FailureGroups groups failed jobs. Zero times exclude nothing.
+func FailureGroups(ctx context.Context, s *Store, queue, kind string, since, before time.Time, limit int) ([]FailureGroup, error) {
+	orNull := func(t time.Time) *time.Time {
+		if t.IsZero() {
+			return nil
+		}
+		return &t
+	}
+	return rows(ctx, s, sqlGroups, []any{queue, kind, orNull(since), orNull(before), limit}, pgx.RowToStructByPos[FailureGroup])
 }
 
 // RetryRules lists the retry rules, in the order in which they are tried.

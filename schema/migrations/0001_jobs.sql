@@ -325,6 +325,11 @@ INSERT INTO weir.setting (name, value) VALUES
   ('cursor_secret', encode(sha256((gen_random_uuid()::text || gen_random_uuid()::text)::bytea), 'hex')),
   ('cluster', (SELECT system_identifier::text FROM pg_control_system()));
 
+CREATE TYPE weir.failure_group AS (
+  kind text, shape text, jobs bigint, first_at timestamptz, last_at timestamptz, job_id bigint, error text, rest timestamptz
+);
+COMMENT ON TYPE weir.failure_group IS 'Failed jobs of a kind whose errors have the same shape, and one of them: see weir.failure_groups.';
+
 CREATE TYPE weir.job_info AS (
   id bigint, state text, queue text, priority integer, kind text, args jsonb, meta jsonb, attempt integer, max_attempts integer,
   enqueued_at timestamptz, run_at timestamptz, claimed_at timestamptz, finished_at timestamptz, worker integer,

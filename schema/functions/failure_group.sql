@@ -1,0 +1,99 @@
+-- Failures, grouped by kind and by the shape of the error: the text without what differs from one job to the next.
+
+CREATE OR REPLACE FUNCTION weir._shape_of(error text) RETURNS text
+LANGUAGE plpgsql IMMUTABLE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+AS $$
+DECLARE
+  trace CONSTANT text := 'Traceback (most recent call last):';
+  line  text;
+BEGIN
+  -- The line with the message: the last one of a traceback of Python's, otherwise the first. What a retry rule has added is left out.
+  line := coalesce(substring(left(_shape_of.error, 1000) FROM E'[^[:space:]][^\\r\\n]*'), '');
+  IF right(rtrim(line), length(trace)) = trace THEN
+    line := left(rtrim(line), -length(trace))
+         || coalesce(substring(rtrim(regexp_replace(right(_shape_of.error, 2000), E'\n\\[[a-z]+ by retry rule [^\n]*$', ''), E' \r\n\t') FROM E'[^\\r\\n]*$'), '');
+  END IF;
+  line := left(line, 300);
+  line := regexp_replace(line, E'\\m[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}\\M', '<uuid>', 'g');
+  line := regexp_replace(line, '[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}(:[0-9]{2})?([.,][0-9]+)?(Z| ?[+-][0-9]{2}(:?[0-9]{2})?)?', '<time>', 'g');
+  line := regexp_replace(line, '[^[:space:]<>"''@,;:()]+@[^[:space:]<>"''@,;:()]+', '<email>', 'g');
+  line := regexp_replace(line, E'"([^"\\\\]|\\\\.)*"', '"<text>"', 'g');
+  line := regexp_replace(line, '`[^`]*`', '`<text>`', 'g');
+  line := regexp_replace(line, E'(^|[^[:alnum:]])''([^''\\\\]|\\\\.)*''(?![[:alnum:]])', E'\\1''<text>''', 'g');  -- not the apostrophe of a word
+  line := regexp_replace(line, E'(\\m[a-z][a-z0-9+.-]*://[^/[:space:]"''?#)]+)[/?#][^[:space:]"'')]*', E'\\1/<path>', 'gi');
+  line := regexp_replace(line, E'\\m0x[0-9a-fA-F]+\\M', '<hex>', 'g');
+  line := regexp_replace(line, E'\\m(?=[0-9]*[a-fA-F])(?=[a-fA-F]*[0-9])[0-9a-fA-F]{8,}\\M', '<hex>', 'g');
+  line := regexp_replace(line, E'([/\\\\])[^[:space:]/\\\\"'':)]*[0-9][^[:space:]/\\\\"'':)]*(?=[/\\\\])', E'\\1<n>', 'g');
+  -- Numbers, but not codes: status 404, SQLSTATE 23505, [Errno 111]. Parts of an address, a version or a list are one.
+  line := regexp_replace(line, E'(?<!\\m(?:status|code|http|https|sqlstate|errno|exit)[ :=#]{0,2})(?<![0-9])[0-9]+([.,:][0-9]+)*', '<n>', 'gi');
+  RETURN btrim(line);
+END
+$$;
+COMMENT ON FUNCTION weir._shape_of IS
+  'The shape of an error: the line that contains its message, up to 300 characters, with <uuid>, <time>, <email>, <path>, <text>, <hex> and <n> for what differs from one job to the next. Errors: none. Locks: none. Isolation: any.';
+
+CREATE OR REPLACE FUNCTION weir.failure_groups(
+  queue text DEFAULT NULL, kind text DEFAULT NULL, since timestamptz DEFAULT NULL, before timestamptz DEFAULT NULL, max_rows integer DEFAULT NULL)
+RETURNS SETOF weir.failure_group
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET cursor_tuple_fraction = 0.001
+SET jit = off
+AS $$
+#variable_conflict use_column
+DECLARE
+  most  CONSTANT integer := 10000;  -- failures that are looked at
+  lanes integer[];
+  rest  timestamptz;
+  newest record;
+  none  weir.failure_group;
+BEGIN
+  max_rows := coalesce(failure_groups.max_rows, 100);
+  IF max_rows NOT BETWEEN 1 AND 10000 THEN
+    RAISE EXCEPTION 'weir: failure_groups returns 1 to 10000 groups, got max_rows %', max_rows USING ERRCODE = '22023';
+  END IF;
+  since := coalesce(failure_groups.since, '-infinity');
+  before := coalesce(failure_groups.before, 'infinity');
+  IF failure_groups.queue IS NOT NULL THEN
+    lanes := ARRAY(SELECT q.id * 4 + p FROM weir.queue q CROSS JOIN generate_series(0, 3) p WHERE q.name = failure_groups.queue);
+  END IF;
+  -- The newest ones, and all that ended at the same time as the last of them: so that a next call continues before that time.
+  SELECT count(*) >= most AS is_cut, min(k.finished_at) AS upto INTO newest
+  FROM (SELECT f.finished_at FROM weir.failure f
+        WHERE f.finished_at IS NOT NULL AND f.finished_at >= since AND f.finished_at < before
+        ORDER BY f.finished_at DESC FETCH FIRST (most) ROWS ONLY) k;
+  rest := CASE WHEN newest.is_cut AND EXISTS (SELECT FROM weir.failure f WHERE f.finished_at >= since AND f.finished_at < newest.upto) THEN newest.upto END;
+  RETURN QUERY
+  WITH seen AS MATERIALIZED (
+    SELECT f.id, f.kind, f.finished_at, left(f.error, 1000) AS head, CASE WHEN length(f.error) > 1000 THEN right(f.error, 2000) END AS tail
+    FROM weir.failure f
+    WHERE f.finished_at >= newest.upto AND f.finished_at >= since AND f.finished_at < before
+      AND (lanes IS NULL OR f.lane = ANY (lanes)) AND (failure_groups.kind IS NULL OR f.kind = failure_groups.kind)
+      -- A job that was retried, or has failed again since, is not failed as it was here.
+      AND NOT EXISTS (SELECT FROM weir.failure k WHERE k.id = f.id AND k.attempt > f.attempt)
+    LIMIT 2 * most
+  ), texts AS MATERIALIZED (  -- the same text often occurs many times
+    SELECT s.kind, s.head, s.tail, count(*) AS n, min(s.finished_at) AS first_at, max(s.finished_at) AS last_at, max(s.id) AS id FROM seen s GROUP BY s.kind, s.head, s.tail
+  ), shapes AS MATERIALIZED (
+    SELECT t.*, weir._shape_of(concat(t.head, t.tail)) AS shape FROM texts t
+  )
+  SELECT g.kind, g.shape, sum(g.n)::bigint, min(g.first_at), max(g.last_at), (array_agg(g.id ORDER BY g.last_at DESC))[1],
+         (array_agg(g.head ORDER BY g.last_at DESC))[1], rest
+  FROM shapes g GROUP BY g.kind, g.shape ORDER BY 3 DESC, 5 DESC, 1, 2 LIMIT max_rows;
+  IF NOT FOUND AND rest IS NOT NULL THEN
+    none.jobs := 0;
+    none.rest := rest;
+    RETURN NEXT none;
+  END IF;
+  RAISE SQLSTATE 'WR099';  -- releases the tables
+EXCEPTION WHEN SQLSTATE 'WR099' THEN
+  RETURN;
+END
+$$;
+COMMENT ON FUNCTION weir.failure_groups IS
+  'Jobs that have failed for good and have not been retried, grouped by kind and by the shape of the error (its text without numbers, ids, quoted texts and the like), the largest groups first, up to max_rows (100). Only of that queue and kind, and only those that failed at since or later, and before that time (NULL: any). Each group has the number of jobs, when the first and the last of them failed, and one of the last, with up to 1000 characters of its error. A call looks at the newest 10,000 failures. If there are more, rest is the time up to which they were not looked at: pass it as before to continue, and add up the groups; a row with 0 jobs says that none of those looked at is of that queue and kind. Errors: 22023. Locks: none that others wait for, and none that outlast the call. Isolation: any.';
