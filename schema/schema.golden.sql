@@ -8,6 +8,7 @@ CREATE SEQUENCE weir.active_later AS smallint MINVALUE 1 MAXVALUE 4;
 CREATE SEQUENCE weir.active_message AS smallint MINVALUE 1 MAXVALUE 4;
 CREATE SEQUENCE weir.batch_no AS bigint MINVALUE 1 MAXVALUE 9223372036854775807;
 CREATE SEQUENCE weir.cancel_looked AS bigint MINVALUE 0 MAXVALUE 9223372036854775807;
+CREATE SEQUENCE weir.cancellation_no AS bigint MINVALUE 1 MAXVALUE 9223372036854775807;
 CREATE SEQUENCE weir.carried AS bigint MINVALUE 0 MAXVALUE 9223372036854775807;
 CREATE SEQUENCE weir.control AS bigint MINVALUE 1 MAXVALUE 9223372036854775807;
 CREATE SEQUENCE weir.idle_looked AS integer MINVALUE 0 MAXVALUE 2147483647;
@@ -79,6 +80,20 @@ ALTER TABLE weir.batch_4 ALTER COLUMN ids SET STORAGE EXTERNAL;
 CREATE TABLE weir.cancellation (
   id bigint NOT NULL,
   at timestamp with time zone NOT NULL DEFAULT now()
+);
+CREATE TABLE weir.cancellation_where (
+  no bigint NOT NULL DEFAULT nextval('weir.cancellation_no'::regclass),
+  at timestamp with time zone NOT NULL DEFAULT clock_timestamp(),
+  upto bigint NOT NULL,
+  queue text,
+  kinds text[],
+  meta jsonb,
+  priority integer,
+  enqueued_after timestamp with time zone,
+  enqueued_before timestamp with time zone,
+  batches bigint,
+  xid xid8,
+  clear_xid xid8
 );
 CREATE VIEW weir.cancelled_jobs (
   id bigint,
@@ -303,6 +318,11 @@ CREATE TABLE weir.queue (
   backoff_form text NOT NULL DEFAULT 'exponential'::text,
   created_at timestamp with time zone NOT NULL DEFAULT now()
 );
+CREATE TABLE weir.reprieve (
+  id bigint NOT NULL,
+  attempt integer NOT NULL,
+  upto bigint NOT NULL
+) WITH (autovacuum_enabled=off);
 CREATE TABLE weir.result (
   lane integer NOT NULL,
   segment smallint NOT NULL,
@@ -464,9 +484,21 @@ CREATE INDEX later_lane ON ONLY weir.later USING btree (lane, run_at, id);
 CREATE INDEX later_xid ON ONLY weir.later USING btree (xid);
 CREATE INDEX message_xid ON ONLY weir.message USING btree (xid, id);
 CREATE INDEX queue_name ON weir.queue USING btree (name, id);
+CREATE INDEX reprieve_by_id ON weir.reprieve USING btree (id);
 CREATE INDEX result_batch ON ONLY weir.result USING btree (lane, seq);
 CREATE INDEX result_cancelled ON ONLY weir.result USING btree (finished_at) WHERE (outcome = 'cancelled'::weir.outcome);
 
+CREATE FUNCTION weir._all_claimed(w weir.cancellation_where) RETURNS boolean LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_hashjoin=off SET enable_mergejoin=off
+AS $$
+  SELECT NOT EXISTS (
+    SELECT FROM weir.queue q CROSS JOIN generate_series(0, 3) p
+    LEFT JOIN LATERAL (SELECT b.pos_xid, b.pos_id, b.pending, b.pending_after FROM weir.batch b WHERE b.lane = q.id * 4 + p ORDER BY b.seq DESC LIMIT 1) s ON true
+    WHERE (w.queue IS NULL OR q.name = w.queue) AND (w.priority IS NULL OR p = w.priority - 1)
+      AND (EXISTS (SELECT FROM weir.job j WHERE j.lane = q.id * 4 + p AND (j.xid, j.id) > (coalesce(s.pos_xid, '0'), coalesce(s.pos_id, 0)) AND j.xid < w.clear_xid)
+           OR EXISTS (SELECT FROM unnest(s.pending, s.pending_after) d(xid, after)
+                      CROSS JOIN LATERAL (SELECT FROM weir.job j WHERE j.lane = q.id * 4 + p AND j.xid = d.xid AND j.id > d.after LIMIT 1) j
+                      WHERE d.xid < w.clear_xid)))
+$$;
 CREATE FUNCTION weir._as_committed(snapshot pg_snapshot, xid xid8) RETURNS pg_snapshot LANGUAGE plpgsql IMMUTABLE SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
 BEGIN
@@ -674,7 +706,25 @@ EXCEPTION WHEN invalid_parameter_value OR numeric_value_out_of_range OR invalid_
 END
 $$;
 CREATE FUNCTION weir._cancelled_among(ids bigint[]) RETURNS bigint[] LANGUAGE sql STABLE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
-AS $$ SELECT ARRAY(SELECT c.id FROM weir.cancellation c WHERE c.id = ANY (_cancelled_among.ids)) $$;
+AS $$
+  SELECT ARRAY(
+    SELECT i.id FROM unnest(_cancelled_among.ids) i(id)
+    WHERE EXISTS (SELECT FROM weir.cancellation c WHERE c.id = i.id)
+       OR EXISTS (SELECT FROM weir.cancellation_where w WHERE w.upto >= i.id) AND weir._is_cancelled_where(i.id))
+$$;
+CREATE FUNCTION weir._cancelled_of(filters weir.cancellation_where[], ids bigint[], attempts integer[], kinds text[], metas jsonb[], enqueued timestamp with time zone[]) RETURNS bigint[] LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_hashjoin=off SET enable_mergejoin=off
+AS $$
+  SELECT ARRAY(
+    SELECT u.id FROM unnest(_cancelled_of.ids, _cancelled_of.attempts, _cancelled_of.kinds, _cancelled_of.metas, _cancelled_of.enqueued)
+                     WITH ORDINALITY u(id, attempt, kind, meta, at, nr)
+    WHERE EXISTS (
+      SELECT FROM unnest(_cancelled_of.filters) f
+      WHERE f.upto >= u.id AND (f.kinds IS NULL OR u.kind = ANY (f.kinds)) AND (f.meta IS NULL OR u.meta @> f.meta)
+        AND (f.enqueued_after IS NULL OR u.at >= f.enqueued_after) AND (f.enqueued_before IS NULL OR u.at < f.enqueued_before)
+        AND NOT EXISTS (SELECT FROM weir.reprieve r WHERE r.id = u.id AND r.attempt <= u.attempt AND r.upto >= f.no OFFSET 0)
+      OFFSET 0)
+    ORDER BY u.nr)
+$$;
 CREATE FUNCTION weir._carry_states(segment integer, active integer, lanes integer[]) RETURNS void LANGUAGE sql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off SET enable_seqscan=off
 AS $$
   INSERT INTO weir.batch (lane, segment, origin, worker, seq, from_xid, to_xid, pos_xid, pos_id, total, claimed_at, no, pending, pending_after, ids)
@@ -794,6 +844,22 @@ BEGIN
   END IF;
 END
 $$;
+CREATE FUNCTION weir._check_filter(what text, kinds text[], meta jsonb, priority integer, is_empty boolean, hint text) RETURNS void LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+BEGIN
+  PERFORM weir._check_array(_check_filter.what, 'kinds', _check_filter.kinds);
+  IF cardinality(_check_filter.kinds) > 1000 OR array_position(_check_filter.kinds, NULL) IS NOT NULL THEN
+    RAISE EXCEPTION 'weir: % takes 1 to 1000 kinds, none of them null, got % kinds', _check_filter.what, cardinality(_check_filter.kinds) USING ERRCODE = '22023';
+  ELSIF jsonb_typeof(_check_filter.meta) <> 'object' OR pg_column_size(_check_filter.meta) > 65536 THEN
+    RAISE EXCEPTION 'weir: meta must be a JSON object of at most 64 KiB, got %', left(_check_filter.meta::text, 100)
+      USING ERRCODE = '22023', HINT = 'It selects the jobs whose meta contains this object, as with @>.';
+  ELSIF _check_filter.priority NOT BETWEEN 1 AND 4 THEN
+    RAISE EXCEPTION 'weir: priority must be 1 to 4, got %', _check_filter.priority USING ERRCODE = '22023';
+  ELSIF _check_filter.is_empty AND coalesce(cardinality(_check_filter.kinds), 0) = 0 AND coalesce(_check_filter.meta, '{}') = '{}' AND _check_filter.priority IS NULL THEN
+    RAISE EXCEPTION 'weir: % needs a filter', _check_filter.what USING ERRCODE = '22023', HINT = _check_filter.hint;
+  END IF;
+END
+$$;
 CREATE FUNCTION weir._check_isolation(caller text) RETURNS void LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=auto
 AS $$
 BEGIN
@@ -894,6 +960,18 @@ BEGIN
           HINT = 'It belongs to another database, or this database was set back to an earlier state and has continued from there.';
 END
 $$;
+CREATE FUNCTION weir._check_step(what text, queue text, kinds text[], meta jsonb, priority integer, enqueued_after timestamp with time zone, enqueued_before timestamp with time zone, error text, max_rows integer) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+BEGIN
+  PERFORM weir._check_isolation(_check_step.what);
+  PERFORM weir._check_filter(_check_step.what, _check_step.kinds, _check_step.meta, _check_step.priority,
+    num_nonnulls(_check_step.queue, _check_step.enqueued_after, _check_step.enqueued_before, nullif(_check_step.error, '')) = 0,
+    'Pass a queue, kinds, meta, a priority, a time or a part of the error. To select all jobs, pass enqueued_before => now().');
+  IF _check_step.max_rows NOT BETWEEN 1 AND 1000 THEN
+    RAISE EXCEPTION 'weir: a step looks at 1 to 1000 jobs, got %', _check_step.max_rows USING ERRCODE = '22023', HINT = 'Call it again with after, until next is NULL.';
+  END IF;
+END
+$$;
 CREATE FUNCTION weir._check_worker(worker integer) RETURNS text[] LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET enable_seqscan=off
 AS $$
 DECLARE
@@ -940,6 +1018,9 @@ DECLARE
   last        record;
   quota       integer;
   taken       integer;
+  is_cut      boolean := false;             -- there may be more jobs
+  filters     weir.cancellation_where[];    -- the cancellations by filter that concern the lane
+  upto        bigint;                       -- the greatest job id that one of them applies to; 0: there are none
   batch_no    bigint;
   this_seq    bigint;
 BEGIN
@@ -1045,6 +1126,12 @@ BEGIN
     quota := least(_claim.limits[ready.ord], 960);  -- so that a batch's ids stay inline in its row
     CONTINUE WHEN quota <= 0;
     PERFORM pg_advisory_xact_lock(1464158546, ready.lane);
+    SELECT array_agg(w), coalesce(max(w.upto), 0) INTO filters, upto FROM weir.cancellation_where w
+    WHERE (w.queue IS NULL OR w.queue = ready.name) AND (w.priority IS NULL OR w.priority = ready.lane % 4 + 1);
+    IF upto > 0 AND weir._skip_cancelled(_claim.worker, ready.lane, filters) THEN
+      is_cut := true;
+      CONTINUE;
+    END IF;
 
     SELECT b.seq, b.pos_xid, b.pos_id, b.total, b.pending, b.pending_after INTO last
     FROM weir.batch b WHERE b.lane = ready.lane ORDER BY b.seq DESC LIMIT 1;
@@ -1119,12 +1206,18 @@ BEGIN
     SELECT ready.name, ready.lane, this_seq, p.id, p.attempt, p.max_attempts, p.kind, p.args, p.meta, p.enqueued_at,
            -- Usually nothing is cancelled: this is checked once, not row by row.
            CASE WHEN EXISTS (SELECT FROM weir.cancellation) AND EXISTS (SELECT FROM weir.cancellation c WHERE c.id = p.id) THEN '' END, p.put_off, p.ready_at
-    FROM picked p;
+    FROM picked p
+    WHERE p.id > upto OR p.id <> ALL ((
+      SELECT weir._drop(_claim.worker, ready.lane, this_seq, filters, array_agg(d.segment), array_agg(d.id), array_agg(d.attempt), array_agg(d.kind), array_agg(d.meta), array_agg(d.enqueued_at))
+      FROM picked d)::bigint[]);
 
     GET DIAGNOSTICS taken = ROW_COUNT;
     limits[ready.ord] := limits[ready.ord] - taken;
+    IF upto > 0 AND taken < quota THEN  -- it has ended some, so others may wait behind them
+      is_cut := is_cut OR (SELECT b.total FROM weir.batch b WHERE b.lane = ready.lane ORDER BY b.seq DESC LIMIT 1) > last.total + taken;
+    END IF;
   END LOOP;
-  IF visited = max_lanes THEN
+  IF visited = max_lanes OR is_cut THEN
     RETURN NEXT;  -- without values: there may be more
   END IF;
 END
@@ -1445,6 +1538,18 @@ BEGIN
     AND e.from_tick < (SELECT k.from_tick FROM weir.epoch k WHERE k.from_tick <= pg_sequence_last_value('weir.tick_floor') ORDER BY k.from_tick DESC LIMIT 1);
 END
 $$;
+CREATE FUNCTION weir._drop(worker integer, lane integer, seq bigint, filters weir.cancellation_where[], segments smallint[], ids bigint[], attempts integer[], kinds text[], metas jsonb[], enqueued timestamp with time zone[]) RETURNS bigint[] LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+#variable_conflict use_column
+DECLARE
+  gone bigint[] := weir._cancelled_of(_drop.filters, _drop.ids, _drop.attempts, _drop.kinds, _drop.metas, _drop.enqueued);
+BEGIN
+  INSERT INTO weir.result (lane, segment, worker, seq, finished_at, outcome, ids)
+  SELECT _drop.lane, u.segment, _drop.worker, _drop.seq, clock_timestamp(), 'cancelled', array_agg(u.id)
+  FROM unnest(_drop.segments, _drop.ids) u(segment, id) WHERE u.id = ANY (gone) GROUP BY u.segment;
+  RETURN gone;
+END
+$$;
 CREATE FUNCTION weir._end_attempts(worker integer, lanes integer[], seqs bigint[], segments smallint[], ids bigint[], outcomes weir.outcome[], errors text[], outputs text[], run_at timestamp with time zone[]) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_mergejoin=off SET enable_hashjoin=off SET jit=off
 AS $$
 #variable_conflict use_column
@@ -1734,6 +1839,22 @@ BEGIN
   RETURN trimmed;
 END
 $$;
+CREATE FUNCTION weir._forget_failures(job_ids bigint[]) RETURNS integer LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_hashjoin=off SET enable_mergejoin=off
+AS $$
+#variable_conflict use_column
+DECLARE
+  n integer;
+BEGIN
+  -- As weir.retry notes that a failure is not the end of its job, in the failure's segment; but no attempt follows.
+  INSERT INTO weir.failure (id, segment, lane, attempt)
+  SELECT f.id, f.segment, f.lane, f.attempt + 1
+  FROM unnest(_forget_failures.job_ids) i(id)
+  CROSS JOIN LATERAL (SELECT k.* FROM weir.failure k WHERE k.id = i.id ORDER BY k.attempt DESC, k.finished_at IS NULL LIMIT 1) f
+  WHERE f.finished_at IS NOT NULL AND NOT EXISTS (SELECT FROM weir.job j WHERE j.id = i.id AND j.attempt > f.attempt);
+  GET DIAGNOSTICS n = ROW_COUNT;
+  RETURN n;
+END
+$$;
 CREATE FUNCTION weir._forget_workers() RETURNS integer LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
 DECLARE
@@ -1960,6 +2081,24 @@ EXCEPTION WHEN invalid_datetime_format OR datetime_field_overflow OR interval_fi
     USING ERRCODE = '22023', HINT = 'Write it as ''3 days'', ''12 hours'' or ''90 seconds''.';
 END
 $$;
+CREATE FUNCTION weir._is_cancelled_where(job_id bigint) RETURNS boolean LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off
+AS $$
+#variable_conflict use_column
+DECLARE
+  filters weir.cancellation_where[];
+  a       record;
+BEGIN
+  SELECT u.* INTO a FROM (
+    (SELECT j.lane, j.attempt, j.put_off, j.kind, j.meta, j.enqueued_at FROM weir.job j WHERE j.id = job_id ORDER BY j.attempt DESC, j.put_off DESC LIMIT 1)
+    UNION ALL
+    (SELECT l.lane, l.attempt, l.put_off, l.kind, l.meta, l.enqueued_at FROM weir.later l WHERE l.id = job_id ORDER BY l.attempt DESC, l.put_off DESC LIMIT 1)) u
+  ORDER BY u.attempt DESC, u.put_off DESC LIMIT 1;
+  SELECT array_agg(w) INTO filters FROM weir.cancellation_where w
+  WHERE w.upto >= job_id AND (w.queue IS NULL OR w.queue = (SELECT q.name FROM weir.queue q WHERE q.id = a.lane / 4))
+    AND (w.priority IS NULL OR w.priority = a.lane % 4 + 1);
+  RETURN filters IS NOT NULL AND weir._cancelled_of(filters, ARRAY[job_id], ARRAY[a.attempt], ARRAY[a.kind], ARRAY[a.meta], ARRAY[a.enqueued_at]) <> '{}';
+END
+$$;
 CREATE FUNCTION weir._is_crowded() RETURNS boolean LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
   SELECT (SELECT sum(pg_stat_get_db_numbackends(d.oid)) >= current_setting('max_connections')::integer - current_setting('superuser_reserved_connections')::integer
@@ -2124,6 +2263,24 @@ BEGIN
   END IF;
 END
 $$;
+CREATE FUNCTION weir._lock_to_retry(job_ids bigint[]) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off
+AS $$
+#variable_conflict use_column
+BEGIN
+  -- In the order of their keys, the lanes last, as claims lock them: so nobody deadlocks.
+  PERFORM pg_advisory_xact_lock(1464158546, k.key)
+  FROM (SELECT DISTINCT -1 - (i.id % 1000000)::integer AS key FROM unnest(_lock_to_retry.job_ids) i(id) ORDER BY 1 OFFSET 0) k;
+  -- A claim that has begun may not see that a job is not cancelled any more.
+  IF EXISTS (SELECT FROM weir.cancellation_where w WHERE w.upto >= (SELECT min(i.id) FROM unnest(_lock_to_retry.job_ids) i(id))) THEN
+    PERFORM pg_advisory_xact_lock(1464158546, k.lane)
+    FROM (
+      SELECT DISTINCT l.lane FROM unnest(_lock_to_retry.job_ids) i(id)
+      CROSS JOIN LATERAL (
+        SELECT j.lane FROM weir.job j WHERE j.id = i.id UNION SELECT l.lane FROM weir.later l WHERE l.id = i.id) l
+      ORDER BY 1 OFFSET 0) k;
+  END IF;
+END
+$$;
 CREATE FUNCTION weir._login_secret(OUT secret text, OUT iterations integer) RETURNS record LANGUAGE sql STABLE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
   SELECT s.value, coalesce(current_setting('scram_iterations', true)::integer, 4096) FROM weir.setting s WHERE s.name = 'message_login_secret'
@@ -2266,11 +2423,11 @@ BEGIN
   END IF;
 END
 $$;
-CREATE FUNCTION weir._next_cancelled(lanes integer[], after jsonb, most integer) RETURNS TABLE(id bigint, ended_at timestamp with time zone, key jsonb) LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off
+CREATE FUNCTION weir._next_cancelled(lanes integer[], after jsonb, most integer) RETURNS TABLE(id bigint, ended_at timestamp with time zone, key jsonb, cost integer) LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off
 AS $$
 #variable_conflict use_column
 DECLARE
-  shown   integer := 0;
+  each    integer := CASE WHEN lanes IS NULL THEN 1 ELSE 10 END;
   at_time timestamptz;
   at_id   bigint;
 BEGIN
@@ -2279,22 +2436,42 @@ BEGIN
     SELECT CASE WHEN _next_cancelled.lanes IS NULL OR EXISTS (SELECT FROM (  -- all rows of a job belong to one queue
                        (SELECT j.lane FROM weir.job j WHERE j.id = c.id LIMIT 1) UNION ALL (SELECT l.lane FROM weir.later l WHERE l.id = c.id LIMIT 1)) k
                      WHERE k.lane = ANY (_next_cancelled.lanes)) THEN c.id END,
-           NULL::timestamptz, to_jsonb(c.id)
+           NULL::timestamptz, to_jsonb(c.id), each
     FROM weir.cancellation c WHERE c.id < coalesce(after::bigint, 9223372036854775807) ORDER BY c.id DESC LIMIT most;
-    GET DIAGNOSTICS shown = ROW_COUNT;
-    IF shown = most THEN
+    IF FOUND THEN
       RETURN;
     END IF;
+    after := '{"waiting": null}';
+  END IF;
+  -- Those that a filter has cancelled wait among the others. Of a job that ends while pages are read, the end comes after this place.
+  IF after ? 'waiting' AND EXISTS (SELECT FROM weir.cancellation_where) THEN
+    RETURN QUERY
+    SELECT CASE WHEN n.id IS NOT NULL AND weir._is_cancelled_where(n.id) THEN n.id END, NULL::timestamptz, jsonb_build_object('waiting', n.key), n.cost + 9
+    FROM weir._next_available(_next_cancelled.lanes, nullif(after -> 'waiting', 'null'), most) n;
+    IF FOUND THEN
+      RETURN;
+    END IF;
+    after := '{"later": null}';
+  END IF;
+  IF after ? 'later' AND EXISTS (SELECT FROM weir.cancellation_where) THEN
+    RETURN QUERY
+    SELECT CASE WHEN n.id IS NOT NULL AND weir._is_cancelled_where(n.id) THEN n.id END, NULL::timestamptz, jsonb_build_object('later', n.key), 10
+    FROM weir._next_later(_next_cancelled.lanes, nullif(after -> 'later', 'null'), most) n;
+    IF FOUND THEN
+      RETURN;
+    END IF;
+  END IF;
+  IF jsonb_typeof(after) = 'object' THEN
     after := '["infinity", 0]';
   END IF;
   at_time := (after->>0)::timestamptz;
   at_id := (after->>1)::bigint;
   RETURN QUERY
   SELECT CASE WHEN (_next_cancelled.lanes IS NULL OR r.lane = ANY (_next_cancelled.lanes)) AND NOT EXISTS (SELECT FROM weir.cancellation c WHERE c.id = i.id) THEN i.id END,
-         r.finished_at, jsonb_build_array(r.finished_at, i.id)
+         r.finished_at, jsonb_build_array(r.finished_at, i.id), each
   FROM weir.result r CROSS JOIN LATERAL unnest(r.ids) i(id)
   WHERE r.outcome = 'cancelled' AND r.finished_at <= at_time AND (r.finished_at, i.id) < (at_time, at_id)
-  ORDER BY r.finished_at DESC, i.id DESC LIMIT most - shown;
+  ORDER BY r.finished_at DESC, i.id DESC LIMIT most;
 END
 $$;
 CREATE FUNCTION weir._next_completed(lanes integer[], after jsonb, most integer) RETURNS TABLE(id bigint, ended_at timestamp with time zone, key jsonb) LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off
@@ -2425,8 +2602,70 @@ BEGIN
     WHEN 'scheduled' THEN RETURN QUERY SELECT n.*, 1 FROM weir._next_later(_next.lanes, _next.after, _next.most) n;
     WHEN 'completed' THEN RETURN QUERY SELECT n.*, 1 FROM weir._next_completed(_next.lanes, _next.after, _next.most) n;
     WHEN 'failed' THEN RETURN QUERY SELECT n.*, 1 FROM weir._next_failed(_next.lanes, _next.after, _next.most) n;
-    WHEN 'cancelled' THEN RETURN QUERY SELECT n.*, CASE WHEN _next.lanes IS NULL THEN 1 ELSE 10 END FROM weir._next_cancelled(_next.lanes, _next.after, _next.most) n;
+    WHEN 'cancelled' THEN RETURN QUERY SELECT n.* FROM weir._next_cancelled(_next.lanes, _next.after, _next.most) n;
   END CASE;
+END
+$$;
+CREATE FUNCTION weir._none_scheduled(w weir.cancellation_where) RETURNS boolean LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET cursor_tuple_fraction=0.001
+AS $$
+#variable_conflict use_column
+DECLARE
+  most  CONSTANT integer := 10000;  -- rows read in one way
+  lanes integer[] := ARRAY(SELECT q.id * 4 + p FROM weir.queue q CROSS JOIN generate_series(0, 3) p
+                           WHERE (w.queue IS NULL OR q.name = w.queue) AND (w.priority IS NULL OR p = w.priority - 1));
+  c     weir.promotion;
+  way   text;
+  r     record;
+BEGIN
+  SELECT p.* INTO c FROM weir.promotion p ORDER BY p.seq DESC LIMIT 1;
+  -- Rows that came behind the cursor of promotion, then those that are due from now on; if these are too many, those with the ids.
+  FOREACH way IN ARRAY ARRAY['late', 'due', 'id'] LOOP
+    SELECT count(*) AS n, array_agg(l.id) FILTER (WHERE l.waits) AS ids, array_agg(l.attempt) FILTER (WHERE l.waits) AS attempts, array_agg(l.kind) FILTER (WHERE l.waits) AS kinds,
+           array_agg(l.meta) FILTER (WHERE l.waits) AS metas, array_agg(l.enqueued_at) FILTER (WHERE l.waits) AS enqueued INTO r
+    FROM (
+      SELECT u.*, u.id <= w.upto AND u.lane = ANY (lanes) AND ((u.run_at, u.id) > (c.due, c.due_id) OR NOT pg_visible_in_snapshot(u.xid, c.snapshot))
+                  AND (c.ahead_due IS NULL OR NOT weir._was_ahead(c, u.run_at, u.id, u.xid)) AS waits
+      FROM (
+        (SELECT l.* FROM weir.later l WHERE way = 'late' AND l.xid >= pg_snapshot_xmin(c.snapshot) ORDER BY l.xid LIMIT most + 1)
+        UNION ALL
+        (SELECT l.* FROM weir.later l WHERE way = 'due' AND (l.run_at, l.id) > (c.due, c.due_id) ORDER BY l.run_at, l.id LIMIT most + 1)
+        UNION ALL
+        (SELECT l.* FROM weir.later l WHERE way = 'id' AND l.id <= w.upto ORDER BY l.id LIMIT most + 1)) u) l;
+    IF r.ids IS NOT NULL AND weir._cancelled_of(ARRAY[w], r.ids, r.attempts, r.kinds, r.metas, r.enqueued) <> '{}' OR r.n > most AND way <> 'due' THEN
+      RETURN false;
+    END IF;
+    EXIT WHEN way = 'due' AND r.n <= most;
+  END LOOP;
+  RETURN true;
+END
+$$;
+CREATE FUNCTION weir._none_started(w weir.cancellation_where) RETURNS boolean LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off
+AS $$
+#variable_conflict use_column
+DECLARE
+  most     CONSTANT integer := 1000;  -- batches of a worker that are checked at once
+  max_open CONSTANT integer := 1000;  -- as in _relog
+  h        record;
+  held     record;
+BEGIN
+  FOR h IN
+    SELECT i.id, coalesce(m.no, 0) AS mark, coalesce(m.open, '{}') AS open, ARRAY(
+      SELECT b.no FROM weir.batch b WHERE b.worker = i.id AND b.no > coalesce(m.no, 0) AND b.no <= w.batches ORDER BY b.no LIMIT most) AS nos
+    FROM unnest(weir._holders()) i(id)
+    LEFT JOIN LATERAL (SELECT s.no, s.open FROM weir.settled s WHERE s.worker = i.id ORDER BY s.no DESC LIMIT 1) m ON true
+  LOOP
+    CONTINUE WHEN h.nos = '{}' AND NOT (w.batches >= ANY (h.open));
+    SELECT coalesce(array_agg(DISTINCT u.no), '{}') AS open, coalesce(bool_or(u.no <= w.batches AND j.id <= w.upto AND weir._is_cancelled_where(j.id)), false) AS has_some INTO held
+    FROM weir._unfinished(h.id, h.nos || h.open) u CROSS JOIN LATERAL unnest(u.ids) j(id);
+    IF cardinality(h.nos) = most AND cardinality(held.open) <= max_open THEN
+      -- A worker that does not say what it holds is not settled otherwise. All its claims up to w.batches have been committed.
+      INSERT INTO weir.settled (worker, no, open) VALUES (h.id, h.nos[most], held.open) ON CONFLICT DO NOTHING;
+    END IF;
+    IF held.has_some OR cardinality(h.nos) = most THEN
+      RETURN false;
+    END IF;
+  END LOOP;
+  RETURN true;
 END
 $$;
 CREATE FUNCTION weir._note_word(worker integer, says text, running integer) RETURNS void LANGUAGE sql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off
@@ -2617,6 +2856,7 @@ DECLARE
   f    weir.failure;
   read integer := 0;
   history jsonb;  -- of its earlier attempts, in brief
+  by_id   boolean;  -- weir.cancel was called
 BEGIN
   look.errors := '[]';
   look.cancel_requested := EXISTS (SELECT FROM weir.cancellation k WHERE k.id = job_id);
@@ -2629,9 +2869,13 @@ BEGIN
   IF l.id IS NOT NULL AND (j.id IS NULL OR (l.attempt, l.put_off) >= (j.attempt, j.put_off)) THEN
     a := l;
     look.run_at := l.run_at;
-    look.state := CASE WHEN look.cancel_requested THEN 'cancelled' ELSE 'scheduled' END;
   ELSE
     a := j;
+  END IF;
+  by_id := look.cancel_requested;
+  look.cancel_requested := by_id OR EXISTS (SELECT FROM weir.cancellation_where w WHERE w.upto >= job_id) AND weir._is_cancelled_where(job_id);
+  IF look.run_at IS NOT NULL THEN
+    look.state := CASE WHEN look.cancel_requested THEN 'cancelled' ELSE 'scheduled' END;
   END IF;
   IF a.id IS NOT NULL THEN
     -- Out of TOAST now (|| '{}'): the caller releases the table, which may then be truncated.
@@ -2645,6 +2889,7 @@ BEGIN
     IF look.state IS NULL THEN
       look.state := CASE WHEN e.outcome IS NOT NULL THEN e.outcome::text WHEN e.claimed_at IS NOT NULL THEN 'running'
                          WHEN look.cancel_requested THEN 'cancelled' ELSE 'available' END;
+      look.cancel_requested := by_id OR e.outcome IS NULL AND look.cancel_requested;
       look.claimed_at := e.claimed_at; look.worker := e.worker; look.finished_at := e.finished_at; look.output := e.output;
     END IF;
     IF e.outcome IS NOT NULL THEN
@@ -2702,6 +2947,7 @@ DECLARE
   got    integer;
   r      record;
   look   weir.job_info;
+  has_filters boolean := EXISTS (SELECT FROM weir.cancellation_where);
 BEGIN
   IF most IS NULL OR most NOT BETWEEN 1 AND 1000 THEN
     RAISE EXCEPTION 'weir: a page has 1 to 1000 jobs, got %', coalesce(most::text, 'null') USING ERRCODE = '22023', HINT = 'Read more pages.';
@@ -2747,6 +2993,10 @@ BEGIN
       FOR r IN SELECT n.* FROM weir._next(states[nr], lanes, nullif(key, 'null'), least(most + 1, 200)) n LOOP
         got := got + 1;
         effort := effort + r.cost;
+        IF r.id IS NOT NULL AND states[nr] IN ('available', 'scheduled') AND has_filters AND weir._is_cancelled_where(r.id) THEN
+          effort := effort + 9;
+          r.id := NULL;
+        END IF;
         IF r.id IS NOT NULL AND (kinds IS NOT NULL OR meta IS NOT NULL) THEN
           effort := effort + 9;
           -- All rows of a job have the same kind and meta.
@@ -3425,6 +3675,101 @@ BEGIN
   RETURN format('surveyed %s lanes', cardinality(checked));
 END
 $$;
+CREATE FUNCTION weir._retire_cancellations() RETURNS text LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off
+AS $$
+#variable_conflict use_column
+DECLARE
+  nos bigint[];
+  w   weir.cancellation_where;
+BEGIN
+  IF NOT EXISTS (SELECT FROM weir.cancellation_where) THEN
+    IF pg_relation_size('weir.reprieve') = 0 THEN
+      RETURN NULL;
+    END IF;
+    PERFORM pg_advisory_xact_lock(1464158547, 0);  -- after claims that have read a cancellation
+    LOCK TABLE weir.reprieve IN ACCESS EXCLUSIVE MODE NOWAIT;
+    IF EXISTS (SELECT FROM weir.cancellation_where) THEN
+      RETURN NULL;
+    END IF;
+    TRUNCATE weir.reprieve;
+    RETURN 'emptied reprieve';
+  ELSIF pg_current_xact_id_if_assigned() IS NOT NULL THEN
+    RETURN NULL;
+  END IF;
+  PERFORM weir._check_cluster();
+
+  DELETE FROM weir.cancellation_where d WHERE d.no IN (
+    SELECT k.no FROM (
+      SELECT c.no, c.upto, max(c.upto) OVER (PARTITION BY c.queue, c.kinds, c.meta, c.priority, c.enqueued_after, c.enqueued_before ORDER BY c.no
+                                             ROWS BETWEEN 1 FOLLOWING AND UNBOUNDED FOLLOWING) AS covered
+      FROM weir.cancellation_where c) k
+    WHERE k.covered >= k.upto);
+  IF FOUND THEN
+    RETURN 'merged cancellations';
+  END IF;
+
+  nos := ARRAY(SELECT c.no FROM weir.cancellation_where c WHERE c.batches IS NULL);
+  IF nos <> '{}' THEN
+    BEGIN
+      PERFORM pg_advisory_xact_lock(1464158547, 0);
+      RAISE SQLSTATE 'WR099';  -- releases it
+    EXCEPTION WHEN SQLSTATE 'WR099' THEN
+      NULL;
+    END;
+    UPDATE weir.cancellation_where c SET batches = coalesce(pg_sequence_last_value('weir.batch_no'), 0), xid = pg_current_xact_id() WHERE c.no = ANY (nos);
+    RETURN 'noted cancellations';
+  END IF;
+
+  PERFORM weir._lock_log();
+  SELECT c.* INTO w FROM weir.cancellation_where c ORDER BY random() LIMIT 1;
+  IF w.clear_xid IS NULL AND pg_snapshot_xmin(pg_current_snapshot()) >= w.xid AND weir._none_started(w) AND weir._none_scheduled(w) THEN
+    UPDATE weir.cancellation_where c SET clear_xid = pg_current_xact_id() WHERE c.no = w.no;
+    RETURN 'cleared a cancellation';
+  ELSIF w.clear_xid IS NOT NULL AND weir._all_claimed(w) THEN
+    DELETE FROM weir.cancellation_where c WHERE c.no = w.no;
+    RETURN 'retired a cancellation';
+  END IF;
+  RETURN NULL;
+END
+$$;
+CREATE FUNCTION weir._retry(job_id bigint, states text[], OUT state text, OUT is_retried boolean) RETURNS record LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+#variable_conflict use_column
+DECLARE
+  j    weir.job_info;
+  upto bigint;
+BEGIN
+  SELECT i.* INTO j FROM weir.job_info(job_id) i;
+  state := j.state;
+  is_retried := coalesce(j.state = ANY (_retry.states), false);
+  IF NOT is_retried THEN
+    RETURN;
+  END IF;
+  DELETE FROM weir.cancellation c WHERE c.id = job_id;
+  upto := (SELECT max(w.no) FROM weir.cancellation_where w WHERE w.upto >= j.id);
+  IF upto IS NOT NULL THEN
+    INSERT INTO weir.reprieve (id, attempt, upto) VALUES (j.id, j.attempt + (j.finished_at IS NOT NULL)::integer, upto);
+  END IF;
+  PERFORM pg_current_xact_id();
+  IF j.finished_at IS NULL THEN  -- cancelled before it started: it is still in the log
+    PERFORM nextval('weir.control');
+    state := CASE WHEN j.run_at IS NULL THEN 'available' ELSE 'scheduled' END;
+    RETURN;
+  END IF;
+  IF j.state = 'failed' THEN
+    -- In the segment of the failure, so that both are truncated together: otherwise the job would be failed again once the next attempt
+    -- has been removed from the log.
+    INSERT INTO weir.failure (id, segment, lane, attempt)
+    SELECT f.id, f.segment, f.lane, j.attempt + 1 FROM weir.failure f WHERE f.id = j.id AND f.attempt = j.attempt;
+  END IF;
+  PERFORM nextval('weir.job_id');
+  INSERT INTO weir.job (id, xid, enqueued_at, ready_at, lane, attempt, max_attempts, segment, kind, args, meta, errors)
+  VALUES (j.id, pg_current_xact_id(), j.enqueued_at, now(), weir._queue_id(j.queue) * 4 + j.priority - 1, j.attempt + 1,
+          greatest(j.max_attempts, j.attempt + 1), pg_sequence_last_value('weir.active_job'), j.kind, j.args, j.meta,
+          weir._brief_errors(j.errors));
+  state := 'available';
+END
+$$;
 CREATE FUNCTION weir._rotate() RETURNS text LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
 #variable_conflict use_column
@@ -3643,6 +3988,30 @@ AS $$
     SELECT s.event FROM weir.segment s WHERE s.log = _segment_state.log AND s.segment = _segment_state.segment
     ORDER BY s.no DESC LIMIT 1), 'reclaimed')
 $$;
+CREATE FUNCTION weir._select_where(states text[], queue text, kinds text[], meta jsonb, priority integer, enqueued_after timestamp with time zone, enqueued_before timestamp with time zone, error text, after text, max_rows integer, OUT ids bigint[], OUT next text) RETURNS record LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+#variable_conflict use_variable
+DECLARE
+  on_page CONSTANT integer := 100;  -- arguments may be large, and a page is read as a whole
+  p       record;
+BEGIN
+  ids := '{}';
+  next := after;
+  PERFORM weir._lock_log();
+  FOR page IN 1..greatest(max_rows / on_page, 1) LOOP
+    SELECT k.* INTO p FROM weir._read_page(states, queue, kinds, nullif(meta, '{}'), next, least(max_rows, on_page)) k;
+    ids := ids || ARRAY(
+      SELECT j.id FROM unnest(p.jobs) j
+      WHERE (priority IS NULL OR j.priority = priority) AND (enqueued_after IS NULL OR j.enqueued_at >= enqueued_after) AND (enqueued_before IS NULL OR j.enqueued_at < enqueued_before)
+        AND (error IS NULL OR strpos(j.error, error) > 0));
+    next := p.next;
+    EXIT WHEN next IS NULL;
+  END LOOP;
+  RAISE SQLSTATE 'WR099';  -- releases the tables
+EXCEPTION WHEN SQLSTATE 'WR099' THEN
+  RETURN;
+END
+$$;
 CREATE FUNCTION weir._set_twins_aside() RETURNS integer LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off SET enable_seqscan=off SET enable_bitmapscan=off
 AS $$
 DECLARE
@@ -3718,6 +4087,73 @@ BEGIN
   RETURN btrim(line);
 END
 $$;
+CREATE FUNCTION weir._skip_cancelled(worker integer, lane integer, filters weir.cancellation_where[]) RETURNS boolean LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_sort=off
+AS $$
+#variable_conflict use_column
+DECLARE
+  max_batches CONSTANT integer := 10;   -- in one call
+  size        CONSTANT integer := 960;  -- as in a claim
+  max_skip    CONSTANT integer := 64;
+  last_id     CONSTANT bigint := 9223372036854775807;
+  snapshot    pg_snapshot;
+  top         xid8;
+  running     xid8[];
+  skip        xid8[];
+  below       integer;
+  last        record;
+  next        record;
+  gone        bigint[];
+  length      integer;  -- of the run of cancelled jobs at the head
+  this_seq    bigint;
+BEGIN
+  FOR batch IN 1..max_batches LOOP
+    SELECT b.seq, b.pos_xid, b.pos_id, b.total, b.pending INTO last FROM weir.batch b WHERE b.lane = _skip_cancelled.lane ORDER BY b.seq DESC LIMIT 1;
+    IF NOT FOUND THEN
+      SELECT 0::bigint AS seq, '0'::xid8 AS pos_xid, 0::bigint AS pos_id, 0::bigint AS total, NULL::xid8[] AS pending INTO last;
+    END IF;
+    snapshot := pg_current_snapshot();
+    top := pg_snapshot_xmax(snapshot);
+    running := ARRAY(SELECT pg_snapshot_xip(snapshot));
+    below := width_bucket(last.pos_xid, running);
+    IF last.pos_xid >= top OR last.pending <> running[1 : below] THEN
+      RETURN false;  -- the claim reports the former; of the latter, rows of transactions that have ended come first, and the claim reads them
+    END IF;
+    skip := running[below + 1 : below + max_skip];
+    SELECT array_agg(p.segment) AS segments, array_agg(p.xid) AS xids, array_agg(p.id) AS ids, array_agg(p.attempt) AS attempts, array_agg(p.kind) AS kinds,
+           array_agg(p.meta) AS metas, array_agg(p.enqueued_at) AS enqueued INTO next
+    FROM (
+      SELECT j.* FROM generate_series(0, cardinality(skip)) i
+      CROSS JOIN LATERAL (
+        SELECT j.segment, j.xid, j.id, j.attempt, j.kind, j.meta, j.enqueued_at FROM weir.job j
+        WHERE j.lane = _skip_cancelled.lane AND j.xid < coalesce(skip[i + 1], top)
+          AND (j.xid, j.id) > (CASE WHEN i > 0 THEN skip[i] ELSE last.pos_xid END, CASE WHEN i > 0 THEN last_id ELSE last.pos_id END)
+          AND (cardinality(skip) < max_skip OR pg_visible_in_snapshot(j.xid, snapshot))
+        ORDER BY j.xid, j.id LIMIT size) j
+      LIMIT size) p;
+    gone := weir._cancelled_of(_skip_cancelled.filters, next.ids, next.attempts, next.kinds, next.metas, next.enqueued);
+    -- The rows up to the first one that is not cancelled.
+    length := (SELECT coalesce(min(u.nr) - 1, cardinality(next.ids)) FROM unnest(next.ids, gone) WITH ORDINALITY u(id, gone, nr) WHERE u.gone IS DISTINCT FROM u.id);
+    IF coalesce(length, 0) = 0 THEN
+      RETURN false;
+    END IF;
+    this_seq := greatest(last.seq, (('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::bigint - 1) << 40) + 1;  -- as in a claim
+    WITH made AS (
+      INSERT INTO weir.batch (lane, segment, origin, worker, seq, from_xid, to_xid, pos_xid, pos_id, total, claimed_at, no, pending, ids, pending_after)
+      SELECT _skip_cancelled.lane, s.segment, s.segment, _skip_cancelled.worker, this_seq, next.xids[1], next.xids[length], next.xids[length], next.ids[length], last.total + length, now(),
+             o.no, CASE WHEN o.pending > 0 THEN running[1 : o.pending] END, s.ids, CASE WHEN o.pending > 0 THEN array_fill(0::bigint, ARRAY[o.pending]) END
+      FROM (SELECT nextval('weir.batch_no') AS no, width_bucket(next.xids[length], running) AS pending OFFSET 0) o
+      CROSS JOIN (SELECT u.segment, array_agg(u.id) AS ids FROM unnest(next.segments[1 : length], next.ids[1 : length]) u(segment, id) GROUP BY u.segment) s
+      RETURNING segment, ids
+    )
+    INSERT INTO weir.result (lane, segment, worker, seq, finished_at, outcome, ids)
+    SELECT _skip_cancelled.lane, m.segment, _skip_cancelled.worker, this_seq, clock_timestamp(), 'cancelled', m.ids FROM made m;
+    IF length < size THEN
+      RETURN false;
+    END IF;
+  END LOOP;
+  RETURN true;
+END
+$$;
 CREATE FUNCTION weir._spans(from_xid xid8, snapshot pg_snapshot) RETURNS TABLE(low xid8, high xid8) LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
   SELECT s.low, s.high
@@ -3786,6 +4222,7 @@ DECLARE
   job_id    bigint;
   forgotten integer := 0;
   lanes     integer;
+  done      text;
   j         weir.job_info;
 BEGIN
   PERFORM weir._check_isolation('tidy'), weir._hold_briefly();
@@ -3840,6 +4277,10 @@ BEGIN
     IF forgotten > 0 THEN
       RETURN 'forgot ' || forgotten || ' cancellations';
     END IF;
+  END IF;
+  done := weir._retire_cancellations();
+  IF done IS NOT NULL THEN
+    RETURN done;
   END IF;
   lanes := weir._forget_ended();
   RETURN CASE WHEN lanes > 0 THEN 'trimmed ' || lanes || ' lanes' END;
@@ -4032,6 +4473,31 @@ BEGIN
   RETURN true;
 END
 $$;
+CREATE FUNCTION weir.cancel_where(queue text DEFAULT NULL::text, kinds text[] DEFAULT NULL::text[], meta jsonb DEFAULT NULL::jsonb, priority integer DEFAULT NULL::integer, enqueued_after timestamp with time zone DEFAULT NULL::timestamp with time zone, enqueued_before timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS bigint LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+#variable_conflict use_column
+DECLARE
+  most CONSTANT integer := 1000;
+  this bigint;
+BEGIN
+  PERFORM weir._check_filter('cancel_where', cancel_where.kinds, cancel_where.meta, cancel_where.priority,
+    num_nonnulls(cancel_where.queue, cancel_where.enqueued_after, cancel_where.enqueued_before) = 0,
+    'Pass a queue, kinds, meta, a priority or a time. To cancel all jobs, pass enqueued_before => now().');
+  IF cancel_where.queue IS NOT NULL AND NOT EXISTS (SELECT FROM weir.queue q WHERE q.name = cancel_where.queue) THEN
+    RETURN NULL;
+  ELSIF (SELECT count(*) FROM weir.cancellation_where) >= most THEN
+    RAISE EXCEPTION 'weir: % cancellations by filter are not finished', most
+      USING ERRCODE = '54000', HINT = 'Each one is kept until workers have passed all its jobs, and scheduled ones are due: resume or work their queues, or cancel with one wider filter.';
+  END IF;
+  PERFORM pg_current_xact_id();
+  INSERT INTO weir.cancellation_where (upto, queue, kinds, meta, priority, enqueued_after, enqueued_before)
+  SELECT coalesce(pg_sequence_last_value('weir.job_id'), 0), cancel_where.queue, CASE WHEN cardinality(cancel_where.kinds) > 0 THEN cancel_where.kinds END,
+         nullif(cancel_where.meta, '{}'), cancel_where.priority, cancel_where.enqueued_after, cancel_where.enqueued_before
+  RETURNING no INTO this;
+  PERFORM nextval('weir.control');
+  RETURN this;
+END
+$$;
 CREATE FUNCTION weir.cancel(job_id bigint) RETURNS text LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
 DECLARE
@@ -4071,6 +4537,19 @@ DECLARE
   holds record := weir._named_by(ARRAY[complete.token]);
 BEGIN
   PERFORM weir._complete(complete.worker, holds.lanes[1], holds.seqs[1], holds.ids[1]);
+END
+$$;
+CREATE FUNCTION weir.delete_where(queue text DEFAULT NULL::text, kinds text[] DEFAULT NULL::text[], meta jsonb DEFAULT NULL::jsonb, priority integer DEFAULT NULL::integer, enqueued_after timestamp with time zone DEFAULT NULL::timestamp with time zone, enqueued_before timestamp with time zone DEFAULT NULL::timestamp with time zone, error text DEFAULT NULL::text, after text DEFAULT NULL::text, max_rows integer DEFAULT 500, OUT deleted integer, OUT next text) RETURNS record LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+#variable_conflict use_variable
+DECLARE
+  ids bigint[];
+BEGIN
+  PERFORM weir._check_step('delete_where', queue, kinds, meta, priority, enqueued_after, enqueued_before, error, max_rows);
+  SELECT s.ids, s.next INTO ids, next
+  FROM weir._select_where(ARRAY['failed'], queue, kinds, meta, priority, enqueued_after, enqueued_before, nullif(error, ''), after, coalesce(max_rows, 500)) s;
+  PERFORM weir._lock_to_retry(ids);
+  deleted := weir._forget_failures(ids);
 END
 $$;
 CREATE FUNCTION weir.drop_retry_rule(name text) RETURNS boolean LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
@@ -4651,6 +5130,8 @@ BEGIN
   END LOOP;
   -- Nothing has been promoted, so any snapshot will do.
   INSERT INTO weir.promotion (seq, due, due_id, snapshot) SELECT s.seq + 1, '-infinity', 0, pg_current_snapshot() FROM pg_temp.weir_seq s;
+  -- Ids of jobs are as they were, so what was cancelled by a filter stays cancelled.
+  UPDATE weir.cancellation_where SET batches = NULL, xid = NULL, clear_xid = NULL;
   UPDATE weir.setting SET value = here WHERE name = 'cluster';
   RETURN relogged;
 EXCEPTION WHEN query_canceled THEN
@@ -4798,39 +5279,38 @@ AS $$
   SELECT r.name, r.action, r.queue, r.kind, r.error, r.backoff, r.backoff_limit, r.backoff_form FROM weir.retry_rule r
   ORDER BY r.error IS NULL, r.kind IS NULL, r.queue IS NULL, r.name COLLATE "C"
 $$;
+CREATE FUNCTION weir.retry_where(queue text DEFAULT NULL::text, kinds text[] DEFAULT NULL::text[], meta jsonb DEFAULT NULL::jsonb, priority integer DEFAULT NULL::integer, enqueued_after timestamp with time zone DEFAULT NULL::timestamp with time zone, enqueued_before timestamp with time zone DEFAULT NULL::timestamp with time zone, error text DEFAULT NULL::text, states text[] DEFAULT NULL::text[], after text DEFAULT NULL::text, max_rows integer DEFAULT 500, OUT retried integer, OUT next text) RETURNS record LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+#variable_conflict use_variable
+DECLARE
+  final CONSTANT text[] := ARRAY['completed', 'failed', 'cancelled'];
+  ids   bigint[];
+BEGIN
+  PERFORM weir._check_step('retry_where', queue, kinds, meta, priority, enqueued_after, enqueued_before, error, max_rows);
+  states := CASE WHEN cardinality(states) > 0 THEN states ELSE ARRAY['failed'] END;
+  IF NOT states <@ final THEN
+    RAISE EXCEPTION 'weir: retry_where retries completed, failed and cancelled jobs, got states %', states USING ERRCODE = '22023', HINT = 'Jobs in other states are still to run.';
+  END IF;
+  SELECT s.ids, s.next INTO ids, next
+  FROM weir._select_where(states, queue, kinds, meta, priority, enqueued_after, enqueued_before, nullif(error, ''), after, coalesce(max_rows, 500)) s;
+  PERFORM weir._lock_to_retry(ids);
+  -- Those that are retried first are claimed first: the oldest.
+  SELECT count(*) FILTER (WHERE k.is_retried) INTO retried
+  FROM (SELECT u.id FROM unnest(ids) u(id) ORDER BY u.id OFFSET 0) i CROSS JOIN LATERAL weir._retry(i.id, states) k;
+END
+$$;
 CREATE FUNCTION weir.retry(job_id bigint) RETURNS text LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
-#variable_conflict use_column
 DECLARE
-  j weir.job_info;
+  now_is text;
 BEGIN
   PERFORM weir._check_isolation('retry');
-  SELECT i.* INTO j FROM weir.job_info(job_id) i;
-  IF j.id IS NULL OR j.state NOT IN ('completed', 'failed', 'cancelled') THEN
-    RETURN j.state;
+  now_is := (SELECT i.state FROM weir.job_info(job_id) i);
+  IF now_is IN ('completed', 'failed', 'cancelled') THEN
+    PERFORM weir._lock_to_retry(ARRAY[job_id]);
+    RETURN (SELECT r.state FROM weir._retry(job_id, ARRAY['completed', 'failed', 'cancelled']) r);
   END IF;
-  PERFORM pg_advisory_xact_lock(1464158546, -1 - (job_id % 1000000)::integer);  -- serializes retries of the same job
-  SELECT i.* INTO j FROM weir.job_info(job_id) i;
-  IF j.state NOT IN ('completed', 'failed', 'cancelled') THEN
-    RETURN j.state;
-  END IF;
-  DELETE FROM weir.cancellation c WHERE c.id = job_id;
-  IF j.finished_at IS NULL THEN
-    RETURN CASE WHEN j.run_at IS NULL THEN 'available' ELSE 'scheduled' END;  -- cancelled before it started: it is still in the log
-  END IF;
-  IF j.state = 'failed' THEN
-    -- In the segment of the failure, so that both are truncated together: otherwise the job would be failed again once the next attempt
-    -- has been removed from the log.
-    INSERT INTO weir.failure (id, segment, lane, attempt)
-    SELECT f.id, f.segment, f.lane, j.attempt + 1 FROM weir.failure f WHERE f.id = j.id AND f.attempt = j.attempt;
-  END IF;
-  PERFORM pg_current_xact_id();
-  PERFORM nextval('weir.job_id');
-  INSERT INTO weir.job (id, xid, enqueued_at, ready_at, lane, attempt, max_attempts, segment, kind, args, meta, errors)
-  VALUES (j.id, pg_current_xact_id(), j.enqueued_at, now(), weir._queue_id(j.queue) * 4 + j.priority - 1, j.attempt + 1,
-          greatest(j.max_attempts, j.attempt + 1), pg_sequence_last_value('weir.active_job'), j.kind, j.args, j.meta,
-          weir._brief_errors(j.errors));
-  RETURN 'available';
+  RETURN now_is;
 END
 $$;
 CREATE FUNCTION weir.set_retry_rule(name text, action text DEFAULT NULL::text, queue text DEFAULT NULL::text, kind text DEFAULT NULL::text, error text DEFAULT NULL::text, backoff interval DEFAULT NULL::interval, backoff_limit interval DEFAULT NULL::interval, backoff_form text DEFAULT NULL::text) RETURNS void LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
@@ -5133,6 +5613,9 @@ COMMENT ON COLUMN weir.batch.from_xid IS 'The smallest xid of its jobs. With to_
 COMMENT ON COLUMN weir.batch.no IS 'A value of weir.batch_no. The attempts that a worker holds are found by (worker, no).';
 COMMENT ON COLUMN weir.batch.origin IS 'The segment it was written in. It distinguishes the rows of one batch after reclaiming has carried them into one segment.';
 COMMENT ON COLUMN weir.batch.pending IS 'Transactions that were in progress below the position; pending_after holds the last id already claimed of each.';
+COMMENT ON COLUMN weir.cancellation_where.batches IS 'A value of weir.batch_no: claims with greater numbers have seen this row. NULL: not known yet.';
+COMMENT ON COLUMN weir.cancellation_where.clear_xid IS 'All unfinished jobs that the row describes wait to be claimed, in rows with smaller xids. NULL: some may run, or be scheduled.';
+COMMENT ON COLUMN weir.cancellation_where.xid IS 'Jobs with ids up to upto were enqueued by transactions with smaller xids. NULL: not known yet.';
 COMMENT ON COLUMN weir.epoch.epoch IS 'A random number of 48 bits.';
 COMMENT ON COLUMN weir.epoch.started_at IS 'The start time of the server. home is its timeline and the file of this table, which differs in a copy on the same server. While both are unchanged, the epoch continues. They are only compared for equality.';
 COMMENT ON COLUMN weir.failure.finished_at IS 'NULL: not a failure, but a note that the job was retried manually, as this attempt.';
@@ -5150,6 +5633,7 @@ COMMENT ON COLUMN weir.survey.reclaimed IS 'The number of the last event by whic
 COMMENT ON COLUMN weir.tick.bytes IS 'The size of its payloads. A tick of more than 10000 messages, or of more than 8 MB, contains a single transaction.';
 COMMENT ON COLUMN weir.tick.last_id IS 'The last message id that had been assigned before the snapshot was taken.';
 COMMENT ON COLUMN weir.tick.segments IS 'A bit mask of the segments that contain its messages: bit (1 << segment).';
+COMMENT ON ROUTINE weir._all_claimed(weir.cancellation_where) IS 'Reports whether claims have passed all jobs that could have been claimed when a cancellation had no other ones left.';
 COMMENT ON ROUTINE weir._as_committed(pg_snapshot,xid8) IS 'A transaction''s own snapshot, as if that transaction had committed, and no other since. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._attending() IS 'The workers whose attendance lock is held by a session.';
 COMMENT ON ROUTINE weir._await_tick(bigint,bigint,pg_snapshot,integer,double precision,integer,boolean,bigint,integer) IS 'Returns the ticks after a given one, up to 100; if there are none and cuts is true, cuts the next. The messages of a tick that it has cut are returned with it, if there are at most most_messages, of at most 256 kB. If epoch, the epoch of the given tick, is passed, a position that was lost when the log was set back is refused. It polls up to polls times, every pause seconds. ids and seen are ids_now and seen_now of an earlier call: while nothing has been published or committed since then, it reads only counters. From poll patience + 1 on, a commit without messages counts too. Errors: WR003 (see rebase_messages), WR004 (not in READ COMMITTED autocommit), WR005 (truncated; the detail is epoch.tick of the last truncated one), WR006 (see _check_position; not checked again while nothing changes), 22023, 25006 (cuts on a standby), 55000 (the transaction is old: try again). Locks: advisory step 4 (tried). Isolation: READ COMMITTED. It holds a snapshot while it waits, for at most 1 second.';
@@ -5161,19 +5645,22 @@ COMMENT ON ROUTINE weir._being_completed() IS 'Hashes of the ids of jobs that ar
 COMMENT ON ROUTINE weir._brief_errors(jsonb) IS 'The last 24 of a list of errors (objects with attempt, at, outcome and error), in the form in which the row of the next attempt carries them: the beginning and the end of a text of more than 1000 characters, and no text if it is the same as in the entry before. NULL for an empty list. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._bytes_of(text,text,bigint,bigint) IS 'The number of bytes that is the value of a setting, which may have a unit. Errors: 22023.';
 COMMENT ON ROUTINE weir._cancelled_among(bigint[]) IS 'The ids whose jobs were cancelled: a worker calls it for its running jobs when weir.control has changed.';
+COMMENT ON ROUTINE weir._cancelled_of(weir.cancellation_where[],bigint[],integer[],text[],jsonb[],timestamp with time zone[]) IS 'Which of some rows of the log are cancelled by one of these filters, in their order. The caller has chosen filters by queue and priority.';
 COMMENT ON ROUTINE weir._carry_states(integer,integer,integer[]) IS 'Repeats the states of idle lanes, whose newest batch is in a closed segment, in the active one: as batches without jobs and without a worker. A concurrent claim may write a newer state first, which does no harm.';
 COMMENT ON ROUTINE weir._carry_unfinished(integer,integer,integer[],integer[],bigint[],integer[],bigint[]) IS 'Carries everything unfinished from a segment, which the caller has locked exclusively, into the active one: the unclaimed jobs of the lanes in waiting; the unfinished jobs of the batches in b_lanes and b_seqs, and of each lane''s batches from newest on; and the state of a lane, if no batch elsewhere holds it.';
 COMMENT ON ROUTINE weir._carry_waiting(integer,integer,integer[],integer,bigint) IS 'Carries jobs that wait to be claimed into the active segment: about max_jobs or max_bytes, from at most 200 lanes. Returns how many bytes. Each job is copied with its xid and id and deleted, in one transaction and under its lane''s lock: so a claim sees it exactly once, in its place. Locks: advisory: the lanes (exclusive, tried).';
 COMMENT ON ROUTINE weir._check_array(text,text,anyarray,boolean) IS 'Raises 22023 unless an array is a list: of one dimension that begins at 1, and without nulls if is_filled. Parallel arrays are matched by index, so an array of another shape would be misread. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._check_backoff(text,interval,interval,text) IS 'Refuses values of a backoff that are invalid; NULL is valid. Errors: 22023. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._check_cluster() IS 'Raises WR003 if the log comes from another cluster. Functions that compare transaction ids call it first, every time: behind a pooler a session survives a move to another cluster, and the new counter may have passed the old positions. Locks: none. Isolation: any.';
+COMMENT ON ROUTINE weir._check_filter(text,text[],jsonb,integer,boolean,text) IS 'Refuses a filter of a bulk operation that is not valid, or that has no condition. is_empty: conditions other than kinds, meta and priority are missing. Errors: 22023. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._check_isolation(text) IS 'Raises WR004 unless the transaction is READ COMMITTED, because the caller relies on a new snapshot for each statement.';
 COMMENT ON ROUTINE weir._check_job(text,text,jsonb,integer,integer,jsonb) IS 'Raises 22023 with the offending value if a job is not valid. The sizes of args and meta are those of their texts, which workers receive: a column of another table may hold 50 MB in a few compressed bytes, and 1e100000 takes 12. Callers may skip the check of sizes for values of at most 2000 bytes, whose texts never exceed 16 MB. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._check_message(text,integer) IS 'Raises 22023 with the offending value if a message is not valid, and WR004 if its transaction has already cut a tick of its own. Up to 8000 bytes are always allowed, so small payloads don''t need a query for the setting message_bytes. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._check_message_cluster() IS 'Raises WR003 if the log of messages comes from another cluster. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._check_position(bigint,bigint) IS 'Refuses a tick that does not belong to this log: it is ahead of the log, or its number has another epoch here. A standby may lag behind, so it accepts ticks that are ahead. Errors: WR006 (the detail is epoch.tick of the last tick to continue from). Locks: none that others wait for. Isolation: READ COMMITTED.';
+COMMENT ON ROUTINE weir._check_step(text,text,text[],jsonb,integer,timestamp with time zone,timestamp with time zone,text,integer) IS 'Refuses a step of a bulk operation whose arguments are not valid. Errors: 22023, WR004. Locks: none.';
 COMMENT ON ROUTINE weir._check_worker(integer) IS 'Returns the queues of a worker; raises WR001 unless it was started and is not fenced. The caller holds the worker''s lock.';
-COMMENT ON ROUTINE weir._claim(integer,text[],integer[],pg_snapshot,text[]) IS 'Claims the next jobs of the named queues for a worker: up to limits[i] of queues[i] (at most 960 of a lane in one call), priority by priority, each attempt in exactly one batch. put_off is how often this attempt was snoozed or released before; ready_at is when the job became ready, if that is not enqueued_at. dropped is NULL if the job is to be run; otherwise it must not be run, but be recorded as cancelled, and dropped is the reason, to be stored as its error ('''': none to store). A paused or unknown queue returns no jobs. since is a hint for workers of very many queues: of queues that are not in backlog, only jobs of transactions that ended after that snapshot are considered; NULL: all. It visits at most 200 lanes with jobs, from a random queue on; if there may be more, the last row is all NULL, and the caller claims again at once. Errors: WR001 (the worker is unknown or fenced), WR003 (positions are ahead of the cluster), WR004 (not in READ COMMITTED autocommit), 22023, 55000 (the transaction is old: try again). Locks: advisory: claims (shared), the worker''s claims (exclusive), each lane with jobs that it visits (exclusive, to the end of the call). Isolation: READ COMMITTED, in autocommit. Commits asynchronously.';
+COMMENT ON ROUTINE weir._claim(integer,text[],integer[],pg_snapshot,text[]) IS 'Claims the next jobs of the named queues for a worker: up to limits[i] of queues[i] (at most 960 of a lane in one call), priority by priority, each attempt in exactly one batch. put_off is how often this attempt was snoozed or released before; ready_at is when the job became ready, if that is not enqueued_at. dropped is NULL if the job is to be run; otherwise it must not be run, but be recorded as cancelled, and dropped is the reason, to be stored as its error ('''': none to store). A paused or unknown queue returns no jobs. since is a hint for workers of very many queues: of queues that are not in backlog, only jobs of transactions that ended after that snapshot are considered; NULL: all. Jobs that weir.cancel_where has cancelled are not returned: the claim ends them itself, thousands in one call. It visits at most 200 lanes with jobs, from a random queue on; if there may be more, the last row is all NULL, and the caller claims again at once. Errors: WR001 (the worker is unknown or fenced), WR003 (positions are ahead of the cluster), WR004 (not in READ COMMITTED autocommit), 22023, 55000 (the transaction is old: try again). Locks: advisory: claims (shared), the worker''s claims (exclusive), each lane with jobs that it visits (exclusive, to the end of the call). Isolation: READ COMMITTED, in autocommit. Commits asynchronously.';
 COMMENT ON ROUTINE weir._commit_synchronously() IS 'Makes the transaction survive a crash once its commit is acknowledged, even if synchronous_commit is off for the role.';
 COMMENT ON ROUTINE weir._complete(integer,integer,bigint,bigint) IS 'Records one attempt as completed in the caller''s transaction: its effects and the completion commit together. The transaction may stay open: if the worker is fenced in the meantime, the attempt is claimed again after a rollback, and has ended after a commit. Errors: WR001 (the worker is unknown or fenced), WR002 (the attempt does not belong to this worker, or has ended), WR004. Locks, to the end of the transaction: advisory: the worker''s open completions and the segment (shared), the attempt (exclusive); ROW EXCLUSIVE on the segment''s results. Isolation: READ COMMITTED. Commits synchronously.';
 COMMENT ON ROUTINE weir._cut(integer,integer,bigint,integer) IS 'Cuts the next tick from messages that were committed since the last one, and describes it; everything is NULL if there were none. whole is true if it contains everything that was committed before its snapshot. If it has at most most_messages messages of at most 256 kB together, they are returned with it. Messages that this transaction has published itself, own_count of own_size bytes in the segment own_segment, count as committed, because they commit with the tick; after that, the transaction can neither publish nor cut (WR004). The caller holds advisory step 4. Errors: WR003. Isolation: READ COMMITTED.';
@@ -5181,6 +5668,7 @@ COMMENT ON ROUTINE weir._depths(integer[]) IS 'How many jobs of each lane wait t
 COMMENT ON ROUTINE weir._depths_later() IS 'How many jobs of each lane are scheduled, including cancelled ones: if there are more than 10,000, an estimate from a sample of pages for lanes with 100 or more. Locks: ACCESS SHARE on the log, which the caller releases.';
 COMMENT ON ROUTINE weir._depths_running() IS 'How many jobs of each lane are running: too few, perhaps, in the lanes of a worker that has claimed so many batches since it was last settled that only the newest are read; these are marked as estimates, and all of them are returned. Locks: ACCESS SHARE on the log, which the caller releases.';
 COMMENT ON ROUTINE weir._draw_epoch(bigint) IS 'Starts an epoch with a tick, and deletes the epochs that are neither among the newest 1000 nor have a tick that can still be read. The caller holds advisory step 4. Errors: none of its own. Isolation: any.';
+COMMENT ON ROUTINE weir._drop(integer,integer,bigint,weir.cancellation_where[],smallint[],bigint[],integer[],text[],jsonb[],timestamp with time zone[]) IS 'Ends those jobs of a batch that is being claimed that are cancelled by one of these filters, and returns their ids. In the transaction of the claim: so they are claimed and ended, or neither. Segments can''t be reclaimed meanwhile, because a claim holds the claims'' lock.';
 COMMENT ON ROUTINE weir._end_attempts(integer,integer[],bigint[],smallint[],bigint[],weir.outcome[],text[],text[],timestamp with time zone[]) IS 'Writes how attempts ended, and logs those that follow. retried and lost become failed if no attempts are left; run_at -infinity means the queue''s backoff. The caller has checked that the attempts have not ended, and holds the locks that keep it so.';
 COMMENT ON ROUTINE weir._end_of(weir.job) IS 'When and by which worker a row of the log was claimed, and how that attempt ended. All NULL: it was not claimed; outcome NULL: it is running.';
 COMMENT ON ROUTINE weir._ended_since(pg_snapshot,pg_snapshot) IS 'The ranges (low included, high not) of transactions that the second snapshot sees as ended and the first did not. They exclude the 64 oldest transactions in progress, so that a scan skips the rows of those: large transactions are old. The last range may include younger ones, whose rows nobody sees.';
@@ -5191,6 +5679,7 @@ COMMENT ON ROUTINE weir._fence(integer,text) IS 'Ends a worker: after the commit
 COMMENT ON ROUTINE weir._fence_silent() IS 'Fences workers that were silent past their lease, and workers that have attended since this server started and whose lock has been free for 3 seconds. Silence is measured by weir.watched, which this function advances, and counts from the first check since this server started at the earliest. After a crash or a failover weir.attendance has no trace of attending workers: then their lease counts, from when they were missed. Returns the workers that it fenced or missed; more is false for those to check again in half a second; error is why a worker could not be fenced, for example that a prepared transaction holds it; the others are fenced all the same. The caller holds advisory step 6. Locks: advisory: their last words (exclusive, tried); see _fence. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._first_look() IS 'The value of weir.watched at the first check for unattended workers since this server started, or its present value if there was none yet: no lease counts from before it. 0 on a standby, where no worker is fenced.';
 COMMENT ON ROUTINE weir._forget_ended() IS 'Removes pending transactions that have ended and left no jobs from the state of idle lanes, by writing a batch without jobs and without a worker: otherwise each claim would search for their rows again. Checks 500 queues in a call, locks at most 200 lanes, and stops after 0.1 s. Returns the number of lanes. Errors: WR003. Locks: advisory: claims (shared, tried), the lanes (exclusive, tried). Isolation: READ COMMITTED.';
+COMMENT ON ROUTINE weir._forget_failures(bigint[]) IS 'Notes that failed jobs are deleted; not those that have been retried since. Returns how many were. The caller has called weir._lock_to_retry.';
 COMMENT ON ROUTINE weir._forget_workers() IS 'Deletes ended workers that have no unfinished attempts, except the newest thousand of the last day, so that heartbeats read about as many rows as workers are alive. Their results are still refused, because they are unknown then. Returns how many.';
 COMMENT ON ROUTINE weir._fresh_between(xid8[],xid8) IS 'The lanes that have rows of transactions between those in progress, in one query for all lanes: known[i] is true if at most four lanes have any between the i-th and the next transaction in progress, and lanes are the lanes of all such ranges. It covers the 256 oldest ranges, with the index on rows that lead, as _fresh_lanes does.';
 COMMENT ON ROUTINE weir._fresh_lanes(pg_snapshot,pg_snapshot,integer) IS 'The lanes with jobs of transactions that the second snapshot sees as ended and the first did not; NULL if more than max_rows rows would have to be read. The cost depends on how many jobs are new, not on how many lanes exist.';
@@ -5205,6 +5694,7 @@ COMMENT ON ROUTINE weir._holds(integer) IS 'The attempts that a worker holds: it
 COMMENT ON ROUTINE weir._in_hand(integer[],bigint,integer) IS 'What some workers hold: their batches up to a number that have jobs without a result, and these jobs. It reads, of each worker, the batches that were open when it was last settled, and about most of the newest claimed since, each with all its parts: is_last marks the oldest one read, if there may be older ones.';
 COMMENT ON ROUTINE weir._in_progress() IS 'The transactions in progress, in order, and the first xid from which on no transaction has ended: readers skip their rows. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._interval_of(text,text) IS 'The interval that is the value of a setting. Errors: 22023.';
+COMMENT ON ROUTINE weir._is_cancelled_where(bigint) IS 'Reports whether a job that is not finished is cancelled by a filter. Errors: none. Locks: none that others wait for. Isolation: any.';
 COMMENT ON ROUTINE weir._is_crowded() IS 'Reports whether the server, this database or a role has hardly any connection left, so that a worker that lost its connection may not get a new one.';
 COMMENT ON ROUTINE weir._is_held(regclass[]) IS 'Reports whether a transaction of another session holds a lock on one of the tables, in any mode, and keeps it for a tenth of a second. Requesting ACCESS EXCLUSIVE would then block later sessions, and fail.';
 COMMENT ON ROUTINE weir._is_token(text) IS 'Reports whether a text has the form of a token. Locks: none. Isolation: any.';
@@ -5217,6 +5707,7 @@ COMMENT ON ROUTINE weir._last_reclaimed() IS 'The number of the last event by wh
 COMMENT ON ROUTINE weir._last_says(integer) IS 'What a worker''s last word says; NULL: none is left.';
 COMMENT ON ROUTINE weir._later_on(smallint,bigint) IS 'The scheduled jobs on one page of a segment.';
 COMMENT ON ROUTINE weir._lock_log() IS 'Locks the log against TRUNCATE, so that the next snapshot shows every job where it is; the caller releases the locks. Errors: 40001, if the transaction''s snapshot is older than the last TRUNCATE (REPEATABLE READ and SERIALIZABLE only). Locks: ACCESS SHARE on the log; waits while a segment is being emptied.';
+COMMENT ON ROUTINE weir._lock_to_retry(bigint[]) IS 'Excludes other retries of some jobs, to the end of the transaction; and, if there are cancellations by filter that may concern them, claims from their lanes. Locks: advisory: the jobs and lanes (exclusive).';
 COMMENT ON ROUTINE weir._login_secret() IS 'The secret from which hubs derive salts for users that do not exist, and the number of iterations that they show for them. They are the same at every hub, and like those of this server''s roles, so that nobody can find out which users exist. For the role weir_hub alone. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._logins() IS 'The roles that may log in at hubs: they have a SCRAM password and the right to connect to this database, and can''t become a superuser or replicate. Hubs check passwords against the stored verifiers, as poolers do, and never see a password. listens and notifies are the channels and patterns that the role may LISTEN on and NOTIFY: NULL for all, none if it may not call weir.read or weir.publish here (see the roles weir_subscribe and weir_publish, and weir.restrict). For the role weir_hub alone. Errors: 42501. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._merged_errors(jsonb,jsonb,integer) IS 'The last errors of a job: those that were read in full, and of the other attempts those that its newest row carries in brief. Errors: none. Locks: none. Isolation: any.';
@@ -5224,12 +5715,14 @@ COMMENT ON ROUTINE weir._named_by(text[]) IS 'The lane, batch and job of each to
 COMMENT ON ROUTINE weir._never_used(text[]) IS 'Which of these queues have no jobs and no trace of any, such as those whose names are mistyped. A rebase removes the traces. Errors: none. Locks: none that others wait for; waits while a segment is being emptied. Isolation: any.';
 COMMENT ON ROUTINE weir._next(text,integer[],jsonb,integer) IS 'Up to most of the next jobs that are, or were, in a state, in some lanes or, for NULL, in all, after a key: each with the key to continue after it, when it ended, and what was read to find it, in units of a row. A row without an id only shows how far the search has come; no row means that there are no more.';
 COMMENT ON ROUTINE weir._next_available(integer[],jsonb,integer) IS 'Jobs that wait to be claimed, in that order, after a key; no id for a cancelled one. Of more than 500 lanes in which jobs may wait, it takes 500 at a time, by priority and queue. See weir._next.';
-COMMENT ON ROUTINE weir._next_cancelled(integer[],jsonb,integer) IS 'Cancelled jobs, after a key: those with a tombstone by id, newest first, then those that their handler cancelled. No id for a job of another queue. See weir._next.';
+COMMENT ON ROUTINE weir._next_cancelled(integer[],jsonb,integer) IS 'Cancelled jobs, after a key: those with a tombstone by id, newest first; then those that a filter has cancelled and that are still in the log, available ones before scheduled ones; then those that have ended, newest first. No id for a job of another queue, or that is not cancelled. See weir._next.';
 COMMENT ON ROUTINE weir._next_completed(integer[],jsonb,integer) IS 'Completed jobs, newest first, after a key: the place in each lane or, for all queues, in each segment. No id for a result with another outcome. See weir._next.';
 COMMENT ON ROUTINE weir._next_failed(integer[],jsonb,integer) IS 'Failed jobs, newest first, after a key; no id for a job of another queue. See weir._next.';
 COMMENT ON ROUTINE weir._next_later(integer[],jsonb,integer) IS 'Scheduled jobs in the order of run_at, after a key; no id for a cancelled one. See weir._next.';
 COMMENT ON ROUTINE weir._next_running(integer[],jsonb,integer) IS 'Running jobs, those of the newest batches first, after a key; a row without an id shows how far the search has come. See weir._next.';
 COMMENT ON ROUTINE weir._next_try(interval,interval,text,integer) IS 'When a job is tried again after a number of tries: backoff after the first; after each further one twice as long (exponential), longer by backoff (linear) or as long again (fixed), up to backoff_limit; and randomly up to a quarter earlier or later, so that jobs which failed together are not tried together. Errors: none. Locks: none. Isolation: any.';
+COMMENT ON ROUTINE weir._none_scheduled(weir.cancellation_where) IS 'Reports whether no job of a cancellation is scheduled. False, too, while that would take reading more than 10000 rows, in the order of run_at and in that of ids.';
+COMMENT ON ROUTINE weir._none_started(weir.cancellation_where) IS 'Reports whether no job of a cancellation is left in the batches that were claimed by those that may not have seen it. If a worker has a thousand that it has not been settled past, it is settled past these that have ended, and the answer is false.';
 COMMENT ON ROUTINE weir._note_word(integer,text,integer) IS 'Writes a worker''s last word. The caller holds its lock.';
 COMMENT ON ROUTINE weir._pause_among(text[]) IS 'How long a worker that waits for jobs of these queues pauses between two polls, in seconds: 10 ms for each worker that shares one of the queues, so that a fleet polls as often as a single worker would; at most 100 ms, because all the others may be busy. Errors: none. Locks: none that others wait for. Isolation: any.';
 COMMENT ON ROUTINE weir._prepared_for(integer) IS 'Describes the prepared transaction that has called record, claim or heartbeat for a worker, which therefore can''t be fenced before that transaction ends; NULL: none. Such calls can''t be refused, because a function can''t know that its transaction will be prepared.';
@@ -5248,6 +5741,8 @@ COMMENT ON ROUTINE weir._rescue() IS 'Fences workers whose session has ended, or
 COMMENT ON ROUTINE weir._results_in(integer,bigint,bigint,integer) IS 'Completed jobs of a segment, from the end of its results backwards, before a place (page * 65536 + line); a row with is_end false stands for a result with another outcome.';
 COMMENT ON ROUTINE weir._results_of(integer,bigint,bigint,integer) IS 'Completed jobs of a lane, newest batches first, before a place; a row with is_end false stands for a result with another outcome.';
 COMMENT ON ROUTINE weir._resurvey() IS 'If there are more than a hundred queues, writes a survey for inspections: in which lanes jobs wait, and how many were claimed of each. It checks the lanes that are new or were waiting in the last survey, and 500 further queues, once enough has changed. Returns what it did, or NULL. Errors: WR003, WR004. Locks: advisory step 3 (tried), claims (shared, tried); ACCESS EXCLUSIVE NOWAIT on weir.survey when it has grown and is truncated. Isolation: READ COMMITTED. Commits asynchronously.';
+COMMENT ON ROUTINE weir._retire_cancellations() IS 'Takes the next step to retire cancellations by filter, of one of them, chosen at random; merges those with the same filter; and empties weir.reprieve when none is left. Returns what it did, or NULL. The caller is weir._tidy. Errors: WR003, 55P03 (a lock is held: try again later). Locks: claims (exclusive, for a moment, waiting as long as lock_timeout); ACCESS SHARE on the log.';
+COMMENT ON ROUTINE weir._retry(bigint,text[]) IS 'Retries a job if it is in one of these final states, and returns its state then, and whether it was. The caller has called weir._lock_to_retry.';
 COMMENT ON ROUTINE weir._rotate() IS 'Takes the next step in the life of segments, if one is due: opens a free segment when the active one has a quarter of retention_bytes, or is half of completed_retention old; reclaims the oldest closed one, or carries some of its jobs, when completed_retention has passed, or when no free one is left; otherwise, see _rotate_failures. Returns what it did, or NULL. Errors: WR003, WR004. Locks: advisory step 1 (tried); see _reclaim and _rotate_failures. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._rotate_failures() IS 'Performs the next step of rotating the segments of failures. Opens a free segment when the active one exceeds a sixteenth of retention_bytes, or is older than half of failed_retention or completed_retention, whichever is longer. Empties the oldest segment when that retention has passed since it was closed, or when no free segment is left. Returns what it did, or NULL. The caller holds advisory step 1. Locks: ACCESS EXCLUSIVE on the segment, NOWAIT.';
 COMMENT ON ROUTINE weir._rotate_later(bigint) IS 'Opens the next segment of weir.later when the active one has reached segment_bytes. Reclaims a closed one when all its rows are promoted; or, if space is needed, when at least half of them are and about 100,000 at most are left, which are copied unchanged into the active segment. Returns what it did, or NULL. Locks: advisory step 2 (tried); ACCESS EXCLUSIVE on the segment, NOWAIT.';
@@ -5255,13 +5750,15 @@ COMMENT ON ROUTINE weir._rotate_messages() IS 'Takes the next step in the life o
 COMMENT ON ROUTINE weir._seal(text[],text,text[],jsonb,jsonb) IS 'Ties a cursor to its list and to this database, with a secret that no client knows: what is inside a cursor with a valid seal was written by this code.';
 COMMENT ON ROUTINE weir._segment_bytes(integer) IS 'The size of a segment on disk, with indexes and TOAST.';
 COMMENT ON ROUTINE weir._segment_state(text,integer) IS 'The state of a segment: opened, closed or reclaimed. A segment that was never used counts as reclaimed.';
+COMMENT ON ROUTINE weir._select_where(text[],text,text[],jsonb,integer,timestamp with time zone,timestamp with time zone,text,text,integer) IS 'The jobs among the next max_rows of a list that match a filter; next: where the list continues, or NULL. Errors: 22023, 40001. Locks: none that outlast the call; waits while a segment is being emptied.';
 COMMENT ON ROUTINE weir._set_twins_aside() IS 'Sets aside the twins of queues that have no jobs, so that claims skip them, and takes back those that have: a transaction may have looked up the queue before its older twin was visible, and enqueue a job long after. Returns how many changed.';
 COMMENT ON ROUTINE weir._settle(integer) IS 'Logs unfinished attempts of a fenced worker again (or fails the job, if no attempts are left): some thousands in one call. jobs: their ids; more: call again. Attempts that an open transaction completes are left for a later call. Errors: 22023 (not fenced), WR004. Locks: advisory: claims (shared), the worker''s claims and ends (exclusive, waiting at most 5 s). Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._shape_of(text) IS 'The shape of an error: the line that contains its message, up to 300 characters, with <uuid>, <time>, <email>, <path>, <text>, <hex> and <n> for what differs from one job to the next. Errors: none. Locks: none. Isolation: any.';
+COMMENT ON ROUTINE weir._skip_cancelled(integer,integer,weir.cancellation_where[]) IS 'Ends the jobs at the head of a lane that are cancelled by one of these filters, up to the first one that is not: up to 9600 in one call, in batches that are ended as they are claimed. True: there may be more. The caller is a claim, and holds the lane''s lock.';
 COMMENT ON ROUTINE weir._spans(xid8,pg_snapshot) IS 'The ranges (low included, high not) of transactions from from_xid on that have ended in the snapshot. A scan of only these ranges skips the rows of transactions in progress.';
 COMMENT ON ROUTINE weir._start(text,text[],interval) IS 'Registers a worker, creates its queues and returns its id. From then on it must call heartbeat well within its lease, or other workers get its jobs. Errors: 22023; WR003 (the log comes from another cluster). Locks: none that others wait for. Isolation: any.';
 COMMENT ON ROUTINE weir._surveyed(integer) IS 'The newest survey, with the lanes that have received jobs since in waiting. If there is none, it is not valid any more, or more than max_rows rows would have to be read, an empty survey that has reached no queue.';
-COMMENT ON ROUTINE weir._tidy() IS 'Does one small chore at a time: sets twins aside; truncates the next table of last words ahead of its turn; compacts the cursor of promotion, the history of segments and the progress of settling by TRUNCATE; deletes ended workers, and cancellations of ended jobs, once there are thousands, checking up to 1000 for at most 0.1 s; and trims idle lanes (see _forget_ended). Returns what it did, or NULL. Errors: WR003, WR004. Locks: advisory step 3 (tried), ACCESS EXCLUSIVE NOWAIT on a table that it truncates; see _forget_ended. Isolation: READ COMMITTED.';
+COMMENT ON ROUTINE weir._tidy() IS 'Does one small chore at a time: sets twins aside; truncates the next table of last words ahead of its turn; compacts the cursor of promotion, the history of segments and the progress of settling by TRUNCATE; deletes ended workers, and cancellations of ended jobs, once there are thousands, checking up to 1000 for at most 0.1 s; takes the next step to retire a cancellation by filter (see _retire_cancellations); and trims idle lanes (see _forget_ended). Returns what it did, or NULL. Errors: WR003, WR004. Locks: advisory step 3 (tried), ACCESS EXCLUSIVE NOWAIT on a table that it truncates; see _forget_ended. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._times_reclaimed(integer) IS 'The number of the event by which a segment of jobs was last reclaimed: a different one each time.';
 COMMENT ON ROUTINE weir._unattended() IS 'Workers that are not fenced and whose attendance lock is free, each with its last word, if one is left.';
 COMMENT ON ROUTINE weir._unclaimed(integer,integer[],integer) IS 'The jobs in one segment that no batch has claimed yet: those past the position, and those of a pending transaction.';
@@ -5275,8 +5772,10 @@ COMMENT ON ROUTINE weir._wrong_pattern(text) IS 'Why a text can''t be the regula
 COMMENT ON ROUTINE weir._wrong_with(jsonb) IS 'Why an end that was passed to record is invalid; NULL: it is valid. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir.attend(integer,integer,inet,integer) IS 'Makes this session stand for the worker: while the session lasts, the worker is alive; soon after it has ended without a successor, the worker is fenced. This requires a direct connection, because an intermediary could cut it while both ends are alive. Therefore pass the process id that the client received when it connected, and the address and port of the client''s own end of the connection (both NULL for a Unix socket). If the server sees other values, there is a pooler, a proxy or an address translation, and the function returns false: then renew the lease by heartbeats. If it returns true, call heartbeat in the same session well within the lease: it writes nothing, and keeps the session from being ended as idle. Call it in autocommit, because a rollback does not release the lock; to stop attending, end the session. Errors: WR001 (the worker is unknown or fenced), 55P03 (a lock was not available within 5 s). Locks: advisory: the worker''s attendance (shared, for the session) and its last word (shared), waiting at most 5 s for each. Isolation: any. Commits asynchronously.';
 COMMENT ON ROUTINE weir.cancel(bigint) IS 'Cancels a job. A job that has not started will not start (returns cancelled); the worker of a running job is notified, and cancels the job''s context (returns requested). Otherwise it does nothing, and returns the job''s final state, or NULL for an unknown id. A job that starts while this commits is cancelled like a running one. Errors: 40001 (see weir.job_info). Locks: none that others wait for, except a second cancel of the same job, so cancel several jobs of one transaction in ascending order of their ids. Isolation: any.';
+COMMENT ON ROUTINE weir.cancel_where(text,text[],jsonb,integer,timestamp with time zone,timestamp with time zone) IS 'Cancels all jobs that match a filter and are not finished: of a queue, of some kinds, whose meta contains meta, of a priority, enqueued at or after enqueued_after, or before enqueued_before; all conditions that are not NULL must hold. At least one is required. It writes one row and counts nothing, so it takes the same time for one job as for a million. After the commit no such job starts, and all functions show those that wait as cancelled; the workers of running ones are notified, as by weir.cancel. It applies to jobs with ids up to the last one assigned when it is called, including those of transactions that have not committed yet, and to no job enqueued later. Returns a number that identifies the cancellation, or NULL if the queue does not exist. Errors: 22023 (no filter, or not a valid one), 54000 (1000 cancellations are unfinished). Locks: none that others wait for. Isolation: any.';
 COMMENT ON ROUTINE weir.chores() IS 'Does the maintenance that Go workers do automatically; if none runs, call it about twice a second: CALL weir.chores(). It promotes jobs that are due, rescues the jobs of lost workers, reclaims space and tidies. Any number of processes may call it, and none waits for another. An error becomes a warning, and the next call tries again. Errors: 2D000 (not in autocommit: it commits in between). Locks: those of its steps, each until the step commits. Isolation: any; its own transactions are READ COMMITTED.';
 COMMENT ON ROUTINE weir.complete(integer,text) IS 'Records an attempt as completed in the caller''s transaction: its effects and the completion commit together. The transaction may stay open: if the worker is fenced in the meantime, the attempt is claimed again after a rollback, and has ended after a commit. Errors: WR001 (the worker is unknown or fenced), WR002 (the attempt does not belong to this worker, or has ended: roll back), WR004, 22023. Locks, to the end of the transaction: see _complete. Isolation: READ COMMITTED. Commits synchronously.';
+COMMENT ON ROUTINE weir.delete_where(text,text[],jsonb,integer,timestamp with time zone,timestamp with time zone,text,text,integer) IS 'One step of deleting all failed jobs that match a filter; for the arguments see weir.retry_where. A deleted job is unknown to all functions after the commit, and can''t be retried. It writes a short note for each; the job''s data leaves the disk with its segment, when its retention is over. Returns how many jobs it has deleted, and next, as weir.retry_where. Errors: 22023, 40001, WR004 (not in READ COMMITTED). Locks: as for weir.retry. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir.drop_retry_rule(text) IS 'Drops a retry rule; false: there is none of that name. Errors: none. Locks: none that others wait for, except another change of the rule. Isolation: any.';
 COMMENT ON ROUTINE weir.enqueue(text,text,jsonb,integer,timestamp with time zone,integer,jsonb) IS 'Enqueues a job in the caller''s transaction and returns its id. The job runs after the commit, and never after a rollback; if run_at is given, not before that time. priority: 1 (first) to 4 (NULL: 2); max_attempts: 1 to 1000 (NULL: 25). Errors: 22023 with the value. Locks: ROW EXCLUSIVE on the log; none that another enqueue waits for. Isolation: any.';
 COMMENT ON ROUTINE weir.enqueue_many(jsonb) IS 'Enqueues up to 10000 jobs, all or none, and returns their ids in order. jobs is a JSON array of objects whose keys are the arguments of enqueue. Errors: 22023 with the value; 22007, 22P02 (a value of another type). Locks: ROW EXCLUSIVE on the log; none that another enqueue waits for. Isolation: any.';
@@ -5287,7 +5786,7 @@ COMMENT ON ROUTINE weir.heartbeat(integer,integer) IS 'Renews a worker''s lease;
 COMMENT ON ROUTINE weir.hubs() IS 'The hubs with a heartbeat in the last five minutes that have not stopped since. behind is how many ticks had been cut by then that the hub had not dispatched. Errors: none. Locks: none that others wait for. Isolation: any.';
 COMMENT ON ROUTINE weir.job_info(bigint) IS 'One job by id, in state available, running, scheduled, completed, failed or cancelled. No row if the id is unknown or the job''s retention is over. errors tells how its last 25 attempts ended, oldest first; of an attempt that was snoozed or released before it ended, only the end counts. Of an earlier attempt whose segment has been reclaimed, a text of more than 1000 characters is reduced to its beginning and its end. Errors: 40001, in REPEATABLE READ and SERIALIZABLE, if a segment was reclaimed after the transaction took its snapshot. Locks: none that others wait for, and none that outlast the call; waits while a segment is being emptied. Isolation: any.';
 COMMENT ON ROUTINE weir.jobs(text,text,integer) IS 'The first jobs in one state, as rows, in the order of weir.jobs_page: up to max_rows (1 to 10000), and fewer if very many jobs before them have changed their state. Errors and locks: as for weir.jobs_page. Isolation: any.';
-COMMENT ON ROUTINE weir.jobs_page(text[],text,text[],jsonb,text,integer) IS 'A page of the list of jobs that are in some states (NULL: all), in a queue, of some kinds, and whose meta contains meta: a JSON array of up to max_rows jobs (1 to 1000), as weir.job_info shows them; and next, to be passed as after to get the next page, NULL if there is none. The states follow one another in the order in which they are named: available jobs in the order in which they will be claimed (of more than 500 lanes, 500 at a time), scheduled jobs by run_at, the others newest first (completed ones approximately, as they were recorded; of cancelled ones, first those that weir.cancel cancelled, by id). A job that stays in its state while pages are read is on exactly one of them; a job that enters a state in the meantime may be on none. Two exceptions: a cancelled job is on a second page if, between the two, it has ended and the record that weir.cancel wrote is tidied away; and failed jobs are listed while their copies are kept, which is less than failed_retention if they need more than a quarter of retention_bytes, although weir.job_info finds some of them in the log for longer. A page may have fewer jobs than max_rows, or none, and still a next: what one page reads is bounded, however little a filter finds and however many queues there are. Errors: 22023; 40001 as for weir.job_info. Locks: none that others wait for, and none that outlast the call; waits while a segment is being emptied. Isolation: any.';
+COMMENT ON ROUTINE weir.jobs_page(text[],text,text[],jsonb,text,integer) IS 'A page of the list of jobs that are in some states (NULL: all), in a queue, of some kinds, and whose meta contains meta: a JSON array of up to max_rows jobs (1 to 1000), as weir.job_info shows them; and next, to be passed as after to get the next page, NULL if there is none. The states follow one another in the order in which they are named: available jobs in the order in which they will be claimed (of more than 500 lanes, 500 at a time), scheduled jobs by run_at, the others newest first (completed ones approximately, as they were recorded; of cancelled ones, first those that weir.cancel cancelled, by id, then those that weir.cancel_where cancelled and that no worker has passed yet). A job that stays in its state while pages are read is on exactly one of them; a job that enters a state in the meantime may be on none. Two exceptions: a cancelled job is on a second page if, between the two, it has ended and the record that weir.cancel wrote is tidied away, or a worker has passed a job that weir.cancel_where cancelled; and failed jobs are listed while their copies are kept, which is less than failed_retention if they need more than a quarter of retention_bytes, although weir.job_info finds some of them in the log for longer. A page may have fewer jobs than max_rows, or none, and still a next: what one page reads is bounded, however little a filter finds and however many queues there are. Errors: 22023; 40001 as for weir.job_info. Locks: none that others wait for, and none that outlast the call; waits while a segment is being emptied. Isolation: any.';
 COMMENT ON ROUTINE weir.newest_tick() IS 'Returns the newest tick. Errors: WR003 (the log comes from another cluster: call weir.rebase_messages). Locks: none that others wait for, and none after the call. Isolation: any.';
 COMMENT ON ROUTINE weir.notify(text,text) IS 'Replaces pg_notify, with the same arguments, also in triggers for each row: as weir.publish, but a message of up to 200 bytes that repeats the last one of its transaction is not even logged. Errors: 22023, WR004. Locks: none that others wait for. Isolation: any.';
 COMMENT ON ROUTINE weir.notify_callers() IS 'Lists what still sends PostgreSQL''s own notifications in this database: functions, with the line that does, triggers that call them, rules and views. It searches their text, and may mistake a string for a call. It can''t find notifications that applications send. It lists only what the caller may see. Errors: none. Locks: none. Isolation: any.';
@@ -5302,8 +5801,9 @@ COMMENT ON ROUTINE weir.rebase_messages() IS 'After a restore or a move into ano
 COMMENT ON ROUTINE weir.record(integer,text) IS 'Records how attempts ended, many at once, and accepts or refuses each on its own. ends is the text of a JSON array of at most 10000 objects and 64 MiB. The fields of an object are token; outcome: completed (the default), failed (tried again while attempts are left, unless "final" is true), cancelled, or, without using up the attempt, snoozed (the job postponed itself) or released (this worker can''t run it); error and output, texts that are kept with the job; and delay, in seconds, until the next try (NULL: as weir.set_retry_rule and the queue''s backoff say). Returns a row for each end that was not recorded, with the refusal: ended (the attempt has already ended, so it is safe to repeat a call), lost (it no longer belongs to this worker: drop it), busy (a transaction that completes it is still open: record it again later) or invalid (see detail; the worker still holds the attempt: record it as failed). Characters that PostgreSQL can''t store become U+FFFD. Errors: 22023, 22P02 (not valid JSON), WR001 (the worker is unknown or fenced), WR004. Locks: see _record. Isolation: READ COMMITTED. Commits synchronously.';
 COMMENT ON ROUTINE weir.restrict(text,text[],text[]) IS 'Restricts what a role may LISTEN on and NOTIFY at hubs to channels and patterns such as orders.*; NULL allows everything that its grants allow. It replaces earlier restrictions of the role, and applies to connected clients within a few seconds. It does not restrict access to the database itself. Errors: 22023. Locks: none that others wait for, except another change of the role''s restrictions. Isolation: any.';
 COMMENT ON ROUTINE weir.resume(text) IS 'Resumes a queue. Returns false if the queue does not exist. Errors: none. Locks: none that others wait for, except another change of the queue. Isolation: any.';
-COMMENT ON ROUTINE weir.retry(bigint) IS 'Enqueues another attempt of a completed, failed or cancelled job, and returns its new state. A job in another state is left as it is, and its state returned; NULL for an unknown id. Errors: WR004 (not in READ COMMITTED). Locks: advisory: the job (exclusive); only a second retry of the same job waits, so retry several jobs of one transaction in ascending order of their ids. Isolation: READ COMMITTED.';
+COMMENT ON ROUTINE weir.retry(bigint) IS 'Enqueues another attempt of a completed, failed or cancelled job, and returns its new state. A job in another state is left as it is, and its state returned; NULL for an unknown id. Errors: WR004 (not in READ COMMITTED). Locks: advisory: the job (exclusive); only a second retry of the same job waits, so retry several jobs of one transaction in ascending order of their ids. For a job that weir.cancel_where has cancelled before it started, also its lane (exclusive): until the transaction ends, no job is claimed from it. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir.retry_rules() IS 'The retry rules, in the order in which they are tried: the first that matches an error applies. Errors: none. Locks: none that others wait for. Isolation: any.';
+COMMENT ON ROUTINE weir.retry_where(text,text[],jsonb,integer,timestamp with time zone,timestamp with time zone,text,text[],text,integer) IS 'One step of retrying all jobs that match a filter, as weir.retry does: those that are failed (or in states: failed, cancelled, completed), of a queue, of some kinds, whose meta contains meta, of a priority, enqueued at or after enqueued_after or before enqueued_before, whose last error contains the text error. All conditions that are not NULL must hold, and one besides states is required. A step looks at max_rows jobs (1 to 1000) of the list of these states from after on, returns how many it has retried, and next: pass it as after in the next call, with the same filter; NULL: this was the last step. A job that fails again meanwhile is not retried a second time. Call each step in autocommit: then a run that is ended has done what it has returned, and a new run does the rest. Errors: 22023, 40001, WR004 (not in READ COMMITTED). Locks: as for weir.retry, in an order in which two runs don''t deadlock. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir.set(text,text) IS 'Changes a setting: completed_retention (how long completed and cancelled jobs can be inspected and retried; 1 day by default), failed_retention (the same for failed jobs, but never less than completed_retention; 7 days by default), retention_bytes (the size of log and history together, and a quarter more for failed jobs; unfinished jobs are kept whatever their size; 4294967296 by default), message_retention (how long a subscriber can resume from a position; 1 hour by default), message_retention_bytes (the size of messages; 1073741824 by default) or message_bytes (the largest payload; 1048576 by default, at most 16777216). Intervals need a unit; bytes may have one (4 GB). Errors: 22023. Locks: none that others wait for, except another change of the setting. Isolation: any.';
 COMMENT ON ROUTINE weir.set(text,text,text) IS 'Changes a setting of a queue: backoff (the delay between a job''s first failure and the next attempt; it doubles with each further failure, and varies by up to a quarter; 1 second by default), backoff_limit (its maximum; 1 hour by default) or backoff_form (how it grows: exponential, the default, which doubles it; linear, which adds it once more; or fixed). Returns false if the queue does not exist. Errors: 22023. Locks: none that others wait for, except another change of the queue. Isolation: any.';
 COMMENT ON ROUTINE weir.set_retry_rule(text,text,text,text,text,interval,interval,text) IS 'Creates the retry rule of that name, or replaces it. It says what follows an attempt that failed in a queue, of a kind, with an error that a regular expression matches (NULL: any), unless the worker has said so itself, by a delay or a final outcome. action: retry (the default) after a backoff, as long as attempts are left; fail, without a further attempt; cancel; or snooze, which uses up no attempt, for backoff each time. backoff, backoff_limit and backoff_form are as for weir.set; NULL: the queue''s, except that a snooze is fixed. Of the rules that match, one with an error precedes one without, then one with a kind, then one with a queue, then the first by name. The expression (up to 1000 characters, as of the operator ~, without back references and lookaround) is matched with the first and the last 2000 characters of the error. At most 100 rules. Errors: 22023. Locks: SHARE ROW EXCLUSIVE on the rules, for which only another change of a rule waits. Isolation: any.';
@@ -5331,6 +5831,7 @@ COMMENT ON SEQUENCE weir.watched_at IS 'The server''s clock, in ms, when weir.wa
 COMMENT ON TABLE weir.attendance IS 'Workers that have attended, each with the start time of the server on which they did, and the value of weir.watched at that time. Without a row for the current server start, a free attendance lock means nothing. The row of worker 0 records the first check for unattended workers since the server started: no lease counts from before it.';
 COMMENT ON TABLE weir.batch IS 'A slice of a lane and the worker that claimed it, with one row for each segment that its jobs are in. The newest batch of a lane holds the lane''s position, its pending transactions and the total number of claimed jobs.';
 COMMENT ON TABLE weir.cancellation IS 'Jobs that were cancelled: they must not start, or must stop.';
+COMMENT ON TABLE weir.cancellation_where IS 'Cancellations by filter: unfinished jobs that a row describes, with ids up to upto, must not start, or must stop. A row is deleted when no such job is left.';
 COMMENT ON TABLE weir.epoch IS 'Periods in which one server cut ticks, each with its first tick: they distinguish ticks of logs that were copied from each other and then diverged. Never truncated: one row for each start of the server; kept are the newest 1000, and those whose ticks can still be read.';
 COMMENT ON TABLE weir.failure IS 'Jobs that failed for good, each as it was after its last attempt. A row is a copy, which outlives the job''s segment. It contains no transaction ids, so it stays valid in another cluster.';
 COMMENT ON TABLE weir.hub_beat IS 'Heartbeats of hubs, with the newest tick that each has dispatched (NULL: the hub has stopped): a ring of three tables for five minutes each; each is truncated before its turn.';
@@ -5340,6 +5841,7 @@ COMMENT ON TABLE weir.later IS 'Attempts with a run_at in the future: scheduled,
 COMMENT ON TABLE weir.message IS 'The log of messages, with the transaction that published each. A payload that is not binary is text in UTF-8.';
 COMMENT ON TABLE weir.promotion IS 'The cursor of promotion; the newest row counts: every row of weir.later up to (due, due_id) that the snapshot could see has been promoted.';
 COMMENT ON TABLE weir.queue IS 'Queues by name. lane = id * 4 + priority - 1. A name may have several ids: two transactions that use a new name at the same time create one row each instead of waiting for each other.';
+COMMENT ON TABLE weir.reprieve IS 'Jobs that were retried after they were cancelled by a filter: cancellations with numbers up to upto do not apply to this and later attempts. Insert-only, truncated when those cancellations are gone.';
 COMMENT ON TABLE weir.result IS 'How attempts ended: one row for each flush, batch and outcome, in the segment of its batch.';
 COMMENT ON TABLE weir.retry_rule IS 'What follows an attempt that failed with an error which the regular expression error matches, in a queue, of a kind; NULL: any. A backoff, limit or form that is NULL is the queue''s.';
 COMMENT ON TABLE weir.role_channel IS 'The channels and patterns that a role is restricted to at hubs; NULL: not restricted.';
@@ -5379,8 +5881,10 @@ GRANT EXECUTE ON ROUTINE weir._tidy() TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir._watch(bigint,bigint,pg_snapshot,xid8,integer,double precision) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir.attend(integer,integer,inet,integer) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir.cancel(bigint) TO weir_operate, weir_work;
+GRANT EXECUTE ON ROUTINE weir.cancel_where(text,text[],jsonb,integer,timestamp with time zone,timestamp with time zone) TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir.chores() TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir.complete(integer,text) TO weir_operate, weir_work;
+GRANT EXECUTE ON ROUTINE weir.delete_where(text,text[],jsonb,integer,timestamp with time zone,timestamp with time zone,text,text,integer) TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir.drop_retry_rule(text) TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir.enqueue(text,text,jsonb,integer,timestamp with time zone,integer,jsonb) TO weir_enqueue, weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir.enqueue_many(jsonb) TO weir_enqueue, weir_operate, weir_work;
@@ -5408,6 +5912,7 @@ GRANT EXECUTE ON ROUTINE weir.restrict(text,text[],text[]) TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir.resume(text) TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir.retry(bigint) TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir.retry_rules() TO weir_operate;
+GRANT EXECUTE ON ROUTINE weir.retry_where(text,text[],jsonb,integer,timestamp with time zone,timestamp with time zone,text,text[],text,integer) TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir.set(text,text) TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir.set(text,text,text) TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir.set_retry_rule(text,text,text,text,text,interval,interval,text) TO weir_operate;

@@ -22,6 +22,7 @@ type jobsCmd struct {
 
 	Cancel jobsCancelCmd `cmd:"" help:"Cancel jobs: waiting jobs do not start, running ones are asked to stop."`
 	Retry  jobsRetryCmd  `cmd:"" help:"Run finished jobs again."`
+	Delete jobsDeleteCmd `cmd:"" help:"Delete failed jobs."`
 }
 
 func (jobsCmd) Help() string {
@@ -124,13 +125,7 @@ func (c *jobsListCmd) Run(ctx context.Context, s *streams, db *database) error {
 	if len(jobs) == 0 {
 		return nil
 	}
-	rows := make([][]string, len(jobs))
-	for i, j := range jobs {
-		rows[i] = []string{
-			strconv.FormatInt(j.ID, 10), string(j.State), j.Queue, j.Kind, fmt.Sprintf("%d/%d", j.Attempt, j.MaxAttempts), moved(j), cell(gist(j)),
-		}
-	}
-	if err := table(s.out, []string{"ID", "STATE", "QUEUE", "KIND", "ATTEMPT", "WHEN", "WHAT"}, rows); err != nil {
+	if err := jobTable(s.out, jobs); err != nil {
 		return err
 	}
 	if len(cut) > 0 {
@@ -149,6 +144,16 @@ func (c *jobsListCmd) unknown(ctx context.Context, client *weir.Client) string {
 		return ""
 	}
 	return ": " + noQueue(c.Queue).Error()
+}
+
+func jobTable(w io.Writer, jobs []weir.JobInfo) error {
+	rows := make([][]string, len(jobs))
+	for i, j := range jobs {
+		rows[i] = []string{
+			strconv.FormatInt(j.ID, 10), string(j.State), j.Queue, j.Kind, fmt.Sprintf("%d/%d", j.Attempt, j.MaxAttempts), moved(j), cell(gist(j)),
+		}
+	}
+	return table(w, []string{"ID", "STATE", "QUEUE", "KIND", "ATTEMPT", "WHEN", "WHAT"}, rows)
 }
 
 // listJobs reads pages until it has limit jobs or there are no more. next is the cursor to continue after.

@@ -11,19 +11,27 @@ import (
 )
 
 type jobsCancelCmd struct {
-	IDs []int64 `arg:"" name:"id" help:"Ids of jobs."`
+	IDs []int64 `arg:"" optional:"" name:"id" help:"Ids of jobs. Or select jobs with flags."`
+	whereFlags
 	jsonFlag
 }
 
 func (jobsCancelCmd) Help() string {
 	return `A job that has not started does not start. A running job's worker is notified, and ends its command.
 
-Example:
+With flags, it cancels all unfinished jobs that were enqueued so far and that match all of the flags, at once and whatever their number.
 
-    weir jobs cancel 42 43`
+Examples:
+
+    weir jobs cancel 42 43
+
+    weir jobs cancel --queue mail --kind newsletter --dry-run`
 }
 
 func (c *jobsCancelCmd) Run(ctx context.Context, s *streams, db *database) error {
+	if len(c.IDs) == 0 || c.isSet() {
+		return c.cancel(ctx, s, db, c.IDs, c.JSON)
+	}
 	return each(ctx, s, db, c.IDs, c.JSON, func(client *weir.Client, id int64) (string, error) {
 		state, err := client.CancelJob(ctx, id)
 		if state == weir.StateRunning {
@@ -34,19 +42,32 @@ func (c *jobsCancelCmd) Run(ctx context.Context, s *streams, db *database) error
 }
 
 type jobsRetryCmd struct {
-	IDs []int64 `arg:"" name:"id" help:"Ids of jobs."`
+	IDs []int64 `arg:"" optional:"" name:"id" help:"Ids of jobs. Or select jobs with flags."`
+	whereFlags
+	errorFlag
+	State []string `placeholder:"STATE" help:"failed (the default), cancelled or completed; may be repeated. Only together with other flags."`
 	jsonFlag
 }
 
 func (jobsRetryCmd) Help() string {
 	return `A job that completed, failed or was cancelled becomes available again; any other stays as it is.
 
-Example:
+With flags, it retries all failed jobs (or those in --state) that match all of the flags, in small steps. If it is interrupted, run it again: it
+continues with the rest.
 
-    weir jobs retry 42`
+Examples:
+
+    weir jobs retry 42
+
+    weir jobs retry --queue mail --error 'connection refused'`
 }
 
 func (c *jobsRetryCmd) Run(ctx context.Context, s *streams, db *database) error {
+	if len(c.IDs) == 0 || c.isSet() || c.Error != "" || len(c.State) > 0 {
+		return c.steps(ctx, s, db, c.IDs, c.Error, c.State, c.JSON, "retried", func(client *weir.Client, f weir.JobFilter, progress func(int64)) (int64, error) {
+			return client.RetryWhere(ctx, f, progress)
+		})
+	}
 	return each(ctx, s, db, c.IDs, c.JSON, func(client *weir.Client, id int64) (string, error) {
 		state, err := client.RetryJob(ctx, id)
 		return string(state), err

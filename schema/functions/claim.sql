@@ -41,6 +41,9 @@ DECLARE
   last        record;
   quota       integer;
   taken       integer;
+  is_cut      boolean := false;             -- there may be more jobs
+  filters     weir.cancellation_where[];    -- the cancellations by filter that concern the lane
+  upto        bigint;                       -- the greatest job id that one of them applies to; 0: there are none
   batch_no    bigint;
   this_seq    bigint;
 BEGIN
@@ -146,6 +149,12 @@ BEGIN
     quota := least(_claim.limits[ready.ord], 960);  -- so that a batch's ids stay inline in its row
     CONTINUE WHEN quota <= 0;
     PERFORM pg_advisory_xact_lock(1464158546, ready.lane);
+    SELECT array_agg(w), coalesce(max(w.upto), 0) INTO filters, upto FROM weir.cancellation_where w
+    WHERE (w.queue IS NULL OR w.queue = ready.name) AND (w.priority IS NULL OR w.priority = ready.lane % 4 + 1);
+    IF upto > 0 AND weir._skip_cancelled(_claim.worker, ready.lane, filters) THEN
+      is_cut := true;
+      CONTINUE;
+    END IF;
 
     SELECT b.seq, b.pos_xid, b.pos_id, b.total, b.pending, b.pending_after INTO last
     FROM weir.batch b WHERE b.lane = ready.lane ORDER BY b.seq DESC LIMIT 1;
@@ -220,15 +229,21 @@ BEGIN
     SELECT ready.name, ready.lane, this_seq, p.id, p.attempt, p.max_attempts, p.kind, p.args, p.meta, p.enqueued_at,
            -- Usually nothing is cancelled: this is checked once, not row by row.
            CASE WHEN EXISTS (SELECT FROM weir.cancellation) AND EXISTS (SELECT FROM weir.cancellation c WHERE c.id = p.id) THEN '' END, p.put_off, p.ready_at
-    FROM picked p;
+    FROM picked p
+    WHERE p.id > upto OR p.id <> ALL ((
+      SELECT weir._drop(_claim.worker, ready.lane, this_seq, filters, array_agg(d.segment), array_agg(d.id), array_agg(d.attempt), array_agg(d.kind), array_agg(d.meta), array_agg(d.enqueued_at))
+      FROM picked d)::bigint[]);
 
     GET DIAGNOSTICS taken = ROW_COUNT;
     limits[ready.ord] := limits[ready.ord] - taken;
+    IF upto > 0 AND taken < quota THEN  -- it has ended some, so others may wait behind them
+      is_cut := is_cut OR (SELECT b.total FROM weir.batch b WHERE b.lane = ready.lane ORDER BY b.seq DESC LIMIT 1) > last.total + taken;
+    END IF;
   END LOOP;
-  IF visited = max_lanes THEN
+  IF visited = max_lanes OR is_cut THEN
     RETURN NEXT;  -- without values: there may be more
   END IF;
 END
 $$;
 COMMENT ON FUNCTION weir._claim IS
-  'Claims the next jobs of the named queues for a worker: up to limits[i] of queues[i] (at most 960 of a lane in one call), priority by priority, each attempt in exactly one batch. put_off is how often this attempt was snoozed or released before; ready_at is when the job became ready, if that is not enqueued_at. dropped is NULL if the job is to be run; otherwise it must not be run, but be recorded as cancelled, and dropped is the reason, to be stored as its error ('''': none to store). A paused or unknown queue returns no jobs. since is a hint for workers of very many queues: of queues that are not in backlog, only jobs of transactions that ended after that snapshot are considered; NULL: all. It visits at most 200 lanes with jobs, from a random queue on; if there may be more, the last row is all NULL, and the caller claims again at once. Errors: WR001 (the worker is unknown or fenced), WR003 (positions are ahead of the cluster), WR004 (not in READ COMMITTED autocommit), 22023, 55000 (the transaction is old: try again). Locks: advisory: claims (shared), the worker''s claims (exclusive), each lane with jobs that it visits (exclusive, to the end of the call). Isolation: READ COMMITTED, in autocommit. Commits asynchronously.';
+  'Claims the next jobs of the named queues for a worker: up to limits[i] of queues[i] (at most 960 of a lane in one call), priority by priority, each attempt in exactly one batch. put_off is how often this attempt was snoozed or released before; ready_at is when the job became ready, if that is not enqueued_at. dropped is NULL if the job is to be run; otherwise it must not be run, but be recorded as cancelled, and dropped is the reason, to be stored as its error ('''': none to store). A paused or unknown queue returns no jobs. since is a hint for workers of very many queues: of queues that are not in backlog, only jobs of transactions that ended after that snapshot are considered; NULL: all. Jobs that weir.cancel_where has cancelled are not returned: the claim ends them itself, thousands in one call. It visits at most 200 lanes with jobs, from a random queue on; if there may be more, the last row is all NULL, and the caller claims again at once. Errors: WR001 (the worker is unknown or fenced), WR003 (positions are ahead of the cluster), WR004 (not in READ COMMITTED autocommit), 22023, 55000 (the transaction is old: try again). Locks: advisory: claims (shared), the worker''s claims (exclusive), each lane with jobs that it visits (exclusive, to the end of the call). Isolation: READ COMMITTED, in autocommit. Commits asynchronously.';

@@ -9,7 +9,7 @@
 --   completed  newest first: in one queue by its batches, lane by lane; in all queues in the order of results in each segment, from the end. Each lane
 --              or segment is a stream in its own order; they are merged by the time when jobs ended, and the key is the place in each
 --   failed     newest first: (finished_at, id)
---   cancelled  jobs with a tombstone by id, newest first; then jobs that their handler cancelled, in the order of failed ones
+--   cancelled  jobs with a tombstone by id, newest first; then those that a filter has cancelled and that still wait; then those that have ended, in the order of failed ones
 --
 -- The states follow one another. The cost of a page is bounded: if a filter finds nothing, or jobs have changed their state, the page ends early,
 -- and the next one continues from there.
@@ -313,7 +313,7 @@ END
 $$;
 COMMENT ON FUNCTION weir._next_failed IS 'Failed jobs, newest first, after a key; no id for a job of another queue. See weir._next.';
 
-CREATE OR REPLACE FUNCTION weir._next_cancelled(lanes integer[], after jsonb, most integer) RETURNS TABLE (id bigint, ended_at timestamptz, key jsonb)
+CREATE OR REPLACE FUNCTION weir._next_cancelled(lanes integer[], after jsonb, most integer) RETURNS TABLE (id bigint, ended_at timestamptz, key jsonb, cost integer)
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
 SET jit = off
@@ -323,7 +323,7 @@ SET enable_bitmapscan = off
 AS $$
 #variable_conflict use_column
 DECLARE
-  shown   integer := 0;
+  each    integer := CASE WHEN lanes IS NULL THEN 1 ELSE 10 END;
   at_time timestamptz;
   at_id   bigint;
 BEGIN
@@ -332,26 +332,46 @@ BEGIN
     SELECT CASE WHEN _next_cancelled.lanes IS NULL OR EXISTS (SELECT FROM (  -- all rows of a job belong to one queue
                        (SELECT j.lane FROM weir.job j WHERE j.id = c.id LIMIT 1) UNION ALL (SELECT l.lane FROM weir.later l WHERE l.id = c.id LIMIT 1)) k
                      WHERE k.lane = ANY (_next_cancelled.lanes)) THEN c.id END,
-           NULL::timestamptz, to_jsonb(c.id)
+           NULL::timestamptz, to_jsonb(c.id), each
     FROM weir.cancellation c WHERE c.id < coalesce(after::bigint, 9223372036854775807) ORDER BY c.id DESC LIMIT most;
-    GET DIAGNOSTICS shown = ROW_COUNT;
-    IF shown = most THEN
+    IF FOUND THEN
       RETURN;
     END IF;
+    after := '{"waiting": null}';
+  END IF;
+  -- Those that a filter has cancelled wait among the others. Of a job that ends while pages are read, the end comes after this place.
+  IF after ? 'waiting' AND EXISTS (SELECT FROM weir.cancellation_where) THEN
+    RETURN QUERY
+    SELECT CASE WHEN n.id IS NOT NULL AND weir._is_cancelled_where(n.id) THEN n.id END, NULL::timestamptz, jsonb_build_object('waiting', n.key), n.cost + 9
+    FROM weir._next_available(_next_cancelled.lanes, nullif(after -> 'waiting', 'null'), most) n;
+    IF FOUND THEN
+      RETURN;
+    END IF;
+    after := '{"later": null}';
+  END IF;
+  IF after ? 'later' AND EXISTS (SELECT FROM weir.cancellation_where) THEN
+    RETURN QUERY
+    SELECT CASE WHEN n.id IS NOT NULL AND weir._is_cancelled_where(n.id) THEN n.id END, NULL::timestamptz, jsonb_build_object('later', n.key), 10
+    FROM weir._next_later(_next_cancelled.lanes, nullif(after -> 'later', 'null'), most) n;
+    IF FOUND THEN
+      RETURN;
+    END IF;
+  END IF;
+  IF jsonb_typeof(after) = 'object' THEN
     after := '["infinity", 0]';
   END IF;
   at_time := (after->>0)::timestamptz;
   at_id := (after->>1)::bigint;
   RETURN QUERY
   SELECT CASE WHEN (_next_cancelled.lanes IS NULL OR r.lane = ANY (_next_cancelled.lanes)) AND NOT EXISTS (SELECT FROM weir.cancellation c WHERE c.id = i.id) THEN i.id END,
-         r.finished_at, jsonb_build_array(r.finished_at, i.id)
+         r.finished_at, jsonb_build_array(r.finished_at, i.id), each
   FROM weir.result r CROSS JOIN LATERAL unnest(r.ids) i(id)
   WHERE r.outcome = 'cancelled' AND r.finished_at <= at_time AND (r.finished_at, i.id) < (at_time, at_id)
-  ORDER BY r.finished_at DESC, i.id DESC LIMIT most - shown;
+  ORDER BY r.finished_at DESC, i.id DESC LIMIT most;
 END
 $$;
 COMMENT ON FUNCTION weir._next_cancelled IS
-  'Cancelled jobs, after a key: those with a tombstone by id, newest first, then those that their handler cancelled. No id for a job of another queue. See weir._next.';
+  'Cancelled jobs, after a key: those with a tombstone by id, newest first; then those that a filter has cancelled and that are still in the log, available ones before scheduled ones; then those that have ended, newest first. No id for a job of another queue, or that is not cancelled. See weir._next.';
 
 CREATE OR REPLACE FUNCTION weir._next(state text, lanes integer[], after jsonb, most integer) RETURNS TABLE (id bigint, ended_at timestamptz, key jsonb, cost integer)
 LANGUAGE plpgsql STABLE
@@ -365,7 +385,7 @@ BEGIN
     WHEN 'scheduled' THEN RETURN QUERY SELECT n.*, 1 FROM weir._next_later(_next.lanes, _next.after, _next.most) n;
     WHEN 'completed' THEN RETURN QUERY SELECT n.*, 1 FROM weir._next_completed(_next.lanes, _next.after, _next.most) n;
     WHEN 'failed' THEN RETURN QUERY SELECT n.*, 1 FROM weir._next_failed(_next.lanes, _next.after, _next.most) n;
-    WHEN 'cancelled' THEN RETURN QUERY SELECT n.*, CASE WHEN _next.lanes IS NULL THEN 1 ELSE 10 END FROM weir._next_cancelled(_next.lanes, _next.after, _next.most) n;
+    WHEN 'cancelled' THEN RETURN QUERY SELECT n.* FROM weir._next_cancelled(_next.lanes, _next.after, _next.most) n;
   END CASE;
 END
 $$;
@@ -393,6 +413,7 @@ DECLARE
   got    integer;
   r      record;
   look   weir.job_info;
+  has_filters boolean := EXISTS (SELECT FROM weir.cancellation_where);
 BEGIN
   IF most IS NULL OR most NOT BETWEEN 1 AND 1000 THEN
     RAISE EXCEPTION 'weir: a page has 1 to 1000 jobs, got %', coalesce(most::text, 'null') USING ERRCODE = '22023', HINT = 'Read more pages.';
@@ -438,6 +459,10 @@ BEGIN
       FOR r IN SELECT n.* FROM weir._next(states[nr], lanes, nullif(key, 'null'), least(most + 1, 200)) n LOOP
         got := got + 1;
         effort := effort + r.cost;
+        IF r.id IS NOT NULL AND states[nr] IN ('available', 'scheduled') AND has_filters AND weir._is_cancelled_where(r.id) THEN
+          effort := effort + 9;
+          r.id := NULL;
+        END IF;
         IF r.id IS NOT NULL AND (kinds IS NOT NULL OR meta IS NOT NULL) THEN
           effort := effort + 9;
           -- All rows of a job have the same kind and meta.
@@ -509,7 +534,7 @@ EXCEPTION WHEN SQLSTATE 'WR099' THEN
 END
 $$;
 COMMENT ON FUNCTION weir.jobs_page IS
-  'A page of the list of jobs that are in some states (NULL: all), in a queue, of some kinds, and whose meta contains meta: a JSON array of up to max_rows jobs (1 to 1000), as weir.job_info shows them; and next, to be passed as after to get the next page, NULL if there is none. The states follow one another in the order in which they are named: available jobs in the order in which they will be claimed (of more than 500 lanes, 500 at a time), scheduled jobs by run_at, the others newest first (completed ones approximately, as they were recorded; of cancelled ones, first those that weir.cancel cancelled, by id). A job that stays in its state while pages are read is on exactly one of them; a job that enters a state in the meantime may be on none. Two exceptions: a cancelled job is on a second page if, between the two, it has ended and the record that weir.cancel wrote is tidied away; and failed jobs are listed while their copies are kept, which is less than failed_retention if they need more than a quarter of retention_bytes, although weir.job_info finds some of them in the log for longer. A page may have fewer jobs than max_rows, or none, and still a next: what one page reads is bounded, however little a filter finds and however many queues there are. Errors: 22023; 40001 as for weir.job_info. Locks: none that others wait for, and none that outlast the call; waits while a segment is being emptied. Isolation: any.';
+  'A page of the list of jobs that are in some states (NULL: all), in a queue, of some kinds, and whose meta contains meta: a JSON array of up to max_rows jobs (1 to 1000), as weir.job_info shows them; and next, to be passed as after to get the next page, NULL if there is none. The states follow one another in the order in which they are named: available jobs in the order in which they will be claimed (of more than 500 lanes, 500 at a time), scheduled jobs by run_at, the others newest first (completed ones approximately, as they were recorded; of cancelled ones, first those that weir.cancel cancelled, by id, then those that weir.cancel_where cancelled and that no worker has passed yet). A job that stays in its state while pages are read is on exactly one of them; a job that enters a state in the meantime may be on none. Two exceptions: a cancelled job is on a second page if, between the two, it has ended and the record that weir.cancel wrote is tidied away, or a worker has passed a job that weir.cancel_where cancelled; and failed jobs are listed while their copies are kept, which is less than failed_retention if they need more than a quarter of retention_bytes, although weir.job_info finds some of them in the log for longer. A page may have fewer jobs than max_rows, or none, and still a next: what one page reads is bounded, however little a filter finds and however many queues there are. Errors: 22023; 40001 as for weir.job_info. Locks: none that others wait for, and none that outlast the call; waits while a segment is being emptied. Isolation: any.';
 
 CREATE OR REPLACE FUNCTION weir.jobs(state text, queue text DEFAULT NULL, max_rows integer DEFAULT 100) RETURNS SETOF weir.job_info
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER

@@ -112,6 +112,7 @@ DECLARE
   f    weir.failure;
   read integer := 0;
   history jsonb;  -- of its earlier attempts, in brief
+  by_id   boolean;  -- weir.cancel was called
 BEGIN
   look.errors := '[]';
   look.cancel_requested := EXISTS (SELECT FROM weir.cancellation k WHERE k.id = job_id);
@@ -124,9 +125,13 @@ BEGIN
   IF l.id IS NOT NULL AND (j.id IS NULL OR (l.attempt, l.put_off) >= (j.attempt, j.put_off)) THEN
     a := l;
     look.run_at := l.run_at;
-    look.state := CASE WHEN look.cancel_requested THEN 'cancelled' ELSE 'scheduled' END;
   ELSE
     a := j;
+  END IF;
+  by_id := look.cancel_requested;
+  look.cancel_requested := by_id OR EXISTS (SELECT FROM weir.cancellation_where w WHERE w.upto >= job_id) AND weir._is_cancelled_where(job_id);
+  IF look.run_at IS NOT NULL THEN
+    look.state := CASE WHEN look.cancel_requested THEN 'cancelled' ELSE 'scheduled' END;
   END IF;
   IF a.id IS NOT NULL THEN
     -- Out of TOAST now (|| '{}'): the caller releases the table, which may then be truncated.
@@ -140,6 +145,7 @@ BEGIN
     IF look.state IS NULL THEN
       look.state := CASE WHEN e.outcome IS NOT NULL THEN e.outcome::text WHEN e.claimed_at IS NOT NULL THEN 'running'
                          WHEN look.cancel_requested THEN 'cancelled' ELSE 'available' END;
+      look.cancel_requested := by_id OR e.outcome IS NULL AND look.cancel_requested;
       look.claimed_at := e.claimed_at; look.worker := e.worker; look.finished_at := e.finished_at; look.output := e.output;
     END IF;
     IF e.outcome IS NOT NULL THEN

@@ -26,7 +26,12 @@ CREATE OR REPLACE FUNCTION weir._cancelled_among(ids bigint[]) RETURNS bigint[]
 LANGUAGE sql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET jit = off
-AS $$ SELECT ARRAY(SELECT c.id FROM weir.cancellation c WHERE c.id = ANY (_cancelled_among.ids)) $$;
+AS $$
+  SELECT ARRAY(
+    SELECT i.id FROM unnest(_cancelled_among.ids) i(id)
+    WHERE EXISTS (SELECT FROM weir.cancellation c WHERE c.id = i.id)
+       OR EXISTS (SELECT FROM weir.cancellation_where w WHERE w.upto >= i.id) AND weir._is_cancelled_where(i.id))
+$$;
 COMMENT ON FUNCTION weir._cancelled_among IS 'The ids whose jobs were cancelled: a worker calls it for its running jobs when weir.control has changed.';
 
 CREATE OR REPLACE FUNCTION weir.retry(job_id bigint) RETURNS text
@@ -34,23 +39,74 @@ LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET jit = off
 AS $$
-#variable_conflict use_column
 DECLARE
-  j weir.job_info;
+  now_is text;
 BEGIN
   PERFORM weir._check_isolation('retry');
-  SELECT i.* INTO j FROM weir.job_info(job_id) i;
-  IF j.id IS NULL OR j.state NOT IN ('completed', 'failed', 'cancelled') THEN
-    RETURN j.state;
+  now_is := (SELECT i.state FROM weir.job_info(job_id) i);
+  IF now_is IN ('completed', 'failed', 'cancelled') THEN
+    PERFORM weir._lock_to_retry(ARRAY[job_id]);
+    RETURN (SELECT r.state FROM weir._retry(job_id, ARRAY['completed', 'failed', 'cancelled']) r);
   END IF;
-  PERFORM pg_advisory_xact_lock(1464158546, -1 - (job_id % 1000000)::integer);  -- serializes retries of the same job
+  RETURN now_is;
+END
+$$;
+COMMENT ON FUNCTION weir.retry IS
+  'Enqueues another attempt of a completed, failed or cancelled job, and returns its new state. A job in another state is left as it is, and its state returned; NULL for an unknown id. Errors: WR004 (not in READ COMMITTED). Locks: advisory: the job (exclusive); only a second retry of the same job waits, so retry several jobs of one transaction in ascending order of their ids. For a job that weir.cancel_where has cancelled before it started, also its lane (exclusive): until the transaction ends, no job is claimed from it. Isolation: READ COMMITTED.';
+
+CREATE OR REPLACE FUNCTION weir._lock_to_retry(job_ids bigint[]) RETURNS void
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+AS $$
+#variable_conflict use_column
+BEGIN
+  -- In the order of their keys, the lanes last, as claims lock them: so nobody deadlocks.
+  PERFORM pg_advisory_xact_lock(1464158546, k.key)
+  FROM (SELECT DISTINCT -1 - (i.id % 1000000)::integer AS key FROM unnest(_lock_to_retry.job_ids) i(id) ORDER BY 1 OFFSET 0) k;
+  -- A claim that has begun may not see that a job is not cancelled any more.
+  IF EXISTS (SELECT FROM weir.cancellation_where w WHERE w.upto >= (SELECT min(i.id) FROM unnest(_lock_to_retry.job_ids) i(id))) THEN
+    PERFORM pg_advisory_xact_lock(1464158546, k.lane)
+    FROM (
+      SELECT DISTINCT l.lane FROM unnest(_lock_to_retry.job_ids) i(id)
+      CROSS JOIN LATERAL (
+        SELECT j.lane FROM weir.job j WHERE j.id = i.id UNION SELECT l.lane FROM weir.later l WHERE l.id = i.id) l
+      ORDER BY 1 OFFSET 0) k;
+  END IF;
+END
+$$;
+COMMENT ON FUNCTION weir._lock_to_retry IS
+  'Excludes other retries of some jobs, to the end of the transaction; and, if there are cancellations by filter that may concern them, claims from their lanes. Locks: advisory: the jobs and lanes (exclusive).';
+
+CREATE OR REPLACE FUNCTION weir._retry(job_id bigint, states text[], OUT state text, OUT is_retried boolean)
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+AS $$
+#variable_conflict use_column
+DECLARE
+  j    weir.job_info;
+  upto bigint;
+BEGIN
   SELECT i.* INTO j FROM weir.job_info(job_id) i;
-  IF j.state NOT IN ('completed', 'failed', 'cancelled') THEN
-    RETURN j.state;
+  state := j.state;
+  is_retried := coalesce(j.state = ANY (_retry.states), false);
+  IF NOT is_retried THEN
+    RETURN;
   END IF;
   DELETE FROM weir.cancellation c WHERE c.id = job_id;
-  IF j.finished_at IS NULL THEN
-    RETURN CASE WHEN j.run_at IS NULL THEN 'available' ELSE 'scheduled' END;  -- cancelled before it started: it is still in the log
+  upto := (SELECT max(w.no) FROM weir.cancellation_where w WHERE w.upto >= j.id);
+  IF upto IS NOT NULL THEN
+    INSERT INTO weir.reprieve (id, attempt, upto) VALUES (j.id, j.attempt + (j.finished_at IS NOT NULL)::integer, upto);
+  END IF;
+  PERFORM pg_current_xact_id();
+  IF j.finished_at IS NULL THEN  -- cancelled before it started: it is still in the log
+    PERFORM nextval('weir.control');
+    state := CASE WHEN j.run_at IS NULL THEN 'available' ELSE 'scheduled' END;
+    RETURN;
   END IF;
   IF j.state = 'failed' THEN
     -- In the segment of the failure, so that both are truncated together: otherwise the job would be failed again once the next attempt
@@ -58,17 +114,15 @@ BEGIN
     INSERT INTO weir.failure (id, segment, lane, attempt)
     SELECT f.id, f.segment, f.lane, j.attempt + 1 FROM weir.failure f WHERE f.id = j.id AND f.attempt = j.attempt;
   END IF;
-  PERFORM pg_current_xact_id();
   PERFORM nextval('weir.job_id');
   INSERT INTO weir.job (id, xid, enqueued_at, ready_at, lane, attempt, max_attempts, segment, kind, args, meta, errors)
   VALUES (j.id, pg_current_xact_id(), j.enqueued_at, now(), weir._queue_id(j.queue) * 4 + j.priority - 1, j.attempt + 1,
           greatest(j.max_attempts, j.attempt + 1), pg_sequence_last_value('weir.active_job'), j.kind, j.args, j.meta,
           weir._brief_errors(j.errors));
-  RETURN 'available';
+  state := 'available';
 END
 $$;
-COMMENT ON FUNCTION weir.retry IS
-  'Enqueues another attempt of a completed, failed or cancelled job, and returns its new state. A job in another state is left as it is, and its state returned; NULL for an unknown id. Errors: WR004 (not in READ COMMITTED). Locks: advisory: the job (exclusive); only a second retry of the same job waits, so retry several jobs of one transaction in ascending order of their ids. Isolation: READ COMMITTED.';
+COMMENT ON FUNCTION weir._retry IS 'Retries a job if it is in one of these final states, and returns its state then, and whether it was. The caller has called weir._lock_to_retry.';
 
 CREATE OR REPLACE FUNCTION weir.pause(queue text) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER

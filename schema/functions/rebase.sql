@@ -98,6 +98,8 @@ BEGIN
   END LOOP;
   -- Nothing has been promoted, so any snapshot will do.
   INSERT INTO weir.promotion (seq, due, due_id, snapshot) SELECT s.seq + 1, '-infinity', 0, pg_current_snapshot() FROM pg_temp.weir_seq s;
+  -- Ids of jobs are as they were, so what was cancelled by a filter stays cancelled.
+  UPDATE weir.cancellation_where SET batches = NULL, xid = NULL, clear_xid = NULL;
   UPDATE weir.setting SET value = here WHERE name = 'cluster';
   RETURN relogged;
 EXCEPTION WHEN query_canceled THEN

@@ -12,6 +12,7 @@ DECLARE
   job_id    bigint;
   forgotten integer := 0;
   lanes     integer;
+  done      text;
   j         weir.job_info;
 BEGIN
   PERFORM weir._check_isolation('tidy'), weir._hold_briefly();
@@ -67,6 +68,10 @@ BEGIN
       RETURN 'forgot ' || forgotten || ' cancellations';
     END IF;
   END IF;
+  done := weir._retire_cancellations();
+  IF done IS NOT NULL THEN
+    RETURN done;
+  END IF;
   lanes := weir._forget_ended();
   RETURN CASE WHEN lanes > 0 THEN 'trimmed ' || lanes || ' lanes' END;
 EXCEPTION WHEN lock_not_available THEN
@@ -74,7 +79,7 @@ EXCEPTION WHEN lock_not_available THEN
 END
 $$;
 COMMENT ON FUNCTION weir._tidy IS
-  'Does one small chore at a time: sets twins aside; truncates the next table of last words ahead of its turn; compacts the cursor of promotion, the history of segments and the progress of settling by TRUNCATE; deletes ended workers, and cancellations of ended jobs, once there are thousands, checking up to 1000 for at most 0.1 s; and trims idle lanes (see _forget_ended). Returns what it did, or NULL. Errors: WR003, WR004. Locks: advisory step 3 (tried), ACCESS EXCLUSIVE NOWAIT on a table that it truncates; see _forget_ended. Isolation: READ COMMITTED.';
+  'Does one small chore at a time: sets twins aside; truncates the next table of last words ahead of its turn; compacts the cursor of promotion, the history of segments and the progress of settling by TRUNCATE; deletes ended workers, and cancellations of ended jobs, once there are thousands, checking up to 1000 for at most 0.1 s; takes the next step to retire a cancellation by filter (see _retire_cancellations); and trims idle lanes (see _forget_ended). Returns what it did, or NULL. Errors: WR003, WR004. Locks: advisory step 3 (tried), ACCESS EXCLUSIVE NOWAIT on a table that it truncates; see _forget_ended. Isolation: READ COMMITTED.';
 
 CREATE OR REPLACE FUNCTION weir._set_twins_aside() RETURNS integer
 LANGUAGE plpgsql VOLATILE

@@ -301,6 +301,35 @@ CREATE SEQUENCE weir.cancel_looked AS bigint MINVALUE 0;
 COMMENT ON SEQUENCE weir.cancel_looked IS 'The greatest id of weir.cancellation that tidying has checked.';
 COMMENT ON TABLE weir.cancellation IS 'Jobs that were cancelled: they must not start, or must stop.';
 
+CREATE SEQUENCE weir.cancellation_no AS bigint;
+CREATE TABLE weir.cancellation_where (
+  no              bigint      NOT NULL DEFAULT nextval('weir.cancellation_no'),
+  at              timestamptz NOT NULL DEFAULT clock_timestamp(),
+  upto            bigint      NOT NULL,
+  queue           text,
+  kinds           text[],
+  meta            jsonb,
+  priority        integer,
+  enqueued_after  timestamptz,
+  enqueued_before timestamptz,
+  batches         bigint,
+  xid             xid8,
+  clear_xid       xid8
+);
+COMMENT ON TABLE weir.cancellation_where IS
+  'Cancellations by filter: unfinished jobs that a row describes, with ids up to upto, must not start, or must stop. A row is deleted when no such job is left.';
+COMMENT ON COLUMN weir.cancellation_where.batches IS 'A value of weir.batch_no: claims with greater numbers have seen this row. NULL: not known yet.';
+COMMENT ON COLUMN weir.cancellation_where.xid IS 'Jobs with ids up to upto were enqueued by transactions with smaller xids. NULL: not known yet.';
+COMMENT ON COLUMN weir.cancellation_where.clear_xid IS 'All unfinished jobs that the row describes wait to be claimed, in rows with smaller xids. NULL: some may run, or be scheduled.';
+CREATE TABLE weir.reprieve (
+  id      bigint  NOT NULL,
+  attempt integer NOT NULL,
+  upto    bigint  NOT NULL
+) WITH (autovacuum_enabled = off);
+CREATE INDEX reprieve_by_id ON weir.reprieve (id);
+COMMENT ON TABLE weir.reprieve IS
+  'Jobs that were retried after they were cancelled by a filter: cancellations with numbers up to upto do not apply to this and later attempts. Insert-only, truncated when those cancellations are gone.';
+
 CREATE SEQUENCE weir.segment_no AS bigint;
 CREATE TABLE weir.segment (
   no      bigint      PRIMARY KEY DEFAULT nextval('weir.segment_no'),

@@ -118,7 +118,7 @@ func TestClaimLocks(t *testing.T) {
 		name, sql           string
 		relations, advisory int
 	}{
-		{"claim", claimSQL, 30, 3},
+		{"claim", claimSQL, 31, 3},
 		{"claim of nothing", empty, 25, 2},
 		{"record", completeSQL, 22, 4},
 	} {

@@ -1,0 +1,122 @@
+package weir
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/weir-pg/weir/internal/store"
+)
+
+// JobFilter selects jobs for CancelWhere, RetryWhere and DeleteWhere: those for which every condition that is set holds. The zero value is
+// refused. To select all jobs, set EnqueuedBefore to now.
+type JobFilter struct {
+	Queue          string    // "": all queues
+	Kinds          []string  // up to 1,000; none: all kinds
+	Meta           any       // jobs whose meta contains this, any value that encodes to a JSON object; nil: all jobs
+	Priority       int       // 1 to 4; 0: all priorities
+	EnqueuedAfter  time.Time // enqueued then or later; zero: all jobs
+	EnqueuedBefore time.Time // zero: all jobs
+	Error          string    // jobs whose last error contains this text; not for CancelWhere; "": all jobs
+	States         []State   // only for RetryWhere: StateFailed, StateCancelled, StateCompleted; none: StateFailed. Alone, it is no filter
+}
+
+// CancelWhere cancels all unfinished jobs that the filter selects, whatever their number: it writes one row, and counts nothing. From then on none of
+// them starts, and all that wait are shown as cancelled; the workers of running ones are notified, and end their contexts. It applies to all jobs
+// that were enqueued before it, even by transactions that have not committed yet, and to none enqueued later. It returns ErrNotFound if the
+// queue does not exist.
+func (c *Client) CancelWhere(ctx context.Context, f JobFilter) error {
+	where, err := f.where("cancel")
+	if err == nil {
+		var no *int64
+		no, err = c.store.CancelWhere(ctx, where)
+		err = orNotFound(no != nil, err, "queue", f.Queue)
+	}
+	return wrap("cancel jobs", err, "weir_operate")
+}
+
+// CancelWhereTx is CancelWhere in your transaction: it takes effect when you commit.
+func (c *Client) CancelWhereTx(ctx context.Context, tx Tx, f JobFilter) error {
+	where, err := f.where("cancel")
+	if err == nil {
+		var no *int64
+		no, err = store.CancelWhereTx(ctx, tx, where)
+		err = orNotFound(no != nil, err, "queue", f.Queue)
+	}
+	return wrap("cancel jobs", err, "weir_operate")
+}
+
+// RetryWhere retries all jobs in a final state that the filter selects, as RetryJob does, each at most once, and returns how many. It works in
+// steps of at most 500 jobs, each in a transaction of its own, and calls progress after each with the number so far, unless it is nil. If it is
+// interrupted, what it has reported is done, and another call does the rest. Calls at the same time do not get in each other's way.
+func (c *Client) RetryWhere(ctx context.Context, f JobFilter, progress func(retried int64)) (int64, error) {
+	where, err := f.where("retry")
+	if err != nil {
+		return 0, wrap("retry jobs", err, "weir_operate")
+	}
+	return steps(ctx, "retry jobs", where, c.store.RetryWhere, progress)
+}
+
+// DeleteWhere deletes all failed jobs that the filter selects, in steps as RetryWhere does, and returns how many. A deleted job is unknown from
+// then on, and cannot be retried; its data leaves the disk when its retention is over.
+func (c *Client) DeleteWhere(ctx context.Context, f JobFilter, progress func(deleted int64)) (int64, error) {
+	where, err := f.where("delete")
+	if err != nil {
+		return 0, wrap("delete jobs", err, "weir_operate")
+	}
+	return steps(ctx, "delete jobs", where, c.store.DeleteWhere, progress)
+}
+
+func steps(ctx context.Context, what string, where store.Where, step func(context.Context, store.Where) (int64, string, error), progress func(int64)) (done int64, err error) {
+	for {
+		n, next, err := step(ctx, where)
+		if err != nil {
+			return done, wrap(what, err, "weir_operate")
+		}
+		done += n
+		if progress != nil {
+			progress(done)
+		}
+		if next == "" {
+			return done, nil
+		}
+		where.After = next
+	}
+}
+
+func (f JobFilter) where(verb string) (store.Where, error) {
+	w := store.Where{Queue: f.Queue, Kinds: f.Kinds, Error: f.Error}
+	switch {
+	case verb == "cancel" && f.Error != "":
+		return w, errors.New("JobFilter.Error selects jobs that have failed, which can't be cancelled")
+	case verb != "retry" && len(f.States) > 0:
+		return w, fmt.Errorf("JobFilter.States is only for RetryWhere, got %v", f.States)
+	}
+	for _, s := range f.States {
+		if !slices.Contains(States, s) {
+			return w, fmt.Errorf("JobFilter.States has an unknown state %q", s)
+		}
+		w.States = append(w.States, string(s))
+	}
+	if f.Meta != nil {
+		text, err := json.Marshal(f.Meta)
+		if err != nil {
+			return w, fmt.Errorf("encode JobFilter.Meta: %w", err)
+		}
+		meta := string(text)
+		w.Meta = &meta
+	}
+	if f.Priority != 0 {
+		w.Priority = &f.Priority
+	}
+	if !f.EnqueuedAfter.IsZero() {
+		w.EnqueuedAfter = &f.EnqueuedAfter
+	}
+	if !f.EnqueuedBefore.IsZero() {
+		w.EnqueuedBefore = &f.EnqueuedBefore
+	}
+	return w, nil
+}

@@ -1,0 +1,202 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/weir-pg/weir"
+)
+
+// whereFlags select jobs for a bulk operation.
+type whereFlags struct {
+	Queue          string   `short:"q" help:"Jobs of this queue."`
+	Kind           []string `short:"k" placeholder:"KIND" sep:"none" help:"Jobs of this kind. May be repeated."`
+	Meta           string   `placeholder:"JSON" help:"Jobs whose meta contains this JSON object."`
+	Priority       int      `placeholder:"N" help:"Jobs of this priority, 1 to 4."`
+	EnqueuedAfter  past     `placeholder:"TIME" help:"Jobs enqueued then or later: a time such as 2026-01-31T12:00:00Z, or how long ago, such as 90s, 10m or 24h."`
+	EnqueuedBefore past     `placeholder:"TIME" help:"Jobs enqueued before that time. 0s selects all jobs."`
+	DryRun         bool     `help:"Change nothing; show the first jobs that match."`
+}
+
+type errorFlag struct {
+	Error string `placeholder:"TEXT" help:"Jobs whose last error contains this text."`
+}
+
+// past is a time, written as such or as a duration before now.
+type past struct{ time.Time }
+
+func (p *past) UnmarshalText(text []byte) (err error) {
+	if ago, err := time.ParseDuration(string(text)); err == nil {
+		p.Time = time.Now().Add(-ago)
+		return nil
+	}
+	if p.Time, err = time.Parse(time.RFC3339, string(text)); err != nil {
+		return fmt.Errorf("%q is not a valid time: write it as %s, or as how long ago it was, such as 90s, 10m or 24h", text, time.Now().Format(time.RFC3339))
+	}
+	return nil
+}
+
+func (w *whereFlags) isSet() bool {
+	return w.Queue != "" || len(w.Kind) > 0 || w.Meta != "" || w.Priority != 0 || !w.EnqueuedAfter.IsZero() || !w.EnqueuedBefore.IsZero() || w.DryRun
+}
+
+// filter checks the flags.
+func (w *whereFlags) filter(ids []int64, errorText string, states []string) (weir.JobFilter, error) {
+	f := weir.JobFilter{Queue: w.Queue, Kinds: w.Kind, Priority: w.Priority, EnqueuedAfter: w.EnqueuedAfter.Time, EnqueuedBefore: w.EnqueuedBefore.Time, Error: errorText}
+	if len(ids) > 0 {
+		return f, usagef("give ids or flags that select jobs, not both")
+	}
+	if w.Meta != "" {
+		var object map[string]json.RawMessage
+		if json.Unmarshal([]byte(w.Meta), &object) != nil || object == nil {
+			return f, usagef("--meta must be a JSON object, got %s", w.Meta)
+		}
+		f.Meta = json.RawMessage(w.Meta)
+		if len(object) == 0 {
+			return f, usagef("--meta {} selects nothing in particular: name a key")
+		}
+	}
+	if w.Priority < 0 || w.Priority > 4 {
+		return f, usagef("--priority must be 1 to 4, got %d", w.Priority)
+	}
+	if w.Queue == "" && len(w.Kind) == 0 && w.Meta == "" && w.Priority == 0 && w.EnqueuedAfter.IsZero() && w.EnqueuedBefore.IsZero() && errorText == "" {
+		return f, usagef("give ids, or flags that select jobs, such as --queue; --enqueued-before 0s selects all jobs")
+	}
+	for _, name := range states {
+		state := weir.State(name)
+		if !slices.Contains([]weir.State{weir.StateFailed, weir.StateCancelled, weir.StateCompleted}, state) {
+			return f, usagef("%q is not a state of finished jobs: use failed, cancelled or completed", name)
+		}
+		f.States = append(f.States, state)
+	}
+	return f, nil
+}
+
+func (w *whereFlags) cancel(ctx context.Context, s *streams, db *database, ids []int64, asJSON bool) error {
+	f, err := w.filter(ids, "", nil)
+	if err != nil {
+		return err
+	}
+	client, closePool, err := db.client(ctx)
+	if err != nil {
+		return err
+	}
+	defer closePool()
+	if w.DryRun {
+		return preview(ctx, s, client, f, []weir.State{weir.StateRunning, weir.StateAvailable, weir.StateScheduled}, asJSON)
+	}
+	err = client.CancelWhere(ctx, f)
+	switch {
+	case errors.Is(err, weir.ErrNotFound):
+		return notFoundf("no such queue: %s", f.Queue)
+	case err != nil:
+		return err
+	case asJSON:
+		return printJSON(s.out, map[string]bool{"cancelled": true})
+	}
+	fmt.Fprintln(s.out, "cancelled: none of these jobs starts any more, and running ones are asked to stop")
+	return nil
+}
+
+type stepper func(client *weir.Client, f weir.JobFilter, progress func(int64)) (int64, error)
+
+func (w *whereFlags) steps(ctx context.Context, s *streams, db *database, ids []int64, errorText string, states []string, asJSON bool, done string, do stepper) error {
+	f, err := w.filter(ids, errorText, states)
+	if err != nil {
+		return err
+	}
+	client, closePool, err := db.client(ctx)
+	if err != nil {
+		return err
+	}
+	defer closePool()
+	if w.DryRun {
+		if states := f.States; len(states) > 0 {
+			return preview(ctx, s, client, f, states, asJSON)
+		}
+		return preview(ctx, s, client, f, []weir.State{weir.StateFailed}, asJSON)
+	}
+	p := newProgress(s.err)
+	n, err := do(client, f, func(n int64) { p.show("weir: %s %d jobs", done, n) })
+	p.done()
+	if err != nil {
+		if n > 0 {
+			fmt.Fprintf(s.err, "weir: %s %d jobs; run the same command again for the rest\n", done, n)
+		}
+		return err
+	}
+	if asJSON {
+		return printJSON(s.out, map[string]int64{done: n})
+	}
+	fmt.Fprintf(s.out, "%s %d jobs\n", done, n)
+	return nil
+}
+
+// preview shows the first jobs that a filter selects.
+func preview(ctx context.Context, s *streams, client *weir.Client, f weir.JobFilter, states []weir.State, asJSON bool) error {
+	const most, pages = 20, 20
+	list := weir.JobsParams{States: states, Queue: f.Queue, Kinds: f.Kinds, Meta: f.Meta, Limit: 200}
+	found := []weir.JobInfo{}
+	more := false
+	for range pages {
+		page, err := client.Jobs(ctx, list)
+		if err != nil {
+			return err
+		}
+		for _, j := range page.Jobs {
+			if (f.Priority == 0 || j.Priority == f.Priority) && !j.EnqueuedAt.Before(f.EnqueuedAfter) && (f.EnqueuedBefore.IsZero() || j.EnqueuedAt.Before(f.EnqueuedBefore)) &&
+				(f.Error == "" || j.Error != nil && strings.Contains(*j.Error, f.Error)) {
+				found = append(found, j)
+			}
+		}
+		list.After = page.Next
+		more = page.Next != "" || len(found) > most
+		if page.Next == "" || len(found) > most {
+			break
+		}
+	}
+	found = found[:min(len(found), most)]
+	if asJSON {
+		return printJSON(s.out, found)
+	}
+	if len(found) > 0 {
+		if err := jobTable(s.out, found); err != nil {
+			return err
+		}
+	}
+	switch {
+	case more:
+		fmt.Fprintln(s.err, "weir: nothing was changed; there may be more jobs that match")
+	case len(found) == 0:
+		fmt.Fprintln(s.err, "weir: no job matches")
+	default:
+		fmt.Fprintf(s.err, "weir: nothing was changed; %d jobs match\n", len(found))
+	}
+	return nil
+}
+
+type jobsDeleteCmd struct {
+	whereFlags
+	errorFlag
+	jsonFlag
+}
+
+func (jobsDeleteCmd) Help() string {
+	return `Deletes all failed jobs that match all of the flags, in small steps. They are unknown from then on and can't be retried; their data leaves the
+disk when its retention is over. Completed and cancelled jobs go by themselves, when completed_retention is over. If it is interrupted, run it again.
+
+Example:
+
+    weir jobs delete --queue mail --error 'no such account' --enqueued-before 24h`
+}
+
+func (c *jobsDeleteCmd) Run(ctx context.Context, s *streams, db *database) error {
+	return c.steps(ctx, s, db, nil, c.Error, nil, c.JSON, "deleted", func(client *weir.Client, f weir.JobFilter, progress func(int64)) (int64, error) {
+		return client.DeleteWhere(ctx, f, progress)
+	})
+}

@@ -1,0 +1,54 @@
+package store
+
+import (
+	"context"
+	"time"
+)
+
+const (
+	sqlWhere       = `nullif($1, ''), $2::text[], $3::text::jsonb, $4::integer, $5::timestamptz, $6::timestamptz`
+	sqlCancelWhere = `SELECT weir.cancel_where(` + sqlWhere + `)`
+	sqlRetryWhere  = `SELECT retried, coalesce(next, '') FROM weir.retry_where(` + sqlWhere + `, nullif($7, ''), states => $8::text[], after => nullif($9, ''))`
+	sqlDeleteWhere = `SELECT deleted, coalesce(next, '') FROM weir.delete_where(` + sqlWhere + `, nullif($7, ''), after => nullif($8, ''))`
+)
+
+// Where selects the jobs of a bulk operation. Zero values exclude nothing.
+type Where struct {
+	Queue          string
+	Kinds          []string
+	Meta           *string // a JSON object
+	Priority       *int
+	EnqueuedAfter  *time.Time
+	EnqueuedBefore *time.Time
+	Error          string
+	States         []string
+	After          string // next of the previous step
+}
+
+func (w Where) args(more ...any) []any {
+	return append([]any{w.Queue, w.Kinds, w.Meta, w.Priority, w.EnqueuedAfter, w.EnqueuedBefore}, more...)
+}
+
+// CancelWhere returns the number of the cancellation; nil: the queue does not exist.
+func (s *Store) CancelWhere(ctx context.Context, w Where) (no *int64, err error) {
+	err = s.row(ctx, sqlCancelWhere, w.args(), &no)
+	return no, err
+}
+
+// CancelWhereTx is CancelWhere in the caller's transaction.
+func CancelWhereTx(ctx context.Context, tx Querier, w Where) (no *int64, err error) {
+	err = tx.QueryRow(ctx, sqlCancelWhere, w.args()...).Scan(&no)
+	return no, err
+}
+
+// RetryWhere does one step, and returns how many jobs it has retried, and the value of After for the next step; "": there is none.
+func (s *Store) RetryWhere(ctx context.Context, w Where) (retried int64, next string, err error) {
+	err = s.row(ctx, sqlRetryWhere, w.args(w.Error, w.States, w.After), &retried, &next)
+	return retried, next, err
+}
+
+// DeleteWhere does one step, and returns how many jobs it has deleted, and the value of After for the next step; "": there is none.
+func (s *Store) DeleteWhere(ctx context.Context, w Where) (deleted int64, next string, err error) {
+	err = s.row(ctx, sqlDeleteWhere, w.args(w.Error, w.After), &deleted, &next)
+	return deleted, next, err
+}

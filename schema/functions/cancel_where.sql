@@ -1,0 +1,205 @@
+-- Cancelling by filter: one row, however many jobs it describes.
+--
+-- weir.cancel_where records what it cancels as a filter and the last job id at that time. Ids are never reused and stay with a job for life,
+-- and so does everything that a filter compares; therefore the row means the same jobs whatever becomes of them: promoted, carried, dumped or rebased.
+-- Claims read these rows after they have locked a lane. A job that one of them describes is not returned: the claim writes the batch and, in the same
+-- transaction, that its jobs ended as cancelled. So no such job is ever held by a worker, a claim that is lost is lost as a whole, and
+-- many thousands are ended in one call, without their arguments being read by anyone.
+
+CREATE OR REPLACE FUNCTION weir._check_filter(what text, kinds text[], meta jsonb, priority integer, is_empty boolean, hint text) RETURNS void
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+AS $$
+BEGIN
+  PERFORM weir._check_array(_check_filter.what, 'kinds', _check_filter.kinds);
+  IF cardinality(_check_filter.kinds) > 1000 OR array_position(_check_filter.kinds, NULL) IS NOT NULL THEN
+    RAISE EXCEPTION 'weir: % takes 1 to 1000 kinds, none of them null, got % kinds', _check_filter.what, cardinality(_check_filter.kinds) USING ERRCODE = '22023';
+  ELSIF jsonb_typeof(_check_filter.meta) <> 'object' OR pg_column_size(_check_filter.meta) > 65536 THEN
+    RAISE EXCEPTION 'weir: meta must be a JSON object of at most 64 KiB, got %', left(_check_filter.meta::text, 100)
+      USING ERRCODE = '22023', HINT = 'It selects the jobs whose meta contains this object, as with @>.';
+  ELSIF _check_filter.priority NOT BETWEEN 1 AND 4 THEN
+    RAISE EXCEPTION 'weir: priority must be 1 to 4, got %', _check_filter.priority USING ERRCODE = '22023';
+  ELSIF _check_filter.is_empty AND coalesce(cardinality(_check_filter.kinds), 0) = 0 AND coalesce(_check_filter.meta, '{}') = '{}' AND _check_filter.priority IS NULL THEN
+    RAISE EXCEPTION 'weir: % needs a filter', _check_filter.what USING ERRCODE = '22023', HINT = _check_filter.hint;
+  END IF;
+END
+$$;
+COMMENT ON FUNCTION weir._check_filter IS 'Refuses a filter of a bulk operation that is not valid, or that has no condition. is_empty: conditions other than kinds, meta and priority are missing. Errors: 22023. Locks: none. Isolation: any.';
+
+CREATE OR REPLACE FUNCTION weir.cancel_where(queue text DEFAULT NULL, kinds text[] DEFAULT NULL, meta jsonb DEFAULT NULL, priority integer DEFAULT NULL,
+                                             enqueued_after timestamptz DEFAULT NULL, enqueued_before timestamptz DEFAULT NULL) RETURNS bigint
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+AS $$
+#variable_conflict use_column
+DECLARE
+  most CONSTANT integer := 1000;
+  this bigint;
+BEGIN
+  PERFORM weir._check_filter('cancel_where', cancel_where.kinds, cancel_where.meta, cancel_where.priority,
+    num_nonnulls(cancel_where.queue, cancel_where.enqueued_after, cancel_where.enqueued_before) = 0,
+    'Pass a queue, kinds, meta, a priority or a time. To cancel all jobs, pass enqueued_before => now().');
+  IF cancel_where.queue IS NOT NULL AND NOT EXISTS (SELECT FROM weir.queue q WHERE q.name = cancel_where.queue) THEN
+    RETURN NULL;
+  ELSIF (SELECT count(*) FROM weir.cancellation_where) >= most THEN
+    RAISE EXCEPTION 'weir: % cancellations by filter are not finished', most
+      USING ERRCODE = '54000', HINT = 'Each one is kept until workers have passed all its jobs, and scheduled ones are due: resume or work their queues, or cancel with one wider filter.';
+  END IF;
+  PERFORM pg_current_xact_id();
+  INSERT INTO weir.cancellation_where (upto, queue, kinds, meta, priority, enqueued_after, enqueued_before)
+  SELECT coalesce(pg_sequence_last_value('weir.job_id'), 0), cancel_where.queue, CASE WHEN cardinality(cancel_where.kinds) > 0 THEN cancel_where.kinds END,
+         nullif(cancel_where.meta, '{}'), cancel_where.priority, cancel_where.enqueued_after, cancel_where.enqueued_before
+  RETURNING no INTO this;
+  PERFORM nextval('weir.control');
+  RETURN this;
+END
+$$;
+COMMENT ON FUNCTION weir.cancel_where IS
+  'Cancels all jobs that match a filter and are not finished: of a queue, of some kinds, whose meta contains meta, of a priority, enqueued at or after enqueued_after, or before enqueued_before; all conditions that are not NULL must hold. At least one is required. It writes one row and counts nothing, so it takes the same time for one job as for a million. After the commit no such job starts, and all functions show those that wait as cancelled; the workers of running ones are notified, as by weir.cancel. It applies to jobs with ids up to the last one assigned when it is called, including those of transactions that have not committed yet, and to no job enqueued later. Returns a number that identifies the cancellation, or NULL if the queue does not exist. Errors: 22023 (no filter, or not a valid one), 54000 (1000 cancellations are unfinished). Locks: none that others wait for. Isolation: any.';
+
+CREATE OR REPLACE FUNCTION weir._cancelled_of(filters weir.cancellation_where[], ids bigint[], attempts integer[], kinds text[], metas jsonb[], enqueued timestamptz[]) RETURNS bigint[]
+LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+AS $$
+  SELECT ARRAY(
+    SELECT u.id FROM unnest(_cancelled_of.ids, _cancelled_of.attempts, _cancelled_of.kinds, _cancelled_of.metas, _cancelled_of.enqueued)
+                     WITH ORDINALITY u(id, attempt, kind, meta, at, nr)
+    WHERE EXISTS (
+      SELECT FROM unnest(_cancelled_of.filters) f
+      WHERE f.upto >= u.id AND (f.kinds IS NULL OR u.kind = ANY (f.kinds)) AND (f.meta IS NULL OR u.meta @> f.meta)
+        AND (f.enqueued_after IS NULL OR u.at >= f.enqueued_after) AND (f.enqueued_before IS NULL OR u.at < f.enqueued_before)
+        AND NOT EXISTS (SELECT FROM weir.reprieve r WHERE r.id = u.id AND r.attempt <= u.attempt AND r.upto >= f.no OFFSET 0)
+      OFFSET 0)
+    ORDER BY u.nr)
+$$;
+COMMENT ON FUNCTION weir._cancelled_of IS 'Which of some rows of the log are cancelled by one of these filters, in their order. The caller has chosen filters by queue and priority.';
+
+CREATE OR REPLACE FUNCTION weir._drop(worker integer, lane integer, seq bigint, filters weir.cancellation_where[], segments smallint[], ids bigint[],
+                                      attempts integer[], kinds text[], metas jsonb[], enqueued timestamptz[]) RETURNS bigint[]
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+AS $$
+#variable_conflict use_column
+DECLARE
+  gone bigint[] := weir._cancelled_of(_drop.filters, _drop.ids, _drop.attempts, _drop.kinds, _drop.metas, _drop.enqueued);
+BEGIN
+  INSERT INTO weir.result (lane, segment, worker, seq, finished_at, outcome, ids)
+  SELECT _drop.lane, u.segment, _drop.worker, _drop.seq, clock_timestamp(), 'cancelled', array_agg(u.id)
+  FROM unnest(_drop.segments, _drop.ids) u(segment, id) WHERE u.id = ANY (gone) GROUP BY u.segment;
+  RETURN gone;
+END
+$$;
+COMMENT ON FUNCTION weir._drop IS
+  'Ends those jobs of a batch that is being claimed that are cancelled by one of these filters, and returns their ids. In the transaction of the claim: so they are claimed and ended, or neither. Segments can''t be reclaimed meanwhile, because a claim holds the claims'' lock.';
+
+CREATE OR REPLACE FUNCTION weir._skip_cancelled(worker integer, lane integer, filters weir.cancellation_where[]) RETURNS boolean
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_sort = off
+AS $$
+#variable_conflict use_column
+DECLARE
+  max_batches CONSTANT integer := 10;   -- in one call
+  size        CONSTANT integer := 960;  -- as in a claim
+  max_skip    CONSTANT integer := 64;
+  last_id     CONSTANT bigint := 9223372036854775807;
+  snapshot    pg_snapshot;
+  top         xid8;
+  running     xid8[];
+  skip        xid8[];
+  below       integer;
+  last        record;
+  next        record;
+  gone        bigint[];
+  length      integer;  -- of the run of cancelled jobs at the head
+  this_seq    bigint;
+BEGIN
+  FOR batch IN 1..max_batches LOOP
+    SELECT b.seq, b.pos_xid, b.pos_id, b.total, b.pending INTO last FROM weir.batch b WHERE b.lane = _skip_cancelled.lane ORDER BY b.seq DESC LIMIT 1;
+    IF NOT FOUND THEN
+      SELECT 0::bigint AS seq, '0'::xid8 AS pos_xid, 0::bigint AS pos_id, 0::bigint AS total, NULL::xid8[] AS pending INTO last;
+    END IF;
+    snapshot := pg_current_snapshot();
+    top := pg_snapshot_xmax(snapshot);
+    running := ARRAY(SELECT pg_snapshot_xip(snapshot));
+    below := width_bucket(last.pos_xid, running);
+    IF last.pos_xid >= top OR last.pending <> running[1 : below] THEN
+      RETURN false;  -- the claim reports the former; of the latter, rows of transactions that have ended come first, and the claim reads them
+    END IF;
+    skip := running[below + 1 : below + max_skip];
+    SELECT array_agg(p.segment) AS segments, array_agg(p.xid) AS xids, array_agg(p.id) AS ids, array_agg(p.attempt) AS attempts, array_agg(p.kind) AS kinds,
+           array_agg(p.meta) AS metas, array_agg(p.enqueued_at) AS enqueued INTO next
+    FROM (
+      SELECT j.* FROM generate_series(0, cardinality(skip)) i
+      CROSS JOIN LATERAL (
+        SELECT j.segment, j.xid, j.id, j.attempt, j.kind, j.meta, j.enqueued_at FROM weir.job j
+        WHERE j.lane = _skip_cancelled.lane AND j.xid < coalesce(skip[i + 1], top)
+          AND (j.xid, j.id) > (CASE WHEN i > 0 THEN skip[i] ELSE last.pos_xid END, CASE WHEN i > 0 THEN last_id ELSE last.pos_id END)
+          AND (cardinality(skip) < max_skip OR pg_visible_in_snapshot(j.xid, snapshot))
+        ORDER BY j.xid, j.id LIMIT size) j
+      LIMIT size) p;
+    gone := weir._cancelled_of(_skip_cancelled.filters, next.ids, next.attempts, next.kinds, next.metas, next.enqueued);
+    -- The rows up to the first one that is not cancelled.
+    length := (SELECT coalesce(min(u.nr) - 1, cardinality(next.ids)) FROM unnest(next.ids, gone) WITH ORDINALITY u(id, gone, nr) WHERE u.gone IS DISTINCT FROM u.id);
+    IF coalesce(length, 0) = 0 THEN
+      RETURN false;
+    END IF;
+    this_seq := greatest(last.seq, (('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::bigint - 1) << 40) + 1;  -- as in a claim
+    WITH made AS (
+      INSERT INTO weir.batch (lane, segment, origin, worker, seq, from_xid, to_xid, pos_xid, pos_id, total, claimed_at, no, pending, ids, pending_after)
+      SELECT _skip_cancelled.lane, s.segment, s.segment, _skip_cancelled.worker, this_seq, next.xids[1], next.xids[length], next.xids[length], next.ids[length], last.total + length, now(),
+             o.no, CASE WHEN o.pending > 0 THEN running[1 : o.pending] END, s.ids, CASE WHEN o.pending > 0 THEN array_fill(0::bigint, ARRAY[o.pending]) END
+      FROM (SELECT nextval('weir.batch_no') AS no, width_bucket(next.xids[length], running) AS pending OFFSET 0) o
+      CROSS JOIN (SELECT u.segment, array_agg(u.id) AS ids FROM unnest(next.segments[1 : length], next.ids[1 : length]) u(segment, id) GROUP BY u.segment) s
+      RETURNING segment, ids
+    )
+    INSERT INTO weir.result (lane, segment, worker, seq, finished_at, outcome, ids)
+    SELECT _skip_cancelled.lane, m.segment, _skip_cancelled.worker, this_seq, clock_timestamp(), 'cancelled', m.ids FROM made m;
+    IF length < size THEN
+      RETURN false;
+    END IF;
+  END LOOP;
+  RETURN true;
+END
+$$;
+COMMENT ON FUNCTION weir._skip_cancelled IS
+  'Ends the jobs at the head of a lane that are cancelled by one of these filters, up to the first one that is not: up to 9600 in one call, in batches that are ended as they are claimed. True: there may be more. The caller is a claim, and holds the lane''s lock.';
+
+CREATE OR REPLACE FUNCTION weir._is_cancelled_where(job_id bigint) RETURNS boolean
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+AS $$
+#variable_conflict use_column
+DECLARE
+  filters weir.cancellation_where[];
+  a       record;
+BEGIN
+  SELECT u.* INTO a FROM (
+    (SELECT j.lane, j.attempt, j.put_off, j.kind, j.meta, j.enqueued_at FROM weir.job j WHERE j.id = job_id ORDER BY j.attempt DESC, j.put_off DESC LIMIT 1)
+    UNION ALL
+    (SELECT l.lane, l.attempt, l.put_off, l.kind, l.meta, l.enqueued_at FROM weir.later l WHERE l.id = job_id ORDER BY l.attempt DESC, l.put_off DESC LIMIT 1)) u
+  ORDER BY u.attempt DESC, u.put_off DESC LIMIT 1;
+  SELECT array_agg(w) INTO filters FROM weir.cancellation_where w
+  WHERE w.upto >= job_id AND (w.queue IS NULL OR w.queue = (SELECT q.name FROM weir.queue q WHERE q.id = a.lane / 4))
+    AND (w.priority IS NULL OR w.priority = a.lane % 4 + 1);
+  RETURN filters IS NOT NULL AND weir._cancelled_of(filters, ARRAY[job_id], ARRAY[a.attempt], ARRAY[a.kind], ARRAY[a.meta], ARRAY[a.enqueued_at]) <> '{}';
+END
+$$;
+COMMENT ON FUNCTION weir._is_cancelled_where IS 'Reports whether a job that is not finished is cancelled by a filter. Errors: none. Locks: none that others wait for. Isolation: any.';
