@@ -272,3 +272,36 @@ func TestCancellationsByFilterHitWhatTheyDescribe(t *testing.T) {
 		return value[int](t, setUp, `SELECT count(*) FROM weir.cancellation_where`) == 0
 	})
 }
+
+// TestCancellingLeavesNothingDeadUnderAPinnedHorizon: of jobs that are cancelled by filter, dropped and reclaimed while an old snapshot pins the horizon, no row is
+// dead but those of the cancellations themselves, at most three for each.
+func TestCancellingLeavesNothingDeadUnderAPinnedHorizon(t *testing.T) {
+	t.Parallel()
+	const rounds, each = 10, 3000
+	url := pgtest.Database(t)
+	conn, holder := connect(t, url), connect(t, url)
+	exec(t, conn, `SELECT weir.set('completed_retention', '0 s')`)
+	exec(t, conn, `SELECT weir.set('retention_bytes', '4194304')`)
+	worker := startWorker(t, conn, "q")
+	exec(t, holder, `BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY`)
+	exec(t, holder, `SELECT count(*) FROM pg_class`)
+	for range rounds {
+		enqueueN(t, conn, "q", each)
+		exec(t, conn, `SELECT weir.cancel_where('q')`)
+		if live := takeAll(t, conn, worker, "q"); len(live) != 0 {
+			t.Fatalf("claimed %d jobs", len(live))
+		}
+		exec(t, conn, `SELECT weir._rotate()`)
+		tidyUntil(t, conn, "retired a cancellation")
+	}
+	_ = conn.Close(t.Context()) // a session reports its statistics when it ends
+	watch := connect(t, url)
+	until(t, "the statistics are current", func() bool {
+		return value[int64](t, watch, `SELECT sum(n_tup_ins)::bigint FROM pg_stat_all_tables WHERE schemaname = 'weir' AND relname LIKE 'job\_%'`) >= rounds*each
+	})
+	for _, dead := range column[string](t, watch, `SELECT relname || ' has ' || n_dead_tup || ' dead tuples' FROM pg_stat_all_tables
+		WHERE schemaname = 'weir' AND n_dead_tup > CASE relname WHEN 'setting' THEN 2 WHEN 'cancellation_where' THEN $1::integer ELSE 0 END`, 3*rounds) {
+		t.Error(dead)
+	}
+	exec(t, holder, `COMMIT`)
+}
