@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"log"
+	"log/slog"
+	"strings"
 	"sync"
 	"time"
 
@@ -342,4 +344,50 @@ func ExampleWorker_Run() {
 	// interrupted: true
 	// stopped: <nil>
 	// available attempt 1
+}
+
+// A group handler runs several jobs in one call; each may end differently.
+func ExampleHandleGroup() {
+	ctx, stop := context.WithCancel(context.Background())
+	defer stop()
+	client := weir.NewClient(connect())
+	_, err := client.EnqueueMany(ctx, []weir.NewJob{
+		{Args: SendMail{To: "ada@example.org"}, Options: &weir.Options{Queue: "groups"}},
+		{Args: SendMail{To: "nobody"}, Options: &weir.Options{Queue: "groups"}},
+		{Args: SendMail{To: "grace@example.org"}, Options: &weir.Options{Queue: "groups"}},
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	handlers := weir.NewHandlers()
+	options := weir.GroupOptions[SendMail]{Size: 3, Wait: time.Minute} // up to three jobs, or those that came within a minute
+	weir.HandleGroup(handlers, options, func(ctx context.Context, jobs []*weir.GroupJob[SendMail]) error {
+		fmt.Println(len(jobs), "jobs")
+		for _, job := range jobs {
+			if !strings.Contains(job.Args.To, "@") {
+				job.End(weir.Fail(fmt.Errorf("%s is no address", job.Args.To)))
+			}
+		}
+		stop()     // ends this example
+		return nil // the others have completed
+	})
+	worker, err := client.NewWorker(weir.WorkerConfig{Handlers: handlers, Queues: map[string]int{"groups": 3}, Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		log.Fatal(err)
+	}
+	if err := worker.Run(ctx); err != nil {
+		log.Fatal(err)
+	}
+	page, err := client.Jobs(context.Background(), weir.JobsParams{Queue: "groups"})
+	if err != nil {
+		log.Fatal(err)
+	}
+	count := map[weir.State]int{}
+	for _, job := range page.Jobs {
+		count[job.State]++
+	}
+	fmt.Println(count)
+	// Output:
+	// 3 jobs
+	// map[completed:2 failed:1]
 }

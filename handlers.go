@@ -42,6 +42,7 @@ type attempt struct {
 	batch  store.Batch
 	output *string
 	inTx   bool
+	groups *groups // of the worker
 }
 
 // SetOutput stores a text of up to 1 MiB with the job's result; longer text is truncated. Client.Job returns it. On a job that was

@@ -97,6 +97,7 @@ type Worker struct {
 	chores bool
 
 	rescued func(store.Rescued) // nil: no hook wants it
+	groups  *groups
 }
 
 // pollEvery is the pause of a single idle worker between two polls, plus or minus a quarter, and up to a millisecond more when the server
@@ -166,7 +167,7 @@ func (c *Client) NewWorker(cfg WorkerConfig) (*Worker, error) {
 		}
 		inner.Hub = h
 	}
-	return &Worker{pool: c.store.Pool(), config: inner, chores: !cfg.NoMaintenance, rescued: run.hooks.rescued()}, nil
+	return &Worker{pool: c.store.Pool(), config: inner, chores: !cfg.NoMaintenance, rescued: run.hooks.rescued(), groups: run.groups}, nil
 }
 
 // Run works until ctx ends. Then it stops claiming, releases jobs that have not started, waits up to StopTimeout for running jobs, cancels
@@ -178,6 +179,7 @@ func (w *Worker) Run(ctx context.Context) error {
 		return fmt.Errorf("weir: open the worker's connections: %w", err)
 	}
 	defer own.Close()
+	defer context.AfterFunc(ctx, w.groups.begin())() // groups wait no longer than the worker runs
 	config := w.config
 	config.Store, config.Keep = own.Work, own.Keep
 	config.Outage = outage.New(config.Log)

@@ -23,10 +23,11 @@ type runner struct {
 	codecs  codecs
 	wrapped WorkFunc // nil: no middleware
 	unknown *unknownKinds
+	groups  *groups
 }
 
 func newRunner(cfg WorkerConfig, c codecs) (*runner, error) {
-	r := &runner{WorkerConfig: cfg, hooks: hooks{cfg.Hooks, cfg.Logger}, codecs: c, unknown: &unknownKinds{logged: map[string]time.Time{}}}
+	r := &runner{WorkerConfig: cfg, hooks: hooks{cfg.Hooks, cfg.Logger}, codecs: c, unknown: &unknownKinds{logged: map[string]time.Time{}}, groups: newGroups(cfg.Queues)}
 	var err error
 	if len(cfg.Middleware) > 0 {
 		r.wrapped, err = wrapped(WorkFunc(cfg.Handlers.work), cfg.Middleware)
@@ -42,7 +43,7 @@ func (r *runner) run(ctx context.Context, t *worker.Task, result *worker.Result)
 	meta := JobMeta{
 		ID: t.ID, Kind: t.Kind, Queue: t.Queue, Priority: t.Priority(),
 		Attempt: int(t.Attempt), PutOff: int(t.PutOff), MaxAttempts: int(t.MaxAttempts), EnqueuedAt: t.EnqueuedAt, Meta: t.Meta,
-		ReadyAt: t.Ready(), attempt: &attempt{worker: t.Worker, batch: t.Batch},
+		ReadyAt: t.Ready(), attempt: &attempt{groups: r.groups, worker: t.Worker, batch: t.Batch},
 	}
 	seal := r.codecs.seal(ctx, t)
 	meta.Encrypted = seal != nil || sealed.Is(t.Args)

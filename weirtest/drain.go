@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"testing"
 	"time"
 
@@ -53,6 +54,10 @@ func Drain(ctx context.Context, t testing.TB, client *weir.Client, config weir.W
 		t.Fatalf("weirtest: DrainOptions.Limit must not be negative, got %d", limit)
 	}
 	config.Hubs = nil
+	config.Queues = maps.Clone(config.Queues)
+	for queue, n := range config.Queues {
+		config.Queues[queue] = min(n, 1) // so that no job waits for others to form a group
+	}
 	w, err := client.NewWorker(config)
 	if err != nil {
 		t.Fatalf("weirtest: %v", err)

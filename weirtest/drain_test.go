@@ -141,3 +141,28 @@ func TestDrainSaysWhatKeepsItFromAnEnd(t *testing.T) {
 		t.Errorf("jobs are still running: %+v (%v)", page, err)
 	}
 }
+
+// TestAJobThatIsGroupedIsDrainedAlone: Drain and Work run a job of a group handler at once, as a group of one.
+func TestAJobThatIsGroupedIsDrainedAlone(t *testing.T) {
+	t.Parallel()
+	client := weir.NewClient(pgtest.Pool(t, pgtest.Database(t)))
+	for range 3 {
+		if _, err := client.Enqueue(t.Context(), sendMail{To: "ada"}, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	handlers := weir.NewHandlers()
+	weir.HandleGroup(handlers, weir.GroupOptions[sendMail]{Size: 10, Wait: time.Hour}, func(_ context.Context, jobs []*weir.GroupJob[sendMail]) error {
+		if len(jobs) != 1 {
+			t.Errorf("a group of %d", len(jobs))
+		}
+		return nil
+	})
+	config := weir.WorkerConfig{Handlers: handlers, Queues: map[string]int{"default": 8}, Logger: new(pgtest.Log).Logger()}
+	if all := weirtest.Drain(t.Context(), t, client, config, nil); len(all) != 3 || config.Queues["default"] != 8 {
+		t.Errorf("drained %d jobs, and the configuration is %v", len(all), config.Queues)
+	}
+	if got := weirtest.Work(t.Context(), t, config, &weir.Job[sendMail]{Args: sendMail{To: "ada"}}); got.Outcome != weir.OutcomeCompleted {
+		t.Errorf("the job ended %s", got.Outcome)
+	}
+}
