@@ -2182,8 +2182,8 @@ BEGIN
   -- Rule by rule, so that each expression is compiled once.
   FOR r IN SELECT k.* FROM weir.retry_rules() k LOOP
     EXIT WHEN open IS NULL OR open = '{}';
-    IF clock_timestamp() - began > interval '1 second' THEN
-      RAISE WARNING 'weir: retry rules from % on were left out, because those before took more than a second', quote_ident(r.name) USING HINT = 'Simplify their regular expressions.';
+    IF clock_timestamp() - began > interval '3 seconds' THEN
+      RAISE WARNING 'weir: retry rules from % on were left out, because those before took more than 3 seconds', quote_ident(r.name) USING HINT = 'Simplify their regular expressions.';
       EXIT;
     END IF;
     BEGIN
@@ -4412,10 +4412,31 @@ BEGIN
                    ELSE _watch.upto END;
 END
 $$;
-CREATE FUNCTION weir._with_error(errors jsonb, attempt integer, at timestamp with time zone, outcome weir.outcome, error text) RETURNS jsonb LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET jit=off
+CREATE FUNCTION weir._with_error(errors jsonb, attempt integer, at timestamp with time zone, outcome weir.outcome, error text) RETURNS jsonb LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
-  SELECT CASE WHEN error IS NULL THEN errors
-              ELSE weir._brief_errors(weir._full_errors(errors) || jsonb_build_object('attempt', attempt, 'at', at, 'outcome', outcome, 'error', left(error, 65536))) END
+DECLARE
+  entry jsonb;
+  brief text := CASE WHEN length(_with_error.error) > 1000 THEN left(_with_error.error, 500) || ' ... ' || right(_with_error.error, 495) ELSE _with_error.error END;
+BEGIN
+  -- What weir._brief_errors makes of the whole list, but for one more entry, because many attempts may fail at once.
+  IF brief IS NULL THEN
+    RETURN _with_error.errors;
+  END IF;
+  entry := jsonb_build_object('attempt', attempt, 'at', at, 'outcome', outcome);
+  IF _with_error.errors IS NULL THEN
+    RETURN jsonb_build_array(entry || jsonb_build_object('error', brief));
+  ELSIF brief IS DISTINCT FROM (SELECT u.e ->> 'error' FROM jsonb_array_elements(_with_error.errors) WITH ORDINALITY u(e, nr) WHERE u.e ? 'error' ORDER BY u.nr DESC LIMIT 1) THEN
+    entry := entry || jsonb_build_object('error', brief);
+  END IF;
+  errors := _with_error.errors || entry;
+  IF jsonb_array_length(errors) > 24 THEN
+    IF errors #> '{1,error}' IS NULL THEN
+      errors := jsonb_set(errors, '{1,error}', errors #> '{0,error}');
+    END IF;
+    errors := errors - 0;
+  END IF;
+  RETURN errors;
+END
 $$;
 CREATE FUNCTION weir._wrong_pattern(pattern text) RETURNS text LANGUAGE plpgsql IMMUTABLE SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
@@ -5700,7 +5721,7 @@ COMMENT ON ROUTINE weir._is_held(regclass[]) IS 'Reports whether a transaction o
 COMMENT ON ROUTINE weir._is_token(text) IS 'Reports whether a text has the form of a token. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._jobs_on(smallint,bigint) IS 'The jobs on one page of a segment.';
 COMMENT ON ROUTINE weir._jsonb_of(text) IS 'Parses a JSON text, with U+FFFD for escaped characters that PostgreSQL can''t store, which occur in error messages. Errors: 22P02. Locks: none. Isolation: any.';
-COMMENT ON ROUTINE weir._judged(integer[],integer[],bigint[],smallint[],bigint[],text[]) IS 'What the retry rules make of attempts that failed: of each that a rule matches, its place, and the outcome and the next time that take the place of those recorded. It takes about a second at most, and never fails because of a rule: rules that can''t be applied are left out, with a warning. Locks: none that others wait for. Isolation: READ COMMITTED.';
+COMMENT ON ROUTINE weir._judged(integer[],integer[],bigint[],smallint[],bigint[],text[]) IS 'What the retry rules make of attempts that failed: of each that a rule matches, its place, and the outcome and the next time that take the place of those recorded. It takes about 3 seconds at most, and never fails because of a rule: rules that can''t be applied are left out, with a warning. Locks: none that others wait for. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._keep_failures(integer,integer[],bigint[],smallint[],bigint[],text[],text[]) IS 'Copies jobs that fail for good with these attempts into the log of failures. The caller records how the attempts ended in the same transaction.';
 COMMENT ON ROUTINE weir._kept_failure(bigint,integer) IS 'How a job failed for good, in attempt after or a later one, unless it has been retried since.';
 COMMENT ON ROUTINE weir._last_reclaimed() IS 'The number of the last event by which a segment of jobs was reclaimed; 0: none was.';

@@ -37,12 +37,33 @@ $$;
 COMMENT ON FUNCTION weir._full_errors IS 'The list of errors that weir._brief_errors has made brief, with a text in each entry. Errors: none. Locks: none. Isolation: any.';
 
 CREATE OR REPLACE FUNCTION weir._with_error(errors jsonb, attempt integer, at timestamptz, outcome weir.outcome, error text) RETURNS jsonb
-LANGUAGE sql STABLE
+LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
 SET jit = off
 AS $$
-  SELECT CASE WHEN error IS NULL THEN errors
-              ELSE weir._brief_errors(weir._full_errors(errors) || jsonb_build_object('attempt', attempt, 'at', at, 'outcome', outcome, 'error', left(error, 65536))) END
+DECLARE
+  entry jsonb;
+  brief text := CASE WHEN length(_with_error.error) > 1000 THEN left(_with_error.error, 500) || ' ... ' || right(_with_error.error, 495) ELSE _with_error.error END;
+BEGIN
+  -- What weir._brief_errors makes of the whole list, but for one more entry, because many attempts may fail at once.
+  IF brief IS NULL THEN
+    RETURN _with_error.errors;
+  END IF;
+  entry := jsonb_build_object('attempt', attempt, 'at', at, 'outcome', outcome);
+  IF _with_error.errors IS NULL THEN
+    RETURN jsonb_build_array(entry || jsonb_build_object('error', brief));
+  ELSIF brief IS DISTINCT FROM (SELECT u.e ->> 'error' FROM jsonb_array_elements(_with_error.errors) WITH ORDINALITY u(e, nr) WHERE u.e ? 'error' ORDER BY u.nr DESC LIMIT 1) THEN
+    entry := entry || jsonb_build_object('error', brief);
+  END IF;
+  errors := _with_error.errors || entry;
+  IF jsonb_array_length(errors) > 24 THEN
+    IF errors #> '{1,error}' IS NULL THEN
+      errors := jsonb_set(errors, '{1,error}', errors #> '{0,error}');
+    END IF;
+    errors := errors - 0;
+  END IF;
+  RETURN errors;
+END
 $$;
 COMMENT ON FUNCTION weir._with_error IS 'What the row of the next attempt carries after an attempt has ended with an error. Errors: none. Locks: none. Isolation: any.';
 

@@ -149,8 +149,8 @@ BEGIN
   -- Rule by rule, so that each expression is compiled once.
   FOR r IN SELECT k.* FROM weir.retry_rules() k LOOP
     EXIT WHEN open IS NULL OR open = '{}';
-    IF clock_timestamp() - began > interval '1 second' THEN
-      RAISE WARNING 'weir: retry rules from % on were left out, because those before took more than a second', quote_ident(r.name) USING HINT = 'Simplify their regular expressions.';
+    IF clock_timestamp() - began > interval '3 seconds' THEN
+      RAISE WARNING 'weir: retry rules from % on were left out, because those before took more than 3 seconds', quote_ident(r.name) USING HINT = 'Simplify their regular expressions.';
       EXIT;
     END IF;
     BEGIN
@@ -172,4 +172,4 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION weir._judged IS
-  'What the retry rules make of attempts that failed: of each that a rule matches, its place, and the outcome and the next time that take the place of those recorded. It takes about a second at most, and never fails because of a rule: rules that can''t be applied are left out, with a warning. Locks: none that others wait for. Isolation: READ COMMITTED.';
+  'What the retry rules make of attempts that failed: of each that a rule matches, its place, and the outcome and the next time that take the place of those recorded. It takes about 3 seconds at most, and never fails because of a rule: rules that can''t be applied are left out, with a warning. Locks: none that others wait for. Isolation: READ COMMITTED.';

@@ -120,6 +120,13 @@ func TestErrorsThatAJobCarriesAreBounded(t *testing.T) {
 			t.Errorf("errors that differ: %v: %d texts, %d bytes", differ, texts, size)
 		}
 	}
+	// Added one by one or brought into the form at once, the errors are the same.
+	if !value[bool](t, conn, `WITH RECURSIVE r(n, errors, every) AS (
+		SELECT 0, NULL::jsonb, '[]'::jsonb UNION ALL
+		SELECT n + 1, weir._with_error(errors, n, now(), 'retried', 'error ' || n / 10), every || jsonb_build_object('attempt', n, 'at', now(), 'outcome', 'retried', 'error', 'error ' || n / 10) FROM r WHERE n < 60)
+		SELECT bool_and(errors = weir._brief_errors(every)) FROM r WHERE n > 0`) {
+		t.Error("errors that were added one by one are not those that were added at once")
+	}
 	if !value[bool](t, conn, `SELECT weir._with_error(NULL, 1, now(), 'retried', NULL) IS NULL AND weir._brief_errors('[]') IS NULL`) {
 		t.Error("a job carries a list without errors")
 	}

@@ -9,7 +9,9 @@ import (
 // TestErrorsThatDifferOnlyInTheirDataHaveOneShape: errors as Go, Python, Java, JavaScript and PostgreSQL write them.
 func TestErrorsThatDifferOnlyInTheirDataHaveOneShape(t *testing.T) {
 	t.Parallel()
-	conn := connect(t, pgtest.Database(t))
+	url := pgtest.Database(t)
+	conn, old := connect(t, url), connect(t, url)
+	exec(t, old, `SET standard_conforming_strings = off`)
 	for _, c := range []struct {
 		shape  string
 		errors []string
@@ -49,8 +51,10 @@ func TestErrorsThatDifferOnlyInTheirDataHaveOneShape(t *testing.T) {
 		{"", []string{"", " \n "}},
 	} {
 		for _, text := range c.errors {
-			if got := value[string](t, conn, `SELECT weir._shape_of($1)`, text); got != c.shape {
-				t.Errorf("the shape of\n\t%q is\n\t%s\nwant\t%s", text, got, c.shape)
+			for _, q := range []querier{conn, old} {
+				if got := value[string](t, q, `SELECT weir._shape_of($1)`, text); got != c.shape {
+					t.Errorf("the shape of\n\t%q is\n\t%s\nwant\t%s", text, got, c.shape)
+				}
 			}
 		}
 	}
