@@ -11,7 +11,7 @@ import (
 	"github.com/weir-pg/weir/internal/store"
 )
 
-// JobFilter selects jobs for CancelWhere, RetryWhere and DeleteWhere: those for which every condition that is set holds. The zero value is
+// JobFilter selects jobs for CancelWhere, RetryWhere, DeleteWhere and MoveWhere: those for which every condition that is set holds. The zero value is
 // refused. To select all jobs, set EnqueuedBefore to now.
 type JobFilter struct {
 	Queue          string    // "": all queues
@@ -20,7 +20,7 @@ type JobFilter struct {
 	Priority       int       // 1 to 4; 0: all priorities
 	EnqueuedAfter  time.Time // enqueued then or later; zero: all jobs
 	EnqueuedBefore time.Time // zero: all jobs
-	Error          string    // jobs whose last error contains this text; not for CancelWhere; "": all jobs
+	Error          string    // only for RetryWhere and DeleteWhere: jobs whose last error contains this text; "": all jobs
 	States         []State   // only for RetryWhere: StateFailed, StateCancelled, StateCompleted; none: StateFailed. Alone, it is no filter
 }
 
@@ -70,6 +70,29 @@ func (c *Client) DeleteWhere(ctx context.Context, f JobFilter, progress func(del
 	return steps(ctx, "delete jobs", where, c.store.DeleteWhere, progress)
 }
 
+// MoveTo is where MoveWhere moves jobs. One of the fields must be set.
+type MoveTo struct {
+	Queue    string // created if it does not exist; "": the job's own
+	Priority int    // 1 to 4; 0: the job's own
+}
+
+// MoveWhere moves all available and scheduled jobs that the filter selects to another queue or priority, in steps as RetryWhere does, and returns how
+// many. A moved job keeps its id, attempt and arguments, and comes behind the jobs that wait there. A job that has started is not moved; none
+// runs twice or is lost, whatever workers do meanwhile.
+func (c *Client) MoveWhere(ctx context.Context, f JobFilter, to MoveTo, progress func(moved int64)) (int64, error) {
+	where, err := f.where("move")
+	if err != nil {
+		return 0, wrap("move jobs", err, "weir_operate")
+	}
+	var priority *int
+	if to.Priority != 0 {
+		priority = &to.Priority
+	}
+	return steps(ctx, "move jobs", where, func(ctx context.Context, w store.Where) (int64, string, error) {
+		return c.store.MoveWhere(ctx, w, to.Queue, priority)
+	}, progress)
+}
+
 func steps(ctx context.Context, what string, where store.Where, step func(context.Context, store.Where) (int64, string, error), progress func(int64)) (done int64, err error) {
 	for {
 		n, next, err := step(ctx, where)
@@ -90,8 +113,8 @@ func steps(ctx context.Context, what string, where store.Where, step func(contex
 func (f JobFilter) where(verb string) (store.Where, error) {
 	w := store.Where{Queue: f.Queue, Kinds: f.Kinds, Error: f.Error}
 	switch {
-	case verb == "cancel" && f.Error != "":
-		return w, errors.New("JobFilter.Error selects jobs that have failed, which can't be cancelled")
+	case (verb == "cancel" || verb == "move") && f.Error != "":
+		return w, errors.New("JobFilter.Error selects jobs that have failed: it is only for RetryWhere and DeleteWhere")
 	case verb != "retry" && len(f.States) > 0:
 		return w, fmt.Errorf("JobFilter.States is only for RetryWhere, got %v", f.States)
 	}

@@ -62,6 +62,25 @@ func ExampleClient_DeleteWhere() {
 	// 1 <nil>
 }
 
+// MoveWhere moves jobs that have not started.
+func ExampleClient_MoveWhere() {
+	ctx := context.Background()
+	client := weir.NewClient(connect())
+	enqueued, err := client.Enqueue(ctx, SendMail{To: "ada@example.org"}, &weir.Options{Queue: "move-where"})
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(client.MoveWhere(ctx, weir.JobFilter{Queue: "move-where"}, weir.MoveTo{Queue: "moved", Priority: 4}, nil))
+	job, err := client.Job(ctx, enqueued.ID)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(job.Queue, job.Priority)
+	// Output:
+	// 1 <nil>
+	// moved 4
+}
+
 // failedMail enqueues a mail that fails for good, and works it.
 func failedMail(ctx context.Context, stop func(), queue string) *weir.Client {
 	client := weir.NewClient(connect())

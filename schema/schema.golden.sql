@@ -2234,6 +2234,14 @@ BEGIN
   END IF;
 END
 $$;
+CREATE FUNCTION weir._lanes_of(ids bigint[]) RETURNS integer[] LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_hashjoin=off SET enable_mergejoin=off
+AS $$
+  SELECT ARRAY(
+    SELECT DISTINCT k.lane FROM unnest(_lanes_of.ids) i(id)
+    CROSS JOIN LATERAL ((SELECT j.lane FROM weir.job j WHERE j.id = i.id ORDER BY j.attempt DESC, j.put_off DESC LIMIT 1)
+                        UNION ALL (SELECT l.lane FROM weir.later l WHERE l.id = i.id ORDER BY l.attempt DESC, l.put_off DESC LIMIT 1)) k
+    ORDER BY k.lane)
+$$;
 CREATE FUNCTION weir._last_reclaimed() RETURNS bigint LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET enable_seqscan=off SET enable_sort=off
 AS $$
   SELECT coalesce((SELECT k.no FROM weir.segment k WHERE k.log = 'job' AND k.event = 'reclaimed' ORDER BY k.no DESC LIMIT 1), 0)
@@ -2315,6 +2323,55 @@ AS $$
       SELECT h.entry, 0 FROM jsonb_array_elements(weir._full_errors(_merged_errors.history)) h(entry)
       WHERE NOT EXISTS (SELECT FROM jsonb_array_elements(_merged_errors.errors) e(entry) WHERE e.entry -> 'attempt' = h.entry -> 'attempt')) u
     ORDER BY 3 DESC, u.nr DESC LIMIT _merged_errors.most) k
+$$;
+CREATE FUNCTION weir._move(ids bigint[], lanes integer[], from_queue text, to_queue text, to_priority integer) RETURNS integer LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_hashjoin=off SET enable_mergejoin=off
+AS $$
+#variable_conflict use_variable
+DECLARE
+  look     weir.job_info;
+  j        weir.job;
+  l        weir.later;
+  was      integer;  -- the lane that it leaves
+  this     bigint;
+  moved    integer := 0;
+  left_    integer[] := '{}';
+  queue_no integer := CASE WHEN to_queue IS NOT NULL AND ids <> '{}' THEN weir._queue_id(to_queue) END;
+BEGIN
+  FOREACH this IN ARRAY ids LOOP
+    SELECT k.* INTO look FROM weir._read_job(this, 1) k;
+    CONTINUE WHEN look.state NOT IN ('available', 'scheduled') OR look.id IS NULL OR look.queue <> from_queue
+      OR (look.queue = coalesce(to_queue, look.queue) AND look.priority = coalesce(to_priority, look.priority));
+    IF look.state = 'available' THEN
+      SELECT k.* INTO j FROM weir.job k WHERE k.id = this ORDER BY k.attempt DESC, k.put_off DESC LIMIT 1;
+      was := j.lane;
+      CONTINUE WHEN was <> ALL (lanes);  -- enqueued again in another lane since
+      DELETE FROM weir.job k WHERE k.id = this AND k.attempt = j.attempt AND k.put_off = j.put_off AND k.segment = j.segment;
+      IF j.leads THEN
+        UPDATE weir.job k SET leads = true WHERE (k.id, k.attempt, k.put_off, k.segment) IN (
+          SELECT n.id, n.attempt, n.put_off, n.segment FROM weir.job n WHERE n.lane = was AND n.xid = j.xid AND n.id > this ORDER BY n.lane, n.xid, n.id LIMIT 1);
+      END IF;
+      j.xid := pg_current_xact_id();
+      PERFORM nextval('weir.job_id');  -- wakes idle workers
+      j.lane := coalesce(queue_no, was / 4) * 4 + coalesce(to_priority - 1, was % 4);
+      j.segment := pg_sequence_last_value('weir.active_job');
+      j.leads := true;
+      INSERT INTO weir.job SELECT (j).*;
+      IF was <> ALL (left_) THEN
+        left_ := left_ || was;
+      END IF;
+    ELSE
+      SELECT k.* INTO l FROM weir.later k WHERE k.id = this ORDER BY k.attempt DESC, k.put_off DESC LIMIT 1;
+      DELETE FROM weir.later k WHERE k.id = this AND k.attempt = l.attempt AND k.put_off = l.put_off AND k.segment = l.segment;
+      l.xid := pg_current_xact_id();
+      l.lane := coalesce(queue_no, l.lane / 4) * 4 + coalesce(to_priority - 1, l.lane % 4);
+      l.segment := pg_sequence_last_value('weir.active_later');
+      INSERT INTO weir.later SELECT (l).*;
+    END IF;
+    moved := moved + 1;
+  END LOOP;
+  PERFORM weir._pass_moved(k.lane) FROM unnest(left_) k(lane);
+  RETURN moved;
+END
 $$;
 CREATE FUNCTION weir._named_by(tokens text[], OUT lanes integer[], OUT seqs bigint[], OUT ids bigint[]) RETURNS record LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
@@ -2673,6 +2730,33 @@ AS $$
   INSERT INTO weir.last_word (ring, worker, at, watched, says, running)
   VALUES ((pg_sequence_last_value('weir.watched') / 300000 % 3)::smallint, _note_word.worker, clock_timestamp(),
           pg_sequence_last_value('weir.watched'), _note_word.says, _note_word.running)
+$$;
+CREATE FUNCTION weir._pass_moved(lane integer) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_sort=off
+AS $$
+#variable_conflict use_column
+DECLARE
+  snapshot pg_snapshot := pg_current_snapshot();
+  top      xid8 := pg_snapshot_xmax(snapshot);
+  running  xid8[] := ARRAY(SELECT pg_snapshot_xip(snapshot));
+  last     weir.batch;
+  head     xid8;  -- the first transaction that has a row left in the lane
+  behind   xid8;  -- the one before it: the position is set behind that
+BEGIN
+  SELECT b.* INTO last FROM weir.batch b WHERE b.lane = _pass_moved.lane ORDER BY b.seq DESC LIMIT 1;
+  IF last.pending <> running[1 : width_bucket(last.pos_xid, running)] THEN
+    RETURN;  -- the next claim reads the rows of transactions that have ended
+  ELSIF last.lane IS NULL THEN
+    last.seq := 0; last.from_xid := '0'; last.to_xid := '0'; last.pos_xid := '0'; last.pos_id := 0; last.total := 0; last.claimed_at := now();
+  END IF;
+  head := (SELECT j.xid FROM weir.job j WHERE j.lane = _pass_moved.lane AND (j.xid, j.id) > (last.pos_xid, last.pos_id) AND j.xid < top ORDER BY j.xid, j.id LIMIT 1);
+  behind := (coalesce(head, least(top, pg_current_xact_id()))::text::bigint - 1)::text::xid8;
+  IF behind > last.pos_xid THEN
+    INSERT INTO weir.batch (lane, segment, origin, worker, seq, from_xid, to_xid, pos_xid, pos_id, total, claimed_at, no, pending, pending_after, ids)
+    SELECT _pass_moved.lane, pg_sequence_last_value('weir.active_job'), 0, 0, last.seq + 1, last.from_xid, last.to_xid, behind, 9223372036854775807,
+           last.total, last.claimed_at, 0, CASE WHEN p.n > 0 THEN running[1 : p.n] END, CASE WHEN p.n > 0 THEN array_fill(0::bigint, ARRAY[p.n]) END, '{}'
+    FROM (SELECT width_bucket(behind, running) AS n OFFSET 0) p;
+  END IF;
+END
 $$;
 CREATE FUNCTION weir._pause_among(queues text[]) RETURNS double precision LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
@@ -4889,6 +4973,36 @@ EXCEPTION WHEN SQLSTATE 'WR099' THEN
   RETURN;
 END
 $$;
+CREATE FUNCTION weir.move_where(queue text DEFAULT NULL::text, kinds text[] DEFAULT NULL::text[], meta jsonb DEFAULT NULL::jsonb, priority integer DEFAULT NULL::integer, enqueued_after timestamp with time zone DEFAULT NULL::timestamp with time zone, enqueued_before timestamp with time zone DEFAULT NULL::timestamp with time zone, to_queue text DEFAULT NULL::text, to_priority integer DEFAULT NULL::integer, after text DEFAULT NULL::text, max_rows integer DEFAULT 500, OUT moved integer, OUT next text) RETURNS record LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET lock_timeout=5s
+AS $$
+#variable_conflict use_variable
+DECLARE
+  ids   bigint[];
+  lanes integer[];
+BEGIN
+  PERFORM weir._check_step('move_where', queue, kinds, meta, priority, enqueued_after, enqueued_before, NULL, max_rows), weir._hold_briefly();
+  IF to_queue IS NULL AND to_priority IS NULL THEN
+    RAISE EXCEPTION 'weir: move_where needs to_queue or to_priority' USING ERRCODE = '22023';
+  ELSIF length(to_queue) NOT BETWEEN 1 AND 128 THEN
+    RAISE EXCEPTION 'weir: to_queue must have 1 to 128 characters, got %', length(to_queue) USING ERRCODE = '22023';
+  ELSIF to_priority NOT BETWEEN 1 AND 4 THEN
+    RAISE EXCEPTION 'weir: to_priority must be 1 to 4, got %', to_priority USING ERRCODE = '22023';
+  ELSIF pg_current_xact_id_if_assigned() IS NOT NULL THEN
+    RAISE EXCEPTION 'weir: move_where needs a transaction of its own, and this one has written'
+      USING ERRCODE = 'WR004', HINT = 'Call it in autocommit: its locks on lanes would be held until your commit.';
+  END IF;
+  PERFORM weir._check_cluster();
+  SELECT s.ids, s.next INTO ids, next
+  FROM weir._select_where(ARRAY['available', 'scheduled'], queue, kinds, meta, priority, enqueued_after, enqueued_before, NULL, after, coalesce(max_rows, 500)) s;
+  -- Steps before lanes, and these in their order, as claims and rebasing do.
+  PERFORM pg_advisory_xact_lock_shared(1464158547, 0), pg_advisory_xact_lock(1464158547, 2);
+  lanes := weir._lanes_of(ids);
+  FOR i IN 1..cardinality(lanes) LOOP
+    PERFORM pg_advisory_xact_lock(1464158546, lanes[i]);
+  END LOOP;
+  moved := weir._move(ids, lanes, queue, to_queue, to_priority);
+END
+$$;
 CREATE FUNCTION weir.newest_tick() RETURNS bigint LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
 DECLARE
@@ -5724,6 +5838,7 @@ COMMENT ON ROUTINE weir._jsonb_of(text) IS 'Parses a JSON text, with U+FFFD for 
 COMMENT ON ROUTINE weir._judged(integer[],integer[],bigint[],smallint[],bigint[],text[]) IS 'What the retry rules make of attempts that failed: of each that a rule matches, its place, and the outcome and the next time that take the place of those recorded. It takes about 3 seconds at most, and never fails because of a rule: rules that can''t be applied are left out, with a warning. Locks: none that others wait for. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._keep_failures(integer,integer[],bigint[],smallint[],bigint[],text[],text[]) IS 'Copies jobs that fail for good with these attempts into the log of failures. The caller records how the attempts ended in the same transaction.';
 COMMENT ON ROUTINE weir._kept_failure(bigint,integer) IS 'How a job failed for good, in attempt after or a later one, unless it has been retried since.';
+COMMENT ON ROUTINE weir._lanes_of(bigint[]) IS 'The lanes of the newest rows of some jobs, in order.';
 COMMENT ON ROUTINE weir._last_reclaimed() IS 'The number of the last event by which a segment of jobs was reclaimed; 0: none was.';
 COMMENT ON ROUTINE weir._last_says(integer) IS 'What a worker''s last word says; NULL: none is left.';
 COMMENT ON ROUTINE weir._later_on(smallint,bigint) IS 'The scheduled jobs on one page of a segment.';
@@ -5732,6 +5847,7 @@ COMMENT ON ROUTINE weir._lock_to_retry(bigint[]) IS 'Excludes other retries of s
 COMMENT ON ROUTINE weir._login_secret() IS 'The secret from which hubs derive salts for users that do not exist, and the number of iterations that they show for them. They are the same at every hub, and like those of this server''s roles, so that nobody can find out which users exist. For the role weir_hub alone. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._logins() IS 'The roles that may log in at hubs: they have a SCRAM password and the right to connect to this database, and can''t become a superuser or replicate. Hubs check passwords against the stored verifiers, as poolers do, and never see a password. listens and notifies are the channels and patterns that the role may LISTEN on and NOTIFY: NULL for all, none if it may not call weir.read or weir.publish here (see the roles weir_subscribe and weir_publish, and weir.restrict). For the role weir_hub alone. Errors: 42501. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._merged_errors(jsonb,jsonb,integer) IS 'The last errors of a job: those that were read in full, and of the other attempts those that its newest row carries in brief. Errors: none. Locks: none. Isolation: any.';
+COMMENT ON ROUTINE weir._move(bigint[],integer[],text,text,integer) IS 'Moves those of some jobs that still wait, or are still scheduled, and returns how many. Columns that it does not change are taken as they are. The caller holds the lanes'' locks, and those of claims and promotion.';
 COMMENT ON ROUTINE weir._named_by(text[]) IS 'The lane, batch and job of each token, in the order of the tokens. Errors: 22023. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._never_used(text[]) IS 'Which of these queues have no jobs and no trace of any, such as those whose names are mistyped. A rebase removes the traces. Errors: none. Locks: none that others wait for; waits while a segment is being emptied. Isolation: any.';
 COMMENT ON ROUTINE weir._next(text,integer[],jsonb,integer) IS 'Up to most of the next jobs that are, or were, in a state, in some lanes or, for NULL, in all, after a key: each with the key to continue after it, when it ended, and what was read to find it, in units of a row. A row without an id only shows how far the search has come; no row means that there are no more.';
@@ -5745,6 +5861,7 @@ COMMENT ON ROUTINE weir._next_try(interval,interval,text,integer) IS 'When a job
 COMMENT ON ROUTINE weir._none_scheduled(weir.cancellation_where) IS 'Reports whether no job of a cancellation is scheduled. False, too, while that would take reading more than 10000 rows, in the order of run_at and in that of ids.';
 COMMENT ON ROUTINE weir._none_started(weir.cancellation_where) IS 'Reports whether no job of a cancellation is left in the batches that were claimed by those that may not have seen it. If a worker has a thousand that it has not been settled past, it is settled past these that have ended, and the answer is false.';
 COMMENT ON ROUTINE weir._note_word(integer,text,integer) IS 'Writes a worker''s last word. The caller holds its lock.';
+COMMENT ON ROUTINE weir._pass_moved(integer) IS 'Sets the position of a lane behind the rows that were moved from its head, by writing a batch without jobs and without a worker; all transactions in progress below it are pending. The caller holds the lane''s lock.';
 COMMENT ON ROUTINE weir._pause_among(text[]) IS 'How long a worker that waits for jobs of these queues pauses between two polls, in seconds: 10 ms for each worker that shares one of the queues, so that a fleet polls as often as a single worker would; at most 100 ms, because all the others may be busy. Errors: none. Locks: none that others wait for. Isolation: any.';
 COMMENT ON ROUTINE weir._prepared_for(integer) IS 'Describes the prepared transaction that has called record, claim or heartbeat for a worker, which therefore can''t be fenced before that transaction ends; NULL: none. Such calls can''t be refused, because a function can''t know that its transaction will be prepared.';
 COMMENT ON ROUTINE weir._promote(integer,timestamp with time zone) IS 'Copies due attempts from weir.later into the log, in the order of run_at, up to max_rows in one call. Returns how many, and when the next one is due if that is within 10 seconds (NULL: none is, or another session is promoting). If upto is in the future, attempts up to that time are due, as if the clock showed it and then stepped back: for tests of scheduled jobs. Errors: WR003, WR004 (not in READ COMMITTED autocommit), 22023. Locks: advisory step 2 (tried). Isolation: READ COMMITTED. Commits asynchronously.';
@@ -5808,6 +5925,7 @@ COMMENT ON ROUTINE weir.hubs() IS 'The hubs with a heartbeat in the last five mi
 COMMENT ON ROUTINE weir.job_info(bigint) IS 'One job by id, in state available, running, scheduled, completed, failed or cancelled. No row if the id is unknown or the job''s retention is over. errors tells how its last 25 attempts ended, oldest first; of an attempt that was snoozed or released before it ended, only the end counts. Of an earlier attempt whose segment has been reclaimed, a text of more than 1000 characters is reduced to its beginning and its end. Errors: 40001, in REPEATABLE READ and SERIALIZABLE, if a segment was reclaimed after the transaction took its snapshot. Locks: none that others wait for, and none that outlast the call; waits while a segment is being emptied. Isolation: any.';
 COMMENT ON ROUTINE weir.jobs(text,text,integer) IS 'The first jobs in one state, as rows, in the order of weir.jobs_page: up to max_rows (1 to 10000), and fewer if very many jobs before them have changed their state. Errors and locks: as for weir.jobs_page. Isolation: any.';
 COMMENT ON ROUTINE weir.jobs_page(text[],text,text[],jsonb,text,integer) IS 'A page of the list of jobs that are in some states (NULL: all), in a queue, of some kinds, and whose meta contains meta: a JSON array of up to max_rows jobs (1 to 1000), as weir.job_info shows them; and next, to be passed as after to get the next page, NULL if there is none. The states follow one another in the order in which they are named: available jobs in the order in which they will be claimed (of more than 500 lanes, 500 at a time), scheduled jobs by run_at, the others newest first (completed ones approximately, as they were recorded; of cancelled ones, first those that weir.cancel cancelled, by id, then those that weir.cancel_where cancelled and that no worker has passed yet). A job that stays in its state while pages are read is on exactly one of them; a job that enters a state in the meantime may be on none. Two exceptions: a cancelled job is on a second page if, between the two, it has ended and the record that weir.cancel wrote is tidied away, or a worker has passed a job that weir.cancel_where cancelled; and failed jobs are listed while their copies are kept, which is less than failed_retention if they need more than a quarter of retention_bytes, although weir.job_info finds some of them in the log for longer. A page may have fewer jobs than max_rows, or none, and still a next: what one page reads is bounded, however little a filter finds and however many queues there are. Errors: 22023; 40001 as for weir.job_info. Locks: none that others wait for, and none that outlast the call; waits while a segment is being emptied. Isolation: any.';
+COMMENT ON ROUTINE weir.move_where(text,text[],jsonb,integer,timestamp with time zone,timestamp with time zone,text,integer,text,integer) IS 'One step of moving all available and scheduled jobs that match a filter to another queue (to_queue, which is created if the name is new), to another priority, or both; for the filter see weir.cancel_where. A moved job keeps its id, attempt, arguments and time, and comes behind the jobs that wait there; the others keep their order. A job that has started is not moved. A step looks at max_rows jobs (1 to 1000) from after on, and returns how many it has moved, and next: pass it as after in the next call, with the same filter; NULL: this was the last step. A run that is ended has moved what it has returned, and a new run does the rest. Errors: 22023, 40001, 55P03 (a lock was not available within 5 seconds: call again), WR003, WR004 (not in READ COMMITTED autocommit). Locks: advisory: claims (shared), promotion and the lanes (exclusive), to the end of the call. Isolation: READ COMMITTED, in autocommit.';
 COMMENT ON ROUTINE weir.newest_tick() IS 'Returns the newest tick. Errors: WR003 (the log comes from another cluster: call weir.rebase_messages). Locks: none that others wait for, and none after the call. Isolation: any.';
 COMMENT ON ROUTINE weir.notify(text,text) IS 'Replaces pg_notify, with the same arguments, also in triggers for each row: as weir.publish, but a message of up to 200 bytes that repeats the last one of its transaction is not even logged. Errors: 22023, WR004. Locks: none that others wait for. Isolation: any.';
 COMMENT ON ROUTINE weir.notify_callers() IS 'Lists what still sends PostgreSQL''s own notifications in this database: functions, with the line that does, triggers that call them, rules and views. It searches their text, and may mistake a string for a call. It can''t find notifications that applications send. It lists only what the caller may see. Errors: none. Locks: none. Isolation: any.';
@@ -5917,6 +6035,7 @@ GRANT EXECUTE ON ROUTINE weir.hubs() TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir.job_info(bigint) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir.jobs(text,text,integer) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir.jobs_page(text[],text,text[],jsonb,text,integer) TO weir_operate, weir_work;
+GRANT EXECUTE ON ROUTINE weir.move_where(text,text[],jsonb,integer,timestamp with time zone,timestamp with time zone,text,integer,text,integer) TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir.newest_tick() TO weir_hub, weir_operate, weir_subscribe;
 GRANT EXECUTE ON ROUTINE weir.notify(text,text) TO weir_hub, weir_operate, weir_publish;
 GRANT EXECUTE ON ROUTINE weir.notify_callers() TO weir_operate;

@@ -23,6 +23,7 @@ type jobsCmd struct {
 	Cancel jobsCancelCmd `cmd:"" help:"Cancel jobs: waiting jobs do not start, running ones are asked to stop."`
 	Retry  jobsRetryCmd  `cmd:"" help:"Run finished jobs again."`
 	Delete jobsDeleteCmd `cmd:"" help:"Delete failed jobs."`
+	Move   jobsMoveCmd   `cmd:"" help:"Move waiting jobs to another queue or priority."`
 }
 
 func (jobsCmd) Help() string {

@@ -106,6 +106,11 @@ func (w *whereFlags) cancel(ctx context.Context, s *streams, db *database, ids [
 type stepper func(client *weir.Client, f weir.JobFilter, progress func(int64)) (int64, error)
 
 func (w *whereFlags) steps(ctx context.Context, s *streams, db *database, ids []int64, errorText string, states []string, asJSON bool, done string, do stepper) error {
+	return w.stepsFrom(ctx, s, db, ids, []weir.State{weir.StateFailed}, errorText, states, asJSON, done, do)
+}
+
+// stepsFrom does a bulk operation, or shows what it would change: jobs in one of the states usual, unless states names others.
+func (w *whereFlags) stepsFrom(ctx context.Context, s *streams, db *database, ids []int64, usual []weir.State, errorText string, states []string, asJSON bool, done string, do stepper) error {
 	f, err := w.filter(ids, errorText, states)
 	if err != nil {
 		return err
@@ -116,10 +121,10 @@ func (w *whereFlags) steps(ctx context.Context, s *streams, db *database, ids []
 	}
 	defer closePool()
 	if w.DryRun {
-		if states := f.States; len(states) > 0 {
-			return preview(ctx, s, client, f, states, asJSON)
+		if len(f.States) > 0 {
+			usual = f.States
 		}
-		return preview(ctx, s, client, f, []weir.State{weir.StateFailed}, asJSON)
+		return preview(ctx, s, client, f, usual, asJSON)
 	}
 	p := newProgress(s.err)
 	n, err := do(client, f, func(n int64) { p.show("weir: %s %d jobs", done, n) })
@@ -198,5 +203,36 @@ Example:
 func (c *jobsDeleteCmd) Run(ctx context.Context, s *streams, db *database) error {
 	return c.steps(ctx, s, db, nil, c.Error, nil, c.JSON, "deleted", func(client *weir.Client, f weir.JobFilter, progress func(int64)) (int64, error) {
 		return client.DeleteWhere(ctx, f, progress)
+	})
+}
+
+type jobsMoveCmd struct {
+	whereFlags
+	ToQueue    string `placeholder:"QUEUE" help:"The queue to move to."`
+	ToPriority int    `placeholder:"N" help:"The priority to move to, 1 to 4."`
+	jsonFlag
+}
+
+func (jobsMoveCmd) Help() string {
+	return `Moves all jobs that have not started and that match all of the flags, in small steps. They keep their ids and attempts, and come behind the
+jobs that wait there. If it is interrupted, run it again: it continues with the rest.
+
+Examples:
+
+    weir jobs move --queue mail --kind newsletter --to-queue bulk-mail
+
+    weir jobs move --queue mail --meta '{"tenant": "acme"}' --to-priority 1`
+}
+
+func (c *jobsMoveCmd) Run(ctx context.Context, s *streams, db *database) error {
+	if c.ToQueue == "" && c.ToPriority == 0 {
+		return usagef("give --to-queue or --to-priority")
+	}
+	if c.ToPriority < 0 || c.ToPriority > 4 {
+		return usagef("--to-priority must be 1 to 4, got %d", c.ToPriority)
+	}
+	waiting := []weir.State{weir.StateAvailable, weir.StateScheduled}
+	return c.stepsFrom(ctx, s, db, nil, waiting, "", nil, c.JSON, "moved", func(client *weir.Client, f weir.JobFilter, progress func(int64)) (int64, error) {
+		return client.MoveWhere(ctx, f, weir.MoveTo{Queue: c.ToQueue, Priority: c.ToPriority}, progress)
 	})
 }

@@ -10,6 +10,7 @@ const (
 	sqlCancelWhere = `SELECT weir.cancel_where(` + sqlWhere + `)`
 	sqlRetryWhere  = `SELECT retried, coalesce(next, '') FROM weir.retry_where(` + sqlWhere + `, nullif($7, ''), states => $8::text[], after => nullif($9, ''))`
 	sqlDeleteWhere = `SELECT deleted, coalesce(next, '') FROM weir.delete_where(` + sqlWhere + `, nullif($7, ''), after => nullif($8, ''))`
+	sqlMoveWhere   = `SELECT moved, coalesce(next, '') FROM weir.move_where(` + sqlWhere + `, nullif($7, ''), $8::integer, nullif($9, ''))`
 )
 
 // Where selects the jobs of a bulk operation. Zero values exclude nothing.
@@ -51,4 +52,10 @@ func (s *Store) RetryWhere(ctx context.Context, w Where) (retried int64, next st
 func (s *Store) DeleteWhere(ctx context.Context, w Where) (deleted int64, next string, err error) {
 	err = s.row(ctx, sqlDeleteWhere, w.args(w.Error, w.After), &deleted, &next)
 	return deleted, next, err
+}
+
+// MoveWhere does one step, and returns how many jobs it has moved, and the value of After for the next step; "": there is none.
+func (s *Store) MoveWhere(ctx context.Context, w Where, queue string, priority *int) (moved int64, next string, err error) {
+	err = s.row(ctx, sqlMoveWhere, w.args(queue, priority, w.After), &moved, &next)
+	return moved, next, err
 }

@@ -1,0 +1,146 @@
+package proof
+
+import (
+	"slices"
+	"sync"
+	"testing"
+
+	"github.com/weir-pg/weir/internal/pgtest"
+)
+
+// TestJobsAreMovedByFilter: to another queue or priority; with their ids, attempts and times; behind those that wait there; and the others stay in their order.
+func TestJobsAreMovedByFilter(t *testing.T) {
+	t.Parallel()
+	url := pgtest.Database(t)
+	conn, open := connect(t, url), connect(t, url)
+	worker := startWorker(t, conn, "q", "r")
+	there := enqueueN(t, conn, "r", 3)
+	ids := enqueueN(t, conn, "q", 40)
+	exec(t, open, `BEGIN`)
+	late := enqueueN(t, open, "q", 2)
+	more := enqueueN(t, conn, "q", 10)
+	scheduled := value[int64](t, conn, `SELECT weir.enqueue('q', 'k', run_at => now() + interval '1 hour', meta => '{"m": 1}')`)
+	other := value[int64](t, conn, `SELECT weir.enqueue('q', 'stays')`)
+	running := mustClaim(t, conn, worker, "q", 2)
+
+	before := value[string](t, conn, `SELECT (to_jsonb(i) - 'queue' - 'priority')::text FROM weir.job_info($1) i`, scheduled)
+	if n, steps := runSteps(t, conn, "move_where", `'q', kinds => '{k}', to_queue => 'r', max_rows => 7`); n != 49 || steps < 6 {
+		t.Errorf("moved %d jobs in %d steps, want 49", n, steps)
+	}
+	if after := value[string](t, conn, `SELECT (to_jsonb(i) - 'queue' - 'priority')::text FROM weir.job_info($1) i`, scheduled); after != before {
+		t.Errorf("the scheduled job was %s, and is %s", before, after)
+	}
+	exec(t, open, `COMMIT`)
+	if got := idsOf(claimAll(t, conn, worker, "r")); !slices.Equal(got, slices.Concat(there, ids[2:], more)) {
+		t.Errorf("claimed %v of r", got)
+	}
+	if got := idsOf(claimAll(t, conn, worker, "q")); len(got) != 3 || !slices.Contains(got, other) || !slices.Contains(got, late[0]) {
+		t.Errorf("claimed %v of q, want %v and %d", got, late, other)
+	}
+	mustComplete(t, conn, worker, running)
+	exec(t, conn, `SELECT weir._promote(upto => now() + interval '2 hours')`)
+	if got := idsOf(claimAll(t, conn, worker, "r")); !slices.Equal(got, []int64{scheduled}) {
+		t.Errorf("claimed %v, want the scheduled job", got)
+	}
+
+	first, last := enqueueN(t, conn, "q", 5), enqueueN(t, conn, "q", 5)
+	exec(t, conn, `SELECT weir.move_where(enqueued_before => 'infinity', to_priority => 1, max_rows => 1)`)
+	if got := idsOf(claimAll(t, conn, worker, "q")); !slices.Equal(got, append(first, last...)) {
+		t.Errorf("claimed %v after one was moved to the front", got)
+	}
+	for _, args := range []string{`'q'`, `'q', to_priority => 5`, `to_queue => 'r'`, `'q', to_queue => ''`} {
+		_, err := conn.Exec(t.Context(), `SELECT weir.move_where(`+args+`)`)
+		wantCode(t, "move_where("+args+")", err, "22023")
+	}
+	exec(t, conn, `BEGIN`)
+	exec(t, conn, `SELECT weir.enqueue('q', 'k')`)
+	_, err := conn.Exec(t.Context(), `SELECT weir.move_where('q', to_queue => 'r')`)
+	wantCode(t, "move_where in a transaction", err, "WR004")
+}
+
+// TestNoJobIsMovedTwiceOrLost: two runs move jobs to and fro while they are enqueued, claimed, put off, promoted and carried: each job is handed out once for
+// each of its attempts.
+func TestNoJobIsMovedTwiceOrLost(t *testing.T) {
+	t.Parallel()
+	const rounds, each = 12, 50
+	url := pgtest.Database(t)
+	conn := connect(t, url)
+	smallSegments(t, conn)
+	worker := startWorker(t, conn, "q", "r")
+	handed := map[int64][]step{}
+	var wg, busy sync.WaitGroup
+	over := make(chan bool)
+	busy.Go(func() {
+		c := connect(t, url)
+		for range rounds {
+			exec(t, c, `SELECT count(weir.enqueue('q', 'k', jsonb_build_object('pad', repeat('x', 400)), priority => 1 + n % 4, run_at => CASE WHEN n % 3 = 0 THEN now() + interval '20 ms' END))
+				FROM generate_series(1, $1) n`, each)
+		}
+	})
+	for _, to := range []string{`'q', to_queue => 'r'`, `'r', to_queue => 'q', to_priority => 3`, `enqueued_before => 'infinity', to_priority => 2`} {
+		c := connect(t, url)
+		wg.Go(func() {
+			for {
+				runSteps(t, c, "move_where", to+`, max_rows => 20`)
+				select {
+				case <-over:
+					return
+				default:
+				}
+			}
+		})
+	}
+	chores := connect(t, url)
+	wg.Go(func() {
+		for {
+			for _, sql := range []string{`SELECT weir._promote()`, `SELECT weir._rotate()`, `SELECT weir._rotate_later(65536)`, `SELECT weir._tidy()`} {
+				if _, err := chores.Exec(t.Context(), sql); err != nil {
+					t.Error(err)
+				}
+			}
+			select {
+			case <-over:
+				return
+			default:
+			}
+		}
+	})
+	ended := 0
+	pgtest.Until(t, "all jobs have ended", func() bool {
+		got, err := claim(t.Context(), conn, worker, []string{"q", "r"}, []int32{30, 30})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, a := range got {
+			handed[a.ID] = append(handed[a.ID], a.step())
+			outcome := "completed"
+			if (i+len(handed))%4 == 0 {
+				outcome = "snoozed"
+			} else {
+				ended++
+			}
+			if _, err := record(t.Context(), conn, worker, []attempt{a}, outcome, nil); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return ended == rounds*each
+	})
+	busy.Wait()
+	close(over)
+	wg.Wait()
+	for id, steps := range handed {
+		for i := 1; i < len(steps); i++ {
+			if !steps[i].follows(steps[i-1]) {
+				t.Errorf("job %d was handed out as %v", id, steps)
+			}
+		}
+	}
+	exec(t, conn, `SELECT weir._promote(upto => now() + interval '1 hour')`)
+	var rest []attempt
+	for _, queue := range []string{"q", "r"} {
+		rest = append(rest, claimAll(t, conn, worker, queue)...)
+	}
+	if len(rest) > 0 || len(handed) != rounds*each {
+		t.Errorf("%d jobs were handed out, want %d; left are %v", len(handed), rounds*each, rest)
+	}
+}

@@ -1,0 +1,161 @@
+-- Moving waiting and scheduled jobs into another queue, or to another priority. A job keeps its id, attempt and arguments: in one transaction its row
+-- is deleted and logged again in the other lane. While that goes on, the lanes' locks keep claims away, and the lock of promotion keeps it scheduled; so
+-- every claim sees the job exactly once, as when reclaiming carries jobs (carry.sql).
+--
+-- Besides carrying, this is the only place where rows of the log are deleted, and an operator asks for it. The dead rows go with their segment. Where all
+-- jobs at the head of a lane were moved, its position is set past them, so that no claim walks over them.
+
+CREATE OR REPLACE FUNCTION weir.move_where(
+  queue text DEFAULT NULL, kinds text[] DEFAULT NULL, meta jsonb DEFAULT NULL, priority integer DEFAULT NULL, enqueued_after timestamptz DEFAULT NULL,
+  enqueued_before timestamptz DEFAULT NULL, to_queue text DEFAULT NULL, to_priority integer DEFAULT NULL, after text DEFAULT NULL, max_rows integer DEFAULT 500,
+  OUT moved integer, OUT next text)
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+SET lock_timeout = '5s'
+AS $$
+#variable_conflict use_variable
+DECLARE
+  ids   bigint[];
+  lanes integer[];
+BEGIN
+  PERFORM weir._check_step('move_where', queue, kinds, meta, priority, enqueued_after, enqueued_before, NULL, max_rows), weir._hold_briefly();
+  IF to_queue IS NULL AND to_priority IS NULL THEN
+    RAISE EXCEPTION 'weir: move_where needs to_queue or to_priority' USING ERRCODE = '22023';
+  ELSIF length(to_queue) NOT BETWEEN 1 AND 128 THEN
+    RAISE EXCEPTION 'weir: to_queue must have 1 to 128 characters, got %', length(to_queue) USING ERRCODE = '22023';
+  ELSIF to_priority NOT BETWEEN 1 AND 4 THEN
+    RAISE EXCEPTION 'weir: to_priority must be 1 to 4, got %', to_priority USING ERRCODE = '22023';
+  ELSIF pg_current_xact_id_if_assigned() IS NOT NULL THEN
+    RAISE EXCEPTION 'weir: move_where needs a transaction of its own, and this one has written'
+      USING ERRCODE = 'WR004', HINT = 'Call it in autocommit: its locks on lanes would be held until your commit.';
+  END IF;
+  PERFORM weir._check_cluster();
+  SELECT s.ids, s.next INTO ids, next
+  FROM weir._select_where(ARRAY['available', 'scheduled'], queue, kinds, meta, priority, enqueued_after, enqueued_before, NULL, after, coalesce(max_rows, 500)) s;
+  -- Steps before lanes, and these in their order, as claims and rebasing do.
+  PERFORM pg_advisory_xact_lock_shared(1464158547, 0), pg_advisory_xact_lock(1464158547, 2);
+  lanes := weir._lanes_of(ids);
+  FOR i IN 1..cardinality(lanes) LOOP
+    PERFORM pg_advisory_xact_lock(1464158546, lanes[i]);
+  END LOOP;
+  moved := weir._move(ids, lanes, queue, to_queue, to_priority);
+END
+$$;
+COMMENT ON FUNCTION weir.move_where IS
+  'One step of moving all available and scheduled jobs that match a filter to another queue (to_queue, which is created if the name is new), to another priority, or both; for the filter see weir.cancel_where. A moved job keeps its id, attempt, arguments and time, and comes behind the jobs that wait there; the others keep their order. A job that has started is not moved. A step looks at max_rows jobs (1 to 1000) from after on, and returns how many it has moved, and next: pass it as after in the next call, with the same filter; NULL: this was the last step. A run that is ended has moved what it has returned, and a new run does the rest. Errors: 22023, 40001, 55P03 (a lock was not available within 5 seconds: call again), WR003, WR004 (not in READ COMMITTED autocommit). Locks: advisory: claims (shared), promotion and the lanes (exclusive), to the end of the call. Isolation: READ COMMITTED, in autocommit.';
+
+CREATE OR REPLACE FUNCTION weir._lanes_of(ids bigint[]) RETURNS integer[]
+LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+AS $$
+  SELECT ARRAY(
+    SELECT DISTINCT k.lane FROM unnest(_lanes_of.ids) i(id)
+    CROSS JOIN LATERAL ((SELECT j.lane FROM weir.job j WHERE j.id = i.id ORDER BY j.attempt DESC, j.put_off DESC LIMIT 1)
+                        UNION ALL (SELECT l.lane FROM weir.later l WHERE l.id = i.id ORDER BY l.attempt DESC, l.put_off DESC LIMIT 1)) k
+    ORDER BY k.lane)
+$$;
+COMMENT ON FUNCTION weir._lanes_of IS 'The lanes of the newest rows of some jobs, in order.';
+
+CREATE OR REPLACE FUNCTION weir._move(ids bigint[], lanes integer[], from_queue text, to_queue text, to_priority integer) RETURNS integer
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+AS $$
+#variable_conflict use_variable
+DECLARE
+  look     weir.job_info;
+  j        weir.job;
+  l        weir.later;
+  was      integer;  -- the lane that it leaves
+  this     bigint;
+  moved    integer := 0;
+  left_    integer[] := '{}';
+  queue_no integer := CASE WHEN to_queue IS NOT NULL AND ids <> '{}' THEN weir._queue_id(to_queue) END;
+BEGIN
+  FOREACH this IN ARRAY ids LOOP
+    SELECT k.* INTO look FROM weir._read_job(this, 1) k;
+    CONTINUE WHEN look.state NOT IN ('available', 'scheduled') OR look.id IS NULL OR look.queue <> from_queue
+      OR (look.queue = coalesce(to_queue, look.queue) AND look.priority = coalesce(to_priority, look.priority));
+    IF look.state = 'available' THEN
+      SELECT k.* INTO j FROM weir.job k WHERE k.id = this ORDER BY k.attempt DESC, k.put_off DESC LIMIT 1;
+      was := j.lane;
+      CONTINUE WHEN was <> ALL (lanes);  -- enqueued again in another lane since
+      DELETE FROM weir.job k WHERE k.id = this AND k.attempt = j.attempt AND k.put_off = j.put_off AND k.segment = j.segment;
+      IF j.leads THEN
+        UPDATE weir.job k SET leads = true WHERE (k.id, k.attempt, k.put_off, k.segment) IN (
+          SELECT n.id, n.attempt, n.put_off, n.segment FROM weir.job n WHERE n.lane = was AND n.xid = j.xid AND n.id > this ORDER BY n.lane, n.xid, n.id LIMIT 1);
+      END IF;
+      j.xid := pg_current_xact_id();
+      PERFORM nextval('weir.job_id');  -- wakes idle workers
+      j.lane := coalesce(queue_no, was / 4) * 4 + coalesce(to_priority - 1, was % 4);
+      j.segment := pg_sequence_last_value('weir.active_job');
+      j.leads := true;
+      INSERT INTO weir.job SELECT (j).*;
+      IF was <> ALL (left_) THEN
+        left_ := left_ || was;
+      END IF;
+    ELSE
+      SELECT k.* INTO l FROM weir.later k WHERE k.id = this ORDER BY k.attempt DESC, k.put_off DESC LIMIT 1;
+      DELETE FROM weir.later k WHERE k.id = this AND k.attempt = l.attempt AND k.put_off = l.put_off AND k.segment = l.segment;
+      l.xid := pg_current_xact_id();
+      l.lane := coalesce(queue_no, l.lane / 4) * 4 + coalesce(to_priority - 1, l.lane % 4);
+      l.segment := pg_sequence_last_value('weir.active_later');
+      INSERT INTO weir.later SELECT (l).*;
+    END IF;
+    moved := moved + 1;
+  END LOOP;
+  PERFORM weir._pass_moved(k.lane) FROM unnest(left_) k(lane);
+  RETURN moved;
+END
+$$;
+COMMENT ON FUNCTION weir._move IS
+  'Moves those of some jobs that still wait, or are still scheduled, and returns how many. Columns that it does not change are taken as they are. The caller holds the lanes'' locks, and those of claims and promotion.';
+
+CREATE OR REPLACE FUNCTION weir._pass_moved(lane integer) RETURNS void
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_sort = off
+AS $$
+#variable_conflict use_column
+DECLARE
+  snapshot pg_snapshot := pg_current_snapshot();
+  top      xid8 := pg_snapshot_xmax(snapshot);
+  running  xid8[] := ARRAY(SELECT pg_snapshot_xip(snapshot));
+  last     weir.batch;
+  head     xid8;  -- the first transaction that has a row left in the lane
+  behind   xid8;  -- the one before it: the position is set behind that
+BEGIN
+  SELECT b.* INTO last FROM weir.batch b WHERE b.lane = _pass_moved.lane ORDER BY b.seq DESC LIMIT 1;
+  IF last.pending <> running[1 : width_bucket(last.pos_xid, running)] THEN
+    RETURN;  -- the next claim reads the rows of transactions that have ended
+  ELSIF last.lane IS NULL THEN
+    last.seq := 0; last.from_xid := '0'; last.to_xid := '0'; last.pos_xid := '0'; last.pos_id := 0; last.total := 0; last.claimed_at := now();
+  END IF;
+  head := (SELECT j.xid FROM weir.job j WHERE j.lane = _pass_moved.lane AND (j.xid, j.id) > (last.pos_xid, last.pos_id) AND j.xid < top ORDER BY j.xid, j.id LIMIT 1);
+  behind := (coalesce(head, least(top, pg_current_xact_id()))::text::bigint - 1)::text::xid8;
+  IF behind > last.pos_xid THEN
+    INSERT INTO weir.batch (lane, segment, origin, worker, seq, from_xid, to_xid, pos_xid, pos_id, total, claimed_at, no, pending, pending_after, ids)
+    SELECT _pass_moved.lane, pg_sequence_last_value('weir.active_job'), 0, 0, last.seq + 1, last.from_xid, last.to_xid, behind, 9223372036854775807,
+           last.total, last.claimed_at, 0, CASE WHEN p.n > 0 THEN running[1 : p.n] END, CASE WHEN p.n > 0 THEN array_fill(0::bigint, ARRAY[p.n]) END, '{}'
+    FROM (SELECT width_bucket(behind, running) AS n OFFSET 0) p;
+  END IF;
+END
+$$;
+COMMENT ON FUNCTION weir._pass_moved IS
+  'Sets the position of a lane behind the rows that were moved from its head, by writing a batch without jobs and without a worker; all transactions in progress below it are pending. The caller holds the lane''s lock.';
