@@ -48,7 +48,7 @@ func (c codecs) of(kind string) Codec {
 
 // WithCodec returns a client that encrypts jobs of these kinds (none: all kinds without a codec of their own), and whose workers decrypt
 // them. It shares c's pool and has its middleware, which is built anew. Encrypted are the args of the jobs that the client enqueues, and
-// what its workers store for these kinds: outputs and errors. Jobs of these kinds that were enqueued without a codec run as before. Meta,
+// what its workers store for these kinds: outputs, errors, checkpoints, and the messages and lines that they report. Jobs of these kinds that were enqueued without a codec run as before. Meta,
 // queue and kind are not encrypted.
 //
 // [JobInfo] has only the id of the key in place of what is encrypted; [Client.Decrypt] decrypts it. A nil codec means that the kinds are not
@@ -128,7 +128,7 @@ func (e *undecrypted) Error() string {
 
 func (e *undecrypted) Unwrap() error { return e.err }
 
-// Decrypt replaces what is encrypted in a job that c returned by what it was: args, output and errors. If a part can't be decrypted, the
+// Decrypt replaces what is encrypted in a job that c returned by what it was: args, output, errors, message and log. If a part can't be decrypted, the
 // error says why, and nothing is changed.
 func (c *Client) Decrypt(ctx context.Context, job *JobInfo) error {
 	from := job
@@ -160,7 +160,13 @@ func (c *Client) Decrypt(ctx context.Context, job *JobInfo) error {
 		err = errors.Join(err, text(sealed.Error, &to, &from.Errors[i].Error))
 		plain.Errors[i].Error = *to
 	}
-	err = errors.Join(err, text(sealed.Output, &plain.Output, from.Output), text(sealed.Error, &plain.Error, from.Error))
+	plain.Log = append([]LogLine(nil), from.Log...)
+	for i := range plain.Log {
+		to := &plain.Log[i].Text
+		err = errors.Join(err, text(sealed.Log, &to, &from.Log[i].Text))
+		plain.Log[i].Text = *to
+	}
+	err = errors.Join(err, text(sealed.Message, &plain.Message, from.Message), text(sealed.Output, &plain.Output, from.Output), text(sealed.Error, &plain.Error, from.Error))
 	if err != nil {
 		return fmt.Errorf("weir: job %d: %w", job.ID, err)
 	}
@@ -170,9 +176,12 @@ func (c *Client) Decrypt(ctx context.Context, job *JobInfo) error {
 
 // hide keeps what is encrypted in stored, and shows the ids of the keys in its place.
 func (j *JobInfo) hide() {
-	is := sealed.Is(j.Args) || j.Output != nil && sealed.Is(*j.Output) || j.Error != nil && sealed.Is(*j.Error)
+	is := sealed.Is(j.Args) || j.Message != nil && sealed.Is(*j.Message) || j.Output != nil && sealed.Is(*j.Output) || j.Error != nil && sealed.Is(*j.Error)
 	for _, e := range j.Errors {
 		is = is || sealed.Is(e.Error)
+	}
+	for _, l := range j.Log {
+		is = is || sealed.Is(l.Text)
 	}
 	if !is {
 		return
@@ -183,7 +192,11 @@ func (j *JobInfo) hide() {
 		j.Encrypted, _, _, _ = sealed.Split(j.Args)
 		j.Args, _ = json.Marshal(map[string]string{"encrypted": j.Encrypted}) // of a string: never fails
 	}
-	j.Output, j.Error = hidden(j.Output), hidden(j.Error)
+	j.Output, j.Error, j.Message = hidden(j.Output), hidden(j.Error), hidden(j.Message)
+	j.Log = append([]LogLine(nil), j.Log...)
+	for i := range j.Log {
+		j.Log[i].Text = *hidden(&j.Log[i].Text)
+	}
 	j.Errors = append([]AttemptError(nil), j.Errors...)
 	for i := range j.Errors {
 		j.Errors[i].Error = *hidden(&j.Errors[i].Error)

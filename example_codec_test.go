@@ -11,7 +11,8 @@ import (
 
 // Args, outputs and errors of a kind are encrypted with keys that the database does not have.
 func ExampleClient_WithCodec() {
-	ctx := context.Background()
+	ctx, stop := context.WithCancel(context.Background())
+	defer stop()
 	// In your program: os.Getenv("JOB_KEYS"). The first key encrypts, the others decrypt older jobs.
 	codec, err := weircrypt.Parse("2026-11:hYDxxEsaY6CQ9OQ5rbqdqQ5T2BNHUQGp/cwLh8CpgLc= 2026-05:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=")
 	if err != nil {
@@ -32,11 +33,12 @@ func ExampleClient_WithCodec() {
 	handlers := weir.NewHandlers()
 	weir.Handle(handlers, func(_ context.Context, job *weir.Job[SendMail]) error {
 		fmt.Println("mail to", job.Args.To)
+		stop() // ends this example
 		return nil
 	})
 	run(ctx, client, "letters", handlers)
 
-	if err := client.Decrypt(ctx, info); err != nil {
+	if err := client.Decrypt(context.Background(), info); err != nil {
 		log.Fatal(err)
 	}
 	fmt.Println("decrypted:", string(info.Args))

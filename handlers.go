@@ -7,7 +7,9 @@ import (
 	"sort"
 	"time"
 
+	"github.com/weir-pg/weir/internal/sealed"
 	"github.com/weir-pg/weir/internal/store"
+	"github.com/weir-pg/weir/internal/worker"
 )
 
 // Job is one attempt at a job, as its handler sees it.
@@ -43,6 +45,9 @@ type attempt struct {
 	output *string
 	inTx   bool
 	groups *groups // of the worker
+	task   *worker.Task
+	seal   func(part sealed.Part, text string) (string, error) // nil: nothing is encrypted
+	codecs *codecs
 }
 
 // SetOutput stores a text of up to 1 MiB with the job's result; longer text is truncated. Client.Job returns it. On a job that was

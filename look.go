@@ -58,6 +58,9 @@ type JobInfo struct {
 	Output          *string         `json:"output,omitempty"`           // the text passed to JobMeta.SetOutput
 	Error           *string         `json:"error,omitempty"`            // of the latest attempt that did not complete
 	Errors          []AttemptError  `json:"errors,omitempty"`           // of the last attempts, oldest first: up to 25 from Client.Job, one in a list
+	Percent         *float64        `json:"percent,omitempty"`          // as passed to JobMeta.SetProgress, 0 to 100; nil: no attempt has
+	Message         *string         `json:"message,omitempty"`          // as passed to JobMeta.SetProgress
+	Log             []LogLine       `json:"log,omitempty"`              // the last 1,000 lines of its attempts' logs, oldest first; only from Client.Job
 
 	// Encrypted is the id of the key that Args are encrypted with; "": they are not. Args are {"encrypted": id} then. An output or an error
 	// that is encrypted is replaced as well, by a text that names the key. Client.Decrypt decrypts all of them.
@@ -274,7 +277,7 @@ func (c *Client) FailureGroups(ctx context.Context, p FailureGroupsParams) (*Fai
 			page.Rest = *g.Rest
 		}
 		if g.Jobs > 0 {
-			page.Groups = append(page.Groups, FailureGroup{g.Kind, g.Shape, g.Jobs, *g.FirstAt, *g.LastAt, g.JobID, g.Error})
+			page.Groups = append(page.Groups, FailureGroup{g.Kind, g.Shape, g.Jobs, *g.FirstAt, *g.LastAt, g.JobID, *hidden(&g.Error)})
 		}
 	}
 	return page, nil

@@ -42,6 +42,9 @@
 // add to a job's meta, or to decide for all kinds which errors are not worth another attempt. Hooks (WorkerConfig.Hooks) report how
 // attempts ended in the database. The module weirotel provides both for OpenTelemetry.
 //
+// A job that runs for long reports how far it is with [JobMeta.SetProgress], and sets a checkpoint with [JobMeta.SetCheckpoint], from which
+// the next attempt goes on.
+//
 // [Client.WithCodec] encrypts what jobs store, with keys that the database does not have.
 //
 // # Publish and subscribe

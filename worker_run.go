@@ -46,6 +46,7 @@ func (r *runner) run(ctx context.Context, t *worker.Task, result *worker.Result)
 		ReadyAt: t.Ready(), attempt: &attempt{groups: r.groups, worker: t.Worker, batch: t.Batch},
 	}
 	seal := r.codecs.seal(ctx, t)
+	meta.attempt.task, meta.attempt.seal, meta.attempt.codecs = t, seal, &r.codecs
 	meta.Encrypted = seal != nil || sealed.Is(t.Args)
 	h := r.Handlers.find(t.Kind)
 	var started time.Time

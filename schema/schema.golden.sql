@@ -6,6 +6,7 @@ CREATE SEQUENCE weir.active_failure AS smallint MINVALUE 1 MAXVALUE 4;
 CREATE SEQUENCE weir.active_job AS smallint MINVALUE 1 MAXVALUE 4;
 CREATE SEQUENCE weir.active_later AS smallint MINVALUE 1 MAXVALUE 4;
 CREATE SEQUENCE weir.active_message AS smallint MINVALUE 1 MAXVALUE 4;
+CREATE SEQUENCE weir.active_report AS smallint MINVALUE 1 MAXVALUE 4;
 CREATE SEQUENCE weir.batch_no AS bigint MINVALUE 1 MAXVALUE 9223372036854775807;
 CREATE SEQUENCE weir.cancel_looked AS bigint MINVALUE 0 MAXVALUE 9223372036854775807;
 CREATE SEQUENCE weir.cancellation_no AS bigint MINVALUE 1 MAXVALUE 9223372036854775807;
@@ -16,6 +17,7 @@ CREATE SEQUENCE weir.job_id AS bigint MINVALUE 1 MAXVALUE 9223372036854775807;
 CREATE SEQUENCE weir.last_word_no AS bigint MINVALUE 1 MAXVALUE 9223372036854775807;
 CREATE SEQUENCE weir.message_id AS bigint MINVALUE 1 MAXVALUE 9223372036854775807;
 CREATE SEQUENCE weir.queue_id AS integer MINVALUE 1 MAXVALUE 500000000;
+CREATE SEQUENCE weir.report_no AS bigint MINVALUE 1 MAXVALUE 9223372036854775807;
 CREATE SEQUENCE weir.segment_no AS bigint MINVALUE 1 MAXVALUE 9223372036854775807;
 CREATE SEQUENCE weir.tick_floor AS bigint MINVALUE 0 MAXVALUE 9223372036854775807;
 CREATE SEQUENCE weir.tick_seq AS bigint MINVALUE 1 MAXVALUE 9223372036854775807;
@@ -46,7 +48,10 @@ CREATE VIEW weir.available_jobs (
   cancel_requested boolean,
   output text,
   error text,
-  errors jsonb
+  errors jsonb,
+  percent double precision,
+  message text,
+  log jsonb
 );
 CREATE TABLE weir.batch (
   lane integer NOT NULL,
@@ -113,7 +118,10 @@ CREATE VIEW weir.cancelled_jobs (
   cancel_requested boolean,
   output text,
   error text,
-  errors jsonb
+  errors jsonb,
+  percent double precision,
+  message text,
+  log jsonb
 );
 CREATE VIEW weir.completed_jobs (
   id bigint,
@@ -133,7 +141,10 @@ CREATE VIEW weir.completed_jobs (
   cancel_requested boolean,
   output text,
   error text,
-  errors jsonb
+  errors jsonb,
+  percent double precision,
+  message text,
+  log jsonb
 );
 CREATE TABLE weir.epoch (
   from_tick bigint NOT NULL,
@@ -160,7 +171,10 @@ CREATE VIEW weir.failed_jobs (
   cancel_requested boolean,
   output text,
   error text,
-  errors jsonb
+  errors jsonb,
+  percent double precision,
+  message text,
+  log jsonb
 );
 CREATE TABLE weir.failure (
   id bigint NOT NULL,
@@ -243,7 +257,10 @@ CREATE TYPE weir.job_info (
   cancel_requested boolean,
   output text,
   error text,
-  errors jsonb
+  errors jsonb,
+  percent double precision,
+  message text,
+  log jsonb
 );
 CREATE TABLE weir.last_word (
   ring smallint NOT NULL,
@@ -318,6 +335,22 @@ CREATE TABLE weir.queue (
   backoff_form text NOT NULL DEFAULT 'exponential'::text,
   created_at timestamp with time zone NOT NULL DEFAULT now()
 );
+CREATE TABLE weir.report (
+  job_id bigint NOT NULL,
+  claim bigint NOT NULL,
+  no bigint NOT NULL,
+  at timestamp with time zone NOT NULL,
+  percent double precision,
+  attempt integer NOT NULL,
+  segment smallint NOT NULL,
+  message text,
+  checkpoint jsonb,
+  lines jsonb
+) PARTITION BY LIST (segment);
+CREATE TABLE weir.report_1 PARTITION OF weir.report FOR VALUES IN ('1') WITH (autovacuum_enabled=off);
+CREATE TABLE weir.report_2 PARTITION OF weir.report FOR VALUES IN ('2') WITH (autovacuum_enabled=off);
+CREATE TABLE weir.report_3 PARTITION OF weir.report FOR VALUES IN ('3') WITH (autovacuum_enabled=off);
+CREATE TABLE weir.report_4 PARTITION OF weir.report FOR VALUES IN ('4') WITH (autovacuum_enabled=off);
 CREATE TABLE weir.reprieve (
   id bigint NOT NULL,
   attempt integer NOT NULL,
@@ -375,7 +408,10 @@ CREATE VIEW weir.running_jobs (
   cancel_requested boolean,
   output text,
   error text,
-  errors jsonb
+  errors jsonb,
+  percent double precision,
+  message text,
+  log jsonb
 );
 CREATE VIEW weir.scheduled_jobs (
   id bigint,
@@ -395,14 +431,18 @@ CREATE VIEW weir.scheduled_jobs (
   cancel_requested boolean,
   output text,
   error text,
-  errors jsonb
+  errors jsonb,
+  percent double precision,
+  message text,
+  log jsonb
 );
 CREATE TABLE weir.segment (
   no bigint NOT NULL DEFAULT nextval('weir.segment_no'::regclass),
   log text NOT NULL,
   segment smallint NOT NULL,
   event text NOT NULL,
-  at timestamp with time zone NOT NULL DEFAULT clock_timestamp()
+  at timestamp with time zone NOT NULL DEFAULT clock_timestamp(),
+  upto bigint
 ) WITH (autovacuum_enabled=off);
 CREATE TABLE weir.setting (
   name text NOT NULL,
@@ -462,8 +502,8 @@ ALTER TABLE weir.promotion ADD PRIMARY KEY (seq);
 ALTER TABLE weir.queue ADD PRIMARY KEY (id);
 ALTER TABLE weir.retry_rule ADD PRIMARY KEY (name);
 ALTER TABLE weir.role_channel ADD PRIMARY KEY (role);
-ALTER TABLE weir.segment ADD CHECK ((event = ANY (ARRAY['opened'::text, 'closed'::text, 'reclaimed'::text])));
-ALTER TABLE weir.segment ADD CHECK ((log = ANY (ARRAY['job'::text, 'later'::text, 'failure'::text, 'message'::text])));
+ALTER TABLE weir.segment ADD CHECK ((event = ANY (ARRAY['opened'::text, 'closed'::text, 'carried'::text, 'reclaimed'::text])));
+ALTER TABLE weir.segment ADD CHECK ((log = ANY (ARRAY['job'::text, 'later'::text, 'failure'::text, 'report'::text, 'message'::text])));
 ALTER TABLE weir.segment ADD PRIMARY KEY (no);
 ALTER TABLE weir.setting ADD PRIMARY KEY (name);
 ALTER TABLE weir.settled ADD PRIMARY KEY (worker, no);
@@ -484,6 +524,8 @@ CREATE INDEX later_lane ON ONLY weir.later USING btree (lane, run_at, id);
 CREATE INDEX later_xid ON ONLY weir.later USING btree (xid);
 CREATE INDEX message_xid ON ONLY weir.message USING btree (xid, id);
 CREATE INDEX queue_name ON weir.queue USING btree (name, id);
+CREATE INDEX report_checkpoint ON ONLY weir.report USING btree (job_id, claim, no) WHERE (checkpoint IS NOT NULL);
+CREATE INDEX report_job ON ONLY weir.report USING btree (job_id, claim, no);
 CREATE INDEX reprieve_by_id ON weir.reprieve USING btree (id);
 CREATE INDEX result_batch ON ONLY weir.result USING btree (lane, seq);
 CREATE INDEX result_cancelled ON ONLY weir.result USING btree (finished_at) WHERE (outcome = 'cancelled'::weir.outcome);
@@ -3012,6 +3054,7 @@ BEGIN
     IF history IS NOT NULL AND ends > 1 THEN
       look.errors := weir._merged_errors(history, look.errors, ends);
     END IF;
+    SELECT k.percent, k.message, k.log INTO look.percent, look.message, look.log FROM weir._reported(job_id, ends > 1) k;
     RETURN NEXT look;
   END IF;
 END
@@ -3610,6 +3653,23 @@ BEGIN
   END IF;
 END
 $$;
+CREATE FUNCTION weir._reported(job_id bigint, with_log boolean, OUT percent double precision, OUT message text, OUT log jsonb) RETURNS record LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET jit=off
+AS $$
+#variable_conflict use_column
+BEGIN
+  IF pg_sequence_last_value('weir.report_no') IS NULL THEN
+    RETURN;  -- nothing was ever reported
+  END IF;
+  SELECT r.percent, r.message INTO percent, message FROM weir.report r WHERE r.job_id = _reported.job_id ORDER BY r.claim DESC, r.no DESC LIMIT 1;
+  IF FOUND AND with_log THEN
+    log := (SELECT jsonb_agg(l.line || jsonb_build_object('attempt', l.attempt) ORDER BY l.claim, l.no, l.nr)
+            FROM (SELECT e.line, e.nr, r.claim, r.no, r.attempt
+                  FROM weir.report r CROSS JOIN LATERAL jsonb_array_elements(r.lines) WITH ORDINALITY e(line, nr)
+                  WHERE r.job_id = _reported.job_id AND r.lines IS NOT NULL
+                  ORDER BY r.claim DESC, r.no DESC, e.nr DESC LIMIT 1000) l);
+  END IF;
+END
+$$;
 CREATE FUNCTION weir._rescue() RETURNS TABLE(worker integer, reason text, relogged integer, more boolean, error text, jobs bigint[]) LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
 #variable_conflict use_column
@@ -3900,7 +3960,7 @@ BEGIN
       RETURN 'carried from job ' || k.segment;
     END IF;
   END LOOP;
-  RETURN weir._rotate_failures();
+  RETURN coalesce(weir._rotate_failures(), weir._rotate_reports());
 END
 $$;
 CREATE FUNCTION weir._rotate_failures() RETURNS text LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off
@@ -4056,6 +4116,69 @@ BEGIN
   RETURN NULL;
 END
 $$;
+CREATE FUNCTION weir._rotate_reports() RETURNS text LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET lock_timeout=50ms
+AS $$
+#variable_conflict use_column
+DECLARE
+  max_rows  CONSTANT integer := 1000;
+  retention interval := (SELECT max(s.value::interval) FROM weir.setting s WHERE s.name IN ('completed_retention', 'failed_retention'));
+  bytes     bigint   := (SELECT s.value::bigint / 16 FROM weir.setting s WHERE s.name = 'retention_bytes');
+  active    integer  := pg_sequence_last_value('weir.active_report');
+  target    integer;
+  size      bigint   := pg_total_relation_size('weir.report_' || active);
+  age       interval;
+  k         record;
+  ids       bigint[];
+BEGIN
+  SELECT min(s) INTO target FROM generate_series(1, 4) s WHERE s <> active AND weir._segment_state('report', s) = 'reclaimed';
+  age := clock_timestamp() - (SELECT s.at FROM weir.segment s WHERE s.log = 'report' AND s.segment = active AND s.event = 'opened' ORDER BY s.no DESC LIMIT 1);
+  IF target IS NOT NULL AND (size >= bytes OR age IS NULL OR age < interval '-1 minute' OR age >= greatest(retention / 2, interval '1 second'))
+     AND pg_relation_size('weir.report_' || active) > 0 THEN
+    INSERT INTO weir.segment (log, segment, event) VALUES ('report', active, 'closed'), ('report', target, 'opened');
+    PERFORM setval('weir.active_report', target);  -- last: it does not roll back
+    RETURN 'opened report ' || target;
+  END IF;
+  SELECT e.* INTO k FROM (SELECT DISTINCT ON (s.segment) s.* FROM weir.segment s WHERE s.log = 'report' AND s.segment <> active
+    ORDER BY s.segment, s.no DESC) e WHERE e.event <> 'reclaimed' ORDER BY e.event <> 'carried', e.no LIMIT 1;
+  IF NOT FOUND THEN
+    RETURN NULL;
+  END IF;
+  IF k.event <> 'carried' THEN
+    age := clock_timestamp() - k.at;
+    IF age < interval '-1 minute' THEN
+      INSERT INTO weir.segment (log, segment, event) VALUES ('report', k.segment, 'closed');
+    END IF;
+    IF age < retention AND NOT (target IS NULL AND size >= bytes / 2) THEN
+      RETURN NULL;
+    END IF;
+    -- Every insert locks the parent before it reads which segment is active: once this lock is granted, none follows into this segment.
+    LOCK TABLE ONLY weir.report IN SHARE MODE;
+    INSERT INTO weir.segment (log, segment, event, upto) VALUES ('report', k.segment, 'carried', 0);
+    RETURN 'closed report ' || k.segment;
+  END IF;
+
+  -- Job by job, in the order of their ids.
+  ids := ARRAY(SELECT r.job_id FROM weir.report r WHERE r.segment = k.segment AND r.job_id > k.upto ORDER BY r.job_id LIMIT max_rows);
+  IF ids = '{}' THEN
+    EXECUTE format('LOCK TABLE weir.report_%s IN ACCESS EXCLUSIVE MODE NOWAIT', k.segment);
+    EXECUTE format('TRUNCATE weir.report_%s', k.segment);
+    INSERT INTO weir.segment (log, segment, event) VALUES ('report', k.segment, 'reclaimed');
+    RETURN 'reclaimed report ' || k.segment;
+  END IF;
+  PERFORM weir._lock_log();
+  INSERT INTO weir.report (job_id, claim, no, segment, at, attempt, percent, message, checkpoint)
+  SELECT i.id, n.claim, n.no, active, n.at, n.attempt, n.percent, n.message, c.checkpoint
+  FROM (SELECT DISTINCT u.id FROM unnest(ids) u(id)) i
+  CROSS JOIN LATERAL (SELECT r.* FROM weir.report r WHERE r.job_id = i.id ORDER BY r.claim DESC, r.no DESC LIMIT 1) n
+  LEFT JOIN LATERAL (SELECT r.checkpoint, r.segment FROM weir.report r WHERE r.job_id = i.id AND r.checkpoint IS NOT NULL ORDER BY r.claim DESC, r.no DESC LIMIT 1) c ON true
+  CROSS JOIN LATERAL weir._read_job(i.id, 1) j
+  WHERE k.segment IN (n.segment, c.segment) AND j.state IN ('available', 'running', 'scheduled', 'failed');
+  INSERT INTO weir.segment (log, segment, event, upto) VALUES ('report', k.segment, 'carried', ids[cardinality(ids)]);
+  RETURN 'carried from report ' || k.segment;
+EXCEPTION WHEN lock_not_available THEN
+  RETURN NULL;  -- the segment is being read, or written: the next call tries again
+END
+$$;
 CREATE FUNCTION weir._seal(states text[], queue text, kinds text[], meta jsonb, at jsonb) RETURNS text LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
   -- The number is the version of the keys: increase it when their form changes.
@@ -4149,6 +4272,9 @@ DECLARE
   trace CONSTANT text := 'Traceback (most recent call last):';
   line  text;
 BEGIN
+  IF left(_shape_of.error, 18) = '{"weir.encrypted":' THEN
+    RETURN '<encrypted>';
+  END IF;
   -- The line with the message: the last one of a traceback of Python's, otherwise the first. What a retry rule has added is left out.
   line := coalesce(substring(left(_shape_of.error, 1000) FROM E'[^[:space:]][^\\r\\n]*'), '');
   IF right(rtrim(line), length(trace)) = trace THEN
@@ -4540,6 +4666,26 @@ EXCEPTION WHEN invalid_regular_expression THEN
   RETURN SQLERRM;
 END
 $$;
+CREATE FUNCTION weir._wrong_with_entry(given jsonb) RETURNS text LANGUAGE sql IMMUTABLE SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+  SELECT CASE
+    WHEN jsonb_typeof(given) <> 'object' THEN format('an entry must be a JSON object, got a JSON %s', jsonb_typeof(given))
+    WHEN weir._is_token(given ->> 'token') IS NOT TRUE THEN format('%s is not a token: pass it unchanged, as weir.take returned it', coalesce(left((given -> 'token')::text, 100), 'null'))
+    WHEN jsonb_typeof(given -> 'percent') NOT IN ('number', 'null') OR (given ->> 'percent')::numeric NOT BETWEEN 0 AND 100
+      THEN format('percent must be a number from 0 to 100, got %s', left((given -> 'percent')::text, 100))
+    WHEN jsonb_typeof(given -> 'message') NOT IN ('string', 'null') THEN format('message must be a text, got a JSON %s', jsonb_typeof(given -> 'message'))
+    WHEN octet_length((given -> 'checkpoint')::text) > 65536
+      THEN format('the checkpoint has %s bytes, at most 65536 are allowed: keep larger data elsewhere, and its place in the checkpoint', octet_length((given -> 'checkpoint')::text))
+    WHEN jsonb_typeof(given -> 'log') NOT IN ('array', 'null') THEN format('log must be an array of lines, got a JSON %s', jsonb_typeof(given -> 'log'))
+    WHEN jsonb_typeof(given -> 'log') = 'array' AND jsonb_array_length(given -> 'log') > 200
+      THEN format('log has %s lines, at most 200 are allowed in one entry', jsonb_array_length(given -> 'log'))
+    WHEN jsonb_typeof(given -> 'log') = 'array' AND EXISTS (SELECT FROM jsonb_array_elements(CASE WHEN jsonb_typeof(given -> 'log') = 'array' THEN given -> 'log' END) l
+                                                            WHERE jsonb_typeof(l -> 'text') IS DISTINCT FROM 'string' OR length(l ->> 'text') > 8000)
+      THEN 'each line of log must be an object with a text of at most 8000 characters'
+    ELSE (SELECT format('unknown field %s: the fields of an entry are token, percent, message, checkpoint and log', quote_ident(left(k, 100)))
+          FROM jsonb_object_keys(given) k WHERE k <> ALL (ARRAY['token', 'percent', 'message', 'checkpoint', 'log']) LIMIT 1)
+  END
+$$;
 CREATE FUNCTION weir._wrong_with(given jsonb) RETURNS text LANGUAGE sql IMMUTABLE SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
   SELECT CASE
@@ -4616,6 +4762,21 @@ BEGIN
     RETURN CASE now_is WHEN 'running' THEN 'requested' ELSE 'cancelled' END;
   END IF;
   RETURN now_is;
+END
+$$;
+CREATE FUNCTION weir.checkpoint(job_id bigint) RETURNS jsonb LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET jit=off
+AS $$
+#variable_conflict use_column
+DECLARE
+  found_it jsonb;
+BEGIN
+  LOCK TABLE weir.report IN ACCESS SHARE MODE;  -- before the snapshot: see look.sql
+  SELECT r.checkpoint INTO found_it FROM weir.report r
+  WHERE r.job_id = checkpoint.job_id AND r.checkpoint IS NOT NULL ORDER BY r.claim DESC, r.no DESC LIMIT 1;
+  found_it := nullif(jsonb_build_array(found_it) -> 0, 'null');  -- out of TOAST now: the table is released, and may then be truncated
+  RAISE SQLSTATE 'WR099';  -- releases the table
+EXCEPTION WHEN SQLSTATE 'WR099' THEN
+  RETURN found_it;
 END
 $$;
 CREATE PROCEDURE weir.chores() LANGUAGE plpgsql VOLATILE
@@ -5070,6 +5231,62 @@ AS $$
 BEGIN
   UPDATE weir.queue q SET paused_at = coalesce(q.paused_at, now()) WHERE q.name = pause.queue;
   RETURN FOUND;
+END
+$$;
+CREATE FUNCTION weir.progress(worker integer, entries text) RETURNS TABLE(token text, refusal text, detail text) LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_mergejoin=off SET enable_hashjoin=off SET jit=off SET lock_timeout=5s
+AS $$
+#variable_conflict use_column
+DECLARE
+  max_mib CONSTANT integer := 16;
+  given   jsonb;
+  lanes   integer[];
+  seqs    bigint[];
+BEGIN
+  PERFORM weir._check_isolation('progress');
+  IF octet_length(progress.entries) > max_mib * 1048576 THEN
+    RAISE EXCEPTION 'weir: progress takes at most % MiB at once, got %', max_mib, pg_size_pretty(octet_length(progress.entries)::bigint)
+      USING ERRCODE = '22023', HINT = 'Report in several calls.';
+  END IF;
+  given := weir._jsonb_of(progress.entries);
+  IF jsonb_typeof(given) IS DISTINCT FROM 'array' THEN
+    RAISE EXCEPTION 'weir: progress takes a JSON array of entries, got %', coalesce('a JSON ' || jsonb_typeof(given), 'null')
+      USING ERRCODE = '22023', HINT = 'For example [{"token": "...", "percent": 50}].';
+  ELSIF jsonb_array_length(given) > 1000 THEN
+    RAISE EXCEPTION 'weir: progress takes at most 1000 entries at once, got %', jsonb_array_length(given) USING ERRCODE = '22023', HINT = 'Report in several calls.';
+  END IF;
+  PERFORM weir._hold_briefly(), weir._commit_synchronously();
+  PERFORM pg_advisory_xact_lock_shared(1464158548, progress.worker);
+  PERFORM weir._check_worker(progress.worker);
+  RETURN QUERY SELECT e.value ->> 'token', 'invalid', weir._wrong_with_entry(e.value) FROM jsonb_array_elements(given) e WHERE weir._wrong_with_entry(e.value) IS NOT NULL;
+  SELECT n.lanes, n.seqs INTO lanes, seqs
+  FROM weir._named_by(ARRAY(SELECT e.value ->> 'token' FROM jsonb_array_elements(given) e WHERE weir._wrong_with_entry(e.value) IS NULL)) n;
+  PERFORM weir._hold_segments(progress.worker, lanes, seqs);
+  RETURN QUERY
+  WITH entry AS MATERIALIZED (
+    SELECT e.value AS v, p.*, e.ordinality AS place FROM jsonb_array_elements(given) WITH ORDINALITY e
+    CROSS JOIN LATERAL (SELECT n.lanes[1] AS lane, n.seqs[1] AS seq, n.ids[1] AS id FROM weir._named_by(ARRAY[e.value ->> 'token']) n OFFSET 0) p
+    WHERE weir._wrong_with_entry(e.value) IS NULL
+  ), held AS MATERIALIZED (
+    SELECT k.*, b.no AS claim, b.attempt
+    FROM entry k
+    LEFT JOIN LATERAL (
+      SELECT b.no, j.attempt FROM weir.batch b
+      CROSS JOIN LATERAL (
+        SELECT j.attempt FROM weir.job j
+        WHERE j.segment = b.segment AND j.id = k.id AND j.lane IS NOT DISTINCT FROM k.lane  -- worded so that the index on id is used
+          AND NOT (j.xid < b.from_xid) AND NOT (j.xid > b.to_xid)
+        ORDER BY j.attempt DESC, j.put_off DESC LIMIT 1) j
+      WHERE b.lane = k.lane AND b.seq = k.seq AND b.worker IS NOT DISTINCT FROM progress.worker AND k.id = ANY (b.ids)
+        AND NOT EXISTS (SELECT FROM weir.result r WHERE r.segment = b.segment AND r.lane = k.lane AND r.seq = k.seq AND k.id = ANY (r.ids))
+      LIMIT 1) b ON true
+  ), written AS (
+    INSERT INTO weir.report (job_id, claim, no, segment, at, attempt, percent, message, checkpoint, lines)
+    SELECT h.id, h.claim, nextval('weir.report_no'), (SELECT a.last_value FROM weir.active_report a), clock_timestamp(), h.attempt,
+           (h.v ->> 'percent')::double precision, left(h.v ->> 'message', 2000), h.v -> 'checkpoint', nullif(h.v -> 'log', 'null')
+    FROM held h WHERE h.claim IS NOT NULL ORDER BY h.place
+  )
+  SELECT h.v ->> 'token', 'lost', format('worker %s does not run this attempt any more: it has ended, or the job was claimed again', progress.worker)
+  FROM held h WHERE h.claim IS NULL;
 END
 $$;
 CREATE FUNCTION weir.publish_bytes(channel text, payload bytea, keep boolean DEFAULT false) RETURNS void LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=auto
@@ -5763,6 +5980,9 @@ COMMENT ON COLUMN weir.message.keep IS 'True: deliver the message even if its tr
 COMMENT ON COLUMN weir.promotion.ahead_due IS 'Earlier cursors that reach further in time, with ahead_id and ahead_snapshot: the rows that their snapshots could see are promoted. NULL except after the clock stepped back, or while very many late jobs are being promoted.';
 COMMENT ON COLUMN weir.queue.aside IS 'True for a twin (another row with the same name) without jobs: claims skip it. If a job is added to it after all, weir._set_twins_aside makes claims include it again.';
 COMMENT ON COLUMN weir.queue.backoff IS 'The delay between the first failure of a job and the next attempt. It grows with each further failure as backoff_form says, up to backoff_limit: see weir._next_try.';
+COMMENT ON COLUMN weir.report.checkpoint IS 'NULL: the checkpoint has not changed; a JSON null: there is none any more.';
+COMMENT ON COLUMN weir.report.claim IS 'The number of the batch that claimed the attempt: those of a job''s attempts grow.';
+COMMENT ON COLUMN weir.segment.upto IS 'Up to which job id a segment of reports is carried; NULL for all other events.';
 COMMENT ON COLUMN weir.survey.batches IS 'The value of weir.batch_no at the time: it bounds how many batches may have been claimed since.';
 COMMENT ON COLUMN weir.survey.reclaimed IS 'The number of the last event by which a segment of jobs was reclaimed. After another such event the survey is invalid.';
 COMMENT ON COLUMN weir.tick.bytes IS 'The size of its payloads. A tick of more than 10000 messages, or of more than 8 MB, contains a single transaction.';
@@ -5875,23 +6095,25 @@ COMMENT ON ROUTINE weir._reclaim_messages(integer,interval) IS 'Truncates a clos
 COMMENT ON ROUTINE weir._reconcile(integer,integer[],bigint[],integer[],bigint[],bigint) IS 'Compares the attempts that a worker holds according to the database with those that it says it holds: lanes[i] and seqs[i] identify a batch, and the next sizes[i] of ids are its jobs that the worker has not recorded. Other attempts are released, without being used up, unless an open transaction completes them. Call it while the worker has no claim under way: after a claim or a connection failed, and now and then. It works in bounded steps: if next is not NULL, call again and pass it as after. Errors: 22023, WR001 (the worker is unknown or fenced), WR004. Locks: advisory: the worker and claims (shared), the worker''s claims (exclusive, waiting at most 5 s), and its ends if there is something to release. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._record(integer,integer[],bigint[],integer[],bigint[],text[],text[],text[],timestamp with time zone[]) IS 'Records how attempts ended, many at once, and accepts or refuses each on its own. lanes[i] and seqs[i] identify a batch, and the next sizes[i] of ids are its jobs. outcomes (NULL: completed), errors, outputs and run_at (when the next attempt is due, after retried, snoozed or released; NULL: immediately; -infinity: after the queue''s backoff) are parallel to ids. After retried with run_at -infinity, a retry rule may decide on something else: see weir.set_retry_rule. Returns a row for each end that was recorded as such, with the outcome, and for each end that was not recorded, with its place in ids: ended (the attempt has already ended, as outcome says, so it is safe to repeat a call), lost (it does not belong to this worker, because the claim was lost in a crash or the job was claimed again: drop it), busy (an open transaction of its handler completes it: record it again later) or invalid; detail says what is wrong and what to do. Errors: 22023, WR001 (the worker is unknown or fenced), WR004. Locks: advisory: the worker and the segments (shared), the worker''s ends (exclusive, waiting at most 5 s). Isolation: READ COMMITTED. Commits synchronously.';
 COMMENT ON ROUTINE weir._relog(integer,weir.outcome,text,integer[],bigint[],integer[],bigint[],bigint) IS 'Ends unfinished attempts of a worker, except the named ones, and logs those that follow: some thousands in one call, from at most 5,000 batches. It skips attempts that are being completed in open transactions, which stay exceptions. jobs: their ids. next: pass it as after in another call to continue; NULL: finished. The caller holds the worker''s claims, and keeps segments from being reclaimed.';
+COMMENT ON ROUTINE weir._reported(bigint,boolean) IS 'What a job has reported last and, if asked for, the last 1000 lines of its attempts'' logs, oldest first. All NULL if it has reported nothing.';
 COMMENT ON ROUTINE weir._rescue() IS 'Fences workers whose session has ended, or that were silent past their lease, and logs the unfinished attempts of fenced workers again, in bounded steps. Returns for each worker why it ended, how many attempts were logged (NULL for one that was just fenced or missed), and the ids of their jobs; if more is true, call again; error is why a worker could not be settled, which does not delay the others. Call it about twice a second. Errors: WR004. Locks: advisory step 6, claims (shared) and the workers'' claims (tried); see _fence_silent, _fence and _settle. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._results_in(integer,bigint,bigint,integer) IS 'Completed jobs of a segment, from the end of its results backwards, before a place (page * 65536 + line); a row with is_end false stands for a result with another outcome.';
 COMMENT ON ROUTINE weir._results_of(integer,bigint,bigint,integer) IS 'Completed jobs of a lane, newest batches first, before a place; a row with is_end false stands for a result with another outcome.';
 COMMENT ON ROUTINE weir._resurvey() IS 'If there are more than a hundred queues, writes a survey for inspections: in which lanes jobs wait, and how many were claimed of each. It checks the lanes that are new or were waiting in the last survey, and 500 further queues, once enough has changed. Returns what it did, or NULL. Errors: WR003, WR004. Locks: advisory step 3 (tried), claims (shared, tried); ACCESS EXCLUSIVE NOWAIT on weir.survey when it has grown and is truncated. Isolation: READ COMMITTED. Commits asynchronously.';
 COMMENT ON ROUTINE weir._retire_cancellations() IS 'Takes the next step to retire cancellations by filter, of one of them, chosen at random; merges those with the same filter; and empties weir.reprieve when none is left. Returns what it did, or NULL. The caller is weir._tidy. Errors: WR003, 55P03 (a lock is held: try again later). Locks: claims (exclusive, for a moment, waiting as long as lock_timeout); ACCESS SHARE on the log.';
 COMMENT ON ROUTINE weir._retry(bigint,text[]) IS 'Retries a job if it is in one of these final states, and returns its state then, and whether it was. The caller has called weir._lock_to_retry.';
-COMMENT ON ROUTINE weir._rotate() IS 'Takes the next step in the life of segments, if one is due: opens a free segment when the active one has a quarter of retention_bytes, or is half of completed_retention old; reclaims the oldest closed one, or carries some of its jobs, when completed_retention has passed, or when no free one is left; otherwise, see _rotate_failures. Returns what it did, or NULL. Errors: WR003, WR004. Locks: advisory step 1 (tried); see _reclaim and _rotate_failures. Isolation: READ COMMITTED.';
+COMMENT ON ROUTINE weir._rotate() IS 'Takes the next step in the life of segments, if one is due: opens a free segment when the active one has a quarter of retention_bytes, or is half of completed_retention old; reclaims the oldest closed one, or carries some of its jobs, when completed_retention has passed, or when no free one is left; otherwise, see _rotate_failures and _rotate_reports. Returns what it did, or NULL. Errors: WR003, WR004. Locks: advisory step 1 (tried); see _reclaim, _rotate_failures and _rotate_reports. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._rotate_failures() IS 'Performs the next step of rotating the segments of failures. Opens a free segment when the active one exceeds a sixteenth of retention_bytes, or is older than half of failed_retention or completed_retention, whichever is longer. Empties the oldest segment when that retention has passed since it was closed, or when no free segment is left. Returns what it did, or NULL. The caller holds advisory step 1. Locks: ACCESS EXCLUSIVE on the segment, NOWAIT.';
 COMMENT ON ROUTINE weir._rotate_later(bigint) IS 'Opens the next segment of weir.later when the active one has reached segment_bytes. Reclaims a closed one when all its rows are promoted; or, if space is needed, when at least half of them are and about 100,000 at most are left, which are copied unchanged into the active segment. Returns what it did, or NULL. Locks: advisory step 2 (tried); ACCESS EXCLUSIVE on the segment, NOWAIT.';
 COMMENT ON ROUTINE weir._rotate_messages() IS 'Takes the next step in the life of message segments, if one is due: opens a free segment when the active one is half of message_retention old or has a quarter of message_retention_bytes; reclaims the oldest closed one when its newest message was delivered message_retention ago, or when no free one is left; empties the heartbeats of hubs ahead of their turn. Returns what it did, or NULL. Errors: WR004 (not in autocommit). Locks: advisory step 5 (tried); see _reclaim_messages.';
+COMMENT ON ROUTINE weir._rotate_reports() IS 'Performs the next step of rotating the segments of reports. Opens a free segment when the active one exceeds a sixteenth of retention_bytes, or is older than half of failed_retention or completed_retention, whichever is longer. Empties the oldest segment when that retention has passed since it was closed, or when no free segment is left: in steps, it copies what unfinished and failed jobs have reported last into the active segment, and then truncates. Returns what it did, or NULL. The caller holds advisory step 1. Locks: SHARE on weir.report, once for each segment, waiting at most 50 ms; ACCESS EXCLUSIVE on the segment, NOWAIT; ACCESS SHARE on the log.';
 COMMENT ON ROUTINE weir._seal(text[],text,text[],jsonb,jsonb) IS 'Ties a cursor to its list and to this database, with a secret that no client knows: what is inside a cursor with a valid seal was written by this code.';
 COMMENT ON ROUTINE weir._segment_bytes(integer) IS 'The size of a segment on disk, with indexes and TOAST.';
 COMMENT ON ROUTINE weir._segment_state(text,integer) IS 'The state of a segment: opened, closed or reclaimed. A segment that was never used counts as reclaimed.';
 COMMENT ON ROUTINE weir._select_where(text[],text,text[],jsonb,integer,timestamp with time zone,timestamp with time zone,text,text,integer) IS 'The jobs among the next max_rows of a list that match a filter; next: where the list continues, or NULL. Errors: 22023, 40001. Locks: none that outlast the call; waits while a segment is being emptied.';
 COMMENT ON ROUTINE weir._set_twins_aside() IS 'Sets aside the twins of queues that have no jobs, so that claims skip them, and takes back those that have: a transaction may have looked up the queue before its older twin was visible, and enqueue a job long after. Returns how many changed.';
 COMMENT ON ROUTINE weir._settle(integer) IS 'Logs unfinished attempts of a fenced worker again (or fails the job, if no attempts are left): some thousands in one call. jobs: their ids; more: call again. Attempts that an open transaction completes are left for a later call. Errors: 22023 (not fenced), WR004. Locks: advisory: claims (shared), the worker''s claims and ends (exclusive, waiting at most 5 s). Isolation: READ COMMITTED.';
-COMMENT ON ROUTINE weir._shape_of(text) IS 'The shape of an error: the line that contains its message, up to 300 characters, with <uuid>, <time>, <email>, <path>, <text>, <hex> and <n> for what differs from one job to the next. Errors: none. Locks: none. Isolation: any.';
+COMMENT ON ROUTINE weir._shape_of(text) IS 'The shape of an error: the line that contains its message, up to 300 characters, with <uuid>, <time>, <email>, <path>, <text>, <hex> and <n> for what differs from one job to the next; of an encrypted text, <encrypted>. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._skip_cancelled(integer,integer,weir.cancellation_where[]) IS 'Ends the jobs at the head of a lane that are cancelled by one of these filters, up to the first one that is not: up to 9600 in one call, in batches that are ended as they are claimed. True: there may be more. The caller is a claim, and holds the lane''s lock.';
 COMMENT ON ROUTINE weir._spans(xid8,pg_snapshot) IS 'The ranges (low included, high not) of transactions from from_xid on that have ended in the snapshot. A scan of only these ranges skips the rows of transactions in progress.';
 COMMENT ON ROUTINE weir._start(text,text[],interval) IS 'Registers a worker, creates its queues and returns its id. From then on it must call heartbeat well within its lease, or other workers get its jobs. Errors: 22023; WR003 (the log comes from another cluster). Locks: none that others wait for. Isolation: any.';
@@ -5908,9 +6130,11 @@ COMMENT ON ROUTINE weir._watch(bigint,bigint,pg_snapshot,xid8,integer,double pre
 COMMENT ON ROUTINE weir._with_error(jsonb,integer,timestamp with time zone,weir.outcome,text) IS 'What the row of the next attempt carries after an attempt has ended with an error. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._wrong_pattern(text) IS 'Why a text can''t be the regular expression of a retry rule; NULL: it can. What is left takes time in proportion to the text that it is matched with. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._wrong_with(jsonb) IS 'Why an end that was passed to record is invalid; NULL: it is valid. Locks: none. Isolation: any.';
+COMMENT ON ROUTINE weir._wrong_with_entry(jsonb) IS 'Why an entry that was passed to progress is invalid; NULL: it is valid. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir.attend(integer,integer,inet,integer) IS 'Makes this session stand for the worker: while the session lasts, the worker is alive; soon after it has ended without a successor, the worker is fenced. This requires a direct connection, because an intermediary could cut it while both ends are alive. Therefore pass the process id that the client received when it connected, and the address and port of the client''s own end of the connection (both NULL for a Unix socket). If the server sees other values, there is a pooler, a proxy or an address translation, and the function returns false: then renew the lease by heartbeats. If it returns true, call heartbeat in the same session well within the lease: it writes nothing, and keeps the session from being ended as idle. Call it in autocommit, because a rollback does not release the lock; to stop attending, end the session. Errors: WR001 (the worker is unknown or fenced), 55P03 (a lock was not available within 5 s). Locks: advisory: the worker''s attendance (shared, for the session) and its last word (shared), waiting at most 5 s for each. Isolation: any. Commits asynchronously.';
 COMMENT ON ROUTINE weir.cancel(bigint) IS 'Cancels a job. A job that has not started will not start (returns cancelled); the worker of a running job is notified, and cancels the job''s context (returns requested). Otherwise it does nothing, and returns the job''s final state, or NULL for an unknown id. A job that starts while this commits is cancelled like a running one. Errors: 40001 (see weir.job_info). Locks: none that others wait for, except a second cancel of the same job, so cancel several jobs of one transaction in ascending order of their ids. Isolation: any.';
 COMMENT ON ROUTINE weir.cancel_where(text,text[],jsonb,integer,timestamp with time zone,timestamp with time zone) IS 'Cancels all jobs that match a filter and are not finished: of a queue, of some kinds, whose meta contains meta, of a priority, enqueued at or after enqueued_after, or before enqueued_before; all conditions that are not NULL must hold. At least one is required. It writes one row and counts nothing, so it takes the same time for one job as for a million. After the commit no such job starts, and all functions show those that wait as cancelled; the workers of running ones are notified, as by weir.cancel. It applies to jobs with ids up to the last one assigned when it is called, including those of transactions that have not committed yet, and to no job enqueued later. Returns a number that identifies the cancellation, or NULL if the queue does not exist. Errors: 22023 (no filter, or not a valid one), 54000 (1000 cancellations are unfinished). Locks: none that others wait for. Isolation: any.';
+COMMENT ON ROUTINE weir.checkpoint(bigint) IS 'The newest checkpoint that an attempt of the job has reported with weir.progress, for the next attempt to go on from; NULL: there is none. It survives retries, snoozes, releases, lost workers and the move of the log to another cluster, and is kept as long as the job. Errors: none. Locks: none that others wait for, and none that outlast the call. Isolation: READ COMMITTED, to see what was reported before the call.';
 COMMENT ON ROUTINE weir.chores() IS 'Does the maintenance that Go workers do automatically; if none runs, call it about twice a second: CALL weir.chores(). It promotes jobs that are due, rescues the jobs of lost workers, reclaims space and tidies. Any number of processes may call it, and none waits for another. An error becomes a warning, and the next call tries again. Errors: 2D000 (not in autocommit: it commits in between). Locks: those of its steps, each until the step commits. Isolation: any; its own transactions are READ COMMITTED.';
 COMMENT ON ROUTINE weir.complete(integer,text) IS 'Records an attempt as completed in the caller''s transaction: its effects and the completion commit together. The transaction may stay open: if the worker is fenced in the meantime, the attempt is claimed again after a rollback, and has ended after a commit. Errors: WR001 (the worker is unknown or fenced), WR002 (the attempt does not belong to this worker, or has ended: roll back), WR004, 22023. Locks, to the end of the transaction: see _complete. Isolation: READ COMMITTED. Commits synchronously.';
 COMMENT ON ROUTINE weir.delete_where(text,text[],jsonb,integer,timestamp with time zone,timestamp with time zone,text,text,integer) IS 'One step of deleting all failed jobs that match a filter; for the arguments see weir.retry_where. A deleted job is unknown to all functions after the commit, and can''t be retried. It writes a short note for each; the job''s data leaves the disk with its segment, when its retention is over. Returns how many jobs it has deleted, and next, as weir.retry_where. Errors: 22023, 40001, WR004 (not in READ COMMITTED). Locks: as for weir.retry. Isolation: READ COMMITTED.';
@@ -5930,6 +6154,7 @@ COMMENT ON ROUTINE weir.newest_tick() IS 'Returns the newest tick. Errors: WR003
 COMMENT ON ROUTINE weir.notify(text,text) IS 'Replaces pg_notify, with the same arguments, also in triggers for each row: as weir.publish, but a message of up to 200 bytes that repeats the last one of its transaction is not even logged. Errors: 22023, WR004. Locks: none that others wait for. Isolation: any.';
 COMMENT ON ROUTINE weir.notify_callers() IS 'Lists what still sends PostgreSQL''s own notifications in this database: functions, with the line that does, triggers that call them, rules and views. It searches their text, and may mistake a string for a call. It can''t find notifications that applications send. It lists only what the caller may see. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir.pause(text) IS 'Pauses a queue: after the commit, no more of its jobs are claimed; running jobs continue. Returns false if the queue does not exist. Errors: none. Locks: none that others wait for, except another change of the queue. Isolation: any.';
+COMMENT ON ROUTINE weir.progress(integer,text) IS 'Stores what running attempts report: up to 1000 at once, as the text of a JSON array of at most 16 MiB. The fields of an entry are token; percent (0 to 100); message (a text, of which 2000 characters are kept); checkpoint (any JSON value of at most 65536 bytes as text, which the next attempt reads with weir.checkpoint; null: it reads none; left out: it stays as it is); and log (an array of up to 200 lines, each an object with text, at most 8000 characters, and optionally at and level). percent and message replace those of the previous report. Returns a row for each entry that was not stored: lost (the attempt has ended, or another worker has the job) or invalid. Each call writes one row for each entry: report at most once a second. Errors: 22023, 22P02 (not valid JSON), WR001 (the worker is unknown or fenced), WR004. Locks: advisory: the worker and the segments (shared). Isolation: READ COMMITTED. Commits synchronously.';
 COMMENT ON ROUTINE weir.publish(text,text,boolean) IS 'Publishes a message in the caller''s transaction: it is delivered to the channel''s subscribers after the commit, and never after a rollback, not even of a savepoint. channel: 1 to 255 bytes; payload: up to message_bytes (1048576 by default), NULL counts as empty. If a transaction publishes the same channel and payload more than once, they are delivered once, unless keep is true. Errors: 22023; WR004 (after _publish_drafts with cuts in the same transaction). Locks: none that others wait for. Isolation: any.';
 COMMENT ON ROUTINE weir.publish_bytes(text,bytea,boolean) IS 'Publishes a message with a binary payload; otherwise as weir.publish. Errors: 22023, WR004. Locks: none that others wait for. Isolation: any.';
 COMMENT ON ROUTINE weir.publish_many(text[],text[],boolean) IS 'Publishes each pair of channel and payload in order, as weir.publish does, all or none; returns how many. Errors: 22023, WR004. Locks: none that others wait for. Isolation: any.';
@@ -5956,6 +6181,7 @@ COMMENT ON SEQUENCE weir.active_failure IS 'The segment that new rows of weir.fa
 COMMENT ON SEQUENCE weir.active_job IS 'The segment that new jobs are written to.';
 COMMENT ON SEQUENCE weir.active_later IS 'The segment that new rows of weir.later are written to.';
 COMMENT ON SEQUENCE weir.active_message IS 'The segment that new messages are written to.';
+COMMENT ON SEQUENCE weir.active_report IS 'The segment that new rows of weir.report are written to.';
 COMMENT ON SEQUENCE weir.batch_no IS 'Numbers batches. A worker''s claims exclude each other, so its batches are numbered in the order of their commits.';
 COMMENT ON SEQUENCE weir.cancel_looked IS 'The greatest id of weir.cancellation that tidying has checked.';
 COMMENT ON SEQUENCE weir.carried IS 'Bytes carried into the active segment, in steps, since it was opened.';
@@ -5963,6 +6189,7 @@ COMMENT ON SEQUENCE weir.control IS 'Counts changes that running workers must no
 COMMENT ON SEQUENCE weir.idle_looked IS 'The greatest queue id that tidying has checked for idle lanes.';
 COMMENT ON SEQUENCE weir.job_id IS 'Job ids. An idle worker compares its last_value with the one of its last poll to find out whether anything was enqueued in between.';
 COMMENT ON SEQUENCE weir.message_id IS 'Message ids. A hub compares its last_value with the one of its last poll to find out whether anything was published in between.';
+COMMENT ON SEQUENCE weir.report_no IS 'Numbers reports.';
 COMMENT ON SEQUENCE weir.tick_floor IS 'Ticks up to this number can''t be read any more, because messages of theirs have been truncated.';
 COMMENT ON SEQUENCE weir.tick_seq IS 'The number of the newest tick. It may be ahead: while that tick is being committed, and after a cut was rolled back, until the next one.';
 COMMENT ON SEQUENCE weir.watched IS 'For how long, in ms, rescuers have watched the workers: each call of weir._rescue adds the time since the previous call, but at most 2 s, and at most 0.5 s while a worker is missed. An outage, a failover, a clock step or an hour without a rescuer therefore does not count as silence of a worker.';
@@ -5980,6 +6207,7 @@ COMMENT ON TABLE weir.later IS 'Attempts with a run_at in the future: scheduled,
 COMMENT ON TABLE weir.message IS 'The log of messages, with the transaction that published each. A payload that is not binary is text in UTF-8.';
 COMMENT ON TABLE weir.promotion IS 'The cursor of promotion; the newest row counts: every row of weir.later up to (due, due_id) that the snapshot could see has been promoted.';
 COMMENT ON TABLE weir.queue IS 'Queues by name. lane = id * 4 + priority - 1. A name may have several ids: two transactions that use a new name at the same time create one row each instead of waiting for each other.';
+COMMENT ON TABLE weir.report IS 'What attempts have reported while they ran. The newest row of a job counts, in the order of (claim, no); and the newest that has a checkpoint.';
 COMMENT ON TABLE weir.reprieve IS 'Jobs that were retried after they were cancelled by a filter: cancellations with numbers up to upto do not apply to this and later attempts. Insert-only, truncated when those cancellations are gone.';
 COMMENT ON TABLE weir.result IS 'How attempts ended: one row for each flush, batch and outcome, in the segment of its batch.';
 COMMENT ON TABLE weir.retry_rule IS 'What follows an attempt that failed with an error which the regular expression error matches, in a queue, of a kind; NULL: any. A backoff, limit or form that is NULL is the queue''s.';
@@ -6021,6 +6249,7 @@ GRANT EXECUTE ON ROUTINE weir._watch(bigint,bigint,pg_snapshot,xid8,integer,doub
 GRANT EXECUTE ON ROUTINE weir.attend(integer,integer,inet,integer) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir.cancel(bigint) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir.cancel_where(text,text[],jsonb,integer,timestamp with time zone,timestamp with time zone) TO weir_operate;
+GRANT EXECUTE ON ROUTINE weir.checkpoint(bigint) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir.chores() TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir.complete(integer,text) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir.delete_where(text,text[],jsonb,integer,timestamp with time zone,timestamp with time zone,text,text,integer) TO weir_operate;
@@ -6040,6 +6269,7 @@ GRANT EXECUTE ON ROUTINE weir.newest_tick() TO weir_hub, weir_operate, weir_subs
 GRANT EXECUTE ON ROUTINE weir.notify(text,text) TO weir_hub, weir_operate, weir_publish;
 GRANT EXECUTE ON ROUTINE weir.notify_callers() TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir.pause(text) TO weir_operate;
+GRANT EXECUTE ON ROUTINE weir.progress(integer,text) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir.publish(text,text,boolean) TO weir_hub, weir_operate, weir_publish;
 GRANT EXECUTE ON ROUTINE weir.publish_bytes(text,bytea,boolean) TO weir_hub, weir_operate, weir_publish;
 GRANT EXECUTE ON ROUTINE weir.publish_many(text[],text[],boolean) TO weir_hub, weir_operate, weir_publish;

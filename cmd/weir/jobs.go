@@ -187,9 +187,15 @@ func moved(j weir.JobInfo) string {
 	return ago(&j.EnqueuedAt)
 }
 
-// gist returns the most useful detail of a job in its state: its error, output or args.
+// gist returns the most useful detail of a job in its state: its error, progress, output or args.
 func gist(j weir.JobInfo) string {
 	switch {
+	case j.State == weir.StateRunning && j.Percent != nil:
+		text := fmt.Sprintf("%.4g%%", *j.Percent)
+		if j.Message != nil && *j.Message != "" {
+			text += " " + strings.TrimSpace(*j.Message)
+		}
+		return text
 	case j.Error != nil && *j.Error != "" && j.State != weir.StateCompleted:
 		return strings.TrimSpace(*j.Error)
 	case j.Output != nil && *j.Output != "":
@@ -257,6 +263,13 @@ func showJob(w io.Writer, j *weir.JobInfo) {
 			fmt.Fprintf(w, "  %s\n", strings.TrimRight(line, "\n"))
 		}
 	}
+	if j.Percent != nil {
+		progress := fmt.Sprintf("%.4g%%", *j.Percent)
+		if j.Message != nil && *j.Message != "" {
+			progress += ", " + *j.Message
+		}
+		field("progress", progress)
+	}
 	block("args", indented(j.Args))
 	if j.Meta != nil {
 		block("meta", indented(j.Meta))
@@ -266,6 +279,13 @@ func showJob(w io.Writer, j *weir.JobInfo) {
 	}
 	if j.Output != nil {
 		block("output", *j.Output)
+	}
+	if len(j.Log) > 0 {
+		var b strings.Builder
+		for _, l := range j.Log {
+			fmt.Fprintf(&b, "%d %s %-5s %s\n", l.Attempt, l.At.Local().Format("15:04:05"), l.Level, l.Text)
+		}
+		block("log (attempt, time, level, text)", b.String())
 	}
 }
 

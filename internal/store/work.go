@@ -97,10 +97,12 @@ const (
 	sqlRecord    = `SELECT place, coalesce(refusal, ''), coalesce(detail, ''), coalesce(outcome, '') FROM weir._record($1, $2, $3, $4, $5)`
 	sqlRecordAll = `SELECT place, coalesce(refusal, ''), coalesce(detail, ''), coalesce(outcome, '') FROM weir._record($1, $2, $3, $4, $5, $6, $7, $8,
 		ARRAY(SELECT CASE WHEN a.after < 0 THEN '-infinity' ELSE clock_timestamp() + make_interval(secs => a.after) END FROM unnest($9::float8[]) WITH ORDINALITY a(after, ord) ORDER BY a.ord))`
-	sqlComplete  = `SELECT weir._complete($1::int, $2::int, $3::bigint, $4::bigint)::text`
-	sqlFence     = `SELECT weir._fence($1, $2)`
-	sqlLeft      = `SELECT more FROM weir._settle($1)`
-	sqlCancelled = `SELECT weir._cancelled_among($1)`
+	sqlProgress   = `SELECT coalesce(token, ''), refusal, detail FROM weir.progress($1, $2)`
+	sqlCheckpoint = `SELECT weir.checkpoint($1)::text`
+	sqlComplete   = `SELECT weir._complete($1::int, $2::int, $3::bigint, $4::bigint)::text`
+	sqlFence      = `SELECT weir._fence($1, $2)`
+	sqlLeft       = `SELECT more FROM weir._settle($1)`
+	sqlCancelled  = `SELECT weir._cancelled_among($1)`
 )
 
 // StartWorker registers a worker for its queues and returns its id.
@@ -173,6 +175,27 @@ func (s *Store) Record(ctx context.Context, worker int32, ends []End) ([]Refusal
 		}
 	}
 	return rows(ctx, s, sqlRecordAll, []any{worker, lanes, seqs, sizes, ids, outcomes, errs, outputs, afters}, pgx.RowToStructByPos[Refusal])
+}
+
+// NotStored is an entry that Progress has not stored.
+type NotStored struct {
+	Token  string
+	Why    string
+	Detail string
+}
+
+// Progress stores what running attempts report, as the text of a JSON array, and returns what was refused.
+func (s *Store) Progress(ctx context.Context, worker int32, entries string) ([]NotStored, error) {
+	return rows(ctx, s, sqlProgress, []any{worker, entries}, pgx.RowToStructByPos[NotStored])
+}
+
+// Checkpoint returns the newest checkpoint of a job; nil: there is none.
+func (s *Store) Checkpoint(ctx context.Context, id int64) (checkpoint []byte, err error) {
+	var text *string
+	if err = s.row(ctx, sqlCheckpoint, []any{id}, &text); err == nil && text != nil {
+		checkpoint = []byte(*text)
+	}
+	return checkpoint, err
 }
 
 // CompleteTx records one success in the caller's transaction.

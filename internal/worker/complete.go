@@ -192,6 +192,7 @@ func (c *completer) flush(ctx context.Context) bool {
 	c.ended = c.spare
 	c.mu.Unlock()
 	if len(some) > 0 {
+		c.s.reports.ends(ctx, some)
 		started := time.Now()
 		plain := 0
 		var other []*Task

@@ -8,6 +8,7 @@
 //	runners     up to a queue's concurrency, while tasks wait: run handlers   -> completer.add
 //	completer   records ends, one flush at a time
 //	overdue     logs handlers that do not return although their contexts have ended
+//	reports     writes what attempts report while they run, at most once a second
 //	keeper      attends, or sends heartbeats; receives cancellations
 //	maintainer  see package maintain
 //

@@ -21,10 +21,11 @@ const (
 
 // batch is a claimed batch.
 type batch struct {
-	key   store.Batch
-	tasks []*Task
-	left  int  // number of tasks whose end is not recorded
-	lost  bool // its key was claimed again after a crash of the server: its results are dropped
+	key     store.Batch
+	tasks   []*Task
+	left    int // number of tasks whose end is not recorded
+	reports *reports
+	lost    bool // its key was claimed again after a crash of the server: its results are dropped
 }
 
 // session is the life of one worker id.
@@ -38,6 +39,7 @@ type session struct {
 	batches map[store.Batch]*batch // guarded by mu, with the state of every task
 
 	completer *completer
+	reports   *reports
 	runners   sync.WaitGroup
 	room      chan struct{} // signals the fetcher that a queue has room again; never closed
 	heard     chan struct{} // signals the keeper that weir.control has moved; never closed
@@ -68,6 +70,7 @@ func newSession(w *Worker, id int32, asked time.Time) *session {
 	}
 	s.sharing.Store(1)
 	s.completer = newCompleter(s)
+	s.reports = newReports(s)
 	s.lease.begin(s, asked)
 	for _, name := range w.queues {
 		q := newQueue(name, w.Queues[name])
@@ -104,6 +107,7 @@ func (s *session) run(ctx context.Context) (again bool, err error) {
 		growers.Go(func() { q.grow(growing) })
 	}
 	helpers.Go(func() { s.completer.run(live) })
+	helpers.Go(func() { s.reports.run(live) })
 	helpers.Go(func() { s.keep(live) })
 	helpers.Go(func() { newOverdue(s).run(live) })
 	if s.Maintainer != nil {
@@ -230,6 +234,7 @@ func (s *session) leave() {
 // add registers a claimed batch. If a batch with the same key exists, the server lost its claim in a crash, and the new batch contains the
 // same jobs again.
 func (s *session) add(b *batch) {
+	b.reports = s.reports
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if old := s.batches[b.key]; old != nil {

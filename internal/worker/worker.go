@@ -39,6 +39,15 @@ type Task struct {
 	started  time.Time
 	overdue  bool    // it was logged that its handler does not return
 	ending   *ending // owned by the completer
+	report   *Report // nil: the attempt has reported nothing
+}
+
+// StoredCheckpoint returns the checkpoint that earlier attempts at the job have set; nil: they have set none, or there is no database.
+func (t *Task) StoredCheckpoint(ctx context.Context) ([]byte, error) {
+	if t.batch == nil || t.Attempt == 1 && t.PutOff == 0 {
+		return nil, nil
+	}
+	return t.batch.reports.s.Store.Checkpoint(ctx, t.ID)
 }
 
 // Result is how a handler ended its task.

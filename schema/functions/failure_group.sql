@@ -9,6 +9,9 @@ DECLARE
   trace CONSTANT text := 'Traceback (most recent call last):';
   line  text;
 BEGIN
+  IF left(_shape_of.error, 18) = '{"weir.encrypted":' THEN
+    RETURN '<encrypted>';
+  END IF;
   -- The line with the message: the last one of a traceback of Python's, otherwise the first. What a retry rule has added is left out.
   line := coalesce(substring(left(_shape_of.error, 1000) FROM E'[^[:space:]][^\\r\\n]*'), '');
   IF right(rtrim(line), length(trace)) = trace THEN
@@ -32,7 +35,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION weir._shape_of IS
-  'The shape of an error: the line that contains its message, up to 300 characters, with <uuid>, <time>, <email>, <path>, <text>, <hex> and <n> for what differs from one job to the next. Errors: none. Locks: none. Isolation: any.';
+  'The shape of an error: the line that contains its message, up to 300 characters, with <uuid>, <time>, <email>, <path>, <text>, <hex> and <n> for what differs from one job to the next; of an encrypted text, <encrypted>. Errors: none. Locks: none. Isolation: any.';
 
 CREATE OR REPLACE FUNCTION weir.failure_groups(
   queue text DEFAULT NULL, kind text DEFAULT NULL, since timestamptz DEFAULT NULL, before timestamptz DEFAULT NULL, max_rows integer DEFAULT NULL)

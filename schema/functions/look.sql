@@ -184,6 +184,7 @@ BEGIN
     IF history IS NOT NULL AND ends > 1 THEN
       look.errors := weir._merged_errors(history, look.errors, ends);
     END IF;
+    SELECT k.percent, k.message, k.log INTO look.percent, look.message, look.log FROM weir._reported(job_id, ends > 1) k;
     RETURN NEXT look;
   END IF;
 END

@@ -53,11 +53,11 @@ BEGIN
       RETURN 'carried from job ' || k.segment;
     END IF;
   END LOOP;
-  RETURN weir._rotate_failures();
+  RETURN coalesce(weir._rotate_failures(), weir._rotate_reports());
 END
 $$;
 COMMENT ON FUNCTION weir._rotate IS
-  'Takes the next step in the life of segments, if one is due: opens a free segment when the active one has a quarter of retention_bytes, or is half of completed_retention old; reclaims the oldest closed one, or carries some of its jobs, when completed_retention has passed, or when no free one is left; otherwise, see _rotate_failures. Returns what it did, or NULL. Errors: WR003, WR004. Locks: advisory step 1 (tried); see _reclaim and _rotate_failures. Isolation: READ COMMITTED.';
+  'Takes the next step in the life of segments, if one is due: opens a free segment when the active one has a quarter of retention_bytes, or is half of completed_retention old; reclaims the oldest closed one, or carries some of its jobs, when completed_retention has passed, or when no free one is left; otherwise, see _rotate_failures and _rotate_reports. Returns what it did, or NULL. Errors: WR003, WR004. Locks: advisory step 1 (tried); see _reclaim, _rotate_failures and _rotate_reports. Isolation: READ COMMITTED.';
 
 CREATE OR REPLACE FUNCTION weir._segment_state(log text, segment integer) RETURNS text
 LANGUAGE sql STABLE

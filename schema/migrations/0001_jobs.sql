@@ -33,6 +33,11 @@ COMMENT ON SEQUENCE weir.carried IS 'Bytes carried into the active segment, in s
 CREATE SEQUENCE weir.active_failure AS smallint MINVALUE 1 MAXVALUE 4;
 COMMENT ON SEQUENCE weir.active_failure IS 'The segment that new rows of weir.failure are written to.';
 
+CREATE SEQUENCE weir.active_report AS smallint MINVALUE 1 MAXVALUE 4;
+COMMENT ON SEQUENCE weir.active_report IS 'The segment that new rows of weir.report are written to.';
+CREATE SEQUENCE weir.report_no AS bigint;
+COMMENT ON SEQUENCE weir.report_no IS 'Numbers reports.';
+
 CREATE TYPE weir.outcome AS ENUM ('completed', 'failed', 'cancelled', 'retried', 'snoozed', 'released', 'lost');
 COMMENT ON TYPE weir.outcome IS
   'How an attempt ended. completed, failed and cancelled are final; retried, snoozed, released (not started) and lost (its worker died) are followed by another row of the same job.';
@@ -141,6 +146,22 @@ COMMENT ON TABLE weir.failure IS
   'Jobs that failed for good, each as it was after its last attempt. A row is a copy, which outlives the job''s segment. It contains no transaction ids, so it stays valid in another cluster.';
 COMMENT ON COLUMN weir.failure.finished_at IS 'NULL: not a failure, but a note that the job was retried manually, as this attempt.';
 
+CREATE TABLE weir.report (
+  job_id     bigint      NOT NULL,
+  claim      bigint      NOT NULL,
+  no         bigint      NOT NULL,
+  at         timestamptz NOT NULL,
+  percent    double precision,
+  attempt    integer     NOT NULL,
+  segment    smallint    NOT NULL,
+  message    text,
+  checkpoint jsonb,
+  lines      jsonb
+) PARTITION BY LIST (segment);
+COMMENT ON TABLE weir.report IS 'What attempts have reported while they ran. The newest row of a job counts, in the order of (claim, no); and the newest that has a checkpoint.';
+COMMENT ON COLUMN weir.report.claim IS 'The number of the batch that claimed the attempt: those of a job''s attempts grow.';
+COMMENT ON COLUMN weir.report.checkpoint IS 'NULL: the checkpoint has not changed; a JSON null: there is none any more.';
+
 -- Partitions. Autovacuum has nothing to do on them (freezing against wraparound still happens
 -- automatically). toast_tuple_target keeps a full batch of ids inline and out of TOAST.
 DO $$
@@ -153,6 +174,7 @@ BEGIN
     EXECUTE format('CREATE TABLE weir.result_%s PARTITION OF weir.result FOR VALUES IN (%s) WITH (autovacuum_enabled = off, toast_tuple_target = 8160)', s, s);
     EXECUTE format('CREATE TABLE weir.later_%s PARTITION OF weir.later FOR VALUES IN (%s) WITH (autovacuum_enabled = off)', s, s);
     EXECUTE format('CREATE TABLE weir.failure_%s PARTITION OF weir.failure FOR VALUES IN (%s) WITH (autovacuum_enabled = off)', s, s);
+    EXECUTE format('CREATE TABLE weir.report_%s PARTITION OF weir.report FOR VALUES IN (%s) WITH (autovacuum_enabled = off)', s, s);
     EXECUTE format('ALTER TABLE weir.batch_%s ALTER COLUMN ids SET STORAGE EXTERNAL', s);
     EXECUTE format('ALTER TABLE weir.batch_%s ALTER COLUMN pending SET STORAGE EXTERNAL', s);
     EXECUTE format('ALTER TABLE weir.result_%s ALTER COLUMN ids SET STORAGE EXTERNAL', s);
@@ -169,6 +191,8 @@ CREATE INDEX later_due ON weir.later (run_at, id);
 CREATE INDEX later_lane ON weir.later (lane, run_at, id);
 CREATE INDEX later_xid ON weir.later (xid);
 CREATE INDEX later_by_id ON weir.later (id, attempt, put_off);
+CREATE INDEX report_job ON weir.report (job_id, claim, no);
+CREATE INDEX report_checkpoint ON weir.report (job_id, claim, no) WHERE checkpoint IS NOT NULL;
 CREATE INDEX failure_by_id ON weir.failure (id, attempt);
 CREATE INDEX failure_ended ON weir.failure (finished_at) WHERE finished_at IS NOT NULL;
 
@@ -333,14 +357,16 @@ COMMENT ON TABLE weir.reprieve IS
 CREATE SEQUENCE weir.segment_no AS bigint;
 CREATE TABLE weir.segment (
   no      bigint      PRIMARY KEY DEFAULT nextval('weir.segment_no'),
-  log     text        NOT NULL CHECK (log IN ('job', 'later', 'failure', 'message')),
+  log     text        NOT NULL CHECK (log IN ('job', 'later', 'failure', 'report', 'message')),
   segment smallint    NOT NULL,
-  event   text        NOT NULL CHECK (event IN ('opened', 'closed', 'reclaimed')),
-  at      timestamptz NOT NULL DEFAULT clock_timestamp()
+  event   text        NOT NULL CHECK (event IN ('opened', 'closed', 'carried', 'reclaimed')),
+  at      timestamptz NOT NULL DEFAULT clock_timestamp(),
+  upto    bigint
 ) WITH (autovacuum_enabled = off);
 COMMENT ON TABLE weir.segment IS 'The history of segments, insert-only. A segment''s state is its event with the greatest number; at is used for ages, never for order.';
-INSERT INTO weir.segment (log, segment, event) VALUES ('job', 1, 'opened'), ('later', 1, 'opened'), ('failure', 1, 'opened');
-SELECT setval('weir.active_job', 1), setval('weir.active_later', 1), setval('weir.active_failure', 1), setval('weir.carried', 0);
+INSERT INTO weir.segment (log, segment, event) VALUES ('job', 1, 'opened'), ('later', 1, 'opened'), ('failure', 1, 'opened'), ('report', 1, 'opened');
+COMMENT ON COLUMN weir.segment.upto IS 'Up to which job id a segment of reports is carried; NULL for all other events.';
+SELECT setval('weir.active_job', 1), setval('weir.active_later', 1), setval('weir.active_failure', 1), setval('weir.active_report', 1), setval('weir.carried', 0);
 
 CREATE TABLE weir.setting (
   name  text PRIMARY KEY,
@@ -362,7 +388,7 @@ COMMENT ON TYPE weir.failure_group IS 'Failed jobs of a kind whose errors have t
 CREATE TYPE weir.job_info AS (
   id bigint, state text, queue text, priority integer, kind text, args jsonb, meta jsonb, attempt integer, max_attempts integer,
   enqueued_at timestamptz, run_at timestamptz, claimed_at timestamptz, finished_at timestamptz, worker integer,
-  cancel_requested boolean, output text, error text, errors jsonb);
+  cancel_requested boolean, output text, error text, errors jsonb, percent double precision, message text, log jsonb);
 COMMENT ON TYPE weir.job_info IS
   'A job, in the state of its newest attempt. error is why the last attempt ended; errors are those of the last attempts, oldest first: up to 25 from weir.job_info, one from a list.';
 

@@ -48,6 +48,7 @@ func TestErrorsThatDifferOnlyInTheirDataHaveOneShape(t *testing.T) {
 		{"TypeError: Cannot read properties of undefined (reading '<text>')", []string{
 			"TypeError: Cannot read properties of undefined (reading 'name')\n    at run (/srv/app.js:10:5)", "TypeError: Cannot read properties of undefined (reading 'id')"}},
 		{"Error: connect ECONNREFUSED <n>", []string{"Error: connect ECONNREFUSED 127.0.0.1:3000", "Error: connect ECONNREFUSED 10.1.1.1:80\n    at TCPConnectWrap"}},
+		{"<encrypted>", []string{`{"weir.encrypted":{"key":"a","data":"b"}}`, `{"weir.encrypted": {"key": "a", "data": "a1b2c3d4e5f6 1"}}` + "\n[failed by retry rule x]"}},
 		{"", []string{"", " \n "}},
 	} {
 		for _, text := range c.errors {
