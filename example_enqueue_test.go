@@ -39,6 +39,35 @@ func ExampleClient_Enqueue() {
 	// in 10m0s
 }
 
+// A unique job is enqueued only if no other of its kind with the same args waits or runs. The last call replaces the job instead: a debounce.
+func ExampleUnique() {
+	ctx := context.Background()
+	client := weir.NewClient(connect())
+	mail := SendMail{To: "ada@example.org"}
+	first, err := client.Enqueue(ctx, mail, &weir.Options{Queue: "unique", Unique: &weir.Unique{}})
+	if err != nil {
+		log.Fatal(err)
+	}
+	second, err := client.Enqueue(ctx, mail, &weir.Options{Queue: "unique", Unique: &weir.Unique{}})
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(first.Duplicate, second.Duplicate, second.ID == first.ID)
+
+	debounce := &weir.Options{Queue: "unique", RunAt: time.Now().Add(5 * time.Second), Unique: &weir.Unique{Key: "digest", Replace: true}}
+	for _, to := range []string{"ada@example.org", "grace@example.org"} {
+		job, err := client.Enqueue(ctx, SendMail{To: to}, debounce)
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Println(job.Duplicate) // only the last one will run
+	}
+	// Output:
+	// false true true
+	// false
+	// true
+}
+
 // The job runs only if the order is committed.
 func ExampleClient_EnqueueTx() {
 	ctx := context.Background()

@@ -90,6 +90,7 @@
 package weir
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"database/sql"
@@ -117,7 +118,30 @@ type Options struct {
 	RunAt       time.Time // the earliest start, by the server's clock, up to the year 9999; default, and in the past: at once
 	MaxAttempts int       // number of attempts before the job fails for good, 1 to 1000; default 25
 	Meta        any       // any value that encodes to a JSON object of up to 64 KiB; handlers see it as Job.Meta
+	Unique      *Unique   // not nil: enqueue the job only if it is no duplicate of another
 }
+
+// Unique says which jobs a job is a duplicate of. The zero value means those of its queue with its kind and args that have not finished.
+//
+// A job that is known to be a duplicate is not enqueued: the result is the other's ID, and Duplicate. Transactions that do not see each other
+// do not wait for each other either, and may enqueue duplicates; of these one runs, and the others end as cancelled when they would be
+// started, with the reason as their error. A job is never dropped for one that is rolled back.
+type Unique struct {
+	Key     string        // 1 to 1000 characters: jobs of the queue with this key are duplicates, whatever their kind and args
+	Fields  []string      // without a Key: names of the args' JSON fields that count; nil: all; empty: none
+	Until   Until         // up to when an earlier job counts; default UntilFinished
+	Within  time.Duration // instead of Until: an earlier job counts if it was enqueued so recently, up to a year, and not cancelled
+	Replace bool          // enqueue the job in any case, and drop those that have not started: UntilStarted, but the last one runs
+	Wait    bool          // first wait for transactions that have asked for the same with Wait, so that there is always one answer
+}
+
+// Until says up to when an earlier job makes later ones duplicates.
+type Until string
+
+const (
+	UntilFinished Until = "finished" // until it has completed, failed for good, or been cancelled
+	UntilStarted  Until = "started"  // while it waits, also for another attempt
+)
 
 // ArgsWithOptions are args whose kind has its own default options. Each field that is set in the options passed to Enqueue takes
 // precedence.
@@ -128,7 +152,8 @@ type ArgsWithOptions interface {
 
 // Enqueued is the result of enqueueing a job.
 type Enqueued struct {
-	ID int64 // of the job, unique in its database
+	ID        int64 // of the job, unique in its database
+	Duplicate bool  // it is the ID of an earlier job, because the new one would have been a duplicate; or, with Unique.Replace, there was one
 }
 
 // NewJob is one job for [Client.EnqueueMany].
@@ -149,6 +174,9 @@ func (o Options) or(defaults Options) Options {
 	}
 	if o.Meta == nil {
 		o.Meta = defaults.Meta
+	}
+	if o.Unique == nil {
+		o.Unique = defaults.Unique
 	}
 	return o
 }
@@ -235,18 +263,14 @@ func (c *Client) enqueueOne(ctx context.Context, tx Tx, j NewJob) (Enqueued, err
 	if err != nil {
 		return Enqueued{}, fmt.Errorf("weir: enqueue: %w", err)
 	}
-	id, err := store.Enqueue(ctx, tx, job)
+	all, err := send(ctx, tx, []store.Job{job})
 	if err != nil {
 		return Enqueued{}, fmt.Errorf("weir: enqueue: %w", explain(err, "weir_enqueue"))
 	}
-	return Enqueued{id}, nil
+	return all[0], nil
 }
 
 func (c *Client) enqueueMany(ctx context.Context, tx Tx, jobs []NewJob) ([]Enqueued, error) {
-	send := store.EnqueueMany
-	if _, ok := tx.(sqlTx); ok {
-		send = store.EnqueueManyJSON
-	}
 	const limit = 10_000
 	all := make([]Enqueued, 0, len(jobs))
 	for start := 0; start < len(jobs); start += limit {
@@ -258,12 +282,51 @@ func (c *Client) enqueueMany(ctx context.Context, tx Tx, jobs []NewJob) ([]Enque
 				return nil, fmt.Errorf("weir: enqueue job %d of %d: %w", start+i+1, len(jobs), err)
 			}
 		}
-		ids, err := send(ctx, tx, encoded)
+		done, err := send(ctx, tx, encoded)
 		if err != nil {
 			return nil, fmt.Errorf("weir: enqueue jobs %d to %d of %d: %w", start+1, start+len(some), len(jobs), explain(err, "weir_enqueue"))
 		}
-		for _, id := range ids {
-			all = append(all, Enqueued{id})
+		all = append(all, done...)
+	}
+	return all, nil
+}
+
+// send enqueues jobs, and returns the results in order: those that may be duplicates in one call, the others in another.
+func send(ctx context.Context, tx Tx, jobs []store.Job) ([]Enqueued, error) {
+	if len(jobs) == 1 && jobs[0].Unique == nil {
+		id, err := store.Enqueue(ctx, tx, jobs[0])
+		return []Enqueued{{ID: id}}, err
+	}
+	var plain, unique []store.Job
+	for _, j := range jobs {
+		if j.Unique == nil {
+			plain = append(plain, j)
+		} else {
+			unique = append(unique, j)
+		}
+	}
+	var ids []int64
+	var answers []store.UniqueAnswer
+	var err error
+	if len(plain) > 0 {
+		if _, ok := tx.(sqlTx); ok {
+			ids, err = store.EnqueueManyJSON(ctx, tx, plain)
+		} else {
+			ids, err = store.EnqueueMany(ctx, tx, plain)
+		}
+	}
+	if len(unique) > 0 && err == nil {
+		answers, err = store.EnqueueUnique(ctx, tx, unique)
+	}
+	if err != nil {
+		return nil, err
+	}
+	all := make([]Enqueued, len(jobs))
+	for i, j := range jobs {
+		if j.Unique == nil {
+			all[i], ids = Enqueued{ID: ids[0]}, ids[1:]
+		} else {
+			all[i], answers = Enqueued(answers[0]), answers[1:]
 		}
 	}
 	return all, nil
@@ -306,13 +369,24 @@ func (j NewJob) encode(ctx context.Context, c codecs) (store.Job, error) {
 	if job.Args, err = json.Marshal(j.Args); err != nil {
 		return job, fmt.Errorf("encode the args of kind %s: %w", job.Kind, err)
 	}
-	if job.Args, err = c.encodeArgs(ctx, job.Kind, job.Args); err != nil {
+	plain := job.Args
+	if job.Args, err = c.encodeArgs(ctx, job.Kind, plain); err != nil {
 		return job, err
 	}
 	if o.Meta != nil {
 		if job.Meta, err = json.Marshal(o.Meta); err != nil {
 			return job, fmt.Errorf("encode the meta of kind %s: %w", job.Kind, err)
 		}
+	}
+	if u := o.Unique; u != nil {
+		if strings.IndexByte(u.Key, 0) >= 0 {
+			return job, fmt.Errorf("the key %q contains a NUL character, which PostgreSQL cannot store", u.Key)
+		} else if u.Within < 0 {
+			return job, fmt.Errorf("Unique.Within is %s: it must not be negative", u.Within)
+		} else if u.Key == "" && (u.Fields == nil || len(u.Fields) > 0) && !bytes.Equal(plain, job.Args) {
+			return job, fmt.Errorf("args of kind %s are encrypted, so that no two are equal: set Unique.Key", job.Kind)
+		}
+		job.Unique = &store.Unique{Key: u.Key, Fields: u.Fields, Until: string(u.Until), Within: u.Within, Replace: u.Replace, Wait: u.Wait}
 	}
 	return job, nil
 }

@@ -142,7 +142,7 @@ func TestEveryJobIsRunOnceAndItsResultKept(t *testing.T) {
 	r.work(func(_ context.Context, job *weir.Job[number]) error {
 		seen[job.Args.N].Add(1)
 		if ids[job.Args.N].ID != job.ID {
-			t.Errorf("job %d has the args of job %d", job.ID, ids[job.Args.N])
+			t.Errorf("job %d has the args of job %d", job.ID, ids[job.Args.N].ID)
 		}
 		job.SetOutput(fmt.Sprint("did ", job.Args.N))
 		return nil
@@ -150,7 +150,7 @@ func TestEveryJobIsRunOnceAndItsResultKept(t *testing.T) {
 	for _, i := range []int{0, 1, n / 2, n - 1} {
 		info := r.await(ids[i].ID, weir.StateCompleted)
 		if info.Output == nil || *info.Output != fmt.Sprint("did ", i) || info.Attempt != 1 || info.Priority != i%4+1 {
-			t.Errorf("job %d: %+v", ids[i], info)
+			t.Errorf("job %d: %+v", ids[i].ID, info)
 		}
 	}
 	eventually(t, func() error {

@@ -68,7 +68,8 @@ CREATE TABLE weir.batch (
   no bigint NOT NULL,
   pending xid8[],
   pending_after bigint[],
-  ids bigint[] NOT NULL
+  ids bigint[] NOT NULL,
+  seen pg_snapshot
 ) PARTITION BY LIST (segment);
 CREATE TABLE weir.batch_1 PARTITION OF weir.batch FOR VALUES IN ('1') WITH (autovacuum_enabled=off, toast_tuple_target=8160);
 ALTER TABLE weir.batch_1 ALTER COLUMN pending SET STORAGE EXTERNAL;
@@ -191,7 +192,9 @@ CREATE TABLE weir.failure (
   meta jsonb,
   error text,
   output text,
-  errors jsonb
+  errors jsonb,
+  unique_key uuid,
+  unique_until timestamp with time zone
 ) PARTITION BY LIST (segment);
 CREATE TABLE weir.failure_1 PARTITION OF weir.failure FOR VALUES IN ('1') WITH (autovacuum_enabled=off);
 CREATE TABLE weir.failure_2 PARTITION OF weir.failure FOR VALUES IN ('2') WITH (autovacuum_enabled=off);
@@ -233,7 +236,10 @@ CREATE TABLE weir.job (
   args jsonb NOT NULL,
   meta jsonb,
   seq bigint,
-  errors jsonb
+  errors jsonb,
+  unique_key uuid,
+  unique_no bigint,
+  unique_until timestamp with time zone
 ) PARTITION BY LIST (segment);
 CREATE TABLE weir.job_1 PARTITION OF weir.job FOR VALUES IN ('1') WITH (autovacuum_enabled=off);
 CREATE TABLE weir.job_2 PARTITION OF weir.job FOR VALUES IN ('2') WITH (autovacuum_enabled=off);
@@ -262,6 +268,9 @@ CREATE TYPE weir.job_info (
   message text,
   log jsonb
 );
+CREATE TABLE weir.keyed (
+  queue text NOT NULL
+) WITH (autovacuum_enabled=off);
 CREATE TABLE weir.last_word (
   ring smallint NOT NULL,
   no bigint NOT NULL DEFAULT nextval('weir.last_word_no'::regclass),
@@ -287,7 +296,10 @@ CREATE TABLE weir.later (
   kind text NOT NULL,
   args jsonb NOT NULL,
   meta jsonb,
-  errors jsonb
+  errors jsonb,
+  unique_key uuid,
+  unique_no bigint,
+  unique_until timestamp with time zone
 ) PARTITION BY LIST (segment);
 CREATE TABLE weir.later_1 PARTITION OF weir.later FOR VALUES IN ('1') WITH (autovacuum_enabled=off);
 CREATE TABLE weir.later_2 PARTITION OF weir.later FOR VALUES IN ('2') WITH (autovacuum_enabled=off);
@@ -517,10 +529,13 @@ CREATE INDEX failure_ended ON ONLY weir.failure USING btree (finished_at) WHERE 
 CREATE INDEX job_by_id ON ONLY weir.job USING btree (id, attempt, put_off);
 CREATE INDEX job_lane ON ONLY weir.job USING btree (lane, xid, id);
 CREATE INDEX job_lead ON ONLY weir.job USING btree (xid) WHERE leads;
+CREATE INDEX job_unique ON ONLY weir.job USING btree (unique_key, unique_no) WHERE (unique_key IS NOT NULL);
+CREATE INDEX keyed_queue ON weir.keyed USING btree (queue);
 CREATE INDEX last_word_worker ON ONLY weir.last_word USING btree (worker, no);
 CREATE INDEX later_by_id ON ONLY weir.later USING btree (id, attempt, put_off);
 CREATE INDEX later_due ON ONLY weir.later USING btree (run_at, id);
 CREATE INDEX later_lane ON ONLY weir.later USING btree (lane, run_at, id);
+CREATE INDEX later_unique ON ONLY weir.later USING btree (unique_key, unique_no) WHERE (unique_key IS NOT NULL);
 CREATE INDEX later_xid ON ONLY weir.later USING btree (xid);
 CREATE INDEX message_xid ON ONLY weir.message USING btree (xid, id);
 CREATE INDEX queue_name ON weir.queue USING btree (name, id);
@@ -779,8 +794,8 @@ CREATE FUNCTION weir._carry_unfinished(segment integer, active integer, waiting 
 AS $$
 #variable_conflict use_column
 BEGIN
-  INSERT INTO weir.job (id, xid, enqueued_at, ready_at, lane, attempt, max_attempts, put_off, segment, kind, args, meta, errors)
-  SELECT j.id, j.xid, j.enqueued_at, j.ready_at, j.lane, j.attempt, j.max_attempts, j.put_off, active, j.kind, j.args, j.meta, j.errors
+  INSERT INTO weir.job (id, xid, enqueued_at, ready_at, lane, attempt, max_attempts, put_off, segment, kind, args, meta, errors, unique_key, unique_no, unique_until)
+  SELECT j.id, j.xid, j.enqueued_at, j.ready_at, j.lane, j.attempt, j.max_attempts, j.put_off, active, j.kind, j.args, j.meta, j.errors, j.unique_key, j.unique_no, j.unique_until
   FROM weir._unclaimed(_carry_unfinished.segment, waiting) j;
 
   WITH suspect AS (
@@ -796,12 +811,12 @@ BEGIN
     FROM suspect s CROSS JOIN LATERAL (
       SELECT b.* FROM weir.batch b WHERE b.segment = _carry_unfinished.segment AND b.lane = s.lane AND b.seq = s.seq OFFSET 0) b
   ), batches AS (
-    INSERT INTO weir.batch (lane, segment, origin, worker, seq, from_xid, to_xid, pos_xid, pos_id, total, claimed_at, no, pending, pending_after, ids)
-    SELECT k.lane, active, k.origin, k.worker, k.seq, k.from_xid, k.to_xid, k.pos_xid, k.pos_id, k.total, k.claimed_at, k.no, k.pending, k.pending_after, k.unfinished
+    INSERT INTO weir.batch (lane, segment, origin, worker, seq, from_xid, to_xid, pos_xid, pos_id, total, claimed_at, no, pending, pending_after, ids, seen)
+    SELECT k.lane, active, k.origin, k.worker, k.seq, k.from_xid, k.to_xid, k.pos_xid, k.pos_id, k.total, k.claimed_at, k.no, k.pending, k.pending_after, k.unfinished, k.seen
     FROM kept k WHERE k.is_state OR k.unfinished <> '{}'
   )
-  INSERT INTO weir.job (id, xid, enqueued_at, ready_at, lane, attempt, max_attempts, put_off, segment, kind, args, meta, errors)
-  SELECT j.id, j.xid, j.enqueued_at, j.ready_at, j.lane, j.attempt, j.max_attempts, j.put_off, active, j.kind, j.args, j.meta, j.errors
+  INSERT INTO weir.job (id, xid, enqueued_at, ready_at, lane, attempt, max_attempts, put_off, segment, kind, args, meta, errors, unique_key, unique_no, unique_until)
+  SELECT j.id, j.xid, j.enqueued_at, j.ready_at, j.lane, j.attempt, j.max_attempts, j.put_off, active, j.kind, j.args, j.meta, j.errors, j.unique_key, j.unique_no, j.unique_until
   FROM kept k CROSS JOIN unnest(k.unfinished) i(id)
   CROSS JOIN LATERAL (
     SELECT j.* FROM weir.job j
@@ -846,8 +861,8 @@ BEGIN
     WITH deleted AS (
       DELETE FROM weir.job j WHERE j.segment = _carry_waiting.segment AND j.ctid = ANY (chosen) RETURNING j.*
     )
-    INSERT INTO weir.job (id, xid, enqueued_at, ready_at, lane, attempt, max_attempts, put_off, segment, kind, args, meta, errors)
-    SELECT g.id, g.xid, g.enqueued_at, g.ready_at, g.lane, g.attempt, g.max_attempts, g.put_off, active, g.kind, g.args, g.meta, g.errors FROM deleted g;
+    INSERT INTO weir.job (id, xid, enqueued_at, ready_at, lane, attempt, max_attempts, put_off, segment, kind, args, meta, errors, unique_key, unique_no, unique_until)
+    SELECT g.id, g.xid, g.enqueued_at, g.ready_at, g.lane, g.attempt, g.max_attempts, g.put_off, active, g.kind, g.args, g.meta, g.errors, g.unique_key, g.unique_no, g.unique_until FROM deleted g;
     max_jobs := max_jobs - cardinality(chosen);
     carried := carried + size;
   END LOOP;
@@ -1014,6 +1029,29 @@ BEGIN
   END IF;
 END
 $$;
+CREATE FUNCTION weir._check_unique(key text, fields text[], until text, within interval, replace boolean) RETURNS void LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+BEGIN
+  IF length(_check_unique.key) NOT BETWEEN 1 AND 1000 THEN
+    RAISE EXCEPTION 'weir: key must have 1 to 1000 characters, got %', length(_check_unique.key) USING ERRCODE = '22023';
+  ELSIF _check_unique.key IS NOT NULL AND _check_unique.fields IS NOT NULL THEN
+    RAISE EXCEPTION 'weir: enqueue_unique got both a key and fields' USING ERRCODE = '22023', HINT = 'A key alone decides which jobs are duplicates: leave out fields.';
+  ELSIF _check_unique.until NOT IN ('finished', 'started') THEN
+    RAISE EXCEPTION 'weir: until must be finished or started, got %', left(_check_unique.until, 100) USING ERRCODE = '22023';
+  ELSIF _check_unique.within <= interval '0' OR _check_unique.within > interval '1 year' THEN
+    RAISE EXCEPTION 'weir: within must be more than 0 and at most 1 year, got %', _check_unique.within USING ERRCODE = '22023';
+  ELSIF _check_unique.within IS NOT NULL AND _check_unique.until IS NOT NULL THEN
+    RAISE EXCEPTION 'weir: enqueue_unique got both until (%) and within (%)', _check_unique.until, _check_unique.within USING ERRCODE = '22023', HINT = 'Pass one of them.';
+  ELSIF _check_unique.replace AND (_check_unique.within IS NOT NULL OR _check_unique.until = 'finished') THEN
+    RAISE EXCEPTION 'weir: replace goes with until started, got %', coalesce('until ' || _check_unique.until, 'within ' || _check_unique.within)
+      USING ERRCODE = '22023', HINT = 'A job is replaced only as long as it has not started.';
+  END IF;
+  PERFORM weir._check_array('enqueue_unique', 'fields', _check_unique.fields, true);
+  IF cardinality(_check_unique.fields) > 100 THEN
+    RAISE EXCEPTION 'weir: enqueue_unique takes at most 100 fields, got %', cardinality(_check_unique.fields) USING ERRCODE = '22023';
+  END IF;
+END
+$$;
 CREATE FUNCTION weir._check_worker(worker integer) RETURNS text[] LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET enable_seqscan=off
 AS $$
 DECLARE
@@ -1063,6 +1101,9 @@ DECLARE
   is_cut      boolean := false;             -- there may be more jobs
   filters     weir.cancellation_where[];    -- the cancellations by filter that concern the lane
   upto        bigint;                       -- the greatest job id that one of them applies to; 0: there are none
+  judging     integer[] := '{}';            -- the queues whose unique jobs it may judge: hashes of their names
+  queue_hash  integer;
+  has_lanes   boolean := false;             -- it has locked one
   batch_no    bigint;
   this_seq    bigint;
 BEGIN
@@ -1126,7 +1167,7 @@ BEGIN
   -- The first lanes that have jobs, read without their locks. They are in the order of lanes, so that two claims that
   -- lock several lanes can't deadlock; within a queue this is the order of priorities.
   FOR ready IN
-    SELECT r.lane, r.ord, r.name FROM (
+    SELECT r.lane, r.ord, r.name, EXISTS (SELECT FROM weir.keyed k WHERE k.queue = r.name) AS keyed FROM (
       SELECT l.lane, l.ord, l.name
       FROM (
         SELECT q.lane, u.ord, u.name
@@ -1167,7 +1208,19 @@ BEGIN
     visited := visited + 1;
     quota := least(_claim.limits[ready.ord], 960);  -- so that a batch's ids stay inline in its row
     CONTINUE WHEN quota <= 0;
+    -- The unique jobs of a queue are judged by one claim at a time. It waits for this lock only while it has no lane's, so that claims can't deadlock.
+    queue_hash := CASE WHEN ready.keyed THEN hashtext(ready.name) END;
+    IF queue_hash <> ALL (judging) THEN
+      IF has_lanes AND NOT pg_try_advisory_xact_lock(1464158556, queue_hash) THEN
+        is_cut := true;
+        CONTINUE;
+      ELSIF NOT has_lanes THEN
+        PERFORM pg_advisory_xact_lock(1464158556, queue_hash);
+      END IF;
+      judging := judging || queue_hash;
+    END IF;
     PERFORM pg_advisory_xact_lock(1464158546, ready.lane);
+    has_lanes := true;
     SELECT array_agg(w), coalesce(max(w.upto), 0) INTO filters, upto FROM weir.cancellation_where w
     WHERE (w.queue IS NULL OR w.queue = ready.name) AND (w.priority IS NULL OR w.priority = ready.lane % 4 + 1);
     IF upto > 0 AND weir._skip_cancelled(_claim.worker, ready.lane, filters) THEN
@@ -1175,14 +1228,17 @@ BEGIN
       CONTINUE;
     END IF;
 
-    SELECT b.seq, b.pos_xid, b.pos_id, b.total, b.pending, b.pending_after INTO last
-    FROM weir.batch b WHERE b.lane = ready.lane ORDER BY b.seq DESC LIMIT 1;
-    IF NOT FOUND THEN
-      SELECT 0::bigint AS seq, '0'::xid8 AS pos_xid, 0::bigint AS pos_id, 0::bigint AS total,
-             NULL::xid8[] AS pending, NULL::bigint[] AS pending_after INTO last;
+    -- The snapshot of this statement, taken after the locks, is that of the batch. Statements below may have a newer one; rows that only the newer one
+    -- sees are left alone.
+    SELECT coalesce(b.seq, 0) AS seq, coalesce(b.pos_xid, '0') AS pos_xid, coalesce(b.pos_id, 0) AS pos_id, coalesce(b.total, 0) AS total,
+           b.pending, b.pending_after, pg_current_snapshot() AS snapshot, EXISTS (SELECT FROM weir.keyed k WHERE k.queue = ready.name) AS keyed INTO last
+    FROM (SELECT) one
+    LEFT JOIN LATERAL (SELECT b.* FROM weir.batch b WHERE b.lane = ready.lane ORDER BY b.seq DESC LIMIT 1) b ON true;
+    IF last.keyed AND queue_hash IS NULL THEN  -- the queue's first unique jobs have just been committed
+      is_cut := true;
+      CONTINUE;
     END IF;
-    -- The snapshot of this batch. Statements below may have a newer one; rows that only the newer one sees are left alone.
-    newer := pg_current_snapshot();
+    newer := last.snapshot;
     IF record_image_ne(ROW(newer), ROW(snapshot)) THEN  -- with thousands of transactions in progress, each of these takes as long as an idle claim
       snapshot := newer;
       top := pg_snapshot_xmax(snapshot);
@@ -1239,23 +1295,35 @@ BEGIN
       SELECT CASE WHEN p.n > 0 OR u.xids IS NOT NULL THEN u.xids || running[1 : p.n] END AS xids,
              CASE WHEN p.n > 0 OR u.xids IS NOT NULL THEN u.afters || array_fill(0::bigint, ARRAY[p.n]) END AS afters
       FROM (SELECT width_bucket(state.pos_xid, running) AS n FROM state) p, unread u
+    ), judged AS MATERIALIZED (
+      SELECT g.* FROM (SELECT array_agg(p.id) AS ids, array_agg(p.xid) AS xids, array_agg(p.unique_key) AS keys, array_agg(p.unique_no) AS nos,
+                              array_agg(p.unique_until) AS untils, array_agg(p.enqueued_at) AS times FROM picked p WHERE p.unique_key IS NOT NULL) u
+      CROSS JOIN LATERAL weir._judge(u.ids, u.xids, u.keys, u.nos, u.untils, u.times) g
+      WHERE last.keyed AND u.ids IS NOT NULL
+    ), aside AS MATERIALIZED (
+      SELECT weir._set_aside(_claim.worker, ready.lane, this_seq, a.ids, a.segments, a.fates, a.reasons)
+      FROM (SELECT array_agg(p.id) AS ids, array_agg(p.segment) AS segments, array_agg(g.fate) AS fates, array_agg(g.reason) AS reasons
+            FROM judged g JOIN picked p ON p.id = g.id WHERE g.fate <> 'run') a
+      WHERE last.keyed AND a.ids IS NOT NULL
     ), made AS (
-      INSERT INTO weir.batch (lane, segment, origin, worker, seq, from_xid, to_xid, pos_xid, pos_id, total, claimed_at, no, pending, pending_after, ids)
+      INSERT INTO weir.batch (lane, segment, origin, worker, seq, from_xid, to_xid, pos_xid, pos_id, total, claimed_at, no, pending, pending_after, ids, seen)
       SELECT ready.lane, p.segment, p.segment, _claim.worker, this_seq, state.from_xid, state.to_xid, state.pos_xid, state.pos_id,
-             last.total + state.n, now(), batch_no, pending.xids, pending.afters, p.ids
+             last.total + state.n, now(), batch_no, pending.xids, pending.afters, p.ids,
+             CASE WHEN last.keyed AND EXISTS (SELECT FROM judged g WHERE g.fate = 'run') THEN snapshot END
       FROM (SELECT p.segment, array_agg(p.id) AS ids FROM picked p GROUP BY p.segment) p, state, pending
     )
     SELECT ready.name, ready.lane, this_seq, p.id, p.attempt, p.max_attempts, p.kind, p.args, p.meta, p.enqueued_at,
            -- Usually nothing is cancelled: this is checked once, not row by row.
            CASE WHEN EXISTS (SELECT FROM weir.cancellation) AND EXISTS (SELECT FROM weir.cancellation c WHERE c.id = p.id) THEN '' END, p.put_off, p.ready_at
     FROM picked p
-    WHERE p.id > upto OR p.id <> ALL ((
+    WHERE CASE WHEN last.keyed AND p.unique_key IS NOT NULL THEN (SELECT count(*) FROM aside) IS NOT NULL AND p.id IN (SELECT g.id FROM judged g WHERE g.fate = 'run')
+               ELSE p.id > upto OR p.id <> ALL ((
       SELECT weir._drop(_claim.worker, ready.lane, this_seq, filters, array_agg(d.segment), array_agg(d.id), array_agg(d.attempt), array_agg(d.kind), array_agg(d.meta), array_agg(d.enqueued_at))
-      FROM picked d)::bigint[]);
+      FROM picked d WHERE d.unique_key IS NULL)::bigint[]) END;
 
     GET DIAGNOSTICS taken = ROW_COUNT;
     limits[ready.ord] := limits[ready.ord] - taken;
-    IF upto > 0 AND taken < quota THEN  -- it has ended some, so others may wait behind them
+    IF (upto > 0 OR last.keyed) AND taken < quota THEN  -- it has ended some, so others may wait behind them
       is_cut := is_cut OR (SELECT b.total FROM weir.batch b WHERE b.lane = ready.lane ORDER BY b.seq DESC LIMIT 1) > last.total + taken;
     END IF;
   END LOOP;
@@ -1602,7 +1670,7 @@ BEGIN
     PERFORM nextval('weir.job_id');
   END IF;
   WITH attempt AS MATERIALIZED (
-    SELECT e.lane, e.seq, e.segment, e.id, e.outcome, e.error, e.output, e.ord, coalesce(q.next, e.run_at) AS run_at, j.kind, j.args, j.meta, j.errors, j.enqueued_at, j.attempt, j.max_attempts, j.put_off, j.claimed_at,
+    SELECT e.lane, e.seq, e.segment, e.id, e.outcome, e.error, e.output, e.ord, coalesce(q.next, e.run_at) AS run_at, j.kind, j.args, j.meta, j.errors, j.enqueued_at, j.attempt, j.max_attempts, j.put_off, j.claimed_at, j.unique_key, j.unique_no, j.unique_until,
            CASE WHEN e.outcome IN ('retried', 'lost') AND j.attempt >= j.max_attempts THEN 'failed' ELSE e.outcome END AS ended
     FROM unnest(_end_attempts.lanes, _end_attempts.seqs, _end_attempts.segments, _end_attempts.ids, _end_attempts.outcomes,
                 _end_attempts.errors, _end_attempts.outputs, _end_attempts.run_at)
@@ -1625,15 +1693,16 @@ BEGIN
     -- A snoozed or released job keeps its attempt.
     SELECT a.id, a.lane, a.attempt + (a.ended NOT IN ('snoozed', 'released'))::integer AS attempt, a.max_attempts,
            CASE WHEN a.ended IN ('snoozed', 'released') THEN a.put_off + 1 ELSE 0 END AS put_off, a.kind, a.args, a.meta, a.enqueued_at, a.run_at, a.ord,
-           CASE WHEN a.ended IN ('snoozed', 'released') THEN a.errors ELSE weir._with_error(a.errors, a.attempt, clock_timestamp(), a.ended, a.error) END AS errors
+           CASE WHEN a.ended IN ('snoozed', 'released') THEN a.errors ELSE weir._with_error(a.errors, a.attempt, clock_timestamp(), a.ended, a.error) END AS errors,
+           a.unique_key, CASE WHEN a.unique_key IS NOT NULL THEN nextval('weir.job_id') * 2 + (a.unique_no & 1) END AS unique_no, a.unique_until
     FROM attempt a WHERE a.ended IN ('retried', 'snoozed', 'released', 'lost')
   ), logged AS (
-    INSERT INTO weir.job (id, xid, enqueued_at, ready_at, lane, attempt, max_attempts, put_off, segment, kind, args, meta, errors)
-    SELECT n.id, pg_current_xact_id(), n.enqueued_at, now(), n.lane, n.attempt, n.max_attempts, n.put_off, (SELECT a.last_value FROM weir.active_job a), n.kind, n.args, n.meta, n.errors
+    INSERT INTO weir.job (id, xid, enqueued_at, ready_at, lane, attempt, max_attempts, put_off, segment, kind, args, meta, errors, unique_key, unique_no, unique_until)
+    SELECT n.id, pg_current_xact_id(), n.enqueued_at, now(), n.lane, n.attempt, n.max_attempts, n.put_off, (SELECT a.last_value FROM weir.active_job a), n.kind, n.args, n.meta, n.errors, n.unique_key, n.unique_no, n.unique_until
     FROM next n WHERE n.run_at IS NULL OR n.run_at <= now() ORDER BY n.ord
   ), postponed AS (
-    INSERT INTO weir.later (id, xid, run_at, enqueued_at, lane, attempt, max_attempts, put_off, segment, kind, args, meta, errors)
-    SELECT n.id, pg_current_xact_id(), n.run_at, n.enqueued_at, n.lane, n.attempt, n.max_attempts, n.put_off, (SELECT a.last_value FROM weir.active_later a), n.kind, n.args, n.meta, n.errors
+    INSERT INTO weir.later (id, xid, run_at, enqueued_at, lane, attempt, max_attempts, put_off, segment, kind, args, meta, errors, unique_key, unique_no, unique_until)
+    SELECT n.id, pg_current_xact_id(), n.run_at, n.enqueued_at, n.lane, n.attempt, n.max_attempts, n.put_off, (SELECT a.last_value FROM weir.active_later a), n.kind, n.args, n.meta, n.errors, n.unique_key, n.unique_no, n.unique_until
     FROM next n WHERE n.run_at > now() ORDER BY n.ord
   ), recorded AS (
     INSERT INTO weir.result (lane, segment, worker, seq, finished_at, outcome, ids, errors, outputs)
@@ -1644,9 +1713,9 @@ BEGIN
     GROUP BY a.lane, a.segment, a.seq, a.ended, CASE WHEN length(a.error) > 2000 OR length(a.output) > 2000 THEN a.ord END
   )
   -- As weir._keep_failures does, but from rows that have been read already.
-  INSERT INTO weir.failure (id, segment, lane, attempt, max_attempts, enqueued_at, claimed_at, finished_at, worker, kind, args, meta, error, output, errors)
+  INSERT INTO weir.failure (id, segment, lane, attempt, max_attempts, enqueued_at, claimed_at, finished_at, worker, kind, args, meta, error, output, errors, unique_key, unique_until)
   SELECT a.id, (SELECT s.last_value FROM weir.active_failure s), a.lane, a.attempt, a.max_attempts, a.enqueued_at, a.claimed_at, clock_timestamp(),
-         _end_attempts.worker, a.kind, a.args, a.meta, left(a.error, 65536), a.output, a.errors
+         _end_attempts.worker, a.kind, a.args, a.meta, left(a.error, 65536), a.output, a.errors, a.unique_key, a.unique_until
   FROM attempt a WHERE a.ended = 'failed';
 END
 $$;
@@ -2246,13 +2315,77 @@ BEGIN
   END LOOP;
 END
 $$;
+CREATE FUNCTION weir._judge(ids bigint[], xids xid8[], keys uuid[], nos bigint[], untils timestamp with time zone[], times timestamp with time zone[]) RETURNS TABLE(id bigint, fate text, reason text) LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off
+AS $$
+#variable_conflict use_column
+DECLARE
+  this   uuid;
+  j      record;
+  newest record;   -- of this key; read once
+  other  record;
+  is_new boolean;
+  chosen record;   -- the job of this key, in this batch, that will run
+  is_set boolean;  -- there is one
+BEGIN
+  FOR j IN
+    SELECT u.*, EXISTS (SELECT FROM weir.cancellation c WHERE c.id = u.id)
+                OR EXISTS (SELECT FROM weir.cancellation_where w WHERE w.upto >= u.id) AND weir._is_cancelled_where(u.id) AS cancelled, u.no & 1 = 1 AS replaces,
+           EXISTS (SELECT FROM weir.job r WHERE r.unique_key = u.key AND r.unique_no <> u.no)
+           OR EXISTS (SELECT FROM weir.later r WHERE r.unique_key = u.key AND r.unique_no <> u.no) AS shares
+    FROM unnest(_judge.ids, _judge.xids, _judge.keys, _judge.nos, _judge.untils, _judge.times) WITH ORDINALITY u(id, xid, key, no, until, at, ord)
+    ORDER BY u.key, u.ord
+  LOOP
+    IF j.key IS DISTINCT FROM this THEN
+      this := j.key;
+      is_new := true;
+      is_set := false;
+    END IF;
+    id := j.id;
+    fate := 'run';
+    reason := NULL;
+    IF j.cancelled THEN
+      fate := 'dropped';
+      reason := '';
+    ELSIF is_set THEN
+      IF NOT isfinite(j.until) OR abs(extract(epoch FROM j.at - chosen.at)) < extract(epoch FROM j.until - j.at) THEN
+        fate := 'dropped';
+        reason := CASE WHEN chosen.replaces AND chosen.id > j.id THEN 'replaced by job ' ELSE 'duplicate of job ' END || chosen.id;
+      END IF;
+    ELSIF j.shares THEN
+      IF is_new THEN
+        SELECT n.* INTO newest FROM weir._newest_of_key(j.key, 9223372036854775807, false) n;
+        is_new := false;
+      END IF;
+      other := newest;
+      -- The job itself, if it was put off or tried before, and jobs that it replaces don't decide.
+      WHILE other.id = j.id AND other.no = j.no AND NOT j.replaces OR other.waits AND j.replaces AND other.id < j.id LOOP
+        SELECT n.* INTO other FROM weir._newest_of_key(j.key, other.no, false) n;
+      END LOOP;
+      IF other.id IS NULL OR other.id = j.id THEN
+        NULL;
+      ELSIF isfinite(j.until) AND abs(extract(epoch FROM j.at - other.enqueued_at)) < extract(epoch FROM j.until - j.at)
+         OR NOT isfinite(j.until) AND (other.waits OR other.runs AND j.until = 'infinity' OR pg_visible_in_snapshot(j.xid, other.seen)) THEN
+        fate := 'dropped';
+        reason := CASE WHEN other.waits AND other.no & 1 = 1 AND other.id > j.id THEN 'replaced by job ' ELSE 'duplicate of job ' END || other.id;
+      ELSIF NOT other.waits AND other.no > j.no THEN
+        fate := 'again';
+      END IF;
+    END IF;
+    IF fate <> 'dropped' THEN
+      chosen := j;
+      is_set := true;
+    END IF;
+    RETURN NEXT;
+  END LOOP;
+END
+$$;
 CREATE FUNCTION weir._keep_failures(worker integer, lanes integer[], seqs bigint[], segments smallint[], ids bigint[], errors text[], outputs text[]) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_mergejoin=off SET enable_hashjoin=off SET jit=off
 AS $$
 #variable_conflict use_column
 BEGIN
-  INSERT INTO weir.failure (id, segment, lane, attempt, max_attempts, enqueued_at, claimed_at, finished_at, worker, kind, args, meta, error, output, errors)
+  INSERT INTO weir.failure (id, segment, lane, attempt, max_attempts, enqueued_at, claimed_at, finished_at, worker, kind, args, meta, error, output, errors, unique_key, unique_until)
   SELECT e.id, (SELECT a.last_value FROM weir.active_failure a), e.lane, j.attempt, j.max_attempts, j.enqueued_at, b.claimed_at, clock_timestamp(),
-         _keep_failures.worker, j.kind, j.args, j.meta, left(e.error, 65536), e.output, j.errors
+         _keep_failures.worker, j.kind, j.args, j.meta, left(e.error, 65536), e.output, j.errors, j.unique_key, j.unique_until
   FROM unnest(_keep_failures.lanes, _keep_failures.seqs, _keep_failures.segments, _keep_failures.ids, _keep_failures.errors, _keep_failures.outputs)
        e(lane, seq, segment, id, error, output)
   CROSS JOIN LATERAL (SELECT b.* FROM weir.batch b WHERE b.segment = e.segment AND b.lane = e.lane AND b.seq = e.seq LIMIT 1) b
@@ -2397,6 +2530,11 @@ BEGIN
       j.lane := coalesce(queue_no, was / 4) * 4 + coalesce(to_priority - 1, was % 4);
       j.segment := pg_sequence_last_value('weir.active_job');
       j.leads := true;
+      IF queue_no <> was / 4 THEN  -- its key meant only jobs of its old queue
+        j.unique_key := NULL;
+        j.unique_no := NULL;
+        j.unique_until := NULL;
+      END IF;
       INSERT INTO weir.job SELECT (j).*;
       IF was <> ALL (left_) THEN
         left_ := left_ || was;
@@ -2437,6 +2575,56 @@ AS $$
     SELECT FROM weir.queue q CROSS JOIN generate_series(q.id * 4, q.id * 4 + 3) l(lane)
     WHERE q.name = n.name AND (EXISTS (SELECT FROM weir.batch b WHERE b.lane = l.lane) OR EXISTS (SELECT FROM weir.job j WHERE j.lane = l.lane)
                                OR EXISTS (SELECT FROM weir.later t WHERE t.lane = l.lane))) ORDER BY n.name)
+$$;
+CREATE FUNCTION weir._newest_of_key(key uuid, below bigint, fresh boolean) RETURNS TABLE(id bigint, no bigint, waits boolean, runs boolean, enqueued_at timestamp with time zone, seen pg_snapshot) LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_sort=off
+AS $$
+#variable_conflict use_column
+DECLARE
+  max_rows CONSTANT integer := 10000;  -- more than a server has connections: so many may have logged a job without seeing each other's
+  c     weir.promotion;
+  r     record;
+  batch record;
+  ended weir.outcome;
+BEGIN
+  SELECT p.* INTO c FROM weir.promotion p ORDER BY p.seq DESC LIMIT 1;
+  FOR r IN
+    SELECT u.* FROM (
+      SELECT j.unique_no, j.id, j.xid, j.attempt, j.put_off, j.enqueued_at, j.lane, j.segment, j.seq, NULL::timestamptz AS run_at
+      FROM weir.job j WHERE j.unique_key = _newest_of_key.key AND j.unique_no < _newest_of_key.below
+      UNION ALL
+      SELECT l.unique_no, l.id, l.xid, l.attempt, l.put_off, l.enqueued_at, l.lane, l.segment, NULL, l.run_at
+      FROM weir.later l WHERE l.unique_key = _newest_of_key.key AND l.unique_no < _newest_of_key.below) u
+    ORDER BY u.unique_no DESC LIMIT max_rows
+  LOOP
+    waits := true;
+    runs := false;
+    seen := NULL;
+    IF r.run_at IS NOT NULL THEN
+      -- One that was promoted is in the log, too.
+      CONTINUE WHEN (((r.run_at, r.id) > (c.due, c.due_id) OR NOT pg_visible_in_snapshot(r.xid, c.snapshot))
+                     AND (c.ahead_due IS NULL OR NOT weir._was_ahead(c, r.run_at, r.id, r.xid))) IS NOT TRUE;
+    ELSE
+      SELECT k.seq, k.seen INTO batch FROM weir._batch_of(r.lane, r.segment, r.xid, r.id) k;
+      IF coalesce(batch.seq, r.seq) IS NOT NULL THEN
+        ended := (SELECT k.outcome FROM weir.result k WHERE k.segment = r.segment AND k.lane = r.lane AND k.seq = coalesce(batch.seq, r.seq) AND r.id = ANY (k.ids) LIMIT 1);
+        CONTINUE WHEN ended = 'cancelled';
+        waits := false;
+        runs := ended IS NULL;
+        seen := batch.seen;
+      END IF;
+    END IF;
+    IF waits THEN
+      CONTINUE WHEN NOT _newest_of_key.fresh AND r.attempt = 1 AND r.put_off = 0 AND r.unique_no & 1 = 0
+        OR EXISTS (SELECT FROM weir.cancellation k WHERE k.id = r.id)
+        OR EXISTS (SELECT FROM weir.cancellation_where w WHERE w.upto >= r.id) AND weir._is_cancelled_where(r.id);
+    END IF;
+    id := r.id;
+    no := r.unique_no;
+    enqueued_at := r.enqueued_at;
+    RETURN NEXT;
+    RETURN;
+  END LOOP;
+END
 $$;
 CREATE FUNCTION weir._next_available(lanes integer[], after jsonb, most integer) RETURNS TABLE(id bigint, ended_at timestamp with time zone, key jsonb, cost integer) LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET enable_seqscan=off
 AS $$
@@ -2878,9 +3066,9 @@ BEGIN
     ), due AS MATERIALIZED (
       SELECT d.* FROM (SELECT l.* FROM late l UNION ALL SELECT f.* FROM fresh f) d ORDER BY d.run_at, d.id LIMIT quota
     ), logged AS (
-      INSERT INTO weir.job (id, xid, enqueued_at, ready_at, lane, attempt, max_attempts, put_off, segment, kind, args, meta, errors)
+      INSERT INTO weir.job (id, xid, enqueued_at, ready_at, lane, attempt, max_attempts, put_off, segment, kind, args, meta, errors, unique_key, unique_no, unique_until)
       SELECT d.id, pg_current_xact_id(), d.enqueued_at, d.run_at, d.lane, d.attempt, d.max_attempts, d.put_off,
-             (SELECT a.last_value FROM weir.active_job a), d.kind, d.args, d.meta, d.errors
+             (SELECT a.last_value FROM weir.active_job a), d.kind, d.args, d.meta, d.errors, d.unique_key, d.unique_no, d.unique_until
       FROM due d
       RETURNING 1
     ), reached AS (
@@ -3881,6 +4069,7 @@ AS $$
 #variable_conflict use_column
 DECLARE
   j    weir.job_info;
+  u    record;
   upto bigint;
 BEGIN
   SELECT i.* INTO j FROM weir.job_info(job_id) i;
@@ -3906,11 +4095,12 @@ BEGIN
     INSERT INTO weir.failure (id, segment, lane, attempt)
     SELECT f.id, f.segment, f.lane, j.attempt + 1 FROM weir.failure f WHERE f.id = j.id AND f.attempt = j.attempt;
   END IF;
+  u := weir._unique_of(job_id);
   PERFORM nextval('weir.job_id');
-  INSERT INTO weir.job (id, xid, enqueued_at, ready_at, lane, attempt, max_attempts, segment, kind, args, meta, errors)
+  INSERT INTO weir.job (id, xid, enqueued_at, ready_at, lane, attempt, max_attempts, segment, kind, args, meta, errors, unique_key, unique_no, unique_until)
   VALUES (j.id, pg_current_xact_id(), j.enqueued_at, now(), weir._queue_id(j.queue) * 4 + j.priority - 1, j.attempt + 1,
           greatest(j.max_attempts, j.attempt + 1), pg_sequence_last_value('weir.active_job'), j.kind, j.args, j.meta,
-          weir._brief_errors(j.errors));
+          weir._brief_errors(j.errors), u.unique_key, CASE WHEN u.unique_key IS NOT NULL THEN nextval('weir.job_id') * 2 END, u.unique_until);
   state := 'available';
 END
 $$;
@@ -4046,8 +4236,8 @@ BEGIN
     END IF;
     BEGIN
       EXECUTE format('LOCK TABLE weir.later_%s IN ACCESS EXCLUSIVE MODE NOWAIT', k.segment);
-      INSERT INTO weir.later (id, xid, run_at, enqueued_at, lane, attempt, max_attempts, put_off, segment, kind, args, meta, errors)
-      SELECT l.id, l.xid, l.run_at, l.enqueued_at, l.lane, l.attempt, l.max_attempts, l.put_off, active, l.kind, l.args, l.meta, l.errors
+      INSERT INTO weir.later (id, xid, run_at, enqueued_at, lane, attempt, max_attempts, put_off, segment, kind, args, meta, errors, unique_key, unique_no, unique_until)
+      SELECT l.id, l.xid, l.run_at, l.enqueued_at, l.lane, l.attempt, l.max_attempts, l.put_off, active, l.kind, l.args, l.meta, l.errors, l.unique_key, l.unique_no, l.unique_until
       FROM weir.later l
       WHERE l.segment = k.segment AND ((l.run_at, l.id) > (c.due, c.due_id) OR NOT pg_visible_in_snapshot(l.xid, c.snapshot))
         AND (c.ahead_due IS NULL OR NOT weir._was_ahead(c, l.run_at, l.id, l.xid));
@@ -4217,6 +4407,27 @@ BEGIN
   RAISE SQLSTATE 'WR099';  -- releases the tables
 EXCEPTION WHEN SQLSTATE 'WR099' THEN
   RETURN;
+END
+$$;
+CREATE FUNCTION weir._set_aside(worker integer, lane integer, seq bigint, ids bigint[], segments smallint[], fates text[], reasons text[]) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off
+AS $$
+#variable_conflict use_column
+BEGIN
+  INSERT INTO weir.result (lane, segment, worker, seq, finished_at, outcome, ids, errors)
+  SELECT _set_aside.lane, u.segment, _set_aside.worker, _set_aside.seq, clock_timestamp(),
+         CASE u.fate WHEN 'dropped' THEN 'cancelled' ELSE 'released' END::weir.outcome, array_agg(u.id),
+         CASE WHEN max(u.reason) <> '' THEN array_agg(nullif(u.reason, '')) END
+  FROM unnest(_set_aside.ids, _set_aside.segments, _set_aside.fates, _set_aside.reasons) u(id, segment, fate, reason)
+  GROUP BY u.segment, u.fate;
+  IF _set_aside.fates && ARRAY['again'] THEN
+    PERFORM pg_current_xact_id();
+    INSERT INTO weir.job (id, xid, enqueued_at, ready_at, lane, attempt, max_attempts, put_off, segment, kind, args, meta, errors, unique_key, unique_no, unique_until)
+    SELECT j.id, pg_current_xact_id(), j.enqueued_at, now(), j.lane, j.attempt, j.max_attempts, j.put_off + 1, (SELECT a.last_value FROM weir.active_job a),
+           j.kind, j.args, j.meta, j.errors, j.unique_key, nextval('weir.job_id') * 2 + (j.unique_no & 1), j.unique_until
+    FROM unnest(_set_aside.ids, _set_aside.segments, _set_aside.fates) u(id, segment, fate)
+    CROSS JOIN LATERAL (SELECT j.* FROM weir.job j WHERE j.segment = u.segment AND j.id = u.id ORDER BY j.attempt DESC, j.put_off DESC LIMIT 1) j
+    WHERE u.fate = 'again';
+  END IF;
 END
 $$;
 CREATE FUNCTION weir._set_twins_aside() RETURNS integer LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off SET enable_seqscan=off SET enable_bitmapscan=off
@@ -4545,6 +4756,28 @@ AS $$
   LEFT JOIN LATERAL (SELECT sum(cardinality(r.ids)) AS n FROM weir.result r WHERE r.segment = b.segment AND r.lane = b.lane AND r.seq = b.seq) e ON true
   WHERE coalesce(e.n, 0) < (SELECT sum(cardinality(p.ids)) FROM weir.batch p WHERE p.segment = b.segment AND p.lane = b.lane AND p.seq = b.seq)
 $$;
+CREATE FUNCTION weir._unique_key(queue text, kind text, args jsonb, key text, fields text[]) RETURNS uuid LANGUAGE sql IMMUTABLE SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+  -- The text of a jsonb has one form, whatever the order in which its keys were written.
+  SELECT encode(substr(sha256(convert_to(CASE
+      WHEN _unique_key.key IS NOT NULL THEN jsonb_build_array(_unique_key.queue, _unique_key.key)
+      WHEN _unique_key.fields IS NULL THEN jsonb_build_array(_unique_key.queue, _unique_key.kind, _unique_key.args)
+      ELSE jsonb_build_array(_unique_key.queue, _unique_key.kind, coalesce((SELECT jsonb_object_agg(f, _unique_key.args -> f) FROM unnest(_unique_key.fields) f), '{}'))
+    END::text, 'UTF8')), 1, 16), 'hex')::uuid
+$$;
+CREATE FUNCTION weir._unique_of(job_id bigint, OUT unique_key uuid, OUT unique_until timestamp with time zone) RETURNS record LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off SET enable_seqscan=off SET enable_bitmapscan=off
+AS $$
+#variable_conflict use_column
+BEGIN
+  SELECT u.unique_key, u.unique_until INTO _unique_of.unique_key, _unique_of.unique_until
+  FROM (SELECT j.unique_key, j.unique_until, j.attempt, j.put_off FROM weir.job j WHERE j.id = job_id
+        UNION ALL SELECT f.unique_key, f.unique_until, f.attempt, 0 FROM weir.failure f WHERE f.id = job_id AND f.finished_at IS NOT NULL) u
+  ORDER BY u.attempt DESC, u.put_off DESC LIMIT 1;
+  RAISE SQLSTATE 'WR099';  -- releases the tables
+EXCEPTION WHEN SQLSTATE 'WR099' THEN
+  RETURN;
+END
+$$;
 CREATE FUNCTION weir._waiting(lane integer, running xid8[], top xid8, after_xid xid8, after_id bigint, most integer, upto_xid xid8 DEFAULT '18446744073709551615'::xid8, upto_id bigint DEFAULT '9223372036854775807'::bigint) RETURNS TABLE(xid xid8, id bigint, ready_at timestamp with time zone, segment smallint, place tid) LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_sort=off
 AS $$
 #variable_conflict use_column
@@ -4828,8 +5061,11 @@ $$;
 CREATE FUNCTION weir.enqueue_many(jobs jsonb) RETURNS bigint[] LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=auto
 AS $$
 DECLARE
-  bad text;
-  r   record;
+  bad     text;
+  r       record;
+  u       record;
+  plain   jsonb;
+  new_ids bigint[];
 BEGIN
   IF jobs IS NULL OR jsonb_typeof(jobs) <> 'array' THEN
     RAISE EXCEPTION 'weir: enqueue_many takes a JSON array of jobs, got %', coalesce('a JSON ' || jsonb_typeof(jobs), 'null')
@@ -4840,11 +5076,38 @@ BEGIN
   IF bad IS NULL THEN
     SELECT format('job %s has an unknown key %s', e.ord, to_json(k.key)) INTO bad
     FROM jsonb_array_elements(jobs) WITH ORDINALITY e(job, ord), jsonb_object_keys(e.job) k(key)
-    WHERE k.key NOT IN ('queue', 'kind', 'args', 'priority', 'run_at', 'max_attempts', 'meta') LIMIT 1;
+    WHERE k.key NOT IN ('queue', 'kind', 'args', 'priority', 'run_at', 'max_attempts', 'meta', 'unique') LIMIT 1;
+  END IF;
+  IF bad IS NULL THEN
+    SELECT format('job %s has a unique that must be true, false or an object with some of key, fields, until, within, replace and wait', e.ord) INTO bad
+    FROM jsonb_array_elements(jobs) WITH ORDINALITY e(job, ord)
+    WHERE jsonb_typeof(e.job -> 'unique') <> ALL ('{object,boolean,null}')
+       OR jsonb_typeof(e.job -> 'unique') = 'object' AND (e.job -> 'unique') - '{key,fields,until,within,replace,wait}'::text[] <> '{}' LIMIT 1;
   END IF;
   IF bad IS NOT NULL THEN
     RAISE EXCEPTION 'weir: %', bad
-      USING ERRCODE = '22023', HINT = 'A job is {"queue": ..., "kind": ...}, optionally with args, priority, run_at, max_attempts and meta.';
+      USING ERRCODE = '22023', HINT = 'A job is {"queue": ..., "kind": ...}, optionally with args, priority, run_at, max_attempts, meta and unique.';
+  END IF;
+  IF jsonb_path_exists(jobs, '$[*].unique ? (@.type() == "object" || @ == true)') THEN
+    SELECT jsonb_agg(e.job ORDER BY e.ord) INTO plain FROM jsonb_array_elements(jobs) WITH ORDINALITY e(job, ord)
+    WHERE coalesce(e.job -> 'unique', 'null') IN ('null', 'false');
+    IF jsonb_array_length(jobs) > 10000 THEN
+      RAISE EXCEPTION 'weir: % jobs in one call, at most 10000 are allowed', jsonb_array_length(jobs)
+        USING ERRCODE = '22023', HINT = 'Call enqueue_many several times in one transaction.';
+    END IF;
+    new_ids := weir.enqueue_many(coalesce(plain, '[]'));
+    FOR r IN
+      SELECT e.ord::integer AS ord, x.*, y.key, y.fields, y.until, y.within, y.replace, y.wait
+      FROM jsonb_array_elements(jobs) WITH ORDINALITY e(job, ord),
+           jsonb_to_record(e.job) x(queue text, kind text, args jsonb, priority integer, run_at timestamptz, max_attempts integer, meta jsonb, "unique" jsonb),
+           jsonb_to_record(CASE WHEN jsonb_typeof(e.job -> 'unique') = 'object' THEN e.job -> 'unique' ELSE '{}' END)
+             y(key text, fields text[], until text, within interval, replace boolean, wait boolean)
+      WHERE coalesce(e.job -> 'unique', 'null') NOT IN ('null', 'false') ORDER BY e.ord
+    LOOP
+      u := weir.enqueue_unique(r.queue, r.kind, r.args, r.key, r.fields, r.until, r.within, r.replace, r.wait, r.priority, r.run_at, r.max_attempts, r.meta);
+      new_ids := new_ids[: r.ord - 1] || u.id || new_ids[r.ord :];
+    END LOOP;
+    RETURN new_ids;
   END IF;
   SELECT array_agg(x.queue ORDER BY e.ord) AS queue, array_agg(x.kind ORDER BY e.ord) AS kind,
          array_agg(coalesce(x.args, '{}') ORDER BY e.ord) AS args, array_agg(x.priority ORDER BY e.ord) AS priority,
@@ -4932,6 +5195,61 @@ BEGIN
     WHERE u.run_at > now();
   END IF;
   RETURN new_ids;
+END
+$$;
+CREATE FUNCTION weir.enqueue_unique(queue text, kind text, args jsonb DEFAULT '{}'::jsonb, key text DEFAULT NULL::text, fields text[] DEFAULT NULL::text[], until text DEFAULT NULL::text, within interval DEFAULT NULL::interval, replace boolean DEFAULT NULL::boolean, wait boolean DEFAULT NULL::boolean, priority integer DEFAULT 2, run_at timestamp with time zone DEFAULT NULL::timestamp with time zone, max_attempts integer DEFAULT 25, meta jsonb DEFAULT NULL::jsonb, OUT id bigint, OUT duplicate boolean) RETURNS record LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=auto
+AS $$
+#variable_conflict use_variable
+DECLARE
+  hash     uuid;
+  found    record;
+  lane     integer;
+  no       bigint;
+  until_at timestamptz;
+BEGIN
+  args := coalesce(args, '{}');
+  priority := coalesce(priority, 2);
+  max_attempts := coalesce(max_attempts, 25);
+  replace := coalesce(replace, false);
+  PERFORM weir._check_job(queue, kind, args, priority, max_attempts, meta), weir._check_unique(key, fields, until, within, replace);
+  IF run_at >= '10000-01-01 00:00:00+00' THEN
+    RAISE EXCEPTION 'weir: run_at is %: a job can be scheduled up to the year 9999', run_at USING ERRCODE = '22023';
+  END IF;
+  hash := weir._unique_key(queue, kind, args, key, fields);
+  IF wait THEN
+    PERFORM weir._check_isolation('enqueue_unique with wait'), pg_advisory_xact_lock(1464158557, hashtext(hash::text));
+  END IF;
+
+  -- Rolling back a block releases its locks, which would otherwise keep segments from being reclaimed until the caller's transaction ends. A segment
+  -- that is emptied just before they are taken may hide a job: then this one is logged, and the claims decide.
+  BEGIN
+    SELECT n.* INTO found FROM weir._newest_of_key(hash, 9223372036854775807, true) n;
+    RAISE SQLSTATE 'WR099';
+  EXCEPTION WHEN SQLSTATE 'WR099' THEN
+    NULL;
+  END;
+  duplicate := CASE WHEN found.id IS NULL THEN false
+                    WHEN within IS NOT NULL THEN found.enqueued_at > now() - within
+                    WHEN replace OR until = 'started' THEN found.waits
+                    ELSE found.waits OR found.runs END;
+  IF duplicate AND NOT replace THEN
+    id := found.id;
+    RETURN;
+  END IF;
+
+  lane := weir._queue_id(queue) * 4 + priority - 1;
+  PERFORM pg_current_xact_id();  -- before the id is drawn, as in enqueue
+  id := nextval('weir.job_id');
+  no := id * 2 + replace::integer;
+  until_at := CASE WHEN within IS NOT NULL THEN now() + within WHEN replace OR until = 'started' THEN '-infinity' ELSE 'infinity' END;
+  INSERT INTO weir.keyed (queue) SELECT queue WHERE NOT EXISTS (SELECT FROM weir.keyed k WHERE k.queue = enqueue_unique.queue);
+  IF run_at IS NULL OR run_at <= now() THEN
+    INSERT INTO weir.job (id, xid, enqueued_at, lane, attempt, max_attempts, segment, kind, args, meta, unique_key, unique_no, unique_until)
+    VALUES (id, pg_current_xact_id(), now(), lane, 1, max_attempts, pg_sequence_last_value('weir.active_job'), kind, args, meta, hash, no, until_at);
+  ELSE
+    INSERT INTO weir.later (id, xid, run_at, enqueued_at, lane, attempt, max_attempts, segment, kind, args, meta, unique_key, unique_no, unique_until)
+    VALUES (id, pg_current_xact_id(), run_at, now(), lane, 1, max_attempts, pg_sequence_last_value('weir.active_later'), kind, args, meta, hash, no, until_at);
+  END IF;
 END
 $$;
 CREATE FUNCTION weir.enqueued(max_rows integer DEFAULT 1000) RETURNS SETOF weir.job_info LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off
@@ -5465,17 +5783,18 @@ BEGIN
   PERFORM nextval('weir.job_id');
   -- The first xid of a cluster is 3. History gets xid 1, below every position, and every new position is 2: so unfinished jobs lie past it, and
   -- so do jobs of transactions that are older than this one and enqueue after it.
-  INSERT INTO weir.job (id, xid, enqueued_at, ready_at, lane, attempt, max_attempts, put_off, segment, leads, kind, args, meta, seq, errors)
+  INSERT INTO weir.job (id, xid, enqueued_at, ready_at, lane, attempt, max_attempts, put_off, segment, leads, kind, args, meta, seq, errors, unique_key, unique_no, unique_until)
   SELECT j.id, CASE WHEN j.unfinished THEN pg_current_xact_id() ELSE '1' END, j.enqueued_at, j.ready_at, j.lane, j.attempt, j.max_attempts, j.put_off,
-         CASE WHEN j.unfinished THEN active ELSE j.segment END, j.unfinished, j.kind, j.args, j.meta, CASE WHEN NOT j.unfinished THEN e.seq END, j.errors
+         CASE WHEN j.unfinished THEN active ELSE j.segment END, j.unfinished, j.kind, j.args, j.meta, CASE WHEN NOT j.unfinished THEN e.seq END, j.errors,
+         j.unique_key, j.unique_no, j.unique_until
   FROM pg_temp.weir_job j LEFT JOIN pg_temp.weir_end e ON e.id = j.id AND e.lane = j.lane AND e.segment = j.segment AND e.nr = j.nr;
   INSERT INTO weir.batch (lane, segment, origin, worker, seq, from_xid, to_xid, pos_xid, pos_id, total, claimed_at, no, ids)
   SELECT l.lane, active, active, 0, max(l.seq) + 1, '2', '2', '2', 0, max(l.total), now(), 0, '{}'::bigint[]
   FROM (SELECT k.lane, k.seq, k.total FROM pg_temp.weir_lane k
         UNION ALL SELECT j.lane, 0, 0 FROM (SELECT DISTINCT j.lane FROM pg_temp.weir_job j WHERE NOT j.unfinished) j) l
   GROUP BY l.lane;
-  INSERT INTO weir.later (id, xid, run_at, enqueued_at, lane, attempt, max_attempts, put_off, segment, kind, args, meta, errors)
-  SELECT l.id, pg_current_xact_id(), l.run_at, l.enqueued_at, l.lane, l.attempt, l.max_attempts, l.put_off, l.segment, l.kind, l.args, l.meta, l.errors
+  INSERT INTO weir.later (id, xid, run_at, enqueued_at, lane, attempt, max_attempts, put_off, segment, kind, args, meta, errors, unique_key, unique_no, unique_until)
+  SELECT l.id, pg_current_xact_id(), l.run_at, l.enqueued_at, l.lane, l.attempt, l.max_attempts, l.put_off, l.segment, l.kind, l.args, l.meta, l.errors, l.unique_key, l.unique_no, l.unique_until
   FROM pg_temp.weir_later l ORDER BY l.run_at, l.id;
   FOREACH definition IN ARRAY definitions LOOP
     EXECUTE definition;
@@ -5965,6 +6284,7 @@ COMMENT ON COLUMN weir.batch.from_xid IS 'The smallest xid of its jobs. With to_
 COMMENT ON COLUMN weir.batch.no IS 'A value of weir.batch_no. The attempts that a worker holds are found by (worker, no).';
 COMMENT ON COLUMN weir.batch.origin IS 'The segment it was written in. It distinguishes the rows of one batch after reclaiming has carried them into one segment.';
 COMMENT ON COLUMN weir.batch.pending IS 'Transactions that were in progress below the position; pending_after holds the last id already claimed of each.';
+COMMENT ON COLUMN weir.batch.seen IS 'The snapshot of its claim, if unique jobs are in it: their duplicates that it shows need no run of their own.';
 COMMENT ON COLUMN weir.cancellation_where.batches IS 'A value of weir.batch_no: claims with greater numbers have seen this row. NULL: not known yet.';
 COMMENT ON COLUMN weir.cancellation_where.clear_xid IS 'All unfinished jobs that the row describes wait to be claimed, in rows with smaller xids. NULL: some may run, or be scheduled.';
 COMMENT ON COLUMN weir.cancellation_where.xid IS 'Jobs with ids up to upto were enqueued by transactions with smaller xids. NULL: not known yet.';
@@ -5976,6 +6296,9 @@ COMMENT ON COLUMN weir.job.leads IS 'False if the row logged before it, in the s
 COMMENT ON COLUMN weir.job.put_off IS 'How often this attempt was snoozed or released before: (id, attempt, put_off) identifies a row, and the rows of a job are ordered by it.';
 COMMENT ON COLUMN weir.job.ready_at IS 'When the job became ready to be claimed, if that is not when it was enqueued: it was scheduled, retried, snoozed or released.';
 COMMENT ON COLUMN weir.job.seq IS 'The batch of an attempt that ended before a rebase, which keeps results but no batches; NULL for all others.';
+COMMENT ON COLUMN weir.job.unique_key IS 'Of a unique job: a hash of what must not be enqueued twice. See functions/unique.sql.';
+COMMENT ON COLUMN weir.job.unique_no IS 'Orders the rows of a key: each attempt, and each time that it was put off, has a new number, twice an id of weir.job_id; plus 1 if the job replaces those that were enqueued before it and have not started.';
+COMMENT ON COLUMN weir.job.unique_until IS 'Which others this job is a duplicate of: infinity: those that are unfinished; -infinity: those that wait; a time: those enqueued as long before or after it as this is after enqueued_at.';
 COMMENT ON COLUMN weir.message.keep IS 'True: deliver the message even if its transaction has already published the same one.';
 COMMENT ON COLUMN weir.promotion.ahead_due IS 'Earlier cursors that reach further in time, with ahead_id and ahead_snapshot: the rows that their snapshots could see are promoted. NULL except after the clock stepped back, or while very many late jobs are being promoted.';
 COMMENT ON COLUMN weir.queue.aside IS 'True for a twin (another row with the same name) without jobs: claims skip it. If a job is added to it after all, weir._set_twins_aside makes claims include it again.';
@@ -6014,8 +6337,9 @@ COMMENT ON ROUTINE weir._check_message(text,integer) IS 'Raises 22023 with the o
 COMMENT ON ROUTINE weir._check_message_cluster() IS 'Raises WR003 if the log of messages comes from another cluster. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._check_position(bigint,bigint) IS 'Refuses a tick that does not belong to this log: it is ahead of the log, or its number has another epoch here. A standby may lag behind, so it accepts ticks that are ahead. Errors: WR006 (the detail is epoch.tick of the last tick to continue from). Locks: none that others wait for. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._check_step(text,text,text[],jsonb,integer,timestamp with time zone,timestamp with time zone,text,integer) IS 'Refuses a step of a bulk operation whose arguments are not valid. Errors: 22023, WR004. Locks: none.';
+COMMENT ON ROUTINE weir._check_unique(text,text[],text,interval,boolean) IS 'Checks the arguments of enqueue_unique that enqueue does not have. Errors: 22023. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._check_worker(integer) IS 'Returns the queues of a worker; raises WR001 unless it was started and is not fenced. The caller holds the worker''s lock.';
-COMMENT ON ROUTINE weir._claim(integer,text[],integer[],pg_snapshot,text[]) IS 'Claims the next jobs of the named queues for a worker: up to limits[i] of queues[i] (at most 960 of a lane in one call), priority by priority, each attempt in exactly one batch. put_off is how often this attempt was snoozed or released before; ready_at is when the job became ready, if that is not enqueued_at. dropped is NULL if the job is to be run; otherwise it must not be run, but be recorded as cancelled, and dropped is the reason, to be stored as its error ('''': none to store). A paused or unknown queue returns no jobs. since is a hint for workers of very many queues: of queues that are not in backlog, only jobs of transactions that ended after that snapshot are considered; NULL: all. Jobs that weir.cancel_where has cancelled are not returned: the claim ends them itself, thousands in one call. It visits at most 200 lanes with jobs, from a random queue on; if there may be more, the last row is all NULL, and the caller claims again at once. Errors: WR001 (the worker is unknown or fenced), WR003 (positions are ahead of the cluster), WR004 (not in READ COMMITTED autocommit), 22023, 55000 (the transaction is old: try again). Locks: advisory: claims (shared), the worker''s claims (exclusive), each lane with jobs that it visits (exclusive, to the end of the call). Isolation: READ COMMITTED, in autocommit. Commits asynchronously.';
+COMMENT ON ROUTINE weir._claim(integer,text[],integer[],pg_snapshot,text[]) IS 'Claims the next jobs of the named queues for a worker: up to limits[i] of queues[i] (at most 960 of a lane in one call), priority by priority, each attempt in exactly one batch. put_off is how often this attempt was snoozed or released before; ready_at is when the job became ready, if that is not enqueued_at. dropped is NULL if the job is to be run; otherwise it must not be run, but be recorded as cancelled, and dropped is the reason, to be stored as its error ('''': none to store). A paused or unknown queue returns no jobs. since is a hint for workers of very many queues: of queues that are not in backlog, only jobs of transactions that ended after that snapshot are considered; NULL: all. Jobs that weir.cancel_where has cancelled, and unique jobs that need no run (see _judge), are not returned: the claim ends them itself, thousands in one call. It visits at most 200 lanes with jobs, from a random queue on; if there may be more, the last row is all NULL, and the caller claims again at once. Errors: WR001 (the worker is unknown or fenced), WR003 (positions are ahead of the cluster), WR004 (not in READ COMMITTED autocommit), 22023, 55000 (the transaction is old: try again). Locks: advisory: claims (shared), the worker''s claims (exclusive), the unique jobs of each queue that has had some (exclusive, only tried if it has locked a lane already), each lane with jobs that it visits (exclusive, to the end of the call). Isolation: READ COMMITTED, in autocommit. Commits asynchronously.';
 COMMENT ON ROUTINE weir._commit_synchronously() IS 'Makes the transaction survive a crash once its commit is acknowledged, even if synchronous_commit is off for the role.';
 COMMENT ON ROUTINE weir._complete(integer,integer,bigint,bigint) IS 'Records one attempt as completed in the caller''s transaction: its effects and the completion commit together. The transaction may stay open: if the worker is fenced in the meantime, the attempt is claimed again after a rollback, and has ended after a commit. Errors: WR001 (the worker is unknown or fenced), WR002 (the attempt does not belong to this worker, or has ended), WR004. Locks, to the end of the transaction: advisory: the worker''s open completions and the segment (shared), the attempt (exclusive); ROW EXCLUSIVE on the segment''s results. Isolation: READ COMMITTED. Commits synchronously.';
 COMMENT ON ROUTINE weir._cut(integer,integer,bigint,integer) IS 'Cuts the next tick from messages that were committed since the last one, and describes it; everything is NULL if there were none. whole is true if it contains everything that was committed before its snapshot. If it has at most most_messages messages of at most 256 kB together, they are returned with it. Messages that this transaction has published itself, own_count of own_size bytes in the segment own_segment, count as committed, because they commit with the tick; after that, the transaction can neither publish nor cut (WR004). The caller holds advisory step 4. Errors: WR003. Isolation: READ COMMITTED.';
@@ -6055,6 +6379,7 @@ COMMENT ON ROUTINE weir._is_held(regclass[]) IS 'Reports whether a transaction o
 COMMENT ON ROUTINE weir._is_token(text) IS 'Reports whether a text has the form of a token. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._jobs_on(smallint,bigint) IS 'The jobs on one page of a segment.';
 COMMENT ON ROUTINE weir._jsonb_of(text) IS 'Parses a JSON text, with U+FFFD for escaped characters that PostgreSQL can''t store, which occur in error messages. Errors: 22P02. Locks: none. Isolation: any.';
+COMMENT ON ROUTINE weir._judge(bigint[],xid8[],uuid[],bigint[],timestamp with time zone[],timestamp with time zone[]) IS 'What a claim does with the unique jobs that it has picked, in their order: run: returns them; dropped: ends them as cancelled, for a reason; again: logs them again with a new number, because the last run of their key has a greater one. The caller holds the lock of the queue''s unique jobs, so no other claim changes the answer. Locks: ACCESS SHARE on the log. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._judged(integer[],integer[],bigint[],smallint[],bigint[],text[]) IS 'What the retry rules make of attempts that failed: of each that a rule matches, its place, and the outcome and the next time that take the place of those recorded. It takes about 3 seconds at most, and never fails because of a rule: rules that can''t be applied are left out, with a warning. Locks: none that others wait for. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._keep_failures(integer,integer[],bigint[],smallint[],bigint[],text[],text[]) IS 'Copies jobs that fail for good with these attempts into the log of failures. The caller records how the attempts ended in the same transaction.';
 COMMENT ON ROUTINE weir._kept_failure(bigint,integer) IS 'How a job failed for good, in attempt after or a later one, unless it has been retried since.';
@@ -6070,6 +6395,7 @@ COMMENT ON ROUTINE weir._merged_errors(jsonb,jsonb,integer) IS 'The last errors 
 COMMENT ON ROUTINE weir._move(bigint[],integer[],text,text,integer) IS 'Moves those of some jobs that still wait, or are still scheduled, and returns how many. Columns that it does not change are taken as they are. The caller holds the lanes'' locks, and those of claims and promotion.';
 COMMENT ON ROUTINE weir._named_by(text[]) IS 'The lane, batch and job of each token, in the order of the tokens. Errors: 22023. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._never_used(text[]) IS 'Which of these queues have no jobs and no trace of any, such as those whose names are mistyped. A rebase removes the traces. Errors: none. Locks: none that others wait for; waits while a segment is being emptied. Isolation: any.';
+COMMENT ON ROUTINE weir._newest_of_key(uuid,bigint,boolean) IS 'The newest row of a unique key, with a number less than below, that decides what becomes of others: one that waits, runs, or has run. Cancelled jobs are skipped; unless fresh is true, so are jobs that have never been claimed, except those that replace others. no is its number, seen the snapshot of its claim. Locks: ACCESS SHARE on the log, which the caller releases. Isolation: any.';
 COMMENT ON ROUTINE weir._next(text,integer[],jsonb,integer) IS 'Up to most of the next jobs that are, or were, in a state, in some lanes or, for NULL, in all, after a key: each with the key to continue after it, when it ended, and what was read to find it, in units of a row. A row without an id only shows how far the search has come; no row means that there are no more.';
 COMMENT ON ROUTINE weir._next_available(integer[],jsonb,integer) IS 'Jobs that wait to be claimed, in that order, after a key; no id for a cancelled one. Of more than 500 lanes in which jobs may wait, it takes 500 at a time, by priority and queue. See weir._next.';
 COMMENT ON ROUTINE weir._next_cancelled(integer[],jsonb,integer) IS 'Cancelled jobs, after a key: those with a tombstone by id, newest first; then those that a filter has cancelled and that are still in the log, available ones before scheduled ones; then those that have ended, newest first. No id for a job of another queue, or that is not cancelled. See weir._next.';
@@ -6111,6 +6437,7 @@ COMMENT ON ROUTINE weir._seal(text[],text,text[],jsonb,jsonb) IS 'Ties a cursor 
 COMMENT ON ROUTINE weir._segment_bytes(integer) IS 'The size of a segment on disk, with indexes and TOAST.';
 COMMENT ON ROUTINE weir._segment_state(text,integer) IS 'The state of a segment: opened, closed or reclaimed. A segment that was never used counts as reclaimed.';
 COMMENT ON ROUTINE weir._select_where(text[],text,text[],jsonb,integer,timestamp with time zone,timestamp with time zone,text,text,integer) IS 'The jobs among the next max_rows of a list that match a filter; next: where the list continues, or NULL. Errors: 22023, 40001. Locks: none that outlast the call; waits while a segment is being emptied.';
+COMMENT ON ROUTINE weir._set_aside(integer,integer,bigint,bigint[],smallint[],text[],text[]) IS 'Ends unique jobs that a claim has picked and does not hand out: dropped ones as cancelled, with the reason; the others as released, and logs them again. Both are part of the claim''s transaction, so that neither exists without the other. Locks: none that others wait for.';
 COMMENT ON ROUTINE weir._set_twins_aside() IS 'Sets aside the twins of queues that have no jobs, so that claims skip them, and takes back those that have: a transaction may have looked up the queue before its older twin was visible, and enqueue a job long after. Returns how many changed.';
 COMMENT ON ROUTINE weir._settle(integer) IS 'Logs unfinished attempts of a fenced worker again (or fails the job, if no attempts are left): some thousands in one call. jobs: their ids; more: call again. Attempts that an open transaction completes are left for a later call. Errors: 22023 (not fenced), WR004. Locks: advisory: claims (shared), the worker''s claims and ends (exclusive, waiting at most 5 s). Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._shape_of(text) IS 'The shape of an error: the line that contains its message, up to 300 characters, with <uuid>, <time>, <email>, <path>, <text>, <hex> and <n> for what differs from one job to the next; of an encrypted text, <encrypted>. Errors: none. Locks: none. Isolation: any.';
@@ -6124,6 +6451,8 @@ COMMENT ON ROUTINE weir._unattended() IS 'Workers that are not fenced and whose 
 COMMENT ON ROUTINE weir._unclaimed(integer,integer[],integer) IS 'The jobs in one segment that no batch has claimed yet: those past the position, and those of a pending transaction.';
 COMMENT ON ROUTINE weir._unfinished(integer,bigint[]) IS 'Those of a worker''s batches with these numbers that have jobs without a result, and these jobs; no jobs if only another part of the batch has some.';
 COMMENT ON ROUTINE weir._unfinished_in(integer,bigint,bigint) IS 'As weir._unfinished, for all batches after a number and up to another.';
+COMMENT ON ROUTINE weir._unique_key(text,text,jsonb,text,text[]) IS 'What jobs that are duplicates of each other have in common, as a hash of 128 bits. A field that args lacks counts as null. Locks: none. Isolation: any.';
+COMMENT ON ROUTINE weir._unique_of(bigint) IS 'What makes a job unique, for another attempt at it; NULL if nothing does. Locks: none that outlast the call. Isolation: any.';
 COMMENT ON ROUTINE weir._waiting(integer,xid8[],xid8,xid8,bigint,integer,xid8,bigint) IS 'Up to most jobs of a lane that wait to be claimed, including cancelled ones, in the order in which they will be claimed, after a place in that order and up to another one. running and top come from weir._in_progress: rows of transactions in progress are skipped, and not scanned. Locks: ACCESS SHARE on the log, which the caller releases.';
 COMMENT ON ROUTINE weir._was_ahead(weir.promotion,timestamp with time zone,bigint,xid8) IS 'Reports whether a row of weir.later was promoted before the clock stepped back, according to the earlier cursors that are kept beside the newest.';
 COMMENT ON ROUTINE weir._watch(bigint,bigint,pg_snapshot,xid8,integer,double precision) IS 'For an idle worker: polls up to polls times, every pause seconds, until the counters differ from those passed, or a transaction below upto has ended that was in progress in seen. Pass what the previous call returned (at first 0, 0, NULL, NULL). jobs_now changes with every job that is logged, control_now with every cancellation and new queue, both before the commit; ended reports whether a transaction has ended. Errors: 22023. Locks: none that others wait for. Isolation: READ COMMITTED, in autocommit. It holds a snapshot while it waits, for at most 1 second.';
@@ -6140,8 +6469,9 @@ COMMENT ON ROUTINE weir.complete(integer,text) IS 'Records an attempt as complet
 COMMENT ON ROUTINE weir.delete_where(text,text[],jsonb,integer,timestamp with time zone,timestamp with time zone,text,text,integer) IS 'One step of deleting all failed jobs that match a filter; for the arguments see weir.retry_where. A deleted job is unknown to all functions after the commit, and can''t be retried. It writes a short note for each; the job''s data leaves the disk with its segment, when its retention is over. Returns how many jobs it has deleted, and next, as weir.retry_where. Errors: 22023, 40001, WR004 (not in READ COMMITTED). Locks: as for weir.retry. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir.drop_retry_rule(text) IS 'Drops a retry rule; false: there is none of that name. Errors: none. Locks: none that others wait for, except another change of the rule. Isolation: any.';
 COMMENT ON ROUTINE weir.enqueue(text,text,jsonb,integer,timestamp with time zone,integer,jsonb) IS 'Enqueues a job in the caller''s transaction and returns its id. The job runs after the commit, and never after a rollback; if run_at is given, not before that time. priority: 1 (first) to 4 (NULL: 2); max_attempts: 1 to 1000 (NULL: 25). Errors: 22023 with the value. Locks: ROW EXCLUSIVE on the log; none that another enqueue waits for. Isolation: any.';
-COMMENT ON ROUTINE weir.enqueue_many(jsonb) IS 'Enqueues up to 10000 jobs, all or none, and returns their ids in order. jobs is a JSON array of objects whose keys are the arguments of enqueue. Errors: 22023 with the value; 22007, 22P02 (a value of another type). Locks: ROW EXCLUSIVE on the log; none that another enqueue waits for. Isolation: any.';
+COMMENT ON ROUTINE weir.enqueue_many(jsonb) IS 'Enqueues up to 10000 jobs, all or none, and returns their ids in order. jobs is a JSON array of objects whose keys are the arguments of enqueue; and unique, if it is to be enqueued only if it is no duplicate: an object whose keys are the arguments of enqueue_unique that enqueue does not have, or true. The id of a duplicate is that of the earlier job. Errors: 22023 with the value; 22007, 22P02 (a value of another type). Locks: ROW EXCLUSIVE on the log; none that another enqueue waits for. Isolation: any.';
 COMMENT ON ROUTINE weir.enqueue_many(text[],text[],jsonb[],integer[],timestamp with time zone[],integer[],jsonb[]) IS 'Enqueues up to 10000 jobs from parallel arrays, all or none, and returns their ids in order. NULL for an optional array, or in it, means the default. Errors: 22023 with the value. Locks: ROW EXCLUSIVE on the log; none that another enqueue waits for. Isolation: any.';
+COMMENT ON ROUTINE weir.enqueue_unique(text,text,jsonb,text,text[],text,interval,boolean,boolean,integer,timestamp with time zone,integer,jsonb) IS 'Enqueues a job in the caller''s transaction unless it would be a duplicate of an earlier one, and returns its id and false; or else the id of the earlier one and true. Jobs are duplicates of each other if their queue and key are equal; if key is NULL, their queue, kind and args; or, of args, only the values in fields ({}: none). until says up to when the earlier one counts: finished (the default): until it has completed, failed or been cancelled; started: while it waits, also for another attempt. Or within, an interval up to 1 year: if it was enqueued within that time, and not cancelled. With replace, this job is enqueued in any case, and replaces the ones that wait, as they are when it is claimed: they end as cancelled; duplicate then reports whether there was one. Jobs enqueued in transactions that do not see each other are found to be duplicates when they are claimed, and end as cancelled, with the reason as their error. Nothing waits for another transaction, unless wait is true: then the call waits for transactions that have called it with wait and the same key, and sees what they have committed. The other arguments are those of enqueue. Errors: 22023 with the value; WR004 (wait, and not in READ COMMITTED). Locks: none that others wait for, except with wait: advisory: the key (exclusive, to the end of the transaction). Isolation: any; REPEATABLE READ and SERIALIZABLE judge by the transaction''s snapshot.';
 COMMENT ON ROUTINE weir.enqueued(integer) IS 'The jobs that this transaction has enqueued, in that order, up to a limit of 1 to 10000. For tests, which check them and then roll back. The jobs of other transactions are not among them. Those that functions and triggers of other owners have enqueued in this transaction are; therefore the caller needs weir_work or weir_operate, which may read every job. Errors: 22023. Locks: none that others wait for, and none that outlast the call. Isolation: any.';
 COMMENT ON ROUTINE weir.failure_groups(text,text,timestamp with time zone,timestamp with time zone,integer) IS 'Jobs that have failed for good and have not been retried, grouped by kind and by the shape of the error (its text without numbers, ids, quoted texts and the like), the largest groups first, up to max_rows (100). Only of that queue and kind, and only those that failed at since or later, and before that time (NULL: any). Each group has the number of jobs, when the first and the last of them failed, and one of the last, with up to 1000 characters of its error. A call looks at the newest 10,000 failures. If there are more, rest is the time up to which they were not looked at: pass it as before to continue, and add up the groups; a row with 0 jobs says that none of those looked at is of that queue and kind. Errors: 22023. Locks: none that others wait for, and none that outlast the call. Isolation: any.';
 COMMENT ON ROUTINE weir.heartbeat(integer,integer) IS 'Renews a worker''s lease; returns whether the worker is fenced, how many workers are alive, and how many of them share a queue with it. In a session that attends for the worker, it writes only changes, so an idle worker uses no transaction ids. An unknown worker counts as fenced. Errors: 55P03 (the lock was not available within 5 s). Locks: advisory: the worker''s last word (shared; it waits only for a rescuer, at most 5 s). Isolation: any. Commits asynchronously.';
@@ -6202,6 +6532,7 @@ COMMENT ON TABLE weir.epoch IS 'Periods in which one server cut ticks, each with
 COMMENT ON TABLE weir.failure IS 'Jobs that failed for good, each as it was after its last attempt. A row is a copy, which outlives the job''s segment. It contains no transaction ids, so it stays valid in another cluster.';
 COMMENT ON TABLE weir.hub_beat IS 'Heartbeats of hubs, with the newest tick that each has dispatched (NULL: the hub has stopped): a ring of three tables for five minutes each; each is truncated before its turn.';
 COMMENT ON TABLE weir.job IS 'The log: one row for each attempt, and one more for each time that the attempt was snoozed or released, with the transaction that logged it.';
+COMMENT ON TABLE weir.keyed IS 'The names of queues that have had unique jobs; insert-only. Transactions that do not see each other may each write a row. Whoever sees a unique job sees a row of its queue.';
 COMMENT ON TABLE weir.last_word IS 'The last words of workers, their liveness records, ordered by no: a ring of three tables for five minutes of weir.watched each; each is truncated before its turn. watched is the value of that sequence; at is only for people.';
 COMMENT ON TABLE weir.later IS 'Attempts with a run_at in the future: scheduled, retried, snoozed. Promotion copies them into the log when they are due.';
 COMMENT ON TABLE weir.message IS 'The log of messages, with the transaction that published each. A payload that is not binary is text in UTF-8.';
@@ -6257,6 +6588,7 @@ GRANT EXECUTE ON ROUTINE weir.drop_retry_rule(text) TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir.enqueue(text,text,jsonb,integer,timestamp with time zone,integer,jsonb) TO weir_enqueue, weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir.enqueue_many(jsonb) TO weir_enqueue, weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir.enqueue_many(text[],text[],jsonb[],integer[],timestamp with time zone[],integer[],jsonb[]) TO weir_enqueue, weir_operate, weir_work;
+GRANT EXECUTE ON ROUTINE weir.enqueue_unique(text,text,jsonb,text,text[],text,interval,boolean,boolean,integer,timestamp with time zone,integer,jsonb) TO weir_enqueue, weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir.enqueued(integer) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir.failure_groups(text,text,timestamp with time zone,timestamp with time zone,integer) TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir.heartbeat(integer,integer) TO weir_operate, weir_work;

@@ -26,7 +26,14 @@ type enqueueCmd struct {
 	RunAt       moment `placeholder:"TIME" help:"Earliest start: a time (RFC 3339), or a duration from now such as +10m or 10m."`
 	MaxAttempts int    `default:"25" help:"Maximum number of attempts."`
 	Meta        string `placeholder:"JSON" help:"JSON object to store with the jobs."`
-	JSON        bool   `name:"json" help:"Print {\"count\", \"first\", \"last\"} as JSON."`
+	JSON        bool   `name:"json" help:"Print {\"count\", \"first\", \"last\", \"duplicates\"} as JSON."`
+
+	Unique  bool          `help:"Enqueue a job only if no other of its kind with the same arguments waits or runs. The flags below imply this."`
+	Key     string        `xor:"unique-by" placeholder:"TEXT" help:"With --unique: jobs of the queue with this key are duplicates, whatever their kind and arguments."`
+	Fields  []string      `xor:"unique-by" placeholder:"NAME,…" help:"With --unique: of the arguments, only these fields count."`
+	Until   string        `xor:"unique-until" placeholder:"finished|started" help:"With --unique: an earlier job counts until it has finished (the default) or started."`
+	Within  time.Duration `xor:"unique-until" placeholder:"DURATION" help:"With --unique: an earlier job counts if it was enqueued so recently, such as 1h."`
+	Replace bool          `xor:"unique-until" help:"With --unique: enqueue the job in any case, and drop earlier ones that have not started."`
 }
 
 func (enqueueCmd) Help() string {
@@ -36,7 +43,9 @@ Examples:
 
     weir enqueue --kind mail --args '{"to": "ada@example.org"}' --run-at +10m
 
-    find photos -type f | weir enqueue --queue files --kind sha256 --lines`
+    find photos -type f | weir enqueue --queue files --kind sha256 --lines
+
+    weir enqueue --kind reindex --key reindex --replace --run-at +5s`
 }
 
 // enqueued is the output of the command.
@@ -44,10 +53,31 @@ type enqueued struct {
 	Count int64 `json:"count"`
 	First int64 `json:"first,omitzero"` // ids; the range may contain those of other callers
 	Last  int64 `json:"last,omitzero"`
+
+	Duplicates int64 `json:"duplicates,omitzero"` // jobs that were not enqueued: an earlier one is there already
+}
+
+// add counts the answers for some jobs.
+func (e *enqueued) add(all []weir.Enqueued, replaced bool) {
+	for _, job := range all {
+		if job.Duplicate && !replaced {
+			e.Duplicates++
+			if e.Count > 0 || len(all) > 1 {
+				continue
+			}
+			e.First, e.Last = job.ID, job.ID // of one job, the id is that of the earlier one
+			continue
+		}
+		if e.Count == 0 {
+			e.First = job.ID
+		}
+		e.Count++
+		e.Last = job.ID
+	}
 }
 
 func (c *enqueueCmd) Run(ctx context.Context, s *streams, db *database) error {
-	options := &weir.Options{Queue: c.Queue, Priority: c.Priority, RunAt: c.RunAt.Time, MaxAttempts: c.MaxAttempts}
+	options := &weir.Options{Queue: c.Queue, Priority: c.Priority, RunAt: c.RunAt.Time, MaxAttempts: c.MaxAttempts, Unique: c.unique()}
 	if err := c.check(options); err != nil {
 		return err
 	}
@@ -62,7 +92,9 @@ func (c *enqueueCmd) Run(ctx context.Context, s *streams, db *database) error {
 	} else {
 		var job weir.Enqueued
 		job, err = weir.NewClient(pool).Enqueue(ctx, rawArgs{c.Kind, json.RawMessage(c.Args)}, options)
-		done = enqueued{1, job.ID, job.ID}
+		if err == nil {
+			done.add([]weir.Enqueued{job}, c.Replace)
+		}
 	}
 	if err != nil {
 		return err
@@ -70,6 +102,10 @@ func (c *enqueueCmd) Run(ctx context.Context, s *streams, db *database) error {
 	switch {
 	case c.JSON:
 		return printJSON(s.out, done)
+	case done.Count == 0 && done.Duplicates > 0 && done.First > 0:
+		fmt.Fprintf(s.out, "enqueued nothing on queue %s: job %d is there already\n", printable(c.Queue), done.First)
+	case done.Duplicates > 0:
+		fmt.Fprintf(s.out, "enqueued %s on queue %s; %s there already\n", plural(done.Count, "job"), printable(c.Queue), areOthers(done.Duplicates))
 	case done.Count == 0:
 		fmt.Fprintln(s.out, "enqueued 0 jobs: standard input was empty")
 	case done.Count == 1:
@@ -78,6 +114,21 @@ func (c *enqueueCmd) Run(ctx context.Context, s *streams, db *database) error {
 		fmt.Fprintf(s.out, "enqueued %s on queue %s: ids %d to %d\n", plural(done.Count, "job"), printable(c.Queue), done.First, done.Last)
 	}
 	return nil
+}
+
+func areOthers(n int64) string {
+	if n == 1 {
+		return "1 other is"
+	}
+	return fmt.Sprintf("%d others are", n)
+}
+
+// unique returns what the flags say about duplicates; nil: nothing.
+func (c *enqueueCmd) unique() *weir.Unique {
+	if !c.Unique && c.Key == "" && len(c.Fields) == 0 && c.Until == "" && c.Within == 0 && !c.Replace {
+		return nil
+	}
+	return &weir.Unique{Key: c.Key, Fields: c.Fields, Until: weir.Until(c.Until), Within: c.Within, Replace: c.Replace}
 }
 
 // check validates the flags before any input is read.
@@ -97,6 +148,10 @@ func (c *enqueueCmd) check(o *weir.Options) error {
 	switch {
 	case c.Queue == "":
 		return usagef("--queue is empty: give the name of a queue, or leave the flag out for the queue default")
+	case c.Until != "" && c.Until != "finished" && c.Until != "started":
+		return usagef("--until must be finished or started, got %s", printable(c.Until))
+	case c.Within < 0:
+		return usagef("--within must not be negative, got %s", c.Within)
 	case c.Null && !c.Lines:
 		return usagef("--null requires --lines: add --lines")
 	case c.Priority < 1 || c.Priority > 4:
@@ -157,11 +212,7 @@ func (c *enqueueCmd) stream(ctx context.Context, s *streams, pool *pgxpool.Pool,
 			_ = tx.Rollback(ctx) // the transaction has failed anyway
 			return blame(ctx, client, pool, jobs, lines, err)
 		}
-		if done.Count == 0 {
-			done.First = all[0].ID
-		}
-		done.Count += int64(len(all))
-		done.Last = all[len(all)-1].ID
+		done.add(all, c.Replace)
 		p.show("%s sent", plural(done.Count, "job"))
 		return nil
 	}

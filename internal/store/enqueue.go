@@ -16,6 +16,23 @@ type Job struct {
 	RunAt       time.Time
 	MaxAttempts int
 	Meta        json.RawMessage
+	Unique      *Unique
+}
+
+// Unique says which jobs a job is a duplicate of, as in weir.enqueue_unique. Zero fields mean its defaults; Fields may be empty.
+type Unique struct {
+	Key     string
+	Fields  []string
+	Until   string
+	Within  time.Duration
+	Replace bool
+	Wait    bool
+}
+
+// UniqueAnswer is the answer of weir.enqueue_unique.
+type UniqueAnswer struct {
+	ID        int64 `json:"id"`
+	Duplicate bool  `json:"duplicate"`
 }
 
 // Defaults of weir.enqueue.
@@ -27,6 +44,12 @@ const (
 const (
 	sqlEnqueue     = `SELECT weir.enqueue($1, $2, $3::jsonb, $4, $5, $6, $7::jsonb)`
 	sqlEnqueueMany = `SELECT weir.enqueue_many($1::text[], $2::text[], $3::text[]::jsonb[], $4::int[], $5::timestamptz[], $6::int[], $7::text[]::jsonb[])`
+	// From JSON, and as JSON, because not every driver behind a Querier has arrays.
+	sqlEnqueueUnique = `SELECT coalesce(json_agg(json_build_object('id', e.id, 'duplicate', e.duplicate) ORDER BY u.ord), '[]')::text
+		FROM jsonb_array_elements($1::jsonb) WITH ORDINALITY u(job, ord)
+		CROSS JOIN LATERAL jsonb_to_record(u.job) j(queue text, kind text, args jsonb, priority int, run_at timestamptz, max_attempts int, meta jsonb,
+			key text, fields text[], until text, within interval, replace boolean, wait boolean)
+		CROSS JOIN LATERAL weir.enqueue_unique(j.queue, j.kind, j.args, j.key, j.fields, j.until, j.within, j.replace, j.wait, j.priority, j.run_at, j.max_attempts, j.meta) e`
 	sqlEnqueueJSON = `SELECT array_to_json(weir.enqueue_many($1::jsonb))::text`
 )
 
@@ -95,6 +118,47 @@ func EnqueueManyJSON(ctx context.Context, q Querier, jobs []Job) (ids []int64, e
 		return nil, err
 	}
 	return ids, json.Unmarshal([]byte(answer), &ids)
+}
+
+// EnqueueUnique calls weir.enqueue_unique for each job, in order.
+func EnqueueUnique(ctx context.Context, q Querier, jobs []Job) (answers []UniqueAnswer, err error) {
+	type entry struct {
+		Queue       string          `json:"queue"`
+		Kind        string          `json:"kind"`
+		Args        json.RawMessage `json:"args"`
+		Priority    int             `json:"priority"`
+		RunAt       *time.Time      `json:"run_at,omitempty"`
+		MaxAttempts int             `json:"max_attempts"`
+		Meta        json.RawMessage `json:"meta,omitempty"`
+		Key         string          `json:"key,omitempty"`
+		Fields      []string        `json:"fields"` // null, or possibly empty
+		Until       string          `json:"until,omitempty"`
+		Within      string          `json:"within,omitempty"`
+		Replace     bool            `json:"replace"`
+		Wait        bool            `json:"wait"`
+	}
+	entries := make([]entry, len(jobs))
+	for i, j := range jobs {
+		j = j.withDefaults()
+		u := j.Unique
+		entries[i] = entry{Queue: j.Queue, Kind: j.Kind, Args: j.Args, Priority: j.Priority, MaxAttempts: j.MaxAttempts, Meta: j.Meta,
+			Key: u.Key, Fields: u.Fields, Until: u.Until, Replace: u.Replace, Wait: u.Wait}
+		if !j.RunAt.IsZero() {
+			entries[i].RunAt = &j.RunAt
+		}
+		if u.Within != 0 {
+			entries[i].Within = fmt.Sprintf("%d microseconds", max(u.Within.Microseconds(), 1))
+		}
+	}
+	text, err := json.Marshal(entries)
+	if err != nil {
+		return nil, fmt.Errorf("encode jobs: %w", err)
+	}
+	var answer string
+	if err := q.QueryRow(ctx, sqlEnqueueUnique, string(text)).Scan(&answer); err != nil {
+		return nil, err
+	}
+	return answers, json.Unmarshal([]byte(answer), &answers)
 }
 
 func (j Job) withDefaults() Job {

@@ -105,17 +105,19 @@ func (d *drain) next(ctx context.Context) (found *Task, err error) {
 	for i := range d.queues {
 		limits := make([]int32, len(d.queues))
 		limits[i] = 1
-		_, err := d.Store.Claim(ctx, d.id, d.Worker.queues, limits, nil, nil, func(c store.Claim) {
-			b := &batch{key: c.Batch, left: 1}
-			found = &Task{Claim: c, Worker: d.id, batch: b}
-			b.tasks = []*Task{found}
-			d.add(b)
-		})
-		if err != nil {
-			return nil, fmt.Errorf("claim: %w", err)
-		}
-		if found != nil {
-			return found, nil
+		for more := true; more; {
+			more, err = d.Store.Claim(ctx, d.id, d.Worker.queues, limits, nil, nil, func(c store.Claim) {
+				b := &batch{key: c.Batch, left: 1}
+				found = &Task{Claim: c, Worker: d.id, batch: b}
+				b.tasks = []*Task{found}
+				d.add(b)
+			})
+			if err != nil {
+				return nil, fmt.Errorf("claim: %w", err)
+			}
+			if found != nil {
+				return found, nil
+			}
 		}
 	}
 	return nil, nil

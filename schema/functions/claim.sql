@@ -44,6 +44,9 @@ DECLARE
   is_cut      boolean := false;             -- there may be more jobs
   filters     weir.cancellation_where[];    -- the cancellations by filter that concern the lane
   upto        bigint;                       -- the greatest job id that one of them applies to; 0: there are none
+  judging     integer[] := '{}';            -- the queues whose unique jobs it may judge: hashes of their names
+  queue_hash  integer;
+  has_lanes   boolean := false;             -- it has locked one
   batch_no    bigint;
   this_seq    bigint;
 BEGIN
@@ -107,7 +110,7 @@ BEGIN
   -- The first lanes that have jobs, read without their locks. They are in the order of lanes, so that two claims that
   -- lock several lanes can't deadlock; within a queue this is the order of priorities.
   FOR ready IN
-    SELECT r.lane, r.ord, r.name FROM (
+    SELECT r.lane, r.ord, r.name, EXISTS (SELECT FROM weir.keyed k WHERE k.queue = r.name) AS keyed FROM (
       SELECT l.lane, l.ord, l.name
       FROM (
         SELECT q.lane, u.ord, u.name
@@ -148,7 +151,19 @@ BEGIN
     visited := visited + 1;
     quota := least(_claim.limits[ready.ord], 960);  -- so that a batch's ids stay inline in its row
     CONTINUE WHEN quota <= 0;
+    -- The unique jobs of a queue are judged by one claim at a time. It waits for this lock only while it has no lane's, so that claims can't deadlock.
+    queue_hash := CASE WHEN ready.keyed THEN hashtext(ready.name) END;
+    IF queue_hash <> ALL (judging) THEN
+      IF has_lanes AND NOT pg_try_advisory_xact_lock(1464158556, queue_hash) THEN
+        is_cut := true;
+        CONTINUE;
+      ELSIF NOT has_lanes THEN
+        PERFORM pg_advisory_xact_lock(1464158556, queue_hash);
+      END IF;
+      judging := judging || queue_hash;
+    END IF;
     PERFORM pg_advisory_xact_lock(1464158546, ready.lane);
+    has_lanes := true;
     SELECT array_agg(w), coalesce(max(w.upto), 0) INTO filters, upto FROM weir.cancellation_where w
     WHERE (w.queue IS NULL OR w.queue = ready.name) AND (w.priority IS NULL OR w.priority = ready.lane % 4 + 1);
     IF upto > 0 AND weir._skip_cancelled(_claim.worker, ready.lane, filters) THEN
@@ -156,14 +171,17 @@ BEGIN
       CONTINUE;
     END IF;
 
-    SELECT b.seq, b.pos_xid, b.pos_id, b.total, b.pending, b.pending_after INTO last
-    FROM weir.batch b WHERE b.lane = ready.lane ORDER BY b.seq DESC LIMIT 1;
-    IF NOT FOUND THEN
-      SELECT 0::bigint AS seq, '0'::xid8 AS pos_xid, 0::bigint AS pos_id, 0::bigint AS total,
-             NULL::xid8[] AS pending, NULL::bigint[] AS pending_after INTO last;
+    -- The snapshot of this statement, taken after the locks, is that of the batch. Statements below may have a newer one; rows that only the newer one
+    -- sees are left alone.
+    SELECT coalesce(b.seq, 0) AS seq, coalesce(b.pos_xid, '0') AS pos_xid, coalesce(b.pos_id, 0) AS pos_id, coalesce(b.total, 0) AS total,
+           b.pending, b.pending_after, pg_current_snapshot() AS snapshot, EXISTS (SELECT FROM weir.keyed k WHERE k.queue = ready.name) AS keyed INTO last
+    FROM (SELECT) one
+    LEFT JOIN LATERAL (SELECT b.* FROM weir.batch b WHERE b.lane = ready.lane ORDER BY b.seq DESC LIMIT 1) b ON true;
+    IF last.keyed AND queue_hash IS NULL THEN  -- the queue's first unique jobs have just been committed
+      is_cut := true;
+      CONTINUE;
     END IF;
-    -- The snapshot of this batch. Statements below may have a newer one; rows that only the newer one sees are left alone.
-    newer := pg_current_snapshot();
+    newer := last.snapshot;
     IF record_image_ne(ROW(newer), ROW(snapshot)) THEN  -- with thousands of transactions in progress, each of these takes as long as an idle claim
       snapshot := newer;
       top := pg_snapshot_xmax(snapshot);
@@ -220,23 +238,35 @@ BEGIN
       SELECT CASE WHEN p.n > 0 OR u.xids IS NOT NULL THEN u.xids || running[1 : p.n] END AS xids,
              CASE WHEN p.n > 0 OR u.xids IS NOT NULL THEN u.afters || array_fill(0::bigint, ARRAY[p.n]) END AS afters
       FROM (SELECT width_bucket(state.pos_xid, running) AS n FROM state) p, unread u
+    ), judged AS MATERIALIZED (
+      SELECT g.* FROM (SELECT array_agg(p.id) AS ids, array_agg(p.xid) AS xids, array_agg(p.unique_key) AS keys, array_agg(p.unique_no) AS nos,
+                              array_agg(p.unique_until) AS untils, array_agg(p.enqueued_at) AS times FROM picked p WHERE p.unique_key IS NOT NULL) u
+      CROSS JOIN LATERAL weir._judge(u.ids, u.xids, u.keys, u.nos, u.untils, u.times) g
+      WHERE last.keyed AND u.ids IS NOT NULL
+    ), aside AS MATERIALIZED (
+      SELECT weir._set_aside(_claim.worker, ready.lane, this_seq, a.ids, a.segments, a.fates, a.reasons)
+      FROM (SELECT array_agg(p.id) AS ids, array_agg(p.segment) AS segments, array_agg(g.fate) AS fates, array_agg(g.reason) AS reasons
+            FROM judged g JOIN picked p ON p.id = g.id WHERE g.fate <> 'run') a
+      WHERE last.keyed AND a.ids IS NOT NULL
     ), made AS (
-      INSERT INTO weir.batch (lane, segment, origin, worker, seq, from_xid, to_xid, pos_xid, pos_id, total, claimed_at, no, pending, pending_after, ids)
+      INSERT INTO weir.batch (lane, segment, origin, worker, seq, from_xid, to_xid, pos_xid, pos_id, total, claimed_at, no, pending, pending_after, ids, seen)
       SELECT ready.lane, p.segment, p.segment, _claim.worker, this_seq, state.from_xid, state.to_xid, state.pos_xid, state.pos_id,
-             last.total + state.n, now(), batch_no, pending.xids, pending.afters, p.ids
+             last.total + state.n, now(), batch_no, pending.xids, pending.afters, p.ids,
+             CASE WHEN last.keyed AND EXISTS (SELECT FROM judged g WHERE g.fate = 'run') THEN snapshot END
       FROM (SELECT p.segment, array_agg(p.id) AS ids FROM picked p GROUP BY p.segment) p, state, pending
     )
     SELECT ready.name, ready.lane, this_seq, p.id, p.attempt, p.max_attempts, p.kind, p.args, p.meta, p.enqueued_at,
            -- Usually nothing is cancelled: this is checked once, not row by row.
            CASE WHEN EXISTS (SELECT FROM weir.cancellation) AND EXISTS (SELECT FROM weir.cancellation c WHERE c.id = p.id) THEN '' END, p.put_off, p.ready_at
     FROM picked p
-    WHERE p.id > upto OR p.id <> ALL ((
+    WHERE CASE WHEN last.keyed AND p.unique_key IS NOT NULL THEN (SELECT count(*) FROM aside) IS NOT NULL AND p.id IN (SELECT g.id FROM judged g WHERE g.fate = 'run')
+               ELSE p.id > upto OR p.id <> ALL ((
       SELECT weir._drop(_claim.worker, ready.lane, this_seq, filters, array_agg(d.segment), array_agg(d.id), array_agg(d.attempt), array_agg(d.kind), array_agg(d.meta), array_agg(d.enqueued_at))
-      FROM picked d)::bigint[]);
+      FROM picked d WHERE d.unique_key IS NULL)::bigint[]) END;
 
     GET DIAGNOSTICS taken = ROW_COUNT;
     limits[ready.ord] := limits[ready.ord] - taken;
-    IF upto > 0 AND taken < quota THEN  -- it has ended some, so others may wait behind them
+    IF (upto > 0 OR last.keyed) AND taken < quota THEN  -- it has ended some, so others may wait behind them
       is_cut := is_cut OR (SELECT b.total FROM weir.batch b WHERE b.lane = ready.lane ORDER BY b.seq DESC LIMIT 1) > last.total + taken;
     END IF;
   END LOOP;
@@ -246,4 +276,4 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION weir._claim IS
-  'Claims the next jobs of the named queues for a worker: up to limits[i] of queues[i] (at most 960 of a lane in one call), priority by priority, each attempt in exactly one batch. put_off is how often this attempt was snoozed or released before; ready_at is when the job became ready, if that is not enqueued_at. dropped is NULL if the job is to be run; otherwise it must not be run, but be recorded as cancelled, and dropped is the reason, to be stored as its error ('''': none to store). A paused or unknown queue returns no jobs. since is a hint for workers of very many queues: of queues that are not in backlog, only jobs of transactions that ended after that snapshot are considered; NULL: all. Jobs that weir.cancel_where has cancelled are not returned: the claim ends them itself, thousands in one call. It visits at most 200 lanes with jobs, from a random queue on; if there may be more, the last row is all NULL, and the caller claims again at once. Errors: WR001 (the worker is unknown or fenced), WR003 (positions are ahead of the cluster), WR004 (not in READ COMMITTED autocommit), 22023, 55000 (the transaction is old: try again). Locks: advisory: claims (shared), the worker''s claims (exclusive), each lane with jobs that it visits (exclusive, to the end of the call). Isolation: READ COMMITTED, in autocommit. Commits asynchronously.';
+  'Claims the next jobs of the named queues for a worker: up to limits[i] of queues[i] (at most 960 of a lane in one call), priority by priority, each attempt in exactly one batch. put_off is how often this attempt was snoozed or released before; ready_at is when the job became ready, if that is not enqueued_at. dropped is NULL if the job is to be run; otherwise it must not be run, but be recorded as cancelled, and dropped is the reason, to be stored as its error ('''': none to store). A paused or unknown queue returns no jobs. since is a hint for workers of very many queues: of queues that are not in backlog, only jobs of transactions that ended after that snapshot are considered; NULL: all. Jobs that weir.cancel_where has cancelled, and unique jobs that need no run (see _judge), are not returned: the claim ends them itself, thousands in one call. It visits at most 200 lanes with jobs, from a random queue on; if there may be more, the last row is all NULL, and the caller claims again at once. Errors: WR001 (the worker is unknown or fenced), WR003 (positions are ahead of the cluster), WR004 (not in READ COMMITTED autocommit), 22023, 55000 (the transaction is old: try again). Locks: advisory: claims (shared), the worker''s claims (exclusive), the unique jobs of each queue that has had some (exclusive, only tried if it has locked a lane already), each lane with jobs that it visits (exclusive, to the end of the call). Isolation: READ COMMITTED, in autocommit. Commits asynchronously.';

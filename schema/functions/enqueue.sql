@@ -174,8 +174,11 @@ SET jit = off
 SET plan_cache_mode = auto
 AS $$
 DECLARE
-  bad text;
-  r   record;
+  bad     text;
+  r       record;
+  u       record;
+  plain   jsonb;
+  new_ids bigint[];
 BEGIN
   IF jobs IS NULL OR jsonb_typeof(jobs) <> 'array' THEN
     RAISE EXCEPTION 'weir: enqueue_many takes a JSON array of jobs, got %', coalesce('a JSON ' || jsonb_typeof(jobs), 'null')
@@ -186,11 +189,38 @@ BEGIN
   IF bad IS NULL THEN
     SELECT format('job %s has an unknown key %s', e.ord, to_json(k.key)) INTO bad
     FROM jsonb_array_elements(jobs) WITH ORDINALITY e(job, ord), jsonb_object_keys(e.job) k(key)
-    WHERE k.key NOT IN ('queue', 'kind', 'args', 'priority', 'run_at', 'max_attempts', 'meta') LIMIT 1;
+    WHERE k.key NOT IN ('queue', 'kind', 'args', 'priority', 'run_at', 'max_attempts', 'meta', 'unique') LIMIT 1;
+  END IF;
+  IF bad IS NULL THEN
+    SELECT format('job %s has a unique that must be true, false or an object with some of key, fields, until, within, replace and wait', e.ord) INTO bad
+    FROM jsonb_array_elements(jobs) WITH ORDINALITY e(job, ord)
+    WHERE jsonb_typeof(e.job -> 'unique') <> ALL ('{object,boolean,null}')
+       OR jsonb_typeof(e.job -> 'unique') = 'object' AND (e.job -> 'unique') - '{key,fields,until,within,replace,wait}'::text[] <> '{}' LIMIT 1;
   END IF;
   IF bad IS NOT NULL THEN
     RAISE EXCEPTION 'weir: %', bad
-      USING ERRCODE = '22023', HINT = 'A job is {"queue": ..., "kind": ...}, optionally with args, priority, run_at, max_attempts and meta.';
+      USING ERRCODE = '22023', HINT = 'A job is {"queue": ..., "kind": ...}, optionally with args, priority, run_at, max_attempts, meta and unique.';
+  END IF;
+  IF jsonb_path_exists(jobs, '$[*].unique ? (@.type() == "object" || @ == true)') THEN
+    SELECT jsonb_agg(e.job ORDER BY e.ord) INTO plain FROM jsonb_array_elements(jobs) WITH ORDINALITY e(job, ord)
+    WHERE coalesce(e.job -> 'unique', 'null') IN ('null', 'false');
+    IF jsonb_array_length(jobs) > 10000 THEN
+      RAISE EXCEPTION 'weir: % jobs in one call, at most 10000 are allowed', jsonb_array_length(jobs)
+        USING ERRCODE = '22023', HINT = 'Call enqueue_many several times in one transaction.';
+    END IF;
+    new_ids := weir.enqueue_many(coalesce(plain, '[]'));
+    FOR r IN
+      SELECT e.ord::integer AS ord, x.*, y.key, y.fields, y.until, y.within, y.replace, y.wait
+      FROM jsonb_array_elements(jobs) WITH ORDINALITY e(job, ord),
+           jsonb_to_record(e.job) x(queue text, kind text, args jsonb, priority integer, run_at timestamptz, max_attempts integer, meta jsonb, "unique" jsonb),
+           jsonb_to_record(CASE WHEN jsonb_typeof(e.job -> 'unique') = 'object' THEN e.job -> 'unique' ELSE '{}' END)
+             y(key text, fields text[], until text, within interval, replace boolean, wait boolean)
+      WHERE coalesce(e.job -> 'unique', 'null') NOT IN ('null', 'false') ORDER BY e.ord
+    LOOP
+      u := weir.enqueue_unique(r.queue, r.kind, r.args, r.key, r.fields, r.until, r.within, r.replace, r.wait, r.priority, r.run_at, r.max_attempts, r.meta);
+      new_ids := new_ids[: r.ord - 1] || u.id || new_ids[r.ord :];
+    END LOOP;
+    RETURN new_ids;
   END IF;
   SELECT array_agg(x.queue ORDER BY e.ord) AS queue, array_agg(x.kind ORDER BY e.ord) AS kind,
          array_agg(coalesce(x.args, '{}') ORDER BY e.ord) AS args, array_agg(x.priority ORDER BY e.ord) AS priority,
@@ -203,4 +233,4 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION weir.enqueue_many(jsonb) IS
-  'Enqueues up to 10000 jobs, all or none, and returns their ids in order. jobs is a JSON array of objects whose keys are the arguments of enqueue. Errors: 22023 with the value; 22007, 22P02 (a value of another type). Locks: ROW EXCLUSIVE on the log; none that another enqueue waits for. Isolation: any.';
+  'Enqueues up to 10000 jobs, all or none, and returns their ids in order. jobs is a JSON array of objects whose keys are the arguments of enqueue; and unique, if it is to be enqueued only if it is no duplicate: an object whose keys are the arguments of enqueue_unique that enqueue does not have, or true. The id of a duplicate is that of the earlier job. Errors: 22023 with the value; 22007, 22P02 (a value of another type). Locks: ROW EXCLUSIVE on the log; none that another enqueue waits for. Isolation: any.';

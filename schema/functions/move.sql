@@ -102,6 +102,11 @@ BEGIN
       j.lane := coalesce(queue_no, was / 4) * 4 + coalesce(to_priority - 1, was % 4);
       j.segment := pg_sequence_last_value('weir.active_job');
       j.leads := true;
+      IF queue_no <> was / 4 THEN  -- its key meant only jobs of its old queue
+        j.unique_key := NULL;
+        j.unique_no := NULL;
+        j.unique_until := NULL;
+      END IF;
       INSERT INTO weir.job SELECT (j).*;
       IF was <> ALL (left_) THEN
         left_ := left_ || was;

@@ -89,6 +89,7 @@ AS $$
 #variable_conflict use_column
 DECLARE
   j    weir.job_info;
+  u    record;
   upto bigint;
 BEGIN
   SELECT i.* INTO j FROM weir.job_info(job_id) i;
@@ -114,11 +115,12 @@ BEGIN
     INSERT INTO weir.failure (id, segment, lane, attempt)
     SELECT f.id, f.segment, f.lane, j.attempt + 1 FROM weir.failure f WHERE f.id = j.id AND f.attempt = j.attempt;
   END IF;
+  u := weir._unique_of(job_id);
   PERFORM nextval('weir.job_id');
-  INSERT INTO weir.job (id, xid, enqueued_at, ready_at, lane, attempt, max_attempts, segment, kind, args, meta, errors)
+  INSERT INTO weir.job (id, xid, enqueued_at, ready_at, lane, attempt, max_attempts, segment, kind, args, meta, errors, unique_key, unique_no, unique_until)
   VALUES (j.id, pg_current_xact_id(), j.enqueued_at, now(), weir._queue_id(j.queue) * 4 + j.priority - 1, j.attempt + 1,
           greatest(j.max_attempts, j.attempt + 1), pg_sequence_last_value('weir.active_job'), j.kind, j.args, j.meta,
-          weir._brief_errors(j.errors));
+          weir._brief_errors(j.errors), u.unique_key, CASE WHEN u.unique_key IS NOT NULL THEN nextval('weir.job_id') * 2 END, u.unique_until);
   state := 'available';
 END
 $$;

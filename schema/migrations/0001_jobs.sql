@@ -12,6 +12,8 @@
 --   1464158553  a worker's open completions (second key: worker)  shared: complete; exclusive, tried: record, reconcile, settle
 --   1464158554  a worker's attendance (second key: worker)  shared, for the session: attend (the one lock that a session holds)
 --   1464158555  a worker's last word (second key: worker)  shared: attend, heartbeat; exclusive, tried: rescue
+--   1464158556  a queue's unique jobs  (second key: hash of its name)  exclusive: claim
+--   1464158557  a unique key      (second key: hash of the key)  exclusive: enqueue_unique with wait
 -- Steps: 0 guards claims against reclaiming (shared: claim; exclusive: reclaim, rebase);
 --        1 rotation, reclaiming and rebasing; 2 promotion; 3 tidying; 6 rescue.
 
@@ -57,7 +59,10 @@ CREATE TABLE weir.job (
   args         jsonb       NOT NULL,
   meta         jsonb,
   seq          bigint,
-  errors       jsonb
+  errors       jsonb,
+  unique_key   uuid,
+  unique_no    bigint,
+  unique_until timestamptz
 ) PARTITION BY LIST (segment);
 COMMENT ON TABLE weir.job IS
   'The log: one row for each attempt, and one more for each time that the attempt was snoozed or released, with the transaction that logged it.';
@@ -67,6 +72,11 @@ COMMENT ON COLUMN weir.job.ready_at IS 'When the job became ready to be claimed,
 COMMENT ON COLUMN weir.job.errors IS
   'Why earlier attempts ended, in brief: see weir._brief_errors. It goes with the job, so that it outlives the segments of those attempts. NULL: this is the first attempt.';
 COMMENT ON COLUMN weir.job.seq IS 'The batch of an attempt that ended before a rebase, which keeps results but no batches; NULL for all others.';
+COMMENT ON COLUMN weir.job.unique_key IS 'Of a unique job: a hash of what must not be enqueued twice. See functions/unique.sql.';
+COMMENT ON COLUMN weir.job.unique_no IS
+  'Orders the rows of a key: each attempt, and each time that it was put off, has a new number, twice an id of weir.job_id; plus 1 if the job replaces those that were enqueued before it and have not started.';
+COMMENT ON COLUMN weir.job.unique_until IS
+  'Which others this job is a duplicate of: infinity: those that are unfinished; -infinity: those that wait; a time: those enqueued as long before or after it as this is after enqueued_at.';
 COMMENT ON COLUMN weir.job.leads IS
   'False if the row logged before it, in the same transaction and segment, has the same lane: the rows where it is true show in which lanes a transaction has logged.';
 
@@ -86,6 +96,7 @@ CREATE TABLE weir.batch (
   pending       xid8[],
   pending_after bigint[],
   ids           bigint[]    NOT NULL,
+  seen          pg_snapshot,
   PRIMARY KEY (lane, seq, segment, origin)
 ) PARTITION BY LIST (segment);
 COMMENT ON TABLE weir.batch IS
@@ -93,6 +104,7 @@ COMMENT ON TABLE weir.batch IS
 COMMENT ON COLUMN weir.batch.origin IS 'The segment it was written in. It distinguishes the rows of one batch after reclaiming has carried them into one segment.';
 COMMENT ON COLUMN weir.batch.from_xid IS 'The smallest xid of its jobs. With to_xid, the greatest, it bounds the search for a job of the batch.';
 COMMENT ON COLUMN weir.batch.no IS 'A value of weir.batch_no. The attempts that a worker holds are found by (worker, no).';
+COMMENT ON COLUMN weir.batch.seen IS 'The snapshot of its claim, if unique jobs are in it: their duplicates that it shows need no run of their own.';
 COMMENT ON COLUMN weir.batch.pending IS 'Transactions that were in progress below the position; pending_after holds the last id already claimed of each.';
 
 CREATE TABLE weir.result (
@@ -121,7 +133,10 @@ CREATE TABLE weir.later (
   kind         text        NOT NULL,
   args         jsonb       NOT NULL,
   meta         jsonb,
-  errors       jsonb
+  errors       jsonb,
+  unique_key   uuid,
+  unique_no    bigint,
+  unique_until timestamptz
 ) PARTITION BY LIST (segment);
 COMMENT ON TABLE weir.later IS 'Attempts with a run_at in the future: scheduled, retried, snoozed. Promotion copies them into the log when they are due.';
 
@@ -140,7 +155,9 @@ CREATE TABLE weir.failure (
   meta         jsonb,
   error        text,
   output       text,
-  errors       jsonb
+  errors       jsonb,
+  unique_key   uuid,
+  unique_until timestamptz
 ) PARTITION BY LIST (segment);
 COMMENT ON TABLE weir.failure IS
   'Jobs that failed for good, each as it was after its last attempt. A row is a copy, which outlives the job''s segment. It contains no transaction ids, so it stays valid in another cluster.';
@@ -184,6 +201,7 @@ $$;
 CREATE INDEX job_lane ON weir.job (lane, xid, id);
 CREATE INDEX job_lead ON weir.job (xid) WHERE leads;
 CREATE INDEX job_by_id ON weir.job (id, attempt, put_off);
+CREATE INDEX job_unique ON weir.job (unique_key, unique_no) WHERE unique_key IS NOT NULL;
 CREATE INDEX batch_worker ON weir.batch (worker, no);
 CREATE INDEX result_batch ON weir.result (lane, seq);
 CREATE INDEX result_cancelled ON weir.result (finished_at) WHERE outcome = 'cancelled';
@@ -193,6 +211,7 @@ CREATE INDEX later_xid ON weir.later (xid);
 CREATE INDEX later_by_id ON weir.later (id, attempt, put_off);
 CREATE INDEX report_job ON weir.report (job_id, claim, no);
 CREATE INDEX report_checkpoint ON weir.report (job_id, claim, no) WHERE checkpoint IS NOT NULL;
+CREATE INDEX later_unique ON weir.later (unique_key, unique_no) WHERE unique_key IS NOT NULL;
 CREATE INDEX failure_by_id ON weir.failure (id, attempt);
 CREATE INDEX failure_ended ON weir.failure (finished_at) WHERE finished_at IS NOT NULL;
 
@@ -244,6 +263,11 @@ CREATE TABLE weir.retry_rule (
 );
 COMMENT ON TABLE weir.retry_rule IS
   'What follows an attempt that failed with an error which the regular expression error matches, in a queue, of a kind; NULL: any. A backoff, limit or form that is NULL is the queue''s.';
+
+CREATE TABLE weir.keyed (queue text NOT NULL) WITH (autovacuum_enabled = off);
+CREATE INDEX keyed_queue ON weir.keyed (queue);
+COMMENT ON TABLE weir.keyed IS
+  'The names of queues that have had unique jobs; insert-only. Transactions that do not see each other may each write a row. Whoever sees a unique job sees a row of its queue.';
 
 CREATE TABLE weir.survey (
   no         bigint        PRIMARY KEY,
