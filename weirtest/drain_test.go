@@ -166,3 +166,32 @@ func TestAJobThatIsGroupedIsDrainedAlone(t *testing.T) {
 		t.Errorf("the job ended %s", got.Outcome)
 	}
 }
+
+// TestDrainFindsWhatIsBehindManyCancelledJobs: a claim that only ends cancelled jobs is not the end.
+func TestDrainFindsWhatIsBehindManyCancelledJobs(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.Pool(t, pgtest.Database(t))
+	client := weir.NewClient(pool)
+	for range 2 {
+		if _, err := pool.Exec(t.Context(), `SELECT weir.enqueue_many(array_fill('default'::text, ARRAY[10000]), array_fill('charge'::text, ARRAY[10000]))`); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := client.CancelWhere(t.Context(), weir.JobFilter{Queue: "default"}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := client.Enqueue(t.Context(), sendMail{To: "ada"}, nil); err != nil {
+		t.Fatal(err)
+	}
+	worked := 0
+	handlers := weir.NewHandlers()
+	weir.Handle(handlers, func(context.Context, *weir.Job[sendMail]) error {
+		worked++
+		return nil
+	})
+	config := weir.WorkerConfig{Handlers: handlers, Queues: map[string]int{"default": 1}, Logger: new(pgtest.Log).Logger()}
+	weirtest.Drain(t.Context(), t, client, config, nil)
+	if worked != 1 {
+		t.Errorf("worked %d jobs, want 1", worked)
+	}
+}
