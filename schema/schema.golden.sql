@@ -2542,6 +2542,11 @@ BEGIN
     ELSE
       SELECT k.* INTO l FROM weir.later k WHERE k.id = this ORDER BY k.attempt DESC, k.put_off DESC LIMIT 1;
       DELETE FROM weir.later k WHERE k.id = this AND k.attempt = l.attempt AND k.put_off = l.put_off AND k.segment = l.segment;
+      IF queue_no <> l.lane / 4 THEN
+        l.unique_key := NULL;
+        l.unique_no := NULL;
+        l.unique_until := NULL;
+      END IF;
       l.xid := pg_current_xact_id();
       l.lane := coalesce(queue_no, l.lane / 4) * 4 + coalesce(to_priority - 1, l.lane % 4);
       l.segment := pg_sequence_last_value('weir.active_later');

@@ -331,3 +331,21 @@ func TestAJobThatCommitsAfterTheRunHasStartedIsNotLost(t *testing.T) {
 		})
 	}
 }
+
+// TestAMovedJobIsNotUniqueAnyMore: in another queue it is a duplicate of none, and runs; in its old queue there is room for another.
+func TestAMovedJobIsNotUniqueAnyMore(t *testing.T) {
+	t.Parallel()
+	conn := connect(t, pgtest.Database(t))
+	now, later := logUniquely(t, conn, `key => 'a'`), logUniquely(t, conn, `key => 'b', run_at => now() + interval '1 hour'`)
+	exec(t, conn, `SELECT weir.move_where('q', to_queue => 'other')`)
+	if n := value[int](t, conn, `SELECT count(*) FROM weir.job_info($1) WHERE queue = 'other'`, now); n != 1 {
+		t.Fatal("the job was not moved")
+	}
+	logUniquely(t, conn, `key => 'a'`)
+	logUniquely(t, conn, `key => 'b'`)
+	exec(t, conn, `SELECT weir._promote(upto => now() + interval '2 hours')`)
+	worker := startWorker(t, conn, "other")
+	if got := idsOf(claimAll(t, conn, worker, "other")); fmt.Sprint(got) != fmt.Sprint([]int64{now, later}) {
+		t.Errorf("jobs %v run in the other queue, want %v", got, []int64{now, later})
+	}
+}
