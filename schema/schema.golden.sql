@@ -18,6 +18,7 @@ CREATE SEQUENCE weir.last_word_no AS bigint MINVALUE 1 MAXVALUE 9223372036854775
 CREATE SEQUENCE weir.message_id AS bigint MINVALUE 1 MAXVALUE 9223372036854775807;
 CREATE SEQUENCE weir.queue_id AS integer MINVALUE 1 MAXVALUE 500000000;
 CREATE SEQUENCE weir.report_no AS bigint MINVALUE 1 MAXVALUE 9223372036854775807;
+CREATE SEQUENCE weir.schedule_generation AS integer MINVALUE 1 MAXVALUE 2147483647;
 CREATE SEQUENCE weir.segment_no AS bigint MINVALUE 1 MAXVALUE 9223372036854775807;
 CREATE SEQUENCE weir.tick_floor AS bigint MINVALUE 0 MAXVALUE 9223372036854775807;
 CREATE SEQUENCE weir.tick_seq AS bigint MINVALUE 1 MAXVALUE 9223372036854775807;
@@ -210,6 +211,11 @@ CREATE TYPE weir.failure_group (
   error text,
   rest timestamp with time zone
 );
+CREATE TABLE weir.firing (
+  name text NOT NULL,
+  due timestamp with time zone NOT NULL,
+  job bigint
+) WITH (autovacuum_enabled=off);
 CREATE TABLE weir.hub_beat (
   ring smallint NOT NULL,
   at timestamp with time zone NOT NULL,
@@ -425,6 +431,41 @@ CREATE VIEW weir.running_jobs (
   message text,
   log jsonb
 );
+CREATE TABLE weir.schedule (
+  name text NOT NULL,
+  generation integer NOT NULL,
+  schedule text NOT NULL,
+  fields text[] NOT NULL,
+  time_zone text NOT NULL,
+  missed text NOT NULL,
+  jitter interval NOT NULL,
+  queue text NOT NULL,
+  kind text NOT NULL,
+  args jsonb NOT NULL,
+  priority integer NOT NULL,
+  max_attempts integer NOT NULL,
+  meta jsonb,
+  first_due timestamp with time zone NOT NULL,
+  paused_at timestamp with time zone
+);
+CREATE TYPE weir.schedule_info (
+  name text,
+  state text,
+  schedule text,
+  time_zone text,
+  next_at timestamp with time zone,
+  last_at timestamp with time zone,
+  last_job bigint,
+  queue text,
+  kind text,
+  args jsonb,
+  priority integer,
+  max_attempts integer,
+  meta jsonb,
+  missed text,
+  jitter interval,
+  error text
+);
 CREATE VIEW weir.scheduled_jobs (
   id bigint,
   state text,
@@ -505,6 +546,7 @@ ALTER TABLE weir.attendance ADD PRIMARY KEY (worker, started_at);
 ALTER TABLE weir.batch ADD PRIMARY KEY (lane, seq, segment, origin);
 ALTER TABLE weir.cancellation ADD PRIMARY KEY (id);
 ALTER TABLE weir.epoch ADD PRIMARY KEY (from_tick);
+ALTER TABLE weir.firing ADD PRIMARY KEY (name, due);
 ALTER TABLE weir.last_word_0 ADD CHECK ((says = ANY (ARRAY['beats'::text, 'attends'::text, 'missed'::text])));
 ALTER TABLE weir.last_word_1 ADD CHECK ((says = ANY (ARRAY['beats'::text, 'attends'::text, 'missed'::text])));
 ALTER TABLE weir.last_word_2 ADD CHECK ((says = ANY (ARRAY['beats'::text, 'attends'::text, 'missed'::text])));
@@ -514,6 +556,8 @@ ALTER TABLE weir.promotion ADD PRIMARY KEY (seq);
 ALTER TABLE weir.queue ADD PRIMARY KEY (id);
 ALTER TABLE weir.retry_rule ADD PRIMARY KEY (name);
 ALTER TABLE weir.role_channel ADD PRIMARY KEY (role);
+ALTER TABLE weir.schedule ADD CHECK ((missed = ANY (ARRAY['one'::text, 'all'::text, 'none'::text])));
+ALTER TABLE weir.schedule ADD PRIMARY KEY (name);
 ALTER TABLE weir.segment ADD CHECK ((event = ANY (ARRAY['opened'::text, 'closed'::text, 'carried'::text, 'reclaimed'::text])));
 ALTER TABLE weir.segment ADD CHECK ((log = ANY (ARRAY['job'::text, 'later'::text, 'failure'::text, 'report'::text, 'message'::text])));
 ALTER TABLE weir.segment ADD PRIMARY KEY (no);
@@ -1332,6 +1376,25 @@ BEGIN
   END IF;
 END
 $$;
+CREATE FUNCTION weir._clock_change(low timestamp with time zone, high timestamp with time zone, time_zone text) RETURNS timestamp with time zone LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+DECLARE
+  new_offset CONSTANT interval := weir._offset_at(high, time_zone);
+  before  timestamptz := date_trunc('second', low);
+  changed timestamptz := high;
+  middle  timestamptz;
+BEGIN
+  WHILE changed - before > interval '1 second' LOOP
+    middle := date_trunc('second', before + (changed - before) / 2);
+    IF weir._offset_at(middle, time_zone) = new_offset THEN
+      changed := middle;
+    ELSE
+      before := middle;
+    END IF;
+  END LOOP;
+  RETURN changed;
+END
+$$;
 CREATE FUNCTION weir._commit_synchronously() RETURNS void LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
 BEGIN
@@ -1378,6 +1441,119 @@ BEGIN
   END IF;
   INSERT INTO weir.result (lane, segment, worker, seq, finished_at, outcome, ids)
   VALUES (_complete.lane, in_segment, _complete.worker, _complete.seq, clock_timestamp(), 'completed', ARRAY[_complete.id]);
+END
+$$;
+CREATE FUNCTION weir._cron_after(fields text[], after timestamp without time zone) RETURNS timestamp without time zone LANGUAGE plpgsql IMMUTABLE SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+DECLARE
+  max_days CONSTANT integer := 366 * 60;  -- 29 February is a Sunday at least every 40 years
+  start    timestamp := date_trunc('second', after) + interval '1 second';
+  day      date := start::date;
+  last_day date := day + max_days;
+  hour     integer := extract(hour FROM start);
+  minute   integer := extract(minute FROM start);
+  second   integer := extract(second FROM start);
+  month    integer;
+  n        integer;
+  is_day     boolean;
+  is_weekday boolean;
+  is_first   boolean := true;  -- the day on which times up to after are over
+BEGIN
+  WHILE day <= last_day LOOP
+    month := extract(month FROM day);
+    IF substr(fields[5], month, 1) = '0' THEN
+      n := strpos(substr(fields[5], month + 1), '1');
+      IF n = 0 THEN
+        n := 12 - month + strpos(fields[5], '1');
+      END IF;
+      day := date_trunc('month', day::timestamp) + make_interval(months => n);
+      is_first := false;
+      CONTINUE;
+    END IF;
+    is_day := substr(fields[4], extract(day FROM day)::integer, 1) = '1';
+    is_weekday := substr(fields[6], extract(dow FROM day)::integer + 1, 1) = '1';
+    IF is_day AND is_weekday OR fields[7] = 'or' AND (is_day OR is_weekday) THEN
+      IF NOT is_first THEN
+        RETURN day + make_time(strpos(fields[3], '1') - 1, strpos(fields[2], '1') - 1, strpos(fields[1], '1') - 1);
+      END IF;
+      IF substr(fields[3], hour + 1, 1) = '1' THEN
+        IF substr(fields[2], minute + 1, 1) = '1' THEN
+          n := strpos(substr(fields[1], second + 1), '1');
+          IF n > 0 THEN
+            RETURN day + make_time(hour, minute, second + n - 1);
+          END IF;
+        END IF;
+        n := strpos(substr(fields[2], minute + 2), '1');
+        IF n > 0 THEN
+          RETURN day + make_time(hour, minute + n, strpos(fields[1], '1') - 1);
+        END IF;
+      END IF;
+      n := strpos(substr(fields[3], hour + 2), '1');
+      IF n > 0 THEN
+        RETURN day + make_time(hour + n, strpos(fields[2], '1') - 1, strpos(fields[1], '1') - 1);
+      END IF;
+    END IF;
+    day := day + 1;
+    is_first := false;
+  END LOOP;
+  RETURN NULL;
+END
+$$;
+CREATE FUNCTION weir._cron_field(field text, given text, low integer, high integer, names text) RETURNS text LANGUAGE plpgsql IMMUTABLE SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+DECLARE
+  bits   text := repeat('0', high - low + 1);
+  item   text;
+  part   text[];
+  ends   text[];
+  first  integer;
+  last   integer;
+  step   integer;
+BEGIN
+  FOREACH item IN ARRAY string_to_array(given, ',') LOOP
+    part := regexp_match(item, '^([*]|[a-z]{3}|[0-9]{1,4})(?:-([a-z]{3}|[0-9]{1,4}))?(?:/([0-9]{1,6}))?$');
+    IF part IS NULL OR part[1] = '*' AND part[2] IS NOT NULL THEN
+      RAISE EXCEPTION 'weir: % is not a % of a schedule', quote_literal(left(item, 100)), field USING ERRCODE = '22023',
+        HINT = format('Each field is *, a value, a range like %s-%s, a step like */2, or a list of these, separated by commas.', low, low + 2);
+    END IF;
+    step := part[3]::integer;
+    IF step NOT BETWEEN 1 AND high THEN
+      RAISE EXCEPTION 'weir: the step % of % is not in 1-%', step, field, high USING ERRCODE = '22023',
+        HINT = 'A step counts within its field, and starts over with the next hour, day or month. For an interval of any length: every 90 minutes.';
+    END IF;
+    IF part[1] = '*' THEN
+      first := low;
+      last := high;
+    ELSE
+      ends := part[1:2];
+      FOR i IN 1..2 LOOP
+        IF ends[i] ~ '[a-z]' THEN
+          IF strpos(names, ends[i]) = 0 OR strpos(names, ends[i]) % 4 <> 1 THEN
+            RAISE EXCEPTION 'weir: % is not a %', ends[i], field USING ERRCODE = '22023',
+              HINT = CASE WHEN names = '' THEN 'Only months and weekdays have names.' ELSE 'The names are ' || trim(names) || '.' END;
+          END IF;
+          ends[i] := low + strpos(names, ends[i]) / 4;
+        ELSIF ends[i]::integer NOT BETWEEN low AND high THEN
+          RAISE EXCEPTION 'weir: % % is not in %-%', field, ends[i], low, high USING ERRCODE = '22023';
+        END IF;
+      END LOOP;
+      first := ends[1]::integer;
+      last := coalesce(ends[2]::integer, CASE WHEN step IS NULL THEN first ELSE high END);
+      IF field = 'weekday' AND last = 0 AND first > 0 THEN
+        last := 7;  -- fri-sun
+      ELSIF first > last THEN
+        RAISE EXCEPTION 'weir: the range % of % runs backwards', item, field USING ERRCODE = '22023',
+          HINT = format('Write it as two: %s-%s,%s-%s.', ends[1], high, low, ends[2]);
+      END IF;
+    END IF;
+    FOR i IN 0..(last - first) / coalesce(step, 1) LOOP
+      bits := overlay(bits PLACING '1' FROM first - low + i * coalesce(step, 1) + 1 FOR 1);
+    END LOOP;
+  END LOOP;
+  IF field = 'weekday' THEN  -- 7 is Sunday, too
+    bits := CASE WHEN substr(bits, 8, 1) = '1' THEN '1' ELSE substr(bits, 1, 1) END || substr(bits, 2, 6);
+  END IF;
+  RETURN bits;
 END
 $$;
 CREATE FUNCTION weir._cut(most_messages integer DEFAULT 0, own_count integer DEFAULT 0, own_size bigint DEFAULT 0, own_segment integer DEFAULT NULL::integer, OUT seq bigint, OUT epoch bigint, OUT prior bigint, OUT at timestamp with time zone, OUT count integer, OUT size bigint, OUT last_id bigint, OUT snapshot pg_snapshot, OUT whole boolean, OUT ids bigint[], OUT xids bigint[], OUT channels text[], OUT payloads bytea[], OUT binaries boolean[], OUT keeps boolean[]) RETURNS record LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off
@@ -1660,6 +1836,83 @@ BEGIN
   RETURN gone;
 END
 $$;
+CREATE FUNCTION weir._due_after(fields text[], time_zone text, after timestamp with time zone) RETURNS timestamp with time zone LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+DECLARE
+  reach  CONSTANT interval := '26 hours';  -- clocks have changed by up to a day
+  ahead  interval;
+  then_  interval;
+  wall   timestamp;
+  due    timestamptz;
+  near   timestamptz;
+  is_skipped boolean;
+BEGIN
+  IF after NOT BETWEEN '0001-01-01 00:00:00+00' AND '9900-01-01 00:00:00+00' THEN
+    RETURN NULL;
+  ELSIF fields[1] = 'every' THEN
+    RETURN to_timestamp((fields[3]::bigint + (floor((extract(epoch FROM after) - fields[3]::bigint) / fields[2]::bigint) + 1) * fields[2]::bigint)::double precision);
+  ELSIF time_zone = 'UTC' THEN
+    RETURN weir._cron_after(fields, after AT TIME ZONE 'UTC') AT TIME ZONE 'UTC';
+  END IF;
+  wall := after AT TIME ZONE time_zone;
+  IF fields[8] = 'fixed' THEN
+    LOOP
+      wall := weir._cron_after(fields, wall);
+      due := (weir._first_instant(wall, time_zone)).instant;
+      IF due > after OR due IS NULL THEN
+        RETURN due;
+      END IF;
+    END LOOP;
+  END IF;
+  ahead := wall - (after AT TIME ZONE 'UTC');
+  wall := weir._cron_after(fields, wall);
+  due := (wall - ahead) AT TIME ZONE 'UTC';
+  near := least(due, after + reach);
+  then_ := weir._offset_at(near, time_zone);
+  IF then_ = ahead AND near = due THEN
+    RETURN due;
+  ELSIF then_ < ahead THEN  -- clocks go back in between, and show some times again
+    due := weir._clock_change(after, near, time_zone);
+    wall := weir._cron_after(fields, (due AT TIME ZONE time_zone) - interval '1 microsecond');
+    due := (wall - then_) AT TIME ZONE 'UTC';
+    IF weir._offset_at(due, time_zone) = then_ THEN
+      RETURN due;
+    END IF;
+  END IF;
+  LOOP
+    SELECT f.* INTO due, is_skipped FROM weir._first_instant(wall, time_zone) f;
+    IF due IS NULL OR NOT is_skipped THEN
+      RETURN due;
+    END IF;
+    wall := weir._cron_after(fields, (due AT TIME ZONE time_zone) - interval '1 microsecond');
+  END LOOP;
+END
+$$;
+CREATE FUNCTION weir._due_upto(fields text[], time_zone text, due timestamp with time zone, upto timestamp with time zone) RETURNS timestamp with time zone LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+DECLARE
+  newest timestamptz := due;
+  none   timestamptz := upto;  -- nothing is due after it, up to upto
+  middle timestamptz;
+  found  timestamptz := weir._due_after(fields, time_zone, newest);
+BEGIN
+  WHILE found <= upto LOOP
+    newest := found;
+    -- Halve what is left.
+    WHILE none - newest > interval '1 second' LOOP
+      middle := newest + (none - newest) / 2;
+      found := weir._due_after(fields, time_zone, middle);
+      IF found <= upto THEN
+        newest := found;
+      ELSE
+        none := middle;
+      END IF;
+    END LOOP;
+    found := weir._due_after(fields, time_zone, newest);
+  END LOOP;
+  RETURN newest;
+END
+$$;
 CREATE FUNCTION weir._end_attempts(worker integer, lanes integer[], seqs bigint[], segments smallint[], ids bigint[], outcomes weir.outcome[], errors text[], outputs text[], run_at timestamp with time zone[]) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_mergejoin=off SET enable_hashjoin=off SET jit=off
 AS $$
 #variable_conflict use_column
@@ -1752,6 +2005,11 @@ AS $$
       (SELECT (x::text::bigint + 1)::text::xid8, x FROM pg_snapshot_xip(_ended_since.snapshot) x
        WHERE x >= pg_snapshot_xmax(_ended_since.since) ORDER BY x LIMIT 64)) b) s
   WHERE s.low < s.high
+$$;
+CREATE FUNCTION weir._enqueue_due(s weir.schedule, due timestamp with time zone) RETURNS bigint LANGUAGE sql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+  SELECT weir.enqueue(s.queue, s.kind, s.args, s.priority, max_attempts => s.max_attempts,
+                      meta => coalesce(s.meta, '{}') || jsonb_build_object('schedule', s.name, 'due', to_char(_enqueue_due.due AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"')))
 $$;
 CREATE FUNCTION weir._epoch_here() RETURNS bigint LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
@@ -1890,6 +2148,76 @@ BEGIN
     INSERT INTO weir.worker (id, fenced, at, name) VALUES (_fence.worker, true, clock_timestamp(), left(_fence.reason, 200));
   END IF;
   RETURN true;
+END
+$$;
+CREATE FUNCTION weir._fire(marks weir.later[], at_time timestamp with time zone, most integer) RETURNS integer LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off
+AS $$
+DECLARE
+  grace     CONSTANT interval := '1 minute';  -- due times that are later than this were missed
+  most_each CONSTANT integer := 100;
+  mark      weir.later;
+  s         weir.schedule;
+  fired     integer := 0;
+  n         integer;
+  this_due  timestamptz;
+  next_due  timestamptz;
+  next_run  timestamptz;
+  is_late   boolean;
+BEGIN
+  FOREACH mark IN ARRAY marks LOOP
+    SELECT k.* INTO s FROM weir.schedule k WHERE k.name = mark.kind AND k.generation = mark.attempt AND k.paused_at IS NULL;
+    CONTINUE WHEN NOT FOUND;  -- changed, paused or dropped since
+    n := 0;
+    next_due := mark.enqueued_at;
+    next_run := mark.run_at;
+    WHILE next_run <= at_time AND n < most_each AND fired < most LOOP  -- the next call does the rest
+      this_due := next_due;
+      is_late := this_due < at_time - s.jitter - grace;
+      BEGIN
+        IF is_late AND s.missed <> 'all' THEN
+          this_due := weir._due_upto(s.fields, s.time_zone, this_due, CASE s.missed WHEN 'one' THEN at_time ELSE at_time - s.jitter - grace END);
+        END IF;
+        next_due := weir._due_after(s.fields, s.time_zone, this_due);
+      EXCEPTION WHEN OTHERS THEN  -- PostgreSQL does not know the time zone any more: that must not stop other schedules
+        RAISE WARNING 'weir: schedule %: %', s.name, SQLERRM USING ERRCODE = SQLSTATE;
+        next_run := at_time + interval '1 minute';
+        EXIT;
+      END;
+      IF NOT EXISTS (SELECT FROM weir.firing f WHERE f.name = s.name AND f.due = this_due) THEN
+        INSERT INTO weir.firing (name, due, job)
+        VALUES (s.name, this_due, CASE WHEN NOT is_late OR s.missed <> 'none' THEN weir._enqueue_due(s, this_due) END);
+        fired := fired + 1;
+      END IF;
+      n := n + 1;
+      next_run := next_due + random() * s.jitter;
+    END LOOP;
+    IF next_due IS NOT NULL THEN
+      -- After at_time, and so beyond the point of promotion, whose snapshot may count this transaction as ended.
+      PERFORM weir._mark_due(s.name, s.generation, next_due, greatest(next_run, at_time + interval '1 millisecond'));
+    END IF;
+  END LOOP;
+  RETURN fired;
+END
+$$;
+CREATE FUNCTION weir._first_instant(wall timestamp without time zone, time_zone text, OUT instant timestamp with time zone, OUT is_skipped boolean) RETURNS record LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+DECLARE
+  reach  CONSTANT interval := '30 hours';  -- clocks have changed by up to a day
+  before timestamptz;  -- by the offset before a change nearby
+  after  timestamptz;
+BEGIN
+  instant := wall AT TIME ZONE time_zone;
+  before := (wall - weir._offset_at(instant - reach, time_zone)) AT TIME ZONE 'UTC';
+  after := (wall - weir._offset_at(instant + reach, time_zone)) AT TIME ZONE 'UTC';
+  is_skipped := false;
+  IF before = after THEN
+    RETURN;
+  END IF;
+  SELECT min(c) INTO instant FROM (VALUES (before), (after)) v(c) WHERE c AT TIME ZONE time_zone = wall;
+  IF instant IS NULL THEN
+    is_skipped := true;
+    instant := weir._clock_change(least(before, after), greatest(before, after), time_zone);
+  END IF;
 END
 $$;
 CREATE FUNCTION weir._first_look() RETURNS bigint LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off
@@ -2487,6 +2815,16 @@ EXCEPTION WHEN insufficient_privilege THEN
     USING ERRCODE = '42501', HINT = 'Pass hubs a users file; or have a superuser run: GRANT SELECT ON pg_catalog.pg_authid TO ' || quote_ident(current_user) || '.';
 END
 $$;
+CREATE FUNCTION weir._mark_due(name text, generation integer, due timestamp with time zone, run_at timestamp with time zone) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+BEGIN
+  PERFORM pg_current_xact_id();
+  -- The number of no job; drawing it wakes those who promote.
+  INSERT INTO weir.later (id, xid, run_at, enqueued_at, lane, attempt, max_attempts, segment, kind, args)
+  VALUES (-nextval('weir.job_id'), pg_current_xact_id(), _mark_due.run_at, _mark_due.due, 0, _mark_due.generation, 1,
+          pg_sequence_last_value('weir.active_later'), _mark_due.name, '{}');
+END
+$$;
 CREATE FUNCTION weir._merged_errors(history jsonb, errors jsonb, most integer) RETURNS jsonb LANGUAGE sql IMMUTABLE SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
   SELECT coalesce(jsonb_agg(k.entry ORDER BY k.attempt, k.nr), '[]')
@@ -2838,7 +3176,7 @@ BEGIN
   END IF;
   IF lanes IS NULL THEN
     RETURN QUERY
-    SELECT CASE WHEN NOT EXISTS (SELECT FROM weir.cancellation k WHERE k.id = l.id) THEN l.id END, NULL::timestamptz, jsonb_build_array(l.run_at, l.id)
+    SELECT CASE WHEN l.lane > 0 AND NOT EXISTS (SELECT FROM weir.cancellation k WHERE k.id = l.id) THEN l.id END, NULL::timestamptz, jsonb_build_array(l.run_at, l.id)
     FROM weir.later l WHERE (l.run_at, l.id) > (at_due, at_id) AND (c.ahead_due IS NULL OR NOT weir._was_ahead(c, l.run_at, l.id, l.xid))
     ORDER BY l.run_at, l.id LIMIT most;
   ELSE
@@ -2966,6 +3304,68 @@ AS $$
   VALUES ((pg_sequence_last_value('weir.watched') / 300000 % 3)::smallint, _note_word.worker, clock_timestamp(),
           pg_sequence_last_value('weir.watched'), _note_word.says, _note_word.running)
 $$;
+CREATE FUNCTION weir._offset_at(at timestamp with time zone, time_zone text) RETURNS interval LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+BEGIN
+  RETURN (at AT TIME ZONE time_zone) - (at AT TIME ZONE 'UTC');
+END
+$$;
+CREATE FUNCTION weir._parse_schedule(schedule text, time_zone text) RETURNS text[] LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET DateStyle=ISO, YMD SET IntervalStyle=postgres
+AS $$
+DECLARE
+  given  text := lower(btrim(regexp_replace(schedule, '[[:space:]]+', ' ', 'g')));
+  fields text[];
+  part   text[];
+  every  interval;
+  anchor timestamptz;
+BEGIN
+  IF given IS NULL OR given = '' OR length(given) > 1000 THEN
+    RAISE EXCEPTION 'weir: a schedule must have 1 to 1000 characters, got %', coalesce(length(given)::text, 'null') USING ERRCODE = '22023', HINT = 'For example: 30 2 * * *';
+  END IF;
+  part := regexp_match(given, '^@?every (.+?)(?: from (.+))?$');
+  IF part IS NOT NULL THEN
+    BEGIN
+      every := part[1]::interval;
+      anchor := CASE WHEN part[2] IS NULL THEN 'epoch'::timestamptz
+                     WHEN part[2] ~ '(z|[+-][0-9]{2}(:?[0-9]{2})?)$' AND part[2] ~ ':' THEN part[2]::timestamptz
+                     ELSE part[2]::timestamp AT TIME ZONE time_zone END;
+    EXCEPTION WHEN data_exception THEN
+      RAISE EXCEPTION 'weir: % is not an interval: %', quote_literal(schedule), SQLERRM USING ERRCODE = '22023',
+        HINT = 'For example: every 90 seconds; or, counted from a time: every 2 weeks from 2026-01-05 09:00.';
+    END;
+    IF extract(month FROM every) <> 0 OR extract(year FROM every) <> 0 OR extract(epoch FROM every) <> floor(extract(epoch FROM every))
+       OR extract(epoch FROM every) NOT BETWEEN 1 AND 366 * 86400 THEN
+      RAISE EXCEPTION 'weir: the interval % of a schedule is not in 1 second to 366 days, in whole seconds and without months', every USING ERRCODE = '22023',
+        HINT = 'For months use a cron expression: 0 0 1 * * is the first day of each month.';
+    ELSIF NOT isfinite(anchor) OR anchor NOT BETWEEN '1900-01-01 00:00:00+00' AND '9999-01-01 00:00:00+00' OR anchor <> date_trunc('second', anchor) THEN
+      RAISE EXCEPTION 'weir: an interval must be counted from a whole second of the years 1900 to 9998, got %', part[2] USING ERRCODE = '22023';
+    END IF;
+    RETURN ARRAY['every', extract(epoch FROM every)::bigint::text, extract(epoch FROM anchor)::bigint::text];
+  END IF;
+  IF left(given, 1) = '@' THEN
+    SELECT a.fields INTO given FROM (VALUES
+      ('@yearly', '0 0 1 1 *'), ('@annually', '0 0 1 1 *'), ('@monthly', '0 0 1 * *'), ('@weekly', '0 0 * * 0'),
+      ('@daily', '0 0 * * *'), ('@midnight', '0 0 * * *'), ('@hourly', '0 * * * *')) a(name, fields) WHERE a.name = given;
+    IF NOT FOUND THEN
+      RAISE EXCEPTION 'weir: unknown schedule %', schedule USING ERRCODE = '22023',
+        HINT = 'There are @yearly, @annually, @monthly, @weekly, @daily, @midnight and @hourly.';
+    END IF;
+  END IF;
+  fields := string_to_array(given, ' ');
+  IF cardinality(fields) = 5 THEN
+    fields := array_prepend('0', fields);
+  ELSIF cardinality(fields) <> 6 THEN
+    RAISE EXCEPTION 'weir: the schedule % has % fields', quote_literal(schedule), cardinality(fields) USING ERRCODE = '22023',
+      HINT = 'There are five: minute, hour, day of the month, month, weekday; or six, with the second first. Or write an interval: every 90 seconds.';
+  END IF;
+  RETURN ARRAY[
+    weir._cron_field('second', fields[1], 0, 59, ''), weir._cron_field('minute', fields[2], 0, 59, ''), weir._cron_field('hour', fields[3], 0, 23, ''),
+    weir._cron_field('day', fields[4], 1, 31, ''), weir._cron_field('month', fields[5], 1, 12, 'jan feb mar apr may jun jul aug sep oct nov dec '),
+    weir._cron_field('weekday', fields[6], 0, 7, 'sun mon tue wed thu fri sat '),
+    CASE WHEN left(fields[4], 1) = '*' OR left(fields[6], 1) = '*' THEN 'and' ELSE 'or' END,
+    CASE WHEN '*' IN (left(fields[1], 1), left(fields[2], 1), left(fields[3], 1)) THEN 'real' ELSE 'fixed' END];
+END
+$$;
 CREATE FUNCTION weir._pass_moved(lane integer) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_sort=off
 AS $$
 #variable_conflict use_column
@@ -3000,6 +3400,18 @@ AS $$
         WHERE NOT w.fenced AND w.queues && _pause_among.queues AND NOT EXISTS (SELECT FROM weir.worker f WHERE f.id = w.id AND f.fenced)
         LIMIT 10) w
 $$;
+CREATE FUNCTION weir._pending_due(s weir.schedule) RETURNS timestamp with time zone LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET enable_seqscan=off
+AS $$
+DECLARE
+  last_due timestamptz;
+BEGIN
+  IF s.paused_at IS NOT NULL THEN
+    RETURN NULL;
+  END IF;
+  SELECT f.due INTO last_due FROM weir.firing f WHERE f.name = s.name AND f.due >= s.first_due ORDER BY f.due DESC LIMIT 1;
+  RETURN CASE WHEN last_due IS NULL THEN s.first_due ELSE weir._due_after(s.fields, s.time_zone, last_due) END;
+END
+$$;
 CREATE FUNCTION weir._prepared_for(worker integer) RETURNS text LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
   SELECT format('the prepared transaction %L of %s holds its locks: end it by COMMIT PREPARED or ROLLBACK PREPARED', x.gid, x.owner)
@@ -3021,6 +3433,7 @@ DECLARE
   is_due  boolean;
   is_held boolean;
   quota   integer := _promote.max_rows;
+  marks   weir.later[];  -- of schedules that are due
 BEGIN
   _promote.promoted := 0;
   PERFORM weir._check_isolation('promote'), weir._hold_briefly();
@@ -3074,7 +3487,7 @@ BEGIN
       INSERT INTO weir.job (id, xid, enqueued_at, ready_at, lane, attempt, max_attempts, put_off, segment, kind, args, meta, errors, unique_key, unique_no, unique_until)
       SELECT d.id, pg_current_xact_id(), d.enqueued_at, d.run_at, d.lane, d.attempt, d.max_attempts, d.put_off,
              (SELECT a.last_value FROM weir.active_job a), d.kind, d.args, d.meta, d.errors, d.unique_key, d.unique_no, d.unique_until
-      FROM due d
+      FROM due d WHERE d.lane > 0
       RETURNING 1
     ), reached AS (
       -- Below the limit, everything up to now is promoted.
@@ -3090,8 +3503,11 @@ BEGIN
         WHERE (a.due, a.id) > (r.due, r.due_id)) a
       RETURNING due, due_id, ahead_due, ahead_id, ahead_snapshot
     )
-    SELECT (SELECT count(*) FROM logged), m.due, m.due_id, m.ahead_due, m.ahead_id, m.ahead_snapshot
-      INTO _promote.promoted, c.due, c.due_id, c.ahead_due, c.ahead_id, c.ahead_snapshot FROM moved m;
+    SELECT (SELECT count(*) FROM logged), (SELECT array_agg(d::weir.later) FROM due d WHERE d.lane = 0), m.due, m.due_id, m.ahead_due, m.ahead_id, m.ahead_snapshot
+      INTO _promote.promoted, marks, c.due, c.due_id, c.ahead_due, c.ahead_id, c.ahead_snapshot FROM moved m;
+    IF marks IS NOT NULL THEN
+      _promote.promoted := _promote.promoted + weir._fire(marks, at_time, _promote.max_rows);
+    END IF;
     at_now := clock_timestamp();  -- read once: rows between two readings would be skipped
     IF _promote.upto IS NOT NULL AND c.due > at_now THEN  -- back to now: rows that are added from here on wait for their time
       INSERT INTO weir.promotion (seq, due, due_id, snapshot, ahead_due, ahead_id, ahead_snapshot)
@@ -4374,6 +4790,11 @@ EXCEPTION WHEN lock_not_available THEN
   RETURN NULL;  -- the segment is being read, or written: the next call tries again
 END
 $$;
+CREATE FUNCTION weir._same_schedule(a weir.schedule, b weir.schedule) RETURNS boolean LANGUAGE sql IMMUTABLE SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+  SELECT (a.schedule, a.missed, a.jitter, a.queue, a.kind, a.args, a.priority, a.max_attempts, a.meta) IS NOT DISTINCT FROM
+         (b.schedule, b.missed, b.jitter, b.queue, b.kind, b.args, b.priority, b.max_attempts, b.meta) AND lower(a.time_zone) = lower(b.time_zone)
+$$;
 CREATE FUNCTION weir._seal(states text[], queue text, kinds text[], meta jsonb, at jsonb) RETURNS text LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
   -- The number is the version of the keys: increase it when their form changes.
@@ -4671,6 +5092,18 @@ BEGIN
       INSERT INTO weir.promotion SELECT k.* FROM pg_temp.weir_keep k;
       RETURN 'compacted promotion';
     END IF;
+  ELSIF pg_table_size('weir.firing') > 1048576 AND pg_table_size('weir.firing') > 500 * (SELECT count(*) FROM weir.schedule) THEN
+    IF pg_try_advisory_xact_lock(1464158547, 2) THEN
+      LOCK TABLE weir.firing IN ACCESS EXCLUSIVE MODE NOWAIT;
+      CREATE TEMP TABLE weir_keep ON COMMIT DROP AS
+        SELECT f.* FROM weir.schedule s CROSS JOIN LATERAL (
+          (SELECT f.* FROM weir.firing f WHERE f.name = s.name ORDER BY f.due DESC LIMIT 1)
+          UNION
+          (SELECT f.* FROM weir.firing f WHERE f.name = s.name AND f.job IS NOT NULL ORDER BY f.due DESC LIMIT 1)) f;
+      TRUNCATE weir.firing;
+      INSERT INTO weir.firing SELECT k.* FROM pg_temp.weir_keep k;
+      RETURN 'compacted firing';
+    END IF;
   ELSIF pg_relation_size('weir.segment') > 65536 THEN
     IF pg_try_advisory_xact_lock(1464158547, 1) AND pg_try_advisory_xact_lock(1464158547, 2) THEN
       LOCK TABLE weir.segment IN ACCESS EXCLUSIVE MODE NOWAIT;
@@ -4712,6 +5145,23 @@ BEGIN
   RETURN CASE WHEN lanes > 0 THEN 'trimmed ' || lanes || ' lanes' END;
 EXCEPTION WHEN lock_not_available THEN
   RETURN NULL;  -- in use: try again later
+END
+$$;
+CREATE FUNCTION weir._time_zone(name text) RETURNS text LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+DECLARE
+  found_name text;
+BEGIN
+  -- Reading all names takes a while. PostgreSQL would also take things like Berlin+1, and mean something else by them.
+  IF name = 'UTC' OR EXISTS (SELECT FROM weir.schedule s WHERE s.time_zone = _time_zone.name) THEN
+    RETURN name;
+  END IF;
+  SELECT z.name INTO found_name FROM pg_timezone_names z WHERE lower(z.name) = lower(_time_zone.name) AND z.name !~ '^(posix|right)/' LIMIT 1;
+  IF NOT FOUND THEN
+    RAISE EXCEPTION 'weir: unknown time zone %', coalesce(quote_literal(name), 'null') USING ERRCODE = '22023',
+      HINT = 'Use a name like Europe/Berlin; SELECT name FROM pg_timezone_names lists them.';
+  END IF;
+  RETURN found_name;
 END
 $$;
 CREATE FUNCTION weir._times_reclaimed(segment integer) RETURNS bigint LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET jit=off
@@ -5060,6 +5510,13 @@ CREATE FUNCTION weir.drop_retry_rule(name text) RETURNS boolean LANGUAGE plpgsql
 AS $$
 BEGIN
   DELETE FROM weir.retry_rule r WHERE r.name = drop_retry_rule.name;
+  RETURN FOUND;
+END
+$$;
+CREATE FUNCTION weir.drop_schedule(name text) RETURNS boolean LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+BEGIN
+  DELETE FROM weir.schedule s WHERE s.name = drop_schedule.name;
   RETURN FOUND;
 END
 $$;
@@ -5504,6 +5961,23 @@ EXCEPTION WHEN SQLSTATE 'WR099' THEN
   RETURN newest.seq;
 END
 $$;
+CREATE FUNCTION weir.next_times(schedule text, time_zone text DEFAULT 'UTC'::text, after timestamp with time zone DEFAULT NULL::timestamp with time zone, count integer DEFAULT 5) RETURNS SETOF timestamp with time zone LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+DECLARE
+  zone   text := weir._time_zone(coalesce(time_zone, 'UTC'));
+  fields text[] := weir._parse_schedule(schedule, zone);
+  due    timestamptz := coalesce(after, now());
+BEGIN
+  IF count IS NULL OR count NOT BETWEEN 1 AND 10000 THEN
+    RAISE EXCEPTION 'weir: next_times returns 1 to 10000 times, got %', coalesce(count::text, 'null') USING ERRCODE = '22023';
+  END IF;
+  FOR i IN 1..count LOOP
+    due := weir._due_after(fields, zone, due);
+    EXIT WHEN due IS NULL;
+    RETURN NEXT due;
+  END LOOP;
+END
+$$;
 CREATE FUNCTION weir.notify_callers() RETURNS TABLE(kind text, name text, calls text) LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
   WITH pattern AS (
@@ -5547,6 +6021,13 @@ BEGIN
     mark := set_config('weir.published', mark, true);
   END IF;
   PERFORM weir.publish(channel, payload);
+END
+$$;
+CREATE FUNCTION weir.pause_schedule(name text) RETURNS boolean LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+BEGIN
+  UPDATE weir.schedule s SET paused_at = now() WHERE s.name = pause_schedule.name AND s.paused_at IS NULL;
+  RETURN EXISTS (SELECT FROM weir.schedule s WHERE s.name = pause_schedule.name);
 END
 $$;
 CREATE FUNCTION weir.pause(queue text) RETURNS boolean LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
@@ -5938,6 +6419,21 @@ BEGIN
   END IF;
 END
 $$;
+CREATE FUNCTION weir.resume_schedule(name text) RETURNS boolean LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+DECLARE
+  s weir.schedule;
+BEGIN
+  UPDATE weir.schedule k SET paused_at = NULL, generation = nextval('weir.schedule_generation'),
+                             first_due = coalesce(weir._due_after(k.fields, k.time_zone, clock_timestamp()), k.first_due)
+  WHERE k.name = resume_schedule.name AND k.paused_at IS NOT NULL RETURNING k.* INTO s;
+  IF FOUND THEN
+    PERFORM weir._mark_due(s.name, s.generation, s.first_due, s.first_due + random() * s.jitter);
+    RETURN true;
+  END IF;
+  RETURN EXISTS (SELECT FROM weir.schedule k WHERE k.name = resume_schedule.name);
+END
+$$;
 CREATE FUNCTION weir.resume(queue text) RETURNS boolean LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
 DECLARE
@@ -5989,6 +6485,40 @@ BEGIN
   RETURN now_is;
 END
 $$;
+CREATE FUNCTION weir.run_schedule(name text) RETURNS bigint LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+DECLARE
+  s weir.schedule;
+BEGIN
+  SELECT k.* INTO s FROM weir.schedule k WHERE k.name = run_schedule.name;
+  RETURN CASE WHEN FOUND THEN weir._enqueue_due(s, now()) END;
+END
+$$;
+CREATE FUNCTION weir.schedules(name text DEFAULT NULL::text, after text DEFAULT NULL::text, max_rows integer DEFAULT 1000) RETURNS SETOF weir.schedule_info LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET enable_seqscan=off
+AS $$
+#variable_conflict use_column
+DECLARE
+  s weir.schedule;
+  i weir.schedule_info;
+BEGIN
+  IF schedules.max_rows IS NULL OR schedules.max_rows NOT BETWEEN 1 AND 10000 THEN
+    RAISE EXCEPTION 'weir: schedules needs a limit of 1 to 10000 rows, got %', coalesce(schedules.max_rows::text, 'null') USING ERRCODE = '22023';
+  END IF;
+  FOR s IN SELECT k.* FROM weir.schedule k WHERE (schedules.name IS NULL OR k.name = schedules.name) AND (schedules.after IS NULL OR k.name > schedules.after)
+           ORDER BY k.name LIMIT schedules.max_rows LOOP
+    i := ROW(s.name, CASE WHEN s.paused_at IS NULL THEN 'active' ELSE 'paused' END, s.schedule, s.time_zone, NULL, NULL, NULL,
+             s.queue, s.kind, s.args, s.priority, s.max_attempts, s.meta, s.missed, s.jitter, NULL);
+    i.last_at := (SELECT f.due FROM weir.firing f WHERE f.name = s.name ORDER BY f.due DESC LIMIT 1);
+    i.last_job := (SELECT f.job FROM weir.firing f WHERE f.name = s.name AND f.job IS NOT NULL ORDER BY f.due DESC LIMIT 1);
+    BEGIN
+      i.next_at := weir._pending_due(s);
+    EXCEPTION WHEN OTHERS THEN
+      i.error := SQLERRM;
+    END;
+    RETURN NEXT i;
+  END LOOP;
+END
+$$;
 CREATE FUNCTION weir.set_retry_rule(name text, action text DEFAULT NULL::text, queue text DEFAULT NULL::text, kind text DEFAULT NULL::text, error text DEFAULT NULL::text, backoff interval DEFAULT NULL::interval, backoff_limit interval DEFAULT NULL::interval, backoff_form text DEFAULT NULL::text) RETURNS void LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
 #variable_conflict use_column
@@ -6023,6 +6553,76 @@ BEGIN
           set_retry_rule.backoff, set_retry_rule.backoff_limit, set_retry_rule.backoff_form)
   ON CONFLICT ON CONSTRAINT retry_rule_pkey DO UPDATE SET queue = excluded.queue, kind = excluded.kind, error = excluded.error, action = excluded.action,
     backoff = excluded.backoff, backoff_limit = excluded.backoff_limit, backoff_form = excluded.backoff_form;
+END
+$$;
+CREATE FUNCTION weir.set_schedule(name text, schedule text, queue text, kind text, args jsonb DEFAULT '{}'::jsonb, time_zone text DEFAULT 'UTC'::text, missed text DEFAULT 'one'::text, jitter interval DEFAULT '00:00:00'::interval, priority integer DEFAULT 2, max_attempts integer DEFAULT 25, meta jsonb DEFAULT NULL::jsonb) RETURNS text LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+#variable_conflict use_column
+DECLARE
+  wanted  weir.schedule;
+  existing weir.schedule;
+  at_time timestamptz;
+  is_new  boolean;
+BEGIN
+  wanted.name := set_schedule.name;
+  wanted.schedule := set_schedule.schedule;
+  wanted.queue := set_schedule.queue;
+  wanted.kind := set_schedule.kind;
+  wanted.args := coalesce(set_schedule.args, '{}');
+  wanted.time_zone := coalesce(set_schedule.time_zone, 'UTC');
+  wanted.missed := coalesce(set_schedule.missed, 'one');
+  wanted.jitter := coalesce(set_schedule.jitter, '0');
+  wanted.priority := coalesce(set_schedule.priority, 2);
+  wanted.max_attempts := coalesce(set_schedule.max_attempts, 25);
+  wanted.meta := set_schedule.meta;
+  -- Every process of a fleet declares its schedules when it starts: that costs one look-up.
+  SELECT s.* INTO existing FROM weir.schedule s WHERE s.name = wanted.name;
+  IF FOUND AND weir._same_schedule(existing, wanted) THEN
+    RETURN 'unchanged';
+  END IF;
+
+  PERFORM weir._check_isolation('set_schedule');
+  IF coalesce(length(wanted.name), 0) NOT BETWEEN 1 AND 128 THEN
+    RAISE EXCEPTION 'weir: the name of a schedule must have 1 to 128 characters, got %', coalesce(length(wanted.name)::text, 'null') USING ERRCODE = '22023';
+  ELSIF wanted.missed NOT IN ('one', 'all', 'none') THEN
+    RAISE EXCEPTION 'weir: unknown choice % for missed', quote_literal(wanted.missed) USING ERRCODE = '22023',
+      HINT = 'What was missed while no worker ran is fired once (one), each time (all) or not at all (none).';
+  ELSIF wanted.jitter NOT BETWEEN '0' AND '1 day' THEN
+    RAISE EXCEPTION 'weir: the jitter of a schedule must be 0 to 1 day, got %', wanted.jitter USING ERRCODE = '22023';
+  END IF;
+  PERFORM weir._check_job(wanted.queue, wanted.kind, wanted.args, wanted.priority, wanted.max_attempts, wanted.meta);
+  IF octet_length(wanted.meta::text) > 60000 THEN
+    RAISE EXCEPTION 'weir: meta too large: % bytes, at most 60000 are allowed for a schedule, which adds to it', octet_length(wanted.meta::text) USING ERRCODE = '22023';
+  END IF;
+  wanted.time_zone := weir._time_zone(wanted.time_zone);
+  wanted.fields := weir._parse_schedule(wanted.schedule, wanted.time_zone);
+  at_time := clock_timestamp();
+  wanted.first_due := weir._due_after(wanted.fields, wanted.time_zone, at_time);
+  IF wanted.first_due IS NULL THEN
+    RAISE EXCEPTION 'weir: the schedule % is never due', quote_literal(wanted.schedule) USING ERRCODE = '22023', HINT = 'No year has such a day: check the day and the month.';
+  END IF;
+  wanted.generation := nextval('weir.schedule_generation');
+
+  INSERT INTO weir.schedule SELECT wanted.* ON CONFLICT (name) DO NOTHING;
+  is_new := FOUND;
+  IF NOT is_new THEN
+    SELECT s.* INTO existing FROM weir.schedule s WHERE s.name = wanted.name FOR UPDATE;
+    IF NOT FOUND THEN
+      RAISE EXCEPTION 'weir: schedule % was dropped at the same time', wanted.name USING ERRCODE = '40001', HINT = 'Try again.';
+    ELSIF weir._same_schedule(existing, wanted) THEN
+      RETURN 'unchanged';  -- by another process, a moment ago
+    END IF;
+    -- A due time that has passed and has not been fired yet belongs to the new generation, which would otherwise start after it.
+    wanted.first_due := least(wanted.first_due, (SELECT d FROM weir._pending_due(existing) d WHERE d <= at_time));
+    UPDATE weir.schedule s SET (generation, schedule, fields, time_zone, missed, jitter, queue, kind, args, priority, max_attempts, meta, first_due)
+      = (SELECT wanted.generation, wanted.schedule, wanted.fields, wanted.time_zone, wanted.missed, wanted.jitter, wanted.queue, wanted.kind,
+                wanted.args, wanted.priority, wanted.max_attempts, wanted.meta, wanted.first_due)
+    WHERE s.name = wanted.name;
+  END IF;
+  IF is_new OR existing.paused_at IS NULL THEN
+    PERFORM weir._mark_due(wanted.name, wanted.generation, wanted.first_due, wanted.first_due + random() * wanted.jitter);
+  END IF;
+  RETURN CASE WHEN is_new THEN 'created' ELSE 'changed' END;
 END
 $$;
 CREATE FUNCTION weir.set(name text, value text) RETURNS void LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
@@ -6310,6 +6910,9 @@ COMMENT ON COLUMN weir.queue.aside IS 'True for a twin (another row with the sam
 COMMENT ON COLUMN weir.queue.backoff IS 'The delay between the first failure of a job and the next attempt. It grows with each further failure as backoff_form says, up to backoff_limit: see weir._next_try.';
 COMMENT ON COLUMN weir.report.checkpoint IS 'NULL: the checkpoint has not changed; a JSON null: there is none any more.';
 COMMENT ON COLUMN weir.report.claim IS 'The number of the batch that claimed the attempt: those of a job''s attempts grow.';
+COMMENT ON COLUMN weir.schedule.fields IS 'The parsed schedule: see weir._parse_schedule.';
+COMMENT ON COLUMN weir.schedule.first_due IS 'The first due time of this generation.';
+COMMENT ON COLUMN weir.schedule.generation IS 'Another one after each change: rows of weir.later with an earlier one count no more.';
 COMMENT ON COLUMN weir.segment.upto IS 'Up to which job id a segment of reports is carried; NULL for all other events.';
 COMMENT ON COLUMN weir.survey.batches IS 'The value of weir.batch_no at the time: it bounds how many batches may have been claimed since.';
 COMMENT ON COLUMN weir.survey.reclaimed IS 'The number of the last event by which a segment of jobs was reclaimed. After another such event the survey is invalid.';
@@ -6345,22 +6948,30 @@ COMMENT ON ROUTINE weir._check_step(text,text,text[],jsonb,integer,timestamp wit
 COMMENT ON ROUTINE weir._check_unique(text,text[],text,interval,boolean) IS 'Checks the arguments of enqueue_unique that enqueue does not have. Errors: 22023. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._check_worker(integer) IS 'Returns the queues of a worker; raises WR001 unless it was started and is not fenced. The caller holds the worker''s lock.';
 COMMENT ON ROUTINE weir._claim(integer,text[],integer[],pg_snapshot,text[]) IS 'Claims the next jobs of the named queues for a worker: up to limits[i] of queues[i] (at most 960 of a lane in one call), priority by priority, each attempt in exactly one batch. put_off is how often this attempt was snoozed or released before; ready_at is when the job became ready, if that is not enqueued_at. dropped is NULL if the job is to be run; otherwise it must not be run, but be recorded as cancelled, and dropped is the reason, to be stored as its error ('''': none to store). A paused or unknown queue returns no jobs. since is a hint for workers of very many queues: of queues that are not in backlog, only jobs of transactions that ended after that snapshot are considered; NULL: all. Jobs that weir.cancel_where has cancelled, and unique jobs that need no run (see _judge), are not returned: the claim ends them itself, thousands in one call. It visits at most 200 lanes with jobs, from a random queue on; if there may be more, the last row is all NULL, and the caller claims again at once. Errors: WR001 (the worker is unknown or fenced), WR003 (positions are ahead of the cluster), WR004 (not in READ COMMITTED autocommit), 22023, 55000 (the transaction is old: try again). Locks: advisory: claims (shared), the worker''s claims (exclusive), the unique jobs of each queue that has had some (exclusive, only tried if it has locked a lane already), each lane with jobs that it visits (exclusive, to the end of the call). Isolation: READ COMMITTED, in autocommit. Commits asynchronously.';
+COMMENT ON ROUTINE weir._clock_change(timestamp with time zone,timestamp with time zone,text) IS 'The instant at which the clocks of a time zone change, between two instants with different offsets. Errors: 22023 (unknown time zone). Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._commit_synchronously() IS 'Makes the transaction survive a crash once its commit is acknowledged, even if synchronous_commit is off for the role.';
 COMMENT ON ROUTINE weir._complete(integer,integer,bigint,bigint) IS 'Records one attempt as completed in the caller''s transaction: its effects and the completion commit together. The transaction may stay open: if the worker is fenced in the meantime, the attempt is claimed again after a rollback, and has ended after a commit. Errors: WR001 (the worker is unknown or fenced), WR002 (the attempt does not belong to this worker, or has ended), WR004. Locks, to the end of the transaction: advisory: the worker''s open completions and the segment (shared), the attempt (exclusive); ROW EXCLUSIVE on the segment''s results. Isolation: READ COMMITTED. Commits synchronously.';
+COMMENT ON ROUTINE weir._cron_after(text[],timestamp without time zone) IS 'The first time on the wall clock after another one that a parsed cron expression allows, or NULL if there is none within 60 years. Errors: none. Locks: none. Isolation: any.';
+COMMENT ON ROUTINE weir._cron_field(text,text,integer,integer,text) IS 'The values that a field of a cron expression allows, as a string of 0s and 1s from low on. Errors: 22023 with the field and the value. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._cut(integer,integer,bigint,integer) IS 'Cuts the next tick from messages that were committed since the last one, and describes it; everything is NULL if there were none. whole is true if it contains everything that was committed before its snapshot. If it has at most most_messages messages of at most 256 kB together, they are returned with it. Messages that this transaction has published itself, own_count of own_size bytes in the segment own_segment, count as committed, because they commit with the tick; after that, the transaction can neither publish nor cut (WR004). The caller holds advisory step 4. Errors: WR003. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._depths(integer[]) IS 'How many jobs of each lane wait to be claimed, including cancelled ones, and since when the first of them have waited; lanes without waiting jobs are left out. Up to 10,000 jobs of a lane and about 20,000 of all lanes are counted; above that, the number is an estimate from a sample of pages. Locks: ACCESS SHARE on the log, which the caller releases.';
 COMMENT ON ROUTINE weir._depths_later() IS 'How many jobs of each lane are scheduled, including cancelled ones: if there are more than 10,000, an estimate from a sample of pages for lanes with 100 or more. Locks: ACCESS SHARE on the log, which the caller releases.';
 COMMENT ON ROUTINE weir._depths_running() IS 'How many jobs of each lane are running: too few, perhaps, in the lanes of a worker that has claimed so many batches since it was last settled that only the newest are read; these are marked as estimates, and all of them are returned. Locks: ACCESS SHARE on the log, which the caller releases.';
 COMMENT ON ROUTINE weir._draw_epoch(bigint) IS 'Starts an epoch with a tick, and deletes the epochs that are neither among the newest 1000 nor have a tick that can still be read. The caller holds advisory step 4. Errors: none of its own. Isolation: any.';
 COMMENT ON ROUTINE weir._drop(integer,integer,bigint,weir.cancellation_where[],smallint[],bigint[],integer[],text[],jsonb[],timestamp with time zone[]) IS 'Ends those jobs of a batch that is being claimed that are cancelled by one of these filters, and returns their ids. In the transaction of the claim: so they are claimed and ended, or neither. Segments can''t be reclaimed meanwhile, because a claim holds the claims'' lock.';
+COMMENT ON ROUTINE weir._due_after(text[],text,timestamp with time zone) IS 'The first due time of a parsed schedule after an instant, always a whole second; NULL: none. Errors: 22023 (unknown time zone). Locks: none. Isolation: any.';
+COMMENT ON ROUTINE weir._due_upto(text[],text,timestamp with time zone,timestamp with time zone) IS 'The last due time of a parsed schedule up to an instant, from one due time on, however many are in between. Errors: 22023 (unknown time zone). Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._end_attempts(integer,integer[],bigint[],smallint[],bigint[],weir.outcome[],text[],text[],timestamp with time zone[]) IS 'Writes how attempts ended, and logs those that follow. retried and lost become failed if no attempts are left; run_at -infinity means the queue''s backoff. The caller has checked that the attempts have not ended, and holds the locks that keep it so.';
 COMMENT ON ROUTINE weir._end_of(weir.job) IS 'When and by which worker a row of the log was claimed, and how that attempt ended. All NULL: it was not claimed; outcome NULL: it is running.';
 COMMENT ON ROUTINE weir._ended_since(pg_snapshot,pg_snapshot) IS 'The ranges (low included, high not) of transactions that the second snapshot sees as ended and the first did not. They exclude the 64 oldest transactions in progress, so that a scan skips the rows of those: large transactions are old. The last range may include younger ones, whose rows nobody sees.';
+COMMENT ON ROUTINE weir._enqueue_due(weir.schedule,timestamp with time zone) IS 'Enqueues a job of a schedule; its meta says of which one, and when it was due. Errors: none, since set_schedule has checked the job. Locks: see enqueue. Isolation: any.';
 COMMENT ON ROUTINE weir._epoch_here() IS 'The newest epoch, if it was drawn here, on this timeline, and since this server started; NULL: the next tick starts a new one. Call it before every cut, because a session behind a pooler survives a move. The caller holds advisory step 4. Errors: WR003 (the log comes from another cluster). Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._epoch_home() IS 'The place where ticks are cut: the timeline, and the file of the table, which differs between copies on one server. Errors: none on a primary. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._epoch_of(bigint) IS 'The epoch of a tick, also after the tick was truncated; NULL before the first epoch. Epoch and tick together identify a tick across all logs. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._fence(integer,text) IS 'Ends a worker: after the commit it can neither claim nor record. _settle then releases its unfinished attempts; the rescuer calls it too. Returns false, and does nothing, while a transaction of the worker is claiming or recording. Errors: WR001 (the worker is unknown), WR004. Locks: advisory: the worker and its claims (exclusive, tried). Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._fence_silent() IS 'Fences workers that were silent past their lease, and workers that have attended since this server started and whose lock has been free for 3 seconds. Silence is measured by weir.watched, which this function advances, and counts from the first check since this server started at the earliest. After a crash or a failover weir.attendance has no trace of attending workers: then their lease counts, from when they were missed. Returns the workers that it fenced or missed; more is false for those to check again in half a second; error is why a worker could not be fenced, for example that a prepared transaction holds it; the others are fenced all the same. The caller holds advisory step 6. Locks: advisory: their last words (exclusive, tried); see _fence. Isolation: READ COMMITTED.';
+COMMENT ON ROUTINE weir._fire(weir.later[],timestamp with time zone,integer) IS 'Fires the schedules whose rows of weir.later promotion has found due at at_time, up to most due times in all and 100 of each schedule, and inserts the rows of the next due times, which are after at_time. What was missed, because nobody promoted for more than a minute after the due time and its jitter, is fired as the schedule says. Returns the number of due times. Locks: the caller''s step of promotion lets one session fire at a time. Isolation: READ COMMITTED.';
+COMMENT ON ROUTINE weir._first_instant(timestamp without time zone,text) IS 'The first instant at which the clocks of a time zone show a time; if they skip it, the instant of the change. Errors: 22023 (unknown time zone). Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._first_look() IS 'The value of weir.watched at the first check for unattended workers since this server started, or its present value if there was none yet: no lease counts from before it. 0 on a standby, where no worker is fenced.';
 COMMENT ON ROUTINE weir._forget_ended() IS 'Removes pending transactions that have ended and left no jobs from the state of idle lanes, by writing a batch without jobs and without a worker: otherwise each claim would search for their rows again. Checks 500 queues in a call, locks at most 200 lanes, and stops after 0.1 s. Returns the number of lanes. Errors: WR003. Locks: advisory: claims (shared, tried), the lanes (exclusive, tried). Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._forget_failures(bigint[]) IS 'Notes that failed jobs are deleted; not those that have been retried since. Returns how many were. The caller has called weir._lock_to_retry.';
@@ -6396,6 +7007,7 @@ COMMENT ON ROUTINE weir._lock_log() IS 'Locks the log against TRUNCATE, so that 
 COMMENT ON ROUTINE weir._lock_to_retry(bigint[]) IS 'Excludes other retries of some jobs, to the end of the transaction; and, if there are cancellations by filter that may concern them, claims from their lanes. Locks: advisory: the jobs and lanes (exclusive).';
 COMMENT ON ROUTINE weir._login_secret() IS 'The secret from which hubs derive salts for users that do not exist, and the number of iterations that they show for them. They are the same at every hub, and like those of this server''s roles, so that nobody can find out which users exist. For the role weir_hub alone. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._logins() IS 'The roles that may log in at hubs: they have a SCRAM password and the right to connect to this database, and can''t become a superuser or replicate. Hubs check passwords against the stored verifiers, as poolers do, and never see a password. listens and notifies are the channels and patterns that the role may LISTEN on and NOTIFY: NULL for all, none if it may not call weir.read or weir.publish here (see the roles weir_subscribe and weir_publish, and weir.restrict). For the role weir_hub alone. Errors: 42501. Locks: none. Isolation: any.';
+COMMENT ON ROUTINE weir._mark_due(text,integer,timestamp with time zone,timestamp with time zone) IS 'Inserts the row of weir.later by which promotion will find that a schedule is due: enqueued_at is the due time, and run_at that time with its jitter. Errors: none. Locks: none that others wait for. Isolation: any.';
 COMMENT ON ROUTINE weir._merged_errors(jsonb,jsonb,integer) IS 'The last errors of a job: those that were read in full, and of the other attempts those that its newest row carries in brief. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._move(bigint[],integer[],text,text,integer) IS 'Moves those of some jobs that still wait, or are still scheduled, and returns how many. Columns that it does not change are taken as they are. The caller holds the lanes'' locks, and those of claims and promotion.';
 COMMENT ON ROUTINE weir._named_by(text[]) IS 'The lane, batch and job of each token, in the order of the tokens. Errors: 22023. Locks: none. Isolation: any.';
@@ -6406,16 +7018,19 @@ COMMENT ON ROUTINE weir._next_available(integer[],jsonb,integer) IS 'Jobs that w
 COMMENT ON ROUTINE weir._next_cancelled(integer[],jsonb,integer) IS 'Cancelled jobs, after a key: those with a tombstone by id, newest first; then those that a filter has cancelled and that are still in the log, available ones before scheduled ones; then those that have ended, newest first. No id for a job of another queue, or that is not cancelled. See weir._next.';
 COMMENT ON ROUTINE weir._next_completed(integer[],jsonb,integer) IS 'Completed jobs, newest first, after a key: the place in each lane or, for all queues, in each segment. No id for a result with another outcome. See weir._next.';
 COMMENT ON ROUTINE weir._next_failed(integer[],jsonb,integer) IS 'Failed jobs, newest first, after a key; no id for a job of another queue. See weir._next.';
-COMMENT ON ROUTINE weir._next_later(integer[],jsonb,integer) IS 'Scheduled jobs in the order of run_at, after a key; no id for a cancelled one. See weir._next.';
+COMMENT ON ROUTINE weir._next_later(integer[],jsonb,integer) IS 'Scheduled jobs in the order of run_at, after a key; no id for a cancelled one, or a due time of a schedule. See weir._next.';
 COMMENT ON ROUTINE weir._next_running(integer[],jsonb,integer) IS 'Running jobs, those of the newest batches first, after a key; a row without an id shows how far the search has come. See weir._next.';
 COMMENT ON ROUTINE weir._next_try(interval,interval,text,integer) IS 'When a job is tried again after a number of tries: backoff after the first; after each further one twice as long (exponential), longer by backoff (linear) or as long again (fixed), up to backoff_limit; and randomly up to a quarter earlier or later, so that jobs which failed together are not tried together. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._none_scheduled(weir.cancellation_where) IS 'Reports whether no job of a cancellation is scheduled. False, too, while that would take reading more than 10000 rows, in the order of run_at and in that of ids.';
 COMMENT ON ROUTINE weir._none_started(weir.cancellation_where) IS 'Reports whether no job of a cancellation is left in the batches that were claimed by those that may not have seen it. If a worker has a thousand that it has not been settled past, it is settled past these that have ended, and the answer is false.';
 COMMENT ON ROUTINE weir._note_word(integer,text,integer) IS 'Writes a worker''s last word. The caller holds its lock.';
+COMMENT ON ROUTINE weir._offset_at(timestamp with time zone,text) IS 'How far the clocks of a time zone are ahead of UTC at an instant. Errors: 22023 (unknown time zone). Locks: none. Isolation: any.';
+COMMENT ON ROUTINE weir._parse_schedule(text,text) IS 'Parses a schedule into the form that weir._due_after takes. A time without an offset, from which an interval is counted, is in time_zone. Errors: 22023 with the field and the value. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._pass_moved(integer) IS 'Sets the position of a lane behind the rows that were moved from its head, by writing a batch without jobs and without a worker; all transactions in progress below it are pending. The caller holds the lane''s lock.';
 COMMENT ON ROUTINE weir._pause_among(text[]) IS 'How long a worker that waits for jobs of these queues pauses between two polls, in seconds: 10 ms for each worker that shares one of the queues, so that a fleet polls as often as a single worker would; at most 100 ms, because all the others may be busy. Errors: none. Locks: none that others wait for. Isolation: any.';
+COMMENT ON ROUTINE weir._pending_due(weir.schedule) IS 'The first due time of a schedule that has not been fired; NULL while it is paused. Errors: 22023 (unknown time zone). Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._prepared_for(integer) IS 'Describes the prepared transaction that has called record, claim or heartbeat for a worker, which therefore can''t be fenced before that transaction ends; NULL: none. Such calls can''t be refused, because a function can''t know that its transaction will be prepared.';
-COMMENT ON ROUTINE weir._promote(integer,timestamp with time zone) IS 'Copies due attempts from weir.later into the log, in the order of run_at, up to max_rows in one call. Returns how many, and when the next one is due if that is within 10 seconds (NULL: none is, or another session is promoting). If upto is in the future, attempts up to that time are due, as if the clock showed it and then stepped back: for tests of scheduled jobs. Errors: WR003, WR004 (not in READ COMMITTED autocommit), 22023. Locks: advisory step 2 (tried). Isolation: READ COMMITTED. Commits asynchronously.';
+COMMENT ON ROUTINE weir._promote(integer,timestamp with time zone) IS 'Copies due attempts from weir.later into the log, in the order of run_at, up to max_rows in one call, and fires schedules that are due (see _fire). Returns how many jobs it has logged, and when the next one is due if that is within 10 seconds (NULL: none is, or another session is promoting). If upto is in the future, attempts up to that time are due, as if the clock showed it and then stepped back: for tests of scheduled jobs. Errors: WR003, WR004 (not in READ COMMITTED autocommit), 22023. Locks: advisory step 2 (tried). Isolation: READ COMMITTED. Commits asynchronously.';
 COMMENT ON ROUTINE weir._publish_drafts(text[],bytea[],boolean[],boolean) IS 'For hubs: publishes messages of several clients, each delivered even if it repeats another. Text must be in UTF-8. With cuts, the next tick is cut in the same transaction, unless another session is cutting; the tick is returned, with its epoch and the epoch of the previous tick, if it contains exactly these messages. Then call it in autocommit: no other session can cut before the commit, and a later message of the transaction would be in no tick, so publishing it is refused (WR004). Errors: 22023; WR004 (this transaction has cut, or, with cuts, has written); with cuts, WR003. Locks: with cuts, advisory step 4 (tried); none that others wait for. Isolation: any.';
 COMMENT ON ROUTINE weir._queue_id(text) IS 'The id of a queue, which is created if the name is new. Locks: none that others wait for. Isolation: any.';
 COMMENT ON ROUTINE weir._read_job(bigint,integer) IS 'One job by id, see weir.job_info. Reads its newest row and the ends of up to ends attempts, however many rows the log holds of the job. The caller has called weir._lock_log.';
@@ -6438,6 +7053,7 @@ COMMENT ON ROUTINE weir._rotate_failures() IS 'Performs the next step of rotatin
 COMMENT ON ROUTINE weir._rotate_later(bigint) IS 'Opens the next segment of weir.later when the active one has reached segment_bytes. Reclaims a closed one when all its rows are promoted; or, if space is needed, when at least half of them are and about 100,000 at most are left, which are copied unchanged into the active segment. Returns what it did, or NULL. Locks: advisory step 2 (tried); ACCESS EXCLUSIVE on the segment, NOWAIT.';
 COMMENT ON ROUTINE weir._rotate_messages() IS 'Takes the next step in the life of message segments, if one is due: opens a free segment when the active one is half of message_retention old or has a quarter of message_retention_bytes; reclaims the oldest closed one when its newest message was delivered message_retention ago, or when no free one is left; empties the heartbeats of hubs ahead of their turn. Returns what it did, or NULL. Errors: WR004 (not in autocommit). Locks: advisory step 5 (tried); see _reclaim_messages.';
 COMMENT ON ROUTINE weir._rotate_reports() IS 'Performs the next step of rotating the segments of reports. Opens a free segment when the active one exceeds a sixteenth of retention_bytes, or is older than half of failed_retention or completed_retention, whichever is longer. Empties the oldest segment when that retention has passed since it was closed, or when no free segment is left: in steps, it copies what unfinished and failed jobs have reported last into the active segment, and then truncates. Returns what it did, or NULL. The caller holds advisory step 1. Locks: SHARE on weir.report, once for each segment, waiting at most 50 ms; ACCESS EXCLUSIVE on the segment, NOWAIT; ACCESS SHARE on the log.';
+COMMENT ON ROUTINE weir._same_schedule(weir.schedule,weir.schedule) IS 'Reports whether two declarations of a schedule say the same. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._seal(text[],text,text[],jsonb,jsonb) IS 'Ties a cursor to its list and to this database, with a secret that no client knows: what is inside a cursor with a valid seal was written by this code.';
 COMMENT ON ROUTINE weir._segment_bytes(integer) IS 'The size of a segment on disk, with indexes and TOAST.';
 COMMENT ON ROUTINE weir._segment_state(text,integer) IS 'The state of a segment: opened, closed or reclaimed. A segment that was never used counts as reclaimed.';
@@ -6450,7 +7066,8 @@ COMMENT ON ROUTINE weir._skip_cancelled(integer,integer,weir.cancellation_where[
 COMMENT ON ROUTINE weir._spans(xid8,pg_snapshot) IS 'The ranges (low included, high not) of transactions from from_xid on that have ended in the snapshot. A scan of only these ranges skips the rows of transactions in progress.';
 COMMENT ON ROUTINE weir._start(text,text[],interval) IS 'Registers a worker, creates its queues and returns its id. From then on it must call heartbeat well within its lease, or other workers get its jobs. Errors: 22023; WR003 (the log comes from another cluster). Locks: none that others wait for. Isolation: any.';
 COMMENT ON ROUTINE weir._surveyed(integer) IS 'The newest survey, with the lanes that have received jobs since in waiting. If there is none, it is not valid any more, or more than max_rows rows would have to be read, an empty survey that has reached no queue.';
-COMMENT ON ROUTINE weir._tidy() IS 'Does one small chore at a time: sets twins aside; truncates the next table of last words ahead of its turn; compacts the cursor of promotion, the history of segments and the progress of settling by TRUNCATE; deletes ended workers, and cancellations of ended jobs, once there are thousands, checking up to 1000 for at most 0.1 s; takes the next step to retire a cancellation by filter (see _retire_cancellations); and trims idle lanes (see _forget_ended). Returns what it did, or NULL. Errors: WR003, WR004. Locks: advisory step 3 (tried), ACCESS EXCLUSIVE NOWAIT on a table that it truncates; see _forget_ended. Isolation: READ COMMITTED.';
+COMMENT ON ROUTINE weir._tidy() IS 'Does one small chore at a time: sets twins aside; truncates the next table of last words ahead of its turn; compacts the cursor of promotion, the firings of schedules, the history of segments and the progress of settling by TRUNCATE; deletes ended workers, and cancellations of ended jobs, once there are thousands, checking up to 1000 for at most 0.1 s; takes the next step to retire a cancellation by filter (see _retire_cancellations); and trims idle lanes (see _forget_ended). Returns what it did, or NULL. Errors: WR003, WR004. Locks: advisory step 3 (tried), ACCESS EXCLUSIVE NOWAIT on a table that it truncates; see _forget_ended. Isolation: READ COMMITTED.';
+COMMENT ON ROUTINE weir._time_zone(text) IS 'The name of a time zone as PostgreSQL writes it. Errors: 22023 (unknown). Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._times_reclaimed(integer) IS 'The number of the event by which a segment of jobs was last reclaimed: a different one each time.';
 COMMENT ON ROUTINE weir._unattended() IS 'Workers that are not fenced and whose attendance lock is free, each with its last word, if one is left.';
 COMMENT ON ROUTINE weir._unclaimed(integer,integer[],integer) IS 'The jobs in one segment that no batch has claimed yet: those past the position, and those of a pending transaction.';
@@ -6473,6 +7090,7 @@ COMMENT ON ROUTINE weir.chores() IS 'Does the maintenance that Go workers do aut
 COMMENT ON ROUTINE weir.complete(integer,text) IS 'Records an attempt as completed in the caller''s transaction: its effects and the completion commit together. The transaction may stay open: if the worker is fenced in the meantime, the attempt is claimed again after a rollback, and has ended after a commit. Errors: WR001 (the worker is unknown or fenced), WR002 (the attempt does not belong to this worker, or has ended: roll back), WR004, 22023. Locks, to the end of the transaction: see _complete. Isolation: READ COMMITTED. Commits synchronously.';
 COMMENT ON ROUTINE weir.delete_where(text,text[],jsonb,integer,timestamp with time zone,timestamp with time zone,text,text,integer) IS 'One step of deleting all failed jobs that match a filter; for the arguments see weir.retry_where. A deleted job is unknown to all functions after the commit, and can''t be retried. It writes a short note for each; the job''s data leaves the disk with its segment, when its retention is over. Returns how many jobs it has deleted, and next, as weir.retry_where. Errors: 22023, 40001, WR004 (not in READ COMMITTED). Locks: as for weir.retry. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir.drop_retry_rule(text) IS 'Drops a retry rule; false: there is none of that name. Errors: none. Locks: none that others wait for, except another change of the rule. Isolation: any.';
+COMMENT ON ROUTINE weir.drop_schedule(text) IS 'Drops a schedule: after the commit, it enqueues no more jobs. Those that it has enqueued stay. Returns false if it does not exist. Errors: none. Locks: none that others wait for, except another change of the same schedule. Isolation: any.';
 COMMENT ON ROUTINE weir.enqueue(text,text,jsonb,integer,timestamp with time zone,integer,jsonb) IS 'Enqueues a job in the caller''s transaction and returns its id. The job runs after the commit, and never after a rollback; if run_at is given, not before that time. priority: 1 (first) to 4 (NULL: 2); max_attempts: 1 to 1000 (NULL: 25). Errors: 22023 with the value. Locks: ROW EXCLUSIVE on the log; none that another enqueue waits for. Isolation: any.';
 COMMENT ON ROUTINE weir.enqueue_many(jsonb) IS 'Enqueues up to 10000 jobs, all or none, and returns their ids in order. jobs is a JSON array of objects whose keys are the arguments of enqueue; and unique, if it is to be enqueued only if it is no duplicate: an object whose keys are the arguments of enqueue_unique that enqueue does not have, or true. The id of a duplicate is that of the earlier job. Errors: 22023 with the value; 22007, 22P02 (a value of another type). Locks: ROW EXCLUSIVE on the log; none that another enqueue waits for. Isolation: any.';
 COMMENT ON ROUTINE weir.enqueue_many(text[],text[],jsonb[],integer[],timestamp with time zone[],integer[],jsonb[]) IS 'Enqueues up to 10000 jobs from parallel arrays, all or none, and returns their ids in order. NULL for an optional array, or in it, means the default. Errors: 22023 with the value. Locks: ROW EXCLUSIVE on the log; none that another enqueue waits for. Isolation: any.';
@@ -6486,9 +7104,11 @@ COMMENT ON ROUTINE weir.jobs(text,text,integer) IS 'The first jobs in one state,
 COMMENT ON ROUTINE weir.jobs_page(text[],text,text[],jsonb,text,integer) IS 'A page of the list of jobs that are in some states (NULL: all), in a queue, of some kinds, and whose meta contains meta: a JSON array of up to max_rows jobs (1 to 1000), as weir.job_info shows them; and next, to be passed as after to get the next page, NULL if there is none. The states follow one another in the order in which they are named: available jobs in the order in which they will be claimed (of more than 500 lanes, 500 at a time), scheduled jobs by run_at, the others newest first (completed ones approximately, as they were recorded; of cancelled ones, first those that weir.cancel cancelled, by id, then those that weir.cancel_where cancelled and that no worker has passed yet). A job that stays in its state while pages are read is on exactly one of them; a job that enters a state in the meantime may be on none. Two exceptions: a cancelled job is on a second page if, between the two, it has ended and the record that weir.cancel wrote is tidied away, or a worker has passed a job that weir.cancel_where cancelled; and failed jobs are listed while their copies are kept, which is less than failed_retention if they need more than a quarter of retention_bytes, although weir.job_info finds some of them in the log for longer. A page may have fewer jobs than max_rows, or none, and still a next: what one page reads is bounded, however little a filter finds and however many queues there are. Errors: 22023; 40001 as for weir.job_info. Locks: none that others wait for, and none that outlast the call; waits while a segment is being emptied. Isolation: any.';
 COMMENT ON ROUTINE weir.move_where(text,text[],jsonb,integer,timestamp with time zone,timestamp with time zone,text,integer,text,integer) IS 'One step of moving all available and scheduled jobs that match a filter to another queue (to_queue, which is created if the name is new), to another priority, or both; for the filter see weir.cancel_where. A moved job keeps its id, attempt, arguments and time, and comes behind the jobs that wait there; the others keep their order. A job that has started is not moved. A step looks at max_rows jobs (1 to 1000) from after on, and returns how many it has moved, and next: pass it as after in the next call, with the same filter; NULL: this was the last step. A run that is ended has moved what it has returned, and a new run does the rest. Errors: 22023, 40001, 55P03 (a lock was not available within 5 seconds: call again), WR003, WR004 (not in READ COMMITTED autocommit). Locks: advisory: claims (shared), promotion and the lanes (exclusive), to the end of the call. Isolation: READ COMMITTED, in autocommit.';
 COMMENT ON ROUTINE weir.newest_tick() IS 'Returns the newest tick. Errors: WR003 (the log comes from another cluster: call weir.rebase_messages). Locks: none that others wait for, and none after the call. Isolation: any.';
+COMMENT ON ROUTINE weir.next_times(text,text,timestamp with time zone,integer) IS 'The next due times of a schedule after an instant (NULL: now): count of them, 1 to 10000, or fewer if there are no more. To try an expression before it is set. Errors: 22023 with the field and the value. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir.notify(text,text) IS 'Replaces pg_notify, with the same arguments, also in triggers for each row: as weir.publish, but a message of up to 200 bytes that repeats the last one of its transaction is not even logged. Errors: 22023, WR004. Locks: none that others wait for. Isolation: any.';
 COMMENT ON ROUTINE weir.notify_callers() IS 'Lists what still sends PostgreSQL''s own notifications in this database: functions, with the line that does, triggers that call them, rules and views. It searches their text, and may mistake a string for a call. It can''t find notifications that applications send. It lists only what the caller may see. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir.pause(text) IS 'Pauses a queue: after the commit, no more of its jobs are claimed; running jobs continue. Returns false if the queue does not exist. Errors: none. Locks: none that others wait for, except another change of the queue. Isolation: any.';
+COMMENT ON ROUTINE weir.pause_schedule(text) IS 'Pauses a schedule: after the commit, it enqueues no more jobs until it is resumed, even if it is declared again. Returns false if it does not exist. Errors: none. Locks: none that others wait for, except another change of the same schedule. Isolation: any.';
 COMMENT ON ROUTINE weir.progress(integer,text) IS 'Stores what running attempts report: up to 1000 at once, as the text of a JSON array of at most 16 MiB. The fields of an entry are token; percent (0 to 100); message (a text, of which 2000 characters are kept); checkpoint (any JSON value of at most 65536 bytes as text, which the next attempt reads with weir.checkpoint; null: it reads none; left out: it stays as it is); and log (an array of up to 200 lines, each an object with text, at most 8000 characters, and optionally at and level). percent and message replace those of the previous report. Returns a row for each entry that was not stored: lost (the attempt has ended, or another worker has the job) or invalid. Each call writes one row for each entry: report at most once a second. Errors: 22023, 22P02 (not valid JSON), WR001 (the worker is unknown or fenced), WR004. Locks: advisory: the worker and the segments (shared). Isolation: READ COMMITTED. Commits synchronously.';
 COMMENT ON ROUTINE weir.publish(text,text,boolean) IS 'Publishes a message in the caller''s transaction: it is delivered to the channel''s subscribers after the commit, and never after a rollback, not even of a savepoint. channel: 1 to 255 bytes; payload: up to message_bytes (1048576 by default), NULL counts as empty. If a transaction publishes the same channel and payload more than once, they are delivered once, unless keep is true. Errors: 22023; WR004 (after _publish_drafts with cuts in the same transaction). Locks: none that others wait for. Isolation: any.';
 COMMENT ON ROUTINE weir.publish_bytes(text,bytea,boolean) IS 'Publishes a message with a binary payload; otherwise as weir.publish. Errors: 22023, WR004. Locks: none that others wait for. Isolation: any.';
@@ -6500,12 +7120,16 @@ COMMENT ON ROUTINE weir.rebase_messages() IS 'After a restore or a move into ano
 COMMENT ON ROUTINE weir.record(integer,text) IS 'Records how attempts ended, many at once, and accepts or refuses each on its own. ends is the text of a JSON array of at most 10000 objects and 64 MiB. The fields of an object are token; outcome: completed (the default), failed (tried again while attempts are left, unless "final" is true), cancelled, or, without using up the attempt, snoozed (the job postponed itself) or released (this worker can''t run it); error and output, texts that are kept with the job; and delay, in seconds, until the next try (NULL: as weir.set_retry_rule and the queue''s backoff say). Returns a row for each end that was not recorded, with the refusal: ended (the attempt has already ended, so it is safe to repeat a call), lost (it no longer belongs to this worker: drop it), busy (a transaction that completes it is still open: record it again later) or invalid (see detail; the worker still holds the attempt: record it as failed). Characters that PostgreSQL can''t store become U+FFFD. Errors: 22023, 22P02 (not valid JSON), WR001 (the worker is unknown or fenced), WR004. Locks: see _record. Isolation: READ COMMITTED. Commits synchronously.';
 COMMENT ON ROUTINE weir.restrict(text,text[],text[]) IS 'Restricts what a role may LISTEN on and NOTIFY at hubs to channels and patterns such as orders.*; NULL allows everything that its grants allow. It replaces earlier restrictions of the role, and applies to connected clients within a few seconds. It does not restrict access to the database itself. Errors: 22023. Locks: none that others wait for, except another change of the role''s restrictions. Isolation: any.';
 COMMENT ON ROUTINE weir.resume(text) IS 'Resumes a queue. Returns false if the queue does not exist. Errors: none. Locks: none that others wait for, except another change of the queue. Isolation: any.';
+COMMENT ON ROUTINE weir.resume_schedule(text) IS 'Resumes a schedule. What was due while it was paused is not fired, whatever missed says. Returns false if it does not exist. Errors: 22023 (PostgreSQL does not know its time zone any more). Locks: none that others wait for, except another change of the same schedule. Isolation: any.';
 COMMENT ON ROUTINE weir.retry(bigint) IS 'Enqueues another attempt of a completed, failed or cancelled job, and returns its new state. A job in another state is left as it is, and its state returned; NULL for an unknown id. Errors: WR004 (not in READ COMMITTED). Locks: advisory: the job (exclusive); only a second retry of the same job waits, so retry several jobs of one transaction in ascending order of their ids. For a job that weir.cancel_where has cancelled before it started, also its lane (exclusive): until the transaction ends, no job is claimed from it. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir.retry_rules() IS 'The retry rules, in the order in which they are tried: the first that matches an error applies. Errors: none. Locks: none that others wait for. Isolation: any.';
 COMMENT ON ROUTINE weir.retry_where(text,text[],jsonb,integer,timestamp with time zone,timestamp with time zone,text,text[],text,integer) IS 'One step of retrying all jobs that match a filter, as weir.retry does: those that are failed (or in states: failed, cancelled, completed), of a queue, of some kinds, whose meta contains meta, of a priority, enqueued at or after enqueued_after or before enqueued_before, whose last error contains the text error. All conditions that are not NULL must hold, and one besides states is required. A step looks at max_rows jobs (1 to 1000) of the list of these states from after on, returns how many it has retried, and next: pass it as after in the next call, with the same filter; NULL: this was the last step. A job that fails again meanwhile is not retried a second time. Call each step in autocommit: then a run that is ended has done what it has returned, and a new run does the rest. Errors: 22023, 40001, WR004 (not in READ COMMITTED). Locks: as for weir.retry, in an order in which two runs don''t deadlock. Isolation: READ COMMITTED.';
+COMMENT ON ROUTINE weir.run_schedule(text) IS 'Enqueues a job of a schedule now, as if it were due, even if the schedule is paused. Its due times stay as they are. Returns the job''s id, or NULL if the schedule does not exist. Errors: none. Locks: none that others wait for. Isolation: any.';
+COMMENT ON ROUTINE weir.schedules(text,text,integer) IS 'Schedules in the order of their names, up to max_rows (1 to 10000) after the name after, or the one called name: state is active or paused; next_at is the first due time that has not been fired, without its jitter; last_at the last one that has, or that was missed and passed over; last_job the last job that a due time has enqueued; error why it can''t be fired. Errors: 22023. Locks: none that others wait for. Isolation: any.';
 COMMENT ON ROUTINE weir.set(text,text) IS 'Changes a setting: completed_retention (how long completed and cancelled jobs can be inspected and retried; 1 day by default), failed_retention (the same for failed jobs, but never less than completed_retention; 7 days by default), retention_bytes (the size of log and history together, and a quarter more for failed jobs; unfinished jobs are kept whatever their size; 4294967296 by default), message_retention (how long a subscriber can resume from a position; 1 hour by default), message_retention_bytes (the size of messages; 1073741824 by default) or message_bytes (the largest payload; 1048576 by default, at most 16777216). Intervals need a unit; bytes may have one (4 GB). Errors: 22023. Locks: none that others wait for, except another change of the setting. Isolation: any.';
 COMMENT ON ROUTINE weir.set(text,text,text) IS 'Changes a setting of a queue: backoff (the delay between a job''s first failure and the next attempt; it doubles with each further failure, and varies by up to a quarter; 1 second by default), backoff_limit (its maximum; 1 hour by default) or backoff_form (how it grows: exponential, the default, which doubles it; linear, which adds it once more; or fixed). Returns false if the queue does not exist. Errors: 22023. Locks: none that others wait for, except another change of the queue. Isolation: any.';
 COMMENT ON ROUTINE weir.set_retry_rule(text,text,text,text,text,interval,interval,text) IS 'Creates the retry rule of that name, or replaces it. It says what follows an attempt that failed in a queue, of a kind, with an error that a regular expression matches (NULL: any), unless the worker has said so itself, by a delay or a final outcome. action: retry (the default) after a backoff, as long as attempts are left; fail, without a further attempt; cancel; or snooze, which uses up no attempt, for backoff each time. backoff, backoff_limit and backoff_form are as for weir.set; NULL: the queue''s, except that a snooze is fixed. Of the rules that match, one with an error precedes one without, then one with a kind, then one with a queue, then the first by name. The expression (up to 1000 characters, as of the operator ~, without back references and lookaround) is matched with the first and the last 2000 characters of the error. At most 100 rules. Errors: 22023. Locks: SHARE ROW EXCLUSIVE on the rules, for which only another change of a rule waits. Isolation: any.';
+COMMENT ON ROUTINE weir.set_schedule(text,text,text,text,jsonb,text,text,interval,integer,integer,jsonb) IS 'Declares a schedule: at each of its due times after the commit, a job is enqueued. schedule is a cron expression of five fields (minute, hour, day, month, weekday), of six with the second first, @hourly and the like, or an interval (every 90 seconds; every 2 weeks from 2026-01-05 09:00), in the time zone time_zone. Returns created, changed, or unchanged: declaring the same again writes nothing, so every process can do it when it starts. A paused schedule stays paused. missed says what happens to due times that nobody fired for more than a minute, because no worker ran: one (a single job for all of them), all, or none. jitter delays each job by a random time up to it. The job''s meta has the keys schedule (the name) and due (the due time). NULL: the default. Errors: 22023 with the field and the value; 40001; WR004 (a change outside READ COMMITTED). Locks: none that others wait for, except another change of the same schedule. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir.settings() IS 'All settings that weir.set changes: those of the database (queue is NULL), then those of each queue. Errors: none. Locks: none that others wait for. Isolation: any.';
 COMMENT ON ROUTINE weir.start(text,text[],interval) IS 'Registers a worker, creates its queues and returns its id. From then on it must call take (or heartbeat) well within its lease, 1 second to 5 minutes (NULL: 30 seconds), or other workers get its jobs. A log that comes from another cluster is rebased first; that may take minutes, and ignores statement_timeout. Errors: 22023; see rebase. Locks: none that others wait for; see rebase if it rebases. Isolation: any; if it rebases, READ COMMITTED, in autocommit.';
 COMMENT ON ROUTINE weir.stop(integer) IS 'Ends a worker. The jobs that it still holds are released immediately, without using up an attempt. Returns false while a call for this worker is still running, or more jobs are left to release: then call it again. It is safe to repeat. Errors: WR001 (the worker is unknown), WR004. Locks: see _reconcile, _fence and _settle. Isolation: READ COMMITTED, in autocommit.';
@@ -6535,6 +7159,7 @@ COMMENT ON TABLE weir.cancellation IS 'Jobs that were cancelled: they must not s
 COMMENT ON TABLE weir.cancellation_where IS 'Cancellations by filter: unfinished jobs that a row describes, with ids up to upto, must not start, or must stop. A row is deleted when no such job is left.';
 COMMENT ON TABLE weir.epoch IS 'Periods in which one server cut ticks, each with its first tick: they distinguish ticks of logs that were copied from each other and then diverged. Never truncated: one row for each start of the server; kept are the newest 1000, and those whose ticks can still be read.';
 COMMENT ON TABLE weir.failure IS 'Jobs that failed for good, each as it was after its last attempt. A row is a copy, which outlives the job''s segment. It contains no transaction ids, so it stays valid in another cluster.';
+COMMENT ON TABLE weir.firing IS 'The due times of schedules that were fired, each with its job (NULL: it was missed, and passed over). Insert-only; the newest row of a schedule counts, and the others are kept for a while.';
 COMMENT ON TABLE weir.hub_beat IS 'Heartbeats of hubs, with the newest tick that each has dispatched (NULL: the hub has stopped): a ring of three tables for five minutes each; each is truncated before its turn.';
 COMMENT ON TABLE weir.job IS 'The log: one row for each attempt, and one more for each time that the attempt was snoozed or released, with the transaction that logged it.';
 COMMENT ON TABLE weir.keyed IS 'The names of queues that have had unique jobs; insert-only. Transactions that do not see each other may each write a row. Whoever sees a unique job sees a row of its queue.';
@@ -6548,6 +7173,7 @@ COMMENT ON TABLE weir.reprieve IS 'Jobs that were retried after they were cancel
 COMMENT ON TABLE weir.result IS 'How attempts ended: one row for each flush, batch and outcome, in the segment of its batch.';
 COMMENT ON TABLE weir.retry_rule IS 'What follows an attempt that failed with an error which the regular expression error matches, in a queue, of a kind; NULL: any. A backoff, limit or form that is NULL is the queue''s.';
 COMMENT ON TABLE weir.role_channel IS 'The channels and patterns that a role is restricted to at hubs; NULL: not restricted.';
+COMMENT ON TABLE weir.schedule IS 'Schedules, which only those change who declare or operate them.';
 COMMENT ON TABLE weir.segment IS 'The history of segments, insert-only. A segment''s state is its event with the greatest number; at is used for ages, never for order.';
 COMMENT ON TABLE weir.setting IS 'Settings, which operators change with weir.set; the cluster that this log belongs to; and the secret that seals the cursors of lists.';
 COMMENT ON TABLE weir.settled IS 'Up to which number all of a worker''s batches have ended, except those listed in open. Insert-only; the row with the greatest no counts. The greatest possible no means that the worker is fenced and has no unfinished attempts.';
@@ -6557,6 +7183,7 @@ COMMENT ON TABLE weir.worker IS 'A row with fenced = false when a worker starts,
 COMMENT ON TYPE weir.failure_group IS 'Failed jobs of a kind whose errors have the same shape, and one of them: see weir.failure_groups.';
 COMMENT ON TYPE weir.job_info IS 'A job, in the state of its newest attempt. error is why the last attempt ended; errors are those of the last attempts, oldest first: up to 25 from weir.job_info, one from a list.';
 COMMENT ON TYPE weir.outcome IS 'How an attempt ended. completed, failed and cancelled are final; retried, snoozed, released (not started) and lost (its worker died) are followed by another row of the same job.';
+COMMENT ON TYPE weir.schedule_info IS 'A schedule, as weir.schedules lists it.';
 
 GRANT EXECUTE ON ROUTINE weir._await_tick(bigint,bigint,pg_snapshot,integer,double precision,integer,boolean,bigint,integer) TO weir_hub, weir_operate;
 GRANT EXECUTE ON ROUTINE weir._beat(text,text,bigint,integer) TO weir_hub;
@@ -6590,6 +7217,7 @@ GRANT EXECUTE ON ROUTINE weir.chores() TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir.complete(integer,text) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir.delete_where(text,text[],jsonb,integer,timestamp with time zone,timestamp with time zone,text,text,integer) TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir.drop_retry_rule(text) TO weir_operate;
+GRANT EXECUTE ON ROUTINE weir.drop_schedule(text) TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir.enqueue(text,text,jsonb,integer,timestamp with time zone,integer,jsonb) TO weir_enqueue, weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir.enqueue_many(jsonb) TO weir_enqueue, weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir.enqueue_many(text[],text[],jsonb[],integer[],timestamp with time zone[],integer[],jsonb[]) TO weir_enqueue, weir_operate, weir_work;
@@ -6603,9 +7231,11 @@ GRANT EXECUTE ON ROUTINE weir.jobs(text,text,integer) TO weir_operate, weir_work
 GRANT EXECUTE ON ROUTINE weir.jobs_page(text[],text,text[],jsonb,text,integer) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir.move_where(text,text[],jsonb,integer,timestamp with time zone,timestamp with time zone,text,integer,text,integer) TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir.newest_tick() TO weir_hub, weir_operate, weir_subscribe;
+GRANT EXECUTE ON ROUTINE weir.next_times(text,text,timestamp with time zone,integer) TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir.notify(text,text) TO weir_hub, weir_operate, weir_publish;
 GRANT EXECUTE ON ROUTINE weir.notify_callers() TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir.pause(text) TO weir_operate;
+GRANT EXECUTE ON ROUTINE weir.pause_schedule(text) TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir.progress(integer,text) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir.publish(text,text,boolean) TO weir_hub, weir_operate, weir_publish;
 GRANT EXECUTE ON ROUTINE weir.publish_bytes(text,bytea,boolean) TO weir_hub, weir_operate, weir_publish;
@@ -6617,12 +7247,16 @@ GRANT EXECUTE ON ROUTINE weir.rebase_messages() TO weir_hub, weir_operate;
 GRANT EXECUTE ON ROUTINE weir.record(integer,text) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir.restrict(text,text[],text[]) TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir.resume(text) TO weir_operate;
+GRANT EXECUTE ON ROUTINE weir.resume_schedule(text) TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir.retry(bigint) TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir.retry_rules() TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir.retry_where(text,text[],jsonb,integer,timestamp with time zone,timestamp with time zone,text,text[],text,integer) TO weir_operate;
+GRANT EXECUTE ON ROUTINE weir.run_schedule(text) TO weir_operate;
+GRANT EXECUTE ON ROUTINE weir.schedules(text,text,integer) TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir.set(text,text) TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir.set(text,text,text) TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir.set_retry_rule(text,text,text,text,text,interval,interval,text) TO weir_operate;
+GRANT EXECUTE ON ROUTINE weir.set_schedule(text,text,text,text,jsonb,text,text,interval,integer,integer,jsonb) TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir.settings() TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir.start(text,text[],interval) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir.stop(integer) TO weir_operate, weir_work;

@@ -21,7 +21,6 @@ func printHelp(options kong.HelpOptions, ctx *kong.Context) error {
 	}
 	fmt.Fprintf(w, `
   --database=URL   PostgreSQL to work with. Default: DATABASE_URL, or a weir dev running here.
-
 Exit codes: %d done, %d failed, %d wrong usage, %d not found, %d database unreachable, %d interrupted.
 More: weir <command> --help
 `, exitOK, exitFailure, exitUsage, exitNotFound, exitUnreachable, exitInterrupted)

@@ -37,6 +37,7 @@ DECLARE
   is_due  boolean;
   is_held boolean;
   quota   integer := _promote.max_rows;
+  marks   weir.later[];  -- of schedules that are due
 BEGIN
   _promote.promoted := 0;
   PERFORM weir._check_isolation('promote'), weir._hold_briefly();
@@ -90,7 +91,7 @@ BEGIN
       INSERT INTO weir.job (id, xid, enqueued_at, ready_at, lane, attempt, max_attempts, put_off, segment, kind, args, meta, errors, unique_key, unique_no, unique_until)
       SELECT d.id, pg_current_xact_id(), d.enqueued_at, d.run_at, d.lane, d.attempt, d.max_attempts, d.put_off,
              (SELECT a.last_value FROM weir.active_job a), d.kind, d.args, d.meta, d.errors, d.unique_key, d.unique_no, d.unique_until
-      FROM due d
+      FROM due d WHERE d.lane > 0
       RETURNING 1
     ), reached AS (
       -- Below the limit, everything up to now is promoted.
@@ -106,8 +107,11 @@ BEGIN
         WHERE (a.due, a.id) > (r.due, r.due_id)) a
       RETURNING due, due_id, ahead_due, ahead_id, ahead_snapshot
     )
-    SELECT (SELECT count(*) FROM logged), m.due, m.due_id, m.ahead_due, m.ahead_id, m.ahead_snapshot
-      INTO _promote.promoted, c.due, c.due_id, c.ahead_due, c.ahead_id, c.ahead_snapshot FROM moved m;
+    SELECT (SELECT count(*) FROM logged), (SELECT array_agg(d::weir.later) FROM due d WHERE d.lane = 0), m.due, m.due_id, m.ahead_due, m.ahead_id, m.ahead_snapshot
+      INTO _promote.promoted, marks, c.due, c.due_id, c.ahead_due, c.ahead_id, c.ahead_snapshot FROM moved m;
+    IF marks IS NOT NULL THEN
+      _promote.promoted := _promote.promoted + weir._fire(marks, at_time, _promote.max_rows);
+    END IF;
     at_now := clock_timestamp();  -- read once: rows between two readings would be skipped
     IF _promote.upto IS NOT NULL AND c.due > at_now THEN  -- back to now: rows that are added from here on wait for their time
       INSERT INTO weir.promotion (seq, due, due_id, snapshot, ahead_due, ahead_id, ahead_snapshot)
@@ -123,7 +127,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION weir._promote IS
-  'Copies due attempts from weir.later into the log, in the order of run_at, up to max_rows in one call. Returns how many, and when the next one is due if that is within 10 seconds (NULL: none is, or another session is promoting). If upto is in the future, attempts up to that time are due, as if the clock showed it and then stepped back: for tests of scheduled jobs. Errors: WR003, WR004 (not in READ COMMITTED autocommit), 22023. Locks: advisory step 2 (tried). Isolation: READ COMMITTED. Commits asynchronously.';
+  'Copies due attempts from weir.later into the log, in the order of run_at, up to max_rows in one call, and fires schedules that are due (see _fire). Returns how many jobs it has logged, and when the next one is due if that is within 10 seconds (NULL: none is, or another session is promoting). If upto is in the future, attempts up to that time are due, as if the clock showed it and then stepped back: for tests of scheduled jobs. Errors: WR003, WR004 (not in READ COMMITTED autocommit), 22023. Locks: advisory step 2 (tried). Isolation: READ COMMITTED. Commits asynchronously.';
 
 CREATE OR REPLACE FUNCTION weir._rotate_later(segment_bytes bigint DEFAULT 67108864) RETURNS text
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER

@@ -157,7 +157,7 @@ BEGIN
   END IF;
   IF lanes IS NULL THEN
     RETURN QUERY
-    SELECT CASE WHEN NOT EXISTS (SELECT FROM weir.cancellation k WHERE k.id = l.id) THEN l.id END, NULL::timestamptz, jsonb_build_array(l.run_at, l.id)
+    SELECT CASE WHEN l.lane > 0 AND NOT EXISTS (SELECT FROM weir.cancellation k WHERE k.id = l.id) THEN l.id END, NULL::timestamptz, jsonb_build_array(l.run_at, l.id)
     FROM weir.later l WHERE (l.run_at, l.id) > (at_due, at_id) AND (c.ahead_due IS NULL OR NOT weir._was_ahead(c, l.run_at, l.id, l.xid))
     ORDER BY l.run_at, l.id LIMIT most;
   ELSE
@@ -171,7 +171,7 @@ BEGIN
   END IF;
 END
 $$;
-COMMENT ON FUNCTION weir._next_later IS 'Scheduled jobs in the order of run_at, after a key; no id for a cancelled one. See weir._next.';
+COMMENT ON FUNCTION weir._next_later IS 'Scheduled jobs in the order of run_at, after a key; no id for a cancelled one, or a due time of a schedule. See weir._next.';
 
 CREATE OR REPLACE FUNCTION weir._results_of(lane integer, before_seq bigint, before_id bigint, most integer) RETURNS TABLE (place bigint, id bigint, finished_at timestamptz, is_end boolean)
 LANGUAGE plpgsql STABLE

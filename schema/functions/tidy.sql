@@ -35,6 +35,18 @@ BEGIN
       INSERT INTO weir.promotion SELECT k.* FROM pg_temp.weir_keep k;
       RETURN 'compacted promotion';
     END IF;
+  ELSIF pg_table_size('weir.firing') > 1048576 AND pg_table_size('weir.firing') > 500 * (SELECT count(*) FROM weir.schedule) THEN
+    IF pg_try_advisory_xact_lock(1464158547, 2) THEN
+      LOCK TABLE weir.firing IN ACCESS EXCLUSIVE MODE NOWAIT;
+      CREATE TEMP TABLE weir_keep ON COMMIT DROP AS
+        SELECT f.* FROM weir.schedule s CROSS JOIN LATERAL (
+          (SELECT f.* FROM weir.firing f WHERE f.name = s.name ORDER BY f.due DESC LIMIT 1)
+          UNION
+          (SELECT f.* FROM weir.firing f WHERE f.name = s.name AND f.job IS NOT NULL ORDER BY f.due DESC LIMIT 1)) f;
+      TRUNCATE weir.firing;
+      INSERT INTO weir.firing SELECT k.* FROM pg_temp.weir_keep k;
+      RETURN 'compacted firing';
+    END IF;
   ELSIF pg_relation_size('weir.segment') > 65536 THEN
     IF pg_try_advisory_xact_lock(1464158547, 1) AND pg_try_advisory_xact_lock(1464158547, 2) THEN
       LOCK TABLE weir.segment IN ACCESS EXCLUSIVE MODE NOWAIT;
@@ -79,7 +91,7 @@ EXCEPTION WHEN lock_not_available THEN
 END
 $$;
 COMMENT ON FUNCTION weir._tidy IS
-  'Does one small chore at a time: sets twins aside; truncates the next table of last words ahead of its turn; compacts the cursor of promotion, the history of segments and the progress of settling by TRUNCATE; deletes ended workers, and cancellations of ended jobs, once there are thousands, checking up to 1000 for at most 0.1 s; takes the next step to retire a cancellation by filter (see _retire_cancellations); and trims idle lanes (see _forget_ended). Returns what it did, or NULL. Errors: WR003, WR004. Locks: advisory step 3 (tried), ACCESS EXCLUSIVE NOWAIT on a table that it truncates; see _forget_ended. Isolation: READ COMMITTED.';
+  'Does one small chore at a time: sets twins aside; truncates the next table of last words ahead of its turn; compacts the cursor of promotion, the firings of schedules, the history of segments and the progress of settling by TRUNCATE; deletes ended workers, and cancellations of ended jobs, once there are thousands, checking up to 1000 for at most 0.1 s; takes the next step to retire a cancellation by filter (see _retire_cancellations); and trims idle lanes (see _forget_ended). Returns what it did, or NULL. Errors: WR003, WR004. Locks: advisory step 3 (tried), ACCESS EXCLUSIVE NOWAIT on a table that it truncates; see _forget_ended. Isolation: READ COMMITTED.';
 
 CREATE OR REPLACE FUNCTION weir._set_twins_aside() RETURNS integer
 LANGUAGE plpgsql VOLATILE

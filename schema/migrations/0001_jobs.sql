@@ -269,6 +269,38 @@ CREATE INDEX keyed_queue ON weir.keyed (queue);
 COMMENT ON TABLE weir.keyed IS
   'The names of queues that have had unique jobs; insert-only. Transactions that do not see each other may each write a row. Whoever sees a unique job sees a row of its queue.';
 
+CREATE SEQUENCE weir.schedule_generation AS integer;
+CREATE TABLE weir.schedule (
+  name         text        PRIMARY KEY,
+  generation   integer     NOT NULL,
+  schedule     text        NOT NULL,
+  fields       text[]      NOT NULL,
+  time_zone    text        NOT NULL,
+  missed       text        NOT NULL CHECK (missed IN ('one', 'all', 'none')),
+  jitter       interval    NOT NULL,
+  queue        text        NOT NULL,
+  kind         text        NOT NULL,
+  args         jsonb       NOT NULL,
+  priority     integer     NOT NULL,
+  max_attempts integer     NOT NULL,
+  meta         jsonb,
+  first_due    timestamptz NOT NULL,
+  paused_at    timestamptz
+);
+COMMENT ON TABLE weir.schedule IS 'Schedules, which only those change who declare or operate them.';
+COMMENT ON COLUMN weir.schedule.generation IS 'Another one after each change: rows of weir.later with an earlier one count no more.';
+COMMENT ON COLUMN weir.schedule.fields IS 'The parsed schedule: see weir._parse_schedule.';
+COMMENT ON COLUMN weir.schedule.first_due IS 'The first due time of this generation.';
+
+CREATE TABLE weir.firing (
+  name text        NOT NULL,
+  due  timestamptz NOT NULL,
+  job  bigint,
+  PRIMARY KEY (name, due)
+) WITH (autovacuum_enabled = off);
+COMMENT ON TABLE weir.firing IS
+  'The due times of schedules that were fired, each with its job (NULL: it was missed, and passed over). Insert-only; the newest row of a schedule counts, and the others are kept for a while.';
+
 CREATE TABLE weir.survey (
   no         bigint        PRIMARY KEY,
   upto       integer       NOT NULL,
@@ -409,6 +441,10 @@ CREATE TYPE weir.failure_group AS (
 );
 COMMENT ON TYPE weir.failure_group IS 'Failed jobs of a kind whose errors have the same shape, and one of them: see weir.failure_groups.';
 
+CREATE TYPE weir.schedule_info AS (
+  name text, state text, schedule text, time_zone text, next_at timestamptz, last_at timestamptz, last_job bigint,
+  queue text, kind text, args jsonb, priority integer, max_attempts integer, meta jsonb, missed text, jitter interval, error text);
+COMMENT ON TYPE weir.schedule_info IS 'A schedule, as weir.schedules lists it.';
 CREATE TYPE weir.job_info AS (
   id bigint, state text, queue text, priority integer, kind text, args jsonb, meta jsonb, attempt integer, max_attempts integer,
   enqueued_at timestamptz, run_at timestamptz, claimed_at timestamptz, finished_at timestamptz, worker integer,
