@@ -1341,7 +1341,7 @@ BEGIN
       FROM (SELECT width_bucket(state.pos_xid, running) AS n FROM state) p, unread u
     ), judged AS MATERIALIZED (
       SELECT g.* FROM (SELECT array_agg(p.id) AS ids, array_agg(p.xid) AS xids, array_agg(p.unique_key) AS keys, array_agg(p.unique_no) AS nos,
-                              array_agg(p.unique_until) AS untils, array_agg(p.enqueued_at) AS times FROM picked p WHERE p.unique_key IS NOT NULL) u
+                              array_agg(coalesce(p.unique_until, 'infinity')) AS untils, array_agg(p.enqueued_at) AS times FROM picked p WHERE p.unique_key IS NOT NULL) u
       CROSS JOIN LATERAL weir._judge(u.ids, u.xids, u.keys, u.nos, u.untils, u.times) g
       WHERE last.keyed AND u.ids IS NOT NULL
     ), aside AS MATERIALIZED (
@@ -2931,12 +2931,15 @@ DECLARE
 BEGIN
   SELECT p.* INTO c FROM weir.promotion p ORDER BY p.seq DESC LIMIT 1;
   FOR r IN
+    -- Each part is sorted on its own, so that the rows are read one by one from the two indexes, and no more than needed.
     SELECT u.* FROM (
-      SELECT j.unique_no, j.id, j.xid, j.attempt, j.put_off, j.enqueued_at, j.lane, j.segment, j.seq, NULL::timestamptz AS run_at
-      FROM weir.job j WHERE j.unique_key = _newest_of_key.key AND j.unique_no < _newest_of_key.below
+      (SELECT j.unique_no, j.id, j.xid, j.attempt, j.put_off, j.enqueued_at, j.lane, j.segment, j.seq, NULL::timestamptz AS run_at
+       FROM weir.job j WHERE j.unique_key = _newest_of_key.key AND j.unique_no < _newest_of_key.below
+       ORDER BY j.unique_no DESC LIMIT max_rows)
       UNION ALL
-      SELECT l.unique_no, l.id, l.xid, l.attempt, l.put_off, l.enqueued_at, l.lane, l.segment, NULL, l.run_at
-      FROM weir.later l WHERE l.unique_key = _newest_of_key.key AND l.unique_no < _newest_of_key.below) u
+      (SELECT l.unique_no, l.id, l.xid, l.attempt, l.put_off, l.enqueued_at, l.lane, l.segment, NULL, l.run_at
+       FROM weir.later l WHERE l.unique_key = _newest_of_key.key AND l.unique_no < _newest_of_key.below
+       ORDER BY l.unique_no DESC LIMIT max_rows)) u
     ORDER BY u.unique_no DESC LIMIT max_rows
   LOOP
     waits := true;
@@ -5703,7 +5706,7 @@ BEGIN
   PERFORM pg_current_xact_id();  -- before the id is drawn, as in enqueue
   id := nextval('weir.job_id');
   no := id * 2 + replace::integer;
-  until_at := CASE WHEN within IS NOT NULL THEN now() + within WHEN replace OR until = 'started' THEN '-infinity' ELSE 'infinity' END;
+  until_at := CASE WHEN within IS NOT NULL THEN now() + within WHEN replace OR until = 'started' THEN '-infinity' END;
   INSERT INTO weir.keyed (queue) SELECT queue WHERE NOT EXISTS (SELECT FROM weir.keyed k WHERE k.queue = enqueue_unique.queue);
   IF run_at IS NULL OR run_at <= now() THEN
     INSERT INTO weir.job (id, xid, enqueued_at, lane, attempt, max_attempts, segment, kind, args, meta, unique_key, unique_no, unique_until)
@@ -6903,7 +6906,7 @@ COMMENT ON COLUMN weir.job.ready_at IS 'When the job became ready to be claimed,
 COMMENT ON COLUMN weir.job.seq IS 'The batch of an attempt that ended before a rebase, which keeps results but no batches; NULL for all others.';
 COMMENT ON COLUMN weir.job.unique_key IS 'Of a unique job: a hash of what must not be enqueued twice. See functions/unique.sql.';
 COMMENT ON COLUMN weir.job.unique_no IS 'Orders the rows of a key: each attempt, and each time that it was put off, has a new number, twice an id of weir.job_id; plus 1 if the job replaces those that were enqueued before it and have not started.';
-COMMENT ON COLUMN weir.job.unique_until IS 'Which others this job is a duplicate of: infinity: those that are unfinished; -infinity: those that wait; a time: those enqueued as long before or after it as this is after enqueued_at.';
+COMMENT ON COLUMN weir.job.unique_until IS 'Which others this job is a duplicate of: NULL: those that are unfinished; -infinity: those that wait; a time: those enqueued as long before or after it as this is after enqueued_at.';
 COMMENT ON COLUMN weir.message.keep IS 'True: deliver the message even if its transaction has already published the same one.';
 COMMENT ON COLUMN weir.promotion.ahead_due IS 'Earlier cursors that reach further in time, with ahead_id and ahead_snapshot: the rows that their snapshots could see are promoted. NULL except after the clock stepped back, or while very many late jobs are being promoted.';
 COMMENT ON COLUMN weir.queue.aside IS 'True for a twin (another row with the same name) without jobs: claims skip it. If a job is added to it after all, weir._set_twins_aside makes claims include it again.';

@@ -240,7 +240,7 @@ BEGIN
       FROM (SELECT width_bucket(state.pos_xid, running) AS n FROM state) p, unread u
     ), judged AS MATERIALIZED (
       SELECT g.* FROM (SELECT array_agg(p.id) AS ids, array_agg(p.xid) AS xids, array_agg(p.unique_key) AS keys, array_agg(p.unique_no) AS nos,
-                              array_agg(p.unique_until) AS untils, array_agg(p.enqueued_at) AS times FROM picked p WHERE p.unique_key IS NOT NULL) u
+                              array_agg(coalesce(p.unique_until, 'infinity')) AS untils, array_agg(p.enqueued_at) AS times FROM picked p WHERE p.unique_key IS NOT NULL) u
       CROSS JOIN LATERAL weir._judge(u.ids, u.xids, u.keys, u.nos, u.untils, u.times) g
       WHERE last.keyed AND u.ids IS NOT NULL
     ), aside AS MATERIALIZED (

@@ -73,7 +73,7 @@ BEGIN
   PERFORM pg_current_xact_id();  -- before the id is drawn, as in enqueue
   id := nextval('weir.job_id');
   no := id * 2 + replace::integer;
-  until_at := CASE WHEN within IS NOT NULL THEN now() + within WHEN replace OR until = 'started' THEN '-infinity' ELSE 'infinity' END;
+  until_at := CASE WHEN within IS NOT NULL THEN now() + within WHEN replace OR until = 'started' THEN '-infinity' END;
   INSERT INTO weir.keyed (queue) SELECT queue WHERE NOT EXISTS (SELECT FROM weir.keyed k WHERE k.queue = enqueue_unique.queue);
   IF run_at IS NULL OR run_at <= now() THEN
     INSERT INTO weir.job (id, xid, enqueued_at, lane, attempt, max_attempts, segment, kind, args, meta, unique_key, unique_no, unique_until)
@@ -149,12 +149,15 @@ DECLARE
 BEGIN
   SELECT p.* INTO c FROM weir.promotion p ORDER BY p.seq DESC LIMIT 1;
   FOR r IN
+    -- Each part is sorted on its own, so that the rows are read one by one from the two indexes, and no more than needed.
     SELECT u.* FROM (
-      SELECT j.unique_no, j.id, j.xid, j.attempt, j.put_off, j.enqueued_at, j.lane, j.segment, j.seq, NULL::timestamptz AS run_at
-      FROM weir.job j WHERE j.unique_key = _newest_of_key.key AND j.unique_no < _newest_of_key.below
+      (SELECT j.unique_no, j.id, j.xid, j.attempt, j.put_off, j.enqueued_at, j.lane, j.segment, j.seq, NULL::timestamptz AS run_at
+       FROM weir.job j WHERE j.unique_key = _newest_of_key.key AND j.unique_no < _newest_of_key.below
+       ORDER BY j.unique_no DESC LIMIT max_rows)
       UNION ALL
-      SELECT l.unique_no, l.id, l.xid, l.attempt, l.put_off, l.enqueued_at, l.lane, l.segment, NULL, l.run_at
-      FROM weir.later l WHERE l.unique_key = _newest_of_key.key AND l.unique_no < _newest_of_key.below) u
+      (SELECT l.unique_no, l.id, l.xid, l.attempt, l.put_off, l.enqueued_at, l.lane, l.segment, NULL, l.run_at
+       FROM weir.later l WHERE l.unique_key = _newest_of_key.key AND l.unique_no < _newest_of_key.below
+       ORDER BY l.unique_no DESC LIMIT max_rows)) u
     ORDER BY u.unique_no DESC LIMIT max_rows
   LOOP
     waits := true;

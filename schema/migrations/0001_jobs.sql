@@ -76,7 +76,7 @@ COMMENT ON COLUMN weir.job.unique_key IS 'Of a unique job: a hash of what must n
 COMMENT ON COLUMN weir.job.unique_no IS
   'Orders the rows of a key: each attempt, and each time that it was put off, has a new number, twice an id of weir.job_id; plus 1 if the job replaces those that were enqueued before it and have not started.';
 COMMENT ON COLUMN weir.job.unique_until IS
-  'Which others this job is a duplicate of: infinity: those that are unfinished; -infinity: those that wait; a time: those enqueued as long before or after it as this is after enqueued_at.';
+  'Which others this job is a duplicate of: NULL: those that are unfinished; -infinity: those that wait; a time: those enqueued as long before or after it as this is after enqueued_at.';
 COMMENT ON COLUMN weir.job.leads IS
   'False if the row logged before it, in the same transaction and segment, has the same lane: the rows where it is true show in which lanes a transaction has logged.';
 

@@ -349,3 +349,41 @@ func TestAMovedJobIsNotUniqueAnyMore(t *testing.T) {
 		t.Errorf("jobs %v run in the other queue, want %v", got, []int64{now, later})
 	}
 }
+
+// TestOneKeyUsedManyTimesStaysFlat: under a pinned horizon, what an enqueue reads does not depend on how often its key was used before, nor on how many
+// jobs of the key were replaced. The cost is counted in blocks.
+func TestOneKeyUsedManyTimesStaysFlat(t *testing.T) {
+	pgtest.Alone(t, "what is read depends on the transactions of the whole server")
+	url := pgtest.Database(t)
+	conn, pin := connect(t, url), begin(t, connect(t, url))
+	exec(t, pin, `SELECT pg_current_xact_id()`)
+	worker := startWorker(t, conn, "q")
+	const replacing = `replace => true, run_at => now() + interval '1 hour'`
+	use := func(n int) {
+		for range n {
+			logUniquely(t, conn, `key => 'a'`)
+			mustComplete(t, conn, worker, runnable(t, conn, worker))
+			uniquely(t, conn, `key => 'b', `+replacing)
+		}
+	}
+	// what a call that enqueues nothing reads, and one that replaces
+	read := func() (found, replaced int) {
+		logUniquely(t, conn, `key => 'a'`)
+		found = blocks(t, conn, `SELECT * FROM weir.enqueue_unique('q', 'k', key => 'a')`)
+		mustComplete(t, conn, worker, runnable(t, conn, worker))
+		return found, blocks(t, conn, `SELECT * FROM weir.enqueue_unique('q', 'k', key => 'b', `+replacing+`)`)
+	}
+	use(100)
+	read()
+	found, replaced := read()
+	use(2000)
+	foundNow, replacedNow := read()
+	t.Logf("a duplicate reads %d blocks after 100 uses of its key, and %d after 2100; one that replaces %d and %d", found, foundNow, replaced, replacedNow)
+	if foundNow > found+12 || replacedNow > replaced+12 {
+		t.Error("the cost grows with what the key was used for before")
+	}
+	exec(t, conn, `SELECT weir._promote(10000, upto => now() + interval '2 hours')`)
+	if got := runnable(t, conn, worker); len(got) != 1 {
+		t.Errorf("%d jobs of a key are to be run, want the last one", len(got))
+	}
+}
