@@ -1148,6 +1148,7 @@ DECLARE
   judging     integer[] := '{}';            -- the queues whose unique jobs it may judge: hashes of their names
   queue_hash  integer;
   has_lanes   boolean := false;             -- it has locked one
+  own         xid8;                         -- this transaction, if it may log unique jobs again and has written to another lane
   batch_no    bigint;
   this_seq    bigint;
 BEGIN
@@ -1300,6 +1301,7 @@ BEGIN
       FROM unnest(last.pending, last.pending_after) p(xid, after) WHERE pg_visible_in_snapshot(p.xid, snapshot);
     END IF;
 
+    own := CASE WHEN last.keyed THEN pg_current_xact_id_if_assigned() END;
     batch_no := nextval('weir.batch_no');
     -- It includes the server's timeline, so that no number which a failover has lost is used again.
     this_seq := greatest(last.seq, (('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::bigint - 1) << 40) + 1;
@@ -1335,15 +1337,17 @@ BEGIN
       -- Transactions that have ended but, because late rows filled the batch, are not yet read to their end.
       SELECT array_agg(e.xid) AS xids, array_agg(CASE WHEN e.ord = state.late_ord THEN (SELECT max(l.id) FROM late l WHERE l.pending_ord = e.ord) ELSE e.after END) AS afters
       FROM state, unnest(ended, afters) WITH ORDINALITY e(xid, after, ord) WHERE state.n_late >= quota AND e.ord >= state.late_ord
-    ), pending AS MATERIALIZED (
-      SELECT CASE WHEN p.n > 0 OR u.xids IS NOT NULL THEN u.xids || running[1 : p.n] END AS xids,
-             CASE WHEN p.n > 0 OR u.xids IS NOT NULL THEN u.afters || array_fill(0::bigint, ARRAY[p.n]) END AS afters
-      FROM (SELECT width_bucket(state.pos_xid, running) AS n FROM state) p, unread u
     ), judged AS MATERIALIZED (
       SELECT g.* FROM (SELECT array_agg(p.id) AS ids, array_agg(p.xid) AS xids, array_agg(p.unique_key) AS keys, array_agg(p.unique_no) AS nos,
                               array_agg(coalesce(p.unique_until, 'infinity')) AS untils, array_agg(p.enqueued_at) AS times FROM picked p WHERE p.unique_key IS NOT NULL) u
       CROSS JOIN LATERAL weir._judge(u.ids, u.xids, u.keys, u.nos, u.untils, u.times) g
       WHERE last.keyed AND u.ids IS NOT NULL
+    ), pending AS MATERIALIZED (
+      -- If this transaction began before those whose jobs it has picked, the jobs that it logs again lie before the position.
+      SELECT CASE WHEN p.n > 0 OR u.xids IS NOT NULL OR p.own IS NOT NULL THEN u.xids || running[1 : p.n] || p.own END AS xids,
+             CASE WHEN p.n > 0 OR u.xids IS NOT NULL OR p.own IS NOT NULL THEN u.afters || array_fill(0::bigint, ARRAY[p.n + coalesce(cardinality(p.own), 0)]) END AS afters
+      FROM (SELECT width_bucket(state.pos_xid, running) AS n,
+                   CASE WHEN own <= state.pos_xid AND EXISTS (SELECT FROM judged g WHERE g.fate = 'again') THEN ARRAY[own] END AS own FROM state) p, unread u
     ), aside AS MATERIALIZED (
       SELECT weir._set_aside(_claim.worker, ready.lane, this_seq, a.ids, a.segments, a.fates, a.reasons)
       FROM (SELECT array_agg(p.id) AS ids, array_agg(p.segment) AS segments, array_agg(g.fate) AS fates, array_agg(g.reason) AS reasons
@@ -2654,6 +2658,7 @@ DECLARE
   is_new boolean;
   chosen record;   -- the job of this key, in this batch, that will run
   is_set boolean;  -- there is one
+  gone   bigint[]; -- those of this key, in this batch, that will not
 BEGIN
   FOR j IN
     SELECT u.*, EXISTS (SELECT FROM weir.cancellation c WHERE c.id = u.id)
@@ -2667,6 +2672,7 @@ BEGIN
       this := j.key;
       is_new := true;
       is_set := false;
+      gone := '{}';
     END IF;
     id := j.id;
     fate := 'run';
@@ -2685,8 +2691,8 @@ BEGIN
         is_new := false;
       END IF;
       other := newest;
-      -- The job itself, if it was put off or tried before, and jobs that it replaces don't decide.
-      WHILE other.id = j.id AND other.no = j.no AND NOT j.replaces OR other.waits AND j.replaces AND other.id < j.id LOOP
+      -- The job itself, if it was put off or tried before, jobs that it replaces, and those that have just been dropped don't decide.
+      WHILE other.id = j.id AND other.no = j.no AND NOT j.replaces OR other.waits AND (j.replaces AND other.id < j.id OR other.id = ANY (gone)) LOOP
         SELECT n.* INTO other FROM weir._newest_of_key(j.key, other.no, false) n;
       END LOOP;
       IF other.id IS NULL OR other.id = j.id THEN
@@ -2702,6 +2708,8 @@ BEGIN
     IF fate <> 'dropped' THEN
       chosen := j;
       is_set := true;
+    ELSE
+      gone := gone || j.id;
     END IF;
     RETURN NEXT;
   END LOOP;
@@ -2953,7 +2961,7 @@ BEGIN
       SELECT k.seq, k.seen INTO batch FROM weir._batch_of(r.lane, r.segment, r.xid, r.id) k;
       IF coalesce(batch.seq, r.seq) IS NOT NULL THEN
         ended := (SELECT k.outcome FROM weir.result k WHERE k.segment = r.segment AND k.lane = r.lane AND k.seq = coalesce(batch.seq, r.seq) AND r.id = ANY (k.ids) LIMIT 1);
-        CONTINUE WHEN ended = 'cancelled';
+        CONTINUE WHEN ended IN ('cancelled', 'released');  -- released: it has not been started
         waits := false;
         runs := ended IS NULL;
         seen := batch.seen;
@@ -7015,7 +7023,7 @@ COMMENT ON ROUTINE weir._merged_errors(jsonb,jsonb,integer) IS 'The last errors 
 COMMENT ON ROUTINE weir._move(bigint[],integer[],text,text,integer) IS 'Moves those of some jobs that still wait, or are still scheduled, and returns how many. Columns that it does not change are taken as they are. The caller holds the lanes'' locks, and those of claims and promotion.';
 COMMENT ON ROUTINE weir._named_by(text[]) IS 'The lane, batch and job of each token, in the order of the tokens. Errors: 22023. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._never_used(text[]) IS 'Which of these queues have no jobs and no trace of any, such as those whose names are mistyped. A rebase removes the traces. Errors: none. Locks: none that others wait for; waits while a segment is being emptied. Isolation: any.';
-COMMENT ON ROUTINE weir._newest_of_key(uuid,bigint,boolean) IS 'The newest row of a unique key, with a number less than below, that decides what becomes of others: one that waits, runs, or has run. Cancelled jobs are skipped; unless fresh is true, so are jobs that have never been claimed, except those that replace others. no is its number, seen the snapshot of its claim. Locks: ACCESS SHARE on the log, which the caller releases. Isolation: any.';
+COMMENT ON ROUTINE weir._newest_of_key(uuid,bigint,boolean) IS 'The newest row of a unique key, with a number less than below, that decides what becomes of others: one that waits, runs, or has run. Jobs that were cancelled or handed back are skipped; unless fresh is true, so are jobs that have never been claimed, except those that replace others. no is its number, seen the snapshot of its claim. Locks: ACCESS SHARE on the log, which the caller releases. Isolation: any.';
 COMMENT ON ROUTINE weir._next(text,integer[],jsonb,integer) IS 'Up to most of the next jobs that are, or were, in a state, in some lanes or, for NULL, in all, after a key: each with the key to continue after it, when it ended, and what was read to find it, in units of a row. A row without an id only shows how far the search has come; no row means that there are no more.';
 COMMENT ON ROUTINE weir._next_available(integer[],jsonb,integer) IS 'Jobs that wait to be claimed, in that order, after a key; no id for a cancelled one. Of more than 500 lanes in which jobs may wait, it takes 500 at a time, by priority and queue. See weir._next.';
 COMMENT ON ROUTINE weir._next_cancelled(integer[],jsonb,integer) IS 'Cancelled jobs, after a key: those with a tombstone by id, newest first; then those that a filter has cancelled and that are still in the log, available ones before scheduled ones; then those that have ended, newest first. No id for a job of another queue, or that is not cancelled. See weir._next.';

@@ -47,6 +47,7 @@ DECLARE
   judging     integer[] := '{}';            -- the queues whose unique jobs it may judge: hashes of their names
   queue_hash  integer;
   has_lanes   boolean := false;             -- it has locked one
+  own         xid8;                         -- this transaction, if it may log unique jobs again and has written to another lane
   batch_no    bigint;
   this_seq    bigint;
 BEGIN
@@ -199,6 +200,7 @@ BEGIN
       FROM unnest(last.pending, last.pending_after) p(xid, after) WHERE pg_visible_in_snapshot(p.xid, snapshot);
     END IF;
 
+    own := CASE WHEN last.keyed THEN pg_current_xact_id_if_assigned() END;
     batch_no := nextval('weir.batch_no');
     -- It includes the server's timeline, so that no number which a failover has lost is used again.
     this_seq := greatest(last.seq, (('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::bigint - 1) << 40) + 1;
@@ -234,15 +236,17 @@ BEGIN
       -- Transactions that have ended but, because late rows filled the batch, are not yet read to their end.
       SELECT array_agg(e.xid) AS xids, array_agg(CASE WHEN e.ord = state.late_ord THEN (SELECT max(l.id) FROM late l WHERE l.pending_ord = e.ord) ELSE e.after END) AS afters
       FROM state, unnest(ended, afters) WITH ORDINALITY e(xid, after, ord) WHERE state.n_late >= quota AND e.ord >= state.late_ord
-    ), pending AS MATERIALIZED (
-      SELECT CASE WHEN p.n > 0 OR u.xids IS NOT NULL THEN u.xids || running[1 : p.n] END AS xids,
-             CASE WHEN p.n > 0 OR u.xids IS NOT NULL THEN u.afters || array_fill(0::bigint, ARRAY[p.n]) END AS afters
-      FROM (SELECT width_bucket(state.pos_xid, running) AS n FROM state) p, unread u
     ), judged AS MATERIALIZED (
       SELECT g.* FROM (SELECT array_agg(p.id) AS ids, array_agg(p.xid) AS xids, array_agg(p.unique_key) AS keys, array_agg(p.unique_no) AS nos,
                               array_agg(coalesce(p.unique_until, 'infinity')) AS untils, array_agg(p.enqueued_at) AS times FROM picked p WHERE p.unique_key IS NOT NULL) u
       CROSS JOIN LATERAL weir._judge(u.ids, u.xids, u.keys, u.nos, u.untils, u.times) g
       WHERE last.keyed AND u.ids IS NOT NULL
+    ), pending AS MATERIALIZED (
+      -- If this transaction began before those whose jobs it has picked, the jobs that it logs again lie before the position.
+      SELECT CASE WHEN p.n > 0 OR u.xids IS NOT NULL OR p.own IS NOT NULL THEN u.xids || running[1 : p.n] || p.own END AS xids,
+             CASE WHEN p.n > 0 OR u.xids IS NOT NULL OR p.own IS NOT NULL THEN u.afters || array_fill(0::bigint, ARRAY[p.n + coalesce(cardinality(p.own), 0)]) END AS afters
+      FROM (SELECT width_bucket(state.pos_xid, running) AS n,
+                   CASE WHEN own <= state.pos_xid AND EXISTS (SELECT FROM judged g WHERE g.fate = 'again') THEN ARRAY[own] END AS own FROM state) p, unread u
     ), aside AS MATERIALIZED (
       SELECT weir._set_aside(_claim.worker, ready.lane, this_seq, a.ids, a.segments, a.fates, a.reasons)
       FROM (SELECT array_agg(p.id) AS ids, array_agg(p.segment) AS segments, array_agg(g.fate) AS fates, array_agg(g.reason) AS reasons

@@ -171,7 +171,7 @@ BEGIN
       SELECT k.seq, k.seen INTO batch FROM weir._batch_of(r.lane, r.segment, r.xid, r.id) k;
       IF coalesce(batch.seq, r.seq) IS NOT NULL THEN
         ended := (SELECT k.outcome FROM weir.result k WHERE k.segment = r.segment AND k.lane = r.lane AND k.seq = coalesce(batch.seq, r.seq) AND r.id = ANY (k.ids) LIMIT 1);
-        CONTINUE WHEN ended = 'cancelled';
+        CONTINUE WHEN ended IN ('cancelled', 'released');  -- released: it has not been started
         waits := false;
         runs := ended IS NULL;
         seen := batch.seen;
@@ -191,7 +191,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION weir._newest_of_key IS
-  'The newest row of a unique key, with a number less than below, that decides what becomes of others: one that waits, runs, or has run. Cancelled jobs are skipped; unless fresh is true, so are jobs that have never been claimed, except those that replace others. no is its number, seen the snapshot of its claim. Locks: ACCESS SHARE on the log, which the caller releases. Isolation: any.';
+  'The newest row of a unique key, with a number less than below, that decides what becomes of others: one that waits, runs, or has run. Jobs that were cancelled or handed back are skipped; unless fresh is true, so are jobs that have never been claimed, except those that replace others. no is its number, seen the snapshot of its claim. Locks: ACCESS SHARE on the log, which the caller releases. Isolation: any.';
 
 CREATE OR REPLACE FUNCTION weir._judge(ids bigint[], xids xid8[], keys uuid[], nos bigint[], untils timestamptz[], times timestamptz[])
 RETURNS TABLE (id bigint, fate text, reason text)
@@ -211,6 +211,7 @@ DECLARE
   is_new boolean;
   chosen record;   -- the job of this key, in this batch, that will run
   is_set boolean;  -- there is one
+  gone   bigint[]; -- those of this key, in this batch, that will not
 BEGIN
   FOR j IN
     SELECT u.*, EXISTS (SELECT FROM weir.cancellation c WHERE c.id = u.id)
@@ -224,6 +225,7 @@ BEGIN
       this := j.key;
       is_new := true;
       is_set := false;
+      gone := '{}';
     END IF;
     id := j.id;
     fate := 'run';
@@ -242,8 +244,8 @@ BEGIN
         is_new := false;
       END IF;
       other := newest;
-      -- The job itself, if it was put off or tried before, and jobs that it replaces don't decide.
-      WHILE other.id = j.id AND other.no = j.no AND NOT j.replaces OR other.waits AND j.replaces AND other.id < j.id LOOP
+      -- The job itself, if it was put off or tried before, jobs that it replaces, and those that have just been dropped don't decide.
+      WHILE other.id = j.id AND other.no = j.no AND NOT j.replaces OR other.waits AND (j.replaces AND other.id < j.id OR other.id = ANY (gone)) LOOP
         SELECT n.* INTO other FROM weir._newest_of_key(j.key, other.no, false) n;
       END LOOP;
       IF other.id IS NULL OR other.id = j.id THEN
@@ -259,6 +261,8 @@ BEGIN
     IF fate <> 'dropped' THEN
       chosen := j;
       is_set := true;
+    ELSE
+      gone := gone || j.id;
     END IF;
     RETURN NEXT;
   END LOOP;
