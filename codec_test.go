@@ -243,6 +243,26 @@ func TestArgsThatDoNotDecodeAreNotLogged(t *testing.T) {
 	}
 }
 
+// TestUniqueJobsWithEncryptedArgsNeedAKey: equal args differ once they are encrypted, so a job that would never be a duplicate is refused.
+func TestUniqueJobsWithEncryptedArgsNeedAKey(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	client := r.client.WithCodec(codec(t, "k1"))
+	for _, u := range []*weir.Unique{{}, {Fields: []string{"n"}}} {
+		if _, err := client.Enqueue(t.Context(), otherSecret{N: 1}, &weir.Options{Unique: u}); err == nil || !strings.Contains(err.Error(), "set Unique.Key") {
+			t.Errorf("a job with encrypted args and %+v is answered with %v", u, err)
+		}
+	}
+	for _, u := range []*weir.Unique{{Key: "a"}, {Fields: []string{}}} {
+		for _, duplicate := range []bool{false, true} {
+			job, err := client.Enqueue(t.Context(), otherSecret{N: 1}, &weir.Options{Unique: u})
+			if err != nil || job.Duplicate != duplicate {
+				t.Errorf("a job with encrypted args and %+v is answered with %+v, %v", u, job, err)
+			}
+		}
+	}
+}
+
 // otherSecret does not decode as secret.
 type otherSecret struct {
 	N float64 `json:"n"`

@@ -1,0 +1,212 @@
+package proof
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/weir-pg/weir/internal/pgtest"
+)
+
+// TestWhoIsKilledHoldsNoKey: neither a worker that is killed while it runs a unique job, be it in the last attempt, nor a client that is killed while
+// it enqueues one, leaves its key held.
+func TestWhoIsKilledHoldsNoKey(t *testing.T) {
+	t.Parallel()
+	url := pgtest.Database(t)
+	conn := connect(t, url)
+	worker := startWorker(t, conn, "q")
+	kill := func(victim *pgx.Conn) {
+		t.Helper()
+		pid := victim.PgConn().PID()
+		exec(t, conn, `SELECT pg_terminate_backend($1)`, pid)
+		until(t, "the session has ended", func() bool {
+			return value[int](t, conn, `SELECT count(*) FROM pg_stat_activity WHERE pid = $1`, pid) == 0
+		})
+	}
+	for _, c := range []struct{ rule, ends string }{{`key => 'a'`, "completed"}, {`key => 'b', max_attempts => 1`, "failed"}, {`key => 'c', until => 'started'`, "completed"}} {
+		id := logUniquely(t, conn, c.rule)
+		victim := connect(t, url)
+		dead := value[int32](t, victim, `SELECT weir._start('dead', '{q}', '1 second')`)
+		wantRuns(t, victim, dead, id)
+		kill(victim)
+		until(t, "its attempt is rescued", func() bool {
+			exec(t, conn, `SELECT weir.heartbeat($1)`, worker)
+			exec(t, conn, `SELECT count(*) FROM weir._rescue()`)
+			return value[string](t, conn, `SELECT state FROM weir.job_info($1)`, id) != "running"
+		})
+		mustComplete(t, conn, worker, runnable(t, conn, worker))
+		if state := value[string](t, conn, `SELECT state FROM weir.job_info($1)`, id); state != c.ends {
+			t.Errorf("job %d (%s) is %s, want %s", id, c.rule, state, c.ends)
+		}
+		logUniquely(t, conn, c.rule)
+		mustComplete(t, conn, worker, runnable(t, conn, worker))
+	}
+	for _, rule := range []string{`key => 'd'`, `key => 'd', wait => true`} {
+		victim := connect(t, url)
+		logUniquely(t, begin(t, victim), rule)
+		kill(victim)
+		id := logUniquely(t, conn, rule)
+		mustComplete(t, conn, worker, wantRuns(t, conn, worker, id))
+	}
+}
+
+// TestACallThatWaitsSeesWhatTheOtherCommits: of two calls with wait, the second waits for the first one's transaction. If that commits, the second is
+// told of its job; if it rolls back, the second logs one. A call without wait does not wait for either.
+func TestACallThatWaitsSeesWhatTheOtherCommits(t *testing.T) {
+	t.Parallel()
+	url := pgtest.Database(t)
+	conn, other := connect(t, url), connect(t, url)
+	for _, commits := range []bool{true, false} {
+		rule := fmt.Sprintf(`key => '%t'`, commits)
+		first := begin(t, connect(t, url))
+		id := logUniquely(t, first, rule+`, wait => true`)
+		type answer struct {
+			id        int64
+			duplicate bool
+			err       error
+		}
+		answers := make(chan answer, 1)
+		go func() {
+			var a answer
+			a.err = other.QueryRow(t.Context(), `SELECT id, duplicate FROM weir.enqueue_unique('q', 'k', wait => true, `+rule+`)`).Scan(&a.id, &a.duplicate)
+			answers <- a
+		}()
+		until(t, "the second call waits", func() bool {
+			return value[bool](t, conn, `SELECT EXISTS (SELECT FROM pg_locks WHERE pid = $1 AND locktype = 'advisory' AND NOT granted)`, other.PgConn().PID())
+		})
+		third := begin(t, connect(t, url))
+		logUniquely(t, third, rule)
+		if err := third.Rollback(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		end := first.Rollback
+		if commits {
+			end = first.Commit
+		}
+		if err := end(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if a := <-answers; a.err != nil || a.duplicate != commits || (a.id == id) != commits {
+			t.Errorf("after job %d, which commits: %t, the second call is answered %+v", id, commits, a)
+		}
+	}
+}
+
+// keysInEveryState logs a unique job with each of the keys waiting, running, retried and scheduled, and returns what is running.
+func keysInEveryState(t *testing.T, conn *pgx.Conn, worker int32) []attempt {
+	t.Helper()
+	retried := logUniquely(t, conn, `key => 'retried'`)
+	if _, err := finish(t.Context(), conn, worker, wantRuns(t, conn, worker, retried)[0], "retried", time.Now().Add(time.Hour)); err != nil {
+		t.Fatal(err)
+	}
+	running := wantRuns(t, conn, worker, logUniquely(t, conn, `key => 'running'`))
+	logUniquely(t, conn, `key => 'waiting'`)
+	logUniquely(t, conn, `key => 'scheduled', run_at => now() + interval '1 hour'`)
+	return running
+}
+
+// wantHeld checks that jobs with these keys are duplicates, or that they are not.
+func wantHeld(t *testing.T, conn *pgx.Conn, held bool) {
+	t.Helper()
+	for _, key := range []string{"retried", "running", "waiting", "scheduled"} {
+		tx := begin(t, conn)
+		if _, duplicate := uniquely(t, tx, `key => $1`, key); duplicate != held {
+			t.Errorf("the key %q is held: %t, want %t", key, duplicate, held)
+		}
+		if err := tx.Rollback(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestReclaimKeepsUniqueJobsUnique: unfinished jobs are found by their keys after the segments in which they were logged are reclaimed, and no key is
+// held once they have ended.
+func TestReclaimKeepsUniqueJobsUnique(t *testing.T) {
+	t.Parallel()
+	conn := connect(t, pgtest.Database(t))
+	smallSegments(t, conn)
+	worker, filler := startWorker(t, conn, "q"), startWorker(t, conn, "filler")
+	running := keysInEveryState(t, conn, worker)
+	for range 5 {
+		exec(t, conn, `SELECT weir.heartbeat($1), weir.heartbeat($2)`, worker, filler)
+		turn(t, conn, filler)
+		wantHeld(t, conn, true)
+	}
+	mustComplete(t, conn, worker, running)
+	exec(t, conn, `SELECT weir._promote(upto => now() + interval '2 hours')`)
+	mustComplete(t, conn, worker, runnable(t, conn, worker))
+	wantHeld(t, conn, false)
+}
+
+// TestRebaseKeepsUniqueJobsUnique: so are they after the log was moved to another cluster.
+func TestRebaseKeepsUniqueJobsUnique(t *testing.T) {
+	t.Parallel()
+	conn := connect(t, pgtest.Database(t))
+	keysInEveryState(t, conn, startWorker(t, conn, "q"))
+	moveElsewhere(t, conn)
+	exec(t, conn, `SELECT weir.rebase()`)
+	wantHeld(t, conn, true)
+	worker := startWorker(t, conn, "q")
+	exec(t, conn, `SELECT weir._promote(upto => now() + interval '2 hours')`)
+	got := runnable(t, conn, worker)
+	if len(got) != 4 {
+		t.Errorf("jobs %v run after the rebase, want all 4", idsOf(got))
+	}
+	mustComplete(t, conn, worker, got)
+	wantHeld(t, conn, false)
+}
+
+// TestWithinATimeOneJobRuns: of jobs that did not see each other, one that was enqueued within the time of another that has run is dropped, although that
+// one has ended; one that was enqueued after it runs.
+func TestWithinATimeOneJobRuns(t *testing.T) {
+	t.Parallel()
+	url := pgtest.Database(t)
+	conn := connect(t, url)
+	worker := startWorker(t, conn, "q")
+	for _, c := range []struct {
+		within  string
+		dropped bool
+	}{{"1 hour", true}, {"1 microsecond", false}} {
+		rule := fmt.Sprintf(`key => '%[1]s', within => '%[1]s'`, c.within)
+		late := begin(t, connect(t, url))
+		exec(t, late, `SELECT pg_current_xact_id()`)
+		id := logUniquely(t, late, rule)
+		first := logUniquely(t, conn, rule)
+		mustComplete(t, conn, worker, wantRuns(t, conn, worker, first))
+		commit(t, late)
+		if c.dropped {
+			wantRuns(t, conn, worker)
+			wantDropped(t, conn, id, fmt.Sprintf("duplicate of job %d", first))
+		} else {
+			mustComplete(t, conn, worker, wantRuns(t, conn, worker, id))
+		}
+	}
+}
+
+// TestARetryByHandIsJudged: a job that is retried by hand runs, unless another of its key is unfinished when its turn comes.
+func TestARetryByHandIsJudged(t *testing.T) {
+	t.Parallel()
+	for _, rule := range []string{`key => 'a'`, `key => 'a', within => '1 hour'`, `key => 'a', until => 'started'`} {
+		t.Run(rule, func(t *testing.T) {
+			t.Parallel()
+			conn := connect(t, pgtest.Database(t))
+			worker := startWorker(t, conn, "q")
+			job := logUniquely(t, conn, rule)
+			mustComplete(t, conn, worker, wantRuns(t, conn, worker, job))
+			exec(t, conn, `SELECT weir.retry($1)`, job)
+			mustComplete(t, conn, worker, wantRuns(t, conn, worker, job))
+			if rule != `key => 'a'` {
+				return
+			}
+			other := logUniquely(t, conn, rule)
+			running := wantRuns(t, conn, worker, other)
+			exec(t, conn, `SELECT weir.retry($1)`, job)
+			wantRuns(t, conn, worker)
+			wantDropped(t, conn, job, fmt.Sprintf("duplicate of job %d", other))
+			mustComplete(t, conn, worker, running)
+			logUniquely(t, conn, rule)
+		})
+	}
+}
