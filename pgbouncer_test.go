@@ -103,7 +103,7 @@ func TestCallsInYourTransactionThroughPgBouncerSayWhatToConfigure(t *testing.T) 
 				return err
 			},
 			"enqueue many": func(ctx context.Context, tx pgx.Tx) error {
-				_, err := r.client.EnqueueManyTx(ctx, tx, []weir.NewJob{{Args: number{3}, Options: &weir.Options{Queue: "other"}}})
+				_, err := r.client.EnqueueManyTx(ctx, tx, []weir.NewJob{{Args: number{3}, Options: &weir.Options{Queue: "other"}}, {Args: number{4}, Options: &weir.Options{Queue: "other"}}})
 				return err
 			},
 			"publish": func(ctx context.Context, tx pgx.Tx) error {

@@ -2845,7 +2845,7 @@ AS $$
       WHERE NOT EXISTS (SELECT FROM jsonb_array_elements(_merged_errors.errors) e(entry) WHERE e.entry -> 'attempt' = h.entry -> 'attempt')) u
     ORDER BY 3 DESC, u.nr DESC LIMIT _merged_errors.most) k
 $$;
-CREATE FUNCTION weir._move(ids bigint[], lanes integer[], from_queue text, to_queue text, to_priority integer) RETURNS integer LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_hashjoin=off SET enable_mergejoin=off
+CREATE FUNCTION weir._move(ids bigint[], lanes integer[], from_queue text, to_queue text, to_priority integer, known bigint) RETURNS integer LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_hashjoin=off SET enable_mergejoin=off
 AS $$
 #variable_conflict use_variable
 DECLARE
@@ -2897,6 +2897,10 @@ BEGIN
       l.lane := coalesce(queue_no, l.lane / 4) * 4 + coalesce(to_priority - 1, l.lane % 4);
       l.segment := pg_sequence_last_value('weir.active_later');
       INSERT INTO weir.later SELECT (l).*;
+    END IF;
+    -- It is not cancelled where it was. Cancellations of the jobs in its new place mean those that were there.
+    IF EXISTS (SELECT FROM weir.cancellation_where w WHERE w.no <= known AND w.upto >= this AND num_nonnulls(w.queue, w.priority) > 0) THEN
+      INSERT INTO weir.reprieve (id, attempt, upto) VALUES (this, look.attempt, known);
     END IF;
     moved := moved + 1;
   END LOOP;
@@ -3271,7 +3275,7 @@ BEGIN
         UNION ALL
         (SELECT l.* FROM weir.later l WHERE way = 'due' AND (l.run_at, l.id) > (c.due, c.due_id) ORDER BY l.run_at, l.id LIMIT most + 1)
         UNION ALL
-        (SELECT l.* FROM weir.later l WHERE way = 'id' AND l.id <= w.upto ORDER BY l.id LIMIT most + 1)) u) l;
+        (SELECT l.* FROM weir.later l WHERE way = 'id' AND l.id BETWEEN 1 AND w.upto ORDER BY l.id LIMIT most + 1)) u) l;
     IF r.ids IS NOT NULL AND weir._cancelled_of(ARRAY[w], r.ids, r.attempts, r.kinds, r.metas, r.enqueued) <> '{}' OR r.n > most AND way <> 'due' THEN
       RETURN false;
     END IF;
@@ -3604,6 +3608,9 @@ DECLARE
   history jsonb;  -- of its earlier attempts, in brief
   by_id   boolean;  -- weir.cancel was called
 BEGIN
+  IF job_id < 1 THEN
+    RETURN;  -- rows of weir.later with such numbers are due times of schedules
+  END IF;
   look.errors := '[]';
   look.cancel_requested := EXISTS (SELECT FROM weir.cancellation k WHERE k.id = job_id);
   SELECT p.* INTO c FROM weir.promotion p ORDER BY p.seq DESC LIMIT 1;
@@ -5931,6 +5938,7 @@ AS $$
 DECLARE
   ids   bigint[];
   lanes integer[];
+  known bigint;  -- the last cancellation by filter, if one has a queue or a priority
 BEGIN
   PERFORM weir._check_step('move_where', queue, kinds, meta, priority, enqueued_after, enqueued_before, NULL, max_rows), weir._hold_briefly();
   IF to_queue IS NULL AND to_priority IS NULL THEN
@@ -5944,6 +5952,10 @@ BEGIN
       USING ERRCODE = 'WR004', HINT = 'Call it in autocommit: its locks on lanes would be held until your commit.';
   END IF;
   PERFORM weir._check_cluster();
+  IF EXISTS (SELECT FROM weir.cancellation_where w WHERE num_nonnulls(w.queue, w.priority) > 0) THEN
+    LOCK TABLE weir.cancellation_where IN SHARE MODE;  -- so that all with a smaller number are visible
+    known := (SELECT max(w.no) FROM weir.cancellation_where w);
+  END IF;
   SELECT s.ids, s.next INTO ids, next
   FROM weir._select_where(ARRAY['available', 'scheduled'], queue, kinds, meta, priority, enqueued_after, enqueued_before, NULL, after, coalesce(max_rows, 500)) s;
   -- Steps before lanes, and these in their order, as claims and rebasing do.
@@ -5952,7 +5964,7 @@ BEGIN
   FOR i IN 1..cardinality(lanes) LOOP
     PERFORM pg_advisory_xact_lock(1464158546, lanes[i]);
   END LOOP;
-  moved := weir._move(ids, lanes, queue, to_queue, to_priority);
+  moved := weir._move(ids, lanes, queue, to_queue, to_priority, known);
 END
 $$;
 CREATE FUNCTION weir.newest_tick() RETURNS bigint LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
@@ -7020,7 +7032,7 @@ COMMENT ON ROUTINE weir._login_secret() IS 'The secret from which hubs derive sa
 COMMENT ON ROUTINE weir._logins() IS 'The roles that may log in at hubs: they have a SCRAM password and the right to connect to this database, and can''t become a superuser or replicate. Hubs check passwords against the stored verifiers, as poolers do, and never see a password. listens and notifies are the channels and patterns that the role may LISTEN on and NOTIFY: NULL for all, none if it may not call weir.read or weir.publish here (see the roles weir_subscribe and weir_publish, and weir.restrict). For the role weir_hub alone. Errors: 42501. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._mark_due(text,integer,timestamp with time zone,timestamp with time zone) IS 'Inserts the row of weir.later by which promotion will find that a schedule is due: enqueued_at is the due time, and run_at that time with its jitter. Errors: none. Locks: none that others wait for. Isolation: any.';
 COMMENT ON ROUTINE weir._merged_errors(jsonb,jsonb,integer) IS 'The last errors of a job: those that were read in full, and of the other attempts those that its newest row carries in brief. Errors: none. Locks: none. Isolation: any.';
-COMMENT ON ROUTINE weir._move(bigint[],integer[],text,text,integer) IS 'Moves those of some jobs that still wait, or are still scheduled, and returns how many. Columns that it does not change are taken as they are. The caller holds the lanes'' locks, and those of claims and promotion.';
+COMMENT ON ROUTINE weir._move(bigint[],integer[],text,text,integer,bigint) IS 'Moves those of some jobs that still wait, or are still scheduled, and returns how many. Columns that it does not change are taken as they are. The caller holds the lanes'' locks, and those of claims and promotion.';
 COMMENT ON ROUTINE weir._named_by(text[]) IS 'The lane, batch and job of each token, in the order of the tokens. Errors: 22023. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._never_used(text[]) IS 'Which of these queues have no jobs and no trace of any, such as those whose names are mistyped. A rebase removes the traces. Errors: none. Locks: none that others wait for; waits while a segment is being emptied. Isolation: any.';
 COMMENT ON ROUTINE weir._newest_of_key(uuid,bigint,boolean) IS 'The newest row of a unique key, with a number less than below, that decides what becomes of others: one that waits, runs, or has run. Jobs that were cancelled or handed back are skipped; unless fresh is true, so are jobs that have never been claimed, except those that replace others. no is its number, seen the snapshot of its claim. Locks: ACCESS SHARE on the log, which the caller releases. Isolation: any.';
@@ -7113,7 +7125,7 @@ COMMENT ON ROUTINE weir.hubs() IS 'The hubs with a heartbeat in the last five mi
 COMMENT ON ROUTINE weir.job_info(bigint) IS 'One job by id, in state available, running, scheduled, completed, failed or cancelled. No row if the id is unknown or the job''s retention is over. errors tells how its last 25 attempts ended, oldest first; of an attempt that was snoozed or released before it ended, only the end counts. Of an earlier attempt whose segment has been reclaimed, a text of more than 1000 characters is reduced to its beginning and its end. Errors: 40001, in REPEATABLE READ and SERIALIZABLE, if a segment was reclaimed after the transaction took its snapshot. Locks: none that others wait for, and none that outlast the call; waits while a segment is being emptied. Isolation: any.';
 COMMENT ON ROUTINE weir.jobs(text,text,integer) IS 'The first jobs in one state, as rows, in the order of weir.jobs_page: up to max_rows (1 to 10000), and fewer if very many jobs before them have changed their state. Errors and locks: as for weir.jobs_page. Isolation: any.';
 COMMENT ON ROUTINE weir.jobs_page(text[],text,text[],jsonb,text,integer) IS 'A page of the list of jobs that are in some states (NULL: all), in a queue, of some kinds, and whose meta contains meta: a JSON array of up to max_rows jobs (1 to 1000), as weir.job_info shows them; and next, to be passed as after to get the next page, NULL if there is none. The states follow one another in the order in which they are named: available jobs in the order in which they will be claimed (of more than 500 lanes, 500 at a time), scheduled jobs by run_at, the others newest first (completed ones approximately, as they were recorded; of cancelled ones, first those that weir.cancel cancelled, by id, then those that weir.cancel_where cancelled and that no worker has passed yet). A job that stays in its state while pages are read is on exactly one of them; a job that enters a state in the meantime may be on none. Two exceptions: a cancelled job is on a second page if, between the two, it has ended and the record that weir.cancel wrote is tidied away, or a worker has passed a job that weir.cancel_where cancelled; and failed jobs are listed while their copies are kept, which is less than failed_retention if they need more than a quarter of retention_bytes, although weir.job_info finds some of them in the log for longer. A page may have fewer jobs than max_rows, or none, and still a next: what one page reads is bounded, however little a filter finds and however many queues there are. Errors: 22023; 40001 as for weir.job_info. Locks: none that others wait for, and none that outlast the call; waits while a segment is being emptied. Isolation: any.';
-COMMENT ON ROUTINE weir.move_where(text,text[],jsonb,integer,timestamp with time zone,timestamp with time zone,text,integer,text,integer) IS 'One step of moving all available and scheduled jobs that match a filter to another queue (to_queue, which is created if the name is new), to another priority, or both; for the filter see weir.cancel_where. A moved job keeps its id, attempt, arguments and time, and comes behind the jobs that wait there; the others keep their order. A job that has started is not moved. A step looks at max_rows jobs (1 to 1000) from after on, and returns how many it has moved, and next: pass it as after in the next call, with the same filter; NULL: this was the last step. A run that is ended has moved what it has returned, and a new run does the rest. Errors: 22023, 40001, 55P03 (a lock was not available within 5 seconds: call again), WR003, WR004 (not in READ COMMITTED autocommit). Locks: advisory: claims (shared), promotion and the lanes (exclusive), to the end of the call. Isolation: READ COMMITTED, in autocommit.';
+COMMENT ON ROUTINE weir.move_where(text,text[],jsonb,integer,timestamp with time zone,timestamp with time zone,text,integer,text,integer) IS 'One step of moving all available and scheduled jobs that match a filter to another queue (to_queue, which is created if the name is new), to another priority, or both; for the filter see weir.cancel_where. A moved job keeps its id, attempt, arguments and time, and comes behind the jobs that wait there; the others keep their order. A job that has started is not moved, and one that was cancelled stays cancelled; earlier cancellations of the jobs in its new place do not mean it. A step looks at max_rows jobs (1 to 1000) from after on, and returns how many it has moved, and next: pass it as after in the next call, with the same filter; NULL: this was the last step. A run that is ended has moved what it has returned, and a new run does the rest. Errors: 22023, 40001, 55P03 (a lock was not available within 5 seconds: call again), WR003, WR004 (not in READ COMMITTED autocommit). Locks, to the end of the call: advisory: claims (shared), promotion and the lanes (exclusive); while there are cancellations by filter that have a queue or a priority, SHARE on weir.cancellation_where. Isolation: READ COMMITTED, in autocommit.';
 COMMENT ON ROUTINE weir.newest_tick() IS 'Returns the newest tick. Errors: WR003 (the log comes from another cluster: call weir.rebase_messages). Locks: none that others wait for, and none after the call. Isolation: any.';
 COMMENT ON ROUTINE weir.next_times(text,text,timestamp with time zone,integer) IS 'The next due times of a schedule after an instant (NULL: now): count of them, 1 to 10000, or fewer if there are no more. To try an expression before it is set. Errors: 22023 with the field and the value. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir.notify(text,text) IS 'Replaces pg_notify, with the same arguments, also in triggers for each row: as weir.publish, but a message of up to 200 bytes that repeats the last one of its transaction is not even logged. Errors: 22023, WR004. Locks: none that others wait for. Isolation: any.';
@@ -7180,7 +7192,7 @@ COMMENT ON TABLE weir.message IS 'The log of messages, with the transaction that
 COMMENT ON TABLE weir.promotion IS 'The cursor of promotion; the newest row counts: every row of weir.later up to (due, due_id) that the snapshot could see has been promoted.';
 COMMENT ON TABLE weir.queue IS 'Queues by name. lane = id * 4 + priority - 1. A name may have several ids: two transactions that use a new name at the same time create one row each instead of waiting for each other.';
 COMMENT ON TABLE weir.report IS 'What attempts have reported while they ran. The newest row of a job counts, in the order of (claim, no); and the newest that has a checkpoint.';
-COMMENT ON TABLE weir.reprieve IS 'Jobs that were retried after they were cancelled by a filter: cancellations with numbers up to upto do not apply to this and later attempts. Insert-only, truncated when those cancellations are gone.';
+COMMENT ON TABLE weir.reprieve IS 'Jobs that were retried after they were cancelled by a filter, or moved: cancellations with numbers up to upto do not apply to this and later attempts. Insert-only, truncated when those cancellations are gone.';
 COMMENT ON TABLE weir.result IS 'How attempts ended: one row for each flush, batch and outcome, in the segment of its batch.';
 COMMENT ON TABLE weir.retry_rule IS 'What follows an attempt that failed with an error which the regular expression error matches, in a queue, of a kind; NULL: any. A backoff, limit or form that is NULL is the queue''s.';
 COMMENT ON TABLE weir.role_channel IS 'The channels and patterns that a role is restricted to at hubs; NULL: not restricted.';

@@ -1,7 +1,8 @@
 -- Cancelling by filter: one row, however many jobs it describes.
 --
 -- weir.cancel_where records what it cancels as a filter and the last job id at that time. Ids are never reused and stay with a job for life,
--- and so does everything that a filter compares; therefore the row means the same jobs whatever becomes of them: promoted, carried, dumped or rebased.
+-- and so does everything that a filter compares, unless the job is moved, which weir.reprieve notes. Therefore the row means the same jobs whatever
+-- becomes of them: promoted, carried, dumped or rebased.
 -- Claims read these rows after they have locked a lane. A job that one of them describes is not returned: the claim writes the batch and, in the same
 -- transaction, that its jobs ended as cancelled. So no such job is ever held by a worker, a claim that is lost is lost as a whole, and
 -- many thousands are ended in one call, without their arguments being read by anyone.

@@ -114,6 +114,9 @@ DECLARE
   history jsonb;  -- of its earlier attempts, in brief
   by_id   boolean;  -- weir.cancel was called
 BEGIN
+  IF job_id < 1 THEN
+    RETURN;  -- rows of weir.later with such numbers are due times of schedules
+  END IF;
   look.errors := '[]';
   look.cancel_requested := EXISTS (SELECT FROM weir.cancellation k WHERE k.id = job_id);
   SELECT p.* INTO c FROM weir.promotion p ORDER BY p.seq DESC LIMIT 1;

@@ -18,6 +18,7 @@ AS $$
 DECLARE
   ids   bigint[];
   lanes integer[];
+  known bigint;  -- the last cancellation by filter, if one has a queue or a priority
 BEGIN
   PERFORM weir._check_step('move_where', queue, kinds, meta, priority, enqueued_after, enqueued_before, NULL, max_rows), weir._hold_briefly();
   IF to_queue IS NULL AND to_priority IS NULL THEN
@@ -31,6 +32,10 @@ BEGIN
       USING ERRCODE = 'WR004', HINT = 'Call it in autocommit: its locks on lanes would be held until your commit.';
   END IF;
   PERFORM weir._check_cluster();
+  IF EXISTS (SELECT FROM weir.cancellation_where w WHERE num_nonnulls(w.queue, w.priority) > 0) THEN
+    LOCK TABLE weir.cancellation_where IN SHARE MODE;  -- so that all with a smaller number are visible
+    known := (SELECT max(w.no) FROM weir.cancellation_where w);
+  END IF;
   SELECT s.ids, s.next INTO ids, next
   FROM weir._select_where(ARRAY['available', 'scheduled'], queue, kinds, meta, priority, enqueued_after, enqueued_before, NULL, after, coalesce(max_rows, 500)) s;
   -- Steps before lanes, and these in their order, as claims and rebasing do.
@@ -39,11 +44,11 @@ BEGIN
   FOR i IN 1..cardinality(lanes) LOOP
     PERFORM pg_advisory_xact_lock(1464158546, lanes[i]);
   END LOOP;
-  moved := weir._move(ids, lanes, queue, to_queue, to_priority);
+  moved := weir._move(ids, lanes, queue, to_queue, to_priority, known);
 END
 $$;
 COMMENT ON FUNCTION weir.move_where IS
-  'One step of moving all available and scheduled jobs that match a filter to another queue (to_queue, which is created if the name is new), to another priority, or both; for the filter see weir.cancel_where. A moved job keeps its id, attempt, arguments and time, and comes behind the jobs that wait there; the others keep their order. A job that has started is not moved. A step looks at max_rows jobs (1 to 1000) from after on, and returns how many it has moved, and next: pass it as after in the next call, with the same filter; NULL: this was the last step. A run that is ended has moved what it has returned, and a new run does the rest. Errors: 22023, 40001, 55P03 (a lock was not available within 5 seconds: call again), WR003, WR004 (not in READ COMMITTED autocommit). Locks: advisory: claims (shared), promotion and the lanes (exclusive), to the end of the call. Isolation: READ COMMITTED, in autocommit.';
+  'One step of moving all available and scheduled jobs that match a filter to another queue (to_queue, which is created if the name is new), to another priority, or both; for the filter see weir.cancel_where. A moved job keeps its id, attempt, arguments and time, and comes behind the jobs that wait there; the others keep their order. A job that has started is not moved, and one that was cancelled stays cancelled; earlier cancellations of the jobs in its new place do not mean it. A step looks at max_rows jobs (1 to 1000) from after on, and returns how many it has moved, and next: pass it as after in the next call, with the same filter; NULL: this was the last step. A run that is ended has moved what it has returned, and a new run does the rest. Errors: 22023, 40001, 55P03 (a lock was not available within 5 seconds: call again), WR003, WR004 (not in READ COMMITTED autocommit). Locks, to the end of the call: advisory: claims (shared), promotion and the lanes (exclusive); while there are cancellations by filter that have a queue or a priority, SHARE on weir.cancellation_where. Isolation: READ COMMITTED, in autocommit.';
 
 CREATE OR REPLACE FUNCTION weir._lanes_of(ids bigint[]) RETURNS integer[]
 LANGUAGE sql STABLE
@@ -63,7 +68,7 @@ AS $$
 $$;
 COMMENT ON FUNCTION weir._lanes_of IS 'The lanes of the newest rows of some jobs, in order.';
 
-CREATE OR REPLACE FUNCTION weir._move(ids bigint[], lanes integer[], from_queue text, to_queue text, to_priority integer) RETURNS integer
+CREATE OR REPLACE FUNCTION weir._move(ids bigint[], lanes integer[], from_queue text, to_queue text, to_priority integer, known bigint) RETURNS integer
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 SET jit = off
@@ -123,6 +128,10 @@ BEGIN
       l.lane := coalesce(queue_no, l.lane / 4) * 4 + coalesce(to_priority - 1, l.lane % 4);
       l.segment := pg_sequence_last_value('weir.active_later');
       INSERT INTO weir.later SELECT (l).*;
+    END IF;
+    -- It is not cancelled where it was. Cancellations of the jobs in its new place mean those that were there.
+    IF EXISTS (SELECT FROM weir.cancellation_where w WHERE w.no <= known AND w.upto >= this AND num_nonnulls(w.queue, w.priority) > 0) THEN
+      INSERT INTO weir.reprieve (id, attempt, upto) VALUES (this, look.attempt, known);
     END IF;
     moved := moved + 1;
   END LOOP;

@@ -140,7 +140,7 @@ BEGIN
         UNION ALL
         (SELECT l.* FROM weir.later l WHERE way = 'due' AND (l.run_at, l.id) > (c.due, c.due_id) ORDER BY l.run_at, l.id LIMIT most + 1)
         UNION ALL
-        (SELECT l.* FROM weir.later l WHERE way = 'id' AND l.id <= w.upto ORDER BY l.id LIMIT most + 1)) u) l;
+        (SELECT l.* FROM weir.later l WHERE way = 'id' AND l.id BETWEEN 1 AND w.upto ORDER BY l.id LIMIT most + 1)) u) l;
     IF r.ids IS NOT NULL AND weir._cancelled_of(ARRAY[w], r.ids, r.attempts, r.kinds, r.metas, r.enqueued) <> '{}' OR r.n > most AND way <> 'due' THEN
       RETURN false;
     END IF;

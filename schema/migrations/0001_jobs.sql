@@ -408,7 +408,7 @@ CREATE TABLE weir.reprieve (
 ) WITH (autovacuum_enabled = off);
 CREATE INDEX reprieve_by_id ON weir.reprieve (id);
 COMMENT ON TABLE weir.reprieve IS
-  'Jobs that were retried after they were cancelled by a filter: cancellations with numbers up to upto do not apply to this and later attempts. Insert-only, truncated when those cancellations are gone.';
+  'Jobs that were retried after they were cancelled by a filter, or moved: cancellations with numbers up to upto do not apply to this and later attempts. Insert-only, truncated when those cancellations are gone.';
 
 CREATE SEQUENCE weir.segment_no AS bigint;
 CREATE TABLE weir.segment (

@@ -58,6 +58,32 @@ func TestJobsAreMovedByFilter(t *testing.T) {
 	wantCode(t, "move_where in a transaction", err, "WR004")
 }
 
+// TestACancellationDoesNotMeanWhatIsMovedThereLater: whether it names a queue or a priority; and what it has cancelled stays where it is.
+func TestACancellationDoesNotMeanWhatIsMovedThereLater(t *testing.T) {
+	t.Parallel()
+	conn := connect(t, pgtest.Database(t))
+	worker := startWorker(t, conn, "q", "r")
+	enqueueN(t, conn, "r", 2)
+	ids := enqueueN(t, conn, "q", 3)
+	scheduled := value[int64](t, conn, `SELECT weir.enqueue('q', 'k', run_at => now() + interval '1 hour')`)
+	exec(t, conn, `SELECT weir.cancel_where('r'), weir.cancel_where(priority => 1)`)
+	if n, _ := runSteps(t, conn, "move_where", `'q', to_queue => 'r', to_priority => 1`); n != 4 {
+		t.Errorf("moved %d jobs, want 4", n)
+	}
+	if n, _ := runSteps(t, conn, "move_where", `'r', priority => 2, to_queue => 'q'`); n != 0 {
+		t.Errorf("moved %d cancelled jobs", n)
+	}
+	for _, id := range append(slices.Clone(ids), scheduled) {
+		if state := value[string](t, conn, `SELECT state FROM weir.job_info($1)`, id); state != "available" && state != "scheduled" {
+			t.Errorf("job %d is %s", id, state)
+		}
+	}
+	exec(t, conn, `SELECT weir._promote(upto => now() + interval '2 hours')`)
+	if got := takenIDs(takeAll(t, conn, worker, "r")); !slices.Equal(got, append(ids, scheduled)) {
+		t.Errorf("%v run, want %v", got, ids)
+	}
+}
+
 // TestNoJobIsMovedTwiceOrLost: two runs move jobs to and fro while they are enqueued, claimed, put off, promoted and carried: each job is handed out once for
 // each of its attempts.
 func TestNoJobIsMovedTwiceOrLost(t *testing.T) {

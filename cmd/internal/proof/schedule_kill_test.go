@@ -26,6 +26,7 @@ import (
 // second meanwhile, while maintainers, in Go and in plain SQL, are killed all the time, the server crashes, and a fleet declares its schedules again
 // and again, in turns of two versions. Each due time has exactly one job. (Peers fire from a leader's memory, and lose what was due as it changed.)
 func TestEachDueTimeHasOneJobHoweverManyMaintainersAreKilled(t *testing.T) {
+	t.Parallel()
 	schedules, crashes := 1000, 2
 	if *longFlag > 0 {
 		schedules, crashes = 10_000, 5

@@ -66,6 +66,10 @@ func TestAScheduleEnqueuesAJobAtEachDueTime(t *testing.T) {
 	if n := value[int](t, conn, `SELECT count(*) FROM weir.jobs('scheduled')`) + value[int](t, conn, `SELECT sum(scheduled) FROM weir.queues()`); n != 0 {
 		t.Errorf("due times are listed as %d jobs", n)
 	}
+	row := value[int64](t, conn, `SELECT min(id) FROM weir.later`)
+	if n := value[int](t, conn, `SELECT count(*) FROM weir.job_info($1)`, row); n != 0 || !value[bool](t, conn, `SELECT weir.cancel($1) IS NULL AND weir.retry($1) IS NULL`, row) {
+		t.Error("a due time is shown as a job")
+	}
 }
 
 // TestDeclaringAScheduleAgainWritesNothing: each process of a fleet may declare the same schedules when it starts. A changed one goes on with its new
