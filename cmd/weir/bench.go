@@ -38,11 +38,13 @@ type benchDrainCmd struct {
 	benchFlags
 	Jobs   int `default:"500000" help:"Number of jobs in each round."`
 	Rounds int `default:"3" help:"Number of rounds; the median is shown."`
+
+	Unique bool `help:"Enqueue unique jobs, none of them a duplicate."`
 }
 
 func (c *benchDrainCmd) Run(ctx context.Context, s *streams, d *database) error {
 	return c.run(ctx, s, d, func(db *load.Database) (*load.Report, error) {
-		return bench.Drain(ctx, db, engine.Engine{Log: s.err}, bench.DrainConfig{Jobs: c.Jobs, Rounds: c.Rounds})
+		return bench.Drain(ctx, db, engine.Engine{Log: s.err, Unique: c.Unique}, bench.DrainConfig{Jobs: c.Jobs, Rounds: c.Rounds})
 	})
 }
 

@@ -17,8 +17,11 @@ import (
 	"github.com/weir-pg/weir/schema"
 )
 
-// Engine implements load.Engine for Weir. Its workers log warnings to Log.
-type Engine struct{ Log io.Writer }
+// Engine implements load.Engine for Weir. Its workers log warnings to Log. If Unique, Fill enqueues unique jobs, none of them a duplicate.
+type Engine struct {
+	Log    io.Writer
+	Unique bool
+}
 
 func (Engine) Name() string   { return "weir" }
 func (Engine) Tables() string { return `^weir\.` }
@@ -53,13 +56,15 @@ func (Engine) Unfinished(ctx context.Context, pool *pgxpool.Pool) (bool, error) 
 }
 
 func (e Engine) Client(pool *pgxpool.Pool) (load.Client, error) {
-	return client{weir.NewClient(pool), pool, e.Log}, nil
+	return client{weir.NewClient(pool), pool, e.Log, e.Unique}, nil
 }
 
 type client struct {
 	weir *weir.Client
 	pool *pgxpool.Pool
 	log  io.Writer
+
+	unique bool
 }
 
 // errFails is the error of attempts that fail on purpose.
@@ -80,7 +85,12 @@ func (c client) Fill(ctx context.Context, queue string, n int) error {
 	for i := range jobs {
 		jobs[i] = weir.NewJob{Args: Job{}, Options: &weir.Options{Queue: queue}}
 	}
+	number := time.Now().UnixNano() // no earlier fill has used the numbers from here on
 	for ; n > 0; n -= len(jobs) {
+		for i := 0; c.unique && i < len(jobs); i++ {
+			number++
+			jobs[i] = weir.NewJob{Args: Job{number}, Options: &weir.Options{Queue: queue, Unique: &weir.Unique{}}}
+		}
 		if _, err := c.weir.EnqueueMany(ctx, jobs[:min(n, len(jobs))]); err != nil {
 			return err
 		}
