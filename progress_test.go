@@ -46,7 +46,7 @@ func TestTheNextAttemptGoesOnFromTheCheckpoint(t *testing.T) {
 			job.SetProgress(float64(10*at.Done), fmt.Sprint("hunter2, step ", at.Done))
 			var again reached
 			if found, err := job.Checkpoint(ctx, &again); err != nil || !found || again != at {
-				return weir.Fail(fmt.Errorf("read back %+v, %v, %v", again, found, err))
+				return weir.Fail(fmt.Errorf("read back %+v, %v: %w", again, found, errors.Join(err, errors.New("want what was set"))))
 			}
 			switch at.Done {
 			case 1:

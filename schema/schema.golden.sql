@@ -2772,11 +2772,11 @@ $$;
 CREATE FUNCTION weir._lock_log() RETURNS void LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
 BEGIN
-  LOCK TABLE weir.job, weir.batch, weir.result, weir.later, weir.promotion, weir.settled, weir.segment IN ACCESS SHARE MODE;
+  LOCK TABLE weir.job, weir.batch, weir.result, weir.later, weir.promotion, weir.settled, weir.segment, weir.report, weir.reprieve IN ACCESS SHARE MODE;
   -- A snapshot that is older than the lock sees the tables' old files in the catalog, and nothing of what is in the new ones.
   IF current_setting('transaction_isolation') IN ('repeatable read', 'serializable')
      AND EXISTS (SELECT FROM pg_class c WHERE c.relnamespace = 'weir'::regnamespace AND c.relkind = 'r' AND c.relfilenode <> pg_relation_filenode(c.oid)
-                   AND c.relname ~ '^((job|batch|result|later)_[1-4]|promotion|settled|segment)$') THEN
+                   AND c.relname ~ '^((job|batch|result|later|report)_[1-4]|promotion|settled|segment|reprieve)$') THEN
     RAISE EXCEPTION 'weir: a segment was reclaimed after this transaction took its snapshot, and the snapshot does not show the jobs that were moved'
       USING ERRCODE = '40001', HINT = 'Run the transaction again, or begin it with ISOLATION LEVEL READ COMMITTED.';
   END IF;
@@ -5991,10 +5991,10 @@ DECLARE
   fields text[] := weir._parse_schedule(schedule, zone);
   due    timestamptz := coalesce(after, now());
 BEGIN
-  IF count IS NULL OR count NOT BETWEEN 1 AND 10000 THEN
-    RAISE EXCEPTION 'weir: next_times returns 1 to 10000 times, got %', coalesce(count::text, 'null') USING ERRCODE = '22023';
+  IF count NOT BETWEEN 1 AND 10000 THEN
+    RAISE EXCEPTION 'weir: next_times returns 1 to 10000 times, got %', count USING ERRCODE = '22023';
   END IF;
-  FOR i IN 1..count LOOP
+  FOR i IN 1..coalesce(count, 5) LOOP
     due := weir._due_after(fields, zone, due);
     EXIT WHEN due IS NULL;
     RETURN NEXT due;
@@ -6524,11 +6524,11 @@ DECLARE
   s weir.schedule;
   i weir.schedule_info;
 BEGIN
-  IF schedules.max_rows IS NULL OR schedules.max_rows NOT BETWEEN 1 AND 10000 THEN
-    RAISE EXCEPTION 'weir: schedules needs a limit of 1 to 10000 rows, got %', coalesce(schedules.max_rows::text, 'null') USING ERRCODE = '22023';
+  IF schedules.max_rows NOT BETWEEN 1 AND 10000 THEN
+    RAISE EXCEPTION 'weir: schedules needs a limit of 1 to 10000 rows, got %', schedules.max_rows USING ERRCODE = '22023';
   END IF;
   FOR s IN SELECT k.* FROM weir.schedule k WHERE (schedules.name IS NULL OR k.name = schedules.name) AND (schedules.after IS NULL OR k.name > schedules.after)
-           ORDER BY k.name LIMIT schedules.max_rows LOOP
+           ORDER BY k.name LIMIT coalesce(schedules.max_rows, 1000) LOOP
     i := ROW(s.name, CASE WHEN s.paused_at IS NULL THEN 'active' ELSE 'paused' END, s.schedule, s.time_zone, NULL, NULL, NULL,
              s.queue, s.kind, s.args, s.priority, s.max_attempts, s.meta, s.missed, s.jitter, NULL);
     i.last_at := (SELECT f.due FROM weir.firing f WHERE f.name = s.name ORDER BY f.due DESC LIMIT 1);
@@ -6635,6 +6635,7 @@ BEGIN
     ELSIF weir._same_schedule(existing, wanted) THEN
       RETURN 'unchanged';  -- by another process, a moment ago
     END IF;
+    LOCK TABLE weir.firing IN ACCESS SHARE MODE;  -- before the next snapshot, which would not show what is compacted after it
     -- A due time that has passed and has not been fired yet belongs to the new generation, which would otherwise start after it.
     wanted.first_due := least(wanted.first_due, (SELECT d FROM weir._pending_due(existing) d WHERE d <= at_time));
     UPDATE weir.schedule s SET (generation, schedule, fields, time_zone, missed, jitter, queue, kind, args, priority, max_attempts, meta, first_due)

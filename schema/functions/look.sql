@@ -14,11 +14,11 @@ SET search_path = pg_catalog, pg_temp
 SET jit = off
 AS $$
 BEGIN
-  LOCK TABLE weir.job, weir.batch, weir.result, weir.later, weir.promotion, weir.settled, weir.segment IN ACCESS SHARE MODE;
+  LOCK TABLE weir.job, weir.batch, weir.result, weir.later, weir.promotion, weir.settled, weir.segment, weir.report, weir.reprieve IN ACCESS SHARE MODE;
   -- A snapshot that is older than the lock sees the tables' old files in the catalog, and nothing of what is in the new ones.
   IF current_setting('transaction_isolation') IN ('repeatable read', 'serializable')
      AND EXISTS (SELECT FROM pg_class c WHERE c.relnamespace = 'weir'::regnamespace AND c.relkind = 'r' AND c.relfilenode <> pg_relation_filenode(c.oid)
-                   AND c.relname ~ '^((job|batch|result|later)_[1-4]|promotion|settled|segment)$') THEN
+                   AND c.relname ~ '^((job|batch|result|later|report)_[1-4]|promotion|settled|segment|reprieve)$') THEN
     RAISE EXCEPTION 'weir: a segment was reclaimed after this transaction took its snapshot, and the snapshot does not show the jobs that were moved'
       USING ERRCODE = '40001', HINT = 'Run the transaction again, or begin it with ISOLATION LEVEL READ COMMITTED.';
   END IF;

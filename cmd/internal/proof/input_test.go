@@ -280,6 +280,13 @@ func TestNullMeansTheDefault(t *testing.T) {
 	for _, c := range []struct{ null, none string }{
 		{`SELECT count(*) FROM weir.jobs('available', NULL, NULL)`, `SELECT count(*) FROM weir.jobs('available')`},
 		{`SELECT jobs::text FROM weir.jobs_page(NULL, NULL, NULL, NULL, NULL, NULL)`, `SELECT jobs::text FROM weir.jobs_page()`},
+		{`SELECT weir.set_schedule('s', '@daily', 'q', 'k', NULL, NULL, NULL, NULL, NULL, NULL, NULL)`, `SELECT 'created'`},
+		{`SELECT 'unchanged'`, `SELECT weir.set_schedule('s', '@daily', 'q', 'k')`},
+		{`SELECT name FROM weir.schedules(NULL, NULL, NULL)`, `SELECT name FROM weir.schedules()`},
+		{`SELECT count(*) FROM weir.next_times('@daily', NULL, NULL, NULL)`, `SELECT count(*) FROM weir.next_times('@daily')`},
+		{`SELECT retried || ' ' || (next IS NULL) FROM weir.retry_where('q', NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL)`, `SELECT retried || ' ' || (next IS NULL) FROM weir.retry_where('q')`},
+		{`SELECT duplicate FROM weir.enqueue_unique('u', 'k', NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL)`, `SELECT false`},
+		{`SELECT true`, `SELECT duplicate FROM weir.enqueue_unique('u', 'k')`},
 	} {
 		if got, want := value[string](t, conn, `SELECT x::text FROM (`+c.null+`) q(x)`), value[string](t, conn, `SELECT x::text FROM (`+c.none+`) q(x)`); got != want {
 			t.Errorf("%s: %s, want %s", c.null, got, want)
