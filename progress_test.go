@@ -88,9 +88,13 @@ func TestTheNextAttemptGoesOnFromTheCheckpoint(t *testing.T) {
 		if info.Percent == nil || *info.Percent != 50 || (*info.Message == "hunter2, step 5") == encrypted {
 			t.Errorf("while it runs it is shown as %+v", info)
 		}
-		if _, err := r.pool.Exec(t.Context(), `SELECT weir._fence($1, 'its machine burned')`, *info.Worker); err != nil {
-			t.Fatal(err)
+		ctx, cancel := context.WithTimeout(t.Context(), deadline)
+		for fenced := false; !fenced; { // not while it claims or reports
+			if err := r.pool.QueryRow(ctx, `SELECT weir._fence($1, 'its machine burned')`, *info.Worker).Scan(&fenced); err != nil {
+				t.Fatal(err)
+			}
 		}
+		cancel()
 		info = r.await(job, weir.StateCompleted)
 		if err := r.client.Decrypt(t.Context(), info); err != nil {
 			t.Fatal(err)
