@@ -140,7 +140,7 @@ func TestNoJobIsMovedTwiceOrLost(t *testing.T) {
 		for i, a := range got {
 			handed[a.ID] = append(handed[a.ID], a.step())
 			outcome := "completed"
-			if (i+len(handed))%4 == 0 {
+			if (i+len(handed))%4 == 0 && len(handed[a.ID]) < 5 { // the last job must not be put off each time
 				outcome = "snoozed"
 			} else {
 				ended++
