@@ -2855,7 +2855,7 @@ EXCEPTION WHEN lock_not_available THEN
   RETURN false;  -- the segment is in use: try again later
 END
 $$;
-CREATE FUNCTION weir._reconcile(worker integer, lanes integer[], seqs bigint[], sizes integer[], ids bigint[], after bigint DEFAULT 0, OUT released integer, OUT next bigint) RETURNS record LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET lock_timeout=5s SET jit=off
+CREATE FUNCTION weir._reconcile(worker integer, lanes integer[], seqs bigint[], sizes integer[], ids bigint[], after bigint DEFAULT 0, reason text DEFAULT 'the worker did not know that it held this job'::text, OUT released integer, OUT next bigint) RETURNS record LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET lock_timeout=5s SET jit=off
 AS $$
 BEGIN
   PERFORM weir._check_isolation('reconcile'), weir._hold_briefly();
@@ -2871,7 +2871,7 @@ BEGIN
   PERFORM weir._check_worker(_reconcile.worker);
   PERFORM pg_advisory_xact_lock_shared(1464158547, 0), pg_advisory_xact_lock(1464158552, _reconcile.worker);  -- after a claim that may still be running
   SELECT r.relogged, r.next INTO released, next
-  FROM weir._relog(_reconcile.worker, 'released', 'the worker did not know that it held this job', _reconcile.lanes, _reconcile.seqs, _reconcile.sizes, _reconcile.ids,
+  FROM weir._relog(_reconcile.worker, 'released', _reconcile.reason, _reconcile.lanes, _reconcile.seqs, _reconcile.sizes, _reconcile.ids,
                   coalesce(_reconcile.after, 0)) r;
 END
 $$;
@@ -4648,7 +4648,7 @@ BEGIN
   PERFORM weir._check_isolation('stop');
   IF NOT EXISTS (SELECT FROM weir.worker w WHERE w.id = stop.worker AND w.fenced) THEN
     LOOP
-      after := (SELECT r.next FROM weir._reconcile(stop.worker, '{}', '{}', '{}', '{}', after) r);
+      after := (SELECT r.next FROM weir._reconcile(stop.worker, '{}', '{}', '{}', '{}', after, 'the worker was stopped') r);
       EXIT WHEN after IS NULL OR clock_timestamp() - now() > interval '1 second';  -- its progress is stored
     END LOOP;
     IF after IS NOT NULL OR NOT weir._fence(stop.worker, 'stopped') THEN
@@ -4934,7 +4934,7 @@ COMMENT ON ROUTINE weir._read_page(text[],text,text[],jsonb,text,integer) IS 'A 
 COMMENT ON ROUTINE weir._read_queues() IS 'The queues as one snapshot shows them, see weir.queues. The caller has called weir._lock_log.';
 COMMENT ON ROUTINE weir._reclaim(integer) IS 'Empties a closed segment: copies its unclaimed and running jobs, with their xids, ids and batches, into the active one, and truncates it. Returns false if that is not done yet, because the segment is in use, or more than 10000 jobs or 8 MB of it are unfinished; in that case it may have carried some of the waiting jobs. Locks: advisory step 1 (tried); SHARE on the segment''s jobs (NOWAIT) during the scan; to carry, the lanes (exclusive, tried); to empty, claims (exclusive, waiting at most 50 ms), the segment (exclusive) and ACCESS EXCLUSIVE on its tables (at most 25 ms for each), but not while another transaction keeps a lock on them. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._reclaim_messages(integer,interval) IS 'Truncates a closed segment of messages and ticks, once all its messages are in ticks and the last of these was cut retention ago. Returns false, and does nothing, if the segment is in use or too young. Locks: SHARE on the segment''s messages (NOWAIT), advisory step 4 (tried), ACCESS EXCLUSIVE on its tables, waiting at most 10 ms for each.';
-COMMENT ON ROUTINE weir._reconcile(integer,integer[],bigint[],integer[],bigint[],bigint) IS 'Compares the attempts that a worker holds according to the database with those that it says it holds: lanes[i] and seqs[i] identify a batch, and the next sizes[i] of ids are its jobs that the worker has not recorded. Other attempts are released, without being used up, unless an open transaction completes them. Call it while the worker has no claim under way: after a claim or a connection failed, and now and then. It works in bounded steps: if next is not NULL, call again and pass it as after. Errors: 22023, WR001 (the worker is unknown or fenced), WR004. Locks: advisory: the worker and claims (shared), the worker''s claims (exclusive, waiting at most 5 s), and its ends if there is something to release. Isolation: READ COMMITTED.';
+COMMENT ON ROUTINE weir._reconcile(integer,integer[],bigint[],integer[],bigint[],bigint,text) IS 'Compares the attempts that a worker holds according to the database with those that it says it holds: lanes[i] and seqs[i] identify a batch, and the next sizes[i] of ids are its jobs that the worker has not recorded. Other attempts are released for this reason, without being used up, unless an open transaction completes them. Call it while the worker has no claim under way: after a claim or a connection failed, and now and then. It works in bounded steps: if next is not NULL, call again and pass it as after. Errors: 22023, WR001 (the worker is unknown or fenced), WR004. Locks: advisory: the worker and claims (shared), the worker''s claims (exclusive, waiting at most 5 s), and its ends if there is something to release. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._record(integer,integer[],bigint[],integer[],bigint[],text[],text[],text[],timestamp with time zone[]) IS 'Records how attempts ended, many at once, and accepts or refuses each on its own. lanes[i] and seqs[i] identify a batch, and the next sizes[i] of ids are its jobs. outcomes (NULL: completed), errors, outputs and run_at (when the next attempt is due, after retried, snoozed or released; NULL: immediately; -infinity: after the queue''s backoff) are parallel to ids. Returns a row for each end that was not recorded, with its place in ids: ended (the attempt has already ended, so it is safe to repeat a call), lost (it does not belong to this worker, because the claim was lost in a crash or the job was claimed again: drop it), busy (an open transaction of its handler completes it: record it again later) or invalid; detail says what is wrong and what to do. Errors: 22023, WR001 (the worker is unknown or fenced), WR004. Locks: advisory: the worker and the segments (shared), the worker''s ends (exclusive, waiting at most 5 s). Isolation: READ COMMITTED. Commits synchronously.';
 COMMENT ON ROUTINE weir._relog(integer,weir.outcome,text,integer[],bigint[],integer[],bigint[],bigint) IS 'Ends unfinished attempts of a worker, except the named ones, and logs those that follow: some thousands in one call, from at most 5,000 batches. It skips attempts that are being completed in open transactions, which stay exceptions. jobs: their ids. next: pass it as after in another call to continue; NULL: finished. The caller holds the worker''s claims, and keeps segments from being reclaimed.';
 COMMENT ON ROUTINE weir._rescue() IS 'Fences workers whose session has ended, or that were silent past their lease, and logs the unfinished attempts of fenced workers again, in bounded steps. Returns for each worker why it ended, how many attempts were logged (NULL for one that was just fenced or missed), and the ids of their jobs; if more is true, call again; error is why a worker could not be settled, which does not delay the others. Call it about twice a second. Errors: WR004. Locks: advisory step 6, claims (shared) and the workers'' claims (tried); see _fence_silent, _fence and _settle. Isolation: READ COMMITTED.';
@@ -5050,7 +5050,7 @@ GRANT EXECUTE ON ROUTINE weir._logins() TO weir_hub;
 GRANT EXECUTE ON ROUTINE weir._never_used(text[]) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir._promote(integer,timestamp with time zone) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir._publish_drafts(text[],bytea[],boolean[],boolean) TO weir_hub;
-GRANT EXECUTE ON ROUTINE weir._reconcile(integer,integer[],bigint[],integer[],bigint[],bigint) TO weir_operate, weir_work;
+GRANT EXECUTE ON ROUTINE weir._reconcile(integer,integer[],bigint[],integer[],bigint[],bigint,text) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir._record(integer,integer[],bigint[],integer[],bigint[],text[],text[],text[],timestamp with time zone[]) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir._rescue() TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir._resurvey() TO weir_operate, weir_work;
