@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"sort"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -128,8 +127,6 @@ func (w *Worker) Run(ctx context.Context) (err error) {
 	defer func() { end(err) }()
 	wait := w.backoff()
 	warned, warnedOfNames := false, false
-	var names sync.WaitGroup
-	defer names.Wait()
 	for {
 		if !warned {
 			warned = w.warn(ctx)
@@ -163,7 +160,7 @@ func (w *Worker) Run(ctx context.Context) (err error) {
 		w.Outage.Reset()
 		if !warnedOfNames {
 			warnedOfNames = true
-			names.Go(func() { w.warnOfNames(ctx) })
+			w.warnOfNames(ctx)
 		}
 		s := newSession(w, id, asked)
 		w.Health.works()
@@ -189,7 +186,7 @@ func (w *Worker) warn(ctx context.Context) bool {
 
 // warnOfNames logs queues whose names may be mistyped, if they can be read.
 func (w *Worker) warnOfNames(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, claimTimeout)
+	ctx, cancel := context.WithTimeout(ctx, w.Lease/4) // the lease has begun
 	defer cancel()
 	if names, _ := w.Store.NeverUsed(ctx, w.queues); len(names) > 0 { // an error is one that claims have, too
 		w.Log.Warn("weir: no job was ever enqueued to these queues: check their names, unless their first jobs are still to come", "queues", names[:min(len(names), maxNamed)], "count", len(names))
