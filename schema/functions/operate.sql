@@ -112,7 +112,7 @@ DECLARE
 BEGIN
   -- PostgreSQL skips punctuation and the words at and on, and takes a number that no unit follows for seconds.
   IF _interval_of.value ~ '[1-9]' AND _interval_of.value !~ '[0-9]:[0-9]'
-     AND regexp_replace(_interval_of.value, '\m(at|on)\M', '', 'gi') ~ '[0-9][^A-Za-z]*$' THEN
+     AND regexp_replace(_interval_of.value, '[[:<:]](at|on)[[:>:]]', '', 'gi') ~ '[0-9][^A-Za-z]*$' THEN
     RAISE EXCEPTION 'weir: % needs a unit, got "%"', _interval_of.name, left(_interval_of.value, 100) USING ERRCODE = '22023', HINT = hint;
   END IF;
   found_it := _interval_of.value::interval;
