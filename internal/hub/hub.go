@@ -111,7 +111,7 @@ func (h *Hub) Run(ctx context.Context) {
 		others.Go(func() { relay.Relayed(ctx, func(d Draft) { h.stats.relayed.Add(1); h.pass(d) }) })
 	}
 	wait := retryAfter
-	var o outage
+	var o unread
 	for ctx.Err() == nil {
 		h.ticking.Beat()
 		err := h.follow(ctx, func() {

@@ -13,7 +13,7 @@ import (
 func TestAnOutageOfReadsIsLoggedWhenItBeginsAndWhenItIsOver(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		log, o := &pgtest.Log{}, outage{}
+		log, o := &pgtest.Log{}, unread{}
 		logger, down := log.Logger(), errors.New("connection refused")
 		o.failed(logger, down)
 		o.over(logger)

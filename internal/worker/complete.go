@@ -97,7 +97,7 @@ func newEnding(r Result) *ending {
 	e := &ending{outcome: r.Outcome, after: r.After, inTx: r.InTx, told: r.Told}
 	if r.InTx && r.Outcome == store.Completed {
 		// The transaction recorded the end. This one takes effect only if the transaction was not committed.
-		e.outcome, e.after, e.why = store.Retried, &byQueue, errNotCommitted
+		e.outcome, e.after, e.why = store.Retried, new(store.ByQueue), errNotCommitted
 		r.Err, r.Output = errNotCommitted, nil
 	}
 	if r.Err != nil {

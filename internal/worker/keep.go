@@ -10,9 +10,6 @@ import (
 	"github.com/weir-pg/weir/internal/store"
 )
 
-// byQueue is a delay before the next attempt: the backoff of the job's queue.
-var byQueue = -1 * time.Nanosecond
-
 var errNotCommitted = errors.New("the handler succeeded, but the transaction it completed the job in was not committed")
 
 // hearEvery is how often a worker that is too busy to poll for work checks whether its jobs were cancelled.
