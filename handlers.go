@@ -60,7 +60,7 @@ func (j *JobMeta) SetOutput(text string) {
 
 // CompleteTx records the job as completed in your transaction, so that the job's effects and its completion commit together or not at all.
 // The transaction must be READ COMMITTED, and in the database of the worker. Commit it, then return nil from the handler; if the
-// transaction turns out not to be committed, the attempt counts as failed.
+// transaction turns out not to be committed, the attempt counts as failed, and the next one follows after the backoff of the queue.
 //
 // CompleteTx fails by design if the worker has been fenced: another worker has the job then, and you must roll the transaction back. On a
 // job that was constructed directly, which no worker has claimed, it fails with ErrNotClaimed; in weirtest.Work it succeeds and writes

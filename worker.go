@@ -135,7 +135,7 @@ func (c *Client) NewWorker(cfg WorkerConfig) (*Worker, error) {
 		cfg.Timeout = time.Hour
 	}
 	if cfg.Retry == nil {
-		cfg.Retry = func(int, error) time.Duration { return byQueue }
+		cfg.Retry = func(int, error) time.Duration { return store.ByQueue }
 	}
 	if cfg.Logger == nil {
 		cfg.Logger = slog.Default()
@@ -198,9 +198,6 @@ func (cfg *WorkerConfig) timeout(kind string) time.Duration {
 	}
 	return cfg.Timeout
 }
-
-// byQueue makes the server compute the delay of the next attempt, by its retry rules and the backoff of the job's queue.
-const byQueue = -1 * time.Nanosecond
 
 // maxUnknownPause is the longest pause of a job of a kind for which no worker has had a handler so far.
 const maxUnknownPause = 5 * time.Minute

@@ -91,7 +91,7 @@ func (r *runner) settle(ctx context.Context, meta JobMeta, h *handler, err *erro
 
 // retriedFor returns the result of an attempt that failed with an error, and is retried by the backoff of its queue.
 func retriedFor(meta JobMeta, err error) worker.Result {
-	after := byQueue
+	after := store.ByQueue
 	return worker.Result{Outcome: store.Retried, Err: err, After: &after, InTx: meta.attempt.inTx}
 }
 
@@ -185,7 +185,7 @@ func (r *runner) delay(meta JobMeta, h *handler, err error) (after time.Duration
 	defer func() {
 		if v := recover(); v != nil {
 			r.Logger.Error("weir: a retry policy panicked", append(attrs(meta), shownPanic(meta, v, debug.Stack())...)...)
-			after, record = byQueue, fmt.Errorf("%w\n\nthe retry policy panicked: %v", err, v)
+			after, record = store.ByQueue, fmt.Errorf("%w\n\nthe retry policy panicked: %v", err, v)
 		}
 	}()
 	retry := r.Retry
@@ -193,7 +193,7 @@ func (r *runner) delay(meta JobMeta, h *handler, err error) (after time.Duration
 		retry = h.options.Retry
 	}
 	if after = retry(meta.Attempt, err); after < 0 {
-		after = byQueue
+		after = store.ByQueue
 	}
 	return after, err
 }

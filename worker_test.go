@@ -491,6 +491,30 @@ func TestCompleteTxCommitsEffectsAndCompletionTogether(t *testing.T) {
 	}
 }
 
+// TestACompletionThatIsNotCommittedIsRetriedAfterTheBackoff: a handler that forgets to commit does not use up its attempts within a second.
+func TestACompletionThatIsNotCommittedIsRetriedAfterTheBackoff(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	id := r.enqueue(1, nil)
+	for _, name := range []string{"backoff", "backoff_limit"} {
+		if err := r.client.SetQueue(t.Context(), "default", name, "1 hour"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r.work(func(ctx context.Context, job *weir.Job[number]) error {
+		tx, err := r.pool.Begin(ctx)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = tx.Rollback(ctx) }()
+		return job.CompleteTx(ctx, tx)
+	}, nil)
+	info := r.await(id, weir.StateScheduled)
+	if info.Attempt != 2 || info.RunAt == nil || time.Until(*info.RunAt) < 30*time.Minute {
+		t.Errorf("attempt %d is due at %v, want the second in about an hour", info.Attempt, info.RunAt)
+	}
+}
+
 // TestScheduledJobsWaitForTheirTime: a job with a RunAt starts at that time, and not before.
 func TestScheduledJobsWaitForTheirTime(t *testing.T) {
 	t.Parallel()

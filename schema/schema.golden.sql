@@ -802,7 +802,7 @@ BEGIN
   END IF;
   RETURN found_it;
 EXCEPTION WHEN invalid_parameter_value OR numeric_value_out_of_range OR invalid_text_representation THEN
-  RAISE EXCEPTION 'weir: % must be % to %, got %', _bytes_of.name, low, high, CASE WHEN _bytes_of.value ~ '^[0-9]+$' THEN _bytes_of.value ELSE format('"%s"', _bytes_of.value) END
+  RAISE EXCEPTION 'weir: % must be % to %, got %', _bytes_of.name, low, high, format(CASE WHEN _bytes_of.value ~ '^[0-9]+$' THEN '%s' ELSE '"%s"' END, left(_bytes_of.value, 100))
     USING ERRCODE = '22023', HINT = 'Write a number of bytes, or a size such as 512 MB or 4 GB.';
 END
 $$;
@@ -2505,23 +2505,26 @@ BEGIN
   END IF;
 END
 $$;
-CREATE FUNCTION weir._interval_of(name text, value text) RETURNS interval LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off
+CREATE FUNCTION weir._interval_of(name text, value text) RETURNS interval LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET IntervalStyle=postgres SET jit=off
 AS $$
 DECLARE
+  hint     CONSTANT text := 'Write it as ''3 days'', ''12 hours'' or ''90 seconds''.';
   found_it interval;
 BEGIN
-  IF btrim(_interval_of.value) ~ '^[-+]?[0-9.]+$' AND btrim(_interval_of.value) !~ '^[-+]?0+$' THEN  -- PostgreSQL would take it for seconds
-    RAISE EXCEPTION 'weir: % needs a unit, got %', _interval_of.name, _interval_of.value
-      USING ERRCODE = '22023', HINT = format('Write an interval, such as ''%1$s days'' or ''%1$s seconds''.', btrim(_interval_of.value));
+  -- PostgreSQL skips punctuation and the words at and on, and takes a number that no unit follows for seconds.
+  IF _interval_of.value ~ '[1-9]' AND _interval_of.value !~ '[0-9]:[0-9]'
+     AND regexp_replace(_interval_of.value, '[[:<:]](at|on)[[:>:]]', '', 'gi') ~ '[0-9][^A-Za-z]*$' THEN
+    RAISE EXCEPTION 'weir: % needs a unit, got "%"', _interval_of.name, left(_interval_of.value, 100) USING ERRCODE = '22023', HINT = hint;
   END IF;
   found_it := _interval_of.value::interval;
-  IF found_it < interval '0' OR found_it > interval '1 year' THEN
-    RAISE EXCEPTION 'weir: % must be 0 to 1 year, got %', _interval_of.name, _interval_of.value USING ERRCODE = '22023';
+  -- To compare, PostgreSQL counts 30 days for a month, so 360 for a year.
+  IF found_it < interval '0' OR found_it > interval '366 days' THEN
+    RAISE EXCEPTION 'weir: % must be 0 to 1 year, got "%"', _interval_of.name, left(_interval_of.value, 100) USING ERRCODE = '22023';
   END IF;
   RETURN found_it;
-EXCEPTION WHEN invalid_datetime_format OR datetime_field_overflow OR interval_field_overflow THEN
-  RAISE EXCEPTION 'weir: % must be an interval of 0 to 1 year, got "%"', _interval_of.name, _interval_of.value
-    USING ERRCODE = '22023', HINT = 'Write it as ''3 days'', ''12 hours'' or ''90 seconds''.';
+EXCEPTION WHEN invalid_datetime_format OR datetime_field_overflow OR interval_field_overflow OR invalid_time_zone_displacement_value THEN
+  RAISE EXCEPTION 'weir: % must be an interval of 0 to 1 year, got "%"', _interval_of.name, left(_interval_of.value, 100)
+    USING ERRCODE = '22023', HINT = hint;
 END
 $$;
 CREATE FUNCTION weir._is_cancelled_where(job_id bigint) RETURNS boolean LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off
@@ -2923,13 +2926,21 @@ BEGIN
   FROM unnest(_named_by.tokens) WITH ORDINALITY u(t, nr);
 END
 $$;
-CREATE FUNCTION weir._never_used(queues text[]) RETURNS text[] LANGUAGE sql STABLE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET enable_seqscan=off
+CREATE FUNCTION weir._never_used(queues text[]) RETURNS text[] LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET enable_seqscan=off
 AS $$
+DECLARE
+  names text[];
+BEGIN
+  PERFORM weir._lock_log();
   -- The newest batch of a lane outlives its segment, so a lane that had jobs has a batch, or they still wait to be claimed for the first time.
-  SELECT ARRAY(SELECT n.name FROM unnest(_never_used.queues) n(name) WHERE NOT EXISTS (
+  names := ARRAY(SELECT n.name FROM unnest(_never_used.queues) n(name) WHERE NOT EXISTS (
     SELECT FROM weir.queue q CROSS JOIN generate_series(q.id * 4, q.id * 4 + 3) l(lane)
     WHERE q.name = n.name AND (EXISTS (SELECT FROM weir.batch b WHERE b.lane = l.lane) OR EXISTS (SELECT FROM weir.job j WHERE j.lane = l.lane)
-                               OR EXISTS (SELECT FROM weir.later t WHERE t.lane = l.lane))) ORDER BY n.name)
+                               OR EXISTS (SELECT FROM weir.later t WHERE t.lane = l.lane))) ORDER BY n.name);
+  RAISE SQLSTATE 'WR099';  -- releases the tables
+EXCEPTION WHEN SQLSTATE 'WR099' THEN
+  RETURN names;
+END
 $$;
 CREATE FUNCTION weir._newest_of_key(key uuid, below bigint, fresh boolean) RETURNS TABLE(id bigint, no bigint, waits boolean, runs boolean, enqueued_at timestamp with time zone, seen pg_snapshot) LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_sort=off
 AS $$
@@ -3982,7 +3993,7 @@ EXCEPTION WHEN lock_not_available THEN
   RETURN false;  -- the segment is in use: try again later
 END
 $$;
-CREATE FUNCTION weir._reconcile(worker integer, lanes integer[], seqs bigint[], sizes integer[], ids bigint[], after bigint DEFAULT 0, OUT released integer, OUT next bigint) RETURNS record LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET lock_timeout=5s SET jit=off
+CREATE FUNCTION weir._reconcile(worker integer, lanes integer[], seqs bigint[], sizes integer[], ids bigint[], after bigint DEFAULT 0, reason text DEFAULT 'the worker did not know that it held this job'::text, OUT released integer, OUT next bigint) RETURNS record LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET lock_timeout=5s SET jit=off
 AS $$
 BEGIN
   PERFORM weir._check_isolation('reconcile'), weir._hold_briefly();
@@ -3998,7 +4009,7 @@ BEGIN
   PERFORM weir._check_worker(_reconcile.worker);
   PERFORM pg_advisory_xact_lock_shared(1464158547, 0), pg_advisory_xact_lock(1464158552, _reconcile.worker);  -- after a claim that may still be running
   SELECT r.relogged, r.next INTO released, next
-  FROM weir._relog(_reconcile.worker, 'released', 'the worker did not know that it held this job', _reconcile.lanes, _reconcile.seqs, _reconcile.sizes, _reconcile.ids,
+  FROM weir._relog(_reconcile.worker, 'released', _reconcile.reason, _reconcile.lanes, _reconcile.seqs, _reconcile.sizes, _reconcile.ids,
                   coalesce(_reconcile.after, 0)) r;
 END
 $$;
@@ -6649,7 +6660,7 @@ BEGIN
   RETURN CASE WHEN is_new THEN 'created' ELSE 'changed' END;
 END
 $$;
-CREATE FUNCTION weir.set(name text, value text) RETURNS void LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
+CREATE FUNCTION weir.set(name text, value text) RETURNS void LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET IntervalStyle=postgres SET jit=off
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -6657,15 +6668,15 @@ DECLARE
   high bigint;
 BEGIN
   IF set.name IS NULL OR set.value IS NULL THEN
-    RAISE EXCEPTION 'weir: a setting needs a name and a value, got % and %', coalesce(set.name, 'null'), coalesce(set.value, 'null') USING ERRCODE = '22023';
+    RAISE EXCEPTION 'weir: a setting needs a name and a value, got % and %', coalesce(left(set.name, 100), 'null'), coalesce(left(set.value, 100), 'null') USING ERRCODE = '22023';
   ELSIF set.name IN ('completed_retention', 'failed_retention', 'message_retention') THEN
-    PERFORM weir._interval_of(set.name, set.value);
+    set.value := weir._interval_of(set.name, set.value);
   ELSE
     SELECT l.low, l.high INTO low, high FROM (VALUES
       ('retention_bytes', 1048576, 9223372036854775807), ('message_retention_bytes', 1048576, 9223372036854775807),
       ('message_bytes', 8000, 16777216)) l(name, low, high) WHERE l.name = set.name;
     IF low IS NULL THEN
-      RAISE EXCEPTION 'weir: unknown setting %', set.name
+      RAISE EXCEPTION 'weir: unknown setting %', left(set.name, 100)
         USING ERRCODE = '22023', HINT = 'The settings are completed_retention, failed_retention and message_retention (intervals), retention_bytes, message_retention_bytes and message_bytes.';
     END IF;
     set.value := weir._bytes_of(set.name, set.value, low, high);
@@ -6675,9 +6686,11 @@ END
 $$;
 CREATE FUNCTION weir.set(queue text, name text, value text) RETURNS boolean LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
+DECLARE
+  chosen interval;
 BEGIN
   IF set.name IS NULL OR set.name NOT IN ('backoff', 'backoff_limit', 'backoff_form') THEN
-    RAISE EXCEPTION 'weir: queues have no setting %', coalesce(set.name, 'null') USING ERRCODE = '22023', HINT = 'The settings of a queue are backoff and backoff_limit (intervals), and backoff_form.';
+    RAISE EXCEPTION 'weir: queues have no setting %', coalesce(left(set.name, 100), 'null') USING ERRCODE = '22023', HINT = 'The settings of a queue are backoff and backoff_limit (intervals), and backoff_form.';
   ELSIF set.name = 'backoff_form' THEN
     PERFORM weir._check_backoff('set', NULL, NULL, coalesce(set.value, 'null'));
     UPDATE weir.queue q SET backoff_form = set.value WHERE q.name = set.queue;
@@ -6685,12 +6698,12 @@ BEGIN
   ELSIF set.value IS NULL THEN
     RAISE EXCEPTION 'weir: % must be 0 to 1 year, got null', set.name USING ERRCODE = '22023';
   END IF;
-  PERFORM weir._interval_of(set.name, set.value);
+  chosen := weir._interval_of(set.name, set.value);
   -- It changes all twins of the name.
   IF set.name = 'backoff' THEN
-    UPDATE weir.queue q SET backoff = set.value::interval WHERE q.name = set.queue;
+    UPDATE weir.queue q SET backoff = chosen WHERE q.name = set.queue;
   ELSE
-    UPDATE weir.queue q SET backoff_limit = set.value::interval WHERE q.name = set.queue;
+    UPDATE weir.queue q SET backoff_limit = chosen WHERE q.name = set.queue;
   END IF;
   RETURN FOUND;
 END
@@ -6729,7 +6742,7 @@ BEGIN
   PERFORM weir._check_isolation('stop');
   IF NOT EXISTS (SELECT FROM weir.worker w WHERE w.id = stop.worker AND w.fenced) THEN
     LOOP
-      after := (SELECT r.next FROM weir._reconcile(stop.worker, '{}', '{}', '{}', '{}', after) r);
+      after := (SELECT r.next FROM weir._reconcile(stop.worker, '{}', '{}', '{}', '{}', after, 'the worker was stopped') r);
       EXIT WHEN after IS NULL OR clock_timestamp() - now() > interval '1 second';  -- its progress is stored
     END LOOP;
     IF after IS NOT NULL OR NOT weir._fence(stop.worker, 'stopped') THEN
@@ -7035,7 +7048,7 @@ COMMENT ON ROUTINE weir._mark_due(text,integer,timestamp with time zone,timestam
 COMMENT ON ROUTINE weir._merged_errors(jsonb,jsonb,integer) IS 'The last errors of a job: those that were read in full, and of the other attempts those that its newest row carries in brief. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._move(bigint[],integer[],text,text,integer,bigint) IS 'Moves those of some jobs that still wait, or are still scheduled, and returns how many. Columns that it does not change are taken as they are. The caller holds the lanes'' locks, and those of claims and promotion.';
 COMMENT ON ROUTINE weir._named_by(text[]) IS 'The lane, batch and job of each token, in the order of the tokens. Errors: 22023. Locks: none. Isolation: any.';
-COMMENT ON ROUTINE weir._never_used(text[]) IS 'Which of these queues have no jobs and no trace of any, such as those whose names are mistyped. A rebase removes the traces. Errors: none. Locks: none that others wait for; waits while a segment is being emptied. Isolation: any.';
+COMMENT ON ROUTINE weir._never_used(text[]) IS 'Which of these queues have no jobs and no trace of any, such as those whose names are mistyped. A rebase removes the traces. Errors: 40001 (see weir._lock_log). Locks: none that others wait for, and none that outlast the call; waits while a segment is being emptied. Isolation: any.';
 COMMENT ON ROUTINE weir._newest_of_key(uuid,bigint,boolean) IS 'The newest row of a unique key, with a number less than below, that decides what becomes of others: one that waits, runs, or has run. Jobs that were cancelled or handed back are skipped; unless fresh is true, so are jobs that have never been claimed, except those that replace others. no is its number, seen the snapshot of its claim. Locks: ACCESS SHARE on the log, which the caller releases. Isolation: any.';
 COMMENT ON ROUTINE weir._next(text,integer[],jsonb,integer) IS 'Up to most of the next jobs that are, or were, in a state, in some lanes or, for NULL, in all, after a key: each with the key to continue after it, when it ended, and what was read to find it, in units of a row. A row without an id only shows how far the search has come; no row means that there are no more.';
 COMMENT ON ROUTINE weir._next_available(integer[],jsonb,integer) IS 'Jobs that wait to be claimed, in that order, after a key; no id for a cancelled one. Of more than 500 lanes in which jobs may wait, it takes 500 at a time, by priority and queue. See weir._next.';
@@ -7062,7 +7075,7 @@ COMMENT ON ROUTINE weir._read_page(text[],text,text[],jsonb,text,integer) IS 'A 
 COMMENT ON ROUTINE weir._read_queues() IS 'The queues as one snapshot shows them, see weir.queues. The caller has called weir._lock_log.';
 COMMENT ON ROUTINE weir._reclaim(integer) IS 'Empties a closed segment: copies its unclaimed and running jobs, with their xids, ids and batches, into the active one, and truncates it. Returns false if that is not done yet, because the segment is in use, or more than 10000 jobs or 8 MB of it are unfinished; in that case it may have carried some of the waiting jobs. Locks: advisory step 1 (tried); SHARE on the segment''s jobs (NOWAIT) during the scan; to carry, the lanes (exclusive, tried); to empty, claims (exclusive, waiting at most 50 ms), the segment (exclusive) and ACCESS EXCLUSIVE on its tables (at most 25 ms for each), but not while another transaction keeps a lock on them. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._reclaim_messages(integer,interval) IS 'Truncates a closed segment of messages and ticks, once all its messages are in ticks and the last of these was cut retention ago. Returns false, and does nothing, if the segment is in use or too young. Locks: SHARE on the segment''s messages (NOWAIT), advisory step 4 (tried), ACCESS EXCLUSIVE on its tables, waiting at most 10 ms for each.';
-COMMENT ON ROUTINE weir._reconcile(integer,integer[],bigint[],integer[],bigint[],bigint) IS 'Compares the attempts that a worker holds according to the database with those that it says it holds: lanes[i] and seqs[i] identify a batch, and the next sizes[i] of ids are its jobs that the worker has not recorded. Other attempts are released, without being used up, unless an open transaction completes them. Call it while the worker has no claim under way: after a claim or a connection failed, and now and then. It works in bounded steps: if next is not NULL, call again and pass it as after. Errors: 22023, WR001 (the worker is unknown or fenced), WR004. Locks: advisory: the worker and claims (shared), the worker''s claims (exclusive, waiting at most 5 s), and its ends if there is something to release. Isolation: READ COMMITTED.';
+COMMENT ON ROUTINE weir._reconcile(integer,integer[],bigint[],integer[],bigint[],bigint,text) IS 'Compares the attempts that a worker holds according to the database with those that it says it holds: lanes[i] and seqs[i] identify a batch, and the next sizes[i] of ids are its jobs that the worker has not recorded. Other attempts are released for this reason, without being used up, unless an open transaction completes them. Call it while the worker has no claim under way: after a claim or a connection failed, and now and then. It works in bounded steps: if next is not NULL, call again and pass it as after. Errors: 22023, WR001 (the worker is unknown or fenced), WR004. Locks: advisory: the worker and claims (shared), the worker''s claims (exclusive, waiting at most 5 s), and its ends if there is something to release. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._record(integer,integer[],bigint[],integer[],bigint[],text[],text[],text[],timestamp with time zone[]) IS 'Records how attempts ended, many at once, and accepts or refuses each on its own. lanes[i] and seqs[i] identify a batch, and the next sizes[i] of ids are its jobs. outcomes (NULL: completed), errors, outputs and run_at (when the next attempt is due, after retried, snoozed or released; NULL: immediately; -infinity: after the queue''s backoff) are parallel to ids. After retried with run_at -infinity, a retry rule may decide on something else: see weir.set_retry_rule. Returns a row for each end that was recorded as such, with the outcome, and for each end that was not recorded, with its place in ids: ended (the attempt has already ended, as outcome says, so it is safe to repeat a call), lost (it does not belong to this worker, because the claim was lost in a crash or the job was claimed again: drop it), busy (an open transaction of its handler completes it: record it again later) or invalid; detail says what is wrong and what to do. Errors: 22023, WR001 (the worker is unknown or fenced), WR004. Locks: advisory: the worker and the segments (shared), the worker''s ends (exclusive, waiting at most 5 s). Isolation: READ COMMITTED. Commits synchronously.';
 COMMENT ON ROUTINE weir._relog(integer,weir.outcome,text,integer[],bigint[],integer[],bigint[],bigint) IS 'Ends unfinished attempts of a worker, except the named ones, and logs those that follow: some thousands in one call, from at most 5,000 batches. It skips attempts that are being completed in open transactions, which stay exceptions. jobs: their ids. next: pass it as after in another call to continue; NULL: finished. The caller holds the worker''s claims, and keeps segments from being reclaimed.';
 COMMENT ON ROUTINE weir._reported(bigint,boolean) IS 'What a job has reported last and, if asked for, the last 1000 lines of its attempts'' logs, oldest first. All NULL if it has reported nothing.';
@@ -7222,7 +7235,7 @@ GRANT EXECUTE ON ROUTINE weir._logins() TO weir_hub;
 GRANT EXECUTE ON ROUTINE weir._never_used(text[]) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir._promote(integer,timestamp with time zone) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir._publish_drafts(text[],bytea[],boolean[],boolean) TO weir_hub;
-GRANT EXECUTE ON ROUTINE weir._reconcile(integer,integer[],bigint[],integer[],bigint[],bigint) TO weir_operate, weir_work;
+GRANT EXECUTE ON ROUTINE weir._reconcile(integer,integer[],bigint[],integer[],bigint[],bigint,text) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir._record(integer,integer[],bigint[],integer[],bigint[],text[],text[],text[],timestamp with time zone[]) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir._rescue() TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir._resurvey() TO weir_operate, weir_work;

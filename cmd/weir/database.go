@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -87,6 +88,7 @@ func misread(err error) string {
 	var bad *pgconn.ParseConfigError
 	if errors.As(err, &bad) {
 		scheme, _, url := strings.Cut(bad.ConnString, "://")
+		url = url && isScheme(scheme)
 		switch {
 		case url && scheme != "postgres" && scheme != "postgresql":
 			return fmt.Sprintf("it begins with %q", scheme+"://")
@@ -94,12 +96,19 @@ func misread(err error) string {
 			return "it is neither a URL nor a list of keyword=value"
 		}
 		text := bad.Error()
-		if detail := text[strings.LastIndex(text, "`: ")+len("`: "):]; !strings.Contains(detail, "://") { // parsers of URLs repeat theirs
+		detail := text[strings.LastIndex(text, "`: ")+len("`: "):]
+		switch {
+		case strings.Contains(detail, `missing "=" after`): // it repeats what follows a space, which may be a part of a password
+			return "a value that contains spaces must be in single quotes"
+		case !strings.Contains(detail, "://"): // parsers of URLs repeat theirs
 			return detail
 		}
 	}
 	return reason(err)
 }
+
+// isScheme reports whether a text can be the scheme of a URL, rather than some of what else connection strings contain.
+var isScheme = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9+.-]*$`).MatchString
 
 // client returns a client of the database; close ends its connections.
 func (d *database) client(ctx context.Context) (client *weir.Client, close func(), err error) {

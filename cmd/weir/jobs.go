@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/weir-pg/weir"
 )
@@ -135,13 +136,15 @@ func (c *jobsListCmd) Run(ctx context.Context, s *streams, db *database) error {
 	return nil
 }
 
-// unknown returns what to add to an empty list if its queue does not exist, and "" otherwise, or if the user may not list the queues.
+// unknown returns what to add to an empty list if its queue does not exist, and "" otherwise, or if the user may not look, or it takes too long.
 func (c *jobsListCmd) unknown(ctx context.Context, client *weir.Client) string {
 	if c.Queue == "" {
 		return ""
 	}
-	queues, err := client.Queues(ctx)
-	if err != nil || slices.ContainsFunc(queues, func(q weir.QueueInfo) bool { return q.Name == c.Queue }) {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	settings, err := client.Settings(ctx) // every queue has some, and unlike client.Queues it counts no jobs
+	if err != nil || slices.ContainsFunc(settings, func(s weir.Setting) bool { return s.Queue == c.Queue }) {
 		return ""
 	}
 	return ": " + noQueue(c.Queue).Error()

@@ -111,14 +111,18 @@ func (h *Hub) Run(ctx context.Context) {
 		others.Go(func() { relay.Relayed(ctx, func(d Draft) { h.stats.relayed.Add(1); h.pass(d) }) })
 	}
 	wait := retryAfter
+	var o unread
 	for ctx.Err() == nil {
 		h.ticking.Beat()
-		err := h.follow(ctx, func() { wait = retryAfter })
+		err := h.follow(ctx, func() {
+			wait = retryAfter
+			o.over(h.log)
+		})
 		if ctx.Err() != nil {
 			break
 		}
 		h.live.Store(false)
-		h.log.Warn("weir: the hub can't read ticks, trying again", "error", err, "in", wait)
+		o.failed(h.log, err)
 		h.ticking.Beat()
 		sleep.For(ctx, sleep.Jitter(wait))
 		wait = min(wait*2, retryAtMost)

@@ -29,7 +29,7 @@ type Log struct {
 	waits  map[string]*trouble // failing calls that work waits for
 	said   bool                // the outage was logged
 	began  time.Time           // when the first of the calls failed, once the outage was logged
-	remind reminder
+	remind Reminder
 	chores map[string]*trouble
 
 	shown atomic.Pointer[[]Trouble] // a copy of waits, for Troubles
@@ -66,7 +66,7 @@ type trouble struct {
 	tries       int
 	err         error // the last error, of a call that work waits for
 	said        bool  // logged, of a chore
-	remind      reminder
+	remind      Reminder
 }
 
 // New returns a Log without any failures.
@@ -95,9 +95,9 @@ func (l *Log) Failed(what string, err error) {
 				l.began = t.since
 			}
 		}
-		l.remind.begin(now)
+		l.remind.Begin(now)
 		l.log.Warn("weir: calls of the database fail, retrying until they succeed", "waiting", l.waiting(), "error", err)
-	case l.said && l.remind.due(now):
+	case l.said && l.remind.Due(now):
 		l.log.Warn("weir: calls of the database still fail", "for", round(now.Sub(l.began)), "waiting", l.waiting(), "error", err)
 	}
 }
@@ -150,9 +150,9 @@ func (l *Log) Chore(step string, err error, passing bool) {
 	case l.said || passing && t.tries < choreTries:
 	case !t.said:
 		t.said = true
-		t.remind.begin(now)
+		t.remind.Begin(now)
 		l.log.Warn("weir: maintenance failed, retrying until it succeeds", "step", step, "error", err)
-	case t.remind.due(now):
+	case t.remind.Due(now):
 		l.log.Warn("weir: maintenance still fails", "step", step, "for", round(now.Sub(t.since)), "tries", t.tries, "error", err)
 	}
 }
@@ -172,15 +172,17 @@ func (l *Log) waiting() string { return strings.Join(slices.Sorted(maps.Keys(l.w
 
 func round(d time.Duration) time.Duration { return d.Round(time.Millisecond) }
 
-// reminder decides when to log something again.
-type reminder struct {
+// Reminder decides when to log again what lasts: a minute after its begin, and then after pauses that double, up to an hour.
+type Reminder struct {
 	at    time.Time
 	pause time.Duration
 }
 
-func (r *reminder) begin(now time.Time) { r.at, r.pause = now.Add(remindFirst), remindFirst }
+// Begin starts the first pause.
+func (r *Reminder) Begin(now time.Time) { r.at, r.pause = now.Add(remindFirst), remindFirst }
 
-func (r *reminder) due(now time.Time) bool {
+// Due reports whether the pause is over, and starts the next.
+func (r *Reminder) Due(now time.Time) bool {
 	if now.Before(r.at) {
 		return false
 	}

@@ -87,6 +87,9 @@ const (
 // MaxRecord is the maximum number of ends in one call of Record.
 const MaxRecord = 10_000
 
+// ByQueue, as End.After, leaves the delay before the next attempt to the server: by its retry rules and the backoff of the job's queue.
+const ByQueue = -1 * time.Nanosecond
+
 const (
 	sqlStart     = `SELECT weir._start($1, $2, make_interval(secs => $3))`
 	sqlNeverUsed = `SELECT weir._never_used($1)`

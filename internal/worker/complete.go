@@ -99,7 +99,7 @@ func newEnding(r Result) *ending {
 	e := &ending{outcome: r.Outcome, after: r.After, inTx: r.InTx, told: r.Told}
 	if r.InTx && r.Outcome == store.Completed {
 		// The transaction recorded the end. This one takes effect only if the transaction was not committed.
-		e.outcome, e.after, e.why = store.Retried, nil, errNotCommitted
+		e.outcome, e.after, e.why = store.Retried, new(store.ByQueue), errNotCommitted
 		r.Err, r.Output, r.Seal = errNotCommitted, nil, nil
 	}
 	if r.Output != nil {
@@ -108,8 +108,7 @@ func newEnding(r Result) *ending {
 			// The job's effects may be complete, but nobody would learn its output.
 			e.output, e.why = nil, fmt.Errorf("the output of the attempt could not be encrypted: %w", err)
 			if e.outcome == store.Completed {
-				after := -1 * time.Nanosecond // the backoff of the queue
-				e.outcome, e.after, r.Err, r.Seal = store.Retried, &after, e.why, nil
+				e.outcome, e.after, r.Err, r.Seal = store.Retried, new(store.ByQueue), e.why, nil
 			}
 		}
 	}

@@ -2,6 +2,7 @@ package worker
 
 import (
 	"context"
+	"fmt"
 	"time"
 )
 
@@ -126,8 +127,7 @@ func (s *session) logLeft() {
 func (s *session) logReturned(t *Task, r Result) {
 	attrs := append(t.attrs(), "ran", time.Since(t.started).Round(time.Second))
 	if r.Err != nil {
-		text := r.Err.Error()
-		attrs = append(attrs, "error", text[:min(len(text), 1000)])
+		attrs = append(attrs, "error", clean(fmt.Sprint(r.Err), 1000)) // Sprint, because an Error method may panic
 	}
 	s.Log.Warn("weir: a handler that had not returned in time has returned", attrs...)
 }

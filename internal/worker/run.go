@@ -81,13 +81,13 @@ func (s *session) end(t *Task, r Result) {
 	t.stop, t.ctx = nil, nil
 	lost, overdue := t.batch.lost, t.overdue
 	s.mu.Unlock()
-	if overdue {
-		s.logReturned(t, r)
-	}
 	if !lost {
 		s.completer.add(t, r)
 	} else if r.Told != nil {
 		r.Told(asLost(nil))
+	}
+	if overdue {
+		s.logReturned(t, r)
 	}
 }
 

@@ -143,9 +143,6 @@ func (w *Worker) Run(ctx context.Context) (err error) {
 		if !warned {
 			warned = w.warn(ctx)
 		}
-		if !warnedOfNames {
-			warnedOfNames = w.warnOfNames(ctx)
-		}
 		asked := time.Now()
 		id, err := w.Store.StartWorker(ctx, w.Name, w.queues, w.Lease)
 		if store.IsMoved(err) {
@@ -173,6 +170,10 @@ func (w *Worker) Run(ctx context.Context) (err error) {
 		}
 		wait.reset()
 		w.Outage.Reset()
+		if !warnedOfNames {
+			warnedOfNames = true
+			w.warnOfNames(ctx)
+		}
 		s := newSession(w, id, asked)
 		w.Health.works()
 		w.Log.Info("weir: worker started", "worker", id, "queues", w.queues)
@@ -195,15 +196,13 @@ func (w *Worker) warn(ctx context.Context) bool {
 	return err == nil // after an error, StartWorker reports what is wrong
 }
 
-// warnOfNames logs queues whose names may be mistyped, once they can be read.
-func (w *Worker) warnOfNames(ctx context.Context) bool {
-	ctx, cancel := context.WithTimeout(ctx, claimTimeout)
+// warnOfNames logs queues whose names may be mistyped, if they can be read.
+func (w *Worker) warnOfNames(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, w.Lease/4) // the lease has begun
 	defer cancel()
-	names, err := w.Store.NeverUsed(ctx, w.queues)
-	if len(names) > 0 {
+	if names, _ := w.Store.NeverUsed(ctx, w.queues); len(names) > 0 { // an error is one that claims have, too
 		w.Log.Warn("weir: no job was ever enqueued to these queues: check their names, unless their first jobs are still to come", "queues", names[:min(len(names), maxNamed)], "count", len(names))
 	}
-	return err == nil || store.IsRefused(err)
 }
 
 // maxNamed is the maximum number of queues that are named in one line of the log.

@@ -350,7 +350,7 @@ BEGIN
   PERFORM weir._check_isolation('stop');
   IF NOT EXISTS (SELECT FROM weir.worker w WHERE w.id = stop.worker AND w.fenced) THEN
     LOOP
-      after := (SELECT r.next FROM weir._reconcile(stop.worker, '{}', '{}', '{}', '{}', after) r);
+      after := (SELECT r.next FROM weir._reconcile(stop.worker, '{}', '{}', '{}', '{}', after, 'the worker was stopped') r);
       EXIT WHEN after IS NULL OR clock_timestamp() - now() > interval '1 second';  -- its progress is stored
     END LOOP;
     IF after IS NOT NULL OR NOT weir._fence(stop.worker, 'stopped') THEN

@@ -160,23 +160,27 @@ COMMENT ON FUNCTION weir.resume IS
 CREATE OR REPLACE FUNCTION weir._interval_of(name text, value text) RETURNS interval
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
+SET intervalstyle = postgres
 SET jit = off
 AS $$
 DECLARE
+  hint     CONSTANT text := 'Write it as ''3 days'', ''12 hours'' or ''90 seconds''.';
   found_it interval;
 BEGIN
-  IF btrim(_interval_of.value) ~ '^[-+]?[0-9.]+$' AND btrim(_interval_of.value) !~ '^[-+]?0+$' THEN  -- PostgreSQL would take it for seconds
-    RAISE EXCEPTION 'weir: % needs a unit, got %', _interval_of.name, _interval_of.value
-      USING ERRCODE = '22023', HINT = format('Write an interval, such as ''%1$s days'' or ''%1$s seconds''.', btrim(_interval_of.value));
+  -- PostgreSQL skips punctuation and the words at and on, and takes a number that no unit follows for seconds.
+  IF _interval_of.value ~ '[1-9]' AND _interval_of.value !~ '[0-9]:[0-9]'
+     AND regexp_replace(_interval_of.value, '[[:<:]](at|on)[[:>:]]', '', 'gi') ~ '[0-9][^A-Za-z]*$' THEN
+    RAISE EXCEPTION 'weir: % needs a unit, got "%"', _interval_of.name, left(_interval_of.value, 100) USING ERRCODE = '22023', HINT = hint;
   END IF;
   found_it := _interval_of.value::interval;
-  IF found_it < interval '0' OR found_it > interval '1 year' THEN
-    RAISE EXCEPTION 'weir: % must be 0 to 1 year, got %', _interval_of.name, _interval_of.value USING ERRCODE = '22023';
+  -- To compare, PostgreSQL counts 30 days for a month, so 360 for a year.
+  IF found_it < interval '0' OR found_it > interval '366 days' THEN
+    RAISE EXCEPTION 'weir: % must be 0 to 1 year, got "%"', _interval_of.name, left(_interval_of.value, 100) USING ERRCODE = '22023';
   END IF;
   RETURN found_it;
-EXCEPTION WHEN invalid_datetime_format OR datetime_field_overflow OR interval_field_overflow THEN
-  RAISE EXCEPTION 'weir: % must be an interval of 0 to 1 year, got "%"', _interval_of.name, _interval_of.value
-    USING ERRCODE = '22023', HINT = 'Write it as ''3 days'', ''12 hours'' or ''90 seconds''.';
+EXCEPTION WHEN invalid_datetime_format OR datetime_field_overflow OR interval_field_overflow OR invalid_time_zone_displacement_value THEN
+  RAISE EXCEPTION 'weir: % must be an interval of 0 to 1 year, got "%"', _interval_of.name, left(_interval_of.value, 100)
+    USING ERRCODE = '22023', HINT = hint;
 END
 $$;
 COMMENT ON FUNCTION weir._interval_of IS 'The interval that is the value of a setting. Errors: 22023.';
@@ -195,7 +199,7 @@ BEGIN
   END IF;
   RETURN found_it;
 EXCEPTION WHEN invalid_parameter_value OR numeric_value_out_of_range OR invalid_text_representation THEN
-  RAISE EXCEPTION 'weir: % must be % to %, got %', _bytes_of.name, low, high, CASE WHEN _bytes_of.value ~ '^[0-9]+$' THEN _bytes_of.value ELSE format('"%s"', _bytes_of.value) END
+  RAISE EXCEPTION 'weir: % must be % to %, got %', _bytes_of.name, low, high, format(CASE WHEN _bytes_of.value ~ '^[0-9]+$' THEN '%s' ELSE '"%s"' END, left(_bytes_of.value, 100))
     USING ERRCODE = '22023', HINT = 'Write a number of bytes, or a size such as 512 MB or 4 GB.';
 END
 $$;
@@ -204,6 +208,7 @@ COMMENT ON FUNCTION weir._bytes_of IS 'The number of bytes that is the value of 
 CREATE OR REPLACE FUNCTION weir.set(name text, value text) RETURNS void
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
+SET intervalstyle = postgres  -- every session that reads the value takes it for the same interval, whatever its own style
 SET jit = off
 AS $$
 #variable_conflict use_column
@@ -212,15 +217,15 @@ DECLARE
   high bigint;
 BEGIN
   IF set.name IS NULL OR set.value IS NULL THEN
-    RAISE EXCEPTION 'weir: a setting needs a name and a value, got % and %', coalesce(set.name, 'null'), coalesce(set.value, 'null') USING ERRCODE = '22023';
+    RAISE EXCEPTION 'weir: a setting needs a name and a value, got % and %', coalesce(left(set.name, 100), 'null'), coalesce(left(set.value, 100), 'null') USING ERRCODE = '22023';
   ELSIF set.name IN ('completed_retention', 'failed_retention', 'message_retention') THEN
-    PERFORM weir._interval_of(set.name, set.value);
+    set.value := weir._interval_of(set.name, set.value);
   ELSE
     SELECT l.low, l.high INTO low, high FROM (VALUES
       ('retention_bytes', 1048576, 9223372036854775807), ('message_retention_bytes', 1048576, 9223372036854775807),
       ('message_bytes', 8000, 16777216)) l(name, low, high) WHERE l.name = set.name;
     IF low IS NULL THEN
-      RAISE EXCEPTION 'weir: unknown setting %', set.name
+      RAISE EXCEPTION 'weir: unknown setting %', left(set.name, 100)
         USING ERRCODE = '22023', HINT = 'The settings are completed_retention, failed_retention and message_retention (intervals), retention_bytes, message_retention_bytes and message_bytes.';
     END IF;
     set.value := weir._bytes_of(set.name, set.value, low, high);
@@ -236,9 +241,11 @@ LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET jit = off
 AS $$
+DECLARE
+  chosen interval;
 BEGIN
   IF set.name IS NULL OR set.name NOT IN ('backoff', 'backoff_limit', 'backoff_form') THEN
-    RAISE EXCEPTION 'weir: queues have no setting %', coalesce(set.name, 'null') USING ERRCODE = '22023', HINT = 'The settings of a queue are backoff and backoff_limit (intervals), and backoff_form.';
+    RAISE EXCEPTION 'weir: queues have no setting %', coalesce(left(set.name, 100), 'null') USING ERRCODE = '22023', HINT = 'The settings of a queue are backoff and backoff_limit (intervals), and backoff_form.';
   ELSIF set.name = 'backoff_form' THEN
     PERFORM weir._check_backoff('set', NULL, NULL, coalesce(set.value, 'null'));
     UPDATE weir.queue q SET backoff_form = set.value WHERE q.name = set.queue;
@@ -246,12 +253,12 @@ BEGIN
   ELSIF set.value IS NULL THEN
     RAISE EXCEPTION 'weir: % must be 0 to 1 year, got null', set.name USING ERRCODE = '22023';
   END IF;
-  PERFORM weir._interval_of(set.name, set.value);
+  chosen := weir._interval_of(set.name, set.value);
   -- It changes all twins of the name.
   IF set.name = 'backoff' THEN
-    UPDATE weir.queue q SET backoff = set.value::interval WHERE q.name = set.queue;
+    UPDATE weir.queue q SET backoff = chosen WHERE q.name = set.queue;
   ELSE
-    UPDATE weir.queue q SET backoff_limit = set.value::interval WHERE q.name = set.queue;
+    UPDATE weir.queue q SET backoff_limit = chosen WHERE q.name = set.queue;
   END IF;
   RETURN FOUND;
 END

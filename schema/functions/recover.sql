@@ -187,7 +187,7 @@ COMMENT ON FUNCTION weir._relog IS
   'Ends unfinished attempts of a worker, except the named ones, and logs those that follow: some thousands in one call, from at most 5,000 batches. It skips attempts that are being completed in open transactions, which stay exceptions. jobs: their ids. next: pass it as after in another call to continue; NULL: finished. The caller holds the worker''s claims, and keeps segments from being reclaimed.';
 
 CREATE OR REPLACE FUNCTION weir._reconcile(worker integer, lanes integer[], seqs bigint[], sizes integer[], ids bigint[], after bigint DEFAULT 0,
-                                          OUT released integer, OUT next bigint)
+                                          reason text DEFAULT 'the worker did not know that it held this job', OUT released integer, OUT next bigint)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET lock_timeout = '5s'
@@ -207,12 +207,12 @@ BEGIN
   PERFORM weir._check_worker(_reconcile.worker);
   PERFORM pg_advisory_xact_lock_shared(1464158547, 0), pg_advisory_xact_lock(1464158552, _reconcile.worker);  -- after a claim that may still be running
   SELECT r.relogged, r.next INTO released, next
-  FROM weir._relog(_reconcile.worker, 'released', 'the worker did not know that it held this job', _reconcile.lanes, _reconcile.seqs, _reconcile.sizes, _reconcile.ids,
+  FROM weir._relog(_reconcile.worker, 'released', _reconcile.reason, _reconcile.lanes, _reconcile.seqs, _reconcile.sizes, _reconcile.ids,
                   coalesce(_reconcile.after, 0)) r;
 END
 $$;
 COMMENT ON FUNCTION weir._reconcile IS
-  'Compares the attempts that a worker holds according to the database with those that it says it holds: lanes[i] and seqs[i] identify a batch, and the next sizes[i] of ids are its jobs that the worker has not recorded. Other attempts are released, without being used up, unless an open transaction completes them. Call it while the worker has no claim under way: after a claim or a connection failed, and now and then. It works in bounded steps: if next is not NULL, call again and pass it as after. Errors: 22023, WR001 (the worker is unknown or fenced), WR004. Locks: advisory: the worker and claims (shared), the worker''s claims (exclusive, waiting at most 5 s), and its ends if there is something to release. Isolation: READ COMMITTED.';
+  'Compares the attempts that a worker holds according to the database with those that it says it holds: lanes[i] and seqs[i] identify a batch, and the next sizes[i] of ids are its jobs that the worker has not recorded. Other attempts are released for this reason, without being used up, unless an open transaction completes them. Call it while the worker has no claim under way: after a claim or a connection failed, and now and then. It works in bounded steps: if next is not NULL, call again and pass it as after. Errors: 22023, WR001 (the worker is unknown or fenced), WR004. Locks: advisory: the worker and claims (shared), the worker''s claims (exclusive, waiting at most 5 s), and its ends if there is something to release. Isolation: READ COMMITTED.';
 
 CREATE OR REPLACE FUNCTION weir._fence(worker integer, reason text DEFAULT 'its worker was fenced') RETURNS boolean
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER

@@ -33,19 +33,27 @@ COMMENT ON FUNCTION weir._start IS
   'Registers a worker, creates its queues and returns its id. From then on it must call heartbeat well within its lease, or other workers get its jobs. Errors: 22023; WR003 (the log comes from another cluster). Locks: none that others wait for. Isolation: any.';
 
 CREATE OR REPLACE FUNCTION weir._never_used(queues text[]) RETURNS text[]
-LANGUAGE sql STABLE SECURITY DEFINER
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET jit = off
 SET enable_seqscan = off
 AS $$
+DECLARE
+  names text[];
+BEGIN
+  PERFORM weir._lock_log();
   -- The newest batch of a lane outlives its segment, so a lane that had jobs has a batch, or they still wait to be claimed for the first time.
-  SELECT ARRAY(SELECT n.name FROM unnest(_never_used.queues) n(name) WHERE NOT EXISTS (
+  names := ARRAY(SELECT n.name FROM unnest(_never_used.queues) n(name) WHERE NOT EXISTS (
     SELECT FROM weir.queue q CROSS JOIN generate_series(q.id * 4, q.id * 4 + 3) l(lane)
     WHERE q.name = n.name AND (EXISTS (SELECT FROM weir.batch b WHERE b.lane = l.lane) OR EXISTS (SELECT FROM weir.job j WHERE j.lane = l.lane)
-                               OR EXISTS (SELECT FROM weir.later t WHERE t.lane = l.lane))) ORDER BY n.name)
+                               OR EXISTS (SELECT FROM weir.later t WHERE t.lane = l.lane))) ORDER BY n.name);
+  RAISE SQLSTATE 'WR099';  -- releases the tables
+EXCEPTION WHEN SQLSTATE 'WR099' THEN
+  RETURN names;
+END
 $$;
 COMMENT ON FUNCTION weir._never_used IS
-  'Which of these queues have no jobs and no trace of any, such as those whose names are mistyped. A rebase removes the traces. Errors: none. Locks: none that others wait for; waits while a segment is being emptied. Isolation: any.';
+  'Which of these queues have no jobs and no trace of any, such as those whose names are mistyped. A rebase removes the traces. Errors: 40001 (see weir._lock_log). Locks: none that others wait for, and none that outlast the call; waits while a segment is being emptied. Isolation: any.';
 
 CREATE OR REPLACE FUNCTION weir.heartbeat(worker integer, running integer DEFAULT 0,
                                OUT fenced boolean, OUT workers integer, OUT sharing integer)

@@ -12,10 +12,12 @@ const (
 	maxReleased    = 200
 )
 
-// Workers release such jobs with this error. They are among the first of the scheduled jobs, because they wait for at most five minutes.
+// Workers release such jobs with the first of these errors, weir.take with the second. They are among the first of the scheduled jobs, because they
+// wait for at most five minutes; then they are available.
 const kindsSQL = `
 SELECT j.kind, j.queue, count(*)::int, extract(epoch FROM clock_timestamp() - min(j.enqueued_at))::float8
-FROM weir.jobs('scheduled', max_rows => $1) j WHERE j.error LIKE '%: no handler for this kind in this worker' GROUP BY j.kind, j.queue ORDER BY 4 DESC LIMIT 20`
+FROM (SELECT * FROM weir.jobs('scheduled', max_rows => $1) UNION ALL SELECT * FROM weir.jobs('available', max_rows => $1)) j
+WHERE j.error LIKE '%: no handler for this kind in this worker' OR j.error LIKE 'no handler for kind %' GROUP BY j.kind, j.queue ORDER BY 4 DESC LIMIT 20`
 
 // checkKinds detects jobs that are released because no worker so far has a handler for their kind.
 func checkKinds(ctx context.Context, l *inspection) (result, error) {
@@ -41,7 +43,7 @@ func checkKinds(ctx context.Context, l *inspection) (result, error) {
 	f := l.finding(KindUnknown, severity, 0, 1)
 	f.Samples = 1
 	for _, k := range kinds {
-		f.add(`SELECT id, kind, queue, error FROM weir.jobs('scheduled') WHERE error LIKE '%no handler for this kind%'`,
+		f.add(`SELECT id, kind, queue, error FROM weir.jobs('scheduled') WHERE error LIKE '%no handler for%'`,
 			"kind %s in queue %s: %s released, the oldest enqueued %s ago", k.Kind, k.Queue, many(int64(k.Jobs), "job"), span(seconds(k.Oldest)))
 	}
 	f.Summary = fmt.Sprintf("No worker so far has a handler for jobs of kind %s.", kinds[0].Kind)

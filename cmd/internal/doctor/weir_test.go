@@ -196,6 +196,13 @@ func TestKindThatNoWorkerKnowsIsNamed(t *testing.T) {
 	expectFact(t, f, "kind misspelt in queue mail: 1 job released")
 	execute(t, conn, "UPDATE weir.later SET enqueued_at = enqueued_at - interval '11 minutes'")
 	expect(t, examine(t, url, time.Second), doctor.KindUnknown, doctor.Warning)
+
+	// Workers in other languages release with another error, and a job that has waited is available.
+	execute(t, conn, "SELECT weir.enqueue('sms', 'unheard')")
+	execute(t, conn, "SELECT weir.start('other', ARRAY['sms'])")
+	execute(t, conn, "SELECT * FROM weir.take((SELECT max(id) FROM weir.worker), kinds => ARRAY['known'])")
+	until(t, conn, "SELECT promoted >= 0 AND EXISTS (SELECT FROM weir.jobs('available', 'sms') WHERE error LIKE '%no handler%') FROM weir._promote()")
+	expectFact(t, expect(t, examine(t, url, time.Second), doctor.KindUnknown, doctor.Warning), "kind unheard in queue sms: 1 job released")
 }
 
 type known struct{}

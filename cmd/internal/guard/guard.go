@@ -74,7 +74,7 @@ func New(c Config) (*Guard, error) {
 
 // Check returns an error if a server does not have the role that the configuration gives it, or the guard lacks privileges there.
 func (g *Guard) Check(ctx context.Context) error {
-	primary, err := inspect(ctx, g.config.Primary)
+	primary, err := inspect(ctx, g.config.Primary, pollTimeout)
 	if err != nil {
 		return err
 	}
@@ -83,7 +83,7 @@ func (g *Guard) Check(ctx context.Context) error {
 	}
 	all := []*view{primary}
 	for _, s := range g.config.Standbys {
-		v, err := inspect(ctx, s)
+		v, err := inspect(ctx, s, pollTimeout)
 		if err != nil {
 			return err
 		}
@@ -205,11 +205,7 @@ func (g *Guard) cluster(ctx context.Context) (*cluster, error) {
 		if i == 0 {
 			bound = pollTimeout
 		}
-		wg.Go(func() {
-			ctx, cancel := context.WithTimeout(ctx, bound)
-			defer cancel()
-			views[i], errs[i] = inspect(ctx, s)
-		})
+		wg.Go(func() { views[i], errs[i] = inspect(ctx, s, bound) })
 	}
 	wg.Wait()
 	if errs[0] != nil {

@@ -242,7 +242,7 @@ func elsewhere(t *testing.T, s *servers) {
 
 func reusedPid(t *testing.T, s *servers) {
 	c := connect(t, as(t, s.primary, "app", "postgres")).exec(readOnly, "SELECT 1")
-	v, err := inspect(t.Context(), server(t, "primary", s.primary))
+	v, err := inspect(t.Context(), server(t, "primary", s.primary), pollTimeout)
 	if err != nil {
 		t.Fatal(err)
 	}

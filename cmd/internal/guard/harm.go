@@ -106,7 +106,11 @@ func probe(ctx context.Context, db DB, sql string) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }() // it has changed nothing
+	defer func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+		defer cancel()
+		_ = tx.Rollback(ctx) // it has changed nothing
+	}()
 	if _, err := tx.Exec(ctx, fmt.Sprintf("SET TRANSACTION READ ONLY; SET LOCAL statement_timeout = %d", probeTimeout.Milliseconds())); err != nil {
 		return err
 	}

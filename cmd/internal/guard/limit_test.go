@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 )
 
 // limited is a server that checks that each call has a time limit.
@@ -36,10 +37,42 @@ func (l limited) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row 
 
 func (l limited) Begin(ctx context.Context) (pgx.Tx, error) {
 	l.check(ctx, "BEGIN")
-	return l.DB.Begin(ctx)
+	tx, err := l.DB.Begin(ctx)
+	return limitedTx{tx, l}, err
 }
 
-// timeLimited checks every call that a guard makes until it has ended a session: a server that does not answer never keeps it.
+// limitedTx is a transaction of a limited server.
+type limitedTx struct {
+	pgx.Tx
+	server limited
+}
+
+func (tx limitedTx) Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error) {
+	tx.server.check(ctx, sql)
+	return tx.Tx.Exec(ctx, sql, args...)
+}
+
+func (tx limitedTx) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
+	tx.server.check(ctx, sql)
+	return tx.Tx.Query(ctx, sql, args...)
+}
+
+func (tx limitedTx) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
+	tx.server.check(ctx, sql)
+	return tx.Tx.QueryRow(ctx, sql, args...)
+}
+
+func (tx limitedTx) Commit(ctx context.Context) error {
+	tx.server.check(ctx, "COMMIT")
+	return tx.Tx.Commit(ctx)
+}
+
+func (tx limitedTx) Rollback(ctx context.Context) error {
+	tx.server.check(ctx, "ROLLBACK")
+	return tx.Tx.Rollback(ctx)
+}
+
+// timeLimited checks every call that a guard makes, from its first check until it has ended a session: a server that does not answer never keeps it.
 func timeLimited(t *testing.T, s *servers) {
 	c := connect(t, as(t, s.primary, "app", "postgres")).exec(readOnly, "SELECT count(*) FROM harmed")
 	p := hasty()
@@ -49,6 +82,9 @@ func timeLimited(t *testing.T, s *servers) {
 	g.config.Primary.DB = limited{g.config.Primary.DB, t, &calls}
 	for i := range g.config.Standbys {
 		g.config.Standbys[i].DB = limited{g.config.Standbys[i].DB, t, &calls}
+	}
+	if err := g.Check(t.Context()); err != nil {
+		t.Error(err)
 	}
 	s.watch(t, g, func(r *Findings) bool {
 		return r.outcome("primary", fmt.Sprintf("pid %d", c.pid()), Terminate, outcomeMoved)

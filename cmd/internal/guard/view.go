@@ -5,6 +5,7 @@ import (
 	"embed"
 	"fmt"
 	"regexp"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -63,8 +64,10 @@ type receiver struct {
 	port           int
 }
 
-// inspect reads one server.
-func inspect(ctx context.Context, s Server) (*view, error) {
+// inspect reads one server, within bound.
+func inspect(ctx context.Context, s Server, bound time.Duration) (*view, error) {
+	ctx, cancel := context.WithTimeout(ctx, bound)
+	defer cancel()
 	v := &view{server: s}
 	err := s.DB.QueryRow(ctx, serverSQL).Scan(&v.role, &v.system, &v.version, &v.port, &v.feedback, &v.seesAll, &v.maySignal)
 	if err != nil {

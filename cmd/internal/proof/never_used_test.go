@@ -26,3 +26,34 @@ func TestOnlyQueuesWithoutATraceOfJobsAreNeverUsed(t *testing.T) {
 		t.Errorf("%q were never used, want %q", got, want)
 	}
 }
+
+// TestAQueueWhoseSegmentIsBeingEmptiedWasUsed: a look at the names that waits for a segment to be emptied sees what was carried out of it.
+func TestAQueueWhoseSegmentIsBeingEmptiedWasUsed(t *testing.T) {
+	t.Parallel()
+	url := pgtest.Database(t)
+	conn, reader := connect(t, url), connect(t, url)
+	worker := startWorker(t, conn, "q")
+	enqueueN(t, conn, "q", 1)
+	mustComplete(t, conn, worker, mustClaim(t, conn, worker, "q", 1))
+	exec(t, conn, `BEGIN`)
+	exec(t, conn, `LOCK TABLE weir.job_1, weir.batch_1, weir.result_1 IN ACCESS EXCLUSIVE MODE`)
+	type answer struct {
+		names []string
+		err   error
+	}
+	got := make(chan answer, 1)
+	go func() {
+		var a answer
+		a.err = reader.QueryRow(t.Context(), `SELECT weir._never_used(ARRAY['q'])`).Scan(&a.names)
+		got <- a
+	}()
+	until(t, "the reader waits", func() bool {
+		return value[bool](t, conn, `SELECT EXISTS (SELECT FROM pg_locks l WHERE l.pid = $1 AND NOT l.granted)`, reader.PgConn().PID())
+	})
+	exec(t, conn, `SELECT weir._carry_states(1, 2, ARRAY(SELECT DISTINCT b.lane FROM weir.batch b))`)
+	exec(t, conn, `TRUNCATE weir.job_1, weir.batch_1, weir.result_1`)
+	exec(t, conn, `COMMIT`)
+	if a := <-got; a.err != nil || len(a.names) > 0 {
+		t.Errorf("never used: %q, %v; want none", a.names, a.err)
+	}
+}
