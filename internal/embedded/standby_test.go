@@ -116,6 +116,7 @@ func TestCommitWaitsForASynchronousStandby(t *testing.T) {
 	execute(t, primary, "ALTER SYSTEM SET synchronous_commit = 'remote_apply'")
 	execute(t, primary, "SELECT pg_catalog.pg_reload_conf()")
 	eventually(t, primary, "SELECT COALESCE(pg_catalog.string_agg(sync_state, ','), '') FROM pg_catalog.pg_stat_replication", "sync")
+	execute(t, primary, "CHECKPOINT") // The checkpointer makes commits wait, and reads the new configuration before it checkpoints.
 	for n := range 20 {
 		execute(t, primary, "INSERT INTO kept VALUES ("+strconv.Itoa(n)+")")
 		if v := query(t, s, "SELECT pg_catalog.max(n)::text FROM kept"); v != strconv.Itoa(n) {
