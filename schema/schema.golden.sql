@@ -1693,19 +1693,20 @@ DECLARE
   found record;
 BEGIN
   SELECT p.* INTO c FROM weir.promotion p ORDER BY p.seq DESC LIMIT 1;
-  SELECT coalesce(sum(k.n), 0) AS n, array_agg(k.lane) AS lanes, array_agg(k.n) AS counts INTO found
+  SELECT coalesce(sum(k.n), 0) AS looked, coalesce(sum(k.n) FILTER (WHERE k.lane > 0), 0) AS n,
+         array_agg(k.lane) FILTER (WHERE k.lane > 0) AS lanes, array_agg(k.n) FILTER (WHERE k.lane > 0) AS counts INTO found
   FROM (
     SELECT f.lane, count(*) AS n
     FROM (SELECT l.lane FROM weir.later l WHERE (l.run_at, l.id) > (c.due, c.due_id) AND (c.ahead_due IS NULL OR NOT weir._was_ahead(c, l.run_at, l.id, l.xid))
-          ORDER BY l.run_at, l.id LIMIT most + 1) f
+          ORDER BY l.run_at, l.id LIMIT 2 * most + 1) f  -- in lane 0 are due times of schedules, which are no jobs
     GROUP BY f.lane) k;
-  IF found.n <= most THEN
+  IF found.n <= most AND found.looked <= 2 * most THEN
     RETURN QUERY SELECT k.lane, k.n, false FROM unnest(found.lanes, found.counts) k(lane, n);
     RETURN;
   END IF;
   RETURN QUERY
   WITH RECURSIVE known(lane) AS (
-    (SELECT l.lane FROM weir.later l ORDER BY l.lane, l.run_at, l.id LIMIT 1)
+    (SELECT l.lane FROM weir.later l WHERE l.lane > 0 ORDER BY l.lane, l.run_at, l.id LIMIT 1)
     UNION ALL
     SELECT (SELECT l.lane FROM weir.later l WHERE l.lane > k.lane ORDER BY l.lane, l.run_at, l.id LIMIT 1) FROM known k WHERE k.lane IS NOT NULL
   ), counted AS MATERIALIZED (
@@ -1719,7 +1720,7 @@ BEGIN
     SELECT r.lane, (count(*) * min(e.step))::bigint AS n
     FROM every e CROSS JOIN stretch t CROSS JOIN LATERAL generate_series(0, ceil(t.behind / e.step)::integer - 1) i
     CROSS JOIN LATERAL weir._later_on(t.segment::smallint, floor(i * e.step)::bigint) r
-    WHERE (r.run_at, r.id) > (c.due, c.due_id)
+    WHERE (r.run_at, r.id) > (c.due, c.due_id) AND r.lane > 0
     GROUP BY r.lane
   )
   SELECT coalesce(k.lane, s.lane), CASE WHEN k.n < few THEN k.n ELSE greatest(k.n, s.n) END, coalesce(k.n >= few, true)
@@ -2770,6 +2771,18 @@ AS $$
 BEGIN
   RETURN QUERY SELECT l.lane, l.run_at, l.id FROM weir.later l
     WHERE l.segment = _later_on.segment AND l.ctid >= format('(%s,0)', _later_on.page)::tid AND l.ctid < format('(%s,0)', _later_on.page + 1)::tid;
+END
+$$;
+CREATE FUNCTION weir._lock_firings() RETURNS void LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+BEGIN
+  LOCK TABLE weir.firing IN ACCESS SHARE MODE;
+  -- As in weir._lock_log: an older snapshot shows nothing of what was compacted.
+  IF current_setting('transaction_isolation') IN ('repeatable read', 'serializable')
+     AND EXISTS (SELECT FROM pg_class c WHERE c.oid = 'weir.firing'::regclass AND c.relfilenode <> pg_relation_filenode(c.oid)) THEN
+    RAISE EXCEPTION 'weir: the due times that schedules have fired were compacted after this transaction took its snapshot, which shows none of them'
+      USING ERRCODE = '40001', HINT = 'Run the transaction again, or begin it with ISOLATION LEVEL READ COMMITTED.';
+  END IF;
 END
 $$;
 CREATE FUNCTION weir._lock_log() RETURNS void LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off
@@ -3840,6 +3853,28 @@ BEGIN
          coalesce(bool_or(d.is_estimate), false), min(d.ready_at), coalesce(sum(l.total), 0)::bigint, max(l.claimed_at), coalesce(max(c.n), 0)
   FROM weir.queue q LEFT JOIN sums l ON l.id = q.id LEFT JOIN depths d ON d.id = q.id LEFT JOIN crew c ON c.name = q.name
   GROUP BY q.name ORDER BY q.name;
+END
+$$;
+CREATE FUNCTION weir._read_schedules(name text, after text, max_rows integer) RETURNS SETOF weir.schedule_info LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET enable_seqscan=off
+AS $$
+#variable_conflict use_column
+DECLARE
+  s weir.schedule;
+  i weir.schedule_info;
+BEGIN
+  FOR s IN SELECT k.* FROM weir.schedule k WHERE (_read_schedules.name IS NULL OR k.name = _read_schedules.name) AND (_read_schedules.after IS NULL OR k.name > _read_schedules.after)
+           ORDER BY k.name LIMIT _read_schedules.max_rows LOOP
+    i := ROW(s.name, CASE WHEN s.paused_at IS NULL THEN 'active' ELSE 'paused' END, s.schedule, s.time_zone, NULL, NULL, NULL,
+             s.queue, s.kind, s.args, s.priority, s.max_attempts, s.meta, s.missed, s.jitter, NULL);
+    i.last_at := (SELECT f.due FROM weir.firing f WHERE f.name = s.name ORDER BY f.due DESC LIMIT 1);
+    i.last_job := (SELECT f.job FROM weir.firing f WHERE f.name = s.name AND f.job IS NOT NULL ORDER BY f.due DESC LIMIT 1);
+    BEGIN
+      i.next_at := weir._pending_due(s);
+    EXCEPTION WHEN OTHERS THEN
+      i.error := SQLERRM;
+    END;
+    RETURN NEXT i;
+  END LOOP;
 END
 $$;
 CREATE FUNCTION weir._reclaim_messages(segment integer, retention interval) RETURNS boolean LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_custom_plan SET lock_timeout=10ms
@@ -6528,29 +6563,17 @@ BEGIN
   RETURN CASE WHEN FOUND THEN weir._enqueue_due(s, now()) END;
 END
 $$;
-CREATE FUNCTION weir.schedules(name text DEFAULT NULL::text, after text DEFAULT NULL::text, max_rows integer DEFAULT 1000) RETURNS SETOF weir.schedule_info LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET enable_seqscan=off
+CREATE FUNCTION weir.schedules(name text DEFAULT NULL::text, after text DEFAULT NULL::text, max_rows integer DEFAULT 1000) RETURNS SETOF weir.schedule_info LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
-#variable_conflict use_column
-DECLARE
-  s weir.schedule;
-  i weir.schedule_info;
 BEGIN
   IF schedules.max_rows NOT BETWEEN 1 AND 10000 THEN
     RAISE EXCEPTION 'weir: schedules needs a limit of 1 to 10000 rows, got %', schedules.max_rows USING ERRCODE = '22023';
   END IF;
-  FOR s IN SELECT k.* FROM weir.schedule k WHERE (schedules.name IS NULL OR k.name = schedules.name) AND (schedules.after IS NULL OR k.name > schedules.after)
-           ORDER BY k.name LIMIT coalesce(schedules.max_rows, 1000) LOOP
-    i := ROW(s.name, CASE WHEN s.paused_at IS NULL THEN 'active' ELSE 'paused' END, s.schedule, s.time_zone, NULL, NULL, NULL,
-             s.queue, s.kind, s.args, s.priority, s.max_attempts, s.meta, s.missed, s.jitter, NULL);
-    i.last_at := (SELECT f.due FROM weir.firing f WHERE f.name = s.name ORDER BY f.due DESC LIMIT 1);
-    i.last_job := (SELECT f.job FROM weir.firing f WHERE f.name = s.name AND f.job IS NOT NULL ORDER BY f.due DESC LIMIT 1);
-    BEGIN
-      i.next_at := weir._pending_due(s);
-    EXCEPTION WHEN OTHERS THEN
-      i.error := SQLERRM;
-    END;
-    RETURN NEXT i;
-  END LOOP;
+  PERFORM weir._lock_firings();
+  RETURN QUERY SELECT s.* FROM weir._read_schedules(schedules.name, schedules.after, coalesce(schedules.max_rows, 1000)) s;
+  RAISE SQLSTATE 'WR099';  -- releases the table
+EXCEPTION WHEN SQLSTATE 'WR099' THEN
+  RETURN;
 END
 $$;
 CREATE FUNCTION weir.set_retry_rule(name text, action text DEFAULT NULL::text, queue text DEFAULT NULL::text, kind text DEFAULT NULL::text, error text DEFAULT NULL::text, backoff interval DEFAULT NULL::interval, backoff_limit interval DEFAULT NULL::interval, backoff_form text DEFAULT NULL::text) RETURNS void LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
@@ -6646,7 +6669,7 @@ BEGIN
     ELSIF weir._same_schedule(existing, wanted) THEN
       RETURN 'unchanged';  -- by another process, a moment ago
     END IF;
-    LOCK TABLE weir.firing IN ACCESS SHARE MODE;  -- before the next snapshot, which would not show what is compacted after it
+    PERFORM weir._lock_firings();
     -- A due time that has passed and has not been fired yet belongs to the new generation, which would otherwise start after it.
     wanted.first_due := least(wanted.first_due, (SELECT d FROM weir._pending_due(existing) d WHERE d <= at_time));
     UPDATE weir.schedule s SET (generation, schedule, fields, time_zone, missed, jitter, queue, kind, args, priority, max_attempts, meta, first_due)
@@ -7040,6 +7063,7 @@ COMMENT ON ROUTINE weir._lanes_of(bigint[]) IS 'The lanes of the newest rows of 
 COMMENT ON ROUTINE weir._last_reclaimed() IS 'The number of the last event by which a segment of jobs was reclaimed; 0: none was.';
 COMMENT ON ROUTINE weir._last_says(integer) IS 'What a worker''s last word says; NULL: none is left.';
 COMMENT ON ROUTINE weir._later_on(smallint,bigint) IS 'The scheduled jobs on one page of a segment.';
+COMMENT ON ROUTINE weir._lock_firings() IS 'Locks the firings of schedules against TRUNCATE, so that the next snapshot shows them all. Errors: 40001, if the transaction''s snapshot is older than the last TRUNCATE (REPEATABLE READ and SERIALIZABLE only). Locks: ACCESS SHARE on weir.firing; waits while it is being compacted.';
 COMMENT ON ROUTINE weir._lock_log() IS 'Locks the log against TRUNCATE, so that the next snapshot shows every job where it is; the caller releases the locks. Errors: 40001, if the transaction''s snapshot is older than the last TRUNCATE (REPEATABLE READ and SERIALIZABLE only). Locks: ACCESS SHARE on the log; waits while a segment is being emptied.';
 COMMENT ON ROUTINE weir._lock_to_retry(bigint[]) IS 'Excludes other retries of some jobs, to the end of the transaction; and, if there are cancellations by filter that may concern them, claims from their lanes. Locks: advisory: the jobs and lanes (exclusive).';
 COMMENT ON ROUTINE weir._login_secret() IS 'The secret from which hubs derive salts for users that do not exist, and the number of iterations that they show for them. They are the same at every hub, and like those of this server''s roles, so that nobody can find out which users exist. For the role weir_hub alone. Locks: none. Isolation: any.';
@@ -7073,6 +7097,7 @@ COMMENT ON ROUTINE weir._queue_id(text) IS 'The id of a queue, which is created 
 COMMENT ON ROUTINE weir._read_job(bigint,integer) IS 'One job by id, see weir.job_info. Reads its newest row and the ends of up to ends attempts, however many rows the log holds of the job. The caller has called weir._lock_log.';
 COMMENT ON ROUTINE weir._read_page(text[],text,text[],jsonb,text,integer) IS 'A page of jobs as one snapshot shows them, see weir.jobs_page. The caller has called weir._lock_log.';
 COMMENT ON ROUTINE weir._read_queues() IS 'The queues as one snapshot shows them, see weir.queues. The caller has called weir._lock_log.';
+COMMENT ON ROUTINE weir._read_schedules(text,text,integer) IS 'Schedules as one snapshot shows them, see weir.schedules. The caller has called weir._lock_firings.';
 COMMENT ON ROUTINE weir._reclaim(integer) IS 'Empties a closed segment: copies its unclaimed and running jobs, with their xids, ids and batches, into the active one, and truncates it. Returns false if that is not done yet, because the segment is in use, or more than 10000 jobs or 8 MB of it are unfinished; in that case it may have carried some of the waiting jobs. Locks: advisory step 1 (tried); SHARE on the segment''s jobs (NOWAIT) during the scan; to carry, the lanes (exclusive, tried); to empty, claims (exclusive, waiting at most 50 ms), the segment (exclusive) and ACCESS EXCLUSIVE on its tables (at most 25 ms for each), but not while another transaction keeps a lock on them. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._reclaim_messages(integer,interval) IS 'Truncates a closed segment of messages and ticks, once all its messages are in ticks and the last of these was cut retention ago. Returns false, and does nothing, if the segment is in use or too young. Locks: SHARE on the segment''s messages (NOWAIT), advisory step 4 (tried), ACCESS EXCLUSIVE on its tables, waiting at most 10 ms for each.';
 COMMENT ON ROUTINE weir._reconcile(integer,integer[],bigint[],integer[],bigint[],bigint,text) IS 'Compares the attempts that a worker holds according to the database with those that it says it holds: lanes[i] and seqs[i] identify a batch, and the next sizes[i] of ids are its jobs that the worker has not recorded. Other attempts are released for this reason, without being used up, unless an open transaction completes them. Call it while the worker has no claim under way: after a claim or a connection failed, and now and then. It works in bounded steps: if next is not NULL, call again and pass it as after. Errors: 22023, WR001 (the worker is unknown or fenced), WR004. Locks: advisory: the worker and claims (shared), the worker''s claims (exclusive, waiting at most 5 s), and its ends if there is something to release. Isolation: READ COMMITTED.';
@@ -7162,7 +7187,7 @@ COMMENT ON ROUTINE weir.retry(bigint) IS 'Enqueues another attempt of a complete
 COMMENT ON ROUTINE weir.retry_rules() IS 'The retry rules, in the order in which they are tried: the first that matches an error applies. Errors: none. Locks: none that others wait for. Isolation: any.';
 COMMENT ON ROUTINE weir.retry_where(text,text[],jsonb,integer,timestamp with time zone,timestamp with time zone,text,text[],text,integer) IS 'One step of retrying all jobs that match a filter, as weir.retry does: those that are failed (or in states: failed, cancelled, completed), of a queue, of some kinds, whose meta contains meta, of a priority, enqueued at or after enqueued_after or before enqueued_before, whose last error contains the text error. All conditions that are not NULL must hold, and one besides states is required. A step looks at max_rows jobs (1 to 1000) of the list of these states from after on, returns how many it has retried, and next: pass it as after in the next call, with the same filter; NULL: this was the last step. A job that fails again meanwhile is not retried a second time. Call each step in autocommit: then a run that is ended has done what it has returned, and a new run does the rest. Errors: 22023, 40001, WR004 (not in READ COMMITTED). Locks: as for weir.retry, in an order in which two runs don''t deadlock. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir.run_schedule(text) IS 'Enqueues a job of a schedule now, as if it were due, even if the schedule is paused. Its due times stay as they are. Returns the job''s id, or NULL if the schedule does not exist. Errors: none. Locks: none that others wait for. Isolation: any.';
-COMMENT ON ROUTINE weir.schedules(text,text,integer) IS 'Schedules in the order of their names, up to max_rows (1 to 10000) after the name after, or the one called name: state is active or paused; next_at is the first due time that has not been fired, without its jitter; last_at the last one that has, or that was missed and passed over; last_job the last job that a due time has enqueued; error why it can''t be fired. Errors: 22023. Locks: none that others wait for. Isolation: any.';
+COMMENT ON ROUTINE weir.schedules(text,text,integer) IS 'Schedules in the order of their names, up to max_rows (1 to 10000) after the name after, or the one called name: state is active or paused; next_at is the first due time that has not been fired, without its jitter; last_at the last one that has, or that was missed and passed over; last_job the last job that a due time has enqueued; error why it can''t be fired. Errors: 22023; 40001, in REPEATABLE READ and SERIALIZABLE, if firings were compacted after the transaction took its snapshot. Locks: none that others wait for, and none that outlast the call; waits while firings are being compacted. Isolation: any.';
 COMMENT ON ROUTINE weir.set(text,text) IS 'Changes a setting: completed_retention (how long completed and cancelled jobs can be inspected and retried; 1 day by default), failed_retention (the same for failed jobs, but never less than completed_retention; 7 days by default), retention_bytes (the size of log and history together, and a quarter more for failed jobs; unfinished jobs are kept whatever their size; 4294967296 by default), message_retention (how long a subscriber can resume from a position; 1 hour by default), message_retention_bytes (the size of messages; 1073741824 by default) or message_bytes (the largest payload; 1048576 by default, at most 16777216). Intervals need a unit; bytes may have one (4 GB). Errors: 22023. Locks: none that others wait for, except another change of the setting. Isolation: any.';
 COMMENT ON ROUTINE weir.set(text,text,text) IS 'Changes a setting of a queue: backoff (the delay between a job''s first failure and the next attempt; it doubles with each further failure, and varies by up to a quarter; 1 second by default), backoff_limit (its maximum; 1 hour by default) or backoff_form (how it grows: exponential, the default, which doubles it; linear, which adds it once more; or fixed). Returns false if the queue does not exist. Errors: 22023. Locks: none that others wait for, except another change of the queue. Isolation: any.';
 COMMENT ON ROUTINE weir.set_retry_rule(text,text,text,text,text,interval,interval,text) IS 'Creates the retry rule of that name, or replaces it. It says what follows an attempt that failed in a queue, of a kind, with an error that a regular expression matches (NULL: any), unless the worker has said so itself, by a delay or a final outcome. action: retry (the default) after a backoff, as long as attempts are left; fail, without a further attempt; cancel; or snooze, which uses up no attempt, for backoff each time. backoff, backoff_limit and backoff_form are as for weir.set; NULL: the queue''s, except that a snooze is fixed. Of the rules that match, one with an error precedes one without, then one with a kind, then one with a queue, then the first by name. The expression (up to 1000 characters, as of the operator ~, without back references and lookaround) is matched with the first and the last 2000 characters of the error. At most 100 rules. Errors: 22023. Locks: SHARE ROW EXCLUSIVE on the rules, for which only another change of a rule waits. Isolation: any.';

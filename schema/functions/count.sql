@@ -258,19 +258,20 @@ DECLARE
   found record;
 BEGIN
   SELECT p.* INTO c FROM weir.promotion p ORDER BY p.seq DESC LIMIT 1;
-  SELECT coalesce(sum(k.n), 0) AS n, array_agg(k.lane) AS lanes, array_agg(k.n) AS counts INTO found
+  SELECT coalesce(sum(k.n), 0) AS looked, coalesce(sum(k.n) FILTER (WHERE k.lane > 0), 0) AS n,
+         array_agg(k.lane) FILTER (WHERE k.lane > 0) AS lanes, array_agg(k.n) FILTER (WHERE k.lane > 0) AS counts INTO found
   FROM (
     SELECT f.lane, count(*) AS n
     FROM (SELECT l.lane FROM weir.later l WHERE (l.run_at, l.id) > (c.due, c.due_id) AND (c.ahead_due IS NULL OR NOT weir._was_ahead(c, l.run_at, l.id, l.xid))
-          ORDER BY l.run_at, l.id LIMIT most + 1) f
+          ORDER BY l.run_at, l.id LIMIT 2 * most + 1) f  -- in lane 0 are due times of schedules, which are no jobs
     GROUP BY f.lane) k;
-  IF found.n <= most THEN
+  IF found.n <= most AND found.looked <= 2 * most THEN
     RETURN QUERY SELECT k.lane, k.n, false FROM unnest(found.lanes, found.counts) k(lane, n);
     RETURN;
   END IF;
   RETURN QUERY
   WITH RECURSIVE known(lane) AS (
-    (SELECT l.lane FROM weir.later l ORDER BY l.lane, l.run_at, l.id LIMIT 1)
+    (SELECT l.lane FROM weir.later l WHERE l.lane > 0 ORDER BY l.lane, l.run_at, l.id LIMIT 1)
     UNION ALL
     SELECT (SELECT l.lane FROM weir.later l WHERE l.lane > k.lane ORDER BY l.lane, l.run_at, l.id LIMIT 1) FROM known k WHERE k.lane IS NOT NULL
   ), counted AS MATERIALIZED (
@@ -284,7 +285,7 @@ BEGIN
     SELECT r.lane, (count(*) * min(e.step))::bigint AS n
     FROM every e CROSS JOIN stretch t CROSS JOIN LATERAL generate_series(0, ceil(t.behind / e.step)::integer - 1) i
     CROSS JOIN LATERAL weir._later_on(t.segment::smallint, floor(i * e.step)::bigint) r
-    WHERE (r.run_at, r.id) > (c.due, c.due_id)
+    WHERE (r.run_at, r.id) > (c.due, c.due_id) AND r.lane > 0
     GROUP BY r.lane
   )
   SELECT coalesce(k.lane, s.lane), CASE WHEN k.n < few THEN k.n ELSE greatest(k.n, s.n) END, coalesce(k.n >= few, true)

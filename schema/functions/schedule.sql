@@ -203,7 +203,7 @@ BEGIN
     ELSIF weir._same_schedule(existing, wanted) THEN
       RETURN 'unchanged';  -- by another process, a moment ago
     END IF;
-    LOCK TABLE weir.firing IN ACCESS SHARE MODE;  -- before the next snapshot, which would not show what is compacted after it
+    PERFORM weir._lock_firings();
     -- A due time that has passed and has not been fired yet belongs to the new generation, which would otherwise start after it.
     wanted.first_due := least(wanted.first_due, (SELECT d FROM weir._pending_due(existing) d WHERE d <= at_time));
     UPDATE weir.schedule s SET (generation, schedule, fields, time_zone, missed, jitter, queue, kind, args, priority, max_attempts, meta, first_due)
@@ -292,9 +292,26 @@ $$;
 COMMENT ON FUNCTION weir.run_schedule IS
   'Enqueues a job of a schedule now, as if it were due, even if the schedule is paused. Its due times stay as they are. Returns the job''s id, or NULL if the schedule does not exist. Errors: none. Locks: none that others wait for. Isolation: any.';
 
-CREATE OR REPLACE FUNCTION weir.schedules(name text DEFAULT NULL, after text DEFAULT NULL, max_rows integer DEFAULT 1000)
-RETURNS SETOF weir.schedule_info
-LANGUAGE plpgsql STABLE SECURITY DEFINER
+CREATE OR REPLACE FUNCTION weir._lock_firings() RETURNS void
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+AS $$
+BEGIN
+  LOCK TABLE weir.firing IN ACCESS SHARE MODE;
+  -- As in weir._lock_log: an older snapshot shows nothing of what was compacted.
+  IF current_setting('transaction_isolation') IN ('repeatable read', 'serializable')
+     AND EXISTS (SELECT FROM pg_class c WHERE c.oid = 'weir.firing'::regclass AND c.relfilenode <> pg_relation_filenode(c.oid)) THEN
+    RAISE EXCEPTION 'weir: the due times that schedules have fired were compacted after this transaction took its snapshot, which shows none of them'
+      USING ERRCODE = '40001', HINT = 'Run the transaction again, or begin it with ISOLATION LEVEL READ COMMITTED.';
+  END IF;
+END
+$$;
+COMMENT ON FUNCTION weir._lock_firings IS
+  'Locks the firings of schedules against TRUNCATE, so that the next snapshot shows them all. Errors: 40001, if the transaction''s snapshot is older than the last TRUNCATE (REPEATABLE READ and SERIALIZABLE only). Locks: ACCESS SHARE on weir.firing; waits while it is being compacted.';
+
+CREATE OR REPLACE FUNCTION weir._read_schedules(name text, after text, max_rows integer) RETURNS SETOF weir.schedule_info
+LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
 SET jit = off
 SET enable_seqscan = off
@@ -304,11 +321,8 @@ DECLARE
   s weir.schedule;
   i weir.schedule_info;
 BEGIN
-  IF schedules.max_rows NOT BETWEEN 1 AND 10000 THEN
-    RAISE EXCEPTION 'weir: schedules needs a limit of 1 to 10000 rows, got %', schedules.max_rows USING ERRCODE = '22023';
-  END IF;
-  FOR s IN SELECT k.* FROM weir.schedule k WHERE (schedules.name IS NULL OR k.name = schedules.name) AND (schedules.after IS NULL OR k.name > schedules.after)
-           ORDER BY k.name LIMIT coalesce(schedules.max_rows, 1000) LOOP
+  FOR s IN SELECT k.* FROM weir.schedule k WHERE (_read_schedules.name IS NULL OR k.name = _read_schedules.name) AND (_read_schedules.after IS NULL OR k.name > _read_schedules.after)
+           ORDER BY k.name LIMIT _read_schedules.max_rows LOOP
     i := ROW(s.name, CASE WHEN s.paused_at IS NULL THEN 'active' ELSE 'paused' END, s.schedule, s.time_zone, NULL, NULL, NULL,
              s.queue, s.kind, s.args, s.priority, s.max_attempts, s.meta, s.missed, s.jitter, NULL);
     i.last_at := (SELECT f.due FROM weir.firing f WHERE f.name = s.name ORDER BY f.due DESC LIMIT 1);
@@ -322,8 +336,27 @@ BEGIN
   END LOOP;
 END
 $$;
+COMMENT ON FUNCTION weir._read_schedules IS 'Schedules as one snapshot shows them, see weir.schedules. The caller has called weir._lock_firings.';
+
+CREATE OR REPLACE FUNCTION weir.schedules(name text DEFAULT NULL, after text DEFAULT NULL, max_rows integer DEFAULT 1000)
+RETURNS SETOF weir.schedule_info
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+AS $$
+BEGIN
+  IF schedules.max_rows NOT BETWEEN 1 AND 10000 THEN
+    RAISE EXCEPTION 'weir: schedules needs a limit of 1 to 10000 rows, got %', schedules.max_rows USING ERRCODE = '22023';
+  END IF;
+  PERFORM weir._lock_firings();
+  RETURN QUERY SELECT s.* FROM weir._read_schedules(schedules.name, schedules.after, coalesce(schedules.max_rows, 1000)) s;
+  RAISE SQLSTATE 'WR099';  -- releases the table
+EXCEPTION WHEN SQLSTATE 'WR099' THEN
+  RETURN;
+END
+$$;
 COMMENT ON FUNCTION weir.schedules IS
-  'Schedules in the order of their names, up to max_rows (1 to 10000) after the name after, or the one called name: state is active or paused; next_at is the first due time that has not been fired, without its jitter; last_at the last one that has, or that was missed and passed over; last_job the last job that a due time has enqueued; error why it can''t be fired. Errors: 22023. Locks: none that others wait for. Isolation: any.';
+  'Schedules in the order of their names, up to max_rows (1 to 10000) after the name after, or the one called name: state is active or paused; next_at is the first due time that has not been fired, without its jitter; last_at the last one that has, or that was missed and passed over; last_job the last job that a due time has enqueued; error why it can''t be fired. Errors: 22023; 40001, in REPEATABLE READ and SERIALIZABLE, if firings were compacted after the transaction took its snapshot. Locks: none that others wait for, and none that outlast the call; waits while firings are being compacted. Isolation: any.';
 
 CREATE OR REPLACE FUNCTION weir.next_times(schedule text, time_zone text DEFAULT 'UTC', after timestamptz DEFAULT NULL, count integer DEFAULT 5) RETURNS SETOF timestamptz
 LANGUAGE plpgsql STABLE SECURITY DEFINER

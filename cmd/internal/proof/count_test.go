@@ -105,6 +105,17 @@ func TestAScheduleIsCountedWithinABound(t *testing.T) {
 	}
 }
 
+// TestDueTimesOfSchedulesAreNotCounted: they are no jobs, and with thousands of them the scheduled jobs of queues are counted exactly, as without any.
+func TestDueTimesOfSchedulesAreNotCounted(t *testing.T) {
+	t.Parallel()
+	conn := connect(t, pgtest.Database(t))
+	exec(t, conn, `SELECT count(weir._mark_due('s' || n, 1, now() + interval '30 minutes', now() + interval '30 minutes')) FROM generate_series(1, 10100) n`)
+	exec(t, conn, `SELECT count(weir.enqueue('q', 'k', run_at => now() + interval '1 hour')) FROM generate_series(1, 300)`)
+	if d := depthOf(t, conn, "q"); d.Later != 300 || d.Approximate {
+		t.Errorf("beside due times of schedules, of 300 scheduled jobs %d are counted, approximate: %t", d.Later, d.Approximate)
+	}
+}
+
 // TestAnOpenTransactionIsNotWalkedThroughToCount: the jobs of an open transaction cost a count nothing, and only the transaction itself counts
 // them.
 func TestAnOpenTransactionIsNotWalkedThroughToCount(t *testing.T) {

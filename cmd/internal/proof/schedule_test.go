@@ -135,6 +135,35 @@ func TestDeclaringAScheduleAgainWritesNothing(t *testing.T) {
 	}
 }
 
+// TestAScheduleThatIsChangedOftenHasOneNextDueTime: rows for due times of its earlier generations end when they are due, rather than each being followed
+// by another one for ever.
+func TestAScheduleThatIsChangedOftenHasOneNextDueTime(t *testing.T) {
+	t.Parallel()
+	conn := connect(t, pgtest.Database(t))
+	const changes = 5
+	due := value[time.Time](t, conn, `SELECT date_trunc('minute', now()) + interval '1 hour'`)
+	marks := func() int {
+		return value[int](t, conn, `SELECT count(*) FROM weir.later WHERE lane = 0 AND run_at > $1`, due)
+	}
+	for i := range changes {
+		exec(t, conn, `SELECT weir.set_schedule('s', '* * * * *', 'q', 'k', args => jsonb_build_object('v', $1::int), missed => 'all')`, i)
+		exec(t, conn, `SELECT weir.pause_schedule('s')`)
+		exec(t, conn, `SELECT weir.resume_schedule('s')`)
+	}
+	for range 3 {
+		promoteUpto(t, conn, due)
+		if n := marks(); n != 1 {
+			t.Fatalf("after %d changes the schedule has %d rows for due times after %s, want 1", changes, n, due)
+		}
+		due = due.Add(time.Minute)
+	}
+	exec(t, conn, `SELECT weir.drop_schedule('s')`)
+	promoteUpto(t, conn, due)
+	if n := marks(); n != 0 {
+		t.Errorf("the dropped schedule has %d rows for due times to come", n)
+	}
+}
+
 // TestTwoProcessesDeclareAScheduleAtOnce: of two that declare a new schedule at the same time, one creates it.
 func TestTwoProcessesDeclareAScheduleAtOnce(t *testing.T) {
 	t.Parallel()
