@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -113,6 +114,40 @@ func TestTheNextAttemptGoesOnFromTheCheckpoint(t *testing.T) {
 		if err != nil || *page.Jobs[0].Percent != 60 || page.Jobs[0].Log != nil || strings.Contains(*page.Jobs[0].Message, "hunter2") == encrypted {
 			t.Errorf("it is listed as %+v, %v", page, err)
 		}
+	}
+}
+
+// TestACheckpointIsReadAfterAMove: the first attempt at a job, claimed again after the log was moved to another cluster, goes on from the checkpoint that was stored there.
+func TestACheckpointIsReadAfterAMove(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	job := r.enqueue(1, nil)
+	signal := make(chan struct{})
+	var runs atomic.Int32
+	r.work(func(ctx context.Context, job *weir.Job[number]) error {
+		var at reached
+		if _, err := job.Checkpoint(ctx, &at); err != nil {
+			return err
+		}
+		if runs.Add(1) > 1 {
+			job.SetOutput(fmt.Sprintf("attempt %d goes on from %d", job.Attempt, at.Done))
+			return nil
+		}
+		if err := errors.Join(job.SetCheckpoint(reached{Done: 7}), job.Sync(ctx)); err != nil {
+			return err
+		}
+		close(signal)
+		<-ctx.Done()
+		return ctx.Err()
+	}, nil)
+	<-signal
+	for _, sql := range []string{`UPDATE weir.setting SET value = 'elsewhere' WHERE name = 'cluster'`, `SELECT weir.rebase()`} {
+		if _, err := r.pool.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if info := r.await(job, weir.StateCompleted); *info.Output != "attempt 1 goes on from 7" {
+		t.Errorf("%s", *info.Output)
 	}
 }
 

@@ -32,14 +32,15 @@ BEGIN
       USING ERRCODE = 'WR004', HINT = 'Call it in autocommit: its locks on lanes would be held until your commit.';
   END IF;
   PERFORM weir._check_cluster();
-  IF EXISTS (SELECT FROM weir.cancellation_where w WHERE num_nonnulls(w.queue, w.priority) > 0) THEN
-    LOCK TABLE weir.cancellation_where IN SHARE MODE;  -- so that all with a smaller number are visible
-    known := (SELECT max(w.no) FROM weir.cancellation_where w);
-  END IF;
   SELECT s.ids, s.next INTO ids, next
   FROM weir._select_where(ARRAY['available', 'scheduled'], queue, kinds, meta, priority, enqueued_after, enqueued_before, NULL, after, coalesce(max_rows, 500)) s;
   -- Steps before lanes, and these in their order, as claims and rebasing do.
   PERFORM pg_advisory_xact_lock_shared(1464158547, 0), pg_advisory_xact_lock(1464158547, 2);
+  -- So that all cancellations with a smaller number are visible, and none that means a job where it is commits before the job has left.
+  LOCK TABLE weir.cancellation_where IN SHARE MODE;
+  IF EXISTS (SELECT FROM weir.cancellation_where w WHERE num_nonnulls(w.queue, w.priority) > 0) THEN
+    known := (SELECT max(w.no) FROM weir.cancellation_where w);
+  END IF;
   lanes := weir._lanes_of(ids);
   FOR i IN 1..cardinality(lanes) LOOP
     PERFORM pg_advisory_xact_lock(1464158546, lanes[i]);
@@ -48,7 +49,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION weir.move_where IS
-  'One step of moving all available and scheduled jobs that match a filter to another queue (to_queue, which is created if the name is new), to another priority, or both; for the filter see weir.cancel_where. A moved job keeps its id, attempt, arguments and time, and comes behind the jobs that wait there; the others keep their order. A job that has started is not moved, and one that was cancelled stays cancelled; earlier cancellations of the jobs in its new place do not mean it. A step looks at max_rows jobs (1 to 1000) from after on, and returns how many it has moved, and next: pass it as after in the next call, with the same filter; NULL: this was the last step. A run that is ended has moved what it has returned, and a new run does the rest. Errors: 22023, 40001, 55P03 (a lock was not available within 5 seconds: call again), WR003, WR004 (not in READ COMMITTED autocommit). Locks, to the end of the call: advisory: claims (shared), promotion and the lanes (exclusive); while there are cancellations by filter that have a queue or a priority, SHARE on weir.cancellation_where. Isolation: READ COMMITTED, in autocommit.';
+  'One step of moving all available and scheduled jobs that match a filter to another queue (to_queue, which is created if the name is new), to another priority, or both; for the filter see weir.cancel_where. A moved job keeps its id, attempt, arguments and time, and comes behind the jobs that wait there; the others keep their order. A job that has started is not moved, and one that was cancelled stays cancelled; earlier cancellations of the jobs in its new place do not mean it. A step looks at max_rows jobs (1 to 1000) from after on, and returns how many it has moved, and next: pass it as after in the next call, with the same filter; NULL: this was the last step. A run that is ended has moved what it has returned, and a new run does the rest. Errors: 22023, 40001, 55P03 (a lock was not available within 5 seconds: call again), WR003, WR004 (not in READ COMMITTED autocommit). Locks, to the end of the call: advisory: claims (shared), promotion and the lanes (exclusive); SHARE on weir.cancellation_where, for which cancellations by filter wait. Isolation: READ COMMITTED, in autocommit.';
 
 CREATE OR REPLACE FUNCTION weir._lanes_of(ids bigint[]) RETURNS integer[]
 LANGUAGE sql STABLE
@@ -107,7 +108,7 @@ BEGIN
       j.lane := coalesce(queue_no, was / 4) * 4 + coalesce(to_priority - 1, was % 4);
       j.segment := pg_sequence_last_value('weir.active_job');
       j.leads := true;
-      IF queue_no <> was / 4 THEN  -- its key meant only jobs of its old queue
+      IF to_queue <> look.queue THEN  -- its key meant only jobs of its old queue
         j.unique_key := NULL;
         j.unique_no := NULL;
         j.unique_until := NULL;
@@ -119,7 +120,7 @@ BEGIN
     ELSE
       SELECT k.* INTO l FROM weir.later k WHERE k.id = this ORDER BY k.attempt DESC, k.put_off DESC LIMIT 1;
       DELETE FROM weir.later k WHERE k.id = this AND k.attempt = l.attempt AND k.put_off = l.put_off AND k.segment = l.segment;
-      IF queue_no <> l.lane / 4 THEN
+      IF to_queue <> look.queue THEN
         l.unique_key := NULL;
         l.unique_no := NULL;
         l.unique_until := NULL;

@@ -82,7 +82,9 @@ BEGIN
   -- The first xid of a cluster is 3. History gets xid 1, below every position, and every new position is 2: so unfinished jobs lie past it, and
   -- so do jobs of transactions that are older than this one and enqueue after it.
   INSERT INTO weir.job (id, xid, enqueued_at, ready_at, lane, attempt, max_attempts, put_off, segment, leads, kind, args, meta, seq, errors, unique_key, unique_no, unique_until)
-  SELECT j.id, CASE WHEN j.unfinished THEN pg_current_xact_id() ELSE '1' END, j.enqueued_at, j.ready_at, j.lane, j.attempt, j.max_attempts, j.put_off,
+  SELECT j.id, CASE WHEN j.unfinished THEN pg_current_xact_id() ELSE '1' END, j.enqueued_at, j.ready_at, j.lane, j.attempt, j.max_attempts,
+         -- An attempt that has reported was started: it is put off, so that it does not pass for one that has no checkpoint yet.
+         j.put_off + (j.unfinished AND j.id IN (SELECT r.job_id FROM weir.report r))::integer,
          CASE WHEN j.unfinished THEN active ELSE j.segment END, j.unfinished, j.kind, j.args, j.meta, CASE WHEN NOT j.unfinished THEN e.seq END, j.errors,
          j.unique_key, j.unique_no, j.unique_until
   FROM pg_temp.weir_job j LEFT JOIN pg_temp.weir_end e ON e.id = j.id AND e.lane = j.lane AND e.segment = j.segment AND e.nr = j.nr;

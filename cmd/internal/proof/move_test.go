@@ -5,6 +5,8 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/weir-pg/weir/internal/pgtest"
 )
 
@@ -81,6 +83,58 @@ func TestACancellationDoesNotMeanWhatIsMovedThereLater(t *testing.T) {
 	exec(t, conn, `SELECT weir._promote(upto => now() + interval '2 hours')`)
 	if got := takenIDs(takeAll(t, conn, worker, "r")); !slices.Equal(got, append(ids, scheduled)) {
 		t.Errorf("%v run, want %v", got, ids)
+	}
+}
+
+// TestACancellationDuringAMoveMeansWhatIsStillThere: a cancellation of a queue's jobs that commits before a move out of the queue does means the jobs that are being moved.
+func TestACancellationDuringAMoveMeansWhatIsStillThere(t *testing.T) {
+	t.Parallel()
+	url := pgtest.Database(t)
+	conn, holder, mover, canceller := connect(t, url), connect(t, url), connect(t, url), connect(t, url)
+	worker := startWorker(t, conn, "q", "r")
+	enqueueN(t, conn, "r", 1)
+	id := enqueueN(t, conn, "q", 1)[0]
+	scheduled := value[int64](t, conn, `SELECT weir.enqueue('q', 'k', run_at => now() + interval '1 hour')`)
+	exec(t, holder, `BEGIN; LOCK TABLE weir.later IN SHARE MODE`) // stops the move between its two jobs
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	waits := func(c *pgx.Conn) bool {
+		return value[bool](t, conn, `SELECT EXISTS (SELECT FROM pg_locks WHERE pid = $1 AND NOT granted)`, c.PgConn().PID())
+	}
+	wg.Go(func() { exec(t, mover, `SELECT weir.move_where('q', to_queue => 'r')`) })
+	until(t, "the move has reached the second job", func() bool { return waits(mover) })
+	cancelled := make(chan struct{})
+	wg.Go(func() {
+		exec(t, canceller, `SELECT weir.cancel_where('q')`)
+		close(cancelled)
+	})
+	until(t, "the cancellation has committed, or waits", func() bool { return closed(cancelled) || waits(canceller) })
+	first := closed(cancelled)
+	exec(t, holder, `COMMIT`)
+	wg.Wait()
+	exec(t, conn, `SELECT weir._promote(upto => now() + interval '2 hours')`)
+	for _, a := range append(claimAll(t, conn, worker, "q"), claimAll(t, conn, worker, "r")...) {
+		if first && (a.ID == id || a.ID == scheduled) {
+			t.Errorf("job %d starts in queue %s, although it was cancelled before it was moved there", a.ID, a.Queue)
+		}
+	}
+}
+
+// TestAUniqueJobStaysUniqueInItsQueue: also if it is moved to another priority of the queue, and the queue has twins.
+func TestAUniqueJobStaysUniqueInItsQueue(t *testing.T) {
+	t.Parallel()
+	url := pgtest.Database(t)
+	conn, other := connect(t, url), connect(t, url)
+	exec(t, other, `BEGIN; SELECT weir.enqueue('q', 'another')`)
+	first := value[int64](t, conn, `SELECT id FROM weir.enqueue_unique('q', 'k', key => 'one')`) // of a twin
+	exec(t, other, `COMMIT`)
+	worker := startWorker(t, conn, "q")
+	exec(t, conn, `SELECT weir.move_where('q', kinds => '{k}', to_queue => 'q', to_priority => 1)`)
+	if got := value[int64](t, conn, `SELECT id FROM weir.enqueue_unique('q', 'k', key => 'one') WHERE duplicate`); got != first {
+		t.Errorf("another job is a duplicate of %d, want %d", got, first)
+	}
+	if got := idsOf(mustClaim(t, conn, worker, "q", 1)); !slices.Equal(got, []int64{first}) {
+		t.Errorf("claimed %v, want job %d, which comes first now", got, first)
 	}
 }
 
