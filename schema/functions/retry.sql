@@ -44,7 +44,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION weir.set_retry_rule IS
-  'Creates the retry rule of that name, or replaces it. It says what follows an attempt that failed in a queue, of a kind, with an error that a regular expression matches (NULL: any), unless the worker has said so itself, by a delay or a final outcome. action: retry (the default) after a backoff, as long as attempts are left; fail, without a further attempt; cancel; or snooze, which uses up no attempt, for backoff each time. backoff, backoff_limit and backoff_form are as for weir.set; NULL: the queue''s, except that a snooze is fixed. Of the rules that match, one with an error precedes one without, then one with a kind, then one with a queue, then the first by name. The expression (up to 1000 characters, as of the operator ~, without back references and lookaround) is matched with the first and the last 2000 characters of the error. At most 100 rules. Errors: 22023. Locks: SHARE ROW EXCLUSIVE on the rules, for which only another change of a rule waits. Isolation: any.';
+  'Creates the retry rule of that name, or replaces it. It says what follows an attempt that failed in a queue, of a kind, with an error that a regular expression matches (NULL: any), unless the worker has said so itself, by a delay or a final outcome. action: retry (the default) after a backoff, as long as attempts are left; fail, without a further attempt; cancel; or snooze, which uses up no attempt, for backoff each time. backoff, backoff_limit and backoff_form are as for weir.set; NULL: the queue''s, except that a snooze is fixed. Of the rules that match, one with an error precedes one without, then one with a kind, then one with a queue, then the first by name. The expression (up to 1000 characters, as of the operator ~, without back references and lookaround) is matched with the first and the last 2000 characters of the error. At most 100 rules. Errors: 22023. Locks: SHARE ROW EXCLUSIVE on weir.retry_rule, for which only another change of a rule waits. Isolation: any.';
 
 CREATE OR REPLACE FUNCTION weir.drop_retry_rule(name text) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
@@ -56,7 +56,7 @@ BEGIN
   RETURN FOUND;
 END
 $$;
-COMMENT ON FUNCTION weir.drop_retry_rule IS 'Drops a retry rule; false: there is none of that name. Errors: none. Locks: none that others wait for, except another change of the rule. Isolation: any.';
+COMMENT ON FUNCTION weir.drop_retry_rule IS 'Drops a retry rule; false: there is none of that name. Errors: none. Locks: ROW EXCLUSIVE on weir.retry_rule, for which only another change of a rule waits. Isolation: any.';
 
 CREATE OR REPLACE FUNCTION weir.retry_rules()
 RETURNS TABLE (name text, action text, queue text, kind text, error text, backoff interval, backoff_limit interval, backoff_form text)

@@ -89,7 +89,7 @@ func TestClaimsReadNoMoreBecauseOfCancellations(t *testing.T) {
 func TestCancellationsByFilterHitWhatTheyDescribe(t *testing.T) {
 	t.Parallel()
 	seed := newSeed(t)
-	span := max(*longFlag, 4*time.Second)
+	span := max(*longFlag, 2*time.Second)
 	url := pgtest.Database(t)
 	setUp := connect(t, url)
 	smallSegments(t, setUp)

@@ -22,14 +22,14 @@ import (
 	"github.com/weir-pg/weir/schema"
 )
 
-// TestEachDueTimeHasOneJobHoweverManyMaintainersAreKilled: a thousand schedules (10,000 with -long) catch up with an hour, and others are due every
+// TestEachDueTimeHasOneJobHoweverManyMaintainersAreKilled: hundreds of schedules (10,000 with -long) catch up with an hour, and others are due every
 // second meanwhile, while maintainers, in Go and in plain SQL, are killed all the time, the server crashes, and a fleet declares its schedules again
 // and again, in turns of two versions. Each due time has exactly one job. (Peers fire from a leader's memory, and lose what was due as it changed.)
 func TestEachDueTimeHasOneJobHoweverManyMaintainersAreKilled(t *testing.T) {
 	t.Parallel()
-	schedules, crashes := 1000, 2
+	schedules, crashes, span := 300, 2, 5*time.Second
 	if *longFlag > 0 {
-		schedules, crashes = 10_000, 5
+		schedules, crashes, span = 10_000, 5, max(*longFlag, 10*time.Second)
 	}
 	server := pgtest.Server(t, nil)
 	url := server.URL("postgres")
@@ -48,7 +48,7 @@ func TestEachDueTimeHasOneJobHoweverManyMaintainersAreKilled(t *testing.T) {
 	for _, s := range schedulesOf(t, conn) {
 		first[s.name] = s.next
 	}
-	until := value[time.Time](t, conn, `SELECT now() + interval '10 seconds'`)
+	until := time.Now().Add(span)
 	_ = conn.Close(t.Context())
 
 	ctx, stop := context.WithCancel(t.Context())
@@ -152,7 +152,7 @@ func TestEachDueTimeHasOneJobHoweverManyMaintainersAreKilled(t *testing.T) {
 		}
 	}
 	t.Logf("%d schedules, %d due times, %d backends killed, %d crashes of the server, declared %d times", len(first), total, kills.Load(), crashes, declared.Load())
-	if wrong > 0 || len(fired) != schedules+20 || kills.Load() < 20 {
+	if wrong > 0 || len(fired) != schedules+20 || kills.Load() < 10 {
 		t.Errorf("%d of %d schedules fired wrongly", wrong, len(fired))
 	}
 }
