@@ -21,7 +21,7 @@ var errStillHeld = errors.New("fence returns NULL although no transaction of the
 func TestEveryAttemptIsInExactlyOneBatch(t *testing.T) {
 	t.Parallel()
 	l := newLoad(t, pgtest.Database(t), newSeed(t))
-	l.run(loadTime(4*time.Second), nil)
+	l.run(loadTime(2*time.Second), nil)
 	l.verify(time.Time{})
 }
 

@@ -20,7 +20,7 @@ func TestKilledServerLosesNothingCommitted(t *testing.T) {
 	l := newLoad(t, server.URL("postgres"), newSeed(t))
 	l.crashing = true
 	var killed time.Time
-	l.run(loadTime(4*time.Second), func() {
+	l.run(loadTime(3*time.Second), func() {
 		killed = time.Now()
 		if err := server.Kill(); err != nil {
 			l.fail(err)

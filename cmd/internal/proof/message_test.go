@@ -19,7 +19,7 @@ func TestEveryMessageIsInExactlyOneTick(t *testing.T) {
 	l := newLoad(t, pgtest.Database(t), newSeed(t))
 	talk := newTalk()
 	exec(t, connect(t, l.url), `SELECT weir.set('message_retention', '4 s')`)
-	l.converse(talk, loadTime(6*time.Second), nil)
+	l.converse(talk, loadTime(4*time.Second), nil)
 	l.verifyTalk(talk)
 	if n, ok := l.did.Load("opened"); !ok || n.(*atomic.Int64).Load() == 0 {
 		t.Error("no segment was opened: the load was too light for the test to prove anything")
@@ -37,7 +37,7 @@ func TestKilledServerLosesNoTick(t *testing.T) {
 	}
 	l := newLoad(t, server.URL("postgres"), newSeed(t))
 	talk := newTalk()
-	l.converse(talk, loadTime(4*time.Second), func() {
+	l.converse(talk, loadTime(3*time.Second), func() {
 		if err := server.Kill(); err != nil {
 			l.fail(err)
 		} else if err := server.Restart(t.Context()); err != nil {

@@ -150,9 +150,9 @@ func TestLooksMissNothing(t *testing.T) {
 			}
 		}},
 	}
-	surveyed, queries := 0, 60
+	surveyed, queries := 0, 40
 	if *longFlag > 0 {
-		queries *= 4
+		queries *= 6
 	}
 	for n := range queries {
 		step := steps[rng.IntN(len(steps))]

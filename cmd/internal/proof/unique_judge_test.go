@@ -71,7 +71,7 @@ func TestUniqueJobsKeepTheirPromisesUnderEveryInterleaving(t *testing.T) {
 	}
 	start(&others, 30, l.drained, l.maintain)
 	select {
-	case <-time.After(loadTime(4 * time.Second)):
+	case <-time.After(loadTime(3 * time.Second)):
 	case <-ctx.Done():
 	}
 	close(l.stop)
