@@ -9,6 +9,9 @@ import (
 // patience is a long time on any machine, however busy.
 const patience = time.Minute
 
+// stalled is the most that counts of one step of a wait: if the process or the machine stood still for a minute, nobody has waited for a minute.
+const stalled = time.Second
+
 // A poll costs a query or two. The longer the wait, the less frequent the polls: at first every 5 ms, then after each twentieth of the time waited
 // so far, and finally every 50 ms. Otherwise the polls would take most of the processor's time.
 const (
@@ -31,15 +34,31 @@ func Until(t testing.TB, what string, holds func() bool) {
 // Eventually is Until for a function that returns why the effect has not occurred yet.
 func Eventually(t testing.TB, why func() error) {
 	t.Helper()
-	for begin := time.Now(); ; {
+	for waited := time.Duration(0); ; {
+		begin := time.Now()
 		err := why()
 		if err == nil {
 			return
 		}
-		waited := time.Since(begin)
 		if waited > patience {
 			t.Fatalf("waited %v in vain: %v", patience, err)
 		}
 		<-time.After(min(max(waited/20, shortest), longest))
+		waited += min(time.Since(begin), stalled)
 	}
+}
+
+// Receive takes one value from a channel, or learns that it was closed, and fails the test if neither occurs within a minute: a test that waits for
+// ever keeps all others of its package waiting until the time limit of go test, which names no culprit.
+func Receive[T any](t testing.TB, c <-chan T, what string) T {
+	t.Helper()
+	for range patience / stalled {
+		select {
+		case v := <-c:
+			return v
+		case <-time.After(stalled):
+		}
+	}
+	t.Fatalf("waited %v in vain: %s", patience, what)
+	panic("unreachable")
 }
