@@ -97,8 +97,12 @@ func IsStatementLost(err error) bool {
 	return c == "26000" || c == "42P05"
 }
 
-// isIdleEnded reports whether the server ended the session for being idle (idle_session_timeout) before the statement reached it.
-func isIdleEnded(err error) bool { return code(err) == "57P05" }
+// isIdleEnded reports whether the server ended the session for being idle (idle_session_timeout) before the statement reached it. If that happens while
+// PgBouncer prepares the session for a client (varcache_apply), it tells the client that a parameter is invalid.
+func isIdleEnded(err error) bool {
+	var refused *pgconn.PgError
+	return errors.As(err, &refused) && (refused.Code == "57P05" || refused.Code == "08P01" && refused.Message == "invalid server parameter")
+}
 
 // IsBadArgument reports whether the function refused an argument.
 func IsBadArgument(err error) bool { return code(err) == "22023" }

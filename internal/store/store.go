@@ -66,6 +66,9 @@ func (s *Store) call(ctx context.Context, f func(mode pgx.QueryExecMode) error) 
 	}
 }
 
+// Ping checks that the server answers.
+func (s *Store) Ping(ctx context.Context) error { return s.exec(ctx, `SELECT 1`) }
+
 // ownCall is how long a call without an answer may take if the caller sets no limit. All calls of workers and chores take well under a
 // second and may be repeated. Without the limit, a server that vanished would block them for as long as the kernel retries.
 const ownCall = time.Minute

@@ -193,7 +193,7 @@ func (s *Server) open(ctx context.Context, url string) (*pgxpool.Pool, error) {
 	}
 	pool, err := s.pool(ctx, url, connections, "weir hub")
 	if err == nil {
-		err = pool.Ping(ctx)
+		err = store.New(pool, 0).Ping(ctx)
 	}
 	return pool, err
 }
