@@ -441,7 +441,7 @@ func TestACodecIsForItsKindsAndMiddlewareIsInside(t *testing.T) {
 		if info := r.await(job.ID, weir.StateCompleted); info.Encrypted != "k1" || enqueues != i+1 {
 			t.Errorf("%d: after %d enqueues the job is %+v", i, enqueues, info)
 		}
-		if seen := <-works; seen != `{"text":"x!","n":0}` {
+		if seen := pgtest.Receive(t, works, "middleware sees the job"); seen != `{"text":"x!","n":0}` {
 			t.Errorf("%d: middleware sees %s", i, seen)
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/weir-pg/weir"
+	"github.com/weir-pg/weir/internal/pgtest"
 )
 
 // reached is a checkpoint.
@@ -79,12 +80,12 @@ func TestTheNextAttemptGoesOnFromTheCheckpoint(t *testing.T) {
 			return nil
 		}
 		stop := r.work(run, func(cfg *weir.WorkerConfig) { cfg.StopTimeout = time.Millisecond })
-		<-signal
+		pgtest.Receive(t, signal, "the attempt has come to where the worker stops or is lost")
 		if err := stop(); err != nil {
 			t.Fatal(err)
 		}
 		r.work(run, nil)
-		<-signal
+		pgtest.Receive(t, signal, "the attempt has come to where the worker stops or is lost")
 		info := r.await(job, weir.StateRunning)
 		if info.Percent == nil || *info.Percent != 50 || (*info.Message == "hunter2, step 5") == encrypted {
 			t.Errorf("while it runs it is shown as %+v", info)

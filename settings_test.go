@@ -108,7 +108,7 @@ func TestReadOnlyDatabaseIsSaidAndWaitedFor(t *testing.T) {
 	go func() { ended <- worker.Run(ctx) }()
 	defer func() {
 		stop()
-		if err := <-ended; err != nil {
+		if err := pgtest.Receive(t, ended, "the worker has stopped"); err != nil {
 			t.Errorf("the worker: %v", err)
 		}
 	}()
@@ -343,7 +343,7 @@ func (h *environment) work(client *weir.Client, pool *pgxpool.Pool, logger *slog
 	go func() { ended <- worker.Run(ctx) }()
 	h.Cleanup(func() {
 		stop()
-		if err := <-ended; err != nil {
+		if err := pgtest.Receive(h, ended, "the worker has stopped"); err != nil {
 			h.Errorf("the worker: %v", err)
 		}
 	})

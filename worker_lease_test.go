@@ -74,7 +74,7 @@ func TestHandlersThatUseUpThePoolDoNotSilenceTheirWorker(t *testing.T) {
 
 // TestJobsAreInterruptedBeforeOthersMayStartThem: a worker that loses its connections interrupts its jobs before another worker starts them.
 func TestJobsAreInterruptedBeforeOthersMayStartThem(t *testing.T) {
-	t.Parallel()
+	pgtest.Alone(t, "a lease of three seconds is lost on a busy machine")
 	direct := newRig(t)
 	line := newLine(t, direct.url)
 	pool := pgtest.Pool(t, line.url)

@@ -149,7 +149,7 @@ func TestProcessesShareATemplate(t *testing.T) {
 		}()
 	}
 	for range processes {
-		if err := <-ended; err != nil {
+		if err := pgtest.Receive(t, ended, "a process has ended"); err != nil {
 			t.Error(err)
 		}
 	}

@@ -74,7 +74,7 @@ func wantFailure(t *testing.T, run func(t testing.TB), says ...string) {
 		defer close(done)
 		run(f)
 	}()
-	<-done
+	pgtest.Receive(t, done, "the test has ended")
 	if f.said == "" {
 		t.Error("the test did not fail")
 	}

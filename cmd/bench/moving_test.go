@@ -136,7 +136,7 @@ func startBoth(t *testing.T) both {
 	go func() { ended <- worker.Run(ends) }() // ends with the test, which waits for it
 	t.Cleanup(func() {
 		stop()
-		if err := <-ended; err != nil {
+		if err := pgtest.Receive(t, ended, "it has ended"); err != nil {
 			t.Error(err)
 		}
 		bounded, cancel := context.WithTimeout(context.Background(), time.Minute)

@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/weir-pg/weir/internal/embedded"
+	"github.com/weir-pg/weir/internal/pgtest"
 )
 
 func standby(t *testing.T, of *embedded.Server, c embedded.Config) *embedded.Server {
@@ -158,7 +159,7 @@ func TestStandbyOfABusyPrimaryMissesNothing(t *testing.T) {
 	}()
 	s := standby(t, primary, embedded.Config{})
 	close(stop)
-	if err := <-done; err != nil {
+	if err := pgtest.Receive(t, done, "the load has ended"); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, s, "SELECT pg_catalog.count(*)::text FROM kept", strconv.Itoa(n*100))

@@ -16,7 +16,7 @@ import (
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
 
-const patience = 30 * time.Second
+const patience = time.Minute
 
 // start runs a hub on the database until the test ends.
 func start(t testing.TB, url string) *Hub {

@@ -58,7 +58,7 @@ func TestSlowSubscriberIsCutOffAlone(t *testing.T) {
 	}
 	before := s.Position()
 	exec(t, pool, `SELECT weir.publish('a', 'first')`)
-	<-sink.began
+	pgtest.Receive(t, sink.began, "the subscriber is given something")
 	exec(t, pool, `SELECT weir.publish_many(array_fill('a'::text, ARRAY[500]), array_agg(n::text ORDER BY n)) FROM generate_series(1, 500) n`)
 	select {
 	case <-sink.ended:
@@ -102,7 +102,7 @@ func TestSlowSubscriberSkipsAhead(t *testing.T) {
 		t.Fatal(err)
 	}
 	exec(t, pool, `SELECT weir.publish('a', 'first')`)
-	<-sink.began
+	pgtest.Receive(t, sink.began, "the subscriber is given something")
 	for i := range 10 {
 		exec(t, pool, `SELECT weir.publish_many(array_fill('a'::text, ARRAY[100]), array_agg($1 || '-' || n ORDER BY n)) FROM generate_series(1, 100) n`, fmt.Sprint(i))
 	}

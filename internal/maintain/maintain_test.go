@@ -116,7 +116,7 @@ func TestARescueThatHasBegunIsReported(t *testing.T) {
 	if err := tx.Rollback(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	<-ended
+	pgtest.Receive(t, ended, "the maintainer has stopped")
 	if len(reported) != 1 {
 		t.Errorf("reported %v, want the one job", reported)
 	}

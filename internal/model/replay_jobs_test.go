@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/weir-pg/weir/internal/pgtest"
 )
 
 // Moves of producers and workers: enqueue, claim, record, complete.
@@ -93,7 +95,7 @@ func (r *replay) claimGoesOn() {
 		_ = r.gate.Close(r.Context())
 		r.gate = nil
 	}
-	a := <-r.waiting
+	a := pgtest.Receive(r, r.waiting, "the claim returns")
 	r.waiting = nil
 	p := &r.s.process[a.process]
 	before := p.held

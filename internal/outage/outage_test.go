@@ -9,6 +9,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/weir-pg/weir/internal/pgtest"
 )
 
 var errDown = errors.New("connection refused")
@@ -111,12 +113,12 @@ func TestTroublesAreToldWhileTheLogStandsStill(t *testing.T) {
 		l.Failed("claims", errors.New("refused"))
 		l.Failed("claims", errors.New("refused"))
 	}()
-	<-entered
+	pgtest.Receive(t, entered, "the log is written")
 	if all := l.Troubles(); len(all) != 1 || all[0].What != "claims" || all[0].Tries != 2 || all[0].Err == nil {
 		t.Errorf("troubles: %+v", all)
 	}
 	close(release)
-	<-done
+	pgtest.Receive(t, done, "both were logged")
 	l.Worked("claims")
 	if all := l.Troubles(); len(all) != 0 {
 		t.Errorf("troubles after a success: %+v", all)

@@ -95,7 +95,14 @@ func Pool(t testing.TB, url string) *pgxpool.Pool {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(pool.Close)
+	t.Cleanup(func() {
+		closed := make(chan struct{})
+		go func() { // ends when the last connection is released
+			defer close(closed)
+			pool.Close()
+		}()
+		Receive(t, closed, "the test has released all connections of its pool")
+	})
 	return pool
 }
 
@@ -109,6 +116,7 @@ func Server(t testing.TB, parameters map[string]string) *embedded.Server {
 // serve starts a server for one test.
 func serve(t testing.TB, binaries string, parameters map[string]string) *embedded.Server {
 	t.Helper()
+	mustEnd(t)
 	ctx, cancel := context.WithTimeout(t.Context(), bound)
 	defer cancel()
 	s, dir, err := launch(ctx, binaries, parameters)
@@ -219,6 +227,7 @@ func (h *host) close() error {
 
 func create(t testing.TB, migrated bool) string {
 	t.Helper()
+	mustEnd(t)
 	ctx, cancel := context.WithTimeout(t.Context(), bound)
 	defer cancel()
 	at, drop, err := database(ctx, t.Name(), migrated)

@@ -47,7 +47,7 @@ func TestHandlersThatDoNotReturnAreLoggedOnce(t *testing.T) {
 	s.byName["q"].more(jobs)
 	s.byName["q"].mu.Unlock()
 	for range jobs {
-		<-entered
+		pgtest.Receive(t, entered, "a handler is called")
 	}
 	// Their time is over only now: a job whose time is over before it starts is released without a call of its handler.
 	s.mu.Lock()

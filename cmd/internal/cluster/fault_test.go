@@ -14,6 +14,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/weir-pg/weir/internal/hub"
+	"github.com/weir-pg/weir/internal/pgtest"
 )
 
 // TestWhatNATSLosesComesFromTheDatabase: a hub that receives only heads over NATS, because the server denies it the messages of its channel, misses
@@ -252,7 +253,7 @@ func TestWantWaitsForPartsInFlight(t *testing.T) {
 	}
 	wanted := make(chan error, 2)
 	go func() { wanted <- c.Want(ctx, filters(t, "a")) }()
-	if err := <-wanted; err != nil { // this returns immediately
+	if err := pgtest.Receive(t, wanted, "the call returns"); err != nil { // this returns immediately
 		t.Fatal(err)
 	}
 	short, stop := context.WithTimeout(ctx, 50*time.Millisecond)
@@ -269,7 +270,7 @@ func TestWantWaitsForPartsInFlight(t *testing.T) {
 	s.publish("b", "after")
 	for part = next("after"); len(part.Messages) == 0; part = next("after") {
 	}
-	if err := <-wanted; err != nil {
+	if err := pgtest.Receive(t, wanted, "the call returns"); err != nil {
 		t.Fatal(err)
 	}
 	if m := part.Messages[0]; m.Channel != "b" || string(m.Payload) != "after" {

@@ -61,7 +61,7 @@ func TestDoctorAndGuardNameTheSameHolders(t *testing.T) {
 	agree(t, at, append(slices.Clone(want), "for_standby"), "the replication slot for_standby (not active)")
 
 	execute(t, asker, "SELECT pg_terminate_backend("+fmt.Sprint(vacuum.PgConn().PID())+")")
-	if err := <-vacuumed; err == nil {
+	if err := pgtest.Receive(t, vacuumed, "the vacuum was ended"); err == nil {
 		t.Error("the vacuum ended too early to prove anything")
 	}
 	execute(t, prepared, "ROLLBACK PREPARED 'in doubt'")

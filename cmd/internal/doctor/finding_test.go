@@ -204,7 +204,7 @@ func TestWhoHoldsATableUpIsNamed(t *testing.T) {
 	}
 	r := examine(t, url, examineFor)
 	execute(t, reader, "COMMIT")
-	if err := <-altered; err != nil {
+	if err := pgtest.Receive(t, altered, "the table was altered"); err != nil {
 		t.Error(err)
 	}
 	f := expect(t, r, doctor.TableLock, doctor.Critical)

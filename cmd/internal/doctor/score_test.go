@@ -178,7 +178,7 @@ func load(t *testing.T, c lab.LoadConfig) (stop func()) {
 		}
 		stopped = true
 		cancel()
-		if err := <-done; err != nil {
+		if err := pgtest.Receive(t, done, "the load has ended"); err != nil {
 			t.Errorf("the load of %s: %v", c.Scenario, err)
 		}
 	}

@@ -188,7 +188,7 @@ func TestKindThatNoWorkerKnowsIsNamed(t *testing.T) {
 	execute(t, conn, "SELECT weir.enqueue('mail', 'misspelt')")
 	until(t, conn, "SELECT EXISTS (SELECT FROM weir.jobs('scheduled') WHERE error LIKE '%no handler%')")
 	cancel()
-	if err := <-ended; err != nil {
+	if err := pgtest.Receive(t, ended, "the worker has stopped"); err != nil {
 		t.Fatal(err)
 	}
 	execute(t, conn, "UPDATE weir.later SET run_at = run_at + interval '1 hour'")

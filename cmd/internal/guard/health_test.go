@@ -80,7 +80,7 @@ func TestAGuardIsReadyWhileItPolls(t *testing.T) {
 		t.Errorf("a poll of a moment is called stuck: %v", err)
 	}
 	close(db.hold)
-	if err := <-done; err != nil {
+	if err := pgtest.Receive(t, done, "the poll has ended"); err != nil {
 		t.Error(err)
 	}
 	if err := g.health.polling.Stuck("polling", time.Millisecond); err != nil {

@@ -192,7 +192,7 @@ func TestEveryLoadRunsUntilItsContextEndsAndCleansUp(t *testing.T) {
 				}
 			}
 			cancel()
-			if err := <-ended; err != nil {
+			if err := pgtest.Receive(t, ended, "the load has ended"); err != nil {
 				t.Errorf("a load whose context ended returns %v", err)
 			}
 			nothingLeft(t, url)

@@ -117,7 +117,7 @@ func start(t *testing.T) system {
 	go func() { ended <- worker.Run(ctx) }() // ends with the test
 	t.Cleanup(func() {
 		stop()
-		if err := <-ended; err != nil {
+		if err := pgtest.Receive(t, ended, "the worker has stopped"); err != nil {
 			t.Error(err)
 		}
 	})

@@ -80,7 +80,7 @@ func (r *rig) work(run func(ctx context.Context, job *weir.Job[mail]) error) (st
 	stop = func() {
 		r.Helper()
 		if cancel(); ended != nil {
-			if err := <-ended; err != nil {
+			if err := pgtest.Receive(r, ended, "the worker has stopped"); err != nil {
 				r.Error(err)
 			}
 			span.End()
@@ -361,7 +361,7 @@ func TestWhatIsTracedAndCountedIsWhatWasRecorded(t *testing.T) {
 	for n := 1; n <= 5; n++ {
 		names[fmt.Sprint(r.enqueue(t.Context(), n, weir.Options{MaxAttempts: 2}))] = n
 	}
-	<-started
+	pgtest.Receive(t, started, "the job starts")
 	r.await("work mail", 7)
 	// The second is taken from its worker, and rescued.
 	workers, err := r.client.Workers(t.Context())

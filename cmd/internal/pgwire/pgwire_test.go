@@ -20,7 +20,7 @@ import (
 )
 
 // patience is longer than any single step takes on a busy machine.
-const patience = 20 * time.Second
+const patience = time.Minute
 
 // memory is a hub.Source with a slice as its log, and one tick per Publish.
 type memory struct {
@@ -174,13 +174,7 @@ func (e *endpoint) connectWith(options string) *pgx.Conn {
 
 func receive[T any](t testing.TB, from <-chan T, what string) T {
 	t.Helper()
-	select {
-	case v := <-from:
-		return v
-	case <-time.After(patience):
-		t.Fatalf("%s did not come", what)
-		panic("unreachable")
-	}
+	return pgtest.Receive(t, from, what)
 }
 
 func run(t testing.TB, conn *pgx.Conn, sql string, args ...any) {

@@ -50,6 +50,7 @@ func (e *endpoint) session(parameters map[string]string) (*raw, string) {
 
 func (r *raw) send(messages ...pgproto3.FrontendMessage) {
 	r.t.Helper()
+	_ = r.net.SetDeadline(time.Now().Add(patience))
 	for _, m := range messages {
 		r.wire.Send(m)
 	}
@@ -60,6 +61,7 @@ func (r *raw) send(messages ...pgproto3.FrontendMessage) {
 
 // next returns the next message, abbreviated; "gone" if the connection has ended.
 func (r *raw) next() string {
+	_ = r.net.SetDeadline(time.Now().Add(patience))
 	m, err := r.wire.Receive()
 	if err != nil {
 		return "gone"

@@ -99,7 +99,7 @@ func TestATakeThatWaitsHoldsNothing(t *testing.T) {
 		taker.PgConn().PID()) {
 		t.Errorf("while take waits, it holds %s", held)
 	}
-	if got := <-took; len(got) > 0 {
+	if got := pgtest.Receive(t, took, "take returns"); len(got) > 0 {
 		t.Errorf("took %+v", got)
 	}
 }

@@ -203,7 +203,7 @@ func TestTakeWaitsForWork(t *testing.T) {
 			enqueueN(t, other, "q", 1)
 		}
 		exec(t, other, `COMMIT`)
-		if rows := <-got; len(rows) != 1 {
+		if rows := pgtest.Receive(t, got, "take returns"); len(rows) != 1 {
 			t.Errorf("enqueued %s: take returned %v", when, rows)
 		}
 	}

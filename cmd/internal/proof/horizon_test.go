@@ -77,7 +77,7 @@ func pinned(t *testing.T, pin []string) {
 			t.Fatalf("%d of %d jobs done after %v", done, total, time.Since(begin))
 		}
 	}
-	if err := <-produced; err != nil {
+	if err := pgtest.Receive(t, produced, "the producer has ended"); err != nil {
 		t.Fatal(err)
 	}
 	took := time.Since(begin)

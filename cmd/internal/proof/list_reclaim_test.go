@@ -60,7 +60,7 @@ func TestReadersThatWaitForAReclaimMissNothing(t *testing.T) {
 			}()
 			blocked(t, conn, reader)
 			exec(t, reclaim, `COMMIT`)
-			if a := <-answers; a.err != nil || a.n != c.want {
+			if a := pgtest.Receive(t, answers, "the reader returns"); a.err != nil || a.n != c.want {
 				t.Errorf("%d, %v; want %d", a.n, a.err, c.want)
 			}
 		})

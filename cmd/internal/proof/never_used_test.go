@@ -53,7 +53,7 @@ func TestAQueueWhoseSegmentIsBeingEmptiedWasUsed(t *testing.T) {
 	exec(t, conn, `SELECT weir._carry_states(1, 2, ARRAY(SELECT DISTINCT b.lane FROM weir.batch b))`)
 	exec(t, conn, `TRUNCATE weir.job_1, weir.batch_1, weir.result_1`)
 	exec(t, conn, `COMMIT`)
-	if a := <-got; a.err != nil || len(a.names) > 0 {
+	if a := pgtest.Receive(t, got, "the reader returns"); a.err != nil || len(a.names) > 0 {
 		t.Errorf("never used: %q, %v; want none", a.names, a.err)
 	}
 }

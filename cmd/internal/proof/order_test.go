@@ -52,7 +52,7 @@ func TestRetriesAndCancellationsInOneOrderDoNotDeadlock(t *testing.T) {
 			})
 			_, err := first.Exec(t.Context(), change, ids[1])
 			exec(t, first, `COMMIT`)
-			other := <-ended
+			other := pgtest.Receive(t, ended, "the second transaction has ended")
 			if deadlocked := sqlstate(err) == "40P01" || sqlstate(other) == "40P01"; deadlocked == ascending {
 				t.Errorf("%s, ascending: %v: the transactions ended with %v and %v", operation, ascending, err, other)
 			}

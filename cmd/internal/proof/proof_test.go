@@ -27,7 +27,7 @@ var (
 )
 
 // patience limits every wait in these tests.
-const patience = 30 * time.Second
+const patience = time.Minute
 
 func TestMain(m *testing.M) {
 	if text := os.Getenv(partOf); text != "" {

@@ -50,7 +50,7 @@ func TestRebasesAtTheSameTimeAreOne(t *testing.T) {
 		exec(t, gate, `COMMIT`)
 		first := 0
 		for range cap(answers) {
-			a := <-answers
+			a := pgtest.Receive(t, answers, "a call returns")
 			if a.err != nil {
 				t.Errorf("%s at the same time as others: %v", c.call, a.err)
 			} else if a.logged != nil {
@@ -91,7 +91,7 @@ func TestNewestTickIsOfItsEpoch(t *testing.T) {
 		return value[bool](t, conn, `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND $1::integer = ANY (pg_blocking_pids(pid)))`, rebase.PgConn().PID())
 	})
 	exec(t, rebase, `COMMIT`)
-	a := <-answers
+	a := pgtest.Receive(t, answers, "a call returns")
 	if a.err != nil {
 		t.Fatal(a.err)
 	}

@@ -43,7 +43,7 @@ func TestEachDueTimeHasOneJobHoweverManyMaintainersAreKilled(t *testing.T) {
 		ELSE i % 7 || '/13 * * * *' END, 'q', 'k', time_zone => CASE WHEN i % 2 = 0 THEN 'Europe/Berlin' ELSE 'UTC' END, missed => 'all') FROM generate_series(1, $1) i`, schedules)
 	exec(t, conn, `UPDATE weir.schedule SET generation = nextval('weir.schedule_generation'), first_due = weir._due_after(fields, time_zone, clock_timestamp() - interval '1 hour')`)
 	exec(t, conn, `SELECT weir._mark_due(name, generation, first_due, first_due) FROM weir.schedule`)
-	exec(t, conn, `SELECT weir.set_schedule('fast ' || i, '* * * * * *', 'q', 'k') FROM generate_series(1, 20) i`)
+	exec(t, conn, `SELECT weir.set_schedule('fast ' || i, '* * * * * *', 'q', 'k', missed => 'all') FROM generate_series(1, 20) i`)
 	first := map[string]time.Time{}
 	for _, s := range schedulesOf(t, conn) {
 		first[s.name] = s.next
@@ -121,6 +121,7 @@ func TestEachDueTimeHasOneJobHoweverManyMaintainersAreKilled(t *testing.T) {
 	if d := time.Until(until); d > 0 {
 		sleep.For(ctx, d)
 	}
+	pgtest.Until(t, "at least 20 backends are killed", func() bool { return kills.Load() >= 20 })
 	stop()
 	all.Wait()
 

@@ -129,8 +129,9 @@ func TestDeclaringAScheduleAgainWritesNothing(t *testing.T) {
 	exec(t, conn, `SELECT weir.set_schedule('u', '* * * * *', 'q', 'k')`)
 	due := makeOverdue(t, conn, "u", time.Minute)
 	exec(t, conn, `SELECT weir.set_schedule('u', '0 0 1 1 *', 'q', 'k')`)
+	changed := value[time.Time](t, conn, `SELECT now()`)
 	exec(t, conn, `SELECT weir._promote()`)
-	if got := dues(t, conn, "u"); len(got) != 1 || !got[0].Equal(due) {
+	if got := dues(t, conn, "u"); len(got) == 0 || !got[0].Equal(due) || got[len(got)-1].After(changed) { // a minute may have begun meanwhile
 		t.Errorf("fired %v, want what was due before the change, %v", got, due)
 	}
 }
@@ -185,7 +186,7 @@ func TestTwoProcessesDeclareAScheduleAtOnce(t *testing.T) {
 		return value[bool](t, third, `SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted AND pid = $1)`, conn.PgConn().PID())
 	})
 	exec(t, other, `COMMIT`)
-	if got := <-answer; got != "unchanged" {
+	if got := pgtest.Receive(t, answer, "the second call returns"); got != "unchanged" {
 		t.Errorf("the second got %s, want unchanged", got)
 	}
 }
@@ -209,14 +210,16 @@ func TestWhatWasMissedIsFiredAsTheScheduleSays(t *testing.T) {
 			conn := connect(t, pgtest.Database(t))
 			exec(t, conn, `SELECT weir.set_schedule('s', $1, 'q', 'k', missed => $2)`, c.schedule, c.missed)
 			first := makeOverdue(t, conn, "s", c.down)
+			began := value[time.Time](t, conn, `SELECT now()`)
 			until(t, "it has caught up", func() bool {
 				exec(t, conn, `SELECT weir._promote()`)
 				return value[bool](t, conn, `SELECT next_at > now() - interval '1 second' FROM weir.schedules()`)
 			})
 			now := value[time.Time](t, conn, `SELECT now()`)
 			got := dues(t, conn, "s")
-			if len(got) < c.low || len(got) > c.high {
-				t.Errorf("fired %d times, want %d to %d", len(got), c.low, c.high)
+			high := c.high + value[int](t, conn, `SELECT count(*) FROM weir.next_times($1, 'UTC', $2, 600) n WHERE n <= $3`, c.schedule, began, now) // due while it caught up
+			if len(got) < c.low || len(got) > high {
+				t.Errorf("fired %d times, want %d to %d", len(got), c.low, high)
 			}
 			if c.missed == "all" && !got[0].Equal(first) {
 				t.Errorf("fired from %v on, want from %v", got[0], first)

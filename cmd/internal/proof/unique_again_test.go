@@ -113,7 +113,7 @@ func TestAJobThatAClaimLogsAgainIsNotSteppedOver(t *testing.T) {
 	})
 	newer := value[int64](t, conn, `SELECT weir.enqueue('q', 'k', priority => 4)`)
 	commit(t, blocker)
-	a := <-answers
+	a := pgtest.Receive(t, answers, "the claim returns")
 	if a.err != nil {
 		t.Fatal(a.err)
 	}

@@ -88,7 +88,7 @@ func TestACallThatWaitsSeesWhatTheOtherCommits(t *testing.T) {
 		if err := end(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		if a := <-answers; a.err != nil || a.duplicate != commits || (a.id == id) != commits {
+		if a := pgtest.Receive(t, answers, "the second call returns"); a.err != nil || a.duplicate != commits || (a.id == id) != commits {
 			t.Errorf("after job %d, which commits: %t, the second call is answered %+v", id, commits, a)
 		}
 	}

@@ -54,7 +54,7 @@ func TestClusteredHubsShareWhatIsNotLogged(t *testing.T) {
 		t.Errorf("at the same hub: %s", got)
 	}
 	close(heard)
-	if err := <-said; err != nil {
+	if err := pgtest.Receive(t, said, "the speaker has ended"); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := pool.Exec(t.Context(), `SELECT weir.publish('news', 'logged')`); err != nil {

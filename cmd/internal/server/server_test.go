@@ -19,7 +19,7 @@ import (
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
 
-const patience = 30 * time.Second
+const patience = time.Minute
 
 // start runs a hub process on the database until the test ends.
 func start(t testing.TB, c Config) *Server {

@@ -95,7 +95,7 @@ func TestWhoIsEndedBeforeItIsConnectedEndsAllTheSame(t *testing.T) {
 	ours, theirs := net.Pipe()
 	defer theirs.Close()
 	s.attach(taken{Conn: ours})
-	_ = theirs.SetReadDeadline(time.Now().Add(30 * time.Second))
+	_ = theirs.SetReadDeadline(time.Now().Add(generous))
 	if n, err := theirs.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
 		t.Errorf("its client reads %d bytes, %v: want EOF", n, err)
 	}

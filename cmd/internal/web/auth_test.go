@@ -25,6 +25,7 @@ import (
 	"github.com/golang-jwt/jwt/v5"
 
 	"github.com/weir-pg/weir/internal/hub"
+	"github.com/weir-pg/weir/internal/pgtest"
 )
 
 var secret = []byte("0123456789abcdef0123456789abcdef")
@@ -401,7 +402,7 @@ func TestConnectionEndsWithItsToken(t *testing.T) {
 	}
 	r := newRig(t, newMemory(), func(c *Config) { c.Authorizer = a })
 	soon := func() string {
-		return hs256(t, may([]string{"a"}, nil, func(c jwt.MapClaims) { c["exp"] = time.Now().Add(2 * time.Second).Unix() }))
+		return hs256(t, may([]string{"a"}, nil, func(c jwt.MapClaims) { c["exp"] = time.Now().Add(6 * time.Second).Unix() }))
 	}
 	long := hs256(t, may([]string{"a", "b"}, []string{"b"}, nil))
 	token := soon()
@@ -489,11 +490,14 @@ func TestCallbackDecides(t *testing.T) {
 		}
 	}))
 	t.Cleanup(service.Close)
-	a, err := NewCallback(CallbackConfig{URL: service.URL, Timeout: 300 * time.Millisecond, Cache: time.Hour})
-	if err != nil {
-		t.Fatal(err)
+	within := func(timeout time.Duration) *rig {
+		a, err := NewCallback(CallbackConfig{URL: service.URL, Timeout: timeout, Cache: time.Hour})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return newRig(t, newMemory(), func(c *Config) { c.Authorizer = a })
 	}
-	r := newRig(t, newMemory(), func(c *Config) { c.Authorizer = a })
+	r := within(generous)
 	c, _, err := r.dial("", bearerOf("t"))
 	if err != nil {
 		t.Fatal(err)
@@ -509,7 +513,7 @@ func TestCallbackDecides(t *testing.T) {
 			t.Errorf("%s: got %+v, want %s %s", try.request, s, try.kind, try.code)
 		}
 	}
-	if q := <-questions; q.Token != "t" || q.Action != Connect || q.Remote != "127.0.0.1" || q.Channels == nil {
+	if q := pgtest.Receive(t, questions, "a question"); q.Token != "t" || q.Action != Connect || q.Remote != "127.0.0.1" || q.Channels == nil {
 		t.Errorf("the first question was %+v", q)
 	}
 	// The answer for mine.x covered mine.y too; another connection that asks the same reuses an answer.
@@ -524,6 +528,10 @@ func TestCallbackDecides(t *testing.T) {
 		t.Errorf("%d more questions were asked, want none", n-before)
 	}
 	for token, want := range map[string]int{"unknown": 401, "broken": 503, "gibberish": 503, "elsewhere": 503, "stuck": 503} {
+		r := r
+		if token == "stuck" {
+			r = within(100 * time.Millisecond)
+		}
 		if status, answer := r.post("?channel=mine.x", "x", bearerOf(token)); status != want || want == 503 && strings.Contains(fmt.Sprint(answer), "callback") {
 			t.Errorf("%s: status %d %v, want %d", token, status, answer, want)
 		}

@@ -27,7 +27,7 @@ func (r *rig) raw(text string) (net.Conn, *bufio.Reader) {
 		r.t.Fatal(err)
 	}
 	r.t.Cleanup(func() { conn.Close() })
-	_ = conn.SetDeadline(time.Now().Add(15 * time.Second))
+	_ = conn.SetDeadline(time.Now().Add(generous))
 	if _, err := io.WriteString(conn, text); err != nil {
 		r.t.Fatal(err)
 	}
@@ -105,7 +105,7 @@ func asked(t *testing.T) (Authorizer, *atomic.Int64) {
 		fmt.Fprint(rw, `{"allow": true}`)
 	}))
 	t.Cleanup(service.Close)
-	a, err := NewCallback(CallbackConfig{URL: service.URL, Timeout: 10 * time.Second, Cache: -1})
+	a, err := NewCallback(CallbackConfig{URL: service.URL, Timeout: generous, Cache: -1})
 	if err != nil {
 		t.Fatal(err)
 	}

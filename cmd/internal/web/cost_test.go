@@ -25,7 +25,7 @@ func rawStream(t testing.TB, address, transport, channel string) net.Conn {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { conn.Close() })
-	if err := conn.SetDeadline(time.Now().Add(30 * time.Second)); err != nil {
+	if err := conn.SetDeadline(time.Now().Add(generous)); err != nil {
 		t.Fatal(err)
 	}
 	if transport == "sse" {

@@ -21,6 +21,9 @@ import (
 	"github.com/weir-pg/weir/internal/pgtest"
 )
 
+// generous is longer than any single step takes on a busy machine.
+const generous = time.Minute
+
 // memory is a log of messages in memory: a source for hubs.
 type memory struct {
 	mu      sync.Mutex
@@ -154,7 +157,7 @@ func newRig(t testing.TB, source *memory, change func(*Config)) *rig {
 	r.server = httptest.NewServer(r.web)
 	t.Cleanup(func() {
 		r.stopHub()
-		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), generous)
 		defer cancel()
 		if err := r.web.Shutdown(ctx); err != nil {
 			t.Error(err)
@@ -231,7 +234,7 @@ type wsClient struct {
 }
 
 func (r *rig) dial(query string, header http.Header, protocols ...string) (*wsClient, *http.Response, error) {
-	ctx, cancel := context.WithTimeout(r.t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(r.t.Context(), generous)
 	defer cancel()
 	conn, response, err := websocket.Dial(ctx, r.server.URL+"/v1/ws"+query, &websocket.DialOptions{HTTPHeader: header, Subprotocols: protocols})
 	if err != nil {
@@ -271,7 +274,7 @@ func (c *wsClient) ask(format string, args ...any) said {
 }
 
 func (c *wsClient) read() (said, error) {
-	ctx, cancel := context.WithTimeout(c.t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(c.t.Context(), generous)
 	defer cancel()
 	_, b, err := c.conn.Read(ctx)
 	if err != nil {
@@ -342,7 +345,7 @@ func (r *rig) sse(query, lastEventID string) *sseClient {
 }
 
 func (c *sseClient) read() (said, error) {
-	timeout := time.AfterFunc(10*time.Second, c.cancel)
+	timeout := time.AfterFunc(generous, c.cancel)
 	defer timeout.Stop()
 	var s said
 	event, data := "", ""

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/weir-pg/weir/internal/pgtest"
 )
 
 // waiter is a Jobs that answers when the test sends it work.
@@ -75,7 +77,7 @@ func TestShutdownAnswersWhoWaits(t *testing.T) {
 	if err := r.web.Shutdown(t.Context()); err != nil {
 		t.Error(err)
 	}
-	if status := <-answered; status != 200 {
+	if status := pgtest.Receive(t, answered, "the request was answered"); status != 200 {
 		t.Errorf("status %d, want 200", status)
 	}
 }

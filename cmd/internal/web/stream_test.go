@@ -62,7 +62,7 @@ func TestResumeMissesNothingAndRepeatsNothing(t *testing.T) {
 			}
 			c.close()
 		}
-		<-done
+		pgtest.Receive(t, done, "everything was published")
 	})
 }
 
@@ -156,7 +156,7 @@ func TestHeartbeatsStandWhereTheClientStands(t *testing.T) {
 			}
 			at = p
 		}
-		<-done
+		pgtest.Receive(t, done, "everything was published")
 		// The position of an idle stream advances past messages on other channels.
 		r.publish("noise=")
 		for at != r.source.end() {
