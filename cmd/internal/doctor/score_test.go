@@ -170,6 +170,7 @@ func load(t *testing.T, c lab.LoadConfig) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	ready, done := make(chan struct{}), make(chan error, 1)
 	c.Ready = func() { close(ready) }
+	end := preferClients()
 	go func() { done <- lab.Load(ctx, c) }() // stop waits for it
 	stopped := false
 	stop = func() {
@@ -177,6 +178,7 @@ func load(t *testing.T, c lab.LoadConfig) (stop func()) {
 			return
 		}
 		stopped = true
+		defer end()
 		cancel()
 		if err := pgtest.Receive(t, done, "the load has ended"); err != nil {
 			t.Errorf("the load of %s: %v", c.Scenario, err)
