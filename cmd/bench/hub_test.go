@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/json"
 	"os"
 	"strings"
 	"testing"
@@ -27,10 +28,12 @@ func hubReport(t *testing.T, url string, args ...string) (load.Report, map[strin
 	return r, ways
 }
 
+// rated checks what was measured of a way. A latency may be 0: on a busy machine, most subscribers may have a message before its publisher has the answer to the commit.
 func rated(t *testing.T, w load.Way, rounds int) {
 	t.Helper()
-	if w.PerSecond == nil || w.PerSecond.Min <= 0 || w.PerSecond.Samples != rounds || w.P50 == nil || *w.P50 <= 0 || *w.P99 < *w.P50 {
-		t.Errorf("the rate or the latency is not plausible: %+v", w)
+	if w.PerSecond == nil || w.PerSecond.Min <= 0 || w.PerSecond.Samples != rounds || w.P50 == nil || *w.P50 < 0 || *w.P99 < *w.P50 {
+		text, _ := json.Marshal(w)
+		t.Errorf("the rate or the latency is not plausible: %s", text)
 	}
 }
 

@@ -10,9 +10,9 @@ import (
 
 // TestPinnedTellsBeforeFromDuring: pinned reports the time before the pin and the time during it separately.
 func TestPinnedTellsBeforeFromDuring(t *testing.T) {
-	pgtest.Alone(t, "jobs must be done within a second before the pin, and within one during it")
+	pgtest.Alone(t, "jobs must be done within two seconds before the pin, and within two during it")
 	for _, pin := range []string{"read", "write"} {
-		r, fields := report(t, pgtest.Database(t), "pinned", "--rate", "200", "--seconds", "1", "--pin", pin, "--alone")
+		r, fields := report(t, pgtest.Database(t), "pinned", "--rate", "200", "--seconds", "2", "--pin", pin, "--alone")
 		hasFields(t, fields, "before", "during", "ratio")
 		for name, f := range map[string]*load.Figures{"before": r.Before, "during": r.During} {
 			hasFields(t, fields[name].(map[string]any), "jobs", "seconds", "jobs_per_second", "p50_ms", "p99_ms", "claim_p50_ms", "dead_tuples")

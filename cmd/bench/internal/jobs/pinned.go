@@ -51,10 +51,18 @@ func Pinned(ctx context.Context, d *load.Database, e load.Engine, c PinnedConfig
 	defer workers.Close()
 
 	jobs := int64(c.Duration.Seconds() * float64(c.Rate))
-	p := &producer{client: client, rate: c.Rate, connections: c.Producers, stamps: load.NewStamps(int(2*jobs) + 1), next: 1}
+	p := &producer{client: client, rate: c.Rate, connections: c.Producers, stamps: load.NewStamps(int(2*jobs) + 2), next: 1}
 	m, claimed := &load.Meter{}, load.NewTally()
 	stop, failed := load.Start(ctx, workerClient, load.Work{Queues: map[string]int{load.Queue: 1000}, Run: p.stamps.Start, Claimed: claimed.Did, Recorded: m.Add})
 	defer func() { err = errors.Join(err, stop()) }()
+
+	// The worker has started when the first job is done. Only then is anything measured.
+	if err := p.run(ctx, 1, time.Hour); err != nil {
+		return nil, fmt.Errorf("bench: enqueue: %w", err)
+	}
+	if err := m.Reach(ctx, p.next-1, failed); err != nil {
+		return nil, err
+	}
 
 	phase := func(name string) (*load.Figures, error) {
 		d.Say("%s the pin: %d jobs/s for %s", name, c.Rate, c.Duration)
