@@ -14,12 +14,15 @@ import (
 	"github.com/weir-pg/weir/internal/pgtest"
 )
 
-// churn is an ordinary queue: its rows are updated and deleted, at least a thousand a second.
+// churn is an ordinary queue: its rows are updated and deleted, at least a thousand a second. It returns when there are enough dead ones for a warning,
+// which takes longer on a busy machine.
 func churn(t *testing.T, at string) {
 	t.Helper()
-	execute(t, connect(t, at), "CREATE TABLE queue (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, state text)")
+	conn := connect(t, at)
+	execute(t, conn, "CREATE TABLE queue (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, state text)")
 	runSessions(t, at, 2, repeat("INSERT INTO queue (state) SELECT 'ready' FROM generate_series(1, 20)",
 		"DELETE FROM queue WHERE id IN (SELECT id FROM queue ORDER BY id LIMIT 20 FOR UPDATE SKIP LOCKED)", "SELECT pg_sleep(0.002)"))
+	until(t, conn, "SELECT n_dead_tup > 5000 FROM pg_stat_user_tables WHERE relname = 'queue'")
 }
 
 // another creates a second database on a server.

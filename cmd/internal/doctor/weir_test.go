@@ -140,7 +140,7 @@ func TestWeirAtWorkIsWell(t *testing.T) {
 	}
 	execute(t, conn, "SELECT weir._start('w', ARRAY['q'], interval '1 minute')")
 	runSessions(t, url, 2, repeat("SELECT weir.enqueue('q', 'k', '{}')"))
-	runSessions(t, url, 1, repeat("SELECT * FROM weir._claim(1, ARRAY['q'], ARRAY[1000])", "SELECT pg_sleep(0.02)"))
+	runSessions(t, url, 3, repeat("SELECT * FROM weir._claim(1, ARRAY['q'], ARRAY[1000])", "SELECT pg_sleep(0.02)"))
 	runSessions(t, url, 1, repeat("SELECT weir._rotate()", "SELECT weir._promote()", "SELECT pg_sleep(0.2)"))
 	r := examine(t, url, 2*time.Second)
 	if len(r.Findings) > 0 {
@@ -159,8 +159,8 @@ func TestSlowClaimsAreNamed(t *testing.T) {
 	execute(t, conn,
 		"CREATE ROLE app", "ALTER ROLE app SET jit_above_cost = 0",
 		"ALTER FUNCTION weir._claim RENAME TO claim_in_time",
-		"CREATE FUNCTION weir._claim(worker integer, queues text[], limits integer[]) RETURNS void LANGUAGE sql AS 'SELECT pg_sleep(0.6)'")
-	runSessions(t, url, 1, repeat("SELECT * FROM weir._claim(1, ARRAY['q'], ARRAY[1000])"))
+		"CREATE FUNCTION weir._claim(worker integer, queues text[], limits integer[]) RETURNS void LANGUAGE sql AS 'SELECT pg_sleep(1)'")
+	runSessions(t, url, 3, repeat("SELECT * FROM weir._claim(1, ARRAY['q'], ARRAY[1000])"))
 	f := expect(t, examine(t, url, 5*time.Second), doctor.WeirSlow, doctor.Warning)
 	expectFact(t, f, "weir._claim")
 	expectFact(t, f, "PgSleep")
