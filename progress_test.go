@@ -141,7 +141,7 @@ func TestACheckpointIsReadAfterAMove(t *testing.T) {
 		<-ctx.Done()
 		return ctx.Err()
 	}, nil)
-	<-signal
+	pgtest.Receive(t, signal, "the first run has stored its checkpoint")
 	for _, sql := range []string{`UPDATE weir.setting SET value = 'elsewhere' WHERE name = 'cluster'`, `SELECT weir.rebase()`} {
 		if _, err := r.pool.Exec(t.Context(), sql); err != nil {
 			t.Fatal(err)

@@ -59,7 +59,7 @@ func (r *rig) awaitAttendance(workers int) {
 // TestJobsOfAKilledProcessRunAgainWithoutWaitingForItsLease: another worker runs them as soon as the server notices the end of the session.
 func TestJobsOfAKilledProcessRunAgainWithoutWaitingForItsLease(t *testing.T) {
 	t.Parallel()
-	const lease = time.Minute
+	const lease = 5 * time.Minute
 	r := newRig(t)
 	id := r.enqueue(1, nil)
 	process := r.startProcess(lease, id)
@@ -111,7 +111,7 @@ func TestAProcessThatStandsStillLosesItsJobsAndGoesOn(t *testing.T) {
 				alive++
 			}
 		}
-		if ended != 1 || alive != 1 {
+		if ended < 1 || alive != 1 { // on a busy machine it may have lost its lease before, too
 			return fmt.Errorf("the workers are %+v, want the process under a new id", workers)
 		}
 		return nil
