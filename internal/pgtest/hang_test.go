@@ -11,6 +11,7 @@ const hangs = "WEIR_TEST_HANGS"
 
 // TestHangs hangs if it is told to.
 func TestHangs(t *testing.T) {
+	t.Parallel()
 	if os.Getenv(hangs) == "" {
 		t.Skip("it is run by another test")
 	}
