@@ -154,7 +154,7 @@ func until(ts *testscript.TestScript, _ bool, args []string) {
 }
 
 func get(ts *testscript.TestScript, _ bool, args []string) {
-	client := http.Client{Timeout: 20 * time.Second}
+	client := http.Client{Timeout: time.Minute}
 	response, err := client.Get("http://" + strings.TrimSpace(ts.ReadFile(args[0])) + args[1])
 	ts.Check(err)
 	defer response.Body.Close()

@@ -78,7 +78,7 @@ func (r *replay) claim(i int, heldUp bool) {
 	}(r.waiting)
 	if heldUp {
 		r.note("claim by worker %d begins", i+1)
-		for end := time.Now().Add(30 * time.Second); !query[bool](&r.script, r.admin,
+		for end := time.Now().Add(time.Minute); !query[bool](&r.script, r.admin,
 			`SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND classid = 1464158546 AND NOT granted AND database = (SELECT oid FROM pg_database WHERE datname = current_database()))`); {
 			if time.Now().After(end) {
 				r.fail("the claim did not wait for the lane")

@@ -72,7 +72,7 @@ func (r *script) exec(c *pgx.Conn, sql string, args ...any) {
 // until waits until a query returns true.
 func (r *script) until(what, sql string, c *pgx.Conn, args ...any) {
 	r.Helper()
-	for end := time.Now().Add(30 * time.Second); !query[bool](r, c, sql, args...); {
+	for end := time.Now().Add(time.Minute); !query[bool](r, c, sql, args...); {
 		if time.Now().After(end) {
 			r.fail("waited in vain: %s", what)
 		}

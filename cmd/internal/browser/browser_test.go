@@ -23,7 +23,7 @@ import (
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
 
-const patience = 60 * time.Second
+const patience = 3 * time.Minute
 
 // chromium starts an installed browser, and opens a page in it.
 func chromium(t *testing.T, url string) context.Context {
@@ -81,7 +81,7 @@ func states(t *testing.T, ctx context.Context, want string) {
 // await waits until the expression, evaluated in the page, returns the wanted value.
 func await(t *testing.T, ctx context.Context, expression, want string) {
 	t.Helper()
-	deadline := time.Now().Add(30 * time.Second)
+	deadline := time.Now().Add(time.Minute)
 	for {
 		got, err := chromedp.Run(ctx, chromedp.Evaluate[string](expression))
 		if err != nil {
@@ -130,7 +130,7 @@ func TestPageShowsEveryMessageOnceAcrossDropsAndHubs(t *testing.T) {
 	}
 	stop := func(s *server.Server) {
 		t.Helper()
-		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		if err := s.Stop(ctx); err != nil {
 			t.Error(err)

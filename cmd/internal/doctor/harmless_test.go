@@ -59,7 +59,7 @@ func TestALostSessionIsMadeAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer other.Close(context.Background())
-	ctx, stop := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, stop := context.WithTimeout(t.Context(), time.Minute)
 	defer stop()
 	shown := 0
 	err = d.Watch(ctx, func(s Snapshot) {

@@ -136,7 +136,7 @@ func (c *client) runs(sql string) <-chan error {
 func (s *servers) watch(t *testing.T, g *Guard, found func(*Findings) bool) {
 	t.Helper()
 	var last *Findings
-	deadline := time.Now().Add(30 * time.Second)
+	deadline := time.Now().Add(time.Minute)
 	for tick := time.NewTicker(100 * time.Millisecond); time.Now().Before(deadline); <-tick.C {
 		s.harm(t)
 		r, err := g.Poll(t.Context())

@@ -82,7 +82,7 @@ func TestKilledLabIsClearedAwayByTheNext(t *testing.T) {
 	}
 	closeConn(dead.guard) // as at the end of a process
 	next, err := openSite(t.Context(), url, 0, false, needs{}, func(string) {})
-	for end := time.Now().Add(30 * time.Second); err != nil && strings.Contains(err.Error(), "another lab") && time.Now().Before(end); <-time.After(10 * time.Millisecond) {
+	for end := time.Now().Add(time.Minute); err != nil && strings.Contains(err.Error(), "another lab") && time.Now().Before(end); <-time.After(10 * time.Millisecond) {
 		next, err = openSite(t.Context(), url, 0, false, needs{}, func(string) {}) // the server may not have noticed the end yet
 	}
 	if err != nil {

@@ -270,7 +270,7 @@ func TestSegmentsComeBackUnderLoadAndReaders(t *testing.T) {
 	mu.Lock()
 	defer mu.Unlock()
 	t.Logf("the longest claim took %v", longest)
-	if longest > 5*time.Second {
+	if longest > patience/2 { // a busy machine takes several seconds for some
 		t.Errorf("a claim took %v, which is too long", longest)
 	}
 }
