@@ -6,12 +6,14 @@ CREATE SEQUENCE weir.active_failure AS smallint MINVALUE 1 MAXVALUE 4;
 CREATE SEQUENCE weir.active_job AS smallint MINVALUE 1 MAXVALUE 4;
 CREATE SEQUENCE weir.active_later AS smallint MINVALUE 1 MAXVALUE 4;
 CREATE SEQUENCE weir.active_message AS smallint MINVALUE 1 MAXVALUE 4;
+CREATE SEQUENCE weir.active_release AS smallint MINVALUE 1 MAXVALUE 3;
 CREATE SEQUENCE weir.active_report AS smallint MINVALUE 1 MAXVALUE 4;
 CREATE SEQUENCE weir.batch_no AS bigint MINVALUE 1 MAXVALUE 9223372036854775807;
 CREATE SEQUENCE weir.cancel_looked AS bigint MINVALUE 0 MAXVALUE 9223372036854775807;
 CREATE SEQUENCE weir.cancellation_no AS bigint MINVALUE 1 MAXVALUE 9223372036854775807;
 CREATE SEQUENCE weir.carried AS bigint MINVALUE 0 MAXVALUE 9223372036854775807;
 CREATE SEQUENCE weir.control AS bigint MINVALUE 1 MAXVALUE 9223372036854775807;
+CREATE SEQUENCE weir.gate_id AS integer MINVALUE 1 MAXVALUE 2147483647;
 CREATE SEQUENCE weir.idle_looked AS integer MINVALUE 0 MAXVALUE 2147483647;
 CREATE SEQUENCE weir.job_id AS bigint MINVALUE 1 MAXVALUE 9223372036854775807;
 CREATE SEQUENCE weir.last_word_no AS bigint MINVALUE 1 MAXVALUE 9223372036854775807;
@@ -70,7 +72,8 @@ CREATE TABLE weir.batch (
   pending xid8[],
   pending_after bigint[],
   ids bigint[] NOT NULL,
-  seen pg_snapshot
+  seen pg_snapshot,
+  gate integer
 ) PARTITION BY LIST (segment);
 CREATE TABLE weir.batch_1 PARTITION OF weir.batch FOR VALUES IN ('1') WITH (autovacuum_enabled=off, toast_tuple_target=8160);
 ALTER TABLE weir.batch_1 ALTER COLUMN pending SET STORAGE EXTERNAL;
@@ -216,6 +219,16 @@ CREATE TABLE weir.firing (
   due timestamp with time zone NOT NULL,
   job bigint
 ) WITH (autovacuum_enabled=off);
+CREATE TABLE weir.gate (
+  gate integer NOT NULL,
+  seq bigint NOT NULL,
+  running integer NOT NULL,
+  folded pg_snapshot NOT NULL,
+  next_start timestamp with time zone,
+  before bigint,
+  before_lanes integer[],
+  before_seqs bigint[]
+) WITH (autovacuum_enabled=off);
 CREATE TABLE weir.hub_beat (
   ring smallint NOT NULL,
   at timestamp with time zone NOT NULL,
@@ -351,8 +364,26 @@ CREATE TABLE weir.queue (
   backoff interval NOT NULL DEFAULT '00:00:01'::interval,
   backoff_limit interval NOT NULL DEFAULT '01:00:00'::interval,
   backoff_form text NOT NULL DEFAULT 'exponential'::text,
-  created_at timestamp with time zone NOT NULL DEFAULT now()
+  created_at timestamp with time zone NOT NULL DEFAULT now(),
+  gate integer
 );
+CREATE TABLE weir.queue_limit (
+  name text NOT NULL,
+  gate integer NOT NULL,
+  running integer,
+  rate double precision,
+  per interval,
+  burst integer
+);
+CREATE TABLE weir.release (
+  gate integer NOT NULL,
+  ring smallint NOT NULL,
+  xid xid8 NOT NULL,
+  n integer NOT NULL
+) PARTITION BY LIST (ring);
+CREATE TABLE weir.release_1 PARTITION OF weir.release FOR VALUES IN ('1') WITH (autovacuum_enabled=off);
+CREATE TABLE weir.release_2 PARTITION OF weir.release FOR VALUES IN ('2') WITH (autovacuum_enabled=off);
+CREATE TABLE weir.release_3 PARTITION OF weir.release FOR VALUES IN ('3') WITH (autovacuum_enabled=off);
 CREATE TABLE weir.report (
   job_id bigint NOT NULL,
   claim bigint NOT NULL,
@@ -547,12 +578,14 @@ ALTER TABLE weir.batch ADD PRIMARY KEY (lane, seq, segment, origin);
 ALTER TABLE weir.cancellation ADD PRIMARY KEY (id);
 ALTER TABLE weir.epoch ADD PRIMARY KEY (from_tick);
 ALTER TABLE weir.firing ADD PRIMARY KEY (name, due);
+ALTER TABLE weir.gate ADD PRIMARY KEY (gate, seq);
 ALTER TABLE weir.last_word_0 ADD CHECK ((says = ANY (ARRAY['beats'::text, 'attends'::text, 'missed'::text])));
 ALTER TABLE weir.last_word_1 ADD CHECK ((says = ANY (ARRAY['beats'::text, 'attends'::text, 'missed'::text])));
 ALTER TABLE weir.last_word_2 ADD CHECK ((says = ANY (ARRAY['beats'::text, 'attends'::text, 'missed'::text])));
 ALTER TABLE weir.last_word ADD CHECK ((says = ANY (ARRAY['beats'::text, 'attends'::text, 'missed'::text])));
 ALTER TABLE weir.migration ADD PRIMARY KEY (version);
 ALTER TABLE weir.promotion ADD PRIMARY KEY (seq);
+ALTER TABLE weir.queue_limit ADD PRIMARY KEY (name);
 ALTER TABLE weir.queue ADD PRIMARY KEY (id);
 ALTER TABLE weir.retry_rule ADD PRIMARY KEY (name);
 ALTER TABLE weir.role_channel ADD PRIMARY KEY (role);
@@ -583,6 +616,7 @@ CREATE INDEX later_unique ON ONLY weir.later USING btree (unique_key, unique_no)
 CREATE INDEX later_xid ON ONLY weir.later USING btree (xid);
 CREATE INDEX message_xid ON ONLY weir.message USING btree (xid, id);
 CREATE INDEX queue_name ON weir.queue USING btree (name, id);
+CREATE INDEX release_gate ON ONLY weir.release USING btree (gate, xid);
 CREATE INDEX report_checkpoint ON ONLY weir.report USING btree (job_id, claim, no) WHERE (checkpoint IS NOT NULL);
 CREATE INDEX report_job ON ONLY weir.report USING btree (job_id, claim, no);
 CREATE INDEX reprieve_by_id ON weir.reprieve USING btree (id);
@@ -855,8 +889,8 @@ BEGIN
     FROM suspect s CROSS JOIN LATERAL (
       SELECT b.* FROM weir.batch b WHERE b.segment = _carry_unfinished.segment AND b.lane = s.lane AND b.seq = s.seq OFFSET 0) b
   ), batches AS (
-    INSERT INTO weir.batch (lane, segment, origin, worker, seq, from_xid, to_xid, pos_xid, pos_id, total, claimed_at, no, pending, pending_after, ids, seen)
-    SELECT k.lane, active, k.origin, k.worker, k.seq, k.from_xid, k.to_xid, k.pos_xid, k.pos_id, k.total, k.claimed_at, k.no, k.pending, k.pending_after, k.unfinished, k.seen
+    INSERT INTO weir.batch (lane, segment, origin, worker, seq, from_xid, to_xid, pos_xid, pos_id, total, claimed_at, no, pending, pending_after, ids, seen, gate)
+    SELECT k.lane, active, k.origin, k.worker, k.seq, k.from_xid, k.to_xid, k.pos_xid, k.pos_id, k.total, k.claimed_at, k.no, k.pending, k.pending_after, k.unfinished, k.seen, k.gate
     FROM kept k WHERE k.is_state OR k.unfinished <> '{}'
   )
   INSERT INTO weir.job (id, xid, enqueued_at, ready_at, lane, attempt, max_attempts, put_off, segment, kind, args, meta, errors, unique_key, unique_no, unique_until)
@@ -1148,6 +1182,11 @@ DECLARE
   judging     integer[] := '{}';            -- the queues whose unique jobs it may judge: hashes of their names
   queue_hash  integer;
   has_lanes   boolean := false;             -- it has locked one
+  gates       integer[] := '{}';            -- those that it has locked
+  door        record;                       -- the state of the lane's gate
+  withheld    text[] := '{}';               -- queues from which limits have withheld jobs
+  again_at    timestamptz[] := '{}';        -- when their rates may allow some
+  commits     text;                         -- the caller's synchronous_commit
   own         xid8;                         -- this transaction, if it may log unique jobs again and has written to another lane
   batch_no    bigint;
   this_seq    bigint;
@@ -1167,6 +1206,7 @@ BEGIN
     RAISE EXCEPTION 'weir: claim got % queues and % limits', coalesce(cardinality(queues)::text, 'null'), coalesce(cardinality(limits)::text, 'null') USING ERRCODE = '22023';
   END IF;
   -- The jobs of a lost claim are only claimed again. Flushing a result to disk also flushes the claim before it.
+  commits := current_setting('synchronous_commit');
   PERFORM set_config('synchronous_commit', 'off', true), weir._hold_briefly();
   PERFORM pg_advisory_xact_lock_shared(1464158547, 0), pg_advisory_xact_lock(1464158552, _claim.worker);
   started_for := weir._check_worker(_claim.worker);
@@ -1212,8 +1252,8 @@ BEGIN
   -- The first lanes that have jobs, read without their locks. They are in the order of lanes, so that two claims that
   -- lock several lanes can't deadlock; within a queue this is the order of priorities.
   FOR ready IN
-    SELECT r.lane, r.ord, r.name, EXISTS (SELECT FROM weir.keyed k WHERE k.queue = r.name) AS keyed FROM (
-      SELECT l.lane, l.ord, l.name
+    SELECT r.lane, r.ord, r.name, r.gate, EXISTS (SELECT FROM weir.keyed k WHERE k.queue = r.name) AS keyed FROM (
+      SELECT l.lane, l.ord, l.name, n.gate
       FROM (
         SELECT q.lane, u.ord, u.name
         FROM unnest(_claim.queues, _claim.limits) WITH ORDINALITY u(name, quota, ord)
@@ -1226,13 +1266,14 @@ BEGIN
         CROSS JOIN LATERAL (SELECT q.name FROM weir.queue q WHERE q.id = h.lane / 4 OFFSET 0) q
         CROSS JOIN LATERAL (SELECT array_position(_claim.queues, q.name) AS ord OFFSET 0) o
         WHERE _claim.limits[o.ord] > 0) l
+      -- A pause and a gate apply to all twins of a name, also to one that was committed after them.
+      CROSS JOIN LATERAL (SELECT max(p.paused_at) AS paused_at, max(p.gate) AS gate FROM weir.queue p WHERE p.name = l.name OFFSET 0) n
       LEFT JOIN LATERAL (
         SELECT b.pos_xid, b.pos_id, b.pending, b.pending_after
         FROM weir.batch b WHERE b.lane = l.lane ORDER BY b.seq DESC LIMIT 1) s ON true
       CROSS JOIN LATERAL (SELECT l.lane = ANY (gaps.lanes) AS is_fresh OFFSET 0) f
       WHERE
-        -- A pause applies to all twins of a name, also to one that was committed after the pause.
-        (SELECT max(p.paused_at) FROM weir.queue p WHERE p.name = l.name) IS NULL
+        n.paused_at IS NULL
         AND (s.pos_xid >= top  -- raises WR003 below: new jobs would lie before the position
              OR EXISTS (SELECT FROM generate_series(0, least(cardinality(running) - width_bucket(coalesce(s.pos_xid, '0'), running), max_skip)) i
                      CROSS JOIN LATERAL (SELECT width_bucket(coalesce(s.pos_xid, '0'), running) + i AS at OFFSET 0) o
@@ -1253,6 +1294,31 @@ BEGIN
     visited := visited + 1;
     quota := least(_claim.limits[ready.ord], 960);  -- so that a batch's ids stay inline in its row
     CONTINUE WHEN quota <= 0;
+    IF ready.gate IS NOT NULL THEN
+      IF ready.gate <> ALL (gates) THEN
+        -- First without its lock: most claims of a queue at its limit end here, and write nothing. It waits for the lock only while it has
+        -- neither a lane's nor another gate's, so that claims can't deadlock.
+        door := weir._gate_now(ready.name, ready.gate, false);
+        IF door.room > 0 AND (has_lanes OR gates <> '{}') AND NOT pg_try_advisory_xact_lock(1464158558, ready.gate) THEN
+          is_cut := true;
+          CONTINUE;
+        ELSIF door.room > 0 THEN
+          PERFORM pg_advisory_xact_lock(1464158558, ready.gate);
+          gates := gates || ready.gate;
+        END IF;
+      END IF;
+      IF ready.gate = ANY (gates) THEN
+        door := weir._gate_now(ready.name, ready.gate, true);
+      END IF;
+      IF door.room <= 0 THEN
+        IF ready.name <> ALL (withheld) THEN
+          withheld := withheld || ready.name;
+          again_at := again_at || door.next_at;
+        END IF;
+        CONTINUE;
+      END IF;
+      quota := least(quota, door.room);
+    END IF;
     -- The unique jobs of a queue are judged by one claim at a time. It waits for this lock only while it has no lane's, so that claims can't deadlock.
     queue_hash := CASE WHEN ready.keyed THEN hashtext(ready.name) END;
     IF queue_hash <> ALL (judging) THEN
@@ -1354,10 +1420,10 @@ BEGIN
             FROM judged g JOIN picked p ON p.id = g.id WHERE g.fate <> 'run') a
       WHERE last.keyed AND a.ids IS NOT NULL
     ), made AS (
-      INSERT INTO weir.batch (lane, segment, origin, worker, seq, from_xid, to_xid, pos_xid, pos_id, total, claimed_at, no, pending, pending_after, ids, seen)
+      INSERT INTO weir.batch (lane, segment, origin, worker, seq, from_xid, to_xid, pos_xid, pos_id, total, claimed_at, no, pending, pending_after, ids, seen, gate)
       SELECT ready.lane, p.segment, p.segment, _claim.worker, this_seq, state.from_xid, state.to_xid, state.pos_xid, state.pos_id,
              last.total + state.n, now(), batch_no, pending.xids, pending.afters, p.ids,
-             CASE WHEN last.keyed AND EXISTS (SELECT FROM judged g WHERE g.fate = 'run') THEN snapshot END
+             CASE WHEN last.keyed AND EXISTS (SELECT FROM judged g WHERE g.fate = 'run') THEN snapshot END, ready.gate
       FROM (SELECT p.segment, array_agg(p.id) AS ids FROM picked p GROUP BY p.segment) p, state, pending
     )
     SELECT ready.name, ready.lane, this_seq, p.id, p.attempt, p.max_attempts, p.kind, p.args, p.meta, p.enqueued_at,
@@ -1371,11 +1437,28 @@ BEGIN
 
     GET DIAGNOSTICS taken = ROW_COUNT;
     limits[ready.ord] := limits[ready.ord] - taken;
+    IF ready.gate IS NOT NULL AND taken > 0 THEN
+      INSERT INTO weir.gate (gate, seq, running, folded, next_start, before)
+      SELECT ready.gate, door.seq + 1, door.counted + taken, door.folded,
+             CASE WHEN l.rate IS NOT NULL THEN weir._started(l.rate / extract(epoch FROM l.per), l.burst, door.next_start, door.at, taken) END, door.before
+      FROM weir.queue_limit l WHERE l.name = ready.name;
+      -- If the claim were lost in a crash, its jobs might run without being counted.
+      PERFORM set_config('synchronous_commit', CASE commits WHEN 'off' THEN 'on' ELSE commits END, true);
+    END IF;
     IF (upto > 0 OR last.keyed) AND taken < quota THEN  -- it has ended some, so others may wait behind them
       is_cut := is_cut OR (SELECT b.total FROM weir.batch b WHERE b.lane = ready.lane ORDER BY b.seq DESC LIMIT 1) > last.total + taken;
     END IF;
   END LOOP;
+  FOR i IN 1..cardinality(withheld) LOOP
+    queue := withheld[i];
+    enqueued_at := clock_timestamp();
+    ready_at := again_at[i];
+    RETURN NEXT;
+  END LOOP;
   IF visited = max_lanes OR is_cut THEN
+    queue := NULL;
+    enqueued_at := NULL;
+    ready_at := NULL;
     RETURN NEXT;  -- without values: there may be more
   END IF;
 END
@@ -1407,12 +1490,55 @@ BEGIN
   END IF;
 END
 $$;
+CREATE FUNCTION weir._compact_gates() RETURNS text LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off SET lock_timeout=50ms
+AS $$
+#variable_conflict use_column
+DECLARE
+  max_bytes CONSTANT integer := 4194304;
+  active    integer := pg_sequence_last_value('weir.active_release');
+  ring      integer;
+BEGIN
+  IF pg_relation_size('weir.release_' || active) > max_bytes AND pg_relation_size('weir.release_' || active % 3 + 1) = 0 THEN
+    PERFORM setval('weir.active_release', active % 3 + 1);
+    RETURN 'opened release ' || active % 3 + 1;
+  ELSIF pg_relation_size('weir.gate') > max_bytes THEN
+    -- Without claims, nobody reads these tables with an older snapshot.
+    PERFORM pg_advisory_xact_lock(1464158547, 0);
+    LOCK TABLE weir.gate IN ACCESS EXCLUSIVE MODE NOWAIT;
+    CREATE TEMP TABLE weir_keep ON COMMIT DROP AS
+      SELECT k.* FROM weir.queue_limit l
+      CROSS JOIN LATERAL (SELECT g.* FROM weir.gate g WHERE g.gate = l.gate ORDER BY g.seq DESC LIMIT 1) n
+      CROSS JOIN LATERAL (SELECT g.* FROM weir.gate g WHERE g.gate = n.gate AND g.seq IN (n.seq, n.before)) k;
+    TRUNCATE weir.gate;
+    INSERT INTO weir.gate SELECT k.* FROM pg_temp.weir_keep k;
+    RETURN 'compacted gate';
+  END IF;
+  FOR ring IN SELECT r FROM generate_series(1, 3) r WHERE r <> active AND pg_relation_size('weir.release_' || r) > 0 LOOP
+    CONTINUE WHEN weir._is_held(ARRAY['weir.release_' || ring]::regclass[]);  -- an open transaction has ended attempts there: the others rotate meanwhile
+    BEGIN
+      PERFORM pg_advisory_xact_lock(1464158547, 0);
+      EXECUTE format('LOCK TABLE weir.release_%s IN ACCESS EXCLUSIVE MODE NOWAIT', ring);
+      -- Nearly all releases are counted in the newest rows of their gates.
+      EXECUTE format('INSERT INTO weir.release (gate, ring, xid, n) SELECT r.gate, $1, r.xid, r.n FROM weir.release_%s r JOIN weir.queue_limit l ON l.gate = r.gate
+                      WHERE NOT EXISTS (SELECT FROM (SELECT g.folded FROM weir.gate g WHERE g.gate = r.gate ORDER BY g.seq DESC LIMIT 1) n
+                                        WHERE pg_visible_in_snapshot(r.xid, n.folded))', ring) USING active;
+      EXECUTE format('TRUNCATE weir.release_%s', ring);
+      RETURN 'emptied release ' || ring;
+    EXCEPTION WHEN lock_not_available THEN NULL;
+    END;
+  END LOOP;
+  RETURN NULL;
+EXCEPTION WHEN lock_not_available THEN
+  RETURN NULL;  -- in use: try again later
+END
+$$;
 CREATE FUNCTION weir._complete(worker integer, lane integer, seq bigint, id bigint) RETURNS void LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET jit=off
 AS $$
 #variable_conflict use_column
 DECLARE
   in_segment smallint;
   held       smallint;  -- the segment that is locked against reclaiming
+  in_gate    integer;
   has_ended  boolean;
 BEGIN
   PERFORM weir._check_isolation('complete'), weir._commit_synchronously();
@@ -1425,8 +1551,8 @@ BEGIN
       PERFORM pg_advisory_xact_lock_shared(1464158550, _complete.worker);
       PERFORM weir._check_worker(_complete.worker);
       in_segment := NULL;
-      SELECT b.segment, EXISTS (SELECT FROM weir.result r WHERE r.segment = b.segment AND r.lane = b.lane AND r.seq = b.seq AND _complete.id = ANY (r.ids))
-        INTO in_segment, has_ended
+      SELECT b.segment, EXISTS (SELECT FROM weir.result r WHERE r.segment = b.segment AND r.lane = b.lane AND r.seq = b.seq AND _complete.id = ANY (r.ids)), b.gate
+        INTO in_segment, has_ended, in_gate
       FROM weir.batch b
       WHERE b.lane = _complete.lane AND b.seq = _complete.seq AND b.worker IS NOT DISTINCT FROM _complete.worker AND _complete.id = ANY (b.ids);
       RAISE EXCEPTION USING ERRCODE = 'WR099';  -- rolling back a block releases its locks, which may be on other segments too
@@ -1445,6 +1571,9 @@ BEGIN
   END IF;
   INSERT INTO weir.result (lane, segment, worker, seq, finished_at, outcome, ids)
   VALUES (_complete.lane, in_segment, _complete.worker, _complete.seq, clock_timestamp(), 'completed', ARRAY[_complete.id]);
+  IF in_gate IS NOT NULL THEN
+    PERFORM weir._free_slots(ARRAY[in_gate], ARRAY[1]);
+  END IF;
 END
 $$;
 CREATE FUNCTION weir._cron_after(fields text[], after timestamp without time zone) RETURNS timestamp without time zone LANGUAGE plpgsql IMMUTABLE SET search_path=pg_catalog, pg_temp SET jit=off
@@ -1928,13 +2057,13 @@ BEGIN
     PERFORM nextval('weir.job_id');
   END IF;
   WITH attempt AS MATERIALIZED (
-    SELECT e.lane, e.seq, e.segment, e.id, e.outcome, e.error, e.output, e.ord, coalesce(q.next, e.run_at) AS run_at, j.kind, j.args, j.meta, j.errors, j.enqueued_at, j.attempt, j.max_attempts, j.put_off, j.claimed_at, j.unique_key, j.unique_no, j.unique_until,
+    SELECT e.lane, e.seq, e.segment, e.id, e.outcome, e.error, e.output, e.ord, coalesce(q.next, e.run_at) AS run_at, j.kind, j.args, j.meta, j.errors, j.enqueued_at, j.attempt, j.max_attempts, j.put_off, j.claimed_at, j.gate, j.unique_key, j.unique_no, j.unique_until,
            CASE WHEN e.outcome IN ('retried', 'lost') AND j.attempt >= j.max_attempts THEN 'failed' ELSE e.outcome END AS ended
     FROM unnest(_end_attempts.lanes, _end_attempts.seqs, _end_attempts.segments, _end_attempts.ids, _end_attempts.outcomes,
                 _end_attempts.errors, _end_attempts.outputs, _end_attempts.run_at)
          WITH ORDINALITY e(lane, seq, segment, id, outcome, error, output, run_at, ord)
     LEFT JOIN LATERAL (
-      SELECT j.*, b.claimed_at FROM weir.batch b
+      SELECT j.*, b.claimed_at, b.gate FROM weir.batch b
       CROSS JOIN LATERAL (
         SELECT j.* FROM weir.job j
         WHERE j.segment = b.segment AND j.id = e.id AND j.lane IS NOT DISTINCT FROM e.lane  -- worded so that the index on id is used
@@ -1969,6 +2098,9 @@ BEGIN
     FROM attempt a
     -- A long text has its own row, so that reading one doesn't read all.
     GROUP BY a.lane, a.segment, a.seq, a.ended, CASE WHEN length(a.error) > 2000 OR length(a.output) > 2000 THEN a.ord END
+  ), freed AS (
+    INSERT INTO weir.release (gate, ring, xid, n)
+    SELECT a.gate, (SELECT r.last_value FROM weir.active_release r), pg_current_xact_id(), count(*) FROM attempt a WHERE a.gate IS NOT NULL GROUP BY a.gate
   )
   -- As weir._keep_failures does, but from rows that have been read already.
   INSERT INTO weir.failure (id, segment, lane, attempt, max_attempts, enqueued_at, claimed_at, finished_at, worker, kind, args, meta, error, output, errors, unique_key, unique_until)
@@ -2316,6 +2448,18 @@ BEGIN
   RETURN cardinality(ended);
 END
 $$;
+CREATE FUNCTION weir._free_slots(gates integer[], counts integer[]) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+#variable_conflict use_column
+BEGIN
+  INSERT INTO weir.release (gate, ring, xid, n)
+  SELECT u.gate, pg_sequence_last_value('weir.active_release'), pg_current_xact_id(), sum(u.n)
+  FROM unnest(_free_slots.gates, _free_slots.counts) u(gate, n) WHERE u.gate IS NOT NULL GROUP BY u.gate;
+  IF FOUND THEN
+    PERFORM nextval('weir.job_id');  -- wakes idle workers, as a new job does: first the xid, then the id
+  END IF;
+END
+$$;
 CREATE FUNCTION weir._fresh_between(running xid8[], top xid8, OUT known boolean[], OUT lanes integer[]) RETURNS record LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_sort=off
 AS $$
 DECLARE
@@ -2404,6 +2548,56 @@ AS $$
     FROM (
       SELECT u.entry, u.nr, count(u.entry -> 'error') OVER (ORDER BY u.nr) AS run
       FROM jsonb_array_elements(_full_errors.errors) WITH ORDINALITY u(entry, nr)) s) k
+$$;
+CREATE FUNCTION weir._gate_now(name text, gate integer, to_write boolean, OUT seq bigint, OUT running integer, OUT counted integer, OUT folded pg_snapshot, OUT next_start timestamp with time zone, OUT before bigint, OUT at timestamp with time zone, OUT room integer, OUT next_at timestamp with time zone) RETURNS record LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_hashjoin=off SET enable_mergejoin=off
+AS $$
+#variable_conflict use_column
+DECLARE
+  lim       weir.queue_limit;
+  newest    weir.gate;
+  earlier   integer := 0;  -- attempts that ran when the gate was opened, and still do
+  by_second double precision;
+BEGIN
+  SELECT l.* INTO lim FROM weir.queue_limit l WHERE l.name = _gate_now.name;
+  SELECT g.* INTO newest FROM weir.gate g WHERE g.gate = _gate_now.gate ORDER BY g.seq DESC LIMIT 1;
+  IF newest.seq IS NULL THEN
+    IF to_write THEN
+      newest := weir._open_gate(_gate_now.name, _gate_now.gate);
+    ELSE
+      newest.seq := 0;
+      newest.running := 0;
+      newest.folded := pg_current_snapshot();
+    END IF;
+  END IF;
+  folded := pg_current_snapshot();  -- statements below may see more: what this snapshot does not see is left to the next row
+  counted := newest.running - coalesce((
+    SELECT sum(r.n) FROM weir._ended_since(newest.folded, folded) e
+    CROSS JOIN LATERAL (SELECT r.n FROM weir.release r WHERE r.gate = _gate_now.gate AND r.xid >= e.low AND r.xid < e.high
+                          AND pg_visible_in_snapshot(r.xid, folded) OFFSET 0) r), 0);
+  IF newest.before IS NOT NULL THEN
+    earlier := (
+      SELECT coalesce(sum(b.n - coalesce(r.n, 0)), 0) FROM weir.gate g CROSS JOIN LATERAL unnest(g.before_lanes, g.before_seqs) u(lane, seq)
+      CROSS JOIN LATERAL (SELECT sum(cardinality(b.ids)) AS n FROM weir.batch b WHERE b.lane = u.lane AND b.seq = u.seq) b
+      CROSS JOIN LATERAL (SELECT sum(cardinality(r.ids)) AS n FROM weir.result r WHERE r.lane = u.lane AND r.seq = u.seq) r
+      WHERE g.gate = _gate_now.gate AND g.seq = newest.before);
+  END IF;
+  seq := newest.seq;
+  running := counted + earlier;
+  before := CASE WHEN earlier > 0 THEN newest.before END;
+  room := lim.running - running;
+  IF lim.rate IS NOT NULL THEN
+    at := clock_timestamp();
+    by_second := lim.rate / extract(epoch FROM lim.per);
+    next_start := newest.next_start;
+    IF coalesce(room, 1) > 0 THEN
+      room := least(room, weir._starts_now(by_second, lim.burst, next_start, at));
+      IF room <= 0 THEN
+        next_at := weir._starts_at(by_second, lim.burst, next_start, at);
+      END IF;
+    END IF;
+  END IF;
+  room := coalesce(room, 2147483647);
+END
 $$;
 CREATE FUNCTION weir._held(class integer, mode text) RETURNS SETOF integer LANGUAGE sql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
@@ -3254,6 +3448,12 @@ BEGIN
   ORDER BY k.no DESC, k.id DESC NULLS LAST LIMIT most;
 END
 $$;
+CREATE FUNCTION weir._next_start(by_second double precision, burst integer, next_start timestamp with time zone, at timestamp with time zone) RETURNS timestamp with time zone LANGUAGE sql IMMUTABLE SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+  SELECT CASE WHEN _next_start.next_start > _next_start.at + (_next_start.burst / _next_start.by_second + 0.01) * interval '1 second'
+              THEN _next_start.at + ((_next_start.burst - 1) / _next_start.by_second) * interval '1 second'
+              ELSE greatest(_next_start.next_start, _next_start.at) END
+$$;
 CREATE FUNCTION weir._next_try(backoff interval, backoff_limit interval, backoff_form text, tries integer) RETURNS timestamp with time zone LANGUAGE sql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
   -- In seconds, which don't overflow, unlike an interval. From 64 tries on, the delay of every backoff but 0 exceeds every limit.
@@ -3347,6 +3547,26 @@ CREATE FUNCTION weir._offset_at(at timestamp with time zone, time_zone text) RET
 AS $$
 BEGIN
   RETURN (at AT TIME ZONE time_zone) - (at AT TIME ZONE 'UTC');
+END
+$$;
+CREATE FUNCTION weir._open_gate(name text, gate integer) RETURNS weir.gate LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off SET enable_seqscan=off SET enable_bitmapscan=off
+AS $$
+#variable_conflict use_column
+DECLARE
+  opened weir.gate;
+BEGIN
+  -- All claims that have not seen the gate have ended, because setting a limit waited for them.
+  SELECT array_agg(h.lane), array_agg(h.seq) INTO opened.before_lanes, opened.before_seqs
+  FROM (SELECT DISTINCT h.lane, h.seq FROM weir.worker w CROSS JOIN LATERAL weir._holds(w.id) h
+        WHERE NOT w.fenced AND NOT EXISTS (SELECT FROM weir.settled s WHERE s.worker = w.id AND s.no = 9223372036854775807)
+          AND h.lane / 4 IN (SELECT q.id FROM weir.queue q WHERE q.name = _open_gate.name)) h;
+  opened.gate := _open_gate.gate;
+  opened.seq := 1;
+  opened.running := 0;
+  opened.folded := pg_current_snapshot();
+  opened.before := CASE WHEN opened.before_lanes IS NOT NULL THEN 1 END;
+  INSERT INTO weir.gate SELECT (opened).*;
+  RETURN opened;
 END
 $$;
 CREATE FUNCTION weir._parse_schedule(schedule text, time_zone text) RETURNS text[] LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET DateStyle=ISO, YMD SET IntervalStyle=postgres
@@ -4057,6 +4277,8 @@ DECLARE
   lasts     integer[];   -- the place of each batch's last id
   whole     integer[];   -- batches all of whose ids are accepted, and their segments
   whole_in  smallint[];
+  gates     integer[];   -- of the whole ones, and of the others job by job; NULL: the queue has no limits
+  gates_of  integer[];
   rest      integer[];   -- batches that are checked job by job
   batch_of  integer[];   -- for these: each job's batch, and its place
   places    integer[];
@@ -4099,7 +4321,7 @@ BEGIN
   BEGIN
     -- Usually everything is accepted, which is checked a batch at a time: each id is a job of the batch, occurs once, and has no end.
     IF held_open = '{}' THEN
-      SELECT array_agg(i.nr), array_agg(b.segment) INTO whole, whole_in
+      SELECT array_agg(i.nr), array_agg(b.segment), array_agg(b.gate) INTO whole, whole_in, gates
       FROM (SELECT k.nr, k.lane, k.seq, _record.ids[k.last - k.size + 1 : k.last] AS ids, count(*) OVER (PARTITION BY k.lane, k.seq) AS times
             FROM unnest(_record.lanes, _record.seqs, _record.sizes, lasts) WITH ORDINALITY k(lane, seq, size, last, nr) WHERE k.size > 0) i
       JOIN weir.batch b ON b.lane = i.lane AND b.seq = i.seq AND b.worker IS NOT DISTINCT FROM _record.worker
@@ -4113,19 +4335,19 @@ BEGIN
       SELECT array_agg(k.nr ORDER BY k.place), array_agg(k.place ORDER BY k.place) INTO batch_of, places
       FROM (SELECT r.nr, generate_series(lasts[r.nr] - _record.sizes[r.nr] + 1, lasts[r.nr]) AS place FROM unnest(rest) r(nr)) k;
       -- Each id may be passed, in the batch, and ended already: these facts are grouped instead of joined, so that no plan is quadratic.
-      SELECT array_agg(v.segment ORDER BY v.place), array_agg(v.refusal ORDER BY v.place) INTO segments, refusals
+      SELECT array_agg(v.segment ORDER BY v.place), array_agg(v.refusal ORDER BY v.place), array_agg(v.gate ORDER BY v.place) INTO segments, refusals, gates_of
       FROM (
-        SELECT p.place, u.segment,
+        SELECT p.place, u.segment, u.gate,
                CASE WHEN u.segment IS NULL THEN 'lost'
                     WHEN u.ended OR p.nth > 1 THEN 'ended'
                     WHEN hashint8(u.id) = ANY (held_open) THEN 'busy' END AS refusal
         FROM (
-          SELECT a.lane, a.seq, a.id, array_agg(a.place ORDER BY a.place) FILTER (WHERE a.place IS NOT NULL) AS places, max(a.segment) AS segment, bool_or(a.ended) AS ended
+          SELECT a.lane, a.seq, a.id, array_agg(a.place ORDER BY a.place) FILTER (WHERE a.place IS NOT NULL) AS places, max(a.segment) AS segment, max(a.gate) AS gate, bool_or(a.ended) AS ended
           FROM (
-            SELECT _record.lanes[g.nr] AS lane, _record.seqs[g.nr] AS seq, _record.ids[g.place] AS id, g.place, NULL::smallint AS segment, false AS ended
+            SELECT _record.lanes[g.nr] AS lane, _record.seqs[g.nr] AS seq, _record.ids[g.place] AS id, g.place, NULL::smallint AS segment, NULL::integer AS gate, false AS ended
             FROM unnest(batch_of, places) g(nr, place)
             UNION ALL
-            SELECT b.lane, b.seq, m.id, NULL, m.segment, m.ended
+            SELECT b.lane, b.seq, m.id, NULL, m.segment, b.gate, m.ended
             FROM (SELECT DISTINCT _record.lanes[r.nr] AS lane, _record.seqs[r.nr] AS seq FROM unnest(rest) r(nr)) i
             JOIN weir.batch b ON b.lane = i.lane AND b.seq = i.seq AND b.worker IS NOT DISTINCT FROM _record.worker
             CROSS JOIN LATERAL (
@@ -4153,15 +4375,22 @@ BEGIN
       WHERE k.refusal IS NULL
       GROUP BY k.nr, k.segment;
     END IF;
+    IF array_remove(gates || gates_of, NULL) <> '{}' THEN
+      PERFORM weir._free_slots(array_agg(k.gate), array_agg(k.n)) FROM (
+        SELECT k.gate, _record.sizes[k.nr] AS n FROM unnest(whole, gates) k(nr, gate)
+        UNION ALL
+        SELECT k.gate, 1 FROM unnest(gates_of, refusals) k(gate, refusal) WHERE k.refusal IS NULL) k;
+    END IF;
   ELSE
     -- From here on places contains all places, in order. Invalid ends are refused, too.
-    SELECT array_agg(k.nr ORDER BY k.place), array_agg(k.place ORDER BY k.place), array_agg(k.segment ORDER BY k.place), array_agg(k.refusal ORDER BY k.place)
-      INTO batch_of, places, segments, refusals
+    SELECT array_agg(k.nr ORDER BY k.place), array_agg(k.place ORDER BY k.place), array_agg(k.segment ORDER BY k.place), array_agg(k.refusal ORDER BY k.place),
+           array_agg(k.gate ORDER BY k.place)
+      INTO batch_of, places, segments, refusals, gates_of
     FROM (
-      SELECT k.nr, p.place, k.segment, NULL::text AS refusal FROM unnest(whole, whole_in) k(nr, segment)
+      SELECT k.nr, p.place, k.segment, NULL::text AS refusal, k.gate FROM unnest(whole, whole_in, gates) k(nr, segment, gate)
       CROSS JOIN LATERAL generate_series(lasts[k.nr] - _record.sizes[k.nr] + 1, lasts[k.nr]) p(place)
       UNION ALL
-      SELECT k.* FROM unnest(batch_of, places, segments, refusals) k) k;
+      SELECT k.* FROM unnest(batch_of, places, segments, refusals, gates_of) k) k;
     SELECT array_agg(coalesce(k.refusal, CASE WHEN k.why IS NOT NULL THEN 'invalid' END) ORDER BY k.place), array_agg(k.why ORDER BY k.place)
       INTO refusals, details
     FROM (
@@ -4201,6 +4430,10 @@ BEGIN
       FROM unnest(batch_of, segments, _record.ids, refusals, _record.outcomes, _record.errors, _record.outputs) u(nr, segment, id, refusal, outcome, error, output)
       WHERE u.refusal IS NULL AND coalesce(u.outcome, 'completed') IN ('completed', 'failed', 'cancelled')) k
     GROUP BY k.nr, k.segment, k.outcome, k.alone;
+    IF array_remove(gates_of, NULL) <> '{}' THEN
+      PERFORM weir._free_slots(array_agg(k.gate), array_agg(1)) FROM unnest(gates_of, refusals, _record.outcomes) k(gate, refusal, outcome)
+      WHERE k.refusal IS NULL AND coalesce(k.outcome, 'completed') IN ('completed', 'failed', 'cancelled');
+    END IF;
     IF _record.outcomes && ARRAY['failed'] THEN
       PERFORM weir._keep_failures(_record.worker, e.lanes, e.seqs, e.segments, e.ids, e.errors, e.outputs)
       FROM (
@@ -5078,6 +5311,10 @@ AS $$
       SELECT pg_snapshot_xmax(_spans.snapshot), pg_snapshot_xmax(_spans.snapshot)) b) s
   WHERE s.low < s.high AND s.low >= _spans.from_xid
 $$;
+CREATE FUNCTION weir._started(by_second double precision, burst integer, next_start timestamp with time zone, at timestamp with time zone, n integer) RETURNS timestamp with time zone LANGUAGE sql IMMUTABLE SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+  SELECT weir._next_start(_started.by_second, _started.burst, _started.next_start, _started.at) + _started.n / _started.by_second * interval '1 second'
+$$;
 CREATE FUNCTION weir._start(name text, queues text[], lease interval DEFAULT '00:00:30'::interval) RETURNS integer LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
 DECLARE
@@ -5102,6 +5339,46 @@ BEGIN
   VALUES (new_id, false, clock_timestamp(), _start.lease, coalesce(_start.name, ''), coalesce(_start.queues, '{}'));
   PERFORM weir._note_word(new_id, 'beats', 0);  -- without a lock: no other session knows the id yet
   RETURN new_id;
+END
+$$;
+CREATE FUNCTION weir._starts_at(by_second double precision, burst integer, next_start timestamp with time zone, at timestamp with time zone) RETURNS timestamp with time zone LANGUAGE sql IMMUTABLE SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+  SELECT weir._next_start(_starts_at.by_second, _starts_at.burst, _starts_at.next_start, _starts_at.at)
+         + (least(_starts_at.burst, greatest(1, floor(_starts_at.by_second / 100))) - _starts_at.burst) / _starts_at.by_second * interval '1 second'
+$$;
+CREATE FUNCTION weir._starts_now(by_second double precision, burst integer, next_start timestamp with time zone, at timestamp with time zone) RETURNS integer LANGUAGE sql IMMUTABLE SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+  SELECT floor(_starts_now.burst + 1e-6 - _starts_now.by_second * extract(epoch FROM
+    weir._next_start(_starts_now.by_second, _starts_now.burst, _starts_now.next_start, _starts_now.at) - _starts_now.at)::double precision)::integer
+$$;
+CREATE FUNCTION weir._stop_claims(caller text) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+DECLARE
+  slept text;
+BEGIN
+  IF pg_current_xact_id_if_assigned() IS NOT NULL THEN
+    RAISE EXCEPTION 'weir: % was called inside a transaction that has written', caller
+      USING ERRCODE = 'WR004', HINT = 'Call it in autocommit: no job of any queue is claimed until its transaction ends.';
+  ELSIF clock_timestamp() - now() > interval '2 seconds' THEN
+    RAISE EXCEPTION 'weir: % was called inside a transaction that has been open for %', caller, clock_timestamp() - now()
+      USING ERRCODE = 'WR004', HINT = 'Call it in autocommit: no job of any queue is claimed until its transaction ends. If you did, try again.';
+  END IF;
+  PERFORM weir._hold_briefly();
+  -- Claims that come while it waits would wait behind it: so it waits in short turns.
+  LOOP
+    BEGIN
+      PERFORM set_config('lock_timeout', '50ms', true);
+      PERFORM pg_advisory_xact_lock(1464158547, 0);
+      PERFORM set_config('lock_timeout', '5s', true);
+      RETURN;
+    EXCEPTION WHEN lock_not_available THEN
+      IF clock_timestamp() - now() > interval '5 seconds' THEN
+        RAISE EXCEPTION 'weir: % found claims in progress for 5 seconds', caller
+          USING ERRCODE = '55P03', HINT = 'Try again. A transaction that called weir.retry or weir.take, or a prepared one, may have been left open.';
+      END IF;
+    END;
+    slept := pg_sleep(0.02 + random() / 20);
+  END LOOP;
 END
 $$;
 CREATE FUNCTION weir._surveyed(max_rows integer DEFAULT 10000) RETURNS weir.survey LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET enable_seqscan=off
@@ -5201,7 +5478,7 @@ BEGIN
       RETURN 'forgot ' || forgotten || ' cancellations';
     END IF;
   END IF;
-  done := weir._retire_cancellations();
+  done := coalesce(weir._compact_gates(), weir._retire_cancellations());
   IF done IS NOT NULL THEN
     RETURN done;
   END IF;
@@ -5547,6 +5824,23 @@ BEGIN
       RAISE WARNING 'weir: %: %', chore, SQLERRM USING ERRCODE = SQLSTATE;
     END;
   END LOOP;
+END
+$$;
+CREATE FUNCTION weir.clear_limit(queue text) RETURNS boolean LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+#variable_conflict use_variable
+BEGIN
+  PERFORM weir._check_isolation('clear_limit');
+  IF NOT EXISTS (SELECT FROM weir.queue_limit l WHERE l.name = queue) THEN
+    RETURN false;
+  END IF;
+  PERFORM weir._stop_claims('clear_limit');
+  DELETE FROM weir.queue_limit l WHERE l.name = queue;
+  IF FOUND THEN
+    UPDATE weir.queue q SET gate = NULL WHERE q.name = queue;
+    PERFORM nextval('weir.control');
+  END IF;
+  RETURN FOUND;
 END
 $$;
 CREATE FUNCTION weir.complete(worker integer, token text) RETURNS void LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
@@ -5978,6 +6272,38 @@ EXCEPTION WHEN SQLSTATE 'WR099' THEN
   RETURN;
 END
 $$;
+CREATE FUNCTION weir.limits() RETURNS TABLE(queue text, running integer, running_now integer, rate double precision, per interval, burst integer, room integer, next_at timestamp with time zone) LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+#variable_conflict use_column
+DECLARE
+  lim weir.queue_limit;
+  g   record;
+BEGIN
+  PERFORM weir._lock_log();
+  LOCK TABLE weir.gate, weir.release IN ACCESS SHARE MODE;
+  IF current_setting('transaction_isolation') IN ('repeatable read', 'serializable')
+     AND EXISTS (SELECT FROM pg_class c WHERE c.relnamespace = 'weir'::regnamespace AND c.relkind = 'r' AND c.relfilenode <> pg_relation_filenode(c.oid)
+                   AND c.relname ~ '^(gate|release_[1-3])$') THEN  -- as in _lock_log
+    RAISE EXCEPTION 'weir: the counts of limits were compacted after this transaction took its snapshot'
+      USING ERRCODE = '40001', HINT = 'Run the transaction again, or begin it with ISOLATION LEVEL READ COMMITTED.';
+  END IF;
+  FOR lim IN SELECT l.* FROM weir.queue_limit l ORDER BY l.name LOOP
+    g := weir._gate_now(lim.name, lim.gate, false);
+    queue := lim.name;
+    running := lim.running;
+    running_now := g.running;
+    rate := lim.rate;
+    per := lim.per;
+    burst := lim.burst;
+    room := CASE WHEN g.seq IS NOT NULL THEN greatest(g.room, 0) END;
+    next_at := g.next_at;
+    RETURN NEXT;
+  END LOOP;
+  RAISE SQLSTATE 'WR099';  -- releases the tables
+EXCEPTION WHEN SQLSTATE 'WR099' THEN
+  RETURN;
+END
+$$;
 CREATE FUNCTION weir.move_where(queue text DEFAULT NULL::text, kinds text[] DEFAULT NULL::text[], meta jsonb DEFAULT NULL::jsonb, priority integer DEFAULT NULL::integer, enqueued_after timestamp with time zone DEFAULT NULL::timestamp with time zone, enqueued_before timestamp with time zone DEFAULT NULL::timestamp with time zone, to_queue text DEFAULT NULL::text, to_priority integer DEFAULT NULL::integer, after text DEFAULT NULL::text, max_rows integer DEFAULT 500, OUT moved integer, OUT next text) RETURNS record LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET lock_timeout=5s
 AS $$
 #variable_conflict use_variable
@@ -6289,7 +6615,7 @@ BEGIN
       -- All other sessions are blocked: no jobs run in a log that has just been restored.
       PERFORM pg_advisory_xact_lock(1464158547, step) FROM unnest(ARRAY[0, 1, 2, 3, 6]) step;
       PERFORM pg_advisory_xact_lock(1464158549, segment) FROM generate_series(1, 4) segment;
-      LOCK TABLE weir.job, weir.batch, weir.result, weir.later, weir.promotion, weir.worker, weir.setting, weir.survey IN ACCESS EXCLUSIVE MODE;
+      LOCK TABLE weir.job, weir.batch, weir.result, weir.later, weir.promotion, weir.worker, weir.setting, weir.survey, weir.gate, weir.release IN ACCESS EXCLUSIVE MODE;
     END IF;
     BEGIN
       IF (SELECT s.value FROM weir.setting s WHERE s.name = 'cluster') = here
@@ -6330,7 +6656,8 @@ BEGIN
   SELECT DISTINCT ON (b.lane) b.lane, b.seq, b.total FROM weir.batch b ORDER BY b.lane, b.seq DESC;
   CREATE TEMP TABLE weir_seq ON COMMIT DROP AS SELECT max(p.seq) AS seq FROM weir.promotion p;
 
-  TRUNCATE weir.job, weir.batch, weir.later, weir.promotion, weir.survey;
+  -- Nothing runs any more: gates count from nothing.
+  TRUNCATE weir.job, weir.batch, weir.later, weir.promotion, weir.survey, weir.gate, weir.release;
   -- Indexes are created again after the inserts, which is several times faster than row by row.
   indexes := ARRAY(SELECT i.indexrelid::regclass FROM pg_index i WHERE i.indrelid IN ('weir.job'::regclass, 'weir.later'::regclass) ORDER BY i.indexrelid);
   definitions := ARRAY(SELECT replace(pg_get_indexdef(i.at), ' ON ONLY ', ' ON ') FROM unnest(indexes) WITH ORDINALITY i(at, nr) ORDER BY i.nr);
@@ -6579,6 +6906,53 @@ EXCEPTION WHEN SQLSTATE 'WR099' THEN
   RETURN;
 END
 $$;
+CREATE FUNCTION weir.set_limit(queue text, running integer DEFAULT NULL::integer, rate double precision DEFAULT NULL::double precision, per interval DEFAULT NULL::interval, burst integer DEFAULT NULL::integer) RETURNS void LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+#variable_conflict use_variable
+DECLARE
+  by_second double precision;
+  gate_no   integer;
+BEGIN
+  PERFORM weir._check_isolation('set_limit');
+  IF coalesce(queue, '') = '' OR length(queue) > 128 THEN
+    RAISE EXCEPTION 'weir: set_limit needs the name of a queue, of at most 128 characters, got %', coalesce(quote_literal(left(queue, 200)), 'null') USING ERRCODE = '22023';
+  ELSIF num_nonnulls(running, rate) = 0 THEN
+    RAISE EXCEPTION 'weir: set_limit needs running or rate, and both are null' USING ERRCODE = '22023', HINT = 'To remove the limits of a queue, call weir.clear_limit.';
+  ELSIF running < 1 THEN
+    RAISE EXCEPTION 'weir: running must be at least 1, got %', running USING ERRCODE = '22023', HINT = 'To stop a queue, call weir.pause.';
+  ELSIF rate IS NULL AND num_nonnulls(per, burst) > 0 THEN
+    RAISE EXCEPTION 'weir: set_limit got %, but no rate', CASE WHEN per IS NULL THEN 'burst ' || burst ELSE 'per ' || per END USING ERRCODE = '22023', HINT = 'For example: rate => 100, per => ''1 minute'', burst => 10.';
+  END IF;
+  IF rate IS NOT NULL THEN
+    per := coalesce(per, '1 second');
+    IF per < interval '1 millisecond' OR per > interval '366 days' THEN
+      RAISE EXCEPTION 'weir: per must be 1 millisecond to 1 year, got %', per USING ERRCODE = '22023';
+    ELSIF NOT (rate > 0 AND rate <= 1e9) THEN
+      RAISE EXCEPTION 'weir: rate must be more than 0, and at most 1000000000, got %', rate USING ERRCODE = '22023', HINT = 'To stop a queue, call weir.pause.';
+    END IF;
+    by_second := rate / extract(epoch FROM per);
+    burst := coalesce(burst, greatest(1, least(1000000, ceil(by_second / 2)))::integer);
+    IF by_second > 1e6 OR by_second < 1e-9 THEN
+      RAISE EXCEPTION 'weir: a rate must be at most 1000000 a second, and at least 1 in 30 years, got % in %', rate, per USING ERRCODE = '22023';
+    ELSIF burst NOT BETWEEN 1 AND 1000000 THEN
+      RAISE EXCEPTION 'weir: burst must be 1 to 1000000, got %', burst USING ERRCODE = '22023';
+    END IF;
+  END IF;
+  IF EXISTS (SELECT FROM weir.queue_limit l WHERE l.name = queue AND (l.running, l.rate, l.per, l.burst) IS NOT DISTINCT FROM (running, rate, per, burst)) THEN
+    RETURN;  -- many processes declare the same limits when they start
+  END IF;
+  PERFORM weir._stop_claims('set_limit');
+  SELECT l.gate INTO gate_no FROM weir.queue_limit l WHERE l.name = queue;
+  IF gate_no IS NULL THEN
+    gate_no := nextval('weir.gate_id');
+    PERFORM weir._queue_id(queue);
+    UPDATE weir.queue q SET gate = gate_no WHERE q.name = queue;
+  END IF;
+  INSERT INTO weir.queue_limit AS l (name, gate, running, rate, per, burst) VALUES (queue, gate_no, running, rate, per, burst)
+  ON CONFLICT (name) DO UPDATE SET running = excluded.running, rate = excluded.rate, per = excluded.per, burst = excluded.burst;
+  PERFORM nextval('weir.control');  -- workers claim: there may be more room than before
+END
+$$;
 CREATE FUNCTION weir.set_retry_rule(name text, action text DEFAULT NULL::text, queue text DEFAULT NULL::text, kind text DEFAULT NULL::text, error text DEFAULT NULL::text, backoff interval DEFAULT NULL::interval, backoff_limit interval DEFAULT NULL::interval, backoff_form text DEFAULT NULL::text) RETURNS void LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
 #variable_conflict use_column
@@ -6794,6 +7168,7 @@ DECLARE
   is_first boolean := true;
   is_done  boolean := false;
   is_cut   boolean;           -- the claim has not visited all lanes
+  again_at timestamptz;       -- when a rate may allow jobs that it has withheld
   reported bigint[] := '{}';  -- jobs whose cancellation is reported
   after    bigint := 0;
   j        record;
@@ -6860,9 +7235,12 @@ BEGIN
     IF NOT is_full THEN
       BEGIN
         is_cut := false;
+        again_at := NULL;
         FOR j IN SELECT c.* FROM weir._claim(take.worker, take.queues, take.limits) c LOOP
-          IF j.id IS NULL THEN
+          IF j.id IS NULL AND j.queue IS NULL THEN
             is_cut := true;
+          ELSIF j.id IS NULL THEN
+            again_at := least(again_at, j.ready_at);  -- limits have withheld jobs of this queue
           ELSIF j.dropped IS NOT NULL OR take.kinds IS NOT NULL AND j.kind <> ALL (take.kinds) THEN
             lanes := lanes || j.lane;
             seqs := seqs || j.seq;
@@ -6905,10 +7283,11 @@ BEGIN
         RETURN;
       END IF;
       began := clock_timestamp();
+      polls := greatest(1, least(polls, ceil(extract(epoch FROM again_at - began) / pause) - 1));
       slept := pg_sleep(pause);  -- a minimum, however many jobs others enqueue
       j := weir._watch(polled.jobs_now, polled.control_now, polled.seen_now, polled.upto_now, polls, pause);
       patience := patience - greatest(pause, extract(epoch FROM clock_timestamp() - began));  -- at least the pause, in case the clock steps back
-      EXIT WHEN j.ended OR j.jobs_now <> polled.jobs_now OR j.control_now <> polled.control_now;
+      EXIT WHEN j.ended OR j.jobs_now <> polled.jobs_now OR j.control_now <> polled.control_now OR again_at <= clock_timestamp();
     END LOOP;
     polled := j;
   END LOOP;
@@ -6949,6 +7328,7 @@ AS $$
 $$;
 
 COMMENT ON COLUMN weir.batch.from_xid IS 'The smallest xid of its jobs. With to_xid, the greatest, it bounds the search for a job of the batch.';
+COMMENT ON COLUMN weir.batch.gate IS 'The gate that counts its attempts; their ends write to weir.release. NULL: its queue had no limits.';
 COMMENT ON COLUMN weir.batch.no IS 'A value of weir.batch_no. The attempts that a worker holds are found by (worker, no).';
 COMMENT ON COLUMN weir.batch.origin IS 'The segment it was written in. It distinguishes the rows of one batch after reclaiming has carried them into one segment.';
 COMMENT ON COLUMN weir.batch.pending IS 'Transactions that were in progress below the position; pending_after holds the last id already claimed of each.';
@@ -6959,6 +7339,10 @@ COMMENT ON COLUMN weir.cancellation_where.xid IS 'Jobs with ids up to upto were 
 COMMENT ON COLUMN weir.epoch.epoch IS 'A random number of 48 bits.';
 COMMENT ON COLUMN weir.epoch.started_at IS 'The start time of the server. home is its timeline and the file of this table, which differs in a copy on the same server. While both are unchanged, the epoch continues. They are only compared for equality.';
 COMMENT ON COLUMN weir.failure.finished_at IS 'NULL: not a failure, but a note that the job was retried manually, as this attempt.';
+COMMENT ON COLUMN weir.gate.before IS 'The seq of the gate''s first row. Its before_lanes and before_seqs are the batches that were not ended when the gate was opened: what runs of them counts as well. NULL: all have ended.';
+COMMENT ON COLUMN weir.gate.folded IS 'The releases of transactions that this snapshot sees are in running.';
+COMMENT ON COLUMN weir.gate.next_start IS 'When the rate would allow the next start if there were no burst: the theoretical arrival time of the generic cell rate algorithm.';
+COMMENT ON COLUMN weir.gate.running IS 'How many attempts were handed out through this gate, minus how many of them the releases in folded have ended.';
 COMMENT ON COLUMN weir.job.errors IS 'Why earlier attempts ended, in brief: see weir._brief_errors. It goes with the job, so that it outlives the segments of those attempts. NULL: this is the first attempt.';
 COMMENT ON COLUMN weir.job.leads IS 'False if the row logged before it, in the same transaction and segment, has the same lane: the rows where it is true show in which lanes a transaction has logged.';
 COMMENT ON COLUMN weir.job.put_off IS 'How often this attempt was snoozed or released before: (id, attempt, put_off) identifies a row, and the rows of a job are ordered by it.';
@@ -6971,6 +7355,8 @@ COMMENT ON COLUMN weir.message.keep IS 'True: deliver the message even if its tr
 COMMENT ON COLUMN weir.promotion.ahead_due IS 'Earlier cursors that reach further in time, with ahead_id and ahead_snapshot: the rows that their snapshots could see are promoted. NULL except after the clock stepped back, or while very many late jobs are being promoted.';
 COMMENT ON COLUMN weir.queue.aside IS 'True for a twin (another row with the same name) without jobs: claims skip it. If a job is added to it after all, weir._set_twins_aside makes claims include it again.';
 COMMENT ON COLUMN weir.queue.backoff IS 'The delay between the first failure of a job and the next attempt. It grows with each further failure as backoff_form says, up to backoff_limit: see weir._next_try.';
+COMMENT ON COLUMN weir.queue.gate IS 'The gate of its limits; NULL: it has none. A twin that was created at the same time may lack it: the gate of a name is that of any of its twins.';
+COMMENT ON COLUMN weir.queue_limit.gate IS 'Another one each time that a queue without limits gets some.';
 COMMENT ON COLUMN weir.report.checkpoint IS 'NULL: the checkpoint has not changed; a JSON null: there is none any more.';
 COMMENT ON COLUMN weir.report.claim IS 'The number of the batch that claimed the attempt: those of a job''s attempts grow.';
 COMMENT ON COLUMN weir.schedule.fields IS 'The parsed schedule: see weir._parse_schedule.';
@@ -7010,9 +7396,10 @@ COMMENT ON ROUTINE weir._check_position(bigint,bigint) IS 'Refuses a tick that d
 COMMENT ON ROUTINE weir._check_step(text,text,text[],jsonb,integer,timestamp with time zone,timestamp with time zone,text,integer) IS 'Refuses a step of a bulk operation whose arguments are not valid. Errors: 22023, WR004. Locks: none.';
 COMMENT ON ROUTINE weir._check_unique(text,text[],text,interval,boolean) IS 'Checks the arguments of enqueue_unique that enqueue does not have. Errors: 22023. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._check_worker(integer) IS 'Returns the queues of a worker; raises WR001 unless it was started and is not fenced. The caller holds the worker''s lock.';
-COMMENT ON ROUTINE weir._claim(integer,text[],integer[],pg_snapshot,text[]) IS 'Claims the next jobs of the named queues for a worker: up to limits[i] of queues[i] (at most 960 of a lane in one call), priority by priority, each attempt in exactly one batch. put_off is how often this attempt was snoozed or released before; ready_at is when the job became ready, if that is not enqueued_at. dropped is NULL if the job is to be run; otherwise it must not be run, but be recorded as cancelled, and dropped is the reason, to be stored as its error ('''': none to store). A paused or unknown queue returns no jobs. since is a hint for workers of very many queues: of queues that are not in backlog, only jobs of transactions that ended after that snapshot are considered; NULL: all. Jobs that weir.cancel_where has cancelled, and unique jobs that need no run (see _judge), are not returned: the claim ends them itself, thousands in one call. It visits at most 200 lanes with jobs, from a random queue on; if there may be more, the last row is all NULL, and the caller claims again at once. Errors: WR001 (the worker is unknown or fenced), WR003 (positions are ahead of the cluster), WR004 (not in READ COMMITTED autocommit), 22023, 55000 (the transaction is old: try again). Locks: advisory: claims (shared), the worker''s claims (exclusive), the unique jobs of each queue that has had some (exclusive, only tried if it has locked a lane already), each lane with jobs that it visits (exclusive, to the end of the call). Isolation: READ COMMITTED, in autocommit. Commits asynchronously.';
+COMMENT ON ROUTINE weir._claim(integer,text[],integer[],pg_snapshot,text[]) IS 'Claims the next jobs of the named queues for a worker: up to limits[i] of queues[i] (at most 960 of a lane in one call), priority by priority, each attempt in exactly one batch. put_off is how often this attempt was snoozed or released before; ready_at is when the job became ready, if that is not enqueued_at. dropped is NULL if the job is to be run; otherwise it must not be run, but be recorded as cancelled, and dropped is the reason, to be stored as its error ('''': none to store). A paused or unknown queue returns no jobs. since is a hint for workers of very many queues: of queues that are not in backlog, only jobs of transactions that ended after that snapshot are considered; NULL: all. Jobs that weir.cancel_where has cancelled, and unique jobs that need no run (see _judge), are not returned: the claim ends them itself, thousands in one call. It visits at most 200 lanes with jobs, from a random queue on; if there may be more, the last row is all NULL, and the caller claims again at once. For each queue whose limits have withheld jobs there is a row without a job: with the queue and, in enqueued_at, the present time; and if only its rate has withheld them, in ready_at, when there may be some. Otherwise it is worth another claim when attempts have ended, which moves weir.job_id. Errors: WR001 (the worker is unknown or fenced), WR003 (positions are ahead of the cluster), WR004 (not in READ COMMITTED autocommit), 22023, 55000 (the transaction is old: try again). Locks: advisory: claims (shared), the worker''s claims (exclusive), the unique jobs of each queue that has had some (exclusive, only tried if it has locked a lane already), the gate of each queue that has limits and room (exclusive, only tried if it has locked a lane or a gate already), each lane with jobs that it visits (exclusive, to the end of the call). Isolation: READ COMMITTED, in autocommit. Commits asynchronously, unless it returns jobs of a queue with limits.';
 COMMENT ON ROUTINE weir._clock_change(timestamp with time zone,timestamp with time zone,text) IS 'The instant at which the clocks of a time zone change, between two instants with different offsets. Errors: 22023 (unknown time zone). Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._commit_synchronously() IS 'Makes the transaction survive a crash once its commit is acknowledged, even if synchronous_commit is off for the role.';
+COMMENT ON ROUTINE weir._compact_gates() IS 'Does one small chore for the tables of limits: opens the next table of releases when the active one has 4 MB; empties the others of what is counted; compacts the gates to their newest rows. Returns what it did, or NULL. Locks: advisory: claims (exclusive, waiting at most 50 ms); ACCESS EXCLUSIVE NOWAIT on a table that it truncates. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._complete(integer,integer,bigint,bigint) IS 'Records one attempt as completed in the caller''s transaction: its effects and the completion commit together. The transaction may stay open: if the worker is fenced in the meantime, the attempt is claimed again after a rollback, and has ended after a commit. Errors: WR001 (the worker is unknown or fenced), WR002 (the attempt does not belong to this worker, or has ended), WR004. Locks, to the end of the transaction: advisory: the worker''s open completions and the segment (shared), the attempt (exclusive); ROW EXCLUSIVE on the segment''s results. Isolation: READ COMMITTED. Commits synchronously.';
 COMMENT ON ROUTINE weir._cron_after(text[],timestamp without time zone) IS 'The first time on the wall clock after another one that a parsed cron expression allows, or NULL if there is none within 60 years. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._cron_field(text,text,integer,integer,text) IS 'The values that a field of a cron expression allows, as a string of 0s and 1s from low on. Errors: 22023 with the field and the value. Locks: none. Isolation: any.';
@@ -7039,10 +7426,12 @@ COMMENT ON ROUTINE weir._first_look() IS 'The value of weir.watched at the first
 COMMENT ON ROUTINE weir._forget_ended() IS 'Removes pending transactions that have ended and left no jobs from the state of idle lanes, by writing a batch without jobs and without a worker: otherwise each claim would search for their rows again. Checks 500 queues in a call, locks at most 200 lanes, and stops after 0.1 s. Returns the number of lanes. Errors: WR003. Locks: advisory: claims (shared, tried), the lanes (exclusive, tried). Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._forget_failures(bigint[]) IS 'Notes that failed jobs are deleted; not those that have been retried since. Returns how many were. The caller has called weir._lock_to_retry.';
 COMMENT ON ROUTINE weir._forget_workers() IS 'Deletes ended workers that have no unfinished attempts, except the newest thousand of the last day, so that heartbeats read about as many rows as workers are alive. Their results are still refused, because they are unknown then. Returns how many.';
+COMMENT ON ROUTINE weir._free_slots(integer[],integer[]) IS 'Logs how many attempts of each gate the transaction has ended: counts[i] of gates[i]; NULL is no gate. Attempts that follow them are claimed as any others. Locks: none that others wait for.';
 COMMENT ON ROUTINE weir._fresh_between(xid8[],xid8) IS 'The lanes that have rows of transactions between those in progress, in one query for all lanes: known[i] is true if at most four lanes have any between the i-th and the next transaction in progress, and lanes are the lanes of all such ranges. It covers the 256 oldest ranges, with the index on rows that lead, as _fresh_lanes does.';
 COMMENT ON ROUTINE weir._fresh_lanes(pg_snapshot,pg_snapshot,integer) IS 'The lanes with jobs of transactions that the second snapshot sees as ended and the first did not; NULL if more than max_rows rows would have to be read. The cost depends on how many jobs are new, not on how many lanes exist.';
 COMMENT ON ROUTINE weir._fresh_queues(pg_snapshot,bigint,integer,double precision,integer) IS 'The queues for which jobs were committed since seen, and how many (from 100 on possibly fewer than there are). seen_now and jobs_now are to be passed to the next call; without seen, the call only returns where to start. It polls up to polls times, every pause seconds; while no job is logged and nothing is committed, it reads only counters. From poll patience + 1 on, it also returns after a commit without jobs. Errors: 22023. Locks: none. Isolation: READ COMMITTED. It holds a snapshot while it waits, for at most 1 second.';
 COMMENT ON ROUTINE weir._full_errors(jsonb) IS 'The list of errors that weir._brief_errors has made brief, with a text in each entry. Errors: none. Locks: none. Isolation: any.';
+COMMENT ON ROUTINE weir._gate_now(text,integer,boolean) IS 'The state of a queue''s gate: its newest row (seq, next_start), what runs now (running), what of it was handed out through the gate (counted) according to the snapshot folded, how many more attempts may start (room), and if only the rate keeps them from it, when that changes (next_at), as the clock is at. before: attempts from before the gate was opened still run. With to_write, the caller is a claim that holds the gate''s lock, and a gate that has no row yet is opened. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._held(integer,text) IS 'The second keys of the advisory locks of a class that are held in this database in a mode: by sessions, open transactions and prepared transactions. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._hold_briefly() IS 'For functions that take locks that others wait for, and are called in autocommit: if the transaction is left open, the server ends the session, and thereby releases the locks, once it has been idle for 10 seconds.';
 COMMENT ON ROUTINE weir._hold_ends(integer) IS 'Prevents other transactions from ending attempts of the worker, to the end of this one, except those returned: hashes of the ids of jobs that are being completed in open transactions. Locks: advisory: the worker''s ends (exclusive), its open completions (exclusive, tried).';
@@ -7084,11 +7473,13 @@ COMMENT ON ROUTINE weir._next_completed(integer[],jsonb,integer) IS 'Completed j
 COMMENT ON ROUTINE weir._next_failed(integer[],jsonb,integer) IS 'Failed jobs, newest first, after a key; no id for a job of another queue. See weir._next.';
 COMMENT ON ROUTINE weir._next_later(integer[],jsonb,integer) IS 'Scheduled jobs in the order of run_at, after a key; no id for a cancelled one, or a due time of a schedule. See weir._next.';
 COMMENT ON ROUTINE weir._next_running(integer[],jsonb,integer) IS 'Running jobs, those of the newest batches first, after a key; a row without an id shows how far the search has come. See weir._next.';
+COMMENT ON ROUTINE weir._next_start(double precision,integer,timestamp with time zone,timestamp with time zone) IS 'next_start as it counts at a time: not before that time; and further ahead than the burst only if the clock was set back since, or the rate was another one: then one may start at once. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._next_try(interval,interval,text,integer) IS 'When a job is tried again after a number of tries: backoff after the first; after each further one twice as long (exponential), longer by backoff (linear) or as long again (fixed), up to backoff_limit; and randomly up to a quarter earlier or later, so that jobs which failed together are not tried together. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._none_scheduled(weir.cancellation_where) IS 'Reports whether no job of a cancellation is scheduled. False, too, while that would take reading more than 10000 rows, in the order of run_at and in that of ids.';
 COMMENT ON ROUTINE weir._none_started(weir.cancellation_where) IS 'Reports whether no job of a cancellation is left in the batches that were claimed by those that may not have seen it. If a worker has a thousand that it has not been settled past, it is settled past these that have ended, and the answer is false.';
 COMMENT ON ROUTINE weir._note_word(integer,text,integer) IS 'Writes a worker''s last word. The caller holds its lock.';
 COMMENT ON ROUTINE weir._offset_at(timestamp with time zone,text) IS 'How far the clocks of a time zone are ahead of UTC at an instant. Errors: 22023 (unknown time zone). Locks: none. Isolation: any.';
+COMMENT ON ROUTINE weir._open_gate(text,integer) IS 'Writes a gate''s first row, which lists the batches of the queue that have unfinished attempts. It reads what all workers have claimed since they were last settled, once for each gate. The caller holds the gate''s lock. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._parse_schedule(text,text) IS 'Parses a schedule into the form that weir._due_after takes. A time without an offset, from which an interval is counted, is in time_zone. Errors: 22023 with the field and the value. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._pass_moved(integer) IS 'Sets the position of a lane behind the rows that were moved from its head, by writing a batch without jobs and without a worker; all transactions in progress below it are pending. The caller holds the lane''s lock.';
 COMMENT ON ROUTINE weir._pause_among(text[]) IS 'How long a worker that waits for jobs of these queues pauses between two polls, in seconds: 10 ms for each worker that shares one of the queues, so that a fleet polls as often as a single worker would; at most 100 ms, because all the others may be busy. Errors: none. Locks: none that others wait for. Isolation: any.';
@@ -7130,8 +7521,12 @@ COMMENT ON ROUTINE weir._shape_of(text) IS 'The shape of an error: the line that
 COMMENT ON ROUTINE weir._skip_cancelled(integer,integer,weir.cancellation_where[]) IS 'Ends the jobs at the head of a lane that are cancelled by one of these filters, up to the first one that is not: up to 9600 in one call, in batches that are ended as they are claimed. True: there may be more. The caller is a claim, and holds the lane''s lock.';
 COMMENT ON ROUTINE weir._spans(xid8,pg_snapshot) IS 'The ranges (low included, high not) of transactions from from_xid on that have ended in the snapshot. A scan of only these ranges skips the rows of transactions in progress.';
 COMMENT ON ROUTINE weir._start(text,text[],interval) IS 'Registers a worker, creates its queues and returns its id. From then on it must call heartbeat well within its lease, or other workers get its jobs. Errors: 22023; WR003 (the log comes from another cluster). Locks: none that others wait for. Isolation: any.';
+COMMENT ON ROUTINE weir._started(double precision,integer,timestamp with time zone,timestamp with time zone,integer) IS 'next_start after n more starts. Errors: none. Locks: none. Isolation: any.';
+COMMENT ON ROUTINE weir._starts_at(double precision,integer,timestamp with time zone,timestamp with time zone) IS 'When a rate that allows no start now is worth another look: when it allows one; or, if that is soon, as many as it allows in 10 ms. Errors: none. Locks: none. Isolation: any.';
+COMMENT ON ROUTINE weir._starts_now(double precision,integer,timestamp with time zone,timestamp with time zone) IS 'How many starts a rate with a burst allows at a time: as many as keep next_start, which each start moves by the interval between two, within burst intervals of that time. Errors: none. Locks: none. Isolation: any.';
+COMMENT ON ROUTINE weir._stop_claims(text) IS 'Waits until no claim is in progress, and lets none begin before the transaction ends. Errors: WR004, 55P03. Locks: advisory: claims (exclusive, waiting at most 50 ms at a time).';
 COMMENT ON ROUTINE weir._surveyed(integer) IS 'The newest survey, with the lanes that have received jobs since in waiting. If there is none, it is not valid any more, or more than max_rows rows would have to be read, an empty survey that has reached no queue.';
-COMMENT ON ROUTINE weir._tidy() IS 'Does one small chore at a time: sets twins aside; truncates the next table of last words ahead of its turn; compacts the cursor of promotion, the firings of schedules, the history of segments and the progress of settling by TRUNCATE; deletes ended workers, and cancellations of ended jobs, once there are thousands, checking up to 1000 for at most 0.1 s; takes the next step to retire a cancellation by filter (see _retire_cancellations); and trims idle lanes (see _forget_ended). Returns what it did, or NULL. Errors: WR003, WR004. Locks: advisory step 3 (tried), ACCESS EXCLUSIVE NOWAIT on a table that it truncates; see _forget_ended. Isolation: READ COMMITTED.';
+COMMENT ON ROUTINE weir._tidy() IS 'Does one small chore at a time: sets twins aside; truncates the next table of last words ahead of its turn; compacts the cursor of promotion, the firings of schedules, the history of segments and the progress of settling by TRUNCATE; deletes ended workers, and cancellations of ended jobs, once there are thousands, checking up to 1000 for at most 0.1 s; takes the next step to retire a cancellation by filter (see _retire_cancellations); does a chore for the tables of limits (see _compact_gates); and trims idle lanes (see _forget_ended). Returns what it did, or NULL. Errors: WR003, WR004. Locks: advisory step 3 (tried), ACCESS EXCLUSIVE NOWAIT on a table that it truncates; see _compact_gates and _forget_ended. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._time_zone(text) IS 'The name of a time zone as PostgreSQL writes it. Errors: 22023 (unknown). Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._times_reclaimed(integer) IS 'The number of the event by which a segment of jobs was last reclaimed: a different one each time.';
 COMMENT ON ROUTINE weir._unattended() IS 'Workers that are not fenced and whose attendance lock is free, each with its last word, if one is left.';
@@ -7152,6 +7547,7 @@ COMMENT ON ROUTINE weir.cancel(bigint) IS 'Cancels a job. A job that has not sta
 COMMENT ON ROUTINE weir.cancel_where(text,text[],jsonb,integer,timestamp with time zone,timestamp with time zone) IS 'Cancels all jobs that match a filter and are not finished: of a queue, of some kinds, whose meta contains meta, of a priority, enqueued at or after enqueued_after, or before enqueued_before; all conditions that are not NULL must hold. At least one is required. It writes one row and counts nothing, so it takes the same time for one job as for a million. After the commit no such job starts, and all functions show those that wait as cancelled; the workers of running ones are notified, as by weir.cancel. It applies to jobs with ids up to the last one assigned when it is called, including those of transactions that have not committed yet, and to no job enqueued later. Returns a number that identifies the cancellation, or NULL if the queue does not exist. Errors: 22023 (no filter, or not a valid one), 54000 (1000 cancellations are unfinished). Locks: ROW EXCLUSIVE on weir.cancellation_where: it waits for steps of weir.move_where, and these wait until its transaction ends, for up to 5 s. Isolation: any.';
 COMMENT ON ROUTINE weir.checkpoint(bigint) IS 'The newest checkpoint that an attempt of the job has reported with weir.progress, for the next attempt to go on from; NULL: there is none. It survives retries, snoozes, releases, lost workers and the move of the log to another cluster, and is kept as long as the job. Errors: none. Locks: none that others wait for, and none that outlast the call. Isolation: READ COMMITTED, to see what was reported before the call.';
 COMMENT ON ROUTINE weir.chores() IS 'Does the maintenance that Go workers do automatically; if none runs, call it about twice a second: CALL weir.chores(). It promotes jobs that are due, rescues the jobs of lost workers, reclaims space and tidies. Any number of processes may call it, and none waits for another. An error becomes a warning, and the next call tries again. Errors: 2D000 (not in autocommit: it commits in between). Locks: those of its steps, each until the step commits. Isolation: any; its own transactions are READ COMMITTED.';
+COMMENT ON ROUTINE weir.clear_limit(text) IS 'Removes the limits of a queue. Returns false if it had none. Errors: WR004 (not in READ COMMITTED, or inside a transaction that has written or is old), 55P03 (claims did not end for 5 s: try again). Locks: as weir.set_limit. Isolation: READ COMMITTED, in autocommit.';
 COMMENT ON ROUTINE weir.complete(integer,text) IS 'Records an attempt as completed in the caller''s transaction: its effects and the completion commit together. The transaction may stay open: if the worker is fenced in the meantime, the attempt is claimed again after a rollback, and has ended after a commit. Errors: WR001 (the worker is unknown or fenced), WR002 (the attempt does not belong to this worker, or has ended: roll back), WR004, 22023. Locks, to the end of the transaction: see _complete. Isolation: READ COMMITTED. Commits synchronously.';
 COMMENT ON ROUTINE weir.delete_where(text,text[],jsonb,integer,timestamp with time zone,timestamp with time zone,text,text,integer) IS 'One step of deleting all failed jobs that match a filter; for the arguments see weir.retry_where. A deleted job is unknown to all functions after the commit, and can''t be retried. It writes a short note for each; the job''s data leaves the disk with its segment, when its retention is over. Returns how many jobs it has deleted, and next, as weir.retry_where. Errors: 22023, 40001, WR004 (not in READ COMMITTED). Locks: as for weir.retry. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir.drop_retry_rule(text) IS 'Drops a retry rule; false: there is none of that name. Errors: none. Locks: ROW EXCLUSIVE on weir.retry_rule, for which only another change of a rule waits. Isolation: any.';
@@ -7167,6 +7563,7 @@ COMMENT ON ROUTINE weir.hubs() IS 'The hubs with a heartbeat in the last five mi
 COMMENT ON ROUTINE weir.job_info(bigint) IS 'One job by id, in state available, running, scheduled, completed, failed or cancelled. No row if the id is unknown or the job''s retention is over. errors tells how its last 25 attempts ended, oldest first; of an attempt that was snoozed or released before it ended, only the end counts. Of an earlier attempt whose segment has been reclaimed, a text of more than 1000 characters is reduced to its beginning and its end. Errors: 40001, in REPEATABLE READ and SERIALIZABLE, if a segment was reclaimed after the transaction took its snapshot. Locks: none that others wait for, and none that outlast the call; waits while a segment is being emptied. Isolation: any.';
 COMMENT ON ROUTINE weir.jobs(text,text,integer) IS 'The first jobs in one state, as rows, in the order of weir.jobs_page: up to max_rows (1 to 10000), and fewer if very many jobs before them have changed their state. Errors and locks: as for weir.jobs_page. Isolation: any.';
 COMMENT ON ROUTINE weir.jobs_page(text[],text,text[],jsonb,text,integer) IS 'A page of the list of jobs that are in some states (NULL: all), in a queue, of some kinds, and whose meta contains meta: a JSON array of up to max_rows jobs (1 to 1000), as weir.job_info shows them; and next, to be passed as after to get the next page, NULL if there is none. The states follow one another in the order in which they are named: available jobs in the order in which they will be claimed (of more than 500 lanes, 500 at a time), scheduled jobs by run_at, the others newest first (completed ones approximately, as they were recorded; of cancelled ones, first those that weir.cancel cancelled, by id, then those that weir.cancel_where cancelled and that no worker has passed yet). A job that stays in its state while pages are read is on exactly one of them; a job that enters a state in the meantime may be on none. Two exceptions: a cancelled job is on a second page if, between the two, it has ended and the record that weir.cancel wrote is tidied away, or a worker has passed a job that weir.cancel_where cancelled; and failed jobs are listed while their copies are kept, which is less than failed_retention if they need more than a quarter of retention_bytes, although weir.job_info finds some of them in the log for longer. A page may have fewer jobs than max_rows, or none, and still a next: what one page reads is bounded, however little a filter finds and however many queues there are. Errors: 22023; 40001 as for weir.job_info. Locks: none that others wait for, and none that outlast the call; waits while a segment is being emptied. Isolation: any.';
+COMMENT ON ROUTINE weir.limits() IS 'The limits of queues, in the order of their names, and what they count: running_now attempts run; room more may start at this moment, and if none may because of the rate, the next may at next_at. A queue that nothing was claimed from since it has limits counts nothing yet. Errors: 40001 (REPEATABLE READ and SERIALIZABLE only: the transaction''s snapshot is too old; run it again). Locks: none that others wait for, and none that outlast the call. Isolation: any.';
 COMMENT ON ROUTINE weir.move_where(text,text[],jsonb,integer,timestamp with time zone,timestamp with time zone,text,integer,text,integer) IS 'One step of moving all available and scheduled jobs that match a filter to another queue (to_queue, which is created if the name is new), to another priority, or both; for the filter see weir.cancel_where. A moved job keeps its id, attempt, arguments and time, and comes behind the jobs that wait there; the others keep their order. A job that has started is not moved, and one that was cancelled stays cancelled; earlier cancellations of the jobs in its new place do not mean it. A step looks at max_rows jobs (1 to 1000) from after on, and returns how many it has moved, and next: pass it as after in the next call, with the same filter; NULL: this was the last step. A run that is ended has moved what it has returned, and a new run does the rest. Errors: 22023, 40001, 55P03 (a lock was not available within 5 seconds: call again), WR003, WR004 (not in READ COMMITTED autocommit). Locks, to the end of the call: advisory: claims (shared), promotion and the lanes (exclusive); SHARE on weir.cancellation_where, for which cancellations by filter wait. Isolation: READ COMMITTED, in autocommit.';
 COMMENT ON ROUTINE weir.newest_tick() IS 'Returns the newest tick. Errors: WR003 (the log comes from another cluster: call weir.rebase_messages). Locks: none that others wait for, and none after the call. Isolation: any.';
 COMMENT ON ROUTINE weir.next_times(text,text,timestamp with time zone,integer) IS 'The next due times of a schedule after an instant (NULL: now): count of them, 1 to 10000, or fewer if there are no more. To try an expression before it is set. Errors: 22023 with the field and the value. Locks: none. Isolation: any.';
@@ -7193,6 +7590,7 @@ COMMENT ON ROUTINE weir.run_schedule(text) IS 'Enqueues a job of a schedule now,
 COMMENT ON ROUTINE weir.schedules(text,text,integer) IS 'Schedules in the order of their names, up to max_rows (1 to 10000) after the name after, or the one called name: state is active or paused; next_at is the first due time that has not been fired, without its jitter; last_at the last one that has, or that was missed and passed over; last_job the last job that a due time has enqueued; error why it can''t be fired. Errors: 22023; 40001, in REPEATABLE READ and SERIALIZABLE, if firings were compacted after the transaction took its snapshot. Locks: none that others wait for, and none that outlast the call; waits while firings are being compacted. Isolation: any.';
 COMMENT ON ROUTINE weir.set(text,text) IS 'Changes a setting: completed_retention (how long completed and cancelled jobs can be inspected and retried; 1 day by default), failed_retention (the same for failed jobs, but never less than completed_retention; 7 days by default), retention_bytes (the size of log and history together, and a quarter more for failed jobs; unfinished jobs are kept whatever their size; 4294967296 by default), message_retention (how long a subscriber can resume from a position; 1 hour by default), message_retention_bytes (the size of messages; 1073741824 by default) or message_bytes (the largest payload; 1048576 by default, at most 16777216). Intervals need a unit; bytes may have one (4 GB). Errors: 22023. Locks: none that others wait for, except another change of the setting. Isolation: any.';
 COMMENT ON ROUTINE weir.set(text,text,text) IS 'Changes a setting of a queue: backoff (the delay between a job''s first failure and the next attempt; it doubles with each further failure, and varies by up to a quarter; 1 second by default), backoff_limit (its maximum; 1 hour by default) or backoff_form (how it grows: exponential, the default, which doubles it; linear, which adds it once more; or fixed). Returns false if the queue does not exist. Errors: 22023. Locks: none that others wait for, except another change of the queue. Isolation: any.';
+COMMENT ON ROUTINE weir.set_limit(text,integer,double precision,interval,integer) IS 'Limits what the whole fleet does with the jobs of a queue, of all priorities: at most running attempts at a time; at most rate starts per interval (1 second if NULL), of which burst may start at once after a pause (NULL: half a second''s worth, at least 1). NULL for running or rate: unlimited. It replaces the limits that the queue had; the same limits again change nothing and take no lock. The queue need not exist yet. From the moment it returns no attempt starts beyond the limits; attempts that run already count, and none is interrupted. An attempt holds its place until its end is recorded, or its worker is fenced and the attempt was logged again; a job that waits for its next attempt holds none. Errors: 22023, WR004 (not in READ COMMITTED, or inside a transaction that has written or is old), 55P03 (claims did not end for 5 s: try again). Locks: advisory: claims (exclusive, waiting at most 50 ms at a time, to the end of the transaction). Isolation: READ COMMITTED, in autocommit.';
 COMMENT ON ROUTINE weir.set_retry_rule(text,text,text,text,text,interval,interval,text) IS 'Creates the retry rule of that name, or replaces it. It says what follows an attempt that failed in a queue, of a kind, with an error that a regular expression matches (NULL: any), unless the worker has said so itself, by a delay or a final outcome. action: retry (the default) after a backoff, as long as attempts are left; fail, without a further attempt; cancel; or snooze, which uses up no attempt, for backoff each time. backoff, backoff_limit and backoff_form are as for weir.set; NULL: the queue''s, except that a snooze is fixed. Of the rules that match, one with an error precedes one without, then one with a kind, then one with a queue, then the first by name. The expression (up to 1000 characters, as of the operator ~, without back references and lookaround) is matched with the first and the last 2000 characters of the error. At most 100 rules. Errors: 22023. Locks: SHARE ROW EXCLUSIVE on weir.retry_rule, for which only another change of a rule waits. Isolation: any.';
 COMMENT ON ROUTINE weir.set_schedule(text,text,text,text,jsonb,text,text,interval,integer,integer,jsonb) IS 'Declares a schedule: at each of its due times after the commit, a job is enqueued. schedule is a cron expression of five fields (minute, hour, day, month, weekday), of six with the second first, @hourly and the like, or an interval (every 90 seconds; every 2 weeks from 2026-01-05 09:00), in the time zone time_zone. Returns created, changed, or unchanged: declaring the same again writes nothing, so every process can do it when it starts. A paused schedule stays paused. missed says what happens to due times that nobody fired for more than a minute, because no worker ran: one (a single job for all of them), all, or none. jitter delays each job by a random time up to it. The job''s meta has the keys schedule (the name) and due (the due time). NULL: the default. Errors: 22023 with the field and the value; 40001; WR004 (a change outside READ COMMITTED). Locks: none that others wait for, except another change of the same schedule; a change waits while firings are being compacted. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir.settings() IS 'All settings that weir.set changes: those of the database (queue is NULL), then those of each queue. Errors: none. Locks: none that others wait for. Isolation: any.';
@@ -7205,6 +7603,7 @@ COMMENT ON SEQUENCE weir.active_failure IS 'The segment that new rows of weir.fa
 COMMENT ON SEQUENCE weir.active_job IS 'The segment that new jobs are written to.';
 COMMENT ON SEQUENCE weir.active_later IS 'The segment that new rows of weir.later are written to.';
 COMMENT ON SEQUENCE weir.active_message IS 'The segment that new messages are written to.';
+COMMENT ON SEQUENCE weir.active_release IS 'The table that new rows of weir.release are written to.';
 COMMENT ON SEQUENCE weir.active_report IS 'The segment that new rows of weir.report are written to.';
 COMMENT ON SEQUENCE weir.batch_no IS 'Numbers batches. A worker''s claims exclude each other, so its batches are numbered in the order of their commits.';
 COMMENT ON SEQUENCE weir.cancel_looked IS 'The greatest id of weir.cancellation that tidying has checked.';
@@ -7225,6 +7624,7 @@ COMMENT ON TABLE weir.cancellation_where IS 'Cancellations by filter: unfinished
 COMMENT ON TABLE weir.epoch IS 'Periods in which one server cut ticks, each with its first tick: they distinguish ticks of logs that were copied from each other and then diverged. Never truncated: one row for each start of the server; kept are the newest 1000, and those whose ticks can still be read.';
 COMMENT ON TABLE weir.failure IS 'Jobs that failed for good, each as it was after its last attempt. A row is a copy, which outlives the job''s segment. It contains no transaction ids, so it stays valid in another cluster.';
 COMMENT ON TABLE weir.firing IS 'The due times of schedules that were fired, each with its job (NULL: it was missed, and passed over). Insert-only; the newest row of a schedule counts, and the others are kept for a while.';
+COMMENT ON TABLE weir.gate IS 'What the limits of a queue count: a row for each claim, and the newest row of a gate is its whole state. Insert-only, and compacted by TRUNCATE.';
 COMMENT ON TABLE weir.hub_beat IS 'Heartbeats of hubs, with the newest tick that each has dispatched (NULL: the hub has stopped): a ring of three tables for five minutes each; each is truncated before its turn.';
 COMMENT ON TABLE weir.job IS 'The log: one row for each attempt, and one more for each time that the attempt was snoozed or released, with the transaction that logged it.';
 COMMENT ON TABLE weir.keyed IS 'The names of queues that have had unique jobs; insert-only. Transactions that do not see each other may each write a row. Whoever sees a unique job sees a row of its queue.';
@@ -7233,6 +7633,8 @@ COMMENT ON TABLE weir.later IS 'Attempts with a run_at in the future: scheduled,
 COMMENT ON TABLE weir.message IS 'The log of messages, with the transaction that published each. A payload that is not binary is text in UTF-8.';
 COMMENT ON TABLE weir.promotion IS 'The cursor of promotion; the newest row counts: every row of weir.later up to (due, due_id) that the snapshot could see has been promoted.';
 COMMENT ON TABLE weir.queue IS 'Queues by name. lane = id * 4 + priority - 1. A name may have several ids: two transactions that use a new name at the same time create one row each instead of waiting for each other.';
+COMMENT ON TABLE weir.queue_limit IS 'The limits of queues, which only those change who operate them: at most running attempts at a time; at most rate starts per interval, of which burst may start at once. NULL: unlimited.';
+COMMENT ON TABLE weir.release IS 'How many attempts of a gate a transaction has ended, written by that transaction. Insert-only: a ring of three tables, each of which is truncated once its rows are counted.';
 COMMENT ON TABLE weir.report IS 'What attempts have reported while they ran. The newest row of a job counts, in the order of (claim, no); and the newest that has a checkpoint.';
 COMMENT ON TABLE weir.reprieve IS 'Jobs that were retried after they were cancelled by a filter, or moved: cancellations with numbers up to upto do not apply to this and later attempts. Insert-only, truncated when those cancellations are gone.';
 COMMENT ON TABLE weir.result IS 'How attempts ended: one row for each flush, batch and outcome, in the segment of its batch.';
@@ -7279,6 +7681,7 @@ GRANT EXECUTE ON ROUTINE weir.cancel(bigint) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir.cancel_where(text,text[],jsonb,integer,timestamp with time zone,timestamp with time zone) TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir.checkpoint(bigint) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir.chores() TO weir_operate, weir_work;
+GRANT EXECUTE ON ROUTINE weir.clear_limit(text) TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir.complete(integer,text) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir.delete_where(text,text[],jsonb,integer,timestamp with time zone,timestamp with time zone,text,text,integer) TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir.drop_retry_rule(text) TO weir_operate;
@@ -7294,6 +7697,7 @@ GRANT EXECUTE ON ROUTINE weir.hubs() TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir.job_info(bigint) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir.jobs(text,text,integer) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir.jobs_page(text[],text,text[],jsonb,text,integer) TO weir_operate, weir_work;
+GRANT EXECUTE ON ROUTINE weir.limits() TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir.move_where(text,text[],jsonb,integer,timestamp with time zone,timestamp with time zone,text,integer,text,integer) TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir.newest_tick() TO weir_hub, weir_operate, weir_subscribe;
 GRANT EXECUTE ON ROUTINE weir.next_times(text,text,timestamp with time zone,integer) TO weir_operate;
@@ -7320,6 +7724,7 @@ GRANT EXECUTE ON ROUTINE weir.run_schedule(text) TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir.schedules(text,text,integer) TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir.set(text,text) TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir.set(text,text,text) TO weir_operate;
+GRANT EXECUTE ON ROUTINE weir.set_limit(text,integer,double precision,interval,integer) TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir.set_retry_rule(text,text,text,text,text,interval,interval,text) TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir.set_schedule(text,text,text,text,jsonb,text,text,interval,integer,integer,jsonb) TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir.settings() TO weir_operate;

@@ -25,6 +25,7 @@ type cli struct {
 	Listen    listenCmd    `cmd:"" help:"Print messages as they arrive."`
 	Jobs      jobsCmd      `cmd:"" help:"List, show, cancel and retry jobs."`
 	Queues    queuesCmd    `cmd:"" help:"List, pause and resume queues."`
+	Limits    limitsCmd    `cmd:"" help:"List, set and clear limits of queues."`
 	Schedules schedulesCmd `cmd:"" help:"List, set, pause, resume and run schedules (cron)."`
 	Workers   workersCmd   `cmd:"" help:"List workers."`
 	Settings  settingsCmd  `cmd:"" help:"List and change settings."`

@@ -45,6 +45,12 @@ type Claim struct {
 	Dropped     *string    // not nil: must not run, but be recorded as cancelled, with this reason, if it is not empty
 }
 
+// Withheld is a queue from which limits have withheld jobs.
+type Withheld struct {
+	Queue string
+	For   *time.Duration // how long its rate will allow none; nil: until attempts have ended
+}
+
 // Priority returns the priority of the job's lane, 1 to 4.
 func (c *Claim) Priority() int { return int(c.Lane%4) + 1 }
 
@@ -128,16 +134,26 @@ func (s *Store) Heartbeat(ctx context.Context, worker int32, running int) (fence
 
 // Claim claims up to limits[i] jobs of queues[i], and calls add for each. With since, a snapshot, it checks only for jobs that were
 // committed after it, and in the queues of backlog. It visits a
-// limited number of lanes; more: others may have jobs too.
-func (s *Store) Claim(ctx context.Context, worker int32, queues []string, limits []int32, since *string, backlog []string, add func(Claim)) (more bool, err error) {
+// limited number of lanes; more: others may have jobs too. withheld are the queues whose limits are reached, though they have jobs.
+func (s *Store) Claim(ctx context.Context, worker int32, queues []string, limits []int32, since *string, backlog []string, add func(Claim)) (more bool, withheld []Withheld, err error) {
 	err = s.query(ctx, sqlClaim, []any{worker, queues, limits, since, backlog}, func(r pgx.Rows) error {
 		var c Claim
 		var queue, kind repeated
 		defer r.Close()
 		into := []any{&queue, &c.Lane, &c.Seq, &c.ID, &c.Attempt, &c.MaxAttempts, &kind, &c.Args, &c.Meta, &c.EnqueuedAt, &c.Dropped, &c.PutOff, &c.ReadyAt}
 		for r.Next() {
-			if r.RawValues()[0] == nil {
+			if values := r.RawValues(); values[0] == nil {
 				more = true
+				continue
+			} else if values[3] == nil {
+				w, now, until := Withheld{}, time.Time{}, (*time.Time)(nil)
+				if err := r.Scan(&w.Queue, nil, nil, nil, nil, nil, nil, nil, nil, &now, nil, nil, &until); err != nil {
+					return err
+				}
+				if until != nil {
+					w.For = new(until.Sub(now)) // by the server's clock
+				}
+				withheld = append(withheld, w)
 				continue
 			}
 			if err := r.Scan(into...); err != nil {
@@ -148,7 +164,7 @@ func (s *Store) Claim(ctx context.Context, worker int32, queues []string, limits
 		}
 		return r.Err()
 	})
-	return more, err
+	return more, withheld, err
 }
 
 // Record records ends, with those of a batch next to each other, and returns the refused ones, and those to which a retry rule gave another

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/weir-pg/weir/internal/sleep"
 	"github.com/weir-pg/weir/internal/store"
 )
 
@@ -105,8 +106,8 @@ func (d *drain) next(ctx context.Context) (found *Task, err error) {
 	for i := range d.queues {
 		limits := make([]int32, len(d.queues))
 		limits[i] = 1
-		for more := true; more; {
-			more, err = d.Store.Claim(ctx, d.id, d.Worker.queues, limits, nil, nil, func(c store.Claim) {
+		for again := true; again; {
+			more, withheld, err := d.Store.Claim(ctx, d.id, d.Worker.queues, limits, nil, nil, func(c store.Claim) {
 				b := &batch{key: c.Batch, left: 1}
 				found = &Task{Claim: c, Worker: d.id, batch: b}
 				b.tasks = []*Task{found}
@@ -117,6 +118,13 @@ func (d *drain) next(ctx context.Context) (found *Task, err error) {
 			}
 			if found != nil {
 				return found, nil
+			}
+			again = more
+			for _, w := range withheld {
+				if w.For == nil || *w.For > drainPatience {
+					return nil, fmt.Errorf("the limits of queue %s allow none of its jobs now: clear them for this test", w.Queue)
+				}
+				again = sleep.For(ctx, *w.For)
 			}
 		}
 	}

@@ -67,7 +67,7 @@ func (s *session) fetch(ctx context.Context) error {
 			wanted += free
 			full = full || free == 0
 		}
-		got, more, err := s.claim(ctx, limits, hint)
+		got, more, withheld, err := s.claim(ctx, limits, hint)
 		if err != nil {
 			reconciler.doubt()
 			if ctx.Err() != nil {
@@ -107,10 +107,10 @@ func (s *session) fetch(ctx context.Context) error {
 			continue
 		}
 		s.Health.claims.Rest()
-		if hub.rest(ctx, watch) {
+		if len(withheld) == 0 && hub.rest(ctx, watch) { // a hub tells of new jobs, not of limits that have room again
 			continue
 		}
-		if moved, err = s.rest(ctx, watch, full, busy); err != nil && ctx.Err() == nil {
+		if moved, err = s.rest(ctx, watch, full, busy, s.due(withheld)); err != nil && ctx.Err() == nil {
 			moved = true
 			if store.IsRefused(err) {
 				return fmt.Errorf("weir: poll for work: %w", err)
@@ -125,17 +125,17 @@ func (s *session) fetch(ctx context.Context) error {
 }
 
 // claim makes one claim, and passes its tasks to the runners. more: it has not visited all lanes with jobs.
-func (s *session) claim(ctx context.Context, limits []int32, h *hint) (got int, more bool, err error) {
+func (s *session) claim(ctx context.Context, limits []int32, h *hint) (got int, more bool, withheld []store.Withheld, err error) {
 	// When the worker stops, wait for a claim in progress, so that its jobs can be released.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), claimTimeout)
 	defer cancel()
 	since, backlog := h.begin(ctx)
 	byQueue := map[string]int{}
-	defer func() { h.end(limits, byQueue, more, err) }()
+	defer func() { h.end(limits, byQueue, withheld, more, err) }()
 	started := time.Now()
 	var batches []*batch
 	var tasks []Task // allocated many at a time
-	more, err = s.Store.Claim(ctx, s.id, s.Worker.queues, limits, since, backlog, func(c store.Claim) {
+	more, withheld, err = s.Store.Claim(ctx, s.id, s.Worker.queues, limits, since, backlog, func(c store.Claim) {
 		if len(batches) == 0 || batches[len(batches)-1].key != c.Batch {
 			batches = append(batches, &batch{key: c.Batch})
 		}
@@ -149,7 +149,7 @@ func (s *session) claim(ctx context.Context, limits []int32, h *hint) (got int, 
 		got++
 	})
 	if err != nil {
-		return 0, false, err
+		return 0, false, nil, err
 	}
 	if s.Hooks.Claimed != nil && got > 0 {
 		s.Hooks.Claimed(got, time.Since(started))
@@ -160,7 +160,7 @@ func (s *session) claim(ctx context.Context, limits []int32, h *hint) (got int, 
 		byQueue[q.name] += len(b.tasks)
 		q.push(b.tasks)
 	}
-	return got, more, nil
+	return got, more, withheld, nil
 }
 
 // waitForRoom waits until a claim is worthwhile, or a comparison with the database is due; false: ctx ended first.
@@ -210,28 +210,48 @@ func drowsy(pause, idle time.Duration) time.Duration {
 	return pause + min(idle/4000, 2*pause)
 }
 
+// due returns when a rate may allow jobs that it has withheld; zero: that is for others to find out. In a fleet, about as many workers claim at
+// that time as let the server poll for them.
+func (s *session) due(withheld []store.Withheld) (at time.Time) {
+	if sharing := s.sharing.Load(); sharing > watchers && rand.Int32N(sharing) >= watchers {
+		return at
+	}
+	for _, w := range withheld {
+		if w.For != nil && (at.IsZero() || time.Until(at) > *w.For) {
+			at = time.Now().Add(max(*w.For, 0))
+		}
+	}
+	return at
+}
+
 // watchFor is how long a worker lets the server poll in one call. The call holds a connection and a snapshot for that time, and a worker
 // that stops waits for it.
 const watchFor = 200 * time.Millisecond
 
 // rest waits until something indicates work, and reports whether it did; or until a full queue has room, or it is time to claim anyway.
-// since is when this worker last had a job.
-func (s *session) rest(ctx context.Context, w *watch, full bool, since time.Time) (changed bool, err error) {
+// since is when this worker last had a job, due when a rate may allow some, if it is not zero.
+func (s *session) rest(ctx context.Context, w *watch, full bool, since, due time.Time) (changed bool, err error) {
 	polled := time.Now()
 	anyway := min(max(claimAnyway, polled.Sub(since)/8), claimAtLeast)
-	for until := polled.Add(s.slow(anyway)); time.Now().Before(until); {
+	until := polled.Add(s.slow(anyway))
+	if !due.IsZero() && due.Before(until) {
+		until = due
+	}
+	for time.Now().Before(until) {
 		sharing := s.sharing.Load()
 		polls, pause := 1, s.pause(min(sharing, watchers))
 		pause = drowsy(pause, time.Since(since))
+		left := max(time.Until(until), time.Millisecond)
 		switch {
 		case full:
-			if !s.sleepOrRoom(ctx, s.pause(sharing)) {
+			if !s.sleepOrRoom(ctx, min(s.pause(sharing), left)) {
 				return false, nil
 			}
 		case sharing <= watchers || rand.Int32N(sharing) < watchers:
-			polls = max(int(watchFor/pause), 1)
+			pause = min(pause, left)
+			polls = max(int(min(watchFor, left)/pause), 1)
 		default:
-			if !s.sleepOrRoom(ctx, s.pause(sharing)) {
+			if !s.sleepOrRoom(ctx, min(s.pause(sharing), left)) {
 				return false, nil
 			}
 			if idle := time.Since(since) / 8; time.Since(polled) < min(idle, s.slow(0)) {

@@ -60,13 +60,18 @@ func (h *hint) begin(ctx context.Context) (since *string, backlog []string) {
 	return h.since, slices.Collect(maps.Keys(h.left))
 }
 
-// end is called after a claim. got is the number of jobs found by queue; limits was the room in each. more: not all of
-// them were visited.
-func (h *hint) end(limits []int32, got map[string]int, more bool, err error) {
+// end is called after a claim. got is the number of jobs found by queue; limits was the room in each; withheld are queues that hold more, for
+// their limits are reached. more: not all of them were visited.
+func (h *hint) end(limits []int32, got map[string]int, withheld []store.Withheld, more bool, err error) {
 	if err != nil || h.next == nil {
 		h.forget()
 		return
 	}
+	defer func() {
+		for _, w := range withheld {
+			h.left[w.Queue] = true
+		}
+	}()
 	if more {
 		// The next claim looks where this one did: everywhere, or after the same snapshot.
 		if h.full {

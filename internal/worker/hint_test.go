@@ -114,7 +114,7 @@ func TestAQueueIsLookedAtWhenItsResumingHasCommitted(t *testing.T) {
 		if got := since == nil; got != everywhere {
 			t.Errorf("%s: the claim checks all queues: %t, want %t", when, got, everywhere)
 		}
-		h.end(make([]int32, len(s.queues)), nil, false, nil)
+		h.end(make([]int32, len(s.queues)), nil, nil, false, nil)
 	}
 	cut := func(when string, everywhere bool) {
 		t.Helper()
@@ -122,7 +122,7 @@ func TestAQueueIsLookedAtWhenItsResumingHasCommitted(t *testing.T) {
 		if got := since == nil; got != everywhere {
 			t.Errorf("%s: the claim checks all queues: %t, want %t", when, got, everywhere)
 		}
-		h.end(make([]int32, len(s.queues)), map[string]int{"q05": 1}, true, nil)
+		h.end(make([]int32, len(s.queues)), map[string]int{"q05": 1}, nil, true, nil)
 		next, left := h.begin(ctx)
 		switch {
 		case everywhere:

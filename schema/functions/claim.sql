@@ -47,6 +47,11 @@ DECLARE
   judging     integer[] := '{}';            -- the queues whose unique jobs it may judge: hashes of their names
   queue_hash  integer;
   has_lanes   boolean := false;             -- it has locked one
+  gates       integer[] := '{}';            -- those that it has locked
+  door        record;                       -- the state of the lane's gate
+  withheld    text[] := '{}';               -- queues from which limits have withheld jobs
+  again_at    timestamptz[] := '{}';        -- when their rates may allow some
+  commits     text;                         -- the caller's synchronous_commit
   own         xid8;                         -- this transaction, if it may log unique jobs again and has written to another lane
   batch_no    bigint;
   this_seq    bigint;
@@ -66,6 +71,7 @@ BEGIN
     RAISE EXCEPTION 'weir: claim got % queues and % limits', coalesce(cardinality(queues)::text, 'null'), coalesce(cardinality(limits)::text, 'null') USING ERRCODE = '22023';
   END IF;
   -- The jobs of a lost claim are only claimed again. Flushing a result to disk also flushes the claim before it.
+  commits := current_setting('synchronous_commit');
   PERFORM set_config('synchronous_commit', 'off', true), weir._hold_briefly();
   PERFORM pg_advisory_xact_lock_shared(1464158547, 0), pg_advisory_xact_lock(1464158552, _claim.worker);
   started_for := weir._check_worker(_claim.worker);
@@ -111,8 +117,8 @@ BEGIN
   -- The first lanes that have jobs, read without their locks. They are in the order of lanes, so that two claims that
   -- lock several lanes can't deadlock; within a queue this is the order of priorities.
   FOR ready IN
-    SELECT r.lane, r.ord, r.name, EXISTS (SELECT FROM weir.keyed k WHERE k.queue = r.name) AS keyed FROM (
-      SELECT l.lane, l.ord, l.name
+    SELECT r.lane, r.ord, r.name, r.gate, EXISTS (SELECT FROM weir.keyed k WHERE k.queue = r.name) AS keyed FROM (
+      SELECT l.lane, l.ord, l.name, n.gate
       FROM (
         SELECT q.lane, u.ord, u.name
         FROM unnest(_claim.queues, _claim.limits) WITH ORDINALITY u(name, quota, ord)
@@ -125,13 +131,14 @@ BEGIN
         CROSS JOIN LATERAL (SELECT q.name FROM weir.queue q WHERE q.id = h.lane / 4 OFFSET 0) q
         CROSS JOIN LATERAL (SELECT array_position(_claim.queues, q.name) AS ord OFFSET 0) o
         WHERE _claim.limits[o.ord] > 0) l
+      -- A pause and a gate apply to all twins of a name, also to one that was committed after them.
+      CROSS JOIN LATERAL (SELECT max(p.paused_at) AS paused_at, max(p.gate) AS gate FROM weir.queue p WHERE p.name = l.name OFFSET 0) n
       LEFT JOIN LATERAL (
         SELECT b.pos_xid, b.pos_id, b.pending, b.pending_after
         FROM weir.batch b WHERE b.lane = l.lane ORDER BY b.seq DESC LIMIT 1) s ON true
       CROSS JOIN LATERAL (SELECT l.lane = ANY (gaps.lanes) AS is_fresh OFFSET 0) f
       WHERE
-        -- A pause applies to all twins of a name, also to one that was committed after the pause.
-        (SELECT max(p.paused_at) FROM weir.queue p WHERE p.name = l.name) IS NULL
+        n.paused_at IS NULL
         AND (s.pos_xid >= top  -- raises WR003 below: new jobs would lie before the position
              OR EXISTS (SELECT FROM generate_series(0, least(cardinality(running) - width_bucket(coalesce(s.pos_xid, '0'), running), max_skip)) i
                      CROSS JOIN LATERAL (SELECT width_bucket(coalesce(s.pos_xid, '0'), running) + i AS at OFFSET 0) o
@@ -152,6 +159,31 @@ BEGIN
     visited := visited + 1;
     quota := least(_claim.limits[ready.ord], 960);  -- so that a batch's ids stay inline in its row
     CONTINUE WHEN quota <= 0;
+    IF ready.gate IS NOT NULL THEN
+      IF ready.gate <> ALL (gates) THEN
+        -- First without its lock: most claims of a queue at its limit end here, and write nothing. It waits for the lock only while it has
+        -- neither a lane's nor another gate's, so that claims can't deadlock.
+        door := weir._gate_now(ready.name, ready.gate, false);
+        IF door.room > 0 AND (has_lanes OR gates <> '{}') AND NOT pg_try_advisory_xact_lock(1464158558, ready.gate) THEN
+          is_cut := true;
+          CONTINUE;
+        ELSIF door.room > 0 THEN
+          PERFORM pg_advisory_xact_lock(1464158558, ready.gate);
+          gates := gates || ready.gate;
+        END IF;
+      END IF;
+      IF ready.gate = ANY (gates) THEN
+        door := weir._gate_now(ready.name, ready.gate, true);
+      END IF;
+      IF door.room <= 0 THEN
+        IF ready.name <> ALL (withheld) THEN
+          withheld := withheld || ready.name;
+          again_at := again_at || door.next_at;
+        END IF;
+        CONTINUE;
+      END IF;
+      quota := least(quota, door.room);
+    END IF;
     -- The unique jobs of a queue are judged by one claim at a time. It waits for this lock only while it has no lane's, so that claims can't deadlock.
     queue_hash := CASE WHEN ready.keyed THEN hashtext(ready.name) END;
     IF queue_hash <> ALL (judging) THEN
@@ -253,10 +285,10 @@ BEGIN
             FROM judged g JOIN picked p ON p.id = g.id WHERE g.fate <> 'run') a
       WHERE last.keyed AND a.ids IS NOT NULL
     ), made AS (
-      INSERT INTO weir.batch (lane, segment, origin, worker, seq, from_xid, to_xid, pos_xid, pos_id, total, claimed_at, no, pending, pending_after, ids, seen)
+      INSERT INTO weir.batch (lane, segment, origin, worker, seq, from_xid, to_xid, pos_xid, pos_id, total, claimed_at, no, pending, pending_after, ids, seen, gate)
       SELECT ready.lane, p.segment, p.segment, _claim.worker, this_seq, state.from_xid, state.to_xid, state.pos_xid, state.pos_id,
              last.total + state.n, now(), batch_no, pending.xids, pending.afters, p.ids,
-             CASE WHEN last.keyed AND EXISTS (SELECT FROM judged g WHERE g.fate = 'run') THEN snapshot END
+             CASE WHEN last.keyed AND EXISTS (SELECT FROM judged g WHERE g.fate = 'run') THEN snapshot END, ready.gate
       FROM (SELECT p.segment, array_agg(p.id) AS ids FROM picked p GROUP BY p.segment) p, state, pending
     )
     SELECT ready.name, ready.lane, this_seq, p.id, p.attempt, p.max_attempts, p.kind, p.args, p.meta, p.enqueued_at,
@@ -270,14 +302,31 @@ BEGIN
 
     GET DIAGNOSTICS taken = ROW_COUNT;
     limits[ready.ord] := limits[ready.ord] - taken;
+    IF ready.gate IS NOT NULL AND taken > 0 THEN
+      INSERT INTO weir.gate (gate, seq, running, folded, next_start, before)
+      SELECT ready.gate, door.seq + 1, door.counted + taken, door.folded,
+             CASE WHEN l.rate IS NOT NULL THEN weir._started(l.rate / extract(epoch FROM l.per), l.burst, door.next_start, door.at, taken) END, door.before
+      FROM weir.queue_limit l WHERE l.name = ready.name;
+      -- If the claim were lost in a crash, its jobs might run without being counted.
+      PERFORM set_config('synchronous_commit', CASE commits WHEN 'off' THEN 'on' ELSE commits END, true);
+    END IF;
     IF (upto > 0 OR last.keyed) AND taken < quota THEN  -- it has ended some, so others may wait behind them
       is_cut := is_cut OR (SELECT b.total FROM weir.batch b WHERE b.lane = ready.lane ORDER BY b.seq DESC LIMIT 1) > last.total + taken;
     END IF;
   END LOOP;
+  FOR i IN 1..cardinality(withheld) LOOP
+    queue := withheld[i];
+    enqueued_at := clock_timestamp();
+    ready_at := again_at[i];
+    RETURN NEXT;
+  END LOOP;
   IF visited = max_lanes OR is_cut THEN
+    queue := NULL;
+    enqueued_at := NULL;
+    ready_at := NULL;
     RETURN NEXT;  -- without values: there may be more
   END IF;
 END
 $$;
 COMMENT ON FUNCTION weir._claim IS
-  'Claims the next jobs of the named queues for a worker: up to limits[i] of queues[i] (at most 960 of a lane in one call), priority by priority, each attempt in exactly one batch. put_off is how often this attempt was snoozed or released before; ready_at is when the job became ready, if that is not enqueued_at. dropped is NULL if the job is to be run; otherwise it must not be run, but be recorded as cancelled, and dropped is the reason, to be stored as its error ('''': none to store). A paused or unknown queue returns no jobs. since is a hint for workers of very many queues: of queues that are not in backlog, only jobs of transactions that ended after that snapshot are considered; NULL: all. Jobs that weir.cancel_where has cancelled, and unique jobs that need no run (see _judge), are not returned: the claim ends them itself, thousands in one call. It visits at most 200 lanes with jobs, from a random queue on; if there may be more, the last row is all NULL, and the caller claims again at once. Errors: WR001 (the worker is unknown or fenced), WR003 (positions are ahead of the cluster), WR004 (not in READ COMMITTED autocommit), 22023, 55000 (the transaction is old: try again). Locks: advisory: claims (shared), the worker''s claims (exclusive), the unique jobs of each queue that has had some (exclusive, only tried if it has locked a lane already), each lane with jobs that it visits (exclusive, to the end of the call). Isolation: READ COMMITTED, in autocommit. Commits asynchronously.';
+  'Claims the next jobs of the named queues for a worker: up to limits[i] of queues[i] (at most 960 of a lane in one call), priority by priority, each attempt in exactly one batch. put_off is how often this attempt was snoozed or released before; ready_at is when the job became ready, if that is not enqueued_at. dropped is NULL if the job is to be run; otherwise it must not be run, but be recorded as cancelled, and dropped is the reason, to be stored as its error ('''': none to store). A paused or unknown queue returns no jobs. since is a hint for workers of very many queues: of queues that are not in backlog, only jobs of transactions that ended after that snapshot are considered; NULL: all. Jobs that weir.cancel_where has cancelled, and unique jobs that need no run (see _judge), are not returned: the claim ends them itself, thousands in one call. It visits at most 200 lanes with jobs, from a random queue on; if there may be more, the last row is all NULL, and the caller claims again at once. For each queue whose limits have withheld jobs there is a row without a job: with the queue and, in enqueued_at, the present time; and if only its rate has withheld them, in ready_at, when there may be some. Otherwise it is worth another claim when attempts have ended, which moves weir.job_id. Errors: WR001 (the worker is unknown or fenced), WR003 (positions are ahead of the cluster), WR004 (not in READ COMMITTED autocommit), 22023, 55000 (the transaction is old: try again). Locks: advisory: claims (shared), the worker''s claims (exclusive), the unique jobs of each queue that has had some (exclusive, only tried if it has locked a lane already), the gate of each queue that has limits and room (exclusive, only tried if it has locked a lane or a gate already), each lane with jobs that it visits (exclusive, to the end of the call). Isolation: READ COMMITTED, in autocommit. Commits asynchronously, unless it returns jobs of a queue with limits.';

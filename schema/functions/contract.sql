@@ -45,6 +45,7 @@ DECLARE
   is_first boolean := true;
   is_done  boolean := false;
   is_cut   boolean;           -- the claim has not visited all lanes
+  again_at timestamptz;       -- when a rate may allow jobs that it has withheld
   reported bigint[] := '{}';  -- jobs whose cancellation is reported
   after    bigint := 0;
   j        record;
@@ -111,9 +112,12 @@ BEGIN
     IF NOT is_full THEN
       BEGIN
         is_cut := false;
+        again_at := NULL;
         FOR j IN SELECT c.* FROM weir._claim(take.worker, take.queues, take.limits) c LOOP
-          IF j.id IS NULL THEN
+          IF j.id IS NULL AND j.queue IS NULL THEN
             is_cut := true;
+          ELSIF j.id IS NULL THEN
+            again_at := least(again_at, j.ready_at);  -- limits have withheld jobs of this queue
           ELSIF j.dropped IS NOT NULL OR take.kinds IS NOT NULL AND j.kind <> ALL (take.kinds) THEN
             lanes := lanes || j.lane;
             seqs := seqs || j.seq;
@@ -156,10 +160,11 @@ BEGIN
         RETURN;
       END IF;
       began := clock_timestamp();
+      polls := greatest(1, least(polls, ceil(extract(epoch FROM again_at - began) / pause) - 1));
       slept := pg_sleep(pause);  -- a minimum, however many jobs others enqueue
       j := weir._watch(polled.jobs_now, polled.control_now, polled.seen_now, polled.upto_now, polls, pause);
       patience := patience - greatest(pause, extract(epoch FROM clock_timestamp() - began));  -- at least the pause, in case the clock steps back
-      EXIT WHEN j.ended OR j.jobs_now <> polled.jobs_now OR j.control_now <> polled.control_now;
+      EXIT WHEN j.ended OR j.jobs_now <> polled.jobs_now OR j.control_now <> polled.control_now OR again_at <= clock_timestamp();
     END LOOP;
     polled := j;
   END LOOP;

@@ -31,7 +31,7 @@ BEGIN
       -- All other sessions are blocked: no jobs run in a log that has just been restored.
       PERFORM pg_advisory_xact_lock(1464158547, step) FROM unnest(ARRAY[0, 1, 2, 3, 6]) step;
       PERFORM pg_advisory_xact_lock(1464158549, segment) FROM generate_series(1, 4) segment;
-      LOCK TABLE weir.job, weir.batch, weir.result, weir.later, weir.promotion, weir.worker, weir.setting, weir.survey IN ACCESS EXCLUSIVE MODE;
+      LOCK TABLE weir.job, weir.batch, weir.result, weir.later, weir.promotion, weir.worker, weir.setting, weir.survey, weir.gate, weir.release IN ACCESS EXCLUSIVE MODE;
     END IF;
     BEGIN
       IF (SELECT s.value FROM weir.setting s WHERE s.name = 'cluster') = here
@@ -72,7 +72,8 @@ BEGIN
   SELECT DISTINCT ON (b.lane) b.lane, b.seq, b.total FROM weir.batch b ORDER BY b.lane, b.seq DESC;
   CREATE TEMP TABLE weir_seq ON COMMIT DROP AS SELECT max(p.seq) AS seq FROM weir.promotion p;
 
-  TRUNCATE weir.job, weir.batch, weir.later, weir.promotion, weir.survey;
+  -- Nothing runs any more: gates count from nothing.
+  TRUNCATE weir.job, weir.batch, weir.later, weir.promotion, weir.survey, weir.gate, weir.release;
   -- Indexes are created again after the inserts, which is several times faster than row by row.
   indexes := ARRAY(SELECT i.indexrelid::regclass FROM pg_index i WHERE i.indrelid IN ('weir.job'::regclass, 'weir.later'::regclass) ORDER BY i.indexrelid);
   definitions := ARRAY(SELECT replace(pg_get_indexdef(i.at), ' ON ONLY ', ' ON ') FROM unnest(indexes) WITH ORDINALITY i(at, nr) ORDER BY i.nr);

@@ -60,6 +60,8 @@ DECLARE
   lasts     integer[];   -- the place of each batch's last id
   whole     integer[];   -- batches all of whose ids are accepted, and their segments
   whole_in  smallint[];
+  gates     integer[];   -- of the whole ones, and of the others job by job; NULL: the queue has no limits
+  gates_of  integer[];
   rest      integer[];   -- batches that are checked job by job
   batch_of  integer[];   -- for these: each job's batch, and its place
   places    integer[];
@@ -102,7 +104,7 @@ BEGIN
   BEGIN
     -- Usually everything is accepted, which is checked a batch at a time: each id is a job of the batch, occurs once, and has no end.
     IF held_open = '{}' THEN
-      SELECT array_agg(i.nr), array_agg(b.segment) INTO whole, whole_in
+      SELECT array_agg(i.nr), array_agg(b.segment), array_agg(b.gate) INTO whole, whole_in, gates
       FROM (SELECT k.nr, k.lane, k.seq, _record.ids[k.last - k.size + 1 : k.last] AS ids, count(*) OVER (PARTITION BY k.lane, k.seq) AS times
             FROM unnest(_record.lanes, _record.seqs, _record.sizes, lasts) WITH ORDINALITY k(lane, seq, size, last, nr) WHERE k.size > 0) i
       JOIN weir.batch b ON b.lane = i.lane AND b.seq = i.seq AND b.worker IS NOT DISTINCT FROM _record.worker
@@ -116,19 +118,19 @@ BEGIN
       SELECT array_agg(k.nr ORDER BY k.place), array_agg(k.place ORDER BY k.place) INTO batch_of, places
       FROM (SELECT r.nr, generate_series(lasts[r.nr] - _record.sizes[r.nr] + 1, lasts[r.nr]) AS place FROM unnest(rest) r(nr)) k;
       -- Each id may be passed, in the batch, and ended already: these facts are grouped instead of joined, so that no plan is quadratic.
-      SELECT array_agg(v.segment ORDER BY v.place), array_agg(v.refusal ORDER BY v.place) INTO segments, refusals
+      SELECT array_agg(v.segment ORDER BY v.place), array_agg(v.refusal ORDER BY v.place), array_agg(v.gate ORDER BY v.place) INTO segments, refusals, gates_of
       FROM (
-        SELECT p.place, u.segment,
+        SELECT p.place, u.segment, u.gate,
                CASE WHEN u.segment IS NULL THEN 'lost'
                     WHEN u.ended OR p.nth > 1 THEN 'ended'
                     WHEN hashint8(u.id) = ANY (held_open) THEN 'busy' END AS refusal
         FROM (
-          SELECT a.lane, a.seq, a.id, array_agg(a.place ORDER BY a.place) FILTER (WHERE a.place IS NOT NULL) AS places, max(a.segment) AS segment, bool_or(a.ended) AS ended
+          SELECT a.lane, a.seq, a.id, array_agg(a.place ORDER BY a.place) FILTER (WHERE a.place IS NOT NULL) AS places, max(a.segment) AS segment, max(a.gate) AS gate, bool_or(a.ended) AS ended
           FROM (
-            SELECT _record.lanes[g.nr] AS lane, _record.seqs[g.nr] AS seq, _record.ids[g.place] AS id, g.place, NULL::smallint AS segment, false AS ended
+            SELECT _record.lanes[g.nr] AS lane, _record.seqs[g.nr] AS seq, _record.ids[g.place] AS id, g.place, NULL::smallint AS segment, NULL::integer AS gate, false AS ended
             FROM unnest(batch_of, places) g(nr, place)
             UNION ALL
-            SELECT b.lane, b.seq, m.id, NULL, m.segment, m.ended
+            SELECT b.lane, b.seq, m.id, NULL, m.segment, b.gate, m.ended
             FROM (SELECT DISTINCT _record.lanes[r.nr] AS lane, _record.seqs[r.nr] AS seq FROM unnest(rest) r(nr)) i
             JOIN weir.batch b ON b.lane = i.lane AND b.seq = i.seq AND b.worker IS NOT DISTINCT FROM _record.worker
             CROSS JOIN LATERAL (
@@ -156,15 +158,22 @@ BEGIN
       WHERE k.refusal IS NULL
       GROUP BY k.nr, k.segment;
     END IF;
+    IF array_remove(gates || gates_of, NULL) <> '{}' THEN
+      PERFORM weir._free_slots(array_agg(k.gate), array_agg(k.n)) FROM (
+        SELECT k.gate, _record.sizes[k.nr] AS n FROM unnest(whole, gates) k(nr, gate)
+        UNION ALL
+        SELECT k.gate, 1 FROM unnest(gates_of, refusals) k(gate, refusal) WHERE k.refusal IS NULL) k;
+    END IF;
   ELSE
     -- From here on places contains all places, in order. Invalid ends are refused, too.
-    SELECT array_agg(k.nr ORDER BY k.place), array_agg(k.place ORDER BY k.place), array_agg(k.segment ORDER BY k.place), array_agg(k.refusal ORDER BY k.place)
-      INTO batch_of, places, segments, refusals
+    SELECT array_agg(k.nr ORDER BY k.place), array_agg(k.place ORDER BY k.place), array_agg(k.segment ORDER BY k.place), array_agg(k.refusal ORDER BY k.place),
+           array_agg(k.gate ORDER BY k.place)
+      INTO batch_of, places, segments, refusals, gates_of
     FROM (
-      SELECT k.nr, p.place, k.segment, NULL::text AS refusal FROM unnest(whole, whole_in) k(nr, segment)
+      SELECT k.nr, p.place, k.segment, NULL::text AS refusal, k.gate FROM unnest(whole, whole_in, gates) k(nr, segment, gate)
       CROSS JOIN LATERAL generate_series(lasts[k.nr] - _record.sizes[k.nr] + 1, lasts[k.nr]) p(place)
       UNION ALL
-      SELECT k.* FROM unnest(batch_of, places, segments, refusals) k) k;
+      SELECT k.* FROM unnest(batch_of, places, segments, refusals, gates_of) k) k;
     SELECT array_agg(coalesce(k.refusal, CASE WHEN k.why IS NOT NULL THEN 'invalid' END) ORDER BY k.place), array_agg(k.why ORDER BY k.place)
       INTO refusals, details
     FROM (
@@ -204,6 +213,10 @@ BEGIN
       FROM unnest(batch_of, segments, _record.ids, refusals, _record.outcomes, _record.errors, _record.outputs) u(nr, segment, id, refusal, outcome, error, output)
       WHERE u.refusal IS NULL AND coalesce(u.outcome, 'completed') IN ('completed', 'failed', 'cancelled')) k
     GROUP BY k.nr, k.segment, k.outcome, k.alone;
+    IF array_remove(gates_of, NULL) <> '{}' THEN
+      PERFORM weir._free_slots(array_agg(k.gate), array_agg(1)) FROM unnest(gates_of, refusals, _record.outcomes) k(gate, refusal, outcome)
+      WHERE k.refusal IS NULL AND coalesce(k.outcome, 'completed') IN ('completed', 'failed', 'cancelled');
+    END IF;
     IF _record.outcomes && ARRAY['failed'] THEN
       PERFORM weir._keep_failures(_record.worker, e.lanes, e.seqs, e.segments, e.ids, e.errors, e.outputs)
       FROM (
@@ -275,6 +288,7 @@ AS $$
 DECLARE
   in_segment smallint;
   held       smallint;  -- the segment that is locked against reclaiming
+  in_gate    integer;
   has_ended  boolean;
 BEGIN
   PERFORM weir._check_isolation('complete'), weir._commit_synchronously();
@@ -287,8 +301,8 @@ BEGIN
       PERFORM pg_advisory_xact_lock_shared(1464158550, _complete.worker);
       PERFORM weir._check_worker(_complete.worker);
       in_segment := NULL;
-      SELECT b.segment, EXISTS (SELECT FROM weir.result r WHERE r.segment = b.segment AND r.lane = b.lane AND r.seq = b.seq AND _complete.id = ANY (r.ids))
-        INTO in_segment, has_ended
+      SELECT b.segment, EXISTS (SELECT FROM weir.result r WHERE r.segment = b.segment AND r.lane = b.lane AND r.seq = b.seq AND _complete.id = ANY (r.ids)), b.gate
+        INTO in_segment, has_ended, in_gate
       FROM weir.batch b
       WHERE b.lane = _complete.lane AND b.seq = _complete.seq AND b.worker IS NOT DISTINCT FROM _complete.worker AND _complete.id = ANY (b.ids);
       RAISE EXCEPTION USING ERRCODE = 'WR099';  -- rolling back a block releases its locks, which may be on other segments too
@@ -307,6 +321,9 @@ BEGIN
   END IF;
   INSERT INTO weir.result (lane, segment, worker, seq, finished_at, outcome, ids)
   VALUES (_complete.lane, in_segment, _complete.worker, _complete.seq, clock_timestamp(), 'completed', ARRAY[_complete.id]);
+  IF in_gate IS NOT NULL THEN
+    PERFORM weir._free_slots(ARRAY[in_gate], ARRAY[1]);
+  END IF;
 END
 $$;
 COMMENT ON FUNCTION weir._complete IS
@@ -332,13 +349,13 @@ BEGIN
     PERFORM nextval('weir.job_id');
   END IF;
   WITH attempt AS MATERIALIZED (
-    SELECT e.lane, e.seq, e.segment, e.id, e.outcome, e.error, e.output, e.ord, coalesce(q.next, e.run_at) AS run_at, j.kind, j.args, j.meta, j.errors, j.enqueued_at, j.attempt, j.max_attempts, j.put_off, j.claimed_at, j.unique_key, j.unique_no, j.unique_until,
+    SELECT e.lane, e.seq, e.segment, e.id, e.outcome, e.error, e.output, e.ord, coalesce(q.next, e.run_at) AS run_at, j.kind, j.args, j.meta, j.errors, j.enqueued_at, j.attempt, j.max_attempts, j.put_off, j.claimed_at, j.gate, j.unique_key, j.unique_no, j.unique_until,
            CASE WHEN e.outcome IN ('retried', 'lost') AND j.attempt >= j.max_attempts THEN 'failed' ELSE e.outcome END AS ended
     FROM unnest(_end_attempts.lanes, _end_attempts.seqs, _end_attempts.segments, _end_attempts.ids, _end_attempts.outcomes,
                 _end_attempts.errors, _end_attempts.outputs, _end_attempts.run_at)
          WITH ORDINALITY e(lane, seq, segment, id, outcome, error, output, run_at, ord)
     LEFT JOIN LATERAL (
-      SELECT j.*, b.claimed_at FROM weir.batch b
+      SELECT j.*, b.claimed_at, b.gate FROM weir.batch b
       CROSS JOIN LATERAL (
         SELECT j.* FROM weir.job j
         WHERE j.segment = b.segment AND j.id = e.id AND j.lane IS NOT DISTINCT FROM e.lane  -- worded so that the index on id is used
@@ -373,6 +390,9 @@ BEGIN
     FROM attempt a
     -- A long text has its own row, so that reading one doesn't read all.
     GROUP BY a.lane, a.segment, a.seq, a.ended, CASE WHEN length(a.error) > 2000 OR length(a.output) > 2000 THEN a.ord END
+  ), freed AS (
+    INSERT INTO weir.release (gate, ring, xid, n)
+    SELECT a.gate, (SELECT r.last_value FROM weir.active_release r), pg_current_xact_id(), count(*) FROM attempt a WHERE a.gate IS NOT NULL GROUP BY a.gate
   )
   -- As weir._keep_failures does, but from rows that have been read already.
   INSERT INTO weir.failure (id, segment, lane, attempt, max_attempts, enqueued_at, claimed_at, finished_at, worker, kind, args, meta, error, output, errors, unique_key, unique_until)

@@ -14,7 +14,8 @@
 --   1464158555  a worker's last word (second key: worker)  shared: attend, heartbeat; exclusive, tried: rescue
 --   1464158556  a queue's unique jobs  (second key: hash of its name)  exclusive: claim
 --   1464158557  a unique key      (second key: hash of the key)  exclusive: enqueue_unique with wait
--- Steps: 0 guards claims against reclaiming (shared: claim; exclusive: reclaim, rebase);
+--   1464158558  a gate            (second key: its number)  exclusive: claim
+-- Steps: 0 guards claims against reclaiming and changes of limits (shared: claim; exclusive: reclaim, rebase, set_limit, clear_limit, tidying gates);
 --        1 rotation, reclaiming and rebasing; 2 promotion; 3 tidying; 6 rescue.
 
 COMMENT ON SCHEMA weir IS 'Weir: background jobs on an insert-only log. Call the functions; the tables are private.';
@@ -37,6 +38,8 @@ COMMENT ON SEQUENCE weir.active_failure IS 'The segment that new rows of weir.fa
 
 CREATE SEQUENCE weir.active_report AS smallint MINVALUE 1 MAXVALUE 4;
 COMMENT ON SEQUENCE weir.active_report IS 'The segment that new rows of weir.report are written to.';
+CREATE SEQUENCE weir.active_release AS smallint MINVALUE 1 MAXVALUE 3;
+COMMENT ON SEQUENCE weir.active_release IS 'The table that new rows of weir.release are written to.';
 CREATE SEQUENCE weir.report_no AS bigint;
 COMMENT ON SEQUENCE weir.report_no IS 'Numbers reports.';
 
@@ -97,6 +100,7 @@ CREATE TABLE weir.batch (
   pending_after bigint[],
   ids           bigint[]    NOT NULL,
   seen          pg_snapshot,
+  gate          integer,
   PRIMARY KEY (lane, seq, segment, origin)
 ) PARTITION BY LIST (segment);
 COMMENT ON TABLE weir.batch IS
@@ -105,6 +109,7 @@ COMMENT ON COLUMN weir.batch.origin IS 'The segment it was written in. It distin
 COMMENT ON COLUMN weir.batch.from_xid IS 'The smallest xid of its jobs. With to_xid, the greatest, it bounds the search for a job of the batch.';
 COMMENT ON COLUMN weir.batch.no IS 'A value of weir.batch_no. The attempts that a worker holds are found by (worker, no).';
 COMMENT ON COLUMN weir.batch.seen IS 'The snapshot of its claim, if unique jobs are in it: their duplicates that it shows need no run of their own.';
+COMMENT ON COLUMN weir.batch.gate IS 'The gate that counts its attempts; their ends write to weir.release. NULL: its queue had no limits.';
 COMMENT ON COLUMN weir.batch.pending IS 'Transactions that were in progress below the position; pending_after holds the last id already claimed of each.';
 
 CREATE TABLE weir.result (
@@ -239,7 +244,8 @@ CREATE TABLE weir.queue (
   backoff       interval NOT NULL DEFAULT '1 second',
   backoff_limit interval NOT NULL DEFAULT '1 hour',
   backoff_form  text     NOT NULL DEFAULT 'exponential',
-  created_at timestamptz NOT NULL DEFAULT now()
+  created_at timestamptz NOT NULL DEFAULT now(),
+  gate       integer
 );
 CREATE INDEX queue_name ON weir.queue (name, id);
 CREATE SEQUENCE weir.idle_looked AS integer MINVALUE 0;
@@ -248,8 +254,56 @@ COMMENT ON COLUMN weir.queue.aside IS
   'True for a twin (another row with the same name) without jobs: claims skip it. If a job is added to it after all, weir._set_twins_aside makes claims include it again.';
 COMMENT ON COLUMN weir.queue.backoff IS
   'The delay between the first failure of a job and the next attempt. It grows with each further failure as backoff_form says, up to backoff_limit: see weir._next_try.';
+COMMENT ON COLUMN weir.queue.gate IS
+  'The gate of its limits; NULL: it has none. A twin that was created at the same time may lack it: the gate of a name is that of any of its twins.';
 COMMENT ON TABLE weir.queue IS
   'Queues by name. lane = id * 4 + priority - 1. A name may have several ids: two transactions that use a new name at the same time create one row each instead of waiting for each other.';
+
+-- Limits: see functions/limit.sql.
+CREATE SEQUENCE weir.gate_id AS integer;
+CREATE TABLE weir.queue_limit (
+  name    text             PRIMARY KEY,
+  gate    integer          NOT NULL,
+  running integer,
+  rate    double precision,
+  per     interval,
+  burst   integer
+);
+COMMENT ON TABLE weir.queue_limit IS
+  'The limits of queues, which only those change who operate them: at most running attempts at a time; at most rate starts per interval, of which burst may start at once. NULL: unlimited.';
+COMMENT ON COLUMN weir.queue_limit.gate IS 'Another one each time that a queue without limits gets some.';
+
+CREATE TABLE weir.gate (
+  gate         integer     NOT NULL,
+  seq          bigint      NOT NULL,
+  running      integer     NOT NULL,
+  folded       pg_snapshot NOT NULL,
+  next_start   timestamptz,
+  before       bigint,
+  before_lanes integer[],
+  before_seqs  bigint[],
+  PRIMARY KEY (gate, seq)
+) WITH (autovacuum_enabled = off);
+COMMENT ON TABLE weir.gate IS
+  'What the limits of a queue count: a row for each claim, and the newest row of a gate is its whole state. Insert-only, and compacted by TRUNCATE.';
+COMMENT ON COLUMN weir.gate.running IS 'How many attempts were handed out through this gate, minus how many of them the releases in folded have ended.';
+COMMENT ON COLUMN weir.gate.folded IS 'The releases of transactions that this snapshot sees are in running.';
+COMMENT ON COLUMN weir.gate.next_start IS 'When the rate would allow the next start if there were no burst: the theoretical arrival time of the generic cell rate algorithm.';
+COMMENT ON COLUMN weir.gate.before IS
+  'The seq of the gate''s first row. Its before_lanes and before_seqs are the batches that were not ended when the gate was opened: what runs of them counts as well. NULL: all have ended.';
+
+CREATE TABLE weir.release (
+  gate integer  NOT NULL,
+  ring smallint NOT NULL,
+  xid  xid8     NOT NULL,
+  n    integer  NOT NULL
+) PARTITION BY LIST (ring);
+CREATE INDEX release_gate ON weir.release (gate, xid);
+CREATE TABLE weir.release_1 PARTITION OF weir.release FOR VALUES IN (1) WITH (autovacuum_enabled = off);
+CREATE TABLE weir.release_2 PARTITION OF weir.release FOR VALUES IN (2) WITH (autovacuum_enabled = off);
+CREATE TABLE weir.release_3 PARTITION OF weir.release FOR VALUES IN (3) WITH (autovacuum_enabled = off);
+COMMENT ON TABLE weir.release IS
+  'How many attempts of a gate a transaction has ended, written by that transaction. Insert-only: a ring of three tables, each of which is truncated once its rows are counted.';
 
 CREATE TABLE weir.retry_rule (
   name          text     PRIMARY KEY,
@@ -422,7 +476,7 @@ CREATE TABLE weir.segment (
 COMMENT ON TABLE weir.segment IS 'The history of segments, insert-only. A segment''s state is its event with the greatest number; at is used for ages, never for order.';
 INSERT INTO weir.segment (log, segment, event) VALUES ('job', 1, 'opened'), ('later', 1, 'opened'), ('failure', 1, 'opened'), ('report', 1, 'opened');
 COMMENT ON COLUMN weir.segment.upto IS 'Up to which job id a segment of reports is carried; NULL for all other events.';
-SELECT setval('weir.active_job', 1), setval('weir.active_later', 1), setval('weir.active_failure', 1), setval('weir.active_report', 1), setval('weir.carried', 0);
+SELECT setval('weir.active_job', 1), setval('weir.active_later', 1), setval('weir.active_failure', 1), setval('weir.active_report', 1), setval('weir.active_release', 1), setval('weir.carried', 0);
 
 CREATE TABLE weir.setting (
   name  text PRIMARY KEY,

@@ -250,6 +250,10 @@ func (c *claimer) finishOne(e *evidence) {
 	if outcome == "snoozed" || outcome == "retried" && c.rng.IntN(2) == 0 {
 		runAt = time.Now().Add(time.Duration(c.rng.IntN(300)) * time.Millisecond)
 	}
+	if outcome == "completed" && c.rng.IntN(2) == 0 {
+		c.completeInTx(e)
+		return
+	}
 	times := 1 + c.rng.IntN(8)/7 // some calls are repeated
 	for i := range times {
 		first, err := finish(c.ctx, c.conn, c.worker, e.attempt, outcome, runAt)
@@ -268,4 +272,31 @@ func (c *claimer) finishOne(e *evidence) {
 		}
 		c.model.ended(end, e)
 	}
+}
+
+// completeInTx completes an attempt in a transaction of its handler, which stays open for a moment and may roll back.
+func (c *claimer) completeInTx(e *evidence) {
+	tx, err := c.conn.Begin(c.ctx)
+	if err == nil {
+		err = completeTx(c.ctx, tx, c.worker, e.attempt)
+	}
+	if err != nil || c.rng.IntN(3) == 0 {
+		if tx != nil {
+			_ = tx.Rollback(c.ctx)
+		}
+		if sqlstate(err) == "WR002" && c.crashing {
+			c.model.abandon([]*evidence{e})
+			return
+		}
+		c.check(c.conn, "complete in a transaction", err)
+		c.held = append(c.held, e)
+		return
+	}
+	c.pause(time.Duration(c.rng.IntN(20)) * time.Millisecond)
+	if c.check(c.conn, "commit of a completion", tx.Commit(c.ctx)) {
+		c.model.ended(unsure, e)
+		c.unsure = true
+		return
+	}
+	c.model.ended(final, e)
 }

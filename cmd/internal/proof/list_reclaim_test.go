@@ -130,6 +130,8 @@ func TestAnOldSnapshotIsRefusedAfterEveryTruncate(t *testing.T) {
 		list := `SELECT FROM weir.job_info($1)`
 		if table == "firing" {
 			list = `SELECT FROM weir.schedules() WHERE $1 > 0`
+		} else if table == "gate" || table == "release" {
+			list = `SELECT FROM weir.limits() WHERE $1 > 0`
 		}
 		exec(t, reader, `BEGIN ISOLATION LEVEL REPEATABLE READ`)
 		exec(t, reader, list, id)

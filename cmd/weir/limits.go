@@ -1,0 +1,183 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/weir-pg/weir"
+)
+
+type limitsCmd struct {
+	List  limitsListCmd  `cmd:"" default:"withargs" help:"List the limits of queues, and what they count."`
+	Set   limitsSetCmd   `cmd:"" help:"Set the limits of a queue, for the whole fleet."`
+	Clear limitsClearCmd `cmd:"" help:"Remove the limits of queues."`
+}
+
+func (limitsCmd) Help() string {
+	return `A limit says how many attempts of a queue run at a time, or how many start in a time, in the whole fleet.
+
+Example:
+
+    weir limits list`
+}
+
+type limitsListCmd struct{ jsonFlag }
+
+func (limitsListCmd) Help() string {
+	return `STATE says whether jobs may start at this moment, or what they wait for.
+
+Example:
+
+    weir limits list --json`
+}
+
+func (c *limitsListCmd) Run(ctx context.Context, s *streams, db *database) error {
+	client, closePool, err := db.client(ctx)
+	if err != nil {
+		return err
+	}
+	defer closePool()
+	all, err := client.Limits(ctx)
+	if err != nil {
+		return err
+	}
+	if c.JSON {
+		return printJSON(s.out, orEmpty(all))
+	}
+	if len(all) == 0 {
+		fmt.Fprintln(s.err, "weir: no limits: see weir limits set --help")
+		return nil
+	}
+	rows := make([][]string, len(all))
+	for i, l := range all {
+		rate, burst := "-", "-"
+		if l.Rate.Starts > 0 {
+			rate = fmt.Sprintf("%s/%s", strconv.FormatFloat(l.Rate.Starts, 'f', -1, 64), unitOf(l.Rate.Per))
+			burst = strconv.Itoa(l.Rate.Burst)
+		}
+		rows[i] = []string{cell(l.Queue), runningOf(strconv.Itoa(l.RunningNow), &l), rate, burst, cmp.Or(stateOf(&l), "free")}
+	}
+	return table(s.out, []string{"QUEUE", "RUNNING", "RATE", "BURST", "STATE"}, rows)
+}
+
+// unitOf formats the time of a rate, as parseRate reads it.
+func unitOf(per time.Duration) string {
+	switch per {
+	case time.Second:
+		return "s"
+	case time.Minute:
+		return "m"
+	case time.Hour:
+		return "h"
+	}
+	return per.String()
+}
+
+// runningOf returns the number of running attempts, with the limit, if there is one.
+func runningOf(running string, l *weir.QueueLimit) string {
+	if l == nil || l.Running == 0 {
+		return running
+	}
+	return fmt.Sprintf("%d/%d", l.RunningNow, l.Running)
+}
+
+// stateOf returns what keeps a queue's jobs from starting; "": no limit does.
+func stateOf(l *weir.QueueLimit) string {
+	switch {
+	case l == nil || l.Room > 0:
+		return ""
+	case l.NextAt != nil:
+		return "rate: next in " + short(max(time.Until(*l.NextAt), 0))
+	}
+	return "at its limit"
+}
+
+type limitsSetCmd struct {
+	Queue   string `arg:"" help:"Name of the queue, which need not exist yet."`
+	Running int    `placeholder:"N" help:"The most attempts that run at a time."`
+	Rate    string `placeholder:"N/TIME" help:"How many start in a time: 100/s, 30/m, 1/10s, 5000/h."`
+	Burst   int    `placeholder:"N" help:"How many may start at once after a pause; by default what the rate allows in half a second."`
+}
+
+func (limitsSetCmd) Help() string {
+	return `It replaces all limits of the queue. Attempts that run already count, and none is interrupted.
+
+Examples:
+
+    weir limits set mail --running 20
+
+    weir limits set crawl --rate 100/m --burst 10`
+}
+
+func (c *limitsSetCmd) Run(ctx context.Context, s *streams, db *database) error {
+	limit := weir.Limit{Running: c.Running, Rate: weir.Rate{Burst: c.Burst}}
+	if c.Rate != "" {
+		var err error
+		if limit.Rate.Starts, limit.Rate.Per, err = parseRate(c.Rate); err != nil {
+			return usagef("%w", err)
+		}
+	}
+	if c.Running < 0 || c.Running == 0 && c.Rate == "" {
+		return usagef("pass --running, at least 1, or --rate; to remove limits: weir limits clear")
+	}
+	client, closePool, err := db.client(ctx)
+	if err != nil {
+		return err
+	}
+	defer closePool()
+	if err := client.SetLimit(ctx, c.Queue, limit); err != nil {
+		return err
+	}
+	fmt.Fprintf(s.out, "set the limits of %s\n", printable(c.Queue))
+	return nil
+}
+
+// parseRate parses a number of starts and a time, such as 100/s or 1/10s.
+func parseRate(text string) (starts float64, per time.Duration, err error) {
+	n, unit, found := strings.Cut(text, "/")
+	starts, err = strconv.ParseFloat(n, 64)
+	if unit != "" && (unit[0] < '0' || unit[0] > '9') {
+		unit = "1" + unit
+	}
+	if err == nil {
+		per, err = time.ParseDuration(unit)
+	}
+	if err != nil || !found || !(starts > 0) || per <= 0 {
+		return 0, 0, fmt.Errorf("--rate: %q is not a rate: write a number and a time, such as 100/s, 30/m or 1/10s", text)
+	}
+	return starts, per, nil
+}
+
+type limitsClearCmd struct {
+	Queue []string `arg:"" help:"Names of queues."`
+}
+
+func (limitsClearCmd) Help() string {
+	return `Example:
+
+    weir limits clear mail`
+}
+
+func (c *limitsClearCmd) Run(ctx context.Context, s *streams, db *database) error {
+	client, closePool, err := db.client(ctx)
+	if err != nil {
+		return err
+	}
+	defer closePool()
+	for _, name := range c.Queue {
+		err := client.ClearLimit(ctx, name)
+		if errors.Is(err, weir.ErrNotFound) {
+			return notFoundf("queue %q has no limits: see weir limits list", name)
+		}
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(s.out, "cleared the limits of %s\n", printable(name))
+	}
+	return nil
+}

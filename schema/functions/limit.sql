@@ -1,0 +1,364 @@
+-- Limits of queues: how many attempts may run at a time, and how many may start in a time.
+--
+-- A queue with limits has a gate: a lock under which claims hand out its jobs, and insert-only rows of which the newest is the gate's whole state.
+-- What runs is what claims have added, minus what releases have removed. A release is written by the transaction that ends attempts, and counted by
+-- exactly one claim: the first whose snapshot sees that transaction, as the snapshot of the row before did not. So nothing is released twice, nothing
+-- is forgotten, no counter drifts, and who ends an attempt waits for nobody. The row is written by the transaction that hands the jobs out: so they
+-- are counted, or they are not handed out.
+--
+-- Which queues have a gate changes only while no claim is in progress. So all claims at one time agree about it, and one that has begun after
+-- weir.set_limit has returned keeps the limit.
+
+CREATE OR REPLACE FUNCTION weir._gate_now(
+  name text, gate integer, to_write boolean,
+  OUT seq bigint, OUT running integer, OUT counted integer, OUT folded pg_snapshot, OUT next_start timestamptz, OUT before bigint, OUT at timestamptz,
+  OUT room integer, OUT next_at timestamptz)
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+AS $$
+#variable_conflict use_column
+DECLARE
+  lim       weir.queue_limit;
+  newest    weir.gate;
+  earlier   integer := 0;  -- attempts that ran when the gate was opened, and still do
+  by_second double precision;
+BEGIN
+  SELECT l.* INTO lim FROM weir.queue_limit l WHERE l.name = _gate_now.name;
+  SELECT g.* INTO newest FROM weir.gate g WHERE g.gate = _gate_now.gate ORDER BY g.seq DESC LIMIT 1;
+  IF newest.seq IS NULL THEN
+    IF to_write THEN
+      newest := weir._open_gate(_gate_now.name, _gate_now.gate);
+    ELSE
+      newest.seq := 0;
+      newest.running := 0;
+      newest.folded := pg_current_snapshot();
+    END IF;
+  END IF;
+  folded := pg_current_snapshot();  -- statements below may see more: what this snapshot does not see is left to the next row
+  counted := newest.running - coalesce((
+    SELECT sum(r.n) FROM weir._ended_since(newest.folded, folded) e
+    CROSS JOIN LATERAL (SELECT r.n FROM weir.release r WHERE r.gate = _gate_now.gate AND r.xid >= e.low AND r.xid < e.high
+                          AND pg_visible_in_snapshot(r.xid, folded) OFFSET 0) r), 0);
+  IF newest.before IS NOT NULL THEN
+    earlier := (
+      SELECT coalesce(sum(b.n - coalesce(r.n, 0)), 0) FROM weir.gate g CROSS JOIN LATERAL unnest(g.before_lanes, g.before_seqs) u(lane, seq)
+      CROSS JOIN LATERAL (SELECT sum(cardinality(b.ids)) AS n FROM weir.batch b WHERE b.lane = u.lane AND b.seq = u.seq) b
+      CROSS JOIN LATERAL (SELECT sum(cardinality(r.ids)) AS n FROM weir.result r WHERE r.lane = u.lane AND r.seq = u.seq) r
+      WHERE g.gate = _gate_now.gate AND g.seq = newest.before);
+  END IF;
+  seq := newest.seq;
+  running := counted + earlier;
+  before := CASE WHEN earlier > 0 THEN newest.before END;
+  room := lim.running - running;
+  IF lim.rate IS NOT NULL THEN
+    at := clock_timestamp();
+    by_second := lim.rate / extract(epoch FROM lim.per);
+    next_start := newest.next_start;
+    IF coalesce(room, 1) > 0 THEN
+      room := least(room, weir._starts_now(by_second, lim.burst, next_start, at));
+      IF room <= 0 THEN
+        next_at := weir._starts_at(by_second, lim.burst, next_start, at);
+      END IF;
+    END IF;
+  END IF;
+  room := coalesce(room, 2147483647);
+END
+$$;
+COMMENT ON FUNCTION weir._gate_now IS
+  'The state of a queue''s gate: its newest row (seq, next_start), what runs now (running), what of it was handed out through the gate (counted) according to the snapshot folded, how many more attempts may start (room), and if only the rate keeps them from it, when that changes (next_at), as the clock is at. before: attempts from before the gate was opened still run. With to_write, the caller is a claim that holds the gate''s lock, and a gate that has no row yet is opened. Isolation: READ COMMITTED.';
+
+CREATE OR REPLACE FUNCTION weir._open_gate(name text, gate integer) RETURNS weir.gate
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+AS $$
+#variable_conflict use_column
+DECLARE
+  opened weir.gate;
+BEGIN
+  -- All claims that have not seen the gate have ended, because setting a limit waited for them.
+  SELECT array_agg(h.lane), array_agg(h.seq) INTO opened.before_lanes, opened.before_seqs
+  FROM (SELECT DISTINCT h.lane, h.seq FROM weir.worker w CROSS JOIN LATERAL weir._holds(w.id) h
+        WHERE NOT w.fenced AND NOT EXISTS (SELECT FROM weir.settled s WHERE s.worker = w.id AND s.no = 9223372036854775807)
+          AND h.lane / 4 IN (SELECT q.id FROM weir.queue q WHERE q.name = _open_gate.name)) h;
+  opened.gate := _open_gate.gate;
+  opened.seq := 1;
+  opened.running := 0;
+  opened.folded := pg_current_snapshot();
+  opened.before := CASE WHEN opened.before_lanes IS NOT NULL THEN 1 END;
+  INSERT INTO weir.gate SELECT (opened).*;
+  RETURN opened;
+END
+$$;
+COMMENT ON FUNCTION weir._open_gate IS
+  'Writes a gate''s first row, which lists the batches of the queue that have unfinished attempts. It reads what all workers have claimed since they were last settled, once for each gate. The caller holds the gate''s lock. Isolation: READ COMMITTED.';
+
+CREATE OR REPLACE FUNCTION weir._next_start(by_second double precision, burst integer, next_start timestamptz, at timestamptz) RETURNS timestamptz
+LANGUAGE sql IMMUTABLE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+AS $$
+  SELECT CASE WHEN _next_start.next_start > _next_start.at + (_next_start.burst / _next_start.by_second + 0.01) * interval '1 second'
+              THEN _next_start.at + ((_next_start.burst - 1) / _next_start.by_second) * interval '1 second'
+              ELSE greatest(_next_start.next_start, _next_start.at) END
+$$;
+COMMENT ON FUNCTION weir._next_start IS
+  'next_start as it counts at a time: not before that time; and further ahead than the burst only if the clock was set back since, or the rate was another one: then one may start at once. Errors: none. Locks: none. Isolation: any.';
+
+CREATE OR REPLACE FUNCTION weir._starts_now(by_second double precision, burst integer, next_start timestamptz, at timestamptz) RETURNS integer
+LANGUAGE sql IMMUTABLE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+AS $$
+  SELECT floor(_starts_now.burst + 1e-6 - _starts_now.by_second * extract(epoch FROM
+    weir._next_start(_starts_now.by_second, _starts_now.burst, _starts_now.next_start, _starts_now.at) - _starts_now.at)::double precision)::integer
+$$;
+COMMENT ON FUNCTION weir._starts_now IS
+  'How many starts a rate with a burst allows at a time: as many as keep next_start, which each start moves by the interval between two, within burst intervals of that time. Errors: none. Locks: none. Isolation: any.';
+
+CREATE OR REPLACE FUNCTION weir._starts_at(by_second double precision, burst integer, next_start timestamptz, at timestamptz) RETURNS timestamptz
+LANGUAGE sql IMMUTABLE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+AS $$
+  SELECT weir._next_start(_starts_at.by_second, _starts_at.burst, _starts_at.next_start, _starts_at.at)
+         + (least(_starts_at.burst, greatest(1, floor(_starts_at.by_second / 100))) - _starts_at.burst) / _starts_at.by_second * interval '1 second'
+$$;
+COMMENT ON FUNCTION weir._starts_at IS
+  'When a rate that allows no start now is worth another look: when it allows one; or, if that is soon, as many as it allows in 10 ms. Errors: none. Locks: none. Isolation: any.';
+
+CREATE OR REPLACE FUNCTION weir._started(by_second double precision, burst integer, next_start timestamptz, at timestamptz, n integer) RETURNS timestamptz
+LANGUAGE sql IMMUTABLE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+AS $$
+  SELECT weir._next_start(_started.by_second, _started.burst, _started.next_start, _started.at) + _started.n / _started.by_second * interval '1 second'
+$$;
+COMMENT ON FUNCTION weir._started IS 'next_start after n more starts. Errors: none. Locks: none. Isolation: any.';
+
+CREATE OR REPLACE FUNCTION weir._free_slots(gates integer[], counts integer[]) RETURNS void
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+AS $$
+#variable_conflict use_column
+BEGIN
+  INSERT INTO weir.release (gate, ring, xid, n)
+  SELECT u.gate, pg_sequence_last_value('weir.active_release'), pg_current_xact_id(), sum(u.n)
+  FROM unnest(_free_slots.gates, _free_slots.counts) u(gate, n) WHERE u.gate IS NOT NULL GROUP BY u.gate;
+  IF FOUND THEN
+    PERFORM nextval('weir.job_id');  -- wakes idle workers, as a new job does: first the xid, then the id
+  END IF;
+END
+$$;
+COMMENT ON FUNCTION weir._free_slots IS
+  'Logs how many attempts of each gate the transaction has ended: counts[i] of gates[i]; NULL is no gate. Attempts that follow them are claimed as any others. Locks: none that others wait for.';
+
+CREATE OR REPLACE FUNCTION weir._compact_gates() RETURNS text
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+SET lock_timeout = '50ms'
+AS $$
+#variable_conflict use_column
+DECLARE
+  max_bytes CONSTANT integer := 4194304;
+  active    integer := pg_sequence_last_value('weir.active_release');
+  ring      integer;
+BEGIN
+  IF pg_relation_size('weir.release_' || active) > max_bytes AND pg_relation_size('weir.release_' || active % 3 + 1) = 0 THEN
+    PERFORM setval('weir.active_release', active % 3 + 1);
+    RETURN 'opened release ' || active % 3 + 1;
+  ELSIF pg_relation_size('weir.gate') > max_bytes THEN
+    -- Without claims, nobody reads these tables with an older snapshot.
+    PERFORM pg_advisory_xact_lock(1464158547, 0);
+    LOCK TABLE weir.gate IN ACCESS EXCLUSIVE MODE NOWAIT;
+    CREATE TEMP TABLE weir_keep ON COMMIT DROP AS
+      SELECT k.* FROM weir.queue_limit l
+      CROSS JOIN LATERAL (SELECT g.* FROM weir.gate g WHERE g.gate = l.gate ORDER BY g.seq DESC LIMIT 1) n
+      CROSS JOIN LATERAL (SELECT g.* FROM weir.gate g WHERE g.gate = n.gate AND g.seq IN (n.seq, n.before)) k;
+    TRUNCATE weir.gate;
+    INSERT INTO weir.gate SELECT k.* FROM pg_temp.weir_keep k;
+    RETURN 'compacted gate';
+  END IF;
+  FOR ring IN SELECT r FROM generate_series(1, 3) r WHERE r <> active AND pg_relation_size('weir.release_' || r) > 0 LOOP
+    CONTINUE WHEN weir._is_held(ARRAY['weir.release_' || ring]::regclass[]);  -- an open transaction has ended attempts there: the others rotate meanwhile
+    BEGIN
+      PERFORM pg_advisory_xact_lock(1464158547, 0);
+      EXECUTE format('LOCK TABLE weir.release_%s IN ACCESS EXCLUSIVE MODE NOWAIT', ring);
+      -- Nearly all releases are counted in the newest rows of their gates.
+      EXECUTE format('INSERT INTO weir.release (gate, ring, xid, n) SELECT r.gate, $1, r.xid, r.n FROM weir.release_%s r JOIN weir.queue_limit l ON l.gate = r.gate
+                      WHERE NOT EXISTS (SELECT FROM (SELECT g.folded FROM weir.gate g WHERE g.gate = r.gate ORDER BY g.seq DESC LIMIT 1) n
+                                        WHERE pg_visible_in_snapshot(r.xid, n.folded))', ring) USING active;
+      EXECUTE format('TRUNCATE weir.release_%s', ring);
+      RETURN 'emptied release ' || ring;
+    EXCEPTION WHEN lock_not_available THEN NULL;
+    END;
+  END LOOP;
+  RETURN NULL;
+EXCEPTION WHEN lock_not_available THEN
+  RETURN NULL;  -- in use: try again later
+END
+$$;
+COMMENT ON FUNCTION weir._compact_gates IS
+  'Does one small chore for the tables of limits: opens the next table of releases when the active one has 4 MB; empties the others of what is counted; compacts the gates to their newest rows. Returns what it did, or NULL. Locks: advisory: claims (exclusive, waiting at most 50 ms); ACCESS EXCLUSIVE NOWAIT on a table that it truncates. Isolation: READ COMMITTED.';
+
+CREATE OR REPLACE FUNCTION weir.set_limit(
+  queue text, running integer DEFAULT NULL, rate double precision DEFAULT NULL, per interval DEFAULT NULL, burst integer DEFAULT NULL) RETURNS void
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+AS $$
+#variable_conflict use_variable
+DECLARE
+  by_second double precision;
+  gate_no   integer;
+BEGIN
+  PERFORM weir._check_isolation('set_limit');
+  IF coalesce(queue, '') = '' OR length(queue) > 128 THEN
+    RAISE EXCEPTION 'weir: set_limit needs the name of a queue, of at most 128 characters, got %', coalesce(quote_literal(left(queue, 200)), 'null') USING ERRCODE = '22023';
+  ELSIF num_nonnulls(running, rate) = 0 THEN
+    RAISE EXCEPTION 'weir: set_limit needs running or rate, and both are null' USING ERRCODE = '22023', HINT = 'To remove the limits of a queue, call weir.clear_limit.';
+  ELSIF running < 1 THEN
+    RAISE EXCEPTION 'weir: running must be at least 1, got %', running USING ERRCODE = '22023', HINT = 'To stop a queue, call weir.pause.';
+  ELSIF rate IS NULL AND num_nonnulls(per, burst) > 0 THEN
+    RAISE EXCEPTION 'weir: set_limit got %, but no rate', CASE WHEN per IS NULL THEN 'burst ' || burst ELSE 'per ' || per END USING ERRCODE = '22023', HINT = 'For example: rate => 100, per => ''1 minute'', burst => 10.';
+  END IF;
+  IF rate IS NOT NULL THEN
+    per := coalesce(per, '1 second');
+    IF per < interval '1 millisecond' OR per > interval '366 days' THEN
+      RAISE EXCEPTION 'weir: per must be 1 millisecond to 1 year, got %', per USING ERRCODE = '22023';
+    ELSIF NOT (rate > 0 AND rate <= 1e9) THEN
+      RAISE EXCEPTION 'weir: rate must be more than 0, and at most 1000000000, got %', rate USING ERRCODE = '22023', HINT = 'To stop a queue, call weir.pause.';
+    END IF;
+    by_second := rate / extract(epoch FROM per);
+    burst := coalesce(burst, greatest(1, least(1000000, ceil(by_second / 2)))::integer);
+    IF by_second > 1e6 OR by_second < 1e-9 THEN
+      RAISE EXCEPTION 'weir: a rate must be at most 1000000 a second, and at least 1 in 30 years, got % in %', rate, per USING ERRCODE = '22023';
+    ELSIF burst NOT BETWEEN 1 AND 1000000 THEN
+      RAISE EXCEPTION 'weir: burst must be 1 to 1000000, got %', burst USING ERRCODE = '22023';
+    END IF;
+  END IF;
+  IF EXISTS (SELECT FROM weir.queue_limit l WHERE l.name = queue AND (l.running, l.rate, l.per, l.burst) IS NOT DISTINCT FROM (running, rate, per, burst)) THEN
+    RETURN;  -- many processes declare the same limits when they start
+  END IF;
+  PERFORM weir._stop_claims('set_limit');
+  SELECT l.gate INTO gate_no FROM weir.queue_limit l WHERE l.name = queue;
+  IF gate_no IS NULL THEN
+    gate_no := nextval('weir.gate_id');
+    PERFORM weir._queue_id(queue);
+    UPDATE weir.queue q SET gate = gate_no WHERE q.name = queue;
+  END IF;
+  INSERT INTO weir.queue_limit AS l (name, gate, running, rate, per, burst) VALUES (queue, gate_no, running, rate, per, burst)
+  ON CONFLICT (name) DO UPDATE SET running = excluded.running, rate = excluded.rate, per = excluded.per, burst = excluded.burst;
+  PERFORM nextval('weir.control');  -- workers claim: there may be more room than before
+END
+$$;
+COMMENT ON FUNCTION weir.set_limit IS
+  'Limits what the whole fleet does with the jobs of a queue, of all priorities: at most running attempts at a time; at most rate starts per interval (1 second if NULL), of which burst may start at once after a pause (NULL: half a second''s worth, at least 1). NULL for running or rate: unlimited. It replaces the limits that the queue had; the same limits again change nothing and take no lock. The queue need not exist yet. From the moment it returns no attempt starts beyond the limits; attempts that run already count, and none is interrupted. An attempt holds its place until its end is recorded, or its worker is fenced and the attempt was logged again; a job that waits for its next attempt holds none. Errors: 22023, WR004 (not in READ COMMITTED, or inside a transaction that has written or is old), 55P03 (claims did not end for 5 s: try again). Locks: advisory: claims (exclusive, waiting at most 50 ms at a time, to the end of the transaction). Isolation: READ COMMITTED, in autocommit.';
+
+CREATE OR REPLACE FUNCTION weir.clear_limit(queue text) RETURNS boolean
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+AS $$
+#variable_conflict use_variable
+BEGIN
+  PERFORM weir._check_isolation('clear_limit');
+  IF NOT EXISTS (SELECT FROM weir.queue_limit l WHERE l.name = queue) THEN
+    RETURN false;
+  END IF;
+  PERFORM weir._stop_claims('clear_limit');
+  DELETE FROM weir.queue_limit l WHERE l.name = queue;
+  IF FOUND THEN
+    UPDATE weir.queue q SET gate = NULL WHERE q.name = queue;
+    PERFORM nextval('weir.control');
+  END IF;
+  RETURN FOUND;
+END
+$$;
+COMMENT ON FUNCTION weir.clear_limit IS
+  'Removes the limits of a queue. Returns false if it had none. Errors: WR004 (not in READ COMMITTED, or inside a transaction that has written or is old), 55P03 (claims did not end for 5 s: try again). Locks: as weir.set_limit. Isolation: READ COMMITTED, in autocommit.';
+
+CREATE OR REPLACE FUNCTION weir._stop_claims(caller text) RETURNS void
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+AS $$
+DECLARE
+  slept text;
+BEGIN
+  IF pg_current_xact_id_if_assigned() IS NOT NULL THEN
+    RAISE EXCEPTION 'weir: % was called inside a transaction that has written', caller
+      USING ERRCODE = 'WR004', HINT = 'Call it in autocommit: no job of any queue is claimed until its transaction ends.';
+  ELSIF clock_timestamp() - now() > interval '2 seconds' THEN
+    RAISE EXCEPTION 'weir: % was called inside a transaction that has been open for %', caller, clock_timestamp() - now()
+      USING ERRCODE = 'WR004', HINT = 'Call it in autocommit: no job of any queue is claimed until its transaction ends. If you did, try again.';
+  END IF;
+  PERFORM weir._hold_briefly();
+  -- Claims that come while it waits would wait behind it: so it waits in short turns.
+  LOOP
+    BEGIN
+      PERFORM set_config('lock_timeout', '50ms', true);
+      PERFORM pg_advisory_xact_lock(1464158547, 0);
+      PERFORM set_config('lock_timeout', '5s', true);
+      RETURN;
+    EXCEPTION WHEN lock_not_available THEN
+      IF clock_timestamp() - now() > interval '5 seconds' THEN
+        RAISE EXCEPTION 'weir: % found claims in progress for 5 seconds', caller
+          USING ERRCODE = '55P03', HINT = 'Try again. A transaction that called weir.retry or weir.take, or a prepared one, may have been left open.';
+      END IF;
+    END;
+    slept := pg_sleep(0.02 + random() / 20);
+  END LOOP;
+END
+$$;
+COMMENT ON FUNCTION weir._stop_claims IS
+  'Waits until no claim is in progress, and lets none begin before the transaction ends. Errors: WR004, 55P03. Locks: advisory: claims (exclusive, waiting at most 50 ms at a time).';
+
+CREATE OR REPLACE FUNCTION weir.limits()
+RETURNS TABLE (queue text, running integer, running_now integer, rate double precision, per interval, burst integer, room integer, next_at timestamptz)
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+AS $$
+#variable_conflict use_column
+DECLARE
+  lim weir.queue_limit;
+  g   record;
+BEGIN
+  PERFORM weir._lock_log();
+  LOCK TABLE weir.gate, weir.release IN ACCESS SHARE MODE;
+  IF current_setting('transaction_isolation') IN ('repeatable read', 'serializable')
+     AND EXISTS (SELECT FROM pg_class c WHERE c.relnamespace = 'weir'::regnamespace AND c.relkind = 'r' AND c.relfilenode <> pg_relation_filenode(c.oid)
+                   AND c.relname ~ '^(gate|release_[1-3])$') THEN  -- as in _lock_log
+    RAISE EXCEPTION 'weir: the counts of limits were compacted after this transaction took its snapshot'
+      USING ERRCODE = '40001', HINT = 'Run the transaction again, or begin it with ISOLATION LEVEL READ COMMITTED.';
+  END IF;
+  FOR lim IN SELECT l.* FROM weir.queue_limit l ORDER BY l.name LOOP
+    g := weir._gate_now(lim.name, lim.gate, false);
+    queue := lim.name;
+    running := lim.running;
+    running_now := g.running;
+    rate := lim.rate;
+    per := lim.per;
+    burst := lim.burst;
+    room := CASE WHEN g.seq IS NOT NULL THEN greatest(g.room, 0) END;
+    next_at := g.next_at;
+    RETURN NEXT;
+  END LOOP;
+  RAISE SQLSTATE 'WR099';  -- releases the tables
+EXCEPTION WHEN SQLSTATE 'WR099' THEN
+  RETURN;
+END
+$$;
+COMMENT ON FUNCTION weir.limits IS
+  'The limits of queues, in the order of their names, and what they count: running_now attempts run; room more may start at this moment, and if none may because of the rate, the next may at next_at. A queue that nothing was claimed from since it has limits counts nothing yet. Errors: 40001 (REPEATABLE READ and SERIALIZABLE only: the transaction''s snapshot is too old; run it again). Locks: none that others wait for, and none that outlast the call. Isolation: any.';
