@@ -114,6 +114,8 @@ func TestReadsFromAStandbyThatLags(t *testing.T) {
 	until(t, "the standby is synchronous", func() bool {
 		return scan[bool](t, write, `SELECT EXISTS (SELECT FROM pg_stat_replication WHERE sync_state = 'sync')`) && scan[string](t, write, `SHOW synchronous_commit`) == "remote_apply"
 	})
+	exec(t, write, `CHECKPOINT`) // the checkpointer makes commits wait, and reads the new configuration before it checkpoints
+	write.Reset()                // a session of the pool may not have read it yet; new ones have
 	var publishers sync.WaitGroup
 	for n := range 4 {
 		publishers.Go(func() {
