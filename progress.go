@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/weir-pg/weir/internal/sealed"
+	"github.com/weir-pg/weir/internal/store"
 	"github.com/weir-pg/weir/internal/worker"
 )
 
@@ -33,33 +34,68 @@ func (j *JobMeta) SetProgress(percent float64, message string) {
 // SetCheckpoint sets what [JobMeta.Checkpoint] returns from then on, in this attempt and in later ones: any value that encodes to JSON of up
 // to 64 KiB, for example the id of the last row that was processed. nil means that there is nothing to go on from. Call it as often as you
 // like: it is stored within about a second, and before the attempt's end is recorded. If the process or the server dies, what was set in the
-// last second may be lost; call [JobMeta.Sync] where that matters. On a job that was constructed directly it does nothing.
+// last second may be lost; call [JobMeta.Sync] where that matters, or SetCheckpointTx, which is exact. On a job that was constructed directly it does nothing.
 func (j *JobMeta) SetCheckpoint(data any) error {
-	text, err := json.Marshal(data)
-	if err != nil {
-		return fmt.Errorf("weir: encode the checkpoint of job %d: %w", j.ID, err)
+	stored, err := j.encodeCheckpoint(data)
+	if err != nil || j.report() == nil {
+		return err
 	}
+	j.report().SetCheckpoint(stored)
+	return nil
+}
+
+// SetCheckpointTx sets the checkpoint in your transaction, so that the work and the checkpoint commit together or not at all: the next attempt goes on
+// exactly behind the last transaction that was committed, whatever dies in between. The transaction must be READ COMMITTED, and in the database of the
+// worker. While it is open, no other attempt at the job starts, even if this worker is thought lost, so commit it soon.
+//
+// SetCheckpointTx fails by design if the worker has been fenced: another worker has the job then, or will have it, and you must roll the transaction back.
+// On a job that was constructed directly it fails with ErrNotClaimed; in weirtest.Work it does the same as SetCheckpoint.
+func (j *JobMeta) SetCheckpointTx(ctx context.Context, tx Tx, data any) error {
 	r := j.report()
 	if r == nil {
+		return fmt.Errorf("weir: set the checkpoint of job %d: %w", j.ID, ErrNotClaimed)
+	}
+	stored, err := j.encodeCheckpoint(data)
+	switch {
+	case err != nil:
+		return err
+	case j.attempt.worker == noWorker:
+		r.SetCheckpoint(stored)
 		return nil
+	}
+	if err := r.SetCheckpointTx(ctx, func() error {
+		return store.SetCheckpointTx(ctx, tx, j.attempt.worker, j.attempt.batch, j.ID, string(stored))
+	}); err != nil {
+		return fmt.Errorf("weir: set the checkpoint of job %d: %w", j.ID, explain(err, "weir_work"))
+	}
+	return nil
+}
+
+// encodeCheckpoint returns a checkpoint in the form in which it is stored.
+func (j *JobMeta) encodeCheckpoint(data any) (json.RawMessage, error) {
+	text, err := json.Marshal(data)
+	if err != nil {
+		return nil, fmt.Errorf("weir: encode the checkpoint of job %d: %w", j.ID, err)
+	}
+	if j.attempt == nil {
+		return nil, nil
 	}
 	if seal := j.attempt.seal; seal != nil {
 		stored, err := seal(sealed.Checkpoint, string(text))
 		if err != nil {
-			return fmt.Errorf("weir: encrypt the checkpoint of job %d: %w", j.ID, err)
+			return nil, fmt.Errorf("weir: encrypt the checkpoint of job %d: %w", j.ID, err)
 		}
 		text = []byte(stored)
 	} else if bytes.Contains(bytes.ReplaceAll(text, []byte(`\\`), nil), []byte(`\u0000`)) {
-		return fmt.Errorf("weir: the checkpoint of job %d contains a NUL character, which PostgreSQL cannot store", j.ID)
+		return nil, fmt.Errorf("weir: the checkpoint of job %d contains a NUL character, which PostgreSQL cannot store", j.ID)
 	}
 	if len(text) > worker.MaxCheckpoint {
-		return fmt.Errorf("weir: the checkpoint of job %d has %d bytes, at most %d are allowed: keep larger data elsewhere, and its place in the checkpoint", j.ID, len(text), worker.MaxCheckpoint)
+		return nil, fmt.Errorf("weir: the checkpoint of job %d has %d bytes, at most %d are allowed: keep larger data elsewhere, and its place in the checkpoint", j.ID, len(text), worker.MaxCheckpoint)
 	}
-	r.SetCheckpoint(text)
-	return nil
+	return text, nil
 }
 
-// Checkpoint decodes the last value that was passed to SetCheckpoint, in this attempt or an earlier one, and reports whether there is one. It
+// Checkpoint decodes the last value that was passed to SetCheckpoint, or to SetCheckpointTx in a transaction that was committed, in this attempt or an earlier one, and reports whether there is one. It
 // survives retries, snoozes, lost workers and moves of the database, and is kept as long as the job. The first attempt at a job asks the
 // database nothing; later attempts ask it in each call until they set a checkpoint themselves. On a job that was constructed directly there
 // is none.
@@ -67,9 +103,9 @@ func (j *JobMeta) Checkpoint(ctx context.Context, into any) (found bool, err err
 	if j.attempt == nil {
 		return false, nil
 	}
-	stored := j.report().Checkpoint()
+	stored, outside := j.report().Checkpoint()
 	if stored == nil {
-		if stored, err = j.attempt.task.StoredCheckpoint(ctx); err != nil {
+		if stored, err = j.attempt.task.StoredCheckpoint(ctx, outside); err != nil {
 			return false, fmt.Errorf("weir: read the checkpoint of job %d: %w", j.ID, explain(err, "weir_work"))
 		}
 	}

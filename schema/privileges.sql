@@ -28,7 +28,7 @@ GRANT USAGE ON SCHEMA weir TO weir_enqueue, weir_work, weir_operate, weir_publis
 
 GRANT EXECUTE ON FUNCTION weir.enqueue, weir.enqueue_unique, weir.enqueue_many(text[], text[], jsonb[], integer[], timestamptz[], integer[], jsonb[]), weir.enqueue_many(jsonb)
   TO weir_enqueue, weir_work, weir_operate;
-GRANT EXECUTE ON FUNCTION weir.start, weir.take, weir.record, weir.progress, weir.checkpoint, weir.stop, weir.complete, weir.attend, weir.heartbeat, weir.enqueued, weir.job_info, weir.jobs, weir.jobs_page, weir.cancel, weir.rebase,
+GRANT EXECUTE ON FUNCTION weir.start, weir.take, weir.record, weir.progress, weir.checkpoint, weir.set_checkpoint, weir.stop, weir.complete, weir.attend, weir.heartbeat, weir.enqueued, weir.job_info, weir.jobs, weir.jobs_page, weir.cancel, weir.rebase,
   weir._start, weir._never_used, weir._watch, weir._claim, weir._record, weir._complete, weir._reconcile, weir._fence, weir._settle, weir._cancelled_among,
   weir._promote, weir._rotate, weir._rotate_later, weir._rescue, weir._resurvey, weir._tidy TO weir_work, weir_operate;
 GRANT EXECUTE ON PROCEDURE weir.chores TO weir_work, weir_operate;

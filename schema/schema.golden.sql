@@ -1534,45 +1534,13 @@ END
 $$;
 CREATE FUNCTION weir._complete(worker integer, lane integer, seq bigint, id bigint) RETURNS void LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET jit=off
 AS $$
-#variable_conflict use_column
 DECLARE
-  in_segment smallint;
-  held       smallint;  -- the segment that is locked against reclaiming
-  in_gate    integer;
-  has_ended  boolean;
+  held record := weir._hold_attempt('complete', _complete.worker, _complete.lane, _complete.seq, _complete.id);
 BEGIN
-  PERFORM weir._check_isolation('complete'), weir._commit_synchronously();
-  -- The locks that are kept after this call concern only this attempt: fencing and settling the worker doesn't wait for them.
-  PERFORM pg_advisory_xact_lock(1464158551, hashint8(_complete.id)), pg_advisory_xact_lock_shared(1464158553, _complete.worker);
-  LOOP
-    BEGIN
-      -- A concurrent record or settle may have checked before it could see this transaction's lock: wait for it, then see what it has
-      -- written. A fence that is not visible here comes later, and settling after it sees the attempt's lock.
-      PERFORM pg_advisory_xact_lock_shared(1464158550, _complete.worker);
-      PERFORM weir._check_worker(_complete.worker);
-      in_segment := NULL;
-      SELECT b.segment, EXISTS (SELECT FROM weir.result r WHERE r.segment = b.segment AND r.lane = b.lane AND r.seq = b.seq AND _complete.id = ANY (r.ids)), b.gate
-        INTO in_segment, has_ended, in_gate
-      FROM weir.batch b
-      WHERE b.lane = _complete.lane AND b.seq = _complete.seq AND b.worker IS NOT DISTINCT FROM _complete.worker AND _complete.id = ANY (b.ids);
-      RAISE EXCEPTION USING ERRCODE = 'WR099';  -- rolling back a block releases its locks, which may be on other segments too
-    EXCEPTION WHEN SQLSTATE 'WR099' THEN  -- a code that ends in 000 would catch its whole class
-      EXIT WHEN in_segment IS NULL OR in_segment = held;
-    END;
-    -- Check again under a lock that prevents the batch from being carried into another segment.
-    PERFORM pg_advisory_xact_lock_shared(1464158549, in_segment);
-    held := in_segment;
-  END LOOP;
-  IF in_segment IS NULL THEN
-    RAISE EXCEPTION 'weir: worker % does not hold job % (lane %, batch %)', _complete.worker, _complete.id, _complete.lane, _complete.seq
-      USING ERRCODE = 'WR002', HINT = 'Roll back: its claim was lost in a crash of the server, or the job was claimed again.';
-  ELSIF has_ended THEN
-    RAISE EXCEPTION 'weir: the attempt of job % has already ended', _complete.id USING ERRCODE = 'WR002', HINT = 'Roll back, and drop the attempt.';
-  END IF;
   INSERT INTO weir.result (lane, segment, worker, seq, finished_at, outcome, ids)
-  VALUES (_complete.lane, in_segment, _complete.worker, _complete.seq, clock_timestamp(), 'completed', ARRAY[_complete.id]);
-  IF in_gate IS NOT NULL THEN
-    PERFORM weir._free_slots(ARRAY[in_gate], ARRAY[1]);
+  VALUES (_complete.lane, held.in_segment, _complete.worker, _complete.seq, clock_timestamp(), 'completed', ARRAY[_complete.id]);
+  IF held.in_gate IS NOT NULL THEN
+    PERFORM weir._free_slots(ARRAY[held.in_gate], ARRAY[1]);
   END IF;
 END
 $$;
@@ -2605,6 +2573,43 @@ AS $$
   WHERE l.locktype = 'advisory' AND l.classid = _held.class AND l.objsubid = 2 AND l.mode = _held.mode AND l.granted
     AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
 $$;
+CREATE FUNCTION weir._hold_attempt(what text, worker integer, lane integer, seq bigint, id bigint, OUT in_segment smallint, OUT in_gate integer) RETURNS record LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET jit=off
+AS $$
+#variable_conflict use_column
+DECLARE
+  held      smallint;  -- the segment that is locked against reclaiming
+  has_ended boolean;
+BEGIN
+  PERFORM weir._check_isolation(_hold_attempt.what), weir._commit_synchronously();
+  -- The locks that are kept after this call concern only this attempt: fencing and settling the worker doesn't wait for them.
+  PERFORM pg_advisory_xact_lock(1464158551, hashint8(_hold_attempt.id)), pg_advisory_xact_lock_shared(1464158553, _hold_attempt.worker);
+  LOOP
+    BEGIN
+      -- A concurrent record or settle may have checked before it could see this transaction's lock: wait for it, then see what it has
+      -- written. A fence that is not visible here comes later, and settling after it sees the attempt's lock.
+      PERFORM pg_advisory_xact_lock_shared(1464158550, _hold_attempt.worker);
+      PERFORM weir._check_worker(_hold_attempt.worker);
+      in_segment := NULL;
+      SELECT b.segment, EXISTS (SELECT FROM weir.result r WHERE r.segment = b.segment AND r.lane = b.lane AND r.seq = b.seq AND _hold_attempt.id = ANY (r.ids)), b.gate
+        INTO in_segment, has_ended, in_gate
+      FROM weir.batch b
+      WHERE b.lane = _hold_attempt.lane AND b.seq = _hold_attempt.seq AND b.worker IS NOT DISTINCT FROM _hold_attempt.worker AND _hold_attempt.id = ANY (b.ids);
+      RAISE EXCEPTION USING ERRCODE = 'WR099';  -- rolling back a block releases its locks, which may be on other segments too
+    EXCEPTION WHEN SQLSTATE 'WR099' THEN  -- a code that ends in 000 would catch its whole class
+      EXIT WHEN in_segment IS NULL OR in_segment = held;
+    END;
+    -- Check again under a lock that prevents the batch from being carried into another segment.
+    PERFORM pg_advisory_xact_lock_shared(1464158549, in_segment);
+    held := in_segment;
+  END LOOP;
+  IF in_segment IS NULL THEN
+    RAISE EXCEPTION 'weir: worker % does not hold job % (lane %, batch %)', _hold_attempt.worker, _hold_attempt.id, _hold_attempt.lane, _hold_attempt.seq
+      USING ERRCODE = 'WR002', HINT = 'Roll back: its claim was lost in a crash of the server, or the job was claimed again.';
+  ELSIF has_ended THEN
+    RAISE EXCEPTION 'weir: the attempt of job % has already ended', _hold_attempt.id USING ERRCODE = 'WR002', HINT = 'Roll back, and drop the attempt.';
+  END IF;
+END
+$$;
 CREATE FUNCTION weir._hold_briefly() RETURNS void LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=auto
 AS $$
 DECLARE
@@ -2623,6 +2628,20 @@ BEGIN
     RETURN '{}';
   END IF;
   RETURN weir._being_completed();
+END
+$$;
+CREATE FUNCTION weir._hold_report_segment() RETURNS smallint LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+DECLARE
+  active smallint := pg_sequence_last_value('weir.active_report');
+BEGIN
+  LOOP
+    EXECUTE format('LOCK TABLE weir.report_%s IN ROW EXCLUSIVE MODE', active);
+    -- If it is still the active one, it will be closed after this, and emptied after this transaction.
+    EXIT WHEN active = pg_sequence_last_value('weir.active_report');
+    active := pg_sequence_last_value('weir.active_report');
+  END LOOP;
+  RETURN active;
 END
 $$;
 CREATE FUNCTION weir._hold_segments(worker integer, lanes integer[], seqs bigint[]) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_hashjoin=off SET enable_mergejoin=off SET jit=off
@@ -4457,7 +4476,7 @@ BEGIN
   RETURN QUERY SELECT k.place, k.refusal, CASE k.refusal
       WHEN 'ended' THEN 'the attempt has already ended: drop this end'
       WHEN 'lost' THEN format('worker %s does not hold this attempt, because the claim was lost in a crash or the job was claimed again: drop this end', _record.worker)
-      WHEN 'busy' THEN 'an open transaction completes the job: record this end again after it has ended'
+      WHEN 'busy' THEN 'an open transaction completes the job, or sets its checkpoint: record this end again after it has ended'
       ELSE k.detail END,
       CASE WHEN k.refusal IS NULL THEN ruled[k.place]
            WHEN k.refusal = 'ended' THEN (SELECT r.outcome::text FROM weir.result r WHERE r.lane = _record.lanes[k.nr] AND r.seq = _record.seqs[k.nr] AND _record.ids[k.place] = ANY (r.ids) LIMIT 1) END
@@ -5059,8 +5078,8 @@ BEGIN
     IF age < retention AND NOT (target IS NULL AND size >= bytes / 2) THEN
       RETURN NULL;
     END IF;
-    -- Every insert locks the parent before it reads which segment is active: once this lock is granted, none follows into this segment.
-    LOCK TABLE ONLY weir.report IN SHARE MODE;
+    -- Whoever writes into a segment locks it, and then checks that it is active: once this lock is granted, none follows into it.
+    EXECUTE format('LOCK TABLE weir.report_%s IN SHARE MODE', k.segment);
     INSERT INTO weir.segment (log, segment, event, upto) VALUES ('report', k.segment, 'carried', 0);
     RETURN 'closed report ' || k.segment;
   END IF;
@@ -5703,8 +5722,8 @@ AS $$
     WHEN jsonb_typeof(given -> 'percent') NOT IN ('number', 'null') OR (given ->> 'percent')::numeric NOT BETWEEN 0 AND 100
       THEN format('percent must be a number from 0 to 100, got %s', left((given -> 'percent')::text, 100))
     WHEN jsonb_typeof(given -> 'message') NOT IN ('string', 'null') THEN format('message must be a text, got a JSON %s', jsonb_typeof(given -> 'message'))
-    WHEN octet_length((given -> 'checkpoint')::text) > 65536
-      THEN format('the checkpoint has %s bytes, at most 65536 are allowed: keep larger data elsewhere, and its place in the checkpoint', octet_length((given -> 'checkpoint')::text))
+    WHEN octet_length((given -> 'checkpoint')::text) > 131072
+      THEN format('the checkpoint has %s bytes, at most 131072 are allowed: keep larger data elsewhere, and its place in the checkpoint', octet_length((given -> 'checkpoint')::text))
     WHEN jsonb_typeof(given -> 'log') NOT IN ('array', 'null') THEN format('log must be an array of lines, got a JSON %s', jsonb_typeof(given -> 'log'))
     WHEN jsonb_typeof(given -> 'log') = 'array' AND jsonb_array_length(given -> 'log') > 200
       THEN format('log has %s lines, at most 200 are allowed in one entry', jsonb_array_length(given -> 'log'))
@@ -6441,6 +6460,7 @@ DECLARE
   given   jsonb;
   lanes   integer[];
   seqs    bigint[];
+  segment smallint;  -- of the reports
 BEGIN
   PERFORM weir._check_isolation('progress');
   IF octet_length(progress.entries) > max_mib * 1048576 THEN
@@ -6461,6 +6481,7 @@ BEGIN
   SELECT n.lanes, n.seqs INTO lanes, seqs
   FROM weir._named_by(ARRAY(SELECT e.value ->> 'token' FROM jsonb_array_elements(given) e WHERE weir._wrong_with_entry(e.value) IS NULL)) n;
   PERFORM weir._hold_segments(progress.worker, lanes, seqs);
+  segment := weir._hold_report_segment();
   RETURN QUERY
   WITH entry AS MATERIALIZED (
     SELECT e.value AS v, p.*, e.ordinality AS place FROM jsonb_array_elements(given) WITH ORDINALITY e
@@ -6481,7 +6502,7 @@ BEGIN
       LIMIT 1) b ON true
   ), written AS (
     INSERT INTO weir.report (job_id, claim, no, segment, at, attempt, percent, message, checkpoint, lines)
-    SELECT h.id, h.claim, nextval('weir.report_no'), (SELECT a.last_value FROM weir.active_report a), clock_timestamp(), h.attempt,
+    SELECT h.id, h.claim, nextval('weir.report_no'), segment, clock_timestamp(), h.attempt,
            (h.v ->> 'percent')::double precision, left(h.v ->> 'message', 2000), h.v -> 'checkpoint', nullif(h.v -> 'log', 'null')
     FROM held h WHERE h.claim IS NOT NULL ORDER BY h.place
   )
@@ -6904,6 +6925,37 @@ BEGIN
   RAISE SQLSTATE 'WR099';  -- releases the table
 EXCEPTION WHEN SQLSTATE 'WR099' THEN
   RETURN;
+END
+$$;
+CREATE FUNCTION weir.set_checkpoint(worker integer, token text, checkpoint jsonb) RETURNS void LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET jit=off
+AS $$
+#variable_conflict use_column
+DECLARE
+  held   record := weir._named_by(ARRAY[set_checkpoint.token]);
+  is_now record;
+  size   integer := octet_length(set_checkpoint.checkpoint::text);
+BEGIN
+  IF size > 131072 THEN
+    RAISE EXCEPTION 'weir: the checkpoint has % bytes, at most 131072 are allowed', size USING ERRCODE = '22023', HINT = 'Keep larger data elsewhere, and its place in the checkpoint.';
+  END IF;
+  PERFORM weir._hold_attempt('set_checkpoint', set_checkpoint.worker, held.lanes[1], held.seqs[1], held.ids[1]);
+  BEGIN
+    SELECT b.no, j.attempt, n.percent, n.message || '' AS message INTO is_now  -- out of TOAST, as in weir.checkpoint
+    FROM weir.batch b
+    CROSS JOIN LATERAL (
+      SELECT j.attempt FROM weir.job j
+      WHERE j.segment = b.segment AND j.id = held.ids[1] AND j.lane IS NOT DISTINCT FROM held.lanes[1]  -- worded so that the index on id is used
+        AND NOT (j.xid < b.from_xid) AND NOT (j.xid > b.to_xid)
+      ORDER BY j.attempt DESC, j.put_off DESC LIMIT 1) j
+    LEFT JOIN LATERAL (SELECT r.percent, r.message FROM weir.report r WHERE r.job_id = held.ids[1] ORDER BY r.claim DESC, r.no DESC LIMIT 1) n ON true
+    WHERE b.lane = held.lanes[1] AND b.seq = held.seqs[1] AND held.ids[1] = ANY (b.ids) LIMIT 1;
+    RAISE SQLSTATE 'WR099';  -- releases the tables: the transaction may stay open for long
+  EXCEPTION WHEN SQLSTATE 'WR099' THEN
+    NULL;
+  END;
+  INSERT INTO weir.report (job_id, claim, no, segment, at, attempt, percent, message, checkpoint)
+  VALUES (held.ids[1], is_now.no, nextval('weir.report_no'), weir._hold_report_segment(), clock_timestamp(), is_now.attempt, is_now.percent, is_now.message,
+          coalesce(set_checkpoint.checkpoint, 'null'));
 END
 $$;
 CREATE FUNCTION weir.set_limit(queue text, running integer DEFAULT NULL::integer, rate double precision DEFAULT NULL::double precision, per interval DEFAULT NULL::interval, burst integer DEFAULT NULL::integer) RETURNS void LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
@@ -7376,7 +7428,7 @@ COMMENT ON ROUTINE weir._batch_of(integer,integer,xid8,bigint) IS 'The batch tha
 COMMENT ON ROUTINE weir._batches_after(integer,bigint,integer) IS 'The numbers of a worker''s next batches, in order: up to max_batches, but only as many as have about 2,000 jobs together; NULL: all.';
 COMMENT ON ROUTINE weir._beat(text,text,bigint,integer) IS 'A hub''s heartbeat, with the newest tick that it has dispatched; NULL means that the hub stops. Errors: 22023. Locks: none that others wait for. Isolation: any. Commits asynchronously.';
 COMMENT ON ROUTINE weir._beat_if_due(integer,interval,integer) IS 'Renews a worker''s lease if it does not attend, and a third of the lease has passed since its last word by weir.watched or a rescuer has missed it. Reports whether it is time to compare what the worker holds: when the lease was renewed, or, for a worker that attends, when a batch that was claimed a third of the lease ago has not been compared since. Locks: see heartbeat.';
-COMMENT ON ROUTINE weir._being_completed() IS 'Hashes of the ids of jobs that are being completed in open transactions, including prepared ones.';
+COMMENT ON ROUTINE weir._being_completed() IS 'Hashes of the ids of jobs that are being completed in open transactions, or whose checkpoint is set there, including prepared ones.';
 COMMENT ON ROUTINE weir._brief_errors(jsonb) IS 'The last 24 of a list of errors (objects with attempt, at, outcome and error), in the form in which the row of the next attempt carries them: the beginning and the end of a text of more than 1000 characters, and no text if it is the same as in the entry before. NULL for an empty list. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._bytes_of(text,text,bigint,bigint) IS 'The number of bytes that is the value of a setting, which may have a unit. Errors: 22023.';
 COMMENT ON ROUTINE weir._cancelled_among(bigint[]) IS 'The ids whose jobs were cancelled: a worker calls it for its running jobs when weir.control has changed.';
@@ -7400,7 +7452,7 @@ COMMENT ON ROUTINE weir._claim(integer,text[],integer[],pg_snapshot,text[]) IS '
 COMMENT ON ROUTINE weir._clock_change(timestamp with time zone,timestamp with time zone,text) IS 'The instant at which the clocks of a time zone change, between two instants with different offsets. Errors: 22023 (unknown time zone). Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._commit_synchronously() IS 'Makes the transaction survive a crash once its commit is acknowledged, even if synchronous_commit is off for the role.';
 COMMENT ON ROUTINE weir._compact_gates() IS 'Does one small chore for the tables of limits: opens the next table of releases when the active one has 4 MB; empties the others of what is counted; compacts the gates to their newest rows. Returns what it did, or NULL. Locks: advisory: claims (exclusive, waiting at most 50 ms); ACCESS EXCLUSIVE NOWAIT on a table that it truncates. Isolation: READ COMMITTED.';
-COMMENT ON ROUTINE weir._complete(integer,integer,bigint,bigint) IS 'Records one attempt as completed in the caller''s transaction: its effects and the completion commit together. The transaction may stay open: if the worker is fenced in the meantime, the attempt is claimed again after a rollback, and has ended after a commit. Errors: WR001 (the worker is unknown or fenced), WR002 (the attempt does not belong to this worker, or has ended), WR004. Locks, to the end of the transaction: advisory: the worker''s open completions and the segment (shared), the attempt (exclusive); ROW EXCLUSIVE on the segment''s results. Isolation: READ COMMITTED. Commits synchronously.';
+COMMENT ON ROUTINE weir._complete(integer,integer,bigint,bigint) IS 'Records one attempt as completed in the caller''s transaction: its effects and the completion commit together. The transaction may stay open: if the worker is fenced in the meantime, the attempt is claimed again after a rollback, and has ended after a commit. Errors: see _hold_attempt. Locks, to the end of the transaction: those of _hold_attempt; ROW EXCLUSIVE on the segment''s results. Isolation: READ COMMITTED. Commits synchronously.';
 COMMENT ON ROUTINE weir._cron_after(text[],timestamp without time zone) IS 'The first time on the wall clock after another one that a parsed cron expression allows, or NULL if there is none within 60 years. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._cron_field(text,text,integer,integer,text) IS 'The values that a field of a cron expression allows, as a string of 0s and 1s from low on. Errors: 22023 with the field and the value. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._cut(integer,integer,bigint,integer) IS 'Cuts the next tick from messages that were committed since the last one, and describes it; everything is NULL if there were none. whole is true if it contains everything that was committed before its snapshot. If it has at most most_messages messages of at most 256 kB together, they are returned with it. Messages that this transaction has published itself, own_count of own_size bytes in the segment own_segment, count as committed, because they commit with the tick; after that, the transaction can neither publish nor cut (WR004). The caller holds advisory step 4. Errors: WR003. Isolation: READ COMMITTED.';
@@ -7433,8 +7485,10 @@ COMMENT ON ROUTINE weir._fresh_queues(pg_snapshot,bigint,integer,double precisio
 COMMENT ON ROUTINE weir._full_errors(jsonb) IS 'The list of errors that weir._brief_errors has made brief, with a text in each entry. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._gate_now(text,integer,boolean) IS 'The state of a queue''s gate: its newest row (seq, next_start), what runs now (running), what of it was handed out through the gate (counted) according to the snapshot folded, how many more attempts may start (room), and if only the rate keeps them from it, when that changes (next_at), as the clock is at. before: attempts from before the gate was opened still run. With to_write, the caller is a claim that holds the gate''s lock, and a gate that has no row yet is opened. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._held(integer,text) IS 'The second keys of the advisory locks of a class that are held in this database in a mode: by sessions, open transactions and prepared transactions. Locks: none. Isolation: any.';
+COMMENT ON ROUTINE weir._hold_attempt(text,integer,integer,bigint,bigint) IS 'Lets an attempt not end, nor be followed by another one, before the caller''s transaction has ended, unless in this transaction; returns its batch''s segment and gate. The transaction may stay open: if the worker is fenced in the meantime, the attempt is followed after the transaction''s end. Errors: WR001 (the worker is unknown or fenced), WR002 (the attempt does not belong to this worker, or has ended), WR004. Locks, to the end of the transaction: advisory: the worker''s open completions and the segment (shared), the attempt (exclusive). Isolation: READ COMMITTED. Commits synchronously.';
 COMMENT ON ROUTINE weir._hold_briefly() IS 'For functions that take locks that others wait for, and are called in autocommit: if the transaction is left open, the server ends the session, and thereby releases the locks, once it has been idle for 10 seconds.';
 COMMENT ON ROUTINE weir._hold_ends(integer) IS 'Prevents other transactions from ending attempts of the worker, to the end of this one, except those returned: hashes of the ids of jobs that are being completed in open transactions. Locks: advisory: the worker''s ends (exclusive), its open completions (exclusive, tried).';
+COMMENT ON ROUTINE weir._hold_report_segment() IS 'The segment into which reports are written. It is not emptied before the transaction has ended. Locks: ROW EXCLUSIVE on the segment, for which only _rotate_reports waits. Isolation: any.';
 COMMENT ON ROUTINE weir._hold_segments(integer,integer[],bigint[]) IS 'Prevents a worker''s batches from being carried into other segments, to the end of the transaction. A result is written to the segment of its batch: that segment''s lock, shared, keeps it from being reclaimed. The batches are looked up again under the lock, because they may have been carried before it was held.';
 COMMENT ON ROUTINE weir._holders() IS 'The workers that may hold jobs: all except those that have ended and hold nothing.';
 COMMENT ON ROUTINE weir._holds(integer) IS 'The attempts that a worker holds: its batches with jobs that have no result, and these jobs. It reads what the worker has claimed since it was last settled.';
@@ -7495,7 +7549,7 @@ COMMENT ON ROUTINE weir._read_schedules(text,text,integer) IS 'Schedules as one 
 COMMENT ON ROUTINE weir._reclaim(integer) IS 'Empties a closed segment: copies its unclaimed and running jobs, with their xids, ids and batches, into the active one, and truncates it. Returns false if that is not done yet, because the segment is in use, or more than 10000 jobs or 8 MB of it are unfinished; in that case it may have carried some of the waiting jobs. Locks: advisory step 1 (tried); SHARE on the segment''s jobs (NOWAIT) during the scan; to carry, the lanes (exclusive, tried); to empty, claims (exclusive, waiting at most 50 ms), the segment (exclusive) and ACCESS EXCLUSIVE on its tables (at most 25 ms for each), but not while another transaction keeps a lock on them. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._reclaim_messages(integer,interval) IS 'Truncates a closed segment of messages and ticks, once all its messages are in ticks and the last of these was cut retention ago. Returns false, and does nothing, if the segment is in use or too young. Locks: SHARE on the segment''s messages (NOWAIT), advisory step 4 (tried), ACCESS EXCLUSIVE on its tables, waiting at most 10 ms for each.';
 COMMENT ON ROUTINE weir._reconcile(integer,integer[],bigint[],integer[],bigint[],bigint,text) IS 'Compares the attempts that a worker holds according to the database with those that it says it holds: lanes[i] and seqs[i] identify a batch, and the next sizes[i] of ids are its jobs that the worker has not recorded. Other attempts are released for this reason, without being used up, unless an open transaction completes them. Call it while the worker has no claim under way: after a claim or a connection failed, and now and then. It works in bounded steps: if next is not NULL, call again and pass it as after. Errors: 22023, WR001 (the worker is unknown or fenced), WR004. Locks: advisory: the worker and claims (shared), the worker''s claims (exclusive, waiting at most 5 s), and its ends if there is something to release. Isolation: READ COMMITTED.';
-COMMENT ON ROUTINE weir._record(integer,integer[],bigint[],integer[],bigint[],text[],text[],text[],timestamp with time zone[]) IS 'Records how attempts ended, many at once, and accepts or refuses each on its own. lanes[i] and seqs[i] identify a batch, and the next sizes[i] of ids are its jobs. outcomes (NULL: completed), errors, outputs and run_at (when the next attempt is due, after retried, snoozed or released; NULL: immediately; -infinity: after the queue''s backoff) are parallel to ids. After retried with run_at -infinity, a retry rule may decide on something else: see weir.set_retry_rule. Returns a row for each end that was recorded as such, with the outcome, and for each end that was not recorded, with its place in ids: ended (the attempt has already ended, as outcome says, so it is safe to repeat a call), lost (it does not belong to this worker, because the claim was lost in a crash or the job was claimed again: drop it), busy (an open transaction of its handler completes it: record it again later) or invalid; detail says what is wrong and what to do. Errors: 22023, WR001 (the worker is unknown or fenced), WR004. Locks: advisory: the worker and the segments (shared), the worker''s ends (exclusive, waiting at most 5 s). Isolation: READ COMMITTED. Commits synchronously.';
+COMMENT ON ROUTINE weir._record(integer,integer[],bigint[],integer[],bigint[],text[],text[],text[],timestamp with time zone[]) IS 'Records how attempts ended, many at once, and accepts or refuses each on its own. lanes[i] and seqs[i] identify a batch, and the next sizes[i] of ids are its jobs. outcomes (NULL: completed), errors, outputs and run_at (when the next attempt is due, after retried, snoozed or released; NULL: immediately; -infinity: after the queue''s backoff) are parallel to ids. After retried with run_at -infinity, a retry rule may decide on something else: see weir.set_retry_rule. Returns a row for each end that was recorded as such, with the outcome, and for each end that was not recorded, with its place in ids: ended (the attempt has already ended, as outcome says, so it is safe to repeat a call), lost (it does not belong to this worker, because the claim was lost in a crash or the job was claimed again: drop it), busy (an open transaction of its handler completes it, or sets its checkpoint: record it again later) or invalid; detail says what is wrong and what to do. Errors: 22023, WR001 (the worker is unknown or fenced), WR004. Locks: advisory: the worker and the segments (shared), the worker''s ends (exclusive, waiting at most 5 s). Isolation: READ COMMITTED. Commits synchronously.';
 COMMENT ON ROUTINE weir._relog(integer,weir.outcome,text,integer[],bigint[],integer[],bigint[],bigint) IS 'Ends unfinished attempts of a worker, except the named ones, and logs those that follow: some thousands in one call, from at most 5,000 batches. It skips attempts that are being completed in open transactions, which stay exceptions. jobs: their ids. next: pass it as after in another call to continue; NULL: finished. The caller holds the worker''s claims, and keeps segments from being reclaimed.';
 COMMENT ON ROUTINE weir._reported(bigint,boolean) IS 'What a job has reported last and, if asked for, the last 1000 lines of its attempts'' logs, oldest first. All NULL if it has reported nothing.';
 COMMENT ON ROUTINE weir._rescue() IS 'Fences workers whose session has ended, or that were silent past their lease, and logs the unfinished attempts of fenced workers again, in bounded steps. Returns for each worker why it ended, how many attempts were logged (NULL for one that was just fenced or missed), and the ids of their jobs; if more is true, call again; error is why a worker could not be settled, which does not delay the others. Call it about twice a second. Errors: WR004. Locks: advisory step 6, claims (shared) and the workers'' claims (tried); see _fence_silent, _fence and _settle. Isolation: READ COMMITTED.';
@@ -7508,7 +7562,7 @@ COMMENT ON ROUTINE weir._rotate() IS 'Takes the next step in the life of segment
 COMMENT ON ROUTINE weir._rotate_failures() IS 'Performs the next step of rotating the segments of failures. Opens a free segment when the active one exceeds a sixteenth of retention_bytes, or is older than half of failed_retention or completed_retention, whichever is longer. Empties the oldest segment when that retention has passed since it was closed, or when no free segment is left. Returns what it did, or NULL. The caller holds advisory step 1. Locks: ACCESS EXCLUSIVE on the segment, NOWAIT.';
 COMMENT ON ROUTINE weir._rotate_later(bigint) IS 'Opens the next segment of weir.later when the active one has reached segment_bytes. Reclaims a closed one when all its rows are promoted; or, if space is needed, when at least half of them are and about 100,000 at most are left, which are copied unchanged into the active segment. Returns what it did, or NULL. Locks: advisory step 2 (tried); ACCESS EXCLUSIVE on the segment, NOWAIT.';
 COMMENT ON ROUTINE weir._rotate_messages() IS 'Takes the next step in the life of message segments, if one is due: opens a free segment when the active one is half of message_retention old or has a quarter of message_retention_bytes; reclaims the oldest closed one when its newest message was delivered message_retention ago, or when no free one is left; empties the heartbeats of hubs ahead of their turn. Returns what it did, or NULL. Errors: WR004 (not in autocommit). Locks: advisory step 5 (tried); see _reclaim_messages.';
-COMMENT ON ROUTINE weir._rotate_reports() IS 'Performs the next step of rotating the segments of reports. Opens a free segment when the active one exceeds a sixteenth of retention_bytes, or is older than half of failed_retention or completed_retention, whichever is longer. Empties the oldest segment when that retention has passed since it was closed, or when no free segment is left: in steps, it copies what unfinished and failed jobs have reported last into the active segment, and then truncates. Returns what it did, or NULL. The caller holds advisory step 1. Locks: SHARE on weir.report, once for each segment, waiting at most 50 ms; ACCESS EXCLUSIVE on the segment, NOWAIT; ACCESS SHARE on the log.';
+COMMENT ON ROUTINE weir._rotate_reports() IS 'Performs the next step of rotating the segments of reports. Opens a free segment when the active one exceeds a sixteenth of retention_bytes, or is older than half of failed_retention or completed_retention, whichever is longer. Empties the oldest segment when that retention has passed since it was closed, or when no free segment is left: in steps, it copies what unfinished and failed jobs have reported last into the active segment, and then truncates. Returns what it did, or NULL. The caller holds advisory step 1. Locks: SHARE on the segment, once, waiting at most 50 ms; ACCESS EXCLUSIVE on it, NOWAIT; ACCESS SHARE on the log.';
 COMMENT ON ROUTINE weir._same_schedule(weir.schedule,weir.schedule) IS 'Reports whether two declarations of a schedule say the same. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._seal(text[],text,text[],jsonb,jsonb) IS 'Ties a cursor to its list and to this database, with a secret that no client knows: what is inside a cursor with a valid seal was written by this code.';
 COMMENT ON ROUTINE weir._segment_bytes(integer) IS 'The size of a segment on disk, with indexes and TOAST.';
@@ -7571,7 +7625,7 @@ COMMENT ON ROUTINE weir.notify(text,text) IS 'Replaces pg_notify, with the same 
 COMMENT ON ROUTINE weir.notify_callers() IS 'Lists what still sends PostgreSQL''s own notifications in this database: functions, with the line that does, triggers that call them, rules and views. It searches their text, and may mistake a string for a call. It can''t find notifications that applications send. It lists only what the caller may see. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir.pause(text) IS 'Pauses a queue: after the commit, no more of its jobs are claimed; running jobs continue. Returns false if the queue does not exist. Errors: none. Locks: none that others wait for, except another change of the queue. Isolation: any.';
 COMMENT ON ROUTINE weir.pause_schedule(text) IS 'Pauses a schedule: after the commit, it enqueues no more jobs until it is resumed, even if it is declared again. Returns false if it does not exist. Errors: none. Locks: none that others wait for, except another change of the same schedule. Isolation: any.';
-COMMENT ON ROUTINE weir.progress(integer,text) IS 'Stores what running attempts report: up to 1000 at once, as the text of a JSON array of at most 16 MiB. The fields of an entry are token; percent (0 to 100); message (a text, of which 2000 characters are kept); checkpoint (any JSON value of at most 65536 bytes as text, which the next attempt reads with weir.checkpoint; null: it reads none; left out: it stays as it is); and log (an array of up to 200 lines, each an object with text, at most 8000 characters, and optionally at and level). percent and message replace those of the previous report. Returns a row for each entry that was not stored: lost (the attempt has ended, or another worker has the job) or invalid. Each call writes one row for each entry: report at most once a second. Errors: 22023, 22P02 (not valid JSON), WR001 (the worker is unknown or fenced), WR004. Locks: advisory: the worker and the segments (shared); ROW EXCLUSIVE on weir.report, for which only the rotation of reports waits, at most 50 ms. Isolation: READ COMMITTED. Commits synchronously.';
+COMMENT ON ROUTINE weir.progress(integer,text) IS 'Stores what running attempts report: up to 1000 at once, as the text of a JSON array of at most 16 MiB. The fields of an entry are token; percent (0 to 100); message (a text, of which 2000 characters are kept); checkpoint (any JSON value of at most 131072 bytes as text, which the next attempt reads with weir.checkpoint; null: it reads none; left out: it stays as it is); and log (an array of up to 200 lines, each an object with text, at most 8000 characters, and optionally at and level). percent and message replace those of the previous report. Returns a row for each entry that was not stored: lost (the attempt has ended, or another worker has the job) or invalid. Each call writes one row for each entry: report at most once a second. Errors: 22023, 22P02 (not valid JSON), WR001 (the worker is unknown or fenced), WR004. Locks: advisory: the worker and the segments (shared); ROW EXCLUSIVE on weir.report and its active segment, for which only the rotation of reports waits, at most 50 ms. Isolation: READ COMMITTED. Commits synchronously.';
 COMMENT ON ROUTINE weir.publish(text,text,boolean) IS 'Publishes a message in the caller''s transaction: it is delivered to the channel''s subscribers after the commit, and never after a rollback, not even of a savepoint. channel: 1 to 255 bytes; payload: up to message_bytes (1048576 by default), NULL counts as empty. If a transaction publishes the same channel and payload more than once, they are delivered once, unless keep is true. Errors: 22023; WR004 (after _publish_drafts with cuts in the same transaction). Locks: none that others wait for. Isolation: any.';
 COMMENT ON ROUTINE weir.publish_bytes(text,bytea,boolean) IS 'Publishes a message with a binary payload; otherwise as weir.publish. Errors: 22023, WR004. Locks: none that others wait for. Isolation: any.';
 COMMENT ON ROUTINE weir.publish_many(text[],text[],boolean) IS 'Publishes each pair of channel and payload in order, as weir.publish does, all or none; returns how many. Errors: 22023, WR004. Locks: none that others wait for. Isolation: any.';
@@ -7590,6 +7644,7 @@ COMMENT ON ROUTINE weir.run_schedule(text) IS 'Enqueues a job of a schedule now,
 COMMENT ON ROUTINE weir.schedules(text,text,integer) IS 'Schedules in the order of their names, up to max_rows (1 to 10000) after the name after, or the one called name: state is active or paused; next_at is the first due time that has not been fired, without its jitter; last_at the last one that has, or that was missed and passed over; last_job the last job that a due time has enqueued; error why it can''t be fired. Errors: 22023; 40001, in REPEATABLE READ and SERIALIZABLE, if firings were compacted after the transaction took its snapshot. Locks: none that others wait for, and none that outlast the call; waits while firings are being compacted. Isolation: any.';
 COMMENT ON ROUTINE weir.set(text,text) IS 'Changes a setting: completed_retention (how long completed and cancelled jobs can be inspected and retried; 1 day by default), failed_retention (the same for failed jobs, but never less than completed_retention; 7 days by default), retention_bytes (the size of log and history together, and a quarter more for failed jobs; unfinished jobs are kept whatever their size; 4294967296 by default), message_retention (how long a subscriber can resume from a position; 1 hour by default), message_retention_bytes (the size of messages; 1073741824 by default) or message_bytes (the largest payload; 1048576 by default, at most 16777216). Intervals need a unit; bytes may have one (4 GB). Errors: 22023. Locks: none that others wait for, except another change of the setting. Isolation: any.';
 COMMENT ON ROUTINE weir.set(text,text,text) IS 'Changes a setting of a queue: backoff (the delay between a job''s first failure and the next attempt; it doubles with each further failure, and varies by up to a quarter; 1 second by default), backoff_limit (its maximum; 1 hour by default) or backoff_form (how it grows: exponential, the default, which doubles it; linear, which adds it once more; or fixed). Returns false if the queue does not exist. Errors: 22023. Locks: none that others wait for, except another change of the queue. Isolation: any.';
+COMMENT ON ROUTINE weir.set_checkpoint(integer,text,jsonb) IS 'Sets the checkpoint of a running attempt in the caller''s transaction: its effects and the checkpoint commit together, so the next attempt goes on exactly behind the last transaction that was committed. checkpoint is any JSON value of at most 131072 bytes as text; null: the next attempt reads none. The transaction may stay open: even if the worker is lost in the meantime, no other attempt starts before it has ended. Its percent and message stay as they are. Errors: 22023; WR001 (the worker is unknown or fenced), WR002 (the attempt does not belong to this worker, or has ended: roll back), WR004. Locks, to the end of the transaction: advisory: see _hold_attempt; ROW EXCLUSIVE on weir.report and its active segment, for which only the rotation of reports waits, at most 50 ms. Isolation: READ COMMITTED. Commits synchronously.';
 COMMENT ON ROUTINE weir.set_limit(text,integer,double precision,interval,integer) IS 'Limits what the whole fleet does with the jobs of a queue, of all priorities: at most running attempts at a time; at most rate starts per interval (1 second if NULL), of which burst may start at once after a pause (NULL: half a second''s worth, at least 1). NULL for running or rate: unlimited. It replaces the limits that the queue had; the same limits again change nothing and take no lock. The queue need not exist yet. From the moment it returns no attempt starts beyond the limits; attempts that run already count, and none is interrupted. An attempt holds its place until its end is recorded, or its worker is fenced and the attempt was logged again; a job that waits for its next attempt holds none. Errors: 22023, WR004 (not in READ COMMITTED, or inside a transaction that has written or is old), 55P03 (claims did not end for 5 s: try again). Locks: advisory: claims (exclusive, waiting at most 50 ms at a time, to the end of the transaction). Isolation: READ COMMITTED, in autocommit.';
 COMMENT ON ROUTINE weir.set_retry_rule(text,text,text,text,text,interval,interval,text) IS 'Creates the retry rule of that name, or replaces it. It says what follows an attempt that failed in a queue, of a kind, with an error that a regular expression matches (NULL: any), unless the worker has said so itself, by a delay or a final outcome. action: retry (the default) after a backoff, as long as attempts are left; fail, without a further attempt; cancel; or snooze, which uses up no attempt, for backoff each time. backoff, backoff_limit and backoff_form are as for weir.set; NULL: the queue''s, except that a snooze is fixed. Of the rules that match, one with an error precedes one without, then one with a kind, then one with a queue, then the first by name. The expression (up to 1000 characters, as of the operator ~, without back references and lookaround) is matched with the first and the last 2000 characters of the error. At most 100 rules. Errors: 22023. Locks: SHARE ROW EXCLUSIVE on weir.retry_rule, for which only another change of a rule waits. Isolation: any.';
 COMMENT ON ROUTINE weir.set_schedule(text,text,text,text,jsonb,text,text,interval,integer,integer,jsonb) IS 'Declares a schedule: at each of its due times after the commit, a job is enqueued. schedule is a cron expression of five fields (minute, hour, day, month, weekday), of six with the second first, @hourly and the like, or an interval (every 90 seconds; every 2 weeks from 2026-01-05 09:00), in the time zone time_zone. Returns created, changed, or unchanged: declaring the same again writes nothing, so every process can do it when it starts. A paused schedule stays paused. missed says what happens to due times that nobody fired for more than a minute, because no worker ran: one (a single job for all of them), all, or none. jitter delays each job by a random time up to it. The job''s meta has the keys schedule (the name) and due (the due time). NULL: the default. Errors: 22023 with the field and the value; 40001; WR004 (a change outside READ COMMITTED). Locks: none that others wait for, except another change of the same schedule; a change waits while firings are being compacted. Isolation: READ COMMITTED.';
@@ -7724,6 +7779,7 @@ GRANT EXECUTE ON ROUTINE weir.run_schedule(text) TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir.schedules(text,text,integer) TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir.set(text,text) TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir.set(text,text,text) TO weir_operate;
+GRANT EXECUTE ON ROUTINE weir.set_checkpoint(integer,text,jsonb) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir.set_limit(text,integer,double precision,interval,integer) TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir.set_retry_rule(text,text,text,text,text,interval,interval,text) TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir.set_schedule(text,text,text,text,jsonb,text,text,interval,integer,integer,jsonb) TO weir_operate;

@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -106,12 +107,13 @@ const (
 	sqlRecord    = `SELECT place, coalesce(refusal, ''), coalesce(detail, ''), coalesce(outcome, '') FROM weir._record($1, $2, $3, $4, $5)`
 	sqlRecordAll = `SELECT place, coalesce(refusal, ''), coalesce(detail, ''), coalesce(outcome, '') FROM weir._record($1, $2, $3, $4, $5, $6, $7, $8,
 		ARRAY(SELECT CASE WHEN a.after < 0 THEN '-infinity' ELSE clock_timestamp() + make_interval(secs => a.after) END FROM unnest($9::float8[]) WITH ORDINALITY a(after, ord) ORDER BY a.ord))`
-	sqlProgress   = `SELECT coalesce(token, ''), refusal, detail FROM weir.progress($1, $2)`
-	sqlCheckpoint = `SELECT weir.checkpoint($1)::text`
-	sqlComplete   = `SELECT weir._complete($1::int, $2::int, $3::bigint, $4::bigint)::text`
-	sqlFence      = `SELECT weir._fence($1, $2)`
-	sqlLeft       = `SELECT more FROM weir._settle($1)`
-	sqlCancelled  = `SELECT weir._cancelled_among($1)`
+	sqlProgress      = `SELECT coalesce(token, ''), refusal, detail FROM weir.progress($1, $2)`
+	sqlCheckpoint    = `SELECT weir.checkpoint($1)::text`
+	sqlSetCheckpoint = `SELECT weir.set_checkpoint($1, $2, $3::text::jsonb)::text`
+	sqlComplete      = `SELECT weir._complete($1::int, $2::int, $3::bigint, $4::bigint)::text`
+	sqlFence         = `SELECT weir._fence($1, $2)`
+	sqlLeft          = `SELECT more FROM weir._settle($1)`
+	sqlCancelled     = `SELECT weir._cancelled_among($1)`
 )
 
 // StartWorker registers a worker for its queues and returns its id.
@@ -222,6 +224,12 @@ func CompleteTx(ctx context.Context, tx Querier, worker int32, batch Batch, id i
 	// Scalars only, for any driver behind tx. The cast makes the result a value that every driver can read.
 	var text string
 	return tx.QueryRow(ctx, sqlComplete, worker, batch.Lane, batch.Seq, id).Scan(&text)
+}
+
+// SetCheckpointTx sets the checkpoint of an attempt, in the form in which it is stored, in the caller's transaction.
+func SetCheckpointTx(ctx context.Context, tx Querier, worker int32, batch Batch, id int64, checkpoint string) error {
+	var text string
+	return tx.QueryRow(ctx, sqlSetCheckpoint, worker, fmt.Sprintf("%d.%d.%d", batch.Lane, batch.Seq, id), checkpoint).Scan(&text)
 }
 
 // Held lists the attempts that a worker holds: batches, each with the next Sizes[i] of IDs.

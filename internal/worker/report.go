@@ -51,6 +51,7 @@ type Report struct {
 	dropped    int
 	changed    bool
 	fresh      bool // the checkpoint is not stored yet
+	outside    bool // a transaction of the handler's has set the checkpoint since: the database knows whether it was committed
 	ended      bool
 	refused    error // why the database has refused it: the attempt is lost
 }
@@ -93,14 +94,31 @@ func (r *Report) Progress(percent float64, message string) {
 
 // SetCheckpoint sets what the next attempt reads, in the form in which it is stored.
 func (r *Report) SetCheckpoint(stored json.RawMessage) {
-	r.change(func() { r.checkpoint, r.fresh = stored, true })
+	r.change(func() { r.checkpoint, r.fresh, r.outside = stored, true, false })
 }
 
-// Checkpoint returns the checkpoint that this attempt has set; nil: it has set none.
-func (r *Report) Checkpoint() json.RawMessage {
+// Checkpoint returns the checkpoint that this attempt has set, and whether only the database knows it. nil: it has set none.
+func (r *Report) Checkpoint() (stored json.RawMessage, outside bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.checkpoint
+	return r.checkpoint, r.outside
+}
+
+// SetCheckpointTx calls set, which sets the checkpoint in a transaction of the handler's. What the attempt has set before is stored first: stored later, it would
+// replace this one.
+func (r *Report) SetCheckpointTx(ctx context.Context, set func() error) error {
+	if before, _ := r.Checkpoint(); before != nil {
+		if err := r.Sync(ctx); err != nil {
+			return err
+		}
+	}
+	if err := set(); err != nil {
+		return err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.checkpoint, r.outside = nil, true
+	return nil
 }
 
 // Log adds a line to the attempt's log, or counts it if there are too many.

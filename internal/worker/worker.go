@@ -42,9 +42,10 @@ type Task struct {
 	report   *Report // nil: the attempt has reported nothing
 }
 
-// StoredCheckpoint returns the checkpoint that earlier attempts at the job have set; nil: they have set none, or there is no database.
-func (t *Task) StoredCheckpoint(ctx context.Context) ([]byte, error) {
-	if t.batch == nil || t.Attempt == 1 && t.PutOff == 0 {
+// StoredCheckpoint returns the checkpoint that earlier attempts at the job have set, or a transaction of this one; nil: they have set none, or there is no
+// database.
+func (t *Task) StoredCheckpoint(ctx context.Context, setByThis bool) ([]byte, error) {
+	if t.batch == nil || t.Attempt == 1 && t.PutOff == 0 && !setByThis {
 		return nil, nil
 	}
 	return t.batch.reports.s.Store.Checkpoint(ctx, t.ID)

@@ -24,6 +24,7 @@ DECLARE
   given   jsonb;
   lanes   integer[];
   seqs    bigint[];
+  segment smallint;  -- of the reports
 BEGIN
   PERFORM weir._check_isolation('progress');
   IF octet_length(progress.entries) > max_mib * 1048576 THEN
@@ -44,6 +45,7 @@ BEGIN
   SELECT n.lanes, n.seqs INTO lanes, seqs
   FROM weir._named_by(ARRAY(SELECT e.value ->> 'token' FROM jsonb_array_elements(given) e WHERE weir._wrong_with_entry(e.value) IS NULL)) n;
   PERFORM weir._hold_segments(progress.worker, lanes, seqs);
+  segment := weir._hold_report_segment();
   RETURN QUERY
   WITH entry AS MATERIALIZED (
     SELECT e.value AS v, p.*, e.ordinality AS place FROM jsonb_array_elements(given) WITH ORDINALITY e
@@ -64,7 +66,7 @@ BEGIN
       LIMIT 1) b ON true
   ), written AS (
     INSERT INTO weir.report (job_id, claim, no, segment, at, attempt, percent, message, checkpoint, lines)
-    SELECT h.id, h.claim, nextval('weir.report_no'), (SELECT a.last_value FROM weir.active_report a), clock_timestamp(), h.attempt,
+    SELECT h.id, h.claim, nextval('weir.report_no'), segment, clock_timestamp(), h.attempt,
            (h.v ->> 'percent')::double precision, left(h.v ->> 'message', 2000), h.v -> 'checkpoint', nullif(h.v -> 'log', 'null')
     FROM held h WHERE h.claim IS NOT NULL ORDER BY h.place
   )
@@ -73,7 +75,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION weir.progress IS
-  'Stores what running attempts report: up to 1000 at once, as the text of a JSON array of at most 16 MiB. The fields of an entry are token; percent (0 to 100); message (a text, of which 2000 characters are kept); checkpoint (any JSON value of at most 65536 bytes as text, which the next attempt reads with weir.checkpoint; null: it reads none; left out: it stays as it is); and log (an array of up to 200 lines, each an object with text, at most 8000 characters, and optionally at and level). percent and message replace those of the previous report. Returns a row for each entry that was not stored: lost (the attempt has ended, or another worker has the job) or invalid. Each call writes one row for each entry: report at most once a second. Errors: 22023, 22P02 (not valid JSON), WR001 (the worker is unknown or fenced), WR004. Locks: advisory: the worker and the segments (shared); ROW EXCLUSIVE on weir.report, for which only the rotation of reports waits, at most 50 ms. Isolation: READ COMMITTED. Commits synchronously.';
+  'Stores what running attempts report: up to 1000 at once, as the text of a JSON array of at most 16 MiB. The fields of an entry are token; percent (0 to 100); message (a text, of which 2000 characters are kept); checkpoint (any JSON value of at most 131072 bytes as text, which the next attempt reads with weir.checkpoint; null: it reads none; left out: it stays as it is); and log (an array of up to 200 lines, each an object with text, at most 8000 characters, and optionally at and level). percent and message replace those of the previous report. Returns a row for each entry that was not stored: lost (the attempt has ended, or another worker has the job) or invalid. Each call writes one row for each entry: report at most once a second. Errors: 22023, 22P02 (not valid JSON), WR001 (the worker is unknown or fenced), WR004. Locks: advisory: the worker and the segments (shared); ROW EXCLUSIVE on weir.report and its active segment, for which only the rotation of reports waits, at most 50 ms. Isolation: READ COMMITTED. Commits synchronously.';
 
 CREATE OR REPLACE FUNCTION weir._wrong_with_entry(given jsonb) RETURNS text
 LANGUAGE sql IMMUTABLE
@@ -86,8 +88,8 @@ AS $$
     WHEN jsonb_typeof(given -> 'percent') NOT IN ('number', 'null') OR (given ->> 'percent')::numeric NOT BETWEEN 0 AND 100
       THEN format('percent must be a number from 0 to 100, got %s', left((given -> 'percent')::text, 100))
     WHEN jsonb_typeof(given -> 'message') NOT IN ('string', 'null') THEN format('message must be a text, got a JSON %s', jsonb_typeof(given -> 'message'))
-    WHEN octet_length((given -> 'checkpoint')::text) > 65536
-      THEN format('the checkpoint has %s bytes, at most 65536 are allowed: keep larger data elsewhere, and its place in the checkpoint', octet_length((given -> 'checkpoint')::text))
+    WHEN octet_length((given -> 'checkpoint')::text) > 131072
+      THEN format('the checkpoint has %s bytes, at most 131072 are allowed: keep larger data elsewhere, and its place in the checkpoint', octet_length((given -> 'checkpoint')::text))
     WHEN jsonb_typeof(given -> 'log') NOT IN ('array', 'null') THEN format('log must be an array of lines, got a JSON %s', jsonb_typeof(given -> 'log'))
     WHEN jsonb_typeof(given -> 'log') = 'array' AND jsonb_array_length(given -> 'log') > 200
       THEN format('log has %s lines, at most 200 are allowed in one entry', jsonb_array_length(given -> 'log'))
@@ -99,6 +101,66 @@ AS $$
   END
 $$;
 COMMENT ON FUNCTION weir._wrong_with_entry IS 'Why an entry that was passed to progress is invalid; NULL: it is valid. Locks: none. Isolation: any.';
+
+CREATE OR REPLACE FUNCTION weir._hold_report_segment() RETURNS smallint
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+AS $$
+DECLARE
+  active smallint := pg_sequence_last_value('weir.active_report');
+BEGIN
+  LOOP
+    EXECUTE format('LOCK TABLE weir.report_%s IN ROW EXCLUSIVE MODE', active);
+    -- If it is still the active one, it will be closed after this, and emptied after this transaction.
+    EXIT WHEN active = pg_sequence_last_value('weir.active_report');
+    active := pg_sequence_last_value('weir.active_report');
+  END LOOP;
+  RETURN active;
+END
+$$;
+COMMENT ON FUNCTION weir._hold_report_segment IS
+  'The segment into which reports are written. It is not emptied before the transaction has ended. Locks: ROW EXCLUSIVE on the segment, for which only _rotate_reports waits. Isolation: any.';
+
+CREATE OR REPLACE FUNCTION weir.set_checkpoint(worker integer, token text, checkpoint jsonb) RETURNS void
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET jit = off
+AS $$
+#variable_conflict use_column
+DECLARE
+  held   record := weir._named_by(ARRAY[set_checkpoint.token]);
+  is_now record;
+  size   integer := octet_length(set_checkpoint.checkpoint::text);
+BEGIN
+  IF size > 131072 THEN
+    RAISE EXCEPTION 'weir: the checkpoint has % bytes, at most 131072 are allowed', size USING ERRCODE = '22023', HINT = 'Keep larger data elsewhere, and its place in the checkpoint.';
+  END IF;
+  PERFORM weir._hold_attempt('set_checkpoint', set_checkpoint.worker, held.lanes[1], held.seqs[1], held.ids[1]);
+  BEGIN
+    SELECT b.no, j.attempt, n.percent, n.message || '' AS message INTO is_now  -- out of TOAST, as in weir.checkpoint
+    FROM weir.batch b
+    CROSS JOIN LATERAL (
+      SELECT j.attempt FROM weir.job j
+      WHERE j.segment = b.segment AND j.id = held.ids[1] AND j.lane IS NOT DISTINCT FROM held.lanes[1]  -- worded so that the index on id is used
+        AND NOT (j.xid < b.from_xid) AND NOT (j.xid > b.to_xid)
+      ORDER BY j.attempt DESC, j.put_off DESC LIMIT 1) j
+    LEFT JOIN LATERAL (SELECT r.percent, r.message FROM weir.report r WHERE r.job_id = held.ids[1] ORDER BY r.claim DESC, r.no DESC LIMIT 1) n ON true
+    WHERE b.lane = held.lanes[1] AND b.seq = held.seqs[1] AND held.ids[1] = ANY (b.ids) LIMIT 1;
+    RAISE SQLSTATE 'WR099';  -- releases the tables: the transaction may stay open for long
+  EXCEPTION WHEN SQLSTATE 'WR099' THEN
+    NULL;
+  END;
+  INSERT INTO weir.report (job_id, claim, no, segment, at, attempt, percent, message, checkpoint)
+  VALUES (held.ids[1], is_now.no, nextval('weir.report_no'), weir._hold_report_segment(), clock_timestamp(), is_now.attempt, is_now.percent, is_now.message,
+          coalesce(set_checkpoint.checkpoint, 'null'));
+END
+$$;
+COMMENT ON FUNCTION weir.set_checkpoint IS
+  'Sets the checkpoint of a running attempt in the caller''s transaction: its effects and the checkpoint commit together, so the next attempt goes on exactly behind the last transaction that was committed. checkpoint is any JSON value of at most 131072 bytes as text; null: the next attempt reads none. The transaction may stay open: even if the worker is lost in the meantime, no other attempt starts before it has ended. Its percent and message stay as they are. Errors: 22023; WR001 (the worker is unknown or fenced), WR002 (the attempt does not belong to this worker, or has ended: roll back), WR004. Locks, to the end of the transaction: advisory: see _hold_attempt; ROW EXCLUSIVE on weir.report and its active segment, for which only the rotation of reports waits, at most 50 ms. Isolation: READ COMMITTED. Commits synchronously.';
 
 CREATE OR REPLACE FUNCTION weir.checkpoint(job_id bigint) RETURNS jsonb
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
@@ -192,8 +254,8 @@ BEGIN
     IF age < retention AND NOT (target IS NULL AND size >= bytes / 2) THEN
       RETURN NULL;
     END IF;
-    -- Every insert locks the parent before it reads which segment is active: once this lock is granted, none follows into this segment.
-    LOCK TABLE ONLY weir.report IN SHARE MODE;
+    -- Whoever writes into a segment locks it, and then checks that it is active: once this lock is granted, none follows into it.
+    EXECUTE format('LOCK TABLE weir.report_%s IN SHARE MODE', k.segment);
     INSERT INTO weir.segment (log, segment, event, upto) VALUES ('report', k.segment, 'carried', 0);
     RETURN 'closed report ' || k.segment;
   END IF;
@@ -221,4 +283,4 @@ EXCEPTION WHEN lock_not_available THEN
 END
 $$;
 COMMENT ON FUNCTION weir._rotate_reports IS
-  'Performs the next step of rotating the segments of reports. Opens a free segment when the active one exceeds a sixteenth of retention_bytes, or is older than half of failed_retention or completed_retention, whichever is longer. Empties the oldest segment when that retention has passed since it was closed, or when no free segment is left: in steps, it copies what unfinished and failed jobs have reported last into the active segment, and then truncates. Returns what it did, or NULL. The caller holds advisory step 1. Locks: SHARE on weir.report, once for each segment, waiting at most 50 ms; ACCESS EXCLUSIVE on the segment, NOWAIT; ACCESS SHARE on the log.';
+  'Performs the next step of rotating the segments of reports. Opens a free segment when the active one exceeds a sixteenth of retention_bytes, or is older than half of failed_retention or completed_retention, whichever is longer. Empties the oldest segment when that retention has passed since it was closed, or when no free segment is left: in steps, it copies what unfinished and failed jobs have reported last into the active segment, and then truncates. Returns what it did, or NULL. The caller holds advisory step 1. Locks: SHARE on the segment, once, waiting at most 50 ms; ACCESS EXCLUSIVE on it, NOWAIT; ACCESS SHARE on the log.';

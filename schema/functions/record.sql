@@ -240,7 +240,7 @@ BEGIN
   RETURN QUERY SELECT k.place, k.refusal, CASE k.refusal
       WHEN 'ended' THEN 'the attempt has already ended: drop this end'
       WHEN 'lost' THEN format('worker %s does not hold this attempt, because the claim was lost in a crash or the job was claimed again: drop this end', _record.worker)
-      WHEN 'busy' THEN 'an open transaction completes the job: record this end again after it has ended'
+      WHEN 'busy' THEN 'an open transaction completes the job, or sets its checkpoint: record this end again after it has ended'
       ELSE k.detail END,
       CASE WHEN k.refusal IS NULL THEN ruled[k.place]
            WHEN k.refusal = 'ended' THEN (SELECT r.outcome::text FROM weir.result r WHERE r.lane = _record.lanes[k.nr] AND r.seq = _record.seqs[k.nr] AND _record.ids[k.place] = ANY (r.ids) LIMIT 1) END
@@ -248,7 +248,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION weir._record IS
-  'Records how attempts ended, many at once, and accepts or refuses each on its own. lanes[i] and seqs[i] identify a batch, and the next sizes[i] of ids are its jobs. outcomes (NULL: completed), errors, outputs and run_at (when the next attempt is due, after retried, snoozed or released; NULL: immediately; -infinity: after the queue''s backoff) are parallel to ids. After retried with run_at -infinity, a retry rule may decide on something else: see weir.set_retry_rule. Returns a row for each end that was recorded as such, with the outcome, and for each end that was not recorded, with its place in ids: ended (the attempt has already ended, as outcome says, so it is safe to repeat a call), lost (it does not belong to this worker, because the claim was lost in a crash or the job was claimed again: drop it), busy (an open transaction of its handler completes it: record it again later) or invalid; detail says what is wrong and what to do. Errors: 22023, WR001 (the worker is unknown or fenced), WR004. Locks: advisory: the worker and the segments (shared), the worker''s ends (exclusive, waiting at most 5 s). Isolation: READ COMMITTED. Commits synchronously.';
+  'Records how attempts ended, many at once, and accepts or refuses each on its own. lanes[i] and seqs[i] identify a batch, and the next sizes[i] of ids are its jobs. outcomes (NULL: completed), errors, outputs and run_at (when the next attempt is due, after retried, snoozed or released; NULL: immediately; -infinity: after the queue''s backoff) are parallel to ids. After retried with run_at -infinity, a retry rule may decide on something else: see weir.set_retry_rule. Returns a row for each end that was recorded as such, with the outcome, and for each end that was not recorded, with its place in ids: ended (the attempt has already ended, as outcome says, so it is safe to repeat a call), lost (it does not belong to this worker, because the claim was lost in a crash or the job was claimed again: drop it), busy (an open transaction of its handler completes it, or sets its checkpoint: record it again later) or invalid; detail says what is wrong and what to do. Errors: 22023, WR001 (the worker is unknown or fenced), WR004. Locks: advisory: the worker and the segments (shared), the worker''s ends (exclusive, waiting at most 5 s). Isolation: READ COMMITTED. Commits synchronously.';
 
 CREATE OR REPLACE FUNCTION weir._hold_ends(worker integer) RETURNS integer[]
 LANGUAGE plpgsql VOLATILE
@@ -274,10 +274,10 @@ AS $$
   -- Every such transaction takes its attempt's lock, then waits for the lock of the worker's ends, and then checks for an end.
   SELECT ARRAY(SELECT weir._held(1464158551, 'ExclusiveLock'))
 $$;
-COMMENT ON FUNCTION weir._being_completed IS 'Hashes of the ids of jobs that are being completed in open transactions, including prepared ones.';
+COMMENT ON FUNCTION weir._being_completed IS 'Hashes of the ids of jobs that are being completed in open transactions, or whose checkpoint is set there, including prepared ones.';
 
-CREATE OR REPLACE FUNCTION weir._complete(worker integer, lane integer, seq bigint, id bigint) RETURNS void
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+CREATE OR REPLACE FUNCTION weir._hold_attempt(what text, worker integer, lane integer, seq bigint, id bigint, OUT in_segment smallint, OUT in_gate integer)
+LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
@@ -286,25 +286,23 @@ SET jit = off
 AS $$
 #variable_conflict use_column
 DECLARE
-  in_segment smallint;
-  held       smallint;  -- the segment that is locked against reclaiming
-  in_gate    integer;
-  has_ended  boolean;
+  held      smallint;  -- the segment that is locked against reclaiming
+  has_ended boolean;
 BEGIN
-  PERFORM weir._check_isolation('complete'), weir._commit_synchronously();
+  PERFORM weir._check_isolation(_hold_attempt.what), weir._commit_synchronously();
   -- The locks that are kept after this call concern only this attempt: fencing and settling the worker doesn't wait for them.
-  PERFORM pg_advisory_xact_lock(1464158551, hashint8(_complete.id)), pg_advisory_xact_lock_shared(1464158553, _complete.worker);
+  PERFORM pg_advisory_xact_lock(1464158551, hashint8(_hold_attempt.id)), pg_advisory_xact_lock_shared(1464158553, _hold_attempt.worker);
   LOOP
     BEGIN
       -- A concurrent record or settle may have checked before it could see this transaction's lock: wait for it, then see what it has
       -- written. A fence that is not visible here comes later, and settling after it sees the attempt's lock.
-      PERFORM pg_advisory_xact_lock_shared(1464158550, _complete.worker);
-      PERFORM weir._check_worker(_complete.worker);
+      PERFORM pg_advisory_xact_lock_shared(1464158550, _hold_attempt.worker);
+      PERFORM weir._check_worker(_hold_attempt.worker);
       in_segment := NULL;
-      SELECT b.segment, EXISTS (SELECT FROM weir.result r WHERE r.segment = b.segment AND r.lane = b.lane AND r.seq = b.seq AND _complete.id = ANY (r.ids)), b.gate
+      SELECT b.segment, EXISTS (SELECT FROM weir.result r WHERE r.segment = b.segment AND r.lane = b.lane AND r.seq = b.seq AND _hold_attempt.id = ANY (r.ids)), b.gate
         INTO in_segment, has_ended, in_gate
       FROM weir.batch b
-      WHERE b.lane = _complete.lane AND b.seq = _complete.seq AND b.worker IS NOT DISTINCT FROM _complete.worker AND _complete.id = ANY (b.ids);
+      WHERE b.lane = _hold_attempt.lane AND b.seq = _hold_attempt.seq AND b.worker IS NOT DISTINCT FROM _hold_attempt.worker AND _hold_attempt.id = ANY (b.ids);
       RAISE EXCEPTION USING ERRCODE = 'WR099';  -- rolling back a block releases its locks, which may be on other segments too
     EXCEPTION WHEN SQLSTATE 'WR099' THEN  -- a code that ends in 000 would catch its whole class
       EXIT WHEN in_segment IS NULL OR in_segment = held;
@@ -314,20 +312,36 @@ BEGIN
     held := in_segment;
   END LOOP;
   IF in_segment IS NULL THEN
-    RAISE EXCEPTION 'weir: worker % does not hold job % (lane %, batch %)', _complete.worker, _complete.id, _complete.lane, _complete.seq
+    RAISE EXCEPTION 'weir: worker % does not hold job % (lane %, batch %)', _hold_attempt.worker, _hold_attempt.id, _hold_attempt.lane, _hold_attempt.seq
       USING ERRCODE = 'WR002', HINT = 'Roll back: its claim was lost in a crash of the server, or the job was claimed again.';
   ELSIF has_ended THEN
-    RAISE EXCEPTION 'weir: the attempt of job % has already ended', _complete.id USING ERRCODE = 'WR002', HINT = 'Roll back, and drop the attempt.';
+    RAISE EXCEPTION 'weir: the attempt of job % has already ended', _hold_attempt.id USING ERRCODE = 'WR002', HINT = 'Roll back, and drop the attempt.';
   END IF;
+END
+$$;
+COMMENT ON FUNCTION weir._hold_attempt IS
+  'Lets an attempt not end, nor be followed by another one, before the caller''s transaction has ended, unless in this transaction; returns its batch''s segment and gate. The transaction may stay open: if the worker is fenced in the meantime, the attempt is followed after the transaction''s end. Errors: WR001 (the worker is unknown or fenced), WR002 (the attempt does not belong to this worker, or has ended), WR004. Locks, to the end of the transaction: advisory: the worker''s open completions and the segment (shared), the attempt (exclusive). Isolation: READ COMMITTED. Commits synchronously.';
+
+CREATE OR REPLACE FUNCTION weir._complete(worker integer, lane integer, seq bigint, id bigint) RETURNS void
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET jit = off
+AS $$
+DECLARE
+  held record := weir._hold_attempt('complete', _complete.worker, _complete.lane, _complete.seq, _complete.id);
+BEGIN
   INSERT INTO weir.result (lane, segment, worker, seq, finished_at, outcome, ids)
-  VALUES (_complete.lane, in_segment, _complete.worker, _complete.seq, clock_timestamp(), 'completed', ARRAY[_complete.id]);
-  IF in_gate IS NOT NULL THEN
-    PERFORM weir._free_slots(ARRAY[in_gate], ARRAY[1]);
+  VALUES (_complete.lane, held.in_segment, _complete.worker, _complete.seq, clock_timestamp(), 'completed', ARRAY[_complete.id]);
+  IF held.in_gate IS NOT NULL THEN
+    PERFORM weir._free_slots(ARRAY[held.in_gate], ARRAY[1]);
   END IF;
 END
 $$;
 COMMENT ON FUNCTION weir._complete IS
-  'Records one attempt as completed in the caller''s transaction: its effects and the completion commit together. The transaction may stay open: if the worker is fenced in the meantime, the attempt is claimed again after a rollback, and has ended after a commit. Errors: WR001 (the worker is unknown or fenced), WR002 (the attempt does not belong to this worker, or has ended), WR004. Locks, to the end of the transaction: advisory: the worker''s open completions and the segment (shared), the attempt (exclusive); ROW EXCLUSIVE on the segment''s results. Isolation: READ COMMITTED. Commits synchronously.';
+  'Records one attempt as completed in the caller''s transaction: its effects and the completion commit together. The transaction may stay open: if the worker is fenced in the meantime, the attempt is claimed again after a rollback, and has ended after a commit. Errors: see _hold_attempt. Locks, to the end of the transaction: those of _hold_attempt; ROW EXCLUSIVE on the segment''s results. Isolation: READ COMMITTED. Commits synchronously.';
 
 CREATE OR REPLACE FUNCTION weir._end_attempts(
   worker integer, lanes integer[], seqs bigint[], segments smallint[], ids bigint[],

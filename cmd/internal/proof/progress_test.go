@@ -76,7 +76,7 @@ func TestWhatIsWrongWithAReportIsSaid(t *testing.T) {
 		`"percent": 101`: "percent must be a number from 0 to 100, got 101",
 		`"percent": "x"`: "percent must be a number",
 		`"message": 1`:   "message must be a text, got a JSON number",
-		`"checkpoint": "` + strings.Repeat("x", 65535) + `"`: "the checkpoint has 65537 bytes, at most 65536",
+		`"checkpoint": "` + strings.Repeat("x", 131071) + `"`: "the checkpoint has 131073 bytes, at most 131072",
 		`"log": "x"`:           "log must be an array of lines, got a JSON string",
 		`"log": ["x"]`:         "each line of log must be an object with a text",
 		`"log": [{}]`:          "each line of log must be an object with a text",
