@@ -127,10 +127,14 @@ func TestRatesLimitClaims(t *testing.T) {
 	exec(t, conn, `SELECT weir.set_limit('hourly', rate => 2, per => '1 hour', burst => 2)`)
 	enqueueN(t, conn, "q", 5000)
 	begin, total := time.Now(), 0
-	var took time.Duration
+	var took, asked time.Duration
+	missed := 0.0 // starts that may have been lost because a busy machine did not claim for longer than a burst covers
 	for i := 0; took < 1500*time.Millisecond; i++ {
+		before := asked
+		asked = time.Since(begin)
 		got := mustClaim(t, conn, workers[i%2], "q", 960)
 		took = time.Since(begin)
+		missed += max(0, 200*(took-before).Seconds()-20)
 		total += len(got)
 		if most := 20 + 200*took.Seconds(); float64(total) > most+1 {
 			t.Fatalf("%d were claimed in %v, at most %.0f may be", total, took, most)
@@ -141,7 +145,7 @@ func TestRatesLimitClaims(t *testing.T) {
 			}
 		}
 	}
-	if least := 200 * took.Seconds() / 2; float64(total) < least {
+	if least := (200*took.Seconds() - missed) / 2; float64(total) < least {
 		t.Errorf("%d were claimed in %v, want about %.0f", total, took, 2*least)
 	}
 	worker := startWorker(t, conn, "hourly")
@@ -190,15 +194,15 @@ func TestWorkersInPlainSQLWaitForLimits(t *testing.T) {
 	default:
 	}
 	mustComplete(t, conn, a, held)
-	if n := <-taken; n != 1 {
+	if n := pgtest.Receive(t, taken, "a job is taken"); n != 1 {
 		t.Errorf("%d were taken after one has ended, want 1", n)
 	}
 	exec(t, conn, `SELECT weir.set_limit('rated', rate => 4, burst => 1)`)
 	enqueueN(t, conn, "rated", 2)
 	c := startWorker(t, conn, "rated")
-	for i := range 2 { // one call suffices for the second, which is due within the second that a call waits
-		if n := value[int](t, conn, `SELECT count(*) FROM weir.take($1) WHERE event = 'job'`, c); n != 1 {
-			t.Errorf("call %d has taken %d, want 1", i+1, n)
+	for i := range 2 { // the second is due within the second that a call waits
+		if got := takeSome(t, conn, c, taking{}); len(got) != 1 {
+			t.Errorf("call %d has taken %d, want 1", i+1, len(got))
 		}
 	}
 }

@@ -218,7 +218,7 @@ func TestALimitAppliesFromTheMomentItIsSet(t *testing.T) {
 	default:
 	}
 	exec(t, slow, `COMMIT`)
-	if err := <-set; err != nil {
+	if err := pgtest.Receive(t, set, "set_limit returns"); err != nil {
 		t.Fatal(err)
 	}
 	wantClaimed(t, "5 were claimed while the limit was set", conn, b, "q", 2)
