@@ -32,6 +32,7 @@ type part struct {
 	Do       string // work, serve or subscribe
 	Database string
 	Lease    time.Duration
+	Declares bool // it may declare schedules
 	Hubs     []string
 	Channels [][]string      // for each subscription
 	After    []weir.Position // for each subscription
@@ -104,8 +105,13 @@ func (p part) work(ctx context.Context) error {
 		defer say("end", job.ID, job.Attempt)
 		return runTorn(ctx, pool, job)
 	})
-	worker, err := weir.NewClient(pool).NewWorker(weir.WorkerConfig{
-		Handlers: handlers, Queues: map[string]int{"torture": 8, "long": 4}, Lease: p.Lease, StopTimeout: time.Second, Name: "torture",
+	handleFeatures(handlers, pool)
+	client := weir.NewClient(pool).WithCodec(tortureCodec(), encrypted...)
+	if p.Declares {
+		declare(ctx, client)
+	}
+	worker, err := client.NewWorker(weir.WorkerConfig{
+		Handlers: handlers, Queues: map[string]int{"torture": 8, "long": 4, "only": 8}, Lease: p.Lease, StopTimeout: time.Second, Name: "torture",
 		Retry: func(int, error) time.Duration { return 100 * time.Millisecond }, Hubs: p.Hubs,
 	})
 	if err != nil {

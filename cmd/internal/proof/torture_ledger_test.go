@@ -65,7 +65,9 @@ func (b *ledger) started(by any, r attemptRun, key string) {
 		b.runs[by] = map[attemptRun]int{}
 	}
 	b.runs[by][r]++
-	b.ran[key]++
+	if key != "" { // the job is in produced
+		b.ran[key]++
+	}
 }
 
 func (b *ledger) stopped(by any, r attemptRun) {

@@ -24,7 +24,9 @@ func TestTorture(t *testing.T) {
 	w := newTorture(t, 8*time.Second)
 	w.subscribe()
 	w.torment(faults)
+	w.endFeatures()
 	w.judgeJobs()
+	w.judgeFeatures()
 	w.judgeMessages()
 }
 
@@ -34,6 +36,7 @@ func TestNoJobIsRunningWithNobody(t *testing.T) {
 	t.Parallel()
 	w := newTorture(t, 8*time.Second)
 	w.torment([]string{"kill worker", "lose answers", "failover", "kill worker", "lose answers", "lose answers", "cut worker", "crash", "lose answers"})
+	w.endFeatures()
 	w.judgeJobs()
 }
 
@@ -66,6 +69,7 @@ type torture struct {
 
 	ledger
 	inbox
+	featured
 }
 
 // tortured is a process with its own proxy to the database, and a hub also has one in front of it.
@@ -99,6 +103,7 @@ func newTorture(t *testing.T, lease time.Duration) *torture {
 	w.first = newest(t, conn)
 	w.standby = pgtest.Standby(t, w.server, nil)
 	w.common = newProxy(t, &w.port)
+	w.useFeatures()
 	for i := range 3 {
 		w.addWorker(i)
 	}
@@ -109,10 +114,10 @@ func newTorture(t *testing.T, lease time.Duration) *torture {
 const notebook = `
 CREATE TABLE produced (key text NOT NULL, id bigint NOT NULL, tx boolean NOT NULL);
 CREATE TABLE effect (key text NOT NULL);
-CREATE TABLE ended (lane integer, seq bigint, worker integer, outcome weir.outcome, id bigint);
+CREATE TABLE ended (lane integer, seq bigint, worker integer, outcome weir.outcome, id bigint, xid xid8 NOT NULL DEFAULT pg_current_xact_id());
 CREATE FUNCTION note_end() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog AS $$
 BEGIN
-  INSERT INTO public.ended SELECT NEW.lane, NEW.seq, NEW.worker, NEW.outcome, unnest(NEW.ids);
+  INSERT INTO public.ended (lane, seq, worker, outcome, id) SELECT NEW.lane, NEW.seq, NEW.worker, NEW.outcome, unnest(NEW.ids);
   RETURN NULL;
 END
 $$;
@@ -154,7 +159,13 @@ func (w *torture) addWorker(i int) {
 		case 1:
 			address = k.proxy.url(w.T, w.address)
 		}
-		return w.play(part{Do: "work", Database: address, Lease: w.lease}, w.ledger.heard)
+		return w.play(part{Do: "work", Database: address, Lease: w.lease, Declares: i == 2}, func(c *child, words []string) {
+			if words[0] == "read" || words[0] == "stored" {
+				w.heardStep(words)
+			} else {
+				w.ledger.heard(c, words)
+			}
+		})
 	}
 	k.child = k.begin()
 	w.workers = append(w.workers, k)
@@ -170,7 +181,20 @@ func (w *torture) torment(deck []string) {
 	for i := range 3 {
 		rng := rand.New(rand.NewPCG(w.seed, uint64(100+i)))
 		producers.Go(func() { w.produce(produce, rng, i) })
+		address, n := w.common.url(w.T, w.address), 0
+		if i == 0 {
+			address = w.as("hasty", address)
+		}
+		features := rand.New(rand.NewPCG(w.seed, uint64(300+i)))
+		producers.Go(func() {
+			w.loops(produce, 40*time.Millisecond, address, func(conn *pgx.Conn) error { return w.produceFeatures(conn, features, i, &n) })
+		})
 	}
+	operator := rand.New(rand.NewPCG(w.seed, 400))
+	producers.Go(func() {
+		w.loops(produce, 100*time.Millisecond, w.common.url(w.T, w.address), func(conn *pgx.Conn) error { return w.operate(conn, operator) })
+	})
+	w.everyone.Go(func() { w.takeInSQL(w.common.url(w.T, w.address), rand.New(rand.NewPCG(w.seed, 500))) })
 	for i := range 2 {
 		w.everyone.Go(func() { w.workInSQL(rand.New(rand.NewPCG(w.seed, uint64(200+i)))) })
 	}
