@@ -30,7 +30,7 @@ GRANT EXECUTE ON FUNCTION weir.enqueue, weir.enqueue_unique, weir.enqueue_many(t
   TO weir_enqueue, weir_work, weir_operate;
 GRANT EXECUTE ON FUNCTION weir.start, weir.take, weir.record, weir.progress, weir.checkpoint, weir.set_checkpoint, weir.stop, weir.complete, weir.attend, weir.heartbeat, weir.enqueued, weir.job_info, weir.jobs, weir.jobs_page, weir.cancel, weir.rebase,
   weir._start, weir._never_used, weir._watch, weir._claim, weir._record, weir._complete, weir._reconcile, weir._fence, weir._settle, weir._cancelled_among,
-  weir._promote, weir._rotate, weir._rotate_later, weir._rescue, weir._resurvey, weir._tidy TO weir_work, weir_operate;
+  weir._promote, weir._rotate, weir._rotate_history, weir._rotate_later, weir._rescue, weir._resurvey, weir._tidy TO weir_work, weir_operate;
 GRANT EXECUTE ON PROCEDURE weir.chores TO weir_work, weir_operate;
 GRANT EXECUTE ON FUNCTION weir.queues, weir.workers, weir.retry, weir.pause, weir.resume, weir.set(text, text), weir.set(text, text, text), weir.settings, weir.set_limit, weir.clear_limit, weir.limits, weir.set_retry_rule, weir.drop_retry_rule, weir.retry_rules, weir.failure_groups, weir.hubs, weir.notify_callers, weir.restrict TO weir_operate;
 GRANT EXECUTE ON FUNCTION weir.set_schedule, weir.drop_schedule, weir.pause_schedule, weir.resume_schedule, weir.run_schedule, weir.schedules, weir.next_times TO weir_operate;

@@ -4887,7 +4887,7 @@ BEGIN
       RETURN 'carried from job ' || k.segment;
     END IF;
   END LOOP;
-  RETURN coalesce(weir._rotate_failures(), weir._rotate_reports());
+  RETURN NULL;
 END
 $$;
 CREATE FUNCTION weir._rotate_failures() RETURNS text LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off
@@ -4928,6 +4928,17 @@ BEGIN
   RETURN NULL;
 EXCEPTION WHEN lock_not_available THEN
   RETURN NULL;  -- the segment is being read or written: the next call tries again
+END
+$$;
+CREATE FUNCTION weir._rotate_history() RETURNS text LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+BEGIN
+  PERFORM weir._check_isolation('rotate_history'), weir._hold_briefly();
+  PERFORM weir._check_cluster();
+  IF NOT pg_try_advisory_xact_lock(1464158547, 1) THEN
+    RETURN NULL;
+  END IF;
+  RETURN nullif(concat_ws(', ', weir._rotate_failures(), weir._rotate_reports()), '');
 END
 $$;
 CREATE FUNCTION weir._rotate_later(segment_bytes bigint DEFAULT 67108864) RETURNS text LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET lock_timeout=50ms
@@ -5832,7 +5843,7 @@ AS $$
 DECLARE
   chore text;
 BEGIN
-  FOREACH chore IN ARRAY ARRAY['promote', 'rescue', 'rotate', 'rotate_later', 'rotate_messages', 'resurvey', 'tidy'] LOOP
+  FOREACH chore IN ARRAY ARRAY['promote', 'rescue', 'rotate', 'rotate_history', 'rotate_later', 'rotate_messages', 'resurvey', 'tidy'] LOOP
     -- Each chore has a transaction of its own. A procedure that commits can't be SECURITY DEFINER or have settings, so it runs with the
     -- caller's rights. The first COMMIT refuses to run inside the caller's transaction before anything is done.
     COMMIT;
@@ -7558,8 +7569,9 @@ COMMENT ON ROUTINE weir._results_of(integer,bigint,bigint,integer) IS 'Completed
 COMMENT ON ROUTINE weir._resurvey() IS 'If there are more than a hundred queues, writes a survey for inspections: in which lanes jobs wait, and how many were claimed of each. It checks the lanes that are new or were waiting in the last survey, and 500 further queues, once enough has changed. Returns what it did, or NULL. Errors: WR003, WR004. Locks: advisory step 3 (tried), claims (shared, tried); ACCESS EXCLUSIVE NOWAIT on weir.survey when it has grown and is truncated. Isolation: READ COMMITTED. Commits asynchronously.';
 COMMENT ON ROUTINE weir._retire_cancellations() IS 'Takes the next step to retire cancellations by filter, of one of them, chosen at random; merges those with the same filter; and empties weir.reprieve when none is left. Returns what it did, or NULL. The caller is weir._tidy. Errors: WR003, 55P03 (a lock is held: try again later). Locks: claims (exclusive, for a moment, waiting as long as lock_timeout); ACCESS SHARE on the log.';
 COMMENT ON ROUTINE weir._retry(bigint,text[]) IS 'Retries a job if it is in one of these final states, and returns its state then, and whether it was. The caller has called weir._lock_to_retry.';
-COMMENT ON ROUTINE weir._rotate() IS 'Takes the next step in the life of segments, if one is due: opens a free segment when the active one has a quarter of retention_bytes, or is half of completed_retention old; reclaims the oldest closed one, or carries some of its jobs, when completed_retention has passed, or when no free one is left; otherwise, see _rotate_failures and _rotate_reports. Returns what it did, or NULL. Errors: WR003, WR004. Locks: advisory step 1 (tried); see _reclaim, _rotate_failures and _rotate_reports. Isolation: READ COMMITTED.';
+COMMENT ON ROUTINE weir._rotate() IS 'Takes the next step in the life of segments, if one is due: opens a free segment when the active one has a quarter of retention_bytes, or is half of completed_retention old; reclaims the oldest closed one, or carries some of its jobs, when completed_retention has passed, or when no free one is left. Returns what it did, or NULL. Errors: WR003, WR004. Locks: advisory step 1 (tried); see _reclaim. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._rotate_failures() IS 'Performs the next step of rotating the segments of failures. Opens a free segment when the active one exceeds a sixteenth of retention_bytes, or is older than half of failed_retention or completed_retention, whichever is longer. Empties the oldest segment when that retention has passed since it was closed, or when no free segment is left. Returns what it did, or NULL. The caller holds advisory step 1. Locks: ACCESS EXCLUSIVE on the segment, NOWAIT.';
+COMMENT ON ROUTINE weir._rotate_history() IS 'Takes the next step in the life of the segments of failures, and of those of reports. It is a chore of its own: under load weir._rotate may have something to do each time, and holds locks that others wait for when it has done it. Returns what it did, or NULL. Errors: WR003, WR004. Locks: advisory step 1 (tried); see _rotate_failures and _rotate_reports. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._rotate_later(bigint) IS 'Opens the next segment of weir.later when the active one has reached segment_bytes. Reclaims a closed one when all its rows are promoted; or, if space is needed, when at least half of them are and about 100,000 at most are left, which are copied unchanged into the active segment. Returns what it did, or NULL. Locks: advisory step 2 (tried); ACCESS EXCLUSIVE on the segment, NOWAIT.';
 COMMENT ON ROUTINE weir._rotate_messages() IS 'Takes the next step in the life of message segments, if one is due: opens a free segment when the active one is half of message_retention old or has a quarter of message_retention_bytes; reclaims the oldest closed one when its newest message was delivered message_retention ago, or when no free one is left; empties the heartbeats of hubs ahead of their turn. Returns what it did, or NULL. Errors: WR004 (not in autocommit). Locks: advisory step 5 (tried); see _reclaim_messages.';
 COMMENT ON ROUTINE weir._rotate_reports() IS 'Performs the next step of rotating the segments of reports. Opens a free segment when the active one exceeds a sixteenth of retention_bytes, or is older than half of failed_retention or completed_retention, whichever is longer. Empties the oldest segment when that retention has passed since it was closed, or when no free segment is left: in steps, it copies what unfinished and failed jobs have reported last into the active segment, and then truncates. Returns what it did, or NULL. The caller holds advisory step 1. Locks: SHARE on the segment, once, waiting at most 50 ms; ACCESS EXCLUSIVE on it, NOWAIT; ACCESS SHARE on the log.';
@@ -7725,6 +7737,7 @@ GRANT EXECUTE ON ROUTINE weir._record(integer,integer[],bigint[],integer[],bigin
 GRANT EXECUTE ON ROUTINE weir._rescue() TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir._resurvey() TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir._rotate() TO weir_operate, weir_work;
+GRANT EXECUTE ON ROUTINE weir._rotate_history() TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir._rotate_later(bigint) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir._rotate_messages() TO weir_hub, weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir._settle(integer) TO weir_operate, weir_work;

@@ -159,6 +159,7 @@ func (r *rounds) turn(ctx context.Context) {
 		run  func(context.Context) (string, error)
 	}{
 		{"rotate", r.store.Rotate},
+		{"rotate history", r.store.RotateHistory},
 		{"rotate later", r.store.RotateLater},
 		{"rotate messages", r.store.RotateMessages}, // hubs do this too, but there may be none
 		{"survey", r.store.Survey},

@@ -8,13 +8,14 @@ import (
 )
 
 const (
-	sqlPromote     = `SELECT promoted, extract(epoch FROM next_due - clock_timestamp())::float8 FROM weir._promote($1, $2)`
-	sqlRotate      = `SELECT coalesce(weir._rotate(), '')`
-	sqlRotateLater = `SELECT coalesce(weir._rotate_later(), '')`
-	sqlRescue      = `SELECT worker, reason, coalesce(relogged, 0), more, coalesce(error, ''), relogged IS NULL AND NOT more AND error IS NULL, coalesce(jobs, '{}') FROM weir._rescue()`
-	sqlSurvey      = `SELECT coalesce(weir._resurvey(), '')`
-	sqlTidy        = `SELECT coalesce(weir._tidy(), '')`
-	sqlRebase      = `SELECT weir.rebase()`
+	sqlPromote       = `SELECT promoted, extract(epoch FROM next_due - clock_timestamp())::float8 FROM weir._promote($1, $2)`
+	sqlRotate        = `SELECT coalesce(weir._rotate(), '')`
+	sqlRotateHistory = `SELECT coalesce(weir._rotate_history(), '')`
+	sqlRotateLater   = `SELECT coalesce(weir._rotate_later(), '')`
+	sqlRescue        = `SELECT worker, reason, coalesce(relogged, 0), more, coalesce(error, ''), relogged IS NULL AND NOT more AND error IS NULL, coalesce(jobs, '{}') FROM weir._rescue()`
+	sqlSurvey        = `SELECT coalesce(weir._resurvey(), '')`
+	sqlTidy          = `SELECT coalesce(weir._tidy(), '')`
+	sqlRebase        = `SELECT weir.rebase()`
 )
 
 // Promote logs up to limit due jobs; next is the time until the next known job is due, nil if there is none.
@@ -39,6 +40,12 @@ func (s *Store) PromoteUpto(ctx context.Context, limit int, upto time.Time) (pro
 // Rotate takes the next step in the life of the log's segments, and returns which, or "".
 func (s *Store) Rotate(ctx context.Context) (did string, err error) {
 	err = s.row(ctx, sqlRotate, nil, &did)
+	return did, err
+}
+
+// RotateHistory is Rotate for failures and for the reports of attempts.
+func (s *Store) RotateHistory(ctx context.Context) (did string, err error) {
+	err = s.row(ctx, sqlRotateHistory, nil, &did)
 	return did, err
 }
 

@@ -374,7 +374,7 @@ AS $$
 DECLARE
   chore text;
 BEGIN
-  FOREACH chore IN ARRAY ARRAY['promote', 'rescue', 'rotate', 'rotate_later', 'rotate_messages', 'resurvey', 'tidy'] LOOP
+  FOREACH chore IN ARRAY ARRAY['promote', 'rescue', 'rotate', 'rotate_history', 'rotate_later', 'rotate_messages', 'resurvey', 'tidy'] LOOP
     -- Each chore has a transaction of its own. A procedure that commits can't be SECURITY DEFINER or have settings, so it runs with the
     -- caller's rights. The first COMMIT refuses to run inside the caller's transaction before anything is done.
     COMMIT;

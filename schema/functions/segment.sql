@@ -53,11 +53,28 @@ BEGIN
       RETURN 'carried from job ' || k.segment;
     END IF;
   END LOOP;
-  RETURN coalesce(weir._rotate_failures(), weir._rotate_reports());
+  RETURN NULL;
 END
 $$;
 COMMENT ON FUNCTION weir._rotate IS
-  'Takes the next step in the life of segments, if one is due: opens a free segment when the active one has a quarter of retention_bytes, or is half of completed_retention old; reclaims the oldest closed one, or carries some of its jobs, when completed_retention has passed, or when no free one is left; otherwise, see _rotate_failures and _rotate_reports. Returns what it did, or NULL. Errors: WR003, WR004. Locks: advisory step 1 (tried); see _reclaim, _rotate_failures and _rotate_reports. Isolation: READ COMMITTED.';
+  'Takes the next step in the life of segments, if one is due: opens a free segment when the active one has a quarter of retention_bytes, or is half of completed_retention old; reclaims the oldest closed one, or carries some of its jobs, when completed_retention has passed, or when no free one is left. Returns what it did, or NULL. Errors: WR003, WR004. Locks: advisory step 1 (tried); see _reclaim. Isolation: READ COMMITTED.';
+
+CREATE OR REPLACE FUNCTION weir._rotate_history() RETURNS text
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+AS $$
+BEGIN
+  PERFORM weir._check_isolation('rotate_history'), weir._hold_briefly();
+  PERFORM weir._check_cluster();
+  IF NOT pg_try_advisory_xact_lock(1464158547, 1) THEN
+    RETURN NULL;
+  END IF;
+  RETURN nullif(concat_ws(', ', weir._rotate_failures(), weir._rotate_reports()), '');
+END
+$$;
+COMMENT ON FUNCTION weir._rotate_history IS
+  'Takes the next step in the life of the segments of failures, and of those of reports. It is a chore of its own: under load weir._rotate may have something to do each time, and holds locks that others wait for when it has done it. Returns what it did, or NULL. Errors: WR003, WR004. Locks: advisory step 1 (tried); see _rotate_failures and _rotate_reports. Isolation: READ COMMITTED.';
 
 CREATE OR REPLACE FUNCTION weir._segment_state(log text, segment integer) RETURNS text
 LANGUAGE sql STABLE

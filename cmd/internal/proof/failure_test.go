@@ -158,7 +158,7 @@ func TestAFloodOfFailuresIsBounded(t *testing.T) {
 		}
 		last = ids[len(ids)-1]
 		for {
-			did := value[string](t, conn, `SELECT coalesce(weir._rotate(), '')`)
+			did := value[string](t, conn, `SELECT coalesce(weir._rotate(), weir._rotate_history(), '')`)
 			if strings.HasPrefix(did, "reclaimed job") {
 				reclaimed++
 			}
@@ -196,7 +196,7 @@ func TestFailuresGoAfterTheirRetention(t *testing.T) {
 	exec(t, conn, `SELECT weir.set('failed_retention', '0 s')`)
 	rotateUntil(t, conn, "opened failure 2") // after a second
 	exec(t, reader, `BEGIN; SELECT * FROM weir.failure_1`)
-	exec(t, conn, `SELECT weir._rotate()`)
+	exec(t, conn, `SELECT weir._rotate_history()`)
 	wantState(t, conn, id, "failed")
 	exec(t, reader, `COMMIT`)
 	rotateUntil(t, conn, "reclaimed failure 1")

@@ -156,7 +156,7 @@ func TestCheckpointsOfUnfinishedJobsOutliveTheirSegment(t *testing.T) {
 		if round == 1 { // a reader that stays delays it, and waits for nothing
 			exec(t, reader, `BEGIN; SELECT * FROM weir.report`)
 			for range 5 {
-				exec(t, conn, `SELECT weir._rotate()`)
+				exec(t, conn, `SELECT weir._rotate_history()`)
 			}
 			check("while a segment is read")
 			exec(t, reader, `COMMIT`)
@@ -194,8 +194,8 @@ func TestReportsAreCarriedInBoundedSteps(t *testing.T) {
 			t.Fatalf("after %d steps it says %s", steps, did)
 		}
 		// A step that is rolled back is done again.
-		exec(t, conn, `BEGIN; SELECT weir._rotate(); ROLLBACK`)
-		if did = value[string](t, conn, `SELECT coalesce(weir._rotate(), '')`); did == "carried from report 1" {
+		exec(t, conn, `BEGIN; SELECT weir._rotate_history(); ROLLBACK`)
+		if did = value[string](t, conn, `SELECT coalesce(weir._rotate_history(), '')`); did == "carried from report 1" {
 			carried++
 		}
 	}

@@ -342,7 +342,7 @@ func rotateUntil(t *testing.T, q querier, prefix string) string {
 	t.Helper()
 	var did string
 	until(t, "rotate reports "+prefix, func() bool {
-		did = value[string](t, q, `SELECT coalesce(weir._rotate(), '')`)
+		did = value[string](t, q, `SELECT coalesce(weir._rotate(), weir._rotate_history(), '')`)
 		return strings.HasPrefix(did, prefix)
 	})
 	return did

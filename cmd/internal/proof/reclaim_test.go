@@ -15,7 +15,7 @@ import (
 func turn(t *testing.T, conn *pgx.Conn, worker int32) {
 	t.Helper()
 	openNext(t, conn, worker)
-	rotateUntil(t, conn, "reclaimed")
+	rotateUntil(t, conn, "reclaimed job")
 }
 
 // openNext fills the active segment until the next is opened.

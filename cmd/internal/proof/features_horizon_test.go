@@ -1,0 +1,178 @@
+package proof
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/weir-pg/weir/internal/pgtest"
+)
+
+// TestNothingIsDeadWithEveryFeatureInUse: with unique jobs, schedules, retry rules, progress, checkpoints and operations by filter in use under a
+// pinned horizon, no row of any table of the schema is updated or deleted, whichever tables there are; and the segments of every log are emptied, even
+// if those of jobs have something to do at every turn. Only what an operator changes leaves dead rows behind: settings, and at most three for each
+// cancellation by filter. (Moving jobs does, too: see docs/bulk.md.)
+func TestNothingIsDeadWithEveryFeatureInUse(t *testing.T) {
+	t.Parallel()
+	for name, pin := range map[string]string{
+		"snapshot": `BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SELECT count(*) FROM pg_class`,
+		"xid":      `BEGIN; SELECT pg_current_xact_id()`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			url := pgtest.Database(t)
+			conn, holder := connect(t, url), connect(t, url)
+			smallSegments(t, conn)
+			for _, sql := range []string{
+				`SELECT weir.set('failed_retention', '0 s')`,
+				`SELECT weir.set_retry_rule('soon', 'retry', error => 'again', backoff => '5 ms')`,
+				`SELECT weir.set_schedule('s' || n, 'every 1 second', 'q', 'tick', missed => 'all') FROM generate_series(1, 5) n`,
+			} {
+				exec(t, conn, sql)
+			}
+			f := &featureLoad{t: t, conn: conn, worker: startWorker(t, conn, "q", "r", "filler")}
+			exec(t, holder, pin)
+			until(t, "each log has been emptied twice", func() bool {
+				f.round()
+				return value[bool](t, conn, `SELECT count(*) = 0 FROM unnest('{job,later,failure,report}'::text[]) l(log)
+					WHERE (SELECT count(*) FROM weir.segment s WHERE s.log = l.log AND s.event = 'reclaimed') < 2`)
+			})
+			f.ends()
+			if open := value[bool](t, holder, `SELECT true`); !open {
+				t.Error("the horizon is not pinned any more")
+			}
+			_ = conn.Close(context.Background()) // a session reports its statistics when it ends
+
+			watch := connect(t, url)
+			allowed := map[string]int64{"setting": 3, "schedule": 5, "cancellation_where": 3 * f.cancels}
+			var tables []string
+			var found []string
+			count := func() bool {
+				found, tables = nil, nil
+				rows, err := watch.Query(t.Context(), `SELECT c.relname::text, s.n_dead_tup, s.n_tup_ins, s.n_tup_upd + s.n_tup_del
+					FROM pg_class c JOIN pg_stat_all_tables s ON s.relid = c.oid WHERE c.relnamespace = 'weir'::regnamespace AND c.relkind = 'r'`)
+				if err != nil {
+					t.Fatal(err)
+				}
+				var table string
+				var dead, inserted, changed int64
+				if _, err := pgx.ForEachRow(rows, []any{&table, &dead, &inserted, &changed}, func() error {
+					if inserted > 0 {
+						tables = append(tables, table)
+					}
+					if dead > allowed[table] || changed > allowed[table] {
+						found = append(found, fmt.Sprintf("%s has %d dead rows, after %d updates and deletes", table, dead, changed))
+					}
+					return nil
+				}); err != nil {
+					t.Fatal(err)
+				}
+				return len(found) == 0 && slices.Contains(tables, "job_1")
+			}
+			defer func() {
+				if len(found) > 0 {
+					t.Errorf("%s", strings.Join(found, "; "))
+				}
+			}()
+			until(t, "no table has dead rows, according to the statistics of all sessions", count)
+			for _, table := range []string{"job_1", "batch_1", "result_1", "later_1", "failure_1", "report_1", "keyed", "firing", "promotion", "reprieve", "settled", "schedule", "retry_rule", "cancellation_where"} {
+				if !slices.Contains(tables, table) {
+					t.Errorf("nothing was ever written into %s", table)
+				}
+			}
+			t.Logf("%d rounds, %d cancellations, in %d tables", f.rounds, f.cancels, len(tables))
+		})
+	}
+}
+
+// featureLoad uses all features of the queue, round by round.
+type featureLoad struct {
+	t       *testing.T
+	conn    *pgx.Conn
+	worker  int32
+	rounds  int
+	cancels int64
+}
+
+func (f *featureLoad) round() {
+	t, conn := f.t, f.conn
+	f.rounds++
+	exec(t, conn, `SELECT weir.enqueue_many(array_fill('q'::text, ARRAY[300]), array_fill('k'::text, ARRAY[300]), array_fill(jsonb_build_object('pad', repeat('x', 300)), ARRAY[300]),
+		meta => array_fill(jsonb_build_object('round', $1::int), ARRAY[300]))`, f.rounds)
+	exec(t, conn, `SELECT count(u) FROM generate_series(1, 40) n CROSS JOIN LATERAL weir.enqueue_unique('q', 'unique', key => 'key ' || n % 10, replace => n % 2 = 0) u`)
+	exec(t, conn, `SELECT count(weir.enqueue('q', 'later', jsonb_build_object('pad', repeat('x', 500)), run_at => clock_timestamp() + interval '2 ms')) FROM generate_series(1, 100)`)
+	if f.rounds%4 == 0 {
+		exec(t, conn, `SELECT weir.cancel_where('q', meta => jsonb_build_object('round', $1::int))`, f.rounds)
+		f.cancels++
+	}
+	for _, queue := range []string{"q", "r"} {
+		f.work(mustClaim(t, conn, f.worker, queue, 960))
+	}
+	switch f.rounds % 8 {
+	case 4:
+		exec(t, conn, `SELECT weir.retry_where('q', '{later}')`)
+	case 6:
+		exec(t, conn, `SELECT weir.delete_where('q', '{k}')`)
+	}
+	for _, chore := range []string{`_promote()`, `_rotate()`, `_rotate_history()`, `_rotate_later(65536)`, `_tidy()`, `_resurvey()`, `_rescue()`, `heartbeat($1)`, `_reconcile($1, '{}', '{}', '{}', '{}')`} {
+		if strings.Contains(chore, "$1") {
+			exec(t, conn, `SELECT weir.`+chore, f.worker)
+		} else {
+			exec(t, conn, `SELECT weir.`+chore)
+		}
+	}
+}
+
+// work reports progress of some attempts, and ends all of them in different ways.
+func (f *featureLoad) work(all []attempt) {
+	var reports, ends []map[string]any
+	for i, a := range all {
+		if a.Dropped != nil {
+			ends = append(ends, map[string]any{"token": a.token(), "outcome": "cancelled"})
+			continue
+		}
+		if i%5 == 0 {
+			reports = append(reports, map[string]any{"token": a.token(), "percent": i % 100, "message": strings.Repeat("m", 100), "checkpoint": map[string]any{"at": i, "pad": strings.Repeat("x", 200)}})
+		}
+		end := map[string]any{"token": a.token(), "outcome": "completed"}
+		switch {
+		case i%7 == 1:
+			end["outcome"], end["error"] = "failed", "again"
+		case i%7 == 2:
+			end["outcome"], end["error"], end["final"] = "failed", strings.Repeat("for good", 40), true
+		case i%23 == 3:
+			end["outcome"], end["delay"] = "snoozed", 0.001
+		}
+		ends = append(ends, end)
+	}
+	f.pass("progress", reports)
+	f.pass("record", ends)
+}
+
+func (f *featureLoad) pass(call string, entries []map[string]any) {
+	f.t.Helper()
+	for part := range slices.Chunk(entries, 500) {
+		text, err := json.Marshal(part)
+		if err != nil {
+			f.t.Fatal(err)
+		}
+		exec(f.t, f.conn, `SELECT weir.`+call+`($1, $2)`, f.worker, string(text))
+	}
+}
+
+// ends completes what is left, without anything new but what schedules enqueue.
+func (f *featureLoad) ends() {
+	exec(f.t, f.conn, `SELECT weir.pause_schedule(name) FROM weir.schedules()`)
+	until(f.t, "no job is left", func() bool {
+		exec(f.t, f.conn, `SELECT weir._promote()`)
+		for _, queue := range []string{"q", "r"} {
+			mustComplete(f.t, f.conn, f.worker, claimAll(f.t, f.conn, f.worker, queue))
+		}
+		return value[int64](f.t, f.conn, `SELECT sum(available + running + scheduled)::bigint FROM weir.queues() WHERE name IN ('q', 'r')`) == 0
+	})
+}
