@@ -1442,6 +1442,11 @@ BEGIN
       SELECT ready.gate, door.seq + 1, door.counted + taken, door.folded,
              CASE WHEN l.rate IS NOT NULL THEN weir._started(l.rate / extract(epoch FROM l.per), l.burst, door.next_start, door.at, taken) END, door.before
       FROM weir.queue_limit l WHERE l.name = ready.name;
+      IF taken = door.room THEN  -- there may be more jobs
+        door := weir._gate_now(ready.name, ready.gate, false);
+        withheld := withheld || ready.name;
+        again_at := again_at || door.next_at;
+      END IF;
       -- If the claim were lost in a crash, its jobs might run without being counted.
       PERFORM set_config('synchronous_commit', CASE commits WHEN 'off' THEN 'on' ELSE commits END, true);
     END IF;
@@ -7008,8 +7013,10 @@ BEGIN
   SELECT l.gate INTO gate_no FROM weir.queue_limit l WHERE l.name = queue;
   IF gate_no IS NULL THEN
     gate_no := nextval('weir.gate_id');
-    PERFORM weir._queue_id(queue);
     UPDATE weir.queue q SET gate = gate_no WHERE q.name = queue;
+    IF NOT FOUND THEN
+      INSERT INTO weir.queue (name, gate) VALUES (queue, gate_no);
+    END IF;
   END IF;
   INSERT INTO weir.queue_limit AS l (name, gate, running, rate, per, burst) VALUES (queue, gate_no, running, rate, per, burst)
   ON CONFLICT (name) DO UPDATE SET running = excluded.running, rate = excluded.rate, per = excluded.per, burst = excluded.burst;

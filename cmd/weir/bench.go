@@ -39,12 +39,18 @@ type benchDrainCmd struct {
 	Jobs   int `default:"500000" help:"Number of jobs in each round."`
 	Rounds int `default:"3" help:"Number of rounds; the median is shown."`
 
-	Unique bool `help:"Enqueue unique jobs, none of them a duplicate."`
+	Unique  bool          `help:"Enqueue unique jobs, none of them a duplicate."`
+	Limit   int           `placeholder:"N" help:"Limit the queue to this many running jobs, and compare with a queue without limits."`
+	JobTime time.Duration `placeholder:"DURATION" help:"How long each job takes; by default no time."`
 }
 
 func (c *benchDrainCmd) Run(ctx context.Context, s *streams, d *database) error {
 	return c.run(ctx, s, d, func(db *load.Database) (*load.Report, error) {
-		return bench.Drain(ctx, db, engine.Engine{Log: s.err, Unique: c.Unique}, bench.DrainConfig{Jobs: c.Jobs, Rounds: c.Rounds})
+		config := bench.DrainConfig{Jobs: c.Jobs, Rounds: c.Rounds, JobTime: c.JobTime}
+		if c.Limit > 0 {
+			config.Beside = engine.Engine{Log: s.err, Unique: c.Unique}
+		}
+		return bench.Drain(ctx, db, engine.Engine{Log: s.err, Unique: c.Unique, Limit: c.Limit}, config)
 	})
 }
 

@@ -16,6 +16,8 @@ import (
 const (
 	// flushEvery is the shortest time between two flushes: attempts that end within it share a commit.
 	flushEvery = 25 * time.Millisecond
+	// flushSoon is that time while limits withhold jobs, which wait for the ends.
+	flushSoon = 2 * time.Millisecond
 	// The maximum ends per call. Plain successes are cheap; other ends have texts, or attempts that follow.
 	maxPlain, maxOther = store.MaxRecord, 1000
 	// maxOtherBytes limits the text of one call with more than one end.
@@ -177,7 +179,11 @@ func (c *completer) run(ctx context.Context) {
 			return
 		}
 		for c.flush(ctx) {
-			if !sleep.For(ctx, flushEvery) {
+			every := flushEvery
+			if c.s.limited.Load() {
+				every = flushSoon
+			}
+			if !sleep.For(ctx, every) {
 				return
 			}
 		}
@@ -392,6 +398,12 @@ func (c *completer) replace(t *Task, detail string) bool {
 // done removes ended attempts from those that the session holds.
 func (c *completer) done(some []*Task) {
 	c.s.recorded(some)
+	if c.s.limited.Load() {
+		select {
+		case c.s.released <- struct{}{}:
+		default:
+		}
+	}
 	bytes := 0
 	for _, t := range some {
 		bytes += t.bytes()

@@ -100,8 +100,9 @@ func (s *session) fetch(ctx context.Context) error {
 			continue
 		}
 		if got > 0 || more {
-			// The lanes are empty for now, or others got the jobs of those that were visited. Under a steady flow, more jobs gather within a moment; claim them together.
-			if !sleep.For(ctx, gather) {
+			// The lanes are empty for now, or others got the jobs of those that were visited. Under a steady flow, more jobs gather within a moment; claim
+			// them together. What a limit withholds is there already.
+			if s.sleepOr(ctx, gather, s.released); ctx.Err() != nil {
 				break
 			}
 			continue
@@ -151,6 +152,7 @@ func (s *session) claim(ctx context.Context, limits []int32, h *hint) (got int, 
 	if err != nil {
 		return 0, false, nil, err
 	}
+	s.limited.Store(len(withheld) > 0)
 	if s.Hooks.Claimed != nil && got > 0 {
 		s.Hooks.Claimed(got, time.Since(started))
 	}
@@ -244,14 +246,14 @@ func (s *session) rest(ctx context.Context, w *watch, full bool, since, due time
 		left := max(time.Until(until), time.Millisecond)
 		switch {
 		case full:
-			if !s.sleepOrRoom(ctx, min(s.pause(sharing), left)) {
+			if !s.sleepOr(ctx, min(s.pause(sharing), left), s.room) {
 				return false, nil
 			}
 		case sharing <= watchers || rand.Int32N(sharing) < watchers:
 			pause = min(pause, left)
 			polls = max(int(min(watchFor, left)/pause), 1)
 		default:
-			if !s.sleepOrRoom(ctx, min(s.pause(sharing), left)) {
+			if !s.sleepOr(ctx, min(s.pause(sharing), left), s.room) {
 				return false, nil
 			}
 			if idle := time.Since(since) / 8; time.Since(polled) < min(idle, s.slow(0)) {
@@ -276,14 +278,14 @@ func (s *session) rest(ctx context.Context, w *watch, full bool, since, due time
 	return false, nil
 }
 
-// sleepOrRoom sleeps; false: ctx ended, or a full queue, which may have waiting jobs, has room.
-func (s *session) sleepOrRoom(ctx context.Context, d time.Duration) bool {
+// sleepOr sleeps; false: ctx ended, or the signal came that jobs which may be waiting can be claimed now.
+func (s *session) sleepOr(ctx context.Context, d time.Duration, signal <-chan struct{}) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
 	case <-timer.C:
 		return true
-	case <-s.room:
+	case <-signal:
 		return false
 	case <-ctx.Done():
 		return false

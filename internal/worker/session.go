@@ -42,6 +42,8 @@ type session struct {
 	reports   *reports
 	runners   sync.WaitGroup
 	room      chan struct{} // signals the fetcher that a queue has room again; never closed
+	limited   atomic.Bool   // limits withheld jobs from the last claim: ends of this worker's attempts may make room
+	released  chan struct{} // signals the fetcher that ends were recorded meanwhile; never closed
 	heard     chan struct{} // signals the keeper that weir.control has moved; never closed
 	sharing   atomic.Int32  // number of workers that share a queue with this one, by the last heartbeat
 	stopping  atomic.Bool   // no more jobs start
@@ -60,13 +62,14 @@ type session struct {
 // newSession returns a session for a worker id that was requested at the time asked.
 func newSession(w *Worker, id int32, asked time.Time) *session {
 	s := &session{
-		Worker:  w,
-		id:      id,
-		byName:  map[string]*queue{},
-		batches: map[store.Batch]*batch{},
-		room:    make(chan struct{}, 1),
-		heard:   make(chan struct{}, 1),
-		fenced:  make(chan struct{}),
+		Worker:   w,
+		id:       id,
+		byName:   map[string]*queue{},
+		batches:  map[store.Batch]*batch{},
+		room:     make(chan struct{}, 1),
+		heard:    make(chan struct{}, 1),
+		released: make(chan struct{}, 1),
+		fenced:   make(chan struct{}),
 	}
 	s.sharing.Store(1)
 	s.completer = newCompleter(s)

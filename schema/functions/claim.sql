@@ -307,6 +307,11 @@ BEGIN
       SELECT ready.gate, door.seq + 1, door.counted + taken, door.folded,
              CASE WHEN l.rate IS NOT NULL THEN weir._started(l.rate / extract(epoch FROM l.per), l.burst, door.next_start, door.at, taken) END, door.before
       FROM weir.queue_limit l WHERE l.name = ready.name;
+      IF taken = door.room THEN  -- there may be more jobs
+        door := weir._gate_now(ready.name, ready.gate, false);
+        withheld := withheld || ready.name;
+        again_at := again_at || door.next_at;
+      END IF;
       -- If the claim were lost in a crash, its jobs might run without being counted.
       PERFORM set_config('synchronous_commit', CASE commits WHEN 'off' THEN 'on' ELSE commits END, true);
     END IF;

@@ -254,8 +254,10 @@ BEGIN
   SELECT l.gate INTO gate_no FROM weir.queue_limit l WHERE l.name = queue;
   IF gate_no IS NULL THEN
     gate_no := nextval('weir.gate_id');
-    PERFORM weir._queue_id(queue);
     UPDATE weir.queue q SET gate = gate_no WHERE q.name = queue;
+    IF NOT FOUND THEN
+      INSERT INTO weir.queue (name, gate) VALUES (queue, gate_no);
+    END IF;
   END IF;
   INSERT INTO weir.queue_limit AS l (name, gate, running, rate, per, burst) VALUES (queue, gate_no, running, rate, per, burst)
   ON CONFLICT (name) DO UPDATE SET running = excluded.running, rate = excluded.rate, per = excluded.per, burst = excluded.burst;

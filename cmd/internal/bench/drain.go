@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/weir-pg/weir/cmd/internal/load"
@@ -18,6 +19,10 @@ type DrainConfig struct {
 	Rounds      int // default 1
 	Concurrency int // default 2000
 	Connections int // of the worker's pool; default 4
+	// JobTime is how long each job takes. The default is no time.
+	JobTime time.Duration
+	// Beside, if not nil, drains as many jobs of another queue before each round, to compare with.
+	Beside load.Engine
 }
 
 // Drain fills the queue with no-op jobs, and then processes them with one worker in this process. Only the processing is timed, from the first
@@ -32,21 +37,35 @@ func Drain(ctx context.Context, d *load.Database, e load.Engine, c DrainConfig) 
 		return nil, err
 	}
 	r.Note = fmt.Sprintf("%d no-op jobs enqueued in bulk, then processed by one process with concurrency %d; %d rounds, of which the median is shown", c.Jobs, c.Concurrency, c.Rounds)
-	f := &load.Figures{}
-	r.Figures = f
-	var rates, seconds, bytes []float64
+	if c.JobTime > 0 {
+		r.Note = strings.Replace(r.Note, "no-op jobs", fmt.Sprintf("jobs of %v", c.JobTime), 1)
+	}
+	var own, beside drained
+	var ratios []float64
 	for round := range c.Rounds {
-		took, written, err := drainRound(ctx, d, e, c)
-		if err != nil {
+		if c.Beside != nil {
+			if err := beside.round(ctx, d, c.Beside, load.Queue, c); err != nil {
+				return nil, err
+			}
+			d.Say("%s drain, round %d of %d: %.0f jobs/s to compare with", e.Name(), round+1, c.Rounds, beside.rates[round])
+		}
+		queue := load.Queue
+		if c.Beside != nil {
+			queue += "-limited"
+		}
+		if err := own.round(ctx, d, e, queue, c); err != nil {
 			return nil, err
 		}
-		rate := float64(c.Jobs) / took.Seconds()
-		d.Say("%s drain, round %d of %d: %.0f jobs/s", e.Name(), round+1, c.Rounds, rate)
-		rates, seconds, bytes = append(rates, rate), append(seconds, took.Seconds()), append(bytes, float64(written)/float64(c.Jobs))
+		d.Say("%s drain, round %d of %d: %.0f jobs/s", e.Name(), round+1, c.Rounds, own.rates[round])
+		if c.Beside != nil {
+			ratios = append(ratios, own.rates[round]/beside.rates[round])
+		}
 	}
-	f.Jobs, f.Rate = int64(c.Jobs), load.SpreadOf(rates)
-	f.Seconds, f.JobsPerSecond = load.SpreadOf(seconds).Median, f.Rate.Median
-	f.WALBytesPerJob = &load.SpreadOf(bytes).Median
+	f := own.figures(c)
+	r.Figures = f
+	if c.Beside != nil {
+		r.Unlimited, r.Ratio = beside.figures(c), load.SpreadOf(ratios)
+	}
 	if f.DeadTuples, err = d.DeadTuples(ctx, e); err != nil {
 		return nil, err
 	}
@@ -54,7 +73,25 @@ func Drain(ctx context.Context, d *load.Database, e load.Engine, c DrainConfig) 
 	return r, nil
 }
 
-func drainRound(ctx context.Context, d *load.Database, e load.Engine, c DrainConfig) (took time.Duration, written int64, err error) {
+// drained is what rounds of one kind have shown.
+type drained struct{ rates, seconds, bytes []float64 }
+
+func (r *drained) round(ctx context.Context, d *load.Database, e load.Engine, queue string, c DrainConfig) error {
+	took, written, err := drainRound(ctx, d, e, queue, c)
+	if err != nil {
+		return err
+	}
+	r.rates, r.seconds, r.bytes = append(r.rates, float64(c.Jobs)/took.Seconds()), append(r.seconds, took.Seconds()), append(r.bytes, float64(written)/float64(c.Jobs))
+	return nil
+}
+
+func (r *drained) figures(c DrainConfig) *load.Figures {
+	f := &load.Figures{Jobs: int64(c.Jobs), Rate: load.SpreadOf(r.rates), Seconds: load.SpreadOf(r.seconds).Median, WALBytesPerJob: &load.SpreadOf(r.bytes).Median}
+	f.JobsPerSecond = f.Rate.Median
+	return f
+}
+
+func drainRound(ctx context.Context, d *load.Database, e load.Engine, queue string, c DrainConfig) (took time.Duration, written int64, err error) {
 	pool, client, err := d.Client(ctx, e, c.Connections)
 	if err != nil {
 		return 0, 0, err
@@ -64,13 +101,16 @@ func drainRound(ctx context.Context, d *load.Database, e load.Engine, c DrainCon
 	if err != nil {
 		return 0, 0, err
 	}
-	if err := client.Fill(ctx, load.Queue, c.Jobs); err != nil {
+	if err := client.Fill(ctx, queue, c.Jobs); err != nil {
 		return 0, 0, fmt.Errorf("bench: fill: %w", err)
 	}
 	m := &load.Meter{}
 	stop, failed := load.Start(ctx, client, load.Work{
-		Queues:   map[string]int{load.Queue: c.Concurrency},
-		Run:      func(context.Context, int64) { m.Start() },
+		Queues: map[string]int{queue: c.Concurrency},
+		Run: func(context.Context, int64) {
+			m.Start()
+			time.Sleep(c.JobTime)
+		},
 		Claimed:  func(_ int, took time.Duration) { m.Begin(time.Now().Add(-took)) },
 		Recorded: m.Add,
 	})

@@ -25,6 +25,14 @@ func checkLanes(ctx context.Context, l *inspection) (result, error) {
 	for _, q := range l.first.Queues {
 		first[q.Name] = q
 	}
+	reached, err := readLimits(ctx, l.session, nil)
+	if err != nil {
+		return result{}, err
+	}
+	limits := map[string]limitCount{}
+	for _, q := range reached {
+		limits[q.Queue] = q
+	}
 	var r result
 	waiting := int64(0)
 	for _, q := range l.last.Queues {
@@ -38,11 +46,16 @@ func checkLanes(ctx context.Context, l *inspection) (result, error) {
 			grown = 0
 		}
 		growth, claims := per(grown, l.span()), per(float64(q.Claimed-was.Claimed), l.span())
+		limit, isLimited := limits[q.Name]
 		var severity Severity
 		why := ""
 		switch {
 		case q.Workers == 0:
 			severity, why = Warning, "no worker works it"
+		case isLimited && growth <= claims/20:
+			continue // as it was asked for
+		case isLimited:
+			severity, why = Warning, "it is at its limit"
 		case claims == 0 && (q.LastClaim == nil || time.Since(*q.LastClaim) > claimsStopped):
 			severity, why = Critical, fmt.Sprintf("%s claim nothing", many(q.Workers, "worker"))
 		case float64(q.Available) < claims/2:
@@ -60,11 +73,19 @@ func checkLanes(ctx context.Context, l *inspection) (result, error) {
 		if growth < 0 && claims > 0 {
 			f.add("", "empty in %s at this rate", span(seconds(float64(q.Available)/-growth)))
 		}
+		if isLimited && limit.Running > 0 {
+			f.add("SELECT * FROM weir.limits()", "%d of %d attempts run", limit.RunningNow, limit.Running)
+		} else if isLimited {
+			f.add("SELECT * FROM weir.limits()", "its rate is used up")
+		}
 		f.Now = "Start more workers for the queue, or raise their concurrency for it: weir work --queue " + q.Name + "."
+		if isLimited && q.Workers > 0 {
+			f.Now = "Raise its limit, if what its jobs use can take it: weir limits set " + q.Name + "."
+		}
 		f.ForGood = "Give urgent jobs their own queue or priority, with their own workers."
 		r.findings = append(r.findings, f)
-		const limit = 3
-		if len(r.findings) == limit {
+		const most = 3
+		if len(r.findings) == most {
 			break
 		}
 	}

@@ -56,6 +56,19 @@ func checkWorkers(ctx context.Context, l *inspection) (result, error) {
 		}
 		f.add("SELECT * FROM weir.workers() WHERE state = 'silent'", "%s", fact)
 	}
+	ids := make([]int32, len(silent))
+	for i, w := range silent {
+		ids[i] = w.ID
+	}
+	limits, err := readLimits(ctx, l.session, ids)
+	if err != nil {
+		return result{}, err
+	}
+	for _, q := range limits {
+		if q.Running > 0 && q.Held > 0 {
+			f.add("SELECT * FROM weir.limits() WHERE room = 0", "queue %s is at its limit, %d of %d running, and silent workers hold %d of these slots until they are fenced", q.Queue, q.RunningNow, q.Running, q.Held)
+		}
+	}
 	f.Now = "Check whether the process still runs, and start a worker, which takes over the jobs; without one, run CALL weir.chores() twice a second for the length of the lease."
 	if kept != nil {
 		f.Now = "A prepared transaction keeps a worker from being fenced, because what it has recorded is undecided: " + *kept + "."

@@ -25,6 +25,23 @@ func readQueues(ctx context.Context, s *session) ([]queueCount, error) {
 	return list[queueCount](ctx, s, queuesSQL)
 }
 
+// limitCount is the limit of a Weir queue that withholds jobs now, from weir.limits.
+type limitCount struct {
+	Queue      string
+	Running    int64 // the limit; 0: the rate is the reason
+	RunningNow int64
+	Held       int64 // of RunningNow, attempts of the workers asked for
+}
+
+const limitsSQL = `SELECT l.queue, CASE WHEN l.next_at IS NULL THEN l.running ELSE 0 END::bigint, l.running_now::bigint,
+  (SELECT count(*) FROM weir.jobs('running', queue => l.queue, max_rows => 1000) j WHERE j.worker = ANY ($1::int[]))
+FROM weir.limits() l WHERE l.room = 0 LIMIT 1000`
+
+// readLimits returns the queues that are at their limits, and how many of their slots these workers hold.
+func readLimits(ctx context.Context, s *session, workers []int32) ([]limitCount, error) {
+	return list[limitCount](ctx, s, limitsSQL, workers)
+}
+
 // workerCount is a Weir worker, from weir.workers.
 type workerCount struct {
 	ID      int32

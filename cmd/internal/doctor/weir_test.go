@@ -50,6 +50,32 @@ func TestWeirsOwnTroublesAreNamed(t *testing.T) {
 	expectFact(t, f, "bulk: 1,500 waiting")
 }
 
+// TestAQueueAtItsLimitIsNamedWithTheSilentWorkersThatHoldIt: slots that a dead worker holds until it is fenced are named as such; and a backlog at a
+// limit is no failure of its workers.
+func TestAQueueAtItsLimitIsNamedWithTheSilentWorkersThatHoldIt(t *testing.T) {
+	t.Parallel()
+	url := alone(t)
+	conn := connect(t, url)
+	if err := schema.Up(t.Context(), conn); err != nil {
+		t.Fatal(err)
+	}
+	execute(t, conn, "SELECT weir.set_limit('mail', running => 2)",
+		"SELECT weir.enqueue_many((SELECT jsonb_agg(jsonb_build_object('queue', 'mail', 'kind', 'k', 'args', '{}'::jsonb)) FROM generate_series(1, 1500)))",
+		"SELECT weir._start('killed', ARRAY['mail'], interval '1 second')",
+		"SELECT weir._claim((SELECT max(id) FROM weir.worker), ARRAY['mail'], ARRAY[10])",
+		"SELECT weir.heartbeat((SELECT max(id) FROM weir.worker), 2)",
+		"SELECT weir._start('alive', ARRAY['mail'], interval '5 minutes')")
+	r := examine(t, url, time.Second)
+	f, ok := r.Find(doctor.WorkerDead)
+	if !ok {
+		t.Fatalf("the silent worker is not named:\n%s", describe(r))
+	}
+	expectFact(t, f, "queue mail is at its limit, 2 of 2 running, and silent workers hold 2 of these slots")
+	if f, ok := r.Find(doctor.LaneBacklog); ok {
+		t.Errorf("a backlog at a limit, which does not grow, is a finding: %s", f.Summary)
+	}
+}
+
 // TestReaderOfASegmentIsNamed: a transaction that has only read also holds a segment, and the doctor names it and how long it has been open.
 func TestReaderOfASegmentIsNamed(t *testing.T) {
 	t.Parallel()

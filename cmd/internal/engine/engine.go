@@ -17,10 +17,12 @@ import (
 	"github.com/weir-pg/weir/schema"
 )
 
-// Engine implements load.Engine for Weir. Its workers log warnings to Log. If Unique, Fill enqueues unique jobs, none of them a duplicate.
+// Engine implements load.Engine for Weir. Its workers log warnings to Log. If Unique, Fill enqueues unique jobs, none of them a duplicate. If Limit is
+// not 0, it limits how many jobs of the queue run.
 type Engine struct {
 	Log    io.Writer
 	Unique bool
+	Limit  int
 }
 
 func (Engine) Name() string   { return "weir" }
@@ -56,7 +58,7 @@ func (Engine) Unfinished(ctx context.Context, pool *pgxpool.Pool) (bool, error) 
 }
 
 func (e Engine) Client(pool *pgxpool.Pool) (load.Client, error) {
-	return client{weir.NewClient(pool), pool, e.Log, e.Unique}, nil
+	return client{weir.NewClient(pool), pool, e.Log, e.Unique, e.Limit}, nil
 }
 
 type client struct {
@@ -65,6 +67,7 @@ type client struct {
 	log  io.Writer
 
 	unique bool
+	limit  int
 }
 
 // errFails is the error of attempts that fail on purpose.
@@ -81,6 +84,11 @@ type Job struct {
 func (Job) Kind() string { return "bench" }
 
 func (c client) Fill(ctx context.Context, queue string, n int) error {
+	if c.limit > 0 {
+		if err := c.weir.SetLimit(ctx, queue, weir.Limit{Running: c.limit}); err != nil {
+			return err
+		}
+	}
 	jobs := make([]weir.NewJob, min(n, BatchSize))
 	for i := range jobs {
 		jobs[i] = weir.NewJob{Args: Job{}, Options: &weir.Options{Queue: queue}}
