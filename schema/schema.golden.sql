@@ -2542,7 +2542,7 @@ BEGIN
       newest.folded := pg_current_snapshot();
     END IF;
   END IF;
-  folded := pg_current_snapshot();  -- statements below may see more: what this snapshot does not see is left to the next row
+  folded := weir._snapshot_of_others();  -- statements below may see more: what this snapshot does not see is left to the next row
   counted := newest.running - coalesce((
     SELECT sum(r.n) FROM weir._ended_since(newest.folded, folded) e
     CROSS JOIN LATERAL (SELECT r.n FROM weir.release r WHERE r.gate = _gate_now.gate AND r.xid >= e.low AND r.xid < e.high
@@ -3587,7 +3587,7 @@ BEGIN
   opened.gate := _open_gate.gate;
   opened.seq := 1;
   opened.running := 0;
-  opened.folded := pg_current_snapshot();
+  opened.folded := weir._snapshot_of_others();
   opened.before := CASE WHEN opened.before_lanes IS NOT NULL THEN 1 END;
   INSERT INTO weir.gate SELECT (opened).*;
   RETURN opened;
@@ -5331,6 +5331,19 @@ BEGIN
     END IF;
   END LOOP;
   RETURN true;
+END
+$$;
+CREATE FUNCTION weir._snapshot_of_others() RETURNS pg_snapshot LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+DECLARE
+  s   pg_snapshot := pg_current_snapshot();
+  own xid8 := pg_current_xact_id_if_assigned();
+BEGIN
+  IF own IS NULL OR NOT pg_visible_in_snapshot(own, s) THEN
+    RETURN s;
+  END IF;
+  RETURN (pg_snapshot_xmin(s)::text || ':' || pg_snapshot_xmax(s)::text || ':'
+          || (SELECT string_agg(u.x::text, ',' ORDER BY u.x) FROM (SELECT pg_snapshot_xip(s) AS x UNION ALL SELECT own) u))::pg_snapshot;
 END
 $$;
 CREATE FUNCTION weir._spans(from_xid xid8, snapshot pg_snapshot) RETURNS TABLE(low xid8, high xid8) LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET jit=off
@@ -7592,6 +7605,7 @@ COMMENT ON ROUTINE weir._set_twins_aside() IS 'Sets aside the twins of queues th
 COMMENT ON ROUTINE weir._settle(integer) IS 'Logs unfinished attempts of a fenced worker again (or fails the job, if no attempts are left): some thousands in one call. jobs: their ids; more: call again. Attempts that an open transaction completes are left for a later call. Errors: 22023 (not fenced), WR004. Locks: advisory: claims (shared), the worker''s claims and ends (exclusive, waiting at most 5 s). Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._shape_of(text) IS 'The shape of an error: the line that contains its message, up to 300 characters, with <uuid>, <time>, <email>, <path>, <text>, <hex> and <n> for what differs from one job to the next; of an encrypted text, <encrypted>. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._skip_cancelled(integer,integer,weir.cancellation_where[]) IS 'Ends the jobs at the head of a lane that are cancelled by one of these filters, up to the first one that is not: up to 9600 in one call, in batches that are ended as they are claimed. True: there may be more. The caller is a claim, and holds the lane''s lock.';
+COMMENT ON ROUTINE weir._snapshot_of_others() IS 'The present snapshot as another session would take it: with this transaction among those in progress. PostgreSQL leaves a transaction out of its own snapshots, so those show it as ended once a later one has; but it may still end attempts, as weir.take does with jobs of unknown kinds. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._spans(xid8,pg_snapshot) IS 'The ranges (low included, high not) of transactions from from_xid on that have ended in the snapshot. A scan of only these ranges skips the rows of transactions in progress.';
 COMMENT ON ROUTINE weir._start(text,text[],interval) IS 'Registers a worker, creates its queues and returns its id. From then on it must call heartbeat well within its lease, or other workers get its jobs. Errors: 22023; WR003 (the log comes from another cluster). Locks: none that others wait for. Isolation: any.';
 COMMENT ON ROUTINE weir._started(double precision,integer,timestamp with time zone,timestamp with time zone,integer) IS 'next_start after n more starts. Errors: none. Locks: none. Isolation: any.';

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/weir-pg/weir/internal/sleep"
@@ -152,7 +153,7 @@ func (s *session) claim(ctx context.Context, limits []int32, h *hint) (got int, 
 	if err != nil {
 		return 0, false, nil, err
 	}
-	s.limited.Store(len(withheld) > 0)
+	s.limited.Store(slices.ContainsFunc(withheld, func(w store.Withheld) bool { return w.For == nil }))
 	if s.Hooks.Claimed != nil && got > 0 {
 		s.Hooks.Claimed(got, time.Since(started))
 	}

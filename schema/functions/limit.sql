@@ -40,7 +40,7 @@ BEGIN
       newest.folded := pg_current_snapshot();
     END IF;
   END IF;
-  folded := pg_current_snapshot();  -- statements below may see more: what this snapshot does not see is left to the next row
+  folded := weir._snapshot_of_others();  -- statements below may see more: what this snapshot does not see is left to the next row
   counted := newest.running - coalesce((
     SELECT sum(r.n) FROM weir._ended_since(newest.folded, folded) e
     CROSS JOIN LATERAL (SELECT r.n FROM weir.release r WHERE r.gate = _gate_now.gate AND r.xid >= e.low AND r.xid < e.high
@@ -73,6 +73,25 @@ $$;
 COMMENT ON FUNCTION weir._gate_now IS
   'The state of a queue''s gate: its newest row (seq, next_start), what runs now (running), what of it was handed out through the gate (counted) according to the snapshot folded, how many more attempts may start (room), and if only the rate keeps them from it, when that changes (next_at), as the clock is at. before: attempts from before the gate was opened still run. With to_write, the caller is a claim that holds the gate''s lock, and a gate that has no row yet is opened. Isolation: READ COMMITTED.';
 
+CREATE OR REPLACE FUNCTION weir._snapshot_of_others() RETURNS pg_snapshot
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+AS $$
+DECLARE
+  s   pg_snapshot := pg_current_snapshot();
+  own xid8 := pg_current_xact_id_if_assigned();
+BEGIN
+  IF own IS NULL OR NOT pg_visible_in_snapshot(own, s) THEN
+    RETURN s;
+  END IF;
+  RETURN (pg_snapshot_xmin(s)::text || ':' || pg_snapshot_xmax(s)::text || ':'
+          || (SELECT string_agg(u.x::text, ',' ORDER BY u.x) FROM (SELECT pg_snapshot_xip(s) AS x UNION ALL SELECT own) u))::pg_snapshot;
+END
+$$;
+COMMENT ON FUNCTION weir._snapshot_of_others IS
+  'The present snapshot as another session would take it: with this transaction among those in progress. PostgreSQL leaves a transaction out of its own snapshots, so those show it as ended once a later one has; but it may still end attempts, as weir.take does with jobs of unknown kinds. Isolation: READ COMMITTED.';
+
 CREATE OR REPLACE FUNCTION weir._open_gate(name text, gate integer) RETURNS weir.gate
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
@@ -92,7 +111,7 @@ BEGIN
   opened.gate := _open_gate.gate;
   opened.seq := 1;
   opened.running := 0;
-  opened.folded := pg_current_snapshot();
+  opened.folded := weir._snapshot_of_others();
   opened.before := CASE WHEN opened.before_lanes IS NOT NULL THEN 1 END;
   INSERT INTO weir.gate SELECT (opened).*;
   RETURN opened;

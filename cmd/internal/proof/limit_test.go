@@ -146,6 +146,37 @@ func TestNoSlotIsLeakedOrFreedTwice(t *testing.T) {
 	}
 }
 
+// TestWhatATransactionFreesAfterItsClaimIsCounted: take claims, and ends jobs of unknown kinds in the same transaction, whose own snapshots show it as
+// ended as soon as a later one has. Its releases are counted all the same, by the next claim.
+func TestWhatATransactionFreesAfterItsClaimIsCounted(t *testing.T) {
+	t.Parallel()
+	url := pgtest.Database(t)
+	conn, later := connect(t, url), connect(t, url)
+	exec(t, conn, `SELECT weir.set_limit('q', running => 2)`)
+	exec(t, conn, `BEGIN`)
+	exec(t, conn, `SELECT pg_current_xact_id()`)
+	exec(t, later, `SELECT pg_current_xact_id()`)
+	if !value[bool](t, conn, `SELECT pg_visible_in_snapshot(pg_current_xact_id(), pg_current_snapshot())`) {
+		t.Error("a transaction's own snapshot shows it as in progress, so the test proves nothing")
+	}
+	exec(t, conn, `SELECT weir._gate_now('q', l.gate, true) FROM weir.queue_limit l`)
+	if value[bool](t, conn, `SELECT bool_or(pg_visible_in_snapshot(pg_current_xact_id(), g.folded))
+		FROM (SELECT g.folded FROM weir.gate g UNION ALL SELECT n.folded FROM weir.queue_limit l, weir._gate_now('q', l.gate, true) n) g`) {
+		t.Error("the releases that a transaction will write count as folded in its own gate's row")
+	}
+	exec(t, conn, `COMMIT`)
+
+	worker := startWorker(t, conn, "q")
+	exec(t, conn, `SELECT weir.enqueue('q', 'unknown', priority => 1 + i % 4) FROM generate_series(1, 40) i`)
+	for range 10 {
+		exec(t, conn, `SELECT weir.take($1, kinds => ARRAY['known'], limits => ARRAY[5], wait => '0')`, worker)
+		exec(t, later, `SELECT pg_current_xact_id()`)
+	}
+	if n := runningNow(t, conn, "q"); n != 0 {
+		t.Errorf("%d are counted, though all were handed back", n)
+	}
+}
+
 // TestALimitCountsWhatRunsAlready: a limit that is set while attempts run counts them, those of open completions too; one that is lowered interrupts
 // nothing; one that was cleared and is set again counts what was claimed in between, each attempt once.
 func TestALimitCountsWhatRunsAlready(t *testing.T) {
