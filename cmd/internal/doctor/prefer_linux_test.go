@@ -19,6 +19,10 @@ func preferClients() (end func()) {
 			}
 		}
 	}
+	before, err := syscall.Getpriority(syscall.PRIO_PROCESS, 0)
+	if err != nil {
+		return func() {}
+	}
 	set(priority)
-	return func() { set(0) }
+	return func() { set(20 - before) } // the system call returns 20 less the value
 }
