@@ -113,6 +113,17 @@ func TestRolesDoTheirPartAndNoMore(t *testing.T) {
 		`SELECT * FROM weir.queues()`, `SELECT * FROM weir.workers()`, `SELECT * FROM weir.jobs('available')`, `SELECT * FROM weir.available_jobs`,
 		`SELECT * FROM weir.running_jobs`, `SELECT * FROM weir.scheduled_jobs`, `SELECT * FROM weir.completed_jobs`, `SELECT * FROM weir.failed_jobs`, `SELECT * FROM weir.cancelled_jobs`)
 	as("weir_operate", denied, `SELECT * FROM weir.job`, `UPDATE weir.queue SET paused_at = now()`, `UPDATE weir.setting SET value = ''`, `SELECT weir._reclaim(1)`)
+	// Arguments, results, errors, progress and checkpoints are for those who work jobs, schedules and their arguments for those who operate.
+	as("weir_enqueue", "", `SELECT * FROM weir.enqueue_unique('q', 'k', key => 'x')`)
+	as("weir_enqueue", denied, `SELECT weir.checkpoint(1)`, `SELECT weir.progress(1, '[]')`, `SELECT * FROM weir.jobs('failed')`, `SELECT * FROM weir.schedules()`, `SELECT weir.cancel_where('q')`,
+		`SELECT weir.set_schedule('s', '@daily', 'q', 'k')`, `SELECT * FROM weir.failure_groups()`, `SELECT * FROM weir.report`, `SELECT * FROM weir.schedule`)
+	as("weir_work", "", `SELECT weir.checkpoint(1)`, `SELECT weir.progress(weir.start('v', '{q}'), '[]')`)
+	as("weir_work", denied, `SELECT * FROM weir.schedules()`, `SELECT weir.run_schedule('s')`, `SELECT weir.set_schedule('s', '@daily', 'q', 'k')`, `SELECT weir.cancel_where('q')`, `SELECT weir.retry_where('q')`,
+		`SELECT weir.delete_where('q')`, `SELECT weir.move_where('q', to_priority => 1)`, `SELECT * FROM weir.failure_groups()`, `SELECT weir.set_retry_rule('r')`, `SELECT * FROM weir.report`, `SELECT weir._fire(NULL, now(), 1)`)
+	as("weir_operate", "", `SELECT weir.set_schedule('s', '@daily', 'q', 'k')`, `SELECT * FROM weir.schedules()`, `SELECT weir.drop_schedule('s')`, `SELECT * FROM weir.failure_groups()`, `SELECT weir.cancel_where('none')`,
+		`SELECT weir.retry_where('none')`, `SELECT weir.delete_where('none')`, `SELECT weir.move_where('none', to_priority => 1)`, `SELECT weir.set_retry_rule('r', 'retry', kind => 'k')`, `SELECT weir.drop_retry_rule('r')`, `SELECT weir.checkpoint(1)`)
+	as("weir_operate", denied, `SELECT * FROM weir.schedule`, `SELECT * FROM weir.report`, `SELECT * FROM weir.keyed`, `DELETE FROM weir.cancellation_where`, `SELECT weir._move('{}', '{}', NULL, NULL, 1, NULL)`)
+	as("weir_hub", denied, `SELECT weir.checkpoint(1)`, `SELECT * FROM weir.schedules()`, `SELECT * FROM weir.job_info(1)`, `SELECT * FROM weir.failure_groups()`)
 	as("weir_publish", "", `SELECT weir.publish('c', 'p')`, `SELECT weir.notify('c', 'p')`, `SELECT weir.publish_bytes('c', '\x00')`, `SELECT weir.publish_many(ARRAY['c'], ARRAY['p'])`)
 	as("weir_publish", denied, `SELECT * FROM weir.ticks(0)`, `SELECT * FROM weir.read(1)`, `SELECT * FROM weir.message`, `SELECT * FROM weir._logins()`)
 	as("weir_subscribe", "", `SELECT * FROM weir.ticks(0)`, `SELECT * FROM weir.read(1)`, `SELECT weir.newest_tick()`)
@@ -148,4 +159,32 @@ func TestEveryCopyOfAJobIsWhole(t *testing.T) {
 	if checked < 7 {
 		t.Errorf("found only %d copies: does the test no longer recognize the statements?", checked)
 	}
+}
+
+// TestFiltersAreNoSQL: whatever a filter, a key, a name or an expression contains, it is compared, and nothing is executed or read as a pattern.
+func TestFiltersAreNoSQL(t *testing.T) {
+	t.Parallel()
+	conn := connect(t, pgtest.Database(t))
+	worker := startWorker(t, conn, "q")
+	fail(t, conn, worker, func() attempt { enqueueN(t, conn, "q", 1); return mustClaim(t, conn, worker, "q", 1)[0] }())
+	id := value[int64](t, conn, `SELECT weir.enqueue('q', 'k')`)
+	for _, text := range []string{`'; DROP SCHEMA weir CASCADE; --`, `$$; DROP SCHEMA weir CASCADE; $$`, `%`, `_`, `\`, `.*`, `"; --`, `q' OR 'x' = 'x`, `{k}`, `NULL`} {
+		for _, sql := range []string{
+			`SELECT coalesce(weir.cancel_where($1), 0)`, `SELECT retried FROM weir.retry_where($1)`, `SELECT retried FROM weir.retry_where(error => $1)`, `SELECT retried FROM weir.retry_where(kinds => ARRAY[$1])`,
+			`SELECT deleted FROM weir.delete_where(error => $1)`, `SELECT deleted FROM weir.delete_where(meta => jsonb_build_object($1::text, $1::text))`,
+			`SELECT moved FROM weir.move_where($1, to_priority => 1)`, `SELECT moved FROM weir.move_where(kinds => ARRAY[$1], to_queue => $1)`, `SELECT count(*) FROM weir.failure_groups(queue => $1)`,
+			`SELECT jsonb_array_length(p.jobs) FROM weir.jobs_page(kinds => ARRAY[$1]) p`, `SELECT count(*) FROM weir.schedules($1)`,
+		} {
+			var n int64
+			if err := conn.QueryRow(t.Context(), sql, text).Scan(&n); err != nil || n != 0 {
+				t.Errorf("%s with %q: %d, %v", sql, text, n, err)
+			}
+		}
+		if duplicate := value[bool](t, conn, `SELECT duplicate FROM weir.enqueue_unique('other', $1, jsonb_build_object('a', $1::text), key => $1)`, text); duplicate {
+			t.Errorf("the key %q is that of another job", text)
+		}
+		_, err := conn.Exec(t.Context(), `SELECT weir.set_schedule($1, $1, 'q', 'k')`, text)
+		wantCode(t, "the schedule "+text, err, "22023")
+	}
+	wantState(t, conn, id, "available")
 }
