@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -39,13 +40,24 @@ type benchDrainCmd struct {
 	Jobs   int `default:"500000" help:"Number of jobs in each round."`
 	Rounds int `default:"3" help:"Number of rounds; the median is shown."`
 
-	Unique  bool          `help:"Enqueue unique jobs, none of them a duplicate."`
-	Limit   int           `placeholder:"N" help:"Limit the queue to this many running jobs, and compare with a queue without limits."`
-	JobTime time.Duration `placeholder:"DURATION" help:"How long each job takes; by default no time."`
+	Unique    bool          `help:"Enqueue unique jobs, none of them a duplicate."`
+	Limit     int           `placeholder:"N" help:"Limit the queue to this many running jobs, and compare with a queue without limits."`
+	JobTime   time.Duration `placeholder:"DURATION" help:"How long each job takes; by default no time."`
+	Schedules int           `placeholder:"N" help:"Have this many schedules, each due once a minute, fire beside it."`
 }
 
 func (c *benchDrainCmd) Run(ctx context.Context, s *streams, d *database) error {
-	return c.run(ctx, s, d, func(db *load.Database) (*load.Report, error) {
+	if c.Schedules < 0 || c.Schedules > 100_000 {
+		return usagef("--schedules must be 1 to 100000, got %d", c.Schedules)
+	}
+	return c.run(ctx, s, d, func(db *load.Database) (_ *load.Report, err error) {
+		if c.Schedules > 0 {
+			drop, failed := engine.Schedule(ctx, db.Observer, c.Schedules)
+			defer func() { err = errors.Join(err, drop()) }()
+			if failed != nil {
+				return nil, failed
+			}
+		}
 		config := bench.DrainConfig{Jobs: c.Jobs, Rounds: c.Rounds, JobTime: c.JobTime}
 		if c.Limit > 0 {
 			config.Beside = engine.Engine{Log: s.err, Unique: c.Unique}

@@ -83,6 +83,9 @@ func TestBenchDrainWorksEveryJob(t *testing.T) {
 		t.Errorf("%+v", r.Figures)
 	}
 	noneDeadIn(t, r.Figures)
+	if r, _ := benchReport(t, pgtest.Database(t), "drain", "--jobs", "3000", "--rounds", "1", "--schedules", "100"); r.Jobs != 3000 {
+		t.Errorf("beside schedules: %+v", r.Figures)
+	}
 	if r, _ := benchReport(t, pgtest.Database(t), "drain", "--jobs", "3000", "--rounds", "2", "--unique"); r.Jobs != 3000 || r.Rate.Samples != 2 {
 		t.Errorf("of unique jobs: %+v", r.Figures)
 	}

@@ -15,12 +15,12 @@ import (
 )
 
 // TestAStepOfABulkOperationCostsTheSameHoweverManyJobsThereAre: the last step of retrying or moving all jobs touches as many blocks as the first. With -long, of 200,000
-// jobs, fifty steps of each operation are measured, with claims from another queue beside them.
+// jobs, twenty steps of each operation are measured, with claims from another queue beside them.
 func TestAStepOfABulkOperationCostsTheSameHoweverManyJobsThereAre(t *testing.T) {
 	t.Parallel()
 	jobs, each, steps := 500, 100, 5
 	if *longFlag > 0 {
-		jobs, each, steps = 200_000, 500, 50
+		jobs, each, steps = 200_000, 500, 20
 	}
 	url := pgtest.Database(t)
 	conn := connect(t, url)
