@@ -101,9 +101,22 @@ func ExampleClient_SetQueue() {
 		}
 	}
 	// Output:
+	// ageing 00:00:00
 	// backoff 00:00:05
 	// backoff_form exponential
 	// backoff_limit 00:10:00
+}
+
+// With ageing, jobs of lower priorities don't wait for ever. Here, one of every four jobs is chosen by age, in which a job with priority 2 comes before
+// jobs with priority 1 that were enqueued 10 minutes after it, and one with priority 4 before those of half an hour later.
+func ExampleClient_SetQueue_ageing() {
+	ctx := context.Background()
+	client := weir.NewClient(connect())
+	if _, err := client.Enqueue(ctx, SendMail{To: "ada@example.org"}, &weir.Options{Queue: "aged", Priority: 4}); err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(client.SetQueue(ctx, "aged", "ageing", "10 minutes"))
+	// Output: <nil>
 }
 
 // Failed jobs, grouped by what went wrong.

@@ -364,6 +364,7 @@ CREATE TABLE weir.queue (
   backoff interval NOT NULL DEFAULT '00:00:01'::interval,
   backoff_limit interval NOT NULL DEFAULT '01:00:00'::interval,
   backoff_form text NOT NULL DEFAULT 'exponential'::text,
+  ageing interval,
   created_at timestamp with time zone NOT NULL DEFAULT now(),
   gate integer
 );
@@ -745,10 +746,12 @@ DECLARE
   low  bigint := (SELECT min(k.seq) FROM weir.batch k WHERE k.segment = _batch_of.segment AND k.lane = _batch_of.lane);
   high bigint := 9223372036854775807;
   mid  bigint := high;
+  step bigint := 1;
   b    record;
 BEGIN
   -- After a batch, a job still waits if it lies past the batch's position, or belongs to a pending transaction. Once it does not wait any more, it
-  -- never will again: so the first batch after which it does not wait is the one that claimed it. Find it by bisection.
+  -- never will again: so the first batch after which it does not wait is the one that claimed it. Find it by bisection, in a range that begins at the
+  -- newest batches and grows until the job is in it: what was claimed lately is found at once, however many batches there are.
   WHILE low <= mid LOOP
     SELECT k.seq, k.pos_xid, k.pos_id, k.pending, k.pending_after INTO b
     FROM weir.batch k WHERE k.segment = _batch_of.segment AND k.lane = _batch_of.lane AND k.seq <= mid ORDER BY k.seq DESC LIMIT 1;
@@ -756,11 +759,13 @@ BEGIN
        OR coalesce(b.pending_after[array_position(b.pending, _batch_of.xid)] < _batch_of.id, false) THEN
       EXIT WHEN high = 9223372036854775807;  -- the newest batch: the job was not claimed
       low := mid + 1;
+      step := 0;  -- it is in the range: bisect
     ELSE
       high := b.seq;
     END IF;
-    mid := low + (high - 1 - low) / 2;
     EXIT WHEN low >= high;
+    mid := CASE WHEN step > 0 THEN greatest(high - step, low) ELSE low + (high - 1 - low) / 2 END;
+    step := step * 16;
   END LOOP;
   RETURN QUERY SELECT k.* FROM weir.batch k
     WHERE k.segment = _batch_of.segment AND k.lane = _batch_of.lane AND k.seq = high AND _batch_of.id = ANY (k.ids) LIMIT 1;
@@ -1182,6 +1187,9 @@ DECLARE
   judging     integer[] := '{}';            -- the queues whose unique jobs it may judge: hashes of their names
   queue_hash  integer;
   has_lanes   boolean := false;             -- it has locked one
+  aging       integer;                      -- the id of the queue that reserved is about
+  reserved    integer[];                    -- how many jobs of each priority are chosen by age: see weir._reserve
+  shortened   bigint[] := '{}';             -- queues in which it left jobs for a lower priority
   gates       integer[] := '{}';            -- those that it has locked
   door        record;                       -- the state of the lane's gate
   withheld    text[] := '{}';               -- queues from which limits have withheld jobs
@@ -1252,8 +1260,8 @@ BEGIN
   -- The first lanes that have jobs, read without their locks. They are in the order of lanes, so that two claims that
   -- lock several lanes can't deadlock; within a queue this is the order of priorities.
   FOR ready IN
-    SELECT r.lane, r.ord, r.name, r.gate, EXISTS (SELECT FROM weir.keyed k WHERE k.queue = r.name) AS keyed FROM (
-      SELECT l.lane, l.ord, l.name, n.gate
+    SELECT r.lane, r.ord, r.name, r.gate, r.ageing, EXISTS (SELECT FROM weir.keyed k WHERE k.queue = r.name) AS keyed FROM (
+      SELECT l.lane, l.ord, l.name, n.gate, n.ageing
       FROM (
         SELECT q.lane, u.ord, u.name
         FROM unnest(_claim.queues, _claim.limits) WITH ORDINALITY u(name, quota, ord)
@@ -1266,8 +1274,8 @@ BEGIN
         CROSS JOIN LATERAL (SELECT q.name FROM weir.queue q WHERE q.id = h.lane / 4 OFFSET 0) q
         CROSS JOIN LATERAL (SELECT array_position(_claim.queues, q.name) AS ord OFFSET 0) o
         WHERE _claim.limits[o.ord] > 0) l
-      -- A pause and a gate apply to all twins of a name, also to one that was committed after them.
-      CROSS JOIN LATERAL (SELECT max(p.paused_at) AS paused_at, max(p.gate) AS gate FROM weir.queue p WHERE p.name = l.name OFFSET 0) n
+      -- A pause, a gate and ageing apply to all twins of a name, also to one that was committed after them.
+      CROSS JOIN LATERAL (SELECT max(p.paused_at) AS paused_at, max(p.gate) AS gate, max(p.ageing) AS ageing FROM weir.queue p WHERE p.name = l.name OFFSET 0) n
       LEFT JOIN LATERAL (
         SELECT b.pos_xid, b.pos_id, b.pending, b.pending_after
         FROM weir.batch b WHERE b.lane = l.lane ORDER BY b.seq DESC LIMIT 1) s ON true
@@ -1329,6 +1337,18 @@ BEGIN
         PERFORM pg_advisory_xact_lock(1464158556, queue_hash);
       END IF;
       judging := judging || queue_hash;
+    END IF;
+    IF ready.ageing IS NOT NULL THEN
+      IF ready.lane / 4 IS DISTINCT FROM aging THEN
+        aging := ready.lane / 4;
+        reserved := weir._reserve(aging, quota, ready.ageing);
+        has_lanes := has_lanes OR reserved IS NOT NULL;
+      END IF;
+      IF reserved[ready.lane % 4 + 2 :] <> array_fill(0, ARRAY[3 - ready.lane % 4]) THEN
+        shortened := shortened || ready.ord;
+        quota := quota - (SELECT sum(r) FROM unnest(reserved[ready.lane % 4 + 2 :]) r);
+        CONTINUE WHEN quota <= 0;
+      END IF;
     END IF;
     PERFORM pg_advisory_xact_lock(1464158546, ready.lane);
     has_lanes := true;
@@ -1460,7 +1480,7 @@ BEGIN
     ready_at := again_at[i];
     RETURN NEXT;
   END LOOP;
-  IF visited = max_lanes OR is_cut THEN
+  IF visited = max_lanes OR is_cut OR EXISTS (SELECT FROM unnest(shortened) o WHERE limits[o] > 0) THEN
     queue := NULL;
     enqueued_at := NULL;
     ready_at := NULL;
@@ -2120,6 +2140,83 @@ CREATE FUNCTION weir._enqueue_due(s weir.schedule, due timestamp with time zone)
 AS $$
   SELECT weir.enqueue(s.queue, s.kind, s.args, s.priority, max_attempts => s.max_attempts,
                       meta => coalesce(s.meta, '{}') || jsonb_build_object('schedule', s.name, 'due', to_char(_enqueue_due.due AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"')))
+$$;
+CREATE FUNCTION weir._enqueue_unique_many(jobs jsonb) RETURNS TABLE(id bigint, duplicate boolean) LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off
+AS $$
+#variable_conflict use_column
+DECLARE
+  n          integer := jsonb_array_length(jobs);
+  j          record;      -- the jobs, as arrays
+  known      boolean[];   -- there are rows with its key
+  is_new     boolean[];   -- it is logged together with others
+  duplicates boolean[];
+  ids        bigint[];
+  names      text[];
+  queue_ids  integer[];
+  this_xid   xid8;
+  u          record;
+BEGIN
+  IF n > 10000 THEN
+    RAISE EXCEPTION 'weir: % jobs in one call, at most 10000 are allowed', n
+      USING ERRCODE = '22023', HINT = 'Call enqueue_many several times in one transaction.';
+  ELSIF n = 0 THEN
+    RETURN;
+  END IF;
+  PERFORM weir._check_job(x.queue, x.kind, coalesce(x.args, '{}'), coalesce(x.priority, 2), coalesce(x.max_attempts, 25), x.meta),
+          weir._check_unique(x.key, x.fields, x.until, x.within, x.replace)
+  FROM jsonb_to_recordset(jobs) x(queue text, kind text, args jsonb, priority integer, max_attempts integer, meta jsonb, key text, fields text[], until text, within interval, replace boolean);
+  SELECT array_agg(x.queue ORDER BY e.ord) AS queues, array_agg(x.kind ORDER BY e.ord) AS kinds, array_agg(coalesce(x.args, '{}') ORDER BY e.ord) AS args,
+         array_agg(coalesce(x.priority, 2) ORDER BY e.ord) AS priorities, array_agg(x.run_at ORDER BY e.ord) AS run_at,
+         array_agg(coalesce(x.max_attempts, 25) ORDER BY e.ord) AS max_attempts, array_agg(x.meta ORDER BY e.ord) AS metas,
+         array_agg(weir._unique_key(x.queue, x.kind, coalesce(x.args, '{}'), x.key, x.fields) ORDER BY e.ord) AS keys, array_agg(coalesce(x.wait, false) ORDER BY e.ord) AS waits,
+         array_agg(coalesce(x.replace, false)::integer ORDER BY e.ord) AS replaces,
+         array_agg(CASE WHEN x.within IS NOT NULL THEN now() + x.within WHEN x.replace OR x.until = 'started' THEN '-infinity' END ORDER BY e.ord) AS untils
+    INTO j
+  FROM jsonb_array_elements(jobs) WITH ORDINALITY e(job, ord)
+  CROSS JOIN LATERAL jsonb_to_record(e.job) x(queue text, kind text, args jsonb, priority integer, run_at timestamptz, max_attempts integer, meta jsonb,
+                                              key text, fields text[], until text, within interval, replace boolean, wait boolean);
+  BEGIN
+    -- Worded so that the indexes are used, whatever the number of keys.
+    known := ARRAY(SELECT coalesce((SELECT true FROM weir.job k WHERE k.unique_key = h.key LIMIT 1), (SELECT true FROM weir.later k WHERE k.unique_key = h.key LIMIT 1), false)
+                   FROM unnest(j.keys) WITH ORDINALITY h(key, ord) ORDER BY h.ord);
+    RAISE SQLSTATE 'WR099';
+  EXCEPTION WHEN SQLSTATE 'WR099' THEN  -- releases the tables, as in enqueue_unique
+    NULL;
+  END;
+  is_new := ARRAY(SELECT NOT w.known AND NOT w.waits AND w.nth = 1 AND (w.run_at < '10000-01-01 00:00:00+00') IS NOT FALSE
+                  FROM (SELECT h.*, row_number() OVER (PARTITION BY h.key ORDER BY h.ord) AS nth
+                        FROM unnest(j.keys, known, j.waits, j.run_at) WITH ORDINALITY h(key, known, waits, run_at, ord)) w ORDER BY w.ord);
+  duplicates := array_fill(false, ARRAY[n]);
+
+  SELECT array_agg(d.name), array_agg(weir._queue_id(d.name)) INTO names, queue_ids FROM (SELECT DISTINCT q.name FROM unnest(j.queues) q(name)) d;
+  INSERT INTO weir.keyed (queue) SELECT d.name FROM unnest(names) d(name) WHERE (SELECT true FROM weir.keyed k WHERE k.queue = d.name LIMIT 1) IS NULL;
+  this_xid := pg_current_xact_id();  -- before the ids are drawn, as in enqueue
+  ids := ARRAY(SELECT CASE WHEN h.is_new THEN nextval('weir.job_id') END FROM unnest(is_new) WITH ORDINALITY h(is_new, ord) ORDER BY h.ord);
+  INSERT INTO weir.job (id, xid, enqueued_at, lane, attempt, max_attempts, segment, leads, kind, args, meta, unique_key, unique_no, unique_until)
+  SELECT w.id, this_xid, now(), w.lane, 1, w.max_attempts, pg_sequence_last_value('weir.active_job'), lag(w.lane) OVER () IS DISTINCT FROM w.lane, w.kind, w.args, w.meta,
+         w.key, w.id * 2 + w.replaces, w.until
+  FROM (SELECT h.*, queue_ids[array_position(names, h.queue)] * 4 + h.priority - 1 AS lane
+        FROM unnest(ids, j.queues, j.kinds, j.args, j.priorities, j.run_at, j.max_attempts, j.metas, j.keys, j.replaces, j.untils)
+          h(id, queue, kind, args, priority, run_at, max_attempts, meta, key, replaces, until)
+        WHERE h.id IS NOT NULL AND (h.run_at <= now()) IS NOT FALSE) w;
+  INSERT INTO weir.later (id, xid, run_at, enqueued_at, lane, attempt, max_attempts, segment, kind, args, meta, unique_key, unique_no, unique_until)
+  SELECT h.id, this_xid, h.run_at, now(), queue_ids[array_position(names, h.queue)] * 4 + h.priority - 1, 1, h.max_attempts, pg_sequence_last_value('weir.active_later'), h.kind, h.args, h.meta,
+         h.key, h.id * 2 + h.replaces, h.until
+  FROM unnest(ids, j.queues, j.kinds, j.args, j.priorities, j.run_at, j.max_attempts, j.metas, j.keys, j.replaces, j.untils)
+    h(id, queue, kind, args, priority, run_at, max_attempts, meta, key, replaces, until)
+  WHERE h.id IS NOT NULL AND h.run_at > now();
+
+  FOR i IN 1..n LOOP
+    CONTINUE WHEN is_new[i];
+    SELECT a.* INTO u
+    FROM jsonb_to_record(jobs -> (i - 1)) x(queue text, kind text, args jsonb, priority integer, run_at timestamptz, max_attempts integer, meta jsonb,
+                                            key text, fields text[], until text, within interval, replace boolean, wait boolean)
+    CROSS JOIN LATERAL weir.enqueue_unique(x.queue, x.kind, x.args, x.key, x.fields, x.until, x.within, x.replace, x.wait, x.priority, x.run_at, x.max_attempts, x.meta) a;
+    ids[i] := u.id;
+    duplicates[i] := u.duplicate;
+  END LOOP;
+  RETURN QUERY SELECT w.id, w.duplicate FROM unnest(ids, duplicates) WITH ORDINALITY w(id, duplicate, ord) ORDER BY w.ord;
+END
 $$;
 CREATE FUNCTION weir._epoch_here() RETURNS bigint LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
@@ -4647,6 +4744,46 @@ BEGIN
   END LOOP;
 END
 $$;
+CREATE FUNCTION weir._reserve(queue_no integer, n integer, ageing interval) RETURNS integer[] LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off
+AS $$
+#variable_conflict use_column
+DECLARE
+  one_in  CONSTANT integer := 4;
+  v       record := weir._in_progress();
+  by_age  integer;  -- how many of the next n jobs are chosen by age
+  by_rank integer;  -- of the others, those that higher priorities leave
+  lane    integer;
+  heads   record;   -- what by_rank leaves of a lane
+  lanes   integer[] := '{}';
+  times   timestamptz[] := '{}';
+BEGIN
+  -- Nobody is ahead of a higher priority before it has waited for ageing. Usually nobody has, and one row of each lane tells.
+  IF NOT EXISTS (SELECT FROM generate_series(1, 3) p CROSS JOIN LATERAL weir._waiting(queue_no * 4 + p, v.running, v.top, '0', 0, 1) w WHERE w.ready_at <= now() - ageing) THEN
+    RETURN NULL;
+  END IF;
+  FOR p IN 0..3 LOOP
+    PERFORM pg_advisory_xact_lock(1464158546, queue_no * 4 + p);
+  END LOOP;
+  v := weir._in_progress();
+  SELECT (k.total + n) / one_in - k.total / one_in INTO by_age
+  FROM (SELECT coalesce(sum(b.total), 0)::bigint AS total FROM generate_series(0, 3) p
+        CROSS JOIN LATERAL (SELECT b.total FROM weir.batch b WHERE b.lane = queue_no * 4 + p ORDER BY b.seq DESC LIMIT 1) b) k;
+  by_rank := n - by_age;
+  FOR p IN 0..3 LOOP
+    lane := queue_no * 4 + p;
+    -- A lane's jobs are claimed in their order, so none counts before the one ahead of it.
+    SELECT count(*) AS n, array_agg(w.at ORDER BY w.nr) FILTER (WHERE w.nr > by_rank) AS times INTO heads
+    FROM (SELECT u.nr, max(u.at) FILTER (WHERE u.nr > by_rank) OVER (ROWS UNBOUNDED PRECEDING) AS at
+          FROM (SELECT row_number() OVER () AS nr, w.ready_at + p * ageing AS at FROM weir._waiting(lane, v.running, v.top, '0', 0, by_rank + by_age) w) u) w;
+    times := times || heads.times;
+    lanes := lanes || array_fill(p, ARRAY[coalesce(cardinality(heads.times), 0)]);
+    by_rank := greatest(by_rank - heads.n, 0);
+  END LOOP;
+  RETURN ARRAY(
+    SELECT count(f.lane)::integer FROM generate_series(0, 3) r
+    LEFT JOIN (SELECT u.lane FROM unnest(lanes, times) u(lane, at) ORDER BY u.at, u.lane LIMIT by_age) f ON f.lane = r GROUP BY r ORDER BY r);
+END
+$$;
 CREATE FUNCTION weir._results_in(segment integer, before_place bigint, before_id bigint, most integer) RETURNS TABLE(place bigint, id bigint, finished_at timestamp with time zone, is_end boolean) LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off
 AS $$
 #variable_conflict use_column
@@ -5929,11 +6066,10 @@ $$;
 CREATE FUNCTION weir.enqueue_many(jobs jsonb) RETURNS bigint[] LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=auto
 AS $$
 DECLARE
-  bad     text;
-  r       record;
-  u       record;
-  plain   jsonb;
-  new_ids bigint[];
+  bad        text;
+  r          record;
+  plain_ids  bigint[];
+  unique_ids bigint[];
 BEGIN
   IF jobs IS NULL OR jsonb_typeof(jobs) <> 'array' THEN
     RAISE EXCEPTION 'weir: enqueue_many takes a JSON array of jobs, got %', coalesce('a JSON ' || jsonb_typeof(jobs), 'null')
@@ -5957,25 +6093,19 @@ BEGIN
       USING ERRCODE = '22023', HINT = 'A job is {"queue": ..., "kind": ...}, optionally with args, priority, run_at, max_attempts, meta and unique.';
   END IF;
   IF jsonb_path_exists(jobs, '$[*].unique ? (@.type() == "object" || @ == true)') THEN
-    SELECT jsonb_agg(e.job ORDER BY e.ord) INTO plain FROM jsonb_array_elements(jobs) WITH ORDINALITY e(job, ord)
-    WHERE coalesce(e.job -> 'unique', 'null') IN ('null', 'false');
     IF jsonb_array_length(jobs) > 10000 THEN
       RAISE EXCEPTION 'weir: % jobs in one call, at most 10000 are allowed', jsonb_array_length(jobs)
         USING ERRCODE = '22023', HINT = 'Call enqueue_many several times in one transaction.';
     END IF;
-    new_ids := weir.enqueue_many(coalesce(plain, '[]'));
-    FOR r IN
-      SELECT e.ord::integer AS ord, x.*, y.key, y.fields, y.until, y.within, y.replace, y.wait
-      FROM jsonb_array_elements(jobs) WITH ORDINALITY e(job, ord),
-           jsonb_to_record(e.job) x(queue text, kind text, args jsonb, priority integer, run_at timestamptz, max_attempts integer, meta jsonb, "unique" jsonb),
-           jsonb_to_record(CASE WHEN jsonb_typeof(e.job -> 'unique') = 'object' THEN e.job -> 'unique' ELSE '{}' END)
-             y(key text, fields text[], until text, within interval, replace boolean, wait boolean)
-      WHERE coalesce(e.job -> 'unique', 'null') NOT IN ('null', 'false') ORDER BY e.ord
-    LOOP
-      u := weir.enqueue_unique(r.queue, r.kind, r.args, r.key, r.fields, r.until, r.within, r.replace, r.wait, r.priority, r.run_at, r.max_attempts, r.meta);
-      new_ids := new_ids[: r.ord - 1] || u.id || new_ids[r.ord :];
-    END LOOP;
-    RETURN new_ids;
+    SELECT jsonb_agg(e.job ORDER BY e.ord) FILTER (WHERE NOT e.is_unique) AS plain,
+           jsonb_agg(e.job - 'unique' || CASE WHEN jsonb_typeof(e.job -> 'unique') = 'object' THEN e.job -> 'unique' ELSE '{}' END ORDER BY e.ord) FILTER (WHERE e.is_unique) AS uniques,
+           array_agg(e.is_unique ORDER BY e.ord) AS is_unique
+      INTO r
+    FROM (SELECT e.*, coalesce(e.job -> 'unique', 'null') NOT IN ('null', 'false') AS is_unique FROM jsonb_array_elements(jobs) WITH ORDINALITY e(job, ord)) e;
+    plain_ids := weir.enqueue_many(coalesce(r.plain, '[]'));
+    unique_ids := ARRAY(SELECT u.id FROM weir._enqueue_unique_many(r.uniques) u);
+    RETURN ARRAY(SELECT CASE WHEN k.is_unique THEN unique_ids[k.nr] ELSE plain_ids[k.nr] END
+                 FROM (SELECT i.*, row_number() OVER (PARTITION BY i.is_unique ORDER BY i.ord) AS nr FROM unnest(r.is_unique) WITH ORDINALITY i(is_unique, ord)) k ORDER BY k.ord);
   END IF;
   SELECT array_agg(x.queue ORDER BY e.ord) AS queue, array_agg(x.kind ORDER BY e.ord) AS kind,
          array_agg(coalesce(x.args, '{}') ORDER BY e.ord) AS args, array_agg(x.priority ORDER BY e.ord) AS priority,
@@ -7172,8 +7302,8 @@ AS $$
 DECLARE
   chosen interval;
 BEGIN
-  IF set.name IS NULL OR set.name NOT IN ('backoff', 'backoff_limit', 'backoff_form') THEN
-    RAISE EXCEPTION 'weir: queues have no setting %', coalesce(left(set.name, 100), 'null') USING ERRCODE = '22023', HINT = 'The settings of a queue are backoff and backoff_limit (intervals), and backoff_form.';
+  IF set.name IS NULL OR set.name NOT IN ('backoff', 'backoff_limit', 'backoff_form', 'ageing') THEN
+    RAISE EXCEPTION 'weir: queues have no setting %', coalesce(left(set.name, 100), 'null') USING ERRCODE = '22023', HINT = 'The settings of a queue are backoff, backoff_limit and ageing (intervals), and backoff_form.';
   ELSIF set.name = 'backoff_form' THEN
     PERFORM weir._check_backoff('set', NULL, NULL, coalesce(set.value, 'null'));
     UPDATE weir.queue q SET backoff_form = set.value WHERE q.name = set.queue;
@@ -7185,6 +7315,8 @@ BEGIN
   -- It changes all twins of the name.
   IF set.name = 'backoff' THEN
     UPDATE weir.queue q SET backoff = chosen WHERE q.name = set.queue;
+  ELSIF set.name = 'ageing' THEN
+    UPDATE weir.queue q SET ageing = nullif(chosen, '0') WHERE q.name = set.queue;
   ELSE
     UPDATE weir.queue q SET backoff_limit = chosen WHERE q.name = set.queue;
   END IF;
@@ -7199,7 +7331,7 @@ AS $$
   -- All twins of a name have the same settings.
   SELECT q.name, v.name, v.value
   FROM (SELECT DISTINCT ON (q.name) q.* FROM weir.queue q ORDER BY q.name, q.id) q
-  CROSS JOIN LATERAL (VALUES ('backoff', q.backoff::text), ('backoff_limit', q.backoff_limit::text), ('backoff_form', q.backoff_form)) v(name, value)
+  CROSS JOIN LATERAL (VALUES ('backoff', q.backoff::text), ('backoff_limit', q.backoff_limit::text), ('backoff_form', q.backoff_form), ('ageing', coalesce(q.ageing, '0')::text)) v(name, value)
   ORDER BY 1 NULLS FIRST, 2
 $$;
 CREATE FUNCTION weir.start(name text, queues text[], lease interval DEFAULT NULL::interval) RETURNS integer LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
@@ -7436,6 +7568,7 @@ COMMENT ON COLUMN weir.job.unique_no IS 'Orders the rows of a key: each attempt,
 COMMENT ON COLUMN weir.job.unique_until IS 'Which others this job is a duplicate of: NULL: those that are unfinished; -infinity: those that wait; a time: those enqueued as long before or after it as this is after enqueued_at.';
 COMMENT ON COLUMN weir.message.keep IS 'True: deliver the message even if its transaction has already published the same one.';
 COMMENT ON COLUMN weir.promotion.ahead_due IS 'Earlier cursors that reach further in time, with ahead_id and ahead_snapshot: the rows that their snapshots could see are promoted. NULL except after the clock stepped back, or while very many late jobs are being promoted.';
+COMMENT ON COLUMN weir.queue.ageing IS 'For how long a job waits before it may be claimed ahead of those whose priority is one before its own: see weir._reserve. NULL: for ever.';
 COMMENT ON COLUMN weir.queue.aside IS 'True for a twin (another row with the same name) without jobs: claims skip it. If a job is added to it after all, weir._set_twins_aside makes claims include it again.';
 COMMENT ON COLUMN weir.queue.backoff IS 'The delay between the first failure of a job and the next attempt. It grows with each further failure as backoff_form says, up to backoff_limit: see weir._next_try.';
 COMMENT ON COLUMN weir.queue.gate IS 'The gate of its limits; NULL: it has none. A twin that was created at the same time may lack it: the gate of a name is that of any of its twins.';
@@ -7455,7 +7588,7 @@ COMMENT ON ROUTINE weir._all_claimed(weir.cancellation_where) IS 'Reports whethe
 COMMENT ON ROUTINE weir._as_committed(pg_snapshot,xid8) IS 'A transaction''s own snapshot, as if that transaction had committed, and no other since. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._attending() IS 'The workers whose attendance lock is held by a session.';
 COMMENT ON ROUTINE weir._await_tick(bigint,bigint,pg_snapshot,integer,double precision,integer,boolean,bigint,integer) IS 'Returns the ticks after a given one, up to 100; if there are none and cuts is true, cuts the next. The messages of a tick that it has cut are returned with it, if there are at most most_messages, of at most 256 kB. If epoch, the epoch of the given tick, is passed, a position that was lost when the log was set back is refused. It polls up to polls times, every pause seconds. ids and seen are ids_now and seen_now of an earlier call: while nothing has been published or committed since then, it reads only counters. From poll patience + 1 on, a commit without messages counts too. Errors: WR003 (see rebase_messages), WR004 (not in READ COMMITTED autocommit), WR005 (truncated; the detail is epoch.tick of the last truncated one), WR006 (see _check_position; not checked again while nothing changes), 22023, 25006 (cuts on a standby), 55000 (the transaction is old: try again). Locks: advisory step 4 (tried). Isolation: READ COMMITTED. It holds a snapshot while it waits, for at most 1 second.';
-COMMENT ON ROUTINE weir._batch_of(integer,integer,xid8,bigint) IS 'The batch that claimed a job of one segment, found by bisection.';
+COMMENT ON ROUTINE weir._batch_of(integer,integer,xid8,bigint) IS 'The batch that claimed a job of one segment, found by bisection from the newest on.';
 COMMENT ON ROUTINE weir._batches_after(integer,bigint,integer) IS 'The numbers of a worker''s next batches, in order: up to max_batches, but only as many as have about 2,000 jobs together; NULL: all.';
 COMMENT ON ROUTINE weir._beat(text,text,bigint,integer) IS 'A hub''s heartbeat, with the newest tick that it has dispatched; NULL means that the hub stops. Errors: 22023. Locks: none that others wait for. Isolation: any. Commits asynchronously.';
 COMMENT ON ROUTINE weir._beat_if_due(integer,interval,integer) IS 'Renews a worker''s lease if it does not attend, and a third of the lease has passed since its last word by weir.watched or a rescuer has missed it. Reports whether it is time to compare what the worker holds: when the lease was renewed, or, for a worker that attends, when a batch that was claimed a third of the lease ago has not been compared since. Locks: see heartbeat.';
@@ -7479,7 +7612,7 @@ COMMENT ON ROUTINE weir._check_position(bigint,bigint) IS 'Refuses a tick that d
 COMMENT ON ROUTINE weir._check_step(text,text,text[],jsonb,integer,timestamp with time zone,timestamp with time zone,text,integer) IS 'Refuses a step of a bulk operation whose arguments are not valid. Errors: 22023, WR004. Locks: none.';
 COMMENT ON ROUTINE weir._check_unique(text,text[],text,interval,boolean) IS 'Checks the arguments of enqueue_unique that enqueue does not have. Errors: 22023. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._check_worker(integer) IS 'Returns the queues of a worker; raises WR001 unless it was started and is not fenced. The caller holds the worker''s lock.';
-COMMENT ON ROUTINE weir._claim(integer,text[],integer[],pg_snapshot,text[]) IS 'Claims the next jobs of the named queues for a worker: up to limits[i] of queues[i] (at most 960 of a lane in one call), priority by priority, each attempt in exactly one batch. put_off is how often this attempt was snoozed or released before; ready_at is when the job became ready, if that is not enqueued_at. dropped is NULL if the job is to be run; otherwise it must not be run, but be recorded as cancelled, and dropped is the reason, to be stored as its error ('''': none to store). A paused or unknown queue returns no jobs. since is a hint for workers of very many queues: of queues that are not in backlog, only jobs of transactions that ended after that snapshot are considered; NULL: all. Jobs that weir.cancel_where has cancelled, and unique jobs that need no run (see _judge), are not returned: the claim ends them itself, thousands in one call. It visits at most 200 lanes with jobs, from a random queue on; if there may be more, the last row is all NULL, and the caller claims again at once. For each queue whose limits have withheld jobs there is a row without a job: with the queue and, in enqueued_at, the present time; and if only its rate has withheld them, in ready_at, when there may be some. Otherwise it is worth another claim when attempts have ended, which moves weir.job_id. Errors: WR001 (the worker is unknown or fenced), WR003 (positions are ahead of the cluster), WR004 (not in READ COMMITTED autocommit), 22023, 55000 (the transaction is old: try again). Locks: advisory: claims (shared), the worker''s claims (exclusive), the unique jobs of each queue that has had some (exclusive, only tried if it has locked a lane already), the gate of each queue that has limits and room (exclusive, only tried if it has locked a lane or a gate already), each lane with jobs that it visits (exclusive, to the end of the call). Isolation: READ COMMITTED, in autocommit. Commits asynchronously, unless it returns jobs of a queue with limits.';
+COMMENT ON ROUTINE weir._claim(integer,text[],integer[],pg_snapshot,text[]) IS 'Claims the next jobs of the named queues for a worker: up to limits[i] of queues[i] (at most 960 of a lane in one call), priority by priority, and with ageing some of lower priorities (see _reserve), each attempt in exactly one batch. put_off is how often this attempt was snoozed or released before; ready_at is when the job became ready, if that is not enqueued_at. dropped is NULL if the job is to be run; otherwise it must not be run, but be recorded as cancelled, and dropped is the reason, to be stored as its error ('''': none to store). A paused or unknown queue returns no jobs. since is a hint for workers of very many queues: of queues that are not in backlog, only jobs of transactions that ended after that snapshot are considered; NULL: all. Jobs that weir.cancel_where has cancelled, and unique jobs that need no run (see _judge), are not returned: the claim ends them itself, thousands in one call. It visits at most 200 lanes with jobs, from a random queue on; if there may be more, the last row is all NULL, and the caller claims again at once. For each queue whose limits have withheld jobs there is a row without a job: with the queue and, in enqueued_at, the present time; and if only its rate has withheld them, in ready_at, when there may be some. Otherwise it is worth another claim when attempts have ended, which moves weir.job_id. Errors: WR001 (the worker is unknown or fenced), WR003 (positions are ahead of the cluster), WR004 (not in READ COMMITTED autocommit), 22023, 55000 (the transaction is old: try again). Locks: advisory: claims (shared), the worker''s claims (exclusive), the unique jobs of each queue that has had some (exclusive, only tried if it has locked a lane already), the gate of each queue that has limits and room (exclusive, only tried if it has locked a lane or a gate already), each lane with jobs that it visits, and with ageing the queue''s other lanes (exclusive, to the end of the call). Isolation: READ COMMITTED, in autocommit. Commits asynchronously, unless it returns jobs of a queue with limits.';
 COMMENT ON ROUTINE weir._clock_change(timestamp with time zone,timestamp with time zone,text) IS 'The instant at which the clocks of a time zone change, between two instants with different offsets. Errors: 22023 (unknown time zone). Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._commit_synchronously() IS 'Makes the transaction survive a crash once its commit is acknowledged, even if synchronous_commit is off for the role.';
 COMMENT ON ROUTINE weir._compact_gates() IS 'Does one small chore for the tables of limits: opens the next table of releases when the active one has 4 MB; empties the others of what is counted; compacts the gates to their newest rows. Returns what it did, or NULL. Locks: advisory: claims (exclusive, waiting at most 50 ms); ACCESS EXCLUSIVE NOWAIT on a table that it truncates. Isolation: READ COMMITTED.';
@@ -7498,6 +7631,7 @@ COMMENT ON ROUTINE weir._end_attempts(integer,integer[],bigint[],smallint[],bigi
 COMMENT ON ROUTINE weir._end_of(weir.job) IS 'When and by which worker a row of the log was claimed, and how that attempt ended. All NULL: it was not claimed; outcome NULL: it is running.';
 COMMENT ON ROUTINE weir._ended_since(pg_snapshot,pg_snapshot) IS 'The ranges (low included, high not) of transactions that the second snapshot sees as ended and the first did not. They exclude the 64 oldest transactions in progress, so that a scan skips the rows of those: large transactions are old. The last range may include younger ones, whose rows nobody sees.';
 COMMENT ON ROUTINE weir._enqueue_due(weir.schedule,timestamp with time zone) IS 'Enqueues a job of a schedule; its meta says of which one, and when it was due. Errors: none, since set_schedule has checked the job. Locks: see enqueue. Isolation: any.';
+COMMENT ON ROUTINE weir._enqueue_unique_many(jsonb) IS 'Calls enqueue_unique for each element of a JSON array, an object whose keys are its arguments, and returns the answers in their order; but jobs whose keys have no rows in the log are enqueued together, before the others. All or none. Errors and locks: as for enqueue_unique; 22023 (more than 10000 jobs). Isolation: any.';
 COMMENT ON ROUTINE weir._epoch_here() IS 'The newest epoch, if it was drawn here, on this timeline, and since this server started; NULL: the next tick starts a new one. Call it before every cut, because a session behind a pooler survives a move. The caller holds advisory step 4. Errors: WR003 (the log comes from another cluster). Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._epoch_home() IS 'The place where ticks are cut: the timeline, and the file of the table, which differs between copies on one server. Errors: none on a primary. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._epoch_of(bigint) IS 'The epoch of a tick, also after the tick was truncated; NULL before the first epoch. Epoch and tick together identify a tick across all logs. Errors: none. Locks: none. Isolation: any.';
@@ -7584,6 +7718,7 @@ COMMENT ON ROUTINE weir._record(integer,integer[],bigint[],integer[],bigint[],te
 COMMENT ON ROUTINE weir._relog(integer,weir.outcome,text,integer[],bigint[],integer[],bigint[],bigint) IS 'Ends unfinished attempts of a worker, except the named ones, and logs those that follow: some thousands in one call, from at most 5,000 batches. It skips attempts that are being completed in open transactions, which stay exceptions. jobs: their ids. next: pass it as after in another call to continue; NULL: finished. The caller holds the worker''s claims, and keeps segments from being reclaimed.';
 COMMENT ON ROUTINE weir._reported(bigint,boolean) IS 'What a job has reported last and, if asked for, the last 1000 lines of its attempts'' logs, oldest first. All NULL if it has reported nothing.';
 COMMENT ON ROUTINE weir._rescue() IS 'Fences workers whose session has ended, or that were silent past their lease, and logs the unfinished attempts of fenced workers again, in bounded steps. Returns for each worker why it ended, how many attempts were logged (NULL for one that was just fenced or missed), and the ids of their jobs; if more is true, call again; error is why a worker could not be settled, which does not delay the others. Call it about twice a second. Errors: WR004. Locks: advisory step 6, claims (shared) and the workers'' claims (tried); see _fence_silent, _fence and _settle. Isolation: READ COMMITTED.';
+COMMENT ON ROUTINE weir._reserve(integer,integer,interval) IS 'How many of the next n jobs that are claimed from a queue are chosen by age, by priority (1 to 4): a claim leaves them to their lanes. NULL: none, because no job has waited for ageing. Then it has locked nothing; otherwise the answer holds until the claim ends, because no other claims from these lanes. Locks: advisory: the queue''s lanes in their order (exclusive), unless it returns NULL. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._results_in(integer,bigint,bigint,integer) IS 'Completed jobs of a segment, from the end of its results backwards, before a place (page * 65536 + line); a row with is_end false stands for a result with another outcome.';
 COMMENT ON ROUTINE weir._results_of(integer,bigint,bigint,integer) IS 'Completed jobs of a lane, newest batches first, before a place; a row with is_end false stands for a result with another outcome.';
 COMMENT ON ROUTINE weir._resurvey() IS 'If there are more than a hundred queues, writes a survey for inspections: in which lanes jobs wait, and how many were claimed of each. It checks the lanes that are new or were waiting in the last survey, and 500 further queues, once enough has changed. Returns what it did, or NULL. Errors: WR003, WR004. Locks: advisory step 3 (tried), claims (shared, tried); ACCESS EXCLUSIVE NOWAIT on weir.survey when it has grown and is truncated. Isolation: READ COMMITTED. Commits asynchronously.';
@@ -7676,7 +7811,7 @@ COMMENT ON ROUTINE weir.retry_where(text,text[],jsonb,integer,timestamp with tim
 COMMENT ON ROUTINE weir.run_schedule(text) IS 'Enqueues a job of a schedule now, as if it were due, even if the schedule is paused. Its due times stay as they are. Returns the job''s id, or NULL if the schedule does not exist. Errors: none. Locks: none that others wait for. Isolation: any.';
 COMMENT ON ROUTINE weir.schedules(text,text,integer) IS 'Schedules in the order of their names, up to max_rows (1 to 10000) after the name after, or the one called name: state is active or paused; next_at is the first due time that has not been fired, without its jitter; last_at the last one that has, or that was missed and passed over; last_job the last job that a due time has enqueued; error why it can''t be fired. Errors: 22023; 40001, in REPEATABLE READ and SERIALIZABLE, if firings were compacted after the transaction took its snapshot. Locks: none that others wait for, and none that outlast the call; waits while firings are being compacted. Isolation: any.';
 COMMENT ON ROUTINE weir.set(text,text) IS 'Changes a setting: completed_retention (how long completed and cancelled jobs can be inspected and retried; 1 day by default), failed_retention (the same for failed jobs, but never less than completed_retention; 7 days by default), retention_bytes (the size of log and history together, and a quarter more for failed jobs; unfinished jobs are kept whatever their size; 4294967296 by default), message_retention (how long a subscriber can resume from a position; 1 hour by default), message_retention_bytes (the size of messages; 1073741824 by default) or message_bytes (the largest payload; 1048576 by default, at most 16777216). Intervals need a unit; bytes may have one (4 GB). Errors: 22023. Locks: none that others wait for, except another change of the setting. Isolation: any.';
-COMMENT ON ROUTINE weir.set(text,text,text) IS 'Changes a setting of a queue: backoff (the delay between a job''s first failure and the next attempt; it doubles with each further failure, and varies by up to a quarter; 1 second by default), backoff_limit (its maximum; 1 hour by default) or backoff_form (how it grows: exponential, the default, which doubles it; linear, which adds it once more; or fixed). Returns false if the queue does not exist. Errors: 22023. Locks: none that others wait for, except another change of the queue. Isolation: any.';
+COMMENT ON ROUTINE weir.set(text,text,text) IS 'Changes a setting of a queue: backoff (the delay between a job''s first failure and the next attempt; it doubles with each further failure, and varies by up to a quarter; 1 second by default), backoff_limit (its maximum; 1 hour by default), backoff_form (how it grows: exponential, the default, which doubles it; linear, which adds it once more; or fixed), or ageing (for how long a job waits before it may start ahead of jobs of the priority before its own; 0, the default: for ever). Returns false if the queue does not exist. Errors: 22023. Locks: none that others wait for, except another change of the queue. Isolation: any.';
 COMMENT ON ROUTINE weir.set_checkpoint(integer,text,jsonb) IS 'Sets the checkpoint of a running attempt in the caller''s transaction: its effects and the checkpoint commit together, so the next attempt goes on exactly behind the last transaction that was committed. checkpoint is any JSON value of at most 131072 bytes as text; null: the next attempt reads none. The transaction may stay open: even if the worker is lost in the meantime, no other attempt starts before it has ended. Its percent and message stay as they are. Errors: 22023; WR001 (the worker is unknown or fenced), WR002 (the attempt does not belong to this worker, or has ended: roll back), WR004. Locks, to the end of the transaction: advisory: see _hold_attempt; ROW EXCLUSIVE on weir.report and its active segment, for which only the rotation of reports waits, at most 50 ms. Isolation: READ COMMITTED. Commits synchronously.';
 COMMENT ON ROUTINE weir.set_limit(text,integer,double precision,interval,integer) IS 'Limits what the whole fleet does with the jobs of a queue, of all priorities: at most running attempts at a time; at most rate starts per interval (1 second if NULL), of which burst may start at once after a pause (NULL: half a second''s worth, at least 1). NULL for running or rate: unlimited. It replaces the limits that the queue had; the same limits again change nothing and take no lock. The queue need not exist yet. From the moment it returns no attempt starts beyond the limits; attempts that run already count, and none is interrupted. An attempt holds its place until its end is recorded, or its worker is fenced and the attempt was logged again; a job that waits for its next attempt holds none. Errors: 22023, WR004 (not in READ COMMITTED, or inside a transaction that has written or is old), 55P03 (claims did not end for 5 s: try again). Locks: advisory: claims (exclusive, waiting at most 50 ms at a time, to the end of the transaction). Isolation: READ COMMITTED, in autocommit.';
 COMMENT ON ROUTINE weir.set_retry_rule(text,text,text,text,text,interval,interval,text) IS 'Creates the retry rule of that name, or replaces it. It says what follows an attempt that failed in a queue, of a kind, with an error that a regular expression matches (NULL: any), unless the worker has said so itself, by a delay or a final outcome. action: retry (the default) after a backoff, as long as attempts are left; fail, without a further attempt; cancel; or snooze, which uses up no attempt, for backoff each time. backoff, backoff_limit and backoff_form are as for weir.set; NULL: the queue''s, except that a snooze is fixed. Of the rules that match, one with an error precedes one without, then one with a kind, then one with a queue, then the first by name. The expression (up to 1000 characters, as of the operator ~, without back references and lookaround) is matched with the first and the last 2000 characters of the error. At most 100 rules. Errors: 22023. Locks: SHARE ROW EXCLUSIVE on weir.retry_rule, for which only another change of a rule waits. Isolation: any.';
@@ -7745,6 +7880,7 @@ GRANT EXECUTE ON ROUTINE weir._beat(text,text,bigint,integer) TO weir_hub;
 GRANT EXECUTE ON ROUTINE weir._cancelled_among(bigint[]) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir._claim(integer,text[],integer[],pg_snapshot,text[]) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir._complete(integer,integer,bigint,bigint) TO weir_operate, weir_work;
+GRANT EXECUTE ON ROUTINE weir._enqueue_unique_many(jsonb) TO weir_enqueue, weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir._epoch_of(bigint) TO weir_hub, weir_operate, weir_subscribe;
 GRANT EXECUTE ON ROUTINE weir._fence(integer,text) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir._fresh_queues(pg_snapshot,bigint,integer,double precision,integer) TO weir_hub;

@@ -27,11 +27,14 @@ type drainCmd struct {
 	flags
 	Jobs   int `default:"500000" help:"Number of jobs in each round (${default})."`
 	Rounds int `default:"3" help:"Number of rounds, in which the two take turns (${default})."`
+
+	Unique bool `help:"Enqueue unique jobs, none of them a duplicate."`
 }
 
 func (c *drainCmd) Run(ctx context.Context, s *streams) error {
 	connections := map[string]int{"river": 20}
-	return c.compare(ctx, s, "drain", c.Rounds, func(d *load.Database, e load.Engine) (*load.Report, error) {
+	unique := []load.Engine{engine.Engine{Log: s.errs, Unique: c.Unique}, riverEngine{s.errs, c.Unique}}
+	return c.compare(ctx, s, "drain", unique, c.Rounds, func(d *load.Database, e load.Engine) (*load.Report, error) {
 		return bench.Drain(ctx, d, e, bench.DrainConfig{Jobs: c.Jobs, Concurrency: 2000, Connections: connections[e.Name()]})
 	})
 }
@@ -43,7 +46,7 @@ type latencyCmd struct {
 }
 
 func (c *latencyCmd) Run(ctx context.Context, s *streams) error {
-	return c.compare(ctx, s, "latency", c.Rounds, func(d *load.Database, e load.Engine) (*load.Report, error) {
+	return c.compare(ctx, s, "latency", engines(s), c.Rounds, func(d *load.Database, e load.Engine) (*load.Report, error) {
 		return bench.Latency(ctx, d, e, bench.LatencyConfig{Duration: seconds(c.Seconds)})
 	})
 }
@@ -63,12 +66,15 @@ func (c *pinnedCmd) Run(ctx context.Context, s *streams) error {
 	if c.Alone {
 		return c.alone(ctx, s, 0, measure)
 	}
-	return c.compare(ctx, s, "pinned", 1, measure)
+	return c.compare(ctx, s, "pinned", engines(s), 1, measure)
+}
+
+func engines(s *streams) []load.Engine {
+	return []load.Engine{engine.Engine{Log: s.errs}, riverEngine{log: s.errs}}
 }
 
 // compare measures Weir and River in turn, and prints both reports and their ratio.
-func (f *flags) compare(ctx context.Context, s *streams, name string, rounds int, measure measurement) error {
-	engines := []load.Engine{engine.Engine{Log: s.errs}, riverEngine{s.errs}}
+func (f *flags) compare(ctx context.Context, s *streams, name string, engines []load.Engine, rounds int, measure measurement) error {
 	return f.with(ctx, s, 0, func(d *load.Database) error {
 		c := comparison{Bench: name}
 		var ratios []float64

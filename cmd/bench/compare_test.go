@@ -24,6 +24,24 @@ func TestDrainComparesWeirWithRiver(t *testing.T) {
 	}
 }
 
+// TestDrainComparesUniqueJobs: both engines enqueue unique jobs, and find none of them a duplicate.
+func TestDrainComparesUniqueJobs(t *testing.T) {
+	t.Parallel()
+	var out, errs bytes.Buffer
+	if err := run(t.Context(), []string{"drain", "--unique", "--jobs", "300", "--rounds", "2", "--json"}, &streams{out: &out, errs: &errs}); err != nil {
+		t.Fatalf("%v\n%s", err, errs.String())
+	}
+	var c comparison
+	if err := json.Unmarshal(out.Bytes(), &c); err != nil {
+		t.Fatalf("the output is not a single JSON object: %v\n%s", err, out.String())
+	}
+	for _, r := range append(c.Weir, c.River...) {
+		if r.Jobs != 300 || r.Enqueued == nil || r.Enqueued.Median <= 0 {
+			t.Errorf("%s", out.String())
+		}
+	}
+}
+
 // TestPinnedComparesWeirWithRiver: pinned measures both engines before and during the pin.
 func TestPinnedComparesWeirWithRiver(t *testing.T) {
 	pgtest.Alone(t, "jobs must be done within a second before the pin, and within one during it")

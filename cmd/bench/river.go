@@ -15,8 +15,12 @@ import (
 	"github.com/weir-pg/weir/cmd/internal/load"
 )
 
-// riverEngine is River with the settings that make it fastest with a backlog.
-type riverEngine struct{ log io.Writer }
+// riverEngine is River with the settings that make it fastest with a backlog. If unique, Fill enqueues jobs that are unique by their args, none of them
+// a duplicate.
+type riverEngine struct {
+	log    io.Writer
+	unique bool
+}
 
 const (
 	riverFetchCooldown = 2 * time.Millisecond
@@ -51,13 +55,14 @@ func (riverEngine) Unfinished(ctx context.Context, pool *pgxpool.Pool) (unfinish
 
 func (e riverEngine) Client(pool *pgxpool.Pool) (load.Client, error) {
 	inserter, err := river.NewClient(riverpgxv5.New(pool), &river.Config{})
-	return riverClient{pool, inserter, e.log}, err
+	return riverClient{pool, inserter, e.log, e.unique}, err
 }
 
 type riverClient struct {
 	pool     *pgxpool.Pool
 	inserter *river.Client[pgx.Tx]
 	log      io.Writer
+	unique   bool
 }
 
 func (c riverClient) Fill(ctx context.Context, queue string, n int) error {
@@ -65,8 +70,19 @@ func (c riverClient) Fill(ctx context.Context, queue string, n int) error {
 	for i := range jobs {
 		jobs[i] = river.InsertManyParams{Args: engine.Job{}, InsertOpts: &river.InsertOpts{Queue: queue}}
 	}
+	number := time.Now().UnixNano() // no earlier fill has used the numbers from here on
 	for ; n > 0; n -= len(jobs) {
-		if _, err := c.inserter.InsertManyFast(ctx, jobs[:min(n, len(jobs))]); err != nil {
+		for i := 0; c.unique && i < len(jobs); i++ {
+			number++
+			jobs[i] = river.InsertManyParams{Args: engine.Job{Number: number}, InsertOpts: &river.InsertOpts{Queue: queue, UniqueOpts: river.UniqueOpts{ByArgs: true}}}
+		}
+		var err error
+		if c.unique { // COPY, which InsertManyFast uses, can't skip duplicates
+			_, err = c.inserter.InsertMany(ctx, jobs[:min(n, len(jobs))])
+		} else {
+			_, err = c.inserter.InsertManyFast(ctx, jobs[:min(n, len(jobs))])
+		}
+		if err != nil {
 			return err
 		}
 	}

@@ -45,11 +45,8 @@ const (
 	sqlEnqueue     = `SELECT weir.enqueue($1, $2, $3::jsonb, $4, $5, $6, $7::jsonb)`
 	sqlEnqueueMany = `SELECT weir.enqueue_many($1::text[], $2::text[], $3::text[]::jsonb[], $4::int[], $5::timestamptz[], $6::int[], $7::text[]::jsonb[])`
 	// From JSON, and as JSON, because not every driver behind a Querier has arrays.
-	sqlEnqueueUnique = `SELECT coalesce(json_agg(json_build_object('id', e.id, 'duplicate', e.duplicate) ORDER BY u.ord), '[]')::text
-		FROM jsonb_array_elements($1::jsonb) WITH ORDINALITY u(job, ord)
-		CROSS JOIN LATERAL jsonb_to_record(u.job) j(queue text, kind text, args jsonb, priority int, run_at timestamptz, max_attempts int, meta jsonb,
-			key text, fields text[], until text, within interval, replace boolean, wait boolean)
-		CROSS JOIN LATERAL weir.enqueue_unique(j.queue, j.kind, j.args, j.key, j.fields, j.until, j.within, j.replace, j.wait, j.priority, j.run_at, j.max_attempts, j.meta) e`
+	sqlEnqueueUnique = `SELECT coalesce(json_agg(json_build_object('id', e.id, 'duplicate', e.duplicate) ORDER BY e.ord), '[]')::text
+		FROM weir._enqueue_unique_many($1::jsonb) WITH ORDINALITY e(id, duplicate, ord)`
 	sqlEnqueueJSON = `SELECT array_to_json(weir.enqueue_many($1::jsonb))::text`
 )
 
@@ -120,7 +117,7 @@ func EnqueueManyJSON(ctx context.Context, q Querier, jobs []Job) (ids []int64, e
 	return ids, json.Unmarshal([]byte(answer), &ids)
 }
 
-// EnqueueUnique calls weir.enqueue_unique for each job, in order.
+// EnqueueUnique enqueues each job as weir.enqueue_unique does.
 func EnqueueUnique(ctx context.Context, q Querier, jobs []Job) (answers []UniqueAnswer, err error) {
 	type entry struct {
 		Queue       string          `json:"queue"`

@@ -47,6 +47,9 @@ DECLARE
   judging     integer[] := '{}';            -- the queues whose unique jobs it may judge: hashes of their names
   queue_hash  integer;
   has_lanes   boolean := false;             -- it has locked one
+  aging       integer;                      -- the id of the queue that reserved is about
+  reserved    integer[];                    -- how many jobs of each priority are chosen by age: see weir._reserve
+  shortened   bigint[] := '{}';             -- queues in which it left jobs for a lower priority
   gates       integer[] := '{}';            -- those that it has locked
   door        record;                       -- the state of the lane's gate
   withheld    text[] := '{}';               -- queues from which limits have withheld jobs
@@ -117,8 +120,8 @@ BEGIN
   -- The first lanes that have jobs, read without their locks. They are in the order of lanes, so that two claims that
   -- lock several lanes can't deadlock; within a queue this is the order of priorities.
   FOR ready IN
-    SELECT r.lane, r.ord, r.name, r.gate, EXISTS (SELECT FROM weir.keyed k WHERE k.queue = r.name) AS keyed FROM (
-      SELECT l.lane, l.ord, l.name, n.gate
+    SELECT r.lane, r.ord, r.name, r.gate, r.ageing, EXISTS (SELECT FROM weir.keyed k WHERE k.queue = r.name) AS keyed FROM (
+      SELECT l.lane, l.ord, l.name, n.gate, n.ageing
       FROM (
         SELECT q.lane, u.ord, u.name
         FROM unnest(_claim.queues, _claim.limits) WITH ORDINALITY u(name, quota, ord)
@@ -131,8 +134,8 @@ BEGIN
         CROSS JOIN LATERAL (SELECT q.name FROM weir.queue q WHERE q.id = h.lane / 4 OFFSET 0) q
         CROSS JOIN LATERAL (SELECT array_position(_claim.queues, q.name) AS ord OFFSET 0) o
         WHERE _claim.limits[o.ord] > 0) l
-      -- A pause and a gate apply to all twins of a name, also to one that was committed after them.
-      CROSS JOIN LATERAL (SELECT max(p.paused_at) AS paused_at, max(p.gate) AS gate FROM weir.queue p WHERE p.name = l.name OFFSET 0) n
+      -- A pause, a gate and ageing apply to all twins of a name, also to one that was committed after them.
+      CROSS JOIN LATERAL (SELECT max(p.paused_at) AS paused_at, max(p.gate) AS gate, max(p.ageing) AS ageing FROM weir.queue p WHERE p.name = l.name OFFSET 0) n
       LEFT JOIN LATERAL (
         SELECT b.pos_xid, b.pos_id, b.pending, b.pending_after
         FROM weir.batch b WHERE b.lane = l.lane ORDER BY b.seq DESC LIMIT 1) s ON true
@@ -194,6 +197,18 @@ BEGIN
         PERFORM pg_advisory_xact_lock(1464158556, queue_hash);
       END IF;
       judging := judging || queue_hash;
+    END IF;
+    IF ready.ageing IS NOT NULL THEN
+      IF ready.lane / 4 IS DISTINCT FROM aging THEN
+        aging := ready.lane / 4;
+        reserved := weir._reserve(aging, quota, ready.ageing);
+        has_lanes := has_lanes OR reserved IS NOT NULL;
+      END IF;
+      IF reserved[ready.lane % 4 + 2 :] <> array_fill(0, ARRAY[3 - ready.lane % 4]) THEN
+        shortened := shortened || ready.ord;
+        quota := quota - (SELECT sum(r) FROM unnest(reserved[ready.lane % 4 + 2 :]) r);
+        CONTINUE WHEN quota <= 0;
+      END IF;
     END IF;
     PERFORM pg_advisory_xact_lock(1464158546, ready.lane);
     has_lanes := true;
@@ -325,7 +340,7 @@ BEGIN
     ready_at := again_at[i];
     RETURN NEXT;
   END LOOP;
-  IF visited = max_lanes OR is_cut THEN
+  IF visited = max_lanes OR is_cut OR EXISTS (SELECT FROM unnest(shortened) o WHERE limits[o] > 0) THEN
     queue := NULL;
     enqueued_at := NULL;
     ready_at := NULL;
@@ -334,4 +349,4 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION weir._claim IS
-  'Claims the next jobs of the named queues for a worker: up to limits[i] of queues[i] (at most 960 of a lane in one call), priority by priority, each attempt in exactly one batch. put_off is how often this attempt was snoozed or released before; ready_at is when the job became ready, if that is not enqueued_at. dropped is NULL if the job is to be run; otherwise it must not be run, but be recorded as cancelled, and dropped is the reason, to be stored as its error ('''': none to store). A paused or unknown queue returns no jobs. since is a hint for workers of very many queues: of queues that are not in backlog, only jobs of transactions that ended after that snapshot are considered; NULL: all. Jobs that weir.cancel_where has cancelled, and unique jobs that need no run (see _judge), are not returned: the claim ends them itself, thousands in one call. It visits at most 200 lanes with jobs, from a random queue on; if there may be more, the last row is all NULL, and the caller claims again at once. For each queue whose limits have withheld jobs there is a row without a job: with the queue and, in enqueued_at, the present time; and if only its rate has withheld them, in ready_at, when there may be some. Otherwise it is worth another claim when attempts have ended, which moves weir.job_id. Errors: WR001 (the worker is unknown or fenced), WR003 (positions are ahead of the cluster), WR004 (not in READ COMMITTED autocommit), 22023, 55000 (the transaction is old: try again). Locks: advisory: claims (shared), the worker''s claims (exclusive), the unique jobs of each queue that has had some (exclusive, only tried if it has locked a lane already), the gate of each queue that has limits and room (exclusive, only tried if it has locked a lane or a gate already), each lane with jobs that it visits (exclusive, to the end of the call). Isolation: READ COMMITTED, in autocommit. Commits asynchronously, unless it returns jobs of a queue with limits.';
+  'Claims the next jobs of the named queues for a worker: up to limits[i] of queues[i] (at most 960 of a lane in one call), priority by priority, and with ageing some of lower priorities (see _reserve), each attempt in exactly one batch. put_off is how often this attempt was snoozed or released before; ready_at is when the job became ready, if that is not enqueued_at. dropped is NULL if the job is to be run; otherwise it must not be run, but be recorded as cancelled, and dropped is the reason, to be stored as its error ('''': none to store). A paused or unknown queue returns no jobs. since is a hint for workers of very many queues: of queues that are not in backlog, only jobs of transactions that ended after that snapshot are considered; NULL: all. Jobs that weir.cancel_where has cancelled, and unique jobs that need no run (see _judge), are not returned: the claim ends them itself, thousands in one call. It visits at most 200 lanes with jobs, from a random queue on; if there may be more, the last row is all NULL, and the caller claims again at once. For each queue whose limits have withheld jobs there is a row without a job: with the queue and, in enqueued_at, the present time; and if only its rate has withheld them, in ready_at, when there may be some. Otherwise it is worth another claim when attempts have ended, which moves weir.job_id. Errors: WR001 (the worker is unknown or fenced), WR003 (positions are ahead of the cluster), WR004 (not in READ COMMITTED autocommit), 22023, 55000 (the transaction is old: try again). Locks: advisory: claims (shared), the worker''s claims (exclusive), the unique jobs of each queue that has had some (exclusive, only tried if it has locked a lane already), the gate of each queue that has limits and room (exclusive, only tried if it has locked a lane or a gate already), each lane with jobs that it visits, and with ageing the queue''s other lanes (exclusive, to the end of the call). Isolation: READ COMMITTED, in autocommit. Commits asynchronously, unless it returns jobs of a queue with limits.';

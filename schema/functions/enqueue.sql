@@ -174,11 +174,10 @@ SET jit = off
 SET plan_cache_mode = auto
 AS $$
 DECLARE
-  bad     text;
-  r       record;
-  u       record;
-  plain   jsonb;
-  new_ids bigint[];
+  bad        text;
+  r          record;
+  plain_ids  bigint[];
+  unique_ids bigint[];
 BEGIN
   IF jobs IS NULL OR jsonb_typeof(jobs) <> 'array' THEN
     RAISE EXCEPTION 'weir: enqueue_many takes a JSON array of jobs, got %', coalesce('a JSON ' || jsonb_typeof(jobs), 'null')
@@ -202,25 +201,19 @@ BEGIN
       USING ERRCODE = '22023', HINT = 'A job is {"queue": ..., "kind": ...}, optionally with args, priority, run_at, max_attempts, meta and unique.';
   END IF;
   IF jsonb_path_exists(jobs, '$[*].unique ? (@.type() == "object" || @ == true)') THEN
-    SELECT jsonb_agg(e.job ORDER BY e.ord) INTO plain FROM jsonb_array_elements(jobs) WITH ORDINALITY e(job, ord)
-    WHERE coalesce(e.job -> 'unique', 'null') IN ('null', 'false');
     IF jsonb_array_length(jobs) > 10000 THEN
       RAISE EXCEPTION 'weir: % jobs in one call, at most 10000 are allowed', jsonb_array_length(jobs)
         USING ERRCODE = '22023', HINT = 'Call enqueue_many several times in one transaction.';
     END IF;
-    new_ids := weir.enqueue_many(coalesce(plain, '[]'));
-    FOR r IN
-      SELECT e.ord::integer AS ord, x.*, y.key, y.fields, y.until, y.within, y.replace, y.wait
-      FROM jsonb_array_elements(jobs) WITH ORDINALITY e(job, ord),
-           jsonb_to_record(e.job) x(queue text, kind text, args jsonb, priority integer, run_at timestamptz, max_attempts integer, meta jsonb, "unique" jsonb),
-           jsonb_to_record(CASE WHEN jsonb_typeof(e.job -> 'unique') = 'object' THEN e.job -> 'unique' ELSE '{}' END)
-             y(key text, fields text[], until text, within interval, replace boolean, wait boolean)
-      WHERE coalesce(e.job -> 'unique', 'null') NOT IN ('null', 'false') ORDER BY e.ord
-    LOOP
-      u := weir.enqueue_unique(r.queue, r.kind, r.args, r.key, r.fields, r.until, r.within, r.replace, r.wait, r.priority, r.run_at, r.max_attempts, r.meta);
-      new_ids := new_ids[: r.ord - 1] || u.id || new_ids[r.ord :];
-    END LOOP;
-    RETURN new_ids;
+    SELECT jsonb_agg(e.job ORDER BY e.ord) FILTER (WHERE NOT e.is_unique) AS plain,
+           jsonb_agg(e.job - 'unique' || CASE WHEN jsonb_typeof(e.job -> 'unique') = 'object' THEN e.job -> 'unique' ELSE '{}' END ORDER BY e.ord) FILTER (WHERE e.is_unique) AS uniques,
+           array_agg(e.is_unique ORDER BY e.ord) AS is_unique
+      INTO r
+    FROM (SELECT e.*, coalesce(e.job -> 'unique', 'null') NOT IN ('null', 'false') AS is_unique FROM jsonb_array_elements(jobs) WITH ORDINALITY e(job, ord)) e;
+    plain_ids := weir.enqueue_many(coalesce(r.plain, '[]'));
+    unique_ids := ARRAY(SELECT u.id FROM weir._enqueue_unique_many(r.uniques) u);
+    RETURN ARRAY(SELECT CASE WHEN k.is_unique THEN unique_ids[k.nr] ELSE plain_ids[k.nr] END
+                 FROM (SELECT i.*, row_number() OVER (PARTITION BY i.is_unique ORDER BY i.ord) AS nr FROM unnest(r.is_unique) WITH ORDINALITY i(is_unique, ord)) k ORDER BY k.ord);
   END IF;
   SELECT array_agg(x.queue ORDER BY e.ord) AS queue, array_agg(x.kind ORDER BY e.ord) AS kind,
          array_agg(coalesce(x.args, '{}') ORDER BY e.ord) AS args, array_agg(x.priority ORDER BY e.ord) AS priority,

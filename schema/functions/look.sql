@@ -40,10 +40,12 @@ DECLARE
   low  bigint := (SELECT min(k.seq) FROM weir.batch k WHERE k.segment = _batch_of.segment AND k.lane = _batch_of.lane);
   high bigint := 9223372036854775807;
   mid  bigint := high;
+  step bigint := 1;
   b    record;
 BEGIN
   -- After a batch, a job still waits if it lies past the batch's position, or belongs to a pending transaction. Once it does not wait any more, it
-  -- never will again: so the first batch after which it does not wait is the one that claimed it. Find it by bisection.
+  -- never will again: so the first batch after which it does not wait is the one that claimed it. Find it by bisection, in a range that begins at the
+  -- newest batches and grows until the job is in it: what was claimed lately is found at once, however many batches there are.
   WHILE low <= mid LOOP
     SELECT k.seq, k.pos_xid, k.pos_id, k.pending, k.pending_after INTO b
     FROM weir.batch k WHERE k.segment = _batch_of.segment AND k.lane = _batch_of.lane AND k.seq <= mid ORDER BY k.seq DESC LIMIT 1;
@@ -51,17 +53,19 @@ BEGIN
        OR coalesce(b.pending_after[array_position(b.pending, _batch_of.xid)] < _batch_of.id, false) THEN
       EXIT WHEN high = 9223372036854775807;  -- the newest batch: the job was not claimed
       low := mid + 1;
+      step := 0;  -- it is in the range: bisect
     ELSE
       high := b.seq;
     END IF;
-    mid := low + (high - 1 - low) / 2;
     EXIT WHEN low >= high;
+    mid := CASE WHEN step > 0 THEN greatest(high - step, low) ELSE low + (high - 1 - low) / 2 END;
+    step := step * 16;
   END LOOP;
   RETURN QUERY SELECT k.* FROM weir.batch k
     WHERE k.segment = _batch_of.segment AND k.lane = _batch_of.lane AND k.seq = high AND _batch_of.id = ANY (k.ids) LIMIT 1;
 END
 $$;
-COMMENT ON FUNCTION weir._batch_of IS 'The batch that claimed a job of one segment, found by bisection.';
+COMMENT ON FUNCTION weir._batch_of IS 'The batch that claimed a job of one segment, found by bisection from the newest on.';
 
 CREATE OR REPLACE FUNCTION weir._end_of(attempt weir.job, OUT claimed_at timestamptz, OUT worker integer, OUT outcome weir.outcome,
                                         OUT finished_at timestamptz, OUT error text, OUT output text)

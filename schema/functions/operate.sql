@@ -244,8 +244,8 @@ AS $$
 DECLARE
   chosen interval;
 BEGIN
-  IF set.name IS NULL OR set.name NOT IN ('backoff', 'backoff_limit', 'backoff_form') THEN
-    RAISE EXCEPTION 'weir: queues have no setting %', coalesce(left(set.name, 100), 'null') USING ERRCODE = '22023', HINT = 'The settings of a queue are backoff and backoff_limit (intervals), and backoff_form.';
+  IF set.name IS NULL OR set.name NOT IN ('backoff', 'backoff_limit', 'backoff_form', 'ageing') THEN
+    RAISE EXCEPTION 'weir: queues have no setting %', coalesce(left(set.name, 100), 'null') USING ERRCODE = '22023', HINT = 'The settings of a queue are backoff, backoff_limit and ageing (intervals), and backoff_form.';
   ELSIF set.name = 'backoff_form' THEN
     PERFORM weir._check_backoff('set', NULL, NULL, coalesce(set.value, 'null'));
     UPDATE weir.queue q SET backoff_form = set.value WHERE q.name = set.queue;
@@ -257,6 +257,8 @@ BEGIN
   -- It changes all twins of the name.
   IF set.name = 'backoff' THEN
     UPDATE weir.queue q SET backoff = chosen WHERE q.name = set.queue;
+  ELSIF set.name = 'ageing' THEN
+    UPDATE weir.queue q SET ageing = nullif(chosen, '0') WHERE q.name = set.queue;
   ELSE
     UPDATE weir.queue q SET backoff_limit = chosen WHERE q.name = set.queue;
   END IF;
@@ -264,7 +266,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION weir.set(text, text, text) IS
-  'Changes a setting of a queue: backoff (the delay between a job''s first failure and the next attempt; it doubles with each further failure, and varies by up to a quarter; 1 second by default), backoff_limit (its maximum; 1 hour by default) or backoff_form (how it grows: exponential, the default, which doubles it; linear, which adds it once more; or fixed). Returns false if the queue does not exist. Errors: 22023. Locks: none that others wait for, except another change of the queue. Isolation: any.';
+  'Changes a setting of a queue: backoff (the delay between a job''s first failure and the next attempt; it doubles with each further failure, and varies by up to a quarter; 1 second by default), backoff_limit (its maximum; 1 hour by default), backoff_form (how it grows: exponential, the default, which doubles it; linear, which adds it once more; or fixed), or ageing (for how long a job waits before it may start ahead of jobs of the priority before its own; 0, the default: for ever). Returns false if the queue does not exist. Errors: 22023. Locks: none that others wait for, except another change of the queue. Isolation: any.';
 
 CREATE OR REPLACE FUNCTION weir.settings() RETURNS TABLE (queue text, name text, value text)
 LANGUAGE sql STABLE SECURITY DEFINER
@@ -277,7 +279,7 @@ AS $$
   -- All twins of a name have the same settings.
   SELECT q.name, v.name, v.value
   FROM (SELECT DISTINCT ON (q.name) q.* FROM weir.queue q ORDER BY q.name, q.id) q
-  CROSS JOIN LATERAL (VALUES ('backoff', q.backoff::text), ('backoff_limit', q.backoff_limit::text), ('backoff_form', q.backoff_form)) v(name, value)
+  CROSS JOIN LATERAL (VALUES ('backoff', q.backoff::text), ('backoff_limit', q.backoff_limit::text), ('backoff_form', q.backoff_form), ('ageing', coalesce(q.ageing, '0')::text)) v(name, value)
   ORDER BY 1 NULLS FIRST, 2
 $$;
 COMMENT ON FUNCTION weir.settings IS

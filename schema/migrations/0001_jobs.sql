@@ -244,6 +244,7 @@ CREATE TABLE weir.queue (
   backoff       interval NOT NULL DEFAULT '1 second',
   backoff_limit interval NOT NULL DEFAULT '1 hour',
   backoff_form  text     NOT NULL DEFAULT 'exponential',
+  ageing     interval,
   created_at timestamptz NOT NULL DEFAULT now(),
   gate       integer
 );
@@ -254,6 +255,8 @@ COMMENT ON COLUMN weir.queue.aside IS
   'True for a twin (another row with the same name) without jobs: claims skip it. If a job is added to it after all, weir._set_twins_aside makes claims include it again.';
 COMMENT ON COLUMN weir.queue.backoff IS
   'The delay between the first failure of a job and the next attempt. It grows with each further failure as backoff_form says, up to backoff_limit: see weir._next_try.';
+COMMENT ON COLUMN weir.queue.ageing IS
+  'For how long a job waits before it may be claimed ahead of those whose priority is one before its own: see weir._reserve. NULL: for ever.';
 COMMENT ON COLUMN weir.queue.gate IS
   'The gate of its limits; NULL: it has none. A twin that was created at the same time may lack it: the gate of a name is that of any of its twins.';
 COMMENT ON TABLE weir.queue IS

@@ -74,36 +74,39 @@ func Drain(ctx context.Context, d *load.Database, e load.Engine, c DrainConfig) 
 }
 
 // drained is what rounds of one kind have shown.
-type drained struct{ rates, seconds, bytes []float64 }
+type drained struct{ rates, seconds, enqueued, bytes []float64 }
 
 func (r *drained) round(ctx context.Context, d *load.Database, e load.Engine, queue string, c DrainConfig) error {
-	took, written, err := drainRound(ctx, d, e, queue, c)
+	filled, took, written, err := drainRound(ctx, d, e, queue, c)
 	if err != nil {
 		return err
 	}
+	r.enqueued = append(r.enqueued, float64(c.Jobs)/filled.Seconds())
 	r.rates, r.seconds, r.bytes = append(r.rates, float64(c.Jobs)/took.Seconds()), append(r.seconds, took.Seconds()), append(r.bytes, float64(written)/float64(c.Jobs))
 	return nil
 }
 
 func (r *drained) figures(c DrainConfig) *load.Figures {
 	f := &load.Figures{Jobs: int64(c.Jobs), Rate: load.SpreadOf(r.rates), Seconds: load.SpreadOf(r.seconds).Median, WALBytesPerJob: &load.SpreadOf(r.bytes).Median}
-	f.JobsPerSecond = f.Rate.Median
+	f.JobsPerSecond, f.Enqueued = f.Rate.Median, load.SpreadOf(r.enqueued)
 	return f
 }
 
-func drainRound(ctx context.Context, d *load.Database, e load.Engine, queue string, c DrainConfig) (took time.Duration, written int64, err error) {
+func drainRound(ctx context.Context, d *load.Database, e load.Engine, queue string, c DrainConfig) (filled, took time.Duration, written int64, err error) {
 	pool, client, err := d.Client(ctx, e, c.Connections)
 	if err != nil {
-		return 0, 0, err
+		return 0, 0, 0, err
 	}
 	defer pool.Close()
 	before, err := d.WAL(ctx)
 	if err != nil {
-		return 0, 0, err
+		return 0, 0, 0, err
 	}
+	started := time.Now()
 	if err := client.Fill(ctx, queue, c.Jobs); err != nil {
-		return 0, 0, fmt.Errorf("bench: fill: %w", err)
+		return 0, 0, 0, fmt.Errorf("bench: fill: %w", err)
 	}
+	filled = time.Since(started)
 	m := &load.Meter{}
 	stop, failed := load.Start(ctx, client, load.Work{
 		Queues: map[string]int{queue: c.Concurrency},
@@ -116,8 +119,8 @@ func drainRound(ctx context.Context, d *load.Database, e load.Engine, queue stri
 	})
 	err = m.Reach(ctx, int64(c.Jobs), failed)
 	if err := errors.Join(err, stop()); err != nil {
-		return 0, 0, err
+		return 0, 0, 0, err
 	}
 	after, err := d.WAL(ctx)
-	return m.Took(), after - before, err
+	return filled, m.Took(), after - before, err
 }

@@ -38,7 +38,8 @@ type Figures struct {
 	Jobs           int64    `json:"jobs"`
 	Seconds        float64  `json:"seconds"`
 	JobsPerSecond  float64  `json:"jobs_per_second"`
-	Rate           *Spread  `json:"rate,omitempty"` // jobs per second, per sample or round
+	Rate           *Spread  `json:"rate,omitempty"`                // jobs per second, per sample or round
+	Enqueued       *Spread  `json:"enqueued_per_second,omitempty"` // in bulk, before
 	WALBytesPerJob *float64 `json:"wal_bytes_per_job,omitempty"`
 	P50            *float64 `json:"p50_ms,omitempty"`
 	P99            *float64 `json:"p99_ms,omitempty"`
@@ -212,6 +213,9 @@ func (f *Figures) text(w io.Writer, phase string) {
 		fmt.Fprintf(w, "\tmedian %.0f, %.0f to %.0f in %d samples", f.Rate.Median, f.Rate.Min, f.Rate.Max, f.Rate.Samples)
 	}
 	fmt.Fprintln(w)
+	if f.Enqueued != nil {
+		fmt.Fprintf(w, "%senqueued per second\t%.0f\n", phase, f.Enqueued.Median)
+	}
 	for _, line := range []struct {
 		what  string
 		value *float64

@@ -210,3 +210,55 @@ func TestARetryByHandIsJudged(t *testing.T) {
 		})
 	}
 }
+
+// TestACancelledJobThatIsRetriedSharesItsKeyWithTheNextOne: a unique job is cancelled, another takes its key, and then the first is retried. Never do both
+// run at a time. If the other waits, it ends as a duplicate; if it runs, the retried job does, and also if it was only not cancelled any more and the
+// other has run since it was enqueued.
+func TestACancelledJobThatIsRetriedSharesItsKeyWithTheNextOne(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		reached bool   // after it was cancelled, a claim has reached and ended the job
+		other   string // the state of the other job when the first is retried
+		runs    string // which of them a claim returns then
+	}{
+		{false, "available", "first"}, {false, "running", ""}, {false, "completed", ""},
+		{true, "available", "first"}, {true, "running", ""}, {true, "completed", "first"},
+	} {
+		t.Run(fmt.Sprintf("reached %t, other %s", c.reached, c.other), func(t *testing.T) {
+			t.Parallel()
+			conn := connect(t, pgtest.Database(t))
+			worker := startWorker(t, conn, "q")
+			first := logUniquely(t, conn, `key => 'a'`)
+			exec(t, conn, `SELECT weir.cancel($1)`, first)
+			if c.reached {
+				wantRuns(t, conn, worker)
+			}
+			priority := 2
+			if c.other != "available" {
+				priority = 1 // so that it is claimed before the first is reached
+			}
+			other := logUniquely(t, conn, fmt.Sprintf(`key => 'a', priority => %d`, priority))
+			var running []attempt
+			if c.other != "available" {
+				running = mustClaim(t, conn, worker, "q", 1)
+			}
+			if c.other == "completed" {
+				mustComplete(t, conn, worker, running)
+				running = nil
+			}
+			if state := value[string](t, conn, `SELECT state FROM weir.job_info($1)`, other); state != c.other {
+				t.Fatalf("the other job is %s, want %s", state, c.other)
+			}
+			exec(t, conn, `SELECT weir.retry($1)`, first)
+			want := map[string][]int64{"first": {first}, "": nil}[c.runs]
+			running = append(running, wantRuns(t, conn, worker, want...)...)
+			if c.runs != "first" {
+				wantDropped(t, conn, first, fmt.Sprintf("duplicate of job %d", other))
+			} else if c.other == "available" {
+				wantDropped(t, conn, other, fmt.Sprintf("duplicate of job %d", first))
+			}
+			mustComplete(t, conn, worker, running)
+			logUniquely(t, conn, `key => 'a'`)
+		})
+	}
+}
