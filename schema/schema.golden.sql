@@ -1819,8 +1819,9 @@ BEGIN
          array_agg(k.lane) FILTER (WHERE k.lane > 0) AS lanes, array_agg(k.n) FILTER (WHERE k.lane > 0) AS counts INTO found
   FROM (
     SELECT f.lane, count(*) AS n
-    FROM (SELECT l.lane FROM weir.later l WHERE (l.run_at, l.id) > (c.due, c.due_id) AND (c.ahead_due IS NULL OR NOT weir._was_ahead(c, l.run_at, l.id, l.xid))
-          ORDER BY l.run_at, l.id LIMIT 2 * most + 1) f  -- in lane 0 are due times of schedules, which are no jobs
+    FROM ((SELECT l.lane FROM weir.later l WHERE (l.run_at, l.id) > (c.due, c.due_id) AND (c.ahead_due IS NULL OR NOT weir._was_ahead(c, l.run_at, l.id, l.xid))
+           ORDER BY l.run_at, l.id LIMIT 2 * most + 1)
+          UNION ALL SELECT l.lane FROM weir._overdue(c, most) l) f  -- in lane 0 are due times of schedules, which are no jobs
     GROUP BY f.lane) k;
   IF found.n <= most AND found.looked <= 2 * most THEN
     RETURN QUERY SELECT k.lane, k.n, false FROM unnest(found.lanes, found.counts) k(lane, n);
@@ -3519,27 +3520,37 @@ CREATE FUNCTION weir._next_later(lanes integer[], after jsonb, most integer) RET
 AS $$
 #variable_conflict use_column
 DECLARE
-  c      weir.promotion;
-  at_due timestamptz := (after->>0)::timestamptz;
-  at_id  bigint := (after->>1)::bigint;
+  c       weir.promotion;
+  at_due  timestamptz := coalesce((after->>0)::timestamptz, '-infinity');
+  at_id   bigint := coalesce((after->>1)::bigint, 0);
+  overdue weir.later[];  -- before the cursor's point, and not promoted yet
 BEGIN
   SELECT p.* INTO c FROM weir.promotion p ORDER BY p.seq DESC LIMIT 1;
-  IF at_due IS NULL OR (c.due, c.due_id) > (at_due, at_id) THEN
+  IF (c.due, c.due_id) > (at_due, at_id) THEN
+    overdue := ARRAY(SELECT o FROM weir._overdue(c, 10000) o
+                     WHERE (o.run_at, o.id) > (at_due, at_id) AND (lanes IS NULL OR o.lane = ANY (lanes)) ORDER BY o.run_at, o.id LIMIT most);
     at_due := c.due;
     at_id := c.due_id;
   END IF;
   IF lanes IS NULL THEN
     RETURN QUERY
-    SELECT CASE WHEN l.lane > 0 AND NOT EXISTS (SELECT FROM weir.cancellation k WHERE k.id = l.id) THEN l.id END, NULL::timestamptz, jsonb_build_array(l.run_at, l.id)
-    FROM weir.later l WHERE (l.run_at, l.id) > (at_due, at_id) AND (c.ahead_due IS NULL OR NOT weir._was_ahead(c, l.run_at, l.id, l.xid))
-    ORDER BY l.run_at, l.id LIMIT most;
+    SELECT CASE WHEN j.lane > 0 AND NOT EXISTS (SELECT FROM weir.cancellation k WHERE k.id = j.id) THEN j.id END, NULL::timestamptz, jsonb_build_array(j.run_at, j.id)
+    FROM (
+      SELECT o.lane, o.id, o.run_at FROM unnest(overdue) o
+      UNION ALL
+      (SELECT l.lane, l.id, l.run_at FROM weir.later l WHERE (l.run_at, l.id) > (at_due, at_id) AND (c.ahead_due IS NULL OR NOT weir._was_ahead(c, l.run_at, l.id, l.xid))
+       ORDER BY l.run_at, l.id LIMIT most)) j
+    ORDER BY j.run_at, j.id LIMIT most;
   ELSE
     RETURN QUERY
     SELECT CASE WHEN NOT EXISTS (SELECT FROM weir.cancellation k WHERE k.id = j.id) THEN j.id END, NULL::timestamptz, jsonb_build_array(j.run_at, j.id)
-    FROM unnest(_next_later.lanes) n(lane) CROSS JOIN LATERAL (
-      SELECT l.id, l.run_at FROM weir.later l
-      WHERE l.lane = n.lane AND (l.run_at, l.id) > (at_due, at_id) AND (c.ahead_due IS NULL OR NOT weir._was_ahead(c, l.run_at, l.id, l.xid))
-      ORDER BY l.run_at, l.id LIMIT most) j
+    FROM (
+      SELECT o.id, o.run_at FROM unnest(overdue) o
+      UNION ALL
+      SELECT k.id, k.run_at FROM unnest(_next_later.lanes) n(lane) CROSS JOIN LATERAL (
+        SELECT l.id, l.run_at FROM weir.later l
+        WHERE l.lane = n.lane AND (l.run_at, l.id) > (at_due, at_id) AND (c.ahead_due IS NULL OR NOT weir._was_ahead(c, l.run_at, l.id, l.xid))
+        ORDER BY l.run_at, l.id LIMIT most) k) j
     ORDER BY j.run_at, j.id LIMIT most;
   END IF;
 END
@@ -3688,6 +3699,16 @@ BEGIN
   opened.before := CASE WHEN opened.before_lanes IS NOT NULL THEN 1 END;
   INSERT INTO weir.gate SELECT (opened).*;
   RETURN opened;
+END
+$$;
+CREATE FUNCTION weir._overdue(c weir.promotion, most integer) RETURNS SETOF weir.later LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off
+AS $$
+#variable_conflict use_column
+BEGIN
+  RETURN QUERY
+  SELECT l.* FROM weir._ended_since(c.snapshot, pg_current_snapshot()) e
+  CROSS JOIN LATERAL (SELECT l.* FROM weir.later l WHERE l.xid >= e.low AND l.xid < e.high LIMIT most) l  -- read by xid
+  WHERE NOT ((l.run_at, l.id) > (c.due, c.due_id)) LIMIT most;
 END
 $$;
 CREATE FUNCTION weir._parse_schedule(schedule text, time_zone text) RETURNS text[] LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET DateStyle=ISO, YMD SET IntervalStyle=postgres
@@ -7699,6 +7720,7 @@ COMMENT ON ROUTINE weir._none_started(weir.cancellation_where) IS 'Reports wheth
 COMMENT ON ROUTINE weir._note_word(integer,text,integer) IS 'Writes a worker''s last word. The caller holds its lock.';
 COMMENT ON ROUTINE weir._offset_at(timestamp with time zone,text) IS 'How far the clocks of a time zone are ahead of UTC at an instant. Errors: 22023 (unknown time zone). Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._open_gate(text,integer) IS 'Writes a gate''s first row, which lists the batches of the queue that have unfinished attempts. It reads what all workers have claimed since they were last settled, once for each gate. The caller holds the gate''s lock. Isolation: READ COMMITTED.';
+COMMENT ON ROUTINE weir._overdue(weir.promotion,integer) IS 'Rows up to a cursor''s point that its snapshot could not see, for those who show what is scheduled: their transactions were committed after their time, so the next promotion logs them. It reads up to most rows of each range of transactions that have ended since. Locks: ACCESS SHARE on weir.later, which the caller releases. Isolation: any.';
 COMMENT ON ROUTINE weir._parse_schedule(text,text) IS 'Parses a schedule into the form that weir._due_after takes. A time without an offset, from which an interval is counted, is in time_zone. Errors: 22023 with the field and the value. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._pass_moved(integer) IS 'Sets the position of a lane behind the rows that were moved from its head, by writing a batch without jobs and without a worker; all transactions in progress below it are pending. The caller holds the lane''s lock.';
 COMMENT ON ROUTINE weir._pause_among(text[]) IS 'How long a worker that waits for jobs of these queues pauses between two polls, in seconds: 10 ms for each worker that shares one of the queues, so that a fleet polls as often as a single worker would; at most 100 ms, because all the others may be busy. Errors: none. Locks: none that others wait for. Isolation: any.';

@@ -262,8 +262,9 @@ BEGIN
          array_agg(k.lane) FILTER (WHERE k.lane > 0) AS lanes, array_agg(k.n) FILTER (WHERE k.lane > 0) AS counts INTO found
   FROM (
     SELECT f.lane, count(*) AS n
-    FROM (SELECT l.lane FROM weir.later l WHERE (l.run_at, l.id) > (c.due, c.due_id) AND (c.ahead_due IS NULL OR NOT weir._was_ahead(c, l.run_at, l.id, l.xid))
-          ORDER BY l.run_at, l.id LIMIT 2 * most + 1) f  -- in lane 0 are due times of schedules, which are no jobs
+    FROM ((SELECT l.lane FROM weir.later l WHERE (l.run_at, l.id) > (c.due, c.due_id) AND (c.ahead_due IS NULL OR NOT weir._was_ahead(c, l.run_at, l.id, l.xid))
+           ORDER BY l.run_at, l.id LIMIT 2 * most + 1)
+          UNION ALL SELECT l.lane FROM weir._overdue(c, most) l) f  -- in lane 0 are due times of schedules, which are no jobs
     GROUP BY f.lane) k;
   IF found.n <= most AND found.looked <= 2 * most THEN
     RETURN QUERY SELECT k.lane, k.n, false FROM unnest(found.lanes, found.counts) k(lane, n);

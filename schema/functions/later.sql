@@ -19,6 +19,25 @@ $$;
 COMMENT ON FUNCTION weir._was_ahead IS
   'Reports whether a row of weir.later was promoted before the clock stepped back, according to the earlier cursors that are kept beside the newest.';
 
+CREATE OR REPLACE FUNCTION weir._overdue(c weir.promotion, most integer) RETURNS SETOF weir.later
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+AS $$
+#variable_conflict use_column
+BEGIN
+  RETURN QUERY
+  SELECT l.* FROM weir._ended_since(c.snapshot, pg_current_snapshot()) e
+  CROSS JOIN LATERAL (SELECT l.* FROM weir.later l WHERE l.xid >= e.low AND l.xid < e.high LIMIT most) l  -- read by xid
+  WHERE NOT ((l.run_at, l.id) > (c.due, c.due_id)) LIMIT most;
+END
+$$;
+COMMENT ON FUNCTION weir._overdue IS
+  'Rows up to a cursor''s point that its snapshot could not see, for those who show what is scheduled: their transactions were committed after their time, so the next promotion logs them. It reads up to most rows of each range of transactions that have ended since. Locks: ACCESS SHARE on weir.later, which the caller releases. Isolation: any.';
+
 CREATE OR REPLACE FUNCTION weir._promote(max_rows integer DEFAULT 2000, upto timestamptz DEFAULT NULL, OUT promoted integer, OUT next_due timestamptz)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp

@@ -146,27 +146,37 @@ SET cursor_tuple_fraction = 0.001
 AS $$
 #variable_conflict use_column
 DECLARE
-  c      weir.promotion;
-  at_due timestamptz := (after->>0)::timestamptz;
-  at_id  bigint := (after->>1)::bigint;
+  c       weir.promotion;
+  at_due  timestamptz := coalesce((after->>0)::timestamptz, '-infinity');
+  at_id   bigint := coalesce((after->>1)::bigint, 0);
+  overdue weir.later[];  -- before the cursor's point, and not promoted yet
 BEGIN
   SELECT p.* INTO c FROM weir.promotion p ORDER BY p.seq DESC LIMIT 1;
-  IF at_due IS NULL OR (c.due, c.due_id) > (at_due, at_id) THEN
+  IF (c.due, c.due_id) > (at_due, at_id) THEN
+    overdue := ARRAY(SELECT o FROM weir._overdue(c, 10000) o
+                     WHERE (o.run_at, o.id) > (at_due, at_id) AND (lanes IS NULL OR o.lane = ANY (lanes)) ORDER BY o.run_at, o.id LIMIT most);
     at_due := c.due;
     at_id := c.due_id;
   END IF;
   IF lanes IS NULL THEN
     RETURN QUERY
-    SELECT CASE WHEN l.lane > 0 AND NOT EXISTS (SELECT FROM weir.cancellation k WHERE k.id = l.id) THEN l.id END, NULL::timestamptz, jsonb_build_array(l.run_at, l.id)
-    FROM weir.later l WHERE (l.run_at, l.id) > (at_due, at_id) AND (c.ahead_due IS NULL OR NOT weir._was_ahead(c, l.run_at, l.id, l.xid))
-    ORDER BY l.run_at, l.id LIMIT most;
+    SELECT CASE WHEN j.lane > 0 AND NOT EXISTS (SELECT FROM weir.cancellation k WHERE k.id = j.id) THEN j.id END, NULL::timestamptz, jsonb_build_array(j.run_at, j.id)
+    FROM (
+      SELECT o.lane, o.id, o.run_at FROM unnest(overdue) o
+      UNION ALL
+      (SELECT l.lane, l.id, l.run_at FROM weir.later l WHERE (l.run_at, l.id) > (at_due, at_id) AND (c.ahead_due IS NULL OR NOT weir._was_ahead(c, l.run_at, l.id, l.xid))
+       ORDER BY l.run_at, l.id LIMIT most)) j
+    ORDER BY j.run_at, j.id LIMIT most;
   ELSE
     RETURN QUERY
     SELECT CASE WHEN NOT EXISTS (SELECT FROM weir.cancellation k WHERE k.id = j.id) THEN j.id END, NULL::timestamptz, jsonb_build_array(j.run_at, j.id)
-    FROM unnest(_next_later.lanes) n(lane) CROSS JOIN LATERAL (
-      SELECT l.id, l.run_at FROM weir.later l
-      WHERE l.lane = n.lane AND (l.run_at, l.id) > (at_due, at_id) AND (c.ahead_due IS NULL OR NOT weir._was_ahead(c, l.run_at, l.id, l.xid))
-      ORDER BY l.run_at, l.id LIMIT most) j
+    FROM (
+      SELECT o.id, o.run_at FROM unnest(overdue) o
+      UNION ALL
+      SELECT k.id, k.run_at FROM unnest(_next_later.lanes) n(lane) CROSS JOIN LATERAL (
+        SELECT l.id, l.run_at FROM weir.later l
+        WHERE l.lane = n.lane AND (l.run_at, l.id) > (at_due, at_id) AND (c.ahead_due IS NULL OR NOT weir._was_ahead(c, l.run_at, l.id, l.xid))
+        ORDER BY l.run_at, l.id LIMIT most) k) j
     ORDER BY j.run_at, j.id LIMIT most;
   END IF;
 END

@@ -173,7 +173,7 @@ func (c *claimer) takeStock(call func(pgx.Tx) (bool, error)) (bool, error) {
 	if done, err := call(tx); err != nil || !done {
 		return false, err
 	}
-	rows, err := tx.Query(c.ctx, `SELECT q.name, b.lane, b.seq, j.id, j.attempt, j.max_attempts, j.kind, j.args->>'k', false, j.put_off
+	rows, err := tx.Query(c.ctx, `SELECT q.name, b.lane, b.seq, j.id, j.attempt, j.max_attempts, j.kind, j.args->>'k', NULL, j.put_off
 		FROM weir.batch b CROSS JOIN unnest(b.ids) i(id) JOIN weir.queue q ON q.id = b.lane / 4
 		CROSS JOIN LATERAL (
 			SELECT j.* FROM weir.job j

@@ -1,6 +1,7 @@
 package proof
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -96,6 +97,50 @@ func TestPromotionMissesNothing(t *testing.T) {
 	}
 	if kinds["tie"] != ties || kinds["late"] != 2 || kinds["hour"] != 0 {
 		t.Errorf("claimed %v, want %d ties and 2 late ones", kinds, ties)
+	}
+}
+
+// TestJobsThatAreCommittedAfterTheirTimeAreShown: a scheduled job whose transaction commits when its time has passed is counted and listed as scheduled
+// until it is promoted, on every page in its order.
+func TestJobsThatAreCommittedAfterTheirTimeAreShown(t *testing.T) {
+	t.Parallel()
+	url := pgtest.Database(t)
+	conn, open := connect(t, url), connect(t, url)
+	exec(t, open, `BEGIN`)
+	var ids []int64
+	for range 3 {
+		ids = append(ids, value[int64](t, open, `SELECT weir.enqueue('q', 'late', run_at => now() + interval '50 ms')`))
+	}
+	exec(t, conn, `SELECT weir.enqueue('q', 'in time', run_at => now() + interval '50 ms')`)
+	until(t, "the job that is in time is promoted", func() bool {
+		n, _ := promote(t, conn, 1000)
+		return n == 1
+	})
+	ids = append(ids, value[int64](t, conn, `SELECT weir.enqueue('q', 'hour', run_at => now() + interval '1 hour')`))
+	exec(t, open, `COMMIT`)
+	if d := depthOf(t, conn, "q"); d.Later != 4 || d.Approximate {
+		t.Errorf("%d of 4 scheduled jobs are counted, approximate: %t", d.Later, d.Approximate)
+	}
+	for _, queue := range []*string{nil, new("q")} {
+		var listed []int64
+		var after *string
+		for more := true; more; more = after != nil {
+			var page []int64
+			if err := conn.QueryRow(t.Context(), `SELECT ARRAY(SELECT (j->>'id')::bigint FROM jsonb_array_elements(p.jobs) WITH ORDINALITY u(j, ord) ORDER BY ord), p.next
+				FROM weir.jobs_page('{scheduled}', queue => $1, after => $2, max_rows => 2) p`, queue, after).Scan(&page, &after); err != nil {
+				t.Fatal(err)
+			}
+			listed = append(listed, page...)
+		}
+		if !slices.Equal(listed, ids) {
+			t.Errorf("jobs %v are listed as scheduled, want %v", listed, ids)
+		}
+	}
+	if n, _ := promote(t, conn, 1000); n != 3 {
+		t.Errorf("%d jobs were promoted, want 3", n)
+	}
+	if d := depthOf(t, conn, "q"); d.Later != 1 || d.Available != 4 {
+		t.Errorf("after promotion %d jobs are scheduled and %d available, want 1 and 4", d.Later, d.Available)
 	}
 }
 
