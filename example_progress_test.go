@@ -68,7 +68,7 @@ func ExampleJobMeta_SetCheckpointTx() {
 		log.Fatal(err)
 	}
 	client := weir.NewClient(pool)
-	if _, err := client.Enqueue(ctx, SendMail{To: "accounting"}, &weir.Options{Queue: "invoices"}); err != nil {
+	if _, err := client.Enqueue(ctx, SendMail{To: "accounting"}, &weir.Options{Queue: "monthly"}); err != nil {
 		log.Fatal(err)
 	}
 
@@ -101,7 +101,7 @@ func ExampleJobMeta_SetCheckpointTx() {
 		stop() // ends this example
 		return nil
 	})
-	run(ctx, client, "invoices", handlers)
+	run(ctx, client, "monthly", handlers)
 
 	var invoices int
 	if err := pool.QueryRow(context.Background(), `SELECT count(*) FROM invoice`).Scan(&invoices); err != nil {

@@ -118,6 +118,58 @@ func TestTheNextAttemptGoesOnFromTheCheckpoint(t *testing.T) {
 	}
 }
 
+// TestAnAttemptEndsAfterItsReports: the end of an attempt is not recorded while a call still stores what it has reported.
+func TestAnAttemptEndsAfterItsReports(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	lock, err := r.pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = lock.Rollback(context.Background()) }()
+	if _, err := lock.Exec(t.Context(), `LOCK TABLE weir.report IN SHARE MODE`); err != nil {
+		t.Fatal(err)
+	}
+	leave := make(chan struct{})
+	r.work(func(ctx context.Context, job *weir.Job[number]) error {
+		if job.Attempt > 1 {
+			var at reached
+			if found, err := job.Checkpoint(ctx, &at); err != nil || !found || at.Done != 7 {
+				return weir.Fail(fmt.Errorf("found %v, %+v, %w", found, at, err))
+			}
+			return nil
+		}
+		if err := job.SetCheckpoint(reached{Done: 7}); err != nil {
+			return weir.Fail(err)
+		}
+		<-leave
+		return errors.New("again")
+	}, nil)
+	job := r.enqueue(1, nil)
+	is := func(sql string) (holds bool) {
+		if err := lock.QueryRow(t.Context(), sql).Scan(&holds); err != nil {
+			t.Fatal(err)
+		}
+		return holds
+	}
+	eventually(t, func() error {
+		if !is(`SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted AND relation::regclass::text LIKE 'weir.report%')`) {
+			return errors.New("no call waits to store the checkpoint")
+		}
+		return nil
+	})
+	close(leave)
+	for until := time.Now().Add(500 * time.Millisecond); time.Now().Before(until) && !t.Failed(); time.Sleep(10 * time.Millisecond) {
+		if is(`SELECT EXISTS (SELECT FROM weir.result)`) {
+			t.Error("the attempt has ended, and its checkpoint is not stored")
+		}
+	}
+	if err := lock.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	r.await(job, weir.StateCompleted)
+}
+
 // TestACheckpointIsReadAfterAMove: the first attempt at a job, claimed again after the log was moved to another cluster, goes on from the checkpoint that was stored there.
 func TestACheckpointIsReadAfterAMove(t *testing.T) {
 	t.Parallel()

@@ -50,6 +50,7 @@ type Report struct {
 	bytes      int
 	dropped    int
 	changed    bool
+	sending    bool // a call is storing what was taken
 	fresh      bool // the checkpoint is not stored yet
 	outside    bool // a transaction of the handler's has set the checkpoint since: the database knows whether it was committed
 	ended      bool
@@ -218,7 +219,7 @@ func (rs *reports) ends(ctx context.Context, some []*Task) {
 	}
 }
 
-// end makes the report final, and returns whether something is left to store.
+// end makes the report final, and returns whether something is not stored yet.
 func (r *Report) end() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -230,7 +231,7 @@ func (r *Report) end() bool {
 	if r.changed {
 		r.reports.note(r)
 	}
-	return r.changed
+	return r.changed || r.sending
 }
 
 // entry is what weir.progress takes.
@@ -302,6 +303,9 @@ func (rs *reports) send(ctx context.Context, some []*Report) (left []*Report, er
 				e.of.restore(e)
 			}
 		} else {
+			for _, e := range entries {
+				e.of.sent()
+			}
 			rs.s.Outage.Worked("progress")
 		}
 		entries, texts, size = nil, nil, 0
@@ -318,6 +322,7 @@ func (rs *reports) send(ctx context.Context, some []*Report) (left []*Report, er
 		text, err := json.Marshal(e)
 		if err != nil {
 			rs.s.Log.Error("weir: what a job has reported can't be encoded, and is dropped", "worker", rs.s.id, "job", r.task.ID, "error", err)
+			r.sent()
 			continue
 		}
 		if size+len(text) > maxReportSize {
@@ -347,7 +352,7 @@ func (rs *reports) tell(entries []entry, refused []store.NotStored) {
 	}
 }
 
-// take returns what is to be stored, and regards it as stored.
+// take returns what is to be stored; sent or restore follows.
 func (r *Report) take() (e entry, ok bool) {
 	r.mu.Lock()
 	if !r.changed {
@@ -363,7 +368,7 @@ func (r *Report) take() (e entry, ok bool) {
 	if r.fresh {
 		e.Checkpoint, e.fresh = r.checkpoint, true
 	}
-	r.fresh, r.changed = false, len(r.lines) > 0
+	r.fresh, r.changed, r.sending = false, len(r.lines) > 0, true
 	e.more = r.changed
 	r.mu.Unlock()
 	e.Message = r.sealed(sealed.Message, e.Message)
@@ -392,5 +397,12 @@ func (r *Report) restore(e entry) {
 	defer r.mu.Unlock()
 	r.lines = append(e.lines[:len(e.lines):len(e.lines)], r.lines...)
 	r.fresh = r.fresh || e.fresh
-	r.changed = true
+	r.changed, r.sending = true, false
+}
+
+// sent notes that what was taken is stored, or given up.
+func (r *Report) sent() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.sending = false
 }

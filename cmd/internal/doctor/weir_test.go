@@ -185,7 +185,7 @@ func TestSlowClaimsAreNamed(t *testing.T) {
 	execute(t, conn,
 		"CREATE ROLE app", "ALTER ROLE app SET jit_above_cost = 0",
 		"ALTER FUNCTION weir._claim RENAME TO claim_in_time",
-		"CREATE FUNCTION weir._claim(worker integer, queues text[], limits integer[]) RETURNS void LANGUAGE sql AS 'SELECT pg_sleep(1)'")
+		"CREATE FUNCTION weir._claim(worker integer, queues text[], limits integer[]) RETURNS void LANGUAGE sql AS 'SELECT pg_sleep(0.5 + random())'") // not in step with the samples
 	runSessions(t, url, 3, repeat("SELECT * FROM weir._claim(1, ARRAY['q'], ARRAY[1000])"))
 	f := expect(t, examine(t, url, 5*time.Second), doctor.WeirSlow, doctor.Warning)
 	expectFact(t, f, "weir._claim")

@@ -97,6 +97,7 @@ func TestManyJobsMayBeUniqueOrNot(t *testing.T) {
 // TestAUniqueJobCostsFewBytesMore: from enqueue to result, a unique job writes at most 160 bytes of WAL more than a plain one with the same args, by its
 // args or by a key, alone or together with others.
 func TestAUniqueJobCostsFewBytesMore(t *testing.T) {
+	t.Parallel() // on a server of its own, because what is written is counted
 	const jobs, most = 1000, 160
 	server := pgtest.Server(t, map[string]string{"full_page_writes": "off", "autovacuum": "off"})
 	conn := connect(t, server.URL("postgres"))
