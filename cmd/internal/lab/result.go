@@ -153,7 +153,8 @@ const shownFrom = 1.5
 
 // verdict describes a comparison: what is a clause about the collapse, fixes are sentences about the fixes.
 func verdict(times float64, what string, fixes []string) Verdict {
-	v := Verdict{Times: round(times), Shown: times >= shownFrom, Fixes: fixes}
+	times = round(times) // what readers see decides
+	v := Verdict{Times: times, Shown: times >= shownFrom, Fixes: fixes}
 	if v.Shown {
 		v.Text = "Shown: " + what + "."
 	} else {
