@@ -38,6 +38,10 @@ func (w *torture) judgeFeatures() {
 			w.Errorf("%[3]s: %[1]d, such as %[2]s", len(found), strings.Join(found[:min(len(found), 5)], ", "), what)
 		}
 	}
+	w.eventually("no slot of the limit is taken, as no job runs", func() (bool, string) { // schedules go on
+		counted := value[string](w.T, conn, `SELECT format('%s counted, %s running', l.running_now, (SELECT q.running FROM weir.queues() q WHERE q.name = 'only')) FROM weir.limits() l`)
+		return counted == "0 counted, 0 running", counted
+	})
 	if now := value[int](w.T, conn, `SELECT generation FROM kept WHERE name = 'sealed'`); now != w.declared {
 		w.Errorf("a schedule with encrypted args has generation %d, and had %d: it was changed by declaring it again", now, w.declared)
 	}

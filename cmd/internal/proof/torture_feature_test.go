@@ -16,7 +16,7 @@ import (
 	"github.com/weir-pg/weir/weircrypt"
 )
 
-// The torture test uses all features of the queue at once: unique jobs, schedules, groups, encryption, checkpoints, retry rules, and operations by
+// The torture test uses all features of the queue at once: unique jobs, schedules, groups, encryption, checkpoints, retry rules, a limit, and operations by
 // filter, each with promises of its own, which featureNotebook notes as they are kept, in the transactions that keep them.
 
 // secret is in everything that is encrypted in this test, and must never be stored.
@@ -146,6 +146,7 @@ type stepped struct {
 func (w *torture) useFeatures() {
 	conn := connect(w.T, w.address)
 	exec(w.T, conn, featureNotebook)
+	exec(w.T, conn, `SELECT weir.set_limit('only', running => 20)`) // in a transaction of its own, as it must be
 	w.steps = map[int64][]stepped{}
 	config, err := pgxpool.ParseConfig(w.common.url(w.T, w.address))
 	if err != nil {
