@@ -47,7 +47,7 @@ func (c codecs) of(kind string) Codec {
 }
 
 // WithCodec returns a client that encrypts jobs of these kinds (none: all kinds without a codec of their own), and whose workers decrypt
-// them. It shares c's pool and has its middleware, which is built anew. Encrypted are the args of the jobs that the client enqueues, and
+// them. It shares c's pool and has its middleware, which is built again. Encrypted are the args of the jobs that the client enqueues, and
 // what its workers store for these kinds: outputs, errors, checkpoints, and the messages and lines that they report. Jobs of these kinds that were enqueued without a codec run as before. Meta,
 // queue and kind are not encrypted.
 //

@@ -107,7 +107,7 @@ func ExampleClient_SetQueue() {
 	// backoff_limit 00:10:00
 }
 
-// With ageing, jobs of lower priorities don't wait for ever. Here, one of every four jobs is chosen by age, in which a job with priority 2 comes before
+// With ageing, jobs of lower priorities don't wait forever. Here, one of every four jobs is chosen by age, in which a job with priority 2 comes before
 // jobs with priority 1 that were enqueued 10 minutes after it, and one with priority 4 before those of half an hour later.
 func ExampleClient_SetQueue_ageing() {
 	ctx := context.Background()

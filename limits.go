@@ -8,7 +8,7 @@ import (
 )
 
 // Limit limits what the whole fleet does with a queue's jobs, of all priorities. It is exact: attempts count from their claim until their end is
-// recorded, whoever is killed meanwhile.
+// recorded, even if processes are killed in between.
 type Limit struct {
 	Running int  `json:"running,omitempty"` // the most attempts that run at a time; 0: unlimited
 	Rate    Rate `json:"rate,omitzero"`     // how many start in a time; the zero value: unlimited

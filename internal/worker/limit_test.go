@@ -13,8 +13,8 @@ import (
 	"github.com/weir-pg/weir/internal/store"
 )
 
-// TestASlotThatAnotherWorkerFreesIsFilled: workers that share a limit of one run all jobs one after the other, and each release is noticed by whoever
-// is idle. A rate's jobs are started at its times, without anything that would wake a worker.
+// TestASlotThatAnotherWorkerFreesIsFilled: workers that share a limit of one run all jobs one after the other, and each release is noticed by the worker
+// that is idle. A rate's jobs are started at its times, without anything that would wake a worker.
 func TestASlotThatAnotherWorkerFreesIsFilled(t *testing.T) {
 	t.Parallel()
 	for name, limit := range map[string]string{

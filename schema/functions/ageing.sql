@@ -1,4 +1,4 @@
--- Ageing: in a queue with the setting ageing, no priority waits for ever. One of every four jobs that are claimed from it is chosen by age, and the
+-- Ageing: in a queue with the setting ageing, no priority waits forever. One of every four jobs that are claimed from it is chosen by age, and the
 -- others by priority. By age, a job counts as if it had become ready ageing later for each priority that is before its own, and the earliest is next.
 --
 -- Only one in four, so that a backlog of lower priorities, however old, leaves most of the queue to the higher ones. No counter is needed to know

@@ -254,7 +254,7 @@ BEGIN
     IF age < retention AND NOT (target IS NULL AND size >= bytes / 2) THEN
       RETURN NULL;
     END IF;
-    -- Whoever writes into a segment locks it, and then checks that it is active: once this lock is granted, none follows into it.
+    -- A transaction that writes into a segment locks it, and then checks that it is active: once this lock is granted, none follows into it.
     EXECUTE format('LOCK TABLE weir.report_%s IN SHARE MODE', k.segment);
     INSERT INTO weir.segment (log, segment, event, upto) VALUES ('report', k.segment, 'carried', 0);
     RETURN 'closed report ' || k.segment;

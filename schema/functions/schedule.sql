@@ -4,7 +4,7 @@
 -- the same transaction, weir._fire enqueues the job, records the firing in weir.firing, and inserts the row of the next due time. So a due time has
 -- been fired if and only if the row of the next one exists: through kills, crashes and failovers. Nobody's memory takes part, and no election.
 --
--- A row of weir.later counts only if it has the schedule's current generation: whoever changes a schedule gives it another one, and a row for it. Two
+-- A row of weir.later counts only if it has the schedule's current generation: a change gives the schedule another one, and a row for it. Two
 -- generations may have the same due time, because a change may commit after it: then the key of weir.firing tells that it has been fired.
 
 CREATE OR REPLACE FUNCTION weir._mark_due(name text, generation integer, due timestamptz, run_at timestamptz) RETURNS void

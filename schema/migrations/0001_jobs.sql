@@ -256,7 +256,7 @@ COMMENT ON COLUMN weir.queue.aside IS
 COMMENT ON COLUMN weir.queue.backoff IS
   'The delay between the first failure of a job and the next attempt. It grows with each further failure as backoff_form says, up to backoff_limit: see weir._next_try.';
 COMMENT ON COLUMN weir.queue.ageing IS
-  'For how long a job waits before it may be claimed ahead of those whose priority is one before its own: see weir._reserve. NULL: for ever.';
+  'For how long a job waits before it may be claimed ahead of those whose priority is one before its own: see weir._reserve. NULL: forever.';
 COMMENT ON COLUMN weir.queue.gate IS
   'The gate of its limits; NULL: it has none. A twin that was created at the same time may lack it: the gate of a name is that of any of its twins.';
 COMMENT ON TABLE weir.queue IS
@@ -324,7 +324,7 @@ COMMENT ON TABLE weir.retry_rule IS
 CREATE TABLE weir.keyed (queue text NOT NULL) WITH (autovacuum_enabled = off);
 CREATE INDEX keyed_queue ON weir.keyed (queue);
 COMMENT ON TABLE weir.keyed IS
-  'The names of queues that have had unique jobs; insert-only. Transactions that do not see each other may each write a row. Whoever sees a unique job sees a row of its queue.';
+  'The names of queues that have had unique jobs; insert-only. Transactions that do not see each other may each write a row. A snapshot that shows a unique job shows a row of its queue.';
 
 CREATE SEQUENCE weir.schedule_generation AS integer;
 CREATE TABLE weir.schedule (

@@ -124,7 +124,7 @@ func TestTheOrderOfAgeingIsExact(t *testing.T) {
 }
 
 // TestNoPriorityStarvesWithAgeing: in a flood of the highest priority, jobs of the lowest have a quarter of the claims as soon as they have waited for
-// three times the ageing, and none before; without ageing they wait for ever.
+// three times the ageing, and none before; without ageing they wait forever.
 func TestNoPriorityStarvesWithAgeing(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {

@@ -27,7 +27,7 @@ func wantClaimed(t *testing.T, what string, q querier, worker int32, queue strin
 	return got
 }
 
-// TestAtMostSoManyRun: attempts beyond a queue's limit are not claimed, whoever claims and with whatever priority; every end makes room once.
+// TestAtMostSoManyRun: attempts beyond a queue's limit are not claimed, by any worker and with any priority; every end makes room once.
 func TestAtMostSoManyRun(t *testing.T) {
 	t.Parallel()
 	conn := connect(t, pgtest.Database(t))

@@ -146,7 +146,7 @@ func TestABadRuleStopsNoRecording(t *testing.T) {
 	}
 }
 
-// TestWhatARuleDecidesIsReturned: whoever records an end learns the outcome that a rule has given it, also if the answer was lost and the call is repeated.
+// TestWhatARuleDecidesIsReturned: a worker that records an end learns the outcome that a rule has given it, also if the answer was lost and the call is repeated.
 func TestWhatARuleDecidesIsReturned(t *testing.T) {
 	t.Parallel()
 	conn := connect(t, pgtest.Database(t))

@@ -137,7 +137,7 @@ func TestDeclaringAScheduleAgainWritesNothing(t *testing.T) {
 }
 
 // TestAScheduleThatIsChangedOftenHasOneNextDueTime: rows for due times of its earlier generations end when they are due, rather than each being followed
-// by another one for ever.
+// by another one forever.
 func TestAScheduleThatIsChangedOftenHasOneNextDueTime(t *testing.T) {
 	t.Parallel()
 	conn := connect(t, pgtest.Database(t))
@@ -231,7 +231,7 @@ func TestWhatWasMissedIsFiredAsTheScheduleSays(t *testing.T) {
 }
 
 // TestAPausedScheduleEnqueuesNothing: a paused schedule fires nothing, not even after it has been declared again; resumed, it goes on with the next
-// due time. A run by hand changes none of it. A dropped one is over, and a new one of its name begins anew.
+// due time. A run by hand changes none of it. A dropped one is over, and a new one of its name starts over.
 func TestAPausedScheduleEnqueuesNothing(t *testing.T) {
 	t.Parallel()
 	conn := connect(t, pgtest.Database(t))
