@@ -1187,11 +1187,11 @@ DECLARE
   judging     integer[] := '{}';            -- the queues whose unique jobs it may judge: hashes of their names
   queue_hash  integer;
   has_lanes   boolean := false;             -- it has locked one
-  aging       integer;                      -- the id of the queue that reserved is about
+  aged_queue  integer;                      -- the id of the queue that reserved is about
   reserved    integer[];                    -- how many jobs of each priority are chosen by age: see weir._reserve
   shortened   bigint[] := '{}';             -- queues in which it left jobs for a lower priority
   gates       integer[] := '{}';            -- those that it has locked
-  door        record;                       -- the state of the lane's gate
+  gate_now    record;                       -- the state of the lane's gate
   withheld    text[] := '{}';               -- queues from which limits have withheld jobs
   again_at    timestamptz[] := '{}';        -- when their rates may allow some
   commits     text;                         -- the caller's synchronous_commit
@@ -1306,26 +1306,26 @@ BEGIN
       IF ready.gate <> ALL (gates) THEN
         -- First without its lock: most claims of a queue at its limit end here, and write nothing. It waits for the lock only while it has
         -- neither a lane's nor another gate's, so that claims can't deadlock.
-        door := weir._gate_now(ready.name, ready.gate, false);
-        IF door.room > 0 AND (has_lanes OR gates <> '{}') AND NOT pg_try_advisory_xact_lock(1464158558, ready.gate) THEN
+        gate_now := weir._gate_now(ready.name, ready.gate, false);
+        IF gate_now.room > 0 AND (has_lanes OR gates <> '{}') AND NOT pg_try_advisory_xact_lock(1464158558, ready.gate) THEN
           is_cut := true;
           CONTINUE;
-        ELSIF door.room > 0 THEN
+        ELSIF gate_now.room > 0 THEN
           PERFORM pg_advisory_xact_lock(1464158558, ready.gate);
           gates := gates || ready.gate;
         END IF;
       END IF;
       IF ready.gate = ANY (gates) THEN
-        door := weir._gate_now(ready.name, ready.gate, true);
+        gate_now := weir._gate_now(ready.name, ready.gate, true);
       END IF;
-      IF door.room <= 0 THEN
+      IF gate_now.room <= 0 THEN
         IF ready.name <> ALL (withheld) THEN
           withheld := withheld || ready.name;
-          again_at := again_at || door.next_at;
+          again_at := again_at || gate_now.next_at;
         END IF;
         CONTINUE;
       END IF;
-      quota := least(quota, door.room);
+      quota := least(quota, gate_now.room);
     END IF;
     -- The unique jobs of a queue are judged by one claim at a time. It waits for this lock only while it has no lane's, so that claims can't deadlock.
     queue_hash := CASE WHEN ready.keyed THEN hashtext(ready.name) END;
@@ -1339,9 +1339,9 @@ BEGIN
       judging := judging || queue_hash;
     END IF;
     IF ready.ageing IS NOT NULL THEN
-      IF ready.lane / 4 IS DISTINCT FROM aging THEN
-        aging := ready.lane / 4;
-        reserved := weir._reserve(aging, quota, ready.ageing);
+      IF ready.lane / 4 IS DISTINCT FROM aged_queue THEN
+        aged_queue := ready.lane / 4;
+        reserved := weir._reserve(aged_queue, quota, ready.ageing);
         has_lanes := has_lanes OR reserved IS NOT NULL;
       END IF;
       IF reserved[ready.lane % 4 + 2 :] <> array_fill(0, ARRAY[3 - ready.lane % 4]) THEN
@@ -1459,13 +1459,13 @@ BEGIN
     limits[ready.ord] := limits[ready.ord] - taken;
     IF ready.gate IS NOT NULL AND taken > 0 THEN
       INSERT INTO weir.gate (gate, seq, running, folded, next_start, before)
-      SELECT ready.gate, door.seq + 1, door.counted + taken, door.folded,
-             CASE WHEN l.rate IS NOT NULL THEN weir._started(l.rate / extract(epoch FROM l.per), l.burst, door.next_start, door.at, taken) END, door.before
+      SELECT ready.gate, gate_now.seq + 1, gate_now.counted + taken, gate_now.folded,
+             CASE WHEN l.rate IS NOT NULL THEN weir._started(l.rate / extract(epoch FROM l.per), l.burst, gate_now.next_start, gate_now.at, taken) END, gate_now.before
       FROM weir.queue_limit l WHERE l.name = ready.name;
-      IF taken = door.room THEN  -- there may be more jobs
-        door := weir._gate_now(ready.name, ready.gate, false);
+      IF taken = gate_now.room THEN  -- there may be more jobs
+        gate_now := weir._gate_now(ready.name, ready.gate, false);
         withheld := withheld || ready.name;
-        again_at := again_at || door.next_at;
+        again_at := again_at || gate_now.next_at;
       END IF;
       -- If the claim were lost in a crash, its jobs might run without being counted.
       PERFORM set_config('synchronous_commit', CASE commits WHEN 'off' THEN 'on' ELSE commits END, true);
@@ -3706,9 +3706,11 @@ AS $$
 #variable_conflict use_column
 BEGIN
   RETURN QUERY
-  SELECT l.* FROM weir._ended_since(c.snapshot, pg_current_snapshot()) e
-  CROSS JOIN LATERAL (SELECT l.* FROM weir.later l WHERE l.xid >= e.low AND l.xid < e.high LIMIT most) l  -- read by xid
-  WHERE NOT ((l.run_at, l.id) > (c.due, c.due_id)) LIMIT most;
+  SELECT n.* FROM (
+    SELECT l.* FROM weir._ended_since(c.snapshot, pg_current_snapshot()) e
+    CROSS JOIN LATERAL (SELECT l.* FROM weir.later l WHERE l.xid >= e.low AND l.xid < e.high OFFSET 0) l  -- read by xid
+    LIMIT most) n
+  WHERE NOT ((n.run_at, n.id) > (c.due, c.due_id));
 END
 $$;
 CREATE FUNCTION weir._parse_schedule(schedule text, time_zone text) RETURNS text[] LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET DateStyle=ISO, YMD SET IntervalStyle=postgres
@@ -7720,7 +7722,7 @@ COMMENT ON ROUTINE weir._none_started(weir.cancellation_where) IS 'Reports wheth
 COMMENT ON ROUTINE weir._note_word(integer,text,integer) IS 'Writes a worker''s last word. The caller holds its lock.';
 COMMENT ON ROUTINE weir._offset_at(timestamp with time zone,text) IS 'How far the clocks of a time zone are ahead of UTC at an instant. Errors: 22023 (unknown time zone). Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._open_gate(text,integer) IS 'Writes a gate''s first row, which lists the batches of the queue that have unfinished attempts. It reads what all workers have claimed since they were last settled, once for each gate. The caller holds the gate''s lock. Isolation: READ COMMITTED.';
-COMMENT ON ROUTINE weir._overdue(weir.promotion,integer) IS 'Rows up to a cursor''s point that its snapshot could not see, for those who show what is scheduled: their transactions were committed after their time, so the next promotion logs them. It reads up to most rows of each range of transactions that have ended since. Locks: ACCESS SHARE on weir.later, which the caller releases. Isolation: any.';
+COMMENT ON ROUTINE weir._overdue(weir.promotion,integer) IS 'Rows up to a cursor''s point that its snapshot could not see, for those who show what is scheduled: their transactions were committed after their time, so the next promotion logs them. It reads up to most rows of transactions that have ended since, however many those are. Locks: ACCESS SHARE on weir.later, which the caller releases. Isolation: any.';
 COMMENT ON ROUTINE weir._parse_schedule(text,text) IS 'Parses a schedule into the form that weir._due_after takes. A time without an offset, from which an interval is counted, is in time_zone. Errors: 22023 with the field and the value. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._pass_moved(integer) IS 'Sets the position of a lane behind the rows that were moved from its head, by writing a batch without jobs and without a worker; all transactions in progress below it are pending. The caller holds the lane''s lock.';
 COMMENT ON ROUTINE weir._pause_among(text[]) IS 'How long a worker that waits for jobs of these queues pauses between two polls, in seconds: 10 ms for each worker that shares one of the queues, so that a fleet polls as often as a single worker would; at most 100 ms, because all the others may be busy. Errors: none. Locks: none that others wait for. Isolation: any.';

@@ -47,11 +47,11 @@ DECLARE
   judging     integer[] := '{}';            -- the queues whose unique jobs it may judge: hashes of their names
   queue_hash  integer;
   has_lanes   boolean := false;             -- it has locked one
-  aging       integer;                      -- the id of the queue that reserved is about
+  aged_queue  integer;                      -- the id of the queue that reserved is about
   reserved    integer[];                    -- how many jobs of each priority are chosen by age: see weir._reserve
   shortened   bigint[] := '{}';             -- queues in which it left jobs for a lower priority
   gates       integer[] := '{}';            -- those that it has locked
-  door        record;                       -- the state of the lane's gate
+  gate_now    record;                       -- the state of the lane's gate
   withheld    text[] := '{}';               -- queues from which limits have withheld jobs
   again_at    timestamptz[] := '{}';        -- when their rates may allow some
   commits     text;                         -- the caller's synchronous_commit
@@ -166,26 +166,26 @@ BEGIN
       IF ready.gate <> ALL (gates) THEN
         -- First without its lock: most claims of a queue at its limit end here, and write nothing. It waits for the lock only while it has
         -- neither a lane's nor another gate's, so that claims can't deadlock.
-        door := weir._gate_now(ready.name, ready.gate, false);
-        IF door.room > 0 AND (has_lanes OR gates <> '{}') AND NOT pg_try_advisory_xact_lock(1464158558, ready.gate) THEN
+        gate_now := weir._gate_now(ready.name, ready.gate, false);
+        IF gate_now.room > 0 AND (has_lanes OR gates <> '{}') AND NOT pg_try_advisory_xact_lock(1464158558, ready.gate) THEN
           is_cut := true;
           CONTINUE;
-        ELSIF door.room > 0 THEN
+        ELSIF gate_now.room > 0 THEN
           PERFORM pg_advisory_xact_lock(1464158558, ready.gate);
           gates := gates || ready.gate;
         END IF;
       END IF;
       IF ready.gate = ANY (gates) THEN
-        door := weir._gate_now(ready.name, ready.gate, true);
+        gate_now := weir._gate_now(ready.name, ready.gate, true);
       END IF;
-      IF door.room <= 0 THEN
+      IF gate_now.room <= 0 THEN
         IF ready.name <> ALL (withheld) THEN
           withheld := withheld || ready.name;
-          again_at := again_at || door.next_at;
+          again_at := again_at || gate_now.next_at;
         END IF;
         CONTINUE;
       END IF;
-      quota := least(quota, door.room);
+      quota := least(quota, gate_now.room);
     END IF;
     -- The unique jobs of a queue are judged by one claim at a time. It waits for this lock only while it has no lane's, so that claims can't deadlock.
     queue_hash := CASE WHEN ready.keyed THEN hashtext(ready.name) END;
@@ -199,9 +199,9 @@ BEGIN
       judging := judging || queue_hash;
     END IF;
     IF ready.ageing IS NOT NULL THEN
-      IF ready.lane / 4 IS DISTINCT FROM aging THEN
-        aging := ready.lane / 4;
-        reserved := weir._reserve(aging, quota, ready.ageing);
+      IF ready.lane / 4 IS DISTINCT FROM aged_queue THEN
+        aged_queue := ready.lane / 4;
+        reserved := weir._reserve(aged_queue, quota, ready.ageing);
         has_lanes := has_lanes OR reserved IS NOT NULL;
       END IF;
       IF reserved[ready.lane % 4 + 2 :] <> array_fill(0, ARRAY[3 - ready.lane % 4]) THEN
@@ -319,13 +319,13 @@ BEGIN
     limits[ready.ord] := limits[ready.ord] - taken;
     IF ready.gate IS NOT NULL AND taken > 0 THEN
       INSERT INTO weir.gate (gate, seq, running, folded, next_start, before)
-      SELECT ready.gate, door.seq + 1, door.counted + taken, door.folded,
-             CASE WHEN l.rate IS NOT NULL THEN weir._started(l.rate / extract(epoch FROM l.per), l.burst, door.next_start, door.at, taken) END, door.before
+      SELECT ready.gate, gate_now.seq + 1, gate_now.counted + taken, gate_now.folded,
+             CASE WHEN l.rate IS NOT NULL THEN weir._started(l.rate / extract(epoch FROM l.per), l.burst, gate_now.next_start, gate_now.at, taken) END, gate_now.before
       FROM weir.queue_limit l WHERE l.name = ready.name;
-      IF taken = door.room THEN  -- there may be more jobs
-        door := weir._gate_now(ready.name, ready.gate, false);
+      IF taken = gate_now.room THEN  -- there may be more jobs
+        gate_now := weir._gate_now(ready.name, ready.gate, false);
         withheld := withheld || ready.name;
-        again_at := again_at || door.next_at;
+        again_at := again_at || gate_now.next_at;
       END IF;
       -- If the claim were lost in a crash, its jobs might run without being counted.
       PERFORM set_config('synchronous_commit', CASE commits WHEN 'off' THEN 'on' ELSE commits END, true);

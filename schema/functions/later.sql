@@ -30,13 +30,15 @@ AS $$
 #variable_conflict use_column
 BEGIN
   RETURN QUERY
-  SELECT l.* FROM weir._ended_since(c.snapshot, pg_current_snapshot()) e
-  CROSS JOIN LATERAL (SELECT l.* FROM weir.later l WHERE l.xid >= e.low AND l.xid < e.high LIMIT most) l  -- read by xid
-  WHERE NOT ((l.run_at, l.id) > (c.due, c.due_id)) LIMIT most;
+  SELECT n.* FROM (
+    SELECT l.* FROM weir._ended_since(c.snapshot, pg_current_snapshot()) e
+    CROSS JOIN LATERAL (SELECT l.* FROM weir.later l WHERE l.xid >= e.low AND l.xid < e.high OFFSET 0) l  -- read by xid
+    LIMIT most) n
+  WHERE NOT ((n.run_at, n.id) > (c.due, c.due_id));
 END
 $$;
 COMMENT ON FUNCTION weir._overdue IS
-  'Rows up to a cursor''s point that its snapshot could not see, for those who show what is scheduled: their transactions were committed after their time, so the next promotion logs them. It reads up to most rows of each range of transactions that have ended since. Locks: ACCESS SHARE on weir.later, which the caller releases. Isolation: any.';
+  'Rows up to a cursor''s point that its snapshot could not see, for those who show what is scheduled: their transactions were committed after their time, so the next promotion logs them. It reads up to most rows of transactions that have ended since, however many those are. Locks: ACCESS SHARE on weir.later, which the caller releases. Isolation: any.';
 
 CREATE OR REPLACE FUNCTION weir._promote(max_rows integer DEFAULT 2000, upto timestamptz DEFAULT NULL, OUT promoted integer, OUT next_due timestamptz)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER

@@ -42,16 +42,16 @@ func Drain(ctx context.Context, d *load.Database, e load.Engine, c DrainConfig) 
 	}
 	var own, beside drained
 	var ratios []float64
+	queue := load.Queue
+	if c.Beside != nil {
+		queue += "-limited"
+	}
 	for round := range c.Rounds {
 		if c.Beside != nil {
 			if err := beside.round(ctx, d, c.Beside, load.Queue, c); err != nil {
 				return nil, err
 			}
 			d.Say("%s drain, round %d of %d: %.0f jobs/s to compare with", e.Name(), round+1, c.Rounds, beside.rates[round])
-		}
-		queue := load.Queue
-		if c.Beside != nil {
-			queue += "-limited"
 		}
 		if err := own.round(ctx, d, e, queue, c); err != nil {
 			return nil, err
